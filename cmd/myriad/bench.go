@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/lab"
+)
+
+func newBench() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench SCENARIO",
+		Short: "Compare servers side by side under the same load",
+		Long: `Compare servers side by side under the same load.
+
+Server and load generator are processes of their own, pinned to CPUs of their
+own where there are at least two. The subjects are run in turn, in rounds.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return usagef("no scenario given; expected one of %s", strings.Join(below(cmd), ", "))
+		},
+	}
+	cmd.AddCommand(newScenario(lab.Quick()))
+	return cmd
+}
+
+// benchFlags are the flags of a scenario.
+type benchFlags struct {
+	rounds   int
+	duration time.Duration
+	only     string
+	subjects []string
+	out      string
+}
+
+func newScenario(s lab.Scenario) *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   s.Name,
+		Short: s.Question,
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return bench(cmd, s, f) },
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&f.rounds, "rounds", s.Rounds, "how often each subject is run under each workload")
+	flags.DurationVar(&f.duration, "duration", 0, "measure each throughput run for this long (default: the workload's own)")
+	flags.StringVar(&f.only, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
+	flags.StringArrayVar(&f.subjects, "subject", nil,
+		"compare this server too, as `NAME=COMMAND`; {addr}, {port} and {app} (echo or lines) are filled in (repeatable)")
+	flags.StringVar(&f.out, "out", "bench-"+s.Name+".json", "write every run to this `FILE`")
+	return cmd
+}
+
+// bench runs a scenario and prints its report.
+func bench(cmd *cobra.Command, s lab.Scenario, f benchFlags) error {
+	o, err := f.options(cmd)
+	if err != nil {
+		return err
+	}
+	report, err := lab.Run(cmd.Context(), s, o)
+	if wrong, ok := errors.AsType[lab.ScenarioError](err); ok {
+		return usageError{wrong}
+	}
+	if report == nil {
+		return err
+	}
+	if err := errors.Join(err, report.WriteText(cmd.OutOrStdout())); err != nil {
+		return err
+	}
+	if f.out != "" {
+		fmt.Fprintf(cmd.OutOrStdout(), "\nevery run: %s\n", f.out)
+	}
+	if failed := report.Failed(); failed > 0 {
+		return fmt.Errorf("%d of %d runs failed", failed, len(report.Runs))
+	}
+	return nil
+}
+
+// options checks the flags and turns them into the lab's options.
+func (f *benchFlags) options(cmd *cobra.Command) (lab.Options, error) {
+	o := lab.Options{
+		Rounds:   f.rounds,
+		Duration: f.duration,
+		Out:      f.out,
+		Progress: os.Stderr,
+		Command:  strings.Join(append([]string{"myriad"}, os.Args[1:]...), " "),
+	}
+	if f.rounds < 1 {
+		return o, usagef("--rounds is %d; expected at least 1", f.rounds)
+	}
+	if f.duration < 0 || (f.duration == 0 && cmd.Flags().Changed("duration")) {
+		return o, usagef("--duration is %v; expected more than 0", f.duration)
+	}
+	if f.only != "" {
+		only, err := regexp.Compile(f.only)
+		if err != nil {
+			return o, usagef("--only is %q: %w; expected a regular expression", f.only, err)
+		}
+		o.Only = only
+	}
+	for _, text := range f.subjects {
+		subject, err := lab.ParseSubject(text)
+		if err != nil {
+			return o, usagef("--subject: %w", err)
+		}
+		o.Subjects = append(o.Subjects, subject)
+	}
+	return o, nil
+}

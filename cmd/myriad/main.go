@@ -1,0 +1,142 @@
+// Command myriad serves, loads and compares TCP servers with many connections.
+//
+// It exits with 0 when it worked, 1 when it failed, and 2 when it was called
+// wrongly; then a line on standard error says what was wrong and what was
+// expected.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+func main() { os.Exit(run(os.Args[1:])) }
+
+// run runs the command line and returns the exit code.
+func run(args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "myriad: %s\n", strings.TrimPrefix(err.Error(), "myriad: "))
+	if _, ok := errors.AsType[usageError](err); ok {
+		return 2
+	}
+	return 1
+}
+
+// usageError is an error in how the command was called: exit code 2. Its text
+// is "<what was wrong>; <what was expected>".
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// usagef makes a usageError.
+func usagef(format string, args ...any) error {
+	return usageError{fmt.Errorf(format, args...)}
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:               "myriad",
+		Short:             "Serve, load and compare TCP servers with many connections",
+		Version:           version(),
+		Args:              cobra.ArbitraryArgs, // looked at by strict
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		SilenceUsage:      true,
+		SilenceErrors:     true,
+		PersistentPreRun:  func(cmd *cobra.Command, _ []string) { handleSignals(cmd) },
+		CompletionOptions: cobra.CompletionOptions{HiddenDefaultCmd: true},
+	}
+	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
+	root.SetFlagErrorFunc(flagError)
+	root.AddCommand(newServe(), newLoad(), newBench(), newPlain())
+	strict(root)
+	return root
+}
+
+// handleSignals ends the command's context at SIGINT or SIGTERM. A second
+// signal ends the process. The command serve tells signals apart, so it handles
+// them itself.
+func handleSignals(cmd *cobra.Command) {
+	if cmd.Name() == "serve" {
+		return
+	}
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	cmd.SetContext(ctx)
+}
+
+// strict makes every wrong use of a command and of those below it a usageError.
+func strict(cmd *cobra.Command) {
+	args := cmd.Args
+	if args == nil {
+		args = cobra.NoArgs
+	}
+	cmd.Args = func(cmd *cobra.Command, given []string) error {
+		if cmd.HasSubCommands() && len(given) > 0 {
+			return usagef("unknown command %q; expected one of %s", given[0], strings.Join(below(cmd), ", "))
+		}
+		err := args(cmd, given)
+		if err == nil {
+			err = cmd.ValidateRequiredFlags()
+		}
+		if err != nil {
+			return usagef("%w; expected %s", err, cmd.UseLine())
+		}
+		return nil
+	}
+	for _, sub := range cmd.Commands() {
+		strict(sub)
+	}
+}
+
+// below names the commands directly below one.
+func below(cmd *cobra.Command) []string {
+	var names []string
+	for _, sub := range cmd.Commands() {
+		if sub.IsAvailableCommand() {
+			names = append(names, sub.Name())
+		}
+	}
+	return names
+}
+
+// flagError says what is wrong with a flag and what was expected.
+func flagError(cmd *cobra.Command, err error) error {
+	if _, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		return usagef("%w; expected a flag that \"%s --help\" lists", err, cmd.CommandPath())
+	}
+	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return usagef("%w; expected a value of type %s", err, e.GetFlag().Value.Type())
+	}
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		kind := e.GetFlag().Value.Type()
+		if kind == "duration" {
+			kind += " such as 1.5s"
+		}
+		return usagef("--%s is %q; expected a value of type %s", e.GetFlag().Name, e.GetValue(), kind)
+	}
+	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
+}
+
+// version names the build.
+func version() string {
+	name := "(devel)"
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		name = info.Main.Version
+	}
+	return fmt.Sprintf("%s %s %s/%s", name, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}

@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad"
+)
+
+func newServe() *cobra.Command {
+	var app string
+	srv := &myriad.Server{}
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve one of the example applications under an I/O model",
+		Long: "Serve one of the example applications under an I/O model.\n\n" +
+			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once.\n\n" +
+			"Applications:\n" + describeApps(),
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, srv, app) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&srv.Addr, "addr", "127.0.0.1:9000", "address to listen on; port 0 takes a free one")
+	flags.StringVar(&srv.Model, "model", "", "I/O model: "+strings.Join(myriad.Models(), " or ")+" (default: the last of these)")
+	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors)")
+	flags.StringVar(&app, "app", "echo", "application: "+strings.Join(appNames(), ", "))
+	flags.IntVar(&srv.Limits.MaxConns, "max-conns", 0, "most connections at a time (default: what the limit of descriptors allows)")
+	flags.IntVar(&srv.Limits.MaxMessage, "max-message", 0, "most bytes of a message (default 65536)")
+	flags.DurationVar(&srv.Limits.ShutdownTimeout, "drain", 0, "most time to drain (default 30s)")
+	return cmd
+}
+
+// serve runs the server until a signal has ended it.
+func serve(cmd *cobra.Command, srv *myriad.Server, app string) error {
+	handler, ok := findApp(app)
+	if !ok {
+		return usagef("unknown application %q; expected one of %s", app, strings.Join(appNames(), ", "))
+	}
+	srv.Handler = handler
+	srv.Listening = func(addr net.Addr) {
+		s := srv.Stats()
+		loops := ""
+		if s.Loops > 0 {
+			loops = fmt.Sprintf(", loops %d", s.Loops)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "myriad: serving %s on %s (model %s%s, at most %d connections)\n",
+			app, addr, s.Model, loops, s.MaxConns)
+	}
+	ctx, ended := drainOnSignal(cmd, srv)
+	defer ended()
+	err := srv.ListenAndServe(ctx)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("%w; another program listens on %s: end it, or choose another address with --addr", err, srv.Addr)
+	case errors.Is(err, myriad.ErrBadConfig):
+		return usageError{err}
+	}
+	return err
+}
+
+// drainOnSignal gives a context that ends at the first signal, and closes the
+// server at the second. ended gives the signals back.
+func drainOnSignal(cmd *cobra.Command, srv *myriad.Server) (ctx context.Context, ended func()) {
+	ctx, drain := context.WithCancel(cmd.Context())
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done, finished := make(chan struct{}), make(chan struct{})
+	var seen atomic.Int32
+	go func() {
+		defer close(finished)
+		for {
+			select {
+			case sig := <-signals:
+				if seen.Add(1) > 1 {
+					fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v again: stopping at once\n", sig)
+					srv.Close()
+					return
+				}
+				fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: draining %d connections; once more stops at once\n", sig, srv.Stats().Open)
+				drain()
+			case <-done:
+				return
+			}
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(done)
+		<-finished
+		drain()
+	}
+}

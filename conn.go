@@ -1,0 +1,94 @@
+package myriad
+
+import (
+	"fmt"
+	"net"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// Conn is what a handler sees of one connection. It belongs to the call that it
+// was given to: its methods are for the handler, during that call, and need no
+// lock. They must not be used from other goroutines or after the call; [Ref]
+// is for that. None of them blocks.
+type Conn engine.Conn
+
+// core is the connection as the engines know it.
+func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
+
+// Write appends a copy of p to the output. It is sent when the handler has
+// returned for all the input at hand, together with everything else that was
+// written by then: many writes, one system call.
+//
+// Write takes all of p or nothing. It fails with ErrClosed once the connection
+// is closing. When the peer does not read, so that more than Limits.MaxUnsent
+// bytes would wait, it fails with ErrSlowConsumer and the connection is closed
+// for that reason; a handler that has much to write looks at Paused.
+func (c *Conn) Write(p []byte) (int, error) { return c.core().Write(p) }
+
+// WriteString is Write for a string.
+func (c *Conn) WriteString(s string) (int, error) { return c.core().WriteString(s) }
+
+// Close starts to close the connection: the handler gets no more input, what
+// was written so far is sent, and then Closed is called with a nil reason.
+// Closing takes at most Limits.CloseTimeout for the output and Limits.Linger
+// for the peer's end. Further calls do nothing. It always returns nil.
+func (c *Conn) Close() error {
+	c.core().CloseWith(nil)
+	return nil
+}
+
+// CloseWith is Close with a reason: Closed gets why.
+func (c *Conn) CloseWith(why error) { c.core().CloseWith(why) }
+
+// Pending is the number of bytes that were written and not sent yet.
+func (c *Conn) Pending() int { return c.core().Pending() }
+
+// Paused says whether the connection takes no more input for now, because it
+// owes its peer more than half of Limits.MaxUnsent bytes or is closing. A
+// handler that still has input to use is to return then and leave the rest: it
+// comes again when output has been sent.
+func (c *Conn) Paused() bool { return c.core().Paused() }
+
+// Ref names the connection for use from anywhere. It is the same value during
+// the whole life of the connection, Closed included.
+func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
+
+// RemoteAddr is the peer's address, a *net.TCPAddr. It stays known in Closed.
+func (c *Conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.core().Peer()) }
+
+// Value is what SetValue was last given for this connection, nil at first.
+func (c *Conn) Value() any { return c.core().Value() }
+
+// SetValue keeps v with the connection, until Closed returns.
+func (c *Conn) SetValue(v any) { c.core().SetValue(v) }
+
+// Ref names a connection from anywhere and safely outlives it. It is a small
+// value that can be copied, compared and used as a key. After the connection
+// has closed, its methods answer ErrClosed, even when everything that made up
+// the connection serves another one by then. The zero Ref names no connection.
+//
+// The methods are safe for concurrent use and never block. They reach the
+// connection through a mailbox with a bound (Limits.MaxMail), which wakes its
+// loop or goroutine.
+type Ref struct{ r engine.Ref }
+
+// Send posts a copy of p to be sent to the peer. Messages from one goroutine to
+// one connection are sent in order. Send takes all of p or nothing: it fails
+// with ErrClosed when the connection is closing or closed, and with ErrFull at
+// once when there is no room.
+//
+// A nil error means that p is on its way: it is sent unless the connection
+// ends first.
+func (r Ref) Send(p []byte) error { return r.r.Send(p) }
+
+// Close posts a request to close the connection as Conn.Close does, after the
+// messages sent before. It fails with ErrClosed when the connection is closing
+// or closed, and with ErrFull when the mailbox is full.
+func (r Ref) Close() error { return r.r.Close() }
+
+// String tells connections apart in logs: loop, slot and generation.
+func (r Ref) String() string {
+	loop, slot, generation := r.r.Slot()
+	return fmt.Sprintf("%d.%d.%d", loop, slot, generation)
+}

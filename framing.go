@@ -1,0 +1,203 @@
+package myriad
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+)
+
+// MessageHandler is the user's code for connections that carry messages. See
+// [Handler] for when its methods are called.
+type MessageHandler interface {
+	// Opened is the first call for a connection.
+	Opened(c *Conn)
+	// Message is called for each message, in order. msg is valid during
+	// the call only, and must not be changed.
+	Message(c *Conn, msg []byte)
+	// Closed is the last call for a connection.
+	Closed(c *Conn, why error)
+}
+
+// MessageFunc is a MessageHandler that cares for messages only.
+type MessageFunc func(c *Conn, msg []byte)
+
+func (f MessageFunc) Opened(*Conn) {}
+
+func (f MessageFunc) Message(c *Conn, msg []byte) { f(c, msg) }
+
+func (f MessageFunc) Closed(*Conn, error) {}
+
+// Lines is a Handler that gives h each line, without its end ("\n" or "\r\n").
+// When the peer ends without one, what is left is the last line. A line longer
+// than Limits.MaxMessage, its end included, closes the connection with
+// ErrMessageTooLong.
+func Lines(h MessageHandler) Handler { return &framer{MessageHandler: h, lines: true} }
+
+// Split is a Handler that gives h each token that split finds: whatever splits
+// for a [bufio.Scanner] splits here, with the same rules for its results. An
+// error closes the connection with that reason, bufio.ErrFinalToken in order.
+// A token that takes more than Limits.MaxMessage bytes of input closes the
+// connection with ErrMessageTooLong.
+//
+// split must be safe for concurrent use, since connections share it, and must
+// keep no state between calls.
+func Split(split bufio.SplitFunc, h MessageHandler) Handler {
+	return &framer{MessageHandler: h, split: split}
+}
+
+// LengthPrefixed splits messages that come behind their length, a number of 1,
+// 2, 4 or 8 bytes in the given order that counts the bytes after it. The token
+// is the message without its length. It panics when size is another number.
+func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
+	switch size {
+	case 1, 2, 4, 8:
+	default:
+		panic(fmt.Sprintf("myriad: LengthPrefixed: length of %d bytes; expected 1, 2, 4 or 8", size))
+	}
+	return func(data []byte, atEOF bool) (int, []byte, error) {
+		if len(data) < size {
+			return incomplete(data, atEOF)
+		}
+		n := length(data[:size], order)
+		if n > math.MaxInt32 {
+			return 0, nil, ErrMessageTooLong
+		}
+		end := size + int(n)
+		if len(data) < end {
+			return incomplete(data, atEOF)
+		}
+		return end, data[size:end:end], nil
+	}
+}
+
+// incomplete asks for more, or says that the peer ended within a message.
+func incomplete(data []byte, atEOF bool) (int, []byte, error) {
+	if atEOF && len(data) > 0 {
+		return 0, nil, io.ErrUnexpectedEOF
+	}
+	return 0, nil, nil
+}
+
+func length(b []byte, order binary.ByteOrder) uint64 {
+	switch len(b) {
+	case 1:
+		return uint64(b[0])
+	case 2:
+		return uint64(order.Uint16(b))
+	case 4:
+		return uint64(order.Uint32(b))
+	}
+	return order.Uint64(b)
+}
+
+// maxEmpty is how many tokens in a row may take no input, as in bufio.Scanner.
+const maxEmpty = 100
+
+// framer cuts input into messages.
+type framer struct {
+	MessageHandler
+	split bufio.SplitFunc
+	lines bool // as bufio.ScanLines, without searching twice
+}
+
+// Received gives the handler all messages that are complete, as long as the
+// connection takes more.
+func (f *framer) Received(c *Conn, in []byte) (used int) {
+	if f.lines {
+		return f.receiveLines(c, in)
+	}
+	used, _ = f.tokens(c, in, false)
+	return used
+}
+
+// receiveLines searches each byte once: how much of an incomplete line was
+// searched in vain is kept with the connection.
+func (f *framer) receiveLines(c *Conn, in []byte) (used int) {
+	seen := c.core().Seen()
+	for !c.Paused() {
+		rest := in[used:]
+		i := bytes.IndexByte(rest[seen:], '\n')
+		if i < 0 {
+			c.core().SetSeen(len(rest))
+			break
+		}
+		i += seen
+		seen = 0
+		if i+1 > c.core().MaxMessage() {
+			c.CloseWith(ErrMessageTooLong)
+			break
+		}
+		f.Message(c, trimCR(rest[:i:i]))
+		used += i + 1
+	}
+	return used
+}
+
+func trimCR(line []byte) []byte {
+	if n := len(line) - 1; n >= 0 && line[n] == '\r' {
+		return line[:n]
+	}
+	return line
+}
+
+// tokens gives the handler the tokens in data, and says how much it used and
+// whether there may be more.
+func (f *framer) tokens(c *Conn, data []byte, atEOF bool) (used int, more bool) {
+	empty := 0
+	for !c.Paused() && (used < len(data) || atEOF) {
+		advance, token, err := f.split(data[used:], atEOF)
+		if err = check(c, advance, len(data)-used, err); err != nil {
+			if errors.Is(err, bufio.ErrFinalToken) {
+				err = nil
+				if token != nil {
+					f.Message(c, token)
+				}
+			}
+			c.CloseWith(err)
+			return used, false
+		}
+		used += advance
+		if token != nil {
+			f.Message(c, token)
+		} else if advance == 0 {
+			return used, false
+		}
+		if advance > 0 {
+			empty = 0
+		} else if empty++; empty > maxEmpty {
+			c.CloseWith(io.ErrNoProgress)
+			return used, false
+		}
+	}
+	return used, true
+}
+
+// check holds what a SplitFunc returned against its rules and our bound.
+func check(c *Conn, advance, most int, err error) error {
+	switch {
+	case err != nil:
+		return err
+	case advance < 0:
+		return bufio.ErrNegativeAdvance
+	case advance > most:
+		return bufio.ErrAdvanceTooFar
+	case advance > c.core().MaxMessage():
+		return ErrMessageTooLong
+	}
+	return nil
+}
+
+// ended gives the handler what is left when the peer has ended.
+func (f *framer) ended(c *Conn, rest []byte) {
+	if !f.lines {
+		f.tokens(c, rest, true)
+		return
+	}
+	if len(rest) > 0 {
+		f.Message(c, trimCR(rest))
+	}
+}

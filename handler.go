@@ -1,0 +1,105 @@
+package myriad
+
+import (
+	"errors"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// Handler is the user's code: what happens on each connection. The calls for
+// one connection come one at a time, in order: Opened once, Received any
+// number of times, Closed once. Calls for different connections may come at
+// the same time.
+//
+// Under a model with event loops a call that blocks holds up all connections
+// of its loop.
+//
+// A panic in a call closes that connection alone, with a *[PanicError] as the
+// reason. It is logged with its stack and counted in Stats.Panics.
+type Handler interface {
+	// Opened is the first call for a connection: it is established. What
+	// is written here is sent without waiting for the peer.
+	Opened(c *Conn)
+
+	// Received offers input. in is valid during the call only, and must
+	// not be changed. Received returns how many bytes of it are used; what
+	// is not used comes again with more behind it, and at once if some of
+	// it was used. A connection that leaves Limits.MaxMessage bytes or
+	// more unused is closed with ErrMessageTooLong.
+	Received(c *Conn, in []byte) (used int)
+
+	// Closed is the last call for a connection; its descriptor is free by
+	// then. The reason is
+	//
+	//	nil                  Close was called and everything was sent
+	//	io.EOF               the peer ended in order, and has got its answers
+	//	syscall.ECONNRESET   the peer has gone, whichever call told so
+	//	*PanicError          a call for this connection panicked
+	//	ErrMessageTooLong, ErrSlowConsumer, ErrCloseTimeout,
+	//	ErrServerClosed      as they say
+	//
+	// or another error of the operating system, as a syscall.Errno.
+	Closed(c *Conn, why error)
+}
+
+// Base is a Handler that does nothing: it reads and throws away. Embed it to
+// write only the methods that matter.
+type Base struct{}
+
+func (Base) Opened(*Conn) {}
+
+func (Base) Received(_ *Conn, in []byte) int { return len(in) }
+
+func (Base) Closed(*Conn, error) {}
+
+// The reasons and errors of this side. All are compared with errors.Is.
+var (
+	// ErrClosed answers calls for a connection that is closing or closed.
+	ErrClosed = engine.ErrClosed
+	// ErrFull is Ref's answer when there is no room: the connection already
+	// has Limits.MaxUnsent posted bytes to send, or Limits.MaxMail messages
+	// wait for its loop. Nothing was accepted; later there may be room.
+	ErrFull = engine.ErrFull
+	// ErrMessageTooLong closes a connection whose message is longer than
+	// Limits.MaxMessage. Answers to earlier messages are sent.
+	ErrMessageTooLong = engine.ErrMessageTooLong
+	// ErrSlowConsumer closes a connection whose handler writes more than
+	// Limits.MaxUnsent bytes that the peer does not take.
+	ErrSlowConsumer = engine.ErrSlowConsumer
+	// ErrCloseTimeout says that the peer did not take the pending output
+	// within Limits.CloseTimeout of the close.
+	ErrCloseTimeout = engine.ErrCloseTimeout
+	// ErrServerClosed is the reason of connections that the server closes
+	// because it is shutting down, and the answer of a Server that has been
+	// shut down.
+	ErrServerClosed = engine.ErrServerClosed
+	// ErrBadConfig is wrapped by the error of a Server whose fields can't
+	// be served with.
+	ErrBadConfig = errors.New("bad configuration")
+	// ErrBadUse closes a connection whose Received returned a number
+	// outside of 0..len(in).
+	ErrBadUse = engine.ErrBadUse
+)
+
+// PanicError is the reason of a connection whose handler panicked, with the
+// panic's value and stack.
+type PanicError = engine.PanicError
+
+// adapter is a Handler as the engines know it.
+type adapter struct{ h Handler }
+
+// ender is a Handler of this package that wants to know when the peer will
+// send no more, and what input is left unused then.
+type ender interface{ ended(c *Conn, rest []byte) }
+
+func (a adapter) Opened(c *engine.Conn) { a.h.Opened((*Conn)(c)) }
+
+func (a adapter) Received(c *engine.Conn, in []byte) int { return a.h.Received((*Conn)(c), in) }
+
+func (a adapter) Ended(c *engine.Conn, rest []byte) {
+	if e, ok := a.h.(ender); ok {
+		e.ended((*Conn)(c), rest)
+	}
+}
+
+func (a adapter) Closed(c *engine.Conn, why error) { a.h.Closed((*Conn)(c), why) }

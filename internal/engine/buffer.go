@@ -1,0 +1,87 @@
+package engine
+
+import "sync"
+
+// The sizes of buffers. Input is read into a buffer of ReadSize that the owner
+// keeps; what a handler leaves unused, and output, go into buffers that start
+// at startSize and grow as needed.
+const (
+	ReadSize  = 64 << 10
+	startSize = 4 << 10
+	// keepSize is the largest buffer that a pool takes back, keepCount the
+	// most buffers a FreeList holds: 4 MiB a loop at the most.
+	keepSize  = 64 << 10
+	keepCount = 64
+)
+
+// Buffer is a queue of bytes: appended at the end, taken from the front.
+type Buffer struct {
+	bytes []byte
+	off   int
+}
+
+// Len is the number of bytes in the buffer.
+func (b *Buffer) Len() int { return len(b.bytes) - b.off }
+
+// Bytes are the bytes in the buffer, valid until the next append.
+func (b *Buffer) Bytes() []byte { return b.bytes[b.off:] }
+
+// skip takes n bytes from the front. The room they had is used again once it
+// is the larger part, so that a queue that never empties does not creep.
+func (b *Buffer) skip(n int) {
+	b.off += n
+	if b.off == len(b.bytes) {
+		b.bytes, b.off = b.bytes[:0], 0
+	} else if b.off > cap(b.bytes)/2 {
+		b.bytes, b.off = b.bytes[:copy(b.bytes, b.bytes[b.off:])], 0
+	}
+}
+
+func (b *Buffer) append(p []byte)       { b.bytes = append(b.bytes, p...) }
+func (b *Buffer) appendString(s string) { b.bytes = append(b.bytes, s...) }
+
+// Buffers lends buffers. A connection holds one only while it has bytes in it.
+type Buffers interface {
+	Get() *Buffer
+	Put(*Buffer)
+}
+
+// FreeList is a Buffers for one owner: last in, first out, so that the buffer
+// in use is the one in the cache.
+type FreeList struct{ free []*Buffer }
+
+func (f *FreeList) Get() *Buffer {
+	n := len(f.free) - 1
+	if n < 0 {
+		return &Buffer{bytes: make([]byte, 0, startSize)}
+	}
+	b := f.free[n]
+	f.free = f.free[:n]
+	return b
+}
+
+func (f *FreeList) Put(b *Buffer) {
+	if cap(b.bytes) > keepSize || len(f.free) >= keepCount {
+		return
+	}
+	b.bytes, b.off = b.bytes[:0], 0
+	f.free = append(f.free, b)
+}
+
+// SharedBuffers is a Buffers for any number of goroutines.
+type SharedBuffers struct{ pool sync.Pool }
+
+func (s *SharedBuffers) Get() *Buffer {
+	if b, ok := s.pool.Get().(*Buffer); ok {
+		return b
+	}
+	return &Buffer{bytes: make([]byte, 0, startSize)}
+}
+
+func (s *SharedBuffers) Put(b *Buffer) {
+	if cap(b.bytes) > keepSize {
+		return
+	}
+	b.bytes, b.off = b.bytes[:0], 0
+	s.pool.Put(b)
+}

@@ -1,0 +1,178 @@
+// Package engine is the seam between Myriad and the operating system: what an
+// I/O model must do, the state machine of a connection that all models share,
+// and the few parts that more than one of them needs.
+//
+// # What a model must supply
+//
+// A model is a folder beside this file with a driver in it. A driver turns
+// what its kernel interface reports into events of a [Conn], asks the Conn
+// with [Conn.Next] what is to be done, and does it:
+//
+//	event                      means
+//	Conn.Open                  the connection is established (accepted or dialled)
+//	Conn.Arrived(bytes)        bytes have been received
+//	Conn.PeerClosed            the peer will send no more (end of file)
+//	Conn.Sent(n)               n bytes of Output were taken by the kernel
+//	Conn.Room                  the kernel takes output again
+//	Conn.Failed(err)           the transport is broken
+//	Conn.Mailed(mail, bytes)   a message from outside, taken from the mailbox
+//	Conn.Drain                 close at the next idle moment (shutdown)
+//	Conn.Expire(now)           time has passed
+//	Conn.Finish                the descriptor has been closed
+//
+//	action                     asks for
+//	Send                       send Output, report with Sent (and Failed)
+//	Deliver                    call Conn.Deliver: held-back input may go on
+//	Shut                       shut the sending direction, report with ShutDone
+//	Close                      close the descriptor, report with Finish
+//	Wait                       nothing; wait for the next event
+//
+// Between two events, WantsInput says whether to read and WantsRoom whether to
+// watch for room. After each event a driver repeats Next until it answers Wait
+// or the connection is closed.
+//
+// # What a model must promise
+//
+//   - A Conn has one owner at a time, a loop or a goroutine. Only the owner
+//     calls its methods. Only Ref's methods are for everyone.
+//   - Input is offered in the order it arrived, and never after Finish.
+//   - Output is sent in the order it was written, once per turn: when the
+//     handler has returned for all the input at hand.
+//   - Mail that [Mailbox.Put] has taken is given to Mailed, in order, before a
+//     connection whose peer has closed is closed in turn.
+//   - Nothing on a loop blocks but the one wait for events, and that wait ends
+//     when mail comes.
+//   - Every wait has a bound: a closing connection is expired at its Due time.
+//   - Stop returns when all connections are finished and every goroutine and
+//     descriptor that the model started or opened is gone.
+//   - When descriptors run out at accept, the model goes on serving what it
+//     has and accepts again when some are free, without spinning.
+//
+// Package enginetest holds these promises as a test suite. A model that fails
+// one case does not ship.
+//
+// # Where a connection's states are
+//
+//	         Open          PeerClosed, Close, Drain, error
+//	(free) ───────▶ open ───────────────────────────────▶ closing
+//	   ▲                                                     │ all output sent
+//	   │ Finish                                              ▼
+//	   └───────── closed ◀── peer's end, Due, Failed ──── shut (lingering)
+//
+// While open, reading pauses when more output is owed than half of
+// Limits.MaxUnsent. A connection that is shut still reads, and throws away,
+// until the peer ends too: closing a socket with unread input makes the kernel
+// send a reset, which can destroy answers that the peer has not read yet.
+package engine
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+)
+
+// Handler is what the core calls, on the connection's owner.
+type Handler interface {
+	// Opened is the first call for a connection.
+	Opened(c *Conn)
+	// Received offers input. What it does not use comes again with more
+	// behind it, and at once if it used some.
+	Received(c *Conn, in []byte) (used int)
+	// Ended says that the peer will send no more; in is the unused input.
+	Ended(c *Conn, in []byte)
+	// Closed is the last call for a connection.
+	Closed(c *Conn, why error)
+}
+
+// DialFailer is a Handler that wants to hear of failed attempts to connect.
+type DialFailer interface {
+	// DialFailed may be called on any goroutine.
+	DialFailed(err error)
+}
+
+// Nudger is a Handler that can be called on a connection's owner from outside,
+// by Ref.Nudge.
+type Nudger interface {
+	Nudged(c *Conn)
+}
+
+// Limits are the bounds that the core and the models keep. All are set: the
+// callers of Start have filled in the defaults.
+type Limits struct {
+	MaxConns     int
+	MaxMessage   int
+	MaxUnsent    int
+	MaxMail      int
+	CloseTimeout time.Duration
+	Linger       time.Duration
+}
+
+// Config is what a model is started with.
+type Config struct {
+	// Network and Addr say where to listen, as for net.Listen. Without an
+	// Addr and a Listener the engine only dials.
+	Network, Addr string
+	// Listener is one that the caller has made; the engine owns it from
+	// then on. It is used instead of Addr.
+	Listener net.Listener
+	Handler  Handler
+	Limits   Limits
+	// Loops is the number of loops, at least 1; models without loops
+	// ignore it.
+	Loops int
+	// Reset closes dialled connections with a reset, so that they leave no
+	// TIME_WAIT behind.
+	Reset bool
+	Log   *slog.Logger
+}
+
+// Dial asks for connections to be made.
+type Dial struct {
+	// Target is where to.
+	Target netip.AddrPort
+	// Source is the local address to connect from; the zero value leaves
+	// the choice to the kernel.
+	Source netip.Addr
+	// Count is how many connections.
+	Count int
+}
+
+// CutOff is the error of a Stop whose ctx ended with n connections open.
+func CutOff(ctx context.Context, n int64) error {
+	return fmt.Errorf("%d connections were closed before they had finished: %w", n, context.Cause(ctx))
+}
+
+// Engine is a running model. Its methods are safe for concurrent use.
+type Engine interface {
+	// Addr is where the engine listens, nil if it only dials.
+	Addr() net.Addr
+	// Loops is the number of loops, 0 for a model without loops.
+	Loops() int
+	// Dial starts connecting and returns at once; each connection ends in
+	// Opened or in DialFailed. It fails with ErrFull when the mailbox has
+	// no room and with ErrClosed after Stop.
+	Dial(d Dial) error
+	// Stop accepts and dials no more, lets connections finish what they
+	// have at hand, closes them, and waits for everything. When ctx ends
+	// first it closes what is left at once and returns an error that says
+	// how many those were and wraps ctx's cause. A second Stop waits like
+	// the first, and its ctx counts too.
+	Stop(ctx context.Context) error
+	// Wait returns when Stop has been called and everything has ended.
+	Wait()
+	// Counters is a copy of the counters, summed over all loops.
+	Counters() Counts
+}
+
+// Model is an entry in the list of models.
+type Model struct {
+	// Name is what users call it.
+	Name string
+	// Available says why the model can't run on this machine, nil if it can.
+	Available func() error
+	// Start starts it: when it returns, connections are being accepted.
+	Start func(Config) (Engine, error)
+}

@@ -1,0 +1,196 @@
+// Package epoll is the model of event loops over Linux's epoll.
+//
+// # Who owns what
+//
+// A loop is one goroutine locked to its thread. It owns its listener, its
+// epoll instance, its slab of connections, one read buffer and its free
+// buffers; nobody else touches them. Loops share only the count of open
+// connections, which is atomic, and nothing on the way of a byte.
+//
+// From outside a loop is reached in three ways, all safe for concurrent use:
+// its mailbox (mail for connections), its orders (dials, and being told to
+// stop), and its bell, which ends the wait. A loop says in asleep that it is
+// about to wait, and looks at mailbox and orders once more after that; who
+// leaves something looks at asleep afterwards and rings if it was set. So
+// nothing is left unseen, and a busy loop is never rung.
+//
+// A loop ends when it has been told to stop and its last connection is
+// finished. Stop waits for all of them.
+package epoll
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// sweepEvery is how often closing connections are looked at, and how long a
+// loop that ran out of descriptors waits before it accepts again.
+const sweepEvery = 50 * time.Millisecond
+
+// Model is event loops over epoll.
+var Model = engine.Model{
+	Name:      "epoll",
+	Available: func() error { return nil },
+	Start:     start,
+}
+
+// group is a running engine: its loops.
+type group struct {
+	cfg   engine.Config
+	loops []*loop
+	addr  net.Addr
+	open  atomic.Int64 // connections and dials of all loops, against MaxConns
+	next  atomic.Uint64
+	done  chan struct{} // closed when all loops have ended
+}
+
+func start(cfg engine.Config) (engine.Engine, error) {
+	g := &group{cfg: cfg, done: make(chan struct{})}
+	listeners, err := g.listen()
+	if err != nil {
+		return nil, err
+	}
+	for i := range cfg.Loops {
+		l, err := newLoop(g, i)
+		if err != nil {
+			for _, l := range g.loops {
+				l.release()
+			}
+			closeAll(listeners)
+			return nil, err
+		}
+		if i < len(listeners) {
+			l.acceptor.FD = listeners[i]
+		}
+		g.loops = append(g.loops, l)
+	}
+	var running sync.WaitGroup
+	for _, l := range g.loops {
+		running.Go(l.run)
+	}
+	go func() {
+		running.Wait()
+		close(g.done)
+	}()
+	return g, nil
+}
+
+// listen makes a listener for each loop; none if the engine only dials.
+func (g *group) listen() ([]int32, error) {
+	switch {
+	case g.cfg.Listener != nil:
+		defer g.cfg.Listener.Close()
+		g.addr = g.cfg.Listener.Addr()
+		return g.detach(func() (net.Listener, error) { return g.cfg.Listener, nil })
+	case g.cfg.Addr != "":
+		return g.bind()
+	}
+	return nil, nil
+}
+
+// bind listens on the configured address once for each loop. The first socket
+// asks for the address alone, because sockets that share a port would hide
+// that another program has it; it then makes way for those that share.
+func (g *group) bind() ([]int32, error) {
+	alone, shared := sock.ListenConfig(false), sock.ListenConfig(true)
+	first, err := alone.Listen(context.Background(), g.cfg.Network, g.cfg.Addr)
+	if err != nil {
+		return nil, err
+	}
+	defer first.Close()
+	g.addr = first.Addr()
+	if g.cfg.Loops == 1 {
+		return g.detach(func() (net.Listener, error) { return first, nil })
+	}
+	first.Close()
+	return g.detach(func() (net.Listener, error) {
+		return shared.Listen(context.Background(), g.cfg.Network, g.addr.String())
+	})
+}
+
+// detach takes a descriptor for each loop from the listeners that next gives,
+// and closes those.
+func (g *group) detach(next func() (net.Listener, error)) (fds []int32, err error) {
+	for range g.cfg.Loops {
+		var l net.Listener
+		if l, err = next(); err != nil {
+			break
+		}
+		var fd int32
+		if fd, err = sock.Detach(l); err != nil {
+			l.Close()
+			break
+		}
+		fds = append(fds, fd)
+		if l != g.cfg.Listener {
+			l.Close()
+		}
+	}
+	if err != nil {
+		closeAll(fds)
+		return nil, err
+	}
+	return fds, nil
+}
+
+func closeAll(fds []int32) {
+	for _, fd := range fds {
+		sock.Close(fd)
+	}
+}
+
+func (g *group) Addr() net.Addr { return g.addr }
+
+func (g *group) Loops() int { return len(g.loops) }
+
+func (g *group) Counters() (sum engine.Counts) {
+	for _, l := range g.loops {
+		l.counters.AddTo(&sum)
+	}
+	return sum
+}
+
+// Dial hands the order to the loops in turn.
+func (g *group) Dial(d engine.Dial) error {
+	if d.Count < 1 || !d.Target.IsValid() {
+		return fmt.Errorf("dial of %d connections to %q: expected at least 1, to a valid address", d.Count, d.Target)
+	}
+	return g.loops[g.next.Add(1)%uint64(len(g.loops))].order(d)
+}
+
+func (g *group) Stop(ctx context.Context) error {
+	for _, l := range g.loops {
+		l.tell(stopping)
+	}
+	select {
+	case <-g.done:
+		return nil
+	case <-ctx.Done():
+	}
+	cut := g.open.Load()
+	for _, l := range g.loops {
+		l.tell(killing)
+	}
+	<-g.done
+	return engine.CutOff(ctx, cut)
+}
+
+func (g *group) Wait() { <-g.done }
+
+// admit counts a connection in, unless there are too many.
+func (g *group) admit() bool {
+	if g.open.Add(1) > int64(g.cfg.Limits.MaxConns) {
+		g.open.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (g *group) leave() { g.open.Add(-1) }

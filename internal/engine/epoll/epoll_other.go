@@ -1,0 +1,20 @@
+//go:build !linux
+
+// Package epoll is the model of event loops over Linux's epoll.
+package epoll
+
+import (
+	"errors"
+	"runtime"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var errNotHere = errors.New("I/O model epoll needs Linux; this is " + runtime.GOOS)
+
+// Model can't run here.
+var Model = engine.Model{
+	Name:      "epoll",
+	Available: func() error { return errNotHere },
+	Start:     func(engine.Config) (engine.Engine, error) { return nil, errNotHere },
+}

@@ -1,0 +1,216 @@
+package epoll
+
+import (
+	"errors"
+	"net/netip"
+	"syscall"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// This file is how connections come to a loop, and how a loop is reached from
+// outside.
+
+// Post implements engine.Poster.
+func (l *loop) Post(c *engine.Conn, gen uint32, kind engine.MailKind, data []byte) error {
+	if err := l.box.Put(c, gen, kind, data); err != nil {
+		return err
+	}
+	l.rouse()
+	return nil
+}
+
+// tell raises what the loop is told to do.
+func (l *loop) tell(what int32) {
+	for told := l.told.Load(); told < what; told = l.told.Load() {
+		l.told.CompareAndSwap(told, what)
+	}
+	l.rouse()
+}
+
+// order leaves a dial.
+func (l *loop) order(d engine.Dial) error {
+	if err := l.queue(d); err != nil {
+		return err
+	}
+	l.rouse()
+	return nil
+}
+
+func (l *loop) queue(d engine.Dial) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.ended || l.told.Load() >= stopping:
+		return engine.ErrClosed
+	case len(l.orders) >= maxOrders:
+		return engine.ErrFull
+	}
+	l.orders = append(l.orders, d)
+	l.some.Store(true)
+	return nil
+}
+
+// rouse ends the loop's wait. The bell is rung under the lock, because a loop
+// that ends closes it.
+func (l *loop) rouse() {
+	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.ended {
+		l.bell.Ring()
+	}
+}
+
+// takeMail gives the waiting mail to its connections, then settles each, so
+// that many messages to one connection go out in one call.
+func (l *loop) takeMail() {
+	l.mail, l.data = l.box.Take(l.mail, l.data)
+	data := l.data
+	for _, m := range l.mail {
+		m.Conn.Mailed(m, data[:m.Size])
+		data = data[m.Size:]
+		if n := len(l.owed); n == 0 || l.owed[n-1] != m.Conn {
+			l.owed = append(l.owed, m.Conn)
+		}
+	}
+	for _, c := range l.owed {
+		if c.FD() >= 0 && c.IsOpen() {
+			l.settle(c)
+		}
+	}
+	clear(l.owed)
+	l.owed = l.owed[:0]
+}
+
+// obey does what the loop has been told since it last looked.
+func (l *loop) obey() {
+	told := l.told.Load()
+	if l.stage < stopping {
+		if l.acceptor.FD >= 0 {
+			sock.Close(l.acceptor.FD)
+			l.acceptor.FD = -1
+		}
+		l.slab.each(0, len(l.slab.chunks), l.drain)
+	}
+	if told == killing {
+		l.slab.each(0, len(l.slab.chunks), l.kill)
+	}
+	l.stage = told
+}
+
+// drain takes what has arrived by now, and then lets the connection go at its
+// next idle moment.
+func (l *loop) drain(c *engine.Conn) {
+	if c.Armed()&connecting != 0 {
+		l.dialFailed(c, engine.ErrClosed)
+		return
+	}
+	c.Drain()
+	if c.WantsInput() {
+		l.receive(c)
+	}
+	l.settle(c)
+}
+
+func (l *loop) kill(c *engine.Conn) {
+	c.Kill(engine.ErrServerClosed)
+	l.settle(c)
+}
+
+// welcome makes a connection of an accepted descriptor, or closes it.
+func (l *loop) welcome(fd int32, peer netip.AddrPort) {
+	if !l.group.admit() {
+		l.counters.Refused.Add(1)
+		sock.Close(fd)
+		return
+	}
+	c := l.slab.take()
+	c.SetFD(fd)
+	c.SetArmed(armIn)
+	if errno := l.poll.Add(fd, int32(c.Slot()), sock.In); errno != 0 {
+		sock.Close(fd)
+		l.forget(c)
+		l.pause(errno)
+		return
+	}
+	c.Open(peer, false)
+	l.settle(c)
+}
+
+// dial starts the connections that were ordered, up to a batch a turn.
+func (l *loop) dial() {
+	if l.some.Load() {
+		l.mu.Lock()
+		l.dials = append(l.dials, l.orders...)
+		l.orders = l.orders[:0]
+		l.some.Store(false)
+		l.mu.Unlock()
+	}
+	for room := dialBatch; room > 0 && len(l.dials) > 0; room-- {
+		d := &l.dials[0]
+		l.dialOne(*d)
+		if d.Count--; d.Count == 0 {
+			l.dials = l.dials[1:]
+		}
+	}
+}
+
+func (l *loop) dialOne(d engine.Dial) {
+	if l.told.Load() >= stopping {
+		l.tellDialFailed(engine.ErrClosed)
+		return
+	}
+	if !l.group.admit() {
+		l.tellDialFailed(engine.ErrFull)
+		return
+	}
+	fd, err := sock.Dial(d.Target, d.Source)
+	if err != nil {
+		l.group.leave()
+		l.tellDialFailed(err)
+		return
+	}
+	c := l.slab.take()
+	c.SetFD(fd)
+	c.SetArmed(connecting)
+	c.Expect(d.Target)
+	if errno := l.poll.Add(fd, int32(c.Slot()), sock.Out); errno != 0 {
+		l.dialFailed(c, errno)
+	}
+}
+
+// connected ends a dial, well or not.
+func (l *loop) connected(c *engine.Conn) {
+	errno := sock.SocketError(c.FD())
+	if errno == 0 {
+		errno = l.poll.Modify(c.FD(), int32(c.Slot()), sock.In)
+	}
+	if errno != 0 {
+		l.dialFailed(c, errno)
+		return
+	}
+	c.SetArmed(armIn)
+	c.Open(c.Peer(), true)
+	l.settle(c)
+}
+
+// dialFailed gives up a dial that has a descriptor.
+func (l *loop) dialFailed(c *engine.Conn, err error) {
+	sock.Close(c.FD())
+	l.forget(c)
+	l.tellDialFailed(err)
+}
+
+func (l *loop) tellDialFailed(err error) {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		err = errno
+	}
+	if f, ok := l.host.Handler.(engine.DialFailer); ok {
+		f.DialFailed(err)
+	}
+}

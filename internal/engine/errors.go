@@ -1,0 +1,71 @@
+package engine
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+)
+
+// The reasons for which this side closes a connection or refuses a call. The
+// root package gives them to its users under the same names.
+var (
+	ErrClosed         = errors.New("myriad: connection is closed")
+	ErrFull           = errors.New("myriad: no room: the connection owes Limits.MaxUnsent bytes already, or the mailbox holds Limits.MaxMail messages")
+	ErrMessageTooLong = errors.New("myriad: message is longer than Limits.MaxMessage")
+	ErrSlowConsumer   = errors.New("myriad: peer reads too slowly: unsent output would pass Limits.MaxUnsent")
+	ErrCloseTimeout   = errors.New("myriad: peer did not take the pending output within Limits.CloseTimeout")
+	ErrServerClosed   = errors.New("myriad: server is shutting down")
+	ErrBadUse         = errors.New("myriad: handler returned a count of used bytes outside of 0..len(in)")
+)
+
+// PanicError is the reason of a connection whose handler panicked.
+type PanicError struct {
+	// Value is what the handler panicked with.
+	Value any
+	// Stack is the stack of the panic, as debug.Stack prints it.
+	Stack []byte
+}
+
+func (e *PanicError) Error() string {
+	return fmt.Sprintf("myriad: handler panicked: %v", e.Value)
+}
+
+// Unwrap gives the panic's value if it was an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}
+
+// Reason makes one error of what the models report in different ways, so that
+// a handler sees the same under each: the bare errno, with everything that
+// means "the peer has gone" as ECONNRESET.
+func Reason(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		switch errno {
+		case syscall.EPIPE, syscall.ECONNABORTED, syscall.ENOTCONN:
+			return syscall.ECONNRESET
+		}
+		return resetOnWindows(errno)
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return io.EOF
+	case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrClosed):
+		return ErrClosed
+	}
+	return err
+}
+
+// resetOnWindows maps WSAECONNRESET and WSAECONNABORTED, whose numbers mean
+// nothing elsewhere, to the portable name.
+func resetOnWindows(errno syscall.Errno) syscall.Errno {
+	const wsaeConnAborted, wsaeConnReset = 10053, 10054
+	if errno == wsaeConnAborted || errno == wsaeConnReset {
+		return syscall.ECONNRESET
+	}
+	return errno
+}

@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"time"
+)
+
+// Poster leaves mail with a connection's owner and wakes it. It is safe for
+// concurrent use.
+type Poster interface {
+	Post(c *Conn, gen uint32, kind MailKind, data []byte) error
+}
+
+// Host is what connections share with their owner. A loop has one of its own;
+// in the goroutine model all connections share one. It does not change after
+// the start but through its atomic counters.
+type Host struct {
+	Handler  Handler
+	Limits   Limits
+	Log      *slog.Logger
+	Buffers  Buffers
+	Poster   Poster
+	Counters *Counters
+	// Now is the time since an arbitrary start, for Due and Expire. A
+	// deterministic driver brings its own clock.
+	Now func() time.Duration
+	// Index numbers the loops.
+	Index int
+}
+
+// epoch is the start of Since.
+var epoch = time.Now()
+
+// Since is the monotonic clock of the real drivers.
+func Since() time.Duration { return time.Since(epoch) }
+
+// panicked logs and counts a handler's panic.
+func (h *Host) panicked(c *Conn, value any) *PanicError {
+	err := &PanicError{Value: value, Stack: debug.Stack()}
+	h.Counters.Panics.Add(1)
+	h.Log.LogAttrs(context.Background(), slog.LevelError, "handler panicked; its connection is closed",
+		slog.Any("panic", value),
+		slog.String("peer", c.Peer().String()),
+		slog.String("stack", string(err.Stack)))
+	return err
+}

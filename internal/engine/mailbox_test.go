@@ -1,0 +1,308 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// boxed is an owner with a mailbox and nothing else.
+type boxed struct {
+	box  Mailbox
+	host Host
+}
+
+func newBoxed(maxMail, maxUnsent int) *boxed {
+	o := &boxed{box: Mailbox{Max: maxMail}}
+	o.host = Host{
+		Limits: Limits{MaxMail: maxMail, MaxUnsent: maxUnsent}, Poster: o, Counters: &Counters{},
+		Now: func() time.Duration { return 0 }, Handler: &calls{}, Buffers: &FreeList{}, Index: 7,
+	}
+	return o
+}
+
+func (o *boxed) Post(c *Conn, gen uint32, kind MailKind, data []byte) error {
+	return o.box.Put(c, gen, kind, data)
+}
+
+func (o *boxed) open(slot uint32) *Conn {
+	c := &Conn{}
+	c.Bind(&o.host, slot)
+	c.Open(loopback, false)
+	return c
+}
+
+func wantErr(t *testing.T, what string, got, want error) {
+	t.Helper()
+	if !errors.Is(got, want) {
+		t.Errorf("%s: error %v, want %v", what, got, want)
+	}
+}
+
+func TestMailboxKeepsOrderAndBytes(t *testing.T) {
+	o := newBoxed(100, 1000)
+	a, b := o.open(1), o.open(2)
+	if o.box.Waiting() {
+		t.Error("an empty box says that mail waits")
+	}
+	p := []byte("one")
+	wantErr(t, "first Send", a.Ref().Send(p), nil)
+	copy(p, "XXX")
+	wantErr(t, "Send to another", b.Ref().Send([]byte("three")), nil)
+	wantErr(t, "Nudge", a.Ref().Nudge(), nil)
+	wantErr(t, "Close", a.Ref().Close(), nil)
+	if !o.box.Waiting() {
+		t.Error("a box with mail says that none waits")
+	}
+	mail, data := o.box.Take(nil, nil)
+	if o.box.Waiting() {
+		t.Error("an emptied box says that mail waits")
+	}
+	want := []Mail{{Conn: a, Size: 3}, {Conn: b, Size: 5}, {Conn: a, Kind: MailNudge}, {Conn: a, Kind: MailClose}}
+	if fmt.Sprint(mail) != fmt.Sprint(want) {
+		t.Errorf("mail is %v, want %v", mail, want)
+	}
+	if string(data) != "onethree" {
+		t.Errorf("data is %q, want %q", data, "onethree")
+	}
+}
+
+func TestMailboxBound(t *testing.T) {
+	const most = 3
+	o := newBoxed(most, 1000)
+	r := o.open(1).Ref()
+	for range most {
+		wantErr(t, "Send with room", r.Send([]byte("x")), nil)
+	}
+	wantErr(t, "Send to a full box", r.Send([]byte("x")), ErrFull)
+	wantErr(t, "Send of nothing to a full box", r.Send(nil), ErrFull)
+	for i := range most {
+		wantErr(t, fmt.Sprintf("Close number %d into a box full of messages", i), r.Close(), nil)
+	}
+	wantErr(t, "Close into a box full of requests to close", r.Close(), ErrFull)
+	wantErr(t, "Nudge into a box full of requests to close", r.Nudge(), ErrFull)
+	if mail, _ := o.box.Take(nil, nil); len(mail) != 2*most {
+		t.Errorf("took %d messages, want %d", len(mail), 2*most)
+	}
+	wantErr(t, "Send into an emptied box", r.Send([]byte("x")), nil)
+}
+
+func TestMailboxBoundsBytes(t *testing.T) {
+	o := newBoxed(100, 2*mailBytes)
+	big := make([]byte, mailBytes+1)
+	wantErr(t, "a message over the bound into an empty box", o.open(1).Ref().Send(big), nil)
+	wantErr(t, "a byte more", o.open(2).Ref().Send([]byte("x")), ErrFull)
+	wantErr(t, "a request to close", o.open(3).Ref().Close(), nil)
+	o.box.Take(nil, nil)
+	wantErr(t, "a message of the bound", o.open(4).Ref().Send(big[1:]), nil)
+	wantErr(t, "a byte more", o.open(5).Ref().Send([]byte("x")), ErrFull)
+}
+
+func TestMailboxRefusalLeavesNothing(t *testing.T) {
+	o := newBoxed(2, 10)
+	c := o.open(1)
+	r := c.Ref()
+	wantErr(t, "Send", r.Send(make([]byte, 6)), nil)
+	wantErr(t, "Send over MaxUnsent together", r.Send(make([]byte, 5)), ErrFull)
+	wantErr(t, "Send over MaxUnsent alone", r.Send(make([]byte, 11)), ErrFull)
+	wantErr(t, "Send up to MaxUnsent", r.Send(make([]byte, 4)), nil)
+	wantErr(t, "Send to a full box", r.Send([]byte("x")), ErrFull)
+	if got := c.mark.posted(); got != 10 {
+		t.Errorf("%d bytes are marked as posted, want 10", got)
+	}
+	if mail, data := o.box.Take(nil, nil); len(mail) != 2 || len(data) != 10 {
+		t.Errorf("took %d messages of %d bytes, want 2 of 10", len(mail), len(data))
+	}
+}
+
+func TestMailboxClose(t *testing.T) {
+	o := newBoxed(10, 100)
+	r := o.open(1).Ref()
+	wantErr(t, "Send", r.Send([]byte("before")), nil)
+	o.box.Close()
+	wantErr(t, "Send after Close", r.Send([]byte("after")), ErrClosed)
+	wantErr(t, "Close after Close", r.Close(), ErrClosed)
+	if mail, data := o.box.Take(nil, nil); len(mail) != 1 || string(data) != "before" {
+		t.Errorf("took %d messages, %q; want the one from before", len(mail), data)
+	}
+}
+
+func TestMailboxGivesBackMuchRoom(t *testing.T) {
+	o := newBoxed(1<<20, 1<<20)
+	r := o.open(1).Ref()
+	for range keepMail / 16 {
+		wantErr(t, "Send", r.Send(make([]byte, 32)), nil)
+	}
+	mail, data := o.box.Take(nil, nil)
+	o.box.Take(mail, data)
+	if got := cap(o.box.data); got > keepMail {
+		t.Errorf("the box keeps room for %d bytes, want at most %d", got, keepMail)
+	}
+	if got := cap(o.box.mail); got > keepMail/32 {
+		t.Errorf("the box keeps room for %d messages, want at most %d", got, keepMail/32)
+	}
+}
+
+// Many senders and one owner: nothing is lost, and each sender's order is kept.
+func TestMailboxConcurrently(t *testing.T) {
+	const senders, each = 8, 500
+	o := newBoxed(16, 1<<20)
+	c := o.open(1)
+	var wg sync.WaitGroup
+	for s := range senders {
+		wg.Go(func() {
+			for i := 0; i < each; {
+				switch err := c.Ref().Send(fmt.Appendf(nil, "%d:%d\n", s, i)); {
+				case err == nil:
+					i++
+				case errors.Is(err, ErrFull):
+					runtime.Gosched()
+				default:
+					t.Errorf("sender %d: %v", s, err)
+					return
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	var got bytes.Buffer
+	take := func() {
+		mail, data := o.box.Take(nil, nil)
+		got.Write(data)
+		for _, m := range mail {
+			c.mark.release(int(m.Size))
+		}
+	}
+	for finished := false; !finished; take() {
+		select {
+		case <-done:
+			finished = true
+		default:
+			runtime.Gosched()
+		}
+	}
+	checkOrder(t, got.String(), senders, each)
+	if n := c.mark.posted(); n != 0 {
+		t.Errorf("%d bytes are still marked as posted", n)
+	}
+}
+
+// checkOrder checks lines "sender:number": the numbers of each sender count up.
+func checkOrder(t *testing.T, lines string, senders, each int) {
+	t.Helper()
+	next := make([]int, senders)
+	for line := range strings.Lines(lines) {
+		var s, i int
+		if _, err := fmt.Sscanf(line, "%d:%d", &s, &i); err != nil {
+			t.Fatalf("line %q: %v", line, err)
+		}
+		if i != next[s] {
+			t.Fatalf("sender %d: message %d comes when %d is due", s, i, next[s])
+		}
+		next[s]++
+	}
+	for s, n := range next {
+		if n != each {
+			t.Errorf("sender %d: %d messages came, want %d", s, n, each)
+		}
+	}
+}
+
+func TestMark(t *testing.T) {
+	var m mark
+	wantErr(t, "reserve within the limit", m.reserve(0, 10, 10), nil)
+	wantErr(t, "reserve over the limit", m.reserve(0, 1, 10), ErrFull)
+	wantErr(t, "reserve nothing at the limit", m.reserve(0, 0, 10), nil)
+	wantErr(t, "reserve for a later generation", m.reserve(1, 1, 100), ErrClosed)
+	m.next()
+	wantErr(t, "reserve for an earlier generation", m.reserve(0, 1, 100), ErrClosed)
+	if m.generation() != 1 || m.posted() != 10 {
+		t.Errorf("generation %d with %d bytes, want 1 with 10", m.generation(), m.posted())
+	}
+	m.release(10)
+	if m.generation() != 1 || m.posted() != 0 {
+		t.Errorf("generation %d with %d bytes after release, want 1 with 0", m.generation(), m.posted())
+	}
+}
+
+func TestMarkGenerationWrapsWithoutTouchingTheBytes(t *testing.T) {
+	var m mark
+	m.v.Store(1<<64 - 1<<32)
+	wantErr(t, "reserve in the last generation", m.reserve(1<<32-1, 5, 10), nil)
+	m.next()
+	if m.generation() != 0 || m.posted() != 5 {
+		t.Errorf("generation %d with %d bytes after the last one, want 0 with 5", m.generation(), m.posted())
+	}
+}
+
+func TestMarkConcurrently(t *testing.T) {
+	const limit, rounds = 64, 2000
+	var m mark
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range rounds {
+				gen := m.generation()
+				if m.reserve(gen, 16, limit) == nil {
+					if n := m.posted(); n < 16 || n > limit {
+						t.Errorf("%d bytes are marked as posted, want 16..%d", n, limit)
+					}
+					m.release(16)
+				}
+			}
+		})
+	}
+	wg.Go(func() {
+		for range rounds {
+			m.next()
+		}
+	})
+	wg.Wait()
+	if m.generation() != rounds || m.posted() != 0 {
+		t.Errorf("generation %d with %d bytes at the end, want %d with 0", m.generation(), m.posted(), rounds)
+	}
+}
+
+func TestRef(t *testing.T) {
+	o := newBoxed(10, 100)
+	c := o.open(3)
+	r := c.Ref()
+	if r != c.Ref() {
+		t.Error("two Refs of one connection differ")
+	}
+	if owner, slot, gen := r.Slot(); owner != 7 || slot != 3 || gen != 0 {
+		t.Errorf("Slot is %d, %d, %d; want 7, 3, 0", owner, slot, gen)
+	}
+	c.CloseWith(nil)
+	if r != c.Ref() {
+		t.Error("the Ref of a closing connection differs from the one before")
+	}
+	c.Finish()
+	wantErr(t, "Send after the end", r.Send([]byte("x")), ErrClosed)
+	c.Open(loopback, false)
+	wantErr(t, "Send after the slot was used again", r.Send([]byte("x")), ErrClosed)
+	wantErr(t, "Close after the slot was used again", r.Close(), ErrClosed)
+	wantErr(t, "Nudge after the slot was used again", r.Nudge(), ErrClosed)
+	if r == c.Ref() {
+		t.Error("a new connection in the slot has the old one's Ref")
+	}
+	if o.box.Waiting() {
+		t.Error("mail to a closed connection was left in the box")
+	}
+}
+
+func TestRefZero(t *testing.T) {
+	var r Ref
+	wantErr(t, "Send", r.Send([]byte("x")), ErrClosed)
+	wantErr(t, "Close", r.Close(), ErrClosed)
+	wantErr(t, "Nudge", r.Nudge(), ErrClosed)
+	if owner, slot, gen := r.Slot(); owner != 0 || slot != 0 || gen != 0 {
+		t.Errorf("Slot is %d, %d, %d; want zeros", owner, slot, gen)
+	}
+}

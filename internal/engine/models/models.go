@@ -1,0 +1,42 @@
+// Package models is the one place where the I/O models are listed.
+package models
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/epoll"
+	"github.com/myriad-go/myriad/internal/engine/goroutine"
+)
+
+// All lists the models, the preferred one last.
+func All() []engine.Model {
+	return []engine.Model{goroutine.Model, epoll.Model}
+}
+
+// Best is the preferred model that can run on this machine.
+func Best() engine.Model {
+	all := All()
+	for i := len(all) - 1; i > 0; i-- {
+		if all[i].Available() == nil {
+			return all[i]
+		}
+	}
+	return all[0]
+}
+
+// Find looks a model up by its name; "" is the best one.
+func Find(name string) (engine.Model, error) {
+	if name == "" {
+		return Best(), nil
+	}
+	var names []string
+	for _, m := range All() {
+		if m.Name == name {
+			return m, m.Available()
+		}
+		names = append(names, m.Name)
+	}
+	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", name, strings.Join(names, ", "))
+}

@@ -1,0 +1,224 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+)
+
+// character is how the handler of a connection behaves in the simulation.
+type character int
+
+const (
+	echoes     character = iota
+	lines                // answers whole lines and leaves the rest
+	amplifies            // much output for a byte; stops when it is paused
+	floods               // the same, but does not stop
+	hoards               // uses input late, or never
+	closes               // says goodbye at the end of a line
+	panics               // in any of its methods
+	cheats               // returns impossible counts
+	characters           // is how many there are
+)
+
+func (a character) String() string {
+	return [...]string{"echoes", "lines", "amplifies", "floods", "hoards", "closes", "panics", "cheats"}[a]
+}
+
+func (s *sim) Opened(c *Conn) {
+	l := s.lives[c.Slot()]
+	s.check(!l.opened, "%v: Opened twice", l)
+	s.check(c.Value() == nil, "%v: has the value of another connection", l)
+	l.opened, l.ref = true, c.Ref()
+	c.SetValue(l)
+	s.mayPanic(l)
+	if s.dice.roll(4) == 0 {
+		s.write(l, []byte("hello"))
+	}
+	s.maySurprise(l)
+}
+
+func (s *sim) Received(c *Conn, in []byte) int {
+	l := c.Value().(*life)
+	want := l.sent[l.used:l.arrived]
+	s.check(c.Pending() <= simMaxUnsent/2, "%v: Received while %d bytes are owed", l, c.Pending())
+	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Received after the end: state %b", l, c.state)
+	s.check(bytes.Equal(in, want), "%v: Received offers %q, want %q", l, in, want)
+	s.check(len(in) > l.refused, "%v: Received offers the same %d bytes again", l, len(in))
+	s.check(c.Seen() == l.seen, "%v: Seen is %d, want %d", l, c.Seen(), l.seen)
+	l.refused, l.seen = 0, 0
+	used := s.act(l, in)
+	if used == 0 {
+		c.SetSeen(len(in))
+		l.seen = len(in)
+		s.noteRefused(l, len(in))
+	}
+	if used >= 0 && used <= len(in) {
+		l.used += used
+	}
+	s.log("%v: used %d of %d bytes, %d pending", l, used, len(in), c.Pending())
+	return used
+}
+
+// noteRefused notes that the handler waits for more input. One that is paused
+// may just have stopped.
+func (s *sim) noteRefused(l *life, n int) {
+	if l.conn.Paused() {
+		return
+	}
+	l.refused = n
+	if n >= simMaxMessage {
+		l.cause(ErrMessageTooLong)
+	}
+}
+
+func (s *sim) Ended(c *Conn, in []byte) {
+	l := c.Value().(*life)
+	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Ended after the end: state %b", l, c.state)
+	s.check(l.told && l.arrived == len(l.sent), "%v: Ended after %d of %d bytes", l, l.arrived, len(l.sent))
+	s.check(bytes.Equal(in, l.sent[l.used:]), "%v: Ended with %q, want %q", l, in, l.sent[l.used:])
+	s.check(len(in) == l.refused, "%v: Ended with %d bytes, of which Received was not offered %d", l, len(in), len(in)-l.refused)
+	l.ended = true
+	s.log("%v: ended with %d bytes unused", l, len(in))
+	s.mayPanic(l)
+	if s.dice.roll(2) == 0 {
+		s.write(l, []byte("that was all"))
+	}
+	s.maySurprise(l)
+}
+
+func (s *sim) Nudged(c *Conn) {
+	l := c.Value().(*life)
+	s.check(l.opened && !l.closed && !c.is(closing|failed), "%v: Nudged after the end: state %b", l, c.state)
+	s.check(l.nudges == 1, "%v: Nudged without a nudge", l)
+	l.nudges = 0
+	s.log("%v: nudged", l)
+	s.mayPanic(l)
+	s.write(l, []byte("awake"))
+	s.maySurprise(l)
+}
+
+func (s *sim) Closed(c *Conn, why error) {
+	l := c.Value().(*life)
+	s.check(l.opened && !l.closed, "%v: Closed, but opened is %v and closed is %v", l, l.opened, l.closed)
+	s.check(c.Ref() == l.ref, "%v: Ref in Closed differs from the one in Opened", l)
+	l.closed, l.why = true, why
+	s.checkReason(l, why)
+	s.check(!l.panicked || errors.Is(why, errPanic), "%v: panicked, and closed for %v", l, why)
+	s.write(l, []byte("too late"))
+	err := c.Ref().Send([]byte("too late"))
+	s.check(errors.Is(err, ErrClosed), "%v: Send in Closed gives %v", l, err)
+	s.mayPanic(l)
+}
+
+// act is what a handler does with input, by its character.
+func (s *sim) act(l *life, in []byte) (used int) {
+	c := l.conn
+	if s.dice.roll(6) == 0 {
+		s.maySurprise(l)
+	}
+	switch l.acts {
+	case lines:
+		for !c.Paused() {
+			i := bytes.IndexByte(in[used:], '\n')
+			if i < 0 {
+				break
+			}
+			s.write(l, in[used:used+i+1])
+			used += i + 1
+		}
+		return used
+	case amplifies:
+		for used < len(in) && !c.Paused() {
+			s.write(l, bytes.Repeat(in[used:used+1], 1+s.dice.roll(simMaxUnsent/2)))
+			used++
+		}
+		return used
+	case floods:
+		s.write(l, bytes.Repeat(in, 1+s.dice.roll(4)))
+		return len(in)
+	case hoards:
+		if s.dice.roll(6) == 0 {
+			s.write(l, bytes.Repeat([]byte("."), simMaxUnsent/2+1))
+		}
+		if s.dice.roll(6) > 0 {
+			return 0
+		}
+		return 1 + s.dice.roll(len(in))
+	case closes:
+		return s.actClosing(l, in)
+	case panics:
+		s.mayPanic(l)
+	case cheats:
+		if s.dice.roll(6) == 0 {
+			l.cause(ErrBadUse)
+			return []int{-1, len(in) + 1}[s.dice.roll(2)]
+		}
+	}
+	s.write(l, in)
+	return len(in)
+}
+
+func (s *sim) actClosing(l *life, in []byte) int {
+	i := bytes.IndexByte(in, '\n')
+	if i < 0 {
+		return len(in)
+	}
+	s.write(l, []byte("goodbye"))
+	s.close(l)
+	s.write(l, []byte("too late"))
+	return i + 1
+}
+
+func (s *sim) close(l *life) {
+	why := []error{nil, errOwn}[s.dice.roll(2)]
+	s.log("%v: handler closes for %v", l, why)
+	l.cause(why)
+	l.conn.CloseWith(why)
+}
+
+// write writes and knows what the answer has to be.
+func (s *sim) write(l *life, p []byte) {
+	c := l.conn
+	closed := l.closed || c.is(closing)
+	tooMuch := c.Pending()-int(c.owed)+len(p) > simMaxUnsent
+	var n int
+	var err error
+	if s.dice.roll(2) == 0 {
+		n, err = c.WriteString(string(p))
+	} else {
+		n, err = c.Write(p)
+	}
+	switch {
+	case closed:
+		s.check(n == 0 && errors.Is(err, ErrClosed), "%v: Write after the end gives %d, %v", l, n, err)
+	case tooMuch:
+		s.check(n == 0 && errors.Is(err, ErrSlowConsumer), "%v: Write of too much gives %d, %v", l, n, err)
+		l.cause(ErrSlowConsumer)
+	default:
+		s.check(n == len(p) && err == nil, "%v: Write gives %d, %v", l, n, err)
+		l.wrote = append(l.wrote, p...)
+	}
+}
+
+// maySurprise posts from inside the handler, or closes.
+func (s *sim) maySurprise(l *life) {
+	switch s.dice.roll(20) {
+	case 0:
+		s.close(l)
+	case 1, 2, 3:
+		s.postToAny()
+	}
+}
+
+func (s *sim) mayPanic(l *life) {
+	if l.acts != panics || s.dice.roll(4) > 0 {
+		return
+	}
+	s.log("%v: handler panics", l)
+	s.panics++
+	if !l.closed {
+		l.panicked = true
+		l.cause(errPanic)
+	}
+	panic(errPanic)
+}

@@ -1,0 +1,502 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// The simulation runs connections with no kernel: a driver as the package
+// comment describes it, sockets that are byte slices, handlers that follow a
+// script, and a clock that is moved by hand. Everything that can happen is
+// chosen by dice, and everything that must hold is checked after each step.
+
+var seedFlag = flag.Uint64("seed", 0, "run the simulation with this seed only")
+
+func TestSim(t *testing.T) {
+	if *seedFlag != 0 {
+		simulate(t, fmt.Sprintf("-seed=%d", *seedFlag), newSeeded(*seedFlag))
+		return
+	}
+	for seed := uint64(1); seed <= 500; seed++ {
+		simulate(t, fmt.Sprintf("-seed=%d", seed), newSeeded(seed))
+	}
+}
+
+// dice are where a simulation's choices come from.
+type dice interface {
+	roll(n int) int // one of 0..n-1
+	more() bool     // whether there is another step
+}
+
+type seeded struct {
+	rand  *rand.Rand
+	steps int
+}
+
+func newSeeded(seed uint64) *seeded {
+	return &seeded{rand: rand.New(rand.NewPCG(seed, 0)), steps: 300}
+}
+
+func (d *seeded) roll(n int) int { return d.rand.IntN(n) }
+func (d *seeded) more() bool     { d.steps--; return d.steps >= 0 }
+
+// The limits of the simulation are small, so that it reaches them.
+const (
+	simSlots      = 3
+	simMaxMessage = 48
+	simMaxUnsent  = 96
+	simMaxMail    = 4
+	simMaxRead    = 40
+	simClose      = 100 * time.Millisecond
+	simLinger     = 30 * time.Millisecond
+)
+
+// The reasons that only the simulation gives.
+var (
+	errPanic  = errors.New("sim: handler panics")
+	errKilled = errors.New("sim: killed")
+	errOwn    = errors.New("sim: the handler's own reason")
+)
+
+// sim is one simulation: the owner of a few connections, and all around them.
+type sim struct {
+	t    *testing.T
+	name string
+	dice dice
+
+	now      time.Duration
+	host     Host
+	counters Counters
+	box      Mailbox
+	mail     []Mail
+	data     []byte
+	lent     map[*Buffer]bool
+
+	slots  []*Conn
+	lives  []*life // the one in each slot, nil if it is free
+	past   []*life // all
+	posts  []post  // accepted and not taken, in order
+	panics int
+	trace  []string
+}
+
+// post is mail that the mailbox has accepted.
+type post struct {
+	to   *life
+	kind MailKind
+	data []byte
+}
+
+// life is one connection from Open to Finish, seen from outside: its peer, the
+// kernel between, and what its handler has seen and done.
+type life struct {
+	conn *Conn
+	ref  Ref
+	id   int
+	acts character
+
+	sent    []byte // by the peer
+	arrived int    // of sent, given to Arrived
+	rude    int    // of arrived, given while WantsInput said no
+	fin     bool   // the peer has ended
+	told    bool   // PeerClosed was called
+	reset   bool   // the peer has reset
+	room    int    // in the kernel, for output
+	wire    []byte // output that the kernel took
+	shut    bool   // our direction is shut
+
+	opened, ended, closed bool
+	used                  int     // of sent, by the handler
+	refused               int     // length of the last offer, if none of it was used
+	seen                  int     // what Seen must answer
+	wrote                 []byte  // output in the order it must appear
+	waiting               int     // accepted bytes that are not delivered
+	nudges                int     // delivered, and Nudged was not called yet
+	causes                []error // what may be the reason to close
+	panicked              bool
+	why                   error
+}
+
+func simulate(t *testing.T, name string, d dice) {
+	t.Helper()
+	s := &sim{t: t, name: name, dice: d, lent: map[*Buffer]bool{}}
+	s.box.Max = simMaxMail
+	s.host = Host{
+		Handler: s, Buffers: s, Poster: s,
+		Limits: Limits{
+			MaxMessage: simMaxMessage, MaxUnsent: simMaxUnsent, MaxMail: simMaxMail,
+			CloseTimeout: simClose, Linger: simLinger,
+		},
+		Log: slog.New(slog.DiscardHandler), Counters: &s.counters,
+		Now: func() time.Duration { return s.now },
+	}
+	s.slots, s.lives = make([]*Conn, simSlots), make([]*life, simSlots)
+	for i := range s.slots {
+		s.slots[i] = &Conn{}
+		s.slots[i].Bind(&s.host, uint32(i))
+	}
+	for d.more() {
+		s.step()
+		s.inspect()
+	}
+	s.settle()
+	s.finishAll()
+}
+
+// step lets one thing happen.
+func (s *sim) step() {
+	slot := s.dice.roll(simSlots)
+	l := s.lives[slot]
+	what := s.dice.roll(32)
+	switch {
+	case what == 0:
+		s.pass(time.Duration(s.dice.roll(int(simClose * 3 / 4))))
+	case what <= 4:
+		s.postToAny()
+	case what <= 7:
+		s.deliverMail()
+	case l == nil:
+		s.open(slot)
+	case what <= 14:
+		l.peerSends(s)
+	case what <= 21:
+		s.readable(l)
+	case what <= 27:
+		s.roomFor(l, s.dice.roll(2*simMaxUnsent))
+	case what == 28:
+		l.fin = true
+		s.log("%v: the peer ends", l)
+	case what == 29 && s.dice.roll(4) == 0:
+		l.reset = true
+		s.log("%v: the peer resets", l)
+	case what == 30 && s.dice.roll(4) == 0:
+		s.log("%v: drain", l)
+		l.cause(ErrServerClosed)
+		l.conn.Drain()
+		s.drive(l)
+	case what == 31 && s.dice.roll(12) == 0:
+		s.log("%v: kill", l)
+		l.cause(errKilled)
+		l.conn.Kill(errKilled)
+		s.drive(l)
+	}
+}
+
+// What the driver does.
+
+func (s *sim) open(slot int) {
+	l := &life{conn: s.slots[slot], id: len(s.past), acts: character(s.dice.roll(int(characters)))}
+	l.room = s.dice.roll(2 * simMaxUnsent)
+	s.past, s.lives[slot] = append(s.past, l), l
+	s.log("%v: opens, %v, room for %d bytes", l, l.acts, l.room)
+	peer := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(l.id))
+	dialled := s.dice.roll(4) == 0
+	l.conn.Open(peer, dialled)
+	s.check(l.opened, "%v: Opened was not called", l)
+	s.check(l.conn.Outbound() == dialled, "%v: Outbound is %v", l, !dialled)
+	s.check(l.conn.Peer() == peer, "%v: Peer is %v, want %v", l, l.conn.Peer(), peer)
+	s.drive(l)
+}
+
+// readable gives the driver a reason to read, and a piece of random size.
+// Now and then it comes although the connection does not want input: a receive
+// that was under way when reading paused.
+func (s *sim) readable(l *life) {
+	c := l.conn
+	rude := !c.WantsInput()
+	if rude && (l.told || s.dice.roll(6) > 0) {
+		return
+	}
+	switch n := min(len(l.sent)-l.arrived, 1+s.dice.roll(simMaxRead)); {
+	case l.reset:
+		s.log("%v: reading fails", l)
+		s.breaks(l)
+	case n > 0:
+		s.log("%v: %d bytes arrive", l, n)
+		if rude {
+			l.rude += n
+		}
+		p := bytes.Clone(l.sent[l.arrived : l.arrived+n])
+		l.arrived += n
+		c.Arrived(p)
+		scribble(p)
+	case l.fin && !l.told:
+		s.log("%v: end of file", l)
+		l.told = true
+		l.cause(io.EOF)
+		c.PeerClosed()
+	default:
+		return
+	}
+	s.drive(l)
+}
+
+// roomFor lets the peer read, so that the kernel has room for n bytes more.
+func (s *sim) roomFor(l *life, n int) {
+	l.room += n
+	if l.room == 0 || !l.conn.WantsRoom() {
+		return
+	}
+	s.log("%v: room for %d bytes", l, l.room)
+	l.conn.Room()
+	s.drive(l)
+}
+
+// drive does what a connection asks for until it asks for nothing.
+func (s *sim) drive(l *life) {
+	c := l.conn
+	for range 10_000 {
+		switch a := c.Next(); a {
+		case Wait:
+			_, due := c.Due()
+			pauses := c.Pending() > simMaxUnsent/2
+			s.check(!pauses || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.Pending())
+			s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
+			mail := c.mark.posted() > int(c.owed)
+			s.check(c.WantsInput() || c.WantsRoom() || due || mail,
+				"%v: waits for nothing: state %b", l, c.state)
+			return
+		case Send:
+			s.send(l)
+		case Deliver:
+			s.log("%v: deliver", l)
+			c.Deliver()
+		case Shut:
+			s.check(!l.shut, "%v: shut twice", l)
+			s.checkComplete(l)
+			s.log("%v: shut", l)
+			l.shut = true
+			c.ShutDone()
+			due, _ := c.Due()
+			s.check(due == s.now+simLinger, "%v: lingers until %v, now is %v", l, due, s.now)
+		case Close:
+			s.finish(l)
+			return
+		default:
+			s.fail("%v: unknown action %d", l, a)
+		}
+	}
+	s.fail("%v: the driver got stuck: state %b", l, c.state)
+}
+
+// send is a system call that takes as much as there is room for.
+func (s *sim) send(l *life) {
+	c, out := l.conn, l.conn.Output()
+	s.check(len(out) > 0, "%v: asked to send nothing", l)
+	s.check(!l.shut, "%v: sends after the end", l)
+	s.check(bytes.Equal(out, l.wrote[len(l.wire):]), "%v: output is %q, want %q", l, out, l.wrote[len(l.wire):])
+	if l.reset && s.dice.roll(2) == 0 {
+		s.log("%v: sending fails", l)
+		s.breaks(l)
+		return
+	}
+	n := min(l.room, len(out))
+	s.log("%v: sent %d of %d bytes", l, n, len(out))
+	l.wire = append(l.wire, out[:n]...)
+	l.room -= n
+	c.Sent(n)
+}
+
+// breaks lets the transport fail. It is the reason to close unless all was done.
+func (s *sim) breaks(l *life) {
+	if !l.conn.is(closing) || l.conn.Pending() > 0 {
+		l.cause(syscall.ECONNRESET)
+	}
+	l.conn.Failed(s.resetError())
+}
+
+func (s *sim) finish(l *life) {
+	before := s.counters.Open.Load()
+	l.conn.Finish()
+	s.log("%v: closed: %v", l, l.why)
+	s.check(l.closed, "%v: Closed was not called", l)
+	s.check(s.counters.Open.Load() == before-1, "%v: Counters.Open is %d, was %d", l, s.counters.Open.Load(), before)
+	s.check(!l.conn.IsOpen() && l.conn.Next() == Wait, "%v: not free after Finish: state %b", l, l.conn.state)
+	s.check(l.conn.in == nil && l.conn.out == nil && l.conn.end == nil && l.conn.user == nil, "%v: Finish left something behind", l)
+	s.lives[l.conn.Slot()] = nil
+}
+
+// pass moves the clock and expires who is due.
+func (s *sim) pass(d time.Duration) {
+	s.now += d
+	s.log("time passes: %v", s.now)
+	for _, l := range s.lives {
+		if l == nil {
+			continue
+		}
+		at, ok := l.conn.Due()
+		owes := l.conn.Pending() > 0
+		if ok && at <= s.now && owes {
+			l.cause(ErrCloseTimeout)
+		}
+		l.conn.Expire(s.now)
+		expired := l.conn.Next() == Close
+		s.check(expired == (ok && at <= s.now), "%v: expired is %v at %v, due %v (%v)", l, expired, s.now, at, ok)
+		s.drive(l)
+		s.check(!expired || !owes || errors.Is(l.why, ErrCloseTimeout), "%v: expired while it owed, closed for %v", l, l.why)
+	}
+}
+
+// deliverMail takes the mail and gives it out; connections are driven after
+// each piece or after all.
+func (s *sim) deliverMail() {
+	s.check(s.box.Waiting() == (len(s.posts) > 0), "Waiting is %v with %d messages in the box", s.box.Waiting(), len(s.posts))
+	s.mail, s.data = s.box.Take(s.mail, s.data)
+	s.check(len(s.mail) == len(s.posts), "took %d messages, want %d", len(s.mail), len(s.posts))
+	posts, data, each := s.posts, s.data, s.dice.roll(2) == 0
+	s.posts = nil
+	for i, m := range s.mail {
+		p := posts[i]
+		body := data[:m.Size]
+		data = data[m.Size:]
+		s.check(m.Conn == p.to.conn && m.Kind == p.kind && bytes.Equal(body, p.data), "message %d is for slot %d: %q, want %v: %q", i, m.Conn.slot, body, p.to, p.data)
+		s.receiveMail(p)
+		m.Conn.Mailed(m, body)
+		s.check(p.to.nudges == 0, "%v: a nudge did not reach Nudged", p.to)
+		if each {
+			s.driveSlot(m.Conn)
+		}
+	}
+	for _, m := range s.mail {
+		s.driveSlot(m.Conn)
+	}
+}
+
+func (s *sim) driveSlot(c *Conn) {
+	if l := s.lives[c.Slot()]; l != nil {
+		s.drive(l)
+	}
+}
+
+// receiveMail notes what a piece of mail must do.
+func (s *sim) receiveMail(p post) {
+	l := p.to
+	l.waiting -= len(p.data)
+	switch {
+	case !s.takes(l):
+		s.log("%v: mail comes too late", l)
+	case p.kind == MailSend:
+		s.log("%v: mail of %d bytes", l, len(p.data))
+		l.wrote = append(l.wrote, p.data...)
+	case p.kind == MailClose:
+		s.log("%v: mail to close", l)
+		l.cause(nil)
+	case p.kind == MailNudge:
+		l.nudges++
+	}
+}
+
+// What the peer does.
+
+func (l *life) peerSends(s *sim) {
+	if l.fin || l.reset {
+		return
+	}
+	n := 1 + s.dice.roll(simMaxRead)
+	for range n {
+		b := byte('a' + (len(l.sent)+l.id)%20)
+		if s.dice.roll(24) == 0 {
+			b = '\n'
+		}
+		l.sent = append(l.sent, b)
+	}
+	s.log("%v: the peer sends %d bytes", l, n)
+}
+
+// What others do.
+
+// postToAny posts to a connection, open or long gone, and knows what the answer
+// has to be.
+func (s *sim) postToAny() {
+	if len(s.past) == 0 {
+		return
+	}
+	l := s.past[len(s.past)-1-s.dice.roll(min(len(s.past), 2*simSlots))]
+	p := post{to: l}
+	var err error
+	switch s.dice.roll(10) {
+	case 0:
+		p.kind = MailClose
+		err = l.ref.Close()
+	case 1:
+		p.kind = MailNudge
+		err = l.ref.Nudge()
+	default:
+		p.data = fmt.Appendf(nil, "<%d:%d>", l.id, s.dice.roll(1000))
+		p.data = p.data[:s.dice.roll(len(p.data)+1)]
+		if s.dice.roll(8) == 0 {
+			p.data = bytes.Repeat([]byte("M"), simMaxUnsent+1-s.dice.roll(3))
+		}
+		err = l.ref.Send(p.data)
+	}
+	s.log("%v: post kind %d, %d bytes: %v", l, p.kind, len(p.data), err)
+	switch takes := s.takes(l); {
+	case err == nil:
+		s.check(takes, "%v: takes a post after it has closed", l)
+		most := map[MailKind]int{MailSend: simMaxMail, MailClose: 2 * simMaxMail, MailNudge: 2 * simMaxMail}
+		s.check(len(s.posts) < most[p.kind], "%v: takes a post of kind %d with %d in the box", l, p.kind, len(s.posts))
+		l.waiting += len(p.data)
+		s.posts = append(s.posts, p)
+	case errors.Is(err, ErrClosed):
+		s.check(!takes, "%v: refuses a post as closed while it is open", l)
+	case errors.Is(err, ErrFull):
+		owes := l.conn.mark.posted()+len(p.data) > simMaxUnsent
+		full := len(s.posts) >= simMaxMail && (p.kind == MailSend || len(s.posts) >= 2*simMaxMail)
+		s.check(takes && (owes && p.kind == MailSend || full), "%v: full with %d messages and %d bytes posted", l, len(s.posts), l.conn.mark.posted())
+	default:
+		s.fail("%v: post failed: %v", l, err)
+	}
+}
+
+// Post makes the simulation a Poster.
+func (s *sim) Post(c *Conn, gen uint32, kind MailKind, data []byte) error {
+	return s.box.Put(c, gen, kind, data)
+}
+
+// Get and Put make the simulation a Buffers that knows what it has lent, and
+// spoils what it gets back.
+func (s *sim) Get() *Buffer {
+	b := &Buffer{bytes: make([]byte, 0, 8)}
+	s.lent[b] = true
+	return b
+}
+
+func (s *sim) Put(b *Buffer) {
+	s.check(s.lent[b], "a buffer was returned twice")
+	delete(s.lent, b)
+	scribble(b.bytes[:cap(b.bytes)])
+}
+
+func scribble(p []byte) {
+	for i := range p {
+		p[i] = '!'
+	}
+}
+
+// takes says whether a connection still takes mail.
+func (s *sim) takes(l *life) bool {
+	return s.lives[l.conn.Slot()] == l && !l.conn.is(closing)
+}
+
+func (l *life) cause(why error) { l.causes = append(l.causes, why) }
+
+func (l *life) String() string { return fmt.Sprintf("#%d/%d", l.id, l.conn.slot) }
+
+// resetError is a reset in one of its forms.
+func (s *sim) resetError() error {
+	return []error{
+		syscall.ECONNRESET,
+		syscall.EPIPE,
+		&net.OpError{Op: "write", Err: fmt.Errorf("wrapped: %w", syscall.ECONNABORTED)},
+	}[s.dice.roll(3)]
+}

@@ -1,0 +1,125 @@
+package engine
+
+import "net/netip"
+
+// This file has what a handler may do with its connection, and the calls into
+// the handler. The root package documents the former for its users.
+
+// Write appends p to the output.
+func (c *Conn) Write(p []byte) (int, error) {
+	if err := c.writable(len(p)); err != nil {
+		return 0, err
+	}
+	if len(p) > 0 {
+		c.room().append(p)
+	}
+	return len(p), nil
+}
+
+// WriteString is Write for a string.
+func (c *Conn) WriteString(s string) (int, error) {
+	if err := c.writable(len(s)); err != nil {
+		return 0, err
+	}
+	if len(s) > 0 {
+		c.room().appendString(s)
+	}
+	return len(s), nil
+}
+
+// writable says whether n bytes may be appended. Posted bytes have a bound of
+// their own.
+func (c *Conn) writable(n int) error {
+	if c.is(closing|failed) || !c.is(open) {
+		return ErrClosed
+	}
+	if c.Pending()-int(c.owed)+n > c.host.Limits.MaxUnsent {
+		c.fail(ErrSlowConsumer)
+		return ErrSlowConsumer
+	}
+	return nil
+}
+
+// Pending is the number of bytes of output that are not sent yet.
+func (c *Conn) Pending() int {
+	if c.out == nil {
+		return 0
+	}
+	return c.out.Len()
+}
+
+// Paused says whether a handler that has input left to use is to stop and
+// leave it: more output is owed than reading goes on for.
+func (c *Conn) Paused() bool {
+	return c.is(closing|failed) || c.owesMuch()
+}
+
+// MaxMessage is the limit of that name.
+func (c *Conn) MaxMessage() int { return c.host.Limits.MaxMessage }
+
+// Seen is how much of the unused input a framer has searched in vain. It goes
+// back to 0 when input is used.
+func (c *Conn) Seen() int { return int(c.seen) }
+
+// SetSeen keeps n for Seen.
+func (c *Conn) SetSeen(n int) { c.seen = uint32(n) }
+
+// Owner numbers the connection's loop.
+func (c *Conn) Owner() int { return c.host.Index }
+
+// Outbound says whether the connection was dialled.
+func (c *Conn) Outbound() bool { return c.is(outbound) }
+
+// Peer is the other side's address.
+func (c *Conn) Peer() netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
+}
+
+// Value is what SetValue was given.
+func (c *Conn) Value() any { return c.user }
+
+// SetValue keeps v with the connection until Closed returns.
+func (c *Conn) SetValue(v any) { c.user = v }
+
+// Ref names the connection, and names it still in Closed.
+func (c *Conn) Ref() Ref {
+	gen := c.mark.generation()
+	if c.is(closing) {
+		gen--
+	}
+	return Ref{c: c, gen: gen}
+}
+
+func (c *Conn) callOpened() {
+	defer c.contain()
+	c.host.Handler.Opened(c)
+}
+
+func (c *Conn) callReceived(in []byte) int {
+	defer c.contain()
+	return c.host.Handler.Received(c, in)
+}
+
+func (c *Conn) callEnded(rest []byte) {
+	defer c.contain()
+	c.host.Handler.Ended(c, rest)
+}
+
+func (c *Conn) callNudged() {
+	defer c.contain()
+	if n, ok := c.host.Handler.(Nudger); ok {
+		n.Nudged(c)
+	}
+}
+
+func (c *Conn) callClosed(why error) {
+	defer c.contain()
+	c.host.Handler.Closed(c, why)
+}
+
+// contain ends a panic in the handler: only this connection is closed.
+func (c *Conn) contain() {
+	if v := recover(); v != nil {
+		c.fail(c.host.panicked(c, v))
+	}
+}

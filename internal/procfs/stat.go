@@ -1,0 +1,102 @@
+package procfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Stat is a process as /proc/PID/stat tells it.
+type Stat struct {
+	// PID is the process, Group its process group.
+	PID   int
+	Group int
+	// Command is the name of the executable, cut by the kernel to 15 bytes.
+	Command string
+	// User and System are the processor time of all its threads, the ended
+	// ones included, in steps of 10 ms.
+	User   time.Duration
+	System time.Duration
+	// Threads is how many threads it has now.
+	Threads int
+}
+
+// CPU is user and system time together.
+func (s Stat) CPU() time.Duration { return s.User + s.System }
+
+// ReadStat reads the state of a process. It fails when there is no such
+// process.
+func ReadStat(pid int) (Stat, error) {
+	b, err := readFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return Stat{}, err
+	}
+	return parseStat(b)
+}
+
+// Group returns the processes of a process group, in ascending order. An
+// unknown group has none.
+func Group(group int) ([]int, error) {
+	var pids []int
+	err := eachName("/proc", func(name string) error {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			return nil // not a process
+		}
+		s, err := ReadStat(pid)
+		if Gone(err) {
+			return nil
+		}
+		if err == nil && s.Group == group {
+			pids = append(pids, pid)
+		}
+		return err
+	})
+	slices.Sort(pids)
+	return pids, err
+}
+
+// Gone reports whether err says that the process has ended.
+func Gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+}
+
+// Positions of the fields that parseStat takes, counted from the state, which
+// is the first field after the command's closing parenthesis.
+const (
+	statGroup   = 2
+	statUser    = 11
+	statSystem  = 12
+	statThreads = 17
+)
+
+// parseStat parses /proc/PID/stat. The command stands in parentheses and may
+// itself hold spaces, parentheses and line ends, so it ends at the last
+// parenthesis of the file.
+func parseStat(b []byte) (Stat, error) {
+	open, end := bytes.IndexByte(b, '('), bytes.LastIndexByte(b, ')')
+	if open < 0 || end < open {
+		return Stat{}, errors.New("procfs: stat: no command in parentheses")
+	}
+	fields := strings.Fields(string(b[end+1:]))
+	if len(fields) <= statThreads {
+		return Stat{}, fmt.Errorf("procfs: stat: %d fields after the command, expected at least %d", len(fields), statThreads+1)
+	}
+	s := Stat{Command: string(b[open+1 : end])}
+	var errs [5]error
+	s.PID, errs[0] = strconv.Atoi(strings.TrimSpace(string(b[:open])))
+	s.Group, errs[1] = strconv.Atoi(fields[statGroup])
+	s.User, errs[2] = ticks(fields[statUser])
+	s.System, errs[3] = ticks(fields[statSystem])
+	s.Threads, errs[4] = strconv.Atoi(fields[statThreads])
+	if err := errors.Join(errs[:]...); err != nil {
+		return Stat{}, fmt.Errorf("procfs: stat: %w", err)
+	}
+	return s, nil
+}

@@ -1,0 +1,64 @@
+package procfs
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// statLine is /proc/PID/stat of a process of the given name.
+func statLine(command string, user, system uint32) string {
+	return fmt.Sprintf("4012 (%s) S 1 4000 2970 0 -1 4194304 99 0 0 0 %d %d 0 0 20 0 7 0 74345 3133440 379 18446744073709551615\n", command, user, system)
+}
+
+func TestParseStat(t *testing.T) {
+	for _, command := range []string{"myriad", "a b", "a) S 1 2 (b", "))((", "", "new\nline"} {
+		s, err := parseStat([]byte(statLine(command, 150, 25)))
+		if err != nil {
+			t.Fatalf("%q: %v", command, err)
+		}
+		want := Stat{PID: 4012, Group: 4000, Command: command, User: 1500 * time.Millisecond, System: 250 * time.Millisecond, Threads: 7}
+		if s != want {
+			t.Errorf("%q: got %+v, want %+v", command, s, want)
+		}
+		if s.CPU() != 1750*time.Millisecond {
+			t.Errorf("CPU: got %v", s.CPU())
+		}
+	}
+}
+
+func TestParseStatRefuses(t *testing.T) {
+	good := statLine("x", 1, 2)
+	for name, in := range map[string]string{
+		"empty":             "",
+		"no parentheses":    "4012 x S 1 2 3",
+		"wrong order":       ")(",
+		"too few fields":    "4012 (x) S 1 4000",
+		"pid not a number":  strings.Replace(good, "4012", "pid", 1),
+		"negative ticks":    strings.Replace(good, " 0 0 0 1 2 ", " 0 0 0 -1 2 ", 1),
+		"ticks overflow":    strings.Replace(good, " 0 0 0 1 2 ", " 0 0 0 9223372036854775807 2 ", 1),
+		"group not decimal": strings.Replace(good, " 4000 ", " 0x40 ", 1),
+	} {
+		if s, err := parseStat([]byte(in)); err == nil {
+			t.Errorf("%s: got %+v, want an error", name, s)
+		}
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add("myriad", uint32(1), uint32(2), []byte("4012 (x) S 1"))
+	f.Add("a) (b", uint32(1<<31), uint32(0), []byte(")("))
+	f.Fuzz(func(t *testing.T, command string, user, system uint32, raw []byte) {
+		if s, err := parseStat(raw); err == nil && (s.User < 0 || s.System < 0) {
+			t.Errorf("%q: negative time: %+v", raw, s)
+		}
+		s, err := parseStat([]byte(statLine(command, user, system)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Command != command || s.User != time.Duration(user)*tick || s.System != time.Duration(system)*tick {
+			t.Errorf("%q %d %d: got %+v", command, user, system, s)
+		}
+	})
+}

@@ -1,0 +1,114 @@
+package sock
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Poll is an epoll instance. Its descriptor is used by one goroutine, but for
+// Rouse.
+type Poll struct {
+	fd     int32
+	events []unix.EpollEvent
+}
+
+// What a Poll can watch a descriptor for, and what it reports.
+const (
+	In    uint32 = unix.EPOLLIN
+	Out   uint32 = unix.EPOLLOUT
+	Error uint32 = unix.EPOLLERR
+	Hup   uint32 = unix.EPOLLHUP
+)
+
+// NewPoll makes an epoll instance that reports at most batch events at once.
+func NewPoll(batch int) (*Poll, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("epoll_create1: %w", err)
+	}
+	return &Poll{fd: int32(fd), events: make([]unix.EpollEvent, batch)}, nil
+}
+
+// Add watches fd, level-triggered; token comes back with its events.
+func (p *Poll) Add(fd, token int32, events uint32) syscall.Errno {
+	return p.control(unix.EPOLL_CTL_ADD, fd, token, events)
+}
+
+// Modify changes what fd is watched for.
+func (p *Poll) Modify(fd, token int32, events uint32) syscall.Errno {
+	return p.control(unix.EPOLL_CTL_MOD, fd, token, events)
+}
+
+// Remove stops watching fd. Closing the last descriptor of a socket does, too.
+func (p *Poll) Remove(fd int32) syscall.Errno {
+	return p.control(unix.EPOLL_CTL_DEL, fd, 0, 0)
+}
+
+func (p *Poll) control(op int, fd, token int32, events uint32) syscall.Errno {
+	e := unix.EpollEvent{Events: events, Fd: token}
+	_, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_CTL, uintptr(p.fd), uintptr(op), uintptr(fd), uintptr(unsafe.Pointer(&e)), 0, 0)
+	return errno
+}
+
+// Look returns the number of events that are there now. It does not block and
+// does not tell the scheduler.
+func (p *Poll) Look() int {
+	n, _, errno := syscall.RawSyscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// Wait blocks until there are events or the time is over; a negative time is
+// forever. It tells the scheduler, so that garbage collection and other
+// goroutines go on meanwhile.
+func (p *Poll) Wait(most time.Duration) int {
+	ms := -1
+	if most >= 0 {
+		ms = int((most + time.Millisecond - 1) / time.Millisecond)
+	}
+	n, _, errno := syscall.Syscall6(unix.SYS_EPOLL_PWAIT, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), uintptr(ms), 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+// Event is the i-th of the events that Look or Wait counted.
+func (p *Poll) Event(i int) (token int32, events uint32) {
+	e := &p.events[i]
+	return e.Fd, e.Events
+}
+
+// Close closes the instance.
+func (p *Poll) Close() { Close(p.fd) }
+
+// Bell wakes a Poll from any goroutine: it is watched like a socket and
+// becomes readable when rung.
+type Bell struct{ FD int32 }
+
+// NewBell makes one.
+func NewBell() (Bell, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return Bell{}, fmt.Errorf("eventfd: %w", err)
+	}
+	return Bell{FD: int32(fd)}, nil
+}
+
+// Ring makes the bell readable.
+func (b Bell) Ring() {
+	one := uint64(1)
+	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(b.FD), uintptr(unsafe.Pointer(&one)), 8)
+}
+
+// Hush makes it unreadable again.
+func (b Bell) Hush() {
+	var n uint64
+	_, _, _ = syscall.RawSyscall(unix.SYS_READ, uintptr(b.FD), uintptr(unsafe.Pointer(&n)), 8)
+}

@@ -1,0 +1,224 @@
+package sock
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Recv receives into p, which must not be empty. It never blocks on a
+// non-blocking socket, so it does not tell the scheduler.
+func Recv(fd int32, p []byte) (int, syscall.Errno) {
+	for {
+		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), 0, 0, 0)
+		if errno != syscall.EINTR {
+			return int(n), errno
+		}
+	}
+}
+
+// Send sends p, which must not be empty, without a SIGPIPE; like Recv it does
+// not tell the scheduler.
+func Send(fd int32, p []byte) (int, syscall.Errno) {
+	for {
+		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_NOSIGNAL, 0, 0)
+		if errno != syscall.EINTR {
+			return int(n), errno
+		}
+	}
+}
+
+// Acceptor accepts from a non-blocking listener. It is for one goroutine.
+type Acceptor struct {
+	FD   int32
+	peer unix.RawSockaddrAny
+}
+
+// Accept takes one connection, non-blocking and closed on exec. Options such
+// as TCP_NODELAY come with it from the listener.
+func (a *Acceptor) Accept() (fd int32, peer netip.AddrPort, errno syscall.Errno) {
+	size := uint32(unix.SizeofSockaddrAny)
+	n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(a.FD),
+		uintptr(unsafe.Pointer(&a.peer)), uintptr(unsafe.Pointer(&size)),
+		unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+	if errno != 0 {
+		return -1, peer, errno
+	}
+	return int32(n), addrPort(&a.peer), 0
+}
+
+// addrPort reads an address that the kernel wrote; the zero value for a family
+// without ports.
+func addrPort(sa *unix.RawSockaddrAny) netip.AddrPort {
+	switch sa.Addr.Family {
+	case unix.AF_INET:
+		in := (*unix.RawSockaddrInet4)(unsafe.Pointer(sa))
+		return netip.AddrPortFrom(netip.AddrFrom4(in.Addr), bigEndian(in.Port))
+	case unix.AF_INET6:
+		in := (*unix.RawSockaddrInet6)(unsafe.Pointer(sa))
+		return netip.AddrPortFrom(netip.AddrFrom16(in.Addr), bigEndian(in.Port))
+	}
+	return netip.AddrPort{}
+}
+
+// bigEndian reads a port that lies in memory in network order.
+func bigEndian(port uint16) uint16 {
+	b := (*[2]byte)(unsafe.Pointer(&port))
+	return uint16(b[0])<<8 | uint16(b[1])
+}
+
+// Keepalive as package net sets it: probes after 15 s of silence, every 15 s,
+// nine of them.
+const (
+	keepIdle  = 15
+	keepCount = 9
+)
+
+// ListenConfig makes a listener whose options its connections inherit:
+// no delay, keepalive, and if asked for a port shared between the listeners of
+// one program.
+func ListenConfig(reusePort bool) net.ListenConfig {
+	return net.ListenConfig{
+		KeepAlive: -1, // inherited instead of set on each connection
+		Control: func(network, address string, raw syscall.RawConn) error {
+			var err error
+			if e := raw.Control(func(fd uintptr) { err = listenOptions(int(fd), network, reusePort) }); e != nil {
+				return e
+			}
+			return err
+		},
+	}
+}
+
+// LatePort is for net.Dialer.Control: it leaves the choice of the port to the
+// moment of connecting; see Dial.
+func LatePort(_, _ string, raw syscall.RawConn) error {
+	var err error
+	if e := raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+	}); e != nil {
+		return e
+	}
+	return err
+}
+
+func listenOptions(fd int, network string, reusePort bool) error {
+	if len(network) < 3 || network[:3] != "tcp" {
+		return nil
+	}
+	set := []struct{ level, name, value int }{
+		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
+		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepIdle},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepIdle},
+		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepCount},
+	}
+	if reusePort {
+		set = append(set, struct{ level, name, value int }{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
+	}
+	for _, o := range set {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
+			return fmt.Errorf("socket option %d/%d: %w", o.level, o.name, err)
+		}
+	}
+	return nil
+}
+
+// Detach takes the descriptor of a listener away from package net: it returns
+// a descriptor of its own for the same socket. The caller closes both.
+func Detach(l net.Listener) (int32, error) {
+	sc, ok := l.(syscall.Conn)
+	if !ok {
+		return -1, fmt.Errorf("listener of type %T has no descriptor; expected one of package net, such as *net.TCPListener", l)
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	var fd int
+	var dupErr error
+	if err := raw.Control(func(s uintptr) { fd, dupErr = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
+		return -1, err
+	}
+	return int32(fd), dupErr
+}
+
+// Dial starts to connect, without waiting: the socket becomes writable when it
+// is done, and SocketError then says how it went. With a source, the port is
+// chosen at connect (IP_BIND_ADDRESS_NO_PORT), so that one source address can
+// have as many connections as there are ports for each destination.
+func Dial(target netip.AddrPort, source netip.Addr) (int32, error) {
+	family := unix.AF_INET
+	if target.Addr().Is6() && !target.Addr().Is4In6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	if err := connect(fd, target, source); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return int32(fd), nil
+}
+
+func connect(fd int, target netip.AddrPort, source netip.Addr) error {
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
+		return err
+	}
+	if source.IsValid() {
+		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
+			return err
+		}
+		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(source, 0))); err != nil {
+			return err
+		}
+	}
+	err := unix.Connect(fd, sockaddr(target))
+	if errors.Is(err, unix.EINPROGRESS) {
+		return nil
+	}
+	return err
+}
+
+func sockaddr(a netip.AddrPort) unix.Sockaddr {
+	if ip := a.Addr().Unmap(); ip.Is4() {
+		return &unix.SockaddrInet4{Addr: ip.As4(), Port: int(a.Port())}
+	}
+	sa := &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
+	if zone := a.Addr().Zone(); zone != "" {
+		if i, err := net.InterfaceByName(zone); err == nil {
+			sa.ZoneId = uint32(i.Index)
+		}
+	}
+	return sa
+}
+
+// SocketError takes the error that the kernel keeps for a socket, 0 if none.
+func SocketError(fd int32) syscall.Errno {
+	e, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+	if err != nil {
+		return unix.EBADF
+	}
+	return syscall.Errno(e)
+}
+
+// ShutWrite tells the peer that no more will come.
+func ShutWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR) }
+
+// ResetOnClose makes the close of a socket send a reset.
+func ResetOnClose(fd int32) error {
+	return unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+}
+
+// Close closes a descriptor. A non-blocking socket without SO_LINGER never
+// blocks in close.
+func Close(fd int32) {
+	_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+}

@@ -1,0 +1,15 @@
+//go:build !linux
+
+package sock
+
+import (
+	"net"
+	"syscall"
+)
+
+// ListenConfig makes a listener with the options of package net. Elsewhere
+// than on Linux there are no loops to share a port.
+func ListenConfig(reusePort bool) net.ListenConfig { return net.ListenConfig{} }
+
+// LatePort is for net.Dialer.Control; it is a matter of Linux.
+func LatePort(_, _ string, _ syscall.RawConn) error { return nil }

@@ -1,0 +1,176 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/myriad-go/myriad/load"
+)
+
+const (
+	// envChild makes the test binary a child: what a command line would
+	// call "myriad". Its arguments say which part it plays.
+	envChild = "MYRIAD_LAB_TEST_CHILD"
+	// envReport is an address to which each child reports its part and its
+	// process number; the connection lives as long as the child.
+	envReport = "MYRIAD_LAB_TEST_REPORT"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envChild) != "" {
+		if err := child(os.Args[1], os.Args[2:]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(3)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// child plays a part: a server or the load generator.
+func child(part string, args []string) error {
+	if addr := os.Getenv(envReport); addr != "" {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "%s %d\n", part, os.Getpid())
+	}
+	switch part {
+	case "plain":
+		return childPlain(args[0], args[1])
+	case "load":
+		return childLoad(args)
+	case "fail":
+		return fmt.Errorf("this server fails, with %d CPUs", runtime.NumCPU())
+	case "mute":
+		return childMute(args[0])
+	case "stubborn":
+		signal.Ignore(syscall.SIGTERM)
+		fmt.Println("stubborn")
+		select {}
+	}
+	return fmt.Errorf("no part %q", part)
+}
+
+func childPlain(addr, app string) error {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return Plain(ctx, ln, app)
+}
+
+// childMute accepts one connection and ends without a word.
+func childMute(addr string) error {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	conn, err := ln.Accept()
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// childLoad is a load generator that does the least there is to do: a message
+// on each connection, one after the other, and the events around it.
+func childLoad(args []string) error {
+	flags := flag.NewFlagSet("load", flag.ContinueOnError)
+	flags.Bool("json", false, "")
+	connections := flags.Int("connections", 1, "")
+	size := flags.Int("size", 64, "")
+	pipeline := flags.Int("pipeline", 1, "")
+	messages := flags.Int("messages", 0, "")
+	window := flags.Duration("duration", 0, "")
+	for _, ignored := range []string{"warmup", "hold-before", "hold-after"} {
+		flags.Duration(ignored, 0, "")
+	}
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	var conns []net.Conn
+	for range *connections {
+		conn, err := net.Dial("tcp", flags.Arg(0))
+		if err != nil {
+			return err
+		}
+		defer conn.Close()
+		conns = append(conns, conn)
+	}
+	tell(load.Connected, nil)
+	if err := exchange(conns, *size); err != nil {
+		return err
+	}
+	if *messages > 0 {
+		tell(load.Exchanged, nil)
+	} else {
+		tell(load.Measuring, nil)
+		if *window > time.Hour {
+			select {} // until it is ended
+		}
+		tell(load.Measured, nil)
+	}
+	tell(load.Done, childResult(*connections, *size, *pipeline))
+	return nil
+}
+
+// tell tells an event, and then of so much progress that the lab has handled
+// the event when tell returns: the pipe between them holds less.
+func tell(p load.Phase, r *load.Result) {
+	e := json.NewEncoder(os.Stdout)
+	e.Encode(load.Event{Phase: p, Result: r})
+	if r != nil {
+		return
+	}
+	for range 256 << 10 / 64 { // each line is longer than 64 bytes
+		e.Encode(load.Event{Phase: load.Progress})
+	}
+}
+
+// exchange sends a message on each connection and awaits its answer.
+func exchange(conns []net.Conn, size int) error {
+	message := slices.Repeat([]byte("x"), size)
+	message[size-1] = '\n'
+	answer := make([]byte, size)
+	for _, conn := range conns {
+		if _, err := conn.Write(message); err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(conn, answer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// childResult is a result that breaks no rule.
+func childResult(connections, size, pipeline int) *load.Result {
+	return &load.Result{
+		Connections: connections, Connected: connections, ConnectTime: 10 * time.Millisecond,
+		Pipeline: pipeline, MessageSize: size, Window: time.Second,
+		Sent: 1000, Answered: 1000,
+		Latency: load.Latency{
+			Count: 1000, P50: time.Millisecond, P99: 2 * time.Millisecond,
+			Mean: time.Duration(connections*pipeline) * time.Millisecond,
+		},
+		CPUs: 1, UserCPU: 300 * time.Millisecond, SystemCPU: 300 * time.Millisecond,
+	}
+}

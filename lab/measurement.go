@@ -1,0 +1,159 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/myriad-go/myriad/load"
+)
+
+const (
+	// settle is how long memory is left alone before it is sampled.
+	settle = 200 * time.Millisecond
+	// closeBound is how long a server may take to close the sockets whose
+	// peers are gone.
+	closeBound = 5 * time.Second
+	// firstCloseBound is the same for the lab's own first connection.
+	firstCloseBound = time.Second
+)
+
+// measurement is one run under way, its server being up.
+type measurement struct {
+	*runner
+	server   *server
+	workload Workload
+	record   *RunRecord
+}
+
+// sample takes a sample and keeps it. Without /proc there is none.
+func (m *measurement) sample(moment Moment, w what) error {
+	if !m.sampled {
+		return nil
+	}
+	s, err := take(m.server.process.pid(), moment, w)
+	if err != nil {
+		return fmt.Errorf("sample %s: %w", moment, err)
+	}
+	m.record.Samples = append(m.record.Samples, s)
+	return nil
+}
+
+// sockets returns how many sockets the server has open.
+func (m *measurement) sockets() (int, error) {
+	s, err := take(m.server.process.pid(), "", sockets)
+	return s.Sockets, err
+}
+
+// awaitSockets waits until the server's sockets are as asked, at most for
+// bound, and reports whether they are. Without /proc it does not wait.
+func (m *measurement) awaitSockets(ctx context.Context, bound time.Duration, asked func(n int) bool) (bool, error) {
+	if !m.sampled {
+		return true, nil
+	}
+	end := time.Now().Add(bound)
+	for {
+		n, err := m.sockets()
+		if err != nil {
+			return false, err
+		}
+		if asked(n) {
+			return true, nil
+		}
+		if time.Now().After(end) {
+			return false, nil
+		}
+		if err := pause(ctx, poll); err != nil {
+			return false, err
+		}
+	}
+}
+
+// ready counts the sockets that the server has without any connection: it
+// closes the one that is open, and waits until the server has closed it too.
+// A server whose sockets are not to be seen goes on, and gets its mark later.
+func (m *measurement) ready(ctx context.Context, conn net.Conn) error {
+	if !m.sampled {
+		return conn.Close()
+	}
+	with, err := m.sockets()
+	conn.Close()
+	if err != nil {
+		return err
+	}
+	if _, err := m.awaitSockets(ctx, firstCloseBound, func(n int) bool { return n < with }); err != nil {
+		return err
+	}
+	return m.sample(Ready, sockets)
+}
+
+// throughput applies a Throughput workload.
+func (m *measurement) throughput(ctx context.Context) error {
+	var err error
+	m.record.Result, err = m.generate(ctx, m.workload.loadArgs(m.server.addr), func(e load.Event) error {
+		switch e.Phase {
+		case load.Measuring:
+			return m.sample(Measuring, cpu|sockets)
+		case load.Measured:
+			return m.sample(Measured, cpu|memory)
+		}
+		return nil
+	})
+	return err
+}
+
+// idle applies an Idle workload.
+func (m *measurement) idle(ctx context.Context) error {
+	if _, err := m.generate(ctx, m.workload.touchArgs(m.server.addr), nil); err != nil {
+		return fmt.Errorf("first touch: %w", err)
+	}
+	base := 0
+	if ready := m.record.sample(Ready); ready != nil {
+		base = ready.Sockets
+	}
+	closed, err := m.awaitSockets(ctx, closeBound, func(n int) bool { return n <= base })
+	if err != nil {
+		return err
+	}
+	if !closed {
+		return fmt.Errorf("the server still had connections open %v after they were closed", closeBound)
+	}
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	if err := m.sample(Touched, memory|sockets); err != nil {
+		return err
+	}
+	m.record.Result, err = m.generate(ctx, m.workload.loadArgs(m.server.addr), func(e load.Event) error {
+		switch e.Phase {
+		case load.Connected:
+			return m.atRest(ctx, Held, base+m.workload.Connections)
+		case load.Exchanged:
+			return m.atRest(ctx, Exchanged, base+m.workload.Connections)
+		}
+		return nil
+	})
+	return err
+}
+
+// atRest samples memory while the load holds its connections: when the server
+// has accepted all of them, and everything has settled. It must be done within
+// the hold.
+func (m *measurement) atRest(ctx context.Context, moment Moment, want int) error {
+	began := time.Now()
+	if _, err := m.awaitSockets(ctx, m.workload.Hold/2, func(n int) bool { return n >= want }); err != nil {
+		return err
+	}
+	if err := pause(ctx, settle); err != nil {
+		return err
+	}
+	if err := m.sample(moment, memory|sockets); err != nil {
+		return err
+	}
+	if took := time.Since(began); took > m.workload.Hold {
+		m.record.Marks = append(m.record.Marks, Mark{RuleHold,
+			fmt.Sprintf("sampled %v after %s, later than the hold of %v", took.Round(time.Millisecond), moment, m.workload.Hold)})
+	}
+	return nil
+}

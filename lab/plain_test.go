@@ -1,0 +1,82 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+)
+
+// startPlain serves an app until the test ends it, and returns a connection.
+func startPlain(t *testing.T, app string) (conn net.Conn, end func() error) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Plain(ctx, ln, app) }()
+	conn, err = net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn, func() error { cancel(); return <-done }
+}
+
+func send(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(conn, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func want(t *testing.T, conn net.Conn, text string) {
+	t.Helper()
+	got := make([]byte, len(text))
+	if _, err := io.ReadFull(conn, got); err != nil || string(got) != text {
+		t.Fatalf("got %q, %v, want %q", got, err, text)
+	}
+}
+
+func TestPlainEcho(t *testing.T) {
+	conn, end := startPlain(t, Echo)
+	send(t, conn, "ab")
+	want(t, conn, "ab")
+	send(t, conn, "c\nd")
+	want(t, conn, "c\nd")
+	if err := end(); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Errorf("got %d bytes, want the connection closed", n)
+	}
+}
+
+func TestPlainLines(t *testing.T) {
+	conn, end := startPlain(t, Lines)
+	send(t, conn, "one\ntwo\nthr")
+	want(t, conn, "one\ntwo\n")
+	send(t, conn, "ee\n")
+	want(t, conn, "three\n")
+	if err := end(); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+}
+
+func TestPlainEnds(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wrong ScenarioError
+	if err := Plain(t.Context(), ln, "http"); !errors.As(err, &wrong) {
+		t.Errorf("unknown app: got %v, want a ScenarioError", err)
+	}
+	ln.Close()
+	if err := Plain(t.Context(), ln, Echo); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("closed listener: got %v, want net.ErrClosed", err)
+	}
+}

@@ -1,0 +1,175 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// termGrace is how long a process may take to end after SIGTERM before
+	// it is killed.
+	termGrace = 3 * time.Second
+	// pipeGrace is how long the output of an ended process may be held open
+	// by its own children before it is closed.
+	pipeGrace = time.Second
+	// tailSize is how much of a process's last output is kept, in bytes.
+	tailSize = 4096
+)
+
+// launcher starts processes, all from one thread that does nothing else and
+// lives until close. That gives three things on Linux. A child begins with the
+// CPU affinity of the thread that starts it, so that it is pinned before its
+// first instruction, and a Go child sees the right GOMAXPROCS. No other
+// goroutine ever runs on the narrowed thread, nor does the runtime clone a new
+// thread from a locked one, so the lab itself stays unpinned. And the kernel
+// kills a child (Pdeathsig) when the thread that started it ends, not the
+// process: as the thread outlives the children, that happens only when the
+// whole lab was killed.
+type launcher struct {
+	grace    time.Duration // termGrace, but for tests
+	requests chan launch
+	ended    chan struct{}
+}
+
+// launch is a process to start.
+type launch struct {
+	cmd   *exec.Cmd
+	cpus  []int
+	reply chan error
+}
+
+func newLauncher() *launcher {
+	l := &launcher{grace: termGrace, requests: make(chan launch), ended: make(chan struct{})}
+	go l.run()
+	return l
+}
+
+func (l *launcher) run() {
+	defer close(l.ended)
+	runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+	for q := range l.requests {
+		q.reply <- startOn(q.cmd, q.cpus)
+	}
+}
+
+// close ends the launcher's thread. Every process has to have ended before.
+func (l *launcher) close() {
+	close(l.requests)
+	<-l.ended
+}
+
+// process is a child process. Its standard error goes to tail.
+type process struct {
+	cmd   *exec.Cmd
+	grace time.Duration
+	tail  *tail
+	done  chan struct{} // closed when the process has ended and its output has been read
+	err   error         // of the process, valid when done is closed
+}
+
+// start starts a program on the given CPUs, or anywhere when there are none.
+// Its standard output goes to out, which is closed when the process has ended,
+// or to tail when out is nil. The caller has to call end.
+func (l *launcher) start(command []string, cpus []int, out io.WriteCloser) (*process, error) {
+	p := &process{
+		cmd:   exec.Command(command[0], command[1:]...),
+		grace: l.grace,
+		tail:  &tail{},
+		done:  make(chan struct{}),
+	}
+	p.cmd.WaitDelay = pipeGrace
+	p.cmd.Stderr = p.tail
+	if out != nil {
+		p.cmd.Stdout = out
+	} else {
+		p.cmd.Stdout = p.tail
+	}
+	reply := make(chan error)
+	l.requests <- launch{cmd: p.cmd, cpus: cpus, reply: reply}
+	if err := <-reply; err != nil {
+		if out != nil {
+			out.Close()
+		}
+		return nil, fmt.Errorf("cannot start %s: %w", command[0], err)
+	}
+	go func() { // waited for by end
+		defer close(p.done)
+		p.err = p.cmd.Wait()
+		killGroup(p.pid()) // what it left behind
+		if out != nil {
+			out.Close()
+		}
+	}()
+	return p, nil
+}
+
+// pid is also the number of the process group on Linux.
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// end ends the process, first politely, and waits for it and for what it left
+// of its group. It may be called again and from several goroutines.
+func (p *process) end() {
+	select {
+	case <-p.done:
+	default:
+		if err := p.cmd.Process.Signal(syscall.SIGTERM); err == nil {
+			p.await(p.grace)
+		}
+		p.cmd.Process.Kill() // an error says that it has ended
+	}
+	<-p.done
+}
+
+// await waits for the process to end, for a time.
+func (p *process) await(bound time.Duration) {
+	timer := time.NewTimer(bound)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+	}
+}
+
+// failure describes how the process ended by itself: its status and its last
+// words. It is called when done is closed.
+func (p *process) failure(name string) error {
+	status := "exit status 0"
+	if p.err != nil {
+		status = p.err.Error()
+	}
+	text := fmt.Sprintf("%s ended: %s", name, status)
+	if words := p.tail.String(); words != "" {
+		text += ": " + words
+	}
+	return errors.New(text)
+}
+
+// tail is an io.Writer that keeps the last tailSize bytes. It is safe for
+// concurrent use.
+type tail struct {
+	mu  sync.Mutex
+	buf []byte
+}
+
+func (t *tail) Write(b []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.buf = append(t.buf, b[max(0, len(b)-tailSize):]...)
+	if over := len(t.buf) - tailSize; over > 0 {
+		t.buf = append(t.buf[:0], t.buf[over:]...)
+	}
+	return len(b), nil
+}
+
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return strings.TrimSpace(strings.ToValidUTF8(string(t.buf), "?"))
+}

@@ -1,0 +1,119 @@
+package lab
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestSplitCPUs(t *testing.T) {
+	own := func(cpu int) int { return cpu }
+	for name, c := range map[string]struct {
+		cpus         []int
+		core         func(int) int
+		server, load []int
+	}{
+		"one":               {[]int{3}, own, nil, nil},
+		"two":               {[]int{0, 1}, own, []int{0}, []int{1}},
+		"three":             {[]int{1, 2, 5}, own, []int{1}, []int{2, 5}},
+		"siblings apart":    {[]int{0, 1, 2, 3}, func(c int) int { return c % 2 }, []int{0, 2}, []int{1, 3}},
+		"siblings together": {[]int{0, 1, 2, 3, 4, 5}, func(c int) int { return c / 2 }, []int{0, 1}, []int{2, 3, 4, 5}},
+		"one core":          {[]int{0, 1, 2, 3}, func(int) int { return 0 }, []int{0, 1}, []int{2, 3}},
+	} {
+		p := splitCPUs(c.cpus, c.core)
+		if !slices.Equal(p.Server, c.server) || !slices.Equal(p.Load, c.load) || p.Pinned() != (c.server != nil) {
+			t.Errorf("%s: got %v, want server %v, load %v", name, p, c.server, c.load)
+		}
+	}
+}
+
+func TestTail(t *testing.T) {
+	var last tail
+	if last.String() != "" {
+		t.Errorf("got %q, want nothing", last.String())
+	}
+	for i := range 2000 {
+		fmt.Fprintf(&last, "line %d\n", i)
+	}
+	if got := last.String(); len(got) > tailSize || !strings.HasSuffix(got, "line 1998\nline 1999") {
+		t.Errorf("got %d bytes: ...%q", len(got), got[max(0, len(got)-30):])
+	}
+	fmt.Fprint(&last, strings.Repeat("x", 3*tailSize)+"end")
+	if got := last.String(); len(got) != tailSize || !strings.HasSuffix(got, "xend") {
+		t.Errorf("got %d bytes: ...%q", len(got), got[max(0, len(got)-30):])
+	}
+}
+
+// output hands on what a process writes, and says when it has written.
+type output struct {
+	io.Writer
+	wrote  chan struct{}
+	closed chan struct{}
+}
+
+func (o output) Write(b []byte) (int, error) {
+	o.wrote <- struct{}{}
+	return len(b), nil
+}
+
+func (o output) Close() error { close(o.closed); return nil }
+
+// TestProcessStubborn ends a process that does not mind SIGTERM.
+func TestProcessStubborn(t *testing.T) {
+	self := children(t).Self
+	l := newLauncher()
+	defer l.close()
+	l.grace = 50 * time.Millisecond
+	out := output{wrote: make(chan struct{}, 1), closed: make(chan struct{})}
+	p, err := l.start([]string{self, "stubborn"}, nil, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-out.wrote // it ignores the signal from now on
+	p.end()
+	<-out.closed
+	if p.err == nil || !strings.Contains(p.failure("it").Error(), "it ended: ") {
+		t.Errorf("got %v, want an error that says killed", p.err)
+	}
+	p.end() // does nothing
+}
+
+func TestReadEvents(t *testing.T) {
+	result, err := readEvents(strings.NewReader(`{"phase":"connected","snapshot":{"open":3}}`+"\n"+
+		`{"phase":"done","result":{"answered":7}}`+"\n"), nil)
+	if err != nil || result == nil || result.Answered != 7 {
+		t.Errorf("got %+v, %v, want 7 answered", result, err)
+	}
+	for name, in := range map[string]string{
+		"no JSON":  "hello\n",
+		"too long": strings.Repeat(" ", maxEvent+1) + "{}\n",
+	} {
+		if _, err := readEvents(strings.NewReader(in), nil); err == nil {
+			t.Errorf("%s: got no error", name)
+		}
+	}
+}
+
+func TestProgressLeft(t *testing.T) {
+	steps := make([]step, 4)
+	for i := range steps {
+		steps[i].workload = Workload{Kind: Throughput, Duration: time.Second}
+	}
+	p := newProgress(nil, steps)
+	if got, want := p.left(0, 0), estimate(steps); got != want {
+		t.Errorf("at the begin: got %v, want %v", got, want)
+	}
+	if got := p.left(1, 5*time.Second); got != 15*time.Second {
+		t.Errorf("after one of four in 5 s: got %v, want 15s", got)
+	}
+	var out strings.Builder
+	p.w, p.terminal = &out, true
+	p.show(0)
+	p.end()
+	if got := out.String(); !strings.Contains(got, "run 1 of 4") || strings.Contains(got, "\n") || !strings.HasSuffix(got, " \r") {
+		t.Errorf("on a terminal: got %q, want one line, removed at the end", got)
+	}
+}

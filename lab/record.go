@@ -1,0 +1,204 @@
+package lab
+
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/load"
+)
+
+// RunRecord is one run, raw: one subject under one workload in one round.
+type RunRecord struct {
+	Workload string `json:"workload"`
+	Subject  string `json:"subject"`
+	// Round counts from 1.
+	Round   int           `json:"round"`
+	Started time.Time     `json:"started"`
+	Took    time.Duration `json:"took"`
+	// Command is the server's command line as it was started.
+	Command []string `json:"command"`
+	// Error says why the run failed, "" when it did not. The figures of a
+	// failed run are not part of any median.
+	Error string `json:"error,omitempty"`
+	// Marks are the rules that the run broke.
+	Marks []Mark `json:"marks,omitempty"`
+	// Throughput or Idle is set, by the workload's kind, unless the run
+	// failed.
+	Throughput *ThroughputFigures `json:"throughput,omitempty"`
+	Idle       *IdleFigures       `json:"idle,omitempty"`
+	// Result is what the load generator saw, nil when it did not get so far.
+	Result *load.Result `json:"result,omitempty"`
+	// Samples are in the order of time. There are none where /proc is not
+	// available.
+	Samples []Sample `json:"samples,omitempty"`
+}
+
+// ThroughputFigures are worked out of a run under a Throughput workload.
+type ThroughputFigures struct {
+	// TPS is answered messages a second.
+	TPS float64 `json:"tps"`
+	// P50 and P99 are the run's latencies.
+	P50 time.Duration `json:"p50"`
+	P99 time.Duration `json:"p99"`
+	// InFlight is rate × mean latency (Little's law), Expected is
+	// connections × pipeline.
+	InFlight float64 `json:"in_flight"`
+	Expected int     `json:"expected"`
+	// LoadBusy is the part of its CPUs that the load generator used, 1
+	// being all that it could have kept busy.
+	LoadBusy float64 `json:"load_busy"`
+	// Server is what was sampled of the server, nil where /proc is not
+	// available.
+	Server *ServerFigures `json:"server,omitempty"`
+	// Bottleneck is "server", "load", "both" or "neither" by whose CPUs
+	// were at least 95 % busy, and "unknown" when that cannot be told: not
+	// sampled, or not pinned.
+	Bottleneck string `json:"bottleneck"`
+}
+
+// ServerFigures are worked out of a server's samples in the window.
+type ServerFigures struct {
+	// UserCPU and SystemCPU are microseconds of processor time for each
+	// answered message.
+	UserCPU   float64 `json:"user_cpu"`
+	SystemCPU float64 `json:"system_cpu"`
+	// Busy is the part of its CPUs that the server used, 1 being all.
+	Busy float64 `json:"busy"`
+	// Foreign is how many CPUs anything but server and load kept busy.
+	Foreign float64 `json:"foreign"`
+	// Connections is how many connections the server had open.
+	Connections int `json:"connections"`
+}
+
+// CPU is the server's microseconds for each answered message.
+func (f *ServerFigures) CPU() float64 { return f.UserCPU + f.SystemCPU }
+
+// IdleFigures are worked out of a run under an Idle workload.
+type IdleFigures struct {
+	// DialRate is established connections a second.
+	DialRate float64 `json:"dial_rate"`
+	// Memory is what was sampled, nil where /proc is not available.
+	Memory *MemoryFigures `json:"memory,omitempty"`
+}
+
+// MemoryFigures are bytes for each connection.
+type MemoryFigures struct {
+	// Idle is the server's resident memory for each connection that has
+	// never sent anything, Exchanged the same after one exchange.
+	Idle      float64 `json:"idle"`
+	Exchanged float64 `json:"exchanged"`
+	// KernelIdle and KernelExchanged are the kernel's slab for each
+	// connection, both ends of it together.
+	KernelIdle      float64 `json:"kernel_idle"`
+	KernelExchanged float64 `json:"kernel_exchanged"`
+	// Connections is how many connections the server had open when the
+	// first of these was sampled.
+	Connections int `json:"connections"`
+}
+
+// sample returns the sample of a moment, or nil.
+func (r *RunRecord) sample(m Moment) *Sample {
+	for i := range r.Samples {
+		if r.Samples[i].Moment == m {
+			return &r.Samples[i]
+		}
+	}
+	return nil
+}
+
+// judge works out the figures and the marks of a run that did not fail.
+func (r *RunRecord) judge(w Workload, pinning Pinning) {
+	if r.Result == nil {
+		return
+	}
+	if w.Kind == Idle {
+		r.Idle = r.idleFigures()
+	} else {
+		r.Throughput = r.throughputFigures(w, pinning)
+	}
+	r.Marks = append(r.Marks, marks(r, w)...)
+}
+
+func (r *RunRecord) throughputFigures(w Workload, pinning Pinning) *ThroughputFigures {
+	f := &ThroughputFigures{
+		TPS:        r.Result.Rate(),
+		P50:        r.Result.Latency.P50,
+		P99:        r.Result.Latency.P99,
+		InFlight:   r.Result.InFlight(),
+		Expected:   w.InFlight(),
+		LoadBusy:   r.Result.CPUShare(),
+		Bottleneck: "unknown",
+	}
+	f.Server = r.serverFigures(pinning)
+	if f.Server != nil && pinning.Pinned() {
+		f.Bottleneck = bottleneck(f.Server.Busy, f.LoadBusy)
+	}
+	return f
+}
+
+// serverFigures works with rates, not with amounts: the samples are taken a
+// moment after the window's begin and end, so the time between them differs
+// from the window a little.
+func (r *RunRecord) serverFigures(pinning Pinning) *ServerFigures {
+	from, to := r.sample(Measuring), r.sample(Measured)
+	if from == nil || to == nil {
+		return nil
+	}
+	between := to.At.Sub(from.At)
+	server := part(to.CPU()-from.CPU(), between)
+	load := part(r.Result.UserCPU+r.Result.SystemCPU, r.Result.Window)
+	f := &ServerFigures{
+		Busy:    server / float64(width(pinning.Server)),
+		Foreign: max(0, part(to.Busy-from.Busy, between)-server-load),
+	}
+	if rate := r.Result.Rate(); rate > 0 {
+		f.UserCPU = part(to.User-from.User, between) / rate * 1e6
+		f.SystemCPU = part(to.System-from.System, between) / rate * 1e6
+	}
+	if ready := r.sample(Ready); ready != nil {
+		f.Connections = from.Sockets - ready.Sockets
+	}
+	return f
+}
+
+func (r *RunRecord) idleFigures() *IdleFigures {
+	f := &IdleFigures{}
+	if r.Result.ConnectTime > 0 {
+		f.DialRate = float64(r.Result.Connected) / r.Result.ConnectTime.Seconds()
+	}
+	base, held, exchanged := r.sample(Touched), r.sample(Held), r.sample(Exchanged)
+	if base == nil || held == nil || exchanged == nil || r.Result.Connected == 0 {
+		return f
+	}
+	n := float64(r.Result.Connected)
+	f.Memory = &MemoryFigures{
+		Idle:            float64(held.RSS-base.RSS) / n,
+		Exchanged:       float64(exchanged.RSS-base.RSS) / n,
+		KernelIdle:      float64(held.Slab-base.Slab) / n,
+		KernelExchanged: float64(exchanged.Slab-base.Slab) / n,
+		Connections:     held.Sockets - base.Sockets,
+	}
+	return f
+}
+
+// bottleneck names whose CPUs were at least 95 % busy.
+func bottleneck(server, load float64) string {
+	const full = 0.95
+	switch {
+	case server >= full && load >= full:
+		return "both"
+	case server >= full:
+		return "server"
+	case load >= full:
+		return "load"
+	default:
+		return "neither"
+	}
+}
+
+// part is d as a part of whole, 0 when there is no whole.
+func part(d, whole time.Duration) float64 {
+	if whole <= 0 {
+		return 0
+	}
+	return float64(d) / float64(whole)
+}

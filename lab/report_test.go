@@ -1,0 +1,122 @@
+package lab
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// goldenReport has a clean row, marked rows, a failed run and a subject of
+// which nothing worked.
+func goldenReport() *Report {
+	r := &Report{
+		Scenario: Scenario{
+			Name: "golden", Question: "Is the report readable?", Baseline: "net", Rounds: 3,
+			Subjects: []Subject{{Name: "net"}, {Name: "epoll"}, {Name: "broken"}},
+			Workloads: []Workload{
+				{Name: "echo-100", Caption: "Echo on 100 connections.", Kind: Throughput, Connections: 100, Pipeline: 1},
+				{Name: "idle-100", Caption: "100 connections, silent.", Kind: Idle, Connections: 100, Pipeline: 1},
+				{Name: "unused", Caption: "Filtered out.", Kind: Idle},
+			},
+		},
+		Machine: Machine{OS: "linux", Arch: "amd64", Kernel: "6.18.4", CPU: "Example CPU", CPUs: 2, Memory: 24 << 30, Go: "go1.26"},
+		Pinning: twoCPUs,
+		Date:    time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC),
+		Command: "myriad bench golden",
+		Notes:   []string{"A note."},
+	}
+	for round := 1; round <= 3; round++ {
+		for _, s := range r.Scenario.Subjects {
+			for _, w := range r.Scenario.Workloads[:2] {
+				r.Runs = append(r.Runs, goldenRun(w, s.Name, round))
+			}
+		}
+	}
+	return r
+}
+
+func goldenRun(w Workload, subject string, round int) RunRecord {
+	r := goodRun()
+	if w.Kind == Idle {
+		r = goodIdle()
+	}
+	r.Workload, r.Subject, r.Round = w.Name, subject, round
+	r.Result.Answered += int64(round) * 1000
+	switch {
+	case subject == "broken", subject == "epoll" && w.Kind == Idle && round == 2:
+		r.Error, r.Result = "the server ended: exit status 1: no such file\nsecond line", nil
+		return *r
+	case subject == "epoll" && w.Kind == Idle:
+		r.Samples[1].RSS -= 8_000
+	case subject == "epoll":
+		r.Result.Answered = r.Result.Answered * 3 / 2
+		r.Result.Latency.P50 = 640 * time.Nanosecond
+		if round == 3 {
+			r.Result.Mismatched = 2
+		}
+	}
+	r.judge(w, twoCPUs)
+	return *r
+}
+
+func TestWriteText(t *testing.T) {
+	r := goldenReport()
+	var got bytes.Buffer
+	if err := r.WriteText(&got); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join("testdata", "report.golden")
+	if *update {
+		if err := os.WriteFile(path, got.Bytes(), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.String() != strings.ReplaceAll(string(want), "\r\n", "\n") {
+		t.Errorf("got:\n%s\nwant:\n%s", got.String(), want)
+	}
+	if r.Failed() != 7 {
+		t.Errorf("failed: got %d, want 7", r.Failed())
+	}
+}
+
+// TestWriteTextWithoutBaseline has no ratio, and no figures of the server.
+func TestWriteTextWithoutBaseline(t *testing.T) {
+	r := goldenReport()
+	r.Scenario.Baseline = "other"
+	r.Pinning = Pinning{Why: "there is only one CPU"}
+	var got bytes.Buffer
+	if err := r.WriteText(&got); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(got.String(), "none: there is only one CPU") || !strings.Contains(got.String(), "ratio to other") {
+		t.Errorf("got:\n%s", got.String())
+	}
+}
+
+func TestFormats(t *testing.T) {
+	for in, want := range map[float64]string{
+		0: "0", 7: "7", 999.4: "999", 999.5: "1,000", 1234567.8: "1,234,568", -1234: "-1,234", -999: "-999",
+	} {
+		if got := thousands(in); got != want {
+			t.Errorf("thousands(%v): got %s, want %s", in, got, want)
+		}
+	}
+	for in, want := range map[time.Duration]string{
+		0: "0 ns", 640: "640 ns", 999_400: "999 µs", 999_600: "1.00 ms", 1_234_000: "1.23 ms",
+		99_960_000: "100 ms", 12_340_000: "12.3 ms", 2_500_000_000: "2.50 s", 9_996_000: "10.0 ms",
+	} {
+		if got := latency(float64(in)); got != want {
+			t.Errorf("latency(%d): got %s, want %s", in, got, want)
+		}
+	}
+}

@@ -1,0 +1,264 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// children makes this test's child processes play their parts.
+func children(t *testing.T) Options {
+	t.Helper()
+	t.Setenv(envChild, "1")
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // else each child ends a second later
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return Options{Self: self, Command: "myriad bench test"}
+}
+
+func acting(name, part string) Subject {
+	return Subject{Name: name, Command: []string{"{self}", part, "{addr}", "{app}"}}
+}
+
+func small(name string) Workload {
+	return Workload{Name: name, Kind: Throughput, App: Echo, Connections: 5, Size: 16, Pipeline: 1, Duration: time.Second}
+}
+
+func testScenario() Scenario {
+	return Scenario{
+		Name: "test", Question: "Does it work?", Baseline: "a", Rounds: 2,
+		Subjects:  []Subject{acting("a", "plain"), acting("b", "plain"), acting("broken", "fail")},
+		Workloads: []Workload{small("one"), small("two")},
+	}
+}
+
+// TestRun runs everything once and looks at order, failures and figures.
+func TestRun(t *testing.T) {
+	o := children(t)
+	o.Out = filepath.Join(t.TempDir(), "out.json")
+	var progress strings.Builder
+	o.Progress = &progress
+	s := testScenario()
+	s.Workloads[1].App = Lines
+	report, err := Run(t.Context(), s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var order []string
+	for _, r := range report.Runs {
+		order = append(order, fmt.Sprint(r.Workload, r.Round, " ", r.Subject))
+	}
+	want := []string{
+		"one1 a", "one1 b", "one1 broken", "one2 b", "one2 broken", "one2 a",
+		"two1 a", "two1 b", "two1 broken", "two2 b", "two2 broken", "two2 a",
+	}
+	if !slices.Equal(order, want) {
+		t.Errorf("order: got %q, want %q", order, want)
+	}
+	for _, r := range report.Runs {
+		checkRun(t, report, &r)
+	}
+	if n := report.Failed(); n != 4 {
+		t.Errorf("failed: got %d, want 4", n)
+	}
+	if got := progress.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "two: run 7 of 12") {
+		t.Errorf("progress: got %q, want a line for each workload", got)
+	}
+	checkOut(t, o.Out, report)
+}
+
+func checkRun(t *testing.T, report *Report, r *RunRecord) {
+	t.Helper()
+	if r.Subject == "broken" {
+		if !strings.Contains(r.Error, "exit status 3") || !strings.Contains(r.Error, "this server fails") {
+			t.Errorf("broken: got error %q, want status and last words", r.Error)
+		}
+		want := fmt.Sprintf("with %d CPUs", width(report.Pinning.Server))
+		if !strings.Contains(r.Error, want) {
+			t.Errorf("pinning %v: the server said %q, want %q", report.Pinning, r.Error, want)
+		}
+		return
+	}
+	if r.Error != "" || r.Throughput == nil {
+		t.Fatalf("%s: got error %q", r.Subject, r.Error)
+	}
+	f := r.Throughput
+	if f.TPS != 1000 || f.P99 != 2*time.Millisecond || f.InFlight != 5 || f.Expected != 5 {
+		t.Errorf("%s: got %+v", r.Subject, f)
+	}
+	if runtime.GOOS == "linux" && (f.Server == nil || f.Server.Connections != 5) {
+		t.Errorf("%s: got %+v, want 5 connections counted in the server", r.Subject, f.Server)
+	}
+}
+
+// checkOut reads the written report back.
+func checkOut(t *testing.T, path string, report *Report) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read Report
+	if err := json.Unmarshal(b, &read); err != nil {
+		t.Fatal(err)
+	}
+	if len(read.Runs) != len(report.Runs) || read.Runs[0].Result.Answered != 1000 || read.Command != "myriad bench test" {
+		t.Errorf("read back: got %d runs, command %q", len(read.Runs), read.Command)
+	}
+}
+
+// TestRunIdle runs an idle workload.
+func TestRunIdle(t *testing.T) {
+	o := children(t)
+	o.Rounds = 1
+	s := testScenario()
+	s.Subjects = s.Subjects[:1]
+	s.Workloads = []Workload{{Name: "idle", Kind: Idle, App: Echo, Connections: 50, Size: 16, Pipeline: 1, Hold: time.Second}}
+	report, err := Run(t.Context(), s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := report.Runs[0]
+	if r.Error != "" || r.Idle == nil || r.Idle.DialRate != 5000 {
+		t.Fatalf("got %q, %+v", r.Error, r.Idle)
+	}
+	if runtime.GOOS != "linux" {
+		return
+	}
+	if r.Idle.Memory == nil || r.Idle.Memory.Connections != 50 {
+		t.Fatalf("got %+v, want 50 connections", r.Idle.Memory)
+	}
+	var moments []Moment
+	for _, s := range r.Samples {
+		moments = append(moments, s.Moment)
+	}
+	if want := []Moment{Ready, Touched, Held, Exchanged}; !slices.Equal(moments, want) {
+		t.Errorf("samples: got %v, want %v", moments, want)
+	}
+	if len(r.Marks) > 0 {
+		t.Errorf("marks: got %v, want none", r.Marks)
+	}
+}
+
+// TestRunCancel ends the context while server and load are at work.
+func TestRunCancel(t *testing.T) {
+	o := children(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	t.Setenv(envReport, ln.Addr().String())
+	s := testScenario()
+	s.Workloads[0].Duration = 2 * time.Hour // the load blocks
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	type answer struct {
+		report *Report
+		err    error
+	}
+	done := make(chan answer, 1)
+	go func() {
+		report, err := Run(ctx, s, o)
+		done <- answer{report, err}
+	}()
+	pids := []int{reported(t, ln, "plain"), reported(t, ln, "load")}
+	cancel()
+	a := <-done
+	if !errors.Is(a.err, context.Canceled) {
+		t.Errorf("got error %v, want context canceled", a.err)
+	}
+	if len(a.report.Runs) != 1 || a.report.Runs[0].Error == "" {
+		t.Errorf("got %d runs, want the one that was interrupted, with its error", len(a.report.Runs))
+	}
+	for _, pid := range pids {
+		p, err := os.FindProcess(pid)
+		if err == nil && p.Signal(syscall.Signal(0)) == nil {
+			t.Errorf("process %d is still there", pid)
+		}
+	}
+}
+
+// reported waits for a child to report its part, and returns its number.
+func reported(t *testing.T, ln net.Listener, part string) int {
+	t.Helper()
+	conn, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	line, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	var pid int
+	if _, err := fmt.Sscan(line, &got, &pid); err != nil || got != part {
+		t.Fatalf("got report %q, want one of %s", line, part)
+	}
+	return pid
+}
+
+func TestRunServerEnds(t *testing.T) {
+	o := children(t)
+	s := testScenario()
+	s.Rounds, s.Workloads = 1, s.Workloads[:1]
+	s.Subjects = []Subject{acting("mute", "mute"), {Name: "missing", Command: []string{"/does/not/exist", "{port}"}}}
+	report, err := Run(t.Context(), s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{"the server ended: exit status 0", "cannot start /does/not/exist"} {
+		if got := report.Runs[i].Error; !strings.Contains(got, want) {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}
+
+func TestRunLoadFails(t *testing.T) {
+	o := children(t)
+	o.Rounds = 1
+	s := testScenario()
+	s.Subjects, s.Workloads = s.Subjects[:1], s.Workloads[:1]
+	s.Subjects[0].Command[0] = o.Self
+	o.Self = "/does/not/exist"
+	report, err := Run(t.Context(), s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := report.Runs[0].Error; !strings.Contains(got, "cannot start /does/not/exist") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestRunRefuses(t *testing.T) {
+	var wrong ScenarioError
+	for name, o := range map[string]Options{
+		"rounds":   {Rounds: -1},
+		"duration": {Duration: time.Millisecond},
+		"only":     {Only: regexp.MustCompile("nothing")},
+		"subject":  {Subjects: []Subject{acting("a", "plain")}},
+	} {
+		if report, err := Run(t.Context(), testScenario(), o); report != nil || !errors.As(err, &wrong) {
+			t.Errorf("%s: got %v, %v, want a ScenarioError", name, report, err)
+		}
+	}
+	o := Options{Out: filepath.Join(t.TempDir(), "none", "out.json")}
+	if report, err := Run(t.Context(), testScenario(), o); report != nil || err == nil {
+		t.Errorf("out: got %v, %v, want an error before the first run", report, err)
+	}
+}

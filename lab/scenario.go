@@ -1,0 +1,121 @@
+// Package lab runs experiments: it puts servers side by side under the same
+// load and reports what it saw.
+//
+// A Scenario is a question to the machine, as data: Subjects (servers, each a
+// command line) to compare, and Workloads (load to apply). Run answers it with
+// a Report. Every pair of workload and subject is run in each round, the
+// subjects in turn and rotated from round to round, so that whatever else
+// happens on the machine meets all of them alike. One subject under one
+// workload in one round is a run; its figures stay in the report raw, as a
+// RunRecord.
+//
+// Server and load generator are processes of their own, pinned to CPUs of
+// their own where there are at least two. Who was the bottleneck, what else
+// the machine did, and every rule that a run broke stands beside its figures;
+// no run is ever dropped.
+package lab
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+)
+
+// Scenario is a question to the machine, as data.
+type Scenario struct {
+	// Name is what the scenario is called on the command line.
+	Name string `json:"name"`
+	// Question says in one sentence what it asks.
+	Question string `json:"question"`
+	// Subjects are the servers to compare, at most 64.
+	Subjects []Subject `json:"subjects"`
+	// Workloads are the loads to apply, at most 64.
+	Workloads []Workload `json:"workloads"`
+	// Baseline names the subject to which the others are compared. It may
+	// be missing in Subjects; then no ratio is shown.
+	Baseline string `json:"baseline"`
+	// Rounds is how often each subject is run under each workload, from 1
+	// to 1000.
+	Rounds int `json:"rounds"`
+}
+
+// ScenarioError says what is wrong with a scenario or with the options to run
+// it, and what was expected. Nothing has been started when Run returns it.
+type ScenarioError string
+
+func (e ScenarioError) Error() string { return string(e) }
+
+// wrong makes a ScenarioError.
+func wrong(format string, args ...any) error {
+	return ScenarioError(fmt.Sprintf(format, args...))
+}
+
+const (
+	maxRounds = 1000
+	// maxParts bounds the subjects and the workloads of a scenario.
+	maxParts = 64
+)
+
+// check returns a ScenarioError when the scenario cannot be run.
+func (s *Scenario) check() error {
+	if s.Rounds < 1 || s.Rounds > maxRounds {
+		return wrong("%d rounds; expected 1 to %d", s.Rounds, maxRounds)
+	}
+	if n := len(s.Subjects); n < 1 || n > maxParts {
+		return wrong("%d subjects; expected 1 to %d", n, maxParts)
+	}
+	if n := len(s.Workloads); n < 1 || n > maxParts {
+		return wrong("%d workloads; expected 1 to %d", n, maxParts)
+	}
+	names := make(map[string]bool)
+	for _, subject := range s.Subjects {
+		if err := subject.check(); err != nil {
+			return err
+		}
+		if names[subject.Name] {
+			return wrong("two subjects are named %q; expected a name for each", subject.Name)
+		}
+		names[subject.Name] = true
+	}
+	clear(names)
+	for _, workload := range s.Workloads {
+		if err := workload.check(); err != nil {
+			return err
+		}
+		if names[workload.Name] {
+			return wrong("two workloads are named %q; expected a name for each", workload.Name)
+		}
+		names[workload.Name] = true
+	}
+	return nil
+}
+
+// step is a run that is planned.
+type step struct {
+	workload Workload
+	subject  Subject
+	round    int // from 1
+}
+
+// plan lists the runs of a scenario in their order: workload by workload,
+// round by round, the subjects in turn, starting with another one each round.
+// Where only is set, it keeps the pairs whose "workload/subject" it matches.
+func (s *Scenario) plan(only *regexp.Regexp) ([]step, error) {
+	var steps []step
+	for _, w := range s.Workloads {
+		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
+			return only != nil && !only.MatchString(w.Name+"/"+x.Name)
+		})
+		for round := range s.Rounds {
+			for i := range subjects {
+				subject := subjects[(i+round)%len(subjects)]
+				steps = append(steps, step{workload: w, subject: subject, round: round + 1})
+			}
+		}
+	}
+	if len(steps) == 0 {
+		return nil, wrong("%q matches no run; expected to match a WORKLOAD/SUBJECT such as %q",
+			only, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
+	}
+	return steps, nil
+}

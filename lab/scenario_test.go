@@ -1,0 +1,135 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestPlan(t *testing.T) {
+	s := Scenario{
+		Rounds:    3,
+		Subjects:  []Subject{{Name: "a"}, {Name: "b"}, {Name: "c"}},
+		Workloads: []Workload{{Name: "x"}, {Name: "y"}},
+	}
+	for only, want := range map[string]string{
+		"":       "x1a x1b x1c x2b x2c x2a x3c x3a x3b y1a y1b y1c y2b y2c y2a y3c y3a y3b",
+		"y/[ac]": "y1a y1c y2c y2a y3a y3c",
+		"^x/b$":  "x1b x2b x3b",
+	} {
+		steps, err := s.plan(regexp.MustCompile(only))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, step := range steps {
+			got = append(got, fmt.Sprint(step.workload.Name, step.round, step.subject.Name))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%q: got %s, want %s", only, strings.Join(got, " "), want)
+		}
+	}
+}
+
+func TestParseSubject(t *testing.T) {
+	for text, want := range map[string]Subject{
+		"mine=/bin/server {port}":          {"mine", []string{"/bin/server", "{port}"}},
+		"m=server  --addr={addr}\t-x y ":   {"m", []string{"server", "--addr={addr}", "-x", "y"}},
+		`q="/a b/c" '{port} x' d"e f"g ""`: {"q", []string{"/a b/c", "{port} x", "de fg", ""}},
+		`n=s '"' "it's" {port} a=b`:        {"n", []string{"s", `"`, "it's", "{port}", "a=b"}},
+		`w=C:\server\s.exe {port}`:         {"w", []string{`C:\server\s.exe`, "{port}"}},
+	} {
+		got, err := ParseSubject(text)
+		if err != nil || got.Name != want.Name || !slices.Equal(got.Command, want.Command) {
+			t.Errorf("%s: got %q, %v, want %q", text, got, err, want)
+		}
+	}
+	for text, want := range map[string]string{
+		"/bin/server {port}":                  "has no name; expected NAME=COMMAND",
+		"=server {port}":                      `subject name ""`,
+		"a b=server {port}":                   `subject name "a b"`,
+		"a/b=server {port}":                   `subject name "a/b"`,
+		strings.Repeat("x", 41) + "=s {port}": "expected 1 to 40 bytes",
+		"a=":                                  "has no command",
+		"a='' {port}":                         "has no command",
+		"a=server 'x {port}":                  "open '",
+		"a=server 9000":                       "expected {addr} or {port}",
+	} {
+		var wrong ScenarioError
+		if _, err := ParseSubject(text); !errors.As(err, &wrong) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want a ScenarioError with %q", text, err, want)
+		}
+	}
+}
+
+func TestFill(t *testing.T) {
+	s := Subject{Command: []string{"{self}", "--on={addr}", "{port}{port}", "{app}", "{other}"}}
+	got := s.fill("/bin/me", "127.0.0.1:81", Lines)
+	if want := []string{"/bin/me", "--on=127.0.0.1:81", "8181", "lines", "{other}"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestQuick checks that the scenario is sound and as short as it promises.
+func TestQuick(t *testing.T) {
+	s := Quick()
+	if err := s.check(); err != nil {
+		t.Fatal(err)
+	}
+	steps, err := s.plan(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if took := estimate(steps); took > 2*time.Minute {
+		t.Errorf("it takes %v, want at most two minutes", took)
+	}
+	if !slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.Name == s.Baseline }) {
+		t.Errorf("baseline %q is not a subject", s.Baseline)
+	}
+}
+
+func TestLoadArgs(t *testing.T) {
+	for want, w := range map[string]Workload{
+		"load --json --connections 7 --size 16 --pipeline 4 --warmup 300ms --duration 1.5s host:1": {
+			Kind: Throughput, Connections: 7, Size: 16, Pipeline: 4, WarmUp: 300 * time.Millisecond, Duration: 1500 * time.Millisecond,
+		},
+		"load --json --connections 7 --size 16 --messages 1 --hold-before 2s --hold-after 2s host:1": {
+			Kind: Idle, Connections: 7, Size: 16, Pipeline: 1, Hold: 2 * time.Second,
+		},
+	} {
+		if got := strings.Join(w.loadArgs("host:1"), " "); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+func TestScenarioCheck(t *testing.T) {
+	for want, change := range map[string]func(*Scenario){
+		"0 rounds":                func(s *Scenario) { s.Rounds = 0 },
+		"1001 rounds":             func(s *Scenario) { s.Rounds = 1001 },
+		"0 subjects":              func(s *Scenario) { s.Subjects = nil },
+		"0 workloads":             func(s *Scenario) { s.Workloads = nil },
+		"two workloads are named": func(s *Scenario) { s.Workloads[1].Name = s.Workloads[0].Name },
+		"two subjects are named":  func(s *Scenario) { s.Subjects[1].Name = s.Subjects[0].Name },
+		"workload name":           func(s *Scenario) { s.Workloads[0].Name = "" },
+		`app "x"`:                 func(s *Scenario) { s.Workloads[0].App = "x" },
+		"0 connections":           func(s *Scenario) { s.Workloads[0].Connections = 0 },
+		"messages of 1 bytes":     func(s *Scenario) { s.Workloads[0].Size = 1 },
+		"pipeline of 0":           func(s *Scenario) { s.Workloads[0].Pipeline = 0 },
+		"duration 1ms":            func(s *Scenario) { s.Workloads[0].Duration = time.Millisecond },
+		"warm-up -1ns":            func(s *Scenario) { s.Workloads[0].WarmUp = -1 },
+		`kind ""`:                 func(s *Scenario) { s.Workloads[0].Kind = "" },
+		"hold 0s":                 func(s *Scenario) { s.Workloads[0].Kind = Idle },
+	} {
+		s := testScenario()
+		change(&s)
+		var wrong ScenarioError
+		if err := s.check(); !errors.As(err, &wrong) || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want a ScenarioError with %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,146 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	// readyBound is how long a server may take to answer its first
+	// connection.
+	readyBound = 10 * time.Second
+	// probeBound is how long one attempt to reach it may take.
+	probeBound = time.Second
+	// poll is the time between two looks at something that is awaited.
+	poll = 20 * time.Millisecond
+)
+
+// server is a subject that runs.
+type server struct {
+	process *process
+	addr    string
+}
+
+// startServer starts a subject's command on the server's CPUs. The caller ends
+// its process.
+func (r *runner) startServer(ctx context.Context, command []string, addr string) (*server, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	p, err := r.launcher.start(command, r.pinning.Server, nil)
+	if err != nil {
+		return nil, err
+	}
+	return &server{process: p, addr: addr}, nil
+}
+
+// watch returns a context that ends, with the reason as its cause, when the
+// server ends by itself. The returned function releases it and waits.
+func (s *server) watch(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-s.process.done:
+			cancel(s.process.failure("the server"))
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		wait.Wait()
+	}
+}
+
+// awaitReady waits until the server answers, and returns the connection over
+// which it did.
+func (s *server) awaitReady(ctx context.Context) (net.Conn, error) {
+	bound, cancel := context.WithTimeout(ctx, readyBound)
+	defer cancel()
+	for {
+		conn, err := probe(bound, s.addr)
+		if err == nil {
+			return conn, nil
+		}
+		if pause(bound, poll) != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, fmt.Errorf("the server was not ready within %v: %w", readyBound, err)
+		}
+	}
+}
+
+// probe connects to addr and has a line echoed, which both apps do. So the
+// connection has been accepted, not only queued.
+func probe(ctx context.Context, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeBound)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := echoOnce(conn); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+func echoOnce(conn net.Conn) error {
+	// A port that nobody listens on can connect to itself.
+	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
+		return errors.New("connection refused")
+	}
+	const line = "ping\n"
+	if err := conn.SetDeadline(time.Now().Add(probeBound)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(conn, line); err != nil {
+		return err
+	}
+	answer := make([]byte, len(line))
+	if _, err := io.ReadFull(conn, answer); err != nil {
+		return fmt.Errorf("%q was not echoed: %w", line, err)
+	}
+	if string(answer) != line {
+		return fmt.Errorf("%q was answered with %q", line, answer)
+	}
+	return nil
+}
+
+// freeAddr returns a loopback address that nobody listens on. It looks below
+// the range that systems take client ports from, so that none of the many
+// connections of a load takes the port first.
+func freeAddr() (string, error) {
+	const from, to, tries = 20000, 30000, 100
+	var last error
+	for range tries {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(from+rand.IntN(to-from)))
+		ln, err := net.Listen("tcp", addr)
+		if err == nil {
+			return addr, ln.Close()
+		}
+		last = err
+	}
+	return "", fmt.Errorf("no free port found in %d tries: %w", tries, last)
+}
+
+// pause waits for d or until ctx ends, whose cause it returns.
+func pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}

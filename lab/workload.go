@@ -1,0 +1,128 @@
+package lab
+
+import (
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Kind is what a workload asks of a server.
+type Kind string
+
+const (
+	// Throughput keeps every connection busy in a closed loop and measures
+	// a window of time.
+	Throughput Kind = "throughput"
+	// Idle opens connections and holds them, has each exchange one message,
+	// and holds them again.
+	Idle Kind = "idle"
+)
+
+// The protocols that a server can be asked to speak.
+const (
+	// Echo answers with the bytes that came, as they come.
+	Echo = "echo"
+	// Lines answers each line, a message that ends in "\n", with itself.
+	Lines = "lines"
+)
+
+// Workload is a load to apply to each subject.
+type Workload struct {
+	// Name is what the workload is called in the report, at most 40 bytes,
+	// without spaces and slashes.
+	Name string `json:"name"`
+	// Caption is a sentence that stands above its table.
+	Caption string `json:"caption,omitempty"`
+	// Kind is Throughput or Idle.
+	Kind Kind `json:"kind"`
+	// App is Echo or Lines.
+	App string `json:"app"`
+	// Connections is how many connections the load opens, at least 1.
+	Connections int `json:"connections"`
+	// Size is the size of a message in bytes, 2 to 1 MiB; the last byte is
+	// a line's end.
+	Size int `json:"size"`
+	// Pipeline is how many messages each connection keeps in flight, at
+	// least 1. An Idle workload has 1.
+	Pipeline int `json:"pipeline"`
+	// Duration is the measured window and WarmUp the time before it under
+	// the same load, both for Throughput only; Duration is at least 100 ms.
+	Duration time.Duration `json:"duration,omitempty"`
+	WarmUp   time.Duration `json:"warm_up,omitempty"`
+	// Hold is how long the connections of an Idle workload are held before
+	// and after the exchange, at least 1 s: memory is sampled meanwhile.
+	Hold time.Duration `json:"hold,omitempty"`
+}
+
+const (
+	minDuration = 100 * time.Millisecond
+	minHold     = time.Second
+	minSize     = 2
+	maxSize     = 1 << 20
+	maxDuration = 24 * time.Hour
+)
+
+// check returns a ScenarioError when the workload cannot be applied.
+func (w Workload) check() error {
+	switch {
+	case w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n"):
+		return wrong("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
+	case w.App != Echo && w.App != Lines:
+		return wrong("workload %s: app %q; expected %s or %s", w.Name, w.App, Echo, Lines)
+	case w.Connections < 1:
+		return wrong("workload %s: %d connections; expected at least 1", w.Name, w.Connections)
+	case w.Size < minSize || w.Size > maxSize:
+		return wrong("workload %s: messages of %d bytes; expected %d to %d", w.Name, w.Size, minSize, maxSize)
+	case w.Pipeline < 1 || (w.Kind == Idle && w.Pipeline != 1):
+		return wrong("workload %s: pipeline of %d; expected at least 1, and 1 for %s", w.Name, w.Pipeline, Idle)
+	}
+	switch w.Kind {
+	case Throughput:
+		if w.Duration < minDuration || w.Duration > maxDuration {
+			return wrong("workload %s: duration %v; expected %v to %v", w.Name, w.Duration, minDuration, maxDuration)
+		}
+		if w.WarmUp < 0 || w.WarmUp > maxDuration {
+			return wrong("workload %s: warm-up %v; expected 0 to %v", w.Name, w.WarmUp, maxDuration)
+		}
+	case Idle:
+		if w.Hold < minHold || w.Hold > maxDuration {
+			return wrong("workload %s: hold %v; expected %v to %v", w.Name, w.Hold, minHold, maxDuration)
+		}
+	default:
+		return wrong("workload %s: kind %q; expected %s or %s", w.Name, w.Kind, Throughput, Idle)
+	}
+	return nil
+}
+
+// InFlight is how many messages are in flight when every connection is loaded.
+func (w Workload) InFlight() int { return w.Connections * w.Pipeline }
+
+// loadArgs is the command line of the load generator, without the program.
+func (w Workload) loadArgs(addr string) []string {
+	args := []string{"load", "--json", "--connections", strconv.Itoa(w.Connections), "--size", strconv.Itoa(w.Size)}
+	if w.Kind == Idle {
+		hold := w.Hold.String()
+		return append(args, "--messages", "1", "--hold-before", hold, "--hold-after", hold, addr)
+	}
+	return append(args, "--pipeline", strconv.Itoa(w.Pipeline),
+		"--warmup", w.WarmUp.String(), "--duration", w.Duration.String(), addr)
+}
+
+// touchArgs is the command line of a short load that makes a server run
+// through its code once: a few connections, a message each.
+func (w Workload) touchArgs(addr string) []string {
+	return []string{"load", "--json", "--connections", "100", "--size", strconv.Itoa(w.Size), "--messages", "1", addr}
+}
+
+// estimate is how long one run takes, starting and stopping included.
+func (w Workload) estimate() time.Duration {
+	const around = 400 * time.Millisecond
+	dial := time.Duration(w.Connections) * 50 * time.Microsecond
+	if w.Kind == Idle {
+		return 2*w.Hold + 2*dial + around + 2*settle
+	}
+	return w.WarmUp + w.Duration + dial + around
+}
+
+// bound is how long one run may take before it is ended as failed.
+func (w Workload) bound() time.Duration { return 2*w.estimate() + time.Minute }

@@ -1,0 +1,115 @@
+package myriad
+
+import (
+	"math"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// Limits are the bounds that a Server keeps. The zero value of each field means
+// its default; a negative value is an error.
+type Limits struct {
+	// MaxConns is the most connections at a time. Further ones are accepted
+	// and closed at once, and counted in Stats.Refused. The default is the
+	// limit of descriptors less 128, at most 1,048,576; more than the
+	// descriptors allow is an error.
+	MaxConns int
+
+	// MaxMessage is the most bytes of a message, its framing included, and
+	// so the most input that a connection keeps for its handler. A longer
+	// one closes the connection with ErrMessageTooLong. The default is
+	// 65,536, as in bufio.Scanner; the most is 1 GiB.
+	MaxMessage int
+
+	// MaxUnsent is the most bytes of output that wait for one peer to take
+	// them: as many written by the handler, and as many sent by Refs. Above
+	// half of it no more input is read. The default is 1 MiB; the most is
+	// 1 GiB.
+	MaxUnsent int
+
+	// MaxMail is the most messages from Refs that wait for one loop, or in
+	// the goroutine model for one connection. Beyond it Send fails with
+	// ErrFull. The default is 65,536.
+	MaxMail int
+
+	// CloseTimeout is the most time that a closing connection may take to
+	// send what it owes; then it ends with ErrCloseTimeout. The default is
+	// 10 s.
+	CloseTimeout time.Duration
+
+	// Linger is the most time that a connection waits for the peer to end
+	// as well, when we have sent everything and ended. Without it the
+	// kernel would answer input that is still coming with a reset, which
+	// can destroy answers that the peer has not read. The default is 1 s.
+	Linger time.Duration
+
+	// ShutdownTimeout bounds the drain that begins when the context of
+	// ListenAndServe or Serve ends. The default is 30 s. Shutdown is
+	// bounded by its own context instead.
+	ShutdownTimeout time.Duration
+}
+
+// The defaults and bounds that are not simply constants of the fields.
+const (
+	maxBytes      = 1 << 30
+	defaultUnsent = 1 << 20
+	defaultBytes  = 64 << 10
+	defaultMail   = 64 << 10
+)
+
+// resolve fills in the defaults and says what is wrong.
+func (l Limits) resolve() (Limits, error) {
+	numbers := []struct {
+		name          string
+		value         *int
+		standard, max int
+	}{
+		{"MaxConns", &l.MaxConns, sock.MaxConns(), math.MaxInt32},
+		{"MaxMessage", &l.MaxMessage, defaultBytes, maxBytes},
+		{"MaxUnsent", &l.MaxUnsent, defaultUnsent, maxBytes},
+		{"MaxMail", &l.MaxMail, defaultMail, math.MaxInt32},
+	}
+	for _, n := range numbers {
+		if *n.value < 0 || *n.value > n.max {
+			return l, badConfig("Limits.%s is %d; expected 0 (the default, %d) to %d", n.name, *n.value, n.standard, n.max)
+		}
+		if *n.value == 0 {
+			*n.value = n.standard
+		}
+	}
+	if err := sock.CheckDescriptors(l.MaxConns); err != nil {
+		return l, badConfig("Limits.MaxConns: %w", err)
+	}
+	return l, l.resolveTimes()
+}
+
+func (l *Limits) resolveTimes() error {
+	times := []struct {
+		name     string
+		value    *time.Duration
+		standard time.Duration
+	}{
+		{"CloseTimeout", &l.CloseTimeout, 10 * time.Second},
+		{"Linger", &l.Linger, time.Second},
+		{"ShutdownTimeout", &l.ShutdownTimeout, 30 * time.Second},
+	}
+	for _, t := range times {
+		if *t.value < 0 {
+			return badConfig("Limits.%s is %v; expected 0 (the default, %v) or more", t.name, *t.value, t.standard)
+		}
+		if *t.value == 0 {
+			*t.value = t.standard
+		}
+	}
+	return nil
+}
+
+// engine gives the engines their part.
+func (l Limits) engine() engine.Limits {
+	return engine.Limits{
+		MaxConns: l.MaxConns, MaxMessage: l.MaxMessage, MaxUnsent: l.MaxUnsent,
+		MaxMail: l.MaxMail, CloseTimeout: l.CloseTimeout, Linger: l.Linger,
+	}
+}

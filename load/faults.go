@@ -1,0 +1,133 @@
+package load
+
+import (
+	"errors"
+	"io"
+	"maps"
+	"net"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// faults is what went wrong in a run, by cause. It is safe for concurrent use;
+// none of it is on the way of a message.
+type faults struct {
+	mu       sync.Mutex
+	failed   int64  // attempts to connect
+	connects causes // why they failed
+	settled  bool   // attempts are no longer counted
+	lost     causes // connections
+	wrongs   int64  // connections with a wrong answer
+	first    *Mismatch
+}
+
+// causes counts by cause.
+type causes map[string]int64
+
+// maxCauses bounds how many causes are told apart.
+const maxCauses = 64
+
+func (c *causes) add(cause string, n int64) {
+	if *c == nil {
+		*c = causes{}
+	}
+	if _, known := (*c)[cause]; !known && len(*c) >= maxCauses {
+		cause = "other causes"
+	}
+	(*c)[cause] += n
+}
+
+// refused counts a failed attempt to connect.
+func (f *faults) refused(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.settled {
+		f.failed++
+		f.connects.add(cause(err), 1)
+	}
+}
+
+// settle ends the counting of attempts. Of those that were asked for, what has
+// neither opened nor failed failed for the given cause, if there is one.
+func (f *faults) settle(asked, opened int64, cause string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.settled = true
+	if missing := asked - opened - f.failed; missing > 0 && cause != "" {
+		f.failed += missing
+		f.connects.add(cause, missing)
+	}
+}
+
+// failures counts failed attempts to connect.
+func (f *faults) failures() int64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failed
+}
+
+// gone counts a connection that was lost.
+func (f *faults) gone(why error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lost.add(cause(why), 1)
+}
+
+// wrong counts a connection whose answer was wrong and keeps the first.
+func (f *faults) wrong(l *link, want, got []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.wrongs++
+	if f.first == nil {
+		f.first = &Mismatch{
+			Connection: int64(l.id),
+			Message:    int64(l.answered),
+			Byte:       int(l.pos),
+			Want:       quote(want),
+			Got:        quote(got),
+		}
+	}
+}
+
+// fill writes the faults into a result.
+func (f *faults) fill(r *Result) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r.ConnectErrors = maps.Clone(map[string]int64(f.connects))
+	r.Lost = maps.Clone(map[string]int64(f.lost))
+	r.Mismatched = f.wrongs
+	r.FirstMismatch = f.first
+}
+
+// cause says why a connection failed or was lost, in words that are the same
+// for each connection, so without addresses.
+func cause(err error) string {
+	var errno syscall.Errno
+	var op *net.OpError
+	var timeout net.Error
+	switch {
+	case err == nil:
+		return "closed"
+	case errors.As(err, &errno):
+		return errno.Error()
+	case errors.Is(err, io.EOF):
+		return "closed by the server"
+	case errors.As(err, &timeout) && timeout.Timeout():
+		return "timed out"
+	case errors.As(err, &op):
+		return op.Err.Error()
+	}
+	return err.Error()
+}
+
+// quoted is how many bytes of a mismatch are kept.
+const quoted = 32
+
+// quote quotes the start of p as in Go.
+func quote(p []byte) string {
+	if len(p) > quoted {
+		return strconv.Quote(string(p[:quoted])) + "..."
+	}
+	return strconv.Quote(string(p))
+}

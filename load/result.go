@@ -1,0 +1,151 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Result is what one run of the load generator saw. It is plain data: every
+// field can be written as JSON and read back. Durations are nanoseconds in
+// JSON.
+type Result struct {
+	// Target is the address that was loaded, as host:port.
+	Target string `json:"target"`
+	// Model is the I/O model that the generator itself ran on.
+	Model string `json:"model"`
+	// CPUs is how many processors the generator could have kept busy: one
+	// for each of its loops, or all that this process may use.
+	CPUs int `json:"cpus"`
+	// Connections is how many connections were asked for.
+	Connections int `json:"connections"`
+	// Connected is how many of them were established.
+	Connected int `json:"connected"`
+	// ConnectErrors counts failed attempts to connect by cause, such as
+	// "connection refused".
+	ConnectErrors map[string]int64 `json:"connect_errors,omitempty"`
+	// ConnectTime is the time from the first attempt to the last
+	// established connection.
+	ConnectTime time.Duration `json:"connect_time"`
+
+	// Pipeline is how many messages each connection keeps in flight.
+	Pipeline int `json:"pipeline"`
+	// MessageSize is the size of one message in bytes.
+	MessageSize int `json:"message_size"`
+
+	// Window is the measured time: warm-up, connecting and draining are
+	// outside of it. All the figures below are of the window.
+	Window time.Duration `json:"window"`
+	// Sent and Answered count messages. An answer counts when all its
+	// bytes have arrived and were equal to what was sent.
+	Sent     int64 `json:"sent"`
+	Answered int64 `json:"answered"`
+	// BytesSent and BytesReceived count bytes of messages.
+	BytesSent     int64 `json:"bytes_sent"`
+	BytesReceived int64 `json:"bytes_received"`
+	// Latency is from the moment a message was handed to the connection to
+	// the arrival of the last byte of its answer (closed loop: real send
+	// times).
+	Latency Latency `json:"latency"`
+	// UserCPU and SystemCPU are the generator's own processor time.
+	UserCPU   time.Duration `json:"user_cpu"`
+	SystemCPU time.Duration `json:"system_cpu"`
+
+	// Mismatched counts connections, in the whole run, whose answer
+	// differed from what was sent. Such a connection is closed.
+	Mismatched int64 `json:"mismatched"`
+	// FirstMismatch is the first of them, nil if there is none.
+	FirstMismatch *Mismatch `json:"first_mismatch,omitempty"`
+	// Lost counts established connections, in the whole run, that ended
+	// before the generator closed them, by cause.
+	Lost map[string]int64 `json:"lost,omitempty"`
+	// Unanswered counts messages still without an answer when the run
+	// ended, after the generator had waited for them.
+	Unanswered int64 `json:"unanswered"`
+}
+
+// Mismatch is where an answer differed from what was sent.
+type Mismatch struct {
+	// Connection numbers the connection in its run, Message the message on
+	// its connection and Byte the first wrong byte in the answer, each
+	// from 0.
+	Connection int64 `json:"connection"`
+	Message    int64 `json:"message"`
+	Byte       int   `json:"byte"`
+	// Want and Got are the bytes from there on, quoted as in Go, at most 32
+	// of them. Want is empty when no answer was owed.
+	Want string `json:"want"`
+	Got  string `json:"got"`
+}
+
+// String describes the mismatch in a line.
+func (m *Mismatch) String() string {
+	return fmt.Sprintf("connection %d, message %d, byte %d: got %s, want %s", m.Connection, m.Message, m.Byte, m.Got, m.Want)
+}
+
+// Latency is a distribution of times, read off an HDR histogram with three
+// significant digits: in steps of 1 ns up to 2 µs, and of at most a thousandth
+// of the value up to 60 s; a longer one counts as 60 s.
+type Latency struct {
+	Count int64         `json:"count"`
+	Min   time.Duration `json:"min"`
+	Mean  time.Duration `json:"mean"`
+	P50   time.Duration `json:"p50"`
+	P90   time.Duration `json:"p90"`
+	P99   time.Duration `json:"p99"`
+	P999  time.Duration `json:"p999"`
+	Max   time.Duration `json:"max"`
+}
+
+// Rate is the number of answered messages a second in the window.
+func (r *Result) Rate() float64 {
+	if r.Window <= 0 {
+		return 0
+	}
+	return float64(r.Answered) / r.Window.Seconds()
+}
+
+// InFlight is the number of messages that were in flight on average, by
+// Little's law: rate × mean latency. In a closed loop it equals connections ×
+// pipeline; where it does not, the connections were not all loaded.
+func (r *Result) InFlight() float64 {
+	return r.Rate() * r.Latency.Mean.Seconds()
+}
+
+// busy is the share of the generator's processors from which on it is called
+// the bottleneck.
+const busy = 0.95
+
+// GeneratorBound says whether the generator itself, not the server, was the
+// bottleneck: whether it used 95 % of the processor time that it could have
+// had in the window. On systems that do not tell the time it is false.
+func (r *Result) GeneratorBound() bool { return r.CPUShare() >= busy }
+
+// CPUShare is the share of its processors that the generator used in the window, 1
+// for all of them. It can be more, for the Go runtime's own work.
+func (r *Result) CPUShare() float64 {
+	if r.Window <= 0 || r.CPUs <= 0 {
+		return 0
+	}
+	return (r.UserCPU + r.SystemCPU).Seconds() / (r.Window.Seconds() * float64(r.CPUs))
+}
+
+// Err is nil for a clean run: otherwise it says that nothing could be
+// connected, that answers were wrong, that connections were lost or that
+// answers are missing, whichever comes first. Attempts to connect that failed
+// beside others that succeeded are no error; see ConnectErrors.
+func (r *Result) Err() error {
+	switch {
+	case r.Connected == 0 && len(r.ConnectErrors) > 0:
+		return fmt.Errorf("load: no connection to %s: %s", r.Target, list(r.ConnectErrors))
+	case r.Connected == 0:
+		return fmt.Errorf("load: no connection to %s", r.Target)
+	case r.FirstMismatch != nil:
+		return fmt.Errorf("load: wrong answers on %d of %d connections; first: %v", r.Mismatched, r.Connected, r.FirstMismatch)
+	case len(r.Lost) > 0:
+		return fmt.Errorf("load: connections lost: %s", list(r.Lost))
+	case r.Unanswered > 0:
+		return errors.New("load: messages without an answer: " + group(r.Unanswered))
+	}
+	return nil
+}

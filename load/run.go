@@ -1,0 +1,222 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/models"
+)
+
+const (
+	// pollEvery is how often Run's goroutine looks how far a phase is.
+	pollEvery = 10 * time.Millisecond
+	// progressEvery is how often it tells of that.
+	progressEvery = time.Second
+	// closeTimeout bounds closing in order, for all connections together.
+	closeTimeout = 5 * time.Second
+	// cancelDrain is the longest that a run whose context has ended waits
+	// for the last answers.
+	cancelDrain = time.Second
+	// maxMail bounds the nudges that wait for a loop.
+	maxMail = 4096
+)
+
+// errStalled says that nothing has moved for as long as a wait allows.
+var errStalled = errors.New("load: nothing has moved")
+
+// Run puts load on a server and says what it saw.
+//
+// The Result is nil if the configuration is wrong, if the target can't be
+// resolved, if the process may not open that many descriptors or if the I/O
+// model can't run here. After that there is always a Result; it holds what went
+// wrong with connections and answers, and Result.Err sums that up.
+//
+// When ctx ends, the run ends early: it sends no more, waits at most a second
+// for the last answers, closes, and returns the Result so far with ctx's cause.
+func Run(ctx context.Context, cfg Config) (*Result, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.filled()
+	model, err := models.Find(cfg.Model)
+	if err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	if err := checkDescriptors(cfg.Connections); err != nil {
+		return nil, err
+	}
+	target, err := resolve(ctx, cfg.Target)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFamily(cfg.Sources, target.Addr()); err != nil {
+		return nil, err
+	}
+	r := &run{cfg: cfg, traffic: newTraffic(cfg)}
+	r.engine, err = model.Start(r.engineConfig())
+	if err != nil {
+		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
+	}
+	r.traffic.serve(r.engine.Loops(), cfg.Connections)
+	r.dialer = dialer{
+		engine:  r.engine,
+		target:  target,
+		sources: planSources(target.Addr(), cfg.Connections, cfg.Sources, sourceRoom()),
+		rate:    cfg.ConnectRate,
+		loops:   max(r.engine.Loops(), 1),
+		settled: func() int64 { return r.sum().opened + r.traffic.faults.failures() },
+	}
+	return r.run(ctx)
+}
+
+// run is one run of the load generator, on Run's goroutine.
+type run struct {
+	cfg     Config
+	engine  engine.Engine
+	traffic *traffic
+	dialer  dialer
+	second  *time.Ticker
+
+	connected time.Duration // how long connecting took
+	window    time.Duration
+	user      time.Duration // processor time in the window
+	system    time.Duration
+}
+
+// engineConfig leaves room for all that can be in flight on a connection, so
+// that reading never pauses for output.
+func (r *run) engineConfig() engine.Config {
+	most := 2*r.cfg.Pipeline*r.cfg.messageSize() + engine.ReadSize
+	return engine.Config{
+		Network: "tcp",
+		Handler: r.traffic,
+		Limits: engine.Limits{
+			MaxConns:     r.cfg.Connections,
+			MaxMessage:   most,
+			MaxUnsent:    most,
+			MaxMail:      maxMail,
+			CloseTimeout: closeTimeout,
+			Linger:       time.Second,
+		},
+		Loops: r.cfg.Loops,
+		Reset: !r.cfg.Graceful,
+		Log:   slog.New(slog.DiscardHandler),
+	}
+}
+
+// run goes through the phases and closes, whatever happens in them.
+func (r *run) run(ctx context.Context) (*Result, error) {
+	r.second = time.NewTicker(progressEvery)
+	defer r.second.Stop()
+	err := r.phases(ctx)
+	end := r.sum()
+	r.close()
+	result := r.result(end)
+	r.tell(Event{Phase: Done, Result: result})
+	return result, err
+}
+
+// wait is how a phase waits: until done says so, at most for a time, at most
+// for as long as something moves. A zero bound is none.
+type wait struct {
+	most  time.Duration
+	done  func(sum) bool
+	stall time.Duration
+	moved func(sum) int64
+}
+
+// await returns nil when the wait is done or its time is over, errStalled when
+// it stalled, and ctx's cause when ctx ended. It tells of the progress.
+func (r *run) await(ctx context.Context, w wait) error {
+	poll := time.NewTicker(pollEvery)
+	defer poll.Stop()
+	var over <-chan time.Time
+	if w.most > 0 {
+		over = time.After(w.most)
+	}
+	moved, since := int64(-1), time.Now()
+	for s := r.sum(); !w.done(s); s = r.sum() {
+		if w.stall > 0 {
+			if now := w.moved(s); now != moved {
+				moved, since = now, time.Now()
+			} else if time.Since(since) >= w.stall {
+				return errStalled
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-over:
+			return nil
+		case <-r.second.C:
+			r.tell(Event{Phase: Progress})
+		case <-poll.C:
+		}
+	}
+	return nil
+}
+
+// sum is how far the run is.
+func (r *run) sum() sum { return sumOf(r.traffic.shards) }
+
+// tell completes an event and hands it to the observer.
+func (r *run) tell(e Event) {
+	if r.cfg.Observe == nil {
+		return
+	}
+	s := r.sum()
+	e.Snapshot = Snapshot{
+		Open:     s.open(),
+		Failed:   r.traffic.faults.failures(),
+		Sent:     s.whole.sent,
+		Answered: s.whole.answered,
+	}
+	r.cfg.Observe(e)
+}
+
+// close closes all connections and waits until they and the engine are gone.
+func (r *run) close() {
+	r.traffic.closing.Store(true)
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if !r.cfg.Graceful {
+		cancel() // stop at once
+	}
+	// The error says only that ctx has ended first.
+	_ = r.engine.Stop(ctx)
+}
+
+// result puts together what the run saw; end is the sum before it closed.
+func (r *run) result(end sum) *Result {
+	size := r.cfg.messageSize()
+	cpus := runtime.GOMAXPROCS(0)
+	if loops := r.engine.Loops(); loops > 0 {
+		cpus = min(cpus, loops)
+	}
+	result := &Result{
+		Target:        r.dialer.target.String(),
+		Model:         r.cfg.Model,
+		CPUs:          cpus,
+		Connections:   r.cfg.Connections,
+		Connected:     int(end.opened),
+		ConnectTime:   r.connected,
+		Pipeline:      r.cfg.Pipeline,
+		MessageSize:   size,
+		Window:        r.window,
+		Sent:          end.window.sent,
+		Answered:      end.window.answered,
+		BytesSent:     end.window.sent * int64(size),
+		BytesReceived: end.window.bytesIn,
+		Latency:       latencyOf(r.traffic.shards),
+		UserCPU:       r.user,
+		SystemCPU:     r.system,
+		Unanswered:    end.whole.sent - end.whole.answered,
+	}
+	r.traffic.faults.fill(result)
+	return result
+}

@@ -1,0 +1,317 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// check runs a load and fails the test at an error of Run itself.
+func check(t *testing.T, cfg Config) *Result {
+	t.Helper()
+	r, err := Run(t.Context(), cfg)
+	if err != nil {
+		t.Fatalf("Run: %v", err)
+	}
+	return r
+}
+
+func TestDuration(t *testing.T) {
+	eachModel(t, func(t *testing.T, model string) {
+		s := serve(t, echo)
+		r := check(t, Config{
+			Target: s.addr(), Model: model, Loops: 2, Connections: 100, Pipeline: 4,
+			Warmup: 20 * time.Millisecond, Duration: 100 * time.Millisecond,
+		})
+		if err := r.Err(); err != nil {
+			t.Error(err)
+		}
+		if r.Connected != 100 || r.Answered == 0 || r.Unanswered != 0 {
+			t.Errorf("connected %d, answered %d, unanswered %d", r.Connected, r.Answered, r.Unanswered)
+		}
+		if r.Latency.Count != r.Answered || r.Latency.Min > r.Latency.P50 || r.Latency.P50 > r.Latency.Max || r.Latency.Max == 0 {
+			t.Errorf("latency %+v of %d answers", r.Latency, r.Answered)
+		}
+		if r.BytesSent != 64*r.Sent || r.BytesReceived == 0 {
+			t.Errorf("%d bytes sent in %d messages, %d received", r.BytesSent, r.Sent, r.BytesReceived)
+		}
+		if r.Window != 100*time.Millisecond {
+			t.Errorf("window is %v", r.Window)
+		}
+		if n := s.accepted(); n != 100 {
+			t.Errorf("server saw %d connections", n)
+		}
+	})
+}
+
+func TestMessages(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"lines":      {Size: 2, Pipeline: 3, Messages: 7},
+		"one":        {Messages: 1},
+		"few":        {Messages: 2, Pipeline: 100},
+		"text":       {Message: []byte("ping"), Pipeline: MaxPipeline, Messages: 3000},
+		"large":      {Size: 300_001, Pipeline: 3, Messages: 20, Connections: 3},
+		"hold":       {Messages: 5, HoldBefore: time.Millisecond, HoldAfter: time.Millisecond},
+		"gracefully": {Messages: 5, Graceful: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachModel(t, func(t *testing.T, model string) {
+				cfg.Target, cfg.Model = serve(t, echo).addr(), model
+				setDefault(&cfg.Connections, 20)
+				r := check(t, cfg)
+				if err := r.Err(); err != nil {
+					t.Error(err)
+				}
+				want := int64(cfg.Connections) * cfg.Messages
+				bytes := want * int64(cfg.filled().messageSize())
+				if r.Sent != want || r.Answered != want || r.Latency.Count != want || r.BytesSent != bytes || r.BytesReceived != bytes {
+					t.Errorf("%d messages of %d bytes in all: got %+v", want, bytes, r)
+				}
+			})
+		})
+	}
+}
+
+func TestEvents(t *testing.T) {
+	s := serve(t, echo)
+	var got []Phase
+	var last Event
+	cfg := Config{Target: s.addr(), Connections: 3, Messages: 2, Observe: func(e Event) {
+		if e.Phase != Progress {
+			got, last = append(got, e.Phase), e
+		}
+	}}
+	r := check(t, cfg)
+	want := "[connected measuring exchanged measured done]"
+	if s := strings.ReplaceAll(strings.Join(phases(got), " "), "  ", " "); "["+s+"]" != want {
+		t.Errorf("phases [%s], want %s", s, want)
+	}
+	if last.Result != r || last.Snapshot != (Snapshot{Sent: 6, Answered: 6}) {
+		t.Errorf("last event %+v", last)
+	}
+}
+
+func phases(list []Phase) (names []string) {
+	for _, p := range list {
+		names = append(names, string(p))
+	}
+	return names
+}
+
+// TestWrongByte has a server that changes one byte of one answer.
+func TestWrongByte(t *testing.T) {
+	eachModel(t, func(t *testing.T, model string) {
+		var one atomic.Bool
+		s := serve(t, func(c net.Conn) {
+			message := make([]byte, 64)
+			for n := 0; ; n++ {
+				if _, err := io.ReadFull(c, message); err != nil {
+					return
+				}
+				if n == 2 && one.CompareAndSwap(false, true) {
+					message[40] = 0xff
+				}
+				if _, err := c.Write(message); err != nil {
+					return
+				}
+			}
+		})
+		r := check(t, Config{Target: s.addr(), Model: model, Connections: 5, Messages: 10})
+		if r.Mismatched != 1 || len(r.Lost) != 0 || r.FirstMismatch == nil {
+			t.Fatalf("got %+v", r)
+		}
+		m := *r.FirstMismatch
+		if m.Message != 2 || m.Byte != 40 || !strings.HasPrefix(m.Got, `"\xff`) || len(m.Want) < 20 {
+			t.Errorf("got %+v", m)
+		}
+		if r.Answered != 4*10+2 || r.Unanswered != 1 {
+			t.Errorf("%d answered, %d unanswered", r.Answered, r.Unanswered)
+		}
+		if err := r.Err(); err == nil || !strings.Contains(err.Error(), `message 2, byte 40: got "\xff`) {
+			t.Errorf("Err: %v", err)
+		}
+	})
+}
+
+// TestTooMuch has a server that answers twice.
+func TestTooMuch(t *testing.T) {
+	s := serve(t, func(c net.Conn) {
+		message := make([]byte, 4)
+		_, _ = io.ReadFull(c, message)
+		_, _ = c.Write([]byte("pingping"))
+		silent(c)
+	})
+	r := check(t, Config{Target: s.addr(), Message: []byte("ping"), Connections: 1, Messages: 1, HoldAfter: time.Minute})
+	if r.Mismatched != 1 || r.FirstMismatch.Want != `""` || r.FirstMismatch.Got != `"ping"` {
+		t.Errorf("got %+v, first %v", r, r.FirstMismatch)
+	}
+}
+
+// TestLost has a server that closes some connections in the middle of it.
+func TestLost(t *testing.T) {
+	eachModel(t, func(t *testing.T, model string) {
+		var n atomic.Int64
+		s := serve(t, func(c net.Conn) {
+			if n.Add(1) > 3 {
+				echo(c)
+				return
+			}
+			message := make([]byte, 64)
+			_, _ = io.ReadFull(c, message)
+			_, _ = c.Write(message)
+			_, _ = io.ReadFull(c, message) // so that closing sends no reset
+		})
+		r := check(t, Config{Target: s.addr(), Model: model, Connections: 10, Messages: 100})
+		if len(r.Lost) != 1 || r.Lost["closed by the server"] != 3 || r.Mismatched != 0 {
+			t.Errorf("got %+v", r)
+		}
+		if r.Answered != 7*100+3 || r.Unanswered != 3 {
+			t.Errorf("%d answered, %d unanswered", r.Answered, r.Unanswered)
+		}
+		if err := r.Err(); err == nil || !strings.Contains(err.Error(), "3 × closed by the server") {
+			t.Errorf("Err: %v", err)
+		}
+	})
+}
+
+// TestAllLost ends the window early when the last connection is gone.
+func TestAllLost(t *testing.T) {
+	s := serve(t, func(c net.Conn) { _, _ = io.ReadFull(c, make([]byte, 64)) })
+	r := check(t, Config{Target: s.addr(), Connections: 4, Duration: time.Hour})
+	if r.Lost["closed by the server"] != 4 || r.Window >= time.Hour {
+		t.Errorf("got %+v", r)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	eachModel(t, func(t *testing.T, model string) {
+		r := check(t, Config{Target: refusing(t), Model: model, Connections: 30})
+		if r.Connected != 0 || len(r.ConnectErrors) != 1 || r.ConnectErrors["connection refused"] != 30 {
+			t.Errorf("got %+v", r)
+		}
+		if err := r.Err(); err == nil || !strings.Contains(err.Error(), "30 × connection refused") {
+			t.Errorf("Err: %v", err)
+		}
+	})
+}
+
+// TestUnanswered gives up the answers of a server that gives none.
+func TestUnanswered(t *testing.T) {
+	for name, cfg := range map[string]Config{
+		"messages": {Messages: 2, Pipeline: 2},
+		"duration": {Duration: time.Millisecond, Pipeline: 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg.Target, cfg.Connections, cfg.Drain = serve(t, silent).addr(), 3, 30*time.Millisecond
+			// The traffic starts on all three only if there is time.
+			r := check(t, cfg)
+			if r.Answered != 0 || r.Unanswered == 0 || r.Unanswered%2 != 0 || r.Unanswered > 6 || len(r.Lost) != 0 {
+				t.Errorf("got %+v", r)
+			}
+			if r.Err() == nil {
+				t.Error("no error")
+			}
+		})
+	}
+}
+
+// TestConnectStall gives up connections that are never established: to a
+// listener whose queue is full. Where the system answers otherwise the attempts
+// fail for another cause; all are counted in any case.
+func TestSources(t *testing.T) {
+	eachModel(t, func(t *testing.T, model string) {
+		s := serve(t, echo)
+		r := check(t, Config{Target: s.addr(), Model: model, Connections: 10, Messages: 1, Sources: addrs("127.0.0.1")})
+		if r.Connected != 10 || r.Err() != nil {
+			t.Errorf("got %+v", r)
+		}
+	})
+}
+
+// TestCancel ends the context in each phase: when the event comes, or at once.
+func TestCancel(t *testing.T) {
+	cause := errors.New("enough")
+	for name, test := range map[string]struct {
+		at  Phase
+		cfg Config
+	}{
+		"connecting": {Progress, Config{ConnectRate: 1, Connections: 100}},
+		"hold":       {Connected, Config{HoldBefore: time.Hour}},
+		"warm-up":    {Progress, Config{Warmup: time.Hour}},
+		"window":     {Measuring, Config{Duration: time.Hour}},
+		"messages":   {Measuring, Config{Messages: 1 << 40}},
+		"hold after": {Measured, Config{Messages: 1, HoldAfter: time.Hour}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachModel(t, func(t *testing.T, model string) {
+				ctx, cancel := context.WithCancelCause(t.Context())
+				defer cancel(nil)
+				cfg := test.cfg
+				cfg.Target, cfg.Model = serve(t, echo).addr(), model
+				setDefault(&cfg.Connections, 10)
+				var done bool
+				cfg.Observe = func(e Event) {
+					if e.Phase == test.at {
+						cancel(cause)
+					}
+					done = e.Phase == Done && e.Result != nil
+				}
+				r, err := Run(ctx, cfg)
+				if !errors.Is(err, cause) || r == nil {
+					t.Fatalf("got %+v, %v, want a result and %v", r, err, cause)
+				}
+				if !done || r.Connected == 0 || r.Unanswered != 0 || len(r.Lost) != 0 {
+					t.Errorf("done is %v, result %+v", done, r)
+				}
+			})
+		})
+	}
+}
+
+// TestCancelWithoutAnswers does not wait long for the answers of a server that
+// gives none.
+func TestCancelWithoutAnswers(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, err := Run(ctx, Config{
+		Target: serve(t, silent).addr(), Connections: 2, Duration: time.Hour, Drain: 20 * time.Millisecond,
+		Observe: func(e Event) {
+			if e.Phase == Progress && e.Snapshot.Sent == 2 {
+				cancel()
+			}
+		},
+	})
+	if !errors.Is(err, context.Canceled) || r.Unanswered != 2 {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+// TestCancelled does nothing with a context that has ended.
+func TestCancelled(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	r, err := Run(ctx, Config{Target: serve(t, echo).addr()})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+func TestTooManyForTheMachine(t *testing.T) {
+	err := checkDescriptors(maxConnections)
+	if err == nil {
+		t.Skip("this machine allows any number of descriptors")
+	}
+	for _, want := range []string{"RLIMIT_NOFILE", "ulimit -n"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q does not say %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package load
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+)
+
+// perSource is the most connections from one source address that load plans
+// by itself. Looking for a free port gets slow long before there is none.
+const perSource = 20_000
+
+// source is a local address and how many connections are made from it; the
+// zero address is the kernel's choice.
+type source struct {
+	addr  netip.Addr
+	count int
+}
+
+// planSources spreads connections over source addresses, evenly. Of the
+// addresses for a loopback target it makes as many as needed if each may have
+// most connections; 0 leaves the choice to the kernel.
+func planSources(target netip.Addr, connections int, given []netip.Addr, most int) []source {
+	addrs := given
+	if len(addrs) == 0 {
+		addrs = []netip.Addr{{}}
+		if most > 0 && connections > most && target.Is4() && target.IsLoopback() {
+			addrs = loopbacks(min((connections+most-1)/most, maxLoopbacks))
+		}
+	}
+	plan := make([]source, 0, len(addrs))
+	for i, a := range addrs {
+		// The first ones take what is left over.
+		count := connections / len(addrs)
+		if i < connections%len(addrs) {
+			count++
+		}
+		if count > 0 {
+			plan = append(plan, source{addr: a, count: count})
+		}
+	}
+	return plan
+}
+
+// maxLoopbacks is how many addresses loopbacks can make.
+const maxLoopbacks = 254 << 16
+
+// loopbacks are the first n host addresses of 127.0.0.0/8 that end in neither
+// 0 nor 255.
+func loopbacks(n int) []netip.Addr {
+	addrs := make([]netip.Addr, n)
+	for i := range addrs {
+		high, low := i/254, i%254+1
+		addrs[i] = netip.AddrFrom4([4]byte{127, byte(high >> 8), byte(high), byte(low)})
+	}
+	return addrs
+}
+
+// sourceRoom is how many connections load plans for one source address on this
+// machine: what leaves a quarter of the ephemeral ports free, since finding a
+// free one among few is slow. It is 0 where all of 127.0.0.0/8 isn't there to
+// be used.
+func sourceRoom() int {
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	return roomIn(os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"))
+}
+
+// roomIn works out sourceRoom from the two numbers of the port range.
+func roomIn(portRange []byte, err error) int {
+	var low, high int
+	if err != nil {
+		return perSource
+	}
+	if _, err := fmt.Sscan(string(portRange), &low, &high); err != nil || high <= low {
+		return perSource
+	}
+	return min(perSource, max((high-low+1)*3/4, 1))
+}
+
+// checkFamily says whether all sources can reach the target.
+func checkFamily(sources []netip.Addr, target netip.Addr) error {
+	i := slices.IndexFunc(sources, func(s netip.Addr) bool { return s.Unmap().Is4() != target.Is4() })
+	if i < 0 {
+		return nil
+	}
+	return errFamily(sources[i], target)
+}

@@ -1,0 +1,35 @@
+package myriad
+
+import (
+	"runtime"
+
+	"github.com/myriad-go/myriad/internal/engine/models"
+)
+
+// The I/O models, for Server.Model.
+const (
+	// Goroutine is a goroutine for each connection, on package net. It runs
+	// everywhere, and its handlers may block.
+	Goroutine = "goroutine"
+	// Epoll is event loops over epoll (Linux).
+	Epoll = "epoll"
+)
+
+// Models lists the I/O models that can run on this machine, the preferred one
+// last.
+func Models() []string {
+	var names []string
+	for _, m := range models.All() {
+		if m.Available() == nil {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// defaultLoops leaves half of the processors to the kernel's side of the work
+// and to everything else: more loops than that compete with both.
+func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+
+// maxLoops bounds Server.Loops.
+const maxLoops = 1024
