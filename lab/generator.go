@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"sync"
 
 	"github.com/myriad-go/myriad/load"
@@ -14,15 +15,25 @@ import (
 // maxEvent bounds one line of the load generator's stream, in bytes.
 const maxEvent = 1 << 20
 
+// loadCommand is the command line of the load generator with these flags. It
+// gets a loop for each of its CPUs where it has CPUs of its own.
+func (r *runner) loadCommand(flags []string) []string {
+	command := []string{r.self, "load", "--json"}
+	if n := len(r.pinning.Load); n > 0 {
+		command = append(command, "--loops", strconv.Itoa(n))
+	}
+	return append(command, flags...)
+}
+
 // generate runs the load generator on its CPUs and calls at with each of its
 // events, in order; it may be nil. When ctx ends, at returns an error or the
 // stream makes no sense, the generator is ended. It has ended in any case when
 // generate returns. A generator that fails because of what its result says has
 // not failed here: the result gets its marks.
-func (r *runner) generate(ctx context.Context, args []string, at func(load.Event) error) (*load.Result, error) {
+func (r *runner) generate(ctx context.Context, command []string, at func(load.Event) error) (*load.Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stream, out := io.Pipe()
-	p, err := r.launcher.start(append([]string{r.self}, args...), r.pinning.Load, out)
+	p, err := r.launcher.start(command, r.pinning.Load, out)
 	if err != nil {
 		cancel(nil)
 		return nil, err

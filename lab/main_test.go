@@ -62,7 +62,7 @@ func child(part string, args []string) error {
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("stubborn")
-		select {}
+		time.Sleep(time.Hour) // until it is killed
 	}
 	return fmt.Errorf("no part %q", part)
 }
@@ -98,6 +98,7 @@ func childLoad(args []string) error {
 	connections := flags.Int("connections", 1, "")
 	size := flags.Int("size", 64, "")
 	pipeline := flags.Int("pipeline", 1, "")
+	flags.Int("loops", 1, "")
 	messages := flags.Int("messages", 0, "")
 	window := flags.Duration("duration", 0, "")
 	for _, ignored := range []string{"warmup", "hold-before", "hold-after"} {
@@ -124,7 +125,7 @@ func childLoad(args []string) error {
 	} else {
 		tell(load.Measuring, nil)
 		if *window > time.Hour {
-			select {} // until it is ended
+			time.Sleep(*window) // until it is ended
 		}
 		tell(load.Measured, nil)
 	}
@@ -135,13 +136,12 @@ func childLoad(args []string) error {
 // tell tells an event, and then of so much progress that the lab has handled
 // the event when tell returns: the pipe between them holds less.
 func tell(p load.Phase, r *load.Result) {
-	e := json.NewEncoder(os.Stdout)
-	e.Encode(load.Event{Phase: p, Result: r})
+	json.NewEncoder(os.Stdout).Encode(load.Event{Phase: p, Result: r})
 	if r != nil {
 		return
 	}
-	for range 256 << 10 / 64 { // each line is longer than 64 bytes
-		e.Encode(load.Event{Phase: load.Progress})
+	for range 64 {
+		fmt.Printf("%4095s\n", `{"phase":"progress"}`)
 	}
 }
 

@@ -91,7 +91,8 @@ func (m *measurement) ready(ctx context.Context, conn net.Conn) error {
 // throughput applies a Throughput workload.
 func (m *measurement) throughput(ctx context.Context) error {
 	var err error
-	m.record.Result, err = m.generate(ctx, m.workload.loadArgs(m.server.addr), func(e load.Event) error {
+	m.record.Load = m.loadCommand(m.workload.loadFlags(m.server.addr))
+	m.record.Result, err = m.generate(ctx, m.record.Load, func(e load.Event) error {
 		switch e.Phase {
 		case load.Measuring:
 			return m.sample(Measuring, cpu|sockets)
@@ -105,7 +106,7 @@ func (m *measurement) throughput(ctx context.Context) error {
 
 // idle applies an Idle workload.
 func (m *measurement) idle(ctx context.Context) error {
-	if _, err := m.generate(ctx, m.workload.touchArgs(m.server.addr), nil); err != nil {
+	if _, err := m.generate(ctx, m.loadCommand(m.workload.touchFlags(m.server.addr)), nil); err != nil {
 		return fmt.Errorf("first touch: %w", err)
 	}
 	base := 0
@@ -125,7 +126,8 @@ func (m *measurement) idle(ctx context.Context) error {
 	if err := m.sample(Touched, memory|sockets); err != nil {
 		return err
 	}
-	m.record.Result, err = m.generate(ctx, m.workload.loadArgs(m.server.addr), func(e load.Event) error {
+	m.record.Load = m.loadCommand(m.workload.loadFlags(m.server.addr))
+	m.record.Result, err = m.generate(ctx, m.record.Load, func(e load.Event) error {
 		switch e.Phase {
 		case load.Connected:
 			return m.atRest(ctx, Held, base+m.workload.Connections)

@@ -14,8 +14,10 @@ type RunRecord struct {
 	Round   int           `json:"round"`
 	Started time.Time     `json:"started"`
 	Took    time.Duration `json:"took"`
-	// Command is the server's command line as it was started.
+	// Command and Load are the command lines of the server and of the load
+	// generator as they were started.
 	Command []string `json:"command"`
+	Load    []string `json:"load,omitempty"`
 	// Error says why the run failed, "" when it did not. The figures of a
 	// failed run are not part of any median.
 	Error string `json:"error,omitempty"`

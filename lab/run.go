@@ -59,8 +59,8 @@ func interrupted(ctx context.Context, report *Report) error {
 	if ctx.Err() == nil {
 		return nil
 	}
-	report.note("Interrupted after %d of %d runs.", len(report.Runs), report.Planned)
-	return fmt.Errorf("interrupted after %d of %d runs: %w", len(report.Runs), report.Planned, ctx.Err())
+	report.note("Interrupted in run %d of %d.", len(report.Runs), report.Planned)
+	return fmt.Errorf("interrupted in run %d of %d: %w", len(report.Runs), report.Planned, ctx.Err())
 }
 
 // runner runs steps.

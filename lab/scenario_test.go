@@ -92,16 +92,16 @@ func TestQuick(t *testing.T) {
 	}
 }
 
-func TestLoadArgs(t *testing.T) {
+func TestLoadFlags(t *testing.T) {
 	for want, w := range map[string]Workload{
-		"load --json --connections 7 --size 16 --pipeline 4 --warmup 300ms --duration 1.5s host:1": {
+		"--connections 7 --size 16 --pipeline 4 --warmup 300ms --duration 1.5s host:1": {
 			Kind: Throughput, Connections: 7, Size: 16, Pipeline: 4, WarmUp: 300 * time.Millisecond, Duration: 1500 * time.Millisecond,
 		},
-		"load --json --connections 7 --size 16 --messages 1 --hold-before 2s --hold-after 2s host:1": {
+		"--connections 7 --size 16 --messages 1 --hold-before 2s --hold-after 2s host:1": {
 			Kind: Idle, Connections: 7, Size: 16, Pipeline: 1, Hold: 2 * time.Second,
 		},
 	} {
-		if got := strings.Join(w.loadArgs("host:1"), " "); got != want {
+		if got := strings.Join(w.loadFlags("host:1"), " "); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
 	}

@@ -17,11 +17,11 @@ func median(values []float64) (float64, bool) {
 }
 
 // spread returns half the distance between the smallest and the largest value
-// as a part of the median, and false when there are no values or it has no
-// meaning.
+// as a part of the median, and false when there are fewer than two values or it
+// has no meaning.
 func spread(values []float64) (float64, bool) {
 	middle, ok := median(values)
-	if !ok || middle <= 0 {
+	if !ok || len(values) < 2 || middle <= 0 {
 		return 0, false
 	}
 	return (slices.Max(values) - slices.Min(values)) / 2 / middle, true

@@ -33,7 +33,7 @@ func TestSpread(t *testing.T) {
 		in   []float64
 		want float64
 	}{
-		{[]float64{100}, 0},
+		{[]float64{100, 100}, 0},
 		{[]float64{110, 90, 100}, 0.10},
 		{[]float64{100, 120, 80, 100}, 0.20},
 	} {
@@ -41,7 +41,7 @@ func TestSpread(t *testing.T) {
 			t.Errorf("%v: got %v, %v, want %v", c.in, got, ok, c.want)
 		}
 	}
-	for _, in := range [][]float64{nil, {0}, {-5, -4}} {
+	for _, in := range [][]float64{nil, {100}, {0, 0}, {-5, -4}} {
 		if got, ok := spread(in); ok {
 			t.Errorf("%v: got %v, want none", in, got)
 		}

@@ -231,6 +231,12 @@ func significant(v float64) string {
 
 func twoDecimals(v float64) string { return fmt.Sprintf("%.2f", v) }
 
-func oneDecimal(v float64) string { return fmt.Sprintf("%.1f", v) }
+// messages writes a number of messages in flight, which is a mean.
+func messages(v float64) string {
+	if v < 1000 {
+		return fmt.Sprintf("%.1f", v)
+	}
+	return thousands(v)
+}
 
 func percent(v float64) string { return fmt.Sprintf("%.0f %%", v*100) }

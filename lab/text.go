@@ -42,7 +42,7 @@ func (r *Report) header(b *bytes.Buffer) {
 	line("pinning", "%s", r.Pinning)
 	line("date", "%s", r.Date.UTC().Format(time.DateTime+" MST"))
 	line("command", "%s", r.Command)
-	line("figures", "medians over the rounds, %d planned, subjects in turn; ± is half the spread over the rounds;", r.Scenario.Rounds)
+	line("figures", "medians over the rounds (%d), subjects in turn; ± is half the spread over the rounds;", r.Scenario.Rounds)
 	line("", "p50 and p99 are medians of each run's own percentile; the ratio is the median of each")
 	line("", "round's ratio to %s; CPU is the server's, user and system; marks are explained below", r.Scenario.Baseline)
 	line("", "their table, with the number of runs that have them")
@@ -82,7 +82,7 @@ func (r *Report) throughputTable(rows []row) *table {
 	for _, w := range rows {
 		expected := w.median(ofThroughput(func(f *ThroughputFigures) float64 { return float64(f.Expected) }), thousands)
 		t.add(w.subject, w.median(tps, thousands), w.spread(tps), w.median(p50, latency), w.median(p99, latency),
-			w.median(serverCPU, twoDecimals), w.ratio(base, tps), w.median(inFlight, oneDecimal), expected,
+			w.median(serverCPU, twoDecimals), w.ratio(base, tps), w.median(inFlight, messages), expected,
 			w.median(serverBusy, percent), w.median(loadBusy, percent), w.bottleneck(), w.marks())
 	}
 	return t

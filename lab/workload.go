@@ -97,21 +97,21 @@ func (w Workload) check() error {
 // InFlight is how many messages are in flight when every connection is loaded.
 func (w Workload) InFlight() int { return w.Connections * w.Pipeline }
 
-// loadArgs is the command line of the load generator, without the program.
-func (w Workload) loadArgs(addr string) []string {
-	args := []string{"load", "--json", "--connections", strconv.Itoa(w.Connections), "--size", strconv.Itoa(w.Size)}
+// loadFlags are the flags and the argument of the load generator.
+func (w Workload) loadFlags(addr string) []string {
+	flags := []string{"--connections", strconv.Itoa(w.Connections), "--size", strconv.Itoa(w.Size)}
 	if w.Kind == Idle {
 		hold := w.Hold.String()
-		return append(args, "--messages", "1", "--hold-before", hold, "--hold-after", hold, addr)
+		return append(flags, "--messages", "1", "--hold-before", hold, "--hold-after", hold, addr)
 	}
-	return append(args, "--pipeline", strconv.Itoa(w.Pipeline),
+	return append(flags, "--pipeline", strconv.Itoa(w.Pipeline),
 		"--warmup", w.WarmUp.String(), "--duration", w.Duration.String(), addr)
 }
 
-// touchArgs is the command line of a short load that makes a server run
-// through its code once: a few connections, a message each.
-func (w Workload) touchArgs(addr string) []string {
-	return []string{"load", "--json", "--connections", "100", "--size", strconv.Itoa(w.Size), "--messages", "1", addr}
+// touchFlags are those of a short load that makes a server run through its code
+// once: a few connections, a message each.
+func (w Workload) touchFlags(addr string) []string {
+	return []string{"--connections", "100", "--size", strconv.Itoa(w.Size), "--messages", "1", addr}
 }
 
 // estimate is how long one run takes, starting and stopping included.

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -37,11 +38,10 @@ func (r *run) connect(ctx context.Context) error {
 			cancel(fmt.Errorf("load: connecting: %w", err))
 		}
 	})
-	settled := func(s sum) int64 { return s.opened + r.traffic.faults.failures() }
 	err := r.await(dialing, wait{
 		stall: r.connectStall(),
-		moved: settled,
-		done:  func(s sum) bool { return settled(s) == int64(r.cfg.Connections) },
+		moved: r.settled,
+		done:  func(s sum) bool { return r.settled(s) == int64(r.cfg.Connections) },
 	})
 	cancel(nil)
 	dialer.Wait()
@@ -113,8 +113,8 @@ func (r *run) exchange(ctx context.Context) error {
 	r.traffic.endWindow()
 	cancel()
 	starter.Wait()
-	if err == nil || ctx.Err() != nil {
-		err = errors.Join(err, r.drain(ctx))
+	if !errors.Is(err, errStalled) {
+		err = cmp.Or(err, r.drain(ctx))
 	}
 	return unlessStalled(err)
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime"
 	"time"
 
@@ -57,20 +58,12 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err := checkFamily(cfg.Sources, target.Addr()); err != nil {
 		return nil, err
 	}
-	r := &run{cfg: cfg, traffic: newTraffic(cfg)}
-	r.engine, err = model.Start(r.engineConfig())
+	r := newRun(cfg, target)
+	eng, err := model.Start(r.engineConfig())
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
-	r.traffic.serve(r.engine.Loops(), cfg.Connections)
-	r.dialer = dialer{
-		engine:  r.engine,
-		target:  target,
-		sources: planSources(target.Addr(), cfg.Connections, cfg.Sources, sourceRoom()),
-		rate:    cfg.ConnectRate,
-		loops:   max(r.engine.Loops(), 1),
-		settled: func() int64 { return r.sum().opened + r.traffic.faults.failures() },
-	}
+	r.use(eng)
 	return r.run(ctx)
 }
 
@@ -87,6 +80,30 @@ type run struct {
 	user      time.Duration // processor time in the window
 	system    time.Duration
 }
+
+func newRun(cfg Config, target netip.AddrPort) *run {
+	return &run{
+		cfg:     cfg,
+		traffic: newTraffic(cfg),
+		dialer: dialer{
+			target:  target,
+			sources: planSources(target.Addr(), cfg.Connections, cfg.Sources, sourceRoom()),
+			rate:    cfg.ConnectRate,
+		},
+	}
+}
+
+// use gives the run its engine, which was started with its engineConfig.
+func (r *run) use(e engine.Engine) {
+	r.engine = e
+	r.traffic.serve(e.Loops(), r.cfg.Connections)
+	r.dialer.engine = e
+	r.dialer.loops = max(e.Loops(), 1)
+	r.dialer.settled = func() int64 { return r.settled(r.sum()) }
+}
+
+// settled counts attempts to connect that have succeeded or failed.
+func (r *run) settled(s sum) int64 { return s.opened + r.traffic.faults.failures() }
 
 // engineConfig leaves room for all that can be in flight on a connection, so
 // that reading never pauses for output.

@@ -69,11 +69,12 @@ func bench(cmd *cobra.Command, s lab.Scenario, f benchFlags) error {
 	if report == nil {
 		return err
 	}
-	if err := errors.Join(err, report.WriteText(cmd.OutOrStdout())); err != nil {
-		return err
-	}
-	if f.out != "" {
+	err = errors.Join(err, report.WriteText(cmd.OutOrStdout()))
+	if err == nil && f.out != "" {
 		fmt.Fprintf(cmd.OutOrStdout(), "\nevery run: %s\n", f.out)
+	}
+	if err != nil {
+		return err
 	}
 	if failed := report.Failed(); failed > 0 {
 		return fmt.Errorf("%d of %d runs failed", failed, len(report.Runs))

@@ -93,10 +93,13 @@ func strict(cmd *cobra.Command) {
 		if err == nil {
 			err = cmd.ValidateRequiredFlags()
 		}
-		if err != nil {
-			return usagef("%w; expected %s", err, cmd.UseLine())
+		switch {
+		case err == nil:
+			return nil
+		case strings.HasPrefix(err.Error(), "unknown command"): // what cobra.NoArgs says
+			return usagef("unexpected argument %q; expected %s", given[0], cmd.UseLine())
 		}
-		return nil
+		return usagef("%w; expected %s", err, cmd.UseLine())
 	}
 	for _, sub := range cmd.Commands() {
 		strict(sub)

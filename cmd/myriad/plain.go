@@ -19,6 +19,9 @@ func newPlain() *cobra.Command {
 			if app != lab.Echo && app != lab.Lines {
 				return usagef("--app is %q; expected %s or %s", app, lab.Echo, lab.Lines)
 			}
+			if _, _, err := net.SplitHostPort(addr); err != nil {
+				return usagef("--addr is %q; expected HOST:PORT", addr)
+			}
 			ln, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", addr)
 			if err != nil {
 				return err
@@ -27,7 +30,7 @@ func newPlain() *cobra.Command {
 			return lab.Plain(cmd.Context(), ln, app)
 		},
 	}
-	cmd.Flags().StringVar(&addr, "addr", ":9000", "listen on this `HOST:PORT`")
+	cmd.Flags().StringVar(&addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
 	cmd.Flags().StringVar(&app, "app", lab.Echo, "serve this `APP`: echo or lines")
 	return cmd
 }

@@ -7,6 +7,10 @@ import (
 	"os"
 )
 
+// maxFile bounds what is read of one file; the largest, /proc/cpuinfo, has about
+// 1.5 KB for each CPU.
+const maxFile = 8 << 20
+
 // readFile returns the content of a file of at most maxFile bytes.
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)

@@ -22,14 +22,9 @@ import (
 // ErrNotAvailable is what every reader returns on a system without /proc.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 
-const (
-	// tick is the unit of processor time in /proc: USER_HZ is 100 on every
-	// architecture that Go supports.
-	tick = 10 * time.Millisecond
-	// maxFile bounds what is read of one file; the largest, /proc/cpuinfo,
-	// has about 1.5 KB for each CPU.
-	maxFile = 8 << 20
-)
+// tick is the unit of processor time in /proc: USER_HZ is 100 on every
+// architecture that Go supports.
+const tick = 10 * time.Millisecond
 
 // ticks turns a decimal number of clock ticks into a duration.
 func ticks(field string) (time.Duration, error) {

@@ -20,14 +20,11 @@ func pool(size int) *sync.Pool {
 }
 
 // buffer is a read buffer that is held only while there is something in it.
-type buffer struct {
-	held *[]byte
-	bulk bool // the last read filled its buffer
-}
+type buffer struct{ held *[]byte }
 
-// take gives a buffer to read into.
-func (b *buffer) take() []byte {
-	if b.bulk {
+// take gives a buffer to read into, a large one if bulk.
+func (b *buffer) take(bulk bool) []byte {
+	if bulk {
 		b.held = large.Get().(*[]byte)
 	} else {
 		b.held = small.Get().(*[]byte)
@@ -48,9 +45,10 @@ func (b *buffer) release() {
 	b.held = nil
 }
 
-// got notes that n bytes have been read, and gives them.
-func (b *buffer) got(n int) []byte {
-	p := (*b.held)[:n]
-	b.bulk = n == len(*b.held)
-	return p
+// got is the n bytes that have been read. A full buffer makes the next one
+// large.
+func (c *conn) got(n int) []byte {
+	p := *c.input.held
+	c.bulk = n == len(p)
+	return p[:n]
 }

@@ -18,8 +18,10 @@ type conn struct {
 	group *group
 	nc    net.Conn
 	io    transport
-	told  int32         // what it has done of group.told
+	input buffer
 	limit time.Duration // the deadline that is set, 0 for none
+	told  int32         // what it has done of group.told
+	bulk  bool          // the last read filled its buffer
 
 	// For everyone:
 	box    atomic.Pointer[engine.Mailbox]
@@ -28,7 +30,7 @@ type conn struct {
 
 func newConn(g *group, nc net.Conn) (*conn, error) {
 	c := &conn{group: g, nc: nc}
-	return c, c.io.init(c)
+	return c, c.initIO()
 }
 
 // addrPort reads an address of package net; the zero value if it has no port.
@@ -66,7 +68,7 @@ func (c *conn) run(dialled bool) {
 // send sends what is owed, and waits until the kernel has taken it.
 func (c *conn) send() {
 	c.setDeadline()
-	n, err := c.io.write(c.Output())
+	n, err := c.write()
 	c.Sent(n)
 	if err != nil {
 		c.interrupted(err)
@@ -82,11 +84,15 @@ func (c *conn) receive() {
 		return
 	}
 	c.setDeadline()
-	p, err := c.io.read()
+	c.take(c.read())
+}
+
+// take gives the core what a read has brought.
+func (c *conn) take(p []byte, err error) {
 	if len(p) > 0 {
 		c.Arrived(p)
 	}
-	c.io.release()
+	c.input.release()
 	switch {
 	case errors.Is(err, io.EOF):
 		c.PeerClosed()
@@ -140,10 +146,7 @@ func (c *conn) attend() {
 	if c.told < stopping {
 		c.Drain()
 		if c.WantsInput() {
-			if p := c.io.tryRead(); len(p) > 0 {
-				c.Arrived(p)
-			}
-			c.io.release()
+			c.take(c.tryRead())
 		}
 	}
 	if told == killing {

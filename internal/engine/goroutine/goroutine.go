@@ -80,9 +80,8 @@ type group struct {
 	waiting  sync.Once // for the goroutine that closes done
 
 	mu    sync.Mutex
-	conns []*conn  // by slot; nil where free
-	free  []uint32 // free slots
-	ended bool     // nothing starts any more
+	conns table
+	ended bool // nothing starts any more
 }
 
 func start(cfg engine.Config) (engine.Engine, error) {
@@ -192,15 +191,7 @@ func (g *group) enter(c *conn) error {
 	if g.ended {
 		return engine.ErrClosed
 	}
-	var slot uint32
-	if last := len(g.free) - 1; last >= 0 {
-		slot, g.free = g.free[last], g.free[:last]
-	} else {
-		slot = uint32(len(g.conns))
-		g.conns = append(g.conns, nil)
-	}
-	c.Bind(&g.host, slot)
-	g.conns[slot] = c
+	g.conns.put(c, &g.host)
 	g.running.Add(1)
 	return nil
 }
@@ -208,8 +199,7 @@ func (g *group) enter(c *conn) error {
 // exit takes a finished connection out.
 func (g *group) exit(c *conn) {
 	g.mu.Lock()
-	g.conns[c.Slot()] = nil
-	g.free = append(g.free, c.Slot())
+	g.conns.drop(c.Slot())
 	g.mu.Unlock()
 	g.leave()
 	g.running.Done()
@@ -235,7 +225,7 @@ func (g *group) leave() {
 // Post implements engine.Poster.
 func (g *group) Post(ec *engine.Conn, gen uint32, kind engine.MailKind, data []byte) error {
 	g.mu.Lock()
-	c := g.conns[ec.Slot()]
+	c := g.conns.get(ec.Slot())
 	g.mu.Unlock()
 	if c == nil || &c.Conn != ec {
 		return engine.ErrClosed
@@ -346,12 +336,7 @@ func (g *group) tell(what int32) {
 	}
 	g.mu.Lock()
 	g.ended = true
-	conns := make([]*conn, 0, len(g.conns)-len(g.free))
-	for _, c := range g.conns {
-		if c != nil {
-			conns = append(conns, c)
-		}
-	}
+	conns := g.conns.all()
 	g.mu.Unlock()
 	for _, c := range conns {
 		c.rouse()

@@ -8,100 +8,118 @@ import (
 )
 
 // transport reads and writes a connection through its RawConn: it tries the
-// call first, which cannot block, and waits in Go's poller when it has to.
-// The functions given to RawConn are made once, because making them anew would
-// cost an allocation each time.
+// call first, which cannot block, and waits in Go's poller when it has to. The
+// function given to RawConn is made once, because making it anew would cost an
+// allocation each time. Every field costs an idle connection its bytes.
 type transport struct {
-	buffer
-	c       *conn
-	raw     syscall.RawConn
-	readFn  func(fd uintptr) bool
-	writeFn func(fd uintptr) bool
-	out     []byte // what is being written
-	n       int
-	errno   syscall.Errno
+	step  func(fd uintptr) bool
+	raw   syscall.RawConn
+	n     int32 // what the last step has read, or written so far
+	errno int16
+	does  deed
 }
 
-func (t *transport) init(c *conn) error {
+// deed is what the next step does.
+type deed uint8
+
+const (
+	readWaiting deed = iota
+	readTrying
+	writing
+)
+
+func (c *conn) initIO() error {
 	sc, ok := c.nc.(syscall.Conn)
 	if !ok {
 		return syscall.ENOTSOCK
 	}
 	raw, err := sc.SyscallConn()
-	t.c, t.raw, t.readFn, t.writeFn = c, raw, t.readOnce, t.writeOnce
+	c.io.raw, c.io.step = raw, c.step
 	return err
 }
 
-// read waits for input and reads once.
-func (t *transport) read() ([]byte, error) {
-	err := t.raw.Read(t.readFn)
-	t.c.parked.Store(false)
-	switch {
-	case err != nil:
-		return nil, err
-	case t.errno == syscall.EAGAIN: // mail came just before the wait
-		return nil, nil
-	case t.errno != 0:
-		return nil, t.errno
-	case t.n == 0:
-		return nil, io.EOF
-	}
-	return t.got(t.n), nil
-}
-
-// readOnce tries to read. Where nothing is there it gives the buffer back and
-// asks to wait, unless there is mail.
-func (t *transport) readOnce(fd uintptr) bool {
-	t.n, t.errno = sock.Recv(int32(fd), t.take())
-	if t.errno != syscall.EAGAIN {
+// step is called by RawConn, at first and whenever there may be more to do; it
+// answers whether it is done.
+func (c *conn) step(fd uintptr) bool {
+	switch c.io.does {
+	case writing:
+		return c.writeStep(int32(fd))
+	case readTrying:
+		c.recv(int32(fd))
 		return true
 	}
-	t.release()
-	return t.stay()
+	if c.recv(int32(fd)) {
+		return true
+	}
+	return c.stay()
+}
+
+// recv tries to read. Where nothing is there it gives the buffer back and says
+// so.
+func (c *conn) recv(fd int32) bool {
+	n, errno := sock.Recv(fd, c.input.take(c.bulk))
+	c.io.n, c.io.errno = int32(n), int16(errno)
+	if errno == syscall.EAGAIN {
+		c.input.release()
+		return false
+	}
+	return true
 }
 
 // stay says that the owner is about to wait, and whether it should not.
-func (t *transport) stay() bool {
-	t.c.parked.Store(true)
-	return t.c.attention()
+func (c *conn) stay() bool {
+	c.parked.Store(true)
+	return c.attention()
 }
+
+// read waits for input and reads once. It returns nothing when mail came just
+// before the wait.
+func (c *conn) read() ([]byte, error) { return c.readAs(readWaiting) }
 
 // tryRead reads what is there and does not wait.
-func (t *transport) tryRead() []byte {
-	err := t.raw.Read(func(fd uintptr) bool {
-		t.n, t.errno = sock.Recv(int32(fd), t.take())
-		return true
-	})
-	if err != nil || t.errno != 0 || t.n == 0 {
-		return nil
+func (c *conn) tryRead() ([]byte, error) { return c.readAs(readTrying) }
+
+func (c *conn) readAs(does deed) ([]byte, error) {
+	c.io.does = does
+	err := c.io.raw.Read(c.io.step)
+	c.parked.Store(false)
+	switch errno := syscall.Errno(c.io.errno); {
+	case err != nil:
+		return nil, err
+	case errno == syscall.EAGAIN:
+		return nil, nil
+	case errno != 0:
+		return nil, errno
+	case c.io.n == 0:
+		return nil, io.EOF
 	}
-	return t.got(t.n)
+	return c.got(int(c.io.n)), nil
 }
 
-// write writes all of p, and waits for room as often as it must. It says how
-// much was taken.
-func (t *transport) write(p []byte) (int, error) {
-	t.out, t.n, t.errno = p, 0, 0
-	err := t.raw.Write(t.writeFn)
-	t.c.parked.Store(false)
-	t.out = nil
-	if err == nil && t.errno != 0 && t.errno != syscall.EAGAIN {
-		err = t.errno
+// write writes all output, and waits for room as often as it must, unless mail
+// comes. It says how much was taken.
+func (c *conn) write() (int, error) {
+	c.io.does, c.io.n = writing, 0
+	err := c.io.raw.Write(c.io.step)
+	c.parked.Store(false)
+	if errno := syscall.Errno(c.io.errno); err == nil && errno != 0 && errno != syscall.EAGAIN {
+		err = errno
 	}
-	return t.n, err
+	return int(c.io.n), err
 }
 
-func (t *transport) writeOnce(fd uintptr) bool {
-	var n int
-	for t.n < len(t.out) {
-		n, t.errno = sock.Send(int32(fd), t.out[t.n:])
-		if t.errno != 0 {
+func (c *conn) writeStep(fd int32) bool {
+	for out := c.Output()[c.io.n:]; len(out) > 0; {
+		n, errno := sock.Send(fd, out)
+		c.io.errno = int16(errno)
+		if errno == syscall.EAGAIN {
+			return c.stay()
+		}
+		if errno != 0 {
 			break
 		}
-		t.n += n
+		c.io.n += int32(n)
+		out = out[n:]
 	}
-	if t.errno != syscall.EAGAIN {
-		return true
-	}
-	return t.stay()
+	return true
 }

@@ -3,40 +3,35 @@
 package goroutine
 
 // transport reads and writes a connection.
-type transport struct {
-	buffer
-	c    *conn
-	wait waiter
-}
+type transport struct{ wait waiter }
 
-func (t *transport) init(c *conn) error {
-	t.c = c
-	return t.wait.init(c.nc)
-}
+func (c *conn) initIO() error { return c.io.wait.init(c.nc) }
 
-// read waits for input and reads once. No buffer is held during the wait.
-func (t *transport) read() ([]byte, error) {
-	t.c.parked.Store(true)
-	defer t.c.parked.Store(false)
-	if t.c.attention() {
+// read waits for input and reads once. No buffer is held during the wait. It
+// returns nothing when mail came just before the wait.
+func (c *conn) read() ([]byte, error) {
+	c.parked.Store(true)
+	defer c.parked.Store(false)
+	if c.attention() {
 		return nil, nil
 	}
-	if err := t.wait.readable(); err != nil {
+	if err := c.io.wait.readable(); err != nil {
 		return nil, err
 	}
-	n, err := t.c.nc.Read(t.take())
-	return t.got(n), err
+	n, err := c.nc.Read(c.input.take(c.bulk))
+	return c.got(n), err
 }
 
 // tryRead reads nothing here: package net offers no read that does not wait.
-func (t *transport) tryRead() []byte { return nil }
+func (c *conn) tryRead() ([]byte, error) { return nil, nil }
 
-// write writes all of p and says how much was taken.
-func (t *transport) write(p []byte) (int, error) {
-	t.c.parked.Store(true)
-	defer t.c.parked.Store(false)
-	if t.c.attention() {
+// write writes all output, and waits for room as often as it must, unless mail
+// comes. It says how much was taken.
+func (c *conn) write() (int, error) {
+	c.parked.Store(true)
+	defer c.parked.Store(false)
+	if c.attention() {
 		return 0, nil
 	}
-	return t.c.nc.Write(p)
+	return c.nc.Write(c.Output())
 }

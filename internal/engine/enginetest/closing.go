@@ -1,0 +1,178 @@
+package enginetest
+
+import (
+	"errors"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var closeCases = []testCase{
+	{"reset in the middle of a message", resetInMessage},
+	{"reset while output is owed", resetWhileOwing},
+	{"close in Opened", closeInOpened},
+	{"close in Opened with a greeting", closeWithGreeting},
+	{"close in Ended", closeInEnded},
+	{"close with output owed and input unread", closeLingers},
+	{"close while paused with input unread", closeWhilePaused},
+	{"close with a reason of the handler's", closeWithReason},
+	{"client that never reads while the server closes", closeTimeout},
+	{"client that never closes", lingerExpires},
+}
+
+func resetInMessage(b *bench) {
+	s := b.serve(&Script{
+		Received: answerLine,
+		Ended:    func(*engine.Conn, []byte) { b.Error("Ended after a reset") },
+	})
+	c := s.dial()
+	c.send("half a mess")
+	s.wantBytesIn(11)
+	c.reset()
+	s.wantClosed(syscall.ECONNRESET)
+}
+
+func resetWhileOwing(b *bench) {
+	const owed = 8 << 20
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		c.Write(make([]byte, owed))
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 3 * owed / 2 }))
+	c := s.dial()
+	c.smallBuffers()
+	c.send("g")
+	c.expect("\x00")
+	c.reset()
+	s.wantClosed(syscall.ECONNRESET)
+}
+
+func closeInOpened(b *bench) {
+	s := b.serve(&Script{Opened: func(c *engine.Conn) { c.CloseWith(nil) }})
+	c := s.dial()
+	c.expectEnd("")
+	c.Close()
+	s.wantClosed(nil)
+}
+
+func closeWithGreeting(b *bench) {
+	s := b.serve(&Script{Opened: func(c *engine.Conn) {
+		c.WriteString("sorry, not today\n")
+		c.CloseWith(nil)
+	}})
+	c := s.dial()
+	c.expectEnd("sorry, not today\n")
+	c.Close()
+	s.wantClosed(nil)
+}
+
+func closeInEnded(b *bench) {
+	s := b.serve(&Script{Ended: func(c *engine.Conn, _ []byte) {
+		c.WriteString("goodbye")
+		c.CloseWith(nil)
+		if _, err := c.WriteString("too late"); !errors.Is(err, engine.ErrClosed) {
+			b.Errorf("Write after CloseWith: %v, want %v", err, engine.ErrClosed)
+		}
+	}})
+	c := s.dial()
+	c.endSending()
+	c.expectEnd("goodbye")
+	s.wantClosed(nil)
+}
+
+// closeLingers has input left in the kernel when the server closes. A server
+// that closed its descriptor then would send a reset, which destroys what the
+// client has not read yet.
+func closeLingers(b *bench) {
+	const owed = 6 << 20
+	answer := pattern(owed)
+	s := b.serve(&Script{Received: func(c *engine.Conn, _ []byte) int {
+		c.Write(answer)
+		c.CloseWith(nil)
+		return 1
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed }))
+	c := s.dial()
+	c.smallBuffers()
+	more := strings.Repeat("nobody wants this", 1000)
+	c.send("xyz")
+	s.wantBytesIn(3)
+	c.send(more)
+	c.expectEnd(string(answer))
+	c.send(more)
+	c.send(more)
+	c.Close()
+	s.wantClosed(nil)
+}
+
+// closeWhilePaused closes from outside while input is held back because much
+// output is owed.
+func closeWhilePaused(b *bench) {
+	const owed = 6 << 20
+	answer := pattern(owed)
+	s := b.serve(&Script{Received: func(c *engine.Conn, _ []byte) int {
+		c.Write(answer)
+		return 1
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent = owed + owed/2 }))
+	c := s.dial()
+	c.smallBuffers()
+	c.send("xyz")
+	s.wantBytesIn(3)
+	if err := s.wantOpened(1)[0].Close(); err != nil {
+		b.Errorf("Close: %v", err)
+	}
+	c.send("more that is never read")
+	c.expectEnd(string(answer))
+	c.Close()
+	s.wantClosed(nil)
+}
+
+func closeWithReason(b *bench) {
+	own := errors.New("the handler's own reason")
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		c.CloseWith(own)
+		c.CloseWith(nil)
+		return len(in)
+	}})
+	c := s.dial()
+	c.send("x")
+	c.expectEnd("")
+	c.Close()
+	s.wantClosed(own)
+}
+
+func closeTimeout(b *bench) {
+	const owed, limit = 8 << 20, 200 * time.Millisecond
+	start := make(chan time.Time, 1)
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		c.Write(make([]byte, owed))
+		c.CloseWith(nil)
+		start <- time.Now()
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.CloseTimeout = 2*owed, limit }))
+	c := s.dial()
+	c.smallBuffers()
+	c.send("x")
+	closing := receive(b.T, start, "Received")
+	s.wantClosed(engine.ErrCloseTimeout)
+	if took := time.Since(closing); took < limit {
+		b.Errorf("given up after %v, CloseTimeout is %v", took, limit)
+	}
+}
+
+func lingerExpires(b *bench) {
+	const limit = 200 * time.Millisecond
+	s := b.serve(&Script{Opened: func(c *engine.Conn) {
+		c.WriteString("goodbye")
+		c.CloseWith(nil)
+	}}, limited(func(l *engine.Limits) { l.Linger = limit }))
+	begin := time.Now()
+	c := s.dial()
+	c.expectEnd("goodbye")
+	c.send("but I stay")
+	s.wantClosed(nil)
+	if took := time.Since(begin); took < limit {
+		b.Errorf("closed after %v, Linger is %v", took, limit)
+	}
+}
+

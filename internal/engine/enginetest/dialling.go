@@ -1,0 +1,190 @@
+package enginetest
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var dialCases = []testCase{
+	{"Dial", dialOut},
+	{"Dial from an address", dialFrom},
+	{"Dial to a port that refuses", dialRefused},
+	{"Dial of more than MaxConns", dialTooMany},
+	{"Dial from an engine that listens to itself", dialItself},
+	{"Dial without a target", dialNowhere},
+}
+
+// dialsOnly has an engine that does not listen.
+func dialsOnly(cfg *engine.Config) { cfg.Addr = "" }
+
+// echoServer is a plain one.
+func echoServer(b *bench) netip.AddrPort {
+	l := listen(b.T)
+	var running sync.WaitGroup
+	running.Go(func() {
+		for {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			running.Go(func() {
+				defer nc.Close()
+				io.Copy(nc, nc)
+			})
+		}
+	})
+	b.Cleanup(func() { l.Close(); running.Wait() })
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// caller is a script that says hello and closes when it has come back.
+func caller(b *bench, target netip.AddrPort) *Script {
+	return &Script{
+		Opened: func(c *engine.Conn) {
+			if !c.Outbound() {
+				b.Error("Outbound is false for a connection that was dialled")
+			}
+			if c.Peer() != target {
+				b.Errorf("Peer is %v, want %v", c.Peer(), target)
+			}
+			fmt.Fprintf(c, "hello from %v\n", c.Ref())
+		},
+		Received: func(c *engine.Conn, in []byte) int {
+			want := fmt.Sprintf("hello from %v\n", c.Ref())
+			if len(in) < len(want) {
+				return 0
+			}
+			if string(in) != want {
+				b.Errorf("the echo is %q, want %q", in, want)
+			}
+			c.CloseWith(nil)
+			return len(in)
+		},
+	}
+}
+
+func dialOut(b *bench) {
+	const n = 50
+	target := echoServer(b)
+	s := b.serve(caller(b, target), dialsOnly)
+	if s.Addr() != nil {
+		b.Errorf("Addr is %v for an engine that does not listen, want nil", s.Addr())
+	}
+	for range 2 {
+		if err := s.Dial(engine.Dial{Target: target, Count: n / 2}); err != nil {
+			b.Fatalf("Dial: %v", err)
+		}
+	}
+	s.wantOpened(n)
+	s.wantClosed(make([]error, n)...)
+	if got := s.Counters(); got.Dialled != n || got.Accepted != 0 {
+		b.Errorf("counted %d dialled and %d accepted, want %d and 0", got.Dialled, got.Accepted, n)
+	}
+}
+
+// dialFrom needs more than one loopback address, which only Linux has without
+// further ado.
+func dialFrom(b *bench) {
+	if runtime.GOOS != "linux" {
+		b.Skip("127.0.0.2 is no address of this system")
+	}
+	l := listen(b.T)
+	s := b.serve(&Script{}, dialsOnly)
+	source := netip.MustParseAddr("127.0.0.2")
+	if err := s.Dial(engine.Dial{Target: l.Addr().(*net.TCPAddr).AddrPort(), Source: source, Count: 1}); err != nil {
+		b.Fatalf("Dial: %v", err)
+	}
+	nc, err := l.Accept()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if got := nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr(); got != source {
+		b.Errorf("dialled from %v, want %v", got, source)
+	}
+	nc.Close()
+	s.wantClosed(io.EOF)
+}
+
+func dialRefused(b *bench) {
+	refused := error(syscall.ECONNREFUSED)
+	if runtime.GOOS == "windows" {
+		refused = syscall.Errno(10061)
+	}
+	l := listen(b.T)
+	target := l.Addr().(*net.TCPAddr).AddrPort()
+	l.Close()
+	s := b.serve(&Script{}, dialsOnly)
+	if err := s.Dial(engine.Dial{Target: target, Count: 3}); err != nil {
+		b.Fatalf("Dial: %v", err)
+	}
+	s.wantDialFailed(refused, refused, refused)
+	s.wantOpened(0)
+}
+
+func dialTooMany(b *bench) {
+	const most, more = 3, 2
+	target := echoServer(b)
+	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = most }))
+	if err := s.Dial(engine.Dial{Target: target, Count: most + more}); err != nil {
+		b.Fatalf("Dial: %v", err)
+	}
+	refs := s.wantOpened(most)
+	s.wantDialFailed(engine.ErrFull, engine.ErrFull)
+	for _, r := range refs {
+		if err := r.Close(); err != nil {
+			b.Errorf("Close: %v", err)
+		}
+	}
+	s.wantClosed(make([]error, most)...)
+	if err := s.Dial(engine.Dial{Target: target, Count: 1}); err != nil {
+		b.Fatalf("Dial: %v", err)
+	}
+	s.wantOpened(most + 1)
+}
+
+// dialItself has both ends of each connection in one engine.
+func dialItself(b *bench) {
+	const n = 20
+	s := b.serve(&Script{
+		Opened: func(c *engine.Conn) {
+			if c.Outbound() {
+				c.WriteString("ping\n")
+			}
+		},
+		Received: func(c *engine.Conn, in []byte) int {
+			if c.Outbound() && string(in) == "ping\n" {
+				c.CloseWith(nil)
+				return len(in)
+			}
+			return answerLine(c, in)
+		},
+	})
+	if err := s.Dial(engine.Dial{Target: s.Addr().(*net.TCPAddr).AddrPort(), Count: n}); err != nil {
+		b.Fatalf("Dial: %v", err)
+	}
+	whys := s.closed(2 * n)
+	if ends := len(slices.DeleteFunc(whys, func(err error) bool { return err == nil })); ends != n {
+		b.Errorf("closed for %v, want %d times nil and %d times %v", whys, n, n, io.EOF)
+	}
+}
+
+func dialNowhere(b *bench) {
+	s := b.serve(&Script{}, dialsOnly)
+	for _, d := range []engine.Dial{
+		{Count: 1},
+		{Target: netip.MustParseAddrPort("127.0.0.1:1")},
+		{Target: netip.MustParseAddrPort("127.0.0.1:1"), Count: -1},
+	} {
+		if err := s.Dial(d); err == nil {
+			b.Errorf("Dial of %d connections to %v: no error", d.Count, d.Target)
+		}
+	}
+}

@@ -1,0 +1,151 @@
+// Package enginetest is the promise of package engine as a test suite: what an
+// I/O model must do, whatever the kernel interface below it. Each case runs
+// against real sockets on the loopback, with plain net connections as clients,
+// and ends with a look for goroutines and descriptors that were left behind.
+//
+// Nothing in it waits for a time to pass but where time is what is tested. It
+// waits for conditions, for no longer than patience.
+package enginetest
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// patience bounds every wait. It is far longer than anything takes.
+const patience = 20 * time.Second
+
+// bench is what a case runs on: a model with a number of loops.
+type bench struct {
+	*testing.T
+	model engine.Model
+	loops int
+}
+
+// testCase is one promise.
+type testCase struct {
+	name string
+	run  func(b *bench)
+}
+
+// Run runs the suite against a model: with one loop and with two, if it has
+// loops.
+func Run(t *testing.T, m engine.Model) {
+	if !hasLoops(t, m) {
+		t.Run("no loops", func(t *testing.T) { runCases(t, m, 1) })
+		return
+	}
+	for _, loops := range []int{1, 2} {
+		t.Run(fmt.Sprintf("loops=%d", loops), func(t *testing.T) { runCases(t, m, loops) })
+	}
+}
+
+// hasLoops starts the model once, which also lets Go open the descriptors that
+// it keeps.
+func hasLoops(t *testing.T, m engine.Model) (has bool) {
+	t.Run("starts", func(t *testing.T) {
+		s := (&bench{T: t, model: m, loops: 1}).serve(&Script{})
+		s.dial().Close()
+		s.wantOpened(1)
+		has = s.Loops() > 0
+	})
+	return has
+}
+
+func runCases(t *testing.T, m engine.Model, loops int) {
+	for _, cases := range [][]testCase{
+		inputCases, outputCases, closeCases, mailCases, panicCases, limitCases, stopCases, dialCases, stormCases, systemCases,
+	} {
+		for _, c := range cases {
+			t.Run(c.name, func(t *testing.T) {
+				checkLeaks(t)
+				c.run(&bench{T: t, model: m, loops: loops})
+			})
+		}
+	}
+}
+
+// systemCases are those of the system that the suite runs on.
+var systemCases []testCase
+
+// Limits are bounds that no case comes near unless it means to.
+func Limits() engine.Limits {
+	return engine.Limits{
+		MaxConns:     1000,
+		MaxMessage:   64 << 10,
+		MaxUnsent:    1 << 20,
+		MaxMail:      1024,
+		CloseTimeout: time.Minute,
+		Linger:       time.Minute,
+	}
+}
+
+// checkLeaks makes the test fail if it leaves goroutines or descriptors behind.
+// It comes first in a case, so that it looks after all other cleaning up.
+func checkLeaks(t *testing.T) {
+	running := goleak.IgnoreCurrent()
+	before := openFiles()
+	t.Cleanup(func() {
+		if err := goleak.Find(running); err != nil {
+			t.Errorf("goroutines are left behind: %v", err)
+		}
+		if before < 0 {
+			return
+		}
+		eventually(t, "descriptors are left behind", func() bool { return openFiles() <= before })
+	})
+}
+
+// openFiles counts the descriptors of this process; -1 where that is unknown.
+func openFiles() int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return -1
+	}
+	return len(entries)
+}
+
+// eventually waits until ok, and says what was wrong if that does not come.
+func eventually(t *testing.T, wrong string, ok func() bool) {
+	t.Helper()
+	deadline := time.After(patience)
+	poll := time.NewTicker(time.Millisecond)
+	defer poll.Stop()
+	for !ok() {
+		select {
+		case <-poll.C:
+		case <-deadline:
+			t.Fatalf("%s (waited for %v)", wrong, patience)
+		}
+	}
+}
+
+// receive waits for a value.
+func receive[T any](t *testing.T, ch <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s: nothing within %v", what, patience)
+		panic("not reached")
+	}
+}
+
+// listen opens a listener of this test's own.
+func listen(t *testing.T) net.Listener {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}

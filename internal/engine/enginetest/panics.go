@@ -1,0 +1,85 @@
+package enginetest
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"sync/atomic"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var errPanic = errors.New("the handler's panic")
+
+var panicCases = []testCase{
+	{"panic in Opened", func(b *bench) {
+		testPanic(b, errPanic, func(s *Script, blow func(*engine.Conn)) { s.Opened = blow })
+	}},
+	{"panic in Received", func(b *bench) {
+		testPanic(b, errPanic, func(s *Script, blow func(*engine.Conn)) {
+			s.Received = func(c *engine.Conn, in []byte) int {
+				blow(c)
+				return answerLine(c, in)
+			}
+		})
+	}},
+	{"panic in Nudged", func(b *bench) {
+		testPanic(b, errPanic, func(s *Script, blow func(*engine.Conn)) { s.Nudged = blow })
+	}},
+	{"panic in Ended", func(b *bench) {
+		testPanic(b, errPanic, func(s *Script, blow func(*engine.Conn)) {
+			s.Ended = func(c *engine.Conn, _ []byte) { blow(c) }
+		})
+	}},
+	{"panic in Closed", func(b *bench) {
+		testPanic(b, io.EOF, func(s *Script, blow func(*engine.Conn)) {
+			s.Closed = func(c *engine.Conn, _ error) { blow(c) }
+		})
+	}},
+}
+
+// testPanic lets one connection panic where set says, while a bystander,
+// opened before, goes on. The victim does everything in turn: it opens, sends,
+// is nudged, and ends.
+func testPanic(b *bench, why error, set func(s *Script, blow func(*engine.Conn))) {
+	b.Helper()
+	var armed atomic.Bool
+	blow := func(c *engine.Conn) {
+		if armed.Load() && c.Value() == nil {
+			panic(errPanic)
+		}
+	}
+	script := &Script{Received: answerLine}
+	set(script, blow)
+	first := script.Opened
+	script.Opened = func(c *engine.Conn) {
+		if !armed.Load() {
+			c.SetValue("bystander")
+		} else if first != nil {
+			first(c)
+		}
+	}
+	s := b.serve(script)
+	bystander := s.dial()
+	bystander.exchange("before\n")
+	armed.Store(true)
+
+	victim := s.dial()
+	r := s.wantOpened(2)[1]
+	_, _ = victim.Write([]byte("half a message"))
+	_ = r.Nudge()
+	_ = victim.CloseWrite()
+	victim.expectGone()
+	s.wantClosed(why)
+
+	bystander.exchange("after\n")
+	if n := s.Counters().Panics; n != 1 {
+		b.Errorf("counted %d panics, want 1", n)
+	}
+	if n := s.log.count(slog.LevelError, "stack", "enginetest.testPanic"); n != 1 {
+		b.Errorf("logged %d panics with their stack, want 1: %v", n, s.log.records)
+	}
+	if n := s.log.count(slog.LevelError, "panic", errPanic.Error()); n != 1 {
+		b.Errorf("logged %d panics with their value, want 1: %v", n, s.log.records)
+	}
+}

@@ -1,0 +1,61 @@
+package enginetest
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// Script is a handler of functions. Those that are nil do nothing, and input
+// is used up.
+type Script struct {
+	Opened     func(c *engine.Conn)
+	Received   func(c *engine.Conn, in []byte) (used int)
+	Ended      func(c *engine.Conn, in []byte)
+	Nudged     func(c *engine.Conn)
+	Closed     func(c *engine.Conn, why error)
+	DialFailed func(err error)
+}
+
+// lines answers each line with itself, one a call.
+func lines() *Script { return &Script{Received: answerLine} }
+
+func answerLine(c *engine.Conn, in []byte) int {
+	n := bytes.IndexByte(in, '\n') + 1
+	c.Write(in[:n])
+	return n
+}
+
+// echo answers with what it gets.
+func echo() *Script {
+	return &Script{Received: func(c *engine.Conn, in []byte) int {
+		c.Write(in)
+		return len(in)
+	}}
+}
+
+// frames answers messages, which begin with their length in four bytes, with
+// themselves.
+func frames() *Script {
+	return &Script{Received: func(c *engine.Conn, in []byte) int {
+		if len(in) < 4 {
+			return 0
+		}
+		n := 4 + int(binary.BigEndian.Uint32(in))
+		if len(in) < n {
+			return 0
+		}
+		c.Write(in[:n])
+		return n
+	}}
+}
+
+// pattern is n bytes that do not repeat soon.
+func pattern(n int) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = byte(i ^ i>>8 ^ i>>16)
+	}
+	return p
+}

@@ -1,0 +1,112 @@
+package enginetest
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// server is a running engine with its witness.
+type server struct {
+	engine.Engine
+	*witness
+	log *logbook
+}
+
+// with changes what an engine is started with.
+type with func(*engine.Config)
+
+// limited changes limits.
+func limited(f func(*engine.Limits)) with {
+	return func(cfg *engine.Config) { f(&cfg.Limits) }
+}
+
+// serve starts an engine that is stopped when the test ends.
+func (b *bench) serve(script *Script, changes ...with) *server {
+	b.Helper()
+	s := &server{witness: newWitness(b.T, script), log: &logbook{}}
+	cfg := engine.Config{
+		Network: "tcp", Addr: "127.0.0.1:0", Handler: s.witness,
+		Limits: Limits(), Loops: b.loops, Log: slog.New(s.log),
+	}
+	for _, change := range changes {
+		change(&cfg)
+	}
+	e, err := b.model.Start(cfg)
+	if err != nil {
+		b.Fatalf("Start: %v", err)
+	}
+	s.Engine = e
+	b.Cleanup(s.end)
+	return s
+}
+
+// end stops the engine and checks its books.
+func (s *server) end() {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.Stop(ctx); err != nil {
+		s.t.Errorf("Stop at the end: %v", err)
+	}
+	s.Wait()
+	s.checkBalance()
+	n := s.Counters()
+	if n.Open != 0 {
+		s.t.Errorf("%d connections are counted as open after Stop", n.Open)
+	}
+	if got := int(n.Accepted + n.Dialled); got != len(s.opened) {
+		s.t.Errorf("%d connections are counted as accepted or dialled, %d were opened", got, len(s.opened))
+	}
+}
+
+// wantBytesIn waits until the engine has received n bytes in all.
+func (s *server) wantBytesIn(n int) {
+	s.t.Helper()
+	eventually(s.t, fmt.Sprintf("not %d bytes received", n), func() bool {
+		return s.Counters().BytesIn >= int64(n)
+	})
+}
+
+// stop calls Stop in the background.
+func (s *server) stop(ctx context.Context) <-chan error {
+	done := make(chan error, 1)
+	go func() { done <- s.Stop(ctx) }()
+	return done
+}
+
+// logbook is a slog.Handler that keeps what is logged.
+type logbook struct {
+	mu      sync.Mutex
+	records []slog.Record
+}
+
+func (b *logbook) Enabled(context.Context, slog.Level) bool { return true }
+func (b *logbook) WithAttrs([]slog.Attr) slog.Handler       { return b }
+func (b *logbook) WithGroup(string) slog.Handler            { return b }
+
+func (b *logbook) Handle(_ context.Context, r slog.Record) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.records = append(b.records, r)
+	return nil
+}
+
+// count says how many records of a level have an attribute with a value that
+// contains part.
+func (b *logbook) count(level slog.Level, key, part string) (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, r := range b.records {
+		r.Attrs(func(a slog.Attr) bool {
+			if r.Level == level && a.Key == key && strings.Contains(a.Value.String(), part) {
+				n++
+			}
+			return true
+		})
+	}
+	return n
+}

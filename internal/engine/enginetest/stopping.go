@@ -1,0 +1,217 @@
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var stopCases = []testCase{
+	{"Stop with nothing open", stopWithNothing},
+	{"Stop with idle connections", stopWithIdle},
+	{"Stop with output owed to a slow reader", stopWhileOwing},
+	{"Stop with half a message received", stopInMessage},
+	{"Stop with a message on its way", stopWithUnreadInput},
+	{"Stop when its context ends", stopCutOff},
+	{"Stop twice", stopTwice},
+	{"Send and Dial after Stop", afterStop},
+}
+
+// background is a context for a Stop that is expected to come to its end.
+func background(b *bench) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	b.Cleanup(cancel)
+	return ctx
+}
+
+func wantStopped(b *bench, s *server, err error) {
+	b.Helper()
+	if err != nil {
+		b.Errorf("Stop: %v", err)
+	}
+	if n := s.Counters().Open; n != 0 {
+		b.Errorf("%d connections are open after Stop", n)
+	}
+	if nc, err := net.Dial("tcp", s.Addr().String()); err == nil {
+		nc.Close()
+		b.Error("connections are still accepted after Stop")
+	}
+}
+
+func stopWithNothing(b *bench) {
+	s := b.serve(&Script{})
+	waited := make(chan struct{})
+	go func() { s.Wait(); close(waited) }()
+	select {
+	case <-waited:
+		b.Error("Wait returned before Stop was called")
+	default:
+	}
+	wantStopped(b, s, s.Stop(background(b)))
+	receive(b.T, waited, "the return of Wait")
+}
+
+func stopWithIdle(b *bench) {
+	const n = 20
+	s := b.serve(lines())
+	clients := make([]*client, n)
+	for i := range clients {
+		clients[i] = s.dial()
+	}
+	clients[0].exchange("not all are fresh\n")
+	s.wantOpened(n)
+	done := s.stop(background(b))
+	for _, c := range clients {
+		c.expectEnd("")
+		c.Close()
+	}
+	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, n)...)
+}
+
+func stopWhileOwing(b *bench) {
+	const owed = 8 << 20
+	answer := pattern(owed)
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		if in[0] == 'g' {
+			c.Write(answer)
+		}
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 4 * owed }))
+	c, idle := s.dial(), s.dial()
+	c.smallBuffers()
+	c.send("g")
+	s.wantBytesIn(1)
+	s.wantOpened(2)
+	done := s.stop(background(b))
+	idle.expectEnd("") // Stop is under way
+	idle.Close()
+	c.expectEnd(string(answer))
+	c.Close()
+	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
+}
+
+func stopInMessage(b *bench) {
+	s := b.serve(lines())
+	c, idle := s.dial(), s.dial()
+	c.send("half a mess")
+	s.wantBytesIn(11)
+	s.wantOpened(2)
+	done := s.stop(background(b))
+	idle.expectEnd("")
+	idle.Close()
+	c.send("age\n")
+	c.expectEnd("half a message\n")
+	c.Close()
+	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
+}
+
+// stopWithUnreadInput stops when messages have been sent that the server may
+// not have read: either they are answered, or they are read by nobody, but the
+// client sees an orderly end and never half an answer.
+func stopWithUnreadInput(b *bench) {
+	s := b.serve(lines())
+	c := s.dial()
+	s.wantOpened(1)
+	messages := strings.Repeat("a line of some length\n", 500)
+	c.send(messages)
+	done := s.stop(background(b))
+	got, err := io.ReadAll(c)
+	if err != nil {
+		b.Errorf("client: %v after %d bytes, want an orderly end", err, len(got))
+	}
+	if !strings.HasPrefix(messages, string(got)) || len(got) > 0 && got[len(got)-1] != '\n' {
+		b.Errorf("client: got %s, want whole answers", brief(got))
+	}
+	c.Close()
+	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	s.wantClosed(engine.ErrServerClosed)
+}
+
+func stopCutOff(b *bench) {
+	const owed = 8 << 20
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		if in[0] == 'g' {
+			c.Write(make([]byte, owed))
+			return len(in)
+		}
+		return 0
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed }))
+	owing, half, idle := s.dial(), s.dial(), s.dial()
+	owing.smallBuffers()
+	owing.send("g")
+	half.send("half a message")
+	s.wantBytesIn(15)
+	s.wantOpened(3)
+	cause := errors.New("the test's patience ends")
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	done := s.stop(ctx)
+	idle.expectEnd("")
+	idle.Close()
+	s.wantClosed(engine.ErrServerClosed)
+	select {
+	case err := <-done:
+		b.Errorf("Stop returned %v while two connections were busy", err)
+	default:
+	}
+	cancel(cause)
+	if err := receive(b.T, done, "the return of Stop"); !errors.Is(err, cause) {
+		b.Errorf("Stop: %v, want the context's cause: %v", err, cause)
+	}
+	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed, engine.ErrServerClosed)
+	half.expectGone()
+	owing.expectGone()
+	wantStopped(b, s, nil)
+}
+
+func stopTwice(b *bench) {
+	s := b.serve(lines())
+	c, idle := s.dial(), s.dial()
+	c.send("half a message")
+	s.wantBytesIn(14)
+	s.wantOpened(2)
+	first := s.stop(background(b))
+	idle.expectEnd("")
+	idle.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	second := s.stop(ctx)
+	third := s.stop(background(b))
+	select {
+	case err := <-second:
+		b.Errorf("the second Stop returned %v while the first was waiting", err)
+	case <-third:
+		b.Error("the third Stop returned while the first was waiting")
+	default:
+	}
+	cancel()
+	if err := receive(b.T, second, "the return of the Stop whose context ended"); !errors.Is(err, context.Canceled) {
+		b.Errorf("the Stop whose context ended: %v, want %v", err, context.Canceled)
+	}
+	wantStopped(b, s, receive(b.T, first, "the return of the first Stop"))
+	wantStopped(b, s, receive(b.T, third, "the return of the third Stop"))
+	wantStopped(b, s, s.Stop(background(b)))
+	c.expectGone()
+}
+
+func afterStop(b *bench) {
+	s := b.serve(&Script{})
+	c := s.dial()
+	r := s.wantOpened(1)[0]
+	done := s.stop(background(b))
+	c.expectEnd("")
+	c.Close()
+	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantClosedRef(b, r)
+	err := s.Dial(engine.Dial{Target: listen(b.T).Addr().(*net.TCPAddr).AddrPort(), Count: 1})
+	if !errors.Is(err, engine.ErrClosed) {
+		b.Errorf("Dial after Stop: %v, want %v", err, engine.ErrClosed)
+	}
+}

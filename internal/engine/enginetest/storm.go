@@ -1,0 +1,86 @@
+package enginetest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var stormCases = []testCase{
+	{"storm of clients", storm},
+}
+
+// storm has clients that do everything that clients do, many at a time, while
+// one goes on as if nothing was.
+func storm(b *bench) {
+	const n, atOnce = 200, 25
+	s := b.serve(lines())
+	quiet := s.dial()
+	quiet.exchange("before\n")
+	var clients sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for i := range n {
+		slots <- struct{}{}
+		clients.Go(func() {
+			defer func() { <-slots }()
+			if err := runWild(b, s, rand.New(rand.NewPCG(uint64(i), 7))); err != nil {
+				b.Errorf("client %d: %v", i, err)
+			}
+		})
+		if i%20 == 0 {
+			quiet.exchange(fmt.Sprintf("during %d\n", i))
+		}
+	}
+	clients.Wait()
+	quiet.exchange("after\n")
+	quiet.Close()
+	s.wantOpened(n + 1)
+	for _, why := range s.closed(n + 1) {
+		if !errors.Is(why, io.EOF) && !errors.Is(why, syscall.ECONNRESET) && !errors.Is(why, engine.ErrMessageTooLong) {
+			b.Errorf("closed for %v", why)
+		}
+	}
+}
+
+// runWild is one client of the storm.
+func runWild(b *bench, s *server, dice *rand.Rand) error {
+	c, err := tryDial(b.T, s.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	var sent strings.Builder
+	for range dice.IntN(5) {
+		p := strings.Repeat("w", dice.IntN(300))
+		if dice.IntN(3) > 0 {
+			p += "\n"
+		}
+		if _, err := c.Write([]byte(p)); err != nil {
+			return err
+		}
+		sent.WriteString(p)
+	}
+	answers := sent.String()[:strings.LastIndexByte(sent.String(), '\n')+1]
+	switch dice.IntN(5) {
+	case 0: // closes; what it has not read makes that a reset
+	case 1:
+		c.reset()
+	case 2: // reads a part, and closes
+		return c.tryExpect(answers[:len(answers)/2])
+	case 3: // sends too much and leaves
+		_, _ = c.Write([]byte(strings.Repeat("x", 200<<10)))
+	case 4: // reads to the end
+		if err := c.CloseWrite(); err != nil {
+			return err
+		}
+		got, err := io.ReadAll(c)
+		return errors.Join(err, compare(got, []byte(answers)))
+	}
+	return nil
+}

@@ -1,0 +1,217 @@
+package enginetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// witness is the handler that the models see. It plays a script, keeps a
+// record of each connection, and holds the model to what must be so always:
+// calls for a connection come one at a time and in order, Opened first, Closed
+// last, each once; unused input comes again only with more behind it.
+type witness struct {
+	t      *testing.T
+	script *Script
+
+	mu     sync.Mutex
+	lives  map[engine.Ref]*life
+	opened []engine.Ref // in order
+	ended  int
+	whys   []error // of the closed ones, in order
+	failed []error // what DialFailed was told
+}
+
+// life is the record of one connection.
+type life struct {
+	busy    bool // a call is under way
+	ended   bool
+	closed  bool
+	refused int // length of the last offer, if none of it was used
+}
+
+func newWitness(t *testing.T, s *Script) *witness {
+	return &witness{t: t, script: s, lives: map[engine.Ref]*life{}}
+}
+
+// enter notes the start of a call and leave, which it returns, the end.
+func (w *witness) enter(c *engine.Conn, call string, note func(l *life)) (leave func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.lives[c.Ref()]
+	switch {
+	case l == nil && call != "Opened":
+		w.t.Errorf("%s without Opened", call)
+		l = &life{}
+	case l == nil:
+		l = &life{}
+		w.lives[c.Ref()] = l
+	case call == "Opened":
+		w.t.Error("Opened twice for a connection, or one Ref for two")
+	}
+	if l.busy {
+		w.t.Errorf("%s while another call for the connection is under way", call)
+	}
+	if l.closed {
+		w.t.Errorf("%s after Closed", call)
+	}
+	l.busy = true
+	note(l)
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		l.busy = false
+	}
+}
+
+func (w *witness) Opened(c *engine.Conn) {
+	defer w.enter(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+	if w.script.Opened != nil {
+		w.script.Opened(c)
+	}
+}
+
+func (w *witness) Received(c *engine.Conn, in []byte) (used int) {
+	var l *life
+	defer w.enter(c, "Received", func(life *life) {
+		l = life
+		switch {
+		case l.ended:
+			w.t.Error("Received after Ended")
+		case len(in) <= l.refused:
+			w.t.Errorf("Received offers %d bytes after %d were not used", len(in), l.refused)
+		}
+	})()
+	if used = len(in); w.script.Received != nil {
+		used = w.script.Received(c, in)
+	}
+	l.refused = 0
+	if used == 0 && !c.Paused() {
+		l.refused = len(in)
+	}
+	return used
+}
+
+func (w *witness) Ended(c *engine.Conn, in []byte) {
+	defer w.enter(c, "Ended", func(l *life) {
+		if l.ended {
+			w.t.Error("Ended twice")
+		}
+		if len(in) != l.refused {
+			w.t.Errorf("Ended with %d bytes unused, but the last offer left %d", len(in), l.refused)
+		}
+		l.ended = true
+		w.ended++
+	})()
+	if w.script.Ended != nil {
+		w.script.Ended(c, in)
+	}
+}
+
+func (w *witness) Nudged(c *engine.Conn) {
+	defer w.enter(c, "Nudged", func(*life) {})()
+	if w.script.Nudged != nil {
+		w.script.Nudged(c)
+	}
+}
+
+func (w *witness) Closed(c *engine.Conn, why error) {
+	var l *life
+	leave := w.enter(c, "Closed", func(life *life) { l = life })
+	defer func() {
+		leave()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		l.closed = true
+		w.whys = append(w.whys, why)
+	}()
+	if w.script.Closed != nil {
+		w.script.Closed(c, why)
+	}
+}
+
+func (w *witness) DialFailed(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.failed = append(w.failed, err)
+}
+
+// wantOpened waits for n connections to have been opened and gives their Refs.
+func (w *witness) wantOpened(n int) []engine.Ref {
+	w.t.Helper()
+	eventually(w.t, fmt.Sprintf("not %d connections opened", n), func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return len(w.opened) >= n
+	})
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.opened) > n {
+		w.t.Errorf("%d connections opened, want %d", len(w.opened), n)
+	}
+	return slices.Clone(w.opened)
+}
+
+// wantEnded waits for n connections to have ended.
+func (w *witness) wantEnded(n int) {
+	w.t.Helper()
+	eventually(w.t, fmt.Sprintf("not %d connections ended", n), func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.ended >= n
+	})
+}
+
+// wantClosed waits until as many connections have closed as there are reasons,
+// and checks those, in the order of closing.
+func (w *witness) wantClosed(whys ...error) {
+	w.t.Helper()
+	got := w.closed(len(whys))
+	if !slices.EqualFunc(got, whys, errors.Is) {
+		w.t.Errorf("closed for %v, want %v", got, whys)
+	}
+}
+
+// closed waits for n connections to have closed and gives the reasons.
+func (w *witness) closed(n int) []error {
+	w.t.Helper()
+	eventually(w.t, fmt.Sprintf("not %d connections closed", n), func() bool {
+		return len(w.reasons()) >= n
+	})
+	return w.reasons()
+}
+
+func (w *witness) reasons() []error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.whys)
+}
+
+// wantDialFailed waits for failed attempts to connect.
+func (w *witness) wantDialFailed(whys ...error) {
+	w.t.Helper()
+	var got []error
+	eventually(w.t, fmt.Sprintf("not %d dials failed", len(whys)), func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		got = slices.Clone(w.failed)
+		return len(got) >= len(whys)
+	})
+	if !slices.EqualFunc(got, whys, errors.Is) {
+		w.t.Errorf("dials failed for %v, want %v", got, whys)
+	}
+}
+
+// checkBalance checks at the end that every connection that was opened is
+// closed.
+func (w *witness) checkBalance() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.opened) != len(w.whys) {
+		w.t.Errorf("%d connections opened, %d closed", len(w.opened), len(w.whys))
+	}
+}

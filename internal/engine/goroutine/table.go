@@ -1,0 +1,54 @@
+package goroutine
+
+import "github.com/myriad-go/myriad/internal/engine"
+
+// tableChunk is how many entries a table grows by.
+const tableChunk = 512
+
+// table holds connections by slot. It grows by chunks: copying a large table
+// would leave its old room as garbage. The group's lock guards it.
+type table struct {
+	chunks []*[tableChunk]*conn
+	free   []uint32
+	used   int
+}
+
+// put gives a connection the first free slot.
+func (t *table) put(c *conn, h *engine.Host) {
+	if len(t.free) == 0 {
+		first := uint32(len(t.chunks)) * tableChunk
+		t.chunks = append(t.chunks, new([tableChunk]*conn))
+		for i := uint32(tableChunk); i > 0; i-- {
+			t.free = append(t.free, first+i-1)
+		}
+	}
+	last := len(t.free) - 1
+	slot := t.free[last]
+	t.free = t.free[:last]
+	t.used++
+	c.Bind(h, slot)
+	t.chunks[slot/tableChunk][slot%tableChunk] = c
+}
+
+// get finds who has a slot now; nil if nobody has.
+func (t *table) get(slot uint32) *conn { return t.chunks[slot/tableChunk][slot%tableChunk] }
+
+// drop frees a slot.
+func (t *table) drop(slot uint32) {
+	t.chunks[slot/tableChunk][slot%tableChunk] = nil
+	t.free = append(t.free, slot)
+	t.used--
+}
+
+// all lists the connections.
+func (t *table) all() []*conn {
+	conns := make([]*conn, 0, t.used)
+	for _, chunk := range t.chunks {
+		for _, c := range chunk {
+			if c != nil {
+				conns = append(conns, c)
+			}
+		}
+	}
+	return conns
+}

@@ -1,0 +1,76 @@
+package load
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestValidate(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Config)
+		want   string // "" for no error
+	}{
+		"defaults":           {func(c *Config) {}, ""},
+		"no host":            {func(c *Config) { c.Target = ":9000" }, ""},
+		"IPv6":               {func(c *Config) { c.Target, c.Sources = "[::1]:9000", addrs("::1") }, ""},
+		"name":               {func(c *Config) { c.Target, c.Sources = "localhost:http", addrs("::1") }, ""},
+		"largest":            {func(c *Config) { c.Size, c.Pipeline = MaxMessage, 64 }, ""},
+		"one byte":           {func(c *Config) { c.Message = []byte("x") }, ""},
+		"messages":           {func(c *Config) { c.Messages = 1 }, ""},
+		"no target":          {func(c *Config) { c.Target = "" }, "expected host:port"},
+		"no port":            {func(c *Config) { c.Target = "localhost" }, "expected host:port"},
+		"port 0":             {func(c *Config) { c.Target = "localhost:0" }, "expected host:port"},
+		"connections":        {func(c *Config) { c.Connections = -1 }, "connections of -1; expected 1 to"},
+		"many connections":   {func(c *Config) { c.Connections = 1 << 30 }, "expected 1 to"},
+		"rate":               {func(c *Config) { c.ConnectRate = -1 }, "connect rate of -1"},
+		"pipeline":           {func(c *Config) { c.Pipeline = 1025 }, "expected 1 to 1024"},
+		"loops":              {func(c *Config) { c.Loops = -2 }, "loops of -2"},
+		"size":               {func(c *Config) { c.Size = 1 }, "expected 2 to 1048576"},
+		"large":              {func(c *Config) { c.Size = MaxMessage + 1 }, "expected 2 to"},
+		"empty message":      {func(c *Config) { c.Message = []byte{} }, "message of 0 bytes"},
+		"message and size":   {func(c *Config) { c.Message, c.Size = []byte("x"), 1 }, "one of the two"},
+		"bytes in flight":    {func(c *Config) { c.Size, c.Pipeline = MaxMessage, 65 }, "in flight on a connection"},
+		"in flight":          {func(c *Config) { c.Connections, c.Pipeline = 1_000_000, 1000 }, "messages in flight"},
+		"negative messages":  {func(c *Config) { c.Messages = -1 }, "-1 messages"},
+		"messages and time":  {func(c *Config) { c.Messages, c.Duration = 1, 1 }, "or times"},
+		"messages, warm-up":  {func(c *Config) { c.Messages, c.Warmup = 1, 1 }, "or times"},
+		"negative time":      {func(c *Config) { c.HoldAfter = -1 }, "hold after the traffic of -1ns"},
+		"long time":          {func(c *Config) { c.Duration = 1 << 62 }, "duration of"},
+		"source not set":     {func(c *Config) { c.Sources = []netip.Addr{{}} }, "source address is not set"},
+		"source's family":    {func(c *Config) { c.Sources = addrs("::1") }, "both to be IPv4"},
+		"unlimited patience": {func(c *Config) { c.Drain = maxTime + time.Second }, "drain of"},
+	} {
+		c := Config{Target: "127.0.0.1:9000"}
+		test.change(&c)
+		err := c.Validate()
+		switch {
+		case test.want == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)):
+			t.Errorf("%s: got %v, want an error with %q", name, err, test.want)
+		}
+	}
+}
+
+func TestRunChecksFirst(t *testing.T) {
+	for name, test := range map[string]struct {
+		cfg  Config
+		want string
+	}{
+		"configuration": {Config{}, "expected host:port"},
+		"model":         {Config{Target: "127.0.0.1:9000", Model: "magic"}, `"magic"; expected one of`},
+		"descriptors":   {Config{Target: "127.0.0.1:9000", Connections: maxConnections}, "RLIMIT_NOFILE"},
+		"port":          {Config{Target: "127.0.0.1:nosuchport"}, "port of target"},
+		"family":        {Config{Target: ":9000", Sources: addrs("::1")}, "both to be IPv4"},
+	} {
+		if name == "descriptors" && checkDescriptors(maxConnections) == nil {
+			continue // any number is allowed here
+		}
+		r, err := Run(t.Context(), test.cfg)
+		if r != nil || err == nil || !strings.Contains(err.Error(), test.want) {
+			t.Errorf("%s: got %v, %v, want an error with %q", name, r, err, test.want)
+		}
+	}
+}

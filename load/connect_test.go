@@ -1,0 +1,179 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// fakeEngine counts dials and calls back when asked to.
+type fakeEngine struct {
+	engine.Engine
+	full    int // answer that many dials with ErrFull
+	dialled []engine.Dial
+	onDial  func(engine.Dial)
+}
+
+func (f *fakeEngine) Dial(d engine.Dial) error {
+	if f.full > 0 {
+		f.full--
+		return engine.ErrFull
+	}
+	f.dialled = append(f.dialled, d)
+	if f.onDial != nil {
+		f.onDial(d)
+	}
+	return nil
+}
+
+func (f *fakeEngine) Loops() int { return 1 }
+
+// count is how many connections were asked for.
+func (f *fakeEngine) count() (n int) {
+	for _, d := range f.dialled {
+		n += d.Count
+	}
+	return n
+}
+
+var target = netip.MustParseAddrPort("192.0.2.1:9000")
+
+// TestPacing starts connections by the clock of a bubble: what is due is exact
+// at every tick.
+func TestPacing(t *testing.T) {
+	for _, rate := range []int{1, 2000, 5000, 300_000} {
+		synctest.Test(t, func(t *testing.T) {
+			begin := time.Now()
+			var f fakeEngine
+			f.onDial = func(engine.Dial) {
+				if got, most := f.count(), 1+int(time.Since(begin).Seconds()*float64(rate)); got > most {
+					t.Fatalf("rate %d: %d started after %v, want at most %d", rate, got, time.Since(begin), most)
+				}
+			}
+			d := dialer{engine: &f, target: target, sources: []source{{count: 3 * rate}}, rate: rate, loops: 1,
+				settled: func() int64 { return int64(f.count()) }}
+			if err := d.run(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			// The first one is due at once, the last a step before 3 s.
+			least := 3*time.Second - 2*time.Second/time.Duration(rate)
+			if took := time.Since(begin); f.count() != 3*rate || took < least || took > 3*time.Second+dialEvery {
+				t.Errorf("rate %d: %d started in %v, want %d in 3 s", rate, f.count(), took, 3*rate)
+			}
+		})
+	}
+}
+
+// TestHalfOpen starts no more than are allowed to be under way.
+func TestHalfOpen(t *testing.T) {
+	for rate, want := range map[int]int{0: halfOpen, 400: halfOpen, 5000: 5000} {
+		synctest.Test(t, func(t *testing.T) {
+			var f fakeEngine
+			d := dialer{engine: &f, target: target, sources: []source{{count: 10_000}}, rate: rate, loops: 1,
+				settled: func() int64 { return 0 }}
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			if err := d.run(ctx); !errors.Is(err, context.DeadlineExceeded) || f.count() != want {
+				t.Errorf("rate %d: %d started, %v, want %d", rate, f.count(), err, want)
+			}
+		})
+	}
+}
+
+// TestMailboxFull tries again, and deals out to all loops and sources.
+func TestMailboxFull(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := fakeEngine{full: 3}
+		d := dialer{engine: &f, target: target, loops: 3, settled: func() int64 { return int64(f.count()) },
+			sources: planSources(target.Addr(), 100, addrs("192.0.2.7", "192.0.2.8"), 0)}
+		if err := d.run(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		perSource := map[netip.Addr]int{}
+		for _, e := range f.dialled {
+			perSource[e.Source] += e.Count
+			if e.Target != target || e.Count > 171 {
+				t.Errorf("dialled %+v", e)
+			}
+		}
+		if perSource[netip.MustParseAddr("192.0.2.7")] != 50 || perSource[netip.MustParseAddr("192.0.2.8")] != 50 {
+			t.Errorf("per source %v", perSource)
+		}
+	})
+}
+
+// fakeRun is a run on a fake engine.
+func fakeRun(cfg Config, f *fakeEngine) *run {
+	r := newRun(cfg.filled(), target)
+	r.use(f)
+	r.second = time.NewTicker(progressEvery)
+	return r
+}
+
+// TestConnectStall gives up attempts that come to nothing, and turns away a
+// connection that is established after all.
+func TestConnectStall(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{}
+		r := fakeRun(Config{Connections: 1000, ConnectTimeout: 3 * time.Second}, f)
+		defer r.second.Stop()
+		f.onDial = func(engine.Dial) { r.traffic.DialFailed(errors.New("no")) }
+		begin := time.Now()
+		if err := r.connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(begin); took < 3*time.Second || took > 4*time.Second {
+			t.Errorf("took %v", took)
+		}
+		got := r.result(r.sum())
+		failed := int64(len(f.dialled))
+		if got.ConnectErrors["no"] != failed || got.ConnectErrors["not established within 3s"] != 1000-failed {
+			t.Errorf("got %v, with %d failed", got.ConnectErrors, failed)
+		}
+		r.traffic.DialFailed(errors.New("late"))
+		if n := r.traffic.faults.failures(); n != 1000 {
+			t.Errorf("%d failed, want 1000", n)
+		}
+		c := openConn(r.traffic)
+		if c.Next() != engine.Close || r.sum().opened != 0 {
+			t.Error("a late connection was taken")
+		}
+	})
+}
+
+// TestSlowRate is no stall.
+func TestSlowRate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{}
+		r := fakeRun(Config{Connections: 5, ConnectRate: 1, ConnectTimeout: time.Millisecond}, f)
+		defer r.second.Stop()
+		f.onDial = func(engine.Dial) { openConn(r.traffic) }
+		if err := r.connect(t.Context()); err != nil || r.sum().opened != 5 {
+			t.Errorf("%d opened, %v", r.sum().opened, err)
+		}
+		if r.connected < 3990*time.Millisecond || r.connected > 4010*time.Millisecond {
+			t.Errorf("connecting took %v, want 4 s", r.connected)
+		}
+	})
+}
+
+// openConn opens a connection of a handler without an engine.
+func openConn(t *traffic) *engine.Conn {
+	c := &engine.Conn{}
+	c.Bind(&engine.Host{
+		Handler:  t,
+		Limits:   engine.Limits{MaxMessage: 1 << 20, MaxUnsent: 1 << 30},
+		Log:      slog.New(slog.DiscardHandler),
+		Buffers:  &engine.FreeList{},
+		Counters: &engine.Counters{},
+		Now:      engine.Since,
+	}, 0)
+	c.Open(target, true)
+	return c
+}

@@ -1,0 +1,144 @@
+package load
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"reflect"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+func example() *Result {
+	return &Result{
+		Target: "127.0.0.1:9000", Model: "epoll", CPUs: 1,
+		Connections: 1000, Connected: 998, ConnectTime: 499 * time.Millisecond,
+		ConnectErrors: map[string]int64{"connection refused": 2},
+		Pipeline:      1, MessageSize: 64, Window: 10 * time.Second,
+		Sent: 1_234_567, Answered: 1_234_560, BytesSent: 79_012_288, BytesReceived: 79_011_840,
+		Latency: Latency{Count: 1_234_560, Min: 21_345, Mean: 8_081_234, P50: 8_000_000, P90: 9_000_000, P99: 12_345_678, P999: 20_000_000, Max: 31_415_926},
+		UserCPU: 3 * time.Second, SystemCPU: 6600 * time.Millisecond,
+		Lost: map[string]int64{"closed by the server": 1, "connection reset by peer": 2},
+	}
+}
+
+func TestWriteText(t *testing.T) {
+	var b strings.Builder
+	if err := example().WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	want := `target     127.0.0.1:9000
+connected  998 of 1,000 in 499ms, 2,000/s
+failed     2 × connection refused
+messages   64 bytes, 1 in flight a connection
+sent       1,234,567, 79,012,288 bytes
+answered   1,234,560, 79,011,840 bytes
+rate       123,456/s over 10s
+latency    mean 8.08ms, min 21.3µs, max 31.4ms
+           50% 8ms, 90% 9ms, 99% 12.3ms, 99.9% 20ms
+in flight  998 of 998 (rate × mean latency)
+generator  epoll, user 3s, system 6.6s, 96% of 1 CPU: the generator was the bottleneck
+lost       2 × connection reset by peer, 1 × closed by the server
+`
+	if b.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
+
+func TestVerdicts(t *testing.T) {
+	r := example()
+	r.Latency.Mean, r.SystemCPU, r.Mismatched, r.Unanswered = time.Millisecond, 0, 3, 1234
+	r.FirstMismatch = &Mismatch{Connection: 7, Message: 2, Byte: 40, Want: `"a"`, Got: `"b"`}
+	var b strings.Builder
+	if err := r.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"in flight   123 of 998 (rate × mean latency): not all connections were loaded all the time\n",
+		"30% of 1 CPU\n",
+		"wrong       answers on 3 connections; first: connection 7, message 2, byte 40: got \"b\", want \"a\"\n",
+		"unanswered  1,234\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("no %q in\n%s", want, b.String())
+		}
+	}
+}
+
+func TestJSON(t *testing.T) {
+	want := Event{Phase: Done, Snapshot: Snapshot{1, 2, 3, 4}, Result: example()}
+	want.Result.FirstMismatch = &Mismatch{Got: `"\xff"`}
+	text, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Event
+	if err := json.Unmarshal(text, &got); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, %v", got, err)
+	}
+}
+
+func TestErr(t *testing.T) {
+	for want, r := range map[string]Result{
+		"":                       {Connected: 1, ConnectErrors: map[string]int64{"timed out": 1}},
+		"no connection to a:1":   {Target: "a:1"},
+		"a:1: 3 × timed out":     {Target: "a:1", ConnectErrors: map[string]int64{"timed out": 3}},
+		"lost: 1 × timed out":    {Connected: 1, Lost: map[string]int64{"timed out": 1}},
+		"without an answer: 1":   {Connected: 1, Unanswered: 1},
+		"wrong answers on 1 of ": {Connected: 1, Mismatched: 1, FirstMismatch: &Mismatch{}, Unanswered: 1},
+	} {
+		if err := r.Err(); (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}
+
+func TestCause(t *testing.T) {
+	refused := &net.OpError{Op: "dial", Addr: &net.TCPAddr{Port: 1}, Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for _, test := range []struct {
+		err  error
+		want string
+	}{
+		{refused, syscall.ECONNREFUSED.Error()},
+		{syscall.ECONNREFUSED, syscall.ECONNREFUSED.Error()},
+		{fmt.Errorf("x: %w", io.EOF), "closed by the server"},
+		{&net.OpError{Op: "dial", Addr: &net.TCPAddr{Port: 1}, Err: errors.New("odd")}, "odd"},
+		{os.ErrDeadlineExceeded, "timed out"},
+		{errors.New("other"), "other"},
+		{nil, "closed"},
+	} {
+		if got := cause(test.err); got != test.want {
+			t.Errorf("%v: got %q, want %q", test.err, got, test.want)
+		}
+	}
+}
+
+// TestCausesBound has more causes than are kept apart.
+func TestCausesBound(t *testing.T) {
+	var c causes
+	for i := range 3 * maxCauses {
+		c.add(fmt.Sprint(i), 1)
+	}
+	c.add("0", 1)
+	if len(c) != maxCauses+1 || c["0"] != 2 || c["other causes"] != 2*maxCauses {
+		t.Errorf("%d causes, %d of the first, %d others", len(c), c["0"], c["other causes"])
+	}
+}
+
+func TestGroupAndRound(t *testing.T) {
+	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1000: "-1,000", -100: "-100", 1234567: "1,234,567"} {
+		if got := group(n); got != want {
+			t.Errorf("%d: got %s", n, got)
+		}
+	}
+	for d, want := range map[time.Duration]string{999: "999ns", 1234567: "1.23ms", 61234 * time.Millisecond: "1m1.2s"} {
+		if got := round(d).String(); got != want {
+			t.Errorf("%v: got %s, want %s", d, got, want)
+		}
+	}
+}

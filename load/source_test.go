@@ -1,0 +1,66 @@
+package load
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+)
+
+func TestPlanSources(t *testing.T) {
+	one := func(text string, count int) source { return source{netip.MustParseAddr(text), count} }
+	for name, test := range map[string]struct {
+		target      string
+		connections int
+		given       []netip.Addr
+		most        int
+		want        []source
+	}{
+		"one is enough": {"127.0.0.1", 20_000, nil, 20_000, []source{{count: 20_000}}},
+		"three": {"127.0.0.1", 50_000, nil, 20_000, []source{
+			one("127.0.0.1", 16_667), one("127.0.0.2", 16_667), one("127.0.0.3", 16_666)}},
+		"narrow range":  {"127.0.0.9", 5, nil, 3, []source{one("127.0.0.1", 3), one("127.0.0.2", 2)}},
+		"no loopback":   {"192.0.2.1", 50_000, nil, 20_000, []source{{count: 50_000}}},
+		"IPv6 loopback": {"::1", 50_000, nil, 20_000, []source{{count: 50_000}}},
+		"no room known": {"127.0.0.1", 50_000, nil, 0, []source{{count: 50_000}}},
+		"given": {"127.0.0.1", 50_000, addrs("127.0.0.7", "127.0.0.8"), 20_000, []source{
+			one("127.0.0.7", 25_000), one("127.0.0.8", 25_000)}},
+		"more than connections": {"192.0.2.1", 2, addrs("192.0.2.7", "192.0.2.8", "192.0.2.9"), 20_000, []source{
+			one("192.0.2.7", 1), one("192.0.2.8", 1)}},
+	} {
+		if got := planSources(netip.MustParseAddr(test.target), test.connections, test.given, test.most); !slices.Equal(got, test.want) {
+			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
+	}
+}
+
+func TestLoopbacks(t *testing.T) {
+	seen := map[netip.Addr]bool{}
+	for _, a := range loopbacks(70_000) {
+		last := a.As4()[3]
+		if !a.IsLoopback() || last == 0 || last == 255 || seen[a] {
+			t.Fatalf("address %v", a)
+		}
+		seen[a] = true
+	}
+	if got := loopbacks(255)[254]; got != netip.MustParseAddr("127.0.1.1") {
+		t.Errorf("the 255th is %v", got)
+	}
+}
+
+func TestRoomIn(t *testing.T) {
+	for text, want := range map[string]int{
+		"32768\t60999\n": perSource,
+		"44620 48715\n":  3072,
+		"5 5":            perSource,
+		"x":              perSource,
+		"100 101":        1,
+	} {
+		if got := roomIn([]byte(text), nil); got != want {
+			t.Errorf("%q: got %d, want %d", text, got, want)
+		}
+	}
+	if got := roomIn(nil, errors.New("no file")); got != perSource {
+		t.Errorf("without a file: %d", got)
+	}
+}

@@ -1,0 +1,144 @@
+package load
+
+import (
+	"math"
+	"sync"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// TestLinkSize holds down what a connection costs beside the engine's part;
+// the time of its message in flight makes it 56 bytes.
+func TestLinkSize(t *testing.T) {
+	if got := unsafe.Sizeof(link{}); got > 48 {
+		t.Errorf("a link is %d bytes, want at most 48", got)
+	}
+}
+
+// TestLinks gives links to many at once: each its own, as many as asked for.
+func TestLinks(t *testing.T) {
+	const shards, each = 5, 321
+	slab := newSlab(shards*each, 3, shards)
+	var all []*shard
+	var wait sync.WaitGroup
+	for range shards {
+		s := &shard{}
+		all = append(all, s)
+		wait.Go(func() {
+			for range each {
+				if l := s.newLink(slab, engine.Ref{}, 1); l == nil {
+					t.Error("no link left")
+				} else {
+					l.answered++
+				}
+			}
+		})
+	}
+	wait.Wait()
+	used := 0
+	for i, l := range slab.links {
+		used += int(l.answered)
+		if l.answered > 1 || l.answered == 1 && int(l.id) != i {
+			t.Errorf("link %d: %+v", i, l)
+		}
+	}
+	if sum := sumOf(all); used != shards*each || sum.opened != shards*each {
+		t.Errorf("%d links used, %d counted", used, sum.opened)
+	}
+	if slab.ring != 4 {
+		t.Errorf("a ring of %d for 3 in flight", slab.ring)
+	}
+	for all[0].newLink(slab, engine.Ref{}, 1) != nil {
+		used++
+	}
+	if used > len(slab.links) {
+		t.Errorf("%d links given of %d", used, len(slab.links))
+	}
+}
+
+// TestWindow has answers before, in and after the window, on a connection
+// without an engine.
+func TestWindow(t *testing.T) {
+	for name, test := range map[string]struct {
+		from, until    time.Duration
+		sent, answered int64
+	}{
+		"before": {math.MaxInt64 - 1, math.MaxInt64, 0, 0},
+		"in":     {0, math.MaxInt64, 8, 6},
+	} {
+		tr := newTraffic(Config{Pipeline: 2, Size: 64})
+		tr.serve(1, 1)
+		c := openConn(tr)
+		tr.window(test.from, test.until)
+		tr.Nudged(c)
+		tr.Nudged(c) // starts nothing again
+		for range 3 {
+			echoBack(c)
+		}
+		s := sumOf(tr.shards)
+		if s.whole != (tally{8, 6, 6 * 64}) || s.window.sent != test.sent || s.window.answered != test.answered {
+			t.Errorf("%s: got %+v", name, s)
+		}
+		if got := latencyOf(tr.shards).Count; got != test.answered {
+			t.Errorf("%s: %d latencies", name, got)
+		}
+		tr.endWindow()
+		echoBack(c)
+		if s := sumOf(tr.shards); s.whole.sent != 8 || s.whole.answered != 8 || s.window.answered != test.answered || s.flying() != 0 {
+			t.Errorf("%s, after the end: got %+v", name, s)
+		}
+	}
+}
+
+// echoBack sends a connection its output.
+func echoBack(c *engine.Conn) {
+	out := append([]byte(nil), c.Output()...)
+	c.Sent(len(out))
+	c.Arrived(out)
+}
+
+// TestLatency reads known times off the ring: each answer's own.
+func TestLatency(t *testing.T) {
+	tr := newTraffic(Config{Pipeline: 3, Size: 64})
+	tr.serve(1, 1)
+	tr.window(0, math.MaxInt64)
+	l := tr.shards[0].newLink(tr.slab, engine.Ref{}, 0)
+	for k := range uint64(7) {
+		*tr.slab.sentAt(l, k) = time.Duration(k+1) * time.Second
+		if k >= 2 {
+			tr.account(l, progress{now: 10 * time.Second, first: k - 2, answers: 1})
+		}
+	}
+	got := latencyOf(tr.shards)
+	near := func(got, want time.Duration) bool { return (got - want).Abs() <= want/1000 }
+	if got.Count != 5 || !near(got.Min, 5*time.Second) || !near(got.P50, 7*time.Second) || !near(got.Max, 9*time.Second) || !near(got.Mean, 7*time.Second) {
+		t.Errorf("got %+v, want 5 to 9 s", got)
+	}
+	tr.account(l, progress{now: time.Hour, first: 4, answers: 1})
+	if got := latencyOf(tr.shards); !near(got.Max, maxLatency) {
+		t.Errorf("a longer one is %v, want %v", got.Max, maxLatency)
+	}
+}
+
+// BenchmarkMessage is what a message costs the generator beside the engine's
+// system calls.
+func BenchmarkMessage(b *testing.B) {
+	tr := newTraffic(Config{Pipeline: 1, Size: 64})
+	tr.serve(1, 1)
+	tr.window(0, math.MaxInt64)
+	c := openConn(tr)
+	tr.Nudged(c)
+	answer := make([]byte, 64)
+	b.ReportAllocs()
+	for b.Loop() {
+		copy(answer, c.Output())
+		c.Sent(64)
+		c.Arrived(answer)
+	}
+	if got := sumOf(tr.shards).whole.answered; got != int64(b.N) {
+		b.Fatalf("%d answers to %d messages", got, b.N)
+	}
+}
