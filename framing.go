@@ -139,7 +139,7 @@ func (f *framer) receiveLines(c *Conn, in []byte) (used int) {
 
 func trimCR(line []byte) []byte {
 	if n := len(line) - 1; n >= 0 && line[n] == '\r' {
-		return line[:n]
+		return line[:n:n]
 	}
 	return line
 }

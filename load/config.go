@@ -48,9 +48,9 @@ type Config struct {
 	ConnectTimeout time.Duration
 	// Sources are the local addresses to connect from, in equal parts.
 	// Default: the kernel's choice; but on Linux, for a target within
-	// 127.0.0.0/8 and more connections than one address has ports for, as
-	// many addresses of 127.0.0.0/8 as are needed, at most 20,000
-	// connections each.
+	// 127.0.0.0/8, as many addresses of 127.0.0.0/8 as are needed for none
+	// to use more than a quarter of the ephemeral ports, nor more than
+	// 20,000: about 7,000 connections each with the usual port range.
 	Sources []netip.Addr
 
 	// Message is what to send and to expect back, 1 byte to MaxMessage. A
@@ -91,10 +91,12 @@ type Config struct {
 	// sees as "connection reset by peer".
 	Graceful bool
 
-	// Observe is told of the run as it goes on, a Progress event a second
-	// included. Run calls it on its own goroutine, so never concurrently,
-	// and does not go on before it returns. Default nil.
+	// Observe is told of the run as it goes on. Run calls it on its own
+	// goroutine, so never concurrently, and does not go on before it
+	// returns. Default nil.
 	Observe func(Event)
+	// ProgressEvery is the time between Progress events. Default 1 s.
+	ProgressEvery time.Duration
 }
 
 // Validate says what is wrong with the configuration, nil if nothing is. It
@@ -116,6 +118,7 @@ func (c Config) filled() Config {
 	setDefault(&c.Pipeline, 1)
 	setDefault(&c.Drain, 5*time.Second)
 	setDefault(&c.Loops, 1)
+	setDefault(&c.ProgressEvery, time.Second)
 	if c.Message == nil {
 		setDefault(&c.Size, 64)
 	}
@@ -209,6 +212,7 @@ func (c Config) checkTimes() error {
 		{"hold before the traffic", c.HoldBefore},
 		{"hold after the traffic", c.HoldAfter},
 		{"drain", c.Drain},
+		{"time between progress events", c.ProgressEvery},
 	} {
 		if f.got < 0 || f.got > maxTime {
 			return fmt.Errorf("load: %s of %v; expected 0 to %v", f.name, f.got, maxTime)

@@ -112,7 +112,7 @@ func TestMailboxFull(t *testing.T) {
 func fakeRun(cfg Config, f *fakeEngine) *run {
 	r := newRun(cfg.filled(), target)
 	r.use(f)
-	r.second = time.NewTicker(progressEvery)
+	r.report = time.NewTicker(time.Second)
 	return r
 }
 
@@ -122,7 +122,7 @@ func TestConnectStall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{}
 		r := fakeRun(Config{Connections: 1000, ConnectTimeout: 3 * time.Second}, f)
-		defer r.second.Stop()
+		defer r.report.Stop()
 		f.onDial = func(engine.Dial) { r.traffic.DialFailed(errors.New("no")) }
 		begin := time.Now()
 		if err := r.connect(t.Context()); err != nil {
@@ -152,7 +152,7 @@ func TestSlowRate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fakeEngine{}
 		r := fakeRun(Config{Connections: 5, ConnectRate: 1, ConnectTimeout: time.Millisecond}, f)
-		defer r.second.Stop()
+		defer r.report.Stop()
 		f.onDial = func(engine.Dial) { openConn(r.traffic) }
 		if err := r.connect(t.Context()); err != nil || r.sum().opened != 5 {
 			t.Errorf("%d opened, %v", r.sum().opened, err)

@@ -13,7 +13,8 @@ const (
 	// Exchanged: every connection has exchanged the asked number of
 	// messages (only where Config.Messages is set).
 	Exchanged Phase = "exchanged"
-	// Progress: a second has passed; Snapshot says how far the run is.
+	// Progress: a second, or Config.ProgressEvery, has passed; Snapshot says
+	// how far the run is.
 	Progress Phase = "progress"
 	// Done: all connections are closed; Result is set.
 	Done Phase = "done"

@@ -16,8 +16,6 @@ import (
 const (
 	// pollEvery is how often Run's goroutine looks how far a phase is.
 	pollEvery = 10 * time.Millisecond
-	// progressEvery is how often it tells of that.
-	progressEvery = time.Second
 	// closeTimeout bounds closing in order, for all connections together.
 	closeTimeout = 5 * time.Second
 	// cancelDrain is the longest that a run whose context has ended waits
@@ -73,7 +71,7 @@ type run struct {
 	engine  engine.Engine
 	traffic *traffic
 	dialer  dialer
-	second  *time.Ticker
+	report  *time.Ticker // when to tell of the progress
 
 	connected time.Duration // how long connecting took
 	window    time.Duration
@@ -128,8 +126,8 @@ func (r *run) engineConfig() engine.Config {
 
 // run goes through the phases and closes, whatever happens in them.
 func (r *run) run(ctx context.Context) (*Result, error) {
-	r.second = time.NewTicker(progressEvery)
-	defer r.second.Stop()
+	r.report = time.NewTicker(r.cfg.ProgressEvery)
+	defer r.report.Stop()
 	err := r.phases(ctx)
 	end := r.sum()
 	r.close()
@@ -170,7 +168,7 @@ func (r *run) await(ctx context.Context, w wait) error {
 			return context.Cause(ctx)
 		case <-over:
 			return nil
-		case <-r.second.C:
+		case <-r.report.C:
 			r.tell(Event{Phase: Progress})
 		case <-poll.C:
 		}

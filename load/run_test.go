@@ -230,20 +230,21 @@ func TestSources(t *testing.T) {
 	})
 }
 
-// TestCancel ends the context in each phase: when the event comes, or at once.
+// TestCancel ends the context in each phase.
 func TestCancel(t *testing.T) {
 	t.Parallel()
 	cause := errors.New("enough")
+	at := func(p Phase) func(Event) bool { return func(e Event) bool { return e.Phase == p } }
 	for name, test := range map[string]struct {
-		at  Phase
-		cfg Config
+		when func(Event) bool
+		cfg  Config
 	}{
-		"connecting": {Progress, Config{ConnectRate: 1, Connections: 100}},
-		"hold":       {Connected, Config{HoldBefore: time.Hour}},
-		"warm-up":    {Progress, Config{Warmup: time.Hour}},
-		"window":     {Measuring, Config{Duration: time.Hour}},
-		"messages":   {Measuring, Config{Messages: 1 << 40}},
-		"hold after": {Measured, Config{Messages: 1, HoldAfter: time.Hour}},
+		"connecting": {func(e Event) bool { return e.Snapshot.Open > 0 }, Config{ConnectRate: 1, Connections: 100}},
+		"hold":       {at(Connected), Config{HoldBefore: time.Hour}},
+		"warm-up":    {func(e Event) bool { return e.Snapshot.Sent > 0 }, Config{Warmup: time.Hour}},
+		"window":     {at(Measuring), Config{Duration: time.Hour}},
+		"messages":   {at(Measuring), Config{Messages: 1 << 40}},
+		"hold after": {at(Measured), Config{Messages: 1, HoldAfter: time.Hour}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -253,9 +254,10 @@ func TestCancel(t *testing.T) {
 				cfg := test.cfg
 				cfg.Target, cfg.Model = serve(t, echo).addr(), model
 				setDefault(&cfg.Connections, 10)
+				cfg.ProgressEvery = 10 * time.Millisecond
 				var done bool
 				cfg.Observe = func(e Event) {
-					if e.Phase == test.at {
+					if test.when(e) {
 						cancel(cause)
 					}
 					done = e.Phase == Done && e.Result != nil
@@ -280,6 +282,7 @@ func TestCancelWithoutAnswers(t *testing.T) {
 	defer cancel()
 	r, err := Run(ctx, Config{
 		Target: serve(t, silent).addr(), Connections: 2, Duration: time.Hour, Drain: 20 * time.Millisecond,
+		ProgressEvery: 10 * time.Millisecond,
 		Observe: func(e Event) {
 			if e.Phase == Progress && e.Snapshot.Sent == 2 {
 				cancel()

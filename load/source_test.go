@@ -50,8 +50,10 @@ func TestLoopbacks(t *testing.T) {
 
 func TestRoomIn(t *testing.T) {
 	for text, want := range map[string]int{
-		"32768\t60999\n": perSource,
-		"44620 48715\n":  3072,
+		"32768\t60999\n": 7058,
+		"1024 65535":     16_128,
+		"1 65535 0 0\n":  16_383,
+		"44620 48715\n":  1024,
 		"5 5":            perSource,
 		"x":              perSource,
 		"100 101":        1,

@@ -224,8 +224,21 @@ func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
 		return
 	}
-	c.state |= closing
 	c.mark.next()
+	c.setClosing(why)
+}
+
+// retire starts to close in order: not while mail is on its way.
+func (c *Conn) retire(why error) bool {
+	if !c.mark.retire() {
+		return false
+	}
+	c.setClosing(why)
+	return true
+}
+
+func (c *Conn) setClosing(why error) {
+	c.state |= closing
 	c.end = &ending{why: why, due: c.host.Now() + c.host.Limits.CloseTimeout}
 }
 
@@ -263,6 +276,9 @@ func (c *Conn) ShutDone() {
 // Mailed takes a piece of mail that the owner has taken from its mailbox. data
 // is valid during the call. The connection may have closed in the meantime.
 func (c *Conn) Mailed(m Mail, data []byte) {
+	if len(data) == 0 {
+		c.mark.release(noBytes)
+	}
 	if m.gen != c.mark.generation() || !c.is(open) {
 		c.mark.release(len(data))
 		return
@@ -328,11 +344,9 @@ func (c *Conn) Next() Action {
 		return Deliver
 	case c.out != nil:
 		return Wait
-	case c.is(gone) && c.mark.posted() == 0:
-		c.CloseWith(io.EOF)
+	case c.is(gone) && c.retire(io.EOF):
 		return Close
-	case c.is(drain) && c.in == nil && c.mark.posted() == 0:
-		c.CloseWith(ErrServerClosed)
+	case c.is(drain) && c.in == nil && c.retire(ErrServerClosed):
 		return c.nextClosing()
 	}
 	return Wait

@@ -359,6 +359,7 @@ func TestBadUse(t *testing.T) {
 
 func TestMailOfNothing(t *testing.T) {
 	d := newDesk(t, &calls{})
+	d.mark.reserve(0, 2*noBytes, 100)
 	d.Mailed(Mail{Conn: d.Conn, Kind: MailSend}, nil)
 	d.want("after mail without bytes", Wait)
 	if _, isNudger := any(d.calls).(Nudger); isNudger {
@@ -366,6 +367,9 @@ func TestMailOfNothing(t *testing.T) {
 	}
 	d.Mailed(Mail{Conn: d.Conn, Kind: MailNudge}, nil)
 	d.want("after a nudge to a handler that is no Nudger", Wait)
+	if d.mark.posted() != 0 {
+		t.Errorf("%d bytes are still marked as posted", d.mark.posted())
+	}
 }
 
 func TestMailToAConnectionThatCloses(t *testing.T) {

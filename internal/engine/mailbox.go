@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"sync"
 	"sync/atomic"
 )
@@ -29,6 +30,9 @@ type Mail struct {
 // mailBytes bounds the bytes that wait in a mailbox, but for one message: a
 // larger one is taken into an empty box.
 const mailBytes = 16 << 20
+
+// noBytes is what mail without bytes counts for in a mark.
+const noBytes = 1
 
 // keepMail is the most room that an emptied mailbox keeps.
 const keepMail = 64 << 10
@@ -66,7 +70,11 @@ func (b *Mailbox) Put(c *Conn, gen uint32, kind MailKind, data []byte) error {
 	case len(b.mail) >= most, len(data) > 0 && len(b.data) > 0 && len(b.data)+len(data) > mailBytes:
 		return ErrFull
 	}
-	if err := c.mark.reserve(gen, len(data), c.host.Limits.MaxUnsent); err != nil {
+	size, limit := len(data), c.host.Limits.MaxUnsent
+	if size == 0 {
+		size, limit = noBytes, math.MaxInt
+	}
+	if err := c.mark.reserve(gen, size, limit); err != nil {
 		return err
 	}
 	b.mail = append(b.mail, Mail{Conn: c, gen: gen, Size: uint32(len(data)), Kind: kind})
@@ -105,14 +113,17 @@ func (b *Mailbox) Close() {
 }
 
 // mark is the part of a connection that everyone may touch: its generation in
-// the upper 32 bits, and in the lower the bytes that were posted and not sent.
+// the upper 32 bits, and in the lower the bytes that were posted and not sent,
+// with noBytes for each piece of mail that has none.
 //
 //	63            32 31             0
 //	┌───────────────┬───────────────┐
 //	│  generation   │ posted bytes  │
 //	└───────────────┴───────────────┘
 //
-// The generation goes up when a connection starts to close. A reservation
+// The generation goes up when a connection starts to close; one that closes in
+// order does so only when nothing is posted, in one step, so that no mail that
+// was accepted is lost to it. A reservation
 // outlives it: whoever takes the mail out releases the bytes, whatever
 // connection has the slot by then, so the two halves never get out of step.
 // After 2³² connections in one slot a generation comes again.
@@ -123,13 +134,19 @@ func (m *mark) posted() int        { return int(uint32(m.v.Load())) }
 func (m *mark) next()              { m.v.Add(1 << 32) }
 func (m *mark) release(n int)      { m.v.Add(-uint64(n)) }
 
+// retire is next, but only if nothing is posted.
+func (m *mark) retire() bool {
+	v := m.v.Load()
+	return uint32(v) == 0 && m.v.CompareAndSwap(v, v+1<<32)
+}
+
 func (m *mark) reserve(gen uint32, n, most int) error {
 	for {
 		v := m.v.Load()
 		if uint32(v>>32) != gen {
 			return ErrClosed
 		}
-		if n > 0 && int(uint32(v))+n > most {
+		if int(uint32(v))+n > most {
 			return ErrFull
 		}
 		if m.v.CompareAndSwap(v, v+uint64(n)) {

@@ -218,7 +218,6 @@ func TestMark(t *testing.T) {
 	var m mark
 	wantErr(t, "reserve within the limit", m.reserve(0, 10, 10), nil)
 	wantErr(t, "reserve over the limit", m.reserve(0, 1, 10), ErrFull)
-	wantErr(t, "reserve nothing at the limit", m.reserve(0, 0, 10), nil)
 	wantErr(t, "reserve for a later generation", m.reserve(1, 1, 100), ErrClosed)
 	m.next()
 	wantErr(t, "reserve for an earlier generation", m.reserve(0, 1, 100), ErrClosed)
@@ -304,5 +303,32 @@ func TestRefZero(t *testing.T) {
 	wantErr(t, "Nudge", r.Nudge(), ErrClosed)
 	if owner, slot, gen := r.Slot(); owner != 0 || slot != 0 || gen != 0 {
 		t.Errorf("Slot is %d, %d, %d; want zeros", owner, slot, gen)
+	}
+}
+
+// A connection that closes in order must not do so between the acceptance of
+// mail and its delivery.
+func TestRetireLosesNoMail(t *testing.T) {
+	o := newBoxed(10, 100)
+	for range 2000 {
+		c := o.open(1)
+		c.PeerClosed()
+		c.Deliver()
+		sent := make(chan error)
+		go func(r Ref) { sent <- r.Nudge() }(c.Ref())
+		closed := c.Next() == Close
+		switch err := <-sent; {
+		case err == nil && closed:
+			t.Fatal("closed in order although mail had been accepted")
+		case err != nil && !closed:
+			t.Fatalf("open, but mail was refused: %v", err)
+		case err == nil:
+			mail, _ := o.box.Take(nil, nil)
+			c.Mailed(mail[0], nil)
+			if a := c.Next(); a != Close {
+				t.Fatalf("Next is %d when the mail has been delivered, want %d", a, Close)
+			}
+		}
+		c.Finish()
 	}
 }

@@ -16,7 +16,7 @@ func (s *sim) inspect() {
 		inBox := 0
 		for _, p := range s.posts {
 			if p.to.conn == c {
-				inBox += len(p.data)
+				inBox += max(noBytes, len(p.data))
 			}
 		}
 		s.check(c.mark.posted() == inBox+int(c.owed), "slot %d: %d bytes marked as posted, %d are in the box and %d in the output", i, c.mark.posted(), inBox, c.owed)
@@ -121,7 +121,7 @@ func (s *sim) checkReason(l *life, why error) {
 	if inOrder || why == nil || errors.Is(why, errOwn) {
 		s.checkComplete(l)
 	}
-	s.check(!inOrder || l.waiting == 0, "%v: closed in order with %d accepted bytes in the mailbox", l, l.waiting)
+	s.check(!inOrder || l.waiting == 0, "%v: closed in order with %d accepted posts in the mailbox", l, l.waiting)
 	s.check(!errors.Is(why, ErrServerClosed) || l.refused == 0, "%v: drained with %d bytes of a message unused", l, l.refused)
 	s.check(!errors.Is(why, io.EOF) || l.ended, "%v: end of file without Ended", l)
 }

@@ -120,7 +120,7 @@ type life struct {
 	refused               int     // length of the last offer, if none of it was used
 	seen                  int     // what Seen must answer
 	wrote                 []byte  // output in the order it must appear
-	waiting               int     // accepted bytes that are not delivered
+	waiting               int     // accepted posts that are not delivered
 	nudges                int     // delivered, and Nudged was not called yet
 	causes                []error // what may be the reason to close
 	panicked              bool
@@ -381,7 +381,7 @@ func (s *sim) driveSlot(c *Conn) {
 // receiveMail notes what a piece of mail must do.
 func (s *sim) receiveMail(p post) {
 	l := p.to
-	l.waiting -= len(p.data)
+	l.waiting--
 	switch {
 	case !s.takes(l):
 		s.log("%v: mail comes too late", l)
@@ -445,7 +445,7 @@ func (s *sim) postToAny() {
 		s.check(takes, "%v: takes a post after it has closed", l)
 		most := map[MailKind]int{MailSend: simMaxMail, MailClose: 2 * simMaxMail, MailNudge: 2 * simMaxMail}
 		s.check(len(s.posts) < most[p.kind], "%v: takes a post of kind %d with %d in the box", l, p.kind, len(s.posts))
-		l.waiting += len(p.data)
+		l.waiting++
 		s.posts = append(s.posts, p)
 	case errors.Is(err, ErrClosed):
 		s.check(!takes, "%v: refuses a post as closed while it is open", l)

@@ -45,7 +45,7 @@ func tryDial(t *testing.T, addr string) (*client, error) {
 
 // smallBuffers keeps the kernel from taking much that nobody reads.
 func (c *client) smallBuffers() {
-	if err := errors.Join(c.SetReadBuffer(32<<10), c.SetWriteBuffer(32<<10)); err != nil {
+	if err := errors.Join(c.SetReadBuffer(128<<10), c.SetWriteBuffer(128<<10)); err != nil {
 		c.t.Fatal(err)
 	}
 }

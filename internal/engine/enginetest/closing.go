@@ -1,7 +1,9 @@
 package enginetest
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"strings"
 	"syscall"
 	"time"
@@ -106,9 +108,10 @@ func closeLingers(b *bench) {
 }
 
 // closeWhilePaused closes from outside while input is held back because much
-// output is owed.
+// output is owed. How much the kernel takes before is not known: the client
+// gets a number of whole answers, and an orderly end.
 func closeWhilePaused(b *bench) {
-	const owed = 6 << 20
+	const owed = 4 << 20
 	answer := pattern(owed)
 	s := b.serve(&Script{Received: func(c *engine.Conn, _ []byte) int {
 		c.Write(answer)
@@ -116,13 +119,21 @@ func closeWhilePaused(b *bench) {
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = owed + owed/2 }))
 	c := s.dial()
 	c.smallBuffers()
-	c.send("xyz")
-	s.wantBytesIn(3)
+	c.send("uvwxyz")
+	s.wantBytesIn(6)
 	if err := s.wantOpened(1)[0].Close(); err != nil {
 		b.Errorf("Close: %v", err)
 	}
 	c.send("more that is never read")
-	c.expectEnd(string(answer))
+	got, err := io.ReadAll(c)
+	if err != nil {
+		b.Errorf("client: got %d bytes, then %v instead of the end", len(got), err)
+	}
+	if n := len(got) / owed; n < 1 || n > 6 {
+		b.Errorf("client: got %d bytes, want 1 to 6 answers of %d", len(got), owed)
+	} else if err := compare(got, bytes.Repeat(answer, n)); err != nil {
+		b.Error(err)
+	}
 	c.Close()
 	s.wantClosed(nil)
 }
@@ -175,4 +186,3 @@ func lingerExpires(b *bench) {
 		b.Errorf("closed after %v, Linger is %v", took, limit)
 	}
 }
-

@@ -16,7 +16,7 @@ var outputCases = []testCase{
 }
 
 func readingPauses(b *bench) {
-	const total, unsent = 16 << 20, 256 << 10
+	const total, unsent = 8 << 20, 256 << 10
 	var most atomic.Int64
 	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(in)

@@ -1,0 +1,120 @@
+// Package examples tests the programs below it as a user runs them.
+package examples
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+const patience = 30 * time.Second
+
+// run builds an example and runs it until the test has ended, then interrupts
+// it and expects an orderly end.
+func run(t *testing.T, name string, args ...string) (stdout *bufio.Reader) {
+	t.Helper()
+	if runtime.GOOS == "windows" {
+		t.Skip("a process can't be interrupted on Windows")
+	}
+	program := filepath.Join(t.TempDir(), name)
+	if out, err := exec.Command("go", "build", "-o", program, "./"+name).CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stderr = os.Stderr
+	pipe, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Signal(os.Interrupt)
+		io.Copy(io.Discard, pipe)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("%s ended with %v after an interrupt, want success", name, err)
+		}
+	})
+	return bufio.NewReader(pipe)
+}
+
+// guest is a client of a line protocol.
+type guest struct {
+	t *testing.T
+	net.Conn
+	in *bufio.Reader
+}
+
+// enter connects; until the program listens it tries again.
+func enter(t *testing.T, addr string) *guest {
+	t.Helper()
+	for end := time.Now().Add(patience); ; {
+		c, err := net.DialTimeout("tcp", addr, patience)
+		if err == nil {
+			c.SetDeadline(time.Now().Add(patience))
+			t.Cleanup(func() { c.Close() })
+			return &guest{t: t, Conn: c, in: bufio.NewReader(c)}
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
+	}
+}
+
+func (g *guest) says(line string) { io.WriteString(g, line+"\n") }
+
+func (g *guest) reads(want string) {
+	g.t.Helper()
+	if got, err := g.in.ReadString('\n'); got != want+"\n" {
+		g.t.Fatalf("read %q, %v; want %q", got, err, want)
+	}
+}
+
+func TestEcho(t *testing.T) {
+	const addr = "127.0.0.1:9000"
+	if l, err := net.Listen("tcp", addr); err != nil {
+		t.Skipf("the example's address is taken: %v", err)
+	} else {
+		l.Close()
+	}
+	run(t, "echo")
+	g := enter(t, addr)
+	g.says("a")
+	g.says("b")
+	g.reads("a")
+	g.reads("b")
+}
+
+func TestChat(t *testing.T) {
+	line, err := run(t, "chat", "-addr", "127.0.0.1:0").ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := strings.TrimSpace(strings.TrimPrefix(line, "chat on "))
+	ann, bob := enter(t, addr), enter(t, addr)
+	ann.reads("Your name?")
+	bob.reads("Your name?")
+	ann.says("Ann")
+	ann.reads("Welcome, Ann.")
+	bob.says("Bob")
+	bob.reads("Welcome, Bob.")
+	ann.reads("Bob has come")
+	bob.says("hello")
+	ann.reads("Bob: hello")
+	ann.says("hello, Bob")
+	bob.reads("Ann: hello, Bob")
+	bob.Close()
+	ann.reads("Bob has gone")
+}

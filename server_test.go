@@ -1,0 +1,266 @@
+package myriad
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds every wait of these tests.
+const patience = 10 * time.Second
+
+func echoLine(c *Conn, line []byte) {
+	c.Write(line)
+	c.WriteString("\n")
+}
+
+// started is a server that serves.
+type started struct {
+	*Server
+	addr string
+	stop context.CancelFunc // ends the context of ListenAndServe
+	err  chan error         // what it returned
+}
+
+// start runs a server on a free port and ends it with the test.
+func start(t *testing.T, srv *Server) *started {
+	t.Helper()
+	if srv.Log == nil {
+		srv.Log = slog.New(slog.DiscardHandler)
+	}
+	if srv.Handler == nil {
+		srv.Handler = Lines(MessageFunc(echoLine))
+	}
+	if srv.Limits.Linger == 0 {
+		srv.Limits.Linger = 50 * time.Millisecond
+	}
+	srv.Addr = "127.0.0.1:0"
+	ready := make(chan string, 1)
+	srv.Listening = func(a net.Addr) { ready <- a.String() }
+	ctx, cancel := context.WithCancel(context.Background())
+	s := &started{Server: srv, stop: cancel, err: make(chan error, 1)}
+	go func() { s.err <- srv.ListenAndServe(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		srv.Close()
+	})
+	select {
+	case s.addr = <-ready:
+	case err := <-s.err:
+		t.Fatalf("ListenAndServe: %v", err)
+	case <-time.After(patience):
+		t.Fatal("the server does not listen")
+	}
+	return s
+}
+
+// result waits for ListenAndServe to return.
+func (s *started) result(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-s.err:
+		return err
+	case <-time.After(patience):
+		t.Fatal("ListenAndServe does not return")
+		return nil
+	}
+}
+
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", addr, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetDeadline(time.Now().Add(patience))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// ask sends a line and reads one back.
+func ask(t *testing.T, c net.Conn, line string) {
+	t.Helper()
+	io.WriteString(c, line+"\n")
+	got, err := bufio.NewReader(c).ReadString('\n')
+	if err != nil || got != line+"\n" {
+		t.Fatalf("asked %q, got %q, %v", line, got, err)
+	}
+}
+
+// eventually waits for a condition; what says what is not so.
+func eventually(t *testing.T, so func() bool, what func() string) {
+	t.Helper()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); !so(); <-tick.C {
+		if time.Now().After(end) {
+			t.Error(what())
+			return
+		}
+	}
+}
+
+// onModels runs a test under every model, and with more than one loop.
+func onModels(t *testing.T, f func(t *testing.T, model string, loops int)) {
+	for _, m := range Models() {
+		t.Run(m, func(t *testing.T) { f(t, m, 1) })
+	}
+	if len(Models()) > 1 {
+		t.Run("epoll with two loops", func(t *testing.T) { f(t, Epoll, 2) })
+	}
+}
+
+func TestServe(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops})
+		c := dial(t, s.addr)
+		ask(t, c, "hello")
+		want := Stats{Model: model, Loops: s.Stats().Loops, MaxConns: s.Stats().MaxConns,
+			Open: 1, Accepted: 1, Reads: 1, Writes: 1, BytesIn: 6, BytesOut: 6}
+		eventually(t, func() bool { return s.Stats() == want }, func() string {
+			return fmt.Sprintf("after one exchange of 6 bytes the counters are %+v, want %+v", s.Stats(), want)
+		})
+		s.stop()
+		if err := s.result(t); err != nil {
+			t.Errorf("after its context has ended ListenAndServe returned %v, want nil", err)
+		}
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the client read %v, want the end of file", err)
+		}
+		if err := s.ListenAndServe(context.Background()); !errors.Is(err, ErrServerClosed) {
+			t.Errorf("a server that was shut down answers %v, want ErrServerClosed", err)
+		}
+	})
+}
+
+func TestServeListener(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		srv := &Server{Handler: Lines(MessageFunc(echoLine)), Model: model, Loops: loops}
+		ended := make(chan error, 1)
+		go func() { ended <- srv.Serve(context.Background(), l) }()
+		c := dial(t, l.Addr().String())
+		ask(t, c, "hello")
+		if err := srv.Serve(context.Background(), l); err == nil || !strings.Contains(err.Error(), "serves already") {
+			t.Errorf("a second Serve answers %v", err)
+		}
+		c.Close()
+		if err := srv.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if err := <-ended; err != nil {
+			t.Errorf("Serve returned %v after Shutdown, want nil", err)
+		}
+	})
+}
+
+// Sockets that share a port must not hide that another program has it.
+func TestAddressInUse(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops})
+		second := &Server{Addr: s.addr, Handler: Base{}, Model: model, Loops: loops}
+		if err := second.ListenAndServe(context.Background()); !errors.Is(err, syscall.EADDRINUSE) {
+			t.Errorf("a second server on %s answers %v, want EADDRINUSE", s.addr, err)
+		}
+	})
+}
+
+// A connection in the middle of a message holds up a shutdown; its end is
+// bounded by the context, and then the message of the error says how many.
+func TestShutdownTimeout(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		got := make(chan struct{})
+		h := &arrival{got: got, Handler: Lines(MessageFunc(echoLine))}
+		s := start(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{ShutdownTimeout: 50 * time.Millisecond}})
+		c := dial(t, s.addr)
+		io.WriteString(c, "half a li")
+		<-got
+		s.stop()
+		err := s.result(t)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 connections") {
+			t.Errorf("the shutdown answers %v; want an error that says how many were cut off and wraps DeadlineExceeded", err)
+		}
+	})
+}
+
+// arrival tells when input has come for the first time.
+type arrival struct {
+	Handler
+	got  chan struct{}
+	told atomic.Bool
+}
+
+func (a *arrival) Received(c *Conn, in []byte) int {
+	used := a.Handler.Received(c, in)
+	if a.told.CompareAndSwap(false, true) {
+		close(a.got)
+	}
+	return used
+}
+
+func TestConfigErrors(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		srv  *Server
+		says []string
+	}{
+		{"no handler", &Server{Addr: ":0"}, []string{"Handler is nil"}},
+		{"no address", &Server{Handler: Base{}}, []string{"Addr is empty", "host:port"}},
+		{"network", &Server{Addr: ":0", Handler: Base{}, Network: "udp"}, []string{`"udp"`, "tcp, tcp4 or tcp6"}},
+		{"model", &Server{Addr: ":0", Handler: Base{}, Model: "threads"}, []string{`"threads"`, "goroutine"}},
+		{"loops", &Server{Addr: ":0", Handler: Base{}, Loops: -1}, []string{"Loops is -1", "1024"}},
+		{"too many loops", &Server{Addr: ":0", Handler: Base{}, Loops: 2000}, []string{"Loops is 2000"}},
+		{"connections", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxConns: -5}}, []string{"MaxConns is -5", "expected 0"}},
+		{"message", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMessage: 1 << 31}}, []string{"MaxMessage is 2147483648", "1073741824"}},
+		{"unsent", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxUnsent: -1}}, []string{"MaxUnsent is -1"}},
+		{"mail", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMail: -1}}, []string{"MaxMail is -1"}},
+		{"time", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{Linger: -time.Second}}, []string{"Linger is -1s"}},
+	} {
+		err := c.srv.ListenAndServe(context.Background())
+		if !errors.Is(err, ErrBadConfig) {
+			t.Errorf("%s: %v, want an error that wraps ErrBadConfig", c.name, err)
+			continue
+		}
+		for _, word := range c.says {
+			if !strings.Contains(err.Error(), word) {
+				t.Errorf("%s: the error %q does not say %q", c.name, err, word)
+			}
+		}
+	}
+}
+
+func TestBeforeStart(t *testing.T) {
+	var srv Server
+	if st := srv.Stats(); st != (Stats{}) {
+		t.Errorf("a server that has not started counts %+v", st)
+	}
+	if err := srv.Shutdown(context.Background()); err != nil {
+		t.Errorf("Shutdown before the start: %v", err)
+	}
+}
+
+func TestZeroRef(t *testing.T) {
+	var r Ref
+	if err := r.Send([]byte("x")); err != ErrClosed {
+		t.Errorf("the zero Ref's Send answers %v, want ErrClosed", err)
+	}
+	if err := r.Close(); err != ErrClosed {
+		t.Errorf("the zero Ref's Close answers %v, want ErrClosed", err)
+	}
+}
