@@ -21,8 +21,10 @@ const (
 	// cancelDrain is the longest that a run whose context has ended waits
 	// for the last answers.
 	cancelDrain = time.Second
-	// maxMail bounds the nudges that wait for a loop.
-	maxMail = 4096
+	// maxMail bounds the nudges that wait for a loop, at twice that: all
+	// that a loop takes at once have an output buffer at the same time.
+	// With the starter's wait it is half a million a second.
+	maxMail = 256
 )
 
 // errStalled says that nothing has moved for as long as a wait allows.

@@ -8,7 +8,9 @@
 package enginetest
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"testing"
@@ -49,14 +51,18 @@ func Run(t *testing.T, m engine.Model) {
 
 // hasLoops starts the model once, which also lets Go open the descriptors that
 // it keeps.
-func hasLoops(t *testing.T, m engine.Model) (has bool) {
-	t.Run("starts", func(t *testing.T) {
-		s := (&bench{T: t, model: m, loops: 1}).serve(&Script{})
-		s.dial().Close()
-		s.wantOpened(1)
-		has = s.Loops() > 0
+func hasLoops(t *testing.T, m engine.Model) bool {
+	e, err := m.Start(engine.Config{
+		Network: "tcp", Addr: "127.0.0.1:0", Handler: newWitness(t, &Script{}),
+		Limits: Limits(), Loops: 1, Log: slog.New(slog.DiscardHandler),
 	})
-	return has
+	if err != nil {
+		t.Fatalf("Start: %v", err)
+	}
+	if err := e.Stop(context.Background()); err != nil {
+		t.Fatalf("Stop: %v", err)
+	}
+	return e.Loops() > 0
 }
 
 func runCases(t *testing.T, m engine.Model, loops int) {

@@ -1,0 +1,191 @@
+package enginetest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"syscall"
+	"time"
+)
+
+func init() {
+	systemCases = []testCase{{"descriptors run out at accept", descriptorsRunOut}}
+}
+
+// childVar is set in the environment of the test binary that this case starts
+// again: a process of its own, whose descriptors may run out.
+const childVar = "MYRIAD_ENGINETEST_CHILD"
+
+// childRoom is how many descriptors the child has for connections.
+const childRoom = 10
+
+// descriptorsRunOut has more clients than the server has descriptors. Those
+// that it took are served, the others when room comes back, and meanwhile the
+// server does not spin.
+func descriptorsRunOut(b *bench) {
+	if os.Getenv(childVar) != "" {
+		b.runOutOfDescriptors()
+		return
+	}
+	child := b.startChild()
+	const n = 2 * childRoom
+	clients := make([]*client, n)
+	answered := make(chan int, n)
+	for i := range clients {
+		c := dialTo(b.T, child.addr)
+		c.send("hello\n")
+		clients[i] = c
+		go func() {
+			if c.tryExpect("hello\n") == nil {
+				answered <- i
+			}
+		}()
+	}
+	first := receive(b.T, answered, "the first answer")
+	eventually(b.T, "descriptors do not run out", func() bool { return child.report().acceptErrors > 0 })
+
+	// For a while nothing changes, and the server is to be at rest.
+	const while = 300 * time.Millisecond
+	before := child.report()
+	<-time.After(while)
+	after := child.report()
+	if cpu := after.cpu - before.cpu; cpu > while/2 {
+		b.Errorf("used %v of processor time in %v without descriptors: it spins", cpu, while)
+	}
+	if errs := after.acceptErrors - before.acceptErrors; errs > 100 {
+		b.Errorf("accept failed %d times in %v without descriptors: it spins", errs, while)
+	}
+	clients[first].exchange("still served\n")
+
+	clients[first].Close()
+	for range n - 1 {
+		i := receive(b.T, answered, "an answer to one who waited for room")
+		clients[i].exchange("served at last\n")
+		clients[i].Close()
+	}
+	child.end()
+}
+
+// child is the server's process, seen from the test.
+type child struct {
+	b    *bench
+	addr string
+	ask  io.WriteCloser
+	says *bufio.Reader
+	done <-chan error
+}
+
+// report is what the child says of itself.
+type report struct {
+	acceptErrors int
+	cpu          time.Duration
+}
+
+func (b *bench) startChild() *child {
+	b.Helper()
+	cmd := exec.Command(os.Args[0], "-test.v", "-test.count=1", "-test.run="+exactly(b.Name()))
+	cmd.Env = append(os.Environ(), childVar+"=1")
+	var output strings.Builder
+	cmd.Stdout, cmd.Stderr = &output, &output
+	ask, err := cmd.StdinPipe()
+	says, childSays, err2 := os.Pipe()
+	if err := errors.Join(err, err2); err != nil {
+		b.Fatal(err)
+	}
+	cmd.ExtraFiles = []*os.File{childSays} // descriptor 3
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	childSays.Close()
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	b.Cleanup(func() {
+		ask.Close()
+		says.Close()
+		if b.Failed() {
+			cmd.Process.Kill()
+		}
+		if err := receive(b.T, done, "the end of the child"); err != nil || b.Failed() {
+			b.Errorf("the child's process: %v\n%s", err, output.String())
+		}
+	})
+	c := &child{b: b, ask: ask, says: bufio.NewReader(says), done: done}
+	if err := says.SetReadDeadline(time.Now().Add(2 * patience)); err != nil {
+		b.Fatal(err)
+	}
+	c.addr = c.line()
+	return c
+}
+
+// exactly is a pattern for one test's name.
+func exactly(name string) string {
+	parts := strings.Split(name, "/")
+	for i, part := range parts {
+		parts[i] = "^" + regexp.QuoteMeta(part) + "$"
+	}
+	return strings.Join(parts, "/")
+}
+
+func (c *child) line() string {
+	c.b.Helper()
+	line, err := c.says.ReadString('\n')
+	if err != nil {
+		c.b.Fatalf("the child says nothing: %v", err)
+	}
+	return strings.TrimSpace(line)
+}
+
+func (c *child) report() (r report) {
+	c.b.Helper()
+	if _, err := io.WriteString(c.ask, "?"); err != nil {
+		c.b.Fatalf("asking the child: %v", err)
+	}
+	line := c.line()
+	if _, err := fmt.Sscan(line, &r.acceptErrors, &r.cpu); err != nil {
+		c.b.Fatalf("the child says %q: %v", line, err)
+	}
+	return r
+}
+
+// end closes the child's standard input, which ends it.
+func (c *child) end() { c.ask.Close() }
+
+// runOutOfDescriptors is the child: it serves, answers each question with a
+// report, and ends with the questions.
+func (b *bench) runOutOfDescriptors() {
+	says := os.NewFile(3, "report")
+	defer says.Close()
+	s := b.serve(lines())
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		b.Fatal(err)
+	}
+	few := old
+	few.Cur = uint64(openFiles()-1) + childRoom // openFiles had one open itself
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		b.Fatal(err)
+	}
+	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old)
+	fmt.Fprintln(says, s.Addr())
+	question := make([]byte, 1)
+	for {
+		if _, err := io.ReadFull(os.Stdin, question); err != nil {
+			return
+		}
+		fmt.Fprintln(says, s.Counters().AcceptErrors, int64(cpuTime(b)))
+	}
+}
+
+// cpuTime is the processor time that this process has used.
+func cpuTime(b *bench) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
