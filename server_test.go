@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -85,7 +86,6 @@ func dial(t *testing.T, addr string) net.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.SetDeadline(time.Now().Add(patience))
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -93,6 +93,7 @@ func dial(t *testing.T, addr string) net.Conn {
 // ask sends a line and reads one back.
 func ask(t *testing.T, c net.Conn, line string) {
 	t.Helper()
+	c.SetDeadline(time.Now().Add(patience))
 	io.WriteString(c, line+"\n")
 	got, err := bufio.NewReader(c).ReadString('\n')
 	if err != nil || got != line+"\n" {
@@ -263,4 +264,48 @@ func TestZeroRef(t *testing.T) {
 	if err := r.Close(); err != ErrClosed {
 		t.Errorf("the zero Ref's Close answers %v, want ErrClosed", err)
 	}
+}
+
+// Connections that are opened and killed leave no memory behind.
+func TestConnectionsLeaveNothing(t *testing.T) {
+	const conns, times = 300, 10
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops})
+		cycle := func() {
+			open := make([]net.Conn, conns)
+			for i := range open {
+				c, err := net.DialTimeout("tcp", s.addr, patience) // without a cleanup, which would keep it
+				if err != nil {
+					t.Fatal(err)
+				}
+				ask(t, c, "hello")
+				open[i] = c
+			}
+			for _, c := range open {
+				c.(*net.TCPConn).SetLinger(0)
+				c.Close()
+			}
+			eventually(t, func() bool { return s.Stats().Open == 0 }, func() string {
+				return fmt.Sprintf("%d connections are open after all were killed", s.Stats().Open)
+			})
+		}
+		cycle() // makes room for so many, which is kept
+		before := heap()
+		for range times {
+			cycle()
+		}
+		const most = conns * times * 32 // a third of what a forgotten connection costs
+		if grown := heap() - before; grown > most {
+			t.Errorf("%d connections have left %d bytes in the heap, more than %d", conns*times, grown, most)
+		}
+	})
+}
+
+// heap is the number of live bytes.
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"sync/atomic"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -56,9 +55,11 @@ func serve(cmd *cobra.Command, srv *myriad.Server, app string) error {
 			app, addr, s.Model, loops, s.MaxConns)
 	}
 	ctx, ended := drainOnSignal(cmd, srv)
-	defer ended()
 	err := srv.ListenAndServe(ctx)
+	cut := ended()
 	switch {
+	case cut > 0:
+		return fmt.Errorf("stopped at once; %d connections were closed before they had finished", cut)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w; another program listens on %s: end it, or choose another address with --addr", err, srv.Addr)
 	case errors.Is(err, myriad.ErrBadConfig):
@@ -68,34 +69,36 @@ func serve(cmd *cobra.Command, srv *myriad.Server, app string) error {
 }
 
 // drainOnSignal gives a context that ends at the first signal, and closes the
-// server at the second. ended gives the signals back.
-func drainOnSignal(cmd *cobra.Command, srv *myriad.Server) (ctx context.Context, ended func()) {
+// server at the second. ended gives the signals back and says how many
+// connections the second has cut off.
+func drainOnSignal(cmd *cobra.Command, srv *myriad.Server) (ctx context.Context, ended func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done, finished := make(chan struct{}), make(chan struct{})
-	var seen atomic.Int32
+	var cut int64 // the goroutine's until it has finished
 	go func() {
 		defer close(finished)
-		for {
-			select {
-			case sig := <-signals:
-				if seen.Add(1) > 1 {
-					fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v again: stopping at once\n", sig)
-					srv.Close()
-					return
-				}
-				fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: draining %d connections; once more stops at once\n", sig, srv.Stats().Open)
-				drain()
-			case <-done:
-				return
-			}
+		select {
+		case sig := <-signals:
+			fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: draining %d connections; once more stops at once\n", sig, srv.Stats().Open)
+			drain()
+		case <-done:
+			return
+		}
+		select {
+		case sig := <-signals:
+			cut = srv.Stats().Open
+			fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v again: stopping at once\n", sig)
+			srv.Close()
+		case <-done:
 		}
 	}()
-	return ctx, func() {
+	return ctx, func() int64 {
 		signal.Stop(signals)
 		close(done)
 		<-finished
 		drain()
+		return cut
 	}
 }

@@ -153,7 +153,8 @@ type Engine interface {
 	Loops() int
 	// Dial starts connecting and returns at once; each connection ends in
 	// Opened or in DialFailed. It fails with ErrFull when the mailbox has
-	// no room and with ErrClosed after Stop.
+	// no room and with ErrClosed after Stop. One order is for one loop:
+	// the loops take turns.
 	Dial(d Dial) error
 	// Stop accepts and dials no more, lets connections finish what they
 	// have at hand, closes them, and waits for everything. When ctx ends

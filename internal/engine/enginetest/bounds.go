@@ -2,6 +2,8 @@ package enginetest
 
 import (
 	"io"
+	"log/slog"
+	"net"
 	"slices"
 	"strings"
 
@@ -13,6 +15,8 @@ var limitCases = []testCase{
 	{"message as long as MaxMessage", messageJustRight},
 	{"used count that is impossible", badUse},
 	{"more connections than MaxConns", tooManyConns},
+	{"listener of the caller's", callersListener},
+	{"address that is taken", addressTaken},
 }
 
 func messageTooLong(b *bench) {
@@ -74,4 +78,35 @@ func tooManyConns(b *bench) {
 		c.Close()
 	}
 	s.closed(most)
+}
+
+func callersListener(b *bench) {
+	l := listen(b.T)
+	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Network, cfg.Addr, cfg.Listener = "", "", l })
+	if got, want := s.Addr().String(), l.Addr().String(); got != want {
+		b.Errorf("Addr is %s, want that of the listener, %s", got, want)
+	}
+	for range 10 {
+		c := s.dial()
+		c.exchange("hello\n")
+		c.Close()
+	}
+	wantStopped(b, s, s.stopNow(b))
+}
+
+func addressTaken(b *bench) {
+	l := listen(b.T)
+	e, err := b.model.Start(engine.Config{
+		Network: "tcp", Addr: l.Addr().String(), Handler: newWitness(b.T, &Script{}),
+		Limits: Limits(), Loops: b.loops, Log: slog.New(slog.DiscardHandler),
+	})
+	if err == nil {
+		b.Error("Start at an address that another listens at: no error")
+		e.Stop(background(b))
+	}
+	if nc, err := net.Dial("tcp", l.Addr().String()); err != nil {
+		b.Errorf("the other listener was harmed: %v", err)
+	} else {
+		nc.Close()
+	}
 }

@@ -14,7 +14,7 @@ import (
 )
 
 func init() {
-	systemCases = []testCase{{"descriptors run out at accept", descriptorsRunOut}}
+	systemCases = append(systemCases, testCase{"descriptors run out at accept", descriptorsRunOut})
 }
 
 // childVar is set in the environment of the test binary that this case starts

@@ -78,6 +78,12 @@ func (s *server) stop(ctx context.Context) <-chan error {
 	return done
 }
 
+// stopNow calls Stop and waits for it.
+func (s *server) stopNow(b *bench) error {
+	b.Helper()
+	return receive(b.T, s.stop(background(b)), "the return of Stop")
+}
+
 // logbook is a slog.Handler that keeps what is logged.
 type logbook struct {
 	mu      sync.Mutex

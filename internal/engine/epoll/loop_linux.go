@@ -19,6 +19,7 @@ const (
 	eventBatch  = 512
 	acceptBatch = 128
 	dialBatch   = 128
+	mailBatch   = 64
 	maxOrders   = 1024
 )
 
@@ -218,9 +219,7 @@ func (l *loop) settle(c *engine.Conn) {
 		case engine.Deliver:
 			c.Deliver()
 		case engine.Shut:
-			// An error means that the peer has gone; reading will tell.
-			_ = sock.ShutWrite(c.FD())
-			c.ShutDone()
+			l.shut(c)
 		case engine.Close:
 			l.close(c)
 			return
@@ -268,9 +267,24 @@ func (l *loop) arm(c *engine.Conn) {
 	c.SetArmed(c.Armed()&^(armIn|armOut) | want)
 }
 
+// shut shuts the sending direction. A connection that is to be reset is closed
+// at once: its end, if it came first, would leave it in TIME_WAIT.
+func (l *loop) shut(c *engine.Conn) {
+	if l.resets(c) {
+		c.PeerClosed()
+	} else {
+		// An error means that the peer has gone; reading will tell.
+		_ = sock.ShutWrite(c.FD())
+	}
+	c.ShutDone()
+}
+
+// resets says whether the connection is to be closed with a reset.
+func (l *loop) resets(c *engine.Conn) bool { return c.Outbound() && l.group.cfg.Reset }
+
 // close closes the descriptor and finishes the connection.
 func (l *loop) close(c *engine.Conn) {
-	if c.Outbound() && l.group.cfg.Reset {
+	if l.resets(c) {
 		_ = sock.ResetOnClose(c.FD())
 	}
 	if c.Armed()&timed != 0 {

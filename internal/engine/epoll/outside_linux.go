@@ -65,18 +65,27 @@ func (l *loop) rouse() {
 	}
 }
 
-// takeMail gives the waiting mail to its connections, then settles each, so
-// that many messages to one connection go out in one call.
+// takeMail gives the waiting mail to its connections and settles each after a
+// batch, so that many messages to one connection go out in one call and yet
+// few connections hold an output buffer at a time.
 func (l *loop) takeMail() {
 	l.mail, l.data = l.box.Take(l.mail, l.data)
 	data := l.data
 	for _, m := range l.mail {
-		m.Conn.Mailed(m, data[:m.Size])
-		data = data[m.Size:]
-		if n := len(l.owed); n == 0 || l.owed[n-1] != m.Conn {
+		n := len(l.owed)
+		if n == 0 || l.owed[n-1] != m.Conn {
+			if n == mailBatch {
+				l.settleOwed()
+			}
 			l.owed = append(l.owed, m.Conn)
 		}
+		m.Conn.Mailed(m, data[:m.Size])
+		data = data[m.Size:]
 	}
+	l.settleOwed()
+}
+
+func (l *loop) settleOwed() {
 	for _, c := range l.owed {
 		if c.FD() >= 0 && c.IsOpen() {
 			l.settle(c)

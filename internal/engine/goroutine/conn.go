@@ -183,9 +183,10 @@ func (c *conn) mailbox() *engine.Mailbox {
 	return c.box.Load()
 }
 
-// shut shuts the sending direction.
+// shut shuts the sending direction. A connection that is to be reset is closed
+// at once: its end, if it came first, would leave it in TIME_WAIT.
 func (c *conn) shut() {
-	if w, ok := c.nc.(interface{ CloseWrite() error }); ok {
+	if w, ok := c.nc.(interface{ CloseWrite() error }); ok && !c.resets() {
 		// An error means that the peer has gone; reading will tell.
 		_ = w.CloseWrite()
 	} else {
@@ -194,10 +195,13 @@ func (c *conn) shut() {
 	c.ShutDone()
 }
 
+// resets says whether the connection is to be closed with a reset.
+func (c *conn) resets() bool { return c.Outbound() && c.group.cfg.Reset }
+
 // close closes the connection, finishes it, and releases mail that came too
 // late.
 func (c *conn) close() {
-	if tcp, ok := c.nc.(*net.TCPConn); ok && c.Outbound() && c.group.cfg.Reset {
+	if tcp, ok := c.nc.(*net.TCPConn); ok && c.resets() {
 		_ = tcp.SetLinger(0)
 	}
 	_ = c.nc.Close()
