@@ -209,4 +209,3 @@ func TestHelp(t *testing.T) {
 		}
 	}
 }
-

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -40,8 +41,11 @@ func storm(b *bench) {
 	clients.Wait()
 	quiet.exchange("after\n")
 	quiet.Close()
-	s.wantOpened(n + 1)
-	for _, why := range s.closed(n + 1) {
+	if runtime.GOOS == "linux" {
+		s.wantOpened(n + 1) // others hide a connection that is reset before accept
+	}
+	eventually(b.T, "connections stay open when all clients have gone", func() bool { return s.Counters().Open == 0 })
+	for _, why := range s.reasons() {
 		if !errors.Is(why, io.EOF) && !errors.Is(why, syscall.ECONNRESET) && !errors.Is(why, engine.ErrMessageTooLong) {
 			b.Errorf("closed for %v", why)
 		}
