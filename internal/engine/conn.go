@@ -198,15 +198,17 @@ func (c *Conn) owesMuch() bool { return c.Pending() > c.host.Limits.MaxUnsent/2 
 func (c *Conn) PeerClosed() { c.state |= gone }
 
 // Failed says that the transport is broken.
-func (c *Conn) Failed(err error) {
-	if !c.is(closing) || c.Pending() > 0 {
-		c.fail(Reason(err))
-	}
-	c.state |= failed
-}
+func (c *Conn) Failed(err error) { c.Kill(Reason(err)) }
 
-// Kill closes at once, without sending what is owed.
-func (c *Conn) Kill(why error) { c.fail(why) }
+// Kill closes at once, without sending what is owed. The reason of a connection
+// that is closing already and owes nothing stays as it is.
+func (c *Conn) Kill(why error) {
+	if c.is(closing) && c.Pending() == 0 {
+		c.state |= failed
+		return
+	}
+	c.fail(why)
+}
 
 // Drain closes at the next moment at which nothing is under way.
 func (c *Conn) Drain() { c.state |= drain }
