@@ -35,17 +35,24 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 
 // Acceptor accepts from a non-blocking listener. It is for one goroutine.
 type Acceptor struct {
-	FD   int32
-	peer unix.RawSockaddrAny
+	FD int32
+	// Blocking makes what is accepted a blocking socket.
+	Blocking bool
+	peer     unix.RawSockaddrAny
 }
 
-// Accept takes one connection, non-blocking and closed on exec. Options such
+// Accept takes one connection, non-blocking unless asked otherwise, closed on
+// exec. Options such
 // as TCP_NODELAY come with it from the listener.
 func (a *Acceptor) Accept() (fd int32, peer netip.AddrPort, errno syscall.Errno) {
 	size := uint32(unix.SizeofSockaddrAny)
+	flags := uintptr(unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC)
+	if a.Blocking {
+		flags = unix.SOCK_CLOEXEC
+	}
 	n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(a.FD),
 		uintptr(unsafe.Pointer(&a.peer)), uintptr(unsafe.Pointer(&size)),
-		unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0, 0)
+		flags, 0, 0)
 	if errno != 0 {
 		return -1, peer, errno
 	}

@@ -1,196 +1,202 @@
 // Package epoll is the model of event loops over Linux's epoll.
 //
-// # Who owns what
-//
-// A loop is one goroutine locked to its thread. It owns its listener, its
-// epoll instance, its slab of connections, one read buffer and its free
-// buffers; nobody else touches them. Loops share only the count of open
-// connections, which is atomic, and nothing on the way of a byte.
-//
-// From outside a loop is reached in three ways, all safe for concurrent use:
-// its mailbox (mail for connections), its orders (dials, and being told to
-// stop), and its bell, which ends the wait. A loop says in asleep that it is
-// about to wait, and looks at mailbox and orders once more after that; who
-// leaves something looks at asleep afterwards and rings if it was set. So
-// nothing is left unseen, and a busy loop is never rung.
-//
-// A loop ends when it has been told to stop and its last connection is
-// finished. Stop waits for all of them.
+// The descriptors are watched level-triggered: one receive for each report,
+// and what is left is reported again, so that no connection starves another.
+// Calls that cannot block don't tell the Go scheduler; only the wait for events
+// does, after a look that found none.
 package epoll
 
 import (
-	"context"
-	"fmt"
-	"net"
-	"sync"
-	"sync/atomic"
+	"cmp"
+	"syscall"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/loop"
 	"github.com/myriad-go/myriad/internal/sock"
 )
-
-// sweepEvery is how often closing connections are looked at, and how long a
-// loop that ran out of descriptors waits before it accepts again.
-const sweepEvery = 50 * time.Millisecond
 
 // Model is event loops over epoll.
 var Model = engine.Model{
 	Name:      "epoll",
 	Available: func() error { return nil },
-	Start:     start,
+	Start: func(cfg engine.Config) (engine.Engine, error) {
+		return loop.Start(cfg, func(l *loop.Loop) loop.Driver { return &driver{loop: l} })
+	},
 }
 
-// group is a running engine: its loops.
-type group struct {
-	cfg   engine.Config
-	loops []*loop
-	addr  net.Addr
-	open  atomic.Int64 // connections and dials of all loops, against MaxConns
-	next  atomic.Uint64
-	done  chan struct{} // closed when all loops have ended
+// eventBatch is the most events that are handled in one turn.
+const eventBatch = 512
+
+// Tokens of descriptors that are no connections; those carry their slot.
+const (
+	bellToken   = -1
+	acceptToken = -2
+)
+
+// What a connection is armed for, in Conn.Armed.
+const (
+	armIn  uint8 = 1 << (loop.DriverBits + iota) // watched for input
+	armOut                                       // watched for room
+)
+
+// driver is the part of a loop that is epoll's.
+type driver struct {
+	loop  *loop.Loop
+	poll  *sock.Poll
+	bell  sock.Bell
+	input []byte // what Recv fills; valid for one event
 }
 
-func start(cfg engine.Config) (engine.Engine, error) {
-	g := &group{cfg: cfg, done: make(chan struct{})}
-	listeners, err := g.listen()
-	if err != nil {
-		return nil, err
+func (d *driver) Open() (err error) {
+	if d.poll, err = sock.NewPoll(eventBatch); err != nil {
+		return err
 	}
-	for i := range cfg.Loops {
-		l, err := newLoop(g, i)
-		if err != nil {
-			for _, l := range g.loops {
-				l.release()
-			}
-			closeAll(listeners)
-			return nil, err
+	if d.bell, err = sock.NewBell(); err != nil {
+		d.poll.Close()
+		return err
+	}
+	d.input = make([]byte, engine.ReadSize)
+	if errno := d.poll.Add(d.bell.FD, bellToken, sock.In); errno != 0 {
+		d.Close()
+		return errno
+	}
+	return nil
+}
+
+func (d *driver) Close() {
+	d.poll.Close()
+	sock.Close(d.bell.FD)
+}
+
+func (d *driver) Ring() { d.bell.Ring() }
+
+func (d *driver) Listen(fd int32) { d.poll.Add(fd, acceptToken, sock.In) }
+
+func (d *driver) Deafen(fd int32) { d.poll.Remove(fd) }
+
+func (d *driver) Poll() bool { return d.handle(d.poll.Look()) }
+
+func (d *driver) Wait(most time.Duration) { d.handle(d.poll.Wait(most)) }
+
+// handle handles n events.
+func (d *driver) handle(n int) bool {
+	for i := range n {
+		token, events := d.poll.Event(i)
+		switch {
+		case token >= 0:
+			d.ready(d.loop.Conn(uint32(token)), events)
+		case token == acceptToken:
+			d.loop.Accept()
+		default:
+			d.bell.Hush()
 		}
-		if i < len(listeners) {
-			l.acceptor.FD = listeners[i]
-		}
-		g.loops = append(g.loops, l)
 	}
-	var running sync.WaitGroup
-	for _, l := range g.loops {
-		running.Go(l.run)
-	}
-	go func() {
-		running.Wait()
-		close(g.done)
-	}()
-	return g, nil
+	return n > 0
 }
 
-// listen makes a listener for each loop; none if the engine only dials.
-func (g *group) listen() ([]int32, error) {
+// ready handles the events of one connection.
+func (d *driver) ready(c *engine.Conn, events uint32) {
 	switch {
-	case g.cfg.Listener != nil:
-		defer g.cfg.Listener.Close()
-		g.addr = g.cfg.Listener.Addr()
-		return g.detach(func() (net.Listener, error) { return g.cfg.Listener, nil })
-	case g.cfg.Addr != "":
-		return g.bind()
+	case c.FD() < 0:
+		return // closed earlier in this turn
+	case c.Armed()&loop.Connecting != 0:
+		d.loop.Connected(c)
+		return
 	}
-	return nil, nil
-}
-
-// bind listens on the configured address once for each loop. The first socket
-// asks for the address alone, because sockets that share a port would hide
-// that another program has it; it then makes way for those that share.
-func (g *group) bind() ([]int32, error) {
-	alone, shared := sock.ListenConfig(false), sock.ListenConfig(true)
-	first, err := alone.Listen(context.Background(), g.cfg.Network, g.cfg.Addr)
-	if err != nil {
-		return nil, err
+	if events&sock.Out != 0 {
+		c.Room()
 	}
-	defer first.Close()
-	g.addr = first.Addr()
-	if g.cfg.Loops == 1 {
-		return g.detach(func() (net.Listener, error) { return first, nil })
-	}
-	first.Close()
-	return g.detach(func() (net.Listener, error) {
-		return shared.Listen(context.Background(), g.cfg.Network, g.addr.String())
-	})
-}
-
-// detach takes a descriptor for each loop from the listeners that next gives,
-// and closes those.
-func (g *group) detach(next func() (net.Listener, error)) (fds []int32, err error) {
-	for range g.cfg.Loops {
-		var l net.Listener
-		if l, err = next(); err != nil {
-			break
-		}
-		var fd int32
-		if fd, err = sock.Detach(l); err != nil {
-			l.Close()
-			break
-		}
-		fds = append(fds, fd)
-		if l != g.cfg.Listener {
-			l.Close()
+	if events&(sock.In|sock.Hup|sock.Error) != 0 {
+		if c.WantsInput() {
+			d.Read(c)
+		} else if events&(sock.Hup|sock.Error) != 0 {
+			// Both directions have ended while output is owed.
+			c.Failed(cmp.Or(sock.SocketError(c.FD()), syscall.ECONNRESET))
 		}
 	}
-	if err != nil {
-		closeAll(fds)
-		return nil, err
-	}
-	return fds, nil
+	d.Settle(c)
 }
 
-func closeAll(fds []int32) {
-	for _, fd := range fds {
-		sock.Close(fd)
+// Watch begins with input, or while connecting with room.
+func (d *driver) Watch(c *engine.Conn) syscall.Errno {
+	if c.Armed()&loop.Connecting != 0 {
+		c.SetArmed(c.Armed() | armOut)
+		return d.poll.Add(c.FD(), int32(c.Slot()), sock.Out)
+	}
+	c.SetArmed(c.Armed() | armIn)
+	return d.poll.Add(c.FD(), int32(c.Slot()), sock.In)
+}
+
+func (d *driver) Established(c *engine.Conn) syscall.Errno { return d.arm(c) }
+
+func (d *driver) Drop(c *engine.Conn) { d.loop.Forget(c) }
+
+func (d *driver) Sweep(*engine.Conn) {}
+
+// Read receives once; what is left is reported again.
+func (d *driver) Read(c *engine.Conn) {
+	n, errno := sock.Recv(c.FD(), d.input)
+	switch {
+	case errno == 0 && n > 0:
+		c.Arrived(d.input[:n])
+	case errno == 0:
+		c.PeerClosed()
+	case errno == syscall.EAGAIN:
+	default:
+		c.Failed(errno)
 	}
 }
 
-func (g *group) Addr() net.Addr { return g.addr }
-
-func (g *group) Loops() int { return len(g.loops) }
-
-func (g *group) Counters() (sum engine.Counts) {
-	for _, l := range g.loops {
-		l.counters.AddTo(&sum)
+// Settle implements loop.Driver.
+func (d *driver) Settle(c *engine.Conn) {
+	for {
+		switch c.Next() {
+		case engine.Send:
+			d.send(c)
+		case engine.Deliver:
+			c.Deliver()
+		case engine.Shut:
+			d.loop.Shut(c)
+		case engine.Close:
+			d.loop.Finish(c)
+			return
+		case engine.Wait:
+			if errno := d.arm(c); errno == 0 {
+				return
+			} else {
+				c.Failed(errno)
+			}
+		}
 	}
-	return sum
 }
 
-// Dial hands the order to the loops in turn.
-func (g *group) Dial(d engine.Dial) error {
-	if d.Count < 1 || !d.Target.IsValid() {
-		return fmt.Errorf("dial of %d connections to %q: expected at least 1, to a valid address", d.Count, d.Target)
+func (d *driver) send(c *engine.Conn) {
+	n, errno := sock.Send(c.FD(), c.Output())
+	switch errno {
+	case 0:
+		c.Sent(n)
+	case syscall.EAGAIN, syscall.ENOBUFS, syscall.ENOMEM:
+		c.Sent(0)
+	default:
+		c.Failed(errno)
 	}
-	return g.loops[g.next.Add(1)%uint64(len(g.loops))].order(d)
 }
 
-func (g *group) Stop(ctx context.Context) error {
-	for _, l := range g.loops {
-		l.tell(stopping)
+// arm watches the connection for what it waits for.
+func (d *driver) arm(c *engine.Conn) syscall.Errno {
+	d.loop.Time(c)
+	var want uint8
+	var events uint32
+	if c.WantsInput() {
+		want, events = armIn, sock.In
 	}
-	select {
-	case <-g.done:
-		return nil
-	case <-ctx.Done():
+	if c.WantsRoom() {
+		want, events = want|armOut, events|sock.Out
 	}
-	cut := g.open.Load()
-	for _, l := range g.loops {
-		l.tell(killing)
+	if c.Armed()&(armIn|armOut) == want {
+		return 0
 	}
-	<-g.done
-	return engine.CutOff(ctx, cut)
+	c.SetArmed(c.Armed()&^(armIn|armOut) | want)
+	return d.poll.Modify(c.FD(), int32(c.Slot()), events)
 }
-
-func (g *group) Wait() { <-g.done }
-
-// admit counts a connection in, unless there are too many.
-func (g *group) admit() bool {
-	if g.open.Add(1) > int64(g.cfg.Limits.MaxConns) {
-		g.open.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (g *group) leave() { g.open.Add(-1) }

@@ -1,4 +1,4 @@
-package epoll
+package loop
 
 import "github.com/myriad-go/myriad/internal/engine"
 

@@ -1,4 +1,4 @@
-package epoll
+package loop
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 // outside.
 
 // Post implements engine.Poster.
-func (l *loop) Post(c *engine.Conn, gen uint32, kind engine.MailKind, data []byte) error {
+func (l *Loop) Post(c *engine.Conn, gen uint32, kind engine.MailKind, data []byte) error {
 	if err := l.box.Put(c, gen, kind, data); err != nil {
 		return err
 	}
@@ -22,7 +22,7 @@ func (l *loop) Post(c *engine.Conn, gen uint32, kind engine.MailKind, data []byt
 }
 
 // tell raises what the loop is told to do.
-func (l *loop) tell(what int32) {
+func (l *Loop) tell(what int32) {
 	for told := l.told.Load(); told < what; told = l.told.Load() {
 		l.told.CompareAndSwap(told, what)
 	}
@@ -30,7 +30,7 @@ func (l *loop) tell(what int32) {
 }
 
 // order leaves a dial.
-func (l *loop) order(d engine.Dial) error {
+func (l *Loop) order(d engine.Dial) error {
 	if err := l.queue(d); err != nil {
 		return err
 	}
@@ -38,7 +38,7 @@ func (l *loop) order(d engine.Dial) error {
 	return nil
 }
 
-func (l *loop) queue(d engine.Dial) error {
+func (l *Loop) queue(d engine.Dial) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
@@ -54,21 +54,21 @@ func (l *loop) queue(d engine.Dial) error {
 
 // rouse ends the loop's wait. The bell is rung under the lock, because a loop
 // that ends closes it.
-func (l *loop) rouse() {
+func (l *Loop) rouse() {
 	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ended {
-		l.bell.Ring()
+		l.driver.Ring()
 	}
 }
 
 // takeMail gives the waiting mail to its connections and settles each after a
 // batch, so that many messages to one connection go out in one call and yet
 // few connections hold an output buffer at a time.
-func (l *loop) takeMail() {
+func (l *Loop) takeMail() {
 	l.mail, l.data = l.box.Take(l.mail, l.data)
 	data := l.data
 	for _, m := range l.mail {
@@ -85,10 +85,10 @@ func (l *loop) takeMail() {
 	l.settleOwed()
 }
 
-func (l *loop) settleOwed() {
+func (l *Loop) settleOwed() {
 	for _, c := range l.owed {
 		if c.FD() >= 0 && c.IsOpen() {
-			l.settle(c)
+			l.driver.Settle(c)
 		}
 	}
 	clear(l.owed)
@@ -96,11 +96,12 @@ func (l *loop) settleOwed() {
 }
 
 // obey does what the loop has been told since it last looked.
-func (l *loop) obey() {
+func (l *Loop) obey() {
 	told := l.told.Load()
 	if l.stage < stopping {
-		if l.acceptor.FD >= 0 {
-			sock.Close(l.acceptor.FD)
+		if fd := l.acceptor.FD; fd >= 0 {
+			l.driver.Deafen(fd)
+			sock.Close(fd)
 			l.acceptor.FD = -1
 		}
 		l.slab.each(0, len(l.slab.chunks), l.drain)
@@ -113,25 +114,25 @@ func (l *loop) obey() {
 
 // drain takes what has arrived by now, and then lets the connection go at its
 // next idle moment.
-func (l *loop) drain(c *engine.Conn) {
-	if c.Armed()&connecting != 0 {
+func (l *Loop) drain(c *engine.Conn) {
+	if c.Armed()&Connecting != 0 {
 		l.dialFailed(c, engine.ErrClosed)
 		return
 	}
 	c.Drain()
 	if c.WantsInput() {
-		l.receive(c)
+		l.driver.Read(c)
 	}
-	l.settle(c)
+	l.driver.Settle(c)
 }
 
-func (l *loop) kill(c *engine.Conn) {
+func (l *Loop) kill(c *engine.Conn) {
 	c.Kill(engine.ErrServerClosed)
-	l.settle(c)
+	l.driver.Settle(c)
 }
 
 // welcome makes a connection of an accepted descriptor, or closes it.
-func (l *loop) welcome(fd int32, peer netip.AddrPort) {
+func (l *Loop) welcome(fd int32, peer netip.AddrPort) {
 	if !l.group.admit() {
 		l.counters.Refused.Add(1)
 		sock.Close(fd)
@@ -139,19 +140,17 @@ func (l *loop) welcome(fd int32, peer netip.AddrPort) {
 	}
 	c := l.slab.take()
 	c.SetFD(fd)
-	c.SetArmed(armIn)
-	if errno := l.poll.Add(fd, int32(c.Slot()), sock.In); errno != 0 {
-		sock.Close(fd)
-		l.forget(c)
+	if errno := l.driver.Watch(c); errno != 0 {
+		l.driver.Drop(c)
 		l.pause(errno)
 		return
 	}
 	c.Open(peer, false)
-	l.settle(c)
+	l.driver.Settle(c)
 }
 
 // dial starts the connections that were ordered, up to a batch a turn.
-func (l *loop) dial() {
+func (l *Loop) dial() {
 	if l.some.Load() {
 		l.mu.Lock()
 		l.dials = append(l.dials, l.orders...)
@@ -168,7 +167,7 @@ func (l *loop) dial() {
 	}
 }
 
-func (l *loop) dialOne(d engine.Dial) {
+func (l *Loop) dialOne(d engine.Dial) {
 	if l.told.Load() >= stopping {
 		l.tellDialFailed(engine.ErrClosed)
 		return
@@ -185,36 +184,35 @@ func (l *loop) dialOne(d engine.Dial) {
 	}
 	c := l.slab.take()
 	c.SetFD(fd)
-	c.SetArmed(connecting)
+	c.SetArmed(Connecting)
 	c.Expect(d.Target)
-	if errno := l.poll.Add(fd, int32(c.Slot()), sock.Out); errno != 0 {
+	if errno := l.driver.Watch(c); errno != 0 {
 		l.dialFailed(c, errno)
 	}
 }
 
-// connected ends a dial, well or not.
-func (l *loop) connected(c *engine.Conn) {
+// Connected ends a dial, well or not.
+func (l *Loop) Connected(c *engine.Conn) {
 	errno := sock.SocketError(c.FD())
 	if errno == 0 {
-		errno = l.poll.Modify(c.FD(), int32(c.Slot()), sock.In)
+		c.SetArmed(c.Armed() &^ Connecting)
+		errno = l.driver.Established(c)
 	}
 	if errno != 0 {
 		l.dialFailed(c, errno)
 		return
 	}
-	c.SetArmed(armIn)
 	c.Open(c.Peer(), true)
-	l.settle(c)
+	l.driver.Settle(c)
 }
 
 // dialFailed gives up a dial that has a descriptor.
-func (l *loop) dialFailed(c *engine.Conn, err error) {
-	sock.Close(c.FD())
-	l.forget(c)
+func (l *Loop) dialFailed(c *engine.Conn, err error) {
+	l.driver.Drop(c)
 	l.tellDialFailed(err)
 }
 
-func (l *loop) tellDialFailed(err error) {
+func (l *Loop) tellDialFailed(err error) {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		err = errno

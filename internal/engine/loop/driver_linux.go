@@ -1,0 +1,61 @@
+package loop
+
+import (
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// Driver is what a model adds to a loop: it watches descriptors, and moves
+// bytes between them and the connections. Its methods are called by the loop
+// on the loop's goroutine, but for Ring. It calls back the loop's exported
+// methods there.
+//
+// A driver keeps what it needs to know of a connection in Conn.Armed, above
+// the two bits that are the loop's.
+type Driver interface {
+	// Open makes what the driver needs, on the thread that will use it.
+	Open() error
+	// Close frees it. The last connection has been finished by then. Ring
+	// is not called any more.
+	Close()
+
+	// Poll handles the events that are there now, up to a bound, and says
+	// whether there were any. It does not block.
+	Poll() bool
+	// Wait waits until there are events, the bell is rung, or the time is
+	// over (a negative one never is), and may handle them.
+	Wait(most time.Duration)
+	// Ring ends a Wait. It is safe for concurrent use.
+	Ring()
+
+	// Listen watches the listener, which calls Loop.Accept when connections
+	// wait; Deafen ends that.
+	Listen(fd int32)
+	Deafen(fd int32)
+
+	// Watch begins to watch the descriptor of a connection that is about to
+	// be opened, or with Connecting set that is being dialled.
+	Watch(c *engine.Conn) syscall.Errno
+	// Established turns from watching for the end of a dial to watching an
+	// open connection.
+	Established(c *engine.Conn) syscall.Errno
+	// Settle does what the connection asks for until it waits or closes.
+	Settle(c *engine.Conn)
+	// Drop lets go of a connection that was not opened, and calls
+	// Loop.Forget, now or when nothing of it is under way any more.
+	Drop(c *engine.Conn)
+	// Read takes what has arrived for an open connection by now.
+	Read(c *engine.Conn)
+	// Sweep is called every now and then for each connection while the
+	// loop sweeps; see Loop.SweepFor.
+	Sweep(c *engine.Conn)
+}
+
+// The bits of Conn.Armed that are the loop's.
+const (
+	Connecting uint8  = 1 << iota // dialled, not established
+	Timed                         // will expire
+	DriverBits = iota             // drivers use the bits from here
+)

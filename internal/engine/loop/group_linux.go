@@ -1,0 +1,190 @@
+// Package loop is what the event-driven models have in common: loops that own
+// their connections. A model adds a [Driver], which watches descriptors and
+// moves bytes.
+//
+// # Who owns what
+//
+// A loop is one goroutine locked to its thread. It owns its listener, its
+// driver, its slab of connections and its free buffers; nobody else touches
+// them. Loops share only the count of open connections, which is atomic, and
+// nothing on the way of a byte.
+//
+// From outside a loop is reached in three ways, all safe for concurrent use:
+// its mailbox (mail for connections), its orders (dials, and being told to
+// stop), and its bell, which ends the wait. A loop says in asleep that it is
+// about to wait, and looks at mailbox and orders once more after that; who
+// leaves something looks at asleep afterwards and rings if it was set. So
+// nothing is left unseen, and a busy loop is never rung.
+//
+// A loop ends when it has been told to stop and its last connection is
+// finished. Stop waits for all of them.
+package loop
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// sweepEvery is how often a slice of the slab is looked at, and how long a
+// loop that ran out of descriptors waits before it accepts again.
+const sweepEvery = 50 * time.Millisecond
+
+// group is a running engine: its loops.
+type group struct {
+	cfg   engine.Config
+	loops []*Loop
+	addr  net.Addr
+	open  atomic.Int64 // connections and dials of all loops, against MaxConns
+	next  atomic.Uint64
+	done  chan struct{} // closed when all loops have ended
+}
+
+// Start starts cfg.Loops loops, each with a driver of its own.
+func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
+	g := &group{cfg: cfg, done: make(chan struct{})}
+	listeners, err := g.listen()
+	if err != nil {
+		return nil, err
+	}
+	var running sync.WaitGroup
+	started := make(chan error, cfg.Loops)
+	for i := range cfg.Loops {
+		l := newLoop(g, i)
+		l.driver = newDriver(l)
+		if i < len(listeners) {
+			l.acceptor.FD = listeners[i]
+		}
+		g.loops = append(g.loops, l)
+		running.Go(func() { l.run(started) })
+	}
+	for range g.loops {
+		if e := <-started; e != nil {
+			err = e
+		}
+	}
+	go func() {
+		running.Wait()
+		close(g.done)
+	}()
+	if err != nil {
+		_ = g.Stop(context.Background()) // nothing is open yet: it ends at once
+		return nil, err
+	}
+	return g, nil
+}
+
+// listen makes a listener for each loop; none if the engine only dials.
+func (g *group) listen() ([]int32, error) {
+	switch {
+	case g.cfg.Listener != nil:
+		defer g.cfg.Listener.Close()
+		g.addr = g.cfg.Listener.Addr()
+		return g.detach(func() (net.Listener, error) { return g.cfg.Listener, nil })
+	case g.cfg.Addr != "":
+		return g.bind()
+	}
+	return nil, nil
+}
+
+// bind listens on the configured address once for each loop. The first socket
+// asks for the address alone, because sockets that share a port would hide
+// that another program has it; it then makes way for those that share.
+func (g *group) bind() ([]int32, error) {
+	alone, shared := sock.ListenConfig(false), sock.ListenConfig(true)
+	first, err := alone.Listen(context.Background(), g.cfg.Network, g.cfg.Addr)
+	if err != nil {
+		return nil, err
+	}
+	defer first.Close()
+	g.addr = first.Addr()
+	if g.cfg.Loops == 1 {
+		return g.detach(func() (net.Listener, error) { return first, nil })
+	}
+	first.Close()
+	return g.detach(func() (net.Listener, error) {
+		return shared.Listen(context.Background(), g.cfg.Network, g.addr.String())
+	})
+}
+
+// detach takes a descriptor for each loop from the listeners that next gives,
+// and closes those.
+func (g *group) detach(next func() (net.Listener, error)) (fds []int32, err error) {
+	for range g.cfg.Loops {
+		var l net.Listener
+		if l, err = next(); err != nil {
+			break
+		}
+		var fd int32
+		if fd, err = sock.Detach(l); err != nil {
+			l.Close()
+			break
+		}
+		fds = append(fds, fd)
+		if l != g.cfg.Listener {
+			l.Close()
+		}
+	}
+	if err != nil {
+		for _, fd := range fds {
+			sock.Close(fd)
+		}
+		return nil, err
+	}
+	return fds, nil
+}
+
+func (g *group) Addr() net.Addr { return g.addr }
+
+func (g *group) Loops() int { return len(g.loops) }
+
+func (g *group) Counters() (sum engine.Counts) {
+	for _, l := range g.loops {
+		l.counters.AddTo(&sum)
+	}
+	return sum
+}
+
+// Dial hands the order to the loops in turn.
+func (g *group) Dial(d engine.Dial) error {
+	if d.Count < 1 || !d.Target.IsValid() {
+		return fmt.Errorf("dial of %d connections to %q: expected at least 1, to a valid address", d.Count, d.Target)
+	}
+	return g.loops[g.next.Add(1)%uint64(len(g.loops))].order(d)
+}
+
+func (g *group) Stop(ctx context.Context) error {
+	for _, l := range g.loops {
+		l.tell(stopping)
+	}
+	select {
+	case <-g.done:
+		return nil
+	case <-ctx.Done():
+	}
+	cut := g.open.Load()
+	for _, l := range g.loops {
+		l.tell(killing)
+	}
+	<-g.done
+	return engine.CutOff(ctx, cut)
+}
+
+func (g *group) Wait() { <-g.done }
+
+// admit counts a connection in, unless there are too many.
+func (g *group) admit() bool {
+	if g.open.Add(1) > int64(g.cfg.Limits.MaxConns) {
+		g.open.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (g *group) leave() { g.open.Add(-1) }

@@ -1,0 +1,285 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// The bounds of one turn of a loop, so that none of its tasks starves another.
+const (
+	acceptBatch = 128
+	dialBatch   = 128
+	mailBatch   = 64
+	maxOrders   = 1024
+)
+
+// What a loop is told, growing.
+const (
+	serving int32 = iota
+	stopping
+	killing
+)
+
+// Loop is one thread of an event-driven model. See the package comment for who
+// may touch what.
+type Loop struct {
+	group    *group
+	host     engine.Host
+	counters engine.Counters
+	buffers  engine.FreeList
+	driver   Driver
+	acceptor sock.Acceptor // FD is -1 when the loop does not accept
+	slab     slab
+
+	mail []engine.Mail // the batch of mail being delivered
+	data []byte
+	owed []*engine.Conn // connections that got mail and are to be settled
+
+	stage      int32         // what the loop has done of told
+	paused     bool          // descriptors ran out: not accepting until resume
+	resume     time.Duration // when to try again
+	complained time.Duration // when that was last logged
+	swept      int           // for how many connections the slab is swept
+	sweepAt    time.Duration // when to look at the next slice of it
+	sweepChunk int
+	dials      []engine.Dial // dials that have been taken and not started
+
+	// For everyone:
+	box    engine.Mailbox
+	told   atomic.Int32
+	asleep atomic.Bool
+	some   atomic.Bool   // orders is not empty
+	mu     sync.Mutex    // guards what follows
+	orders []engine.Dial // dials that the loop has not taken yet
+	ended  bool          // the driver is closed
+}
+
+func newLoop(g *group, index int) *Loop {
+	l := &Loop{group: g}
+	l.acceptor.FD = -1
+	l.box.Max = g.cfg.Limits.MaxMail
+	l.host = engine.Host{
+		Handler: g.cfg.Handler, Limits: g.cfg.Limits, Log: g.cfg.Log,
+		Buffers: &l.buffers, Poster: l, Counters: &l.counters,
+		Now: engine.Since, Index: index,
+	}
+	l.slab.host = &l.host
+	return l
+}
+
+// Log is where a driver writes what an operator has to know.
+func (l *Loop) Log() *slog.Logger { return l.host.Log }
+
+// Conn finds a connection by its slot, which must be one in use.
+func (l *Loop) Conn(slot uint32) *engine.Conn { return l.slab.at(slot) }
+
+// AcceptBlocking makes accepted and dialled descriptors blocking ones.
+func (l *Loop) AcceptBlocking() { l.acceptor.Blocking = true }
+
+// run turns until the loop is told to stop and the last connection is
+// finished. It first says how opening the driver went.
+func (l *Loop) run(started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := l.driver.Open(); err != nil {
+		l.abandon()
+		started <- err
+		return
+	}
+	if l.acceptor.FD >= 0 {
+		l.driver.Listen(l.acceptor.FD)
+	}
+	started <- nil
+	for !l.finished() {
+		l.turn()
+	}
+	l.end()
+}
+
+// abandon ends a loop whose driver could not be opened.
+func (l *Loop) abandon() {
+	if l.acceptor.FD >= 0 {
+		sock.Close(l.acceptor.FD)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+}
+
+func (l *Loop) finished() bool {
+	return l.stage >= stopping && l.slab.used == 0 && !l.some.Load() && len(l.dials) == 0
+}
+
+// turn handles the events that are there, waits if there are none, and does
+// everything else once. A busy loop never waits.
+func (l *Loop) turn() {
+	if !l.driver.Poll() && len(l.dials) == 0 {
+		l.wait()
+	}
+	if l.box.Waiting() {
+		l.takeMail()
+	}
+	if l.told.Load() > l.stage {
+		l.obey()
+	}
+	if l.some.Load() || len(l.dials) > 0 {
+		l.dial()
+	}
+	if l.swept > 0 || l.paused {
+		l.tick(engine.Since())
+	}
+	l.slab.recycle()
+}
+
+// wait waits for events, unless there is something else to do.
+func (l *Loop) wait() {
+	l.asleep.Store(true)
+	defer l.asleep.Store(false)
+	if l.box.Waiting() || l.some.Load() || l.told.Load() > l.stage {
+		return
+	}
+	most := time.Duration(-1)
+	if l.swept > 0 || l.paused {
+		most = sweepEvery
+	}
+	l.driver.Wait(most)
+}
+
+// SweepFor counts one more or, with -1, one less reason to sweep the slab.
+func (l *Loop) SweepFor(n int) { l.swept += n }
+
+// Time sees to it that a connection that has a Due is expired. Drivers call it
+// when the connection waits.
+func (l *Loop) Time(c *engine.Conn) {
+	if _, ok := c.Due(); ok && c.Armed()&Timed == 0 {
+		c.SetArmed(c.Armed() | Timed)
+		l.SweepFor(1)
+	}
+}
+
+// Resets says whether the connection is to be closed with a reset.
+func (l *Loop) Resets(c *engine.Conn) bool { return c.Outbound() && l.group.cfg.Reset }
+
+// Shut shuts the sending direction. A connection that is to be reset is closed
+// at once: its end, if it came first, would leave it in TIME_WAIT.
+func (l *Loop) Shut(c *engine.Conn) {
+	if l.Resets(c) {
+		c.PeerClosed()
+	} else {
+		// An error means that the peer has gone; reading will tell.
+		_ = sock.ShutWrite(c.FD())
+	}
+	c.ShutDone()
+}
+
+// Finish closes the descriptor of an open connection, finishes it, and frees
+// its slot. Nothing of it may be under way.
+func (l *Loop) Finish(c *engine.Conn) {
+	if l.Resets(c) {
+		_ = sock.ResetOnClose(c.FD())
+	}
+	if c.Armed()&Timed != 0 {
+		l.SweepFor(-1)
+	}
+	sock.Close(c.FD())
+	c.Finish()
+	l.free(c)
+}
+
+// Forget closes the descriptor of a connection that was never opened, and frees
+// its slot.
+func (l *Loop) Forget(c *engine.Conn) {
+	sock.Close(c.FD())
+	l.free(c)
+}
+
+func (l *Loop) free(c *engine.Conn) {
+	c.SetFD(-1)
+	c.SetArmed(0)
+	l.slab.put(c)
+	l.group.leave()
+	l.resume = 0
+}
+
+// Accept takes what waits at the listener, up to a batch.
+func (l *Loop) Accept() {
+	for range acceptBatch {
+		if l.acceptor.FD < 0 || l.paused {
+			return
+		}
+		fd, peer, errno := l.acceptor.Accept()
+		switch errno {
+		case 0:
+			l.welcome(fd, peer)
+		case syscall.EAGAIN:
+			return
+		case syscall.EINTR, syscall.ECONNABORTED:
+		default:
+			l.pause(errno)
+		}
+	}
+}
+
+// tick accepts again when it is time, and expires closing connections: one
+// slice of the slab at a time, all of it in eight ticks.
+func (l *Loop) tick(now time.Duration) {
+	if l.paused && now >= l.resume {
+		l.paused = false
+		if l.acceptor.FD >= 0 {
+			l.driver.Listen(l.acceptor.FD)
+		}
+	}
+	if l.swept == 0 || now < l.sweepAt {
+		return
+	}
+	l.sweepAt = now + sweepEvery
+	to := l.sweepChunk + (len(l.slab.chunks)+7)/8
+	l.slab.each(l.sweepChunk, to, func(c *engine.Conn) {
+		if c.Armed()&Timed != 0 {
+			c.Expire(now)
+			l.driver.Settle(c)
+		}
+		if c.FD() >= 0 {
+			l.driver.Sweep(c)
+		}
+	})
+	l.sweepChunk = to
+	if to >= len(l.slab.chunks) {
+		l.sweepChunk = 0
+	}
+}
+
+// pause stops accepting for want of descriptors or memory, so that the loop
+// does not spin on what it cannot take.
+func (l *Loop) pause(errno syscall.Errno) {
+	l.counters.AcceptErrors.Add(1)
+	l.driver.Deafen(l.acceptor.FD)
+	now := engine.Since()
+	l.paused, l.resume = true, now+sweepEvery
+	if l.complained == 0 || now-l.complained > time.Second {
+		l.complained = now
+		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
+			"cannot accept; trying again when a connection has closed, and regularly",
+			slog.String("error", errno.Error()),
+			slog.Int64("open", l.group.open.Load()))
+	}
+}
+
+// end closes what the loop still holds. Mail that came too late is taken, so
+// that its reservations are released.
+func (l *Loop) end() {
+	l.box.Close()
+	l.takeMail()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ended = true
+	l.driver.Close()
+}
