@@ -7,7 +7,7 @@ import "sync"
 // at startSize and grow as needed.
 const (
 	ReadSize  = 64 << 10
-	startSize = 4 << 10
+	startSize = 1 << 10
 	// keepSize is the largest buffer that a pool takes back, keepCount the
 	// most buffers a FreeList holds: 4 MiB a loop at the most.
 	keepSize  = 64 << 10
@@ -18,6 +18,7 @@ const (
 type Buffer struct {
 	bytes []byte
 	off   int
+	lent  []byte // what the kernel reads meanwhile; kept alive when bytes outgrow it
 }
 
 // Len is the number of bytes in the buffer.
@@ -29,6 +30,7 @@ func (b *Buffer) Bytes() []byte { return b.bytes[b.off:] }
 // skip takes n bytes from the front. The room they had is used again once it
 // is the larger part, so that a queue that never empties does not creep.
 func (b *Buffer) skip(n int) {
+	b.lent = nil
 	b.off += n
 	if b.off == len(b.bytes) {
 		b.bytes, b.off = b.bytes[:0], 0
@@ -36,6 +38,9 @@ func (b *Buffer) skip(n int) {
 		b.bytes, b.off = b.bytes[:copy(b.bytes, b.bytes[b.off:])], 0
 	}
 }
+
+// lend keeps the bytes where they are until the next skip.
+func (b *Buffer) lend() { b.lent = b.bytes }
 
 func (b *Buffer) append(p []byte)       { b.bytes = append(b.bytes, p...) }
 func (b *Buffer) appendString(s string) { b.bytes = append(b.bytes, s...) }

@@ -167,25 +167,30 @@ func (c *Conn) offerBuffered() {
 	}
 }
 
-// offer calls the handler until it uses no more, and returns what is left.
+// offer calls the handler until it uses no more, and returns what is left. It
+// offers ReadSize bytes at a time, as much as a read brings, and more only when
+// the handler uses none of them: where much input has piled up, what a handler
+// writes for one offer stays within bounds all the same.
 func (c *Conn) offer(in []byte) []byte {
-	for len(in) > 0 && !c.is(closing|failed) {
+	for window := ReadSize; len(in) > 0 && !c.is(closing|failed); {
 		if c.owesMuch() {
 			c.state |= held
 			break
 		}
-		used := c.callReceived(in)
-		if used < 0 || used > len(in) {
+		part := in[:min(len(in), window)]
+		used := c.callReceived(part)
+		switch {
+		case used < 0 || used > len(part):
 			c.fail(ErrBadUse)
-			break
-		}
-		if used > 0 {
-			in, c.seen = in[used:], 0
-		} else if !c.owesMuch() {
-			if len(in) >= c.host.Limits.MaxMessage {
-				c.CloseWith(ErrMessageTooLong)
-			}
-			break
+		case used > 0:
+			in, c.seen, window = in[used:], 0, ReadSize
+		case c.owesMuch():
+		case len(part) >= c.host.Limits.MaxMessage:
+			c.CloseWith(ErrMessageTooLong)
+		case len(part) == len(in):
+			return in
+		default:
+			window *= 2
 		}
 	}
 	return in
@@ -246,6 +251,13 @@ func (c *Conn) setClosing(why error) {
 
 // Output is what is to be sent, valid until the next event.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
+
+// Offered says that the kernel has been given Output and reports later how much
+// of it was taken. The memory stays valid until then.
+func (c *Conn) Offered() {
+	c.out.lend()
+	c.state |= blocked
+}
 
 // Sent says that the first n bytes of Output were taken.
 func (c *Conn) Sent(n int) {

@@ -13,6 +13,7 @@
 //	Conn.Arrived(bytes)        bytes have been received
 //	Conn.PeerClosed            the peer will send no more (end of file)
 //	Conn.Sent(n)               n bytes of Output were taken by the kernel
+//	Conn.Offered               Output was given to the kernel; Sent and Room will follow
 //	Conn.Room                  the kernel takes output again
 //	Conn.Failed(err)           the transport is broken
 //	Conn.Mailed(mail, bytes)   a message from outside, taken from the mailbox

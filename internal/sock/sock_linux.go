@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Recv receives into p, which must not be empty. It never blocks on a
-// non-blocking socket, so it does not tell the scheduler.
+// Recv receives into p, which must not be empty. It never blocks, so it does not
+// tell the scheduler.
 func Recv(fd int32, p []byte) (int, syscall.Errno) {
 	for {
-		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), 0, 0, 0)
+		n, _, errno := syscall.RawSyscall6(unix.SYS_RECVFROM, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_DONTWAIT, 0, 0)
 		if errno != syscall.EINTR {
 			return int(n), errno
 		}
@@ -26,7 +26,7 @@ func Recv(fd int32, p []byte) (int, syscall.Errno) {
 // not tell the scheduler.
 func Send(fd int32, p []byte) (int, syscall.Errno) {
 	for {
-		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_NOSIGNAL, 0, 0)
+		n, _, errno := syscall.RawSyscall6(unix.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT, 0, 0)
 		if errno != syscall.EINTR {
 			return int(n), errno
 		}
@@ -214,6 +214,15 @@ func SocketError(fd int32) syscall.Errno {
 		return unix.EBADF
 	}
 	return syscall.Errno(e)
+}
+
+// SetBlocking makes a socket a blocking one.
+func SetBlocking(fd int32) syscall.Errno {
+	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_GETFL, 0)
+	if errno == 0 {
+		_, _, errno = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, flags&^unix.O_NONBLOCK)
+	}
+	return errno
 }
 
 // ShutWrite tells the peer that no more will come.

@@ -19,6 +19,7 @@ const (
 	dialBatch   = 128
 	mailBatch   = 64
 	maxOrders   = 1024
+	drainBatch  = 1024 // polls for events that are there when the loop is stopped
 )
 
 // What a loop is told, growing.
@@ -209,23 +210,25 @@ func (l *Loop) free(c *engine.Conn) {
 	l.resume = 0
 }
 
-// Accept takes what waits at the listener, up to a batch.
-func (l *Loop) Accept() {
+// Accept takes what waits at the listener, up to a batch. It gives the listener
+// if that is to be watched on, -1 if not.
+func (l *Loop) Accept() (fd int32) {
 	for range acceptBatch {
 		if l.acceptor.FD < 0 || l.paused {
-			return
+			return -1
 		}
 		fd, peer, errno := l.acceptor.Accept()
 		switch errno {
 		case 0:
 			l.welcome(fd, peer)
 		case syscall.EAGAIN:
-			return
+			return l.acceptor.FD
 		case syscall.EINTR, syscall.ECONNABORTED:
 		default:
 			l.pause(errno)
 		}
 	}
+	return l.acceptor.FD
 }
 
 // tick accepts again when it is time, and expires closing connections: one

@@ -104,6 +104,11 @@ func (l *Loop) obey() {
 			sock.Close(fd)
 			l.acceptor.FD = -1
 		}
+		for range drainBatch {
+			if !l.driver.Poll() {
+				break
+			}
+		}
 		l.slab.each(0, len(l.slab.chunks), l.drain)
 	}
 	if told == killing {

@@ -8,11 +8,12 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/epoll"
 	"github.com/myriad-go/myriad/internal/engine/goroutine"
+	"github.com/myriad-go/myriad/internal/engine/uring"
 )
 
 // All lists the models, the preferred one last.
 func All() []engine.Model {
-	return []engine.Model{goroutine.Model, epoll.Model}
+	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
 // Best is the preferred model that can run on this machine.

@@ -1,0 +1,132 @@
+package uring
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The buffers that the kernel fills. A few are enough while each is emptied at
+// once; when they run out, more are given, up to all.
+const (
+	bufferSize  = 64 << 10
+	fewBuffers  = 8
+	mostBuffers = 64 // a power of two; 4 MiB a loop at the most
+)
+
+// bufferEntry is struct io_uring_buf. The tail of the ring lies over the last
+// field of its first entry.
+type bufferEntry struct {
+	addr uint64
+	len  uint32
+	id   uint16
+	tail uint16
+}
+
+// provided is a ring of buffers from which the kernel takes when bytes arrive,
+// so that a connection that waits for input holds none. Where the kernel can,
+// it fills a buffer with the bytes of many receives, one behind the other
+// (IOU_PBUF_RING_INC, Linux 6.12): then small messages take little room, and
+// large ones find a large buffer.
+type provided struct {
+	ring   []byte
+	memory []byte
+	filled [mostBuffers]int // bytes of each buffer that have been handed out
+	given  int              // buffers that the kernel has been given at all
+	tail   uint16
+	inc    bool
+}
+
+// bufferRegistration is struct io_uring_buf_reg.
+type bufferRegistration struct {
+	addr         uint64
+	entries      uint32
+	group, flags uint16
+	reserved     [3]uint64
+}
+
+func newProvided(r *ring) (*provided, error) {
+	p := &provided{}
+	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANON
+	var err error
+	if p.ring, err = unix.Mmap(-1, 0, mostBuffers*int(unsafe.Sizeof(bufferEntry{})), prot, flags); err != nil {
+		return nil, fmt.Errorf("io_uring: memory for the ring of buffers: %w", err)
+	}
+	if p.memory, err = unix.Mmap(-1, 0, mostBuffers*bufferSize, prot, flags); err != nil {
+		_ = unix.Munmap(p.ring)
+		return nil, fmt.Errorf("io_uring: memory for buffers: %w", err)
+	}
+	if err := p.register(r); err != nil {
+		p.close()
+		return nil, err
+	}
+	p.giveMore()
+	return p, nil
+}
+
+func (p *provided) register(r *ring) error {
+	for _, flags := range []uint16{bufRingIncremental, 0} {
+		reg := bufferRegistration{addr: uint64(uintptr(unsafe.Pointer(&p.ring[0]))), entries: mostBuffers, flags: flags}
+		_, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerBufRing, uintptr(unsafe.Pointer(&reg)), 1, 0, 0)
+		switch {
+		case errno == 0:
+			p.inc = flags != 0
+			return nil
+		case errno != unix.EINVAL:
+			return fmt.Errorf("io_uring: registering buffers: %w", errno)
+		}
+	}
+	return fmt.Errorf("the kernel's io_uring is too old: it has no rings of buffers: %w", unix.EINVAL)
+}
+
+// close frees the memory. The ring must be closed before.
+func (p *provided) close() {
+	_ = unix.Munmap(p.ring)
+	_ = unix.Munmap(p.memory)
+}
+
+// giveMore gives the kernel twice as many buffers, up to all.
+func (p *provided) giveMore() {
+	for most := min(max(fewBuffers, 2*p.given), mostBuffers); p.given < most; p.given++ {
+		p.give(uint16(p.given))
+	}
+	p.publish()
+}
+
+// give puts an empty buffer at the end of the ring.
+func (p *provided) give(id uint16) {
+	p.filled[id] = 0
+	e := (*bufferEntry)(unsafe.Pointer(&p.ring[uintptr(p.tail%mostBuffers)*unsafe.Sizeof(bufferEntry{})]))
+	e.addr = uint64(uintptr(unsafe.Pointer(&p.memory[int(id)*bufferSize])))
+	e.len, e.id = bufferSize, id
+	p.tail++
+}
+
+// publish shows the kernel the buffers that were given. The tail shares a word
+// with the number of the first entry, which only this thread writes.
+func (p *provided) publish() {
+	word := (*uint32)(unsafe.Pointer(&p.ring[unsafe.Offsetof(bufferEntry{}.id)]))
+	atomic.StoreUint32(word, atomic.LoadUint32(word)&0xffff|uint32(p.tail)<<16)
+}
+
+// bytes are what a completion has brought.
+func (p *provided) bytes(c cqe) []byte {
+	id := int(c.flags >> bufferBits)
+	start := id*bufferSize + p.filled[id]
+	return p.memory[start : start+int(c.res)]
+}
+
+// done takes the completion's bytes as used: the buffer is filled on, or given
+// anew.
+func (p *provided) done(c cqe) {
+	id := uint16(c.flags >> bufferBits)
+	if p.inc && c.flags&cqeBufMore != 0 {
+		p.filled[id] += int(c.res)
+		return
+	}
+	p.give(id)
+	p.publish()
+}

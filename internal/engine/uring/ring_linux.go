@@ -1,0 +1,248 @@
+package uring
+
+import (
+	"fmt"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The parts of <linux/io_uring.h> that are used here; golang.org/x/sys has the
+// numbers of the system calls only.
+const (
+	setupCQSize       = 1 << 3
+	setupClamp        = 1 << 4
+	setupSubmitAll    = 1 << 7
+	setupSingleIssuer = 1 << 12
+	setupDeferTaskrun = 1 << 13
+	setupNoSQArray    = 1 << 16
+
+	enterGetEvents  = 1 << 0
+	enterExtArg     = 1 << 3
+	enterRegistered = 1 << 4
+
+	registerRingFDs   = 20
+	unregisterRingFDs = 21
+	registerBufRing   = 22
+
+	offSQRing = 0
+	offSQEs   = 0x10000000
+
+	opPollAdd     = 6
+	opAsyncCancel = 14
+	opSend        = 26
+	opRecv        = 27
+
+	sqeBufferSelect = 1 << 5
+	recvMultishot   = 1 << 1
+	pollMultishot   = 1 << 0
+	cancelAll       = 1 << 0
+	cancelByFD      = 1 << 1
+
+	cqeBuffer  = 1 << 0 // the upper half of the flags is a buffer's number
+	cqeMore    = 1 << 1 // more completions of the same request will come
+	cqeBufMore = 1 << 4 // more of the same buffer will be filled
+	bufferBits = 16
+
+	bufRingIncremental = 1 << 1
+)
+
+// The sizes of the queues. Submissions that don't fit are submitted early,
+// completions that don't fit are kept by the kernel and come later.
+const (
+	sqEntries = 1024
+	cqEntries = 8192
+)
+
+type ringOffsets struct {
+	head, tail, mask, entries, a, b, c, d uint32
+	user                                  uint64
+}
+
+// params is struct io_uring_params. In sq, a to c are flags, dropped and array;
+// in cq, a and b are overflow and cqes.
+type params struct {
+	sqEntries, cqEntries, flags, cpu, idle, features, wq uint32
+	reserved                                             [3]uint32
+	sq, cq                                               ringOffsets
+}
+
+// sqe is struct io_uring_sqe, a submission.
+type sqe struct {
+	op, flags uint8
+	ioprio    uint16
+	fd        int32
+	off, addr uint64
+	len       uint32
+	opFlags   uint32
+	user      uint64
+	group     uint16
+	_         uint16
+	file      uint32
+	_         [2]uint64
+}
+
+// cqe is struct io_uring_cqe, a completion.
+type cqe struct {
+	user  uint64
+	res   int32
+	flags uint32
+}
+
+// ring is an io_uring instance, used by one thread: the one that made it.
+type ring struct {
+	fd      uintptr // what enter is given: the number it was registered as, or the descriptor
+	flags   uintptr // what enter is told of it
+	file    int     // the descriptor
+	queues  []byte
+	entries []byte
+
+	sqHead, sqTail, cqHead, cqTail *uint32
+	sqMask, cqMask                 uint32
+	sqes                           []sqe
+	cqes                           []cqe
+	tail, submitted                uint32 // submissions filled, and given to the kernel
+
+	arg  waitArg
+	time unix.Timespec
+}
+
+// waitArg is struct io_uring_getevents_arg.
+type waitArg struct {
+	sigmask       uint64
+	size, minWait uint32
+	ts            uint64
+}
+
+func newRing() (*ring, error) {
+	p := params{cqEntries: cqEntries}
+	p.flags = setupCQSize | setupClamp | setupSubmitAll | setupSingleIssuer | setupDeferTaskrun | setupNoSQArray
+	fd, _, errno := syscall.Syscall(unix.SYS_IO_URING_SETUP, sqEntries, uintptr(unsafe.Pointer(&p)), 0)
+	if errno != 0 {
+		return nil, setupError(errno)
+	}
+	r := &ring{file: int(fd), fd: fd}
+	if err := r.mapQueues(&p); err != nil {
+		unix.Close(r.file)
+		return nil, fmt.Errorf("io_uring: mapping the queues: %w", err)
+	}
+	r.register()
+	return r, nil
+}
+
+// setupError says what the kernel's refusal means.
+func setupError(errno syscall.Errno) error {
+	switch errno {
+	case unix.ENOSYS:
+		return fmt.Errorf("the kernel has no io_uring, or a seccomp filter hides it: %w", errno)
+	case unix.EPERM:
+		return fmt.Errorf("io_uring is forbidden here, by sysctl kernel.io_uring_disabled or a seccomp filter: %w", errno)
+	case unix.EINVAL:
+		return fmt.Errorf("the kernel's io_uring is too old: it needs Linux 6.6: %w", errno)
+	case unix.ENOMEM:
+		return fmt.Errorf("no memory for an io_uring, or over the limit of locked memory (ulimit -l): %w", errno)
+	}
+	return fmt.Errorf("io_uring_setup: %w", errno)
+}
+
+func (r *ring) mapQueues(p *params) (err error) {
+	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_SHARED | unix.MAP_POPULATE
+	size := int(p.cq.b) + int(p.cqEntries)*int(unsafe.Sizeof(cqe{}))
+	if r.queues, err = unix.Mmap(r.file, offSQRing, size, prot, flags); err != nil {
+		return err
+	}
+	size = int(p.sqEntries) * int(unsafe.Sizeof(sqe{}))
+	if r.entries, err = unix.Mmap(r.file, offSQEs, size, prot, flags); err != nil {
+		_ = unix.Munmap(r.queues)
+		return err
+	}
+	at := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.queues[off])) }
+	r.sqHead, r.sqTail, r.sqMask = at(p.sq.head), at(p.sq.tail), *at(p.sq.mask)
+	r.cqHead, r.cqTail, r.cqMask = at(p.cq.head), at(p.cq.tail), *at(p.cq.mask)
+	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.entries[0])), p.sqEntries)
+	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.queues[p.cq.b])), p.cqEntries)
+	return nil
+}
+
+// registration is struct io_uring_rsrc_update, for the ring's own descriptor.
+type registration struct {
+	offset, reserved uint32
+	data             uint64
+}
+
+// register saves the kernel a look-up in each enter, if it can.
+func (r *ring) register() {
+	up := registration{offset: ^uint32(0), data: uint64(r.file)}
+	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
+	if errno == 0 && n == 1 {
+		r.fd, r.flags = uintptr(up.offset), enterRegistered
+	}
+}
+
+// close frees the ring. The kernel cancels what is under way.
+func (r *ring) close() {
+	if r.flags != 0 {
+		// The thread outlives the ring and would hold it.
+		up := registration{offset: uint32(r.fd)}
+		_, _, _ = syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), unregisterRingFDs, uintptr(unsafe.Pointer(&up)), 1, 0, 0)
+	}
+	_ = unix.Munmap(r.entries)
+	_ = unix.Munmap(r.queues)
+	unix.Close(r.file)
+}
+
+// next gives an empty submission to fill.
+func (r *ring) next() *sqe {
+	for r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask {
+		// Full. Submitting takes all of it, so that this ends.
+		if errno := r.enter(0, 0); errno != 0 && errno != unix.EINTR && errno != unix.EAGAIN && errno != unix.EBUSY {
+			panic(fmt.Sprintf("io_uring_enter: %v", errno))
+		}
+	}
+	s := &r.sqes[r.tail&r.sqMask]
+	r.tail++
+	*s = sqe{}
+	return s
+}
+
+// enter submits what has been filled and, with enterGetEvents, runs what has
+// completed. It does not block.
+func (r *ring) enter(flags uintptr, least uintptr) syscall.Errno {
+	atomic.StoreUint32(r.sqTail, r.tail)
+	n, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), least, r.flags|flags, 0, 0)
+	if errno == 0 {
+		r.submitted += uint32(n)
+	}
+	return errno
+}
+
+// wait is enter that blocks until there is a completion or the time is over; a
+// negative one never is. It tells the scheduler.
+func (r *ring) wait(most time.Duration) syscall.Errno {
+	atomic.StoreUint32(r.sqTail, r.tail)
+	r.arg = waitArg{}
+	if most >= 0 {
+		r.time = unix.NsecToTimespec(most.Nanoseconds())
+		r.arg.ts = uint64(uintptr(unsafe.Pointer(&r.time)))
+	}
+	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), 1,
+		r.flags|enterGetEvents|enterExtArg, uintptr(unsafe.Pointer(&r.arg)), unsafe.Sizeof(r.arg))
+	if errno == 0 {
+		r.submitted += uint32(n)
+	}
+	return errno
+}
+
+// completions is how many there are to take.
+func (r *ring) completions() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
+
+// take takes the next completion.
+func (r *ring) take() cqe {
+	head := *r.cqHead
+	c := r.cqes[head&r.cqMask]
+	atomic.StoreUint32(r.cqHead, head+1)
+	return c
+}

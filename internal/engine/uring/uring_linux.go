@@ -1,0 +1,397 @@
+// Package uring is the model of event loops over Linux's io_uring.
+//
+// Each loop has a ring of its own (single issuer, deferred task run). A
+// connection that has been silent is watched by a poll, which costs the kernel
+// little memory; one that talks has a multishot receive, which fills buffers
+// that the loop provides. Sends are submissions, one under way for each
+// connection at a time, and go to the kernel together with everything else in
+// one call a turn.
+//
+// Accepting is a poll on the listener followed by accept calls: a multishot
+// accept would not tell the peer's address, and asking for it costs the same
+// call again.
+//
+// A descriptor is closed when nothing of it is under way in the ring any more,
+// because completions carry the connection's slot, which is free from then on.
+package uring
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/loop"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// Model is event loops over io_uring.
+var Model = engine.Model{
+	Name:      "uring",
+	Available: sync.OnceValue(probe),
+	Start: func(cfg engine.Config) (engine.Engine, error) {
+		return loop.Start(cfg, func(l *loop.Loop) loop.Driver { return &driver{loop: l} })
+	},
+}
+
+// probe tries what a loop needs, on a thread of its own that ends with it.
+func probe() error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends
+		r, err := newRing()
+		if err == nil {
+			var p *provided
+			if p, err = newProvided(r); err == nil {
+				defer p.close()
+			}
+			r.close()
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+// turnBatch is the most completions that are handled in one turn: the sends
+// they cause each hold a buffer until the next.
+const turnBatch = 256
+
+// What a completion is of, in the upper half of its user data; the lower is the
+// connection's slot.
+const (
+	ofRecv uint64 = iota << 32
+	ofSend
+	ofPoll
+	ofListener
+	ofBell
+	ofNothing
+)
+
+// What is under way for a connection, in Conn.Armed.
+const (
+	receiving uint8 = 1 << (loop.DriverBits + iota) // a multishot receive
+	polling                                         // a poll
+	sending                                         // a send
+	canceling                                       // the end of the receive has been asked for
+	dying                                           // to be closed when nothing is under way
+	active                                          // has received since the last sweep
+
+	underWay = receiving | polling | sending
+)
+
+// driver is the part of a loop that is io_uring's.
+type driver struct {
+	loop    *loop.Loop
+	ring    *ring
+	buffers *provided
+	bell    sock.Bell
+	input   []byte // for Read
+}
+
+func (d *driver) Open() (err error) {
+	if d.ring, err = newRing(); err != nil {
+		return err
+	}
+	if d.buffers, err = newProvided(d.ring); err != nil {
+		d.ring.close()
+		return err
+	}
+	if d.bell, err = sock.NewBell(); err != nil {
+		d.ring.close()
+		d.buffers.close()
+		return err
+	}
+	d.loop.AcceptBlocking() // the ring would not wait on a non-blocking one
+	d.poll(d.bell.FD, ofBell, unix.POLLIN, pollMultishot)
+	return nil
+}
+
+func (d *driver) Close() {
+	d.ring.close()
+	d.buffers.close()
+	sock.Close(d.bell.FD)
+}
+
+func (d *driver) Ring() { d.bell.Ring() }
+
+func (d *driver) Listen(fd int32) { d.poll(fd, ofListener, unix.POLLIN, 0) }
+
+// Deafen returns when the ring has let go of the listener.
+func (d *driver) Deafen(fd int32) {
+	d.cancelAll(fd)
+	d.check(d.ring.enter(enterGetEvents, 0))
+}
+
+func (d *driver) Poll() bool {
+	if d.ring.completions() == 0 || d.ring.tail != d.ring.submitted {
+		d.check(d.ring.enter(enterGetEvents, 0))
+	}
+	return d.handle()
+}
+
+func (d *driver) Wait(most time.Duration) {
+	d.check(d.ring.wait(most))
+	d.handle()
+}
+
+// check stops at errors that no later call could mend: they mean that the ring
+// is gone, and a loop without one can do nothing.
+func (d *driver) check(errno syscall.Errno) {
+	switch errno {
+	case 0, unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ETIME:
+		return
+	}
+	d.loop.Log().LogAttrs(context.Background(), slog.LevelError, "io_uring has failed", slog.String("error", errno.Error()))
+	panic("myriad: io_uring_enter: " + errno.Error())
+}
+
+// handle handles the completions that are there, up to a batch.
+func (d *driver) handle() bool {
+	n := min(d.ring.completions(), turnBatch)
+	for range n {
+		e := d.ring.take()
+		switch e.user &^ (1<<32 - 1) {
+		case ofRecv:
+			d.received(d.loop.Conn(uint32(e.user)), e)
+		case ofSend:
+			d.sent(d.loop.Conn(uint32(e.user)), e)
+		case ofPoll:
+			d.polled(d.loop.Conn(uint32(e.user)), e)
+		case ofListener:
+			d.accept(e)
+		case ofBell:
+			d.bell.Hush()
+			if e.flags&cqeMore == 0 {
+				d.poll(d.bell.FD, ofBell, unix.POLLIN, pollMultishot)
+			}
+		}
+	}
+	return n > 0
+}
+
+// accept accepts and watches the listener on, unless it is closed or paused.
+func (d *driver) accept(e cqe) {
+	if e.res < 0 {
+		return
+	}
+	if fd := d.loop.Accept(); fd >= 0 {
+		d.Listen(fd)
+	}
+}
+
+// received takes the completion of a receive.
+func (d *driver) received(c *engine.Conn, e cqe) {
+	if e.flags&cqeMore == 0 {
+		d.clear(c, receiving|canceling)
+	}
+	if c.Armed()&dying == 0 {
+		switch {
+		case e.res > 0:
+			c.SetArmed(c.Armed() | active)
+			c.Arrived(d.buffers.bytes(e))
+		case e.res == 0:
+			c.PeerClosed()
+		case e.res == -int32(unix.ENOBUFS):
+			d.buffers.giveMore()
+		case e.res == -int32(unix.ECANCELED), e.res == -int32(unix.EAGAIN), e.res == -int32(unix.EINTR):
+		default:
+			c.Failed(syscall.Errno(-e.res))
+		}
+	}
+	if e.flags&cqeBuffer != 0 {
+		d.buffers.done(e)
+	}
+	d.Settle(c)
+}
+
+// sent takes the completion of a send.
+func (d *driver) sent(c *engine.Conn, e cqe) {
+	d.clear(c, sending)
+	c.Sent(int(max(e.res, 0)))
+	c.Room()
+	if e.res < 0 && c.Armed()&dying == 0 {
+		switch errno := syscall.Errno(-e.res); errno {
+		case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.ECANCELED:
+		default:
+			c.Failed(errno)
+		}
+	}
+	d.Settle(c)
+}
+
+// polled takes the completion of a poll: a silent connection talks, or a dial
+// has ended.
+func (d *driver) polled(c *engine.Conn, e cqe) {
+	d.clear(c, polling)
+	switch {
+	case c.Armed()&dying != 0:
+		d.Settle(c)
+	case c.Armed()&loop.Connecting != 0:
+		d.loop.Connected(c)
+	default:
+		c.SetArmed(c.Armed() | active)
+		d.Settle(c)
+	}
+}
+
+// Watch begins with a poll: for input, or while connecting for room.
+func (d *driver) Watch(c *engine.Conn) syscall.Errno {
+	events := uint32(unix.POLLIN)
+	if c.Armed()&loop.Connecting != 0 {
+		events = unix.POLLOUT
+	}
+	c.SetArmed(c.Armed() | polling)
+	d.poll(c.FD(), ofPoll|uint64(c.Slot()), events, 0)
+	return 0
+}
+
+func (d *driver) Established(c *engine.Conn) syscall.Errno {
+	if errno := sock.SetBlocking(c.FD()); errno != 0 {
+		return errno
+	}
+	return d.Watch(c)
+}
+
+func (d *driver) Drop(c *engine.Conn) { d.end(c) }
+
+// Read receives what is there, unless earlier bytes wait in a completion.
+func (d *driver) Read(c *engine.Conn) {
+	if c.Armed()&dying != 0 || d.ring.completions() > 0 {
+		return
+	}
+	if d.input == nil {
+		d.input = make([]byte, engine.ReadSize)
+	}
+	n, errno := sock.Recv(c.FD(), d.input)
+	switch {
+	case errno == 0 && n > 0:
+		c.Arrived(d.input[:n])
+	case errno == 0:
+		c.PeerClosed()
+	case errno != unix.EAGAIN:
+		c.Failed(errno)
+	}
+}
+
+// Settle implements loop.Driver.
+func (d *driver) Settle(c *engine.Conn) {
+	if c.Armed()&dying != 0 {
+		d.end(c)
+		return
+	}
+	for {
+		switch c.Next() {
+		case engine.Send:
+			d.send(c)
+		case engine.Deliver:
+			c.Deliver()
+		case engine.Shut:
+			d.loop.Shut(c)
+		case engine.Close:
+			d.end(c)
+			return
+		case engine.Wait:
+			d.arm(c)
+			return
+		}
+	}
+}
+
+// end closes a connection when nothing of it is under way any more, and sees to
+// it that it soon is so.
+func (d *driver) end(c *engine.Conn) {
+	armed := c.Armed()
+	switch {
+	case armed&underWay == 0:
+		if c.IsOpen() {
+			d.loop.Finish(c)
+		} else {
+			d.loop.Forget(c)
+		}
+	case armed&dying == 0:
+		c.SetArmed(armed | dying)
+		d.cancelAll(c.FD())
+	}
+}
+
+// arm watches the connection for input if it wants some. Room is what the
+// completion of its send tells.
+func (d *driver) arm(c *engine.Conn) {
+	d.loop.Time(c)
+	armed := c.Armed()
+	switch wants := c.WantsInput(); {
+	case wants && armed&(receiving|polling) == 0:
+		if armed&active != 0 {
+			d.receive(c)
+		} else {
+			c.SetArmed(armed | polling)
+			d.poll(c.FD(), ofPoll|uint64(c.Slot()), unix.POLLIN, 0)
+		}
+	case !wants && armed&(receiving|canceling) == receiving:
+		c.SetArmed(armed | canceling)
+		d.cancel(ofRecv | uint64(c.Slot()))
+	}
+}
+
+// Sweep ends the receive of a connection that has been silent since the last
+// sweep: a poll costs the kernel less.
+func (d *driver) Sweep(c *engine.Conn) {
+	switch armed := c.Armed(); {
+	case armed&active != 0:
+		c.SetArmed(armed &^ active)
+	case armed&(receiving|canceling) == receiving:
+		c.SetArmed(armed | canceling)
+		d.cancel(ofRecv | uint64(c.Slot()))
+	}
+}
+
+// clear takes back what is no longer under way.
+func (d *driver) clear(c *engine.Conn, bits uint8) {
+	if c.Armed()&bits&receiving != 0 {
+		d.loop.SweepFor(-1)
+	}
+	c.SetArmed(c.Armed() &^ bits)
+}
+
+// receive submits a receive that goes on until it is canceled or fails.
+func (d *driver) receive(c *engine.Conn) {
+	c.SetArmed(c.Armed() | receiving)
+	d.loop.SweepFor(1)
+	s := d.ring.next()
+	s.op, s.fd, s.flags, s.ioprio = opRecv, c.FD(), sqeBufferSelect, recvMultishot
+	s.user = ofRecv | uint64(c.Slot())
+}
+
+// send submits what is owed. The connection keeps it until it is sent.
+func (d *driver) send(c *engine.Conn) {
+	out := c.Output()
+	c.Offered()
+	c.SetArmed(c.Armed() | sending)
+	s := d.ring.next()
+	s.op, s.fd, s.opFlags = opSend, c.FD(), unix.MSG_NOSIGNAL
+	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&out[0]))), uint32(len(out))
+	s.user = ofSend | uint64(c.Slot())
+}
+
+func (d *driver) poll(fd int32, user uint64, events, flags uint32) {
+	s := d.ring.next()
+	s.op, s.fd, s.opFlags, s.len, s.user = opPollAdd, fd, events, flags, user
+}
+
+// cancel ends what was submitted with such user data, cancelAll what is under
+// way on a descriptor.
+func (d *driver) cancel(user uint64) {
+	s := d.ring.next()
+	s.op, s.fd, s.addr, s.user = opAsyncCancel, -1, user, ofNothing
+}
+
+func (d *driver) cancelAll(fd int32) {
+	s := d.ring.next()
+	s.op, s.fd, s.opFlags, s.user = opAsyncCancel, fd, cancelAll|cancelByFD, ofNothing
+}

@@ -1,0 +1,20 @@
+//go:build !linux
+
+// Package uring is the model of event loops over Linux's io_uring.
+package uring
+
+import (
+	"errors"
+	"runtime"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var errNotHere = errors.New("I/O model uring needs Linux; this is " + runtime.GOOS)
+
+// Model can't run here.
+var Model = engine.Model{
+	Name:      "uring",
+	Available: func() error { return errNotHere },
+	Start:     func(engine.Config) (engine.Engine, error) { return nil, errNotHere },
+}
