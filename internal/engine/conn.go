@@ -126,10 +126,14 @@ func (c *Conn) Arrived(p []byte) {
 	case c.is(closing | failed):
 		// Lingering: nobody wants it any more.
 	case c.in != nil:
+		refused := c.in.Len()
 		c.in.append(p)
-		c.offerBuffered()
+		if c.is(held) {
+			refused = 0 // not refused but held back
+		}
+		c.offerBuffered(refused)
 	default:
-		if rest := c.offer(p); len(rest) > 0 && !c.is(closing|failed) {
+		if rest := c.offer(p, 0); len(rest) > 0 && !c.is(closing|failed) {
 			c.in = c.host.Buffers.Get()
 			c.in.append(rest)
 		}
@@ -140,7 +144,7 @@ func (c *Conn) Arrived(p []byte) {
 // none left and the peer has ended.
 func (c *Conn) Deliver() {
 	if c.is(held) {
-		c.offerBuffered()
+		c.offerBuffered(0)
 	}
 	if c.is(gone) && !c.is(ended|held|closing|failed) {
 		c.state |= ended
@@ -154,9 +158,9 @@ func (c *Conn) Deliver() {
 }
 
 // offerBuffered offers the unused input and keeps what is left.
-func (c *Conn) offerBuffered() {
+func (c *Conn) offerBuffered(refused int) {
 	c.state &^= held
-	rest := c.offer(c.in.Bytes())
+	rest := c.offer(c.in.Bytes(), refused)
 	if c.is(closing | failed) {
 		c.dropInput()
 		return
@@ -168,11 +172,11 @@ func (c *Conn) offerBuffered() {
 }
 
 // offer calls the handler until it uses no more, and returns what is left. It
-// offers ReadSize bytes at a time, as much as a read brings, and more only when
-// the handler uses none of them: where much input has piled up, what a handler
-// writes for one offer stays within bounds all the same.
-func (c *Conn) offer(in []byte) []byte {
-	for window := ReadSize; len(in) > 0 && !c.is(closing|failed); {
+// offers ReadSize bytes at a time, as much as a read brings, beyond those that
+// the handler has refused already: where much input has piled up, what a
+// handler writes for one offer stays within bounds all the same.
+func (c *Conn) offer(in []byte, refused int) []byte {
+	for window := refused + ReadSize; len(in) > 0 && !c.is(closing|failed); {
 		if c.owesMuch() {
 			c.state |= held
 			break
@@ -190,7 +194,7 @@ func (c *Conn) offer(in []byte) []byte {
 		case len(part) == len(in):
 			return in
 		default:
-			window *= 2
+			window += ReadSize
 		}
 	}
 	return in
