@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"runtime"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/engine/models"
 )
 
 // The bounds of a Config.
@@ -57,6 +58,17 @@ type Config struct {
 	// server that answers lines needs its last byte to be "\n". Default: a
 	// text of Size bytes that differs from message to message.
 	Message []byte
+	// Answer is what to expect back for each Message, byte for byte, where
+	// that is not the message itself: 1 byte to MaxMessage. It takes a
+	// Message. Default: the message.
+	Answer []byte
+	// HTTP says that messages are HTTP/1.1 requests. Before the connections
+	// are opened, one of its own sends the message once. Its answer has to
+	// be complete, with status 200 and a Content-Length, and leave the
+	// connection open; it is then what is expected of every answer, byte for
+	// byte but for the value of a Date, which has a fixed length. Message
+	// is a GET of "/" by default; Answer is not given.
+	HTTP bool
 	// Size is the size of a message in bytes where Message is not set, 2
 	// to MaxMessage: printable characters and a "\n" at the end. Default 64.
 	Size int
@@ -80,8 +92,8 @@ type Config struct {
 	// Messages is set. Default 5 s.
 	Drain time.Duration
 
-	// Model is the I/O model to run on, such as "epoll" or "goroutine".
-	// Default: epoll on Linux, goroutine elsewhere.
+	// Model is the I/O model to run on, such as "uring" or "epoll".
+	// Default: the best that can run on this machine.
 	Model string
 	// Loops is the number of loops of a model that has them. Default 1.
 	Loops int
@@ -90,6 +102,9 @@ type Config struct {
 	// false: they are reset, which leaves nothing, and which the server
 	// sees as "connection reset by peer".
 	Graceful bool
+
+	// free and freeEnd bound the bytes of Answer that can be anything.
+	free, freeEnd int
 
 	// Observe is told of the run as it goes on. Run calls it on its own
 	// goroutine, so never concurrently, and does not go on before it
@@ -119,6 +134,9 @@ func (c Config) filled() Config {
 	setDefault(&c.Drain, 5*time.Second)
 	setDefault(&c.Loops, 1)
 	setDefault(&c.ProgressEvery, time.Second)
+	if c.HTTP && c.Message == nil {
+		c.Message = []byte("GET / HTTP/1.1\r\nHost: " + c.Target + "\r\n\r\n")
+	}
 	if c.Message == nil {
 		setDefault(&c.Size, 64)
 	}
@@ -126,10 +144,7 @@ func (c Config) filled() Config {
 		setDefault(&c.Duration, 10*time.Second)
 	}
 	if c.Model == "" {
-		c.Model = "goroutine"
-		if runtime.GOOS == "linux" {
-			c.Model = "epoll"
-		}
+		c.Model = models.Best().Name
 	}
 	return c
 }
@@ -171,6 +186,20 @@ func (c Config) checkMessage() error {
 	}
 	if c.Message == nil && (c.Size < 2 || c.Size > MaxMessage) {
 		return fmt.Errorf("load: messages of %d bytes; expected 2 to %d", c.Size, MaxMessage)
+	}
+	return c.checkAnswer()
+}
+
+func (c Config) checkAnswer() error {
+	switch n := len(c.Answer); {
+	case c.Answer == nil:
+		return nil
+	case c.HTTP:
+		return fmt.Errorf("load: an answer of %d bytes for HTTP; expected none, it is learned from the server", n)
+	case n < 1 || n > MaxMessage:
+		return fmt.Errorf("load: an answer of %d bytes; expected 1 to %d", n, MaxMessage)
+	case c.Message == nil:
+		return fmt.Errorf("load: an answer of %d bytes, and no message; expected the message that it answers", n)
 	}
 	return nil
 }

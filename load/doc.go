@@ -7,7 +7,9 @@
 //
 // It is a closed loop: each connection keeps Config.Pipeline messages in
 // flight and sends the next one when an answer is there. Every byte of every
-// answer is compared with what was sent.
+// answer is compared with what was sent, or with Config.Answer. An HTTP server's
+// answer is learned in an exchange before the run; it is compared in the same
+// way, but for the value of its Date (Config.HTTP).
 //
 // # Phases
 //

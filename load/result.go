@@ -37,7 +37,7 @@ type Result struct {
 	// outside of it. All the figures below are of the window.
 	Window time.Duration `json:"window"`
 	// Sent and Answered count messages. An answer counts when all its
-	// bytes have arrived and were equal to what was sent.
+	// bytes have arrived and were as expected.
 	Sent     int64 `json:"sent"`
 	Answered int64 `json:"answered"`
 	// BytesSent and BytesReceived count bytes of messages.
@@ -52,7 +52,7 @@ type Result struct {
 	SystemCPU time.Duration `json:"system_cpu"`
 
 	// Mismatched counts connections, in the whole run, whose answer
-	// differed from what was sent. Such a connection is closed.
+	// differed from what was expected. Such a connection is closed.
 	Mismatched int64 `json:"mismatched"`
 	// FirstMismatch is the first of them, nil if there is none.
 	FirstMismatch *Mismatch `json:"first_mismatch,omitempty"`
@@ -64,7 +64,7 @@ type Result struct {
 	Unanswered int64 `json:"unanswered"`
 }
 
-// Mismatch is where an answer differed from what was sent.
+// Mismatch is where an answer differed from what was expected.
 type Mismatch struct {
 	// Connection numbers the connection in its run, Message the message on
 	// its connection and Byte the first wrong byte in the answer, each

@@ -33,8 +33,8 @@ var errStalled = errors.New("load: nothing has moved")
 // Run puts load on a server and says what it saw.
 //
 // The Result is nil if the configuration is wrong, if the target can't be
-// resolved, if the process may not open that many descriptors or if the I/O
-// model can't run here. After that there is always a Result; it holds what went
+// resolved, if the process may not open that many descriptors, if the I/O model
+// can't run here, or if an HTTP server's answer can't be learned. After that there is always a Result; it holds what went
 // wrong with connections and answers, and Result.Err sums that up.
 //
 // When ctx ends, the run ends early: it sends no more, waits at most a second
@@ -57,6 +57,11 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	}
 	if err := checkFamily(cfg.Sources, target.Addr()); err != nil {
 		return nil, err
+	}
+	if cfg.HTTP {
+		if err := cfg.learn(ctx, target); err != nil {
+			return nil, fmt.Errorf("load: learning what %s answers: %w", target, err)
+		}
 	}
 	r := newRun(cfg, target)
 	eng, err := model.Start(r.engineConfig())

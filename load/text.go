@@ -18,9 +18,14 @@ import (
 // answer of another connection, or one that was left out or came twice,
 // differs from the one expected, but for the few connections that are at the
 // same message by chance.
+//
+// Where a server answers with something else, the same type holds what it
+// answers. In each answer the bytes from free to before freeEnd can be
+// anything.
 type text struct {
-	block []byte
-	size  int // of a message
+	block         []byte
+	size          int // of a message
+	free, freeEnd int
 }
 
 // A block has textBytes bytes or textMessages messages, whichever is more.
@@ -69,19 +74,37 @@ func (t *text) run(at, n int) []byte {
 	return t.block[at:min(at+n, len(t.block))]
 }
 
-// match returns how many bytes at the start of in are those at place at.
+// match returns how many bytes at the start of in are as those at place at.
 func (t *text) match(at int, in []byte) int {
 	same := 0
 	for same < len(in) {
-		want := t.run(at, len(in)-same)
+		n, free := t.stretch(at)
+		want := t.run(at, min(n, len(in)-same))
 		got := in[same : same+len(want)]
-		if !bytes.Equal(got, want) {
+		if !free && !bytes.Equal(got, want) {
 			return same + firstDifference(got, want)
 		}
 		same += len(want)
-		at = 0
+		at = t.after(at, len(want))
 	}
 	return same
+}
+
+// stretch says how many bytes from at on, at most to the end of the block, are
+// alike: to be compared, or free.
+func (t *text) stretch(at int) (n int, free bool) {
+	rest := len(t.block) - at
+	if t.free == t.freeEnd {
+		return rest, false
+	}
+	switch pos := at % t.size; {
+	case pos < t.free:
+		return t.free - pos, false
+	case pos < t.freeEnd:
+		return t.freeEnd - pos, true
+	default:
+		return min(t.size-pos+t.free, rest), false
+	}
 }
 
 // firstDifference is where two different texts of equal length differ.

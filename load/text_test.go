@@ -74,13 +74,13 @@ func FuzzCheck(f *testing.F) {
 		if size < 2 || messages == 0 {
 			return
 		}
-		tr := &traffic{text: newText(int(size))}
+		tr := &traffic{answer: newText(int(size))}
 		fresh := func() *link {
-			return &link{id: id, at: uint32(tr.text.start(id)), flying: uint16(messages)}
+			return &link{id: id, at: uint32(tr.answer.start(id)), flying: uint16(messages)}
 		}
 		answer := make([]byte, 0, int(size)*int(messages))
-		for at := tr.text.start(id); len(answer) < cap(answer); at = 0 {
-			answer = append(answer, tr.text.run(at, cap(answer)-len(answer))...)
+		for at := tr.answer.start(id); len(answer) < cap(answer); at = 0 {
+			answer = append(answer, tr.answer.run(at, cap(answer)-len(answer))...)
 		}
 		wrong := len(answer)
 		if int(change) < len(answer) {
@@ -112,4 +112,27 @@ func FuzzCheck(f *testing.F) {
 			t.Fatalf("in pieces: %d good, %d answers, %+v; in one: %d, %d, %+v", total, sum, *pieces, good, answers, *whole)
 		}
 	})
+}
+
+// TestFree changes each byte of three answers in turn: only those that are free
+// may change, wherever the comparison begins and ends.
+func TestFree(t *testing.T) {
+	text := repeated([]byte("ab....gh"))
+	for _, free := range [][2]int{{2, 6}, {0, 8}, {0, 3}, {5, 8}, {0, 0}} {
+		text.free, text.freeEnd = free[0], free[1]
+		for begin := range 16 {
+			for change := range 16 {
+				at := (begin + len(text.block) - 4) % len(text.block) // goes over the block's end
+				in := append(bytes.Clone(text.run(at, 16)), text.block...)[:16]
+				in[change] ^= 0x80
+				want := 16
+				if pos := (at + change) % text.size; pos < free[0] || pos >= free[1] {
+					want = change
+				}
+				if got := text.match(at, in); got != want {
+					t.Fatalf("free %v, from %d, byte %d changed: matched %d, want %d", free, at, change, got, want)
+				}
+			}
+		}
+	}
 }

@@ -13,13 +13,15 @@ import (
 // any more; errWrong one whose answer was wrong.
 var (
 	errLate  = errors.New("load: established after the connect phase")
-	errWrong = errors.New("load: the answer differs from what was sent")
+	errWrong = errors.New("load: the answer differs from what was expected")
 )
 
 // traffic is the handler of a run: what happens on a connection. Its fields do
 // not change once connecting begins, but for those that are atomic or locked.
 type traffic struct {
-	text     text
+	text     text // what is sent
+	answer   text // what is expected back
+	own      bool // answer is a text of its own
 	pipeline int
 	messages uint64 // each link's, 0 for no end
 	slab     *slab
@@ -47,6 +49,12 @@ func newTraffic(cfg Config) *traffic {
 		t.text = repeated(cfg.Message)
 	} else {
 		t.text = newText(cfg.Size)
+	}
+	t.answer = t.text
+	if cfg.Answer != nil {
+		t.own = true
+		t.answer = repeated(cfg.Answer)
+		t.answer.free, t.answer.freeEnd = cfg.free, cfg.freeEnd
 	}
 	t.window(math.MaxInt64, math.MinInt64)
 	return t
@@ -112,7 +120,7 @@ func (t *traffic) Opened(c *engine.Conn) {
 		return
 	}
 	l.shard = uint16(i)
-	l.at = uint32(t.text.start(l.id))
+	l.at = uint32(t.answer.start(l.id))
 	c.SetValue(l)
 }
 
@@ -159,11 +167,11 @@ func (t *traffic) Received(c *engine.Conn, in []byte) int {
 // check moves a link forward over the bytes at the start of in that are as
 // expected, and counts the answers that they complete.
 func (t *traffic) check(l *link, in []byte) (good, answers int) {
-	owed := int(l.flying)*t.text.size - int(l.pos)
-	good = t.text.match(int(l.at), in[:min(len(in), owed)])
-	l.at = uint32(t.text.after(int(l.at), good))
+	owed := int(l.flying)*t.answer.size - int(l.pos)
+	good = t.answer.match(int(l.at), in[:min(len(in), owed)])
+	l.at = uint32(t.answer.after(int(l.at), good))
 	pos := int(l.pos) + good
-	for ; pos >= t.text.size; pos -= t.text.size {
+	for ; pos >= t.answer.size; pos -= t.answer.size {
 		answers++
 	}
 	l.pos = uint32(pos)
@@ -189,9 +197,7 @@ func (t *traffic) send(c *engine.Conn, l *link, n int, now time.Duration) {
 	for k := range uint64(n) {
 		*t.slab.sentAt(l, sent+k) = now
 	}
-	// The next message lies behind those in flight, the first of which
-	// began pos bytes before at.
-	at := t.text.after(int(l.at), int(l.flying)*t.text.size+len(t.text.block)-int(l.pos))
+	at := t.next(l)
 	l.flying += uint16(n)
 	for left := n * t.text.size; left > 0; {
 		p := t.text.run(at, left)
@@ -201,6 +207,16 @@ func (t *traffic) send(c *engine.Conn, l *link, n int, now time.Duration) {
 		left -= len(p)
 		at = 0
 	}
+}
+
+// next is the place of the message that a link sends next: behind those in
+// flight, the first of which began pos bytes before at. Where answers are a text
+// of their own all messages are the same.
+func (t *traffic) next(l *link) int {
+	if t.own {
+		return 0
+	}
+	return t.text.after(int(l.at), int(l.flying)*t.text.size+len(t.text.block)-int(l.pos))
 }
 
 // progress is what one call of the handler did on a link.
@@ -243,7 +259,7 @@ func (t *traffic) mistake(c *engine.Conn, l *link, got []byte) {
 	l.state |= mistaken
 	var want []byte
 	if l.flying > 0 {
-		want = t.text.run(int(l.at), t.text.size-int(l.pos))
+		want = t.answer.run(int(l.at), t.answer.size-int(l.pos))
 	}
 	t.faults.wrong(l, want, got)
 	c.Kill(errWrong)

@@ -20,6 +20,7 @@ import (
 type loadFlags struct {
 	cfg     load.Config
 	message string
+	answer  string
 	sources []string
 	json    bool
 }
@@ -33,7 +34,8 @@ func newLoad() *cobra.Command {
 
 All connections are opened, then each keeps a number of messages in flight and
 sends the next one when an answer is there. Every byte of every answer is
-compared with what was sent.
+compared with what was sent, or with --answer. With --http it is compared with
+the server's answer to one request before the run, but for the value of a Date.
 
 It exits with 1 if nothing could be connected, if answers were wrong or missing,
 if connections were lost, or if it was interrupted; the result so far is printed
@@ -52,13 +54,15 @@ all the same.`,
 	flags.IntVar(&cfg.ConnectRate, "connect-rate", 0, "start `N` connections a second (default as fast as they are taken)")
 	flags.DurationVar(&cfg.Duration, "duration", 0, "measure for this long (default 10s)")
 	flags.StringVarP(&f.message, "message", "m", "", "send this `TEXT`, as it is; for a server of lines it ends in a newline, as $'ping\\n' in most shells")
+	flags.StringVar(&f.answer, "answer", "", "expect this `TEXT` in answer to each message (default: the message)")
+	flags.BoolVar(&cfg.HTTP, "http", false, "send HTTP/1.1 requests: the message, or a GET of \"/\"")
 	flags.IntVar(&cfg.Size, "size", 0, "without a message, send lines of `BYTES`, each different (default 64)")
 	flags.IntVar(&cfg.Pipeline, "pipeline", 0, "keep `N` messages in flight on each connection (default 1)")
 	flags.Int64Var(&cfg.Messages, "messages", 0, "exchange `N` messages on each connection, instead of a duration")
 	flags.DurationVar(&cfg.Warmup, "warmup", 0, "run for this long before measuring (default 0s)")
 	flags.DurationVar(&cfg.HoldBefore, "hold-before", 0, "leave the connections alone for this long before the traffic (default 0s)")
 	flags.DurationVar(&cfg.HoldAfter, "hold-after", 0, "leave the connections alone for this long after the traffic (default 0s)")
-	flags.StringVar(&cfg.Model, "model", "", "run on this I/O `MODEL` (default epoll on Linux, goroutine elsewhere)")
+	flags.StringVar(&cfg.Model, "model", "", "run on this I/O `MODEL` (default: the best that can run here)")
 	flags.IntVar(&cfg.Loops, "loops", 0, "run `N` loops, if the model has them (default 1)")
 	flags.StringArrayVar(&f.sources, "src", nil, "connect from this local `ADDRESS` (repeatable; default: chosen by itself)")
 	flags.BoolVar(&f.json, "json", false, "write an event a line as JSON to standard output")
@@ -75,6 +79,9 @@ func (f *loadFlags) complete(cmd *cobra.Command, target string) error {
 	}
 	if cmd.Flags().Changed("message") {
 		f.cfg.Message = []byte(f.message)
+	}
+	if cmd.Flags().Changed("answer") {
+		f.cfg.Answer = []byte(f.answer)
 	}
 	for _, text := range f.sources {
 		addr, err := netip.ParseAddr(text)
