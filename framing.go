@@ -114,15 +114,14 @@ func (f *framer) Received(c *Conn, in []byte) (used int) {
 	return used
 }
 
-// receiveLines searches each byte once: how much of an incomplete line was
-// searched in vain is kept with the connection.
+// receiveLines searches each byte once: what was refused before has been
+// searched in vain.
 func (f *framer) receiveLines(c *Conn, in []byte) (used int) {
-	seen := c.core().Seen()
+	seen := c.core().Refused()
 	for !c.Paused() {
 		rest := in[used:]
 		i := bytes.IndexByte(rest[seen:], '\n')
 		if i < 0 {
-			c.core().SetSeen(len(rest))
 			break
 		}
 		i += seen

@@ -29,6 +29,8 @@ const (
 //	failed   the transport is of no more use: close at once
 //	blocked  the kernel took less output than it was given
 //	outbound we dialled
+//	fresh    Opened is still to be called, by a worker
+//	parting  a worker calls Closed, or has called it
 const (
 	open uint16 = 1 << iota
 	ended
@@ -40,6 +42,8 @@ const (
 	failed
 	blocked
 	outbound
+	fresh
+	parting
 )
 
 // Conn is one connection: a state machine that makes no system call. Events go
@@ -54,7 +58,7 @@ type Conn struct {
 	end  *ending // set with closing
 	user any
 	mark mark
-	seen uint32 // bytes of unused input that a framer has searched
+	seen uint32 // bytes of unused input that the handler was offered and refused
 	owed uint32 // bytes in out that were posted; still in mark
 
 	peerAddr [16]byte
@@ -65,7 +69,7 @@ type Conn struct {
 	// for.
 	fd    int32
 	slot  uint32
-	armed uint8
+	armed uint16
 }
 
 // ending is what only a closing connection needs.
@@ -90,10 +94,10 @@ func (c *Conn) FD() int32 { return c.fd }
 func (c *Conn) SetFD(fd int32) { c.fd = fd }
 
 // Armed is the driver's note of what it watches the descriptor for.
-func (c *Conn) Armed() uint8 { return c.armed }
+func (c *Conn) Armed() uint16 { return c.armed }
 
 // SetArmed keeps that note.
-func (c *Conn) SetArmed(bits uint8) { c.armed = bits }
+func (c *Conn) SetArmed(bits uint16) { c.armed = bits }
 
 // Open says that the connection is established and calls Opened.
 func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
@@ -107,6 +111,10 @@ func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
 	c.host.Counters.Open.Add(1)
 	c.Expect(peer)
 	c.seen, c.owed = 0, 0
+	if c.host.Away {
+		c.state |= fresh
+		return
+	}
 	c.callOpened()
 }
 
@@ -125,26 +133,36 @@ func (c *Conn) Arrived(p []byte) {
 	switch {
 	case c.is(closing | failed):
 		// Lingering: nobody wants it any more.
+	case c.host.Away:
+		c.keep(p)
+		c.state |= held
 	case c.in != nil:
-		refused := c.in.Len()
 		c.in.append(p)
-		if c.is(held) {
-			refused = 0 // not refused but held back
-		}
-		c.offerBuffered(refused)
+		c.offerBuffered()
 	default:
-		if rest := c.offer(p, 0); len(rest) > 0 && !c.is(closing|failed) {
-			c.in = c.host.Buffers.Get()
-			c.in.append(rest)
+		if rest := c.offer(p); len(rest) > 0 && !c.is(closing|failed) {
+			c.keep(rest)
 		}
 	}
 }
 
-// Deliver offers input that was held back, and tells the handler when there is
-// none left and the peer has ended.
+// keep appends to the unused input.
+func (c *Conn) keep(p []byte) {
+	if c.in == nil {
+		c.in = c.host.Buffers.Get()
+	}
+	c.in.append(p)
+}
+
+// Deliver calls the handler: with input that was held back, and to tell it when
+// there is none left and the peer has ended.
 func (c *Conn) Deliver() {
+	if c.is(fresh) {
+		c.state &^= fresh
+		c.callOpened()
+	}
 	if c.is(held) {
-		c.offerBuffered(0)
+		c.offerBuffered()
 	}
 	if c.is(gone) && !c.is(ended|held|closing|failed) {
 		c.state |= ended
@@ -158,9 +176,12 @@ func (c *Conn) Deliver() {
 }
 
 // offerBuffered offers the unused input and keeps what is left.
-func (c *Conn) offerBuffered(refused int) {
+func (c *Conn) offerBuffered() {
 	c.state &^= held
-	rest := c.offer(c.in.Bytes(), refused)
+	if c.in == nil {
+		return
+	}
+	rest := c.offer(c.in.Bytes())
 	if c.is(closing | failed) {
 		c.dropInput()
 		return
@@ -175,26 +196,27 @@ func (c *Conn) offerBuffered(refused int) {
 // offers ReadSize bytes at a time, as much as a read brings, beyond those that
 // the handler has refused already: where much input has piled up, what a
 // handler writes for one offer stays within bounds all the same.
-func (c *Conn) offer(in []byte, refused int) []byte {
-	for window := refused + ReadSize; len(in) > 0 && !c.is(closing|failed); {
+func (c *Conn) offer(in []byte) []byte {
+	for len(in) > 0 && !c.is(closing|failed) {
 		if c.owesMuch() {
 			c.state |= held
 			break
 		}
-		part := in[:min(len(in), window)]
+		part := in[:min(len(in), int(c.seen)+ReadSize)]
 		used := c.callReceived(part)
 		switch {
 		case used < 0 || used > len(part):
 			c.fail(ErrBadUse)
 		case used > 0:
-			in, c.seen, window = in[used:], 0, ReadSize
+			in, c.seen = in[used:], 0
 		case c.owesMuch():
 		case len(part) >= c.host.Limits.MaxMessage:
 			c.CloseWith(ErrMessageTooLong)
-		case len(part) == len(in):
-			return in
 		default:
-			window += ReadSize
+			c.seen = uint32(len(part))
+			if len(part) == len(in) {
+				return in
+			}
 		}
 	}
 	return in
@@ -341,7 +363,7 @@ func (c *Conn) WantsInput() bool {
 	case c.is(closing):
 		return c.is(shut)
 	}
-	return !c.is(held) && !c.owesMuch()
+	return !c.is(held|fresh) && !c.owesMuch()
 }
 
 // WantsRoom says whether the driver is to report Room.
@@ -358,7 +380,7 @@ func (c *Conn) Next() Action {
 		return Wait
 	case c.is(closing):
 		return c.nextClosing()
-	case c.is(held), c.is(gone) && !c.is(ended):
+	case c.is(held | fresh), c.is(gone) && !c.is(ended):
 		return Deliver
 	case c.out != nil:
 		return Wait
@@ -381,12 +403,32 @@ func (c *Conn) nextClosing() Action {
 	return Shut
 }
 
+// Part is for a connection whose Closed a worker is to call: Run does that, and
+// Finish then does not.
+func (c *Conn) Part() { c.state |= parting }
+
+// Parted says whether Part has been called.
+func (c *Conn) Parted() bool { return c.is(parting) }
+
+// Run is a worker's part: the handler's calls that are due. The worker owns the
+// connection until Returned has been called.
+func (c *Conn) Run() {
+	if c.is(parting) {
+		c.callClosed(c.end.why)
+	} else {
+		c.Deliver()
+	}
+	c.host.Returned(c)
+}
+
 // Finish says that the descriptor has been closed, and calls Closed. The slot
 // may be used again afterwards.
 func (c *Conn) Finish() {
 	c.dropInput()
 	c.dropOutput()
-	c.callClosed(c.end.why)
+	if !c.is(parting) {
+		c.callClosed(c.end.why)
+	}
 	c.host.Counters.Open.Add(-1)
 	c.state, c.end, c.user = 0, nil, nil
 }

@@ -124,6 +124,9 @@ type Config struct {
 	// Loops is the number of loops, at least 1; models without loops
 	// ignore it.
 	Loops int
+	// Pool, if set, runs the handlers of the models that have loops. It
+	// must outlive the engine.
+	Pool Pool
 	// Reset closes dialled connections with a reset, so that they leave no
 	// TIME_WAIT behind.
 	Reset bool

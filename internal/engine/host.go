@@ -28,7 +28,24 @@ type Host struct {
 	Now func() time.Duration
 	// Index numbers the loops.
 	Index int
+	// Away says that handlers are called by workers: Opened and Received
+	// are left to Deliver, which asks the driver to hand the connection
+	// over. The owner may change it between two events.
+	Away bool
+	// Returned is called by a worker that has run a connection, to give it
+	// back to its owner.
+	Returned func(*Conn)
 }
+
+// Pool runs what would hold up a loop. It is safe for concurrent use.
+type Pool interface {
+	// TrySubmit has r run by a worker, or says at once that there is no
+	// room. What has been taken is run.
+	TrySubmit(r Runner) bool
+}
+
+// Runner is a piece of work.
+type Runner interface{ Run() }
 
 // epoch is the start of Since.
 var epoch = time.Now()

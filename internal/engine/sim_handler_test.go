@@ -44,13 +44,17 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Received after the end: state %b", l, c.state)
 	s.check(bytes.Equal(in, want), "%v: Received offers %q, want %q", l, in, want)
 	s.check(len(in) > l.refused, "%v: Received offers the same %d bytes again", l, len(in))
-	s.check(c.Seen() == l.seen, "%v: Seen is %d, want %d", l, c.Seen(), l.seen)
-	l.refused, l.seen = 0, 0
+	s.check(c.Refused() == l.seen, "%v: Refused is %d, want %d", l, c.Refused(), l.seen)
+	l.refused = 0
 	used := s.act(l, in)
 	if used == 0 {
-		c.SetSeen(len(in))
-		l.seen = len(in)
+		if !c.Paused() {
+			l.seen = len(in)
+		}
 		s.noteRefused(l, len(in))
+	}
+	if used > 0 {
+		l.seen = 0
 	}
 	if used >= 0 && used <= len(in) {
 		l.used += used

@@ -57,12 +57,9 @@ func (c *Conn) Paused() bool {
 // MaxMessage is the limit of that name.
 func (c *Conn) MaxMessage() int { return c.host.Limits.MaxMessage }
 
-// Seen is how much of the unused input a framer has searched in vain. It goes
-// back to 0 when input is used.
-func (c *Conn) Seen() int { return int(c.seen) }
-
-// SetSeen keeps n for Seen.
-func (c *Conn) SetSeen(n int) { c.seen = uint32(n) }
+// Refused is how many bytes of the input the handler was offered before and did
+// not use. It goes back to 0 when input is used.
+func (c *Conn) Refused() int { return int(c.seen) }
 
 // Owner numbers the connection's loop.
 func (c *Conn) Owner() int { return c.host.Index }

@@ -36,8 +36,9 @@ const (
 
 // What a connection is armed for, in Conn.Armed.
 const (
-	armIn  uint8 = 1 << (loop.DriverBits + iota) // watched for input
-	armOut                                       // watched for room
+	armIn    uint16 = 1 << (loop.DriverBits + iota) // watched for input
+	armOut                                          // watched for room
+	detached                                        // not watched at all: something came while it was busy
 )
 
 // driver is the part of a loop that is epoll's.
@@ -103,6 +104,11 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 	case c.Armed()&loop.Connecting != 0:
 		d.loop.Connected(c)
 		return
+	case c.Armed()&loop.Busy != 0:
+		// It would be reported again and again; arm brings it back.
+		d.poll.Remove(c.FD())
+		c.SetArmed(c.Armed()&^(armIn|armOut) | detached)
+		return
 	}
 	if events&sock.Out != 0 {
 		c.Room()
@@ -155,7 +161,9 @@ func (d *driver) Settle(c *engine.Conn) {
 		case engine.Send:
 			d.send(c)
 		case engine.Deliver:
-			c.Deliver()
+			if !d.loop.Deliver(c) {
+				return
+			}
 		case engine.Shut:
 			d.loop.Shut(c)
 		case engine.Close:
@@ -186,7 +194,7 @@ func (d *driver) send(c *engine.Conn) {
 // arm watches the connection for what it waits for.
 func (d *driver) arm(c *engine.Conn) syscall.Errno {
 	d.loop.Time(c)
-	var want uint8
+	var want uint16
 	var events uint32
 	if c.WantsInput() {
 		want, events = armIn, sock.In
@@ -194,9 +202,13 @@ func (d *driver) arm(c *engine.Conn) syscall.Errno {
 	if c.WantsRoom() {
 		want, events = want|armOut, events|sock.Out
 	}
-	if c.Armed()&(armIn|armOut) == want {
+	armed := c.Armed()
+	if armed&(armIn|armOut) == want {
 		return 0
 	}
-	c.SetArmed(c.Armed()&^(armIn|armOut) | want)
+	c.SetArmed(armed&^(armIn|armOut|detached) | want)
+	if armed&detached != 0 {
+		return d.poll.Add(c.FD(), int32(c.Slot()), events)
+	}
 	return d.poll.Modify(c.FD(), int32(c.Slot()), events)
 }

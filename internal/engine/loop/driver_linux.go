@@ -13,7 +13,8 @@ import (
 // methods there.
 //
 // A driver keeps what it needs to know of a connection in Conn.Armed, above
-// the two bits that are the loop's.
+// the bits that are the loop's. Of a connection that is Busy it touches nothing
+// else: what is reported of it meanwhile is left for Loop.Later.
 type Driver interface {
 	// Open makes what the driver needs, on the thread that will use it.
 	Open() error
@@ -55,7 +56,8 @@ type Driver interface {
 
 // The bits of Conn.Armed that are the loop's.
 const (
-	Connecting uint8  = 1 << iota // dialled, not established
+	Connecting uint16 = 1 << iota // dialled, not established
 	Timed                         // will expire
+	Busy                          // with a worker, or waiting for one
 	DriverBits = iota             // drivers use the bits from here
 )

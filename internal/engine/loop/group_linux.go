@@ -36,6 +36,10 @@ import (
 // loop that ran out of descriptors waits before it accepts again.
 const sweepEvery = 50 * time.Millisecond
 
+// poolRetry is how soon a pool that had no room is asked again, if none of this
+// loop's own connections comes back before.
+const poolRetry = time.Millisecond
+
 // group is a running engine: its loops.
 type group struct {
 	cfg   engine.Config

@@ -36,6 +36,7 @@ type Loop struct {
 	host     engine.Host
 	counters engine.Counters
 	buffers  engine.FreeList
+	shared   engine.SharedBuffers // instead, where workers use them too
 	driver   Driver
 	acceptor sock.Acceptor // FD is -1 when the loop does not accept
 	slab     slab
@@ -53,14 +54,20 @@ type Loop struct {
 	sweepChunk int
 	dials      []engine.Dial // dials that have been taken and not started
 
+	waiting []*engine.Conn            // for room in the pool
+	later   map[*engine.Conn][]func() // what is to be done when a worker gives it back
+	hands   []*engine.Conn            // what is being taken back
+
 	// For everyone:
-	box    engine.Mailbox
-	told   atomic.Int32
-	asleep atomic.Bool
-	some   atomic.Bool   // orders is not empty
-	mu     sync.Mutex    // guards what follows
-	orders []engine.Dial // dials that the loop has not taken yet
-	ended  bool          // the driver is closed
+	box      engine.Mailbox
+	told     atomic.Int32
+	asleep   atomic.Bool
+	some     atomic.Bool    // orders is not empty
+	back     atomic.Bool    // returned is not empty
+	mu       sync.Mutex     // guards what follows
+	returned []*engine.Conn // from workers
+	orders   []engine.Dial  // dials that the loop has not taken yet
+	ended    bool           // the driver is closed
 }
 
 func newLoop(g *group, index int) *Loop {
@@ -70,7 +77,10 @@ func newLoop(g *group, index int) *Loop {
 	l.host = engine.Host{
 		Handler: g.cfg.Handler, Limits: g.cfg.Limits, Log: g.cfg.Log,
 		Buffers: &l.buffers, Poster: l, Counters: &l.counters,
-		Now: engine.Since, Index: index,
+		Now: engine.Since, Index: index, Returned: l.giveBack,
+	}
+	if g.cfg.Pool != nil {
+		l.host.Away, l.host.Buffers = true, &l.shared
 	}
 	l.slab.host = &l.host
 	return l
@@ -125,6 +135,9 @@ func (l *Loop) turn() {
 	if !l.driver.Poll() && len(l.dials) == 0 {
 		l.wait()
 	}
+	if l.back.Load() {
+		l.takeBack()
+	}
 	if l.box.Waiting() {
 		l.takeMail()
 	}
@@ -137,6 +150,9 @@ func (l *Loop) turn() {
 	if l.swept > 0 || l.paused {
 		l.tick(engine.Since())
 	}
+	if len(l.waiting) > 0 {
+		l.handOverWaiting()
+	}
 	l.slab.recycle()
 }
 
@@ -144,11 +160,14 @@ func (l *Loop) turn() {
 func (l *Loop) wait() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)
-	if l.box.Waiting() || l.some.Load() || l.told.Load() > l.stage {
+	if l.box.Waiting() || l.some.Load() || l.back.Load() || l.told.Load() > l.stage {
 		return
 	}
 	most := time.Duration(-1)
-	if l.swept > 0 || l.paused {
+	switch {
+	case len(l.waiting) > 0:
+		most = poolRetry
+	case l.swept > 0 || l.paused:
 		most = sweepEvery
 	}
 	l.driver.Wait(most)
@@ -182,15 +201,22 @@ func (l *Loop) Shut(c *engine.Conn) {
 }
 
 // Finish closes the descriptor of an open connection, finishes it, and frees
-// its slot. Nothing of it may be under way.
+// its slot, with workers when one of them has called Closed. Nothing of it may
+// be under way.
 func (l *Loop) Finish(c *engine.Conn) {
 	if l.Resets(c) {
 		_ = sock.ResetOnClose(c.FD())
 	}
 	if c.Armed()&Timed != 0 {
+		c.SetArmed(c.Armed() &^ Timed)
 		l.SweepFor(-1)
 	}
 	sock.Close(c.FD())
+	if l.host.Away {
+		c.Part()
+		l.handOver(c)
+		return
+	}
 	c.Finish()
 	l.free(c)
 }

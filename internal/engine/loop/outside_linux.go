@@ -3,6 +3,7 @@ package loop
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -79,7 +80,12 @@ func (l *Loop) takeMail() {
 			}
 			l.owed = append(l.owed, m.Conn)
 		}
-		m.Conn.Mailed(m, data[:m.Size])
+		if m.Conn.Armed()&Busy != 0 {
+			late := slices.Clone(data[:m.Size])
+			l.Later(m.Conn, func() { m.Conn.Mailed(m, late) })
+		} else {
+			m.Conn.Mailed(m, data[:m.Size])
+		}
 		data = data[m.Size:]
 	}
 	l.settleOwed()
@@ -87,7 +93,7 @@ func (l *Loop) takeMail() {
 
 func (l *Loop) settleOwed() {
 	for _, c := range l.owed {
-		if c.FD() >= 0 && c.IsOpen() {
+		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
 			l.driver.Settle(c)
 		}
 	}
@@ -124,14 +130,26 @@ func (l *Loop) drain(c *engine.Conn) {
 		l.dialFailed(c, engine.ErrClosed)
 		return
 	}
+	if c.Armed()&Busy != 0 {
+		l.Later(c, func() { l.drainNow(c) })
+		return
+	}
+	l.drainNow(c)
+	l.driver.Settle(c)
+}
+
+func (l *Loop) drainNow(c *engine.Conn) {
 	c.Drain()
 	if c.WantsInput() {
 		l.driver.Read(c)
 	}
-	l.driver.Settle(c)
 }
 
 func (l *Loop) kill(c *engine.Conn) {
+	if c.Armed()&Busy != 0 {
+		l.Later(c, func() { c.Kill(engine.ErrServerClosed) })
+		return
+	}
 	c.Kill(engine.ErrServerClosed)
 	l.driver.Settle(c)
 }

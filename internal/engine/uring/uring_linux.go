@@ -19,6 +19,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -75,12 +76,12 @@ const (
 
 // What is under way for a connection, in Conn.Armed.
 const (
-	receiving uint8 = 1 << (loop.DriverBits + iota) // a multishot receive
-	polling                                         // a poll
-	sending                                         // a send
-	canceling                                       // the end of the receive has been asked for
-	dying                                           // to be closed when nothing is under way
-	active                                          // has received since the last sweep
+	receiving uint16 = 1 << (loop.DriverBits + iota) // a multishot receive
+	polling                                          // a poll
+	sending                                          // a send
+	canceling                                        // the end of the receive has been asked for
+	dying                                            // to be closed when nothing is under way
+	active                                           // has received since the last sweep
 
 	underWay = receiving | polling | sending
 )
@@ -185,24 +186,21 @@ func (d *driver) accept(e cqe) {
 	}
 }
 
-// received takes the completion of a receive.
+// received takes the completion of a receive. Bytes for a connection that is
+// busy are kept, and the receive is ended so that not many come.
 func (d *driver) received(c *engine.Conn, e cqe) {
 	if e.flags&cqeMore == 0 {
 		d.clear(c, receiving|canceling)
 	}
-	if c.Armed()&dying == 0 {
-		switch {
-		case e.res > 0:
-			c.SetArmed(c.Armed() | active)
-			c.Arrived(d.buffers.bytes(e))
-		case e.res == 0:
-			c.PeerClosed()
-		case e.res == -int32(unix.ENOBUFS):
-			d.buffers.giveMore()
-		case e.res == -int32(unix.ECANCELED), e.res == -int32(unix.EAGAIN), e.res == -int32(unix.EINTR):
-		default:
-			c.Failed(syscall.Errno(-e.res))
+	switch armed := c.Armed(); {
+	case armed&loop.Busy != 0:
+		d.keep(c, e)
+	case armed&dying == 0:
+		var in []byte
+		if e.res > 0 {
+			in = d.buffers.bytes(e)
 		}
+		d.take(c, e.res, in)
 	}
 	if e.flags&cqeBuffer != 0 {
 		d.buffers.done(e)
@@ -210,19 +208,62 @@ func (d *driver) received(c *engine.Conn, e cqe) {
 	d.Settle(c)
 }
 
+// take gives the core what a receive has brought.
+func (d *driver) take(c *engine.Conn, res int32, in []byte) {
+	switch {
+	case res > 0:
+		c.SetArmed(c.Armed() | active)
+		c.Arrived(in)
+	case res == 0:
+		c.PeerClosed()
+	case res == -int32(unix.ENOBUFS):
+		d.buffers.giveMore()
+	case res == -int32(unix.ECANCELED), res == -int32(unix.EAGAIN), res == -int32(unix.EINTR):
+	default:
+		c.Failed(syscall.Errno(-res))
+	}
+}
+
+// keep keeps a receive's completion until the connection is back.
+func (d *driver) keep(c *engine.Conn, e cqe) {
+	var in []byte
+	if e.res > 0 {
+		in = slices.Clone(d.buffers.bytes(e))
+	}
+	d.loop.Later(c, func() { d.take(c, e.res, in) })
+	d.stopReceiving(c)
+}
+
+// stopReceiving ends the receive that is under way, if there is one.
+func (d *driver) stopReceiving(c *engine.Conn) {
+	if armed := c.Armed(); armed&(receiving|canceling) == receiving {
+		c.SetArmed(armed | canceling)
+		d.cancel(ofRecv | uint64(c.Slot()))
+	}
+}
+
 // sent takes the completion of a send.
 func (d *driver) sent(c *engine.Conn, e cqe) {
 	d.clear(c, sending)
-	c.Sent(int(max(e.res, 0)))
+	if c.Armed()&loop.Busy != 0 {
+		d.loop.Later(c, func() { d.took(c, e.res) })
+		return
+	}
+	d.took(c, e.res)
+	d.Settle(c)
+}
+
+// took tells the core what a send has taken.
+func (d *driver) took(c *engine.Conn, res int32) {
+	c.Sent(int(max(res, 0)))
 	c.Room()
-	if e.res < 0 && c.Armed()&dying == 0 {
-		switch errno := syscall.Errno(-e.res); errno {
+	if res < 0 && c.Armed()&dying == 0 {
+		switch errno := syscall.Errno(-res); errno {
 		case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.ECANCELED:
 		default:
 			c.Failed(errno)
 		}
 	}
-	d.Settle(c)
 }
 
 // polled takes the completion of a poll: a silent connection talks, or a dial
@@ -281,7 +322,10 @@ func (d *driver) Read(c *engine.Conn) {
 
 // Settle implements loop.Driver.
 func (d *driver) Settle(c *engine.Conn) {
-	if c.Armed()&dying != 0 {
+	switch armed := c.Armed(); {
+	case armed&loop.Busy != 0:
+		return
+	case armed&dying != 0:
 		d.end(c)
 		return
 	}
@@ -290,7 +334,9 @@ func (d *driver) Settle(c *engine.Conn) {
 		case engine.Send:
 			d.send(c)
 		case engine.Deliver:
-			c.Deliver()
+			if !d.loop.Deliver(c) {
+				return
+			}
 		case engine.Shut:
 			d.loop.Shut(c)
 		case engine.Close:
@@ -333,26 +379,23 @@ func (d *driver) arm(c *engine.Conn) {
 			c.SetArmed(armed | polling)
 			d.poll(c.FD(), ofPoll|uint64(c.Slot()), unix.POLLIN, 0)
 		}
-	case !wants && armed&(receiving|canceling) == receiving:
-		c.SetArmed(armed | canceling)
-		d.cancel(ofRecv | uint64(c.Slot()))
+	case !wants:
+		d.stopReceiving(c)
 	}
 }
 
 // Sweep ends the receive of a connection that has been silent since the last
 // sweep: a poll costs the kernel less.
 func (d *driver) Sweep(c *engine.Conn) {
-	switch armed := c.Armed(); {
-	case armed&active != 0:
+	if armed := c.Armed(); armed&active != 0 {
 		c.SetArmed(armed &^ active)
-	case armed&(receiving|canceling) == receiving:
-		c.SetArmed(armed | canceling)
-		d.cancel(ofRecv | uint64(c.Slot()))
+	} else {
+		d.stopReceiving(c)
 	}
 }
 
 // clear takes back what is no longer under way.
-func (d *driver) clear(c *engine.Conn, bits uint8) {
+func (d *driver) clear(c *engine.Conn, bits uint16) {
 	if c.Armed()&bits&receiving != 0 {
 		d.loop.SweepFor(-1)
 	}
