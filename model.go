@@ -13,6 +13,9 @@ const (
 	Goroutine = "goroutine"
 	// Epoll is event loops over epoll (Linux).
 	Epoll = "epoll"
+	// Uring is event loops over io_uring (Linux 6.6 or later, where it is
+	// not forbidden).
+	Uring = "uring"
 )
 
 // Models lists the I/O models that can run on this machine, the preferred one
@@ -31,5 +34,8 @@ func Models() []string {
 // and to everything else: more loops than that compete with both.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
-// maxLoops bounds Server.Loops.
-const maxLoops = 1024
+// The bounds of Server.Loops and Server.Workers.
+const (
+	maxLoops   = 1024
+	maxWorkers = 1 << 16
+)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/engine/workers"
 )
 
 // Server serves a Handler. Its fields are set before it starts and not changed
@@ -29,6 +30,13 @@ type Server struct {
 	// Loops is the number of event loops, for the models that have them, at
 	// most 1,024. The default is half of GOMAXPROCS, at least 1.
 	Loops int
+	// Workers is how many goroutines run the handler, off the event loops,
+	// for the models that have them, at most 65,536. Calls for one
+	// connection stay in order. When all workers are busy and as many
+	// connections wait for one, further ones are not read from until there
+	// is room. The default is 0: handlers run on the loops, which is
+	// fastest as long as they don't block or compute for long.
+	Workers int
 	// Limits are the bounds that are kept.
 	Limits Limits
 	// Log gets what an operator has to know, such as panics and accepts
@@ -38,11 +46,12 @@ type Server struct {
 	// on, before ListenAndServe or Serve waits.
 	Listening func(addr net.Addr)
 
-	mu     sync.Mutex
-	engine engine.Engine // nil before the start
-	model  string
-	limits Limits
-	closed bool
+	mu      sync.Mutex
+	engine  engine.Engine // nil before the start
+	model   string
+	workers *workers.Pool // nil without
+	limits  Limits
+	closed  bool
 }
 
 // ListenAndServe listens on Addr and serves until ctx ends or Shutdown or Close
@@ -99,6 +108,7 @@ func (s *Server) serve(ctx context.Context, cfg engine.Config) error {
 		err = s.Shutdown(limited)
 	})
 	e.Wait()
+	s.endWorkers()
 	if !stopped() {
 		<-ended
 	}
@@ -126,12 +136,24 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
+	if s.Workers > 0 {
+		s.workers = workers.New(s.Workers)
+		cfg.Pool = s.workers
+	}
 	e, err := model.Start(cfg)
 	if err != nil {
+		s.endWorkers()
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
 	s.engine, s.model, s.limits = e, model.Name, limits
 	return e, nil
+}
+
+// endWorkers ends the pool, when the engine that fed it has ended.
+func (s *Server) endWorkers() {
+	if s.workers != nil {
+		s.workers.Close()
+	}
 }
 
 // settings checks what the user has set.
@@ -141,6 +163,9 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	}
 	if s.Loops < 0 || s.Loops > maxLoops {
 		return m, l, badConfig("Server.Loops is %d; expected 0 (the default, %d here) to %d", s.Loops, defaultLoops(), maxLoops)
+	}
+	if s.Workers < 0 || s.Workers > maxWorkers {
+		return m, l, badConfig("Server.Workers is %d; expected 0 (the default: handlers run on the loops) to %d", s.Workers, maxWorkers)
 	}
 	if m, err = models.Find(s.Model); err != nil {
 		return m, l, badConfig("Server.Model: %w", err)

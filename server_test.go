@@ -119,8 +119,8 @@ func onModels(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	for _, m := range Models() {
 		t.Run(m, func(t *testing.T) { f(t, m, 1) })
 	}
-	if len(Models()) > 1 {
-		t.Run("epoll with two loops", func(t *testing.T) { f(t, Epoll, 2) })
+	for _, m := range Models()[1:] {
+		t.Run(m+" with two loops", func(t *testing.T) { f(t, m, 2) })
 	}
 }
 
@@ -227,6 +227,7 @@ func TestConfigErrors(t *testing.T) {
 		{"model", &Server{Addr: ":0", Handler: Base{}, Model: "threads"}, []string{`"threads"`, "goroutine"}},
 		{"loops", &Server{Addr: ":0", Handler: Base{}, Loops: -1}, []string{"Loops is -1", "1024"}},
 		{"too many loops", &Server{Addr: ":0", Handler: Base{}, Loops: 2000}, []string{"Loops is 2000"}},
+		{"workers", &Server{Addr: ":0", Handler: Base{}, Workers: -1}, []string{"Workers is -1", "65536"}},
 		{"connections", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxConns: -5}}, []string{"MaxConns is -5", "expected 0"}},
 		{"message", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMessage: 1 << 31}}, []string{"MaxMessage is 2147483648", "1073741824"}},
 		{"unsent", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxUnsent: -1}}, []string{"MaxUnsent is -1"}},
@@ -308,4 +309,29 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
+}
+
+// A handler that blocks holds up its own connection and no other.
+func TestWorkers(t *testing.T) {
+	for _, model := range Models()[1:] {
+		t.Run(model, func(t *testing.T) {
+			release := make(chan struct{})
+			s := start(t, &Server{Model: model, Loops: 1, Workers: 2, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+				if string(line) == "block" {
+					<-release
+				}
+				echoLine(c, line)
+			}))})
+			slow, quick := dial(t, s.addr), dial(t, s.addr)
+			io.WriteString(slow, "block\nafter\n")
+			for range 100 {
+				ask(t, quick, "hello")
+			}
+			close(release)
+			got := make([]byte, len("block\nafter\n"))
+			if _, err := io.ReadFull(slow, got); err != nil || string(got) != "block\nafter\n" {
+				t.Errorf("the connection that was held up got %q, %v", got, err)
+			}
+		})
+	}
 }
