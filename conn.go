@@ -21,7 +21,8 @@ func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 // written by then: many writes, one system call.
 //
 // Write takes all of p or nothing. It fails with ErrClosed once the connection
-// is closing. When the peer does not read, so that more than Limits.MaxUnsent
+// is closing, and with ErrTooLarge when p alone is larger than
+// Limits.MaxUnsent. When the peer does not read, so that more than Limits.MaxUnsent
 // bytes would wait, it fails with ErrSlowConsumer and the connection is closed
 // for that reason; a handler that has much to write looks at Paused.
 func (c *Conn) Write(p []byte) (int, error) { return c.core().Write(p) }
@@ -75,8 +76,11 @@ type Ref struct{ r engine.Ref }
 
 // Send posts a copy of p to be sent to the peer. Messages from one goroutine to
 // one connection are sent in order. Send takes all of p or nothing: it fails
-// with ErrClosed when the connection is closing or closed, and with ErrFull at
-// once when there is no room.
+// with ErrClosed when the connection is closing or closed, with ErrFull when
+// there is no room, and with ErrTooLarge when p is larger than Limits.MaxUnsent.
+// It answers at once. A handler that sends to many connections of its own loop
+// in one call fills the mailbox, because the loop empties it only afterwards:
+// Limits.MaxMail and Limits.MaxMailBytes say how many fit.
 //
 // A nil error means that p is on its way: it is sent unless the connection
 // ends first.

@@ -190,13 +190,14 @@ func check(c *Conn, advance, most int, err error) error {
 	return nil
 }
 
-// ended gives the handler what is left when the peer has ended.
-func (f *framer) ended(c *Conn, rest []byte) {
+// Ended gives the handler what is left when the peer has ended.
+func (f *framer) Ended(c *Conn, rest []byte) (used int) {
 	if !f.lines {
-		f.tokens(c, rest, true)
-		return
+		used, _ = f.tokens(c, rest, true)
+		return used
 	}
 	if len(rest) > 0 {
 		f.Message(c, trimCR(rest))
 	}
+	return len(rest)
 }

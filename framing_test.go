@@ -53,12 +53,6 @@ func (h watched) Closed(c *Conn, why error) {
 	h.Handler.Closed(c, why)
 }
 
-func (h watched) ended(c *Conn, rest []byte) {
-	if e, ok := h.Handler.(ender); ok {
-		e.ended(c, rest)
-	}
-}
-
 func (w *wire) settle() {
 	for !w.done {
 		switch w.Next() {

@@ -12,7 +12,8 @@ import (
 // the same time.
 //
 // Under a model with event loops a call that blocks holds up all connections
-// of its loop.
+// of its loop, unless Server.Workers is set. A call must return: one that ends
+// its goroutine with runtime.Goexit crashes the program.
 //
 // A panic in a call closes that connection alone, with a *[PanicError] as the
 // reason. It is logged with its stack and counted in Stats.Panics.
@@ -28,15 +29,27 @@ type Handler interface {
 	// more unused is closed with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
-	// Closed is the last call for a connection; its descriptor is free by
-	// then. The reason is
+	// Ended says that the peer will send no more; rest is the input that is
+	// unused. Answers can still be written. Ended returns how many bytes of
+	// rest are used; what is not used is lost, unless the connection is
+	// Paused: then it comes again when output has been sent. The connection
+	// closes when everything is sent, what Refs had posted included; the
+	// peer must take it within Limits.CloseTimeout. Under the goroutine
+	// model the end is noticed when output is no longer blocked.
+	Ended(c *Conn, rest []byte) (used int)
+
+	// Closed is the last call for a connection. The reason is
 	//
 	//	nil                  Close was called and everything was sent
+	//	the given one        CloseWith was called and everything was sent
 	//	io.EOF               the peer ended in order, and has got its answers
 	//	syscall.ECONNRESET   the peer has gone, whichever call told so
 	//	*PanicError          a call for this connection panicked
 	//	ErrMessageTooLong, ErrSlowConsumer, ErrCloseTimeout,
-	//	ErrServerClosed      as they say
+	//	ErrServerClosed,
+	//	ErrBadUse            as they say
+	//	io.ErrUnexpectedEOF  the peer ended within a message (LengthPrefixed)
+	//	what a bufio.SplitFunc returned, or its misuse (Split)
 	//
 	// or another error of the operating system, as a syscall.Errno.
 	Closed(c *Conn, why error)
@@ -50,6 +63,8 @@ func (Base) Opened(*Conn) {}
 
 func (Base) Received(_ *Conn, in []byte) int { return len(in) }
 
+func (Base) Ended(_ *Conn, rest []byte) int { return len(rest) }
+
 func (Base) Closed(*Conn, error) {}
 
 // The reasons and errors of this side. All are compared with errors.Is.
@@ -57,9 +72,13 @@ var (
 	// ErrClosed answers calls for a connection that is closing or closed.
 	ErrClosed = engine.ErrClosed
 	// ErrFull is Ref's answer when there is no room: the connection already
-	// has Limits.MaxUnsent posted bytes to send, or Limits.MaxMail messages
-	// wait for its loop. Nothing was accepted; later there may be room.
+	// has Limits.MaxUnsent posted bytes to send, or its loop's mailbox is full
+	// (Limits.MaxMail, Limits.MaxMailBytes). Nothing was accepted; later
+	// there may be room.
 	ErrFull = engine.ErrFull
+	// ErrTooLarge answers a single Write or Send of more than
+	// Limits.MaxUnsent bytes. Nothing was accepted, and never will be.
+	ErrTooLarge = engine.ErrTooLarge
 	// ErrMessageTooLong closes a connection whose message is longer than
 	// Limits.MaxMessage. Answers to earlier messages are sent.
 	ErrMessageTooLong = engine.ErrMessageTooLong
@@ -88,18 +107,10 @@ type PanicError = engine.PanicError
 // adapter is a Handler as the engines know it.
 type adapter struct{ h Handler }
 
-// ender is a Handler of this package that wants to know when the peer will
-// send no more, and what input is left unused then.
-type ender interface{ ended(c *Conn, rest []byte) }
-
 func (a adapter) Opened(c *engine.Conn) { a.h.Opened((*Conn)(c)) }
 
 func (a adapter) Received(c *engine.Conn, in []byte) int { return a.h.Received((*Conn)(c), in) }
 
-func (a adapter) Ended(c *engine.Conn, rest []byte) {
-	if e, ok := a.h.(ender); ok {
-		e.ended((*Conn)(c), rest)
-	}
-}
+func (a adapter) Ended(c *engine.Conn, rest []byte) int { return a.h.Ended((*Conn)(c), rest) }
 
 func (a adapter) Closed(c *engine.Conn, why error) { a.h.Closed((*Conn)(c), why) }

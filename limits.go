@@ -31,18 +31,26 @@ type Limits struct {
 
 	// MaxMail is the most messages from Refs that wait for one loop, or in
 	// the goroutine model for one connection. Beyond it Send fails with
-	// ErrFull. The default is 65,536.
+	// ErrFull; requests to close have room for as many again. The default
+	// is 1,048,576.
 	MaxMail int
 
-	// CloseTimeout is the most time that a closing connection may take to
-	// send what it owes; then it ends with ErrCloseTimeout. The default is
-	// 10 s.
+	// MaxMailBytes is the most bytes of such messages that wait, but for one
+	// message, which an empty mailbox takes whatever its size. The default
+	// is 64 MiB; the most is 1 GiB.
+	MaxMailBytes int
+
+	// CloseTimeout is the most time that a peer may take to read what it is
+	// owed when its connection is closing, or when it has ended its own
+	// direction; then the connection ends with ErrCloseTimeout. The default
+	// is 10 s. The event-driven models look every 50 to 400 ms.
 	CloseTimeout time.Duration
 
 	// Linger is the most time that a connection waits for the peer to end
 	// as well, when we have sent everything and ended. Without it the
 	// kernel would answer input that is still coming with a reset, which
-	// can destroy answers that the peer has not read. The default is 1 s.
+	// can destroy answers that the peer has not read. The default is 1 s;
+	// CloseTimeout says how exact it is.
 	Linger time.Duration
 
 	// ShutdownTimeout bounds the drain that begins when the context of
@@ -56,7 +64,8 @@ const (
 	maxBytes      = 1 << 30
 	defaultUnsent = 1 << 20
 	defaultBytes  = 64 << 10
-	defaultMail   = 64 << 10
+	defaultMail   = 1 << 20
+	defaultMailed = 64 << 20
 )
 
 // resolve fills in the defaults and says what is wrong.
@@ -70,6 +79,7 @@ func (l Limits) resolve() (Limits, error) {
 		{"MaxMessage", &l.MaxMessage, defaultBytes, maxBytes},
 		{"MaxUnsent", &l.MaxUnsent, defaultUnsent, maxBytes},
 		{"MaxMail", &l.MaxMail, defaultMail, math.MaxInt32},
+		{"MaxMailBytes", &l.MaxMailBytes, defaultMailed, maxBytes},
 	}
 	for _, n := range numbers {
 		if *n.value < 0 || *n.value > n.max {
@@ -110,6 +120,6 @@ func (l *Limits) resolveTimes() error {
 func (l Limits) engine() engine.Limits {
 	return engine.Limits{
 		MaxConns: l.MaxConns, MaxMessage: l.MaxMessage, MaxUnsent: l.MaxUnsent,
-		MaxMail: l.MaxMail, CloseTimeout: l.CloseTimeout, Linger: l.Linger,
+		MaxMail: l.MaxMail, MaxMailBytes: l.MaxMailBytes, CloseTimeout: l.CloseTimeout, Linger: l.Linger,
 	}
 }

@@ -122,6 +122,7 @@ func (r *run) engineConfig() engine.Config {
 			MaxMessage:   most,
 			MaxUnsent:    most,
 			MaxMail:      maxMail,
+			MaxMailBytes: maxMail, // nudges have no bytes
 			CloseTimeout: closeTimeout,
 			Linger:       time.Second,
 		},

@@ -266,7 +266,7 @@ func (t *traffic) mistake(c *engine.Conn, l *link, got []byte) {
 }
 
 // Ended leaves it to the engine to close the connection.
-func (t *traffic) Ended(*engine.Conn, []byte) {}
+func (t *traffic) Ended(_ *engine.Conn, in []byte) int { return len(in) }
 
 // Closed counts a connection that is gone.
 func (t *traffic) Closed(c *engine.Conn, why error) {

@@ -24,7 +24,7 @@ const (
 //	gone     the peer will send no more
 //	held     unused input waits for output to drain, not for more input
 //	drain    close at the next idle moment
-//	closing  no more input is offered; ending says why
+//	closing  no more input is offered; end says why
 //	shut     our sending direction is shut; lingering for the peer's end
 //	failed   the transport is of no more use: close at once
 //	blocked  the kernel took less output than it was given
@@ -55,7 +55,7 @@ type Conn struct {
 	host *Host
 	in   *Buffer // input that the handler has not used; nil if none
 	out  *Buffer // output that is not sent; nil if none
-	end  *ending // set with closing
+	end  *ending // set with closing or gone
 	user any
 	mark mark
 	seen uint32 // bytes of unused input that the handler was offered and refused
@@ -72,9 +72,9 @@ type Conn struct {
 	armed uint16
 }
 
-// ending is what only a closing connection needs.
+// ending is what only a connection needs that comes to its end.
 type ending struct {
-	why error
+	why error // set with closing
 	due time.Duration
 }
 
@@ -165,14 +165,26 @@ func (c *Conn) Deliver() {
 		c.offerBuffered()
 	}
 	if c.is(gone) && !c.is(ended|held|closing|failed) {
-		c.state |= ended
-		var rest []byte
-		if c.in != nil {
-			rest = c.in.Bytes()
-		}
-		c.callEnded(rest)
-		c.dropInput()
+		c.deliverEnd()
 	}
+}
+
+// deliverEnd tells the handler that the peer has ended. What it leaves because
+// the connection is paused waits for output to drain.
+func (c *Conn) deliverEnd() {
+	var rest []byte
+	if c.in != nil {
+		rest = c.in.Bytes()
+	}
+	used := c.callEnded(rest)
+	if used > 0 && used < len(rest) && c.owesMuch() && !c.is(closing|failed) {
+		c.in.skip(used)
+		c.seen = 0
+		c.state |= held
+		return
+	}
+	c.state |= ended
+	c.dropInput()
 }
 
 // offerBuffered offers the unused input and keeps what is left.
@@ -225,8 +237,14 @@ func (c *Conn) offer(in []byte) []byte {
 // owesMuch says whether reading pauses until output has been sent.
 func (c *Conn) owesMuch() bool { return c.Pending() > c.host.Limits.MaxUnsent/2 }
 
-// PeerClosed says that the peer will send no more.
-func (c *Conn) PeerClosed() { c.state |= gone }
+// PeerClosed says that the peer will send no more. What it is owed it must take
+// within the time that a close has.
+func (c *Conn) PeerClosed() {
+	c.state |= gone
+	if c.end == nil {
+		c.end = &ending{due: c.host.Now() + c.host.Limits.CloseTimeout}
+	}
+}
 
 // Failed says that the transport is broken.
 func (c *Conn) Failed(err error) { c.Kill(Reason(err)) }
@@ -272,6 +290,10 @@ func (c *Conn) retire(why error) bool {
 
 func (c *Conn) setClosing(why error) {
 	c.state |= closing
+	if c.end != nil {
+		c.end.why = why
+		return
+	}
 	c.end = &ending{why: why, due: c.host.Now() + c.host.Limits.CloseTimeout}
 }
 
@@ -336,7 +358,8 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	}
 }
 
-// Due is when a closing connection expires; ok is false while it has no bound.
+// Due is when a connection expires that is closing, or whose peer has ended; ok
+// is false while it has no bound.
 func (c *Conn) Due() (at time.Duration, ok bool) {
 	if c.end == nil {
 		return 0, false
@@ -350,9 +373,10 @@ func (c *Conn) Expire(now time.Duration) {
 		return
 	}
 	if c.Pending() > 0 {
-		c.end.why = ErrCloseTimeout
+		c.fail(ErrCloseTimeout)
+	} else if c.is(closing) {
+		c.state |= failed
 	}
-	c.state |= failed
 }
 
 // WantsInput says whether the driver is to read.

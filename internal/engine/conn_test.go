@@ -45,11 +45,12 @@ func (h *calls) Received(c *Conn, in []byte) int {
 	return h.received(c, in)
 }
 
-func (h *calls) Ended(c *Conn, in []byte) {
+func (h *calls) Ended(c *Conn, in []byte) int {
 	h.note("ended %q", in)
 	if h.ended != nil {
 		h.ended(c, in)
 	}
+	return len(in)
 }
 
 func (h *calls) Closed(c *Conn, why error) {

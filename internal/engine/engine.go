@@ -83,7 +83,9 @@ type Handler interface {
 	// behind it, and at once if it used some.
 	Received(c *Conn, in []byte) (used int)
 	// Ended says that the peer will send no more; in is the unused input.
-	Ended(c *Conn, in []byte)
+	// What it does not use is offered again if the connection is Paused,
+	// and is lost otherwise.
+	Ended(c *Conn, in []byte) (used int)
 	// Closed is the last call for a connection.
 	Closed(c *Conn, why error)
 }
@@ -107,6 +109,7 @@ type Limits struct {
 	MaxMessage   int
 	MaxUnsent    int
 	MaxMail      int
+	MaxMailBytes int
 	CloseTimeout time.Duration
 	Linger       time.Duration
 }
@@ -144,8 +147,19 @@ type Dial struct {
 	Count int
 }
 
-// CutOff is the error of a Stop whose ctx ended with n connections open.
-func CutOff(ctx context.Context, n int64) error {
+// KillGrace is how long Stop waits, when its ctx has ended, for connections to
+// be closed: longer only if a handler does not return.
+const KillGrace = time.Second
+
+// CutOff is the error of a Stop whose ctx ended with n connections open, of
+// which some wait for their handlers to return.
+func CutOff(ctx context.Context, n, stuck int64) error {
+	switch {
+	case stuck > 0:
+		return fmt.Errorf("%d connections were closed before they had finished, and the handlers of %d have not returned: %w", n-stuck, stuck, context.Cause(ctx))
+	case n == 0:
+		return nil
+	}
 	return fmt.Errorf("%d connections were closed before they had finished: %w", n, context.Cause(ctx))
 }
 
@@ -163,8 +177,9 @@ type Engine interface {
 	// Stop accepts and dials no more, lets connections finish what they
 	// have at hand, closes them, and waits for everything. When ctx ends
 	// first it closes what is left at once and returns an error that says
-	// how many those were and wraps ctx's cause. A second Stop waits like
-	// the first, and its ctx counts too.
+	// how many those were and wraps ctx's cause; it does so after KillGrace
+	// even when handlers have not returned. A second Stop waits like the
+	// first, and its ctx counts too.
 	Stop(ctx context.Context) error
 	// Wait returns when Stop has been called and everything has ended.
 	Wait()

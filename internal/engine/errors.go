@@ -13,9 +13,10 @@ import (
 // root package gives them to its users under the same names.
 var (
 	ErrClosed         = errors.New("myriad: connection is closed")
-	ErrFull           = errors.New("myriad: no room: the connection owes Limits.MaxUnsent bytes already, or the mailbox holds Limits.MaxMail messages")
+	ErrFull           = errors.New("myriad: no room: the connection owes Limits.MaxUnsent bytes already, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
+	ErrTooLarge       = errors.New("myriad: a single write is larger than Limits.MaxUnsent")
 	ErrMessageTooLong = errors.New("myriad: message is longer than Limits.MaxMessage")
-	ErrSlowConsumer   = errors.New("myriad: peer reads too slowly: unsent output would pass Limits.MaxUnsent")
+	ErrSlowConsumer   = errors.New("myriad: slow consumer: unsent output would pass Limits.MaxUnsent")
 	ErrCloseTimeout   = errors.New("myriad: peer did not take the pending output within Limits.CloseTimeout")
 	ErrServerClosed   = errors.New("myriad: server is shutting down")
 	ErrBadUse         = errors.New("myriad: handler returned a count of used bytes outside of 0..len(in)")

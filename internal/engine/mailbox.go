@@ -27,10 +27,6 @@ type Mail struct {
 	Kind MailKind
 }
 
-// mailBytes bounds the bytes that wait in a mailbox, but for one message: a
-// larger one is taken into an empty box.
-const mailBytes = 16 << 20
-
 // noBytes is what mail without bytes counts for in a mark.
 const noBytes = 1
 
@@ -46,12 +42,18 @@ type Mailbox struct {
 	// to close, which frees what others wait for, have room for as many
 	// again.
 	Max int
+	// MaxBytes is the most bytes that wait, but for one message: a larger
+	// one is taken into an empty box.
+	MaxBytes int
 
 	mu     sync.Mutex
 	mail   []Mail
 	data   []byte
 	closed bool
-	some   atomic.Bool // mail waits; read without the lock
+	// The room of the last batch, while nobody uses it.
+	spareMail []Mail
+	spareData []byte
+	some      atomic.Bool // mail waits; read without the lock
 }
 
 // Put leaves mail for a connection of generation gen. It copies data. The
@@ -67,7 +69,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, kind MailKind, data []byte) error {
 	switch {
 	case b.closed:
 		return ErrClosed
-	case len(b.mail) >= most, len(data) > 0 && len(b.data) > 0 && len(b.data)+len(data) > mailBytes:
+	case len(b.mail) >= most, len(data) > 0 && len(b.data) > 0 && len(b.data)+len(data) > b.MaxBytes:
 		return ErrFull
 	}
 	size, limit := len(data), c.host.Limits.MaxUnsent
@@ -86,22 +88,27 @@ func (b *Mailbox) Put(c *Conn, gen uint32, kind MailKind, data []byte) error {
 // Waiting says whether there is mail, without a lock.
 func (b *Mailbox) Waiting() bool { return b.some.Load() }
 
-// Take empties the box into the caller's slices, whose room the box uses from
-// then on.
-func (b *Mailbox) Take(mail []Mail, data []byte) ([]Mail, []byte) {
-	clear(mail)
-	if cap(mail) > keepMail/32 {
-		mail = nil
-	}
-	if cap(data) > keepMail {
-		data = nil
-	}
+// Take empties the box. The caller gives the room back with Done.
+func (b *Mailbox) Take() (mail []Mail, data []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	mail, b.mail = b.mail, mail[:0]
-	data, b.data = b.data, data[:0]
+	mail, b.mail, b.spareMail = b.mail, b.spareMail, nil
+	data, b.data, b.spareData = b.data, b.spareData, nil
 	b.some.Store(false)
 	return mail, data
+}
+
+// Done gives the room of what was taken back to the box, unless it is much.
+func (b *Mailbox) Done(mail []Mail, data []byte) {
+	clear(mail)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if cap(mail) <= keepMail/32 {
+		b.spareMail = mail[:0]
+	}
+	if cap(data) <= keepMail {
+		b.spareData = data[:0]
+	}
 }
 
 // Close makes every later Put fail with ErrClosed. Mail that waits can still
@@ -185,7 +192,7 @@ func (r Ref) post(kind MailKind, p []byte) error {
 		return ErrClosed
 	}
 	if len(p) > r.c.host.Limits.MaxUnsent {
-		return ErrFull
+		return ErrTooLarge
 	}
 	return r.c.host.Poster.Post(r.c, r.gen, kind, p)
 }

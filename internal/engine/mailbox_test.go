@@ -12,13 +12,16 @@ import (
 )
 
 // boxed is an owner with a mailbox and nothing else.
+// mailBytes is the bound of bytes in these tests.
+const mailBytes = 1 << 20
+
 type boxed struct {
 	box  Mailbox
 	host Host
 }
 
 func newBoxed(maxMail, maxUnsent int) *boxed {
-	o := &boxed{box: Mailbox{Max: maxMail}}
+	o := &boxed{box: Mailbox{Max: maxMail, MaxBytes: mailBytes}}
 	o.host = Host{
 		Limits: Limits{MaxMail: maxMail, MaxUnsent: maxUnsent}, Poster: o, Counters: &Counters{},
 		Now: func() time.Duration { return 0 }, Handler: &calls{}, Buffers: &FreeList{}, Index: 7,
@@ -59,7 +62,7 @@ func TestMailboxKeepsOrderAndBytes(t *testing.T) {
 	if !o.box.Waiting() {
 		t.Error("a box with mail says that none waits")
 	}
-	mail, data := o.box.Take(nil, nil)
+	mail, data := o.box.Take()
 	if o.box.Waiting() {
 		t.Error("an emptied box says that mail waits")
 	}
@@ -86,7 +89,7 @@ func TestMailboxBound(t *testing.T) {
 	}
 	wantErr(t, "Close into a box full of requests to close", r.Close(), ErrFull)
 	wantErr(t, "Nudge into a box full of requests to close", r.Nudge(), ErrFull)
-	if mail, _ := o.box.Take(nil, nil); len(mail) != 2*most {
+	if mail, _ := o.box.Take(); len(mail) != 2*most {
 		t.Errorf("took %d messages, want %d", len(mail), 2*most)
 	}
 	wantErr(t, "Send into an emptied box", r.Send([]byte("x")), nil)
@@ -98,7 +101,7 @@ func TestMailboxBoundsBytes(t *testing.T) {
 	wantErr(t, "a message over the bound into an empty box", o.open(1).Ref().Send(big), nil)
 	wantErr(t, "a byte more", o.open(2).Ref().Send([]byte("x")), ErrFull)
 	wantErr(t, "a request to close", o.open(3).Ref().Close(), nil)
-	o.box.Take(nil, nil)
+	o.box.Take()
 	wantErr(t, "a message of the bound", o.open(4).Ref().Send(big[1:]), nil)
 	wantErr(t, "a byte more", o.open(5).Ref().Send([]byte("x")), ErrFull)
 }
@@ -109,13 +112,13 @@ func TestMailboxRefusalLeavesNothing(t *testing.T) {
 	r := c.Ref()
 	wantErr(t, "Send", r.Send(make([]byte, 6)), nil)
 	wantErr(t, "Send over MaxUnsent together", r.Send(make([]byte, 5)), ErrFull)
-	wantErr(t, "Send over MaxUnsent alone", r.Send(make([]byte, 11)), ErrFull)
+	wantErr(t, "Send over MaxUnsent alone", r.Send(make([]byte, 11)), ErrTooLarge)
 	wantErr(t, "Send up to MaxUnsent", r.Send(make([]byte, 4)), nil)
 	wantErr(t, "Send to a full box", r.Send([]byte("x")), ErrFull)
 	if got := c.mark.posted(); got != 10 {
 		t.Errorf("%d bytes are marked as posted, want 10", got)
 	}
-	if mail, data := o.box.Take(nil, nil); len(mail) != 2 || len(data) != 10 {
+	if mail, data := o.box.Take(); len(mail) != 2 || len(data) != 10 {
 		t.Errorf("took %d messages of %d bytes, want 2 of 10", len(mail), len(data))
 	}
 }
@@ -127,7 +130,7 @@ func TestMailboxClose(t *testing.T) {
 	o.box.Close()
 	wantErr(t, "Send after Close", r.Send([]byte("after")), ErrClosed)
 	wantErr(t, "Close after Close", r.Close(), ErrClosed)
-	if mail, data := o.box.Take(nil, nil); len(mail) != 1 || string(data) != "before" {
+	if mail, data := o.box.Take(); len(mail) != 1 || string(data) != "before" {
 		t.Errorf("took %d messages, %q; want the one from before", len(mail), data)
 	}
 }
@@ -138,12 +141,11 @@ func TestMailboxGivesBackMuchRoom(t *testing.T) {
 	for range keepMail / 16 {
 		wantErr(t, "Send", r.Send(make([]byte, 32)), nil)
 	}
-	mail, data := o.box.Take(nil, nil)
-	o.box.Take(mail, data)
-	if got := cap(o.box.data); got > keepMail {
+	o.box.Done(o.box.Take())
+	if got := cap(o.box.spareData); got > keepMail {
 		t.Errorf("the box keeps room for %d bytes, want at most %d", got, keepMail)
 	}
-	if got := cap(o.box.mail); got > keepMail/32 {
+	if got := cap(o.box.spareMail); got > keepMail/32 {
 		t.Errorf("the box keeps room for %d messages, want at most %d", got, keepMail/32)
 	}
 }
@@ -173,7 +175,7 @@ func TestMailboxConcurrently(t *testing.T) {
 	go func() { wg.Wait(); close(done) }()
 	var got bytes.Buffer
 	take := func() {
-		mail, data := o.box.Take(nil, nil)
+		mail, data := o.box.Take()
 		got.Write(data)
 		for _, m := range mail {
 			c.mark.release(int(m.Size))
@@ -323,7 +325,7 @@ func TestRetireLosesNoMail(t *testing.T) {
 		case err != nil && !closed:
 			t.Fatalf("open, but mail was refused: %v", err)
 		case err == nil:
-			mail, _ := o.box.Take(nil, nil)
+			mail, _ := o.box.Take()
 			c.Mailed(mail[0], nil)
 			if a := c.Next(); a != Close {
 				t.Fatalf("Next is %d when the mail has been delivered, want %d", a, Close)

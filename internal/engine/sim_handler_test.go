@@ -75,7 +75,7 @@ func (s *sim) noteRefused(l *life, n int) {
 	}
 }
 
-func (s *sim) Ended(c *Conn, in []byte) {
+func (s *sim) Ended(c *Conn, in []byte) int {
 	l := c.Value().(*life)
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Ended after the end: state %b", l, c.state)
 	s.check(l.told && l.arrived == len(l.sent), "%v: Ended after %d of %d bytes", l, l.arrived, len(l.sent))
@@ -88,6 +88,7 @@ func (s *sim) Ended(c *Conn, in []byte) {
 		s.write(l, []byte("that was all"))
 	}
 	s.maySurprise(l)
+	return len(in)
 }
 
 func (s *sim) Nudged(c *Conn) {
@@ -195,6 +196,8 @@ func (s *sim) write(l *life, p []byte) {
 	switch {
 	case closed:
 		s.check(n == 0 && errors.Is(err, ErrClosed), "%v: Write after the end gives %d, %v", l, n, err)
+	case len(p) > simMaxUnsent:
+		s.check(n == 0 && errors.Is(err, ErrTooLarge), "%v: Write of too much at once gives %d, %v", l, n, err)
 	case tooMuch:
 		s.check(n == 0 && errors.Is(err, ErrSlowConsumer), "%v: Write of too much gives %d, %v", l, n, err)
 		l.cause(ErrSlowConsumer)

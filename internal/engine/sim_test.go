@@ -78,8 +78,6 @@ type sim struct {
 	host     Host
 	counters Counters
 	box      Mailbox
-	mail     []Mail
-	data     []byte
 	lent     map[*Buffer]bool
 
 	slots  []*Conn
@@ -130,7 +128,7 @@ type life struct {
 func simulate(t *testing.T, name string, d dice) {
 	t.Helper()
 	s := &sim{t: t, name: name, dice: d, lent: map[*Buffer]bool{}}
-	s.box.Max = simMaxMail
+	s.box.Max, s.box.MaxBytes = simMaxMail, 16<<20
 	s.host = Host{
 		Handler: s, Buffers: s, Poster: s,
 		Limits: Limits{
@@ -339,9 +337,10 @@ func (s *sim) pass(d time.Duration) {
 		if ok && at <= s.now && owes {
 			l.cause(ErrCloseTimeout)
 		}
+		want := ok && at <= s.now && (owes || l.conn.is(closing))
 		l.conn.Expire(s.now)
 		expired := l.conn.Next() == Close
-		s.check(expired == (ok && at <= s.now), "%v: expired is %v at %v, due %v (%v)", l, expired, s.now, at, ok)
+		s.check(expired == want, "%v: expired is %v at %v, due %v (%v)", l, expired, s.now, at, ok)
 		s.drive(l)
 		s.check(!expired || !owes || errors.Is(l.why, ErrCloseTimeout), "%v: expired while it owed, closed for %v", l, l.why)
 	}
@@ -351,11 +350,12 @@ func (s *sim) pass(d time.Duration) {
 // each piece or after all.
 func (s *sim) deliverMail() {
 	s.check(s.box.Waiting() == (len(s.posts) > 0), "Waiting is %v with %d messages in the box", s.box.Waiting(), len(s.posts))
-	s.mail, s.data = s.box.Take(s.mail, s.data)
-	s.check(len(s.mail) == len(s.posts), "took %d messages, want %d", len(s.mail), len(s.posts))
-	posts, data, each := s.posts, s.data, s.dice.roll(2) == 0
+	mail, all := s.box.Take()
+	defer s.box.Done(mail, all)
+	s.check(len(mail) == len(s.posts), "took %d messages, want %d", len(mail), len(s.posts))
+	posts, data, each := s.posts, all, s.dice.roll(2) == 0
 	s.posts = nil
-	for i, m := range s.mail {
+	for i, m := range mail {
 		p := posts[i]
 		body := data[:m.Size]
 		data = data[m.Size:]
@@ -367,7 +367,7 @@ func (s *sim) deliverMail() {
 			s.driveSlot(m.Conn)
 		}
 	}
-	for _, m := range s.mail {
+	for _, m := range mail {
 		s.driveSlot(m.Conn)
 	}
 }
@@ -449,7 +449,10 @@ func (s *sim) postToAny() {
 		s.posts = append(s.posts, p)
 	case errors.Is(err, ErrClosed):
 		s.check(!takes, "%v: refuses a post as closed while it is open", l)
+	case errors.Is(err, ErrTooLarge):
+		s.check(takes && len(p.data) > simMaxUnsent, "%v: refuses %d bytes as too large", l, len(p.data))
 	case errors.Is(err, ErrFull):
+		s.check(len(p.data) <= simMaxUnsent, "%v: says that there may be room for %d bytes later", l, len(p.data))
 		owes := l.conn.mark.posted()+len(p.data) > simMaxUnsent
 		full := len(s.posts) >= simMaxMail && (p.kind == MailSend || len(s.posts) >= 2*simMaxMail)
 		s.check(takes && (owes && p.kind == MailSend || full), "%v: full with %d messages and %d bytes posted", l, len(s.posts), l.conn.mark.posted())

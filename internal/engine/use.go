@@ -33,6 +33,9 @@ func (c *Conn) writable(n int) error {
 	if c.is(closing|failed) || !c.is(open) {
 		return ErrClosed
 	}
+	if n > c.host.Limits.MaxUnsent {
+		return ErrTooLarge
+	}
 	if c.Pending()-int(c.owed)+n > c.host.Limits.MaxUnsent {
 		c.fail(ErrSlowConsumer)
 		return ErrSlowConsumer
@@ -88,35 +91,56 @@ func (c *Conn) Ref() Ref {
 }
 
 func (c *Conn) callOpened() {
-	defer c.contain()
+	returned := false
+	defer c.contain(&returned)
 	c.host.Handler.Opened(c)
+	returned = true
 }
 
-func (c *Conn) callReceived(in []byte) int {
-	defer c.contain()
-	return c.host.Handler.Received(c, in)
+func (c *Conn) callReceived(in []byte) (used int) {
+	returned := false
+	defer c.contain(&returned)
+	used = c.host.Handler.Received(c, in)
+	returned = true
+	return used
 }
 
-func (c *Conn) callEnded(rest []byte) {
-	defer c.contain()
-	c.host.Handler.Ended(c, rest)
+func (c *Conn) callEnded(rest []byte) (used int) {
+	returned := false
+	defer c.contain(&returned)
+	used = c.host.Handler.Ended(c, rest)
+	returned = true
+	return used
 }
 
 func (c *Conn) callNudged() {
-	defer c.contain()
-	if n, ok := c.host.Handler.(Nudger); ok {
-		n.Nudged(c)
+	n, ok := c.host.Handler.(Nudger)
+	if !ok {
+		return
 	}
+	returned := false
+	defer c.contain(&returned)
+	n.Nudged(c)
+	returned = true
 }
 
 func (c *Conn) callClosed(why error) {
-	defer c.contain()
+	returned := false
+	defer c.contain(&returned)
 	c.host.Handler.Closed(c, why)
+	returned = true
 }
 
-// contain ends a panic in the handler: only this connection is closed.
-func (c *Conn) contain() {
-	if v := recover(); v != nil {
-		c.fail(c.host.panicked(c, v))
+// contain ends a panic in the handler: only this connection is closed. A handler
+// that ends its goroutine would take a loop with all its connections along;
+// that can't be stopped, so it is made loud.
+func (c *Conn) contain(returned *bool) {
+	if *returned {
+		return
 	}
+	v := recover()
+	if v == nil {
+		panic("myriad: a handler has called runtime.Goexit, as testing.T.FailNow does; a handler must return")
+	}
+	c.fail(c.host.panicked(c, v))
 }

@@ -137,7 +137,8 @@ func listenOptions(fd int, network string, reusePort bool) error {
 }
 
 // Detach takes the descriptor of a listener away from package net: it returns
-// a descriptor of its own for the same socket. The caller closes both.
+// a descriptor of its own for the same socket, non-blocking and with the options
+// that ListenConfig sets. The caller closes both.
 func Detach(l net.Listener) (int32, error) {
 	sc, ok := l.(syscall.Conn)
 	if !ok {
@@ -152,7 +153,19 @@ func Detach(l net.Listener) (int32, error) {
 	if err := raw.Control(func(s uintptr) { fd, dupErr = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
 		return -1, err
 	}
-	return int32(fd), dupErr
+	if dupErr != nil {
+		return -1, dupErr
+	}
+	// A caller's listener may come as anything.
+	err = unix.SetNonblock(fd, true)
+	if err == nil {
+		err = listenOptions(fd, l.Addr().Network(), false)
+	}
+	if err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return int32(fd), nil
 }
 
 // Dial starts to connect, without waiting: the socket becomes writable when it

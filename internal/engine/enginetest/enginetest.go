@@ -88,6 +88,7 @@ func Limits() engine.Limits {
 		MaxMessage:   64 << 10,
 		MaxUnsent:    1 << 20,
 		MaxMail:      1024,
+		MaxMailBytes: 16 << 20,
 		CloseTimeout: time.Minute,
 		Linger:       time.Minute,
 	}

@@ -123,8 +123,8 @@ func sendUntilFull(b *bench) {
 	c := s.dial()
 	c.smallBuffers()
 	r := s.wantOpened(1)[0]
-	if err := r.Send(make([]byte, unsent+1)); !errors.Is(err, engine.ErrFull) {
-		b.Errorf("Send of more than MaxUnsent: %v, want %v", err, engine.ErrFull)
+	if err := r.Send(make([]byte, unsent+1)); !errors.Is(err, engine.ErrTooLarge) {
+		b.Errorf("Send of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
 	}
 	// The kernel takes some, then the connection owes MaxUnsent, and stays
 	// full. Each full answer is followed by one for half as much.

@@ -96,7 +96,7 @@ func (w *witness) Received(c *engine.Conn, in []byte) (used int) {
 	return used
 }
 
-func (w *witness) Ended(c *engine.Conn, in []byte) {
+func (w *witness) Ended(c *engine.Conn, in []byte) int {
 	defer w.enter(c, "Ended", func(l *life) {
 		if l.ended {
 			w.t.Error("Ended twice")
@@ -110,6 +110,7 @@ func (w *witness) Ended(c *engine.Conn, in []byte) {
 	if w.script.Ended != nil {
 		w.script.Ended(c, in)
 	}
+	return len(in)
 }
 
 func (w *witness) Nudged(c *engine.Conn) {

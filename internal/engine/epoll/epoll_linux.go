@@ -141,17 +141,19 @@ func (d *driver) Drop(c *engine.Conn) { d.loop.Forget(c) }
 func (d *driver) Sweep(*engine.Conn) {}
 
 // Read receives once; what is left is reported again.
-func (d *driver) Read(c *engine.Conn) {
+func (d *driver) Read(c *engine.Conn) bool {
 	n, errno := sock.Recv(c.FD(), d.input)
 	switch {
 	case errno == 0 && n > 0:
 		c.Arrived(d.input[:n])
+		return true
 	case errno == 0:
 		c.PeerClosed()
 	case errno == syscall.EAGAIN:
 	default:
 		c.Failed(errno)
 	}
+	return false
 }
 
 // Settle implements loop.Driver.

@@ -145,9 +145,7 @@ func (c *conn) attend() {
 	}
 	if c.told < stopping {
 		c.Drain()
-		if c.WantsInput() {
-			c.take(c.tryRead())
-		}
+		c.takeAll()
 	}
 	if told == killing {
 		c.Kill(engine.ErrServerClosed)
@@ -155,16 +153,33 @@ func (c *conn) attend() {
 	c.told = told
 }
 
+// takeAll takes what has arrived by now, up to a bound.
+func (c *conn) takeAll() {
+	for range drainReads {
+		if !c.WantsInput() {
+			return
+		}
+		p, err := c.tryRead()
+		more := len(p) > 0
+		c.take(p, err)
+		if !more {
+			return
+		}
+	}
+}
+
 func (c *conn) takeMail() {
 	box := c.box.Load()
 	if box == nil || !box.Waiting() {
 		return
 	}
-	mail, data := box.Take(nil, nil)
+	mail, data := box.Take()
+	rest := data
 	for _, m := range mail {
-		c.Mailed(m, data[:m.Size])
-		data = data[m.Size:]
+		c.Mailed(m, rest[:m.Size])
+		rest = rest[m.Size:]
 	}
+	box.Done(mail, data)
 }
 
 // rouse ends the owner's wait. Anyone may call it.
@@ -179,7 +194,7 @@ func (c *conn) mailbox() *engine.Mailbox {
 	if box := c.box.Load(); box != nil {
 		return box
 	}
-	c.box.CompareAndSwap(nil, &engine.Mailbox{Max: c.group.cfg.Limits.MaxMail})
+	c.box.CompareAndSwap(nil, &engine.Mailbox{Max: c.group.cfg.Limits.MaxMail, MaxBytes: c.group.cfg.Limits.MaxMailBytes})
 	return c.box.Load()
 }
 

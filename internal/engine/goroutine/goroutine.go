@@ -46,6 +46,9 @@ var Model = engine.Model{
 // unless a connection closes earlier.
 const acceptRetry = 50 * time.Millisecond
 
+// drainReads is how often a connection is read when it is told to drain.
+const drainReads = 64
+
 // The bounds of dialling: orders that wait, connections dialled at once, and
 // the time for each of them.
 const (
@@ -131,7 +134,7 @@ func (g *group) accept() {
 		switch {
 		case err == nil:
 			g.welcome(nc)
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, net.ErrClosed), g.stop.Err() != nil:
 			return
 		default:
 			g.counters.AcceptErrors.Add(1)
@@ -176,8 +179,11 @@ func (g *group) serve(nc net.Conn, dialled bool) {
 	if err != nil {
 		nc.Close()
 		g.leave()
-		if dialled {
+		switch {
+		case dialled:
 			g.dialFailed(err)
+		case !errors.Is(err, engine.ErrClosed):
+			g.counters.AcceptErrors.Add(1)
 		}
 		return
 	}
@@ -317,8 +323,12 @@ func (g *group) Stop(ctx context.Context) error {
 	}
 	cut := g.open.Load()
 	g.tell(killing)
-	<-g.done
-	return engine.CutOff(ctx, cut)
+	select {
+	case <-g.done:
+		return engine.CutOff(ctx, cut, 0)
+	case <-time.After(engine.KillGrace):
+		return engine.CutOff(ctx, cut, g.open.Load())
+	}
 }
 
 func (g *group) Wait() { <-g.done }

@@ -47,8 +47,8 @@ type Driver interface {
 	// Drop lets go of a connection that was not opened, and calls
 	// Loop.Forget, now or when nothing of it is under way any more.
 	Drop(c *engine.Conn)
-	// Read takes what has arrived for an open connection by now.
-	Read(c *engine.Conn)
+	// Read reads an open connection once, and says whether it got bytes.
+	Read(c *engine.Conn) bool
 	// Sweep is called every now and then for each connection while the
 	// loop sweeps; see Loop.SweepFor.
 	Sweep(c *engine.Conn)

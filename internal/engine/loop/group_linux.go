@@ -176,8 +176,12 @@ func (g *group) Stop(ctx context.Context) error {
 	for _, l := range g.loops {
 		l.tell(killing)
 	}
-	<-g.done
-	return engine.CutOff(ctx, cut)
+	select {
+	case <-g.done:
+		return engine.CutOff(ctx, cut, 0)
+	case <-time.After(engine.KillGrace):
+		return engine.CutOff(ctx, cut, g.open.Load())
+	}
 }
 
 func (g *group) Wait() { <-g.done }

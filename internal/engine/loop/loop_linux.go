@@ -20,6 +20,7 @@ const (
 	mailBatch   = 64
 	maxOrders   = 1024
 	drainBatch  = 1024 // polls for events that are there when the loop is stopped
+	drainReads  = 64   // reads of each connection then
 )
 
 // What a loop is told, growing.
@@ -41,9 +42,7 @@ type Loop struct {
 	acceptor sock.Acceptor // FD is -1 when the loop does not accept
 	slab     slab
 
-	mail []engine.Mail // the batch of mail being delivered
-	data []byte
-	owed []*engine.Conn // connections that got mail and are to be settled
+	mailed []*engine.Conn // connections that got mail and are to be settled
 
 	stage      int32         // what the loop has done of told
 	paused     bool          // descriptors ran out: not accepting until resume
@@ -73,7 +72,7 @@ type Loop struct {
 func newLoop(g *group, index int) *Loop {
 	l := &Loop{group: g}
 	l.acceptor.FD = -1
-	l.box.Max = g.cfg.Limits.MaxMail
+	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
 	l.host = engine.Host{
 		Handler: g.cfg.Handler, Limits: g.cfg.Limits, Log: g.cfg.Log,
 		Buffers: &l.buffers, Poster: l, Counters: &l.counters,
@@ -308,7 +307,13 @@ func (l *Loop) end() {
 	l.box.Close()
 	l.takeMail()
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.ended = true
+	orders := l.orders
 	l.driver.Close()
+	l.mu.Unlock()
+	for _, d := range orders { // that came between the last look and now
+		for range d.Count {
+			l.tellDialFailed(engine.ErrClosed)
+		}
+	}
 }

@@ -70,35 +70,41 @@ func (l *Loop) rouse() {
 // batch, so that many messages to one connection go out in one call and yet
 // few connections hold an output buffer at a time.
 func (l *Loop) takeMail() {
-	l.mail, l.data = l.box.Take(l.mail, l.data)
-	data := l.data
-	for _, m := range l.mail {
-		n := len(l.owed)
-		if n == 0 || l.owed[n-1] != m.Conn {
+	mail, data := l.box.Take()
+	rest := data
+	for _, m := range mail {
+		n := len(l.mailed)
+		if n == 0 || l.mailed[n-1] != m.Conn {
 			if n == mailBatch {
-				l.settleOwed()
+				l.settleMailed()
 			}
-			l.owed = append(l.owed, m.Conn)
+			l.mailed = append(l.mailed, m.Conn)
 		}
-		if m.Conn.Armed()&Busy != 0 {
-			late := slices.Clone(data[:m.Size])
-			l.Later(m.Conn, func() { m.Conn.Mailed(m, late) })
-		} else {
-			m.Conn.Mailed(m, data[:m.Size])
-		}
-		data = data[m.Size:]
+		l.deliver(m, rest[:m.Size])
+		rest = rest[m.Size:]
 	}
-	l.settleOwed()
+	l.settleMailed()
+	l.box.Done(mail, data)
 }
 
-func (l *Loop) settleOwed() {
-	for _, c := range l.owed {
+// deliver gives a connection its mail, now or when it is back.
+func (l *Loop) deliver(m engine.Mail, data []byte) {
+	if m.Conn.Armed()&Busy == 0 {
+		m.Conn.Mailed(m, data)
+		return
+	}
+	late := slices.Clone(data)
+	l.Later(m.Conn, func() { m.Conn.Mailed(m, late) })
+}
+
+func (l *Loop) settleMailed() {
+	for _, c := range l.mailed {
 		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
 			l.driver.Settle(c)
 		}
 	}
-	clear(l.owed)
-	l.owed = l.owed[:0]
+	clear(l.mailed)
+	l.mailed = l.mailed[:0]
 }
 
 // obey does what the loop has been told since it last looked.
@@ -140,8 +146,10 @@ func (l *Loop) drain(c *engine.Conn) {
 
 func (l *Loop) drainNow(c *engine.Conn) {
 	c.Drain()
-	if c.WantsInput() {
-		l.driver.Read(c)
+	for range drainReads {
+		if !c.WantsInput() || !l.driver.Read(c) {
+			return
+		}
 	}
 }
 

@@ -178,7 +178,7 @@ func (d *driver) handle() bool {
 
 // accept accepts and watches the listener on, unless it is closed or paused.
 func (d *driver) accept(e cqe) {
-	if e.res < 0 {
+	if e.res == -int32(unix.ECANCELED) {
 		return
 	}
 	if fd := d.loop.Accept(); fd >= 0 {
@@ -302,9 +302,9 @@ func (d *driver) Established(c *engine.Conn) syscall.Errno {
 func (d *driver) Drop(c *engine.Conn) { d.end(c) }
 
 // Read receives what is there, unless earlier bytes wait in a completion.
-func (d *driver) Read(c *engine.Conn) {
+func (d *driver) Read(c *engine.Conn) bool {
 	if c.Armed()&dying != 0 || d.ring.completions() > 0 {
-		return
+		return false
 	}
 	if d.input == nil {
 		d.input = make([]byte, engine.ReadSize)
@@ -313,11 +313,13 @@ func (d *driver) Read(c *engine.Conn) {
 	switch {
 	case errno == 0 && n > 0:
 		c.Arrived(d.input[:n])
+		return true
 	case errno == 0:
 		c.PeerClosed()
 	case errno != unix.EAGAIN:
 		c.Failed(errno)
 	}
+	return false
 }
 
 // Settle implements loop.Driver.
