@@ -3,8 +3,12 @@ package myriad
 import (
 	"context"
 	"errors"
+	"net"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/sock"
 )
@@ -24,4 +28,55 @@ func TestMoreConnectionsThanDescriptors(t *testing.T) {
 			t.Errorf("the error %q does not say %q", err, word)
 		}
 	}
+}
+
+// A caller's listener may come without options and in blocking mode; its
+// connections, even those that were there before the server, have the options of
+// all others.
+func TestServeListenerOptions(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := l.(*net.TCPListener).File()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Fd() // makes the socket a blocking one
+		f.Close()
+		srv := &Server{Handler: Lines(MessageFunc(echoLine)), Model: model, Loops: loops, Limits: Limits{Linger: 50 * time.Millisecond}}
+		ended := make(chan error, 1)
+		early := dial(t, l.Addr().String())
+		go func() { ended <- srv.Serve(context.Background(), l) }()
+		ask(t, early, "hello")
+		got := map[string]int{}
+		for _, o := range []struct {
+			name          string
+			level, option int
+		}{{"TCP_NODELAY", unix.IPPROTO_TCP, unix.TCP_NODELAY}, {"SO_KEEPALIVE", unix.SOL_SOCKET, unix.SO_KEEPALIVE}} {
+			for fd := 3; fd < 1000; fd++ {
+				if name, err := unix.Getsockname(fd); err == nil && samePort(name, l.Addr()) && connected(fd) {
+					got[o.name], _ = unix.GetsockoptInt(fd, o.level, o.option)
+				}
+			}
+		}
+		if got["TCP_NODELAY"] != 1 || got["SO_KEEPALIVE"] != 1 {
+			t.Errorf("an accepted socket has the options %v, want both set", got)
+		}
+		srv.Close()
+		if err := <-ended; err != nil {
+			t.Errorf("Serve: %v", err)
+		}
+	})
+}
+
+func samePort(name unix.Sockaddr, addr net.Addr) bool {
+	in, ok := name.(*unix.SockaddrInet4)
+	return ok && in.Port == addr.(*net.TCPAddr).Port
+}
+
+func connected(fd int) bool {
+	_, err := unix.Getpeername(fd)
+	return err == nil
 }

@@ -37,6 +37,29 @@ type Server struct {
 	// is room. The default is 0: handlers run on the loops, which is
 	// fastest as long as they don't block or compute for long.
 	Workers int
+	// Processes is how many worker processes serve, at most 1,024; 0 (the
+	// default) and 1 mean that this process does (Linux only). ListenAndServe
+	// then becomes their supervisor: it starts this program with the same
+	// arguments that often, and main, which runs again in each of them, must
+	// come to the same call; see WorkerProcess. A worker that ends is started
+	// again, after 100 ms, doubled for each life shorter than 10 s in a row
+	// up to 10 s; connections to its socket wait meanwhile. When all workers
+	// have ended 10 times in a row before they served, ListenAndServe returns
+	// an error. A worker that does not serve 2 minutes after its start, or
+	// does not end 30 s after it has stopped serving, is killed.
+	//
+	// Limits.MaxConns is for all of them together and divided evenly, as the
+	// limit of descriptors is for each. The kernel spreads connections by
+	// chance, so a worker may be full a few per cent early. Loops (1 by
+	// default) and Workers are for each. Listening is called when all serve,
+	// and only in this process. Shutdown drains the workers and kills those
+	// that have not ended with its ctx; Close kills them at once.
+	//
+	// In a worker SIGINT does nothing, the first SIGTERM drains it, within
+	// Limits.ShutdownTimeout unless the supervisor has sent it, and further
+	// ones do nothing: who ends them is the supervisor. When that is gone,
+	// they drain and end by themselves.
+	Processes int
 	// Limits are the bounds that are kept.
 	Limits Limits
 	// Log gets what an operator has to know, such as panics and accepts
@@ -71,15 +94,24 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 	default:
 		return badConfig("Server.Network is %q; expected tcp, tcp4 or tcp6", network)
 	}
-	return s.serve(ctx, engine.Config{Network: network, Addr: s.Addr})
+	cfg := engine.Config{Network: network, Addr: s.Addr}
+	if _, ok := WorkerProcess(); ok && s.Processes > 1 {
+		return s.work(ctx, cfg)
+	}
+	return s.serve(ctx, cfg)
 }
 
-// Serve is ListenAndServe on a listener that the caller has made. The server
-// owns it from then on and closes it.
+// Serve is ListenAndServe on a listener that the caller has made, which must be
+// a *net.TCPListener. The server owns it from then on and closes it.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	err := s.serve(ctx, engine.Config{Listener: l})
-	l.Close()
-	return err
+	if t, ok := l.(*net.TCPListener); !ok || t == nil {
+		return badConfig("Serve: listener of type %T; expected a *net.TCPListener", l)
+	}
+	defer l.Close()
+	if s.Processes > 1 {
+		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens once for each process", s.Processes)
+	}
+	return s.serve(ctx, engine.Config{Listener: l})
 }
 
 // badConfig makes an error that wraps ErrBadConfig.
@@ -97,7 +129,7 @@ func (s *Server) serve(ctx context.Context, cfg engine.Config) error {
 	if err != nil {
 		return err
 	}
-	if s.Listening != nil {
+	if s.Listening != nil && !s.preforks() {
 		s.Listening(e.Addr())
 	}
 	ended := make(chan struct{})
@@ -111,6 +143,9 @@ func (s *Server) serve(ctx context.Context, cfg engine.Config) error {
 	s.endWorkers()
 	if !stopped() {
 		<-ended
+	}
+	if err == nil {
+		err = gaveUp(e)
 	}
 	return err
 }
@@ -131,16 +166,19 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	}
 	cfg.Handler, cfg.Limits, cfg.Loops, cfg.Log = adapter{s.Handler}, limits.engine(), s.Loops, s.Log
 	if cfg.Loops == 0 {
-		cfg.Loops = defaultLoops()
+		cfg.Loops = s.loops()
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	if s.Workers > 0 {
+	start := model.Start
+	if s.preforks() {
+		start = s.startProcesses
+	} else if s.Workers > 0 {
 		s.workers = workers.New(s.Workers)
 		cfg.Pool = s.workers
 	}
-	e, err := model.Start(cfg)
+	e, err := start(cfg)
 	if err != nil {
 		s.endWorkers()
 		return nil, fmt.Errorf("myriad: %w", err)
@@ -167,10 +205,13 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.Workers < 0 || s.Workers > maxWorkers {
 		return m, l, badConfig("Server.Workers is %d; expected 0 (the default: handlers run on the loops) to %d", s.Workers, maxWorkers)
 	}
+	if err = s.checkProcesses(); err != nil {
+		return m, l, err
+	}
 	if m, err = models.Find(s.Model); err != nil {
 		return m, l, badConfig("Server.Model: %w", err)
 	}
-	l, err = s.Limits.resolve()
+	l, err = s.share().resolve()
 	return m, l, err
 }
 
@@ -178,8 +219,11 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 // and closes it: at once where it is idle, otherwise when the message that has
 // begun to arrive is complete and all output is sent. It returns when all are
 // closed and everything has ended. When ctx ends first, the rest is closed at
-// once and Shutdown returns an error that says how many and wraps ctx's cause.
-// Further calls wait in the same way.
+// once and Shutdown returns an error that says how many and wraps ctx's cause;
+// it then waits a second at most for handlers that have not returned, which
+// ListenAndServe and Serve do without a bound. Further calls wait in the same
+// way. A handler that calls Shutdown waits for itself: it does so in a goroutine
+// of its own, or with a context that ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
@@ -195,7 +239,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // Close ends the server at once: every connection is closed without sending
-// what it owes. It returns when everything has ended.
+// what it owes. It returns when everything has ended, or after a second when
+// handlers have not returned, such as the one that calls it.
 func (s *Server) Close() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()

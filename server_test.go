@@ -8,8 +8,10 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -18,7 +20,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if _, ok := WorkerProcess(); ok {
+		os.Exit(workerMain())
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience bounds every wait of these tests.
 const patience = 10 * time.Second
@@ -333,5 +340,151 @@ func TestWorkers(t *testing.T) {
 				t.Errorf("the connection that was held up got %q, %v", got, err)
 			}
 		})
+	}
+}
+
+// A handler that does not return holds up neither Shutdown nor Close, though it
+// does hold up ListenAndServe.
+func TestShutdownWithStuckHandler(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		stuck, release := make(chan struct{}), make(chan struct{})
+		s := start(t, &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(*Conn, []byte) {
+			close(stuck)
+			<-release
+		}))})
+		io.WriteString(dial(t, s.addr), "hello\n")
+		<-stuck
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+		defer cancel()
+		err := s.Shutdown(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "handlers of 1") {
+			t.Errorf("Shutdown answers %v; want an error that counts the handlers that have not returned", err)
+		}
+		close(release)
+		if err := s.result(t); err != nil {
+			t.Errorf("ListenAndServe: %v", err)
+		}
+	})
+}
+
+// A handler may end the server that calls it.
+func TestCloseFromHandler(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		var srv *Server
+		srv = &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(*Conn, []byte) { srv.Close() }))}
+		s := start(t, srv)
+		io.WriteString(dial(t, s.addr), "quit\n")
+		if err := s.result(t); err != nil {
+			t.Errorf("ListenAndServe: %v", err)
+		}
+	})
+}
+
+// logged is what users write around a handler.
+type logged struct{ Handler }
+
+// A wrapped framer still gives the last line, which has no end.
+func TestWrappedFramer(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops, Handler: logged{Lines(MessageFunc(echoLine))}})
+		c := dial(t, s.addr)
+		io.WriteString(c, "a\nlast")
+		c.(*net.TCPConn).CloseWrite()
+		if got, err := io.ReadAll(c); err != nil || string(got) != "a\nlast\n" {
+			t.Errorf("got %q, %v; want both lines", got, err)
+		}
+	})
+}
+
+// A peer that has ended and does not take its answers is not held for ever,
+// where the model notices the end at once.
+func TestEndedPeerThatDoesNotRead(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		if model == Goroutine {
+			return // see Handler.Ended
+		}
+		closed := make(chan error, 1)
+		h := &reasons{Handler: Base{}, closed: closed, opened: func(c *Conn) { c.Write(make([]byte, 16<<20)) }}
+		s := start(t, &Server{Model: model, Loops: loops, Handler: h,
+			Limits: Limits{MaxUnsent: 32 << 20, CloseTimeout: 50 * time.Millisecond}})
+		dial(t, s.addr).(*net.TCPConn).CloseWrite()
+		select {
+		case why := <-closed:
+			if !errors.Is(why, ErrCloseTimeout) {
+				t.Errorf("closed with %v, want ErrCloseTimeout", why)
+			}
+		case <-time.After(patience):
+			t.Error("the connection is held")
+		}
+	})
+}
+
+// reasons tells why connections are closed.
+type reasons struct {
+	Handler
+	opened func(*Conn)
+	closed chan error
+}
+
+func (r *reasons) Opened(c *Conn) { r.opened(c) }
+
+func (r *reasons) Closed(_ *Conn, why error) { r.closed <- why }
+
+// One message to thousands from within a handler finds room with the default
+// limits.
+func TestBroadcastFromHandler(t *testing.T) {
+	const members, size = 1000, 8 << 10
+	onModels(t, func(t *testing.T, model string, loops int) {
+		var mu sync.Mutex
+		refs := map[Ref]bool{}
+		message := make([]byte, size)
+		failed := make(chan error, 1)
+		h := &reasons{closed: make(chan error, 2*members), opened: func(c *Conn) {
+			mu.Lock()
+			refs[c.Ref()] = true
+			mu.Unlock()
+		}, Handler: Lines(MessageFunc(func(c *Conn, _ []byte) {
+			mu.Lock()
+			defer mu.Unlock()
+			var err error
+			for ref := range refs {
+				err = errors.Join(err, ref.Send(message))
+			}
+			failed <- err
+		}))}
+		s := start(t, &Server{Model: model, Loops: loops, Handler: h})
+		var read sync.WaitGroup
+		conns := make([]net.Conn, members)
+		for i := range conns {
+			c := dial(t, s.addr)
+			c.SetDeadline(time.Now().Add(patience))
+			conns[i] = c
+			read.Go(func() {
+				if n, err := io.ReadFull(c, make([]byte, size)); err != nil {
+					t.Errorf("a member got %d of %d bytes: %v", n, size, err)
+				}
+			})
+		}
+		eventually(t, func() bool { return s.Stats().Open == members }, func() string { return "not all members are in" })
+		io.WriteString(conns[0], "now\n")
+		if err := <-failed; err != nil {
+			t.Errorf("Send to all: %v", err)
+		}
+		read.Wait()
+	})
+}
+
+func TestServeUnfitListener(t *testing.T) {
+	srv := &Server{Handler: Base{}}
+	if err := srv.Serve(context.Background(), nil); !errors.Is(err, ErrBadConfig) {
+		t.Errorf("Serve on no listener: %v, want ErrBadConfig", err)
+	}
+	l, err := net.Listen("unix", t.TempDir()+"/socket")
+	if err != nil {
+		t.Skip(err)
+	}
+	defer l.Close()
+	if err := srv.Serve(context.Background(), l); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "UnixListener") {
+		t.Errorf("Serve on a unix socket: %v, want ErrBadConfig with the type", err)
 	}
 }

@@ -7,6 +7,13 @@ type Stats struct {
 	Model string
 	// Loops is the number of its event loops, 0 for a model without them.
 	Loops int
+	// Processes is how many worker processes run now, 0 without
+	// Server.Processes. All that follows, and Loops, is then the sum over
+	// them, up to 100 ms old. Of a worker that has ended the counts remain,
+	// but for Open; one that was killed has taken the last 100 ms with it.
+	Processes int
+	// Restarts counts the worker processes that were started again.
+	Restarts int64
 	// MaxConns is Limits.MaxConns with its default filled in.
 	MaxConns int
 	// Open is the number of connections that are open now.
@@ -33,8 +40,10 @@ func (s *Server) Stats() Stats {
 		return Stats{}
 	}
 	n := s.engine.Counters()
+	processes, restarts := s.processes()
 	return Stats{
-		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.limits.MaxConns,
+		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.maxConns(s.limits.MaxConns),
+		Processes: processes, Restarts: restarts,
 		Open: n.Open, Accepted: n.Accepted, Refused: n.Refused, AcceptErrors: n.AcceptErrors,
 		Reads: n.Reads, Writes: n.Writes, BytesIn: n.BytesIn, BytesOut: n.BytesOut,
 		Panics: n.Panics,

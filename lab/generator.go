@@ -17,9 +17,9 @@ const maxEvent = 1 << 20
 
 // loadCommand is the command line of the load generator with these flags. It
 // gets a loop for each of its CPUs where it has CPUs of its own.
-func (r *runner) loadCommand(flags []string) []string {
-	command := []string{r.self, "load", "--json"}
-	if n := len(r.pinning.Load); n > 0 {
+func (m *measurement) loadCommand(flags []string) []string {
+	command := []string{m.self, "load", "--json"}
+	if n := len(m.pinning.Load); n > 0 {
 		command = append(command, "--loops", strconv.Itoa(n))
 	}
 	return append(command, flags...)
@@ -30,10 +30,10 @@ func (r *runner) loadCommand(flags []string) []string {
 // stream makes no sense, the generator is ended. It has ended in any case when
 // generate returns. A generator that fails because of what its result says has
 // not failed here: the result gets its marks.
-func (r *runner) generate(ctx context.Context, command []string, at func(load.Event) error) (*load.Result, error) {
+func (m *measurement) generate(ctx context.Context, command []string, at func(load.Event) error) (*load.Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stream, out := io.Pipe()
-	p, err := r.launcher.start(command, r.pinning.Load, out)
+	p, err := m.launcher.start(command, m.pinning.loadCPUs(), out)
 	if err != nil {
 		cancel(nil)
 		return nil, err

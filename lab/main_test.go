@@ -74,7 +74,7 @@ func childPlain(addr, app string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	return Plain(ctx, ln, app)
+	return Plain(ctx, ln, app, PlainBuffer)
 }
 
 // childMute accepts one connection and ends without a word.
@@ -96,7 +96,8 @@ func childLoad(args []string) error {
 	flags := flag.NewFlagSet("load", flag.ContinueOnError)
 	flags.Bool("json", false, "")
 	connections := flags.Int("connections", 1, "")
-	size := flags.Int("size", 64, "")
+	size := flags.Int("size", 0, "")
+	web := flags.Bool("http", false, "")
 	pipeline := flags.Int("pipeline", 1, "")
 	flags.Int("loops", 1, "")
 	messages := flags.Int("messages", 0, "")
@@ -117,7 +118,7 @@ func childLoad(args []string) error {
 		conns = append(conns, conn)
 	}
 	tell(load.Connected, nil)
-	if err := exchange(conns, *size); err != nil {
+	if err := exchange(conns, *size, *web); err != nil {
 		return err
 	}
 	if *messages > 0 {
@@ -146,11 +147,20 @@ func tell(p load.Phase, r *load.Result) {
 }
 
 // exchange sends a message on each connection and awaits its answer.
-func exchange(conns []net.Conn, size int) error {
-	message := slices.Repeat([]byte("x"), size)
-	message[size-1] = '\n'
+func exchange(conns []net.Conn, size int, web bool) error {
+	if web == (size > 0) {
+		return fmt.Errorf("messages of %d bytes, HTTP is %v", size, web)
+	}
+	message := slices.Repeat([]byte("x"), max(size, 1))
+	message[len(message)-1] = '\n'
 	answer := make([]byte, size)
 	for _, conn := range conns {
+		if web {
+			if err := ask(conn, HTTP); err != nil {
+				return err
+			}
+			continue
+		}
 		if _, err := conn.Write(message); err != nil {
 			return err
 		}

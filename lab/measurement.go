@@ -24,6 +24,7 @@ type measurement struct {
 	*runner
 	server   *server
 	workload Workload
+	pinning  Pinning
 	record   *RunRecord
 }
 

@@ -19,6 +19,34 @@ type Pinning struct {
 	Load   []int `json:"load,omitempty"`
 	// Why says why nothing is pinned, "" when it is.
 	Why string `json:"why,omitempty"`
+
+	// all are the CPUs to run on when nothing is pinned, nil for those that
+	// this process runs on.
+	all []int
+}
+
+// of is the pinning of a workload.
+func (p Pinning) of(w Workload) Pinning {
+	if !w.Unpinned || !p.Pinned() {
+		return p
+	}
+	return Pinning{Why: "the workload asks for none", all: slices.Concat(p.Server, p.Load)}
+}
+
+// serverCPUs and loadCPUs are where to start each. They are named even when
+// nothing is pinned: a process would begin on the CPUs of the one before it.
+func (p Pinning) serverCPUs() []int {
+	if p.Pinned() {
+		return p.Server
+	}
+	return p.all
+}
+
+func (p Pinning) loadCPUs() []int {
+	if p.Pinned() {
+		return p.Load
+	}
+	return p.all
 }
 
 // choosePinning splits the CPUs that this process may use into two halves.

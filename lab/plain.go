@@ -7,24 +7,38 @@ import (
 	"sync"
 )
 
-// Plain serves an app, Echo or Lines, on ln as most people write a server on
-// package net: an accept loop, a goroutine for each connection, a buffer of
-// 4 KB, one Write for each Read or for each line. It is the baseline of every
-// comparison, so it counts nothing and limits nothing. A line of more than
-// 4,096 bytes ends its connection.
+// PlainBuffer is the buffer of a connection that most people choose, in bytes:
+// that of bufio. MinPlainBuffer and MaxPlainBuffer are the bounds.
+const (
+	PlainBuffer    = 4096
+	MinPlainBuffer = 512
+	MaxPlainBuffer = 1 << 20
+)
+
+// Plain serves an app on ln as most people write a server on package net: an
+// accept loop, a goroutine for each connection, a buffer of that many bytes, one
+// Write for each Read or for each line; and HTTP with package net/http, which has
+// buffers of its own. It is the baseline of every comparison, so it counts
+// nothing and limits nothing. A line that is longer than the buffer ends its
+// connection.
 //
 // It returns when ctx has ended, with nil, or when ln fails. By then ln and
-// every connection are closed and every goroutine has ended. An unknown app is
-// a ScenarioError.
-func Plain(ctx context.Context, ln net.Listener, app string) error {
-	var handle func(net.Conn)
+// every connection are closed and every goroutine has ended. An unknown app or
+// a buffer out of bounds is a ScenarioError.
+func Plain(ctx context.Context, ln net.Listener, app string, buffer int) error {
+	if buffer < MinPlainBuffer || buffer > MaxPlainBuffer {
+		return wrong("a buffer of %d bytes; expected %d to %d", buffer, MinPlainBuffer, MaxPlainBuffer)
+	}
+	var handle func(conn net.Conn, buffer int)
 	switch app {
 	case Echo:
 		handle = plainEcho
 	case Lines:
 		handle = plainLines
+	case HTTP:
+		return plainHTTP(ctx, ln)
 	default:
-		return wrong("app %q; expected %s or %s", app, Echo, Lines)
+		return wrong("app %q; expected %s", app, appList)
 	}
 	p := plain{conns: make(map[net.Conn]struct{})}
 	defer p.wait.Wait()
@@ -49,7 +63,7 @@ func Plain(ctx context.Context, ln net.Listener, app string) error {
 		if err != nil {
 			return err
 		}
-		p.start(conn, handle)
+		p.start(conn, func() { handle(conn, buffer) })
 	}
 }
 
@@ -61,7 +75,7 @@ type plain struct {
 	wait   sync.WaitGroup
 }
 
-func (p *plain) start(conn net.Conn, handle func(net.Conn)) {
+func (p *plain) start(conn net.Conn, handle func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -71,7 +85,7 @@ func (p *plain) start(conn net.Conn, handle func(net.Conn)) {
 	p.conns[conn] = struct{}{}
 	p.wait.Go(func() {
 		defer p.end(conn)
-		handle(conn)
+		handle()
 	})
 }
 
@@ -91,8 +105,8 @@ func (p *plain) closeAll() {
 	}
 }
 
-func plainEcho(conn net.Conn) {
-	buf := make([]byte, 4096)
+func plainEcho(conn net.Conn, buffer int) {
+	buf := make([]byte, buffer)
 	for {
 		n, err := conn.Read(buf)
 		if err != nil {
@@ -104,8 +118,8 @@ func plainEcho(conn net.Conn) {
 	}
 }
 
-func plainLines(conn net.Conn) {
-	in := bufio.NewReader(conn)
+func plainLines(conn net.Conn, buffer int) {
+	in := bufio.NewReaderSize(conn, buffer)
 	for {
 		line, err := in.ReadSlice('\n')
 		if err != nil {

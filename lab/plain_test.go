@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"testing"
 )
 
@@ -17,7 +18,7 @@ func startPlain(t *testing.T, app string) (conn net.Conn, end func() error) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Plain(ctx, ln, app) }()
+	go func() { done <- Plain(ctx, ln, app, MinPlainBuffer) }()
 	conn, err = net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -61,8 +62,30 @@ func TestPlainLines(t *testing.T) {
 	want(t, conn, "one\ntwo\n")
 	send(t, conn, "ee\n")
 	want(t, conn, "three\n")
+	longest := strings.Repeat("x", MinPlainBuffer-1) + "\n"
+	send(t, conn, longest)
+	want(t, conn, longest)
+	send(t, conn, "x"+longest)
+	if n, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Errorf("got %d bytes for a line that is too long, want the connection closed", n)
+	}
 	if err := end(); err != nil {
 		t.Errorf("got %v, want nil", err)
+	}
+}
+
+func TestPlainHTTP(t *testing.T) {
+	conn, end := startPlain(t, HTTP)
+	for range 2 {
+		if err := ask(conn, HTTP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := end(); err != nil {
+		t.Errorf("got %v, want nil", err)
+	}
+	if n, err := conn.Read(make([]byte, 1)); err == nil {
+		t.Errorf("got %d bytes, want the connection closed", n)
 	}
 }
 
@@ -72,11 +95,18 @@ func TestPlainEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	var wrong ScenarioError
-	if err := Plain(t.Context(), ln, "http"); !errors.As(err, &wrong) {
+	if err := Plain(t.Context(), ln, "ftp", PlainBuffer); !errors.As(err, &wrong) {
 		t.Errorf("unknown app: got %v, want a ScenarioError", err)
 	}
+	for _, buffer := range []int{MinPlainBuffer - 1, MaxPlainBuffer + 1} {
+		if err := Plain(t.Context(), ln, Echo, buffer); !errors.As(err, &wrong) {
+			t.Errorf("buffer of %d bytes: got %v, want a ScenarioError", buffer, err)
+		}
+	}
 	ln.Close()
-	if err := Plain(t.Context(), ln, Echo); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("closed listener: got %v, want net.ErrClosed", err)
+	for _, app := range []string{Echo, HTTP} {
+		if err := Plain(t.Context(), ln, app, PlainBuffer); !errors.Is(err, net.ErrClosed) {
+			t.Errorf("%s, closed listener: got %v, want net.ErrClosed", app, err)
+		}
 	}
 }

@@ -92,7 +92,7 @@ func (r *runner) run(ctx context.Context, s step) RunRecord {
 	if err := r.measure(ctx, s, &rec); err != nil {
 		rec.Error = err.Error()
 	} else {
-		rec.judge(s.workload, r.pinning)
+		rec.judge(s.workload, r.pinning.of(s.workload))
 	}
 	rec.Took = time.Since(rec.Started)
 	return rec
@@ -105,18 +105,19 @@ func (r *runner) measure(ctx context.Context, s step, rec *RunRecord) error {
 		return err
 	}
 	rec.Command = s.subject.fill(r.self, addr, s.workload.App)
-	srv, err := r.startServer(ctx, rec.Command, addr)
+	pinning := r.pinning.of(s.workload)
+	srv, err := r.startServer(ctx, rec.Command, addr, pinning.serverCPUs())
 	if err != nil {
 		return err
 	}
 	defer srv.process.end()
 	ctx, stop := srv.watch(ctx)
 	defer stop()
-	conn, err := srv.awaitReady(ctx)
+	conn, err := srv.awaitReady(ctx, s.workload.App)
 	if err != nil {
 		return err
 	}
-	m := &measurement{runner: r, server: srv, workload: s.workload, record: rec}
+	m := &measurement{runner: r, server: srv, workload: s.workload, pinning: pinning, record: rec}
 	if err := m.ready(ctx, conn); err != nil {
 		return err
 	}

@@ -121,6 +121,40 @@ func checkOut(t *testing.T, path string, report *Report) {
 	}
 }
 
+// TestRunUnpinned has pinned and unpinned runs in turn: what is not pinned has
+// all CPUs, whatever was started before it.
+func TestRunUnpinned(t *testing.T) {
+	o := children(t)
+	s := testScenario()
+	s.Subjects = s.Subjects[2:]
+	s.Rounds, s.Workloads[1].Unpinned = 1, true
+	report, err := Run(t.Context(), s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, cpus := range []int{width(report.Pinning.Server), runtime.NumCPU()} {
+		if got, want := report.Runs[i].Error, fmt.Sprintf("with %d CPUs", cpus); !strings.Contains(got, want) {
+			t.Errorf("run %d: got %q, want %q", i, got, want)
+		}
+	}
+}
+
+// TestRunHTTP asks a server for HTTP.
+func TestRunHTTP(t *testing.T) {
+	o := children(t)
+	s := testScenario()
+	s.Rounds, s.Workloads = 1, s.Workloads[:1]
+	s.Workloads[0].App, s.Workloads[0].Size = HTTP, 0
+	s.Subjects = s.Subjects[:1]
+	report, err := Run(t.Context(), s, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := report.Runs[0]; r.Error != "" || r.Throughput == nil || !slices.Contains(r.Load, "--http") {
+		t.Errorf("got error %q, load %q", r.Error, r.Load)
+	}
+}
+
 // TestRunIdle runs an idle workload.
 func TestRunIdle(t *testing.T) {
 	o := children(t)

@@ -98,13 +98,14 @@ type step struct {
 }
 
 // plan lists the runs of a scenario in their order: workload by workload,
-// round by round, the subjects in turn, starting with another one each round.
-// Where only is set, it keeps the pairs whose "workload/subject" it matches.
+// round by round, the subjects that serve its app in turn, starting with another
+// one each round. Where only is set, it keeps the pairs whose "workload/subject"
+// it matches.
 func (s *Scenario) plan(only *regexp.Regexp) ([]step, error) {
 	var steps []step
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
-			return only != nil && !only.MatchString(w.Name+"/"+x.Name)
+			return !x.serves(w.App) || only != nil && !only.MatchString(w.Name+"/"+x.Name)
 		})
 		for round := range s.Rounds {
 			for i := range subjects {

@@ -13,11 +13,12 @@ import (
 func TestPlan(t *testing.T) {
 	s := Scenario{
 		Rounds:    3,
-		Subjects:  []Subject{{Name: "a"}, {Name: "b"}, {Name: "c"}},
-		Workloads: []Workload{{Name: "x"}, {Name: "y"}},
+		Subjects:  []Subject{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d", Apps: []string{HTTP}}},
+		Workloads: []Workload{{Name: "x", App: Echo}, {Name: "y", App: Lines}, {Name: "z", App: HTTP}},
 	}
 	for only, want := range map[string]string{
-		"":       "x1a x1b x1c x2b x2c x2a x3c x3a x3b y1a y1b y1c y2b y2c y2a y3c y3a y3b",
+		"[xy]":   "x1a x1b x1c x2b x2c x2a x3c x3a x3b y1a y1b y1c y2b y2c y2a y3c y3a y3b",
+		"/d":     "z1d z2d z3d",
 		"y/[ac]": "y1a y1c y2c y2a y3a y3c",
 		"^x/b$":  "x1b x2b x3b",
 	} {
@@ -37,14 +38,16 @@ func TestPlan(t *testing.T) {
 
 func TestParseSubject(t *testing.T) {
 	for text, want := range map[string]Subject{
-		"mine=/bin/server {port}":          {"mine", []string{"/bin/server", "{port}"}},
-		"m=server  --addr={addr}\t-x y ":   {"m", []string{"server", "--addr={addr}", "-x", "y"}},
-		`q="/a b/c" '{port} x' d"e f"g ""`: {"q", []string{"/a b/c", "{port} x", "de fg", ""}},
-		`n=s '"' "it's" {port} a=b`:        {"n", []string{"s", `"`, "it's", "{port}", "a=b"}},
-		`w=C:\server\s.exe {port}`:         {"w", []string{`C:\server\s.exe`, "{port}"}},
+		"mine=/bin/server {port}":          {"mine", nil, []string{"/bin/server", "{port}"}},
+		"m=server  --addr={addr}\t-x y ":   {"m", nil, []string{"server", "--addr={addr}", "-x", "y"}},
+		`q="/a b/c" '{port} x' d"e f"g ""`: {"q", nil, []string{"/a b/c", "{port} x", "de fg", ""}},
+		`n=s '"' "it's" {port} a=b`:        {"n", nil, []string{"s", `"`, "it's", "{port}", "a=b"}},
+		"h:http=h {port}":                  {"h", []string{HTTP}, []string{"h", "{port}"}},
+		"h:echo,lines=h {port}":            {"h", []string{Echo, Lines}, []string{"h", "{port}"}},
+		`w=C:\server\s.exe {port}`:         {"w", nil, []string{`C:\server\s.exe`, "{port}"}},
 	} {
 		got, err := ParseSubject(text)
-		if err != nil || got.Name != want.Name || !slices.Equal(got.Command, want.Command) {
+		if err != nil || got.Name != want.Name || !slices.Equal(got.Apps, want.Apps) || !slices.Equal(got.Command, want.Command) {
 			t.Errorf("%s: got %q, %v, want %q", text, got, err, want)
 		}
 	}
@@ -53,6 +56,8 @@ func TestParseSubject(t *testing.T) {
 		"=server {port}":                      `subject name ""`,
 		"a b=server {port}":                   `subject name "a b"`,
 		"a/b=server {port}":                   `subject name "a/b"`,
+		"a:=server {port}":                    `app ""; expected echo, lines or http`,
+		"a:http,ftp=server {port}":            `app "ftp"`,
 		strings.Repeat("x", 41) + "=s {port}": "expected 1 to 40 bytes",
 		"a=":                                  "has no command",
 		"a='' {port}":                         "has no command",
@@ -71,6 +76,33 @@ func TestFill(t *testing.T) {
 	got := s.fill("/bin/me", "127.0.0.1:81", Lines)
 	if want := []string{"/bin/me", "--on=127.0.0.1:81", "8181", "lines", "{other}"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// TestPeers checks that the scenario is sound, that foreign servers have a place
+// in every part of it, and that net-raw is asked for lines alone.
+func TestPeers(t *testing.T) {
+	o := Options{Subjects: []Subject{{Name: "foreign", Command: []string{"x", "{port}"}}}}
+	s, err := o.apply(Peers([]string{"goroutine", "epoll"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	steps, err := s.plan(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := map[string]int{}
+	for _, step := range steps {
+		runs[step.subject.Name] += 1
+		if step.subject.Name == "net-raw" && step.workload.App != Lines {
+			t.Errorf("%s is run with %s", step.workload.Name, step.subject.Name)
+		}
+	}
+	all := len(s.Workloads) * s.Rounds
+	for name, want := range map[string]int{"net": all, "goroutine": all, "epoll": all, "foreign": all, "net-raw": s.Rounds} {
+		if runs[name] != want {
+			t.Errorf("%s: %d runs, want %d", name, runs[name], want)
+		}
 	}
 }
 
@@ -100,6 +132,9 @@ func TestLoadFlags(t *testing.T) {
 		"--connections 7 --size 16 --messages 1 --hold-before 2s --hold-after 2s host:1": {
 			Kind: Idle, Connections: 7, Size: 16, Pipeline: 1, Hold: 2 * time.Second,
 		},
+		"--connections 7 --http --pipeline 4 --warmup 0s --duration 1s host:1": {
+			Kind: Throughput, App: HTTP, Connections: 7, Pipeline: 4, Duration: time.Second,
+		},
 	} {
 		if got := strings.Join(w.loadFlags("host:1"), " "); got != want {
 			t.Errorf("got %s, want %s", got, want)
@@ -120,6 +155,7 @@ func TestScenarioCheck(t *testing.T) {
 		"0 connections":           func(s *Scenario) { s.Workloads[0].Connections = 0 },
 		"messages of 1 bytes":     func(s *Scenario) { s.Workloads[0].Size = 1 },
 		"pipeline of 0":           func(s *Scenario) { s.Workloads[0].Pipeline = 0 },
+		"expected 0 for http":     func(s *Scenario) { s.Workloads[0].App = HTTP },
 		"duration 1ms":            func(s *Scenario) { s.Workloads[0].Duration = time.Millisecond },
 		"warm-up -1ns":            func(s *Scenario) { s.Workloads[0].WarmUp = -1 },
 		`kind ""`:                 func(s *Scenario) { s.Workloads[0].Kind = "" },

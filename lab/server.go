@@ -2,9 +2,7 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -28,13 +26,13 @@ type server struct {
 	addr    string
 }
 
-// startServer starts a subject's command on the server's CPUs. The caller ends
-// its process.
-func (r *runner) startServer(ctx context.Context, command []string, addr string) (*server, error) {
+// startServer starts a subject's command on the given CPUs. The caller ends its
+// process.
+func (r *runner) startServer(ctx context.Context, command []string, addr string, cpus []int) (*server, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, context.Cause(ctx)
 	}
-	p, err := r.launcher.start(command, r.pinning.Server, nil)
+	p, err := r.launcher.start(command, cpus, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -61,11 +59,11 @@ func (s *server) watch(ctx context.Context) (context.Context, func()) {
 
 // awaitReady waits until the server answers, and returns the connection over
 // which it did.
-func (s *server) awaitReady(ctx context.Context) (net.Conn, error) {
+func (s *server) awaitReady(ctx context.Context, app string) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyBound)
 	defer cancel()
 	for {
-		conn, err := probe(bound, s.addr)
+		conn, err := probe(bound, s.addr, app)
 		if err == nil {
 			return conn, nil
 		}
@@ -78,42 +76,20 @@ func (s *server) awaitReady(ctx context.Context) (net.Conn, error) {
 	}
 }
 
-// probe connects to addr and has a line echoed, which both apps do. So the
-// connection has been accepted, not only queued.
-func probe(ctx context.Context, addr string) (net.Conn, error) {
+// probe connects to addr and has the app answer once. So the connection has been
+// accepted, not only queued.
+func probe(ctx context.Context, addr, app string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	if err := echoOnce(conn); err != nil {
+	if err := ask(conn, app); err != nil {
 		conn.Close()
 		return nil, err
 	}
 	return conn, nil
-}
-
-func echoOnce(conn net.Conn) error {
-	// A port that nobody listens on can connect to itself.
-	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
-		return errors.New("connection refused")
-	}
-	const line = "ping\n"
-	if err := conn.SetDeadline(time.Now().Add(probeBound)); err != nil {
-		return err
-	}
-	if _, err := io.WriteString(conn, line); err != nil {
-		return err
-	}
-	answer := make([]byte, len(line))
-	if _, err := io.ReadFull(conn, answer); err != nil {
-		return fmt.Errorf("%q was not echoed: %w", line, err)
-	}
-	if string(answer) != line {
-		return fmt.Errorf("%q was answered with %q", line, answer)
-	}
-	return nil
 }
 
 // freeAddr returns a loopback address that nobody listens on. It looks below

@@ -2,27 +2,32 @@ package lab
 
 import (
 	"net"
+	"slices"
 	"strings"
 )
 
 // Subject is one server of a scenario.
 type Subject struct {
 	// Name is what the server is called in the report, at most 40 bytes,
-	// without spaces and slashes.
+	// without spaces, slashes and colons.
 	Name string `json:"name"`
+	// Apps are those that the server can serve; it is not run under
+	// workloads of another. Nil is all.
+	Apps []string `json:"apps,omitempty"`
 	// Command is the program and its arguments; no shell sees it. In each
 	// word "{addr}" stands for the address to listen on, as host:port,
-	// "{port}" for its port, "{app}" for "echo" or "lines", and "{self}"
-	// for the executable that runs the lab. It has {addr} or {port}. The
+	// "{port}" for its port, "{app}" for "echo", "lines" or "http", and
+	// "{self}" for the executable that runs the lab. It has {addr} or {port}. The
 	// server listens on all of its addresses or on 127.0.0.1, stays in the
 	// foreground and ends at SIGTERM.
 	Command []string `json:"command"`
 }
 
 // ParseSubject reads a subject written as "name=command line", such as
-// "mine=/usr/bin/server --port {port}". The command line is split at spaces;
-// single or double quotes keep spaces in a word, and nothing else is special.
-// An error is a ScenarioError.
+// "mine=/usr/bin/server --port {port}". One that can't serve all apps is written
+// as "name:app,app=command line". The command line is split at spaces; single or
+// double quotes keep spaces in a word, and nothing else is special. An error is
+// a ScenarioError.
 func ParseSubject(text string) (Subject, error) {
 	name, line, ok := strings.Cut(text, "=")
 	if !ok {
@@ -32,7 +37,12 @@ func ParseSubject(text string) (Subject, error) {
 	if err != nil {
 		return Subject{}, err
 	}
-	s := Subject{Name: name, Command: command}
+	s := Subject{Command: command}
+	name, apps, some := strings.Cut(name, ":")
+	s.Name = name
+	if some {
+		s.Apps = strings.Split(apps, ",")
+	}
 	return s, s.check()
 }
 
@@ -70,8 +80,13 @@ func splitWords(line string) ([]string, error) {
 
 // check returns a ScenarioError when the subject cannot be started.
 func (s Subject) check() error {
-	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/ \t\r\n") {
-		return wrong("subject name %q; expected 1 to 40 bytes without spaces and slashes", s.Name)
+	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/: \t\r\n") {
+		return wrong("subject name %q; expected 1 to 40 bytes without spaces, slashes and colons", s.Name)
+	}
+	for _, app := range s.Apps {
+		if !isApp(app) {
+			return wrong("subject %s: app %q; expected %s", s.Name, app, appList)
+		}
 	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return wrong("subject %s has no command; expected a program and its arguments", s.Name)
@@ -82,6 +97,9 @@ func (s Subject) check() error {
 	}
 	return nil
 }
+
+// serves says whether the subject can serve an app.
+func (s Subject) serves(app string) bool { return s.Apps == nil || slices.Contains(s.Apps, app) }
 
 // fill returns the command with its placeholders filled in. The address is
 // host:port.

@@ -18,14 +18,6 @@ const (
 	Idle Kind = "idle"
 )
 
-// The protocols that a server can be asked to speak.
-const (
-	// Echo answers with the bytes that came, as they come.
-	Echo = "echo"
-	// Lines answers each line, a message that ends in "\n", with itself.
-	Lines = "lines"
-)
-
 // Workload is a load to apply to each subject.
 type Workload struct {
 	// Name is what the workload is called in the report, at most 40 bytes,
@@ -35,16 +27,19 @@ type Workload struct {
 	Caption string `json:"caption,omitempty"`
 	// Kind is Throughput or Idle.
 	Kind Kind `json:"kind"`
-	// App is Echo or Lines.
+	// App is Echo, Lines or HTTP.
 	App string `json:"app"`
 	// Connections is how many connections the load opens, at least 1.
 	Connections int `json:"connections"`
 	// Size is the size of a message in bytes, 2 to 1 MiB; the last byte is
-	// a line's end.
-	Size int `json:"size"`
+	// a line's end. For HTTP, whose messages are all the same request, it is
+	// 0.
+	Size int `json:"size,omitempty"`
 	// Pipeline is how many messages each connection keeps in flight, at
 	// least 1. An Idle workload has 1.
 	Pipeline int `json:"pipeline"`
+	// Unpinned lets server and load generator run on all CPUs.
+	Unpinned bool `json:"unpinned,omitempty"`
 	// Duration is the measured window and WarmUp the time before it under
 	// the same load, both for Throughput only; Duration is at least 100 ms.
 	Duration time.Duration `json:"duration,omitempty"`
@@ -67,11 +62,13 @@ func (w Workload) check() error {
 	switch {
 	case w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n"):
 		return wrong("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
-	case w.App != Echo && w.App != Lines:
-		return wrong("workload %s: app %q; expected %s or %s", w.Name, w.App, Echo, Lines)
+	case !isApp(w.App):
+		return wrong("workload %s: app %q; expected %s", w.Name, w.App, appList)
 	case w.Connections < 1:
 		return wrong("workload %s: %d connections; expected at least 1", w.Name, w.Connections)
-	case w.Size < minSize || w.Size > maxSize:
+	case w.App == HTTP && w.Size != 0:
+		return wrong("workload %s: messages of %d bytes; expected 0 for %s", w.Name, w.Size, HTTP)
+	case w.App != HTTP && (w.Size < minSize || w.Size > maxSize):
 		return wrong("workload %s: messages of %d bytes; expected %d to %d", w.Name, w.Size, minSize, maxSize)
 	case w.Pipeline < 1 || (w.Kind == Idle && w.Pipeline != 1):
 		return wrong("workload %s: pipeline of %d; expected at least 1, and 1 for %s", w.Name, w.Pipeline, Idle)
@@ -99,7 +96,7 @@ func (w Workload) InFlight() int { return w.Connections * w.Pipeline }
 
 // loadFlags are the flags and the argument of the load generator.
 func (w Workload) loadFlags(addr string) []string {
-	flags := []string{"--connections", strconv.Itoa(w.Connections), "--size", strconv.Itoa(w.Size)}
+	flags := append([]string{"--connections", strconv.Itoa(w.Connections)}, w.messageFlags()...)
 	if w.Kind == Idle {
 		hold := w.Hold.String()
 		return append(flags, "--messages", "1", "--hold-before", hold, "--hold-after", hold, addr)
@@ -111,7 +108,15 @@ func (w Workload) loadFlags(addr string) []string {
 // touchFlags are those of a short load that makes a server run through its code
 // once: a few connections, a message each.
 func (w Workload) touchFlags(addr string) []string {
-	return []string{"--connections", "100", "--size", strconv.Itoa(w.Size), "--messages", "1", addr}
+	return append(append([]string{"--connections", "100"}, w.messageFlags()...), "--messages", "1", addr)
+}
+
+// messageFlags say what to send and to expect.
+func (w Workload) messageFlags() []string {
+	if w.App == HTTP {
+		return []string{"--http"}
+	}
+	return []string{"--size", strconv.Itoa(w.Size)}
 }
 
 // estimate is how long one run takes, starting and stopping included.

@@ -5,6 +5,9 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad"
 )
@@ -12,21 +15,15 @@ import (
 // apps are the example applications that serve can run.
 var apps = []struct {
 	name, does string
-	handler    myriad.Handler
+	handler    func(f appFlags) myriad.Handler
 }{
-	{"echo", "sends back every byte", echo{}},
-	{"lines", "sends back every line", myriad.Lines(myriad.MessageFunc(line))},
-	{"sha256", "answers every line with its SHA-256 in hexadecimal", myriad.Lines(myriad.MessageFunc(digest))},
-	{"sink", "reads and throws away", myriad.Base{}},
-}
-
-func findApp(name string) (myriad.Handler, bool) {
-	for _, a := range apps {
-		if a.name == name {
-			return a.handler, true
-		}
-	}
-	return nil, false
+	{"echo", "sends back every byte", func(appFlags) myriad.Handler { return echo{} }},
+	{"lines", "sends back every line", func(appFlags) myriad.Handler { return lines(line) }},
+	{"sha256", "answers every line with its SHA-256 in hexadecimal", func(appFlags) myriad.Handler { return lines(digest) }},
+	{"sink", "reads and throws away", func(appFlags) myriad.Handler { return myriad.Base{} }},
+	{"http", "answers every HTTP/1.1 GET with a short text", func(appFlags) myriad.Handler { return &httpHello{} }},
+	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f appFlags) myriad.Handler { return lines(f.waitLine) }},
+	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f appFlags) myriad.Handler { return lines(f.prove) }},
 }
 
 func appNames() (names []string) {
@@ -43,6 +40,51 @@ func describeApps() string {
 	}
 	return strings.TrimSuffix(b.String(), "\n")
 }
+
+// appFlags say which application to run, and how.
+type appFlags struct {
+	name string
+	wait time.Duration
+	bits int
+}
+
+// add adds the flags to a command.
+func (f *appFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.name, "app", "echo", "application: "+strings.Join(appNames(), ", "))
+	flags.DurationVar(&f.wait, "wait", 10*time.Millisecond, "how long the application wait waits for each line")
+	flags.IntVar(&f.bits, "bits", 16, "how many leading zero bits the application pow finds for each line; each more doubles the work")
+}
+
+// The bounds of an application's flags.
+const (
+	maxWait = time.Minute
+	maxBits = 32
+)
+
+// handler checks the flags and makes the application's handler.
+func (f *appFlags) handler(cmd *cobra.Command) (myriad.Handler, error) {
+	for flag, app := range map[string]string{"wait": "wait", "bits": "pow"} {
+		if cmd.Flags().Changed(flag) && f.name != app {
+			return nil, usagef("--%s is given for the application %q; expected it with --app %s only", flag, f.name, app)
+		}
+	}
+	if f.wait < 0 || f.wait > maxWait {
+		return nil, usagef("--wait is %v; expected 0s to %v", f.wait, maxWait)
+	}
+	if f.bits < 0 || f.bits > maxBits {
+		return nil, usagef("--bits is %d; expected 0 to %d", f.bits, maxBits)
+	}
+	for _, a := range apps {
+		if a.name == f.name {
+			return a.handler(*f), nil
+		}
+	}
+	return nil, usagef("unknown application %q; expected one of %s", f.name, strings.Join(appNames(), ", "))
+}
+
+// lines is a handler that gives answer every line.
+func lines(answer myriad.MessageFunc) myriad.Handler { return myriad.Lines(answer) }
 
 // A write fails only when the connection is closing, and then there is nothing
 // left to do; so these handlers don't look at what it returns.

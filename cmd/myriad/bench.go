@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/lab"
 )
 
@@ -25,7 +26,7 @@ own where there are at least two. The subjects are run in turn, in rounds.`,
 			return usagef("no scenario given; expected one of %s", strings.Join(below(cmd), ", "))
 		},
 	}
-	cmd.AddCommand(newScenario(lab.Quick()))
+	cmd.AddCommand(newScenario(lab.Quick()), newScenario(lab.Peers(myriad.Models())))
 	return cmd
 }
 
@@ -51,7 +52,8 @@ func newScenario(s lab.Scenario) *cobra.Command {
 	flags.DurationVar(&f.duration, "duration", 0, "measure each throughput run for this long (default: the workload's own)")
 	flags.StringVar(&f.only, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
-		"compare this server too, as `NAME=COMMAND`; {addr}, {port} and {app} (echo or lines) are filled in (repeatable)")
+		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
+			"{addr}, {port} and {app} (echo, lines or http) are filled in (repeatable)")
 	flags.StringVar(&f.out, "out", "bench-"+s.Name+".json", "write every run to this `FILE`")
 	return cmd
 }

@@ -63,7 +63,13 @@ type server struct {
 // ready.
 func startServer(t *testing.T, args ...string) *server {
 	t.Helper()
-	s := &server{Cmd: command(t, append(args, "--addr", "127.0.0.1:0")...), stderr: &lockedBuffer{}}
+	return startCommand(t, command(t, append(args, "--addr", "127.0.0.1:0")...))
+}
+
+// startCommand does so with a command that was prepared.
+func startCommand(t *testing.T, cmd *exec.Cmd) *server {
+	t.Helper()
+	s := &server{Cmd: cmd, stderr: &lockedBuffer{}}
 	s.Stderr = s.stderr
 	out, err := s.StdoutPipe()
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 )
 
 func newServe() *cobra.Command {
-	var app string
+	var app appFlags
 	srv := &myriad.Server{}
 	cmd := &cobra.Command{
 		Use:   "serve",
@@ -31,7 +31,8 @@ func newServe() *cobra.Command {
 	flags.StringVar(&srv.Addr, "addr", "127.0.0.1:9000", "address to listen on; port 0 takes a free one")
 	flags.StringVar(&srv.Model, "model", "", "I/O model: "+strings.Join(myriad.Models(), " or ")+" (default: the last of these)")
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors)")
-	flags.StringVar(&app, "app", "echo", "application: "+strings.Join(appNames(), ", "))
+	app.add(cmd)
+	flags.IntVar(&srv.Processes, "processes", 0, "worker processes, each with --loops event loops, 1 by default (default: none, this process serves)")
 	flags.IntVar(&srv.Limits.MaxConns, "max-conns", 0, "most connections at a time (default: what the limit of descriptors allows)")
 	flags.IntVar(&srv.Limits.MaxMessage, "max-message", 0, "most bytes of a message (default 65536)")
 	flags.DurationVar(&srv.Limits.ShutdownTimeout, "drain", 0, "most time to drain (default 30s)")
@@ -39,10 +40,10 @@ func newServe() *cobra.Command {
 }
 
 // serve runs the server until a signal has ended it.
-func serve(cmd *cobra.Command, srv *myriad.Server, app string) error {
-	handler, ok := findApp(app)
-	if !ok {
-		return usagef("unknown application %q; expected one of %s", app, strings.Join(appNames(), ", "))
+func serve(cmd *cobra.Command, srv *myriad.Server, app appFlags) error {
+	handler, err := app.handler(cmd)
+	if err != nil {
+		return err
 	}
 	srv.Handler = handler
 	srv.Listening = func(addr net.Addr) {
@@ -51,11 +52,14 @@ func serve(cmd *cobra.Command, srv *myriad.Server, app string) error {
 		if s.Loops > 0 {
 			loops = fmt.Sprintf(", loops %d", s.Loops)
 		}
+		if s.Processes > 0 {
+			loops += fmt.Sprintf(", processes %d", s.Processes)
+		}
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: serving %s on %s (model %s%s, at most %d connections)\n",
-			app, addr, s.Model, loops, s.MaxConns)
+			app.name, addr, s.Model, loops, s.MaxConns)
 	}
 	ctx, ended := drainOnSignal(cmd, srv)
-	err := srv.ListenAndServe(ctx)
+	err = srv.ListenAndServe(ctx)
 	cut := ended()
 	switch {
 	case cut > 0:
@@ -72,6 +76,9 @@ func serve(cmd *cobra.Command, srv *myriad.Server, app string) error {
 // server at the second. ended gives the signals back and says how many
 // connections the second has cut off.
 func drainOnSignal(cmd *cobra.Command, srv *myriad.Server) (ctx context.Context, ended func() (cut int64)) {
+	if _, ok := myriad.WorkerProcess(); ok {
+		return cmd.Context(), func() int64 { return 0 } // the first process decides
+	}
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)

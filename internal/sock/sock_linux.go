@@ -136,36 +136,45 @@ func listenOptions(fd int, network string, reusePort bool) error {
 	return nil
 }
 
+// Prepare makes a caller's listener, which may come as anything, a non-blocking
+// one with the options that ListenConfig sets.
+func Prepare(l net.Listener) error {
+	return withDescriptor(l, func(fd int) error {
+		if err := unix.SetNonblock(fd, true); err != nil {
+			return err
+		}
+		return listenOptions(fd, l.Addr().Network(), false)
+	})
+}
+
+// PrepareConn gives a connection the options that it has not inherited, because
+// it was there before its listener was prepared.
+func PrepareConn(fd int32) error { return listenOptions(int(fd), "tcp", false) }
+
 // Detach takes the descriptor of a listener away from package net: it returns
-// a descriptor of its own for the same socket, non-blocking and with the options
-// that ListenConfig sets. The caller closes both.
+// a descriptor of its own for the same socket. The caller closes both.
 func Detach(l net.Listener) (int32, error) {
+	own := -1
+	err := withDescriptor(l, func(fd int) (err error) {
+		own, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+		return err
+	})
+	return int32(own), err
+}
+
+func withDescriptor(l net.Listener, do func(fd int) error) error {
 	sc, ok := l.(syscall.Conn)
 	if !ok {
-		return -1, fmt.Errorf("listener of type %T has no descriptor; expected one of package net, such as *net.TCPListener", l)
+		return fmt.Errorf("listener of type %T has no descriptor; expected one of package net, such as *net.TCPListener", l)
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
-		return -1, err
+		return err
 	}
-	var fd int
-	var dupErr error
-	if err := raw.Control(func(s uintptr) { fd, dupErr = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
-		return -1, err
+	if e := raw.Control(func(fd uintptr) { err = do(int(fd)) }); e != nil {
+		return e
 	}
-	if dupErr != nil {
-		return -1, dupErr
-	}
-	// A caller's listener may come as anything.
-	err = unix.SetNonblock(fd, true)
-	if err == nil {
-		err = listenOptions(fd, l.Addr().Network(), false)
-	}
-	if err != nil {
-		unix.Close(fd)
-		return -1, err
-	}
-	return int32(fd), nil
+	return err
 }
 
 // Dial starts to connect, without waiting: the socket becomes writable when it

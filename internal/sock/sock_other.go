@@ -11,5 +11,8 @@ import (
 // than on Linux there are no loops to share a port.
 func ListenConfig(reusePort bool) net.ListenConfig { return net.ListenConfig{} }
 
+// Prepare leaves a listener as it is.
+func Prepare(net.Listener) error { return nil }
+
 // LatePort is for net.Dialer.Control; it is a matter of Linux.
 func LatePort(_, _ string, _ syscall.RawConn) error { return nil }

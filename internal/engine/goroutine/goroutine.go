@@ -93,6 +93,11 @@ func start(cfg engine.Config) (engine.Engine, error) {
 		orders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
 		freed: make(chan struct{}, 1), done: make(chan struct{}),
 	}
+	if g.ln != nil {
+		if err := sock.Prepare(g.ln); err != nil {
+			return nil, err
+		}
+	}
 	if g.ln == nil && cfg.Addr != "" {
 		lc := sock.ListenConfig(false)
 		ln, err := lc.Listen(context.Background(), cfg.Network, cfg.Addr)

@@ -90,6 +90,9 @@ func (g *group) listen() ([]int32, error) {
 	case g.cfg.Listener != nil:
 		defer g.cfg.Listener.Close()
 		g.addr = g.cfg.Listener.Addr()
+		if err := sock.Prepare(g.cfg.Listener); err != nil {
+			return nil, err
+		}
 		return g.detach(func() (net.Listener, error) { return g.cfg.Listener, nil })
 	case g.cfg.Addr != "":
 		return g.bind()

@@ -169,6 +169,9 @@ func (l *Loop) welcome(fd int32, peer netip.AddrPort) {
 		sock.Close(fd)
 		return
 	}
+	if l.group.cfg.Listener != nil {
+		_ = sock.PrepareConn(fd) // without its options it serves all the same
+	}
 	c := l.slab.take()
 	c.SetFD(fd)
 	if errno := l.driver.Watch(c); errno != 0 {

@@ -1,0 +1,57 @@
+package supervisor
+
+import (
+	"reflect"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// counted is counts with a different number in each field, so that one that is
+// forgotten shows.
+func counted(t *testing.T, factor int64) (n engine.Counts) {
+	t.Helper()
+	v := reflect.ValueOf(&n).Elem()
+	for i := range v.NumField() {
+		v.Field(i).SetInt(int64(i+1) * factor)
+	}
+	return n
+}
+
+func TestBoard(t *testing.T) {
+	b := make(board, boardSize(2))
+	var past engine.Counters
+	first, second := b.block(0), b.block(1)
+	store(&first.counts, counted(t, 1))
+	store(&second.counts, counted(t, 10))
+	first.loops.Store(2)
+
+	var sum engine.Counts
+	first.counts.AddTo(&sum)
+	second.counts.AddTo(&sum)
+	if want := counted(t, 11); sum != want {
+		t.Errorf("the sum is %+v, want %+v", sum, want)
+	}
+	if lost := first.bury(&past); lost != 1 {
+		t.Errorf("%d open when it ended, want 1", lost)
+	}
+	store(&first.counts, counted(t, 100)) // the next life
+	first.bury(&past)
+	sum = engine.Counts{}
+	past.AddTo(&sum)
+	want := counted(t, 101)
+	want.Open = 0
+	if sum != want {
+		t.Errorf("the past is %+v, want %+v", sum, want)
+	}
+	sum = engine.Counts{}
+	first.counts.AddTo(&sum)
+	if sum != (engine.Counts{}) || first.loops.Load() != 0 {
+		t.Errorf("a buried block holds %+v and %d loops", sum, first.loops.Load())
+	}
+	sum = engine.Counts{}
+	second.counts.AddTo(&sum)
+	if want := counted(t, 10); sum != want {
+		t.Errorf("the other block holds %+v, want %+v", sum, want)
+	}
+}

@@ -1,0 +1,48 @@
+package supervisor
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// The descriptors that a worker inherits.
+const (
+	listenerFD = 3 + iota
+	memoryFD
+	lineFD
+)
+
+// adopt takes over the inherited descriptors, when they are what they should
+// be: a program that finds the variable by accident has others there.
+func (w *Worker) adopt() error {
+	if on, err := unix.GetsockoptInt(listenerFD, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || on != 1 {
+		return fmt.Errorf("%s is set, but descriptor %d is no listener (%v); unset it", environment, listenerFD, err)
+	}
+	if family, err := unix.GetsockoptInt(lineFD, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || family != unix.AF_UNIX {
+		return fmt.Errorf("%s is set, but descriptor %d is no life-line (%v); unset it", environment, lineFD, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(memoryFD, &st); err != nil || st.Size != int64(boardSize(w.of)) {
+		return fmt.Errorf("descriptor %d holds %d bytes of counters (%v), and this program expects %d; "+
+			"has the program been replaced while its supervisor ran? Start that again", memoryFD, st.Size, err, boardSize(w.of))
+	}
+	for fd := listenerFD; fd <= lineFD; fd++ {
+		syscall.CloseOnExec(fd)
+	}
+	w.listener = os.NewFile(listenerFD, "listener")
+	memory := os.NewFile(memoryFD, "counters")
+	defer memory.Close()
+	b, err := mapBoard(memory, w.of)
+	if err != nil {
+		return err
+	}
+	w.block = b.block(w.Index) // mapped as long as the process lives
+	w.line, err = unixConn(os.NewFile(lineFD, "life-line"))
+	return err
+}
+
+// raise sends this process a SIGTERM. That can't fail.
+func raise() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGTERM) }

@@ -1,0 +1,173 @@
+package supervisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// Start listens and starts the workers; it does not wait until they serve.
+func Start(cfg Config) (*Supervisor, error) { return startAt(cfg, standard) }
+
+func startAt(cfg Config, p pace) (*Supervisor, error) {
+	n := &ward{cfg: cfg, args: slices.Clone(os.Args)}
+	var err error
+	if n.program, err = os.Executable(); err != nil {
+		return nil, fmt.Errorf("find the program to start: %w", err)
+	}
+	addr, err := n.listen()
+	if err == nil {
+		err = n.share()
+	}
+	if err != nil {
+		n.closeListeners()
+		return nil, err
+	}
+	return supervise(cfg, p, addr, n.board, n), nil
+}
+
+// ward is the nursery of processes.
+type ward struct {
+	cfg     Config
+	program string
+	args    []string
+	memory  *os.File // the board
+	board   board
+
+	mu        sync.Mutex // held while a process is started with the listeners
+	listeners []*os.File // nil after closeListeners
+}
+
+// errClosed is the end of a life that was not begun.
+var errClosed = errors.New("not started: the supervisor is stopping")
+
+// listen listens once for each worker. The first socket asks for the address
+// alone, because sockets that share a port would hide that another program has
+// it; it then makes way for those that share.
+func (n *ward) listen() (net.Addr, error) {
+	alone, shared := sock.ListenConfig(false), sock.ListenConfig(true)
+	first, err := alone.Listen(context.Background(), n.cfg.Network, n.cfg.Addr)
+	if err != nil {
+		return nil, err
+	}
+	addr := first.Addr()
+	first.Close()
+	for range n.cfg.Processes {
+		l, err := shared.Listen(context.Background(), n.cfg.Network, addr.String())
+		if err != nil {
+			return nil, err
+		}
+		fd, err := sock.Detach(l)
+		l.Close()
+		if err != nil {
+			return nil, err
+		}
+		n.listeners = append(n.listeners, os.NewFile(uintptr(fd), "listener"))
+	}
+	return addr, nil
+}
+
+// share makes the board.
+func (n *ward) share() error {
+	fd, err := unix.MemfdCreate("myriad-counters", unix.MFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("memfd_create: %w", err)
+	}
+	n.memory = os.NewFile(uintptr(fd), "counters")
+	if err := n.memory.Truncate(int64(boardSize(n.cfg.Processes))); err != nil {
+		n.memory.Close()
+		return err
+	}
+	if n.board, err = mapBoard(n.memory, n.cfg.Processes); err != nil {
+		n.memory.Close()
+	}
+	return err
+}
+
+func mapBoard(memory *os.File, workers int) (board, error) {
+	b, err := unix.Mmap(int(memory.Fd()), 0, boardSize(workers), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mmap of the counters: %w", err)
+	}
+	return b, nil
+}
+
+func (n *ward) closeListeners() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, l := range n.listeners {
+		l.Close()
+	}
+	n.listeners = nil
+}
+
+func (n *ward) close() {
+	n.memory.Close()
+	_ = unix.Munmap(n.board) // it was mapped, so this can't fail
+}
+
+func (n *ward) spawn(index int) (life, error) {
+	ours, theirs, err := lifeLine()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	cmd := exec.Command(n.program)
+	cmd.Args = n.args
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d/%d %s %s", environment, index, n.cfg.Processes, n.cfg.Network, n.cfg.Addr))
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := n.start(cmd, index, theirs); err != nil {
+		ours.Close()
+		return nil, err
+	}
+	c := &child{
+		cmd: cmd, line: ours,
+		isServing: make(chan struct{}), hasLeft: make(chan struct{}), hasEnded: make(chan struct{}),
+	}
+	go c.listen()
+	go c.wait()
+	return c, nil
+}
+
+func (n *ward) start(cmd *exec.Cmd, index int, line *os.File) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.listeners == nil {
+		return errClosed
+	}
+	cmd.ExtraFiles = []*os.File{n.listeners[index], n.memory, line} // descriptors 3, 4, 5
+	return cmd.Start()
+}
+
+// lifeLine makes a socket pair; the second end is for the worker.
+func lifeLine() (ours *net.UnixConn, theirs *os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	theirs = os.NewFile(uintptr(pair[1]), "life-line")
+	if ours, err = unixConn(os.NewFile(uintptr(pair[0]), "life-line")); err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return ours, theirs, nil
+}
+
+// unixConn makes a connection of a file, which it closes.
+func unixConn(f *os.File) (*net.UnixConn, error) {
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("life-line: %w", err)
+	}
+	return c.(*net.UnixConn), nil
+}

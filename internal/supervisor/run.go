@@ -1,0 +1,201 @@
+package supervisor
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// Run accompanies a worker's engine until it has ended: it tells the supervisor
+// that the worker serves, publishes its counters, and drains it when that is
+// asked for. It is called once, after a successful Take.
+//
+// A drain is asked for by SIGTERM, by the end of ctx, or by the end of the
+// supervisor, which is passed on to the program as a SIGTERM. It is bounded by
+// bound, unless the supervisor has asked for it, who then bounds it with a
+// kill. From the start of Run on, SIGINT does nothing, and neither does any
+// SIGTERM after the first: a terminal or a service manager sends them to all
+// processes, and the supervisor gets them too and decides.
+//
+// When the supervisor has gone, a goroutine remains that ends the process if it
+// has not ended when bound and the time to exit are over.
+func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, log *slog.Logger) error {
+	swallow(os.Interrupt)
+	terms := make(chan os.Signal, 1)
+	signal.Notify(terms, syscall.SIGTERM)
+	d := &drainer{engine: e, block: w.block, bound: bound, ended: make(chan struct{})}
+	defer d.close()
+	ordered, orphaned := make(chan struct{}), make(chan struct{})
+	go w.obey(ordered, orphaned, bound, log)
+	go func() {
+		e.Wait()
+		close(d.ended)
+	}()
+	w.block.publish(e)
+	w.say(saysServing)
+	tick := time.NewTicker(publishEvery)
+	defer tick.Stop()
+	done := ctx.Done()
+	for {
+		select {
+		case <-tick.C:
+			w.block.publish(e)
+		case <-terms:
+			swallow(syscall.SIGTERM)
+			d.drain()
+		case <-done:
+			done = nil
+			d.drain()
+		case <-ordered:
+			ordered = nil
+			d.drainUnbounded()
+		case <-orphaned:
+			orphaned = nil
+			d.orphan()
+			raise()
+		case <-d.late():
+			d.cut(context.DeadlineExceeded)
+			w.leave() // a handler that does not return may hold up what follows
+		case <-d.ended:
+			w.block.publish(e)
+			w.leave()
+			return d.result()
+		}
+	}
+}
+
+// say tells the supervisor something. An error means that it has gone.
+func (w *Worker) say(what byte) {
+	_ = w.line.SetWriteDeadline(time.Now().Add(lineTimeout))
+	_, _ = w.line.Write([]byte{what})
+}
+
+// leave tells the supervisor that this worker has stopped serving, and so is to
+// end within the time to exit. It fails only when the supervisor has gone.
+func (w *Worker) leave() { _ = w.line.CloseWrite() }
+
+// obey hears what the supervisor orders, until it has gone. Then it sees to it
+// that this process ends too.
+func (w *Worker) obey(ordered, orphaned chan<- struct{}, bound time.Duration, log *slog.Logger) {
+	order := make([]byte, 1)
+	for told := false; ; {
+		n, err := w.line.Read(order)
+		if err != nil {
+			break
+		}
+		if n == 1 && order[0] == ordersDrain && !told {
+			told = true
+			close(ordered)
+		}
+	}
+	close(orphaned)
+	time.Sleep(bound + w.exit)
+	log.LogAttrs(context.Background(), slog.LevelError, "the supervisor has gone, and main has not returned; exiting",
+		slog.Int("worker", w.Index))
+	os.Exit(1)
+}
+
+// swallow makes a signal do nothing, whoever had asked for it. It does not
+// ignore it: that would be inherited by programs that this one starts.
+func swallow(sig os.Signal) {
+	signal.Ignore(sig)
+	signal.Notify(make(chan os.Signal, 1), sig)
+}
+
+// drainer drains an engine once. It belongs to Run.
+type drainer struct {
+	engine engine.Engine
+	block  *block
+	bound  time.Duration
+	ended  chan struct{} // closed when the engine has
+
+	cancel   context.CancelCauseFunc // nil before the drain
+	err      chan error              // gets what Stop says
+	ordered  bool                    // by the supervisor, who bounds it
+	deadline *time.Timer             // nil if there is none
+}
+
+// drain begins to drain, within the bound.
+func (d *drainer) drain() {
+	if d.cancel == nil {
+		d.begin()
+		if !d.ordered {
+			d.limit()
+		}
+	}
+}
+
+// drainUnbounded begins to drain, or lifts the bound.
+func (d *drainer) drainUnbounded() {
+	d.ordered = true
+	d.drain()
+	d.unlimit()
+}
+
+// orphan begins to drain, and bounds it from now on if it had no bound.
+func (d *drainer) orphan() {
+	d.ordered = false
+	d.drain()
+	d.limit()
+}
+
+// begin begins to drain, when the supervisor can read how many are open.
+func (d *drainer) begin() {
+	d.block.publish(d.engine)
+	var ctx context.Context
+	ctx, d.cancel = context.WithCancelCause(context.Background())
+	d.err = make(chan error, 1)
+	go func() { d.err <- d.engine.Stop(ctx) }()
+}
+
+func (d *drainer) limit() {
+	if d.deadline == nil {
+		d.deadline = time.NewTimer(d.bound)
+	}
+}
+
+func (d *drainer) unlimit() {
+	if d.deadline != nil {
+		d.deadline.Stop()
+		d.deadline = nil
+	}
+}
+
+// late fires when the bound is over; it is nil when there is none.
+func (d *drainer) late() <-chan time.Time {
+	if d.deadline == nil {
+		return nil
+	}
+	return d.deadline.C
+}
+
+// cut ends what has not drained.
+func (d *drainer) cut(why error) {
+	d.unlimit()
+	d.cancel(why)
+}
+
+// result is what the drain came to. The engine has ended.
+func (d *drainer) result() error {
+	if d.cancel == nil {
+		return nil // stopped by someone else
+	}
+	if err := <-d.err; err != nil {
+		return fmt.Errorf("shutdown: %w", err)
+	}
+	return nil
+}
+
+// close frees what the drain holds.
+func (d *drainer) close() {
+	d.unlimit()
+	if d.cancel != nil {
+		d.cancel(nil)
+	}
+}

@@ -1,0 +1,43 @@
+package lab
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+)
+
+// TestAsk has servers that answer wrongly.
+func TestAsk(t *testing.T) {
+	for _, c := range []struct{ app, answer, want string }{
+		{Echo, strings.Repeat("ping\n", 10), ""},
+		{Lines, strings.Repeat("ping\n", 9) + "pong\n", `ping\npong\n"`},
+		{Echo, "ping\npi", `not echoed but for "ping\npi"`},
+		{HTTP, "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nHello, World!", ""},
+		{HTTP, "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nHello, world!", `"Hello, world!"`},
+		{HTTP, "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\nHello, World!!", `"Hello, World!!"`},
+		{HTTP, "HTTP/1.1 404 Not Found\r\nContent-Length: 13\r\n\r\nHello, World!", "404"},
+		{HTTP, "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nHello", "not answered"},
+		{HTTP, "ping\n", "not answered"},
+	} {
+		client, server := net.Pipe()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			server.Read(make([]byte, 1024))
+			io.WriteString(server, c.answer)
+			server.Close()
+		}()
+		err := ask(pipeConn{client}, c.app)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s answered with %q: got %v, want %q", c.app, c.answer, err, c.want)
+		}
+		client.Close()
+		<-done
+	}
+}
+
+// pipeConn is an end of a pipe whose two addresses differ.
+type pipeConn struct{ net.Conn }
+
+func (pipeConn) LocalAddr() net.Addr { return &net.TCPAddr{Port: 1} }

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/valyala/fasthttp"
+)
+
+const hello = "Hello, World!"
+
+// closeBound is how long connections may take to end.
+const closeBound = 2 * time.Second
+
+// serveNetHTTP serves HTTP with net/http.
+func serveNetHTTP(ctx context.Context, ln net.Listener, _ settings) error {
+	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain")
+		io.WriteString(w, hello) // an error ends the connection
+	})}
+	return until(ctx, func() error { return srv.Serve(ln) }, srv.Close)
+}
+
+// serveFastHTTP serves HTTP with fasthttp, without what a plain text does not
+// need.
+func serveFastHTTP(ctx context.Context, ln net.Listener, _ settings) error {
+	srv := &fasthttp.Server{
+		Handler: func(ctx *fasthttp.RequestCtx) {
+			ctx.SetContentType("text/plain")
+			ctx.SetBodyString(hello)
+		},
+		GetOnly:                       true,
+		NoDefaultServerHeader:         true,
+		DisableHeaderNamesNormalizing: true,
+		CloseOnShutdown:               true,
+	}
+	return until(ctx, func() error { return srv.Serve(ln) }, func() error {
+		bound, cancel := context.WithTimeout(context.Background(), closeBound)
+		defer cancel()
+		return srv.ShutdownWithContext(bound)
+	})
+}
+
+// until serves until ctx ends, which is no error, or serve fails; it closes in
+// any case. A server that does not see that it was closed, because it was about
+// to begin, is left alone after a while.
+func until(ctx context.Context, serve, closeAll func() error) error {
+	served := make(chan error, 1)
+	go func() { served <- serve() }()
+	select {
+	case err := <-served:
+		return errors.Join(err, closeAll())
+	case <-ctx.Done():
+	}
+	err := closeAll()
+	select {
+	case <-served:
+	case <-time.After(closeBound):
+		err = errors.Join(err, errors.New("the server did not end when it was closed"))
+	}
+	return err
+}
+
+// answer is what is sent to every request, in one second.
+type answer struct {
+	second int64
+	text   []byte
+}
+
+var current atomic.Pointer[answer]
+
+// helloNow is the answer of this second.
+func helloNow() []byte {
+	now := time.Now()
+	a := current.Load()
+	if a == nil || a.second != now.Unix() {
+		a = &answer{now.Unix(), []byte("HTTP/1.1 200 OK\r\nDate: " + now.UTC().Format(http.TimeFormat) +
+			"\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\n" + hello)}
+		current.Store(a)
+	}
+	return a.text
+}
+
+var headEnd = []byte("\r\n\r\n")
+
+// heads counts the requests that are complete in in, and their bytes. It does
+// not look at what they ask for.
+func heads(in []byte) (requests, used int) {
+	for {
+		i := bytes.Index(in[used:], headEnd)
+		if i < 0 {
+			return requests, used
+		}
+		used += i + len(headEnd)
+		requests++
+	}
+}

@@ -1,0 +1,109 @@
+// Command peers serves with what else there is in Go, so that Myriad can be
+// compared with it. README.md says what each server is and why it is here.
+//
+// It exits with 0 when it worked, 1 when it failed, and 2 when it was called
+// wrongly; then a line on standard error says what was wrong and what was
+// expected.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// usageError is an error in how the command was called: exit code 2.
+type usageError struct{ error }
+
+// usagef makes a usageError.
+func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// run runs the command line until ctx ends, and returns the exit code.
+func run(ctx context.Context, args []string, out, errOut io.Writer) int {
+	err := serve(ctx, args, out)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return 0
+	}
+	fmt.Fprintf(errOut, "peers: %v\n", err)
+	if _, wrong := errors.AsType[usageError](err); wrong {
+		return 2
+	}
+	return 1
+}
+
+// settings are what the flags say.
+type settings struct {
+	addr, server, app string
+	wait              time.Duration
+	bits              int
+}
+
+// The bounds of the settings.
+const (
+	maxWait = time.Minute
+	maxBits = 32
+)
+
+func parse(args []string, help io.Writer) (settings, error) {
+	var s settings
+	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
+	flags.SetOutput(io.Discard) // errors are printed by run
+	flags.StringVar(&s.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
+	flags.StringVar(&s.server, "server", "net", "serve with this `SERVER`, of the list below")
+	flags.StringVar(&s.app, "app", "echo", "serve this `APP`, of those that the server has")
+	flags.DurationVar(&s.wait, "wait", 10*time.Millisecond, "how long the app wait waits for each line")
+	flags.IntVar(&s.bits, "bits", 16, "how many leading zero bits the app pow finds for each line")
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			flags.SetOutput(help)
+			fmt.Fprint(help, "Serve with what else there is in Go.\n\n")
+			flags.PrintDefaults()
+			fmt.Fprintf(help, "\nServers, and their apps:\n%s", describeServers())
+			return s, err
+		}
+		return s, usagef("%w; expected flags as \"peers --help\" lists them", err)
+	}
+	_, _, err := net.SplitHostPort(s.addr)
+	switch {
+	case flags.NArg() > 0:
+		return s, usagef("unexpected argument %q; expected flags only", flags.Arg(0))
+	case err != nil:
+		return s, usagef("--addr is %q; expected HOST:PORT", s.addr)
+	case s.wait < 0 || s.wait > maxWait:
+		return s, usagef("--wait is %v; expected 0s to %v", s.wait, maxWait)
+	case s.bits < 0 || s.bits > maxBits:
+		return s, usagef("--bits is %d; expected 0 to %d", s.bits, maxBits)
+	}
+	return s, nil
+}
+
+// serve serves what args ask for until ctx ends.
+func serve(ctx context.Context, args []string, out io.Writer) error {
+	s, err := parse(args, out)
+	if err != nil {
+		return err
+	}
+	start, err := find(s.server, s.app)
+	if err != nil {
+		return err
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", s.addr)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "peers: serving %s with %s on %s\n", s.app, s.server, ln.Addr())
+	return start(ctx, ln, s)
+}

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+
+	"github.com/cloudwego/netpoll"
+)
+
+// maxPending is the most bytes of a line or of a request's head.
+const maxPending = 64 << 10
+
+var errTooLong = errors.New("a message of more than 64 KiB")
+
+// serveNetpoll serves connections with netpoll: its pollers read, and what a
+// connection has at hand is handled on a goroutine of its pool.
+func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) start {
+	return func(ctx context.Context, ln net.Listener, _ settings) error {
+		loop, err := netpoll.NewEventLoop(func(_ context.Context, conn netpoll.Connection) error {
+			err := handle(conn.Reader(), conn.Writer())
+			if err != nil {
+				conn.Close()
+			}
+			return err
+		})
+		if err == nil && loop == nil { // on Windows
+			err = errors.New("netpoll does not run on this system")
+		}
+		if err != nil {
+			ln.Close()
+			return err
+		}
+		return until(ctx, func() error { return loop.Serve(ln) }, func() error {
+			bound, cancel := context.WithTimeout(context.Background(), closeBound)
+			defer cancel()
+			return loop.Shutdown(bound)
+		})
+	}
+}
+
+// netpollEcho sends back all that is at hand.
+func netpollEcho(in netpoll.Reader, out netpoll.Writer) error {
+	return sendBack(in, out, in.Len())
+}
+
+// netpollLines sends back all lines that are complete, in one write.
+func netpollLines(in netpoll.Reader, out netpoll.Writer) error {
+	have, err := in.Peek(in.Len())
+	if err != nil {
+		return err
+	}
+	whole := bytes.LastIndexByte(have, '\n') + 1
+	if len(have)-whole > maxPending {
+		return errTooLong
+	}
+	if whole == 0 {
+		return nil
+	}
+	return sendBack(in, out, whole)
+}
+
+// sendBack writes the next n bytes. They are released only when they are
+// written, as the writer does not copy large ones.
+func sendBack(in netpoll.Reader, out netpoll.Writer, n int) error {
+	p, err := in.Next(n)
+	if err != nil {
+		return err
+	}
+	if _, err := out.WriteBinary(p); err != nil {
+		return err
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	return in.Release()
+}
+
+// netpollHTTP answers all requests that are complete, in one write.
+func netpollHTTP(in netpoll.Reader, out netpoll.Writer) error {
+	have, err := in.Peek(in.Len())
+	if err != nil {
+		return err
+	}
+	requests, used := heads(have)
+	if len(have)-used > maxPending {
+		return errTooLong
+	}
+	if requests == 0 {
+		return nil
+	}
+	if err := in.Skip(used); err != nil {
+		return err
+	}
+	text := helloNow()
+	room, err := out.Malloc(requests * len(text))
+	if err != nil {
+		return err
+	}
+	for range requests {
+		room = room[copy(room, text):]
+	}
+	if err := out.Flush(); err != nil {
+		return err
+	}
+	return in.Release()
+}

@@ -1,0 +1,295 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+const patience = 30 * time.Second
+
+// running is a command that serves.
+type running struct {
+	addr   string
+	cancel context.CancelFunc
+	code   chan int
+	stderr bytes.Buffer // to be read when code has come
+}
+
+// launch runs the command on a free port until the test ends it or ends.
+func launch(t *testing.T, args ...string) *running {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	r := &running{cancel: cancel, code: make(chan int, 1)}
+	out, in := io.Pipe()
+	go func() {
+		r.code <- run(ctx, append(args, "--addr", "127.0.0.1:0"), in, &r.stderr)
+		in.Close()
+	}()
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatalf("%q: no ready line: exit code %d, %s", args, <-r.code, r.stderr.String())
+	}
+	_, r.addr, _ = strings.Cut(strings.TrimSpace(line), " on ")
+	t.Cleanup(func() { r.end(t) })
+	return r
+}
+
+// end ends the command, which has to succeed.
+func (r *running) end(t *testing.T) {
+	if r.code == nil {
+		return
+	}
+	r.cancel()
+	if code := <-r.code; code != 0 {
+		t.Errorf("exit code %d: %s", code, r.stderr.String())
+	}
+	r.code = nil
+}
+
+func (r *running) dial(t *testing.T) *net.TCPConn {
+	t.Helper()
+	c, err := net.Dial("tcp", r.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	return c.(*net.TCPConn)
+}
+
+func send(t *testing.T, c net.Conn, text string) {
+	t.Helper()
+	if _, err := io.WriteString(c, text); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func want(t *testing.T, c io.Reader, text string) {
+	t.Helper()
+	got := make([]byte, len(text))
+	if n, err := io.ReadFull(c, got); err != nil || string(got) != text {
+		t.Fatalf("got %.60q, %v, want %.60q", got[:n], err, text)
+	}
+}
+
+// wantEnd has everything to come be text, and then the end.
+func wantEnd(t *testing.T, c io.Reader, text string) {
+	t.Helper()
+	if got, err := io.ReadAll(c); err != nil || string(got) != text {
+		t.Fatalf("got %.60q, %v, want %.60q and the end", got, err, text)
+	}
+}
+
+// TestEcho exchanges small and large messages, and ends with a connection open.
+func TestEcho(t *testing.T) {
+	large := strings.Repeat("0123456789abcdef", 1<<16)
+	for _, server := range []string{"net", "netpoll"} {
+		t.Run(server, func(t *testing.T) {
+			r := launch(t, "--server", server, "--app", "echo")
+			c := r.dial(t)
+			for _, text := range []string{"a", "b\nc", strings.Repeat("x", 16<<10)} {
+				send(t, c, text)
+				want(t, c, text)
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				io.WriteString(c, large)
+			}()
+			want(t, c, large)
+			<-done
+			r.end(t)
+			if n, err := c.Read(make([]byte, 1)); err == nil {
+				t.Errorf("got %d bytes behind the end", n)
+			}
+		})
+	}
+}
+
+// TestLines cuts lines into pieces.
+func TestLines(t *testing.T) {
+	for _, server := range []string{"net", "net-each", "netpoll"} {
+		t.Run(server, func(t *testing.T) {
+			c := launch(t, "--server", server, "--app", "lines").dial(t)
+			send(t, c, "one\ntwo\nthr")
+			want(t, c, "one\ntwo\n")
+			send(t, c, "ee\n\n")
+			want(t, c, "three\n\n")
+			many := strings.Repeat("0123456789abcde\n", 1000)
+			send(t, c, many)
+			want(t, c, many)
+		})
+	}
+}
+
+// TestHalfClose has the peer end its direction right behind its last message.
+// netpoll has no half-closed connections: it closes, and may drop answers.
+func TestHalfClose(t *testing.T) {
+	for _, args := range [][]string{
+		{"--server", "net", "--app", "echo"},
+		{"--server", "net", "--app", "lines"},
+		{"--server", "net-each", "--app", "lines"},
+		{"--server", "net", "--app", "wait", "--wait", "1ms"},
+	} {
+		c := launch(t, args...).dial(t)
+		send(t, c, "a\nb\n")
+		c.CloseWrite()
+		wantEnd(t, c, "a\nb\n")
+	}
+}
+
+// TestTenth shows the fault of the published server: of 19 lines it never
+// answers the last nine.
+func TestTenth(t *testing.T) {
+	c := launch(t, "--server", "net-tenth", "--app", "lines").dial(t)
+	send(t, c, strings.Repeat("x\n", 19))
+	c.CloseWrite()
+	wantEnd(t, c, strings.Repeat("x\n", 10))
+}
+
+// TestAnswersBeforeTooLong answers the lines before one that is too long.
+func TestAnswersBeforeTooLong(t *testing.T) {
+	c := launch(t, "--app", "lines").dial(t)
+	send(t, c, "a\nb\n"+strings.Repeat("x", bufferSize-len("a\nb\n")))
+	want(t, c, "a\nb\n")
+	io.WriteString(c, strings.Repeat("x", bufferSize))
+	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+		t.Errorf("got %d bytes, want the connection closed", n)
+	}
+}
+
+// TestTooLong ends a connection that sends a line or a head without an end.
+func TestTooLong(t *testing.T) {
+	for _, args := range [][]string{
+		{"--server", "net", "--app", "lines"},
+		{"--server", "netpoll", "--app", "lines"},
+		{"--server", "netpoll", "--app", "http"},
+	} {
+		c := launch(t, args...).dial(t)
+		// The server may close while the rest is sent.
+		io.WriteString(c, strings.Repeat("x", maxPending+1))
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+			t.Errorf("%q: got %d bytes, want the connection closed", args, n)
+		}
+	}
+}
+
+func TestWait(t *testing.T) {
+	const wait = 30 * time.Millisecond
+	c := launch(t, "--app", "wait", "--wait", wait.String()).dial(t)
+	begin := time.Now()
+	send(t, c, "a\nb\n")
+	want(t, c, "a\nb\n")
+	if took := time.Since(begin); took < 2*wait {
+		t.Errorf("two lines took %v, want at least %v", took, 2*wait)
+	}
+}
+
+// TestPow checks that the proof holds and is the smallest.
+func TestPow(t *testing.T) {
+	c := bufio.NewReader(launchPow(t, "ping\nother\r\n"))
+	for _, line := range []string{"ping", "other"} {
+		got, err := c.ReadString('\n')
+		if err != nil {
+			t.Fatal(err)
+		}
+		var n uint64
+		if _, err := fmt.Sscanf(got, line+" %016x\n", &n); err != nil || len(got) != len(line)+1+16+1 {
+			t.Fatalf("got %q, %v, want the line and a nonce", got, err)
+		}
+		for try := range n + 1 {
+			nonce, _ := hex.DecodeString(fmt.Sprintf("%016x", try))
+			sum := sha256.Sum256(append([]byte(line), nonce...))
+			// Nine bits: the first byte and half of the second.
+			if proves := sum[0] == 0 && sum[1] < 0x80; proves != (try == n) {
+				t.Fatalf("%s: nonce %d is %v a proof; the answer was %d", line, try, proves, n)
+			}
+		}
+	}
+}
+
+func launchPow(t *testing.T, text string) net.Conn {
+	t.Helper()
+	c := launch(t, "--app", "pow", "--bits", "9").dial(t)
+	send(t, c, text)
+	return c
+}
+
+// TestHTTP pipelines requests and cuts them into pieces.
+func TestHTTP(t *testing.T) {
+	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
+	for _, server := range []string{"net", "netpoll", "fasthttp"} {
+		t.Run(server, func(t *testing.T) {
+			r := launch(t, "--server", server, "--app", "http")
+			c := r.dial(t)
+			in := bufio.NewReader(c)
+			send(t, c, get)
+			wantHello(t, in)
+			send(t, c, strings.Repeat(get, 16)+get[:10])
+			for range 16 {
+				wantHello(t, in)
+			}
+			send(t, c, get[10:len(get)-1])
+			send(t, c, get[len(get)-1:])
+			wantHello(t, in)
+			r.end(t)
+			if _, err := in.ReadByte(); err == nil {
+				t.Error("the connection is open behind the end")
+			}
+		})
+	}
+}
+
+func wantHello(t *testing.T, in *bufio.Reader) {
+	t.Helper()
+	r, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != 200 || string(text) != hello || r.Close || r.ContentLength != int64(len(hello)) {
+		t.Fatalf("got %+v, %q, %v", r, text, err)
+	}
+	date, err := http.ParseTime(r.Header.Get("Date"))
+	if off := time.Since(date).Abs(); err != nil || off > patience || r.Header.Get("Content-Type") != "text/plain" {
+		t.Fatalf("head %v: date is off by %v, %v", r.Header, off, err)
+	}
+}
+
+func TestWrongUse(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--server", "apache"}, 2, "expected one of net, net-each, net-tenth, netpoll, fasthttp"},
+		{[]string{"--server", "fasthttp"}, 2, "what fasthttp has: http"},
+		{[]string{"--addr", "9000"}, 2, "expected HOST:PORT"},
+		{[]string{"--wait", "-1s"}, 2, "--wait is -1s"},
+		{[]string{"--bits", "33"}, 2, "expected 0 to 32"},
+		{[]string{"--nonsense"}, 2, "nonsense"},
+		{[]string{"extra"}, 2, `"extra"`},
+		{[]string{"--addr", ln.Addr().String()}, 1, "in use"},
+		{[]string{"--help"}, 0, "netpoll"},
+	} {
+		var out bytes.Buffer
+		if code := run(t.Context(), c.args, &out, &out); code != c.code || !strings.Contains(out.String(), c.says) {
+			t.Errorf("%q: exit code %d, %q; want %d and %q", c.args, code, out.String(), c.code, c.says)
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strings"
+)
+
+// start serves on ln until ctx ends, then returns nil, or until ln fails. It owns
+// ln and closes it, and every connection.
+type start func(ctx context.Context, ln net.Listener, s settings) error
+
+// app is a protocol that a server speaks.
+type app struct {
+	name  string
+	start start
+}
+
+// servers are what there is to compare with.
+var servers = []struct {
+	name, does string
+	apps       []app
+}{
+	{"net", "package net, a goroutine for each connection, one write for each read; net/http for http", []app{
+		{"echo", conns(echo)},
+		{"lines", conns(lines)},
+		{"http", serveNetHTTP},
+		{"wait", conns(waitLines)},
+		{"pow", conns(proveLines)},
+	}},
+	{"net-each", "the published baseline: a write for each line", []app{{"lines", conns(linesEach)}}},
+	{"net-tenth", "the published improvement, with its fault: a flush every tenth line", []app{{"lines", conns(linesTenth)}}},
+	{"netpoll", "github.com/cloudwego/netpoll", []app{
+		{"echo", serveNetpoll(netpollEcho)},
+		{"lines", serveNetpoll(netpollLines)},
+		{"http", serveNetpoll(netpollHTTP)},
+	}},
+	{"fasthttp", "github.com/valyala/fasthttp", []app{{"http", serveFastHTTP}}},
+}
+
+// find finds how to serve an app with a server.
+func find(server, name string) (start, error) {
+	var known []string
+	for _, s := range servers {
+		known = append(known, s.name)
+		if s.name != server {
+			continue
+		}
+		for _, a := range s.apps {
+			if a.name == name {
+				return a.start, nil
+			}
+		}
+		return nil, usagef("--app is %q; expected what %s has: %s", name, server, appNames(s.apps))
+	}
+	return nil, usagef("--server is %q; expected one of %s", server, strings.Join(known, ", "))
+}
+
+func appNames(apps []app) string {
+	var names []string
+	for _, a := range apps {
+		names = append(names, a.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+func describeServers() string {
+	var b strings.Builder
+	for _, s := range servers {
+		fmt.Fprintf(&b, "  %-10s %s (%s)\n", s.name, s.does, appNames(s.apps))
+	}
+	return b.String()
+}

@@ -1,0 +1,122 @@
+package myriad
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/supervisor"
+)
+
+// maxProcesses bounds Server.Processes.
+const maxProcesses = 1024
+
+// WorkerProcess says whether this process is a worker of a Server with
+// Processes, started by the library, and which: from 0. In a worker, main runs
+// as it does in the first process; what is to run only once, such as a listener
+// of its own or a handler of signals, belongs where ok is false.
+func WorkerProcess() (index int, ok bool) {
+	if w := supervisor.Own(); w != nil {
+		return w.Index, true
+	}
+	return 0, false
+}
+
+// preforks says whether this process is to start workers, not to be one.
+func (s *Server) preforks() bool { return s.Processes > 1 && supervisor.Own() == nil }
+
+// checkProcesses says what is wrong with Processes.
+func (s *Server) checkProcesses() error {
+	switch {
+	case s.Processes < 0 || s.Processes > maxProcesses:
+		return badConfig("Server.Processes is %d; expected 0 (the default: none) to %d", s.Processes, maxProcesses)
+	case s.Processes > 1 && runtime.GOOS != "linux":
+		return badConfig("Server.Processes is %d; worker processes need Linux, expected 0 or 1 on %s", s.Processes, runtime.GOOS)
+	case s.Processes > 1 && s.Limits.MaxConns > 0 && s.Limits.MaxConns < s.Processes:
+		return badConfig("Limits.MaxConns is %d; expected at least one connection for each of %d worker processes",
+			s.Limits.MaxConns, s.Processes)
+	}
+	return nil
+}
+
+// share is the limits of this process. MaxConns is divided among the worker
+// processes; their supervisor looks at the greatest part, which is the first.
+func (s *Server) share() Limits {
+	l := s.Limits
+	if s.Processes > 1 && l.MaxConns > 0 {
+		index, _ := WorkerProcess()
+		l.MaxConns /= s.Processes
+		if index < s.Limits.MaxConns%s.Processes {
+			l.MaxConns++
+		}
+	}
+	return l
+}
+
+// maxConns is the most connections of all processes, when that of this one is
+// known.
+func (s *Server) maxConns(share int) int {
+	if !s.preforks() {
+		return share
+	}
+	return cmp.Or(s.Limits.MaxConns, share*s.Processes)
+}
+
+// loops is the default of Loops.
+func (s *Server) loops() int {
+	if s.Processes > 1 {
+		return 1
+	}
+	return defaultLoops()
+}
+
+// processes is how many worker processes there are, and how often they were
+// started again.
+func (s *Server) processes() (running int, restarts int64) {
+	if p, ok := s.engine.(*supervisor.Supervisor); ok {
+		return p.Processes(), p.Restarts()
+	}
+	return 0, 0
+}
+
+// startProcesses starts worker processes in place of an engine.
+func (s *Server) startProcesses(cfg engine.Config) (engine.Engine, error) {
+	p, err := supervisor.Start(supervisor.Config{
+		Network: cfg.Network, Addr: cfg.Addr, Processes: s.Processes, Log: cfg.Log,
+		Serving: s.Listening,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// gaveUp is why worker processes have ended though nobody asked them to.
+func gaveUp(e engine.Engine) error {
+	if p, ok := e.(*supervisor.Supervisor); ok && p.Err() != nil {
+		return fmt.Errorf("myriad: %w", p.Err())
+	}
+	return nil
+}
+
+// work is ListenAndServe in a worker process.
+func (s *Server) work(ctx context.Context, cfg engine.Config) error {
+	w := supervisor.Own()
+	l, err := w.Take(cfg.Network, cfg.Addr, s.Processes)
+	if err != nil {
+		return fmt.Errorf("myriad: %w", err)
+	}
+	e, err := s.start(engine.Config{Listener: l})
+	if err != nil {
+		l.Close()
+		return err
+	}
+	defer s.endWorkers()
+	if err := w.Run(ctx, e, s.limits.ShutdownTimeout, cmp.Or(s.Log, slog.Default())); err != nil {
+		return fmt.Errorf("myriad: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,399 @@
+package myriad
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// startProcesses starts a Server whose workers are this test binary.
+func startProcesses(t *testing.T, srv *Server) *started {
+	t.Helper()
+	srv.Addr, srv.Limits.Linger = "127.0.0.1:0", 50*time.Millisecond
+	settings, err := json.Marshal(map[string]any{
+		"Addr": srv.Addr, "Model": srv.Model, "Processes": srv.Processes, "Limits": srv.Limits, "Workers": srv.Workers,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(workerSettings, string(settings))
+	t.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector would hold up each exit by a second
+	return start(t, srv)
+}
+
+// children are the processes that this one has started and not waited for.
+func children(t *testing.T) (pids []int) {
+	t.Helper()
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue // it has ended
+		}
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		if fields[1] == strconv.Itoa(os.Getpid()) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// peer is a client's connection.
+type peer struct {
+	net.Conn
+	in  *bufio.Reader
+	pid int // of the worker that serves it
+}
+
+func (p *peer) ask(line string) (answer string, err error) {
+	p.SetDeadline(time.Now().Add(patience))
+	if _, err := io.WriteString(p, line+"\n"); err != nil {
+		return "", err
+	}
+	answer, err = p.in.ReadString('\n')
+	return strings.TrimSuffix(answer, "\n"), err
+}
+
+// meet connects and asks who serves.
+func meet(t *testing.T, addr string) *peer {
+	t.Helper()
+	p := &peer{Conn: dial(t, addr)}
+	p.in = bufio.NewReader(p.Conn)
+	answer, err := p.ask("pid")
+	if err == nil {
+		p.pid, err = strconv.Atoi(answer)
+	}
+	if err != nil {
+		t.Fatalf("asked for the pid: %q, %v", answer, err)
+	}
+	return p
+}
+
+// meetAll connects until each worker has so many connections.
+func meetAll(t *testing.T, addr string, workers, each int) (peers []*peer, of map[int]int) {
+	t.Helper()
+	of = make(map[int]int)
+	enough := func() bool {
+		for _, n := range of {
+			if n < each {
+				return false
+			}
+		}
+		return len(of) == workers
+	}
+	for !enough() {
+		if len(peers) == 1000 {
+			t.Fatalf("1,000 connections went to %v", of)
+		}
+		p := meet(t, addr)
+		peers = append(peers, p)
+		of[p.pid]++
+	}
+	return peers, of
+}
+
+// gone checks that nothing is left of a server that has ended.
+func gone(t *testing.T) {
+	t.Helper()
+	if left := children(t); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+}
+
+func TestProcessesSettings(t *testing.T) {
+	for _, bad := range []struct {
+		srv  *Server
+		word string
+	}{
+		{&Server{Processes: -1}, "Server.Processes is -1"},
+		{&Server{Processes: maxProcesses + 1}, "1024"},
+		{&Server{Processes: 4, Limits: Limits{MaxConns: 3}}, "Limits.MaxConns is 3"},
+	} {
+		bad.srv.Addr, bad.srv.Handler = "127.0.0.1:0", Base{}
+		err := bad.srv.ListenAndServe(context.Background())
+		if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), bad.word) {
+			t.Errorf("%v; want an error that wraps ErrBadConfig and says %q", err, bad.word)
+		}
+	}
+}
+
+// A worker that is killed under load costs its own connections and no other.
+func TestWorkerKilled(t *testing.T) {
+	for _, model := range Models() {
+		t.Run(model, func(t *testing.T) { testWorkerKilled(t, model) })
+	}
+}
+
+func testWorkerKilled(t *testing.T, model string) {
+	const workers = 3
+	s := startProcesses(t, &Server{Model: model, Processes: workers})
+	peers, of := meetAll(t, s.addr, workers, 3)
+	victim := peers[0].pid
+	var stop atomic.Bool
+	var load sync.WaitGroup
+	var lost atomic.Int64
+	answers := make([]atomic.Int64, len(peers))
+	for i, p := range peers {
+		load.Go(func() {
+			for n := 0; !stop.Load(); n++ {
+				line := fmt.Sprintf("%d of %d", n, i)
+				answer, err := p.ask(line)
+				switch {
+				case err == nil && answer == line:
+					answers[i].Add(1)
+				case p.pid == victim && err != nil:
+					lost.Add(1)
+					return
+				default:
+					t.Errorf("connection %d of worker %d: asked %q, got %q, %v", i, p.pid, line, answer, err)
+					return
+				}
+			}
+		})
+	}
+	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return lost.Load() == int64(of[victim]) }, func() string {
+		return fmt.Sprintf("the victim's %d connections: %d are lost", of[victim], lost.Load())
+	})
+	// Some of these wait at the victim's socket for its next life.
+	reborn := false
+	for range 60 {
+		reborn = of[meet(t, s.addr).pid] == 0 || reborn
+	}
+	if !reborn {
+		t.Error("60 new connections, and none was served by a new worker")
+	}
+	for i, p := range peers {
+		before := answers[i].Load()
+		eventually(t, func() bool { return p.pid == victim || answers[i].Load() > before }, func() string {
+			return fmt.Sprintf("connection %d of worker %d is not answered any more", i, p.pid)
+		})
+	}
+	stop.Store(true)
+	load.Wait()
+	if st := s.Stats(); st.Restarts != 1 || st.Processes != workers {
+		t.Errorf("%d processes, %d restarts; want %d and 1", st.Processes, st.Restarts, workers)
+	}
+	s.stop()
+	if err := s.result(t); err != nil {
+		t.Error(err)
+	}
+	gone(t)
+}
+
+// The counters are those of all workers, the dead ones included.
+func TestProcessesStats(t *testing.T) {
+	const workers = 2
+	s := startProcesses(t, &Server{Processes: workers, Limits: Limits{MaxConns: 1001}})
+	first := s.Stats()
+	if first.Processes != workers || first.MaxConns != 1001 || first.Model == "" || first.Loops != workers {
+		t.Errorf("at the start %+v", first)
+	}
+	peers, of := meetAll(t, s.addr, workers, 1)
+	lines := 0
+	for i, p := range peers {
+		for range i + 1 {
+			if answer, err := p.ask("12345"); err != nil || answer != "12345" {
+				t.Fatalf("%q, %v", answer, err)
+			}
+			lines++
+		}
+	}
+	conns := int64(len(peers))
+	counted := func() bool {
+		st := s.Stats()
+		return st.Open == conns && st.Accepted == conns && st.BytesIn == int64(4*len(peers)+6*lines) &&
+			st.Reads >= int64(lines)
+	}
+	eventually(t, counted, func() string { return fmt.Sprintf("%d connections, %d lines: %+v", conns, lines, s.Stats()) })
+
+	before := s.Stats()
+	victim := peers[0].pid
+	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	remain := func() bool {
+		st := s.Stats()
+		return st.Restarts == 1 && st.Processes == workers && st.Open == conns-int64(of[victim]) &&
+			st.Accepted == conns && st.BytesIn == before.BytesIn
+	}
+	eventually(t, remain, func() string {
+		return fmt.Sprintf("after a worker with %d connections was killed: %+v, before %+v", of[victim], s.Stats(), before)
+	})
+	s.stop()
+	if err := s.result(t); err != nil {
+		t.Error(err)
+	}
+	if st := s.Stats(); st.Open != 0 || st.Processes != 0 || st.Accepted != conns || st.BytesIn != before.BytesIn {
+		t.Errorf("at the end %+v, want the counts of %+v", st, before)
+	}
+}
+
+// halfUnfinished is a connection of which the worker has half a message.
+func halfUnfinished(t *testing.T, addr string) *peer {
+	t.Helper()
+	p := meet(t, addr)
+	p.SetDeadline(time.Now().Add(patience))
+	io.WriteString(p, "whole\nhalf")
+	if answer, err := p.in.ReadString('\n'); err != nil || answer != "whole\n" {
+		t.Fatalf("%q, %v", answer, err)
+	}
+	return p
+}
+
+func TestProcessesDrain(t *testing.T) {
+	for _, model := range Models() {
+		t.Run(model, func(t *testing.T) {
+			s := startProcesses(t, &Server{Model: model, Processes: 2})
+			idle, half := meet(t, s.addr), halfUnfinished(t, s.addr)
+			s.stop()
+			if _, err := idle.Read(make([]byte, 1)); err != io.EOF {
+				t.Errorf("an idle connection got %v, want its end", err)
+			}
+			eventually(t, func() bool {
+				c, err := net.Dial("tcp", s.addr)
+				if err == nil {
+					c.Close()
+				}
+				return errors.Is(err, syscall.ECONNREFUSED)
+			}, func() string { return "connections are still taken" })
+			select {
+			case err := <-s.err:
+				t.Fatalf("it ended before the message: %v", err)
+			default:
+			}
+			if answer, err := half.ask(" and half"); err != nil || answer != "half and half" {
+				t.Errorf("the message that had begun: %q, %v", answer, err)
+			}
+			if err := s.result(t); err != nil {
+				t.Error(err)
+			}
+			gone(t)
+		})
+	}
+}
+
+func TestProcessesDrainTimeout(t *testing.T) {
+	s := startProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: 300 * time.Millisecond}})
+	halfUnfinished(t, s.addr)
+	eventually(t, func() bool { return s.Stats().Open == 1 }, func() string { return fmt.Sprint(s.Stats()) })
+	s.stop()
+	err := s.result(t)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "1 connections were closed") {
+		t.Errorf("%v; want an error that wraps DeadlineExceeded and counts the connection", err)
+	}
+	gone(t)
+}
+
+// A Shutdown is bounded by its own context, also in the workers.
+func TestProcessesShutdown(t *testing.T) {
+	const bound = 50 * time.Millisecond
+	s := startProcesses(t, &Server{Processes: 2, Limits: Limits{ShutdownTimeout: bound}})
+	half := halfUnfinished(t, s.addr)
+	shut := make(chan error, 1)
+	go func() { shut <- s.Shutdown(context.Background()) }()
+	half.SetReadDeadline(time.Now().Add(10 * bound))
+	if _, err := half.in.ReadByte(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Fatalf("ten times the bound after the signal the connection got %v, want silence", err)
+	}
+	if answer, err := half.ask(""); err != nil || answer != "half" {
+		t.Errorf("%q, %v", answer, err)
+	}
+	if err := <-shut; err != nil {
+		t.Error(err)
+	}
+	if err := s.result(t); err != nil {
+		t.Error(err)
+	}
+	gone(t)
+}
+
+func TestProcessesClose(t *testing.T) {
+	s := startProcesses(t, &Server{Processes: 2})
+	half := halfUnfinished(t, s.addr)
+	s.Close()
+	if _, err := half.in.ReadByte(); err == nil {
+		t.Error("the connection lives on")
+	}
+	if err := s.result(t); err != nil {
+		t.Error(err)
+	}
+	gone(t)
+}
+
+// A SIGTERM to one worker drains it, and it comes back; SIGINT does nothing.
+func TestSignalToWorker(t *testing.T) {
+	s := startProcesses(t, &Server{Processes: 2})
+	peers, of := meetAll(t, s.addr, 2, 1)
+	p := peers[0]
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGTERM} {
+		if err := syscall.Kill(p.pid, sig); err != nil {
+			break // it has ended already
+		}
+		if sig == syscall.SIGINT {
+			if answer, err := p.ask("after SIGINT"); err != nil || answer != "after SIGINT" {
+				t.Fatalf("%q, %v", answer, err)
+			}
+		}
+	}
+	p.SetReadDeadline(time.Now().Add(patience))
+	if _, err := p.in.ReadByte(); err != io.EOF {
+		t.Errorf("the drained connection got %v, want its end", err)
+	}
+	eventually(t, func() bool { return of[meet(t, s.addr).pid] == 0 }, func() string { return "the worker is not back" })
+}
+
+// Neither lives nor servers leave descriptors behind.
+func TestProcessesLeaveNothing(t *testing.T) {
+	descriptors := func() int {
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	once := func(kills int) {
+		s := startProcesses(t, &Server{Processes: 2})
+		for n := range kills {
+			pids := children(t)
+			for _, pid := range pids {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+			eventually(t, func() bool { st := s.Stats(); return st.Restarts == int64(2*(n+1)) && st.Processes == 2 },
+				func() string { return fmt.Sprintf("after %d kills: %+v", n+1, s.Stats()) })
+		}
+		s.stop()
+		if err := s.result(t); err != nil {
+			t.Error(err)
+		}
+		gone(t)
+	}
+	once(0)
+	before := descriptors()
+	once(3)
+	once(0)
+	if after := descriptors(); after > before {
+		t.Errorf("%d descriptors, before %d", after, before)
+	}
+}

@@ -1,0 +1,71 @@
+package myriad
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"testing"
+)
+
+// workerSettings is the variable that tells a worker of these tests which
+// Server it has: JSON.
+const workerSettings = "MYRIAD_TEST_WORKER"
+
+// workerMain is main in the workers of these tests.
+func workerMain() int {
+	var srv Server
+	if err := json.Unmarshal([]byte(os.Getenv(workerSettings)), &srv); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	srv.Handler = Lines(MessageFunc(tellPid))
+	if err := srv.ListenAndServe(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// tellPid echoes lines, but for "pid", which it answers.
+func tellPid(c *Conn, line []byte) {
+	if string(line) == "pid" {
+		fmt.Fprintf(c, "%d\n", os.Getpid())
+		return
+	}
+	echoLine(c, line)
+}
+
+func TestServeWithProcesses(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := Server{Handler: Base{}, Processes: 2}
+	if err := srv.Serve(context.Background(), l); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "ListenAndServe") {
+		t.Errorf("%v; want an error that wraps ErrBadConfig and says what to call", err)
+	}
+	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the listener was left open: %v", err)
+	}
+}
+
+func TestShares(t *testing.T) {
+	srv := Server{Processes: 4, Limits: Limits{MaxConns: 10}}
+	if got := srv.share().MaxConns; got != 3 {
+		t.Errorf("the first of 4 processes gets %d of 10 connections, want 3", got)
+	}
+	if got := srv.maxConns(3); got != 10 {
+		t.Errorf("all together have %d, want 10", got)
+	}
+	srv.Limits.MaxConns = 0
+	if got := srv.maxConns(100); got != 400 {
+		t.Errorf("4 processes with 100 connections each have %d", got)
+	}
+	if got := srv.loops(); got != 1 {
+		t.Errorf("%d loops in each process, want 1", got)
+	}
+}
