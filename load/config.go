@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // The bounds of a Config.
@@ -118,7 +119,7 @@ type Config struct {
 // looks at the fields only, not at the machine or the network.
 func (c Config) Validate() error {
 	c = c.filled()
-	for _, err := range []error{c.checkTarget(), c.checkMessage(), c.checkBounds(), c.checkTimes()} {
+	for _, err := range []error{c.checkTarget(), c.checkMessage(), c.checkBounds(), c.checkTimes(), c.checkMachine()} {
 		if err != nil {
 			return err
 		}
@@ -226,6 +227,17 @@ func (c Config) checkBounds() error {
 	}
 	if n := c.Pipeline * c.Connections; n > maxFlying {
 		return fmt.Errorf("load: %d connections with a pipeline of %d; expected at most %d messages in flight", c.Connections, c.Pipeline, maxFlying)
+	}
+	return nil
+}
+
+// checkMachine says what this machine does not allow.
+func (c Config) checkMachine() error {
+	if _, err := models.Find(c.Model); err != nil {
+		return fmt.Errorf("load: %w", err)
+	}
+	if err := sock.CheckDescriptors(c.Connections); err != nil {
+		return fmt.Errorf("load: %w", err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package load
 
 import (
+	"github.com/myriad-go/myriad/internal/sock"
 	"net/netip"
 	"strings"
 	"testing"
@@ -72,7 +73,7 @@ func TestRunChecksFirst(t *testing.T) {
 		"port":          {Config{Target: "127.0.0.1:nosuchport"}, "port of target"},
 		"family":        {Config{Target: ":9000", Sources: addrs("::1")}, "both to be IPv4"},
 	} {
-		if name == "descriptors" && checkDescriptors(maxConnections) == nil {
+		if name == "descriptors" && sock.CheckDescriptors(maxConnections) == nil {
 			continue // any number is allowed here
 		}
 		r, err := Run(t.Context(), test.cfg)

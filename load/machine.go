@@ -5,27 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-
-	"github.com/myriad-go/myriad/internal/sock"
 )
-
-// spare is how many descriptors a run needs beside its connections.
-const spare = 64
-
-// checkDescriptors says whether this process may open that many connections.
-func checkDescriptors(connections int) error {
-	soft, hard, ok := sock.DescriptorLimit()
-	need := uint64(connections) + spare
-	if !ok || need <= soft {
-		return nil
-	}
-	how := "more than the hard limit takes root, LimitNOFILE= of systemd, or /etc/security/limits.conf"
-	if need <= hard {
-		how = "the hard limit allows it"
-	}
-	return fmt.Errorf("load: %d connections need %d descriptors, but RLIMIT_NOFILE is %d (hard limit %d); raise it with \"ulimit -n %d\": %s",
-		connections, need, soft, hard, need, how)
-}
 
 // resolve looks a host:port up and takes the first address, IPv4 before IPv6.
 func resolve(ctx context.Context, target string) (netip.AddrPort, error) {

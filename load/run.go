@@ -34,8 +34,9 @@ var errStalled = errors.New("load: nothing has moved")
 //
 // The Result is nil if the configuration is wrong, if the target can't be
 // resolved, if the process may not open that many descriptors, if the I/O model
-// can't run here, or if an HTTP server's answer can't be learned. After that there is always a Result; it holds what went
-// wrong with connections and answers, and Result.Err sums that up.
+// can't run here, or if an HTTP server's answer can't be learned. After that
+// there is always a Result; it holds what went wrong with connections and
+// answers, and Result.Err sums that up.
 //
 // When ctx ends, the run ends early: it sends no more, waits at most a second
 // for the last answers, closes, and returns the Result so far with ctx's cause.
@@ -47,9 +48,6 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	model, err := models.Find(cfg.Model)
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
-	}
-	if err := checkDescriptors(cfg.Connections); err != nil {
-		return nil, err
 	}
 	target, err := resolve(ctx, cfg.Target)
 	if err != nil {
@@ -229,6 +227,7 @@ func (r *run) result(end sum) *Result {
 		Connected:     int(end.opened),
 		ConnectTime:   r.connected,
 		Pipeline:      r.cfg.Pipeline,
+		Messages:      r.cfg.Messages,
 		MessageSize:   size,
 		Window:        r.window,
 		Sent:          end.window.sent,

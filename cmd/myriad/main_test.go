@@ -145,14 +145,16 @@ func TestWrongUse(t *testing.T) {
 		{[]string{"frobnicate"}, 2, []string{`"frobnicate"`, "serve", "load", "bench"}},
 		{[]string{"serve", "--model", "threads"}, 2, []string{`"threads"`, "goroutine"}},
 		{[]string{"serve", "--app", "ftp"}, 2, []string{`"ftp"`, "echo, lines, sha256, sink"}},
-		{[]string{"serve", "--max-conns", "-1"}, 2, []string{"MaxConns is -1", "expected 0"}},
+		{[]string{"serve", "--max-conns", "-1"}, 2, []string{"--max-conns is -1", "expected 0"}},
 		{[]string{"serve", "--max-conns", "many"}, 2, []string{`"many"`, "int"}},
-		{[]string{"serve", "--loops", "-2"}, 2, []string{"Loops is -2"}},
+		{[]string{"serve", "--loops", "-2"}, 2, []string{"--loops is -2"}},
 		{[]string{"serve", "--nonsense"}, 2, []string{"--nonsense"}},
 		{[]string{"serve", "extra"}, 2, []string{"extra"}},
 		{[]string{"serve", "--addr", "127.0.0.1:http-but-not"}, 1, []string{"unknown port"}},
 		{[]string{"load"}, 2, []string{"HOST:PORT"}},
 		{[]string{"load", "-c", "-5", "127.0.0.1:1"}, 2, []string{"-5"}},
+		{[]string{"load", "--model", "threads", "127.0.0.1:1"}, 2, []string{`"threads"`, "goroutine"}},
+		{[]string{"load", "-c", "60000000", "127.0.0.1:1"}, 2, []string{"RLIMIT_NOFILE", "ulimit -n"}},
 		{[]string{"load", "-c", "1", "--duration", "soon", "127.0.0.1:1"}, 2, []string{`"soon"`, "1.5s"}},
 		{[]string{"load", "-c", "2", "--duration", "100ms", "127.0.0.1:1"}, 1, []string{"connection refused"}},
 		{[]string{"bench", "slow"}, 2, []string{`"slow"`, "quick"}},
@@ -209,9 +211,12 @@ func TestBench(t *testing.T) {
 }
 
 func TestHelp(t *testing.T) {
-	for _, args := range [][]string{{"--help"}, {"serve", "--help"}, {"load", "--help"}, {"bench", "--help"}, {"bench", "quick", "--help"}, {"--version"}} {
-		if got := invoke(t, args...); got.code != 0 || got.stdout == "" {
-			t.Errorf("myriad %s: exit code %d, stdout %q", strings.Join(args, " "), got.code, got.stdout)
+	for _, c := range []struct{ args, says string }{
+		{"--help", "serve"}, {"serve --help", "--model"}, {"load --help", "--pipeline"}, {"bench --help", "quick"},
+		{"bench quick --help", "--subject"}, {"plain --help", "--app"}, {"--version", "go1."},
+	} {
+		if got := invoke(t, strings.Fields(c.args)...); got.code != 0 || !strings.Contains(got.stdout, c.says) {
+			t.Errorf("myriad %s: exit code %d, does not say %q:\n%s", c.args, got.code, c.says, got.stdout)
 		}
 	}
 }

@@ -32,12 +32,18 @@ func newServe() *cobra.Command {
 	flags.StringVar(&srv.Model, "model", "", "I/O model: "+strings.Join(myriad.Models(), " or ")+" (default: the last of these)")
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors)")
 	app.add(cmd)
+	flags.IntVar(&srv.Workers, "workers", 0, "run the application on so many workers, off the event loops (default: on the loops)")
 	flags.IntVar(&srv.Processes, "processes", 0, "worker processes, each with --loops event loops, 1 by default (default: none, this process serves)")
 	flags.IntVar(&srv.Limits.MaxConns, "max-conns", 0, "most connections at a time (default: what the limit of descriptors allows)")
 	flags.IntVar(&srv.Limits.MaxMessage, "max-message", 0, "most bytes of a message (default 65536)")
 	flags.DurationVar(&srv.Limits.ShutdownTimeout, "drain", 0, "most time to drain (default 30s)")
 	return cmd
 }
+
+// asFlags names flags instead of the fields that they set.
+var asFlags = strings.NewReplacer("Server.Addr", "--addr", "Server.Model", "--model", "Server.Loops", "--loops",
+	"Server.Workers", "--workers", "Server.Processes", "--processes", "Limits.MaxConns", "--max-conns",
+	"Limits.MaxMessage", "--max-message", "Limits.ShutdownTimeout", "--drain")
 
 // serve runs the server until a signal has ended it.
 func serve(cmd *cobra.Command, srv *myriad.Server, app appFlags) error {
@@ -67,7 +73,7 @@ func serve(cmd *cobra.Command, srv *myriad.Server, app appFlags) error {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w; another program listens on %s: end it, or choose another address with --addr", err, srv.Addr)
 	case errors.Is(err, myriad.ErrBadConfig):
-		return usageError{err}
+		return usagef("%s", asFlags.Replace(err.Error()))
 	}
 	return err
 }
