@@ -121,10 +121,10 @@ func (l *Loop) obey() {
 				break
 			}
 		}
-		l.slab.each(0, len(l.slab.chunks), l.drain)
+		l.Each(l.drain)
 	}
 	if told == killing {
-		l.slab.each(0, len(l.slab.chunks), l.kill)
+		l.Each(l.kill)
 	}
 	l.stage = told
 }
@@ -160,6 +160,32 @@ func (l *Loop) kill(c *engine.Conn) {
 	}
 	c.Kill(engine.ErrServerClosed)
 	l.driver.Settle(c)
+}
+
+// Each calls f for every connection and every dial.
+func (l *Loop) Each(f func(*engine.Conn)) { l.slab.each(0, len(l.slab.chunks), f) }
+
+// Abort ends a connection or a dial of which nothing is under way any more,
+// because its driver has failed.
+func (l *Loop) Abort(c *engine.Conn, why error) {
+	switch {
+	case c.Armed()&Connecting != 0:
+		l.dialFailed(c, why)
+	case c.Armed()&Busy != 0:
+		l.Later(c, func() { c.Failed(why) })
+	case !c.IsOpen():
+		l.driver.Drop(c)
+	default:
+		c.Failed(why)
+		l.driver.Settle(c)
+	}
+}
+
+// Relisten watches the listener anew.
+func (l *Loop) Relisten() {
+	if l.acceptor.FD >= 0 && !l.paused {
+		l.driver.Listen(l.acceptor.FD)
+	}
 }
 
 // welcome makes a connection of an accepted descriptor, or closes it.

@@ -105,6 +105,8 @@ type ring struct {
 	sqes                           []sqe
 	cqes                           []cqe
 	tail, submitted                uint32 // submissions filled, and given to the kernel
+	broken                         syscall.Errno
+	scratch                        sqe // what next gives when the ring is broken
 
 	arg  waitArg
 	time unix.Timespec
@@ -198,8 +200,8 @@ func (r *ring) close() {
 func (r *ring) next() *sqe {
 	for r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask {
 		// Full. Submitting takes all of it, so that this ends.
-		if errno := r.enter(0, 0); errno != 0 && errno != unix.EINTR && errno != unix.EAGAIN && errno != unix.EBUSY {
-			panic(fmt.Sprintf("io_uring_enter: %v", errno))
+		if r.enter(0, 0); r.broken != 0 {
+			return &r.scratch
 		}
 	}
 	s := &r.sqes[r.tail&r.sqMask]
@@ -210,18 +212,27 @@ func (r *ring) next() *sqe {
 
 // enter submits what has been filled and, with enterGetEvents, runs what has
 // completed. It does not block.
-func (r *ring) enter(flags uintptr, least uintptr) syscall.Errno {
+func (r *ring) enter(flags uintptr, least uintptr) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	n, _, errno := syscall.RawSyscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), least, r.flags|flags, 0, 0)
-	if errno == 0 {
+	r.entered(n, errno)
+}
+
+// entered takes what an enter has answered. Errors that no later call could mend
+// mean that the ring is of no more use.
+func (r *ring) entered(n uintptr, errno syscall.Errno) {
+	switch errno {
+	case 0:
 		r.submitted += uint32(n)
+	case unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ETIME, unix.ENOMEM:
+	default:
+		r.broken = errno
 	}
-	return errno
 }
 
 // wait is enter that blocks until there is a completion or the time is over; a
 // negative one never is. It tells the scheduler.
-func (r *ring) wait(most time.Duration) syscall.Errno {
+func (r *ring) wait(most time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}
 	if most >= 0 {
@@ -230,10 +241,7 @@ func (r *ring) wait(most time.Duration) syscall.Errno {
 	}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), 1,
 		r.flags|enterGetEvents|enterExtArg, uintptr(unsafe.Pointer(&r.arg)), unsafe.Sizeof(r.arg))
-	if errno == 0 {
-		r.submitted += uint32(n)
-	}
-	return errno
+	r.entered(n, errno)
 }
 
 // completions is how many there are to take.

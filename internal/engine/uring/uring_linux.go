@@ -126,34 +126,45 @@ func (d *driver) Listen(fd int32) { d.poll(fd, ofListener, unix.POLLIN, 0) }
 // Deafen returns when the ring has let go of the listener.
 func (d *driver) Deafen(fd int32) {
 	d.cancelAll(fd)
-	d.check(d.ring.enter(enterGetEvents, 0))
+	d.ring.enter(enterGetEvents, 0)
 }
 
 func (d *driver) Poll() bool {
 	if d.ring.completions() == 0 || d.ring.tail != d.ring.submitted {
-		d.check(d.ring.enter(enterGetEvents, 0))
+		d.ring.enter(enterGetEvents, 0)
 	}
 	return d.handle()
 }
 
 func (d *driver) Wait(most time.Duration) {
-	d.check(d.ring.wait(most))
+	d.ring.wait(most)
 	d.handle()
 }
 
-// check stops at errors that no later call could mend: they mean that the ring
-// is gone, and a loop without one can do nothing.
-func (d *driver) check(errno syscall.Errno) {
-	switch errno {
-	case 0, unix.EINTR, unix.EAGAIN, unix.EBUSY, unix.ETIME:
-		return
+// revive makes a new ring when the old one is of no more use. Nothing that was
+// under way in that will be reported any more: its connections are closed. The
+// listener waits for the new one.
+func (d *driver) revive() {
+	errno := d.ring.broken
+	d.loop.Log().LogAttrs(context.Background(), slog.LevelError,
+		"io_uring has failed; its connections are closed, and it is set up anew", slog.String("error", errno.Error()))
+	d.Close()
+	if err := d.Open(); err != nil {
+		panic("myriad: io_uring has failed and can't be set up anew: " + err.Error())
 	}
-	d.loop.Log().LogAttrs(context.Background(), slog.LevelError, "io_uring has failed", slog.String("error", errno.Error()))
-	panic("myriad: io_uring_enter: " + errno.Error())
+	d.loop.Each(func(c *engine.Conn) {
+		d.clear(c, underWay|canceling)
+		d.loop.Abort(c, errno)
+	})
+	d.loop.Relisten()
 }
 
 // handle handles the completions that are there, up to a batch.
 func (d *driver) handle() bool {
+	if d.ring.broken != 0 {
+		d.revive()
+		return true
+	}
 	n := min(d.ring.completions(), turnBatch)
 	for range n {
 		e := d.ring.take()

@@ -1,0 +1,155 @@
+package uring
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/enginetest"
+	"github.com/myriad-go/myriad/internal/engine/loop"
+)
+
+const patience = 20 * time.Second
+
+// handler echoes, and can be told to do something on its loop.
+type handler struct {
+	received func(in []byte)
+	closed   chan error
+	driver   *driver // the only loop's
+}
+
+func (h *handler) Opened(*engine.Conn) {}
+
+func (h *handler) Received(c *engine.Conn, in []byte) int {
+	if h.received != nil {
+		h.received(in)
+	}
+	c.Write(in)
+	return len(in)
+}
+
+func (h *handler) Ended(_ *engine.Conn, rest []byte) int { return len(rest) }
+
+func (h *handler) Closed(_ *engine.Conn, why error) { h.closed <- why }
+
+// start starts one loop.
+func start(t *testing.T, h *handler) engine.Engine {
+	t.Helper()
+	if err := Model.Available(); err != nil {
+		t.Skip(err)
+	}
+	h.closed = make(chan error, 1000)
+	e, err := loop.Start(engine.Config{
+		Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: enginetest.Limits(), Loops: 1, Log: slog.New(slog.DiscardHandler),
+	}, func(l *loop.Loop) loop.Driver {
+		h.driver = &driver{loop: l}
+		return h.driver
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { kill(e) })
+	return e
+}
+
+// kill stops an engine at once.
+func kill(e engine.Engine) {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	e.Stop(ctx)
+	e.Wait()
+}
+
+func dial(t *testing.T, e engine.Engine) net.Conn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", e.Addr().String(), patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.SetDeadline(time.Now().Add(patience))
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func exchange(t *testing.T, c net.Conn, p []byte) {
+	t.Helper()
+	go c.Write(p)
+	got := make([]byte, len(p))
+	if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, p) {
+		t.Errorf("%d bytes did not come back as they were: %v", len(p), err)
+	}
+}
+
+// A loop whose ring fails closes its connections, says why, and serves on with
+// a new one.
+func TestRingFails(t *testing.T) {
+	h := &handler{}
+	h.received = func(in []byte) {
+		if string(in) == "break" {
+			h.driver.ring.broken = unix.EBADFD
+		}
+	}
+	e := start(t, h)
+	idle, talking := dial(t, e), dial(t, e)
+	exchange(t, idle, []byte("hello"))
+	exchange(t, talking, []byte("hello"))
+	talking.Write([]byte("break"))
+	for range 2 {
+		select {
+		case why := <-h.closed:
+			if !errors.Is(why, unix.EBADFD) {
+				t.Errorf("closed with %v, want EBADFD", why)
+			}
+		case <-time.After(patience):
+			t.Fatal("a connection is not closed")
+		}
+	}
+	exchange(t, dial(t, e), []byte("hello again"))
+}
+
+// When many connections send more than the first buffers hold, more are given,
+// up to all, and no byte is lost.
+func TestBuffersRunOut(t *testing.T) {
+	h := &handler{}
+	e := start(t, h)
+	message := bytes.Repeat([]byte("0123456789abcdef"), 64<<10/16)
+	var all sync.WaitGroup
+	for range 100 {
+		c := dial(t, e)
+		all.Go(func() {
+			for range 20 {
+				exchange(t, c, message)
+			}
+		})
+	}
+	all.Wait()
+	kill(e)
+	if h.driver.buffers.given < fewBuffers || h.driver.buffers.given > mostBuffers {
+		t.Errorf("%d buffers were given, want %d to %d", h.driver.buffers.given, fewBuffers, mostBuffers)
+	}
+	t.Logf("%d buffers were given, incremental: %v", h.driver.buffers.given, h.driver.buffers.inc)
+}
+
+// More submissions than the queue holds are submitted early; all are done.
+func TestSubmissionsOverflow(t *testing.T) {
+	h := &handler{}
+	h.received = func(in []byte) {
+		if string(in) == "many" {
+			for range 3 * sqEntries {
+				h.driver.cancel(12345) // of nothing: answered at once
+			}
+		}
+	}
+	c := dial(t, start(t, h))
+	exchange(t, c, []byte("many"))
+	exchange(t, c, []byte("hello"))
+}
