@@ -183,6 +183,9 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 		s.endWorkers()
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
+	if _, passed := models.Best(); s.Model == "" && passed != nil {
+		cfg.Log.Info("I/O model chosen", "model", model.Name, "because", passed.Error())
+	}
 	s.engine, s.model, s.limits = e, model.Name, limits
 	return e, nil
 }

@@ -145,7 +145,8 @@ func (c Config) filled() Config {
 		setDefault(&c.Duration, 10*time.Second)
 	}
 	if c.Model == "" {
-		c.Model = models.Best().Name
+		best, _ := models.Best()
+		c.Model = best.Name
 	}
 	return c
 }

@@ -16,21 +16,24 @@ func All() []engine.Model {
 	return []engine.Model{goroutine.Model, epoll.Model, uring.Model}
 }
 
-// Best is the preferred model that can run on this machine.
-func Best() engine.Model {
+// Best is the preferred model that can run on this machine, and why the one that
+// is preferred most can't, if so.
+func Best() (m engine.Model, passed error) {
 	all := All()
+	passed = all[len(all)-1].Available()
 	for i := len(all) - 1; i > 0; i-- {
 		if all[i].Available() == nil {
-			return all[i]
+			return all[i], passed
 		}
 	}
-	return all[0]
+	return all[0], passed
 }
 
 // Find looks a model up by its name; "" is the best one.
 func Find(name string) (engine.Model, error) {
 	if name == "" {
-		return Best(), nil
+		best, _ := Best()
+		return best, nil
 	}
 	var names []string
 	for _, m := range All() {
