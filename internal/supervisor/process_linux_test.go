@@ -65,7 +65,8 @@ func (w *Worker) serve() error {
 		return errors.New("the listener was given twice")
 	}
 	log := slog.New(slog.DiscardHandler)
-	e, err := models.Best().Start(engine.Config{Listener: l, Handler: silent{}, Loops: 1, Log: log, Limits: engine.Limits{
+	model, _ := models.Best()
+	e, err := model.Start(engine.Config{Listener: l, Handler: silent{}, Loops: 1, Log: log, Limits: engine.Limits{
 		MaxConns: 100, MaxMessage: 100, MaxUnsent: 100, MaxMail: 100, MaxMailBytes: 100, CloseTimeout: time.Second, Linger: time.Second,
 	}})
 	if err != nil {
