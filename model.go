@@ -8,6 +8,11 @@ import (
 
 // The I/O models, for Server.Model.
 const (
+	// Auto is the best model that can run on this machine. Where that has
+	// event loops, handlers start on them; a loop whose handlers hold it for
+	// long has them called by workers, at most 4,096 of them, and calls them
+	// itself again when they are quick. Stats says what was chosen.
+	Auto = "auto"
 	// Goroutine is a goroutine for each connection, on package net. It runs
 	// everywhere, and its handlers may block.
 	Goroutine = "goroutine"
@@ -38,4 +43,6 @@ func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 const (
 	maxLoops   = 1024
 	maxWorkers = 1 << 16
+	// autoWorkers is how many Auto may use.
+	autoWorkers = 4096
 )

@@ -24,8 +24,7 @@ type Server struct {
 	Network string
 	// Handler is what happens on each connection. It is required.
 	Handler Handler
-	// Model is the I/O model: Goroutine or Epoll. The default is the best
-	// that can run on this machine.
+	// Model is the I/O model: Goroutine, Epoll, Uring or Auto, the default.
 	Model string
 	// Loops is the number of event loops, for the models that have them, at
 	// most 1,024. The default is half of GOMAXPROCS, at least 1.
@@ -174,21 +173,37 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	start := model.Start
 	if s.preforks() {
 		start = s.startProcesses
-	} else if s.Workers > 0 {
-		s.workers = workers.New(s.Workers)
-		cfg.Pool = s.workers
+	} else {
+		s.addWorkers(&cfg)
 	}
 	e, err := start(cfg)
 	if err != nil {
 		s.endWorkers()
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
-	if _, passed := models.Best(); s.Model == "" && passed != nil {
+	if _, passed := models.Best(); s.auto() && passed != nil {
 		cfg.Log.Info("I/O model chosen", "model", model.Name, "because", passed.Error())
 	}
 	s.engine, s.model, s.limits = e, model.Name, limits
 	return e, nil
 }
+
+// addWorkers makes the pool, if there is to be one.
+func (s *Server) addWorkers(cfg *engine.Config) {
+	cfg.Auto = s.auto() && s.Workers == 0
+	switch {
+	case s.Workers > 0:
+		s.workers = workers.New(s.Workers)
+	case cfg.Auto:
+		s.workers = workers.New(autoWorkers)
+	default:
+		return
+	}
+	cfg.Pool = s.workers
+}
+
+// auto says whether the model is for the server to choose.
+func (s *Server) auto() bool { return s.Model == "" || s.Model == Auto }
 
 // endWorkers ends the pool, when the engine that fed it has ended.
 func (s *Server) endWorkers() {
@@ -211,7 +226,11 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if err = s.checkProcesses(); err != nil {
 		return m, l, err
 	}
-	if m, err = models.Find(s.Model); err != nil {
+	name := s.Model
+	if s.auto() {
+		name = ""
+	}
+	if m, err = models.Find(name); err != nil {
 		return m, l, badConfig("Server.Model: %w", err)
 	}
 	l, err = s.share().resolve()

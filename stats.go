@@ -30,6 +30,10 @@ type Stats struct {
 	BytesIn, BytesOut int64
 	// Panics counts panics in the handler.
 	Panics int64
+	// OnWorkers is the number of loops whose handlers are called by workers
+	// now, and Moved counts how often Auto has moved the handlers of a loop
+	// there, because they held it.
+	OnWorkers, Moved int64
 }
 
 // Stats gives the counters. It is safe for concurrent use.
@@ -46,6 +50,6 @@ func (s *Server) Stats() Stats {
 		Processes: processes, Restarts: restarts,
 		Open: n.Open, Accepted: n.Accepted, Refused: n.Refused, AcceptErrors: n.AcceptErrors,
 		Reads: n.Reads, Writes: n.Writes, BytesIn: n.BytesIn, BytesOut: n.BytesOut,
-		Panics: n.Panics,
+		Panics: n.Panics, OnWorkers: n.Away, Moved: n.Moved,
 	}
 }

@@ -437,10 +437,14 @@ func (c *Conn) Parted() bool { return c.is(parting) }
 // Run is a worker's part: the handler's calls that are due. The worker owns the
 // connection until Returned has been called.
 func (c *Conn) Run() {
+	start := c.host.Now()
 	if c.is(parting) {
 		c.callClosed(c.end.why)
 	} else {
 		c.Deliver()
+	}
+	if t := c.host.Times; t != nil {
+		t.add(c.host.Now() - start)
 	}
 	c.host.Returned(c)
 }

@@ -15,13 +15,16 @@ type Counters struct {
 	BytesIn      atomic.Int64
 	BytesOut     atomic.Int64
 	Panics       atomic.Int64 // panics in handlers
-	_            [48]byte     // keeps the next loop's counters off this line
+	Away         atomic.Int64 // 1 while workers call the handlers of this loop
+	Moved        atomic.Int64 // how often auto has moved handlers onto workers
+	_            [32]byte     // keeps the next loop's counters off this line
 }
 
 // Counts is a copy of Counters at one moment.
 type Counts struct {
 	Open, Accepted, Dialled, Refused, AcceptErrors int64
 	Reads, Writes, BytesIn, BytesOut, Panics       int64
+	Away, Moved                                    int64
 }
 
 // AddTo adds the counters to sum.
@@ -36,4 +39,6 @@ func (c *Counters) AddTo(sum *Counts) {
 	sum.BytesIn += c.BytesIn.Load()
 	sum.BytesOut += c.BytesOut.Load()
 	sum.Panics += c.Panics.Load()
+	sum.Away += c.Away.Load()
+	sum.Moved += c.Moved.Load()
 }

@@ -130,6 +130,9 @@ type Config struct {
 	// Pool, if set, runs the handlers of the models that have loops. It
 	// must outlive the engine.
 	Pool Pool
+	// Auto starts handlers on the loops and moves those that hold a loop to
+	// the Pool, and back. Without it the Pool runs all.
+	Auto bool
 	// Reset closes dialled connections with a reset, so that they leave no
 	// TIME_WAIT behind.
 	Reset bool

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"runtime/debug"
+	"sync/atomic"
 	"time"
 )
 
@@ -32,6 +33,8 @@ type Host struct {
 	// are left to Deliver, which asks the driver to hand the connection
 	// over. The owner may change it between two events.
 	Away bool
+	// Times, if set, counts how long workers take.
+	Times *RunTimes
 	// Returned is called by a worker that has run a connection, to give it
 	// back to its owner.
 	Returned func(*Conn)
@@ -42,6 +45,19 @@ type Pool interface {
 	// TrySubmit has r run by a worker, or says at once that there is no
 	// room. What has been taken is run.
 	TrySubmit(r Runner) bool
+}
+
+// RunTimes counts the calls of handlers by workers, and their time.
+type RunTimes struct{ runs, took atomic.Int64 }
+
+// Take gives what was counted, and starts anew.
+func (t *RunTimes) Take() (runs int64, took time.Duration) {
+	return t.runs.Swap(0), time.Duration(t.took.Swap(0))
+}
+
+func (t *RunTimes) add(took time.Duration) {
+	t.runs.Add(1)
+	t.took.Add(int64(took))
 }
 
 // Runner is a piece of work.

@@ -60,4 +60,6 @@ func store(c *engine.Counters, n engine.Counts) {
 	c.BytesIn.Store(n.BytesIn)
 	c.BytesOut.Store(n.BytesOut)
 	c.Panics.Store(n.Panics)
+	c.Away.Store(n.Away)
+	c.Moved.Store(n.Moved)
 }

@@ -47,6 +47,8 @@ type driver struct {
 	poll  *sock.Poll
 	bell  sock.Bell
 	input []byte // what Recv fills; valid for one event
+	// waited is how many events Wait has brought for the next Poll.
+	waited int
 }
 
 func (d *driver) Open() (err error) {
@@ -76,9 +78,16 @@ func (d *driver) Listen(fd int32) { d.poll.Add(fd, acceptToken, sock.In) }
 
 func (d *driver) Deafen(fd int32) { d.poll.Remove(fd) }
 
-func (d *driver) Poll() bool { return d.handle(d.poll.Look()) }
+func (d *driver) Poll() bool {
+	n := d.waited
+	d.waited = 0
+	if n == 0 {
+		n = d.poll.Look()
+	}
+	return d.handle(n)
+}
 
-func (d *driver) Wait(most time.Duration) { d.handle(d.poll.Wait(most)) }
+func (d *driver) Wait(most time.Duration) { d.waited = d.poll.Wait(most) }
 
 // handle handles n events.
 func (d *driver) handle(n int) bool {

@@ -26,7 +26,7 @@ type Driver interface {
 	// whether there were any. It does not block.
 	Poll() bool
 	// Wait waits until there are events, the bell is rung, or the time is
-	// over (a negative one never is), and may handle them.
+	// over (a negative one never is). The next Poll handles them.
 	Wait(most time.Duration)
 	// Ring ends a Wait. It is safe for concurrent use.
 	Ring()

@@ -53,6 +53,8 @@ type Loop struct {
 	sweepChunk int
 	dials      []engine.Dial // dials that have been taken and not started
 
+	auto    auto
+	busy    int                       // connections with workers, or waiting for one
 	waiting []*engine.Conn            // for room in the pool
 	later   map[*engine.Conn][]func() // what is to be done when a worker gives it back
 	hands   []*engine.Conn            // what is being taken back
@@ -78,8 +80,11 @@ func newLoop(g *group, index int) *Loop {
 		Buffers: &l.buffers, Poster: l, Counters: &l.counters,
 		Now: engine.Since, Index: index, Returned: l.giveBack,
 	}
-	if g.cfg.Pool != nil {
+	if g.cfg.Auto {
+		l.host.Times = &l.auto.times
+	} else if g.cfg.Pool != nil {
 		l.host.Away, l.host.Buffers = true, &l.shared
+		l.counters.Away.Store(1)
 	}
 	l.slab.host = &l.host
 	return l
@@ -131,8 +136,9 @@ func (l *Loop) finished() bool {
 // turn handles the events that are there, waits if there are none, and does
 // everything else once. A busy loop never waits.
 func (l *Loop) turn() {
-	if !l.driver.Poll() && len(l.dials) == 0 {
+	if !l.poll() && len(l.dials) == 0 {
 		l.wait()
+		l.poll()
 	}
 	if l.back.Load() {
 		l.takeBack()
@@ -152,7 +158,23 @@ func (l *Loop) turn() {
 	if len(l.waiting) > 0 {
 		l.handOverWaiting()
 	}
+	if l.group.cfg.Auto {
+		if l.host.Away {
+			l.comeBack(engine.Since())
+		} else {
+			l.ownBuffers()
+		}
+	}
 	l.slab.recycle()
+}
+
+// poll handles the events that are there, and sees how long that takes where
+// it matters.
+func (l *Loop) poll() bool {
+	if l.group.cfg.Auto && !l.host.Away {
+		return l.pollTimed()
+	}
+	return l.driver.Poll()
 }
 
 // wait waits for events, unless there is something else to do.

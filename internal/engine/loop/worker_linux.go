@@ -25,6 +25,7 @@ func (l *Loop) Deliver(c *engine.Conn) (here bool) {
 // handOver gives a connection to the pool, or lets it wait for room there.
 func (l *Loop) handOver(c *engine.Conn) {
 	c.SetArmed(c.Armed() | Busy)
+	l.busy++
 	if len(l.waiting) > 0 || !l.group.cfg.Pool.TrySubmit(c) {
 		l.waiting = append(l.waiting, c)
 	}
@@ -64,6 +65,7 @@ func (l *Loop) takeBack() {
 	l.mu.Unlock()
 	for _, c := range l.hands {
 		c.SetArmed(c.Armed() &^ Busy)
+		l.busy--
 		if c.Parted() {
 			delete(l.later, c) // it is closed: all that came late is void
 			c.Finish()

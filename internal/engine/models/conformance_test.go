@@ -37,6 +37,23 @@ func TestConformanceWithWorkers(t *testing.T) {
 	}
 }
 
+// So does a model that moves handlers between loops and workers by itself.
+func TestConformanceOfAuto(t *testing.T) {
+	for _, m := range models.All()[1:] {
+		t.Run(m.Name, func(t *testing.T) {
+			if err := m.Available(); err != nil {
+				t.Skip(err)
+			}
+			start := withWorkers(m, 64).Start
+			m.Start = func(cfg engine.Config) (engine.Engine, error) {
+				cfg.Auto = true
+				return start(cfg)
+			}
+			enginetest.Run(t, m)
+		})
+	}
+}
+
 // withWorkers is a model that starts n workers with each engine.
 func withWorkers(m engine.Model, n int) engine.Model {
 	start := m.Start

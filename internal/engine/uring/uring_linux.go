@@ -138,7 +138,6 @@ func (d *driver) Poll() bool {
 
 func (d *driver) Wait(most time.Duration) {
 	d.ring.wait(most)
-	d.handle()
 }
 
 // revive makes a new ring when the old one is of no more use. Nothing that was

@@ -1,0 +1,89 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// When handlers move. A turn is slow when it has taken long and the reads in it
+// have taken long each: a turn of many quick calls is none. Some slow turns in a
+// row move the handlers of a loop onto workers, so that one that was slow only
+// because the machine was busy does not. There their own time is counted, and
+// when it is short again they come back. Each time they move again they stay
+// away for twice as long.
+const (
+	slowTurn  = 2 * time.Millisecond
+	slowRead  = 100 * time.Microsecond
+	slowTurns = 3
+	quickRun  = 20 * time.Microsecond
+	firstStay = time.Second
+	longStay  = time.Minute
+)
+
+// auto decides, for one loop, where its handlers run. It is the loop's, but for
+// the times, which workers add to.
+type auto struct {
+	slow  int           // slow turns in a row
+	look  time.Duration // when to see whether handlers can come back
+	stay  time.Duration // how long they stay away at least
+	times engine.RunTimes
+}
+
+// pollTimed polls, and moves handlers that hold the loop onto workers.
+func (l *Loop) pollTimed() bool {
+	start, before := engine.Since(), l.counters.Reads.Load()
+	some := l.driver.Poll()
+	reads := l.counters.Reads.Load() - before
+	if reads == 0 {
+		return some // no handler was called for input
+	}
+	took := engine.Since() - start
+	each := took / time.Duration(reads)
+	if took < slowTurn || each < slowRead {
+		l.auto.slow = 0
+		return some
+	}
+	if l.auto.slow++; l.auto.slow >= slowTurns {
+		l.moveAway(each)
+	}
+	return some
+}
+
+// moveAway has workers call the handlers from now on.
+func (l *Loop) moveAway(each time.Duration) {
+	l.auto.slow = 0
+	l.auto.stay = min(max(2*l.auto.stay, firstStay), longStay)
+	l.auto.look = engine.Since() + l.auto.stay
+	l.auto.times.Take()
+	l.host.Away, l.host.Buffers = true, &l.shared
+	l.counters.Away.Store(1)
+	l.counters.Moved.Add(1)
+	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers hold their loop: workers call them from now on",
+		slog.Int("loop", l.host.Index), slog.Duration("each", each))
+}
+
+// comeBack has the loop call the handlers again, if their calls have been short.
+func (l *Loop) comeBack(now time.Duration) {
+	if now < l.auto.look {
+		return
+	}
+	l.auto.look = now + l.auto.stay
+	runs, took := l.auto.times.Take()
+	if runs == 0 || took/time.Duration(runs) > quickRun {
+		return
+	}
+	l.host.Away = false
+	l.counters.Away.Store(0)
+	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers are quick: their loop calls them again",
+		slog.Int("loop", l.host.Index))
+}
+
+// ownBuffers uses the loop's own buffers again when no worker can be using them.
+func (l *Loop) ownBuffers() {
+	if l.busy == 0 && l.host.Buffers != engine.Buffers(&l.buffers) {
+		l.host.Buffers = &l.buffers
+	}
+}
