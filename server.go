@@ -27,7 +27,9 @@ type Server struct {
 	// Model is the I/O model: Goroutine, Epoll, Uring or Auto, the default.
 	Model string
 	// Loops is the number of event loops, for the models that have them, at
-	// most 1,024. The default is half of GOMAXPROCS, at least 1.
+	// most 1,024. The default is half of GOMAXPROCS, at least 1. A program
+	// with as many loops as GOMAXPROCS does well to raise that by one: then
+	// Go's scheduler leaves a loop that waits for a moment alone.
 	Loops int
 	// Workers is how many goroutines run the handler, off the event loops,
 	// for the models that have them, at most 65,536. Calls for one
