@@ -2,8 +2,8 @@
 // handler, under any I/O model.
 //
 // A [Handler] is written once. The [Server] calls it from a goroutine for each
-// connection or from event loops over epoll, as Server.Model says, and the
-// handler sees the same bytes, order, errors and events under each:
+// connection, or from event loops over epoll or io_uring, as Server.Model says,
+// and the handler sees the same bytes, order, errors and events under each:
 //
 //	echo := myriad.MessageFunc(func(c *myriad.Conn, line []byte) {
 //		c.Write(line)
