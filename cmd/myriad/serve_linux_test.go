@@ -107,3 +107,23 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 		eventually(t, model+": descriptors are back where they began", func() bool { return descriptors() <= before+own })
 	}
 }
+
+// After a kill the address is free at once, also where a ring watched it.
+func TestAddressIsFreeAfterKill(t *testing.T) {
+	for _, model := range myriad.Models() {
+		addr := "127.0.0.1:0"
+		for range 5 {
+			s := startCommand(t, command(t, "serve", "--app", "wait", "--wait", "1m", "--model", model, "--addr", addr))
+			addr = s.addr
+			for range 20 {
+				c, err := net.Dial("tcp", addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer c.Close()
+				io.WriteString(c, "busy\n")
+			}
+			s.end(t, os.Kill)
+		}
+	}
+}

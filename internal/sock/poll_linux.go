@@ -33,6 +33,9 @@ func NewPoll(batch int) (*Poll, error) {
 	return &Poll{fd: int32(fd), events: make([]unix.EpollEvent, batch)}, nil
 }
 
+// FD is the instance's own descriptor, which can be watched in turn.
+func (p *Poll) FD() int32 { return p.fd }
+
 // Add watches fd, level-triggered; token comes back with its events.
 func (p *Poll) Add(fd, token int32, events uint32) syscall.Errno {
 	return p.control(unix.EPOLL_CTL_ADD, fd, token, events)

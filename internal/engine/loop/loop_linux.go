@@ -257,25 +257,23 @@ func (l *Loop) free(c *engine.Conn) {
 	l.resume = 0
 }
 
-// Accept takes what waits at the listener, up to a batch. It gives the listener
-// if that is to be watched on, -1 if not.
-func (l *Loop) Accept() (fd int32) {
+// Accept takes what waits at the listener, up to a batch.
+func (l *Loop) Accept() {
 	for range acceptBatch {
 		if l.acceptor.FD < 0 || l.paused {
-			return -1
+			return
 		}
 		fd, peer, errno := l.acceptor.Accept()
 		switch errno {
 		case 0:
 			l.welcome(fd, peer)
 		case syscall.EAGAIN:
-			return l.acceptor.FD
+			return
 		case syscall.EINTR, syscall.ECONNABORTED:
 		default:
 			l.pause(errno)
 		}
 	}
-	return l.acceptor.FD
 }
 
 // tick accepts again when it is time, and expires closing connections: one

@@ -7,9 +7,11 @@
 // connection at a time, and go to the kernel together with everything else in
 // one call a turn.
 //
-// Accepting is a poll on the listener followed by accept calls: a multishot
-// accept would not tell the peer's address, and asking for it costs the same
-// call again.
+// Accepting is a poll followed by accept calls: a multishot accept would not
+// tell the peer's address, and asking for it costs the same call again. The ring
+// does not poll the listener itself but an epoll instance that watches it: what a
+// ring polls stays open until the kernel has torn the ring down, and so after a
+// kill the address would stay taken for a while.
 //
 // A descriptor is closed when nothing of it is under way in the ring any more,
 // because completions carry the connection's slot, which is free from then on.
@@ -91,6 +93,7 @@ type driver struct {
 	loop    *loop.Loop
 	ring    *ring
 	buffers *provided
+	door    *sock.Poll // watches the listener
 	bell    sock.Bell
 	input   []byte // for Read
 }
@@ -103,31 +106,35 @@ func (d *driver) Open() (err error) {
 		d.ring.close()
 		return err
 	}
-	if d.bell, err = sock.NewBell(); err != nil {
+	if d.door, err = sock.NewPoll(1); err == nil {
+		d.bell, err = sock.NewBell()
+	}
+	if err != nil {
+		if d.door != nil {
+			d.door.Close()
+		}
 		d.ring.close()
 		d.buffers.close()
 		return err
 	}
 	d.loop.AcceptBlocking() // the ring would not wait on a non-blocking one
 	d.poll(d.bell.FD, ofBell, unix.POLLIN, pollMultishot)
+	d.poll(d.door.FD(), ofListener, unix.POLLIN, 0)
 	return nil
 }
 
 func (d *driver) Close() {
 	d.ring.close()
 	d.buffers.close()
+	d.door.Close()
 	sock.Close(d.bell.FD)
 }
 
 func (d *driver) Ring() { d.bell.Ring() }
 
-func (d *driver) Listen(fd int32) { d.poll(fd, ofListener, unix.POLLIN, 0) }
+func (d *driver) Listen(fd int32) { d.door.Add(fd, 0, sock.In) }
 
-// Deafen returns when the ring has let go of the listener.
-func (d *driver) Deafen(fd int32) {
-	d.cancelAll(fd)
-	d.ring.enter(enterGetEvents, 0)
-}
+func (d *driver) Deafen(fd int32) { d.door.Remove(fd) }
 
 func (d *driver) Poll() bool {
 	if d.ring.completions() == 0 || d.ring.tail != d.ring.submitted {
@@ -175,7 +182,7 @@ func (d *driver) handle() bool {
 		case ofPoll:
 			d.polled(d.loop.Conn(uint32(e.user)), e)
 		case ofListener:
-			d.accept(e)
+			d.accept()
 		case ofBell:
 			d.bell.Hush()
 			if e.flags&cqeMore == 0 {
@@ -186,14 +193,10 @@ func (d *driver) handle() bool {
 	return n > 0
 }
 
-// accept accepts and watches the listener on, unless it is closed or paused.
-func (d *driver) accept(e cqe) {
-	if e.res == -int32(unix.ECANCELED) {
-		return
-	}
-	if fd := d.loop.Accept(); fd >= 0 {
-		d.Listen(fd)
-	}
+// accept accepts what waits, and goes on to watch the door.
+func (d *driver) accept() {
+	d.loop.Accept()
+	d.poll(d.door.FD(), ofListener, unix.POLLIN, 0)
 }
 
 // received takes the completion of a receive. Bytes for a connection that is
