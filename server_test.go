@@ -123,10 +123,14 @@ func eventually(t *testing.T, so func() bool, what func() string) {
 
 // onModels runs a test under every model, and with more than one loop.
 func onModels(t *testing.T, f func(t *testing.T, model string, loops int)) {
-	for _, m := range Models() {
-		t.Run(m, func(t *testing.T) { f(t, m, 1) })
-	}
+	t.Run(Goroutine, func(t *testing.T) { f(t, Goroutine, 1) })
+	onLoops(t, f)
+}
+
+// onLoops runs a test under the models that have loops, with one and with two.
+func onLoops(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	for _, m := range Models()[1:] {
+		t.Run(m, func(t *testing.T) { f(t, m, 1) })
 		t.Run(m+" with two loops", func(t *testing.T) { f(t, m, 2) })
 	}
 }
@@ -397,12 +401,9 @@ func TestWrappedFramer(t *testing.T) {
 }
 
 // A peer that has ended and does not take its answers is not held for ever,
-// where the model notices the end at once.
+// where the model notices the end at once; see Handler.Ended.
 func TestEndedPeerThatDoesNotRead(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		if model == Goroutine {
-			return // see Handler.Ended
-		}
+	onLoops(t, func(t *testing.T, model string, loops int) {
 		closed := make(chan error, 1)
 		h := &reasons{Handler: Base{}, closed: closed, opened: func(c *Conn) { c.Write(make([]byte, 16<<20)) }}
 		s := start(t, &Server{Model: model, Loops: loops, Handler: h,

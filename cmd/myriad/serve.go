@@ -43,7 +43,8 @@ func newServe() *cobra.Command {
 
 // spareProcessor sees to it that Go has one processor more than there are loops.
 // Otherwise its scheduler takes the processor of a loop that waits and has to
-// give it back, which costs a third of the work of a single busy connection.
+// give it back. At one connection that was a quarter of the server's work: 37 µs
+// a message against 28, in interleaved runs.
 func spareProcessor(loops int) {
 	if loops >= runtime.GOMAXPROCS(0) {
 		runtime.GOMAXPROCS(loops + 1)

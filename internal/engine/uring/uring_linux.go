@@ -99,6 +99,19 @@ type driver struct {
 }
 
 func (d *driver) Open() (err error) {
+	if d.bell, err = sock.NewBell(); err != nil {
+		return err
+	}
+	if err = d.setUp(); err != nil {
+		sock.Close(d.bell.FD)
+		return err
+	}
+	d.loop.AcceptBlocking() // the ring would not wait on a non-blocking one
+	return nil
+}
+
+// setUp makes all but the bell, which others ring at any time.
+func (d *driver) setUp() (err error) {
 	if d.ring, err = newRing(); err != nil {
 		return err
 	}
@@ -106,28 +119,25 @@ func (d *driver) Open() (err error) {
 		d.ring.close()
 		return err
 	}
-	if d.door, err = sock.NewPoll(1); err == nil {
-		d.bell, err = sock.NewBell()
-	}
-	if err != nil {
-		if d.door != nil {
-			d.door.Close()
-		}
+	if d.door, err = sock.NewPoll(1); err != nil {
 		d.ring.close()
 		d.buffers.close()
 		return err
 	}
-	d.loop.AcceptBlocking() // the ring would not wait on a non-blocking one
 	d.poll(d.bell.FD, ofBell, unix.POLLIN, pollMultishot)
 	d.poll(d.door.FD(), ofListener, unix.POLLIN, 0)
 	return nil
 }
 
 func (d *driver) Close() {
+	d.tearDown()
+	sock.Close(d.bell.FD)
+}
+
+func (d *driver) tearDown() {
 	d.ring.close()
 	d.buffers.close()
 	d.door.Close()
-	sock.Close(d.bell.FD)
 }
 
 func (d *driver) Ring() { d.bell.Ring() }
@@ -154,8 +164,8 @@ func (d *driver) revive() {
 	errno := d.ring.broken
 	d.loop.Log().LogAttrs(context.Background(), slog.LevelError,
 		"io_uring has failed; its connections are closed, and it is set up anew", slog.String("error", errno.Error()))
-	d.Close()
-	if err := d.Open(); err != nil {
+	d.tearDown()
+	if err := d.setUp(); err != nil {
 		panic("myriad: io_uring has failed and can't be set up anew: " + err.Error())
 	}
 	d.loop.Each(func(c *engine.Conn) {
