@@ -56,10 +56,11 @@ type Server struct {
 	// and only in this process. Shutdown drains the workers and kills those
 	// that have not ended with its ctx; Close kills them at once.
 	//
-	// In a worker SIGINT does nothing, the first SIGTERM drains it, within
-	// Limits.ShutdownTimeout unless the supervisor has sent it, and further
-	// ones do nothing: who ends them is the supervisor. When that is gone,
-	// they drain and end by themselves.
+	// In a worker SIGINT does nothing, and SIGTERM drains it within
+	// Limits.ShutdownTimeout. When the supervisor has ordered the drain, it
+	// bounds it; main gets a SIGTERM then, if it has not had one, and no
+	// further ones. When the supervisor is gone, its workers drain and end
+	// by themselves.
 	Processes int
 	// Limits are the bounds that are kept.
 	Limits Limits

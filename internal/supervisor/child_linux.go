@@ -48,12 +48,15 @@ func (c *child) wait() {
 	c.line.Close()
 }
 
-// drain asks for a drain that is bounded by a kill. The errors mean that the
-// process has ended.
+// drain orders a drain that is bounded by a kill. A worker that serves makes the
+// signal of it for its program by itself, see [Worker.Run]. The errors mean that
+// the process has ended.
 func (c *child) drain() {
 	_ = c.line.SetWriteDeadline(time.Now().Add(lineTimeout))
 	_, _ = c.line.Write([]byte{ordersDrain})
-	_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	if !closed(c.isServing) {
+		_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	}
 }
 
 func (c *child) kill() { _ = c.cmd.Process.Kill() }

@@ -19,9 +19,9 @@
 //
 // The life-line is a socket pair between supervisor and worker. The worker
 // writes one byte when it serves, and ends its direction when it has stopped
-// serving. The supervisor writes one byte to say that the drain which the
-// SIGTERM asks for is bounded by itself. When the supervisor goes, however it
-// went, the kernel ends its direction, and the worker drains and ends.
+// serving. The supervisor writes one byte to order a drain, which it bounds
+// itself. When the supervisor goes, however it went, the kernel ends its
+// direction, and the worker drains and ends.
 //
 // # The life of a worker
 //

@@ -32,10 +32,13 @@ func (s *Supervisor) keep(index int, all chan<- struct{}) {
 			return
 		}
 		wait := pause.after(lived)
+		if s.rest(wait); closed(s.draining) {
+			s.afterDrain(index, err)
+			return
+		}
 		s.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn, "worker process ended; starting it again",
 			slog.Int("worker", index), slog.String("end", err.Error()), slog.Duration("lived", lived),
-			slog.Bool("served", served), slog.Duration("wait", wait))
-		s.rest(wait)
+			slog.Bool("served", served), slog.Duration("waited", wait))
 	}
 }
 
@@ -49,9 +52,10 @@ func (s *Supervisor) rest(wait time.Duration) {
 	}
 }
 
-// afterDrain tells of a worker that did not end well when it was to drain.
+// afterDrain tells of a worker that did not end well when it was to drain, or
+// just before: a signal to the whole process group can reach it first.
 func (s *Supervisor) afterDrain(index int, err error) {
-	if err == nil || closed(s.killing) {
+	if err == nil || err == errDone || closed(s.killing) {
 		return
 	}
 	s.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn, "worker process did not drain well",

@@ -84,6 +84,8 @@ type stage struct {
 	lives  []int
 	shut   bool
 	freed  bool
+
+	said strings.Builder // what was logged
 }
 
 func (n *stage) spawn(index int) (life, error) {
@@ -114,7 +116,7 @@ func (n *stage) close()          { n.freed = true }
 func play(serving func(net.Addr), scripts ...[]script) (*Supervisor, *stage) {
 	n := &stage{scripts: scripts, lives: make([]int, len(scripts))}
 	n.board = make(board, boardSize(len(scripts)))
-	cfg := Config{Processes: len(scripts), Serving: serving, Log: slog.New(slog.DiscardHandler)}
+	cfg := Config{Processes: len(scripts), Serving: serving, Log: slog.New(slog.NewTextHandler(&n.said, nil))}
 	return supervise(cfg, standard, &net.TCPAddr{Port: 1}, n.board, n), n
 }
 
@@ -258,6 +260,22 @@ func TestStop(t *testing.T) {
 			t.Errorf("after the end: %+v, want none open and 5 accepted", c)
 		}
 	})
+}
+
+// A signal to the process group can end a worker before the supervisor has
+// heard of it. That is no end to tell of, unless it was a bad one.
+func TestEndsJustBeforeStop(t *testing.T) {
+	for end, said := range map[error]int{nil: 0, errors.New("exit status 7"): 1} {
+		synctest.Test(t, func(t *testing.T) {
+			sup, n := play(nil, []script{{serves: true, lives: time.Second, endsBad: end}})
+			<-time.After(time.Second + standard.first/2)
+			err := sup.Stop(t.Context())
+			if lines := strings.Count(n.said.String(), "\n"); err != nil || lines != said || n.starts() != 1 || sup.Restarts() != 0 {
+				t.Errorf("end %v: %v, %d starts, %d restarts, logged %q; want one start and %d lines",
+					end, err, n.starts(), sup.Restarts(), n.said.String(), said)
+			}
+		})
+	}
 }
 
 // A stop ends the wait for the next start.

@@ -16,12 +16,13 @@ import (
 // that the worker serves, publishes its counters, and drains it when that is
 // asked for. It is called once, after a successful Take.
 //
-// A drain is asked for by SIGTERM, by the end of ctx, or by the end of the
-// supervisor, which is passed on to the program as a SIGTERM. It is bounded by
-// bound, unless the supervisor has asked for it, who then bounds it with a
-// kill. From the start of Run on, SIGINT does nothing, and neither does any
-// SIGTERM after the first: a terminal or a service manager sends them to all
-// processes, and the supervisor gets them too and decides.
+// A drain is asked for by SIGTERM, by the end of ctx, or by the supervisor, who
+// orders it or is gone, which is passed on to the program as a SIGTERM if it has
+// not had one. It is bounded by bound, unless the supervisor has ordered it, who
+// then bounds it with a kill. From the start of Run on, SIGINT does nothing, and
+// once a drain has been ordered neither does any SIGTERM after the first: a
+// terminal or a service manager sends them to all processes, and the supervisor
+// gets them too and decides.
 //
 // When the supervisor has gone, a goroutine remains that ends the process if it
 // has not ended when bound and the time to exit are over.
@@ -41,24 +42,34 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 	w.say(saysServing)
 	tick := time.NewTicker(publishEvery)
 	defer tick.Stop()
-	done := ctx.Done()
+	done, termed := ctx.Done(), false
 	for {
 		select {
 		case <-tick.C:
 			w.block.publish(e)
 		case <-terms:
-			swallow(syscall.SIGTERM)
+			termed = true
 			d.drain()
+			if d.ordered {
+				swallow(syscall.SIGTERM)
+			}
 		case <-done:
 			done = nil
 			d.drain()
 		case <-ordered:
 			ordered = nil
 			d.drainUnbounded()
+			if termed {
+				swallow(syscall.SIGTERM)
+			} else {
+				raise()
+			}
 		case <-orphaned:
 			orphaned = nil
 			d.orphan()
-			raise()
+			if !termed {
+				raise()
+			}
 		case <-d.late():
 			d.cut(context.DeadlineExceeded)
 			w.leave() // a handler that does not return may hold up what follows
@@ -102,7 +113,10 @@ func (w *Worker) obey(ordered, orphaned chan<- struct{}, bound time.Duration, lo
 }
 
 // swallow makes a signal do nothing, whoever had asked for it. It does not
-// ignore it: that would be inherited by programs that this one starts.
+// ignore it for good: that would be inherited by programs that this one starts.
+// A signal that arrives in the middle of signal.Ignore can end the process, for
+// the runtime then finds it neither wanted nor ignored (seen in Go 1.26), so this
+// is not called while a second one is to be expected.
 func swallow(sig os.Signal) {
 	signal.Ignore(sig)
 	signal.Notify(make(chan os.Signal, 1), sig)
