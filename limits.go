@@ -13,8 +13,10 @@ import (
 type Limits struct {
 	// MaxConns is the most connections at a time. Further ones are accepted
 	// and closed at once, and counted in Stats.Refused. The default is the
-	// limit of descriptors less 128, at most 1,048,576; more than the
-	// descriptors allow is an error.
+	// limit of descriptors less 128, at most 1,048,576. More than that are
+	// held by loops with a descriptor table each, because the limit is one
+	// of each table; see Server.Loops for what that means. The goroutine
+	// model has no loops: there it is an error.
 	MaxConns int
 
 	// MaxMessage is the most bytes of a message, its framing included, and
@@ -88,9 +90,6 @@ func (l Limits) resolve() (Limits, error) {
 		if *n.value == 0 {
 			*n.value = n.standard
 		}
-	}
-	if err := sock.CheckDescriptors(l.MaxConns); err != nil {
-		return l, badConfig("Limits.MaxConns: %w", err)
 	}
 	return l, l.resolveTimes()
 }

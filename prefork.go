@@ -65,14 +65,6 @@ func (s *Server) maxConns(share int) int {
 	return cmp.Or(s.Limits.MaxConns, share*s.Processes)
 }
 
-// loops is the default of Loops.
-func (s *Server) loops() int {
-	if s.Processes > 1 {
-		return 1
-	}
-	return defaultLoops()
-}
-
 // processes is how many worker processes there are, and how often they were
 // started again.
 func (s *Server) processes() (running int, restarts int64) {

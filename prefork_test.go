@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/myriad-go/myriad/internal/engine"
 	"net"
 	"os"
 	"strings"
@@ -65,7 +66,7 @@ func TestShares(t *testing.T) {
 	if got := srv.maxConns(100); got != 400 {
 		t.Errorf("4 processes with 100 connections each have %d", got)
 	}
-	if got := srv.loops(); got != 1 {
-		t.Errorf("%d loops in each process, want 1", got)
+	if got, shard, err := srv.loops(engine.Model{Loops: true}, 100); got != 1 || shard != 0 || err != nil {
+		t.Errorf("%d loops in each process, shards of %d, %v; want 1 loop without a table of its own", got, shard, err)
 	}
 }

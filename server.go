@@ -11,6 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/engine/workers"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // Server serves a Handler. Its fields are set before it starts and not changed
@@ -30,6 +31,15 @@ type Server struct {
 	// most 1,024. The default is half of GOMAXPROCS, at least 1. A program
 	// with as many loops as GOMAXPROCS does well to raise that by one: then
 	// Go's scheduler leaves a loop that waits for a moment alone.
+	//
+	// When Limits.MaxConns is more than the limit of descriptors allows,
+	// there are as many loops as it takes, each with a descriptor table of
+	// its own (a shard). A handler that runs on such a loop can use files
+	// that were open when the server started, and what it opens and closes
+	// within one call; any other descriptor of the program, such as a
+	// connection to a database, is not in that table. With Workers handlers
+	// run elsewhere, and can use all. What connections a process has in
+	// such tables is seen in /proc/PID/task/TID/fd, not in /proc/PID/fd.
 	Loops int
 	// Workers is how many goroutines run the handler, off the event loops,
 	// for the models that have them, at most 65,536. Calls for one
@@ -166,9 +176,9 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	case s.engine != nil:
 		return nil, errors.New("myriad: this Server serves already; a Server serves once")
 	}
-	cfg.Handler, cfg.Limits, cfg.Loops, cfg.Log = adapter{s.Handler}, limits.engine(), s.Loops, s.Log
-	if cfg.Loops == 0 {
-		cfg.Loops = s.loops()
+	cfg.Handler, cfg.Limits, cfg.Log = adapter{s.Handler}, limits.engine(), s.Log
+	if cfg.Loops, cfg.Shard, err = s.loops(model, limits.MaxConns); err != nil {
+		return nil, err
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
@@ -238,6 +248,33 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	}
 	l, err = s.share().resolve()
 	return m, l, err
+}
+
+// loops is how many loops there are, and with shards how many connections each
+// has room for.
+func (s *Server) loops(m engine.Model, conns int) (loops, shard int, err error) {
+	loops = s.Loops
+	switch {
+	case loops == 0 && s.Processes > 1:
+		loops = 1
+	case loops == 0:
+		loops = defaultLoops()
+	}
+	most := maxLoops
+	if !m.Loops {
+		most = 0
+	}
+	need, shard, err := sock.Shards(conns, loops, most)
+	switch {
+	case err != nil:
+		return 0, 0, badConfig("Limits.MaxConns: %w; or serve with event loops (Server.Model) or Server.Processes, "+
+			"which have a limit each", err)
+	case s.Loops > 0 && s.Loops < need:
+		return 0, 0, badConfig("Server.Loops is %d; expected 0 (the default: as many as it takes) or at least %d, "+
+			"for %d connections under this limit of descriptors: each has a table of its own, with room for %d",
+			s.Loops, need, conns, shard)
+	}
+	return need, shard, nil
 }
 
 // Shutdown accepts no more, lets each connection finish what it has at hand,

@@ -97,6 +97,8 @@ type Config struct {
 	// Default: the best that can run on this machine.
 	Model string
 	// Loops is the number of loops of a model that has them. Default 1.
+	// There are more if the connections are more than the limit of
+	// descriptors allows: as many as it takes, with a descriptor table each.
 	Loops int
 	// Graceful closes the connections in order at the end of the run. That
 	// leaves each address and port in TIME_WAIT for a minute. Default
@@ -237,10 +239,20 @@ func (c Config) checkMachine() error {
 	if _, err := models.Find(c.Model); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
-	if err := sock.CheckDescriptors(c.Connections); err != nil {
+	if _, _, err := c.shards(); err != nil {
 		return fmt.Errorf("load: %w", err)
 	}
 	return nil
+}
+
+// shards is how many loops there are, and for how many connections each has room
+// if they have a descriptor table each; see sock.Shards.
+func (c Config) shards() (loops, each int, err error) {
+	most := maxLoops
+	if m, err := models.Find(c.Model); err != nil || !m.Loops {
+		most = 0
+	}
+	return sock.Shards(c.Connections, c.Loops, most)
 }
 
 func (c Config) checkTimes() error {

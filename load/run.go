@@ -112,6 +112,7 @@ func (r *run) settled(s sum) int64 { return s.opened + r.traffic.faults.failures
 // that reading never pauses for output.
 func (r *run) engineConfig() engine.Config {
 	most := 2*r.cfg.Pipeline*r.cfg.messageSize() + engine.ReadSize
+	loops, shard, _ := r.cfg.shards() // checked before
 	return engine.Config{
 		Network: "tcp",
 		Handler: r.traffic,
@@ -124,7 +125,8 @@ func (r *run) engineConfig() engine.Config {
 			CloseTimeout: closeTimeout,
 			Linger:       time.Second,
 		},
-		Loops: r.cfg.Loops,
+		Loops: loops,
+		Shard: shard,
 		Reset: !r.cfg.Graceful,
 		Log:   slog.New(slog.DiscardHandler),
 	}

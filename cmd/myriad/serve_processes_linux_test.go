@@ -5,10 +5,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // startGroup runs `myriad serve --app lines --processes 2` in a process group of
@@ -114,19 +118,21 @@ func TestProcessesAddressInUse(t *testing.T) {
 	}
 }
 
+// limited is `myriad serve` with a limit of descriptors.
+func limited(t *testing.T, limit string, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := command(t, append([]string{"serve"}, args...)...)
+	cmd.Args = append([]string{"sh", "-c", "ulimit -n " + limit + ` && exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+	return cmd
+}
+
 // The limit of descriptors is one of each process, so several hold more
 // connections than one can.
 func TestProcessesDescriptors(t *testing.T) {
-	limited := func(args ...string) *server {
-		cmd := command(t, append([]string{"serve"}, args...)...)
-		cmd.Args = append([]string{"sh", "-c", `ulimit -n 300 && exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
-		cmd.Path = "/bin/sh"
-		s := &server{Cmd: cmd, stderr: &lockedBuffer{}}
-		s.Stderr = s.stderr
-		return s
-	}
 	for _, processes := range []string{"1", "3"} {
-		s := limited("--max-conns", "600", "--processes", processes)
+		s := &server{Cmd: limited(t, "300", "--model", "goroutine", "--max-conns", "600", "--processes", processes), stderr: &lockedBuffer{}}
+		s.Stderr = s.stderr
 		_ = s.Run() // the exit code says what it returned
 		if code := s.ProcessState.ExitCode(); code != 2 || !strings.Contains(s.stderr.String(), "RLIMIT_NOFILE") {
 			t.Errorf("600 connections with %s processes of 300 descriptors: exit code %d, stderr %q; want 2 and the limit",
@@ -134,12 +140,33 @@ func TestProcessesDescriptors(t *testing.T) {
 		}
 	}
 	// Each of four may have 150; 400 are spread by chance.
-	s := startCommand(t, limited("--max-conns", "600", "--processes", "4", "--addr", "127.0.0.1:0").Cmd)
-	if got := invoke(t, "load", "-c", "400", "--messages", "2", s.addr); got.code != 0 {
+	holds(t, limited(t, "300", "--model", "goroutine", "--max-conns", "600", "--processes", "4", "--addr", "127.0.0.1:0"), "400")
+}
+
+// holds starts a server that is to hold so many connections, and exchanges two
+// messages on each.
+func holds(t *testing.T, cmd *exec.Cmd, conns string) {
+	t.Helper()
+	s := startCommand(t, cmd)
+	if got := invoke(t, "load", "-c", conns, "--messages", "2", s.addr); got.code != 0 {
 		t.Errorf("load: exit code %d, %s%s", got.code, got.stdout, got.stderr)
 	}
 	if code := s.end(t, os.Interrupt); code != 0 {
 		t.Errorf("exit code %d, stderr %q", code, s.stderr)
+	}
+}
+
+// The limit of descriptors is one of each table, so loops with a table each hold
+// more connections than it says, in one process and in several.
+func TestShards(t *testing.T) {
+	for _, model := range myriad.Models()[1:] { // the first has no loops
+		// A table of 1,000 has room for some 400.
+		holds(t, limited(t, "1000", "--model", model, "--max-conns", "1500", "--addr", "127.0.0.1:0"), "1500")
+		holds(t, limited(t, "1000", "--model", model, "--max-conns", "4000", "--processes", "2", "--addr", "127.0.0.1:0"), "3000")
+	}
+	got := invoke(t, "serve", "--loops", "1", "--max-conns", "60000", "--model", "epoll")
+	if soft, _, _ := sock.DescriptorLimit(); soft < 60000 && (got.code != 2 || !strings.Contains(got.stderr, "--loops is 1; expected 0 (the default: as many as it takes) or at least")) {
+		t.Errorf("too few loops: exit code %d, stderr %q; want 2 and how many it takes", got.code, got.stderr)
 	}
 }
 

@@ -127,6 +127,10 @@ type Config struct {
 	// Loops is the number of loops, at least 1; models without loops
 	// ignore it.
 	Loops int
+	// Shard, if above 0, gives each loop a descriptor table of its own, and
+	// is the most connections that one takes. All loops together must have
+	// room for Limits.MaxConns.
+	Shard int
 	// Pool, if set, runs the handlers of the models that have loops. It
 	// must outlive the engine.
 	Pool Pool
@@ -194,6 +198,8 @@ type Engine interface {
 type Model struct {
 	// Name is what users call it.
 	Name string
+	// Loops says that it has loops.
+	Loops bool
 	// Available says why the model can't run on this machine, nil if it can.
 	Available func() error
 	// Start starts it: when it returns, connections are being accepted.

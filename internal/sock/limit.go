@@ -6,6 +6,10 @@ import "fmt"
 // connection: listeners, pollers, logs, files.
 const Reserve = 128
 
+// Guard is the lowest number of a descriptor that is opened in a private table,
+// see PrivateTable.
+const Guard = 512
+
 // unlimited is the most connections where the system has no limit to read.
 const unlimited = 1 << 20
 
@@ -20,6 +24,28 @@ func MaxConns() int {
 		return 1
 	}
 	return int(soft - Reserve)
+}
+
+// shardReserve is how many descriptors of a private table are no connections,
+// beside two for each loop: pollers, rings, files that a handler opens.
+const shardReserve = 64
+
+// Shards says how many loops hold so many connections: those that are wanted, in
+// one descriptor table, or as many more as it takes when each has a table of its
+// own with room for each connections. That is 0 with one table. It fails if most
+// loops don't suffice.
+func Shards(conns, wanted, most int) (loops, each int, err error) {
+	if err = CheckDescriptors(conns); err == nil {
+		return wanted, 0, nil
+	}
+	soft, _, _ := DescriptorLimit()
+	for loops = wanted; loops <= most; loops++ {
+		each = int(min(soft, unlimited)) - Guard - shardReserve - 2*loops
+		if each > 0 && conns <= loops*each {
+			return loops, each, nil
+		}
+	}
+	return 0, 0, err
 }
 
 // CheckDescriptors says why this process can't hold so many connections and

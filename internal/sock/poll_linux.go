@@ -90,28 +90,3 @@ func (p *Poll) Event(i int) (token int32, events uint32) {
 
 // Close closes the instance.
 func (p *Poll) Close() { Close(p.fd) }
-
-// Bell wakes a Poll from any goroutine: it is watched like a socket and
-// becomes readable when rung.
-type Bell struct{ FD int32 }
-
-// NewBell makes one.
-func NewBell() (Bell, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
-	if err != nil {
-		return Bell{}, fmt.Errorf("eventfd: %w", err)
-	}
-	return Bell{FD: int32(fd)}, nil
-}
-
-// Ring makes the bell readable.
-func (b Bell) Ring() {
-	one := uint64(1)
-	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(b.FD), uintptr(unsafe.Pointer(&one)), 8)
-}
-
-// Hush makes it unreadable again.
-func (b Bell) Hush() {
-	var n uint64
-	_, _, _ = syscall.RawSyscall(unix.SYS_READ, uintptr(b.FD), uintptr(unsafe.Pointer(&n)), 8)
-}

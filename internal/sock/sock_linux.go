@@ -33,24 +33,22 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// Acceptor accepts from a non-blocking listener. It is for one goroutine.
+// Acceptor accepts from non-blocking listeners. It is for one goroutine.
 type Acceptor struct {
-	FD int32
 	// Blocking makes what is accepted a blocking socket.
 	Blocking bool
 	peer     unix.RawSockaddrAny
 }
 
 // Accept takes one connection, non-blocking unless asked otherwise, closed on
-// exec. Options such
-// as TCP_NODELAY come with it from the listener.
-func (a *Acceptor) Accept() (fd int32, peer netip.AddrPort, errno syscall.Errno) {
+// exec. Options such as TCP_NODELAY come with it from the listener.
+func (a *Acceptor) Accept(listener int32) (fd int32, peer netip.AddrPort, errno syscall.Errno) {
 	size := uint32(unix.SizeofSockaddrAny)
 	flags := uintptr(unix.SOCK_NONBLOCK | unix.SOCK_CLOEXEC)
 	if a.Blocking {
 		flags = unix.SOCK_CLOEXEC
 	}
-	n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(a.FD),
+	n, _, errno := syscall.RawSyscall6(unix.SYS_ACCEPT4, uintptr(listener),
 		uintptr(unsafe.Pointer(&a.peer)), uintptr(unsafe.Pointer(&size)),
 		flags, 0, 0)
 	if errno != 0 {
@@ -254,6 +252,9 @@ func ShutWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR) }
 func ResetOnClose(fd int32) error {
 	return unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 }
+
+// StopListening ends a listener, whoever else holds it.
+func StopListening(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) } // an error means that it has ended
 
 // Close closes a descriptor. A non-blocking socket without SO_LINGER never
 // blocks in close.

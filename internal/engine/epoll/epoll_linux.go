@@ -19,6 +19,7 @@ import (
 // Model is event loops over epoll.
 var Model = engine.Model{
 	Name:      "epoll",
+	Loops:     true,
 	Available: func() error { return nil },
 	Start: func(cfg engine.Config) (engine.Engine, error) {
 		return loop.Start(cfg, func(l *loop.Loop) loop.Driver { return &driver{loop: l} })
@@ -45,7 +46,6 @@ const (
 type driver struct {
 	loop  *loop.Loop
 	poll  *sock.Poll
-	bell  sock.Bell
 	input []byte // what Recv fills; valid for one event
 	// waited is how many events Wait has brought for the next Poll.
 	waited int
@@ -55,24 +55,15 @@ func (d *driver) Open() (err error) {
 	if d.poll, err = sock.NewPoll(eventBatch); err != nil {
 		return err
 	}
-	if d.bell, err = sock.NewBell(); err != nil {
-		d.poll.Close()
-		return err
-	}
 	d.input = make([]byte, engine.ReadSize)
-	if errno := d.poll.Add(d.bell.FD, bellToken, sock.In); errno != 0 {
+	if errno := d.poll.Add(d.loop.Bell().FD, bellToken, sock.In); errno != 0 {
 		d.Close()
 		return errno
 	}
 	return nil
 }
 
-func (d *driver) Close() {
-	d.poll.Close()
-	sock.Close(d.bell.FD)
-}
-
-func (d *driver) Ring() { d.bell.Ring() }
+func (d *driver) Close() { d.poll.Close() }
 
 func (d *driver) Listen(fd int32) { d.poll.Add(fd, acceptToken, sock.In) }
 
@@ -99,7 +90,7 @@ func (d *driver) handle(n int) bool {
 		case token == acceptToken:
 			d.loop.Accept()
 		default:
-			d.bell.Hush()
+			d.loop.Bell().Hush()
 		}
 	}
 	return n > 0

@@ -9,17 +9,16 @@ import (
 
 // Driver is what a model adds to a loop: it watches descriptors, and moves
 // bytes between them and the connections. Its methods are called by the loop
-// on the loop's goroutine, but for Ring. It calls back the loop's exported
-// methods there.
+// on the loop's goroutine. It calls back the loop's exported methods there.
 //
 // A driver keeps what it needs to know of a connection in Conn.Armed, above
 // the bits that are the loop's. Of a connection that is Busy it touches nothing
 // else: what is reported of it meanwhile is left for Loop.Later.
 type Driver interface {
-	// Open makes what the driver needs, on the thread that will use it.
+	// Open makes what the driver needs, on the thread that will use it, and
+	// begins to watch the loop's bell.
 	Open() error
-	// Close frees it. The last connection has been finished by then. Ring
-	// is not called any more.
+	// Close frees it. The last connection has been finished by then.
 	Close()
 
 	// Poll handles the events that are there now, up to a bound, and says
@@ -28,11 +27,9 @@ type Driver interface {
 	// Wait waits until there are events, the bell is rung, or the time is
 	// over (a negative one never is). The next Poll handles them.
 	Wait(most time.Duration)
-	// Ring ends a Wait. It is safe for concurrent use.
-	Ring()
 
-	// Listen watches the listener, which calls Loop.Accept when connections
-	// wait; Deafen ends that.
+	// Listen watches one more listener, and calls Loop.Accept when
+	// connections wait at any; Deafen ends that.
 	Listen(fd int32)
 	Deafen(fd int32)
 

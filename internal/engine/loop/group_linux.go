@@ -7,7 +7,9 @@
 // A loop is one goroutine locked to its thread. It owns its listener, its
 // driver, its slab of connections and its free buffers; nobody else touches
 // them. Loops share only the count of open connections, which is atomic, and
-// nothing on the way of a byte.
+// nothing on the way of a byte. With Config.Shard each is a shard: its thread
+// has a descriptor table of its own; see listeners_linux.go for what that means
+// for listeners.
 //
 // From outside a loop is reached in three ways, all safe for concurrent use:
 // its mailbox (mail for connections), its orders (dials, and being told to
@@ -42,30 +44,57 @@ const poolRetry = time.Millisecond
 
 // group is a running engine: its loops.
 type group struct {
-	cfg   engine.Config
-	loops []*Loop
-	addr  net.Addr
-	open  atomic.Int64 // connections and dials of all loops, against MaxConns
-	next  atomic.Uint64
-	done  chan struct{} // closed when all loops have ended
+	cfg       engine.Config
+	loops     []*Loop
+	listeners []int32 // one for each loop; none if the engine only dials
+	addr      net.Addr
+	open      atomic.Int64 // connections and dials of all loops, against MaxConns
+	next      atomic.Uint64
+	done      chan struct{} // closed when all loops have ended
+
+	mu      sync.Mutex
+	keepers []int // which loop accepts from each listener
 }
 
 // Start starts cfg.Loops loops, each with a driver of its own.
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
 	g := &group{cfg: cfg, done: make(chan struct{})}
-	listeners, err := g.listen()
-	if err != nil {
+	if err := g.listen(); err != nil {
 		return nil, err
 	}
-	var running sync.WaitGroup
-	started := make(chan error, cfg.Loops)
-	for i := range cfg.Loops {
-		l := newLoop(g, i)
-		l.driver = newDriver(l)
-		if i < len(listeners) {
-			l.acceptor.FD = listeners[i]
+	if err := g.makeLoops(newDriver); err != nil {
+		g.closeListeners()
+		return nil, err
+	}
+	if err := g.run(); err != nil {
+		_ = g.Stop(context.Background()) // nothing is open yet: it ends at once
+		return nil, err
+	}
+	return g, nil
+}
+
+// makeLoops makes the loops and their bells, which come before any loop has a
+// descriptor table of its own, so that all have them.
+func (g *group) makeLoops(newDriver func(*Loop) Driver) error {
+	for i := range g.cfg.Loops {
+		bell, err := sock.NewBell()
+		if err != nil {
+			g.closeBells()
+			return err
 		}
+		l := newLoop(g, i, bell)
+		l.driver = newDriver(l)
 		g.loops = append(g.loops, l)
+		g.keepers = append(g.keepers, i)
+	}
+	return nil
+}
+
+// run starts the loops and waits until they serve.
+func (g *group) run() (err error) {
+	var running sync.WaitGroup
+	started := make(chan error, len(g.loops))
+	for _, l := range g.loops {
 		running.Go(func() { l.run(started) })
 	}
 	for range g.loops {
@@ -73,31 +102,43 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 			err = e
 		}
 	}
+	if g.cfg.Shard > 0 {
+		g.closeListeners() // the loops have their own descriptors of them
+	}
 	go func() {
 		running.Wait()
+		g.closeBells()
 		close(g.done)
 	}()
-	if err != nil {
-		_ = g.Stop(context.Background()) // nothing is open yet: it ends at once
-		return nil, err
+	return err
+}
+
+func (g *group) closeListeners() {
+	for _, fd := range g.listeners {
+		sock.Close(fd)
 	}
-	return g, nil
+}
+
+func (g *group) closeBells() {
+	for _, l := range g.loops {
+		l.bell.Close()
+	}
 }
 
 // listen makes a listener for each loop; none if the engine only dials.
-func (g *group) listen() ([]int32, error) {
+func (g *group) listen() (err error) {
 	switch {
 	case g.cfg.Listener != nil:
 		defer g.cfg.Listener.Close()
 		g.addr = g.cfg.Listener.Addr()
 		if err := sock.Prepare(g.cfg.Listener); err != nil {
-			return nil, err
+			return err
 		}
-		return g.detach(func() (net.Listener, error) { return g.cfg.Listener, nil })
+		g.listeners, err = g.detach(func() (net.Listener, error) { return g.cfg.Listener, nil })
 	case g.cfg.Addr != "":
-		return g.bind()
+		g.listeners, err = g.bind()
 	}
-	return nil, nil
+	return err
 }
 
 // bind listens on the configured address once for each loop. The first socket

@@ -1,12 +1,10 @@
 package loop
 
 import (
-	"context"
 	"log/slog"
 	"runtime"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -39,7 +37,9 @@ type Loop struct {
 	buffers  engine.FreeList
 	shared   engine.SharedBuffers // instead, where workers use them too
 	driver   Driver
-	acceptor sock.Acceptor // FD is -1 when the loop does not accept
+	acceptor sock.Acceptor
+	watched  []int32 // the listeners that it accepts from
+	passedOn bool    // the loop was full, and others accept from its listener
 	slab     slab
 
 	mailed []*engine.Conn // connections that got mail and are to be settled
@@ -60,20 +60,22 @@ type Loop struct {
 	hands   []*engine.Conn            // what is being taken back
 
 	// For everyone:
+	bell     sock.Bell
+	used     atomic.Int64 // slots of the slab
 	box      engine.Mailbox
 	told     atomic.Int32
 	asleep   atomic.Bool
-	some     atomic.Bool    // orders is not empty
+	some     atomic.Bool    // orders or chores are not empty
 	back     atomic.Bool    // returned is not empty
 	mu       sync.Mutex     // guards what follows
 	returned []*engine.Conn // from workers
 	orders   []engine.Dial  // dials that the loop has not taken yet
-	ended    bool           // the driver is closed
+	chores   []func()       // what other loops ask of it; few, see listeners_linux.go
+	ended    bool           // nobody may ring any more
 }
 
-func newLoop(g *group, index int) *Loop {
-	l := &Loop{group: g}
-	l.acceptor.FD = -1
+func newLoop(g *group, index int, bell sock.Bell) *Loop {
+	l := &Loop{group: g, bell: bell}
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
 	l.host = engine.Host{
 		Handler: g.cfg.Handler, Limits: g.cfg.Limits, Log: g.cfg.Log,
@@ -93,37 +95,65 @@ func newLoop(g *group, index int) *Loop {
 // Log is where a driver writes what an operator has to know.
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
+// Bell is what ends a wait when it is rung. Drivers watch it, and hush it.
+func (l *Loop) Bell() sock.Bell { return l.bell }
+
 // Conn finds a connection by its slot, which must be one in use.
 func (l *Loop) Conn(slot uint32) *engine.Conn { return l.slab.at(slot) }
 
 // AcceptBlocking makes accepted and dialled descriptors blocking ones.
 func (l *Loop) AcceptBlocking() { l.acceptor.Blocking = true }
 
-// run turns until the loop is told to stop and the last connection is
-// finished. It first says how opening the driver went.
+// run runs the loop on a thread of its own.
 func (l *Loop) run(started chan<- error) {
+	if l.group.cfg.Shard > 0 {
+		sock.OwnThread(func() { l.runShard(started) })
+		return
+	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := l.driver.Open(); err != nil {
+	if err := l.serve(started); err != nil && len(l.group.listeners) > 0 {
+		sock.Close(l.group.listeners[l.host.Index])
+	}
+}
+
+// runShard gives the thread a descriptor table first.
+func (l *Loop) runShard(started chan<- error) {
+	keep := make(map[int32]bool)
+	for _, fd := range l.group.listeners {
+		keep[fd] = true
+	}
+	release, err := sock.PrivateTable(keep)
+	if err != nil {
 		l.abandon()
 		started <- err
 		return
 	}
-	if l.acceptor.FD >= 0 {
-		l.driver.Listen(l.acceptor.FD)
+	defer release()
+	_ = l.serve(started) // the thread's end closes the listeners
+}
+
+// serve turns until the loop is told to stop and the last connection is
+// finished. It first says how opening the driver went.
+func (l *Loop) serve(started chan<- error) error {
+	if err := l.driver.Open(); err != nil {
+		l.abandon()
+		started <- err
+		return err
+	}
+	if len(l.group.listeners) > 0 {
+		l.watch(l.group.listeners[l.host.Index])
 	}
 	started <- nil
 	for !l.finished() {
 		l.turn()
 	}
 	l.end()
+	return nil
 }
 
-// abandon ends a loop whose driver could not be opened.
+// abandon ends a loop that could not begin.
 func (l *Loop) abandon() {
-	if l.acceptor.FD >= 0 {
-		sock.Close(l.acceptor.FD)
-	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ended = true
@@ -149,7 +179,10 @@ func (l *Loop) turn() {
 	if l.told.Load() > l.stage {
 		l.obey()
 	}
-	if l.some.Load() || len(l.dials) > 0 {
+	if l.some.Load() {
+		l.takeOrders()
+	}
+	if len(l.dials) > 0 {
 		l.dial()
 	}
 	if l.swept > 0 || l.paused {
@@ -253,26 +286,11 @@ func (l *Loop) free(c *engine.Conn) {
 	c.SetFD(-1)
 	c.SetArmed(0)
 	l.slab.put(c)
+	l.used.Add(-1)
 	l.group.leave()
 	l.resume = 0
-}
-
-// Accept takes what waits at the listener, up to a batch.
-func (l *Loop) Accept() {
-	for range acceptBatch {
-		if l.acceptor.FD < 0 || l.paused {
-			return
-		}
-		fd, peer, errno := l.acceptor.Accept()
-		switch errno {
-		case 0:
-			l.welcome(fd, peer)
-		case syscall.EAGAIN:
-			return
-		case syscall.EINTR, syscall.ECONNABORTED:
-		default:
-			l.pause(errno)
-		}
+	if l.passedOn {
+		l.takeListenerBack()
 	}
 }
 
@@ -281,9 +299,7 @@ func (l *Loop) Accept() {
 func (l *Loop) tick(now time.Duration) {
 	if l.paused && now >= l.resume {
 		l.paused = false
-		if l.acceptor.FD >= 0 {
-			l.driver.Listen(l.acceptor.FD)
-		}
+		l.Relisten()
 	}
 	if l.swept == 0 || now < l.sweepAt {
 		return
@@ -305,22 +321,6 @@ func (l *Loop) tick(now time.Duration) {
 	}
 }
 
-// pause stops accepting for want of descriptors or memory, so that the loop
-// does not spin on what it cannot take.
-func (l *Loop) pause(errno syscall.Errno) {
-	l.counters.AcceptErrors.Add(1)
-	l.driver.Deafen(l.acceptor.FD)
-	now := engine.Since()
-	l.paused, l.resume = true, now+sweepEvery
-	if l.complained == 0 || now-l.complained > time.Second {
-		l.complained = now
-		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
-			"cannot accept; trying again when a connection has closed, and regularly",
-			slog.String("error", errno.Error()),
-			slog.Int64("open", l.group.open.Load()))
-	}
-}
-
 // end closes what the loop still holds. Mail that came too late is taken, so
 // that its reservations are released.
 func (l *Loop) end() {
@@ -329,8 +329,8 @@ func (l *Loop) end() {
 	l.mu.Lock()
 	l.ended = true
 	orders := l.orders
-	l.driver.Close()
 	l.mu.Unlock()
+	l.driver.Close()
 	for _, d := range orders { // that came between the last look and now
 		for range d.Count {
 			l.tellDialFailed(engine.ErrClosed)

@@ -2,7 +2,6 @@ package loop
 
 import (
 	"errors"
-	"net/netip"
 	"slices"
 	"syscall"
 
@@ -53,8 +52,19 @@ func (l *Loop) queue(d engine.Dial) error {
 	return nil
 }
 
-// rouse ends the loop's wait. The bell is rung under the lock, because a loop
-// that ends closes it.
+// ask leaves a chore for the loop. One that has ended does it no more.
+func (l *Loop) ask(chore func()) {
+	l.mu.Lock()
+	if !l.ended {
+		l.chores = append(l.chores, chore)
+		l.some.Store(true)
+	}
+	l.mu.Unlock()
+	l.rouse()
+}
+
+// rouse ends the loop's wait. The bell is rung under the lock, because it is
+// closed when the loop has ended.
 func (l *Loop) rouse() {
 	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
 		return
@@ -62,7 +72,7 @@ func (l *Loop) rouse() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if !l.ended {
-		l.driver.Ring()
+		l.bell.Ring()
 	}
 }
 
@@ -111,11 +121,7 @@ func (l *Loop) settleMailed() {
 func (l *Loop) obey() {
 	told := l.told.Load()
 	if l.stage < stopping {
-		if fd := l.acceptor.FD; fd >= 0 {
-			l.driver.Deafen(fd)
-			sock.Close(fd)
-			l.acceptor.FD = -1
-		}
+		l.closeListeners()
 		for range drainBatch {
 			if !l.driver.Poll() {
 				break
@@ -181,43 +187,21 @@ func (l *Loop) Abort(c *engine.Conn, why error) {
 	}
 }
 
-// Relisten watches the listener anew.
-func (l *Loop) Relisten() {
-	if l.acceptor.FD >= 0 && !l.paused {
-		l.driver.Listen(l.acceptor.FD)
+// takeOrders takes what has been ordered, and does the chores.
+func (l *Loop) takeOrders() {
+	l.mu.Lock()
+	l.dials = append(l.dials, l.orders...)
+	chores := l.chores
+	l.orders, l.chores = l.orders[:0], nil
+	l.some.Store(false)
+	l.mu.Unlock()
+	for _, do := range chores {
+		do()
 	}
-}
-
-// welcome makes a connection of an accepted descriptor, or closes it.
-func (l *Loop) welcome(fd int32, peer netip.AddrPort) {
-	if !l.group.admit() {
-		l.counters.Refused.Add(1)
-		sock.Close(fd)
-		return
-	}
-	if l.group.cfg.Listener != nil {
-		_ = sock.PrepareConn(fd) // without its options it serves all the same
-	}
-	c := l.slab.take()
-	c.SetFD(fd)
-	if errno := l.driver.Watch(c); errno != 0 {
-		l.driver.Drop(c)
-		l.pause(errno)
-		return
-	}
-	c.Open(peer, false)
-	l.driver.Settle(c)
 }
 
 // dial starts the connections that were ordered, up to a batch a turn.
 func (l *Loop) dial() {
-	if l.some.Load() {
-		l.mu.Lock()
-		l.dials = append(l.dials, l.orders...)
-		l.orders = l.orders[:0]
-		l.some.Store(false)
-		l.mu.Unlock()
-	}
 	for room := dialBatch; room > 0 && len(l.dials) > 0; room-- {
 		d := &l.dials[0]
 		l.dialOne(*d)
@@ -232,6 +216,9 @@ func (l *Loop) dialOne(d engine.Dial) {
 		l.tellDialFailed(engine.ErrClosed)
 		return
 	}
+	if l.full() && l.passDialOn(d) {
+		return
+	}
 	if !l.group.admit() {
 		l.tellDialFailed(engine.ErrFull)
 		return
@@ -242,8 +229,7 @@ func (l *Loop) dialOne(d engine.Dial) {
 		l.tellDialFailed(err)
 		return
 	}
-	c := l.slab.take()
-	c.SetFD(fd)
+	c := l.take(fd)
 	c.SetArmed(Connecting)
 	c.Expect(d.Target)
 	if errno := l.driver.Watch(c); errno != 0 {

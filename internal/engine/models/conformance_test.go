@@ -54,6 +54,23 @@ func TestConformanceOfAuto(t *testing.T) {
 	}
 }
 
+// So do loops that have a descriptor table each.
+func TestConformanceOfShards(t *testing.T) {
+	for _, m := range models.All()[1:] {
+		t.Run(m.Name, func(t *testing.T) {
+			if err := m.Available(); err != nil {
+				t.Skip(err)
+			}
+			start := m.Start
+			m.Start = func(cfg engine.Config) (engine.Engine, error) {
+				cfg.Shard = cfg.Limits.MaxConns
+				return start(cfg)
+			}
+			enginetest.Run(t, m)
+		})
+	}
+}
+
 // withWorkers is a model that starts n workers with each engine.
 func withWorkers(m engine.Model, n int) engine.Model {
 	start := m.Start

@@ -20,7 +20,6 @@ package uring
 import (
 	"context"
 	"log/slog"
-	"runtime"
 	"slices"
 	"sync"
 	"syscall"
@@ -37,6 +36,7 @@ import (
 // Model is event loops over io_uring.
 var Model = engine.Model{
 	Name:      "uring",
+	Loops:     true,
 	Available: sync.OnceValue(probe),
 	Start: func(cfg engine.Config) (engine.Engine, error) {
 		return loop.Start(cfg, func(l *loop.Loop) loop.Driver { return &driver{loop: l} })
@@ -44,21 +44,19 @@ var Model = engine.Model{
 }
 
 // probe tries what a loop needs, on a thread of its own that ends with it.
-func probe() error {
-	result := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends
-		r, err := newRing()
-		if err == nil {
-			var p *provided
-			if p, err = newProvided(r); err == nil {
-				defer p.close()
-			}
-			r.close()
+func probe() (err error) {
+	sock.OwnThread(func() {
+		var r *ring
+		if r, err = newRing(); err != nil {
+			return
 		}
-		result <- err
-	}()
-	return <-result
+		var p *provided
+		if p, err = newProvided(r); err == nil {
+			defer p.close()
+		}
+		r.close()
+	})
+	return err
 }
 
 // turnBatch is the most completions that are handled in one turn: the sends
@@ -94,23 +92,14 @@ type driver struct {
 	ring    *ring
 	buffers *provided
 	door    *sock.Poll // watches the listener
-	bell    sock.Bell
-	input   []byte // for Read
+	input   []byte     // for Read
 }
 
-func (d *driver) Open() (err error) {
-	if d.bell, err = sock.NewBell(); err != nil {
-		return err
-	}
-	if err = d.setUp(); err != nil {
-		sock.Close(d.bell.FD)
-		return err
-	}
+func (d *driver) Open() error {
 	d.loop.AcceptBlocking() // the ring would not wait on a non-blocking one
-	return nil
+	return d.setUp()
 }
 
-// setUp makes all but the bell, which others ring at any time.
 func (d *driver) setUp() (err error) {
 	if d.ring, err = newRing(); err != nil {
 		return err
@@ -124,23 +113,16 @@ func (d *driver) setUp() (err error) {
 		d.buffers.close()
 		return err
 	}
-	d.poll(d.bell.FD, ofBell, unix.POLLIN, pollMultishot)
+	d.poll(d.loop.Bell().FD, ofBell, unix.POLLIN, pollMultishot)
 	d.poll(d.door.FD(), ofListener, unix.POLLIN, 0)
 	return nil
 }
 
 func (d *driver) Close() {
-	d.tearDown()
-	sock.Close(d.bell.FD)
-}
-
-func (d *driver) tearDown() {
 	d.ring.close()
 	d.buffers.close()
 	d.door.Close()
 }
-
-func (d *driver) Ring() { d.bell.Ring() }
 
 func (d *driver) Listen(fd int32) { d.door.Add(fd, 0, sock.In) }
 
@@ -164,7 +146,7 @@ func (d *driver) revive() {
 	errno := d.ring.broken
 	d.loop.Log().LogAttrs(context.Background(), slog.LevelError,
 		"io_uring has failed; its connections are closed, and it is set up anew", slog.String("error", errno.Error()))
-	d.tearDown()
+	d.Close()
 	if err := d.setUp(); err != nil {
 		panic("myriad: io_uring has failed and can't be set up anew: " + err.Error())
 	}
@@ -194,9 +176,9 @@ func (d *driver) handle() bool {
 		case ofListener:
 			d.accept()
 		case ofBell:
-			d.bell.Hush()
+			d.loop.Bell().Hush()
 			if e.flags&cqeMore == 0 {
-				d.poll(d.bell.FD, ofBell, unix.POLLIN, pollMultishot)
+				d.poll(d.loop.Bell().FD, ofBell, unix.POLLIN, pollMultishot)
 			}
 		}
 	}

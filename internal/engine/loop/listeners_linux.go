@@ -1,0 +1,227 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// This file is how connections come to a loop from listeners.
+//
+// There is a listener for each loop, which accepts from it alone. A shard can be
+// full while others have room: its listener must not be closed then, because
+// connections wait at it, nor be left alone. So all shards have a descriptor of
+// every listener, and who is full passes what it accepts from on to the shard
+// that has most room. When it has room again it takes its own back. Who accepts
+// from which listener is written in group.keepers, which is changed under
+// group.mu; a chore tells the other loop to look. There are no more chores than
+// changes since that loop last looked.
+//
+// Only when all are full, and so MaxConns is reached, a shard goes on accepting:
+// in order to refuse.
+
+// Accept takes what waits at the listeners, up to a batch at each.
+func (l *Loop) Accept() {
+	for _, fd := range l.watched {
+		if !l.acceptFrom(fd) {
+			return
+		}
+	}
+}
+
+// acceptFrom says whether to go on with other listeners.
+func (l *Loop) acceptFrom(listener int32) bool {
+	for range acceptBatch {
+		if l.full() && l.passOn() {
+			return false
+		}
+		fd, peer, errno := l.acceptor.Accept(listener)
+		switch errno {
+		case 0:
+			l.welcome(fd, peer)
+		case syscall.EAGAIN:
+			return true
+		case syscall.EINTR, syscall.ECONNABORTED:
+		case syscall.EINVAL: // another shard has stopped it
+			l.unwatch(listener)
+			return true
+		default:
+			l.pause(errno)
+		}
+		if l.paused || len(l.watched) == 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// welcome makes a connection of an accepted descriptor, or closes it.
+func (l *Loop) welcome(fd int32, peer netip.AddrPort) {
+	if !l.group.admit() {
+		l.counters.Refused.Add(1)
+		sock.Close(fd)
+		return
+	}
+	if l.group.cfg.Listener != nil {
+		_ = sock.PrepareConn(fd) // without its options it serves all the same
+	}
+	c := l.take(fd)
+	if errno := l.driver.Watch(c); errno != 0 {
+		l.driver.Drop(c)
+		l.pause(errno)
+		return
+	}
+	c.Open(peer, false)
+	l.driver.Settle(c)
+}
+
+// take gives a descriptor a slot.
+func (l *Loop) take(fd int32) *engine.Conn {
+	c := l.slab.take()
+	c.SetFD(fd)
+	l.used.Add(1)
+	return c
+}
+
+// pause stops accepting for want of descriptors or memory, so that the loop
+// does not spin on what it cannot take.
+func (l *Loop) pause(errno syscall.Errno) {
+	l.counters.AcceptErrors.Add(1)
+	for _, fd := range l.watched {
+		l.driver.Deafen(fd)
+	}
+	now := engine.Since()
+	l.paused, l.resume = true, now+sweepEvery
+	if l.complained == 0 || now-l.complained > time.Second {
+		l.complained = now
+		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
+			"cannot accept; trying again when a connection has closed, and regularly",
+			slog.String("error", errno.Error()),
+			slog.Int64("open", l.group.open.Load()))
+	}
+}
+
+// Relisten watches the listeners anew.
+func (l *Loop) Relisten() {
+	if l.paused {
+		return
+	}
+	for _, fd := range l.watched {
+		l.driver.Listen(fd)
+	}
+}
+
+// watch begins to accept from a listener, unless it does so already.
+func (l *Loop) watch(fd int32) {
+	if l.stage >= stopping || slices.Contains(l.watched, fd) {
+		return
+	}
+	l.watched = append(l.watched, fd)
+	if !l.paused {
+		l.driver.Listen(fd)
+	}
+}
+
+// unwatch ends it.
+func (l *Loop) unwatch(fd int32) {
+	i := slices.Index(l.watched, fd)
+	if i < 0 {
+		return
+	}
+	l.watched = slices.Delete(slices.Clone(l.watched), i, i+1) // Accept may be going through it
+	if !l.paused {
+		l.driver.Deafen(fd)
+	}
+}
+
+// closeListeners ends accepting for good. Those of shards are stopped, because
+// descriptors of them are in other tables too.
+func (l *Loop) closeListeners() {
+	for len(l.watched) > 0 {
+		l.unwatch(l.watched[0])
+	}
+	for i, fd := range l.group.listeners {
+		own := i == l.host.Index
+		if own && l.group.cfg.Shard > 0 {
+			sock.StopListening(fd)
+		}
+		if own || l.group.cfg.Shard > 0 {
+			sock.Close(fd)
+		}
+	}
+}
+
+// full says whether a shard has as many connections as its table has room for.
+func (l *Loop) full() bool {
+	return l.group.cfg.Shard > 0 && l.used.Load() >= int64(l.group.cfg.Shard)
+}
+
+// roomiest is the loop with the fewest connections, nil if that is full.
+func (g *group) roomiest() *Loop {
+	best := slices.MinFunc(g.loops, func(a, b *Loop) int { return int(a.used.Load() - b.used.Load()) })
+	if best.full() {
+		return nil
+	}
+	return best
+}
+
+// passOn has another loop accept from what this one accepts from. It fails when
+// all are full.
+func (l *Loop) passOn() bool {
+	g := l.group
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	to := g.roomiest()
+	if to == nil || to == l {
+		return false
+	}
+	for i, keeper := range g.keepers {
+		if keeper == l.host.Index {
+			g.keepers[i] = to.host.Index
+			to.ask(func() { to.look(i) })
+			l.unwatch(g.listeners[i])
+		}
+	}
+	l.passedOn = true
+	return true
+}
+
+// takeListenerBack does so when there is some room again.
+func (l *Loop) takeListenerBack() {
+	g, own := l.group, l.host.Index
+	if room := int64(g.cfg.Shard) - l.used.Load(); room <= int64(g.cfg.Shard/16) {
+		return
+	}
+	g.mu.Lock()
+	keeper := g.loops[g.keepers[own]]
+	g.keepers[own] = own
+	g.mu.Unlock()
+	keeper.ask(func() { keeper.look(own) })
+	l.passedOn = false
+	l.look(own)
+}
+
+// look sees whether this loop is to accept from a listener.
+func (l *Loop) look(i int) {
+	l.group.mu.Lock()
+	mine := l.group.keepers[i] == l.host.Index
+	l.group.mu.Unlock()
+	if mine {
+		l.watch(l.group.listeners[i])
+	} else {
+		l.unwatch(l.group.listeners[i])
+	}
+}
+
+// passDialOn gives a dial to a loop that has room.
+func (l *Loop) passDialOn(d engine.Dial) bool {
+	to := l.group.roomiest()
+	d.Count = 1
+	return to != nil && to.order(d) == nil
+}

@@ -1,0 +1,307 @@
+package models_test
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/enginetest"
+	"github.com/myriad-go/myriad/internal/engine/models"
+)
+
+const patience = 20 * time.Second
+
+// echo echoes, and does something first if that is set.
+type echo struct {
+	before func(c *engine.Conn, in []byte)
+}
+
+func (e *echo) Opened(*engine.Conn) {}
+
+func (e *echo) Received(c *engine.Conn, in []byte) int {
+	if e.before != nil {
+		e.before(c, in)
+	}
+	c.Write(in)
+	return len(in)
+}
+
+func (e *echo) Ended(_ *engine.Conn, in []byte) int { return len(in) }
+func (e *echo) Closed(*engine.Conn, error)          {}
+
+// eachWithLoops runs a test under every model that has loops.
+func eachWithLoops(t *testing.T, f func(t *testing.T, m engine.Model)) {
+	for _, m := range models.All() {
+		if m.Loops {
+			t.Run(m.Name, func(t *testing.T) {
+				if err := m.Available(); err != nil {
+					t.Skip(err)
+				}
+				f(t, m)
+			})
+		}
+	}
+}
+
+// shards starts loops with a descriptor table each, with room for each
+// connections.
+func shards(t *testing.T, m engine.Model, h engine.Handler, loops, each int) engine.Engine {
+	t.Helper()
+	cfg := engine.Config{
+		Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: enginetest.Limits(),
+		Loops: loops, Shard: each, Log: slog.New(slog.DiscardHandler),
+	}
+	cfg.Limits.MaxConns = loops * each
+	e, err := m.Start(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = e.Stop(ctx) // what it says of ctx is what was asked for
+		e.Wait()
+	})
+	return e
+}
+
+func dial(t *testing.T, e engine.Engine) net.Conn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", e.Addr().String(), patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	return c
+}
+
+// tryExchange says whether a message comes back.
+func tryExchange(c net.Conn, message string) bool {
+	io.WriteString(c, message)
+	got := make([]byte, len(message))
+	_, err := io.ReadFull(c, got)
+	return err == nil && string(got) == message
+}
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// Whichever listeners connections come to, shards take as many as all of them
+// have room for, again and again, and refuse none before.
+func TestFullShardsPassOn(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		const loops, each = 4, 5
+		e := shards(t, m, &echo{}, loops, each)
+		for range 10 {
+			var open []net.Conn
+			for range loops * each {
+				c := dial(t, e)
+				if !tryExchange(c, "hello") {
+					t.Fatalf("connection %d of %d is not served; %+v", len(open)+1, loops*each, e.Counters())
+				}
+				open = append(open, c)
+			}
+			refused := e.Counters().Refused
+			if tryExchange(dial(t, e), "one too many") {
+				t.Errorf("a connection more than %d is served", loops*each)
+			}
+			if got := e.Counters().Refused - refused; got != 1 {
+				t.Errorf("%d connections were refused, want the one too many", got)
+			}
+			for _, c := range open {
+				c.Close()
+			}
+			eventually(t, "all are closed", func() bool { return e.Counters().Open == 0 })
+		}
+	})
+}
+
+// A socket that is open when a shard starts is not kept open by it.
+func TestShardsHoldNoOtherSocket(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		ours, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs, err := l.Accept()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer theirs.Close()
+		e := shards(t, m, &echo{}, 2, 10)
+		ours.Close()
+		theirs.SetDeadline(time.Now().Add(patience))
+		if _, err := theirs.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("the peer of a closed socket reads %v, want its end", err)
+		}
+		if !tryExchange(dial(t, e), "hello") {
+			t.Error("not served")
+		}
+	})
+}
+
+// The listeners are gone when the engine has stopped.
+func TestShardsFreeTheirAddress(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		e := shards(t, m, &echo{}, 3, 10)
+		c := dial(t, e)
+		if !tryExchange(c, "hello") {
+			t.Error("not served")
+		}
+		c.Close()
+		if err := e.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if c, err := net.Dial("tcp", e.Addr().String()); err == nil {
+			c.Close()
+			t.Error("a connection is taken after Stop")
+		}
+	})
+}
+
+// Go's collector runs on the threads of shards, and what it needs is there.
+func TestCollectOnShard(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		e := shards(t, m, &echo{before: func(*engine.Conn, []byte) { runtime.GC() }}, 2, 10)
+		for range 10 {
+			if !tryExchange(dial(t, e), "collect") {
+				t.Fatal("not served")
+			}
+		}
+	})
+}
+
+// A handler on a shard that uses a descriptor of the process's own table by its
+// number hits nothing, least of all a connection.
+func TestForeignDescriptorOnShard(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		var file atomic.Pointer[os.File]
+		wrong := make(chan error, 100)
+		e := shards(t, m, &echo{before: func(*engine.Conn, []byte) {
+			_, err := file.Load().WriteString("to a file that was opened after the start")
+			wrong <- err
+		}}, 1, 100)
+		var all []net.Conn
+		for range 50 { // so that many numbers are taken
+			all = append(all, dial(t, e))
+		}
+		f, err := os.CreateTemp(t.TempDir(), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		file.Store(f)
+		for _, c := range all {
+			if !tryExchange(c, "hello") {
+				t.Fatal("not served as it should be")
+			}
+			if err := <-wrong; err == nil {
+				t.Fatal("a write to a descriptor of another table went somewhere")
+			}
+		}
+	})
+}
+
+// A loop that started later than a shard is woken from there all the same.
+func TestBellOfLaterLoop(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		var later atomic.Pointer[engine.Ref]
+		first := shards(t, m, &echo{before: func(_ *engine.Conn, in []byte) {
+			if r := later.Load(); r != nil {
+				_ = r.Send(in) // what does not come is missed below
+			}
+		}}, 1, 10)
+		from := dial(t, first)
+		if !tryExchange(from, "early") {
+			t.Fatal("not served")
+		}
+		for _, each := range []int{0, 10} { // one table for all, and a shard
+			refs := make(chan engine.Ref, 10)
+			second := &echo{before: func(c *engine.Conn, _ []byte) { refs <- c.Ref() }}
+			e := shards(t, m, second, 1, max(each, 1))
+			to := dial(t, e)
+			if !tryExchange(to, "hello") {
+				t.Fatal("not served")
+			}
+			ref := <-refs
+			later.Store(&ref)
+			for range 20 {
+				if !tryExchange(from, "ring") {
+					t.Fatal("not served")
+				}
+				got := make([]byte, 4)
+				if _, err := io.ReadFull(to, got); err != nil || string(got) != "ring" {
+					t.Fatalf("a loop was not woken from a shard: %q, %v", got, err)
+				}
+			}
+			later.Store(nil)
+		}
+	})
+}
+
+// Threads of shards end with them, and their tables with those.
+func TestShardThreadsEnd(t *testing.T) {
+	threads := func() int {
+		entries, err := os.ReadDir("/proc/self/task")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(entries)
+	}
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		shards(t, m, &echo{}, 1, 10) // whatever starts with the first
+		before := threads()
+		e := shards(t, m, &echo{}, 20, 10)
+		if during := threads(); during < before+15 {
+			t.Errorf("%d threads became %d with 20 shards", before, during)
+		}
+		if err := e.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+		eventually(t, "the threads have ended", func() bool { return threads() <= before+5 })
+	})
+}
+
+// A shard can't start when the limit is below what is kept free in its table.
+func TestShardsUnderTinyLimit(t *testing.T) {
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	tiny := old
+	tiny.Cur = 200
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &tiny); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old)
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		e, err := m.Start(engine.Config{
+			Network: "tcp", Addr: "127.0.0.1:0", Handler: &echo{}, Limits: enginetest.Limits(),
+			Loops: 2, Shard: 10, Log: slog.New(slog.DiscardHandler),
+		})
+		if err == nil {
+			_ = e.Stop(t.Context())
+			t.Fatal("it started")
+		}
+	})
+}

@@ -1,0 +1,150 @@
+package sock
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file gives a thread a descriptor table of its own. The limit of
+// descriptors holds for each table, so that several threads of one process can
+// have more open than the limit says.
+//
+// A table begins as a copy of the process's. Of that copy stay the standard
+// streams, files, and what belongs to no file: among these are the descriptors
+// of Go's poller, without which the runtime can't go on on that thread, and
+// bells. Sockets and pipes are closed: a copy would keep them open when their
+// owner closes them.
+//
+// Code that runs on such a thread by mistake with a descriptor of the process's
+// table must not hit a connection. So connections are numbered from Guard, and
+// the free numbers below it are taken by something that can neither be read nor
+// written.
+
+// tables says which threads have a table of their own, and for Bell.Ring what
+// is in it.
+var tables struct {
+	private atomic.Int32 // how many
+	bells   atomic.Uint64
+
+	mu sync.RWMutex
+	of map[int]uint64 // by thread: bells made up to then are in it
+}
+
+// OwnThread runs f on a thread that ends with it, and returns when f has.
+func OwnThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // and not unlocked: so the thread ends
+		if unix.Gettid() == unix.Getpid() {
+			// The main thread can't end. Held here, it is not chosen again.
+			OwnThread(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
+	}()
+	<-done
+}
+
+var startPoller sync.Once
+
+// PrivateTable gives this thread, which must be one of OwnThread, a descriptor
+// table of its own. It keeps the sockets given. The table goes with the thread;
+// release is called before.
+func PrivateTable(keep map[int32]bool) (release func(), err error) {
+	startPoller.Do(func() {
+		if r, w, err := os.Pipe(); err == nil { // which Go's poller watches
+			r.Close()
+			w.Close()
+		}
+	})
+	bells := tables.bells.Load()
+	if err := unshareFiles(); err != nil {
+		return nil, fmt.Errorf("a descriptor table for each loop: %w; a seccomp filter may forbid it: "+
+			"use worker processes instead, or fewer connections", err)
+	}
+	if err := closeInherited(keep); err != nil {
+		return nil, err
+	}
+	if err := guard(); err != nil {
+		return nil, err
+	}
+	thread := unix.Gettid()
+	tables.mu.Lock()
+	defer tables.mu.Unlock()
+	if tables.of == nil {
+		tables.of = make(map[int]uint64)
+	}
+	tables.of[thread] = bells
+	tables.private.Add(1)
+	return func() {
+		tables.mu.Lock()
+		defer tables.mu.Unlock()
+		delete(tables.of, thread)
+		tables.private.Add(-1)
+	}, nil
+}
+
+// unshareFiles copies the table. Containers often forbid unshare, whatever it is
+// to copy, so the other call that can comes first.
+func unshareFiles() error {
+	const beyondAll = 1 << 30
+	err := unix.CloseRange(beyondAll, ^uint(0)>>32, unix.CLOSE_RANGE_UNSHARE)
+	if err != nil {
+		err = unix.Unshare(unix.CLONE_FILES)
+	}
+	return err
+}
+
+// closeInherited closes the copies of sockets and pipes.
+func closeInherited(keep map[int32]bool) error {
+	entries, err := os.ReadDir("/proc/thread-self/fd")
+	if err != nil {
+		return fmt.Errorf("a descriptor table for each loop needs /proc: %w", err)
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= 2 || keep[int32(fd)] {
+			continue
+		}
+		var st unix.Stat_t
+		if unix.Fstat(fd, &st) != nil {
+			continue // the directory's own, closed by now
+		}
+		switch st.Mode & unix.S_IFMT {
+		case unix.S_IFSOCK, unix.S_IFIFO:
+			unix.Close(fd)
+		}
+	}
+	return nil
+}
+
+// guard takes the free numbers below Guard.
+func guard() error {
+	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	for err == nil && fd < Guard {
+		fd, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3)
+	}
+	if err != nil {
+		return fmt.Errorf("a descriptor table for each loop: %w", err)
+	}
+	return unix.Close(fd)
+}
+
+// reaches says whether the calling thread's table has the bell.
+func (b Bell) reaches() bool {
+	if tables.private.Load() == 0 {
+		return true
+	}
+	tables.mu.RLock()
+	defer tables.mu.RUnlock()
+	bells, private := tables.of[unix.Gettid()]
+	return !private || b.number <= bells
+}
