@@ -20,18 +20,59 @@ const (
 	// "Hello, World!", with its Content-Length. Other fields are as the
 	// server likes; all but a Date stay the same.
 	HTTP = "http"
+	// Wait answers each line with itself, not before 10 ms have passed: it
+	// stands for a handler that waits for something else.
+	Wait = "wait"
+	// Pow answers each line with itself, a space, and the smallest nonce for
+	// which the SHA-256 of the line and the nonce starts with 16 zero bits,
+	// as 16 hexadecimal digits; the nonce is hashed as 8 bytes in big-endian
+	// order. It stands for a handler that computes.
+	Pow = "pow"
 )
 
 // appList names them in errors.
-const appList = Echo + ", " + Lines + " or " + HTTP
+const appList = Echo + ", " + Lines + ", " + HTTP + ", " + Wait + " or " + Pow
 
-func isApp(name string) bool { return name == Echo || name == Lines || name == HTTP }
+// app is how a protocol is asked for and loaded.
+type app struct {
+	// ask has the server at the other end answer, and checks the answer.
+	ask func(conn net.Conn) error
+	// load are the flags of the load generator that say what to send and to
+	// expect. Where there are none it sends messages of the workload's size.
+	load []string
+}
+
+var apps = map[string]app{
+	Echo:  {ask: askEcho},
+	Lines: {ask: askEcho},
+	HTTP:  {ask: askHTTP, load: []string{"--http"}},
+	Wait:  {ask: askWait},
+	Pow:   {ask: askPow, load: []string{"--message", powMessage, "--answer", powAnswer}},
+}
+
+func isApp(name string) bool {
+	_, ok := apps[name]
+	return ok
+}
+
+// sized says whether the messages of an app have the workload's size.
+func sized(name string) bool { return apps[name].load == nil }
 
 // helloText is the text of every HTTP answer.
 const helloText = "Hello, World!"
 
+// waitTime is how long Wait waits.
+const waitTime = 10 * time.Millisecond
+
+// The message for Pow and its answer. It takes 4,217 hashes: about as many as
+// any message would on average with 12 bits, some 0.4 ms.
+const (
+	powMessage = "myriad 125\n"
+	powAnswer  = "myriad 125 0000000000001078\n"
+)
+
 // ask has a server answer once over a new connection, and checks the answer.
-func ask(conn net.Conn, app string) error {
+func ask(conn net.Conn, name string) error {
 	// A port that nobody listens on can connect to itself.
 	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
 		return errors.New("connection refused")
@@ -39,10 +80,7 @@ func ask(conn net.Conn, app string) error {
 	if err := conn.SetDeadline(time.Now().Add(probeBound)); err != nil {
 		return err
 	}
-	if app == HTTP {
-		return askHTTP(conn)
-	}
-	return askEcho(conn)
+	return apps[name].ask(conn)
 }
 
 // askEcho has lines echoed. They are ten because a server that others have
@@ -58,6 +96,33 @@ func askEcho(conn net.Conn) error {
 	}
 	if string(answer) != lines {
 		return fmt.Errorf("ten lines \"ping\" were answered with %q", answer)
+	}
+	return nil
+}
+
+// askWait looks at what the load generator does not: whether the server waits.
+func askWait(conn net.Conn) error {
+	begin := time.Now()
+	if err := askEcho(conn); err != nil {
+		return err
+	}
+	if took := time.Since(begin); took < waitTime {
+		return fmt.Errorf("ten lines \"ping\" were echoed after %v; expected at least %v", took, waitTime)
+	}
+	return nil
+}
+
+// askPow has a server find the proof of work that the load asks for.
+func askPow(conn net.Conn) error {
+	if _, err := io.WriteString(conn, powMessage); err != nil {
+		return err
+	}
+	answer := make([]byte, len(powAnswer))
+	if n, err := io.ReadFull(conn, answer); err != nil {
+		return fmt.Errorf("%q was not answered but for %q: %w", powMessage, answer[:n], err)
+	}
+	if string(answer) != powAnswer {
+		return fmt.Errorf("%q was answered with %q; expected %q", powMessage, answer, powAnswer)
 	}
 	return nil
 }

@@ -1,6 +1,9 @@
 package lab
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -19,6 +22,11 @@ func TestAsk(t *testing.T) {
 		{HTTP, "HTTP/1.1 404 Not Found\r\nContent-Length: 13\r\n\r\nHello, World!", "404"},
 		{HTTP, "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nHello", "not answered"},
 		{HTTP, "ping\n", "not answered"},
+		{Wait, strings.Repeat("ping\n", 10), "expected at least 10ms"},
+		{Wait, "ping\n", `not echoed but for "ping\n"`},
+		{Pow, "myriad 125 0000000000001078\n", ""},
+		{Pow, "myriad 125 0000000000001079\n", "expected"},
+		{Pow, "myriad 125\n", "not answered"},
 	} {
 		client, server := net.Pipe()
 		done := make(chan struct{})
@@ -34,6 +42,21 @@ func TestAsk(t *testing.T) {
 		}
 		client.Close()
 		<-done
+	}
+}
+
+// TestPowAnswer looks for the proof that the load expects.
+func TestPowAnswer(t *testing.T) {
+	line := []byte(strings.TrimSuffix(powMessage, "\n"))
+	for nonce := uint64(0); ; nonce++ {
+		sum := sha256.Sum256(binary.BigEndian.AppendUint64(line, nonce))
+		if sum[0] != 0 || sum[1] != 0 {
+			continue
+		}
+		if got := fmt.Sprintf("%s %016x\n", line, nonce); got != powAnswer {
+			t.Errorf("got %q, want %q", got, powAnswer)
+		}
+		return
 	}
 }
 

@@ -30,7 +30,7 @@ func (p Pinning) of(w Workload) Pinning {
 	if !w.Unpinned || !p.Pinned() {
 		return p
 	}
-	return Pinning{Why: "the workload asks for none", all: slices.Concat(p.Server, p.Load)}
+	return Pinning{Why: "not asked for", all: slices.Concat(p.Server, p.Load)}
 }
 
 // serverCPUs and loadCPUs are where to start each. They are named even when

@@ -38,7 +38,7 @@ func Plain(ctx context.Context, ln net.Listener, app string, buffer int) error {
 	case HTTP:
 		return plainHTTP(ctx, ln)
 	default:
-		return wrong("app %q; expected %s", app, appList)
+		return wrong("app %q; expected %s, %s or %s", app, Echo, Lines, HTTP)
 	}
 	p := plain{conns: make(map[net.Conn]struct{})}
 	defer p.wait.Wait()

@@ -42,7 +42,8 @@ func Quick() Scenario {
 	}
 }
 
-// serveCommand is the command line of Myriad's own server on an I/O model.
-func serveCommand(model string) []string {
-	return []string{"{self}", "serve", "--addr", "{addr}", "--app", "{app}", "--model", model}
+// serveCommand is the command line of Myriad's own server on an I/O model, with
+// further flags.
+func serveCommand(model string, flags ...string) []string {
+	return append([]string{"{self}", "serve", "--addr", "{addr}", "--app", "{app}", "--model", model}, flags...)
 }

@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"time"
 )
 
 // Scenario is a question to the machine, as data.
@@ -34,6 +35,10 @@ type Scenario struct {
 	// Baseline names the subject to which the others are compared. It may
 	// be missing in Subjects; then no ratio is shown.
 	Baseline string `json:"baseline"`
+	// Auto names the subject that chooses for itself. Under each Throughput
+	// workload the report says how it compares with the best of the others.
+	// It may be missing in Subjects, and "" is none.
+	Auto string `json:"auto,omitempty"`
 	// Rounds is how often each subject is run under each workload, from 1
 	// to 1000.
 	Rounds int `json:"rounds"`
@@ -88,6 +93,19 @@ func (s *Scenario) check() error {
 		names[workload.Name] = true
 	}
 	return nil
+}
+
+// Takes is about how long the scenario takes.
+func (s *Scenario) Takes() time.Duration {
+	var round time.Duration
+	for _, w := range s.Workloads {
+		for _, x := range s.Subjects {
+			if x.serves(w.App) {
+				round += w.estimate()
+			}
+		}
+	}
+	return time.Duration(s.Rounds) * round
 }
 
 // step is a run that is planned.

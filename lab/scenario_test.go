@@ -56,7 +56,7 @@ func TestParseSubject(t *testing.T) {
 		"=server {port}":                      `subject name ""`,
 		"a b=server {port}":                   `subject name "a b"`,
 		"a/b=server {port}":                   `subject name "a/b"`,
-		"a:=server {port}":                    `app ""; expected echo, lines or http`,
+		"a:=server {port}":                    `app ""; expected echo, lines, http, wait or pow`,
 		"a:http,ftp=server {port}":            `app "ftp"`,
 		strings.Repeat("x", 41) + "=s {port}": "expected 1 to 40 bytes",
 		"a=":                                  "has no command",
@@ -132,6 +132,9 @@ func TestLoadFlags(t *testing.T) {
 		"--connections 7 --size 16 --messages 1 --hold-before 2s --hold-after 2s host:1": {
 			Kind: Idle, Connections: 7, Size: 16, Pipeline: 1, Hold: 2 * time.Second,
 		},
+		"--connections 7 --message myriad 125\n --answer myriad 125 0000000000001078\n --pipeline 1 --warmup 0s --duration 1s host:1": {
+			Kind: Throughput, App: Pow, Connections: 7, Pipeline: 1, Duration: time.Second, Drain: time.Second,
+		},
 		"--connections 7 --http --pipeline 4 --warmup 0s --duration 1s host:1": {
 			Kind: Throughput, App: HTTP, Connections: 7, Pipeline: 4, Duration: time.Second,
 		},
@@ -156,6 +159,7 @@ func TestScenarioCheck(t *testing.T) {
 		"messages of 1 bytes":     func(s *Scenario) { s.Workloads[0].Size = 1 },
 		"pipeline of 0":           func(s *Scenario) { s.Workloads[0].Pipeline = 0 },
 		"expected 0 for http":     func(s *Scenario) { s.Workloads[0].App = HTTP },
+		"expected 0 for pow":      func(s *Scenario) { s.Workloads[0].App = Pow },
 		"duration 1ms":            func(s *Scenario) { s.Workloads[0].Duration = time.Millisecond },
 		"warm-up -1ns":            func(s *Scenario) { s.Workloads[0].WarmUp = -1 },
 		`kind ""`:                 func(s *Scenario) { s.Workloads[0].Kind = "" },

@@ -16,7 +16,7 @@ type Subject struct {
 	Apps []string `json:"apps,omitempty"`
 	// Command is the program and its arguments; no shell sees it. In each
 	// word "{addr}" stands for the address to listen on, as host:port,
-	// "{port}" for its port, "{app}" for "echo", "lines" or "http", and
+	// "{port}" for its port, "{app}" for the name of the app to serve, and
 	// "{self}" for the executable that runs the lab. It has {addr} or {port}. The
 	// server listens on all of its addresses or on 127.0.0.1, stays in the
 	// foreground and ends at SIGTERM.

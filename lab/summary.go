@@ -33,6 +33,29 @@ func (r *Report) rows(workload string) []row {
 	return rows
 }
 
+// rowOf finds a subject's row, an empty one when it was not run.
+func rowOf(rows []row, subject string) row {
+	for _, w := range rows {
+		if w.subject == subject {
+			return w
+		}
+	}
+	return row{}
+}
+
+// bestBut finds the row with the highest median of a figure among those of other
+// subjects than one, an empty one when none has the figure.
+func bestBut(rows []row, subject string, f figure) row {
+	var best row
+	highest := 0.0
+	for _, w := range rows {
+		if v, ok := median(w.values(f)); ok && v > highest && w.subject != subject {
+			best, highest = w, v
+		}
+	}
+	return best
+}
+
 // figure reads one figure off a run, and false where the run has none.
 type figure func(*RunRecord) (float64, bool)
 

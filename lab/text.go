@@ -26,6 +26,9 @@ func (r *Report) WriteText(w io.Writer) error {
 		if err := t.write(&b); err != nil {
 			return err
 		}
+		if workload.Kind == Throughput {
+			r.choice(&b, rows)
+		}
 		remarks(&b, rows)
 	}
 	_, err := w.Write(b.Bytes())
@@ -39,7 +42,7 @@ func (r *Report) header(b *bytes.Buffer) {
 		fmt.Fprintf(b, "  %-8s %s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("machine", "%s", r.Machine)
-	line("pinning", "%s", r.Pinning)
+	line("pinning", "%s", r.pinning())
 	line("date", "%s", r.Date.UTC().Format(time.DateTime+" MST"))
 	line("command", "%s", r.Command)
 	line("figures", "medians over the rounds (%d), subjects in turn; ± is half the spread over the rounds;", r.Scenario.Rounds)
@@ -64,15 +67,19 @@ func (m Machine) String() string {
 	return strings.Join(append(words, system, m.Go), "; ")
 }
 
-// base finds the baseline's row, an empty one when it was not run.
-func (r *Report) base(rows []row) row {
-	for _, w := range rows {
-		if w.subject == r.Scenario.Baseline {
-			return w
+// pinning is the pinning of the workloads, where they are not alike of those
+// that are pinned.
+func (r *Report) pinning() Pinning {
+	for _, w := range r.Scenario.Workloads {
+		if !w.Unpinned {
+			return r.Pinning
 		}
 	}
-	return row{}
+	return r.Pinning.of(Workload{Unpinned: true})
 }
+
+// base finds the baseline's row, an empty one when it was not run.
+func (r *Report) base(rows []row) row { return rowOf(rows, r.Scenario.Baseline) }
 
 func (r *Report) throughputTable(rows []row) *table {
 	t := &table{}
@@ -99,6 +106,15 @@ func (r *Report) idleTable(rows []row) *table {
 			w.median(dialRate, thousands), w.marks())
 	}
 	return t
+}
+
+// choice says how the subject that chooses for itself compares with the best of
+// the others, when both were run.
+func (r *Report) choice(b *bytes.Buffer, rows []row) {
+	auto, best := rowOf(rows, r.Scenario.Auto), bestBut(rows, r.Scenario.Auto, tps)
+	if ratio := auto.ratio(best, tps); ratio != none {
+		fmt.Fprintf(b, "  %s is at %s of the best of the others (%s)\n", auto.subject, ratio, best.subject)
+	}
 }
 
 // remarks writes each rule that was broken and each error.

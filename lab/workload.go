@@ -27,12 +27,12 @@ type Workload struct {
 	Caption string `json:"caption,omitempty"`
 	// Kind is Throughput or Idle.
 	Kind Kind `json:"kind"`
-	// App is Echo, Lines or HTTP.
+	// App is Echo, Lines, HTTP, Wait or Pow.
 	App string `json:"app"`
 	// Connections is how many connections the load opens, at least 1.
 	Connections int `json:"connections"`
 	// Size is the size of a message in bytes, 2 to 1 MiB; the last byte is
-	// a line's end. For HTTP, whose messages are all the same request, it is
+	// a line's end. For HTTP and Pow, whose messages are all the same, it is
 	// 0.
 	Size int `json:"size,omitempty"`
 	// Pipeline is how many messages each connection keeps in flight, at
@@ -44,6 +44,9 @@ type Workload struct {
 	// the same load, both for Throughput only; Duration is at least 100 ms.
 	Duration time.Duration `json:"duration,omitempty"`
 	WarmUp   time.Duration `json:"warm_up,omitempty"`
+	// Drain is how long the last answers of a Throughput workload take, on
+	// average over the subjects. It serves to say how long a scenario takes.
+	Drain time.Duration `json:"drain,omitempty"`
 	// Hold is how long the connections of an Idle workload are held before
 	// and after the exchange, at least 1 s: memory is sampled meanwhile.
 	Hold time.Duration `json:"hold,omitempty"`
@@ -66,9 +69,9 @@ func (w Workload) check() error {
 		return wrong("workload %s: app %q; expected %s", w.Name, w.App, appList)
 	case w.Connections < 1:
 		return wrong("workload %s: %d connections; expected at least 1", w.Name, w.Connections)
-	case w.App == HTTP && w.Size != 0:
-		return wrong("workload %s: messages of %d bytes; expected 0 for %s", w.Name, w.Size, HTTP)
-	case w.App != HTTP && (w.Size < minSize || w.Size > maxSize):
+	case !sized(w.App) && w.Size != 0:
+		return wrong("workload %s: messages of %d bytes; expected 0 for %s", w.Name, w.Size, w.App)
+	case sized(w.App) && (w.Size < minSize || w.Size > maxSize):
 		return wrong("workload %s: messages of %d bytes; expected %d to %d", w.Name, w.Size, minSize, maxSize)
 	case w.Pipeline < 1 || (w.Kind == Idle && w.Pipeline != 1):
 		return wrong("workload %s: pipeline of %d; expected at least 1, and 1 for %s", w.Name, w.Pipeline, Idle)
@@ -113,10 +116,10 @@ func (w Workload) touchFlags(addr string) []string {
 
 // messageFlags say what to send and to expect.
 func (w Workload) messageFlags() []string {
-	if w.App == HTTP {
-		return []string{"--http"}
+	if sized(w.App) {
+		return []string{"--size", strconv.Itoa(w.Size)}
 	}
-	return []string{"--size", strconv.Itoa(w.Size)}
+	return apps[w.App].load
 }
 
 // estimate is how long one run takes, starting and stopping included.
@@ -126,7 +129,7 @@ func (w Workload) estimate() time.Duration {
 	if w.Kind == Idle {
 		return 2*w.Hold + 2*dial + around + 2*settle
 	}
-	return w.WarmUp + w.Duration + dial + around
+	return w.WarmUp + w.Duration + w.Drain + dial + around
 }
 
 // bound is how long one run may take before it is ended as failed.

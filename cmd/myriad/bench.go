@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"regexp"
 	"strings"
@@ -21,12 +22,13 @@ func newBench() *cobra.Command {
 		Long: `Compare servers side by side under the same load.
 
 Server and load generator are processes of their own, pinned to CPUs of their
-own where there are at least two. The subjects are run in turn, in rounds.`,
+own where there are at least two and the workload does not say otherwise. The
+subjects are run in turn, in rounds.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return usagef("no scenario given; expected one of %s", strings.Join(below(cmd), ", "))
 		},
 	}
-	cmd.AddCommand(newScenario(lab.Quick()), newScenario(lab.Peers(myriad.Models())))
+	cmd.AddCommand(newScenario(lab.Quick()), newScenario(lab.Peers(myriad.Models())), newScenario(lab.Models(myriad.Models())))
 	return cmd
 }
 
@@ -44,6 +46,7 @@ func newScenario(s lab.Scenario) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   s.Name,
 		Short: s.Question,
+		Long:  s.Question + "\n\nIt takes about " + minutes(s.Takes()) + ", unless flags say otherwise.",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return bench(cmd, s, f) },
 	}
@@ -53,9 +56,17 @@ func newScenario(s lab.Scenario) *cobra.Command {
 	flags.StringVar(&f.only, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
-			"{addr}, {port} and {app} (echo, lines or http) are filled in (repeatable)")
+			"{addr}, {port} and {app} (echo, lines, http, wait or pow) are filled in (repeatable)")
 	flags.StringVar(&f.out, "out", "bench-"+s.Name+".json", "write every run to this `FILE`")
 	return cmd
+}
+
+// minutes writes a time as whole minutes, rounded up.
+func minutes(d time.Duration) string {
+	if d <= time.Minute {
+		return "a minute"
+	}
+	return fmt.Sprintf("%.0f minutes", math.Ceil(d.Minutes()))
 }
 
 // bench runs a scenario and prints its report.
