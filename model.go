@@ -2,6 +2,7 @@ package myriad
 
 import (
 	"runtime"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine/models"
 )
@@ -39,9 +40,10 @@ func Models() []string {
 // and to everything else: more loops than that compete with both.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
-// The bounds of Server.Loops and Server.Workers.
+// The bounds of Server.Loops, Server.Spin and Server.Workers.
 const (
 	maxLoops   = 1024
+	maxSpin    = 10 * time.Millisecond
 	maxWorkers = 1 << 16
 	// autoWorkers is how many Auto may use.
 	autoWorkers = 4096

@@ -238,6 +238,7 @@ func TestConfigErrors(t *testing.T) {
 		{"model", &Server{Addr: ":0", Handler: Base{}, Model: "threads"}, []string{`"threads"`, "goroutine"}},
 		{"loops", &Server{Addr: ":0", Handler: Base{}, Loops: -1}, []string{"Loops is -1", "1024"}},
 		{"too many loops", &Server{Addr: ":0", Handler: Base{}, Loops: 2000}, []string{"Loops is 2000"}},
+		{"spin", &Server{Addr: ":0", Handler: Base{}, Spin: time.Second}, []string{"Spin is 1s", "10ms"}},
 		{"workers", &Server{Addr: ":0", Handler: Base{}, Workers: -1}, []string{"Workers is -1", "65536"}},
 		{"connections", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxConns: -5}}, []string{"MaxConns is -5", "expected 0"}},
 		{"message", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMessage: 1 << 31}}, []string{"MaxMessage is 2147483648", "1073741824"}},

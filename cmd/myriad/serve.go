@@ -33,6 +33,7 @@ func newServe() *cobra.Command {
 	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, "+strings.Join(myriad.Models(), ", ")+" (default auto: the last of these, with workers for slow handlers)")
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors)")
 	app.add(cmd)
+	flags.DurationVar(&srv.Spin, "spin", 0, "have a loop without work look for some so long before it blocks; costs a CPU for each loop (default: not at all)")
 	flags.IntVar(&srv.Workers, "workers", 0, "run the application on so many workers, off the event loops (default: on the loops)")
 	flags.IntVar(&srv.Processes, "processes", 0, "worker processes, each with --loops event loops, 1 by default (default: none, this process serves)")
 	flags.IntVar(&srv.Limits.MaxConns, "max-conns", 0, "most connections at a time (default: what the limit of descriptors allows)")
@@ -41,19 +42,26 @@ func newServe() *cobra.Command {
 	return cmd
 }
 
-// spareProcessor sees to it that Go has one processor more than there are loops.
-// Otherwise its scheduler takes the processor of a loop that waits and has to
-// give it back. At one connection that was a quarter of the server's work: 37 µs
-// a message against 28, in interleaved runs.
-func spareProcessor(loops int) {
-	if loops >= runtime.GOMAXPROCS(0) {
-		runtime.GOMAXPROCS(loops + 1)
+// spareProcessors sees to it that Go has enough processors beside those that
+// loops hold, also while they wait for a moment. With none to spare the scheduler
+// takes the processor of such a loop and has to give it back: at one connection
+// that was a quarter of the server's work, 37 µs a message against 28, in
+// interleaved runs. Where workers may call the handlers, each CPU is to have one
+// for them: with two for two CPUs and a loop, handlers that compute got 1.4 of
+// the CPUs.
+func spareProcessors(loops int, workers bool) {
+	need := loops + 1
+	if workers {
+		need = loops + runtime.NumCPU()
+	}
+	if os.Getenv("GOMAXPROCS") == "" && loops > 0 && need > runtime.GOMAXPROCS(0) {
+		runtime.GOMAXPROCS(need)
 	}
 }
 
 // asFlags names flags instead of the fields that they set.
 var asFlags = strings.NewReplacer("Server.Addr", "--addr", "Server.Model", "--model", "Server.Loops", "--loops",
-	"Server.Workers", "--workers", "Server.Processes", "--processes", "Limits.MaxConns", "--max-conns",
+	"Server.Workers", "--workers", "Server.Spin", "--spin", "Server.Processes", "--processes", "Limits.MaxConns", "--max-conns",
 	"Limits.MaxMessage", "--max-message", "Limits.ShutdownTimeout", "--drain")
 
 // serve runs the server until a signal has ended it.
@@ -65,7 +73,7 @@ func serve(cmd *cobra.Command, srv *myriad.Server, app appFlags) error {
 	srv.Handler = handler
 	srv.Listening = func(addr net.Addr) {
 		s := srv.Stats()
-		spareProcessor(s.Loops)
+		spareProcessors(s.Loops, srv.Workers > 0 || srv.Model == "" || srv.Model == myriad.Auto)
 		loops := ""
 		if s.Loops > 0 {
 			loops = fmt.Sprintf(", loops %d", s.Loops)

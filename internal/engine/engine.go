@@ -131,6 +131,8 @@ type Config struct {
 	// is the most connections that one takes. All loops together must have
 	// room for Limits.MaxConns.
 	Shard int
+	// Spin is how long a loop without work looks for some before it blocks.
+	Spin time.Duration
 	// Pool, if set, runs the handlers of the models that have loops. It
 	// must outlive the engine.
 	Pool Pool

@@ -166,7 +166,7 @@ func (l *Loop) finished() bool {
 // turn handles the events that are there, waits if there are none, and does
 // everything else once. A busy loop never waits.
 func (l *Loop) turn() {
-	if !l.poll() && len(l.dials) == 0 {
+	if !l.poll() && len(l.dials) == 0 && !l.spin() {
 		l.wait()
 		l.poll()
 	}
@@ -210,11 +210,34 @@ func (l *Loop) poll() bool {
 	return l.driver.Poll()
 }
 
+// spin looks for events for a while, if that is wanted, and says whether there
+// was something to do.
+func (l *Loop) spin() bool {
+	spin := l.group.cfg.Spin
+	if spin == 0 {
+		return false
+	}
+	for end := engine.Since() + spin; engine.Since() < end; {
+		if l.poll() || l.called() {
+			return true
+		}
+		if l.swept > 0 || l.paused {
+			l.tick(engine.Since())
+		}
+	}
+	return false
+}
+
+// called says whether something has come from outside.
+func (l *Loop) called() bool {
+	return l.box.Waiting() || l.some.Load() || l.back.Load() || l.told.Load() > l.stage
+}
+
 // wait waits for events, unless there is something else to do.
 func (l *Loop) wait() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)
-	if l.box.Waiting() || l.some.Load() || l.back.Load() || l.told.Load() > l.stage {
+	if l.called() {
 		return
 	}
 	most := time.Duration(-1)

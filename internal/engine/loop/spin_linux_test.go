@@ -1,0 +1,76 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// rest is a driver to whom nothing happens. It counts.
+type rest struct {
+	Driver // nil: nothing else of it is called
+	poll   *sock.Poll
+	loop   *Loop
+
+	polls, waits atomic.Int64
+}
+
+func (r *rest) Open() (err error) {
+	if r.poll, err = sock.NewPoll(1); err == nil {
+		r.poll.Add(r.loop.Bell().FD, 0, sock.In)
+	}
+	return err
+}
+
+func (r *rest) Close() { r.poll.Close() }
+
+func (r *rest) Poll() bool {
+	r.polls.Add(1)
+	return false
+}
+
+func (r *rest) Wait(most time.Duration) {
+	r.waits.Add(1)
+	r.poll.Wait(most)
+}
+
+// A loop that spins looks for events without blocking, and sees that it is told
+// to stop; one that has spun for its time blocks, and so does one that does not
+// spin, after one look.
+func TestSpin(t *testing.T) {
+	const patience = 20 * time.Second
+	for _, test := range []struct {
+		spin         time.Duration
+		least, waits int64 // before it is stopped
+	}{
+		{0, 1, 1},
+		{time.Millisecond, 10, 1},
+		{time.Hour, 1000, 0},
+	} {
+		r := &rest{}
+		e, err := Start(engine.Config{Loops: 1, Spin: test.spin, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
+			r.loop = l
+			return r
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(patience); r.polls.Load() < test.least || r.waits.Load() < test.waits; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("spin %v: %d looks and %d waits within %v, want %d and %d",
+					test.spin, r.polls.Load(), r.waits.Load(), patience, test.least, test.waits)
+			}
+		}
+		if waits := r.waits.Load(); waits != test.waits {
+			t.Errorf("spin %v: it waited %d times before it was stopped, want %d", test.spin, waits, test.waits)
+		}
+		if err := e.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	}
+}
