@@ -205,7 +205,8 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 		s.endWorkers()
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
-	if _, passed := models.Best(); s.auto() && passed != nil {
+	_, worker := WorkerProcess() // its supervisor has said it
+	if _, passed := models.Best(); s.auto() && passed != nil && !worker {
 		cfg.Log.Info("I/O model chosen", "model", model.Name, "because", passed.Error())
 	}
 	s.engine, s.model, s.limits = e, model.Name, limits

@@ -36,11 +36,21 @@ func Find(name string) (engine.Model, error) {
 		return best, nil
 	}
 	var names []string
+	var passed error
 	for _, m := range All() {
-		if m.Name == name {
-			return m, m.Available()
+		err := m.Available()
+		switch {
+		case err == nil && m.Name == name:
+			return m, nil
+		case err == nil:
+			names = append(names, m.Name)
+		case m.Name == name:
+			passed = err
 		}
-		names = append(names, m.Name)
 	}
-	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", name, strings.Join(names, ", "))
+	expected := strings.Join(names, ", ")
+	if passed != nil {
+		return engine.Model{}, fmt.Errorf("%w; expected one of %s", passed, expected)
+	}
+	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", name, expected)
 }

@@ -31,6 +31,7 @@ const (
 	offSQRing = 0
 	offSQEs   = 0x10000000
 
+	opNop         = 0
 	opPollAdd     = 6
 	opAsyncCancel = 14
 	opSend        = 26
@@ -48,6 +49,8 @@ const (
 	bufferBits = 16
 
 	bufRingIncremental = 1 << 1
+
+	sqOverflow = 1 << 1 // the kernel keeps completions that have not fitted
 )
 
 // The sizes of the queues. Submissions that don't fit are submitted early,
@@ -100,13 +103,13 @@ type ring struct {
 	queues  []byte
 	entries []byte
 
-	sqHead, sqTail, cqHead, cqTail *uint32
-	sqMask, cqMask                 uint32
-	sqes                           []sqe
-	cqes                           []cqe
-	tail, submitted                uint32 // submissions filled, and given to the kernel
-	broken                         syscall.Errno
-	scratch                        sqe // what next gives when the ring is broken
+	sqHead, sqTail, sqFlags, cqHead, cqTail *uint32
+	sqMask, cqMask                          uint32
+	sqes                                    []sqe
+	cqes                                    []cqe
+	tail, submitted                         uint32 // submissions filled, and given to the kernel
+	broken                                  syscall.Errno
+	scratch                                 sqe // what next gives when the ring is broken
 
 	arg  waitArg
 	time unix.Timespec
@@ -162,7 +165,7 @@ func (r *ring) mapQueues(p *params) (err error) {
 		return err
 	}
 	at := func(off uint32) *uint32 { return (*uint32)(unsafe.Pointer(&r.queues[off])) }
-	r.sqHead, r.sqTail, r.sqMask = at(p.sq.head), at(p.sq.tail), *at(p.sq.mask)
+	r.sqHead, r.sqTail, r.sqMask, r.sqFlags = at(p.sq.head), at(p.sq.tail), *at(p.sq.mask), at(p.sq.a)
 	r.cqHead, r.cqTail, r.cqMask = at(p.cq.head), at(p.cq.tail), *at(p.cq.mask)
 	r.sqes = unsafe.Slice((*sqe)(unsafe.Pointer(&r.entries[0])), p.sqEntries)
 	r.cqes = unsafe.Slice((*cqe)(unsafe.Pointer(&r.queues[p.cq.b])), p.cqEntries)
@@ -196,11 +199,17 @@ func (r *ring) close() {
 	unix.Close(r.file)
 }
 
+// maxFruitless is how often in a row the kernel may take nothing of a full queue:
+// some 0.1 s of trying.
+const maxFruitless = 1 << 18
+
 // next gives an empty submission to fill.
 func (r *ring) next() *sqe {
-	for r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask {
-		// Full. Submitting takes all of it, so that this ends.
-		if r.enter(0, 0); r.broken != 0 {
+	for fruitless := 0; r.tail-atomic.LoadUint32(r.sqHead) > r.sqMask; fruitless++ {
+		if r.enter(0, 0); r.broken == 0 && fruitless == maxFruitless {
+			r.broken = unix.EBUSY
+		}
+		if r.broken != 0 {
 			return &r.scratch
 		}
 	}
@@ -246,6 +255,9 @@ func (r *ring) wait(most time.Duration) {
 
 // completions is how many there are to take.
 func (r *ring) completions() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
+
+// withheld says whether the kernel keeps completions that have not fitted.
+func (r *ring) withheld() bool { return atomic.LoadUint32(r.sqFlags)&sqOverflow != 0 }
 
 // take takes the next completion.
 func (r *ring) take() cqe {

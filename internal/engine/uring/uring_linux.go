@@ -53,6 +53,10 @@ func probe() (err error) {
 		var p *provided
 		if p, err = newProvided(r); err == nil {
 			defer p.close()
+			r.next().op = opNop
+			if r.enter(enterGetEvents, 1); r.broken != 0 {
+				err = setupError(r.broken)
+			}
 		}
 		r.close()
 	})
@@ -91,8 +95,9 @@ type driver struct {
 	loop    *loop.Loop
 	ring    *ring
 	buffers *provided
-	door    *sock.Poll // watches the listener
-	input   []byte     // for Read
+	door    *sock.Poll    // watches the listener
+	input   []byte        // for Read
+	revived time.Duration // when the ring was last made anew
 }
 
 func (d *driver) Open() error {
@@ -139,11 +144,17 @@ func (d *driver) Wait(most time.Duration) {
 	d.ring.wait(most)
 }
 
+// reviveEvery is the least time between two rings.
+const reviveEvery = 100 * time.Millisecond
+
 // revive makes a new ring when the old one is of no more use. Nothing that was
 // under way in that will be reported any more: its connections are closed. The
-// listener waits for the new one.
+// listener waits for the new one. A ring that fails at once again has nothing
+// under way, and waits for its turn.
 func (d *driver) revive() {
 	errno := d.ring.broken
+	time.Sleep(d.revived + reviveEvery - engine.Since())
+	d.revived = engine.Since()
 	d.loop.Log().LogAttrs(context.Background(), slog.LevelError,
 		"io_uring has failed; its connections are closed, and it is set up anew", slog.String("error", errno.Error()))
 	d.Close()
@@ -308,7 +319,7 @@ func (d *driver) Drop(c *engine.Conn) { d.end(c) }
 
 // Read receives what is there, unless earlier bytes wait in a completion.
 func (d *driver) Read(c *engine.Conn) bool {
-	if c.Armed()&dying != 0 || d.ring.completions() > 0 {
+	if c.Armed()&dying != 0 || d.ring.completions() > 0 || d.ring.withheld() {
 		return false
 	}
 	if d.input == nil {

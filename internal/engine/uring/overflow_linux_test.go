@@ -1,0 +1,215 @@
+package uring
+
+import (
+	"io"
+	"net"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// What the queue of completions has no room for, the kernel keeps and puts there
+// later. These tests fill it: no completion is taken until it has overflown.
+
+// ringForTest is a ring of the test's thread.
+func ringForTest(t *testing.T) *ring {
+	t.Helper()
+	if err := Model.Available(); err != nil {
+		t.Skip(err)
+	}
+	runtime.LockOSThread()
+	t.Cleanup(runtime.UnlockOSThread)
+	r, err := newRing()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.close)
+	return r
+}
+
+// fillNops fills n submissions that complete as soon as they are submitted, with
+// the user data 0..n-1.
+func fillNops(r *ring, n int) {
+	for i := range n {
+		r.next().user = uint64(i) // operation 0 does nothing
+	}
+}
+
+// takeAll takes completions until there are no more, neither in the queue nor
+// with the kernel.
+func takeAll(t *testing.T, r *ring, each func(cqe)) {
+	t.Helper()
+	const most = 4 * cqEntries
+	for taken := uint32(0); ; {
+		r.enter(enterGetEvents, 0)
+		n := r.completions()
+		taken += n
+		switch {
+		case r.broken != 0:
+			t.Fatalf("the ring is broken: %v", r.broken)
+		case n > cqEntries || taken > most:
+			t.Fatalf("%d completions at a time, %d in all; want at most %d and %d", n, taken, cqEntries, most)
+		case n == 0:
+			return
+		}
+		for range n {
+			each(r.take())
+		}
+	}
+}
+
+// overflow submits nops that complete with more than the queue has room for.
+func overflow(t *testing.T, r *ring, more int) (nops int) {
+	t.Helper()
+	nops = cqEntries + more
+	fillNops(r, nops)
+	r.enter(0, 0)
+	if n := r.completions(); n != cqEntries || r.broken != 0 || r.submitted != r.tail {
+		t.Fatalf("%d completions, want %d; %d submissions left; broken: %d", n, cqEntries, r.tail-r.submitted, r.broken)
+	}
+	return nops
+}
+
+// Each completion comes once, and then the ring can do it again.
+func TestCompletionsOverflow(t *testing.T) {
+	r := ringForTest(t)
+	for round := range 2 {
+		came := make([]int, overflow(t, r, 2*cqEntries+1))
+		takeAll(t, r, func(c cqe) {
+			if c.res != 0 || c.user >= uint64(len(came)) {
+				t.Fatalf("a completion that nothing was submitted for: %+v", c)
+			}
+			came[c.user]++
+		})
+		for i, n := range came {
+			if n != 1 {
+				t.Fatalf("round %d: completion %d of %d came %d times, want once", round, i, len(came), n)
+			}
+		}
+	}
+}
+
+// A loop does not sleep while the kernel keeps completions for it.
+func TestWaitSeesOverflow(t *testing.T) {
+	r := ringForTest(t)
+	const more = 10
+	overflow(t, r, more)
+	for range cqEntries {
+		r.take()
+	}
+	r.wait(patience)
+	if n := r.completions(); n != more {
+		t.Errorf("%d completions after the wait, want %d", n, more)
+	}
+}
+
+// A kernel that is busy, or has no memory just now, has taken nothing: the next
+// enter gives it the same again.
+func TestKernelIsBusy(t *testing.T) {
+	r := ringForTest(t)
+	const nops = 5
+	for _, errno := range []syscall.Errno{unix.EBUSY, unix.EAGAIN, unix.EINTR, unix.ENOMEM} {
+		fillNops(r, nops)
+		r.entered(0, errno)
+		if left := r.tail - r.submitted; left != nops || r.broken != 0 {
+			t.Fatalf("after %v %d submissions are left, want %d; broken: %d", errno, left, nops, r.broken)
+		}
+		came := 0
+		if takeAll(t, r, func(cqe) { came++ }); came != nops {
+			t.Errorf("after %v %d completions came, want %d", errno, came, nops)
+		}
+	}
+	// It had no memory to keep a completion, which is lost for good.
+	if r.entered(0, unix.EBADR); r.broken != unix.EBADR {
+		t.Errorf("after a lost completion broken is %d, want EBADR", r.broken)
+	}
+}
+
+// What happens while the kernel has no room to say so is seen to all the same:
+// bytes are echoed, and the bell can be rung again.
+func TestLoopOverflow(t *testing.T) {
+	h := &handler{}
+	full := make(chan net.Addr) // takes the talker's address when it is
+	h.received = func(in []byte) {
+		switch string(in) {
+		case "flood":
+			flood(t, h.driver, full)
+		case "ring":
+			wantBell(t, h.driver)
+		}
+	}
+	e := start(t, h)
+	flooding, talking := dial(t, e), dial(t, e)
+	exchange(t, talking, []byte("hello"))
+	flooding.Write([]byte("flood"))
+	select {
+	case full <- talking.LocalAddr():
+	case <-time.After(patience):
+		t.Fatal("the queue is not filled")
+	}
+	exchange(t, talking, []byte("to a full queue"))
+	exchange(t, talking, []byte("hello again"))
+	if _, err := io.ReadFull(flooding, make([]byte, len("flood"))); err != nil {
+		t.Errorf("the connection that filled the queue: %v", err)
+	}
+	exchange(t, flooding, []byte("ring"))
+	exchange(t, dial(t, e), []byte("hello"))
+	if n := len(h.closed); n != 0 {
+		t.Errorf("%d connections were closed: %v", n, <-h.closed)
+	}
+}
+
+// flood fills the queue, on the loop, rings the bell, and has the kernel receive
+// what the talker sends.
+func flood(t *testing.T, d *driver, full <-chan net.Addr) {
+	for range 2 * cqEntries {
+		d.cancel(12345) // of nothing: answered at once
+	}
+	d.ring.enter(0, 0)
+	d.loop.Bell().Ring()
+	talker := (<-full).String()
+	var c *engine.Conn
+	d.loop.Each(func(each *engine.Conn) {
+		if each.Peer().String() == talker {
+			c = each
+		}
+	})
+	if c == nil || c.Armed()&receiving == 0 {
+		t.Error("the talker is not being received from")
+		return
+	}
+	unix.Poll([]unix.PollFd{{Fd: c.FD(), Events: unix.POLLIN}}, int(patience.Milliseconds()))
+	enterUntil(t, d.ring, "the kernel has taken the bytes", func() bool {
+		_, _, err := unix.Recvfrom(int(c.FD()), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return err == unix.EAGAIN
+	})
+	if n := d.ring.completions(); n != cqEntries {
+		t.Errorf("%d completions, want %d: there was room", n, cqEntries)
+	}
+}
+
+// wantBell checks, on the loop, that the ring watches the bell.
+func wantBell(t *testing.T, d *driver) {
+	d.ring.enter(enterGetEvents, 0)
+	before := d.ring.completions()
+	d.loop.Bell().Ring()
+	enterUntil(t, d.ring, "the bell is heard", func() bool { return d.ring.completions() > before })
+}
+
+// enterUntil runs what has completed until a condition holds.
+func enterUntil(t *testing.T, r *ring, what string, so func() bool) {
+	for end := time.Now().Add(patience); ; {
+		if r.enter(enterGetEvents, 0); so() {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("waited in vain: %s", what)
+			return
+		}
+	}
+}
