@@ -18,7 +18,9 @@ func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
 // Write appends a copy of p to the output. It is sent when the handler has
 // returned for all the input at hand, together with everything else that was
-// written by then: many writes, one system call.
+// written by then: many writes, one system call. A loop sends a piece of 16 KiB
+// or more at once, if nothing is waiting before it, and copies only what the
+// kernel does not take.
 //
 // Write takes all of p or nothing. It fails with ErrClosed once the connection
 // is closing, and with ErrTooLarge when p alone is larger than

@@ -106,10 +106,10 @@ func (s *shard) shutLinks() {
 	s.mu.Unlock()
 }
 
-// record keeps a latency. The caller holds the lock.
-func (s *shard) record(d time.Duration) {
+// record keeps n equal latencies. The caller holds the lock.
+func (s *shard) record(d time.Duration, n int) {
 	// The error says that a value is out of range, which these are not.
-	_ = s.latency.RecordValue(int64(min(max(d, 0), maxLatency)))
+	_ = s.latency.RecordValues(int64(min(max(d, 0), maxLatency)), int64(n))
 }
 
 // sumOf adds up shards.

@@ -76,35 +76,46 @@ func (t *text) run(at, n int) []byte {
 
 // match returns how many bytes at the start of in are as those at place at.
 func (t *text) match(at int, in []byte) int {
-	same := 0
+	if t.free == t.freeEnd {
+		return t.same(at, in)
+	}
+	// Every message is the same here, so that one will do for all.
+	message := t.block[:t.size]
+	pos, same := at%t.size, 0
 	for same < len(in) {
-		n, free := t.stretch(at)
-		want := t.run(at, min(n, len(in)-same))
+		end, free := t.size, false
+		switch {
+		case pos < t.free:
+			end = t.free
+		case pos < t.freeEnd:
+			end, free = t.freeEnd, true
+		}
+		want := message[pos:min(end, pos+len(in)-same)]
 		got := in[same : same+len(want)]
 		if !free && !bytes.Equal(got, want) {
+			return same + firstDifference(got, want)
+		}
+		same += len(want)
+		if pos = end; pos == t.size {
+			pos = 0
+		}
+	}
+	return same
+}
+
+// same is match where every byte counts.
+func (t *text) same(at int, in []byte) int {
+	same := 0
+	for same < len(in) {
+		want := t.run(at, len(in)-same)
+		got := in[same : same+len(want)]
+		if !bytes.Equal(got, want) {
 			return same + firstDifference(got, want)
 		}
 		same += len(want)
 		at = t.after(at, len(want))
 	}
 	return same
-}
-
-// stretch says how many bytes from at on, at most to the end of the block, are
-// alike: to be compared, or free.
-func (t *text) stretch(at int) (n int, free bool) {
-	rest := len(t.block) - at
-	if t.free == t.freeEnd {
-		return rest, false
-	}
-	switch pos := at % t.size; {
-	case pos < t.free:
-		return t.free - pos, false
-	case pos < t.freeEnd:
-		return t.freeEnd - pos, true
-	default:
-		return min(t.size-pos+t.free, rest), false
-	}
 }
 
 // firstDifference is where two different texts of equal length differ.

@@ -239,9 +239,7 @@ func (t *traffic) account(l *link, p progress) {
 	s.sum.whole.add(did)
 	if measured {
 		s.sum.window.add(did)
-		for k := range uint64(p.answers) {
-			s.record(p.now - *t.slab.sentAt(l, p.first+k))
-		}
+		t.record(s, l, p)
 	}
 	if p.answers > 0 {
 		s.sum.lastAnswer = p.now
@@ -250,6 +248,19 @@ func (t *traffic) account(l *link, p progress) {
 			s.sum.finished++
 			s.sum.exchanged++
 		}
+	}
+}
+
+// record records the latencies of answers: those of messages that were sent
+// together, which are alike, in one go.
+func (t *traffic) record(s *shard, l *link, p progress) {
+	for k := 0; k < p.answers; {
+		sent, alike := *t.slab.sentAt(l, p.first+uint64(k)), 1
+		for k+alike < p.answers && *t.slab.sentAt(l, p.first+uint64(k+alike)) == sent {
+			alike++
+		}
+		s.record(p.now-sent, alike)
+		k += alike
 	}
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"net/http"
 	"slices"
@@ -168,5 +169,19 @@ func BenchmarkParseRequest(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// Looking at eight bytes together says the same as looking at each.
+func TestPlainText(t *testing.T) {
+	for at := range 8 {
+		for c := range 256 {
+			b := []byte("abcdefgh")
+			b[at] = byte(c)
+			got, want := plain(binary.LittleEndian.Uint64(b)), classes[c]&text != 0 && c != '\t'
+			if got != want {
+				t.Errorf("%q is plain: %v, want %v", b, got, want)
+			}
+		}
 	}
 }

@@ -38,7 +38,8 @@
 //     calls its methods. Only Ref's methods are for everyone.
 //   - Input is offered in the order it arrived, and never after Finish.
 //   - Output is sent in the order it was written, once per turn: when the
-//     handler has returned for all the input at hand.
+//     handler has returned for all the input at hand. Only a long piece may be
+//     sent as soon as it is written, see Host.Direct.
 //   - Mail that [Mailbox.Put] has taken is given to Mailed, in order, before a
 //     connection whose peer has closed is closed in turn.
 //   - Nothing on a loop blocks but the one wait for events, and that wait ends

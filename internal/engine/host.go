@@ -35,6 +35,10 @@ type Host struct {
 	Away bool
 	// Times, if set, counts how long workers take.
 	Times *RunTimes
+	// Direct, if set, sends what a handler on the loop writes at once, as
+	// far as the kernel takes it, and says how much that was. It is for
+	// what is too long to be worth copying.
+	Direct func(c *Conn, p []byte) int
 	// Returned is called by a worker that has run a connection, to give it
 	// back to its owner.
 	Returned func(*Conn)

@@ -58,8 +58,7 @@ func (l *Loop) moveAway(each time.Duration) {
 	l.auto.stay = min(max(2*l.auto.stay, firstStay), longStay)
 	l.auto.look = engine.Since() + l.auto.stay
 	l.auto.times.Take()
-	l.host.Away, l.host.Buffers = true, &l.shared
-	l.counters.Away.Store(1)
+	l.forWorkers()
 	l.counters.Moved.Add(1)
 	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers hold their loop: workers call them from now on",
 		slog.Int("loop", l.host.Index), slog.Duration("each", each))
@@ -81,9 +80,17 @@ func (l *Loop) comeBack(now time.Duration) {
 		slog.Int("loop", l.host.Index))
 }
 
-// ownBuffers uses the loop's own buffers again when no worker can be using them.
+// ownBuffers uses again what is the loop's own when no worker can be using the
+// host.
 func (l *Loop) ownBuffers() {
 	if l.busy == 0 && l.host.Buffers != engine.Buffers(&l.buffers) {
-		l.host.Buffers = &l.buffers
+		l.host.Buffers, l.host.Direct = &l.buffers, direct
 	}
+}
+
+// forWorkers has workers call the handlers, which must not touch what is the
+// loop's own.
+func (l *Loop) forWorkers() {
+	l.host.Away, l.host.Buffers, l.host.Direct = true, &l.shared, nil
+	l.counters.Away.Store(1)
 }

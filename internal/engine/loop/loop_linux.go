@@ -80,13 +80,12 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.host = engine.Host{
 		Handler: g.cfg.Handler, Limits: g.cfg.Limits, Log: g.cfg.Log,
 		Buffers: &l.buffers, Poster: l, Counters: &l.counters,
-		Now: engine.Since, Index: index, Returned: l.giveBack,
+		Now: engine.Since, Index: index, Direct: direct, Returned: l.giveBack,
 	}
 	if g.cfg.Auto {
 		l.host.Times = &l.auto.times
 	} else if g.cfg.Pool != nil {
-		l.host.Away, l.host.Buffers = true, &l.shared
-		l.counters.Away.Store(1)
+		l.forWorkers()
 	}
 	l.slab.host = &l.host
 	return l
@@ -94,6 +93,15 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 
 // Log is where a driver writes what an operator has to know.
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
+
+// direct is Host.Direct. What is wrong with the connection the next send tells.
+func direct(c *engine.Conn, p []byte) int {
+	n, errno := sock.Send(c.FD(), p)
+	if errno != 0 {
+		return 0
+	}
+	return n
+}
 
 // Bell is what ends a wait when it is rung. Drivers watch it, and hush it.
 func (l *Loop) Bell() sock.Bell { return l.bell }
