@@ -26,8 +26,9 @@ var Model = engine.Model{
 	},
 }
 
-// eventBatch is the most events that are handled in one turn.
-const eventBatch = 512
+// eventBatch is the most events that are handled in one turn: few enough that a
+// turn in which every handler takes long ends soon, for Auto to see it.
+const eventBatch = 64
 
 // Tokens of descriptors that are no connections; those carry their slot.
 const (

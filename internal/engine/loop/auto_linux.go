@@ -11,13 +11,16 @@ import (
 // When handlers move. A turn is slow when it has taken long and the reads in it
 // have taken long each: a turn of many quick calls is none. Some slow turns in a
 // row move the handlers of a loop onto workers, so that one that was slow only
-// because the machine was busy does not. There their own time is counted, and
-// when it is short again they come back. Each time they move again they stay
-// away for twice as long.
+// because the machine was busy does not; a turn with very slow reads is enough by
+// itself, because with all that waits for it the next may take a second. There
+// their own time is counted, and when it is short again they come back. Each
+// time they move again they stay away for twice as long.
 const (
 	slowTurn  = 2 * time.Millisecond
 	slowRead  = 100 * time.Microsecond
 	slowTurns = 3
+	stuckTurn = 50 * time.Millisecond
+	stuckRead = time.Millisecond
 	quickRun  = 20 * time.Microsecond
 	firstStay = time.Second
 	longStay  = time.Minute
@@ -46,7 +49,8 @@ func (l *Loop) pollTimed() bool {
 		l.auto.slow = 0
 		return some
 	}
-	if l.auto.slow++; l.auto.slow >= slowTurns {
+	l.auto.slow++
+	if l.auto.slow >= slowTurns || took >= stuckTurn && each >= stuckRead {
 		l.moveAway(each)
 	}
 	return some

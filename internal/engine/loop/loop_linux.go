@@ -71,7 +71,9 @@ type Loop struct {
 	returned []*engine.Conn // from workers
 	orders   []engine.Dial  // dials that the loop has not taken yet
 	chores   []func()       // what other loops ask of it; few, see listeners_linux.go
-	ended    bool           // nobody may ring any more
+	ended    bool           // nobody may leave anything any more
+	ringing  sync.Mutex     // guards what follows
+	silent   bool           // nobody may ring any more
 }
 
 func newLoop(g *group, index int, bell sock.Bell) *Loop {
@@ -163,8 +165,9 @@ func (l *Loop) serve(started chan<- error) error {
 // abandon ends a loop that could not begin.
 func (l *Loop) abandon() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.ended = true
+	l.mu.Unlock()
+	l.silence()
 }
 
 func (l *Loop) finished() bool {
@@ -361,6 +364,7 @@ func (l *Loop) end() {
 	l.ended = true
 	orders := l.orders
 	l.mu.Unlock()
+	l.silence()
 	l.driver.Close()
 	for _, d := range orders { // that came between the last look and now
 		for range d.Count {

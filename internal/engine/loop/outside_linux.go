@@ -63,17 +63,24 @@ func (l *Loop) ask(chore func()) {
 	l.rouse()
 }
 
-// rouse ends the loop's wait. The bell is rung under the lock, because it is
-// closed when the loop has ended.
+// rouse ends the loop's wait. The bell is rung under a lock of its own, because
+// it is closed when the loop has ended.
 func (l *Loop) rouse() {
 	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if !l.ended {
+	l.ringing.Lock()
+	defer l.ringing.Unlock()
+	if !l.silent {
 		l.bell.Ring()
 	}
+}
+
+// silence has nobody ring any more.
+func (l *Loop) silence() {
+	l.ringing.Lock()
+	defer l.ringing.Unlock()
+	l.silent = true
 }
 
 // takeMail gives the waiting mail to its connections and settles each after a

@@ -64,8 +64,9 @@ func probe() (err error) {
 }
 
 // turnBatch is the most completions that are handled in one turn: the sends
-// they cause each hold a buffer until the next.
-const turnBatch = 256
+// they cause each hold a buffer until the next. And a turn in
+// which every handler takes long is to end soon, for Auto to see it.
+const turnBatch = 64
 
 // What a completion is of, in the upper half of its user data; the lower is the
 // connection's slot.

@@ -3,9 +3,13 @@
 //
 // A worker is started when there is work and none is idle, up to the bound;
 // beyond it a queue of the same size takes the work, and beyond that nothing
-// does. Every second an eighth of the idle workers ends. The channels are never
-// closed, so that a TrySubmit that races with Close is safe; Close waits until
-// all that was taken has run.
+// does. Every second an eighth of the idle workers ends.
+//
+// All workers wait for one channel. A mutex would be simpler, but the submitter
+// is an event loop, locked to its thread: if that had to wait for a mutex, the
+// thread would sleep. One counter, spare, is the number of idle workers less the
+// pieces of work in the channel. Who takes one from it and leaves it at 0 or
+// above has found an idle worker; who leaves it below 0 has not.
 package workers
 
 import (
@@ -23,72 +27,61 @@ const shrinkEvery = time.Second
 type Pool struct {
 	most    int64
 	started atomic.Int64
-	idle    atomic.Int64
-	hand    chan engine.Runner // to an idle worker
-	queue   chan engine.Runner
-	dismiss chan struct{} // ends one idle worker
+	taken   atomic.Int64 // pieces of work that have not run to their end
+	spare   atomic.Int64
+	work    chan engine.Runner // nil ends a worker; has room for all that is taken
 	quit    chan struct{}
-	running sync.WaitGroup
 	tending sync.Once
+	tender  sync.WaitGroup
+	running sync.WaitGroup
+	closed  sync.Once
 }
 
 // New makes a pool of at most n workers. It starts no goroutine before there is
 // work.
 func New(n int) *Pool {
-	return &Pool{
-		most: int64(n), hand: make(chan engine.Runner), queue: make(chan engine.Runner, n),
-		dismiss: make(chan struct{}), quit: make(chan struct{}),
-	}
+	return &Pool{most: int64(n), work: make(chan engine.Runner, 2*n), quit: make(chan struct{})}
 }
 
-// TrySubmit implements engine.Pool.
+// TrySubmit implements engine.Pool. Nothing may be submitted after Close.
 func (p *Pool) TrySubmit(r engine.Runner) bool {
-	select {
-	case p.hand <- r:
-		return true
-	default:
-	}
-	if p.started.Load() < p.most {
-		if p.started.Add(1) <= p.most {
-			p.tending.Do(func() { p.running.Go(p.tend) })
-			p.running.Go(func() { p.work(r) })
-			return true
-		}
-		p.started.Add(-1)
-	}
-	select {
-	case p.queue <- r:
-		return true
-	default:
+	if p.taken.Add(1) > 2*p.most {
+		p.taken.Add(-1)
 		return false
 	}
+	if p.spare.Add(-1) < 0 && p.start(r) {
+		p.spare.Add(1)
+		return true
+	}
+	p.work <- r
+	return true
+}
+
+// start starts a worker with r, unless there are enough.
+func (p *Pool) start(r engine.Runner) bool {
+	if p.started.Load() >= p.most {
+		return false
+	}
+	if p.started.Add(1) > p.most {
+		p.started.Add(-1)
+		return false
+	}
+	p.tending.Do(func() { p.tender.Go(p.tend) })
+	p.running.Go(func() { p.run(r) })
+	return true
 }
 
 // Workers is the number of workers now.
 func (p *Pool) Workers() int { return int(p.started.Load()) }
 
-// work runs r, and then what comes.
-func (p *Pool) work(r engine.Runner) {
+// run is a worker: it runs r, and then what comes.
+func (p *Pool) run(r engine.Runner) {
 	defer p.started.Add(-1)
-	for {
+	for r != nil {
 		r.Run()
-		select {
-		case r = <-p.queue:
-			continue
-		default:
-		}
-		p.idle.Add(1)
-		select {
-		case r = <-p.queue:
-		case r = <-p.hand:
-		case <-p.dismiss:
-			p.idle.Add(-1)
-			return
-		case <-p.quit:
-			p.idle.Add(-1)
-			return
-		}
-		p.idle.Add(-1)
+		p.taken.Add(-1)
+		p.spare.Add(1)
+		r = <-p.work
 	}
 }
 
@@ -102,31 +95,25 @@ func (p *Pool) tend() {
 		case <-p.quit:
 			return
 		}
-		for range (p.idle.Load() + 7) / 8 {
-			select {
-			case p.dismiss <- struct{}{}:
-			default:
+		for range (p.spare.Load() + 7) / 8 {
+			if p.spare.Add(-1) < 0 {
+				p.spare.Add(1)
+				break
 			}
+			p.work <- nil
 		}
 	}
 }
 
 // Close ends the workers when they have run what was taken, and waits for them.
-// Nothing may be submitted any more. Further calls do nothing.
+// Further calls wait, too.
 func (p *Pool) Close() {
-	select {
-	case <-p.quit:
-		return
-	default:
-	}
-	close(p.quit)
-	p.running.Wait()
-	for {
-		select {
-		case r := <-p.queue:
-			r.Run()
-		default:
-			return
+	p.closed.Do(func() {
+		close(p.quit)
+		p.tender.Wait()
+		for range p.started.Load() {
+			p.work <- nil // behind all that was taken
 		}
-	}
+		p.running.Wait()
+	})
 }
