@@ -38,11 +38,15 @@ type Server struct {
 	// When Limits.MaxConns is more than the limit of descriptors allows,
 	// there are as many loops as it takes, each with a descriptor table of
 	// its own (a shard). A handler that runs on such a loop can use files
-	// that were open when the server started, and what it opens and closes
-	// within one call; any other descriptor of the program, such as a
-	// connection to a database, is not in that table. With Workers handlers
-	// run elsewhere, and can use all. What connections a process has in
-	// such tables is seen in /proc/PID/task/TID/fd, not in /proc/PID/fd.
+	// that were open when the server started, and what it opens, uses and
+	// closes by itself within one call; not what other goroutines take part
+	// in, as with os/exec and net.Dial, and no other descriptor of the
+	// program, such as a connection to a database: it is not in that table,
+	// and its number, if it is 512 or above, may be that of a client there.
+	// With Workers handlers run elsewhere, and can use all. Files that were
+	// open at the start stay so in each table until the server ends. What
+	// connections a process has in such tables is seen in
+	// /proc/PID/task/TID/fd, not in /proc/PID/fd.
 	Loops int
 	// Spin is how long an event loop that has nothing to do looks for work
 	// before it blocks, at most 10 ms. The default is 0: it blocks at once.

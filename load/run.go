@@ -202,6 +202,10 @@ func (r *run) tell(e Event) {
 	r.cfg.Observe(e)
 }
 
+// closedAtLeast is how many connections are closed in the time that a Stop waits
+// for them, on a slow machine.
+const closedAtLeast = 10_000
+
 // close closes all connections and waits until they and the engine are gone.
 func (r *run) close() {
 	r.traffic.closing.Store(true)
@@ -210,8 +214,13 @@ func (r *run) close() {
 	if !r.cfg.Graceful {
 		cancel() // stop at once
 	}
-	// The error says only that ctx has ended first.
-	_ = r.engine.Stop(ctx)
+	for range 1 + r.cfg.Connections/closedAtLeast {
+		// The error says only that ctx has ended first.
+		_ = r.engine.Stop(ctx)
+		if r.engine.Counters().Open == 0 {
+			return
+		}
+	}
 }
 
 // result puts together what the run saw; end is the sum before it closed.

@@ -2,10 +2,14 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -168,6 +172,50 @@ func TestShards(t *testing.T) {
 	if soft, _, _ := sock.DescriptorLimit(); soft < 60000 && (got.code != 2 || !strings.Contains(got.stderr, "--loops is 1; expected 0 (the default: as many as it takes) or at least")) {
 		t.Errorf("too few loops: exit code %d, stderr %q; want 2 and how many it takes", got.code, got.stderr)
 	}
+}
+
+// Workers with shards that end leave their listeners to the next ones.
+func TestShardsInRestartedProcess(t *testing.T) {
+	s := startCommand(t, limited(t, "1000", "--model", "epoll", "--max-conns", "4000", "--processes", "2", "--addr", "127.0.0.1:0"))
+	pids := childrenOf(t, s.Process.Pid)
+	if len(pids) != 2 {
+		t.Fatalf("worker processes %v, want 2", pids)
+	}
+	for _, pid := range pids {
+		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "another worker takes its place", func() bool {
+			now := childrenOf(t, s.Process.Pid)
+			return len(now) == 2 && !slices.Contains(now, pid)
+		})
+	}
+	if got := invoke(t, "load", "-c", "100", "--messages", "2", s.addr); got.code != 0 {
+		t.Errorf("load: exit code %d, %s%s", got.code, got.stdout, got.stderr)
+	}
+	if code := s.end(t, os.Interrupt); code != 0 {
+		t.Errorf("exit code %d, stderr %q", code, s.stderr)
+	}
+}
+
+// childrenOf lists the processes that one has started.
+func childrenOf(t *testing.T, pid int) (pids []int) {
+	t.Helper()
+	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, list := range lists {
+		text, _ := os.ReadFile(list) // of a thread that has ended there is none
+		for _, word := range strings.Fields(string(text)) {
+			child, err := strconv.Atoi(word)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, child)
+		}
+	}
+	return pids
 }
 
 func TestProcessesReadyLine(t *testing.T) {

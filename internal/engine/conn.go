@@ -116,6 +116,7 @@ func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
 		return
 	}
 	c.callOpened()
+	c.endEvent()
 }
 
 // Expect keeps the address of a peer that is being dialled, for Peer.
@@ -144,6 +145,7 @@ func (c *Conn) Arrived(p []byte) {
 			c.keep(rest)
 		}
 	}
+	c.endEvent()
 }
 
 // keep appends to the unused input.
@@ -167,6 +169,7 @@ func (c *Conn) Deliver() {
 	if c.is(gone) && !c.is(ended|held|closing|failed) {
 		c.deliverEnd()
 	}
+	c.endEvent()
 }
 
 // deliverEnd tells the handler that the peer has ended. What it leaves because
@@ -235,7 +238,7 @@ func (c *Conn) offer(in []byte) []byte {
 }
 
 // owesMuch says whether reading pauses until output has been sent.
-func (c *Conn) owesMuch() bool { return c.Pending() > c.host.Limits.MaxUnsent/2 }
+func (c *Conn) owesMuch() bool { return c.Pending()+c.host.direct > c.host.Limits.MaxUnsent/2 }
 
 // PeerClosed says that the peer will send no more. What it is owed it must take
 // within the time that a close has.
@@ -355,6 +358,7 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 		c.CloseWith(nil)
 	case MailNudge:
 		c.callNudged()
+		c.endEvent()
 	}
 }
 

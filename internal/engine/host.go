@@ -16,7 +16,7 @@ type Poster interface {
 
 // Host is what connections share with their owner. A loop has one of its own;
 // in the goroutine model all connections share one. It does not change after
-// the start but through its atomic counters.
+// the start but where that is said.
 type Host struct {
 	Handler  Handler
 	Limits   Limits
@@ -31,14 +31,19 @@ type Host struct {
 	Index int
 	// Away says that handlers are called by workers: Opened and Received
 	// are left to Deliver, which asks the driver to hand the connection
-	// over. The owner may change it between two events.
+	// over. The owner may change it, and Buffers, between two events.
 	Away bool
 	// Times, if set, counts how long workers take.
 	Times *RunTimes
 	// Direct, if set, sends what a handler on the loop writes at once, as
 	// far as the kernel takes it, and says how much that was. It is for
-	// what is too long to be worth copying.
-	Direct func(c *Conn, p []byte) int
+	// pieces from DirectSize on, which copying costs more than a call. The
+	// owner may change it between two events.
+	Direct     func(c *Conn, p []byte) int
+	DirectSize int
+	// direct is how much was sent so in this event. It counts as if it were
+	// waiting still, so that a handler is bounded wherever it runs.
+	direct int
 	// Returned is called by a worker that has run a connection, to give it
 	// back to its owner.
 	Returned func(*Conn)

@@ -185,7 +185,7 @@ func (s *sim) close(l *life) {
 func (s *sim) write(l *life, p []byte) {
 	c := l.conn
 	closed := l.closed || c.is(closing)
-	tooMuch := c.Pending()-int(c.owed)+len(p) > simMaxUnsent
+	tooMuch := c.Pending()-int(c.owed)+s.host.direct+len(p) > simMaxUnsent
 	var n int
 	var err error
 	if s.dice.roll(2) == 0 {

@@ -138,6 +138,7 @@ func simulate(t *testing.T, name string, d dice) {
 		Log: slog.New(slog.DiscardHandler), Counters: &s.counters,
 		Now: func() time.Duration { return s.now },
 	}
+	s.host.Direct, s.host.DirectSize = s.direct, 3
 	s.slots, s.lives = make([]*Conn, simSlots), make([]*life, simSlots)
 	for i := range s.slots {
 		s.slots[i] = &Conn{}
@@ -285,6 +286,22 @@ func (s *sim) drive(l *life) {
 		}
 	}
 	s.fail("%v: the driver got stuck: state %b", l, c.state)
+}
+
+// direct is the kernel's part of a long Write. An error it keeps to itself, and
+// tells at the next send.
+func (s *sim) direct(c *Conn, p []byte) int {
+	l := s.lives[c.Slot()]
+	s.check(c.out == nil && len(l.wire) == len(l.wrote), "%v: sends before what was written earlier", l)
+	s.check(!l.shut, "%v: sends directly after the end", l)
+	if l.reset {
+		return 0
+	}
+	n := min(l.room, len(p))
+	s.log("%v: sent %d of %d bytes directly", l, n, len(p))
+	l.wire = append(l.wire, p[:n]...)
+	l.room -= n
+	return n
 }
 
 // send is a system call that takes as much as there is room for.

@@ -5,17 +5,13 @@ import "net/netip"
 // This file has what a handler may do with its connection, and the calls into
 // the handler. The root package documents the former for its users.
 
-// directSize is how long a piece of output is to be for sending it at once
-// rather than copying it: copying 16 KiB costs more than a call.
-const directSize = 16 << 10
-
 // Write appends p to the output.
 func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.writable(len(p)); err != nil {
 		return 0, err
 	}
 	rest := p
-	if len(p) >= directSize && c.out == nil && c.host.Direct != nil {
+	if c.host.Direct != nil && len(p) >= c.host.DirectSize && c.out == nil && len(p) > 0 {
 		rest = p[c.direct(p):]
 	}
 	if len(rest) > 0 {
@@ -30,8 +26,16 @@ func (c *Conn) direct(p []byte) int {
 	if n > 0 {
 		c.host.Counters.Writes.Add(1)
 		c.host.Counters.BytesOut.Add(int64(n))
+		c.host.direct += n
 	}
 	return n
+}
+
+// endEvent forgets what was sent directly in this event.
+func (c *Conn) endEvent() {
+	if c.host.direct > 0 { // it is never, where workers might look
+		c.host.direct = 0
+	}
 }
 
 // WriteString is Write for a string.
@@ -54,7 +58,7 @@ func (c *Conn) writable(n int) error {
 	if n > c.host.Limits.MaxUnsent {
 		return ErrTooLarge
 	}
-	if c.Pending()-int(c.owed)+n > c.host.Limits.MaxUnsent {
+	if c.Pending()-int(c.owed)+c.host.direct+n > c.host.Limits.MaxUnsent {
 		c.fail(ErrSlowConsumer)
 		return ErrSlowConsumer
 	}

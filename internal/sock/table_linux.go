@@ -22,7 +22,7 @@ import (
 // owner closes them.
 //
 // Code that runs on such a thread by mistake with a descriptor of the process's
-// table must not hit a connection. So connections are numbered from Guard, and
+// table is not to hit a connection. So connections are numbered from Guard, and
 // the free numbers below it are taken by something that can neither be read nor
 // written.
 

@@ -65,7 +65,7 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 				raise()
 			}
 		case <-orphaned:
-			orphaned = nil
+			orphaned, ordered = nil, nil // nobody is left to bound a drain
 			d.orphan()
 			if !termed {
 				raise()

@@ -6,15 +6,18 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // When handlers move. A turn is slow when it has taken long and the reads in it
-// have taken long each: a turn of many quick calls is none. Some slow turns in a
-// row move the handlers of a loop onto workers, so that one that was slow only
-// because the machine was busy does not; a turn with very slow reads is enough by
-// itself, because with all that waits for it the next may take a second. There
-// their own time is counted, and when it is short again they come back. Each
-// time they move again they stay away for twice as long.
+// have taken long each: a turn of many quick calls is none. That alone does not
+// say why: the thread may only have waited for a CPU. So after such a turn the
+// next ones are seen through, and count only if the thread has worked that long,
+// or has slept. Some of them in a row move the handlers of a loop onto workers;
+// one with very slow reads is enough by itself, because with all that waits for
+// it the next may take a second. There their own time is counted, and when it is
+// short again they come back. Each time they move again they stay away for twice
+// as long.
 const (
 	slowTurn  = 2 * time.Millisecond
 	slowRead  = 100 * time.Microsecond
@@ -29,6 +32,7 @@ const (
 // auto decides, for one loop, where its handlers run. It is the loop's, but for
 // the times, which workers add to.
 type auto struct {
+	alert bool          // the last turn looked slow
 	slow  int           // slow turns in a row
 	look  time.Duration // when to see whether handlers can come back
 	stay  time.Duration // how long they stay away at least
@@ -37,28 +41,43 @@ type auto struct {
 
 // pollTimed polls, and moves handlers that hold the loop onto workers.
 func (l *Loop) pollTimed() bool {
+	var work sock.ThreadWork
+	if l.auto.alert {
+		work = sock.Worked()
+	}
 	start, before := engine.Since(), l.counters.Reads.Load()
 	some := l.driver.Poll()
-	reads := l.counters.Reads.Load() - before
+	reads := time.Duration(l.counters.Reads.Load() - before)
 	if reads == 0 {
 		return some // no handler was called for input
 	}
 	took := engine.Since() - start
-	each := took / time.Duration(reads)
-	if took < slowTurn || each < slowRead {
-		l.auto.slow = 0
-		return some
-	}
-	l.auto.slow++
-	if l.auto.slow >= slowTurns || took >= stuckTurn && each >= stuckRead {
-		l.moveAway(each)
+	switch {
+	case took < slowTurn || took < slowRead*reads:
+		l.auto.alert, l.auto.slow = false, 0
+	case !l.auto.alert:
+		l.auto.alert = true
+	default:
+		l.slowTurn(took, reads, sock.Worked().Since(work))
 	}
 	return some
 }
 
+// slowTurn judges a turn that looked slow, as did the one before it.
+func (l *Loop) slowTurn(took, reads time.Duration, did sock.ThreadWork) {
+	if did.Sleeps == 0 && (did.CPU < slowTurn || did.CPU < slowRead*reads) {
+		l.auto.slow = 0
+		return // it has waited for a CPU, most of the time
+	}
+	l.auto.slow++
+	if l.auto.slow >= slowTurns || took >= stuckTurn && took >= stuckRead*reads {
+		l.moveAway(took / reads)
+	}
+}
+
 // moveAway has workers call the handlers from now on.
 func (l *Loop) moveAway(each time.Duration) {
-	l.auto.slow = 0
+	l.auto.alert, l.auto.slow = false, 0
 	l.auto.stay = min(max(2*l.auto.stay, firstStay), longStay)
 	l.auto.look = engine.Since() + l.auto.stay
 	l.auto.times.Take()
@@ -95,6 +114,9 @@ func (l *Loop) ownBuffers() {
 // forWorkers has workers call the handlers, which must not touch what is the
 // loop's own.
 func (l *Loop) forWorkers() {
-	l.host.Away, l.host.Buffers, l.host.Direct = true, &l.shared, nil
+	l.host.Away = true
 	l.counters.Away.Store(1)
+	if l.host.Buffers != engine.Buffers(&l.shared) { // otherwise workers may be looking
+		l.host.Buffers, l.host.Direct = &l.shared, nil
+	}
 }

@@ -6,8 +6,8 @@
 //
 // A loop is one goroutine locked to its thread. It owns its listener, its
 // driver, its slab of connections and its free buffers; nobody else touches
-// them. Loops share only the count of open connections, which is atomic, and
-// nothing on the way of a byte. With Config.Shard each is a shard: its thread
+// them. Loops share only counts of connections, which are atomic, and nothing on
+// the way of a byte. With Config.Shard each is a shard: its thread
 // has a descriptor table of its own; see listeners_linux.go for what that means
 // for listeners.
 //
@@ -50,6 +50,7 @@ type group struct {
 	addr      net.Addr
 	open      atomic.Int64 // connections and dials of all loops, against MaxConns
 	next      atomic.Uint64
+	stopping  atomic.Bool
 	done      chan struct{} // closed when all loops have ended
 
 	mu      sync.Mutex
@@ -67,7 +68,10 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 		return nil, err
 	}
 	if err := g.run(); err != nil {
-		_ = g.Stop(context.Background()) // nothing is open yet: it ends at once
+		// Those loops that run may have accepted already.
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = g.Stop(ctx) // what it says of ctx is what was asked for
 		return nil, err
 	}
 	return g, nil
@@ -208,6 +212,7 @@ func (g *group) Dial(d engine.Dial) error {
 }
 
 func (g *group) Stop(ctx context.Context) error {
+	g.stopping.Store(true)
 	for _, l := range g.loops {
 		l.tell(stopping)
 	}

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -48,9 +49,13 @@ func (l *Loop) acceptFrom(listener int32) bool {
 		case syscall.EAGAIN:
 			return true
 		case syscall.EINTR, syscall.ECONNABORTED:
-		case syscall.EINVAL: // another shard has stopped it
-			l.unwatch(listener)
+		case syscall.EINVAL:
+			l.listenerStopped(listener)
 			return true
+		case syscall.EMFILE:
+			if !l.fullNow() || !l.passOn() {
+				l.pause(errno)
+			}
 		default:
 			l.pause(errno)
 		}
@@ -107,6 +112,16 @@ func (l *Loop) pause(errno syscall.Errno) {
 	}
 }
 
+// listenerStopped turns away from a listener that does not listen any more:
+// another shard has stopped it, or the caller has, whose it was.
+func (l *Loop) listenerStopped(fd int32) {
+	l.unwatch(fd)
+	if !l.group.stopping.Load() {
+		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
+			"a listener has been shut down from outside; nothing is accepted from it any more")
+	}
+}
+
 // Relisten watches the listeners anew.
 func (l *Loop) Relisten() {
 	if l.paused {
@@ -119,7 +134,7 @@ func (l *Loop) Relisten() {
 
 // watch begins to accept from a listener, unless it does so already.
 func (l *Loop) watch(fd int32) {
-	if l.stage >= stopping || slices.Contains(l.watched, fd) {
+	if l.told.Load() >= stopping || slices.Contains(l.watched, fd) {
 		return
 	}
 	l.watched = append(l.watched, fd)
@@ -140,15 +155,16 @@ func (l *Loop) unwatch(fd int32) {
 	}
 }
 
-// closeListeners ends accepting for good. Those of shards are stopped, because
-// descriptors of them are in other tables too.
+// closeListeners ends accepting for good. Those that shards have made are stopped,
+// because descriptors of them are in other tables too; one that a caller has made
+// may be in use by another process, and ends with its last descriptor.
 func (l *Loop) closeListeners() {
 	for len(l.watched) > 0 {
 		l.unwatch(l.watched[0])
 	}
 	for i, fd := range l.group.listeners {
 		own := i == l.host.Index
-		if own && l.group.cfg.Shard > 0 {
+		if own && l.group.cfg.Shard > 0 && l.group.cfg.Listener == nil {
 			sock.StopListening(fd)
 		}
 		if own || l.group.cfg.Shard > 0 {
@@ -158,8 +174,16 @@ func (l *Loop) closeListeners() {
 }
 
 // full says whether a shard has as many connections as its table has room for.
-func (l *Loop) full() bool {
-	return l.group.cfg.Shard > 0 && l.used.Load() >= int64(l.group.cfg.Shard)
+func (l *Loop) full() bool { return l.group.cfg.Shard > 0 && l.used.Load() >= l.room.Load() }
+
+// fullNow notes that a shard's table is full, before it was to be: something else
+// has descriptors in it too, or the limit has been lowered.
+func (l *Loop) fullNow() bool {
+	if l.group.cfg.Shard == 0 {
+		return false
+	}
+	l.room.Store(l.used.Load())
+	return true
 }
 
 // roomiest is the loop with the fewest connections, nil if that is full.
@@ -195,7 +219,7 @@ func (l *Loop) passOn() bool {
 // takeListenerBack does so when there is some room again.
 func (l *Loop) takeListenerBack() {
 	g, own := l.group, l.host.Index
-	if room := int64(g.cfg.Shard) - l.used.Load(); room <= int64(g.cfg.Shard/16) {
+	if most := l.room.Load(); most-l.used.Load() <= most/16 {
 		return
 	}
 	g.mu.Lock()
@@ -219,9 +243,20 @@ func (l *Loop) look(i int) {
 	}
 }
 
-// passDialOn gives a dial to a loop that has room.
-func (l *Loop) passDialOn(d engine.Dial) bool {
+// passDialOn gives a dial to a loop that has room. Without one it is refused;
+// when that one has too many orders, it is to be tried again.
+func (l *Loop) passDialOn(d engine.Dial) (done bool) {
 	to := l.group.roomiest()
+	if to == nil {
+		l.tellDialFailed(engine.ErrFull)
+		return true
+	}
 	d.Count = 1
-	return to != nil && to.order(d) == nil
+	switch err := to.order(d); {
+	case errors.Is(err, engine.ErrFull):
+		return false
+	case err != nil:
+		l.tellDialFailed(err)
+	}
+	return true
 }

@@ -62,6 +62,7 @@ type Loop struct {
 	// For everyone:
 	bell     sock.Bell
 	used     atomic.Int64 // slots of the slab
+	room     atomic.Int64 // of a shard: how many its table has room for
 	box      engine.Mailbox
 	told     atomic.Int32
 	asleep   atomic.Bool
@@ -82,7 +83,7 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.host = engine.Host{
 		Handler: g.cfg.Handler, Limits: g.cfg.Limits, Log: g.cfg.Log,
 		Buffers: &l.buffers, Poster: l, Counters: &l.counters,
-		Now: engine.Since, Index: index, Direct: direct, Returned: l.giveBack,
+		Now: engine.Since, Index: index, Direct: direct, DirectSize: directSize, Returned: l.giveBack,
 	}
 	if g.cfg.Auto {
 		l.host.Times = &l.auto.times
@@ -90,11 +91,15 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 		l.forWorkers()
 	}
 	l.slab.host = &l.host
+	l.room.Store(int64(g.cfg.Shard))
 	return l
 }
 
 // Log is where a driver writes what an operator has to know.
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
+
+// directSize is where sending at once begins to cost less than copying.
+const directSize = 16 << 10
 
 // direct is Host.Direct. What is wrong with the connection the next send tells.
 func direct(c *engine.Conn, p []byte) int {

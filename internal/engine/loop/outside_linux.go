@@ -211,30 +211,37 @@ func (l *Loop) takeOrders() {
 func (l *Loop) dial() {
 	for room := dialBatch; room > 0 && len(l.dials) > 0; room-- {
 		d := &l.dials[0]
-		l.dialOne(*d)
+		if !l.dialOne(*d) {
+			return
+		}
 		if d.Count--; d.Count == 0 {
 			l.dials = l.dials[1:]
 		}
 	}
 }
 
-func (l *Loop) dialOne(d engine.Dial) {
+// dialOne starts one connection, has another loop do it, or tells that it can't
+// be. It is not done when the loop that is to do it has no room for the order.
+func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	if l.told.Load() >= stopping {
 		l.tellDialFailed(engine.ErrClosed)
-		return
+		return true
 	}
-	if l.full() && l.passDialOn(d) {
-		return
+	if l.full() {
+		return l.passDialOn(d)
 	}
 	if !l.group.admit() {
 		l.tellDialFailed(engine.ErrFull)
-		return
+		return true
 	}
 	fd, err := sock.Dial(d.Target, d.Source)
 	if err != nil {
 		l.group.leave()
+		if errors.Is(err, syscall.EMFILE) && l.fullNow() {
+			return l.passDialOn(d)
+		}
 		l.tellDialFailed(err)
-		return
+		return true
 	}
 	c := l.take(fd)
 	c.SetArmed(Connecting)
@@ -242,6 +249,7 @@ func (l *Loop) dialOne(d engine.Dial) {
 	if errno := l.driver.Watch(c); errno != 0 {
 		l.dialFailed(c, errno)
 	}
+	return true
 }
 
 // Connected ends a dial, well or not.

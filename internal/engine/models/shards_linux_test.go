@@ -15,6 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 const patience = 20 * time.Second
@@ -127,6 +128,32 @@ func TestFullShardsPassOn(t *testing.T) {
 				c.Close()
 			}
 			eventually(t, "all are closed", func() bool { return e.Counters().Open == 0 })
+		}
+	})
+}
+
+// A shard whose table is full before it was to be passes on, too.
+func TestTableFullEarly(t *testing.T) {
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	few := old
+	few.Cur = sock.Guard + 40
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old)
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		e := shards(t, m, &echo{}, 4, 1000)
+		var open []net.Conn
+		for range 120 { // 30 for each, who have room for some 35
+			open = append(open, dial(t, e))
+		}
+		for i, c := range open {
+			if !tryExchange(c, "hello") {
+				t.Fatalf("connection %d is not served; %+v", i, e.Counters())
+			}
 		}
 	})
 }

@@ -134,9 +134,14 @@ func (d *driver) Listen(fd int32) { d.door.Add(fd, 0, sock.In) }
 
 func (d *driver) Deafen(fd int32) { d.door.Remove(fd) }
 
+// Poll asks for more completions only when those that it has are handled:
+// otherwise they would pile up, and with them the buffers that they hold.
 func (d *driver) Poll() bool {
-	if d.ring.completions() == 0 || d.ring.tail != d.ring.submitted {
+	switch {
+	case d.ring.completions() == 0:
 		d.ring.enter(enterGetEvents, 0)
+	case d.ring.tail != d.ring.submitted:
+		d.ring.enter(0, 0)
 	}
 	return d.handle()
 }

@@ -76,13 +76,35 @@ func (p *Pool) Workers() int { return int(p.started.Load()) }
 
 // run is a worker: it runs r, and then what comes.
 func (p *Pool) run(r engine.Runner) {
-	defer p.started.Add(-1)
-	for r != nil {
-		r.Run()
-		p.taken.Add(-1)
-		p.spare.Add(1)
+	for {
+		for r != nil {
+			r.Run()
+			p.taken.Add(-1)
+			p.spare.Add(1)
+			r = <-p.work
+		}
+		if p.ends() {
+			return
+		}
 		r = <-p.work
 	}
+}
+
+// ends says whether a worker that is to end may. Until its place was free a
+// submitter may have left work in the channel, for want of workers to start: then
+// it stays, if no other has taken the place. One of the two sees the other,
+// because the submitter counts the work first, and the worker its place.
+func (p *Pool) ends() bool {
+	p.started.Add(-1)
+	if p.spare.Load() >= 0 {
+		return true
+	}
+	if p.started.Add(1) > p.most {
+		p.started.Add(-1)
+		return true
+	}
+	p.spare.Add(1)
+	return false
 }
 
 // tend ends idle workers.

@@ -1,6 +1,7 @@
 package workers
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -69,6 +70,33 @@ func TestShrinks(t *testing.T) {
 		}
 		p.Close()
 	})
+}
+
+// Work that comes when the only worker has been told to end, and has not yet,
+// runs all the same.
+func TestWorkWhileEnding(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // so that the worker has not run in between
+	p := New(1)
+	defer p.Close()
+	for range 100 {
+		ran := make(chan struct{}, 2)
+		w := work(func() { ran <- struct{}{} })
+		p.TrySubmit(w)
+		<-ran
+		for p.spare.Load() != 1 {
+			runtime.Gosched() // until it waits
+		}
+		p.spare.Add(-1) // as tend does
+		p.work <- nil
+		if !p.TrySubmit(w) {
+			t.Fatal("an idle pool refuses")
+		}
+		select {
+		case <-ran:
+		case <-time.After(10 * time.Second):
+			t.Fatal("work is left in the channel, and nobody takes it")
+		}
+	}
 }
 
 // What was taken runs, whatever Close does.

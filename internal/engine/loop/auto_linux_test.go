@@ -1,0 +1,58 @@
+package loop
+
+import (
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// Handlers move when they have held their loop, by working or by sleeping, three
+// times, or once for very long; not when the thread only waited for a CPU.
+func TestSlowTurns(t *testing.T) {
+	const ms = time.Millisecond
+	for name, test := range map[string]struct {
+		took, reads time.Duration
+		did         sock.ThreadWork
+		moves       int // in which turn, 0 for never
+	}{
+		"waits for a CPU":          {5 * ms, 10, sock.ThreadWork{CPU: ms}, 0},
+		"waits long for a CPU":     {500 * ms, 1, sock.ThreadWork{CPU: ms}, 0},
+		"many quick reads":         {5 * ms, 10, sock.ThreadWork{CPU: 999 * time.Microsecond}, 0},
+		"computes":                 {5 * ms, 10, sock.ThreadWork{CPU: 4 * ms}, 3},
+		"sleeps":                   {5 * ms, 10, sock.ThreadWork{Sleeps: 1}, 3},
+		"sleeps for long":          {640 * ms, 64, sock.ThreadWork{Sleeps: 64}, 1},
+		"computes for long":        {64 * ms, 64, sock.ThreadWork{CPU: 60 * ms}, 1},
+		"long by many short calls": {60 * ms, 400, sock.ThreadWork{CPU: 60 * ms}, 3},
+	} {
+		l := newLoop(&group{cfg: engine.Config{Auto: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Bell{})
+		moved := 0
+		for turn := 1; turn <= 10 && moved == 0; turn++ {
+			l.slowTurn(test.took, test.reads, test.did)
+			if l.host.Away {
+				moved = turn
+			}
+		}
+		if moved != test.moves {
+			t.Errorf("%s: handlers move in turn %d, want %d", name, moved, test.moves)
+		}
+	}
+}
+
+// What a thread has done is told apart: working, and sleeping.
+func TestThreadWork(t *testing.T) {
+	sock.OwnThread(func() {
+		begin := sock.Worked()
+		for sock.Worked().Since(begin).CPU < 10*time.Millisecond {
+		}
+		worked := sock.Worked()
+		sleep := make(chan struct{})
+		time.AfterFunc(time.Millisecond, func() { close(sleep) })
+		<-sleep
+		if did := sock.Worked().Since(worked); did.Sleeps == 0 || did.CPU > 5*time.Millisecond {
+			t.Errorf("a thread that has slept: %+v", did)
+		}
+	})
+}
