@@ -53,9 +53,10 @@ type Server struct {
 	// Spinning saves the time that it takes to be woken, which shows where
 	// few connections wait for each answer, and gives nothing under load: on
 	// two CPUs, with one connection, 200 µs gave 26,000 echoes a second
-	// instead of 13,000, for 38 µs of CPU each instead of 28. It costs a CPU for each loop: all of it while messages come more often
-	// than this, and this much for each that comes less often. On a machine
-	// that the loops share with other work it makes everything slower.
+	// instead of 13,000, for 38 µs of CPU each instead of 28. It costs a CPU
+	// for each loop: all of it while messages come more often than this, and
+	// this much for each that comes less often. On a machine that the loops
+	// share with other work it makes everything slower.
 	Spin time.Duration
 	// Workers is how many goroutines run the handler, off the event loops,
 	// for the models that have them, at most 65,536. Calls for one
