@@ -56,11 +56,16 @@ func eachWithLoops(t *testing.T, f func(t *testing.T, m engine.Model)) {
 // connections.
 func shards(t *testing.T, m engine.Model, h engine.Handler, loops, each int) engine.Engine {
 	t.Helper()
-	cfg := engine.Config{
-		Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: enginetest.Limits(),
-		Loops: loops, Shard: each, Log: slog.New(slog.DiscardHandler),
+	return begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: h, Loops: loops, Shard: each})
+}
+
+// begin starts an engine that is stopped when the test ends.
+func begin(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
+	t.Helper()
+	cfg.Network, cfg.Limits, cfg.Log = "tcp", enginetest.Limits(), slog.New(slog.DiscardHandler)
+	if cfg.Shard > 0 {
+		cfg.Limits.MaxConns = cfg.Loops * cfg.Shard
 	}
-	cfg.Limits.MaxConns = loops * each
 	e, err := m.Start(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -128,6 +133,39 @@ func TestFullShardsPassOn(t *testing.T) {
 				c.Close()
 			}
 			eventually(t, "all are closed", func() bool { return e.Counters().Open == 0 })
+		}
+	})
+}
+
+// dialled counts connections by loop, and dials that have failed.
+type dialled struct {
+	echo
+	on     [3]atomic.Int64
+	failed atomic.Int64
+}
+
+func (d *dialled) Opened(c *engine.Conn) { d.on[c.Owner()].Add(1) }
+
+func (d *dialled) DialFailed(error) { d.failed.Add(1) }
+
+// A shard that is full passes dials on; when all are full they fail.
+func TestFullShardsPassDialsOn(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		target := begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: &echo{}, Loops: 1})
+		const loops, each, more = 3, 5, 2
+		h := &dialled{}
+		e := begin(t, m, engine.Config{Handler: h, Loops: loops, Shard: each})
+		to := target.Addr().(*net.TCPAddr).AddrPort()
+		if err := e.Dial(engine.Dial{Target: to, Count: loops*each + more}); err != nil { // all to one loop
+			t.Fatal(err)
+		}
+		eventually(t, "each dial has ended", func() bool {
+			return e.Counters().Open == loops*each && h.failed.Load() == more
+		})
+		for i := range h.on {
+			if got := h.on[i].Load(); got != each {
+				t.Errorf("loop %d has %d connections, want %d", i, got, each)
+			}
 		}
 	})
 }
@@ -265,7 +303,7 @@ func TestBellOfLaterLoop(t *testing.T) {
 		for _, each := range []int{0, 10} { // one table for all, and a shard
 			refs := make(chan engine.Ref, 10)
 			second := &echo{before: func(c *engine.Conn, _ []byte) { refs <- c.Ref() }}
-			e := shards(t, m, second, 1, max(each, 1))
+			e := begin(t, m, engine.Config{Addr: "127.0.0.1:0", Handler: second, Loops: 1, Shard: each})
 			to := dial(t, e)
 			if !tryExchange(to, "hello") {
 				t.Fatal("not served")
