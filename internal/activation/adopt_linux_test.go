@@ -1,0 +1,272 @@
+package activation
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// childMode is the variable that makes this program the process that listeners
+// are passed to. LISTEN_PID is set there, because nobody knows it before.
+const childMode = "MYRIAD_TEST_ACTIVATION"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childMode) == "" {
+		os.Exit(m.Run())
+	}
+	if os.Getenv("LISTEN_PID") == "" {
+		os.Setenv("LISTEN_PID", fmt.Sprint(os.Getpid()))
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(receive()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+// report is what the child tells.
+type report struct {
+	Err, Again string // of the first and the second call
+	Same       bool   // they gave the same
+	Left       []string
+	Sockets    int   // descriptors of sockets
+	Inherited  []int // those without close-on-exec
+	Listeners  []told
+}
+
+type told struct{ Name, Kind, Addr, Got string }
+
+// receive takes the listeners, and one connection from each, which waits there.
+func receive() (r report) {
+	first, err := Listeners()
+	r.Err = fmt.Sprint(err)
+	second, err := Listeners()
+	r.Again, r.Same = fmt.Sprint(err), slices.Equal(first, second)
+	for _, v := range os.Environ() {
+		if strings.HasPrefix(v, "LISTEN_") {
+			r.Left = append(r.Left, v)
+		}
+	}
+	for fd := range 64 {
+		if _, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil {
+			continue
+		}
+		r.Sockets++
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != nil || flags&unix.FD_CLOEXEC == 0 {
+			r.Inherited = append(r.Inherited, fd)
+		}
+	}
+	for _, l := range first {
+		t := told{Name: l.Name, Kind: fmt.Sprintf("%T", l.Listener), Addr: l.Addr().String()}
+		if c, err := l.Accept(); err != nil {
+			t.Got = err.Error()
+		} else {
+			b := make([]byte, 16)
+			n, _ := c.Read(b)
+			t.Got = string(b[:n])
+			c.Close()
+		}
+		l.Close()
+		r.Listeners = append(r.Listeners, t)
+	}
+	return r
+}
+
+// pass starts the child with these descriptors and variables.
+func pass(t *testing.T, files []*os.File, env ...string) (r report) {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), exe)
+	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "LISTEN_") }), env...)
+	// under the race detector a process ends a second late, for the reports of
+	// other goroutines; the child has none
+	cmd.Env = append(cmd.Env, childMode+"=1", "GORACE=atexit_sleep_ms=0")
+	cmd.ExtraFiles, cmd.Stderr = files, os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := json.Unmarshal(out, &r); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if r.Err != r.Again || !r.Same {
+		t.Errorf("the second call gave %s, the first %s; the same listeners: %v", r.Again, r.Err, r.Same)
+	}
+	if r.Left != nil {
+		t.Errorf("variables are left: %q", r.Left)
+	}
+	return r
+}
+
+// file is a descriptor for the child.
+func file(t *testing.T, from interface{ File() (*os.File, error) }, err error) *os.File {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := from.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func socket(t *testing.T, family, kind, protocol int) *os.File {
+	t.Helper()
+	fd, err := unix.Socket(family, kind|unix.SOCK_CLOEXEC, protocol)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "socket")
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+func TestListeners(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	path := filepath.Join(t.TempDir(), "socket")
+	local, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer local.Close()
+	files := []*os.File{file(t, tcp.(*net.TCPListener), nil), file(t, local.(*net.UnixListener), nil)}
+	for _, l := range []net.Listener{tcp, local} {
+		c, err := net.Dial(l.Addr().Network(), l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.Write([]byte("hello " + l.Addr().Network())); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := pass(t, files, "LISTEN_FDS=2", "LISTEN_FDNAMES=web:admin")
+	want := []told{
+		{"web", "*net.TCPListener", tcp.Addr().String(), "hello tcp"},
+		{"admin", "*net.UnixListener", path, "hello unix"},
+	}
+	if r.Err != "<nil>" || !slices.Equal(r.Listeners, want) {
+		t.Errorf("got %+v, %s; want %+v", r.Listeners, r.Err, want)
+	}
+	if r.Sockets != len(want) {
+		t.Errorf("%d descriptors of %d sockets", r.Sockets, len(want))
+	}
+	if r.Inherited != nil {
+		t.Errorf("descriptors %v would be inherited", r.Inherited)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Errorf("the manager's socket file is gone: %v", err)
+	}
+}
+
+func TestListenersNone(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	f := file(t, tcp.(*net.TCPListener), nil)
+	for name, env := range map[string][]string{
+		"another process": {"LISTEN_PID=1", "LISTEN_FDS=1"},
+		"wrong count":     {"LISTEN_FDS=x"},
+	} {
+		r := pass(t, []*os.File{f}, env...)
+		if wrong := name == "wrong count"; r.Listeners != nil || (r.Err != "<nil>") != wrong {
+			t.Errorf("%s: got %+v, %s", name, r.Listeners, r.Err)
+		}
+		if !slices.Equal(r.Inherited, []int{3}) {
+			t.Errorf("%s: without close-on-exec are %v; want descriptor 3 left alone", name, r.Inherited)
+		}
+	}
+}
+
+func TestListenersRefuses(t *testing.T) {
+	tcp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tcp.Close()
+	good := file(t, tcp.(*net.TCPListener), nil)
+	udp, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	datagrams := file(t, udp, err)
+	defer udp.Close()
+	conn, err := net.Dial("tcp", tcp.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	connected := file(t, conn.(*net.TCPConn), nil)
+	defer conn.Close()
+	pipe, other, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pipe.Close()
+	defer other.Close()
+	packets := socket(t, unix.AF_UNIX, unix.SOCK_SEQPACKET, 0)
+	for _, c := range []struct {
+		name, fds string
+		files     []*os.File
+		says      string
+	}{
+		{"datagrams", "2", []*os.File{good, datagrams}, `descriptor 4 ("b") is a socket of family 2, type 2, protocol 17; expected TCP`},
+		{"a connection", "2", []*os.File{good, connected}, `descriptor 4 ("b") is a socket that does not listen`},
+		{"not listening", "2", []*os.File{good, socket(t, unix.AF_INET6, unix.SOCK_STREAM, 0)}, `descriptor 4 ("b") is a socket that does not listen`},
+		{"a pipe", "2", []*os.File{pipe, good}, `descriptor 3 ("a") is no socket`},
+		{"packets", "2", []*os.File{packets, good}, `descriptor 3 ("a") is a socket of family 1, type 5`},
+		{"another family", "2", []*os.File{good, socket(t, unix.AF_NETLINK, unix.SOCK_RAW, 0)}, `descriptor 4 ("b") is a socket of family 16`},
+	} {
+		r := pass(t, c.files, "LISTEN_FDS="+c.fds, "LISTEN_FDNAMES=a:b")
+		if !strings.Contains(r.Err, c.says) || r.Listeners != nil {
+			t.Errorf("%s: got %+v, %s; want an error that says %s", c.name, r.Listeners, r.Err, c.says)
+		}
+		if n := len(r.Inherited); c.name == "datagrams" && n != 2 {
+			t.Errorf("%s: without close-on-exec are %v; want both left alone", c.name, r.Inherited)
+		}
+	}
+}
+
+// TestCheckNotOpen can't pass a closed descriptor: Go's own may have its number.
+func TestCheckNotOpen(t *testing.T) {
+	fd := 1 << 20
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err != syscall.EBADF {
+		t.Fatalf("descriptor %d: %v", fd, err)
+	}
+	if err := check(fd); err == nil || !strings.Contains(err.Error(), "is not open") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestIsStream(t *testing.T) {
+	for _, c := range []struct {
+		domain, kind, protocol int
+		want                   bool
+	}{
+		{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP, true},
+		{unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_MPTCP, true},
+		{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP, false},
+		{unix.AF_UNIX, unix.SOCK_STREAM, 0, true},
+		{unix.AF_UNIX, unix.SOCK_SEQPACKET, 0, false},
+		{unix.AF_VSOCK, unix.SOCK_STREAM, 0, false},
+	} {
+		if got := isStream(c.domain, c.kind, c.protocol); got != c.want {
+			t.Errorf("%+v: got %v", c, got)
+		}
+	}
+}

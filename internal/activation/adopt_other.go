@@ -1,0 +1,10 @@
+//go:build !linux
+
+package activation
+
+import "errors"
+
+// adopt fails: service managers that pass listeners so are a matter of Linux.
+func adopt([]string) ([]Named, error) {
+	return nil, errors.New("LISTEN_PID and LISTEN_FDS are set, and taking listeners over needs Linux; unset them")
+}

@@ -1,0 +1,133 @@
+package procfs
+
+import (
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"testing"
+)
+
+// tree makes files below a new directory.
+func tree(t *testing.T, files map[string]string) (root string) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("no /proc")
+	}
+	root = t.TempDir()
+	for name, text := range files {
+		name = filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+const noLimit = "9223372036854771712\n" // of version 1
+
+func TestMemoryLimitOfTrees(t *testing.T) {
+	const machine = "MemTotal: 1000 kB\n"
+	for name, c := range map[string]struct {
+		files map[string]string
+		limit int64
+		from  string
+	}{
+		"version 2, its own group": {map[string]string{
+			"proc/self/cgroup": "0::/a/b\n", "proc/meminfo": machine,
+			"sys/fs/cgroup/a/b/memory.max": "5000\n", "sys/fs/cgroup/a/b/memory.high": "max\n",
+			"sys/fs/cgroup/a/memory.max": "6000\n",
+		}, 5000, "cgroup /a/b memory.max"},
+		"version 2, a group above is smaller": {map[string]string{
+			"proc/self/cgroup": "0::/a/b/c\n", "proc/meminfo": machine,
+			"sys/fs/cgroup/a/b/c/memory.max": "max\n", "sys/fs/cgroup/a/b/memory.max": "5000\n",
+			"sys/fs/cgroup/a/memory.max": "4000\n",
+		}, 4000, "cgroup /a memory.max"},
+		"version 2, memory.high is smaller": {map[string]string{
+			"proc/self/cgroup": "0::/a\n", "proc/meminfo": machine,
+			"sys/fs/cgroup/a/memory.max": "5000\n", "sys/fs/cgroup/a/memory.high": "3000\n",
+		}, 3000, "cgroup /a memory.high"},
+		"version 2, a namespace: the group is the root": {map[string]string{
+			"proc/self/cgroup": "0::/\n", "proc/meminfo": machine, "sys/fs/cgroup/memory.max": "5000\n",
+		}, 5000, "cgroup / memory.max"},
+		"version 2, the host's path in a container": {map[string]string{
+			"proc/self/cgroup": "0::/docker/abc\n", "proc/meminfo": machine, "sys/fs/cgroup/memory.max": "5000\n",
+		}, 5000, "cgroup / memory.max"},
+		"version 2, outside the namespace": {map[string]string{
+			"proc/self/cgroup": "0::/../../a\n", "proc/meminfo": machine, "sys/fs/cgroup/memory.max": "5000\n",
+		}, 5000, "cgroup / memory.max"},
+		"version 2, a group with a colon": {map[string]string{
+			"proc/self/cgroup": "0::/a:b\n", "proc/meminfo": machine, "sys/fs/cgroup/a:b/memory.max": "5000\n",
+		}, 5000, "cgroup /a:b memory.max"},
+		"version 1": {map[string]string{
+			"proc/self/cgroup": "5:cpu,cpuacct:/x\n4:memory:/a/b\n", "proc/meminfo": machine,
+			"sys/fs/cgroup/memory/a/b/memory.limit_in_bytes": noLimit,
+			"sys/fs/cgroup/memory/a/memory.limit_in_bytes":   "7000\n",
+			"sys/fs/cgroup/memory/x/memory.limit_in_bytes":   "1\n", // not its group
+		}, 7000, "cgroup /a memory.limit_in_bytes"},
+		"version 1 among other controllers": {map[string]string{
+			"proc/self/cgroup": "4:cpu,memory:/a\n", "proc/meminfo": machine,
+			"sys/fs/cgroup/memory/a/memory.limit_in_bytes": "7000\n",
+		}, 7000, "cgroup /a memory.limit_in_bytes"},
+		"both, version 2 below": {map[string]string{
+			"proc/self/cgroup": "4:memory:/a\n0::/b\n", "proc/meminfo": machine,
+			"sys/fs/cgroup/memory/a/memory.limit_in_bytes": "7000\n",
+			"sys/fs/cgroup/unified/b/memory.max":           "6000\n",
+		}, 6000, "cgroup /b memory.max"},
+		"the machine": {map[string]string{
+			"proc/self/cgroup": "0::/a\n", "proc/meminfo": machine, "sys/fs/cgroup/a/memory.max": "2000000\n",
+		}, 1000 << 10, "the machine's memory"},
+		"no cgroups": {map[string]string{"proc/meminfo": machine}, 1000 << 10, "the machine's memory"},
+		"nothing":    {nil, math.MaxInt64, "none known"},
+		"rubbish": {map[string]string{
+			"proc/self/cgroup": "rubbish\n0:\n::\n0::relative\n0::/a", "proc/meminfo": "rubbish\n",
+			"sys/fs/cgroup/a/memory.max": "-5\n", "sys/fs/cgroup/a/memory.high": "many\n", "sys/fs/cgroup/memory.max": "0\n",
+		}, math.MaxInt64, "none known"},
+	} {
+		if limit, from := memoryLimit(tree(t, c.files)); limit != c.limit || from != c.from {
+			t.Errorf("%s: got %d, %q; want %d, %q", name, limit, from, c.limit, c.from)
+		}
+	}
+}
+
+// TestMemoryLimit asks for this very process's.
+func TestMemoryLimit(t *testing.T) {
+	before := debug.SetMemoryLimit(math.MaxInt64)
+	defer debug.SetMemoryLimit(before)
+	limit, from := MemoryLimit()
+	if runtime.GOOS == "linux" {
+		if limit < 1<<20 || limit == math.MaxInt64 || from == "GOMEMLIMIT" {
+			t.Errorf("got %d, %q; want at most the machine's memory", limit, from)
+		}
+	} else if limit != math.MaxInt64 || from != "none known" {
+		t.Errorf("got %d, %q; want none", limit, from)
+	}
+	debug.SetMemoryLimit(1 << 20)
+	if limit, from := MemoryLimit(); limit != 1<<20 || from != "GOMEMLIMIT" {
+		t.Errorf("with GOMEMLIMIT 1 MiB: got %d, %q", limit, from)
+	}
+}
+
+func FuzzParseCgroups(f *testing.F) {
+	f.Add([]byte("4:cpu,memory:/a/b\n0::/c\n"))
+	f.Add([]byte("0::/../a/./b//"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		one, two := parseCgroups(b)
+		for _, group := range []string{one, two} {
+			if group == "" {
+				continue
+			}
+			if group != path.Clean(group) || !path.IsAbs(group) {
+				t.Errorf("%q: the group %q is not a clean path from the root: the way up might not end", b, group)
+			}
+		}
+		if n, err := parseLimit(b); err == nil && n < 0 {
+			t.Errorf("%q: negative limit %d", b, n)
+		}
+	})
+}

@@ -1,0 +1,181 @@
+package proxyproto
+
+import (
+	"bytes"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+// second is a header that comes behind another.
+var second = string(Append(nil, six, 2))
+
+// checkPieces checks what must hold for any bytes: an answer for the beginning
+// of b holds whatever follows, and is not that it is incomplete when it can't be
+// completed.
+func checkPieces(t *testing.T, b []byte) {
+	t.Helper()
+	whole, size, err := Parse(b)
+	if size < 0 || size > len(b) || size > MaxSize || err != nil && size != 0 {
+		t.Fatalf("%q gives %d bytes of %d, %v", b, size, len(b), err)
+	}
+	if size == 0 && err == nil && len(b) >= MaxSize {
+		t.Fatalf("%d bytes are not enough", len(b))
+	}
+	wrong := false
+	for i := range len(b) + 1 {
+		// what lies behind the slice must not matter
+		room := append(bytes.Clone(b[:i]), strings.Repeat("1\r\n\x00", 8)...)
+		h, n, e := Parse(room[:i:i])
+		if h2, n2, e2 := Parse(room[:i]); h2 != h || n2 != n || (e2 == nil) != (e == nil) {
+			t.Fatalf("%q gives %+v, %d, %v, and with other memory behind it %+v, %d, %v", b[:i], h, n, e, h2, n2, e2)
+		}
+		switch {
+		case wrong && e == nil:
+			t.Fatalf("%q is an error but for its last byte, and with it gives %+v, %d", b[:i], h, n)
+		case size > 0 && i < size && (n != 0 || e != nil || h != Header{}):
+			t.Fatalf("%q is the beginning of a good header and gives %+v, %d, %v", b[:i], h, n, e)
+		case size > 0 && i >= size && (n != size || e != nil || h != whole):
+			t.Fatalf("%q gives %+v, %d, %v; and its first %d bytes %+v, %d", b[:i], h, n, e, size, whole, size)
+		}
+		wrong = e != nil
+	}
+	if size == 0 && err == nil {
+		complete(t, b)
+		return
+	}
+	for _, more := range []string{"\x00", "\r\n", "GET / HTTP/1.1\r\n\r\n", second} {
+		h, n, e := Parse(append(bytes.Clone(b), more...))
+		if h != whole || n != size || (e == nil) != (err == nil) {
+			t.Fatalf("%q gives %+v, %d, %v; and with %q behind it %+v, %d, %v", b, whole, size, err, more, h, n, e)
+		}
+	}
+}
+
+// complete looks for bytes that complete a header, one after the other. It goes
+// no further than 300 bytes: what is left then are TLVs like those before.
+func complete(t *testing.T, begun []byte) {
+	t.Helper()
+	for b := bytes.Clone(begun); len(b) < len(begun)+300; {
+		next, err := continuation(b)
+		if err != nil {
+			if strings.Contains(err.Error(), "CRC32C") { // not to be found by trying
+				return
+			}
+			t.Fatalf("%q is said to be incomplete, and nothing completes it: after %q, %v", begun, b, err)
+		}
+		b = append(b, next)
+		if _, n, _ := Parse(b); n > 0 {
+			return
+		}
+	}
+}
+
+// continuation is a byte that can follow b, or an error with all that was said of
+// those that were tried.
+func continuation(b []byte) (next byte, err error) {
+	var all []error
+	for _, next := range []byte(" \r\n:.0\x00\x01\x02\x04\x11\x20\x21PROXYTC46UNKWQI") {
+		_, _, err := Parse(append(bytes.Clone(b), next))
+		if err == nil {
+			return next, nil
+		}
+		all = append(all, err)
+	}
+	return 0, errors.Join(all...)
+}
+
+// checkMeaning checks a good header against netip and Append.
+func checkMeaning(t *testing.T, b []byte, h Header) {
+	t.Helper()
+	if addresses := h.Source.IsValid() && h.Destination.IsValid(); addresses == (h.Local || h.Unix) || h.Local && h.Unix {
+		t.Fatalf("%q gives %+v", b, h)
+	}
+	if f := strings.Fields(string(b)); f[0] == "PROXY" && !h.Local {
+		for i, a := range []netip.AddrPort{h.Source, h.Destination} {
+			want, err := netip.ParseAddr(f[2+i])
+			if err != nil || a.Addr() != want || a.Addr().Is4() != (f[1] == "TCP4") {
+				t.Fatalf("%q gives %v; netip has %v, %v", b, a, want, err)
+			}
+		}
+	}
+	for version := 1; version <= 2; version++ {
+		want := h
+		if version == 1 && h.Unix {
+			want = local
+		}
+		b := Append(nil, h, version)
+		if again, n, err := Parse(b); again != want || n != len(b) || err != nil {
+			t.Fatalf("%+v in version %d is %q, which gives %+v, %d, %v", h, version, b, again, n, err)
+		}
+	}
+}
+
+// FuzzParse has good headers of both versions as seeds in testdata, and these.
+func FuzzParse(f *testing.F) {
+	for _, c := range bad {
+		f.Add([]byte(c.in))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 400 { // checkPieces takes the square of it
+			b = b[:400]
+		}
+		checkPieces(t, b)
+		if h, n, err := Parse(b); n > 0 && err == nil {
+			checkMeaning(t, b[:n], h)
+		}
+	})
+}
+
+// FuzzAddress checks that each address that netip knows in our form is taken,
+// and no other.
+func FuzzAddress(f *testing.F) {
+	for _, s := range []string{"192.0.2.1", "2001:db8::1", "::ffff:1.2.3.4", "::", "1:2:3:4:5:6:7::", "fe80::1%eth0", "1.2.3.04"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		want, err := netip.ParseAddr(s)
+		is := err == nil && want.Zone() == "" && !strings.Contains(s, "%")
+		family := "TCP4"
+		if strings.Contains(s, ":") {
+			family = "TCP6"
+			if strings.Contains(s, ".") {
+				head, _, _ := strings.Cut(strings.ToLower(s), ".")
+				head = head[:strings.LastIndexByte(head, ':')+1]
+				is = is && (head == "::" || head == "::ffff:")
+			}
+		}
+		if is && family == "TCP6" && len(s) > 39 {
+			t.Fatalf("%q has more than 39 bytes", s)
+		}
+		h, n, err := Parse([]byte("PROXY " + family + " " + s + " " + s + " 1 2\r\n"))
+		if (n > 0) != is || is && (h.Source.Addr() != want || h.Destination.Addr() != want) {
+			t.Errorf("%q gives %+v, %d, %v; netip has %v", s, h, n, err, want)
+		}
+	})
+}
+
+// FuzzAppend checks that what is written is read.
+func FuzzAppend(f *testing.F) {
+	f.Add([]byte("0123456789abcdef"), []byte("0123"), uint16(1), uint16(2), byte(0))
+	f.Fuzz(func(t *testing.T, source, destination []byte, from, to uint16, kind byte) {
+		var h Header
+		switch kind {
+		case 1:
+			h.Local = true
+		case 2:
+			h.Unix = true
+		default:
+			a, ok := netip.AddrFromSlice(source)
+			b, ok2 := netip.AddrFromSlice(destination)
+			if !ok || !ok2 || a.BitLen() != b.BitLen() {
+				return
+			}
+			h.Source, h.Destination = netip.AddrPortFrom(a, from), netip.AddrPortFrom(b, to)
+		}
+		b := Append(nil, h, 2)
+		checkMeaning(t, b, h)
+		checkPieces(t, b)
+	})
+}

@@ -1,0 +1,292 @@
+package secure
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/sha512"
+	"crypto/tls"
+	"encoding/binary"
+	"encoding/hex"
+	"hash"
+	"io"
+	"strings"
+	"testing"
+)
+
+// A forger writes records as a peer would, also such that crypto/tls has no call
+// for. It knows the secrets from a KeyLogWriter.
+type forger struct {
+	t      *testing.T
+	hash   func() hash.Hash
+	keyLen int
+	secret []byte
+	aead   cipher.AEAD
+	iv     []byte
+	seq    uint64
+}
+
+// logged is the secret with the label in a key log.
+func logged(t *testing.T, log, label string) []byte {
+	t.Helper()
+	for line := range strings.Lines(log) {
+		if f := strings.Fields(line); f[0] == label {
+			b, err := hex.DecodeString(f[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return b
+		}
+	}
+	t.Fatalf("no %s in the key log", label)
+	return nil
+}
+
+// newForger forges records of TLS 1.3 with the traffic secret, from the first.
+func newForger(t *testing.T, suite uint16, secret []byte) *forger {
+	f := &forger{t: t, secret: secret, hash: sha256.New, keyLen: 16}
+	switch suite {
+	case tls.TLS_AES_128_GCM_SHA256:
+	case tls.TLS_AES_256_GCM_SHA384:
+		f.hash, f.keyLen = sha512.New384, 32
+	default:
+		t.Skipf("the suite is %s; the forger knows AES", tls.CipherSuiteName(suite))
+	}
+	f.keys()
+	return f
+}
+
+// expand is HKDF-Expand-Label of RFC 8446.
+func (f *forger) expand(label string, n int) []byte {
+	info := binary.BigEndian.AppendUint16(nil, uint16(n))
+	info = append(info, byte(len("tls13 ")+len(label)))
+	info = append(info, "tls13 "+label...)
+	info = append(info, 0)
+	key, err := hkdf.Expand(f.hash, f.secret, string(info), n)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return key
+}
+
+func (f *forger) keys() {
+	f.aead, f.iv, f.seq = gcm(f.t, f.expand("key", f.keyLen)), f.expand("iv", 12), 0
+}
+
+func gcm(t *testing.T, key []byte) cipher.AEAD {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	aead, err := cipher.NewGCM(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return aead
+}
+
+// update goes on to the next traffic secret.
+func (f *forger) update() {
+	f.secret = f.expand("traffic upd", f.hash().Size())
+	f.keys()
+}
+
+// seal is a record of the type with the content.
+func (f *forger) seal(kind byte, content []byte) []byte {
+	inner := append(bytes.Clone(content), kind)
+	head := []byte{23, 3, 3}
+	head = binary.BigEndian.AppendUint16(head, uint16(len(inner)+f.aead.Overhead()))
+	return f.aead.Seal(head, f.nonce(), inner, head)
+}
+
+// unseal is the content of a record and its type.
+func (f *forger) unseal(record []byte) (kind byte, content []byte) {
+	f.t.Helper()
+	inner, err := f.aead.Open(nil, f.nonce(), record[headerLen:], record[:headerLen])
+	if err != nil {
+		f.t.Fatalf("record %d: %v", f.seq, err)
+	}
+	inner = bytes.TrimRight(inner, "\x00")
+	return inner[len(inner)-1], inner[:len(inner)-1]
+}
+
+func (f *forger) nonce() []byte {
+	n := bytes.Clone(f.iv)
+	var seq [8]byte
+	binary.BigEndian.PutUint64(seq[:], f.seq)
+	for i, b := range seq {
+		n[4+i] ^= b
+	}
+	f.seq++
+	return n
+}
+
+// forged is an open server and forgers of both its directions.
+func forged(t *testing.T) (server *side, in, out *forger) {
+	var log bytes.Buffer
+	serverCfg, clientCfg := configs(tls.VersionTLS13)
+	serverCfg.KeyLogWriter = &log
+	serverCfg.SessionTicketsDisabled = true // so that the sequence begins at 0
+	server, _, p := opened(t, serverCfg, clientCfg)
+	for p.turn() {
+	}
+	suite := server.s.State().CipherSuite
+	return server, newForger(t, suite, logged(t, log.String(), "CLIENT_TRAFFIC_SECRET_0")),
+		newForger(t, suite, logged(t, log.String(), "SERVER_TRAFFIC_SECRET_0"))
+}
+
+// TestKeyUpdate changes the client's key, and asks the server to change its own,
+// with the message whole and in two records, in pieces of all sizes.
+func TestKeyUpdate(t *testing.T) {
+	for _, cut := range []int{5, 2} {
+		for _, piece := range []int{1, 1000} {
+			server, in, out := forged(t)
+			message := []byte{24, 0, 0, 1, 1}
+			wire := in.seal(23, []byte("before "))
+			wire = append(wire, in.seal(22, message[:cut])...)
+			if cut < len(message) {
+				wire = append(wire, in.seal(22, message[cut:])...)
+			}
+			in.update()
+			wire = append(wire, in.seal(23, []byte("after"))...)
+			for len(wire) > 0 {
+				n := min(piece, len(wire))
+				server.give(wire[:n])
+				wire = wire[n:]
+			}
+			if string(server.got) != "before after" || server.err != nil {
+				t.Fatalf("got %q and %v", server.got, server.err)
+			}
+			kind, content := out.unseal(server.collect())
+			if kind != 22 || !bytes.Equal(content, []byte{24, 0, 0, 1, 0}) {
+				t.Errorf("the answer is type %d, %x; want a KeyUpdate", kind, content)
+			}
+			out.update()
+			server.write([]byte("new key"))
+			if _, content := out.unseal(server.collect()); string(content) != "new key" {
+				t.Errorf("sealed with the new key: %q", content)
+			}
+		}
+	}
+}
+
+// TestKeyUpdateFlood asks for new keys and nothing else: that has a bound.
+func TestKeyUpdateFlood(t *testing.T) {
+	server, in, _ := forged(t)
+	for i := 0; server.err == nil; i++ {
+		if i > 100 {
+			t.Fatal("100 KeyUpdates in a row were taken")
+		}
+		server.give(in.seal(22, []byte{24, 0, 0, 1, 1}))
+		in.update()
+	}
+}
+
+// TestForged sends what a peer may not send after the handshake.
+func TestForged(t *testing.T) {
+	for name, test := range map[string]struct {
+		kind    byte
+		content []byte
+		want    string
+	}{
+		"ClientHello":      {22, []byte{1, 0, 0, 0}, "tls:"},
+		"unknown record":   {99, []byte{1}, "unexpected message"},
+		"fatal alert":      {21, []byte{2, 40}, "handshake failure"},
+		"alert cut short":  {21, []byte{2}, "unexpected message"},
+		"key update wrong": {22, []byte{24, 0, 0, 1, 7}, "tls:"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, in, _ := forged(t)
+			wire := in.seal(23, []byte("x"))
+			wire = append(wire, in.seal(test.kind, test.content)...)
+			wire = append(wire, in.seal(23, []byte("y"))...)
+			server.give(wire)
+			if string(server.got) != "x" || server.err == nil || !strings.Contains(server.err.Error(), test.want) {
+				t.Errorf("got %q and %v, want \"x\" and an error with %q", server.got, server.err, test.want)
+			}
+			server.give(in.seal(23, []byte("z")))
+			if string(server.got) != "x" {
+				t.Errorf("after the error: %q", server.got)
+			}
+		})
+	}
+	t.Run("empty records and close_notify", func(t *testing.T) {
+		server, in, _ := forged(t)
+		wire := append(in.seal(23, nil), in.seal(23, []byte("x"))...)
+		wire = append(wire, in.seal(21, []byte{1, 0})...)
+		server.give(append(wire, in.seal(23, []byte("y"))...))
+		if string(server.got) != "x" || server.err != io.EOF {
+			t.Errorf("got %q and %v", server.got, server.err)
+		}
+	})
+}
+
+// TestRenegotiation has a TLS 1.2 server ask a client for a new handshake. The
+// client refuses, whatever its Config says, and does not wait.
+func TestRenegotiation(t *testing.T) {
+	var log bytes.Buffer
+	serverCfg, clientCfg := configs(tls.VersionTLS12)
+	clientCfg.KeyLogWriter = &log
+	clientCfg.Renegotiation = tls.RenegotiateFreelyAsClient
+	suite := uint16(tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256)
+	clientCfg.CipherSuites = []uint16{suite}
+	news := make(chan struct{}, 1)
+	tap := &tapped{side: serverSide(t, serverCfg, NewGate(1, 1), news)}
+	client := clientSide(t, clientCfg, NewGate(1, 1), news)
+	p := &pump{t: t, a: tap, b: client, news: news, piece: always(64 << 10)}
+	p.until("both are open", func() bool { return tap.open && client.open })
+
+	serverRandom := tap.all[headerLen+6:][:32] // of the ServerHello
+	clientRandom, err := hex.DecodeString(strings.Fields(log.String())[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	master := logged(t, log.String(), "CLIENT_RANDOM")
+	seed := append([]byte("key expansion"), append(bytes.Clone(serverRandom), clientRandom...)...)
+	keys := pHash(master, seed, 16+16+4+4) // client key, server key, client IV, server IV
+	aead, iv := gcm(t, keys[16:32]), keys[36:40]
+
+	const seq = 1 // its Finished was 0
+	request := []byte{0, 0, 0, 0}
+	nonce := binary.BigEndian.AppendUint64(bytes.Clone(iv), seq)
+	aad := binary.BigEndian.AppendUint64(nil, seq)
+	aad = append(aad, 22, 3, 3, 0, byte(len(request)))
+	record := append([]byte{22, 3, 3, 0, byte(8 + len(request) + 16)}, nonce[4:]...)
+	client.give(aead.Seal(record, nonce, request, aad))
+	if client.err == nil || !strings.Contains(client.err.Error(), "no renegotiation") {
+		t.Errorf("HelloRequest: %v, want that there is no renegotiation", client.err)
+	}
+	if out := client.collect(); len(out) == 0 || out[0] != 21 {
+		t.Errorf("the answer is %x, want an alert", out)
+	}
+}
+
+// pHash is the PRF of TLS 1.2, RFC 5246, section 5.
+func pHash(secret, seed []byte, n int) (out []byte) {
+	sum := func(parts ...[]byte) []byte {
+		h := hmac.New(sha256.New, secret)
+		for _, p := range parts {
+			h.Write(p)
+		}
+		return h.Sum(nil)
+	}
+	for a := sum(seed); len(out) < n; a = sum(a) {
+		out = append(out, sum(a, seed)...)
+	}
+	return out[:n]
+}
+
+// tapped is a side that remembers all that it has sent.
+type tapped struct {
+	*side
+	all []byte
+}
+
+func (t *tapped) collect() []byte {
+	out := t.side.collect()
+	t.all = append(t.all, out...)
+	return out
+}

@@ -1,0 +1,90 @@
+package secure
+
+import (
+	"bytes"
+	"crypto/tls"
+	"sync"
+	"testing"
+	"time"
+)
+
+var fuzzHello = sync.OnceValue(func() []byte { return flight(new(testing.T)) })
+
+// FuzzSession feeds arbitrary bytes as ciphertext: to a server before its
+// handshake, in the middle of it and after it, and to a client in the middle and
+// after. Nothing may panic, hang, or leave a goroutine, and errors are final.
+func FuzzSession(f *testing.F) {
+	for stage := range byte(10) {
+		f.Add(stage, byte(0), []byte("GET / HTTP/1.1\r\n\r\n"))
+		f.Add(stage, byte(3), bytes.Clone(fuzzHello()))
+		f.Add(stage, byte(200), []byte{20, 3, 3, 0, 1, 1, 23, 3, 3, 0, 17, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17})
+		f.Add(stage, byte(1), []byte{21, 3, 3, 0, 2, 2, 40})
+		f.Add(stage, byte(90), split(append([]byte{2, 0, 0, 70, 3, 3}, make([]byte, 68)...), 30))
+		f.Add(stage, byte(0), []byte{23, 3, 3, 0xff, 0xff})
+		f.Add(stage, byte(7), bytes.Repeat([]byte{22, 3, 1, 0, 1, 1}, 200))
+	}
+	f.Fuzz(func(t *testing.T, stage, piece byte, data []byte) {
+		version := []uint16{tls.VersionTLS12, tls.VersionTLS13}[stage/5%2]
+		d, gates := fuzzSide(t, stage%5, version)
+		for in := data; len(in) > 0 && d.err == nil; {
+			n := min(1+int(piece), len(in))
+			d.give(in[:n])
+			d.poll()
+			in = in[n:]
+		}
+		d.end()
+		if len(d.held) == 0 { // otherwise it was full: it has not read its end
+			waitFor(t, d.news, "the end", func() bool { d.poll(); return d.err != nil })
+			was := d.err
+			d.end()
+			if _, _, err := d.s.Read(d.buf, data); err != was {
+				t.Errorf("an error that was %v is now %v", was, err)
+			}
+		}
+		d.s.Abort()
+		for _, g := range gates {
+			waitGate(t, g)
+		}
+	})
+}
+
+// fuzzSide is a session at a stage.
+func fuzzSide(t *testing.T, stage byte, version uint16) (*side, []*Gate) {
+	serverCfg, clientCfg := configs(version)
+	g, news := NewGate(1, 1), make(chan struct{}, 1)
+	switch stage {
+	case 0:
+		return serverSide(t, serverCfg, g, news), []*Gate{g}
+	case 1:
+		serverCfg.MaxVersion = 0
+		d := serverSide(t, serverCfg, g, news)
+		d.give(fuzzHello())
+		waitFor(t, news, "the answer", func() bool { d.poll(); return len(d.out) > 0 })
+		return d, []*Gate{g}
+	case 2:
+		d := clientSide(t, clientCfg, g, news)
+		waitFor(t, news, "the ClientHello", func() bool { d.poll(); return len(d.out) > 0 })
+		return d, []*Gate{g}
+	}
+	server, client, p := opened(t, serverCfg, clientCfg)
+	for p.turn() {
+	}
+	if stage == 3 {
+		return server, nil
+	}
+	return client, nil
+}
+
+// waitGate waits for the goroutines of a gate, but not for ever.
+func waitGate(t *testing.T, g *Gate) {
+	done := make(chan struct{})
+	go func() {
+		g.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal("a goroutine of a handshake is left")
+	}
+}

@@ -1,0 +1,206 @@
+package secure
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// stallTime is how long a server's handshake may wait for bytes from its client
+// and keep its place while others wait for one.
+const stallTime = time.Second
+
+// errStalled ends a handshake that has stalled, for those that wait.
+var errStalled = errors.New("secure: the client let the handshake wait for a second or more, and others wait for its place")
+
+// DefaultHandshakes is how many handshakes a Gate lets be under way by default.
+// One whose client stalls takes some 22 KiB, measured, until its owner aborts it;
+// with few places a few such clients would keep everybody else waiting.
+const DefaultHandshakes = 4096
+
+// A Gate bounds handshakes: how many are under way, and so have a goroutine, and
+// how many of these compute at the same time. The others wait their turn, first
+// come first served; they cost no goroutine, and the queue is as long as there
+// are connections. While somebody waits, a handshake that has waited a second for
+// bytes from its client gives up its place, the one that has waited longest first:
+// so clients that stall keep others out for no more than that. A Gate serves one side only: if the clients of the same
+// process stood before it too, they could take the places that their servers
+// need.
+//
+// A handshake gives up its place by itself, in its goroutine, when its second is over
+// and somebody waits without a place on its way to him. If nobody does, it goes into
+// the list of those that have stalled, from which whoever comes to a full gate takes
+// the first, and ends its context. So while more wait than are on their way out,
+// nobody is in that list.
+//
+// It is safe for concurrent use.
+type Gate struct {
+	tokens chan struct{} // one for each that computes
+	going  sync.WaitGroup
+
+	mu      sync.Mutex
+	max     int
+	running int
+	leaving int // of running, those that were told to give up their places
+	queue   line
+	stalled line
+}
+
+// line is a list of handshakes, in the order in which they came. One is in one line
+// at most.
+type line struct {
+	first, last *handshake
+	n           int
+}
+
+// NewGate is a gate with places for max handshakes, of which cpus compute at the
+// same time. Zero or less asks for the default: 4096 places, and as many that
+// compute as Go runs at the same time.
+func NewGate(max, cpus int) *Gate {
+	if max <= 0 {
+		max = DefaultHandshakes
+	}
+	if cpus <= 0 {
+		cpus = runtime.GOMAXPROCS(0)
+	}
+	return &Gate{max: max, tokens: make(chan struct{}, cpus)}
+}
+
+// Count says how many handshakes are under way and how many wait for a place.
+func (g *Gate) Count() (running, waiting int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running, g.queue.n
+}
+
+// Wait waits until no handshake has a goroutine. It is for the end, when no
+// session is made or fed any more and those in a handshake are aborted.
+func (g *Gate) Wait() { g.going.Wait() }
+
+// enter starts the handshake, or queues it.
+func (g *Gate) enter(h *handshake) {
+	if out := g.admit(h); out != nil {
+		out.cancel(errStalled)
+	}
+}
+
+// admit is enter, and says who is to give up its place for it.
+func (g *Gate) admit(h *handshake) (out *handshake) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.running < g.max {
+		g.start(h)
+		return nil
+	}
+	g.queue.add(h)
+	if out = g.stalled.first; out != nil && g.queue.n > g.leaving {
+		g.stalled.remove(out)
+		g.leaving++
+		out.isLeaving = true
+		return out
+	}
+	return nil
+}
+
+// start gives the handshake a place and its goroutine.
+func (g *Gate) start(h *handshake) {
+	g.running++
+	g.going.Add(1)
+	go h.run()
+}
+
+// stall is for a handshake whose second is over. It says whether it has to give up
+// its place now; otherwise it may be told so until it has called resume.
+func (g *Gate) stall(h *handshake) (out bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.queue.n > g.leaving {
+		g.leaving++
+		h.isLeaving = true
+		return true
+	}
+	g.stalled.add(h)
+	return false
+}
+
+// resume ends a stall. It is false if the handshake was told to give up its place.
+func (g *Gate) resume(h *handshake) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h.at == &g.stalled {
+		g.stalled.remove(h)
+	}
+	return !h.isLeaving
+}
+
+// leave gives a place back, for the next in the queue. The goroutine that had
+// it ends now.
+func (g *Gate) leave(h *handshake) {
+	g.mu.Lock()
+	g.running--
+	if h.isLeaving {
+		g.leaving--
+	}
+	if next := g.queue.first; next != nil {
+		g.queue.remove(next)
+		g.start(next)
+	}
+	g.mu.Unlock()
+	g.going.Done()
+}
+
+// remove takes the handshake out of the queue, if it is there. If so it never
+// runs.
+func (g *Gate) remove(h *handshake) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if h.at != &g.queue {
+		return false
+	}
+	g.queue.remove(h)
+	return true
+}
+
+func (l *line) add(h *handshake) {
+	h.at, h.prev = l, l.last
+	if l.last != nil {
+		l.last.next = h
+	} else {
+		l.first = h
+	}
+	l.last = h
+	l.n++
+}
+
+func (l *line) remove(h *handshake) {
+	if h.prev != nil {
+		h.prev.next = h.next
+	} else {
+		l.first = h.next
+	}
+	if h.next != nil {
+		h.next.prev = h.prev
+	} else {
+		l.last = h.prev
+	}
+	h.prev, h.next, h.at = nil, nil, nil
+	l.n--
+}
+
+// acquire waits for a token. It is false when the context ended first.
+func (g *Gate) acquire(ctx context.Context) bool {
+	if ctx.Err() != nil {
+		return false
+	}
+	select {
+	case g.tokens <- struct{}{}:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// release gives a token back.
+func (g *Gate) release() { <-g.tokens }

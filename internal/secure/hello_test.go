@@ -1,0 +1,184 @@
+package secure
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+// TestNotTLS begins with what is no ClientHello: an error at once, which names
+// it, and no goroutine.
+func TestNotTLS(t *testing.T) {
+	tests := []struct{ name, in, want string }{
+		{"HTTP", "GET / HTTP/1.1\r\n", `the client began with "GET / HT": this looks like plain HTTP on a TLS port`},
+		{"HTTP by a letter", "P", "plain HTTP"},
+		{"HTTP/2", "PRI * HTTP/2.0\r\n", "plain HTTP"},
+		{"SSH", "SSH-2.0-x\r\n", `began with "SSH-2.0-", expected a TLS handshake record`},
+		{"SSL 2", "\x80\x2e\x01\x00\x02", "SSL 2"},
+		{"zeros", "\x00\x00\x00\x00", "expected a TLS handshake record"},
+		{"an alert", "\x15\x03\x01\x00\x02\x02\x28", "expected a TLS handshake record"},
+		{"a version from the future", "\x16\x04\x00", "expected a TLS handshake record"},
+		{"another message", "\x16\x03\x01\x00\x10\x02", "has type 2, expected a ClientHello"},
+		{"an empty record", "\x16\x03\x01\x00\x00", "a record of 0 bytes"},
+		{"a large record", "\x16\x03\x01\x40\x01", "a record of 16385 bytes"},
+		{"a large ClientHello", "\x16\x03\x01\x10\x00\x01\x01\x00\x01", "a ClientHello of 65537 bytes, the most is 65536"},
+		{"another record within", "\x16\x03\x01\x00\x01\x01\x17\x03\x03\x00\x01", "a record of type 23 within"},
+	}
+	for _, test := range tests {
+		t.Run(test.name, func(t *testing.T) {
+			for _, piece := range []int{1, len(test.in)} {
+				g := NewGate(1, 1)
+				d := serverSide(t, &tls.Config{}, g, nil)
+				for in := []byte(test.in); len(in) > 0 && d.err == nil; in = in[piece:] {
+					d.give(in[:piece])
+				}
+				if d.err == nil {
+					t.Fatalf("%q: no error", test.in)
+				}
+				if piece > 1 && !strings.Contains(d.err.Error(), test.want) {
+					t.Errorf("got %q, want %q in it", d.err, test.want)
+				}
+				if got, want := errors.Is(d.err, ErrPlainHTTP), strings.Contains(test.want, "plain HTTP"); got != want {
+					t.Errorf("%v is ErrPlainHTTP: %v", d.err, got)
+				}
+				if running, waiting := g.Count(); running+waiting != 0 {
+					t.Error("it came to the gate")
+				}
+				if _, err := d.s.Step(); err != d.err {
+					t.Errorf("Step: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// TestDrip sends a ClientHello by the byte: no goroutine before the last.
+func TestDrip(t *testing.T) {
+	hello := flight(t)
+	g := NewGate(1, 1)
+	d := serverSide(t, &tls.Config{}, g, make(chan struct{}, 1))
+	for i := range hello {
+		if running, _ := g.Count(); running != 0 || d.err != nil {
+			t.Fatalf("after %d of %d bytes: %d handshakes run, error %v", i, len(hello), running, d.err)
+		}
+		d.give(hello[i : i+1])
+	}
+	if !d.s.hs.Load().isEntered {
+		t.Error("with all bytes there is no handshake")
+	}
+	d.s.Abort()
+	g.Wait()
+}
+
+// TestEndlessHello fills the bound with a ClientHello in records of a byte each.
+func TestEndlessHello(t *testing.T) {
+	d := serverSide(t, &tls.Config{}, NewGate(1, 1), nil)
+	message := []byte{1, 0, 0xff, 0xff}
+	fed := 0
+	for ; d.err == nil; fed++ {
+		var b byte
+		if fed < len(message) {
+			b = message[fed]
+		}
+		d.give([]byte{22, 3, 1, 0, 1, b})
+	}
+	if fed*6 > maxWait+6 || !strings.Contains(d.err.Error(), "no whole ClientHello") {
+		t.Errorf("%v after %d bytes", d.err, fed*6)
+	}
+}
+
+// split is the message in records of n bytes.
+func split(message []byte, n int) (out []byte) {
+	for len(message) > 0 {
+		k := min(n, len(message))
+		out = append(out, 22, 3, 1)
+		out = binary.BigEndian.AppendUint16(out, uint16(k))
+		out = append(out, message[:k]...)
+		message = message[k:]
+	}
+	return out
+}
+
+// join is the message in the records.
+func join(t *testing.T, in []byte) (message []byte, largest int) {
+	for len(in) > 0 {
+		n := recordLen(in)
+		if len(in) < n || in[0] != 22 || in[1] != 3 || in[2] != 1 {
+			t.Fatalf("no record: %x", in)
+		}
+		message = append(message, in[headerLen:n]...)
+		largest = max(largest, n)
+		in = in[n:]
+	}
+	return message, largest
+}
+
+// TestCut cuts ClientHellos of many sizes, in records of many sizes.
+func TestCut(t *testing.T) {
+	for _, size := range []int{1, 40, 570, 571, 572, 1500, 2284, 2285, 16000, 40000} {
+		body := random(uint64(size), size)
+		message := append([]byte{1, 0, byte(size >> 8), byte(size)}, body...)
+		for _, n := range []int{3, 100, 1400, maxPlain} {
+			if in := split(message, n); len(in) < FullInput {
+				in = append(in, 20, 3, 3, 0, 1, 1) // what follows stays as it is
+				var h hello
+				whole, err := h.scan(in)
+				if !whole || err != nil {
+					t.Fatalf("%d by %d: whole is %v, %v", size, n, whole, err)
+				}
+				out := h.cut(in)
+				end := len(out) - 6
+				if !bytes.Equal(out[end:], in[len(in)-6:]) {
+					t.Fatalf("%d by %d: what follows is %x", size, n, out[end:])
+				}
+				got, largest := join(t, out[:end])
+				if !bytes.Equal(got, message) || largest > headerLen+smallBody {
+					t.Errorf("%d by %d: %d bytes in records of up to %d", size, n, len(got), largest)
+				}
+			}
+		}
+	}
+}
+
+// TestCutLeavesMore keeps the records when another message begins in the last.
+func TestCutLeavesMore(t *testing.T) {
+	in := split(append([]byte{1, 0, 0, 2, 9, 9}, 14, 0, 0, 0), maxPlain)
+	var h hello
+	if whole, err := h.scan(in); !whole || err != nil {
+		t.Fatalf("whole is %v, %v", whole, err)
+	}
+	if out := h.cut(in); !bytes.Equal(out, in) {
+		t.Errorf("%x became %x", in, out)
+	}
+}
+
+// TestFragmented takes a ClientHello that the client itself has cut.
+func TestFragmented(t *testing.T) {
+	hello := flight(t)
+	message, _ := join(t, hello)
+	for _, n := range []int{1, 50, 1000} {
+		g, news := NewGate(1, 1), make(chan struct{}, 1)
+		serverCfg, _ := configs(tls.VersionTLS13)
+		d := serverSide(t, serverCfg, g, news)
+		d.give(split(message, n))
+		waitFor(t, news, "the answer", func() bool { d.poll(); return len(d.out) > 0 || d.err != nil })
+		if d.err != nil || d.out[0] != 22 {
+			t.Errorf("in records of %d bytes: %v, %.20x", n, d.err, d.out)
+		}
+		d.s.Abort()
+		g.Wait()
+	}
+}
+
+// TestSilence ends a connection that said nothing: plain io.EOF.
+func TestSilence(t *testing.T) {
+	d := serverSide(t, &tls.Config{}, NewGate(1, 1), nil)
+	d.end()
+	if d.err != io.EOF {
+		t.Errorf("%v, want EOF", d.err)
+	}
+}

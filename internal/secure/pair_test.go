@@ -1,0 +1,411 @@
+package secure
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"io"
+	"math/big"
+	mrand "math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what must come.
+const patience = 20 * time.Second
+
+// An authority signs the certificates of the tests.
+type authority struct {
+	key  *ecdsa.PrivateKey
+	cert *x509.Certificate
+	pool *x509.CertPool
+}
+
+var root = sync.OnceValue(func() *authority {
+	a := &authority{key: newKey(), pool: x509.NewCertPool()}
+	t := template("authority")
+	t.IsCA, t.BasicConstraintsValid, t.KeyUsage = true, true, x509.KeyUsageCertSign
+	der, err := x509.CreateCertificate(rand.Reader, t, t, &a.key.PublicKey, a.key)
+	if err != nil {
+		panic(err)
+	}
+	a.cert, _ = x509.ParseCertificate(der)
+	a.pool.AddCert(a.cert)
+	return a
+})
+
+func newKey() *ecdsa.PrivateKey {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	return key
+}
+
+func template(name string) *x509.Certificate {
+	serial, _ := rand.Int(rand.Reader, big.NewInt(1<<60))
+	return &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: name},
+		DNSNames:     []string{name},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(1000 * time.Hour),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+}
+
+// issue makes a certificate for the name, as PEM and ready for use.
+func issue(name string) (cert tls.Certificate, certPEM, keyPEM []byte) {
+	a, key := root(), newKey()
+	der, err := x509.CreateCertificate(rand.Reader, template(name), a.cert, &key.PublicKey, a.key)
+	if err != nil {
+		panic(err)
+	}
+	raw, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		panic(err)
+	}
+	certPEM = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	keyPEM = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw})
+	if cert, err = tls.X509KeyPair(certPEM, keyPEM); err != nil {
+		panic(err)
+	}
+	return cert, certPEM, keyPEM
+}
+
+var site = sync.OnceValue(func() tls.Certificate { c, _, _ := issue("site.test"); return c })
+
+// configs are those of a server and a client that speak one version.
+func configs(version uint16) (server, client *tls.Config) {
+	server = &tls.Config{Certificates: []tls.Certificate{site()}, MinVersion: version, MaxVersion: version}
+	client = &tls.Config{RootCAs: root().pool, ServerName: "site.test", MinVersion: version, MaxVersion: version}
+	return server, client
+}
+
+var versions = map[string]uint16{"TLS12": tls.VersionTLS12, "TLS13": tls.VersionTLS13}
+
+// A far is one end of a pair, as the pump sees it.
+type far interface {
+	give(p []byte) // ciphertext has arrived
+	end()          // no more will
+	collect() []byte
+	over() bool // the end has ended its direction
+	poll()      // see whether there is news
+}
+
+// A side is a Session with its owner.
+type side struct {
+	t      testing.TB
+	s      *Session
+	news   chan struct{}
+	out    []byte
+	held   []byte // arrived while the handshake was full
+	got    []byte // plaintext
+	open   bool
+	shut   bool  // our transport direction is to end
+	err    error // of Step, Feed or Read
+	buf    []byte
+	onText func() // after plaintext has come
+	onWake func() // in place of news
+}
+
+func (d *side) Emit(p []byte) { d.out = append(d.out, p...) }
+func (d *side) Wake() {
+	if d.onWake != nil {
+		d.onWake()
+		return
+	}
+	ring(d.news)
+}
+
+func ring(news chan struct{}) {
+	select {
+	case news <- struct{}{}:
+	default:
+	}
+}
+
+func serverSide(t testing.TB, cfg *tls.Config, g *Gate, news chan struct{}) *side {
+	d := &side{t: t, news: news, buf: make([]byte, 32<<10)}
+	d.s = Server(cfg, g, d, nil, nil)
+	return d
+}
+
+func clientSide(t testing.TB, cfg *tls.Config, g *Gate, news chan struct{}) *side {
+	d := &side{t: t, news: news, buf: make([]byte, 32<<10)}
+	d.s = Client(cfg, g, d, nil, nil)
+	return d
+}
+
+func (d *side) give(p []byte) {
+	switch {
+	case d.err != nil:
+	case d.open:
+		d.read(p)
+	case len(d.held) > 0 || d.s.Full():
+		d.held = append(d.held, p...)
+	default:
+		if err := d.s.Feed(p); err != nil {
+			d.err = err
+		}
+	}
+}
+
+func (d *side) poll() {
+	if d.open || d.err != nil {
+		return
+	}
+	open, err := d.s.Step()
+	if err != nil {
+		d.err = err
+		return
+	}
+	if held := d.held; open || len(held) > 0 && !d.s.Full() {
+		d.open, d.held = open, nil
+		if open {
+			d.read(nil)
+		}
+		if len(held) > 0 {
+			d.give(held)
+		}
+	}
+}
+
+func (d *side) read(in []byte) {
+	for {
+		n, used, err := d.s.Read(d.buf, in)
+		in = in[used:]
+		d.got = append(d.got, d.buf[:n]...)
+		if n > 0 && d.onText != nil {
+			d.onText()
+		}
+		if err == nil {
+			if n == 0 {
+				d.t.Error("Read: neither bytes nor an error")
+				return
+			}
+			continue
+		}
+		if len(in) > 0 {
+			d.t.Errorf("Read: %v, with %d bytes of input unused", err, len(in))
+		}
+		if err != ErrAgain {
+			d.err = err
+		}
+		return
+	}
+}
+
+func (d *side) end() {
+	d.s.Ended()
+	if d.open && d.err == nil {
+		d.read(nil)
+	}
+	d.poll()
+}
+
+func (d *side) collect() []byte { out := d.out; d.out = nil; return out }
+func (d *side) over() bool      { return d.shut }
+
+func (d *side) write(p []byte) {
+	d.t.Helper()
+	if err := d.s.Write(p); err != nil {
+		d.t.Errorf("Write: %v", err)
+	}
+}
+
+// A wire is the transport of a plain tls.Conn at the other end: it never blocks
+// its writer.
+type wire struct {
+	mu       sync.Mutex
+	cond     *sync.Cond
+	in, out  []byte
+	inEnded  bool
+	outEnded bool
+	news     chan struct{}
+}
+
+func newWire(news chan struct{}) *wire {
+	w := &wire{news: news}
+	w.cond = sync.NewCond(&w.mu)
+	return w
+}
+
+func (w *wire) give(p []byte) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.in = append(w.in, p...)
+	w.cond.Broadcast()
+}
+
+func (w *wire) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.inEnded = true
+	w.cond.Broadcast()
+}
+
+func (w *wire) collect() []byte {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := w.out
+	w.out = nil
+	return out
+}
+
+func (w *wire) over() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.outEnded
+}
+
+func (w *wire) poll() {}
+
+func (w *wire) Read(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.in) == 0 {
+		if w.inEnded {
+			return 0, io.EOF
+		}
+		w.cond.Wait()
+	}
+	n := copy(p, w.in)
+	w.in = w.in[n:]
+	return n, nil
+}
+
+func (w *wire) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.outEnded {
+		return 0, net.ErrClosed
+	}
+	w.out = append(w.out, p...)
+	ring(w.news)
+	return len(p), nil
+}
+
+func (w *wire) Close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.outEnded, w.inEnded = true, true
+	w.cond.Broadcast()
+	ring(w.news)
+	return nil
+}
+
+func (w *wire) LocalAddr() net.Addr              { return unknown{} }
+func (w *wire) RemoteAddr() net.Addr             { return unknown{} }
+func (w *wire) SetDeadline(time.Time) error      { return nil }
+func (w *wire) SetReadDeadline(time.Time) error  { return nil }
+func (w *wire) SetWriteDeadline(time.Time) error { return nil }
+
+// A pump moves bytes between two ends, in pieces.
+type pump struct {
+	t     testing.TB
+	a, b  far
+	news  chan struct{}
+	piece func() int
+	ended [2]bool
+}
+
+// upTo is pieces of 1 to n bytes.
+func upTo(seed uint64, n int) func() int {
+	r := mrand.New(mrand.NewPCG(seed, 1))
+	return func() int { return 1 + r.IntN(n) }
+}
+
+// always is pieces of n bytes.
+func always(n int) func() int { return func() int { return n } }
+
+// until pumps until the condition holds.
+func (p *pump) until(what string, done func() bool) {
+	p.t.Helper()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	for {
+		for p.turn() {
+		}
+		if done() {
+			return
+		}
+		select {
+		case <-p.news:
+		case <-late.C:
+			p.t.Fatalf("waited in vain until %s", what)
+		}
+	}
+}
+
+// turn moves what there is, once, and says whether there was something.
+func (p *pump) turn() (moved bool) {
+	for i, ends := range [2][2]far{{p.a, p.b}, {p.b, p.a}} {
+		from, to := ends[0], ends[1]
+		from.poll()
+		isOver := from.over() // before its last bytes are fetched
+		out := from.collect()
+		for len(out) > 0 {
+			n := min(p.piece(), len(out))
+			piece := bytes.Clone(out[:n])
+			to.give(piece)
+			clear(piece) // it was valid during the call
+			out = out[n:]
+			moved = true
+		}
+		if isOver && !p.ended[i] {
+			p.ended[i] = true
+			to.end()
+			moved = true
+		}
+	}
+	return moved
+}
+
+// plainPeer runs a plain tls.Conn with f, and gives a channel with what f says.
+func plainPeer(conn *tls.Conn, news chan struct{}, f func(*tls.Conn) error) <-chan error {
+	result := make(chan error, 1)
+	go func() {
+		result <- f(conn)
+		ring(news)
+	}()
+	return result
+}
+
+// random is n bytes, the same for the same seed.
+func random(seed uint64, n int) []byte {
+	r := mrand.New(mrand.NewPCG(seed, 2))
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(r.Uint32())
+	}
+	return b
+}
+
+// opened is two sessions of which both are open.
+func opened(t testing.TB, serverCfg, clientCfg *tls.Config) (server, client *side, p *pump) {
+	t.Helper()
+	news := make(chan struct{}, 1)
+	server = serverSide(t, serverCfg, NewGate(4, 2), news)
+	client = clientSide(t, clientCfg, NewGate(4, 2), news)
+	p = &pump{t: t, a: server, b: client, news: news, piece: always(64 << 10)}
+	p.until("both are open", func() bool {
+		if server.err != nil || client.err != nil {
+			t.Fatalf("handshake: server %v, client %v", server.err, client.err)
+		}
+		return server.open && client.open
+	})
+	return server, client, p
+}

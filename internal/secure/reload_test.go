@@ -1,0 +1,186 @@
+package secure
+
+import (
+	"bytes"
+	"crypto/tls"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A pairDir is a directory with a pair of files.
+type pairDir struct {
+	t         *testing.T
+	cert, key string
+	log       bytes.Buffer
+}
+
+func newPairDir(t *testing.T) *pairDir {
+	dir := t.TempDir()
+	return &pairDir{t: t, cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
+}
+
+// put replaces a file, as it should be done: by renaming.
+func (d *pairDir) put(file string, data []byte) {
+	d.t.Helper()
+	if err := os.WriteFile(file+".new", data, 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+// pair puts a pair for the name.
+func (d *pairDir) pair(name string) {
+	_, cert, key := issue(name)
+	d.put(d.cert, cert)
+	d.put(d.key, key)
+}
+
+func (d *pairDir) reloader() *Reloader {
+	d.t.Helper()
+	r, err := Reload(d.cert, d.key, slog.New(slog.NewTextHandler(&d.log, nil)))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return r
+}
+
+// wants checks which certificate is in use and how many lines were logged.
+func (d *pairDir) wants(r *Reloader, name string, errors, infos int) {
+	d.t.Helper()
+	c, err := r.GetCertificate(nil)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	if got := c.Leaf.Subject.CommonName; got != name {
+		d.t.Errorf("the certificate is for %s, want %s", got, name)
+	}
+	log := d.log.String()
+	if e, i := strings.Count(log, "level=ERROR"), strings.Count(log, "level=INFO"); e != errors || i != infos {
+		d.t.Errorf("%d errors and %d other lines were logged, want %d and %d:\n%s", e, i, errors, infos, log)
+	}
+}
+
+func TestReload(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newPairDir(t)
+		d.pair("one")
+		r := d.reloader()
+		d.wants(r, "one", 0, 0)
+
+		d.pair("two")
+		d.wants(r, "one", 0, 0) // a second has not passed
+		time.Sleep(lookEvery)
+		d.wants(r, "two", 0, 1)
+
+		d.put(d.key, []byte("broken"))
+		time.Sleep(lookEvery)
+		d.wants(r, "two", 1, 1)
+		time.Sleep(lookEvery)
+		d.wants(r, "two", 1, 1) // once for each change
+
+		_, cert, key := issue("three")
+		d.put(d.cert, cert) // half of it: the key does not match
+		time.Sleep(lookEvery)
+		d.wants(r, "two", 2, 1)
+		d.put(d.key, key)
+		time.Sleep(lookEvery)
+		d.wants(r, "three", 2, 2)
+
+		if err := os.Remove(d.cert); err != nil {
+			t.Fatal(err)
+		}
+		for range 3 {
+			time.Sleep(lookEvery)
+			d.wants(r, "three", 3, 2)
+		}
+		d.put(d.cert, cert)
+		time.Sleep(lookEvery)
+		d.wants(r, "three", 3, 3)
+	})
+}
+
+// TestReloadNotices changes one thing of a file at a time: its time, its size, or
+// which file it is.
+func TestReloadNotices(t *testing.T) {
+	for name, change := range map[string]struct {
+		grow  int
+		later time.Duration
+		put   func(d *pairDir, data []byte)
+	}{
+		"time":     {0, time.Second, (*pairDir).writeKey},
+		"size":     {1, 0, (*pairDir).writeKey},
+		"identity": {0, 0, func(d *pairDir, data []byte) { d.put(d.key, data) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				d := newPairDir(t)
+				d.pair("one")
+				r := d.reloader()
+				info, err := os.Stat(d.key)
+				if err != nil {
+					t.Fatal(err)
+				}
+				change.put(d, bytes.Repeat([]byte("x"), int(info.Size())+change.grow))
+				at := info.ModTime().Add(change.later)
+				if err := os.Chtimes(d.key, at, at); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(lookEvery)
+				d.wants(r, "one", 1, 0)
+			})
+		})
+	}
+}
+
+// writeKey writes into the file of the key.
+func (d *pairDir) writeKey(data []byte) {
+	d.t.Helper()
+	if err := os.WriteFile(d.key, data, 0o600); err != nil {
+		d.t.Fatal(err)
+	}
+}
+
+func TestReloadErrors(t *testing.T) {
+	d := newPairDir(t)
+	for _, prepare := range []func(){func() {}, func() { d.put(d.cert, nil); d.put(d.key, nil) }} {
+		prepare()
+		if _, err := Reload(d.cert, d.key, nil); err == nil || !strings.Contains(err.Error(), d.cert) || !strings.Contains(err.Error(), d.key) {
+			t.Errorf("%v: want an error that names both files", err)
+		}
+	}
+}
+
+// TestReloadConcurrent asks from many goroutines while the pair changes, through
+// real handshakes too.
+func TestReloadConcurrent(t *testing.T) {
+	d := newPairDir(t)
+	d.pair("site.test")
+	r := d.reloader()
+	r.mu.Lock()
+	r.looked = time.Time{} // the next look is due
+	r.mu.Unlock()
+	d.pair("site.test")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 200 {
+				if c, err := r.GetCertificate(nil); c == nil || err != nil {
+					t.Errorf("%v, %v", c, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	d.wants(r, "site.test", 0, 1)
+	serverCfg, clientCfg := configs(tls.VersionTLS13)
+	serverCfg.Certificates, serverCfg.GetCertificate = nil, r.GetCertificate
+	opened(t, serverCfg, clientCfg)
+}

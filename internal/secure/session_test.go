@@ -1,0 +1,366 @@
+package secure
+
+import (
+	"bytes"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"testing"
+)
+
+// sizes are those of the messages of an exchange.
+var sizes = []int{1, 64, 1000, 16 << 10, 16<<10 + 1, 300_000}
+
+// TestPlainPeer lets a session talk with a plain tls.Conn: in both roles, both
+// versions, and in pieces of all sizes.
+func TestPlainPeer(t *testing.T) {
+	pieces := map[string]func() int{
+		"by 1": always(1), "by 7": always(7), "random": upTo(3, 3000), "by 64K": always(64 << 10),
+	}
+	for v, version := range versions {
+		for how, piece := range pieces {
+			for _, role := range []string{"server", "client"} {
+				t.Run(v+"/"+role+"/"+how, func(t *testing.T) { plainExchange(t, version, role, piece) })
+			}
+		}
+	}
+}
+
+func plainExchange(t *testing.T, version uint16, role string, piece func() int) {
+	serverCfg, clientCfg := configs(version)
+	news := make(chan struct{}, 1)
+	w, g := newWire(news), NewGate(4, 2)
+	defer g.Wait()
+	var d *side
+	var conn *tls.Conn
+	if role == "server" {
+		d, conn = serverSide(t, serverCfg, g, news), tls.Client(w, clientCfg)
+	} else {
+		d, conn = clientSide(t, clientCfg, g, news), tls.Server(w, serverCfg)
+	}
+	var want []byte
+	for i, n := range sizes {
+		want = append(want, random(uint64(i), n)...)
+	}
+	echoed := 0
+	d.onText = func() { d.write(d.got[echoed:]); echoed = len(d.got) }
+	result := plainPeer(conn, news, func(c *tls.Conn) error {
+		rest := want
+		for _, n := range sizes {
+			if _, err := c.Write(rest[:n]); err != nil {
+				return err
+			}
+			got := make([]byte, n)
+			if _, err := io.ReadFull(c, got); err != nil {
+				return err
+			}
+			if !bytes.Equal(got, rest[:n]) {
+				return fmt.Errorf("the echo of %d bytes differs", n)
+			}
+			rest = rest[n:]
+		}
+		if err := c.CloseWrite(); err != nil {
+			return err
+		}
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			return fmt.Errorf("after the session's close_notify: %v, want EOF", err)
+		}
+		return c.Close()
+	})
+	p := &pump{t: t, a: d, b: w, news: news, piece: piece}
+	p.until("the peer has closed its direction", func() bool { return d.err != nil })
+	if d.err != io.EOF {
+		t.Fatalf("Read: %v, want EOF", d.err)
+	}
+	if !bytes.Equal(d.got, want) {
+		t.Errorf("got %d bytes that differ from the %d sent", len(d.got), len(want))
+	}
+	if got := d.s.State().Version; got != version {
+		t.Errorf("version %x, want %x", got, version)
+	}
+	if err := d.s.CloseWrite(); err != nil {
+		t.Errorf("CloseWrite: %v", err)
+	}
+	var err error
+	p.until("the peer has ended", func() bool {
+		select {
+		case err = <-result:
+			return true
+		default:
+			return false
+		}
+	})
+	if err != nil {
+		t.Errorf("the peer: %v", err)
+	}
+	if err := d.s.Write([]byte("x")); err == nil {
+		t.Error("Write after CloseWrite: no error")
+	}
+}
+
+// TestPair lets two sessions talk, with the plaintext read into buffers of all
+// sizes, and closes in both orders.
+func TestPair(t *testing.T) {
+	for v, version := range versions {
+		for _, buf := range []int{1, 13, 4096, 64 << 10} {
+			t.Run(fmt.Sprint(v, "/", buf), func(t *testing.T) {
+				serverCfg, clientCfg := configs(version)
+				server, client, p := opened(t, serverCfg, clientCfg)
+				p.piece = upTo(uint64(buf), 40_000)
+				server.buf, client.buf = make([]byte, buf), make([]byte, buf)
+				up, down := random(1, 50_000), random(2, 60_000)
+				client.write(up)
+				server.write(down)
+				server.write(nil)
+				p.until("all has arrived", func() bool { return len(server.got) == len(up) && len(client.got) == len(down) })
+				if !bytes.Equal(server.got, up) || !bytes.Equal(client.got, down) {
+					t.Error("the bytes differ")
+				}
+			})
+		}
+	}
+}
+
+func TestCloseOrders(t *testing.T) {
+	for v, version := range versions {
+		for _, first := range []string{"server", "client"} {
+			t.Run(v+"/"+first, func(t *testing.T) {
+				serverCfg, clientCfg := configs(version)
+				server, client, p := opened(t, serverCfg, clientCfg)
+				a, b := server, client
+				if first == "client" {
+					a, b = client, server
+				}
+				for range 2 { // the second does nothing
+					if err := a.s.CloseWrite(); err != nil {
+						t.Fatalf("CloseWrite: %v", err)
+					}
+				}
+				p.until("close_notify has arrived", func() bool { return b.err != nil })
+				if b.err != io.EOF {
+					t.Fatalf("after close_notify: %v, want EOF", b.err)
+				}
+				b.write([]byte("still here"))
+				p.until("the half-closed side's bytes have arrived", func() bool { return len(a.got) > 0 })
+				if err := b.s.CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+				p.until("both have ended", func() bool { return a.err != nil })
+				if a.err != io.EOF || string(a.got) != "still here" {
+					t.Errorf("%v after %q, want EOF", a.err, a.got)
+				}
+				a.s.Ended()
+				if _, _, err := a.s.Read(a.buf, nil); err != io.EOF {
+					t.Errorf("the transport's end after close_notify: %v, want EOF", err)
+				}
+				if _, used, err := a.s.Read(a.buf, []byte("late")); used != 4 || err != io.EOF {
+					t.Errorf("input after the end: used %d, %v", used, err)
+				}
+			})
+		}
+	}
+}
+
+// TestTruncation ends the transport without close_notify: between records and
+// within one.
+func TestTruncation(t *testing.T) {
+	for v, version := range versions {
+		for _, cut := range []int{0, 1, 10} {
+			t.Run(fmt.Sprint(v, "/", cut), func(t *testing.T) {
+				serverCfg, clientCfg := configs(version)
+				server, client, p := opened(t, serverCfg, clientCfg)
+				for p.turn() { // tickets
+				}
+				client.write([]byte("first"))
+				first := client.collect()
+				client.write([]byte("second"))
+				second := client.collect()
+				server.give(first)
+				server.give(second[:cut])
+				server.end()
+				if string(server.got) != "first" || server.err != io.ErrUnexpectedEOF {
+					t.Errorf("got %q and %v, want \"first\" and %v", server.got, server.err, io.ErrUnexpectedEOF)
+				}
+			})
+		}
+	}
+}
+
+// TestBrokenRecord changes a byte: the session says so for ever, and sends an
+// alert that the peer understands.
+func TestBrokenRecord(t *testing.T) {
+	for v, version := range versions {
+		t.Run(v, func(t *testing.T) {
+			serverCfg, clientCfg := configs(version)
+			server, client, p := opened(t, serverCfg, clientCfg)
+			for p.turn() {
+			}
+			client.write([]byte("good"))
+			good := client.collect()
+			client.write([]byte("bad"))
+			bad := client.collect()
+			bad[len(bad)-1] ^= 1
+			server.give(append(good, bad...))
+			if string(server.got) != "good" || server.err == nil {
+				t.Fatalf("got %q and %v", server.got, server.err)
+			}
+			if _, _, err := server.s.Read(server.buf, nil); err != server.err {
+				t.Errorf("the next Read: %v, want %v again", err, server.err)
+			}
+			p.until("the alert has arrived", func() bool { return client.err != nil })
+			if got := client.err.Error(); got != "remote error: tls: bad record MAC" {
+				t.Errorf("the peer got %q", got)
+			}
+			if err := server.s.Write([]byte("x")); err == nil {
+				t.Error("Write to a broken session: no error")
+			}
+		})
+	}
+}
+
+// TestOversizedRecord announces more than a record may have: nothing waits for it.
+func TestOversizedRecord(t *testing.T) {
+	server, _, _ := opened(t, first(configs(tls.VersionTLS13)), second(configs(tls.VersionTLS13)))
+	server.give([]byte{23, 3, 3, 0xff, 0xff})
+	if server.err == nil || server.err == io.ErrUnexpectedEOF {
+		t.Errorf("a record of 65535 bytes: %v, want an error at once", server.err)
+	}
+	if len(server.collect()) == 0 {
+		t.Error("no alert was emitted")
+	}
+}
+
+func first(a, _ *tls.Config) *tls.Config  { return a }
+func second(_, b *tls.Config) *tls.Config { return b }
+
+// TestConfig tries what a tls.Config can do: names, ALPN, client certificates,
+// addresses for callbacks.
+func TestConfig(t *testing.T) {
+	other, _, _ := issue("other.test")
+	me, _, _ := issue("client.test")
+	addr := &net.TCPAddr{IP: net.IPv4(192, 0, 2, 7), Port: 7}
+	for v, version := range versions {
+		t.Run(v, func(t *testing.T) {
+			_, clientCfg := configs(version)
+			clientCfg.NextProtos = []string{"nonsense", "two"}
+			clientCfg.Certificates = []tls.Certificate{me}
+			clientCfg.ServerName = "other.test"
+			var hellos []string
+			serverCfg := &tls.Config{GetConfigForClient: func(h *tls.ClientHelloInfo) (*tls.Config, error) {
+				hellos = append(hellos, h.ServerName, h.Conn.RemoteAddr().String(), h.Conn.LocalAddr().String())
+				return &tls.Config{
+					GetCertificate: func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+						if h.ServerName != "other.test" {
+							return nil, errors.New("wrong name")
+						}
+						return &other, nil
+					},
+					NextProtos: []string{"one", "two"},
+					ClientAuth: tls.RequireAndVerifyClientCert,
+					ClientCAs:  root().pool,
+				}, nil
+			}}
+			news := make(chan struct{}, 1)
+			server := &side{t: t, news: news, buf: make([]byte, 4096)}
+			server.s = Server(serverCfg, NewGate(1, 1), server, nil, addr)
+			client := clientSide(t, clientCfg, NewGate(1, 1), news)
+			if got := server.s.State(); got.HandshakeComplete {
+				t.Error("State before the end of the handshake is not zero")
+			}
+			p := &pump{t: t, a: server, b: client, news: news, piece: always(100)}
+			p.until("both are open", func() bool {
+				if server.err != nil || client.err != nil {
+					t.Fatalf("server %v, client %v", server.err, client.err)
+				}
+				return server.open && client.open
+			})
+			if want := []string{"other.test", addr.String(), "unknown"}; !slices.Equal(hellos, want) {
+				t.Errorf("the callback saw %q, want %q", hellos, want)
+			}
+			state := server.s.State()
+			if len(state.PeerCertificates) != 1 || state.PeerCertificates[0].Subject.CommonName != "client.test" {
+				t.Errorf("the server sees the certificates %v", state.PeerCertificates)
+			}
+			if state.NegotiatedProtocol != "two" || client.s.State().NegotiatedProtocol != "two" {
+				t.Errorf("the protocols are %q and %q", state.NegotiatedProtocol, client.s.State().NegotiatedProtocol)
+			}
+			if names := client.s.State().PeerCertificates[0].DNSNames; !slices.Equal(names, []string{"other.test"}) {
+				t.Errorf("the client sees %q", names)
+			}
+		})
+	}
+}
+
+// TestRefused makes handshakes fail, and both sides say why.
+func TestRefused(t *testing.T) {
+	for v, version := range versions {
+		t.Run(v, func(t *testing.T) {
+			serverCfg, clientCfg := configs(version)
+			clientCfg.RootCAs = x509.NewCertPool()
+			news := make(chan struct{}, 1)
+			server := serverSide(t, serverCfg, NewGate(1, 1), news)
+			client := clientSide(t, clientCfg, NewGate(1, 1), news)
+			p := &pump{t: t, a: server, b: client, news: news, piece: always(1000)}
+			p.until("both have failed", func() bool { return server.err != nil && client.err != nil })
+			if e := new(tls.CertificateVerificationError); !errors.As(client.err, &e) {
+				t.Errorf("the client: %v", client.err)
+			}
+			if got := server.err.Error(); got != "remote error: tls: bad certificate" {
+				t.Errorf("the server: %v", got)
+			}
+			if _, err := server.s.Step(); err != server.err {
+				t.Errorf("the next Step: %v, want %v again", err, server.err)
+			}
+			if _, _, err := server.s.Read(server.buf, nil); err != server.err {
+				t.Errorf("Read: %v", err)
+			}
+		})
+	}
+}
+
+// TestResumption uses tickets: the second handshake is a short one.
+func TestResumption(t *testing.T) {
+	for v, version := range versions {
+		t.Run(v, func(t *testing.T) {
+			serverCfg, clientCfg := configs(version)
+			clientCfg.ClientSessionCache = tls.NewLRUClientSessionCache(4)
+			for i := range 2 {
+				server, client, p := opened(t, serverCfg, clientCfg)
+				server.write([]byte("hello"))
+				p.until("the client has the tickets", func() bool { return len(client.got) == 5 })
+				if got := server.s.State().DidResume; got != (i == 1) {
+					t.Errorf("connection %d: resumed is %v", i, got)
+				}
+			}
+		})
+	}
+}
+
+// TestTooEarly calls what has to wait for the handshake's end, and Feed after it.
+func TestTooEarly(t *testing.T) {
+	serverCfg, clientCfg := configs(tls.VersionTLS13)
+	d := serverSide(t, serverCfg, NewGate(1, 1), nil)
+	if err := d.s.Write([]byte("x")); err != errHandshaking {
+		t.Errorf("Write: %v", err)
+	}
+	if err := d.s.CloseWrite(); err != errHandshaking {
+		t.Errorf("CloseWrite: %v", err)
+	}
+	if _, used, err := d.s.Read(d.buf, []byte("x")); err != errHandshaking || used != 0 {
+		t.Errorf("Read: used %d, %v", used, err)
+	}
+	server, _, _ := opened(t, serverCfg, clientCfg)
+	if err := server.s.Feed([]byte("x")); err == nil {
+		t.Error("Feed after the handshake: no error")
+	}
+	if _, _, err := server.s.Read(nil, nil); err != io.ErrShortBuffer {
+		t.Errorf("Read without a buffer: %v", err)
+	}
+	if open, err := server.s.Step(); !open || err != nil {
+		t.Errorf("Step when open: %v, %v", open, err)
+	}
+}
