@@ -1,6 +1,9 @@
 package engine
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // The sizes of buffers. Input is read into a buffer of ReadSize that the owner
 // keeps; what a handler leaves unused, and output, go into buffers that start
@@ -19,6 +22,13 @@ type Buffer struct {
 	bytes []byte
 	off   int
 	lent  []byte // what the kernel reads meanwhile; kept alive when bytes outgrow it
+
+	// since is when what it holds began to wait: of input the oldest byte, of
+	// output what was there then, of which goal bytes are left.
+	since  time.Duration
+	handed time.Duration // when its connection was handed to a worker; 0 if it is not
+	goal   int
+	owed   int // how many bytes of output came from outside; still in the mark
 }
 
 // Len is the number of bytes in the buffer.
@@ -39,8 +49,19 @@ func (b *Buffer) skip(n int) {
 	}
 }
 
+// progress notes that n bytes have gone, with some left. When all have that were
+// there at one moment, the next moment is now.
+func (b *Buffer) progress(n int, now time.Duration) {
+	if b.goal -= n; b.goal <= 0 {
+		b.goal, b.since = b.Len(), now
+	}
+}
+
 // lend keeps the bytes where they are until the next skip.
 func (b *Buffer) lend() { b.lent = b.bytes }
+
+// reset makes it as good as new, but for its room.
+func (b *Buffer) reset() { *b = Buffer{bytes: b.bytes[:0]} }
 
 func (b *Buffer) append(p []byte)       { b.bytes = append(b.bytes, p...) }
 func (b *Buffer) appendString(s string) { b.bytes = append(b.bytes, s...) }
@@ -61,6 +82,7 @@ func (f *FreeList) Get() *Buffer {
 		return &Buffer{bytes: make([]byte, 0, startSize)}
 	}
 	b := f.free[n]
+	f.free[n] = nil // it may grow, and then it does not come back
 	f.free = f.free[:n]
 	return b
 }
@@ -69,7 +91,7 @@ func (f *FreeList) Put(b *Buffer) {
 	if cap(b.bytes) > keepSize || len(f.free) >= keepCount {
 		return
 	}
-	b.bytes, b.off = b.bytes[:0], 0
+	b.reset()
 	f.free = append(f.free, b)
 }
 
@@ -87,6 +109,6 @@ func (s *SharedBuffers) Put(b *Buffer) {
 	if cap(b.bytes) > keepSize {
 		return
 	}
-	b.bytes, b.off = b.bytes[:0], 0
+	b.reset()
 	s.pool.Put(b)
 }

@@ -17,22 +17,30 @@ const (
 	Close                 // close the descriptor, then report Finish
 )
 
-// The bits of a connection's state.
+// The bits of a connection's state. Above them stands how many heartbeats the
+// peer has left unanswered.
 //
-//	open     Opened has been called, Closed has not
-//	ended    the handler knows that the peer has ended (with gone)
-//	gone     the peer will send no more
-//	held     unused input waits for output to drain, not for more input
-//	drain    close at the next idle moment
-//	closing  no more input is offered; end says why
-//	shut     our sending direction is shut; lingering for the peer's end
-//	failed   the transport is of no more use: close at once
-//	blocked  the kernel took less output than it was given
-//	outbound we dialled
-//	fresh    Opened is still to be called, by a worker
-//	parting  a worker calls Closed, or has called it
+//	open       established, not finished
+//	ended      the handler knows that the peer has ended (with gone)
+//	gone       the peer will send no more
+//	held       unused input waits for output to drain, not for more input
+//	drain      close at the next idle moment
+//	closing    no more input is offered; more says why
+//	shut       our sending direction is shut; lingering for the peer's end
+//	failed     the transport is of no more use: close at once
+//	blocked    the kernel took less output than it was given
+//	outbound   we dialled
+//	fresh      Opened is still to be called, by a worker
+//	parting    a worker calls Closed, or has called it
+//	greeting   layers are at work before Opened
+//	silent     the peer has sent nothing yet
+//	choked     owes more than HighWater, and has not got below LowWater since
+//	relieved   Drained is to be called
+//	warned     Draining is to be called
+//	bidden     the layer has said goodbye
+//	registered counted among the connections of its source
 const (
-	open uint16 = 1 << iota
+	open uint32 = 1 << iota
 	ended
 	gone
 	held
@@ -44,6 +52,16 @@ const (
 	outbound
 	fresh
 	parting
+	greeting
+	silent
+	choked
+	relieved
+	warned
+	bidden
+	registered
+
+	missed    = 1 << 24 // one heartbeat
+	allMissed = 0xff * missed
 )
 
 // Conn is one connection: a state machine that makes no system call. Events go
@@ -52,33 +70,35 @@ const (
 //
 // Its size is what an idle connection costs; TestConnSize holds it down.
 type Conn struct {
-	host *Host
-	in   *Buffer // input that the handler has not used; nil if none
-	out  *Buffer // output that is not sent; nil if none
-	end  *ending // set with closing or gone
-	user any
-	mark mark
-	seen uint32 // bytes of unused input that the handler was offered and refused
-	owed uint32 // bytes in out that were posted; still in mark
+	host  *Host
+	in    *Buffer // input that the handler has not used; nil if none
+	out   *Buffer // output that is not sent; nil if none
+	more  *extra  // nil if none of it is needed
+	user  any
+	mark  mark
+	seen  uint32 // bytes of unused input that the handler was offered and refused
+	heard moment // when the peer last sent something
 
 	peerAddr [16]byte
 	peerPort uint16
-	state    uint16
-
-	// fd and armed are the driver's: its descriptor, and what it watches it
-	// for.
-	fd    int32
-	slot  uint32
-	armed uint16
+	armed    uint16 // the driver's: what it watches the descriptor for
+	state    uint32
+	fd       int32 // the driver's
+	slot     uint32
 }
 
-// ending is what only a connection needs that comes to its end.
-type ending struct {
-	why error // set with closing
-	due time.Duration
+// extra is what only a connection needs that has layers or comes to its end.
+type extra struct {
+	why   error         // set with closing
+	due   time.Duration // when it expires; 0 for never
+	layer Layer         // nil if none
+	held  int           // what the layer holds, as it is counted
+	// partial is since when the layer waits for the rest of something; 0 if
+	// it does not.
+	partial time.Duration
 }
 
-func (c *Conn) is(bits uint16) bool { return c.state&bits != 0 }
+func (c *Conn) is(bits uint32) bool { return c.state&bits != 0 }
 
 // Bind gives a connection its host and its number, once, before anyone else
 // can know it.
@@ -99,24 +119,38 @@ func (c *Conn) Armed() uint16 { return c.armed }
 // SetArmed keeps that note.
 func (c *Conn) SetArmed(bits uint16) { c.armed = bits }
 
-// Open says that the connection is established and calls Opened.
+// Open says that the connection is established. It calls Opened, unless layers
+// have to do their part before.
 func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
-	c.state = open
-	if dialled {
+	c.state = open | silent
+	switch {
+	case dialled:
 		c.state |= outbound
-		c.host.Counters.Dialled.Add(1)
-	} else {
-		c.host.Counters.Accepted.Add(1)
+		c.host.Counters.Add(Dialled, 1)
+	case !c.host.proxied(peer):
+		c.state |= registered
 	}
-	c.host.Counters.Open.Add(1)
+	c.host.Counters.Add(Open, 1)
 	c.Expect(peer)
-	c.seen, c.owed = 0, 0
+	c.seen, c.heard = 0, c.host.moment()
+	if l := c.host.newLayer(c); l != nil {
+		c.greet(l)
+		return
+	}
+	c.begin()
+	c.endEvent()
+}
+
+// begin calls Opened, or has it called by a worker.
+func (c *Conn) begin() {
+	if !c.is(outbound) {
+		c.host.Counters.Add(Accepted, 1)
+	}
 	if c.host.Away {
 		c.state |= fresh
 		return
 	}
 	c.callOpened()
-	c.endEvent()
 }
 
 // Expect keeps the address of a peer that is being dialled, for Peer.
@@ -129,31 +163,61 @@ func (c *Conn) IsOpen() bool { return c.is(open) }
 
 // Arrived takes input; p is valid during the call.
 func (c *Conn) Arrived(p []byte) {
-	c.host.Counters.Reads.Add(1)
-	c.host.Counters.BytesIn.Add(int64(len(p)))
+	n := c.host.Counters.Add(Reads, 1)
+	c.host.Counters.Add(BytesIn, int64(len(p)))
+	if sample := n%sampling == 0; (sample || c.host.Timing) && !c.host.Away {
+		start := c.host.Now()
+		c.host.SetClock(start)
+		c.take(p)
+		end := c.host.Now()
+		c.host.SetClock(end)
+		c.host.called(c, end-start, sample)
+		return
+	}
+	c.take(p)
+}
+
+func (c *Conn) take(p []byte) {
 	switch {
 	case c.is(closing | failed):
 		// Lingering: nobody wants it any more.
+	case c.layer() != nil:
+		c.passUp(p)
+	default:
+		c.Plain(p)
+	}
+	c.endEvent()
+}
+
+// Plain takes input as the handler is to see it; p is valid during the call. Only
+// such counts as a word from the peer: the first bytes of a TLS record are none.
+func (c *Conn) Plain(p []byte) {
+	if c.more != nil {
+		c.more.partial = 0
+	}
+	c.heard = c.host.moment()
+	c.state &^= silent | allMissed
+	switch {
+	case c.is(closing | failed):
 	case c.host.Away:
 		c.keep(p)
 		c.state |= held
 	case c.in != nil:
-		c.in.append(p)
+		c.host.append(c.in, p)
 		c.offerBuffered()
 	default:
 		if rest := c.offer(p); len(rest) > 0 && !c.is(closing|failed) {
 			c.keep(rest)
 		}
 	}
-	c.endEvent()
 }
 
 // keep appends to the unused input.
 func (c *Conn) keep(p []byte) {
 	if c.in == nil {
-		c.in = c.host.Buffers.Get()
+		c.in = c.host.get()
 	}
-	c.in.append(p)
+	c.host.append(c.in, p)
 }
 
 // Deliver calls the handler: with input that was held back, and to tell it when
@@ -163,6 +227,14 @@ func (c *Conn) Deliver() {
 		c.state &^= fresh
 		c.callOpened()
 	}
+	if c.is(relieved) {
+		c.state &^= relieved
+		c.call(c.host.Drained)
+	}
+	if c.is(warned) && !c.is(closing|failed) {
+		c.call(c.host.Draining)
+	}
+	c.state &^= warned
 	if c.is(held) {
 		c.offerBuffered()
 	}
@@ -201,7 +273,10 @@ func (c *Conn) offerBuffered() {
 		c.dropInput()
 		return
 	}
-	c.in.skip(c.in.Len() - len(rest))
+	if used := c.in.Len() - len(rest); used > 0 {
+		c.in.skip(used)
+		c.in.since = c.host.Clock() // another message begins
+	}
 	if c.in.Len() == 0 {
 		c.dropInput()
 	}
@@ -237,15 +312,57 @@ func (c *Conn) offer(in []byte) []byte {
 	return in
 }
 
-// owesMuch says whether reading pauses until output has been sent.
-func (c *Conn) owesMuch() bool { return c.Pending()+c.host.direct > c.host.Limits.MaxUnsent/2 }
+// owesMuch says whether reading pauses until output has been sent: from above
+// HighWater until not above LowWater.
+func (c *Conn) owesMuch() bool {
+	if !c.is(choked) && c.Pending()+c.host.direct > c.host.Limits.HighWater {
+		c.state |= choked
+		c.host.Counters.Add(Paused, 1)
+	}
+	return c.is(choked)
+}
+
+// relieve ends that when it is time.
+func (c *Conn) relieve() {
+	if !c.is(choked) || c.Pending() > c.host.Limits.LowWater {
+		return
+	}
+	c.unchoke()
+	if c.host.Drained != nil && !c.is(closing|failed) {
+		c.state |= relieved
+	}
+}
+
+// unchoke goes on with reading. The peer's times begin anew: so far nobody has
+// listened.
+func (c *Conn) unchoke() {
+	c.state &^= choked
+	c.host.Counters.Add(Paused, -1)
+	c.attentive()
+}
+
+// attentive has the peer's times begin now.
+func (c *Conn) attentive() {
+	c.heard = c.host.moment()
+	if c.in != nil {
+		c.in.since = c.host.Clock()
+	}
+}
 
 // PeerClosed says that the peer will send no more. What it is owed it must take
 // within the time that a close has.
 func (c *Conn) PeerClosed() {
+	if l := c.layer(); l != nil && !c.is(gone|closing|failed) {
+		c.concern(l.Ended(c))
+	}
+	c.PeerEnded()
+}
+
+// PeerEnded is PeerClosed for a layer that has been told so by its own means.
+func (c *Conn) PeerEnded() {
 	c.state |= gone
-	if c.end == nil {
-		c.end = &ending{due: c.host.Now() + c.host.Limits.CloseTimeout}
+	if x := c.extra(); x.due == 0 {
+		x.due = c.host.Now() + c.host.Limits.CloseTimeout
 	}
 }
 
@@ -262,13 +379,19 @@ func (c *Conn) Kill(why error) {
 	c.fail(why)
 }
 
-// Drain closes at the next moment at which nothing is under way.
-func (c *Conn) Drain() { c.state |= drain }
+// Drain closes at the next moment at which nothing is under way, and tells the
+// handler.
+func (c *Conn) Drain() {
+	if c.host.Draining != nil && !c.is(drain|closing) {
+		c.state |= warned
+	}
+	c.state |= drain
+}
 
 // fail gives up the connection: output that is owed is dropped.
 func (c *Conn) fail(why error) {
 	c.CloseWith(why)
-	c.end.why = why
+	c.more.why = why
 	c.state |= failed
 }
 
@@ -293,11 +416,20 @@ func (c *Conn) retire(why error) bool {
 
 func (c *Conn) setClosing(why error) {
 	c.state |= closing
-	if c.end != nil {
-		c.end.why = why
-		return
+	c.host.Counters.Add(Closing, 1)
+	x := c.extra()
+	x.why = why
+	if !c.is(gone) { // which has its time already
+		x.due = c.host.Now() + c.host.Limits.CloseTimeout
 	}
-	c.end = &ending{why: why, due: c.host.Now() + c.host.Limits.CloseTimeout}
+}
+
+// extra gives the connection what most have no need of.
+func (c *Conn) extra() *extra {
+	if c.more == nil {
+		c.more = &extra{}
+	}
+	return c.more
 }
 
 // Output is what is to be sent, valid until the next event.
@@ -310,22 +442,32 @@ func (c *Conn) Offered() {
 	c.state |= blocked
 }
 
+// Waits says that the kernel takes nothing of Output now. A driver says so that
+// waits before it reports Sent: the time to take it begins at the first time.
+func (c *Conn) Waits(now time.Duration) {
+	if c.out.goal == 0 {
+		c.out.goal, c.out.since = c.out.Len(), now
+	}
+}
+
 // Sent says that the first n bytes of Output were taken.
 func (c *Conn) Sent(n int) {
-	c.host.Counters.Writes.Add(1)
-	c.host.Counters.BytesOut.Add(int64(n))
+	c.host.Counters.Add(Writes, 1)
+	c.host.Counters.Add(BytesOut, int64(n))
 	c.out.skip(n)
 	left := c.out.Len()
-	if c.owed > uint32(left) {
-		c.mark.release(int(c.owed) - left)
-		c.owed = uint32(left)
+	if c.out.owed > left {
+		c.mark.release(c.out.owed - left)
+		c.out.owed = left
 	}
 	if left > 0 {
 		c.state |= blocked
-		return
+		c.out.progress(n, c.host.Clock())
+	} else {
+		c.state &^= blocked
+		c.dropOutput()
 	}
-	c.state &^= blocked
-	c.dropOutput()
+	c.relieve()
 }
 
 // Room says that the kernel takes output again.
@@ -335,51 +477,40 @@ func (c *Conn) Room() { c.state &^= blocked }
 // end its own.
 func (c *Conn) ShutDone() {
 	c.state |= shut
-	c.end.due = c.host.Now() + c.host.Limits.Linger
+	c.more.due = c.host.Now() + c.host.Limits.Linger
 }
 
 // Mailed takes a piece of mail that the owner has taken from its mailbox. data
 // is valid during the call. The connection may have closed in the meantime.
 func (c *Conn) Mailed(m Mail, data []byte) {
+	if m.shared != nil {
+		data = m.shared.Bytes
+	}
 	if len(data) == 0 {
 		c.mark.release(noBytes)
 	}
-	if m.gen != c.mark.generation() || !c.is(open) {
+	if m.Late() || !c.is(open) {
 		c.mark.release(len(data))
 		return
 	}
 	switch m.Kind {
 	case MailSend:
-		if len(data) > 0 {
-			c.room().append(data)
-			c.owed += uint32(len(data))
+		if c.passDown(data); c.out != nil {
+			c.out.owed += len(data)
+		} else {
+			c.mark.release(len(data))
 		}
+	case MailCast:
+		c.mark.release(len(data))
+		c.Cast(data)
+	case MailAttend:
+		c.attend()
+		c.endEvent()
 	case MailClose:
 		c.CloseWith(nil)
 	case MailNudge:
 		c.callNudged()
 		c.endEvent()
-	}
-}
-
-// Due is when a connection expires that is closing, or whose peer has ended; ok
-// is false while it has no bound.
-func (c *Conn) Due() (at time.Duration, ok bool) {
-	if c.end == nil {
-		return 0, false
-	}
-	return c.end.due, true
-}
-
-// Expire gives up a connection whose time has come.
-func (c *Conn) Expire(now time.Duration) {
-	if c.end == nil || now < c.end.due {
-		return
-	}
-	if c.Pending() > 0 {
-		c.fail(ErrCloseTimeout)
-	} else if c.is(closing) {
-		c.state |= failed
 	}
 }
 
@@ -390,6 +521,8 @@ func (c *Conn) WantsInput() bool {
 		return false
 	case c.is(closing):
 		return c.is(shut)
+	case c.is(greeting) && c.more.layer.Full():
+		return false
 	}
 	return !c.is(held|fresh) && !c.owesMuch()
 }
@@ -408,13 +541,24 @@ func (c *Conn) Next() Action {
 		return Wait
 	case c.is(closing):
 		return c.nextClosing()
-	case c.is(held | fresh), c.is(gone) && !c.is(ended):
+	case c.is(greeting):
+		return c.nextGreeting()
+	case c.is(held | fresh | relieved | warned), c.is(gone) && !c.is(ended):
 		return Deliver
 	case c.out != nil:
 		return Wait
 	case c.is(gone) && c.retire(io.EOF):
-		return Close
-	case c.is(drain) && c.in == nil && c.retire(ErrServerClosed):
+		return c.nextClosing()
+	case c.is(drain) && c.in == nil && c.partial() == 0 && c.retire(ErrServerClosed):
+		return c.nextClosing()
+	}
+	return Wait
+}
+
+// nextGreeting is Next for a connection that its handler has not heard of. What
+// the peer's end means to it is for its layer to say.
+func (c *Conn) nextGreeting() Action {
+	if c.out == nil && c.is(drain) && c.retire(ErrServerClosed) {
 		return c.nextClosing()
 	}
 	return Wait
@@ -422,6 +566,12 @@ func (c *Conn) Next() Action {
 
 // nextClosing is Next for a closing connection that owes nothing.
 func (c *Conn) nextClosing() Action {
+	if c.layer() != nil && !c.is(bidden) {
+		c.state |= bidden
+		if c.more.layer.Closing(c); c.out != nil {
+			return Send
+		}
+	}
 	switch {
 	case c.is(gone):
 		return Close
@@ -432,8 +582,12 @@ func (c *Conn) nextClosing() Action {
 }
 
 // Part is for a connection whose Closed a worker is to call: Run does that, and
-// Finish then does not.
-func (c *Conn) Part() { c.state |= parting }
+// Finish then does not. Its buffers are of no more use.
+func (c *Conn) Part() {
+	c.dropInput()
+	c.dropOutput()
+	c.state |= parting
+}
 
 // Parted says whether Part has been called.
 func (c *Conn) Parted() bool { return c.is(parting) }
@@ -441,44 +595,91 @@ func (c *Conn) Parted() bool { return c.is(parting) }
 // Run is a worker's part: the handler's calls that are due. The worker owns the
 // connection until Returned has been called.
 func (c *Conn) Run() {
-	start := c.host.Now()
+	start, times, place := c.host.Now(), c.host.Times, int32(0)
+	if times != nil {
+		place = times.begin()
+	}
 	if c.is(parting) {
-		c.callClosed(c.end.why)
+		c.callClosed()
 	} else {
 		c.Deliver()
 	}
-	if t := c.host.Times; t != nil {
-		t.add(c.host.Now() - start)
+	took := c.host.Now() - start
+	if times != nil {
+		times.end(place, took)
 	}
+	c.host.Counters.Called(took)
+	c.host.judge(c, took)
 	c.host.Returned(c)
 }
+
+// HandedOver says that the connection waits for a worker, and TakenBack that it is
+// its owner's again: in between nobody has listened to the peer, or sent to it.
+func (c *Conn) HandedOver() {
+	for _, b := range []*Buffer{c.in, c.out} {
+		if b != nil {
+			b.handed = c.host.Clock()
+		}
+	}
+}
+
+func (c *Conn) TakenBack() {
+	now := c.host.Clock()
+	if c.in == nil {
+		c.heard = c.host.moment()
+	}
+	for _, b := range []*Buffer{c.in, c.out} {
+		if b != nil && b.handed > 0 {
+			b.since, b.handed = min(b.since+now-b.handed, now), 0
+		}
+	}
+}
+
+// Greets says whether the handler has not heard of the connection.
+func (c *Conn) Greets() bool { return c.is(greeting) }
 
 // Finish says that the descriptor has been closed, and calls Closed. The slot
 // may be used again afterwards.
 func (c *Conn) Finish() {
 	c.dropInput()
 	c.dropOutput()
-	if !c.is(parting) {
-		c.callClosed(c.end.why)
+	n := c.host.Counters
+	switch {
+	case c.is(greeting):
+		n.Add(Greeting, -1)
+		c.host.turnedAway(c)
+	default:
+		if !c.is(parting) {
+			c.callClosed()
+		}
+		n.close(closeCause(c.more.why))
 	}
-	c.host.Counters.Open.Add(-1)
-	c.state, c.end, c.user = 0, nil, nil
+	if l := c.layer(); l != nil {
+		l.Closed(c)
+		c.forgetHeld()
+	}
+	if c.is(choked) {
+		n.Add(Paused, -1)
+	}
+	n.Add(Closing, -1)
+	n.Add(Open, -1)
+	c.leave()
+	c.state, c.more, c.user = 0, nil, nil
 }
 
 func (c *Conn) dropInput() {
 	if c.in != nil {
-		c.host.Buffers.Put(c.in)
+		c.host.put(c.in)
 		c.in, c.seen = nil, 0
 	}
 }
 
 func (c *Conn) dropOutput() {
-	if c.owed > 0 {
-		c.mark.release(int(c.owed))
-		c.owed = 0
-	}
 	if c.out != nil {
-		c.host.Buffers.Put(c.out)
+		if c.out.owed > 0 {
+			c.mark.release(c.out.owed)
+		}
+		c.host.put(c.out)
 		c.out = nil
 	}
 }
@@ -486,7 +687,7 @@ func (c *Conn) dropOutput() {
 // room is the output to append to.
 func (c *Conn) room() *Buffer {
 	if c.out == nil {
-		c.out = c.host.Buffers.Get()
+		c.out = c.host.get()
 	}
 	return c.out
 }

@@ -76,9 +76,10 @@ func newDesk(t *testing.T, h *calls) *desk {
 	d := &desk{T: t, calls: h, Conn: &Conn{}}
 	d.host = Host{
 		Handler:  h,
-		Limits:   Limits{MaxMessage: 8, MaxUnsent: 16, CloseTimeout: time.Second, Linger: time.Minute},
+		Limits:   Limits{MaxMessage: 8, MaxUnsent: 16, HighWater: 8, LowWater: 8, CloseTimeout: time.Second, Linger: time.Minute},
 		Log:      slog.New(slog.DiscardHandler),
 		Buffers:  &FreeList{},
+		Door:     openDoor,
 		Counters: &Counters{},
 		Now:      func() time.Duration { return d.now },
 	}
@@ -434,5 +435,21 @@ func TestPanicError(t *testing.T) {
 	}
 	if err := (&PanicError{Value: "no error"}); err.Unwrap() != nil {
 		t.Errorf("a PanicError of a string unwraps to %v", err.Unwrap())
+	}
+}
+
+// A connection that waits for a worker to call Closed holds no buffers: otherwise
+// others would be closed for the memory that it takes.
+func TestPartHoldsNothing(t *testing.T) {
+	d := newDesk(t, &calls{})
+	d.Write([]byte("unsent"))
+	d.keep([]byte("unused"))
+	if d.Holds() == 0 {
+		t.Fatal("the connection holds nothing from the beginning")
+	}
+	d.Kill(ErrOverBudget)
+	d.Part()
+	if n, counted := d.Holds(), d.host.Counters.Get(Buffered); n != 0 || counted != 0 {
+		t.Errorf("after Part the connection holds %d bytes, and %d are counted; want none", n, counted)
 	}
 }

@@ -1,44 +1,151 @@
 package engine
 
-import "sync/atomic"
+import (
+	"math/bits"
+	"sync/atomic"
+	"time"
+)
 
-// Counters are what an owner counts. They only grow, except Open. Each loop
-// has its own, so that counting touches no shared cache line.
+// Counter names what an owner counts.
+type Counter int
+
+// The counters. The first ones tell what is now, and go down too; the others
+// only grow.
+const (
+	Open     Counter = iota // connections open
+	Greeting                // of those, before Opened has been called
+	Paused                  // of those, owing so much that nothing is read
+	Closing                 // of those, closing
+	Buffered                // bytes of memory in buffers
+	Away                    // loops whose handlers are called by workers
+
+	Accepted     // connections accepted, refused ones not counted
+	Dialled      // connections made by Dial
+	AcceptErrors // accept failed, such as for want of descriptors
+	AcceptPauses // accepting paused because of Limits.AcceptRate
+	Reads        // receive calls that brought bytes
+	Writes       // send calls
+	BytesIn
+	BytesOut
+	Messages   // that framers have cut out
+	Dropped    // messages that were dropped because their peer is slow
+	Broadcasts // messages to all
+	Heartbeats // sent
+	Panics     // in handlers
+	Slow       // calls of handlers that took longer than Limits.HandlerTime
+	Moved      // how often auto has moved handlers onto workers
+	BusyTime   // nanoseconds that loops have worked
+
+	refusals  // by Cause, from here
+	closings  = refusals + Counter(RefusedCauses)
+	callTimes = closings + Counter(Causes-RefusedCauses) // how long handlers take
+	turnTimes = callTimes + histogram                    // how long turns take
+	counters  = turnTimes + histogram
+
+	gauges = Accepted // so many of them tell what is now
+)
+
+// Counters are what an owner counts. Each loop has its own, so that counting
+// touches no shared cache line.
 type Counters struct {
-	Open         atomic.Int64 // connections open now
-	Accepted     atomic.Int64 // connections accepted, refused ones not counted
-	Dialled      atomic.Int64 // connections made by Dial
-	Refused      atomic.Int64 // accepted and closed at once: Limits.MaxConns
-	AcceptErrors atomic.Int64 // accept failed, such as for want of descriptors
-	Reads        atomic.Int64 // receive calls that brought bytes
-	Writes       atomic.Int64 // send calls
-	BytesIn      atomic.Int64
-	BytesOut     atomic.Int64
-	Panics       atomic.Int64 // panics in handlers
-	Away         atomic.Int64 // 1 while workers call the handlers of this loop
-	Moved        atomic.Int64 // how often auto has moved handlers onto workers
-	_            [32]byte     // keeps the next loop's counters off this line
+	n [counters]atomic.Int64
+	_ [64]byte // keeps the next loop's counters off the last line
 }
 
-// Counts is a copy of Counters at one moment.
-type Counts struct {
-	Open, Accepted, Dialled, Refused, AcceptErrors int64
-	Reads, Writes, BytesIn, BytesOut, Panics       int64
-	Away, Moved                                    int64
+// Add counts n more, and says how many it makes.
+func (c *Counters) Add(what Counter, n int64) int64 { return c.n[what].Add(n) }
+
+// Set sets one that tells what is now.
+func (c *Counters) Set(what Counter, n int64) { c.n[what].Store(n) }
+
+// Get is one of them.
+func (c *Counters) Get(what Counter) int64 { return c.n[what].Load() }
+
+// Refuse counts a connection that is turned away, or never gets to its handler.
+func (c *Counters) Refuse(why Cause) { c.n[refusals+Counter(why)].Add(1) }
+
+// close counts one that has closed.
+func (c *Counters) close(why Cause) { c.n[closings+Counter(why-RefusedCauses)].Add(1) }
+
+// Turn counts a turn of a loop.
+func (c *Counters) Turn(took time.Duration) {
+	c.n[BusyTime].Add(int64(took))
+	c.observe(turnTimes, took)
 }
+
+// Called counts a call of the handler that was timed.
+func (c *Counters) Called(took time.Duration) { c.observe(callTimes, took) }
 
 // AddTo adds the counters to sum.
 func (c *Counters) AddTo(sum *Counts) {
-	sum.Open += c.Open.Load()
-	sum.Accepted += c.Accepted.Load()
-	sum.Dialled += c.Dialled.Load()
-	sum.Refused += c.Refused.Load()
-	sum.AcceptErrors += c.AcceptErrors.Load()
-	sum.Reads += c.Reads.Load()
-	sum.Writes += c.Writes.Load()
-	sum.BytesIn += c.BytesIn.Load()
-	sum.BytesOut += c.BytesOut.Load()
-	sum.Panics += c.Panics.Load()
-	sum.Away += c.Away.Load()
-	sum.Moved += c.Moved.Load()
+	for i := range c.n {
+		sum[i] += c.n[i].Load()
+	}
+}
+
+// Store sets all of them.
+func (c *Counters) Store(n *Counts) {
+	for i := range c.n {
+		c.n[i].Store(n[i])
+	}
+}
+
+// Counts is a copy of Counters at one moment.
+type Counts [counters]int64
+
+// Past is the counts without those that tell what is now.
+func (n Counts) Past() Counts {
+	clear(n[:gauges])
+	return n
+}
+
+// Refused is how many connections were turned away for a reason.
+func (n Counts) Refused(why Cause) int64 { return n[refusals+Counter(why)] }
+
+// AllRefused is how many were turned away.
+func (n Counts) AllRefused() (sum int64) {
+	for why := range RefusedCauses {
+		sum += n.Refused(why)
+	}
+	return sum
+}
+
+// Closed is how many connections have closed for a reason.
+func (n Counts) Closed(why Cause) int64 { return n[closings+Counter(why-RefusedCauses)] }
+
+// CallTimes is how long calls of handlers have taken.
+func (n Counts) CallTimes() Histogram { return n.histogram(callTimes) }
+
+// TurnTimes is how long turns of loops have taken.
+func (n Counts) TurnTimes() Histogram { return n.histogram(turnTimes) }
+
+// Buckets is how many buckets a Histogram has: up to a microsecond, and each
+// twice as far; the last is for all beyond 8 s.
+const Buckets = 25
+
+// histogram is how many counters one takes: its buckets and the sum.
+const histogram = Buckets + 1
+
+// Histogram counts durations by size.
+type Histogram struct {
+	Sum     time.Duration
+	Buckets [Buckets]int64
+}
+
+func (c *Counters) observe(at Counter, took time.Duration) {
+	c.n[at+Counter(bucket(took))].Add(1)
+	c.n[at+Buckets].Add(int64(took))
+}
+
+func (n Counts) histogram(at Counter) Histogram {
+	return Histogram{Sum: time.Duration(n[at+Buckets]), Buckets: [Buckets]int64(n[at : at+Buckets])}
+}
+
+// bucket is the place of a duration: i holds what is at most a microsecond,
+// doubled i times.
+func bucket(d time.Duration) int {
+	if d <= time.Microsecond {
+		return 0
+	}
+	return min(bits.Len64(uint64((d-1)/time.Microsecond)), Buckets-1)
 }

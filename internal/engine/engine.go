@@ -106,13 +106,23 @@ type Nudger interface {
 // Limits are the bounds that the core and the models keep. All are set: the
 // callers of Start have filled in the defaults.
 type Limits struct {
-	MaxConns     int
-	MaxMessage   int
-	MaxUnsent    int
-	MaxMail      int
-	MaxMailBytes int
-	CloseTimeout time.Duration
-	Linger       time.Duration
+	MaxConns            int
+	MaxMessage          int
+	MaxUnsent           int
+	HighWater, LowWater int // 0 for a half and a quarter of MaxUnsent
+	MaxBuffered         int // 0 for no bound
+	MaxMail             int
+	MaxMailBytes        int
+	CloseTimeout        time.Duration
+	Linger              time.Duration
+	ShutdownRate        int // 0 for no bound
+	// Of these 0 stands for no bound.
+	HandshakeTimeout time.Duration
+	FirstByteTimeout time.Duration
+	MessageTimeout   time.Duration
+	IdleTimeout      time.Duration
+	WriteTimeout     time.Duration
+	HandlerTime      time.Duration
 }
 
 // Config is what a model is started with.
@@ -125,6 +135,25 @@ type Config struct {
 	Listener net.Listener
 	Handler  Handler
 	Limits   Limits
+	// Door is who is let in, beyond Limits.MaxConns.
+	Door DoorRules
+	// Refuse, if set, gives the answer to a connection that is turned away at
+	// the door; it is called on any goroutine.
+	Refuse func(peer netip.AddrPort, why error) (answer []byte)
+	// Proxied, if set, says which peers are proxies whose connections say
+	// later, in a layer, whose they are.
+	Proxied func(netip.Addr) bool
+	// NewLayer, if set, gives a connection that is about to be opened its
+	// first layer; nil is none. It is called on the connection's owner.
+	NewLayer  func(c *Conn) Layer
+	Heartbeat Heartbeat
+	// DropMessages drops what a peer that reads too slowly has no room for,
+	// instead of the connection.
+	DropMessages bool
+	// Drained and Draining, if set, are the handler's calls for a connection
+	// whose output has got below LowWater again, and for one that is told to
+	// drain.
+	Drained, Draining func(c *Conn)
 	// Loops is the number of loops, at least 1; models without loops
 	// ignore it.
 	Loops int
@@ -144,6 +173,17 @@ type Config struct {
 	// TIME_WAIT behind.
 	Reset bool
 	Log   *slog.Logger
+}
+
+// DoorRules are who is let in.
+type DoorRules struct {
+	// MaxPerSource is the most connections of one source, which for IPv6 is
+	// a prefix of SourcePrefix bits; 0 for no bound.
+	MaxPerSource, SourcePrefix int
+	// Rate is the most accepts a second; 0 for no bound.
+	Rate int
+	// Deny keeps out, and then Allow lets in, all if it is empty.
+	Allow, Deny []netip.Prefix
 }
 
 // Dial asks for connections to be made.
@@ -184,6 +224,11 @@ type Engine interface {
 	// no room and with ErrClosed after Stop. One order is for one loop:
 	// the loops take turns.
 	Dial(d Dial) error
+	// Broadcast sends p to all connections that are open and have no layer at
+	// work before Opened: it keeps one copy for all. It returns at once:
+	// ErrFull when too many, or too many bytes, are under way, ErrTooLarge
+	// for more than Limits.MaxUnsent, ErrClosed after Stop.
+	Broadcast(p []byte) error
 	// Stop accepts and dials no more, lets connections finish what they
 	// have at hand, closes them, and waits for everything. When ctx ends
 	// first it closes what is left at once and returns an error that says

@@ -12,14 +12,25 @@ import (
 // The reasons for which this side closes a connection or refuses a call. The
 // root package gives them to its users under the same names.
 var (
-	ErrClosed         = errors.New("myriad: connection is closed")
-	ErrFull           = errors.New("myriad: no room: the connection owes Limits.MaxUnsent bytes already, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
-	ErrTooLarge       = errors.New("myriad: a single write is larger than Limits.MaxUnsent")
-	ErrMessageTooLong = errors.New("myriad: message is longer than Limits.MaxMessage")
-	ErrSlowConsumer   = errors.New("myriad: slow consumer: unsent output would pass Limits.MaxUnsent")
-	ErrCloseTimeout   = errors.New("myriad: peer did not take the pending output within Limits.CloseTimeout")
-	ErrServerClosed   = errors.New("myriad: server is shutting down")
-	ErrBadUse         = errors.New("myriad: handler returned a count of used bytes outside of 0..len(in)")
+	ErrClosed           = errors.New("myriad: connection is closed")
+	ErrFull             = errors.New("myriad: no room: the connection owes Limits.MaxUnsent bytes already, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
+	ErrTooLarge         = errors.New("myriad: a single write is larger than Limits.MaxUnsent")
+	ErrMessageTooLong   = errors.New("myriad: message is longer than Limits.MaxMessage")
+	ErrSlowConsumer     = errors.New("myriad: slow consumer: unsent output would pass Limits.MaxUnsent")
+	ErrCloseTimeout     = errors.New("myriad: peer did not take the pending output within Limits.CloseTimeout")
+	ErrFirstByteTimeout = errors.New("myriad: peer sent nothing within Limits.FirstByteTimeout")
+	ErrMessageTimeout   = errors.New("myriad: message was not complete within Limits.MessageTimeout")
+	ErrIdleTimeout      = errors.New("myriad: peer sent nothing for Limits.IdleTimeout")
+	ErrWriteTimeout     = errors.New("myriad: peer did not take the output within Limits.WriteTimeout")
+	ErrHeartbeatTimeout = errors.New("myriad: peer did not answer as many heartbeats as Heartbeat.MaxMissed")
+	ErrHandshakeTimeout = errors.New("myriad: PROXY header or TLS handshake was not complete within Limits.HandshakeTimeout")
+	ErrOverBudget       = errors.New("myriad: buffers of all connections hold more than Limits.MaxBuffered, and this one's are among the largest")
+	ErrTooManyConns     = errors.New("myriad: Limits.MaxConns connections are open")
+	ErrRefusedSource    = errors.New("myriad: Limits.MaxConnsPerSource connections are open from this source")
+	ErrDenied           = errors.New("myriad: address is not let in by Server.Allow and Server.Deny")
+	ErrProxyHeader      = errors.New("myriad: no valid PROXY header from a trusted proxy")
+	ErrServerClosed     = errors.New("myriad: server is shutting down")
+	ErrBadUse           = errors.New("myriad: handler returned a count of used bytes outside of 0..len(in)")
 )
 
 // PanicError is the reason of a connection whose handler panicked.

@@ -2,28 +2,41 @@ package engine
 
 import (
 	"context"
+	"errors"
+	"io"
 	"log/slog"
+	"net/netip"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/door"
 )
 
 // Poster leaves mail with a connection's owner and wakes it. It is safe for
 // concurrent use.
 type Poster interface {
-	Post(c *Conn, gen uint32, kind MailKind, data []byte) error
+	Post(c *Conn, gen uint32, r Request) error
 }
 
 // Host is what connections share with their owner. A loop has one of its own;
 // in the goroutine model all connections share one. It does not change after
 // the start but where that is said.
 type Host struct {
-	Handler  Handler
-	Limits   Limits
-	Log      *slog.Logger
-	Buffers  Buffers
-	Poster   Poster
-	Counters *Counters
+	Handler Handler
+	Limits  Limits
+	Log     *slog.Logger
+	Door    *door.Door
+	// See Config.
+	Heartbeat         Heartbeat
+	DropMessages      bool
+	NewLayer          func(*Conn) Layer
+	Proxied           func(netip.Addr) bool
+	Refuse            func(netip.AddrPort, error) []byte
+	Drained, Draining func(*Conn)
+	Buffers           Buffers
+	Poster            Poster
+	Counters          *Counters
 	// Now is the time since an arbitrary start, for Due and Expire. A
 	// deterministic driver brings its own clock.
 	Now func() time.Duration
@@ -47,6 +60,138 @@ type Host struct {
 	// Returned is called by a worker that has run a connection, to give it
 	// back to its owner.
 	Returned func(*Conn)
+	// Timing has every call of the handler timed. The owner may change it
+	// between two events.
+	Timing bool
+	// Grain is how far the clock may run ahead: for a host that many owners
+	// share, so that few of them write it. It is 0 where there is one.
+	Grain time.Duration
+	// clock is the coarse time; see SetClock.
+	clock atomic.Int64
+}
+
+// SetUp takes what the host has from the configuration.
+func (h *Host) SetUp(cfg *Config, door *door.Door) {
+	h.Handler, h.Limits, h.Log = cfg.Handler, cfg.Limits, cfg.Log
+	h.Heartbeat, h.DropMessages, h.NewLayer, h.Refuse = cfg.Heartbeat, cfg.DropMessages, cfg.NewLayer, cfg.Refuse
+	if h.Limits.HighWater == 0 {
+		h.Limits.HighWater, h.Limits.LowWater = h.Limits.MaxUnsent/2, h.Limits.MaxUnsent/4
+	}
+	h.Drained, h.Draining, h.Proxied = cfg.Drained, cfg.Draining, cfg.Proxied
+	h.Door, h.Now = door, Since
+	h.SetClock(Since())
+}
+
+// SetClock says what time it is, for all that needs no more than to know it
+// roughly. The owner does so before it handles events. With a Grain the clock is not
+// behind any time that it has been told, and never goes back: what begins by it is
+// not over too early.
+func (h *Host) SetClock(now time.Duration) {
+	if h.Grain == 0 {
+		h.clock.Store(int64(now))
+		return
+	}
+	for was := h.clock.Load(); was < int64(now); was = h.clock.Load() {
+		h.clock.CompareAndSwap(was, int64(now+h.Grain))
+	}
+}
+
+// Clock is the time that SetClock was last told, or up to Grain more.
+func (h *Host) Clock() time.Duration { return time.Duration(h.clock.Load()) }
+
+// moment is the clock's next moment.
+func (h *Host) moment() moment { return momentOf(h.Clock()) + 1 }
+
+// The connection's buffers are counted here, with the room that they take.
+
+func (h *Host) get() *Buffer {
+	b := h.Buffers.Get()
+	b.since = h.Clock()
+	h.Counters.Add(Buffered, int64(cap(b.bytes)))
+	return b
+}
+
+func (h *Host) put(b *Buffer) {
+	h.Counters.Add(Buffered, -int64(cap(b.bytes)))
+	h.Buffers.Put(b)
+}
+
+func (h *Host) append(b *Buffer, p []byte) {
+	before := cap(b.bytes)
+	b.append(p)
+	h.grown(b, before)
+}
+
+func (h *Host) appendString(b *Buffer, s string) {
+	before := cap(b.bytes)
+	b.appendString(s)
+	h.grown(b, before)
+}
+
+func (h *Host) grown(b *Buffer, before int) {
+	if n := cap(b.bytes) - before; n > 0 {
+		h.Counters.Add(Buffered, int64(n))
+	}
+}
+
+// Answer is what a connection gets that is turned away.
+func (h *Host) Answer(peer netip.AddrPort, why error) (answer []byte) {
+	if h.Refuse == nil {
+		return nil
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			h.Counters.Add(Panics, 1)
+			h.Log.LogAttrs(context.Background(), slog.LevelError, "the answer to a refused connection panicked",
+				slog.Any("panic", v), slog.String("stack", string(debug.Stack())))
+			answer = nil
+		}
+	}()
+	return h.Refuse(peer, why)
+}
+
+// newLayer makes a connection's first layer, nil if it has none.
+func (h *Host) newLayer(c *Conn) Layer {
+	if h.NewLayer == nil {
+		return nil
+	}
+	return h.NewLayer(c)
+}
+
+// sampling is how many receives there are for one whose handler is timed.
+const sampling = 64
+
+// called takes how long the handler has taken for what one receive has brought.
+func (h *Host) called(c *Conn, took time.Duration, sample bool) {
+	if sample {
+		h.Counters.Called(took)
+	}
+	c.Forgive(took)
+	h.judge(c, took)
+}
+
+// turnedAway counts a connection that has ended before its handler heard of it, and
+// says why, unless its peer has said nothing, as a probe does.
+func (h *Host) turnedAway(c *Conn) {
+	why := c.more.why
+	h.Counters.Refuse(refuseCause(why))
+	if _, ok := errors.AsType[*PanicError](why); ok {
+		h.Counters.Add(Panics, 1)
+	}
+	if why != io.EOF && why != ErrServerClosed {
+		h.Log.LogAttrs(context.Background(), slog.LevelInfo, "connection turned away before its first message",
+			slog.String("because", why.Error()), slog.String("peer", c.name()))
+	}
+}
+
+// judge reports a handler that has taken long.
+func (h *Host) judge(c *Conn, took time.Duration) {
+	if took < h.Limits.HandlerTime || h.Limits.HandlerTime == 0 {
+		return
+	}
+	h.Counters.Add(Slow, 1)
+	h.Log.LogAttrs(context.Background(), slog.LevelWarn, "handler has taken long",
+		slog.Duration("took", took), slog.Duration("limit", h.Limits.HandlerTime), slog.String("peer", c.name()))
 }
 
 // Pool runs what would hold up a loop. It is safe for concurrent use.
@@ -56,15 +201,35 @@ type Pool interface {
 	TrySubmit(r Runner) bool
 }
 
-// RunTimes counts the calls of handlers by workers, and their time.
-type RunTimes struct{ runs, took atomic.Int64 }
-
-// Take gives what was counted, and starts anew.
-func (t *RunTimes) Take() (runs int64, took time.Duration) {
-	return t.runs.Swap(0), time.Duration(t.took.Swap(0))
+// RunTimes counts the calls of handlers by workers, and their time. Those that have
+// not returned are counted in two places: one for calls since the last Take, and
+// one for those that were out then.
+type RunTimes struct {
+	runs, took atomic.Int64
+	out        [2]atomic.Int64
+	current    atomic.Int32 // the place of those that begin now
 }
 
-func (t *RunTimes) add(took time.Duration) {
+// Take gives what was counted, and starts anew. stuck says that a call has been out
+// since the Take before the last, or longer.
+func (t *RunTimes) Take() (runs int64, took time.Duration, stuck bool) {
+	now := t.current.Load()
+	if stuck = t.out[1-now].Load() != 0; !stuck {
+		t.current.Store(1 - now)
+	}
+	return t.runs.Swap(0), time.Duration(t.took.Swap(0)), stuck
+}
+
+// begin counts a call that begins, and gives its place.
+func (t *RunTimes) begin() (place int32) {
+	place = t.current.Load()
+	t.out[place].Add(1)
+	return place
+}
+
+// end counts a call that has returned.
+func (t *RunTimes) end(place int32, took time.Duration) {
+	t.out[place].Add(-1)
 	t.runs.Add(1)
 	t.took.Add(int64(took))
 }
@@ -81,10 +246,10 @@ func Since() time.Duration { return time.Since(epoch) }
 // panicked logs and counts a handler's panic.
 func (h *Host) panicked(c *Conn, value any) *PanicError {
 	err := &PanicError{Value: value, Stack: debug.Stack()}
-	h.Counters.Panics.Add(1)
+	h.Counters.Add(Panics, 1)
 	h.Log.LogAttrs(context.Background(), slog.LevelError, "handler panicked; its connection is closed",
 		slog.Any("panic", value),
-		slog.String("peer", c.Peer().String()),
+		slog.String("peer", c.name()),
 		slog.String("stack", string(err.Stack)))
 	return err
 }

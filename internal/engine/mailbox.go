@@ -16,15 +16,44 @@ const (
 	MailClose
 	// MailNudge asks for a call of the handler's Nudged.
 	MailNudge
+	// MailCast carries a message to all.
+	MailCast
+	// MailAttend asks for a call of the layer's Attend.
+	MailAttend
 )
 
 // Mail is one request from outside to a connection. Its bytes, Size of them,
-// lie in the batch's data in the order of the mail.
+// lie in the batch's data in the order of the mail, unless they are shared.
 type Mail struct {
-	Conn *Conn
-	gen  uint32
-	Size uint32
-	Kind MailKind
+	Conn   *Conn
+	shared *Shared
+	gen    uint32
+	Size   uint32
+	Kind   MailKind
+}
+
+// Late says that the connection has begun to close since the mail was posted. Such
+// mail may be given to Mailed whoever owns the connection: that only takes its
+// reservation back.
+func (m Mail) Late() bool { return m.gen != m.Conn.mark.generation() }
+
+// Shared is a message to many connections, kept once for all of them. It is not
+// changed any more.
+type Shared struct{ Bytes []byte }
+
+// Request is what is asked of a connection from outside: to send Bytes, which are
+// copied, or Shared, which is not, or something that needs neither.
+type Request struct {
+	Kind   MailKind
+	Bytes  []byte
+	Shared *Shared
+}
+
+func (r Request) size() int {
+	if r.Shared != nil {
+		return len(r.Shared.Bytes)
+	}
+	return len(r.Bytes)
 }
 
 // noBytes is what mail without bytes counts for in a mark.
@@ -42,13 +71,14 @@ type Mailbox struct {
 	// to close, which frees what others wait for, have room for as many
 	// again.
 	Max int
-	// MaxBytes is the most bytes that wait, but for one message: a larger
-	// one is taken into an empty box.
+	// MaxBytes is the most bytes that wait, shared ones in each box, but for
+	// one message: a larger one is taken into an empty box.
 	MaxBytes int
 
 	mu     sync.Mutex
 	mail   []Mail
 	data   []byte
+	bytes  int // of all mail, shared ones too
 	closed bool
 	// The room of the last batch, while nobody uses it.
 	spareMail []Mail
@@ -56,33 +86,41 @@ type Mailbox struct {
 	some      atomic.Bool // mail waits; read without the lock
 }
 
-// Put leaves mail for a connection of generation gen. It copies data. The
-// caller wakes the owner. The errors are ErrClosed and ErrFull; then nothing
-// was left.
-func (b *Mailbox) Put(c *Conn, gen uint32, kind MailKind, data []byte) error {
+// Put leaves mail for a connection of generation gen. The caller wakes the owner.
+// The errors are ErrClosed and ErrFull; then nothing was left.
+func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	most := b.Max
-	if kind != MailSend {
+	if r.Kind != MailSend && r.Kind != MailCast {
 		most *= 2
 	}
+	size, limit := r.size(), c.host.Limits.MaxUnsent
 	switch {
 	case b.closed:
 		return ErrClosed
-	case len(b.mail) >= most, len(data) > 0 && len(b.data) > 0 && len(b.data)+len(data) > b.MaxBytes:
+	case len(b.mail) >= most, size > 0 && b.bytes > 0 && b.bytes+size > b.MaxBytes:
 		return ErrFull
 	}
-	size, limit := len(data), c.host.Limits.MaxUnsent
+	b.bytes += size
 	if size == 0 {
 		size, limit = noBytes, math.MaxInt
 	}
 	if err := c.mark.reserve(gen, size, limit); err != nil {
+		b.bytes -= r.size()
 		return err
 	}
-	b.mail = append(b.mail, Mail{Conn: c, gen: gen, Size: uint32(len(data)), Kind: kind})
-	b.data = append(b.data, data...)
+	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(len(r.Bytes)), Kind: r.Kind})
+	b.data = append(b.data, r.Bytes...)
 	b.some.Store(true)
 	return nil
+}
+
+// PutCast leaves a message to all, for a model that has no other way. Anyone may
+// call it, as long as the entry serves this connection and no other. The caller
+// wakes the owner.
+func (b *Mailbox) PutCast(c *Conn, s *Shared) error {
+	return b.Put(c, c.mark.generation(), Request{Kind: MailCast, Shared: s})
 }
 
 // Waiting says whether there is mail, without a lock.
@@ -94,6 +132,7 @@ func (b *Mailbox) Take() (mail []Mail, data []byte) {
 	defer b.mu.Unlock()
 	mail, b.mail, b.spareMail = b.mail, b.spareMail, nil
 	data, b.data, b.spareData = b.data, b.spareData, nil
+	b.bytes = 0
 	b.some.Store(false)
 	return mail, data
 }
@@ -171,13 +210,19 @@ type Ref struct {
 }
 
 // Send posts a copy of p to be sent.
-func (r Ref) Send(p []byte) error { return r.post(MailSend, p) }
+func (r Ref) Send(p []byte) error { return r.post(Request{Kind: MailSend, Bytes: p}) }
+
+// SendShared is Send without a copy.
+func (r Ref) SendShared(s *Shared) error { return r.post(Request{Kind: MailSend, Shared: s}) }
 
 // Close posts a request to close.
-func (r Ref) Close() error { return r.post(MailClose, nil) }
+func (r Ref) Close() error { return r.post(Request{Kind: MailClose}) }
 
 // Nudge posts a request to call the handler's Nudged; see Nudger.
-func (r Ref) Nudge() error { return r.post(MailNudge, nil) }
+func (r Ref) Nudge() error { return r.post(Request{Kind: MailNudge}) }
+
+// Attend posts a request to call the layer's Attend.
+func (r Ref) Attend() error { return r.post(Request{Kind: MailAttend}) }
 
 // Slot and Generation tell connections apart in logs.
 func (r Ref) Slot() (owner int, slot, generation uint32) {
@@ -187,12 +232,23 @@ func (r Ref) Slot() (owner int, slot, generation uint32) {
 	return r.c.host.Index, r.c.slot, r.gen
 }
 
-func (r Ref) post(kind MailKind, p []byte) error {
+// HoldCast makes mail of a message to all, for a connection that is open and with
+// a worker, which is to be Mailed when it is back. It fails when so much is held or
+// posted for it already as may be. Anyone may call it.
+func (c *Conn) HoldCast(s *Shared) (Mail, error) {
+	gen := c.mark.generation()
+	if err := c.mark.reserve(gen, max(len(s.Bytes), noBytes), c.host.Limits.MaxUnsent); err != nil {
+		return Mail{}, err
+	}
+	return Mail{Conn: c, shared: s, gen: gen, Kind: MailCast}, nil
+}
+
+func (r Ref) post(q Request) error {
 	if r.c == nil || r.c.mark.generation() != r.gen {
 		return ErrClosed
 	}
-	if len(p) > r.c.host.Limits.MaxUnsent {
+	if q.size() > r.c.host.Limits.MaxUnsent {
 		return ErrTooLarge
 	}
-	return r.c.host.Poster.Post(r.c, r.gen, kind, p)
+	return r.c.host.Poster.Post(r.c, r.gen, q)
 }

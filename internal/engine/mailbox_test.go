@@ -11,10 +11,13 @@ import (
 	"time"
 )
 
-// boxed is an owner with a mailbox and nothing else.
+// openDoor lets everyone in.
+var openDoor = NewDoor(&Config{Limits: Limits{MaxConns: 1 << 20}})
+
 // mailBytes is the bound of bytes in these tests.
 const mailBytes = 1 << 20
 
+// boxed is an owner with a mailbox and nothing else.
 type boxed struct {
 	box  Mailbox
 	host Host
@@ -23,14 +26,14 @@ type boxed struct {
 func newBoxed(maxMail, maxUnsent int) *boxed {
 	o := &boxed{box: Mailbox{Max: maxMail, MaxBytes: mailBytes}}
 	o.host = Host{
-		Limits: Limits{MaxMail: maxMail, MaxUnsent: maxUnsent}, Poster: o, Counters: &Counters{},
+		Limits: Limits{MaxMail: maxMail, MaxUnsent: maxUnsent, HighWater: maxUnsent / 2, LowWater: maxUnsent / 2}, Door: openDoor, Poster: o, Counters: &Counters{},
 		Now: func() time.Duration { return 0 }, Handler: &calls{}, Buffers: &FreeList{}, Index: 7,
 	}
 	return o
 }
 
-func (o *boxed) Post(c *Conn, gen uint32, kind MailKind, data []byte) error {
-	return o.box.Put(c, gen, kind, data)
+func (o *boxed) Post(c *Conn, gen uint32, r Request) error {
+	return o.box.Put(c, gen, r)
 }
 
 func (o *boxed) open(slot uint32) *Conn {

@@ -15,20 +15,22 @@ const (
 	floods               // the same, but does not stop
 	hoards               // uses input late, or never
 	closes               // says goodbye at the end of a line
+	streams              // writes until it is paused, and goes on when it is writable
 	panics               // in any of its methods
 	cheats               // returns impossible counts
 	characters           // is how many there are
 )
 
 func (a character) String() string {
-	return [...]string{"echoes", "lines", "amplifies", "floods", "hoards", "closes", "panics", "cheats"}[a]
+	return [...]string{"echoes", "lines", "amplifies", "floods", "hoards", "closes", "streams", "panics", "cheats"}[a]
 }
 
 func (s *sim) Opened(c *Conn) {
 	l := s.lives[c.Slot()]
 	s.check(!l.opened, "%v: Opened twice", l)
 	s.check(c.Value() == nil, "%v: has the value of another connection", l)
-	l.opened, l.ref = true, c.Ref()
+	s.check(!c.is(greeting|fresh), "%v: Opened before its time: state %b", l, c.state)
+	l.opened, l.known, l.ref = true, true, c.Ref()
 	c.SetValue(l)
 	s.mayPanic(l)
 	if s.dice.roll(4) == 0 {
@@ -38,9 +40,10 @@ func (s *sim) Opened(c *Conn) {
 }
 
 func (s *sim) Received(c *Conn, in []byte) int {
-	l := c.Value().(*life)
-	want := l.sent[l.used:l.arrived]
-	s.check(c.Pending() <= simMaxUnsent/2, "%v: Received while %d bytes are owed", l, c.Pending())
+	l := s.life(c)
+	want := l.sent[l.used:l.plain()]
+	s.check(c.Pending() <= simHigh, "%v: Received while %d bytes are owed", l, c.Pending())
+	s.check(!l.choked || c.Pending() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.Pending())
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Received after the end: state %b", l, c.state)
 	s.check(bytes.Equal(in, want), "%v: Received offers %q, want %q", l, in, want)
 	s.check(len(in) > l.refused, "%v: Received offers the same %d bytes again", l, len(in))
@@ -48,13 +51,14 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	l.refused = 0
 	used := s.act(l, in)
 	if used == 0 {
-		if !c.Paused() {
+		if !s.paused(l) {
 			l.seen = len(in)
 		}
 		s.noteRefused(l, len(in))
 	}
 	if used > 0 {
 		l.seen = 0
+		l.since = s.now
 	}
 	if used >= 0 && used <= len(in) {
 		l.used += used
@@ -66,7 +70,7 @@ func (s *sim) Received(c *Conn, in []byte) int {
 // noteRefused notes that the handler waits for more input. One that is paused
 // may just have stopped.
 func (s *sim) noteRefused(l *life, n int) {
-	if l.conn.Paused() {
+	if s.paused(l) {
 		return
 	}
 	l.refused = n
@@ -76,9 +80,9 @@ func (s *sim) noteRefused(l *life, n int) {
 }
 
 func (s *sim) Ended(c *Conn, in []byte) int {
-	l := c.Value().(*life)
+	l := s.life(c)
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Ended after the end: state %b", l, c.state)
-	s.check(l.told && l.arrived == len(l.sent), "%v: Ended after %d of %d bytes", l, l.arrived, len(l.sent))
+	s.check(l.told && l.plain() == len(l.sent), "%v: Ended after %d of %d bytes", l, l.plain(), len(l.sent))
 	s.check(bytes.Equal(in, l.sent[l.used:]), "%v: Ended with %q, want %q", l, in, l.sent[l.used:])
 	s.check(len(in) == l.refused, "%v: Ended with %d bytes, of which Received was not offered %d", l, len(in), len(in)-l.refused)
 	l.ended = true
@@ -92,7 +96,7 @@ func (s *sim) Ended(c *Conn, in []byte) int {
 }
 
 func (s *sim) Nudged(c *Conn) {
-	l := c.Value().(*life)
+	l := s.life(c)
 	s.check(l.opened && !l.closed && !c.is(closing|failed), "%v: Nudged after the end: state %b", l, c.state)
 	s.check(l.nudges == 1, "%v: Nudged without a nudge", l)
 	l.nudges = 0
@@ -103,10 +107,11 @@ func (s *sim) Nudged(c *Conn) {
 }
 
 func (s *sim) Closed(c *Conn, why error) {
-	l := c.Value().(*life)
+	l := s.life(c)
 	s.check(l.opened && !l.closed, "%v: Closed, but opened is %v and closed is %v", l, l.opened, l.closed)
 	s.check(c.Ref() == l.ref, "%v: Ref in Closed differs from the one in Opened", l)
 	l.closed, l.why = true, why
+	s.closes++
 	s.checkReason(l, why)
 	s.check(!l.panicked || errors.Is(why, errPanic), "%v: panicked, and closed for %v", l, why)
 	s.write(l, []byte("too late"))
@@ -117,13 +122,12 @@ func (s *sim) Closed(c *Conn, why error) {
 
 // act is what a handler does with input, by its character.
 func (s *sim) act(l *life, in []byte) (used int) {
-	c := l.conn
 	if s.dice.roll(6) == 0 {
 		s.maySurprise(l)
 	}
 	switch l.acts {
 	case lines:
-		for !c.Paused() {
+		for !s.paused(l) {
 			i := bytes.IndexByte(in[used:], '\n')
 			if i < 0 {
 				break
@@ -133,7 +137,7 @@ func (s *sim) act(l *life, in []byte) (used int) {
 		}
 		return used
 	case amplifies:
-		for used < len(in) && !c.Paused() {
+		for used < len(in) && !s.paused(l) {
 			s.write(l, bytes.Repeat(in[used:used+1], 1+s.dice.roll(simMaxUnsent/2)))
 			used++
 		}
@@ -143,7 +147,7 @@ func (s *sim) act(l *life, in []byte) (used int) {
 		return len(in)
 	case hoards:
 		if s.dice.roll(6) == 0 {
-			s.write(l, bytes.Repeat([]byte("."), simMaxUnsent/2+1))
+			s.write(l, bytes.Repeat([]byte("."), simHigh+1))
 		}
 		if s.dice.roll(6) > 0 {
 			return 0
@@ -151,6 +155,9 @@ func (s *sim) act(l *life, in []byte) (used int) {
 		return 1 + s.dice.roll(len(in))
 	case closes:
 		return s.actClosing(l, in)
+	case streams:
+		s.stream(l)
+		return len(in)
 	case panics:
 		s.mayPanic(l)
 	case cheats:
@@ -185,7 +192,7 @@ func (s *sim) close(l *life) {
 func (s *sim) write(l *life, p []byte) {
 	c := l.conn
 	closed := l.closed || c.is(closing)
-	tooMuch := c.Pending()-int(c.owed)+s.host.direct+len(p) > simMaxUnsent
+	tooMuch := c.Pending()-c.posted()+s.host.direct+len(p) > simMaxUnsent
 	var n int
 	var err error
 	if s.dice.roll(2) == 0 {
@@ -198,13 +205,27 @@ func (s *sim) write(l *life, p []byte) {
 		s.check(n == 0 && errors.Is(err, ErrClosed), "%v: Write after the end gives %d, %v", l, n, err)
 	case len(p) > simMaxUnsent:
 		s.check(n == 0 && errors.Is(err, ErrTooLarge), "%v: Write of too much at once gives %d, %v", l, n, err)
+	case tooMuch && s.host.DropMessages:
+		s.drops++
+		s.check(n == 0 && errors.Is(err, ErrFull), "%v: Write of too much gives %d, %v", l, n, err)
 	case tooMuch:
 		s.check(n == 0 && errors.Is(err, ErrSlowConsumer), "%v: Write of too much gives %d, %v", l, n, err)
 		l.cause(ErrSlowConsumer)
 	default:
 		s.check(n == len(p) && err == nil, "%v: Write gives %d, %v", l, n, err)
-		l.wrote = append(l.wrote, p...)
+		l.writes(s, p)
+		l.high = l.high || c.Pending()+s.host.direct > simHigh
 	}
+}
+
+// paused asks whether the handler is to stop, and notes that it was told so.
+func (s *sim) paused(l *life) bool {
+	paused := l.conn.Paused()
+	if paused && !l.conn.is(closing|failed) {
+		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.Pending())
+		l.awaits, l.relieved = true, s.now
+	}
+	return paused
 }
 
 // maySurprise posts from inside the handler, or closes.

@@ -27,7 +27,7 @@ func TestSim(t *testing.T) {
 		simulate(t, fmt.Sprintf("-seed=%d", *seedFlag), newSeeded(*seedFlag))
 		return
 	}
-	for seed := uint64(1); seed <= 500; seed++ {
+	for seed := uint64(1); seed <= 1000; seed++ {
 		simulate(t, fmt.Sprintf("-seed=%d", seed), newSeeded(seed))
 	}
 }
@@ -55,10 +55,19 @@ const (
 	simSlots      = 3
 	simMaxMessage = 48
 	simMaxUnsent  = 96
+	simHigh       = simMaxUnsent / 2
+	simLow        = simMaxUnsent / 4
 	simMaxMail    = 4
 	simMaxRead    = 40
 	simClose      = 100 * time.Millisecond
 	simLinger     = 30 * time.Millisecond
+	simHandshake  = 250 * time.Millisecond
+	simFirstByte  = 400 * time.Millisecond
+	simMessage    = 300 * time.Millisecond
+	simIdle       = 600 * time.Millisecond
+	simWrite      = 350 * time.Millisecond
+	simBeat       = 150 * time.Millisecond
+	simMissed     = 2
 )
 
 // The reasons that only the simulation gives.
@@ -85,26 +94,32 @@ type sim struct {
 	past   []*life // all
 	posts  []post  // accepted and not taken, in order
 	panics int
+	closes int // calls of Closed
+	beats  int // heartbeats
+	drops  int // messages that were dropped
 	trace  []string
 }
 
 // post is mail that the mailbox has accepted.
 type post struct {
-	to   *life
-	kind MailKind
-	data []byte
+	to     *life
+	kind   MailKind
+	data   []byte
+	shared bool
 }
 
 // life is one connection from Open to Finish, seen from outside: its peer, the
 // kernel between, and what its handler has seen and done.
 type life struct {
-	conn *Conn
-	ref  Ref
-	id   int
-	acts character
+	conn    *Conn
+	ref     Ref
+	id      int
+	acts    character
+	dialled bool
 
 	sent    []byte // by the peer
-	arrived int    // of sent, given to Arrived
+	raw     []byte // the same as it goes over the wire
+	arrived int    // of raw, given to Arrived
 	rude    int    // of arrived, given while WantsInput said no
 	fin     bool   // the peer has ended
 	told    bool   // PeerClosed was called
@@ -113,6 +128,7 @@ type life struct {
 	wire    []byte // output that the kernel took
 	shut    bool   // our direction is shut
 
+	known                 bool // somebody may have its Ref
 	opened, ended, closed bool
 	used                  int     // of sent, by the handler
 	refused               int     // length of the last offer, if none of it was used
@@ -123,6 +139,20 @@ type life struct {
 	causes                []error // what may be the reason to close
 	panicked              bool
 	why                   error
+
+	layer    *simLayer       // nil if it has none
+	stamps   []time.Duration // when each byte of wrote was
+	born     time.Duration
+	heard    time.Duration // when input came last
+	since    time.Duration // when the unused input began to wait
+	unheard  int           // heartbeats since then
+	high     bool          // owed more than simHigh, and Writable was not called since
+	choked   bool          // reading must not go on before simLow
+	awaits   bool          // was told that it is Paused
+	relieved time.Duration // when that, or a pause, ended
+	streamed int           // how often it went on in Writable
+	drained  bool          // Drain was called while it was not closing
+	draining int           // calls of Draining
 }
 
 func simulate(t *testing.T, name string, d dice) {
@@ -133,12 +163,14 @@ func simulate(t *testing.T, name string, d dice) {
 		Handler: s, Buffers: s, Poster: s,
 		Limits: Limits{
 			MaxMessage: simMaxMessage, MaxUnsent: simMaxUnsent, MaxMail: simMaxMail,
+			HighWater: simHigh, LowWater: simLow,
 			CloseTimeout: simClose, Linger: simLinger,
 		},
 		Log: slog.New(slog.DiscardHandler), Counters: &s.counters,
-		Now: func() time.Duration { return s.now },
+		Now: func() time.Duration { return s.now }, Door: openDoor,
 	}
 	s.host.Direct, s.host.DirectSize = s.direct, 3
+	s.dress()
 	s.slots, s.lives = make([]*Conn, simSlots), make([]*life, simSlots)
 	for i := range s.slots {
 		s.slots[i] = &Conn{}
@@ -158,6 +190,8 @@ func (s *sim) step() {
 	l := s.lives[slot]
 	what := s.dice.roll(32)
 	switch {
+	case what == 0 && s.dice.roll(3) == 0:
+		s.pass(time.Duration(s.dice.roll(int(simWrite))))
 	case what == 0:
 		s.pass(time.Duration(s.dice.roll(int(simClose * 3 / 4))))
 	case what <= 4:
@@ -181,8 +215,11 @@ func (s *sim) step() {
 	case what == 30 && s.dice.roll(4) == 0:
 		s.log("%v: drain", l)
 		l.cause(ErrServerClosed)
+		l.drained = l.drained || !l.conn.is(closing)
 		l.conn.Drain()
 		s.drive(l)
+	case what == 31 && s.dice.roll(8) == 0:
+		s.yield()
 	case what == 31 && s.dice.roll(12) == 0:
 		s.log("%v: kill", l)
 		l.cause(errKilled)
@@ -196,12 +233,14 @@ func (s *sim) step() {
 func (s *sim) open(slot int) {
 	l := &life{conn: s.slots[slot], id: len(s.past), acts: character(s.dice.roll(int(characters)))}
 	l.room = s.dice.roll(2 * simMaxUnsent)
+	l.born, l.heard = s.now, s.now
 	s.past, s.lives[slot] = append(s.past, l), l
 	s.log("%v: opens, %v, room for %d bytes", l, l.acts, l.room)
 	peer := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(l.id))
 	dialled := s.dice.roll(4) == 0
+	l.dialled = dialled
 	l.conn.Open(peer, dialled)
-	s.check(l.opened, "%v: Opened was not called", l)
+	s.check(l.opened == (l.layer == nil && !s.host.Away), "%v: Opened was called: %v", l, l.opened)
 	s.check(l.conn.Outbound() == dialled, "%v: Outbound is %v", l, !dialled)
 	s.check(l.conn.Peer() == peer, "%v: Peer is %v, want %v", l, l.conn.Peer(), peer)
 	s.drive(l)
@@ -216,7 +255,7 @@ func (s *sim) readable(l *life) {
 	if rude && (l.told || s.dice.roll(6) > 0) {
 		return
 	}
-	switch n := min(len(l.sent)-l.arrived, 1+s.dice.roll(simMaxRead)); {
+	switch n := min(len(l.raw)-l.arrived, 1+s.dice.roll(simMaxRead)); {
 	case l.reset:
 		s.log("%v: reading fails", l)
 		s.breaks(l)
@@ -225,8 +264,12 @@ func (s *sim) readable(l *life) {
 		if rude {
 			l.rude += n
 		}
-		p := bytes.Clone(l.sent[l.arrived : l.arrived+n])
+		p := bytes.Clone(l.raw[l.arrived : l.arrived+n])
 		l.arrived += n
+		l.heard, l.unheard = s.now, 0
+		if c.in == nil {
+			l.since = s.now
+		}
 		c.Arrived(p)
 		scribble(p)
 	case l.fin && !l.told:
@@ -257,11 +300,15 @@ func (s *sim) drive(l *life) {
 	for range 10_000 {
 		switch a := c.Next(); a {
 		case Wait:
+			if l.choked || c.is(choked) {
+				l.relieved = s.now
+			}
 			_, due := c.Due()
-			pauses := c.Pending() > simMaxUnsent/2
-			s.check(!pauses || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.Pending())
+			s.water(l)
+			s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.Pending())
 			s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
-			mail := c.mark.posted() > int(c.owed)
+			s.check(!l.told || due, "%v: its peer has ended, and it has no bound: state %b", l, c.state)
+			mail := c.mark.posted() > c.posted()
 			s.check(c.WantsInput() || c.WantsRoom() || due || mail,
 				"%v: waits for nothing: state %b", l, c.state)
 			return
@@ -293,6 +340,7 @@ func (s *sim) drive(l *life) {
 func (s *sim) direct(c *Conn, p []byte) int {
 	l := s.lives[c.Slot()]
 	s.check(c.out == nil && len(l.wire) == len(l.wrote), "%v: sends before what was written earlier", l)
+	s.check(l.layer == nil, "%v: sends past its layer", l)
 	s.check(!l.shut, "%v: sends directly after the end", l)
 	if l.reset {
 		return 0
@@ -320,6 +368,7 @@ func (s *sim) send(l *life) {
 	l.wire = append(l.wire, out[:n]...)
 	l.room -= n
 	c.Sent(n)
+	s.water(l)
 }
 
 // breaks lets the transport fail. It is the reason to close unless all was done.
@@ -331,36 +380,20 @@ func (s *sim) breaks(l *life) {
 }
 
 func (s *sim) finish(l *life) {
-	before := s.counters.Open.Load()
+	before := s.counters.Get(Open)
+	refused := l.conn.Greets()
+	if refused && l.layer.failed {
+		s.check(!errors.Is(l.conn.more.why, ErrHandshakeTimeout), "%v: refused for %v, but its layer has failed", l, l.conn.more.why)
+	}
 	l.conn.Finish()
 	s.log("%v: closed: %v", l, l.why)
-	s.check(l.closed, "%v: Closed was not called", l)
-	s.check(s.counters.Open.Load() == before-1, "%v: Counters.Open is %d, was %d", l, s.counters.Open.Load(), before)
+	s.check(l.closed == !refused, "%v: Closed was called: %v, was refused: %v", l, l.closed, refused)
+	s.check(l.opened || !l.closed, "%v: Closed without Opened", l)
+	s.check(l.layer == nil || l.layer.closed == 1, "%v: its layer was not closed once", l)
+	s.check(s.counters.Get(Open) == before-1, "%v: Counters.Open is %d, was %d", l, s.counters.Get(Open), before)
 	s.check(!l.conn.IsOpen() && l.conn.Next() == Wait, "%v: not free after Finish: state %b", l, l.conn.state)
-	s.check(l.conn.in == nil && l.conn.out == nil && l.conn.end == nil && l.conn.user == nil, "%v: Finish left something behind", l)
+	s.check(l.conn.in == nil && l.conn.out == nil && l.conn.more == nil && l.conn.user == nil, "%v: Finish left something behind", l)
 	s.lives[l.conn.Slot()] = nil
-}
-
-// pass moves the clock and expires who is due.
-func (s *sim) pass(d time.Duration) {
-	s.now += d
-	s.log("time passes: %v", s.now)
-	for _, l := range s.lives {
-		if l == nil {
-			continue
-		}
-		at, ok := l.conn.Due()
-		owes := l.conn.Pending() > 0
-		if ok && at <= s.now && owes {
-			l.cause(ErrCloseTimeout)
-		}
-		want := ok && at <= s.now && (owes || l.conn.is(closing))
-		l.conn.Expire(s.now)
-		expired := l.conn.Next() == Close
-		s.check(expired == want, "%v: expired is %v at %v, due %v (%v)", l, expired, s.now, at, ok)
-		s.drive(l)
-		s.check(!expired || !owes || errors.Is(l.why, ErrCloseTimeout), "%v: expired while it owed, closed for %v", l, l.why)
-	}
 }
 
 // deliverMail takes the mail and gives it out; connections are driven after
@@ -376,9 +409,10 @@ func (s *sim) deliverMail() {
 		p := posts[i]
 		body := data[:m.Size]
 		data = data[m.Size:]
-		s.check(m.Conn == p.to.conn && m.Kind == p.kind && bytes.Equal(body, p.data), "message %d is for slot %d: %q, want %v: %q", i, m.Conn.slot, body, p.to, p.data)
-		s.receiveMail(p)
+		s.check(m.Conn == p.to.conn && m.Kind == p.kind && (p.shared || bytes.Equal(body, p.data)), "message %d is for slot %d: %q, want %v: %q", i, m.Conn.slot, body, p.to, p.data)
+		after := s.receiveMail(p)
 		m.Conn.Mailed(m, body)
+		after()
 		s.check(p.to.nudges == 0, "%v: a nudge did not reach Nudged", p.to)
 		if each {
 			s.driveSlot(m.Conn)
@@ -395,22 +429,45 @@ func (s *sim) driveSlot(c *Conn) {
 	}
 }
 
-// receiveMail notes what a piece of mail must do.
-func (s *sim) receiveMail(p post) {
+// receiveMail notes what a piece of mail must do; what it returns does the rest
+// of that afterwards.
+func (s *sim) receiveMail(p post) (after func()) {
 	l := p.to
 	l.waiting--
+	after = func() {}
 	switch {
 	case !s.takes(l):
 		s.log("%v: mail comes too late", l)
 	case p.kind == MailSend:
 		s.log("%v: mail of %d bytes", l, len(p.data))
-		l.wrote = append(l.wrote, p.data...)
+		l.writes(s, p.data)
 	case p.kind == MailClose:
 		s.log("%v: mail to close", l)
 		l.cause(nil)
 	case p.kind == MailNudge:
 		l.nudges++
+	case p.kind == MailCast:
+		after = s.receiveCast(l, p.data)
 	}
+	return after
+}
+
+// receiveCast is receiveMail for a message to all.
+func (s *sim) receiveCast(l *life, p []byte) (after func()) {
+	c := l.conn
+	inBox := c.posted()
+	tooMuch := c.Pending()-inBox+s.host.direct+len(p) > simMaxUnsent
+	s.log("%v: broadcast of %d bytes", l, len(p))
+	switch {
+	case c.is(greeting | fresh):
+	case tooMuch && s.host.DropMessages:
+		s.drops++
+	case tooMuch:
+		l.cause(ErrSlowConsumer)
+	default:
+		return func() { l.writes(s, p) }
+	}
+	return func() {}
 }
 
 // What the peer does.
@@ -426,6 +483,7 @@ func (l *life) peerSends(s *sim) {
 			b = '\n'
 		}
 		l.sent = append(l.sent, b)
+		l.raw = append(l.raw, l.over([]byte{b})...)
 	}
 	s.log("%v: the peer sends %d bytes", l, n)
 }
@@ -441,6 +499,9 @@ func (s *sim) postToAny() {
 	l := s.past[len(s.past)-1-s.dice.roll(min(len(s.past), 2*simSlots))]
 	p := post{to: l}
 	var err error
+	if !l.known {
+		return // nobody has its Ref yet
+	}
 	switch s.dice.roll(10) {
 	case 0:
 		p.kind = MailClose
@@ -454,13 +515,22 @@ func (s *sim) postToAny() {
 		if s.dice.roll(8) == 0 {
 			p.data = bytes.Repeat([]byte("M"), simMaxUnsent+1-s.dice.roll(3))
 		}
-		err = l.ref.Send(p.data)
+		switch shared := (&Shared{p.data}); {
+		case s.dice.roll(4) > 0:
+			err = l.ref.Send(p.data)
+		case s.dice.roll(2) > 0 && s.takes(l) && len(p.data) <= simMaxUnsent:
+			p.kind, p.shared = MailCast, true
+			err = s.box.PutCast(l.conn, shared)
+		default:
+			p.shared = true
+			err = l.ref.SendShared(shared)
+		}
 	}
 	s.log("%v: post kind %d, %d bytes: %v", l, p.kind, len(p.data), err)
 	switch takes := s.takes(l); {
 	case err == nil:
 		s.check(takes, "%v: takes a post after it has closed", l)
-		most := map[MailKind]int{MailSend: simMaxMail, MailClose: 2 * simMaxMail, MailNudge: 2 * simMaxMail}
+		most := map[MailKind]int{MailSend: simMaxMail, MailCast: simMaxMail, MailClose: 2 * simMaxMail, MailNudge: 2 * simMaxMail}
 		s.check(len(s.posts) < most[p.kind], "%v: takes a post of kind %d with %d in the box", l, p.kind, len(s.posts))
 		l.waiting++
 		s.posts = append(s.posts, p)
@@ -471,16 +541,17 @@ func (s *sim) postToAny() {
 	case errors.Is(err, ErrFull):
 		s.check(len(p.data) <= simMaxUnsent, "%v: says that there may be room for %d bytes later", l, len(p.data))
 		owes := l.conn.mark.posted()+len(p.data) > simMaxUnsent
-		full := len(s.posts) >= simMaxMail && (p.kind == MailSend || len(s.posts) >= 2*simMaxMail)
-		s.check(takes && (owes && p.kind == MailSend || full), "%v: full with %d messages and %d bytes posted", l, len(s.posts), l.conn.mark.posted())
+		bytes := p.kind == MailSend || p.kind == MailCast
+		full := len(s.posts) >= simMaxMail && (bytes || len(s.posts) >= 2*simMaxMail)
+		s.check(takes && (owes && bytes || full), "%v: full with %d messages and %d bytes posted", l, len(s.posts), l.conn.mark.posted())
 	default:
 		s.fail("%v: post failed: %v", l, err)
 	}
 }
 
 // Post makes the simulation a Poster.
-func (s *sim) Post(c *Conn, gen uint32, kind MailKind, data []byte) error {
-	return s.box.Put(c, gen, kind, data)
+func (s *sim) Post(c *Conn, gen uint32, r Request) error {
+	return s.box.Put(c, gen, r)
 }
 
 // Get and Put make the simulation a Buffers that knows what it has lent, and

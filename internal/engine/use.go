@@ -10,13 +10,15 @@ func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.writable(len(p)); err != nil {
 		return 0, err
 	}
+	if c.layer() != nil {
+		c.passDown(p)
+		return len(p), nil
+	}
 	rest := p
 	if c.host.Direct != nil && len(p) >= c.host.DirectSize && c.out == nil && len(p) > 0 {
 		rest = p[c.direct(p):]
 	}
-	if len(rest) > 0 {
-		c.room().append(rest)
-	}
+	c.Append(rest)
 	return len(p), nil
 }
 
@@ -24,18 +26,32 @@ func (c *Conn) Write(p []byte) (int, error) {
 func (c *Conn) direct(p []byte) int {
 	n := c.host.Direct(c, p)
 	if n > 0 {
-		c.host.Counters.Writes.Add(1)
-		c.host.Counters.BytesOut.Add(int64(n))
+		c.host.Counters.Add(Writes, 1)
+		c.host.Counters.Add(BytesOut, int64(n))
 		c.host.direct += n
 	}
 	return n
 }
 
-// endEvent forgets what was sent directly in this event.
+// endEvent forgets what was sent directly in this event. If that has made it too
+// much, and the handler was told so, it is told that it is not any more.
 func (c *Conn) endEvent() {
-	if c.host.direct > 0 { // it is never, where workers might look
-		c.host.direct = 0
+	if c.host.direct == 0 { // as always, where workers might look
+		return
 	}
+	c.host.direct = 0
+	c.relieve()
+}
+
+// Cast writes a message to all, unless the handler has not heard of the
+// connection, and says whether there is something to send.
+func (c *Conn) Cast(p []byte) bool {
+	if c.is(greeting|fresh|closing) || !c.is(open) {
+		return false
+	}
+	_, _ = c.Write(p) // an error has been counted, or the connection closes
+	c.endEvent()
+	return true
 }
 
 // WriteString is Write for a string.
@@ -43,8 +59,10 @@ func (c *Conn) WriteString(s string) (int, error) {
 	if err := c.writable(len(s)); err != nil {
 		return 0, err
 	}
-	if len(s) > 0 {
-		c.room().appendString(s)
+	if c.layer() != nil {
+		c.passDown([]byte(s))
+	} else if len(s) > 0 {
+		c.host.appendString(c.room(), s)
 	}
 	return len(s), nil
 }
@@ -58,11 +76,23 @@ func (c *Conn) writable(n int) error {
 	if n > c.host.Limits.MaxUnsent {
 		return ErrTooLarge
 	}
-	if c.Pending()-int(c.owed)+c.host.direct+n > c.host.Limits.MaxUnsent {
+	if c.Pending()-c.posted()+c.host.direct+n > c.host.Limits.MaxUnsent {
+		if c.host.DropMessages {
+			c.host.Counters.Add(Dropped, 1)
+			return ErrFull
+		}
 		c.fail(ErrSlowConsumer)
 		return ErrSlowConsumer
 	}
 	return nil
+}
+
+// posted is how much of the output came from outside.
+func (c *Conn) posted() int {
+	if c.out == nil {
+		return 0
+	}
+	return c.out.owed
 }
 
 // Pending is the number of bytes of output that are not sent yet.
@@ -73,10 +103,35 @@ func (c *Conn) Pending() int {
 	return c.out.Len()
 }
 
+// Holds is how many bytes of memory the connection's buffers take, with what its
+// layer keeps.
+func (c *Conn) Holds() (n int) {
+	if c.more != nil {
+		n = c.more.held
+	}
+	for _, b := range []*Buffer{c.in, c.out} {
+		if b != nil {
+			n += cap(b.bytes)
+		}
+	}
+	return n
+}
+
+// Doomed says whether the connection is about to be closed without sending what it
+// owes.
+func (c *Conn) Doomed() bool { return c.is(failed) }
+
 // Paused says whether a handler that has input left to use is to stop and
 // leave it: more output is owed than reading goes on for.
 func (c *Conn) Paused() bool {
 	return c.is(closing|failed) || c.owesMuch()
+}
+
+// CountMessages counts messages that were cut out of the input.
+func (c *Conn) CountMessages(n int) {
+	if n > 0 {
+		c.host.Counters.Add(Messages, int64(n))
+	}
 }
 
 // MaxMessage is the limit of that name.
@@ -92,9 +147,20 @@ func (c *Conn) Owner() int { return c.host.Index }
 // Outbound says whether the connection was dialled.
 func (c *Conn) Outbound() bool { return c.is(outbound) }
 
-// Peer is the other side's address.
+// Peer is the other side's address; the zero value if it has no port.
 func (c *Conn) Peer() netip.AddrPort {
+	if c.peerPort == 0 && c.peerAddr == [16]byte{} {
+		return netip.AddrPort{}
+	}
 	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
+}
+
+// name is the peer in logs.
+func (c *Conn) name() string {
+	if p := c.Peer(); p.IsValid() {
+		return p.String()
+	}
+	return "unix socket"
 }
 
 // Value is what SetValue was given.
@@ -136,17 +202,24 @@ func (c *Conn) callEnded(rest []byte) (used int) {
 }
 
 func (c *Conn) callNudged() {
-	n, ok := c.host.Handler.(Nudger)
-	if !ok {
-		return
+	if n, ok := c.host.Handler.(Nudger); ok {
+		c.call(n.Nudged)
 	}
+}
+
+// call calls what is seldom called.
+func (c *Conn) call(f func(*Conn)) {
 	returned := false
 	defer c.contain(&returned)
-	n.Nudged(c)
+	f(c)
 	returned = true
 }
 
-func (c *Conn) callClosed(why error) {
+// callClosed tells the handler why the connection has closed. A panic there comes
+// too late to be the reason.
+func (c *Conn) callClosed() {
+	why := c.more.why
+	defer func() { c.more.why = why }()
 	returned := false
 	defer c.contain(&returned)
 	c.host.Handler.Closed(c, why)

@@ -31,35 +31,21 @@ func (b board) block(index int) *block {
 
 // publish writes what the engine has counted.
 func (b *block) publish(e engine.Engine) {
-	store(&b.counts, e.Counters())
+	counts := e.Counters()
+	b.counts.Store(&counts)
 	b.loops.Store(int64(e.Loops()))
 }
 
 // bury moves the counts of a worker that has ended to those of the past, and
 // clears the block. It says how many connections the worker had open.
 func (b *block) bury(past *engine.Counters) (lost int64) {
-	var sum engine.Counts
-	b.counts.AddTo(&sum)
-	lost, sum.Open = sum.Open, 0
+	var last, none engine.Counts
+	b.counts.AddTo(&last)
+	lost = last[engine.Open]
+	sum := last.Past()
 	past.AddTo(&sum)
-	store(past, sum)
-	store(&b.counts, engine.Counts{})
+	past.Store(&sum)
+	b.counts.Store(&none)
 	b.loops.Store(0)
 	return lost
-}
-
-// store sets the counters.
-func store(c *engine.Counters, n engine.Counts) {
-	c.Open.Store(n.Open)
-	c.Accepted.Store(n.Accepted)
-	c.Dialled.Store(n.Dialled)
-	c.Refused.Store(n.Refused)
-	c.AcceptErrors.Store(n.AcceptErrors)
-	c.Reads.Store(n.Reads)
-	c.Writes.Store(n.Writes)
-	c.BytesIn.Store(n.BytesIn)
-	c.BytesOut.Store(n.BytesOut)
-	c.Panics.Store(n.Panics)
-	c.Away.Store(n.Away)
-	c.Moved.Store(n.Moved)
 }

@@ -244,8 +244,8 @@ func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sup, n := play(nil, []script{{serves: true, stays: true}}, []script{{serves: true}})
 		synctest.Wait()
-		n.board.block(0).counts.Open.Store(3)
-		n.board.block(0).counts.Accepted.Store(5)
+		n.board.block(0).counts.Set(engine.Open, 3)
+		n.board.block(0).counts.Set(engine.Accepted, 5)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()
@@ -256,7 +256,7 @@ func TestStop(t *testing.T) {
 		if time.Since(began) != time.Minute {
 			t.Errorf("it took %v, want a minute", time.Since(began))
 		}
-		if c := sup.Counters(); c.Open != 0 || c.Accepted != 5 {
+		if c := sup.Counters(); c[engine.Open] != 0 || c[engine.Accepted] != 5 {
 			t.Errorf("after the end: %+v, want none open and 5 accepted", c)
 		}
 	})

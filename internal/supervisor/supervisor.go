@@ -109,6 +109,11 @@ func supervise(cfg Config, p pace, addr net.Addr, b board, n nursery) *Superviso
 	return s
 }
 
+// Broadcast implements engine.Engine: there is nobody to send to in this process.
+func (s *Supervisor) Broadcast([]byte) error {
+	return errors.New("the supervisor of worker processes has no connections; broadcast in each worker")
+}
+
 // What the keepers are told, growing.
 const (
 	draining = iota
@@ -222,7 +227,7 @@ func (s *Supervisor) Stop(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	conns, workers := s.Counters().Open, s.Processes()
+	conns, workers := s.Counters()[engine.Open], s.Processes()
 	s.tell(killing)
 	<-s.done
 	if workers == 0 {

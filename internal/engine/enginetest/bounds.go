@@ -61,8 +61,8 @@ func tooManyConns(b *bench) {
 	for range more {
 		s.dial().expectGone()
 	}
-	if n := s.Counters(); n.Refused != more || n.Accepted != most || n.Open != most {
-		b.Errorf("counted %d refused, %d accepted, %d open; want %d, %d, %d", n.Refused, n.Accepted, n.Open, more, most, most)
+	if n := s.Counters(); n.AllRefused() != more || n[engine.Accepted] != most || n[engine.Open] != most {
+		b.Errorf("counted %d refused, %d accepted, %d open; want %d, %d, %d", n.AllRefused(), n[engine.Accepted], n[engine.Open], more, most, most)
 	}
 	for _, c := range clients[1:] {
 		c.exchange("still there\n")

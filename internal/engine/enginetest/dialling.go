@@ -87,8 +87,8 @@ func dialOut(b *bench) {
 	}
 	s.wantOpened(n)
 	s.wantClosed(make([]error, n)...)
-	if got := s.Counters(); got.Dialled != n || got.Accepted != 0 {
-		b.Errorf("counted %d dialled and %d accepted, want %d and 0", got.Dialled, got.Accepted, n)
+	if got := s.Counters(); got[engine.Dialled] != n || got[engine.Accepted] != 0 {
+		b.Errorf("counted %d dialled and %d accepted, want %d and 0", got[engine.Dialled], got[engine.Accepted], n)
 	}
 }
 

@@ -83,7 +83,7 @@ func stopWhileDialling(b *bench) {
 	if err := s.Dial(engine.Dial{Target: deafListener(b), Count: n}); err != nil {
 		b.Fatalf("Dial: %v", err)
 	}
-	eventually(b.T, "no dial succeeds", func() bool { return s.Counters().Dialled > 0 })
+	eventually(b.T, "no dial succeeds", func() bool { return s.Counters()[engine.Dialled] > 0 })
 	if err := s.stopNow(b); err != nil {
 		b.Errorf("Stop: %v", err)
 	}

@@ -68,6 +68,7 @@ func hasLoops(t *testing.T, m engine.Model) bool {
 func runCases(t *testing.T, m engine.Model, loops int) {
 	for _, cases := range [][]testCase{
 		inputCases, outputCases, closeCases, mailCases, panicCases, limitCases, stopCases, dialCases, stormCases, systemCases,
+		castCases, waterCases, entryCases, layerCases,
 	} {
 		for _, c := range cases {
 			t.Run(c.name, func(t *testing.T) {
@@ -76,6 +77,22 @@ func runCases(t *testing.T, m engine.Model, loops int) {
 			})
 		}
 	}
+	runTogether(t, m, loops, timeCases)
+}
+
+// runTogether runs the cases that wait for times to pass, all at once.
+func runTogether(t *testing.T, m engine.Model, loops int, cases []testCase) {
+	t.Run("times", func(t *testing.T) {
+		checkLeaks(t)
+		t.Run("", func(t *testing.T) { // ends when all have ended
+			for _, c := range cases {
+				t.Run(c.name, func(t *testing.T) {
+					t.Parallel()
+					c.run(&bench{T: t, model: m, loops: loops})
+				})
+			}
+		})
+	})
 }
 
 // systemCases are those of the system that the suite runs on.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
 )
 
 func init() {
@@ -178,7 +180,7 @@ func (b *bench) runOutOfDescriptors() {
 		if _, err := io.ReadFull(os.Stdin, question); err != nil {
 			return
 		}
-		fmt.Fprintln(says, s.Counters().AcceptErrors, int64(cpuTime(b)))
+		fmt.Fprintln(says, s.Counters()[engine.AcceptErrors], int64(cpuTime(b)))
 	}
 }
 

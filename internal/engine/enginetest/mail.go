@@ -21,6 +21,7 @@ var mailCases = []testCase{
 	{"Ref after its slot was used again", refAfterReuse},
 	{"Close from outside", closeFromOutside},
 	{"Nudge", nudge},
+	{"Send to a connection that has been reset", mailAtReset},
 }
 
 const senders = 10
@@ -134,7 +135,7 @@ func sendUntilFull(b *bench) {
 		case err == nil:
 			sent += size
 		case errors.Is(err, engine.ErrFull):
-			if n := s.Counters(); n.BytesOut == int64(sent) {
+			if n := s.Counters(); n[engine.BytesOut] == int64(sent) {
 				continue // all was sent: this was the mailbox
 			}
 			size /= 2

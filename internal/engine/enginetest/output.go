@@ -31,7 +31,7 @@ func readingPauses(b *bench) {
 		_, err := c.Write(data)
 		sent <- err
 	}()
-	owes := func() int64 { n := s.Counters(); return n.BytesIn - n.BytesOut }
+	owes := func() int64 { n := s.Counters(); return n[engine.BytesIn] - n[engine.BytesOut] }
 	if s.Loops() > 0 {
 		// A loop goes on reading until it owes half of the bound.
 		eventually(b.T, "does not read on until it owes half of MaxUnsent", func() bool { return owes() > unsent/2 })

@@ -79,7 +79,7 @@ func testPanic(b *bench, why error, set func(s *Script, blow func(*engine.Conn))
 	if n := s.log.count(slog.LevelError, "panic", errPanic.Error()); n != 1 {
 		b.Errorf("logged the panic's value %d times, want once", n)
 	}
-	if n := s.Counters().Panics; n != 1 {
+	if n := s.Counters()[engine.Panics]; n != 1 {
 		b.Errorf("counted %d panics, want 1", n)
 	}
 }

@@ -55,10 +55,10 @@ func (s *server) end() {
 	s.Wait()
 	s.checkBalance()
 	n := s.Counters()
-	if n.Open != 0 {
-		s.t.Errorf("%d connections are counted as open after Stop", n.Open)
+	if n[engine.Open] != 0 {
+		s.t.Errorf("%d connections are counted as open after Stop", n[engine.Open])
 	}
-	if got := int(n.Accepted + n.Dialled); got != len(s.opened) {
+	if got := int(n[engine.Accepted] + n[engine.Dialled]); got != len(s.opened) {
 		s.t.Errorf("%d connections are counted as accepted or dialled, %d were opened", got, len(s.opened))
 	}
 }
@@ -67,7 +67,7 @@ func (s *server) end() {
 func (s *server) wantBytesIn(n int) {
 	s.t.Helper()
 	eventually(s.t, fmt.Sprintf("not %d bytes received", n), func() bool {
-		return s.Counters().BytesIn >= int64(n)
+		return s.Counters()[engine.BytesIn] >= int64(n)
 	})
 }
 

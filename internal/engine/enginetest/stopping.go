@@ -18,6 +18,7 @@ var stopCases = []testCase{
 	{"Stop with half a message received", stopInMessage},
 	{"Stop with a message on its way", stopWithUnreadInput},
 	{"Stop when its context ends", stopCutOff},
+	{"Stop when connections end before they are told", stopAllGone},
 	{"Stop twice", stopTwice},
 	{"Send and Dial after Stop", afterStop},
 }
@@ -34,7 +35,7 @@ func wantStopped(b *bench, s *server, err error) {
 	if err != nil {
 		b.Errorf("Stop: %v", err)
 	}
-	if n := s.Counters().Open; n != 0 {
+	if n := s.Counters()[engine.Open]; n != 0 {
 		b.Errorf("%d connections are open after Stop", n)
 	}
 	if nc, err := net.Dial("tcp", s.Addr().String()); err == nil {
@@ -170,6 +171,22 @@ func stopCutOff(b *bench) {
 	half.expectGone()
 	owing.expectGone()
 	wantStopped(b, s, nil)
+}
+
+// stopAllGone stops at a rate at which it would take longer than anyone waits.
+func stopAllGone(b *bench) {
+	const n = 40
+	s := b.serve(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = 1 }))
+	var clients []*client
+	for range n {
+		clients = append(clients, s.dial())
+	}
+	s.wantOpened(n)
+	done := s.stop(background(b))
+	for _, c := range clients {
+		c.Close()
+	}
+	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
 }
 
 func stopTwice(b *bench) {

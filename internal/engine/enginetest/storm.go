@@ -44,7 +44,7 @@ func storm(b *bench) {
 	if runtime.GOOS == "linux" {
 		s.wantOpened(n + 1) // others hide a connection that is reset before accept
 	}
-	eventually(b.T, "connections stay open when all clients have gone", func() bool { return s.Counters().Open == 0 })
+	eventually(b.T, "connections stay open when all clients have gone", func() bool { return s.Counters()[engine.Open] == 0 })
 	for _, why := range s.reasons() {
 		if !errors.Is(why, io.EOF) && !errors.Is(why, syscall.ECONNRESET) && !errors.Is(why, engine.ErrMessageTooLong) {
 			b.Errorf("closed for %v", why)

@@ -3,6 +3,7 @@ package goroutine
 import (
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -15,17 +16,21 @@ import (
 // conn is a connection with its goroutine.
 type conn struct {
 	engine.Conn
-	group *group
-	nc    net.Conn
-	io    transport
-	input buffer
-	limit time.Duration // the deadline that is set, 0 for none
-	told  int32         // what it has done of group.told
-	bulk  bool          // the last read filled its buffer
+	group  *group
+	nc     net.Conn
+	io     transport
+	input  buffer
+	obeyed uint8 // what it has done of orders
+	bulk   bool  // the last read filled its buffer
+	waited bool  // for output to be taken, since the last Sent
+	urgent bool  // it is counted in group.urgent
 
 	// For everyone:
 	box    atomic.Pointer[engine.Mailbox]
 	parked atomic.Bool
+	orders atomic.Uint32
+	due    atomic.Uint32 // when it wants to be woken, as instant has it; 0 for never
+	debt   atomic.Uint32 // bytes of memory that its buffers hold, while it waits
 }
 
 func newConn(g *group, nc net.Conn) (*conn, error) {
@@ -43,6 +48,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 
 // run is the connection's life.
 func (c *conn) run(dialled bool) {
+	c.tick()
 	c.Open(addrPort(c.nc.RemoteAddr()), dialled)
 	for {
 		switch c.Next() {
@@ -65,10 +71,17 @@ func (c *conn) run(dialled bool) {
 	}
 }
 
+// tick sets the clock, before something that is timed begins by it.
+func (c *conn) tick() { c.group.host.SetClock(engine.Since()) }
+
 // send sends what is owed, and waits until the kernel has taken it.
 func (c *conn) send() {
-	c.setDeadline()
+	c.leaveWord()
 	n, err := c.write()
+	if c.waited || n < c.Pending() {
+		c.waited = false
+		c.tick()
+	}
 	c.Sent(n)
 	if err != nil {
 		c.interrupted(err)
@@ -77,14 +90,20 @@ func (c *conn) send() {
 	}
 }
 
-// receive waits for input or mail, and reads once.
+// receive waits for input or mail, and reads once. A connection that wants no
+// input, because its peer has ended while it greets or its handshake has enough,
+// waits for mail alone.
 func (c *conn) receive() {
 	if c.attention() {
 		c.attend()
 		return
 	}
-	c.setDeadline()
-	c.take(c.read())
+	c.leaveWord()
+	if c.WantsInput() {
+		c.take(c.read())
+	} else if err := c.rest(); err != nil {
+		c.interrupted(err)
+	}
 }
 
 // take gives the core what a read has brought.
@@ -101,56 +120,88 @@ func (c *conn) take(p []byte, err error) {
 	}
 }
 
-// interrupted takes the end of a wait: mail, the deadline, or an error.
+// interrupted takes the end of a wait: because it was woken, or by an error. Before
+// time is judged, what the peer has said meanwhile is taken: nothing is read while
+// output waits.
 func (c *conn) interrupted(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.Failed(err)
 		return
 	}
-	c.limit = -1
-	c.setDeadline()
+	_ = c.nc.SetDeadline(time.Time{})
 	c.attend()
+	if c.Pending() > 0 {
+		c.takeAll()
+	}
 	c.Expire(engine.Since())
 }
 
-// setDeadline makes every wait end when the connection is due.
-func (c *conn) setDeadline() {
-	due, _ := c.Due()
-	if due == c.limit {
-		return
+// leaveWord tells the sweeper when this connection wants to be woken, and what it
+// holds.
+func (c *conn) leaveWord() {
+	due := uint32(0)
+	if at, ok := c.Wakes(); ok {
+		due = instant(at)
 	}
-	c.limit = due
-	var at time.Time
-	if due > 0 {
-		at = time.Now().Add(due - engine.Since())
+	if c.due.Load() != due {
+		c.due.Store(due)
 	}
-	_ = c.nc.SetDeadline(at)
+	if debt := uint32(min(c.Holds(), math.MaxUint32)); c.debt.Load() != debt {
+		c.debt.Store(debt)
+	}
+	if _, soon := c.Due(); soon != c.urgent {
+		c.setUrgent(soon)
+	}
+}
+
+func (c *conn) setUrgent(urgent bool) {
+	if c.urgent = urgent; urgent {
+		c.group.urgent.Add(1)
+	} else {
+		c.group.urgent.Add(-1)
+	}
 }
 
 // attention says whether someone outside wants something.
 func (c *conn) attention() bool {
-	if c.group.told.Load() > c.told {
+	if c.orders.Load() != uint32(c.obeyed) {
 		return true
 	}
 	box := c.box.Load()
 	return box != nil && box.Waiting()
 }
 
-// attend takes the mail, and does what the group has been told.
+// stay says that the owner is about to wait, and whether it should not.
+func (c *conn) stay() bool {
+	c.parked.Store(true)
+	return c.attention()
+}
+
+// attend takes the mail, and does what the connection has been told.
 func (c *conn) attend() {
 	c.takeMail()
-	told := c.group.told.Load()
-	if told == c.told {
-		return
-	}
-	if c.told < stopping {
+	told := c.orders.Load()
+	todo := told &^ uint32(c.obeyed)
+	c.obeyed = uint8(told)
+	if todo&draining != 0 {
 		c.Drain()
 		c.takeAll()
 	}
-	if told == killing {
+	if todo&killing != 0 {
 		c.Kill(engine.ErrServerClosed)
 	}
-	c.told = told
+	if todo&yielding != 0 {
+		c.Kill(engine.ErrOverBudget)
+	}
+	if todo&lagging != 0 {
+		c.Kill(engine.ErrSlowConsumer)
+	}
+}
+
+// order tells the connection something. Anyone may call it.
+func (c *conn) order(what uint32) {
+	c.orders.Or(what)
+	c.rouse()
 }
 
 // takeAll takes what has arrived by now, up to a bound.
@@ -173,6 +224,7 @@ func (c *conn) takeMail() {
 	if box == nil || !box.Waiting() {
 		return
 	}
+	c.tick()
 	mail, data := box.Take()
 	rest := data
 	for _, m := range mail {
@@ -220,6 +272,9 @@ func (c *conn) close() {
 		_ = tcp.SetLinger(0)
 	}
 	_ = c.nc.Close()
+	if c.urgent {
+		c.setUrgent(false)
+	}
 	c.Finish()
 	if box := c.box.Load(); box != nil {
 		box.Close()

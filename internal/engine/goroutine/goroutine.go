@@ -13,11 +13,19 @@
 // looks at its mailbox once more after that; who leaves mail looks at parked
 // afterwards and, if it was set, ends the wait by a deadline in the past. An
 // owner that was woken takes the deadline back first and looks at its mail
-// after that, so that none is left unseen.
+// after that, so that none is left unseen. What the sweeper and Stop order of a
+// connection, as bits in orders, reaches it in the same way.
+//
+// The sweeper is one goroutine for all: before an owner waits it leaves word when
+// it wants to be woken (due) and what its buffers hold (debt), and the sweeper
+// walks over that, a slice at a time. So no connection has a timer.
+//
+// The caster is one goroutine too: it walks over all connections for each broadcast
+// and leaves a reference to it in their mailboxes; see cast.go.
 //
 // The group's lock guards the table of connections, by slot. A goroutine ends
 // when its connection is finished; Stop waits for all of them, for the
-// acceptor, and for the dials under way.
+// acceptor, the sweeper, the caster, and for the dials under way.
 package goroutine
 
 import (
@@ -31,6 +39,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/door"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
@@ -46,6 +55,10 @@ var Model = engine.Model{
 // unless a connection closes earlier.
 const acceptRetry = 50 * time.Millisecond
 
+// clockGrain is how far the clock that all connections share may run ahead: so
+// often they write it at the most.
+const clockGrain = time.Millisecond
+
 // drainReads is how often a connection is read when it is told to drain.
 const drainReads = 64
 
@@ -57,11 +70,12 @@ const (
 	dialTime  = 30 * time.Second
 )
 
-// What the group's connections are told, growing.
+// What a connection is told, as bits.
 const (
-	serving int32 = iota
-	stopping
+	draining uint32 = 1 << iota
 	killing
+	yielding // Limits.MaxBuffered
+	lagging  // no room for a broadcast
 )
 
 // group is a running engine.
@@ -71,16 +85,22 @@ type group struct {
 	counters engine.Counters
 	buffers  engine.SharedBuffers
 	ln       net.Listener
-	open     atomic.Int64  // connections and dials, against MaxConns
+	door     *door.Door    // with connections and dials
+	casts    casts         // broadcasts under way
 	orders   chan struct{} // holds one for each Dial under way
 	dialling chan struct{} // holds one for each connection being dialled
 	freed    chan struct{} // a connection has closed; for an acceptor out of descriptors
 	stop     context.Context
 	halt     context.CancelFunc // ends stop, and with it dials and pauses
-	told     atomic.Int32
+	swept    int                // the sweeper's: the chunk that comes next
+	urgent   atomic.Int64       // connections that are about to end
+	stir     chan struct{}      // a connection has come; for the sweeper
+	empty    chan struct{}      // the last one has gone; for the sweeper
+	quick    chan struct{}      // closed when connections are to end at once
+	kill     sync.Once          // for closing it
 	running  sync.WaitGroup
-	done     chan struct{}
-	waiting  sync.Once // for the goroutine that closes done
+	gone     chan struct{} // closed when all that runs has ended
+	done     chan struct{} // closed when everything has ended
 
 	mu    sync.Mutex
 	conns table
@@ -91,7 +111,8 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	g := &group{
 		cfg: cfg, ln: cfg.Listener,
 		orders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
-		freed: make(chan struct{}, 1), done: make(chan struct{}),
+		freed: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{}),
+		stir: make(chan struct{}, 1), empty: make(chan struct{}, 1), quick: make(chan struct{}), door: engine.NewDoor(&cfg),
 	}
 	if g.ln != nil {
 		if err := sock.Prepare(g.ln); err != nil {
@@ -106,11 +127,16 @@ func start(cfg engine.Config) (engine.Engine, error) {
 		}
 		g.ln = ln
 	}
-	g.host = engine.Host{
-		Handler: cfg.Handler, Limits: cfg.Limits, Log: cfg.Log,
-		Buffers: &g.buffers, Poster: g, Counters: &g.counters, Now: engine.Since,
+	if g.ln != nil {
+		sock.ListenerUserTimeout(g.ln, cfg.Limits.WriteTimeout)
 	}
+	g.host.Grain = clockGrain
+	g.host.SetUp(&cfg, g.door)
+	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing = &g.buffers, g, &g.counters, true
 	g.stop, g.halt = context.WithCancel(context.Background())
+	g.casts.queue = make(chan *engine.Shared, maxCasts)
+	g.running.Go(g.sweepAll)
+	g.running.Go(g.castAll)
 	if g.ln != nil {
 		g.running.Go(g.accept)
 	}
@@ -134,65 +160,96 @@ func (g *group) Counters() (sum engine.Counts) {
 // accept serves until the listener is closed.
 func (g *group) accept() {
 	var complained time.Time
-	for {
+	for token := false; ; {
+		token = token || g.mayAccept()
 		nc, err := g.ln.Accept()
 		switch {
 		case err == nil:
+			token = false
 			g.welcome(nc)
 		case errors.Is(err, net.ErrClosed), g.stop.Err() != nil:
 			return
 		default:
-			g.counters.AcceptErrors.Add(1)
+			g.counters.Add(engine.AcceptErrors, 1)
 			if time.Since(complained) > time.Second {
 				complained = time.Now()
 				g.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn,
 					"cannot accept; trying again when a connection has closed, and regularly",
 					slog.String("error", err.Error()),
-					slog.Int64("open", g.open.Load()))
+					slog.Int64("open", g.door.Open()))
 			}
-			g.rest()
+			g.rest(acceptRetry, g.freed)
 		}
 	}
 }
 
-// rest waits until a connection has closed, a while at the most.
-func (g *group) rest() {
-	timer := time.NewTimer(acceptRetry)
+// mayAccept waits until the rate of accepting allows for one more, or until it is
+// time to stop.
+func (g *group) mayAccept() bool {
+	for {
+		wait := g.door.Ready(engine.Since())
+		if wait == 0 {
+			return true
+		}
+		g.counters.Add(engine.AcceptPauses, 1)
+		if !g.rest(wait, nil) {
+			return false
+		}
+	}
+}
+
+// rest waits a while, less if something comes, and says whether to go on.
+func (g *group) rest(most time.Duration, less <-chan struct{}) bool {
+	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
-	case <-g.freed:
+	case <-less:
 	case <-timer.C:
 	case <-g.stop.Done():
+		return false
 	}
+	return true
 }
 
 func (g *group) welcome(nc net.Conn) {
-	if !g.admit() {
-		g.counters.Refused.Add(1)
-		nc.Close()
+	peer := addrPort(nc.RemoteAddr())
+	if err := g.host.Admit(peer); err != nil {
+		turnAway(nc, g.host.Answer(peer, err))
 		return
 	}
-	g.serve(nc, false)
+	if !g.serve(nc, false) {
+		g.host.Disown(peer)
+		g.leave()
+	}
 }
 
-// serve starts the goroutine of a connection that has been admitted.
-func (g *group) serve(nc net.Conn, dialled bool) {
+// turnAway closes a connection, with an answer if there is one.
+func turnAway(nc net.Conn, answer []byte) {
+	if len(answer) > 0 {
+		sayNo(nc, answer)
+	}
+	nc.Close()
+}
+
+// serve starts the goroutine of a connection that has been admitted, if it can.
+func (g *group) serve(nc net.Conn, dialled bool) bool {
 	c, err := newConn(g, nc)
 	if err == nil {
 		err = g.enter(c)
 	}
 	if err != nil {
 		nc.Close()
-		g.leave()
 		switch {
 		case dialled:
 			g.dialFailed(err)
 		case !errors.Is(err, engine.ErrClosed):
-			g.counters.AcceptErrors.Add(1)
+			g.counters.Add(engine.AcceptErrors, 1)
 		}
-		return
+		return false
 	}
+	signal(g.stir)
 	go c.run(dialled)
+	return true
 }
 
 // enter gives a connection its slot, unless the group has ended.
@@ -216,32 +273,31 @@ func (g *group) exit(c *conn) {
 	g.running.Done()
 }
 
-// admit counts a connection in, unless there are too many.
-func (g *group) admit() bool {
-	if g.open.Add(1) > int64(g.cfg.Limits.MaxConns) {
-		g.open.Add(-1)
-		return false
+func (g *group) leave() {
+	g.door.Leave()
+	signal(g.freed)
+	if g.door.Open() == 0 {
+		signal(g.empty)
 	}
-	return true
 }
 
-func (g *group) leave() {
-	g.open.Add(-1)
+// signal leaves word for one who looks for it; once is enough.
+func signal(ch chan<- struct{}) {
 	select {
-	case g.freed <- struct{}{}:
+	case ch <- struct{}{}:
 	default:
 	}
 }
 
 // Post implements engine.Poster.
-func (g *group) Post(ec *engine.Conn, gen uint32, kind engine.MailKind, data []byte) error {
+func (g *group) Post(ec *engine.Conn, gen uint32, r engine.Request) error {
 	g.mu.Lock()
 	c := g.conns.get(ec.Slot())
 	g.mu.Unlock()
 	if c == nil || &c.Conn != ec {
 		return engine.ErrClosed
 	}
-	if err := c.mailbox().Put(ec, gen, kind, data); err != nil {
+	if err := c.mailbox().Put(ec, gen, r); err != nil {
 		return err
 	}
 	c.rouse()
@@ -286,7 +342,7 @@ func (g *group) dialAll(d engine.Dial) {
 }
 
 func (g *group) dial(d engine.Dial) {
-	if !g.admit() {
+	if !g.door.Enter() {
 		g.dialFailed(engine.ErrFull)
 		return
 	}
@@ -304,56 +360,13 @@ func (g *group) dial(d engine.Dial) {
 		g.dialFailed(err)
 		return
 	}
-	g.serve(nc, true)
+	if !g.serve(nc, true) {
+		g.leave()
+	}
 }
 
 func (g *group) dialFailed(err error) {
 	if f, ok := g.cfg.Handler.(engine.DialFailer); ok {
 		f.DialFailed(engine.Reason(err))
-	}
-}
-
-// Stop implements engine.Engine.
-func (g *group) Stop(ctx context.Context) error {
-	g.tell(stopping)
-	g.halt()
-	if g.ln != nil {
-		g.ln.Close()
-	}
-	g.waiting.Do(func() { go g.wait() })
-	select {
-	case <-g.done:
-		return nil
-	case <-ctx.Done():
-	}
-	cut := g.open.Load()
-	g.tell(killing)
-	select {
-	case <-g.done:
-		return engine.CutOff(ctx, cut, 0)
-	case <-time.After(engine.KillGrace):
-		return engine.CutOff(ctx, cut, g.open.Load())
-	}
-}
-
-func (g *group) Wait() { <-g.done }
-
-// wait closes done when everything has ended.
-func (g *group) wait() {
-	g.running.Wait()
-	close(g.done)
-}
-
-// tell raises what the connections are told, and wakes them all.
-func (g *group) tell(what int32) {
-	for told := g.told.Load(); told < what; told = g.told.Load() {
-		g.told.CompareAndSwap(told, what)
-	}
-	g.mu.Lock()
-	g.ended = true
-	conns := g.conns.all()
-	g.mu.Unlock()
-	for _, c := range conns {
-		c.rouse()
 	}
 }

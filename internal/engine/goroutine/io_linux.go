@@ -2,10 +2,32 @@ package goroutine
 
 import (
 	"io"
+	"net"
 	"syscall"
 
+	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
+
+// sayNo answers a connection that is turned away, without waiting: this is the
+// acceptor. Input that has come is thrown away: otherwise the kernel would send a
+// reset, which can destroy the answer.
+func sayNo(nc net.Conn, answer []byte) {
+	sc, ok := nc.(syscall.Conn)
+	if !ok {
+		return
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_, _ = sock.Send(int32(fd), answer) // what it does not take is lost
+		_ = sock.ShutWrite(int32(fd))
+		var unread [4096]byte
+		_, _ = sock.Recv(int32(fd), unread[:])
+	})
+}
 
 // transport reads and writes a connection through its RawConn: it tries the
 // call first, which cannot block, and waits in Go's poller when it has to. The
@@ -25,6 +47,7 @@ type deed uint8
 const (
 	readWaiting deed = iota
 	readTrying
+	resting
 	writing
 )
 
@@ -47,6 +70,8 @@ func (c *conn) step(fd uintptr) bool {
 	case readTrying:
 		c.recv(int32(fd))
 		return true
+	case resting:
+		return c.stay()
 	}
 	if c.recv(int32(fd)) {
 		return true
@@ -66,10 +91,11 @@ func (c *conn) recv(fd int32) bool {
 	return true
 }
 
-// stay says that the owner is about to wait, and whether it should not.
-func (c *conn) stay() bool {
-	c.parked.Store(true)
-	return c.attention()
+// stuck is stay for output of which nothing is taken.
+func (c *conn) stuck() bool {
+	c.waited = true
+	c.Waits(engine.Since())
+	return c.stay()
 }
 
 // read waits for input and reads once. It returns nothing when mail came just
@@ -96,8 +122,17 @@ func (c *conn) readAs(does deed) ([]byte, error) {
 	return c.got(int(c.io.n)), nil
 }
 
-// write writes all output, and waits for room as often as it must, unless mail
-// comes. It says how much was taken.
+// rest waits for mail and does not read.
+func (c *conn) rest() error {
+	c.io.does = resting
+	err := c.io.raw.Read(c.io.step)
+	c.parked.Store(false)
+	return err
+}
+
+// write writes all output. It waits for room, unless mail comes, if none is taken,
+// and otherwise returns, so that the core knows what is left. It says how much was
+// taken.
 func (c *conn) write() (int, error) {
 	c.io.does, c.io.n = writing, 0
 	err := c.io.raw.Write(c.io.step)
@@ -113,7 +148,7 @@ func (c *conn) writeStep(fd int32) bool {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)
 		if errno == syscall.EAGAIN {
-			return c.stay()
+			return c.io.n > 0 || c.stuck()
 		}
 		if errno != 0 {
 			break

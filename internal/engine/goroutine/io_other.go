@@ -2,6 +2,30 @@
 
 package goroutine
 
+import (
+	"errors"
+	"net"
+	"os"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// answerTime bounds the answer to a connection that is turned away.
+const answerTime = 10 * time.Millisecond
+
+// sayNo answers a connection that is turned away. Input that has come is thrown
+// away: otherwise the kernel would send a reset, which can destroy the answer.
+func sayNo(nc net.Conn, answer []byte) {
+	_ = nc.SetDeadline(time.Now().Add(answerTime))
+	_, _ = nc.Write(answer) // what it does not take is lost
+	if w, ok := nc.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
+		_ = nc.SetDeadline(time.Now().Add(tryWait))
+		var unread [4096]byte
+		_, _ = nc.Read(unread[:])
+	}
+}
+
 // transport reads and writes a connection.
 type transport struct{ wait waiter }
 
@@ -10,9 +34,8 @@ func (c *conn) initIO() error { return c.io.wait.init(c.nc) }
 // read waits for input and reads once. No buffer is held during the wait. It
 // returns nothing when mail came just before the wait.
 func (c *conn) read() ([]byte, error) {
-	c.parked.Store(true)
 	defer c.parked.Store(false)
-	if c.attention() {
+	if c.stay() {
 		return nil, nil
 	}
 	if err := c.io.wait.readable(); err != nil {
@@ -22,16 +45,39 @@ func (c *conn) read() ([]byte, error) {
 	return c.got(n), err
 }
 
-// tryRead reads nothing here: package net offers no read that does not wait.
-func (c *conn) tryRead() ([]byte, error) { return nil, nil }
+// tryWait is how long a read takes that is not to wait: package net offers none, and
+// one whose deadline is over does not look.
+const tryWait = time.Millisecond
+
+// tryRead reads what is there and hardly waits. Who rouses the owner meanwhile is
+// not missed: it looks at its mail and orders before its next wait.
+func (c *conn) tryRead() ([]byte, error) {
+	_ = c.nc.SetReadDeadline(time.Now().Add(tryWait))
+	defer c.nc.SetReadDeadline(time.Time{})
+	n, err := c.nc.Read(c.input.take(c.bulk))
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		err = nil
+	}
+	return c.got(n), err
+}
+
+// rest waits for mail and does not read.
+func (c *conn) rest() error {
+	err := c.io.wait.idle(c.stay)
+	if roused := !c.parked.Swap(false); roused && err == nil {
+		err = os.ErrDeadlineExceeded
+	}
+	return err
+}
 
 // write writes all output, and waits for room as often as it must, unless mail
 // comes. It says how much was taken.
 func (c *conn) write() (int, error) {
-	c.parked.Store(true)
 	defer c.parked.Store(false)
-	if c.attention() {
+	if c.stay() {
 		return 0, nil
 	}
+	c.waited = true // it may well
+	c.Waits(engine.Since())
 	return c.nc.Write(c.Output())
 }

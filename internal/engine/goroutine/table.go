@@ -41,9 +41,23 @@ func (t *table) drop(slot uint32) {
 }
 
 // all lists the connections.
-func (t *table) all() []*conn {
-	conns := make([]*conn, 0, t.used)
-	for _, chunk := range t.chunks {
+func (t *table) all() []*conn { return t.some(0, len(t.chunks)) }
+
+// inChunk lists those in one chunk, in the room of conns.
+func (t *table) inChunk(i int, conns []*conn) []*conn {
+	conns = conns[:0]
+	for _, c := range t.chunks[i] {
+		if c != nil {
+			conns = append(conns, c)
+		}
+	}
+	return conns
+}
+
+// some lists those in the chunks from..to-1.
+func (t *table) some(from, to int) []*conn {
+	conns := make([]*conn, 0, min(t.used, (to-from)*tableChunk))
+	for _, chunk := range t.chunks[from:to] {
 		for _, c := range chunk {
 			if c != nil {
 				conns = append(conns, c)

@@ -22,8 +22,19 @@ func (w *waiter) init(nc net.Conn) (err error) {
 
 func (w *waiter) readable() error {
 	var one [1]byte
-	return w.raw.Read(func(fd uintptr) bool {
-		_, _, err := syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK)
-		return err != syscall.EAGAIN && err != syscall.EINTR
+	var seen error // to look at it takes it away
+	err := w.raw.Read(func(fd uintptr) bool {
+		_, _, seen = syscall.Recvfrom(int(fd), one[:], syscall.MSG_PEEK)
+		return seen != syscall.EAGAIN && seen != syscall.EINTR
 	})
+	if err == nil {
+		err = seen
+	}
+	return err
+}
+
+// idle waits until done, which is asked whenever there is something to read, or
+// until the deadline.
+func (w *waiter) idle(done func() bool) error {
+	return w.raw.Read(func(uintptr) bool { return done() })
 }

@@ -3,6 +3,7 @@ package goroutine
 import (
 	"net"
 	"syscall"
+	"time"
 )
 
 // waiter waits until a connection is readable. On Windows RawConn.Read waits
@@ -25,4 +26,13 @@ func (w *waiter) readable() error {
 		waited = true
 		return done
 	})
+}
+
+// idle waits a little. Here a wait that does not read ends at once when there is
+// something to read.
+func (w *waiter) idle(done func() bool) error {
+	if !done() {
+		time.Sleep(time.Millisecond)
+	}
+	return nil
 }

@@ -36,6 +36,7 @@ type auto struct {
 	slow  int           // slow turns in a row
 	look  time.Duration // when to see whether handlers can come back
 	stay  time.Duration // how long they stay away at least
+	calm  int           // looks in a row at which they were quick
 	times engine.RunTimes
 }
 
@@ -45,9 +46,9 @@ func (l *Loop) pollTimed() bool {
 	if l.auto.alert {
 		work = sock.Worked()
 	}
-	start, before := engine.Since(), l.counters.Reads.Load()
+	start, before := engine.Since(), l.counters.Get(engine.Reads)
 	some := l.driver.Poll()
-	reads := time.Duration(l.counters.Reads.Load() - before)
+	reads := time.Duration(l.counters.Get(engine.Reads) - before)
 	if reads == 0 {
 		return some // no handler was called for input
 	}
@@ -79,10 +80,10 @@ func (l *Loop) slowTurn(took, reads time.Duration, did sock.ThreadWork) {
 func (l *Loop) moveAway(each time.Duration) {
 	l.auto.alert, l.auto.slow = false, 0
 	l.auto.stay = min(max(2*l.auto.stay, firstStay), longStay)
-	l.auto.look = engine.Since() + l.auto.stay
+	l.auto.look, l.auto.calm = engine.Since()+l.auto.stay/2, 0
 	l.auto.times.Take()
 	l.forWorkers()
-	l.counters.Moved.Add(1)
+	l.counters.Add(engine.Moved, 1)
 	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers hold their loop: workers call them from now on",
 		slog.Int("loop", l.host.Index), slog.Duration("each", each))
 }
@@ -92,13 +93,17 @@ func (l *Loop) comeBack(now time.Duration) {
 	if now < l.auto.look {
 		return
 	}
-	l.auto.look = now + l.auto.stay
-	runs, took := l.auto.times.Take()
-	if runs == 0 || took/time.Duration(runs) > quickRun {
+	l.auto.look = now + l.auto.stay/2
+	runs, took, stuck := l.auto.times.Take()
+	if stuck || runs == 0 || took/time.Duration(runs) > quickRun {
+		l.auto.calm = 0
 		return
 	}
+	if l.auto.calm++; l.auto.calm < 2 {
+		return // calls that are out may be slow ones: the next look tells
+	}
 	l.host.Away = false
-	l.counters.Away.Store(0)
+	l.counters.Set(engine.Away, 0)
 	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers are quick: their loop calls them again",
 		slog.Int("loop", l.host.Index))
 }
@@ -115,7 +120,7 @@ func (l *Loop) ownBuffers() {
 // loop's own.
 func (l *Loop) forWorkers() {
 	l.host.Away = true
-	l.counters.Away.Store(1)
+	l.counters.Set(engine.Away, 1)
 	if l.host.Buffers != engine.Buffers(&l.shared) { // otherwise workers may be looking
 		l.host.Buffers, l.host.Direct = &l.shared, nil
 	}

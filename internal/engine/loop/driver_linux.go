@@ -56,5 +56,7 @@ const (
 	Connecting uint16 = 1 << iota // dialled, not established
 	Timed                         // will expire
 	Busy                          // with a worker, or waiting for one
+	Parting                       // and that is to call Closed
+	Lagging                       // had no room for a broadcast, and is to be closed for that
 	DriverBits = iota             // drivers use the bits from here
 )

@@ -25,18 +25,20 @@ package loop
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/door"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sweepEvery is how often a slice of the slab is looked at, and how long a
-// loop that ran out of descriptors waits before it accepts again.
-const sweepEvery = 50 * time.Millisecond
+// acceptRetry is how long a loop that ran out of descriptors waits before it
+// accepts again, if none of its connections closes before.
+const acceptRetry = 50 * time.Millisecond
 
 // poolRetry is how soon a pool that had no room is asked again, if none of this
 // loop's own connections comes back before.
@@ -48,7 +50,10 @@ type group struct {
 	loops     []*Loop
 	listeners []int32 // one for each loop; none if the engine only dials
 	addr      net.Addr
-	open      atomic.Int64 // connections and dials of all loops, against MaxConns
+	door      *door.Door   // with connections and dials of all loops
+	evenShare int64        // of MaxBuffered
+	casts     atomic.Int64 // broadcasts under way,
+	casting   atomic.Int64 // and their bytes
 	next      atomic.Uint64
 	stopping  atomic.Bool
 	done      chan struct{} // closed when all loops have ended
@@ -59,7 +64,10 @@ type group struct {
 
 // Start starts cfg.Loops loops, each with a driver of its own.
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
-	g := &group{cfg: cfg, done: make(chan struct{})}
+	g := &group{cfg: cfg, door: engine.NewDoor(&cfg), evenShare: math.MaxInt64, done: make(chan struct{})}
+	if most := cfg.Limits.MaxBuffered; most > 0 {
+		g.evenShare = int64(most / cfg.Loops)
+	}
 	if err := g.listen(); err != nil {
 		return nil, err
 	}
@@ -109,8 +117,15 @@ func (g *group) run() (err error) {
 	if g.cfg.Shard > 0 {
 		g.closeListeners() // the loops have their own descriptors of them
 	}
+	ended, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		g.watch(ended)
+		close(watched)
+	}()
 	go func() {
 		running.Wait()
+		close(ended)
+		<-watched
 		g.closeBells()
 		close(g.done)
 	}()
@@ -141,6 +156,9 @@ func (g *group) listen() (err error) {
 		g.listeners, err = g.detach(func() (net.Listener, error) { return g.cfg.Listener, nil })
 	case g.cfg.Addr != "":
 		g.listeners, err = g.bind()
+	}
+	for _, fd := range g.listeners {
+		sock.UserTimeout(fd, g.cfg.Limits.WriteTimeout)
 	}
 	return err
 }
@@ -221,7 +239,7 @@ func (g *group) Stop(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	cut := g.open.Load()
+	cut := g.door.Open()
 	for _, l := range g.loops {
 		l.tell(killing)
 	}
@@ -229,19 +247,8 @@ func (g *group) Stop(ctx context.Context) error {
 	case <-g.done:
 		return engine.CutOff(ctx, cut, 0)
 	case <-time.After(engine.KillGrace):
-		return engine.CutOff(ctx, cut, g.open.Load())
+		return engine.CutOff(ctx, cut, g.door.Open())
 	}
 }
 
 func (g *group) Wait() { <-g.done }
-
-// admit counts a connection in, unless there are too many.
-func (g *group) admit() bool {
-	if g.open.Add(1) > int64(g.cfg.Limits.MaxConns) {
-		g.open.Add(-1)
-		return false
-	}
-	return true
-}
-
-func (g *group) leave() { g.open.Add(-1) }

@@ -42,9 +42,13 @@ func (l *Loop) acceptFrom(listener int32) bool {
 		if l.full() && l.passOn() {
 			return false
 		}
+		if !l.mayAccept() {
+			return false
+		}
 		fd, peer, errno := l.acceptor.Accept(listener)
 		switch errno {
 		case 0:
+			l.token = false
 			l.welcome(fd, peer)
 		case syscall.EAGAIN:
 			return true
@@ -66,11 +70,24 @@ func (l *Loop) acceptFrom(listener int32) bool {
 	return true
 }
 
-// welcome makes a connection of an accepted descriptor, or closes it.
+// mayAccept says whether the rate of accepting allows for one more; if not it
+// pauses.
+func (l *Loop) mayAccept() bool {
+	if l.token {
+		return true
+	}
+	wait := l.group.door.Ready(engine.Since())
+	if l.token = wait == 0; !l.token {
+		l.counters.Add(engine.AcceptPauses, 1)
+		l.rest(wait)
+	}
+	return l.token
+}
+
+// welcome makes a connection of an accepted descriptor, or turns it away.
 func (l *Loop) welcome(fd int32, peer netip.AddrPort) {
-	if !l.group.admit() {
-		l.counters.Refused.Add(1)
-		sock.Close(fd)
+	if err := l.host.Admit(peer); err != nil {
+		l.turnAway(fd, peer, err)
 		return
 	}
 	if l.group.cfg.Listener != nil {
@@ -78,12 +95,26 @@ func (l *Loop) welcome(fd int32, peer netip.AddrPort) {
 	}
 	c := l.take(fd)
 	if errno := l.driver.Watch(c); errno != 0 {
+		l.host.Disown(peer)
 		l.driver.Drop(c)
 		l.pause(errno)
 		return
 	}
 	c.Open(peer, false)
 	l.driver.Settle(c)
+}
+
+// turnAway closes a connection, with an answer if there is one. Input that has
+// come is thrown away first: otherwise the kernel would send a reset, which can
+// destroy the answer.
+func (l *Loop) turnAway(fd int32, peer netip.AddrPort, why error) {
+	if answer := l.host.Answer(peer, why); len(answer) > 0 {
+		_, _ = sock.Send(fd, answer) // what it does not take is lost
+		_ = sock.ShutWrite(fd)
+		var unread [4096]byte
+		_, _ = sock.Recv(fd, unread[:])
+	}
+	sock.Close(fd)
 }
 
 // take gives a descriptor a slot.
@@ -97,19 +128,26 @@ func (l *Loop) take(fd int32) *engine.Conn {
 // pause stops accepting for want of descriptors or memory, so that the loop
 // does not spin on what it cannot take.
 func (l *Loop) pause(errno syscall.Errno) {
-	l.counters.AcceptErrors.Add(1)
-	for _, fd := range l.watched {
-		l.driver.Deafen(fd)
-	}
-	now := engine.Since()
-	l.paused, l.resume = true, now+sweepEvery
+	l.counters.Add(engine.AcceptErrors, 1)
+	now := l.rest(acceptRetry)
+	l.starved = true
 	if l.complained == 0 || now-l.complained > time.Second {
 		l.complained = now
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
 			"cannot accept; trying again when a connection has closed, and regularly",
 			slog.String("error", errno.Error()),
-			slog.Int64("open", l.group.open.Load()))
+			slog.Int64("open", l.group.door.Open()))
 	}
+}
+
+// rest stops accepting for a while.
+func (l *Loop) rest(wait time.Duration) (now time.Duration) {
+	for _, fd := range l.watched {
+		l.driver.Deafen(fd)
+	}
+	now = engine.Since()
+	l.paused, l.starved, l.resume = true, false, now+wait
+	return now
 }
 
 // listenerStopped turns away from a listener that does not listen any more:
@@ -208,7 +246,7 @@ func (l *Loop) passOn() bool {
 	for i, keeper := range g.keepers {
 		if keeper == l.host.Index {
 			g.keepers[i] = to.host.Index
-			to.ask(func() { to.look(i) })
+			to.ask(func() { to.inspect(i) })
 			l.unwatch(g.listeners[i])
 		}
 	}
@@ -226,13 +264,13 @@ func (l *Loop) takeListenerBack() {
 	keeper := g.loops[g.keepers[own]]
 	g.keepers[own] = own
 	g.mu.Unlock()
-	keeper.ask(func() { keeper.look(own) })
+	keeper.ask(func() { keeper.inspect(own) })
 	l.passedOn = false
-	l.look(own)
+	l.inspect(own)
 }
 
-// look sees whether this loop is to accept from a listener.
-func (l *Loop) look(i int) {
+// inspect sees whether this loop is to accept from a listener.
+func (l *Loop) inspect(i int) {
 	l.group.mu.Lock()
 	mine := l.group.keepers[i] == l.host.Index
 	l.group.mu.Unlock()

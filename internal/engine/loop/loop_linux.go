@@ -45,18 +45,26 @@ type Loop struct {
 	mailed []*engine.Conn // connections that got mail and are to be settled
 
 	stage      int32         // what the loop has done of told
-	paused     bool          // descriptors ran out: not accepting until resume
+	drained    drained       // how far the connections have been told to drain
+	token      bool          // for one connection, from the door
+	paused     bool          // not accepting until resume
+	starved    bool          // because descriptors have run out
 	resume     time.Duration // when to try again
 	complained time.Duration // when that was last logged
-	swept      int           // for how many connections the slab is swept
-	sweepAt    time.Duration // when to look at the next slice of it
-	sweepChunk int
+	sweep      sweep
 	dials      []engine.Dial // dials that have been taken and not started
+	casts      []*cast       // what is being broadcast, in order
+	castTo     uint32        // the slot that gets the first of them next
+	began      time.Duration // the turn
+	alert      int           // turns that are to be looked at closely
 
 	auto    auto
 	busy    int                       // connections with workers, or waiting for one
 	waiting []*engine.Conn            // for room in the pool
 	later   map[*engine.Conn][]func() // what is to be done when a worker gives it back
+	runs    map[*engine.Conn]*mailRun // the mail that is last among it
+	yielded time.Duration             // when too few could give way; 0 if enough did
+	pressed bool                      // buffers held too much when it last looked
 	hands   []*engine.Conn            // what is being taken back
 
 	// For everyone:
@@ -71,6 +79,7 @@ type Loop struct {
 	mu       sync.Mutex     // guards what follows
 	returned []*engine.Conn // from workers
 	orders   []engine.Dial  // dials that the loop has not taken yet
+	posted   []*cast        // broadcasts that the loop has not taken yet
 	chores   []func()       // what other loops ask of it; few, see listeners_linux.go
 	ended    bool           // nobody may leave anything any more
 	ringing  sync.Mutex     // guards what follows
@@ -80,11 +89,11 @@ type Loop struct {
 func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l := &Loop{group: g, bell: bell}
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
-	l.host = engine.Host{
-		Handler: g.cfg.Handler, Limits: g.cfg.Limits, Log: g.cfg.Log,
-		Buffers: &l.buffers, Poster: l, Counters: &l.counters,
-		Now: engine.Since, Index: index, Direct: direct, DirectSize: directSize, Returned: l.giveBack,
-	}
+	l.host.SetUp(&g.cfg, g.door)
+	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
+	l.host.Index, l.host.Returned = index, l.giveBack
+	l.host.Direct, l.host.DirectSize = direct, directSize
+	l.sweep.period = l.host.SweepPeriod()
 	if g.cfg.Auto {
 		l.host.Times = &l.auto.times
 	} else if g.cfg.Pool != nil {
@@ -182,7 +191,8 @@ func (l *Loop) finished() bool {
 // turn handles the events that are there, waits if there are none, and does
 // everything else once. A busy loop never waits.
 func (l *Loop) turn() {
-	if !l.poll() && len(l.dials) == 0 && !l.spin() {
+	l.beginTurn()
+	if !l.poll() && len(l.dials) == 0 && len(l.casts) == 0 && !l.spin() {
 		l.wait()
 		l.poll()
 	}
@@ -201,21 +211,71 @@ func (l *Loop) turn() {
 	if len(l.dials) > 0 {
 		l.dial()
 	}
-	if l.swept > 0 || l.paused {
-		l.tick(engine.Since())
+	if len(l.casts) > 0 {
+		l.castSome()
+	}
+	if l.drained.going {
+		l.drainSome(l.host.Clock())
+	}
+	if l.ticks() {
+		l.tick(l.host.Clock())
+	}
+	if l.pressed || l.counters.Get(engine.Buffered) > l.group.evenShare {
+		l.yield(l.host.Clock())
 	}
 	if len(l.waiting) > 0 {
 		l.handOverWaiting()
 	}
 	if l.group.cfg.Auto {
 		if l.host.Away {
-			l.comeBack(engine.Since())
+			l.comeBack(l.host.Clock())
 		} else {
 			l.ownBuffers()
 		}
 	}
 	l.slab.recycle()
 }
+
+// beginTurn sets the clock, and sees how long the last turn took.
+func (l *Loop) beginTurn() {
+	now := engine.Since()
+	l.endTurn(now)
+	l.began = now
+	l.host.SetClock(now)
+}
+
+func (l *Loop) endTurn(now time.Duration) {
+	if l.began == 0 {
+		return
+	}
+	took := now - l.began
+	l.counters.Turn(took)
+	if took >= engine.MinSlice {
+		l.forgive(now, took)
+	}
+	switch slow := l.host.Limits.HandlerTime; {
+	case slow > 0 && took >= slow:
+		l.alert, l.host.Timing = alertTurns, true
+	case l.alert > 0:
+		l.alert--
+		l.host.Timing = l.alert > 0
+	}
+}
+
+// forgive says that nobody has been listened to in a turn that took long.
+func (l *Loop) forgive(now, took time.Duration) {
+	l.host.SetClock(now)
+	l.Each(func(c *engine.Conn) {
+		if c.Armed()&Busy == 0 {
+			c.Forgive(took)
+		}
+	})
+}
+
+// alertTurns is for how many turns each call of a handler is timed when a turn
+// has taken as long as none of them should: a handler that does it again is then
+// found by name.
+const alertTurns = 10_000
 
 // poll handles the events that are there, and sees how long that takes where
 // it matters.
@@ -237,8 +297,9 @@ func (l *Loop) spin() bool {
 		if l.poll() || l.called() {
 			return true
 		}
-		if l.swept > 0 || l.paused {
-			l.tick(engine.Since())
+		l.host.SetClock(engine.Since())
+		if l.ticks() {
+			l.tick(l.host.Clock())
 		}
 	}
 	return false
@@ -256,25 +317,56 @@ func (l *Loop) wait() {
 	if l.called() {
 		return
 	}
+	now := engine.Since()
+	l.endTurn(now)
+	l.driver.Wait(l.patience(now))
+	l.began = engine.Since()
+	l.host.SetClock(l.began)
+}
+
+// patience is how long the loop may wait for events, negative for ever.
+func (l *Loop) patience(now time.Duration) time.Duration {
 	most := time.Duration(-1)
-	switch {
-	case len(l.waiting) > 0:
-		most = poolRetry
-	case l.swept > 0 || l.paused:
-		most = sweepEvery
+	least := func(d time.Duration) {
+		if d = max(d, 0); most < 0 || d < most {
+			most = d
+		}
 	}
-	l.driver.Wait(most)
+	if len(l.waiting) > 0 {
+		least(poolRetry)
+	}
+	if l.drained.going {
+		least(drainEvery)
+	}
+	if l.paused {
+		least(l.resume - now)
+	}
+	if l.sweeping() {
+		least(l.sweep.at - now)
+	}
+	if l.pressed {
+		least(l.yielded + yieldEvery - now)
+	}
+	return most
 }
 
 // SweepFor counts one more or, with -1, one less reason to sweep the slab.
-func (l *Loop) SweepFor(n int) { l.swept += n }
+func (l *Loop) SweepFor(n int) {
+	if l.sweep.often += n; n > 0 && l.sweep.often == n {
+		l.sweep.at = min(l.sweep.at, l.host.Clock()+engine.MinSlice) // sooner than it was
+	}
+}
 
 // Time sees to it that a connection that has a Due is expired. Drivers call it
 // when the connection waits.
 func (l *Loop) Time(c *engine.Conn) {
-	if _, ok := c.Due(); ok && c.Armed()&Timed == 0 {
+	switch _, due := c.Due(); {
+	case due && c.Armed()&Timed == 0:
 		c.SetArmed(c.Armed() | Timed)
 		l.SweepFor(1)
+	case !due && c.Armed()&Timed != 0: // it greets no more
+		c.SetArmed(c.Armed() &^ Timed)
+		l.SweepFor(-1)
 	}
 }
 
@@ -305,8 +397,9 @@ func (l *Loop) Finish(c *engine.Conn) {
 		l.SweepFor(-1)
 	}
 	sock.Close(c.FD())
-	if l.host.Away {
+	if l.host.Away && !c.Greets() {
 		c.Part()
+		c.SetArmed(c.Armed() | Parting)
 		l.handOver(c)
 		return
 	}
@@ -314,8 +407,7 @@ func (l *Loop) Finish(c *engine.Conn) {
 	l.free(c)
 }
 
-// Forget closes the descriptor of a connection that was never opened, and frees
-// its slot.
+// Forget closes the descriptor of a dial that has failed, and frees its slot.
 func (l *Loop) Forget(c *engine.Conn) {
 	sock.Close(c.FD())
 	l.free(c)
@@ -326,37 +418,12 @@ func (l *Loop) free(c *engine.Conn) {
 	c.SetArmed(0)
 	l.slab.put(c)
 	l.used.Add(-1)
-	l.group.leave()
-	l.resume = 0
+	l.group.door.Leave()
+	if l.starved {
+		l.resume = 0
+	}
 	if l.passedOn {
 		l.takeListenerBack()
-	}
-}
-
-// tick accepts again when it is time, and expires closing connections: one
-// slice of the slab at a time, all of it in eight ticks.
-func (l *Loop) tick(now time.Duration) {
-	if l.paused && now >= l.resume {
-		l.paused = false
-		l.Relisten()
-	}
-	if l.swept == 0 || now < l.sweepAt {
-		return
-	}
-	l.sweepAt = now + sweepEvery
-	to := l.sweepChunk + (len(l.slab.chunks)+7)/8
-	l.slab.each(l.sweepChunk, to, func(c *engine.Conn) {
-		if c.Armed()&Timed != 0 {
-			c.Expire(now)
-			l.driver.Settle(c)
-		}
-		if c.FD() >= 0 {
-			l.driver.Sweep(c)
-		}
-	})
-	l.sweepChunk = to
-	if to >= len(l.slab.chunks) {
-		l.sweepChunk = 0
 	}
 }
 
@@ -368,6 +435,9 @@ func (l *Loop) end() {
 	l.mu.Lock()
 	l.ended = true
 	orders := l.orders
+	for _, cast := range append(l.casts, l.posted...) {
+		cast.done()
+	}
 	l.mu.Unlock()
 	l.silence()
 	l.driver.Close()

@@ -2,7 +2,6 @@ package loop
 
 import (
 	"errors"
-	"slices"
 	"syscall"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -13,8 +12,8 @@ import (
 // outside.
 
 // Post implements engine.Poster.
-func (l *Loop) Post(c *engine.Conn, gen uint32, kind engine.MailKind, data []byte) error {
-	if err := l.box.Put(c, gen, kind, data); err != nil {
+func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
+	if err := l.box.Put(c, gen, r); err != nil {
 		return err
 	}
 	l.rouse()
@@ -106,12 +105,11 @@ func (l *Loop) takeMail() {
 
 // deliver gives a connection its mail, now or when it is back.
 func (l *Loop) deliver(m engine.Mail, data []byte) {
-	if m.Conn.Armed()&Busy == 0 {
+	if m.Conn.Armed()&Busy == 0 || m.Late() {
 		m.Conn.Mailed(m, data)
 		return
 	}
-	late := slices.Clone(data)
-	l.Later(m.Conn, func() { m.Conn.Mailed(m, late) })
+	l.mailLater(m, data)
 }
 
 func (l *Loop) settleMailed() {
@@ -122,57 +120,6 @@ func (l *Loop) settleMailed() {
 	}
 	clear(l.mailed)
 	l.mailed = l.mailed[:0]
-}
-
-// obey does what the loop has been told since it last looked.
-func (l *Loop) obey() {
-	told := l.told.Load()
-	if l.stage < stopping {
-		l.closeListeners()
-		for range drainBatch {
-			if !l.driver.Poll() {
-				break
-			}
-		}
-		l.Each(l.drain)
-	}
-	if told == killing {
-		l.Each(l.kill)
-	}
-	l.stage = told
-}
-
-// drain takes what has arrived by now, and then lets the connection go at its
-// next idle moment.
-func (l *Loop) drain(c *engine.Conn) {
-	if c.Armed()&Connecting != 0 {
-		l.dialFailed(c, engine.ErrClosed)
-		return
-	}
-	if c.Armed()&Busy != 0 {
-		l.Later(c, func() { l.drainNow(c) })
-		return
-	}
-	l.drainNow(c)
-	l.driver.Settle(c)
-}
-
-func (l *Loop) drainNow(c *engine.Conn) {
-	c.Drain()
-	for range drainReads {
-		if !c.WantsInput() || !l.driver.Read(c) {
-			return
-		}
-	}
-}
-
-func (l *Loop) kill(c *engine.Conn) {
-	if c.Armed()&Busy != 0 {
-		l.Later(c, func() { c.Kill(engine.ErrServerClosed) })
-		return
-	}
-	c.Kill(engine.ErrServerClosed)
-	l.driver.Settle(c)
 }
 
 // Each calls f for every connection and every dial.
@@ -198,8 +145,10 @@ func (l *Loop) Abort(c *engine.Conn, why error) {
 func (l *Loop) takeOrders() {
 	l.mu.Lock()
 	l.dials = append(l.dials, l.orders...)
+	l.casts = append(l.casts, l.posted...)
+	clear(l.posted)
 	chores := l.chores
-	l.orders, l.chores = l.orders[:0], nil
+	l.orders, l.posted, l.chores = l.orders[:0], l.posted[:0], nil
 	l.some.Store(false)
 	l.mu.Unlock()
 	for _, do := range chores {
@@ -230,13 +179,13 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	if l.full() {
 		return l.passDialOn(d)
 	}
-	if !l.group.admit() {
+	if !l.group.door.Enter() {
 		l.tellDialFailed(engine.ErrFull)
 		return true
 	}
 	fd, err := sock.Dial(d.Target, d.Source)
 	if err != nil {
-		l.group.leave()
+		l.group.door.Leave()
 		if errors.Is(err, syscall.EMFILE) && l.fullNow() {
 			return l.passDialOn(d)
 		}

@@ -24,6 +24,7 @@ func (l *Loop) Deliver(c *engine.Conn) (here bool) {
 
 // handOver gives a connection to the pool, or lets it wait for room there.
 func (l *Loop) handOver(c *engine.Conn) {
+	c.HandedOver()
 	c.SetArmed(c.Armed() | Busy)
 	l.busy++
 	if len(l.waiting) > 0 || !l.group.cfg.Pool.TrySubmit(c) {
@@ -46,6 +47,36 @@ func (l *Loop) Later(c *engine.Conn, do func()) {
 		l.later = make(map[*engine.Conn][]func())
 	}
 	l.later[c] = append(l.later[c], do)
+	delete(l.runs, c) // mail that comes now comes after it
+}
+
+// mailRun is mail that came for a busy connection, with nothing else in between.
+type mailRun struct {
+	mail []engine.Mail
+	data []byte
+}
+
+// mailLater keeps mail for a busy connection.
+func (l *Loop) mailLater(m engine.Mail, data []byte) {
+	run := l.runs[m.Conn]
+	if run == nil {
+		run = new(mailRun)
+		l.Later(m.Conn, run.deliver)
+		if l.runs == nil {
+			l.runs = make(map[*engine.Conn]*mailRun)
+		}
+		l.runs[m.Conn] = run
+	}
+	run.mail = append(run.mail, m)
+	run.data = append(run.data, data...)
+}
+
+func (r *mailRun) deliver() {
+	rest := r.data
+	for _, m := range r.mail {
+		m.Conn.Mailed(m, rest[:m.Size])
+		rest = rest[m.Size:]
+	}
 }
 
 // giveBack is called by workers.
@@ -66,8 +97,10 @@ func (l *Loop) takeBack() {
 	for _, c := range l.hands {
 		c.SetArmed(c.Armed() &^ Busy)
 		l.busy--
+		c.TakenBack()
 		if c.Parted() {
 			delete(l.later, c) // it is closed: all that came late is void
+			delete(l.runs, c)
 			c.Finish()
 			l.free(c)
 			continue
@@ -76,6 +109,7 @@ func (l *Loop) takeBack() {
 			do()
 		}
 		delete(l.later, c)
+		delete(l.runs, c)
 		l.driver.Settle(c)
 	}
 	clear(l.hands)

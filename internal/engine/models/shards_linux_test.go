@@ -122,17 +122,17 @@ func TestFullShardsPassOn(t *testing.T) {
 				}
 				open = append(open, c)
 			}
-			refused := e.Counters().Refused
+			refused := e.Counters().AllRefused()
 			if tryExchange(dial(t, e), "one too many") {
 				t.Errorf("a connection more than %d is served", loops*each)
 			}
-			if got := e.Counters().Refused - refused; got != 1 {
+			if got := e.Counters().AllRefused() - refused; got != 1 {
 				t.Errorf("%d connections were refused, want the one too many", got)
 			}
 			for _, c := range open {
 				c.Close()
 			}
-			eventually(t, "all are closed", func() bool { return e.Counters().Open == 0 })
+			eventually(t, "all are closed", func() bool { return e.Counters()[engine.Open] == 0 })
 		}
 	})
 }
@@ -160,7 +160,7 @@ func TestFullShardsPassDialsOn(t *testing.T) {
 			t.Fatal(err)
 		}
 		eventually(t, "each dial has ended", func() bool {
-			return e.Counters().Open == loops*each && h.failed.Load() == more
+			return e.Counters()[engine.Open] == loops*each && h.failed.Load() == more
 		})
 		for i := range h.on {
 			if got := h.on[i].Load(); got != each {

@@ -119,6 +119,14 @@ func (p *provided) bytes(c cqe) []byte {
 	return p.memory[start : start+int(c.res)]
 }
 
+// full says whether a receive has filled its buffer to the end.
+func (p *provided) full(c cqe) bool {
+	if p.inc {
+		return c.flags&cqeBufMore == 0
+	}
+	return c.res == bufferSize
+}
+
 // done takes the completion's bytes as used: the buffer is filled on, or given
 // anew.
 func (p *provided) done(c cqe) {

@@ -87,6 +87,7 @@ const (
 	canceling                                        // the end of the receive has been asked for
 	dying                                            // to be closed when nothing is under way
 	active                                           // has received since the last sweep
+	small                                            // its last receive was small
 
 	underWay = receiving | polling | sending
 )
@@ -223,11 +224,28 @@ func (d *driver) received(c *engine.Conn, e cqe) {
 			in = d.buffers.bytes(e)
 		}
 		d.take(c, e.res, in)
+		d.judge(c, e)
 	}
 	if e.flags&cqeBuffer != 0 {
 		d.buffers.done(e)
 	}
 	d.Settle(c)
+}
+
+// bulk is how much a receive brings of a connection that sends much. A receive that
+// goes on by itself fills up to 32 buffers for it before we can stop it, whatever
+// the connection may have; so such a connection is received from once at a time.
+const bulk = 8 << 10
+
+// judge notes whether the connection sends much: more than there was room for, too.
+func (d *driver) judge(c *engine.Conn, e cqe) {
+	switch armed := c.Armed(); {
+	case e.res >= bulk, e.res > 0 && d.buffers.full(e):
+		c.SetArmed(armed &^ small)
+		d.stopReceiving(c)
+	case e.res > 0:
+		c.SetArmed(armed | small)
+	}
 }
 
 // take gives the core what a receive has brought.
@@ -426,12 +444,17 @@ func (d *driver) clear(c *engine.Conn, bits uint16) {
 	c.SetArmed(c.Armed() &^ bits)
 }
 
-// receive submits a receive that goes on until it is canceled or fails.
+// receive submits a receive: one that goes on until it is canceled or fails, if the
+// last was small.
 func (d *driver) receive(c *engine.Conn) {
-	c.SetArmed(c.Armed() | receiving)
+	armed := c.Armed()
+	c.SetArmed(armed | receiving)
 	d.loop.SweepFor(1)
 	s := d.ring.next()
-	s.op, s.fd, s.flags, s.ioprio = opRecv, c.FD(), sqeBufferSelect, recvMultishot
+	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect
+	if armed&small != 0 {
+		s.ioprio = recvMultishot
+	}
 	s.user = ofRecv | uint64(c.Slot())
 }
 

@@ -1,0 +1,62 @@
+package engine
+
+import (
+	"sync"
+	"testing"
+	"time"
+)
+
+// A clock that many share never goes back, is not behind, and is seldom written.
+func TestSharedClock(t *testing.T) {
+	const grain = time.Millisecond
+	h := &Host{Grain: grain}
+	for _, c := range []struct{ now, want time.Duration }{
+		{5, 5 + grain}, {6, 5 + grain}, {3, 5 + grain}, {5 + grain, 5 + grain}, {6 + grain, 6 + 2*grain},
+	} {
+		if h.SetClock(c.now); h.Clock() != c.want {
+			t.Errorf("after %d the clock is at %d, want %d", c.now, h.Clock(), c.want)
+		}
+	}
+	h = &Host{Grain: grain}
+	var all sync.WaitGroup
+	for range 4 {
+		all.Go(func() {
+			var last time.Duration
+			for range 20_000 {
+				now := Since()
+				h.SetClock(now)
+				got := h.Clock()
+				if late := Since(); got < now || got < last || got > late+grain {
+					t.Errorf("the clock is at %v between %v and %v, and was at %v", got, now, late, last)
+					return
+				}
+				last = got
+			}
+		})
+	}
+	all.Wait()
+}
+
+// A clock with one owner says what it is told.
+func TestClockOfOne(t *testing.T) {
+	h := &Host{}
+	for _, now := range []time.Duration{7, 8, 7} {
+		if h.SetClock(now); h.Clock() != now {
+			t.Errorf("after %d the clock is at %d", now, h.Clock())
+		}
+	}
+}
+
+func BenchmarkSetClock(b *testing.B) {
+	for name, grain := range map[string]time.Duration{"one": 0, "shared": time.Millisecond} {
+		b.Run(name, func(b *testing.B) {
+			h := &Host{Grain: grain}
+			b.RunParallel(func(p *testing.PB) {
+				for p.Next() {
+					h.SetClock(Since())
+					_ = h.Clock()
+				}
+			})
+		})
+	}
+}

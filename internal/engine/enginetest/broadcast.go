@@ -1,0 +1,321 @@
+package enginetest
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var castCases = []testCase{
+	{"broadcast to all, in order, while others come and go", castToAll},
+	{"broadcast to a peer that does not read", castToSlow},
+	{"broadcast to a peer that does not read, with messages dropped", castDropping},
+	{"broadcast to a connection whose handler takes long", castToBusy},
+	{"broadcast of more than a connection has room for whose handler takes long", castOverBusy},
+	{"broadcast of too much", castTooMuch},
+	{"broadcast while the engine stops", castAtStop},
+}
+
+// cast broadcasts, again if there is no room.
+func (s *server) cast(p []byte) {
+	s.t.Helper()
+	for {
+		switch err := s.Broadcast(p); {
+		case err == nil:
+			return
+		case !errors.Is(err, engine.ErrFull):
+			s.t.Errorf("Broadcast: %v", err)
+			return
+		}
+		runtime.Gosched()
+	}
+}
+
+// bulletin is a message that tells its number.
+func bulletin(i, size int) []byte {
+	p := fmt.Appendf(nil, "%d:", i)
+	return append(append(p, bytes.Repeat([]byte{'x'}, max(size-len(p)-1, 0))...), '\n')
+}
+
+func castToAll(b *bench) {
+	const n, messages = 30, 60
+	s := b.serve(echo())
+	clients := make([]*client, n)
+	for i := range clients {
+		clients[i] = s.dial()
+		clients[i].exchange("hello")
+	}
+	var want bytes.Buffer
+	var sizes []int
+	for i := range messages {
+		size := []int{5, 1000, 20 << 10}[i%3]
+		if i == messages/2 {
+			size = 300 << 10
+		}
+		sizes = append(sizes, size)
+		want.Write(bulletin(i, size))
+	}
+	var readers, passing sync.WaitGroup
+	for i, c := range clients {
+		readers.Go(func() {
+			if err := c.tryExpect(want.String()); err != nil {
+				b.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	stop := make(chan struct{})
+	for range 3 {
+		passing.Go(func() { comeAndGo(b, s, stop) })
+	}
+	for i, size := range sizes {
+		s.cast(bulletin(i, size))
+		for s.Counters()[engine.BytesOut] < int64(i-10)*n && !b.Failed() {
+			runtime.Gosched()
+		}
+	}
+	readers.Wait()
+	close(stop)
+	passing.Wait()
+	if got := s.Counters()[engine.Broadcasts]; got != messages {
+		b.Errorf("counted %d broadcasts, want %d", got, messages)
+	}
+	for _, c := range clients {
+		c.exchange("goodbye")
+	}
+}
+
+// comeAndGo opens and closes connections, in order and by reset.
+func comeAndGo(b *bench, s *server, stop <-chan struct{}) {
+	for i := 0; ; i++ {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Millisecond):
+		}
+		c, err := tryDial(b.T, s.Addr().String())
+		if err != nil {
+			b.Errorf("dial: %v", err)
+			return
+		}
+		io.WriteString(c, "hello")
+		if i%2 == 0 {
+			c.reset()
+		} else {
+			c.Close()
+		}
+	}
+}
+
+// castUntil broadcasts until ok, no faster than r takes it; it gives how many.
+func castUntil(b *bench, s *server, size int, r *reader, ok func(n engine.Counts) bool) (n int) {
+	eventually(b.T, "the broadcasts have no effect", func() bool {
+		if ok(s.Counters()) {
+			return true
+		}
+		if r != nil && r.n.Load() < int64(n) {
+			return false
+		}
+		for range 20 {
+			s.cast(bulletin(n, size))
+			n++
+		}
+		return false
+	})
+	return n
+}
+
+// reader counts the messages that a client gets, which must come whole and in
+// order.
+type reader struct {
+	n, last atomic.Int64 // how many, and the number of the last
+	done    chan struct{}
+}
+
+func (c *client) reads(b *bench) *reader {
+	r := &reader{done: make(chan struct{})}
+	r.last.Store(-1)
+	go func() {
+		defer close(r.done)
+		in := bufio.NewReader(c)
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				if line != "" {
+					b.Errorf("a client's end comes within a message: %s, %v", brief([]byte(line)), err)
+				}
+				return
+			}
+			var i int64
+			if _, err := fmt.Sscanf(line, "%d:", &i); err != nil || i <= r.last.Load() {
+				b.Errorf("a client got message %s after %d", brief([]byte(line)), r.last.Load())
+			}
+			r.last.Store(i)
+			r.n.Add(1)
+		}
+	}()
+	return r
+}
+
+// wantAll waits until a client has got all of n messages but those that were
+// dropped, which had only this one to go to, and ends it.
+func (r *reader) wantAll(b *bench, s *server, c *client, n int) {
+	b.Helper()
+	eventually(b.T, fmt.Sprintf("a client did not get all of %d messages", n), func() bool {
+		return r.n.Load()+s.Counters()[engine.Dropped] >= int64(n)
+	})
+	if got, dropped := r.n.Load(), s.Counters()[engine.Dropped]; got+dropped != int64(n) {
+		b.Errorf("%d messages were taken and %d are counted as dropped, of %d", got, dropped, n)
+	}
+	c.endSending()
+	receive(b.T, r.done, "a client's end")
+}
+
+func castToSlow(b *bench) {
+	s := b.serve(echo(), limited(func(l *engine.Limits) { l.MaxUnsent = 256 << 10 }))
+	slow := s.dial()
+	slow.smallBuffers()
+	quick := s.dial()
+	s.wantOpened(2)
+	got := quick.reads(b)
+	n := castUntil(b, s, 8<<10, got, func(engine.Counts) bool { return len(s.reasons()) > 0 })
+	if why := s.closed(1)[0]; !errors.Is(why, engine.ErrSlowConsumer) {
+		b.Errorf("the one that does not read is closed for %v, want %v", why, engine.ErrSlowConsumer)
+	}
+	got.wantAll(b, s, quick, n)
+	s.wantClosed(engine.ErrSlowConsumer, io.EOF)
+	if c := s.Counters().Closed(engine.ClosedSlow); c != 1 {
+		b.Errorf("counted %d slow consumers, want 1", c)
+	}
+}
+
+func castDropping(b *bench) {
+	s := b.serve(echo(), limited(func(l *engine.Limits) { l.MaxUnsent = 256 << 10 }),
+		func(cfg *engine.Config) { cfg.DropMessages = true })
+	slow := s.dial()
+	slow.smallBuffers()
+	s.wantOpened(1)
+	n := castUntil(b, s, 8<<10, nil, func(c engine.Counts) bool { return c[engine.Dropped] > 20 })
+	if n := s.reasons(); len(n) > 0 {
+		b.Errorf("closed for %v", n)
+	}
+	slow.reads(b).wantAll(b, s, slow, n)
+	s.wantClosed(io.EOF)
+}
+
+// castToBusy holds one handler up: others get all where they do not wait for its
+// loop, and what is kept for it is bounded.
+func castToBusy(b *bench) {
+	s, held, n := b.castWhileHeld(true)
+	held.reads(b).wantAll(b, s, held, n)
+	s.wantClosed(io.EOF)
+}
+
+// castOverBusy is the same, where a connection without room is closed. On a loop
+// of its own the handler holds up the broadcasts themselves: no harm is done.
+func castOverBusy(b *bench) {
+	s, held, n := b.castWhileHeld(false)
+	got := held.reads(b)
+	eventually(b.T, "neither all has come nor the connection closed", func() bool {
+		return len(s.reasons()) > 0 || got.n.Load() == int64(n)
+	})
+	if why := s.reasons(); len(why) > 0 && !errors.Is(why[0], engine.ErrSlowConsumer) {
+		b.Errorf("closed for %v", why)
+	}
+	held.endSending()
+	receive(b.T, got.done, "the end")
+}
+
+// castWhileHeld broadcasts while a handler takes long, until that has no effect
+// any more.
+func (b *bench) castWhileHeld(drop bool) (s *server, held *client, sent int) {
+	const size = 1000
+	entered, release := make(chan struct{}), make(chan struct{})
+	s = b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		if in[0] == 'h' {
+			close(entered)
+			<-release
+		}
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxMailBytes = 10*size, 100*size }),
+		func(cfg *engine.Config) { cfg.DropMessages = drop })
+	held = s.dial()
+	held.send("h")
+	receive(b.T, entered, "the handler")
+	full := 0
+	for full < 5 && sent < 5000 {
+		switch err := s.Broadcast(bulletin(sent, size)); {
+		case errors.Is(err, engine.ErrFull):
+			full++
+			runtime.Gosched()
+		case err != nil:
+			b.Fatalf("Broadcast: %v", err)
+		default:
+			sent++
+		}
+	}
+	close(release)
+	return s, held, sent
+}
+
+func castTooMuch(b *bench) {
+	s := b.serve(echo(), limited(func(l *engine.Limits) { l.MaxUnsent = 1000 }))
+	c := s.dial()
+	c.exchange("hello")
+	if err := s.Broadcast(make([]byte, 1001)); !errors.Is(err, engine.ErrTooLarge) {
+		b.Errorf("Broadcast of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
+	}
+	s.cast(pattern(1000))
+	c.expect(string(pattern(1000)))
+	s.cast(nil)
+	c.Close()
+	s.wantClosed(io.EOF)
+	wantStopped(b, s, s.stopNow(b))
+	if err := s.Broadcast([]byte("late")); !errors.Is(err, engine.ErrClosed) {
+		b.Errorf("Broadcast after Stop: %v, want %v", err, engine.ErrClosed)
+	}
+}
+
+func castAtStop(b *bench) {
+	const n, news = 20, "news\n"
+	s := b.serve(lines())
+	var clients []*client
+	var ends []<-chan string
+	for range n {
+		c := s.dial()
+		c.send("half a message")
+		end := make(chan string, 1)
+		go func() {
+			got, _ := io.ReadAll(c)
+			end <- string(got)
+		}()
+		clients, ends = append(clients, c), append(ends, end)
+	}
+	s.wantOpened(n)
+	s.wantBytesIn(n * 14)
+	var casting sync.WaitGroup
+	for range 2 {
+		casting.Go(func() {
+			for !errors.Is(s.Broadcast([]byte(news)), engine.ErrClosed) {
+				runtime.Gosched()
+			}
+		})
+	}
+	done := s.stop(background(b))
+	casting.Wait()
+	for i, c := range clients {
+		c.endSending()
+		if got := receive(b.T, ends[i], "a client's end"); got != strings.Repeat(news, len(got)/len(news)) {
+			b.Errorf("a client got %s", brief([]byte(got)))
+		}
+	}
+	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+}

@@ -1,0 +1,8 @@
+//go:build !linux
+
+package enginetest
+
+import "time"
+
+// cpuTime is not known here.
+func cpuTime(*bench) time.Duration { return 0 }

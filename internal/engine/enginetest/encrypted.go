@@ -1,0 +1,542 @@
+package enginetest
+
+import (
+	"bytes"
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/layers"
+	"github.com/myriad-go/myriad/internal/secure"
+)
+
+var layerCases = []testCase{
+	{"PROXY header in pieces, with input behind it", proxyHeader},
+	{"PROXY headers that are wrong, missing or late", proxyRefused},
+	{"PROXY header of a source that has too many", proxySource},
+	{"peer that ends while a layer is at work", endsInGreeting},
+	{"part of a TLS record has a time and counts as memory", tlsPart},
+	{"TLS echo in pieces, and large", tlsEcho},
+	{"TLS ends: half-close, close_notify, truncation, Close", tlsEnds},
+	{"TLS port that is spoken to in plain text", tlsPlain},
+	{"TLS handshakes that stall", tlsStalls},
+	{"TLS with many clients at once, Send and broadcasts", tlsMany},
+	{"TLS behind a PROXY header, with state", tlsProxied},
+	{"TLS with Stop during handshakes", tlsStop},
+	{"TLS client that ends at once", tlsQuickEnd},
+	{"TLS records that drip in", tlsDrips},
+	{"TLS with a low HighWater", tlsLowWater},
+}
+
+// cert is a certificate for site.test, which signs itself.
+var cert = sync.OnceValue(func() tls.Certificate {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "site.test"}, DNSNames: []string{"site.test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		panic(err)
+	}
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+})
+
+func clientTLS() *tls.Config {
+	return &tls.Config{InsecureSkipVerify: true, ServerName: "site.test", NextProtos: []string{"lines"}}
+}
+
+// layered gives connections layers: with a PROXY header first, and TLS.
+func (b *bench) layered(proxied, encrypted bool) with {
+	cfg := &layers.Config{}
+	if proxied {
+		cfg.Proxied = func(netip.Addr) bool { return true }
+	}
+	if encrypted {
+		gate := secure.NewGate(8, 1)
+		b.Cleanup(gate.Wait)
+		cfg.Gate = gate
+		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{cert()}, NextProtos: []string{"lines"}, ClientAuth: tls.RequestClientCert}
+	}
+	return func(c *engine.Config) {
+		c.NewLayer, c.Proxied = cfg.First, cfg.Proxied
+	}
+}
+
+// dialTLS connects, with a handshake.
+func (s *server) dialTLS() *tls.Conn {
+	s.t.Helper()
+	c, err := s.dial().encrypt(clientTLS())
+	if err != nil {
+		s.t.Fatalf("client: handshake: %v", err)
+	}
+	return c
+}
+
+func (c *client) encrypt(cfg *tls.Config) (*tls.Conn, error) {
+	t := tls.Client(c.TCPConn, cfg)
+	return t, t.Handshake()
+}
+
+// exchangeTLS sends and expects the same back.
+func exchangeTLS(c *tls.Conn, p []byte) error {
+	errs := make(chan error, 1)
+	go func() {
+		_, err := c.Write(p)
+		errs <- err
+	}()
+	got := make([]byte, len(p))
+	if _, err := io.ReadFull(c, got); err != nil {
+		return fmt.Errorf("client: reading: %w", err)
+	}
+	if err := compare(got, p); err != nil {
+		return err
+	}
+	return <-errs
+}
+
+func proxyHeader(b *bench) {
+	peers := make(chan netip.AddrPort, 10)
+	s := b.serve(&Script{Received: answerLine, Opened: func(c *engine.Conn) { peers <- c.Peer() }}, b.layered(true, false))
+	const header = "PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\n"
+	want := netip.MustParseAddrPort("192.0.2.1:1234")
+	whole := s.dial()
+	whole.exchange2(header+"hello\n", "hello\n")
+	pieces := s.dial()
+	for i := range header {
+		pieces.send(header[i : i+1])
+		s.wantBytesIn(len(header) + 6 + i + 1)
+	}
+	pieces.exchange("hello\n")
+	for range 2 {
+		if got := receive(b.T, peers, "Opened"); got != want {
+			b.Errorf("Peer is %v, want %v", got, want)
+		}
+	}
+	if n := s.Counters(); n[engine.Greeting] != 0 || n[engine.Accepted] != 2 {
+		b.Errorf("counted %d greeting and %d accepted, want 0 and 2", n[engine.Greeting], n[engine.Accepted])
+	}
+}
+
+// exchange2 sends one thing and expects another.
+func (c *client) exchange2(send, want string) {
+	c.t.Helper()
+	c.send(send)
+	c.expect(want)
+}
+
+func proxyRefused(b *bench) {
+	s := b.serve(lines(), b.layered(true, false), limited(func(l *engine.Limits) { l.HandshakeTimeout = short }))
+	wrong, ends, late, busy := s.dial(), s.dial(), s.dial(), s.dial()
+	wrong.send("GET / HTTP/1.1\r\n")
+	ends.send("PROXY")
+	ends.endSending()
+	late.send("PROX")
+	for _, c := range []*client{wrong, ends, late, busy} {
+		c.expectGone()
+	}
+	eventually(b.T, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
+	n := s.Counters()
+	if n.Refused(engine.RefusedProxy) != 2 || n.Refused(engine.RefusedTimeout) != 2 || n.AllRefused() != 4 || n[engine.Accepted] != 0 {
+		b.Errorf("counted %d for the header, %d for the time, %d refused, %d accepted; want 2, 2, 4, 0",
+			n.Refused(engine.RefusedProxy), n.Refused(engine.RefusedTimeout), n.AllRefused(), n[engine.Accepted])
+	}
+}
+
+func proxySource(b *bench) {
+	s := b.serve(lines(), b.layered(true, false), func(cfg *engine.Config) {
+		cfg.Door = engine.DoorRules{MaxPerSource: 1, SourcePrefix: 64, Deny: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
+	})
+	header := func(ip string) string { return "PROXY TCP4 " + ip + " 192.0.2.99 1234 80\r\n" }
+	for range 3 { // one after the other may come
+		c, other := s.dial(), s.dial()
+		c.exchange2(header("192.0.2.1")+"hello\n", "hello\n")
+		other.exchange2(header("192.0.2.2")+"hello\n", "hello\n")
+		second := s.dial()
+		second.send(header("192.0.2.1") + "hello\n")
+		second.expectGone()
+		bad := s.dial()
+		bad.send(header("198.51.100.7"))
+		bad.expectGone()
+		for _, c := range []*client{c, other, second, bad} {
+			c.Close()
+		}
+		eventually(b.T, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
+	}
+	if n := s.Counters(); n.Refused(engine.RefusedSource) != 3 || n.Refused(engine.RefusedDenied) != 3 {
+		b.Errorf("counted %d for their source and %d as denied, want 3 and 3", n.Refused(engine.RefusedSource), n.Refused(engine.RefusedDenied))
+	}
+}
+
+// patient is a layer that has greeted when it is attended to after ready has been
+// closed, and notes how often it is asked before.
+type patient struct {
+	ready chan struct{}
+	refs  chan engine.Ref
+}
+
+func (l *patient) Attend(c *engine.Conn) error {
+	select {
+	case <-l.ready:
+		c.Greeted()
+	default:
+	}
+	return nil
+}
+
+func (l *patient) Arrived(c *engine.Conn, p []byte) error {
+	l.refs <- c.Ref()
+	return nil
+}
+
+func (l *patient) Write(c *engine.Conn, p []byte) error {
+	c.Append(p)
+	return nil
+}
+
+func (l *patient) Full() bool               { return false }
+func (l *patient) Held() (int, bool)        { return 0, false }
+func (l *patient) Ended(*engine.Conn) error { return nil }
+func (l *patient) Closing(*engine.Conn)     {}
+func (l *patient) Closed(*engine.Conn)      {}
+
+// endsInGreeting has a peer end its sending before its layer has done its part:
+// the handler hears of it afterwards. Until then nobody is busy with it.
+func endsInGreeting(b *bench) {
+	l := &patient{ready: make(chan struct{}), refs: make(chan engine.Ref, 1)}
+	s := b.serve(&Script{Ended: func(c *engine.Conn, _ []byte) { c.Write([]byte("goodbye")) }},
+		func(cfg *engine.Config) { cfg.NewLayer = func(*engine.Conn) engine.Layer { return l } })
+	c := s.dial()
+	c.send("x")
+	ref := receive(b.T, l.refs, "the layer")
+	c.endSending()
+	time.Sleep(10 * time.Millisecond) // for the end to arrive
+	before := cpuTime(b)
+	time.Sleep(100 * time.Millisecond)
+	if used := cpuTime(b) - before; used > 60*time.Millisecond {
+		b.Errorf("100 ms of waiting have cost %v of CPU", used)
+	}
+	if n := s.Counters(); n[engine.Greeting] != 1 || n[engine.Accepted] != 0 {
+		b.Errorf("counted %d greeting and %d accepted, want 1 and 0", n[engine.Greeting], n[engine.Accepted])
+	}
+	close(l.ready)
+	if err := ref.Attend(); err != nil {
+		b.Errorf("Attend: %v", err)
+	}
+	c.expectEnd("goodbye")
+	s.wantClosed(io.EOF)
+}
+
+func tlsEcho(b *bench) {
+	s := b.serve(echo(), b.layered(false, true))
+	c := s.dialTLS()
+	for _, n := range []int{1, 100, 16 << 10, 16<<10 + 1, 100_000, 900_000} {
+		if err := exchangeTLS(c, pattern(n)); err != nil {
+			b.Fatalf("%d bytes: %v", n, err)
+		}
+	}
+	for i := range 50 {
+		if err := exchangeTLS(c, pattern(i+1)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	c.Close()
+	s.wantClosed(io.EOF)
+}
+
+func tlsEnds(b *bench) {
+	s := b.serve(&Script{
+		Received: func(c *engine.Conn, in []byte) int {
+			n := answerLine(c, in)
+			if bytes.HasPrefix(in, []byte("close")) {
+				c.CloseWith(nil)
+			}
+			return n
+		},
+		Ended: func(c *engine.Conn, in []byte) { c.Write([]byte("that was all")) },
+	}, b.layered(false, true))
+	half := s.dialTLS()
+	half.Write([]byte("a\nb\n"))
+	half.CloseWrite() // close_notify, and no end of the transport
+	if got, err := io.ReadAll(half); err != nil || string(got) != "a\nb\nthat was all" {
+		b.Errorf("half-close: got %q, %v", got, err)
+	}
+	half.Close()
+	s.wantClosed(io.EOF)
+
+	cut := s.dial()
+	t, err := cut.encrypt(clientTLS())
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := exchangeTLS(t, []byte("c\n")); err != nil {
+		b.Fatal(err)
+	}
+	cut.endSending() // without close_notify
+	cut.expectGone()
+	s.wantClosed(io.EOF, io.ErrUnexpectedEOF)
+
+	closed := s.dialTLS()
+	closed.Write([]byte("close\n"))
+	if got, err := io.ReadAll(closed); err != nil || string(got) != "close\n" {
+		b.Errorf("closed by the server: got %q, %v; want close_notify", got, err)
+	}
+	closed.Close()
+	s.wantClosed(io.EOF, io.ErrUnexpectedEOF, nil)
+}
+
+func tlsPlain(b *bench) {
+	s := b.serve(lines(), b.layered(false, true))
+	for _, p := range []string{"GET / HTTP/1.1\r\n\r\n", "hello there, this is no TLS\n"} {
+		c := s.dial()
+		c.send(p)
+		c.expectGone()
+		c.Close()
+	}
+	s.wantRefused(engine.RefusedHandshake, 2)
+	if err := exchangeTLS(s.dialTLS(), []byte("hello\n")); err != nil {
+		b.Error(err)
+	}
+}
+
+func tlsStalls(b *bench) {
+	s := b.serve(lines(), b.layered(false, true), limited(func(l *engine.Limits) { l.HandshakeTimeout = 2 * short }))
+	silent, stalls := s.dial(), s.dial()
+	stalls.send("\x16\x03\x01\x02\x00\x01")
+	silent.expectGone()
+	stalls.expectGone()
+	s.wantRefused(engine.RefusedTimeout, 2)
+	c := s.dialTLS()
+	if err := exchangeTLS(c, []byte("hello\n")); err != nil {
+		b.Error(err)
+	}
+	time.Sleep(3 * short) // the handshake's time is over
+	if err := exchangeTLS(c, []byte("hello\n")); err != nil {
+		b.Error(err)
+	}
+}
+
+// tlsMany has more clients than handshakes may be under way, each with an echo,
+// a message from outside and a broadcast.
+func tlsMany(b *bench) {
+	const n = 40
+	s := b.serve(lines(), b.layered(false, true))
+	conns := make([]*tls.Conn, n)
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			c, err := tryDial(b.T, s.Addr().String())
+			if err == nil {
+				if conns[i], err = c.encrypt(clientTLS()); err == nil {
+					err = exchangeTLS(conns[i], fmt.Appendf(nil, "client %d\n", i))
+				}
+			}
+			if err != nil {
+				b.Errorf("client %d: %v", i, err)
+			}
+		})
+	}
+	all.Wait()
+	if b.Failed() {
+		return
+	}
+	for _, r := range s.wantOpened(n) {
+		if err := r.Send([]byte("for you\n")); err != nil {
+			b.Errorf("Send: %v", err)
+		}
+	}
+	want := "for you\n"
+	for _, c := range conns {
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(c, got); err != nil || string(got) != want {
+			b.Errorf("from Send: %q, %v", got, err)
+		}
+	}
+	large := pattern(200_000)
+	s.cast(large)
+	for _, c := range conns {
+		got := make([]byte, len(large))
+		if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, large) {
+			b.Errorf("from the broadcast: %v", err)
+		}
+		c.Close()
+	}
+	s.closed(n)
+}
+
+func tlsProxied(b *bench) {
+	type seen struct {
+		peer  netip.AddrPort
+		state *tls.ConnectionState
+	}
+	opened := make(chan seen, 1)
+	s := b.serve(&Script{Received: answerLine, Opened: func(c *engine.Conn) {
+		opened <- seen{c.Peer(), layers.State(c)}
+	}}, b.layered(true, true))
+	raw := s.dial()
+	raw.send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 443\r\n")
+	cfg := clientTLS()
+	cfg.Certificates = []tls.Certificate{cert()}
+	c, err := raw.encrypt(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := exchangeTLS(c, []byte("hello\n")); err != nil {
+		b.Fatal(err)
+	}
+	got := receive(b.T, opened, "Opened")
+	if want := netip.MustParseAddrPort("192.0.2.1:1234"); got.peer != want {
+		b.Errorf("Peer is %v, want %v", got.peer, want)
+	}
+	if st := got.state; st == nil || st.ServerName != "site.test" || st.NegotiatedProtocol != "lines" || len(st.PeerCertificates) != 1 {
+		b.Errorf("the state in Opened is %+v", st)
+	}
+	c.Close()
+	s.wantClosed(io.EOF)
+}
+
+func tlsStop(b *bench) {
+	s := b.serve(lines(), b.layered(false, true))
+	ready := s.dialTLS()
+	s.wantOpened(1)
+	var stalled []*client
+	for range 10 {
+		c := s.dial()
+		c.send("\x16\x03\x01\x02\x00\x01")
+		stalled = append(stalled, c)
+	}
+	eventually(b.T, "they do not greet", func() bool { return s.Counters()[engine.Greeting] == 10 })
+	done := s.stop(background(b))
+	for _, c := range stalled {
+		c.expectGone()
+		c.Close()
+	}
+	if got, err := io.ReadAll(ready); err != nil || len(got) > 0 {
+		b.Errorf("the one that was ready: %q, %v; want close_notify", got, err)
+	}
+	ready.Close()
+	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	s.wantClosed(engine.ErrServerClosed)
+}
+
+// tlsQuickEnd has clients end, with all that they have to say, as soon as they
+// can.
+func tlsQuickEnd(b *bench) {
+	const n = 20
+	s := b.serve(lines(), b.layered(false, true))
+	var all sync.WaitGroup
+	for i := range n {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), patience)
+			defer cancel()
+			raw, err := tryDial(b.T, s.Addr().String())
+			if err != nil {
+				b.Error(err)
+				return
+			}
+			c := tls.Client(raw.TCPConn, clientTLS())
+			if err := c.HandshakeContext(ctx); err != nil {
+				b.Errorf("client %d: %v", i, err)
+				return
+			}
+			c.Write([]byte("only this\n"))
+			c.CloseWrite()
+			raw.CloseWrite()
+			if got, err := io.ReadAll(c); err != nil || string(got) != "only this\n" {
+				b.Errorf("client %d: got %q, %v", i, got, err)
+			}
+			c.Close()
+		})
+	}
+	all.Wait()
+	for _, why := range s.closed(n) {
+		if why != io.EOF {
+			b.Errorf("closed for %v, want EOF", why)
+		}
+	}
+}
+
+// tlsDrips has a peer drip a record in: that is no word from it.
+func tlsDrips(b *bench) {
+	s := b.serve(lines(), b.layered(false, true), limited(func(l *engine.Limits) { l.FirstByteTimeout = 2 * short }))
+	raw := s.dial()
+	c, err := raw.encrypt(clientTLS())
+	if err != nil {
+		b.Fatal(err)
+	}
+	go func() {
+		raw.tryWrite("\x17\x03\x03\x10\x00")
+		for start := time.Now(); time.Since(start) < patience && raw.tryWrite("x") == nil; {
+			time.Sleep(short / 20)
+		}
+	}()
+	if _, err := io.ReadAll(c); err != nil && !isReset(err) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		b.Errorf("client: %v", err)
+	}
+	raw.Close()
+	s.wantClosed(engine.ErrFirstByteTimeout)
+}
+
+// tlsLowWater has HighWater below what the handshake sends: Writable is not
+// called before Opened.
+func tlsLowWater(b *bench) {
+	s := b.serve(lines(), b.layered(false, true), limited(func(l *engine.Limits) { l.HighWater, l.LowWater = 10, 1 }),
+		func(cfg *engine.Config) {
+			cfg.Drained = func(c *engine.Conn) {
+				if layers.State(c) == nil {
+					b.Error("Writable before Opened")
+				}
+			}
+		})
+	c := s.dialTLS()
+	for range 10 {
+		if err := exchangeTLS(c, []byte("a line that is longer than HighWater\n")); err != nil {
+			b.Fatal(err)
+		}
+	}
+	c.Close()
+	s.wantClosed(io.EOF)
+}
+
+// tlsPart has a peer send part of a record and no more: it is held to the time of a
+// message, and what it makes us keep counts.
+func tlsPart(b *bench) {
+	const size, part = 16 << 10, 10 << 10
+	s := b.serve(echo(), b.layered(false, true), limited(func(l *engine.Limits) { l.MessageTimeout = short }))
+	raw := s.dial()
+	c, err := raw.encrypt(clientTLS())
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := exchangeTLS(c, pattern(100)); err != nil {
+		b.Fatal(err)
+	}
+	header := []byte{23, 3, 3, size >> 8, size & 0xff}
+	if _, err := raw.Write(append(header, pattern(part)...)); err != nil {
+		b.Fatal(err)
+	}
+	eventually(b.T, "what is kept of a record is not counted", func() bool { return s.Counters()[engine.Buffered] >= part })
+	if n, err := c.Read(make([]byte, 1)); err != io.EOF {
+		b.Errorf("the client read %d bytes, %v; want the end", n, err)
+	}
+	raw.Close()
+	s.wantCause(engine.ClosedMessage, 1)
+	s.wantClosed(engine.ErrMessageTimeout)
+	eventually(b.T, "what was kept is still counted", func() bool { return s.Counters()[engine.Buffered] == 0 })
+}

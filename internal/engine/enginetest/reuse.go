@@ -1,0 +1,94 @@
+package enginetest
+
+import (
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// holder holds up the owner of one connection, in its heartbeat: on a loop even
+// where handlers run on workers.
+type holder struct {
+	ref     atomic.Pointer[engine.Ref]
+	entered chan struct{}
+	release chan struct{}
+	once    sync.Once
+}
+
+func newHolder() *holder {
+	return &holder{entered: make(chan struct{}), release: make(chan struct{})}
+}
+
+func (h *holder) with(cfg *engine.Config) {
+	cfg.Heartbeat = engine.Heartbeat{Every: 100 * time.Millisecond, MaxMissed: 255, Send: func(c *engine.Conn) {
+		if ref := h.ref.Load(); ref != nil && *ref == c.Ref() {
+			h.once.Do(func() {
+				close(h.entered)
+				<-h.release
+			})
+		}
+	}}
+}
+
+// hold holds up the owner of r.
+func (h *holder) hold(b *bench, r engine.Ref) {
+	h.ref.Store(&r)
+	receive(b.T, h.entered, "a heartbeat")
+}
+
+// dialBeside dials until a connection has the owner of r, and in another slot, or
+// with slot set in that one. It gives all that it has dialled, that one last.
+func (s *server) dialBeside(b *bench, r engine.Ref, opened int, slot *uint32) (clients []*client, ref engine.Ref) {
+	b.Helper()
+	owner, _, _ := r.Slot()
+	for len(clients) < 200 {
+		clients = append(clients, s.dial())
+		ref = s.wantOpened(opened + len(clients))[opened+len(clients)-1]
+		if o, n, _ := ref.Slot(); o == owner && (slot == nil || n == *slot) {
+			return clients, ref
+		}
+	}
+	b.Fatalf("no connection came to loop %d and the slot", owner)
+	return nil, ref
+}
+
+// mailAtReset posts to a connection that has been reset, which its owner does not
+// know yet. What was reserved for that must not weigh on the next connection in
+// the slot: it closes in order.
+func mailAtReset(b *bench) {
+	h := newHolder()
+	s := b.serve(echo(), h.with)
+	first := s.dial()
+	held := s.wantOpened(1)[0]
+	clients, victim := s.dialBeside(b, held, 1, nil)
+	h.hold(b, held)
+	n := len(clients)
+	clients[n-1].reset()
+	for range 3 {
+		err := victim.Send([]byte("nobody will read this"))
+		if s.Loops() == 0 && errors.Is(err, engine.ErrClosed) {
+			err = nil // its goroutine is not held up
+		}
+		if err != nil {
+			b.Errorf("Send before the reset is known: %v", err)
+		}
+	}
+	close(h.release)
+	s.wantClosed(syscall.ECONNRESET)
+	_, slot, _ := victim.Slot()
+	more, _ := s.dialBeside(b, held, 1+n, &slot)
+	last := more[len(more)-1]
+	last.exchange("hello\n")
+	last.endSending()
+	last.expectEnd("")
+	s.wantClosed(syscall.ECONNRESET, io.EOF)
+	for _, c := range append(append(clients[:n-1], more...), first) {
+		c.Close()
+	}
+	s.closed(n + len(more) + 1)
+}

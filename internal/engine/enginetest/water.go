@@ -1,0 +1,244 @@
+package enginetest
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var waterCases = []testCase{
+	{"Writable streams without end of input", streaming},
+	{"panic in Writable", writablePanics},
+	{"writes that are dropped", writesDropped},
+	{"largest debtors give way to MaxBuffered", overBudget},
+	{"Draining says goodbye", drainingGoodbye},
+	{"panic in Draining", drainingPanics},
+	{"ShutdownRate spreads the end", shutdownSpread},
+	{"ShutdownRate and the end of patience", shutdownCut},
+}
+
+// streaming has handlers write much more than MaxUnsent, as far as they may, and
+// go on in Writable: to one that reads at once, and to one that reads late.
+func streaming(b *bench) {
+	const pieces, size = 300, 20 << 10
+	piece := pattern(size)
+	stream := func(c *engine.Conn) {
+		n, _ := c.Value().(int)
+		for ; n < pieces && !c.Paused(); n++ {
+			if _, err := c.Write(piece); err != nil {
+				b.Errorf("Write: %v", err)
+			}
+		}
+		c.SetValue(n)
+	}
+	var calls atomic.Int64
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		stream(c)
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 256<<10, 100<<10, 10<<10 }),
+		func(cfg *engine.Config) {
+			cfg.Drained = func(c *engine.Conn) {
+				if p := c.Pending(); p > 100<<10 {
+					b.Errorf("Writable while %d bytes are owed", p)
+				}
+				calls.Add(1)
+				stream(c)
+			}
+		})
+	late, quick := s.dial(), s.dial()
+	late.smallBuffers()
+	late.send("go")
+	quick.send("go")
+	quick.expect(string(bytes.Repeat(piece, pieces)))
+	eventually(b.T, "the late one is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	late.expect(string(bytes.Repeat(piece, pieces)))
+	if calls.Load() == 0 {
+		b.Error("Writable was not called")
+	}
+	for _, c := range []*client{late, quick} {
+		c.endSending()
+		c.expectEnd("")
+		c.Close()
+	}
+	s.wantClosed(io.EOF, io.EOF)
+}
+
+func writablePanics(b *bench) {
+	const owed = 4 << 20
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		c.Write(make([]byte, owed))
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed; l.HighWater, l.LowWater = 1000, 1000 }),
+		func(cfg *engine.Config) { cfg.Drained = func(*engine.Conn) { panic(errPanic) } })
+	c := s.dial()
+	c.smallBuffers()
+	c.send("x")
+	eventually(b.T, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	c.expectGone()
+	s.wantClosed(errPanic)
+}
+
+func writesDropped(b *bench) {
+	const size = 10 << 10
+	var tried, failed atomic.Int64
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		for range in {
+			tried.Add(1)
+			switch _, err := c.Write(bytes.Repeat([]byte("x"), size)); err {
+			case nil:
+			case engine.ErrFull:
+				failed.Add(1)
+			default:
+				b.Errorf("Write: %v", err)
+			}
+		}
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 100 << 10; l.HighWater, l.LowWater = 100<<10, 100<<10 }),
+		func(cfg *engine.Config) { cfg.DropMessages = true })
+	c := s.dial()
+	c.smallBuffers()
+	c.send(string(make([]byte, 2000)))
+	eventually(b.T, "nothing is dropped", func() bool { return s.Counters()[engine.Dropped] > 10 })
+	c.endSending()
+	n, err := io.Copy(io.Discard, c)
+	if err != nil {
+		b.Errorf("client: %v", err)
+	}
+	s.wantClosed(io.EOF)
+	if want := (tried.Load() - failed.Load()) * size; n != want {
+		b.Errorf("the client got %d bytes, want %d", n, want)
+	}
+	if got := s.Counters()[engine.Dropped]; got != failed.Load() {
+		b.Errorf("%d messages are counted as dropped, %d were", got, failed.Load())
+	}
+}
+
+// overBudget has some connections owe much, and one little: the large ones go.
+func overBudget(b *bench) {
+	const much, n = 2 << 20, 4
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		if in[0] != 'g' {
+			return answerLine(c, in)
+		}
+		for range 4 * much / (8 << 10) {
+			c.Write(make([]byte, 8<<10)) // no piece that is sent at once
+		}
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxBuffered = 8*much, much }))
+	small := s.dial()
+	small.send("half a mess")
+	s.wantBytesIn(11)
+	for range n {
+		c := s.dial()
+		c.smallBuffers()
+		c.send("g")
+	}
+	eventually(b.T, "the budget is not kept", func() bool {
+		return len(s.reasons()) > 0 && s.Counters()[engine.Buffered] <= much
+	})
+	for _, why := range s.reasons() {
+		if why != engine.ErrOverBudget {
+			b.Errorf("closed for %v, want %v", why, engine.ErrOverBudget)
+		}
+	}
+	eventually(b.T, "not as many are counted as were closed", func() bool { // a worker may be calling Closed
+		return s.Counters().Closed(engine.ClosedBudget) == int64(len(s.reasons()))
+	})
+	small.send("age\n")
+	small.expect("half a message\n")
+}
+
+func drainingGoodbye(b *bench) {
+	const n = 20
+	var called atomic.Int64
+	s := b.serve(lines(), func(cfg *engine.Config) {
+		cfg.Draining = func(c *engine.Conn) {
+			called.Add(1)
+			c.Write([]byte("goodbye\n"))
+		}
+	})
+	var clients []*client
+	for range n {
+		clients = append(clients, s.dial())
+	}
+	clients[0].send("half a mess")
+	s.wantOpened(n)
+	s.wantBytesIn(11)
+	done := s.stop(background(b))
+	for _, c := range clients[1:] {
+		c.expectEnd("goodbye\n")
+		c.Close()
+	}
+	clients[0].expect("goodbye\n")
+	clients[0].send("age\n")
+	clients[0].expectEnd("half a message\n")
+	clients[0].Close()
+	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	if got := called.Load(); got != n {
+		b.Errorf("Draining was called %d times for %d connections", got, n)
+	}
+	s.wantCause(engine.ClosedShutdown, n)
+}
+
+func drainingPanics(b *bench) {
+	s := b.serve(lines(), func(cfg *engine.Config) {
+		cfg.Draining = func(*engine.Conn) { panic(errPanic) }
+	})
+	c := s.dial()
+	s.wantOpened(1)
+	done := s.stop(background(b))
+	c.expectGone()
+	c.Close()
+	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	s.wantClosed(errPanic)
+}
+
+// shutdownSpread has some hundred connections end at a rate.
+func shutdownSpread(b *bench) {
+	s, clients := b.serveMany(600, 4000)
+	var gone sync.WaitGroup
+	defer gone.Wait()
+	for _, c := range clients {
+		gone.Go(func() {
+			io.Copy(io.Discard, c)
+			c.Close()
+		})
+	}
+	start := time.Now()
+	wantStopped(b, s, receive(b.T, s.stop(background(b)), "the return of Stop"))
+	if took := time.Since(start); took < 90*time.Millisecond {
+		b.Errorf("%d connections were told to end within %v, at a rate of 4000", len(clients), took)
+	}
+}
+
+// serveMany has n connections open.
+func (b *bench) serveMany(n, rate int) (s *server, clients []*client) {
+	s = b.serve(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = rate }))
+	for range n {
+		clients = append(clients, s.dial())
+	}
+	s.wantOpened(n)
+	return s, clients
+}
+
+// shutdownCut has the rate so low that the end would take hours.
+func shutdownCut(b *bench) {
+	s, clients := b.serveMany(600, 1)
+	ctx, cancel := context.WithCancel(background(b))
+	done := s.stop(ctx)
+	eventually(b.T, "none is told", func() bool { return s.Counters()[engine.Closing] > 0 })
+	open := len(clients) - int(s.Counters()[engine.Closing])
+	if open == 0 {
+		b.Errorf("all of %d were told at once, at a rate of 1", len(clients))
+	}
+	cancel()
+	if err := receive(b.T, done, "the return of Stop"); err == nil {
+		b.Error("Stop says nothing of those that were cut off")
+	}
+	s.closed(len(clients))
+}

@@ -1,0 +1,80 @@
+package engine
+
+import (
+	"net/netip"
+
+	"github.com/myriad-go/myriad/internal/door"
+)
+
+// This file is who is let in.
+
+// NewDoor makes the door of an engine.
+func NewDoor(cfg *Config) *door.Door {
+	return door.New(door.Config{
+		MaxConns: cfg.Limits.MaxConns, MaxPerSource: cfg.Door.MaxPerSource, SourcePrefix: cfg.Door.SourcePrefix,
+		Rate: cfg.Door.Rate, Allow: cfg.Door.Allow, Deny: cfg.Door.Deny,
+	})
+}
+
+// Admit counts a connection in that has been accepted, unless it is to be turned
+// away: then it says why, and has counted that. The source of one that comes by a
+// proxy is looked at when it is known.
+func (h *Host) Admit(peer netip.AddrPort) error {
+	if !h.Door.Enter() {
+		h.Counters.Refuse(RefusedFull)
+		return ErrTooManyConns
+	}
+	if h.proxied(peer) {
+		return nil
+	}
+	if err := h.register(peer); err != nil {
+		h.Door.Leave()
+		h.Counters.Refuse(refuseCause(err))
+		return err
+	}
+	return nil
+}
+
+// Disown takes back what Admit has counted of a source, for a connection that was
+// not opened. Whoever frees its place has it Leave.
+func (h *Host) Disown(peer netip.AddrPort) {
+	if !h.proxied(peer) {
+		h.Door.Unregister(peer.Addr())
+	}
+}
+
+func (h *Host) proxied(peer netip.AddrPort) bool { return h.Proxied != nil && h.Proxied(peer.Addr()) }
+
+// register counts a source, unless it is not let in.
+func (h *Host) register(peer netip.AddrPort) error {
+	if h.Door.Check(peer.Addr()) == door.Denied {
+		return ErrDenied
+	}
+	if !h.Door.Register(peer.Addr()) {
+		return ErrRefusedSource
+	}
+	return nil
+}
+
+// SetPeer is for a layer that has learnt who the peer is in truth. It fails when
+// that one is not let in, who then gets the answer for it.
+func (c *Conn) SetPeer(peer netip.AddrPort) error {
+	c.Expect(peer)
+	if err := c.host.register(peer); err != nil {
+		c.Append(c.host.Answer(peer, err))
+		return err
+	}
+	c.state |= registered
+	return nil
+}
+
+// leave counts a connection out of those of its source.
+func (c *Conn) leave() {
+	if c.is(registered) {
+		c.host.Door.Unregister(c.Peer().Addr())
+	}
+}
+
+// Closed says whether the connection has begun to close, or never was: then it
+// has no more mail from here. Anyone may ask.
+func (r Ref) Closed() bool { return r.c == nil || r.c.mark.generation() != r.gen }

@@ -1,0 +1,54 @@
+package goroutine
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// sated is a layer that wants no input; it counts how often it is asked.
+type sated struct {
+	asked    *atomic.Int64
+	attended *atomic.Int64
+	ref      chan engine.Ref
+}
+
+func (l sated) Arrived(*engine.Conn, []byte) error   { return nil }
+func (l sated) Write(c *engine.Conn, p []byte) error { c.Append(p); return nil }
+func (l sated) Full() bool                           { l.asked.Add(1); return true }
+func (l sated) Ended(*engine.Conn) error             { return nil }
+func (l sated) Held() (int, bool)                    { return 0, false }
+func (l sated) Closing(*engine.Conn)                 {}
+func (l sated) Closed(*engine.Conn)                  {}
+func (l sated) Attend(c *engine.Conn) error {
+	if l.attended.Add(1) == 1 {
+		l.ref <- c.Ref()
+	}
+	return nil
+}
+
+// A connection that wants no input sleeps until mail comes, though its peer sends.
+func TestRestSleeps(t *testing.T) {
+	l := sated{new(atomic.Int64), new(atomic.Int64), make(chan engine.Ref, 1)}
+	g := serve(t, newHandler(), func(cfg *engine.Config) {
+		cfg.NewLayer = func(*engine.Conn) engine.Layer { return l }
+	})
+	nc := dial(t, g)
+	ref := receive(t, l.ref, "Attend")
+	for range 50 {
+		if _, err := nc.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if n := l.asked.Load(); n > 5 {
+		t.Errorf("it was asked %d times whether it wants input, want once or twice", n)
+	}
+	before := l.attended.Load()
+	if err := ref.Attend(); err != nil {
+		t.Fatalf("Attend: %v", err)
+	}
+	waitFor(t, "it does not wake when mail comes", func() bool { return l.attended.Load() > before })
+}

@@ -1,0 +1,94 @@
+package goroutine
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file is how connections are found whose time has come, and those that are
+// to give way when all buffers together hold too much.
+
+// sweepAll sweeps until the group has ended: while there are connections, one
+// slice every engine.MinSlice, which also keeps the clock.
+func (g *group) sweepAll() {
+	period := g.host.SweepPeriod()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	<-timer.C
+	for g.await(timer) {
+		now := engine.Since()
+		g.host.SetClock(now)
+		for _, c := range g.slice(period) {
+			if due := c.due.Load(); due != 0 && int32(instant(now)-due) >= 0 {
+				c.rouse()
+			}
+		}
+		g.yield()
+	}
+}
+
+// await waits for the next slice, and as long as there are no connections. It
+// fails when the group stops and there are none.
+func (g *group) await(timer *time.Timer) bool {
+	if g.door.Open() == 0 {
+		select {
+		case <-g.stir:
+		case <-g.stop.Done():
+		}
+		if g.door.Open() == 0 && g.stop.Err() != nil {
+			return false
+		}
+	}
+	timer.Reset(engine.MinSlice)
+	select {
+	case <-timer.C:
+	case <-g.empty:
+	}
+	return true
+}
+
+// slice is the connections of the next chunks of the table, as many as it takes to
+// see all once in a period: a short one while some are about to end.
+func (g *group) slice(period time.Duration) []*conn {
+	if g.urgent.Load() > 0 || period == 0 {
+		period = engine.ShortSweep
+	}
+	slices := int(period / engine.MinSlice)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	chunks := len(g.conns.chunks)
+	from, to := g.swept, min(g.swept+(chunks+slices-1)/slices, chunks)
+	if g.swept = to; to >= chunks {
+		g.swept = 0
+	}
+	return g.conns.some(from, to)
+}
+
+// yield has the connections with the largest buffers closed, if all buffers
+// together hold too much. None goes that holds less than the average: what large
+// ones hold may not be known yet.
+func (g *group) yield() {
+	most := int64(g.cfg.Limits.MaxBuffered)
+	excess := g.counters.Get(engine.Buffered) - most
+	if most == 0 || excess <= 0 {
+		return
+	}
+	g.mu.Lock()
+	debtors := slices.DeleteFunc(g.conns.all(), func(c *conn) bool { return c.debt.Load() == 0 })
+	g.mu.Unlock()
+	slices.SortFunc(debtors, func(a, b *conn) int { return cmp.Compare(b.debt.Load(), a.debt.Load()) })
+	average := g.counters.Get(engine.Buffered) / max(g.door.Open(), 1)
+	for _, c := range debtors {
+		if int64(c.debt.Load()) < average || excess <= 0 {
+			return
+		}
+		excess -= int64(c.debt.Load())
+		c.order(yielding)
+	}
+}
+
+// instant is a time as due has it: in units of 2^24 ns, rounded up, never 0.
+func instant(d time.Duration) uint32 { return uint32(d>>24) + 1 }

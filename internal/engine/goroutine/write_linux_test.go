@@ -1,0 +1,59 @@
+package goroutine
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// Output of which the kernel takes nothing from the first has the time that is
+// set, not that and once more.
+func TestWriteTimeoutOfOutputThatWaitsAtOnce(t *testing.T) {
+	const limit = time.Second
+	h := newHandler()
+	g := serve(t, h, func(cfg *engine.Config) { cfg.Limits.WriteTimeout = limit })
+	dial(t, g)
+	ref := receive(t, h.opened, "Opened")
+	g.mu.Lock()
+	c := g.conns.all()[0]
+	g.mu.Unlock()
+	fill(t, c)
+	start := time.Now()
+	if err := ref.Send(make([]byte, 1000)); err != nil {
+		t.Fatalf("Send: %v", err)
+	}
+	if why := receive(t, h.closed, "Closed"); !errors.Is(why, engine.ErrWriteTimeout) {
+		t.Errorf("closed for %v, want %v", why, engine.ErrWriteTimeout)
+	}
+	if took := time.Since(start); took < limit || took > limit*17/10 {
+		t.Errorf("closed after %v, want %v and a little more", took, limit)
+	}
+	if n := g.Counters()[engine.BytesOut]; n != 0 {
+		t.Errorf("the kernel has taken %d bytes: the test is at fault", n)
+	}
+}
+
+// fill writes past the connection until the kernel takes no more for a while.
+func fill(t *testing.T, c *conn) {
+	t.Helper()
+	piece := make([]byte, 1000)
+	for last := time.Now(); time.Since(last) < 300*time.Millisecond; {
+		err := c.io.raw.Control(func(fd uintptr) {
+			switch _, errno := sock.Send(int32(fd), piece); errno {
+			case 0:
+				last = time.Now()
+			case syscall.EAGAIN:
+				time.Sleep(time.Millisecond)
+			default:
+				t.Fatalf("filling the kernel's buffer: %v", errno)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}

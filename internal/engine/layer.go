@@ -1,0 +1,169 @@
+package engine
+
+import (
+	"math"
+	"time"
+)
+
+// Layer stands between a connection's transport and its core, and changes the
+// bytes in both directions: TLS, or what comes before the first message, such as
+// a PROXY header. Drivers and handlers know nothing of it. Its methods are called
+// on the connection's owner, none after Closed.
+//
+// A connection with layers greets: its handler has not heard of it, and does when
+// the last layer that has to has called Conn.Greeted. One that ends before is
+// counted as refused.
+type Layer interface {
+	// Arrived takes what the transport has received; p is valid during the
+	// call. What is for the handler it gives to Conn.Plain.
+	Arrived(c *Conn, p []byte) error
+	// Write takes what is to be sent, and gives it to Conn.Append in the form
+	// that is for the transport.
+	Write(c *Conn, p []byte) error
+	// Attend is called when it has asked for it with Ref.Attend, and now and
+	// then while the connection greets.
+	Attend(c *Conn) error
+	// Held is how many bytes of memory the layer keeps because of what has
+	// arrived, and whether a part of something is among it.
+	Held() (memory int, partial bool)
+	// Full says, while the connection greets, that nothing more is to be read
+	// before the next Attend.
+	Full() bool
+	// Ended says that the transport will bring no more.
+	Ended(c *Conn) error
+	// Closing is called when everything has been sent, to say goodbye with
+	// Conn.Append.
+	Closing(c *Conn)
+	// Closed says that the connection is closed.
+	Closed(c *Conn)
+}
+
+// layer is the connection's layer, nil if it has none.
+func (c *Conn) layer() Layer {
+	if c.more == nil {
+		return nil
+	}
+	return c.more.layer
+}
+
+// Layer is the connection's layer, nil if it has none.
+func (c *Conn) Layer() Layer { return c.layer() }
+
+// greet begins with a layer.
+func (c *Conn) greet(l Layer) {
+	c.state |= greeting
+	c.host.Counters.Add(Greeting, 1)
+	x := c.extra()
+	x.layer, x.due = l, math.MaxInt64 // a due, so that it is looked at often
+	if t := c.host.Limits.HandshakeTimeout; t > 0 {
+		x.due = c.host.Now() + t
+	}
+	c.attend()
+	c.endEvent()
+}
+
+// SetLayer puts another layer in the place of one that has done its part; nil is
+// none.
+func (c *Conn) SetLayer(l Layer) {
+	c.more.layer = l
+	c.forgetHeld()
+}
+
+// forgetHeld counts out what a layer has held.
+func (c *Conn) forgetHeld() {
+	if c.more != nil && c.more.held != 0 {
+		c.host.Counters.Add(Buffered, -int64(c.more.held))
+		c.more.held = 0
+	}
+}
+
+// Greeted ends the greeting: from now on the handler is called.
+func (c *Conn) Greeted() {
+	if !c.is(greeting) || c.is(closing|failed) {
+		return
+	}
+	c.state &^= greeting
+	c.host.Counters.Add(Greeting, -1)
+	c.heard = c.host.moment()
+	c.state |= silent
+	switch c.more.due = 0; {
+	case c.is(gone): // already: see PeerEnded
+		c.more.due = c.host.Now() + c.host.Limits.CloseTimeout
+	case c.more.layer == nil:
+		c.more = nil
+	}
+	c.begin()
+}
+
+// passUp gives the layer what has arrived.
+func (c *Conn) passUp(p []byte) {
+	c.concern(c.more.layer.Arrived(c, p))
+	c.weigh()
+}
+
+// weigh counts what the layer holds, and notes since when it waits for the rest of
+// something.
+func (c *Conn) weigh() {
+	l := c.layer()
+	if l == nil {
+		return
+	}
+	x, memory, partial := c.more, 0, false
+	if !c.is(failed) {
+		memory, partial = l.Held()
+	}
+	if memory != x.held {
+		c.host.Counters.Add(Buffered, int64(memory-x.held))
+		x.held = memory
+	}
+	switch {
+	case !partial:
+		x.partial = 0
+	case x.partial == 0:
+		x.partial = c.host.Clock()
+	}
+}
+
+// partial is since when the layer waits for the rest of something, 0 if it does
+// not.
+func (c *Conn) partial() time.Duration {
+	if c.more == nil {
+		return 0
+	}
+	return c.more.partial
+}
+
+// passDown appends to the output, by way of the layer.
+func (c *Conn) passDown(p []byte) {
+	if l := c.layer(); l != nil {
+		c.concern(l.Write(c, p))
+		return
+	}
+	c.Append(p)
+}
+
+// Append appends to the output as it goes to the transport.
+func (c *Conn) Append(p []byte) {
+	if len(p) > 0 && !c.is(failed) {
+		c.host.append(c.room(), p)
+	}
+}
+
+// attend has the layer do what it has to.
+func (c *Conn) attend() {
+	if l := c.layer(); l != nil && !c.is(closing|failed) {
+		c.concern(l.Attend(c))
+		c.weigh()
+	}
+}
+
+// concern takes a layer's error.
+func (c *Conn) concern(err error) {
+	switch {
+	case err == nil || c.is(closing|failed):
+	case c.is(greeting) && c.Pending() == 0:
+		c.fail(err)
+	default:
+		c.CloseWith(err)
+	}
+}

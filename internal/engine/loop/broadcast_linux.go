@@ -1,0 +1,126 @@
+package loop
+
+import (
+	"sync/atomic"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file is how a message goes to all connections. It is kept once; each loop
+// has a reference to it in posted, which the loop's lock guards, and walks through
+// its connections, some in a turn, so that the others do not wait. What a
+// connection can't take at once is copied to its own output; one that is with a
+// worker gets it when it is back. The group counts the bytes of those that are under way on some loop, against MaxMailBytes.
+
+// maxCasts is how many broadcasts may be under way.
+const maxCasts = 1024
+
+// The bounds of what a turn does of it: connections, and bytes, but for one message.
+const (
+	castBatch = 256
+	castBytes = 1 << 20
+)
+
+// cast is a message to all.
+type cast struct {
+	group *group
+	engine.Shared
+	left atomic.Int32 // loops that have not done it
+}
+
+// done says that a loop has done its part.
+func (c *cast) done() {
+	if c.left.Add(-1) == 0 {
+		c.group.casting.Add(-int64(len(c.Bytes)))
+		c.group.casts.Add(-1)
+	}
+}
+
+// Broadcast implements engine.Engine.
+func (g *group) Broadcast(p []byte) error {
+	size := int64(len(p))
+	switch {
+	case g.stopping.Load():
+		return engine.ErrClosed
+	case len(p) > g.cfg.Limits.MaxUnsent:
+		return engine.ErrTooLarge
+	case g.casts.Add(1) > maxCasts:
+		g.casts.Add(-1)
+		return engine.ErrFull
+	case g.casting.Add(size) > max(int64(g.cfg.Limits.MaxMailBytes), size):
+		g.casting.Add(-size)
+		g.casts.Add(-1)
+		return engine.ErrFull
+	}
+	g.loops[0].counters.Add(engine.Broadcasts, 1)
+	c := &cast{group: g, Shared: engine.Shared{Bytes: append([]byte(nil), p...)}}
+	c.left.Store(int32(len(g.loops)))
+	for _, l := range g.loops {
+		l.takeCast(c)
+	}
+	return nil
+}
+
+// takeCast leaves a broadcast for the loop. One that has ended has nobody to give
+// it to.
+func (l *Loop) takeCast(c *cast) {
+	l.mu.Lock()
+	ended := l.ended
+	if !ended {
+		l.posted = append(l.posted, c)
+		l.some.Store(true)
+	}
+	l.mu.Unlock()
+	if ended {
+		c.done()
+		return
+	}
+	l.rouse()
+}
+
+// castSome gives the first broadcast to the next connections.
+func (l *Loop) castSome() {
+	first := l.casts[0]
+	end := uint32(len(l.slab.chunks) * chunkSize)
+	batch := min(castBatch, max(castBytes/max(len(first.Bytes), 1), 1))
+	for n := 0; l.castTo < end && n < batch; l.castTo++ {
+		c := l.slab.at(l.castTo)
+		if c.FD() < 0 || c.Armed()&Connecting != 0 {
+			continue
+		}
+		n++
+		l.castOne(c, &first.Shared)
+	}
+	if l.castTo >= end {
+		l.casts[0] = nil
+		l.casts, l.castTo = l.casts[1:], 0
+		first.done()
+	}
+}
+
+func (l *Loop) castOne(c *engine.Conn, s *engine.Shared) {
+	switch armed := c.Armed(); {
+	case armed&Parting != 0:
+	case armed&Busy != 0:
+		l.castLater(c, s)
+	case c.Cast(s.Bytes):
+		l.driver.Settle(c)
+	}
+}
+
+// castLater keeps a broadcast for a connection that is with a worker, where it
+// counts as if it had been posted. One that has no room for it loses it, or is
+// closed when it is back.
+func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
+	m, err := c.HoldCast(s)
+	switch {
+	case err == nil:
+		l.Later(c, func() { c.Mailed(m, nil) })
+	case err != engine.ErrFull:
+	case l.host.DropMessages:
+		l.counters.Add(engine.Dropped, 1)
+	case c.Armed()&Lagging == 0:
+		c.SetArmed(c.Armed() | Lagging)
+		l.Later(c, func() { c.Kill(engine.ErrSlowConsumer) })
+	}
+}

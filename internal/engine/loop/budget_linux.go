@@ -1,0 +1,80 @@
+package loop
+
+import (
+	"math/bits"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file is the bound of all buffers together. Each loop counts its own. When
+// all hold more than Limits.MaxBuffered, those loops that hold more than an even
+// share of it, of which there is at least one, close their largest debtors until
+// an eighth of the bound is free. So a loop looks at the others only when it is
+// above its share. Debtors are told apart by the power of two that they hold, so
+// that none has to be sorted. No connection is closed that holds less than the
+// average: the large ones may be with workers, and are found when they are back.
+
+// yieldEvery is the least time between two walks through all connections for that
+// when the last one has found too few that could be closed.
+const yieldEvery = 50 * time.Millisecond
+
+// yield closes the connections with the largest buffers, if all buffers together
+// hold too much.
+func (l *Loop) yield(now time.Duration) {
+	most := int64(l.group.cfg.Limits.MaxBuffered)
+	held := l.group.buffered()
+	if l.pressed = held > most; !l.pressed || now-l.yielded < yieldEvery {
+		return
+	}
+	excess := min(held-most*7/8, l.counters.Get(engine.Buffered)-l.group.evenShare*7/8)
+	var classes [64]int64 // what the debtors of each hold
+	l.eachDebtor(func(c *engine.Conn, n int) {
+		if c.Doomed() {
+			excess -= int64(n) // soon
+		} else {
+			classes[bits.Len(uint(n))] += int64(n)
+		}
+	})
+	from, sum := len(classes)-1, int64(0)
+	for ; from > 0 && sum+classes[from] < excess; from-- {
+		sum += classes[from]
+	}
+	l.closeDebtors(from+1, &excess)
+	l.closeDebtors(from, &excess)
+	if l.yielded = 0; excess > 0 {
+		l.yielded = now
+	}
+}
+
+// closeDebtors closes debtors from a class on, until the excess is gone.
+func (l *Loop) closeDebtors(from int, excess *int64) {
+	average := l.counters.Get(engine.Buffered) / int64(max(l.slab.used, 1))
+	l.eachDebtor(func(c *engine.Conn, n int) {
+		if *excess > 0 && !c.Doomed() && bits.Len(uint(n)) >= from && int64(n) >= average {
+			*excess -= int64(n)
+			c.Kill(engine.ErrOverBudget)
+			l.driver.Settle(c)
+		}
+	})
+}
+
+// eachDebtor calls f for every connection that holds something and is here.
+func (l *Loop) eachDebtor(f func(c *engine.Conn, n int)) {
+	l.Each(func(c *engine.Conn) {
+		if c.Armed()&Busy != 0 || !c.IsOpen() {
+			return
+		}
+		if n := c.Holds(); n > 0 {
+			f(c, n)
+		}
+	})
+}
+
+// buffered is what the buffers of all loops hold.
+func (g *group) buffered() (sum int64) {
+	for _, l := range g.loops {
+		sum += l.counters.Get(engine.Buffered)
+	}
+	return sum
+}

@@ -1,0 +1,102 @@
+package loop
+
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file is how a loop ends its connections. They are told to drain in the
+// order of their slots, so many a second, so that their clients do not all turn
+// to other servers at the same moment; those that have not been told are served
+// as before.
+
+// drained is how far that has come.
+type drained struct {
+	going bool
+	start time.Duration
+	told  int // how many
+	chunk int // the next
+}
+
+// drainEvery is how often some more are told.
+const drainEvery = 10 * time.Millisecond
+
+// obey does what the loop has been told since it last looked.
+func (l *Loop) obey() {
+	told := l.told.Load()
+	if l.stage < stopping {
+		l.closeListeners()
+		for range drainBatch {
+			if !l.driver.Poll() {
+				break
+			}
+		}
+		l.drained.going, l.drained.start = true, l.host.Clock()
+		l.drainSome(l.drained.start)
+	}
+	if told == killing {
+		l.drained.going = false
+		l.Each(l.kill)
+	}
+	l.stage = told
+}
+
+// drainSome tells as many as may be told by now, whole chunks of them.
+func (l *Loop) drainSome(now time.Duration) {
+	d := &l.drained
+	for d.chunk < len(l.slab.chunks) {
+		if d.told >= l.mayDrain(now-d.start) {
+			return
+		}
+		l.slab.each(d.chunk, d.chunk+1, func(c *engine.Conn) {
+			d.told++
+			l.drain(c)
+		})
+		d.chunk++
+	}
+	d.going = false
+}
+
+// mayDrain is how many may have been told so long after the start.
+func (l *Loop) mayDrain(passed time.Duration) int {
+	rate := l.group.cfg.Limits.ShutdownRate
+	if rate == 0 {
+		return int(^uint(0) >> 1)
+	}
+	rate = max(rate/len(l.group.loops), 1)
+	return int(float64(rate)*(passed+drainEvery).Seconds()) + 1
+}
+
+// drain takes what has arrived by now, and then lets the connection go at its
+// next idle moment.
+func (l *Loop) drain(c *engine.Conn) {
+	if c.Armed()&Connecting != 0 {
+		l.dialFailed(c, engine.ErrClosed)
+		return
+	}
+	if c.Armed()&Busy != 0 {
+		l.Later(c, func() { l.drainNow(c) })
+		return
+	}
+	l.drainNow(c)
+	l.driver.Settle(c)
+}
+
+func (l *Loop) drainNow(c *engine.Conn) {
+	c.Drain()
+	for range drainReads {
+		if !c.WantsInput() || !l.driver.Read(c) {
+			return
+		}
+	}
+}
+
+func (l *Loop) kill(c *engine.Conn) {
+	if c.Armed()&Busy != 0 {
+		l.Later(c, func() { c.Kill(engine.ErrServerClosed) })
+		return
+	}
+	c.Kill(engine.ErrServerClosed)
+	l.driver.Settle(c)
+}

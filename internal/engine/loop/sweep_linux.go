@@ -1,0 +1,78 @@
+package loop
+
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file is how a loop finds the connections whose time has come: it looks at
+// a slice of the slab at a time. Where some connections are about to end, or a
+// driver has asked for it, it goes through all of them in 400 ms; otherwise in the
+// time that the limits need, and not at all where there are none.
+
+// sweep is how far that has come.
+type sweep struct {
+	period time.Duration // what the limits need; 0 for nothing
+	often  int           // for how many reasons it is to be quick
+	at     time.Duration // when the next slice is due
+	chunk  int           // the next chunk
+	left   int           // chunks of this slice that are left
+}
+
+// sweeping says whether the slab is swept.
+func (l *Loop) sweeping() bool {
+	return l.sweep.often > 0 || l.sweep.period > 0 && l.slab.used > 0
+}
+
+// ticks says whether tick has something to do, now or later.
+func (l *Loop) ticks() bool { return l.paused || l.sweeping() }
+
+// tick accepts again when it is time, and looks at the next slice.
+func (l *Loop) tick(now time.Duration) {
+	if l.paused && now >= l.resume {
+		l.paused = false
+		l.Relisten()
+	}
+	if !l.sweeping() || now < l.sweep.at {
+		return
+	}
+	period := l.sweep.period
+	if l.sweep.often > 0 {
+		period = engine.ShortSweep
+	}
+	every, n := engine.Slice(period, len(l.slab.chunks))
+	s := &l.sweep
+	if s.left == 0 {
+		s.at, s.left = now+every, n
+	}
+	for acts := 0; s.left > 0 && acts < sweepActs; s.left-- {
+		acts += l.sweepChunk(now)
+	}
+	if s.left > 0 {
+		s.at = now // goes on in the next turn
+	}
+}
+
+// sweepActs is after how many connections for which it had something to do a slice
+// is left for the next turn: those that came together may all be due together.
+const sweepActs = 512
+
+// sweepChunk looks at the next chunk, and says for how many connections there was
+// something to do.
+func (l *Loop) sweepChunk(now time.Duration) (acts int) {
+	s := &l.sweep
+	l.slab.each(s.chunk, s.chunk+1, func(c *engine.Conn) {
+		if c.Armed()&Busy == 0 && c.Expire(now) {
+			acts++
+			l.driver.Settle(c)
+		}
+		if c.FD() >= 0 {
+			l.driver.Sweep(c)
+		}
+	})
+	if s.chunk++; s.chunk >= len(l.slab.chunks) {
+		s.chunk = 0
+	}
+	return acts
+}

@@ -1,0 +1,60 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file finds loops that are stuck in one turn: what a loop measures itself it
+// can only tell when the turn is over.
+
+// minWatch is the shortest time between two looks at the loops.
+const minWatch = 100 * time.Millisecond
+
+// watch looks at the loops' clocks now and then, until all have ended. A loop
+// that is awake sets its own at each turn.
+func (g *group) watch(ended <-chan struct{}) {
+	limit := g.cfg.Limits.HandlerTime
+	if limit == 0 {
+		return
+	}
+	ticker := time.NewTicker(max(limit, minWatch))
+	defer ticker.Stop()
+	turns := make([]seen, len(g.loops))
+	for {
+		select {
+		case <-ended:
+			return
+		case <-ticker.C:
+		}
+		for i, l := range g.loops {
+			l.judgeTurn(&turns[i])
+		}
+	}
+}
+
+// seen is a turn that was under way at a look.
+type seen struct {
+	clock time.Duration // of the loop
+	at    time.Duration // when it was first seen
+	told  bool
+}
+
+// judgeTurn reports a loop that is in the same turn as at the last look.
+func (l *Loop) judgeTurn(turn *seen) {
+	clock, now := l.host.Clock(), engine.Since()
+	if l.asleep.Load() || turn.clock != clock {
+		*turn = seen{clock: clock, at: now}
+		return
+	}
+	if held := now - turn.at; !turn.told && held >= l.group.cfg.Limits.HandlerTime {
+		turn.told = true
+		l.counters.Add(engine.Slow, 1)
+		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
+			"an event loop is held up by a handler that does not return; its other connections wait",
+			slog.Int("loop", l.host.Index), slog.Duration("for", held), slog.Int64("connections", l.used.Load()))
+	}
+}

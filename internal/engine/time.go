@@ -1,0 +1,220 @@
+package engine
+
+import "time"
+
+// This file is what the passing of time does to connections. No connection has a
+// timer: its owner looks at all of them, a slice at a time, with Expire.
+
+// moment is a point in time, coarse and small: in units of 2^24 ns, about 17 ms.
+// It wraps after 834 days; a difference of two is right as long as they are not
+// half of that apart.
+type moment uint32
+
+func momentOf(d time.Duration) moment { return moment(d >> 24) }
+
+// since is how long ago m was, up to 34 ms less where Host.moment made it, and
+// never more: nobody's time is over too early.
+func (m moment) since(now time.Duration) time.Duration {
+	if ago := int32(momentOf(now) - m); ago > 0 {
+		return time.Duration(ago) << 24
+	}
+	return 0
+}
+
+// Due is when a connection expires that is closing, whose peer has ended, or that
+// greets; ok is false while it has no such bound. Connections that have one are
+// few and are looked at more often than the others.
+func (c *Conn) Due() (at time.Duration, ok bool) {
+	if c.more == nil || c.more.due == 0 {
+		return 0, false
+	}
+	return c.more.due, true
+}
+
+// Expire does what is due: it gives up a connection whose time has come, or sends
+// a heartbeat. It says whether it did anything.
+func (c *Conn) Expire(now time.Duration) (acted bool) {
+	switch due, ok := c.Due(); {
+	case !c.is(open) || c.is(failed):
+		return false
+	case ok && now >= due:
+		c.expireEnd()
+		return true
+	case c.is(closing | greeting):
+		if c.is(greeting) {
+			c.attend() // in case its mail found no room
+		}
+		return true
+	}
+	if why := c.overdue(now); why != nil {
+		if why == ErrWriteTimeout {
+			c.fail(why)
+		} else {
+			c.CloseWith(why)
+		}
+		return true
+	}
+	return c.host.Heartbeat.Every > 0 && !c.is(gone|held|fresh|choked) && c.beat(now)
+}
+
+// expireEnd gives up a connection that has not come to its end in time.
+func (c *Conn) expireEnd() {
+	switch {
+	case c.is(greeting) && !c.is(closing):
+		c.fail(ErrHandshakeTimeout)
+	case c.is(greeting): // it is turned away, and has been told why
+		c.state |= failed
+	case c.Pending() > 0:
+		c.fail(ErrCloseTimeout)
+	case c.is(closing):
+		c.state |= failed
+	}
+}
+
+// overdue is the limit of an open connection that is over, nil if none is.
+func (c *Conn) overdue(now time.Duration) error {
+	l := &c.host.Limits
+	switch {
+	case c.out != nil && l.WriteTimeout > 0 && now-c.out.since >= l.WriteTimeout:
+		return ErrWriteTimeout
+	case c.is(gone | held | fresh | outbound | choked):
+		// It is not the peer's turn, or nobody listens.
+	case c.is(silent):
+		if l.FirstByteTimeout > 0 && c.heard.since(now) >= l.FirstByteTimeout {
+			return ErrFirstByteTimeout
+		}
+	case c.in != nil || c.partial() > 0:
+		if l.MessageTimeout > 0 && now-c.begun() >= l.MessageTimeout {
+			return ErrMessageTimeout
+		}
+	default:
+		if l.IdleTimeout > 0 && c.heard.since(now) >= l.IdleTimeout {
+			return ErrIdleTimeout
+		}
+	}
+	return nil
+}
+
+// begun is when the message at hand has begun.
+func (c *Conn) begun() time.Duration {
+	if c.in != nil {
+		return c.in.since
+	}
+	return c.partial()
+}
+
+// Forgive says that for so long nobody has listened to the peer, because a handler
+// was at work: that is not its fault.
+func (c *Conn) Forgive(d time.Duration) {
+	if heard := c.heard + momentOf(d); int32(c.host.moment()-heard) > 0 {
+		c.heard = heard
+	} else {
+		c.heard = c.host.moment()
+	}
+	for _, b := range []*Buffer{c.in, c.out} {
+		if b != nil {
+			b.since = min(b.since+d, c.host.Clock())
+		}
+	}
+}
+
+// Wakes is when Expire may have something to do, as far as is known now; ok is
+// false for never.
+func (c *Conn) Wakes() (at time.Duration, ok bool) {
+	at, ok = c.Due()
+	sooner := func(limit time.Duration, from time.Duration) {
+		if limit > 0 && (!ok || from+limit < at) {
+			at, ok = from+limit, true
+		}
+	}
+	if c.is(closing | greeting | failed) {
+		return at, ok
+	}
+	l, now := &c.host.Limits, c.host.Clock()
+	heard := now - c.heard.since(now)
+	if c.out != nil {
+		sooner(l.WriteTimeout, c.out.since)
+	}
+	if c.is(gone | held | fresh | choked) {
+		return at, ok
+	}
+	switch {
+	case c.is(outbound):
+	case c.is(silent):
+		sooner(l.FirstByteTimeout, heard)
+	case c.in != nil || c.partial() > 0:
+		sooner(l.MessageTimeout, c.begun())
+	default:
+		sooner(l.IdleTimeout, heard)
+	}
+	sooner(c.host.Heartbeat.Every, heard+time.Duration(c.state/missed)*c.host.Heartbeat.Every)
+	return at, ok
+}
+
+// Heartbeat is what keeps a silent connection alive, and finds out whether it is.
+type Heartbeat struct {
+	// Every is after how long a silence one is sent, 0 for never.
+	Every time.Duration
+	// Send sends one. It is called on the connection's owner and does not
+	// block.
+	Send func(c *Conn)
+	// MaxMissed is after how many without a byte from the peer the connection
+	// is given up; at most 255.
+	MaxMissed int
+}
+
+// beat sends a heartbeat if one is due.
+func (c *Conn) beat(now time.Duration) bool {
+	h := &c.host.Heartbeat
+	unanswered := int(c.state / missed)
+	if c.heard.since(now) < time.Duration(unanswered+1)*h.Every {
+		return false
+	}
+	if unanswered >= h.MaxMissed {
+		c.fail(ErrHeartbeatTimeout)
+		return true
+	}
+	c.state += missed
+	c.host.Counters.Add(Heartbeats, 1)
+	c.call(h.Send)
+	c.endEvent()
+	return true
+}
+
+// SweepPeriod is how often each connection is to be looked at because of these
+// limits: eight times in the shortest. It is 0 if that is never.
+func (h *Host) SweepPeriod() time.Duration {
+	l := &h.Limits
+	var shortest time.Duration
+	for _, d := range []time.Duration{l.FirstByteTimeout, l.MessageTimeout, l.IdleTimeout, l.WriteTimeout, h.Heartbeat.Every} {
+		if d > 0 && (shortest == 0 || d < shortest) {
+			shortest = d
+		}
+	}
+	if shortest == 0 {
+		return 0
+	}
+	return max(shortest/8, ShortSweep)
+}
+
+// The times of sweeping: the least time between two slices, and in how long all
+// connections are looked at when some are about to end.
+const (
+	MinSlice   = 50 * time.Millisecond
+	ShortSweep = 8 * MinSlice
+)
+
+// maxSlices is in how many slices all connections are looked at, at most.
+const maxSlices = 64
+
+// Slice says how often a slice of the connections is looked at when each is to be
+// once in a period, and how many of so many chunks of them that is. Where there
+// are few and there is time, there are few slices.
+func Slice(period time.Duration, chunks int) (every time.Duration, n int) {
+	slices := int(min(period/MinSlice, maxSlices))
+	if period > ShortSweep {
+		slices = min(slices, chunks)
+	}
+	slices = max(slices, 1)
+	return period / time.Duration(slices), (chunks + slices - 1) / slices
+}
