@@ -26,7 +26,7 @@ func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 // is closing, and with ErrTooLarge when p alone is larger than
 // Limits.MaxUnsent. When the peer does not read, so that more than Limits.MaxUnsent
 // bytes would wait, it fails with ErrSlowConsumer and the connection is closed
-// for that reason; a handler that has much to write looks at Paused.
+// for that reason, or it fails with ErrFull, as Server.SlowConsumer says; a handler that has much to write looks at Paused.
 func (c *Conn) Write(p []byte) (int, error) { return c.core().Write(p) }
 
 // WriteString is Write for a string.
@@ -48,7 +48,8 @@ func (c *Conn) CloseWith(why error) { c.core().CloseWith(why) }
 func (c *Conn) Pending() int { return c.core().Pending() }
 
 // Paused says whether the connection takes no more input for now, because it
-// owes its peer more than half of Limits.MaxUnsent bytes or is closing. A
+// owes its peer more than Limits.HighWater bytes and has not come down to
+// Limits.LowWater since, or because it is closing. A
 // handler that still has input to use is to return then and leave the rest: it
 // comes again when output has been sent.
 func (c *Conn) Paused() bool { return c.core().Paused() }
@@ -57,8 +58,10 @@ func (c *Conn) Paused() bool { return c.core().Paused() }
 // the whole life of the connection, Closed included.
 func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 
-// RemoteAddr is the peer's address, a *net.TCPAddr. It stays known in Closed.
-func (c *Conn) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(c.core().Peer()) }
+// RemoteAddr is the peer's address: a *net.TCPAddr, or a *net.UnixAddr without a
+// name. Behind a proxy that Server.TrustedProxies names it is what the proxy has
+// told. It stays known in Closed.
+func (c *Conn) RemoteAddr() net.Addr { return netAddr(c.core().Peer()) }
 
 // Value is what SetValue was last given for this connection, nil at first.
 func (c *Conn) Value() any { return c.core().Value() }

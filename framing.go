@@ -117,7 +117,7 @@ func (f *framer) Received(c *Conn, in []byte) (used int) {
 // receiveLines searches each byte once: what was refused before has been
 // searched in vain.
 func (f *framer) receiveLines(c *Conn, in []byte) (used int) {
-	seen := c.core().Refused()
+	seen, messages := c.core().Refused(), 0
 	for !c.Paused() {
 		rest := in[used:]
 		i := bytes.IndexByte(rest[seen:], '\n')
@@ -132,7 +132,9 @@ func (f *framer) receiveLines(c *Conn, in []byte) (used int) {
 		}
 		f.Message(c, trimCR(rest[:i:i]))
 		used += i + 1
+		messages++
 	}
+	c.core().CountMessages(messages)
 	return used
 }
 
@@ -146,7 +148,8 @@ func trimCR(line []byte) []byte {
 // tokens gives the handler the tokens in data, and says how much it used and
 // whether there may be more.
 func (f *framer) tokens(c *Conn, data []byte, atEOF bool) (used int, more bool) {
-	empty := 0
+	empty, messages := 0, 0
+	defer func() { c.core().CountMessages(messages) }()
 	for !c.Paused() && (used < len(data) || atEOF) {
 		advance, token, err := f.split(data[used:], atEOF)
 		if err = check(c, advance, len(data)-used, err); err != nil {
@@ -154,6 +157,7 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool) (used int, more bool) 
 				err = nil
 				if token != nil {
 					f.Message(c, token)
+					messages++
 				}
 			}
 			c.CloseWith(err)
@@ -162,6 +166,7 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool) (used int, more bool) 
 		used += advance
 		if token != nil {
 			f.Message(c, token)
+			messages++
 		} else if advance == 0 {
 			return used, false
 		}
@@ -198,6 +203,7 @@ func (f *framer) Ended(c *Conn, rest []byte) (used int) {
 	}
 	if len(rest) > 0 {
 		f.Message(c, trimCR(rest))
+		c.core().CountMessages(1)
 	}
 	return len(rest)
 }

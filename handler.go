@@ -45,14 +45,48 @@ type Handler interface {
 	//	io.EOF               the peer ended in order, and has got its answers
 	//	syscall.ECONNRESET   the peer has gone, whichever call told so
 	//	*PanicError          a call for this connection panicked
-	//	ErrMessageTooLong, ErrSlowConsumer, ErrCloseTimeout,
+	//	ErrMessageTooLong, ErrSlowConsumer, ErrOverBudget,
+	//	ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout,
+	//	ErrWriteTimeout, ErrHeartbeatTimeout, ErrCloseTimeout,
 	//	ErrServerClosed,
 	//	ErrBadUse            as they say
-	//	io.ErrUnexpectedEOF  the peer ended within a message (LengthPrefixed)
+	//	io.ErrUnexpectedEOF  the peer ended within a message (LengthPrefixed),
+	//	                     or it ended its transport without TLS's
+	//	                     close_notify, so that its last words may be
+	//	                     missing: then Ended is not called, what is owed
+	//	                     is sent, and Stats.Closed.Peer counts it
 	//	what a bufio.SplitFunc returned, or its misuse (Split)
 	//
 	// or another error of the operating system, as a syscall.Errno.
 	Closed(c *Conn, why error)
+}
+
+// WritableHandler is a Handler, or a MessageHandler, that wants to know when a
+// slow peer has caught up.
+type WritableHandler interface {
+	// Writable is called when output that had been more than
+	// Limits.HighWater bytes has come down to Limits.LowWater.
+	Writable(c *Conn)
+}
+
+// DrainingHandler is a Handler, or a MessageHandler, that wants to know when the
+// server begins to shut down.
+type DrainingHandler interface {
+	// Draining is called once for each connection: it will be closed when its
+	// message at hand is done and its output sent. What is written here is
+	// sent before that, such as the goodbye of a protocol; Close, too, can be
+	// called.
+	Draining(c *Conn)
+}
+
+// extension gives what a handler does beyond a Handler, nil if it does not.
+func extension[T any](h Handler) (t T, ok bool) {
+	if f, is := h.(*framer); is {
+		t, ok = f.MessageHandler.(T)
+		return t, ok
+	}
+	t, ok = h.(T)
+	return t, ok
 }
 
 // Base is a Handler that does nothing: it reads and throws away. Embed it to
@@ -83,11 +117,30 @@ var (
 	// Limits.MaxMessage. Answers to earlier messages are sent.
 	ErrMessageTooLong = engine.ErrMessageTooLong
 	// ErrSlowConsumer closes a connection whose handler writes more than
-	// Limits.MaxUnsent bytes that the peer does not take.
+	// Limits.MaxUnsent bytes that the peer does not take; see
+	// Server.SlowConsumer.
 	ErrSlowConsumer = engine.ErrSlowConsumer
 	// ErrCloseTimeout says that the peer did not take the pending output
 	// within Limits.CloseTimeout of the close.
 	ErrCloseTimeout = engine.ErrCloseTimeout
+	// ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout and
+	// ErrWriteTimeout close connections whose peers have let a time of Limits
+	// pass: FirstByteTimeout and so on.
+	ErrFirstByteTimeout = engine.ErrFirstByteTimeout
+	ErrMessageTimeout   = engine.ErrMessageTimeout
+	ErrIdleTimeout      = engine.ErrIdleTimeout
+	ErrWriteTimeout     = engine.ErrWriteTimeout
+	// ErrHeartbeatTimeout closes a connection whose peer has left
+	// Heartbeat.MaxMissed heartbeats unanswered.
+	ErrHeartbeatTimeout = engine.ErrHeartbeatTimeout
+	// ErrOverBudget closes a connection that has one of the largest buffers
+	// when all buffers hold more than Limits.MaxBuffered.
+	ErrOverBudget = engine.ErrOverBudget
+	// ErrTooManyConns, ErrTooManyFromSource and ErrDenied are what Server.Refuse
+	// hears of connections that are turned away.
+	ErrTooManyConns      = engine.ErrTooManyConns
+	ErrTooManyFromSource = engine.ErrRefusedSource
+	ErrDenied            = engine.ErrDenied
 	// ErrServerClosed is the reason of connections that the server closes
 	// because it is shutting down, and the answer of a Server that has been
 	// shut down.

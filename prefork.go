@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
 	"runtime"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -38,20 +37,35 @@ func (s *Server) checkProcesses() error {
 	case s.Processes > 1 && s.Limits.MaxConns > 0 && s.Limits.MaxConns < s.Processes:
 		return badConfig("Limits.MaxConns is %d; expected at least one connection for each of %d worker processes",
 			s.Limits.MaxConns, s.Processes)
+	case s.Processes > 1 && s.Limits.AcceptRate > 0 && s.Limits.AcceptRate < s.Processes:
+		return badConfig("Limits.AcceptRate is %d; expected 0 (no limit) or at least one connection a second for each of %d worker processes",
+			s.Limits.AcceptRate, s.Processes)
 	}
 	return nil
 }
 
-// share is the limits of this process. MaxConns is divided among the worker
-// processes; their supervisor looks at the greatest part, which is the first.
+// share is the limits of this process. MaxConns, MaxBuffered and AcceptRate are
+// divided among the worker processes; their supervisor looks at the greatest part, which is the first.
 func (s *Server) share() Limits {
 	l := s.Limits
-	if s.Processes > 1 && l.MaxConns > 0 {
+	if s.Processes < 2 {
+		return l
+	}
+	if l.MaxConns > 0 {
 		index, _ := WorkerProcess()
 		l.MaxConns /= s.Processes
 		if index < s.Limits.MaxConns%s.Processes {
 			l.MaxConns++
 		}
+	}
+	switch {
+	case l.MaxBuffered == 0:
+		l.MaxBuffered = defaultBuffered(s.Processes)
+	case l.MaxBuffered > 0:
+		l.MaxBuffered = max(l.MaxBuffered/s.Processes, 1)
+	}
+	if l.AcceptRate > 0 {
+		l.AcceptRate /= s.Processes
 	}
 	return l
 }
@@ -107,7 +121,7 @@ func (s *Server) work(ctx context.Context, cfg engine.Config) error {
 		return err
 	}
 	defer s.endWorkers()
-	if err := w.Run(ctx, e, s.limits.ShutdownTimeout, cmp.Or(s.Log, slog.Default())); err != nil {
+	if err := w.Run(ctx, e, s.limits.ShutdownTimeout, s.log()); err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}
 	return nil

@@ -127,6 +127,7 @@ func TestProcessesSettings(t *testing.T) {
 		{&Server{Processes: -1}, "Server.Processes is -1"},
 		{&Server{Processes: maxProcesses + 1}, "1024"},
 		{&Server{Processes: 4, Limits: Limits{MaxConns: 3}}, "Limits.MaxConns is 3"},
+		{&Server{Processes: 4, Limits: Limits{AcceptRate: 3}}, "Limits.AcceptRate is 3"},
 	} {
 		bad.srv.Addr, bad.srv.Handler = "127.0.0.1:0", Base{}
 		err := bad.srv.ListenAndServe(context.Background())

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/myriad-go/myriad/internal/engine"
+	"math"
 	"net"
 	"os"
+	"runtime/debug"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // workerSettings is the variable that tells a worker of these tests which
@@ -68,5 +71,28 @@ func TestShares(t *testing.T) {
 	}
 	if got, shard, err := srv.loops(engine.Model{Loops: true}, 100); got != 1 || shard != 0 || err != nil {
 		t.Errorf("%d loops in each process, shards of %d, %v; want 1 loop without a table of its own", got, shard, err)
+	}
+}
+
+// Of what a machine or a cgroup has each process gets its part; Go's own limit is
+// the part of one already.
+func TestShareOfMemory(t *testing.T) {
+	before := debug.SetMemoryLimit(math.MaxInt64)
+	defer debug.SetMemoryLimit(before)
+	all, share := Server{}, Server{Processes: 4}
+	l, err := all.share().resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := share.share().MaxBuffered; got != l.MaxBuffered/4 {
+		t.Errorf("one of 4 processes gets %d of %d bytes, want a quarter", got, l.MaxBuffered)
+	}
+	debug.SetMemoryLimit(4 << 20)
+	if got := share.share().MaxBuffered; got != 1<<20 {
+		t.Errorf("with a GOMEMLIMIT of 4 MiB in each of 4 processes each gets %d bytes, want a MiB", got)
+	}
+	share.Limits = Limits{MaxBuffered: 8 << 20, AcceptRate: 9}
+	if got := share.share(); got.MaxBuffered != 2<<20 || got.AcceptRate != 2 {
+		t.Errorf("one of 4 processes gets %d of 8 MiB and %d of 9 accepts a second, want 2 MiB and 2", got.MaxBuffered, got.AcceptRate)
 	}
 }

@@ -2,16 +2,20 @@ package myriad
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/engine/workers"
+	"github.com/myriad-go/myriad/internal/lograte"
+	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -20,9 +24,11 @@ import (
 // serves once. Its methods are safe for concurrent use.
 type Server struct {
 	// Addr is where ListenAndServe listens, as for net.Listen: host:port,
-	// such as ":9000" or "127.0.0.1:0".
+	// such as ":9000" or "127.0.0.1:0", or the path of a unix socket.
 	Addr string
-	// Network is "tcp" (the default), "tcp4" or "tcp6".
+	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". A socket that a
+	// killed process has left at the path is taken over; the file is removed
+	// at the end, unless a successor has put its own there.
 	Network string
 	// Handler is what happens on each connection. It is required.
 	Handler Handler
@@ -76,8 +82,9 @@ type Server struct {
 	// an error. A worker that does not serve 2 minutes after its start, or
 	// does not end 30 s after it has stopped serving, is killed.
 	//
-	// Limits.MaxConns is for all of them together and divided evenly, as the
-	// limit of descriptors is for each. The kernel spreads connections by
+	// Limits.MaxConns, MaxBuffered and AcceptRate are for all of them together
+	// and divided evenly, the other limits, MaxConnsPerSource too, are for
+	// each, as that of descriptors is. The kernel spreads connections by
 	// chance, so a worker may be full a few per cent early. Loops (1 by
 	// default) and Workers are for each. Listening is called when all serve,
 	// and only in this process. Shutdown drains the workers and kills those
@@ -91,6 +98,45 @@ type Server struct {
 	Processes int
 	// Limits are the bounds that are kept.
 	Limits Limits
+	// SlowConsumer is what happens when a peer does not take what is written
+	// for it: CloseConn, the default, or DropMessage.
+	SlowConsumer SlowConsumer
+	// Heartbeat, if its Interval is set, is sent to silent peers.
+	Heartbeat Heartbeat
+	// Deny are the addresses that are not let in, and Allow, if it is not
+	// empty, those that are, of the others. Connections by unix sockets are
+	// always let in. At most 1,048,576 prefixes each.
+	Allow, Deny []netip.Prefix
+	// TrustedProxies are the addresses from which connections begin with a
+	// header of the PROXY protocol, version 1 or 2, which tells whose they
+	// are: RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource go by that.
+	// Where a header tells no address (LOCAL, as in a proxy's own check of
+	// our health, UNKNOWN, a unix socket) they go by the proxy's own.
+	// A connection without a valid header is turned away, and so is one from
+	// an unspecified address (0.0.0.0 or ::). From other addresses such a
+	// header is nothing but input. With any prefix here connections by unix
+	// sockets, too, begin with it.
+	TrustedProxies []netip.Prefix
+	// TLSConfig, if set, has every connection encrypted: the handler is called
+	// when the handshake is over. It needs a certificate; see
+	// ReloadCertificate. Limits.MaxHandshakes handshakes are under way at a
+	// time, and they compute on half of GOMAXPROCS goroutines, off the loops.
+	// It is not changed while the server runs. With Processes each worker
+	// makes keys for session tickets of its own, so that a client resumes its
+	// session only where the kernel happens to lead it to the same worker;
+	// tls.Config.SetSessionTicketKeys, called before the start with the same
+	// keys in each, lets it resume at all of them.
+	TLSConfig *tls.Config
+	// Refuse, if set, gives the answer to a connection that is turned away at
+	// the door, which is sent as far as the kernel takes it at once, before
+	// the connection is closed; nil is none. One that is turned away by what
+	// a proxy has told (TrustedProxies) gets its answer like any other output,
+	// and is closed in order, so with an answer it keeps its place among
+	// Limits.MaxConns meanwhile: for Limits.CloseTimeout and Linger at most.
+	// why is ErrTooManyConns, ErrTooManyFromSource or ErrDenied. It is called
+	// on any goroutine, also at the same time, and does not block. The answer
+	// is not encrypted.
+	Refuse func(remote net.Addr, why error) (answer []byte)
 	// Log gets what an operator has to know, such as panics and accepts
 	// that fail. The default is slog.Default().
 	Log *slog.Logger
@@ -102,9 +148,23 @@ type Server struct {
 	engine  engine.Engine // nil before the start
 	model   string
 	workers *workers.Pool // nil without
+	gate    *secure.Gate  // nil without TLS
 	limits  Limits
 	closed  bool
 }
+
+// SlowConsumer is a way to deal with a peer that reads too slowly.
+type SlowConsumer int
+
+const (
+	// CloseConn closes the connection with ErrSlowConsumer.
+	CloseConn SlowConsumer = iota
+	// DropMessage keeps the connection and drops the message: Write fails
+	// with ErrFull, a broadcast passes the connection over, and both are
+	// counted in Stats.Dropped. A peer that takes nothing at all is closed
+	// all the same, after Limits.WriteTimeout.
+	DropMessage
+)
 
 // ListenAndServe listens on Addr and serves until ctx ends or Shutdown or Close
 // is called. When ctx ends it shuts down like Shutdown, within
@@ -120,8 +180,16 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 	case "":
 		network = "tcp"
 	case "tcp", "tcp4", "tcp6":
+	case "unix":
+		l, done, err := s.listenUnix()
+		if err != nil {
+			return err
+		}
+		defer done()
+		defer l.Close()
+		return s.serve(ctx, engine.Config{Listener: l})
 	default:
-		return badConfig("Server.Network is %q; expected tcp, tcp4 or tcp6", network)
+		return badConfig("Server.Network is %q; expected tcp, tcp4, tcp6 or unix", network)
 	}
 	cfg := engine.Config{Network: network, Addr: s.Addr}
 	if _, ok := WorkerProcess(); ok && s.Processes > 1 {
@@ -130,17 +198,20 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 	return s.serve(ctx, cfg)
 }
 
-// Serve is ListenAndServe on a listener that the caller has made, which must be
-// a *net.TCPListener. The server owns it from then on and closes it.
+// Serve is ListenAndServe on a listener that the caller has made, or that
+// ActivatedListeners gives: a *net.TCPListener or *net.UnixListener. The server
+// owns it from then on and closes it. The file of a unix socket is left to the
+// caller.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	if t, ok := l.(*net.TCPListener); !ok || t == nil {
-		return badConfig("Serve: listener of type %T; expected a *net.TCPListener", l)
+	cfg, err := s.listenerConfig(l)
+	if err != nil {
+		return err
 	}
 	defer l.Close()
 	if s.Processes > 1 {
 		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens once for each process", s.Processes)
 	}
-	return s.serve(ctx, engine.Config{Listener: l})
+	return s.serve(ctx, cfg)
 }
 
 // badConfig makes an error that wraps ErrBadConfig.
@@ -193,12 +264,12 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	case s.engine != nil:
 		return nil, errors.New("myriad: this Server serves already; a Server serves once")
 	}
-	cfg.Handler, cfg.Limits, cfg.Spin, cfg.Log = adapter{s.Handler}, limits.engine(), s.Spin, s.Log
+	cfg.Limits, cfg.Spin, cfg.Log = limits.engine(), s.Spin, s.log()
+	s.addHandler(&cfg)
+	s.addEntry(&cfg, limits)
+	s.addLayers(&cfg, limits)
 	if cfg.Loops, cfg.Shard, err = s.loops(model, limits.MaxConns); err != nil {
 		return nil, err
-	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
 	}
 	start := model.Start
 	if s.preforks() {
@@ -219,6 +290,28 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	return e, nil
 }
 
+// log is where the engine writes. What a million connections could each cause is
+// written once a second at most, by each loop.
+func (s *Server) log() *slog.Logger {
+	log := s.Log
+	if log == nil {
+		log = slog.Default()
+	}
+	return slog.New(lograte.New(log.Handler(), lograte.Options{Keys: []string{"loop"}}))
+}
+
+// addHandler tells the engine what to call.
+func (s *Server) addHandler(cfg *engine.Config) {
+	cfg.Handler, cfg.Heartbeat = adapter{s.Handler}, s.Heartbeat.engine()
+	cfg.DropMessages = s.SlowConsumer == DropMessage
+	if h, ok := extension[WritableHandler](s.Handler); ok {
+		cfg.Drained = func(c *engine.Conn) { h.Writable((*Conn)(c)) }
+	}
+	if h, ok := extension[DrainingHandler](s.Handler); ok {
+		cfg.Draining = func(c *engine.Conn) { h.Draining((*Conn)(c)) }
+	}
+}
+
 // addWorkers makes the pool, if there is to be one.
 func (s *Server) addWorkers(cfg *engine.Config) {
 	cfg.Auto = s.auto() && s.Workers == 0
@@ -236,10 +329,13 @@ func (s *Server) addWorkers(cfg *engine.Config) {
 // auto says whether the model is for the server to choose.
 func (s *Server) auto() bool { return s.Model == "" || s.Model == Auto }
 
-// endWorkers ends the pool, when the engine that fed it has ended.
+// endWorkers ends what has worked for the engine, when that has ended.
 func (s *Server) endWorkers() {
 	if s.workers != nil {
 		s.workers.Close()
+	}
+	if s.gate != nil {
+		s.gate.Wait()
 	}
 }
 
@@ -257,8 +353,13 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.Workers < 0 || s.Workers > maxWorkers {
 		return m, l, badConfig("Server.Workers is %d; expected 0 (the default: handlers run on the loops) to %d", s.Workers, maxWorkers)
 	}
-	if err = s.checkProcesses(); err != nil {
-		return m, l, err
+	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
+		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
+	}
+	for _, check := range []func() error{s.checkProcesses, s.checkPrefixes, s.checkTLS, s.Heartbeat.check} {
+		if err = check(); err != nil {
+			return m, l, err
+		}
 	}
 	name := s.Model
 	if s.auto() {

@@ -1,7 +1,13 @@
 package myriad
 
-// Stats are a server's counters at one moment. They count since the start,
-// but for Open.
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// Stats are a server's counters at one moment. They count since the start, but
+// for those that say "now".
 type Stats struct {
 	// Model is the I/O model that serves, "" before the start.
 	Model string
@@ -10,30 +16,64 @@ type Stats struct {
 	// Processes is how many worker processes run now, 0 without
 	// Server.Processes. All that follows, and Loops, is then the sum over
 	// them, up to 100 ms old. Of a worker that has ended the counts remain,
-	// but for Open; one that was killed has taken the last 100 ms with it.
+	// but for those of now; one that was killed has taken the last 100 ms
+	// with it.
 	Processes int
 	// Restarts counts the worker processes that were started again.
 	Restarts int64
+	// Draining says that the server shuts down, or has.
+	Draining bool
 	// MaxConns is Limits.MaxConns with its default filled in.
 	MaxConns int
-	// Open is the number of connections that are open now.
-	Open int64
-	// Accepted counts connections that were opened, Refused those that were
-	// closed at once because of Limits.MaxConns.
-	Accepted, Refused int64
+
+	// Open is the number of connections that are open now. Of those,
+	// Greeting are before their first message (PROXY header, TLS handshake),
+	// Paused are not read from because they owe more than Limits.HighWater,
+	// and Closing wait for output to be taken or for the peer's end.
+	Open, Greeting, Paused, Closing int64
+	// Accepted counts connections that were opened.
+	Accepted int64
+	// Refused counts those that were turned away, by cause.
+	Refused Refusals
 	// AcceptErrors counts failures to accept, such as for want of
-	// descriptors.
-	AcceptErrors int64
+	// descriptors. AcceptPauses counts how often Limits.AcceptRate has let
+	// connections wait.
+	AcceptErrors, AcceptPauses int64
+	// Closed counts connections that have closed, by cause.
+	Closed Closes
+
 	// Reads counts receive calls that brought bytes, Writes send calls.
 	Reads, Writes int64
-	// BytesIn and BytesOut count bytes received and sent.
+	// BytesIn and BytesOut count bytes received and sent, as they are on the
+	// wire.
 	BytesIn, BytesOut int64
-	// Panics counts panics in the handler.
-	Panics int64
+	// Messages counts the messages that Lines and Split have cut out.
+	Messages int64
+	// Dropped counts messages that were not taken because their peer reads
+	// too slowly: writes under SlowConsumer DropMessages, and broadcasts.
+	Dropped int64
+	// Broadcasts counts messages to all, Heartbeats those that were sent.
+	Broadcasts, Heartbeats int64
+	// Buffered is how many bytes of memory the buffers of all connections
+	// hold now; see Limits.MaxBuffered.
+	Buffered int64
+
+	// Panics counts panics in the handler, SlowHandlers calls that took
+	// longer than Limits.HandlerTime.
+	Panics, SlowHandlers int64
 	// OnWorkers is the number of loops whose handlers are called by workers
 	// now, and Moved counts how often Auto has moved the handlers of a loop
 	// there, because they held it.
 	OnWorkers, Moved int64
+	// HandlerTime is how long calls of the handler take: one in 64 is timed,
+	// and on workers all.
+	HandlerTime Histogram
+	// Lag is how long the turns of event loops take: a connection that
+	// becomes ready waits so long at the most until its loop looks again.
+	Lag Histogram
+	// Busy is the time that event loops have worked, all together: its
+	// growth, divided by the time and Loops, is their utilisation.
+	Busy time.Duration
 }
 
 // Stats gives the counters. It is safe for concurrent use.
@@ -41,15 +81,107 @@ func (s *Server) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.engine == nil {
-		return Stats{}
+		return Stats{Draining: s.closed}
 	}
 	n := s.engine.Counters()
 	processes, restarts := s.processes()
 	return Stats{
 		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.maxConns(s.limits.MaxConns),
-		Processes: processes, Restarts: restarts,
-		Open: n.Open, Accepted: n.Accepted, Refused: n.Refused, AcceptErrors: n.AcceptErrors,
-		Reads: n.Reads, Writes: n.Writes, BytesIn: n.BytesIn, BytesOut: n.BytesOut,
-		Panics: n.Panics, OnWorkers: n.Away, Moved: n.Moved,
+		Processes: processes, Restarts: restarts, Draining: s.closed,
+		Open: n[engine.Open], Greeting: n[engine.Greeting], Paused: n[engine.Paused], Closing: n[engine.Closing],
+		Accepted: n[engine.Accepted], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
+		Refused: refusals(n), Closed: closes(n),
+		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
+		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Broadcasts: n[engine.Broadcasts],
+		Heartbeats: n[engine.Heartbeats], Buffered: n[engine.Buffered],
+		Panics: n[engine.Panics], SlowHandlers: n[engine.Slow], OnWorkers: n[engine.Away], Moved: n[engine.Moved],
+		HandlerTime: histogram(n.CallTimes()), Lag: histogram(n.TurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
 	}
+}
+
+// Refusals counts connections that were turned away before their handler heard
+// of them, by cause.
+type Refusals struct {
+	// Full counts those beyond Limits.MaxConns, Source those beyond
+	// Limits.MaxConnsPerSource, Denied those that Server.Allow and
+	// Server.Deny keep out.
+	Full, Source, Denied int64
+	// Proxy counts those with a wrong PROXY header or none, Handshake those
+	// whose TLS handshake failed, Timeout those that had not finished either
+	// within Limits.HandshakeTimeout, and Other those that ended before for
+	// another reason: by the peer, the network, or the server's end.
+	Proxy, Handshake, Timeout, Other int64
+}
+
+// Total is the sum of all.
+func (r Refusals) Total() int64 {
+	return r.Full + r.Source + r.Denied + r.Proxy + r.Handshake + r.Timeout + r.Other
+}
+
+// Closes counts connections that have closed, by cause. Those that were refused
+// are not among them.
+type Closes struct {
+	// Peer counts those that the peer ended, within a message or without
+	// TLS's close_notify (io.ErrUnexpectedEOF) too, Reset those that it or the
+	// network broke off, Handler those that the handler closed, also by an
+	// error of its own or of a bufio.SplitFunc.
+	Peer, Reset, Handler int64
+	// FirstByte, Message, Idle, Write, Close and Heartbeat count those whose
+	// time was over, by the limit: Limits.FirstByteTimeout and so on.
+	FirstByte, Message, Idle, Write, Close, Heartbeat int64
+	// SlowConsumer counts those that owed more than Limits.MaxUnsent, Budget
+	// those that gave way to Limits.MaxBuffered, TooLong those with a message
+	// longer than Limits.MaxMessage.
+	SlowConsumer, Budget, TooLong int64
+	// Panic counts those whose handler panicked, Shutdown those that the
+	// server's end closed, Other the rest.
+	Panic, Shutdown, Other int64
+}
+
+// Buckets is how many buckets a Histogram has.
+const Buckets = engine.Buckets
+
+// Histogram counts durations by size.
+type Histogram struct {
+	// Count is how many durations, Sum all of them together.
+	Count int64
+	Sum   time.Duration
+	// Buckets has in place i the durations that are at most Bound(i) and
+	// more than the bound before.
+	Buckets [Buckets]int64
+}
+
+// Bound is the upper bound of bucket i: a microsecond, doubled i times. The last
+// has none; there it is Never.
+func (Histogram) Bound(i int) time.Duration {
+	if i >= Buckets-1 {
+		return Never
+	}
+	return time.Microsecond << i
+}
+
+func refusals(n engine.Counts) Refusals {
+	return Refusals{
+		Full: n.Refused(engine.RefusedFull), Source: n.Refused(engine.RefusedSource), Denied: n.Refused(engine.RefusedDenied),
+		Proxy: n.Refused(engine.RefusedProxy), Handshake: n.Refused(engine.RefusedHandshake), Timeout: n.Refused(engine.RefusedTimeout),
+		Other: n.Refused(engine.RefusedOther),
+	}
+}
+
+func closes(n engine.Counts) Closes {
+	return Closes{
+		Peer: n.Closed(engine.ClosedByPeer), Reset: n.Closed(engine.ClosedByReset), Handler: n.Closed(engine.ClosedByHandler),
+		FirstByte: n.Closed(engine.ClosedFirstByte), Message: n.Closed(engine.ClosedMessage), Idle: n.Closed(engine.ClosedIdle),
+		Write: n.Closed(engine.ClosedWrite), Close: n.Closed(engine.ClosedClose), Heartbeat: n.Closed(engine.ClosedHeartbeat),
+		SlowConsumer: n.Closed(engine.ClosedSlow), Budget: n.Closed(engine.ClosedBudget), TooLong: n.Closed(engine.ClosedTooLong),
+		Panic: n.Closed(engine.ClosedPanic), Shutdown: n.Closed(engine.ClosedShutdown), Other: n.Closed(engine.ClosedOther),
+	}
+}
+
+func histogram(h engine.Histogram) Histogram {
+	out := Histogram{Sum: h.Sum, Buckets: h.Buckets}
+	for _, n := range h.Buckets {
+		out.Count += n
+	}
+	return out
 }

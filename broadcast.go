@@ -1,0 +1,144 @@
+package myriad
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// Broadcast sends p to every connection that is open, from anywhere, and returns
+// at once: it keeps one copy for all, and each loop walks through its connections,
+// a few hundred at a time, so that others are served meanwhile. Broadcasts reach
+// a connection in the order of the calls, if one goroutine makes them; between
+// broadcasts and Ref.Send there is no order. A connection that opens meanwhile may
+// get it or not. What happens to one that has no room is what Server.SlowConsumer
+// says.
+//
+// At most 1,024 may be under way, and Limits.MaxMailBytes of them: beyond it
+// answers ErrFull, and nobody gets p. It answers ErrTooLarge for more than
+// Limits.MaxUnsent bytes, and ErrServerClosed before the start and after the end.
+// With Server.Processes it reaches the connections of the process that calls it,
+// and the supervisor has none.
+func (s *Server) Broadcast(p []byte) error {
+	s.mu.Lock()
+	e := s.engine
+	s.mu.Unlock()
+	if e == nil {
+		return ErrServerClosed
+	}
+	err := e.Broadcast(p)
+	if errors.Is(err, engine.ErrClosed) {
+		return ErrServerClosed
+	}
+	return err
+}
+
+// Group is a set of connections that get the same messages, such as those in a
+// room. The zero value is empty. Its methods are safe for concurrent use. Add and
+// Remove do not wait for a broadcast. A connection that has closed leaves the group
+// at the next broadcast, or when so many have been added as there were after the
+// last cleaning, 64 at least: so a group has no more closed ones than that. A
+// handler that wants Len to be exact removes it in Closed.
+type Group struct {
+	sending sync.Mutex // held for a broadcast, so that all get them in one order
+	all     []Ref      // its room for refs, with sending
+
+	// mu is taken after sending, if both are.
+	mu    sync.Mutex
+	refs  map[Ref]struct{}
+	clean int // how many there were after the last cleaning
+}
+
+// minClean is how many connections a group may have without a look at whether
+// they have closed.
+const minClean = 64
+
+// Add takes a connection in. It is in the group once, however often it is added.
+func (g *Group) Add(r Ref) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.refs == nil {
+		g.refs = make(map[Ref]struct{})
+	}
+	g.refs[r] = struct{}{}
+	if len(g.refs) > max(2*g.clean, minClean) {
+		g.drop()
+	}
+}
+
+// drop lets those go that have closed. Each that is added pays for a look at two.
+func (g *Group) drop() {
+	for r := range g.refs {
+		if r.r.Closed() {
+			delete(g.refs, r)
+		}
+	}
+	g.clean = len(g.refs)
+}
+
+// Remove lets a connection go. A broadcast that is under way may reach it still.
+func (g *Group) Remove(r Ref) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	delete(g.refs, r)
+}
+
+// Len is how many connections are in the group, with some that have closed.
+func (g *Group) Len() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.refs)
+}
+
+// Broadcast sends p to all in the group, as Ref.Send does but with one copy of it
+// for all. It says for how many p is on its way, and for how many there was no
+// room (ErrFull, or ErrTooLarge). Broadcasts to one group wait for each other, and
+// reach its connections in one order.
+func (g *Group) Broadcast(p []byte) (sent, full int) {
+	message := &engine.Shared{Bytes: append([]byte(nil), p...)}
+	g.sending.Lock()
+	defer g.sending.Unlock()
+	closed := 0
+	for _, r := range g.list() {
+		switch err := r.r.SendShared(message); {
+		case err == nil:
+			sent++
+		case errors.Is(err, ErrClosed):
+			g.all[closed] = r // which was looked at before
+			closed++
+		default:
+			full++
+		}
+	}
+	g.forget(g.all[:closed])
+	clear(g.all)
+	return sent, full
+}
+
+// list copies the refs, so that others need not wait while they are sent to.
+func (g *Group) list() []Ref {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.refs); cap(g.all) < n || cap(g.all) > 4*n+minClean {
+		g.all = make([]Ref, 0, n)
+	}
+	g.all = g.all[:0]
+	for r := range g.refs {
+		g.all = append(g.all, r)
+	}
+	return g.all
+}
+
+// forget lets those go that were found to have closed.
+func (g *Group) forget(closed []Ref) {
+	if len(closed) == 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, r := range closed {
+		delete(g.refs, r)
+	}
+	g.clean = len(g.refs)
+}

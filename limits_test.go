@@ -1,0 +1,163 @@
+package myriad
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net/netip"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// wantBadConfig starts a server that can't be served with.
+func wantBadConfig(t *testing.T, s *Server, words ...string) {
+	t.Helper()
+	s.Addr = "127.0.0.1:0"
+	if s.Handler == nil {
+		s.Handler = Base{}
+	}
+	err := s.ListenAndServe(context.Background())
+	if !errors.Is(err, ErrBadConfig) {
+		t.Fatalf("%v, want an error that wraps ErrBadConfig", err)
+	}
+	for _, word := range append(words, "expected") {
+		if !strings.Contains(err.Error(), word) {
+			t.Errorf("the error %q does not say %q", err, word)
+		}
+	}
+}
+
+// Every limit is checked: a negative value is an error that names it.
+func TestNegativeLimits(t *testing.T) {
+	fields := reflect.TypeFor[Limits]()
+	for i := range fields.NumField() {
+		name := fields.Field(i).Name
+		t.Run(name, func(t *testing.T) {
+			s := &Server{}
+			f := reflect.ValueOf(&s.Limits).Elem().Field(i)
+			f.SetInt(-7)
+			value := "-7"
+			if f.Type() == reflect.TypeFor[time.Duration]() {
+				value = "-7ns"
+			}
+			wantBadConfig(t, s, "Limits."+name, value, "default")
+			s.Processes = 2
+			wantBadConfig(t, s, "Limits."+name)
+		})
+	}
+}
+
+func TestLimitsThatAreTooMuch(t *testing.T) {
+	for _, c := range []struct {
+		limits Limits
+		words  []string
+	}{
+		{Limits{SourcePrefix: 129}, []string{"Limits.SourcePrefix", "129", "128"}},
+		{Limits{MaxMessage: 1<<30 + 1}, []string{"Limits.MaxMessage", "1073741825", "1073741824"}},
+		{Limits{AcceptRate: 1_000_000_001}, []string{"Limits.AcceptRate"}},
+		{Limits{MaxUnsent: 100, HighWater: 101}, []string{"Limits.HighWater", "101", "MaxUnsent", "100"}},
+		{Limits{HighWater: 100, LowWater: 101}, []string{"Limits.LowWater", "101", "HighWater", "100"}},
+		{Limits{MaxUnsent: 100, LowWater: 101}, []string{"101", "100"}},
+	} {
+		wantBadConfig(t, &Server{Limits: c.limits}, c.words...)
+	}
+}
+
+func TestWaterMarks(t *testing.T) {
+	for _, c := range []struct{ set, want Limits }{
+		{Limits{}, Limits{HighWater: 1 << 19, LowWater: 1 << 18}},
+		{Limits{MaxUnsent: 1000}, Limits{HighWater: 500, LowWater: 250}},
+		{Limits{MaxUnsent: 1000, HighWater: 1000}, Limits{HighWater: 1000, LowWater: 250}},
+		{Limits{MaxUnsent: 1000, HighWater: 100}, Limits{HighWater: 100, LowWater: 100}},
+		{Limits{MaxUnsent: 1000, LowWater: 700}, Limits{HighWater: 700, LowWater: 700}},
+		{Limits{MaxUnsent: 1}, Limits{}},
+	} {
+		got, err := c.set.resolve()
+		if err != nil || got.HighWater != c.want.HighWater || got.LowWater != c.want.LowWater {
+			t.Errorf("%+v: marks %d and %d, %v; want %d and %d", c.set, got.HighWater, got.LowWater, err, c.want.HighWater, c.want.LowWater)
+		}
+	}
+}
+
+// Never is no limit for the engines, but where an end must have one.
+func TestNever(t *testing.T) {
+	set := Limits{
+		HandshakeTimeout: Never, FirstByteTimeout: Never, MessageTimeout: Never, IdleTimeout: Never,
+		WriteTimeout: Never, HandlerTime: Never, CloseTimeout: Never, Linger: Never, ShutdownTimeout: Never,
+	}
+	l, err := set.resolve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := l.engine()
+	if e.HandshakeTimeout+e.FirstByteTimeout+e.MessageTimeout+e.IdleTimeout+e.WriteTimeout+e.HandlerTime != 0 {
+		t.Errorf("Never is a limit: %+v", e)
+	}
+	if e.CloseTimeout != forever || e.Linger != forever {
+		t.Errorf("an end takes %v and %v, want %v", e.CloseTimeout, e.Linger, forever)
+	}
+	if l, _ = (Limits{}).resolve(); l.engine().IdleTimeout != 0 || l.engine().MessageTimeout != 30*time.Second {
+		t.Errorf("the defaults are %+v", l.engine())
+	}
+}
+
+func TestHeartbeatConfig(t *testing.T) {
+	ping, send := []byte("ping"), func(*Conn) {}
+	for _, h := range []Heartbeat{
+		{Message: ping}, {Send: send}, {MaxMissed: 1}, {Interval: -1, Message: ping}, {Interval: 99 * time.Millisecond, Message: ping},
+		{Interval: time.Second}, {Interval: time.Second, Message: ping, Send: send}, {Interval: time.Second, Message: []byte{}},
+		{Interval: time.Second, Message: ping, MaxMissed: -1}, {Interval: time.Second, Message: ping, MaxMissed: 256},
+	} {
+		wantBadConfig(t, &Server{Heartbeat: h}, "Heartbeat")
+	}
+	for _, h := range []Heartbeat{{}, {Interval: minHeartbeat, Message: ping, MaxMissed: 255}, {Interval: Never, Send: send}} {
+		if err := h.check(); err != nil {
+			t.Errorf("%+v: %v", h, err)
+		}
+	}
+	if e := (Heartbeat{Interval: time.Second, Send: send}).engine(); e.MaxMissed != defaultMissed || e.Every != time.Second {
+		t.Errorf("the engines get %+v", e)
+	}
+	if e := (Heartbeat{Interval: Never, Send: send}).engine(); e.Every != 0 {
+		t.Errorf("an interval of Never is %v", e.Every)
+	}
+}
+
+func TestEntryConfig(t *testing.T) {
+	good := netip.MustParsePrefix("10.0.0.0/8")
+	wantBadConfig(t, &Server{Allow: []netip.Prefix{good, {}}}, "Server.Allow[1]", "prefix")
+	wantBadConfig(t, &Server{Deny: []netip.Prefix{{}}}, "Server.Deny[0]")
+	wantBadConfig(t, &Server{TrustedProxies: []netip.Prefix{{}}}, "Server.TrustedProxies[0]")
+	wantBadConfig(t, &Server{Deny: make([]netip.Prefix, maxPrefixes+1)}, "Server.Deny", "1048577", "1048576")
+	wantBadConfig(t, &Server{SlowConsumer: 2}, "Server.SlowConsumer", "2")
+	wantBadConfig(t, &Server{TLSConfig: &tls.Config{}}, "Server.TLSConfig", "certificate")
+}
+
+func TestTrustedProxies(t *testing.T) {
+	var cfg engine.Config
+	srv := &Server{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fe80::/10")}}
+	srv.addEntry(&cfg, Limits{})
+	for text, want := range map[string]bool{
+		"10.1.2.3": true, "::ffff:10.1.2.3": true, "11.0.0.1": false, "fe80::1%eth0": true, "::1": false,
+	} {
+		if got := cfg.Proxied(netip.MustParseAddr(text)); got != want {
+			t.Errorf("%s: %v, want %v", text, got, want)
+		}
+	}
+	if !cfg.Proxied(netip.Addr{}) {
+		t.Error("a unix socket is not trusted")
+	}
+}
+
+func TestReloadCertificateWithoutFiles(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing.pem")
+	get, err := ReloadCertificate(missing, missing, nil)
+	if err == nil || get != nil || !strings.Contains(err.Error(), "missing.pem") {
+		t.Errorf("ReloadCertificate without files: %v", err)
+	}
+}
