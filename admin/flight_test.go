@@ -1,0 +1,248 @@
+package admin
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad"
+)
+
+func startFlight(t *testing.T, cfg FlightConfig) *Flight {
+	t.Helper()
+	f, err := StartFlight(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.Stop)
+	return f
+}
+
+func isTrace(b []byte) bool { return bytes.HasPrefix(b, []byte("go 1.")) }
+
+func TestFlightDumps(t *testing.T) {
+	f := startFlight(t, FlightConfig{})
+	h := Handler(Config{Source: newSource(myriad.Stats{}), Flight: f})
+	w := ask(h, "GET", "/debug/flight")
+	if w.Code != 200 || !isTrace(w.Body.Bytes()) || !strings.Contains(w.Header().Get("Content-Disposition"), "flight-") {
+		t.Errorf("got %d, %.20q; want a trace, as a file", w.Code, w.Body.Bytes())
+	}
+	var b bytes.Buffer
+	if n, err := f.WriteTo(&b); err != nil || n != int64(b.Len()) || !isTrace(b.Bytes()) {
+		t.Errorf("got %d, %v, %.20q; want a trace", n, err, b.Bytes())
+	}
+	if _, err := StartFlight(FlightConfig{}); err == nil {
+		t.Error("a second one was started; want Go's error")
+	}
+	f.Stop()
+	f.Stop() // once more is nothing
+	expect(t, h, "GET", "/debug/flight", 503, "has stopped")
+	if _, err := f.WriteTo(io.Discard); err == nil {
+		t.Error("it dumps after Stop")
+	}
+	startFlight(t, FlightConfig{}) // there is room for another again
+}
+
+// TestFlightOneDumpAtATime has a peer that takes its time.
+func TestFlightOneDumpAtATime(t *testing.T) {
+	f := startFlight(t, FlightConfig{})
+	h := Handler(Config{Source: newSource(myriad.Stats{}), Flight: f})
+	slow := newWatched()
+	d := &flightDump{flight: f}
+	d.busy.Lock() // as one that sends does
+	w := ask(d, "GET", "/debug/flight")
+	d.busy.Unlock()
+	if w.Code != 409 || !strings.Contains(w.Body.String(), "one at a time") {
+		t.Errorf("got %d, %q; want 409", w.Code, w.Body)
+	}
+	h.ServeHTTP(slow, newRequest("/debug/flight"))
+	if !isTrace(slow.Body.Bytes()) {
+		t.Errorf("got %.20q; want a trace", slow.Body.Bytes())
+	}
+}
+
+// TestFlightWatches runs the real thing: lag grows, a file appears.
+func TestFlightWatches(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "made")
+	src := newSource(myriad.Stats{Model: "epoll"})
+	var log lockedBuffer
+	f := startFlight(t, FlightConfig{Source: src, Dir: dir, Lag: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	var lagged myriad.Stats
+	lagged.Lag.Buckets[myriad.Buckets-1] = 1
+	src.stats.Store(&lagged)
+	deadline := time.Now().Add(20 * time.Second)
+	for !strings.Contains(log.String(), "dump=") && time.Now().Before(deadline) {
+		time.Sleep(10 * time.Millisecond)
+	}
+	f.Stop()
+	files, err := filepath.Glob(filepath.Join(dir, dumpNames))
+	if err != nil || len(files) != 1 || !strings.Contains(log.String(), "dump="+files[0]) {
+		t.Fatalf("files %q, %v, log %q; want one dump, and its path in the log", files, err, log.String())
+	}
+	if b, err := os.ReadFile(files[0]); err != nil || !isTrace(b) {
+		t.Errorf("%v, %.20q; want a trace", err, b)
+	}
+}
+
+func TestFlightRefuses(t *testing.T) {
+	src := newSource(myriad.Stats{})
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, cfg := range map[string]FlightConfig{
+		"Source":                      {Dir: t.TempDir()},
+		"Lag is -1ns":                 {Lag: -1},
+		"Lag is 8.4s":                 {Lag: 8400 * time.Millisecond},
+		"MinAge is -1ns":              {MinAge: -1},
+		"MinAge is 10m0.000000001s":   {MinAge: 10*time.Minute + 1},
+		"MaxBytes is 1":               {MaxBytes: 1},
+		"MaxBytes is 1073741825":      {MaxBytes: 1<<30 + 1},
+		"Keep is -1":                  {Keep: -1},
+		"Keep is 1001":                {Keep: 1001},
+		"Dir: mkdir " + file + ": no": {Source: src, Dir: file},
+	} {
+		f, err := StartFlight(cfg)
+		if err == nil {
+			f.Stop()
+		}
+		if err == nil || !strings.Contains(err.Error(), strings.TrimSuffix(name, ": no")) {
+			t.Errorf("%s: got %v; want an error that says so", name, err)
+		}
+	}
+	startFlight(t, FlightConfig{}).Stop() // none of them runs
+}
+
+func TestBucketAbove(t *testing.T) {
+	for d, want := range map[time.Duration]int{
+		1: 1, time.Microsecond: 1, time.Microsecond + 1: 2, 2 * time.Microsecond: 2,
+		100 * time.Millisecond: 18, maxLag: myriad.Buckets - 1,
+	} {
+		if got := bucketAbove(d); got != want {
+			t.Errorf("%v: got %d, want %d", d, got, want)
+		}
+	}
+	if b := (myriad.Histogram{}).Bound(17); b != 131072*time.Microsecond {
+		t.Errorf("the default means %v; the documentation says 131 ms", b)
+	}
+}
+
+// fakeDump is a recorder's dump.
+type fakeDump struct {
+	n   int
+	err error
+}
+
+func (d *fakeDump) WriteTo(w io.Writer) (int64, error) {
+	d.n++
+	if d.err != nil {
+		return 0, d.err
+	}
+	n, err := io.WriteString(w, "dump")
+	return int64(n), err
+}
+
+// TestWatch lets the clock run.
+func TestWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		src := newSource(myriad.Stats{})
+		lag := func(bucket int, n int64) {
+			s := src.Stats()
+			s.Lag.Buckets[bucket] = n
+			src.stats.Store(&s)
+		}
+		lag(20, 5) // before its time
+		var d fakeDump
+		var log lockedBuffer
+		w := &watch{source: src, bound: 18, last: src.Stats().Lag, files: dumps{t.TempDir(), 2}, dump: &d,
+			log: slog.New(slog.NewTextHandler(&log, nil))}
+		stop, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(ended)
+			w.run(stop)
+		}()
+		expectDumps := func(when string, want int) {
+			t.Helper()
+			synctest.Wait()
+			if d.n != want {
+				t.Errorf("%s: %d dumps, want %d", when, d.n, want)
+			}
+		}
+		time.Sleep(10*time.Second + time.Millisecond)
+		expectDumps("what was before the start", 0)
+		lag(17, 100)
+		time.Sleep(2 * time.Second)
+		expectDumps("below the bound", 0)
+		lag(18, 1)
+		time.Sleep(time.Second)
+		expectDumps("above the bound", 1)
+		lag(18, 2)
+		time.Sleep(59 * time.Second)
+		expectDumps("within a minute", 1)
+		time.Sleep(10 * time.Second)
+		expectDumps("that was too early, and is over", 1)
+		lag(24, 1)
+		time.Sleep(time.Second)
+		expectDumps("after a minute", 2)
+		time.Sleep(2 * time.Minute)
+		lag(24, 0) // a worker process was killed
+		time.Sleep(time.Second)
+		expectDumps("counts that shrink", 2)
+		lag(24, 50)
+		time.Sleep(time.Second)
+		expectDumps("growth after that", 3)
+		time.Sleep(2 * time.Minute)
+		d.err = errors.New("disk is full")
+		lag(24, 10) // shrinks by more than the other grows
+		lag(19, 1)
+		time.Sleep(time.Second)
+		expectDumps("a failure", 4)
+		if text := log.String(); strings.Count(text, "longer_than=131.072ms") != 3 || !strings.Contains(text, "disk is full") {
+			t.Errorf("logged %q; want three dumps and a failure", text)
+		}
+		close(stop)
+		<-ended
+	})
+}
+
+func TestDumpsAreBounded(t *testing.T) {
+	dir := t.TempDir()
+	mine := filepath.Join(dir, "mine.trace")
+	if err := os.WriteFile(mine, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var paths []string
+	d := dumps{dir: dir, keep: 3}
+	now := time.Unix(1e9, 0)
+	for range 5 {
+		path, err := d.write(now, &fakeDump{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		paths = append(paths, path)
+		now = now.Add(time.Millisecond)
+	}
+	files, err := filepath.Glob(filepath.Join(dir, dumpNames))
+	if err != nil || strings.Join(files, " ") != strings.Join(paths[2:], " ") {
+		t.Errorf("kept %q, %v; want the last three of %q", files, err, paths)
+	}
+	if _, err := os.Stat(mine); err != nil {
+		t.Errorf("a file that is no dump was touched: %v", err)
+	}
+	if _, err := d.write(now.Add(-time.Millisecond), &fakeDump{}); err == nil {
+		t.Error("a dump was written over another")
+	}
+	failing := &fakeDump{err: io.ErrUnexpectedEOF}
+	path, err := d.write(now, failing)
+	files, _ = filepath.Glob(filepath.Join(dir, dumpNames))
+	if !errors.Is(err, io.ErrUnexpectedEOF) || path != "" || len(files) >= 3 {
+		t.Errorf("a dump that failed: %q, %v, files %q; want nothing left of it", path, err, files)
+	}
+}

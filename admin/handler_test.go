@@ -1,0 +1,286 @@
+package admin
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"runtime/trace"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"go.uber.org/goleak"
+
+	"github.com/myriad-go/myriad"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// source is a server whose Stats a test sets.
+type source struct{ stats atomic.Pointer[myriad.Stats] }
+
+func newSource(s myriad.Stats) *source {
+	var src source
+	src.stats.Store(&s)
+	return &src
+}
+
+func (s *source) Stats() myriad.Stats { return *s.stats.Load() }
+
+// ask sends a request to a handler without a network.
+func ask(h http.Handler, method, target string) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(method, target, nil))
+	return w
+}
+
+func expect(t *testing.T, h http.Handler, method, target string, status int, contains string) *httptest.ResponseRecorder {
+	t.Helper()
+	w := ask(h, method, target)
+	if w.Code != status || !strings.Contains(w.Body.String(), contains) {
+		t.Errorf("%s %s: got %d, %.300q; want %d with %q in it", method, target, w.Code, w.Body.String(), status, contains)
+	}
+	return w
+}
+
+func TestPages(t *testing.T) {
+	src := newSource(myriad.Stats{Model: "epoll", Open: 123})
+	h := Handler(Config{Source: src})
+	for _, c := range []struct {
+		target   string
+		status   int
+		contains string
+	}{
+		{"/", 200, `href="/metrics"`},
+		{"/metrics", 200, "\nmyriad_connections 123\n"},
+		{"/metrics", 200, "\ngo_goroutines "},
+		{"/healthz", 200, "ok\n"},
+		{"/readyz", 200, "ok\n"},
+		{"/stats", 200, `"Open": 123`},
+		{"/debug/pprof/", 200, `href="heap?debug=1"`},
+		{"/debug/pprof/goroutine?debug=2", 200, "admin.TestPages"},
+		{"/debug/pprof/heap?debug=1&gc=1", 200, "heap profile"},
+		{"/debug/pprof/heap?debug=3", 400, "expected 0"},
+		{"/debug/pprof/heap?debug=x", 400, "expected 0"},
+		{"/debug/pprof/heap?seconds=3", 400, "-diff_base"},
+		{"/debug/pprof/none", 404, "/debug/pprof/ has the list"},
+		{"/debug/pprof/cmdline", 200, os.Args[0]},
+		{"/debug/pprof/profile?seconds=0", 400, "expected 1 to 60"},
+		{"/debug/trace?seconds=61", 400, "expected 1 to 60"},
+		{"/debug/trace?seconds=x", 400, "expected 1 to 60"},
+		{"/debug/flight", 404, ""},
+		{"/none", 404, ""},
+	} {
+		w := expect(t, h, "GET", c.target, c.status, c.contains)
+		if w.Header().Get("X-Content-Type-Options") != "nosniff" || w.Header().Get("Cache-Control") != "no-store" {
+			t.Errorf("%s: headers %v", c.target, w.Header())
+		}
+	}
+	w := ask(h, "GET", "/debug/pprof/heap")
+	if _, err := gzip.NewReader(w.Body); err != nil || w.Code != 200 {
+		t.Errorf("heap profile: %d, %v; want 200 and what go tool pprof reads", w.Code, err)
+	}
+}
+
+func TestOnlyGetAndHead(t *testing.T) {
+	f := startFlight(t, FlightConfig{})
+	h := Handler(Config{Source: newSource(myriad.Stats{}), Flight: f})
+	for _, target := range []string{"/", "/metrics", "/healthz", "/readyz", "/stats", "/debug/pprof/", "/debug/pprof/heap",
+		"/debug/pprof/cmdline", "/debug/pprof/profile", "/debug/trace", "/debug/flight"} {
+		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS"} {
+			if w := ask(h, method, target); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET, HEAD" {
+				t.Errorf("%s %s: got %d, Allow %q; want 405 and GET, HEAD", method, target, w.Code, w.Header().Get("Allow"))
+			}
+		}
+	}
+	began := time.Now()
+	for _, target := range []string{"/debug/trace?seconds=60", "/debug/pprof/profile?seconds=60", "/debug/pprof/heap", "/debug/flight"} {
+		if w := ask(h, "HEAD", target); w.Code != 200 || w.Body.Len() != 0 {
+			t.Errorf("HEAD %s: got %d and %d bytes; want 200 and none", target, w.Code, w.Body.Len())
+		}
+	}
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("HEAD took %v; want nothing recorded for it", took)
+	}
+}
+
+func TestReady(t *testing.T) {
+	src := newSource(myriad.Stats{})
+	h := Handler(Config{Source: src})
+	expect(t, h, "GET", "/readyz", 503, "not started")
+	src.stats.Store(&myriad.Stats{Model: "epoll"})
+	expect(t, h, "GET", "/readyz", 200, "ok")
+	src.stats.Store(&myriad.Stats{Model: "epoll", Draining: true})
+	expect(t, h, "GET", "/readyz", 503, "draining")
+	expect(t, h, "GET", "/healthz", 200, "ok")
+}
+
+func TestStatsAreComplete(t *testing.T) {
+	want := myriad.Stats{Model: "uring", Open: 5, Closed: myriad.Closes{Idle: 7}, Busy: 3 * time.Second}
+	want.Lag.Buckets[3] = 9
+	var got myriad.Stats
+	body := ask(Handler(Config{Source: newSource(want)}), "GET", "/stats").Body
+	if err := json.NewDecoder(body).Decode(&got); err != nil || got != want {
+		t.Errorf("got %+v, %v; want %+v", got, err, want)
+	}
+}
+
+func TestGatherer(t *testing.T) {
+	r := prometheus.NewRegistry()
+	r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "mine"}, func() float64 { return 1 }))
+	w := expect(t, Handler(Config{Source: newSource(myriad.Stats{}), Gatherer: r}), "GET", "/metrics", 200, "mine 1")
+	if strings.Contains(w.Body.String(), "myriad_") {
+		t.Error("a Gatherer was given, and there is more than what it has")
+	}
+}
+
+func TestHandlerNeedsSource(t *testing.T) {
+	defer func() {
+		if why, _ := recover().(string); !strings.Contains(why, "Config.Source is nil") {
+			t.Errorf("panic %q; want it to name Config.Source", why)
+		}
+	}()
+	Handler(Config{})
+}
+
+// watched is a ResponseWriter that tells of the first write.
+type watched struct {
+	*httptest.ResponseRecorder
+	wrote chan struct{}
+	first atomic.Bool
+	fail  error
+}
+
+func newWatched() *watched {
+	return &watched{ResponseRecorder: httptest.NewRecorder(), wrote: make(chan struct{})}
+}
+
+func (w *watched) Write(b []byte) (int, error) {
+	if w.first.CompareAndSwap(false, true) {
+		close(w.wrote)
+	}
+	if w.fail != nil {
+		return 0, w.fail
+	}
+	return w.ResponseRecorder.Write(b)
+}
+
+// TestTraceOneAtATime holds one trace, and ends it early as a peer does that
+// goes away.
+func TestTraceOneAtATime(t *testing.T) {
+	h := Handler(Config{Source: newSource(myriad.Stats{})})
+	w := newWatched()
+	r := httptest.NewRequest("GET", "/debug/trace?seconds=60", nil)
+	ctx, cancel := contextOf(r)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		h.ServeHTTP(w, r.WithContext(ctx))
+	}()
+	<-w.wrote
+	expect(t, h, "GET", "/debug/trace?seconds=1", 409, "one at a time")
+	cancel()
+	<-done
+	if !bytes.HasPrefix(w.Body.Bytes(), []byte("go 1.")) {
+		t.Errorf("got %.20q; want a trace", w.Body.Bytes())
+	}
+	if trace.IsEnabled() {
+		t.Error("the trace goes on after the request")
+	}
+}
+
+// TestTraceOfTheProgram has the program itself trace already.
+func TestTraceOfTheProgram(t *testing.T) {
+	if err := trace.Start(io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	defer trace.Stop()
+	w := expect(t, Handler(Config{Source: newSource(myriad.Stats{})}), "GET", "/debug/trace", 409, "no trace can be recorded now")
+	if w.Header().Get("Content-Disposition") != "" {
+		t.Error("an error is sent as a file")
+	}
+}
+
+// TestTraceEndsWithItsPeer has the peer take nothing.
+func TestTraceEndsWithItsPeer(t *testing.T) {
+	h := Handler(Config{Source: newSource(myriad.Stats{})})
+	w := newWatched()
+	w.fail = io.ErrClosedPipe
+	began := time.Now()
+	h.ServeHTTP(w, httptest.NewRequest("GET", "/debug/trace?seconds=60", nil))
+	if took := time.Since(began); took > 30*time.Second {
+		t.Errorf("ended after %v; want it to end when it can't be sent", took)
+	}
+}
+
+// TestRecordings records for the shortest time there is.
+func TestRecordings(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes 2 s")
+	}
+	h := Handler(Config{Source: newSource(myriad.Stats{})})
+	w := ask(h, "GET", "/debug/trace?seconds=1")
+	if !bytes.HasPrefix(w.Body.Bytes(), []byte("go 1.")) || !strings.Contains(w.Header().Get("Content-Disposition"), "trace-") {
+		t.Errorf("got %.20q, %v; want a trace, as a file", w.Body.Bytes(), w.Header())
+	}
+	w = ask(h, "GET", "/debug/pprof/profile?seconds=1")
+	if _, err := gzip.NewReader(w.Body); err != nil {
+		t.Errorf("CPU profile: %v; want what go tool pprof reads", err)
+	}
+}
+
+// stuck is a Gatherer that waits.
+type stuck struct{ inside, leave chan struct{} }
+
+func (s stuck) Gather() ([]*dto.MetricFamily, error) {
+	s.inside <- struct{}{}
+	<-s.leave
+	return nil, nil
+}
+
+func TestScrapesAreBounded(t *testing.T) {
+	s := stuck{make(chan struct{}), make(chan struct{})}
+	h := Handler(Config{Source: newSource(myriad.Stats{}), Gatherer: s})
+	var wg sync.WaitGroup
+	for range scrapes {
+		wg.Go(func() { ask(h, "GET", "/metrics") })
+		<-s.inside
+	}
+	expect(t, h, "GET", "/metrics", 503, "Limit of concurrent requests")
+	close(s.leave)
+	wg.Wait()
+}
+
+// deadlines is a ResponseWriter that keeps the deadline it was given.
+type deadlines struct {
+	*httptest.ResponseRecorder
+	last time.Time
+}
+
+func (d *deadlines) SetWriteDeadline(t time.Time) error {
+	d.last = t
+	return nil
+}
+
+// TestSendTimeIsBounded has each piece of a recording begin the time anew.
+func TestSendTimeIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &deadlines{ResponseRecorder: httptest.NewRecorder()}
+		s := &sender{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
+		for range 3 {
+			time.Sleep(time.Minute)
+			if _, err := s.Write([]byte("x")); err != nil || w.last != time.Now().Add(5*time.Second) {
+				t.Errorf("%v, deadline %v from now; want 5 s", err, time.Until(w.last))
+			}
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+)
+
+// The bounds of Serve.
+const (
+	headerTime = 5 * time.Second
+	readTime   = 10 * time.Second
+	writeTime  = (maxSeconds + 15) * time.Second // the longest recording, and time to send it
+	idleTime   = time.Minute
+	endTime    = 5 * time.Second
+	maxHeader  = 16 << 10
+	maxConns   = 64
+)
+
+// Serve serves Handler(cfg) on addr, host:port as for net.Listen, until ctx
+// ends; it returns nil then, when everything that it started has ended. Without
+// a host, as in ":9090", it listens on 127.0.0.1: only programs of this machine
+// reach it. Another host is listened on as said, with a warning in the log,
+// because nobody is asked who they are. listening, if not nil, is called once
+// with the address.
+//
+// On loopback it refuses requests for any host but an IP address and localhost
+// (403): otherwise a page in a browser on this machine could read what is here,
+// by a name of its own that it lets point to 127.0.0.1 (DNS rebinding).
+//
+// It holds at most 64 connections, further ones wait; a request has 5 s for its
+// header of at most 16 KiB, an answer 75 s, and an idle connection is closed
+// after a minute. When ctx ends, recordings end too, and answers under way have
+// 5 s. To show that a server drains, let ctx end after the server has ended.
+func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {
+	if cfg.Source == nil {
+		return errors.New("admin: Config.Source is nil; expected the *myriad.Server to look at")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("admin: address %q: %w; expected host:port, or :port for 127.0.0.1", addr, err)
+	}
+	if host == "" {
+		host = "127.0.0.1"
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort(host, port))
+	if err != nil {
+		return fmt.Errorf("admin: %w", err)
+	}
+	handler := Handler(cfg)
+	if isLoopback(ln.Addr()) {
+		handler = localOnly(handler)
+	} else {
+		cfg.Log.Warn("admin: profiles, traces and the command line are open to everybody who reaches this address", "address", ln.Addr().String())
+	}
+	if listening != nil {
+		listening(ln.Addr())
+	}
+	return serve(ctx, limit(ln, maxConns), handler, endTime, cfg.Log)
+}
+
+// serve serves until ctx ends, and then ends in order: what is not answered within
+// endTime is cut off. Requests share the lock running; the end takes it for itself,
+// which waits for them, and keeps it.
+func serve(ctx context.Context, ln net.Listener, handler http.Handler, endTime time.Duration, log *slog.Logger) error {
+	var running sync.RWMutex
+	server := &http.Server{
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if !running.TryRLock() {
+				say(w, http.StatusServiceUnavailable, "this has ended")
+				return
+			}
+			defer running.RUnlock()
+			handler.ServeHTTP(w, r)
+		}),
+		ReadHeaderTimeout: headerTime, ReadTimeout: readTime, WriteTimeout: writeTime, IdleTimeout: idleTime,
+		MaxHeaderBytes: maxHeader,
+		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelWarn),
+		BaseContext:    func(net.Listener) context.Context { return ctx }, // so recordings end with it
+	}
+	ended := make(chan struct{})
+	stopped := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTime)
+		defer cancel()
+		if server.Shutdown(limited) != nil {
+			_ = server.Close() // what is left is cut off
+		}
+	})
+	err := server.Serve(ln)
+	if stopped() {
+		_ = server.Close() // the listener failed
+	} else {
+		<-ended
+	}
+	running.Lock()
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return fmt.Errorf("admin: %w", err)
+}
+
+func isLoopback(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	return ok && t.IP.IsLoopback()
+}
+
+// localOnly refuses requests whose Host a browser could have from a name that
+// others made. No Host at all is let through: no browser sends that, but health
+// checks with HTTP/1.0 do.
+func localOnly(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Host != "" && !isLocalName(r.Host) {
+			say(w, http.StatusForbidden, fmt.Sprintf("the Host is %q; expected an IP address or localhost", r.Host))
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// isLocalName says whether host, with or without a port, is an address or
+// localhost.
+func isLocalName(host string) bool {
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	_, err := netip.ParseAddr(host)
+	return err == nil || strings.EqualFold(host, "localhost")
+}
+
+// limited is a listener with a bound of the connections that are open: where it
+// is reached, Accept waits. So whoever connects here takes no more descriptors
+// from the server that is looked at.
+type limited struct {
+	net.Listener
+	room   chan struct{} // has an element for each open connection
+	closed chan struct{}
+	close  func()
+}
+
+func limit(ln net.Listener, most int) net.Listener {
+	l := &limited{Listener: ln, room: make(chan struct{}, most), closed: make(chan struct{})}
+	l.close = sync.OnceFunc(func() { close(l.closed) })
+	return l
+}
+
+func (l *limited) Accept() (net.Conn, error) {
+	select {
+	case l.room <- struct{}{}:
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+	c, err := l.Listener.Accept()
+	if err != nil {
+		<-l.room
+		return nil, err
+	}
+	return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { <-l.room })}, nil
+}
+
+func (l *limited) Close() error {
+	l.close()
+	return l.Listener.Close()
+}
+
+type limitedConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *limitedConn) Close() error {
+	defer c.leave()
+	return c.Conn.Close()
+}

@@ -1,0 +1,92 @@
+package admin
+
+import (
+	"bufio"
+	"context"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad"
+)
+
+// TestRealServer looks at a server that runs, with one connection, from its
+// start to its end, with a trace and a dump while it serves.
+func TestRealServer(t *testing.T) {
+	dir := t.TempDir()
+	slow := 20 * time.Millisecond
+	server := &myriad.Server{
+		Addr: "127.0.0.1:0",
+		Handler: myriad.Lines(myriad.MessageFunc(func(c *myriad.Conn, msg []byte) {
+			if string(msg) == "slow" {
+				time.Sleep(slow)
+			}
+			c.Write(append(msg, '\n'))
+		})),
+	}
+	f := startFlight(t, FlightConfig{Source: server, Dir: dir, Lag: time.Millisecond})
+	h := Handler(Config{Source: server, Flight: f})
+	expect(t, h, "GET", "/readyz", 503, "not started")
+	expect(t, h, "GET", "/metrics", 200, "\nmyriad_connections 0\n")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	addr := make(chan net.Addr, 1)
+	server.Listening = func(a net.Addr) { addr <- a }
+	ended := make(chan error, 1)
+	go func() { ended <- server.ListenAndServe(ctx) }()
+	c, err := net.Dial("tcp", (<-addr).String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	answers := bufio.NewReader(c)
+	say := func(line string) {
+		t.Helper()
+		if _, err := c.Write([]byte(line + "\n")); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := answers.ReadString('\n'); err != nil || got != line+"\n" {
+			t.Fatalf("got %q, %v; want %q", got, err, line)
+		}
+	}
+	say("hello")
+	expect(t, h, "GET", "/readyz", 200, "ok")
+	for _, want := range []string{
+		"\nmyriad_connections 1\n", "\nmyriad_connections_accepted_total 1\n", "\nmyriad_messages_total 1\n",
+		"\nmyriad_received_bytes_total 6\n", "\nmyriad_memory_per_connection_bytes ",
+	} {
+		expect(t, h, "GET", "/metrics", 200, want)
+	}
+	if w := ask(h, "GET", "/debug/flight"); !isTrace(w.Body.Bytes()) {
+		t.Errorf("flight: got %d, %.20q; want a trace", w.Code, w.Body)
+	}
+	if server.Stats().Loops > 0 {
+		say("slow") // holds its loop, and so lags
+		dumped := func() bool {
+			files, _ := filepath.Glob(filepath.Join(dir, dumpNames))
+			return len(files) > 0
+		}
+		for deadline := time.Now().Add(20 * time.Second); !dumped(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("no dump after a turn of %v; lag is %v", slow, server.Stats().Lag)
+			}
+		}
+	}
+	w := ask(h, "GET", "/debug/trace?seconds=1")
+	if w.Code != http.StatusOK || !isTrace(w.Body.Bytes()) {
+		t.Errorf("trace: got %d, %.20q; want a trace", w.Code, w.Body)
+	}
+	say("still there")
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	expect(t, h, "GET", "/readyz", 503, "draining")
+	if w := ask(h, "GET", "/metrics"); !strings.Contains(w.Body.String(), "\nmyriad_draining 1\n") {
+		t.Error("myriad_draining is not 1 after the end")
+	}
+}

@@ -1,0 +1,79 @@
+// Package cgroup makes memory cgroups, to see how a process behaves under a
+// limit. That takes root, and cgroups that may be written.
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/myriad-go/myriad/internal/procfs"
+)
+
+// Group is a cgroup with a memory limit.
+type Group struct {
+	dir string
+	// Name is what it is called in /proc/PID/cgroup, "/a/b".
+	Name string
+}
+
+// place is where a group can be made, and what its limit is called.
+type place struct{ mount, parent, limit string }
+
+// New makes a group with a memory limit in bytes below this process's own or,
+// where that can't be (under version 2 a group with processes can't limit others
+// below), at the top. The caller removes it.
+func New(limit int64) (*Group, error) {
+	one, two, err := procfs.ReadCgroups()
+	if err != nil {
+		return nil, fmt.Errorf("cgroup: %w", err)
+	}
+	var places []place
+	if one != "" {
+		places = append(places, place{"/sys/fs/cgroup/memory", one, "memory.limit_in_bytes"},
+			place{"/sys/fs/cgroup/memory", "/", "memory.limit_in_bytes"})
+	}
+	if two != "" {
+		places = append(places, place{"/sys/fs/cgroup", two, "memory.max"}, place{"/sys/fs/cgroup", "/", "memory.max"})
+	}
+	var failed []error
+	for _, p := range places {
+		g, err := p.make(limit)
+		if err == nil {
+			return g, nil
+		}
+		failed = append(failed, err)
+	}
+	return nil, fmt.Errorf("cgroup: no group with a memory limit can be made: %w", errors.Join(failed...))
+}
+
+func (p place) make(limit int64) (*Group, error) {
+	name := filepath.Join(p.parent, "myriad-"+strconv.Itoa(os.Getpid()))
+	g := &Group{dir: filepath.Join(p.mount, name), Name: name}
+	if err := os.Mkdir(g.dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := g.write(p.limit, limit); err != nil {
+		return nil, errors.Join(err, g.Remove())
+	}
+	return g, nil
+}
+
+// write writes a number to one of the group's files, which the kernel has made.
+func (g *Group) write(file string, n int64) error {
+	f, err := os.OpenFile(filepath.Join(g.dir, file), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.FormatInt(n, 10))
+	return errors.Join(err, f.Close())
+}
+
+// Add moves a process into the group. What memory it has already stays counted
+// where it was.
+func (g *Group) Add(pid int) error { return g.write("cgroup.procs", int64(pid)) }
+
+// Remove removes the group; its processes must have ended.
+func (g *Group) Remove() error { return os.Remove(g.dir) }
