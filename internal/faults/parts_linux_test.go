@@ -1,0 +1,238 @@
+package faults
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// The tests in this file are of the parts of this package, without a Server.
+
+// listen serves connections with f, a goroutine each, until the test ends.
+func listen(t *testing.T, f func(c net.Conn)) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	all.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			all.Go(func() {
+				defer c.Close()
+				f(c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		l.Close()
+		all.Wait()
+	})
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// till waits for a condition.
+func till(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within %v: %s", patience, what)
+		}
+	}
+}
+
+// Honest clients notice wrong answers, answers in the wrong order, and lost ones.
+func TestHonestNotices(t *testing.T) {
+	for name, serve := range map[string]struct {
+		answer func(n int, line []byte, c net.Conn) error
+		is     func(r Report) bool
+	}{
+		"another line": {func(n int, line []byte, c net.Conn) error {
+			if n == 5 {
+				line[3] ^= 1
+			}
+			_, err := c.Write(line)
+			return err
+		}, func(r Report) bool { return r.Wrong == 1 && r.Lost == 0 && r.Answers == 5 }},
+		"no more": {func(n int, line []byte, c net.Conn) error {
+			if n == 5 {
+				return io.EOF
+			}
+			_, err := c.Write(line)
+			return err
+		}, func(r Report) bool { return r.Wrong == 0 && r.Lost == 1 && r.Answers == 5 }},
+		"silence": {func(n int, line []byte, c net.Conn) error {
+			if n == 5 {
+				return nil
+			}
+			_, err := c.Write(line)
+			return err
+		}, func(r Report) bool {
+			return r.Lost == 1 && r.Answers == 5 && strings.Contains(r.First.Error(), "timeout")
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			to := listen(t, func(c net.Conn) {
+				in := bufio.NewReader(c)
+				for n := 0; ; n++ {
+					line, err := in.ReadBytes('\n')
+					if err != nil || serve.answer(n, line, c) != nil {
+						return
+					}
+				}
+			})
+			h := &Honest{Addr: to.String(), Conns: 1, Patience: 200 * time.Millisecond}
+			if err := h.Start(); err != nil {
+				t.Fatal(err)
+			}
+			till(t, "the client has noticed", func() bool { return h.Report().First != nil })
+			if r := h.Stop(); !serve.is(r) {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
+
+func TestHonestCounts(t *testing.T) {
+	to := listen(t, func(c net.Conn) { io.Copy(c, c) })
+	h := &Honest{Addr: to.String(), Conns: 40, Pipeline: 3}
+	if err := h.Start(); err != nil {
+		t.Fatal(err)
+	}
+	till(t, "each has answers", func() bool {
+		for _, n := range h.Each() {
+			if n < 6 {
+				return false
+			}
+		}
+		return true
+	})
+	r := h.Stop()
+	if r.Wrong+r.Lost+r.Failed > 0 || r.First != nil || r.Answers < 240 {
+		t.Errorf("%+v", r)
+	}
+	if got := h.Latency().TotalCount(); got != r.Answers {
+		t.Errorf("%d answers, %d latencies", r.Answers, got)
+	}
+	if got := h.Latency().TotalCount(); got != 0 {
+		t.Errorf("%d latencies after they were taken", got)
+	}
+	if err := (&Honest{Addr: to.String()}).Start(); err == nil {
+		t.Error("no connections were accepted as a number")
+	}
+}
+
+// A swarm sends First once and Stream in pieces, again and again.
+func TestSwarmSends(t *testing.T) {
+	var got sync.Map
+	to := listen(t, func(c net.Conn) {
+		b := make([]byte, 20)
+		_, err := io.ReadFull(c, b)
+		got.Store(fmt.Sprintf("%s %v", b, err), true)
+	})
+	w := &Swarm{Target: to, Conns: 3, Every: 20 * time.Millisecond, First: []byte("hello "), Stream: []byte("abcde"), Piece: 2}
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	till(t, "the listener has closed all", func() bool { return w.Counts().Lost == 3 })
+	w.Stop()
+	got.Range(func(k, _ any) bool {
+		if k != "hello abcdeabcdeabcd <nil>" {
+			t.Errorf("received %q", k)
+		}
+		return true
+	})
+	if c := w.Counts(); c.Made != 3 || c.Connected != 3 || c.Open != 0 || c.Failed != 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// A swarm that comes and goes makes as many connections as it may.
+func TestSwarmComesAndGoes(t *testing.T) {
+	var came atomic.Int64
+	to := listen(t, func(c net.Conn) {
+		b := make([]byte, 2)
+		if n, _ := io.ReadFull(c, b); n == 2 {
+			came.Add(1)
+			c.Write(bytes.ToUpper(b))
+			io.Copy(io.Discard, c)
+		}
+	})
+	w := &Swarm{Target: to, Conns: 5, Every: 2 * time.Millisecond, First: []byte("hi"), Acts: 10, Redial: true, Most: 37}
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer w.Stop()
+	till(t, "all have gone", func() bool { return w.Counts().Left == 37 })
+	till(t, "all have come", func() bool { return came.Load() == 37 })
+	if c := w.Counts(); c.Made != 37 || c.Connected != 37 || c.Lost+c.Failed != 0 || c.Answered != 37 || c.Received != 74 {
+		t.Errorf("%+v", c)
+	}
+}
+
+// With nobody there attempts fail, and are made again where that is asked for.
+func TestSwarmRefused(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := l.Addr().(*net.TCPAddr).AddrPort()
+	l.Close()
+	w := &Swarm{Target: to, Conns: 2, Every: time.Millisecond, Redial: true}
+	if err := w.Start(); err != nil {
+		t.Fatal(err)
+	}
+	till(t, "attempts are made again", func() bool { return w.Counts().Failed > 10 })
+	w.Stop()
+	if c := w.Counts(); c.Connected > 0 || c.Open > 0 || c.Lost > 0 {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestSwarmSettings(t *testing.T) {
+	to := netip.MustParseAddrPort("127.0.0.1:1")
+	for _, w := range []*Swarm{
+		{Target: to}, {Conns: 1}, {Target: to, Conns: maxSwarm + 1}, {Target: to, Conns: 1, Every: -1}, {Target: to, Conns: 1, Piece: -1},
+	} {
+		if err := w.Start(); err == nil {
+			w.Stop()
+			t.Errorf("%+v has started", w)
+		}
+	}
+}
+
+// A process that does not start, does not answer or does not end is an error that
+// has what it said last.
+func TestProcessFails(t *testing.T) {
+	if p, err := Launch(exec.Command("sh", "-c", "echo why >&2; exit 3"), nil); err == nil {
+		p.Kill()
+		t.Error("a process that ends at once has started")
+	} else if !strings.Contains(err.Error(), "why") {
+		t.Errorf("the error does not have what it said: %v", err)
+	}
+	p, err := Launch(exec.Command("sh", "-c", `echo '"127.0.0.1:1"'; read order; echo "got $order" >&2; exit 3`), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Kill()
+	var v any
+	if err := p.Ask("something", &v); err == nil || !strings.Contains(err.Error(), "something") {
+		t.Errorf("a process that has ended: %v", err)
+	}
+	if err := p.Stop(); err == nil {
+		t.Error("a process that has failed has stopped in order")
+	}
+}

@@ -1,0 +1,212 @@
+package faults
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad"
+)
+
+// specVariable tells a process of these tests that it is the server, and which:
+// JSON.
+const specVariable = "MYRIAD_FAULTS_SERVER"
+
+// spec is the server under test.
+type spec struct {
+	Addr                      string
+	Model                     string
+	Workers, Processes, Loops int
+	Limits                    myriad.Limits
+	// Descriptors, if above 0, is the limit of descriptors from the moment
+	// when it listens.
+	Descriptors uint64
+	// Drain is how long a shutdown may take. The default is 10 s.
+	Drain time.Duration
+}
+
+func TestMain(m *testing.M) {
+	if settings := os.Getenv(specVariable); settings != "" {
+		if err := serverMain(settings); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// serverMain is main in the server's process, and in its workers.
+func serverMain(settings string) error {
+	var sp spec
+	if err := json.Unmarshal([]byte(settings), &sp); err != nil {
+		return err
+	}
+	a := &app{release: make(chan struct{})}
+	listening := make(chan net.Addr, 1)
+	srv := &myriad.Server{
+		Addr: sp.Addr, Model: sp.Model, Workers: sp.Workers, Processes: sp.Processes, Loops: sp.Loops, Limits: sp.Limits,
+		Handler: myriad.Lines(a), Listening: func(addr net.Addr) { listening <- addr },
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- srv.ListenAndServe(context.Background()) }()
+	if _, worker := myriad.WorkerProcess(); worker {
+		return <-ended
+	}
+	select {
+	case err := <-ended:
+		return err
+	case addr := <-listening:
+		if err := limitDescriptors(sp.Descriptors); err != nil {
+			return err
+		}
+		err := Obey(os.Stdin, os.Stdout, addr.String(), map[string]func() any{
+			"stats":   func() any { return srv.Stats() },
+			"memory":  func() any { return readHeap() },
+			"clock":   clock,
+			"push":    a.push,
+			"forget":  a.forget,
+			"release": func() any { close(a.release); return nil },
+		})
+		if err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), sp.Drain)
+	defer cancel()
+	if err := srv.Shutdown(ctx); err != nil {
+		return err
+	}
+	return <-ended
+}
+
+func limitDescriptors(most uint64) error {
+	if most == 0 {
+		return nil
+	}
+	return unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: most, Max: most})
+}
+
+// account is what a process has in use by its own account, after a collection.
+type account struct {
+	Bytes      uint64
+	Goroutines int
+}
+
+// readHeap collects garbage first, and gives free memory back to the system, so
+// that what is resident afterwards is in use.
+func readHeap() account {
+	for range 2 { // the second finds what finalizers and pools have let go
+		runtime.GC()
+	}
+	debug.FreeOSMemory()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return account{Bytes: m.HeapAlloc, Goroutines: runtime.NumGoroutine()}
+}
+
+// clock is what the monotonic clock of this process shows.
+func clock() any {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return err.Error()
+	}
+	return now
+}
+
+// app echoes lines, but for some words:
+//
+//	panic       panics
+//	sleep 1s    blocks for so long, then echoes
+//	block       blocks until the order "release", then echoes
+//	flood N     answers with N bytes, in pieces
+//	hold        keeps the connection's Ref until the order "forget"
+//	pid         answers with the process's number
+type app struct {
+	release chan struct{}
+	mu      sync.Mutex
+	held    []myriad.Ref
+}
+
+func (a *app) Opened(*myriad.Conn) {}
+
+func (a *app) Closed(*myriad.Conn, error) {}
+
+func (a *app) Message(c *myriad.Conn, line []byte) {
+	word, rest, _ := strings.Cut(string(line), " ")
+	switch word {
+	case "panic":
+		panic("asked to")
+	case "sleep":
+		d, _ := time.ParseDuration(rest)
+		time.Sleep(d)
+	case "block":
+		<-a.release
+	case "flood":
+		flood(c, rest)
+		return
+	case "hold":
+		a.mu.Lock()
+		a.held = append(a.held, c.Ref())
+		a.mu.Unlock()
+	case "pid":
+		line = strconv.AppendInt(nil, int64(os.Getpid()), 10)
+	}
+	c.Write(line)
+	c.WriteString("\n")
+}
+
+func flood(c *myriad.Conn, size string) {
+	piece := bytes.Repeat([]byte("f"), 4096)
+	for n, _ := strconv.Atoi(size); n > 0; n -= len(piece) {
+		if _, err := c.Write(piece); err != nil {
+			return
+		}
+	}
+}
+
+// pushed is what has become of messages to all held Refs.
+type pushed struct{ Sent, Closed, Other int }
+
+// push sends each of them what is more than a peer's buffers take.
+func (a *app) push() any {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	var p pushed
+	message := bytes.Repeat([]byte("p"), pushSize)
+	for _, r := range a.held {
+		switch err := r.Send(message); err {
+		case nil:
+			p.Sent++
+		case myriad.ErrClosed:
+			p.Closed++
+		default:
+			p.Other++
+			io.WriteString(os.Stderr, err.Error()+"\n")
+		}
+	}
+	return p
+}
+
+const pushSize = 512 << 10
+
+func (a *app) forget() any {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.held = nil
+	return nil
+}

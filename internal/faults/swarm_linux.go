@@ -1,0 +1,247 @@
+package faults
+
+import (
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// walkStep is the time between two slices of a walk over all connections.
+const walkStep = 5 * time.Millisecond
+
+// deafBuffer is the receive buffer of those that never read. It takes one packet
+// of loopback's size: with less the kernel throws packets away that it had told
+// it would take, and with them it throws away acknowledgements, so that the
+// connection is stuck in both directions.
+const deafBuffer = 80 << 10
+
+// member is one connection of a swarm.
+type member struct {
+	fd        int32 // 0 while there is none: that number is the standard input's
+	at        int32 // bytes of First and Stream sent
+	acts      int32
+	connected bool
+	answered  bool
+	gone      bool // and not to be made again
+}
+
+// walker is the goroutine of a swarm and all that it owns.
+type walker struct {
+	*Swarm
+	members []member
+	begun   time.Time
+	dialled int // members that have been dialled the first time
+	visited int // visits to all members together
+	scratch [16 << 10]byte
+}
+
+func (s *Swarm) start() error {
+	w := &walker{Swarm: s, members: make([]member, s.Conns), begun: time.Now()}
+	entered := make(chan error, 1)
+	s.ended.Go(func() {
+		if s.In == nil {
+			entered <- nil
+			w.walk()
+			return
+		}
+		err := s.In.Do(func() error {
+			entered <- nil
+			w.walk()
+			return nil
+		})
+		if err != nil {
+			entered <- err
+		}
+	})
+	return <-entered
+}
+
+// walk goes on until the swarm is stopped.
+func (w *walker) walk() {
+	tick := time.NewTicker(walkStep)
+	defer tick.Stop()
+	for {
+		w.step(time.Since(w.begun))
+		select {
+		case <-w.stop:
+			for i := range w.members {
+				w.leave(&w.members[i])
+			}
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// step does what is due when so much time has passed since the beginning.
+func (w *walker) step(passed time.Duration) {
+	due := len(w.members)
+	if w.Rate > 0 {
+		due = min(due, int(passed.Seconds()*float64(w.Rate))+1)
+	}
+	for ; w.dialled < due; w.dialled++ {
+		w.visit(&w.members[w.dialled])
+	}
+	// Visits that are late by more than a round are left out.
+	visits := int(passed.Seconds() / w.Every.Seconds() * float64(len(w.members)))
+	w.visited = max(w.visited, visits-len(w.members))
+	for ; w.visited < visits; w.visited++ {
+		if i := w.visited % len(w.members); i < w.dialled {
+			w.visit(&w.members[i])
+		}
+		if w.visited%256 == 0 {
+			runtime.Gosched() // the calls below do not tell the scheduler
+		}
+	}
+}
+
+// visit is one act of a connection.
+func (w *walker) visit(m *member) {
+	if m.fd == 0 && !w.dial(m) {
+		return
+	}
+	if !m.connected {
+		if _, err := unix.Getpeername(int(m.fd)); err == nil {
+			m.connected = true
+			w.counts.connected.Add(1)
+		}
+	}
+	if !w.send(m) || !w.Deaf && !w.receive(m) {
+		return
+	}
+	if m.connected {
+		m.acts++
+	}
+	if w.Acts > 0 && int(m.acts) >= w.Acts {
+		w.leave(m)
+	}
+}
+
+// dial makes the connection, if it is to be made.
+func (w *walker) dial(m *member) bool {
+	if m.gone || w.counts.made.Load() >= w.Most {
+		return false
+	}
+	w.counts.made.Add(1)
+	fd, err := w.connect()
+	if err != nil {
+		w.counts.failed.Add(1)
+		m.gone = !w.Redial
+		return false
+	}
+	*m = member{fd: fd}
+	w.counts.open.Add(1)
+	return true
+}
+
+// connect starts to connect a socket of the swarm's kind.
+func (w *walker) connect() (int32, error) {
+	family, to := unix.AF_INET, unix.Sockaddr(nil)
+	if ip := w.Target.Addr().Unmap(); ip.Is4() {
+		to = &unix.SockaddrInet4{Addr: ip.As4(), Port: int(w.Target.Port())}
+	} else {
+		family, to = unix.AF_INET6, &unix.SockaddrInet6{Addr: ip.As16(), Port: int(w.Target.Port())}
+	}
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	if w.Deaf {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, deafBuffer)
+	}
+	if err == nil {
+		err = sock.ResetOnClose(int32(fd)) // which leaves no TIME_WAIT behind
+	}
+	if err == nil {
+		err = unix.Connect(fd, to)
+	}
+	if err != nil && err != unix.EINPROGRESS {
+		unix.Close(fd)
+		return 0, err
+	}
+	return int32(fd), nil
+}
+
+// send sends what is next, as far as the kernel takes it, and says whether the
+// connection lives on.
+func (w *walker) send(m *member) bool {
+	next := w.next(m)
+	if len(next) == 0 {
+		return true
+	}
+	n, errno := sock.Send(m.fd, next)
+	switch errno {
+	case 0:
+		w.counts.sent.Add(int64(n))
+		m.at += int32(n)
+		if all := len(w.First) + len(w.Stream); int(m.at) >= all && len(w.Stream) > 0 {
+			m.at = int32(len(w.First))
+		}
+		return true
+	case unix.EAGAIN:
+		return true
+	}
+	w.lose(m)
+	return false
+}
+
+// next is what a connection sends in its next act.
+func (w *walker) next(m *member) []byte {
+	at := int(m.at)
+	if at < len(w.First) {
+		return w.First[at:]
+	}
+	if at -= len(w.First); at >= len(w.Stream) {
+		return nil
+	}
+	next := w.Stream[at:]
+	if w.Piece > 0 {
+		next = next[:min(w.Piece, len(next))]
+	}
+	return next
+}
+
+// receive reads what is there, and says whether the connection lives on.
+func (w *walker) receive(m *member) bool {
+	n, errno := sock.Recv(m.fd, w.scratch[:])
+	switch {
+	case errno == unix.EAGAIN:
+		return true
+	case errno != 0 || n == 0:
+		w.lose(m)
+		return false
+	}
+	w.counts.received.Add(int64(n))
+	if !m.answered {
+		m.answered = true
+		w.counts.answered.Add(1)
+	}
+	return true
+}
+
+// lose counts a connection that was ended or never established.
+func (w *walker) lose(m *member) {
+	if m.connected {
+		w.counts.lost.Add(1)
+	} else {
+		w.counts.failed.Add(1)
+	}
+	w.close(m)
+}
+
+// leave ends a connection, if there is one.
+func (w *walker) leave(m *member) {
+	if m.fd != 0 {
+		w.counts.left.Add(1)
+		w.close(m)
+	}
+}
+
+func (w *walker) close(m *member) {
+	sock.Close(m.fd)
+	w.counts.open.Add(-1)
+	*m = member{gone: !w.Redial}
+}
