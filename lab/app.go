@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"time"
 )
 
@@ -16,6 +17,8 @@ const (
 	Echo = "echo"
 	// Lines answers each line, a message that ends in "\n", with itself.
 	Lines = "lines"
+	// Sink reads and throws away, and ends when its client does.
+	Sink = "sink"
 	// HTTP answers each HTTP/1.1 GET of "/" with status 200 and the text
 	// "Hello, World!", with its Content-Length. Other fields are as the
 	// server likes; all but a Date stay the same.
@@ -31,7 +34,7 @@ const (
 )
 
 // appList names them in errors.
-const appList = Echo + ", " + Lines + ", " + HTTP + ", " + Wait + " or " + Pow
+const appList = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + " or " + Pow
 
 // app is how a protocol is asked for and loaded.
 type app struct {
@@ -45,6 +48,7 @@ type app struct {
 var apps = map[string]app{
 	Echo:  {ask: askEcho},
 	Lines: {ask: askEcho},
+	Sink:  {ask: askSink, load: []string{"--unprompted", "--message", HeartbeatAnswer, "--answer", Heartbeat}},
 	HTTP:  {ask: askHTTP, load: []string{"--http"}},
 	Wait:  {ask: askWait},
 	Pow:   {ask: askPow, load: []string{"--message", powMessage, "--answer", powAnswer}},
@@ -96,6 +100,29 @@ func askEcho(conn net.Conn) error {
 	}
 	if string(answer) != lines {
 		return fmt.Errorf("ten lines \"ping\" were answered with %q", answer)
+	}
+	return nil
+}
+
+// askSink has a server take a line, and end with us without a word but
+// heartbeats.
+func askSink(conn net.Conn) error {
+	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
+		return err
+	}
+	end, ok := conn.(interface{ CloseWrite() error })
+	if !ok {
+		return fmt.Errorf("a connection of type %T; expected one that can be shut", conn)
+	}
+	if err := end.CloseWrite(); err != nil {
+		return err
+	}
+	got, err := io.ReadAll(io.LimitReader(conn, 1024))
+	if err != nil {
+		return fmt.Errorf("the end was not answered with the end: %w", err)
+	}
+	if rest := strings.ReplaceAll(string(got), Heartbeat, ""); rest != "" {
+		return fmt.Errorf("a line was answered with %q; expected nothing but %q", rest, Heartbeat)
 	}
 	return nil
 }

@@ -22,6 +22,7 @@ func (m *measurement) loadCommand(flags []string) []string {
 	if n := len(m.pinning.Load); n > 0 {
 		command = append(command, "--loops", strconv.Itoa(n))
 	}
+	command = append(command, m.certOf(m.workload).loadFlags()...)
 	return append(command, flags...)
 }
 

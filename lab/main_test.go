@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -52,7 +53,7 @@ func child(part string, args []string) error {
 	}
 	switch part {
 	case "plain":
-		return childPlain(args[0], args[1])
+		return childPlain(args[0], args[1], args[2:])
 	case "load":
 		return childLoad(args)
 	case "fail":
@@ -67,14 +68,29 @@ func child(part string, args []string) error {
 	return fmt.Errorf("no part %q", part)
 }
 
-func childPlain(addr, app string) error {
+// childPlain takes an interval of heartbeats, a certificate and its key, too.
+func childPlain(addr, app string, more []string) error {
+	o := PlainOptions{App: app}
+	if len(more) > 0 && more[0] != "" {
+		var err error
+		if o.Heartbeat, err = time.ParseDuration(more[0]); err != nil {
+			return err
+		}
+	}
+	if len(more) > 1 && more[1] != "" {
+		own, err := tls.LoadX509KeyPair(more[1], more[2])
+		if err != nil {
+			return err
+		}
+		o.TLS = &tls.Config{Certificates: []tls.Certificate{own}}
+	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	return Plain(ctx, ln, app, PlainBuffer)
+	return Plain(ctx, ln, o)
 }
 
 // childMute accepts one connection and ends without a word.
@@ -98,6 +114,11 @@ func childLoad(args []string) error {
 	connections := flags.Int("connections", 1, "")
 	size := flags.Int("size", 0, "")
 	web := flags.Bool("http", false, "")
+	secured := flags.Bool("tls", false, "")
+	trusted := flags.String("tls-ca", "", "")
+	unprompted := flags.Bool("unprompted", false, "")
+	flags.String("message", "", "")
+	flags.String("answer", "", "")
 	pipeline := flags.Int("pipeline", 1, "")
 	flags.Int("loops", 1, "")
 	messages := flags.Int("messages", 0, "")
@@ -115,11 +136,20 @@ func childLoad(args []string) error {
 			return err
 		}
 		defer conn.Close()
+		if *secured {
+			trust, err := (&certificate{cert: *trusted}).trust()
+			if err != nil {
+				return err
+			}
+			conn = tls.Client(conn, trust)
+		}
 		conns = append(conns, conn)
 	}
 	tell(load.Connected, nil)
-	if err := exchange(conns, *size, *web); err != nil {
-		return err
+	if !*unprompted {
+		if err := exchange(conns, *size, *web); err != nil {
+			return err
+		}
 	}
 	if *messages > 0 {
 		tell(load.Exchanged, nil)

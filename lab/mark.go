@@ -36,6 +36,9 @@ const (
 	RuleNoise = "noise"
 	// RuleLoad: the load generator was the bottleneck, not the server.
 	RuleLoad = "load"
+	// RuleBeats: the server sent fewer heartbeats than it was told to, or some
+	// though it was told to send none.
+	RuleBeats = "beats"
 	// RuleHold: memory was sampled when the load no longer held still.
 	RuleHold = "hold"
 )
@@ -43,6 +46,7 @@ const (
 const (
 	littleTolerance = 0.10
 	noiseTolerance  = 0.10 // of one CPU
+	beatsTolerance  = 0.05
 )
 
 // marks lists the rules that a run broke, by its result and its figures.
@@ -64,6 +68,9 @@ func marks(r *RunRecord, w Workload) []Mark {
 		if s := f.Server; s != nil && s.Foreign > noiseTolerance {
 			add(RuleNoise, "other processes used %.0f %% of a CPU", s.Foreign*100)
 		}
+	}
+	if f := r.Heartbeats; f != nil {
+		found = append(found, f.marks(r.Beating, w)...)
 	}
 	if f := r.Idle; f != nil && f.Memory != nil && f.Memory.Connections != w.Connections {
 		add(RuleCount, "the server had %d connections open, expected %d", f.Memory.Connections, w.Connections)

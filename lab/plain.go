@@ -3,8 +3,10 @@ package lab
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"net"
 	"sync"
+	"time"
 )
 
 // PlainBuffer is the buffer of a connection that most people choose, in bytes:
@@ -15,30 +17,81 @@ const (
 	MaxPlainBuffer = 1 << 20
 )
 
+// PlainOptions say what Plain serves, and how.
+type PlainOptions struct {
+	// App is Echo, Lines, Sink or HTTP.
+	App string
+	// Buffer is the size of a connection's buffer in bytes; 0 is
+	// PlainBuffer.
+	Buffer int
+	// TLS, if set, has every connection encrypted by crypto/tls.
+	TLS *tls.Config
+	// Heartbeat, unless 0, is the time between two heartbeats on each
+	// connection, from 100 ms; none with HTTP.
+	Heartbeat time.Duration
+}
+
+// minHeartbeat is the shortest time between two heartbeats.
+const minHeartbeat = 100 * time.Millisecond
+
+// Check returns a ScenarioError when the options make no sense.
+func (o PlainOptions) Check() error {
+	_, err := o.handler()
+	return err
+}
+
+// handler checks the options and gives what is done with a connection; nil for
+// HTTP.
+func (o *PlainOptions) handler() (func(conn net.Conn, buffer int), error) {
+	if o.Buffer == 0 {
+		o.Buffer = PlainBuffer
+	}
+	if o.Buffer < MinPlainBuffer || o.Buffer > MaxPlainBuffer {
+		return nil, wrong("a buffer of %d bytes; expected %d to %d", o.Buffer, MinPlainBuffer, MaxPlainBuffer)
+	}
+	if o.Heartbeat != 0 && (o.Heartbeat < minHeartbeat || o.Heartbeat > maxDuration) {
+		return nil, wrong("a heartbeat every %v; expected 0 for none, or %v to %v", o.Heartbeat, minHeartbeat, maxDuration)
+	}
+	switch o.App {
+	case Echo:
+		return plainEcho, nil
+	case Lines:
+		return plainLines, nil
+	case Sink:
+		return plainSink, nil
+	case HTTP:
+		if o.Heartbeat != 0 {
+			return nil, wrong("heartbeats with %s; expected them with another app", HTTP)
+		}
+		return nil, nil
+	}
+	return nil, wrong("app %q; expected %s, %s, %s or %s", o.App, Echo, Lines, Sink, HTTP)
+}
+
 // Plain serves an app on ln as most people write a server on package net: an
 // accept loop, a goroutine for each connection, a buffer of that many bytes, one
 // Write for each Read or for each line; and HTTP with package net/http, which has
-// buffers of its own. It is the baseline of every comparison, so it counts
-// nothing and limits nothing. A line that is longer than the buffer ends its
-// connection.
+// buffers of its own. With TLS the same stands on crypto/tls, and heartbeats are
+// a ticker for each connection. It is the baseline of every comparison, so it
+// counts nothing and limits nothing. A line that is longer than the buffer ends
+// its connection.
 //
 // It returns when ctx has ended, with nil, or when ln fails. By then ln and
-// every connection are closed and every goroutine has ended. An unknown app or
-// a buffer out of bounds is a ScenarioError.
-func Plain(ctx context.Context, ln net.Listener, app string, buffer int) error {
-	if buffer < MinPlainBuffer || buffer > MaxPlainBuffer {
-		return wrong("a buffer of %d bytes; expected %d to %d", buffer, MinPlainBuffer, MaxPlainBuffer)
+// every connection are closed and every goroutine has ended. Options that make no
+// sense are a ScenarioError.
+func Plain(ctx context.Context, ln net.Listener, o PlainOptions) error {
+	handle, err := o.handler()
+	if err != nil {
+		return err
 	}
-	var handle func(conn net.Conn, buffer int)
-	switch app {
-	case Echo:
-		handle = plainEcho
-	case Lines:
-		handle = plainLines
-	case HTTP:
+	if o.TLS != nil {
+		ln = tls.NewListener(ln, o.TLS)
+	}
+	if handle == nil {
 		return plainHTTP(ctx, ln)
-	default:
-		return wrong("app %q; expected %s, %s or %s", app, Echo, Lines, HTTP)
+	}
+	if o.Heartbeat > 0 {
+		handle = beating(handle, o.Heartbeat)
 	}
 	p := plain{conns: make(map[net.Conn]struct{})}
 	defer p.wait.Wait()
@@ -63,7 +116,7 @@ func Plain(ctx context.Context, ln net.Listener, app string, buffer int) error {
 		if err != nil {
 			return err
 		}
-		p.start(conn, func() { handle(conn, buffer) })
+		p.start(conn, func() { handle(conn, o.Buffer) })
 	}
 }
 
@@ -126,6 +179,15 @@ func plainLines(conn net.Conn, buffer int) {
 			return
 		}
 		if _, err := conn.Write(line); err != nil {
+			return
+		}
+	}
+}
+
+func plainSink(conn net.Conn, buffer int) {
+	buf := make([]byte, buffer)
+	for {
+		if _, err := conn.Read(buf); err != nil {
 			return
 		}
 	}

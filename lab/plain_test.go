@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 )
 
 // startPlain serves an app until the test ends it, and returns a connection.
@@ -18,7 +19,7 @@ func startPlain(t *testing.T, app string) (conn net.Conn, end func() error) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- Plain(ctx, ln, app, MinPlainBuffer) }()
+	go func() { done <- Plain(ctx, ln, PlainOptions{App: app, Buffer: MinPlainBuffer}) }()
 	conn, err = net.Dial("tcp", ln.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -95,17 +96,22 @@ func TestPlainEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	var wrong ScenarioError
-	if err := Plain(t.Context(), ln, "ftp", PlainBuffer); !errors.As(err, &wrong) {
+	if err := Plain(t.Context(), ln, PlainOptions{App: "ftp"}); !errors.As(err, &wrong) {
 		t.Errorf("unknown app: got %v, want a ScenarioError", err)
 	}
 	for _, buffer := range []int{MinPlainBuffer - 1, MaxPlainBuffer + 1} {
-		if err := Plain(t.Context(), ln, Echo, buffer); !errors.As(err, &wrong) {
+		if err := Plain(t.Context(), ln, PlainOptions{App: Echo, Buffer: buffer}); !errors.As(err, &wrong) {
 			t.Errorf("buffer of %d bytes: got %v, want a ScenarioError", buffer, err)
+		}
+	}
+	for _, o := range []PlainOptions{{App: Echo, Heartbeat: time.Millisecond}, {App: HTTP, Heartbeat: time.Second}} {
+		if err := Plain(t.Context(), ln, o); !errors.As(err, &wrong) {
+			t.Errorf("%+v: got %v, want a ScenarioError", o, err)
 		}
 	}
 	ln.Close()
 	for _, app := range []string{Echo, HTTP} {
-		if err := Plain(t.Context(), ln, app, PlainBuffer); !errors.Is(err, net.ErrClosed) {
+		if err := Plain(t.Context(), ln, PlainOptions{App: app}); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s, closed listener: got %v, want net.ErrClosed", app, err)
 		}
 	}

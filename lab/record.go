@@ -14,6 +14,8 @@ type RunRecord struct {
 	Round   int           `json:"round"`
 	Started time.Time     `json:"started"`
 	Took    time.Duration `json:"took"`
+	// Beating says that the server was told to send heartbeats.
+	Beating bool `json:"beating,omitempty"`
 	// Command and Load are the command lines of the server and of the load
 	// generator as they were started.
 	Command []string `json:"command"`
@@ -23,10 +25,11 @@ type RunRecord struct {
 	Error string `json:"error,omitempty"`
 	// Marks are the rules that the run broke.
 	Marks []Mark `json:"marks,omitempty"`
-	// Throughput or Idle is set, by the workload's kind, unless the run
-	// failed.
+	// Throughput, Idle or Heartbeats is set, by the workload's kind, unless
+	// the run failed.
 	Throughput *ThroughputFigures `json:"throughput,omitempty"`
 	Idle       *IdleFigures       `json:"idle,omitempty"`
+	Heartbeats *HeartbeatFigures  `json:"heartbeats,omitempty"`
 	// Result is what the load generator saw, nil when it did not get so far.
 	Result *load.Result `json:"result,omitempty"`
 	// Samples are in the order of time. There are none where /proc is not
@@ -112,9 +115,12 @@ func (r *RunRecord) judge(w Workload, pinning Pinning) {
 	if r.Result == nil {
 		return
 	}
-	if w.Kind == Idle {
+	switch w.Kind {
+	case Idle:
 		r.Idle = r.idleFigures()
-	} else {
+	case Heartbeats:
+		r.Heartbeats = r.heartbeatFigures()
+	default:
 		r.Throughput = r.throughputFigures(w, pinning)
 	}
 	r.Marks = append(r.Marks, marks(r, w)...)

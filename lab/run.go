@@ -39,7 +39,12 @@ func Run(ctx context.Context, s Scenario, o Options) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{self: self, pinning: choosePinning(), launcher: newLauncher()}
+	cert, err := s.certificate()
+	if err != nil {
+		return nil, err
+	}
+	defer cert.remove() // what is left is a file in the system's temporary directory
+	r := &runner{self: self, cert: cert, pinning: choosePinning(), launcher: newLauncher()}
 	defer r.launcher.close()
 	report := newReport(s, o.command(), r.pinning, len(steps))
 	if err := raiseFileLimit(); err != nil {
@@ -66,6 +71,7 @@ func interrupted(ctx context.Context, report *Report) error {
 // runner runs steps.
 type runner struct {
 	self     string
+	cert     *certificate // nil where no workload needs it
 	pinning  Pinning
 	launcher *launcher
 	sampled  bool // /proc is available
@@ -85,7 +91,8 @@ func (r *runner) all(ctx context.Context, steps []step, report *Report, p *progr
 
 // run runs one step.
 func (r *runner) run(ctx context.Context, s step) RunRecord {
-	rec := RunRecord{Workload: s.workload.Name, Subject: s.subject.Name, Round: s.round, Started: time.Now()}
+	rec := RunRecord{Workload: s.workload.Name, Subject: s.subject.Name, Round: s.round, Started: time.Now(), Beating: s.subject.beats()}
+	s.workload = s.workload.heldBy(s.subject.MaxConns)
 	bound := s.workload.bound()
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the run took longer than %v", bound))
 	defer cancel()
@@ -104,8 +111,12 @@ func (r *runner) measure(ctx context.Context, s step, rec *RunRecord) error {
 	if err != nil {
 		return err
 	}
-	rec.Command = s.subject.fill(r.self, addr, s.workload.App)
+	rec.Command = s.subject.fill(place{r.self, addr, s.workload.App, r.certOf(s.workload), s.workload.Interval})
 	pinning := r.pinning.of(s.workload)
+	trust, err := r.certOf(s.workload).trust()
+	if err != nil {
+		return err
+	}
 	srv, err := r.startServer(ctx, rec.Command, addr, pinning.serverCPUs())
 	if err != nil {
 		return err
@@ -113,7 +124,7 @@ func (r *runner) measure(ctx context.Context, s step, rec *RunRecord) error {
 	defer srv.process.end()
 	ctx, stop := srv.watch(ctx)
 	defer stop()
-	conn, err := srv.awaitReady(ctx, s.workload.App)
+	conn, err := srv.awaitReady(ctx, s.workload.App, trust)
 	if err != nil {
 		return err
 	}
@@ -124,5 +135,13 @@ func (r *runner) measure(ctx context.Context, s step, rec *RunRecord) error {
 	if s.workload.Kind == Idle {
 		return m.idle(ctx)
 	}
-	return m.throughput(ctx)
+	return m.window(ctx)
+}
+
+// certOf is the certificate for a workload, nil if it needs none.
+func (r *runner) certOf(w Workload) *certificate {
+	if !w.TLS {
+		return nil
+	}
+	return r.cert
 }

@@ -138,3 +138,12 @@ func (s *Scenario) plan(only *regexp.Regexp) ([]step, error) {
 	}
 	return steps, nil
 }
+
+// certificate makes the certificate that the workloads with TLS use, nil when
+// there are none.
+func (s *Scenario) certificate() (*certificate, error) {
+	if !slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.TLS }) {
+		return nil, nil
+	}
+	return newCertificate()
+}

@@ -38,17 +38,17 @@ func TestPlan(t *testing.T) {
 
 func TestParseSubject(t *testing.T) {
 	for text, want := range map[string]Subject{
-		"mine=/bin/server {port}":          {"mine", nil, []string{"/bin/server", "{port}"}},
-		"m=server  --addr={addr}\t-x y ":   {"m", nil, []string{"server", "--addr={addr}", "-x", "y"}},
-		`q="/a b/c" '{port} x' d"e f"g ""`: {"q", nil, []string{"/a b/c", "{port} x", "de fg", ""}},
-		`n=s '"' "it's" {port} a=b`:        {"n", nil, []string{"s", `"`, "it's", "{port}", "a=b"}},
-		"h:http=h {port}":                  {"h", []string{HTTP}, []string{"h", "{port}"}},
-		"h:echo,lines=h {port}":            {"h", []string{Echo, Lines}, []string{"h", "{port}"}},
-		`w=C:\server\s.exe {port}`:         {"w", nil, []string{`C:\server\s.exe`, "{port}"}},
+		"mine=/bin/server {port}":          {Name: "mine", Apps: nil, Command: []string{"/bin/server", "{port}"}},
+		"m=server  --addr={addr}\t-x y ":   {Name: "m", Apps: nil, Command: []string{"server", "--addr={addr}", "-x", "y"}},
+		`q="/a b/c" '{port} x' d"e f"g ""`: {Name: "q", Apps: nil, Command: []string{"/a b/c", "{port} x", "de fg", ""}},
+		`n=s '"' "it's" {port} a=b`:        {Name: "n", Apps: nil, Command: []string{"s", `"`, "it's", "{port}", "a=b"}},
+		"h:http=h {port}":                  {Name: "h", Apps: []string{HTTP}, Command: []string{"h", "{port}"}},
+		"h:echo,lines=h {port}":            {Name: "h", Apps: []string{Echo, Lines}, Command: []string{"h", "{port}"}},
+		`w=C:\server\s.exe {port}`:         {Name: "w", Apps: nil, Command: []string{`C:\server\s.exe`, "{port}"}},
 	} {
 		got, err := ParseSubject(text)
 		if err != nil || got.Name != want.Name || !slices.Equal(got.Apps, want.Apps) || !slices.Equal(got.Command, want.Command) {
-			t.Errorf("%s: got %q, %v, want %q", text, got, err, want)
+			t.Errorf("%s: got %+v, %v, want %+v", text, got, err, want)
 		}
 	}
 	for text, want := range map[string]string{
@@ -56,7 +56,7 @@ func TestParseSubject(t *testing.T) {
 		"=server {port}":                      `subject name ""`,
 		"a b=server {port}":                   `subject name "a b"`,
 		"a/b=server {port}":                   `subject name "a/b"`,
-		"a:=server {port}":                    `app ""; expected echo, lines, http, wait or pow`,
+		"a:=server {port}":                    `app ""; expected echo, lines, sink, http, wait or pow`,
 		"a:http,ftp=server {port}":            `app "ftp"`,
 		strings.Repeat("x", 41) + "=s {port}": "expected 1 to 40 bytes",
 		"a=":                                  "has no command",
@@ -72,9 +72,9 @@ func TestParseSubject(t *testing.T) {
 }
 
 func TestFill(t *testing.T) {
-	s := Subject{Command: []string{"{self}", "--on={addr}", "{port}{port}", "{app}", "{other}"}}
-	got := s.fill("/bin/me", "127.0.0.1:81", Lines)
-	if want := []string{"/bin/me", "--on=127.0.0.1:81", "8181", "lines", "{other}"}; !slices.Equal(got, want) {
+	s := Subject{Command: []string{"{self}", "--on={addr}", "{port}{port}", "{app}", "{other}", "{cert}:{key}", "{heartbeat}"}}
+	got := s.fill(place{self: "/bin/me", addr: "127.0.0.1:81", app: Lines, cert: &certificate{cert: "/c", key: "/k"}, heartbeat: time.Minute})
+	if want := []string{"/bin/me", "--on=127.0.0.1:81", "8181", "lines", "{other}", "/c:/k", "1m0s"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
@@ -162,6 +162,10 @@ func TestScenarioCheck(t *testing.T) {
 		"expected 0 for pow":      func(s *Scenario) { s.Workloads[0].App = Pow },
 		"duration 1ms":            func(s *Scenario) { s.Workloads[0].Duration = time.Millisecond },
 		"warm-up -1ns":            func(s *Scenario) { s.Workloads[0].WarmUp = -1 },
+		"app sink with":           func(s *Scenario) { s.Workloads[0].App, s.Workloads[0].Size = Sink, 0 },
+		"at most -1 connections":  func(s *Scenario) { s.Subjects[0].MaxConns = -1 },
+		"interval 1ms":            func(s *Scenario) { s.Workloads[0] = beatsWorkload(); s.Workloads[0].Interval = time.Millisecond },
+		"duration 1.1s":           func(s *Scenario) { s.Workloads[0] = beatsWorkload(); s.Workloads[0].Duration = 1100 * time.Millisecond },
 		`kind ""`:                 func(s *Scenario) { s.Workloads[0].Kind = "" },
 		"hold 0s":                 func(s *Scenario) { s.Workloads[0].Kind = Idle },
 	} {

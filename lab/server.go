@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -59,11 +60,11 @@ func (s *server) watch(ctx context.Context) (context.Context, func()) {
 
 // awaitReady waits until the server answers, and returns the connection over
 // which it did.
-func (s *server) awaitReady(ctx context.Context, app string) (net.Conn, error) {
+func (s *server) awaitReady(ctx context.Context, app string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyBound)
 	defer cancel()
 	for {
-		conn, err := probe(bound, s.addr, app)
+		conn, err := probe(bound, s.addr, app, trust)
 		if err == nil {
 			return conn, nil
 		}
@@ -77,16 +78,20 @@ func (s *server) awaitReady(ctx context.Context, app string) (net.Conn, error) {
 }
 
 // probe connects to addr and has the app answer once. So the connection has been
-// accepted, not only queued.
-func probe(ctx context.Context, addr, app string) (net.Conn, error) {
+// accepted, not only queued. With trust it speaks TLS.
+func probe(ctx context.Context, addr, app string, trust *tls.Config) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeBound)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
+	plain := conn
+	if trust != nil {
+		conn = tls.Client(conn, trust)
+	}
 	if err := ask(conn, app); err != nil {
-		conn.Close()
+		plain.Close()
 		return nil, err
 	}
 	return conn, nil

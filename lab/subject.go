@@ -4,6 +4,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Subject is one server of a scenario.
@@ -14,10 +15,16 @@ type Subject struct {
 	// Apps are those that the server can serve; it is not run under
 	// workloads of another. Nil is all.
 	Apps []string `json:"apps,omitempty"`
+	// MaxConns is how many connections the server can hold, 0 for any
+	// number: a workload with more is applied with as many.
+	MaxConns int `json:"max_conns,omitempty"`
 	// Command is the program and its arguments; no shell sees it. In each
 	// word "{addr}" stands for the address to listen on, as host:port,
 	// "{port}" for its port, "{app}" for the name of the app to serve, and
-	// "{self}" for the executable that runs the lab. It has {addr} or {port}. The
+	// "{self}" for the executable that runs the lab. Under a workload with TLS
+	// "{cert}" and "{key}" are the files with the certificate and its key, and
+	// under one with heartbeats "{heartbeat}" is the time between two, such as
+	// 1m0s; otherwise they are empty. It has {addr} or {port}. The
 	// server listens on all of its addresses or on 127.0.0.1, stays in the
 	// foreground and ends at SIGTERM.
 	Command []string `json:"command"`
@@ -88,6 +95,9 @@ func (s Subject) check() error {
 			return wrong("subject %s: app %q; expected %s", s.Name, app, appList)
 		}
 	}
+	if s.MaxConns < 0 {
+		return wrong("subject %s: at most %d connections; expected 1 or more, or 0 for any number", s.Name, s.MaxConns)
+	}
 	if len(s.Command) == 0 || s.Command[0] == "" {
 		return wrong("subject %s has no command; expected a program and its arguments", s.Name)
 	}
@@ -101,14 +111,34 @@ func (s Subject) check() error {
 // serves says whether the subject can serve an app.
 func (s Subject) serves(app string) bool { return s.Apps == nil || slices.Contains(s.Apps, app) }
 
+// beats says whether the subject is told to send heartbeats.
+func (s Subject) beats() bool {
+	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, "{heartbeat}") })
+}
+
+// place is what a command's placeholders stand for.
+type place struct {
+	self, addr, app string
+	cert            *certificate
+	heartbeat       time.Duration
+}
+
 // fill returns the command with its placeholders filled in. The address is
 // host:port.
-func (s Subject) fill(self, addr, app string) []string {
-	_, port, err := net.SplitHostPort(addr)
+func (s Subject) fill(p place) []string {
+	_, port, err := net.SplitHostPort(p.addr)
 	if err != nil {
-		panic("lab: address without port: " + addr)
+		panic("lab: address without port: " + p.addr)
 	}
-	placeholders := strings.NewReplacer("{self}", self, "{addr}", addr, "{port}", port, "{app}", app)
+	cert, key, heartbeat := "", "", ""
+	if p.cert != nil {
+		cert, key = p.cert.cert, p.cert.key
+	}
+	if p.heartbeat > 0 {
+		heartbeat = p.heartbeat.String()
+	}
+	placeholders := strings.NewReplacer("{self}", p.self, "{addr}", p.addr, "{port}", port, "{app}", p.app,
+		"{cert}", cert, "{key}", key, "{heartbeat}", heartbeat)
 	words := make([]string, len(s.Command))
 	for i, word := range s.Command {
 		words[i] = placeholders.Replace(word)

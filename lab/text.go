@@ -19,9 +19,14 @@ func (r *Report) WriteText(w io.Writer) error {
 			continue
 		}
 		fmt.Fprintf(&b, "\n%s: %s\n", workload.Name, workload.Caption)
-		t := r.throughputTable(rows)
-		if workload.Kind == Idle {
+		var t *table
+		switch workload.Kind {
+		case Idle:
 			t = r.idleTable(rows)
+		case Heartbeats:
+			t = heartbeatTable(rows, workload)
+		default:
+			t = r.throughputTable(rows)
 		}
 		if err := t.write(&b); err != nil {
 			return err

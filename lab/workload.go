@@ -16,6 +16,10 @@ const (
 	// Idle opens connections and holds them, has each exchange one message,
 	// and holds them again.
 	Idle Kind = "idle"
+	// Heartbeats holds connections that send a line at the beginning and
+	// then nothing but answers to the server's heartbeats, and measures a
+	// window of time. Its app is Sink.
+	Heartbeats Kind = "heartbeats"
 )
 
 // Workload is a load to apply to each subject.
@@ -25,28 +29,36 @@ type Workload struct {
 	Name string `json:"name"`
 	// Caption is a sentence that stands above its table.
 	Caption string `json:"caption,omitempty"`
-	// Kind is Throughput or Idle.
+	// Kind is Throughput, Idle or Heartbeats.
 	Kind Kind `json:"kind"`
-	// App is Echo, Lines, HTTP, Wait or Pow.
+	// App is Echo, Lines, Sink, HTTP, Wait or Pow.
 	App string `json:"app"`
-	// Connections is how many connections the load opens, at least 1.
+	// TLS has the connections encrypted, with a certificate that the lab
+	// makes. The subjects' commands say where they take it from.
+	TLS bool `json:"tls,omitempty"`
+	// Connections is how many connections the load opens, at least 1, but
+	// for subjects that can hold fewer.
 	Connections int `json:"connections"`
 	// Size is the size of a message in bytes, 2 to 1 MiB; the last byte is
-	// a line's end. For HTTP and Pow, whose messages are all the same, it is
-	// 0.
+	// a line's end. For Sink, HTTP and Pow, whose messages are all the same,
+	// it is 0.
 	Size int `json:"size,omitempty"`
 	// Pipeline is how many messages each connection keeps in flight, at
-	// least 1. An Idle workload has 1.
+	// least 1. Only a Throughput workload has more than 1.
 	Pipeline int `json:"pipeline"`
 	// Unpinned lets server and load generator run on all CPUs.
 	Unpinned bool `json:"unpinned,omitempty"`
 	// Duration is the measured window and WarmUp the time before it under
-	// the same load, both for Throughput only; Duration is at least 100 ms.
+	// the same load, for Throughput and Heartbeats. Duration is at least 100
+	// ms, and for Heartbeats at least Interval and an eighth.
 	Duration time.Duration `json:"duration,omitempty"`
 	WarmUp   time.Duration `json:"warm_up,omitempty"`
 	// Drain is how long the last answers of a Throughput workload take, on
 	// average over the subjects. It serves to say how long a scenario takes.
 	Drain time.Duration `json:"drain,omitempty"`
+	// Interval is the time between two heartbeats, for Heartbeats only: at
+	// least 100 ms.
+	Interval time.Duration `json:"interval,omitempty"`
 	// Hold is how long the connections of an Idle workload are held before
 	// and after the exchange, at least 1 s: memory is sampled meanwhile.
 	Hold time.Duration `json:"hold,omitempty"`
@@ -73,23 +85,37 @@ func (w Workload) check() error {
 		return wrong("workload %s: messages of %d bytes; expected 0 for %s", w.Name, w.Size, w.App)
 	case sized(w.App) && (w.Size < minSize || w.Size > maxSize):
 		return wrong("workload %s: messages of %d bytes; expected %d to %d", w.Name, w.Size, minSize, maxSize)
-	case w.Pipeline < 1 || (w.Kind == Idle && w.Pipeline != 1):
-		return wrong("workload %s: pipeline of %d; expected at least 1, and 1 for %s", w.Name, w.Pipeline, Idle)
+	case w.Pipeline < 1 || (w.Kind != Throughput && w.Pipeline != 1):
+		return wrong("workload %s: pipeline of %d; expected at least 1, and 1 but for %s", w.Name, w.Pipeline, Throughput)
+	case (w.App == Sink) != (w.Kind == Heartbeats):
+		return wrong("workload %s: app %s with kind %s; expected %s with %s only", w.Name, w.App, w.Kind, Sink, Heartbeats)
+	}
+	return w.checkTimes()
+}
+
+// checkTimes is the part of check that depends on the kind.
+func (w Workload) checkTimes() error {
+	if w.WarmUp < 0 || w.WarmUp > maxDuration {
+		return wrong("workload %s: warm-up %v; expected 0 to %v", w.Name, w.WarmUp, maxDuration)
 	}
 	switch w.Kind {
 	case Throughput:
 		if w.Duration < minDuration || w.Duration > maxDuration {
 			return wrong("workload %s: duration %v; expected %v to %v", w.Name, w.Duration, minDuration, maxDuration)
 		}
-		if w.WarmUp < 0 || w.WarmUp > maxDuration {
-			return wrong("workload %s: warm-up %v; expected 0 to %v", w.Name, w.WarmUp, maxDuration)
-		}
 	case Idle:
 		if w.Hold < minHold || w.Hold > maxDuration {
 			return wrong("workload %s: hold %v; expected %v to %v", w.Name, w.Hold, minHold, maxDuration)
 		}
+	case Heartbeats:
+		if w.Interval < minHeartbeat || w.Interval > maxDuration {
+			return wrong("workload %s: interval %v; expected %v to %v", w.Name, w.Interval, minHeartbeat, maxDuration)
+		}
+		if least := w.Interval + w.Interval/8; w.Duration < least || w.Duration > maxDuration {
+			return wrong("workload %s: duration %v; expected %v to %v", w.Name, w.Duration, least, maxDuration)
+		}
 	default:
-		return wrong("workload %s: kind %q; expected %s or %s", w.Name, w.Kind, Throughput, Idle)
+		return wrong("workload %s: kind %q; expected %s, %s or %s", w.Name, w.Kind, Throughput, Idle, Heartbeats)
 	}
 	return nil
 }
@@ -103,6 +129,9 @@ func (w Workload) loadFlags(addr string) []string {
 	if w.Kind == Idle {
 		hold := w.Hold.String()
 		return append(flags, "--messages", "1", "--hold-before", hold, "--hold-after", hold, addr)
+	}
+	if w.Kind == Heartbeats {
+		return append(flags, "--warmup", w.WarmUp.String(), "--duration", w.Duration.String(), addr)
 	}
 	return append(flags, "--pipeline", strconv.Itoa(w.Pipeline),
 		"--warmup", w.WarmUp.String(), "--duration", w.Duration.String(), addr)
@@ -125,7 +154,11 @@ func (w Workload) messageFlags() []string {
 // estimate is how long one run takes, starting and stopping included.
 func (w Workload) estimate() time.Duration {
 	const around = 400 * time.Millisecond
-	dial := time.Duration(w.Connections) * 50 * time.Microsecond
+	each := 50 * time.Microsecond
+	if w.TLS {
+		each = 600 * time.Microsecond // two processes, an asymmetric key
+	}
+	dial := time.Duration(w.Connections) * each
 	if w.Kind == Idle {
 		return 2*w.Hold + 2*dial + around + 2*settle
 	}
@@ -134,3 +167,20 @@ func (w Workload) estimate() time.Duration {
 
 // bound is how long one run may take before it is ended as failed.
 func (w Workload) bound() time.Duration { return 2*w.estimate() + time.Minute }
+
+// heldBy is the workload for a subject that can hold so many connections; 0 is any
+// number.
+func (w Workload) heldBy(most int) Workload {
+	if most > 0 {
+		w.Connections = min(w.Connections, most)
+	}
+	return w
+}
+
+// beats is how many heartbeats each connection gets at least in the window, from
+// a server that sends one after Interval and looks at each connection in an
+// eighth of it, or in 400 ms.
+func (w Workload) beats() int {
+	const shortest = 400 * time.Millisecond
+	return int((w.WarmUp + w.Duration) / (w.Interval + max(w.Interval/8, shortest)))
+}

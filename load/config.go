@@ -1,6 +1,7 @@
 package load
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"net/netip"
@@ -55,6 +56,14 @@ type Config struct {
 	// 20,000: about 7,000 connections each with the usual port range.
 	Sources []netip.Addr
 
+	// TLS, if set, has every connection encrypted. A connection is
+	// established when its handshake is over; one whose handshake fails, or
+	// is not over within ConnectTimeout, has failed. At most 512 handshakes
+	// are under way at once. Where ServerName is not set it is the target's
+	// host, unless InsecureSkipVerify is. Sessions are resumed only with a
+	// ClientSessionCache. Default nil: no encryption.
+	TLS *tls.Config
+
 	// Message is what to send and to expect back, 1 byte to MaxMessage. A
 	// server that answers lines needs its last byte to be "\n". Default: a
 	// text of Size bytes that differs from message to message.
@@ -63,6 +72,11 @@ type Config struct {
 	// that is not the message itself: 1 byte to MaxMessage. It takes a
 	// Message. Default: the message.
 	Answer []byte
+	// Unprompted says that the server sends its answers when it likes, as
+	// with heartbeats: the first message is what makes a connection known,
+	// each further one answers what the server has sent. When the window ends
+	// nothing that is missing is waited for, and none of it is a fault.
+	Unprompted bool
 	// HTTP says that messages are HTTP/1.1 requests. Before the connections
 	// are opened, one of its own sends the message once. Its answer has to
 	// be complete, with status 200 and a Content-Length, and leave the

@@ -106,13 +106,18 @@ func cause(err error) string {
 	var errno syscall.Errno
 	var op *net.OpError
 	var timeout net.Error
+	var handshake handshakeError
 	switch {
 	case err == nil:
 		return "closed"
+	case errors.As(err, &handshake):
+		return "TLS handshake: " + cause(handshake.error)
 	case errors.As(err, &errno):
 		return errno.Error()
 	case errors.Is(err, io.EOF):
 		return "closed by the server"
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "cut off by the server"
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return "timed out"
 	case errors.As(err, &op):

@@ -22,14 +22,18 @@ func (c *Config) learn(ctx context.Context, target netip.AddrPort) error {
 	if len(c.Sources) > 0 {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.Sources[0], 0))
 	}
-	conn, err := dialer.DialContext(ctx, "tcp", target.String())
+	plain, err := dialer.DialContext(ctx, "tcp", target.String())
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	if tcp, ok := conn.(*net.TCPConn); ok && !c.Graceful {
+	defer plain.Close()
+	defer context.AfterFunc(ctx, func() { _ = plain.SetDeadline(time.Unix(1, 0)) })()
+	if tcp, ok := plain.(*net.TCPConn); ok && !c.Graceful {
 		_ = tcp.SetLinger(0) // an error costs an address in TIME_WAIT
+	}
+	conn, err := c.encrypt(ctx, plain)
+	if err != nil {
+		return err
 	}
 	if _, err := conn.Write(c.Message); err != nil {
 		return err

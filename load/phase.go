@@ -113,7 +113,7 @@ func (r *run) exchange(ctx context.Context) error {
 	r.traffic.endWindow()
 	cancel()
 	starter.Wait()
-	if !errors.Is(err, errStalled) {
+	if !errors.Is(err, errStalled) && !r.cfg.Unprompted {
 		err = cmp.Or(err, r.drain(ctx))
 	}
 	return unlessStalled(err)

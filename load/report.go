@@ -38,6 +38,9 @@ func (r *Result) writeConnections(line writeLine) {
 		rate = fmt.Sprintf(" in %v, %s/s", round(r.ConnectTime), group(int64(float64(r.Connected)/r.ConnectTime.Seconds())))
 	}
 	line("connected", "%s of %s%s", group(int64(r.Connected)), group(int64(r.Connections)), rate)
+	if r.TLS != "" {
+		line("encrypted", "%s", r.TLS)
+	}
 	if len(r.ConnectErrors) > 0 {
 		line("failed", "%s", list(r.ConnectErrors))
 	}

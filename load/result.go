@@ -14,6 +14,9 @@ type Result struct {
 	Target string `json:"target"`
 	// Model is the I/O model that the generator itself ran on.
 	Model string `json:"model"`
+	// TLS names the version and the cipher that the first handshake agreed
+	// on, "" where nothing was encrypted.
+	TLS string `json:"tls,omitempty"`
 	// CPUs is how many processors the generator could have kept busy: one
 	// for each of its loops, or all that this process may use.
 	CPUs int `json:"cpus"`
@@ -25,7 +28,7 @@ type Result struct {
 	// "connection refused".
 	ConnectErrors map[string]int64 `json:"connect_errors,omitempty"`
 	// ConnectTime is the time from the first attempt to the last
-	// established connection.
+	// established connection, TLS handshakes included.
 	ConnectTime time.Duration `json:"connect_time"`
 
 	// Pipeline is how many messages each connection keeps in flight.

@@ -25,6 +25,10 @@ const (
 	// that a loop takes at once have an output buffer at the same time.
 	// With the starter's wait it is half a million a second.
 	maxMail = 256
+	// wakes is how much more mail there is room for where connections are
+	// encrypted: each handshake wakes its loop a few times. One that finds no
+	// room is looked at all the same, a moment later.
+	wakes = 4 * halfOpen
 )
 
 // errStalled says that nothing has moved for as long as a wait allows.
@@ -75,6 +79,7 @@ type run struct {
 	cfg     Config
 	engine  engine.Engine
 	traffic *traffic
+	tls     *encryption // nil for none
 	dialer  dialer
 	report  *time.Ticker // when to tell of the progress
 
@@ -85,7 +90,7 @@ type run struct {
 }
 
 func newRun(cfg Config, target netip.AddrPort) *run {
-	return &run{
+	r := &run{
 		cfg:     cfg,
 		traffic: newTraffic(cfg),
 		dialer: dialer{
@@ -94,6 +99,10 @@ func newRun(cfg Config, target netip.AddrPort) *run {
 			rate:    cfg.ConnectRate,
 		},
 	}
+	if c := cfg.clientTLS(); c != nil {
+		r.tls = newEncryption(c, cfg.ConnectTimeout, r.traffic.DialFailed)
+	}
+	return r
 }
 
 // use gives the run its engine, which was started with its engineConfig.
@@ -111,9 +120,9 @@ func (r *run) settled(s sum) int64 { return s.opened + r.traffic.faults.failures
 // engineConfig leaves room for all that can be in flight on a connection, so
 // that reading never pauses for output.
 func (r *run) engineConfig() engine.Config {
-	most := 2*r.cfg.Pipeline*r.cfg.messageSize() + engine.ReadSize
+	most := 2*sealed(r.cfg.Pipeline, r.cfg.messageSize()) + engine.ReadSize
 	loops, shard, _ := r.cfg.shards() // checked before
-	return engine.Config{
+	cfg := engine.Config{
 		Network: "tcp",
 		Handler: r.traffic,
 		Limits: engine.Limits{
@@ -130,6 +139,12 @@ func (r *run) engineConfig() engine.Config {
 		Reset: !r.cfg.Graceful,
 		Log:   slog.New(slog.DiscardHandler),
 	}
+	if r.tls != nil {
+		cfg.NewLayer = r.tls.first
+		cfg.Limits.HandshakeTimeout = r.cfg.ConnectTimeout
+		cfg.Limits.MaxMail += wakes
+	}
+	return cfg
 }
 
 // run goes through the phases and closes, whatever happens in them.
@@ -217,9 +232,12 @@ func (r *run) close() {
 	for range 1 + r.cfg.Connections/closedAtLeast {
 		// The error says only that ctx has ended first.
 		_ = r.engine.Stop(ctx)
-		if r.engine.Counters().Open == 0 {
-			return
+		if r.engine.Counters()[engine.Open] == 0 {
+			break
 		}
+	}
+	if r.tls != nil {
+		r.tls.wait()
 	}
 }
 
@@ -233,6 +251,7 @@ func (r *run) result(end sum) *Result {
 	result := &Result{
 		Target:        r.dialer.target.String(),
 		Model:         r.cfg.Model,
+		TLS:           r.tls.describe(),
 		CPUs:          cpus,
 		Connections:   r.cfg.Connections,
 		Connected:     int(end.opened),
@@ -249,6 +268,9 @@ func (r *run) result(end sum) *Result {
 		UserCPU:       r.user,
 		SystemCPU:     r.system,
 		Unanswered:    end.whole.sent - end.whole.answered,
+	}
+	if r.cfg.Unprompted {
+		result.Unanswered = 0
 	}
 	r.traffic.faults.fill(result)
 	return result

@@ -220,6 +220,55 @@ func TestUnanswered(t *testing.T) {
 	}
 }
 
+// TestUnprompted answers a server's heartbeats, waits for none at the end, and
+// sees one that is wrong.
+func TestUnprompted(t *testing.T) {
+	t.Parallel()
+	eachModel(t, func(t *testing.T, model string) {
+		var answers atomic.Int64
+		s := serve(t, func(c net.Conn) {
+			for message := make([]byte, 5); ; {
+				if _, err := io.ReadFull(c, message); err != nil || string(message) != "pong\n" {
+					return
+				}
+				if answers.Add(1) == 40 {
+					_, _ = io.WriteString(c, "pang\n")
+				}
+				time.Sleep(time.Millisecond)
+				_, _ = io.WriteString(c, "ping\n")
+			}
+		})
+		cfg := Config{
+			Target: s.addr(), Model: model, Connections: 5, Unprompted: true, Messages: 20,
+			Message: []byte("pong\n"), Answer: []byte("ping\n"),
+		}
+		r := check(t, cfg)
+		if r.Mismatched != 1 || r.FirstMismatch.Got != `"ang\n"` || r.Answered < 80 || r.Unanswered != 0 || len(r.Lost) != 0 {
+			t.Errorf("got %+v, first %v", r, r.FirstMismatch)
+		}
+		cfg.Messages, cfg.Duration, cfg.Drain = 0, time.Second, time.Hour
+		cfg.Target = serve(t, silent).addr()
+		if r := check(t, cfg); r.Err() != nil || r.Sent != 5 || r.Answered != 0 {
+			t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
+		}
+		// What comes behind the window is not looked at.
+		over := make(chan struct{})
+		cfg.Target = serve(t, func(c net.Conn) {
+			<-over
+			_, _ = io.WriteString(c, "ping\nping\npang\n")
+			silent(c)
+		}).addr()
+		cfg.HoldAfter, cfg.Observe = 200*time.Millisecond, func(e Event) {
+			if e.Phase == Measured {
+				close(over)
+			}
+		}
+		if r := check(t, cfg); r.Err() != nil || r.Answered != 0 {
+			t.Errorf("behind the window: %v, got %+v", r.Err(), r)
+		}
+	})
+}
+
 func TestSources(t *testing.T) {
 	eachModel(t, func(t *testing.T, model string) {
 		s := serve(t, echo)

@@ -24,10 +24,13 @@ type traffic struct {
 	own      bool // answer is a text of its own
 	pipeline int
 	messages uint64 // each link's, 0 for no end
-	slab     *slab
-	shards   []*shard
-	looped   bool // a shard for each loop
-	epoch    time.Time
+	// unprompted says that the server sends when it likes: what comes when
+	// the window is over is nobody's answer.
+	unprompted bool
+	slab       *slab
+	shards     []*shard
+	looped     bool // a shard for each loop
+	epoch      time.Time
 
 	// from and until are the window, since epoch. Nothing is sent from
 	// until on.
@@ -44,6 +47,8 @@ func newTraffic(cfg Config) *traffic {
 		pipeline: cfg.Pipeline,
 		messages: uint64(cfg.Messages),
 		epoch:    time.Now(),
+
+		unprompted: cfg.Unprompted,
 	}
 	if cfg.Message != nil {
 		t.text = repeated(cfg.Message)
@@ -151,6 +156,9 @@ func (t *traffic) Received(c *engine.Conn, in []byte) int {
 		return len(in)
 	}
 	p := progress{now: t.now(), first: l.answered}
+	if t.unprompted && int64(p.now) >= t.until.Load() {
+		return len(in)
+	}
 	p.bytes, p.answers = t.check(l, in)
 	if p.bytes == len(in) {
 		p.sent = t.allowed(l, p.answers, p.now)
