@@ -182,9 +182,9 @@ func TestWrongUseOfApps(t *testing.T) {
 		{[]string{"serve", "--app", "pow", "--bits", "-1"}, "--bits is -1"},
 		{[]string{"serve", "--bits", "3"}, `for the application "echo"; expected it with --app pow`},
 		{[]string{"serve", "--app", "pow", "--wait", "1s"}, "expected it with --app wait"},
-		{[]string{"plain", "--app", "ftp"}, "expected echo, lines or http"},
+		{[]string{"plain", "--app", "ftp"}, "expected echo, lines, sink or http"},
 		{[]string{"plain", "--buffer", "511"}, "--buffer is 511; expected 512 to 1048576"},
-		{[]string{"bench", "peers", "--subject", "x:ftp=y {port}"}, `app "ftp"; expected echo, lines, http, wait or pow`},
+		{[]string{"bench", "peers", "--subject", "x:ftp=y {port}"}, `app "ftp"; expected echo, lines, sink, http, wait or pow`},
 		{[]string{"load", "--answer", "x", "127.0.0.1:1"}, "and no message"},
 		{[]string{"load", "--http", "--answer", "x", "127.0.0.1:1"}, "learned"},
 	} {

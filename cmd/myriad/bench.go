@@ -28,7 +28,22 @@ subjects are run in turn, in rounds.`,
 			return usagef("no scenario given; expected one of %s", strings.Join(below(cmd), ", "))
 		},
 	}
-	cmd.AddCommand(newScenario(lab.Quick()), newScenario(lab.Peers(myriad.Models())), newScenario(lab.Models(myriad.Models())))
+	models := myriad.Models()
+	for _, s := range []lab.Scenario{lab.Quick(), lab.Peers(models), lab.Models(models), lab.TLSCosts(models)} {
+		cmd.AddCommand(newScenario(s))
+	}
+	cmd.AddCommand(newHeartbeat(), newSoak())
+	return cmd
+}
+
+// newHeartbeat is a scenario that is made for a number of connections.
+func newHeartbeat() *cobra.Command {
+	connections := lab.BeatConnections
+	models := myriad.Models()
+	cmd := newScenarioOf(lab.HeartbeatCosts(models, connections), func() lab.Scenario {
+		return lab.HeartbeatCosts(models, connections)
+	})
+	cmd.Flags().IntVarP(&connections, "connections", "n", connections, "hold `N` connections")
 	return cmd
 }
 
@@ -42,13 +57,19 @@ type benchFlags struct {
 }
 
 func newScenario(s lab.Scenario) *cobra.Command {
+	return newScenarioOf(s, func() lab.Scenario { return s })
+}
+
+// newScenarioOf is a scenario that flags can change: made makes it when they are
+// known.
+func newScenarioOf(s lab.Scenario, made func() lab.Scenario) *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   s.Name,
 		Short: s.Question,
 		Long:  s.Question + "\n\nIt takes about " + minutes(s.Takes()) + ", unless flags say otherwise.",
 		Args:  cobra.NoArgs,
-		RunE:  func(cmd *cobra.Command, _ []string) error { return bench(cmd, s, f) },
+		RunE:  func(cmd *cobra.Command, _ []string) error { return bench(cmd, made(), f) },
 	}
 	flags := cmd.Flags()
 	flags.IntVar(&f.rounds, "rounds", s.Rounds, "how often each subject is run under each workload")
@@ -56,7 +77,8 @@ func newScenario(s lab.Scenario) *cobra.Command {
 	flags.StringVar(&f.only, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
-			"{addr}, {port} and {app} (echo, lines, http, wait or pow) are filled in (repeatable)")
+			"{addr}, {port} and {app} (echo, lines, sink, http, wait or pow) are filled in, "+
+			"and {cert}, {key} and {heartbeat} where there is TLS or a heartbeat (repeatable)")
 	flags.StringVar(&f.out, "out", "bench-"+s.Name+".json", "write every run to this `FILE`")
 	return cmd
 }

@@ -22,6 +22,7 @@ type loadFlags struct {
 	message string
 	answer  string
 	sources []string
+	tls     clientFlags
 	json    bool
 }
 
@@ -55,6 +56,7 @@ all the same.`,
 	flags.DurationVar(&cfg.Duration, "duration", 0, "measure for this long (default 10s)")
 	flags.StringVarP(&f.message, "message", "m", "", "send this `TEXT`, as it is; for a server of lines it ends in a newline, as $'ping\\n' in most shells")
 	flags.StringVar(&f.answer, "answer", "", "expect this `TEXT` in answer to each message (default: the message)")
+	flags.BoolVar(&cfg.Unprompted, "unprompted", false, "the answers come when the server likes, as heartbeats do, and are answered with the next message")
 	flags.BoolVar(&cfg.HTTP, "http", false, "send HTTP/1.1 requests: the message, or a GET of \"/\"")
 	flags.IntVar(&cfg.Size, "size", 0, "without a message, send lines of `BYTES`, each different (default 64)")
 	flags.IntVar(&cfg.Pipeline, "pipeline", 0, "keep `N` messages in flight on each connection (default 1)")
@@ -62,6 +64,7 @@ all the same.`,
 	flags.DurationVar(&cfg.Warmup, "warmup", 0, "run for this long before measuring (default 0s)")
 	flags.DurationVar(&cfg.HoldBefore, "hold-before", 0, "leave the connections alone for this long before the traffic (default 0s)")
 	flags.DurationVar(&cfg.HoldAfter, "hold-after", 0, "leave the connections alone for this long after the traffic (default 0s)")
+	f.tls.add(flags)
 	flags.StringVar(&cfg.Model, "model", "", "run on this I/O `MODEL` (default: the best that can run here)")
 	flags.IntVar(&cfg.Loops, "loops", 0, "run `N` loops, if the model has them (default 1)")
 	flags.StringArrayVar(&f.sources, "src", nil, "connect from this local `ADDRESS` (repeatable; default: chosen by itself)")
@@ -90,6 +93,10 @@ func (f *loadFlags) complete(cmd *cobra.Command, target string) error {
 		}
 		f.cfg.Sources = append(f.cfg.Sources, addr)
 	}
+	var err error
+	if f.cfg.TLS, err = f.tls.config(cmd); err != nil {
+		return err
+	}
 	if err := f.cfg.Validate(); err != nil {
 		return usageError{err}
 	}
@@ -98,6 +105,10 @@ func (f *loadFlags) complete(cmd *cobra.Command, target string) error {
 
 // run runs the load and prints what there is to print.
 func (f *loadFlags) run(cmd *cobra.Command) error {
+	if f.cfg.TLS != nil {
+		// Handshakes compute beside the loops.
+		spareProcessors(max(f.cfg.Loops, 1), false)
+	}
 	out := cmd.OutOrStdout()
 	var outErr error
 	switch {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"os"
@@ -56,6 +57,7 @@ func invoke(t *testing.T, args ...string) outcome {
 type server struct {
 	*exec.Cmd
 	addr   string
+	admin  string // where --admin serves, "" without
 	stderr *lockedBuffer
 }
 
@@ -84,13 +86,19 @@ func startCommand(t *testing.T, cmd *exec.Cmd) *server {
 			s.Wait()
 		}
 	})
-	line := make([]byte, 256)
-	n, err := out.Read(line)
-	if err != nil {
-		t.Fatalf("no ready line: %v; stderr: %s", err, s.stderr)
+	lines := bufio.NewScanner(out)
+	for s.addr == "" {
+		if !lines.Scan() {
+			t.Fatalf("no ready line: %v; stderr: %s", lines.Err(), s.stderr)
+		}
+		before, after, _ := strings.Cut(lines.Text(), " on ")
+		switch {
+		case strings.Contains(before, "serving"):
+			s.addr, _, _ = strings.Cut(after, " ")
+		case strings.Contains(before, "metrics"):
+			s.admin = strings.TrimSuffix(after, "/")
+		}
 	}
-	_, after, _ := strings.Cut(string(line[:n]), " on ")
-	s.addr, _, _ = strings.Cut(strings.TrimSpace(after), " ")
 	return s
 }
 
@@ -148,6 +156,22 @@ func TestWrongUse(t *testing.T) {
 		{[]string{"serve", "--max-conns", "-1"}, 2, []string{"--max-conns is -1", "expected 0"}},
 		{[]string{"serve", "--max-conns", "many"}, 2, []string{`"many"`, "int"}},
 		{[]string{"serve", "--loops", "-2"}, 2, []string{"--loops is -2"}},
+		{[]string{"serve", "--max-conns-per-source", "-1"}, 2, []string{"--max-conns-per-source is -1", "expected 0"}},
+		{[]string{"serve", "--idle-timeout", "soon"}, 2, []string{"--idle-timeout", `"soon"`, "1.5s"}},
+		{[]string{"serve", "--idle-timeout", "-1s"}, 2, []string{"--idle-timeout is -1s", "Never"}},
+		{[]string{"serve", "--deny", "10.0.0.0/33"}, 2, []string{`--deny is "10.0.0.0/33"`, "10.0.0.0/8"}},
+		{[]string{"serve", "--slow-consumer", "wait"}, 2, []string{`"wait"`, "close or drop"}},
+		{[]string{"serve", "--heartbeat", "1ms"}, 2, []string{"--heartbeat is 1ms", "at least 100ms"}},
+		{[]string{"serve", "--heartbeat-missed", "3"}, 2, []string{"--heartbeat-missed", "with --heartbeat"}},
+		{[]string{"serve", "--tls-cert", "cert.pem"}, 2, []string{"--tls-cert", "both"}},
+		{[]string{"serve", "--tls-client-ca", "ca.pem"}, 2, []string{"--tls-client-ca", "--tls-cert"}},
+		{[]string{"serve", "--tls-cert", "/no/cert", "--tls-key", "/no/key"}, 1, []string{"/no/cert"}},
+		{[]string{"serve", "--memory-limit", "half"}, 2, []string{`--memory-limit is "half"`, "auto"}},
+		{[]string{"serve", "--addr", "systemd"}, 1, []string{"LISTEN_FDS"}},
+		{[]string{"serve", "--network", "udp"}, 2, []string{`"udp"`, "unix"}},
+		{[]string{"serve", "--network", "unix", "--addr", "/no/such/directory/socket"}, 1, []string{"/no/such/directory/socket"}},
+		{[]string{"serve", "--network", "unix", "--processes", "2"}, 2, []string{"unix", "0 or 1"}},
+		{[]string{"serve", "--admin", "127.0.0.1:http-but-not"}, 1, []string{"--admin"}},
 		{[]string{"serve", "--nonsense"}, 2, []string{"--nonsense"}},
 		{[]string{"serve", "extra"}, 2, []string{"extra"}},
 		{[]string{"serve", "--addr", "127.0.0.1:http-but-not"}, 1, []string{"unknown port"}},

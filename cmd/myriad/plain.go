@@ -3,39 +3,58 @@ package main
 import (
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad/lab"
 )
 
+// plainFlags are the flags of the command plain.
+type plainFlags struct {
+	addr      string
+	app       string
+	buffer    int
+	heartbeat time.Duration
+	tls       serverTLS
+}
+
 func newPlain() *cobra.Command {
-	var addr, app string
-	var buffer int
+	var f plainFlags
 	cmd := &cobra.Command{
 		Use:   "plain",
 		Short: "Serve with plain package net, as most people write it: the baseline of every comparison",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if app != lab.Echo && app != lab.Lines && app != lab.HTTP {
-				return usagef("--app is %q; expected %s, %s or %s", app, lab.Echo, lab.Lines, lab.HTTP)
-			}
-			if _, _, err := net.SplitHostPort(addr); err != nil {
-				return usagef("--addr is %q; expected HOST:PORT", addr)
-			}
-			if buffer < lab.MinPlainBuffer || buffer > lab.MaxPlainBuffer {
-				return usagef("--buffer is %d; expected %d to %d", buffer, lab.MinPlainBuffer, lab.MaxPlainBuffer)
-			}
-			ln, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", addr)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(cmd.OutOrStdout(), "myriad: plain net %s on %s\n", app, ln.Addr())
-			return lab.Plain(cmd.Context(), ln, app, buffer)
-		},
+		RunE:  func(cmd *cobra.Command, _ []string) error { return f.serve(cmd) },
 	}
-	cmd.Flags().StringVar(&addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
-	cmd.Flags().StringVar(&app, "app", lab.Echo, "serve this `APP`: echo, lines or http")
-	cmd.Flags().IntVar(&buffer, "buffer", lab.PlainBuffer, "give each connection a buffer of `BYTES`; messages that are longer take several calls")
+	flags := cmd.Flags()
+	flags.StringVar(&f.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
+	flags.StringVar(&f.app, "app", lab.Echo, "serve this `APP`: echo, lines, sink or http")
+	flags.IntVar(&f.buffer, "buffer", lab.PlainBuffer, "give each connection a buffer of `BYTES`; messages that are longer take several calls")
+	flags.DurationVar(&f.heartbeat, "heartbeat", 0, "send a line as often on each connection, by a ticker and a goroutine for each (default: never)")
+	f.tls.add(flags)
 	return cmd
+}
+
+func (f *plainFlags) serve(cmd *cobra.Command) error {
+	if f.buffer < lab.MinPlainBuffer || f.buffer > lab.MaxPlainBuffer {
+		return usagef("--buffer is %d; expected %d to %d", f.buffer, lab.MinPlainBuffer, lab.MaxPlainBuffer)
+	}
+	if _, _, err := net.SplitHostPort(f.addr); err != nil {
+		return usagef("--addr is %q; expected HOST:PORT", f.addr)
+	}
+	config, err := f.tls.config()
+	if err != nil {
+		return err
+	}
+	o := lab.PlainOptions{App: f.app, Buffer: f.buffer, TLS: config, Heartbeat: f.heartbeat}
+	if err := o.Check(); err != nil {
+		return usageError{err}
+	}
+	ln, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", f.addr)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "myriad: serving %s with plain net on %s\n", f.app, ln.Addr())
+	return lab.Plain(cmd.Context(), ln, o)
 }

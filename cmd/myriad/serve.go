@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
-	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -17,8 +16,7 @@ import (
 )
 
 func newServe() *cobra.Command {
-	var app appFlags
-	srv := &myriad.Server{}
+	f := &serveFlags{}
 	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve one of the example applications under an I/O model",
@@ -26,19 +24,9 @@ func newServe() *cobra.Command {
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once.\n\n" +
 			"Applications:\n" + describeApps(),
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, srv, app) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&srv.Addr, "addr", "127.0.0.1:9000", "address to listen on; port 0 takes a free one")
-	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, "+strings.Join(myriad.Models(), ", ")+" (default auto: the last of these, with workers for slow handlers)")
-	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors, more if --max-conns takes more)")
-	app.add(cmd)
-	flags.DurationVar(&srv.Spin, "spin", 0, "have a loop without work look for some so long before it blocks; costs a CPU for each loop (default: not at all)")
-	flags.IntVar(&srv.Workers, "workers", 0, "run the application on so many workers, off the event loops (default: on the loops)")
-	flags.IntVar(&srv.Processes, "processes", 0, "worker processes, each with --loops event loops, 1 by default (default: none, this process serves)")
-	flags.IntVar(&srv.Limits.MaxConns, "max-conns", 0, "most connections at a time; above the limit of descriptors event loops get a table each (default: what that limit allows)")
-	flags.IntVar(&srv.Limits.MaxMessage, "max-message", 0, "most bytes of a message (default 65536)")
-	flags.DurationVar(&srv.Limits.ShutdownTimeout, "drain", 0, "most time to drain (default 30s)")
+	f.add(cmd)
 	return cmd
 }
 
@@ -59,33 +47,34 @@ func spareProcessors(loops int, workers bool) {
 	}
 }
 
-// asFlags names flags instead of the fields that they set.
-var asFlags = strings.NewReplacer("Server.Addr", "--addr", "Server.Model", "--model", "Server.Loops", "--loops",
-	"Server.Workers", "--workers", "Server.Spin", "--spin", "Server.Processes", "--processes", "Limits.MaxConns", "--max-conns",
-	"Limits.MaxMessage", "--max-message", "Limits.ShutdownTimeout", "--drain")
-
 // serve runs the server until a signal has ended it.
-func serve(cmd *cobra.Command, srv *myriad.Server, app appFlags) error {
-	handler, err := app.handler(cmd)
+func serve(cmd *cobra.Command, f *serveFlags) error {
+	srv, err := f.server(cmd)
 	if err != nil {
 		return err
 	}
-	srv.Handler = handler
+	listener, err := f.listener()
+	if err != nil {
+		return err
+	}
+	if err := f.tuneMemory(cmd); err != nil {
+		return err
+	}
+	side := &beside{srv: srv, flags: f}
+	if err := side.start(cmd); err != nil {
+		return err
+	}
+	defer side.stop()
 	srv.Listening = func(addr net.Addr) {
-		s := srv.Stats()
-		spareProcessors(s.Loops, srv.Workers > 0 || srv.Model == "" || srv.Model == myriad.Auto)
-		loops := ""
-		if s.Loops > 0 {
-			loops = fmt.Sprintf(", loops %d", s.Loops)
-		}
-		if s.Processes > 0 {
-			loops += fmt.Sprintf(", processes %d", s.Processes)
-		}
-		fmt.Fprintf(cmd.OutOrStdout(), "myriad: serving %s on %s (model %s%s, at most %d connections)\n",
-			app.name, addr, s.Model, loops, s.MaxConns)
+		announce(cmd, f, addr)
+		notify(cmd, "READY=1")
 	}
 	ctx, ended := drainOnSignal(cmd, srv)
-	err = srv.ListenAndServe(ctx)
+	if listener != nil {
+		err = srv.Serve(ctx, listener)
+	} else {
+		err = srv.ListenAndServe(ctx)
+	}
 	cut := ended()
 	switch {
 	case cut > 0:
@@ -93,9 +82,35 @@ func serve(cmd *cobra.Command, srv *myriad.Server, app appFlags) error {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w; another program listens on %s: end it, or choose another address with --addr", err, srv.Addr)
 	case errors.Is(err, myriad.ErrBadConfig):
-		return usagef("%s", asFlags.Replace(err.Error()))
+		return usagef("%s", f.asFlags(err.Error()))
 	}
 	return err
+}
+
+// announce says that the server serves.
+func announce(cmd *cobra.Command, f *serveFlags, addr net.Addr) {
+	srv := &f.srv
+	s := srv.Stats()
+	spareProcessors(s.Loops, srv.Workers > 0 || srv.Model == "" || srv.Model == myriad.Auto)
+	more := ""
+	if s.Loops > 0 {
+		more = fmt.Sprintf(", loops %d", s.Loops)
+	}
+	if s.Processes > 0 {
+		more += fmt.Sprintf(", processes %d", s.Processes)
+	}
+	if srv.TLSConfig != nil {
+		more += ", TLS"
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "myriad: serving %s on %s (model %s%s, at most %d connections)\n",
+		f.app.name, addr, s.Model, more, s.MaxConns)
+}
+
+// notify tells the service manager, where there is one.
+func notify(cmd *cobra.Command, state string) {
+	if _, err := myriad.Notify(state); err != nil {
+		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: cannot tell the service manager that %s: %v\n", state, err)
+	}
 }
 
 // drainOnSignal gives a context that ends at the first signal, and closes the
@@ -115,6 +130,7 @@ func drainOnSignal(cmd *cobra.Command, srv *myriad.Server) (ctx context.Context,
 		select {
 		case sig := <-signals:
 			fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: draining %d connections; once more stops at once\n", sig, srv.Stats().Open)
+			notify(cmd, "STOPPING=1")
 			drain()
 		case <-done:
 			return

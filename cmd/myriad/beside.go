@@ -1,0 +1,90 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/admin"
+	"github.com/myriad-go/myriad/tune"
+)
+
+// beside is what runs beside the server: the operator's door, and the flight
+// recorder.
+type beside struct {
+	srv    *myriad.Server
+	flags  *serveFlags
+	flight *admin.Flight
+	cancel context.CancelFunc
+	wait   sync.WaitGroup
+}
+
+// start starts what is asked for. With worker processes their supervisor shows the
+// sum of all, and each of them records itself.
+func (b *beside) start(cmd *cobra.Command) (err error) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(cmd.Context()))
+	b.cancel = cancel
+	_, worker := myriad.WorkerProcess()
+	if b.flags.flights != "" && worker == (b.srv.Processes > 1) {
+		if b.flight, err = admin.StartFlight(admin.FlightConfig{Source: b.srv, Dir: b.flags.flights, Lag: b.flags.flightLag}); err != nil {
+			return err
+		}
+	}
+	if b.flags.admin == "" || worker {
+		return nil
+	}
+	ready := make(chan error, 1)
+	b.wait.Go(func() {
+		ready <- admin.Serve(ctx, b.flags.admin, admin.Config{Source: b.srv, Flight: b.flight}, func(addr net.Addr) {
+			fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics, health and profiles on http://%s/\n", addr)
+			ready <- nil
+		})
+	})
+	if err := <-ready; err != nil {
+		b.stop()
+		return fmt.Errorf("--admin: %w", err)
+	}
+	return nil
+}
+
+// stop ends it and waits. ready has room for what Serve returns then.
+func (b *beside) stop() {
+	b.cancel()
+	b.wait.Wait()
+	if b.flight != nil {
+		b.flight.Stop()
+	}
+}
+
+// tuneMemory sets Go's limits, if that is asked for, and says what it has set.
+func (f *serveFlags) tuneMemory(cmd *cobra.Command) error {
+	if f.memory == "" && f.gogc == 0 {
+		return nil
+	}
+	options := tune.Options{GOGC: f.gogc, Processes: max(f.srv.Processes, 1)}
+	switch text, isPercent := strings.CutSuffix(f.memory, "%"); {
+	case f.memory == "auto", f.memory == "" && f.gogc != 0:
+	case isPercent:
+		percent, err := strconv.Atoi(text)
+		if err != nil || percent < 1 || percent > 100 {
+			return usagef("--memory-limit is %q; expected auto or 1%% to 100%%", f.memory)
+		}
+		options.Percent = percent
+	default:
+		return usagef("--memory-limit is %q; expected auto or a per cent such as 75%%", f.memory)
+	}
+	set, err := tune.Memory(options)
+	if err != nil {
+		return usagef("%w; see --memory-limit and --gogc", err)
+	}
+	if _, worker := myriad.WorkerProcess(); !worker {
+		fmt.Fprintf(cmd.OutOrStdout(), "myriad: %s\n", set)
+	}
+	return nil
+}

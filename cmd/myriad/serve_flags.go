@@ -1,0 +1,202 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad"
+)
+
+// serveFlags are the flags of serve.
+type serveFlags struct {
+	srv myriad.Server
+	app appFlags
+	tls serverTLS
+
+	allow, deny, proxies []string
+	slow                 string
+	beat                 string
+	admin                string
+	flights              string
+	flightLag            time.Duration
+	memory               string
+	gogc                 int
+
+	fields map[string]string // the flag of each field of Server, for messages
+}
+
+// add adds the flags to the command.
+func (f *serveFlags) add(cmd *cobra.Command) {
+	flags, srv, limits := cmd.Flags(), &f.srv, &f.srv.Limits
+	f.fields = make(map[string]string)
+	flags.StringVar(&srv.Addr, "addr", "127.0.0.1:9000", "address to listen on; port 0 takes a free one; systemd or systemd:NAME is a socket that systemd has opened (LISTEN_FDS)")
+	flags.StringVar(&srv.Network, "network", "", "tcp, tcp4, tcp6, or unix for a socket at the path --addr (default tcp)")
+	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, "+strings.Join(myriad.Models(), ", ")+" (default auto: the last of these, with workers for slow handlers)")
+	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors, more if --max-conns takes more)")
+	f.app.add(cmd)
+	flags.DurationVar(&srv.Spin, "spin", 0, "have a loop without work look for some so long before it blocks; costs a CPU for each loop (default: not at all)")
+	flags.IntVar(&srv.Workers, "workers", 0, "run the application on so many workers, off the event loops (default: on the loops)")
+	flags.IntVar(&srv.Processes, "processes", 0, "worker processes, each with --loops event loops, 1 by default (default: none, this process serves)")
+	for _, name := range []string{"addr", "network", "model", "loops", "spin", "workers", "processes"} {
+		f.fields["Server."+strings.ToUpper(name[:1])+name[1:]] = name
+	}
+	number := func(field *int, name, means, help string) {
+		flags.IntVar(field, name, 0, help)
+		f.fields[means] = name
+	}
+	number(&limits.MaxConns, "max-conns", "Limits.MaxConns", "most connections at a time; above the limit of descriptors event loops get a table each (default: what that limit allows)")
+	number(&limits.MaxConnsPerSource, "max-conns-per-source", "Limits.MaxConnsPerSource", "most connections at a time from one address, or one IPv6 network of 64 bits (default: no limit)")
+	number(&limits.AcceptRate, "accept-rate", "Limits.AcceptRate", "most connections accepted in a second; further ones wait (default: no limit)")
+	number(&limits.MaxMessage, "max-message", "Limits.MaxMessage", "most bytes of a message (default 65536)")
+	number(&limits.MaxUnsent, "max-unsent", "Limits.MaxUnsent", "most bytes of output that wait for one peer (default 1048576)")
+	number(&limits.MaxBuffered, "max-buffered", "Limits.MaxBuffered", "most bytes of memory that all buffers hold (default: a quarter of the memory)")
+	number(&limits.MaxHandshakes, "max-handshakes", "Limits.MaxHandshakes", "most TLS handshakes under way (default 4096)")
+	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "most connections a second that are told to end while the server drains (default 100000)")
+	span := func(field *time.Duration, name, means, help string) {
+		flags.Var((*span)(field), name, help)
+		f.fields[means] = name
+	}
+	span(&limits.HandshakeTimeout, "handshake-timeout", "Limits.HandshakeTimeout", "most time for the PROXY header and the TLS handshake (default 10s)")
+	span(&limits.FirstByteTimeout, "first-byte-timeout", "Limits.FirstByteTimeout", "most time until a peer's first byte (default 1m)")
+	span(&limits.MessageTimeout, "message-timeout", "Limits.MessageTimeout", "most time from a message's first byte to its last (default 30s)")
+	span(&limits.IdleTimeout, "idle-timeout", "Limits.IdleTimeout", "most time without a byte from the peer (default never)")
+	span(&limits.WriteTimeout, "write-timeout", "Limits.WriteTimeout", "most time for a peer to take what waits for it (default 30s)")
+	span(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handlers that take longer (default 1s)")
+	span(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "most time to drain (default 30s)")
+	flags.StringVar(&f.slow, "slow-consumer", "close", "what happens to a peer with --max-unsent bytes waiting: close the connection, or drop the message")
+	flags.StringArrayVar(&f.allow, "allow", nil, "let in only this network, such as 10.0.0.0/8, or address; may be repeated")
+	flags.StringArrayVar(&f.deny, "deny", nil, "keep out this network or address; may be repeated")
+	flags.StringArrayVar(&f.proxies, "trusted-proxy", nil, "expect the PROXY protocol from this network or address; may be repeated")
+	flags.DurationVar(&srv.Heartbeat.Interval, "heartbeat", 0, "send a heartbeat to peers that have been silent so long (default: none)")
+	flags.StringVar(&f.beat, "heartbeat-message", "ping\n", "what a heartbeat is")
+	flags.IntVar(&srv.Heartbeat.MaxMissed, "heartbeat-missed", 0, "close a connection that leaves so many unanswered (default 2)")
+	f.fields["Heartbeat.Interval"], f.fields["Heartbeat.MaxMissed"] = "heartbeat", "heartbeat-missed"
+	f.tls.add(flags)
+	flags.StringVar(&f.admin, "admin", "", "serve metrics, health, profiles and traces over HTTP on this address, on loopback if it has no host (default: not at all)")
+	flags.StringVar(&f.flights, "flight-dir", "", "record what happens all the time, and write the last seconds to this directory when a loop lags (default: not at all)")
+	flags.DurationVar(&f.flightLag, "flight-lag", 100*time.Millisecond, "how long a turn of a loop may take before that is done")
+	flags.StringVar(&f.memory, "memory-limit", "", "Go's memory limit: auto for 90 % of what the cgroup or the machine allows, or a per cent such as 75% (default: GOMEMLIMIT, or none)")
+	flags.IntVar(&f.gogc, "gogc", 0, "Go's GOGC: garbage in per cent of live memory before it is collected; with it --memory-limit is auto (default: GOGC, or 100)")
+}
+
+// server is the server that the flags describe.
+func (f *serveFlags) server(cmd *cobra.Command) (*myriad.Server, error) {
+	handler, err := f.app.handler(cmd)
+	if err != nil {
+		return nil, err
+	}
+	srv := &f.srv
+	srv.Handler = handler
+	switch f.slow {
+	case "close":
+	case "drop":
+		srv.SlowConsumer = myriad.DropMessage
+	default:
+		return nil, usagef("--slow-consumer is %q; expected close or drop", f.slow)
+	}
+	for _, l := range []struct {
+		flag string
+		from []string
+		to   *[]netip.Prefix
+	}{{"allow", f.allow, &srv.Allow}, {"deny", f.deny, &srv.Deny}, {"trusted-proxy", f.proxies, &srv.TrustedProxies}} {
+		if *l.to, err = prefixes(l.flag, l.from); err != nil {
+			return nil, err
+		}
+	}
+	if srv.Heartbeat.Interval != 0 {
+		srv.Heartbeat.Message = []byte(f.beat)
+	} else if cmd.Flags().Changed("heartbeat-message") || srv.Heartbeat.MaxMissed != 0 {
+		return nil, usagef("--heartbeat-message and --heartbeat-missed are for heartbeats; expected them with --heartbeat")
+	}
+	if srv.TLSConfig, err = f.tls.config(); err != nil {
+		return nil, err
+	}
+	return srv, nil
+}
+
+// prefixes reads networks and addresses.
+func prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
+	for _, text := range texts {
+		p, err := netip.ParsePrefix(text)
+		if err != nil {
+			a, err := netip.ParseAddr(text)
+			if err != nil {
+				return nil, usagef("--%s is %q; expected a network such as 10.0.0.0/8 or an address such as 10.1.2.3", flag, text)
+			}
+			p = netip.PrefixFrom(a, a.BitLen())
+		}
+		list = append(list, p)
+	}
+	return list, nil
+}
+
+// listener is the one that the service manager has opened; nil if none is asked
+// for.
+func (f *serveFlags) listener() (net.Listener, error) {
+	name, ok := strings.CutPrefix(f.srv.Addr, "systemd")
+	if !ok || name != "" && name[0] != ':' {
+		return nil, nil
+	}
+	listeners, err := myriad.ActivatedListeners()
+	if err != nil {
+		return nil, err
+	}
+	name = strings.TrimPrefix(name, ":")
+	var names []string
+	for _, l := range listeners {
+		if name == "" || l.Name == name {
+			return l, nil
+		}
+		names = append(names, l.Name)
+	}
+	if len(names) == 0 {
+		return nil, fmt.Errorf("--addr is %q, and no socket was passed to this process; expected LISTEN_FDS as systemd sets it", f.srv.Addr)
+	}
+	return nil, fmt.Errorf("--addr is %q; expected one of the sockets that were passed: %s", f.srv.Addr, strings.Join(names, ", "))
+}
+
+// asFlags names flags instead of the fields that they set: longer names first,
+// because some begin with another.
+func (f *serveFlags) asFlags(text string) string {
+	fields := slices.SortedFunc(maps.Keys(f.fields), func(a, b string) int { return len(b) - len(a) })
+	var pairs []string
+	for _, field := range fields {
+		pairs = append(pairs, field, "--"+f.fields[field])
+	}
+	return strings.NewReplacer(pairs...).Replace(text)
+}
+
+// span is a duration that may be never.
+type span time.Duration
+
+func (s *span) String() string {
+	switch time.Duration(*s) {
+	case 0:
+		return ""
+	case myriad.Never:
+		return "never"
+	}
+	return time.Duration(*s).String()
+}
+
+func (s *span) Set(text string) error {
+	if text == "never" {
+		*s = span(myriad.Never)
+		return nil
+	}
+	d, err := time.ParseDuration(text)
+	*s = span(d)
+	return err
+}
+
+func (s *span) Type() string { return "duration" }
+
+var _ pflag.Value = (*span)(nil)

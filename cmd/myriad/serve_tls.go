@@ -1,0 +1,58 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad"
+)
+
+// serverTLS are the flags of a server's side of TLS.
+type serverTLS struct{ cert, key, clientCA string }
+
+func (f *serverTLS) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.cert, "tls-cert", "", "encrypt with TLS: file with the certificate chain, in PEM form; read again when it changes")
+	flags.StringVar(&f.key, "tls-key", "", "file with the key of --tls-cert")
+	flags.StringVar(&f.clientCA, "tls-client-ca", "", "demand client certificates that an authority in this file has signed")
+}
+
+// config is the TLS configuration, nil if no TLS is asked for.
+func (f *serverTLS) config() (*tls.Config, error) {
+	if f.cert == "" && f.key == "" {
+		if f.clientCA != "" {
+			return nil, usagef("--tls-client-ca is given without a certificate; expected --tls-cert and --tls-key too")
+		}
+		return nil, nil
+	}
+	if f.cert == "" || f.key == "" {
+		return nil, usagef("only one of --tls-cert and --tls-key is given; expected both")
+	}
+	get, err := myriad.ReloadCertificate(f.cert, f.key, nil)
+	if err != nil {
+		return nil, err
+	}
+	cfg := &tls.Config{GetCertificate: get}
+	if f.clientCA != "" {
+		cfg.ClientAuth = tls.RequireAndVerifyClientCert
+		if cfg.ClientCAs, err = authorities(f.clientCA); err != nil {
+			return nil, err
+		}
+	}
+	return cfg, nil
+}
+
+// authorities reads the certificates of a file.
+func authorities(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, usagef("no certificate in %s; expected PEM blocks of type CERTIFICATE", file)
+	}
+	return pool, nil
+}
