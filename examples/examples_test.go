@@ -118,3 +118,22 @@ func TestChat(t *testing.T) {
 	bob.Close()
 	ann.reads("Bob has gone")
 }
+
+func TestPush(t *testing.T) {
+	line, err := run(t, "push", "-addr", "127.0.0.1:0", "-heartbeat", "100ms").ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := strings.TrimSpace(strings.TrimPrefix(line, "push on "))
+	ann, bob := enter(t, addr), enter(t, addr)
+	ann.says("sub news")
+	ann.reads("subscribed to news")
+	bob.says("pub news hello")
+	bob.reads("sent to 1, 0 have no room")
+	ann.reads("hello")
+	bob.says("hello?")
+	bob.reads("error: expected sub TOPIC or pub TOPIC TEXT")
+	ann.reads("ping")
+	ann.says("pong")
+	ann.reads("ping") // it is there, so it is asked again
+}

@@ -1,0 +1,124 @@
+// Command push is a push gateway for the open internet: clients subscribe to
+// topics and get what is published there. It has what such a server needs:
+// TLS, if it is given a certificate, heartbeats that find out who is still there,
+// limits at the door, a word before it goes, and metrics on loopback.
+//
+// Try it with several of: nc 127.0.0.1 9000, where you type
+//
+//	sub news
+//	pub news something has happened
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"flag"
+	"fmt"
+	"log"
+	"net"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/admin"
+)
+
+// maxTopics bounds what clients can make the gateway remember.
+const maxTopics = 10_000
+
+// gateway knows the topics.
+type gateway struct {
+	mu     sync.Mutex
+	topics map[string]*myriad.Group
+}
+
+func (g *gateway) Opened(c *myriad.Conn) { c.SetValue([]*myriad.Group(nil)) }
+
+func (g *gateway) Message(c *myriad.Conn, line []byte) {
+	verb, rest, _ := bytes.Cut(line, []byte(" "))
+	name, text, _ := bytes.Cut(rest, []byte(" "))
+	switch string(verb) {
+	case "sub":
+		topic := g.topic(string(name))
+		if topic == nil {
+			c.WriteString("error: too many topics\n")
+			return
+		}
+		topic.Add(c.Ref())
+		c.SetValue(append(c.Value().([]*myriad.Group), topic))
+		fmt.Fprintf(c, "subscribed to %s\n", name)
+	case "pub":
+		if topic := g.topic(string(name)); topic != nil {
+			sent, full := topic.Broadcast(append(text, '\n'))
+			fmt.Fprintf(c, "sent to %d, %d have no room\n", sent, full)
+		}
+	case "pong": // the answer to a heartbeat
+	default:
+		c.WriteString("error: expected sub TOPIC or pub TOPIC TEXT\n")
+	}
+}
+
+// topic finds or makes a topic; nil if there are too many.
+func (g *gateway) topic(name string) *myriad.Group {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.topics[name] == nil && len(g.topics) < maxTopics {
+		g.topics[name] = new(myriad.Group)
+	}
+	return g.topics[name]
+}
+
+// Draining is called for each connection when the server begins to shut down.
+func (g *gateway) Draining(c *myriad.Conn) { c.WriteString("bye: connect again\n") }
+
+func (g *gateway) Closed(c *myriad.Conn, why error) {
+	for _, topic := range c.Value().([]*myriad.Group) {
+		topic.Remove(c.Ref())
+	}
+}
+
+func main() {
+	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
+	operator := flag.String("admin", "127.0.0.1:0", "address of metrics and health")
+	beat := flag.Duration("heartbeat", time.Minute, "how long a client may be silent before it is asked")
+	cert, key := flag.String("cert", "", "file with the certificate; without it there is no TLS"), flag.String("key", "", "file with its key")
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	srv := &myriad.Server{
+		Addr:      *addr,
+		Handler:   myriad.Lines(&gateway{topics: map[string]*myriad.Group{}}),
+		Heartbeat: myriad.Heartbeat{Interval: *beat, Message: []byte("ping\n")},
+		Limits: myriad.Limits{
+			MaxConnsPerSource: 1000,
+			MaxMessage:        4096,
+			MaxUnsent:         64 << 10, // a client that is further behind is closed
+		},
+		Listening: func(a net.Addr) { fmt.Println("push on", a) },
+	}
+	if *cert != "" {
+		get, err := myriad.ReloadCertificate(*cert, *key, nil)
+		if err != nil {
+			log.Fatal(err)
+		}
+		srv.TLSConfig = &tls.Config{GetCertificate: get}
+	}
+	// The operator's door stays open until the server has drained, so that its
+	// /readyz tells that it does.
+	door, closeDoor := context.WithCancel(context.Background())
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		if err := admin.Serve(door, *operator, admin.Config{Source: srv}, nil); err != nil {
+			log.Print(err)
+		}
+	})
+	err := srv.ListenAndServe(ctx)
+	closeDoor()
+	wait.Wait()
+	if err != nil {
+		log.Fatal(err)
+	}
+}
