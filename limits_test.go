@@ -161,3 +161,27 @@ func TestReloadCertificateWithoutFiles(t *testing.T) {
 		t.Errorf("ReloadCertificate without files: %v", err)
 	}
 }
+
+// FuzzLimits resolves any limits: to ones that keep to each other, or to an error that
+// names the field.
+func FuzzLimits(f *testing.F) {
+	f.Add(0, 0, 0, 0, 0, int64(0), int64(0))
+	f.Add(10, 1<<20, 5, 9, -1, int64(-1), int64(Never))
+	f.Add(1, 16, 16, 0, 1, int64(time.Second), int64(1))
+	f.Fuzz(func(t *testing.T, conns, unsent, high, low, buffered int, idle, write int64) {
+		l, err := Limits{
+			MaxConns: conns, MaxUnsent: unsent, HighWater: high, LowWater: low, MaxBuffered: buffered,
+			IdleTimeout: time.Duration(idle), WriteTimeout: time.Duration(write),
+		}.resolve()
+		if err != nil {
+			if !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "Limits.") || !strings.Contains(err.Error(), "expected") {
+				t.Errorf("the error %q; want ErrBadConfig that names the field and what was expected", err)
+			}
+			return
+		}
+		e := l.engine()
+		if l.LowWater > l.HighWater || l.HighWater > l.MaxUnsent || l.MaxConns < 1 || l.MaxBuffered < 1 || e.IdleTimeout < 0 || e.WriteTimeout < 0 {
+			t.Errorf("resolved to %+v, for the engines %+v", l, e)
+		}
+	})
+}

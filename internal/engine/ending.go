@@ -1,0 +1,124 @@
+package engine
+
+// This file is how connections come to their end.
+
+// PeerClosed says that the peer will send no more. What it is owed it must take
+// within the time that a close has.
+func (c *Conn) PeerClosed() {
+	if l := c.layer(); l != nil && !c.is(gone|closing|failed) {
+		c.concern(l.Ended(c))
+	}
+	c.PeerEnded()
+}
+
+// PeerEnded is PeerClosed for a layer that has been told so by its own means.
+func (c *Conn) PeerEnded() {
+	c.state |= gone
+	if x := c.extra(); x.due == 0 {
+		x.due = c.host.Now() + c.host.Limits.CloseTimeout
+	}
+}
+
+// Failed says that the transport is broken.
+func (c *Conn) Failed(err error) { c.Kill(Reason(err)) }
+
+// Kill closes at once, without sending what is owed. The reason of a connection
+// that is closing already and owes nothing stays as it is.
+func (c *Conn) Kill(why error) {
+	if c.is(closing) && c.Pending() == 0 {
+		c.state |= failed
+		return
+	}
+	c.fail(why)
+}
+
+// Drain closes at the next moment at which nothing is under way, and tells the
+// handler.
+func (c *Conn) Drain() {
+	if c.host.Draining != nil && !c.is(drain|closing) {
+		c.state |= warned
+	}
+	c.state |= drain
+}
+
+// fail gives up the connection: output that is owed is dropped.
+func (c *Conn) fail(why error) {
+	c.CloseWith(why)
+	c.more.why = why
+	c.state |= failed
+}
+
+// CloseWith starts to close: no more input is offered, output so far is sent.
+// The first reason counts.
+func (c *Conn) CloseWith(why error) {
+	if c.is(closing) {
+		return
+	}
+	c.mark.next()
+	c.setClosing(why)
+}
+
+// retire starts to close in order: not while mail is on its way.
+func (c *Conn) retire(why error) bool {
+	if !c.mark.retire() {
+		return false
+	}
+	c.setClosing(why)
+	return true
+}
+
+func (c *Conn) setClosing(why error) {
+	c.state |= closing
+	c.host.Counters.Add(Closing, 1)
+	x := c.extra()
+	x.why = why
+	if !c.is(gone) { // which has its time already
+		x.due = c.host.Now() + c.host.Limits.CloseTimeout
+	}
+}
+
+// nextClosing is Next for a closing connection that owes nothing.
+func (c *Conn) nextClosing() Action {
+	if c.layer() != nil && !c.is(bidden) {
+		c.state |= bidden
+		if c.more.layer.Closing(c); c.out != nil {
+			return Send
+		}
+	}
+	switch {
+	case c.is(gone):
+		return Close
+	case c.is(shut):
+		return Wait
+	}
+	return Shut
+}
+
+// Finish says that the descriptor has been closed, and calls Closed. The slot
+// may be used again afterwards.
+func (c *Conn) Finish() {
+	c.dropInput()
+	c.dropOutput()
+	n := c.host.Counters
+	switch {
+	case c.is(greeting):
+		n.Add(Greeting, -1)
+		c.host.turnedAway(c)
+	default:
+		if !c.is(parting) {
+			c.callClosed()
+		}
+		n.close(closeCause(c.more.why))
+	}
+	if l := c.layer(); l != nil {
+		l.Closed(c)
+		c.forgetHeld()
+	}
+	if c.is(choked) {
+		n.Add(Paused, -1)
+	}
+	n.Add(Closing, -1)
+	n.Add(Open, -1)
+	c.leave()
+	c.state, c.more, c.user = 0, nil, nil
+}
