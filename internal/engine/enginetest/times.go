@@ -30,7 +30,7 @@ var timeCases = []testCase{
 }
 
 // short is what the limits of these cases are.
-const short = 150 * time.Millisecond
+const short = 400 * time.Millisecond
 
 // talk has a client exchange lines until stop is closed.
 func (c *client) talk(b *bench, line string, every time.Duration) (stop func()) {

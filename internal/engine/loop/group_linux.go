@@ -24,11 +24,13 @@ package loop
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/door"
@@ -163,10 +165,26 @@ func (g *group) listen() (err error) {
 	return err
 }
 
-// bind listens on the configured address once for each loop. The first socket
-// asks for the address alone, because sockets that share a port would hide
-// that another program has it; it then makes way for those that share.
-func (g *group) bind() ([]int32, error) {
+// bindTries is how often a free port is looked for that nobody takes before all
+// loops have it.
+const bindTries = 16
+
+// bind listens on the configured address once for each loop.
+func (g *group) bind() (fds []int32, err error) {
+	_, port, _ := net.SplitHostPort(g.cfg.Addr) // what is wrong with it Listen says
+	for range bindTries {
+		fds, err = g.bindOnce()
+		if port != "0" && port != "" || !errors.Is(err, syscall.EADDRINUSE) {
+			break
+		}
+	}
+	return fds, err
+}
+
+// bindOnce listens on one port. The first socket asks for the address alone,
+// because sockets that share a port would hide that another program has it; it then
+// makes way for those that share.
+func (g *group) bindOnce() ([]int32, error) {
 	alone, shared := sock.ListenConfig(false), sock.ListenConfig(true)
 	first, err := alone.Listen(context.Background(), g.cfg.Network, g.cfg.Addr)
 	if err != nil {
