@@ -214,7 +214,7 @@ func slowHandler(b *bench) {
 
 // pausedPeer has a connection paused by output that the peer reads, but late.
 func pausedPeer(b *bench) {
-	const owed = 4 << 20
+	const owed = 8 << 20 // more than the kernel takes
 	answer := pattern(owed)
 	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
 		n := bytes.IndexByte(in, '\n') + 1
