@@ -1,0 +1,303 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+func TestCallGivesResultAndError(t *testing.T) {
+	p := start(t, pool.Config{})
+	n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { return 42, nil })
+	if n != 42 || err != nil {
+		t.Errorf("got %d, %v; expected 42, nil", n, err)
+	}
+	s, err := pool.Call(context.Background(), p, func(context.Context) (string, error) { return "half", errWhy })
+	if s != "half" || err != errWhy {
+		t.Errorf("got %q, %v; expected both of what it returned", s, err)
+	}
+	got, err := pool.Call(context.WithValue(context.Background(), ctxKey{}, "mine"), p, func(ctx context.Context) (any, error) {
+		return ctx.Value(ctxKey{}), nil
+	})
+	if got != "mine" || err != nil {
+		t.Errorf("the value of its context is %v, %v", got, err)
+	}
+}
+
+func TestCallsAtOnce(t *testing.T) {
+	p := start(t, pool.Config{Max: 8, Queue: 16, Target: time.Hour})
+	var wg sync.WaitGroup
+	for g := range 32 {
+		wg.Go(func() {
+			for i := range 100 {
+				want := fmt.Sprint(g, " ", i)
+				if got, err := pool.Call(context.Background(), p, func(context.Context) (string, error) { return want, nil }); got != want || err != nil {
+					t.Errorf("got %q, %v; expected %q", got, err, want)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// crash is an error of the runtime, for a map that is nil.
+func crash(m map[int]int) { m[1]++ }
+
+// panics are what a job may do instead of returning.
+var panics = []struct {
+	name string
+	do   func()
+	is   func(v any) bool
+	err  error // what errors.Is finds
+}{
+	{"a string", func() { panic("a string") }, func(v any) bool { return v == "a string" }, nil},
+	{"an error", func() { panic(errWhy) }, func(v any) bool { return v == any(errWhy) }, errWhy},
+	{"nil", func() { panic(nil) }, func(v any) bool { _, ok := v.(*runtime.PanicNilError); return ok }, nil},
+	{"nil map", func() { crash(nil) }, func(v any) bool { _, ok := v.(runtime.Error); return ok }, nil},
+	{"a panic on the way out", func() { defer func() { panic(errWhy) }(); runtime.Goexit() }, func(v any) bool { return v == any(errWhy) }, errWhy},
+	{"Goexit", runtime.Goexit, func(v any) bool { return v == any(pool.ErrGoexit) }, pool.ErrGoexit},
+}
+
+// A panic in a call is its error; the worker goes on, and Panicked hears of it once.
+func TestCallPanics(t *testing.T) {
+	for _, c := range panics {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var heard []*pool.PanicError
+				p := start(t, pool.Config{Min: 1, Max: 1, Panicked: func(e *pool.PanicError) { heard = append(heard, e) }})
+				n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { c.do(); return 1, nil })
+				var e *pool.PanicError
+				if !errors.As(err, &e) || n != 0 {
+					t.Fatalf("got %d, %v; expected a *PanicError", n, err)
+				}
+				checkPanic(t, e, c.is, c.err)
+				synctest.Wait()
+				if len(heard) != 1 || heard[0] != e {
+					t.Errorf("Panicked has heard of %v; expected of what Call has returned, once", heard)
+				}
+				if s := p.Stats(); s.Panicked != 1 || s.Finished != 1 || s.Workers != 1 || s.Running != 0 {
+					t.Errorf("panicked %d, finished %d, workers %d, running %d; expected 1, 1, 1, 0", s.Panicked, s.Finished, s.Workers, s.Running)
+				}
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				defer cancel()
+				if n, err := pool.Call(ctx, p, func(context.Context) (int, error) { return 2, nil }); n != 2 || err != nil {
+					t.Errorf("the next call: %d, %v", n, err)
+				}
+			})
+		})
+	}
+}
+
+func checkPanic(t *testing.T, e *pool.PanicError, is func(any) bool, want error) {
+	t.Helper()
+	if !is(e.Value) {
+		t.Errorf("Value is %#v", e.Value)
+	}
+	if want != nil && !errors.Is(e, want) {
+		t.Errorf("%v is not %v", e, want)
+	}
+	if !strings.Contains(string(e.Stack), "call_test.go") {
+		t.Errorf("the stack has not the place of the panic:\n%s", e.Stack)
+	}
+	if want := fmt.Sprint(e.Value); !strings.Contains(e.Error(), want) {
+		t.Errorf("the error is %q; expected that to say %q", e, want)
+	}
+}
+
+// The same for a plain job, also without anybody to hear of it.
+func TestPanicsAreContained(t *testing.T) {
+	for _, c := range panics {
+		for _, hears := range []bool{true, false} {
+			synctest.Test(t, func(t *testing.T) {
+				var heard []*pool.PanicError
+				cfg := fixed(2, 64)
+				if hears {
+					cfg.Panicked = func(e *pool.PanicError) { heard = append(heard, e) }
+				}
+				p := start(t, cfg)
+				for i := range 10 {
+					if err := p.Submit(context.Background(), func(context.Context) { c.do() }); err != nil {
+						t.Fatal(err)
+					}
+					synctest.Wait()
+					if hears {
+						if len(heard) != i+1 {
+							t.Fatalf("%s: Panicked has heard of %d panics; expected %d", c.name, len(heard), i+1)
+						}
+						checkPanic(t, heard[i], c.is, c.err)
+					}
+				}
+				if s := p.Stats(); s.Panicked != 10 || s.Finished != 10 || s.Workers != 2 {
+					t.Errorf("%s: panicked %d, finished %d, workers %d; expected 10, 10, 2", c.name, s.Panicked, s.Finished, s.Workers)
+				}
+			})
+		}
+	}
+}
+
+// Call says why f did not run.
+func TestCallThatDoesNotRun(t *testing.T) {
+	never := func(context.Context) (int, error) { return 1, errors.New("it ran") }
+	expect := func(t *testing.T, n int, err error, want ...error) {
+		t.Helper()
+		for _, w := range want {
+			if n != 0 || !errors.Is(err, w) {
+				t.Errorf("got %d, %v; expected 0, %v", n, err, w)
+			}
+		}
+	}
+	t.Run("late", func(t *testing.T) {
+		p := start(t, pool.Config{})
+		n, err := pool.Call(ended(errWhy), p, never)
+		expect(t, n, err, pool.ErrExpired, errWhy)
+	})
+	t.Run("closed", func(t *testing.T) {
+		p := start(t, pool.Config{})
+		if _, err := p.Close(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		n, err := pool.Call(context.Background(), p, never)
+		expect(t, n, err, pool.ErrClosed)
+	})
+	t.Run("dropped by Close", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := start(t, fixed(1, 64))
+			if err := p.TrySubmit(func(ctx context.Context) { <-ctx.Done() }); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			time.AfterFunc(time.Second, func() { _, _ = p.Close(ended(nil)) })
+			n, err := pool.Call(context.Background(), p, never)
+			expect(t, n, err, pool.ErrClosed)
+		})
+	})
+	t.Run("shed", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := start(t, fixed(1, 1))
+			release := hold(t, p, 1)
+			time.AfterFunc(time.Second, func() {
+				if err := p.TrySubmitTask(pool.Task{Job: pool.Func(nothing), Priority: pool.High}); err != nil {
+					t.Errorf("one of high priority: %v", err)
+				}
+			})
+			n, err := pool.Call(context.Background(), p, never)
+			expect(t, n, err, pool.ErrShed)
+			release()
+		})
+	})
+	t.Run("expired in the queue", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := start(t, fixed(1, 64))
+			release := hold(t, p, 1)
+			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
+			defer cancel()
+			begin := time.Now()
+			n, err := pool.Call(ctx, p, never)
+			expect(t, n, err, pool.ErrExpired, errWhy)
+			if took := time.Since(begin); took != time.Second {
+				t.Errorf("it took %v; expected a second, when the context ends", took)
+			}
+			release()
+		})
+	})
+	t.Run("no room", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			p := start(t, fixed(1, pool.NoQueue))
+			release := hold(t, p, 1)
+			ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
+			defer cancel()
+			n, err := pool.Call(ctx, p, never)
+			expect(t, n, err, errWhy)
+			release()
+		})
+	})
+}
+
+// Call does not wait for a call that runs when its context ends.
+func TestCallLeavesWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, fixed(1, 64))
+		gate := make(chan struct{})
+		var finished atomic.Bool
+		ctx, cancel := context.WithTimeoutCause(context.Background(), time.Second, errWhy)
+		defer cancel()
+		begin := time.Now()
+		n, err := pool.Call(ctx, p, func(ctx context.Context) (int, error) {
+			<-gate
+			if ctx.Err() == nil {
+				t.Error("the context of the call has not ended")
+			}
+			finished.Store(true)
+			return 1, nil
+		})
+		if n != 0 || err != errWhy {
+			t.Errorf("got %d, %v; expected 0 and the cause", n, err)
+		}
+		if took := time.Since(begin); took != time.Second {
+			t.Errorf("it took %v; expected a second", took)
+		}
+		close(gate)
+		synctest.Wait()
+		if !finished.Load() {
+			t.Error("the call was not run to its end")
+		}
+	})
+}
+
+// No Submit of a prepared job allocates, neither on the way in nor on the way out.
+func TestSubmitAllocatesNothing(t *testing.T) {
+	for _, queue := range []int{pool.NoQueue, 64, 4096} {
+		p := start(t, pool.Config{Min: 2, Max: 2, Queue: queue, Target: time.Hour})
+		done := make(chan struct{})
+		job := pool.Func(func(context.Context) { done <- struct{}{} })
+		shared, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		tasks := map[string]func() error{
+			"Submit, Background":        func() error { return p.Submit(context.Background(), job) },
+			"Submit, shared context":    func() error { return p.Submit(shared, job) },
+			"SubmitTask":                func() error { return p.SubmitTask(pool.Task{Job: job}) },
+			"SubmitTask, Key, Priority": func() error { return p.SubmitTask(pool.Task{Job: job, Ctx: shared, Key: 9, Priority: pool.High}) },
+		}
+		if queue > 0 {
+			tasks["TrySubmit"] = func() error { return p.TrySubmit(job) }
+			tasks["TrySubmitTask"] = func() error { return p.TrySubmitTask(pool.Task{Job: job, Ctx: shared}) }
+		}
+		for name, submit := range tasks {
+			n := testing.AllocsPerRun(2000, func() {
+				if err := submit(); err != nil {
+					t.Error(err)
+					return
+				}
+				<-done
+			})
+			if n != 0 {
+				t.Errorf("queue %d: %s allocates %v times; expected 0", queue, name, n)
+			}
+		}
+	}
+}
+
+// Nor does one that finds no room, or waits for it.
+func TestNoRoomAllocatesNothing(t *testing.T) {
+	p := start(t, fixed(1, 64))
+	release := hold(t, p, 1)
+	for p.TrySubmit(nothing) == nil {
+	}
+	if n := testing.AllocsPerRun(1000, func() {
+		if p.TrySubmit(nothing) == nil {
+			t.Error("it was accepted")
+		}
+	}); n != 0 {
+		t.Errorf("a TrySubmit that finds no room allocates %v times; expected 0", n)
+	}
+	release()
+}

@@ -1,0 +1,624 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+// Submit, in all its forms, may race with Close: no panic, an answer for each, and
+// each job that was accepted runs or is returned, once.
+func TestSubmitRacesClose(t *testing.T) {
+	for round := range 60 {
+		for _, queue := range []int{pool.NoQueue, 1, 200} {
+			raceClose(t, round, queue, 1+round%4)
+			if t.Failed() {
+				t.Fatalf("round %d, queue %d", round, queue)
+			}
+		}
+	}
+}
+
+func raceClose(t *testing.T, round, queue, workers int) {
+	p, err := pool.New(pool.Config{Min: round % 2, Max: workers, Queue: queue, Target: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	accepted := map[*noted]bool{}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for s := range 8 {
+		wg.Go(func() {
+			var mine []*noted
+			defer func() {
+				mu.Lock()
+				defer mu.Unlock()
+				for _, job := range mine {
+					accepted[job] = true
+				}
+			}()
+			for {
+				job := &noted{t: t, name: fmt.Sprint("of submitter ", s), do: func(context.Context) { runtime.Gosched() }}
+				task, submit := pool.Task{Job: job}, p.SubmitTask
+				switch s % 4 {
+				case 1:
+					task.Ctx = ctx
+				case 2:
+					task.Ctx = context.Background()
+				case 3:
+					submit = p.TrySubmitTask
+				}
+				switch err := submit(task); {
+				case err == nil:
+					mine = append(mine, job)
+				case errors.Is(err, pool.ErrClosed):
+					job.mustNothing()
+					return
+				case s%4 == 3 && errors.Is(err, pool.ErrFull):
+					job.mustNothing()
+					runtime.Gosched()
+				default:
+					t.Errorf("Submit while Close runs: %v", err)
+					return
+				}
+			}
+		})
+	}
+	for range rand.IntN(200) {
+		runtime.Gosched()
+	}
+	end := context.Background()
+	if round%3 == 0 {
+		end = ended(nil)
+	}
+	dropped := closeIt(t, p, end)
+	wg.Wait()
+	returned := map[*noted]bool{}
+	for _, task := range dropped {
+		job := task.Job.(*noted)
+		if returned[job] {
+			t.Errorf("job %q was returned twice", job.name)
+		}
+		returned[job] = true
+		job.mustDrop(pool.ErrClosed)
+		if !accepted[job] {
+			t.Errorf("job %q was returned by Close, but not accepted", job.name)
+		}
+	}
+	for job := range accepted {
+		if !returned[job] {
+			job.mustRun()
+		}
+	}
+	if s := balance(t, p); s.Accepted != uint64(len(accepted)) || s.Dropped != uint64(len(dropped)) || s.Closed == 0 {
+		t.Errorf("Stats: accepted %d, dropped %d, closed %d; expected %d, %d, some", s.Accepted, s.Dropped, s.Closed, len(accepted), len(dropped))
+	}
+}
+
+// A Submit that waits for room when Close begins gets an answer: ErrClosed, or nil
+// for a job that is run still.
+func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
+	for _, queue := range []int{pool.NoQueue, 1, 64} {
+		for _, forced := range []bool{false, true} {
+			synctest.Test(t, func(t *testing.T) {
+				p := start(t, fixed(1, queue))
+				release := hold(t, p, 1)
+				const waiting = 100
+				jobs, errs := make([]noted, max(queue, 0)+waiting), make([]error, max(queue, 0)+waiting)
+				var wg sync.WaitGroup
+				for i := range jobs {
+					jobs[i] = noted{t: t, name: fmt.Sprint(i)}
+					wg.Go(func() { errs[i] = p.SubmitTask(pool.Task{Job: &jobs[i]}) })
+					synctest.Wait()
+				}
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				closed := make(chan []pool.Task, 1)
+				go func() { closed <- closeIt(t, p, ctx) }()
+				synctest.Wait()
+				if err := p.TrySubmit(nothing); !errors.Is(err, pool.ErrClosed) {
+					t.Errorf("TrySubmit while Close waits: %v; expected ErrClosed", err)
+				}
+				if err := p.Submit(context.Background(), nothing); !errors.Is(err, pool.ErrClosed) {
+					t.Errorf("Submit while Close waits: %v; expected ErrClosed", err)
+				}
+				if forced {
+					cancel()
+					synctest.Wait()
+				}
+				release()
+				dropped := receive(t, closed, "Close")
+				wg.Wait()
+				refused := 0
+				for i, err := range errs {
+					switch {
+					case errors.Is(err, pool.ErrClosed):
+						refused++
+						jobs[i].mustNothing()
+					case err != nil:
+						t.Errorf("queue %d: Submit while Close runs: %v; expected nil or ErrClosed", queue, err)
+					case forced:
+						jobs[i].mustDrop(pool.ErrClosed)
+					default:
+						jobs[i].mustRun()
+					}
+				}
+				if want := len(jobs) - refused; forced && len(dropped) != want || !forced && len(dropped) != 0 {
+					t.Errorf("queue %d, forced %v: Close returned %d jobs, with %d accepted", queue, forced, len(dropped), want)
+				}
+				if s := balance(t, p); s.Closed != uint64(refused)+2 {
+					t.Errorf("queue %d: Closed is %d; expected %d", queue, s.Closed, refused+2)
+				}
+			})
+		}
+	}
+}
+
+// Close without a hurry runs all that was accepted, also what has come just now.
+func TestCloseDrains(t *testing.T) {
+	for _, workers := range []int{0, 1, 4} {
+		for _, queue := range []int{1, 64, 4096} {
+			p, err := pool.New(pool.Config{Min: workers, Max: max(workers, 2), Queue: queue, Target: time.Hour})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ran atomic.Int64
+			accepted := 0
+			for range queue {
+				if p.TrySubmit(func(context.Context) { ran.Add(1) }) == nil {
+					accepted++
+				}
+			}
+			dropped, err := p.Close(context.Background())
+			if err != nil || len(dropped) != 0 || ran.Load() != int64(accepted) {
+				t.Errorf("min %d, queue %d: %d of %d have run, %d were dropped, %v", workers, queue, ran.Load(), accepted, len(dropped), err)
+			}
+			balance(t, p)
+		}
+	}
+}
+
+// A job whose context has ended is not run by Close either.
+func TestCloseDrainsNoExpiredJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, fixed(1, 64))
+		release := hold(t, p, 1)
+		ctx, cancel := context.WithCancelCause(context.Background())
+		gone, live := &noted{t: t, name: "expired"}, &noted{t: t, name: "live"}
+		for _, task := range []pool.Task{{Job: gone, Ctx: ctx}, {Job: live}} {
+			if err := p.TrySubmitTask(task); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.AfterFunc(time.Second, release)
+		cancel(errWhy)
+		if dropped, err := p.Close(context.Background()); err != nil || len(dropped) != 0 {
+			t.Errorf("Close: %v, %v", dropped, err)
+		}
+		gone.mustDrop(pool.ErrExpired, errWhy)
+		live.mustRun()
+		balance(t, p)
+	})
+}
+
+// A second Close, at the same time or later, waits as the first does, and that is
+// all.
+func TestSecondClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, fixed(2, 64))
+		release := hold(t, p, 2)
+		const closers = 5
+		returned := make(chan int, closers)
+		for range closers {
+			go func() {
+				dropped, err := p.Close(context.Background())
+				if err != nil {
+					t.Errorf("Close: %v", err)
+				}
+				returned <- len(dropped)
+			}()
+		}
+		time.Sleep(time.Minute)
+		if n := len(returned); n != 0 {
+			t.Errorf("%d of %d Closes have returned while jobs run", n, closers)
+		}
+		release()
+		for range closers {
+			if n := receive(t, returned, "Close"); n != 0 {
+				t.Errorf("Close returned %d jobs; expected none", n)
+			}
+		}
+		for _, ctx := range []context.Context{context.Background(), ended(nil), t.Context()} {
+			if dropped, err := p.Close(ctx); err != nil || len(dropped) != 0 {
+				t.Errorf("Close of a pool that is closed: %v, %v", dropped, err)
+			}
+		}
+		balance(t, p)
+	})
+}
+
+// A second Close may be in more of a hurry than the first: then both return, and each
+// job is returned by one of them.
+func TestSecondCloseForces(t *testing.T) {
+	for _, closers := range []int{1, 4} {
+		synctest.Test(t, func(t *testing.T) {
+			p := start(t, fixed(2, 64))
+			for range 2 {
+				if err := p.TrySubmit(func(ctx context.Context) { <-ctx.Done() }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			jobs := make([]noted, 50)
+			for i := range jobs {
+				jobs[i] = noted{t: t, name: fmt.Sprint(i)}
+				if err := p.TrySubmitTask(pool.Task{Job: &jobs[i], Key: uint64(i % 7)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			returned := make(chan []pool.Task, 1+closers)
+			go func() { returned <- closeIt(t, p, context.Background()) }()
+			synctest.Wait()
+			for range closers {
+				go func() { returned <- closeIt(t, p, ended(errWhy)) }()
+			}
+			times := map[*noted]int{}
+			for range 1 + closers {
+				for _, task := range receive(t, returned, "Close") {
+					times[task.Job.(*noted)]++
+				}
+			}
+			for i := range jobs {
+				jobs[i].mustDrop(pool.ErrClosed)
+				if n := times[&jobs[i]]; n != 1 {
+					t.Errorf("job %d was returned %d times; expected once", i, n)
+				}
+			}
+			balance(t, p)
+		})
+	}
+}
+
+// When Close gives up waiting, the jobs that run hear of it, with or without a
+// context of their own, and those that wait come back as they were submitted.
+func TestForcedCloseReachesBusyJobs(t *testing.T) {
+	for _, patient := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) { forcedClose(t, patient) })
+	}
+}
+
+type ctxKey struct{}
+
+func forcedClose(t *testing.T, patient bool) {
+	own, cancelOwn := context.WithCancel(context.WithValue(context.Background(), ctxKey{}, "mine"))
+	defer cancelOwn()
+	deadline, stop := context.WithTimeout(own, time.Hour)
+	defer stop()
+	ctxs := []context.Context{nil, context.Background(), own, deadline, context.WithValue(own, ctxKey{}, "more")}
+	p := start(t, fixed(len(ctxs), 64))
+	causes := make([]error, len(ctxs))
+	for i, ctx := range ctxs {
+		job := pool.Func(func(ctx context.Context) {
+			// As a job does: it waits for a context made of its own.
+			below, cancel := context.WithCancel(ctx)
+			defer cancel()
+			<-below.Done()
+			if ctx.Err() == nil {
+				t.Errorf("context %d: a context below it has ended before it", i)
+			}
+			causes[i] = context.Cause(ctx)
+			if got := context.Cause(below); !errors.Is(got, pool.ErrClosed) {
+				t.Errorf("context %d: the cause below is %v; expected ErrClosed", i, got)
+			}
+		})
+		if err := p.TrySubmitTask(pool.Task{Job: job, Ctx: ctx}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	synctest.Wait()
+	waits := make([]noted, 20)
+	tasks := map[pool.Job]pool.Task{}
+	for i := range waits {
+		waits[i] = noted{t: t, name: fmt.Sprint("waits ", i)}
+		task := pool.Task{Job: &waits[i], Ctx: ctxs[i%len(ctxs)], Key: uint64(i), Priority: pool.Priority(i%3 - 1)}
+		tasks[task.Job] = task
+		if err := p.TrySubmitTask(task); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, wait := ended(nil), time.Duration(0)
+	if patient {
+		var cancel context.CancelFunc
+		wait = 5 * time.Second
+		ctx, cancel = context.WithTimeout(context.Background(), wait)
+		defer cancel()
+	}
+	begin := time.Now()
+	dropped := closeIt(t, p, ctx)
+	if took := time.Since(begin); took < wait || took > wait+100*time.Millisecond {
+		t.Errorf("Close took %v; expected %v", took, wait)
+	}
+	for i, cause := range causes {
+		if !errors.Is(cause, pool.ErrClosed) {
+			t.Errorf("context %d: the cause is %v; expected ErrClosed", i, cause)
+		}
+	}
+	if own.Err() != nil || deadline.Err() != nil {
+		t.Error("Close has ended a context that is not the pool's")
+	}
+	if len(dropped) != len(waits) {
+		t.Errorf("%d jobs were returned; expected %d", len(dropped), len(waits))
+	}
+	for _, task := range dropped {
+		want := tasks[task.Job]
+		if want.Ctx == context.Background() && task.Ctx == nil {
+			want.Ctx = nil // it says the same
+		}
+		if task != want {
+			t.Errorf("Close returned %+v; expected %+v", task, want)
+		}
+	}
+	for i := range waits {
+		waits[i].mustDrop(pool.ErrClosed)
+	}
+	if s := balance(t, p); s.Finished != uint64(len(ctxs)) || s.Dropped != uint64(len(waits)) {
+		t.Errorf("finished %d, dropped %d; expected %d, %d", s.Finished, s.Dropped, len(ctxs), len(waits))
+	}
+}
+
+// The context of a job that runs is done when the one it was submitted with is, and
+// has its values and its deadline.
+func TestJobContextFollowsItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, fixed(2, 64))
+		own, cancel := context.WithCancelCause(context.WithValue(context.Background(), ctxKey{}, "mine"))
+		deadline, stop := context.WithTimeout(own, time.Hour)
+		defer stop()
+		got := make(chan error, 2)
+		for _, ctx := range []context.Context{own, deadline} {
+			err := p.Submit(ctx, func(ctx context.Context) {
+				if v := ctx.Value(ctxKey{}); v != "mine" {
+					t.Errorf("Value is %v; expected that of the context it was submitted with", v)
+				}
+				<-ctx.Done()
+				got <- context.Cause(ctx)
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		err := p.Submit(deadline, func(ctx context.Context) {
+			d, ok := ctx.Deadline()
+			if want, _ := deadline.Deadline(); !ok || !d.Equal(want) {
+				t.Errorf("Deadline is %v, %v; expected %v", d, ok, want)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		cancel(errWhy)
+		for range 2 {
+			if err := receive(t, got, "the job"); !errors.Is(err, errWhy) {
+				t.Errorf("the cause is %v; expected %v", err, errWhy)
+			}
+		}
+	})
+}
+
+// A context that a job has kept does not become that of another job.
+func TestJobContextIsNoOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, fixed(1, 64))
+		submit := func(ctx context.Context) (kept context.Context) {
+			if err := p.Submit(ctx, func(ctx context.Context) { kept = ctx }); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			return kept
+		}
+		mine := submit(context.WithValue(context.Background(), ctxKey{}, "mine"))
+		other, cancel := context.WithCancelCause(context.WithValue(context.Background(), ctxKey{}, "another's"))
+		_ = submit(other)
+		cancel(errWhy)
+		_ = submit(nil)
+		synctest.Wait()
+		if v := mine.Value(ctxKey{}); v != "mine" {
+			t.Errorf("the context of a job has the value %q after others have run; expected its own", v)
+		}
+		if err := context.Cause(mine); errors.Is(err, errWhy) {
+			t.Error("the context of a job has ended with that of another")
+		}
+	})
+}
+
+// Close does not wait for ever for a job that ignores its context: it says how many
+// there are.
+func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := pool.New(fixed(3, 64))
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := hold(t, p, 3)
+		job := &noted{t: t, name: "waits"}
+		if err := p.TrySubmitTask(pool.Task{Job: job}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		begin := time.Now()
+		dropped, err := p.Close(ctx)
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "3 still run") {
+			t.Errorf("got %v; expected an error that says that 3 jobs still run, and why", err)
+		}
+		if took := time.Since(begin) - time.Minute; took < 0 || took > 2*time.Second {
+			t.Errorf("Close took %v longer than its context; expected about a second", took)
+		}
+		if len(dropped) != 1 {
+			t.Errorf("%d jobs were returned; expected 1", len(dropped))
+		}
+		job.mustDrop(pool.ErrClosed)
+		begin = time.Now()
+		if _, err := p.Close(ended(nil)); err == nil {
+			t.Error("a second Close says nothing of the jobs that still run")
+		}
+		if took := time.Since(begin); took > 2*time.Second {
+			t.Errorf("a second Close took %v", took)
+		}
+		release()
+		if dropped, err := p.Close(context.Background()); err != nil || len(dropped) != 0 {
+			t.Errorf("Close when all has ended: %v, %v", dropped, err)
+		}
+		balance(t, p)
+	})
+}
+
+// What Close says of jobs that still run counts those, and none that have finished on
+// the same worker.
+func TestCloseCountsWhatRuns(t *testing.T) {
+	for before := range 100 {
+		synctest.Test(t, func(t *testing.T) {
+			p, err := pool.New(fixed(1, 1024))
+			if err != nil {
+				t.Fatal(err)
+			}
+			release := hold(t, p, 1)
+			gate := make(chan struct{})
+			for range 10 * before {
+				if err := p.TrySubmit(nothing); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := p.TrySubmit(func(context.Context) { <-gate }); err != nil {
+				t.Fatal(err)
+			}
+			for range 20 {
+				if err := p.TrySubmit(nothing); err != nil {
+					t.Fatal(err)
+				}
+			}
+			release()
+			synctest.Wait()
+			dropped, err := p.Close(ended(nil))
+			// Others may have overtaken the one that holds the worker, or it them.
+			if err == nil || !strings.Contains(err.Error(), " 1 still run") || len(dropped) == 0 {
+				t.Errorf("after %d quick jobs: %d dropped, %v; expected some, and that 1 still runs", 10*before, len(dropped), err)
+			}
+			close(gate)
+			if _, err := p.Close(context.Background()); err != nil {
+				t.Error(err)
+			}
+			if s := balance(t, p); int(s.Dropped) != len(dropped) || s.Finished+s.Dropped != uint64(10*before+22) {
+				t.Errorf("dropped %d, finished %d; expected %d, and %d together", s.Dropped, s.Finished, len(dropped), 10*before+22)
+			}
+		})
+	}
+}
+
+// Close ends very many workers as fast as New starts them, also when they have only
+// just begun: nobody makes up for those that end.
+func TestCloseOfManyWorkers(t *testing.T) {
+	for range 3 {
+		p, err := pool.New(pool.Config{Min: 20_000})
+		if err != nil {
+			t.Fatal(err)
+		}
+		closed := make(chan struct{})
+		go func() { closeIt(t, p, context.Background()); close(closed) }()
+		receive(t, closed, "Close of 20,000 workers")
+		balance(t, p)
+	}
+}
+
+// Close of a pool that never had a job, and of one that had.
+func TestCloseOfIdlePools(t *testing.T) {
+	for _, ctx := range []context.Context{context.Background(), ended(nil)} {
+		for _, jobs := range []int{0, 10} {
+			for _, least := range []int{0, 4} {
+				p, err := pool.New(pool.Config{Min: least})
+				if err != nil {
+					t.Fatal(err)
+				}
+				for range jobs {
+					done := make(chan struct{})
+					if err := p.TrySubmit(func(context.Context) { close(done) }); err != nil {
+						t.Fatal(err)
+					}
+					receive(t, done, "the job")
+				}
+				if dropped, err := p.Close(ctx); err != nil || len(dropped) != 0 {
+					t.Errorf("Close of an idle pool: %v, %v", dropped, err)
+				}
+				if err := p.TrySubmit(nothing); !errors.Is(err, pool.ErrClosed) {
+					t.Errorf("TrySubmit after Close: %v", err)
+				}
+				if err := p.Submit(context.Background(), nothing); !errors.Is(err, pool.ErrClosed) {
+					t.Errorf("Submit after Close: %v", err)
+				}
+				if s := balance(t, p); s.Closed != 2 || s.Finished != uint64(jobs) {
+					t.Errorf("closed %d, finished %d; expected 2, %d", s.Closed, s.Finished, jobs)
+				}
+			}
+		}
+	}
+}
+
+// A Dropped that panics hurts nobody, and is reported.
+func TestDroppedPanics(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var heard []*pool.PanicError
+		p, err := pool.New(pool.Config{Max: 1, Queue: 8, Panicked: func(e *pool.PanicError) { heard = append(heard, e) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		release := hold(t, p, 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		bad := &droppable{run: func(context.Context) { t.Error("it ran") }, dropped: func(error) { panic("bad manners") }}
+		if err := p.TrySubmitTask(pool.Task{Job: bad, Ctx: ctx}); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		release()
+		synctest.Wait()
+		if len(heard) != 1 || heard[0].Value != "bad manners" {
+			t.Errorf("Panicked has heard of %v", heard)
+		}
+		if n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { return 1, nil }); n != 1 || err != nil {
+			t.Errorf("the next call: %d, %v", n, err)
+		}
+		closeIt(t, p, context.Background())
+	})
+}
+
+// odd is a context that can't be compared.
+type odd struct {
+	context.Context
+	_ []int
+}
+
+// A context of any type will do.
+func TestContextsThatCannotBeCompared(t *testing.T) {
+	p, err := pool.New(pool.Config{Max: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if n, err := pool.Call(odd{Context: t.Context()}, p, func(context.Context) (int, error) { return 1, nil }); n != 1 || err != nil {
+			t.Errorf("got %d, %v", n, err)
+		}
+	}
+	closeIt(t, p, context.Background())
+}

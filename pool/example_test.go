@@ -1,0 +1,118 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+// A pool whose zero Config is good: jobs are submitted, and Close waits for them.
+func ExamplePool() {
+	p, err := pool.New(pool.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	var mu sync.Mutex
+	sum := 0
+	for i := range 100 {
+		err := p.Submit(context.Background(), func(ctx context.Context) {
+			mu.Lock()
+			defer mu.Unlock()
+			sum += i
+		})
+		if err != nil {
+			log.Print(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if dropped, err := p.Close(ctx); err != nil || len(dropped) > 0 {
+		log.Printf("%d jobs were dropped: %v", len(dropped), err)
+	}
+	fmt.Println(sum, "from", p.Stats().Finished, "jobs")
+	// Output: 4950 from 100 jobs
+}
+
+// A call has a result, and an error that says whether and why it did not run.
+func ExampleCall() {
+	p, err := pool.New(pool.Config{Max: 4})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close(context.Background())
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	greeting, err := pool.Call(ctx, p, func(ctx context.Context) (string, error) {
+		return strings.ToUpper("hello"), nil
+	})
+	fmt.Println(greeting, err)
+
+	_, err = pool.Call(ctx, p, func(ctx context.Context) (string, error) {
+		panic("no greeting")
+	})
+	var panicked *pool.PanicError
+	fmt.Println(errors.As(err, &panicked), err)
+	// Output:
+	// HELLO <nil>
+	// true pool: a job panicked: no greeting
+}
+
+// TrySubmit answers at once: who is turned away says so, instead of waiting.
+func ExamplePool_TrySubmit() {
+	p, err := pool.New(pool.Config{Max: 1, Queue: pool.NoQueue})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close(context.Background())
+
+	started, finish := make(chan struct{}), make(chan struct{})
+	fmt.Println(p.TrySubmit(func(context.Context) { close(started); <-finish }))
+	<-started
+	err = p.TrySubmit(func(context.Context) {})
+	fmt.Println(err, errors.Is(err, pool.ErrFull))
+	close(finish)
+	// Output:
+	// <nil>
+	// pool: full true
+}
+
+// request is a job that answers in any case.
+type request struct {
+	name   string
+	answer chan string
+}
+
+func (r *request) Run(ctx context.Context) { r.answer <- r.name + " is done" }
+
+func (r *request) Dropped(why error) { r.answer <- r.name + " is not: " + why.Error() }
+
+// A task says whose job it is, how long somebody waits for it, and what runs first. A
+// job that is a Dropper hears of it when it won't run.
+func ExampleTask() {
+	p, err := pool.New(pool.Config{Max: 8, Queue: 1000})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close(context.Background())
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	r := &request{name: "a request of client 17", answer: make(chan string, 1)}
+	err = p.TrySubmitTask(pool.Task{Job: r, Ctx: ctx, Priority: pool.High, Key: 17})
+	switch {
+	case errors.Is(err, pool.ErrFull):
+		fmt.Println("try again later")
+	case err != nil:
+		fmt.Println(err)
+	default:
+		fmt.Println(<-r.answer)
+	}
+	// Output: a request of client 17 is done
+}

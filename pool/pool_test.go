@@ -1,0 +1,186 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for what has to happen.
+const patience = 30 * time.Second
+
+// start makes a pool that is closed at the end of the test.
+func start(t testing.TB, cfg pool.Config) *pool.Pool {
+	t.Helper()
+	p, err := pool.New(cfg)
+	if err != nil {
+		t.Fatalf("New(%+v): %v", cfg, err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		if _, err := p.Close(ctx); err != nil {
+			t.Errorf("Close at the end: %v", err)
+		}
+	})
+	return p
+}
+
+// fixed is a Config for so many workers and so many places, in which no job waits
+// for too long.
+func fixed(workers, queue int) pool.Config {
+	return pool.Config{Min: workers, Max: workers, Queue: queue, Target: time.Hour}
+}
+
+// hold has n workers busy until release is called, or the test ends.
+func hold(t testing.TB, p *pool.Pool, n int) (release func()) {
+	t.Helper()
+	started, gate := make(chan struct{}, n), make(chan struct{})
+	release = sync.OnceFunc(func() { close(gate) })
+	t.Cleanup(release)
+	for range n {
+		if err := p.Submit(context.Background(), func(context.Context) { started <- struct{}{}; <-gate }); err != nil {
+			t.Fatalf("Submit of a job that holds a worker: %v", err)
+		}
+	}
+	for range n {
+		receive(t, started, "a job that holds a worker")
+	}
+	return release
+}
+
+// closeIt closes a pool, and checks that the error says when jobs were dropped, and why.
+func closeIt(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []pool.Task) {
+	t.Helper()
+	dropped, err := p.Close(ctx)
+	switch {
+	case len(dropped) == 0 && err != nil:
+		t.Errorf("Close dropped nothing, but: %v", err)
+	case len(dropped) > 0 && !errors.Is(err, context.Cause(ctx)):
+		t.Errorf("Close dropped %d jobs, and says %v; expected %v", len(dropped), err, context.Cause(ctx))
+	}
+	return dropped
+}
+
+// receive waits for a value.
+func receive[T any](t testing.TB, c <-chan T, what string) T {
+	t.Helper()
+	timer := time.NewTimer(patience)
+	defer timer.Stop()
+	select {
+	case v := <-c:
+		return v
+	case <-timer.C:
+		t.Fatalf("waited %v for %s", patience, what)
+		panic("not reached")
+	}
+}
+
+// eventually waits for a condition.
+func eventually(t testing.TB, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited %v for %s", patience, what)
+		}
+	}
+}
+
+// ended is a context that has ended, because of why.
+func ended(why error) context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(why)
+	return ctx
+}
+
+var errWhy = errors.New("the reason of the test")
+
+// noted is a job that notes what becomes of it, and fails the test when that is more
+// than one thing.
+type noted struct {
+	t        testing.TB
+	name     string
+	do       func(ctx context.Context) // may be nil
+	outcomes atomic.Int32
+	ran      atomic.Bool
+	why      atomic.Pointer[error]
+}
+
+func (n *noted) once(what string) {
+	if n.outcomes.Add(1) != 1 {
+		n.t.Errorf("job %q: %s, but it had an outcome already (ran: %v, dropped: %v)", n.name, what, n.ran.Load(), n.dropped())
+	}
+}
+
+func (n *noted) Run(ctx context.Context) {
+	n.once("it runs")
+	n.ran.Store(true)
+	if n.do != nil {
+		n.do(ctx)
+	}
+}
+
+func (n *noted) Dropped(why error) {
+	n.once("it is dropped: " + why.Error())
+	n.why.Store(&why)
+}
+
+// dropped is what the job was dropped with, nil if it was not.
+func (n *noted) dropped() error {
+	if why := n.why.Load(); why != nil {
+		return *why
+	}
+	return nil
+}
+
+// mustRun says that a job had to run.
+func (n *noted) mustRun() {
+	n.t.Helper()
+	if !n.ran.Load() {
+		n.t.Errorf("job %q has not run (dropped: %v)", n.name, n.dropped())
+	}
+}
+
+// mustDrop says that a job had to be dropped, with an error that is each of these.
+func (n *noted) mustDrop(want ...error) {
+	n.t.Helper()
+	if n.ran.Load() {
+		n.t.Errorf("job %q has run; expected it to be dropped: %v", n.name, want)
+	}
+	for _, w := range want {
+		if !errors.Is(n.dropped(), w) {
+			n.t.Errorf("job %q was dropped with %v; expected that to be %v", n.name, n.dropped(), w)
+		}
+	}
+}
+
+// mustNothing says that a job must not have been heard of.
+func (n *noted) mustNothing() {
+	n.t.Helper()
+	if n.outcomes.Load() != 0 {
+		n.t.Errorf("job %q was not accepted, but it had an outcome (ran: %v, dropped: %v)", n.name, n.ran.Load(), n.dropped())
+	}
+}
+
+// balance checks the counters of a pool that is closed.
+func balance(t testing.TB, p *pool.Pool) pool.Stats {
+	t.Helper()
+	s := p.Stats()
+	if ends := s.Finished + s.Expired + s.Shed + s.Dropped; s.Accepted != ends {
+		t.Errorf("Accepted is %d, but %d have ended (finished %d, expired %d, shed %d, dropped %d)",
+			s.Accepted, ends, s.Finished, s.Expired, s.Shed, s.Dropped)
+	}
+	if s.Workers != 0 || s.Idle != 0 || s.Queued != 0 || s.Running != 0 {
+		t.Errorf("after Close: workers %d, idle %d, queued %d, running %d; expected none", s.Workers, s.Idle, s.Queued, s.Running)
+	}
+	return s
+}

@@ -1,0 +1,341 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+// Min workers are there from New on, before any job.
+func TestMinFromNewOn(t *testing.T) {
+	for _, least := range []int{0, 1, 4, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			before := runtime.NumGoroutine()
+			p := start(t, pool.Config{Min: least})
+			synctest.Wait()
+			if s := p.Stats(); s.Workers != least || s.Idle != least || s.Running != 0 || s.Limit < least {
+				t.Errorf("min %d: workers %d, idle %d, running %d, limit %d", least, s.Workers, s.Idle, s.Running, s.Limit)
+			}
+			if n := runtime.NumGoroutine() - before; n < least {
+				t.Errorf("min %d: there are %d goroutines", least, n)
+			}
+		})
+	}
+}
+
+// Whatever jobs do, and however long there are none, workers never fall under Min.
+func TestNeverUnderMin(t *testing.T) {
+	for name, job := range map[string]pool.Func{
+		"quick": nothing,
+		"panic": func(context.Context) { panic("a job panics") },
+		"exit":  func(context.Context) { runtime.Goexit() },
+		"sleep": func(context.Context) { time.Sleep(20 * time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const least = 8
+				p := start(t, pool.Config{Min: least, Max: 64, Queue: 4096})
+				check := func(when string) {
+					t.Helper()
+					synctest.Wait()
+					if s := p.Stats(); s.Workers < least {
+						t.Fatalf("%s: %d workers; expected %d", when, s.Workers, least)
+					}
+				}
+				for range 20 {
+					for range 500 {
+						if err := p.TrySubmit(job); err != nil {
+							t.Fatal(err)
+						}
+					}
+					check("under work")
+					time.Sleep(time.Second)
+					check("after work")
+				}
+				for range 100 {
+					time.Sleep(10 * time.Second)
+					check("without work")
+				}
+				// They are real: so many jobs run at once.
+				release := hold(t, p, least)
+				release()
+				check("at the end")
+			})
+		})
+	}
+}
+
+// A pool whose jobs all end their goroutine runs all of them nevertheless, also in
+// Close.
+func TestGoexitLosesNoWorker(t *testing.T) {
+	const jobs = 1000
+	p, err := pool.New(pool.Config{Min: 2, Max: 2, Queue: 2 * jobs, Target: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ran atomic.Int64
+	for range jobs {
+		if err := p.TrySubmit(func(context.Context) { ran.Add(1); runtime.Goexit() }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := p.Close(context.Background()); err != nil {
+		t.Error(err)
+	}
+	if s := balance(t, p); ran.Load() != jobs || s.Panicked != jobs || s.Finished != jobs {
+		t.Errorf("%d of %d have run; panicked %d, finished %d", ran.Load(), jobs, s.Panicked, s.Finished)
+	}
+}
+
+// Resize up gives the new Min at once, Resize down the new Max as soon as jobs end.
+func TestResize(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, pool.Config{Min: 2, Max: 2, Queue: 4096, Target: time.Hour, Off: pool.Adapting})
+		work := func(n int) {
+			t.Helper()
+			for range n {
+				if err := p.TrySubmit(func(context.Context) { time.Sleep(time.Second) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+		}
+		for _, size := range []struct{ least, most int }{{50, 50}, {3, 3}, {0, 1}, {20, 100}, {1, 1}, {64, 64}} {
+			if err := p.Resize(size.least, size.most); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+			if s := p.Stats(); s.Workers < size.least || s.Limit > size.most {
+				t.Errorf("Resize(%d, %d): workers %d, limit %d", size.least, size.most, s.Workers, s.Limit)
+			}
+			time.Sleep(time.Minute) // none is busy any more
+			synctest.Wait()
+			if s := p.Stats(); s.Workers > size.most || s.Workers < size.least {
+				t.Errorf("Resize(%d, %d), a minute later: %d workers", size.least, size.most, s.Workers)
+			}
+			work(3 * size.most)
+			if s := p.Stats(); s.Running != size.most || s.Workers != size.most {
+				t.Errorf("Resize(%d, %d), with work: %d run on %d workers", size.least, size.most, s.Running, s.Workers)
+			}
+			time.Sleep(1500 * time.Millisecond)
+		}
+	})
+}
+
+// Resize while all are busy and many wait.
+func TestResizeUnderWork(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, pool.Config{Min: 10, Max: 10, Queue: 4096, Target: time.Hour, Off: pool.Adapting})
+		for range 2000 {
+			if err := p.TrySubmit(func(context.Context) { time.Sleep(time.Second) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, n := range []int{100, 5, 50, 1} {
+			if err := p.Resize(n, n); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2500 * time.Millisecond)
+			synctest.Wait()
+			if s := p.Stats(); s.Running != n || s.Workers != n || s.Queued == 0 {
+				t.Errorf("Resize(%d, %d): %d run on %d workers, %d wait", n, n, s.Running, s.Workers, s.Queued)
+			}
+		}
+		if err := p.Resize(100, 100); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+// Resizes from everywhere under work: workers are within the last bounds in the end.
+func TestResizesRace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, pool.Config{Max: 8, Queue: 256})
+		var wg sync.WaitGroup
+		for g := range uint64(4) {
+			rng := rand.New(rand.NewPCG(1, g))
+			wg.Go(func() {
+				for range 300 {
+					least := rng.IntN(20)
+					if err := p.Resize(least, least+1+rng.IntN(20)); err != nil {
+						t.Error(err)
+					}
+					for range 10 {
+						_ = p.TrySubmit(func(context.Context) { time.Sleep(time.Millisecond) })
+					}
+					time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
+				}
+			})
+		}
+		wg.Wait()
+		for _, size := range []struct{ least, most int }{{7, 9}, {30, 30}, {0, 3}} {
+			if err := p.Resize(size.least, size.most); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(5 * time.Minute)
+			synctest.Wait()
+			if s := p.Stats(); s.Workers < size.least || s.Workers > size.most || s.Running+s.Queued != 0 {
+				t.Errorf("Resize(%d, %d): %+v", size.least, size.most, s)
+			}
+		}
+	})
+}
+
+func TestResizeRefuses(t *testing.T) {
+	p := start(t, pool.Config{Min: 2, Max: 4})
+	for _, size := range []struct {
+		least, most int
+		says        string
+	}{
+		{-1, 4, "Min is -1"}, {5, 4, "Max is 4"}, {0, 0, "Max is 0"}, {0, -3, "Max is -3"},
+		{1_000_001, 1_000_001, "Min is 1000001"}, {0, 1_000_001, "Max is 1000001"},
+	} {
+		refused(t, fmt.Sprintf("Resize(%d, %d)", size.least, size.most), p.Resize(size.least, size.most), size.says)
+	}
+	if s := p.Stats(); s.Workers < 2 || s.Limit > 4 {
+		t.Errorf("a Resize that was refused has changed something: workers %d, limit %d", s.Workers, s.Limit)
+	}
+}
+
+// Resize of a pool that is closed does nothing, and says so or not.
+func TestResizeAfterClose(t *testing.T) {
+	p := start(t, pool.Config{Max: 4})
+	if _, err := p.Close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Resize(10, 10); err != nil && !errors.Is(err, pool.ErrClosed) {
+		t.Errorf("got %v; expected nil or ErrClosed", err)
+	}
+	balance(t, p)
+}
+
+// Jobs that wait get as many workers as their load needs, within a second, and these
+// go when the load does.
+func TestWorkersFollowTheLoad(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const need = 400 // 20,000 jobs of 20 ms a second
+		p := start(t, pool.Config{Min: 4, Queue: 4096})
+		var done, quick atomic.Int64
+		offered := 0
+		load := func(d time.Duration) {
+			for range d / time.Millisecond {
+				for range need / 20 {
+					offered++
+					begin := time.Now()
+					_ = p.TrySubmit(func(context.Context) {
+						time.Sleep(20 * time.Millisecond)
+						done.Add(1)
+						if time.Since(begin) <= 40*time.Millisecond {
+							quick.Add(1)
+						}
+					})
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+		load(time.Second)
+		s := p.Stats()
+		if s.Workers < need*9/10 || s.Workers > 4*need {
+			t.Errorf("after a second: %d workers, limit %d; expected about %d", s.Workers, s.Limit, need)
+		}
+		offered = 0
+		done.Store(0)
+		quick.Store(0)
+		load(2 * time.Second)
+		if n := int(done.Load()); n < offered*98/100 {
+			t.Errorf("after the first second %d of %d were done; expected nearly all", n, offered)
+		}
+		if n := int(quick.Load()); n < offered*95/100 {
+			t.Errorf("after the first second %d of %d were done within 40 ms; expected 95 %%", n, offered)
+		}
+		if s := p.Stats(); s.Workers > 4*need {
+			t.Errorf("after three seconds: %d workers; expected about %d", s.Workers, need)
+		}
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if s := p.Stats(); s.Workers != 4 || s.Idle != 4 {
+			t.Errorf("five minutes after the load: workers %d, idle %d; expected Min, 4", s.Workers, s.Idle)
+		}
+	})
+}
+
+// A burst on an idle pool has workers soon enough for it not to be an overload, not
+// some percent more each second.
+func TestWorkersGrowAtOnce(t *testing.T) {
+	for _, burst := range []int{50, 200, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			p := start(t, pool.Config{})
+			var ends sync.WaitGroup
+			var shed atomic.Int64
+			begin := time.Now()
+			for range burst {
+				ends.Add(1)
+				err := p.TrySubmitTask(pool.Task{Job: &droppable{
+					run:     func(context.Context) { defer ends.Done(); time.Sleep(20 * time.Millisecond) },
+					dropped: func(error) { defer ends.Done(); shed.Add(1) },
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			ends.Wait()
+			s := p.Stats()
+			if took := time.Since(begin); took > 500*time.Millisecond || shed.Load() != 0 {
+				t.Errorf("%d jobs of 20 ms on an idle pool: %d were shed, it took %v and came to %d workers, limit %d; expected none, half a second at most",
+					burst, shed.Load(), took, s.Workers, s.Limit)
+			}
+		})
+	}
+}
+
+// Without Adapting there may be Max at any time.
+func TestAdaptingOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, pool.Config{Max: 300, Queue: 64, Off: pool.Adapting})
+		release := hold(t, p, 300)
+		if s := p.Stats(); s.Running != 300 || s.Limit != 300 {
+			t.Errorf("running %d, limit %d; expected 300, 300", s.Running, s.Limit)
+		}
+		release()
+	})
+}
+
+// Jobs that compute have some small multiple of the processors, not hundreds of
+// workers: real time, since this can't be faked.
+func TestComputingJobsGetFewWorkers(t *testing.T) {
+	p := start(t, pool.Config{Queue: 256, Target: time.Second})
+	var submitters sync.WaitGroup
+	for range 2 {
+		submitters.Go(func() {
+			for p.Submit(context.Background(), func(context.Context) {
+				for end := time.Now().Add(200 * time.Microsecond); time.Now().Before(end); {
+				}
+			}) == nil {
+			}
+		})
+	}
+	limit := 32 * (runtime.GOMAXPROCS(0) + 2)
+	most := 0
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		most = max(most, p.Stats().Workers)
+	}
+	s := p.Stats()
+	closeIt(t, p, context.Background())
+	submitters.Wait()
+	t.Logf("workers %d, most %d, limit %d, finished %d", s.Workers, most, s.Limit, s.Finished)
+	if s.Workers > limit {
+		t.Errorf("%d workers for jobs that compute on %d processors; expected at most %d", s.Workers, runtime.GOMAXPROCS(0), limit)
+	}
+	if s.Finished < 100 {
+		t.Errorf("%d jobs have finished: the test shows nothing", s.Finished)
+	}
+}
