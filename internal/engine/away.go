@@ -1,6 +1,27 @@
 package engine
 
-// This file is a worker's part of a connection.
+import "context"
+
+// This file is a worker's part of a connection: what makes it a job of a pool.
+//
+// # What may be shed
+//
+// A connection is handed over when something is due for its handler. Of that,
+//
+//	Opened, Ended, Closed     come once, and a handler relies on each of them
+//	Writable, Draining        come once for what they tell
+//	Received                  is input, which a protocol can answer with "busy"
+//
+// so only input may be shed, and only if the handler has said what is to happen
+// instead (Host.Shed). Where anything else is due, alone or with input, the
+// connection waits until a worker has room: none of these calls is ever lost, and
+// none comes out of turn. The peer's end may be due behind input: then the input
+// is shed, and Ended waits with what that has left.
+//
+// To shed is to call Shed instead of Received, with the same input in the same
+// pieces, and to keep what it does not use in the same way. So a framer cuts the
+// same messages whichever is called, each of them goes to one of the two, and
+// the answers are in order.
 
 // Part is for a connection whose Closed a worker is to call: Run does that, and
 // Finish then does not. Its buffers are of no more use.
@@ -13,9 +34,13 @@ func (c *Conn) Part() {
 // Parted says whether Part has been called.
 func (c *Conn) Parted() bool { return c.is(parting) }
 
+// Unpart takes Part back, for a connection that no worker will run: Finish calls
+// Closed.
+func (c *Conn) Unpart() { c.state &^= parting }
+
 // Run is a worker's part: the handler's calls that are due. The worker owns the
 // connection until Returned has been called.
-func (c *Conn) Run() {
+func (c *Conn) Run(context.Context) {
 	start, times, place := c.host.Now(), c.host.Times, int32(0)
 	if times != nil {
 		place = times.begin()
@@ -31,7 +56,24 @@ func (c *Conn) Run() {
 	}
 	c.host.Counters.Called(took)
 	c.host.judge(c, took)
-	c.host.Returned(c)
+	c.host.Returned(c, nil)
+}
+
+// Dropped is called instead of Run, when a pool that has taken the connection will
+// not run it. It may be called on any goroutine, the owner's too, within
+// Pool.TrySubmit: it does no more than to give the connection back.
+func (c *Conn) Dropped(why error) { c.host.Returned(c, why) }
+
+// MayShed says whether what is due may be shed.
+func (c *Conn) MayShed() bool {
+	return c.host.Shed != nil && c.state&(held|fresh|relieved|warned|parting|closing|failed) == held
+}
+
+// Shed has the handler answer for the input at hand, which no worker will look at.
+func (c *Conn) Shed(why error) {
+	c.host.Counters.Add(Shed, 1)
+	c.offerBuffered(why)
+	c.endEvent()
 }
 
 // HandedOver says that the connection waits for a worker, and TakenBack that it is

@@ -67,7 +67,7 @@ func closeCause(why error) Cause {
 		return ClosedTooLong
 	case ErrServerClosed:
 		return ClosedShutdown
-	case ErrBadUse, ErrClosed:
+	case ErrBadUse, ErrClosed, ErrPoolClosed:
 		return ClosedOther
 	}
 	switch why := why.(type) {

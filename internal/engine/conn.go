@@ -204,9 +204,9 @@ func (c *Conn) Plain(p []byte) {
 		c.state |= held
 	case c.in != nil:
 		c.host.append(c.in, p)
-		c.offerBuffered()
+		c.offerBuffered(nil)
 	default:
-		if rest := c.offer(p); len(rest) > 0 && !c.is(closing|failed) {
+		if rest := c.offer(p, nil); len(rest) > 0 && !c.is(closing|failed) {
 			c.keep(rest)
 		}
 	}
@@ -236,7 +236,7 @@ func (c *Conn) Deliver() {
 	}
 	c.state &^= warned
 	if c.is(held) {
-		c.offerBuffered()
+		c.offerBuffered(nil)
 	}
 	if c.is(gone) && !c.is(ended|held|closing|failed) {
 		c.deliverEnd()
@@ -262,13 +262,14 @@ func (c *Conn) deliverEnd() {
 	c.dropInput()
 }
 
-// offerBuffered offers the unused input and keeps what is left.
-func (c *Conn) offerBuffered() {
+// offerBuffered offers the unused input and keeps what is left. With a reason it
+// is shed.
+func (c *Conn) offerBuffered(shed error) {
 	c.state &^= held
 	if c.in == nil {
 		return
 	}
-	rest := c.offer(c.in.Bytes())
+	rest := c.offer(c.in.Bytes(), shed)
 	if c.is(closing | failed) {
 		c.dropInput()
 		return
@@ -286,14 +287,14 @@ func (c *Conn) offerBuffered() {
 // offers ReadSize bytes at a time, as much as a read brings, beyond those that
 // the handler has refused already: where much input has piled up, what a
 // handler writes for one offer stays within bounds all the same.
-func (c *Conn) offer(in []byte) []byte {
+func (c *Conn) offer(in []byte, shed error) []byte {
 	for len(in) > 0 && !c.is(closing|failed) {
 		if c.owesMuch() {
 			c.state |= held
 			break
 		}
 		part := in[:min(len(in), int(c.seen)+ReadSize)]
-		used := c.callReceived(part)
+		used := c.callReceived(part, shed)
 		switch {
 		case used < 0 || used > len(part):
 			c.fail(ErrBadUse)

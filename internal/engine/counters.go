@@ -34,6 +34,7 @@ const (
 	Panics     // in handlers
 	Slow       // calls of handlers that took longer than Limits.HandlerTime
 	Moved      // how often auto has moved handlers onto workers
+	Shed       // how often a connection's input was shed
 	BusyTime   // nanoseconds that loops have worked
 
 	refusals  // by Cause, from here

@@ -154,6 +154,10 @@ type Config struct {
 	// whose output has got below LowWater again, and for one that is told to
 	// drain.
 	Drained, Draining func(c *Conn)
+	// Shed, if set, is the handler's call for input that finds no room in the
+	// Pool, or that the Pool has shed: instead of Received, and on the loop.
+	// Without it the connection waits for room, and is not read from.
+	Shed func(c *Conn, in []byte, why error) (used int)
 	// Loops is the number of loops, at least 1; models without loops
 	// ignore it.
 	Loops int
@@ -164,7 +168,9 @@ type Config struct {
 	// Spin is how long a loop without work looks for some before it blocks.
 	Spin time.Duration
 	// Pool, if set, runs the handlers of the models that have loops. It
-	// must outlive the engine.
+	// should outlive the engine. When it is closed before, connections are
+	// closed with ErrPoolClosed as soon as something is due for their
+	// handler, which is called on the loop for no more than their end.
 	Pool Pool
 	// Auto starts handlers on the loops and moves those that hold a loop to
 	// the Pool, and back. Without it the Pool runs all.

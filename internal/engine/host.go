@@ -57,9 +57,12 @@ type Host struct {
 	// direct is how much was sent so in this event. It counts as if it were
 	// waiting still, so that a handler is bounded wherever it runs.
 	direct int
-	// Returned is called by a worker that has run a connection, to give it
-	// back to its owner.
-	Returned func(*Conn)
+	// Shed, if set, is called on the owner instead of the handler's Received,
+	// for input that a worker will not look at.
+	Shed func(c *Conn, in []byte, why error) (used int)
+	// Returned gives a connection back to its owner: a worker calls it that
+	// has run it, with nil, or whoever finds that none will, and says why.
+	Returned func(c *Conn, why error)
 	// Timing has every call of the handler timed. The owner may change it
 	// between two events.
 	Timing bool
@@ -77,7 +80,7 @@ func (h *Host) SetUp(cfg *Config, door *door.Door) {
 	if h.Limits.HighWater == 0 {
 		h.Limits.HighWater, h.Limits.LowWater = h.Limits.MaxUnsent/2, h.Limits.MaxUnsent/4
 	}
-	h.Drained, h.Draining, h.Proxied = cfg.Drained, cfg.Draining, cfg.Proxied
+	h.Drained, h.Draining, h.Proxied, h.Shed = cfg.Drained, cfg.Draining, cfg.Proxied, cfg.Shed
 	h.Door, h.Now = door, Since
 	h.SetClock(Since())
 }
@@ -196,9 +199,14 @@ func (h *Host) judge(c *Conn, took time.Duration) {
 
 // Pool runs what would hold up a loop. It is safe for concurrent use.
 type Pool interface {
-	// TrySubmit has r run by a worker, or says at once that there is no
-	// room. What has been taken is run.
-	TrySubmit(r Runner) bool
+	// TrySubmit has c.Run called by a worker, or c.Dropped if it turns out
+	// that none will, each on any goroutine; or it says at once why neither
+	// will be.
+	TrySubmit(c *Conn) error
+	// Closed says whether an error of TrySubmit, or of Dropped, means that
+	// the pool takes nothing any more. Otherwise it means that there was no
+	// room, and later there may be.
+	Closed(why error) bool
 }
 
 // RunTimes counts the calls of handlers by workers, and their time. Those that have
@@ -233,9 +241,6 @@ func (t *RunTimes) end(place int32, took time.Duration) {
 	t.runs.Add(1)
 	t.took.Add(int64(took))
 }
-
-// Runner is a piece of work.
-type Runner interface{ Run() }
 
 // epoch is the start of Since.
 var epoch = time.Now()

@@ -75,6 +75,7 @@ var (
 	errPanic  = errors.New("sim: handler panics")
 	errKilled = errors.New("sim: killed")
 	errOwn    = errors.New("sim: the handler's own reason")
+	errShed   = errors.New("sim: shed")
 )
 
 // sim is one simulation: the owner of a few connections, and all around them.
@@ -283,6 +284,28 @@ func (s *sim) readable(l *life) {
 	s.drive(l)
 }
 
+// deliver has the handler called, or sheds what may be shed now and then.
+func (s *sim) deliver(l *life) {
+	c := l.conn
+	if !c.MayShed() || s.dice.roll(3) > 0 {
+		s.log("%v: deliver", l)
+		c.Deliver()
+		return
+	}
+	s.log("%v: shed", l)
+	s.check(l.opened && !l.ended, "%v: may be shed with more than input due: state %b", l, c.state)
+	sheds := s.counters.Get(Shed)
+	c.Shed(errShed)
+	s.check(s.counters.Get(Shed) == sheds+1, "%v: the shed is not counted", l)
+}
+
+// shed is the handler's call for input that is shed: what holds for Received holds
+// for it.
+func (s *sim) shed(c *Conn, in []byte, why error) int {
+	s.check(why == errShed, "shed because of %v", why)
+	return s.Received(c, in)
+}
+
 // roomFor lets the peer read, so that the kernel has room for n bytes more.
 func (s *sim) roomFor(l *life, n int) {
 	l.room += n
@@ -315,8 +338,7 @@ func (s *sim) drive(l *life) {
 		case Send:
 			s.send(l)
 		case Deliver:
-			s.log("%v: deliver", l)
-			c.Deliver()
+			s.deliver(l)
 		case Shut:
 			s.check(!l.shut, "%v: shut twice", l)
 			s.checkComplete(l)

@@ -30,6 +30,7 @@ func (s *sim) dress() {
 	}
 	if roll&32 != 0 { // as with workers, but that they are quick
 		h.Away, h.Direct = true, nil
+		h.Shed = s.shed
 	}
 }
 

@@ -185,10 +185,15 @@ func (c *Conn) callOpened() {
 	returned = true
 }
 
-func (c *Conn) callReceived(in []byte) (used int) {
+// callReceived offers input, to be shed if there is a reason.
+func (c *Conn) callReceived(in []byte, shed error) (used int) {
 	returned := false
 	defer c.contain(&returned)
-	used = c.host.Handler.Received(c, in)
+	if shed != nil {
+		used = c.host.Shed(c, in, shed)
+	} else {
+		used = c.host.Handler.Received(c, in)
+	}
 	returned = true
 	return used
 }
@@ -216,10 +221,15 @@ func (c *Conn) call(f func(*Conn)) {
 }
 
 // callClosed tells the handler why the connection has closed. A panic there comes
-// too late to be the reason.
+// too late to be the reason. One that has closed before a worker called Opened is
+// opened first, so that each of the two comes once.
 func (c *Conn) callClosed() {
 	why := c.more.why
 	defer func() { c.more.why = why }()
+	if c.is(fresh) {
+		c.state &^= fresh
+		c.callOpened()
+	}
 	returned := false
 	defer c.contain(&returned)
 	c.host.Handler.Closed(c, why)
@@ -227,15 +237,17 @@ func (c *Conn) callClosed() {
 }
 
 // contain ends a panic in the handler: only this connection is closed. A handler
-// that ends its goroutine would take a loop with all its connections along;
-// that can't be stopped, so it is made loud.
+// that ends its goroutine would take a loop with all its connections along, or a
+// worker with this one; that can't be stopped, so it is made loud, on a goroutine
+// where no pool contains it.
 func (c *Conn) contain(returned *bool) {
 	if *returned {
 		return
 	}
 	v := recover()
 	if v == nil {
-		panic("myriad: a handler has called runtime.Goexit, as testing.T.FailNow does; a handler must return")
+		go panic("myriad: a handler has called runtime.Goexit, as testing.T.FailNow does; a handler must return")
+		select {}
 	}
 	c.fail(c.host.panicked(c, v))
 }

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/pool"
 )
 
 // specVariable tells a process of these tests that it is the server, and which:
@@ -59,8 +60,15 @@ func serverMain(settings string) error {
 	a := &app{release: make(chan struct{})}
 	listening := make(chan net.Addr, 1)
 	srv := &myriad.Server{
-		Addr: sp.Addr, Model: sp.Model, Workers: sp.Workers, Processes: sp.Processes, Loops: sp.Loops, Limits: sp.Limits,
+		Addr: sp.Addr, Model: sp.Model, Processes: sp.Processes, Loops: sp.Loops, Limits: sp.Limits,
 		Handler: myriad.Lines(a), Listening: func(addr net.Addr) { listening <- addr },
+	}
+	if sp.Workers > 0 {
+		p, err := pool.New(pool.Config{Max: sp.Workers, Queue: sp.Workers, Off: pool.AllRules})
+		if err != nil {
+			return err
+		}
+		srv.Workers = p // the process ends with it, however long a handler takes
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- srv.ListenAndServe(context.Background()) }()

@@ -76,18 +76,33 @@ func (w *witness) Opened(c *engine.Conn) {
 }
 
 func (w *witness) Received(c *engine.Conn, in []byte) (used int) {
+	return w.offer(c, "Received", in, w.script.Received)
+}
+
+// shed is a Config.Shed that is held to what Received is.
+func (w *witness) shed(f func(*engine.Conn, []byte) int) func(*engine.Conn, []byte, error) int {
+	return func(c *engine.Conn, in []byte, why error) int {
+		if why == nil {
+			w.t.Error("Shed without a reason")
+		}
+		return w.offer(c, "Shed", in, f)
+	}
+}
+
+// offer is a call with input, which f is to use.
+func (w *witness) offer(c *engine.Conn, call string, in []byte, f func(*engine.Conn, []byte) int) (used int) {
 	var l *life
-	defer w.enter(c, "Received", func(life *life) {
+	defer w.enter(c, call, func(life *life) {
 		l = life
 		switch {
 		case l.ended:
-			w.t.Error("Received after Ended")
+			w.t.Errorf("%s after Ended", call)
 		case len(in) <= l.refused:
-			w.t.Errorf("Received offers %d bytes after %d were not used", len(in), l.refused)
+			w.t.Errorf("%s offers %d bytes after %d were not used", call, len(in), l.refused)
 		}
 	})()
-	if used = len(in); w.script.Received != nil {
-		used = w.script.Received(c, in)
+	if used = len(in); f != nil {
+		used = f(c, in)
 	}
 	l.refused = 0
 	if used == 0 && !c.Paused() {

@@ -37,6 +37,9 @@ func (l *Loop) obey() {
 	}
 	if told == killing {
 		l.drained.going = false
+		if l.waiting.end == nil {
+			l.waiting.end = engine.ErrServerClosed // askAgain lets go of those that wait
+		}
 		l.Each(l.kill)
 	}
 	l.stage = told

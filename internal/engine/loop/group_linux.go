@@ -42,10 +42,6 @@ import (
 // accepts again, if none of its connections closes before.
 const acceptRetry = 50 * time.Millisecond
 
-// poolRetry is how soon a pool that had no room is asked again, if none of this
-// loop's own connections comes back before.
-const poolRetry = time.Millisecond
-
 // group is a running engine: its loops.
 type group struct {
 	cfg       engine.Config
@@ -59,6 +55,8 @@ type group struct {
 	next      atomic.Uint64
 	stopping  atomic.Bool
 	done      chan struct{} // closed when all loops have ended
+
+	forsaken sync.Once // that the pool is closed has been logged
 
 	mu      sync.Mutex
 	keepers []int // which loop accepts from each listener

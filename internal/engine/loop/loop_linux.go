@@ -60,12 +60,13 @@ type Loop struct {
 
 	auto    auto
 	busy    int                       // connections with workers, or waiting for one
-	waiting []*engine.Conn            // for room in the pool
+	waiting waiting                   // for room in the pool
 	later   map[*engine.Conn][]func() // what is to be done when a worker gives it back
 	runs    map[*engine.Conn]*mailRun // the mail that is last among it
 	yielded time.Duration             // when too few could give way; 0 if enough did
 	pressed bool                      // buffers held too much when it last looked
-	hands   []*engine.Conn            // what is being taken back
+	hands   []back                    // what is being taken back
+	shed    []*engine.Conn            // of that, what the pool has shed and must wait
 
 	// For everyone:
 	bell     sock.Bell
@@ -74,16 +75,16 @@ type Loop struct {
 	box      engine.Mailbox
 	told     atomic.Int32
 	asleep   atomic.Bool
-	some     atomic.Bool    // orders or chores are not empty
-	back     atomic.Bool    // returned is not empty
-	mu       sync.Mutex     // guards what follows
-	returned []*engine.Conn // from workers
-	orders   []engine.Dial  // dials that the loop has not taken yet
-	posted   []*cast        // broadcasts that the loop has not taken yet
-	chores   []func()       // what other loops ask of it; few, see listeners_linux.go
-	ended    bool           // nobody may leave anything any more
-	ringing  sync.Mutex     // guards what follows
-	silent   bool           // nobody may ring any more
+	some     atomic.Bool   // orders or chores are not empty
+	back     atomic.Bool   // returned is not empty
+	mu       sync.Mutex    // guards what follows
+	returned []back        // from the pool
+	orders   []engine.Dial // dials that the loop has not taken yet
+	posted   []*cast       // broadcasts that the loop has not taken yet
+	chores   []func()      // what other loops ask of it; few, see listeners_linux.go
+	ended    bool          // nobody may leave anything any more
+	ringing  sync.Mutex    // guards what follows
+	silent   bool          // nobody may ring any more
 }
 
 func newLoop(g *group, index int, bell sock.Bell) *Loop {
@@ -223,8 +224,8 @@ func (l *Loop) turn() {
 	if l.pressed || l.counters.Get(engine.Buffered) > l.group.evenShare {
 		l.yield(l.host.Clock())
 	}
-	if len(l.waiting) > 0 {
-		l.handOverWaiting()
+	if l.waiting.n > 0 {
+		l.askAgain(l.host.Clock())
 	}
 	if l.group.cfg.Auto {
 		if l.host.Away {
@@ -305,9 +306,10 @@ func (l *Loop) spin() bool {
 	return false
 }
 
-// called says whether something has come from outside.
+// called says whether something has come from outside, or may have: room in the
+// pool.
 func (l *Loop) called() bool {
-	return l.box.Waiting() || l.some.Load() || l.back.Load() || l.told.Load() > l.stage
+	return l.box.Waiting() || l.some.Load() || l.back.Load() || l.told.Load() > l.stage || l.waiting.due(l.host.Clock())
 }
 
 // wait waits for events, unless there is something else to do.
@@ -332,8 +334,8 @@ func (l *Loop) patience(now time.Duration) time.Duration {
 			most = d
 		}
 	}
-	if len(l.waiting) > 0 {
-		least(poolRetry)
+	if l.waiting.n > 0 {
+		least(l.waiting.again - now)
 	}
 	if l.drained.going {
 		least(drainEvery)

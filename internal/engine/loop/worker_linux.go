@@ -18,27 +18,40 @@ func (l *Loop) Deliver(c *engine.Conn) (here bool) {
 		c.Deliver()
 		return true
 	}
-	l.handOver(c)
-	return false
+	return l.handOver(c)
 }
 
-// handOver gives a connection to the pool, or lets it wait for room there.
-func (l *Loop) handOver(c *engine.Conn) {
+// handOver gives a connection to the pool. One that the pool has no room for waits,
+// unless its input may be shed. It says whether the connection is still the
+// loop's.
+func (l *Loop) handOver(c *engine.Conn) (here bool) {
+	if l.waiting.end == engine.ErrPoolClosed {
+		return l.forsake(c)
+	}
 	c.HandedOver()
 	c.SetArmed(c.Armed() | Busy)
 	l.busy++
-	if len(l.waiting) > 0 || !l.group.cfg.Pool.TrySubmit(c) {
-		l.waiting = append(l.waiting, c)
+	why := l.submit(c)
+	switch {
+	case why == nil:
+		return false
+	case l.waiting.end != nil:
+		l.regain(c)
+		return l.forsake(c)
+	case c.MayShed():
+		l.regain(c)
+		c.Shed(why)
+		return true
 	}
+	l.waiting.put(c)
+	return false
 }
 
-// handOverWaiting gives the pool what has waited for room, in order.
-func (l *Loop) handOverWaiting() {
-	n := 0
-	for n < len(l.waiting) && l.group.cfg.Pool.TrySubmit(l.waiting[n]) {
-		n++
-	}
-	l.waiting = l.waiting[:copy(l.waiting, l.waiting[n:])]
+// regain makes a busy connection the loop's again.
+func (l *Loop) regain(c *engine.Conn) {
+	c.SetArmed(c.Armed() &^ Busy)
+	l.busy--
+	c.TakenBack()
 }
 
 // Later keeps what is to be done with a busy connection when it is back.
@@ -79,41 +92,69 @@ func (r *mailRun) deliver() {
 	}
 }
 
-// giveBack is called by workers.
-func (l *Loop) giveBack(c *engine.Conn) {
+// back is a connection that comes back from the pool.
+type back struct {
+	conn *engine.Conn
+	why  error // why no worker has run it, nil if one has
+}
+
+// giveBack is called by workers, and by whoever finds that none will run c.
+func (l *Loop) giveBack(c *engine.Conn, why error) {
 	l.mu.Lock()
-	l.returned = append(l.returned, c)
+	l.returned = append(l.returned, back{c, why})
 	l.back.Store(true)
 	l.mu.Unlock()
 	l.rouse()
 }
 
-// takeBack takes the connections that workers have given back.
+// takeBack takes the connections that were given back. What the pool has not run,
+// and may not be shed, stays busy and waits.
 func (l *Loop) takeBack() {
 	l.mu.Lock()
 	l.returned, l.hands = l.hands[:0], l.returned
 	l.back.Store(false)
 	l.mu.Unlock()
-	for _, c := range l.hands {
-		c.SetArmed(c.Armed() &^ Busy)
-		l.busy--
-		c.TakenBack()
-		if c.Parted() {
-			delete(l.later, c) // it is closed: all that came late is void
-			delete(l.runs, c)
-			c.Finish()
-			l.free(c)
+	ran := 0
+	for _, b := range l.hands {
+		if b.why == nil {
+			ran++
+		} else if l.refused(b.why); l.waiting.end == nil && !b.conn.MayShed() {
+			l.shed = append(l.shed, b.conn)
 			continue
 		}
-		for _, do := range l.later[c] {
-			do()
-		}
-		delete(l.later, c)
-		delete(l.runs, c)
-		l.driver.Settle(c)
+		l.goOn(b.conn, b.why)
 	}
 	clear(l.hands)
-	if len(l.waiting) > 0 {
-		l.handOverWaiting()
+	l.cameBack(ran, l.shed, l.host.Clock())
+	clear(l.shed)
+	l.shed = l.shed[:0]
+}
+
+// goOn goes on with a connection that is back: with its input, if that is shed, and
+// with what has come meanwhile.
+func (l *Loop) goOn(c *engine.Conn, why error) {
+	l.regain(c)
+	if c.Parted() {
+		delete(l.later, c) // it is closed: all that came late is void
+		delete(l.runs, c)
+		if why != nil {
+			c.Unpart()
+		}
+		c.Finish()
+		l.free(c)
+		return
 	}
+	switch {
+	case why == nil:
+	case l.waiting.end != nil:
+		c.CloseWith(l.waiting.end)
+	default:
+		c.Shed(why)
+	}
+	for _, do := range l.later[c] {
+		do()
+	}
+	delete(l.later, c)
+	delete(l.runs, c)
+	l.driver.Settle(c)
 }

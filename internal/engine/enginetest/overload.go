@@ -1,0 +1,83 @@
+package enginetest
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// The cases of input that a pool may have no time for. A model without a pool sheds
+// nothing, and keeps the same promises.
+var overloadCases = []testCase{
+	{"pipelined lines that may be shed", func(b *bench) { pipelinedLines(b, true) }},
+	{"pipelined lines that may not be shed", func(b *bench) { pipelinedLines(b, false) }},
+}
+
+// busyLine answers a line with "busy" in front.
+func busyLine(c *engine.Conn, in []byte) int {
+	if !strings.Contains(string(in), "\n") {
+		return 0
+	}
+	c.WriteString("busy ")
+	return answerLine(c, in)
+}
+
+// pipelinedLines has many connections send numbered lines, some at a time, in pieces
+// that end anywhere. Each is answered once and in order: served, or busy.
+func pipelinedLines(b *bench, mayShed bool) {
+	const clients, rounds, each = 30, 8, 10
+	s := b.serve(lines(), func(cfg *engine.Config) {
+		if mayShed {
+			cfg.Shed = cfg.Handler.(*witness).shed(busyLine)
+		}
+	})
+	var busy atomic.Int64
+	talk := func(c *client, number int) error {
+		in := bufio.NewReader(c)
+		for round := range rounds {
+			var text []byte
+			for i := range each {
+				text = fmt.Appendf(text, "%d\n", round*each+i)
+			}
+			cut := (number*7 + round*13) % len(text)
+			c.Write(text[:cut])
+			c.Write(text[cut:])
+			for i := range each {
+				got, err := in.ReadString('\n')
+				answer, isBusy := strings.CutPrefix(strings.TrimSuffix(got, "\n"), "busy ")
+				if want := strconv.Itoa(round*each + i); err != nil || answer != want {
+					return fmt.Errorf("connection %d: got %q, %w; want %s, served or busy", number, got, err, want)
+				}
+				if isBusy {
+					busy.Add(1)
+				}
+			}
+		}
+		return nil
+	}
+	var all sync.WaitGroup
+	errs := make([]error, clients)
+	for number := range clients {
+		c := s.dial()
+		all.Go(func() {
+			defer c.Close()
+			errs[number] = talk(c, number)
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		b.Fatal(err)
+	}
+	switch shed := s.Counters()[engine.Shed]; {
+	case shed > busy.Load() || (shed == 0) != (busy.Load() == 0):
+		b.Errorf("%d lines were answered as busy in %d sheds", busy.Load(), shed)
+	case shed > 0 && !mayShed:
+		b.Errorf("%d sheds of what may not be shed", shed)
+	}
+}
