@@ -35,7 +35,11 @@ func (f MessageFunc) Closed(*Conn, error) {}
 // When the peer ends without one, what is left is the last line. A line longer
 // than Limits.MaxMessage, its end included, closes the connection with
 // ErrMessageTooLong.
-func Lines(h MessageHandler) Handler { return &framer{MessageHandler: h, lines: true} }
+func Lines(h MessageHandler) Handler {
+	f := newFramer(h)
+	f.lines = true
+	return f
+}
 
 // Split is a Handler that gives h each token that split finds: whatever splits
 // for a [bufio.Scanner] splits here, with the same rules for its results. An
@@ -46,7 +50,9 @@ func Lines(h MessageHandler) Handler { return &framer{MessageHandler: h, lines: 
 // split must be safe for concurrent use, since connections share it, and must
 // keep no state between calls.
 func Split(split bufio.SplitFunc, h MessageHandler) Handler {
-	return &framer{MessageHandler: h, split: split}
+	f := newFramer(h)
+	f.split = split
+	return f
 }
 
 // LengthPrefixed splits messages that come behind their length, a number of 1,
@@ -100,23 +106,41 @@ const maxEmpty = 100
 // framer cuts input into messages.
 type framer struct {
 	MessageHandler
+	shed  MessageShedHandler // the same, nil if it is none
 	split bufio.SplitFunc
 	lines bool // as bufio.ScanLines, without searching twice
 }
 
+func newFramer(h MessageHandler) *framer {
+	f := &framer{MessageHandler: h}
+	f.shed, _ = h.(MessageShedHandler)
+	return f
+}
+
+// give gives the handler a message, to be shed if there is a reason.
+func (f *framer) give(c *Conn, msg []byte, shed error) {
+	if shed != nil {
+		f.shed.Shed(c, msg, shed)
+		return
+	}
+	f.Message(c, msg)
+}
+
 // Received gives the handler all messages that are complete, as long as the
 // connection takes more.
-func (f *framer) Received(c *Conn, in []byte) (used int) {
+func (f *framer) Received(c *Conn, in []byte) (used int) { return f.receive(c, in, nil) }
+
+func (f *framer) receive(c *Conn, in []byte, shed error) (used int) {
 	if f.lines {
-		return f.receiveLines(c, in)
+		return f.receiveLines(c, in, shed)
 	}
-	used, _ = f.tokens(c, in, false)
+	used, _ = f.tokens(c, in, false, shed)
 	return used
 }
 
 // receiveLines searches each byte once: what was refused before has been
 // searched in vain.
-func (f *framer) receiveLines(c *Conn, in []byte) (used int) {
+func (f *framer) receiveLines(c *Conn, in []byte, shed error) (used int) {
 	seen, messages := c.core().Refused(), 0
 	for !c.Paused() {
 		rest := in[used:]
@@ -130,7 +154,7 @@ func (f *framer) receiveLines(c *Conn, in []byte) (used int) {
 			c.CloseWith(ErrMessageTooLong)
 			break
 		}
-		f.Message(c, trimCR(rest[:i:i]))
+		f.give(c, trimCR(rest[:i:i]), shed)
 		used += i + 1
 		messages++
 	}
@@ -147,7 +171,7 @@ func trimCR(line []byte) []byte {
 
 // tokens gives the handler the tokens in data, and says how much it used and
 // whether there may be more.
-func (f *framer) tokens(c *Conn, data []byte, atEOF bool) (used int, more bool) {
+func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int, more bool) {
 	empty, messages := 0, 0
 	defer func() { c.core().CountMessages(messages) }()
 	for !c.Paused() && (used < len(data) || atEOF) {
@@ -156,7 +180,7 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool) (used int, more bool) 
 			if errors.Is(err, bufio.ErrFinalToken) {
 				err = nil
 				if token != nil {
-					f.Message(c, token)
+					f.give(c, token, shed)
 					messages++
 				}
 			}
@@ -165,7 +189,7 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool) (used int, more bool) 
 		}
 		used += advance
 		if token != nil {
-			f.Message(c, token)
+			f.give(c, token, shed)
 			messages++
 		} else if advance == 0 {
 			return used, false
@@ -198,7 +222,7 @@ func check(c *Conn, advance, most int, err error) error {
 // Ended gives the handler what is left when the peer has ended.
 func (f *framer) Ended(c *Conn, rest []byte) (used int) {
 	if !f.lines {
-		used, _ = f.tokens(c, rest, true)
+		used, _ = f.tokens(c, rest, true, nil)
 		return used
 	}
 	if len(rest) > 0 {

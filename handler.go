@@ -2,8 +2,10 @@ package myriad
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/pool"
 )
 
 // Handler is the user's code: what happens on each connection. The calls for
@@ -48,7 +50,7 @@ type Handler interface {
 	//	ErrMessageTooLong, ErrSlowConsumer, ErrOverBudget,
 	//	ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout,
 	//	ErrWriteTimeout, ErrHeartbeatTimeout, ErrCloseTimeout,
-	//	ErrServerClosed,
+	//	ErrServerClosed, ErrWorkersClosed,
 	//	ErrBadUse            as they say
 	//	io.ErrUnexpectedEOF  the peer ended within a message (LengthPrefixed),
 	//	                     or it ended its transport without TLS's
@@ -77,6 +79,83 @@ type DrainingHandler interface {
 	// sent before that, such as the goodbye of a protocol; Close, too, can be
 	// called.
 	Draining(c *Conn)
+}
+
+// ShedHandler is a Handler that says what is to become of input that no worker of
+// Server.Workers will look at, because the pool has no room for its connection or
+// has shed it. For a handler that is none such a connection waits for its turn, and
+// is not read from meanwhile. Nothing is shed without Workers, nor under the
+// goroutine model.
+//
+// A Handler that has Shed as a MessageShedHandler has it, or the other way round,
+// would never shed: its server does not start, but says ErrBadConfig. A Shed that is
+// none of the server's business is hidden by struct{ Handler }{h}.
+type ShedHandler interface {
+	// Shed is called instead of Received, by the same rules, with the input
+	// that it would have got: it answers in the way of its protocol that there
+	// is no room, or closes. It runs on the event loop, so it must be quick.
+	// To errors.Is, why is ErrOverloaded, and also pool.ErrFull or
+	// pool.ErrShed.
+	//
+	// Only input is shed. Where another call is due, even beside input, the
+	// connection waits for a worker.
+	Shed(c *Conn, in []byte, why error) (used int)
+}
+
+// MessageShedHandler is a MessageHandler that does so for messages.
+type MessageShedHandler interface {
+	// Shed is called instead of Message, in its turn among the messages, as
+	// ShedHandler has it.
+	Shed(c *Conn, msg []byte, why error)
+}
+
+// shedder is how a handler sheds, nil if it does not.
+func shedder(h Handler) func(c *engine.Conn, in []byte, why error) int {
+	var shed func(c *Conn, in []byte, why error) int
+	switch h := h.(type) {
+	case *framer:
+		if h.shed != nil {
+			shed = h.receive
+		}
+	case ShedHandler:
+		shed = h.Shed
+	}
+	if shed == nil {
+		return nil
+	}
+	return func(c *engine.Conn, in []byte, why error) int { return shed((*Conn)(c), in, overload(why)) }
+}
+
+// checkShed finds a Shed that would never be called, because it is the other kind's.
+func (s *Server) checkShed() error {
+	const text = "Server.Handler: %T has Shed as %s has it; expected that of %s, because it is a %s: %s"
+	switch h := s.Handler.(type) {
+	case *framer:
+		if _, other := h.MessageHandler.(ShedHandler); other {
+			return badConfig(text, h.MessageHandler, "ShedHandler", "MessageShedHandler", "MessageHandler",
+				"Shed(c *myriad.Conn, msg []byte, why error)")
+		}
+	case MessageShedHandler:
+		return badConfig(text, h, "MessageShedHandler", "ShedHandler", "Handler",
+			"Shed(c *myriad.Conn, in []byte, why error) (used int)")
+	}
+	return nil
+}
+
+// overloaded is ErrOverloaded with what the pool says.
+type overloaded struct{ why error }
+
+func (o *overloaded) Error() string   { return fmt.Sprintf("%v: %v", ErrOverloaded, o.why) }
+func (o *overloaded) Unwrap() []error { return []error{ErrOverloaded, o.why} }
+
+// The two that there are are made once: shedding is to be cheap.
+var overloadFull, overloadShed error = &overloaded{pool.ErrFull}, &overloaded{pool.ErrShed}
+
+func overload(why error) error {
+	if errors.Is(why, pool.ErrFull) {
+		return overloadFull
+	}
+	return overloadShed
 }
 
 // extension gives what a handler does beyond a Handler, nil if it does not.
@@ -141,6 +220,12 @@ var (
 	ErrTooManyConns      = engine.ErrTooManyConns
 	ErrTooManyFromSource = engine.ErrRefusedSource
 	ErrDenied            = engine.ErrDenied
+	// ErrOverloaded is what a ShedHandler hears: no worker has time for a
+	// connection's input.
+	ErrOverloaded = errors.New("myriad: overloaded")
+	// ErrWorkersClosed closes connections of a server whose pool
+	// (Server.Workers) was closed before it had ended.
+	ErrWorkersClosed = engine.ErrPoolClosed
 	// ErrServerClosed is the reason of connections that the server closes
 	// because it is shutting down, and the answer of a Server that has been
 	// shut down.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/pool"
 )
 
 // The I/O models, for Server.Model.
@@ -40,11 +41,16 @@ func Models() []string {
 // and to everything else: more loops than that compete with both.
 func defaultLoops() int { return max(1, runtime.GOMAXPROCS(0)/2) }
 
-// The bounds of Server.Loops, Server.Spin and Server.Workers.
+// The bounds of Server.Loops and Server.Spin.
 const (
-	maxLoops   = 1024
-	maxSpin    = 10 * time.Millisecond
-	maxWorkers = 1 << 16
-	// autoWorkers is how many Auto may use.
-	autoWorkers = 4096
+	maxLoops = 1024
+	maxSpin  = 10 * time.Millisecond
 )
+
+// autoPool is the pool that Auto moves handlers to. It is to be no more than many
+// hands: a handler that blocks for ever must not keep the next one from getting a
+// worker, and what nobody has asked for sheds nothing.
+var autoPool = pool.Config{Max: autoWorkers, Queue: autoWorkers, Off: pool.AllRules, MemoryLimit: -1}
+
+// autoWorkers is how many workers Auto may use.
+const autoWorkers = 4096

@@ -23,7 +23,7 @@ func startProcesses(t *testing.T, srv *Server) *started {
 	t.Helper()
 	srv.Addr, srv.Limits.Linger = "127.0.0.1:0", 50*time.Millisecond
 	settings, err := json.Marshal(map[string]any{
-		"Addr": srv.Addr, "Model": srv.Model, "Processes": srv.Processes, "Limits": srv.Limits, "Workers": srv.Workers,
+		"Addr": srv.Addr, "Model": srv.Model, "Processes": srv.Processes, "Limits": srv.Limits,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"github.com/myriad-go/myriad/internal/lograte"
 	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/pool"
 )
 
 // Server serves a Handler. Its fields are set before it starts and not changed
@@ -64,13 +65,34 @@ type Server struct {
 	// this much for each that comes less often. On a machine that the loops
 	// share with other work it makes everything slower.
 	Spin time.Duration
-	// Workers is how many goroutines run the handler, off the event loops,
-	// for the models that have them, at most 65,536. Calls for one
-	// connection stay in order. When all workers are busy and as many
-	// connections wait for one, further ones are not read from until there
-	// is room. The default is 0: handlers run on the loops, which is
-	// fastest as long as they don't block or compute for long.
-	Workers int
+	// Workers, if set, runs the handler, off the event loops, for the models
+	// that have them; the goroutine model has its goroutines, and leaves the
+	// pool alone. Calls for one connection stay in order. A connection that
+	// the pool has no room for waits, and is not read from; so does one that
+	// the pool sheds, unless the handler is a ShedHandler. No call is lost by
+	// that. For a handler that is none a pool without pool.Shedding and
+	// pool.NewestFirst does best: what is shed only comes again. A connection
+	// has one job in the pool at most; to pool.Fairness all of a server are
+	// one key, so that it is fair between the server and who else uses the
+	// pool.
+	//
+	// The pool is the caller's: several servers and other work may share it,
+	// and the caller closes it after they have ended. When it is closed
+	// before, each connection is closed with ErrWorkersClosed as soon as its
+	// handler is to be called. What the handler still hears then, Closed, and
+	// Opened if that was due, it hears on the loop.
+	//
+	// While a server ends in order (Shutdown), what is due still waits for room
+	// in the pool. At an end by force (Close, or when the time of Shutdown is
+	// over) nothing waits any more: connections that the pool has no room for
+	// are closed with ErrServerClosed, and their handlers hear the same on the
+	// loop. What the pool has taken into its queue comes back only when it has
+	// run or shed it: as long as others hold all its workers, the server does
+	// not end.
+	//
+	// The default is nil: handlers run on the loops, which is fastest as long
+	// as they don't block or compute for long.
+	Workers *pool.Pool
 	// Processes is how many worker processes serve, at most 1,024; 0 (the
 	// default) and 1 mean that this process does (Linux only). ListenAndServe
 	// then becomes their supervisor: it starts this program with the same
@@ -86,7 +108,7 @@ type Server struct {
 	// and divided evenly, the other limits, MaxConnsPerSource too, are for
 	// each, as that of descriptors is. The kernel spreads connections by
 	// chance, so a worker may be full a few per cent early. Loops (1 by
-	// default) and Workers are for each. Listening is called when all serve,
+	// default) are for each, and so is the pool of Workers, which main makes. Listening is called when all serve,
 	// and only in this process. Shutdown drains the workers and kills those
 	// that have not ended with its ctx; Close kills them at once.
 	//
@@ -144,13 +166,13 @@ type Server struct {
 	// on, before ListenAndServe or Serve waits.
 	Listening func(addr net.Addr)
 
-	mu      sync.Mutex
-	engine  engine.Engine // nil before the start
-	model   string
-	workers *workers.Pool // nil without
-	gate    *secure.Gate  // nil without TLS
-	limits  Limits
-	closed  bool
+	mu     sync.Mutex
+	engine engine.Engine // nil before the start
+	model  string
+	own    *pool.Pool   // Auto's, nil without
+	gate   *secure.Gate // nil without TLS
+	limits Limits
+	closed bool
 }
 
 // SlowConsumer is a way to deal with a peer that reads too slowly.
@@ -274,8 +296,8 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	start := model.Start
 	if s.preforks() {
 		start = s.startProcesses
-	} else {
-		s.addWorkers(&cfg)
+	} else if err := s.addWorkers(&cfg); err != nil {
+		return nil, err
 	}
 	e, err := start(cfg)
 	if err != nil {
@@ -310,20 +332,22 @@ func (s *Server) addHandler(cfg *engine.Config) {
 	if h, ok := extension[DrainingHandler](s.Handler); ok {
 		cfg.Draining = func(c *engine.Conn) { h.Draining((*Conn)(c)) }
 	}
+	cfg.Shed = shedder(s.Handler)
 }
 
-// addWorkers makes the pool, if there is to be one.
-func (s *Server) addWorkers(cfg *engine.Config) {
-	cfg.Auto = s.auto() && s.Workers == 0
-	switch {
-	case s.Workers > 0:
-		s.workers = workers.New(s.Workers)
-	case cfg.Auto:
-		s.workers = workers.New(autoWorkers)
-	default:
-		return
+// addWorkers tells the engine which pool runs the handler, and makes Auto's.
+func (s *Server) addWorkers(cfg *engine.Config) (err error) {
+	use := s.Workers
+	if cfg.Auto = s.auto() && use == nil; cfg.Auto {
+		if s.own, err = pool.New(autoPool); err != nil {
+			return fmt.Errorf("myriad: %w", err)
+		}
+		use = s.own
 	}
-	cfg.Pool = s.workers
+	if use != nil {
+		cfg.Pool = workers.Of(use)
+	}
+	return nil
 }
 
 // auto says whether the model is for the server to choose.
@@ -331,8 +355,8 @@ func (s *Server) auto() bool { return s.Model == "" || s.Model == Auto }
 
 // endWorkers ends what has worked for the engine, when that has ended.
 func (s *Server) endWorkers() {
-	if s.workers != nil {
-		s.workers.Close()
+	if s.own != nil {
+		_, _ = s.own.Close(context.Background()) // all connections have come back from it
 	}
 	if s.gate != nil {
 		s.gate.Wait()
@@ -350,13 +374,10 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.Spin < 0 || s.Spin > maxSpin {
 		return m, l, badConfig("Server.Spin is %v; expected 0 (the default: loops block at once) to %v", s.Spin, maxSpin)
 	}
-	if s.Workers < 0 || s.Workers > maxWorkers {
-		return m, l, badConfig("Server.Workers is %d; expected 0 (the default: handlers run on the loops) to %d", s.Workers, maxWorkers)
-	}
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkProcesses, s.checkPrefixes, s.checkTLS, s.Heartbeat.check} {
+	for _, check := range []func() error{s.checkShed, s.checkProcesses, s.checkPrefixes, s.checkTLS, s.Heartbeat.check} {
 		if err = check(); err != nil {
 			return m, l, err
 		}

@@ -18,11 +18,16 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"github.com/myriad-go/myriad/pool"
 )
 
 func TestMain(m *testing.M) {
 	if _, ok := WorkerProcess(); ok {
 		os.Exit(workerMain())
+	}
+	if os.Getenv(goexitVariable) != "" {
+		goexitMain()
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -41,6 +46,27 @@ type started struct {
 	addr string
 	stop context.CancelFunc // ends the context of ListenAndServe
 	err  chan error         // what it returned
+}
+
+// newPool makes a pool that is closed at the end of the test, after the servers that
+// are started later.
+func newPool(t *testing.T, cfg pool.Config) *pool.Pool {
+	t.Helper()
+	p, err := pool.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if dropped, err := p.Close(context.Background()); len(dropped) > 0 || err != nil {
+			t.Errorf("closing the pool after its servers have ended: %d jobs dropped, %v; want none", len(dropped), err)
+		}
+	})
+	return p
+}
+
+// noRules is a pool of so many workers that sheds nothing.
+func noRules(workers, queue int) pool.Config {
+	return pool.Config{Max: workers, Queue: queue, Off: pool.AllRules}
 }
 
 // start runs a server on a free port and ends it with the test.
@@ -244,7 +270,6 @@ func TestConfigErrors(t *testing.T) {
 		{"loops", &Server{Addr: ":0", Handler: Base{}, Loops: -1}, []string{"Loops is -1", "1024"}},
 		{"too many loops", &Server{Addr: ":0", Handler: Base{}, Loops: 2000}, []string{"Loops is 2000"}},
 		{"spin", &Server{Addr: ":0", Handler: Base{}, Spin: time.Second}, []string{"Spin is 1s", "10ms"}},
-		{"workers", &Server{Addr: ":0", Handler: Base{}, Workers: -1}, []string{"Workers is -1", "65536"}},
 		{"connections", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxConns: -5}}, []string{"MaxConns is -5", "expected 0"}},
 		{"message", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxMessage: 1 << 31}}, []string{"MaxMessage is 2147483648", "1073741824"}},
 		{"unsent", &Server{Addr: ":0", Handler: Base{}, Limits: Limits{MaxUnsent: -1}}, []string{"MaxUnsent is -1"}},
@@ -334,7 +359,7 @@ func TestWorkers(t *testing.T) {
 	for _, model := range Models()[1:] {
 		t.Run(model, func(t *testing.T) {
 			release := make(chan struct{})
-			s := start(t, &Server{Model: model, Loops: 1, Workers: 2, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+			s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, noRules(2, 2)), Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
 				if string(line) == "block" {
 					<-release
 				}

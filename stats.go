@@ -65,6 +65,10 @@ type Stats struct {
 	// now, and Moved counts how often Auto has moved the handlers of a loop
 	// there, because they held it.
 	OnWorkers, Moved int64
+	// Shed counts how often a connection's input was shed: no worker had time
+	// for what was at hand of it, however many messages that were, and it went
+	// to the handler's Shed. What waits instead is not counted here.
+	Shed int64
 	// HandlerTime is how long calls of the handler take: one in 64 is timed,
 	// and on workers all.
 	HandlerTime Histogram
@@ -94,7 +98,7 @@ func (s *Server) Stats() Stats {
 		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
 		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Broadcasts: n[engine.Broadcasts],
 		Heartbeats: n[engine.Heartbeats], Buffered: n[engine.Buffered],
-		Panics: n[engine.Panics], SlowHandlers: n[engine.Slow], OnWorkers: n[engine.Away], Moved: n[engine.Moved],
+		Panics: n[engine.Panics], SlowHandlers: n[engine.Slow], OnWorkers: n[engine.Away], Moved: n[engine.Moved], Shed: n[engine.Shed],
 		HandlerTime: histogram(n.CallTimes()), Lag: histogram(n.TurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
 	}
 }

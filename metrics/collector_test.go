@@ -26,9 +26,15 @@ func (f *fixed) Stats() myriad.Stats { return myriad.Stats(*f) }
 // gather scrapes a server with the given Stats.
 func gather(t *testing.T, stats myriad.Stats, labels prometheus.Labels) map[string]*dto.MetricFamily {
 	t.Helper()
-	r := prometheus.NewPedanticRegistry()
 	s := fixed(stats)
-	if err := r.Register(NewServerCollector(&s, labels)); err != nil {
+	return scrape(t, NewServerCollector(&s, labels))
+}
+
+// scrape gives what a collector tells, by name.
+func scrape(t *testing.T, c prometheus.Collector) map[string]*dto.MetricFamily {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	if err := r.Register(c); err != nil {
 		t.Fatal(err)
 	}
 	found, err := r.Gather()
@@ -62,6 +68,9 @@ func fill(v reflect.Value, path string, next *int64, want map[string]string) {
 	switch {
 	case v.Type() == reflect.TypeFor[time.Duration]():
 		v.SetInt(*next * int64(time.Second))
+		want[path] = fmt.Sprint(float64(*next))
+	case v.CanUint():
+		v.SetUint(uint64(*next))
 		want[path] = fmt.Sprint(float64(*next))
 	case v.CanInt():
 		v.SetInt(*next)

@@ -4,6 +4,9 @@
 //	r.MustRegister(metrics.NewServerCollector(&server, nil))
 //	err := metrics.RegisterProcess(r)
 //
+// A pool, such as that of Server.Workers, has a collector of its own,
+// NewPoolCollector. Its metrics have names that begin with myriad_pool_.
+//
 // Everything of myriad.Stats is there, under names that begin with myriad_. A
 // collector keeps nothing between two scrapes, so that any number of Prometheus
 // servers can scrape it at a time. What is a quotient is left to the query, with

@@ -72,6 +72,8 @@ var singles = []single{
 		func(s *myriad.Stats) int64 { return s.SlowHandlers }),
 	counter("handler_moves_total", "How often the handlers of a loop were moved to workers, because they held it.",
 		func(s *myriad.Stats) int64 { return s.Moved }),
+	counter("handler_sheds_total", "How often a connection's input was shed, because no worker had time for it.",
+		func(s *myriad.Stats) int64 { return s.Shed }),
 	{"loop_busy_seconds_total", "Time that event loops have worked, all together; its rate divided by myriad_loops is their utilisation.",
 		prometheus.CounterValue, func(s *myriad.Stats) float64 { return s.Busy.Seconds() }},
 }

@@ -1,0 +1,388 @@
+package myriad
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+// A pool of two servers: one that waits for room, and has nothing with the workers,
+// finds it when the other has made it.
+func TestSharedPool(t *testing.T) {
+	underLoops(t, func(t *testing.T, model string) {
+		p := newPool(t, one)
+		g := newGated()
+		first := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g)})
+		second := start(t, &Server{Model: model, Loops: 1, Workers: p})
+		c := enter(t, second.addr)
+		a := g.block(t, first.addr)
+		io.WriteString(c, "is there room?\n")
+		eventually(t, func() bool { return p.Stats().Full > 0 }, func() string { return "the pool refuses nothing" })
+		close(g.gate)
+		expect(t, a, "block\n")
+		expect(t, c, "is there room?\n")
+		enter(t, first.addr)
+	})
+}
+
+// Lines that many connections pipeline through a tiny pool that sheds all it can are
+// each answered once and in order: served, or busy where the handler sheds.
+func TestOrderUnderOverload(t *testing.T) {
+	tiny := pool.Config{Max: 1, Queue: 1, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond}
+	roomier := tiny
+	roomier.Queue = 8
+	for name, cfg := range map[string]pool.Config{"queue of 1": tiny, "queue of 8": roomier} {
+		for _, sheds := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, sheds %v", name, sheds), func(t *testing.T) {
+				underLoops(t, func(t *testing.T, model string) { pipelines(t, model, newPool(t, cfg), sheds) })
+			})
+		}
+	}
+}
+
+// slowEcho takes a little for each line.
+func slowEcho(c *Conn, line []byte) {
+	for end := time.Now().Add(10 * time.Microsecond); time.Now().Before(end); {
+	}
+	echoLine(c, line)
+}
+
+// pipelines has many connections send numbered lines, some at a time, in pieces that
+// end anywhere.
+func pipelines(t *testing.T, model string, p *pool.Pool, sheds bool) {
+	const conns, rounds, lines = 40, 15, 10
+	var h MessageHandler = MessageFunc(slowEcho)
+	if sheds {
+		h = busy{MessageFunc(slowEcho)}
+	}
+	s := start(t, &Server{Model: model, Loops: 2, Workers: p, Handler: Lines(h)})
+	var served, shed atomic.Int64
+	talk := func(c net.Conn, number int) error {
+		in := bufio.NewReader(c)
+		// Longer, if not both have happened yet.
+		for round := 0; round < rounds || sheds && round < 100*rounds && (served.Load() == 0 || shed.Load() == 0); round++ {
+			var text []byte
+			for i := range lines {
+				text = fmt.Appendf(text, "%d\n", round*lines+i)
+			}
+			cut := (number*7 + round*13) % len(text)
+			c.Write(text[:cut])
+			c.Write(text[cut:])
+			for i := range lines {
+				got, err := in.ReadString('\n')
+				answer, isBusy := strings.CutPrefix(strings.TrimSuffix(got, "\n"), "busy ")
+				if want := strconv.Itoa(round*lines + i); err != nil || answer != want {
+					return fmt.Errorf("got %q, %w; want %s, served or busy", got, err, want)
+				}
+				if isBusy {
+					shed.Add(1)
+				} else {
+					served.Add(1)
+				}
+			}
+		}
+		return nil
+	}
+	var all sync.WaitGroup
+	for number := range conns {
+		c := dial(t, s.addr)
+		all.Go(func() {
+			defer c.Close()
+			if err := talk(c, number); err != nil {
+				t.Errorf("connection %d: %v", number, err)
+			}
+		})
+	}
+	all.Wait()
+	switch st := s.Stats(); {
+	case sheds && (served.Load() == 0 || shed.Load() == 0 || st.Shed == 0):
+		t.Errorf("%d lines served, %d shed, Stats.Shed %d; want some of each", served.Load(), shed.Load(), st.Shed)
+	case !sheds && (shed.Load() > 0 || st.Shed > 0):
+		t.Errorf("%d lines shed, Stats.Shed %d; want none without a ShedHandler", shed.Load(), st.Shed)
+	}
+	if st := p.Stats(); st.Shed+st.Full == 0 {
+		t.Error("the pool has neither refused nor shed anything: this was no overload")
+	}
+}
+
+// busy answers what is shed.
+type busy struct{ MessageFunc }
+
+func (busy) Shed(c *Conn, msg []byte, _ error) { fmt.Fprintf(c, "busy %s\n", msg) }
+
+// With a pool that is closed too early connections end for that reason, each as soon
+// as its handler is to be called; their handlers hear of it; the log says so once.
+func TestPoolClosedEarly(t *testing.T) {
+	underLoops(t, func(t *testing.T, model string) {
+		g := newGated()
+		p, err := pool.New(pool.Config{Max: 1, Queue: 3, Off: pool.AllRules})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log lockedBuffer
+		s := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		idle, queue, reset, waits := enter(t, s.addr), enter(t, s.addr), enter(t, s.addr), enter(t, s.addr)
+		a := g.block(t, s.addr)
+		io.WriteString(queue, "for the queue\n")
+		eventually(t, func() bool { return p.Stats().Queued == 1 }, func() string { return "the line does not come to the queue" })
+		fresh := dial(t, s.addr) // its Opened is to wait there, too
+		eventually(t, func() bool { return p.Stats().Queued == 2 }, func() string { return "the new connection does not come to the queue" })
+		reset.(*net.TCPConn).SetLinger(0)
+		reset.Close() // so is its Closed
+		eventually(t, func() bool { return p.Stats().Queued == 3 }, func() string { return "the end of a connection does not come to the queue" })
+		io.WriteString(waits, "for room\n")
+		eventually(t, func() bool { return p.Stats().Full > 0 }, func() string { return "the pool refuses nothing" })
+		ended, end := context.WithCancel(context.Background())
+		end()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			p.Close(ended)
+		}()
+		for _, c := range []net.Conn{queue, fresh, waits} {
+			if got, err := io.ReadAll(c); len(got) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
+				t.Errorf("a connection in the queue got %q, %v; want the end", got, err)
+			}
+		}
+		close(g.gate)
+		<-closed
+		expect(t, a, "block\n")
+		late := dial(t, s.addr)
+		io.WriteString(idle, "anybody?\n")
+		a.(*net.TCPConn).CloseWrite()
+		for _, c := range []net.Conn{idle, late, a} {
+			if got, err := io.ReadAll(c); len(got) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {
+				t.Errorf("a connection without workers got %q, %v; want the end", got, err)
+			}
+		}
+		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
+		calls, whys := g.seen()
+		if n := strings.Count(strings.Join(calls, " "), "Opened"); n != 7 || len(whys) != 7 {
+			t.Errorf("%d Opened and %d Closed for 7 connections: %v", n, len(whys), calls)
+		}
+		for _, why := range whys {
+			if !errors.Is(why, ErrWorkersClosed) && why != syscall.ECONNRESET {
+				t.Errorf("closed because of %v, want ErrWorkersClosed, or the reset", why)
+			}
+		}
+		if st := s.Stats(); st.Closed.Other != 6 || st.Closed.Reset != 1 {
+			t.Errorf("counted %+v, want 6 under Other and a reset", st.Closed)
+		}
+		if n := strings.Count(log.String(), "was closed before the server had ended"); n != 1 {
+			t.Errorf("the log says so %d times, want once:\n%s", n, log.String())
+		}
+		if err := s.Shutdown(context.Background()); err != nil {
+			t.Errorf("Shutdown: %v", err)
+		}
+	})
+}
+
+// A server ends by force while another's handler holds the only worker of their
+// pool. What waits for room, input, Opened and Closed, is let go: each connection has
+// both of the latter, and its own reason; so has what comes to its end then.
+func TestEndsWhileOthersHoldThePool(t *testing.T) {
+	for name, wrap := range map[string]func(*gated) MessageHandler{
+		"waits": func(g *gated) MessageHandler { return g },
+		"sheds": func(g *gated) MessageHandler { return shedding{g} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			underLoops(t, func(t *testing.T, model string) {
+				p := newPool(t, one)
+				other, g := newGated(), newGated()
+				holder := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(other)})
+				s := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(wrap(g))})
+				idle, waits, reset := enter(t, s.addr), enter(t, s.addr), enter(t, s.addr)
+				a := other.block(t, holder.addr)
+				letGo := sync.OnceFunc(func() { close(other.gate) })
+				t.Cleanup(letGo)
+				full := func(what string, do func()) {
+					before := p.Stats().Full
+					do()
+					eventually(t, func() bool { return p.Stats().Full > before }, func() string { return what + " finds room" })
+				}
+				full("Closed", func() {
+					reset.(*net.TCPConn).SetLinger(0)
+					reset.Close()
+				})
+				var fresh net.Conn
+				full("Opened", func() { fresh = dial(t, s.addr) })
+				full("a line", func() { io.WriteString(waits, "for room\n") })
+
+				ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+				defer cancel()
+				err := s.Shutdown(ctx)
+				if !errors.Is(err, context.DeadlineExceeded) || strings.Contains(err.Error(), "not returned") {
+					t.Errorf("Shutdown: %v; want connections that were cut off, and no handler that has not returned", err)
+				}
+				s.result(t)
+				if st := s.Stats(); st.Open != 0 {
+					t.Errorf("%d connections are open at the end", st.Open)
+				}
+				for _, c := range []net.Conn{idle, waits, fresh} {
+					got, err := io.ReadAll(c)
+					if text := string(got); text != "" && text != "busy for room\n" || err != nil && !strings.Contains(err.Error(), "reset") {
+						t.Errorf("got %q, %v; want the end", got, err)
+					}
+				}
+				calls, whys := g.seen()
+				whys = slices.DeleteFunc(whys, func(why error) bool { return errors.Is(why, ErrOverloaded) })
+				if n := strings.Count(strings.Join(calls, " "), "Opened"); n != 4 || len(whys) != 4 {
+					t.Errorf("%d Opened and %d Closed for 4 connections: %v", n, len(whys), calls)
+				}
+				for _, why := range whys {
+					if why != ErrServerClosed && why != syscall.ECONNRESET {
+						t.Errorf("closed because of %v, want ErrServerClosed, or the reset", why)
+					}
+				}
+				letGo()
+				expect(t, a, "block\n")
+				ask(t, a, "the other server goes on")
+			})
+		})
+	}
+}
+
+// Opened and Closed get on under a flood of input that is shed, whatever the rules of
+// the pool are.
+func TestEventsGetOn(t *testing.T) {
+	for name, off := range map[string]pool.Rules{
+		"all rules": 0, "no NewestFirst": pool.NewestFirst, "no Fairness": pool.Fairness,
+		"Shedding alone": pool.AllRules &^ pool.Shedding, "no rules": pool.AllRules,
+	} {
+		t.Run(name, func(t *testing.T) {
+			underLoops(t, func(t *testing.T, model string) {
+				p := newPool(t, pool.Config{Max: 1, Queue: 8, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond, Off: off})
+				var opened, closed atomic.Int64
+				s := start(t, &Server{Model: model, Loops: 1, Workers: p,
+					Handler: Lines(tallied{busy{MessageFunc(slowEcho)}, &opened, &closed})})
+				ended, end := context.WithCancel(context.Background())
+				var floods sync.WaitGroup
+				defer floods.Wait()
+				defer end()
+				for range 16 {
+					c := dial(t, s.addr)
+					floods.Go(func() { flood(ended, c) })
+				}
+				eventually(t, func() bool { return s.Stats().Shed > 100 }, func() string { return "nothing is shed" })
+				for range 20 {
+					c := dial(t, s.addr)
+					io.WriteString(c, "any answer\n")
+					if got, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.HasSuffix(got, "any answer\n") {
+						t.Fatalf("got %q, %v; want an answer", got, err)
+					}
+					c.Close()
+				}
+				eventually(t, func() bool { return opened.Load() == 36 && closed.Load() == 20 },
+					func() string {
+						return fmt.Sprintf("%d Opened and %d Closed of 36 and 20", opened.Load(), closed.Load())
+					})
+			})
+		})
+	}
+}
+
+// flood sends lines, and reads what comes, until ctx ends.
+func flood(ctx context.Context, c net.Conn) {
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	lines, in := bytes.Repeat([]byte("x\n"), 10), bufio.NewReader(c)
+	for {
+		if _, err := c.Write(lines); err != nil {
+			return
+		}
+		for range 10 {
+			if _, err := in.ReadString('\n'); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// tallied counts its connections.
+type tallied struct {
+	busy
+	opened, closed *atomic.Int64
+}
+
+func (h tallied) Opened(*Conn) { h.opened.Add(1) }
+
+func (h tallied) Closed(*Conn, error) { h.closed.Add(1) }
+
+// lockedBuffer is a buffer for the log.
+type lockedBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// goexitVariable tells a process of these tests to call runtime.Goexit in a handler.
+const goexitVariable = "MYRIAD_TEST_GOEXIT"
+
+// goexitMain is main in that process, which does not outlive it.
+func goexitMain() {
+	p, err := pool.New(pool.Config{})
+	if err != nil {
+		panic(err)
+	}
+	srv := &Server{Addr: "127.0.0.1:0", Model: Epoll, Workers: p, Handler: Lines(MessageFunc(func(*Conn, []byte) { runtime.Goexit() }))}
+	srv.Listening = func(a net.Addr) {
+		if c, err := net.Dial("tcp", a.String()); err == nil {
+			io.WriteString(c, "hello\n")
+		}
+	}
+	srv.ListenAndServe(context.Background())
+}
+
+// A handler that ends its goroutine ends the program, also where a pool would contain
+// that: its connection would never come back.
+func TestGoexitIsLoud(t *testing.T) {
+	if len(Models()) == 1 {
+		t.Skip("no model here has loops")
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), goexitVariable+"=1")
+	out, err := cmd.CombinedOutput()
+	if _, ok := errors.AsType[*exec.ExitError](err); !ok || !strings.Contains(string(out), "a handler has called runtime.Goexit") {
+		t.Errorf("%v, and it said %.300q; want a crash that says why", err, out)
+	}
+}
+
+// The goroutine model has no use for a pool.
+func TestPoolOfGoroutines(t *testing.T) {
+	p := newPool(t, one)
+	s := start(t, &Server{Model: Goroutine, Workers: p, Handler: Lines(busy{MessageFunc(echoLine)})})
+	ask(t, dial(t, s.addr), "hello")
+	if st := p.Stats(); st.Accepted != 0 {
+		t.Errorf("the pool has run %d jobs of the goroutine model", st.Accepted)
+	}
+}
