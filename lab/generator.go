@@ -1,19 +1,14 @@
 package lab
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strconv"
-	"sync"
 
 	"github.com/myriad-go/myriad/load"
 )
-
-// maxEvent bounds one line of the load generator's stream, in bytes.
-const maxEvent = 1 << 20
 
 // loadCommand is the command line of the load generator with these flags. It
 // gets a loop for each of its CPUs where it has CPUs of its own.
@@ -32,31 +27,14 @@ func (m *measurement) loadCommand(flags []string) []string {
 // generate returns. A generator that fails because of what its result says has
 // not failed here: the result gets its marks.
 func (m *measurement) generate(ctx context.Context, command []string, at func(load.Event) error) (*load.Result, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	stream, out := io.Pipe()
-	p, err := m.launcher.start(command, m.pinning.loadCPUs(), out)
-	if err != nil {
-		cancel(nil)
-		return nil, err
-	}
-	var wait sync.WaitGroup
-	wait.Go(func() {
-		select {
-		case <-ctx.Done():
-			stream.CloseWithError(io.ErrClosedPipe)
-		case <-p.done:
-		}
-		p.end()
+	var result *load.Result
+	p, err := m.launcher.stream(ctx, command, m.pinning.loadCPUs(), func(_ *process, out io.Reader) (err error) {
+		result, err = readEvents(out, at)
+		return err
 	})
-	result, err := readEvents(stream, at)
-	if err != nil {
-		cancel(err)
-	}
-	wait.Wait()
-	defer cancel(nil)
 	switch {
-	case ctx.Err() != nil:
-		return nil, context.Cause(ctx)
+	case err != nil:
+		return nil, err
 	case result == nil, p.err != nil && result.Err() == nil:
 		return nil, p.failure("the load generator")
 	}
@@ -66,25 +44,21 @@ func (m *measurement) generate(ctx context.Context, command []string, at func(lo
 // readEvents reads events until the stream ends and returns the last result.
 func readEvents(stream io.Reader, at func(load.Event) error) (*load.Result, error) {
 	var result *load.Result
-	lines := bufio.NewScanner(stream)
-	lines.Buffer(nil, maxEvent)
-	for lines.Scan() {
+	err := eachLine(stream, "the load generator", func(line []byte) error {
 		var event load.Event
-		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			return nil, fmt.Errorf("the load generator said %.100q: %w", lines.Text(), err)
+		if err := json.Unmarshal(line, &event); err != nil {
+			return fmt.Errorf("the load generator said %.100q: %w", line, err)
 		}
 		if event.Result != nil {
 			result = event.Result
 		}
 		if at == nil {
-			continue
+			return nil
 		}
-		if err := at(event); err != nil {
-			return nil, err
-		}
-	}
-	if err := lines.Err(); err != nil {
-		return nil, fmt.Errorf("the load generator's events: %w", err)
+		return at(event)
+	})
+	if err != nil {
+		return nil, err
 	}
 	return result, nil
 }

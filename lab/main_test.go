@@ -60,6 +60,10 @@ func child(part string, args []string) error {
 		return fmt.Errorf("this server fails, with %d CPUs", runtime.NumCPU())
 	case "mute":
 		return childMute(args[0])
+	case "offer":
+		return childOffer(args)
+	case "hoard", "crash", "relapse", "babble", "hush", "hang":
+		return childBad(part)
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("stubborn")

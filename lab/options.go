@@ -83,13 +83,13 @@ func (o *Options) openOut() (*os.File, error) {
 }
 
 // writeOut replaces the content of the file with the report, and closes it.
-func writeOut(f *os.File, report *Report) error {
+func writeOut(f *os.File, report any) error {
 	if f == nil {
 		return nil
 	}
 	err := f.Truncate(0)
 	if err == nil {
-		err = report.WriteJSON(f)
+		err = writeJSON(f, report)
 	}
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("cannot write the report: %w", err)

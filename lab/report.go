@@ -43,13 +43,18 @@ type Machine struct {
 	Go string `json:"go"`
 }
 
-func newReport(s Scenario, command string, pinning Pinning, planned int) *Report {
+// thisMachine is the machine that the lab runs on.
+func thisMachine() Machine {
 	m := Machine{OS: runtime.GOOS, Arch: runtime.GOARCH, CPUs: runtime.NumCPU(), Go: runtime.Version()}
 	if read, err := procfs.ReadMachine(); err == nil {
 		m.Kernel, m.CPU, m.Memory = read.Kernel, read.CPUModel, read.Memory
 	}
+	return m
+}
+
+func newReport(s Scenario, command string, pinning Pinning, planned int) *Report {
 	return &Report{
-		Scenario: s, Machine: m, Pinning: pinning, Date: time.Now().UTC(),
+		Scenario: s, Machine: thisMachine(), Pinning: pinning, Date: time.Now().UTC(),
 		Command: command, Planned: planned, Runs: []RunRecord{},
 	}
 }
@@ -70,9 +75,11 @@ func (r *Report) Failed() int {
 }
 
 // WriteJSON writes the report as one indented JSON object.
-func (r *Report) WriteJSON(w io.Writer) error {
+func (r *Report) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
+
+func writeJSON(w io.Writer, report any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	return e.Encode(r)
+	return e.Encode(report)
 }

@@ -87,8 +87,8 @@ func splitWords(line string) ([]string, error) {
 
 // check returns a ScenarioError when the subject cannot be started.
 func (s Subject) check() error {
-	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/: \t\r\n") {
-		return wrong("subject name %q; expected 1 to 40 bytes without spaces, slashes and colons", s.Name)
+	if err := s.checkName(); err != nil {
+		return err
 	}
 	for _, app := range s.Apps {
 		if !isApp(app) {
@@ -98,12 +98,21 @@ func (s Subject) check() error {
 	if s.MaxConns < 0 {
 		return wrong("subject %s: at most %d connections; expected 1 or more, or 0 for any number", s.Name, s.MaxConns)
 	}
-	if len(s.Command) == 0 || s.Command[0] == "" {
-		return wrong("subject %s has no command; expected a program and its arguments", s.Name)
-	}
 	line := strings.Join(s.Command, " ")
 	if !strings.Contains(line, "{addr}") && !strings.Contains(line, "{port}") {
 		return wrong("subject %s: command %q says no address; expected {addr} or {port} in it", s.Name, line)
+	}
+	return nil
+}
+
+// checkName is the part of check that looks at the name, and that there is a
+// command.
+func (s Subject) checkName() error {
+	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/: \t\r\n") {
+		return wrong("subject name %q; expected 1 to 40 bytes without spaces, slashes and colons", s.Name)
+	}
+	if len(s.Command) == 0 || s.Command[0] == "" {
+		return wrong("subject %s has no command; expected a program and its arguments", s.Name)
 	}
 	return nil
 }

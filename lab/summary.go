@@ -179,12 +179,15 @@ func (w row) marks() string {
 			counts[m.Rule]++
 		}
 	}
-	if len(counts) == 0 {
-		return ""
-	}
+	return counted(counts, len(w.runs))
+}
+
+// counted writes words with how many of the runs have each, the most frequent
+// first.
+func counted(counts map[string]int, runs int) string {
 	var words []string
 	for _, word := range byCount(counts) {
-		words = append(words, fmt.Sprintf("%s %d/%d", word, counts[word], len(w.runs)))
+		words = append(words, fmt.Sprintf("%s %d/%d", word, counts[word], runs))
 	}
 	return strings.Join(words, ", ")
 }
