@@ -24,6 +24,7 @@ var apps = []struct {
 	{"http", "answers every HTTP/1.1 GET with a short text", func(appFlags) myriad.Handler { return &httpHello{} }},
 	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f appFlags) myriad.Handler { return lines(f.waitLine) }},
 	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f appFlags) myriad.Handler { return lines(f.prove) }},
+	{"work", "takes time and memory (--work-wait, --work-cpu, --work-bytes), then sends back a line, or busy: holds its loop", func(f appFlags) myriad.Handler { return myriad.Lines(newWork(f.work)) }},
 }
 
 func appNames() (names []string) {
@@ -46,6 +47,7 @@ type appFlags struct {
 	name string
 	wait time.Duration
 	bits int
+	work workFlags
 }
 
 // add adds the flags to a command.
@@ -54,6 +56,7 @@ func (f *appFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.name, "app", "echo", "application: "+strings.Join(appNames(), ", "))
 	flags.DurationVar(&f.wait, "wait", 10*time.Millisecond, "how long the application wait waits for each line")
 	flags.IntVar(&f.bits, "bits", 16, "how many leading zero bits the application pow finds for each line; each more doubles the work")
+	f.work.add(cmd)
 }
 
 // The bounds of an application's flags.
@@ -64,7 +67,7 @@ const (
 
 // handler checks the flags and makes the application's handler.
 func (f *appFlags) handler(cmd *cobra.Command) (myriad.Handler, error) {
-	for flag, app := range map[string]string{"wait": "wait", "bits": "pow"} {
+	for flag, app := range map[string]string{"wait": "wait", "bits": "pow", "work-wait": "work", "work-cpu": "work", "work-bytes": "work"} {
 		if cmd.Flags().Changed(flag) && f.name != app {
 			return nil, usagef("--%s is given for the application %q; expected it with --app %s only", flag, f.name, app)
 		}
@@ -75,6 +78,9 @@ func (f *appFlags) handler(cmd *cobra.Command) (myriad.Handler, error) {
 	if f.bits < 0 || f.bits > maxBits {
 		return nil, usagef("--bits is %d; expected 0 to %d", f.bits, maxBits)
 	}
+	if err := f.work.check(); err != nil {
+		return nil, err
+	}
 	for _, a := range apps {
 		if a.name == f.name {
 			return a.handler(*f), nil
@@ -82,6 +88,9 @@ func (f *appFlags) handler(cmd *cobra.Command) (myriad.Handler, error) {
 	}
 	return nil, usagef("unknown application %q; expected one of %s", f.name, strings.Join(appNames(), ", "))
 }
+
+// sheds says whether the application has an answer for what no worker has time for.
+func (f *appFlags) sheds() bool { return f.name == "work" }
 
 // lines is a handler that gives answer every line.
 func lines(answer myriad.MessageFunc) myriad.Handler { return myriad.Lines(answer) }

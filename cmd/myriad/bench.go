@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"regexp"
@@ -32,7 +33,7 @@ subjects are run in turn, in rounds.`,
 	for _, s := range []lab.Scenario{lab.Quick(), lab.Peers(models), lab.Models(models), lab.TLSCosts(models)} {
 		cmd.AddCommand(newScenario(s))
 	}
-	cmd.AddCommand(newHeartbeat(), newSoak())
+	cmd.AddCommand(newHeartbeat(), newSoak(), newOverload())
 	return cmd
 }
 
@@ -104,15 +105,27 @@ func bench(cmd *cobra.Command, s lab.Scenario, f benchFlags) error {
 	if report == nil {
 		return err
 	}
-	err = errors.Join(err, report.WriteText(cmd.OutOrStdout()))
-	if err == nil && f.out != "" {
-		fmt.Fprintf(cmd.OutOrStdout(), "\nevery run: %s\n", f.out)
+	return printReport(cmd, report, f.out, len(report.Runs), err)
+}
+
+// report is what a scenario has found.
+type report interface {
+	WriteText(w io.Writer) error
+	Failed() int
+}
+
+// printReport prints a report of so many runs and says where they were written to.
+// It returns err, or an error when runs have failed.
+func printReport(cmd *cobra.Command, r report, out string, runs int, err error) error {
+	err = errors.Join(err, r.WriteText(cmd.OutOrStdout()))
+	if err == nil && out != "" {
+		fmt.Fprintf(cmd.OutOrStdout(), "\nevery run: %s\n", out)
 	}
 	if err != nil {
 		return err
 	}
-	if failed := report.Failed(); failed > 0 {
-		return fmt.Errorf("%d of %d runs failed", failed, len(report.Runs))
+	if failed := r.Failed(); failed > 0 {
+		return fmt.Errorf("%d of %d runs failed", failed, runs)
 	}
 	return nil
 }

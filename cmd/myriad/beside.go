@@ -8,10 +8,12 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/admin"
+	"github.com/myriad-go/myriad/metrics"
 	"github.com/myriad-go/myriad/tune"
 )
 
@@ -39,9 +41,13 @@ func (b *beside) start(cmd *cobra.Command) (err error) {
 	if b.flags.admin == "" || worker {
 		return nil
 	}
+	gatherer, err := b.gatherer()
+	if err != nil {
+		return err
+	}
 	ready := make(chan error, 1)
 	b.wait.Go(func() {
-		ready <- admin.Serve(ctx, b.flags.admin, admin.Config{Source: b.srv, Flight: b.flight}, func(addr net.Addr) {
+		ready <- admin.Serve(ctx, b.flags.admin, admin.Config{Source: b.srv, Flight: b.flight, Gatherer: gatherer}, func(addr net.Addr) {
 			fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics, health and profiles on http://%s/\n", addr)
 			ready <- nil
 		})
@@ -51,6 +57,21 @@ func (b *beside) start(cmd *cobra.Command) (err error) {
 		return fmt.Errorf("--admin: %w", err)
 	}
 	return nil
+}
+
+// gatherer is where the metrics come from when there are those of a pool, too; nil
+// is what the admin package has by itself.
+func (b *beside) gatherer() (prometheus.Gatherer, error) {
+	if b.flags.workers.pool == nil {
+		return nil, nil
+	}
+	r := prometheus.NewRegistry()
+	for _, c := range []prometheus.Collector{metrics.NewServerCollector(b.srv, nil), metrics.NewPoolCollector(b.flags.workers.pool, nil)} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("--admin: %w", err)
+		}
+	}
+	return r, metrics.RegisterProcess(r)
 }
 
 // stop ends it and waits. ready has room for what Serve returns then.

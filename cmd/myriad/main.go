@@ -62,7 +62,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newServe(), newLoad(), newBench(), newPlain())
+	root.AddCommand(newServe(), newLoad(), newBench(), newPlain(), newOffer())
 	strict(root)
 	return root
 }

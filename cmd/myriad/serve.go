@@ -60,6 +60,10 @@ func serve(cmd *cobra.Command, f *serveFlags) error {
 	if err := f.tuneMemory(cmd); err != nil {
 		return err
 	}
+	if err := f.workers.start(srv); err != nil {
+		return err
+	}
+	defer f.workers.stop()
 	side := &beside{srv: srv, flags: f}
 	if err := side.start(cmd); err != nil {
 		return err
@@ -91,7 +95,7 @@ func serve(cmd *cobra.Command, f *serveFlags) error {
 func announce(cmd *cobra.Command, f *serveFlags, addr net.Addr) {
 	srv := &f.srv
 	s := srv.Stats()
-	spareProcessors(s.Loops, srv.Workers > 0 || srv.Model == "" || srv.Model == myriad.Auto)
+	spareProcessors(s.Loops, f.workers.some() || srv.Model == "" || srv.Model == myriad.Auto)
 	more := ""
 	if s.Loops > 0 {
 		more = fmt.Sprintf(", loops %d", s.Loops)

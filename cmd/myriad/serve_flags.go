@@ -21,6 +21,8 @@ type serveFlags struct {
 	app appFlags
 	tls serverTLS
 
+	workers workerFlags
+
 	allow, deny, proxies []string
 	slow                 string
 	beat                 string
@@ -43,9 +45,9 @@ func (f *serveFlags) add(cmd *cobra.Command) {
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors, more if --max-conns takes more)")
 	f.app.add(cmd)
 	flags.DurationVar(&srv.Spin, "spin", 0, "have a loop without work look for some so long before it blocks; costs a CPU for each loop (default: not at all)")
-	flags.IntVar(&srv.Workers, "workers", 0, "run the application on so many workers, off the event loops (default: on the loops)")
+	f.workers.add(cmd)
 	flags.IntVar(&srv.Processes, "processes", 0, "worker processes, each with --loops event loops, 1 by default (default: none, this process serves)")
-	for _, name := range []string{"addr", "network", "model", "loops", "spin", "workers", "processes"} {
+	for _, name := range []string{"addr", "network", "model", "loops", "spin", "processes"} {
 		f.fields["Server."+strings.ToUpper(name[:1])+name[1:]] = name
 	}
 	number := func(field *int, name, means, help string) {
@@ -91,6 +93,9 @@ func (f *serveFlags) add(cmd *cobra.Command) {
 func (f *serveFlags) server(cmd *cobra.Command) (*myriad.Server, error) {
 	handler, err := f.app.handler(cmd)
 	if err != nil {
+		return nil, err
+	}
+	if err := f.workers.check(cmd, f.app.sheds()); err != nil {
 		return nil, err
 	}
 	srv := &f.srv

@@ -18,6 +18,7 @@ func FuzzServeFlags(f *testing.F) {
 		"--max-conns 5 --idle-timeout never --deny 10.0.0.0/8", "--heartbeat 1s --heartbeat-message x --heartbeat-missed 3",
 		"--allow ::1 --trusted-proxy 192.0.2.0/24 --slow-consumer drop", "--idle-timeout -1s", "--addr systemd:web --network unix",
 		"--app wait --wait 1ms", "--tls-client-ca x", "--memory-limit 75% --gogc 200", "--deny 1.2.3.4/33", "--loops x",
+		"--workers 2-1000 --workers-queue -1 --workers-target 1ms", "--workers adaptive --app work --work-cpu 1ms --work-bytes 5", "--workers 8-",
 	} {
 		f.Add(seed)
 	}
