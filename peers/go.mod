@@ -3,14 +3,23 @@ module github.com/myriad-go/myriad/peers
 go 1.26.0
 
 require (
+	github.com/alitto/pond/v2 v2.7.1
 	github.com/cloudwego/netpoll v0.7.2
+	github.com/failsafe-go/failsafe-go v0.9.8
+	github.com/myriad-go/myriad v0.0.0
+	github.com/panjf2000/ants/v2 v2.12.1
 	github.com/valyala/fasthttp v1.74.0
 )
 
 require (
+	github.com/bits-and-blooms/bitset v1.24.4 // indirect
 	github.com/bytedance/gopkg v0.1.1 // indirect
 	github.com/cloudwego/gopkg v0.1.4 // indirect
+	github.com/influxdata/tdigest v0.0.1 // indirect
 	github.com/klauspost/compress v1.20.0 // indirect
 	github.com/molecule-man/go-brrr v1.0.1 // indirect
 	github.com/valyala/bytebufferpool v1.0.0 // indirect
+	golang.org/x/sync v0.11.0 // indirect
 )
+
+replace github.com/myriad-go/myriad => ../

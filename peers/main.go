@@ -1,5 +1,6 @@
-// Command peers serves with what else there is in Go, so that Myriad can be
-// compared with it. README.md says what each server is and why it is here.
+// Command peers serves with what else there is in Go, and as "peers offer" offers
+// jobs to the pools that there are, so that Myriad can be compared with them.
+// README.md says what each is and why it is here.
 //
 // It exits with 0 when it worked, 1 when it failed, and 2 when it was called
 // wrongly; then a line on standard error says what was wrong and what was
@@ -33,7 +34,11 @@ func usagef(format string, args ...any) error { return usageError{fmt.Errorf(for
 
 // run runs the command line until ctx ends, and returns the exit code.
 func run(ctx context.Context, args []string, out, errOut io.Writer) int {
-	err := serve(ctx, args, out)
+	command := serve
+	if len(args) > 0 && args[0] == "offer" {
+		command, args = offerJobs, args[1:]
+	}
+	err := command(ctx, args, out)
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
@@ -69,7 +74,7 @@ func parse(args []string, help io.Writer) (settings, error) {
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(help)
-			fmt.Fprint(help, "Serve with what else there is in Go.\n\n")
+			fmt.Fprint(help, "Serve with what else there is in Go. (\"peers offer\" offers jobs to pools.)\n\n")
 			flags.PrintDefaults()
 			fmt.Fprintf(help, "\nServers, and their apps:\n%s", describeServers())
 			return s, err
