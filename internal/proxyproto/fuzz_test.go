@@ -73,10 +73,12 @@ func complete(t *testing.T, begun []byte) {
 }
 
 // continuation is a byte that can follow b, or an error with all that was said of
-// those that were tried.
+// those that were tried: the letters of version 1, and of version 2 its signature,
+// commands, families and the low bytes of the lengths that addresses need, up to
+// the 216 of unix sockets.
 func continuation(b []byte) (next byte, err error) {
 	var all []error
-	for _, next := range []byte(" \r\n:.0\x00\x01\x02\x04\x11\x20\x21PROXYTC46UNKWQI") {
+	for _, next := range []byte(" \r\n:.0\x00\x01\x02\x04\x11\x20\x21\xd8PROXYTC46UNKWQI") {
 		_, _, err := Parse(append(bytes.Clone(b), next))
 		if err == nil {
 			return next, nil
