@@ -18,8 +18,19 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long a test waits for what has to happen.
 const patience = 30 * time.Second
 
-// start makes a pool that is closed at the end of the test.
+// start makes a pool that is closed at the end of the test. It takes the processors to
+// be idle: where jobs sleep by a faked clock they all wake at once, and how many of
+// them Go's scheduler reports ready says how busy this machine is with other programs,
+// and nothing of the jobs.
 func start(t testing.TB, cfg pool.Config) *pool.Pool {
+	t.Helper()
+	p := startInCrowds(t, cfg)
+	p.Crowd(0)
+	return p
+}
+
+// startInCrowds makes a pool that asks the scheduler, for jobs that really compute.
+func startInCrowds(t testing.TB, cfg pool.Config) *pool.Pool {
 	t.Helper()
 	p, err := pool.New(cfg)
 	if err != nil {

@@ -20,7 +20,7 @@ type tender struct {
 	least, most int
 	climb       climber
 	budget      *budget
-	load        load
+	crowd       func() float64 // how busy the processors are
 	ticks       int
 	robs        int // how often to look for batches that are left
 	spare       int // the least number of idle workers in this second
@@ -50,7 +50,7 @@ func (t *tender) begin(p *Pool) error {
 	if p.cfg.Off&Adapting != 0 {
 		start = t.most
 	}
-	t.load = newLoad()
+	t.crowd = newCrowd()
 	t.budget = newBudget(p.cfg.MemoryLimit, p.cfg.JobBytes)
 	p.most.Store(int64(min(t.most, t.budget.fits)))
 	t.set(start)
@@ -159,7 +159,7 @@ func (t *tender) read(now int64, dead *[]Task) (r reading, queued int) {
 		s.mu.Unlock()
 		r.refused += s.refused.Load()
 	}
-	r.busy, r.crowd = p.busy(), t.load.crowd()
+	r.busy, r.crowd = p.busy(), t.crowd()
 	if oldest != 0 {
 		r.waits = time.Duration(max(now-oldest, 1))
 	}
