@@ -11,10 +11,11 @@ import (
 const (
 	ReadSize  = 64 << 10
 	startSize = 1 << 10
-	// keepSize is the largest buffer that a pool takes back, keepCount the
-	// most buffers a FreeList holds: 4 MiB a loop at the most.
+	// keepSize is the largest buffer that a pool takes back, keepBytes how much
+	// a FreeList, and so a loop, holds: as many small ones as are in use at the
+	// same time, where sends complete later, or they would be made anew each time.
 	keepSize  = 64 << 10
-	keepCount = 64
+	keepBytes = 4 << 20
 )
 
 // Buffer is a queue of bytes: appended at the end, taken from the front.
@@ -74,7 +75,10 @@ type Buffers interface {
 
 // FreeList is a Buffers for one owner: last in, first out, so that the buffer
 // in use is the one in the cache.
-type FreeList struct{ free []*Buffer }
+type FreeList struct {
+	free []*Buffer
+	held int // bytes of their room
+}
 
 func (f *FreeList) Get() *Buffer {
 	n := len(f.free) - 1
@@ -84,14 +88,17 @@ func (f *FreeList) Get() *Buffer {
 	b := f.free[n]
 	f.free[n] = nil // it may grow, and then it does not come back
 	f.free = f.free[:n]
+	f.held -= cap(b.bytes)
 	return b
 }
 
 func (f *FreeList) Put(b *Buffer) {
-	if cap(b.bytes) > keepSize || len(f.free) >= keepCount {
+	size := cap(b.bytes)
+	if size > keepSize || f.held+size > keepBytes {
 		return
 	}
 	b.reset()
+	f.held += size
 	f.free = append(f.free, b)
 }
 

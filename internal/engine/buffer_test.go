@@ -84,11 +84,20 @@ func TestFreeListIsBounded(t *testing.T) {
 	if got := f.Get(); got == big {
 		t.Errorf("kept a buffer of %d bytes, the bound is %d", keepSize+1, keepSize)
 	}
-	for range keepCount + 10 {
-		f.Put(&Buffer{bytes: make([]byte, 0, keepSize)})
-	}
-	if len(f.free) != keepCount {
-		t.Errorf("holds %d buffers, the bound is %d", len(f.free), keepCount)
+	for _, size := range []int{keepSize, startSize} {
+		most := keepBytes / size
+		for range most + 10 {
+			f.Put(&Buffer{bytes: make([]byte, 0, size)})
+		}
+		if len(f.free) != most || f.held != keepBytes {
+			t.Errorf("holds %d buffers of %d bytes, %d in all; the bound is %d", len(f.free), size, f.held, keepBytes)
+		}
+		for range most {
+			f.Get()
+		}
+		if len(f.free) != 0 || f.held != 0 {
+			t.Errorf("holds %d buffers of %d bytes when all are in use", len(f.free), f.held)
+		}
 	}
 }
 

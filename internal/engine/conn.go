@@ -23,7 +23,7 @@ const (
 //	open       established, not finished
 //	ended      the handler knows that the peer has ended (with gone)
 //	gone       the peer will send no more
-//	held       unused input waits for output to drain, not for more input
+//	held       unused input waits for output to drain, or to be listened to again, not for more input
 //	drain      close at the next idle moment
 //	closing    no more input is offered; more says why
 //	shut       our sending direction is shut; lingering for the peer's end
@@ -39,6 +39,8 @@ const (
 //	warned     Draining is to be called
 //	bidden     the layer has said goodbye
 //	registered counted among the connections of its source
+//	beginning  seen and heard together are when it was dialled; Opened is under way
+//	deaf       the handler does not listen: see Listen
 const (
 	open uint32 = 1 << iota
 	ended
@@ -59,6 +61,8 @@ const (
 	warned
 	bidden
 	registered
+	beginning
+	deaf
 
 	missed    = 1 << 24 // one heartbeat
 	allMissed = 0xff * missed
@@ -89,10 +93,12 @@ type Conn struct {
 
 // extra is what only a connection needs that has layers or comes to its end.
 type extra struct {
-	why   error         // set with closing
-	due   time.Duration // when it expires; 0 for never
-	layer Layer         // nil if none
-	held  int           // what the layer holds, as it is counted
+	why error         // set with closing
+	due time.Duration // when it expires; 0 for never
+	// dialled is when connecting began, until Opened has been called.
+	dialled time.Duration
+	layer   Layer // nil if none
+	held    int   // what the layer holds, as it is counted
 	// partial is since when the layer waits for the rest of something; 0 if
 	// it does not.
 	partial time.Duration
@@ -123,10 +129,12 @@ func (c *Conn) SetArmed(bits uint16) { c.armed = bits }
 // have to do their part before.
 func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
 	c.state = open | silent
+	var began time.Duration
 	switch {
 	case dialled:
 		c.state |= outbound
 		c.host.Counters.Add(Dialled, 1)
+		began = c.noted()
 	case !c.host.proxied(peer):
 		c.state |= registered
 	}
@@ -134,23 +142,33 @@ func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
 	c.Expect(peer)
 	c.seen, c.heard = 0, c.host.moment()
 	if l := c.host.newLayer(c); l != nil {
-		c.greet(l)
+		c.greet(l, began)
 		return
 	}
-	c.begin()
+	c.begin(began)
 	c.endEvent()
 }
 
-// begin calls Opened, or has it called by a worker.
-func (c *Conn) begin() {
+// begin calls Opened, or has it called by a worker. A dial began at a time.
+func (c *Conn) begin(began time.Duration) {
 	if !c.is(outbound) {
 		c.host.Counters.Add(Accepted, 1)
 	}
-	if c.host.Away {
+	switch {
+	case c.host.Away:
 		c.state |= fresh
-		return
+		if began != 0 {
+			c.extra().dialled = began
+		}
+	case began == 0:
+		c.callOpened()
+	default:
+		c.note(began)
+		c.state |= beginning
+		c.callOpened()
+		c.state &^= beginning
+		c.seen, c.heard = 0, c.host.moment()
 	}
-	c.callOpened()
 }
 
 // Expect keeps the address of a peer that is being dialled, for Peer.
@@ -238,7 +256,7 @@ func (c *Conn) Deliver() {
 	if c.is(held) {
 		c.offerBuffered(nil)
 	}
-	if c.is(gone) && !c.is(ended|held|closing|failed) {
+	if c.is(gone) && !c.is(ended|held|deaf|closing|failed) {
 		c.deliverEnd()
 	}
 	c.endEvent()
@@ -252,7 +270,7 @@ func (c *Conn) deliverEnd() {
 		rest = c.in.Bytes()
 	}
 	used := c.callEnded(rest)
-	if used > 0 && used < len(rest) && c.owesMuch() && !c.is(closing|failed) {
+	if used > 0 && used < len(rest) && c.waits() && !c.is(closing|failed) {
 		c.in.skip(used)
 		c.seen = 0
 		c.state |= held
@@ -289,7 +307,7 @@ func (c *Conn) offerBuffered(shed error) {
 // handler writes for one offer stays within bounds all the same.
 func (c *Conn) offer(in []byte, shed error) []byte {
 	for len(in) > 0 && !c.is(closing|failed) {
-		if c.owesMuch() {
+		if c.waits() {
 			c.state |= held
 			break
 		}
@@ -300,7 +318,7 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 			c.fail(ErrBadUse)
 		case used > 0:
 			in, c.seen = in[used:], 0
-		case c.owesMuch():
+		case c.waits():
 		case len(part) >= c.host.Limits.MaxMessage:
 			c.CloseWith(ErrMessageTooLong)
 		default:
@@ -313,14 +331,18 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 	return in
 }
 
+// waits says whether no input is offered now.
+func (c *Conn) waits() bool { return c.owesMuch() || c.is(deaf) }
+
 // owesMuch says whether reading pauses until output has been sent: from above
-// HighWater until not above LowWater.
+// HighWater until not above LowWater. With ReadOn it never does, but the handler
+// hears of the latter all the same.
 func (c *Conn) owesMuch() bool {
 	if !c.is(choked) && c.Pending()+c.host.direct > c.host.Limits.HighWater {
 		c.state |= choked
 		c.host.Counters.Add(Paused, 1)
 	}
-	return c.is(choked)
+	return c.is(choked) && !c.host.ReadOn
 }
 
 // relieve ends that when it is time.
@@ -450,7 +472,7 @@ func (c *Conn) WantsInput() bool {
 	case c.is(greeting) && c.more.layer.Full():
 		return false
 	}
-	return !c.is(held|fresh) && !c.owesMuch()
+	return !c.is(held|fresh) && !c.waits()
 }
 
 // WantsRoom says whether the driver is to report Room.
@@ -469,7 +491,12 @@ func (c *Conn) Next() Action {
 		return c.nextClosing()
 	case c.is(greeting):
 		return c.nextGreeting()
-	case c.is(held | fresh | relieved | warned), c.is(gone) && !c.is(ended):
+	case c.is(fresh | relieved | warned):
+		return Deliver
+	case c.is(held), c.is(gone) && !c.is(ended):
+		if c.is(deaf) {
+			return Wait
+		}
 		return Deliver
 	case c.out != nil:
 		return Wait

@@ -9,6 +9,7 @@
 // with [Conn.Next] what is to be done, and does it:
 //
 //	event                      means
+//	Conn.Dialling              the connection is being made; Open follows, or nothing
 //	Conn.Open                  the connection is established (accepted or dialled)
 //	Conn.Arrived(bytes)        bytes have been received
 //	Conn.PeerClosed            the peer will send no more (end of file)
@@ -17,6 +18,7 @@
 //	Conn.Room                  the kernel takes output again
 //	Conn.Failed(err)           the transport is broken
 //	Conn.Mailed(mail, bytes)   a message from outside, taken from the mailbox
+//	Conn.Touched               a planned time has come; see Pace
 //	Conn.Drain                 close at the next idle moment (shutdown)
 //	Conn.Expire(now)           time has passed
 //	Conn.Finish                the descriptor has been closed
@@ -43,7 +45,7 @@
 //   - Mail that [Mailbox.Put] has taken is given to Mailed, in order, before a
 //     connection whose peer has closed is closed in turn.
 //   - Nothing on a loop blocks but the one wait for events, and that wait ends
-//     when mail comes.
+//     when mail comes, and when Config.Pace wants to be called.
 //   - Every wait has a bound: a closing connection is expired at its Due time.
 //   - Stop returns when all connections are finished and every goroutine and
 //     descriptor that the model started or opened is gone.
@@ -178,7 +180,47 @@ type Config struct {
 	// Reset closes dialled connections with a reset, so that they leave no
 	// TIME_WAIT behind.
 	Reset bool
-	Log   *slog.Logger
+	// ReadOn goes on reading from a connection that owes more than HighWater:
+	// for a handler that does not answer what it reads.
+	ReadOn bool
+	// Socket are options of the sockets of dialled connections.
+	Socket Socket
+	// Pace, if set, has the handler called at times that it plans itself.
+	Pace Pace
+	Log  *slog.Logger
+}
+
+// Pace is called to call connections at planned times, without mail: by each loop
+// once a turn, on the loop, or with loop -1 by a goroutine of its own in a model
+// without loops. now is the time of Since. It answers when it wants to be called
+// next, by the same clock: it is called by then or as soon after that as can be,
+// and may be called before; a time that has passed keeps the loop from waiting. A
+// negative one stands for whenever there is a turn, and without loops for every
+// PaceRest. It is called until the engine has ended.
+//
+// touch has the handler's Nudged called for a connection: at once if the loop owns
+// it, otherwise by mail. Nothing comes of it when that connection has begun to
+// close. It answers false if there was no room for the mail, so that nothing has
+// come of it: try again in a later call. On a loop the handler may be called for
+// any connection that was touched before, in the course of a touch and after Pace
+// has returned; so Pace and the handler must bear to be nested. A call that touches
+// very many holds the loop up as long. A panic in Pace is not contained.
+type Pace func(loop int, now time.Duration, touch func(Ref) (ok bool)) (next time.Duration)
+
+// PaceRest is the longest time between two calls of a Pace, and PaceGrain the
+// shortest, in a model without loops.
+const (
+	PaceRest  = 10 * time.Millisecond
+	PaceGrain = 50 * time.Microsecond
+)
+
+// Socket are options of sockets.
+type Socket struct {
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF, in bytes; 0
+	// leaves them to the kernel.
+	SendBuffer, ReceiveBuffer int
+	// Delay leaves TCP_NODELAY off.
+	Delay bool
 }
 
 // DoorRules are who is let in.
@@ -196,16 +238,51 @@ type DoorRules struct {
 type Dial struct {
 	// Target is where to.
 	Target netip.AddrPort
+	// Path is set instead of Target for a unix stream socket: its path, or on
+	// Linux, with @ in front, its abstract name. An attempt that finds the
+	// queue of the listener full has failed with EAGAIN.
+	Path string
 	// Source is the local address to connect from; the zero value leaves
-	// the choice to the kernel.
+	// the choice to the kernel. With a Path there is none.
 	Source netip.Addr
 	// Count is how many connections.
 	Count int
 }
 
+// Check says what is wrong with an order, for models.
+func (d Dial) Check() error {
+	switch {
+	case d.Count < 1:
+		return fmt.Errorf("dial of %d connections; expected at least 1", d.Count)
+	case d.Path == "" && !d.Target.IsValid():
+		return fmt.Errorf("dial of %d connections to %q; expected a valid address, or the path of a unix socket", d.Count, d.Target)
+	case d.Path != "" && (d.Target.IsValid() || d.Source.IsValid()):
+		return fmt.Errorf("dial of the unix socket %q and to %q from %q; expected the path alone", d.Path, d.Target, d.Source)
+	}
+	return nil
+}
+
 // KillGrace is how long Stop waits, when its ctx has ended, for connections to
-// be closed: longer only if a handler does not return.
+// be closed, and again as long as some have been closed in that time: it takes
+// longer only if a handler does not return.
 const KillGrace = time.Second
+
+// AwaitKilled is that wait: until done, or until the number of those that are open
+// has not gone down for KillGrace. It says how many are left then.
+func AwaitKilled(done <-chan struct{}, open func() int64) (stuck int64) {
+	tick := time.NewTicker(KillGrace)
+	defer tick.Stop()
+	for left := open(); ; left = stuck {
+		select {
+		case <-done:
+			return 0
+		case <-tick.C:
+		}
+		if stuck = open(); stuck >= left {
+			return stuck
+		}
+	}
+}
 
 // CutOff is the error of a Stop whose ctx ended with n connections open, of
 // which some wait for their handlers to return.
@@ -238,8 +315,8 @@ type Engine interface {
 	// Stop accepts and dials no more, lets connections finish what they
 	// have at hand, closes them, and waits for everything. When ctx ends
 	// first it closes what is left at once and returns an error that says
-	// how many those were and wraps ctx's cause; it does so after KillGrace
-	// even when handlers have not returned. A second Stop waits like the
+	// how many those were and wraps ctx's cause; it does so when for
+	// KillGrace none could be closed, because handlers have not returned. A second Stop waits like the
 	// first, and its ctx counts too.
 	Stop(ctx context.Context) error
 	// Wait returns when Stop has been called and everything has ended.

@@ -30,6 +30,7 @@ type Host struct {
 	// See Config.
 	Heartbeat         Heartbeat
 	DropMessages      bool
+	ReadOn            bool
 	NewLayer          func(*Conn) Layer
 	Proxied           func(netip.Addr) bool
 	Refuse            func(netip.AddrPort, error) []byte
@@ -80,6 +81,7 @@ func (h *Host) SetUp(cfg *Config, door *door.Door) {
 	if h.Limits.HighWater == 0 {
 		h.Limits.HighWater, h.Limits.LowWater = h.Limits.MaxUnsent/2, h.Limits.MaxUnsent/4
 	}
+	h.ReadOn = cfg.ReadOn
 	h.Drained, h.Draining, h.Proxied, h.Shed = cfg.Drained, cfg.Draining, cfg.Proxied, cfg.Shed
 	h.Door, h.Now = door, Since
 	h.SetClock(Since())

@@ -50,11 +50,11 @@ func (c *Conn) layer() Layer {
 func (c *Conn) Layer() Layer { return c.layer() }
 
 // greet begins with a layer.
-func (c *Conn) greet(l Layer) {
+func (c *Conn) greet(l Layer, began time.Duration) {
 	c.state |= greeting
 	c.host.Counters.Add(Greeting, 1)
 	x := c.extra()
-	x.layer, x.due = l, math.MaxInt64 // a due, so that it is looked at often
+	x.layer, x.dialled, x.due = l, began, math.MaxInt64 // a due, so that it is looked at often
 	if t := c.host.Limits.HandshakeTimeout; t > 0 {
 		x.due = c.host.Now() + t
 	}
@@ -86,13 +86,14 @@ func (c *Conn) Greeted() {
 	c.host.Counters.Add(Greeting, -1)
 	c.heard = c.host.moment()
 	c.state |= silent
+	began := c.more.dialled
 	switch c.more.due = 0; {
 	case c.is(gone): // already: see PeerEnded
 		c.more.due = c.host.Now() + c.host.Limits.CloseTimeout
 	case c.more.layer == nil:
 		c.more = nil
 	}
-	c.begin()
+	c.begin(began)
 }
 
 // passUp gives the layer what has arrived.

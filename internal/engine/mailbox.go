@@ -232,6 +232,15 @@ func (r Ref) Slot() (owner int, slot, generation uint32) {
 	return r.c.host.Index, r.c.slot, r.gen
 }
 
+// On is the connection itself, for its owner, whose host h is; nil if it has begun
+// to close, or is another owner's.
+func (r Ref) On(h *Host) *Conn {
+	if r.Closed() || r.c.host != h {
+		return nil
+	}
+	return r.c
+}
+
 // HoldCast makes mail of a message to all, for a connection that is open and with
 // a worker, which is to be Mailed when it is back. It fails when so much is held or
 // posted for it already as may be. Anyone may call it.

@@ -53,6 +53,11 @@ func (s *sim) settle() {
 			s.deliverMail()
 		}
 		for _, l := range s.lives {
+			if l != nil && l.deaf {
+				s.listen(l)
+			}
+		}
+		for _, l := range s.lives {
 			if l != nil && (l.conn.WantsInput() || l.reset) {
 				s.readable(l)
 			}

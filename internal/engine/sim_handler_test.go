@@ -30,6 +30,8 @@ func (s *sim) Opened(c *Conn) {
 	s.check(!l.opened, "%v: Opened twice", l)
 	s.check(c.Value() == nil, "%v: has the value of another connection", l)
 	s.check(!c.is(greeting|fresh), "%v: Opened before its time: state %b", l, c.state)
+	s.check(!l.dialled || c.DialledAt() == l.began, "%v: DialledAt is %d, want %d", l, c.DialledAt(), l.began)
+	s.check(c.Refused() == 0, "%v: Refused is %d in Opened", l, c.Refused())
 	l.opened, l.known, l.ref = true, true, c.Ref()
 	c.SetValue(l)
 	s.mayPanic(l)
@@ -45,6 +47,7 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	s.check(c.Pending() <= simHigh, "%v: Received while %d bytes are owed", l, c.Pending())
 	s.check(!l.choked || c.Pending() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.Pending())
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Received after the end: state %b", l, c.state)
+	s.check(!l.deaf, "%v: Received while it does not listen", l)
 	s.check(bytes.Equal(in, want), "%v: Received offers %q, want %q", l, in, want)
 	s.check(len(in) > l.refused, "%v: Received offers the same %d bytes again", l, len(in))
 	s.check(c.Refused() == l.seen, "%v: Refused is %d, want %d", l, c.Refused(), l.seen)
@@ -82,6 +85,7 @@ func (s *sim) noteRefused(l *life, n int) {
 func (s *sim) Ended(c *Conn, in []byte) int {
 	l := s.life(c)
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Ended after the end: state %b", l, c.state)
+	s.check(!l.deaf, "%v: Ended while it does not listen", l)
 	s.check(l.told && l.plain() == len(l.sent), "%v: Ended after %d of %d bytes", l, l.plain(), len(l.sent))
 	s.check(bytes.Equal(in, l.sent[l.used:]), "%v: Ended with %q, want %q", l, in, l.sent[l.used:])
 	s.check(len(in) == l.refused, "%v: Ended with %d bytes, of which Received was not offered %d", l, len(in), len(in)-l.refused)
@@ -222,6 +226,9 @@ func (s *sim) write(l *life, p []byte) {
 func (s *sim) paused(l *life) bool {
 	paused := l.conn.Paused()
 	if paused && !l.conn.is(closing|failed) {
+		if l.deaf {
+			return true
+		}
 		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.Pending())
 		l.awaits, l.relieved = true, s.now
 	}
@@ -235,6 +242,12 @@ func (s *sim) maySurprise(l *life) {
 		s.close(l)
 	case 1, 2, 3:
 		s.postToAny()
+	case 4:
+		if l.conn.IsOpen() && !l.closed {
+			s.log("%v: listens no more", l)
+			l.deaf = true
+			l.conn.Listen(false)
+		}
 	}
 }
 

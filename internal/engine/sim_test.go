@@ -144,6 +144,8 @@ type life struct {
 	layer    *simLayer       // nil if it has none
 	stamps   []time.Duration // when each byte of wrote was
 	born     time.Duration
+	began    time.Duration // when it was dialled
+	deaf     bool          // does not listen
 	heard    time.Duration // when input came last
 	since    time.Duration // when the unused input began to wait
 	unheard  int           // heartbeats since then
@@ -219,6 +221,8 @@ func (s *sim) step() {
 		l.drained = l.drained || !l.conn.is(closing)
 		l.conn.Drain()
 		s.drive(l)
+	case what == 31 && l.deaf:
+		s.listen(l)
 	case what == 31 && s.dice.roll(8) == 0:
 		s.yield()
 	case what == 31 && s.dice.roll(12) == 0:
@@ -240,10 +244,25 @@ func (s *sim) open(slot int) {
 	peer := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(l.id))
 	dialled := s.dice.roll(4) == 0
 	l.dialled = dialled
+	if dialled {
+		l.began = time.Duration(s.dice.roll(1<<30)) << (s.dice.roll(30)) // any bits
+		l.began++
+		l.conn.Dialling(peer, l.began)
+	}
 	l.conn.Open(peer, dialled)
 	s.check(l.opened == (l.layer == nil && !s.host.Away), "%v: Opened was called: %v", l, l.opened)
 	s.check(l.conn.Outbound() == dialled, "%v: Outbound is %v", l, !dialled)
 	s.check(l.conn.Peer() == peer, "%v: Peer is %v, want %v", l, l.conn.Peer(), peer)
+	s.drive(l)
+}
+
+// listen has the handler listen again, in some call of it.
+func (s *sim) listen(l *life) {
+	s.log("%v: listens", l)
+	if l.deaf = false; !l.conn.is(closing) {
+		l.relieved = s.now
+	}
+	l.conn.Listen(true)
 	s.drive(l)
 }
 
@@ -323,16 +342,18 @@ func (s *sim) drive(l *life) {
 	for range 10_000 {
 		switch a := c.Next(); a {
 		case Wait:
-			if l.choked || c.is(choked) {
+			if l.choked || c.is(choked) || l.deaf {
 				l.relieved = s.now
 			}
 			_, due := c.Due()
 			s.water(l)
 			s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.Pending())
+			s.check(c.Deaf() == l.deaf, "%v: Deaf is %v", l, c.Deaf())
+			s.check(!l.deaf || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
 			s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
 			s.check(!l.told || due, "%v: its peer has ended, and it has no bound: state %b", l, c.state)
 			mail := c.mark.posted() > c.posted()
-			s.check(c.WantsInput() || c.WantsRoom() || due || mail,
+			s.check(c.WantsInput() || c.WantsRoom() || due || mail || l.deaf,
 				"%v: waits for nothing: state %b", l, c.state)
 			return
 		case Send:

@@ -89,7 +89,7 @@ func (s *sim) mayExpire(l *life) (may []error) {
 	if n := len(l.wire); n < len(l.wrote) {
 		add(ErrWriteTimeout, lim.WriteTimeout, s.now-l.stamps[n])
 	}
-	if !l.told && !c.is(outbound) && !c.is(choked) {
+	if !l.told && !c.is(outbound|choked|deaf) {
 		switch {
 		case l.arrived <= l.header():
 			add(ErrFirstByteTimeout, lim.FirstByteTimeout, calm)
@@ -117,7 +117,7 @@ func (s *sim) overdue(l *life) error {
 	}
 	quiet, since := s.now-l.free(l.heard), l.free(l.since)
 	switch {
-	case c.is(outbound | choked):
+	case c.is(outbound | choked | deaf):
 	case l.arrived <= l.header() && quiet >= lim.FirstByteTimeout+coarse:
 		return ErrFirstByteTimeout
 	case l.arrived > l.header() && c.in != nil && s.now-since >= lim.MessageTimeout+coarse:
@@ -135,7 +135,7 @@ func (s *sim) beat(c *Conn) {
 	l := s.lives[c.Slot()]
 	s.check(l.opened && !l.closed && !c.is(closing|failed|gone), "%v: heartbeat: state %b", l, c.state)
 	quiet := s.now - l.heard
-	s.check(!c.is(choked|held), "%v: heartbeat while nobody listens: state %b", l, c.state)
+	s.check(!c.is(choked|held|deaf), "%v: heartbeat while nobody listens: state %b", l, c.state)
 	s.check(quiet >= simBeat && l.unheard < simMissed, "%v: heartbeat after %v, %d unheard", l, quiet, l.unheard)
 	l.unheard++
 	s.beats++

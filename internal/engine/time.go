@@ -54,7 +54,7 @@ func (c *Conn) Expire(now time.Duration) (acted bool) {
 		}
 		return true
 	}
-	return c.host.Heartbeat.Every > 0 && !c.is(gone|held|fresh|choked) && c.beat(now)
+	return c.host.Heartbeat.Every > 0 && !c.is(gone|held|fresh|choked|deaf) && c.beat(now)
 }
 
 // expireEnd gives up a connection that has not come to its end in time.
@@ -77,7 +77,7 @@ func (c *Conn) overdue(now time.Duration) error {
 	switch {
 	case c.out != nil && l.WriteTimeout > 0 && now-c.out.since >= l.WriteTimeout:
 		return ErrWriteTimeout
-	case c.is(gone | held | fresh | outbound | choked):
+	case c.is(gone | held | fresh | outbound | choked | deaf):
 		// It is not the peer's turn, or nobody listens.
 	case c.is(silent):
 		if l.FirstByteTimeout > 0 && c.heard.since(now) >= l.FirstByteTimeout {
@@ -104,8 +104,12 @@ func (c *Conn) begun() time.Duration {
 }
 
 // Forgive says that for so long nobody has listened to the peer, because a handler
-// was at work: that is not its fault.
+// was at work: that is not its fault. Of a connection that is being dialled nothing
+// is expected yet.
 func (c *Conn) Forgive(d time.Duration) {
+	if !c.is(open) {
+		return
+	}
 	if heard := c.heard + momentOf(d); int32(c.host.moment()-heard) > 0 {
 		c.heard = heard
 	} else {
@@ -135,7 +139,7 @@ func (c *Conn) Wakes() (at time.Duration, ok bool) {
 	if c.out != nil {
 		sooner(l.WriteTimeout, c.out.since)
 	}
-	if c.is(gone | held | fresh | choked) {
+	if c.is(gone | held | fresh | choked | deaf) {
 		return at, ok
 	}
 	switch {

@@ -122,10 +122,32 @@ func (c *Conn) Holds() (n int) {
 func (c *Conn) Doomed() bool { return c.is(failed) }
 
 // Paused says whether a handler that has input left to use is to stop and
-// leave it: more output is owed than reading goes on for.
+// leave it: more output is owed than reading goes on for, or it does not listen.
 func (c *Conn) Paused() bool {
-	return c.is(closing|failed) || c.owesMuch()
+	return c.is(closing|failed) || c.waits()
 }
+
+// Listen says whether the handler listens to the peer; it does at first. While it
+// does not, nothing is read, so that the kernel's buffers fill up and the peer has
+// to wait: that is not counted as its silence. Received and Ended are not called;
+// what has been read already, or is being read, is kept, as much as a few buffers,
+// and so is what the call at hand leaves unused. All of it is offered when the
+// handler listens again, as if it were new. It is sent to as before, and closes as
+// before, but for the peer's end and a drain, which wait for input that is kept.
+// A transport that breaks may close it, with what the kernel had. It is for the
+// owner, in a call of the handler.
+func (c *Conn) Listen(on bool) {
+	switch {
+	case on && c.is(deaf):
+		c.state &^= deaf
+		c.attentive()
+	case !on && c.is(open):
+		c.state |= deaf
+	}
+}
+
+// Deaf says that the handler does not listen.
+func (c *Conn) Deaf() bool { return c.is(deaf) }
 
 // CountMessages counts messages that were cut out of the input.
 func (c *Conn) CountMessages(n int) {
@@ -139,7 +161,12 @@ func (c *Conn) MaxMessage() int { return c.host.Limits.MaxMessage }
 
 // Refused is how many bytes of the input the handler was offered before and did
 // not use. It goes back to 0 when input is used.
-func (c *Conn) Refused() int { return int(c.seen) }
+func (c *Conn) Refused() int {
+	if c.is(beginning) {
+		return 0
+	}
+	return int(c.seen)
+}
 
 // Owner numbers the connection's loop.
 func (c *Conn) Owner() int { return c.host.Index }
@@ -209,6 +236,15 @@ func (c *Conn) callEnded(rest []byte) (used int) {
 func (c *Conn) callNudged() {
 	if n, ok := c.host.Handler.(Nudger); ok {
 		c.call(n.Nudged)
+	}
+}
+
+// Touched calls the handler's Nudged, if it has heard of the connection and nothing
+// closes that.
+func (c *Conn) Touched() {
+	if c.is(open) && !c.is(greeting|fresh|closing|failed) {
+		c.callNudged()
+		c.endEvent()
 	}
 }
 

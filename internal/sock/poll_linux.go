@@ -13,6 +13,7 @@ import (
 // Rouse.
 type Poll struct {
 	fd     int32
+	coarse bool // the kernel has no epoll_pwait2
 	events []unix.EpollEvent
 }
 
@@ -68,9 +69,34 @@ func (p *Poll) Look() int {
 }
 
 // Wait blocks until there are events or the time is over; a negative time is
-// forever. It tells the scheduler, so that garbage collection and other
-// goroutines go on meanwhile.
+// forever. Where the kernel has no epoll_pwait2 (before Linux 5.11, or kept from
+// us), the time is rounded up to whole milliseconds. It tells the scheduler, so
+// that garbage collection and other goroutines go on meanwhile.
 func (p *Poll) Wait(most time.Duration) int {
+	if most < 0 || p.coarse {
+		return p.waitCoarse(most)
+	}
+	n, errno := p.waitFine(most)
+	if errno == unix.ENOSYS || errno == unix.EPERM {
+		p.coarse = true
+		return p.waitCoarse(most)
+	}
+	return n
+}
+
+// kernelTime is struct __kernel_timespec, which is the same on all machines.
+type kernelTime struct{ sec, nsec int64 }
+
+func (p *Poll) waitFine(most time.Duration) (int, syscall.Errno) {
+	at := kernelTime{int64(most / time.Second), int64(most % time.Second)}
+	n, _, errno := syscall.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.fd), uintptr(unsafe.Pointer(&p.events[0])), uintptr(len(p.events)), uintptr(unsafe.Pointer(&at)), 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), 0
+}
+
+func (p *Poll) waitCoarse(most time.Duration) int {
 	ms := -1
 	if most >= 0 {
 		ms = int((most + time.Millisecond - 1) / time.Millisecond)

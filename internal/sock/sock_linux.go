@@ -1,7 +1,6 @@
 package sock
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -100,18 +99,6 @@ func ListenConfig(reusePort bool) net.ListenConfig {
 	}
 }
 
-// LatePort is for net.Dialer.Control: it leaves the choice of the port to the
-// moment of connecting; see Dial.
-func LatePort(_, _ string, raw syscall.RawConn) error {
-	var err error
-	if e := raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
-	}); e != nil {
-		return e
-	}
-	return err
-}
-
 func listenOptions(fd int, network string, reusePort bool) error {
 	if len(network) < 3 || network[:3] != "tcp" {
 		return nil
@@ -175,58 +162,6 @@ func withDescriptor(l net.Listener, do func(fd int) error) error {
 	return err
 }
 
-// Dial starts to connect, without waiting: the socket becomes writable when it
-// is done, and SocketError then says how it went. With a source, the port is
-// chosen at connect (IP_BIND_ADDRESS_NO_PORT), so that one source address can
-// have as many connections as there are ports for each destination.
-func Dial(target netip.AddrPort, source netip.Addr) (int32, error) {
-	family := unix.AF_INET
-	if target.Addr().Is6() && !target.Addr().Is4In6() {
-		family = unix.AF_INET6
-	}
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, err
-	}
-	if err := connect(fd, target, source); err != nil {
-		unix.Close(fd)
-		return -1, err
-	}
-	return int32(fd), nil
-}
-
-func connect(fd int, target netip.AddrPort, source netip.Addr) error {
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
-		return err
-	}
-	if source.IsValid() {
-		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1); err != nil {
-			return err
-		}
-		if err := unix.Bind(fd, sockaddr(netip.AddrPortFrom(source, 0))); err != nil {
-			return err
-		}
-	}
-	err := unix.Connect(fd, sockaddr(target))
-	if errors.Is(err, unix.EINPROGRESS) {
-		return nil
-	}
-	return err
-}
-
-func sockaddr(a netip.AddrPort) unix.Sockaddr {
-	if ip := a.Addr().Unmap(); ip.Is4() {
-		return &unix.SockaddrInet4{Addr: ip.As4(), Port: int(a.Port())}
-	}
-	sa := &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
-	if zone := a.Addr().Zone(); zone != "" {
-		if i, err := net.InterfaceByName(zone); err == nil {
-			sa.ZoneId = uint32(i.Index)
-		}
-	}
-	return sa
-}
-
 // SocketError takes the error that the kernel keeps for a socket, 0 if none.
 func SocketError(fd int32) syscall.Errno {
 	e, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
@@ -248,10 +183,21 @@ func SetBlocking(fd int32) syscall.Errno {
 // ShutWrite tells the peer that no more will come.
 func ShutWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR) }
 
-// ResetOnClose makes the close of a socket send a reset.
-func ResetOnClose(fd int32) error {
-	return unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+// Sever shuts both directions of a connection, or gives up connecting. Whoever
+// waits for it is told, also when it has ended before.
+func Sever(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // an error means that it has ended
+
+// Disconnect ends a TCP connection with a reset, or gives up connecting, and says
+// whether it could: a unix socket can't. Whoever waits for it is told.
+func Disconnect(fd int32) bool {
+	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
+	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))
+	return errno == 0
 }
+
+// ResetOnClose makes the close of a socket send a reset, whoever closes it: the
+// kernel, too, when the process is killed.
+func ResetOnClose(fd int32) error { return resetOnClose(uintptr(fd)) }
 
 // StopListening ends a listener, whoever else holds it.
 func StopListening(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) } // an error means that it has ended

@@ -5,6 +5,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
@@ -20,6 +22,8 @@ var dialCases = []testCase{
 	{"Dial of more than MaxConns", dialTooMany},
 	{"Dial from an engine that listens to itself", dialItself},
 	{"Dial without a target", dialNowhere},
+	{"Dial of a unix socket", dialUnix},
+	{"Dial of a unix socket that is not there", dialNoUnix},
 }
 
 // dialsOnly has an engine that does not listen.
@@ -28,6 +32,12 @@ func dialsOnly(cfg *engine.Config) { cfg.Addr = "" }
 // echoServer is a plain one.
 func echoServer(b *bench) netip.AddrPort {
 	l := listen(b.T)
+	echoAt(b, l)
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// echoAt serves a listener until the test ends.
+func echoAt(b *bench, l net.Listener) {
 	var running sync.WaitGroup
 	running.Go(func() {
 		for {
@@ -44,15 +54,18 @@ func echoServer(b *bench) netip.AddrPort {
 		}
 	})
 	b.Cleanup(func() { l.Close(); running.Wait() })
-	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
 // caller is a script that says hello and closes when it has come back.
 func caller(b *bench, target netip.AddrPort) *Script {
+	start := engine.Since()
 	return &Script{
 		Opened: func(c *engine.Conn) {
 			if !c.Outbound() {
 				b.Error("Outbound is false for a connection that was dialled")
+			}
+			if at, now := c.DialledAt(), engine.Since(); at < start || at > now {
+				b.Errorf("DialledAt is %v in Opened at %v, want a time since %v", at, now, start)
 			}
 			if c.Peer() != target {
 				b.Errorf("Peer is %v, want %v", c.Peer(), target)
@@ -184,9 +197,53 @@ func dialNowhere(b *bench) {
 		{Count: 1},
 		{Target: netip.MustParseAddrPort("127.0.0.1:1")},
 		{Target: netip.MustParseAddrPort("127.0.0.1:1"), Count: -1},
+		{Target: netip.MustParseAddrPort("127.0.0.1:1"), Path: "/nowhere", Count: 1},
+		{Source: netip.MustParseAddr("127.0.0.1"), Path: "/nowhere", Count: 1},
+		{Path: "/nowhere"},
 	} {
 		if err := s.Dial(d); err == nil {
-			b.Errorf("Dial of %d connections to %v: no error", d.Count, d.Target)
+			b.Errorf("Dial of %d connections to %v and %q: no error", d.Count, d.Target, d.Path)
 		}
+	}
+}
+
+// unixPath is a path for a unix socket, short enough for all systems.
+func unixPath(b *bench) string {
+	dir, err := os.MkdirTemp("", "m")
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { os.RemoveAll(dir) })
+	return filepath.Join(dir, "s")
+}
+
+func dialUnix(b *bench) { dialUnixAt(b, unixPath(b)) }
+
+func dialUnixAt(b *bench, path string) {
+	const n = 20
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		b.Fatal(err)
+	}
+	echoAt(b, l)
+	s := b.serve(caller(b, netip.AddrPort{}), dialsOnly)
+	if err := s.Dial(engine.Dial{Path: path, Count: n}); err != nil {
+		b.Fatalf("Dial: %v", err)
+	}
+	s.wantOpened(n)
+	s.wantClosed(make([]error, n)...)
+}
+
+func dialNoUnix(b *bench) {
+	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = 1 }))
+	for i := range 3 {
+		if err := s.Dial(engine.Dial{Path: unixPath(b), Count: 1}); err != nil {
+			b.Fatalf("Dial: %v", err)
+		}
+		s.dialsFailed(i + 1)
+	}
+	s.wantOpened(0)
+	if runtime.GOOS != "windows" { // which has a number of its own for it
+		s.wantDialFailed(syscall.ENOENT, syscall.ENOENT, syscall.ENOENT)
 	}
 }

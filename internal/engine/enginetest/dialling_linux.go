@@ -1,9 +1,13 @@
 package enginetest
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
+	"os/exec"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -15,46 +19,96 @@ import (
 func init() {
 	systemCases = append(systemCases,
 		testCase{"Dial with Reset", dialReset},
+		testCase{"Dial with Reset, and be killed", dialKilled},
 		testCase{"Dial from an address that is not ours", dialFromNowhere},
 		testCase{"Stop while dialling", stopWhileDialling},
 	)
 }
 
-// dialReset closes dialled connections: their ports must not be left in
-// TIME_WAIT.
+// dialReset closes dialled connections: nothing must be left of them, such as a
+// port in TIME_WAIT.
 func dialReset(b *bench) {
 	const n = 5
 	target := echoServer(b)
-	before := timeWaits(b, target)
+	before := socketsTo(b, target) // of another case, if the port was its target
 	s := b.serve(caller(b, target), dialsOnly, func(cfg *engine.Config) { cfg.Reset = true })
 	if err := s.Dial(engine.Dial{Target: target, Count: n}); err != nil {
 		b.Fatalf("Dial: %v", err)
 	}
 	s.wantClosed(make([]error, n)...)
-	for local := range timeWaits(b, target) {
-		if !before[local] {
-			b.Errorf("port %s is left in TIME_WAIT", local)
-		}
-	}
+	eventually(b.T, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
 }
 
-// timeWaits are the local addresses of connections to a target on 127.0.0.1
-// that are in TIME_WAIT, as the kernel's table writes them.
-func timeWaits(b *bench, target netip.AddrPort) map[string]bool {
+// killedTarget is set for a process that dials there until it is killed.
+const killedTarget = "MYRIAD_TEST_KILLED_TARGET"
+
+// dialKilled kills a process that has dialled: nothing must be left of its
+// connections. That process is this test once more.
+func dialKilled(b *bench) {
+	const n = 2000
+	if target := os.Getenv(killedTarget); target != "" {
+		dialUntilKilled(b, netip.MustParseAddrPort(target), n)
+		return
+	}
+	target := echoServer(b)
+	before := socketsTo(b, target)
+	var path []string
+	for part := range strings.SplitSeq(b.Name(), "/") {
+		path = append(path, "^"+regexp.QuoteMeta(part)+"$")
+	}
+	child := exec.Command(os.Args[0], "-test.run="+strings.Join(path, "/"), "-test.timeout="+(3*patience).String())
+	child.Env = append(os.Environ(), killedTarget+"="+target.String())
+	said, err := child.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err = child.StdinPipe(); err != nil { // which ends with this process
+		b.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		b.Fatal(err)
+	}
+	first, err := bufio.NewReader(said).ReadString('\n')
+	if err != nil || first != dialledAll {
+		b.Errorf("the process that dials says %q (%v), want %q", first, err, dialledAll)
+	}
+	if found := socketsTo(b, target); found < n {
+		b.Errorf("%d sockets are connected, want %d", found, n)
+	}
+	_ = child.Process.Kill()
+	_ = child.Wait() // "signal: killed"
+	eventually(b.T, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
+}
+
+// dialledAll is what that process says when it has dialled.
+const dialledAll = "all are open\n"
+
+func dialUntilKilled(b *bench, target netip.AddrPort, n int) {
+	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = n }),
+		func(cfg *engine.Config) { cfg.Reset = true })
+	if err := s.Dial(engine.Dial{Target: target, Count: n}); err != nil {
+		b.Fatalf("Dial: %v", err)
+	}
+	s.wantOpened(n)
+	fmt.Print(dialledAll)
+	_, _ = io.Copy(io.Discard, os.Stdin) // until this process is killed, or the other one has ended
+}
+
+// socketsTo counts the sockets, in whatever state, that are connected to a target on
+// 127.0.0.1, or have been.
+func socketsTo(b *bench, target netip.AddrPort) (n int) {
 	b.Helper()
 	table, err := os.ReadFile("/proc/net/tcp")
 	if err != nil {
 		b.Fatal(err)
 	}
-	const timeWait = "06"
 	remote := fmt.Sprintf("0100007F:%04X", target.Port())
-	locals := map[string]bool{}
 	for line := range strings.Lines(string(table)) {
-		if f := strings.Fields(line); f[2] == remote && f[3] == timeWait {
-			locals[f[1]] = true
+		if strings.Fields(line)[2] == remote {
+			n++
 		}
 	}
-	return locals
+	return n
 }
 
 // dialFromNowhere dials from an address that is not ours, which fails at once

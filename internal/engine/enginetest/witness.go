@@ -210,16 +210,22 @@ func (w *witness) reasons() []error {
 // wantDialFailed waits for failed attempts to connect.
 func (w *witness) wantDialFailed(whys ...error) {
 	w.t.Helper()
-	var got []error
-	eventually(w.t, fmt.Sprintf("not %d dials failed", len(whys)), func() bool {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		got = slices.Clone(w.failed)
-		return len(got) >= len(whys)
-	})
+	got := w.dialsFailed(len(whys))
 	if !slices.EqualFunc(got, whys, errors.Is) {
 		w.t.Errorf("dials failed for %v, want %v", got, whys)
 	}
+}
+
+// dialsFailed waits for n failed attempts and gives their errors.
+func (w *witness) dialsFailed(n int) (got []error) {
+	w.t.Helper()
+	eventually(w.t, fmt.Sprintf("not %d dials failed", n), func() bool {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		got = slices.Clone(w.failed)
+		return len(got) >= n
+	})
+	return got
 }
 
 // checkBalance checks at the end that every connection that was opened is

@@ -106,9 +106,7 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 		d.loop.Connected(c)
 		return
 	case c.Armed()&loop.Busy != 0:
-		// It would be reported again and again; arm brings it back.
-		d.poll.Remove(c.FD())
-		c.SetArmed(c.Armed()&^(armIn|armOut) | detached)
+		d.detach(c)
 		return
 	}
 	if events&sock.Out != 0 {
@@ -117,12 +115,21 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 	if events&(sock.In|sock.Hup|sock.Error) != 0 {
 		if c.WantsInput() {
 			d.Read(c)
+		} else if c.Deaf() && events&sock.Error == 0 {
+			d.detach(c) // a unix socket whose peer has gone; there may be input left
 		} else if events&(sock.Hup|sock.Error) != 0 {
 			// Both directions have ended while output is owed.
 			c.Failed(cmp.Or(sock.SocketError(c.FD()), syscall.ECONNRESET))
 		}
 	}
 	d.Settle(c)
+}
+
+// detach lets go of a connection that would be reported again and again, until
+// arm brings it back.
+func (d *driver) detach(c *engine.Conn) {
+	d.poll.Remove(c.FD())
+	c.SetArmed(c.Armed()&^(armIn|armOut) | detached)
 }
 
 // Watch begins with input, or while connecting with room.

@@ -46,10 +46,14 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// run is the connection's life.
-func (c *conn) run(dialled bool) {
+// run is the connection's life. It was dialled at a time, or accepted.
+func (c *conn) run(dialled time.Duration) {
 	c.tick()
-	c.Open(addrPort(c.nc.RemoteAddr()), dialled)
+	peer := addrPort(c.nc.RemoteAddr())
+	if dialled != 0 {
+		c.Dialling(peer, dialled)
+	}
+	c.Open(peer, dialled != 0)
 	for {
 		switch c.Next() {
 		case engine.Send:
@@ -268,9 +272,6 @@ func (c *conn) resets() bool { return c.Outbound() && c.group.cfg.Reset }
 // close closes the connection, finishes it, and releases mail that came too
 // late.
 func (c *conn) close() {
-	if tcp, ok := c.nc.(*net.TCPConn); ok && c.resets() {
-		_ = tcp.SetLinger(0)
-	}
 	_ = c.nc.Close()
 	if c.urgent {
 		c.setUrgent(false)

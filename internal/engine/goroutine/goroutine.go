@@ -23,18 +23,19 @@
 // The caster is one goroutine too: it walks over all connections for each broadcast
 // and leaves a reference to it in their mailboxes; see cast.go.
 //
+// The pacer is the goroutine that calls Config.Pace, if that is set, and leaves
+// mail for those that it touches. It outlives all connections.
+//
 // The group's lock guards the table of connections, by slot. A goroutine ends
 // when its connection is finished; Stop waits for all of them, for the
-// acceptor, the sweeper, the caster, and for the dials under way.
+// acceptor, the sweeper, the caster, for the dials under way, and for the pacer.
 package goroutine
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -61,14 +62,6 @@ const clockGrain = time.Millisecond
 
 // drainReads is how often a connection is read when it is told to drain.
 const drainReads = 64
-
-// The bounds of dialling: orders that wait, connections dialled at once, and
-// the time for each of them.
-const (
-	maxOrders = 1024
-	maxDials  = 512
-	dialTime  = 30 * time.Second
-)
 
 // What a connection is told, as bits.
 const (
@@ -99,8 +92,9 @@ type group struct {
 	quick    chan struct{}      // closed when connections are to end at once
 	kill     sync.Once          // for closing it
 	running  sync.WaitGroup
-	gone     chan struct{} // closed when all that runs has ended
-	done     chan struct{} // closed when everything has ended
+	pacing   sync.WaitGroup // the pacer
+	gone     chan struct{}  // closed when all that runs has ended
+	done     chan struct{}  // closed when everything has ended
 
 	mu    sync.Mutex
 	conns table
@@ -137,6 +131,9 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	g.casts.queue = make(chan *engine.Shared, maxCasts)
 	g.running.Go(g.sweepAll)
 	g.running.Go(g.castAll)
+	if cfg.Pace != nil {
+		g.pacing.Go(g.paceAll)
+	}
 	if g.ln != nil {
 		g.running.Go(g.accept)
 	}
@@ -217,7 +214,7 @@ func (g *group) welcome(nc net.Conn) {
 		turnAway(nc, g.host.Answer(peer, err))
 		return
 	}
-	if !g.serve(nc, false) {
+	if !g.serve(nc, 0) {
 		g.host.Disown(peer)
 		g.leave()
 	}
@@ -231,8 +228,9 @@ func turnAway(nc net.Conn, answer []byte) {
 	nc.Close()
 }
 
-// serve starts the goroutine of a connection that has been admitted, if it can.
-func (g *group) serve(nc net.Conn, dialled bool) bool {
+// serve starts the goroutine of a connection that has been admitted, or that is
+// dialled since a time, if it can.
+func (g *group) serve(nc net.Conn, dialled time.Duration) bool {
 	c, err := newConn(g, nc)
 	if err == nil {
 		err = g.enter(c)
@@ -240,7 +238,7 @@ func (g *group) serve(nc net.Conn, dialled bool) bool {
 	if err != nil {
 		nc.Close()
 		switch {
-		case dialled:
+		case dialled != 0:
 			g.dialFailed(err)
 		case !errors.Is(err, engine.ErrClosed):
 			g.counters.Add(engine.AcceptErrors, 1)
@@ -302,71 +300,4 @@ func (g *group) Post(ec *engine.Conn, gen uint32, r engine.Request) error {
 	}
 	c.rouse()
 	return nil
-}
-
-// Dial starts a goroutine for each connection, which becomes its owner.
-func (g *group) Dial(d engine.Dial) error {
-	if d.Count < 1 || !d.Target.IsValid() {
-		return fmt.Errorf("dial of %d connections to %q: expected at least 1, to a valid address", d.Count, d.Target)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.ended {
-		return engine.ErrClosed
-	}
-	select {
-	case g.orders <- struct{}{}:
-	default:
-		return engine.ErrFull
-	}
-	g.running.Go(func() {
-		g.dialAll(d)
-		<-g.orders
-	})
-	return nil
-}
-
-// dialAll starts the dials of one order, as many at once as may be.
-func (g *group) dialAll(d engine.Dial) {
-	for range d.Count {
-		select {
-		case g.dialling <- struct{}{}:
-			g.running.Go(func() {
-				g.dial(d)
-				<-g.dialling
-			})
-		case <-g.stop.Done():
-			g.dialFailed(engine.ErrClosed)
-		}
-	}
-}
-
-func (g *group) dial(d engine.Dial) {
-	if !g.door.Enter() {
-		g.dialFailed(engine.ErrFull)
-		return
-	}
-	dialer := net.Dialer{Timeout: dialTime}
-	if d.Source.IsValid() {
-		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.Source, 0))
-		dialer.Control = sock.LatePort
-	}
-	nc, err := dialer.DialContext(g.stop, "tcp", d.Target.String())
-	if err != nil {
-		g.leave()
-		if g.stop.Err() != nil {
-			err = engine.ErrClosed
-		}
-		g.dialFailed(err)
-		return
-	}
-	if !g.serve(nc, true) {
-		g.leave()
-	}
-}
-
-func (g *group) dialFailed(err error) {
-	if f, ok := g.cfg.Handler.(engine.DialFailer); ok {
-		f.DialFailed(engine.Reason(err))
-	}
 }

@@ -24,12 +24,7 @@ func (g *group) Stop(ctx context.Context) error {
 	}
 	cut := g.door.Open()
 	g.kill.Do(func() { close(g.quick) })
-	select {
-	case <-g.done:
-		return engine.CutOff(ctx, cut, 0)
-	case <-time.After(engine.KillGrace):
-		return engine.CutOff(ctx, cut, g.door.Open())
-	}
+	return engine.CutOff(ctx, cut, engine.AwaitKilled(g.done, g.door.Open))
 }
 
 func (g *group) Wait() { <-g.done }
@@ -63,6 +58,7 @@ func (g *group) beginStop() {
 		g.running.Wait()
 		close(g.gone)
 		<-told
+		g.pacing.Wait()
 		close(g.done)
 	}()
 }

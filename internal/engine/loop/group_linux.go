@@ -25,7 +25,6 @@ package loop
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"net"
 	"sync"
@@ -239,8 +238,8 @@ func (g *group) Counters() (sum engine.Counts) {
 
 // Dial hands the order to the loops in turn.
 func (g *group) Dial(d engine.Dial) error {
-	if d.Count < 1 || !d.Target.IsValid() {
-		return fmt.Errorf("dial of %d connections to %q: expected at least 1, to a valid address", d.Count, d.Target)
+	if err := d.Check(); err != nil {
+		return err
 	}
 	return g.loops[g.next.Add(1)%uint64(len(g.loops))].order(d)
 }
@@ -259,12 +258,7 @@ func (g *group) Stop(ctx context.Context) error {
 	for _, l := range g.loops {
 		l.tell(killing)
 	}
-	select {
-	case <-g.done:
-		return engine.CutOff(ctx, cut, 0)
-	case <-time.After(engine.KillGrace):
-		return engine.CutOff(ctx, cut, g.door.Open())
-	}
+	return engine.CutOff(ctx, cut, engine.AwaitKilled(g.done, g.door.Open))
 }
 
 func (g *group) Wait() { <-g.done }

@@ -58,6 +58,9 @@ type Loop struct {
 	began      time.Duration // the turn
 	alert      int           // turns that are to be looked at closely
 
+	paced time.Duration         // when Pace wants to be called; negative for never
+	touch func(engine.Ref) bool // for Pace, made once
+
 	auto    auto
 	busy    int                       // connections with workers, or waiting for one
 	waiting waiting                   // for room in the pool
@@ -99,6 +102,9 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 		l.host.Times = &l.auto.times
 	} else if g.cfg.Pool != nil {
 		l.forWorkers()
+	}
+	if l.paced = -1; g.cfg.Pace != nil {
+		l.paced, l.touch = 0, l.touchOne
 	}
 	l.slab.host = &l.host
 	l.room.Store(int64(g.cfg.Shard))
@@ -170,6 +176,9 @@ func (l *Loop) serve(started chan<- error) error {
 		l.watch(l.group.listeners[l.host.Index])
 	}
 	started <- nil
+	if l.touch != nil {
+		defer sock.SharpTimers()()
+	}
 	for !l.finished() {
 		l.turn()
 	}
@@ -193,7 +202,7 @@ func (l *Loop) finished() bool {
 // everything else once. A busy loop never waits.
 func (l *Loop) turn() {
 	l.beginTurn()
-	if !l.poll() && len(l.dials) == 0 && len(l.casts) == 0 && !l.spin() {
+	if !l.poll() && len(l.dials) == 0 && len(l.casts) == 0 && !l.behind() && !l.spin() {
 		l.wait()
 		l.poll()
 	}
@@ -214,6 +223,9 @@ func (l *Loop) turn() {
 	}
 	if len(l.casts) > 0 {
 		l.castSome()
+	}
+	if l.touch != nil {
+		l.pace()
 	}
 	if l.drained.going {
 		l.drainSome(l.host.Clock())
@@ -307,9 +319,9 @@ func (l *Loop) spin() bool {
 }
 
 // called says whether something has come from outside, or may have: room in the
-// pool.
+// pool, or a time that was planned.
 func (l *Loop) called() bool {
-	return l.box.Waiting() || l.some.Load() || l.back.Load() || l.told.Load() > l.stage || l.waiting.due(l.host.Clock())
+	return l.box.Waiting() || l.some.Load() || l.back.Load() || l.told.Load() > l.stage || l.waiting.due(l.host.Clock()) || l.behind()
 }
 
 // wait waits for events, unless there is something else to do.
@@ -336,6 +348,9 @@ func (l *Loop) patience(now time.Duration) time.Duration {
 	}
 	if l.waiting.n > 0 {
 		least(l.waiting.again - now)
+	}
+	if l.paced >= 0 {
+		least(l.paced - now)
 	}
 	if l.drained.going {
 		least(drainEvery)
@@ -391,9 +406,6 @@ func (l *Loop) Shut(c *engine.Conn) {
 // its slot, with workers when one of them has called Closed. Nothing of it may
 // be under way.
 func (l *Loop) Finish(c *engine.Conn) {
-	if l.Resets(c) {
-		_ = sock.ResetOnClose(c.FD())
-	}
 	if c.Armed()&Timed != 0 {
 		c.SetArmed(c.Armed() &^ Timed)
 		l.SweepFor(-1)

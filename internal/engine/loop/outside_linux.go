@@ -89,13 +89,7 @@ func (l *Loop) takeMail() {
 	mail, data := l.box.Take()
 	rest := data
 	for _, m := range mail {
-		n := len(l.mailed)
-		if n == 0 || l.mailed[n-1] != m.Conn {
-			if n == mailBatch {
-				l.settleMailed()
-			}
-			l.mailed = append(l.mailed, m.Conn)
-		}
+		l.settleSoon(m.Conn)
 		l.deliver(m, rest[:m.Size])
 		rest = rest[m.Size:]
 	}
@@ -110,6 +104,19 @@ func (l *Loop) deliver(m engine.Mail, data []byte) {
 		return
 	}
 	l.mailLater(m, data)
+}
+
+// settleSoon notes that a connection, to which something is about to happen, is to
+// be settled. When it is one too many for a batch, those before it are.
+func (l *Loop) settleSoon(c *engine.Conn) {
+	n := len(l.mailed)
+	if n > 0 && l.mailed[n-1] == c {
+		return
+	}
+	if n == mailBatch {
+		l.settleMailed()
+	}
+	l.mailed = append(l.mailed, c)
 }
 
 func (l *Loop) settleMailed() {
@@ -183,7 +190,8 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 		l.tellDialFailed(engine.ErrFull)
 		return true
 	}
-	fd, err := sock.Dial(d.Target, d.Source)
+	start := engine.Since()
+	fd, err := l.connect(d)
 	if err != nil {
 		l.group.door.Leave()
 		if errors.Is(err, syscall.EMFILE) && l.fullNow() {
@@ -194,11 +202,21 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	}
 	c := l.take(fd)
 	c.SetArmed(Connecting)
-	c.Expect(d.Target)
+	c.Dialling(d.Target, start)
 	if errno := l.driver.Watch(c); errno != 0 {
 		l.dialFailed(c, errno)
 	}
 	return true
+}
+
+// connect begins to connect.
+func (l *Loop) connect(d engine.Dial) (int32, error) {
+	s := l.group.cfg.Socket
+	options := sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Delay: s.Delay, Reset: l.group.cfg.Reset}
+	if d.Path != "" {
+		return sock.DialUnix(d.Path, options)
+	}
+	return sock.Dial(d.Target, d.Source, options)
 }
 
 // Connected ends a dial, well or not.

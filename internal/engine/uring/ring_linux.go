@@ -40,8 +40,6 @@ const (
 	sqeBufferSelect = 1 << 5
 	recvMultishot   = 1 << 1
 	pollMultishot   = 1 << 0
-	cancelAll       = 1 << 0
-	cancelByFD      = 1 << 1
 
 	cqeBuffer  = 1 << 0 // the upper half of the flags is a buffer's number
 	cqeMore    = 1 << 1 // more completions of the same request will come

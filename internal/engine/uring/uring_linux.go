@@ -14,7 +14,8 @@
 // kill the address would stay taken for a while.
 //
 // A descriptor is closed when nothing of it is under way in the ring any more,
-// because completions carry the connection's slot, which is free from then on.
+// because completions carry the connection's slot, which is free from then on. Where
+// something is, the connection is ended below its descriptor, which completes it.
 package uring
 
 import (
@@ -100,6 +101,7 @@ type driver struct {
 	door    *sock.Poll    // watches the listener
 	input   []byte        // for Read
 	revived time.Duration // when the ring was last made anew
+	others  uint32        // sends that no completion has caused, since the last turn
 }
 
 func (d *driver) Open() error {
@@ -175,13 +177,15 @@ func (d *driver) revive() {
 	d.loop.Relisten()
 }
 
-// handle handles the completions that are there, up to a batch.
+// handle handles the completions that are there, up to a batch, and to as many more
+// as mail and the like have caused sends: otherwise those would pile up behind the
+// batch, each with a buffer, while more mail is taken in each turn.
 func (d *driver) handle() bool {
 	if d.ring.broken != 0 {
 		d.revive()
 		return true
 	}
-	n := min(d.ring.completions(), turnBatch)
+	n := min(d.ring.completions(), turnBatch+d.others)
 	for range n {
 		e := d.ring.take()
 		switch e.user &^ (1<<32 - 1) {
@@ -200,6 +204,7 @@ func (d *driver) handle() bool {
 			}
 		}
 	}
+	d.others = 0
 	return n > 0
 }
 
@@ -404,7 +409,17 @@ func (d *driver) end(c *engine.Conn) {
 		}
 	case armed&dying == 0:
 		c.SetArmed(armed | dying)
-		d.cancelAll(c.FD())
+		d.sever(c)
+	}
+}
+
+// sever ends the connection below its descriptor, so that all that is under way
+// completes, and the descriptor can be closed. To cancel what is under way on a
+// descriptor would have the kernel look at all that is on the ring, and so closing
+// many would take time by the square of their number.
+func (d *driver) sever(c *engine.Conn) {
+	if !d.loop.Resets(c) || !sock.Disconnect(c.FD()) {
+		sock.Sever(c.FD())
 	}
 }
 
@@ -463,6 +478,7 @@ func (d *driver) send(c *engine.Conn) {
 	out := c.Output()
 	c.Offered()
 	c.SetArmed(c.Armed() | sending)
+	d.others++ // handle takes back those that it has caused
 	s := d.ring.next()
 	s.op, s.fd, s.opFlags = opSend, c.FD(), unix.MSG_NOSIGNAL
 	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&out[0]))), uint32(len(out))
@@ -474,14 +490,8 @@ func (d *driver) poll(fd int32, user uint64, events, flags uint32) {
 	s.op, s.fd, s.opFlags, s.len, s.user = opPollAdd, fd, events, flags, user
 }
 
-// cancel ends what was submitted with such user data, cancelAll what is under
-// way on a descriptor.
+// cancel ends what was submitted with such user data.
 func (d *driver) cancel(user uint64) {
 	s := d.ring.next()
 	s.op, s.fd, s.addr, s.user = opAsyncCancel, -1, user, ofNothing
-}
-
-func (d *driver) cancelAll(fd int32) {
-	s := d.ring.next()
-	s.op, s.fd, s.opFlags, s.user = opAsyncCancel, fd, cancelAll|cancelByFD, ofNothing
 }

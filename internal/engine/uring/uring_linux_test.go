@@ -22,12 +22,20 @@ const patience = 20 * time.Second
 
 // handler echoes, and can be told to do something on its loop.
 type handler struct {
+	opened   func(c *engine.Conn)
 	received func(in []byte)
+	nudged   func(c *engine.Conn)
 	closed   chan error
 	driver   *driver // the only loop's
 }
 
-func (h *handler) Opened(*engine.Conn) {}
+func (h *handler) Opened(c *engine.Conn) {
+	if h.opened != nil {
+		h.opened(c)
+	}
+}
+
+func (h *handler) Nudged(c *engine.Conn) { h.nudged(c) }
 
 func (h *handler) Received(c *engine.Conn, in []byte) int {
 	if h.received != nil {

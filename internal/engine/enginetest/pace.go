@@ -1,0 +1,242 @@
+package enginetest
+
+import (
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var paceCases = []testCase{
+	{"Pace touches many in one call", paceTouches},
+	{"Pace touches connections that are at work", paceAtWork},
+	{"Pace touches what has closed", paceStale},
+	{"Pace touches more often than there is room for mail", paceFull},
+	{"Pace without traffic", paceAlone},
+	{"Pace that has nothing planned", paceIdle},
+}
+
+// paced has a Pace.
+func paced(f engine.Pace) with { return func(cfg *engine.Config) { cfg.Pace = f } }
+
+// plan is a Pace that touches each Ref of a list once, on the loop that owns it.
+type plan struct {
+	mu   sync.Mutex
+	refs []engine.Ref
+}
+
+// add has connections touched.
+func (p *plan) add(refs ...engine.Ref) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.refs = append(p.refs, refs...)
+}
+
+// take gives what a loop is to touch.
+func (p *plan) take(loop int) (mine []engine.Ref) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var others []engine.Ref
+	for _, r := range p.refs {
+		if owner, _, _ := r.Slot(); owner == loop || loop < 0 {
+			mine = append(mine, r)
+		} else {
+			others = append(others, r)
+		}
+	}
+	p.refs = others
+	return mine
+}
+
+func (p *plan) pace(loop int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
+	for _, r := range p.take(loop) {
+		if !touch(r) {
+			p.add(r)
+		}
+	}
+	return now + time.Millisecond
+}
+
+// paceTouches has more connections touched in a call than a loop settles at once.
+func paceTouches(b *bench) {
+	const n = 200
+	var p plan
+	s := b.serve(&Script{Nudged: func(c *engine.Conn) { c.WriteString("due\n") }}, paced(p.pace))
+	var clients []*client
+	for range n {
+		clients = append(clients, s.dial())
+	}
+	p.add(s.wantOpened(n)...)
+	for _, c := range clients {
+		c.expect("due\n")
+		c.endSending()
+	}
+	for _, c := range clients {
+		c.expectEnd("")
+	}
+	s.closed(n)
+}
+
+// paceAtWork touches connections again and again that talk meanwhile, on workers
+// where there are some.
+func paceAtWork(b *bench) {
+	const n, rounds = 4, 50
+	var refs atomic.Pointer[[]engine.Ref]
+	var nudges atomic.Int64
+	script := lines()
+	script.Nudged = func(*engine.Conn) { nudges.Add(1) }
+	s := b.serve(script, paced(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
+		if all := refs.Load(); all != nil {
+			for _, r := range *all {
+				touch(r)
+			}
+		}
+		return now + 100*time.Microsecond
+	}))
+	var clients []*client
+	for range n {
+		clients = append(clients, s.dial())
+	}
+	opened := s.wantOpened(n)
+	refs.Store(&opened)
+	for range rounds {
+		for _, c := range clients {
+			c.exchange("hello\n")
+		}
+	}
+	eventually(b.T, "Nudged is called too seldom", func() bool { return nudges.Load() >= rounds })
+	for _, c := range clients {
+		c.Close()
+	}
+	s.closed(n)
+}
+
+// paceStale has Refs touched whose connections have closed, with others in their
+// slots: nothing comes of it.
+func paceStale(b *bench) {
+	const n = 10
+	var p plan
+	var wrong, right atomic.Int64
+	var gone sync.Map
+	s := b.serve(&Script{Nudged: func(c *engine.Conn) {
+		if _, stale := gone.Load(c.Ref()); stale {
+			wrong.Add(1)
+		} else {
+			right.Add(1)
+		}
+	}}, paced(p.pace))
+	for range n {
+		s.dial().Close()
+	}
+	s.closed(n)
+	old := s.wantOpened(n)
+	for _, r := range old {
+		gone.Store(r, true)
+	}
+	for range n {
+		s.dial()
+	}
+	fresh := s.wantOpened(2 * n)[n:]
+	p.add(engine.Ref{})
+	p.add(old...)
+	p.add(fresh...)
+	eventually(b.T, "Nudged is not called", func() bool { return right.Load() >= n })
+	if wrong.Load() > 0 || right.Load() > n {
+		b.Errorf("Nudged was called %d times for connections that had closed, and %d for %d others; expected 0 and %d",
+			wrong.Load(), right.Load(), n, n)
+	}
+}
+
+// paceFull touches a connection more often in a call than it has room for mail.
+// Each touch that was taken comes to Nudged, and the others say that they were not.
+func paceFull(b *bench) {
+	const mail, touches = 4, 100
+	var ref atomic.Pointer[engine.Ref]
+	var nudges, taken atomic.Int64
+	var once sync.Once
+	called, release := make(chan struct{}), make(chan struct{})
+	var held atomic.Bool // its goroutine's alone
+	s := b.serve(&Script{
+		Received: func(c *engine.Conn, in []byte) int {
+			if held.Load() {
+				<-release
+			}
+			return len(in)
+		},
+		Nudged: func(*engine.Conn) { nudges.Add(1) },
+	}, limited(func(l *engine.Limits) { l.MaxMail = mail }), paced(func(_ int, now time.Duration, touch func(engine.Ref) bool) time.Duration {
+		if r := ref.Load(); r != nil {
+			once.Do(func() {
+				for range touches {
+					if touch(*r) {
+						taken.Add(1)
+					}
+				}
+				close(called)
+			})
+		}
+		return now + time.Millisecond
+	}))
+	c := s.dial()
+	r := s.wantOpened(1)[0]
+	if s.Loops() == 0 {
+		held.Store(true)
+		c.send("x")
+		s.wantBytesIn(1)
+	}
+	ref.Store(&r)
+	receive(b.T, called, "a call of Pace")
+	if n := taken.Load(); held.Load() && n != 2*mail {
+		b.Errorf("%d of %d touches of a connection that takes no mail were taken, want %d", n, touches, 2*mail)
+	}
+	close(release)
+	eventually(b.T, "not every touch that was taken has come to Nudged", func() bool { return nudges.Load() >= taken.Load() })
+	if nudges.Load() > taken.Load() {
+		b.Errorf("Nudged was called %d times, but %d touches were taken", nudges.Load(), taken.Load())
+	}
+	c.Close()
+	s.wantClosed(io.EOF)
+}
+
+// calls counts the calls of a Pace by loop, -1 first.
+type calls []atomic.Int64
+
+func (c calls) least(loops int) int64 {
+	if loops == 0 {
+		return c[0].Load()
+	}
+	least := c[1].Load()
+	for i := range loops {
+		least = min(least, c[i+1].Load())
+	}
+	return least
+}
+
+// paceAlone has nothing but Pace to end the waits of the loops.
+func paceAlone(b *bench) {
+	count := make(calls, b.loops+1)
+	s := b.serve(&Script{}, paced(func(loop int, now time.Duration, _ func(engine.Ref) bool) time.Duration {
+		count[loop+1].Add(1)
+		return now + 300*time.Microsecond
+	}))
+	eventually(b.T, "a wait does not end when Pace wants to be called", func() bool { return count.least(s.Loops()) >= 20 })
+}
+
+// paceIdle has a Pace that wants nothing: loops do not turn for it.
+func paceIdle(b *bench) {
+	count := make(calls, b.loops+1)
+	s := b.serve(&Script{}, paced(func(loop int, _ time.Duration, _ func(engine.Ref) bool) time.Duration {
+		count[loop+1].Add(1)
+		return -1
+	}))
+	eventually(b.T, "Pace is never called", func() bool { return count.least(s.Loops()) > 0 })
+	const wait = 5 * engine.PaceRest
+	time.Sleep(wait)
+	for i := range count {
+		if n := count[i].Load(); n > 20 {
+			b.Errorf("Pace was called %d times for loop %d within about %v, want no more than a few", n, i-1, wait)
+		}
+	}
+}

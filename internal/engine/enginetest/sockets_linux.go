@@ -1,0 +1,100 @@
+package enginetest
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+func init() {
+	systemCases = append(systemCases,
+		testCase{"Dial of an abstract unix socket", dialAbstract},
+		testCase{"Dial of a unix socket whose queue is full", dialFullUnix},
+		testCase{"Dial with socket options", func(b *bench) { dialWithOptions(b, engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10}) }},
+		testCase{"Dial with a delay", func(b *bench) { dialWithOptions(b, engine.Socket{Delay: true}) }},
+	)
+}
+
+// abstracts numbers the names, which are gone with their last descriptor only.
+var abstracts atomic.Int64
+
+func dialAbstract(b *bench) {
+	dialUnixAt(b, fmt.Sprintf("@myriad-dial-%d-%d", os.Getpid(), abstracts.Add(1)))
+}
+
+// dialFullUnix dials someone who takes no connection: those for which there is no
+// room in the queue fail at once.
+func dialFullUnix(b *bench) {
+	const n = 20
+	path := unixPath(b)
+	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { syscall.Close(fd) })
+	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
+		b.Fatal(err)
+	}
+	if err := syscall.Listen(fd, 0); err != nil {
+		b.Fatal(err)
+	}
+	s := b.serve(&Script{}, dialsOnly, func(cfg *engine.Config) { cfg.Reset = true })
+	if err := s.Dial(engine.Dial{Path: path, Count: n}); err != nil {
+		b.Fatalf("Dial: %v", err)
+	}
+	const room = 1 // of a queue of 0
+	s.wantOpened(room)
+	s.wantDialFailed(slices.Repeat([]error{syscall.EAGAIN}, n-room)...)
+}
+
+// dialWithOptions looks at the socket where its descriptor means something: on the
+// thread of its owner.
+func dialWithOptions(b *bench, want engine.Socket) {
+	l := listen(b.T)
+	target := l.Addr().(*net.TCPAddr).AddrPort()
+	seen := make(chan engine.Socket, 1)
+	s := b.serve(&Script{Opened: func(*engine.Conn) { seen <- socketTo(b, target) }}, dialsOnly,
+		func(cfg *engine.Config) { cfg.Socket, cfg.Reset = want, true }) // nobody takes the connection, to end it in order
+	if err := s.Dial(engine.Dial{Target: target, Count: 1}); err != nil {
+		b.Fatalf("Dial: %v", err)
+	}
+	got := receive(b.T, seen, "Opened")
+	if want.SendBuffer == 0 { // then it is the kernel's choice
+		got.SendBuffer, got.ReceiveBuffer = 0, 0
+	}
+	if got != want {
+		b.Errorf("the socket's options are %+v, want %+v", got, want)
+	}
+}
+
+// socketTo finds this thread's socket that is connected to a target, and its
+// options. The kernel doubles the sizes that it is given.
+func socketTo(b *bench, target netip.AddrPort) engine.Socket {
+	want := &syscall.SockaddrInet4{Port: int(target.Port()), Addr: target.Addr().As4()}
+	for fd := range 4096 {
+		peer, err := syscall.Getpeername(fd)
+		if at, ok := peer.(*syscall.SockaddrInet4); err != nil || !ok || at.Port != want.Port || at.Addr != want.Addr {
+			continue
+		}
+		option := func(level, name int) int {
+			value, err := syscall.GetsockoptInt(fd, level, name)
+			if err != nil {
+				b.Errorf("option %d/%d: %v", level, name, err)
+			}
+			return value
+		}
+		return engine.Socket{
+			SendBuffer:    option(syscall.SOL_SOCKET, syscall.SO_SNDBUF) / 2,
+			ReceiveBuffer: option(syscall.SOL_SOCKET, syscall.SO_RCVBUF) / 2,
+			Delay:         option(syscall.IPPROTO_TCP, syscall.TCP_NODELAY) == 0,
+		}
+	}
+	b.Errorf("no socket is connected to %v", target)
+	return engine.Socket{}
+}

@@ -1,0 +1,106 @@
+package goroutine
+
+import (
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// The bounds of dialling: orders that wait, connections dialled at once, and
+// the time for each of them.
+const (
+	maxOrders = 1024
+	maxDials  = 512
+	dialTime  = 30 * time.Second
+)
+
+// Dial starts a goroutine for each connection, which becomes its owner.
+func (g *group) Dial(d engine.Dial) error {
+	if err := d.Check(); err != nil {
+		return err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.ended {
+		return engine.ErrClosed
+	}
+	select {
+	case g.orders <- struct{}{}:
+	default:
+		return engine.ErrFull
+	}
+	g.running.Go(func() {
+		g.dialAll(d)
+		<-g.orders
+	})
+	return nil
+}
+
+// dialAll starts the dials of one order, as many at once as may be.
+func (g *group) dialAll(d engine.Dial) {
+	for range d.Count {
+		select {
+		case g.dialling <- struct{}{}:
+			g.running.Go(func() {
+				g.dial(d)
+				<-g.dialling
+			})
+		case <-g.stop.Done():
+			g.dialFailed(engine.ErrClosed)
+		}
+	}
+}
+
+func (g *group) dial(d engine.Dial) {
+	if !g.door.Enter() {
+		g.dialFailed(engine.ErrFull)
+		return
+	}
+	start := engine.Since()
+	nc, err := g.connect(d)
+	if err != nil {
+		g.leave()
+		if g.stop.Err() != nil {
+			err = engine.ErrClosed
+		}
+		g.dialFailed(err)
+		return
+	}
+	if !g.serve(nc, start) {
+		g.leave()
+	}
+}
+
+// connect makes a connection of package net.
+func (g *group) connect(d engine.Dial) (net.Conn, error) {
+	s := g.cfg.Socket
+	options := sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Delay: s.Delay, Reset: g.cfg.Reset}
+	dialer := net.Dialer{Timeout: dialTime, Control: options.Control}
+	if d.Path != "" {
+		return dialer.DialContext(g.stop, "unix", d.Path)
+	}
+	if d.Source.IsValid() {
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(d.Source, 0))
+		dialer.Control = func(network, address string, raw syscall.RawConn) error {
+			if err := options.Control(network, address, raw); err != nil {
+				return err
+			}
+			return sock.LatePort(network, address, raw)
+		}
+	}
+	nc, err := dialer.DialContext(g.stop, "tcp", d.Target.String())
+	if tcp, ok := nc.(*net.TCPConn); ok && options.Delay {
+		_ = tcp.SetNoDelay(false) // an error means that the connection has failed, as reading will tell
+	}
+	return nc, err
+}
+
+func (g *group) dialFailed(err error) {
+	if f, ok := g.cfg.Handler.(engine.DialFailer); ok {
+		f.DialFailed(engine.Reason(err))
+	}
+}

@@ -1,0 +1,43 @@
+package goroutine
+
+import (
+	"runtime"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// This file is how a handler gets to act at times that it plans itself; see
+// engine.Pace.
+
+// paceAll is the pacer.
+func (g *group) paceAll() {
+	for !g.hasGone() {
+		now := engine.Since()
+		next := g.cfg.Pace(-1, now, touch)
+		if next < 0 {
+			next = now + engine.PaceRest
+		}
+		nap(min(max(next-engine.Since(), engine.PaceGrain), engine.PaceRest))
+	}
+}
+
+func (g *group) hasGone() bool {
+	select {
+	case <-g.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+// touch has Nudged called by mail, and says whether there was room for it.
+func touch(r engine.Ref) (ok bool) { return r.Nudge() != engine.ErrFull }
+
+// nap waits. First it lets those run that have got mail, as the thread may keep
+// their turn for a moment.
+func nap(d time.Duration) {
+	runtime.Gosched()
+	sock.Sleep(d)
+}

@@ -1,0 +1,29 @@
+package loop
+
+import "github.com/myriad-go/myriad/internal/engine"
+
+// This file is how a handler gets to act at times that it plans itself; see
+// engine.Pace.
+
+// behind says whether a planned time has come.
+func (l *Loop) behind() bool { return l.paced >= 0 && l.host.Clock() >= l.paced }
+
+// pace has what is due done, and settles the connections that were touched.
+func (l *Loop) pace() {
+	now := engine.Since()
+	l.host.SetClock(now)
+	l.paced = l.group.cfg.Pace(l.host.Index, now, l.touch)
+	l.settleMailed()
+}
+
+// touchOne has Nudged called: at once, or by mail where the connection is with a
+// worker, or another loop's. It says whether there was room for that.
+func (l *Loop) touchOne(r engine.Ref) (ok bool) {
+	c := r.On(&l.host)
+	if c == nil || c.Armed()&Busy != 0 {
+		return r.Nudge() != engine.ErrFull
+	}
+	l.settleSoon(c)
+	c.Touched()
+	return true
+}

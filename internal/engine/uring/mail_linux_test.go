@@ -1,0 +1,84 @@
+package uring
+
+import (
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// Sends that mail has caused complete in the next turn, however many they are: those
+// that were left would each hold a buffer while more mail is taken.
+func TestSendsOfMailDoNotPileUp(t *testing.T) {
+	const n = 4 * turnBatch
+	var (
+		refs    []engine.Ref
+		left    = make(chan int, 1)
+		blocked = make(chan struct{})
+		release = make(chan struct{})
+		opened  = make(chan struct{}, n)
+		nudges  int
+	)
+	h := &handler{}
+	h.opened = func(c *engine.Conn) {
+		refs = append(refs, c.Ref())
+		opened <- struct{}{}
+	}
+	h.received = func([]byte) {
+		close(blocked)
+		<-release
+	}
+	h.nudged = func(c *engine.Conn) {
+		switch nudges++; {
+		case nudges < n:
+			c.Write([]byte("x"))
+		case nudges == n: // one more, which comes a turn later
+			c.Write([]byte("x"))
+			if err := c.Ref().Nudge(); err != nil {
+				t.Errorf("Nudge: %v", err)
+			}
+		default:
+			left <- h.underWay(sending)
+		}
+	}
+	e := start(t, h)
+	first := dial(t, e)
+	for range n - 1 {
+		dial(t, e)
+	}
+	for range n {
+		await(t, opened, "Opened")
+	}
+	first.Write([]byte("block"))
+	await(t, blocked, "Received")
+	for _, r := range refs { // which the loop does not touch any more
+		if err := r.Nudge(); err != nil {
+			t.Errorf("Nudge: %v", err)
+		}
+	}
+	close(release)
+	if got := await(t, left, "the nudge of the next turn"); got > turnBatch {
+		t.Errorf("%d of %d sends are under way a turn later", got, n)
+	}
+}
+
+// underWay counts connections with something under way, on the loop.
+func (h *handler) underWay(what uint16) (n int) {
+	h.driver.loop.Each(func(c *engine.Conn) {
+		if c.Armed()&what != 0 {
+			n++
+		}
+	})
+	return n
+}
+
+func await[T any](t *testing.T, ch <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-ch:
+		return v
+	case <-time.After(patience):
+		t.Fatalf("%s: nothing within %v", what, patience)
+		panic("not reached")
+	}
+}

@@ -1,0 +1,45 @@
+package sock
+
+import (
+	"testing"
+	"time"
+)
+
+// Each way to wait ends with an event, and without one when the time is over.
+func TestPollWait(t *testing.T) {
+	for name, coarse := range map[string]bool{"epoll_pwait2": false, "epoll_pwait": true} {
+		t.Run(name, func(t *testing.T) {
+			p, err := NewPoll(4)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			p.coarse = coarse
+			bell, err := NewBell()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer bell.Close()
+			const token, wait = 7, 1500 * time.Microsecond
+			if errno := p.Add(bell.FD, token, In); errno != 0 {
+				t.Fatal(errno)
+			}
+			start := time.Now()
+			if n := p.Wait(wait); n != 0 || time.Since(start) < wait {
+				t.Errorf("Wait(%v) without an event gives %d after %v; want 0 when the time is over", wait, n, time.Since(start))
+			}
+			if n := p.Wait(0); n != 0 {
+				t.Errorf("Wait(0) without an event gives %d, want 0", n)
+			}
+			bell.Ring()
+			for _, most := range []time.Duration{-1, time.Hour} {
+				if n := p.Wait(most); n != 1 {
+					t.Fatalf("Wait(%v) with an event gives %d, want 1", most, n)
+				}
+				if got, events := p.Event(0); got != token || events&In == 0 {
+					t.Errorf("the event is %#x of %d, want input of %d", events, got, token)
+				}
+			}
+		})
+	}
+}
