@@ -1,0 +1,198 @@
+package match
+
+import "bytes"
+
+// The bounds of an HTTP response.
+const (
+	// maxHead is the most bytes of a status line with the header, of those of
+	// interim responses before them, and of a trailer.
+	maxHead = 64 << 10
+	// maxChunkLine is the most bytes of a line before a chunk.
+	maxChunkLine = 4096
+	// maxBody is the longest body with a Content-Length, and the longest
+	// chunk, in bytes.
+	maxBody = 1 << 40
+)
+
+// What an Error wants of an HTTP response.
+const (
+	wantResponse  = "an HTTP/1.1 or HTTP/1.0 response"
+	wantHead      = "the end of a header, or a trailer, of at most 65536 bytes"
+	wantHeader    = "a header line of a name, a colon and a value"
+	wantBody      = "one Content-Length of 0 to 1099511627776 bytes"
+	wantEncoding  = "one Transfer-Encoding, chunked"
+	wantChunk     = "a chunk of 0 to 1099511627776 bytes, in hexadecimal digits"
+	wantChunkLine = "the end of a chunk's first line of at most 4096 bytes"
+	wantChunkEnd  = "a line's end behind a chunk"
+	wantNothing   = "nothing behind a response that closes the connection"
+)
+
+// feedHTTP is Rule.Feed for responses of RFC 9112, as a client sees them that
+// does not ask for HEAD, CONNECT, or other encodings than chunked. A line
+// may end in "\n" alone; one that goes on in the next (obs-fold) is an error.
+// Interim responses, 1xx but for 101, are passed over.
+func feedHTTP(s *State, in []byte, seen func(status int)) (used, answers int, err error) {
+	for used < len(in) {
+		n, done, err := s.step(in[used:])
+		if n == 0 || err != nil {
+			return used, answers, err
+		}
+		used += n
+		if done {
+			s.complete(seen)
+			answers++
+		}
+	}
+	return used, answers, nil
+}
+
+// step uses the next part of a response: n bytes of in, which has at least one,
+// or 0 if it takes more of them. It says whether the response is done.
+func (s *State) step(in []byte) (n int, done bool, err error) {
+	switch s.phase {
+	case statusLine:
+		return s.statusLine(in)
+	case headerLine:
+		return s.headerLine(in)
+	case body:
+		n = s.take(in)
+		return n, s.left == 0, nil
+	case chunkLine:
+		return s.chunkLine(in)
+	case chunk:
+		if n = s.take(in); s.left == 0 {
+			s.phase = chunkEnd
+		}
+		return n, false, nil
+	case chunkEnd:
+		return s.chunkEnd(in)
+	case trailerLine:
+		return s.trailerLine(in)
+	case untilEnd:
+		return len(in), false, nil
+	}
+	return 0, false, wrong(in, wantNothing)
+}
+
+// take uses as much of in as is left of a body or a chunk.
+func (s *State) take(in []byte) int {
+	n := min(s.left, int64(len(in)))
+	s.left -= n
+	return int(n)
+}
+
+const version = "HTTP/1."
+
+func (s *State) statusLine(in []byte) (n int, done bool, err error) {
+	// What is not HTTP need not have lines.
+	if begin := in[:min(len(in), len(version))]; string(begin) != version[:len(begin)] {
+		return 0, false, wrong(in, wantResponse)
+	}
+	line, n, err := s.nextLine(in)
+	if n == 0 {
+		return 0, false, err
+	}
+	const codeAt, codeEnd = len("HTTP/1.1 "), len("HTTP/1.1 200")
+	if len(line) < codeEnd || line[7] != '0' && line[7] != '1' || line[8] != ' ' || len(line) > codeEnd && line[codeEnd] != ' ' {
+		return 0, false, wrong(in, wantResponse)
+	}
+	code, ok := decimal(line[codeAt:codeEnd])
+	if !ok || code < 100 {
+		return 0, false, wrong(in, wantResponse)
+	}
+	if line[7] == '0' {
+		s.said = saidOld
+	}
+	s.status = uint16(code)
+	s.phase = headerLine
+	return n, false, nil
+}
+
+func (s *State) headerLine(in []byte) (n int, done bool, err error) {
+	line, n, err := s.nextLine(in)
+	if n == 0 {
+		return 0, false, err
+	}
+	if len(line) == 0 {
+		return n, s.headEnds(), nil
+	}
+	want := s.header(line)
+	if want != "" {
+		return 0, false, wrong(in, want)
+	}
+	return n, false, nil
+}
+
+// headEnds goes on to what follows a head, and says whether nothing does.
+func (s *State) headEnds() (done bool) {
+	switch {
+	case s.status == 101, s.status == 204, s.status == 304:
+		return true
+	case s.status < 200:
+		*s = State{head: s.head}
+		return false
+	}
+	s.head = 0
+	switch {
+	// HTTP/1.0 has no chunks: net/http does not look at the line either.
+	case s.said&(saidChunked|saidOld) == saidChunked:
+		s.left = 0
+		s.phase = chunkLine
+	case s.said&saidLength != 0:
+		s.phase = body
+		return s.left == 0
+	default:
+		s.phase = untilEnd
+	}
+	return false
+}
+
+func (s *State) chunkLine(in []byte) (n int, done bool, err error) {
+	line, n := cutLine(in, maxChunkLine)
+	if n == 0 {
+		if len(in) >= maxChunkLine {
+			err = wrong(in, wantChunkLine)
+		}
+		return 0, false, err
+	}
+	digits, _, _ := bytes.Cut(line, []byte(";"))
+	v, ok := hexadecimal(bytes.TrimRight(digits, " \t"))
+	if !ok || v > maxBody {
+		return 0, false, wrong(in, wantChunk)
+	}
+	s.left = v
+	s.phase = chunk
+	if v == 0 {
+		s.phase = trailerLine
+	}
+	return n, false, nil
+}
+
+func (s *State) chunkEnd(in []byte) (n int, done bool, err error) {
+	switch {
+	case in[0] == '\n':
+		n = 1
+	case in[0] != '\r' || len(in) > 1 && in[1] != '\n':
+		return 0, false, wrong(in, wantChunkEnd)
+	case len(in) == 1:
+		return 0, false, nil
+	default:
+		n = 2
+	}
+	s.phase = chunkLine
+	return n, false, nil
+}
+
+func (s *State) trailerLine(in []byte) (n int, done bool, err error) {
+	line, n, err := s.nextLine(in)
+	if n == 0 {
+		return 0, false, err
+	}
+	if len(line) == 0 {
+		return n, true, nil
+	}
+	if name, _ := field(line); name == nil {
+		return 0, false, wrong(in, wantHeader)
+	}
+	return n, false, nil
+}

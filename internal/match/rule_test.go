@@ -1,0 +1,138 @@
+package match
+
+import (
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+func mustParse(t testing.TB, spec string) *Rule {
+	t.Helper()
+	r, err := Parse(spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func TestParse(t *testing.T) {
+	for spec, want := range map[string]string{
+		"http":                    "http",
+		`delimiter:\r\n`:          `delimiter:\r\n`,
+		"delimiter:\r\n":          `delimiter:\r\n`,
+		`delimiter:\x0D\x0a`:      `delimiter:\r\n`,
+		`delimiter:a:b`:           `delimiter:a:b`,
+		`marker:\\\t\0`:           `marker:\\\t\0`,
+		`marker:\01\x7f`:          `marker:\01\x7f`,
+		"marker:é":                `marker:\xc3\xa9`,
+		"bytes:1":                 "bytes:1",
+		"bytes:007":               "bytes:7",
+		"bytes:1073741824":        "bytes:1073741824",
+		"length:1":                "length:1",
+		"length:2le":              "length:2le",
+		"length:4be+8":            "length:4be+8",
+		"length:8le-4@3":          "length:8le-4@3",
+		"length:4be+0@0":          "length:4be",
+		"length:4be-4096@4096":    "length:4be-4096@4096",
+		"delimiter:" + repeat(64): "delimiter:" + repeat(64),
+	} {
+		r, err := Parse(spec)
+		if err != nil || r.String() != want {
+			t.Errorf("%q is read as %v, %v; expected %s", spec, r, err, want)
+		}
+	}
+}
+
+func repeat(n int) string { return strings.Repeat("x", n) }
+
+func TestParseErrors(t *testing.T) {
+	const rules = "; expected delimiter:TEXT, marker:TEXT, length:4be, bytes:N or http"
+	const numbers = "; expected 1, 2be, 2le, 4be, 4le, 8be or 8le"
+	for spec, want := range map[string]string{
+		"":                        `match: rule ""` + rules,
+		"frames":                  `match: rule "frames"` + rules,
+		"delimiter":               `match: rule "delimiter"` + rules,
+		"http:":                   `match: rule "http:"` + rules,
+		"Bytes:1":                 `match: rule "Bytes:1"` + rules,
+		"delimiter:":              "match: a delimiter of 0 bytes; expected 1 to 64",
+		"marker:" + repeat(65):    "match: a marker of 65 bytes; expected 1 to 64",
+		`marker:\`:                `match: marker: a backslash at the end; expected \\ for a backslash`,
+		`marker:\q`:               `match: marker: escape "\\q"; expected \r, \n, \t, \0, \\ or \xHH`,
+		`delimiter:\x`:            `match: delimiter: escape "\\x"; expected \x and two hexadecimal digits`,
+		`delimiter:\x1`:           `match: delimiter: escape "\\x1"; expected \x and two hexadecimal digits`,
+		`delimiter:\x+1`:          `match: delimiter: escape "\\x+1"; expected \x and two hexadecimal digits`,
+		"bytes:":                  `match: answers of "" bytes; expected 1 to 1073741824`,
+		"bytes:0":                 `match: answers of "0" bytes; expected 1 to 1073741824`,
+		"bytes:-1":                `match: answers of "-1" bytes; expected 1 to 1073741824`,
+		"bytes:1073741825":        `match: answers of "1073741825" bytes; expected 1 to 1073741824`,
+		"length:":                 `match: length "": number ""` + numbers,
+		"length:1be":              `match: length "1be": number "1be"` + numbers,
+		"length:4":                `match: length "4": number "4"` + numbers,
+		"length:3be":              `match: length "3be": number "3be"` + numbers,
+		"length:4be+":             `match: length "4be+": offset "+"; expected -4096 to +4096`,
+		"length:4be-4097":         `match: length "4be-4097": offset "-4097"; expected -4096 to +4096`,
+		"length:4be+-1":           `match: length "4be+-1": offset "+-1"; expected -4096 to +4096`,
+		"length:4be@":             `match: length "4be@": place ""; expected 0 to 4096`,
+		"length:4be@4097":         `match: length "4be@4097": place "4097"; expected 0 to 4096`,
+		"length:4be@3+8":          `match: length "4be@3+8": place "3+8"; expected 0 to 4096`,
+		"length:4be+99999999999@": `match: length "4be+99999999999@": place ""; expected 0 to 4096`,
+	} {
+		if r, err := Parse(spec); err == nil || err.Error() != want {
+			t.Errorf("%q is read as %v, %v; expected the error %s", spec, r, err, want)
+		}
+	}
+}
+
+// An escaped text must mean what it was made from.
+func FuzzParse(f *testing.F) {
+	for _, s := range []string{"http", `delimiter:\r\n`, `marker:\x00\0\\`, "bytes:10", "length:4be+8@3", "length:1-1", `delimiter:\`, "length:8le@+1"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, spec string) {
+		r, err := Parse(spec)
+		if err != nil {
+			return
+		}
+		for _, c := range []byte(r.String()) {
+			if c < ' ' || c > '~' {
+				t.Fatalf("%q is read as %q, which can't be printed", spec, r)
+			}
+		}
+		again, err := Parse(r.String())
+		if err != nil {
+			t.Fatalf("%q is read as %q, which is an error: %v", spec, r, err)
+		}
+		if again.String() != r.String() || string(again.text) != string(r.text) || again.number != r.number || again.size != r.size || again.kind != r.kind {
+			t.Fatalf("%q is read as %+v, and that as %+v", spec, r, again)
+		}
+	})
+}
+
+func TestStateSize(t *testing.T) {
+	if size := unsafe.Sizeof(State{}); size != 16 {
+		t.Errorf("a State has %d bytes; expected 16", size)
+	}
+}
+
+func TestFeedAllocatesNothing(t *testing.T) {
+	for spec, in := range map[string]string{
+		`delimiter:\n`:   "one\ntwo\nthree",
+		`delimiter:\r\n`: "one\r\ntwo\r\nthree\r",
+		"marker:ne":      "one, none, n",
+		"length:4be+1":   "\x00\x00\x00\x02abc\x00\x00\x00\x00d\x00",
+		"bytes:3":        "one2",
+		"http":           plain + chunked + "HTTP/1.1 200 OK\r\nContent-L",
+	} {
+		r := mustParse(t, spec)
+		piece := []byte(in)
+		statuses := 0
+		if n := testing.AllocsPerRun(100, func() {
+			var s State
+			if _, answers, err := r.Feed(&s, piece, func(status int) { statuses += status }); answers == 0 || err != nil {
+				t.Errorf("%v: %d answers, %v", r, answers, err)
+			}
+		}); n != 0 {
+			t.Errorf("%v: %g allocations for a piece; expected none", r, n)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package message
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// escapes are the characters behind a backslash that stand for one byte.
+var escapes = map[byte]byte{
+	'a': '\a', 'b': '\b', 'e': 0x1b, 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', 'v': '\v',
+	'\\': '\\', '\'': '\'', '"': '"',
+}
+
+// Unescape replaces the escapes in a text from a command line, for users whose
+// shell has no $'...': \n \r \t \e \a \b \f \v \\ \' \", \xHH with two hexadecimal
+// digits, and \0 with up to three octal ones behind it, as in tcpkali. Any other is
+// an error.
+//
+// The result is for Parse. Expressions stay as they are, and a backslash that an
+// escape has made begins none: \\{ and \x5c{ are a literal \{ to Parse too. The
+// bytes of a text that isn't a template are those of Fixed, after Parse.
+func Unescape(text string) ([]byte, error) {
+	out := make([]byte, 0, len(text))
+	for at := 0; at < len(text); {
+		switch {
+		case text[at] != '\\':
+			out = appendLiteral(out, text[at])
+			at++
+		case at+1 < len(text) && text[at+1] == '{':
+			size, err := closing(text, at+2)
+			if err != nil {
+				return nil, err
+			}
+			end := at + 2 + size + 1
+			out = append(doubled(out), text[at:end]...)
+			at = end
+		default:
+			b, size, err := unescapeOne(text[at:])
+			if err != nil {
+				return nil, fmt.Errorf("%w at byte %d", err, at)
+			}
+			out = appendLiteral(out, b)
+			at += size
+		}
+	}
+	return out, nil
+}
+
+// appendLiteral appends a byte that Parse is to take literally.
+func appendLiteral(out []byte, b byte) []byte {
+	if b == '{' {
+		out = doubled(out)
+	}
+	return append(out, b)
+}
+
+// doubled doubles the backslashes at the end, for a { follows.
+func doubled(out []byte) []byte {
+	for i := len(out); i > 0 && out[i-1] == '\\'; i-- {
+		out = append(out, '\\')
+	}
+	return out
+}
+
+// unescapeOne reads the escape that a text begins with, and says how many bytes
+// of the text it has.
+func unescapeOne(text string) (b byte, size int, err error) {
+	if len(text) < 2 {
+		return 0, 0, fmt.Errorf(`\ with nothing behind it; expected \\ for a backslash,`)
+	}
+	c := text[1]
+	if b, ok := escapes[c]; ok {
+		return b, 2, nil
+	}
+	switch c {
+	case 'x':
+		b, err := hexByte(text[2:])
+		return b, 4, err
+	case '0':
+		return octalByte(text)
+	}
+	return 0, 0, fmt.Errorf(`%q; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash,`, text[:2])
+}
+
+// hexByte reads the two hexadecimal digits that a text begins with.
+func hexByte(text string) (byte, error) {
+	digits := text[:min(2, len(text))]
+	n, err := strconv.ParseUint(digits, 16, 8)
+	if err != nil || len(digits) < 2 {
+		return 0, fmt.Errorf(`\x and %q; expected two hexadecimal digits`, digits)
+	}
+	return byte(n), nil
+}
+
+// octalByte reads a \0 with up to three octal digits behind it.
+func octalByte(text string) (b byte, size int, err error) {
+	size = 2
+	for size < min(5, len(text)) && text[size] >= '0' && text[size] <= '7' {
+		size++
+	}
+	n, err := strconv.ParseUint(text[1:size], 8, 8)
+	if err != nil {
+		return 0, 0, fmt.Errorf(`%q; expected at most \0377`, text[:size])
+	}
+	return byte(n), size, nil
+}

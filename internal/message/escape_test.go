@@ -1,0 +1,48 @@
+package message
+
+import "testing"
+
+func TestUnescape(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{``, ""},
+		{`ping\n`, "ping\n"},
+		{`\n\r\t\e\a\b\f\v\\\'\"`, "\n\r\t\x1b\a\b\f\v\\'\""},
+		{`\x41\xfF\x00z`, "A\xff\x00z"},
+		{`\0`, "\x00"},
+		{`\012`, "\n"},
+		{`\0377`, "\xff"},
+		{`\00000`, "\x000"},
+		{`\08`, "\x008"},
+		{`a{b}`, "a{b}"},
+		{`\{seq}\n`, "\\{seq}\n"},
+		{`\{re \n\{[\]}]}\n`, "\\{re \\n\\{[\\]}]}\n"},
+		// what follows is for Parse
+		{`\\{seq}`, `\\{seq}`},
+		{`\\\{seq}`, `\\\{seq}`},
+		{`\\\\{seq}`, `\\\\{seq}`},
+		{`\x5c{seq}`, `\\{seq}`},
+		{`\\\x7bseq}`, `\\{seq}`},
+	} {
+		got, err := Unescape(c.text)
+		if err != nil || string(got) != c.want {
+			t.Errorf("%s gives %q, %v; want %q", c.text, got, err, c.want)
+		}
+	}
+}
+
+func TestUnescapeErrors(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{`a\`, `\ with nothing behind it; expected \\ for a backslash, at byte 1`},
+		{`a\q`, `"\\q"; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash, at byte 1`},
+		{`\1`, `"\\1"; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash, at byte 0`},
+		{`\x4`, `\x and "4"; expected two hexadecimal digits at byte 0`},
+		{`\x`, `\x and ""; expected two hexadecimal digits at byte 0`},
+		{`\x+1`, `\x and "+1"; expected two hexadecimal digits at byte 0`},
+		{`ab\0400`, `"\\0400"; expected at most \0377 at byte 2`},
+		{`\{seq`, `\{seq at byte 0: no end; expected a } behind it, or \\{ for a literal \{`},
+	} {
+		if got, err := Unescape(c.text); err == nil || err.Error() != c.want {
+			t.Errorf("%s gives %q and the error\n\t%v, want\n\t%s", c.text, got, err, c.want)
+		}
+	}
+}

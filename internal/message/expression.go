@@ -1,0 +1,186 @@
+package message
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// piece is a part of a template: literal text, or an expression.
+type piece struct {
+	kind      kind
+	text      []byte  // kindText
+	number    *number // kindNumber
+	low, high uint64  // kindBetween
+	pattern   *node   // kindPattern
+	index     int     // of the expression in its template
+	scope     scope   // kindPattern
+}
+
+type kind uint8
+
+const (
+	kindText kind = iota
+	kindNumber
+	kindMarker
+	kindBetween
+	kindPattern
+)
+
+// scope is what shares a random text.
+type scope uint8
+
+const (
+	scopeMessage scope = iota
+	scopeConnection
+	scopeGlobal
+)
+
+// lengths are bounds of the bytes that a piece makes.
+func (p *piece) lengths() (low, high int) {
+	switch p.kind {
+	case kindText:
+		return len(p.text), len(p.text)
+	case kindNumber:
+		return 1, len("-9223372036854775808")
+	case kindMarker:
+		return markerLen, markerLen
+	case kindBetween:
+		return digits(p.low), digits(p.high)
+	default:
+		return p.pattern.minLen, p.pattern.maxLen
+	}
+}
+
+// digits is how many decimal digits a number has.
+func digits(n uint64) int {
+	var room [20]byte
+	return len(strconv.AppendUint(room[:0], n, 10))
+}
+
+const (
+	// known names the expressions in errors.
+	known = "connection.uid, message.uid, seq, message.marker, re, connection.re, global.re, random, hex, number or uuid"
+	uuid  = "[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
+	blank = " \t\r\n\v\f"
+)
+
+// parseExpression reads what stands between \{ and }. Space around it does not
+// matter, but at the end of a regular expression.
+func parseExpression(body string, index int) (piece, error) {
+	body = strings.TrimLeft(body, blank)
+	name := body[:nameLen(body)]
+	argument := strings.TrimLeft(body[len(name):], blank)
+	p := piece{kind: kindPattern, index: index}
+	var err error
+	switch name {
+	case "re":
+		p.pattern, err = parsePattern(argument)
+	case "connection.re":
+		p.scope = scopeConnection
+		p.pattern, err = parsePattern(argument)
+	case "global.re":
+		p.scope = scopeGlobal
+		p.pattern, err = parsePattern(argument)
+	case "random":
+		p.pattern, err = parseMany(name, argument, printable)
+	case "hex":
+		p.pattern, err = parseMany(name, argument, "0123456789abcdef")
+	case "uuid":
+		if err = alone(argument); err == nil {
+			p.pattern, err = parsePattern(uuid)
+		}
+	case "message.marker":
+		p.kind, err = kindMarker, alone(argument)
+	case "number":
+		p.kind = kindBetween
+		p.low, p.high, err = parseBetween(argument)
+	default:
+		if err = refused(name, body); err != nil {
+			return piece{}, err
+		}
+		return parseNumberPiece(body)
+	}
+	if err == nil && p.kind == kindPattern && p.pattern.kind == nodeText {
+		return piece{kind: kindText, text: p.pattern.text}, nil // nothing is random
+	}
+	return p, err
+}
+
+// nameLen is the length of the name that an expression begins with.
+func nameLen(body string) int {
+	for i := range len(body) {
+		c := body[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && c != '.' && c != '_' {
+			return i
+		}
+	}
+	return len(body)
+}
+
+// refused is the error for a name that is neither one of parseExpression nor may
+// begin an expression of numbers.
+func refused(name, body string) error {
+	switch {
+	case variable(name) != 0, name == "" && body != "" && strings.IndexByte("0123456789(-", body[0]) >= 0:
+		return nil
+	case name == "timestamp", name == "time", name == "now":
+		return errors.New("not supported, for two runs with the same seed would differ; expected " + known)
+	case name == "connection.ptr":
+		return errors.New("not supported, for two runs would differ; expected connection.uid")
+	case name == "ws" || strings.HasPrefix(name, "ws."):
+		return errors.New("frames of WebSocket are not supported, the whole template is one message; expected " + known)
+	case name == "raw" || strings.HasPrefix(body, "<"):
+		return errors.New("contents of files are not supported; expected " + known)
+	case name == "":
+		return errors.New("no name; expected " + known)
+	}
+	return fmt.Errorf("unknown expression %s; expected %s", shorten(name), known)
+}
+
+// alone is an error if there is an argument.
+func alone(argument string) error {
+	if argument != "" {
+		return fmt.Errorf("%q behind the name; expected nothing", shorten(argument))
+	}
+	return nil
+}
+
+// parseMany reads how many characters of a class there are to be.
+func parseMany(name, argument, class string) (*node, error) {
+	argument = strings.TrimRight(argument, blank)
+	n, err := strconv.ParseUint(argument, 10, 32)
+	if err != nil || n < 1 || n > MaxLen {
+		return nil, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", shorten(argument), name, MaxLen)
+	}
+	return repeat(&node{kind: nodeClass, text: []byte(class), minLen: 1, maxLen: 1}, int(n), int(n))
+}
+
+// parseBetween reads the ends of a range of integers.
+func parseBetween(argument string) (low, high uint64, err error) {
+	from, to, _ := strings.Cut(argument, "-")
+	low, err1 := strconv.ParseUint(strings.Trim(from, blank), 10, 63)
+	high, err2 := strconv.ParseUint(strings.Trim(to, blank), 10, 63)
+	if err1 != nil || err2 != nil || low > high {
+		return 0, 0, fmt.Errorf("range of %q; expected number A-B with A and B from 0 to %d, and A not above B", shorten(argument), int64(math.MaxInt64))
+	}
+	return low, high, nil
+}
+
+// A marker has the number of the connection in its first 7 hexadecimal digits,
+// and that of the message in the other 9. So it is unique below 268 million
+// connections and 68 thousand million messages on each.
+const (
+	markerLen         = 16
+	markerMessageBits = 9 * 4
+)
+
+func appendMarker(dst []byte, of Of) []byte {
+	marker := of.Connection<<markerMessageBits | of.Message&(1<<markerMessageBits-1)
+	for shift := 64 - 4; shift >= 0; shift -= 4 {
+		dst = append(dst, "0123456789abcdef"[marker>>shift&0xf])
+	}
+	return dst
+}

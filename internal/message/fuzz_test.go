@@ -1,0 +1,108 @@
+package message
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// FuzzParse makes messages of any template that is one. Those of a regular
+// expression are compared with package regexp.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{
+		"", "ping", `\\{`, `\\\{seq}`, every,
+		`\{connection.uid % 10}\{(seq + 1) * -2 - 3}`,
+		`\{re a|b|}`, `\{re (a{2,3}[^b-d\d]?.){2}\x41\{}`, `\{re [a-]*[-a]+}`, `\{re [}]}`, `\{re ä{2}}`,
+		`\{number 0-9223372036854775807}`, `\{hex 3}\{random 7}`, `\{timestamp}`, `\{re ((){9}){9}}`,
+	} {
+		f.Add(text, uint64(1), uint64(2), uint64(3))
+	}
+	f.Fuzz(func(t *testing.T, text string, seed, connection, message uint64) {
+		template, err := Parse(text)
+		if err != nil {
+			return
+		}
+		of := Of{seed, connection, message}
+		got := template.Append(nil, of)
+		if low, high := template.MinLen(), template.MaxLen(); len(got) < low || len(got) > high || high > MaxLen {
+			t.Fatalf("%q makes %d bytes, and is to make %d to %d", text, len(got), low, high)
+		}
+		room := template.Append(make([]byte, 1, 1+template.MaxLen()), of)
+		if !bytes.Equal(room[1:], got) {
+			t.Fatalf("%q makes %q and then %q", text, got, room[1:])
+		}
+		if fixed, ok := template.Fixed(); ok && !bytes.Equal(fixed, got) {
+			t.Fatalf("%q makes %q, and always %q", text, got, fixed)
+		}
+		again, err := Parse(text)
+		if err != nil || !bytes.Equal(again.Append(nil, of), got) {
+			t.Fatalf("%q makes %q, but parsed again something else, %v", text, got, err)
+		}
+	})
+}
+
+// FuzzPattern makes texts of any regular expression, and asks package regexp
+// whether they match.
+func FuzzPattern(f *testing.F) {
+	for _, text := range []string{
+		"abc", "a|b|", `(a{2,3}[^b-d\d]?.){2}\x41\{`, "[a-]*[-a]+", `[\]\-\\a-f]{3}`, "(GET|PUT) /(a|b)*",
+		`\w+@\w+\.(com|org)`, "ä{2}é", "()", "(|a)?", "[^a]", ".", `\.\*\_`, "((a|b)c?){0,5}",
+	} {
+		f.Add(text, uint64(1))
+	}
+	f.Fuzz(func(t *testing.T, text string, seed uint64) {
+		n, err := parsePattern(text)
+		if err != nil {
+			return
+		}
+		r := random{seed}
+		got := n.append(nil, &r)
+		if len(got) < n.minLen || len(got) > n.maxLen || n.maxLen > MaxLen {
+			t.Fatalf("%q makes %d bytes, and is to make %d to %d", text, len(got), n.minLen, n.maxLen)
+		}
+		if strings.Contains(text, `\x`) {
+			return // package regexp takes it for a character, not for a byte
+		}
+		// it refuses what is not UTF-8 and large repetitions
+		if want, err := regexp.Compile(`(?s)\A(?:` + text + `)\z`); err == nil && !want.Match(got) {
+			t.Fatalf("%q makes %q, which does not match", text, got)
+		}
+	})
+}
+
+// FuzzUnescape unescapes any text. What is written in escapes comes back.
+func FuzzUnescape(f *testing.F) {
+	for _, text := range []string{"", `a\n`, `\x41\0\012\{re \n}`, `\\{`, `\x5c{`, `\`, `\{`, "\\{\x00"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if got, err := Unescape(text); err == nil && len(got) > len(text)*2 {
+			t.Fatalf("%q gives %d bytes", text, len(got))
+		}
+		var hex strings.Builder
+		for i := range len(text) {
+			fmt.Fprintf(&hex, `\x%02x`, text[i])
+		}
+		for name, escaped := range map[string]string{
+			"hexadecimal": hex.String(),
+			"backslashes": strings.ReplaceAll(text, `\`, `\\`),
+		} {
+			unescaped, err := Unescape(escaped)
+			if err != nil {
+				t.Fatalf("%s: %q: %v", name, escaped, err)
+			}
+			if len(unescaped) > MaxText {
+				return
+			}
+			template, err := Parse(string(unescaped))
+			if err != nil {
+				t.Fatalf("%s: %q gives %q: %v", name, escaped, unescaped, err)
+			}
+			if got, ok := template.Fixed(); !ok || string(got) != text {
+				t.Fatalf("%s: %q gives %q, and that %q", name, escaped, unescaped, got)
+			}
+		}
+	})
+}

@@ -1,0 +1,77 @@
+package message
+
+import (
+	"math/bits"
+	"slices"
+)
+
+// random is a splitmix64 generator: a counter, and a function that makes a number
+// of each of its values (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+// Generators, OOPSLA 2014). Each random expression of each message has one of its
+// own, begun with a key. Nothing lives longer than the making of a text.
+type random struct{ counter uint64 }
+
+// gamma is the step of the counter: the golden ratio's odd fraction of 2^64.
+const gamma = 0x9e3779b97f4a7c15
+
+// mix is the function of splitmix64: a bijection in which each bit of the result
+// depends on each of x. Its constants are David Stafford's thirteenth variant.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// keys are what random texts are made from, for each scope.
+type keys [3]uint64
+
+// keysOf makes the keys for a message.
+func keysOf(of Of) (k keys) {
+	k[scopeGlobal] = key(0, of.Seed)
+	k[scopeConnection] = key(k[scopeGlobal], of.Connection)
+	k[scopeMessage] = key(k[scopeConnection], of.Message)
+	return k
+}
+
+// key makes a key from another one and a number.
+func key(of, number uint64) uint64 { return mix(of ^ number + gamma) }
+
+// random is the generator of an expression. Its index is inverted, so that it is
+// no number of a connection or a message.
+func (k *keys) random(p *piece) random { return random{key(k[p.scope], ^uint64(p.index))} }
+
+// next is 64 random bits.
+func (r *random) next() uint64 {
+	r.counter += gamma
+	return mix(r.counter)
+}
+
+// below is a random number from 0 to n-1, by multiplication (Lemire: Fast Random
+// Integer Generation in an Interval, 2019) without its rejection: what some
+// numbers are more likely than others is at most n/2^64.
+func (r *random) below(n uint64) uint64 {
+	high, _ := bits.Mul64(r.next(), n)
+	return high
+}
+
+// batch is how many characters are taken from 64 random bits: at 256 different
+// ones, what some are more likely than others is at most 2^-16.
+const batch = 6
+
+// fill appends n random characters of a class of at most 256.
+func (r *random) fill(dst []byte, n int, class []byte) []byte {
+	dst = slices.Grow(dst, n)
+	to := dst[len(dst) : len(dst)+n]
+	size := uint64(len(class))
+	for len(to) > 0 {
+		var at uint64
+		left := r.next()
+		some := to[:min(batch, len(to))]
+		for i := range some {
+			at, left = bits.Mul64(left, size)
+			some[i] = class[at]
+		}
+		to = to[len(some):]
+	}
+	return dst[:len(dst)+n]
+}

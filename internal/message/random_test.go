@@ -1,0 +1,25 @@
+package message
+
+import "testing"
+
+// TestSplitmix compares with the numbers of other implementations for the same
+// seed, as at https://rosettacode.org/wiki/Pseudo-random_numbers/Splitmix64.
+func TestSplitmix(t *testing.T) {
+	r := random{1234567}
+	for i, want := range []uint64{6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821} {
+		if got := r.next(); got != want {
+			t.Errorf("number %d is %d, want %d", i, got, want)
+		}
+	}
+}
+
+func TestBelow(t *testing.T) {
+	var r random
+	for _, n := range []uint64{1, 2, 3, 1 << 63, 1<<64 - 1} {
+		for range 1000 {
+			if got := r.below(n); got >= n {
+				t.Fatalf("a number below %d is %d", n, got)
+			}
+		}
+	}
+}

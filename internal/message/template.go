@@ -1,0 +1,221 @@
+// Package message makes the messages of the load generator from a template: a
+// text with expressions such as \{connection.uid} in it. What a template makes
+// depends on nothing but a seed, the number of the connection and the number of
+// the message. So two runs with the same seed send the same bytes, and the answer
+// of a server that echoes can be made again when it comes.
+//
+// The syntax is that of tcpkali (https://github.com/satori-com/tcpkali, its man
+// page under "Traffic content expressions"), without what has no place here, and
+// with some more.
+//
+//	\{connection.uid}      number of the connection, from 0
+//	\{message.uid}         number of the message on its connection, from 0; also \{seq}
+//	\{connection.uid % 10} + - * % and ( ) with these two and with integers
+//	\{message.marker}      16 hexadecimal digits that no other message has
+//	\{re [a-z]{5,10}}      random text that a regular expression matches
+//	\{connection.re ...}   the same, made once for each connection
+//	\{global.re ...}       the same, made once for the run
+//	\{random 100}          100 random printable characters
+//	\{hex 32}              32 random hexadecimal digits
+//	\{number 1-6}          a random integer, both ends included
+//	\{uuid}                a random UUID (version 4)
+//
+// Text outside of expressions is literal. In a run of backslashes that stands
+// before a {, two are one: \\{ is a literal \{, and \\\{seq} a backslash and an
+// expression. All other backslashes are literal; see Unescape.
+//
+// Numbers are calculated with 64 bits and a sign, and wrap around. * and % bind
+// more than + and -. % takes an integer above 0 on its right, and its result is
+// never negative.
+//
+// Regular expressions are those of [regexp/syntax] as far as they go: literals,
+// classes as [a-z_] and [^a-z], . for a printable character, groups,
+// alternatives, and the repetitions ? * + {n} {m,n}. * and + stop at 16, as in
+// tcpkali. The escapes are \d \w \n \r \t \xHH, and a \ before any character
+// that is neither a letter nor a digit. Every character of a class, every
+// alternative and every number of repetitions is as likely as the others.
+// Printable are the 94 characters from ! to ~; [^...] takes from them.
+package message
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// The bounds of a template.
+const (
+	// MaxText is the longest text of a template, in bytes.
+	MaxText = 1 << 20
+	// MaxExpressions is the most expressions of a template.
+	MaxExpressions = 256
+	// MaxLen is the longest message that a template may make, in bytes.
+	MaxLen = 1 << 20
+	// MaxDepth is how deep the groups of a regular expression, and the
+	// parentheses of a number, may lie in each other.
+	MaxDepth = 16
+	// MaxOperators is the most operators in an expression of numbers.
+	MaxOperators = 64
+)
+
+// Of says which message to make.
+type Of struct {
+	// Seed is the run's.
+	Seed uint64
+	// Connection numbers the connection in its run, Message the message on
+	// its connection, each from 0.
+	Connection, Message uint64
+}
+
+// Template makes messages. It does not change, and is safe for concurrent use.
+type Template struct {
+	pieces         []piece
+	minLen, maxLen int
+}
+
+// Parse reads a template. The empty text is one, of an empty message.
+func Parse(text string) (*Template, error) {
+	if len(text) > MaxText {
+		return nil, fmt.Errorf("template of %d bytes; expected at most %d", len(text), MaxText)
+	}
+	t := &Template{}
+	expressions := 0
+	for at := 0; at < len(text); {
+		literal, next, open := literalAt(text, at)
+		if err := t.add(piece{kind: kindText, text: literal}); err != nil {
+			return nil, err
+		}
+		if at = next; !open {
+			continue
+		}
+		if expressions++; expressions > MaxExpressions {
+			return nil, fmt.Errorf("template of more than %d expressions; expected at most that many", MaxExpressions)
+		}
+		size, err := closing(text, at)
+		if err != nil {
+			return nil, err
+		}
+		p, err := parseExpression(text[at:at+size], expressions-1)
+		if err == nil {
+			err = t.add(p)
+		}
+		if err != nil {
+			return nil, fmt.Errorf(`\{%s} at byte %d: %w`, shorten(text[at:at+size]), at-2, err)
+		}
+		at += size + 1
+	}
+	return t, nil
+}
+
+// literalAt reads the literal text at a place of a template, to an expression or
+// to the first { that is none. open says that next is the place behind the \{ of
+// an expression.
+func literalAt(text string, at int) (literal []byte, next int, open bool) {
+	brace := strings.IndexByte(text[at:], '{')
+	if brace < 0 {
+		return []byte(text[at:]), len(text), false
+	}
+	before := text[at : at+brace]
+	plain := strings.TrimRight(before, `\`)
+	run := len(before) - len(plain)
+	literal = []byte(before[:len(plain)+run/2])
+	if open = run%2 == 1; !open {
+		literal = append(literal, '{')
+	}
+	return literal, at + brace + 1, open
+}
+
+// closing is how many bytes there are from a place behind a \{ to the } that
+// belongs to it. Braces between the two are in pairs, but for those behind a
+// backslash and those in a class.
+func closing(text string, at int) (int, error) {
+	depth, class := 0, false
+	for i := at; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\':
+			i++
+		case class:
+			class = c != ']'
+		case c == '[':
+			class = true
+		case c == '{':
+			depth++
+		case c == '}' && depth == 0:
+			return i - at, nil
+		case c == '}':
+			depth--
+		}
+	}
+	return 0, fmt.Errorf(`\{%s at byte %d: no end; expected a } behind it, or \\{ for a literal \{`, shorten(text[at:]), at-2)
+}
+
+// shorten cuts what an error shows.
+func shorten(text string) string {
+	const most = 64
+	if len(text) > most {
+		return text[:most] + "..."
+	}
+	return text
+}
+
+// add adds a piece. Literal texts that follow each other become one.
+func (t *Template) add(p piece) error {
+	low, high := p.lengths()
+	t.minLen += low
+	if t.maxLen += high; t.maxLen > MaxLen {
+		return fmt.Errorf("messages of up to %d bytes; expected at most %d", t.maxLen, MaxLen)
+	}
+	last := len(t.pieces) - 1
+	switch {
+	case high == 0:
+	case p.kind == kindText && last >= 0 && t.pieces[last].kind == kindText:
+		t.pieces[last].text = append(t.pieces[last].text, p.text...)
+	default:
+		t.pieces = append(t.pieces, p)
+	}
+	return nil
+}
+
+// MaxLen is the length of the longest message that the template can make, or an
+// upper bound of it, in bytes.
+func (t *Template) MaxLen() int { return t.maxLen }
+
+// MinLen is the length of the shortest message that the template can make, or a
+// lower bound of it, in bytes.
+func (t *Template) MinLen() int { return t.minLen }
+
+// Fixed is the one message of a template without an expression that depends on
+// the seed, the connection or the message. It is not to be changed.
+func (t *Template) Fixed() ([]byte, bool) {
+	switch {
+	case len(t.pieces) == 0:
+		return nil, true
+	case len(t.pieces) == 1 && t.pieces[0].kind == kindText:
+		return t.pieces[0].text, true
+	}
+	return nil, false
+}
+
+// Append appends a message. It allocates only where dst has less room than the
+// message needs, which is MaxLen at most.
+func (t *Template) Append(dst []byte, of Of) []byte {
+	keys := keysOf(of)
+	for i := range t.pieces {
+		p := &t.pieces[i]
+		switch p.kind {
+		case kindText:
+			dst = append(dst, p.text...)
+		case kindNumber:
+			dst = strconv.AppendInt(dst, p.number.value(of), 10)
+		case kindMarker:
+			dst = appendMarker(dst, of)
+		case kindBetween:
+			r := keys.random(p)
+			dst = strconv.AppendUint(dst, p.low+r.below(p.high-p.low+1), 10)
+		case kindPattern:
+			r := keys.random(p)
+			dst = p.pattern.append(dst, &r)
+		}
+	}
+	return dst
+}

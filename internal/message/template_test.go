@@ -1,0 +1,291 @@
+package message
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// parse is Parse of a text without a mistake.
+func parse(t testing.TB, text string) *Template {
+	t.Helper()
+	template, err := Parse(text)
+	if err != nil {
+		t.Fatalf("%q: %v", text, err)
+	}
+	return template
+}
+
+// make1 makes one message.
+func make1(t testing.TB, text string, of Of) string {
+	t.Helper()
+	return string(parse(t, text).Append(nil, of))
+}
+
+var fifth = Of{Seed: 1, Connection: 1234, Message: 5}
+
+func TestExact(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{``, ``},
+		{`hello` + "\n", `hello` + "\n"},
+		{`{"a":{}}`, `{"a":{}}`},
+		{`a\b\\c`, `a\b\\c`},
+		{`\\{seq}`, `\{seq}`},
+		{`\\\{seq}`, `\5`},
+		{`\\\\{seq}`, `\\{seq}`},
+		{`\{seq}\{seq}`, `55`},
+		{`\{seq}\\{seq}`, `5\{seq}`},
+		{`\{connection.uid}`, `1234`},
+		{`<\{ message.uid }>`, `<5>`},
+		{`\{connection.uid % 10}`, `4`},
+		{`\{connection.uid%10}`, `4`},
+		{`\{connection.uid + 1}`, `1235`},
+		{`\{connection.uid - 1235}`, `-1`},
+		{`\{connection.uid -1}`, `1233`},
+		{`\{connection.uid - -1}`, `1235`},
+		{`\{(connection.uid - 1235) % 10}`, `9`},
+		{`\{connection.uid * 1000 + message.uid}`, `1234005`},
+		{`\{2 + 3 * seq}`, `17`},
+		{`\{(2 + 3) * seq}`, `25`},
+		{`\{seq - 2 - 1}`, `2`},
+		{`\{9223372036854775807 + seq}`, `-9223372036854775804`},
+		{`\{(0 - seq) % 9223372036854775807}`, `9223372036854775802`},
+		{`\{6 * (3 + 4)}`, `42`},
+		{`\{message.marker}`, `00004d2000000005`},
+		{`\{re abc}`, `abc`},
+		{`\{re a{3}b{0}\{\}\x41\.\n}`, "aaa{}A.\n"},
+		{`\{re (ab){2}}`, `abab`},
+		{`\{re ä{2}}`, `ää`},
+		{`\{re [}][\]]}`, `}]`},
+		{`\{number 7-7}`, `7`},
+		{`\{re a }.`, `a .`},
+	} {
+		template := parse(t, c.text)
+		got := string(template.Append(nil, fifth))
+		if got != c.want {
+			t.Errorf("%s gives %q, want %q", c.text, got, c.want)
+		}
+		if with := string(template.Append([]byte("before "), fifth)); with != "before "+got {
+			t.Errorf("%s behind other text gives %q", c.text, with)
+		}
+	}
+}
+
+func TestRandom(t *testing.T) {
+	for _, c := range []struct {
+		text, want string
+		low, high  int
+	}{
+		{`\{re [a-z0-9]{5,10}}`, `[a-z0-9]{5,10}`, 5, 10},
+		{`\{re [a-z]+}`, `[a-z]{1,16}`, 1, 16},
+		{`\{re [a-c]*}`, `[a-c]{0,16}`, 0, 16},
+		{`\{re (GET|PUT|POST) /\d+(\.html)?}`, `(GET|PUT|POST) /[0-9]{1,16}(\.html)?`, 6, 27},
+		{`\{re .{4}}`, `[!-~]{4}`, 4, 4},
+		{`\{re [^!-9]}`, `[:-~]`, 1, 1},
+		{`\{re [a-]-[-a]}`, `[a-]-[-a]`, 3, 3},
+		{`\{re \w|}`, `[0-9A-Za-z_]?`, 0, 1},
+		{`\{connection.re [ab]{30}}`, `[ab]{30}`, 30, 30},
+		{`\{global.re [ab]{30}}`, `[ab]{30}`, 30, 30},
+		{`\{random 100}`, `[!-~]{100}`, 100, 100},
+		{`\{hex 32}`, `[0-9a-f]{32}`, 32, 32},
+		{`\{number 1-6}`, `[1-6]`, 1, 1},
+		{`\{number 8 - 12}`, `[89]|1[0-2]`, 1, 2},
+		{`\{number 0-9223372036854775807}`, `[0-9]{1,19}`, 1, 19},
+		{`\{uuid}`, `[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}`, 36, 36},
+		{`a\{seq}`, `a[0-9]+`, 2, 21},
+	} {
+		template := parse(t, c.text)
+		if low, high := template.MinLen(), template.MaxLen(); low != c.low || high != c.high {
+			t.Errorf("%s has %d to %d bytes, want %d to %d", c.text, low, high, c.low, c.high)
+		}
+		if fixed, ok := template.Fixed(); ok {
+			t.Errorf("%s is said to be always %q", c.text, fixed)
+		}
+		want := regexp.MustCompile("^(?:" + c.want + ")$")
+		for i := range uint64(1000) {
+			if got := template.Append(nil, Of{7, i % 3, i}); !want.Match(got) {
+				t.Errorf("%s gives %q, want %s", c.text, got, c.want)
+				break
+			}
+		}
+	}
+}
+
+// TestEven looks whether all that is possible appears, and about as often.
+func TestEven(t *testing.T) {
+	const times = 2000 // for each
+	for _, c := range []struct {
+		text  string
+		kinds int
+	}{
+		{`\{re [a-z]}`, 26},
+		{`\{re [a-c][a-c]}`, 9},
+		{`\{re cat|car|cab|dog}`, 4},
+		{`\{re a{3,7}}`, 5},
+		{`\{re a*}`, 17},
+		{`\{re a+}`, 16},
+		{`\{re a?}`, 2},
+		{`\{random 1}`, 94},
+		{`\{hex 2}`, 256},
+		{`\{number 10-19}`, 10},
+		{`\{re .}`, 94},
+	} {
+		template := parse(t, c.text)
+		seen := map[string]int{}
+		for i := range c.kinds * times {
+			// both numbers change, for either alone must do
+			seen[string(template.Append(nil, Of{3, uint64(i) % 100, uint64(i) / 100}))]++
+		}
+		if len(seen) != c.kinds {
+			t.Errorf("%s gives %d different texts, want %d", c.text, len(seen), c.kinds)
+		}
+		for text, n := range seen {
+			if n < times*8/10 || n > times*12/10 { // some 9 standard deviations
+				t.Errorf("%s gives %q %d times of %d, want about %d", c.text, text, n, c.kinds*times, times)
+			}
+		}
+	}
+	// each place of a batch of characters
+	const size = 2 * batch
+	template := parse(t, fmt.Sprintf(`\{hex %d}`, size))
+	var seen [size]map[byte]int
+	for i := range 16 * times {
+		for at, c := range template.Append(nil, Of{Message: uint64(i)}) {
+			if seen[at] == nil {
+				seen[at] = map[byte]int{}
+			}
+			seen[at][c]++
+		}
+	}
+	for at := range seen {
+		for c, n := range seen[at] {
+			if n < times*8/10 || n > times*12/10 {
+				t.Errorf("%q is character %d %d times, want about %d", c, at, n, times)
+			}
+		}
+	}
+}
+
+func TestDeterminism(t *testing.T) {
+	const text = `\{random 16}`
+	for _, c := range []struct {
+		scope               string
+		seed, conn, message bool // whether it differs with
+	}{
+		{`\{re [a-z]{16}}`, true, true, true},
+		{`\{connection.re [a-z]{16}}`, true, true, false},
+		{`\{global.re [a-z]{16}}`, true, false, false},
+		{text, true, true, true},
+		{`\{hex 16}`, true, true, true},
+		{`\{uuid}`, true, true, true},
+		{`\{number 0-9223372036854775807}`, true, true, true},
+		{`\{message.marker}`, false, true, true},
+	} {
+		of := Of{Seed: 5, Connection: 6, Message: 7}
+		first := make1(t, c.scope, of)
+		if again := make1(t, c.scope, of); again != first {
+			t.Errorf("%s gives %q and then %q", c.scope, first, again)
+		}
+		for _, d := range []struct {
+			name    string
+			of      Of
+			differs bool
+		}{
+			{"seed", Of{8, 6, 7}, c.seed},
+			{"connection", Of{5, 8, 7}, c.conn},
+			{"message", Of{5, 6, 8}, c.message},
+		} {
+			if other := make1(t, c.scope, d.of); (other != first) != d.differs {
+				t.Errorf("%s with another %s gives %q and %q; differing is to be %v", c.scope, d.name, first, other, d.differs)
+			}
+		}
+	}
+	halves := make1(t, text+text, fifth)
+	if halves[:16] == halves[16:] {
+		t.Errorf("two expressions of one message are both %q", halves[:16])
+	}
+	if swapped := make1(t, text, Of{1, 5, 1234}); swapped == make1(t, text, fifth) {
+		t.Errorf("connection and message swapped give the same text %q", swapped)
+	}
+	// These bytes are what results of old runs were made of.
+	const want = "*=t.2DXeMPg.#LBg 8 6"
+	if got := make1(t, text+" "+`\{number 1-9} \{number 1-20}`, fifth); got != want {
+		t.Errorf("a text of seed 1 is %q, and was %q", got, want)
+	}
+}
+
+func TestMarker(t *testing.T) {
+	template := parse(t, `\{message.marker}`)
+	seen := map[string]Of{}
+	for _, connection := range []uint64{0, 1, 2, 1000, 1<<28 - 1} {
+		for _, message := range []uint64{0, 1, 2, 1000, 1 << 20, 1<<36 - 1} {
+			of := Of{Connection: connection, Message: message}
+			marker := string(template.Append(nil, of))
+			if other, ok := seen[marker]; ok {
+				t.Errorf("%+v and %+v have the same marker %s", of, other, marker)
+			}
+			if seen[marker] = of; len(marker) != markerLen {
+				t.Errorf("%+v has the marker %q", of, marker)
+			}
+		}
+	}
+}
+
+func TestFixed(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{``, ``},
+		{`abc`, `abc`},
+		{`\\{`, `\{`},
+		{`a\{1+2}b{c}`, `a3b{c}`},
+		{`\{re abc}`, `abc`},
+	} {
+		template := parse(t, c.text)
+		got, ok := template.Fixed()
+		if string(got) != c.want || !ok {
+			t.Errorf("%s is %q, %v; want %q", c.text, got, ok, c.want)
+		}
+		if len(got) != template.MinLen() || len(got) != template.MaxLen() {
+			t.Errorf("%s has %d bytes and %d to %d", c.text, len(got), template.MinLen(), template.MaxLen())
+		}
+	}
+}
+
+// every has every expression.
+const every = `a\{connection.uid}b\{message.uid % 7 + seq * 2}c\{message.marker}\{re (GET|PUT) /[a-z0-9]{5,10}(\?q=\w+)*}` +
+	`\{connection.re [a-z]{4}}\{global.re [a-z]{4}}\{random 100}\{hex 32}\{number 1-1000}\{uuid}`
+
+func TestAppendDoesNotAllocate(t *testing.T) {
+	template := parse(t, every)
+	room := make([]byte, 0, template.MaxLen())
+	of := fifth
+	if n := testing.AllocsPerRun(1000, func() {
+		of.Message++
+		template.Append(room, of)
+	}); n != 0 {
+		t.Errorf("a message is made with %v allocations", n)
+	}
+}
+
+func BenchmarkAppend(b *testing.B) {
+	for _, text := range []string{
+		`ping \{seq}` + "\n",
+		`\{re [a-z0-9]{5,10}}`,
+		`\{uuid}`,
+		`\{random 1000}`,
+		every,
+	} {
+		name, _, _ := strings.Cut(text, "\n")
+		b.Run(shorten(name), func(b *testing.B) {
+			template := parse(b, text)
+			room := make([]byte, 0, template.MaxLen())
+			of := fifth
+			b.ReportAllocs()
+			for b.Loop() {
+				of.Message++
+				room = template.Append(room[:0], of)
+			}
+			b.SetBytes(int64(len(room)))
+		})
+	}
+}

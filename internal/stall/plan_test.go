@@ -1,0 +1,111 @@
+package stall
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+const ms = time.Millisecond
+
+func times(inMs ...float64) (list []time.Duration) {
+	for _, x := range inMs {
+		list = append(list, time.Duration(x*float64(ms)))
+	}
+	return list
+}
+
+// TestTruth has cases worked out by hand, all in milliseconds. With stalls of 20 every
+// 100 there is none in 20 to 100, 120 to 200 and so on.
+func TestTruth(t *testing.T) {
+	stalls := Plan{Stall: 20 * ms, Every: 100 * ms}
+	with := func(capacity float64) Plan { p := stalls; p.Capacity = capacity; return p }
+	for name, c := range map[string]struct {
+		plan           Plan
+		arrivals, want []time.Duration
+	}{
+		"nothing":                      {Plan{}, nil, nil},
+		"no bound, no stalls":          {Plan{}, times(0, 0, 7), times(0, 0, 0)},
+		"a queue":                      {Plan{Capacity: 100}, times(0, 0, 5, 50, 55), times(10, 20, 25, 10, 15)},
+		"no bound, in a stall":         {stalls, times(0, 5, 19, 20, 99, 100, 119, 120), times(20, 15, 1, 0, 0, 20, 1, 0)},
+		"begins in a stall":            {with(100), times(0, 5, 10), times(30, 35, 40)},
+		"the stall's first moment":     {with(100), times(100), times(30)},
+		"the stall's last moment":      {with(100), times(119), times(11)},
+		"ends as a stall begins":       {with(100), times(90), times(10)},
+		"begins as another has, there": {with(100), times(90, 90), times(10, 40)},
+		"interrupted":                  {with(100), times(95, 95), times(30, 40)},
+		"interrupted again and again":  {with(4), times(20), times(310)}, // 80 and 80 and 80 and 10
+		"all of three times":           {with(1000. / 240), times(20), times(280)},
+		"and a little":                 {with(1000. / 241), times(20), times(301)},
+		"a queue over a stall":         {with(100), times(80, 81, 82, 83, 200), times(10, 19, 48, 57, 30)},
+	} {
+		if got := c.plan.Truth(c.arrivals); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %+v: lines that arrive at %v take %v, want %v", name, c.plan, c.arrivals, got, c.want)
+		}
+	}
+}
+
+// stalled is how much of the time before at is in stalls.
+func stalled(p Plan, at time.Duration) time.Duration {
+	if p.Stall == 0 {
+		return 0
+	}
+	return at/p.Every*p.Stall + min(at%p.Every, p.Stall)
+}
+
+// FuzzEnd holds End against what defines it: what is between start and end and in no
+// stall is the service, and no earlier moment is enough.
+func FuzzEnd(f *testing.F) {
+	f.Add(100.0, int64(20*ms), int64(100*ms), int64(95*ms))
+	f.Add(0.0, int64(20*ms), int64(100*ms), int64(100*ms))
+	f.Add(4.0, int64(1), int64(2), int64(0))
+	f.Add(1e6, int64(0), int64(0), int64(time.Hour))
+	f.Fuzz(func(t *testing.T, capacity float64, stall, every, start int64) {
+		p := Plan{capacity, time.Duration(stall), time.Duration(every)}
+		at := time.Duration(start)
+		if p.Check() != nil || at < 0 || at > 1000*MaxTime || p.Stall > 0 && p.Service()/(p.Every-p.Stall) > 1e5 {
+			return // the last: it would take years
+		}
+		open := func(to time.Duration) time.Duration { return to - at - (stalled(p, to) - stalled(p, at)) }
+		end := p.End(at)
+		if end < at || open(end) != p.Service() {
+			t.Fatalf("%+v: from %v to %v there are %v, want %v", p, at, end, open(end), p.Service())
+		}
+		if p.Service() > 0 && open(end-1) >= p.Service() {
+			t.Errorf("%+v: from %v to %v: it is over before", p, at, end)
+		}
+		if p.Service() == 0 && p.Stall > 0 && (end%p.Every < p.Stall || end > at && open(end-1) != 0) {
+			t.Errorf("%+v: from %v to %v: in a stall, or not at its end", p, at, end)
+		}
+	})
+}
+
+func TestCheck(t *testing.T) {
+	for _, good := range []Plan{
+		{}, {Capacity: MinCapacity}, {Capacity: MaxCapacity}, {Stall: 1, Every: 2}, {Every: -1}, {Stall: MaxTime - 1, Every: MaxTime},
+	} {
+		if err := good.Check(); err != nil {
+			t.Errorf("%+v: %v, want none", good, err)
+		}
+	}
+	nan := 0.0
+	for _, c := range []struct {
+		plan Plan
+		says string
+	}{
+		{Plan{Capacity: -1}, "capacity of -1 lines"},
+		{Plan{Capacity: nan / nan}, "NaN"},
+		{Plan{Capacity: MinCapacity / 2}, "expected 0"},
+		{Plan{Capacity: MaxCapacity + 1}, "to 1000000 a second"},
+		{Plan{Stall: -1}, "stalls of -1ns"},
+		{Plan{Stall: MaxTime + 1, Every: 2 * MaxTime}, "expected 0s to 1h"},
+		{Plan{Stall: 1}, "every 0s"},
+		{Plan{Stall: ms, Every: ms}, "1ms every 1ms"},
+		{Plan{Stall: ms, Every: MaxTime + 1}, "at most 1h"},
+	} {
+		if err := c.plan.Check(); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: got %v, want an error with %q", c.plan, err, c.says)
+		}
+	}
+}

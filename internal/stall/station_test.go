@@ -1,0 +1,138 @@
+package stall
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+// idle is a station at a given time whose server never comes.
+func idle(p Plan, now *time.Duration) *Station {
+	return &Station{plan: p, since: func() time.Duration { return *now }, busy: true}
+}
+
+// TestServeTruth plans services as the truth has them.
+func TestServeTruth(t *testing.T) {
+	plan := Plan{Capacity: 1000, Stall: 20 * ms, Every: 100 * ms}
+	var now time.Duration
+	s := idle(plan, &now)
+	var arrivals []time.Duration
+	for i := range 1000 {
+		now = time.Duration(i) * 1111 * time.Microsecond
+		arrivals = append(arrivals, now)
+		if err := s.Serve(nil, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i, want := range plan.Truth(arrivals) {
+		if got := s.queue[i].end - arrivals[i]; got != want {
+			t.Fatalf("line %d takes %v, want %v", i, got, want)
+		}
+	}
+}
+
+// TestServeFull keeps as many lines, and as many bytes, as it may, and takes some again
+// when one has been served.
+func TestServeFull(t *testing.T) {
+	for name, c := range map[string]struct{ lines, bytes int }{"lines": {MaxLines, 1}, "bytes": {MaxBytes / (64 << 10), 64 << 10}} {
+		var now time.Duration
+		s, line := idle(Plan{}, &now), make([]byte, c.bytes)
+		for i := range c.lines {
+			if err := s.Serve(line, nil); err != nil {
+				t.Fatalf("%s: line %d of %d: %v", name, i, c.lines, err)
+			}
+		}
+		for range 2 {
+			if err := s.Serve(line, nil); err != ErrFull {
+				t.Errorf("%s: one more than %d: got %v", name, c.lines, err)
+			}
+			s.next()
+			if err := s.Serve(line, nil); err != nil {
+				t.Errorf("%s: one more when one is served: %v", name, err)
+			}
+		}
+	}
+}
+
+// TestQueue keeps the order, and does not grow with what has been served.
+func TestQueue(t *testing.T) {
+	const waiting, n = 10, 10_000
+	var now time.Duration
+	s := idle(Plan{}, &now)
+	for i := range n {
+		if err := s.Serve(fmt.Append(nil, i), nil); err != nil {
+			t.Fatal(err)
+		}
+		if i < waiting {
+			continue
+		}
+		if got, some := s.next(); !some || string(got.line) != fmt.Sprint(i-waiting) {
+			t.Fatalf("got %q, %v; want line %d", got.line, some, i-waiting)
+		}
+	}
+	if cap(s.queue) > 10*waiting {
+		t.Errorf("a queue of %d lines has room for %d", waiting, cap(s.queue))
+	}
+	for range waiting {
+		s.next()
+	}
+	if _, some := s.next(); some || s.queue != nil || s.bytes != 0 || s.busy {
+		t.Errorf("an empty queue has some %v, room for %d, %d bytes, a server %v", some, cap(s.queue), s.bytes, s.busy)
+	}
+}
+
+// TestWait sleeps through most of a time that is long, and does not end before.
+func TestWait(t *testing.T) {
+	for until, most := range map[time.Duration]int{0: 1, spin: 110, time.Hour: 120} {
+		var now time.Duration
+		looks := 0
+		s := &Station{
+			since: func() time.Duration { now += time.Microsecond; looks++; return now },
+			sleep: func(d time.Duration) { now += d },
+		}
+		if s.wait(until); now < until || now > until+2*time.Microsecond || looks > most {
+			t.Errorf("until %v: waited until %v, and looked %d times at the clock; want at most %d", until, now, looks, most)
+		}
+	}
+}
+
+// TestServe serves lines of many callers one at a time, in the order in which they
+// come, none before its time; and goes on when it had nothing to do.
+func TestServe(t *testing.T) {
+	const n = 20
+	plan := Plan{Capacity: 2000, Stall: 5 * ms, Every: 20 * ms}
+	epoch := time.Now()
+	s := NewStation(plan, epoch)
+	for range 3 {
+		var ends []time.Duration // the server's: it is one
+		begin := time.Since(epoch)
+		var served, called sync.WaitGroup
+		served.Add(2 * n)
+		for range n {
+			called.Go(func() {
+				first := false
+				for _, is := range []bool{true, false} {
+					err := s.Serve(nil, func([]byte) {
+						ends = append(ends, time.Since(epoch))
+						if first = !first; first != is {
+							t.Error("the second line of a caller is served before the first")
+						}
+						served.Done()
+					})
+					if err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		called.Wait()
+		served.Wait()
+		free := begin
+		for i, end := range ends {
+			if free = plan.End(free); end < free {
+				t.Errorf("line %d was served at %v, want not before %v", i, end, free)
+			}
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package websocket
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// clientFrame reads a frame of a client as a server would, byte by byte.
+func clientFrame(t *testing.T, b []byte) (op Opcode, payload []byte) {
+	t.Helper()
+	if b[0]&0xf0 != 0x80 || b[1]&0x80 == 0 {
+		t.Fatalf("a frame begins with %x; expected FIN, no reserved bit, and a mask", b[:2])
+	}
+	size, b0, rest := int(b[1]&0x7f), b[0], b[2:]
+	switch size {
+	case 126:
+		size, rest = int(rest[0])<<8|int(rest[1]), rest[2:]
+		if size < 126 {
+			t.Fatalf("%d bytes with a length of 2 bytes", size)
+		}
+	case 127:
+		size, rest = int(binary.BigEndian.Uint64(rest)), rest[8:]
+		if size < 65536 {
+			t.Fatalf("%d bytes with a length of 8 bytes", size)
+		}
+	}
+	mask, rest := rest[:4], rest[4:]
+	if len(rest) != size {
+		t.Fatalf("%d bytes of payload; the header says %d", len(rest), size)
+	}
+	for i, c := range rest {
+		payload = append(payload, c^mask[i%4])
+	}
+	return Opcode(b0 & 0x0f), payload
+}
+
+func TestFrame(t *testing.T) {
+	// The masked "Hello" of RFC 6455, 5.7.
+	got := AppendFrame([]byte("x"), OpText, [4]byte{0x37, 0xfa, 0x21, 0x3d}, []byte("Hello"))
+	if want := "x\x81\x85\x37\xfa\x21\x3d\x7f\x9f\x4d\x51\x58"; string(got) != want {
+		t.Errorf("the frame is %x; expected %x", got, want)
+	}
+	for _, n := range []int{0, 1, 7, 8, 9, 31, 32, 33, 125, 126, 65535, 65536, 65537} {
+		payload := bytes.Repeat([]byte("0123456"), n/7+1)[:n]
+		op, back := clientFrame(t, AppendFrame(nil, OpBinary, [4]byte{1, 2, 3, 4}, payload))
+		if op != OpBinary || !bytes.Equal(back, payload) {
+			t.Errorf("%d bytes come out as opcode %d with %d bytes, or others", n, op, len(back))
+		}
+	}
+}
+
+func TestLongControlFrame(t *testing.T) {
+	AppendFrame(nil, OpPong, [4]byte{}, make([]byte, MaxControl))
+	defer func() {
+		if got := fmt.Sprint(recover()); !strings.Contains(got, "126 bytes; expected at most 125") {
+			t.Errorf("a Pong of 126 bytes: %s; expected a panic that says so", got)
+		}
+	}()
+	AppendFrame(nil, OpPong, [4]byte{}, make([]byte, MaxControl+1))
+}
+
+func TestFrameAllocatesNothing(t *testing.T) {
+	out, payload := make([]byte, 0, 1024), make([]byte, 1000)
+	if n := testing.AllocsPerRun(100, func() { out = AppendFrame(out[:0], OpText, [4]byte{1, 2, 3, 4}, payload) }); n > 0 {
+		t.Errorf("%v allocations for a frame; expected none", n)
+	}
+}
+
+func FuzzFrame(f *testing.F) {
+	f.Add(byte(1), []byte{0, 0, 0, 0}, []byte{}, byte(0))
+	f.Add(byte(2), []byte{1, 2, 3, 4}, []byte("Hello, 12345678901234567890123456789012345"), byte(3))
+	f.Add(byte(9), []byte{255, 0, 255, 1}, bytes.Repeat([]byte("ping"), 31), byte(200))
+	f.Fuzz(func(t *testing.T, op byte, mask, payload []byte, room byte) {
+		if len(mask) < 4 || op != 1 && op != 2 && len(payload) > MaxControl {
+			return
+		}
+		kind := []Opcode{OpText, OpBinary, OpClose, OpPing, OpPong}[op%5]
+		if kind.control() && len(payload) > MaxControl {
+			return
+		}
+		out := AppendFrame(append(make([]byte, 0, 4+int(room)), "head"...), kind, [4]byte(mask), payload)
+		if string(out[:4]) != "head" {
+			t.Fatalf("what was there is now %q", out[:4])
+		}
+		got, back := clientFrame(t, out[4:])
+		if got != kind || !bytes.Equal(back, payload) {
+			t.Fatalf("opcode %d with %x comes out as %d with %x", kind, payload, got, back)
+		}
+	})
+}
+
+// BenchmarkFrame makes frames; "bytewise" is the masking that it is to be
+// compared with.
+func BenchmarkFrame(b *testing.B) {
+	mask := [4]byte{1, 2, 3, 4}
+	for _, n := range []int{16, 64, 1024, 64 << 10} {
+		payload, out := make([]byte, n), make([]byte, 0, n+14)
+		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {
+			b.SetBytes(int64(n))
+			for b.Loop() {
+				out = AppendFrame(out[:0], OpBinary, mask, payload)
+			}
+		})
+		b.Run(fmt.Sprintf("%d/bytewise", n), func(b *testing.B) {
+			b.SetBytes(int64(n))
+			for b.Loop() {
+				out = out[:n]
+				for i, c := range payload {
+					out[i] = c ^ mask[i&3]
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,248 @@
+package websocket
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+	"unsafe"
+)
+
+// frame is a frame of a server. The first byte is FIN and the opcode.
+func frame(first byte, payload string) string {
+	b := []byte{first}
+	switch n := len(payload); {
+	case n < 126:
+		b = append(b, byte(n))
+	case n < 65536:
+		b = binary.BigEndian.AppendUint16(append(b, 126), uint16(n))
+	default:
+		b = binary.BigEndian.AppendUint64(append(b, 127), uint64(n))
+	}
+	return string(b) + payload
+}
+
+// read reads a stream in pieces of at most so many bytes, and tells what it had
+// in it: data in pieces joined to messages.
+func read(t *testing.T, stream string, most int) (events []string, err error) {
+	t.Helper()
+	var r Reader
+	var message []byte
+	in := []byte(stream)
+	for from, to := 0, 0; ; {
+		part, n, err := r.Next(in[from:to:to])
+		switch {
+		case err != nil && (n != 0 || part.Payload != nil || part.Kind != 0):
+			t.Fatalf("an error with %d bytes and %+v", n, part)
+		case err != nil:
+			if len(message) > 0 {
+				events = append(events, fmt.Sprintf("begun %q", message))
+			}
+			return events, err
+		case n == 0:
+			if to-from >= 127 || part.Payload != nil || part.Kind != 0 {
+				t.Fatalf("%d bytes are not enough, and give %+v", to-from, part)
+			}
+			if to == len(stream) {
+				return append(events, fmt.Sprintf("begun %q, %d bytes more", message, to-from)), nil
+			}
+			to = min(to+most, len(stream))
+			continue
+		}
+		from += n
+		if part.Kind != Data {
+			events = append(events, fmt.Sprintf("%s %q", []string{"?", "?", "ping", "pong", "close"}[part.Kind], part.Payload))
+			continue
+		}
+		message = append(message, part.Payload...)
+		if part.Last {
+			events = append(events, fmt.Sprintf("message %q", message))
+			message = nil
+		}
+	}
+}
+
+func TestReader(t *testing.T) {
+	long, longer := strings.Repeat("0123456789", 100), strings.Repeat("x", 65536)
+	stream := frame(0x81, "Hello") + frame(0x82, "") + frame(0x01, "a") + frame(0x89, "are you there?") + frame(0x00, "") +
+		frame(0x00, "b") + frame(0x8a, "") + frame(0x80, "c") + frame(0x82, long) + frame(0x81, longer[1:]) + frame(0x81, longer) +
+		frame(0x02, "") + frame(0x80, "") + frame(0x89, longer[:125]) + frame(0x88, "\x03\xe8bye")
+	want := []string{`message "Hello"`, `message ""`, `ping "are you there?"`, `pong ""`, `message "abc"`,
+		fmt.Sprintf("message %q", long), fmt.Sprintf("message %q", longer[1:]), fmt.Sprintf("message %q", longer),
+		`message ""`, fmt.Sprintf("ping %q", longer[:125]), `close "\x03\xe8bye"`, `begun "", 0 bytes more`}
+	for _, most := range []int{1, 2, 3, 7, 64, 1000, 1 << 20} {
+		got, err := read(t, stream, most)
+		if err != nil || strings.Join(got, ", ") != strings.Join(want, ", ") {
+			t.Errorf("in pieces of %d: %.200q, %v", most, got, err)
+		}
+	}
+}
+
+// TestPieces: payload is handed on as it comes, not copied.
+func TestPieces(t *testing.T) {
+	var r Reader
+	in := []byte(frame(0x81, "Hello"))
+	if part, n, err := r.Next(in[:2]); n != 2 || len(part.Payload) != 0 || part.Last || part.Kind != Data || err != nil {
+		t.Errorf("a header gives %+v, %d, %v; expected it to be taken", part, n, err)
+	}
+	if part, n, err := r.Next(in[2:4]); n != 2 || &part.Payload[0] != &in[2] || len(part.Payload) != 2 || part.Last || err != nil {
+		t.Errorf("the first two bytes give %+v, %d, %v", part, n, err)
+	}
+	if part, n, err := r.Next(in[4:]); n != 3 || &part.Payload[0] != &in[4] || !part.Last || err != nil {
+		t.Errorf("the others give %+v, %d, %v", part, n, err)
+	}
+}
+
+func TestBadFrames(t *testing.T) {
+	for name, c := range map[string]struct{ in, err string }{
+		"reserved bit 1":         {"\xc1", "reserved bits (first byte 0xc1)"},
+		"reserved bit 2":         {"\xa1", "reserved bits"},
+		"reserved bit 3":         {"\x91", "reserved bits"},
+		"opcode 3":               {"\x83", "opcode 3"},
+		"opcode 11":              {"\x8b", "opcode 11"},
+		"masked":                 {"\x81\x80", "masked"},
+		"masked ping":            {"\x89\x80", "masked"},
+		"continuation of none":   {"\x80", "no message begun"},
+		"continuation after end": {frame(0x81, "a") + "\x00", "no message begun"},
+		"message in another":     {frame(0x01, "a") + "\x81", "within another"},
+		"binary in text":         {frame(0x01, "") + "\x02", "within another"},
+		"fragmented ping":        {"\x09", "opcode 9) that is fragmented"},
+		"long ping":              {"\x89\x7e", "opcode 9) with more than 125 bytes"},
+		"longer close":           {"\x88\x7f", "opcode 8) with more than 125 bytes"},
+		"16 bits for 125":        {"\x81\x7e\x00\x7d", "125 bytes with a length of 2 bytes"},
+		"64 bits for 65535":      {"\x81\x7f\x00\x00\x00\x00\x00\x00\xff\xff", "65535 bytes with a length of 8"},
+		"top bit":                {"\x81\x7f\x80\x00\x00\x00\x00\x00\x00\x00", "its top bit 0"},
+		"close of 1 byte":        {frame(0x88, "\x03"), "close frame of 1 byte"},
+		"behind a close":         {frame(0x88, "") + "\x8a", "after its close frame"},
+	} {
+		for _, most := range []int{1, len(c.in)} {
+			_, err := read(t, c.in, most)
+			if err == nil || !strings.Contains(err.Error(), c.err) {
+				t.Errorf("%s: %v; expected an error with %q", name, err, c.err)
+			}
+			if _, err := read(t, c.in[:len(c.in)-1], most); err != nil {
+				t.Errorf("%s: %v before its last byte", name, err)
+			}
+		}
+	}
+}
+
+// TestErrorLasts: the Reader does not go on behind an error.
+func TestErrorLasts(t *testing.T) {
+	var r Reader
+	for range 3 {
+		if _, n, err := r.Next([]byte("\x80\x00")); n != 0 || err == nil {
+			t.Fatalf("a continuation of nothing gives %d, %v", n, err)
+		}
+	}
+}
+
+func TestCloseCodes(t *testing.T) {
+	good := map[int]bool{3000: true, 4000: true, 4999: true}
+	for code := 1000; code <= 1014; code++ {
+		good[code] = code < 1004 || code > 1006
+	}
+	for code := range 1 << 16 {
+		payload := string(binary.BigEndian.AppendUint16(nil, uint16(code)))
+		var r Reader
+		part, _, err := r.Next([]byte(frame(0x88, payload)))
+		want := good[code] || code > 3000 && code < 5000
+		if (err == nil) != want || err == nil && CloseCode(part.Payload) != code || err != nil && !strings.Contains(err.Error(), fmt.Sprint(code)) {
+			t.Errorf("code %d: %+v, %v", code, part, err)
+		}
+	}
+	if code := CloseCode(nil); code != 1005 {
+		t.Errorf("a Close without code has %d; expected 1005", code)
+	}
+}
+
+func TestReaderCost(t *testing.T) {
+	if size := unsafe.Sizeof(Reader{}); size > 16 {
+		t.Errorf("a Reader has %d bytes; expected at most 16", size)
+	}
+	in := []byte(frame(0x01, "a") + frame(0x89, "b") + frame(0x80, "c"))
+	if n := testing.AllocsPerRun(100, func() {
+		var r Reader
+		for rest := in; len(rest) > 0; {
+			_, n, err := r.Next(rest)
+			if n == 0 || err != nil {
+				t.Fatal(n, err)
+			}
+			rest = rest[n:]
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations for three frames; expected none", n)
+	}
+}
+
+// FuzzReader: a stream means the same in whatever pieces it comes.
+func FuzzReader(f *testing.F) {
+	f.Add([]byte(frame(0x81, "Hello")+frame(0x82, "")), byte(1))
+	f.Add([]byte(frame(0x01, "a")+frame(0x89, "ping")+frame(0x80, strings.Repeat("b", 126))+frame(0x88, "\x03\xe8bye")), byte(3))
+	f.Add([]byte("\x81\x7f\x00\x00\x00\x00\x00\x01\x00\x00more"), byte(9))
+	f.Add([]byte("\x81\x7f\x80\x00\x00\x00\x00\x00\x00\x00"), byte(2))
+	f.Add([]byte(frame(0x88, "\x00\x01")+"x"), byte(2))
+	f.Fuzz(func(t *testing.T, stream []byte, most byte) {
+		want, wantErr := read(t, string(stream), max(len(stream), 1))
+		for _, m := range []int{1, max(int(most), 1)} {
+			got, err := read(t, string(stream), m)
+			if strings.Join(got, ", ") != strings.Join(want, ", ") || fmt.Sprint(err) != fmt.Sprint(wantErr) {
+				t.Fatalf("%x in pieces of %d: %q, %v; as a whole %q, %v", stream, m, got, err, want, wantErr)
+			}
+		}
+	})
+}
+
+// FuzzMessages: messages in any fragments, with pings between, come out as they
+// were.
+func FuzzMessages(f *testing.F) {
+	f.Add([]byte("Hello, world"), byte(5), byte(2), byte(4))
+	f.Add([]byte{}, byte(0), byte(0), byte(1))
+	f.Add(bytes.Repeat([]byte("x"), 70000), byte(255), byte(0), byte(200))
+	f.Fuzz(func(t *testing.T, message []byte, size, pings, most byte) {
+		stream, want := "", ""
+		first := byte(OpBinary)
+		for rest := message; ; first = 0 {
+			n := min(len(rest), 1+int(size)*int(size))
+			last := n == len(rest)
+			if last {
+				first |= bitFin
+			}
+			stream += frame(first, string(rest[:n]))
+			if last {
+				break
+			}
+			rest = rest[n:]
+			if pings > 0 && n%int(pings) == 0 {
+				stream += frame(0x89, string(message[:min(len(message), 125)]))
+				want += fmt.Sprintf("ping %q, ", message[:min(len(message), 125)])
+			}
+		}
+		want += fmt.Sprintf("message %q, begun \"\", 0 bytes more", message)
+		got, err := read(t, stream, 1+int(most)*int(most))
+		if err != nil || strings.Join(got, ", ") != want {
+			t.Fatalf("%q, %v; expected %q", got, err, want)
+		}
+	})
+}
+
+func BenchmarkReader(b *testing.B) {
+	for _, n := range []int{16, 64, 1024, 64 << 10} {
+		in := []byte(strings.Repeat(frame(0x82, strings.Repeat("x", n)), 8))
+		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {
+			b.SetBytes(int64(len(in)))
+			b.ReportMetric(8, "frames/op")
+			var r Reader
+			for b.Loop() {
+				for rest := in; len(rest) > 0; {
+					_, n, err := r.Next(rest)
+					if err != nil {
+						b.Fatal(err)
+					}
+					rest = rest[n:]
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,155 @@
+package websocket
+
+import (
+	"crypto/sha1"
+	"encoding/base64"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+)
+
+// maxHead bounds an upgrade's request and its response, in bytes.
+const maxHead = 16 << 10
+
+// guid is what a server appends to the key, to prove that it knows the protocol
+// (RFC 6455, 1.3).
+const guid = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+
+// Key is the nonce of one upgrade. RFC 6455 wants it random and another one for
+// each connection.
+type Key [16]byte
+
+// text is the key as it is sent.
+func (k Key) text() (text [24]byte) {
+	base64.StdEncoding.Encode(text[:], k[:])
+	return text
+}
+
+// accept is the answer that the server must give to the key.
+func (k Key) accept() (accept [28]byte) {
+	var b [24 + len(guid)]byte
+	text := k.text()
+	copy(b[copy(b[:], text[:]):], guid)
+	sum := sha1.Sum(b[:])
+	base64.StdEncoding.Encode(accept[:], sum[:])
+	return accept
+}
+
+// AppendRequest appends the request for an upgrade. The host is what Host is to
+// say, with the port if that is not the usual one; an empty path is "/". Lines of
+// the header come in the order of their names, so that equal headers give equal
+// bytes; their names are sent as they are. Path and header must have passed
+// CheckHeader; the host is not looked at. It allocates for a header alone.
+func AppendRequest(dst []byte, host, path string, header http.Header, k Key) []byte {
+	if path == "" {
+		path = "/"
+	}
+	text := k.text()
+	dst = append(append(dst, "GET "...), path...)
+	dst = append(append(dst, " HTTP/1.1\r\nHost: "...), host...)
+	dst = append(dst, "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: "...)
+	dst = append(dst, text[:]...)
+	dst = append(dst, "\r\nSec-WebSocket-Version: 13\r\n"...)
+	if len(header) > 0 {
+		for _, name := range slices.Sorted(maps.Keys(header)) {
+			for _, value := range header[name] {
+				dst = append(append(dst, name...), ": "...)
+				dst = append(append(dst, value...), "\r\n"...)
+			}
+		}
+	}
+	return append(dst, "\r\n"...)
+}
+
+// CheckHeader says what is wrong with the path or the header of a request, nil
+// if nothing is. The path begins with "/", is of printable ASCII, has no fragment
+// and is escaped correctly; an empty one is good. A header has neither the lines
+// that are written anyway, nor those of extensions or of a body. Both together
+// have less than 16 KiB.
+func CheckHeader(path string, header http.Header) error {
+	if err := checkPath(path); err != nil {
+		return err
+	}
+	size := len(path)
+	for name, values := range header {
+		if !isToken(name) {
+			return fmt.Errorf("websocket: a header named %q; expected letters, digits and - or others of HTTP's tokens", shorten(name))
+		}
+		if use, ours := reserved[strings.ToLower(name)]; ours {
+			return fmt.Errorf("websocket: a header %s; expected none, %s", name, use)
+		}
+		for _, value := range values {
+			if !isValue(value) {
+				return fmt.Errorf("websocket: header %s is %q; expected no control characters", name, shorten(value))
+			}
+			size += len(name) + len(value) + len(": \r\n")
+		}
+	}
+	if size >= maxHead {
+		return fmt.Errorf("websocket: path and header have %d bytes; expected less than %d", size, maxHead)
+	}
+	return nil
+}
+
+func checkPath(path string) error {
+	if path == "" {
+		return nil
+	}
+	strange := func(c rune) bool { return c <= ' ' || c >= 0x7f || c == '#' }
+	if path[0] != '/' || strings.ContainsFunc(path, strange) {
+		return fmt.Errorf("websocket: path %q; expected a / and printable ASCII after it, without space and #", shorten(path))
+	}
+	if _, err := url.ParseRequestURI(path); err != nil {
+		return fmt.Errorf("websocket: path %q; expected one that is escaped correctly", shorten(path))
+	}
+	return nil
+}
+
+// reserved are the names of lines that a header may not have, and why.
+var reserved = map[string]string{
+	"host":                     "the target gives it",
+	"upgrade":                  "it is always sent",
+	"connection":               "it is always sent",
+	"sec-websocket-key":        "each connection has its own",
+	"sec-websocket-version":    "it is always 13",
+	"sec-websocket-extensions": "there are none here",
+	"sec-websocket-accept":     "only a server sends it",
+	"content-length":           "the request has no body",
+	"transfer-encoding":        "the request has no body",
+}
+
+// isToken says whether s is a token as in RFC 9110, 5.6.2.
+func isToken[T string | []byte](s T) bool {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case '0' <= c && c <= '9', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z':
+		case strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0:
+		default:
+			return false
+		}
+	}
+	return len(s) > 0
+}
+
+// isValue says whether s has only what the value of a header's line may have
+// (RFC 9110, 5.5).
+func isValue[T string | []byte](s T) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// shorten cuts off what is too long for an error.
+func shorten[T string | []byte](s T) string {
+	const most = 80
+	if len(s) > most {
+		return string(s[:most]) + "..."
+	}
+	return string(s)
+}
