@@ -12,6 +12,9 @@ type Resident struct {
 	// Peak is the most it has been since the process began its program. Both
 	// may be off by some pages for each thread.
 	Now, Peak int64
+	// Anonymous is what of Now no file holds: heap and stacks. It is 0 where the
+	// kernel doesn't tell (before Linux 4.5).
+	Anonymous int64
 }
 
 // ReadResident reads /proc/PID/status. It takes some 20 µs however large the
@@ -39,5 +42,5 @@ func parseResident(b []byte) (Resident, error) {
 	if !ok || !too { // a process that has ended, or one of the kernel's own
 		return Resident{}, errors.New("procfs: status: no lines VmHWM and VmRSS")
 	}
-	return Resident{Now: now, Peak: max(now, peak)}, nil
+	return Resident{Now: now, Peak: max(now, peak), Anonymous: found["RssAnon"]}, nil
 }

@@ -9,8 +9,8 @@ import (
 )
 
 func TestParseResident(t *testing.T) {
-	r, err := parseResident([]byte("Name:\ta kB\nUmask:\t0022\nVmPeak:\t 9999 kB\nVmHWM:\t  200 kB\nVmRSS:\t  100 kB\nThreads:\t3\n"))
-	if want := (Resident{Now: 100 << 10, Peak: 200 << 10}); err != nil || r != want {
+	r, err := parseResident([]byte("Name:\ta kB\nUmask:\t0022\nVmPeak:\t 9999 kB\nVmHWM:\t  200 kB\nVmRSS:\t  100 kB\nRssAnon:\t   60 kB\nThreads:\t3\n"))
+	if want := (Resident{Now: 100 << 10, Peak: 200 << 10, Anonymous: 60 << 10}); err != nil || r != want {
 		t.Errorf("got %+v, %v, want %+v", r, err, want)
 	}
 	// The kernel sums up Now later than Peak.
