@@ -2,13 +2,9 @@ package load
 
 import (
 	"crypto/tls"
-	"fmt"
-	"net"
+	"net/http"
 	"net/netip"
 	"time"
-
-	"github.com/myriad-go/myriad/internal/engine/models"
-	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // The bounds of a Config.
@@ -28,6 +24,12 @@ const (
 	maxRate = 10_000_000
 	// maxLoops bounds the threads of a mistyped number.
 	maxLoops = 1024
+	// MaxRate is the most messages a second that can be planned.
+	MaxRate = 100_000_000
+	// maxSocketBuffer bounds the kernel's buffers, which it bounds too.
+	maxSocketBuffer = 1 << 30
+	// maxLimit bounds the bytes a second of a connection.
+	maxLimit = 1 << 40
 	// maxTime bounds every duration.
 	maxTime = 30 * 24 * time.Hour
 )
@@ -35,9 +37,13 @@ const (
 // Config says what load to put on which server. The zero value of each field
 // but Target is a good default.
 type Config struct {
-	// Target is the server's address as host:port. The host is resolved
-	// once, IPv4 before IPv6; an empty host is this machine.
+	// Target is the server's address: host:port, or "unix:" and the path of
+	// a unix socket. The host is resolved once, IPv4 before IPv6; an empty
+	// host is this machine.
 	Target string
+	// Also are further targets; connections are made to all in turn.
+	// Default: none.
+	Also []string
 
 	// Connections is how many connections to open. Default 100.
 	Connections int
@@ -47,14 +53,34 @@ type Config struct {
 	ConnectRate int
 	// ConnectTimeout bounds the connect phase: when no attempt has
 	// succeeded or failed for that long, those that are missing have
-	// failed. Default 10 s.
+	// failed. An early run has no such phase: there, what is not established
+	// by its end has failed. Default 10 s.
 	ConnectTimeout time.Duration
+	// Early begins the window with the first attempt to connect, and the
+	// traffic of each connection when it is established. Default false: the
+	// traffic begins on all when none is being established any more. A Ramp
+	// and a Lifetime are always early.
+	Early bool
+	// Ramp opens the connections little by little. Default: the zero Ramp,
+	// all from the start.
+	Ramp Ramp
+	// Lifetime closes each connection that long after it was established,
+	// in the middle of its traffic, and opens another one for it, no more
+	// than ConnectRate a second. What was in flight counts as cut off, not
+	// as unanswered. Connections that are lost are replaced too, and attempts
+	// that fail are made again, after 100 ms. Default 0: connections live as long as the run.
+	Lifetime time.Duration
 	// Sources are the local addresses to connect from, in equal parts.
 	// Default: the kernel's choice; but on Linux, for a target within
 	// 127.0.0.0/8, as many addresses of 127.0.0.0/8 as are needed for none
 	// to use more than a quarter of the ephemeral ports, nor more than
-	// 20,000: about 7,000 connections each with the usual port range.
+	// 20,000: about 7,000 connections each with the usual port range; and
+	// for any other target, where one address has too few ports by that
+	// measure, all addresses of the interface that leads to it. A port is chosen when its connection is made (IP_BIND_ADDRESS_NO_PORT),
+	// so that one source has its ports anew for each target.
 	Sources []netip.Addr
+	// Socket are options of the connections' sockets.
+	Socket Socket
 
 	// TLS, if set, has every connection encrypted. A connection is
 	// established when its handshake is over; one whose handshake fails, or
@@ -63,15 +89,41 @@ type Config struct {
 	// host, unless InsecureSkipVerify is. Sessions are resumed only with a
 	// ClientSessionCache. Default nil: no encryption.
 	TLS *tls.Config
+	// WebSocket, if set, upgrades every connection to a WebSocket (RFC
+	// 6455), and each message is a text or binary message of its own. A
+	// connection is established when the server has agreed. Default nil.
+	WebSocket *WebSocket
 
 	// Message is what to send and to expect back, 1 byte to MaxMessage. A
 	// server that answers lines needs its last byte to be "\n". Default: a
 	// text of Size bytes that differs from message to message.
 	Message []byte
+	// Template makes each message anew, instead of Message: a text with
+	// expressions such as \{connection.uid}, see docs/load.md. Each message
+	// it makes has 1 byte to MaxMessage. Default "": none.
+	Template string
+	// First is the template of the first message of each connection; the
+	// others follow when it has been answered, or at once where no answer
+	// is awaited. Default "": the first message is like the others.
+	First string
 	// Answer is what to expect back for each Message, byte for byte, where
 	// that is not the message itself: 1 byte to MaxMessage. It takes a
 	// Message. Default: the message.
 	Answer []byte
+	// Match says how answers are told apart where they are not known byte
+	// for byte:
+	//
+	//	""              by their bytes: each is the message, or Answer
+	//	"delimiter:T"   each ends in the text T, such as delimiter:\r\n
+	//	"length:4be"    each begins with its length: 1, 2, 4 or 8 bytes, be
+	//	                or le; "length:4be+8" if the number counts 8 bytes
+	//	                less than what follows it, -4 if itself too
+	//	"bytes:N"       each has N bytes
+	//	"marker:T"      each has the text T in it somewhere, once
+	//	"frames"        each is one WebSocket message
+	//	"http"          each is an HTTP/1.1 response
+	//	"none"          none is awaited; what comes is counted in bytes
+	Match string
 	// Unprompted says that the server sends its answers when it likes, as
 	// with heartbeats: the first message is what makes a connection known,
 	// each further one answers what the server has sent. When the window ends
@@ -82,15 +134,36 @@ type Config struct {
 	// be complete, with status 200 and a Content-Length, and leave the
 	// connection open; it is then what is expected of every answer, byte for
 	// byte but for the value of a Date, which has a fixed length. Message
-	// is a GET of "/" by default; Answer is not given.
+	// is a GET of "/" by default; Answer is not given. A server whose answers
+	// differ takes a Match of "http" instead.
 	HTTP bool
-	// Size is the size of a message in bytes where Message is not set, 2
-	// to MaxMessage: printable characters and a "\n" at the end. Default 64.
+	// Size is the size of a message in bytes where neither Message nor
+	// Template is set, 2 to MaxMessage: printable characters and a "\n" at
+	// the end. Default 64.
 	Size int
+	// Seed is what everything random is made from: two runs with the same
+	// one send the same bytes on the same connections, and plan the same
+	// times. Default 0, which is a seed like others.
+	Seed uint64
+
 	// Pipeline is how many messages each connection keeps in flight, 1 to
-	// MaxPipeline. All messages in flight on one connection may have 64
-	// MiB. Default 1.
+	// MaxPipeline; in an open loop the most that it may have. All messages in
+	// flight on one connection may have 64 MiB. Default 1.
 	Pipeline int
+	// Think is how long a connection waits between an answer and the next
+	// message, in a closed loop. Default 0.
+	Think time.Duration
+	// Rate, if its PerSecond is set, sends messages at planned times, no
+	// matter when answers come: an open loop. Default: a closed loop.
+	Rate Rate
+	// Flood sends as fast as each connection takes it. No answer is
+	// awaited, so Match is "none". The goroutine model reads and writes in
+	// turn: on it, a server that does not read while its answers are not
+	// read stands still. Default false.
+	Flood bool
+	// SendLimit and ReceiveLimit bound the bytes of messages a second that
+	// each connection sends, and takes from the server. Default 0: no bound.
+	SendLimit, ReceiveLimit int
 
 	// Duration is the measured window. Default 10 s, unless Messages is set.
 	Duration time.Duration
@@ -102,6 +175,9 @@ type Config struct {
 	// HoldBefore and HoldAfter are times during which the open connections
 	// are left alone, before and after the traffic. Default 0.
 	HoldBefore, HoldAfter time.Duration
+	// Hold sends nothing: the connections are held open for Duration, and
+	// what the server sends is counted in bytes. Default false.
+	Hold bool
 	// Drain is how long to wait without a single answer before those that
 	// are missing are given up: after the window, and at any time where
 	// Messages is set. Default 5 s.
@@ -127,175 +203,60 @@ type Config struct {
 	// goroutine, so never concurrently, and does not go on before it
 	// returns. Default nil.
 	Observe func(Event)
-	// ProgressEvery is the time between Progress events. Default 1 s.
+	// ProgressEvery is the time between Progress events, and so the length
+	// of an Interval. Default 1 s.
 	ProgressEvery time.Duration
 }
 
-// Validate says what is wrong with the configuration, nil if nothing is. It
-// looks at the fields only, not at the machine or the network.
-func (c Config) Validate() error {
-	c = c.filled()
-	for _, err := range []error{c.checkTarget(), c.checkMessage(), c.checkBounds(), c.checkTimes(), c.checkMachine()} {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+// Ramp opens connections evenly over a time.
+type Ramp struct {
+	// From is how many are opened at once, To how many there are in the end,
+	// which is Config.Connections where that is not set.
+	From, To int
+	// Over is the time it takes; 0 is no ramp.
+	Over time.Duration
 }
 
-// filled is the configuration with its defaults.
-func (c Config) filled() Config {
-	setDefault(&c.Connections, 100)
-	setDefault(&c.ConnectTimeout, 10*time.Second)
-	setDefault(&c.Pipeline, 1)
-	setDefault(&c.Drain, 5*time.Second)
-	setDefault(&c.Loops, 1)
-	setDefault(&c.ProgressEvery, time.Second)
-	if c.HTTP && c.Message == nil {
-		c.Message = []byte("GET / HTTP/1.1\r\nHost: " + c.Target + "\r\n\r\n")
-	}
-	if c.Message == nil {
-		setDefault(&c.Size, 64)
-	}
-	if c.Messages == 0 {
-		setDefault(&c.Duration, 10*time.Second)
-	}
-	if c.Model == "" {
-		best, _ := models.Best()
-		c.Model = best.Name
-	}
-	return c
+// Rate is the plan of an open loop: when messages are to be sent. Latency is then
+// the time since a message was to be sent, so that what a stalled server, or a
+// slow generator, has kept waiting counts (which corrects for coordinated
+// omission; Gil Tene, "How NOT to Measure Latency", and wrk2).
+type Rate struct {
+	// PerSecond is how many messages a second are to be sent: on all
+	// connections together, each on whichever has room, or with Each on
+	// every single one. 0 is no plan.
+	PerSecond float64 `json:"per_second"`
+	Each      bool    `json:"each,omitempty"`
+	// Poisson draws the times between messages from an exponential
+	// distribution. Default false: they are equal.
+	Poisson bool `json:"poisson,omitempty"`
+	// To is the rate at the end of the window, to which it changes
+	// linearly from the beginning of the window. Default 0: it does not
+	// change.
+	To float64 `json:"to,omitempty"`
+	// Swing has the rate go up and down by that share of itself, 0 to 1, as
+	// a sine with the given Period. Default 0.
+	Swing  float64       `json:"swing,omitempty"`
+	Period time.Duration `json:"period,omitempty"`
 }
 
-func setDefault[T comparable](field *T, value T) {
-	var zero T
-	if *field == zero {
-		*field = value
-	}
+// Socket are options of sockets.
+type Socket struct {
+	// SendBuffer and ReceiveBuffer are the sizes of the kernel's buffers in
+	// bytes, SO_SNDBUF and SO_RCVBUF, which the kernel doubles. Default 0:
+	// its own choice.
+	SendBuffer, ReceiveBuffer int
+	// Delay leaves TCP_NODELAY off. Default false: small pieces are sent at
+	// once.
+	Delay bool
 }
 
-func (c Config) checkTarget() error {
-	host, port, err := net.SplitHostPort(c.Target)
-	if err != nil || port == "" || port == "0" {
-		return fmt.Errorf("load: target %q; expected host:port", c.Target)
-	}
-	target, err := netip.ParseAddr(host)
-	for _, s := range c.Sources {
-		if !s.IsValid() {
-			return fmt.Errorf("load: a source address is not set; expected an IP address of this machine")
-		}
-		if err == nil && s.Unmap().Is4() != target.Unmap().Is4() {
-			return errFamily(s, target)
-		}
-	}
-	return nil
-}
-
-func errFamily(source, target netip.Addr) error {
-	return fmt.Errorf("load: source %v for target %v; expected both to be IPv4 or both IPv6", source, target)
-}
-
-func (c Config) checkMessage() error {
-	if c.Message != nil && c.Size != 0 {
-		return fmt.Errorf("load: a message and a size of %d bytes; expected one of the two", c.Size)
-	}
-	if n := len(c.Message); c.Message != nil && (n < 1 || n > MaxMessage) {
-		return fmt.Errorf("load: a message of %d bytes; expected 1 to %d", n, MaxMessage)
-	}
-	if c.Message == nil && (c.Size < 2 || c.Size > MaxMessage) {
-		return fmt.Errorf("load: messages of %d bytes; expected 2 to %d", c.Size, MaxMessage)
-	}
-	return c.checkAnswer()
-}
-
-func (c Config) checkAnswer() error {
-	switch n := len(c.Answer); {
-	case c.Answer == nil:
-		return nil
-	case c.HTTP:
-		return fmt.Errorf("load: an answer of %d bytes for HTTP; expected none, it is learned from the server", n)
-	case n < 1 || n > MaxMessage:
-		return fmt.Errorf("load: an answer of %d bytes; expected 1 to %d", n, MaxMessage)
-	case c.Message == nil:
-		return fmt.Errorf("load: an answer of %d bytes, and no message; expected the message that it answers", n)
-	}
-	return nil
-}
-
-func (c Config) checkBounds() error {
-	for _, f := range []struct {
-		name           string
-		got, low, high int
-	}{
-		{"connections", c.Connections, 1, maxConnections},
-		{"connect rate", c.ConnectRate, 0, maxRate},
-		{"pipeline", c.Pipeline, 1, MaxPipeline},
-		{"loops", c.Loops, 1, maxLoops},
-	} {
-		if f.got < f.low || f.got > f.high {
-			return fmt.Errorf("load: %s of %d; expected %d to %d", f.name, f.got, f.low, f.high)
-		}
-	}
-	if c.Messages < 0 {
-		return fmt.Errorf("load: %d messages a connection; expected 1 or more, or 0 for as many as there is time for", c.Messages)
-	}
-	if n := c.Pipeline * c.messageSize(); n > maxFlyingBytes {
-		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.messageSize(), maxFlyingBytes)
-	}
-	if n := c.Pipeline * c.Connections; n > maxFlying {
-		return fmt.Errorf("load: %d connections with a pipeline of %d; expected at most %d messages in flight", c.Connections, c.Pipeline, maxFlying)
-	}
-	return nil
-}
-
-// checkMachine says what this machine does not allow.
-func (c Config) checkMachine() error {
-	if _, err := models.Find(c.Model); err != nil {
-		return fmt.Errorf("load: %w", err)
-	}
-	if _, _, err := c.shards(); err != nil {
-		return fmt.Errorf("load: %w", err)
-	}
-	return nil
-}
-
-// shards is how many loops there are, and for how many connections each has room
-// if they have a descriptor table each; see sock.Shards.
-func (c Config) shards() (loops, each int, err error) {
-	most := maxLoops
-	if m, err := models.Find(c.Model); err != nil || !m.Loops {
-		most = 0
-	}
-	return sock.Shards(c.Connections, c.Loops, most)
-}
-
-func (c Config) checkTimes() error {
-	for _, f := range []struct {
-		name string
-		got  time.Duration
-	}{
-		{"connect timeout", c.ConnectTimeout},
-		{"duration", c.Duration},
-		{"warm-up", c.Warmup},
-		{"hold before the traffic", c.HoldBefore},
-		{"hold after the traffic", c.HoldAfter},
-		{"drain", c.Drain},
-		{"time between progress events", c.ProgressEvery},
-	} {
-		if f.got < 0 || f.got > maxTime {
-			return fmt.Errorf("load: %s of %v; expected 0 to %v", f.name, f.got, maxTime)
-		}
-	}
-	if c.Messages > 0 && (c.Duration > 0 || c.Warmup > 0) {
-		return fmt.Errorf("load: %d messages a connection and a duration of %v with a warm-up of %v; expected a number of messages or times", c.Messages, c.Duration, c.Warmup)
-	}
-	return nil
-}
-
-// messageSize is the size of a message in bytes.
-func (c Config) messageSize() int {
-	if c.Message != nil {
-		return len(c.Message)
-	}
-	return c.Size
+// WebSocket is how connections are upgraded.
+type WebSocket struct {
+	// Path is what is asked for. Default "/".
+	Path string
+	// Header are further lines of the request. Default: none.
+	Header http.Header
+	// Binary sends binary messages. Default false: text.
+	Binary bool
 }

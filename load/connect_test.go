@@ -42,7 +42,7 @@ func (f *fakeEngine) count() (n int) {
 	return n
 }
 
-var target = netip.MustParseAddrPort("192.0.2.1:9000")
+var testTarget = target{addr: netip.MustParseAddrPort("192.0.2.1:9000")}
 
 // TestPacing starts connections by the clock of a bubble: what is due is exact
 // at every tick.
@@ -56,7 +56,7 @@ func TestPacing(t *testing.T) {
 					t.Fatalf("rate %d: %d started after %v, want at most %d", rate, got, time.Since(begin), most)
 				}
 			}
-			d := dialer{engine: &f, target: target, sources: []source{{count: 3 * rate}}, rate: rate, loops: 1,
+			d := dialer{engine: &f, targets: []target{testTarget}, plan: []source{{count: 3 * rate}}, connections: 3 * rate, rate: rate, loops: 1,
 				settled: func() int64 { return int64(f.count()) }}
 			if err := d.run(t.Context()); err != nil {
 				t.Fatal(err)
@@ -75,7 +75,7 @@ func TestHalfOpen(t *testing.T) {
 	for rate, want := range map[int]int{0: halfOpen, 400: halfOpen, 5000: 5000} {
 		synctest.Test(t, func(t *testing.T) {
 			var f fakeEngine
-			d := dialer{engine: &f, target: target, sources: []source{{count: 10_000}}, rate: rate, loops: 1,
+			d := dialer{engine: &f, targets: []target{testTarget}, plan: []source{{count: 10_000}}, connections: 10_000, rate: rate, loops: 1,
 				settled: func() int64 { return 0 }}
 			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
 			defer cancel()
@@ -90,15 +90,15 @@ func TestHalfOpen(t *testing.T) {
 func TestMailboxFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := fakeEngine{full: 3}
-		d := dialer{engine: &f, target: target, loops: 3, settled: func() int64 { return int64(f.count()) },
-			sources: planSources(target.Addr(), 100, addrs("192.0.2.7", "192.0.2.8"), 0)}
+		d := dialer{engine: &f, targets: []target{testTarget}, connections: 100, loops: 3, settled: func() int64 { return int64(f.count()) },
+			plan: planSources(testTarget.addr.Addr(), 100, addrs("192.0.2.7", "192.0.2.8"), 0)}
 		if err := d.run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		perSource := map[netip.Addr]int{}
 		for _, e := range f.dialled {
 			perSource[e.Source] += e.Count
-			if e.Target != target || e.Count > 171 {
+			if e.Target != testTarget.addr || e.Count > 171 {
 				t.Errorf("dialled %+v", e)
 			}
 		}
@@ -110,8 +110,10 @@ func TestMailboxFull(t *testing.T) {
 
 // fakeRun is a run on a fake engine.
 func fakeRun(cfg Config, f *fakeEngine) *run {
-	r := newRun(cfg.filled(), target)
-	r.use(f)
+	r := newRun(cfg.filled(), []target{testTarget})
+	if err := r.use(f); err != nil {
+		panic(err)
+	}
 	r.report = time.NewTicker(time.Second)
 	return r
 }
@@ -174,6 +176,6 @@ func openConn(t *traffic) *engine.Conn {
 		Counters: &engine.Counters{},
 		Now:      engine.Since,
 	}, 0)
-	c.Open(target, true)
+	c.Open(testTarget.addr, true)
 	return c
 }

@@ -3,7 +3,6 @@ package load
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -18,19 +17,37 @@ const halfOpen = 512
 const dialEvery = 2 * time.Millisecond
 
 // dialer starts connections at a rate. It works out what is due from the time
-// since its start, so that a late tick is made up for and the rate holds over
-// the whole.
+// since it last had nothing to do, so that a late tick is made up for and the rate
+// holds over the whole.
 type dialer struct {
-	engine interface{ Dial(engine.Dial) error }
-	target netip.AddrPort
-	// sources are what is left to connect from.
-	sources []source
-	rate    int // a second, 0 for no bound
+	engine  interface{ Dial(engine.Dial) error }
+	targets []target
+	// plan says how many connections come from each source; it is gone
+	// through again and again where connections replace others.
+	plan []source
+	rate int // a second, 0 for no bound
+	ramp Ramp
+	// connections is how many there are to be. With churn, those that are gone
+	// make room for others, and so do, after a pause, attempts that failed;
+	// without it the dialer ends when all have been started.
+	connections  int
+	churn        bool
+	gone, failed func() int64
 	// loops is how many loops the engine deals orders out to, in turn; what
 	// is due is ordered in that many parts, so that each gets its share.
 	loops int
 	// settled counts attempts that have succeeded or failed.
 	settled func() int64
+
+	issued int
+	orders int           // so far, each to the next target
+	from   int           // the place in plan
+	used   int           // of it
+	paced  int           // attempts issued
+	since  time.Duration // since then, both since the dialer last caught up
+
+	retried int           // attempts that failed and are made up for
+	retry   time.Duration // when there will be more
 }
 
 // run starts all connections, and returns before they are established. It ends
@@ -40,14 +57,9 @@ func (d *dialer) run(ctx context.Context) error {
 	tick := time.NewTicker(dialEvery)
 	defer tick.Stop()
 	begin := time.Now()
-	for issued := 0; len(d.sources) > 0; {
-		n, err := d.issue(d.due(time.Since(begin), issued, int(d.settled())))
-		issued += n
-		if err != nil && !errors.Is(err, engine.ErrFull) {
+	for d.churn || d.issued < d.connections {
+		if err := d.issue(d.due(time.Since(begin))); err != nil && !errors.Is(err, engine.ErrFull) {
 			return err
-		}
-		if len(d.sources) == 0 {
-			break
 		}
 		select {
 		case <-ctx.Done():
@@ -58,30 +70,59 @@ func (d *dialer) run(ctx context.Context) error {
 	return nil
 }
 
-// due is how many attempts may be started after the given time, when that many
-// have been issued and have settled.
-func (d *dialer) due(since time.Duration, issued, settled int) int {
-	free := max(halfOpen, d.rate) - (issued - settled)
-	if d.rate > 0 {
-		free = min(free, 1+int(since.Seconds()*float64(d.rate))-issued)
+// due is how many attempts may be started at a time since the beginning.
+func (d *dialer) due(now time.Duration) int {
+	free := max(halfOpen, d.rate) - (d.issued - int(d.settled()))
+	wanted := d.wanted(now) - d.issued
+	if wanted <= 0 {
+		d.since, d.paced = now, 0
+		return 0
 	}
-	return max(free, 0)
+	if d.rate > 0 {
+		free = min(free, 1+int((now-d.since).Seconds()*float64(d.rate))-d.paced)
+	}
+	return max(min(free, wanted), 0)
 }
 
-// issue starts up to n connections and says how many it has started.
-func (d *dialer) issue(n int) (issued int, err error) {
+// wanted is how many attempts there should have been.
+func (d *dialer) wanted(now time.Duration) int {
+	n := d.connections
+	if d.ramp.Over > 0 && now < d.ramp.Over {
+		share := float64(now) / float64(d.ramp.Over)
+		n = d.ramp.From + int(share*float64(d.connections-d.ramp.From))
+	}
+	if !d.churn {
+		return n
+	}
+	if now >= d.retry {
+		d.retried, d.retry = int(d.failed()), now+retryEvery
+	}
+	return n + int(d.gone()) + d.retried
+}
+
+// retryEvery is how long attempts that failed wait for another one.
+const retryEvery = 100 * time.Millisecond
+
+// issue starts n connections.
+func (d *dialer) issue(n int) error {
 	part := (n + d.loops - 1) / d.loops
-	for issued < n && len(d.sources) > 0 {
-		s := &d.sources[0]
-		count := min(part, n-issued, s.count)
-		err := d.engine.Dial(engine.Dial{Target: d.target, Source: s.addr, Count: count})
-		if err != nil {
-			return issued, err
+	for n > 0 {
+		s := &d.plan[d.from]
+		t := d.targets[d.orders%len(d.targets)]
+		count := min(part, n, s.count-d.used)
+		if len(d.targets) > 1 {
+			count = min(count, max(part/len(d.targets), 1))
 		}
-		issued += count
-		if s.count -= count; s.count == 0 {
-			d.sources = d.sources[1:]
+		if err := d.engine.Dial(engine.Dial{Target: t.addr, Path: t.path, Source: t.from(s.addr), Count: count}); err != nil {
+			return err
+		}
+		d.orders++
+		d.issued += count
+		d.paced += count
+		n -= count
+		if d.used += count; d.used == s.count {
+			d.from, d.used = (d.from+1)%len(d.plan), 0
 		}
 	}
-	return issued, nil
+	return nil
 }

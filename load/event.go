@@ -1,9 +1,13 @@
 package load
 
+import "time"
+
 // Phase names a moment in a run.
 type Phase string
 
 const (
+	// Began: the run begins; Plan is set.
+	Began Phase = "began"
 	// Connected: every connection has been established or has failed.
 	Connected Phase = "connected"
 	// Measuring: the warm-up is over, the window has begun.
@@ -13,20 +17,62 @@ const (
 	// Exchanged: every connection has exchanged the asked number of
 	// messages (only where Config.Messages is set).
 	Exchanged Phase = "exchanged"
-	// Progress: a second, or Config.ProgressEvery, has passed; Snapshot says
-	// how far the run is.
+	// Progress: a second, or Config.ProgressEvery, has passed; Interval says
+	// what happened in it.
 	Progress Phase = "progress"
+	// Tried: a Search has tried a rate; Step is set.
+	Tried Phase = "tried"
 	// Done: all connections are closed; Result is set.
 	Done Phase = "done"
 )
 
-// Event is one line of the stream that a run tells of itself.
+// Event is one line of the stream that a run tells of itself. All that reports
+// say of a run can be worked out from its stream.
 type Event struct {
 	Phase Phase `json:"phase"`
 	// Snapshot is how far the run is.
 	Snapshot Snapshot `json:"snapshot"`
+	// Plan is set in the first event, Began.
+	Plan *Plan `json:"plan,omitempty"`
+	// Interval is set with Progress.
+	Interval *Interval `json:"interval,omitempty"`
+	// Step is set with Tried.
+	Step *Step `json:"step,omitempty"`
 	// Result is set in the last event, Done.
 	Result *Result `json:"result,omitempty"`
+}
+
+// Plan is what a run is about to do.
+type Plan struct {
+	// Start is when it began.
+	Start time.Time `json:"start"`
+	// Targets are the addresses that are loaded.
+	Targets []string `json:"targets"`
+	// Mode says what sends messages: "closed loop", "open loop", "flood",
+	// "unprompted" or "hold".
+	Mode string `json:"mode"`
+	// Connections is how many there are to be, Sources from how many
+	// addresses.
+	Connections int `json:"connections"`
+	Sources     int `json:"sources"`
+	Pipeline    int `json:"pipeline"`
+	// Mute says that no answers are awaited.
+	Mute bool `json:"mute,omitempty"`
+	// Rate is the plan of an open loop.
+	Rate *Rate `json:"rate,omitempty"`
+	// Duration and Messages are as in Config.
+	Duration time.Duration `json:"duration,omitempty"`
+	Messages int64         `json:"messages,omitempty"`
+	Seed     uint64        `json:"seed"`
+	// Model and Loops are what the generator runs on.
+	Model string `json:"model"`
+	Loops int    `json:"loops"`
+	// Host names the machine of the generator, and what it has.
+	Host string `json:"host"`
+	// Generator and Server are what the two processes had before the first
+	// connection, as in Interval; nil where nobody asked.
+	Generator *Usage `json:"generator,omitempty"`
+	Server    *Usage `json:"server,omitempty"`
 }
 
 // Snapshot is the state of a run at one moment.
@@ -38,4 +84,75 @@ type Snapshot struct {
 	// Sent and Answered count messages since the start of the run.
 	Sent     int64 `json:"sent"`
 	Answered int64 `json:"answered"`
+}
+
+// Interval is what happened since the last one. Counts are of the interval, not
+// of the run.
+type Interval struct {
+	// From and To are when it began and ended, since the run's start.
+	From time.Duration `json:"from"`
+	To   time.Duration `json:"to"`
+	// Stage is what the run was doing at its end: "connect", "hold",
+	// "warm-up", "window", "drain" or "close".
+	Stage string `json:"stage"`
+
+	// Open is the number of established connections at its end. Opened,
+	// Failed, Lost and Closed count connections: established, failed to be,
+	// ended by the server or the network, and closed by the generator.
+	Open   int64 `json:"open"`
+	Opened int64 `json:"opened"`
+	Failed int64 `json:"failed"`
+	Lost   int64 `json:"lost"`
+	Closed int64 `json:"closed"`
+	// Errors counts what went wrong, by cause: of attempts to connect, of
+	// connections and of answers.
+	Errors map[string]int64 `json:"errors,omitempty"`
+
+	// Intended counts messages that were to be sent by the plan of an open
+	// loop; Sent, Answered as in Result.
+	Intended      int64 `json:"intended,omitempty"`
+	Sent          int64 `json:"sent"`
+	Answered      int64 `json:"answered"`
+	BytesSent     int64 `json:"bytes_sent"`
+	BytesReceived int64 `json:"bytes_received"`
+	// Flying is how many messages had no answer yet at its end, Waiting how
+	// many of the plan had not been sent.
+	Flying  int64 `json:"flying"`
+	Waiting int64 `json:"waiting,omitempty"`
+	// Latency is as in Result, of the answers of the interval, whether
+	// they count for the window or not. Connect is the time to establish a
+	// connection.
+	Latency Latency `json:"latency"`
+	Connect Latency `json:"connect"`
+
+	// Generator and Server are what the two processes used; Server is nil
+	// where it isn't a process of this machine that may be looked at.
+	Generator Usage  `json:"generator"`
+	Server    *Usage `json:"server,omitempty"`
+}
+
+// Usage is what a process used in an interval.
+type Usage struct {
+	// CPU is its processor time in the interval.
+	CPU time.Duration `json:"cpu"`
+	// Resident is its memory at the end of the interval, in bytes, 0 where
+	// that isn't known.
+	Resident int64 `json:"resident,omitempty"`
+	// Anonymous is what of that no file holds, as programs do: heap and stacks.
+	Anonymous int64 `json:"anonymous,omitempty"`
+	// Descriptors is how many it has open, 0 where that isn't known.
+	Descriptors int `json:"descriptors,omitempty"`
+}
+
+// PerConnection is how much more memory a process has than before the first
+// connection, for each of so many connections, in bytes: Anonymous, or Resident where
+// that isn't known; 0 where neither is.
+func (u *Usage) PerConnection(before *Usage, connections int64) int64 {
+	if u == nil || before == nil || u.Resident == 0 || before.Resident == 0 || connections <= 0 {
+		return 0
+	}
+	if u.Anonymous > 0 && before.Anonymous > 0 {
+		return max(u.Anonymous-before.Anonymous, 0) / connections
+	}
+	return max(u.Resident-before.Resident, 0) / connections
 }

@@ -20,6 +20,54 @@ type faults struct {
 	lost     causes // connections
 	wrongs   int64  // connections with a wrong answer
 	first    *Mismatch
+	whys     causes // why they were wrong
+	statuses causes // of HTTP responses that are errors
+	ports    int64  // attempts that failed for want of a port
+	files    int64  // of a descriptor
+	memory   int64  // or of memory
+}
+
+// status counts an HTTP response whose status says that it is an error.
+func (f *faults) status(status int) {
+	if status < 400 {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.statuses.add("HTTP status "+strconv.Itoa(status), 1)
+}
+
+// all counts everything that went wrong, by cause.
+func (f *faults) all() causes {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	sum := causes{}
+	for _, of := range []struct {
+		what   string
+		causes causes
+	}{{"connect: ", f.connects}, {"lost: ", f.lost}, {"answer: ", f.whys}, {"answer: ", f.statuses}} {
+		for cause, n := range of.causes {
+			sum[of.what+cause] += n
+		}
+	}
+	return sum
+}
+
+// walls counts attempts that failed because of the generator's machine.
+func (f *faults) walls() (files, ports, memory int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.files, f.ports, f.memory
+}
+
+// totals counts failed attempts, lost connections and wrong answers.
+func (f *faults) totals() (failed, lost, wrong int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, n := range f.lost {
+		lost += n
+	}
+	return f.failed, lost, f.wrongs
 }
 
 // causes counts by cause.
@@ -42,9 +90,18 @@ func (c *causes) add(cause string, n int64) {
 func (f *faults) refused(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.settled {
-		f.failed++
-		f.connects.add(cause(err), 1)
+	if f.settled {
+		return
+	}
+	f.failed++
+	f.connects.add(cause(err), 1)
+	switch {
+	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EADDRINUSE):
+		f.ports++
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		f.files++
+	case errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
+		f.memory++
 	}
 }
 
@@ -75,17 +132,19 @@ func (f *faults) gone(why error) {
 }
 
 // wrong counts a connection whose answer was wrong and keeps the first.
-func (f *faults) wrong(l *link, want, got []byte) {
+func (f *faults) wrong(l *link, want, got []byte, why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wrongs++
+	f.whys.add(cause(why), 1)
 	if f.first == nil {
 		f.first = &Mismatch{
-			Connection: int64(l.id),
+			Connection: int64(l.number),
 			Message:    int64(l.answered),
 			Byte:       int(l.pos),
 			Want:       quote(want),
 			Got:        quote(got),
+			Why:        why.Error(),
 		}
 	}
 }
@@ -98,6 +157,7 @@ func (f *faults) fill(r *Result) {
 	r.Lost = maps.Clone(map[string]int64(f.lost))
 	r.Mismatched = f.wrongs
 	r.FirstMismatch = f.first
+	r.BadStatus = maps.Clone(map[string]int64(f.statuses))
 }
 
 // cause says why a connection failed or was lost, in words that are the same

@@ -15,14 +15,15 @@ import (
 
 // learn sends the message once, on a connection of its own, and makes the
 // answer what is expected of every answer. It takes at most ConnectTimeout.
-func (c *Config) learn(ctx context.Context, target netip.AddrPort) error {
+func (c *Config) learn(ctx context.Context, to target) error {
 	ctx, cancel := context.WithTimeout(ctx, c.ConnectTimeout)
 	defer cancel()
 	var dialer net.Dialer
 	if len(c.Sources) > 0 {
 		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(c.Sources[0], 0))
 	}
-	plain, err := dialer.DialContext(ctx, "tcp", target.String())
+	network, address := to.dialName()
+	plain, err := dialer.DialContext(ctx, network, address)
 	if err != nil {
 		return err
 	}

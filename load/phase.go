@@ -12,6 +12,9 @@ import (
 
 // phases takes the run from the first connection to the last hold.
 func (r *run) phases(ctx context.Context) error {
+	if r.cfg.Early {
+		return r.exchange(ctx)
+	}
 	if err := r.connect(ctx); err != nil {
 		return err
 	}
@@ -28,11 +31,29 @@ func (r *run) phases(ctx context.Context) error {
 	return r.hold(ctx, r.cfg.HoldAfter)
 }
 
+// dial starts the dialer. What it returns ends the dialer, waits for it, and ends
+// the counting of connections.
+func (r *run) dial(ctx context.Context) (stop func()) {
+	dialing, cancel := context.WithCancel(ctx)
+	var dialer sync.WaitGroup
+	r.begun = r.traffic.now()
+	dialer.Go(func() {
+		if err := r.dialer.run(dialing); err != nil && dialing.Err() == nil {
+			r.traffic.faults.refused(err)
+		}
+	})
+	return func() {
+		cancel()
+		dialer.Wait()
+		r.settle("not established by the end of the run")
+	}
+}
+
 // connect opens the connections, as many as there will be.
 func (r *run) connect(ctx context.Context) error {
 	dialing, cancel := context.WithCancelCause(ctx)
-	begin := r.traffic.now()
 	var dialer sync.WaitGroup
+	r.begun = r.traffic.now()
 	dialer.Go(func() {
 		if err := r.dialer.run(dialing); err != nil {
 			cancel(fmt.Errorf("load: connecting: %w", err))
@@ -45,10 +66,11 @@ func (r *run) connect(ctx context.Context) error {
 	})
 	cancel(nil)
 	dialer.Wait()
-	r.settle(err)
-	if s := r.sum(); s.opened > 0 {
-		r.connected = s.lastOpened - begin
+	cause := ""
+	if errors.Is(err, errStalled) {
+		cause = fmt.Sprintf("not established within %v", r.cfg.ConnectTimeout)
 	}
+	r.settle(cause)
 	return unlessStalled(err)
 }
 
@@ -62,17 +84,17 @@ func (r *run) connectStall() time.Duration {
 	return bound
 }
 
-// settle ends the connect phase, which ended with err. If it stalled, the
-// attempts that are missing have failed.
-func (r *run) settle(err error) {
+// settle ends the counting of connections. Attempts that are missing have failed,
+// if there is a cause.
+func (r *run) settle(cause string) {
 	for _, s := range r.traffic.shards {
 		s.shutLinks()
 	}
-	cause := ""
-	if errors.Is(err, errStalled) {
-		cause = fmt.Sprintf("not established within %v", r.cfg.ConnectTimeout)
+	sum := r.sum()
+	r.traffic.faults.settle(int64(r.dialer.issued), sum.opened, cause)
+	if sum.opened > 0 {
+		r.connected = sum.lastOpened - r.begun
 	}
-	r.traffic.faults.settle(int64(r.cfg.Connections), r.sum().opened, cause)
 }
 
 // unlessStalled drops errStalled: what is missing is counted, and the run goes
@@ -86,47 +108,100 @@ func unlessStalled(err error) error {
 
 // hold leaves the connections alone for a while, or until none is left.
 func (r *run) hold(ctx context.Context, d time.Duration) error {
-	if d == 0 {
+	if d <= 0 {
 		return nil
 	}
-	return r.await(ctx, wait{most: d, done: noneOpen})
+	return r.await(ctx, wait{most: d, done: r.over})
 }
-
-func noneOpen(s sum) bool { return s.open() == 0 }
 
 // exchange has the connections exchange messages.
 func (r *run) exchange(ctx context.Context) error {
-	from := r.traffic.now() + r.cfg.Warmup
-	until := from + r.cfg.Duration
-	if r.cfg.Messages > 0 {
-		until = math.MaxInt64
-	}
-	r.traffic.window(from, until)
-
 	starting, cancel := context.WithCancel(ctx)
-	var starter sync.WaitGroup
-	starter.Go(func() { r.traffic.startTraffic(starting) })
-	err := r.hold(ctx, r.cfg.Warmup)
+	stop := r.start(starting)
+	r.stage = "warm-up"
+	err := r.hold(ctx, time.Duration(r.traffic.from.Load())-r.traffic.now())
+	r.stage = "window"
 	if err == nil {
 		err = r.measure(ctx)
 	}
 	r.traffic.endWindow()
 	cancel()
-	starter.Wait()
-	if !errors.Is(err, errStalled) && !r.cfg.Unprompted {
+	stop()
+	r.stage = "drain"
+	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.mute() || r.traffic.open()) {
 		err = cmp.Or(err, r.drain(ctx))
 	}
+	r.countUnsent()
 	return unlessStalled(err)
+}
+
+// start begins the traffic, and where it is early the connecting. What it returns
+// waits, once ctx has ended, for the helper that does it.
+func (r *run) start(ctx context.Context) (stop func()) {
+	t := r.traffic
+	if r.cfg.Early {
+		r.schedule(0)
+		t.going.Store(true)
+		return r.dial(ctx)
+	}
+	lead := time.Duration(0)
+	if t.open() { // connections are ready when the first message is due
+		lead = startAhead + time.Duration(t.slab.used()-t.nudged)*planTime
+	}
+	r.schedule(lead)
+	t.going.Store(true)
+	var starter sync.WaitGroup
+	starter.Go(func() { t.startTraffic(ctx) })
+	return starter.Wait
+}
+
+// How long an open loop's plan is known before its first message is due: longer than
+// the pacing rests, and than it takes to begin the plans of links.
+const (
+	startAhead = 2 * paceEvery
+	planTime   = 2 * time.Microsecond // for each link
+)
+
+// schedule sets the window, and begins the plan of an open loop, in a while.
+func (r *run) schedule(lead time.Duration) {
+	t := r.traffic
+	begin := max(t.now()+lead, 1)
+	from := begin + r.cfg.Warmup
+	until := from + r.cfg.Duration
+	if r.cfg.Messages > 0 {
+		until = never
+	}
+	t.draining.Store(int64(never))
+	t.line = tempo{rate: r.cfg.Rate, ramp: r.cfg.Warmup, over: r.cfg.Duration}
+	t.window(from, until)
+	t.begin.Store(int64(begin)) // last: who knows it knows the others
+	if t.mode == openLoop {
+		t.schedule.start(t.line, seedOf(r.cfg.Seed, thingPlan), begin, from, until)
+	}
+}
+
+// countUnsent gives up what an open loop has not sent.
+func (r *run) countUnsent() {
+	t := r.traffic
+	t.draining.Store(math.MinInt64)
+	switch t.mode {
+	case openLoop:
+		r.unsent, r.early = t.schedule.left(time.Duration(t.until.Load()))
+	case openEach:
+		r.unsent, r.early = t.leftOwn()
+	}
 }
 
 // measure is the window.
 func (r *run) measure(ctx context.Context) error {
 	user, system := cpuTime()
+	stalled := readPressure()
 	r.tell(Event{Phase: Measuring})
 	err := r.await(ctx, r.windowWait())
 	from, until := r.traffic.endWindow()
 	userEnd, systemEnd := cpuTime()
 	r.user, r.system = userEnd-user, systemEnd-system
+	r.stalled = readPressure() - stalled
 	r.window = until - from
 	s := r.sum()
 	if r.cfg.Messages > 0 && s.lastAnswer > from {
@@ -142,27 +217,62 @@ func (r *run) measure(ctx context.Context) error {
 // windowWait is what ends the window.
 func (r *run) windowWait() wait {
 	if r.cfg.Messages == 0 {
-		return wait{most: r.traffic.left(), done: noneOpen}
+		return wait{most: max(r.traffic.left(), 1), done: r.over} // it can be over already
 	}
 	return wait{
 		done:  func(s sum) bool { return s.finished == s.opened },
-		stall: r.cfg.Drain,
+		stall: r.cfg.Drain + r.cfg.Think + r.limitTime(),
 		moved: func(s sum) int64 { return s.whole.answered + s.closed },
 	}
 }
 
-// drain waits for the answers that are missing, not for long once ctx has
-// ended.
+// over says that no connection is left, and that none will come.
+func (r *run) over(s sum) bool {
+	return s.open() == 0 && r.cfg.Lifetime == 0 && r.settled(s) >= int64(r.cfg.Connections)
+}
+
+// limitTime is how long one message takes at the limits of bytes, each way.
+func (r *run) limitTime() (d time.Duration) {
+	for _, limit := range []int{r.cfg.SendLimit, r.cfg.ReceiveLimit} {
+		if limit > 0 {
+			d += per(r.cfg.Pipeline*r.cfg.messageSize(), limit)
+		}
+	}
+	return d
+}
+
+// drain waits for the answers that are missing, and in an open loop for what was
+// to be sent before: not for long once ctx has ended.
 func (r *run) drain(ctx context.Context) error {
-	complete := func(s sum) bool { return s.flying() == 0 }
-	err := r.await(ctx, wait{
-		done:  complete,
+	w := wait{
+		done: func(sum) bool {
+			waits := r.waits() // before the sum: what is taken in between is due in it
+			s := r.sum()
+			return s.open() == 0 || !waits && s.due == 0 && (s.flying() == 0 || r.cfg.mute())
+		},
 		stall: r.cfg.Drain,
-		moved: func(s sum) int64 { return s.whole.answered },
-	})
+		moved: func(s sum) int64 { return s.whole.answered + s.whole.sent },
+	}
+	if r.traffic.open() {
+		w.most = r.cfg.Drain // or as long as a server is behind
+	}
+	err := r.await(ctx, w)
 	if err == nil || errors.Is(err, errStalled) {
 		return nil
 	}
-	_ = r.await(context.WithoutCancel(ctx), wait{most: min(r.cfg.Drain, cancelDrain), done: complete})
+	w.most = min(r.cfg.Drain, cancelDrain)
+	_ = r.await(context.WithoutCancel(ctx), w)
 	return err
+}
+
+// waits says whether messages of an open loop are due that have not been sent.
+func (r *run) waits() bool {
+	t := r.traffic
+	switch t.mode {
+	case openLoop:
+		return t.schedule.due() < never
+	case openEach:
+		return t.waitsOwn()
+	}
+	return false
 }

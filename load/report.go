@@ -37,7 +37,20 @@ func (r *Result) writeConnections(line writeLine) {
 	if r.ConnectTime > 0 {
 		rate = fmt.Sprintf(" in %v, %s/s", round(r.ConnectTime), group(int64(float64(r.Connected)/r.ConnectTime.Seconds())))
 	}
-	line("connected", "%s of %s%s", group(int64(r.Connected)), group(int64(r.Connections)), rate)
+	if r.Closed > 0 {
+		line("connected", "%s in all, for %s at a time", group(int64(r.Connected)), group(int64(r.Connections)))
+	} else {
+		line("connected", "%s of %s%s", group(int64(r.Connected)), group(int64(r.Connections)), rate)
+	}
+	if l := r.Connect; l.Count > 0 {
+		line("connect time", "50%% %v, 99%% %v, max %v", round(l.P50), round(l.P99), round(l.Max))
+	}
+	if l := r.FirstByte; l.Count > 0 {
+		line("first byte", "50%% %v, 99%% %v, max %v from connecting, waits before the first message included", round(l.P50), round(l.P99), round(l.Max))
+	}
+	if r.Closed > 0 {
+		line("closed", "%s whose lifetime was over, with %s messages in flight", group(r.Closed), group(r.CutOff))
+	}
 	if r.TLS != "" {
 		line("encrypted", "%s", r.TLS)
 	}
@@ -47,15 +60,33 @@ func (r *Result) writeConnections(line writeLine) {
 }
 
 func (r *Result) writeTraffic(line writeLine) {
-	line("messages", "%s bytes, %d in flight a connection", group(int64(r.MessageSize)), r.Pipeline)
-	line("sent", "%s, %s bytes", group(r.Sent), group(r.BytesSent))
-	line("answered", "%s, %s bytes", group(r.Answered), group(r.BytesReceived))
-	line("rate", "%s/s over %v", group(int64(math.Round(r.Rate()))), round(r.Window))
-	if l := r.Latency; l.Count > 0 {
-		line("latency", "mean %v, min %v, max %v", round(l.Mean), round(l.Min), round(l.Max))
-		line("", "50%% %v, 90%% %v, 99%% %v, 99.9%% %v", round(l.P50), round(l.P90), round(l.P99), round(l.P999))
+	if r.Mode == "hold" {
+		line("held", "%v, %s bytes received", round(r.Window), group(r.BytesReceived))
+		return
 	}
-	if r.Messages > 0 {
+	r.writeMode(line)
+	if r.Corrected {
+		line("intended", "%s", group(r.Intended))
+	}
+	line("sent", "%s, %s bytes", group(r.Sent), group(r.BytesSent))
+	counted := ""
+	if r.Mute {
+		line("received", "%s bytes, no answers awaited", group(r.BytesReceived))
+		counted = " sent"
+	} else {
+		line("answered", "%s, %s bytes", group(r.Answered), group(r.BytesReceived))
+	}
+	line("rate", "%s/s%s over %v", group(int64(math.Round(r.Rate()))), counted, round(r.Window))
+	r.writeLatency(line)
+	r.writeInFlight(line)
+}
+
+// writeInFlight has Little's law say how many messages were under way.
+func (r *Result) writeInFlight(line writeLine) {
+	if r.Corrected && r.Latency.Count > 0 {
+		line("in flight", "%s (rate × mean latency), what waited to be sent included", number(r.InFlight()))
+	}
+	if r.Messages > 0 || r.Closed > 0 || r.Mute || r.Mode != "closed loop" {
 		return // not all connections are loaded at a time, nor meant to be
 	}
 	want := float64(r.Connected) * float64(r.Pipeline)
@@ -66,24 +97,111 @@ func (r *Result) writeTraffic(line writeLine) {
 	line("in flight", "%s of %s (rate × mean latency)%s", group(int64(math.Round(r.InFlight()))), group(int64(want)), verdict)
 }
 
-func (r *Result) writeGenerator(line writeLine) {
-	if r.UserCPU+r.SystemCPU == 0 {
-		line("generator", "%s", r.Model)
+// ratedHow says what Rate counts.
+func (r *Result) ratedHow() string {
+	if r.Mute {
+		return "sent"
+	}
+	return "answered"
+}
+
+func (r *Result) writeMode(line writeLine) {
+	switch {
+	case r.Schedule != nil:
+		line("load", "open loop, %v, at most %d in flight a connection, seed %d", r.Schedule, r.Pipeline, r.Seed)
+	case r.Mode == "flood":
+		line("load", "flood: as fast as connections take it, no answers awaited")
+	case r.Mode != "":
+		line("load", "%s, %d in flight a connection", r.Mode, r.Pipeline)
+	}
+	line("messages", "%s bytes", group(int64(r.MessageSize)))
+}
+
+// writeLatency says from when on latency counts.
+func (r *Result) writeLatency(line writeLine) {
+	writeTimes := func(name, from string, l *Latency) {
+		line(name, "%s", from)
+		line("", "mean %v, min %v, max %v", round(l.Mean), round(l.Min), round(l.Max))
+		line("", "50%% %v, 90%% %v, 99%% %v, 99.9%% %v", round(l.P50), round(l.P90), round(l.P99), round(l.P999))
+	}
+	l := r.Latency
+	if l.Count == 0 {
 		return
 	}
-	verdict := ""
-	if r.GeneratorBound() {
-		verdict = ": the generator was the bottleneck"
+	if !r.Corrected {
+		writeTimes("latency", "from when messages were sent: what a stalled server kept from being sent does not count", &l)
+		return
 	}
-	line("generator", "%s, user %v, system %v, %.0f%% of %d CPU%s", r.Model, round(r.UserCPU), round(r.SystemCPU), 100*r.CPUShare(), r.CPUs, verdict)
+	writeTimes("latency", "from when messages were to be sent (corrected for coordinated omission)", &l)
+	if never := r.Unsent + r.Unanswered; never > 0 && r.Intended > 0 {
+		share := 100 * (1 - float64(never)/float64(r.Intended))
+		line("", "%s messages were never sent or answered: what is above %.4g%% is at least this", group(never), share)
+	}
+	if r.Service != nil && r.Service.Count > 0 {
+		writeTimes("service time", "from when they were sent: what a closed loop would have said", r.Service)
+	}
+	if r.Late != nil && r.Late.Count > 0 {
+		line("late sends", "99%% %v, max %v after their time, with a connection free", round(r.Late.P99), round(r.Late.Max))
+	}
+}
+
+// String describes the rate.
+func (r *Rate) String() string {
+	text := number(r.PerSecond) + "/s"
+	if r.To > 0 {
+		text = number(r.PerSecond) + " to " + number(r.To) + "/s"
+	}
+	if r.Each {
+		text += " on each connection"
+	}
+	if r.Swing > 0 {
+		text += fmt.Sprintf(", up and down by %.4g%% in %v", 100*r.Swing, r.Period)
+	}
+	if r.Poisson {
+		text += ", Poisson"
+	}
+	return text
+}
+
+// number writes a rate without needless digits.
+func number(x float64) string {
+	if x >= 1000 {
+		return group(int64(math.Round(x)))
+	}
+	return strconv.FormatFloat(x, 'g', 4, 64)
+}
+
+func (r *Result) writeGenerator(line writeLine) {
+	b := r.Bytes
+	if b.Sent > 0 && !r.Mute {
+		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", group(b.Sent), group(b.Answered), group(b.InFlight), group(b.CutOff))
+	}
+	text := r.Model
+	if r.UserCPU+r.SystemCPU > 0 {
+		text += fmt.Sprintf(", user %v, system %v", round(r.UserCPU), round(r.SystemCPU))
+	}
+	if r.knowsCPU() {
+		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.CPUShare(), r.CPUs)
+	}
+	line("generator", "%s", text)
+	for _, l := range r.Limits {
+		line("limited by", "%s, on the generator's side: %s", l.Wall, l.Evidence)
+		line("", "to move it: %s", l.Advice)
+	}
 }
 
 func (r *Result) writeFaults(line writeLine) {
 	if r.Mismatched > 0 {
 		line("wrong", "answers on %s connections; first: %v", group(r.Mismatched), r.FirstMismatch)
 	}
+	if len(r.BadStatus) > 0 {
+		line("refused", "%s", list(r.BadStatus))
+	}
 	if len(r.Lost) > 0 {
 		line("lost", "%s", list(r.Lost))
+	}
+	if r.Unsent > 0 {
+		line("unsent", "%s", group(r.Unsent))
 	}
 	if r.Unanswered > 0 {
 		line("unanswered", "%s", group(r.Unanswered))

@@ -19,7 +19,7 @@ func example() *Result {
 		Target: "127.0.0.1:9000", Model: "epoll", CPUs: 1,
 		Connections: 1000, Connected: 998, ConnectTime: 499 * time.Millisecond,
 		ConnectErrors: map[string]int64{"connection refused": 2},
-		Pipeline:      1, MessageSize: 64, Window: 10 * time.Second,
+		Mode:          "closed loop", Pipeline: 1, MessageSize: 64, Window: 10 * time.Second,
 		Sent: 1_234_567, Answered: 1_234_560, BytesSent: 79_012_288, BytesReceived: 79_011_840,
 		Latency: Latency{Count: 1_234_560, Min: 21_345, Mean: 8_081_234, P50: 8_000_000, P90: 9_000_000, P99: 12_345_678, P999: 20_000_000, Max: 31_415_926},
 		UserCPU: 3 * time.Second, SystemCPU: 6600 * time.Millisecond,
@@ -35,14 +35,16 @@ func TestWriteText(t *testing.T) {
 	want := `target     127.0.0.1:9000
 connected  998 of 1,000 in 499ms, 2,000/s
 failed     2 × connection refused
-messages   64 bytes, 1 in flight a connection
+load       closed loop, 1 in flight a connection
+messages   64 bytes
 sent       1,234,567, 79,012,288 bytes
 answered   1,234,560, 79,011,840 bytes
 rate       123,456/s over 10s
-latency    mean 8.08ms, min 21.3µs, max 31.4ms
+latency    from when messages were sent: what a stalled server kept from being sent does not count
+           mean 8.08ms, min 21.3µs, max 31.4ms
            50% 8ms, 90% 9ms, 99% 12.3ms, 99.9% 20ms
 in flight  998 of 998 (rate × mean latency)
-generator  epoll, user 3s, system 6.6s, 96% of 1 CPU: the generator was the bottleneck
+generator  epoll, user 3s, system 6.6s, 96% of 1 CPU
 lost       2 × connection reset by peer, 1 × closed by the server
 `
 	if b.String() != want {
@@ -67,6 +69,86 @@ func TestVerdicts(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
+	}
+}
+
+// textOf is what a result says, each run of spaces a single one.
+func textOf(t *testing.T, r *Result) string {
+	t.Helper()
+	var b strings.Builder
+	if err := r.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	var lines []string
+	for line := range strings.Lines(b.String()) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return strings.Join(lines, "\n") + "\n"
+}
+
+// TestTexts says what figures mean, and leaves out those that mean nothing.
+func TestTexts(t *testing.T) {
+	for name, test := range map[string]struct {
+		change   func(*Result)
+		says     []string
+		saysNone []string
+	}{
+		"no answers awaited": {
+			func(r *Result) {
+				r.Mode, r.Mute, r.Answered, r.Latency, r.Schedule = "open loop", true, 0, Latency{}, &Rate{PerSecond: 123_457}
+				r.Corrected, r.Intended, r.Bytes = true, 1_234_567, Bytes{Sent: 5}
+			},
+			[]string{"received 79,011,840 bytes, no answers awaited\n", "rate 123,457/s sent over 10s\n"},
+			[]string{"answered", "\nin flight", "\nbytes"},
+		},
+		"open loop": {
+			func(r *Result) { r.Mode, r.Corrected, r.Latency.Mean = "open loop", true, time.Microsecond },
+			[]string{"in flight 0.1235 (rate × mean latency), what waited to be sent included\n"},
+			[]string{"not all connections"},
+		},
+		"open loop without answers": {
+			func(r *Result) { r.Mode, r.Corrected, r.Answered, r.Latency = "open loop", true, 0, Latency{} },
+			nil, []string{"\nin flight"},
+		},
+		"first byte": {
+			func(r *Result) {
+				r.FirstByte = Latency{Count: 1, P50: 2 * time.Second, P99: 2 * time.Second, Max: 2 * time.Second}
+			},
+			[]string{"first byte 50% 2s, 99% 2s, max 2s from connecting, waits before the first message included\n"}, nil,
+		},
+		"a short window": {
+			func(r *Result) { r.Window, r.Messages = 100*time.Microsecond, 1 },
+			[]string{"generator epoll, user 3s, system 6.6s\n"}, []string{"CPU"},
+		},
+		"a limit": {
+			func(r *Result) { r.Limits = []Limit{{Wall: "cpu pressure", Evidence: "it shows", Advice: "move it"}} },
+			[]string{"limited by cpu pressure, on the generator's side: it shows\nto move it: move it\n"}, nil,
+		},
+	} {
+		r := example()
+		test.change(r)
+		text := textOf(t, r)
+		for _, want := range test.says {
+			if !strings.Contains(text, want) {
+				t.Errorf("%s: no %q in\n%s", name, want, text)
+			}
+		}
+		for _, bad := range test.saysNone {
+			if strings.Contains(text, bad) {
+				t.Errorf("%s: %q in\n%s", name, bad, text)
+			}
+		}
+	}
+}
+
+// TestRate counts what was sent where no answers were awaited.
+func TestRate(t *testing.T) {
+	r := &Result{Sent: 30, Answered: 20, Window: 2 * time.Second}
+	if got := r.Rate(); got != 10 {
+		t.Errorf("with answers: %v/s, want 10", got)
+	}
+	if r.Mute = true; r.Rate() != 15 {
+		t.Errorf("without: %v/s, want 15", r.Rate())
 	}
 }
 

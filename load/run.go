@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/netip"
-	"runtime"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -45,6 +43,15 @@ var errStalled = errors.New("load: nothing has moved")
 // When ctx ends, the run ends early: it sends no more, waits at most a second
 // for the last answers, closes, and returns the Result so far with ctx's cause.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
+	r, err := prepare(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	return r.run(ctx, r.phases)
+}
+
+// prepare starts the engine of a run; run stops it.
+func prepare(ctx context.Context, cfg Config) (*run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
@@ -53,25 +60,25 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
 	}
-	target, err := resolve(ctx, cfg.Target)
+	targets, err := resolveAll(ctx, &cfg)
 	if err != nil {
 		return nil, err
 	}
-	if err := checkFamily(cfg.Sources, target.Addr()); err != nil {
-		return nil, err
-	}
 	if cfg.HTTP {
-		if err := cfg.learn(ctx, target); err != nil {
-			return nil, fmt.Errorf("load: learning what %s answers: %w", target, err)
+		if err := cfg.learn(ctx, targets[0]); err != nil {
+			return nil, fmt.Errorf("load: learning what %s answers: %w", targets[0], err)
 		}
 	}
-	r := newRun(cfg, target)
+	r := newRun(cfg, targets)
 	eng, err := model.Start(r.engineConfig())
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
-	r.use(eng)
-	return r.run(ctx)
+	if err := r.use(eng); err != nil {
+		_ = eng.Stop(ctx)
+		return nil, err
+	}
+	return r, nil
 }
 
 // run is one run of the load generator, on Run's goroutine.
@@ -81,24 +88,36 @@ type run struct {
 	traffic *traffic
 	tls     *encryption // nil for none
 	dialer  dialer
+	ledger  *ledger
 	report  *time.Ticker // when to tell of the progress
+	stage   string       // as in Interval
 
-	connected time.Duration // how long connecting took
+	complete bool // an early run has told that it is connected
+
+	begun     time.Duration // connecting, since the run's start
+	connected time.Duration // how long that took
 	window    time.Duration
+	stalled   time.Duration // in it, see readPressure
 	user      time.Duration // processor time in the window
 	system    time.Duration
+	unsent    int64 // messages of the window that were given up
+	early     int64 // and from before it
 }
 
-func newRun(cfg Config, target netip.AddrPort) *run {
-	r := &run{
-		cfg:     cfg,
-		traffic: newTraffic(cfg),
-		dialer: dialer{
-			target:  target,
-			sources: planSources(target.Addr(), cfg.Connections, cfg.Sources, sourceRoom()),
-			rate:    cfg.ConnectRate,
-		},
+func newRun(cfg Config, targets []target) *run {
+	r := &run{cfg: cfg, stage: "connect"}
+	r.traffic = newTraffic(&r.cfg)
+	r.dialer = dialer{
+		targets:     targets,
+		plan:        planFor(&cfg, targets),
+		rate:        cfg.ConnectRate,
+		ramp:        cfg.Ramp,
+		connections: cfg.Connections,
+		churn:       cfg.Lifetime > 0,
+		gone:        func() int64 { return r.sum().closed },
+		failed:      r.traffic.faults.failures,
 	}
+	r.ledger = newLedger()
 	if c := cfg.clientTLS(); c != nil {
 		r.tls = newEncryption(c, cfg.ConnectTimeout, r.traffic.DialFailed)
 	}
@@ -106,13 +125,15 @@ func newRun(cfg Config, target netip.AddrPort) *run {
 }
 
 // use gives the run its engine, which was started with its engineConfig.
-func (r *run) use(e engine.Engine) {
+func (r *run) use(e engine.Engine) error {
 	r.engine = e
-	r.traffic.serve(e.Loops(), r.cfg.Connections)
 	r.dialer.engine = e
 	r.dialer.loops = max(e.Loops(), 1)
 	r.dialer.settled = func() int64 { return r.settled(r.sum()) }
+	return r.traffic.serve(e.Loops())
 }
+
+func (r *run) script() *script { return r.traffic.script }
 
 // settled counts attempts to connect that have succeeded or failed.
 func (r *run) settled(s sum) int64 { return s.opened + r.traffic.faults.failures() }
@@ -121,12 +142,21 @@ func (r *run) settled(s sum) int64 { return s.opened + r.traffic.faults.failures
 // that reading never pauses for output.
 func (r *run) engineConfig() engine.Config {
 	most := 2*sealed(r.cfg.Pipeline, r.cfg.messageSize()) + engine.ReadSize
+	if r.cfg.Match != "" {
+		most += ruleBytes
+	}
+	if r.cfg.WebSocket != nil {
+		most += r.cfg.Pipeline*frameBytes + upgradeBytes
+	}
+	if r.cfg.Flood {
+		most += sealed(1, floodAhead+(floodTurn+1)*floodBytes)
+	}
 	loops, shard, _ := r.cfg.shards() // checked before
 	cfg := engine.Config{
 		Network: "tcp",
 		Handler: r.traffic,
 		Limits: engine.Limits{
-			MaxConns:     r.cfg.Connections,
+			MaxConns:     r.cfg.most(),
 			MaxMessage:   most,
 			MaxUnsent:    most,
 			MaxMail:      maxMail,
@@ -134,10 +164,18 @@ func (r *run) engineConfig() engine.Config {
 			CloseTimeout: closeTimeout,
 			Linger:       time.Second,
 		},
-		Loops: loops,
-		Shard: shard,
-		Reset: !r.cfg.Graceful,
-		Log:   slog.New(slog.DiscardHandler),
+		Loops:  loops,
+		Shard:  shard,
+		Reset:  !r.cfg.Graceful,
+		Socket: engine.Socket(r.cfg.Socket),
+		Log:    slog.New(slog.DiscardHandler),
+	}
+	if r.traffic.paced() {
+		cfg.Pace = r.traffic.pace
+	}
+	if r.cfg.Flood {
+		cfg.Limits.HighWater, cfg.Limits.LowWater = floodAhead, floodAhead/2
+		cfg.Drained, cfg.ReadOn = r.traffic.Drained, true
 	}
 	if r.tls != nil {
 		cfg.NewLayer = r.tls.first
@@ -148,13 +186,20 @@ func (r *run) engineConfig() engine.Config {
 }
 
 // run goes through the phases and closes, whatever happens in them.
-func (r *run) run(ctx context.Context) (*Result, error) {
+func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Result, error) {
 	r.report = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.report.Stop()
-	err := r.phases(ctx)
-	end := r.sum()
+	if r.cfg.Observe != nil {
+		r.ledger.usage = newUsage(r.targets())
+	}
+	r.tell(Event{Phase: Began, Plan: r.plan()})
+	err := phases(ctx)
+	r.stage = "close"
 	r.close()
-	result := r.result(end)
+	if r.cfg.Observe != nil { // the rest, so that the intervals add up
+		r.tell(Event{Phase: Progress, Interval: r.interval()})
+	}
+	result := r.result(r.sum()) // nothing changes any more
 	r.tell(Event{Phase: Done, Result: result})
 	return result, err
 }
@@ -179,6 +224,10 @@ func (r *run) await(ctx context.Context, w wait) error {
 	}
 	moved, since := int64(-1), time.Now()
 	for s := r.sum(); !w.done(s); s = r.sum() {
+		if r.cfg.Early && !r.complete && r.settled(s) >= int64(r.cfg.Connections) {
+			r.complete = true
+			r.tell(Event{Phase: Connected})
+		}
 		if w.stall > 0 {
 			if now := w.moved(s); now != moved {
 				moved, since = now, time.Now()
@@ -192,7 +241,7 @@ func (r *run) await(ctx context.Context, w wait) error {
 		case <-over:
 			return nil
 		case <-r.report.C:
-			r.tell(Event{Phase: Progress})
+			r.tell(Event{Phase: Progress, Interval: r.interval()})
 		case <-poll.C:
 		}
 	}
@@ -217,9 +266,15 @@ func (r *run) tell(e Event) {
 	r.cfg.Observe(e)
 }
 
-// closedAtLeast is how many connections are closed in the time that a Stop waits
-// for them, on a slow machine.
-const closedAtLeast = 10_000
+// frameBytes is what a WebSocket adds to a message, upgradeBytes what its upgrade
+// takes at most.
+// ruleBytes is what an answer that is told apart by a rule leaves unused at most,
+// such as the header of an HTTP response.
+const (
+	frameBytes   = 14
+	upgradeBytes = 32 << 10
+	ruleBytes    = 128 << 10
+)
 
 // close closes all connections and waits until they and the engine are gone.
 func (r *run) close() {
@@ -229,49 +284,9 @@ func (r *run) close() {
 	if !r.cfg.Graceful {
 		cancel() // stop at once
 	}
-	for range 1 + r.cfg.Connections/closedAtLeast {
-		// The error says only that ctx has ended first.
-		_ = r.engine.Stop(ctx)
-		if r.engine.Counters()[engine.Open] == 0 {
-			break
-		}
-	}
+	// The error says only that ctx has ended first.
+	_ = r.engine.Stop(ctx)
 	if r.tls != nil {
 		r.tls.wait()
 	}
-}
-
-// result puts together what the run saw; end is the sum before it closed.
-func (r *run) result(end sum) *Result {
-	size := r.cfg.messageSize()
-	cpus := runtime.GOMAXPROCS(0)
-	if loops := r.engine.Loops(); loops > 0 {
-		cpus = min(cpus, loops)
-	}
-	result := &Result{
-		Target:        r.dialer.target.String(),
-		Model:         r.cfg.Model,
-		TLS:           r.tls.describe(),
-		CPUs:          cpus,
-		Connections:   r.cfg.Connections,
-		Connected:     int(end.opened),
-		ConnectTime:   r.connected,
-		Pipeline:      r.cfg.Pipeline,
-		Messages:      r.cfg.Messages,
-		MessageSize:   size,
-		Window:        r.window,
-		Sent:          end.window.sent,
-		Answered:      end.window.answered,
-		BytesSent:     end.window.sent * int64(size),
-		BytesReceived: end.window.bytesIn,
-		Latency:       latencyOf(r.traffic.shards),
-		UserCPU:       r.user,
-		SystemCPU:     r.system,
-		Unanswered:    end.whole.sent - end.whole.answered,
-	}
-	if r.cfg.Unprompted {
-		result.Unanswered = 0
-	}
-	r.traffic.faults.fill(result)
-	return result
 }

@@ -4,98 +4,150 @@ import (
 	"sync"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// maxLatency is the longest latency that is told apart; longer ones count as
-// this one.
-const maxLatency = time.Minute
-
-// newHistogram makes a histogram of nanoseconds with three significant digits:
-// steps of 1 ns up to 2 µs, of a thousandth of the value from there on.
-func newHistogram() *hdrhistogram.Histogram {
-	return hdrhistogram.New(1, int64(maxLatency), 3)
-}
-
-// tally counts messages.
+// tally counts messages, and their bytes.
 type tally struct {
-	sent, answered, bytesIn int64
+	sent, answered    int64
+	bytesOut, bytesIn int64
+	bytesAnswered     int64 // of messages that were answered
 }
 
 func (t *tally) add(u tally) {
 	t.sent += u.sent
 	t.answered += u.answered
+	t.bytesOut += u.bytesOut
 	t.bytesIn += u.bytesIn
+	t.bytesAnswered += u.bytesAnswered
 }
 
 // sum is what links add up to. All of it is of the whole run, but for window.
 type sum struct {
-	// opened and closed count connections.
-	opened, closed int64
+	// opened and closed count connections, outlived those of the closed
+	// whose lifetime was over.
+	opened, closed, outlived int64
 	// lastOpened is when the last connection was established, lastAnswer
 	// when the last answer came, since the run's start.
 	lastOpened, lastAnswer time.Duration
 
 	whole, window tally
 	// dropped counts messages that were in flight on a connection when it
-	// closed; they will not be answered.
-	dropped int64
+	// closed; they will not be answered. droppedBytes are theirs, and cutOff
+	// those of them whose connection had outlived its time.
+	dropped, droppedBytes, cutOff int64
 	// finished counts links that are through with their messages, exchanged
 	// those of them that got all their answers.
 	finished, exchanged int64
+	// planned counts the messages of the window that links' own plans have
+	// had, early those before it, and unsent those of the window, of either
+	// plan, that went down with a link.
+	planned, early, unsent int64
+	// due counts messages that have their time and are about to be sent.
+	due int64
 }
 
 func (s *sum) add(t sum) {
 	s.opened += t.opened
 	s.closed += t.closed
+	s.outlived += t.outlived
 	s.lastOpened = max(s.lastOpened, t.lastOpened)
 	s.lastAnswer = max(s.lastAnswer, t.lastAnswer)
 	s.whole.add(t.whole)
 	s.window.add(t.window)
 	s.dropped += t.dropped
+	s.droppedBytes += t.droppedBytes
+	s.cutOff += t.cutOff
 	s.finished += t.finished
 	s.exchanged += t.exchanged
+	s.planned += t.planned
+	s.early += t.early
+	s.unsent += t.unsent
+	s.due += t.due
+}
+
+// plan counts a message of a link's own plan.
+func (s *sum) plan(window bool) {
+	if window {
+		s.planned++
+	} else {
+		s.early++
+	}
 }
 
 // open is how many connections are open.
-func (s *sum) open() int64 { return s.opened - s.closed }
+func (s sum) open() int64 { return s.opened - s.closed }
 
 // flying is how many messages an answer can still come for.
-func (s *sum) flying() int64 { return s.whole.sent - s.whole.answered - s.dropped }
+func (s sum) flying() int64 { return s.whole.sent - s.whole.answered - s.dropped }
 
-// shard adds up what happens on the links of one loop, or of some goroutines.
+// shard adds up what happens on the links of one loop, or of some goroutines, and
+// paces them.
 type shard struct {
-	mu      sync.Mutex
-	sum     sum
-	latency *hdrhistogram.Histogram
-	// next to before end are links that are not in use yet.
+	mu  sync.Mutex
+	sum sum
+	// times are the distributions since they were last taken.
+	times *times
+	// next to before end are links that are not in use yet, free those that are
+	// not any more. A link is its shard's for good.
 	next, end int
+	free      []uint32
 	// shut says that the connect phase is over: links are no longer given.
 	shut bool
-	_    [64]byte // keeps the next shard off this line
+
+	ready  fifo   // started links with room for a message, in an open loop
+	timers timers // what links wait for
+	calls  []engine.Ref
+	again  []engine.Ref // calls that found no room
+	_      [64]byte     // keeps the next shard off this line
 }
 
 // newLink gives a connection that was established at now its link, nil when the
 // connect phase is over or every link is in use.
-func (s *shard) newLink(from *slab, ref engine.Ref, now time.Duration) *link {
+func (s *shard) newLink(from *slab, ref engine.Ref, shard int, number uint32, now time.Duration) *link {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shut {
 		return nil
 	}
-	if s.next == s.end {
-		s.next, s.end = from.takeRun()
-	}
-	if s.next == s.end {
+	id, ok := s.place(from, shard)
+	if !ok {
 		return nil
 	}
-	l := &from.links[s.next]
-	l.id, l.ref = uint32(s.next), ref
-	s.next++
+	l := &from.links[id]
+	// A place in the queue is kept: it is the new link's, if it has a use for it.
+	*l = link{id: id, ref: ref, shard: uint16(shard), number: number, state: l.state & queued}
 	s.sum.opened++
 	s.sum.lastOpened = now
 	return l
+}
+
+// place is a place for a link.
+func (s *shard) place(from *slab, shard int) (id uint32, ok bool) {
+	if n := len(s.free); n > 0 {
+		id, s.free = s.free[n-1], s.free[:n-1]
+		return id, true
+	}
+	if s.next == s.end {
+		s.next, s.end = from.takeRun(shard)
+	}
+	if s.next == s.end {
+		return 0, false
+	}
+	s.next++
+	return uint32(s.next - 1), true
+}
+
+// each calls f for those links of the shard that are or were in use, while it says so.
+func (s *shard) each(links []link, f func(*shard, *link) bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range links {
+		if links[i].ref != (engine.Ref{}) && !f(s, &links[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // shutLinks ends the connect phase for the shard: what newLink wrote can be
@@ -104,12 +156,6 @@ func (s *shard) shutLinks() {
 	s.mu.Lock()
 	s.shut = true
 	s.mu.Unlock()
-}
-
-// record keeps n equal latencies. The caller holds the lock.
-func (s *shard) record(d time.Duration, n int) {
-	// The error says that a value is out of range, which these are not.
-	_ = s.latency.RecordValues(int64(min(max(d, 0), maxLatency)), int64(n))
 }
 
 // sumOf adds up shards.
@@ -121,28 +167,4 @@ func sumOf(shards []*shard) sum {
 		s.mu.Unlock()
 	}
 	return all
-}
-
-// latencyOf merges the histograms of shards and reads the result off.
-func latencyOf(shards []*shard) Latency {
-	all := newHistogram()
-	for _, s := range shards {
-		s.mu.Lock()
-		all.Merge(s.latency)
-		s.mu.Unlock()
-	}
-	if all.TotalCount() == 0 {
-		return Latency{}
-	}
-	at := func(q float64) time.Duration { return time.Duration(all.ValueAtQuantile(q)) }
-	return Latency{
-		Count: all.TotalCount(),
-		Min:   time.Duration(all.Min()),
-		Mean:  time.Duration(all.Mean()),
-		P50:   at(50),
-		P90:   at(90),
-		P99:   at(99),
-		P999:  at(99.9),
-		Max:   time.Duration(all.Max()),
-	}
 }

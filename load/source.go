@@ -19,6 +19,16 @@ type source struct {
 	count int
 }
 
+// planFor plans the sources of a run: those that were given, or else, where one
+// source has too few ports for so many connections, those that it finds.
+func planFor(cfg *Config, targets []target) []source {
+	first, room, given := targets[0].addr, len(targets)*sourceRoom(), cfg.Sources
+	if len(given) == 0 && room > 0 && cfg.Connections > room && first.IsValid() && !first.Addr().IsLoopback() {
+		given = findSources(first)
+	}
+	return planSources(first.Addr(), cfg.Connections, given, room)
+}
+
 // planSources spreads connections over source addresses, evenly. Of the
 // addresses for a loopback target it makes as many as needed if each may have
 // most connections; 0 leaves the choice to the kernel.

@@ -36,9 +36,9 @@ const (
 )
 
 // newText makes messages of random printable characters that end in "\n".
-func newText(size int) text {
+func newText(size int, seed uint64) text {
 	t := text{size: size, block: make([]byte, size*max(textBytes/size, textMessages))}
-	random := rand.New(rand.NewPCG(0, uint64(size)))
+	random := rand.New(rand.NewPCG(seed, uint64(size)))
 	for i := range t.block {
 		t.block[i] = byte('!' + random.UintN('~'-'!'+1))
 	}
@@ -55,9 +55,9 @@ func repeated(message []byte) text {
 
 // start is where in the block the messages of a connection start. Connections
 // whose numbers are close start at different messages.
-func (t *text) start(id uint32) int {
+func (t *text) start(number uint32) int {
 	const spread = 2654435761 // prime, so that neighbours are far apart
-	return int(uint64(id)*spread%uint64(len(t.block)/t.size)) * t.size
+	return int(uint64(number)*spread%uint64(len(t.block)/t.size)) * t.size
 }
 
 // after is the place n bytes behind at.
@@ -118,12 +118,17 @@ func (t *text) same(at int, in []byte) int {
 	return same
 }
 
-// firstDifference is where two different texts of equal length differ.
+// firstDifference is where two texts differ, the length of the shorter one if they
+// do not.
 func firstDifference(a, b []byte) int {
-	for i := range a {
+	n := min(len(a), len(b))
+	if bytes.Equal(a[:n], b[:n]) {
+		return n
+	}
+	for i := range n {
 		if a[i] != b[i] {
 			return i
 		}
 	}
-	return len(a)
+	return n
 }

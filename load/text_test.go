@@ -7,7 +7,7 @@ import (
 
 func TestText(t *testing.T) {
 	for _, size := range []int{2, 3, 64, 1000, 65_536} {
-		text := newText(size)
+		text := newText(size, 0)
 		if len(text.block)%size != 0 || len(text.block) < textMessages*size {
 			t.Errorf("size %d: a block of %d bytes", size, len(text.block))
 		}
@@ -35,7 +35,7 @@ func checkPrintable(t *testing.T, m []byte) {
 // TestStart has neighbours start at different messages, and all of them at
 // messages that differ.
 func TestStart(t *testing.T) {
-	text := newText(64)
+	text := newText(64, 0)
 	seen := map[string]int{}
 	messages := len(text.block) / 64
 	for id := range messages {
@@ -74,13 +74,25 @@ func FuzzCheck(f *testing.F) {
 		if size < 2 || messages == 0 {
 			return
 		}
-		tr := &traffic{answer: newText(int(size))}
+		text := newText(int(size), 0)
+		h := &heardRing{text: text, start: text.start}
 		fresh := func() *link {
-			return &link{id: id, at: uint32(tr.answer.start(id)), flying: uint16(messages)}
+			l := &link{number: id, flying: uint16(messages)}
+			h.begin(l)
+			return l
+		}
+		// check takes what was heard off what is in flight, as traffic does.
+		check := func(l *link, in []byte) (good, answers int) {
+			heard := h.check(nil, l, in, 0)
+			l.flying -= uint16(heard.answers)
+			if (heard.wrong == nil) != (heard.used == len(in)) {
+				t.Fatalf("%d of %d bytes used, %v", heard.used, len(in), heard.wrong)
+			}
+			return heard.used, heard.answers
 		}
 		answer := make([]byte, 0, int(size)*int(messages))
-		for at := tr.answer.start(id); len(answer) < cap(answer); at = 0 {
-			answer = append(answer, tr.answer.run(at, cap(answer)-len(answer))...)
+		for at := text.start(id); len(answer) < cap(answer); at = 0 {
+			answer = append(answer, text.run(at, cap(answer)-len(answer))...)
 		}
 		wrong := len(answer)
 		if int(change) < len(answer) {
@@ -89,7 +101,7 @@ func FuzzCheck(f *testing.F) {
 		}
 
 		whole := fresh()
-		good, answers := tr.check(whole, answer)
+		good, answers := check(whole, answer)
 		if good != wrong || answers != wrong/int(size) || int(whole.pos) != wrong%int(size) {
 			t.Fatalf("in one piece: %d good, %d answers, at %d of one; wrong is %d, size %d", good, answers, whole.pos, wrong, size)
 		}
@@ -101,7 +113,7 @@ func FuzzCheck(f *testing.F) {
 				n = min(n, 1+int(cuts[0]))
 				cuts = cuts[1:]
 			}
-			good, answers := tr.check(pieces, rest[:n])
+			good, answers := check(pieces, rest[:n])
 			total, sum = total+good, sum+answers
 			if good < n {
 				break

@@ -248,9 +248,9 @@ func TestTLSResumption(t *testing.T) {
 func TestTLSBounds(t *testing.T) {
 	t.Parallel()
 	const more = 100
-	target := netip.MustParseAddrPort(serve(t, silent).addr())
+	silence := target{addr: netip.MustParseAddrPort(serve(t, silent).addr())}
 	cfg := Config{TLS: clientTLS(), Connections: halfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
-	r := newRun(cfg.filled(), target)
+	r := newRun(cfg.filled(), []target{silence})
 	model, err := models.Find("")
 	if err != nil {
 		t.Fatal(err)
@@ -264,7 +264,7 @@ func TestTLSBounds(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		if _, err := r.run(ctx); !errors.Is(err, context.Canceled) {
+		if _, err := r.run(ctx, r.phases); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	}()
@@ -284,7 +284,7 @@ func TestTLSBounds(t *testing.T) {
 	if running, waiting := gate.Count(); running+waiting != 0 {
 		t.Errorf("at the end %d handshakes were under way, %d waiting", running, waiting)
 	}
-	if plain := newRun(Config{}.filled(), target).engineConfig(); plain.NewLayer != nil || plain.Limits.HandshakeTimeout != 0 {
+	if plain := newRun(Config{}.filled(), []target{testTarget}).engineConfig(); plain.NewLayer != nil || plain.Limits.HandshakeTimeout != 0 {
 		t.Error("without TLS there is a layer")
 	}
 }

@@ -10,80 +10,100 @@ import (
 )
 
 // errLate closes a connection that was established when nobody waited for it
-// any more; errWrong one whose answer was wrong.
+// any more; errOutlived one whose lifetime is over.
 var (
-	errLate  = errors.New("load: established after the connect phase")
-	errWrong = errors.New("load: the answer differs from what was expected")
+	errLate     = errors.New("load: established after the connect phase")
+	errOutlived = errors.New("load: its lifetime is over")
 )
 
 // traffic is the handler of a run: what happens on a connection. Its fields do
 // not change once connecting begins, but for those that are atomic or locked.
 type traffic struct {
-	text     text // what is sent
-	answer   text // what is expected back
-	own      bool // answer is a text of its own
-	pipeline int
-	messages uint64 // each link's, 0 for no end
-	// unprompted says that the server sends when it likes: what comes when
-	// the window is over is nobody's answer.
-	unprompted bool
-	slab       *slab
-	shards     []*shard
-	looped     bool // a shard for each loop
-	epoch      time.Time
+	cfg    *Config
+	script *script
+	mode   mode
+	slab   *slab
+	shards []*shard
+	looped bool          // a shard for each loop
+	ready  atomic.Bool   // all that is above is made
+	epoch  time.Duration // the run's start, of the engine's clock
+	began  time.Time     // the same, of the calendar
+
+	schedule *schedule // in an open loop for all connections together
+	line     tempo     // in one for each, from begin on
 
 	// from and until are the window, since epoch. Nothing is sent from
-	// until on.
-	from, until atomic.Int64
+	// until on, but what an open loop had planned before. begin is when the
+	// traffic began, and going says that connections begin when they are
+	// established.
+	begin, from, until atomic.Int64
+	going              atomic.Bool
+	// nudged is how many links the starter is through with. It is the starter's while
+	// that runs.
+	nudged int
+	// draining is when what an open loop has planned is given up.
+	draining atomic.Int64
 	// closing says that connections close because the run is over.
 	closing atomic.Bool
+	numbers atomic.Uint32 // of connections
 	faults  faults
 }
 
+// mode is what sends messages.
+type mode uint8
+
+const (
+	closedLoop mode = iota
+	openLoop        // for all connections together
+	openEach        // for each
+	flooding
+	holding
+)
+
 // newTraffic makes a handler. The number of the engine's loops is told to it
 // by serve, before the first connection.
-func newTraffic(cfg Config) *traffic {
-	t := &traffic{
-		pipeline: cfg.Pipeline,
-		messages: uint64(cfg.Messages),
-		epoch:    time.Now(),
-
-		unprompted: cfg.Unprompted,
-	}
-	if cfg.Message != nil {
-		t.text = repeated(cfg.Message)
-	} else {
-		t.text = newText(cfg.Size)
-	}
-	t.answer = t.text
-	if cfg.Answer != nil {
-		t.own = true
-		t.answer = repeated(cfg.Answer)
-		t.answer.free, t.answer.freeEnd = cfg.free, cfg.freeEnd
-	}
-	t.window(math.MaxInt64, math.MinInt64)
+func newTraffic(cfg *Config) *traffic {
+	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), schedule: newSchedule()}
+	t.window(never, math.MinInt64)
 	return t
 }
 
-// goroutineShards is how many shards connections share in a model without
-// loops: enough that two rarely want the same.
-const goroutineShards = 32
-
 // serve makes room for connections of an engine with that many loops.
-func (t *traffic) serve(loops, connections int) {
+func (t *traffic) serve(loops int) error {
 	t.looped = loops > 0
 	if !t.looped {
 		loops = goroutineShards
 	}
-	t.slab = newSlab(connections, t.pipeline, loops)
+	places := t.cfg.most()
+	switch {
+	case t.holdsOnly():
+		places = 0
+	case t.cfg.Lifetime > 0:
+		places *= 2 // those of closed links are their shards'
+	}
+	t.slab = newSlab(places, t.cfg.Pipeline, loops)
+	var err error
+	if t.script, err = newScript(t.cfg, t.slab, t.faults.status); err != nil {
+		return err
+	}
+	t.slab.furnish(t)
 	t.shards = make([]*shard, loops)
 	for i := range t.shards {
-		t.shards[i] = &shard{latency: newHistogram()}
+		t.shards[i] = &shard{times: newTimes()}
 	}
+	t.ready.Store(true)
+	return nil
 }
 
+// goroutineShards is how many shards connections share in a model without
+// loops: enough that two rarely want the same.
+const goroutineShards = 16
+
+// open says whether messages have planned times.
+func (t *traffic) open() bool { return t.mode == openLoop || t.mode == openEach }
+
 // now is the time since the run's start.
-func (t *traffic) now() time.Duration { return time.Since(t.epoch) }
+func (t *traffic) now() time.Duration { return engine.Since() - t.epoch }
 
 // window sets the measured time.
 func (t *traffic) window(from, until time.Duration) {
@@ -97,6 +117,7 @@ func (t *traffic) endWindow() (from, until time.Duration) {
 	until = min(time.Duration(t.until.Load()), t.now())
 	from = min(time.Duration(t.from.Load()), until)
 	t.window(from, until)
+	t.schedule.stop(until)
 	return from, until
 }
 
@@ -116,172 +137,259 @@ func (t *traffic) shardOf(c *engine.Conn) int {
 	return int(c.Slot()) % len(t.shards)
 }
 
-// Opened gives a connection its link.
+// Opened has a connection upgraded, or gives it its link.
 func (t *traffic) Opened(c *engine.Conn) {
+	began := c.DialledAt() - t.epoch
+	if t.script.frames != nil {
+		t.script.frames.greet(c, t.numbers.Add(1)-1, began)
+		return
+	}
+	t.establish(c, t.numbers.Add(1)-1, began)
+}
+
+// establish gives a connection its link; it was dialled at the given time.
+func (t *traffic) establish(c *engine.Conn, number uint32, began time.Duration) {
 	i := t.shardOf(c)
-	l := t.shards[i].newLink(t.slab, c.Ref(), t.now())
+	s, now := t.shards[i], t.now()
+	if t.holdsOnly() {
+		t.hold(c, s, now, began)
+		return
+	}
+	l := s.newLink(t.slab, c.Ref(), i, number, now)
 	if l == nil {
+		t.faults.refused(errLate) // or it would be missed; nobody counts any more if it is late
 		c.Kill(errLate)
 		return
 	}
-	l.shard = uint16(i)
-	l.at = uint32(t.answer.start(l.id))
 	c.SetValue(l)
+	t.script.begin(l)
+	s.mu.Lock()
+	t.slab.settle(l, now)
+	s.times.connect.record(now-began, 1)
+	if t.cfg.Lifetime > 0 {
+		s.timers.push(timer{at: now + t.cfg.Lifetime, link: l.id, number: l.number, kind: outlived})
+	}
+	s.mu.Unlock()
+	if t.going.Load() {
+		t.start(c, l)
+	}
 }
 
 // DialFailed counts an attempt that failed.
 func (t *traffic) DialFailed(err error) { t.faults.refused(err) }
 
-// Nudged starts the traffic on a connection.
+// Nudged starts the traffic on a connection, or does what is due on it.
 func (t *traffic) Nudged(c *engine.Conn) {
-	l, ok := c.Value().(*link)
-	if !ok || l.state&started != 0 {
-		return
-	}
-	l.state |= started
-	now := t.now()
-	n := t.allowed(l, t.pipeline, now)
-	if n == 0 {
-		return
-	}
-	t.account(l, progress{now: now, sent: n})
-	t.send(c, l, n, now)
-}
-
-// Received checks a piece of the answers and sends a message for each answer
-// that is complete.
-func (t *traffic) Received(c *engine.Conn, in []byte) int {
-	l, ok := c.Value().(*link)
-	if !ok {
-		return len(in)
-	}
-	p := progress{now: t.now(), first: l.answered}
-	if t.unprompted && int64(p.now) >= t.until.Load() {
-		return len(in)
-	}
-	p.bytes, p.answers = t.check(l, in)
-	if p.bytes == len(in) {
-		p.sent = t.allowed(l, p.answers, p.now)
-	}
-	t.account(l, p)
-	if p.bytes < len(in) {
-		t.mistake(c, l, in[p.bytes:])
-	} else if p.sent > 0 {
-		t.send(c, l, p.sent, p.now)
-	}
-	return len(in)
-}
-
-// check moves a link forward over the bytes at the start of in that are as
-// expected, and counts the answers that they complete.
-func (t *traffic) check(l *link, in []byte) (good, answers int) {
-	owed := int(l.flying)*t.answer.size - int(l.pos)
-	good = t.answer.match(int(l.at), in[:min(len(in), owed)])
-	l.at = uint32(t.answer.after(int(l.at), good))
-	pos := int(l.pos) + good
-	for ; pos >= t.answer.size; pos -= t.answer.size {
-		answers++
-	}
-	l.pos = uint32(pos)
-	l.flying -= uint16(answers)
-	l.answered += uint64(answers)
-	return good, answers
-}
-
-// allowed is how many of n messages a link may send now.
-func (t *traffic) allowed(l *link, n int, now time.Duration) int {
-	if int64(now) >= t.until.Load() {
-		return 0
-	}
-	if t.messages > 0 {
-		n = int(min(uint64(n), t.messages-l.answered-uint64(l.flying)))
-	}
-	return n
-}
-
-// send hands n messages to a connection.
-func (t *traffic) send(c *engine.Conn, l *link, n int, now time.Duration) {
-	sent := l.answered + uint64(l.flying)
-	for k := range uint64(n) {
-		*t.slab.sentAt(l, sent+k) = now
-	}
-	at := t.next(l)
-	l.flying += uint16(n)
-	for left := n * t.text.size; left > 0; {
-		p := t.text.run(at, left)
-		if _, err := c.Write(p); err != nil {
-			return // Closed tells why
+	if l, ok := c.Value().(*link); ok {
+		if t.going.Load() && !t.is(l, started) {
+			t.start(c, l)
+		} else {
+			t.doDue(c, l)
 		}
-		left -= len(p)
-		at = 0
 	}
 }
 
-// next is the place of the message that a link sends next: behind those in
-// flight, the first of which began pos bytes before at. Where answers are a text
-// of their own all messages are the same.
-func (t *traffic) next(l *link) int {
-	if t.own {
-		return 0
-	}
-	return t.text.after(int(l.at), int(l.flying)*t.text.size+len(t.text.block)-int(l.pos))
-}
-
-// progress is what one call of the handler did on a link.
-type progress struct {
-	now     time.Duration
-	first   uint64 // number of the first message that was answered
-	answers int
-	bytes   int // of answers
-	sent    int
-}
-
-// account adds up progress. It goes before send, which takes the places of the
-// times of the messages that were answered.
-func (t *traffic) account(l *link, p progress) {
-	did := tally{sent: int64(p.sent), answered: int64(p.answers), bytesIn: int64(p.bytes)}
-	measured := t.measured(p.now)
+// is looks at a link's state.
+func (t *traffic) is(l *link, bits uint16) bool {
 	s := t.shards[l.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sum.whole.add(did)
-	if measured {
-		s.sum.window.add(did)
-		t.record(s, l, p)
+	return l.state&bits != 0
+}
+
+// start begins the traffic on a connection.
+func (t *traffic) start(c *engine.Conn, l *link) {
+	s, now := t.shards[l.shard], t.now()
+	s.mu.Lock()
+	l.state |= started
+	if t.script.first && t.allowed(l, 1, now) > 0 {
+		t.claim(s, l, now)
 	}
-	if p.answers > 0 {
-		s.sum.lastAnswer = p.now
-		if l.answered == t.messages {
+	if !t.script.first || t.script.mute {
+		l.state |= entered
+		t.enter(s, l, now)
+	}
+	p := t.sending(s, l, now)
+	s.mu.Unlock()
+	t.send(c, l, p)
+	if t.mode == flooding {
+		t.pour(c, l)
+	}
+}
+
+// Received checks a piece of the answers and sends what may be sent for those
+// that are complete.
+func (t *traffic) Received(c *engine.Conn, in []byte) int {
+	l, ok := c.Value().(*link)
+	if !ok {
+		return t.receivedElse(c, in)
+	}
+	now := t.now()
+	if t.closing.Load() || t.cfg.Unprompted && int64(now) >= t.until.Load() {
+		return len(in)
+	}
+	h := t.script.check(c, l, in, 0)
+	s := t.shards[l.shard]
+	s.mu.Lock()
+	t.account(s, l, h, now)
+	var p batch
+	if h.wrong == nil {
+		t.recordLate(s, l, now)
+		if h.answers > 0 {
+			t.refill(s, l, h.answers, now)
+		}
+		p = t.sending(s, l, now)
+	}
+	deafened := t.limitInput(s, l, h.bytes, now)
+	s.mu.Unlock()
+	if h.wrong != nil {
+		t.mistake(c, l, in[h.used:], h.wrong)
+		return len(in)
+	}
+	if deafened {
+		c.Listen(false)
+	}
+	t.send(c, l, p)
+	return h.used
+}
+
+// account adds up what was heard, and moves the link on. The caller holds the
+// shard's lock.
+func (t *traffic) account(s *shard, l *link, h heardOf, now time.Duration) {
+	if l.state&replied == 0 {
+		l.state |= replied
+		if t.slab.opened != nil {
+			s.times.firstByte.record(now-t.slab.opened[l.id], 1)
+		}
+	}
+	did := tally{answered: int64(h.answers), bytesIn: int64(h.bytes)}
+	if h.answers > 0 {
+		did.bytesAnswered = t.slab.bytes(l, l.answered, h.answers, t.script)
+		t.recordAll(s, l, h.answers, now)
+		l.flying -= uint16(h.answers)
+		l.answered += uint64(h.answers)
+		s.sum.lastAnswer = now
+		if t.cfg.Messages > 0 && l.answered == uint64(t.cfg.Messages) {
 			l.state |= finished
 			s.sum.finished++
 			s.sum.exchanged++
 		}
 	}
+	s.add(did, t.measured(now))
 }
 
-// record records the latencies of answers: those of messages that were sent
+// recordAll records the latencies of answers: those of messages that were sent
 // together, which are alike, in one go.
-func (t *traffic) record(s *shard, l *link, p progress) {
-	for k := 0; k < p.answers; {
-		sent, alike := *t.slab.sentAt(l, p.first+uint64(k)), 1
-		for k+alike < p.answers && *t.slab.sentAt(l, p.first+uint64(k+alike)) == sent {
+func (t *traffic) recordAll(s *shard, l *link, answers int, now time.Duration) {
+	if t.open() {
+		t.recordOpen(s, l, answers, now)
+		return
+	}
+	to := &s.times.outside
+	if t.measured(now) {
+		to = &s.times.window
+	}
+	for k := 0; k < answers; {
+		sent, alike := *t.slab.sentAt(l, l.answered+uint64(k)), 1
+		for k+alike < answers && *t.slab.sentAt(l, l.answered+uint64(k+alike)) == sent {
 			alike++
 		}
-		s.record(p.now-sent, alike)
+		to.record(now-sent, alike)
 		k += alike
 	}
 }
 
-// mistake gives up a connection whose answer goes on with got instead of what
-// was sent.
-func (t *traffic) mistake(c *engine.Conn, l *link, got []byte) {
-	l.state |= mistaken
-	var want []byte
-	if l.flying > 0 {
-		want = t.answer.run(int(l.at), t.answer.size-int(l.pos))
+// recordOpen records latencies from the times at which messages were to be sent:
+// those that were to be sent in the window count.
+func (t *traffic) recordOpen(s *shard, l *link, answers int, now time.Duration) {
+	for k := range uint64(answers) {
+		if t.script.first && l.answered+k == 0 {
+			continue
+		}
+		at := t.slab.place(l, l.answered+k)
+		intended := t.slab.intended[at]
+		if !t.counts(intended) {
+			s.times.outside.record(now-intended, 1)
+			continue
+		}
+		s.times.window.record(now-intended, 1)
+		s.times.service.record(now-t.slab.times[at], 1)
 	}
-	t.faults.wrong(l, want, got)
-	c.Kill(errWrong)
+}
+
+// counts says whether a message that was to be sent at a time counts for the window.
+func (t *traffic) counts(at time.Duration) bool {
+	return int64(at) >= t.from.Load() && int64(at) < t.until.Load()
+}
+
+// sending takes the messages that are due on a link to be sent now, and counts
+// them. The caller holds the shard's lock, and hands them to the connection when it
+// has let go of it.
+func (t *traffic) sending(s *shard, l *link, now time.Duration) batch {
+	if l.due == 0 {
+		return batch{}
+	}
+	p := batch{from: l.answered + uint64(l.flying), n: int(l.due), measured: t.measured(now)}
+	for k := range uint64(p.n) {
+		t.slab.times[t.slab.place(l, p.from+k)] = now
+	}
+	s.sum.due -= int64(p.n)
+	if l.due = 0; t.script.mute {
+		l.answered += uint64(p.n)
+		t.standBy(s, l, now) // no answer will
+	} else {
+		l.flying += uint16(p.n)
+	}
+	did := tally{sent: int64(p.n)}
+	if t.script.fixed > 0 {
+		did.bytesOut = int64(p.n * t.script.fixed)
+	}
+	s.add(did, p.measured)
+	return p
+}
+
+// add counts what was done.
+func (s *shard) add(did tally, measured bool) {
+	s.sum.whole.add(did)
+	if measured {
+		s.sum.window.add(did)
+	}
+}
+
+// batch are messages that go out together.
+type batch struct {
+	from     uint64
+	n        int
+	measured bool
+}
+
+// send hands messages to a connection.
+func (t *traffic) send(c *engine.Conn, l *link, p batch) {
+	if p.n == 0 {
+		return
+	}
+	size := t.script.say(c, l, t.slab, p.from, p.n)
+	if t.script.fixed > 0 && t.cfg.SendLimit == 0 {
+		return
+	}
+	s := t.shards[l.shard]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t.script.fixed == 0 {
+		s.add(tally{bytesOut: int64(size)}, p.measured)
+	}
+	t.chargeOutput(l, size)
+}
+
+// mistake gives up a connection whose answer goes on with got instead of what
+// was expected.
+func (t *traffic) mistake(c *engine.Conn, l *link, got []byte, why error) {
+	s := t.shards[l.shard]
+	s.mu.Lock()
+	l.state |= mistaken
+	s.mu.Unlock()
+	t.faults.wrong(l, t.script.expects(l), got, why)
+	c.Kill(why)
 }
 
 // Ended leaves it to the engine to close the connection.
@@ -291,23 +399,38 @@ func (t *traffic) Ended(_ *engine.Conn, in []byte) int { return len(in) }
 func (t *traffic) Closed(c *engine.Conn, why error) {
 	l, ok := c.Value().(*link)
 	if !ok {
+		t.closedElse(c, why)
 		return
 	}
-	t.leave(l)
-	if l.state&mistaken == 0 && !t.closing.Load() {
+	if t.leave(l)&(mistaken|expired) == 0 && !t.closing.Load() {
 		t.faults.gone(why)
 	}
 }
 
-// leave takes a link out of the sums that others wait for.
-func (t *traffic) leave(l *link) {
+// leave takes a link out of the sums that others wait for, and says how it was.
+func (t *traffic) leave(l *link) (state uint16) {
 	s := t.shards[l.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	l.state |= gone
 	s.sum.closed++
-	s.sum.dropped += int64(l.flying)
+	if !t.closing.Load() || l.state&expired != 0 {
+		s.sum.dropped += int64(l.flying)
+		s.sum.droppedBytes += t.slab.bytes(l, l.answered, int(l.flying), t.script)
+	}
+	if l.state&expired != 0 {
+		s.sum.outlived++
+		s.sum.cutOff += int64(l.flying)
+	}
+	t.forsake(s, l)
+	s.sum.due -= int64(l.due)
+	l.due = 0
 	if l.state&finished == 0 {
 		l.state |= finished
 		s.sum.finished++
 	}
+	if t.cfg.Lifetime > 0 {
+		s.free = append(s.free, l.id)
+	}
+	return l.state
 }

@@ -24,12 +24,12 @@ func TestLinks(t *testing.T) {
 	slab := newSlab(shards*each, 3, shards)
 	var all []*shard
 	var wait sync.WaitGroup
-	for range shards {
+	for i := range shards {
 		s := &shard{}
 		all = append(all, s)
 		wait.Go(func() {
 			for range each {
-				if l := s.newLink(slab, engine.Ref{}, 1); l == nil {
+				if l := s.newLink(slab, engine.Ref{}, i, 0, 1); l == nil {
 					t.Error("no link left")
 				} else {
 					l.answered++
@@ -51,7 +51,7 @@ func TestLinks(t *testing.T) {
 	if slab.ring != 4 {
 		t.Errorf("a ring of %d for 3 in flight", slab.ring)
 	}
-	for all[0].newLink(slab, engine.Ref{}, 1) != nil {
+	for all[0].newLink(slab, engine.Ref{}, 0, 0, 1) != nil {
 		used++
 	}
 	if used > len(slab.links) {
@@ -69,20 +69,20 @@ func TestWindow(t *testing.T) {
 		"before": {math.MaxInt64 - 1, math.MaxInt64, 0, 0},
 		"in":     {0, math.MaxInt64, 8, 6},
 	} {
-		tr := newTraffic(Config{Pipeline: 2, Size: 64})
-		tr.serve(1, 1)
+		tr := testTraffic(t, Config{Connections: 1, Pipeline: 2, Size: 64})
 		c := openConn(tr)
 		tr.window(test.from, test.until)
+		tr.going.Store(true)
 		tr.Nudged(c)
 		tr.Nudged(c) // starts nothing again
 		for range 3 {
 			echoBack(c)
 		}
 		s := sumOf(tr.shards)
-		if s.whole != (tally{8, 6, 6 * 64}) || s.window.sent != test.sent || s.window.answered != test.answered {
+		if s.whole != (tally{8, 6, 8 * 64, 6 * 64, 6 * 64}) || s.window.sent != test.sent || s.window.answered != test.answered {
 			t.Errorf("%s: got %+v", name, s)
 		}
-		if got := latencyOf(tr.shards).Count; got != test.answered {
+		if got := tr.shards[0].times.window.count(); got != test.answered {
 			t.Errorf("%s: %d latencies", name, got)
 		}
 		tr.endWindow()
@@ -91,6 +91,15 @@ func TestWindow(t *testing.T) {
 			t.Errorf("%s, after the end: got %+v", name, s)
 		}
 	}
+}
+
+// testTraffic is the handler of a run on one loop.
+func testTraffic(t testing.TB, cfg Config) *traffic {
+	tr := newTraffic(&cfg)
+	if err := tr.serve(1); err != nil {
+		t.Fatal(err)
+	}
+	return tr
 }
 
 // echoBack sends a connection its output.
@@ -102,23 +111,25 @@ func echoBack(c *engine.Conn) {
 
 // TestLatency reads known times off the ring: each answer's own.
 func TestLatency(t *testing.T) {
-	tr := newTraffic(Config{Pipeline: 3, Size: 64})
-	tr.serve(1, 1)
+	tr := testTraffic(t, Config{Connections: 1, Pipeline: 3, Size: 64})
 	tr.window(0, math.MaxInt64)
-	l := tr.shards[0].newLink(tr.slab, engine.Ref{}, 0)
+	s := tr.shards[0]
+	l := s.newLink(tr.slab, engine.Ref{}, 0, 0, 0)
 	for k := range uint64(7) {
 		*tr.slab.sentAt(l, k) = time.Duration(k+1) * time.Second
 		if k >= 2 {
-			tr.account(l, progress{now: 10 * time.Second, first: k - 2, answers: 1})
+			l.answered = k - 2
+			tr.account(s, l, heardOf{answers: 1}, 10*time.Second)
 		}
 	}
-	got := latencyOf(tr.shards)
+	got := latencyOf(&s.times.window)
 	near := func(got, want time.Duration) bool { return (got - want).Abs() <= want/1000 }
 	if got.Count != 5 || !near(got.Min, 5*time.Second) || !near(got.P50, 7*time.Second) || !near(got.Max, 9*time.Second) || !near(got.Mean, 7*time.Second) {
 		t.Errorf("got %+v, want 5 to 9 s", got)
 	}
-	tr.account(l, progress{now: time.Hour, first: 4, answers: 1})
-	if got := latencyOf(tr.shards); !near(got.Max, maxLatency) {
+	l.answered = 4
+	tr.account(s, l, heardOf{answers: 1}, time.Hour)
+	if got := latencyOf(&s.times.window); !near(got.Max, maxLatency) {
 		t.Errorf("a longer one is %v, want %v", got.Max, maxLatency)
 	}
 }
@@ -126,10 +137,10 @@ func TestLatency(t *testing.T) {
 // BenchmarkMessage is what a message costs the generator beside the engine's
 // system calls.
 func BenchmarkMessage(b *testing.B) {
-	tr := newTraffic(Config{Pipeline: 1, Size: 64})
-	tr.serve(1, 1)
+	tr := testTraffic(b, Config{Connections: 1, Pipeline: 1, Size: 64})
 	tr.window(0, math.MaxInt64)
 	c := openConn(tr)
+	tr.going.Store(true)
 	tr.Nudged(c)
 	answer := make([]byte, 64)
 	b.ReportAllocs()

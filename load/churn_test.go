@@ -1,0 +1,167 @@
+package load
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// TestMuteRate sends what is planned although nothing answers.
+func TestMuteRate(t *testing.T) {
+	for _, each := range []bool{false, true} {
+		eachModel(t, func(t *testing.T, model string) {
+			s := serve(t, silent)
+			rate := Rate{PerSecond: 1000}
+			if each {
+				rate = Rate{PerSecond: 100, Each: true}
+			}
+			r := check(t, Config{Target: s.addr(), Connections: 10, Model: model, Match: matchNone, Rate: rate, Duration: 300 * time.Millisecond})
+			if r.Intended < 290 || r.Intended > 310 || r.Bytes.Sent < 64*(r.Intended-r.Unsent) || r.Unsent > r.Intended/2 {
+				t.Errorf("each %v: %d planned, %d not sent, %+v", each, r.Intended, r.Unsent, r.Bytes)
+			}
+		})
+	}
+}
+
+// TestLifetimeLost has a server that ends its connections: others take their places.
+func TestLifetimeLost(t *testing.T) {
+	eachModel(t, func(t *testing.T, model string) {
+		s := serve(t, func(c net.Conn) {
+			b := make([]byte, 64)
+			_, _ = c.Read(b)
+			_, _ = c.Write(b)
+		})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		r, err := Run(ctx, Config{
+			Target: s.addr(), Connections: 5, Model: model, Lifetime: time.Hour, Duration: time.Minute, ProgressEvery: 10 * time.Millisecond,
+			Observe: func(e Event) {
+				if s.accepted() >= 30 {
+					cancel()
+				}
+			},
+		})
+		if err == nil || r.Connected < 25 || len(r.Lost) == 0 || r.Closed != 0 {
+			t.Errorf("%v; %d connected, lost %v, closed %d; want some for those that were lost", err, r.Connected, r.Lost, r.Closed)
+		}
+	})
+}
+
+// TestLifetimeRefused tries again when nobody listens, and not too often.
+func TestLifetimeRefused(t *testing.T) {
+	r, err := Run(t.Context(), Config{Target: refusing(t), Connections: 10, Lifetime: time.Hour, Duration: 350 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := r.ConnectErrors["connection refused"]; n < 20 || n > 60 {
+		t.Errorf("%v, want 10 at once and 10 each 100 ms", r.ConnectErrors)
+	}
+}
+
+// TestTargetsOfAllKinds connects to a unix socket and to addresses of both families,
+// from sources that fit.
+func TestTargetsOfAllKinds(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("unix sockets of this kind are not for windows")
+	}
+	one := serve(t, echo)
+	var unix atomic.Int64
+	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			unix.Add(1)
+			go func() {
+				defer c.Close()
+				echo(c)
+			}()
+		}
+	}()
+	cfg := Config{Target: one.addr(), Also: []string{"unix:" + ln.Addr().String()}, Connections: 10, Messages: 3}
+	cfg.Sources = nil
+	r := newRun(cfg.filled(), []target{testTarget, {path: "/x"}})
+	r.dialer.plan = []source{{addrs("127.0.0.1")[0], 10}} // as if there were many
+	f := &fakeEngine{}
+	r.dialer.engine, r.dialer.loops = f, 1
+	if err := r.dialer.issue(10); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range f.dialled {
+		if d.Check() != nil || d.Path == "" != d.Source.IsValid() {
+			t.Errorf("dialled %+v", d)
+		}
+	}
+	check(t, cfg)
+	if n := unix.Load(); n != 5 || one.accepted() != 5 {
+		t.Errorf("%d connections to the unix socket and %d to the other, want 5 each", n, one.accepted())
+	}
+	ln.Close()
+	<-done
+}
+
+// TestMessagesThink waits for connections that think longer than the drain.
+func TestMessagesThink(t *testing.T) {
+	s := serve(t, echo)
+	r := check(t, Config{Target: s.addr(), Connections: 2, Messages: 3, Think: 100 * time.Millisecond, Drain: 30 * time.Millisecond})
+	if r.Answered != 6 || r.Exchanged != 2 {
+		t.Errorf("%d answers, %d exchanged all; want 6 and 2", r.Answered, r.Exchanged)
+	}
+}
+
+// TestChurnOnLoops has links change hands on several loops at once, with everything
+// that is timed; the race detector looks on.
+func TestChurnOnLoops(t *testing.T) {
+	eachModel(t, func(t *testing.T, model string) {
+		for _, each := range []bool{false, true} {
+			s := serve(t, echo)
+			var sent, answered int64
+			rate := Rate{PerSecond: 2000, Each: each}
+			if each {
+				rate.PerSecond = 40
+			}
+			r, err := Run(t.Context(), Config{
+				Target: s.addr(), Connections: 50, Model: model, Loops: 3, Rate: rate, Template: `\{re x{1,30}}` + "\n",
+				Lifetime: 30 * time.Millisecond, Duration: 400 * time.Millisecond,
+				Observe: func(e Event) {
+					if e.Interval != nil {
+						sent += e.Interval.Sent
+						answered += e.Interval.Answered
+					}
+				},
+			})
+			if err != nil || r.FirstMismatch != nil || len(r.Lost) > 0 {
+				t.Fatalf("%v, %v", err, r.Err())
+			}
+			if b := r.Bytes; b.Sent != b.Answered+b.InFlight+b.CutOff || b.InFlight < 0 || b.CutOff < 0 {
+				t.Errorf("bytes %+v", b)
+			}
+			if missing := sent - answered - r.CutOff - r.Unanswered; missing != 0 {
+				t.Errorf("%d sent, %d answered, %d cut off, %d not answered: %d are missing", sent, answered, r.CutOff, r.Unanswered, missing)
+			}
+			if r.Closed == 0 || r.Latency.Count == 0 {
+				t.Errorf("%d closed, %d measured", r.Closed, r.Latency.Count)
+			}
+		}
+	})
+}
+
+// TestEarlyHold is refused.
+func TestEarlyHold(t *testing.T) {
+	err := Config{Target: "127.0.0.1:1", Early: true, HoldAfter: time.Second}.Validate()
+	if err == nil || !strings.Contains(err.Error(), "expected one of the two") {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,127 @@
+package load
+
+import (
+	"encoding/csv"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+)
+
+// csvColumn is a column of the table of intervals.
+type csvColumn struct {
+	name string
+	of   func(*Interval) string
+}
+
+// csvColumns are the table of intervals. Units are in the names. A field is empty
+// where there is no figure: a percentile of no answers, memory that isn't known.
+var csvColumns = slices.Concat(
+	[]csvColumn{
+		{"from_s", func(i *Interval) string { return inSeconds(i.From) }},
+		{"to_s", func(i *Interval) string { return inSeconds(i.To) }},
+		{"stage", func(i *Interval) string { return i.Stage }},
+		numberColumn("open", func(i *Interval) int64 { return i.Open }),
+		numberColumn("opened", func(i *Interval) int64 { return i.Opened }),
+		numberColumn("failed", func(i *Interval) int64 { return i.Failed }),
+		numberColumn("lost", func(i *Interval) int64 { return i.Lost }),
+		numberColumn("closed", func(i *Interval) int64 { return i.Closed }),
+		numberColumn("errors", func(i *Interval) int64 { return i.errors() }),
+		{"causes", func(i *Interval) string { return list(i.Errors) }},
+		numberColumn("intended", func(i *Interval) int64 { return i.Intended }),
+		numberColumn("sent", func(i *Interval) int64 { return i.Sent }),
+		numberColumn("answered", func(i *Interval) int64 { return i.Answered }),
+		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.perSecond(i.Answered), 'f', 1, 64) }},
+		numberColumn("sent_bytes", func(i *Interval) int64 { return i.BytesSent }),
+		numberColumn("received_bytes", func(i *Interval) int64 { return i.BytesReceived }),
+		numberColumn("flying", func(i *Interval) int64 { return i.Flying }),
+		numberColumn("waiting", func(i *Interval) int64 { return i.Waiting }),
+	},
+	latencyColumns("", func(i *Interval) *Latency { return &i.Latency }),
+	latencyColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
+	usageColumns("generator_", func(i *Interval) *Usage { return &i.Generator }),
+	usageColumns("server_", func(i *Interval) *Usage { return i.Server }),
+)
+
+// WriteCSV writes the intervals of the run as a table (RFC 4180): a header, and a
+// row an interval. Times are since the run's start.
+func (s *Stream) WriteCSV(w io.Writer) error {
+	table := csv.NewWriter(w)
+	table.UseCRLF = true
+	row := make([]string, len(csvColumns))
+	for i, c := range csvColumns {
+		row[i] = c.name
+	}
+	if err := table.Write(row); err != nil {
+		return err
+	}
+	for i := range s.Intervals {
+		for j, c := range csvColumns {
+			row[j] = c.of(&s.Intervals[i])
+		}
+		if err := table.Write(row); err != nil {
+			return err
+		}
+	}
+	table.Flush()
+	return table.Error()
+}
+
+func numberColumn(name string, of func(*Interval) int64) csvColumn {
+	return csvColumn{name, func(i *Interval) string { return strconv.FormatInt(of(i), 10) }}
+}
+
+// knownText is a figure that is unknown where it is 0.
+func knownText(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func latencyColumns(prefix string, of func(*Interval) *Latency) []csvColumn {
+	all := []csvColumn{numberColumn(prefix+"count", func(i *Interval) int64 { return of(i).Count })}
+	for _, p := range []struct{ name, point string }{
+		{"min_us", "min"}, {"mean_us", "mean"}, {"p50_us", "p50"}, {"p90_us", "p90"}, {"p99_us", "p99"},
+		{"p999_us", "p99.9"}, {"p9999_us", "p99.99"}, {"max_us", "max"},
+	} {
+		all = append(all, csvColumn{prefix + p.name, func(i *Interval) string {
+			if of(i).Count == 0 {
+				return ""
+			}
+			return strconv.FormatFloat(float64(latencyPoints[p.point](of(i)))/1e3, 'f', -1, 64)
+		}})
+	}
+	return all
+}
+
+func usageColumns(prefix string, of func(*Interval) *Usage) []csvColumn {
+	field := func(name string, text func(*Usage) string) csvColumn {
+		return csvColumn{prefix + name, func(i *Interval) string {
+			if of(i) == nil {
+				return ""
+			}
+			return text(of(i))
+		}}
+	}
+	return []csvColumn{
+		field("cpu_s", func(u *Usage) string { return inSeconds(u.CPU) }),
+		field("resident_bytes", func(u *Usage) string { return knownText(u.Resident) }),
+		field("descriptors", func(u *Usage) string { return knownText(int64(u.Descriptors)) }),
+	}
+}
+
+func inSeconds(d time.Duration) string {
+	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
+}
+
+// perSecond is how many there were a second of the interval.
+func (i *Interval) perSecond(n int64) float64 {
+	if i.To <= i.From {
+		return 0
+	}
+	return float64(n) / (i.To - i.From).Seconds()
+}
+
+// errors counts what went wrong in the interval.
+func (i *Interval) errors() int64 { return max(sumCauses(i.Errors), i.Failed+i.Lost) }

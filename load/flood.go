@@ -1,0 +1,115 @@
+package load
+
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file has floods, and the limits of bytes a second.
+
+// The bounds of a flood: how much a connection is given at once and in one turn, and
+// how much it may owe the kernel for more.
+const (
+	floodBytes = 64 << 10
+	floodTurn  = 4
+	floodAhead = 64 << 10
+)
+
+// Drained goes on with a flood when the kernel has taken what it had.
+func (t *traffic) Drained(c *engine.Conn) {
+	if l, ok := c.Value().(*link); ok && t.mode == flooding && t.is(l, started) {
+		t.pour(c, l)
+	}
+}
+
+// pour sends until the kernel takes no more, or the turn is over. Drained comes then,
+// or when the kernel has taken what is left, because Paused has been asked.
+func (t *traffic) pour(c *engine.Conn, l *link) {
+	s := t.shards[l.shard]
+	n := t.floodMessages()
+	for range floodTurn {
+		if c.Pending() > floodAhead {
+			break
+		}
+		now := t.now()
+		s.mu.Lock()
+		if t.owesLimit(s, l, now) || t.allowed(l, 1, now) == 0 {
+			s.mu.Unlock()
+			return
+		}
+		p := batch{from: l.answered, n: t.allowed(l, n, now), measured: t.measured(now)}
+		l.answered += uint64(p.n)
+		did := tally{sent: int64(p.n), bytesOut: int64(p.n * t.script.fixed)}
+		s.add(did, p.measured)
+		s.mu.Unlock()
+		t.send(c, l, p)
+		if c.Doomed() {
+			return
+		}
+	}
+	c.Paused()
+	if t.cfg.SendLimit > 0 { // the kernel may have taken all
+		s.mu.Lock()
+		t.alarmTab(s, l)
+		s.mu.Unlock()
+	}
+}
+
+// floodMessages is how many messages are sent at once.
+func (t *traffic) floodMessages() int {
+	bytes := floodBytes
+	if limit := t.cfg.SendLimit; limit > 0 {
+		bytes = min(bytes, limit/50) // what may be sent in 20 ms
+	}
+	return max(bytes/t.script.longest(), 1)
+}
+
+// chargeOutput puts bytes that were sent on a link's tab.
+func (t *traffic) chargeOutput(l *link, bytes int) {
+	if t.cfg.SendLimit > 0 {
+		tab := &t.slab.tabs[l.id]
+		tab.sent = max(tab.sent, t.now()) + per(bytes, t.cfg.SendLimit)
+	}
+}
+
+// per is the time that bytes take at so many a second.
+func per(bytes, limit int) time.Duration {
+	return time.Duration(float64(bytes) / float64(limit) * float64(time.Second))
+}
+
+// owesLimit says whether a flood has to wait for its limit, and sets a timer.
+func (t *traffic) owesLimit(s *shard, l *link, now time.Duration) bool {
+	if t.cfg.SendLimit == 0 || t.slab.tabs[l.id].sent <= now {
+		return false
+	}
+	t.alarmTab(s, l)
+	return true
+}
+
+// alarmTab sets a link's timer for when it may send again.
+func (t *traffic) alarmTab(s *shard, l *link) {
+	if l.state&timed == 0 {
+		l.state |= timed
+		s.timers.push(timer{at: t.slab.tabs[l.id].sent, link: l.id, number: l.number, kind: planned})
+	}
+}
+
+// hearAhead is how far ahead of its limit a link may receive before it stops.
+const hearAhead = 5 * time.Millisecond
+
+// limitInput puts bytes that were received on a link's tab, and says whether it is
+// not to listen for a while.
+func (t *traffic) limitInput(s *shard, l *link, bytes int, now time.Duration) bool {
+	if t.cfg.ReceiveLimit == 0 {
+		return false
+	}
+	tab := &t.slab.tabs[l.id]
+	tab.received = max(tab.received, now) + per(bytes, t.cfg.ReceiveLimit)
+	if tab.received < now+hearAhead || l.state&deaf != 0 {
+		return false
+	}
+	l.state |= deaf
+	s.timers.push(timer{at: tab.received, link: l.id, number: l.number, kind: heard})
+	return true
+}

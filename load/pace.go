@@ -1,0 +1,317 @@
+package load
+
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file decides when messages are sent. All of it but pour runs under the
+// shard's lock; a message that is to be sent is claimed: it gets its time, and
+// counts as due until the connection's owner takes it (traffic.sending).
+
+// room says whether a link may have one more message in flight.
+func (t *traffic) room(l *link) bool {
+	return int(l.flying)+int(l.due) < t.cfg.Pipeline && l.state&(gone|expired|mistaken) == 0
+}
+
+// claim has a link send one more message, which was to be sent at the given time.
+func (t *traffic) claim(s *shard, l *link, at time.Duration) {
+	if t.slab.intended != nil {
+		t.slab.intended[t.slab.place(l, l.answered+uint64(l.flying)+uint64(l.due))] = at
+	}
+	l.due++
+	s.sum.due++
+}
+
+// allowed is how many of n messages a link may send now.
+func (t *traffic) allowed(l *link, n int, now time.Duration) int {
+	if int64(now) >= t.until.Load() {
+		return 0
+	}
+	if t.cfg.Messages > 0 {
+		n = int(min(uint64(n), uint64(t.cfg.Messages)-l.answered-uint64(l.flying)-uint64(l.due)))
+	}
+	return n
+}
+
+// enter begins a link's regular traffic.
+func (t *traffic) enter(s *shard, l *link, now time.Duration) {
+	switch t.mode {
+	case closedLoop:
+		for range t.allowed(l, t.cfg.Pipeline, now) {
+			t.claim(s, l, now)
+		}
+	case openLoop:
+		t.fill(s, l, now)
+	case openEach:
+		t.beginPlan(l, now)
+		t.fillOwn(s, l, now)
+	}
+}
+
+// refill has a link send what it may when answers have made room.
+func (t *traffic) refill(s *shard, l *link, answers int, now time.Duration) {
+	if l.state&entered == 0 {
+		l.state |= entered
+		t.enter(s, l, now)
+		return
+	}
+	switch t.mode {
+	case closedLoop:
+		t.goOn(s, l, answers, now)
+	case openLoop:
+		t.fill(s, l, now)
+	case openEach:
+		t.fillOwn(s, l, now)
+	}
+}
+
+// goOn is a closed loop: a message for each answer, at once or when the link has
+// thought and may send again.
+func (t *traffic) goOn(s *shard, l *link, answers int, now time.Duration) {
+	at := now + t.cfg.Think
+	if t.cfg.SendLimit > 0 {
+		at = max(at, t.slab.tabs[l.id].sent)
+	}
+	for range t.allowed(l, answers, now) {
+		if t.cfg.Lifetime > 0 && at >= t.slab.opened[l.id]+t.cfg.Lifetime {
+			break // it won't be there
+		}
+		if at > now {
+			s.timers.push(timer{at: at, link: l.id, number: l.number, kind: thought})
+		} else {
+			t.claim(s, l, now)
+		}
+	}
+}
+
+// fill has a link send what the plan of all has waiting, and then lets it wait for
+// more.
+func (t *traffic) fill(s *shard, l *link, now time.Duration) {
+	for t.room(l) {
+		at, ok := t.take(now)
+		if !ok {
+			break
+		}
+		t.claim(s, l, at)
+	}
+	t.queue(s, l)
+}
+
+// queue lets a link wait for the plan of all.
+func (t *traffic) queue(s *shard, l *link) {
+	if t.room(l) && l.state&queued == 0 {
+		l.state |= queued
+		s.ready.push(l.id)
+	}
+}
+
+// standBy lets a link wait for what is to be sent next.
+func (t *traffic) standBy(s *shard, l *link, now time.Duration) {
+	switch {
+	case l.state&entered == 0:
+	case t.mode == openLoop:
+		t.queue(s, l)
+	case t.mode == openEach:
+		t.alarm(s, l, now)
+	}
+}
+
+// take takes the next message of the plan of all, unless it has been given up.
+func (t *traffic) take(now time.Duration) (at time.Duration, ok bool) {
+	if int64(now) >= t.draining.Load() {
+		return 0, false
+	}
+	return t.schedule.take(now)
+}
+
+// paced says whether the run has times to wait for at all.
+func (t *traffic) paced() bool {
+	return t.open() || t.cfg.Lifetime > 0 || t.cfg.Think > 0 || t.cfg.SendLimit > 0 || t.cfg.ReceiveLimit > 0
+}
+
+// The bounds of one call of the pacing: links that are nudged in it, and how soon
+// it wants to be called again, as what it waits for can change.
+const (
+	paceBatch = 512
+	paceEvery = 10 * time.Millisecond
+	// Where others than the pacing's goroutine change that, it looks more often.
+	paceOther = time.Millisecond
+	// paceAgain is when it tries again to call links for which there was no room.
+	paceAgain = 100 * time.Microsecond
+)
+
+// pace implements engine.Config.Pace.
+func (t *traffic) pace(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
+	now, next := at-t.epoch, at-t.epoch+paceEvery
+	if !t.ready.Load() {
+		return next + t.epoch
+	}
+	if loop >= 0 {
+		return min(next, t.paceShard(t.shards[loop], now, touch)) + t.epoch
+	}
+	next = now + paceOther
+	if due := t.schedule.due(); due > now {
+		next = min(next, due) // a link may be ready by then
+	}
+	for _, s := range t.shards {
+		next = min(next, t.paceShard(s, now, touch))
+	}
+	return next + t.epoch
+}
+
+// paceShard nudges the links of a shard that have something to do, and says when
+// it has to be called again.
+func (t *traffic) paceShard(s *shard, now time.Duration, touch func(engine.Ref) bool) time.Duration {
+	s.mu.Lock()
+	if len(s.again) == 0 && s.timers.next() > now && (s.ready.n == 0 || t.schedule.due() > now) {
+		next := t.nextPace(s)
+		s.mu.Unlock()
+		return next
+	}
+	calls := append(s.calls[:0], s.again...)
+	s.again = s.again[:0]
+	calls = t.paceTimers(s, calls, now)
+	calls = t.pacePlan(s, calls, now)
+	s.mu.Unlock()
+	full := false
+	for i, ref := range calls {
+		if !touch(ref) {
+			s.again = append(s.again, calls[i:]...)
+			full = true
+			break
+		}
+	}
+	s.calls = calls[:0]
+	if full {
+		return now + paceAgain
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t.nextPace(s)
+}
+
+// nextPace is when a shard's pacing has something to do.
+func (t *traffic) nextPace(s *shard) time.Duration {
+	next := s.timers.next()
+	if s.ready.n > 0 {
+		next = min(next, t.schedule.due())
+	}
+	return next
+}
+
+// call adds a link to those that are nudged, once.
+func call(calls []engine.Ref, l *link) []engine.Ref {
+	if l.state&called != 0 {
+		return calls
+	}
+	l.state |= called
+	return append(calls, l.ref)
+}
+
+// paceTimers does what timers say that is due.
+func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []engine.Ref {
+	for len(calls) < paceBatch {
+		timer, ok := s.timers.pop(now)
+		if !ok {
+			break
+		}
+		l := &t.slab.links[timer.link]
+		if l.number != timer.number || l.state&gone != 0 {
+			continue
+		}
+		switch timer.kind {
+		case thought:
+			for range min(t.allowed(l, 1, now), 1) {
+				t.claim(s, l, now)
+			}
+		case planned:
+			if l.state &^= timed; t.mode == openEach {
+				t.fillOwn(s, l, now)
+			}
+		case outlived:
+			l.state |= expired
+		case heard:
+			l.state |= recovers
+		}
+		calls = call(calls, l)
+	}
+	return calls
+}
+
+// pacePlan gives messages of the plan of all to links that have room, in turn.
+func (t *traffic) pacePlan(s *shard, calls []engine.Ref, now time.Duration) []engine.Ref {
+	for len(calls) < paceBatch && s.ready.n > 0 {
+		if t.schedule.due() > now {
+			break
+		}
+		id, _ := s.ready.pop()
+		l := &t.slab.links[id]
+		l.state &^= queued
+		if !t.room(l) || l.state&started == 0 {
+			continue
+		}
+		at, ok := t.take(now)
+		if !ok {
+			l.state |= queued
+			s.ready.push(id)
+			break
+		}
+		t.claim(s, l, at)
+		if t.room(l) {
+			l.state |= queued
+			s.ready.push(id)
+		}
+		calls = call(calls, l)
+	}
+	return calls
+}
+
+// recordLate records how late messages are sent that the pacing has claimed for a
+// link: it had room for them at their time.
+func (t *traffic) recordLate(s *shard, l *link, now time.Duration) {
+	if !t.open() {
+		return
+	}
+	for k := range uint64(l.due) {
+		if at := t.slab.intended[t.slab.place(l, l.answered+uint64(l.flying)+k)]; t.counts(at) {
+			s.times.late.record(now-at, 1)
+		}
+	}
+}
+
+// doDue does what the pacing has left a link to do.
+func (t *traffic) doDue(c *engine.Conn, l *link) {
+	s, now := t.shards[l.shard], t.now()
+	s.mu.Lock()
+	l.state &^= called
+	if l.state&expired != 0 {
+		s.mu.Unlock()
+		t.outlive(c)
+		return
+	}
+	t.recordLate(s, l, now)
+	p := t.sending(s, l, now)
+	hears := l.state&recovers != 0
+	if hears {
+		l.state &^= recovers | deaf
+	}
+	s.mu.Unlock()
+	if hears {
+		c.Listen(true)
+	}
+	t.send(c, l, p)
+	if t.mode == flooding {
+		t.pour(c, l)
+	}
+}
+
+// outlive closes a connection whose lifetime is over.
+func (t *traffic) outlive(c *engine.Conn) {
+	if t.cfg.Graceful {
+		c.CloseWith(errOutlived)
+	} else {
+		c.Kill(errOutlived)
+	}
+}

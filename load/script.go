@@ -1,0 +1,261 @@
+package load
+
+import (
+	"errors"
+	"sync"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/match"
+	"github.com/myriad-go/myriad/internal/message"
+)
+
+// script is what connections say, and what they expect to hear. It does not
+// change during a run; what it has to remember of a connection is in its link
+// and the slab, and is touched by the connection's owner only.
+type script struct {
+	speaker
+	hearer
+	// direct is the speaker where its messages lie in memory as they are sent.
+	direct *ring
+	frames *framing // nil but for WebSockets
+	mute   bool     // no answer is awaited
+	first  bool     // the first message goes before the others
+	fixed  int      // the size of every message, 0 if they differ
+}
+
+// speaker makes messages.
+type speaker interface {
+	// append appends message number k of a connection to dst.
+	append(dst []byte, number uint32, k uint64) []byte
+	// longest is the most bytes that a message has.
+	longest() int
+}
+
+// hearer tells answers apart and compares them.
+type hearer interface {
+	// check looks at what the server has sent. It moves the link forward over
+	// what is as expected, and says how much of in that is. Of the link's
+	// messages in flight, so many have been answered already in this call.
+	check(c *engine.Conn, l *link, in []byte, ahead int) heardOf
+	// expects says what the next bytes should have been, for a report of what
+	// came instead; nil if nothing was owed or it isn't known.
+	expects(l *link) []byte
+	// begin makes a link ready to hear.
+	begin(l *link)
+}
+
+// heardOf is what was heard in a piece of input.
+type heardOf struct {
+	used    int   // the rest is offered again, or is wrong
+	bytes   int   // of answers
+	answers int   // that are complete
+	wrong   error // why the rest is wrong, nil if it isn't
+}
+
+// newScript makes the script of a configuration that has been validated.
+func newScript(cfg *Config, slab *slab, seen func(status int)) (*script, error) {
+	s := &script{mute: cfg.mute(), first: cfg.First != ""}
+	text, err := newSpeaker(cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.speaker = text
+	if s.direct, _ = text.(*ring); s.direct != nil {
+		s.fixed = s.direct.longest()
+	}
+	switch {
+	case s.mute:
+		s.hearer = muted{}
+	case cfg.Match == matchFrames:
+		s.hearer = muted{} // whole frames are counted by the framing
+	case cfg.Match != "":
+		rule, err := match.Parse(cfg.Match)
+		if err != nil {
+			return nil, err
+		}
+		s.hearer = &ruled{rule: rule, slab: slab, seen: seen}
+	case cfg.Answer != nil:
+		s.hearer = newHeardRing(cfg)
+	case s.direct != nil:
+		s.hearer = &heardRing{text: s.direct.text, start: s.direct.start}
+	default:
+		s.hearer = &echoed{speaker: text}
+	}
+	if cfg.WebSocket != nil {
+		s.frames = newFraming(cfg, s.hearer, slab)
+		s.hearer, s.direct = s.frames, nil
+	}
+	return s, nil
+}
+
+func newSpeaker(cfg *Config) (speaker, error) {
+	if cfg.Template == "" && cfg.First == "" {
+		return newRing(cfg), nil
+	}
+	s := &templates{seed: cfg.Seed}
+	if cfg.Template == "" {
+		s.ring = newRing(cfg)
+	}
+	for _, part := range []struct {
+		text string
+		into **message.Template
+	}{{cfg.Template, &s.body}, {cfg.First, &s.first}} {
+		if part.text == "" {
+			continue
+		}
+		var err error
+		if *part.into, err = message.Parse(part.text); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// say hands n messages to a connection, the first of them number k, and says how
+// many bytes they have.
+func (s *script) say(c *engine.Conn, l *link, slab *slab, k uint64, n int) (size int) {
+	if s.direct != nil {
+		return s.direct.send(c, l.number, k, n)
+	}
+	b := scratch.Get().(*[]byte)
+	defer scratch.Put(b)
+	out, plain := (*b)[:0], []byte(nil)
+	for i := range uint64(n) {
+		was := len(out)
+		if s.frames != nil {
+			plain = s.append(plain[:0], l.number, k+i)
+			out = s.frames.append(out, plain, l.number, k+i)
+			was = len(out) - len(plain) // what counts is the message
+		} else {
+			out = s.append(out, l.number, k+i)
+		}
+		if slab.sizes != nil {
+			slab.sizes[slab.place(l, k+i)] = uint32(len(out) - was)
+		}
+		size += len(out) - was
+		if len(out) >= sayBytes {
+			_, _ = c.Write(out) // Closed tells why not
+			out = out[:0]
+		}
+	}
+	_, _ = c.Write(out)
+	*b = out
+	return size
+}
+
+// sayBytes is how much is written at once.
+const sayBytes = 64 << 10
+
+// scratch are buffers in which messages are made.
+var scratch = sync.Pool{New: func() any { return new([]byte) }}
+
+// What ends a connection because of what the server sent.
+var (
+	errWrong = errors.New("load: the answer differs from what was expected")
+	errMuch  = errors.New("load: more answers than messages")
+)
+
+// templates make messages from templates, but for those that lie in a ring.
+type templates struct {
+	first, body *message.Template
+	ring        *ring
+	seed        uint64
+}
+
+func (t *templates) append(dst []byte, number uint32, k uint64) []byte {
+	of := message.Of{Seed: t.seed, Connection: uint64(number), Message: k}
+	switch {
+	case k == 0 && t.first != nil:
+		return t.first.Append(dst, of)
+	case t.body != nil:
+		return t.body.Append(dst, of)
+	}
+	return t.ring.append(dst, number, k)
+}
+
+func (t *templates) longest() (n int) {
+	for _, part := range []*message.Template{t.first, t.body} {
+		if part != nil {
+			n = max(n, part.MaxLen())
+		}
+	}
+	if t.ring != nil {
+		n = max(n, t.ring.longest())
+	}
+	return n
+}
+
+// echoed expects every message back.
+type echoed struct{ speaker speaker }
+
+func (e *echoed) begin(*link) {}
+
+func (e *echoed) check(_ *engine.Conn, l *link, in []byte, ahead int) (h heardOf) {
+	b := scratch.Get().(*[]byte)
+	defer scratch.Put(b)
+	for h.used < len(in) {
+		if ahead+h.answers == int(l.flying) {
+			h.wrong = errWrong
+			break
+		}
+		*b = e.speaker.append((*b)[:0], l.number, l.answered+uint64(ahead+h.answers))
+		want := (*b)[l.pos:]
+		got := in[h.used:min(h.used+len(want), len(in))]
+		same := firstDifference(got, want)
+		h.used += same
+		l.pos += uint32(same)
+		if same < len(got) {
+			h.wrong = errWrong
+			break
+		}
+		if same == len(want) {
+			h.answers++
+			l.pos = 0
+		}
+	}
+	h.bytes = h.used
+	return h
+}
+
+func (e *echoed) expects(l *link) []byte {
+	if l.flying == 0 {
+		return nil
+	}
+	return e.speaker.append(nil, l.number, l.answered)[l.pos:]
+}
+
+// ruled tells answers apart by a rule.
+type ruled struct {
+	rule *match.Rule
+	slab *slab
+	seen func(status int) // of each HTTP response
+}
+
+func (r *ruled) begin(*link) {}
+
+func (r *ruled) check(_ *engine.Conn, l *link, in []byte, ahead int) (h heardOf) {
+	h.used, h.answers, h.wrong = r.rule.Feed(&r.slab.states[l.id], in, r.seen)
+	h.bytes = h.used
+	if most := int(l.flying) - ahead; h.wrong == nil && h.answers > most {
+		h.answers = most
+		h.wrong = errMuch
+	}
+	return h
+}
+
+func (r *ruled) expects(*link) []byte { return nil }
+
+// muted awaits no answer: whatever comes is fine.
+type muted struct{}
+
+func (muted) begin(*link) {}
+func (muted) check(_ *engine.Conn, _ *link, in []byte, _ int) heardOf {
+	return heardOf{used: len(in), bytes: len(in)}
+}
+func (muted) expects(*link) []byte { return nil }
+
+// ruled says whether answers are told apart by a rule.
+func (s *script) ruled() bool {
+	_, ok := s.hearer.(*ruled)
+	return ok
+}

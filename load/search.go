@@ -1,0 +1,290 @@
+package load
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+)
+
+// Goal is what a Search looks for: the highest rate at which a percentile of the
+// latency stays under a bound.
+type Goal struct {
+	// Percentile is above 0 and below 100. Default 99.
+	Percentile float64
+	// Under is the bound. It has to be set.
+	Under time.Duration
+	// Step is how long each rate is tried: 100 ms or more, and ten times Under or
+	// more, since a queue that grows a little has to have the time to show. Default
+	// 2 s, or ten times Under where that is more.
+	Step time.Duration
+}
+
+// Step is a rate that a Search has tried.
+type Step struct {
+	// Rate is in messages a second on all connections together, planned;
+	// Answered is what came of it.
+	Rate     float64 `json:"rate"`
+	Answered float64 `json:"answered"`
+	// Latency is the percentile of the goal, Late that of how late the
+	// generator itself was.
+	Latency time.Duration `json:"latency"`
+	Late    time.Duration `json:"late"`
+	// Unsent counts messages that were never sent, or never answered.
+	Unsent int64 `json:"unsent"`
+	// Kept says whether the goal was kept: the percentile is under its bound, no
+	// more messages are unsent than may be above it, and the queue did not grow, so
+	// that at least 99 % as many messages were answered in the window as were
+	// planned for it, n, or n less three times its root where these are few. It
+	// was not if no connection was left.
+	Kept bool `json:"kept"`
+	// Limited says that it was not, and that the generator itself was late by half
+	// of the bound or more. Such a rate is tried once more, which is a step too; if
+	// that isn't kept either, the rate counts as not kept.
+	Limited bool `json:"limited,omitempty"`
+
+	open int64 // connections that were left
+}
+
+// Found is what a Search has found.
+type Found struct {
+	Goal Goal `json:"goal"`
+	// Rate is the highest rate that kept the goal, in messages a second on all
+	// connections together; 0 if none did. A rate that is higher by a
+	// twentieth did not, unless Most is set, when the bounds of the search
+	// ended it, or all connections were lost, which Result.Err says.
+	Rate float64 `json:"rate"`
+	Most bool    `json:"most,omitempty"`
+	// Steps are all tries of rates, in order.
+	Steps []Step `json:"steps"`
+	// Result is of the step with that rate, or of the first one if none kept
+	// the goal. But ConnectErrors, Lost, Mismatched, FirstMismatch and BadStatus
+	// are of the whole search; and so are Limits, except of tries that were
+	// repeated. Bytes and Unanswered are as they were at the end of the step.
+	Result *Result `json:"result"`
+}
+
+// The bounds of a search: the first rate, by how much it grows at first, how close
+// it gets, how many tries it has, and how many times its goal a step takes at least.
+const (
+	firstRate = 1000
+	growth    = 4
+	closeness = 1.05
+	maxSteps  = 40
+	stepUnder = 10
+)
+
+// Search looks for the highest rate that keeps a goal, on the connections of one
+// run: it tries rates that grow fourfold until one doesn't keep it, or shrink until
+// one does, and then rates between the two. Each is an open loop of Goal.Step, of
+// which a fifth is a warm-up. The configuration may say whether its times are
+// Poisson; it has no other rate and no Duration.
+//
+// Errors are as those of Run. When ctx ends, what was found so far is returned with
+// its cause. The steps are told to Config.Observe, each with the event Tried; Done has
+// the Result of Found.
+func Search(ctx context.Context, cfg Config, goal Goal) (*Found, error) {
+	setDefault(&goal.Percentile, 99)
+	setDefault(&goal.Step, max(2*time.Second, stepUnder*goal.Under))
+	switch {
+	case !(goal.Percentile > 0 && goal.Percentile < 100):
+		return nil, fmt.Errorf("load: a goal for the percentile %v; expected more than 0 and less than 100", goal.Percentile)
+	case goal.Under <= 0 || goal.Under > maxLatency:
+		return nil, fmt.Errorf("load: a goal of %v; expected more than 0, at most %v", goal.Under, maxLatency)
+	case goal.Step < 100*time.Millisecond || goal.Step > maxTime:
+		return nil, fmt.Errorf("load: steps of %v; expected 100ms or more", goal.Step)
+	case goal.Step < stepUnder*goal.Under:
+		return nil, fmt.Errorf("load: steps of %v for a goal of %v; expected %v or more, so that a queue that grows shows", goal.Step, goal.Under, stepUnder*goal.Under)
+	case cfg.Early || cfg.Ramp.Over > 0 || cfg.Lifetime > 0 || cfg.Messages > 0 || cfg.Duration > 0 || cfg.Warmup > 0:
+		return nil, errors.New("load: a search with times, messages or connections of its own; expected none")
+	case cfg.Rate.PerSecond != 0 || cfg.Rate.Each || cfg.Rate.To != 0 || cfg.Rate.Swing != 0:
+		return nil, errors.New("load: a search with a rate; expected none")
+	case cfg.mute():
+		return nil, errors.New("load: a search without answers; expected some")
+	}
+	cfg.Rate.PerSecond = firstRate
+	cfg.Warmup = goal.Step / 5
+	cfg.Duration = goal.Step - cfg.Warmup
+	s := &search{found: &Found{Goal: goal}}
+	if observe := cfg.Observe; observe != nil {
+		cfg.Observe = func(e Event) {
+			if e.Phase == Done {
+				e.Result = s.conclude(e.Result)
+			}
+			observe(e)
+		}
+	}
+	r, err := prepare(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	s.run = r
+	end, err := r.run(ctx, s.phases)
+	s.found.Result = s.conclude(end)
+	return s.found, err
+}
+
+// search is a Search under way, on the goroutine of its run.
+type search struct {
+	*run
+	found     *Found
+	best      *Result
+	limits    []Limit // that steps have met
+	low, high float64 // rates that kept the goal, and that did not; 0 for none yet
+}
+
+// phases connects and tries rates.
+func (s *search) phases(ctx context.Context) error {
+	if err := s.connect(ctx); err != nil {
+		return err
+	}
+	s.tell(Event{Phase: Connected})
+	if s.sum().open() == 0 {
+		return nil
+	}
+	return s.seek(func(rate float64) (Step, *Result, error) { return s.try(ctx, rate) })
+}
+
+// seek tries rates until what is known is close enough, or no connection is left.
+func (s *search) seek(try func(rate float64) (Step, *Result, error)) error {
+	rate, again := float64(firstRate), false
+	for range maxSteps {
+		step, result, err := try(rate)
+		if err != nil {
+			return err
+		}
+		s.found.Steps = append(s.found.Steps, step)
+		if again = step.Limited && !again; again {
+			continue
+		}
+		if s.file(step, result); step.open == 0 {
+			return nil
+		}
+		if rate = s.next(); rate == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// next is the rate to try after what is known, 0 if that is close enough.
+func (s *search) next() float64 {
+	switch {
+	case s.high == 0:
+		if s.low*growth > MaxRate {
+			s.found.Most = true
+			return 0
+		}
+		return s.low * growth
+	case s.low == 0:
+		if s.high/growth*s.cfg.Duration.Seconds() < leastMessages {
+			return 0
+		}
+		return s.high / growth
+	case s.high/s.low <= closeness:
+		return 0
+	}
+	return math.Sqrt(s.low * s.high)
+}
+
+// leastMessages is how few messages make a percentile.
+const leastMessages = 20
+
+// try tries a rate and says what came of it.
+func (s *search) try(ctx context.Context, rate float64) (Step, *Result, error) {
+	s.cfg.Rate.PerSecond = rate
+	s.anew()
+	if err := s.exchange(ctx); err != nil {
+		return Step{}, nil, err
+	}
+	result, goal := s.result(s.sum()), s.found.Goal
+	step := goal.judge(result, Step{
+		Rate:    rate,
+		open:    s.sum().open(),
+		Latency: s.ledger.total.window.percentile(goal.Percentile),
+		Late:    s.ledger.total.late.percentile(goal.Percentile),
+	})
+	s.tell(Event{Phase: Tried, Step: &step})
+	return step, result, nil
+}
+
+// judge completes a step, which has its rate and its percentiles, by its result.
+func (g Goal) judge(r *Result, step Step) Step {
+	planned := float64(r.Intended)
+	step.Answered = r.Rate()
+	step.Unsent = r.Intended - r.Latency.Count
+	step.Kept = step.open > 0 && r.Latency.Count > 0 && step.Latency <= g.Under &&
+		float64(step.Unsent) <= planned*(1-g.Percentile/100) &&
+		float64(r.Answered) >= planned-max(planned/100, 3*math.Sqrt(planned))
+	step.Limited = !step.Kept && step.open > 0 && step.Late >= g.Under/2
+	return step
+}
+
+// file keeps what a step has shown of its rate.
+func (s *search) file(step Step, result *Result) {
+	for _, l := range result.Limits {
+		if l.Wall == wallCPU || l.Wall == wallLate {
+			l.Evidence += fmt.Sprintf(", at %s/s", group(int64(step.Rate)))
+		}
+		s.meet(l)
+	}
+	if s.best == nil {
+		s.best = result
+	}
+	if !step.Kept {
+		s.high = step.Rate
+		return
+	}
+	s.low, s.found.Rate, s.best = step.Rate, step.Rate, result
+}
+
+// The walls that a step meets, and not the connecting.
+const (
+	wallCPU  = "cpu"
+	wallLate = "late sends"
+)
+
+// meet adds a limit, unless its wall has been met.
+func (s *search) meet(l Limit) {
+	if !slices.ContainsFunc(s.limits, func(met Limit) bool { return met.Wall == l.Wall }) {
+		s.limits = append(s.limits, l)
+	}
+}
+
+// conclude is the result of the search, of which the one that the run ended with
+// knows all faults.
+func (s *search) conclude(end *Result) *Result {
+	if s.best == nil {
+		return end
+	}
+	r := *s.best
+	r.ConnectErrors, r.Lost, r.BadStatus = end.ConnectErrors, end.Lost, end.BadStatus
+	r.Mismatched, r.FirstMismatch = end.Mismatched, end.FirstMismatch
+	severity := []string{"descriptors", "ports", "memory", wallCPU, wallLate}
+	r.Limits = slices.Clone(s.limits)
+	slices.SortStableFunc(r.Limits, func(a, b Limit) int {
+		return slices.Index(severity, a.Wall) - slices.Index(severity, b.Wall)
+	})
+	return &r
+}
+
+// anew forgets what was counted for a window. Intervals go on from there.
+func (r *run) anew() {
+	planned, _ := r.planned(r.sum(), r.traffic.now())
+	r.ledger.intended -= planned
+	r.traffic.window(never, math.MinInt64)
+	r.unsent, r.early = 0, 0
+	for _, s := range r.traffic.shards {
+		s.mu.Lock()
+		s.sum.window, s.sum.planned, s.sum.early, s.sum.unsent = tally{}, 0, 0, 0
+		s.mu.Unlock()
+	}
+	r.ledger.collect(r.traffic.shards)
+	for _, h := range r.ledger.total.all() {
+		if h != &r.ledger.total.connect && h != &r.ledger.total.firstByte {
+			h.reset()
+		}
+	}
+}

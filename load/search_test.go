@@ -1,0 +1,299 @@
+package load
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"net"
+	"reflect"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// slowly answers lines, on all connections together one after the other, each
+// taking a time.
+func slowly(each time.Duration) func(net.Conn) {
+	var one sync.Mutex
+	return func(c net.Conn) {
+		lines := bufio.NewReader(c)
+		for {
+			line, err := lines.ReadSlice('\n')
+			if err != nil {
+				return
+			}
+			one.Lock()
+			time.Sleep(each)
+			one.Unlock()
+			if _, err := c.Write(line); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// TestSearch finds no rate above what a server can do, having tried some. How far
+// below it is depends on the machine.
+func TestSearch(t *testing.T) {
+	const (
+		most  = 1000 // that the server answers in a second
+		under = 20 * time.Millisecond
+		step  = 200 * time.Millisecond
+		links = 5
+	)
+	s := serve(t, slowly(time.Second/most))
+	steps, planned := 0, int64(0)
+	var done *Result
+	found, err := Search(t.Context(), Config{Target: s.addr(), Connections: links, Drain: under, ProgressEvery: under, Observe: func(e Event) {
+		switch e.Phase {
+		case Tried:
+			steps++
+		case Progress:
+			planned += e.Interval.Intended
+		case Done:
+			done = e.Result
+		}
+	}}, Goal{Percentile: 90, Under: under, Step: step})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if steps != len(found.Steps) || steps < 2 {
+		t.Errorf("%d steps, told of %d", len(found.Steps), steps)
+	}
+	// What can be answered in a window, and its allowance; see Step.Kept.
+	window := (step - step/5).Seconds()
+	answers := most*window + links + 1
+	if n := found.Rate * window; n-3*math.Sqrt(n) > answers {
+		t.Errorf("found %v/s of %d/s: %v messages in a window that has room for %v", found.Rate, most, n, answers)
+	}
+	want := 0.0
+	for _, tried := range found.Steps {
+		want += tried.Rate * step.Seconds()
+		if tried.Kept && (tried.Latency <= 0 || tried.Latency > under || tried.Rate > found.Rate) {
+			t.Errorf("found %v, and %+v", found.Rate, tried)
+		}
+	}
+	if !near(float64(planned), want, 0.05) {
+		t.Errorf("intervals have %d messages planned, the steps %v", planned, want)
+	}
+	of := found.Rate
+	if of == 0 {
+		of = firstRate
+	}
+	if found.Result.Schedule.PerSecond != of || !reflect.DeepEqual(done, found.Result) {
+		t.Errorf("the result is of %v/s, want %v, the one of the event another: %v", found.Result.Schedule.PerSecond, of, !reflect.DeepEqual(done, found.Result))
+	}
+}
+
+// TestSearchLost has a server that closes all connections after the first step: the
+// result is of one before, and says so.
+func TestSearchLost(t *testing.T) {
+	var heard atomic.Int64
+	s := serve(t, func(c net.Conn) {
+		lines := bufio.NewReader(c)
+		for {
+			line, err := lines.ReadSlice('\n')
+			if err != nil || heard.Add(1) > 210 { // 200 in the first step
+				return
+			}
+			if _, err := c.Write(line); err != nil {
+				return
+			}
+		}
+	})
+	var done error
+	found, err := Search(t.Context(), Config{Target: s.addr(), Connections: 3, Drain: 200 * time.Millisecond, Observe: func(e Event) {
+		if e.Phase == Done {
+			done = e.Result.Err()
+		}
+	}}, Goal{Under: 20 * time.Millisecond, Step: 200 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := found.Result.Err(); got == nil || !strings.Contains(got.Error(), "connections lost") || done == nil || done.Error() != got.Error() {
+		t.Errorf("%v, in the event %v; want lost connections", got, done)
+	}
+	last := found.Steps[len(found.Steps)-1]
+	if last.Kept || last.Limited || found.Most || len(found.Steps) < 2 || found.Result.Schedule.PerSecond == last.Rate {
+		t.Errorf("the last of %d steps: %+v; the result is of %v/s", len(found.Steps), last, found.Result.Schedule.PerSecond)
+	}
+}
+
+// TestSearchNudges each connection once, not in each step.
+func TestSearchNudges(t *testing.T) {
+	s := serve(t, echo)
+	cfg := Config{Target: s.addr(), Connections: 5, Rate: Rate{PerSecond: 1000}, Duration: 50 * time.Millisecond, Drain: 50 * time.Millisecond}
+	r, err := prepare(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bits := func(clear uint16) (some int) {
+		r.traffic.slab.each(r.traffic.shards, func(_ *shard, l *link) bool {
+			some += btoi(l.state&started != 0)
+			l.state &^= clear
+			return true
+		})
+		return some
+	}
+	_, err = r.run(t.Context(), func(ctx context.Context) error {
+		if err := cmp.Or(r.connect(ctx), r.exchange(ctx)); err != nil {
+			return err
+		}
+		if got := bits(started); got != 5 {
+			t.Errorf("%d connections have started in the first step, want 5", got)
+		}
+		r.anew()
+		err := r.exchange(ctx)
+		if got := bits(0); got != 0 {
+			t.Errorf("%d connections were nudged again", got)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestJudge says of a step whether its goal was kept, and why not.
+func TestJudge(t *testing.T) {
+	goal := Goal{Percentile: 99, Under: 100 * time.Millisecond}
+	const ms = time.Millisecond
+	for name, test := range map[string]struct {
+		planned, answered, measured int64
+		latency, late               time.Duration
+		open                        int64
+		kept, limited               bool
+	}{
+		"kept":                    {100_000, 100_000, 100_000, 90 * ms, 0, 1, true, false},
+		"slow":                    {100_000, 100_000, 100_000, 101 * ms, 0, 1, false, false},
+		"late and slow":           {100_000, 100_000, 100_000, 101 * ms, 50 * ms, 1, false, true},
+		"a bit late":              {100_000, 100_000, 100_000, 101 * ms, 49 * ms, 1, false, false},
+		"late and kept":           {100_000, 100_000, 100_000, 90 * ms, 60 * ms, 1, true, false},
+		"a queue grows":           {100_000, 98_900, 100_000, 90 * ms, 0, 1, false, false},
+		"within a hundredth":      {100_000, 99_100, 100_000, 90 * ms, 0, 1, true, false},
+		"a queue grows, of few":   {100, 69, 100, 90 * ms, 0, 1, false, false},
+		"within the noise of few": {100, 71, 100, 90 * ms, 0, 1, true, false},
+		"unsent":                  {100_000, 100_000, 98_900, 90 * ms, 0, 1, false, false},
+		"nothing":                 {0, 0, 0, 0, 0, 1, false, false},
+		"nobody left":             {100_000, 100_000, 100_000, 90 * ms, 60 * ms, 0, false, false},
+	} {
+		r := &Result{Intended: test.planned, Answered: test.answered, Latency: Latency{Count: test.measured}, Window: time.Second}
+		got := goal.judge(r, Step{Latency: test.latency, Late: test.late, open: test.open})
+		if got.Kept != test.kept || got.Limited != test.limited || got.Answered != float64(test.answered) || got.Unsent != test.planned-test.measured {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}
+
+// TestSearchAgain tries a rate once more where the generator was late, and has the
+// limits and the faults of all steps that count.
+func TestSearchAgain(t *testing.T) {
+	s := &search{run: &run{cfg: Config{Duration: time.Second}}, found: &Found{}}
+	tries := map[float64]int{}
+	err := s.seek(func(rate float64) (Step, *Result, error) {
+		tries[rate]++
+		step, r := Step{Rate: rate, open: 1, Kept: rate < 3000}, &Result{Schedule: &Rate{PerSecond: rate}}
+		switch {
+		case rate == firstRate && tries[rate] == 1: // a hitch
+			step.Kept, step.Limited = false, true
+			r.Limits = []Limit{{Wall: "cpu", Evidence: "a hitch"}}
+		case !step.Kept:
+			step.Limited = true
+			r.Limits = []Limit{{Wall: "late sends", Evidence: "late"}, {Wall: "ports", Evidence: "none"}}
+		}
+		return step, r, nil
+	})
+	if err != nil || len(s.found.Steps) >= maxSteps {
+		t.Fatalf("%v, %d steps", err, len(s.found.Steps))
+	}
+	for rate, n := range tries {
+		if want := 1 + btoi(rate == firstRate || rate >= 3000); n != want {
+			t.Errorf("%v tried %d times, want %d", rate, n, want)
+		}
+	}
+	if s.found.Rate >= 3000 || s.found.Rate < 3000/closeness {
+		t.Errorf("found %v, want a bit less than 3000", s.found.Rate)
+	}
+	end := &Result{Lost: map[string]int64{"x": 1}, ConnectErrors: map[string]int64{"y": 1}, BadStatus: map[string]int64{"z": 1}, Mismatched: 1, FirstMismatch: &Mismatch{}}
+	got := s.conclude(end)
+	want := *end
+	want.Schedule = &Rate{PerSecond: s.found.Rate}
+	want.Limits = []Limit{{Wall: "ports", Evidence: "none"}, {Wall: "late sends", Evidence: "late, at 4,000/s"}}
+	if !reflect.DeepEqual(*got, want) {
+		t.Errorf("got %+v, want %+v", *got, want)
+	}
+}
+
+func btoi(is bool) int {
+	if is {
+		return 1
+	}
+	return 0
+}
+
+// TestSearchNext goes from rate to rate by what was kept.
+func TestSearchNext(t *testing.T) {
+	for _, most := range []float64{3, 170, 1000, 35_123, MaxRate * 2} {
+		s := &search{run: &run{cfg: Config{Duration: time.Second}}, found: &Found{}}
+		rate, steps := float64(firstRate), 0
+		for ; rate > 0 && steps < maxSteps; steps++ {
+			if rate <= most {
+				s.low = rate
+			} else {
+				s.high = rate
+			}
+			rate = s.next()
+		}
+		switch {
+		case steps == maxSteps:
+			t.Errorf("up to %v: no end", most)
+		case most < leastMessages:
+			if s.low != 0 {
+				t.Errorf("found %v of %v", s.low, most)
+			}
+		case most > MaxRate:
+			if !s.found.Most || s.low < MaxRate/growth {
+				t.Errorf("found %v, most %v", s.low, s.found.Most)
+			}
+		case s.low > most || s.low*closeness < most:
+			t.Errorf("found %v of %v", s.low, most)
+		}
+	}
+}
+
+// TestSearchWrong is refused.
+func TestSearchWrong(t *testing.T) {
+	good := Goal{Under: time.Second}
+	for want, test := range map[string]struct {
+		cfg  Config
+		goal Goal
+	}{
+		"percentile 100": {Config{}, Goal{Percentile: 100, Under: time.Second}},
+		"goal of 0s":     {Config{}, Goal{}},
+		"steps of 1ms":   {Config{}, Goal{Under: time.Second, Step: time.Millisecond}},
+		"10s or more":    {Config{}, Goal{Under: time.Second, Step: 9 * time.Second}},
+		"with a rate":    {Config{Rate: Rate{PerSecond: 1}}, good},
+		"with times":     {Config{Duration: time.Second}, good},
+		"without answer": {Config{Match: matchNone}, good},
+		"target":         {Config{}, good},
+	} {
+		if _, err := Search(t.Context(), test.cfg, test.goal); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want an error with %q", err, want)
+		}
+	}
+}
+
+// TestSearchNobody has no server.
+func TestSearchNobody(t *testing.T) {
+	found, err := Search(t.Context(), Config{Target: refusing(t), Connections: 2}, Goal{Under: time.Second})
+	if err != nil || found.Rate != 0 || found.Result == nil || found.Result.Err() == nil {
+		t.Errorf("%v, %+v", err, found)
+	}
+	if errors.Is(err, errStalled) {
+		t.Error("a stall is told")
+	}
+}

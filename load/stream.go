@@ -1,0 +1,237 @@
+package load
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+// The bounds of a stream that is read.
+const (
+	// maxStreamLine is the length of its longest line, in bytes.
+	maxStreamLine = 4 << 20
+	// maxIntervals is how many intervals it can have: eleven days of seconds.
+	maxIntervals = 1_000_000
+	// maxSpan is how long its run can have been.
+	maxSpan = 365 * 24 * time.Hour
+	// maxMarks bounds its other events; a run has at most seven.
+	maxMarks = 64
+)
+
+// Stream is what a run told of itself, an Event a line, read back. It is plain
+// data; nothing in it changes once it has been read.
+type Stream struct {
+	// Plan is what the run was about to do, nil where the stream doesn't say.
+	Plan *Plan
+	// Marks are the moments of the run, but for Progress and Done.
+	Marks []Mark
+	// Intervals are what happened from Progress to Progress, in order.
+	Intervals []Interval
+	// Last is how far the run was in its last event.
+	Last Snapshot
+	// Result is nil if the stream ends before the run did.
+	Result *Result
+
+	// histogram is that of Result, nil where it has none.
+	histogram *hdrhistogram.Histogram
+}
+
+// Mark is a moment of a run.
+type Mark struct {
+	Phase Phase
+	// After is the end of the interval before it, since the run's start: it
+	// happened then or in the interval that follows.
+	After    time.Duration
+	Snapshot Snapshot
+}
+
+// Complete says whether the run came to its end, so that there is a Result. A
+// stream that was cut off in the middle, by a crash or a full disk, still has
+// everything up to there.
+func (s *Stream) Complete() bool { return s.Result != nil }
+
+// ReadStream reads the stream of one run: JSON Events, one a line of at most
+// 4 MiB, with at most 1,000,000 intervals. Blank lines don't count, nor does a
+// last line that breaks off in the middle. Errors name the line.
+func ReadStream(r io.Reader) (*Stream, error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxStreamLine)
+	lines.Split(splitLines)
+	s := new(Stream)
+	number := 1
+	for ; lines.Scan(); number++ {
+		if err := s.addLine(lines.Bytes()); err != nil {
+			return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
+		}
+	}
+	switch err := lines.Err(); {
+	case errors.Is(err, bufio.ErrTooLong):
+		return nil, fmt.Errorf("load: stream, line %d: more than %d bytes; expected an event", number, maxStreamLine)
+	case err != nil:
+		return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
+	}
+	return s.check()
+}
+
+// splitLines keeps the newline at the end of a line, which a last line that is
+// cut off doesn't have.
+func splitLines(data []byte, end bool) (advance int, line []byte, err error) {
+	n := bytes.IndexByte(data, '\n') + 1
+	if n == 0 && end {
+		n = len(data)
+	}
+	if n == 0 {
+		return 0, nil, nil
+	}
+	return n, data[:n], nil
+}
+
+// check is the stream, if there is anything in it.
+func (s *Stream) check() (*Stream, error) {
+	if len(s.Marks) == 0 && len(s.Intervals) == 0 && s.Result == nil {
+		return nil, errors.New("load: an empty stream; expected the events of a run as JSON, one a line")
+	}
+	return s, nil
+}
+
+// addLine adds the event of a line. One without a newline can be cut off.
+func (s *Stream) addLine(line []byte) error {
+	if len(bytes.TrimSpace(line)) == 0 {
+		return nil
+	}
+	var e Event
+	if err := json.Unmarshal(line, &e); err != nil {
+		if _, ok := errors.AsType[*json.SyntaxError](err); ok && !bytes.HasSuffix(line, []byte("\n")) && s.begun() {
+			return nil
+		}
+		return fmt.Errorf("%w; expected an event as JSON", err)
+	}
+	return s.add(e)
+}
+
+// begun says whether there has been an event.
+func (s *Stream) begun() bool { return len(s.Marks)+len(s.Intervals) > 0 }
+
+func (s *Stream) add(e Event) error {
+	if s.Result != nil {
+		return fmt.Errorf("%q after %q; expected the stream of one run", e.Phase, Done)
+	}
+	s.Last = e.Snapshot
+	switch e.Phase {
+	case Began:
+		if s.begun() {
+			return fmt.Errorf("%q in the middle; expected the stream of one run", e.Phase)
+		}
+		s.Plan = e.Plan
+	case Connected, Measuring, Measured, Exchanged:
+	case Progress:
+		return s.addInterval(e.Interval)
+	case Done:
+		return s.end(e.Result)
+	default:
+		return fmt.Errorf("phase %q; expected one of %q", e.Phase, []Phase{Began, Connected, Measuring, Measured, Exchanged, Progress, Done})
+	}
+	if len(s.Marks) >= maxMarks {
+		return fmt.Errorf("more than %d events beside progress; expected the stream of one run", maxMarks)
+	}
+	s.Marks = append(s.Marks, Mark{e.Phase, s.Span(), e.Snapshot})
+	return nil
+}
+
+// addInterval adds what happened up to a Progress.
+func (s *Stream) addInterval(i *Interval) error {
+	switch {
+	case i == nil:
+		return nil // as older versions wrote it
+	case len(s.Intervals) >= maxIntervals:
+		return fmt.Errorf("more than %d intervals", maxIntervals)
+	case i.From < s.Span() || i.To < i.From:
+		return fmt.Errorf("an interval from %v to %v; expected it to follow on %v", i.From, i.To, s.Span())
+	case i.To > maxSpan:
+		return fmt.Errorf("an interval up to %v; expected at most %v", i.To, maxSpan)
+	case slices.Min(i.counts()) < 0:
+		return errors.New("an interval with a negative figure; expected 0 or more")
+	}
+	s.Intervals = append(s.Intervals, *i)
+	return nil
+}
+
+// counts are the figures of an interval that can't be negative.
+func (i *Interval) counts() []int64 {
+	all := []int64{
+		i.Open, i.Opened, i.Failed, i.Lost, i.Closed, i.Intended, i.Sent, i.Answered,
+		i.BytesSent, i.BytesReceived, i.Flying, i.Waiting, int64(i.Generator.CPU), i.Generator.Resident,
+	}
+	if i.Server != nil {
+		all = append(all, int64(i.Server.CPU), i.Server.Resident)
+	}
+	for _, n := range i.Errors {
+		all = append(all, n)
+	}
+	for _, l := range []Latency{i.Latency, i.Connect} {
+		all = append(all, l.Count, int64(l.Min), int64(l.P50), int64(l.P90), int64(l.P99), int64(l.P999), int64(l.Max))
+	}
+	return all
+}
+
+func (s *Stream) end(r *Result) error {
+	if r == nil {
+		return fmt.Errorf("no result; expected one with %q", Done)
+	}
+	var err error
+	if s.histogram, err = decodeHistogram(r.Histogram); err != nil {
+		return err
+	}
+	s.Result = r
+	return nil
+}
+
+// Span is how long the run went on, up to the end of the last interval.
+func (s *Stream) Span() time.Duration {
+	if len(s.Intervals) == 0 {
+		return 0
+	}
+	return s.Intervals[len(s.Intervals)-1].To
+}
+
+// WriteText writes the run for people to read: its result, or how far it was
+// where the stream was cut off.
+func (s *Stream) WriteText(w io.Writer) error {
+	if s.Complete() {
+		return s.Result.WriteText(w)
+	}
+	_, err := fmt.Fprintf(w, "cut off     after %v, before there was a result\nuntil then  %v\n", round(s.Span()), s.Last)
+	return err
+}
+
+// decodeHistogram reads Result.Histogram; it is nil for none.
+func decodeHistogram(text string) (*hdrhistogram.Histogram, error) {
+	if text == "" {
+		return nil, nil
+	}
+	h, err := hdrhistogram.Decode([]byte(text))
+	if err != nil {
+		return nil, fmt.Errorf("histogram: %w; expected the compressed encoding V2 in base64", err)
+	}
+	return h, nil
+}
+
+// readLatency reads a distribution off a histogram.
+func readLatency(h *hdrhistogram.Histogram) Latency {
+	if h == nil || h.TotalCount() == 0 {
+		return Latency{}
+	}
+	at := func(percent float64) time.Duration { return time.Duration(h.ValueAtPercentile(percent)) }
+	return Latency{
+		Count: h.TotalCount(), Min: time.Duration(h.Min()), Mean: time.Duration(h.Mean()),
+		P50: at(50), P75: at(75), P90: at(90), P95: at(95), P99: at(99), P999: at(99.9), P9999: at(99.99),
+		Max: time.Duration(h.Max()),
+	}
+}

@@ -1,0 +1,174 @@
+package load
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+)
+
+// heir starts a process that does nothing and has the listener too, as the
+// server's process would. end ends it.
+func heir(t testing.TB, ln interface{ File() (*os.File, error) }) (pid int, end func()) {
+	t.Helper()
+	if runtime.GOOS != "linux" {
+		t.Skip("no /proc")
+	}
+	file, err := ln.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	child := exec.Command("cat") // until its input ends
+	child.ExtraFiles = []*os.File{file}
+	input, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := false
+	end = func() {
+		if !ended {
+			ended = true
+			input.Close()
+			_ = child.Wait()
+		}
+	}
+	t.Cleanup(end)
+	return child.Process.Pid, end
+}
+
+func listenLocal(t testing.TB) *net.TCPListener {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln.(*net.TCPListener)
+}
+
+func TestUsage(t *testing.T) {
+	ln := listenLocal(t)
+	pid, end := heir(t, ln)
+	u := newUsage([]string{ln.Addr().String()})
+	if len(u.server) != 1 || u.server[0].pid != pid {
+		t.Fatalf("found %+v; want process %d, and not this one", u.server, pid)
+	}
+	for began := ownCPU(); ownCPU() < began+5*time.Millisecond; {
+	}
+	own, server := u.sample()
+	if own.CPU < 5*time.Millisecond || own.Resident < 1<<20 || own.Descriptors < 4 {
+		t.Errorf("generator: %+v; want at least 5ms, 1 MiB and 4 descriptors", own)
+	}
+	if server == nil || server.Resident < 1<<16 || server.Descriptors < 4 || server.CPU < 0 {
+		t.Fatalf("server: %+v; want at least 64 KiB and 4 descriptors", server)
+	}
+	end()
+	if _, server := u.sample(); server != nil {
+		t.Errorf("server: %+v after it has ended; want none", server)
+	}
+}
+
+// TestUsageOfAUnixServer finds it by its path.
+func TestUsageOfAUnixServer(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	ln, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	pid, _ := heir(t, ln.(*net.UnixListener))
+	if u := newUsage([]string{"unix:" + path}); len(u.server) != 1 || u.server[0].pid != pid {
+		t.Errorf("found %+v; want process %d", u.server, pid)
+	}
+}
+
+// TestUsageOfALateServer finds it at the first sample, has its figures from the
+// second on, and doesn't look for ever.
+func TestUsageOfALateServer(t *testing.T) {
+	ln := listenLocal(t)
+	u := newUsage([]string{ln.Addr().String()}) // this process alone is none
+	never := newUsage([]string{ln.Addr().String()})
+	never.sample()
+	heir(t, ln)
+	if _, server := u.sample(); server != nil {
+		t.Errorf("first sample: %+v; want none, as its beginning isn't known", server)
+	}
+	if _, server := u.sample(); server == nil {
+		t.Error("second sample: no server; want the one that the first has found")
+	}
+	never.sample()
+	if _, server := never.sample(); server != nil {
+		t.Errorf("a server that came after the first sample: %+v; want none", server)
+	}
+}
+
+func TestUsageWithoutServer(t *testing.T) {
+	for _, target := range []string{"192.0.2.1:9000", "unix:/nowhere", "nonsense", "", "0.0.0.0:1", "[::]:1", "[fe80::1%eth0]:1"} {
+		u := newUsage([]string{target})
+		for range 2 * countEvery {
+			if _, server := u.sample(); server != nil {
+				t.Errorf("%q: got %+v; want no server", target, server)
+			}
+		}
+	}
+}
+
+// TestUsageOfAnotherMachine has a port of this machine that listens everywhere: it
+// is not who listens on that port elsewhere.
+func TestUsageOfAnotherMachine(t *testing.T) {
+	ln, err := net.Listen("tcp4", "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	pid, _ := heir(t, ln.(*net.TCPListener))
+	port := ln.Addr().(*net.TCPAddr).AddrPort().Port()
+	for addr, want := range map[string]int{"127.0.0.9": 1, "0.0.0.0": 1, "192.0.2.1": 0} {
+		u := newUsage([]string{netip.AddrPortFrom(netip.MustParseAddr(addr), port).String()})
+		if len(u.server) != want {
+			t.Errorf("%s: found %+v; want %d processes, %d", addr, u.server, want, pid)
+		}
+	}
+}
+
+// TestUsageCountsSeldom has descriptors that are dear to count.
+func TestUsageCountsSeldom(t *testing.T) {
+	p := watched{pid: 1 << 30, descriptors: 7} // no such process: counting gives 0
+	for i := range countEvery - 1 {
+		var u Usage
+		if p.measure(&u); u.Descriptors != 7 {
+			t.Fatalf("sample %d: %d descriptors; want what was counted before", i, u.Descriptors)
+		}
+	}
+	var u Usage
+	if p.measure(&u); u.Descriptors != 0 {
+		t.Errorf("%d descriptors in sample %d; want them counted anew", u.Descriptors, countEvery)
+	}
+}
+
+// BenchmarkUsage is what a sample costs.
+func BenchmarkUsage(b *testing.B) {
+	ln := listenLocal(b)
+	heir(b, ln)
+	u := newUsage([]string{ln.Addr().String()})
+	for b.Loop() {
+		u.sample()
+	}
+}
+
+// BenchmarkUsageFind is what it costs to find the server.
+func BenchmarkUsageFind(b *testing.B) {
+	ln := listenLocal(b)
+	heir(b, ln)
+	for b.Loop() {
+		newUsage([]string{ln.Addr().String()})
+	}
+}
