@@ -1,14 +1,17 @@
-// Package metrics gives a Server's Stats to Prometheus.
+// Package metrics gives Prometheus a Server's Stats, those of a pool, and what a run
+// of the load generator tells.
 //
 //	r := prometheus.NewRegistry()
 //	r.MustRegister(metrics.NewServerCollector(&server, nil))
 //	err := metrics.RegisterProcess(r)
 //
 // A pool, such as that of Server.Workers, has a collector of its own,
-// NewPoolCollector. Its metrics have names that begin with myriad_pool_.
+// NewPoolCollector. Its metrics have names that begin with myriad_pool_. A run of
+// package load has one too, NewLoadCollector, whose Observe is told of the run; its
+// names begin with myriad_load_.
 //
-// Everything of myriad.Stats is there, under names that begin with myriad_. A
-// collector keeps nothing between two scrapes, so that any number of Prometheus
+// Everything of myriad.Stats is there, under names that begin with myriad_. The
+// collector of a server keeps nothing between two scrapes, so that any number of Prometheus
 // servers can scrape it at a time. What is a quotient is left to the query, with
 // one exception, myriad_memory_per_connection_bytes:
 //

@@ -25,6 +25,7 @@ var apps = []struct {
 	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f appFlags) myriad.Handler { return lines(f.waitLine) }},
 	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f appFlags) myriad.Handler { return lines(f.prove) }},
 	{"work", "takes time and memory (--work-wait, --work-cpu, --work-bytes), then sends back a line, or busy: holds its loop", func(f appFlags) myriad.Handler { return myriad.Lines(newWork(f.work)) }},
+	{"stall", "sends back every line at a set capacity (--stall-capacity), and stalls now and then (--stall)", func(f appFlags) myriad.Handler { return myriad.Lines(newStaller(f.stall)) }},
 }
 
 func appNames() (names []string) {
@@ -44,10 +45,11 @@ func describeApps() string {
 
 // appFlags say which application to run, and how.
 type appFlags struct {
-	name string
-	wait time.Duration
-	bits int
-	work workFlags
+	name  string
+	wait  time.Duration
+	bits  int
+	work  workFlags
+	stall *stallFlags // shared with the handler, because it begins later
 }
 
 // add adds the flags to a command.
@@ -57,6 +59,8 @@ func (f *appFlags) add(cmd *cobra.Command) {
 	flags.DurationVar(&f.wait, "wait", 10*time.Millisecond, "how long the application wait waits for each line")
 	flags.IntVar(&f.bits, "bits", 16, "how many leading zero bits the application pow finds for each line; each more doubles the work")
 	f.work.add(cmd)
+	f.stall = &stallFlags{}
+	f.stall.add(cmd)
 }
 
 // The bounds of an application's flags.
@@ -67,7 +71,7 @@ const (
 
 // handler checks the flags and makes the application's handler.
 func (f *appFlags) handler(cmd *cobra.Command) (myriad.Handler, error) {
-	for flag, app := range map[string]string{"wait": "wait", "bits": "pow", "work-wait": "work", "work-cpu": "work", "work-bytes": "work"} {
+	for flag, app := range map[string]string{"wait": "wait", "bits": "pow", "work-wait": "work", "work-cpu": "work", "work-bytes": "work", "stall": "stall", "stall-every": "stall", "stall-capacity": "stall"} {
 		if cmd.Flags().Changed(flag) && f.name != app {
 			return nil, usagef("--%s is given for the application %q; expected it with --app %s only", flag, f.name, app)
 		}
@@ -79,6 +83,9 @@ func (f *appFlags) handler(cmd *cobra.Command) (myriad.Handler, error) {
 		return nil, usagef("--bits is %d; expected 0 to %d", f.bits, maxBits)
 	}
 	if err := f.work.check(); err != nil {
+		return nil, err
+	}
+	if err := f.stall.check(); err != nil {
 		return nil, err
 	}
 	for _, a := range apps {

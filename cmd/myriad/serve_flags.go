@@ -99,6 +99,11 @@ func (f *serveFlags) server(cmd *cobra.Command) (*myriad.Server, error) {
 		return nil, err
 	}
 	srv := &f.srv
+	if f.app.name == "stall" {
+		if err := f.app.stall.begin(cmd, srv); err != nil {
+			return nil, err
+		}
+	}
 	srv.Handler = handler
 	switch f.slow {
 	case "close":

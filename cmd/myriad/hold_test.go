@@ -1,0 +1,105 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/load"
+)
+
+func TestHold(t *testing.T) {
+	s := startServer(t, "serve", "--app", "lines")
+	got := invoke(t, "hold", "-n", "20", "--duration", "200ms", s.addr)
+	for _, part := range []string{"held: 20 connections after ", "20 of 20"} {
+		if got.code != 0 || !strings.Contains(got.stdout, part) {
+			t.Errorf("exit code %d, stdout %q, stderr %q; want %q", got.code, got.stdout, got.stderr, part)
+		}
+	}
+}
+
+// Ctrl-C is how it ends.
+func TestHoldUntilInterrupted(t *testing.T) {
+	s := startServer(t, "serve", "--app", "lines")
+	cmd := command(t, "hold", "-n", "20", s.addr)
+	out := &lockedBuffer{}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the connections are held", func() bool { return strings.Contains(out.String(), "held: 20 connections") })
+	if err := cmd.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), "20 of 20") {
+		t.Errorf("interrupted: %v, output %q; want exit code 0 and the result", err, out)
+	}
+}
+
+func TestHoldWrongUse(t *testing.T) {
+	for line, says := range map[string]string{
+		"":                      "no target is given",
+		"-n 0 a:1":              `--connections is "0"`,
+		"--duration -1s a:1":    `--duration is "-1s"; expected a time above 0`,
+		"--duration 31d a:1":    "expected 0 to 720h",
+		"-m ping a:1":           "-m; expected a flag",
+		"--rate 10 a:1":         "--rate; expected a flag",
+		"--tls-insecure a:1":    "--tls-insecure is given without --tls",
+		"--ramp 2:1:1s a:1":     `--ramp is "2:1:1s"`,
+		"--json --quiet a:1":    "--json and --quiet are given",
+		"--interval never a:1":  `--interval is "never"`,
+		"--close politely a:1":  "expected fin or rst",
+		"--src nowhere a:1":     "--src",
+		"--model threads a:1":   `"threads"`,
+		"nowhere":               "expected host:port",
+		"--connect-rate -1 a:1": `--connect-rate is "-1"`,
+	} {
+		got := invoke(t, append([]string{"hold"}, strings.Fields(line)...)...)
+		if got.code != 2 || !strings.Contains(got.stderr, says) {
+			t.Errorf("hold %s: exit code %d, stderr %q; want 2 and %q", line, got.code, got.stderr, says)
+		}
+	}
+	if got := invoke(t, "hold", "-n", "1", "127.0.0.1:1"); got.code != 1 || !strings.Contains(got.stdout+got.stderr, "connection refused") {
+		t.Errorf("hold where nobody listens: exit code %d, stdout %q, stderr %q", got.code, got.stdout, got.stderr)
+	}
+}
+
+func TestHeldConns(t *testing.T) {
+	interval := func(stage string, open, resident int64) load.Event {
+		return load.Event{Phase: load.Progress, Interval: &load.Interval{
+			Stage: stage, Open: open, Generator: load.Usage{Resident: resident}, Server: &load.Usage{Resident: 2 * resident},
+		}}
+	}
+	var out bytes.Buffer
+	h := &heldConns{out: &out, began: time.Now()}
+	for _, e := range []load.Event{
+		{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Resident: 1 << 20}, Server: &load.Usage{Resident: 1 << 20}}},
+		interval("connect", 10, 1),
+		{Phase: load.Connected, Snapshot: load.Snapshot{Open: 1024}},
+		{Phase: load.Progress},
+		interval("window", 512, 1<<20),
+		interval("window", 1024, 2<<20),
+		interval("close", 3, 3<<20),
+	} {
+		h.observe(e)
+	}
+	if err := h.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	_, memory, _ := strings.Cut(out.String(), "\n")
+	want := "generator  1024 bytes of user memory a connection; resident 2.0 MiB in all, 1.0 MiB before\nserver     3072 bytes of user memory a connection; resident 4.0 MiB in all, 1.0 MiB before\n"
+	if !strings.HasPrefix(out.String(), "held: 1024 connections after ") || memory != want {
+		t.Errorf("got %q, want the number that is held and %q", out.String(), want)
+	}
+	later := &heldConns{opened: h.opened, plan: h.plan, last: h.last}
+	var all bytes.Buffer
+	if err := later.write(&all); err != nil || all.String() != out.String() {
+		t.Errorf("said in the end: got %q, %v; want %q", all.String(), err, out.String())
+	}
+	out.Reset()
+	if err := new(heldConns).write(&out); err != nil || out.Len() > 0 {
+		t.Errorf("nothing was held: got %q, %v", out.String(), err)
+	}
+}

@@ -1,0 +1,263 @@
+package metrics
+
+import (
+	"errors"
+	"maps"
+	"math"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/myriad-go/myriad/load"
+)
+
+// maxCauses bounds the causes of errors that are told apart; what has another one
+// counts as "other".
+const maxCauses = 64
+
+// NewLoadCollector gives a run of the load generator to Prometheus: what Observe
+// was told. The labels, if any, are put on each of its metrics, so that several
+// runs can be told apart. Registering it fails if a label's name is not one, or is
+// taken: target, mode, model, stage, cause, process and quantile are.
+//
+// Counters grow with each interval of the run (load.Config.ProgressEvery); they
+// begin anew with a run's first event. Gauges are of the end of the last interval.
+// myriad_load_latency_seconds and myriad_load_connect_seconds are summaries: their
+// count and sum are of the run, but the quantiles are those of the last interval,
+// quantile 0 its least and 1 its greatest, and NaN where it had none. Quantiles
+// can't be added up: for those of the whole run, or of several generators, take
+// the run's result.
+//
+//	messages answered a second:         rate(myriad_load_messages_answered_total[1m])
+//	99th percentile, last interval:     myriad_load_latency_seconds{quantile="0.99"}
+//	CPUs that the generator keeps busy: rate(myriad_load_cpu_seconds_total{process="generator"}[1m])
+func NewLoadCollector(labels prometheus.Labels) *LoadCollector {
+	c := &LoadCollector{}
+	if _, ok := labels["quantile"]; ok {
+		c.wrong = errors.New("metrics: the label quantile is the summaries' own; expected another name")
+	}
+	desc := func(name, help string, variable ...string) *prometheus.Desc {
+		return prometheus.NewDesc(loadNamespace+name, help, variable, labels)
+	}
+	for _, m := range loadMetrics {
+		c.metrics = append(c.metrics, desc(m.name, m.help))
+	}
+	for _, m := range processMetrics {
+		c.processes = append(c.processes, desc(m.name, m.help, "process"))
+	}
+	for _, s := range loadSummaries {
+		c.summaries = append(c.summaries, desc(s.name, s.help))
+	}
+	c.errors = desc("errors_total", "What went wrong, by cause: of attempts to connect, of connections and of answers.", "cause")
+	c.stage = desc("stage", "Always 1; the label stage is what the run does.", "stage")
+	c.info = desc("info", "Always 1; target is the first of the addresses that are loaded, mode what sends messages, model what the generator runs on.",
+		"target", "mode", "model")
+	return c
+}
+
+// loadNamespace begins the name of each metric of a run.
+const loadNamespace = namespace + "load_"
+
+// LoadCollector is what NewLoadCollector makes. Its methods are safe for
+// concurrent use.
+type LoadCollector struct {
+	wrong                         error // why it can't be registered
+	metrics, processes, summaries []*prometheus.Desc
+	errors, stage, info           *prometheus.Desc
+
+	mu    sync.Mutex
+	state loadState
+}
+
+// loadState is a run so far.
+type loadState struct {
+	plan load.Plan
+	// last is the last interval, with the counts of the whole run.
+	last           load.Interval
+	causes         map[string]int64
+	own, server    time.Duration // processor time
+	latency, setup durations
+}
+
+// durations are the count and the sum, in seconds, of a whole run.
+type durations struct {
+	count uint64
+	sum   float64
+}
+
+func (d *durations) add(l load.Latency) {
+	d.count += uint64(l.Count)
+	d.sum += float64(l.Count) * l.Mean.Seconds()
+}
+
+// Observe takes an event of a run. It is for load.Config.Observe, and is quick.
+func (c *LoadCollector) Observe(e load.Event) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e.Phase == load.Began {
+		c.state = loadState{}
+	}
+	if e.Plan != nil {
+		c.state.plan = *e.Plan
+	}
+	if e.Interval != nil {
+		c.state.add(*e.Interval)
+	}
+}
+
+// add adds an interval up.
+func (s *loadState) add(i load.Interval) {
+	was := s.last
+	s.last = i
+	for _, f := range []struct {
+		to   *int64
+		from int64
+	}{
+		{&s.last.Opened, was.Opened}, {&s.last.Failed, was.Failed}, {&s.last.Lost, was.Lost}, {&s.last.Closed, was.Closed},
+		{&s.last.Intended, was.Intended}, {&s.last.Sent, was.Sent}, {&s.last.Answered, was.Answered},
+		{&s.last.BytesSent, was.BytesSent}, {&s.last.BytesReceived, was.BytesReceived},
+	} {
+		*f.to += f.from
+	}
+	if s.causes == nil {
+		s.causes = make(map[string]int64)
+	}
+	for cause, n := range i.Errors {
+		cause = strings.ToValidUTF8(cause, "?") // as labels have to be
+		if _, known := s.causes[cause]; !known && len(s.causes) >= maxCauses {
+			cause = "other"
+		}
+		s.causes[cause] += n
+	}
+	s.own += i.Generator.CPU
+	if i.Server != nil {
+		s.server += i.Server.CPU
+	}
+	s.latency.add(i.Latency)
+	s.setup.add(i.Connect)
+}
+
+// Describe is for the registry.
+func (c *LoadCollector) Describe(to chan<- *prometheus.Desc) {
+	if c.wrong != nil {
+		to <- prometheus.NewInvalidDesc(c.wrong)
+		return
+	}
+	for _, list := range [][]*prometheus.Desc{c.metrics, c.processes, c.summaries, {c.errors, c.stage, c.info}} {
+		for _, d := range list {
+			to <- d
+		}
+	}
+}
+
+// Collect is for the registry.
+func (c *LoadCollector) Collect(to chan<- prometheus.Metric) {
+	c.mu.Lock()
+	s := c.state
+	s.causes = maps.Clone(s.causes)
+	c.mu.Unlock()
+	for i, m := range loadMetrics {
+		to <- prometheus.MustNewConstMetric(c.metrics[i], m.kind, m.value(&s))
+	}
+	for i, m := range processMetrics {
+		to <- prometheus.MustNewConstMetric(c.processes[i], m.kind, m.value(s.last.Generator, s.own), "generator")
+		if s.last.Server != nil {
+			to <- prometheus.MustNewConstMetric(c.processes[i], m.kind, m.value(*s.last.Server, s.server), "server")
+		}
+	}
+	for i, m := range loadSummaries {
+		all, last := m.value(&s)
+		to <- prometheus.MustNewConstSummary(c.summaries[i], all.count, all.sum, quantiles(last))
+	}
+	for cause, n := range s.causes {
+		to <- prometheus.MustNewConstMetric(c.errors, prometheus.CounterValue, float64(n), cause)
+	}
+	if s.last.Stage != "" {
+		to <- prometheus.MustNewConstMetric(c.stage, prometheus.GaugeValue, 1, s.last.Stage)
+	}
+	if len(s.plan.Targets) > 0 {
+		to <- prometheus.MustNewConstMetric(c.info, prometheus.GaugeValue, 1, strings.ToValidUTF8(s.plan.Targets[0], "?"), s.plan.Mode, s.plan.Model)
+	}
+}
+
+// quantiles are those of an interval, in seconds.
+func quantiles(l load.Latency) map[float64]float64 {
+	to := map[float64]float64{
+		0: l.Min.Seconds(), 0.5: l.P50.Seconds(), 0.75: l.P75.Seconds(), 0.9: l.P90.Seconds(), 0.95: l.P95.Seconds(),
+		0.99: l.P99.Seconds(), 0.999: l.P999.Seconds(), 0.9999: l.P9999.Seconds(), 1: l.Max.Seconds(),
+	}
+	if l.Count == 0 {
+		for q := range to {
+			to[q] = math.NaN()
+		}
+	}
+	return to
+}
+
+// loadMetric is a metric with one value.
+type loadMetric struct {
+	name, help string
+	kind       prometheus.ValueType
+	value      func(*loadState) float64
+}
+
+// loadGauge is a loadMetric that tells what is now.
+func loadGauge(name, help string, value func(*load.Interval) int64) loadMetric {
+	return loadMetric{name, help, prometheus.GaugeValue, func(s *loadState) float64 { return float64(value(&s.last)) }}
+}
+
+// loadCounter is a loadMetric that only grows.
+func loadCounter(name, help string, value func(*load.Interval) int64) loadMetric {
+	return loadMetric{name, help, prometheus.CounterValue, func(s *loadState) float64 { return float64(value(&s.last)) }}
+}
+
+var loadMetrics = []loadMetric{
+	{"connections_wanted", "How many connections there are to be.", prometheus.GaugeValue,
+		func(s *loadState) float64 { return float64(s.plan.Connections) }},
+	loadGauge("connections", "Connections that are established now.", func(i *load.Interval) int64 { return i.Open }),
+	loadCounter("connections_opened_total", "Connections that were established.", func(i *load.Interval) int64 { return i.Opened }),
+	loadCounter("connections_failed_total", "Attempts to connect that failed.", func(i *load.Interval) int64 { return i.Failed }),
+	loadCounter("connections_lost_total", "Connections that the server or the network ended.", func(i *load.Interval) int64 { return i.Lost }),
+	loadCounter("connections_closed_total", "Connections that the generator closed.", func(i *load.Interval) int64 { return i.Closed }),
+
+	loadCounter("messages_intended_total", "Messages that were to be sent by the plan of an open loop.", func(i *load.Interval) int64 { return i.Intended }),
+	loadCounter("messages_sent_total", "Messages that were handed to connections.", func(i *load.Interval) int64 { return i.Sent }),
+	loadCounter("messages_answered_total", "Messages whose whole answer has arrived, as expected.", func(i *load.Interval) int64 { return i.Answered }),
+	loadCounter("sent_bytes_total", "Bytes of messages sent.", func(i *load.Interval) int64 { return i.BytesSent }),
+	loadCounter("received_bytes_total", "Bytes received.", func(i *load.Interval) int64 { return i.BytesReceived }),
+	loadGauge("messages_in_flight", "Messages that have no answer yet.", func(i *load.Interval) int64 { return i.Flying }),
+	loadGauge("messages_waiting", "Messages of the plan of an open loop whose time has come and that have not been sent.",
+		func(i *load.Interval) int64 { return i.Waiting }),
+
+	{"run_seconds", "How long the run had taken at the end of the last interval.", prometheus.GaugeValue,
+		func(s *loadState) float64 { return s.last.To.Seconds() }},
+	{"interval_seconds", "How long the last interval was.", prometheus.GaugeValue,
+		func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }},
+}
+
+// processMetrics have a value for the generator and, where its processes are known,
+// one for the server.
+var processMetrics = []struct {
+	name, help string
+	kind       prometheus.ValueType
+	value      func(last load.Usage, cpu time.Duration) float64
+}{
+	{"cpu_seconds_total", "Processor time, of the server since the run began.", prometheus.CounterValue,
+		func(_ load.Usage, cpu time.Duration) float64 { return cpu.Seconds() }},
+	{"resident_memory_bytes", "Memory that the process has, 0 where that isn't known.", prometheus.GaugeValue,
+		func(last load.Usage, _ time.Duration) float64 { return float64(last.Resident) }},
+	{"open_fds", "Descriptors that the process has open, 0 where that isn't known.", prometheus.GaugeValue,
+		func(last load.Usage, _ time.Duration) float64 { return float64(last.Descriptors) }},
+}
+
+var loadSummaries = []struct {
+	name, help string
+	value      func(*loadState) (all durations, last load.Latency)
+}{
+	{"latency_seconds", "Time to the last byte of an answer; the quantiles are of the last interval.",
+		func(s *loadState) (durations, load.Latency) { return s.latency, s.last.Latency }},
+	{"connect_seconds", "Time to establish a connection; the quantiles are of the last interval.",
+		func(s *loadState) (durations, load.Latency) { return s.setup, s.last.Connect }},
+}
