@@ -248,6 +248,8 @@ var processMetrics = []struct {
 		func(_ load.Usage, cpu time.Duration) float64 { return cpu.Seconds() }},
 	{"resident_memory_bytes", "Memory that the process has, 0 where that isn't known.", prometheus.GaugeValue,
 		func(last load.Usage, _ time.Duration) float64 { return float64(last.Resident) }},
+	{"anonymous_memory_bytes", "Memory of it that no file holds, heap and stacks, 0 where that isn't known.", prometheus.GaugeValue,
+		func(last load.Usage, _ time.Duration) float64 { return float64(last.Anonymous) }},
 	{"open_fds", "Descriptors that the process has open, 0 where that isn't known.", prometheus.GaugeValue,
 		func(last load.Usage, _ time.Duration) float64 { return float64(last.Descriptors) }},
 }
