@@ -121,7 +121,7 @@ func (w *wordy) Opened(*Conn)                    {}
 func (w *wordy) Closed(*Conn, error)             {}
 func (w *wordy) Ended(_ *Conn, rest []byte) int  { return len(rest) }
 func (w *wordy) Received(c *Conn, in []byte) int { w.Message(c, in); return len(in) }
-func (w *wordy) Message(c *Conn, in []byte)      { c.Write(make([]byte, 8<<20)) }
+func (w *wordy) Message(c *Conn, in []byte)      { c.Write(make([]byte, 8<<20)); w.note("wrote") }
 func (w *wordy) Writable(*Conn)                  { w.note("Writable") }
 func (w *wordy) Draining(c *Conn)                { w.note("Draining"); c.WriteString("goodbye") }
 
@@ -138,6 +138,8 @@ func TestExtensions(t *testing.T) {
 			c := dial(t, s.addr)
 			c.SetDeadline(time.Now().Add(patience))
 			io.WriteString(c, "go \n")
+			// Nobody reads meanwhile, so it is more than the kernel takes.
+			eventually(t, func() bool { return w.has("wrote") }, func() string { return "nothing was written" })
 			if _, err := io.ReadFull(c, make([]byte, 8<<20)); err != nil {
 				t.Fatal(err)
 			}
