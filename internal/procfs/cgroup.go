@@ -33,11 +33,10 @@ func memoryLimit(root string) (limit int64, from string) {
 			limit, from = to, by
 		}
 	}
-	if one, two, err := readCgroups(root); err == nil {
-		eachLimit(root+"/sys/fs/cgroup/memory", one, lower, "memory.limit_in_bytes")
-		// Where both versions are in use, the second is mounted below.
-		eachLimit(root+"/sys/fs/cgroup", two, lower, "memory.max", "memory.high")
-		eachLimit(root+"/sys/fs/cgroup/unified", two, lower, "memory.max", "memory.high")
+	if g, err := readGroups(root, "self"); err == nil {
+		for _, place := range memoryPlaces(root, g) {
+			eachLimit(place.mount, place.group, lower, place.limits...)
+		}
 	}
 	if b, err := readFile(root + "/proc/meminfo"); err == nil {
 		if m, err := parseMeminfo(b); err == nil {
@@ -48,24 +47,24 @@ func memoryLimit(root string) (limit int64, from string) {
 }
 
 // eachLimit calls lower for each of the files that there is in a group and in
-// those above it, up to the mount. In a container without a namespace of its own
-// for cgroups the group's path is the host's, which is not below the mount; the
-// container's limit is then found at the mount itself, as what the walk ends at.
-// The empty group is none.
+// those above it.
 func eachLimit(mount, group string, lower func(limit int64, from string), files ...string) {
-	if group == "" {
-		return
-	}
-	for {
+	eachGroup(mount, group, func(dir, group string) {
 		for _, file := range files {
-			b, err := readFile(path.Join(mount, group, file))
-			if err != nil {
-				continue
-			}
-			if n, err := parseLimit(b); err == nil {
+			if n, err := readLimit(path.Join(dir, file)); err == nil {
 				lower(n, "cgroup "+group+" "+file)
 			}
 		}
+	})
+}
+
+// eachGroup calls do with a group and those above it, up to the mount. In a
+// container without a namespace of its own for cgroups the group's path is the
+// host's, which is not below the mount; the container's limit is then found at the
+// mount itself, as what the walk ends at. The empty group is none.
+func eachGroup(mount, group string, do func(dir, group string)) {
+	for group != "" {
+		do(path.Join(mount, group), group)
 		if group == "/" {
 			return
 		}
@@ -76,21 +75,28 @@ func eachLimit(mount, group string, lower func(limit int64, from string), files 
 // ReadCgroups returns the cgroup that limits this process's memory under version
 // 1 of cgroups, and the one that it is in under version 2, as paths below where
 // each is mounted, such as "/a/b", and "" for none.
-func ReadCgroups() (one, two string, err error) { return readCgroups("") }
-
-func readCgroups(root string) (one, two string, err error) {
-	b, err := readFile(root + "/proc/self/cgroup")
-	if err != nil {
-		return "", "", err
-	}
-	one, two = parseCgroups(b)
-	return one, two, nil
+func ReadCgroups() (one, two string, err error) {
+	g, err := readGroups("", "self")
+	return g.memory, g.unified, err
 }
 
-// parseCgroups parses /proc/PID/cgroup, whose lines are like "4:cpu,memory:/a/b",
-// and for version 2 "0::/a/b". It returns the group that limits memory under
-// version 1 and the group under version 2, "" for none.
-func parseCgroups(b []byte) (one, two string) {
+// groups are the cgroups of a process, "" for none: those that limit its memory and
+// its tasks under version 1, and the one under version 2.
+type groups struct{ memory, pids, unified string }
+
+// readGroups reads the cgroups of a process, its number or "self".
+func readGroups(root, process string) (groups, error) {
+	b, err := readFile(root + "/proc/" + process + "/cgroup")
+	if err != nil {
+		return groups{}, err
+	}
+	return parseGroups(b), nil
+}
+
+// parseGroups parses /proc/PID/cgroup, whose lines are like "4:cpu,memory:/a/b",
+// and for version 2 "0::/a/b".
+func parseGroups(b []byte) groups {
+	var g groups
 	for line := range bytes.Lines(b) {
 		id, rest, _ := strings.Cut(strings.TrimSuffix(string(line), "\n"), ":")
 		controllers, group, ok := strings.Cut(rest, ":")
@@ -99,15 +105,27 @@ func parseCgroups(b []byte) (one, two string) {
 		}
 		group = path.Clean(group) // a group outside the namespace begins with /..
 		if id == "0" {
-			two = group
+			g.unified = group
 		}
 		for name := range strings.SplitSeq(controllers, ",") {
-			if name == "memory" {
-				one = group
+			switch name {
+			case "memory":
+				g.memory = group
+			case "pids":
+				g.pids = group
 			}
 		}
 	}
-	return one, two
+	return g
+}
+
+// readLimit reads a limit of a cgroup, or what of it is in use.
+func readLimit(file string) (int64, error) {
+	b, err := readFile(file)
+	if err != nil {
+		return 0, err
+	}
+	return parseLimit(b)
 }
 
 // parseLimit parses a limit of a cgroup: bytes, or "max" for none. Version 1 has

@@ -113,12 +113,12 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
-func FuzzParseCgroups(f *testing.F) {
+func FuzzParseGroups(f *testing.F) {
 	f.Add([]byte("4:cpu,memory:/a/b\n0::/c\n"))
 	f.Add([]byte("0::/../a/./b//"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		one, two := parseCgroups(b)
-		for _, group := range []string{one, two} {
+		g := parseGroups(b)
+		for _, group := range []string{g.memory, g.pids, g.unified} {
 			if group == "" {
 				continue
 			}

@@ -23,6 +23,9 @@ const (
 	// bounds them for all processes; each takes about a microsecond.
 	maxLooked      = 16 << 10
 	maxLookedInAll = 256 << 10
+	// maxLookedThread bounds those that are looked at of a thread that has a
+	// table of its own: no more than a few hundred of those are no connections.
+	maxLookedThread = 1 << 10
 )
 
 // errRows says that a table was not read to its end.
@@ -41,7 +44,8 @@ var errNobody = errors.New("no process of this network namespace listens there")
 // to another user, or are in another network or process namespace, and for a
 // socket among the descriptors of a process after the first 16,384. It takes some
 // 10 ms where there are a hundred processes, and looks at 262,144
-// descriptors at most.
+// descriptors at most. Where no process has such a descriptor it looks at so many
+// once more, those of threads, which can have a table of their own.
 func Listener(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
 	var found listening
@@ -126,9 +130,15 @@ func owners(name string, inodes []string) ([]int, error) {
 	for _, inode := range inodes {
 		links["socket:["+inode+"]"] = true
 	}
-	s := search{links: links, left: maxLookedInAll}
-	if err := eachName("/proc", s.process); err != nil && !errors.Is(err, errEnough) {
-		return nil, fmt.Errorf("procfs: listener at %s: %w", name, err)
+	s := search{links: links}
+	for _, look := range []func(string) error{s.process, s.ofThreads} {
+		s.left = maxLookedInAll
+		if err := eachName("/proc", look); err != nil && !errors.Is(err, errEnough) {
+			return nil, fmt.Errorf("procfs: listener at %s: %w", name, err)
+		}
+		if len(s.pids) > 0 {
+			break
+		}
 	}
 	if len(s.pids) == 0 {
 		return nil, fmt.Errorf("procfs: listener at %s: its process was not found; %d processes may not be looked at by this user", name, s.denied)
@@ -154,27 +164,54 @@ func (s *search) process(name string) error {
 	if err != nil {
 		return nil // not a process
 	}
-	looked := 0
-	err = eachName("/proc/"+name+"/fd", func(fd string) error {
-		if looked == maxLooked || s.left == 0 {
-			return errEnough
-		}
-		looked++
-		s.left--
-		link, err := readLink("/proc/" + name + "/fd/" + fd)
-		if err == nil && s.links[link] {
-			s.pids = append(s.pids, pid)
-			return errEnough
-		}
-		return nil
-	})
-	if errors.Is(err, fs.ErrPermission) {
+	if _, err = s.table("/proc/"+name+"/fd/", pid, maxLooked); errors.Is(err, fs.ErrPermission) {
 		s.denied++
 	}
 	if s.left == 0 {
 		return errEnough
 	}
 	return nil
+}
+
+// ofThreads looks at the descriptors of those threads of a process that have a
+// table of their own, up to the first that fits.
+func (s *search) ofThreads(name string) error {
+	pid, err := strconv.Atoi(name)
+	if err != nil {
+		return nil
+	}
+	tables, _ := ReadTables(pid) // a process that can't be looked at, or has ended, has none
+	for _, t := range tables {
+		if s.left == 0 {
+			return errEnough
+		}
+		if t.Thread == pid {
+			continue
+		}
+		if found, _ := s.table(fmt.Sprintf("/proc/%d/task/%d/fd/", pid, t.Thread), pid, maxLookedThread); found {
+			break
+		}
+	}
+	return nil
+}
+
+// table looks at so many descriptors of a table, up to the first that fits.
+func (s *search) table(dir string, pid, most int) (found bool, err error) {
+	looked := 0
+	err = eachName(dir, func(fd string) error {
+		if looked == most || s.left == 0 {
+			return errEnough
+		}
+		looked++
+		s.left--
+		link, err := readLink(dir + fd)
+		if found = err == nil && s.links[link]; found {
+			s.pids = append(s.pids, pid)
+			return errEnough
+		}
+		return nil
+	})
+	return found, err
 }
 
 // listens is the state of a TCP socket that listens (TCP_LISTEN).

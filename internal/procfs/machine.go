@@ -66,8 +66,12 @@ type Meminfo struct {
 	// hold it.
 	Free      int64
 	Available int64
-	// Slab is the kernel's small objects, sockets among them.
-	Slab int64
+	// Slab is the kernel's small objects, sockets among them. PageTables are those
+	// of processes, KernelStacks the stacks of threads within the kernel.
+	Slab, PageTables, KernelStacks int64
+	// FilePages are pages of files that can be dropped: sockets and what the
+	// kernel keeps of them are not among those.
+	FilePages int64
 }
 
 // ReadMeminfo reads how the machine's memory is used now.
@@ -93,6 +97,9 @@ func parseMeminfo(b []byte) (Meminfo, error) {
 		Free:      found["MemFree"],
 		Available: found["MemAvailable"],
 		Slab:      found["Slab"],
+
+		PageTables: found["PageTables"], KernelStacks: found["KernelStack"],
+		FilePages: found["Active(file)"] + found["Inactive(file)"],
 	}, nil
 }
 

@@ -14,9 +14,11 @@ import (
 
 // Stat is a process as /proc/PID/stat tells it.
 type Stat struct {
-	// PID is the process, Group its process group.
-	PID   int
-	Group int
+	// PID is the process, Group its process group. Parent is 0 for a process whose
+	// parent can't be seen.
+	PID    int
+	Parent int
+	Group  int
 	// Command is the name of the executable, cut by the kernel to 15 bytes.
 	Command string
 	// User and System are the processor time of all its threads, the ended
@@ -70,6 +72,7 @@ func Gone(err error) bool {
 // Positions of the fields that parseStat takes, counted from the state, which
 // is the first field after the command's closing parenthesis.
 const (
+	statParent  = 1
 	statGroup   = 2
 	statUser    = 11
 	statSystem  = 12
@@ -89,12 +92,13 @@ func parseStat(b []byte) (Stat, error) {
 		return Stat{}, fmt.Errorf("procfs: stat: %d fields after the command, expected at least %d", len(fields), statThreads+1)
 	}
 	s := Stat{Command: string(b[open+1 : end])}
-	var errs [5]error
+	var errs [6]error
 	s.PID, errs[0] = strconv.Atoi(strings.TrimSpace(string(b[:open])))
 	s.Group, errs[1] = strconv.Atoi(fields[statGroup])
 	s.User, errs[2] = ticks(fields[statUser])
 	s.System, errs[3] = ticks(fields[statSystem])
 	s.Threads, errs[4] = strconv.Atoi(fields[statThreads])
+	s.Parent, errs[5] = strconv.Atoi(fields[statParent])
 	if err := errors.Join(errs[:]...); err != nil {
 		return Stat{}, fmt.Errorf("procfs: stat: %w", err)
 	}

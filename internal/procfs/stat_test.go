@@ -18,7 +18,7 @@ func TestParseStat(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", command, err)
 		}
-		want := Stat{PID: 4012, Group: 4000, Command: command, User: 1500 * time.Millisecond, System: 250 * time.Millisecond, Threads: 7}
+		want := Stat{PID: 4012, Parent: 1, Group: 4000, Command: command, User: 1500 * time.Millisecond, System: 250 * time.Millisecond, Threads: 7}
 		if s != want {
 			t.Errorf("%q: got %+v, want %+v", command, s, want)
 		}

@@ -39,13 +39,35 @@ func Shards(conns, wanted, most int) (loops, each int, err error) {
 		return wanted, 0, nil
 	}
 	soft, _, _ := DescriptorLimit()
+	if loops, each = Tables(soft, conns, wanted, most); loops == 0 {
+		return 0, 0, err
+	}
+	return loops, each, nil
+}
+
+// Tables says how many loops, at least wanted and at most most, hold so many
+// connections when each has a descriptor table of its own under that limit, and
+// how many each has room for. Both are 0 if most loops don't suffice.
+func Tables(limit uint64, conns, wanted, most int) (loops, each int) {
 	for loops = wanted; loops <= most; loops++ {
-		each = int(min(soft, unlimited)) - Guard - shardReserve - 2*loops
-		if each > 0 && conns <= loops*each {
-			return loops, each, nil
+		if each = tableRoom(limit, loops); conns <= loops*each {
+			return loops, each
 		}
 	}
-	return 0, 0, err
+	return 0, 0
+}
+
+// TablesRoom is the most connections for which Tables finds loops.
+func TablesRoom(limit uint64, wanted, most int) (conns int) {
+	for loops := wanted; loops <= most; loops++ {
+		conns = max(conns, loops*tableRoom(limit, loops))
+	}
+	return conns
+}
+
+// tableRoom is how many connections a table has room for when there are so many.
+func tableRoom(limit uint64, loops int) int {
+	return max(int(min(limit, unlimited))-Guard-shardReserve-2*loops, 0)
 }
 
 // CheckDescriptors says why this process can't hold so many connections and

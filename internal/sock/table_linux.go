@@ -67,8 +67,7 @@ func PrivateTable(keep map[int32]bool) (release func(), err error) {
 	})
 	bells := tables.bells.Load()
 	if err := unshareFiles(); err != nil {
-		return nil, fmt.Errorf("a descriptor table for each loop: %w; a seccomp filter may forbid it: "+
-			"use worker processes instead, or fewer connections", err)
+		return nil, err
 	}
 	if err := closeInherited(keep); err != nil {
 		return nil, err
@@ -92,6 +91,13 @@ func PrivateTable(keep map[int32]bool) (release func(), err error) {
 	}, nil
 }
 
+// PrivateTables says why threads can't have descriptor tables of their own here, nil
+// if they can. It is tried once, on a thread that ends.
+var PrivateTables = sync.OnceValue(func() (err error) {
+	OwnThread(func() { err = unshareFiles() })
+	return err
+})
+
 // unshareFiles copies the table. Containers often forbid unshare, whatever it is
 // to copy, so the other call that can comes first.
 func unshareFiles() error {
@@ -100,7 +106,11 @@ func unshareFiles() error {
 	if err != nil {
 		err = unix.Unshare(unix.CLONE_FILES)
 	}
-	return err
+	if err != nil {
+		return fmt.Errorf("a descriptor table for each loop: %w; a seccomp filter may forbid it: "+
+			"use worker processes instead, or fewer connections", err)
+	}
+	return nil
 }
 
 // closeInherited closes the copies of sockets and pipes.

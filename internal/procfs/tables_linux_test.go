@@ -1,0 +1,82 @@
+package procfs
+
+import (
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// TestReadTables counts in the first table, and in that of a thread that has its own.
+func TestReadTables(t *testing.T) {
+	before, err := ReadTables(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(before) != 1 {
+		t.Fatalf("%d tables before any thread has its own: %+v", len(before), before)
+	}
+	const more = 10
+	sock.OwnThread(func() {
+		release, err := sock.PrivateTable(nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer release()
+		var opened []int
+		for range more {
+			fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+			if err != nil {
+				t.Error(err)
+			}
+			opened = append(opened, fd)
+		}
+		var tables []Table
+		elsewhere := make(chan struct{})
+		go func() { // not on this thread, in whose table it would open a directory
+			defer close(elsewhere)
+			tables, err = ReadTables(os.Getpid())
+		}()
+		<-elsewhere
+		if err != nil || len(tables) != 2 {
+			t.Errorf("tables %+v, %v; want two", tables, err)
+			return
+		}
+		// Its descriptors below sock.Guard are all taken, and none above but these.
+		if own := tables[1]; own.Thread != unix.Gettid() || own.Open != sock.Guard+more {
+			t.Errorf("the thread's own table is %+v, want thread %d with %d descriptors", own, unix.Gettid(), sock.Guard+more)
+		}
+		for _, fd := range opened {
+			unix.Close(fd)
+		}
+	})
+	// The kernel takes a moment to end the thread.
+	after, err := ReadTables(os.Getpid())
+	for until := time.Now().Add(10 * time.Second); len(after) != 1 && err == nil && time.Now().Before(until); {
+		runtime.Gosched()
+		after, err = ReadTables(os.Getpid())
+	}
+	if err != nil || len(after) != 1 {
+		t.Errorf("tables %+v, %v when the thread has ended; want one", after, err)
+	}
+}
+
+// TestReadTablesOfNobody says that there is no such process.
+func TestReadTablesOfNobody(t *testing.T) {
+	if tables, err := ReadTables(1 << 30); !Gone(err) {
+		t.Errorf("tables %+v, %v; want an error that says that it is gone", tables, err)
+	}
+}
+
+func BenchmarkReadTables(b *testing.B) {
+	for b.Loop() {
+		if _, err := ReadTables(os.Getpid()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package sock
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file asks the kernel for TCP sockets by sock_diag(7), which unlike
+// /proc/net/tcp can leave out those that are connected, and tells how long the queue
+// of a listener may be. The layouts are those of linux/inet_diag.h.
+
+const (
+	diagRequest = 56 // sizeof(struct inet_diag_req_v2)
+	diagMessage = 72 // sizeof(struct inet_diag_msg)
+	// diagPatience bounds the wait for an answer.
+	diagPatience = 2 // seconds
+	tcpListen    = 10
+	tcpSynRecv   = 12 // of a request for a connection (TCP_NEW_SYN_RECV)
+)
+
+// maxQueues bounds the listeners that are told.
+const maxQueues = 16 << 10
+
+// errQueues says that there are more.
+var errQueues = errors.New("more than 16384 TCP listeners")
+
+// Queues are the queues of the TCP sockets that listen on a port, of any address, in
+// the network namespace of the calling thread. It takes time for each listener of the
+// namespace, not for connections.
+func Queues(port uint16) ([]Queue, error) {
+	var found []Queue
+	listeners := 0
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		err := diag(diagQuery{family: family, states: 1 << tcpListen}, func(m []byte) error {
+			if listeners++; listeners > maxQueues {
+				return errQueues
+			}
+			if q := parseQueue(m); q.At.Port() == port {
+				found = append(found, q)
+			}
+			return nil
+		})
+		if err != nil && !(family == unix.AF_INET6 && errors.Is(err, unix.ENOENT)) {
+			return nil, fmt.Errorf("sock_diag: %w", err)
+		}
+	}
+	return found, nil
+}
+
+// PortsTo counts by local address the ports that connections to a target hold, in the
+// network namespace of the calling thread, those in TIME_WAIT too. It looks at every
+// TCP socket there: see the benchmark. More than most are not counted: then it fails.
+func PortsTo(target netip.AddrPort, most int) (map[netip.Addr]int64, error) {
+	counts := make(map[netip.Addr]int64)
+	family := uint8(unix.AF_INET)
+	if target.Addr().Unmap().Is6() {
+		family = unix.AF_INET6
+	}
+	const connected = ^uint32(0) &^ (1<<tcpListen | 1<<tcpSynRecv)
+	left := most
+	err := diag(diagQuery{family: family, states: connected, to: target}, func(m []byte) error {
+		if left--; left < 0 {
+			return fmt.Errorf("more than %d connections to %s", most, target)
+		}
+		local := diagAddr(m[0], m[8:24])
+		counts[local]++
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sock_diag: %w", err)
+	}
+	return counts, nil
+}
+
+// diagQuery says which sockets are asked for.
+type diagQuery struct {
+	family uint8
+	states uint32
+	to     netip.AddrPort // connected to this, anything if it is invalid
+}
+
+// parseQueue reads a listener's struct inet_diag_msg.
+func parseQueue(m []byte) Queue {
+	return Queue{
+		At:      netip.AddrPortFrom(diagAddr(m[0], m[8:24]), binary.BigEndian.Uint16(m[4:])),
+		Waiting: int64(binary.NativeEndian.Uint32(m[56:])),
+		Most:    int64(binary.NativeEndian.Uint32(m[60:])),
+	}
+}
+
+// diagAddr reads an address: four words, of which IPv4 takes one.
+func diagAddr(family uint8, b []byte) netip.Addr {
+	if family == unix.AF_INET {
+		return netip.AddrFrom4([4]byte(b))
+	}
+	return netip.AddrFrom16([16]byte(b)).Unmap()
+}
+
+// request is the query as the kernel reads it.
+func (q diagQuery) request() []byte {
+	filter := q.filter()
+	b := make([]byte, unix.NLMSG_HDRLEN+diagRequest, unix.NLMSG_HDRLEN+diagRequest+unix.NLA_HDRLEN+len(filter))
+	binary.NativeEndian.PutUint16(b[4:], unix.SOCK_DIAG_BY_FAMILY)
+	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
+	body := b[unix.NLMSG_HDRLEN:]
+	body[0], body[1] = q.family, unix.IPPROTO_TCP
+	binary.NativeEndian.PutUint32(body[4:], q.states)
+	if len(filter) > 0 {
+		const bytecode = 1 // INET_DIAG_REQ_BYTECODE
+		b = binary.NativeEndian.AppendUint16(b, uint16(unix.NLA_HDRLEN+len(filter)))
+		b = binary.NativeEndian.AppendUint16(b, bytecode)
+		b = append(b, filter...)
+	}
+	binary.NativeEndian.PutUint32(b, uint32(len(b)))
+	return b
+}
+
+// filter is the program by which the kernel leaves out sockets that go elsewhere: one
+// condition, whose failure jumps beyond the end.
+func (q diagQuery) filter() []byte {
+	if !q.to.IsValid() {
+		return nil
+	}
+	const remote = 8 // INET_DIAG_BC_D_COND
+	addr := q.to.Addr().Unmap()
+	host := addr.AsSlice()
+	const operation, condition = 4, 8
+	size := operation + condition + len(host)
+	b := []byte{remote, byte(size)}
+	b = binary.NativeEndian.AppendUint16(b, uint16(size+4)) // beyond the end: no
+	b = append(b, q.family, byte(addr.BitLen()), 0, 0)
+	b = binary.NativeEndian.AppendUint32(b, uint32(q.to.Port()))
+	return append(b, host...)
+}
+
+// diag asks, and calls each with the struct inet_diag_msg of every socket found.
+func diag(q diagQuery, each func(m []byte) error) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: diagPatience}); err != nil {
+		return err
+	}
+	if err := unix.Sendto(fd, q.request(), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return err
+	}
+	in := make([]byte, 32<<10) // a dump's messages are of 32 KiB at most
+	for {
+		n, _, err := unix.Recvfrom(fd, in, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		more, err := diagMessages(in[:n], each)
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// diagMessages goes through what was received at once.
+func diagMessages(in []byte, each func(m []byte) error) (more bool, err error) {
+	for len(in) >= unix.NLMSG_HDRLEN {
+		size := int(binary.NativeEndian.Uint32(in))
+		if size < unix.NLMSG_HDRLEN || size > len(in) {
+			return false, fmt.Errorf("a message of %d bytes where %d are left", size, len(in))
+		}
+		body := in[unix.NLMSG_HDRLEN:size]
+		switch kind := binary.NativeEndian.Uint16(in[4:]); {
+		case kind == unix.NLMSG_ERROR && len(body) >= 4, kind == unix.NLMSG_DONE && len(body) >= 4:
+			if code := int32(binary.NativeEndian.Uint32(body)); code < 0 {
+				return false, os.NewSyscallError("netlink", unix.Errno(-code))
+			}
+			return false, nil
+		case kind == unix.SOCK_DIAG_BY_FAMILY && len(body) >= diagMessage:
+			if err := each(body); err != nil {
+				return false, err
+			}
+		}
+		in = in[min((size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(in)):]
+	}
+	return true, nil
+}

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package sock
+
+import (
+	"errors"
+	"net/netip"
+)
+
+// Queues needs Linux.
+func Queues(uint16) ([]Queue, error) { return nil, errors.ErrUnsupported }
+
+// PortsTo needs Linux.
+func PortsTo(netip.AddrPort, int) (map[netip.Addr]int64, error) { return nil, errors.ErrUnsupported }
