@@ -117,19 +117,22 @@ type Limits struct {
 	// IdleTimeout is the most time without a byte from the peer; then the
 	// connection is closed with ErrIdleTimeout. It does not count while a
 	// message is incomplete. The default is Never: a peer that has gone
-	// without a word is found by TCP keep-alive, within a minute with the
-	// default of WriteTimeout, and one that is there costs little.
+	// without a word is found by TCP keep-alive, within 3 minutes, and one
+	// that is there costs little. There is no keep-alive where heartbeats or
+	// this find it within 3 minutes.
 	IdleTimeout time.Duration
 
 	// WriteTimeout is the most time that a peer may take to take what is
 	// owed: bytes that wait at one moment must have gone so much later,
 	// whatever has been added behind them. Otherwise the connection is closed
 	// with ErrWriteTimeout. The kernel goes by it too (TCP_USER_TIMEOUT): a
-	// peer that does not acknowledge what was sent to it, or two keep-alive
-	// probes, is given up, and so is one that acknowledges everything but
-	// keeps its window closed: those end with syscall.ETIMEDOUT, and count as
-	// Stats.Closed.Reset, if the kernel is the first to find them. The default
-	// is 30 s.
+	// peer that does not acknowledge what was sent to it is given up, and so
+	// is one that acknowledges everything but keeps its window closed: those
+	// end with syscall.ETIMEDOUT, and count as Stats.Closed.Reset, if the
+	// kernel is the first to find them. It waits for 3 minutes if that is
+	// more, unless the server finds out about peers that have gone within 3
+	// minutes, by heartbeats or IdleTimeout: otherwise one lost keep-alive
+	// probe would end a connection that is idle. The default is 30 s.
 	WriteTimeout time.Duration
 
 	// HandlerTime is how long a call of the handler may take before that is

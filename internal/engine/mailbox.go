@@ -209,6 +209,10 @@ type Ref struct {
 	gen uint32
 }
 
+// First names the first connection of an entry, for those who do not own it; where
+// an entry is never used again, that is its only one.
+func (c *Conn) First() Ref { return Ref{c: c} }
+
 // Send posts a copy of p to be sent.
 func (r Ref) Send(p []byte) error { return r.post(Request{Kind: MailSend, Bytes: p}) }
 

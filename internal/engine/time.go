@@ -167,6 +167,13 @@ type Heartbeat struct {
 	MaxMissed int
 }
 
+// Watches says whether the engine itself gives up an idle peer that has gone without
+// a word, within a time: by heartbeats, or by IdleTimeout.
+func (c *Config) Watches(gone time.Duration) bool {
+	idle, beats := c.Limits.IdleTimeout, c.Heartbeat.Every*time.Duration(c.Heartbeat.MaxMissed+1)
+	return beats > 0 && beats <= gone || idle > 0 && idle <= gone
+}
+
 // beat sends a heartbeat if one is due.
 func (c *Conn) beat(now time.Duration) bool {
 	h := &c.host.Heartbeat

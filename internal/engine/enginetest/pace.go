@@ -16,6 +16,7 @@ var paceCases = []testCase{
 	{"Pace touches more often than there is room for mail", paceFull},
 	{"Pace without traffic", paceAlone},
 	{"Pace that has nothing planned", paceIdle},
+	{"Pace goes through all connections", paceAll},
 }
 
 // paced has a Pace.
@@ -238,5 +239,54 @@ func paceIdle(b *bench) {
 		if n := count[i].Load(); n > 20 {
 			b.Errorf("Pace was called %d times for loop %d within about %v, want no more than a few", n, i-1, wait)
 		}
+	}
+}
+
+// paceAll has each connection touched once, without a list of them, by a Pace that
+// wanted to be called no more. There are more than fit into a chunk of their loop.
+func paceAll(b *bench) {
+	const n, gone = 600, 10
+	var list atomic.Pointer[engine.Lister]
+	var nudged atomic.Int64
+	var through sync.Map // the loops that have been
+	s := b.serve(&Script{Nudged: func(c *engine.Conn) {
+		nudged.Add(1)
+		c.WriteString("due\n")
+	}}, paced(func(loop int, _ time.Duration, touch func(engine.Ref) bool) time.Duration {
+		l := list.Load()
+		if l == nil {
+			return -1
+		}
+		if _, done := through.LoadOrStore(loop, true); done {
+			return -1
+		}
+		for slot, ok := uint32(0), true; ok; {
+			var ref engine.Ref
+			if ref, slot, ok = (*l).Next(loop, slot); ok {
+				touch(ref)
+			}
+		}
+		return -1
+	}))
+	l, ok := s.Engine.(engine.Lister)
+	if !ok {
+		return // one with workers, which passes those over that are at work
+	}
+	var clients []*client
+	for range n {
+		clients = append(clients, s.dial())
+	}
+	s.wantOpened(n)
+	for _, c := range clients[:gone] {
+		c.Close()
+	}
+	s.closed(gone)
+	list.Store(&l)
+	l.Rouse()
+	for _, c := range clients[gone:] {
+		c.expect("due\n")
+	}
+	if got := nudged.Load(); got != n-gone {
+		b.Errorf("Nudged was called %d times for %d connections; expected once for each", got, n-gone)
 	}
 }

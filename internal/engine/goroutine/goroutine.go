@@ -122,7 +122,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 		g.ln = ln
 	}
 	if g.ln != nil {
-		sock.ListenerUserTimeout(g.ln, cfg.Limits.WriteTimeout)
+		sock.ListenerPatience(g.ln, cfg.Limits.WriteTimeout, cfg.Watches(sock.Gone))
 	}
 	g.host.Grain = clockGrain
 	g.host.SetUp(&cfg, g.door)

@@ -81,7 +81,7 @@ func (l *Loop) takeCast(c *cast) {
 // castSome gives the first broadcast to the next connections.
 func (l *Loop) castSome() {
 	first := l.casts[0]
-	end := uint32(len(l.slab.chunks) * chunkSize)
+	end := l.slab.made
 	batch := min(castBatch, max(castBytes/max(len(first.Bytes), 1), 1))
 	for n := 0; l.castTo < end && n < batch; l.castTo++ {
 		c := l.slab.at(l.castTo)

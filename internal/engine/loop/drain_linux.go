@@ -15,8 +15,8 @@ import (
 type drained struct {
 	going bool
 	start time.Duration
-	told  int // how many
-	chunk int // the next
+	told  int    // how many
+	slot  uint32 // the next
 }
 
 // drainEvery is how often some more are told.
@@ -45,18 +45,19 @@ func (l *Loop) obey() {
 	l.stage = told
 }
 
-// drainSome tells as many as may be told by now, whole chunks of them.
+// drainSome tells as many as may be told by now.
 func (l *Loop) drainSome(now time.Duration) {
 	d := &l.drained
-	for d.chunk < len(l.slab.chunks) {
-		if d.told >= l.mayDrain(now-d.start) {
+	most := l.mayDrain(now - d.start)
+	for d.slot < l.slab.made {
+		if d.told >= most {
 			return
 		}
-		l.slab.each(d.chunk, d.chunk+1, func(c *engine.Conn) {
+		l.slab.each(d.slot, d.slot+1, func(c *engine.Conn) {
 			d.told++
 			l.drain(c)
 		})
-		d.chunk++
+		d.slot++
 	}
 	d.going = false
 }

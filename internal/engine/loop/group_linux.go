@@ -157,7 +157,7 @@ func (g *group) listen() (err error) {
 		g.listeners, err = g.bind()
 	}
 	for _, fd := range g.listeners {
-		sock.UserTimeout(fd, g.cfg.Limits.WriteTimeout)
+		sock.Patience(fd, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.Gone))
 	}
 	return err
 }

@@ -428,7 +428,6 @@ func (l *Loop) Forget(c *engine.Conn) {
 }
 
 func (l *Loop) free(c *engine.Conn) {
-	c.SetFD(-1)
 	c.SetArmed(0)
 	l.slab.put(c)
 	l.used.Add(-1)

@@ -130,7 +130,7 @@ func (l *Loop) settleMailed() {
 }
 
 // Each calls f for every connection and every dial.
-func (l *Loop) Each(f func(*engine.Conn)) { l.slab.each(0, len(l.slab.chunks), f) }
+func (l *Loop) Each(f func(*engine.Conn)) { l.slab.each(0, l.slab.made, f) }
 
 // Abort ends a connection or a dial of which nothing is under way any more,
 // because its driver has failed.

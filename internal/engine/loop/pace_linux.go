@@ -27,3 +27,19 @@ func (l *Loop) touchOne(r engine.Ref) (ok bool) {
 	c.Touched()
 	return true
 }
+
+// Rouse implements engine.Lister.
+func (g *group) Rouse() {
+	for _, l := range g.loops {
+		l.ask(func() {}) // a turn ends with the pacing
+	}
+}
+
+// Next implements engine.Lister.
+func (g *group) Next(loop int, slot uint32) (ref engine.Ref, next uint32, ok bool) {
+	c, ok := g.loops[loop].slab.next(slot)
+	if !ok {
+		return engine.Ref{}, slot, false
+	}
+	return c.Ref(), c.Slot() + 1, true
+}

@@ -2,30 +2,59 @@ package loop
 
 import "github.com/myriad-go/myriad/internal/engine"
 
-// chunkSize is how many connections a slab grows by: 256 of 96 bytes fill a
-// size class of Go's allocator.
-const chunkSize = 256
+// chunkSize is how many connections a slab grows by: 512 of 96 bytes fill six of
+// the pages of Go's allocator, and are too large for it to put 8 bytes of its own
+// before them. Entries that have never been used take no memory: nobody writes
+// there, and the pages are new.
+const chunkSize = 512
 
 // slab holds a loop's connections densely, numbered by slot. It grows by
 // chunks, so that an entry never moves: a Ref may point to it for ever.
 type slab struct {
 	host   *engine.Host
 	chunks []*[chunkSize]engine.Conn
-	free   []uint32 // slots that can be taken
-	freed  []uint32 // slots freed since the last recycle
+	free   link // the first entry that can be taken
+	freed  link // the first of those freed since the last recycle
+	oldest link // the last of those
 	used   int
+	made   uint32 // slots below have been used at some time
+}
+
+// link names an entry by its slot plus one; 0 is none. Free entries are linked by
+// what would be their descriptors, so that the list takes no memory of its own.
+type link uint32
+
+// endOfLinks is the descriptor of a free entry without another one behind it. With
+// one it is less by the link.
+const endOfLinks = -1
+
+// push puts an entry in front of a list.
+func push(first *link, c *engine.Conn) {
+	c.SetFD(endOfLinks - int32(*first))
+	*first = link(c.Slot() + 1)
 }
 
 // take gives a free entry.
 func (s *slab) take() *engine.Conn {
-	if len(s.free) == 0 {
-		s.grow()
-	}
-	last := len(s.free) - 1
-	slot := s.free[last]
-	s.free = s.free[:last]
 	s.used++
-	return s.at(slot)
+	if s.free == 0 {
+		return s.make()
+	}
+	c := s.at(uint32(s.free) - 1)
+	s.free = link(endOfLinks - c.FD())
+	return c
+}
+
+// make gives an entry that has never been used.
+func (s *slab) make() *engine.Conn {
+	if int(s.made) == len(s.chunks)*chunkSize {
+		s.chunks = append(s.chunks, new([chunkSize]engine.Conn))
+	}
+	c := s.at(s.made)
+	c.Bind(s.host, s.made)
+	c.SetFD(endOfLinks)
+	s.made++
+	return c
 }
 
 // at finds an entry by its slot, which must be one that take has given.
@@ -37,32 +66,37 @@ func (s *slab) at(slot uint32) *engine.Conn {
 // that were reported for it in the same batch find nobody.
 func (s *slab) put(c *engine.Conn) {
 	s.used--
-	s.freed = append(s.freed, c.Slot())
-}
-
-func (s *slab) recycle() {
-	s.free = append(s.free, s.freed...)
-	s.freed = s.freed[:0]
-}
-
-func (s *slab) grow() {
-	chunk := new([chunkSize]engine.Conn)
-	first := uint32(len(s.chunks)) * chunkSize
-	s.chunks = append(s.chunks, chunk)
-	for i := chunkSize - 1; i >= 0; i-- {
-		chunk[i].Bind(s.host, first+uint32(i))
-		chunk[i].SetFD(-1)
-		s.free = append(s.free, first+uint32(i))
+	push(&s.freed, c)
+	if s.oldest == 0 {
+		s.oldest = s.freed
 	}
 }
 
-// each calls f for every entry in use of the chunks from..to-1.
-func (s *slab) each(from, to int, f func(*engine.Conn)) {
-	for _, chunk := range s.chunks[from:min(to, len(s.chunks))] {
-		for i := range chunk {
-			if chunk[i].FD() >= 0 {
-				f(&chunk[i])
-			}
+// recycle has entries that were freed taken again, the last one first.
+func (s *slab) recycle() {
+	if s.freed == 0 {
+		return
+	}
+	s.at(uint32(s.oldest) - 1).SetFD(endOfLinks - int32(s.free))
+	s.free, s.freed, s.oldest = s.freed, 0, 0
+}
+
+// each calls f for every entry in use of the slots from..to-1.
+func (s *slab) each(from, to uint32, f func(*engine.Conn)) {
+	for slot := from; slot < min(to, s.made); slot++ {
+		if c := s.at(slot); c.FD() >= 0 {
+			f(c)
 		}
 	}
+}
+
+// next finds the first connection from a slot on that is established, and not with a
+// worker, who alone may look at it.
+func (s *slab) next(slot uint32) (c *engine.Conn, ok bool) {
+	for ; slot < s.made; slot++ {
+		if c = s.at(slot); c.FD() >= 0 && c.Armed()&(Connecting|Busy|Parting) == 0 && c.IsOpen() {
+			return c, true
+		}
+	}
+	return nil, false
 }

@@ -62,7 +62,8 @@ const sweepActs = 512
 // something to do.
 func (l *Loop) sweepChunk(now time.Duration) (acts int) {
 	s := &l.sweep
-	l.slab.each(s.chunk, s.chunk+1, func(c *engine.Conn) {
+	from := uint32(s.chunk) * chunkSize
+	l.slab.each(from, from+chunkSize, func(c *engine.Conn) {
 		if c.Armed()&Busy == 0 && c.Expire(now) {
 			acts++
 			l.driver.Settle(c)
