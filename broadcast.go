@@ -18,16 +18,26 @@ import (
 // At most 1,024 may be under way, and Limits.MaxMailBytes of them: beyond it
 // answers ErrFull, and nobody gets p. It answers ErrTooLarge for more than
 // Limits.MaxUnsent bytes, and ErrServerClosed before the start and after the end.
-// With Server.Processes it reaches the connections of the process that calls it,
-// and the supervisor has none.
+//
+// With Server.Processes it reaches the connections of all worker processes, from
+// any of them and from their supervisor, and in all of them in one order. Then p
+// has at most 1 MiB, and 64 may wait in each process on the way. A worker process
+// that takes none of them for a second misses one, which is logged.
 func (s *Server) Broadcast(p []byte) error {
 	s.mu.Lock()
-	e := s.engine
+	e, w := s.engine, s.worker
 	s.mu.Unlock()
-	if e == nil {
+	var err error
+	switch {
+	case e == nil:
 		return ErrServerClosed
+	case len(p) > s.limits.MaxUnsent:
+		return ErrTooLarge
+	case w != nil:
+		err = w.Broadcast(p)
+	default:
+		err = e.Broadcast(p)
 	}
-	err := e.Broadcast(p)
 	if errors.Is(err, engine.ErrClosed) {
 		return ErrServerClosed
 	}

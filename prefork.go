@@ -108,6 +108,9 @@ func gaveUp(e engine.Engine) error {
 	return nil
 }
 
+// relay passes broadcasts on to all worker processes.
+type relay interface{ Broadcast(p []byte) error }
+
 // work is ListenAndServe in a worker process.
 func (s *Server) work(ctx context.Context, cfg engine.Config) error {
 	w := supervisor.Own()
@@ -115,6 +118,9 @@ func (s *Server) work(ctx context.Context, cfg engine.Config) error {
 	if err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}
+	s.mu.Lock()
+	s.worker = w
+	s.mu.Unlock()
 	e, err := s.start(engine.Config{Listener: l})
 	if err != nil {
 		l.Close()

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -135,6 +136,56 @@ func TestProcessesSettings(t *testing.T) {
 			t.Errorf("%v; want an error that wraps ErrBadConfig and says %q", err, bad.word)
 		}
 	}
+}
+
+// A broadcast reaches the connections of all workers once, in one order, whoever
+// makes it.
+func TestBroadcastToProcesses(t *testing.T) {
+	const workers = 3
+	s := startProcesses(t, &Server{Processes: workers, Handler: Base{}})
+	peers, _ := meetAll(t, s.addr, workers, 2)
+	for i, p := range peers {
+		if _, err := fmt.Fprintf(p, "cast %d\n", i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var first []string
+	for i, p := range peers {
+		var got []string
+		p.SetDeadline(time.Now().Add(patience))
+		for range peers {
+			line, err := p.in.ReadString('\n')
+			if err != nil {
+				t.Fatalf("connection %d has %q: %v", i, got, err)
+			}
+			got = append(got, strings.TrimSuffix(line, "\n"))
+		}
+		if first == nil {
+			first = got
+		}
+		if !slices.Equal(got, first) {
+			t.Errorf("connection %d got %q, and the first one %q", i, got, first)
+		}
+	}
+	if err := s.Broadcast([]byte("from above\n")); err != nil {
+		t.Errorf("the supervisor's: %v", err)
+	}
+	for i, p := range peers {
+		if line, err := p.in.ReadString('\n'); line != "from above\n" {
+			t.Errorf("connection %d got %q, %v", i, line, err)
+		}
+	}
+	if answer, err := peers[0].ask("cast " + strings.Repeat("x", 60000)); err != nil {
+		t.Errorf("the longest message: %q, %v", answer, err)
+	}
+	for _, p := range peers {
+		p.Close()
+	}
+	s.stop()
+	if err := s.result(t); err != nil {
+		t.Error(err)
+	}
+	gone(t)
 }
 
 // A worker that is killed under load costs its own connections and no other.

@@ -1,6 +1,7 @@
 package myriad
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -26,7 +27,15 @@ func workerMain() int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	srv.Handler = Lines(MessageFunc(tellPid))
+	srv.Handler = Lines(MessageFunc(func(c *Conn, line []byte) {
+		if p, ok := bytes.CutPrefix(line, []byte("cast ")); ok {
+			if err := srv.Broadcast(append(p, '\n')); err != nil {
+				fmt.Fprintln(c, err)
+			}
+			return
+		}
+		tellPid(c, line)
+	}))
 	if err := srv.ListenAndServe(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1

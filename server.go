@@ -168,6 +168,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	engine engine.Engine // nil before the start
+	worker relay         // in a worker process: passes broadcasts on
 	model  string
 	own    *pool.Pool   // Auto's, nil without
 	gate   *secure.Gate // nil without TLS

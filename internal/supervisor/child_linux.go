@@ -1,18 +1,22 @@
 package supervisor
 
 import (
+	"bufio"
 	"net"
 	"os/exec"
-	"syscall"
 	"time"
 )
 
-// child is the life of a process. Two goroutines of its own, which end with it,
-// listen to its life-line and wait for its end.
+// child is the life of a process. Three goroutines of its own, which end with it,
+// listen to its life-line, write to it, and wait for its end.
 type child struct {
-	cmd  *exec.Cmd
-	line *net.UnixConn
-	end  error // set before hasEnded is closed
+	cmd   *exec.Cmd
+	line  *net.UnixConn
+	out   *outbox
+	heard func(frame []byte) // is told of broadcasts
+	stuck bool               // it had no room for the last broadcast; the relay's
+	term  func()             // sends a SIGTERM, once
+	end   error              // set before hasEnded is closed
 
 	isServing, hasLeft, hasEnded chan struct{}
 }
@@ -26,13 +30,15 @@ func (c *child) err() error               { return c.end }
 // listen hears what the worker says until it has left.
 func (c *child) listen() {
 	defer close(c.hasLeft)
-	said := make([]byte, 1)
+	in := bufio.NewReader(c.line)
 	for serves := false; ; {
-		n, err := c.line.Read(said)
-		if err != nil {
+		what, frame, err := hear(in)
+		switch {
+		case err != nil:
 			return
-		}
-		if n == 1 && said[0] == saysServing && !serves {
+		case what == carries:
+			c.heard(frame)
+		case what == saysServing && !serves:
 			serves = true
 			close(c.isServing)
 		}
@@ -45,17 +51,39 @@ func (c *child) wait() {
 	c.end = c.cmd.Wait()
 	_ = c.line.SetReadDeadline(time.Now().Add(lineTimeout)) // fails only on a closed one
 	<-c.hasLeft
+	c.out.close()
 	c.line.Close()
+}
+
+// pass passes a broadcast on to a worker that serves; others have no connections.
+func (c *child) pass(frame []byte) error {
+	if !closed(c.isServing) || closed(c.hasLeft) {
+		return nil
+	}
+	most := lineTimeout
+	if c.stuck {
+		most = 0
+	}
+	err := c.out.put(frame, most)
+	c.stuck = err != nil
+	return err
 }
 
 // drain orders a drain that is bounded by a kill. A worker that serves makes the
 // signal of it for its program by itself, see [Worker.Run]. The errors mean that
 // the process has ended.
 func (c *child) drain() {
-	_ = c.line.SetWriteDeadline(time.Now().Add(lineTimeout))
-	_, _ = c.line.Write([]byte{ordersDrain})
-	if !closed(c.isServing) {
-		_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	c.out.hurry([]byte{ordersDrain})
+	if closed(c.out.closing) || !closed(c.isServing) {
+		c.term()
+	}
+}
+
+// write writes to the life-line. An order that can't be written becomes a signal.
+func (c *child) write() {
+	c.out.write()
+	if len(c.out.urgent) > 0 && !closed(c.hasEnded) {
+		c.term()
 	}
 }
 

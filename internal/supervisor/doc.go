@@ -21,7 +21,16 @@
 // writes one byte when it serves, and ends its direction when it has stopped
 // serving. The supervisor writes one byte to order a drain, which it bounds
 // itself. When the supervisor goes, however it went, the kernel ends its
-// direction, and the worker drains and ends.
+// direction, and the worker drains and ends. At each end one goroutine reads and
+// one writes, from an outbox.
+//
+// A broadcast goes over it both ways: from the worker in which it was made to the
+// supervisor, whose relay, one goroutine, passes it on to all workers that serve,
+// the first one included. So all of them get all broadcasts in one order. Where
+// there is no room for one more, the worker that makes broadcasts is not read from
+// any longer, until it has no room either and tells its caller. Only a worker
+// that takes nothing for lineTimeout misses one, which is logged. An order to drain
+// goes ahead of broadcasts that wait.
 //
 // # The life of a worker
 //
@@ -42,6 +51,7 @@ const environment = "MYRIAD_WORKER"
 const (
 	saysServing = 's' // from the worker
 	ordersDrain = 'd' // from the supervisor
+	carries     = 'b' // a broadcast, either way: 4 bytes of length (big-endian) and the message follow
 )
 
 const (

@@ -40,8 +40,11 @@ func (w *Worker) adopt() error {
 		return err
 	}
 	w.block = b.block(w.Index) // mapped as long as the process lives
-	w.line, err = unixConn(os.NewFile(lineFD, "life-line"))
-	return err
+	if w.line, err = unixConn(os.NewFile(lineFD, "life-line")); err != nil {
+		return err
+	}
+	w.out = newOutbox(w.line)
+	return nil
 }
 
 // raise sends this process a SIGTERM. That can't fail.

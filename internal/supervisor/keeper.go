@@ -64,12 +64,14 @@ func (s *Supervisor) afterDrain(index int, err error) {
 
 // live is one life of a worker, from its start until it has been waited for.
 func (s *Supervisor) live(index int, all chan<- struct{}) (served bool, err error) {
-	l, err := s.nursery.spawn(index)
+	l, err := s.nursery.spawn(index, s.hear)
 	if err != nil {
 		return false, err
 	}
 	s.running.Add(1)
+	s.settle(index, l)
 	served = s.watch(index, l, all)
+	s.settle(index, nil)
 	lost := s.bury(index)
 	s.running.Add(-1)
 	if lost > 0 {

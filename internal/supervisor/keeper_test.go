@@ -33,6 +33,16 @@ type actor struct {
 	drained, killed    chan struct{}
 	onceDrain, onceEnd sync.Once
 	cause              error
+	passed             chan []byte // broadcasts
+}
+
+func (a *actor) pass(frame []byte) error {
+	select {
+	case a.passed <- frame:
+		return nil
+	default:
+		return engine.ErrFull
+	}
 }
 
 func (a *actor) pid() int                 { return 1 }
@@ -88,7 +98,7 @@ type stage struct {
 	said strings.Builder // what was logged
 }
 
-func (n *stage) spawn(index int) (life, error) {
+func (n *stage) spawn(index int, _ func([]byte)) (life, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if index == 0 {
@@ -102,7 +112,7 @@ func (n *stage) spawn(index int) (life, error) {
 	}
 	a := &actor{
 		script: s, serve: make(chan struct{}), leave: make(chan struct{}), end: make(chan struct{}),
-		drained: make(chan struct{}), killed: make(chan struct{}),
+		drained: make(chan struct{}), killed: make(chan struct{}), passed: make(chan []byte, roomForCasts),
 	}
 	n.actors = append(n.actors, a)
 	go a.run()

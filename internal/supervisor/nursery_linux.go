@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"slices"
 	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -115,7 +116,7 @@ func (n *ward) close() {
 	_ = unix.Munmap(n.board) // it was mapped, so this can't fail
 }
 
-func (n *ward) spawn(index int) (life, error) {
+func (n *ward) spawn(index int, heard func(frame []byte)) (life, error) {
 	ours, theirs, err := lifeLine()
 	if err != nil {
 		return nil, err
@@ -130,10 +131,12 @@ func (n *ward) spawn(index int) (life, error) {
 		return nil, err
 	}
 	c := &child{
-		cmd: cmd, line: ours,
+		cmd: cmd, line: ours, out: newOutbox(ours), heard: heard,
 		isServing: make(chan struct{}), hasLeft: make(chan struct{}), hasEnded: make(chan struct{}),
 	}
 	go c.listen()
+	c.term = sync.OnceFunc(func() { _ = cmd.Process.Signal(syscall.SIGTERM) }) // it may have ended
+	go c.write()
 	go c.wait()
 	return c, nil
 }

@@ -1,11 +1,13 @@
 package supervisor
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
 	"time"
 
@@ -32,14 +34,18 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 	signal.Notify(terms, syscall.SIGTERM)
 	d := &drainer{engine: e, block: w.block, bound: bound, ended: make(chan struct{})}
 	defer d.close()
+	var writing sync.WaitGroup
+	writing.Go(w.out.write)
+	defer writing.Wait()
+	defer w.out.close()
 	ordered, orphaned := make(chan struct{}), make(chan struct{})
-	go w.obey(ordered, orphaned, bound, log)
+	go w.obey(e, ordered, orphaned, bound, log)
 	go func() {
 		e.Wait()
 		close(d.ended)
 	}()
 	w.block.publish(e)
-	w.say(saysServing)
+	_ = w.out.put([]byte{saysServing}, lineTimeout)
 	tick := time.NewTicker(publishEvery)
 	defer tick.Stop()
 	done, termed := ctx.Done(), false
@@ -72,35 +78,38 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 			}
 		case <-d.late():
 			d.cut(context.DeadlineExceeded)
-			w.leave() // a handler that does not return may hold up what follows
+			w.leave(&writing) // a handler that does not return may hold up what follows
 		case <-d.ended:
 			w.block.publish(e)
-			w.leave()
+			w.leave(&writing)
 			return d.result()
 		}
 	}
 }
 
-// say tells the supervisor something. An error means that it has gone.
-func (w *Worker) say(what byte) {
-	_ = w.line.SetWriteDeadline(time.Now().Add(lineTimeout))
-	_, _ = w.line.Write([]byte{what})
+// leave tells the supervisor that this worker has stopped serving, and so is to
+// end within the time to exit; before that, what else it was to hear. It fails
+// only when the supervisor has gone.
+func (w *Worker) leave(writing *sync.WaitGroup) {
+	w.out.close()
+	writing.Wait()
+	_ = w.line.CloseWrite()
 }
 
-// leave tells the supervisor that this worker has stopped serving, and so is to
-// end within the time to exit. It fails only when the supervisor has gone.
-func (w *Worker) leave() { _ = w.line.CloseWrite() }
-
-// obey hears what the supervisor orders, until it has gone. Then it sees to it
+// obey does what the supervisor orders, until it has gone. Then it sees to it
 // that this process ends too.
-func (w *Worker) obey(ordered, orphaned chan<- struct{}, bound time.Duration, log *slog.Logger) {
-	order := make([]byte, 1)
+func (w *Worker) obey(e engine.Engine, ordered, orphaned chan<- struct{}, bound time.Duration, log *slog.Logger) {
+	in := bufio.NewReader(w.line)
+	c := &caster{worker: w, engine: e, log: log}
 	for told := false; ; {
-		n, err := w.line.Read(order)
+		what, frame, err := hear(in)
 		if err != nil {
 			break
 		}
-		if n == 1 && order[0] == ordersDrain && !told {
+		switch {
+		case what == carries:
+			c.cast(frame[headSize:])
+		case what == ordersDrain && !told:
 			told = true
 			close(ordered)
 		}

@@ -34,12 +34,14 @@ type life interface {
 	err() error               // how it ended, nil for exit code 0
 	drain()
 	kill()
+	pass(frame []byte) error // a broadcast, if it serves; for the relay alone
 }
 
 // nursery is what workers come from. Its methods are safe for concurrent use.
 type nursery interface {
-	// spawn starts a worker. It fails after closeListeners.
-	spawn(index int) (life, error)
+	// spawn starts a worker. It fails after closeListeners. heard is told of
+	// the worker's broadcasts, until it has ended.
+	spawn(index int, heard func(frame []byte)) (life, error)
 	// closeListeners lets go of the supervisor's listeners.
 	closeListeners()
 	// close frees the board. All workers have ended by then.
@@ -58,6 +60,8 @@ type Supervisor struct {
 	killing  chan struct{} // closed when they are to be killed
 	done     chan struct{} // closed when everything has ended
 
+	relayed chan []byte // broadcasts that wait for the relay
+
 	running  atomic.Int64
 	restarts atomic.Int64
 
@@ -68,6 +72,7 @@ type Supervisor struct {
 	served   []bool // which have served
 	awaited  int    // how many have not
 	err      error  // why it gave up
+	lives    []life // of each worker, nil for none
 }
 
 // ErrGaveUp is wrapped by the error of a supervisor whose workers would not
@@ -80,7 +85,11 @@ func supervise(cfg Config, p pace, addr net.Addr, b board, n nursery) *Superviso
 		cfg: cfg, pace: p, nursery: n, addr: addr, board: b,
 		draining: make(chan struct{}), killing: make(chan struct{}), done: make(chan struct{}),
 		failures: make([]int, cfg.Processes), served: make([]bool, cfg.Processes), awaited: cfg.Processes,
+		relayed: make(chan []byte, maxWaiting), lives: make([]life, cfg.Processes),
 	}
+	var relay sync.WaitGroup
+	ended := make(chan struct{}) // closed when all workers have
+	relay.Go(func() { s.relay(ended) })
 	var keepers sync.WaitGroup
 	all := make(chan struct{}) // closed when all have served
 	for i := range cfg.Processes {
@@ -100,6 +109,8 @@ func supervise(cfg Config, p pace, addr net.Addr, b board, n nursery) *Superviso
 		keepers.Wait()
 		s.tell(draining)
 		announcing.Wait()
+		close(ended)
+		relay.Wait()
 		s.mu.Lock()
 		s.board = nil
 		s.mu.Unlock()
@@ -107,11 +118,6 @@ func supervise(cfg Config, p pace, addr net.Addr, b board, n nursery) *Superviso
 		close(s.done)
 	}()
 	return s
-}
-
-// Broadcast implements engine.Engine: there is nobody to send to in this process.
-func (s *Supervisor) Broadcast([]byte) error {
-	return errors.New("the supervisor of worker processes has no connections; broadcast in each worker")
 }
 
 // What the keepers are told, growing.

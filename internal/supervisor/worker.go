@@ -20,7 +20,8 @@ type Worker struct {
 	listener      *os.File
 	block         *block
 	line          *net.UnixConn
-	invalid       error // what is wrong with what the supervisor has handed down
+	out           *outbox // set with line
+	invalid       error   // what is wrong with what the supervisor has handed down
 	taken         atomic.Bool
 	exit          time.Duration // the most time from the end of the drain to the end of an orphan
 }

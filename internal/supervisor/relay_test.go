@@ -1,0 +1,130 @@
+package supervisor
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// roomForCasts is how many broadcasts a scripted worker takes.
+const roomForCasts = 3
+
+func TestRelay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, n := play(nil, []script{{serves: true}}, []script{{serves: true}})
+		synctest.Wait()
+		for i := range roomForCasts + 1 {
+			if err := s.Broadcast(fmt.Append(nil, i)); err != nil {
+				t.Errorf("broadcast %d: %v", i, err)
+			}
+			synctest.Wait()
+		}
+		for _, a := range n.actors {
+			for i := range roomForCasts {
+				if got := string((<-a.passed)[headSize:]); got != fmt.Sprint(i) {
+					t.Errorf("broadcast %d is %q", i, got)
+				}
+			}
+		}
+		if err := s.Broadcast(make([]byte, maxRelayed+1)); !errors.Is(err, engine.ErrTooLarge) {
+			t.Errorf("too much: %v", err)
+		}
+		if err := s.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		if err := s.Broadcast([]byte("late")); !errors.Is(err, engine.ErrClosed) {
+			t.Errorf("after the end: %v", err)
+		}
+		if said := n.said.String(); strings.Count(said, "takes no broadcasts") != 2 {
+			t.Errorf("two workers had no room for the last one, and this was logged: %s", said)
+		}
+	})
+}
+
+// Where the relay does not come on, callers are told.
+func TestRelayFull(t *testing.T) {
+	s := &Supervisor{relayed: make(chan []byte, maxWaiting), draining: make(chan struct{})}
+	for i := range maxWaiting {
+		if err := s.Broadcast(nil); err != nil {
+			t.Fatalf("broadcast %d: %v", i, err)
+		}
+	}
+	if err := s.Broadcast(nil); !errors.Is(err, engine.ErrFull) {
+		t.Errorf("one too many: %v", err)
+	}
+}
+
+// stubborn is an engine without room for a number of broadcasts.
+type stubborn struct {
+	engine.Engine
+	full int
+	got  []string
+}
+
+func (e *stubborn) Broadcast(p []byte) error {
+	if e.full > 0 {
+		e.full--
+		return engine.ErrFull
+	}
+	e.got = append(e.got, string(p))
+	return nil
+}
+
+func TestCaster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said strings.Builder
+		e := &stubborn{full: 3}
+		c := &caster{worker: &Worker{Index: 7}, engine: e, log: slog.New(slog.NewTextHandler(&said, nil))}
+		c.cast([]byte("waits"))
+		e.full = 1 << 20
+		began := time.Now()
+		c.cast([]byte("dropped"))
+		if waited := time.Since(began); waited != 0 {
+			t.Errorf("it waited %v so soon after it had waited", waited)
+		}
+		time.Sleep(2 * writeTimeout)
+		began = time.Now()
+		c.cast([]byte("too"))
+		if waited := time.Since(began); waited != lineTimeout {
+			t.Errorf("it waited %v, expected %v", waited, lineTimeout)
+		}
+		e.full = 0
+		c.cast([]byte("late"))
+		if fmt.Sprint(e.got) != "[waits late]" || strings.Count(said.String(), "worker=7") != 2 {
+			t.Errorf("got %q, said %s", e.got, said.String())
+		}
+	})
+}
+
+func FuzzHear(f *testing.F) {
+	frame, _ := broadcastFrame([]byte("news"))
+	f.Add(append(append([]byte{saysServing}, frame...), ordersDrain))
+	f.Add(frame[:7])
+	f.Add([]byte{carries, 255, 255, 255, 255, 0})
+	f.Fuzz(func(t *testing.T, in []byte) {
+		r := bufio.NewReader(bytes.NewReader(in))
+		var heard []byte
+		for {
+			what, frame, err := hear(r)
+			if err != nil {
+				break
+			}
+			if what != carries {
+				frame = []byte{what}
+			}
+			heard = append(heard, frame...)
+		}
+		if !bytes.HasPrefix(in, heard) {
+			t.Errorf("%q was heard as %q", in, heard)
+		}
+	})
+}
