@@ -1,0 +1,472 @@
+package doctor
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// The memory of a connection is the sum of what each side takes.
+func TestMemory(t *testing.T) {
+	const floor = 2520 + 863 + 197 + 195 + 123
+	for _, test := range []struct {
+		name string
+		plan Plan
+		each int64
+	}{
+		{"epoll, server", Plan{Side: Server, Model: epoll}, floor + 208 + loopConn},
+		{"uring, client", Plan{Side: Client, Model: uring}, floor + 288 + 129 + loopConn},
+		{"both", Plan{}, 2*floor + 2*288 + 129 + 2*loopConn},
+		{"goroutines", Plan{Side: Server, Model: goroutine}, floor + 208 + goroutineConn},
+		{"the user's", Plan{Side: Server, Model: epoll, UserMemory: 1000}, floor + 208 + 1000},
+		{"unread", Plan{Side: Server, Model: epoll, Unread: 40000}, floor + 208 + loopConn + 40000 + 2*832},
+	} {
+		test.plan.Connections = 100
+		f := machine()
+		base := int64(processBase + uringBase)
+		switch test.plan.Model {
+		case "":
+			base *= 2
+		case epoll:
+			base = processBase + epollBase
+		case goroutine:
+			base = processBase
+		}
+		// The machine keeps a 64th.
+		f.Meminfo.Free = f.Meminfo.Total/64 + base + 100*test.each
+		holds := func() int64 {
+			r, err := Examine(f, test.plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return r.wall("memory").Holds
+		}
+		if got := holds(); got != 100 {
+			t.Errorf("%s: %d connections, want 100 of %d bytes", test.name, got, test.each)
+		}
+		f.Meminfo.Free -= 10
+		f.Meminfo.FilePages = 20 // half of them count
+		if got := holds(); got != 100 {
+			t.Errorf("%s, with pages of files: %d connections, want 100", test.name, got)
+		}
+		f.Meminfo.FilePages--
+		if got := holds(); got != 99 {
+			t.Errorf("%s, one byte less: %d connections, want 99", test.name, got)
+		}
+	}
+}
+
+// What the facts say of the kernel's caches counts, and a control group is charged
+// for less.
+func TestMemoryOfCaches(t *testing.T) {
+	f := machine()
+	f.Caches = map[string]float64{"TCP": 5000, "dentry": 1000, "filp": -1}
+	x := &exam{f: f, p: Plan{Connections: 1, Side: Server, Model: epoll}.filled()}
+	x.ends = x.sides()
+	if got, want := x.kernelBytes(), int64(5000+863+1000+195+123+208); got != want {
+		t.Errorf("%d bytes in the kernel, want %d", got, want)
+	}
+	f.Caches["TCPv6"] = 6000
+	x.p.Targets = targets("[::1]:9000")
+	if got, want := x.kernelBytes(), int64(6000+863+1000+195+123+208); got != want {
+		t.Errorf("%d bytes in the kernel for IPv6, want %d", got, want)
+	}
+	x.p.Targets = nil
+	f.Caches = nil
+	each := (2520+863+197+195+123+208)*chargedShare/1000 + int64(loopConn)
+	f.Cgroup.Memory, f.Cgroup.MemoryUsed = 1<<30, 1<<30-processBase-epollBase-1000*each
+	r, err := Examine(f, x.p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := r.wall("cgroup-memory").Holds; got != 1000 {
+		t.Errorf("%d connections in the group, want 1000 of %d bytes", got, each)
+	}
+}
+
+func TestPlanValidate(t *testing.T) {
+	for want, p := range map[string]Plan{
+		"Plan.Connections is 0; expected 1 to 1,073,741,824":                    {},
+		"Plan.Connections is 1,073,741,825; expected 1 to 1,073,741,824":        {Connections: 1<<30 + 1},
+		`Plan.Side is "left"; expected server, client or both`:                  {Connections: 1, Side: "left"},
+		`Plan.Model is "iocp"; expected auto, goroutine, epoll or uring`:        {Connections: 1, Model: "iocp"},
+		"Plan.Processes is 1,025; expected 0 to 1,024":                          {Connections: 1, Processes: 1025},
+		"Plan.Backlog is -1; expected 0 to 2,147,483,647":                       {Connections: 1, Backlog: -1},
+		"Plan.Burst is -1; expected 0 to 1,073,741,824":                         {Connections: 1, Burst: -1},
+		"Plan.Unread is -1; expected 0 to 1,073,741,824":                        {Connections: 1, Unread: -1},
+		"Plan.UserMemory is -1; expected 0 to 1,073,741,824":                    {Connections: 1, UserMemory: -1},
+		"Plan.Closing is -1; expected 0 to 1,073,741,824":                       {Connections: 1, Closing: -1},
+		"Plan.Sources has 65,537 addresses; expected 0 to 65,536":               {Connections: 1, Sources: make([]netip.Addr, 65537)},
+		"Plan.Targets has 1,025 addresses; expected 0 to 1,024":                 {Connections: 1, Targets: make([]netip.AddrPort, 1025)},
+		"Plan.Targets has 10.0.0.1:0; expected an address and a port":           {Connections: 1, Targets: targets("10.0.0.1:0")},
+		"Plan.Targets has 0.0.0.0:9000; expected an address and a port":         {Connections: 1, Targets: targets("0.0.0.0:9000")},
+		"Plan.Targets has [::1]:1 beside 127.0.0.1:1; expected addresses of on": {Connections: 1, Targets: targets("127.0.0.1:1", "[::1]:1")},
+		"Plan.Sources has invalid IP; expected a local address":                 {Connections: 1, Sources: make([]netip.Addr, 1)},
+		"Plan.Sources has ::1, which can't reach 127.0.0.1:9000; expected an a": {Connections: 1, Sources: addrs("::1")},
+	} {
+		if _, err := Examine(machine(), p); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+	if _, err := Examine(nil, Plan{Connections: 1}); err == nil {
+		t.Error("no facts: got no error")
+	}
+}
+
+// someFacts and somePlan are made up, sensible or not.
+func someFacts(random *rand.Rand) *Facts {
+	number := func() int64 {
+		switch random.IntN(8) {
+		case 0:
+			return int64(random.Uint64())
+		case 1:
+			return math.MaxInt64
+		case 2:
+			return -1
+		}
+		return random.Int64N(1 << (1 + random.IntN(34)))
+	}
+	used := func() int64 { return random.Int64N(1<<(1+random.IntN(34))) - 1 }
+	f := machine()
+	for _, name := range sortedNames(f) {
+		switch random.IntN(6) {
+		case 0:
+			delete(f.Sysctls, name)
+		case 1, 2, 3:
+			fields := strings.Fields(f.Sysctls[name])
+			for i := range fields {
+				fields[i] = strconv.FormatInt(number(), 10)
+				if name == rangeName {
+					fields[i] = strconv.Itoa(1024 + random.IntN(32000)*(i+1))
+				}
+			}
+			f.Sysctls[name] = strings.Join(fields, " ")
+		}
+	}
+	limit := func() Rlimit {
+		n := number()
+		return Rlimit{Soft: n, Hard: n}
+	}
+	p := &f.Process
+	p.Nofile, p.Memlock, p.Nproc = limit(), limit(), limit()
+	p.UserTasks, p.GoMemoryLimit = int(used()), number()
+	p.Root, p.Raise, p.Locks = random.IntN(2) == 0, random.IntN(2) == 0, random.IntN(2) == 0
+	f.Tasks, f.PageSize = used(), []int64{0, 4096, 65536, -1}[random.IntN(4)]
+	f.FilesOpen, f.Meminfo.Free, f.Meminfo.Total, f.Nodes = used(), number(), number(), int(number())
+	f.Machine.CPUs = random.IntN(300)
+	f.Cgroup = CgroupFacts{Memory: number(), MemoryUsed: used(), Sockets: number(), Pids: number(), PidsUsed: used(), SocketsUsed: used()}
+	if random.IntN(2) == 0 {
+		f.Cgroup.MemoryFile, f.Cgroup.SocketsFile, f.Cgroup.PidsFile = "/m", "/s", "/p"
+	}
+	f.Sockets = SocketFacts{TimeWait: used(), Orphans: used(), Pages: used(), Tracked: used()}
+	f.Interfaces[0].Up, f.Interfaces[1].Up = random.IntN(2) == 0, random.IntN(2) == 0
+	f.Uring, f.Shards = []string{"", "EPERM"}[random.IntN(2)], []string{"", "EPERM"}[random.IntN(2)]
+	f.Caches = map[string]float64{"TCP": float64(number()), "dentry": math.NaN(), "filp": math.Inf(1)}
+	return f
+}
+
+func sortedNames(f *Facts) []string {
+	var names []string
+	for name := range f.Sysctls {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func somePlan(random *rand.Rand) Plan {
+	maybe := func(most int) int { return random.IntN(2) * random.IntN(most) }
+	p := Plan{
+		Connections: 1 + random.IntN(1<<(1+random.IntN(29))),
+		Side:        []Side{Server, Client, Both}[random.IntN(3)],
+		Model:       []string{auto, goroutine, epoll, uring}[random.IntN(4)],
+		Processes:   maybe(1024), Backlog: maybe(1 << 20), Burst: maybe(1 << 20),
+		Unread: maybe(1 << 30), UserMemory: maybe(1 << 30), Closing: maybe(1 << random.IntN(20)),
+	}
+	switch random.IntN(4) {
+	case 0:
+		p.Targets = targets("10.0.0.9:9000", "10.1.0.9:9000")
+	case 1:
+		p.Targets = targets("[::1]:9000")
+	case 2:
+		p.Sources = addrs("127.0.0.1", "127.0.0.2", "10.1.0.77")
+	}
+	return p
+}
+
+// check examines, and says what is wrong with the report.
+func check(f *Facts, p Plan) (*Report, error) {
+	r, err := Examine(f, p)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.IsSortedFunc(r.Walls, nearer) {
+		return nil, fmt.Errorf("the walls are not sorted")
+	}
+	names := make(map[string]bool)
+	for _, w := range r.Walls {
+		near := w.Near(p.Connections)
+		switch {
+		case w.Holds < 0:
+			return nil, fmt.Errorf("%s holds %d", w.Name, w.Holds)
+		case !w.Soft && w.Holds < r.Holds:
+			return nil, fmt.Errorf("%s holds %d, less than the report's %d", w.Name, w.Holds, r.Holds)
+		case names[w.Name]:
+			return nil, fmt.Errorf("%s is there twice", w.Name)
+		case w.Name == "" || w.Side == "" || w.What == "" || w.Present == "" || w.Effect == "" || !strings.HasPrefix(w.Source, "https://"):
+			return nil, fmt.Errorf("something isn't said: %+v", w)
+		case near && (w.Needs == "" || len(w.Changes) == 0 && w.Advice == ""):
+			return nil, fmt.Errorf("nothing is said to help: %+v", w)
+		case len(w.Changes) > 0 && w.Advice != "":
+			return nil, fmt.Errorf("advice beside changes: %+v", w)
+		case !near && (w.Needs != "" || len(w.Changes) > 0 || w.Advice != ""):
+			return nil, fmt.Errorf("help where none is needed: %+v", w)
+		}
+		names[w.Name] = true
+	}
+	return r, r.WriteText(&strings.Builder{})
+}
+
+// applied are the facts after changes: what they say is what is read then.
+func applied(t *testing.T, f *Facts, changes []Change) *Facts {
+	t.Helper()
+	text, err := json.Marshal(struct {
+		Sysctls    map[string]string
+		Interfaces []Interface
+	}{f.Sysctls, f.Interfaces})
+	if err != nil {
+		t.Fatal(err)
+	}
+	after := *f
+	after.Sysctls, after.Interfaces = nil, nil
+	if err := json.Unmarshal(text, &after); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range changes {
+		n, _ := strconv.ParseInt(c.To, 10, 64)
+		switch c.Kind {
+		case Sysctl:
+			notLowered(t, c)
+			after.Sysctls[c.Name] = c.To
+		case Nofile:
+			if top, err := strconv.ParseUint(after.Sysctls["fs.nr_open"], 10, 64); err == nil && uint64(n) > top {
+				t.Errorf("nofile becomes %d before fs.nr_open, which is %d", n, top)
+			}
+			after.Process.Nofile = Rlimit{n, n}
+		case Memlock:
+			after.Process.Memlock = Rlimit{n, max(n, f.Process.Memlock.Hard)}
+		case Link, Address:
+			for i := range after.Interfaces {
+				if on := &after.Interfaces[i]; on.Name != c.Name {
+				} else if c.Kind == Link {
+					on.Up = true
+				} else {
+					on.Addrs = append(on.Addrs, netip.MustParsePrefix(c.To))
+				}
+			}
+		case Cgroup:
+			notLowered(t, c)
+			switch c.Name {
+			case "/m":
+				after.Cgroup.Memory = n
+			case "/s":
+				after.Cgroup.Sockets = n
+			case "/p":
+				after.Cgroup.Pids = n
+			}
+		default:
+			t.Errorf("a change of the kind %s", c.Kind)
+		}
+	}
+	return &after
+}
+
+// notLowered says whether a change makes a setting smaller.
+func notLowered(t *testing.T, c Change) {
+	t.Helper()
+	from, to := strings.Fields(c.From), strings.Fields(c.To)
+	for i := range min(len(from), len(to)) {
+		m, err := strconv.ParseInt(from[i], 10, 64)
+		n, otherErr := strconv.ParseInt(to[i], 10, 64)
+		lowered := err == nil && otherErr == nil && n < m
+		if c.Name == rangeName && i == 0 {
+			lowered = n > m
+		}
+		// Of these, numbers are choices and not amounts.
+		if lowered && c.Name != reuseName {
+			t.Errorf("%s is lowered from %q to %q", c.Name, c.From, c.To)
+		}
+	}
+}
+
+// After the changes every wall that had some holds the plan.
+func TestChangesMoveTheirWalls(t *testing.T) {
+	moved := make(map[string]int)
+	for seed := range uint64(800) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		f, p := someFacts(random), somePlan(random)
+		before, err := check(f, p)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		after, err := check(applied(t, f, before.Changes()), p)
+		if err != nil {
+			t.Fatalf("seed %d, changed: %v", seed, err)
+		}
+		for _, w := range before.Walls {
+			now := after.wall(w.Name)
+			if len(w.Changes) == 0 || now == nil {
+				continue
+			}
+			if moved[w.Name]++; now.Near(p.Connections) {
+				t.Errorf("seed %d: %d connections wanted, %s held %d and holds %d after %v", seed, p.Connections, w.Name, w.Holds, now.Holds, w.Changes)
+			}
+		}
+	}
+	for _, name := range []string{"nofile", "nr_open", "file-max", "max_user_watches", "ports", "tcp_tw_reuse", "sources", "somaxconn",
+		"tcp_max_syn_backlog", "netdev_max_backlog", "tcp_mem", "tcp_mem-pressure", "tcp_rmem", "tcp_wmem", "tcp_max_orphans", "tcp_max_tw_buckets",
+		"conntrack", "conntrack-buckets", "threads-max", "pid_max", "max_map_count", "memlock", "loopback", "cgroup-memory", "cgroup-sockets", "cgroup-pids"} {
+		if moved[name] == 0 {
+			t.Errorf("no seed moved %s", name)
+		}
+	}
+}
+
+// More of anything never makes a wall nearer.
+func TestMoreHoldsMore(t *testing.T) {
+	raise := map[string]func(*Facts){
+		"nofile":        func(f *Facts) { f.Process.Nofile.Hard *= 2 },
+		"memlock":       func(f *Facts) { f.Process.Memlock.Soft *= 2 },
+		"nproc":         func(f *Facts) { f.Process.Nproc.Soft *= 2 },
+		"memory":        func(f *Facts) { f.Meminfo.Free *= 2 },
+		"cgroup":        func(f *Facts) { f.Cgroup.Memory, f.Cgroup.Pids, f.Cgroup.Sockets = 1<<31, 2000, 1<<31 },
+		"files open":    func(f *Facts) { f.FilesOpen /= 2 },
+		"sockets":       func(f *Facts) { f.Sockets = SocketFacts{Tracked: 1} },
+		"go's limit":    func(f *Facts) { f.Process.GoMemoryLimit *= 2 },
+		"io_uring":      func(f *Facts) { f.Uring = "" },
+		"wider range":   set(rangeName, "10000 65535"),
+		"fewer reserve": set(reservedName, ""),
+	}
+	base := func() *Facts {
+		f := machine()
+		f.Cgroup = CgroupFacts{Memory: 1 << 30, MemoryUsed: 1 << 20, Pids: 1000, PidsUsed: 900, Sockets: 1 << 30}
+		f.Sockets = SocketFacts{Tracked: 1000, Pages: 1000, Orphans: 1000, TimeWait: 1000}
+		f.Process.GoMemoryLimit = 1 << 30
+		f.Sysctls[reservedName] = "40000-41000"
+		return f
+	}
+	for name, value := range base().Sysctls {
+		if name == rangeName || name == reservedName || strings.HasPrefix(name, "vm.min_") || strings.Contains(name, "unprivileged") || name == reuseName {
+			continue
+		}
+		raise[name] = func(f *Facts) {
+			fields := strings.Fields(value)
+			for i := range fields {
+				n, _ := strconv.ParseInt(fields[i], 10, 64)
+				fields[i] = strconv.FormatInt(2*n, 10)
+			}
+			f.Sysctls[name] = strings.Join(fields, " ")
+		}
+	}
+	for seed := range uint64(40) {
+		p := somePlan(rand.New(rand.NewPCG(seed, 2)))
+		before, err := check(base(), p)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for name, change := range raise {
+			f := base()
+			change(f)
+			after, err := check(f, p)
+			if err != nil {
+				t.Fatalf("seed %d, more %s: %v", seed, name, err)
+			}
+			for _, w := range before.Walls {
+				if now := after.wall(w.Name); now != nil && now.Holds < w.Holds {
+					t.Errorf("seed %d: with more %s, %s holds %d, before %d", seed, name, w.Name, now.Holds, w.Holds)
+				}
+			}
+		}
+	}
+}
+
+func FuzzExamine(f *testing.F) {
+	for seed := range uint64(20) {
+		f.Add(seed, int64(seed), "net.ipv4.ip_local_reserved_ports", "8080,9000-9010")
+	}
+	f.Add(uint64(1), int64(math.MaxInt64), "net.ipv4.tcp_mem", "1 2")
+	f.Add(uint64(1), int64(math.MinInt64), rangeName, "65535 1")
+	f.Fuzz(func(t *testing.T, seed uint64, used int64, name, value string) {
+		random := rand.New(rand.NewPCG(seed, 3))
+		facts, p := someFacts(random), somePlan(random)
+		facts.Sysctls[name] = value
+		facts.FilesOpen, facts.Cgroup.MemoryUsed, facts.Cgroup.PidsUsed = used, used, used
+		facts.Sockets = SocketFacts{TimeWait: used, Orphans: used, Pages: used, Tracked: used}
+		if _, err := check(facts, p); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestChangesOfOneSetting(t *testing.T) {
+	r := Report{Plan: Plan{Connections: 10}, Walls: []Wall{
+		{Holds: 1, Changes: []Change{
+			{Kind: Sysctl, Name: "net.ipv4.tcp_mem", From: "1 1 1", To: "3 4 5"},
+			{Kind: Sysctl, Name: rangeName, From: "32768 60999", To: "16384 60999"},
+			{Kind: Sysctl, Name: reservedName, To: "9000"},
+			{Kind: Nofile, Name: "nofile", To: "9"},
+		}},
+		{Holds: 2, Changes: []Change{
+			{Kind: Sysctl, Name: "net.ipv4.tcp_mem", From: "1 1 1", To: "2 6 5"},
+			{Kind: Sysctl, Name: rangeName, From: "32768 60999", To: "10240 65535"},
+			{Kind: Nofile, Name: "nofile", To: "5"},
+			{Kind: Sysctl, Name: reservedName, To: "8080"},
+			{Kind: Sysctl, Name: "fs.nr_open", To: "7"},
+			{Kind: Address, Name: "eth0", To: "10.0.0.7/32"},
+			{Kind: Address, Name: "eth0", To: "10.0.0.8/32"},
+		}},
+		{Holds: 10, Changes: []Change{{Kind: Link, Name: "lo", To: "up"}}},
+	}}
+	var got []string
+	for _, c := range r.Changes() {
+		got = append(got, cmp.Or(c.Name, string(c.Kind))+"="+c.To)
+	}
+	want := []string{reservedName + "=8080,9000", "fs.nr_open=7", "net.ipv4.tcp_mem=3 6 5", rangeName + "=10240 65535", "nofile=9:9", "eth0=10.0.0.7/32", "eth0=10.0.0.8/32"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+// Ports on which somebody listens are kept out of what is added to the range.
+func TestReserve(t *testing.T) {
+	plan := Plan{Connections: 45000, Sources: addrs("127.0.0.1"), Targets: targets("127.0.0.1:20000")}
+	for _, test := range []struct {
+		name, reserved string
+		listening      []uint16
+		want           string
+	}{
+		{"the plan's own", "", nil, "20000"},
+		{"it is reserved", "19999-20001", nil, ""},
+		{"others", "30000", []uint16{5432, 16384, 27017, 27018, 40000, 61000}, "16384,20000,27017-27018,30000,61000"},
+	} {
+		r := examine(t, plan, func(f *Facts) {
+			f.Sysctls[reservedName], f.Sockets.Ports = test.reserved, test.listening
+		})
+		got := ""
+		for _, c := range r.Changes() {
+			if c.Name == reservedName {
+				got = c.To
+			}
+		}
+		if got != test.want {
+			t.Errorf("%s: %q is to be reserved, want %q", test.name, got, test.want)
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package doctor
+
+import (
+	"math"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/procfs"
+)
+
+// machine is a made-up machine with Linux's defaults and little memory: 2 CPUs,
+// 4 GiB, 20,000 descriptors.
+func machine() *Facts {
+	return &Facts{
+		Machine: procfs.Machine{Kernel: "6.18.0", CPUs: 2, Memory: 4 << 30},
+		Meminfo: procfs.Meminfo{Total: 4 << 30, Free: 3 << 30},
+		Nodes:   1,
+		Sysctls: map[string]string{
+			"fs.nr_open": "1048576", "fs.file-max": "400000", "fs.epoll.max_user_watches": "900000",
+			"net.core.somaxconn": "4096", "net.core.netdev_max_backlog": "1000",
+			"net.ipv4.ip_local_port_range": "32768 60999", "net.ipv4.ip_local_reserved_ports": "",
+			"net.ipv4.ip_unprivileged_port_start": "1024",
+			"net.ipv4.tcp_max_syn_backlog":        "256", "net.ipv4.tcp_syncookies": "1",
+			"net.ipv4.tcp_rmem": "4096 131072 6291456", "net.ipv4.tcp_wmem": "4096 16384 4194304",
+			"net.ipv4.tcp_mem": "42000 56000 84000", "net.ipv4.tcp_max_orphans": "16384",
+			"net.ipv4.tcp_max_tw_buckets": "16384", "net.ipv4.tcp_tw_reuse": "2",
+			"net.netfilter.nf_conntrack_max": "65536", "net.netfilter.nf_conntrack_buckets": "65536",
+			"kernel.threads-max": "30000", "kernel.pid_max": "32768", "vm.max_map_count": "65530",
+			"vm.min_free_kbytes": "0",
+		},
+		Process: ProcessFacts{
+			Nofile: Rlimit{1024, 20000}, Memlock: Rlimit{8 << 20, 8 << 20}, Nproc: Rlimit{15000, 15000},
+			User: 1000, UserTasks: 100,
+		},
+		FilesOpen: 2000, Tasks: 100,
+		Interfaces: []Interface{
+			{Name: "lo", Loopback: true, Up: true, Addrs: prefixes("127.0.0.1/8", "::1/128")},
+			{Name: "eth0", Up: true, Addrs: prefixes("10.0.0.5/24", "10.0.0.6/24", "fe80::1/64"), Receive: 1, Send: 1},
+		},
+	}
+}
+
+func prefixes(texts ...string) (list []netip.Prefix) {
+	for _, text := range texts {
+		list = append(list, netip.MustParsePrefix(text))
+	}
+	return list
+}
+
+func addrs(texts ...string) (list []netip.Addr) {
+	for _, text := range texts {
+		list = append(list, netip.MustParseAddr(text))
+	}
+	return list
+}
+
+func targets(texts ...string) (list []netip.AddrPort) {
+	for _, text := range texts {
+		list = append(list, netip.MustParseAddrPort(text))
+	}
+	return list
+}
+
+// set gives settings of the kernel.
+func set(pairs ...string) func(*Facts) {
+	return func(f *Facts) {
+		for i := 0; i < len(pairs); i += 2 {
+			f.Sysctls[pairs[i]] = pairs[i+1]
+		}
+	}
+}
+
+// examine is Examine of the machine with a change.
+func examine(t *testing.T, p Plan, change func(*Facts)) *Report {
+	t.Helper()
+	f := machine()
+	if change != nil {
+		change(f)
+	}
+	r, err := Examine(f, p)
+	if err != nil {
+		t.Fatalf("plan %+v: %v", p, err)
+	}
+	return r
+}
+
+// wall is a wall of a report, nil if it has none of that name.
+func (r *Report) wall(name string) *Wall {
+	if i := slices.IndexFunc(r.Walls, func(w Wall) bool { return w.Name == name }); i >= 0 {
+		return &r.Walls[i]
+	}
+	return nil
+}
+
+// absent is for a wall that is not to be looked at.
+const absent = -1
+
+func TestWalls(t *testing.T) {
+	far := targets("10.0.0.9:9000")
+	for _, test := range []struct {
+		name   string
+		wall   string
+		plan   Plan
+		change func(*Facts)
+		holds  int64
+	}{
+		// 20,000 less 128 in reserve; of several processes 4 √19,317 less; with tables for loops the best of L × (limit - 576 - 2 L).
+		{"of a goroutine each", "nofile", Plan{Model: goroutine, Side: Server}, nil, 19872},
+		{"in worker processes", "nofile", Plan{Model: goroutine, Side: Server, Processes: 3}, nil, 3 * 19317},
+		{"with tables", "nofile", Plan{Model: epoll, Side: Server}, nil, 1024 * (20000 - 576 - 2048)},
+		{"with few tables", "nofile", Plan{Model: epoll, Side: Server}, nofiles(1000), 106 * 212},
+		{"too few for tables", "nofile", Plan{Model: epoll, Side: Server}, nofiles(578), 450},
+		{"tables forbidden", "nofile", Plan{Model: epoll, Side: Server}, func(f *Facts) { f.Shards = "EPERM" }, 19872},
+		{"none at all", "nofile", Plan{Model: goroutine}, nofiles(128), 0},
+		{"no limit", "nofile", Plan{Model: goroutine}, nofiles(-1), Unlimited},
+		{"the client's model is the best", "nofile", Plan{Model: goroutine}, nil, 19872},
+		{"", "nr_open", Plan{Model: goroutine, Side: Client}, set("fs.nr_open", "1000"), 872},
+		{"not known", "nr_open", Plan{}, func(f *Facts) { delete(f.Sysctls, "fs.nr_open") }, absent},
+		{"nonsense", "nr_open", Plan{}, set("fs.nr_open", "many"), absent},
+		{"two files a connection", "file-max", Plan{}, nil, (400000 - 2000 - 2*128) / 2},
+		{"one side", "file-max", Plan{Side: Client}, nil, 400000 - 2000 - 128},
+		{"a supervisor", "file-max", Plan{Side: Server, Processes: 2}, nil, 400000 - 2000 - 3*128},
+		{"privileged", "file-max", Plan{}, root, Unlimited},
+		{"all open", "file-max", Plan{}, func(f *Facts) { f.FilesOpen = math.MaxInt64 }, 0},
+		{"both by epoll", "max_user_watches", Plan{}, func(f *Facts) { f.Uring = "no" }, (900000 - 32) / 2},
+		{"one by epoll", "max_user_watches", Plan{Model: goroutine}, nil, 900000 - 32},
+		{"none by epoll", "max_user_watches", Plan{}, nil, absent},
+
+		{"loopback's addresses", "ports", Plan{}, set(rangeName, "40000 40001"), 2 * 254 << 16},
+		{"interfaces unknown", "ports", Plan{Side: Client, Targets: far}, func(f *Facts) { f.Interfaces = nil }, absent},
+		{"interfaces unknown", "port-search", Plan{Side: Client, Targets: far}, func(f *Facts) { f.Interfaces = nil }, absent},
+		{"interfaces unknown", "sources", Plan{Side: Client, Sources: addrs("10.0.0.5"), Targets: far}, func(f *Facts) { f.Interfaces = nil }, absent},
+		{"not known", "nofile", Plan{}, nofiles(0), absent},
+		{"not known", "memlock", Plan{}, func(f *Facts) { f.Process.Nofile, f.Process.Memlock = Rlimit{}, Rlimit{} }, absent},
+		{"one source", "ports", Plan{Sources: addrs("127.0.0.1")}, nil, 28232},
+		{"the same twice", "ports", Plan{Sources: addrs("127.0.0.1", "127.0.0.1")}, nil, 28232},
+		{"the published range", "ports", Plan{Sources: addrs("127.0.0.1")}, set(rangeName, "44620 48715"), 4096},
+		{"with the server in it", "ports", Plan{Sources: addrs("127.0.0.1"), Targets: targets("127.0.0.1:45000")}, set(rangeName, "44620 48715"), 4095},
+		{"with somebody else's server in it", "ports", Plan{Side: Client, Sources: addrs("127.0.0.1"), Targets: targets("127.0.0.1:45000")}, set(rangeName, "44620 48715"), 4096},
+		{"from three, to two", "ports", Plan{Sources: addrs("127.0.0.1", "127.0.0.2", "127.0.0.3"), Targets: targets("127.0.0.1:1", "127.0.0.1:2")}, set(rangeName, "44620 48715"), 6 * 4096},
+		{"to the same twice", "ports", Plan{Sources: addrs("127.0.0.1"), Targets: targets("127.0.0.1:1", "127.0.0.1:1")}, nil, 28232},
+		{"odd", "ports", Plan{Sources: addrs("127.0.0.1")}, set(rangeName, "40000 40002"), 2},
+		{"one", "ports", Plan{Sources: addrs("127.0.0.1")}, set(rangeName, "40000 40000"), 1},
+		{"reserved", "ports", Plan{Sources: addrs("127.0.0.1")}, set(rangeName, "44620 48715", reservedName, "80,45000-45099,48715,50000"), 4096 - 101},
+		{"reserved and taken", "ports", Plan{Sources: addrs("127.0.0.1")}, func(f *Facts) {
+			set(rangeName, "44620 48715", reservedName, "45000-45099")(f)
+			f.Sockets.Ports = []uint16{45001, 46000}
+		}, 4096 - 101},
+		{"from an interface's", "ports", Plan{Side: Client, Targets: far}, nil, 2 * 28232},
+		{"no interface", "ports", Plan{Side: Client, Targets: targets("[2001:db8::1]:9000")}, nil, 0},
+		{"loopback's only one", "ports", Plan{Targets: targets("[::1]:9000")}, nil, 28232},
+		{"not a server's", "ports", Plan{Side: Server}, nil, absent},
+		{"", "port-search", Plan{Sources: addrs("127.0.0.1")}, nil, 14116},
+		{"of many", "port-search", Plan{}, nil, absent},
+		{"all here", "sources", Plan{Sources: addrs("127.0.0.9", "10.0.0.5")}, nil, Unlimited},
+		{"one is not", "sources", Plan{Sources: addrs("127.0.0.9", "10.0.0.7", "10.0.0.5")}, nil, 1},
+		{"none closes", "tcp_tw_reuse", Plan{Side: Client}, nil, absent},
+		// 1,000 closed a second wait for 1 s on loopback: 28,232 × n / (n + 1000), n = 1000.
+		{"loopback", "tcp_tw_reuse", Plan{Side: Client, Connections: 1000, Closing: 1000, Sources: addrs("127.0.0.1")}, nil, 14116},
+		{"a minute", "tcp_tw_reuse", Plan{Side: Client, Connections: 1000, Closing: 1000, Sources: addrs("10.0.0.5"), Targets: far}, nil, 28232 / 61},
+		{"allowed", "tcp_tw_reuse", Plan{Side: Client, Connections: 1000, Closing: 1000, Sources: addrs("10.0.0.5"), Targets: far}, set(reuseName, "1"), 14116},
+
+		{"default", "somaxconn", Plan{Connections: 1000000}, nil, Unlimited},
+		{"one more than asked", "somaxconn", Plan{Connections: 1000, Burst: 102, Backlog: 100}, nil, 101},
+		{"just enough", "somaxconn", Plan{Connections: 1000, Burst: 101, Backlog: 100}, nil, Unlimited},
+		{"the kernel's bound", "somaxconn", Plan{Connections: 9999, Burst: 9999, Backlog: 5000}, nil, 4097},
+		{"a small plan has no large burst", "somaxconn", Plan{Connections: 50, Backlog: 100}, nil, Unlimited},
+		{"not a client's", "somaxconn", Plan{Side: Client}, nil, absent},
+		{"cookies", "tcp_max_syn_backlog", Plan{Connections: 1000}, nil, Unlimited},
+		{"three quarters", "tcp_max_syn_backlog", Plan{Connections: 1000}, set("net.ipv4.tcp_syncookies", "0"), 192},
+		{"enough", "tcp_max_syn_backlog", Plan{Connections: 192}, set("net.ipv4.tcp_syncookies", "0"), Unlimited},
+		{"", "netdev_max_backlog", Plan{Connections: 5000, Burst: 1001}, nil, 1000},
+		{"of a small plan", "netdev_max_backlog", Plan{Connections: 5000, Burst: 1000}, nil, 64000},
+		{"elsewhere", "netdev_max_backlog", Plan{Side: Client, Targets: far}, nil, absent},
+
+		{"idle", "tcp_mem-pressure", Plan{}, nil, Unlimited},
+		{"a page for a byte", "tcp_mem-pressure", Plan{Unread: 1}, nil, 56000},
+		{"a page", "tcp_mem-pressure", Plan{Unread: 3264}, pages(6000), 50000},
+		{"two", "tcp_mem-pressure", Plan{Unread: 3265}, pages(6000), 25000},
+		{"a first segment comes in", "tcp_mem", Plan{Unread: 32741}, nil, Unlimited},
+		// 60,000 bytes are two segments: 61,664 bytes, 16 pages.
+		{"a second does not", "tcp_mem", Plan{Unread: 60000}, pages(4000), 5000},
+		// 61,664 bytes are one page of 64 KiB.
+		{"large pages", "tcp_mem", Plan{Unread: 60000}, func(f *Facts) { f.PageSize, f.Sockets.Pages = 65536, 4000 }, 80000},
+		{"large pages", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.PageSize, f.Cgroup.Sockets = 65536, 100*65536+65535 }, 100},
+		{"all used", "tcp_mem", Plan{Unread: 60000}, pages(99999), 0},
+		{"no group", "cgroup-sockets", Plan{Unread: 60000}, nil, absent},
+		{"", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.Cgroup.Sockets, f.Cgroup.SocketsUsed = 5000*4096, 1000*4096 }, 250},
+		{"first segments", "cgroup-sockets", Plan{Unread: 5}, func(f *Facts) { f.Cgroup.Sockets = 4096 }, Unlimited},
+		{"fits", "tcp_rmem", Plan{Unread: 127744}, nil, Unlimited},
+		{"does not", "tcp_rmem", Plan{Unread: 127745}, nil, 0},
+		{"fits", "tcp_wmem", Plan{Unread: 4 << 20}, set("net.ipv4.tcp_wmem", "4096 16384 5000000"), Unlimited},
+		{"does not", "tcp_wmem", Plan{Unread: 4 << 20}, nil, 0},
+
+		{"", "tcp_max_orphans", Plan{}, func(f *Facts) { f.Sockets.Orphans = 384 }, 16000},
+		{"none closes", "tcp_max_tw_buckets", Plan{}, nil, Unlimited},
+		// 100 a second are 6,000 in TIME_WAIT when there are 1,000: 15,000 at 2,500.
+		{"", "tcp_max_tw_buckets", Plan{Connections: 1000, Closing: 100}, func(f *Facts) { f.Sockets.TimeWait = 1384 }, 2500},
+		{"not tracked", "conntrack", Plan{}, nil, Unlimited},
+		{"a rule and no connection yet", "conntrack", Plan{}, func(f *Facts) { f.Sockets.Tracking = true }, 65536},
+		{"", "conntrack", Plan{}, tracked(536), 65000},
+		{"full", "conntrack", Plan{}, tracked(70000), 0},
+		// Each closed entry stays for 120 s, or as the setting says.
+		{"closed ones", "conntrack", Plan{Connections: 1000, Closing: 10}, tracked(536), 65000 * 1000 / 2200},
+		{"closed ones, shorter", "conntrack", Plan{Connections: 1000, Closing: 10}, func(f *Facts) {
+			tracked(536)(f)
+			f.Sysctls["net.netfilter.nf_conntrack_tcp_timeout_time_wait"] = "10"
+		}, 65000 * 1000 / 1100},
+		{"", "conntrack-buckets", Plan{}, tracked(144), 4*65536 - 144},
+		{"not tracked", "conntrack-buckets", Plan{}, nil, absent},
+
+		{"no group", "cgroup-memory", Plan{}, nil, absent},
+		{"all used", "cgroup-memory", Plan{}, func(f *Facts) { f.Cgroup.Memory, f.Cgroup.MemoryUsed = 1, 2 }, 0},
+		// 24 MB less 3.5 for the process, by 3,800 bytes.
+		{"", "GOMEMLIMIT", Plan{Model: goroutine, Side: Server}, func(f *Facts) { f.Process.GoMemoryLimit = 24_000_000 }, 20_500_000 / 3800},
+		{"for each process", "GOMEMLIMIT", Plan{Model: goroutine, Side: Server, Processes: 3}, func(f *Facts) { f.Process.GoMemoryLimit = 24_000_000 }, 3 * (20_500_000 / 3800)},
+		{"no limit", "GOMEMLIMIT", Plan{}, nil, absent},
+		{"two", "numa", Plan{}, func(f *Facts) { f.Nodes = 2 }, Unlimited},
+		{"one", "numa", Plan{}, nil, absent},
+
+		// A process has 10 threads on 2 CPUs and one a loop: those that are left are loops.
+		{"two loops", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 88), 2 * (20000 - 576 - 4)},
+		{"no thread to spare", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 90), 0},
+		{"one loop", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 89), 19872},
+		{"three loops", "cgroup-pids", Plan{Side: Server, Model: epoll}, inGroup(100, 87), 3 * (20000 - 576 - 6)},
+		{"no loops", "cgroup-pids", Plan{Side: Server, Model: goroutine}, inGroup(100, 90), Unlimited},
+		{"no group", "cgroup-pids", Plan{}, nil, absent},
+		{"", "nproc", Plan{Side: Server, Model: epoll}, func(f *Facts) { f.Process.Nproc.Soft = 113 }, 3 * (20000 - 576 - 6)},
+		{"privileged", "nproc", Plan{}, root, absent},
+		{"root", "nproc", Plan{}, func(f *Facts) { f.Process.User = 0 }, absent},
+		{"none", "nproc", Plan{}, func(f *Facts) { f.Process.Nproc.Soft = -1 }, absent},
+		{"", "threads-max", Plan{Side: Server, Model: goroutine}, set("kernel.threads-max", "109"), 0},
+		{"enough", "threads-max", Plan{Side: Server, Model: goroutine}, set("kernel.threads-max", "110"), Unlimited},
+		{"other users' too", "threads-max", Plan{Side: Server, Model: goroutine}, func(f *Facts) { f.Tasks = 29991 }, 0},
+		{"", "pid_max", Plan{Side: Server, Model: goroutine}, set("kernel.pid_max", "109"), 0},
+		{"", "max_map_count", Plan{Side: Server, Model: epoll}, set("vm.max_map_count", "264"), 19872},
+		{"can't be used", "io_uring", Plan{Model: uring}, func(f *Facts) { f.Uring = "EPERM" }, 0},
+		{"need not be used", "io_uring", Plan{}, func(f *Facts) { f.Uring = "EPERM" }, Unlimited},
+		// 50 pages for each ring and one more: 10 rings have 9 loops.
+		{"", "memlock", Plan{Side: Server}, func(f *Facts) { f.Process.Memlock.Soft = 10 * 50 * 4096 }, 9 * (20000 - 576 - 18)},
+		{"not for epoll", "memlock", Plan{Side: Server, Model: epoll}, func(f *Facts) { f.Process.Memlock.Soft = 0 }, Unlimited},
+		{"privileged", "memlock", Plan{}, func(f *Facts) { f.Process.Locks = true }, absent},
+		{"privileged for something else", "memlock", Plan{Side: Server}, func(f *Facts) { f.Process.Root = true; f.Process.Memlock.Soft = 10 * 50 * 4096 }, 9 * (20000 - 576 - 18)},
+		{"large pages", "memlock", Plan{Side: Server}, func(f *Facts) { f.PageSize, f.Process.Memlock.Soft = 65536, 2*4*65536 }, 19872},
+
+		{"up", "loopback", Plan{}, nil, Unlimited},
+		{"down", "loopback", Plan{}, func(f *Facts) { f.Interfaces[0].Up = false }, 0},
+		{"not used", "loopback", Plan{Side: Client, Targets: far}, nil, absent},
+		{"eth0", "interface", Plan{Side: Client, Targets: far}, nil, Unlimited},
+		{"down", "interface", Plan{Side: Client, Targets: far}, func(f *Facts) { f.Interfaces[1].Up = false }, 0},
+		{"one for two", "queues", Plan{Side: Client, Targets: far}, nil, Unlimited},
+		{"enough", "queues", Plan{Side: Client, Targets: far}, func(f *Facts) { f.Interfaces[1].Receive = 2 }, absent},
+	} {
+		t.Run(test.wall+" "+test.name, func(t *testing.T) {
+			if test.plan.Connections == 0 {
+				test.plan.Connections = 10000
+			}
+			w := examine(t, test.plan, test.change).wall(test.wall)
+			switch {
+			case w == nil:
+				if test.holds != absent {
+					t.Errorf("the wall is missing, want %d", test.holds)
+				}
+			case w.Holds != test.holds:
+				t.Errorf("holds %d, want %d: %+v", w.Holds, test.holds, *w)
+			}
+		})
+	}
+}
+
+func root(f *Facts) { f.Process.Root, f.Process.Locks = true, true }
+
+func nofiles(n int64) func(*Facts) { return func(f *Facts) { f.Process.Nofile = Rlimit{n, n} } }
+
+func pages(n int64) func(*Facts) { return func(f *Facts) { f.Sockets.Pages = n } }
+
+func tracked(n int64) func(*Facts) { return func(f *Facts) { f.Sockets.Tracked = n } }
+
+func inGroup(pids, used int64) func(*Facts) {
+	return func(f *Facts) { f.Cgroup.Pids, f.Cgroup.PidsUsed = pids, used }
+}

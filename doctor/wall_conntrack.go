@@ -1,0 +1,76 @@
+package doctor
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// This file has the walls of the firewall's memory of connections. A connection
+// over loopback is one entry, for both its ends.
+
+const (
+	trackMaxName     = "net.netfilter.nf_conntrack_max"
+	trackBucketsName = "net.netfilter.nf_conntrack_buckets"
+
+	trackPage = "https://docs.kernel.org/networking/nf_conntrack-sysctl.html"
+
+	// trackWait is for how many seconds an entry outlives an orderly close
+	// where nf_conntrack_tcp_timeout_time_wait can't be read.
+	trackWait = 120
+	// longChain is from how many entries in a bucket on looking one up is slow.
+	// Each connection is in two buckets, once for each direction.
+	longChain = 8
+)
+
+// tracking says whether connections are tracked here.
+func (x *exam) tracking() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
+
+// conntrack is the table's size.
+func (x *exam) conntrack() *Wall {
+	limit, ok := x.number(trackMaxName)
+	if !ok {
+		return nil
+	}
+	w := &Wall{
+		Name: "conntrack", What: "connections that the firewall can follow (" + trackMaxName + ")",
+		Present: fmt.Sprintf("%s, %s now", thousands(limit), thousands(x.f.Sockets.Tracked)), Holds: Unlimited,
+		Effect: "SYNs are dropped (\"nf_conntrack: table full, dropping packet\" in the kernel's log, drop in /proc/net/stat/nf_conntrack): " +
+			"clients fail with ETIMEDOUT",
+		Source: trackPage,
+	}
+	if !x.tracking() {
+		w.Present = thousands(limit) + ", no rule asks for it"
+		return w
+	}
+	seconds, ok := x.number("net.netfilter.nf_conntrack_tcp_timeout_time_wait")
+	if !ok {
+		seconds = trackWait
+	}
+	w.Holds = x.withClosing(less(limit, x.f.Sockets.Tracked), seconds)
+	if x.near(w) {
+		need := more(more(int64(x.p.Connections), times(int64(x.p.Closing), seconds)), x.f.Sockets.Tracked)
+		w.Needs = thousands(need)
+		w.Changes = []Change{x.sysctl(trackMaxName, strconv.FormatInt(roomy(need), 10))}
+	}
+	return w
+}
+
+// conntrackBuckets is how well the table is spread.
+func (x *exam) conntrackBuckets() *Wall {
+	buckets, ok := x.number(trackBucketsName)
+	if !ok || !x.tracking() {
+		return nil
+	}
+	w := &Wall{
+		Name: "conntrack-buckets", Soft: true, What: "buckets of the firewall's table (" + trackBucketsName + ")",
+		Present: thousands(buckets), Holds: less(times(buckets, longChain)/2, x.f.Sockets.Tracked),
+		Effect: "looking up each packet's connection takes longer: more than 8 are in a bucket",
+		Source: trackPage,
+	}
+	if x.near(w) {
+		need := parts(times(2, more(int64(x.p.Connections), x.f.Sockets.Tracked)), longChain)
+		w.Needs = thousands(need)
+		w.Changes = []Change{x.sysctl(trackBucketsName, strconv.FormatInt(roomy(need), 10))}
+	}
+	return w
+}
