@@ -1,0 +1,153 @@
+package walls
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/myriad-go/myriad/doctor"
+)
+
+// newGroup makes a control group, of version 1, which is removed when the test ends.
+func newGroup(t *testing.T, controller string) (folder string) {
+	t.Helper()
+	above := "/sys/fs/cgroup/" + controller
+	if _, err := os.Stat(above + "/cgroup.procs"); err != nil {
+		t.Skipf("this machine has no control groups of version 1 for %s: %v", controller, err)
+	}
+	folder, err := os.MkdirTemp(above, "myriad-walls-")
+	if err != nil {
+		t.Skip("control groups are not this process's to make: ", err)
+	}
+	cleanUp(t, remains{Groups: []string{folder}})
+	return folder
+}
+
+// The memory of connections, the kernel's too, is charged to the control group of the
+// process that accepts them. At its limit the server is killed.
+func TestMemoryOfGroup(t *testing.T) {
+	const limit, wanted = 250 << 20, 90_000
+	group := newGroup(t, "memory")
+	write(t, filepath.Join(group, "memory.limit_in_bytes"), strconv.Itoa(limit))
+	w := newWorld(t)
+	w.set("net.core.somaxconn", "4096")
+	in := func(start func() *process) *process {
+		w.stage.Groups = []string{group}
+		defer func() { w.stage.Groups = nil }()
+		return start()
+	}
+	idle := in(func() *process { return w.shell("echo ready; exec sleep 1h") })
+	idle.await("ready")
+	eventually(t, "the group is no longer charged for how the shell began", func() bool {
+		used, err := os.ReadFile(filepath.Join(group, "memory.usage_in_bytes"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(string(used)))
+		return err == nil && n < limit/200
+	})
+	report := w.examine(idle.Process.Pid, doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll"})
+	idle.kill()
+	serve := func() *process { return w.serve("--model", "epoll", "--max-conns", strconv.Itoa(wanted)) }
+	server := in(serve)
+
+	first(t, report, "cgroup-memory")
+	got := w.hold("-n", strconv.Itoa(wanted), "--connect-timeout", "1s", "--duration", "100ms", target)
+	server.finish()
+	if state := server.ProcessState.Sys().(syscall.WaitStatus); state.Signal() != syscall.SIGKILL {
+		t.Errorf("the server's end: %v; want it killed", server.ProcessState)
+	}
+	// What it had accepted was closed, what waited in its queue was reset.
+	within(t, "connections of the group", int(got.Lost["closed by the server"]), report.Holds)
+	if wall := wallOf(t, report, "cgroup-memory"); !strings.Contains(strings.ToLower(wall.Effect), "kill") {
+		t.Errorf("the doctor says that %q is seen there; want word of the kill", wall.Effect)
+	}
+
+	change(t, report, "cgroup-memory")
+	defer in(serve).kill()
+	if got := w.holdCounted(wanted); got != wanted {
+		t.Errorf("after what the doctor changed: the server has %d connections; want %d", got, wanted)
+	}
+}
+
+// The buffers of a group's sockets have a bound of their own in version 1. Beyond it a
+// connection gets one segment; what is behind that is dropped and sent again.
+func TestBuffersOfGroup(t *testing.T) {
+	const limit, wanted = 64_000_000, 1500
+	const unread = 60_000 // two segments
+	group := newGroup(t, "memory")
+	write(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.Itoa(limit))
+	w := newWorld(t)
+	serve := func() *process {
+		w.stage.Groups = []string{group}
+		server := w.start(stage{Deaf: deafPort})
+		w.stage.Groups = nil
+		server.await("serving")
+		return server
+	}
+	server := serve()
+	plan := doctor.Plan{Connections: wanted, Side: doctor.Server, Model: "epoll", Unread: unread}
+	report := w.examine(server.Process.Pid, plan)
+	wall := wallOf(t, report, "cgroup-sockets")
+	w.leave(server, wanted, unread)
+	within(t, "connections whose message fits", server.waiting()[unread], wall.Holds)
+	dropped := w.examine(0, doctor.Plan{Connections: 1}).Facts.Sockets.Counters["TCPRcvQDrop"]
+	if dropped == 0 {
+		t.Error("the kernel has counted no segment that it dropped")
+	}
+	server.kill()
+
+	change(t, report, "cgroup-sockets")
+	server = serve()
+	w.leave(server, wanted, unread)
+	if got := server.waiting()[unread]; got != wanted {
+		t.Errorf("after what the doctor changed: %d messages fit; want %d", got, wanted)
+	}
+}
+
+// leave sends a message of that many bytes on each of n connections, one after the other,
+// to a deaf server, and leaves the connections open.
+func (w *world) leave(server *process, n int64, bytes int) *process {
+	w.t.Helper()
+	before := server.conns()
+	p := w.start(stage{Talk: &talk{Port: deafPort, Conns: int(n), Bytes: bytes}})
+	p.await("connected")
+	// The group is charged for a connection from when it is accepted.
+	eventually(w.t, "all are accepted", func() bool { return server.conns() == before+int(n) })
+	p.tell()
+	p.await("done")
+	return p
+}
+
+// conns asks a deaf server how many connections it has.
+func (p *process) conns() (sum int) {
+	p.w.t.Helper()
+	for _, n := range p.waiting() {
+		sum += n
+	}
+	return sum
+}
+
+// waiting asks a deaf server on how many connections how many bytes wait.
+func (p *process) waiting() (conns map[int]int) {
+	p.w.t.Helper()
+	had := len(p.stdout.String())
+	p.tell()
+	eventually(p.w.t, "the server has answered", func() bool { return strings.HasSuffix(p.stdout.String()[had:], "\n") })
+	if err := json.Unmarshal([]byte(p.stdout.String()[had:]), &conns); err != nil {
+		p.w.t.Fatal(err)
+	}
+	return conns
+}
+
+// tell writes a byte to standard input.
+func (p *process) tell() {
+	p.w.t.Helper()
+	if _, err := p.in.Write([]byte{'!'}); err != nil {
+		p.w.t.Fatal(err)
+	}
+}

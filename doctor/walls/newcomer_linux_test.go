@@ -1,0 +1,74 @@
+package walls
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// A new user on a machine that nobody has tuned types `myriad doctor -n 100000`, copies
+// what it prints, and nothing else, and has so many connections.
+func TestNewcomer(t *testing.T) {
+	const wanted = 100_000
+	w := newWorld(t)
+	// A namespace as the kernel makes it: in the world's, loopback is up already.
+	if err := w.do(func() error { return unix.Unshare(unix.CLONE_NEWNET) }); err != nil {
+		t.Fatal(err)
+	}
+	ask := func(code int) (steps, commands []string) {
+		doctor := w.shell("myriad doctor -n " + strconv.Itoa(wanted))
+		doctor.finish()
+		text := doctor.stdout.String()
+		t.Log(text)
+		if doctor.code() != code {
+			t.Fatalf("the doctor: exit code %d, %s; want %d", doctor.code(), &doctor.stderr, code)
+		}
+		return printed(text, "To move them"), printed(text, "in a shell of its own")
+	}
+	steps, commands := ask(1)
+	if len(steps) == 0 || len(commands) != 2 {
+		t.Fatalf("the doctor prints the steps %q and the commands %q; want some, and two", steps, commands)
+	}
+	fix := w.shell(strings.Join(steps, "\n"))
+	fix.finish()
+	if fix.code() != 0 {
+		t.Fatalf("%q: exit code %d: %s", steps, fix.code(), &fix.stderr)
+	}
+	if again, _ := ask(0); len(again) > 0 {
+		t.Errorf("when that is done the doctor prints %q; want nothing more to do", again)
+	}
+	// The server is asked how many it has, which takes a flag that is not the user's.
+	w.shell("exec " + commands[0] + " --admin " + admin).await("serving echo on")
+	hold := w.shell("exec " + commands[1])
+	eventually(t, "the server has them all", func() bool {
+		if hold.over() {
+			t.Fatalf("%q has ended: %s%s", commands[1], &hold.stdout, &hold.stderr)
+		}
+		return w.served() == wanted
+	})
+	hold.await("held: 100000 connections")
+}
+
+// shell runs a script in a shell that finds the command.
+func (w *world) shell(script string) *process {
+	w.t.Helper()
+	path := "PATH=" + filepath.Dir(myriad) + ":" + os.Getenv("PATH") + ":/usr/sbin:/sbin"
+	return w.start(stage{Exec: []string{"/usr/bin/env", path, "/bin/sh", "-e", "-c", script}})
+}
+
+// printed is what is indented below the line that has a title.
+func printed(text, title string) (lines []string) {
+	_, below, _ := strings.Cut(text, title)
+	_, below, _ = strings.Cut(below, "\n")
+	for line := range strings.Lines(below) {
+		if !strings.HasPrefix(line, "  ") {
+			break
+		}
+		lines = append(lines, strings.TrimSpace(line))
+	}
+	return lines
+}
