@@ -21,7 +21,7 @@ func (c Config) Validate() error {
 	c = c.filled()
 	for _, check := range []func() error{
 		c.checkTargets, c.checkMessage, c.checkAnswers, c.checkBounds, c.checkTimes,
-		c.checkPace, c.checkRate, c.checkWebSocket, c.checkMachine,
+		c.checkPace, c.checkHold, c.checkRate, c.checkWebSocket, c.checkMachine,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -42,7 +42,7 @@ func (c Config) filled() Config {
 		setDefault(&c.Ramp.To, c.Connections)
 		c.Connections = c.Ramp.To
 	}
-	c.Early = c.Early || c.Ramp.Over > 0 || c.Lifetime > 0
+	c.Early = c.Early || c.Ramp.Over > 0 && !c.Hold || c.Lifetime > 0
 	if c.Flood {
 		setDefault(&c.Match, matchNone)
 		c.Pipeline = 1
@@ -84,6 +84,9 @@ const (
 
 // mute says whether no answer is awaited.
 func (c *Config) mute() bool { return c.Match == matchNone || c.Hold }
+
+// listens says whether lines matter that come to connections which are held.
+func (c *Config) listens() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
 
 // mode is what sends messages.
 func (c *Config) mode() mode {
@@ -287,6 +290,42 @@ func (c Config) checkPace() error {
 	return nil
 }
 
+// checkHold says what the lines of connections that are held exclude.
+func (c Config) checkHold() error {
+	lines := []struct{ name, text string }{{"heartbeat", c.Heartbeat}, {"answer to a heartbeat", c.HeartbeatAnswer}, {"broadcast", c.Broadcast}}
+	for _, l := range lines {
+		n := len(l.text)
+		if n > 0 && (n < 2 || n > MaxLine || strings.IndexByte(l.text, '\n') != n-1) {
+			return fmt.Errorf("load: %s of %s; expected a line of 2 to %d bytes that ends in \"\\n\"", l.name, quote([]byte(l.text)), MaxLine)
+		}
+	}
+	var other []string
+	for _, w := range []struct {
+		name string
+		is   bool
+	}{
+		{"WebSockets", c.WebSocket != nil}, {"lifetimes", c.Lifetime > 0}, {"connections that come early", c.Early},
+		{"limits of bytes", c.SendLimit > 0 || c.ReceiveLimit > 0},
+	} {
+		if w.is {
+			other = append(other, w.name)
+		}
+	}
+	switch {
+	case !c.listens() && c.HeartbeatAnswer == "":
+		return nil
+	case !c.Hold:
+		return errors.New("load: a roll call, a heartbeat or a broadcast of connections that are not held; expected them with Hold")
+	case len(other) > 0:
+		return fmt.Errorf("load: a roll call, a heartbeat or a broadcast with %s; expected neither", strings.Join(other, " and "))
+	case c.Heartbeat == "" && c.HeartbeatAnswer != "":
+		return fmt.Errorf("load: an answer %q to heartbeats, and no heartbeat; expected the line that it answers", c.HeartbeatAnswer)
+	case c.Heartbeat != "" && c.Heartbeat == c.Broadcast:
+		return fmt.Errorf("load: %q is the heartbeat and the broadcast; expected two lines", c.Heartbeat)
+	}
+	return nil
+}
+
 func (c Config) checkRate() error {
 	r := c.Rate
 	switch {
@@ -324,6 +363,7 @@ func (c Config) checkBounds() error {
 		{"connections", c.Connections, 1, maxConnections},
 		{"connect rate", c.ConnectRate, 0, maxRate},
 		{"pipeline", c.Pipeline, 1, MaxPipeline},
+		{"lines of a roll call in flight", c.Check, 0, MaxCheck},
 		{"loops", c.Loops, 1, maxLoops},
 		{"ramp from", c.Ramp.From, 0, c.Connections},
 		{"send buffer", c.Socket.SendBuffer, 0, maxSocketBuffer},

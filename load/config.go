@@ -24,6 +24,11 @@ const (
 	maxRate = 10_000_000
 	// maxLoops bounds the threads of a mistyped number.
 	maxLoops = 1024
+	// MaxCheck is the most lines of a roll call in flight.
+	MaxCheck = 1 << 20
+	// MaxLine is the longest line that a server may send to connections that
+	// are held, where its lines are looked at, in bytes.
+	MaxLine = 4096
 	// MaxRate is the most messages a second that can be planned.
 	MaxRate = 100_000_000
 	// maxSocketBuffer bounds the kernel's buffers, which it bounds too.
@@ -58,8 +63,8 @@ type Config struct {
 	ConnectTimeout time.Duration
 	// Early begins the window with the first attempt to connect, and the
 	// traffic of each connection when it is established. Default false: the
-	// traffic begins on all when none is being established any more. A Ramp
-	// and a Lifetime are always early.
+	// traffic begins on all when none is being established any more. A
+	// Lifetime is always early, and so is a Ramp without Hold.
 	Early bool
 	// Ramp opens the connections little by little. Default: the zero Ramp,
 	// all from the start.
@@ -175,9 +180,24 @@ type Config struct {
 	// HoldBefore and HoldAfter are times during which the open connections
 	// are left alone, before and after the traffic. Default 0.
 	HoldBefore, HoldAfter time.Duration
-	// Hold sends nothing: the connections are held open for Duration, and
-	// what the server sends is counted in bytes. Default false.
+	// Hold sends no messages: the connections are held open for Duration, and
+	// what the server sends is counted in bytes. A connection that is only
+	// held, so without a Lifetime and a ReceiveLimit, takes no memory but the
+	// engine's, nor do the four below need more. Default false.
 	Hold bool
+	// Check, with Hold, has a roll call when all connections are established,
+	// and again at the end: each sends a line that no other one has, and the
+	// same has to come back, byte for byte; see RollCall. At most so many
+	// lines are in flight at a time, 1 to MaxCheck. Default 0: none.
+	Check int
+	// Heartbeat, with Hold, is a line that the server sends, such as "ping\n",
+	// and HeartbeatAnswer what it gets for it at once, such as "pong\n". Each
+	// is 2 to MaxLine bytes, the last one "\n" and no other. Default "": none.
+	Heartbeat, HeartbeatAnswer string
+	// Broadcast, with Hold, is a line that the server is to send to each
+	// connection once; see Broadcast. 2 to MaxLine bytes, the last one "\n"
+	// and no other. Default "": none.
+	Broadcast string
 	// Drain is how long to wait without a single answer before those that
 	// are missing are given up: after the window, and at any time where
 	// Messages is set. Default 5 s.
@@ -198,6 +218,11 @@ type Config struct {
 
 	// free and freeEnd bound the bytes of Answer that can be anything.
 	free, freeEnd int
+
+	// Enough, once it is closed, has no more connections opened, and the run goes
+	// on with those that there are then or are on their way. With Lifetime it
+	// does nothing. Default nil.
+	Enough <-chan struct{}
 
 	// Observe is told of the run as it goes on. Run calls it on its own
 	// goroutine, so never concurrently, and does not go on before it

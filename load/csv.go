@@ -41,6 +41,11 @@ var csvColumns = slices.Concat(
 	latencyColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
 	usageColumns("generator_", func(i *Interval) *Usage { return &i.Generator }),
 	usageColumns("server_", func(i *Interval) *Usage { return i.Server }),
+	[]csvColumn{
+		numberColumn("heartbeats", func(i *Interval) int64 { return i.Heartbeats }),
+		numberColumn("heard", func(i *Interval) int64 { return i.Heard }),
+		numberColumn("strange", func(i *Interval) int64 { return i.Strange }),
+	},
 )
 
 // WriteCSV writes the intervals of the run as a table (RFC 4180): a header, and a

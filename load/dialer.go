@@ -12,6 +12,10 @@ import (
 // the connect rate is higher: then a second's worth.
 const halfOpen = 512
 
+// leastOrder is the least part of what is due that one loop gets: many loops share
+// few processors, and it takes more to wake one than to connect.
+const leastOrder = 16
+
 // dialEvery is how often the dialer looks what is due. At 5,000 connections a
 // second that is 10 at a time.
 const dialEvery = 2 * time.Millisecond
@@ -33,6 +37,10 @@ type dialer struct {
 	connections  int
 	churn        bool
 	gone, failed func() int64
+	// enough, once it is closed, ends the dialer: cut is told how many it has
+	// started.
+	enough <-chan struct{}
+	cut    func(issued int)
 	// loops is how many loops the engine deals orders out to, in turn; what
 	// is due is ordered in that many parts, so that each gets its share.
 	loops int
@@ -64,6 +72,9 @@ func (d *dialer) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		case <-d.enough:
+			d.cut(d.issued)
+			return nil
 		case <-tick.C:
 		}
 	}
@@ -105,7 +116,7 @@ const retryEvery = 100 * time.Millisecond
 
 // issue starts n connections.
 func (d *dialer) issue(n int) error {
-	part := (n + d.loops - 1) / d.loops
+	part := min(max((n+d.loops-1)/d.loops, leastOrder), n)
 	for n > 0 {
 		s := &d.plan[d.from]
 		t := d.targets[d.orders%len(d.targets)]

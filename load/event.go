@@ -17,6 +17,13 @@ const (
 	// Exchanged: every connection has exchanged the asked number of
 	// messages (only where Config.Messages is set).
 	Exchanged Phase = "exchanged"
+	// Checking: a roll call of held connections begins.
+	Checking Phase = "checking"
+	// Checked: a roll call is over; RollCall is set.
+	Checked Phase = "checked"
+	// Heard: all held connections that are open have had the broadcast;
+	// Broadcast is set. It is told once, when all are connected.
+	Heard Phase = "heard"
 	// Progress: a second, or Config.ProgressEvery, has passed; Interval says
 	// what happened in it.
 	Progress Phase = "progress"
@@ -38,6 +45,10 @@ type Event struct {
 	Interval *Interval `json:"interval,omitempty"`
 	// Step is set with Tried.
 	Step *Step `json:"step,omitempty"`
+	// RollCall is set with Checked.
+	RollCall *RollCall `json:"roll_call,omitempty"`
+	// Broadcast is set with Heard.
+	Broadcast *Broadcast `json:"broadcast,omitempty"`
 	// Result is set in the last event, Done.
 	Result *Result `json:"result,omitempty"`
 }
@@ -60,9 +71,10 @@ type Plan struct {
 	Mute bool `json:"mute,omitempty"`
 	// Rate is the plan of an open loop.
 	Rate *Rate `json:"rate,omitempty"`
-	// Duration and Messages are as in Config.
+	// Duration, Messages and Check are as in Config.
 	Duration time.Duration `json:"duration,omitempty"`
 	Messages int64         `json:"messages,omitempty"`
+	Check    int           `json:"check,omitempty"`
 	Seed     uint64        `json:"seed"`
 	// Model and Loops are what the generator runs on.
 	Model string `json:"model"`
@@ -92,8 +104,8 @@ type Interval struct {
 	// From and To are when it began and ended, since the run's start.
 	From time.Duration `json:"from"`
 	To   time.Duration `json:"to"`
-	// Stage is what the run was doing at its end: "connect", "hold",
-	// "warm-up", "window", "drain" or "close".
+	// Stage is what the run was doing at its end: "connect", "check",
+	// "hold", "warm-up", "window", "drain" or "close".
 	Stage string `json:"stage"`
 
 	// Open is the number of established connections at its end. Opened,
@@ -119,6 +131,12 @@ type Interval struct {
 	// many of the plan had not been sent.
 	Flying  int64 `json:"flying"`
 	Waiting int64 `json:"waiting,omitempty"`
+	// Heartbeats counts those of the server, Heard the connections that got the
+	// broadcast, and Strange other lines, on connections that are held. The
+	// lines of a roll call count as messages that are sent and answered.
+	Heartbeats int64 `json:"heartbeats,omitempty"`
+	Heard      int64 `json:"heard,omitempty"`
+	Strange    int64 `json:"strange,omitempty"`
 	// Latency is as in Result, of the answers of the interval, whether
 	// they count for the window or not. Connect is the time to establish a
 	// connection.

@@ -43,16 +43,18 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //
 //	p50 … p99.99, p100     percentiles of Result.Latency, any of more than 0
 //	min, mean, max         the rest of it; a prefix "latency." changes nothing
-//	service.p99            Result.Service, as are late., connect. and
-//	                       first_byte.: min, mean, max, p50, p75, p90, p95,
-//	                       p99, p99.9 and p99.99
+//	service.p99            Result.Service, as are late., connect.,
+//	                       first_byte., check. (of roll calls, the worst) and
+//	                       broadcast. (Broadcast.After): min, mean, max, p50,
+//	                       p75, p90, p95, p99, p99.9 and p99.99
 //	connect_time, window   Result.ConnectTime, Result.Window
 //
 // The names of numbers:
 //
 //	rate         answered messages a second in the window, sent ones where no
 //	             answers were awaited
-//	errors       failed + lost + mismatched + unanswered + unsent
+//	errors       failed + lost + mismatched + unanswered + unsent + strange +
+//	             heard_missing + heard_again
 //	failed       failed attempts to connect, lost connections that ended
 //	lost         early, mismatched ones whose answer was wrong, unanswered
 //	mismatched   messages without an answer, unsent those of an open loop
@@ -61,6 +63,11 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //	connected    established connections
 //	sent, answered, intended, cut_off, closed, bytes_sent, bytes_received
 //	             as in Result
+//	checked, check_asked, check_wrong, check_lost, check_unanswered
+//	             of all roll calls together; check_rate is the rate of the
+//	             slowest, in lines a second
+//	heard, heard_again, heard_missing
+//	             as in Broadcast, heartbeats and strange as in Result
 //	cpu          the share of its processors that the generator used, 0 to 1;
 //	             not measured in a window of less than 100 ms
 func ParseExpectation(text string) (Expectation, error) {
@@ -161,6 +168,13 @@ var resultLatencies = map[string]func(*Result) *Latency{
 	"late":       func(r *Result) *Latency { return r.Late },
 	"connect":    func(r *Result) *Latency { return &r.Connect },
 	"first_byte": func(r *Result) *Latency { return &r.FirstByte },
+	"check":      func(r *Result) *Latency { return r.checkLatency() },
+	"broadcast": func(r *Result) *Latency {
+		if r.Broadcast == nil {
+			return nil
+		}
+		return &r.Broadcast.After
+	},
 }
 
 // latencyPoints are the figures of a distribution by name.
@@ -195,15 +209,37 @@ var resultNumbers = map[string]func(*Result) (float64, bool){
 	"closed":         counted(func(r *Result) int64 { return r.Closed }),
 	"bytes_sent":     counted(func(r *Result) int64 { return r.BytesSent }),
 	"bytes_received": counted(func(r *Result) int64 { return r.BytesReceived }),
+
+	"checked":          counted(func(r *Result) int64 { return r.checks(func(c *RollCall) int64 { return c.Checked }) }),
+	"check_asked":      counted(func(r *Result) int64 { return r.checks(func(c *RollCall) int64 { return c.Asked }) }),
+	"check_wrong":      counted(func(r *Result) int64 { return r.checks(func(c *RollCall) int64 { return c.Wrong }) }),
+	"check_lost":       counted(func(r *Result) int64 { return r.checks(func(c *RollCall) int64 { return c.Lost }) }),
+	"check_unanswered": counted(func(r *Result) int64 { return r.checks(func(c *RollCall) int64 { return c.Unanswered }) }),
+	"check_rate":       func(r *Result) (float64, bool) { return r.checkRate() },
+	"heartbeats":       counted(func(r *Result) int64 { return r.Heartbeats }),
+	"strange":          counted(func(r *Result) int64 { return r.Strange }),
+	"heard":            ofBroadcast(func(b *Broadcast) int64 { return b.Heard }),
+	"heard_again":      ofBroadcast(func(b *Broadcast) int64 { return b.Again }),
+	"heard_missing":    ofBroadcast(func(b *Broadcast) int64 { return b.Missing() }),
 }
 
 func counted(of func(*Result) int64) func(*Result) (float64, bool) {
 	return func(r *Result) (float64, bool) { return float64(of(r)), true }
 }
 
+// ofBroadcast is a figure of the broadcast.
+func ofBroadcast(of func(*Broadcast) int64) func(*Result) (float64, bool) {
+	return func(r *Result) (float64, bool) {
+		if r.Broadcast == nil {
+			return 0, false
+		}
+		return float64(of(r.Broadcast)), true
+	}
+}
+
 // errors counts everything that went wrong in the run.
 func (r *Result) errors() int64 {
-	return sumCauses(r.ConnectErrors) + sumCauses(r.Lost) + r.Mismatched + r.Unanswered + r.Unsent
+	return sumCauses(r.ConnectErrors) + sumCauses(r.Lost) + r.Mismatched + r.Unanswered + r.Unsent + r.heldErrors()
 }
 
 // sumCauses adds up causes.
@@ -265,7 +301,7 @@ func parsePercentile(text string) (float64, bool) {
 // quantityNames lists all names.
 func quantityNames() string {
 	names := slices.Sorted(maps.Keys(latencyPoints))
-	names = append(names, "another percentile such as p99.5", "those after connect. first_byte. late. service. (p99.5 not)")
+	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")
 	names = append(names, slices.Sorted(maps.Keys(resultNumbers))...)
 	return strings.Join(append(names, "connect_time", "window"), ", ")
 }

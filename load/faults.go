@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 )
@@ -13,18 +14,18 @@ import (
 // faults is what went wrong in a run, by cause. It is safe for concurrent use;
 // none of it is on the way of a message.
 type faults struct {
-	mu       sync.Mutex
-	failed   int64  // attempts to connect
-	connects causes // why they failed
-	settled  bool   // attempts are no longer counted
-	lost     causes // connections
-	wrongs   int64  // connections with a wrong answer
-	first    *Mismatch
-	whys     causes // why they were wrong
-	statuses causes // of HTTP responses that are errors
-	ports    int64  // attempts that failed for want of a port
-	files    int64  // of a descriptor
-	memory   int64  // or of memory
+	mu           sync.Mutex
+	failed       int64  // attempts to connect
+	connects     causes // why they failed
+	settled      bool   // attempts are no longer counted
+	lost         causes // connections
+	wrongs       int64  // connections with a wrong answer
+	first        *Mismatch
+	whys         causes                  // why they were wrong
+	lines        causes                  // that connections which are held did not expect
+	statuses     causes                  // of HTTP responses that are errors
+	firstStrange string                  // of lines
+	scarce       map[syscall.Errno]int64 // attempts that failed because this machine ran out
 }
 
 // status counts an HTTP response whose status says that it is an error.
@@ -45,7 +46,7 @@ func (f *faults) all() causes {
 	for _, of := range []struct {
 		what   string
 		causes causes
-	}{{"connect: ", f.connects}, {"lost: ", f.lost}, {"answer: ", f.whys}, {"answer: ", f.statuses}} {
+	}{{"connect: ", f.connects}, {"lost: ", f.lost}, {"answer: ", f.whys}, {"answer: ", f.statuses}, {"line: ", f.lines}} {
 		for cause, n := range of.causes {
 			sum[of.what+cause] += n
 		}
@@ -53,11 +54,27 @@ func (f *faults) all() causes {
 	return sum
 }
 
-// walls counts attempts that failed because of the generator's machine.
-func (f *faults) walls() (files, ports, memory int64) {
+// scarcities are the errors that say that this machine has run out of something, and
+// their names.
+var scarcities = map[syscall.Errno]string{
+	syscall.EADDRNOTAVAIL: "EADDRNOTAVAIL", syscall.EADDRINUSE: "EADDRINUSE",
+	syscall.EMFILE: "EMFILE", syscall.ENFILE: "ENFILE",
+	syscall.ENOBUFS: "ENOBUFS", syscall.ENOMEM: "ENOMEM",
+}
+
+// met counts attempts that failed with one of some scarcities, and names those that
+// did.
+func (f *faults) met(errnos ...syscall.Errno) (n int64, names string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.files, f.ports, f.memory
+	var seen []string
+	for _, errno := range errnos {
+		if f.scarce[errno] > 0 {
+			n += f.scarce[errno]
+			seen = append(seen, scarcities[errno])
+		}
+	}
+	return n, strings.Join(seen, ", ")
 }
 
 // totals counts failed attempts, lost connections and wrong answers.
@@ -95,14 +112,14 @@ func (f *faults) refused(err error) {
 	}
 	f.failed++
 	f.connects.add(cause(err), 1)
-	switch {
-	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EADDRINUSE):
-		f.ports++
-	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
-		f.files++
-	case errors.Is(err, syscall.ENOBUFS), errors.Is(err, syscall.ENOMEM):
-		f.memory++
+	var errno syscall.Errno
+	if !errors.As(err, &errno) || scarcities[errno] == "" {
+		return
 	}
+	if f.scarce == nil {
+		f.scarce = make(map[syscall.Errno]int64)
+	}
+	f.scarce[errno]++
 }
 
 // settle ends the counting of attempts. Of those that were asked for, what has
@@ -132,20 +149,38 @@ func (f *faults) gone(why error) {
 }
 
 // wrong counts a connection whose answer was wrong and keeps the first.
-func (f *faults) wrong(l *link, want, got []byte, why error) {
+func (f *faults) wrong(why error, m Mismatch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.wrongs++
 	f.whys.add(cause(why), 1)
 	if f.first == nil {
-		f.first = &Mismatch{
-			Connection: int64(l.number),
-			Message:    int64(l.answered),
-			Byte:       int(l.pos),
-			Want:       quote(want),
-			Got:        quote(got),
-			Why:        why.Error(),
-		}
+		m.Why = why.Error()
+		f.first = &m
+	}
+}
+
+// strange counts a line that nobody expected, nil for a broadcast that came again,
+// and keeps the first.
+func (f *faults) strange(line []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case line == nil:
+		f.lines.add("the broadcast again", 1)
+		return
+	case f.firstStrange == "":
+		f.firstStrange = quote(line)
+	}
+	f.lines.add("not expected", 1)
+}
+
+// silent counts lines of a roll call that have no answer.
+func (f *faults) silent(n int64) {
+	if n > 0 {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.whys.add("none to the roll call", n)
 	}
 }
 
@@ -157,6 +192,7 @@ func (f *faults) fill(r *Result) {
 	r.Lost = maps.Clone(map[string]int64(f.lost))
 	r.Mismatched = f.wrongs
 	r.FirstMismatch = f.first
+	r.FirstStrange = f.firstStrange
 	r.BadStatus = maps.Clone(map[string]int64(f.statuses))
 }
 

@@ -23,8 +23,8 @@ type ledger struct {
 	intended int64
 }
 
-func newLedger() *ledger {
-	return &ledger{total: newTimes(), now: newTimes(), spare: newTimes()}
+func newLedger(held bool) *ledger {
+	return &ledger{total: newTimes(held), now: newTimes(held), spare: newTimes(held)}
 }
 
 // collect takes what shards have recorded since the last time into now, and adds
@@ -59,10 +59,13 @@ func (r *run) interval() *Interval {
 		Answered:      s.whole.answered - g.sum.whole.answered,
 		BytesSent:     s.whole.bytesOut - g.sum.whole.bytesOut,
 		BytesReceived: s.whole.bytesIn - g.sum.whole.bytesIn,
+		Heartbeats:    s.heartbeats - g.sum.heartbeats,
+		Heard:         s.heard - g.sum.heard,
+		Strange:       s.strange + s.again - g.sum.strange - g.sum.again,
 		Latency:       latencyOf(&g.now.window, &g.now.outside),
 		Connect:       latencyOf(&g.now.connect),
 	}
-	if !r.script().mute {
+	if !r.script().mute || r.cfg.Check > 0 {
 		i.Flying = s.flying()
 	}
 	if t.open() {

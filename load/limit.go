@@ -2,9 +2,12 @@ package load
 
 import (
 	"fmt"
+	"slices"
+	"syscall"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // shortest is the least window of which it is said what the generator used in it, or
@@ -40,19 +43,20 @@ func (r *run) limits(of *Result) []Limit {
 	add := func(wall, advice, evidence string, args ...any) {
 		met = append(met, Limit{Wall: wall, Evidence: fmt.Sprintf(evidence, args...), Advice: advice})
 	}
-	files, ports, memory := r.traffic.faults.walls()
-	if files > 0 {
+	faults := &r.traffic.faults
+	if n, errnos := faults.met(syscall.EMFILE, syscall.ENFILE); n > 0 {
 		add("descriptors", "raise the limit of open files (ulimit -n, fs.nr_open, fs.file-max), or use a model with loops, which get a descriptor table each",
-			"%s attempts to connect found no free descriptor", group(files))
+			"%s attempts to connect found no free descriptor (%s)", group(n), errnos)
 	}
-	if ports > 0 {
+	if n, errnos := faults.met(syscall.EADDRNOTAVAIL, syscall.EADDRINUSE); n > 0 {
 		add("ports", "connect from more addresses (--src), to more targets, or widen net.ipv4.ip_local_port_range",
-			"%s attempts to connect found no free port on %d source addresses", group(ports), len(r.dialer.plan))
+			"%s attempts to connect found no free port on %d source addresses (%s)", group(n), len(r.dialer.plan), errnos)
 	}
-	if memory > 0 {
+	if n, errnos := faults.met(syscall.ENOBUFS, syscall.ENOMEM); n > 0 {
 		add("memory", "use smaller socket buffers (--rcvbuf, --sndbuf), raise net.ipv4.tcp_mem, or add memory",
-			"%s attempts to connect were refused memory by the kernel", group(memory))
+			"%s attempts to connect were refused memory by the kernel (%s)", group(n), errnos)
 	}
+	r.kernelLimits(of, add)
 	if of.GeneratorBound() {
 		add("cpu", "give it more loops (--loops) and processors, larger messages or fewer connections",
 			"it used %.0f%% of its %d CPU", 100*of.CPUShare(), of.CPUs)
@@ -66,6 +70,37 @@ func (r *run) limits(of *Result) []Limit {
 			"1%% of the messages were sent %v or more after their time although a connection was free", round(of.Late.P99))
 	}
 	return met
+}
+
+// slowConnect is how long connecting takes when the kernel has dropped the first
+// packet: that is when it sends another (RFC 6298).
+const slowConnect = time.Second
+
+// kernelLimits are the walls that the kernel of this machine has counted during the
+// run: where connecting failed or was slow, or for want of socket memory.
+func (r *run) kernelLimits(of *Result, add func(wall, advice, evidence string, args ...any)) {
+	k := r.kernel
+	hurt := r.traffic.faults.failures() > 0 || of.Connect.Max >= slowConnect
+	if k.overflows > 0 && hurt && r.toSelf() {
+		add("backlog", "have the server accept faster or ask for a longer queue, and raise net.core.somaxconn",
+			"%s times a connection found the queue of a listener of this machine full (TcpExtListenOverflows); net.core.somaxconn is %s",
+			group(k.overflows), setting("net.core.somaxconn"))
+	}
+	if k.untracked > 0 && hurt {
+		add("conntrack", "raise net.netfilter.nf_conntrack_max, or have the firewall not follow these connections (notrack)",
+			"this machine's firewall dropped %s packets whose connections it could not follow; it follows %s at most",
+			group(k.untracked), setting("net.netfilter.nf_conntrack_max"))
+	}
+	if k.pressures > 0 || k.aborts > 0 {
+		add("socket memory", "raise net.ipv4.tcp_mem, or use smaller socket buffers (--rcvbuf, --sndbuf) or fewer messages in flight",
+			"TCP was short of memory %s times on this machine, and ended %s connections for that (TcpExtTCPMemoryPressures, TCPAbortOnMemory); net.ipv4.tcp_mem is %s",
+			group(k.pressures), group(k.aborts), setting("net.ipv4.tcp_mem"))
+	}
+}
+
+// toSelf says whether a target is on this machine.
+func (r *run) toSelf() bool {
+	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocal(t.addr.Addr()) })
 }
 
 // pressure is the share of the window in which some program of the machine, the

@@ -1,7 +1,11 @@
 package load
 
 import (
+	"net/netip"
+	"os"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -65,5 +69,84 @@ func TestPressure(t *testing.T) {
 	r.window, r.stalled = time.Second, time.Minute
 	if got := r.pressure(); got != 1 {
 		t.Errorf("a share of %v, want 1", got)
+	}
+}
+
+// TestKernelLimits names what the kernel has counted, where it did harm.
+func TestKernelLimits(t *testing.T) {
+	here, away := []target{{addr: netip.MustParseAddrPort("127.0.0.1:1")}}, []target{testTarget}
+	slow := &Result{Window: time.Second, Connect: Latency{Max: slowConnect}}
+	quick := &Result{Window: time.Second, Connect: Latency{Max: slowConnect - 1}}
+	all := machine{overflows: 1, untracked: 1, pressures: 1}
+	for _, test := range []struct {
+		name    string
+		kernel  machine
+		targets []target
+		of      *Result
+		failed  error
+		want    []string
+	}{
+		{"nothing", machine{}, here, slow, syscall.ETIMEDOUT, nil},
+		{"slow", all, here, slow, nil, []string{"backlog", "conntrack", "socket memory"}},
+		{"failed", all, here, quick, syscall.ETIMEDOUT, []string{"backlog", "conntrack", "socket memory"}},
+		{"no harm", all, here, quick, nil, []string{"socket memory"}},
+		{"another machine's queue", all, away, slow, nil, []string{"conntrack", "socket memory"}},
+		{"a unix socket's", all, []target{{path: "/x"}}, slow, nil, []string{"conntrack", "socket memory"}},
+		{"aborted", machine{aborts: 1}, here, quick, nil, []string{"socket memory"}},
+	} {
+		r := quietRun()
+		r.kernel, r.dialer.targets = test.kernel, test.targets
+		if test.failed != nil {
+			r.traffic.faults.refused(test.failed)
+		}
+		var got []string
+		for _, l := range r.limits(test.of) {
+			got = append(got, l.Wall)
+			if l.Evidence == "" || l.Advice == "" {
+				t.Errorf("%s: a limit without evidence or advice: %+v", test.name, l)
+			}
+		}
+		if !slices.Equal(got, test.want) {
+			t.Errorf("%s: limits %q, want %q", test.name, got, test.want)
+		}
+	}
+}
+
+// TestScarcity names the error by which the machine said that it had run out.
+func TestScarcity(t *testing.T) {
+	for _, test := range []struct {
+		errs []error
+		wall string
+		says string
+	}{
+		{[]error{syscall.EMFILE}, "descriptors", "1 attempts to connect found no free descriptor (EMFILE)"},
+		{[]error{syscall.ENFILE, syscall.EMFILE}, "descriptors", "2 attempts to connect found no free descriptor (EMFILE, ENFILE)"},
+		{[]error{os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)}, "ports", "no free port on 0 source addresses (EADDRNOTAVAIL)"},
+		{[]error{syscall.ENOBUFS}, "memory", "(ENOBUFS)"},
+		{[]error{syscall.ECONNREFUSED}, "", ""},
+	} {
+		r := quietRun()
+		for _, err := range test.errs {
+			r.traffic.faults.refused(err)
+		}
+		got := r.limits(&Result{})
+		if test.wall == "" {
+			if len(got) > 0 {
+				t.Errorf("%v: limits %+v, want none", test.errs, got)
+			}
+			continue
+		}
+		if len(got) != 1 || got[0].Wall != test.wall || !strings.Contains(got[0].Evidence, test.says) {
+			t.Errorf("%v: limits %+v, want %s with %q", test.errs, got, test.wall, test.says)
+		}
+	}
+}
+
+// TestMachineSince counts no less than nothing.
+func TestMachineSince(t *testing.T) {
+	before := machine{overflows: 5, pressures: 2, aborts: 9, untracked: 1}
+	after := machine{overflows: 7, pressures: 2, aborts: 1, untracked: 4}
+	if got, want := after.since(before), (machine{overflows: 2, untracked: 3}); got != want {
+		t.Errorf("since is %+v, want %+v", got, want)
 	}
 }

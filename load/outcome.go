@@ -21,6 +21,7 @@ func (r *run) plan() *Plan {
 		Mute:        r.cfg.mute(),
 		Duration:    r.cfg.Duration,
 		Messages:    r.cfg.Messages,
+		Check:       r.cfg.Check,
 		Seed:        r.cfg.Seed,
 		Model:       r.cfg.Model,
 		Loops:       r.engine.Loops(),
@@ -48,7 +49,7 @@ func (r *run) targets() (names []string) {
 func (r *run) result(end sum) *Result {
 	r.ledger.collect(r.traffic.shards)
 	total, t := r.ledger.total, r.traffic
-	cpus := runtime.GOMAXPROCS(0)
+	cpus := min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
 	if loops := r.engine.Loops(); loops > 0 {
 		cpus = min(cpus, loops)
 	}
@@ -96,9 +97,24 @@ func (r *run) result(end sum) *Result {
 	if t.open() {
 		r.openResult(result, end)
 	}
+	if t.mode == holding {
+		r.heldResult(result, end)
+	}
 	t.faults.fill(result)
 	result.Limits = r.limits(result)
 	return result
+}
+
+// heldResult adds what only connections that are held have.
+func (r *run) heldResult(result *Result, end sum) {
+	result.RollCalls, result.Broadcast = r.rollCalls, r.broadcast(r.last)
+	result.Heartbeats, result.Strange = end.heartbeats, end.strange
+	for _, c := range r.rollCalls {
+		result.Unanswered += c.Unanswered
+	}
+	if b := &result.Bytes; r.cfg.Check > 0 {
+		b.InFlight = b.Sent - b.Answered - b.CutOff
+	}
 }
 
 // openResult adds what only an open loop has.

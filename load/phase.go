@@ -22,13 +22,26 @@ func (r *run) phases(ctx context.Context) error {
 	if s := r.sum(); s.open() == 0 {
 		return nil
 	}
-	if err := r.hold(ctx, r.cfg.HoldBefore); err != nil {
-		return err
+	for _, step := range []func(context.Context) error{
+		r.rollCall,
+		func(ctx context.Context) error { return r.idle(ctx, r.cfg.HoldBefore) },
+		r.exchange,
+		r.rollCall,
+		func(ctx context.Context) error { return r.idle(ctx, r.cfg.HoldAfter) },
+	} {
+		if err := step(ctx); err != nil {
+			return err
+		}
 	}
-	if err := r.exchange(ctx); err != nil {
-		return err
+	return nil
+}
+
+// idle is a hold that is a stage of its own.
+func (r *run) idle(ctx context.Context, d time.Duration) error {
+	if d > 0 {
+		r.stage = "hold"
 	}
-	return r.hold(ctx, r.cfg.HoldAfter)
+	return r.hold(ctx, d)
 }
 
 // dial starts the dialer. What it returns ends the dialer, waits for it, and ends
@@ -62,7 +75,7 @@ func (r *run) connect(ctx context.Context) error {
 	err := r.await(dialing, wait{
 		stall: r.connectStall(),
 		moved: r.settled,
-		done:  func(s sum) bool { return r.settled(s) == int64(r.cfg.Connections) },
+		done:  func(s sum) bool { return r.settled(s) == r.wanted.Load() },
 	})
 	cancel(nil)
 	dialer.Wait()
@@ -80,6 +93,9 @@ func (r *run) connectStall() time.Duration {
 	bound := r.cfg.ConnectTimeout
 	if r.cfg.ConnectRate > 0 {
 		bound = max(bound, 2*time.Second/time.Duration(r.cfg.ConnectRate))
+	}
+	if more := r.cfg.Ramp.To - r.cfg.Ramp.From; more > 0 {
+		bound = max(bound, 2*r.cfg.Ramp.Over/time.Duration(more))
 	}
 	return bound
 }
@@ -228,7 +244,7 @@ func (r *run) windowWait() wait {
 
 // over says that no connection is left, and that none will come.
 func (r *run) over(s sum) bool {
-	return s.open() == 0 && r.cfg.Lifetime == 0 && r.settled(s) >= int64(r.cfg.Connections)
+	return s.open() == 0 && r.cfg.Lifetime == 0 && r.settled(s) >= r.wanted.Load()
 }
 
 // limitTime is how long one message takes at the limits of bytes, each way.

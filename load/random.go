@@ -26,4 +26,5 @@ func seedOf(seed, thing uint64) uint64 { return random(seed^0x6d797269, thing) }
 const (
 	thingMasks = 1<<40 + iota // of WebSockets
 	thingPlan                 // the times of an open loop
+	thingRoll                 // the lines of roll calls
 )

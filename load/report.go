@@ -23,6 +23,9 @@ func (r *Result) WriteText(w io.Writer) error {
 	r.writeConnections(line)
 	if r.Window > 0 {
 		r.writeTraffic(line)
+	}
+	r.writeHeld(line)
+	if r.Window > 0 {
 		r.writeGenerator(line)
 	}
 	r.writeFaults(line)
@@ -205,6 +208,9 @@ func (r *Result) writeFaults(line writeLine) {
 	}
 	if r.Unanswered > 0 {
 		line("unanswered", "%s", group(r.Unanswered))
+	}
+	if r.Strange > 0 {
+		line("strange", "%s lines that nobody expected; first: %s", group(r.Strange), r.FirstStrange)
 	}
 }
 

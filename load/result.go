@@ -107,6 +107,19 @@ type Result struct {
 	// Lost counts established connections, in the whole run, that ended
 	// before the generator closed them, by cause.
 	Lost map[string]int64 `json:"lost,omitempty"`
+	// RollCalls are those of held connections, in order.
+	RollCalls []RollCall `json:"roll_calls,omitempty"`
+	// Heartbeats counts those of the server that held connections got, in the
+	// whole run.
+	Heartbeats int64 `json:"heartbeats,omitempty"`
+	// Broadcast is who had got the broadcast when the hold was over; nil where
+	// none was expected.
+	Broadcast *Broadcast `json:"broadcast,omitempty"`
+	// Strange counts lines, in the whole run, that held connections did not
+	// expect, a broadcast that came again not among them. FirstStrange is the
+	// first, quoted as in Go, at most 32 bytes of it.
+	Strange      int64  `json:"strange,omitempty"`
+	FirstStrange string `json:"first_strange,omitempty"`
 	// Bytes accounts for all bytes of messages of the whole run.
 	Bytes Bytes `json:"bytes"`
 	// Limits are the walls that the generator itself met, most severe first:
@@ -146,7 +159,8 @@ type Limit struct {
 type Mismatch struct {
 	// Connection numbers the connection in its run, Message the message on
 	// its connection and Byte the first wrong byte in the answer, each
-	// from 0.
+	// from 0. A connection that is held has the number of its place on its
+	// loop.
 	Connection int64 `json:"connection"`
 	Message    int64 `json:"message"`
 	Byte       int   `json:"byte"`
@@ -254,5 +268,5 @@ func (r *Result) Err() error {
 	case r.Unanswered > 0:
 		return errors.New("load: messages without an answer: " + group(r.Unanswered))
 	}
-	return nil
+	return r.heldErr()
 }

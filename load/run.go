@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -94,14 +95,20 @@ type run struct {
 
 	complete bool // an early run has told that it is connected
 
+	wanted    atomic.Int64  // connections there are to be: fewer than asked for after Enough
 	begun     time.Duration // connecting, since the run's start
 	connected time.Duration // how long that took
 	window    time.Duration
 	stalled   time.Duration // in it, see readPressure
+	kernel    machine       // what the kernel counted in all of the run
 	user      time.Duration // processor time in the window
 	system    time.Duration
 	unsent    int64 // messages of the window that were given up
 	early     int64 // and from before it
+
+	rollCalls []RollCall
+	told      bool // that all have had the broadcast
+	last      sum  // before the connections were closed
 }
 
 func newRun(cfg Config, targets []target) *run {
@@ -117,7 +124,11 @@ func newRun(cfg Config, targets []target) *run {
 		gone:        func() int64 { return r.sum().closed },
 		failed:      r.traffic.faults.failures,
 	}
-	r.ledger = newLedger()
+	r.wanted.Store(int64(cfg.Connections))
+	if !r.dialer.churn {
+		r.dialer.enough, r.dialer.cut = cfg.Enough, func(issued int) { r.wanted.Store(int64(issued)) }
+	}
+	r.ledger = newLedger(cfg.Hold)
 	if c := cfg.clientTLS(); c != nil {
 		r.tls = newEncryption(c, cfg.ConnectTimeout, r.traffic.DialFailed)
 	}
@@ -130,6 +141,7 @@ func (r *run) use(e engine.Engine) error {
 	r.dialer.engine = e
 	r.dialer.loops = max(e.Loops(), 1)
 	r.dialer.settled = func() int64 { return r.settled(r.sum()) }
+	r.traffic.lister, _ = e.(engine.Lister) // as every model is
 	return r.traffic.serve(e.Loops())
 }
 
@@ -170,7 +182,10 @@ func (r *run) engineConfig() engine.Config {
 		Socket: engine.Socket(r.cfg.Socket),
 		Log:    slog.New(slog.DiscardHandler),
 	}
-	if r.traffic.paced() {
+	switch {
+	case r.cfg.Check > 0:
+		cfg.Pace = r.traffic.paceRoll
+	case r.traffic.paced():
 		cfg.Pace = r.traffic.pace
 	}
 	if r.cfg.Flood {
@@ -192,8 +207,12 @@ func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Res
 	if r.cfg.Observe != nil {
 		r.ledger.usage = newUsage(r.targets())
 	}
+	before := readMachine()
 	r.tell(Event{Phase: Began, Plan: r.plan()})
 	err := phases(ctx)
+	r.last = r.sum()
+	r.hears(r.last)
+	r.kernel = readMachine().since(before)
 	r.stage = "close"
 	r.close()
 	if r.cfg.Observe != nil { // the rest, so that the intervals add up
@@ -224,10 +243,11 @@ func (r *run) await(ctx context.Context, w wait) error {
 	}
 	moved, since := int64(-1), time.Now()
 	for s := r.sum(); !w.done(s); s = r.sum() {
-		if r.cfg.Early && !r.complete && r.settled(s) >= int64(r.cfg.Connections) {
+		if r.cfg.Early && !r.complete && r.settled(s) >= r.wanted.Load() {
 			r.complete = true
 			r.tell(Event{Phase: Connected})
 		}
+		r.hears(s)
 		if w.stall > 0 {
 			if now := w.moved(s); now != moved {
 				moved, since = now, time.Now()

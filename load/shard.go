@@ -43,6 +43,12 @@ type sum struct {
 	// had, early those before it, and unsent those of the window, of either
 	// plan, that went down with a link.
 	planned, early, unsent int64
+	// heartbeats, heard, again and strange count lines of connections that are
+	// held: of the server's, first broadcasts, further ones, and others;
+	// heardGone those of heard that are closed. lastHeard is when the last one
+	// came. checkWrong and checkLost count lines of roll calls.
+	heartbeats, heard, heardGone, again, strange, checkWrong, checkLost int64
+	lastHeard                                                           time.Duration
 	// due counts messages that have their time and are about to be sent.
 	due int64
 }
@@ -64,6 +70,14 @@ func (s *sum) add(t sum) {
 	s.early += t.early
 	s.unsent += t.unsent
 	s.due += t.due
+	s.heartbeats += t.heartbeats
+	s.heard += t.heard
+	s.heardGone += t.heardGone
+	s.again += t.again
+	s.strange += t.strange
+	s.checkWrong += t.checkWrong
+	s.checkLost += t.checkLost
+	s.lastHeard = max(s.lastHeard, t.lastHeard)
 }
 
 // plan counts a message of a link's own plan.
@@ -77,6 +91,9 @@ func (s *sum) plan(window bool) {
 
 // open is how many connections are open.
 func (s sum) open() int64 { return s.opened - s.closed }
+
+// heardOpen is how many connections that are open have had the broadcast.
+func (s sum) heardOpen() int64 { return s.heard - s.heardGone }
 
 // flying is how many messages an answer can still come for.
 func (s sum) flying() int64 { return s.whole.sent - s.whole.answered - s.dropped }
@@ -99,7 +116,15 @@ type shard struct {
 	timers timers // what links wait for
 	calls  []engine.Ref
 	again  []engine.Ref // calls that found no room
-	_      [64]byte     // keeps the next shard off this line
+
+	// silent and told are the values of connections that are only held, before
+	// and after the broadcast; asked are those whose line of a roll call is in
+	// flight, at most Config.Check.
+	silent, told held
+	asked        map[engine.Ref]asked
+	room         [rollLine]byte // for a line that is about to be sent
+
+	_ [64]byte // keeps the next shard off this line
 }
 
 // newLink gives a connection that was established at now its link, nil when the

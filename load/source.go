@@ -3,9 +3,10 @@ package load
 import (
 	"fmt"
 	"net/netip"
-	"os"
 	"runtime"
 	"slices"
+
+	"github.com/myriad-go/myriad/internal/procfs"
 )
 
 // perSource is the most connections from one source address that load plans
@@ -77,16 +78,16 @@ func sourceRoom() int {
 	if runtime.GOOS != "linux" {
 		return 0
 	}
-	return roomIn(os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"))
+	return roomIn(procfs.ReadSysctl("net.ipv4.ip_local_port_range"))
 }
 
 // roomIn works out sourceRoom from the two numbers of the port range.
-func roomIn(portRange []byte, err error) int {
+func roomIn(portRange string, err error) int {
 	var low, high int
 	if err != nil {
 		return perSource
 	}
-	if _, err := fmt.Sscan(string(portRange), &low, &high); err != nil || high <= low {
+	if _, err := fmt.Sscan(portRange, &low, &high); err != nil || high <= low {
 		return perSource
 	}
 	return min(perSource, max((high-low+1)/4, 1))

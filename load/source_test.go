@@ -58,11 +58,11 @@ func TestRoomIn(t *testing.T) {
 		"x":              perSource,
 		"100 101":        1,
 	} {
-		if got := roomIn([]byte(text), nil); got != want {
+		if got := roomIn(text, nil); got != want {
 			t.Errorf("%q: got %d, want %d", text, got, want)
 		}
 	}
-	if got := roomIn(nil, errors.New("no file")); got != perSource {
+	if got := roomIn("", errors.New("no file")); got != perSource {
 		t.Errorf("without a file: %d", got)
 	}
 }

@@ -21,7 +21,7 @@ const (
 	maxIntervals = 1_000_000
 	// maxSpan is how long its run can have been.
 	maxSpan = 365 * 24 * time.Hour
-	// maxMarks bounds its other events; a run has at most seven.
+	// maxMarks bounds its other events; a run has at most nine.
 	maxMarks = 64
 )
 
@@ -130,13 +130,13 @@ func (s *Stream) add(e Event) error {
 			return fmt.Errorf("%q in the middle; expected the stream of one run", e.Phase)
 		}
 		s.Plan = e.Plan
-	case Connected, Measuring, Measured, Exchanged:
+	case Connected, Measuring, Measured, Exchanged, Checking, Checked, Heard:
 	case Progress:
 		return s.addInterval(e.Interval)
 	case Done:
 		return s.end(e.Result)
 	default:
-		return fmt.Errorf("phase %q; expected one of %q", e.Phase, []Phase{Began, Connected, Measuring, Measured, Exchanged, Progress, Done})
+		return fmt.Errorf("phase %q; expected one of %q", e.Phase, []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Progress, Done})
 	}
 	if len(s.Marks) >= maxMarks {
 		return fmt.Errorf("more than %d events beside progress; expected the stream of one run", maxMarks)
@@ -167,7 +167,7 @@ func (s *Stream) addInterval(i *Interval) error {
 func (i *Interval) counts() []int64 {
 	all := []int64{
 		i.Open, i.Opened, i.Failed, i.Lost, i.Closed, i.Intended, i.Sent, i.Answered,
-		i.BytesSent, i.BytesReceived, i.Flying, i.Waiting, int64(i.Generator.CPU), i.Generator.Resident,
+		i.BytesSent, i.BytesReceived, i.Heartbeats, i.Heard, i.Strange, i.Flying, i.Waiting, int64(i.Generator.CPU), i.Generator.Resident,
 	}
 	if i.Server != nil {
 		all = append(all, int64(i.Server.CPU), i.Server.Resident)

@@ -54,6 +54,7 @@ func (i *Interval) addCounts(o Interval) {
 		{&i.Opened, &o.Opened}, {&i.Failed, &o.Failed}, {&i.Lost, &o.Lost}, {&i.Closed, &o.Closed},
 		{&i.Intended, &o.Intended}, {&i.Sent, &o.Sent}, {&i.Answered, &o.Answered},
 		{&i.BytesSent, &o.BytesSent}, {&i.BytesReceived, &o.BytesReceived},
+		{&i.Heartbeats, &o.Heartbeats}, {&i.Heard, &o.Heard}, {&i.Strange, &o.Strange},
 	} {
 		*f.to += *f.from
 	}

@@ -77,14 +77,18 @@ type times struct {
 	window, outside    distribution // latencies that count, and that don't
 	connect, firstByte distribution
 	service, late      distribution // in an open loop, of the window
+	heard              distribution // since the first that had the broadcast
 }
 
 func (t *times) all() []*distribution {
-	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late}
+	return []*distribution{&t.window, &t.outside, &t.connect, &t.firstByte, &t.service, &t.late, &t.heard}
 }
 
-func newTimes() *times {
-	return &times{connect: distribution{coarse: true}, firstByte: distribution{coarse: true}}
+// newTimes makes empty distributions. With held connections all of them are coarse, as
+// there can be very many loops.
+func newTimes(held bool) *times {
+	rough := distribution{coarse: true}
+	return &times{connect: rough, firstByte: rough, heard: rough, outside: distribution{coarse: held}, window: distribution{coarse: held}}
 }
 
 // add adds u to t.

@@ -45,6 +45,14 @@ type traffic struct {
 	draining atomic.Int64
 	// closing says that connections close because the run is over.
 	closing atomic.Bool
+
+	// Of connections that are only held: the roll call that is on, or was last,
+	// and how far the loops are with it; when the broadcast first came.
+	lister     engine.Lister
+	roll       atomic.Pointer[roll]
+	walks      []walk
+	firstHeard atomic.Int64
+
 	numbers atomic.Uint32 // of connections
 	faults  faults
 }
@@ -70,6 +78,7 @@ func newTraffic(cfg *Config) *traffic {
 
 // serve makes room for connections of an engine with that many loops.
 func (t *traffic) serve(loops int) error {
+	t.walks = make([]walk, max(loops, 1))
 	t.looped = loops > 0
 	if !t.looped {
 		loops = goroutineShards
@@ -89,7 +98,9 @@ func (t *traffic) serve(loops int) error {
 	t.slab.furnish(t)
 	t.shards = make([]*shard, loops)
 	for i := range t.shards {
-		t.shards[i] = &shard{times: newTimes()}
+		s := &shard{times: newTimes(t.mode == holding)}
+		s.silent, s.told = held{shard: s}, held{shard: s, heard: true}
+		t.shards[i] = s
 	}
 	t.ready.Store(true)
 	return nil
@@ -180,12 +191,17 @@ func (t *traffic) DialFailed(err error) { t.faults.refused(err) }
 
 // Nudged starts the traffic on a connection, or does what is due on it.
 func (t *traffic) Nudged(c *engine.Conn) {
-	if l, ok := c.Value().(*link); ok {
-		if t.going.Load() && !t.is(l, started) {
-			t.start(c, l)
+	switch v := c.Value().(type) {
+	case *link:
+		if t.going.Load() && !t.is(v, started) {
+			t.start(c, v)
 		} else {
-			t.doDue(c, l)
+			t.doDue(c, v)
 		}
+	case *held:
+		t.answerRoll(c, v)
+	default: // it came too late to be held
+		t.forgo(t.shardNamed(c.Ref()), c.Ref())
 	}
 }
 
@@ -388,7 +404,10 @@ func (t *traffic) mistake(c *engine.Conn, l *link, got []byte, why error) {
 	s.mu.Lock()
 	l.state |= mistaken
 	s.mu.Unlock()
-	t.faults.wrong(l, t.script.expects(l), got, why)
+	t.faults.wrong(why, Mismatch{
+		Connection: int64(l.number), Message: int64(l.answered), Byte: int(l.pos),
+		Want: quote(t.script.expects(l)), Got: quote(got),
+	})
 	c.Kill(why)
 }
 

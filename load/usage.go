@@ -1,13 +1,13 @@
 package load
 
 import (
-	"net"
 	"net/netip"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // countEvery is how many samples apart descriptors are counted where that means
@@ -78,28 +78,11 @@ func listeners(target string) []int {
 		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1}) // where the kernel connects to
 	case addr.IsUnspecified():
 		addr = netip.IPv6Loopback()
-	case !isLocal(addr):
+	case !sock.IsLocal(addr):
 		return nil // somebody else may listen on the port here
 	}
 	pids, _ := procfs.Listener(at.Port(), addr)
 	return pids
-}
-
-// isLocal says whether an address is this machine's.
-func isLocal(addr netip.Addr) bool {
-	if addr.IsLoopback() {
-		return true
-	}
-	own, err := net.InterfaceAddrs()
-	if err != nil {
-		return false
-	}
-	for _, a := range own {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().WithZone("") == addr {
-			return true
-		}
-	}
-	return false
 }
 
 // sample says what was used since the last one, or since newUsage. Several server

@@ -118,6 +118,7 @@ func (s *loadState) add(i load.Interval) {
 		{&s.last.Opened, was.Opened}, {&s.last.Failed, was.Failed}, {&s.last.Lost, was.Lost}, {&s.last.Closed, was.Closed},
 		{&s.last.Intended, was.Intended}, {&s.last.Sent, was.Sent}, {&s.last.Answered, was.Answered},
 		{&s.last.BytesSent, was.BytesSent}, {&s.last.BytesReceived, was.BytesReceived},
+		{&s.last.Heartbeats, was.Heartbeats}, {&s.last.Heard, was.Heard}, {&s.last.Strange, was.Strange},
 	} {
 		*f.to += f.from
 	}
@@ -227,6 +228,9 @@ var loadMetrics = []loadMetric{
 	loadCounter("messages_answered_total", "Messages whose whole answer has arrived, as expected.", func(i *load.Interval) int64 { return i.Answered }),
 	loadCounter("sent_bytes_total", "Bytes of messages sent.", func(i *load.Interval) int64 { return i.BytesSent }),
 	loadCounter("received_bytes_total", "Bytes received.", func(i *load.Interval) int64 { return i.BytesReceived }),
+	loadCounter("heartbeats_total", "Heartbeats of the server that connections which are held have got.", func(i *load.Interval) int64 { return i.Heartbeats }),
+	loadCounter("broadcast_heard_total", "Connections which are held that have got the broadcast.", func(i *load.Interval) int64 { return i.Heard }),
+	loadCounter("strange_lines_total", "Lines that connections which are held did not expect, the broadcast for a second time too.", func(i *load.Interval) int64 { return i.Strange }),
 	loadGauge("messages_in_flight", "Messages that have no answer yet.", func(i *load.Interval) int64 { return i.Flying }),
 	loadGauge("messages_waiting", "Messages of the plan of an open loop whose time has come and that have not been sent.",
 		func(i *load.Interval) int64 { return i.Waiting }),

@@ -1,0 +1,536 @@
+package load
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// byLine serves lines with a function, which has the number of the connection's line.
+func byLine(answer func(c net.Conn, line string, number int) error) func(net.Conn) {
+	return func(c net.Conn) {
+		lines := bufio.NewReader(c)
+		for n := 0; ; n++ {
+			line, err := lines.ReadString('\n')
+			if err != nil || answer(c, line, n) != nil {
+				return
+			}
+		}
+	}
+}
+
+func say(c net.Conn, line string) error {
+	_, err := c.Write([]byte(line))
+	return err
+}
+
+// chosen picks the first connections that ask, so many.
+func chosen(most int64) func() bool {
+	var n atomic.Int64
+	return func() bool { return n.Add(1) <= most }
+}
+
+// story is what a run of held connections told.
+type story struct {
+	events    []Event
+	intervals Interval // added up
+}
+
+func (s *story) observe(e Event) {
+	s.events = append(s.events, e)
+	if e.Interval != nil {
+		s.intervals.addCounts(*e.Interval)
+	}
+}
+
+// phases are the events in order, but for Progress.
+func (s *story) phases() (list []Phase) {
+	for _, e := range s.events {
+		if e.Phase != Progress {
+			list = append(list, e.Phase)
+		}
+	}
+	return list
+}
+
+// of finds the events of a phase.
+func (s *story) of(p Phase) (list []Event) {
+	for _, e := range s.events {
+		if e.Phase == p {
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// held runs a load that holds connections.
+func heldRun(t *testing.T, cfg Config) (*Result, *story) {
+	t.Helper()
+	var s story
+	cfg.Hold, cfg.Observe = true, s.observe
+	cfg.Duration = max(cfg.Duration, 20*time.Millisecond)
+	return check(t, cfg), &s
+}
+
+// TestRollCall checks every connection twice, on any number of loops.
+func TestRollCall(t *testing.T) {
+	for _, loops := range []int{1, 3} {
+		t.Run(fmt.Sprint(loops), func(t *testing.T) {
+			eachModel(t, func(t *testing.T, model string) {
+				const n = 200
+				var mu sync.Mutex
+				said := map[string]bool{}
+				s := serve(t, byLine(func(c net.Conn, line string, _ int) error {
+					mu.Lock()
+					said[line] = true
+					mu.Unlock()
+					return say(c, line)
+				}))
+				r, told := heldRun(t, Config{Target: s.addr(), Connections: n, Model: model, Loops: loops, Check: 7})
+				if err := r.Err(); err != nil || len(r.RollCalls) != 2 || len(said) != 2*n {
+					t.Fatalf("%v, %d roll calls, %d different lines; want none, 2 and %d", err, len(r.RollCalls), len(said), 2*n)
+				}
+				for i, c := range r.RollCalls {
+					time, latency := c.Time, c.Latency
+					c.Time, c.Latency = 0, Latency{}
+					if want := (RollCall{Number: i + 1, InFlight: 7, Open: n, Asked: n, Checked: n}); c != want {
+						t.Errorf("roll call %d: got %+v, want %+v", i+1, c, want)
+					}
+					if latency.Count != n || latency.Max <= 0 || latency.Max > time+time/50 {
+						t.Errorf("roll call %d: latency %+v, in %v", i+1, latency, time)
+					}
+				}
+				if i := told.intervals; i.Sent != 2*n || i.Answered != 2*n || i.BytesReceived != i.BytesSent || i.Latency.Count != 2*n {
+					t.Errorf("the intervals have %+v; want %d lines sent and back", i, 2*n)
+				}
+				want := fmt.Sprint([]Phase{Began, Connected, Checking, Checked, Measuring, Measured, Checking, Checked, Done})
+				if got := fmt.Sprint(told.phases()); got != want {
+					t.Errorf("events %s, want %s", got, want)
+				}
+				if b := r.Bytes; b.Sent == 0 || b.Sent != b.Answered || b.Received != b.Sent || b.InFlight != 0 {
+					t.Errorf("bytes %+v", b)
+				}
+			})
+		})
+	}
+}
+
+// TestRollCallInFlight has a server answer only when as many lines have come as may
+// be in flight: the bound is reached, and never passed.
+func TestRollCallInFlight(t *testing.T) {
+	const n, most = 60, 20
+	for _, loops := range []int{1, 4} {
+		eachModel(t, func(t *testing.T, model string) {
+			var mu sync.Mutex
+			var waiting []func()
+			peak := 0
+			s := serve(t, byLine(func(c net.Conn, line string, _ int) error {
+				mu.Lock()
+				defer mu.Unlock()
+				waiting = append(waiting, func() { _ = say(c, line) })
+				peak = max(peak, len(waiting))
+				if len(waiting) == most {
+					for _, answer := range waiting {
+						answer()
+					}
+					waiting = nil
+				}
+				return nil
+			}))
+			r, _ := heldRun(t, Config{Target: s.addr(), Connections: n, Model: model, Loops: loops, Check: most})
+			if err := r.Err(); err != nil || peak != most {
+				t.Errorf("%d loops: %v, at most %d lines in flight; want none and %d", loops, err, peak, most)
+			}
+		})
+	}
+}
+
+// TestRollCallFaults has servers that do not give every line back.
+func TestRollCallFaults(t *testing.T) {
+	const n = 40
+	for name, test := range map[string]struct {
+		answer func(bad func() bool) func(net.Conn, string, int) error
+		bad    int64
+		check  int
+		want   RollCall
+		says   string
+	}{
+		"wrong": {func(bad func() bool) func(net.Conn, string, int) error {
+			return func(c net.Conn, line string, _ int) error {
+				if bad() {
+					line = strings.Replace(line, "check", "chequ", 1)
+				}
+				return say(c, line)
+			}
+		}, 3, 10, RollCall{Asked: n, Checked: n - 3, Wrong: 3}, `byte 3: got "qu`},
+		"another's": {func(func() bool) func(net.Conn, string, int) error {
+			var first atomic.Pointer[string]
+			return func(c net.Conn, line string, _ int) error {
+				first.CompareAndSwap(nil, &line)
+				return say(c, *first.Load())
+			}
+		}, 0, 1, RollCall{Asked: n, Checked: 1, Wrong: n - 1}, "wrong answers on 40 of 40"},
+		"swallowed": {func(bad func() bool) func(net.Conn, string, int) error {
+			return func(c net.Conn, line string, _ int) error {
+				if bad() {
+					return nil
+				}
+				return say(c, line)
+			}
+		}, 4, 10, RollCall{Asked: n, Checked: n - 4, Unanswered: 4}, "without an answer: 4"},
+		"all swallowed": {func(func() bool) func(net.Conn, string, int) error {
+			return func(net.Conn, string, int) error { return nil }
+		}, 0, 10, RollCall{Asked: 10, Unanswered: 10}, "without an answer: 20"},
+		"closed": {func(bad func() bool) func(net.Conn, string, int) error {
+			return func(c net.Conn, line string, _ int) error {
+				if bad() {
+					return errors.New("no more")
+				}
+				return say(c, line)
+			}
+		}, 5, 10, RollCall{Asked: n, Checked: n - 5, Lost: 5}, "connections lost: 5 ×"},
+		"too long": {func(bad func() bool) func(net.Conn, string, int) error {
+			return func(c net.Conn, line string, _ int) error {
+				if bad() {
+					line = strings.Repeat("x", MaxLine)
+				}
+				return say(c, line)
+			}
+		}, 2, 10, RollCall{Asked: n, Checked: n - 2, Lost: 2}, "2 × a line of more than 4096 bytes"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachModel(t, func(t *testing.T, model string) {
+				s := serve(t, byLine(test.answer(chosen(test.bad))))
+				r, told := heldRun(t, Config{Target: s.addr(), Connections: n, Model: model, Loops: 2, Check: test.check, Drain: 150 * time.Millisecond})
+				got := r.RollCalls[0]
+				got.Time, got.Latency = 0, Latency{}
+				want := test.want
+				want.Number, want.InFlight, want.Open = 1, test.check, n
+				if got != want {
+					t.Errorf("got %+v, want %+v", got, want)
+				}
+				if err := r.Err(); err == nil || !strings.Contains(err.Error(), test.says) {
+					t.Errorf("got %v, want an error with %q", err, test.says)
+				}
+				if got := r.checks(func(c *RollCall) int64 { return c.Wrong }); got != r.Mismatched {
+					t.Errorf("%d wrong, %d mismatched", got, r.Mismatched)
+				}
+				if told.intervals.errors() == 0 {
+					t.Error("no interval has an error")
+				}
+				if b := r.Bytes; b.Sent != b.Answered+b.InFlight+b.CutOff {
+					t.Errorf("bytes %+v", b)
+				}
+			})
+		})
+	}
+}
+
+// TestRollCallInterrupted ends soon, although nothing is answered.
+func TestRollCallInterrupted(t *testing.T) {
+	eachModel(t, func(t *testing.T, model string) {
+		s := serve(t, silent)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		why := errors.New("enough")
+		r, err := Run(ctx, Config{
+			Target: s.addr(), Connections: 20, Model: model, Hold: true, Check: 5, Drain: time.Hour, ProgressEvery: 10 * time.Millisecond,
+			Observe: func(e Event) {
+				if e.Snapshot.Sent == 5 {
+					cancel(why)
+				}
+			},
+		})
+		if !errors.Is(err, why) || len(r.RollCalls) != 1 || r.RollCalls[0].Unanswered != 5 || r.Err() == nil {
+			t.Errorf("%v, %+v, %v", err, r.RollCalls, r.Err())
+		}
+	})
+}
+
+// TestHeartbeats answers them at once, in the middle of roll calls and in pieces.
+func TestHeartbeats(t *testing.T) {
+	const n = 30
+	eachModel(t, func(t *testing.T, model string) {
+		var answers, strays atomic.Int64
+		s := serve(t, byLine(func(c net.Conn, line string, _ int) error {
+			switch {
+			case line == "pong\n":
+				answers.Add(1)
+				return nil
+			case !strings.HasPrefix(line, "check "):
+				strays.Add(1)
+				return nil
+			}
+			for _, piece := range []string{"pi", "ng\nping\npi", "ng\n" + line[:5], line[5:]} {
+				if err := say(c, piece); err != nil {
+					return err
+				}
+			}
+			return nil
+		}))
+		beats, told := heldRun(t, Config{Target: s.addr(), Connections: n, Model: model, Loops: 2, Check: 4, Heartbeat: "ping\n", HeartbeatAnswer: "pong\n"})
+		if err := beats.Err(); err != nil || beats.Heartbeats != 6*n || told.intervals.Heartbeats != 6*n || strays.Load() > 0 {
+			t.Errorf("%v, %d heartbeats, %d in the intervals, %d strays; want none, %d, as many, none", err, beats.Heartbeats, told.intervals.Heartbeats, strays.Load(), 6*n)
+		}
+		if got := answers.Load(); got < 3*n { // those of the last lines may be reset before they are read
+			t.Errorf("%d heartbeats were answered, want %d at least", got, 3*n)
+		}
+	})
+}
+
+// TestBroadcast is heard once on each connection, in pieces too.
+func TestBroadcast(t *testing.T) {
+	const n = 50
+	eachModel(t, func(t *testing.T, model string) {
+		ready := make(chan struct{})
+		s := serve(t, func(c net.Conn) {
+			<-ready
+			_ = say(c, "hear")
+			_ = say(c, " ye\n")
+			silent(c)
+		})
+		var told story
+		r, err := Run(t.Context(), Config{
+			Target: s.addr(), Connections: n, Model: model, Loops: 2, Hold: true, Broadcast: "hear ye\n", Duration: 300 * time.Millisecond,
+			Observe: func(e Event) {
+				if told.observe(e); e.Phase == Connected {
+					close(ready)
+				}
+			},
+		})
+		if err != nil || r.Err() != nil || r.Broadcast == nil {
+			t.Fatalf("%v, %v, %+v", err, r.Err(), r.Broadcast)
+		}
+		heard := told.of(Heard)
+		if len(heard) != 1 || told.intervals.Heard != n {
+			t.Fatalf("%d events, %d heard it in the intervals; want 1 and %d", len(heard), told.intervals.Heard, n)
+		}
+		for _, b := range []*Broadcast{heard[0].Broadcast, r.Broadcast} {
+			if b.Open != n || b.Heard != n || b.Again != 0 || b.After.Count != n || b.Time < 0 || b.After.Max > b.Time+b.Time/50 {
+				t.Errorf("got %+v; want all %d to have heard it", b, n)
+			}
+		}
+	})
+}
+
+// TestBroadcastFaults has it come twice, or not at all, or changed.
+func TestBroadcastFaults(t *testing.T) {
+	const n = 20
+	for name, test := range map[string]struct {
+		first         string // what one of the connections gets
+		heard, again  int64
+		strange       int64
+		says, reports string
+	}{
+		"twice":   {"hear ye\nhear ye\n", n, 1, 0, "came again 1 times", "the broadcast again"},
+		"missing": {"", n - 1, 0, 0, "1 of 20 connections have not got it", ""},
+		"changed": {"hear me\n", n - 1, 0, 1, "1 of 20 connections have not got it", "not expected"},
+		"more":    {"hear ye\nand me\n", n, 0, 1, `1 lines that nobody expected; first: "and me\n"`, "not expected"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachModel(t, func(t *testing.T, model string) {
+				one := chosen(1)
+				s := serve(t, func(c net.Conn) {
+					line := "hear ye\n"
+					if one() {
+						line = test.first
+					}
+					_ = say(c, line)
+					silent(c)
+				})
+				r, told := heldRun(t, Config{Target: s.addr(), Connections: n, Model: model, Broadcast: "hear ye\n", Duration: 200 * time.Millisecond})
+				if b := r.Broadcast; b.Open != n || b.Heard != test.heard || b.Again != test.again || r.Strange != test.strange {
+					t.Errorf("%+v, %d strange; want %d heard, %d again, %d strange", b, r.Strange, test.heard, test.again, test.strange)
+				}
+				if err := r.Err(); err == nil || !strings.Contains(err.Error(), test.says) {
+					t.Errorf("got %v, want an error with %q", err, test.says)
+				}
+				if got := len(told.of(Heard)) == 1; got != (test.heard == n) {
+					t.Errorf("told that all have heard it: %v", got)
+				}
+				if got := told.intervals; got.Strange != test.strange+test.again || test.reports != "" && got.Errors["line: "+test.reports] != 1 {
+					t.Errorf("intervals have %d strange lines and %v", got.Strange, got.Errors)
+				}
+			})
+		})
+	}
+}
+
+// TestRollCallEncrypted has lines go through TLS.
+func TestRollCallEncrypted(t *testing.T) {
+	eachModel(t, func(t *testing.T, model string) {
+		s := serve(t, encrypted(serverTLS(), echo))
+		r, _ := heldRun(t, Config{Target: s.addr(), Connections: 20, Model: model, Check: 3, TLS: clientTLS()})
+		if err := r.Err(); err != nil || r.checks(func(c *RollCall) int64 { return c.Checked }) != 40 {
+			t.Errorf("%v, %+v", err, r.RollCalls)
+		}
+	})
+}
+
+// TestHeldRamp has the hold begin when all are there.
+func TestHeldRamp(t *testing.T) {
+	s := serve(t, echo)
+	ramp := Ramp{From: 1, To: 11, Over: 200 * time.Millisecond}
+	r, told := heldRun(t, Config{Target: s.addr(), Ramp: ramp, Check: 2, ConnectTimeout: time.Millisecond})
+	if err := r.Err(); err != nil || r.Connected != 11 || len(r.RollCalls) != 2 || told.of(Connected)[0].Snapshot.Open != 11 || r.ConnectTime < 150*time.Millisecond {
+		t.Errorf("%v, %d connected in %v, %+v", err, r.Connected, r.ConnectTime, r.RollCalls)
+	}
+}
+
+// TestHeldMemory has nothing kept for a connection that is only held, whatever it has
+// heard, and nothing made for a line.
+func TestHeldMemory(t *testing.T) {
+	tr := testTraffic(t, Config{Connections: 1000, Size: 64, Hold: true, Check: 10, Heartbeat: "ping\n", HeartbeatAnswer: "pong\n", Broadcast: "all\n"})
+	tr.lister = &listed{}
+	a, b := openConn(tr), openConn(tr)
+	same := func(when string) {
+		if a.Value() != b.Value() || len(tr.shards[0].asked) != 0 || len(tr.slab.links) != 0 {
+			t.Errorf("%s: values %p and %p, %d asked, %d links; want one value for both, and none", when, a.Value(), b.Value(), len(tr.shards[0].asked), len(tr.slab.links))
+		}
+	}
+	same("opened")
+	a.Arrived([]byte("all\n"))
+	if a.Value() == b.Value() {
+		t.Error("a broadcast leaves no trace")
+	}
+	b.Arrived([]byte("all\n"))
+	same("told")
+	roll := tr.callRoll(1)
+	line, ping := make([]byte, 0, rollLine), []byte("ping\n")
+	if n := testing.AllocsPerRun(100, func() {
+		for _, c := range []*engine.Conn{a, b} {
+			if wait := tr.enlist(tr.shards[0], roll, c.Ref()); wait != 0 {
+				t.Fatalf("no room in flight: %v", wait)
+			}
+			tr.Nudged(c)
+			line = append(line[:0], c.Output()...)
+			c.Sent(len(line))
+			c.Arrived(line)
+			c.Arrived(ping)
+			c.Sent(c.Pending())
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations for two lines of a roll call and two heartbeats, want none", n)
+	}
+	same("checked")
+}
+
+// listed is an engine whose connections nobody goes through.
+type listed struct{}
+
+func (listed) Rouse() {}
+
+func (listed) Next(int, uint32) (engine.Ref, uint32, bool) { return engine.Ref{}, 0, false }
+
+// TestHeldChecks has lines that make no sense.
+func TestHeldChecks(t *testing.T) {
+	for name, test := range map[string]struct {
+		cfg  Config
+		want string // "" for no error
+	}{
+		"all":                 {Config{Hold: true, Check: 1, Heartbeat: "ping\n", HeartbeatAnswer: "pong\n", Broadcast: "all\n"}, ""},
+		"most":                {Config{Hold: true, Check: MaxCheck, Heartbeat: strings.Repeat("x", MaxLine-1) + "\n"}, ""},
+		"too many":            {Config{Hold: true, Check: MaxCheck + 1}, "expected 0 to 1048576"},
+		"negative":            {Config{Hold: true, Check: -1}, "in flight of -1"},
+		"not held":            {Config{Check: 1}, "not held"},
+		"broadcast, not held": {Config{Broadcast: "all\n"}, "not held"},
+		"no newline":          {Config{Hold: true, Heartbeat: "ping"}, `heartbeat of "ping"; expected a line`},
+		"two lines":           {Config{Hold: true, Broadcast: "a\nb\n"}, `broadcast of "a\nb\n"`},
+		"empty line":          {Config{Hold: true, Broadcast: "\n"}, "2 to 4096 bytes"},
+		"long line":           {Config{Hold: true, Broadcast: strings.Repeat("x", MaxLine) + "\n"}, "2 to 4096 bytes"},
+		"answer to nothing":   {Config{Hold: true, HeartbeatAnswer: "pong\n"}, "and no heartbeat"},
+		"the same":            {Config{Hold: true, Heartbeat: "x\n", Broadcast: "x\n"}, "expected two lines"},
+		"WebSocket":           {Config{Hold: true, Check: 1, WebSocket: &WebSocket{}}, "with WebSockets"},
+		"lifetime":            {Config{Hold: true, Check: 1, Lifetime: time.Second}, "lifetimes and connections that come early"},
+		"limit":               {Config{Hold: true, Broadcast: "all\n", ReceiveLimit: 1}, "limits of bytes"},
+		"early":               {Config{Hold: true, Check: 1, Early: true}, "come early"},
+		"ramp":                {Config{Hold: true, Check: 1, Ramp: Ramp{To: 5, Over: time.Second}}, ""},
+	} {
+		test.cfg.Target = "127.0.0.1:9000"
+		err := test.cfg.Validate()
+		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+			t.Errorf("%s: got %v, want an error with %q", name, err, test.want)
+		}
+	}
+}
+
+// heldResult is what a run of held connections can come to.
+func heldResult() *Result {
+	return &Result{
+		Mode: "hold", Target: "127.0.0.1:9000", Connections: 10, Connected: 10, Window: time.Second,
+		RollCalls: []RollCall{
+			{Number: 1, InFlight: 4, Open: 10, Asked: 10, Checked: 10, Time: time.Second, Latency: Latency{Count: 10, P99: 5 * time.Millisecond}},
+			{Number: 2, InFlight: 4, Open: 10, Asked: 10, Checked: 5, Wrong: 2, Lost: 1, Unanswered: 2, Time: time.Second, Latency: Latency{Count: 5, P99: 7 * time.Millisecond}},
+		},
+		Heartbeats: 30, Strange: 1, FirstStrange: `"x\n"`, Unanswered: 2, Mismatched: 2,
+		Broadcast: &Broadcast{Open: 10, Heard: 8, Again: 3, Time: time.Second, After: Latency{Count: 8, P99: time.Second}},
+	}
+}
+
+// TestHeldText says all of it.
+func TestHeldText(t *testing.T) {
+	var out bytes.Buffer
+	if err := heldResult().WriteText(&out); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"10 of 10 got their line back in 1s, 10/s, at most 4 in flight\n", "5 of 10 got their line back in 1s, 5/s, at most 4 in flight; 2 wrong; 1 lost; 2 unanswered\n",
+		"heartbeats", "30", "heard on 8 of 10 connections, within 1s of each other", "3 times more", `1 lines that nobody expected; first: "x\n"`,
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, &out)
+		}
+	}
+}
+
+// TestHeldExpectations has a name for each figure.
+func TestHeldExpectations(t *testing.T) {
+	for _, text := range []string{
+		"checked==15", "check_asked==20", "check_wrong==2", "check_lost==1", "check_unanswered==2", "check_rate==5", "check.p99==7ms",
+		"heartbeats==30", "strange==1", "heard==8", "heard_again==3", "heard_missing==2", "broadcast.p99==1s", "errors==10",
+	} {
+		e, err := ParseExpectation(text)
+		if err != nil {
+			t.Error(err)
+		} else if got, ok := e.Check(heldResult()); !ok {
+			t.Errorf("%s: got %s", text, got)
+		}
+		if _, ok := e.Check(&Result{}); ok && (strings.Contains(text, "heard") || strings.Contains(text, "rate") || strings.Contains(text, ".")) {
+			t.Errorf("%s is met by a run without it", text)
+		}
+	}
+}
+
+// TestHeldMerge adds what several generators saw, and reads it back.
+func TestHeldMerge(t *testing.T) {
+	one := *heldResult()
+	other := *heldResult()
+	other.RollCalls = append([]RollCall(nil), other.RollCalls...)
+	other.RollCalls = append(other.RollCalls, RollCall{Number: 3, Open: 1, Checked: 1})
+	one.add(&other)
+	got, err := json.Marshal(one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back Result
+	if err := json.Unmarshal(got, &back); err != nil {
+		t.Fatal(err)
+	}
+	want := RollCall{Number: 2, InFlight: 8, Open: 20, Asked: 20, Checked: 10, Wrong: 4, Lost: 2, Unanswered: 4, Time: time.Second, Latency: Latency{Count: 10, P99: 7 * time.Millisecond}}
+	if len(back.RollCalls) != 3 || back.RollCalls[1] != want || back.Heartbeats != 60 || back.Strange != 2 || back.FirstStrange != `"x\n"` {
+		t.Errorf("got %s", got)
+	}
+	if b := back.Broadcast; b.Open != 20 || b.Heard != 16 || b.Again != 6 || b.After.Count != 16 || heldResult().Broadcast.Open != 10 {
+		t.Errorf("broadcast %+v", b)
+	}
+}

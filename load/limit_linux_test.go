@@ -1,0 +1,49 @@
+package load
+
+import (
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestBacklogLimit connects to a listener that never accepts: when its queue is full
+// the kernel counts that, and the result says so.
+func TestBacklogLimit(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	raw, err := ln.(*net.TCPListener).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const queue = 4
+	if e := raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), queue) }); e != nil || err != nil {
+		t.Fatal(e, err)
+	}
+	result, err := Run(t.Context(), Config{
+		Target: ln.Addr().String(), Connections: 10 * queue, ConnectTimeout: 100 * time.Millisecond, Hold: true, Duration: time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(result.Limits, func(l Limit) bool { return l.Wall == "backlog" })
+	if i < 0 {
+		t.Fatalf("limits %+v of %d connections out of %d, want one that is the backlog", result.Limits, result.Connected, result.Connections)
+	}
+	if e := result.Limits[i].Evidence; !strings.Contains(e, "TcpExtListenOverflows") || strings.Contains(e, "unknown") {
+		t.Errorf("the evidence is %q, want the counter and the setting", e)
+	}
+}
+
+// BenchmarkReadMachine is what a run pays twice.
+func BenchmarkReadMachine(b *testing.B) {
+	for b.Loop() {
+		readMachine()
+	}
+}
