@@ -28,7 +28,8 @@ func (m *measurement) loadCommand(flags []string) []string {
 // not failed here: the result gets its marks.
 func (m *measurement) generate(ctx context.Context, command []string, at func(load.Event) error) (*load.Result, error) {
 	var result *load.Result
-	p, err := m.launcher.stream(ctx, command, m.pinning.loadCPUs(), func(_ *process, out io.Reader) (err error) {
+	p, err := m.launcher.stream(ctx, command, m.pinning.loadCPUs(), func(p *process, out io.Reader) (err error) {
+		m.generator = p
 		result, err = readEvents(out, at)
 		return err
 	})

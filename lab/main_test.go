@@ -12,6 +12,7 @@ import (
 	"os/signal"
 	"runtime"
 	"slices"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -56,6 +57,8 @@ func child(part string, args []string) error {
 		return childPlain(args[0], args[1], args[2:])
 	case "load":
 		return childLoad(args)
+	case "park":
+		return childPark(args[0])
 	case "fail":
 		return fmt.Errorf("this server fails, with %d CPUs", runtime.NumCPU())
 	case "mute":
@@ -72,7 +75,21 @@ func child(part string, args []string) error {
 	return fmt.Errorf("no part %q", part)
 }
 
-// childPlain takes an interval of heartbeats, a certificate and its key, too.
+// childPark parks goroutines and prints its samples.
+func childPark(n string) error {
+	count, err := strconv.Atoi(n)
+	if err != nil {
+		return err
+	}
+	samples, err := Park(context.Background(), count)
+	for _, s := range samples {
+		json.NewEncoder(os.Stdout).Encode(s)
+	}
+	return err
+}
+
+// childPlain takes an interval of heartbeats, a certificate and its key, and an
+// address for metrics, too.
 func childPlain(addr, app string, more []string) error {
 	o := PlainOptions{App: app}
 	if len(more) > 0 && more[0] != "" {
@@ -87,6 +104,9 @@ func childPlain(addr, app string, more []string) error {
 			return err
 		}
 		o.TLS = &tls.Config{Certificates: []tls.Certificate{own}}
+	}
+	if len(more) > 3 {
+		o.Admin = more[3]
 	}
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {

@@ -41,12 +41,17 @@ const (
 	RuleBeats = "beats"
 	// RuleHold: memory was sampled when the load no longer held still.
 	RuleHold = "hold"
+	// RuleOthers: by the kernel's cache of TCP sockets, 10 % more or fewer
+	// came than the run's own, so that the kernel's figures, and the machine's,
+	// are not of the run alone.
+	RuleOthers = "others"
 )
 
 const (
 	littleTolerance = 0.10
 	noiseTolerance  = 0.10 // of one CPU
 	beatsTolerance  = 0.05
+	othersTolerance = 0.10
 )
 
 // marks lists the rules that a run broke, by its result and its figures.
@@ -71,6 +76,11 @@ func marks(r *RunRecord, w Workload) []Mark {
 	}
 	if f := r.Heartbeats; f != nil {
 		found = append(found, f.marks(r.Beating, w)...)
+	}
+	if f := r.Idle; f != nil && f.Full != nil {
+		if f.Full.Sockets != 0 && math.Abs(f.Full.Sockets/2-1) > othersTolerance {
+			add(RuleOthers, "the kernel made room for %.2f TCP sockets for each connection, expected 2: others came or went", f.Full.Sockets)
+		}
 	}
 	if f := r.Idle; f != nil && f.Memory != nil && f.Memory.Connections != w.Connections {
 		add(RuleCount, "the server had %d connections open, expected %d", f.Memory.Connections, w.Connections)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/load"
@@ -22,10 +23,16 @@ const (
 // measurement is one run under way, its server being up.
 type measurement struct {
 	*runner
-	server   *server
-	workload Workload
-	pinning  Pinning
-	record   *RunRecord
+	server    *server
+	workload  Workload
+	pinning   Pinning
+	record    *RunRecord
+	generator *process // the last one that was started
+	// metrics is where a server of a Full workload shows its figures, and
+	// processes how many processes it has.
+	metrics   MetricsSource
+	processes int
+	open      atomic.Int64 // connections, as the load generator has said last
 }
 
 // sample takes a sample and keeps it. Without /proc there is none.
@@ -116,6 +123,8 @@ func (m *measurement) atBegin() what {
 
 // idle applies an Idle workload.
 func (m *measurement) idle(ctx context.Context) error {
+	ctx, stop := m.watchFree(ctx)
+	defer stop()
 	if _, err := m.generate(ctx, m.loadCommand(m.workload.touchFlags(m.server.addr)), nil); err != nil {
 		return fmt.Errorf("first touch: %w", err)
 	}
@@ -123,26 +132,21 @@ func (m *measurement) idle(ctx context.Context) error {
 	if ready := m.record.sample(Ready); ready != nil {
 		base = ready.Sockets
 	}
-	closed, err := m.awaitSockets(ctx, closeBound, func(n int) bool { return n <= base })
+	closed, err := m.settled(ctx, Touched, closeBound, base, func(n int) bool { return n <= 0 })
 	if err != nil {
 		return err
 	}
 	if !closed {
 		return fmt.Errorf("the server still had connections open %v after they were closed", closeBound)
 	}
-	if err := pause(ctx, settle); err != nil {
-		return err
-	}
-	if err := m.sample(Touched, memory|sockets); err != nil {
-		return err
-	}
 	m.record.Load = m.loadCommand(m.workload.loadFlags(m.server.addr))
 	m.record.Result, err = m.generate(ctx, m.record.Load, func(e load.Event) error {
+		m.open.Store(e.Snapshot.Open)
 		switch e.Phase {
 		case load.Connected:
-			return m.atRest(ctx, Held, base+m.workload.Connections)
+			return m.atRest(ctx, Held, base)
 		case load.Exchanged:
-			return m.atRest(ctx, Exchanged, base+m.workload.Connections)
+			return m.atRest(ctx, Exchanged, base)
 		}
 		return nil
 	})
@@ -152,15 +156,10 @@ func (m *measurement) idle(ctx context.Context) error {
 // atRest samples memory while the load holds its connections: when the server
 // has accepted all of them, and everything has settled. It must be done within
 // the hold.
-func (m *measurement) atRest(ctx context.Context, moment Moment, want int) error {
+func (m *measurement) atRest(ctx context.Context, moment Moment, base int) error {
 	began := time.Now()
-	if _, err := m.awaitSockets(ctx, m.workload.Hold/2, func(n int) bool { return n >= want }); err != nil {
-		return err
-	}
-	if err := pause(ctx, settle); err != nil {
-		return err
-	}
-	if err := m.sample(moment, memory|sockets); err != nil {
+	// One that has too few is marked.
+	if _, err := m.settled(ctx, moment, m.workload.Hold/2, base, func(n int) bool { return n >= m.workload.Connections }); err != nil {
 		return err
 	}
 	if took := time.Since(began); took > m.workload.Hold {

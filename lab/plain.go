@@ -29,6 +29,12 @@ type PlainOptions struct {
 	// Heartbeat, unless 0, is the time between two heartbeats on each
 	// connection, from 100 ms; none with HTTP.
 	Heartbeat time.Duration
+	// Admin, if set, is a host:port on which package admin shows Go's memory
+	// and how many connections are open; not with HTTP.
+	Admin string
+	// AdminListening, if set, is called with the address that Admin became, from
+	// a goroutine of its own.
+	AdminListening func(net.Addr)
 }
 
 // minHeartbeat is the shortest time between two heartbeats.
@@ -51,6 +57,9 @@ func (o *PlainOptions) handler() (func(conn net.Conn, buffer int), error) {
 	}
 	if o.Heartbeat != 0 && (o.Heartbeat < minHeartbeat || o.Heartbeat > maxDuration) {
 		return nil, wrong("a heartbeat every %v; expected 0 for none, or %v to %v", o.Heartbeat, minHeartbeat, maxDuration)
+	}
+	if o.Admin != "" && o.App == HTTP {
+		return nil, wrong("an address for metrics with %s; expected it with another app", HTTP)
 	}
 	switch o.App {
 	case Echo:
@@ -97,6 +106,14 @@ func Plain(ctx context.Context, ln net.Listener, o PlainOptions) error {
 	defer p.wait.Wait()
 	stop := make(chan struct{})
 	defer close(stop)
+	if o.Admin != "" {
+		endAdmin, err := p.showOn(ctx, o.Admin, o.AdminListening)
+		if err != nil {
+			ln.Close()
+			return err
+		}
+		defer endAdmin()
+	}
 	p.wait.Go(func() {
 		select {
 		case <-ctx.Done():

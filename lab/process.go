@@ -33,7 +33,7 @@ const (
 // process: as the thread outlives the children, that happens only when the
 // whole lab was killed.
 type launcher struct {
-	grace    time.Duration // termGrace, but for tests
+	grace    time.Duration // termGrace, or as long as somebody needs
 	requests chan launch
 	ended    chan struct{}
 }

@@ -55,3 +55,6 @@ func raiseFileLimit() error {
 	limit.Cur = limit.Max
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
 }
+
+// enough tells a load generator that holds connections to open no more.
+func (p *process) enough() error { return p.cmd.Process.Signal(unix.SIGUSR1) }

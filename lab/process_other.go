@@ -18,3 +18,5 @@ func allowedCPUs() ([]int, error) {
 }
 
 func raiseFileLimit() error { return nil }
+
+func (p *process) enough() error { return errors.New("not available on " + runtime.GOOS) }

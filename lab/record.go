@@ -16,6 +16,8 @@ type RunRecord struct {
 	Took    time.Duration `json:"took"`
 	// Beating says that the server was told to send heartbeats.
 	Beating bool `json:"beating,omitempty"`
+	// Processes is how many processes the server was told to have.
+	Processes int `json:"processes,omitempty"`
 	// Command and Load are the command lines of the server and of the load
 	// generator as they were started.
 	Command []string `json:"command"`
@@ -23,13 +25,17 @@ type RunRecord struct {
 	// Error says why the run failed, "" when it did not. The figures of a
 	// failed run are not part of any median.
 	Error string `json:"error,omitempty"`
+	// Skipped says why the run was not made, "" when it was. It has no
+	// figures then, and did not fail.
+	Skipped string `json:"skipped,omitempty"`
 	// Marks are the rules that the run broke.
 	Marks []Mark `json:"marks,omitempty"`
-	// Throughput, Idle or Heartbeats is set, by the workload's kind, unless
-	// the run failed.
+	// Throughput, Idle, Heartbeats or Parked is set, by the workload's kind,
+	// unless the run failed.
 	Throughput *ThroughputFigures `json:"throughput,omitempty"`
 	Idle       *IdleFigures       `json:"idle,omitempty"`
 	Heartbeats *HeartbeatFigures  `json:"heartbeats,omitempty"`
+	Parked     *ParkedFigures     `json:"parked,omitempty"`
 	// Result is what the load generator saw, nil when it did not get so far.
 	Result *load.Result `json:"result,omitempty"`
 	// Samples are in the order of time. There are none where /proc is not
@@ -83,6 +89,8 @@ type IdleFigures struct {
 	DialRate float64 `json:"dial_rate"`
 	// Memory is what was sampled, nil where /proc is not available.
 	Memory *MemoryFigures `json:"memory,omitempty"`
+	// Full is set too, for a workload that asks for it.
+	Full *FullFigures `json:"full,omitempty"`
 }
 
 // MemoryFigures are bytes for each connection.
@@ -112,12 +120,19 @@ func (r *RunRecord) sample(m Moment) *Sample {
 
 // judge works out the figures and the marks of a run that did not fail.
 func (r *RunRecord) judge(w Workload, pinning Pinning) {
+	if w.Kind == Parking {
+		r.Parked = r.parkedFigures(w)
+		return
+	}
 	if r.Result == nil {
 		return
 	}
 	switch w.Kind {
 	case Idle:
 		r.Idle = r.idleFigures()
+		if w.Full {
+			r.Idle.Full = r.fullFigures()
+		}
 	case Heartbeats:
 		r.Heartbeats = r.heartbeatFigures()
 	default:
@@ -183,7 +198,7 @@ func (r *RunRecord) idleFigures() *IdleFigures {
 		Exchanged:       float64(exchanged.RSS-base.RSS) / n,
 		KernelIdle:      float64(held.Slab-base.Slab) / n,
 		KernelExchanged: float64(exchanged.Slab-base.Slab) / n,
-		Connections:     held.Sockets - base.Sockets,
+		Connections:     held.holds() - base.holds(),
 	}
 	return f
 }

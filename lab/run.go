@@ -44,7 +44,7 @@ func Run(ctx context.Context, s Scenario, o Options) (*Report, error) {
 		return nil, err
 	}
 	defer cert.remove() // what is left is a file in the system's temporary directory
-	r := &runner{self: self, cert: cert, pinning: choosePinning(), launcher: newLauncher()}
+	r := &runner{self: self, cert: cert, pinning: choosePinning(), launcher: newLauncher(), room: readRoom}
 	defer r.launcher.close()
 	report := newReport(s, o.command(), r.pinning, len(steps))
 	if err := raiseFileLimit(); err != nil {
@@ -75,6 +75,7 @@ type runner struct {
 	pinning  Pinning
 	launcher *launcher
 	sampled  bool // /proc is available
+	room     func() (memoryRoom, error)
 }
 
 // all runs the steps, one after the other, until ctx ends.
@@ -85,13 +86,16 @@ func (r *runner) all(ctx context.Context, steps []step, report *Report, p *progr
 			return
 		}
 		p.show(i)
-		report.Runs = append(report.Runs, r.run(ctx, s))
+		report.Runs = append(report.Runs, r.run(ctx, s, report.Runs))
 	}
 }
 
-// run runs one step.
-func (r *runner) run(ctx context.Context, s step) RunRecord {
+// run runs one step. It looks at the runs before it.
+func (r *runner) run(ctx context.Context, s step, before []RunRecord) RunRecord {
 	rec := RunRecord{Workload: s.workload.Name, Subject: s.subject.Name, Round: s.round, Started: time.Now(), Beating: s.subject.beats()}
+	if rec.Skipped = r.wall(s, before); rec.Skipped != "" {
+		return rec
+	}
 	s.workload = s.workload.heldBy(s.subject.MaxConns)
 	bound := s.workload.bound()
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the run took longer than %v", bound))
@@ -107,17 +111,20 @@ func (r *runner) run(ctx context.Context, s step) RunRecord {
 
 // measure starts the server, applies the load and ends the server.
 func (r *runner) measure(ctx context.Context, s step, rec *RunRecord) error {
-	addr, err := freeAddr()
+	if s.workload.Kind == Parking {
+		return r.park(ctx, s, rec)
+	}
+	at, err := r.placeOf(s)
 	if err != nil {
 		return err
 	}
-	rec.Command = s.subject.fill(place{r.self, addr, s.workload.App, r.certOf(s.workload), s.workload.Interval})
+	rec.Command, rec.Processes = s.subject.fill(at), at.processes
 	pinning := r.pinning.of(s.workload)
 	trust, err := r.certOf(s.workload).trust()
 	if err != nil {
 		return err
 	}
-	srv, err := r.startServer(ctx, rec.Command, addr, pinning.serverCPUs())
+	srv, err := r.startServer(ctx, rec.Command, at.addr, pinning.serverCPUs())
 	if err != nil {
 		return err
 	}
@@ -128,7 +135,8 @@ func (r *runner) measure(ctx context.Context, s step, rec *RunRecord) error {
 	if err != nil {
 		return err
 	}
-	m := &measurement{runner: r, server: srv, workload: s.workload, pinning: pinning, record: rec}
+	m := &measurement{runner: r, server: srv, workload: s.workload, pinning: pinning, record: rec,
+		metrics: MetricsSource{Addr: at.admin}, processes: at.processes}
 	if err := m.ready(ctx, conn); err != nil {
 		return err
 	}
@@ -136,6 +144,22 @@ func (r *runner) measure(ctx context.Context, s step, rec *RunRecord) error {
 		return m.idle(ctx)
 	}
 	return m.window(ctx)
+}
+
+// placeOf is where a server is to be, and what else its command says.
+func (r *runner) placeOf(s step) (place, error) {
+	addr, err := freeAddr()
+	if err != nil {
+		return place{}, err
+	}
+	at := place{
+		self: r.self, addr: addr, app: s.workload.App, cert: r.certOf(s.workload), heartbeat: s.workload.Interval,
+		n: s.workload.Connections, processes: s.subject.processes(s.workload),
+	}
+	for err == nil && s.workload.Full && s.subject.shows() && (at.admin == "" || at.admin == addr) {
+		at.admin, err = freeAddr()
+	}
+	return at, err
 }
 
 // certOf is the certificate for a workload, nil if it needs none.

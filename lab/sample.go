@@ -23,6 +23,8 @@ const (
 	Held Moment = "held"
 	// Exchanged: each connection has exchanged a message and is open.
 	Exchanged Moment = "exchanged"
+	// Parked: every goroutine waits.
+	Parked Moment = "parked"
 )
 
 // Sample is what the kernel said of a server and of the machine at a moment.
@@ -39,17 +41,34 @@ type Sample struct {
 	// started, time stolen by a host included.
 	Busy time.Duration `json:"busy,omitempty"`
 
-	// RSS and PSS are the memory of the server's processes in bytes, Slab
-	// the kernel's small objects, and Free the machine's unused memory.
-	RSS  int64 `json:"rss,omitempty"`
-	PSS  int64 `json:"pss,omitempty"`
-	Slab int64 `json:"slab,omitempty"`
-	Free int64 `json:"free,omitempty"`
+	// RSS and PSS are the memory of the server's processes in bytes, and
+	// Anonymous what of RSS no file holds: heap and stacks. Slab is the
+	// kernel's small objects, and Free the machine's unused memory.
+	RSS       int64 `json:"rss,omitempty"`
+	PSS       int64 `json:"pss,omitempty"`
+	Anonymous int64 `json:"anonymous,omitempty"`
+	Slab      int64 `json:"slab,omitempty"`
+	Free      int64 `json:"free,omitempty"`
 	// Threads is how many threads the server's processes have.
 	Threads int `json:"threads,omitempty"`
 	// Sockets is how many sockets the server's processes have open.
 	Sockets int `json:"sockets,omitempty"`
+
+	// Caches is what of Slab each cache of the kernel has, by its name, in
+	// bytes.
+	Caches map[string]int64 `json:"caches,omitempty"`
+	// TCP is how many TCP sockets the kernel has room for in its cache of them,
+	// 0 where it does not tell.
+	TCP int64 `json:"tcp,omitempty"`
+	// Connections is how many connections the server says that it has open,
+	// and Go what its runtime says of its memory.
+	Connections int       `json:"connections,omitempty"`
+	Go          *GoMemory `json:"go,omitempty"`
 }
+
+// holds is how many connections the server had, one way or the other, and how many
+// sockets beside: it is meant for differences.
+func (s *Sample) holds() int { return s.Sockets + s.Connections }
 
 // CPU is user and system time together.
 func (s *Sample) CPU() time.Duration { return s.User + s.System }
@@ -61,6 +80,7 @@ const (
 	cpu what = 1 << iota
 	memory
 	sockets
+	caches
 )
 
 // errServerGone is what sampling an ended server gives.
@@ -79,6 +99,9 @@ func take(group int, moment Moment, w what) (Sample, error) {
 	}
 	if w&memory != 0 {
 		err = errors.Join(err, s.readServerMemory(pids), s.readMachineMemory())
+	}
+	if w&caches != 0 {
+		s.readCaches()
 	}
 	if w&sockets != 0 {
 		err = errors.Join(err, s.readSockets(pids))
@@ -126,6 +149,11 @@ func (s *Sample) readServerMemory(pids []int) error {
 		m, err := procfs.ReadMemory(pid)
 		s.RSS += m.RSS
 		s.PSS += m.PSS
+		if err != nil {
+			return err
+		}
+		r, err := procfs.ReadResident(pid)
+		s.Anonymous += r.Anonymous
 		return err
 	})
 }

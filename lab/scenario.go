@@ -100,7 +100,7 @@ func (s *Scenario) Takes() time.Duration {
 	var round time.Duration
 	for _, w := range s.Workloads {
 		for _, x := range s.Subjects {
-			if x.serves(w.App) {
+			if x.serves(w) {
 				round += w.estimate()
 			}
 		}
@@ -123,7 +123,7 @@ func (s *Scenario) plan(only *regexp.Regexp) ([]step, error) {
 	var steps []step
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
-			return !x.serves(w.App) || only != nil && !only.MatchString(w.Name+"/"+x.Name)
+			return !x.serves(w) || only != nil && !only.MatchString(w.Name+"/"+x.Name)
 		})
 		for round := range s.Rounds {
 			for i := range subjects {

@@ -3,6 +3,7 @@ package lab
 import (
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -18,13 +19,27 @@ type Subject struct {
 	// MaxConns is how many connections the server can hold, 0 for any
 	// number: a workload with more is applied with as many.
 	MaxConns int `json:"max_conns,omitempty"`
+	// Wall says what stops the server at MaxConns, as the report has it for
+	// Full workloads, which are not made smaller.
+	Wall string `json:"wall,omitempty"`
+	// PerProcess is how many connections each of the server's processes is to
+	// have, 0 for a server of one process.
+	PerProcess int `json:"per_process,omitempty"`
+	// Parks says that the command is no server: it parks "{n}" goroutines, as
+	// Park does, prints its samples as JSON, a line each, and ends. It is run
+	// under Parking workloads only.
+	Parks bool `json:"parks,omitempty"`
 	// Command is the program and its arguments; no shell sees it. In each
 	// word "{addr}" stands for the address to listen on, as host:port,
 	// "{port}" for its port, "{app}" for the name of the app to serve, and
 	// "{self}" for the executable that runs the lab. Under a workload with TLS
 	// "{cert}" and "{key}" are the files with the certificate and its key, and
 	// under one with heartbeats "{heartbeat}" is the time between two, such as
-	// 1m0s; otherwise they are empty. It has {addr} or {port}. The
+	// 1m0s; otherwise they are empty. "{n}" is how many connections there will
+	// be, "{room}" as many and some for the lab's own, "{processes}" as many
+	// processes as PerProcess asks for, and "{admin}" an address, as host:port, at
+	// which the server shows metrics as "myriad serve --admin" does. It has
+	// {addr} or {port}. The
 	// server listens on all of its addresses or on 127.0.0.1, stays in the
 	// foreground and ends at SIGTERM.
 	Command []string `json:"command"`
@@ -98,7 +113,16 @@ func (s Subject) check() error {
 	if s.MaxConns < 0 {
 		return wrong("subject %s: at most %d connections; expected 1 or more, or 0 for any number", s.Name, s.MaxConns)
 	}
+	if s.PerProcess < 0 {
+		return wrong("subject %s: %d connections a process; expected 1 or more, or 0 for one process", s.Name, s.PerProcess)
+	}
 	line := strings.Join(s.Command, " ")
+	if s.Parks {
+		if !strings.Contains(line, "{n}") {
+			return wrong("subject %s: command %q says no number of goroutines; expected {n} in it", s.Name, line)
+		}
+		return nil
+	}
 	if !strings.Contains(line, "{addr}") && !strings.Contains(line, "{port}") {
 		return wrong("subject %s: command %q says no address; expected {addr} or {port} in it", s.Name, line)
 	}
@@ -117,27 +141,52 @@ func (s Subject) checkName() error {
 	return nil
 }
 
-// serves says whether the subject can serve an app.
-func (s Subject) serves(app string) bool { return s.Apps == nil || slices.Contains(s.Apps, app) }
+// serves says whether the subject is run under a workload.
+func (s Subject) serves(w Workload) bool {
+	return s.Parks == (w.Kind == Parking) && (s.Apps == nil || slices.Contains(s.Apps, w.App))
+}
+
+// shows says whether the subject is told where to show its figures.
+func (s Subject) shows() bool { return s.says("{admin}") }
+
+// says says whether a placeholder is in the command.
+func (s Subject) says(placeholder string) bool {
+	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
+}
+
+// processes is how many processes the server has under a workload.
+func (s Subject) processes(w Workload) int {
+	if s.PerProcess == 0 {
+		return 1
+	}
+	return (w.Connections + s.PerProcess - 1) / s.PerProcess
+}
 
 // beats says whether the subject is told to send heartbeats.
-func (s Subject) beats() bool {
-	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, "{heartbeat}") })
-}
+func (s Subject) beats() bool { return s.says("{heartbeat}") }
 
 // place is what a command's placeholders stand for.
 type place struct {
 	self, addr, app string
+	admin           string
 	cert            *certificate
 	heartbeat       time.Duration
+	n, processes    int
 }
+
+// room is how many connections a server has to have room for beside those of the
+// load: for the lab's own, and those of the moment.
+const room = 100
 
 // fill returns the command with its placeholders filled in. The address is
 // host:port.
 func (s Subject) fill(p place) []string {
-	_, port, err := net.SplitHostPort(p.addr)
-	if err != nil {
-		panic("lab: address without port: " + p.addr)
+	port := ""
+	if !s.Parks {
+		var err error
+		if _, port, err = net.SplitHostPort(p.addr); err != nil {
+			panic("lab: address without port: " + p.addr)
+		}
 	}
 	cert, key, heartbeat := "", "", ""
 	if p.cert != nil {
@@ -147,7 +196,8 @@ func (s Subject) fill(p place) []string {
 		heartbeat = p.heartbeat.String()
 	}
 	placeholders := strings.NewReplacer("{self}", p.self, "{addr}", p.addr, "{port}", port, "{app}", p.app,
-		"{cert}", cert, "{key}", key, "{heartbeat}", heartbeat)
+		"{cert}", cert, "{key}", key, "{heartbeat}", heartbeat, "{admin}", p.admin,
+		"{n}", strconv.Itoa(p.n), "{room}", strconv.Itoa(p.n+room), "{processes}", strconv.Itoa(p.processes))
 	words := make([]string, len(s.Command))
 	for i, word := range s.Command {
 		words[i] = placeholders.Replace(word)

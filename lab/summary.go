@@ -175,6 +175,9 @@ func (w row) marks() string {
 		if run.Error != "" {
 			counts["FAILED"]++
 		}
+		if run.Skipped != "" {
+			counts["not run"]++
+		}
 		for _, m := range run.Marks {
 			counts[m.Rule]++
 		}

@@ -13,22 +13,16 @@ import (
 func (r *Report) WriteText(w io.Writer) error {
 	var b bytes.Buffer
 	r.header(&b)
+	if err := r.parking(&b); err != nil {
+		return err
+	}
 	for _, workload := range r.Scenario.Workloads {
 		rows := r.rows(workload.Name)
-		if len(rows) == 0 {
+		if len(rows) == 0 || workload.Kind == Parking {
 			continue
 		}
 		fmt.Fprintf(&b, "\n%s: %s\n", workload.Name, workload.Caption)
-		var t *table
-		switch workload.Kind {
-		case Idle:
-			t = r.idleTable(rows)
-		case Heartbeats:
-			t = heartbeatTable(rows, workload)
-		default:
-			t = r.throughputTable(rows)
-		}
-		if err := t.write(&b); err != nil {
+		if err := r.tables(&b, rows, workload); err != nil {
 			return err
 		}
 		if workload.Kind == Throughput {
@@ -36,8 +30,24 @@ func (r *Report) WriteText(w io.Writer) error {
 		}
 		remarks(&b, rows)
 	}
+	if err := r.million(&b); err != nil {
+		return err
+	}
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// tables writes the tables of a workload.
+func (r *Report) tables(b *bytes.Buffer, rows []row, w Workload) error {
+	switch {
+	case w.Full:
+		return fullTables(b, rows, w)
+	case w.Kind == Idle:
+		return r.idleTable(rows).write(b)
+	case w.Kind == Heartbeats:
+		return heartbeatTable(rows, w).write(b)
+	}
+	return r.throughputTable(rows).write(b)
 }
 
 // header says what was run, where, and how the figures are to be read.
@@ -129,6 +139,9 @@ func remarks(b *bytes.Buffer, rows []row) {
 			if run.Error != "" {
 				text := strings.ReplaceAll(run.Error, "\n", "\n      ")
 				fmt.Fprintf(b, "    %s, round %d: FAILED: %s\n", w.subject, run.Round, text)
+			}
+			if run.Skipped != "" {
+				fmt.Fprintf(b, "    %s, round %d: not run: %s\n", w.subject, run.Round, run.Skipped)
 			}
 			for _, m := range run.Marks {
 				fmt.Fprintf(b, "    %s, round %d: %s: %s\n", w.subject, run.Round, m.Rule, m.Detail)

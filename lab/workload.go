@@ -20,6 +20,8 @@ const (
 	// then nothing but answers to the server's heartbeats, and measures a
 	// window of time. Its app is Sink.
 	Heartbeats Kind = "heartbeats"
+	// Parking parks goroutines, as Park does, and has no load. It has no App.
+	Parking Kind = "parking"
 )
 
 // Workload is a load to apply to each subject.
@@ -29,7 +31,7 @@ type Workload struct {
 	Name string `json:"name"`
 	// Caption is a sentence that stands above its table.
 	Caption string `json:"caption,omitempty"`
-	// Kind is Throughput, Idle or Heartbeats.
+	// Kind is Throughput, Idle, Heartbeats or Parking.
 	Kind Kind `json:"kind"`
 	// App is Echo, Lines, Sink, HTTP, Wait or Pow.
 	App string `json:"app"`
@@ -37,7 +39,7 @@ type Workload struct {
 	// makes. The subjects' commands say where they take it from.
 	TLS bool `json:"tls,omitempty"`
 	// Connections is how many connections the load opens, at least 1, but
-	// for subjects that can hold fewer.
+	// for subjects that can hold fewer. Under Parking it is goroutines.
 	Connections int `json:"connections"`
 	// Size is the size of a message in bytes, 2 to 1 MiB; the last byte is
 	// a line's end. For Sink, HTTP and Pow, whose messages are all the same,
@@ -62,6 +64,12 @@ type Workload struct {
 	// Hold is how long the connections of an Idle workload are held before
 	// and after the exchange, at least 1 s: memory is sampled meanwhile.
 	Hold time.Duration `json:"hold,omitempty"`
+	// Full, for an Idle workload, has all figures of memory: also what the
+	// server's Go runtime says and each of the kernel's caches. A subject that
+	// has {admin} in its command says there how many connections it has. Those
+	// that can't hold all connections are left out, with the reason,
+	// and so is what memory is not enough for.
+	Full bool `json:"full,omitempty"`
 }
 
 const (
@@ -74,9 +82,19 @@ const (
 
 // check returns a ScenarioError when the workload cannot be applied.
 func (w Workload) check() error {
-	switch {
-	case w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n"):
+	if w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n") {
 		return wrong("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
+	}
+	if w.Full && w.Kind != Idle {
+		return wrong("workload %s: full figures with kind %s; expected them with %s only", w.Name, w.Kind, Idle)
+	}
+	if w.Kind == Parking {
+		if w.Connections < 1 || w.Connections > MaxParked {
+			return wrong("workload %s: %d goroutines; expected 1 to %d", w.Name, w.Connections, MaxParked)
+		}
+		return nil
+	}
+	switch {
 	case !isApp(w.App):
 		return wrong("workload %s: app %q; expected %s", w.Name, w.App, appList)
 	case w.Connections < 1:
@@ -115,7 +133,7 @@ func (w Workload) checkTimes() error {
 			return wrong("workload %s: duration %v; expected %v to %v", w.Name, w.Duration, least, maxDuration)
 		}
 	default:
-		return wrong("workload %s: kind %q; expected %s, %s or %s", w.Name, w.Kind, Throughput, Idle, Heartbeats)
+		return wrong("workload %s: kind %q; expected %s, %s, %s or %s", w.Name, w.Kind, Throughput, Idle, Heartbeats, Parking)
 	}
 	return nil
 }
@@ -154,6 +172,9 @@ func (w Workload) messageFlags() []string {
 // estimate is how long one run takes, starting and stopping included.
 func (w Workload) estimate() time.Duration {
 	const around = 400 * time.Millisecond
+	if w.Kind == Parking {
+		return around + time.Duration(w.Connections)*parkEach
+	}
 	each := 50 * time.Microsecond
 	if w.TLS {
 		each = 600 * time.Microsecond // two processes, an asymmetric key
@@ -166,7 +187,12 @@ func (w Workload) estimate() time.Duration {
 }
 
 // bound is how long one run may take before it is ended as failed.
-func (w Workload) bound() time.Duration { return 2*w.estimate() + time.Minute }
+func (w Workload) bound() time.Duration {
+	if w.Full {
+		return 4*w.estimate() + time.Minute // some servers take connections slowly
+	}
+	return 2*w.estimate() + time.Minute
+}
 
 // heldBy is the workload for a subject that can hold so many connections; 0 is any
 // number.
