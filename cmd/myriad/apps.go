@@ -25,6 +25,7 @@ var apps = []struct {
 	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f appFlags) myriad.Handler { return lines(f.waitLine) }},
 	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f appFlags) myriad.Handler { return lines(f.prove) }},
 	{"work", "takes time and memory (--work-wait, --work-cpu, --work-bytes), then sends back a line, or busy: holds its loop", func(f appFlags) myriad.Handler { return myriad.Lines(newWork(f.work)) }},
+	{"push", "sends a line that begins with ! to all connections, others back, and swallows pong", func(f appFlags) myriad.Handler { return lines(push{f.server}.message) }},
 	{"stall", "sends back every line at a set capacity (--stall-capacity), and stalls now and then (--stall)", func(f appFlags) myriad.Handler { return myriad.Lines(newStaller(f.stall)) }},
 }
 
@@ -50,6 +51,8 @@ type appFlags struct {
 	bits  int
 	work  workFlags
 	stall *stallFlags // shared with the handler, because it begins later
+
+	server *myriad.Server // that serves it
 }
 
 // add adds the flags to a command.

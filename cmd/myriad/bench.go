@@ -33,7 +33,7 @@ subjects are run in turn, in rounds.`,
 	for _, s := range []lab.Scenario{lab.Quick(), lab.Peers(models), lab.Models(models), lab.TLSCosts(models)} {
 		cmd.AddCommand(newScenario(s))
 	}
-	cmd.AddCommand(newHeartbeat(), newSoak(), newOverload())
+	cmd.AddCommand(newHeartbeat(), newIdle(), newMillion(), newSoak(), newOverload())
 	return cmd
 }
 

@@ -12,7 +12,7 @@ import (
 // understands, with every app.
 func TestSubjectsParse(t *testing.T) {
 	models := myriad.Models()
-	scenarios := []lab.Scenario{lab.Quick(), lab.Peers(models), lab.Models(models), lab.TLSCosts(models), lab.HeartbeatCosts(models, 1000)}
+	scenarios := []lab.Scenario{lab.Quick(), lab.Peers(models), lab.Models(models), lab.TLSCosts(models), lab.HeartbeatCosts(models, 1000), lab.IdleCosts(models, 1000, 1000)}
 	for _, s := range scenarios {
 		for _, w := range s.Workloads {
 			for _, subject := range s.Subjects {
@@ -35,7 +35,8 @@ func TestSubjectsParse(t *testing.T) {
 // fillIn fills in a subject's placeholders.
 func fillIn(words []string, app string) (filled []string) {
 	placeholders := strings.NewReplacer("{addr}", "127.0.0.1:0", "{port}", "0", "{app}", app,
-		"{cert}", "cert.pem", "{key}", "key.pem", "{heartbeat}", "1m0s")
+		"{cert}", "cert.pem", "{key}", "key.pem", "{heartbeat}", "1m0s",
+		"{admin}", "127.0.0.1:0", "{n}", "1000", "{room}", "1100", "{processes}", "2")
 	for _, word := range words {
 		filled = append(filled, placeholders.Replace(word))
 	}
@@ -103,7 +104,7 @@ func TestHeartbeats(t *testing.T) {
 }
 
 func TestBenchHelp(t *testing.T) {
-	for scenario, says := range map[string]string{"quick": "about 2 minutes", "models": "auto"} {
+	for scenario, says := range map[string]string{"quick": "about 2 minutes", "models": "auto", "idle": "--to N"} {
 		if got := invoke(t, "bench", scenario, "--help"); got.code != 0 || !strings.Contains(got.stdout, says) {
 			t.Errorf("bench %s --help: exit code %d, does not say %q:\n%s", scenario, got.code, says, got.stdout)
 		}

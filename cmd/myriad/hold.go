@@ -14,6 +14,7 @@ import (
 )
 
 const holdExamples = `  myriad hold -n 1000000 127.0.0.1:9000
+  myriad hold -n 1000000 --check --heartbeat ping --broadcast 'server ends at noon' -T 2m 127.0.0.1:9000
   myriad hold --ramp 0:200k:2m --src 10.0.0.10-10.0.0.20 --duration 10m 10.0.0.7:9000`
 
 func newHold() *cobra.Command {
@@ -23,10 +24,15 @@ func newHold() *cobra.Command {
 		Short: "Open connections to a TCP server and hold them, idle",
 		Long: `Open connections to a TCP server and hold them, idle.
 
-Nothing is sent. It says how long it took to open the connections, and what
-memory a connection takes here and, where the server is a process of this
-machine, there. They are held until Ctrl-C or for --duration; both are a good
-end. It exits with 1 if nothing could be connected or if connections were lost.`,
+It says how long it took to open the connections, and what memory a connection
+takes here and, where the server is a process of this machine, there. They are
+held until Ctrl-C or for --duration; both are a good end. At SIGUSR1, on Linux, no
+more are opened, and it goes on with those that there are.
+
+Nothing is sent, but with --check, to a server that echoes lines, and with
+--heartbeat. Where lines are looked at, with these two and --broadcast, every
+other line that comes is a fault. It exits with 1 if nothing could be connected,
+if connections were lost, if a line was wrong, is missing or came twice.`,
 		Example: holdExamples,
 		Args:    cobra.ArbitraryArgs, // looked at by complete
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -34,6 +40,7 @@ end. It exits with 1 if nothing could be connected or if connections were lost.`
 			if err := f.complete(cmd, args); err != nil {
 				return err
 			}
+			f.ask(cmd)
 			f.cfg.Duration = cmp.Or(f.cfg.Duration, maxHeld)
 			return f.hold(cmd)
 		},
@@ -49,7 +56,9 @@ func (f *loadFlags) addHold(cmd *cobra.Command) {
 	g.add("Connections", "", func(flags *pflag.FlagSet) {
 		f.addConnections(flags, "n")
 		f.addDuration(flags, "hold them for this `TIME` (default: until Ctrl-C, at most 30 days)")
+		flag(flags, &f.cfg.HoldAfter, parseTime, "hold-after", "", "hold them for this `TIME` more, behind what --check does at the end (default 0s)")
 	})
+	g.add("Lines", "", f.held.add)
 	g.add("Encryption", "", f.tls.add)
 	g.add("Results", "", f.addResults)
 	g.giveTo(cmd)
@@ -68,6 +77,9 @@ func (f *loadFlags) hold(cmd *cobra.Command) error {
 		held.out = t.stdout // at once; otherwise behind the live view
 	}
 	f.cfg.Observe = t.observe
+	var stop func()
+	f.cfg.Enough, stop = enoughAtSignal()
+	defer stop()
 	result, err := load.Run(cmd.Context(), f.cfg)
 	var heldErr error
 	if t.text && result != nil {

@@ -2,8 +2,11 @@ package main
 
 import (
 	"bytes"
+	"io"
+	"net"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -38,23 +41,78 @@ func TestHoldUntilInterrupted(t *testing.T) {
 	}
 }
 
+// TestHoldLines has roll calls, heartbeats and a broadcast, each with a server of its
+// own, as one that echoes would answer the answers.
+func TestHoldLines(t *testing.T) {
+	s := startServer(t, "serve", "--app", "lines")
+	got := invoke(t, "hold", "-n", "20", "--check", "--check-inflight", "3", "--duration", "100ms", "--expect", "checked==40", s.addr)
+	if want := "20 of 20 got their line back"; got.code != 0 || strings.Count(got.stdout, want) != 2 {
+		t.Errorf("exit code %d, stdout %q, stderr %q; want %q twice", got.code, got.stdout, got.stderr, want)
+	}
+	ln := listenFor(t, "ping\nnoon\n")
+	got = invoke(t, "hold", "-n", "5", "--heartbeat", "ping", "--broadcast", "noon\n", "--duration", "300ms", "--expect", "heartbeats==5", "--json", ln)
+	for _, want := range []string{`"phase":"heard"`, `"heard":5,"again":0`, `"heartbeats":5`} {
+		if got.code != 0 || !strings.Contains(got.stdout, want) {
+			t.Errorf("exit code %d, stdout %q, stderr %q; want %q", got.code, got.stdout, got.stderr, want)
+		}
+	}
+	got = invoke(t, "hold", "-n", "5", "--heartbeat", "ping", "--broadcast", "dusk", "--duration", "200ms", ln)
+	if want := "broadcast: 5 of 5 connections have not got it"; got.code != 1 || !strings.Contains(got.stderr, want) {
+		t.Errorf("exit code %d, stderr %q; want 1 and %q", got.code, got.stderr, want)
+	}
+}
+
+// listenFor serves connections that are told a text and read to their end.
+func listenFor(t *testing.T, text string) (addr string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wait.Go(func() {
+				defer c.Close()
+				_, _ = c.Write([]byte(text))
+				_, _ = io.Copy(io.Discard, c)
+			})
+		}
+	})
+	t.Cleanup(func() {
+		ln.Close()
+		wait.Wait()
+	})
+	return ln.Addr().String()
+}
+
 func TestHoldWrongUse(t *testing.T) {
 	for line, says := range map[string]string{
-		"":                      "no target is given",
-		"-n 0 a:1":              `--connections is "0"`,
-		"--duration -1s a:1":    `--duration is "-1s"; expected a time above 0`,
-		"--duration 31d a:1":    "expected 0 to 720h",
-		"-m ping a:1":           "-m; expected a flag",
-		"--rate 10 a:1":         "--rate; expected a flag",
-		"--tls-insecure a:1":    "--tls-insecure is given without --tls",
-		"--ramp 2:1:1s a:1":     `--ramp is "2:1:1s"`,
-		"--json --quiet a:1":    "--json and --quiet are given",
-		"--interval never a:1":  `--interval is "never"`,
-		"--close politely a:1":  "expected fin or rst",
-		"--src nowhere a:1":     "--src",
-		"--model threads a:1":   `"threads"`,
-		"nowhere":               "expected host:port",
-		"--connect-rate -1 a:1": `--connect-rate is "-1"`,
+		"":                                "no target is given",
+		"-n 0 a:1":                        `--connections is "0"`,
+		"--duration -1s a:1":              `--duration is "-1s"; expected a time above 0`,
+		"--duration 31d a:1":              "expected 0 to 720h",
+		"-m ping a:1":                     "-m; expected a flag",
+		"--rate 10 a:1":                   "--rate; expected a flag",
+		"--tls-insecure a:1":              "--tls-insecure is given without --tls",
+		"--ramp 2:1:1s a:1":               `--ramp is "2:1:1s"`,
+		"--json --quiet a:1":              "--json and --quiet are given",
+		"--interval never a:1":            `--interval is "never"`,
+		"--close politely a:1":            "expected fin or rst",
+		"--src nowhere a:1":               "--src",
+		"--model threads a:1":             `"threads"`,
+		"nowhere":                         "expected host:port",
+		"--connect-rate -1 a:1":           `--connect-rate is "-1"`,
+		"--check-inflight 0 a:1":          `--check-inflight is "0"`,
+		"--check-inflight 2M a:1":         "expected 0 to 1048576",
+		"--heartbeat-answer pong a:1":     "--heartbeat-answer is given without --heartbeat",
+		"--heartbeat= a:1":                `--heartbeat is ""; expected a line that is not empty`,
+		"--broadcast x --heartbeat x a:1": "expected two lines",
+		"--check --lifetime 1s a:1":       "--lifetime; expected a flag",
 	} {
 		got := invoke(t, append([]string{"hold"}, strings.Fields(line)...)...)
 		if got.code != 2 || !strings.Contains(got.stderr, says) {

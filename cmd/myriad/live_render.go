@@ -228,10 +228,11 @@ func memoryOf(u load.Usage, before *load.Usage, open int64) []styled {
 
 // generatorCPUs is how many processors the generator can keep busy.
 func (s *liveState) generatorCPUs() int {
+	cpus := min(runtime.NumCPU(), runtime.GOMAXPROCS(0))
 	if s.plan.Loops > 0 {
-		return min(s.plan.Loops, runtime.GOMAXPROCS(0))
+		cpus = min(s.plan.Loops, cpus)
 	}
-	return runtime.GOMAXPROCS(0)
+	return cpus
 }
 
 // share is the share of them that it used in the last interval, as

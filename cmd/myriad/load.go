@@ -43,6 +43,7 @@ all the same. It exits with 2 if the flags are wrong.`,
 			if err := f.complete(cmd, args); err != nil {
 				return err
 			}
+			f.ask(cmd)
 			if f.goal() != (goal{}) {
 				return f.search(cmd)
 			}

@@ -27,6 +27,7 @@ func (f *loadFlags) config(given given, files messageTexts, targets []string) (l
 		func() error { return f.setMessages(given, files) },
 		func() error { return f.setFirst(files) },
 		func() error { return f.setAnswers(given) },
+		func() error { return f.held.set(given, &f.cfg) },
 	} {
 		if err := step(); err != nil {
 			return load.Config{}, err

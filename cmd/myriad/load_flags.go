@@ -28,6 +28,7 @@ type loadFlags struct {
 	headers        []string
 	nagle, closing string
 
+	held    heldFlags
 	tls     clientFlags
 	results resultFlags
 }

@@ -123,6 +123,9 @@ func (t *teller) encode(w io.Writer) {
 
 // observe is load.Config.Observe.
 func (t *teller) observe(e load.Event) {
+	if e.Plan != nil {
+		spareProcessors(e.Plan.Loops, false)
+	}
 	for _, o := range t.observers {
 		o(e)
 	}

@@ -62,7 +62,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newBench(), newPlain(), newOffer())
+	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer())
 	strict(root)
 	return root
 }

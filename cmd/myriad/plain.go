@@ -16,6 +16,7 @@ type plainFlags struct {
 	app       string
 	buffer    int
 	heartbeat time.Duration
+	admin     string
 	tls       serverTLS
 }
 
@@ -32,6 +33,7 @@ func newPlain() *cobra.Command {
 	flags.StringVar(&f.app, "app", lab.Echo, "serve this `APP`: echo, lines, sink or http")
 	flags.IntVar(&f.buffer, "buffer", lab.PlainBuffer, "give each connection a buffer of `BYTES`; messages that are longer take several calls")
 	flags.DurationVar(&f.heartbeat, "heartbeat", 0, "send a line as often on each connection, by a ticker and a goroutine for each (default: never)")
+	flags.StringVar(&f.admin, "admin", "", "serve Go's metrics and the number of connections over HTTP on this address (default: not at all)")
 	f.tls.add(flags)
 	return cmd
 }
@@ -47,7 +49,10 @@ func (f *plainFlags) serve(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	o := lab.PlainOptions{App: f.app, Buffer: f.buffer, TLS: config, Heartbeat: f.heartbeat}
+	o := lab.PlainOptions{App: f.app, Buffer: f.buffer, TLS: config, Heartbeat: f.heartbeat, Admin: f.admin}
+	o.AdminListening = func(addr net.Addr) {
+		fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics on http://%s/metrics\n", addr)
+	}
 	if err := o.Check(); err != nil {
 		return usageError{err}
 	}

@@ -91,6 +91,7 @@ func (f *serveFlags) add(cmd *cobra.Command) {
 
 // server is the server that the flags describe.
 func (f *serveFlags) server(cmd *cobra.Command) (*myriad.Server, error) {
+	f.app.server = &f.srv
 	handler, err := f.app.handler(cmd)
 	if err != nil {
 		return nil, err

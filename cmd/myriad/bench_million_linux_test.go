@@ -1,0 +1,179 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/lab"
+)
+
+// millionModels are the servers of bench million that can run here, but for prefork.
+func millionModels() []string { return myriad.Models()[1:] }
+
+// Every server holds its connections, checks, heartbeats and a broadcast, and ends.
+func TestBenchMillion(t *testing.T) {
+	if len(millionModels()) == 0 {
+		t.Skip("no model here has loops")
+	}
+	subjects := append(millionModels(), "prefork")
+	got := invoke(t, "bench", "million", "-n", "2000", "--hold", "1s", "--heartbeat", "1s", "--keep-free", "1m",
+		"--subjects", strings.Join(subjects, ","), "--out", "r.json")
+	if got.code != 0 {
+		t.Fatalf("exit code %d, stderr %s\n%s", got.code, got.stderr, got.stdout)
+	}
+	for _, word := range []string{
+		"holds 2,000 connections: met: the server counted 2,000",
+		"twice: met: 4,000 lines sent, 4,000 back, 0 wrong, 0 lost, 0 unanswered",
+		"of too few connections to tell", "no heartbeat lost: met: ", ", 0 missed, by the server's count",
+		"none twice: met: 2,000 of 2,000 connections have it, 0 had it again",
+		"a clean end: met: 0 connections left", "every run: r.json",
+	} {
+		if n := strings.Count(got.stdout, word); n == 0 || n != len(subjects) && !strings.HasPrefix(word, "every run") && !strings.HasPrefix(word, "of too few") {
+			t.Errorf("the report says %d times %q, want it of each server:\n%s", n, word, got.stdout)
+		}
+	}
+	for _, phase := range []string{"connect", "check", "idle", "broadcast", "heartbeats", "check again", "close"} {
+		if !strings.Contains(got.stdout, "\n  "+phase+" ") || !strings.Contains(got.stderr, "prefork: "+phase+": ") {
+			t.Errorf("no phase %q in the report, or while it went on:\n%s%s", phase, got.stdout, got.stderr)
+		}
+	}
+}
+
+// What the report says is in the file, and can be worked out from it.
+func TestBenchMillionFile(t *testing.T) {
+	if len(millionModels()) == 0 {
+		t.Skip("no model here has loops")
+	}
+	file := filepath.Join(t.TempDir(), "r.json")
+	if got := invoke(t, "bench", "million", "-n", "300", "--hold", "500ms", "--heartbeat", "300ms", "--keep-free", "1m",
+		"--only", "^million/epoll$", "--loops", "2", "--load-loops", "2", "--check-inflight", "10", "--out", file); got.code != 0 {
+		t.Fatalf("exit code %d, stderr %s\n%s", got.code, got.stderr, got.stdout)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var r lab.MillionReport
+	if err := json.Unmarshal(text, &r); err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Runs) != 1 || len(r.Runs[0].Phases) != 7 || r.Failed() != 0 {
+		t.Fatalf("got %s, want a run of seven phases", text)
+	}
+	run := &r.Runs[0]
+	for i, p := range run.Phases[:6] {
+		if p.End.Counts.Open != 300 || p.End.Server.Processes != 1 || p.End.Load.Processes != 1 || p.End.Server.Anonymous == 0 || p.End.Slab == 0 {
+			t.Errorf("phase %d, %s: got %+v, want 300 connections, and what both sides take", i, p.Name, p.End)
+		}
+	}
+	if calls := run.Result.RollCalls; len(calls) != 2 || calls[0].InFlight != 10 || calls[1].Checked != 300 {
+		t.Errorf("roll calls %+v, want two of 300 connections with 10 lines in flight", calls)
+	}
+	if !slices.Contains(run.Command, "--loops") || !slices.Contains(run.Load, "--loops") {
+		t.Errorf("%q and %q, want loops for both", run.Command, run.Load)
+	}
+}
+
+// Ctrl-C ends both processes in every phase, and what there is is printed.
+func TestBenchMillionInterrupted(t *testing.T) {
+	if len(millionModels()) == 0 {
+		t.Skip("no model here has loops")
+	}
+	for subject, phases := range map[string][]string{"epoll": {"", "connect", "check", "idle", "broadcast", "heartbeats"}, "prefork": {"", "connect"}} {
+		for _, after := range phases {
+			cmd := command(t, "bench", "million", "-n", "500", "--hold", "600ms", "--heartbeat", "300ms", "--keep-free", "1m", "--subjects", subject, "--out", "r.json")
+			out := &lockedBuffer{}
+			cmd.Stdout, cmd.Stderr = out, out
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the phase "+after+" is over", func() bool {
+				return after == "" && len(childrenOf(t, cmd.Process.Pid)) > 0 || after != "" && strings.Contains(out.String(), subject+": "+after+": ")
+			})
+			started := childrenOf(t, cmd.Process.Pid)
+			if err := cmd.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+			_ = cmd.Wait() // the exit code says what it returned
+			text := out.String()
+			if code := cmd.ProcessState.ExitCode(); code != 1 || !strings.Contains(text, "interrupted in run 1 of 1") ||
+				!strings.Contains(text, subject+", round 1: ") || after != "" && !strings.Contains(text, "\n  "+after+" ") {
+				t.Errorf("%s, after %q: exit code %d, want 1 and what there was: %s", subject, after, code, text)
+			}
+			for _, pid := range started {
+				if err := syscall.Kill(pid, 0); err != syscall.ESRCH {
+					t.Errorf("%s, after %q: process %d is there still: %v", subject, after, pid, err)
+				}
+			}
+		}
+	}
+}
+
+func TestBenchMillionWrongUse(t *testing.T) {
+	for _, c := range []struct {
+		flag, value, says string
+		code              int
+	}{
+		{"-n", "0", `--connections is "0"; expected a whole number above 0`, 2},
+		{"-n", "100m", "100000000 connections; expected 1 to 67108864", 2},
+		{"--hold", "0s", `--hold is "0s"`, 2},
+		{"--hold", "1ms", "a hold of 1ms; expected 100ms to", 2},
+		{"--heartbeat", "3m", "a heartbeat each 3m0s; expected 100ms to 2m0s", 2},
+		{"--subjects", "net", `subject "net"; expected some of [epoll uring prefork]`, 2},
+		{"--only", "(", `--only is "("`, 2},
+		{"--only", "million/none", "matches no run; expected to match a WORKLOAD/SUBJECT such as \"million/epoll\"", 2},
+		{"--rounds", "0", "--rounds is 0", 2},
+		{"--loops", "2000", "2000 loops; expected 0 (as many as it takes) to 1024", 2},
+		{"--load-loops", "-1", `--load-loops is "-1"`, 2},
+		{"--check-inflight", "2m", "2000000 checks in flight; expected 1 to 1048576", 2},
+		{"--keep-free", "much", `--keep-free is "much"`, 2},
+		{"--out", "/no/such/directory/r.json", "cannot write the report", 1},
+	} {
+		if got := invoke(t, "bench", "million", c.flag, c.value); got.code != c.code || !strings.Contains(got.stderr, c.says) {
+			t.Errorf("%s %s: exit code %d, stderr %q, want %d and %q", c.flag, c.value, got.code, got.stderr, c.code, c.says)
+		}
+	}
+	got := invoke(t, "bench", "million", "--help")
+	for _, word := range []string{"It takes about ", "epoll, uring, prefork", "--keep-free", "says where it stopped"} {
+		if got.code != 0 || !strings.Contains(got.stdout, word) {
+			t.Errorf("--help: exit code %d, does not say %q:\n%s", got.code, word, got.stdout)
+		}
+	}
+}
+
+// Where memory runs low no more connections are opened, and the run goes on with those that
+// there are; where it is as low as half of that, it ends.
+func TestBenchMillionGuard(t *testing.T) {
+	if len(millionModels()) == 0 {
+		t.Skip("no model here has loops")
+	}
+	free := func() int64 {
+		m, err := procfs.ReadMeminfo()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.Free + m.FilePages/2
+	}
+	hold := func(keep int64) outcome {
+		return invoke(t, "bench", "million", "-n", "200000", "--hold", "1s", "--heartbeat", "1s", "--subjects", "epoll",
+			"--keep-free", strconv.FormatInt(keep, 10), "--out", "")
+	}
+	got := hold(free() * 4 / 3)
+	for _, want := range []string{"memory: stopped at ", "MB are to stay free", "holds 200,000 connections: NOT MET: the server counted ", "twice: met: ", "no broadcast lost, and none twice: met: ", "a clean end: met"} {
+		if got.code != 0 || !strings.Contains(got.stdout, want) {
+			t.Errorf("exit code %d, it does not say %q:\n%s%s", got.code, want, got.stdout, got.stderr)
+		}
+	}
+	got = hold(free() * 4)
+	if want := "FAILED: memory: only "; got.code != 1 || !strings.Contains(got.stdout, want) {
+		t.Errorf("exit code %d, it does not say %q:\n%s%s", got.code, want, got.stdout, got.stderr)
+	}
+}

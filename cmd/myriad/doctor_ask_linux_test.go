@@ -1,0 +1,141 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/faults"
+)
+
+// TestAsk hears what commands say of walls before they begin, in a network namespace
+// that has a hundred ports and short queues.
+func TestAsk(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("a network namespace takes root")
+	}
+	network, err := faults.NewNamespace()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer network.Close()
+	for name, value := range map[string]string{"ipv4/ip_local_port_range": "40000 40099", "core/somaxconn": "16"} {
+		err := network.Do(func() error { return os.WriteFile("/proc/sys/net/"+name, []byte(value), 0) })
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const refused = "127.0.0.1:9" // nobody listens there
+	from := []string{"--src", "127.0.0.1", "--connect-timeout", "1s", "--duration", "1ms", refused}
+	for _, test := range []struct {
+		name string
+		args []string
+		says []string // nothing if it is empty
+	}{
+		{"load, too many", append([]string{"load", "-c", "1000"}, from...), []string{"this machine stops at 100 connections of 1000: ports (", "`myriad doctor -n 1000 --side client --src 127.0.0.1` says how to move it"}},
+		{"load, near", append([]string{"load", "-c", "90"}, from...), []string{"90 connections are 90% of what this machine holds, 100: ports ("}},
+		{"load, far", append([]string{"load", "-c", "50"}, from...), nil},
+		{"load, quiet", append([]string{"load", "-q", "-c", "1000"}, from...), nil},
+		{"load, json", append([]string{"load", "--json", "-c", "1000"}, from...), []string{"stops at 100 connections"}},
+		{"load, a hundred", from[2:], nil},
+		{"hold, too many", append([]string{"hold", "-n", "1000"}, from...), []string{"this machine stops at 100 connections of 1000: ports ("}},
+		{"serve, short queue", []string{"serve", "--max-conns", "1000", "--addr", "127.0.0.1:-1"}, []string{"somaxconn (16) hurts from 17 connections of 1000 on; `myriad doctor -n 1000 --side server` says"}},
+		{"serve, few", []string{"serve", "--max-conns", "17", "--addr", "127.0.0.1:-1"}, nil},
+		{"serve, processes", []string{"serve", "--max-conns", "1000", "--model", "epoll", "--processes", "2", "--addr", "127.0.0.1:-1"}, []string{"`myriad doctor -n 1000 --side server --model epoll --processes 2` says"}},
+	} {
+		args := test.args
+		if args[0] != "load" && args[0] != "hold" && args[0] != "serve" {
+			args = append([]string{"load"}, args...)
+		}
+		cmd := command(t, args...)
+		var stdout, stderr bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := network.Do(func() error { return cmd.Start() }); err != nil {
+			t.Fatal(err)
+		}
+		cmd.Wait() // with an error: nobody listens, or no such port
+		var said []string
+		for line := range strings.Lines(stderr.String()) {
+			if strings.Contains(line, "myriad doctor") {
+				said = append(said, line)
+			}
+		}
+		if len(said) > 2 || (len(said) > 0) != (len(test.says) > 0) {
+			t.Errorf("%s: it said %q; all of it:\n%s", test.name, said, stderr.String())
+		}
+		for _, text := range test.says {
+			if !strings.Contains(strings.Join(said, ""), text) {
+				t.Errorf("%s: it said %q, want %q", test.name, said, text)
+			}
+		}
+		if strings.Contains(stdout.String(), "myriad doctor") {
+			t.Errorf("%s: standard output has %q", test.name, stdout.String())
+		}
+	}
+}
+
+// TestDoctorWatch follows a server that ends, and its machine until a signal.
+func TestDoctorWatch(t *testing.T) {
+	s := startServer(t, "serve")
+	_, port, _ := net.SplitHostPort(s.addr)
+	watch := []string{"doctor", "--watch", "--interval", "100ms", "--target", "127.0.0.1:" + port}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{watch, " connected ("},
+		{append(watch, "--json"), fmt.Sprintf(`"processes":[%d]`, s.Process.Pid)},
+		{append(watch, "--json"), fmt.Sprintf(`{"wall":"nofile","of":"process %d"`, s.Process.Pid)},
+	} {
+		cmd := command(t, test.args...)
+		linesUntil(t, cmd, test.want)
+		if cmd.Process.Signal(os.Interrupt); cmd.Wait() != nil {
+			t.Errorf("%q: a signal ended it with %v, want exit code 0", test.args, cmd.ProcessState)
+		}
+	}
+	for _, test := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--watch", "--interval", "1ms"}, "--interval is 1ms; expected 100ms to 1h0m0s"},
+		{[]string{"--watch", "--pid", "-1"}, "--pid is -1; expected"},
+		{[]string{"--pid", "1"}, "--pid is given without --watch"},
+		{[]string{"--interval", "1s"}, "--interval is given without --watch"},
+		{[]string{"--watch", "--fix", "-n", "10"}, "--watch and --fix are given; expected one of the two"},
+		{[]string{"--watch", "--target", "1.2.3.4:5", "--target", "1.2.3.4:6"}, "--target is given 2 times"},
+	} {
+		got := invoke(t, append([]string{"doctor"}, test.args...)...)
+		if got.code != 2 || !strings.Contains(got.stderr, test.want) {
+			t.Errorf("%q: exit code %d and %q, want 2 and %q", test.args, got.code, got.stderr, test.want)
+		}
+	}
+	if got := invoke(t, "doctor", "--watch", "--pid", "1073741824"); got.code != 1 || !strings.Contains(got.stderr, "there is no process 1073741824") {
+		t.Errorf("no process: exit code %d and %q, want 1 and that there is none", got.code, got.stderr)
+	}
+}
+
+// linesUntil starts a command and waits for a line of its output that has a text.
+func linesUntil(t *testing.T, cmd *exec.Cmd, text string) {
+	t.Helper()
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if strings.Contains(lines.Text(), text) {
+			go io.Copy(io.Discard, out) // until the command ends
+			return
+		}
+	}
+	t.Fatalf("no line has %q", text)
+}
