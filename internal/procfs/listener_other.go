@@ -1,7 +1,0 @@
-//go:build !linux
-
-package procfs
-
-func eachLine(string, int, func(line string) (more bool)) error { return ErrNotAvailable }
-
-func fileSize(string) (int64, error) { return 0, ErrNotAvailable }
