@@ -90,6 +90,10 @@ func TestConntrack(t *testing.T) {
 	if err != nil {
 		t.Skip("nft, which switches the tracking of connections on, is not installed (nftables)")
 	}
+	text, err := os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+	if tracked, _ := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && tracked > most/10 {
+		t.Skipf("the firewall of this machine tracks %d connections, and would let in no more with a table of %d", tracked, most)
+	}
 	restoring(t, file)
 	write(t, file, strconv.Itoa(most))
 	plan := doctor.Plan{Connections: wanted, Side: doctor.Both, Model: "epoll"}
