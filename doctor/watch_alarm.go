@@ -59,7 +59,7 @@ func (a *alarms) of(r *Reading) (warnings []Warning) {
 			warnings = append(warnings, Warning{Wall: l.Wall, Text: text})
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(r.Rose)) {
+	for _, name := range slices.Sorted(maps.Keys(told)) { // also what rose earlier, within a minute of a warning
 		if n := a.counter(r.At, name, r.Rose[name]); n > 0 {
 			warnings = append(warnings, Warning{Wall: name, Text: fmt.Sprintf("%s rose by %d: %s", name, n, told[name])})
 		}
@@ -111,7 +111,7 @@ func (a alarms) counter(now time.Time, name string, rose int64) int64 {
 		a[of] = s
 	}
 	s.sum += rose
-	if !s.told.IsZero() && now.Sub(s.told) < again {
+	if s.sum == 0 || !s.told.IsZero() && now.Sub(s.told) < again {
 		return 0
 	}
 	rose, s.sum, s.told = s.sum, 0, now

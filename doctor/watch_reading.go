@@ -79,6 +79,10 @@ type level struct {
 	moments        bool // it grows by moments only
 }
 
+// key tells it from other levels, and from another's of the same wall: when one thing
+// becomes the fullest in place of another, that is no growth.
+func (l *level) key() string { return l.wall + " of " + l.of }
+
 // outlook makes readings from samples. It does no input or output.
 type outlook struct {
 	past   []moment // of the last minute, and one that is older, the oldest first
@@ -90,7 +94,7 @@ type outlook struct {
 type moment struct {
 	at          time.Time
 	connections int64
-	used        map[string]int64
+	used        map[string]int64 // by level.key
 }
 
 // next is the reading of a sample, which is to be later than those before.
@@ -118,14 +122,14 @@ func (o *outlook) level(now time.Time, l *level) Level {
 		level.Share = float64(l.used) / float64(l.limit)
 	}
 	first := slices.IndexFunc(o.past, func(m moment) bool {
-		_, known := m.used[l.wall]
+		_, known := m.used[l.key()]
 		return known
 	})
 	if first < 0 {
 		return level
 	}
 	over := now.Sub(o.past[first].at)
-	level.Rate = perSecond(l.used-o.past[first].used[l.wall], over)
+	level.Rate = perSecond(l.used-o.past[first].used[l.key()], over)
 	if l.moments || over < rateLeast || level.Rate <= 0 || l.used >= l.limit {
 		return level
 	}
@@ -177,7 +181,7 @@ func (o *outlook) forget(now time.Time) {
 func (o *outlook) keep(s *sample) {
 	m := moment{at: s.at, connections: s.connections, used: make(map[string]int64, len(s.levels))}
 	for i := range s.levels {
-		m.used[s.levels[i].wall] = s.levels[i].used
+		m.used[s.levels[i].key()] = s.levels[i].used
 	}
 	o.past = append(o.past, m)
 }

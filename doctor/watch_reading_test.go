@@ -36,6 +36,7 @@ func TestForecast(t *testing.T) {
 		{"within a day", []sample{at(0, 0, 1001), at(10*time.Second, 1, 1001)}, 0.1, 10_000 * time.Second},
 		{"the minute before counts", []sample{at(0, 0, 10_000), at(5*time.Second, 6000, 10_000), at(65*time.Second, 6600, 10_000)}, 10, 340 * time.Second},
 		{"the last minute alone", []sample{at(0, 0, 10_000), at(5*time.Second, 6000, 10_000), at(64*time.Second, 6640, 10_000)}, 6640.0 / 64, 0},
+		{"another's", []sample{at(0, 500, 1000), {at: noon.Add(5 * time.Second), levels: []level{{wall: "ports", of: "other", used: 900, limit: 1000}}}}, 0, 0},
 		{"a limit that was raised", []sample{at(0, 500, 1000), at(5*time.Second, 600, 2000)}, 20, 70 * time.Second},
 	} {
 		var o outlook
@@ -200,14 +201,15 @@ func TestForecastWarning(t *testing.T) {
 func TestCounterWarnings(t *testing.T) {
 	var o outlook
 	var got []string
-	for i, n := range []int64{5, 6, 8, 8, 11, 12} {
+	for i, n := range []int64{5, 6, 8, 8, 11, 12, 12, 12} {
 		r := o.next(sample{at: noon.Add(time.Duration(i) * 20 * time.Second), counters: map[string]int64{"ListenOverflows": n}})
 		for _, w := range r.Warnings {
 			got = append(got, fmt.Sprintf("%d %s", i, strings.Split(w.Text, ":")[0]))
 		}
 	}
-	// The rise at sample 2 is told with that at 4, one minute after the first.
-	if want := []string{"1 ListenOverflows rose by 1", "4 ListenOverflows rose by 5"}; !slices.Equal(got, want) {
+	// The rise at sample 2 is told with that at 4, one minute after the first, and that
+	// at 5 a minute later, though none follows.
+	if want := []string{"1 ListenOverflows rose by 1", "4 ListenOverflows rose by 5", "7 ListenOverflows rose by 1"}; !slices.Equal(got, want) {
 		t.Errorf("warnings %q, want %q", got, want)
 	}
 }
