@@ -52,7 +52,8 @@ type Stats struct {
 	// Dropped counts messages that were not taken because their peer reads
 	// too slowly: writes under SlowConsumer DropMessages, and broadcasts.
 	Dropped int64
-	// Broadcasts counts messages to all, Heartbeats those that were sent.
+	// Broadcasts counts messages to all, in each worker process that they
+	// reached; Heartbeats those that were sent.
 	Broadcasts, Heartbeats int64
 	// Buffered is how many bytes of memory the buffers of all connections
 	// hold now; see Limits.MaxBuffered.

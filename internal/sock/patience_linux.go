@@ -22,7 +22,8 @@ const Gone = (keepIdle + keepCount*keepInterval) * time.Second
 // is lost ends the connection, if it has been silent for so long as the option says
 // (tcp_keepalive_timer in Linux's net/ipv4/tcp_timer.c).
 //
-// A listener that is not of TCP, or is of Multipath TCP, is left as it is.
+// A listener that is not of TCP is left as it is, and one of Multipath TCP, which a
+// caller may have made, knows no TCP_USER_TIMEOUT.
 func Patience(listener int32, d time.Duration, watched bool) {
 	if watched {
 		_ = unix.SetsockoptInt(int(listener), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)

@@ -78,10 +78,10 @@ func bigEndian(port uint16) uint16 {
 
 // Keepalive: probes after 2 minutes of silence, every 15 s, four of them. Package
 // net begins after 15 s, which for a million connections that are silent is 67,000
-// probes a second, and as many answers. The kernel sends them in bursts, for its
-// timers of that length are kept by the half second or more: on the loopback, whose
-// queue has 1,000 places (net.core.netdev_max_backlog), most of a million's were
-// dropped.
+// probes a second, and as many answers. The kernel keeps timers of that length in
+// coarse buckets, so they come in bursts; it seems that on the loopback, whose queue
+// has 1,000 places (net.core.netdev_max_backlog), too many of them were dropped: a
+// million idle connections ended with ETIMEDOUT.
 const (
 	keepIdle     = 120 // seconds
 	keepInterval = 15  // seconds
