@@ -33,6 +33,7 @@ const (
 	ClosedTooLong
 	ClosedPanic
 	ClosedShutdown
+	ClosedExpelled
 	ClosedOther
 	Causes
 
@@ -67,6 +68,8 @@ func closeCause(why error) Cause {
 		return ClosedTooLong
 	case ErrServerClosed:
 		return ClosedShutdown
+	case ErrExpelled:
+		return ClosedExpelled
 	case ErrBadUse, ErrClosed, ErrPoolClosed:
 		return ClosedOther
 	}
@@ -99,7 +102,7 @@ func refuseCause(why error) Cause {
 		return RefusedDenied
 	case errors.Is(why, ErrProxyHeader):
 		return RefusedProxy
-	case why == io.EOF, why == ErrServerClosed, why == ErrOverBudget, why == ErrClosed:
+	case why == io.EOF, why == ErrServerClosed, why == ErrOverBudget, why == ErrClosed, why == ErrExpelled:
 		return RefusedOther
 	}
 	if _, ok := why.(syscall.Errno); ok {

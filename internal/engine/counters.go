@@ -18,6 +18,7 @@ const (
 	Closing                 // of those, closing
 	Buffered                // bytes of memory in buffers
 	Away                    // loops whose handlers are called by workers
+	Holding                 // who accepts nothing, because of Engine.Hold: loops, or the one acceptor
 
 	Accepted     // connections accepted, refused ones not counted
 	Dialled      // connections made by Dial

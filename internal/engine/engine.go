@@ -325,6 +325,15 @@ type Engine interface {
 	// ErrFull when too many, or too many bytes, are under way, ErrTooLarge
 	// for more than Limits.MaxUnsent, ErrClosed after Stop.
 	Broadcast(p []byte) error
+	// Hold has nothing accepted while it is on: those who connect wait in the
+	// kernel's queues. It returns at once; Counters has in Holding how many
+	// have heard of it. After Stop it answers ErrClosed or does nothing.
+	Hold(on bool) error
+	// Expel closes the connections whose Peer is this one, which is valid, with ErrExpelled, at
+	// once, without sending what they are owed. It returns before that is done,
+	// and does not say whether there are any. It answers ErrFull when 16 or
+	// more are under way, and ErrClosed after the end.
+	Expel(peer netip.AddrPort) error
 	// Stop accepts and dials no more, lets connections finish what they
 	// have at hand, closes them, and waits for everything. When ctx ends
 	// first it closes what is left at once and returns an error that says

@@ -30,6 +30,7 @@ var (
 	ErrDenied           = errors.New("myriad: address is not let in by Server.Allow and Server.Deny")
 	ErrProxyHeader      = errors.New("myriad: no valid PROXY header from a trusted proxy")
 	ErrServerClosed     = errors.New("myriad: server is shutting down")
+	ErrExpelled         = errors.New("myriad: connection was closed by an operator")
 	ErrPoolClosed       = errors.New("myriad: the pool of Server.Workers was closed before the server had ended")
 	ErrBadUse           = errors.New("myriad: handler returned a count of used bytes outside of 0..len(in)")
 )

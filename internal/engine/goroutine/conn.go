@@ -24,6 +24,7 @@ type conn struct {
 	bulk   bool  // the last read filled its buffer
 	waited bool  // for output to be taken, since the last Sent
 	urgent bool  // it is counted in group.urgent
+	named  bool  // a proxy has told whose it is
 
 	// For everyone:
 	box    atomic.Pointer[engine.Mailbox]
@@ -114,6 +115,7 @@ func (c *conn) receive() {
 func (c *conn) take(p []byte, err error) {
 	if len(p) > 0 {
 		c.Arrived(p)
+		c.tellPeer()
 	}
 	c.input.release()
 	switch {
@@ -196,6 +198,9 @@ func (c *conn) attend() {
 	}
 	if todo&yielding != 0 {
 		c.Kill(engine.ErrOverBudget)
+	}
+	if todo&expelled != 0 {
+		c.Kill(engine.ErrExpelled)
 	}
 	if todo&lagging != 0 {
 		c.Kill(engine.ErrSlowConsumer)

@@ -36,6 +36,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -69,6 +70,7 @@ const (
 	killing
 	yielding // Limits.MaxBuffered
 	lagging  // no room for a broadcast
+	expelled // by Expel
 )
 
 // group is a running engine.
@@ -82,6 +84,7 @@ type group struct {
 	casts    casts         // broadcasts under way
 	orders   chan struct{} // holds one for each Dial under way
 	dialling chan struct{} // holds one for each connection being dialled
+	hold     hold
 	freed    chan struct{} // a connection has closed; for an acceptor out of descriptors
 	stop     context.Context
 	halt     context.CancelFunc // ends stop, and with it dials and pauses
@@ -128,6 +131,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	g.host.SetUp(&cfg, g.door)
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing = &g.buffers, g, &g.counters, true
 	g.stop, g.halt = context.WithCancel(context.Background())
+	g.hold.changed = make(chan struct{}, 1)
 	g.casts.queue = make(chan *engine.Shared, maxCasts)
 	g.running.Go(g.sweepAll)
 	g.running.Go(g.castAll)
@@ -159,8 +163,12 @@ func (g *group) accept() {
 	var complained time.Time
 	for token := false; ; {
 		token = token || g.mayAccept()
+		if !g.hold.wait(g) {
+			return
+		}
 		nc, err := g.ln.Accept()
 		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded): // it is held, or was a moment ago
 		case err == nil:
 			token = false
 			g.welcome(nc)

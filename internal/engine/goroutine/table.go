@@ -1,6 +1,10 @@
 package goroutine
 
-import "github.com/myriad-go/myriad/internal/engine"
+import (
+	"net/netip"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
 
 // tableChunk is how many entries a table grows by.
 const tableChunk = 512
@@ -11,6 +15,7 @@ type table struct {
 	chunks []*[tableChunk]*conn
 	free   []uint32
 	used   int
+	told   map[*conn]netip.AddrPort // whose connections are, where a proxy has said it
 }
 
 // put gives a connection the first free slot.
@@ -35,6 +40,7 @@ func (t *table) get(slot uint32) *conn { return t.chunks[slot/tableChunk][slot%t
 
 // drop frees a slot.
 func (t *table) drop(slot uint32) {
+	delete(t.told, t.get(slot))
 	t.chunks[slot/tableChunk][slot%tableChunk] = nil
 	t.free = append(t.free, slot)
 	t.used--

@@ -49,6 +49,8 @@ type group struct {
 	addr      net.Addr
 	door      *door.Door   // with connections and dials of all loops
 	evenShare int64        // of MaxBuffered
+	held      atomic.Bool  // loops are to accept nothing
+	expelling atomic.Int64 // calls of Expel under way
 	casts     atomic.Int64 // broadcasts under way,
 	casting   atomic.Int64 // and their bytes
 	next      atomic.Uint64

@@ -39,6 +39,9 @@ func (l *Loop) Accept() {
 // acceptFrom says whether to go on with other listeners.
 func (l *Loop) acceptFrom(listener int32) bool {
 	for range acceptBatch {
+		if l.group.held.Load() {
+			return false
+		}
 		if l.full() && l.passOn() {
 			return false
 		}
@@ -160,9 +163,12 @@ func (l *Loop) listenerStopped(fd int32) {
 	}
 }
 
+// deafened says whether the listeners are not watched for now.
+func (l *Loop) deafened() bool { return l.paused || l.held }
+
 // Relisten watches the listeners anew.
 func (l *Loop) Relisten() {
-	if l.paused {
+	if l.deafened() {
 		return
 	}
 	for _, fd := range l.watched {
@@ -176,7 +182,7 @@ func (l *Loop) watch(fd int32) {
 		return
 	}
 	l.watched = append(l.watched, fd)
-	if !l.paused {
+	if !l.deafened() {
 		l.driver.Listen(fd)
 	}
 }
@@ -188,7 +194,7 @@ func (l *Loop) unwatch(fd int32) {
 		return
 	}
 	l.watched = slices.Delete(slices.Clone(l.watched), i, i+1) // Accept may be going through it
-	if !l.paused {
+	if !l.deafened() {
 		l.driver.Deafen(fd)
 	}
 }
@@ -197,6 +203,7 @@ func (l *Loop) unwatch(fd int32) {
 // because descriptors of them are in other tables too; one that a caller has made
 // may be in use by another process, and ends with its last descriptor.
 func (l *Loop) closeListeners() {
+	l.counters.Set(engine.Holding, 0)
 	for len(l.watched) > 0 {
 		l.unwatch(l.watched[0])
 	}

@@ -49,6 +49,7 @@ type Loop struct {
 	token      bool          // for one connection, from the door
 	paused     bool          // not accepting until resume
 	starved    bool          // because descriptors have run out
+	held       bool          // not accepting because of Engine.Hold
 	resume     time.Duration // when to try again
 	complained time.Duration // when that was last logged
 	sweep      sweep
@@ -218,6 +219,9 @@ func (l *Loop) turn() {
 	if l.some.Load() {
 		l.takeOrders()
 	}
+	if l.group.held.Load() != l.held {
+		l.hold(!l.held)
+	}
 	if len(l.dials) > 0 {
 		l.dial()
 	}
@@ -321,7 +325,7 @@ func (l *Loop) spin() bool {
 // called says whether something has come from outside, or may have: room in the
 // pool, or a time that was planned.
 func (l *Loop) called() bool {
-	return l.box.Waiting() || l.some.Load() || l.back.Load() || l.told.Load() > l.stage || l.waiting.due(l.host.Clock()) || l.behind()
+	return l.box.Waiting() || l.some.Load() || l.group.held.Load() != l.held || l.back.Load() || l.told.Load() > l.stage || l.waiting.due(l.host.Clock()) || l.behind()
 }
 
 // wait waits for events, unless there is something else to do.
@@ -451,8 +455,12 @@ func (l *Loop) end() {
 	for _, cast := range append(l.casts, l.posted...) {
 		cast.done()
 	}
+	chores := l.chores
 	l.mu.Unlock()
 	l.silence()
+	for _, do := range chores { // that came between the last look and now
+		do()
+	}
 	l.driver.Close()
 	for _, d := range orders { // that came between the last look and now
 		for range d.Count {

@@ -51,15 +51,16 @@ func (l *Loop) queue(d engine.Dial) error {
 	return nil
 }
 
-// ask leaves a chore for the loop. One that has ended does it no more.
-func (l *Loop) ask(chore func()) {
+// ask leaves a chore for the loop. One that has ended does it no more, and says so.
+func (l *Loop) ask(chore func()) (ok bool) {
 	l.mu.Lock()
-	if !l.ended {
+	if ok = !l.ended; ok {
 		l.chores = append(l.chores, chore)
 		l.some.Store(true)
 	}
 	l.mu.Unlock()
 	l.rouse()
+	return ok
 }
 
 // rouse ends the loop's wait. The bell is rung under a lock of its own, because

@@ -38,6 +38,7 @@ type provided struct {
 	given  int              // buffers that the kernel has been given at all
 	tail   uint16
 	inc    bool
+	used   bool // since the memory was given back
 }
 
 // bufferRegistration is struct io_uring_buf_reg.
@@ -114,6 +115,7 @@ func (p *provided) publish() {
 
 // bytes are what a completion has brought.
 func (p *provided) bytes(c cqe) []byte {
+	p.used = true
 	id := int(c.flags >> bufferBits)
 	start := id*bufferSize + p.filled[id]
 	return p.memory[start : start+int(c.res)]
@@ -137,4 +139,16 @@ func (p *provided) done(c cqe) {
 	}
 	p.give(id)
 	p.publish()
+}
+
+// release gives the memory back to the system: the buffers stay where they are, and
+// have their pages again when bytes come. Half a megabyte for each of dozens of loops
+// would be most of what an idle server has. No receive may be under way, and no
+// completion unhandled.
+func (p *provided) release() {
+	if !p.used {
+		return
+	}
+	p.used = false
+	_ = unix.Madvise(p.memory, unix.MADV_DONTNEED) // it is ours, and whole pages
 }

@@ -102,6 +102,7 @@ type driver struct {
 	input   []byte        // for Read
 	revived time.Duration // when the ring was last made anew
 	others  uint32        // sends that no completion has caused, since the last turn
+	hot     int           // connections with a receive under way
 }
 
 func (d *driver) Open() error {
@@ -149,7 +150,12 @@ func (d *driver) Poll() bool {
 	return d.handle()
 }
 
+// Wait gives the memory of the buffers back when none is in use: no receive is under
+// way, and none has left anything.
 func (d *driver) Wait(most time.Duration) {
+	if d.hot == 0 && d.ring.completions() == 0 {
+		d.buffers.release()
+	}
 	d.ring.wait(most)
 }
 
@@ -454,6 +460,7 @@ func (d *driver) Sweep(c *engine.Conn) {
 // clear takes back what is no longer under way.
 func (d *driver) clear(c *engine.Conn, bits uint16) {
 	if c.Armed()&bits&receiving != 0 {
+		d.hot--
 		d.loop.SweepFor(-1)
 	}
 	c.SetArmed(c.Armed() &^ bits)
@@ -464,6 +471,7 @@ func (d *driver) clear(c *engine.Conn, bits uint16) {
 func (d *driver) receive(c *engine.Conn) {
 	armed := c.Armed()
 	c.SetArmed(armed | receiving)
+	d.hot++
 	d.loop.SweepFor(1)
 	s := d.ring.next()
 	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect

@@ -1,0 +1,127 @@
+package loop
+
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file is what an operator may do to loops that run.
+//
+// That nothing is to be accepted is a flag of the group, at which each loop looks
+// once a turn, and before each connection that it accepts. A loop that has seen it
+// turns away from its listeners; it counts as Holding then.
+//
+// To close the connections of a peer each loop goes through its slab, so many slots
+// a turn, as a chore that leaves itself for the next turn. No more than maxExpels
+// are under way, so there are no more chores than that for each loop.
+
+// maxExpels is how many calls of Expel may be under way.
+const maxExpels = 16
+
+// expelBatch is how many slots a turn looks at for one: a chunk of the slab.
+const expelBatch = chunkSize
+
+// Hold implements engine.Engine.
+func (g *group) Hold(on bool) error {
+	switch {
+	case g.stopping.Load():
+		return engine.ErrClosed
+	case len(g.listeners) == 0:
+		return nil
+	}
+	g.held.Store(on)
+	for _, l := range g.loops {
+		l.rouse()
+	}
+	return nil
+}
+
+// hold turns away from the listeners, or to them again.
+func (l *Loop) hold(on bool) {
+	if on && !l.paused {
+		for _, fd := range l.watched {
+			l.driver.Deafen(fd)
+		}
+	}
+	if l.held = on; !on {
+		l.Relisten()
+	}
+	if l.told.Load() < stopping {
+		l.counters.Set(engine.Holding, int64(bit(on)))
+	}
+}
+
+func bit(on bool) int {
+	if on {
+		return 1
+	}
+	return 0
+}
+
+// expulsion is a call of Expel.
+type expulsion struct {
+	group *group
+	peer  netip.AddrPort
+	left  atomic.Int32 // loops that have not done it
+}
+
+// Expel implements engine.Engine.
+func (g *group) Expel(peer netip.AddrPort) error {
+	select {
+	case <-g.done:
+		return engine.ErrClosed
+	default:
+	}
+	if g.expelling.Add(1) > maxExpels {
+		g.expelling.Add(-1)
+		return engine.ErrFull
+	}
+	e := &expulsion{group: g, peer: peer}
+	e.left.Store(int32(len(g.loops)))
+	for _, l := range g.loops {
+		l.goOnExpelling(e, 0)
+	}
+	return nil
+}
+
+func (e *expulsion) done() {
+	if e.left.Add(-1) == 0 {
+		e.group.expelling.Add(-1)
+	}
+}
+
+// goOnExpelling leaves the slots from one on for another turn.
+func (l *Loop) goOnExpelling(e *expulsion, from uint32) {
+	if !l.ask(func() { l.expelSome(e, from) }) {
+		e.done()
+	}
+}
+
+// expelSome looks at the next slots.
+func (l *Loop) expelSome(e *expulsion, from uint32) {
+	to := from + expelBatch
+	l.slab.each(from, to, func(c *engine.Conn) {
+		if c.Armed()&(Connecting|Parting) == 0 && c.Peer() == e.peer {
+			l.expel(c)
+		}
+	})
+	if to >= l.slab.made {
+		e.done()
+		return
+	}
+	l.goOnExpelling(e, to)
+}
+
+// expel closes a connection, when it is back if it is with a worker.
+func (l *Loop) expel(c *engine.Conn) {
+	if c.Armed()&Busy != 0 {
+		l.Later(c, func() { c.Kill(engine.ErrExpelled) })
+		return
+	}
+	if c.IsOpen() {
+		c.Kill(engine.ErrExpelled)
+		l.driver.Settle(c)
+	}
+}
