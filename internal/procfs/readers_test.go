@@ -22,6 +22,9 @@ func TestReaders(t *testing.T) {
 	if err != nil || s.PID != self || s.Threads < 1 {
 		t.Errorf("ReadStat: got %+v, %v", s, err)
 	}
+	if children, err := Children(s.Parent); err != nil || !slices.Contains(children, self) {
+		t.Errorf("the children of process %d are %v, %v; want %d among them", s.Parent, children, err, self)
+	}
 	if group, err := Group(s.Group); err != nil || !slices.Contains(group, self) {
 		t.Errorf("Group: got %v, %v, want it to hold %d", group, err, self)
 	}

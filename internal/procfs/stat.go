@@ -25,6 +25,9 @@ type Stat struct {
 	// ones included, in steps of 10 ms.
 	User   time.Duration
 	System time.Duration
+	// Waited is the processor time of the children that it has waited for, and of those
+	// that they have waited for.
+	Waited time.Duration
 	// Threads is how many threads it has now.
 	Threads int
 }
@@ -45,23 +48,53 @@ func ReadStat(pid int) (Stat, error) {
 // Group returns the processes of a process group, in ascending order. An
 // unknown group has none.
 func Group(group int) ([]int, error) {
-	var pids []int
-	err := eachName("/proc", func(name string) error {
+	found, err := Groups(group)
+	return found[group], err
+}
+
+// Groups is Group for several process groups, by their numbers, of one look at all
+// processes of the machine.
+func Groups(groups ...int) (map[int][]int, error) {
+	found := make(map[int][]int, len(groups))
+	err := eachStat(func(pid int, s Stat) {
+		if slices.Contains(groups, s.Group) {
+			found[s.Group] = append(found[s.Group], pid)
+		}
+	})
+	for _, pids := range found {
+		slices.Sort(pids)
+	}
+	return found, err
+}
+
+// Children returns the processes that a process has started and that have not been
+// waited for, in ascending order.
+func Children(parent int) (pids []int, err error) {
+	err = eachStat(func(pid int, s Stat) {
+		if s.Parent == parent {
+			pids = append(pids, pid)
+		}
+	})
+	slices.Sort(pids)
+	return pids, err
+}
+
+// eachStat calls see with every process of the machine, in no order.
+func eachStat(see func(pid int, s Stat)) error {
+	return eachName("/proc", func(name string) error {
 		pid, err := strconv.Atoi(name)
 		if err != nil {
 			return nil // not a process
 		}
 		s, err := ReadStat(pid)
-		if Gone(err) {
+		switch {
+		case Gone(err):
 			return nil
-		}
-		if err == nil && s.Group == group {
-			pids = append(pids, pid)
+		case err == nil:
+			see(pid, s)
 		}
 		return err
 	})
-	slices.Sort(pids)
-	return pids, err
 }
 
 // Gone reports whether err says that the process has ended.
@@ -76,6 +109,7 @@ const (
 	statGroup   = 2
 	statUser    = 11
 	statSystem  = 12
+	statWaited  = 13 // user, and system in the next
 	statThreads = 17
 )
 
@@ -92,13 +126,17 @@ func parseStat(b []byte) (Stat, error) {
 		return Stat{}, fmt.Errorf("procfs: stat: %d fields after the command, expected at least %d", len(fields), statThreads+1)
 	}
 	s := Stat{Command: string(b[open+1 : end])}
-	var errs [6]error
+	var errs [8]error
 	s.PID, errs[0] = strconv.Atoi(strings.TrimSpace(string(b[:open])))
 	s.Group, errs[1] = strconv.Atoi(fields[statGroup])
 	s.User, errs[2] = ticks(fields[statUser])
 	s.System, errs[3] = ticks(fields[statSystem])
 	s.Threads, errs[4] = strconv.Atoi(fields[statThreads])
 	s.Parent, errs[5] = strconv.Atoi(fields[statParent])
+	var user, system time.Duration
+	user, errs[6] = ticks(fields[statWaited])
+	system, errs[7] = ticks(fields[statWaited+1])
+	s.Waited = user + system
 	if err := errors.Join(errs[:]...); err != nil {
 		return Stat{}, fmt.Errorf("procfs: stat: %w", err)
 	}

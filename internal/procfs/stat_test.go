@@ -9,7 +9,7 @@ import (
 
 // statLine is /proc/PID/stat of a process of the given name.
 func statLine(command string, user, system uint32) string {
-	return fmt.Sprintf("4012 (%s) S 1 4000 2970 0 -1 4194304 99 0 0 0 %d %d 0 0 20 0 7 0 74345 3133440 379 18446744073709551615\n", command, user, system)
+	return fmt.Sprintf("4012 (%s) S 1 4000 2970 0 -1 4194304 99 0 0 0 %d %d 30 2 20 0 7 0 74345 3133440 379 18446744073709551615\n", command, user, system)
 }
 
 func TestParseStat(t *testing.T) {
@@ -18,7 +18,7 @@ func TestParseStat(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", command, err)
 		}
-		want := Stat{PID: 4012, Parent: 1, Group: 4000, Command: command, User: 1500 * time.Millisecond, System: 250 * time.Millisecond, Threads: 7}
+		want := Stat{PID: 4012, Parent: 1, Group: 4000, Command: command, User: 1500 * time.Millisecond, System: 250 * time.Millisecond, Waited: 320 * time.Millisecond, Threads: 7}
 		if s != want {
 			t.Errorf("%q: got %+v, want %+v", command, s, want)
 		}
@@ -31,14 +31,15 @@ func TestParseStat(t *testing.T) {
 func TestParseStatRefuses(t *testing.T) {
 	good := statLine("x", 1, 2)
 	for name, in := range map[string]string{
-		"empty":             "",
-		"no parentheses":    "4012 x S 1 2 3",
-		"wrong order":       ")(",
-		"too few fields":    "4012 (x) S 1 4000",
-		"pid not a number":  strings.Replace(good, "4012", "pid", 1),
-		"negative ticks":    strings.Replace(good, " 0 0 0 1 2 ", " 0 0 0 -1 2 ", 1),
-		"ticks overflow":    strings.Replace(good, " 0 0 0 1 2 ", " 0 0 0 9223372036854775807 2 ", 1),
-		"group not decimal": strings.Replace(good, " 4000 ", " 0x40 ", 1),
+		"empty":              "",
+		"no parentheses":     "4012 x S 1 2 3",
+		"wrong order":        ")(",
+		"too few fields":     "4012 (x) S 1 4000",
+		"pid not a number":   strings.Replace(good, "4012", "pid", 1),
+		"negative ticks":     strings.Replace(good, " 0 0 0 1 2 ", " 0 0 0 -1 2 ", 1),
+		"ticks overflow":     strings.Replace(good, " 0 0 0 1 2 ", " 0 0 0 9223372036854775807 2 ", 1),
+		"negative of others": strings.Replace(good, " 30 2 ", " 30 -2 ", 1),
+		"group not decimal":  strings.Replace(good, " 4000 ", " 0x40 ", 1),
 	} {
 		if s, err := parseStat([]byte(in)); err == nil {
 			t.Errorf("%s: got %+v, want an error", name, s)

@@ -19,6 +19,8 @@ const (
 	diagMessage = 72 // sizeof(struct inet_diag_msg)
 	// diagPatience bounds the wait for an answer.
 	diagPatience = 2 // seconds
+	tcpTimeWait  = 6
+	tcpClose     = 7
 	tcpListen    = 10
 	tcpSynRecv   = 12 // of a request for a connection (TCP_NEW_SYN_RECV)
 )
@@ -82,6 +84,8 @@ type diagQuery struct {
 	family uint8
 	states uint32
 	to     netip.AddrPort // connected to this, anything if it is invalid
+	at     uint16         // of this local port, any if it is 0
+	info   bool           // with struct tcp_info
 }
 
 // parseQueue reads a listener's struct inet_diag_msg.
@@ -109,6 +113,9 @@ func (q diagQuery) request() []byte {
 	binary.NativeEndian.PutUint16(b[6:], unix.NLM_F_REQUEST|unix.NLM_F_DUMP)
 	body := b[unix.NLMSG_HDRLEN:]
 	body[0], body[1] = q.family, unix.IPPROTO_TCP
+	if q.info {
+		body[2] = 1 << (diagInfo - 1)
+	}
 	binary.NativeEndian.PutUint32(body[4:], q.states)
 	if len(filter) > 0 {
 		const bytecode = 1 // INET_DIAG_REQ_BYTECODE
@@ -120,21 +127,28 @@ func (q diagQuery) request() []byte {
 	return b
 }
 
-// filter is the program by which the kernel leaves out sockets that go elsewhere: one
-// condition, whose failure jumps beyond the end.
+// filter is the program by which the kernel leaves out sockets that are not asked for:
+// one condition, whose failure jumps beyond the end.
 func (q diagQuery) filter() []byte {
-	if !q.to.IsValid() {
-		return nil
+	const local, remote = 7, 8 // INET_DIAG_BC_S_COND, INET_DIAG_BC_D_COND
+	switch {
+	case q.to.IsValid():
+		addr := q.to.Addr().Unmap()
+		return diagCondition(remote, q.family, addr.AsSlice(), q.to.Port())
+	case q.at != 0:
+		return diagCondition(local, unix.AF_UNSPEC, nil, q.at)
 	}
-	const remote = 8 // INET_DIAG_BC_D_COND
-	addr := q.to.Addr().Unmap()
-	host := addr.AsSlice()
+	return nil
+}
+
+// diagCondition asks for a host, or any without one, and a port.
+func diagCondition(which, family byte, host []byte, port uint16) []byte {
 	const operation, condition = 4, 8
 	size := operation + condition + len(host)
-	b := []byte{remote, byte(size)}
+	b := []byte{which, byte(size)}
 	b = binary.NativeEndian.AppendUint16(b, uint16(size+4)) // beyond the end: no
-	b = append(b, q.family, byte(addr.BitLen()), 0, 0)
-	b = binary.NativeEndian.AppendUint32(b, uint32(q.to.Port()))
+	b = append(b, family, byte(8*len(host)), 0, 0)
+	b = binary.NativeEndian.AppendUint32(b, uint32(port))
 	return append(b, host...)
 }
 

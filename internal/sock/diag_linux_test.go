@@ -72,6 +72,56 @@ func TestPortsTo(t *testing.T) {
 	}
 }
 
+// TestSegmentsOf has a server get and send data, and others that are not counted: those
+// that nobody has accepted, and those of other ports.
+func TestSegmentsOf(t *testing.T) {
+	for _, test := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
+		ln, err := net.Listen(test.network, net.JoinHostPort(test.host, "0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		at := ln.Addr().(*net.TCPAddr).AddrPort()
+		const n, in, out = 3, 5, 2
+		for range n {
+			c, err := net.Dial(test.network, at.String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			s, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			pass(t, c, s, in)
+			pass(t, s, c, out)
+		}
+		dialSome(t, at, 2)
+		dialSome(t, listenQuietly(t, test.network, test.host, 100), 2)
+		got, err := SegmentsOf(at.Port(), n)
+		if want := (Segments{n, n * in, n * out}); err != nil || got != want {
+			t.Errorf("%s: segments %+v, %v; want %+v", test.network, got, err, want)
+		}
+		if got, err := SegmentsOf(at.Port(), n-1); err == nil {
+			t.Errorf("%s: segments %+v of at most %d, want an error", test.network, got, n-1)
+		}
+	}
+}
+
+// pass sends a byte at a time, each in a segment of its own.
+func pass(t *testing.T, from, to net.Conn, n int) {
+	t.Helper()
+	for range n {
+		if _, err := from.Write([]byte("x")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := to.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // FuzzDiagMessages goes through anything without failing but by an error.
 func FuzzDiagMessages(f *testing.F) {
 	f.Add([]byte{16, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
@@ -79,6 +129,8 @@ func FuzzDiagMessages(f *testing.F) {
 	f.Fuzz(func(t *testing.T, in []byte) {
 		_, _ = diagMessages(in, func(m []byte) error {
 			parseQueue(m)
+			attribute(m[diagMessage:], diagInfo)
+			parseTalk(m)
 			return nil
 		})
 	})

@@ -36,7 +36,7 @@ func (c *child) listen() {
 		switch {
 		case err != nil:
 			return
-		case what == carries:
+		case what == carries, what == commands:
 			c.heard(frame)
 		case what == saysServing && !serves:
 			serves = true

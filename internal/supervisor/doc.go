@@ -30,7 +30,8 @@
 // there is no room for one more, the worker that makes broadcasts is not read from
 // any longer, until it has no room either and tells its caller. Only a worker
 // that takes nothing for lineTimeout misses one, which is logged. An order to drain
-// goes ahead of broadcasts that wait.
+// goes ahead of broadcasts that wait. What an operator commands goes the way of a
+// broadcast, and in order with them.
 //
 // # The life of a worker
 //
@@ -52,6 +53,7 @@ const (
 	saysServing = 's' // from the worker
 	ordersDrain = 'd' // from the supervisor
 	carries     = 'b' // a broadcast, either way: 4 bytes of length (big-endian) and the message follow
+	commands    = 'c' // an operator's command, either way, in the same form; see command.go
 )
 
 const (

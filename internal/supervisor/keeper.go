@@ -94,6 +94,7 @@ func (s *Supervisor) watch(index int, l life, all chan<- struct{}) (served bool)
 				late.Stop()
 			}
 			s.serves(index, all)
+			s.remind(l)
 		case <-left:
 			left = nil
 			late.Reset(s.pace.exit)

@@ -119,6 +119,13 @@ func (n *stage) spawn(index int, _ func([]byte)) (life, error) {
 	return a, nil
 }
 
+// all are the actors that there have been.
+func (n *stage) all() []*actor {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.actors)
+}
+
 func (n *stage) closeListeners() { n.shut = true }
 func (n *stage) close()          { n.freed = true }
 

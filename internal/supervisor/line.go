@@ -30,20 +30,25 @@ func broadcastFrame(p []byte) ([]byte, error) {
 	if len(p) > maxRelayed {
 		return nil, fmt.Errorf("%w: %d bytes for all worker processes, expected at most %d", engine.ErrTooLarge, len(p), maxRelayed)
 	}
-	frame := make([]byte, headSize, headSize+len(p))
-	frame[0] = carries
-	binary.BigEndian.PutUint32(frame[1:], uint32(len(p)))
-	return append(frame, p...), nil
+	return frameOf(carries, p), nil
 }
 
-// hear reads what comes next over a life-line: what it is, and for a broadcast its
-// frame.
+// frameOf puts a head before what is to go over a life-line.
+func frameOf(what byte, p []byte) []byte {
+	frame := make([]byte, headSize, headSize+len(p))
+	frame[0] = what
+	binary.BigEndian.PutUint32(frame[1:], uint32(len(p)))
+	return append(frame, p...)
+}
+
+// hear reads what comes next over a life-line: what it is, and for a broadcast or a
+// command its frame.
 func hear(r *bufio.Reader) (what byte, frame []byte, err error) {
 	head, err := r.Peek(1)
 	if err != nil {
 		return 0, nil, err
 	}
-	if what = head[0]; what != carries {
+	if what = head[0]; what != carries && what != commands {
 		_, err = r.Discard(1)
 		return what, nil, err
 	}
@@ -51,8 +56,8 @@ func hear(r *bufio.Reader) (what byte, frame []byte, err error) {
 		return 0, nil, err
 	}
 	size := binary.BigEndian.Uint32(head[1:])
-	if size > maxRelayed {
-		return 0, nil, fmt.Errorf("life-line: a broadcast of %d bytes, expected at most %d", size, maxRelayed)
+	if size > maxRelayed || what == commands && size == 0 {
+		return 0, nil, fmt.Errorf("life-line: a frame of %d bytes, expected at most %d, and some", size, maxRelayed)
 	}
 	frame = make([]byte, headSize+size)
 	_, err = io.ReadFull(r, frame)

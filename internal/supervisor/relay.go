@@ -45,9 +45,13 @@ func (s *Supervisor) hear(frame []byte) { s.relayed <- frame }
 
 // relay passes broadcasts on, one after the other, until all workers have ended.
 func (s *Supervisor) relay(ended <-chan struct{}) {
+	var holding memory
 	for {
 		select {
 		case frame := <-s.relayed:
+			if frame = holding.keep(frame); frame == nil {
+				continue
+			}
 			for index, l := range s.all() {
 				if l != nil {
 					s.pass(index, l, frame)
@@ -62,7 +66,7 @@ func (s *Supervisor) relay(ended <-chan struct{}) {
 // pass passes a broadcast on to one worker.
 func (s *Supervisor) pass(index int, l life, frame []byte) {
 	if err := l.pass(frame); errors.Is(err, engine.ErrFull) {
-		s.cfg.Log.LogAttrs(context.Background(), slog.LevelError, "worker process takes no broadcasts; one is dropped for its connections",
+		s.cfg.Log.LogAttrs(context.Background(), slog.LevelError, "worker process takes no broadcasts; one is dropped for its connections, or a command",
 			slog.Int("worker", index), slog.Int("pid", l.pid()), slog.Int("bytes", len(frame)-headSize))
 	}
 }

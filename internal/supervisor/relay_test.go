@@ -28,7 +28,7 @@ func TestRelay(t *testing.T) {
 			}
 			synctest.Wait()
 		}
-		for _, a := range n.actors {
+		for _, a := range n.all() {
 			for i := range roomForCasts {
 				if got := string((<-a.passed)[headSize:]); got != fmt.Sprint(i) {
 					t.Errorf("broadcast %d is %q", i, got)
@@ -108,6 +108,7 @@ func TestCaster(t *testing.T) {
 func FuzzHear(f *testing.F) {
 	frame, _ := broadcastFrame([]byte("news"))
 	f.Add(append(append([]byte{saysServing}, frame...), ordersDrain))
+	f.Add(append(holdFrame(true), frame...))
 	f.Add(frame[:7])
 	f.Add([]byte{carries, 255, 255, 255, 255, 0})
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -118,7 +119,7 @@ func FuzzHear(f *testing.F) {
 			if err != nil {
 				break
 			}
-			if what != carries {
+			if what != carries && what != commands {
 				frame = []byte{what}
 			}
 			heard = append(heard, frame...)

@@ -109,6 +109,8 @@ func (w *Worker) obey(e engine.Engine, ordered, orphaned chan<- struct{}, bound 
 		switch {
 		case what == carries:
 			c.cast(frame[headSize:])
+		case what == commands:
+			obeyCommand(e, frame[headSize:], log)
 		case what == ordersDrain && !told:
 			told = true
 			close(ordered)
