@@ -50,7 +50,7 @@ type Handler interface {
 	//	ErrMessageTooLong, ErrSlowConsumer, ErrOverBudget,
 	//	ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout,
 	//	ErrWriteTimeout, ErrHeartbeatTimeout, ErrCloseTimeout,
-	//	ErrServerClosed, ErrWorkersClosed,
+	//	ErrServerClosed, ErrWorkersClosed, ErrClosedByOperator,
 	//	ErrBadUse            as they say
 	//	io.ErrUnexpectedEOF  the peer ended within a message (LengthPrefixed),
 	//	                     or it ended its transport without TLS's
@@ -223,6 +223,9 @@ var (
 	// ErrOverloaded is what a ShedHandler hears: no worker has time for a
 	// connection's input.
 	ErrOverloaded = errors.New("myriad: overloaded")
+	// ErrClosedByOperator is the reason of connections that
+	// Server.CloseConns has closed.
+	ErrClosedByOperator = engine.ErrExpelled
 	// ErrWorkersClosed closes connections of a server whose pool
 	// (Server.Workers) was closed before it had ended.
 	ErrWorkersClosed = engine.ErrPoolClosed

@@ -108,8 +108,11 @@ func gaveUp(e engine.Engine) error {
 	return nil
 }
 
-// relay passes broadcasts on to all worker processes.
-type relay interface{ Broadcast(p []byte) error }
+// relay passes broadcasts, and what an operator orders, on to all worker processes.
+type relay interface {
+	Broadcast(p []byte) error
+	orders
+}
 
 // work is ListenAndServe in a worker process.
 func (s *Server) work(ctx context.Context, cfg engine.Config) error {

@@ -34,6 +34,14 @@ func workerMain() int {
 			}
 			return
 		}
+		switch string(line) {
+		case "pause":
+			fmt.Fprintln(c, srv.PauseAccepting())
+			return
+		case "resume":
+			fmt.Fprintln(c, srv.ResumeAccepting())
+			return
+		}
 		tellPid(c, line)
 	}))
 	if err := srv.ListenAndServe(context.Background()); err != nil {

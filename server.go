@@ -258,9 +258,7 @@ func (s *Server) serve(ctx context.Context, cfg engine.Config) error {
 	ended := make(chan struct{})
 	stopped := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.limits.ShutdownTimeout)
-		defer cancel()
-		err = s.Shutdown(limited)
+		err = s.Drain()
 	})
 	e.Wait()
 	s.endWorkers()

@@ -23,6 +23,9 @@ type Stats struct {
 	Restarts int64
 	// Draining says that the server shuts down, or has.
 	Draining bool
+	// AcceptingPaused says that nothing is accepted now because of
+	// Server.PauseAccepting: all that accept have heard of it.
+	AcceptingPaused bool
 	// MaxConns is Limits.MaxConns with its default filled in.
 	MaxConns int
 
@@ -93,7 +96,8 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.maxConns(s.limits.MaxConns),
 		Processes: processes, Restarts: restarts, Draining: s.closed,
-		Open: n[engine.Open], Greeting: n[engine.Greeting], Paused: n[engine.Paused], Closing: n[engine.Closing],
+		AcceptingPaused: n[engine.Holding] > 0 && int(n[engine.Holding]) >= max(s.engine.Loops(), processes),
+		Open:            n[engine.Open], Greeting: n[engine.Greeting], Paused: n[engine.Paused], Closing: n[engine.Closing],
 		Accepted: n[engine.Accepted], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
 		Refused: refusals(n), Closed: closes(n),
 		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
@@ -139,8 +143,9 @@ type Closes struct {
 	// longer than Limits.MaxMessage.
 	SlowConsumer, Budget, TooLong int64
 	// Panic counts those whose handler panicked, Shutdown those that the
-	// server's end closed, Other the rest.
-	Panic, Shutdown, Other int64
+	// server's end closed, Operator those that Server.CloseConns closed, Other
+	// the rest.
+	Panic, Shutdown, Operator, Other int64
 }
 
 // Buckets is how many buckets a Histogram has.
@@ -179,7 +184,8 @@ func closes(n engine.Counts) Closes {
 		FirstByte: n.Closed(engine.ClosedFirstByte), Message: n.Closed(engine.ClosedMessage), Idle: n.Closed(engine.ClosedIdle),
 		Write: n.Closed(engine.ClosedWrite), Close: n.Closed(engine.ClosedClose), Heartbeat: n.Closed(engine.ClosedHeartbeat),
 		SlowConsumer: n.Closed(engine.ClosedSlow), Budget: n.Closed(engine.ClosedBudget), TooLong: n.Closed(engine.ClosedTooLong),
-		Panic: n.Closed(engine.ClosedPanic), Shutdown: n.Closed(engine.ClosedShutdown), Other: n.Closed(engine.ClosedOther),
+		Panic: n.Closed(engine.ClosedPanic), Shutdown: n.Closed(engine.ClosedShutdown),
+		Operator: n.Closed(engine.ClosedExpelled), Other: n.Closed(engine.ClosedOther),
 	}
 }
 
