@@ -160,6 +160,12 @@ type Usage struct {
 	Anonymous int64 `json:"anonymous,omitempty"`
 	// Descriptors is how many it has open, 0 where that isn't known.
 	Descriptors int `json:"descriptors,omitempty"`
+	// Goroutines is how many it has at the end of the interval. GCs counts the
+	// collections of garbage since it started, and GCPause is how long they stopped
+	// everything, all together. They are known of the generator only, and 0 elsewhere.
+	Goroutines int           `json:"goroutines,omitempty"`
+	GCs        int64         `json:"gcs,omitempty"`
+	GCPause    time.Duration `json:"gc_pause,omitempty"`
 }
 
 // PerConnection is how much more memory a process has than before the first

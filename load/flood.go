@@ -8,13 +8,20 @@ import (
 
 // This file has floods, and the limits of bytes a second.
 
-// The bounds of a flood: how much a connection is given at once and in one turn, and
-// how much it may owe the kernel for more.
+// The bounds of a flood: how much a connection is given at once, which is also what it
+// may owe the kernel for more, and how often in one turn. Many connections are given
+// less, so that all of them together have about floodTotal.
 const (
 	floodBytes = 64 << 10
+	floodLeast = 4 << 10
+	floodTotal = 128 << 20
 	floodTurn  = 4
-	floodAhead = 64 << 10
 )
+
+// floodAhead is how much a connection is given at once.
+func (c *Config) floodAhead() int {
+	return min(max(floodTotal/c.most(), floodLeast), floodBytes)
+}
 
 // Drained goes on with a flood when the kernel has taken what it had.
 func (t *traffic) Drained(c *engine.Conn) {
@@ -27,9 +34,9 @@ func (t *traffic) Drained(c *engine.Conn) {
 // or when the kernel has taken what is left, because Paused has been asked.
 func (t *traffic) pour(c *engine.Conn, l *link) {
 	s := t.shards[l.shard]
-	n := t.floodMessages()
+	n, ahead := t.floodMessages(), t.cfg.floodAhead()
 	for range floodTurn {
-		if c.Pending() > floodAhead {
+		if c.Pending() > ahead {
 			break
 		}
 		now := t.now()
@@ -58,7 +65,7 @@ func (t *traffic) pour(c *engine.Conn, l *link) {
 
 // floodMessages is how many messages are sent at once.
 func (t *traffic) floodMessages() int {
-	bytes := floodBytes
+	bytes := t.cfg.floodAhead()
 	if limit := t.cfg.SendLimit; limit > 0 {
 		bytes = min(bytes, limit/50) // what may be sent in 20 ms
 	}

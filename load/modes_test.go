@@ -370,3 +370,12 @@ func TestIntervals(t *testing.T) {
 		t.Error("no processor time in any interval")
 	}
 }
+
+// TestFloodAhead has many connections be given less at once than few.
+func TestFloodAhead(t *testing.T) {
+	for connections, want := range map[int]int{1: floodBytes, 2048: floodBytes, 4096: floodBytes / 2, 30_000: floodTotal / 30_000, 1_000_000: floodLeast} {
+		if got := (&Config{Connections: connections}).floodAhead(); got != want {
+			t.Errorf("%d connections: %d bytes, want %d", connections, got, want)
+		}
+	}
+}

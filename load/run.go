@@ -161,7 +161,7 @@ func (r *run) engineConfig() engine.Config {
 		most += r.cfg.Pipeline*frameBytes + upgradeBytes
 	}
 	if r.cfg.Flood {
-		most += sealed(1, floodAhead+(floodTurn+1)*floodBytes)
+		most += sealed(1, (floodTurn+2)*r.cfg.floodAhead())
 	}
 	loops, shard, _ := r.cfg.shards() // checked before
 	cfg := engine.Config{
@@ -189,7 +189,7 @@ func (r *run) engineConfig() engine.Config {
 		cfg.Pace = r.traffic.pace
 	}
 	if r.cfg.Flood {
-		cfg.Limits.HighWater, cfg.Limits.LowWater = floodAhead, floodAhead/2
+		cfg.Limits.HighWater, cfg.Limits.LowWater = r.cfg.floodAhead(), r.cfg.floodAhead()/2
 		cfg.Drained, cfg.ReadOn = r.traffic.Drained, true
 	}
 	if r.tls != nil {

@@ -103,5 +103,8 @@ func overlay(merged, intervals []Interval, ahead time.Duration) {
 		m.Waiting += i.Waiting
 		m.Generator.Resident += i.Generator.Resident
 		m.Generator.Descriptors += i.Generator.Descriptors
+		m.Generator.Goroutines += i.Generator.Goroutines
+		m.Generator.GCs += i.Generator.GCs
+		m.Generator.GCPause += i.Generator.GCPause
 	}
 }

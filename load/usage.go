@@ -3,6 +3,8 @@ package load
 import (
 	"net/netip"
 	"os"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -21,8 +23,9 @@ type usage struct {
 	targets []string
 	own     watched
 	ownCPU  time.Duration
-	server  []watched // nil until found
-	looked  int       // how often the server was looked for
+	gc      debug.GCStats // for the memory that it has
+	server  []watched     // nil until found
+	looked  int           // how often the server was looked for
 }
 
 // watched is what is remembered of a process between two samples.
@@ -94,6 +97,7 @@ func (u *usage) sample() (generator Usage, server *Usage) {
 	now := ownCPU()
 	generator.CPU, u.ownCPU = now-u.ownCPU, now
 	u.own.measure(&generator)
+	u.askRuntime(&generator)
 	if len(u.server) == 0 {
 		if u.looked < 2 {
 			u.find() // what it used in this interval isn't known
@@ -123,6 +127,12 @@ func (u *usage) sample() (generator Usage, server *Usage) {
 func ownCPU() time.Duration {
 	user, system := cpuTime()
 	return user + system
+}
+
+// askRuntime asks Go's runtime of this process. Nothing stops for that.
+func (u *usage) askRuntime(to *Usage) {
+	debug.ReadGCStats(&u.gc)
+	to.Goroutines, to.GCs, to.GCPause = runtime.NumGoroutine(), u.gc.NumGC, u.gc.PauseTotal
 }
 
 // measure adds what the process has.

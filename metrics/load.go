@@ -256,6 +256,12 @@ var processMetrics = []struct {
 		func(last load.Usage, _ time.Duration) float64 { return float64(last.Anonymous) }},
 	{"open_fds", "Descriptors that the process has open, 0 where that isn't known.", prometheus.GaugeValue,
 		func(last load.Usage, _ time.Duration) float64 { return float64(last.Descriptors) }},
+	{"goroutines", "Goroutines that the process has, 0 where that isn't known.", prometheus.GaugeValue,
+		func(last load.Usage, _ time.Duration) float64 { return float64(last.Goroutines) }},
+	{"gc_cycles_total", "Collections of garbage, 0 where that isn't known.", prometheus.CounterValue,
+		func(last load.Usage, _ time.Duration) float64 { return float64(last.GCs) }},
+	{"gc_pause_seconds_total", "How long collections of garbage stopped everything, 0 where that isn't known.", prometheus.CounterValue,
+		func(last load.Usage, _ time.Duration) float64 { return last.GCPause.Seconds() }},
 }
 
 var loadSummaries = []struct {

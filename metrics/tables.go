@@ -34,6 +34,8 @@ var singles = []single{
 		func(s *myriad.Stats) int64 { return s.Restarts }),
 	gauge("draining", "1 when the server shuts down, or has; otherwise 0.",
 		func(s *myriad.Stats) int64 { return flag(s.Draining) }),
+	gauge("accepting_paused", "1 when nothing is accepted because an operator has paused that; otherwise 0.",
+		func(s *myriad.Stats) int64 { return flag(s.AcceptingPaused) }),
 
 	gauge("connections", "Connections that are open now.",
 		func(s *myriad.Stats) int64 { return s.Open }),
@@ -132,6 +134,7 @@ var families = []family{
 			{"too_long", func(s *myriad.Stats) int64 { return s.Closed.TooLong }},
 			{"panic", func(s *myriad.Stats) int64 { return s.Closed.Panic }},
 			{"shutdown", func(s *myriad.Stats) int64 { return s.Closed.Shutdown }},
+			{"operator", func(s *myriad.Stats) int64 { return s.Closed.Operator }},
 			{"other", func(s *myriad.Stats) int64 { return s.Closed.Other }},
 		}},
 }
