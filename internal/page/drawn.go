@@ -1,0 +1,136 @@
+package page
+
+import (
+	"encoding/json"
+	"fmt"
+	"html/template"
+	"math"
+	"slices"
+)
+
+// The bounds of a chart. What is beyond them is not drawn, and the page says so.
+const (
+	mostPoints = 2000 // of a series
+	mostSeries = 64
+)
+
+// drawn is a chart as the page's script reads it. Its points are thinned out, finite,
+// and above 0 where the axis is logarithmic.
+type drawn struct {
+	Title  string        `json:"title"`
+	X      drawnAxis     `json:"x"`
+	Y      drawnAxis     `json:"y"`
+	Series []drawnSeries `json:"series"`
+	// Left are sentences on what was left out.
+	Left []string `json:"left,omitempty"`
+}
+
+type drawnAxis struct {
+	Label string `json:"label"`
+	Unit  Unit   `json:"unit"`
+	Log   bool   `json:"log"`
+}
+
+type drawnSeries struct {
+	Name   string `json:"name"`
+	Dashed bool   `json:"dashed,omitempty"`
+	Points bool   `json:"points,omitempty"`
+	// X is missing where it is that of the series before.
+	X []float64  `json:"x,omitempty"`
+	Y []*float64 `json:"y"` // null is a gap
+}
+
+// drawn is what is drawn of a chart.
+func (c *Chart) drawn() drawn {
+	d := drawn{
+		Title:  c.Title,
+		X:      drawnAxis{c.X.Label, c.X.Unit, c.X.Log || c.X.Unit == Percentile},
+		Y:      drawnAxis{c.Y.Label, c.Y.Unit, c.Y.Log},
+		Series: []drawnSeries{},
+	}
+	series := c.Series
+	if len(series) > mostSeries {
+		d.Left = append(d.Left, fmt.Sprintf("Of %d series the first %d are here.", len(series), mostSeries))
+		series = series[:mostSeries]
+	}
+	var before []float64
+	for _, s := range series {
+		x, y := usable(s.X, s.Y, d.X.Log, d.Y.Log)
+		if len(x) > mostPoints {
+			d.Left = append(d.Left, fmt.Sprintf("%s has %s points; %s of them are here, the highest and lowest of each stretch among them.",
+				s.Name, count(float64(len(x))), count(mostPoints)))
+			x, y = thin(x, y)
+		}
+		one := drawnSeries{Name: s.Name, Dashed: s.Dashed, Points: s.Points, Y: make([]*float64, len(y))}
+		for i := range y {
+			if !math.IsNaN(y[i]) {
+				one.Y[i] = &y[i]
+			}
+		}
+		if before == nil || !slices.Equal(before, x) {
+			one.X, before = x, x
+		}
+		d.Series = append(d.Series, one)
+	}
+	return d
+}
+
+// json is the chart for a script element: encoding/json escapes what could end one.
+func (d drawn) json() (template.JS, error) {
+	text, err := json.Marshal(d)
+	return template.JS(text), err
+}
+
+// usable leaves out points without a place on the X axis, and makes those without one on
+// the Y axis NaN.
+func usable(x, y []float64, logX, logY bool) (xs, ys []float64) {
+	xs, ys = make([]float64, 0, len(x)), make([]float64, 0, len(x))
+	for i := range x {
+		if math.IsNaN(x[i]) || math.IsInf(x[i], 0) || logX && x[i] <= 0 {
+			continue
+		}
+		v := y[i]
+		if math.IsInf(v, 0) || logY && v <= 0 {
+			v = math.NaN()
+		}
+		xs, ys = append(xs, x[i]), append(ys, v)
+	}
+	return xs, ys
+}
+
+// thin leaves at most mostPoints points: the first and the last, and of each stretch
+// between the lowest, the highest and one gap.
+func thin(x, y []float64) (xs, ys []float64) {
+	keep := func(i int) { xs, ys = append(xs, x[i]), append(ys, y[i]) }
+	last := len(x) - 1
+	stretches := (mostPoints - 2) / 3
+	keep(0)
+	for s := range stretches {
+		from, to := 1+s*(last-1)/stretches, 1+(s+1)*(last-1)/stretches
+		low, high, gap := -1, -1, -1
+		for i := from; i < to; i++ {
+			switch {
+			case math.IsNaN(y[i]):
+				gap = i
+				continue
+			case low < 0:
+				low, high = i, i
+			}
+			if y[i] < y[low] {
+				low = i
+			}
+			if y[i] > y[high] {
+				high = i
+			}
+		}
+		kept := []int{low, high, gap}
+		slices.Sort(kept)
+		for _, i := range slices.Compact(kept) {
+			if i >= 0 {
+				keep(i)
+			}
+		}
+	}
+	keep(last)
+	return xs, ys
+}

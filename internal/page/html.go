@@ -1,0 +1,162 @@
+package page
+
+import (
+	"bufio"
+	"cmp"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"fmt"
+	"html/template"
+	"io"
+	"time"
+)
+
+//go:embed page.html
+var pageHTML string
+
+//go:embed page.css
+var pageCSS string
+
+//go:embed page.js
+var pageJS string
+
+//go:embed uplot/uPlot.iife.min.js
+var uplotJS string
+
+//go:embed uplot/uPlot.min.css
+var uplotCSS string
+
+var (
+	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+		"words":  (*Table).words,
+		"action": (*Table).action,
+		"mark":   Tone.mark,
+		"word":   Tone.word,
+	}).Parse(pageHTML))
+	style  = uplotCSS + "\n" + pageCSS
+	script = uplotJS + "\n" + pageJS
+)
+
+// The bounds of a live page's waits.
+const (
+	usualEvery = 2 * time.Second
+	leastEvery = 100 * time.Millisecond
+)
+
+// WriteHTML writes the page as one file that asks for nothing from anywhere, and forbids
+// itself to: what it needs is in it. A live page may ask its own server, and nobody
+// else. Without scripts everything is there but the charts. An error says what of the
+// page is wrong, before anything is written, or is that of w.
+func (p *Page) WriteHTML(w io.Writer) error { return p.write(w, "page") }
+
+// WriteUpdate writes what a live page puts in its own place: the page without its script
+// and style.
+func (p *Page) WriteUpdate(w io.Writer) error { return p.write(w, "body") }
+
+func (p *Page) write(w io.Writer, name string) error {
+	if err := p.check(); err != nil {
+		return err
+	}
+	v, err := newView(p)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(w)
+	if err := pageTemplate.ExecuteTemplate(out, name, v); err != nil {
+		return err
+	}
+	return out.Flush()
+}
+
+// view is what the template shows.
+type view struct {
+	*Page
+	// Policy is what the page may do.
+	Policy string
+	// Style and Script are elements, in the very bytes that Policy knows by their hash.
+	Style, Script template.HTML
+	// Every is in milliseconds.
+	Every    int64
+	Sections []sectionView
+}
+
+type sectionView struct {
+	ID, Title, Lead string
+	Parts           []partView
+}
+
+// partView is a part; charts that follow each other are one.
+type partView struct {
+	Text, Heading string
+	Remarks       []Remark
+	Table         *Table
+	Actions       []Action
+	Links         []Link
+	Charts        []chartView
+}
+
+type chartView struct {
+	*Chart
+	Label string // for who can't see it
+	Data  template.JS
+	Left  []string
+}
+
+func newView(p *Page) (*view, error) {
+	v := &view{
+		Page: p, Policy: policy(p.Live != nil),
+		Style:  template.HTML("<style>" + style + "</style>"),
+		Script: template.HTML("<script>" + script + "</script>"),
+	}
+	if p.Live != nil {
+		v.Every = max(cmp.Or(p.Live.Every, usualEvery), leastEvery).Milliseconds()
+	}
+	for _, s := range p.Sections {
+		section := sectionView{ID: s.ID, Title: s.Title, Lead: s.Lead}
+		for _, part := range s.Parts {
+			if part.Chart == nil {
+				section.Parts = append(section.Parts, partView{
+					Text: part.Text, Heading: part.Heading, Remarks: part.Remarks, Table: part.Table, Actions: part.Actions, Links: part.Links,
+				})
+				continue
+			}
+			c, err := newChartView(part.Chart)
+			if err != nil {
+				return nil, err
+			}
+			if n := len(section.Parts); n == 0 || section.Parts[n-1].Charts == nil {
+				section.Parts = append(section.Parts, partView{})
+			}
+			last := &section.Parts[len(section.Parts)-1]
+			last.Charts = append(last.Charts, c)
+		}
+		v.Sections = append(v.Sections, section)
+	}
+	return v, nil
+}
+
+func newChartView(c *Chart) (chartView, error) {
+	d := c.drawn()
+	data, err := d.json()
+	if err != nil {
+		return chartView{}, fmt.Errorf("page: chart %q: %w", c.ID, err)
+	}
+	label := fmt.Sprintf("%s: %s by %s. The figures are in the table below.", c.Title, c.Y.Label, c.X.Label)
+	return chartView{Chart: c, Label: label, Data: data, Left: d.Left}, nil
+}
+
+// policy is the page's Content-Security-Policy.
+func policy(live bool) string {
+	connect := "'none'"
+	if live {
+		connect = "'self'"
+	}
+	return fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; img-src data:; connect-src %s; base-uri 'none'; form-action 'none'",
+		hash(script), hash(style), connect)
+}
+
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"
+}

@@ -1,0 +1,161 @@
+package page
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+)
+
+// write is a page in all that it is written as, by name.
+func write(t testing.TB, p *Page) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for name, f := range map[string]func(*bytes.Buffer) error{
+		"html":     func(b *bytes.Buffer) error { return p.WriteHTML(b) },
+		"update":   func(b *bytes.Buffer) error { return p.WriteUpdate(b) },
+		"markdown": func(b *bytes.Buffer) error { return p.WriteMarkdown(b) },
+	} {
+		var out bytes.Buffer
+		if err := f(&out); err != nil {
+			t.Fatal(name, err)
+		}
+		all[name] = out.String()
+	}
+	return all
+}
+
+func TestEverythingIsWritten(t *testing.T) {
+	for name, have := range write(t, sample("word")) {
+		for _, want := range []string{
+			"word title", "word lead", "word fact", "word value", "word one", "word paragraph", "word heading",
+			"word table", "1,234", "word few", "word many", "word note", "✗",
+		} {
+			if !strings.Contains(have, want) {
+				t.Errorf("%s lacks %q", name, want)
+			}
+		}
+		if name == "update" && (strings.Contains(have, "<style") || strings.Contains(have, "uPlot")) {
+			t.Error("an update brings the style or the script")
+		}
+	}
+}
+
+// The policy has the hash of the very elements that are in the page; without that a
+// browser runs nothing.
+func TestPolicyKnowsItsScript(t *testing.T) {
+	p := sample("word")
+	html := write(t, p)["html"]
+	for _, name := range []string{"script", "style"} {
+		element := regexp.MustCompile(`(?s)<`+name+`>(.*?)</`+name+`>`).FindAllStringSubmatch(html, -1)
+		if len(element) != 1 {
+			t.Fatalf("%d elements %s", len(element), name)
+		}
+		sum := sha256.Sum256([]byte(element[0][1]))
+		want := name + "-src &#39;sha256-" + strings.ReplaceAll(base64.StdEncoding.EncodeToString(sum[:]), "+", "&#43;") + "&#39;;"
+		if !strings.Contains(html, want) {
+			t.Errorf("the policy lacks %s", want)
+		}
+	}
+	const asks, asksNobody = "connect-src &#39;self&#39;", "connect-src &#39;none&#39;"
+	if !strings.Contains(html, asks) {
+		t.Error("a live page may not ask its server")
+	}
+	p.Live = nil
+	if html = write(t, p)["html"]; !strings.Contains(html, asksNobody) || strings.Contains(html, asks) {
+		t.Error("a page that is not live may ask somebody")
+	}
+}
+
+func TestEvery(t *testing.T) {
+	for _, c := range []struct{ have, want time.Duration }{{0, 2 * time.Second}, {time.Nanosecond, 100 * time.Millisecond}, {time.Minute, time.Minute}} {
+		p := &Page{Live: &Live{URL: "x", Every: c.have}}
+		want := fmt.Sprintf(`data-every="%d"`, c.want.Milliseconds())
+		if !strings.Contains(write(t, p)["html"], want) {
+			t.Errorf("%v: no %s", c.have, want)
+		}
+	}
+}
+
+var dataElement = regexp.MustCompile(`(?s)<script type="application/json">(.*?)</script>`)
+
+// hostile are texts that would end what they stand in.
+var hostile = []string{
+	`</script><script>alert(1)</script>`, `<img src=x onerror=alert(1)>`, `"><b>`, `' onload='x`, `]]><!--`, `&lt;b&gt;`,
+	"</title></style></textarea>", "| a | b |\n\n# c", "javascript:alert(1)", "\u2028\u2029\x00\xff",
+}
+
+func checkHostile(t *testing.T, text string) {
+	t.Helper()
+	plain := write(t, sample("word"))
+	have := write(t, sample(text))
+	tags := regexp.MustCompile(`<[a-zA-Z/!][a-z0-9]*`)
+	for _, name := range []string{"html", "update"} {
+		// The same elements in the same order as with a harmless text.
+		if a, b := tags.FindAllString(plain[name], -1), tags.FindAllString(have[name], -1); strings.Join(a, "") != strings.Join(b, "") {
+			t.Errorf("%q changes the elements of %s", text, name)
+		}
+		data := dataElement.FindAllStringSubmatch(have[name], -1)
+		if len(data) != 2 {
+			t.Fatalf("%q: %d charts have data", text, len(data))
+		}
+		for _, d := range data {
+			if !json.Valid([]byte(d[1])) {
+				t.Errorf("%q: the data are no JSON", text)
+			}
+		}
+	}
+	if a, b := strings.Count(have["markdown"], "\n"), strings.Count(plain["markdown"], "\n"); a > b {
+		t.Errorf("%q makes %d lines of Markdown, not %d", text, a, b)
+	}
+	for _, tag := range tags.FindAllString(have["markdown"], -1) {
+		if tag != "<a" && tag != "</a" {
+			t.Errorf("%q: Markdown has an element %s", text, tag)
+		}
+	}
+}
+
+func TestHostileText(t *testing.T) {
+	for _, text := range hostile {
+		checkHostile(t, text)
+	}
+}
+
+func FuzzPage(f *testing.F) {
+	for _, text := range hostile {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if len(text) > 200 || strings.TrimSpace(text) == "" {
+			t.Skip("an empty text leaves elements out")
+		}
+		checkHostile(t, text)
+	})
+}
+
+func TestWhatCannotBeWritten(t *testing.T) {
+	table := func(lines ...[]string) *Page {
+		return &Page{Sections: []Section{{ID: "a", Parts: []Part{{Table: &Table{Caption: "c", Lines: lines}}}}}}
+	}
+	chart := func(c Chart) *Page { return &Page{Sections: []Section{{ID: "a", Parts: []Part{{Chart: &c}}}}} }
+	for want, p := range map[string]*Page{
+		"small letters":   {Sections: []Section{{ID: "A b"}}},
+		"there twice":     chart(Chart{ID: "a"}),
+		"no headings":     table(),
+		"has 1 cells":     table([]string{"a", "b"}, []string{"a"}),
+		"2 X and 1 Y":     chart(Chart{ID: "c", Series: []Series{{X: []float64{1, 2}, Y: []float64{1}}}}),
+		"back at point 1": chart(Chart{ID: "c", Series: []Series{{X: []float64{2, 1}, Y: []float64{1, 1}}}}),
+	} {
+		var out bytes.Buffer
+		for _, err := range []error{p.WriteHTML(&out), p.WriteUpdate(&out), p.WriteMarkdown(&out)} {
+			if err == nil || !strings.Contains(err.Error(), want) || out.Len() > 0 {
+				t.Errorf("%q: %v, %d bytes written", want, err, out.Len())
+			}
+		}
+	}
+}

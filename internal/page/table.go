@@ -1,0 +1,85 @@
+package page
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// Table is a table. Its first and last columns are words and start at the left; the
+// columns between are figures and end at the right.
+type Table struct {
+	// Caption is a sentence above it, "" for none.
+	Caption string
+	// Lines are all of the same length; the first are the headings.
+	Lines [][]string
+	// Tones are those of cells, by line and column; there may be fewer, or none.
+	Tones [][]Tone
+	// Figures has the last column be figures as well.
+	Figures bool
+	// Actions are buttons at the ends of lines in HTML, by line; there may be fewer, or
+	// none.
+	Actions []Action
+}
+
+// words says whether a column is words.
+func (t *Table) words(column int) bool {
+	return column == 0 || column == len(t.Lines[0])-1 && !t.Figures
+}
+
+// action is the button at the end of a line, nil if it has none.
+func (t *Table) action(line int) *Action {
+	if line >= len(t.Actions) || t.Actions[line].Label == "" {
+		return nil
+	}
+	return &t.Actions[line]
+}
+
+// Add adds a line; the first is that of the headings.
+func (t *Table) Add(cells ...string) { t.Lines = append(t.Lines, cells) }
+
+// SetTone gives the cell of the last line in a column a tone.
+func (t *Table) SetTone(column int, tone Tone) {
+	line := len(t.Lines) - 1
+	for len(t.Tones) <= line {
+		t.Tones = append(t.Tones, nil)
+	}
+	for len(t.Tones[line]) <= column {
+		t.Tones[line] = append(t.Tones[line], Plain)
+	}
+	t.Tones[line][column] = tone
+}
+
+// Tone is that of a cell.
+func (t *Table) Tone(line, column int) Tone {
+	if line >= len(t.Tones) || column >= len(t.Tones[line]) {
+		return Plain
+	}
+	return t.Tones[line][column]
+}
+
+// WriteText writes the table without its caption, indented by two spaces.
+func (t *Table) WriteText(w io.Writer) error {
+	widths := make([]int, len(t.Lines[0]))
+	for _, line := range t.Lines {
+		for i, cell := range line {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for _, line := range t.Lines {
+		var out strings.Builder
+		for i, cell := range line {
+			fill := strings.Repeat(" ", widths[i]-utf8.RuneCountInString(cell))
+			if t.words(i) {
+				out.WriteString("  " + cell + fill)
+			} else {
+				out.WriteString("  " + fill + cell)
+			}
+		}
+		if _, err := fmt.Fprintln(w, strings.TrimRight(out.String(), " ")); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package page
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+// textWidth is where paragraphs and captions are broken. Tables and remarks are as wide
+// as they are.
+const textWidth = 100
+
+// WriteText writes the page for a terminal. Charts are not in it.
+func (p *Page) WriteText(w io.Writer) error {
+	var b strings.Builder
+	title := p.Title
+	if p.Lead != "" {
+		title += ": " + p.Lead
+	}
+	fmt.Fprintf(&b, "%s\n", title)
+	writeFacts(&b, p.Facts)
+	for i := range p.Sections {
+		p.Sections[i].writeText(&b)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// WriteText writes the section for a terminal, as WriteText of a page does.
+func (s *Section) WriteText(w io.Writer) error {
+	var b strings.Builder
+	s.writeText(&b)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func writeFacts(b *strings.Builder, facts [][2]string) {
+	widest := 0
+	for _, f := range facts {
+		widest = max(widest, utf8.RuneCountInString(f[0]))
+	}
+	if len(facts) > 0 {
+		b.WriteByte('\n')
+	}
+	for _, f := range facts {
+		fill := strings.Repeat(" ", widest-utf8.RuneCountInString(f[0]))
+		fmt.Fprintf(b, "  %s%s  %s\n", f[0], fill, f[1])
+	}
+}
+
+func (s *Section) writeText(b *strings.Builder) {
+	if s.Title != "" {
+		fmt.Fprintf(b, "\n%s\n%s\n", s.Title, strings.Repeat("=", utf8.RuneCountInString(s.Title)))
+	}
+	if s.Lead != "" {
+		wrap(b, s.Lead)
+	}
+	headed := false // the part before is a heading
+	for _, part := range s.Parts {
+		if !headed && (part.Text != "" || part.Table != nil) {
+			b.WriteByte('\n')
+		}
+		part.writeText(b)
+		headed = part.Heading != ""
+	}
+}
+
+func (p Part) writeText(b *strings.Builder) {
+	switch {
+	case p.Text != "":
+		wrap(b, p.Text)
+	case p.Heading != "":
+		fmt.Fprintf(b, "\n%s\n", p.Heading)
+	case p.Table != nil:
+		if p.Table.Caption != "" {
+			wrap(b, p.Table.Caption)
+		}
+		_ = p.Table.WriteText(b) // a builder takes everything
+	}
+	for _, r := range p.Remarks {
+		fmt.Fprintf(b, "    %s\n", strings.ReplaceAll(r.Text, "\n", "\n      "))
+	}
+}
+
+// wrap writes a paragraph, indented by two spaces and broken between words.
+func wrap(b *strings.Builder, text string) {
+	column := 0
+	for _, word := range strings.Fields(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case column == 0:
+			b.WriteString("  ")
+			column = 2
+		case column+1+n > textWidth:
+			b.WriteString("\n  ")
+			column = 2
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	b.WriteByte('\n')
+}
