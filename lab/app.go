@@ -31,10 +31,15 @@ const (
 	// as 16 hexadecimal digits; the nonce is hashed as 8 bytes in big-endian
 	// order. It stands for a handler that computes.
 	Pow = "pow"
+	// Sha answers each line with as many hexadecimal digits of its SHA-256 as it
+	// is long, at most 64, and a line's end. The published server that computes
+	// for each line hashed it, wrote the hash in hexadecimal, and sent back the
+	// line: these answers are as long, but can't be had without the hash.
+	Sha = "sha"
 )
 
 // appList names them in errors.
-const appList = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + " or " + Pow
+const appList = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + ", " + Pow + " or " + Sha
 
 // app is how a protocol is asked for and loaded.
 type app struct {
@@ -52,6 +57,7 @@ var apps = map[string]app{
 	HTTP:  {ask: askHTTP, load: []string{"--http"}},
 	Wait:  {ask: askWait},
 	Pow:   {ask: askPow, load: []string{"--message", powMessage, "--answer", powAnswer}},
+	Sha:   {ask: askSha, load: []string{"--message", shaMessage, "--answer", shaAnswer}},
 }
 
 func isApp(name string) bool {
@@ -71,8 +77,15 @@ const waitTime = 10 * time.Millisecond
 // The message for Pow and its answer. It takes 4,217 hashes: about as many as
 // any message would on average with 12 bits, some 0.4 ms.
 const (
+	powZeros   = 16
 	powMessage = "myriad 125\n"
 	powAnswer  = "myriad 125 0000000000001078\n"
+)
+
+// The message for Sha, which is that of floods, and its answer.
+const (
+	shaMessage = "ping\n"
+	shaAnswer  = "758d\n"
 )
 
 // ask has a server answer once over a new connection, and checks the answer.
@@ -87,19 +100,29 @@ func ask(conn net.Conn, name string) error {
 	return apps[name].ask(conn)
 }
 
-// askEcho has lines echoed. They are ten because a server that others have
-// published, and that is compared too, answers every tenth line only.
-func askEcho(conn net.Conn) error {
-	const lines = "ping\nping\nping\nping\nping\nping\nping\nping\nping\nping\n"
-	if _, err := io.WriteString(conn, lines); err != nil {
+// askEcho has lines echoed.
+func askEcho(conn net.Conn) error { return askTen(conn, "ping\n", "ping\n") }
+
+// askSha has lines hashed.
+func askSha(conn net.Conn) error { return askTen(conn, shaMessage, shaAnswer) }
+
+// askPow has a server find proofs of work: those that the load asks for.
+func askPow(conn net.Conn) error { return askTen(conn, powMessage, powAnswer) }
+
+// askTen has a message answered ten times. There are ten because a server that
+// others have published, and that is compared too, answers every tenth line only.
+func askTen(conn net.Conn, message, answer string) error {
+	const times = 10
+	if _, err := io.WriteString(conn, strings.Repeat(message, times)); err != nil {
 		return err
 	}
-	answer := make([]byte, len(lines))
-	if n, err := io.ReadFull(conn, answer); err != nil {
-		return fmt.Errorf("ten lines \"ping\" were not echoed but for %q: %w", answer[:n], err)
+	want := strings.Repeat(answer, times)
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(conn, got); err != nil {
+		return fmt.Errorf("ten times %q was not answered but for %q: %w", message, got[:n], err)
 	}
-	if string(answer) != lines {
-		return fmt.Errorf("ten lines \"ping\" were answered with %q", answer)
+	if string(got) != want {
+		return fmt.Errorf("ten times %q was answered with %q; expected %q", message, got, want)
 	}
 	return nil
 }
@@ -134,22 +157,7 @@ func askWait(conn net.Conn) error {
 		return err
 	}
 	if took := time.Since(begin); took < waitTime {
-		return fmt.Errorf("ten lines \"ping\" were echoed after %v; expected at least %v", took, waitTime)
-	}
-	return nil
-}
-
-// askPow has a server find the proof of work that the load asks for.
-func askPow(conn net.Conn) error {
-	if _, err := io.WriteString(conn, powMessage); err != nil {
-		return err
-	}
-	answer := make([]byte, len(powAnswer))
-	if n, err := io.ReadFull(conn, answer); err != nil {
-		return fmt.Errorf("%q was not answered but for %q: %w", powMessage, answer[:n], err)
-	}
-	if string(answer) != powAnswer {
-		return fmt.Errorf("%q was answered with %q; expected %q", powMessage, answer, powAnswer)
+		return fmt.Errorf("ten lines were echoed after %v; expected at least %v", took, waitTime)
 	}
 	return nil
 }

@@ -14,8 +14,8 @@ import (
 func TestAsk(t *testing.T) {
 	for _, c := range []struct{ app, answer, want string }{
 		{Echo, strings.Repeat("ping\n", 10), ""},
-		{Lines, strings.Repeat("ping\n", 9) + "pong\n", `ping\npong\n"`},
-		{Echo, "ping\npi", `not echoed but for "ping\npi"`},
+		{Lines, strings.Repeat("ping\n", 9) + "pong\n", `ping\npong\n"; expected`},
+		{Echo, "ping\npi", `not answered but for "ping\npi"`},
 		{HTTP, "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nHello, World!", ""},
 		{HTTP, "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nHello, world!", `"Hello, world!"`},
 		{HTTP, "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\nHello, World!!", `"Hello, World!!"`},
@@ -23,9 +23,11 @@ func TestAsk(t *testing.T) {
 		{HTTP, "HTTP/1.1 200 OK\r\nContent-Length: 13\r\n\r\nHello", "not answered"},
 		{HTTP, "ping\n", "not answered"},
 		{Wait, strings.Repeat("ping\n", 10), "expected at least 10ms"},
-		{Wait, "ping\n", `not echoed but for "ping\n"`},
-		{Pow, "myriad 125 0000000000001078\n", ""},
-		{Pow, "myriad 125 0000000000001079\n", "expected"},
+		{Wait, "ping\n", `not answered but for "ping\n"`},
+		{Pow, strings.Repeat("myriad 125 0000000000001078\n", 10), ""},
+		{Pow, strings.Repeat("myriad 125 0000000000001079\n", 10), "expected"},
+		{Sha, strings.Repeat("758d\n", 10), ""},
+		{Sha, strings.Repeat("ping\n", 10), "expected"},
 		{Pow, "myriad 125\n", "not answered"},
 	} {
 		client, server := net.Pipe()

@@ -3,6 +3,8 @@ package lab
 import (
 	"fmt"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/page"
 )
 
 // HeartbeatFigures are worked out of a run under a Heartbeats workload.
@@ -25,7 +27,7 @@ type HeartbeatServer struct {
 	SystemCPU float64 `json:"system_cpu"`
 	// RSS is its resident memory in bytes for each connection.
 	RSS float64 `json:"rss"`
-	// Foreign is how many CPUs anything but server and load kept busy.
+	// Foreign is how many CPUs anything but server, load and lab kept busy.
 	Foreign float64 `json:"foreign"`
 }
 
@@ -48,8 +50,7 @@ func (r *RunRecord) heartbeatFigures() *HeartbeatFigures {
 		SystemCPU: part(to.System-from.System, between),
 		RSS:       float64(to.RSS-ready.RSS) / float64(f.Connections),
 	}
-	load := part(r.Result.UserCPU+r.Result.SystemCPU, r.Result.Window)
-	s.Foreign = max(0, part(to.Busy-from.Busy, between)-s.CPU()-load)
+	s.Foreign = r.foreignIn(from, to)
 	f.Server = s
 	return f
 }
@@ -64,66 +65,28 @@ func (f *HeartbeatFigures) marks(beating bool, w Workload) (found []Mark) {
 		found = append(found, Mark{RuleBeats, fmt.Sprintf("%.2f heartbeats on each connection in %v, expected %d",
 			f.Each, w.Duration, expected)})
 	}
-	if s := f.Server; s != nil && s.Foreign > noiseTolerance {
-		found = append(found, Mark{RuleNoise, fmt.Sprintf("other processes used %.0f %% of a CPU", s.Foreign*100)})
-	}
 	return found
-}
-
-// ofBeats makes a figure of a run with heartbeats.
-func ofBeats(read func(*HeartbeatFigures) float64) figure {
-	return func(r *RunRecord) (float64, bool) {
-		if r.Heartbeats == nil {
-			return 0, false
-		}
-		return read(r.Heartbeats), true
-	}
-}
-
-// ofBeating makes a figure of what was sampled of its server.
-func ofBeating(read func(*HeartbeatFigures) float64) figure {
-	return func(r *RunRecord) (float64, bool) {
-		if r.Heartbeats == nil || r.Heartbeats.Server == nil {
-			return 0, false
-		}
-		return read(r.Heartbeats), true
-	}
-}
-
-var (
-	beatConns = ofBeats(func(f *HeartbeatFigures) float64 { return float64(f.Connections) })
-	beatRate  = ofBeats(func(f *HeartbeatFigures) float64 { return f.Beats })
-	beatsEach = ofBeats(func(f *HeartbeatFigures) float64 { return f.Each })
-	beatCPU   = ofBeating(func(f *HeartbeatFigures) float64 { return f.Server.CPU() })
-	beatRSS   = ofBeating(func(f *HeartbeatFigures) float64 { return f.Server.RSS })
-)
-
-// cpuPerBeat is the server's CPU time for each heartbeat, all that it did
-// included; a server that sends none has no such figure.
-func cpuPerBeat(r *RunRecord) (float64, bool) {
-	cpu, ok := beatCPU(r)
-	if !ok || r.Heartbeats.Beats == 0 {
-		return 0, false
-	}
-	return cpu / r.Heartbeats.Beats * 1e6, true
 }
 
 // heartbeatTable is the table of a Heartbeats workload. Not every server can hold
 // all connections: for comparison its CPU time is also given for as many as the
 // workload asks for, in proportion.
-func heartbeatTable(rows []row, w Workload) *table {
-	scaled := ofBeating(func(f *HeartbeatFigures) float64 {
-		return f.Server.CPU() * float64(w.Connections) / float64(f.Connections)
-	})
-	t := &table{}
-	t.add("subject", "connections", "CPU of one", "±", "CPU per "+thousands(float64(w.Connections)),
+func heartbeatTable(rows []row, w Workload) *page.Table {
+	scaled := beatCPU
+	scaled.read = func(r *RunRecord) (float64, bool) {
+		cpu, ok := beatCPU.read(r)
+		if !ok {
+			return 0, false
+		}
+		return cpu * float64(w.Connections) / float64(r.Heartbeats.Connections), true
+	}
+	t := &page.Table{}
+	t.Add("subject", "connections", "CPU of one", "±", "CPU per "+thousands(float64(w.Connections)),
 		"heartbeats/s", "each in "+w.Duration.Round(time.Millisecond).String(), "CPU µs/heartbeat", "RSS bytes/conn", "marks")
 	for _, r := range rows {
-		t.add(r.subject, r.median(beatConns, thousands), r.median(beatCPU, finePercent), r.spread(beatCPU),
-			r.median(scaled, finePercent), r.median(beatRate, thousands), r.median(beatsEach, twoDecimals),
-			r.median(cpuPerBeat, twoDecimals), r.median(beatRSS, thousands), r.marks())
+		addMarked(t, r, r.subject, r.cell(beatConns), r.cell(beatCPU), r.spread(beatCPU),
+			r.cell(scaled), r.cell(beatRate), r.cell(beatsEach),
+			r.cell(cpuPerBeat), r.cell(beatRSS))
 	}
 	return t
 }
-
-func finePercent(v float64) string { return fmt.Sprintf("%.2f %%", v*100) }

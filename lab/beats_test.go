@@ -55,7 +55,7 @@ func TestHeartbeatFigures(t *testing.T) {
 	if s := f.Server; !near(s.UserCPU, 0.002) || !near(s.SystemCPU, 0.008) || !near(s.RSS, 500) || !near(s.Foreign, 0.02) {
 		t.Errorf("got %+v", s)
 	}
-	if per, ok := cpuPerBeat(r); !ok || !near(per, 125) {
+	if per, ok := cpuPerBeat.read(r); !ok || !near(per, 125) {
 		t.Errorf("%v µs of CPU for a heartbeat, %v", per, ok)
 	}
 	if len(r.Marks) != 0 {
@@ -84,7 +84,7 @@ func TestHeartbeatMarks(t *testing.T) {
 	silent := goodBeats()
 	silent.Beating, silent.Result.Answered = false, 0
 	silent.judge(beatsAs100(), twoCPUs)
-	if _, ok := cpuPerBeat(silent); ok || len(silent.Marks) != 0 {
+	if _, ok := cpuPerBeat.read(silent); ok || len(silent.Marks) != 0 {
 		t.Errorf("without heartbeats: marks %v", silent.Marks)
 	}
 	unseen := goodBeats()
@@ -191,34 +191,4 @@ func TestRunTLS(t *testing.T) {
 		}
 	}
 	checkEmpty(t)
-}
-
-// TestNewScenarios checks that they are sound and as short as they promise.
-func TestNewScenarios(t *testing.T) {
-	models := []string{"goroutine", "epoll", "uring"}
-	for _, test := range []struct {
-		s    Scenario
-		most time.Duration
-		runs int
-	}{
-		{TLSCosts(models), 6 * time.Minute, 4 * 4 * 3},
-		{HeartbeatCosts(models, BeatConnections), 10 * time.Minute, 2 * 5},
-	} {
-		if err := test.s.check(); err != nil {
-			t.Fatal(err)
-		}
-		steps, err := test.s.plan(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if took := estimate(steps); took > test.most || len(steps) != test.runs {
-			t.Errorf("%s: %d runs in %v, want %d in at most %v", test.s.Name, len(steps), took, test.runs, test.most)
-		}
-		if !slices.ContainsFunc(test.s.Subjects, func(x Subject) bool { return x.Name == test.s.Baseline }) {
-			t.Errorf("%s: baseline %q is not a subject", test.s.Name, test.s.Baseline)
-		}
-	}
-	if s := HeartbeatCosts([]string{"goroutine"}, 10); len(s.Subjects) != 2 {
-		t.Errorf("without event loops: %v", s.Subjects)
-	}
 }

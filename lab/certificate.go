@@ -19,20 +19,15 @@ import (
 // certificate is where a server finds its certificate and its key, as PEM files.
 // The certificate is all that a client needs to trust it.
 type certificate struct {
-	dir, cert, key string
+	cert, key string
 }
 
 // newCertificate makes one for 127.0.0.1, with a key of its own (ECDSA, P-256),
-// in a new temporary directory. It is valid for a month: longer than any
-// scenario takes.
-func newCertificate() (*certificate, error) {
-	dir, err := os.MkdirTemp("", "myriad-lab-")
-	if err != nil {
-		return nil, err
-	}
-	c := &certificate{dir: dir, cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
+// in a directory. It is valid for a month: longer than any scenario takes.
+func newCertificate(dir string) (*certificate, error) {
+	c := &certificate{cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
 	if err := c.make(time.Now()); err != nil {
-		return nil, errors.Join(fmt.Errorf("cannot make a certificate: %w", err), c.remove())
+		return nil, fmt.Errorf("cannot make a certificate: %w", err)
 	}
 	return c, nil
 }
@@ -64,14 +59,6 @@ func (c *certificate) make(now time.Time) error {
 
 func writePEM(path, kind string, der []byte) error {
 	return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
-}
-
-// remove removes what newCertificate has made; nil has nothing.
-func (c *certificate) remove() error {
-	if c == nil {
-		return nil
-	}
-	return os.RemoveAll(c.dir)
 }
 
 // trust is what a client needs to speak with who has the certificate; nil has no

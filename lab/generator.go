@@ -30,9 +30,17 @@ func (m *measurement) generate(ctx context.Context, command []string, at func(lo
 	var result *load.Result
 	p, err := m.launcher.stream(ctx, command, m.pinning.loadCPUs(), func(p *process, out io.Reader) (err error) {
 		m.generator = p
-		result, err = readEvents(out, at)
+		m.timeline.generator(p.pid())
+		result, err = readEvents(out, func(e load.Event) error {
+			m.timeline.hear(e)
+			if at == nil {
+				return nil
+			}
+			return at(e)
+		})
 		return err
 	})
+	m.timeline.generator(0)
 	switch {
 	case err != nil:
 		return nil, err

@@ -28,10 +28,20 @@ func (m *measurement) settled(ctx context.Context, moment Moment, bound time.Dur
 	if err != nil {
 		return false, err
 	}
+	m.collect(ctx)
 	if err := pause(ctx, settle); err != nil {
 		return false, err
 	}
 	return ok, m.sample(moment, memory|sockets)
+}
+
+// collect has a server of one process that shows figures give back what it doesn't use:
+// what it has used before, or has had in one large page, would be used for connections,
+// and they would seem to take nothing.
+func (m *measurement) collect(ctx context.Context) {
+	if m.processes == 1 {
+		m.metrics.collect(ctx)
+	}
 }
 
 // settledFull counts connections behind each sample, because counting takes some of
@@ -39,6 +49,7 @@ func (m *measurement) settled(ctx context.Context, moment Moment, bound time.Dur
 func (m *measurement) settledFull(ctx context.Context, moment Moment, bound time.Duration, base int, asked func(n int) bool) (bool, error) {
 	began := time.Now()
 	for last := int64(-1); ; {
+		m.collect(ctx)
 		if err := pause(ctx, settle); err != nil {
 			return false, err
 		}

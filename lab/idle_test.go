@@ -4,61 +4,13 @@ import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/load"
 )
-
-func TestSizes(t *testing.T) {
-	for to, want := range map[int][]int{
-		5: {5}, 10_000: {10_000}, 10_001: {10_000, 10_001}, 100_000: {10_000, 23_000, 100_000},
-		1_000_000: {10_000, 23_000, 100_000, 1_000_000}, 3_000_000: {10_000, 23_000, 100_000, 1_000_000, 2_000_000, 3_000_000},
-	} {
-		if got := sizesTo(idleSizes, to); !slices.Equal(got, want) {
-			t.Errorf("up to %d: got %v, want %v", to, got, want)
-		}
-	}
-}
-
-func TestIdleCosts(t *testing.T) {
-	s := IdleCosts([]string{"goroutine", "epoll"}, 23_000, 50_000)
-	if err := s.check(); err != nil {
-		t.Fatal(err)
-	}
-	steps, err := s.plan(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, s := range steps {
-		got = append(got, s.workload.Name+"/"+s.subject.Name)
-	}
-	want := []string{
-		"parked-10000/goroutines", "parked-50000/goroutines",
-		"idle-10000/net", "idle-10000/goroutine", "idle-10000/epoll",
-		"idle-23000/net", "idle-23000/goroutine", "idle-23000/epoll",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
-	whole := IdleCosts([]string{"goroutine", "epoll", "uring"}, IdleConnections, IdleGoroutines)
-	if takes := whole.Takes(); takes > 5*time.Minute {
-		t.Errorf("it says that it takes %v; expected 5 minutes at most", takes)
-	}
-	none := IdleCosts(nil, 0, 1)
-	if err := none.check(); err == nil || !strings.Contains(err.Error(), "0 connections; expected at least 1") {
-		t.Errorf("no connections: got %v", err)
-	}
-	none = IdleCosts(nil, 1, 0)
-	if err := none.check(); err == nil || !strings.Contains(err.Error(), "0 goroutines; expected 1 to") {
-		t.Errorf("no goroutines: got %v", err)
-	}
-}
 
 // TestProcesses has as many as each is to hold its share.
 func TestProcesses(t *testing.T) {
@@ -70,6 +22,36 @@ func TestProcesses(t *testing.T) {
 	}
 	if got := (Subject{}).processes(Workload{Connections: 1000}); got != 1 {
 		t.Errorf("got %d processes, want 1", got)
+	}
+	cpus := runtime.NumCPU()
+	for n, want := range map[int]int{1: cpus, 100 * cpus: cpus, 100*cpus + 1: cpus + 1} {
+		if got := (Subject{PerProcess: 100, PerCPU: true}).processes(Workload{Connections: n}); got != want {
+			t.Errorf("%d connections: got %d processes, want %d for %d CPUs", n, got, want, cpus)
+		}
+	}
+	if got := (Subject{PerCPU: true}).processes(Workload{Connections: 1}); got != cpus {
+		t.Errorf("got %d processes, want %d", got, cpus)
+	}
+}
+
+// TestPrefork has our prefork of scenario models use all CPUs where one table of descriptors
+// holds all connections, as net-prefork does; a goroutine for each connection needs no more
+// than one process.
+func TestPrefork(t *testing.T) {
+	s, err := BuiltIn("models")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]int{"prefork": runtime.NumCPU(), "goroutine": 1}
+	for _, x := range s.expanded(ideal).Subjects {
+		n, ok := want[x.Name]
+		if got := x.processes(Workload{Connections: 100_000}); ok && got != n {
+			t.Errorf("%s: got %d processes, want %d", x.Name, got, n)
+		}
+		delete(want, x.Name)
+	}
+	if len(want) > 0 {
+		t.Errorf("not there: %v", want)
 	}
 }
 
@@ -96,51 +78,6 @@ const gib = 1 << 30
 
 func free(bytes int64) func() (memoryRoom, error) {
 	return func() (memoryRoom, error) { return memoryRoom{total: 20 * gib, free: bytes}, nil }
-}
-
-// TestWall has a machine of 20 GiB, of which 1 is kept.
-func TestWall(t *testing.T) {
-	small := fullStep(100)
-	small.subject.MaxConns, small.subject.Wall = 99, "it is small"
-	fits := small
-	fits.subject.MaxConns = 100
-	parked := step{workload: Workload{Kind: Parking, Connections: 1 << 20}}
-	quick := fullStep(100 << 20)
-	quick.workload.Full = false
-	most := gib/firstGuess - 1
-	for name, test := range map[string]struct {
-		step   step
-		free   int64
-		before []RunRecord
-		want   string
-	}{
-		"fewer":            {small, 20 * gib, nil, "100 connections are more than the 99 that it can hold: it is small"},
-		"as many":          {fits, 20 * gib, nil, ""},
-		"a guess":          {fullStep(most), 2 * gib, nil, ""},
-		"more":             {fullStep(most + 2), 2 * gib, nil, "a cautious guess, need 1.00 GiB; 2.00 GiB are free, of which 1.00 GiB are kept"},
-		"measured":         {fullStep(1 << 20), 3 * gib, []RunRecord{fullRun("a", 1000, 1024, 1860)}, ""},
-		"too much":         {fullStep(1 << 20), 3 * gib, []RunRecord{fullRun("a", 1000, 1024, 1863)}, "1,048,576 of 2,049 bytes each, by the run with 1,000, need 2.00 GiB"},
-		"the largest":      {fullStep(1 << 20), 3 * gib, []RunRecord{fullRun("a", 1000, 1, 1), fullRun("a", 10, 1e6, 1e6)}, ""},
-		"another's":        {fullStep(1 << 20), 3 * gib, []RunRecord{fullRun("b", 1000, 1, 1)}, "a cautious guess"},
-		"others came":      {fullStep(1 << 20), 3 * gib, []RunRecord{among(8, fullRun("a", 1000, 3000, 3000))}, ""},
-		"others went":      {fullStep(1 << 20), 3 * gib, []RunRecord{among(1, fullRun("a", 1000, 1500, 1500))}, "1,048,576 of 2,750"},
-		"noise":            {fullStep(1 << 20), 3 * gib, []RunRecord{fullRun("a", 1000, -5, -6)}, "a cautious guess"},
-		"failed":           {fullStep(1 << 20), 3 * gib, []RunRecord{{Subject: "a", Error: "failed"}}, "a cautious guess"},
-		"goroutines":       {parked, 5 * gib, nil, ""},
-		"more goroutines":  {parked, 5*gib - 1, nil, "memory: 1,048,576 of 4,096 bytes each"},
-		"not asked for":    {quick, 1, nil, ""},
-		"nothing is there": {fullStep(1), 0, nil, "memory: "},
-	} {
-		r := &runner{room: free(test.free)}
-		got := r.wall(test.step, test.before)
-		if (got == "") != (test.want == "") || !strings.Contains(got, test.want) {
-			t.Errorf("%s: got %q, want %q", name, got, test.want)
-		}
-	}
-	unknown := &runner{room: func() (memoryRoom, error) { return memoryRoom{}, procfs.ErrNotAvailable }}
-	if got := unknown.wall(fullStep(100), nil); got != "" {
-		t.Errorf("where nobody knows what is free: got %q, want a run", got)
-	}
 }
 
 // TestWatchFree has memory run low when the first look has been taken.

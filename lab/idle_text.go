@@ -1,74 +1,20 @@
 package lab
 
 import (
-	"bytes"
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
+
+	"github.com/myriad-go/myriad/internal/page"
 )
 
 // widestCaches is how many of the kernel's caches have a column.
 const widestCaches = 8
 
-// ofSample makes a figure of what was sampled at a moment.
-func ofSample(m Moment, read func(*Sample) int64) figure {
-	return func(r *RunRecord) (float64, bool) {
-		if r.Error != "" {
-			return 0, false
-		}
-		s := r.sample(m)
-		if s == nil {
-			return 0, false
-		}
-		v := read(s)
-		return float64(v), v != 0
-	}
-}
-
-// ofGo makes a figure of what Go said at a moment.
-func ofGo(m Moment, read func(*GoMemory) int64) figure {
-	return ofSample(m, func(s *Sample) int64 {
-		if s.Go == nil {
-			return 0
-		}
-		return read(s.Go)
-	})
-}
-
-// ofFull makes a figure of a full run.
-func ofFull(read func(*FullFigures) float64) figure {
-	return func(r *RunRecord) (float64, bool) {
-		if r.Idle == nil || r.Idle.Full == nil {
-			return 0, false
-		}
-		return read(r.Idle.Full), true
-	}
-}
-
-func stackInuse(m *GoMemory) int64 { return m.StackInuse }
-func heapInuse(m *GoMemory) int64  { return m.HeapInuse }
-func goSys(m *GoMemory) int64      { return m.Sys }
-func rss(s *Sample) int64          { return s.RSS }
-func pss(s *Sample) int64          { return s.PSS }
-
-// mebibytes writes bytes as MiB.
-func mebibytes(v float64) string { return fmt.Sprintf("%.1f", v/(1<<20)) }
-
-// publishedMiB writes a published figure, which is in MiB.
-func publishedMiB(v float64) string {
-	if v == 0 {
-		return none
-	}
-	return fmt.Sprintf("%.1f", v)
-}
-
-// parking writes the table of parked goroutines, a row for each size, if there are
-// any.
-func (r *Report) parking(b *bytes.Buffer) error {
-	t := &table{}
-	t.add("goroutines", "StackInuse MiB", "Sys MiB", "RSS MiB", "PSS MiB", "stack bytes each", "anonymous bytes each",
-		"published: StackInuse MiB", "Sys MiB", "marks")
+// parkedParts are the table of parked goroutines, a row for each size, if there are any.
+func (r *Report) parkedParts() []page.Part {
+	t := &page.Table{Caption: "Goroutines that wait for a channel and do nothing else, in a process of their own."}
+	t.Add("goroutines", "StackInuse MiB", "Sys MiB", "RSS MiB", "PSS MiB", "stack bytes each", "anonymous bytes each", "marks")
 	var all []row
 	for _, w := range r.Scenario.Workloads {
 		if w.Kind != Parking {
@@ -76,118 +22,80 @@ func (r *Report) parking(b *bytes.Buffer) error {
 		}
 		for _, x := range r.rows(w.Name) {
 			all = append(all, x)
-			p := publishedParked[w.Connections]
-			t.add(thousands(float64(w.Connections)), x.median(ofGo(Parked, stackInuse), mebibytes), x.median(ofGo(Parked, goSys), mebibytes),
-				x.median(ofSample(Parked, rss), mebibytes), x.median(ofSample(Parked, pss), mebibytes),
-				x.median(parkedStack, thousands), x.median(parkedAnonymous, thousands),
-				publishedMiB(p.stack), publishedMiB(p.sys), x.marks())
+			addMarked(t, x, thousands(float64(w.Connections)), x.cell(parkedStackInuse), x.cell(parkedSys),
+				x.cell(parkedRSS), x.cell(parkedPSS), x.cell(parkedStack), x.cell(parkedAnonymous))
 		}
 	}
 	if len(all) == 0 {
 		return nil
 	}
-	fmt.Fprintf(b, "\nparked: Goroutines that wait for a channel and do nothing else, in a process of their own.\n")
-	if err := t.write(b); err != nil {
-		return err
-	}
-	fmt.Fprintf(b, "  %s\n", publishedOn)
-	remarks(b, all)
-	return nil
+	return append([]page.Part{{Heading: "parked"}, {Table: t}}, remarksPart(remarks(all))...)
 }
 
-func parkedStack(r *RunRecord) (float64, bool) {
-	if r.Parked == nil {
-		return 0, false
+// fullParts are the tables of a Full workload: the server's user memory, and the
+// kernel's.
+func fullParts(rows []row, w Workload) []page.Part {
+	return []page.Part{
+		tablePart(w.Caption+" The server's user memory: in all after one exchange, and bytes for each connection.", userTable(rows)),
+		tablePart("The kernel's memory for both ends of each connection, in bytes; by cache when idle. proc_inode_cache, if there, "+
+			"is left by looks at descriptors in /proc. Machine is by how much unused memory (MemFree) is less after one "+
+			"exchange: kernel, server, load generator, and whatever else the machine did.", kernelTable(rows)),
 	}
-	return r.Parked.Stack, true
 }
 
-func parkedAnonymous(r *RunRecord) (float64, bool) {
-	if r.Parked == nil || r.Parked.Anonymous == 0 {
-		return 0, false
-	}
-	return r.Parked.Anonymous, true
-}
-
-// fullTables writes the tables of a Full workload: the server's user memory, and
-// the kernel's.
-func fullTables(b *bytes.Buffer, rows []row, w Workload) error {
-	fmt.Fprintf(b, "  The server's user memory: in all after one exchange, and bytes for each connection.\n")
-	if err := userTable(rows, w).write(b); err != nil {
-		return err
-	}
-	if _, ok := publishedIdle[w.Connections]; ok {
-		fmt.Fprintf(b, "  %s\n", publishedOn)
-	}
-	fmt.Fprintf(b, "\n  The kernel's memory for both ends of each connection, in bytes; by cache when idle. proc_inode_cache, if there,\n"+
-		"  is left by looks at descriptors in /proc. Machine is by how much unused memory (MemFree) is less after one\n"+
-		"  exchange: kernel, server, load generator, and whatever else the machine did.\n")
-	return kernelTable(rows).write(b)
-}
-
-func userTable(rows []row, w Workload) *table {
-	t := &table{}
-	t.add("subject", "processes", "RSS MiB", "PSS MiB", "StackInuse", "HeapInuse", "Sys MiB",
+func userTable(rows []row) *page.Table {
+	t := &page.Table{}
+	t.Add("subject", "processes", "RSS MiB", "PSS MiB", "StackInuse", "HeapInuse", "Sys MiB",
 		"idle: RSS", "anonymous", "exchanged: RSS", "anonymous", "dial conn/s", "marks")
-	each := func(x row, read func(*FullFigures) float64) string { return x.median(ofFull(read), thousands) }
 	for _, x := range rows {
-		t.add(x.subject,
-			each(x, func(f *FullFigures) float64 { return float64(f.Processes) }),
-			x.median(ofSample(Exchanged, rss), mebibytes), x.median(ofSample(Exchanged, pss), mebibytes),
-			x.median(ofGo(Exchanged, stackInuse), mebibytes), x.median(ofGo(Exchanged, heapInuse), mebibytes),
-			x.median(ofGo(Exchanged, goSys), mebibytes),
-			each(x, func(f *FullFigures) float64 { return f.Idle.RSS }),
-			each(x, func(f *FullFigures) float64 { return f.Idle.Anonymous }),
-			each(x, func(f *FullFigures) float64 { return f.Exchanged.RSS }),
-			each(x, func(f *FullFigures) float64 { return f.Exchanged.Anonymous }),
-			x.median(dialRate, thousands), x.marks())
-	}
-	if p, ok := publishedIdle[w.Connections]; ok {
-		t.add("published", none, publishedMiB(p.rss), none, none, none, publishedMiB(p.sys),
-			thousands(p.each), none, none, none, none, "")
+		addMarked(t, x, x.subject, x.cell(fullProcesses), x.cell(rssExchanged), x.cell(pssExchanged),
+			x.cell(stackExchanged), x.cell(heapExchanged), x.cell(sysExchanged),
+			x.cell(fullIdleRSS), x.cell(fullIdleAnonymous), x.cell(fullExchangedRSS), x.cell(fullExchangedAnonymous),
+			x.cell(dialRate))
 	}
 	return t
 }
 
-func kernelTable(rows []row) *table {
+func kernelTable(rows []row) *page.Table {
 	names := widest(rows)
-	t := &table{}
-	t.add(slices.Concat([]string{"subject", "all idle"}, names, []string{"other caches", "all exchanged", "machine", ""})...)
+	t := &page.Table{}
+	t.Add(slices.Concat([]string{"subject", "all idle"}, names, []string{"other caches", "all exchanged", "machine", ""})...)
 	for _, x := range rows {
-		line := []string{x.subject, x.median(ofFull(func(f *FullFigures) float64 { return f.Idle.Kernel }), thousands)}
+		line := []string{x.subject, x.cell(fullIdleKernel)}
 		for _, name := range names {
-			line = append(line, x.median(ofCache(name), thousands))
+			line = append(line, x.cell(ofCache(name)))
 		}
-		t.add(append(line, x.median(otherCaches(names), thousands),
-			x.median(ofFull(func(f *FullFigures) float64 { return f.Exchanged.Kernel }), thousands),
-			x.median(ofFull(func(f *FullFigures) float64 { return f.Exchanged.Machine }), thousands), "")...)
+		t.Add(append(line, x.cell(otherCaches(names)),
+			x.cell(fullExchangedKernel),
+			x.cell(fullExchangedMachine), "")...)
 	}
 	return t
 }
 
 // ofCache makes a figure of a cache of the kernel.
-func ofCache(name string) figure {
-	return func(r *RunRecord) (float64, bool) {
-		if r.Idle == nil || r.Idle.Full == nil || r.Idle.Full.Idle.Caches == nil {
-			return 0, false
-		}
-		return r.Idle.Full.Idle.Caches[name], true
-	}
+func ofCache(name string) Figure {
+	return Figure{Heading: name, Unit: page.Bytes, Better: Lower, read: of(cachesOf, func(f *FullFigures) float64 { return f.Idle.Caches[name] })}
 }
 
 // otherCaches makes a figure of what of the kernel's small objects is in none of
 // the caches that are named.
-func otherCaches(names []string) figure {
-	return func(r *RunRecord) (float64, bool) {
-		if r.Idle == nil || r.Idle.Full == nil || r.Idle.Full.Idle.Caches == nil {
-			return 0, false
-		}
-		rest := r.Idle.Full.Idle.Kernel
+func otherCaches(names []string) Figure {
+	return Figure{Heading: "other caches", Unit: page.Bytes, Better: Lower, read: of(cachesOf, func(f *FullFigures) float64 {
+		rest := f.Idle.Kernel
 		for _, name := range names {
-			rest -= r.Idle.Full.Idle.Caches[name]
+			rest -= f.Idle.Caches[name]
 		}
-		return rest, true
+		return rest
+	})}
+}
+
+// cachesOf is what a run has that knows the kernel's caches.
+func cachesOf(r *RunRecord) *FullFigures {
+	f := fullOf(r)
+	if f == nil || f.Idle.Caches == nil {
+		return nil
 	}
+	return f
 }
 
 // widest names the caches that grew most for one connection of any run, the widest
@@ -210,32 +118,28 @@ func widest(rows []row) []string {
 	return names[:min(len(names), widestCaches)]
 }
 
-// million says what a million connections took, if they were held, and otherwise
-// that nobody knows.
-func (r *Report) million(b *bytes.Buffer) error {
-	full := r.Scenario.full()
-	if len(full) == 0 {
+// isMillion says whether a workload's connections are a million.
+func (w Workload) isMillion() bool { return w.Full && w.Connections == 1_000_000 }
+
+// millionParts say what a million connections took, if they were held.
+func (r *Report) millionParts() []page.Part {
+	i := slices.IndexFunc(r.Scenario.Workloads, Workload.isMillion)
+	if i < 0 {
 		return nil
 	}
-	i := slices.IndexFunc(full, Workload.isMillion)
-	var rows []row
-	if i >= 0 {
-		rows = slices.DeleteFunc(r.rows(full[i].Name), func(x row) bool { return len(x.values(bytesIdle)) == 0 })
+	t := &page.Table{Caption: "What a million connections took, measured after one exchange on each."}
+	t.Add("subject", "user memory of the server (PSS)", "kernel, both ends", "the whole machine", "")
+	pss, kernel, machine := pssExchanged, fullExchangedKernel, fullExchangedMachine
+	pss.write = func(v float64) string { return gibibytes(int64(v)) }
+	kernel.write = func(each float64) string { return gibibytes(int64(each * 1e6)) }
+	machine.write = kernel.write
+	for _, x := range r.rows(r.Scenario.Workloads[i].Name) {
+		if len(bytesIdle.values(x)) > 0 {
+			t.Add(x.subject, x.cell(pss), x.cell(kernel), x.cell(machine), "")
+		}
 	}
-	if len(rows) == 0 {
-		fmt.Fprintf(b, "\nWhat a million connections take was not measured here, and nothing is extrapolated: --to 1000000 holds them.\n")
+	if len(t.Lines) == 1 {
 		return nil
 	}
-	fmt.Fprintf(b, "\nWhat a million connections took, measured after one exchange on each (published: %s):\n", published1M)
-	t := &table{}
-	t.add("subject", "user memory of the server (PSS)", "kernel, both ends", "the whole machine", "")
-	total := func(x row, read func(*FullFigures) float64) string {
-		return x.median(ofFull(read), func(each float64) string { return gibibytes(int64(each * 1e6)) })
-	}
-	for _, x := range rows {
-		t.add(x.subject, x.median(ofSample(Exchanged, pss), func(v float64) string { return gibibytes(int64(v)) }),
-			total(x, func(f *FullFigures) float64 { return f.Exchanged.Kernel }),
-			total(x, func(f *FullFigures) float64 { return f.Exchanged.Machine }), "")
-	}
-	return t.write(b)
+	return []page.Part{{Table: t}}
 }

@@ -148,10 +148,10 @@ func TestWidest(t *testing.T) {
 	if len(names) != widestCaches || names[0] != "TCP" || names[1] != "filp" || names[2] != "cache-p" {
 		t.Errorf("got %v", names)
 	}
-	rest, ok := otherCaches(names)(r)
+	rest, ok := otherCaches(names).read(r)
 	sum := rest
 	for _, name := range names {
-		v, _ := ofCache(name)(r)
+		v, _ := ofCache(name).read(r)
 		sum += v
 	}
 	if !ok || !near(sum, r.Idle.Full.Idle.Kernel) {

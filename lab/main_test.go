@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -44,6 +45,9 @@ func TestMain(m *testing.M) {
 
 // child plays a part: a server or the load generator.
 func child(part string, args []string) error {
+	if part == "bench-guard" { // it is there as long as the lab is
+		return Guard(os.Stdin)
+	}
 	if addr := os.Getenv(envReport); addr != "" {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -55,7 +59,16 @@ func child(part string, args []string) error {
 	switch part {
 	case "plain":
 		return childPlain(args[0], args[1], args[2:])
+	case "tenth":
+		return childTenth(args[0], args[1])
+	case "prefork":
+		return childPrefork(args[0], args[1])
+	case "worker":
+		return childWorker(args[0])
 	case "load":
+		if slices.Contains(args, "--flood") || slices.Contains(args, "--drain") {
+			return childFlood(args)
+		}
 		return childLoad(args)
 	case "park":
 		return childPark(args[0])
@@ -67,6 +80,9 @@ func child(part string, args []string) error {
 		return childOffer(args)
 	case "hoard", "crash", "relapse", "babble", "hush", "hang":
 		return childBad(part)
+	case "spin":
+		for os.Getppid() > 0 { // until it is killed
+		}
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("stubborn")
@@ -115,6 +131,44 @@ func childPlain(addr, app string, more []string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	return Plain(ctx, ln, o)
+}
+
+// childTenth holds answers back.
+func childTenth(addr, app string) error {
+	ln, err := net.Listen("tcp", addr)
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return Plain(ctx, ln, PlainOptions{App: app, Flush: FlushTenth})
+}
+
+// childPrefork starts two of childWorker.
+func childPrefork(addr, app string) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	o := PlainOptions{App: app, Design: Prefork, Prefork: &PreforkOptions{Processes: 2, Command: []string{self, "worker", app}}}
+	ln, err := o.Listen(ctx, addr)
+	if err != nil {
+		return err
+	}
+	return Plain(ctx, ln, o)
+}
+
+// childWorker is a process of the design Prefork.
+func childWorker(app string) error {
+	ln, err := PreforkListener()
+	if err != nil {
+		return err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	return Plain(ctx, ln, PlainOptions{App: app, Design: OneEpoll})
 }
 
 // childMute accepts one connection and ends without a word.
@@ -186,6 +240,32 @@ func childLoad(args []string) error {
 	}
 	tell(load.Done, childResult(*connections, *size, *pipeline))
 	return nil
+}
+
+// childFlood is the real load generator, for a flood and the check after it.
+func childFlood(args []string) error {
+	cfg := load.Config{Observe: func(e load.Event) { json.NewEncoder(os.Stdout).Encode(e) }}
+	flags := flag.NewFlagSet("load", flag.ContinueOnError)
+	flags.Bool("json", true, "")
+	flags.IntVar(&cfg.Connections, "connections", 0, "")
+	flags.IntVar(&cfg.Socket.SendBuffer, "sndbuf", 0, "")
+	flags.IntVar(&cfg.ConnectRate, "connect-rate", 0, "")
+	flags.BoolVar(&cfg.Flood, "flood", false, "")
+	flags.IntVar(&cfg.Loops, "loops", 1, "")
+	flags.IntVar(&cfg.Pipeline, "pipeline", 0, "")
+	flags.Int64Var(&cfg.Messages, "messages", 0, "")
+	flags.DurationVar(&cfg.Duration, "duration", 0, "")
+	flags.DurationVar(&cfg.Warmup, "warmup", 0, "")
+	flags.DurationVar(&cfg.HoldAfter, "hold-after", 0, "")
+	flags.DurationVar(&cfg.Drain, "drain", 0, "")
+	flags.Func("message", "", func(text string) error { cfg.Message = []byte(text); return nil })
+	flags.Func("answer", "", func(text string) error { cfg.Answer = []byte(text); return nil })
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	cfg.Target = flags.Arg(0)
+	result, err := load.Run(context.Background(), cfg)
+	return errors.Join(err, result.Err())
 }
 
 // tell tells an event, and then of so much progress that the lab has handled

@@ -45,6 +45,8 @@ const (
 	// came than the run's own, so that the kernel's figures, and the machine's,
 	// are not of the run alone.
 	RuleOthers = "others"
+	// RuleCaptured: a trace or a profile was taken meanwhile, which takes time.
+	RuleCaptured = "captured"
 )
 
 const (
@@ -69,9 +71,6 @@ func marks(r *RunRecord, w Workload) []Mark {
 		}
 		if s := f.Server; s != nil && s.Connections != w.Connections {
 			add(RuleCount, "the server had %d connections open, expected %d", s.Connections, w.Connections)
-		}
-		if s := f.Server; s != nil && s.Foreign > noiseTolerance {
-			add(RuleNoise, "other processes used %.0f %% of a CPU", s.Foreign*100)
 		}
 	}
 	if f := r.Heartbeats; f != nil {

@@ -32,7 +32,19 @@ type measurement struct {
 	// processes how many processes it has.
 	metrics   MetricsSource
 	processes int
+	timeline  *timeline
+	captures  *captures    // nil for a run of which nothing is captured
 	open      atomic.Int64 // connections, as the load generator has said last
+}
+
+// follow begins the run's time line, before the server's sockets are counted: see
+// timeline. The caller stops it.
+func (m *measurement) follow() {
+	admin := m.metrics.Addr
+	if m.workload.Kind == Idle {
+		admin = "" // memory is what it is about
+	}
+	m.timeline = m.runner.follow(m.record, m.server.process, admin, m.processes)
 }
 
 // sample takes a sample and keeps it. Without /proc there is none.
@@ -99,17 +111,34 @@ func (m *measurement) ready(ctx context.Context, conn net.Conn) error {
 // window applies a workload that measures a window of time.
 func (m *measurement) window(ctx context.Context) error {
 	var err error
+	defer m.captures.end()
 	m.record.Load = m.loadCommand(m.workload.loadFlags(m.server.addr))
 	m.record.Result, err = m.generate(ctx, m.record.Load, func(e load.Event) error {
 		switch e.Phase {
 		case load.Measuring:
-			return m.sample(Measuring, m.atBegin())
+			err := m.begin(ctx)
+			m.captures.begin(ctx) // it has a connection of its own, which is not to be counted
+			return err
 		case load.Measured:
 			return m.sample(Measured, cpu|memory)
 		}
 		return nil
 	})
 	return err
+}
+
+// begin samples when a window begins. The descriptors of a shard are not to be seen: a
+// server that shows fewer connections than the load has is asked, if it can be.
+func (m *measurement) begin(ctx context.Context) error {
+	if err := m.sample(Measuring, m.atBegin()); err != nil {
+		return err
+	}
+	from, ready := m.record.sample(Measuring), m.record.sample(Ready)
+	if from == nil || ready == nil || m.metrics.Addr == "" || m.workload.Kind != Throughput || from.Sockets-ready.Sockets >= m.workload.Connections {
+		return nil
+	}
+	_ = from.ask(ctx, m.metrics, m.processes) // one that does not answer is marked
+	return nil
 }
 
 // atBegin is what is sampled when a window begins. With heartbeats there can be so

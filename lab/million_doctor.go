@@ -13,8 +13,8 @@ func (m *millionRunner) askDoctor() []string {
 	if err != nil {
 		return []string{fmt.Sprintf("the machine's walls are not known: %v", err)}
 	}
-	processes, _ := m.subject.processes(m.Connections)
-	plan := doctor.Plan{Connections: m.Connections, Side: doctor.Both, Model: m.subject.model, Processes: processes}
+	processes, _ := m.subject.spread(m.workload.Connections)
+	plan := doctor.Plan{Connections: m.workload.Connections, Side: doctor.Both, Model: m.subject.model(), Processes: processes}
 	report, err := doctor.Examine(facts, plan)
 	if err != nil {
 		return []string{fmt.Sprintf("the machine's walls are not known: %v", err)}

@@ -37,7 +37,7 @@ func (l *MillionLeft) gone() bool {
 // left waits until the machine is as it was, but not for long.
 func (m *millionRunner) left(ctx context.Context) error {
 	before, began := &m.record.Before, time.Now()
-	bound := leftBound + leftEach*time.Duration(m.Connections)
+	bound := leftBound + leftEach*time.Duration(m.workload.Connections)
 	l := &MillionLeft{}
 	m.record.Left = l
 	for i := range m.record.Phases {

@@ -2,43 +2,13 @@ package lab
 
 import (
 	"fmt"
-	"io"
 	"time"
 
 	"github.com/myriad-go/myriad/load"
 )
 
-// MillionReport is what Million has found. It is plain data; durations are
-// nanoseconds in JSON.
-type MillionReport struct {
-	Machine Machine   `json:"machine"`
-	Date    time.Time `json:"date"`
-	// Command is the command line that made the report.
-	Command string `json:"command"`
-	// Connections, Hold, Heartbeat and KeepFree are as in MillionOptions.
-	Connections int           `json:"connections"`
-	Hold        time.Duration `json:"hold"`
-	Heartbeat   time.Duration `json:"heartbeat"`
-	KeepFree    int64         `json:"keep_free"`
-	// Notes are sentences on what is missing or was different.
-	Notes []string `json:"notes,omitempty"`
-	// Planned is how many runs there were to be; Runs are those that were.
-	Planned int          `json:"planned"`
-	Runs    []MillionRun `json:"runs"`
-	// Strict is as in MillionOptions.
-	Strict bool `json:"strict,omitempty"`
-}
-
-// MillionRun is one run: one server in one round.
+// MillionRun is what was seen in a run under a Holding workload.
 type MillionRun struct {
-	Subject string `json:"subject"`
-	// Round counts from 1.
-	Round   int           `json:"round"`
-	Started time.Time     `json:"started"`
-	Took    time.Duration `json:"took"`
-	// Command and Load are the command lines of the server and of the generator.
-	Command []string `json:"command"`
-	Load    []string `json:"load"`
 	// Doctor is what package doctor has said before.
 	Doctor []string `json:"doctor,omitempty"`
 	// Before is from before the first connection, Phases what came then, in order,
@@ -51,12 +21,9 @@ type MillionRun struct {
 	Caller *MillionCaller `json:"caller,omitempty"`
 	// Stopped is set when connections were no longer opened because memory ran low.
 	Stopped *MillionStop `json:"stopped,omitempty"`
-	// Error says why the run did not come to its end, "" when it did.
-	Error string `json:"error,omitempty"`
-	// Findings say what was claimed and what was found.
+	// Findings say what was claimed and what was found, Missed that this fails the run.
 	Findings []MillionFinding `json:"findings,omitempty"`
-	// Result is what the generator saw, nil when it did not get so far.
-	Result *load.Result `json:"result,omitempty"`
+	Missed   bool             `json:"missed,omitempty"`
 }
 
 // MillionPhase is a part of a run.
@@ -104,39 +71,14 @@ func (s *MillionStop) String() string {
 type MillionFinding struct {
 	Finding
 	// Strict says that it fails a run only where it is not met, and only with
-	// MillionOptions.Strict: it is about a size or a rate, or can't be told here. Others
+	// MillionLoad.Strict: it is about a size or a rate, or can't be told here. Others
 	// fail a run that has nothing to show for them, too.
 	Strict bool `json:"strict,omitempty"`
 }
 
-func newMillionReport(o *MillionOptions, planned int) *MillionReport {
-	return &MillionReport{
-		Machine: thisMachine(), Date: time.Now(), Command: o.command(),
-		Connections: o.Connections, Hold: o.Hold, Heartbeat: o.Heartbeat, KeepFree: o.KeepFree,
-		Planned: planned, Runs: []MillionRun{}, Strict: o.Strict,
-	}
-}
-
-func (r *MillionReport) note(format string, args ...any) {
-	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
-}
-
-// Failed counts the runs that did not come to their end, in which an answer was wrong,
-// something was lost or left, or that have nothing to show for what was asked of them, and
-// with MillionOptions.Strict those that missed any finding.
-func (r *MillionReport) Failed() (n int) {
-	for i := range r.Runs {
-		if r.Runs[i].failed(r.Strict) {
-			n++
-		}
-	}
-	return n
-}
-
-func (r *MillionRun) failed(strict bool) bool {
-	if r.Error != "" {
-		return true
-	}
+// missed says whether an answer was wrong, something was lost or left, or there is nothing
+// to show for what was asked, and if strict whether any finding is not met.
+func (r *MillionRun) missed(strict bool) bool {
 	for _, f := range r.Findings {
 		if f.Outcome == NotMet && strict || f.Outcome != Met && !f.Strict {
 			return true
@@ -154,6 +96,3 @@ func (r *MillionRun) phase(name string) *MillionPhase {
 	}
 	return nil
 }
-
-// WriteJSON writes the report as one indented JSON object.
-func (r *MillionReport) WriteJSON(w io.Writer) error { return writeJSON(w, r) }

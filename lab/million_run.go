@@ -9,29 +9,37 @@ import (
 	"github.com/myriad-go/myriad/load"
 )
 
-// millionRunner runs one run. It belongs to Million's goroutine.
+// millionRunner runs one run. It belongs to the runner's goroutine.
 //
 // Phases follow each other without a gap. All but the last end with an event of the
 // generator, which does not go on while one is looked at for long; so nothing else
 // takes care of time, and a phase is up to an interval of the generator longer than it
 // was to be.
 type millionRunner struct {
-	*MillionOptions
-	runner   *runner
-	subject  millionSubject
-	progress *progress
+	*runner
+	subject  Subject
+	workload Workload
+	load     MillionLoad // the workload's, filled
+	whole    *RunRecord
+	record   *MillionRun // of it
 
 	server    *server
 	stats     serverStats
 	generator *measurement
 	guard     *memoryGuard
 	caller    *caller // while there is a broadcast
-	record    *MillionRun
 
 	asked int64  // lines of roll calls
 	phase string // under way, "" for none
 	since time.Time
 	last  MillionSample // of the phase before
+}
+
+func newMillionRunner(r *runner, s step, rec *RunRecord) *millionRunner {
+	rec.Million = &MillionRun{Phases: []MillionPhase{}}
+	return &millionRunner{
+		runner: r, subject: s.subject, workload: s.workload, load: s.workload.million(), whole: rec, record: rec.Million,
+	}
 }
 
 // The phases of a run.
@@ -59,52 +67,43 @@ const (
 	countEach  = 200 * time.Microsecond
 )
 
-// idle is how long connections are left alone.
-func (o *MillionOptions) idle() time.Duration { return min(mostIdle, o.held()/8) }
+// alone is how long connections are left alone.
+func (w Workload) alone() time.Duration { return min(mostIdle, w.held()/8) }
 
 // after is how long connections are held behind the last check, so that they can be
 // counted and their memory be looked at.
-func (o *MillionOptions) after() time.Duration { return min(mostAfter, o.held()) }
+func (w Workload) after() time.Duration { return min(mostAfter, w.held()) }
 
 // every is the generator's interval.
-func (o *MillionOptions) every() time.Duration {
-	return min(max(o.held()/20, 20*time.Millisecond), time.Second)
+func (w Workload) every() time.Duration {
+	return min(max(w.held()/20, 20*time.Millisecond), time.Second)
 }
 
-// run runs the subject.
-func (m *millionRunner) run(ctx context.Context, round int) MillionRun {
-	m.record = &MillionRun{Subject: m.subject.name, Round: round, Started: time.Now(), Phases: []MillionPhase{}}
-	bound := m.bound()
-	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the run took longer than %v", bound))
-	defer cancel()
+// run runs the subject, and judges the run however it has ended.
+func (m *millionRunner) run(ctx context.Context) error {
 	m.record.Doctor = m.askDoctor()
 	for _, line := range m.record.Doctor {
 		m.tell(true, "doctor: %s", line)
 	}
-	if err := m.serve(ctx); err != nil {
-		m.record.Error = err.Error()
-	}
-	m.record.Took = time.Since(m.record.Started)
-	m.record.judge(m.MillionOptions)
-	return *m.record
+	defer func(usual time.Duration) { m.launcher.grace = usual }(m.launcher.grace)
+	m.launcher.grace = millionGrace
+	err := m.serve(ctx)
+	(&millionJudge{m.record, m.whole.Result}).judge(m.workload)
+	return err
 }
 
 // serve starts the server, holds the connections, and ends the server.
 func (m *millionRunner) serve(ctx context.Context) error {
-	addr, err := freeAddr()
+	at, err := m.place()
 	if err != nil {
 		return err
 	}
-	admin, err := freeAddr()
-	if err != nil {
+	m.whole.Command, m.whole.Processes = m.subject.fill(at), at.processes
+	m.whole.Load = m.workload.millionLoad(m.self, at.addr)
+	if m.server, err = m.startServer(ctx, m.whole.Command, at.addr, nil); err != nil {
 		return err
 	}
-	self := m.runner.self
-	m.record.Command, m.record.Load = m.subject.command(m.MillionOptions, self, addr, admin), m.millionLoad(self, addr)
-	if m.server, err = m.runner.startServer(ctx, m.record.Command, addr, nil); err != nil {
-		return err
-	}
-	m.stats = newServerStats(admin)
+	m.stats = newServerStats(at.admin)
 	defer m.stats.close()
 	defer m.server.process.end()
 	if err := m.connections(ctx); err != nil {
@@ -134,9 +133,11 @@ func (m *millionRunner) connections(ctx context.Context) error {
 	}
 	ctx, over := context.WithCancelCause(ctx)
 	defer over(nil)
-	m.generator = &measurement{runner: m.runner, server: m.server}
-	m.guard = &memoryGuard{keep: m.KeepFree, room: m.runner.room, over: over, enough: func() error { return m.generator.generator.enough() }}
-	m.record.Result, err = m.generator.generate(ctx, m.record.Load, func(e load.Event) error { return m.at(ctx, e) })
+	line := m.follow(m.whole, m.server.process, "", m.whole.Processes)
+	defer line.stop()
+	m.generator = &measurement{runner: m.runner, server: m.server, record: m.whole, timeline: line}
+	m.guard = &memoryGuard{keep: m.load.KeepFree, room: m.room, over: over, enough: func() error { return m.generator.generator.enough() }}
+	m.whole.Result, err = m.generator.generate(ctx, m.whole.Load, func(e load.Event) error { return m.at(ctx, e) })
 	m.guard.end()
 	if m.caller != nil {
 		m.caller.conn.Close()
@@ -160,7 +161,7 @@ func (m *millionRunner) at(ctx context.Context, e load.Event) error {
 		return m.checked(ctx, e.RollCall)
 	case load.Progress:
 		m.show(e)
-		if m.phase == phaseIdle && time.Since(m.since) >= m.idle() {
+		if m.phase == phaseIdle && time.Since(m.since) >= m.workload.alone() {
 			return m.broadcast(ctx)
 		}
 	case load.Heard:
@@ -213,7 +214,7 @@ func (m *millionRunner) checked(ctx context.Context, call *load.RollCall) error 
 	}
 	err := m.end(ctx, next, func(p *MillionPhase) { p.Count, p.Rate, p.Latency = call.Checked, call.Rate(), call.Latency })
 	if next == phaseClose {
-		m.since = over.Add(m.after())
+		m.since = over.Add(m.workload.after())
 	}
 	return err
 }
@@ -269,7 +270,7 @@ func (m *millionRunner) closed(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if result := m.record.Result; len(m.record.Phases) > 0 {
+	if result := m.whole.Result; len(m.record.Phases) > 0 {
 		m.record.Phases[0].Latency = result.Connect
 	}
 	m.phase = phaseClose // also where the generator has ended before its time
@@ -352,14 +353,14 @@ func (m *millionRunner) awaitProbe(ctx context.Context) error {
 }
 
 func (m *millionRunner) countBound() time.Duration {
-	return countBound + countEach*time.Duration(m.Connections)
+	return countBound + countEach*time.Duration(m.workload.Connections)
 }
 
 // awaitAnswers waits until the server has all answers to its heartbeats. All connections
 // have just spoken, so that it sends none for a while. It doesn't wait for longer than
 // they are held, and leaves it to the next sample to say what is not known.
 func (m *millionRunner) awaitAnswers(ctx context.Context) error {
-	_, err := m.stats.await(ctx, m.after()/2, func(c *MillionCounts) bool {
+	_, err := m.stats.await(ctx, m.workload.after()/2, func(c *MillionCounts) bool {
 		sent, answered := m.record.beats(c, m.asked)
 		return sent == answered
 	})
@@ -385,21 +386,7 @@ func (m *millionRunner) show(e load.Event) {
 	}
 }
 
-// tell tells of the run as it goes on. What is not final is rewritten, and shown on a
-// terminal only.
+// tell tells of the run as it goes on.
 func (m *millionRunner) tell(final bool, format string, args ...any) {
-	p := m.progress
-	if p.w == nil || !final && !p.terminal {
-		return
-	}
-	line := m.subject.name + ": " + fmt.Sprintf(format, args...)
-	if p.terminal {
-		p.rewrite(line)
-	} else {
-		fmt.Fprint(p.w, line)
-	}
-	if final {
-		fmt.Fprintln(p.w)
-		p.shown = 0
-	}
+	m.progress.tell(final, m.subject.Name+": "+fmt.Sprintf(format, args...))
 }

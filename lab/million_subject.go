@@ -7,42 +7,20 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// millionName is the scenario's name.
-const millionName = "million"
-
-// millionSubject is a server that holds the connections.
-type millionSubject struct {
-	name, model string
-	prefork     bool
-}
-
-var millionSubjects = []millionSubject{
-	{name: "epoll", model: "epoll"},
-	{name: "uring", model: "uring"},
-	{name: "prefork", model: "epoll", prefork: true},
-}
-
-// MillionSubjects are the names of the servers that Million can run.
-func MillionSubjects() (names []string) {
-	for _, s := range millionSubjects {
-		names = append(names, s.name)
-	}
-	return names
-}
-
 // spare is how many connections more a server is allowed than it is to hold, for the
 // lab's own: enough, too, that no listener of many is full before the others are.
 const spare = 1000
 
-// processes is how many worker processes it takes to hold so many connections with
-// one descriptor table each, two at least, and 0 for one that serves itself. Which
-// process gets a connection is chance, so each has room for more than its part, by six
-// standard deviations and the twentieth part.
-func (s *millionSubject) processes(connections int) (processes, allowed int) {
-	if !s.prefork {
+// spread is how many worker processes a server of kind Holding has: 0 for one that serves
+// itself, and for one with PerProcess as many as it takes to hold the connections with one
+// descriptor table each, two at least. Which process gets a connection is chance, so each
+// has room for more than its part, by six standard deviations and the twentieth part. All
+// together are allowed so many.
+func (s Subject) spread(connections int) (processes, allowed int) {
+	if s.PerProcess == 0 {
 		return 0, connections + spare
 	}
-	room := sock.MaxConns()
+	room := min(sock.MaxConns(), s.PerProcess)
 	processes = 2
 	for processes < maxWorkerProcesses && share(connections, processes) > room {
 		processes++
@@ -59,36 +37,27 @@ func share(connections, processes int) int {
 	return int(mean*1.05+6*math.Sqrt(mean)) + spare/10
 }
 
-// command is the server's command line.
-func (s *millionSubject) command(o *MillionOptions, self, addr, admin string) []string {
-	processes, allowed := s.processes(o.Connections)
-	command := []string{
-		self, "serve", "--app", "push", "--model", s.model, "--addr", addr, "--admin", admin,
-		"--max-conns", strconv.Itoa(allowed), "--first-byte-timeout", "never",
-		"--heartbeat", o.Heartbeat.String(), "--heartbeat-message", Heartbeat,
-	}
-	if o.Loops > 0 {
-		command = append(command, "--loops", strconv.Itoa(o.Loops))
-	}
-	if processes > 0 {
-		command = append(command, "--processes", strconv.Itoa(processes))
-	}
-	return command
+// place is where the server is to be, and what else its command says.
+func (m *millionRunner) place() (place, error) {
+	at, err := m.placeOf(step{workload: m.workload, subject: m.subject})
+	at.processes, at.room = m.subject.spread(m.workload.Connections)
+	return at, err
 }
 
 // news is the line that is broadcast.
 const news = "news for all of you"
 
 // millionLoad is the generator's command line.
-func (o *MillionOptions) millionLoad(self, addr string) []string {
+func (w Workload) millionLoad(self, addr string) []string {
+	m := w.million()
 	command := []string{
-		self, "hold", "--json", "--connections", strconv.Itoa(o.Connections), "--interval", o.every().String(),
-		"--check", "--check-inflight", strconv.Itoa(o.InFlight),
+		self, "hold", "--json", "--connections", strconv.Itoa(w.Connections), "--interval", w.every().String(),
+		"--check", "--check-inflight", strconv.Itoa(m.InFlight),
 		"--heartbeat", Heartbeat, "--heartbeat-answer", HeartbeatAnswer, "--broadcast", news + "\n",
-		"--duration", o.held().String(), "--hold-after", o.after().String(),
+		"--duration", w.held().String(), "--hold-after", w.after().String(),
 	}
-	if o.LoadLoops > 0 {
-		command = append(command, "--loops", strconv.Itoa(o.LoadLoops))
+	if m.LoadLoops > 0 {
+		command = append(command, "--loops", strconv.Itoa(m.LoadLoops))
 	}
 	return append(command, addr)
 }

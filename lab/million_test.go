@@ -8,46 +8,66 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-func TestMillionOptions(t *testing.T) {
-	var wrong ScenarioError
-	for want, o := range map[string]MillionOptions{
-		"-1 rounds":                           {Options: Options{Rounds: -1}},
-		"-5 connections; expected 1 to":       {Connections: -5},
-		"67108865 connections":                {Connections: 64<<20 + 1},
-		"a hold of 1ms; expected 100ms to":    {Hold: time.Millisecond},
-		"a hold of 25h0m0s":                   {Hold: 25 * time.Hour},
-		"a heartbeat each 3s; expected":       {Hold: 2 * time.Second, Heartbeat: 3 * time.Second},
-		"a heartbeat each 1ms":                {Heartbeat: time.Millisecond},
-		"-1 loops; expected 0":                {Loops: -1},
-		"1025 loops of the generator":         {LoadLoops: 1025},
-		"-1 checks in flight; expected 1 to":  {InFlight: -1},
-		"-1 bytes to stay free; expected 1":   {KeepFree: -1},
-		`subject "none"; expected some of`:    {Names: []string{"none"}},
-		`"^x$" matches no run; expected to`:   {Options: Options{Only: regexp.MustCompile("^x$")}},
-		`"uring" matches no run; expected to`: {Options: Options{Only: regexp.MustCompile("uring")}, Names: []string{"epoll"}},
+func TestMillionChecks(t *testing.T) {
+	for want, change := range map[string]func(w *Workload){
+		"-5 connections; expected 1 to":      func(w *Workload) { w.Connections = -5 },
+		"67108865 connections":               func(w *Workload) { w.Connections = 64<<20 + 1 },
+		"a hold of 1ms; expected 100ms to":   func(w *Workload) { w.Hold = time.Millisecond },
+		"a hold of 25h0m0s":                  func(w *Workload) { w.Hold = 25 * time.Hour },
+		"a heartbeat each 3m0s; expected":    func(w *Workload) { w.Interval = 3 * time.Minute },
+		"a heartbeat each 1ms":               func(w *Workload) { w.Interval = time.Millisecond },
+		"-1 loops of the generator":          func(w *Workload) { w.Million.LoadLoops = -1 },
+		"1025 loops of the generator":        func(w *Workload) { w.Million.LoadLoops = 1025 },
+		"-1 checks in flight; expected 1 to": func(w *Workload) { w.Million.InFlight = -1 },
+		"1048577 checks in flight":           func(w *Workload) { w.Million.InFlight = 1<<20 + 1 },
+		"-1 bytes to stay free; expected 1":  func(w *Workload) { w.Million.KeepFree = -1 },
 	} {
-		r, err := Million(t.Context(), o)
-		if !errors.As(err, &wrong) || !strings.Contains(err.Error(), want) || r != nil {
+		s := builtIn(t, "million")
+		change(&s.Workloads[0])
+		var wrong ScenarioError
+		if r, err := Run(t.Context(), s, Options{}); !errors.As(err, &wrong) || !strings.Contains(err.Error(), want) || r != nil {
 			t.Errorf("got %v, %v, want a ScenarioError with %q and no report", r, err, want)
 		}
 	}
-	o, err := MillionOptions{}.filled()
-	if err != nil || o.Rounds != 1 || o.Connections != 1_000_000 || o.Hold != 2*time.Minute || o.Heartbeat != time.Minute ||
-		o.InFlight != 1000 || o.KeepFree < 1<<30 {
-		t.Errorf("defaults: %+v, %v", o, err)
+	s := builtIn(t, "million")
+	if w := s.Workloads[0]; s.Rounds != 1 || w.Connections != 1_000_000 || w.Hold != 2*time.Minute || w.Interval != time.Minute || w.million().InFlight != 1000 || w.million().KeepFree < 1<<30 {
+		t.Errorf("defaults: %+v", w)
 	}
-	if took, err := MillionTakes(MillionOptions{}); err != nil || took < 6*time.Minute || took > 30*time.Minute {
-		t.Errorf("it takes %v, %v, want 6 to 30 minutes", took, err)
+	if took := s.Workloads[0].estimate(); took < 2*time.Minute || took > 10*time.Minute {
+		t.Errorf("a run takes %v, want 2 to 10 minutes", took)
+	}
+	if w := (Workload{Kind: Holding}); w.million() != (MillionLoad{}).filled() {
+		t.Errorf("without settings: got %+v, want the defaults", w.million())
+	}
+}
+
+// Of the subjects those stay that were asked for, and of those with models the models; the
+// scenario stays as it is.
+func TestScenarioKeep(t *testing.T) {
+	was := builtIn(t, "million")
+	for asked, want := range map[string]string{"prefork": "prefork[]", "uring": "{model}[uring]", "prefork epoll": "{model}[epoll] prefork[]", "": "{model}[epoll uring] prefork[]"} {
+		s, err := was.Keep(strings.Fields(asked)...)
+		var got []string
+		for _, x := range s.Subjects {
+			got = append(got, x.Name+fmt.Sprint(x.Models))
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("%q: got %q, %v, want %q", asked, got, err, want)
+		}
+	}
+	var wrong ScenarioError
+	if _, err := was.Keep("prefork", "none"); !errors.As(err, &wrong) || !strings.Contains(err.Error(), `subject "none"; expected some of [epoll uring prefork]`) {
+		t.Errorf("got %v, want a ScenarioError with the names", err)
 	}
 }
 
@@ -63,12 +83,18 @@ func TestMillionTimes(t *testing.T) {
 		{time.Second, time.Second, 1, 1800 * time.Millisecond},
 		{time.Second, 300 * time.Millisecond, 3, 2500 * time.Millisecond},
 	} {
-		o, err := MillionOptions{Hold: c.hold, Heartbeat: c.beat}.filled()
-		if err != nil || o.beats() != c.beats || o.held() != c.held {
-			t.Errorf("%v, %v: got %d, %v, %v, want %d, %v", c.hold, c.beat, o.beats(), o.held(), err, c.beats, c.held)
+		w := Workload{Hold: c.hold, Interval: c.beat}
+		if w.due() != c.beats || w.held() != c.held {
+			t.Errorf("%v, %v: got %d, %v, want %d, %v", c.hold, c.beat, w.due(), w.held(), c.beats, c.held)
 		}
-		if o.idle()+4*o.every() > o.held()/2 {
-			t.Errorf("%v, %v: idle for %v, looked at each %v, want both within half of %v", c.hold, c.beat, o.idle(), o.every(), o.held())
+		if w.alone()+4*w.every() > w.held()/2 {
+			t.Errorf("%v, %v: alone for %v, looked at each %v, want both within half of %v", c.hold, c.beat, w.alone(), w.every(), w.held())
+		}
+		for _, hold := range []time.Duration{c.hold / 4, c.hold * 3} {
+			short := w
+			if short.heldFor(hold); short.Hold != hold || short.due() != c.beats && short.Interval != minHeartbeat {
+				t.Errorf("%v, %v: held for %v it has %d heartbeats, want %d", c.hold, c.beat, short.Hold, short.due(), c.beats)
+			}
 		}
 	}
 }
@@ -76,31 +102,41 @@ func TestMillionTimes(t *testing.T) {
 // A server has room for what it is to hold, and a worker process for its part of it,
 // wherever chance puts connections.
 func TestMillionCommands(t *testing.T) {
-	for _, s := range millionSubjects {
+	scenario, err := builtIn(t, "million").With(Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range scenario.Subjects {
+		prefork := s.Name == "prefork"
 		for _, n := range []int{1, 2000, 100_000, 1_000_000} {
-			o, err := MillionOptions{Connections: n, Loops: 3}.filled()
+			w := heldWorkload(n)
+			m := newMillionRunner(&runner{self: "self"}, step{workload: w, subject: s}, &RunRecord{})
+			at, err := m.place()
 			if err != nil {
 				t.Fatal(err)
 			}
-			words := s.command(&o, "self", "addr", "admin")
+			words := s.fill(at)
 			allowed, _ := strconv.Atoi(words[slices.Index(words, "--max-conns")+1])
 			if allowed < n+spare/10 {
-				t.Errorf("%s, %d connections: at most %d are allowed", s.name, n, allowed)
+				t.Errorf("%s, %d connections: at most %d are allowed", s.Name, n, allowed)
 			}
-			processes, _ := s.processes(n)
-			if (processes > 0) != slices.Contains(words, "--processes") || s.prefork != (processes >= 2) {
-				t.Errorf("%s, %d connections: %d processes, %q", s.name, n, processes, words)
+			processes, _ := s.spread(n)
+			if (processes > 0) != slices.Contains(words, "--processes") || prefork != (processes >= 2) {
+				t.Errorf("%s, %d connections: %d processes, %q", s.Name, n, processes, words)
 			}
-			if n := 64 << 20; s.prefork {
-				if processes, allowed := s.processes(n); processes > maxWorkerProcesses || allowed != processes*share(n, processes) {
+			if n := 64 << 20; prefork {
+				if processes, allowed := s.spread(n); processes > maxWorkerProcesses || allowed != processes*share(n, processes) {
 					t.Errorf("%d connections: %d processes, at most %d connections", n, processes, allowed)
 				}
 			}
-			if room := sock.MaxConns(); s.prefork && allowed > processes*room {
-				t.Errorf("%s: %d connections of %d processes with room for %d", s.name, allowed, processes, room)
+			if room := sock.MaxConns(); prefork && allowed > processes*room {
+				t.Errorf("%s: %d connections of %d processes with room for %d", s.Name, allowed, processes, room)
 			}
-			if !slices.Contains(words, "3") || words[0] != "self" {
-				t.Errorf("%s: %q, want 3 loops", s.name, words)
+			if i := slices.Index(words, "--heartbeat-message"); i < 0 || words[i+1] != Heartbeat || words[0] != "self" || at.admin == "" || at.admin == at.addr {
+				t.Errorf("%s: %q, want the lab's heartbeat and an address of its own for figures", s.Name, words)
+			}
+			if model := s.model(); model != s.Name && !(prefork && model == "epoll") {
+				t.Errorf("%s: model %q", s.Name, model)
 			}
 		}
 	}
@@ -136,8 +172,16 @@ func TestServerStatsAwait(t *testing.T) {
 // TestMillionServerEnds says why nothing was held.
 func TestMillionServerEnds(t *testing.T) {
 	o := children(t) // which have no part "serve"
-	o.Out = filepath.Join(t.TempDir(), "r.json")
-	r, err := Million(t.Context(), MillionOptions{Options: o, Connections: 10, Names: []string{"prefork", "epoll"}})
+	o.Dir = filepath.Join(t.TempDir(), "r")
+	if len(myriad.Models()) < 2 {
+		t.Skip("no model here has loops")
+	}
+	s, err := builtIn(t, "million").Keep("prefork", "epoll")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Workloads[0].Connections = 10
+	r, err := Run(t.Context(), s, o)
 	if err != nil || len(r.Runs) != 2 || r.Failed() != 2 {
 		t.Fatalf("got %+v, %v, want two runs that failed", r, err)
 	}
@@ -150,13 +194,13 @@ func TestMillionServerEnds(t *testing.T) {
 			t.Errorf("the report does not say %q:\n%s", word, b.String())
 		}
 	}
-	if text, err := os.ReadFile(o.Out); err != nil || !strings.Contains(string(text), `"subject": "prefork"`) {
+	if text, err := os.ReadFile(filepath.Join(o.Dir, "report.json")); err != nil || !strings.Contains(string(text), `"subject": "prefork"`) {
 		t.Errorf("the file says %s, %v", text, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	o.Out = ""
-	if r, err = Million(ctx, MillionOptions{Options: o, Connections: 10}); !errors.Is(err, context.Canceled) || r == nil || len(r.Runs) != 0 {
+	o.Dir = ""
+	if r, err = Run(ctx, s, o); !errors.Is(err, context.Canceled) || r == nil || len(r.Runs) != 0 {
 		t.Errorf("got %+v, %v, want an empty report and the end of the context", r, err)
 	}
 }

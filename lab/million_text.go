@@ -1,89 +1,58 @@
 package lab
 
 import (
-	"bytes"
 	"fmt"
-	"io"
-	"strings"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/load"
 )
 
-// WriteText writes the report for people: what was run and where, and for each run its
+// holdingParts is what the report says of the runs: what was asked, and for each run its
 // phases, what a connection takes, and the findings.
-func (r *MillionReport) WriteText(w io.Writer) error {
-	var b bytes.Buffer
-	r.header(&b)
-	for i := range r.Runs {
-		if err := r.Runs[i].write(&b); err != nil {
-			return err
+func holdingParts(_ *Report, rows []row, w Workload) []page.Part {
+	parts := []page.Part{{Text: fmt.Sprintf("Asked are %s connections, held for %v, a heartbeat each %v, %s MB of memory to stay free.",
+		thousands(float64(w.Connections)), w.Hold, w.Interval, thousands(float64(w.million().KeepFree)/1e6))}}
+	for _, row := range rows {
+		for _, run := range row.runs {
+			if run.Million != nil {
+				parts = append(parts, page.Part{Heading: fmt.Sprintf("%s, round %d: %v", run.Subject, run.Round, run.Took.Round(time.Second))})
+				parts = append(parts, run.Million.parts()...)
+			}
 		}
 	}
-	_, err := w.Write(b.Bytes())
-	return err
+	return parts
 }
 
-// millionQuestion is what Million asks.
-const millionQuestion = "Does a server hold so many connections, and what do they take?"
-
-// header says what was run, where, and how the figures are to be read.
-func (r *MillionReport) header(b *bytes.Buffer) {
-	fmt.Fprintf(b, "%s: %s\n\n", millionName, millionQuestion)
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(b, "  %-8s %s\n", name, fmt.Sprintf(format, args...))
-	}
-	line("machine", "%s", r.Machine)
-	line("date", "%s", r.Date.UTC().Format(time.DateTime+" MST"))
-	line("command", "%s", r.Command)
-	line("asked", "%s connections, held for %v, a heartbeat each %v, %s MB of memory to stay free",
-		thousands(float64(r.Connections)), r.Hold, r.Heartbeat, thousands(float64(r.KeepFree)/1e6))
-	line("figures", "connections and heartbeats are the server's count; rate is of what the phase is about;")
-	line("", "CPU is processors kept busy by each side in the phase; memory is anonymous, of all processes")
-	line("", "of a side; kernel is slab, page tables and stacks of the whole machine, for both ends, and")
-	line("", "what others do at the same time is in it")
-	for _, note := range r.Notes {
-		line("note", "%s", note)
-	}
-}
-
-// write writes a run.
-func (r *MillionRun) write(b *bytes.Buffer) error {
-	fmt.Fprintf(b, "\n%s, round %d: %v\n", r.Subject, r.Round, r.Took.Round(time.Second))
+// parts are those of a run.
+func (r *MillionRun) parts() (parts []page.Part) {
+	var remarks []page.Remark
 	for _, line := range r.Doctor {
-		fmt.Fprintf(b, "  doctor: %s\n", line)
+		remarks = append(remarks, page.Remark{Text: "doctor: " + line})
 	}
 	if len(r.Phases) > 0 {
-		if err := r.table().write(b); err != nil {
-			return err
-		}
-		b.WriteByte('\n')
-		if err := r.memoryTable().write(b); err != nil {
-			return err
-		}
-		b.WriteByte('\n')
-		r.memory(b)
+		parts = append(parts, page.Part{Table: r.table()}, page.Part{Table: r.memoryTable()})
+	}
+	for _, text := range r.memory() {
+		remarks = append(remarks, page.Remark{Text: text})
 	}
 	if r.Stopped != nil {
-		fmt.Fprintf(b, "  %v\n", r.Stopped)
-	}
-	if r.Error != "" {
-		fmt.Fprintf(b, "  FAILED: %s\n", strings.ReplaceAll(r.Error, "\n", "\n      "))
+		remarks = append(remarks, page.Remark{Tone: page.Warn, Text: r.Stopped.String()})
 	}
 	for _, f := range r.Findings {
-		fmt.Fprintf(b, "  %s\n", f)
+		remarks = append(remarks, f.remark())
 	}
-	return nil
+	return append(parts, page.Part{Remarks: remarks})
 }
 
 // table has a line for each phase: what happened.
-func (r *MillionRun) table() *table {
-	t := &table{}
-	t.add("phase", "took", "connections", "count", "rate/s", "p50", "p99", "max", "server CPU", "load CPU", "")
+func (r *MillionRun) table() *page.Table {
+	t := &page.Table{}
+	t.Add("phase", "took", "connections", "count", "rate/s", "p50", "p99", "max", "server CPU", "load CPU", "")
 	for i := range r.Phases {
 		p := &r.Phases[i]
 		l := &p.Latency
-		t.add(p.Name, seconds(p.Took), thousands(float64(p.End.Counts.Open)), orNone(float64(p.Count)), orNone(p.Rate),
+		t.Add(p.Name, seconds(p.Took), thousands(float64(p.End.Counts.Open)), orNone(float64(p.Count)), orNone(p.Rate),
 			tookOrNone(l, l.P50), tookOrNone(l, l.P99), tookOrNone(l, l.Max),
 			twoDecimals(part(p.ServerCPU, p.Sampled)), twoDecimals(part(p.LoadCPU, p.Sampled)), "")
 	}
@@ -91,11 +60,11 @@ func (r *MillionRun) table() *table {
 }
 
 // memoryTable has a line for each phase: what was taken at its end.
-func (r *MillionRun) memoryTable() *table {
-	t := &table{}
-	t.add("at the end of", "server MB", "bytes/conn", "load MB", "bytes/conn", "kernel MB", "bytes/conn", "free MB", "")
+func (r *MillionRun) memoryTable() *page.Table {
+	t := &page.Table{}
+	t.Add("at the end of", "server MB", "bytes/conn", "load MB", "bytes/conn", "kernel MB", "bytes/conn", "free MB", "")
 	before := &r.Before
-	t.add("(before)", oneMB(before.Server.Anonymous), none, oneMB(before.Load.Anonymous), none, none, none, oneMB(before.Free), "")
+	t.Add("(before)", oneMB(before.Server.Anonymous), none, oneMB(before.Load.Anonymous), none, none, none, oneMB(before.Free), "")
 	for i := range r.Phases {
 		p := &r.Phases[i]
 		end := &p.End
@@ -105,7 +74,7 @@ func (r *MillionRun) memoryTable() *table {
 			}
 			return thousands(float64(growth) / float64(end.Counts.Open))
 		}
-		t.add(p.Name, oneMB(end.Server.Anonymous), each(end.Server.Anonymous-before.Server.Anonymous),
+		t.Add(p.Name, oneMB(end.Server.Anonymous), each(end.Server.Anonymous-before.Server.Anonymous),
 			oneMB(end.Load.Anonymous), each(end.Load.Anonymous-before.Load.Anonymous),
 			oneMB(end.Kernel()-before.Kernel()), each(end.Kernel()-before.Kernel()), oneMB(end.Free), "")
 	}
@@ -113,23 +82,25 @@ func (r *MillionRun) memoryTable() *table {
 }
 
 // memory says what was taken, in sentences.
-func (r *MillionRun) memory(b *bytes.Buffer) {
+func (r *MillionRun) memory() []string {
 	s := r.settled()
 	if s == nil {
-		return
+		return nil
 	}
 	figure := func(of func() (float64, bool)) string {
 		v, _ := of() // there is a sample
 		return thousands(v)
 	}
-	fmt.Fprintf(b, "  a connection, idle after an exchange: server %s bytes, generator %s, kernel %s for both ends; the machine has %s less free\n",
-		figure(r.userBytes), figure(r.loadBytes), figure(r.kernelBytes), figure(r.freeBytes))
-	side := func(name string, now, before *MillionSide) {
-		fmt.Fprintf(b, "  %s: processes %d, threads %d; RSS %s MB, PSS %s MB, anonymous %s MB, %s MB before the first connection\n",
+	side := func(name string, now, before *MillionSide) string {
+		return fmt.Sprintf("%s: processes %d, threads %d; RSS %s MB, PSS %s MB, anonymous %s MB, %s MB before the first connection",
 			name, now.Processes, now.Threads, oneMB(now.RSS), oneMB(now.PSS), oneMB(now.Anonymous), oneMB(before.Anonymous))
 	}
-	side("server", &s.Server, &r.Before.Server)
-	side("generator", &s.Load, &r.Before.Load)
+	return []string{
+		fmt.Sprintf("a connection, idle after an exchange: server %s bytes, generator %s, kernel %s for both ends; the machine has %s less free",
+			figure(r.userBytes), figure(r.loadBytes), figure(r.kernelBytes), figure(r.freeBytes)),
+		side("server", &s.Server, &r.Before.Server),
+		side("generator", &s.Load, &r.Before.Load),
+	}
 }
 
 // String describes a phase in a line.

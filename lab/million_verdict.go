@@ -16,26 +16,34 @@ const (
 	fewestHeld  = 50_000
 )
 
+// millionJudge judges a run by what was seen, and by what the generator saw, nil when it
+// did not get so far.
+type millionJudge struct {
+	*MillionRun
+	Result *load.Result
+}
+
 // judge says what follows from the run.
-func (r *MillionRun) judge(o *MillionOptions) {
+func (r *millionJudge) judge(w Workload) {
 	add := func(strict bool, f Finding) { r.Findings = append(r.Findings, MillionFinding{f, strict}) }
-	add(r.Stopped != nil, r.judgeHeld(o.Connections))
+	add(r.Stopped != nil, r.judgeHeld(w.Connections))
 	add(false, r.judgeAnswers())
 	add(true, r.judgeSize(fmt.Sprintf("at most %d bytes of user memory a connection on the server", claimUser), claimUser, (*MillionRun).userBytes))
 	add(true, r.judgeSize(fmt.Sprintf("at most %s bytes of kernel memory a connection, for both ends", thousands(claimKernel)), claimKernel, (*MillionRun).kernelBytes))
 	add(true, r.judgeRate())
-	add(false, r.judgeHeartbeats(o.Heartbeat))
-	add(true, r.judgeBeats(o))
+	add(false, r.judgeHeartbeats(w.Interval))
+	add(true, r.judgeBeats(w))
 	add(false, r.judgeBroadcast())
 	add(false, r.judgeEnd())
 	left, strict := r.judgeLeft()
 	add(strict, left)
+	r.Missed = r.missed(w.million().Strict)
 }
 
 // notMeasured is a finding of a run that did not come so far, or has nothing to show.
 func notMeasured(claim string) Finding { return Finding{Claim: claim, Outcome: NotMeasured} }
 
-func (r *MillionRun) judgeHeld(wanted int) Finding {
+func (r *millionJudge) judgeHeld(wanted int) Finding {
 	claim := fmt.Sprintf("holds %s connections", thousands(float64(wanted)))
 	p := r.phase(phaseConnect)
 	if p == nil {
@@ -58,7 +66,7 @@ func (r *MillionRun) judgeHeld(wanted int) Finding {
 	return f
 }
 
-func (r *MillionRun) judgeAnswers() Finding {
+func (r *millionJudge) judgeAnswers() Finding {
 	const claim = "every connection answered with the right content, twice"
 	if r.Result == nil {
 		return notMeasured(claim)
@@ -167,7 +175,7 @@ func (r *MillionRun) beats(now *MillionCounts, asked int64) (sent, answered int6
 // there something is lost. Where the check took longer than the time between two heartbeats,
 // as on a busy machine, some are under way at all times, also to connections that are just
 // being closed. Then it can only be told if the counts agree when all have closed.
-func (r *MillionRun) judgeHeartbeats(every time.Duration) Finding {
+func (r *millionJudge) judgeHeartbeats(every time.Duration) Finding {
 	const claim = "no heartbeat lost"
 	checked, closed := r.phase(phaseAgain), r.phase(phaseClose)
 	if checked == nil || closed == nil || r.Result == nil {
@@ -195,14 +203,14 @@ func (r *MillionRun) judgeHeartbeats(every time.Duration) Finding {
 
 // judgeBeats says whether there were as many heartbeats as there were to be, in sum: which
 // connections got them is not counted.
-func (r *MillionRun) judgeBeats(o *MillionOptions) Finding {
-	claim := fmt.Sprintf("as many heartbeats as one each %v for each connection, for %v", o.Heartbeat, o.Hold)
+func (r *millionJudge) judgeBeats(w Workload) Finding {
+	claim := fmt.Sprintf("as many heartbeats as one each %v for each connection, for %v", w.Interval, w.Hold)
 	end := r.phase(phaseAgain)
 	if end == nil || r.Result == nil {
 		return notMeasured(claim)
 	}
 	sent, _ := r.beats(&end.End.Counts, 0)
-	due := r.held() * int64(o.beats())
+	due := r.held() * int64(w.due())
 	return Finding{claim, outcome(sent >= due), fmt.Sprintf("%s sent, at least %s were due", thousands(float64(sent)), thousands(float64(due)))}
 }
 
@@ -214,7 +222,7 @@ func asked(r *load.Result) (n int64) {
 	return n
 }
 
-func (r *MillionRun) judgeBroadcast() Finding {
+func (r *millionJudge) judgeBroadcast() Finding {
 	const claim = "no broadcast lost, and none twice"
 	if r.Caller == nil {
 		return Finding{claim, NotMeasured, "nobody has asked for one"}

@@ -124,7 +124,7 @@ func TestOpenLoopWrong(t *testing.T) {
 	} {
 		l := &openLoop{addr: answering(t, answer), conns: 1, depth: 1000, drain: 100 * time.Millisecond}
 		r := runOpenLoop(t, l)
-		var run OverloadRun
+		run := RunRecord{Overload: &OverloadRun{}}
 		l.marks(&run)
 		if l.wrong == 0 || r.Good > r.Finished-l.failed || len(run.Marks) == 0 || run.Marks[0].Rule != RuleMismatch || !strings.Contains(run.Marks[0].Detail, "first: got ") {
 			t.Errorf("%s: got %+v, %d wrong, marks %v", name, r, l.wrong, run.Marks)
@@ -142,7 +142,7 @@ func TestOpenLoopLost(t *testing.T) {
 	})
 	l := &openLoop{addr: addr, conns: 3, depth: 1000, drain: time.Hour}
 	r := runOpenLoop(t, l)
-	var run OverloadRun
+	run := RunRecord{Overload: &OverloadRun{}}
 	l.marks(&run)
 	if l.lost.Load() != 3 || r.Finished != 15 || r.Missed == 0 || len(run.Marks) != 1 || run.Marks[0].Rule != RuleLost {
 		t.Errorf("got %+v, %d lost, marks %v, want 5 answers on each of 3 connections", r, l.lost.Load(), run.Marks)

@@ -1,8 +1,6 @@
 package lab
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"os"
 	"regexp"
@@ -11,21 +9,39 @@ import (
 	"time"
 )
 
+// MaxRepeats is the most that Options.Repeats may be.
+const MaxRepeats = 10
+
 // Options say how to run a scenario. The zero value runs it as it is written.
 type Options struct {
 	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them.
 	Rounds int
-	// Duration replaces the window of every Throughput workload, from
-	// 100 ms; 0 keeps them.
+	// Duration replaces that of every Throughput, Flood, Offering and Soaking workload,
+	// from 100 ms; 0 keeps them.
 	Duration time.Duration
+	// Connections is the most that a workload has, or goroutines: larger ones are made as
+	// small. 0 keeps them.
+	Connections int
 	// Only keeps the runs whose "workload/subject" it matches; nil keeps
 	// all.
 	Only *regexp.Regexp
 	// Subjects are compared in addition to the scenario's own.
 	Subjects []Subject
-	// Out is the path of a file that the report is written to as JSON; ""
-	// writes none. An existing file is replaced.
-	Out string
+	// Dir is the directory of RunAll's report: report.html, report.md and report.json,
+	// what is needed to resume, and what was captured. "" makes none. It is made; one
+	// that exists has to be empty.
+	Dir string
+	// Scale is the name of a scale of the scenarios, or a factor such as "0.5" or "2"
+	// for connections and times; "" runs them as they are written.
+	Scale string
+	// Repeats is how often a run is made again that something else on the machine has
+	// disturbed, up to MaxRepeats; negative is never. Default 2. Runs of kind Idle,
+	// Parking and Holding are marked, but never made again: their figures are of memory,
+	// which does not suffer. Those of kind Soaking are not marked.
+	Repeats int
+	// Trace and Profile capture a runtime trace, and a CPU profile, of the subjects whose
+	// "workload/subject" they match, where these show them at {admin}.
+	Trace, Profile *regexp.Regexp
 	// Progress is told how far the run is: a line that is rewritten when it
 	// is a terminal, otherwise a line for each workload. Nil is told
 	// nothing. An error of writing to it is ignored.
@@ -38,20 +54,49 @@ type Options struct {
 	Command string
 }
 
+// With returns the scenario as Run runs it on this machine: a subject for each model, at
+// the scale and with the other options applied to it. The scenario itself stays as it
+// is. A ScenarioError says what is wrong with either.
+func (s Scenario) With(o Options) (Scenario, error) { return o.apply(s) }
+
 // apply returns the scenario with the options applied to it. The caller's
 // scenario stays as it is.
 func (o *Options) apply(s Scenario) (Scenario, error) {
-	if o.Rounds != 0 {
-		s.Rounds = o.Rounds
-	}
 	s.Subjects = slices.Concat(s.Subjects, o.Subjects)
-	s.Workloads = slices.Clone(s.Workloads)
-	for i := range s.Workloads {
-		if o.Duration != 0 && s.Workloads[i].Kind == Throughput {
-			s.Workloads[i].Duration = o.Duration
-		}
+	s, changes, err := s.expanded(thisHost()).at(o.Scale)
+	if err != nil {
+		return s, err
 	}
+	own, err := o.changes()
+	if err != nil {
+		return s, err
+	}
+	s = s.inRounds(o.Rounds, "asked for").resized(append(changes, own...))
+	for i := range s.Workloads {
+		s.Workloads[i].Caption = s.Workloads[i].caption()
+	}
+	s.bounded()
 	return s, s.check()
+}
+
+// changes are what the options change of workloads beside the scale.
+func (o *Options) changes() (all []change, err error) {
+	if o.Connections < 0 {
+		return nil, wrong("%d connections at most; expected 1 or more, or 0 to keep them", o.Connections)
+	}
+	if o.Connections > 0 {
+		all = append(all, change{Scale{Connections: o.Connections}.limit, "at most " + thousands(float64(o.Connections)) + " connections"})
+	}
+	if o.Duration != 0 {
+		all = append(all, change{o.replaceDuration, "duration " + o.Duration.String()})
+	}
+	return all, nil
+}
+
+func (o *Options) replaceDuration(w *Workload) {
+	if slices.Contains([]Kind{Throughput, Flood, Offering, Soaking}, w.Kind) {
+		w.Duration = o.Duration
+	}
 }
 
 // self returns the executable to run.
@@ -68,31 +113,4 @@ func (o *Options) command() string {
 		return o.Command
 	}
 	return strings.Join(os.Args, " ")
-}
-
-// openOut makes sure, before anything is measured, that Out can be written.
-func (o *Options) openOut() (*os.File, error) {
-	if o.Out == "" {
-		return nil, nil
-	}
-	f, err := os.OpenFile(o.Out, os.O_WRONLY|os.O_CREATE, 0o666)
-	if err != nil {
-		return nil, fmt.Errorf("cannot write the report: %w", err)
-	}
-	return f, nil
-}
-
-// writeOut replaces the content of the file with the report, and closes it.
-func writeOut(f *os.File, report any) error {
-	if f == nil {
-		return nil
-	}
-	err := f.Truncate(0)
-	if err == nil {
-		err = writeJSON(f, report)
-	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("cannot write the report: %w", err)
-	}
-	return nil
 }

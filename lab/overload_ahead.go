@@ -7,14 +7,14 @@ import (
 
 // eachOther calls do with the own row and the row of each other side, for each
 // workload that has both. It says whether there is any.
-func (r *OverloadReport) eachOther(do func(name string, base, other overloadRow)) (found bool) {
-	for _, w := range r.Workloads {
+func (r *Report) eachOther(do func(name string, base, other row)) (found bool) {
+	for _, w := range r.offering() {
 		rows := r.rows(w.Name)
-		base, ok := own(rows)
+		base := r.own(rows)
 		for _, other := range rows {
-			if ok && !other.side.Own {
+			if len(base.runs) > 0 && !r.sideOf(other.subject).Own {
 				found = true
-				do(w.Name+"/"+other.side.Name, base, other)
+				do(w.Name+"/"+other.subject, base, other)
 			}
 		}
 	}
@@ -23,14 +23,14 @@ func (r *OverloadReport) eachOther(do func(name string, base, other overloadRow)
 
 // judgeOthers looks for sides that were ahead of the own pool. One that the
 // watchdog has ended is not ahead; where a run of the own pool has failed, all are.
-func (r *OverloadReport) judgeOthers() Finding {
+func (r *Report) judgeOthers() Finding {
 	f := Finding{
 		Claim:   fmt.Sprintf("no other side ahead both in goodput and in p99, by more than %.0f %% each, in any row", (ahead-1)*100),
 		Outcome: NotMeasured,
 	}
 	var found []string
-	compared := r.eachOther(func(name string, base, other overloadRow) {
-		if failed := base.failed(); failed != "" {
+	compared := r.eachOther(func(name string, base, other row) {
+		if failed := base.lacking(); failed != "" {
 			found = append(found, name+" ("+failed+")")
 		} else if c, ok := compare(base, other); ok && c.inBoth() {
 			found = append(found, name+" ("+c.String()+")")
@@ -40,17 +40,17 @@ func (r *OverloadReport) judgeOthers() Finding {
 		f.Outcome = outcome(len(found) == 0)
 	}
 	if len(found) > 0 {
-		f.Detail = "\n" + strings.Join(found, "\n")
+		f.Detail = strings.Join(found, "; ")
 	}
 	return f
 }
 
 // aheadInOne tells of the sides that were well ahead of the own pool in one of the
 // two. That is no claim: one figure can be had for the other.
-func (r *OverloadReport) aheadInOne() Finding {
+func (r *Report) aheadInOne() Finding {
 	f := Finding{Claim: fmt.Sprintf("other sides ahead in only one of the two, by more than %.0f %%", (farAhead-1)*100), Detail: "none"}
 	var found []string
-	compared := r.eachOther(func(name string, base, other overloadRow) {
+	compared := r.eachOther(func(name string, base, other row) {
 		if c, ok := compare(base, other); ok && !c.inBoth() {
 			if figure := c.inOne(); figure != "" {
 				found = append(found, name+" in "+figure+" ("+c.String()+")")
@@ -61,7 +61,7 @@ func (r *OverloadReport) aheadInOne() Finding {
 		f.Detail = NotMeasured
 	}
 	if len(found) > 0 {
-		f.Detail = "\n" + strings.Join(found, "\n")
+		f.Detail = strings.Join(found, "; ")
 	}
 	return f
 }
@@ -71,20 +71,17 @@ type comparison struct{ good, baseGood, late, baseLate float64 }
 
 // compare reads the figures off, false when there are none or the watchdog has
 // ended the other side.
-func compare(base, other overloadRow) (c comparison, ok bool) {
+func compare(base, other row) (c comparison, ok bool) {
 	for _, f := range []struct {
 		v      *float64
-		row    overloadRow
-		figure overloadFigure
-	}{
-		{&c.good, other, (*OverloadRun).goodput}, {&c.late, other, runP99},
-		{&c.baseGood, base, (*OverloadRun).goodput}, {&c.baseLate, base, runP99},
-	} {
-		if *f.v, ok = f.row.median(f.figure); !ok {
+		row    row
+		figure Figure
+	}{{&c.good, other, goodput}, {&c.late, other, p99}, {&c.baseGood, base, goodput}, {&c.baseLate, base, p99}} {
+		if *f.v, ok = f.figure.median(f.row); !ok {
 			return c, false
 		}
 	}
-	return c, other.ended() == nil
+	return c, len(other.ended()) == 0
 }
 
 func (c comparison) inGoodput(by float64) bool { return c.good > by*c.baseGood }
@@ -104,5 +101,5 @@ func (c comparison) inOne() string {
 
 func (c comparison) String() string {
 	return fmt.Sprintf("goodput %s against %s a second, p99 %s against %s",
-		thousands(c.good), thousands(c.baseGood), runLatency(c.late), runLatency(c.baseLate))
+		thousands(c.good), thousands(c.baseGood), p99.Text(c.late), p99.Text(c.baseLate))
 }

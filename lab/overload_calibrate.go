@@ -11,12 +11,15 @@ import (
 type Capacity struct {
 	Shape string `json:"shape"`
 	// PerSecond is the most jobs a second that ended within their deadline, Side
-	// what ran them.
+	// what ran them. 0 is that it could not be measured.
 	PerSecond float64 `json:"per_second"`
 	Side      string  `json:"side"`
-	// Workers is the best number of workers of the channel pool. Of two numbers
-	// of which the larger is not better by 3 % the smaller is best.
+	// Workers is the best number of workers of the side that is told how many. Of two
+	// numbers of which the larger is not better by 3 % the smaller is best.
 	Workers int `json:"workers"`
+	// Iterations of the work's loop are a millisecond of computing, as the first side
+	// has found; 0 where none has said.
+	Iterations uint64 `json:"iterations,omitempty"`
 	// Tried are the runs, in the order of time.
 	Tried []Tried `json:"tried"`
 }
@@ -40,8 +43,83 @@ const (
 	worse = 0.9
 )
 
+// Capacities are those that were measured, in the order of time. They are read off the
+// records of the runs before which that was done.
+func (r *Report) Capacities() []*Capacity { return capacities(r.Runs) }
+
+func capacities(runs []RunRecord) (all []*Capacity) {
+	for i := range runs {
+		if f := runs[i].Overload; f != nil && f.Measured != nil {
+			all = append(all, f.Measured)
+		}
+	}
+	return all
+}
+
+// capacity is that of the shape of jobs: as an earlier run has it, or measured now, which
+// the record of this run keeps.
+func (o *overload) capacity(ctx context.Context, run *OverloadRun) (c *Capacity, err error) {
+	for _, known := range capacities(o.before) {
+		if known.Iterations > 0 {
+			o.iterations = known.Iterations
+		}
+		if known.Shape == o.load.Shape {
+			c = known
+		}
+	}
+	if c == nil {
+		o.progress.tell(true, "calibrating "+o.load.Shape)
+		c = o.calibrate(ctx)
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("interrupted while it measured the capacity of %s: %w", o.load.Shape, context.Cause(ctx))
+		}
+		run.Measured = c
+	}
+	if c.PerSecond <= 0 {
+		return nil, fmt.Errorf("the capacity of %s could not be measured: %v", c.Shape, c.Tried)
+	}
+	return c, nil
+}
+
+// calibrate measures the capacity with each side of the scenario that is there for that,
+// those first that are told a number of workers.
+func (o *overload) calibrate(ctx context.Context) *Capacity {
+	c := &Capacity{Shape: o.load.Shape}
+	for _, told := range []bool{true, false} {
+		for _, s := range o.scenario.Subjects {
+			if s.Side == nil || !s.Side.Measures || s.Side.Told != told || s.Side.Server != o.load.network() {
+				continue
+			}
+			switch {
+			case ctx.Err() != nil:
+				return c
+			case s.Side.Server:
+				o.tryServer(ctx, c, s)
+			case told:
+				o.climb(ctx, c, s)
+			default:
+				o.try(ctx, c, s, 0, max(c.Workers, 1))
+			}
+		}
+	}
+	c.Iterations = o.iterations
+	return c
+}
+
 // calibrating is how long one run that measures a capacity takes.
-func (o OverloadOptions) calibrating() time.Duration { return min(o.Duration, maxCalibrating) }
+func (w Workload) calibrating() time.Duration { return min(w.Duration, maxCalibrating) }
+
+// calibrates is about how long it takes to measure the capacities of the scenario.
+func (s *Scenario) calibrates() (all time.Duration) {
+	done := make(map[string]bool)
+	for _, w := range s.Workloads {
+		if w.Offer != nil && !w.Optional && !done[w.Offer.Shape] {
+			done[w.Offer.Shape] = true
+			all += time.Duration(len(workerLadder())) * (w.WarmUp + w.calibrating() + time.Second)
+		}
+	}
+	return all
+}
 
 // workerLadder are the numbers of workers to try: 1 for each CPU, then twice as
 // many each, to a thousand for each.
@@ -52,80 +130,52 @@ func workerLadder() (steps []int) {
 	return steps
 }
 
-// calibrate measures the capacity of each shape that the plan has.
-func (o *overload) calibrate(ctx context.Context, report *OverloadReport) error {
-	o.capacity = make(map[string]*Capacity)
-	for _, s := range shapes {
-		if !o.plan.has(s.name) {
-			continue
-		}
-		o.say("calibrating " + s.name)
-		c := &Capacity{Shape: s.name}
-		o.capacity[s.name] = c
-		measure := o.calibratePools
-		if s.network {
-			measure = o.calibrateServer
-		}
-		measure(ctx, s, c)
-		report.Capacities = append(report.Capacities, c)
-		if ctx.Err() != nil {
-			return fmt.Errorf("interrupted while it measured the capacity of %s: %w", s.name, ctx.Err())
-		}
-		if c.PerSecond <= 0 {
-			return fmt.Errorf("the capacity of %s could not be measured: %v", s.name, c.Tried)
-		}
-	}
-	return nil
-}
-
-// say tells Progress something.
-func (o *overload) say(text string) {
-	if o.Progress != nil {
-		fmt.Fprintln(o.Progress, text)
-	}
-}
-
-// calibratePools measures what the channel pool does with more and more workers,
-// until that gets worse, and then what the adaptive pool does.
-func (o *overload) calibratePools(ctx context.Context, s shape, c *Capacity) {
+// climb tries more and more workers, until that gets worse.
+func (o *overload) climb(ctx context.Context, c *Capacity, s Subject) {
 	best := 0.0
 	for _, workers := range workerLadder() {
 		if ctx.Err() != nil {
 			return
 		}
-		rate := o.try(ctx, s, c, sideChannel, workers, workers)
+		rate := o.try(ctx, c, s, workers, workers)
 		if rate > best*better {
 			best, c.Workers = rate, workers
 		}
 		if rate < best*worse {
-			break
+			return
 		}
-	}
-	if c.Workers > 0 && ctx.Err() == nil {
-		o.try(ctx, s, c, sideOurs, 0, c.Workers)
 	}
 }
 
 // try runs a side in a closed loop that keeps two jobs for each of so many workers
 // in flight, and returns how many a second ended within their deadline.
-func (o *overload) try(ctx context.Context, s shape, c *Capacity, name string, told, workers int) float64 {
-	run := OverloadRun{Warmup: o.Warmup, Window: o.calibrating(), Deadline: o.Deadline}
-	o.offer(ctx, &run, o.commandOf(o.plan.sides[name], offering{
-		shape: s, inFlight: 2 * workers, duration: run.Window, queue: max(o.Queue, 2*workers),
-		workers: told, iterations: o.iterations,
+func (o *overload) try(ctx context.Context, c *Capacity, s Subject, told, workers int) float64 {
+	run := o.trying()
+	o.offer(ctx, run, o.commandOf(s, offering{
+		inFlight: 2 * workers, duration: run.Overload.Window, queue: max(o.load.Queue, 2*workers), workers: told,
 	}))
-	t := Tried{Side: name, Workers: told}
-	switch {
-	case run.Ended != nil:
-		t.Why = run.Ended.String()
-	case run.Error != "":
-		t.Why = run.Error
-	default:
-		t.PerSecond = run.goodput()
-		o.iterations = run.Result.Iterations
+	t := Tried{Side: s.Name, Workers: told, Why: run.unfit()}
+	if t.Why == "" {
+		t.PerSecond = run.Overload.goodput()
+		o.iterations = run.Overload.Result.Iterations
 	}
 	c.add(t)
 	return t.PerSecond
+}
+
+// trying is a record of a run that measures a capacity.
+func (o *overload) trying() *RunRecord {
+	return &RunRecord{Overload: &OverloadRun{
+		Shape: o.load.Shape, Warmup: o.workload.WarmUp, Window: o.workload.calibrating(), Deadline: o.load.Deadline,
+	}}
+}
+
+// unfit says why a run has no figures, "" if it has.
+func (r *RunRecord) unfit() string {
+	if r.Overload.Ended != nil {
+		return r.Overload.Ended.String()
+	}
+	return r.Error
 }
 
 // add keeps what was tried.

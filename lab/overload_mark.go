@@ -33,12 +33,12 @@ const (
 	capacityTolerance = 1.10
 )
 
-// judge names the rules that the run broke, where the capacity is so many jobs a
-// second.
-func (r *OverloadRun) judge(capacity float64) {
+// markOverload names the rules that a run of kind Offering broke.
+func (rec *RunRecord) markOverload() {
 	add := func(rule, format string, args ...any) {
-		r.Marks = append(r.Marks, Mark{rule, fmt.Sprintf(format, args...)})
+		rec.Marks = append(rec.Marks, Mark{rule, fmt.Sprintf(format, args...)})
 	}
+	r := rec.Overload
 	if r.Ended != nil {
 		text := r.Ended.String()
 		if r.Result == nil {
@@ -49,9 +49,6 @@ func (r *OverloadRun) judge(capacity float64) {
 		}
 		add(RuleWatchdog, "%s", text)
 	}
-	if r.Error == "" && r.Foreign > noiseTolerance {
-		add(RuleNoise, "something else used %.2f CPUs", r.Foreign)
-	}
 	f := r.Result
 	if f == nil {
 		return
@@ -60,8 +57,8 @@ func (r *OverloadRun) judge(capacity float64) {
 		add(RuleLate, "of %s jobs that were due %s were offered more than 10 ms late, and %s never%s",
 			thousands(float64(due)), thousands(float64(f.Late)), thousands(float64(f.Missed)), lateP99(f))
 	}
-	if good := r.goodput(); good > capacity*capacityTolerance {
-		add(RuleCapacity, "goodput is %.0f %% of the capacity: that was measured too low", good/capacity*100)
+	if good := r.goodput(); good > r.Capacity*capacityTolerance {
+		add(RuleCapacity, "goodput is %.0f %% of the capacity: that was measured too low", good/r.Capacity*100)
 	}
 	if f.Overran != "" {
 		add(RuleOverran, "%s", f.Overran)
@@ -69,15 +66,19 @@ func (r *OverloadRun) judge(capacity float64) {
 	if f.Panicked > 0 {
 		add(RulePanicked, "%s jobs have panicked", thousands(float64(f.Panicked)))
 	}
-	if r.Ended != nil {
-		return // what was under way then is no fault of the books
+	if r.Ended == nil { // what was under way then is no fault of the books
+		rec.checkBooks(f)
 	}
+}
+
+// checkBooks looks whether the counts of jobs add up.
+func (rec *RunRecord) checkBooks(f *offer.Result) {
 	if f.Unfinished > 0 {
-		add(RuleUnfinished, "%s jobs had not ended when the run did", thousands(float64(f.Unfinished)))
+		rec.Marks = append(rec.Marks, Mark{RuleUnfinished, fmt.Sprintf("%s jobs had not ended when the run did", thousands(float64(f.Unfinished)))})
 	}
 	if f.Offered != f.Accepted+f.Rejected || f.Accepted != f.Finished+f.Expired+f.Shed+f.Unfinished {
-		add(RuleBooks, "%d offered = %d accepted + %d rejected; accepted = %d finished + %d expired + %d shed + %d unfinished",
-			f.Offered, f.Accepted, f.Rejected, f.Finished, f.Expired, f.Shed, f.Unfinished)
+		rec.Marks = append(rec.Marks, Mark{RuleBooks, fmt.Sprintf("%d offered = %d accepted + %d rejected; accepted = %d finished + %d expired + %d shed + %d unfinished",
+			f.Offered, f.Accepted, f.Rejected, f.Finished, f.Expired, f.Shed, f.Unfinished)})
 	}
 }
 

@@ -1,165 +1,84 @@
 package lab
 
 import (
-	"fmt"
-	"io"
 	"slices"
-	"time"
+
+	"github.com/myriad-go/myriad/internal/page"
 )
 
-// OverloadReport is what Overload saw. It is plain data: as JSON it holds every run
-// raw. Durations are nanoseconds in JSON.
-type OverloadReport struct {
-	Machine Machine `json:"machine"`
-	// Date is when the first run began.
-	Date time.Time `json:"date"`
-	// Command is the command line that made the report.
-	Command string `json:"command"`
-	// Memory is what each side was allowed, in bytes, Deadline within what time
-	// a job had to end, and Queue how many were allowed to wait.
-	Memory   int64         `json:"memory"`
-	Deadline time.Duration `json:"deadline"`
-	// Warmup is how long each side was under its load before that was counted.
-	Warmup time.Duration `json:"warmup"`
-	Queue  int           `json:"queue"`
-	Rounds int           `json:"rounds"`
-	// Sides and Workloads are what was planned.
-	Sides     []OverloadSide `json:"sides"`
-	Workloads []Workload     `json:"workloads"`
-	// Notes are sentences on what is missing or was different.
-	Notes []string `json:"notes,omitempty"`
-	// Capacities are those of the shapes that were run.
-	Capacities []*Capacity `json:"capacities"`
-	// Planned is how many runs there were to be; Runs are those that were, in
-	// the order of time.
-	Planned int           `json:"planned"`
-	Runs    []OverloadRun `json:"runs"`
-	// Verdict is what follows from the runs.
-	Verdict []Finding `json:"verdict"`
+// offered says whether a run has said what became of the jobs. One that the watchdog has
+// ended counts with what it had counted.
+func (r *RunRecord) offered() bool {
+	return r.Error == "" && r.Overload != nil && r.Overload.Result != nil
 }
 
-func (o *overload) newReport() *OverloadReport {
-	r := &OverloadReport{
-		Machine: thisMachine(), Date: time.Now().UTC(), Command: o.command(),
-		Memory: o.Memory, Deadline: o.Deadline, Warmup: o.Warmup, Queue: o.Queue, Rounds: o.Rounds,
-		Workloads: o.plan.workloads, Planned: len(o.plan.steps), Runs: []OverloadRun{},
+// The figures of runs of kind Offering. Their latencies are p50 and p99.
+var (
+	offered        = Figure{"offered", "offered", page.Number, Neither, nil, of(overloadOf, func(r *OverloadRun) float64 { return float64(r.Result.Offered) })}
+	finished       = Figure{"finished", "finished", page.Number, Higher, nil, of(overloadOf, func(r *OverloadRun) float64 { return float64(r.Result.Finished) })}
+	rejected       = Figure{"rejected", "rejected", page.Number, Neither, nil, of(overloadOf, func(r *OverloadRun) float64 { return float64(r.Result.Rejected) })}
+	expired        = Figure{"expired", "expired", page.Number, Neither, nil, of(overloadOf, func(r *OverloadRun) float64 { return float64(r.Result.Expired) })}
+	shed           = Figure{"shed", "shed", page.Number, Neither, nil, of(overloadOf, func(r *OverloadRun) float64 { return float64(r.Result.Shed) })}
+	goodput        = Figure{"goodput", "goodput/s", page.Number, Higher, nil, of(overloadOf, (*OverloadRun).goodput)}
+	ofCapacity     = Figure{"of-capacity", "of capacity", page.Share, Higher, nil, of(overloadOf, func(r *OverloadRun) float64 { return r.ofCapacity(r.goodput()) })}
+	offeredTimes   = Figure{"offered-times", "offered, of capacity", page.Number, Neither, twoDecimals, of(overloadOf, func(r *OverloadRun) float64 { return r.ofCapacity(r.Rate) })}
+	jobP999        = Figure{"job-p999", "p99.9", page.Seconds, Lower, nil, of(overloadOf, func(r *OverloadRun) float64 { return ran(r.Result.P999) / 1e9 })}
+	peakMemory     = Figure{"peak-memory", "peak memory", page.Bytes, Lower, func(v float64) string { return megabytes(int64(v)) }, known(of(overloadOf, func(r *OverloadRun) float64 { return float64(r.PeakRSS) }))}
+	peakGoroutines = Figure{"peak-goroutines", "peak goroutines", page.Number, Lower, nil, known(of(overloadOf, func(r *OverloadRun) float64 { return float64(r.Result.PeakGoroutines) }))}
+	peakWorkers    = Figure{"peak-workers", "peak workers", page.Number, Neither, nil, known(of(overloadOf, func(r *OverloadRun) float64 { return float64(r.Result.PeakWorkers) }))}
+	coresUsed      = Figure{"cores", "CPUs busy", page.Number, Lower, twoDecimals, known(of(overloadOf, (*OverloadRun).cores))}
+)
+
+// ofCapacity is so many a second as a part of the capacity, 0 where that is not known.
+func (r *OverloadRun) ofCapacity(rate float64) float64 {
+	if r.Capacity <= 0 {
+		return 0
 	}
-	for _, s := range o.plan.subjects {
-		r.Sides = append(r.Sides, o.plan.sides[s.Name])
-	}
-	if text := o.missing(); text != "" {
-		r.note("%s", text)
-	}
-	return r
+	return rate / r.Capacity
 }
 
-func (r *OverloadReport) note(format string, args ...any) {
-	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
-}
+// The latencies of jobs, in nanoseconds.
+func runP50(r *OverloadRun) float64 { return ran(r.Result.P50) }
+func runP99(r *OverloadRun) float64 { return ran(r.Result.P99) }
 
-// Failed counts the runs that failed. One that the watchdog has ended has not.
-func (r *OverloadReport) Failed() int {
-	n := 0
-	for i := range r.Runs {
-		if r.Runs[i].Error != "" {
-			n++
-		}
-	}
-	return n
-}
-
-// WriteJSON writes the report as one indented JSON object.
-func (r *OverloadReport) WriteJSON(w io.Writer) error { return writeJSON(w, r) }
-
-// overloadRow is one side's runs under one load.
-type overloadRow struct {
-	side OverloadSide
-	runs []*OverloadRun
-}
-
-// rows collects the runs of a workload by side, in the order of the sides. Sides
-// without a run have no row.
-func (r *OverloadReport) rows(workload string) (rows []overloadRow) {
-	for _, s := range r.Sides {
-		found := overloadRow{side: s}
-		for i := range r.Runs {
-			if run := &r.Runs[i]; run.Workload == workload && run.Side == s.Name {
-				found.runs = append(found.runs, run)
-			}
-		}
-		if len(found.runs) > 0 {
-			rows = append(rows, found)
-		}
-	}
-	return rows
-}
-
-// own finds the row of the pool of this repository, with all its rules.
-func own(rows []overloadRow) (overloadRow, bool) {
-	i := slices.IndexFunc(rows, func(w overloadRow) bool { return w.side.Own && !w.side.Variant })
+// sideOf is how a subject is offered jobs.
+func (r *Report) sideOf(subject string) Side {
+	i := slices.IndexFunc(r.Scenario.Subjects, func(s Subject) bool { return s.Name == subject && s.Side != nil })
 	if i < 0 {
-		return overloadRow{}, false
+		return Side{}
 	}
-	return rows[i], true
+	return *r.Scenario.Subjects[i].Side
 }
 
-// overloadFigure reads one figure off a run that has a Result.
-type overloadFigure func(*OverloadRun) float64
-
-// counts says whether the run's figures are part of the medians.
-func (r *OverloadRun) counts() bool { return r.Error == "" && r.Result != nil }
-
-// median is the median of a figure over the rounds that have a Result, false when
-// none has. Those that the watchdog has ended count with what they had counted.
-func (w overloadRow) median(f overloadFigure) (float64, bool) {
-	var values []float64
-	for _, run := range w.runs {
-		if run.counts() {
-			values = append(values, f(run))
+// own finds the row of the pool of this repository, with all its rules; an empty one when
+// it was not run.
+func (r *Report) own(rows []row) row {
+	for _, w := range rows {
+		if side := r.sideOf(w.subject); side.Own && !side.Variant {
+			return w
 		}
 	}
-	return median(values)
-}
-
-// cell is the median as format shows it.
-func (w overloadRow) cell(f overloadFigure, format func(float64) string) string {
-	v, ok := w.median(f)
-	if !ok {
-		return none
-	}
-	return format(v)
+	return row{}
 }
 
 // peak is the most memory of all rounds, in bytes; 0 is not known.
-func (w overloadRow) peak() (most int64) {
+func (w row) peak() (most int64) {
 	for _, run := range w.runs {
-		most = max(most, run.PeakRSS)
+		if run.Overload != nil {
+			most = max(most, run.Overload.PeakRSS)
+		}
 	}
 	return most
 }
 
-// ended finds the first run that the watchdog has ended, nil if there is none.
-func (w overloadRow) ended() *OverloadRun {
+// ended are the runs that the watchdog has ended.
+func (w row) ended() (runs []*RunRecord) {
 	for _, run := range w.runs {
-		if run.Ended != nil {
-			return run
+		if run.Overload != nil && run.Overload.Ended != nil {
+			runs = append(runs, run)
 		}
 	}
-	return nil
-}
-
-// marks names the rules that the runs broke, and failures.
-func (w overloadRow) marks() string {
-	counts := make(map[string]int)
-	for _, run := range w.runs {
-		if run.Error != "" {
-			counts["FAILED"]++
-		}
-		for _, m := range run.Marks {
-			counts[m.Rule]++
-		}
-	}
-	return counted(counts, len(w.runs))
+	return runs
 }
 
 // goodput is how many jobs a second have ended within their deadline. Those that

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/offer"
-	"github.com/myriad-go/myriad/internal/procfs"
 )
 
 // childOffer is what "myriad offer" is.
@@ -65,11 +64,7 @@ func childBad(part string) error {
 // overloaded is an overload whose children are the test binary.
 func overloaded(t *testing.T) *overload {
 	t.Helper()
-	options, err := OverloadOptions{Options: children(t), Memory: 256 << 20}.filled()
-	if err != nil {
-		t.Fatal(err)
-	}
-	o := &overload{OverloadOptions: options, self: options.Self, launcher: newLauncher(), slack: 20 * time.Second}
+	o := &overload{runner: &runner{self: children(t).Self, launcher: newLauncher()}, load: Offer{Memory: 256 << 20}.filled(), slack: 20 * time.Second}
 	t.Cleanup(o.launcher.close)
 	return o
 }
@@ -81,23 +76,25 @@ func TestOverloadWatchdog(t *testing.T) {
 		t.Skip("no /proc")
 	}
 	o := overloaded(t)
-	run := OverloadRun{Window: time.Second}
-	o.offer(t.Context(), &run, []string{o.self, "hoard"})
-	run.judge(1000)
-	if run.Ended == nil || run.Error != "" {
-		t.Fatalf("got error %q, want the watchdog to have ended it", run.Error)
+	rec := RunRecord{Overload: &OverloadRun{Window: time.Second, Capacity: 1000}}
+	run := rec.Overload
+	began := time.Now()
+	o.offer(t.Context(), &rec, []string{o.self, "hoard"})
+	rec.markOverload()
+	if run.Ended == nil || rec.Error != "" {
+		t.Fatalf("got error %q, want the watchdog to have ended it", rec.Error)
 	}
-	if e := run.Ended; e.RSS <= o.Memory || e.RSS > 2*o.Memory || e.Most != o.Memory || e.After <= 0 || run.PeakRSS != e.RSS {
-		t.Errorf("got %+v and a peak of %d, want a little more than %d bytes", e, run.PeakRSS, o.Memory)
+	if e := run.Ended; e.RSS <= o.load.Memory || e.RSS > 2*o.load.Memory || e.Most != o.load.Memory || e.After <= 0 || run.PeakRSS != e.RSS {
+		t.Errorf("got %+v and a peak of %d, want a little more than %d bytes", e, run.PeakRSS, o.load.Memory)
 	}
-	if left := run.Took - run.Ended.After; left > 10*time.Second {
+	if left := time.Since(began) - run.Ended.After; left > 10*time.Second {
 		t.Errorf("the process ended %v after the watchdog had seen it; want at once", left)
 	}
 	if run.Result == nil || run.Result.Good != 7 || run.goodput() != 7 {
 		t.Errorf("got %+v, want what its last line has counted", run.Result)
 	}
-	if len(run.Marks) == 0 || run.Marks[0].Rule != RuleWatchdog || !strings.Contains(run.Marks[0].Detail, "(allowed: 0.27 GB)") {
-		t.Errorf("got marks %v", run.Marks)
+	if len(rec.Marks) == 0 || rec.Marks[0].Rule != RuleWatchdog || !strings.Contains(rec.Marks[0].Detail, "(allowed: 0.27 GB)") {
+		t.Errorf("got marks %v", rec.Marks)
 	}
 }
 
@@ -117,85 +114,134 @@ func TestOverloadBadSides(t *testing.T) {
 				o.slack = 500*time.Millisecond - offerDrain
 			}
 			o.launcher.grace = 50 * time.Millisecond
-			var run OverloadRun
-			o.offer(t.Context(), &run, []string{o.self, part})
-			if !strings.Contains(run.Error, want) || run.Ended != nil {
-				t.Errorf("got error %q, ended %v, want %q", run.Error, run.Ended, want)
+			rec := RunRecord{Overload: &OverloadRun{Capacity: 1000}}
+			run := rec.Overload
+			o.offer(t.Context(), &rec, []string{o.self, part})
+			if !strings.Contains(rec.Error, want) || run.Ended != nil {
+				t.Errorf("got error %q, ended %v, want %q", rec.Error, run.Ended, want)
 			}
 			if (run.Result == nil) != (part == "babble") || part != "babble" && run.Result.Good != 7 {
 				t.Errorf("got %+v, want what it had counted", run.Result)
 			}
-			run.judge(1000)
-			w := overloadRow{runs: []*OverloadRun{&run}}
-			if _, ok := w.median(offered); ok || !strings.HasPrefix(w.marks(), "FAILED 1/1") {
+			rec.markOverload()
+			w := row{runs: []*RunRecord{&rec}}
+			if _, ok := offered.median(w); ok || !strings.HasPrefix(w.marks(), "FAILED 1/1") {
 				t.Errorf("got marks %q and figures %v, want no figures of a failed run", w.marks(), ok)
 			}
 		})
 	}
 	o := overloaded(t)
-	var run OverloadRun
-	if o.offer(t.Context(), &run, []string{"/no/such/side"}); !strings.Contains(run.Error, "cannot start /no/such/side") {
-		t.Errorf("got error %q", run.Error)
+	rec := RunRecord{Overload: &OverloadRun{Capacity: 1000}}
+	if o.offer(t.Context(), &rec, []string{"/no/such/side"}); !strings.Contains(rec.Error, "cannot start /no/such/side") {
+		t.Errorf("got error %q", rec.Error)
 	}
 }
 
-func TestOverloadOptions(t *testing.T) {
-	var wrongs ScenarioError
-	for want, o := range map[string]OverloadOptions{
-		"-1 rounds":                   {Options: Options{Rounds: -1}},
-		"a duration of 1ms":           {Options: Options{Duration: time.Millisecond}},
-		"a duration of 21m0s":         {Options: Options{Duration: 21 * time.Minute}},
-		"a memory of 5 bytes":         {Memory: 5},
-		"a deadline of 1µs":           {Deadline: time.Microsecond},
-		"a warm-up of 21m0s":          {Warmup: 21 * time.Minute},
-		"a queue of -1":               {Queue: -1},
-		`"^none$" matches no run`:     {Options: Options{Only: regexp.MustCompile("^none$")}},
-		`two sides are named "ours"`:  {Options: Options{Subjects: []Subject{{Name: "ours", Command: []string{"x"}}}}},
-		"subject mine has no command": {Options: Options{Subjects: []Subject{{Name: "mine"}}}},
-		"go build -C peers":           {Peers: "/no/such/peers"},
+func TestOverloadChecks(t *testing.T) {
+	of := func(change func(w *Workload)) Workload {
+		w := Workload{Name: "jobs", Kind: Offering, Duration: time.Second, Offer: &Offer{Shape: "cpu", Times: 2}}
+		change(&w)
+		return w
+	}
+	for want, change := range map[string]func(w *Workload){
+		"no offer": func(w *Workload) { w.Offer = nil },
+		`jobs of shape "x"; expected published, cpu, mixed and network`: func(w *Workload) { w.Offer.Shape = "x" },
+		"a duration of 1ms":            func(w *Workload) { w.Duration = time.Millisecond },
+		"a duration of 21m0s":          func(w *Workload) { w.Duration = 21 * time.Minute },
+		"a duration of 7m0s; expected": func(w *Workload) { w.Duration, w.Offer.Windows = 7*time.Minute, 3 },
+		"-1 windows":                   func(w *Workload) { w.Offer.Windows = -1 },
+		"a memory of 5 bytes":          func(w *Workload) { w.Offer.Memory = 5 },
+		"a deadline of 1µs":            func(w *Workload) { w.Offer.Deadline = time.Microsecond },
+		"a warm-up of 21m0s":           func(w *Workload) { w.WarmUp = 21 * time.Minute },
+		"a queue of -1":                func(w *Workload) { w.Offer.Queue = -1 },
+		"-1 times the capacity":        func(w *Workload) { w.Offer.Times = -1 },
+		"1001 times the capacity":      func(w *Workload) { w.Offer.Times = 1001 },
+		"0 jobs a second, and 0 times": func(w *Workload) { w.Offer.Times = 0 },
+		"5 jobs a second, and 2 times": func(w *Workload) { w.Offer.Rate = 5 },
+		"2e+08 jobs a second":          func(w *Workload) { w.Offer.Rate, w.Offer.Times = 2e8, 0 },
+		"0 connections with 0 lines":   func(w *Workload) { w.Offer.Shape = shapeNetwork },
 	} {
-		if report, err := Overload(t.Context(), o); report != nil || !errors.As(err, &wrongs) || !strings.Contains(err.Error(), want) {
+		var wrongs ScenarioError
+		if err := of(change).check(); !errors.As(err, &wrongs) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want a ScenarioError with %q", err, want)
 		}
 	}
-	for _, text := range []string{"ours", "a/b=x", "a=", "a='x"} {
-		if s, err := ParseOverloadSide(text); !errors.As(err, &wrongs) {
-			t.Errorf("%q: got %v, %v, want a ScenarioError", text, s, err)
-		}
+	if err := of(func(*Workload) {}).check(); err != nil {
+		t.Error(err)
 	}
-	if s, err := ParseOverloadSide("mine='/a b/c' offer"); err != nil || s.Name != "mine" || len(s.Command) != 2 || s.Command[0] != "/a b/c" {
-		t.Errorf("got %+v, %v", s, err)
+	for want, f := range map[string]Offer{unloaded: {Times: 0.05}, "1x": {Times: 1}, "2.5x": {Times: 2.5}, "1,000,000/s": {Rate: 1e6}} {
+		if got := f.load(); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
 	}
 }
 
-// planned lists the "workload/side" of a plan.
-func planned(t *testing.T, o OverloadOptions) string {
+func TestOverloadSubjects(t *testing.T) {
+	var wrongs ScenarioError
+	scenario := builtIn(t, "overload")
+	for _, text := range []string{"ours", "a/b=x", "a=", "a='x"} {
+		if s, err := scenario.ParseSubject(text); !errors.As(err, &wrongs) {
+			t.Errorf("%q: got %v, %v, want a ScenarioError", text, s, err)
+		}
+	}
+	s, err := scenario.ParseSubject("mine='/a b/c' offer")
+	if err != nil || s.Name != "mine" || len(s.Command) != 2 || s.Command[0] != "/a b/c" || s.Side == nil || !s.Side.Told {
+		t.Errorf("got %+v, %v", s, err)
+	}
+	double := Options{Subjects: []Subject{{Name: "ours", Command: []string{"x"}, Side: &Side{}}}}
+	if _, err := double.apply(scenario); !errors.As(err, &wrongs) || !strings.Contains(err.Error(), `two subjects are named "ours"`) {
+		t.Errorf("got %v, want that the name is there", err)
+	}
+	if _, err := (OverloadChanges{Peers: "/no/such/peers"}).Apply(scenario); !errors.As(err, &wrongs) || !strings.Contains(err.Error(), "go build -C peers") {
+		t.Errorf("got %v, want how peers are built", err)
+	}
+	jobs := Scenario{Subjects: []Subject{acting("a", "plain")}, Workloads: []Workload{small("one")}}
+	if s, err := jobs.ParseSubject("mine=x {addr}"); err != nil || s.Side != nil {
+		t.Errorf("got %+v, %v, want a server", s, err)
+	}
+}
+
+// planned lists the "workload/side" of the scenario with changes.
+func planned(t *testing.T, c OverloadChanges, more ...Subject) (string, Scenario) {
 	t.Helper()
-	o, err := o.filled()
+	s, err := c.Apply(builtIn(t, "overload"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := o.plan()
+	o := Options{Rounds: 1, Subjects: more}
+	if s, err = o.apply(s); err != nil {
+		t.Fatal(err)
+	}
+	steps, err := s.plan(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all strings.Builder
-	for _, s := range p.steps {
+	for _, s := range steps {
 		fmt.Fprintf(&all, "%s/%s\n", s.workload.Name, s.subject.Name)
 	}
-	return all.String()
+	return all.String(), s
 }
 
 func TestOverloadPlan(t *testing.T) {
-	few := planned(t, OverloadOptions{Options: Options{Rounds: 1}})
+	few, s := planned(t, OverloadChanges{})
 	if n := strings.Count(few, "\n"); n != (3*4+1)*3 {
 		t.Errorf("got %d runs, want 4 loads of 3 shapes and the million on 3 sides:\n%s", n, few)
 	}
 	if strings.Contains(few, "ants") || strings.Contains(few, "network") || strings.Contains(few, "cpu-1M") || !strings.Contains(few, "published-1M/naive") {
 		t.Errorf("got\n%s", few)
 	}
-	mine, _ := ParseOverloadSide("mine=x")
-	all := planned(t, OverloadOptions{Options: Options{Rounds: 1, Subjects: []Subject{mine}}, Peers: "peers", Rules: true, Network: true})
+	if s.Rounds = 3; s.Takes() < 20*time.Minute || s.Takes() > 45*time.Minute {
+		t.Errorf("it takes %v, want 20 to 45 minutes", s.Takes())
+	}
+	peers := filepath.Join(t.TempDir(), "peers")
+	if err := os.WriteFile(peers, nil, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	mine := Subject{Name: "mine", Command: []string{"x"}, Side: &Side{Told: true}}
+	all, s := planned(t, OverloadChanges{
+		Peers: peers, Rules: true, Network: true, Memory: 1 << 30, Deadline: time.Second, Queue: 7, WarmUp: -1,
+	}, mine)
 	for _, want := range []string{"cpu-10x/ants", "mixed-1x/pond", "cpu-2x/failsafe", "cpu-unloaded/ours-plain", "cpu-1x/mine", "network-10x/serve-adaptive"} {
 		if !strings.Contains(all, want+"\n") {
 			t.Errorf("got\n%swant %s", all, want)
@@ -204,10 +250,18 @@ func TestOverloadPlan(t *testing.T) {
 	if strings.Contains(all, "network-10x/ours") || strings.Contains(all, "cpu-1x/serve") {
 		t.Errorf("sides meet loads that are not theirs:\n%s", all)
 	}
-	short, err := OverloadTakes(OverloadOptions{Options: Options{Only: regexp.MustCompile("^cpu-1x/ours$"), Rounds: 1, Duration: time.Second}})
-	long, err2 := OverloadTakes(OverloadOptions{})
-	if errors.Join(err, err2) != nil || short < 5*time.Second || short > time.Minute || long < 20*time.Minute || long > 40*time.Minute {
-		t.Errorf("takes: got %v and %v, %v", short, long, errors.Join(err, err2))
+	for _, w := range s.Workloads {
+		if f := w.Offer.filled(); f.Memory != 1<<30 || f.Deadline != time.Second || f.Queue != 7 || w.WarmUp != 0 {
+			t.Errorf("%s: got %+v and a warm-up of %v, want what was asked for", w.Name, f, w.WarmUp)
+		}
+	}
+	for _, x := range s.Subjects {
+		if x.Name == "ants" && (x.Command[0] != peers || x.Optional) {
+			t.Errorf("got %+v, want the executable of the peers", x)
+		}
+	}
+	if f := builtIn(t, "overload").Workloads[0].Offer.filled(); f.Memory != 2<<30 || f.Deadline != 200*time.Millisecond || f.Queue != 1024 || f.Windows != 1 {
+		t.Errorf("defaults: %+v", f)
 	}
 }
 
@@ -215,79 +269,98 @@ func TestOverloadPlan(t *testing.T) {
 // are all.
 func TestOverloadRules(t *testing.T) {
 	var single []string
-	for _, r := range ruleSides {
-		p := offer.Plan{Pool: sideOurs, Work: offer.CPU, Duration: time.Second, Deadline: time.Second, Workers: 1, Off: r.off}
-		if err := p.Check(offer.Own()); err != nil {
-			t.Errorf("%s: %v", r.name, err)
+	all := ""
+	for _, x := range builtIn(t, "overload").Subjects {
+		if x.Side == nil || !x.Side.Variant {
+			continue
 		}
-		if !strings.Contains(r.off, ",") {
-			single = append(single, r.off)
+		off := x.Command[len(x.Command)-1]
+		p := offer.Plan{Pool: "ours", Work: offer.CPU, Duration: time.Second, Deadline: time.Second, Workers: 1, Off: off}
+		if err := p.Check(offer.Own()); err != nil {
+			t.Errorf("%s: %v", x.Name, err)
+		}
+		if strings.Contains(off, ",") {
+			all = off
+		} else {
+			single = append(single, off)
 		}
 	}
-	if all := ruleSides[len(ruleSides)-1]; all.off != strings.Join(single, ",") {
-		t.Errorf("%s is without %s, want all of %v", all.name, all.off, single)
+	if len(single) != 4 || all != strings.Join(single, ",") {
+		t.Errorf("one is without %s, want all of %v", all, single)
 	}
 }
 
 // TestOverload runs sides for real, for a moment each.
 func TestOverload(t *testing.T) {
-	o := OverloadOptions{Options: children(t)}
-	o.Out = filepath.Join(t.TempDir(), "out.json")
-	o.Rounds, o.Duration, o.Warmup, o.Queue = 1, 100*time.Millisecond, 50*time.Millisecond, 64
+	o := children(t)
+	o.Dir = filepath.Join(t.TempDir(), "r")
+	o.Rounds, o.Duration = 1, 100*time.Millisecond
 	o.Only = regexp.MustCompile("^cpu-(1x|10x)/(naive|channel|ours|mine|broken)$")
-	o.Subjects = []Subject{{Name: "mine", Command: []string{"{self}", "offer", "--pool", "channel"}}, {Name: "broken", Command: []string{"{self}", "fail"}}}
-	report, err := Overload(t.Context(), o)
+	s, err := OverloadChanges{WarmUp: 50 * time.Millisecond, Queue: 64}.Apply(builtIn(t, "overload"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Subjects = []Subject{
+		{Name: "mine", Command: []string{"{self}", "offer", "--pool", "channel"}, Side: &Side{Told: true}},
+		{Name: "broken", Command: []string{"{self}", "fail"}, Side: &Side{Told: true}},
+	}
+	report, err := Run(t.Context(), s, o)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(report.Runs) != 10 || report.Planned != 10 || report.Failed() != 2 {
 		t.Fatalf("got %d runs of %d, %d failed, want 10 of which the two of the broken side failed: %+v", len(report.Runs), report.Planned, report.Failed(), report.Runs)
 	}
-	c := report.Capacities
-	if len(c) != 1 || c[0].Shape != "cpu" || c[0].PerSecond < 20 || c[0].Workers < 1 || len(c[0].Tried) < 3 {
-		t.Fatalf("got %+v, want the capacity for jobs that compute", c)
+	if v := report.Verdicts; len(v) < len(report.judgeOverload()) || !strings.Contains(v[0].Text, "naive") {
+		t.Errorf("the verdicts are not those of the published table and of overload: %+v", v)
+	}
+	c := report.Capacities()
+	if len(c) != 1 || c[0].Shape != "cpu" || c[0].PerSecond < 20 || c[0].Workers < 1 || len(c[0].Tried) < 3 || c[0] != report.Runs[0].Overload.Measured {
+		t.Fatalf("got %+v, want the capacity for jobs that compute, once", c)
 	}
 	rates := make(map[string]float64)
-	for _, run := range report.Runs {
+	for _, rec := range report.Runs {
+		run, command := rec.Overload, strings.Join(rec.Command, " ")
 		rates[run.Load] = run.Rate
-		if run.Side == "broken" {
+		if rec.Subject == "broken" {
 			continue
 		}
-		if run.Error != "" || run.Result == nil || run.Result.Offered+run.Result.Missed == 0 || runtime.GOOS == "linux" && run.PeakRSS == 0 {
-			t.Errorf("%s/%s: got error %q, %+v", run.Workload, run.Side, run.Error, run.Result)
+		if rec.Error != "" || run.Result == nil || run.Result.Offered+run.Result.Missed == 0 || runtime.GOOS == "linux" && run.PeakRSS == 0 {
+			t.Errorf("%s/%s: got error %q, %+v", rec.Workload, rec.Subject, rec.Error, run.Result)
 		}
-		if told := strings.Contains(strings.Join(run.Command, " "), fmt.Sprint("--workers ", c[0].Workers, " ")); told != (run.Side == "channel" || run.Side == "mine") {
-			t.Errorf("%s: %v", run.Side, run.Command)
+		if told := strings.Contains(command, fmt.Sprint("--workers ", c[0].Workers, " ")); told != (rec.Subject == "channel" || rec.Subject == "mine") {
+			t.Errorf("%s: %v", rec.Subject, rec.Command)
 		}
-		if !strings.Contains(strings.Join(run.Command, " "), "--warmup 50ms ") || run.Result.Warmup != o.Warmup {
-			t.Errorf("%s has no warm-up: %v", run.Side, run.Command)
+		if !strings.Contains(command, "--warmup 50ms ") || run.Result.Warmup != 50*time.Millisecond {
+			t.Errorf("%s has no warm-up: %v", rec.Subject, rec.Command)
 		}
-		if !strings.Contains(strings.Join(run.Command, " "), "--iterations ") {
-			t.Errorf("%s is not told how many iterations are a millisecond: %v", run.Side, run.Command)
+		if !strings.Contains(command, "--iterations ") {
+			t.Errorf("%s is not told how many iterations are a millisecond: %v", rec.Subject, rec.Command)
 		}
 	}
 	if r := rates["10x"] / rates["1x"]; r < 9 || r > 10.1 {
 		t.Errorf("got rates %v, want ten times as much", rates)
 	}
-	checkOverloadOut(t, o.Out, report)
+	checkOverloadOut(t, filepath.Join(o.Dir, "report.json"), report)
 }
 
 // checkOverloadOut reads the written report back, and looks at the text.
-func checkOverloadOut(t *testing.T, path string, report *OverloadReport) {
+func checkOverloadOut(t *testing.T, path string, report *Report) {
 	t.Helper()
 	b, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var read OverloadReport
-	if err := json.Unmarshal(b, &read); err != nil {
-		t.Fatal(err)
+	var book Book
+	if err := json.Unmarshal(b, &book); err != nil || len(book.Reports) != 1 {
+		t.Fatal(err, len(book.Reports))
 	}
-	if len(read.Runs) != len(report.Runs) || len(read.Verdict) != len(report.Verdict) || read.Command != "myriad bench test" {
-		t.Errorf("read back: %d runs, %d findings, command %q", len(read.Runs), len(read.Verdict), read.Command)
+	read := book.Reports[0]
+	if len(read.Runs) != len(report.Runs) || len(read.judgeOverload()) != len(report.judgeOverload()) || read.Command != "myriad bench test" {
+		t.Errorf("read back: %d runs, %d findings, command %q", len(read.Runs), len(read.judgeOverload()), read.Command)
 	}
 	var text strings.Builder
-	if err := report.WriteText(&text); err != nil {
+	if err := read.WriteText(&text); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"go build -C peers", "cpu-10x: ", "broken, round 1: FAILED: the side ended: exit status 3", "goodput at 10x at least 95 %", "cpu-10x: naive: "} {
@@ -297,35 +370,33 @@ func checkOverloadOut(t *testing.T, path string, report *OverloadReport) {
 	}
 }
 
-// TestOverloadEnds when its context does, with the report so far.
-func TestOverloadEnds(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	report, err := Overload(ctx, OverloadOptions{Options: children(t)})
-	if !errors.Is(err, context.Canceled) || report == nil || len(report.Runs) != 0 {
-		t.Errorf("got %+v, %v, want an empty report and the end of the context", report, err)
+// A capacity that an earlier run has measured, or could not measure, is not measured again;
+// so it survives that the scenario is interrupted and resumed.
+func TestOverloadCapacity(t *testing.T) {
+	known := &Capacity{Shape: "cpu", PerSecond: 500, Workers: 3, Iterations: 77}
+	r := &runner{before: []RunRecord{{}, {Overload: &OverloadRun{Measured: known}}, {Overload: &OverloadRun{Measured: &Capacity{Shape: "mixed"}}}}}
+	var run OverloadRun
+	o := &overload{runner: r, load: Offer{Shape: "cpu"}}
+	if c, err := o.capacity(t.Context(), &run); err != nil || c != known || run.Measured != nil || o.iterations != 77 {
+		t.Errorf("got %+v, %v, measured %v, want what is known", c, err, run.Measured)
+	}
+	o = &overload{runner: r, load: Offer{Shape: "mixed"}}
+	if c, err := o.capacity(t.Context(), &run); err == nil || !strings.Contains(err.Error(), "the capacity of mixed could not be measured") || run.Measured != nil || o.iterations != 77 {
+		t.Errorf("got %+v, %v, want that it could not be measured", c, err)
 	}
 }
 
-// What others do is what the machine does but for this process.
-func TestOverloadForeign(t *testing.T) {
-	if runtime.GOOS != "linux" {
-		t.Skip("no /proc")
-	}
-	for begin := time.Now(); time.Since(begin) < 100*time.Millisecond; {
-	}
-	read := func() (all, own time.Duration) {
-		cpus, err := procfs.ReadCPUs()
-		stat, err2 := procfs.ReadStat(os.Getpid())
-		if err := errors.Join(err, err2); err != nil || stat.CPU() == 0 {
-			t.Fatal(err, stat)
+// Interrupted while it measures, a run keeps no capacity.
+func TestOverloadEnds(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	s := builtIn(t, "overload")
+	r := &runner{self: "none", scenario: &s}
+	for _, w := range s.Workloads[:1] {
+		var rec RunRecord
+		err := runOffering(ctx, r, step{workload: w, subject: s.Subjects[0], round: 1}, &rec)
+		if !errors.Is(err, context.Canceled) || rec.Overload.Measured != nil {
+			t.Errorf("got %+v, %v, want the end of the context", rec.Overload, err)
 		}
-		return cpus.All.Busy + cpus.All.Stolen, stat.CPU()
-	}
-	all, own := read()
-	got, err := busyOthers()
-	allAfter, ownAfter := read()
-	if err != nil || got < all-ownAfter || got > allAfter-own {
-		t.Errorf("got %v, %v, want %v to %v", got, err, all-ownAfter, allAfter-own)
 	}
 }

@@ -31,17 +31,18 @@ func (e *OverloadEnd) String() string {
 
 // guard has a watchdog at a process until the returned function is called, which
 // waits for it and notes what it has seen.
-func (o *overload) guard(run *OverloadRun, p *process) (stop func()) {
-	w := watchdog{process: p, most: o.Memory}
+func (o *overload) guard(rec *RunRecord, p *process) (stop func()) {
+	w := watchdog{process: p, most: o.load.Memory}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
 	wait.Go(func() { w.watch(ctx) })
 	return func() {
 		cancel()
 		wait.Wait()
+		run := rec.Overload
 		run.PeakRSS, run.Ended = max(run.PeakRSS, w.peak), w.ended
 		if w.peak == 0 && w.err != nil {
-			run.Marks = append(run.Marks, Mark{RuleUnguarded, fmt.Sprintf("the memory of the process is not known: %v", w.err)})
+			rec.Marks = append(rec.Marks, Mark{RuleUnguarded, fmt.Sprintf("the memory of the process is not known: %v", w.err)})
 		}
 	}
 }

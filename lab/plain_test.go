@@ -116,3 +116,47 @@ func TestPlainEnds(t *testing.T) {
 		}
 	}
 }
+
+// TestPlainTenth shows the fault of the published server: of 19 lines it does not answer
+// the last nine, until another comes.
+func TestPlainTenth(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		plainHandler(PlainOptions{App: Lines, Flush: FlushTenth})(server, PlainBuffer)
+		server.Close()
+	}()
+	send(t, client, strings.Repeat("ping\n", 19))
+	want(t, client, strings.Repeat("ping\n", 10))
+	send(t, client, "pong\n") // taken, so the server had nothing more to write
+	want(t, client, strings.Repeat("ping\n", 9)+"pong\n")
+	client.Close()
+	<-done
+}
+
+// TestPlainRefuses has options that make no sense together.
+func TestPlainRefuses(t *testing.T) {
+	prefork := &PreforkOptions{Processes: 1, Command: []string{"server"}}
+	for _, o := range []PlainOptions{
+		{App: "ftp"},
+		{App: Lines, Flush: "often"},
+		{App: Echo, Flush: FlushTenth},
+		{App: Echo, Design: "threads"},
+		{App: Echo, Design: Prefork},
+		{App: Echo, Design: OneEpoll, Prefork: prefork},
+		{App: HTTP, Design: OneEpoll},
+		{App: Sink, Design: Reactor},
+		{App: Lines, Design: Epolls, Flush: FlushTenth},
+		{App: Lines, Design: OneEpoll, Admin: "127.0.0.1:0"},
+		{App: Echo, Design: Prefork, Prefork: &PreforkOptions{Command: prefork.Command}},
+		{App: Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: maxPrefork + 1, Command: prefork.Command}},
+		{App: Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: 1}},
+	} {
+		var wrong ScenarioError
+		if err := o.Check(); !errors.As(err, &wrong) {
+			t.Errorf("%+v: got %v, want a ScenarioError", o, err)
+		}
+	}
+}

@@ -31,9 +31,10 @@ const (
 // thread from a locked one, so the lab itself stays unpinned. And the kernel
 // kills a child (Pdeathsig) when the thread that started it ends, not the
 // process: as the thread outlives the children, that happens only when the
-// whole lab was killed.
+// whole lab was killed. What the children have started is the guard's.
 type launcher struct {
 	grace    time.Duration // termGrace, or as long as somebody needs
+	guard    *guard        // whose mark everything gets, nil for none
 	requests chan launch
 	ended    chan struct{}
 }
@@ -84,6 +85,7 @@ func (l *launcher) start(command []string, cpus []int, out io.WriteCloser) (*pro
 		tail:  &tail{},
 		done:  make(chan struct{}),
 	}
+	p.cmd.Env = l.guard.env()
 	p.cmd.WaitDelay = pipeGrace
 	p.cmd.Stderr = p.tail
 	if out != nil {

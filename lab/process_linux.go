@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"os"
 	"os/exec"
 	"syscall"
 
@@ -58,3 +59,9 @@ func raiseFileLimit() error {
 
 // enough tells a load generator that holds connections to open no more.
 func (p *process) enough() error { return p.cmd.Process.Signal(unix.SIGUSR1) }
+
+// lockFile locks a file for this process, until it is closed. It fails when another one
+// has it locked.
+func lockFile(f *os.File) error {
+	return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+}

@@ -97,24 +97,3 @@ func TestReadEvents(t *testing.T) {
 		}
 	}
 }
-
-func TestProgressLeft(t *testing.T) {
-	steps := make([]step, 4)
-	for i := range steps {
-		steps[i].workload = Workload{Kind: Throughput, Duration: time.Second}
-	}
-	p := newProgress(nil, steps)
-	if got, want := p.left(0, 0), estimate(steps); got != want {
-		t.Errorf("at the begin: got %v, want %v", got, want)
-	}
-	if got := p.left(1, 5*time.Second); got != 15*time.Second {
-		t.Errorf("after one of four in 5 s: got %v, want 15s", got)
-	}
-	var out strings.Builder
-	p.w, p.terminal = &out, true
-	p.show(0)
-	p.end()
-	if got := out.String(); !strings.Contains(got, "run 1 of 4") || strings.Contains(got, "\n") || !strings.HasSuffix(got, " \r") {
-		t.Errorf("on a terminal: got %q, want one line, removed at the end", got)
-	}
-}

@@ -5,54 +5,158 @@ import (
 	"io"
 	"os"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
 	"golang.org/x/term"
 )
 
-// progress tells how far a scenario is.
+// progressEvery is the time between two looks at the clock while a run goes on, and
+// barWidth how wide the bar is at the most.
+const (
+	progressEvery = time.Second
+	barWidth      = 24
+)
+
+// progress tells how far all scenarios are. On a terminal it has a line that is rewritten
+// as time goes by, by a goroutine from the first show to end; otherwise it writes a line
+// for each workload.
 type progress struct {
 	w        io.Writer
 	terminal bool
+	width    func() int // of the terminal
 	steps    []step
-	began    time.Time
-	shown    int // the width of the line that stands on the terminal
+	total    time.Duration // estimated, of all steps
+
+	stop chan struct{} // nil without a goroutine
+	wait sync.WaitGroup
+
+	mu    sync.Mutex
+	at    int           // the step that runs, -1 before the first
+	begun time.Time     // when it began
+	ran   time.Duration // estimated, of the steps that were run
+	took  time.Duration // what they took
+	about string        // what the step says of itself
+	shown int           // the width of the line that stands on the terminal
 }
 
 func newProgress(w io.Writer, steps []step) *progress {
-	p := &progress{w: w, steps: steps, began: time.Now()}
-	if f, ok := w.(*os.File); ok {
-		p.terminal = term.IsTerminal(int(f.Fd()))
+	p := &progress{w: w, steps: steps, total: estimate(steps), at: -1}
+	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		p.terminal = true
+		p.width = func() int {
+			width, _, err := term.GetSize(int(f.Fd()))
+			if err != nil || width <= 0 { // nobody has told the terminal
+				return 80
+			}
+			return width
+		}
 	}
 	return p
 }
 
-// show says that step i begins.
+// show says that step i begins, once more perhaps. Steps between it and the last one were
+// not run.
 func (p *progress) show(i int) {
 	if p.w == nil {
 		return
 	}
-	s := p.steps[i]
-	left := p.left(i, time.Since(p.began)).Round(time.Second)
-	if p.terminal {
-		p.rewrite(fmt.Sprintf("run %d of %d: %s, %s, round %d; %v left",
-			i+1, len(p.steps), s.workload.Name, s.subject.Name, s.round, left))
-		return
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	first := p.at < 0
+	another := first || p.steps[p.at].workload.Name != p.steps[i].workload.Name
+	if !first {
+		p.took += time.Since(p.begun)
+		if i != p.at {
+			p.ran += p.steps[p.at].workload.estimate()
+		}
 	}
-	if i == 0 || p.steps[i-1].workload.Name != s.workload.Name {
-		fmt.Fprintf(p.w, "%s: run %d of %d, %v left\n", s.workload.Name, i+1, len(p.steps), left)
+	p.at, p.begun, p.about = i, time.Now(), ""
+	switch {
+	case p.terminal:
+		p.draw()
+		if first {
+			p.stop = make(chan struct{})
+			p.wait.Go(p.follow)
+		}
+	case another:
+		_, left := p.far()
+		fmt.Fprintf(p.w, "%s: run %d of %d, %v left\n", p.steps[i].workload.Name, i+1, len(p.steps), left.Round(time.Second))
 	}
 }
 
-// left estimates the time from the begin of step i to the end: what the
-// workloads say of themselves, corrected by how long the steps so far took.
-func (p *progress) left(i int, elapsed time.Duration) time.Duration {
-	past, future := estimate(p.steps[:i]), estimate(p.steps[i:])
-	if past <= 0 {
-		return future
+// follow draws the line again and again until end.
+func (p *progress) follow() {
+	tick := time.NewTicker(progressEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.stop:
+			return
+		case <-tick.C:
+			p.mu.Lock()
+			p.draw()
+			p.mu.Unlock()
+		}
 	}
-	return time.Duration(float64(future) * float64(elapsed) / float64(past))
+}
+
+// far estimates which part of the time is over, and how much is left: what the workloads
+// say of themselves, corrected by how long the steps so far took. A step that takes longer
+// than it should stands still at its end.
+func (p *progress) far() (part float64, left time.Duration) {
+	factor := 1.0
+	if p.ran > 0 {
+		factor = float64(p.took) / float64(p.ran)
+	}
+	here := float64(p.steps[p.at].workload.estimate())
+	past := min(here, float64(time.Since(p.begun))/max(factor, 0.01))
+	past += float64(estimate(p.steps[:p.at]))
+	whole := float64(p.total)
+	if whole <= 0 {
+		return 0, 0
+	}
+	return past / whole, time.Duration((whole - past) * factor)
+}
+
+// draw replaces the line on the terminal.
+func (p *progress) draw() {
+	part, left := p.far()
+	s := p.steps[p.at]
+	name := s.workload.Name + ", " + s.subject.Name
+	if s.scenario != "" {
+		name = s.scenario + ": " + name
+	}
+	line := fmt.Sprintf("%3.0f %%  run %d of %d  %v left  %s, round %d",
+		part*100, p.at+1, len(p.steps), left.Round(time.Second), name, s.round)
+	if p.about != "" {
+		line += ", " + p.about
+	}
+	width := p.width() - 1 // some terminals wrap at the last column
+	if bar := min(barWidth, width/5); bar >= 8 {
+		full := int(part * float64(bar))
+		line = "[" + strings.Repeat("#", full) + strings.Repeat("-", bar-full) + "] " + line
+	}
+	if runes := []rune(line); len(runes) > width {
+		line = string(runes[:max(0, width)])
+	}
+	p.rewrite(line)
+}
+
+// detail is what the step that runs says of itself, on a terminal. It is shown with the
+// next look at the clock. It may be called from any goroutine.
+func (p *progress) detail(format string, args ...any) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.about = fmt.Sprintf(format, args...)
+}
+
+// rewrite replaces the line on the terminal.
+func (p *progress) rewrite(line string) {
+	width := utf8.RuneCountInString(line)
+	fmt.Fprint(p.w, "\r", line, strings.Repeat(" ", max(0, p.shown-width)))
+	p.shown = width
 }
 
 func estimate(steps []step) time.Duration {
@@ -63,17 +167,38 @@ func estimate(steps []step) time.Duration {
 	return sum
 }
 
+// tell tells of a run as it goes on: a line of its own if that is final, otherwise what the
+// step that runs says of itself. It may be called from any goroutine, and of a nil progress.
+func (p *progress) tell(final bool, line string) {
+	if p == nil || p.w == nil {
+		return
+	}
+	if !final {
+		p.detail("%s", line)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.terminal {
+		p.rewrite(line)
+	} else {
+		fmt.Fprint(p.w, line)
+	}
+	fmt.Fprintln(p.w)
+	p.shown = 0
+}
+
 // end removes the line from the terminal.
 func (p *progress) end() {
+	if p.stop != nil {
+		close(p.stop)
+		p.wait.Wait()
+		p.stop = nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if p.w != nil && p.terminal {
 		p.rewrite("")
 		fmt.Fprint(p.w, "\r")
 	}
-}
-
-// rewrite replaces the line on the terminal.
-func (p *progress) rewrite(line string) {
-	width := utf8.RuneCountInString(line)
-	fmt.Fprint(p.w, "\r", line, strings.Repeat(" ", max(0, p.shown-width)))
-	p.shown = width
 }

@@ -41,6 +41,25 @@ type RunRecord struct {
 	// Samples are in the order of time. There are none where /proc is not
 	// available.
 	Samples []Sample `json:"samples,omitempty"`
+	// Attempt counts from 1: a run that something else on the machine has disturbed is
+	// made again. Superseded says that it was: its figures are shown with its marks, and
+	// are part of no median.
+	Attempt    int  `json:"attempt,omitempty"`
+	Superseded bool `json:"superseded,omitempty"`
+	// Timeline is in the order of time.
+	Timeline []Tick `json:"timeline,omitempty"`
+	// Captured are the files with a trace or a profile of the server, in the directory
+	// of the report.
+	Captured []string `json:"captured,omitempty"`
+	// Flood, Overload, Million or Soak is set, by the workload's kind, as Throughput is.
+	Flood    *FloodFigures `json:"flood,omitempty"`
+	Overload *OverloadRun  `json:"overload,omitempty"`
+	Million  *MillionRun   `json:"million,omitempty"`
+	Soak     *SoakFigures  `json:"soak,omitempty"`
+	// Foreign is how many CPUs anything but the lab and what it had started kept busy
+	// from the begin of the run to its end, 0 also where the system does not tell. Where
+	// figures are of a window, they have their own.
+	Foreign float64 `json:"foreign,omitempty"`
 }
 
 // ThroughputFigures are worked out of a run under a Throughput workload.
@@ -74,7 +93,7 @@ type ServerFigures struct {
 	SystemCPU float64 `json:"system_cpu"`
 	// Busy is the part of its CPUs that the server used, 1 being all.
 	Busy float64 `json:"busy"`
-	// Foreign is how many CPUs anything but server and load kept busy.
+	// Foreign is how many CPUs anything but server, load and lab kept busy.
 	Foreign float64 `json:"foreign"`
 	// Connections is how many connections the server had open.
 	Connections int `json:"connections"`
@@ -120,6 +139,16 @@ func (r *RunRecord) sample(m Moment) *Sample {
 
 // judge works out the figures and the marks of a run that did not fail.
 func (r *RunRecord) judge(w Workload, pinning Pinning) {
+	r.workOut(w, pinning)
+	r.markNoise(w.Kind)
+}
+
+// workOut is judge, but for what else the machine did.
+func (r *RunRecord) workOut(w Workload, pinning Pinning) {
+	if k := kinds[w.Kind]; k.judge != nil {
+		k.judge(r, w)
+		return
+	}
 	if w.Kind == Parking {
 		r.Parked = r.parkedFigures(w)
 		return
@@ -158,27 +187,33 @@ func (r *RunRecord) throughputFigures(w Workload, pinning Pinning) *ThroughputFi
 	return f
 }
 
-// serverFigures works with rates, not with amounts: the samples are taken a
-// moment after the window's begin and end, so the time between them differs
-// from the window a little.
 func (r *RunRecord) serverFigures(pinning Pinning) *ServerFigures {
+	return r.serverFiguresAt(r.Result.Rate(), pinning)
+}
+
+// serverFiguresAt are those of a server that answers so many messages a second. It
+// works with rates, not with amounts: the samples are taken a moment after the
+// window's begin and end, so the time between them differs from the window a little.
+func (r *RunRecord) serverFiguresAt(rate float64, pinning Pinning) *ServerFigures {
 	from, to := r.sample(Measuring), r.sample(Measured)
 	if from == nil || to == nil {
 		return nil
 	}
 	between := to.At.Sub(from.At)
 	server := part(to.CPU()-from.CPU(), between)
-	load := part(r.Result.UserCPU+r.Result.SystemCPU, r.Result.Window)
 	f := &ServerFigures{
 		Busy:    server / float64(width(pinning.Server)),
-		Foreign: max(0, part(to.Busy-from.Busy, between)-server-load),
+		Foreign: r.foreignIn(from, to),
 	}
-	if rate := r.Result.Rate(); rate > 0 {
+	if rate > 0 {
 		f.UserCPU = part(to.User-from.User, between) / rate * 1e6
 		f.SystemCPU = part(to.System-from.System, between) / rate * 1e6
 	}
 	if ready := r.sample(Ready); ready != nil {
 		f.Connections = from.Sockets - ready.Sockets
+		if from.Connections > 0 {
+			f.Connections = from.Connections // as the server says
+		}
 	}
 	return f
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/procfs"
@@ -27,6 +28,8 @@ type Report struct {
 	// in the order of time.
 	Planned int         `json:"planned"`
 	Runs    []RunRecord `json:"runs"`
+	// Verdicts are what follows from the runs: they are worked out when these have ended.
+	Verdicts []Verdict `json:"verdicts,omitempty"`
 }
 
 // Machine is what a report was made on. What the system does not tell is empty.
@@ -52,22 +55,25 @@ func thisMachine() Machine {
 	return m
 }
 
-func newReport(s Scenario, command string, pinning Pinning, planned int) *Report {
+func newReport(s Scenario, b *Book, planned int) *Report {
 	return &Report{
-		Scenario: s, Machine: thisMachine(), Pinning: pinning, Date: time.Now().UTC(),
-		Command: command, Planned: planned, Runs: []RunRecord{},
+		Scenario: s, Machine: b.Machine, Pinning: choosePinning(), Date: b.Date,
+		Command: b.Command, Notes: s.notes, Planned: planned, Runs: []RunRecord{},
 	}
 }
 
+// note notes something, once: a report that is resumed has the notes that it had.
 func (r *Report) note(format string, args ...any) {
-	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+	if text := fmt.Sprintf(format, args...); !slices.Contains(r.Notes, text) {
+		r.Notes = append(r.Notes, text)
+	}
 }
 
 // Failed counts the runs that failed.
 func (r *Report) Failed() int {
 	n := 0
 	for i := range r.Runs {
-		if r.Runs[i].Error != "" {
+		if r.Runs[i].failed() {
 			n++
 		}
 	}

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/page"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -118,5 +120,46 @@ func TestFormats(t *testing.T) {
 		if got := latency(float64(in)); got != want {
 			t.Errorf("latency(%d): got %s, want %s", in, got, want)
 		}
+	}
+}
+
+// TestSectionTones has what is serious look so; a run that was made again is told of and
+// counts for nothing.
+func TestSectionTones(t *testing.T) {
+	r := goldenReport()
+	again := goldenRun(r.Scenario.Workloads[0], "net", 1)
+	again.Superseded, again.Attempt, again.Marks = true, 1, []Mark{{RuleNoise, "others"}}
+	again.Throughput.TPS = 1
+	r.Runs = append(r.Runs, again)
+	s := r.Section()
+	if s.ID != "golden" || s.Title != "golden" || s.Lead != r.Scenario.Question {
+		t.Errorf("got %q, %q, %q", s.ID, s.Title, s.Lead)
+	}
+	tones := make(map[page.Tone]int)
+	for _, p := range s.Parts {
+		for _, remark := range p.Remarks {
+			tones[remark.Tone]++
+			if want := "net, round 1: made again, and attempt 1 counts for nothing: noise: others"; remark.Tone == page.Faint && remark.Text != want {
+				t.Errorf("got %q, want %q", remark.Text, want)
+			}
+		}
+		if p.Table == nil || p.Table.Lines[0][1] != tps.Heading {
+			continue
+		}
+		last := len(p.Table.Lines[0]) - 1
+		for i, want := range []page.Tone{page.Plain, page.Plain, page.Warn, page.Bad} {
+			if got := p.Table.Tone(i, last); got != want {
+				t.Errorf("%q: tone %q, want %q", p.Table.Lines[i], got, want)
+			}
+		}
+		if got := p.Table.Lines[1][1]; got != "101,000" {
+			t.Errorf("net has %s TPS, want 101,000", got)
+		}
+	}
+	if tones[page.Faint] != 1 || tones[page.Warn] != 4 || tones[page.Bad] != 7 || tones[page.Plain] != 1 {
+		t.Errorf("tones of the remarks: %v", tones)
+	}
+	if got := partID("My test_2"); got != "my-test-2" {
+		t.Errorf("got %q", got)
 	}
 }

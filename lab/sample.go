@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"os"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/procfs"
@@ -40,6 +41,8 @@ type Sample struct {
 	// Busy is the processor time that the whole machine has used since it
 	// started, time stolen by a host included.
 	Busy time.Duration `json:"busy,omitempty"`
+	// Lab is the processor time of the lab's own process.
+	Lab time.Duration `json:"lab,omitempty"`
 
 	// RSS and PSS are the memory of the server's processes in bytes, and
 	// Anonymous what of RSS no file holds: heap and stacks. Slab is the
@@ -60,6 +63,12 @@ type Sample struct {
 	// TCP is how many TCP sockets the kernel has room for in its cache of them,
 	// 0 where it does not tell.
 	TCP int64 `json:"tcp,omitempty"`
+	// Accepted is how many connections of the load the server has accepted, and SegmentsIn
+	// and SegmentsOut how many TCP segments with data they have brought and taken: in a
+	// Flood, where the kernel tells.
+	Accepted    int   `json:"accepted,omitempty"`
+	SegmentsIn  int64 `json:"segments_in,omitempty"`
+	SegmentsOut int64 `json:"segments_out,omitempty"`
 	// Connections is how many connections the server says that it has open,
 	// and Go what its runtime says of its memory.
 	Connections int       `json:"connections,omitempty"`
@@ -141,7 +150,9 @@ func (s *Sample) readServerCPU(pids []int) error {
 func (s *Sample) readMachineCPU() error {
 	all, err := procfs.ReadCPUs()
 	s.Busy = all.All.Busy + all.All.Stolen
-	return err
+	own, err2 := procfs.ReadStat(os.Getpid())
+	s.Lab = own.CPU()
+	return errors.Join(err, err2)
 }
 
 func (s *Sample) readServerMemory(pids []int) error {

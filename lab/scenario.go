@@ -25,23 +25,38 @@ import (
 // Scenario is a question to the machine, as data.
 type Scenario struct {
 	// Name is what the scenario is called on the command line.
-	Name string `json:"name"`
+	Name string `json:"name" toml:"name"`
 	// Question says in one sentence what it asks.
-	Question string `json:"question"`
+	Question string `json:"question" toml:"question"`
 	// Subjects are the servers to compare, at most 64.
-	Subjects []Subject `json:"subjects"`
+	Subjects []Subject `json:"subjects" toml:"subject"`
 	// Workloads are the loads to apply, at most 64.
-	Workloads []Workload `json:"workloads"`
+	Workloads []Workload `json:"workloads" toml:"workload"`
 	// Baseline names the subject to which the others are compared. It may
-	// be missing in Subjects; then no ratio is shown.
-	Baseline string `json:"baseline"`
+	// be missing in Subjects; then no ratio is shown. In a file the default is the
+	// first subject.
+	Baseline string `json:"baseline" toml:"baseline"`
 	// Auto names the subject that chooses for itself. Under each Throughput
 	// workload the report says how it compares with the best of the others.
 	// It may be missing in Subjects, and "" is none.
-	Auto string `json:"auto,omitempty"`
+	Auto string `json:"auto,omitempty" toml:"auto"`
 	// Rounds is how often each subject is run under each workload, from 1
-	// to 1000.
-	Rounds int `json:"rounds"`
+	// to 1000. In a file the default is 3.
+	Rounds int `json:"rounds" toml:"rounds" default:"3"`
+	// About is a paragraph or two: what it asks, and how its figures are to be read.
+	About string `json:"about,omitempty" toml:"about"`
+	// Published are the tables of others that are reproduced.
+	Published []Published `json:"published,omitempty" toml:"published"`
+	// Scales are what the scenario becomes at a scale, by the scale's name.
+	Scales map[string]Scale `json:"scales,omitempty" toml:"scale"`
+
+	// notes are sentences on what this machine and the options have changed of it.
+	notes []string
+}
+
+// note keeps a sentence for the report. Copies of a scenario don't share it.
+func (s *Scenario) note(format string, args ...any) {
+	s.notes = append(slices.Clip(s.notes), fmt.Sprintf(format, args...))
 }
 
 // ScenarioError says what is wrong with a scenario or with the options to run
@@ -105,7 +120,7 @@ func (s *Scenario) Takes() time.Duration {
 			}
 		}
 	}
-	return time.Duration(s.Rounds) * round
+	return time.Duration(s.Rounds)*round + s.calibrates()
 }
 
 // step is a run that is planned.
@@ -113,6 +128,10 @@ type step struct {
 	workload Workload
 	subject  Subject
 	round    int // from 1
+
+	// scenario and attempt are filled in when it is run.
+	scenario string
+	attempt  int // from 1
 }
 
 // plan lists the runs of a scenario in their order: workload by workload,
@@ -139,11 +158,7 @@ func (s *Scenario) plan(only *regexp.Regexp) ([]step, error) {
 	return steps, nil
 }
 
-// certificate makes the certificate that the workloads with TLS use, nil when
-// there are none.
-func (s *Scenario) certificate() (*certificate, error) {
-	if !slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.TLS }) {
-		return nil, nil
-	}
-	return newCertificate()
+// secured says whether a workload has TLS.
+func (s *Scenario) secured() bool {
+	return slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.TLS })
 }

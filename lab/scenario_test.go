@@ -56,7 +56,7 @@ func TestParseSubject(t *testing.T) {
 		"=server {port}":                      `subject name ""`,
 		"a b=server {port}":                   `subject name "a b"`,
 		"a/b=server {port}":                   `subject name "a/b"`,
-		"a:=server {port}":                    `app ""; expected echo, lines, sink, http, wait or pow`,
+		"a:=server {port}":                    `app ""; expected echo, lines, sink, http, wait, pow or sha`,
 		"a:http,ftp=server {port}":            `app "ftp"`,
 		strings.Repeat("x", 41) + "=s {port}": "expected 1 to 40 bytes",
 		"a=":                                  "has no command",
@@ -83,7 +83,7 @@ func TestFill(t *testing.T) {
 // in every part of it, and that net-raw is asked for lines alone.
 func TestPeers(t *testing.T) {
 	o := Options{Subjects: []Subject{{Name: "foreign", Command: []string{"x", "{port}"}}}}
-	s, err := o.apply(Peers([]string{"goroutine", "epoll"}))
+	s, err := o.apply(builtIn(t, "peers"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,28 +99,10 @@ func TestPeers(t *testing.T) {
 		}
 	}
 	all := len(s.Workloads) * s.Rounds
-	for name, want := range map[string]int{"net": all, "goroutine": all, "epoll": all, "foreign": all, "net-raw": s.Rounds} {
+	for name, want := range map[string]int{"net": all, "goroutine": all, "foreign": all, "net-raw": s.Rounds} {
 		if runs[name] != want {
 			t.Errorf("%s: %d runs, want %d", name, runs[name], want)
 		}
-	}
-}
-
-// TestQuick checks that the scenario is sound and as short as it promises.
-func TestQuick(t *testing.T) {
-	s := Quick()
-	if err := s.check(); err != nil {
-		t.Fatal(err)
-	}
-	steps, err := s.plan(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if took := estimate(steps); took > 2*time.Minute {
-		t.Errorf("it takes %v, want at most two minutes", took)
-	}
-	if !slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.Name == s.Baseline }) {
-		t.Errorf("baseline %q is not a subject", s.Baseline)
 	}
 }
 

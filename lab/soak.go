@@ -2,34 +2,26 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/faults"
 )
 
-// SoakOptions say how to soak a server. The zero value of each field but Models is
-// a good default.
-type SoakOptions struct {
-	// Models are the I/O models to serve under, one after the other.
-	Models []string
-	// Duration is how long each is attacked, from 4 s to 24 h. Default 10
-	// min.
-	Duration time.Duration
-	// Every is the time between two lines of the report. Default 1 min, or a
-	// quarter of Duration if that is less.
-	Every time.Duration
-	// Honest is how many honest clients there are, at most 10,000. Default
-	// 100.
-	Honest int
-	// Out is told what happens, a line each time. Default: nobody.
-	Out io.Writer
-	// Self is the executable that has the subcommand "serve"; "" is the
-	// running one.
-	Self string
+// The workloads of kind Soaking have every attacker of package faults at a server at the
+// same time, for Workload.Duration, from 4 s to 24 h, with honest clients among them, and
+// look for what grows. The server echoes lines and has {admin} in its command. The clients
+// live in the lab, and are not pinned: the figures tell whether honest clients are served,
+// not how fast.
+
+// SoakLoad says more of a workload of kind Soaking.
+type SoakLoad struct {
+	// Every is the time between two lines of the report, from 1 s to the duration.
+	// Default 1 min, or a quarter of the duration if that is less.
+	Every time.Duration `json:"every,omitempty" toml:"every"`
+	// Honest is how many honest clients there are, at most 10,000. Default 100.
+	Honest int `json:"honest,omitempty" toml:"honest"`
 }
 
 const (
@@ -39,72 +31,53 @@ const (
 	soakPatience = 10 * time.Second
 )
 
-// filled is the options with their defaults, or a ScenarioError.
-func (o SoakOptions) filled() (SoakOptions, error) {
-	if o.Duration == 0 {
-		o.Duration = 10 * time.Minute
+var soakingRules = rules{
+	check:    checkSoaking,
+	estimate: func(w Workload) time.Duration { return w.Duration + time.Second },
+	run: func(ctx context.Context, r *runner, s step, rec *RunRecord) error {
+		load := s.workload.soak()
+		rec.Soak = &SoakFigures{Lines: []string{}}
+		return (&soak{runner: r, step: s, every: load.Every, clients: load.Honest, record: rec}).run(ctx)
+	},
+	judge: inRun,
+	parts: soakingParts,
+}
+
+// soak is the part of a workload's settings that only kind Soaking has, with its defaults.
+func (w Workload) soak() (load SoakLoad) {
+	if w.Soak != nil {
+		load = *w.Soak
 	}
-	if o.Every == 0 {
-		o.Every = min(time.Minute, o.Duration/4)
+	if load.Every == 0 {
+		load.Every = min(time.Minute, w.Duration/4)
 	}
-	if o.Honest == 0 {
-		o.Honest = 100
+	if load.Honest == 0 {
+		load.Honest = 100
 	}
-	if o.Out == nil {
-		o.Out = io.Discard
-	}
+	return load
+}
+
+// checkSoaking is the check of a workload of kind Soaking.
+func checkSoaking(w Workload) error {
+	load := w.soak()
 	switch {
-	case len(o.Models) == 0:
-		return o, wrong("no I/O model; expected at least one")
-	case o.Duration < minSoak || o.Duration > maxDuration:
-		return o, wrong("a duration of %v; expected %v to %v", o.Duration, minSoak, maxDuration)
-	case o.Every < minSoak/4 || o.Every > o.Duration:
-		return o, wrong("a line every %v; expected %v to %v, the duration", o.Every, minSoak/4, o.Duration)
-	case o.Honest < 1 || o.Honest > maxHonest:
-		return o, wrong("%d honest clients; expected 1 to %d", o.Honest, maxHonest)
+	case w.Duration < minSoak || w.Duration > maxDuration:
+		return wrong("workload %s: a duration of %v; expected %v to %v", w.Name, w.Duration, minSoak, maxDuration)
+	case load.Every < minSoak/4 || load.Every > w.Duration:
+		return wrong("workload %s: a line every %v; expected %v to %v, the duration", w.Name, load.Every, minSoak/4, w.Duration)
+	case load.Honest < 1 || load.Honest > maxHonest:
+		return wrong("workload %s: %d honest clients; expected 1 to %d", w.Name, load.Honest, maxHonest)
 	}
-	return o, nil
+	return nil
 }
 
-// Soak serves lines under each model, has every attacker of package faults at it
-// at the same time, with honest clients among them, and looks for what grows. It
-// returns nil when nothing was wrong under any model, a ScenarioError for options
-// that make no sense, and otherwise an error that names each verdict.
-//
-// The server is a process of its own. The clients live in this one, and are not
-// pinned: the figures tell whether honest clients are served, not how fast.
-func Soak(ctx context.Context, o SoakOptions) error {
-	o, err := o.filled()
-	if err != nil {
-		return err
-	}
-	self, err := (&Options{Self: o.Self}).self()
-	if err != nil {
-		return err
-	}
-	if err := raiseFileLimit(); err != nil {
-		fmt.Fprintf(o.Out, "The limit of open descriptors could not be raised: %v.\n", err)
-	}
-	r := &runner{self: self, launcher: newLauncher()}
-	defer r.launcher.close()
-	var verdicts []error
-	for _, model := range o.Models {
-		s := &soak{SoakOptions: o, runner: r, model: model}
-		if err := s.run(ctx); err != nil {
-			verdicts = append(verdicts, fmt.Errorf("%s: %w", model, err))
-		}
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return errors.Join(verdicts...)
-}
-
-// soak is the time of one model. It belongs to Soak's goroutine.
+// soak is the time of one server. It belongs to the runner's goroutine.
 type soak struct {
-	SoakOptions
-	runner *runner
-	model  string
+	*runner
+	step
+	every   time.Duration
+	clients int
+	record  *RunRecord
 
 	server *server
 	stats  StatsSource
@@ -113,18 +86,21 @@ type soak struct {
 	watch  soakWatch
 }
 
+// say keeps a line, and tells of it.
+func (s *soak) say(format string, args ...any) {
+	line := fmt.Sprintf(format, args...)
+	s.record.Soak.Lines = append(s.record.Soak.Lines, line)
+	s.progress.tell(true, s.subject.Name+": "+line)
+}
+
 // run soaks the server and judges it.
 func (s *soak) run(ctx context.Context) error {
-	addr, err := freeAddr()
+	at, err := s.placeOf(s.step)
 	if err != nil {
 		return err
 	}
-	admin, err := freeAddr()
-	if err != nil {
-		return err
-	}
-	command := append([]string{s.runner.self}, soakCommand(s.model, addr, admin)...)
-	if s.server, err = s.runner.startServer(ctx, command, addr, nil); err != nil {
+	s.record.Command = s.subject.fill(at)
+	if s.server, err = s.startServer(ctx, s.record.Command, at.addr, nil); err != nil {
 		return err
 	}
 	defer s.server.process.end()
@@ -135,13 +111,15 @@ func (s *soak) run(ctx context.Context) error {
 		return err
 	}
 	conn.Close()
-	s.stats = MetricsSource{Addr: admin}
-	s.honest = &faults.Honest{Addr: addr, Conns: s.Honest, Think: 10 * time.Millisecond, Redial: true, Patience: soakPatience}
+	s.stats = MetricsSource{Addr: at.admin}
+	line := s.follow(s.record, s.server.process, at.admin, at.processes)
+	defer line.stop()
+	s.honest = &faults.Honest{Addr: at.addr, Conns: s.clients, Think: 10 * time.Millisecond, Redial: true, Patience: soakPatience}
 	if err := s.honest.Start(); err != nil {
 		return err
 	}
 	defer s.honest.Stop()
-	target, err := netip.ParseAddrPort(addr)
+	target, err := netip.ParseAddrPort(at.addr)
 	if err != nil {
 		return err
 	}
@@ -149,7 +127,7 @@ func (s *soak) run(ctx context.Context) error {
 	if err := s.attack(target); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.Out, "%s: %v, %d honest clients, %s\n", s.model, s.Duration, s.Honest, describeAttacks())
+	s.say("%v, %d honest clients, %s", s.workload.Duration, s.clients, describeAttacks())
 	if err := s.observe(ctx); err != nil {
 		return err
 	}
@@ -180,13 +158,13 @@ func (s *soak) retreat() {
 // observe samples until the time is over, and reports now and then.
 func (s *soak) observe(ctx context.Context) error {
 	begin := time.Now()
-	sample := time.NewTicker(max(s.Duration/soakSamples, 100*time.Millisecond))
+	sample := time.NewTicker(max(s.workload.Duration/soakSamples, 100*time.Millisecond))
 	defer sample.Stop()
-	report := time.NewTicker(s.Every)
+	report := time.NewTicker(s.every)
 	defer report.Stop()
-	over := time.NewTimer(s.Duration)
+	over := time.NewTimer(s.workload.Duration)
 	defer over.Stop()
-	s.watch.begin(begin, s.Duration)
+	s.watch.begin(begin, s.workload.Duration)
 	for {
 		select {
 		case <-ctx.Done():
@@ -201,7 +179,7 @@ func (s *soak) observe(ctx context.Context) error {
 			}
 			s.watch.sample(at, f)
 		case at := <-report.C:
-			if at.Sub(begin) < s.Duration-s.Every/2 { // the last one comes with the end
+			if at.Sub(begin) < s.workload.Duration-s.every/2 { // the last one comes with the end
 				s.report(ctx, at)
 			}
 		}
@@ -211,6 +189,8 @@ func (s *soak) observe(ctx context.Context) error {
 // report writes a line.
 func (s *soak) report(ctx context.Context, at time.Time) {
 	latency := s.honest.Latency()
+	p99 := time.Duration(latency.ValueAtQuantile(99)) * time.Microsecond
+	s.record.Soak.P99 = max(s.record.Soak.P99, p99.Seconds())
 	now := s.honest.Report()
 	rate := s.watch.rate(now.Answers, at)
 	causes, err := s.stats.Causes(ctx)
@@ -219,38 +199,39 @@ func (s *soak) report(ctx context.Context, at time.Time) {
 		text = s.watch.grown(causes)
 	}
 	f := s.watch.last
-	fmt.Fprintf(s.Out, "  %6s  honest %s/s, p99 %v, errors %d; %.1f MB, %d descriptors; ended: %s\n",
-		at.Sub(s.watch.from).Round(time.Second), thousands(rate), time.Duration(latency.ValueAtQuantile(99))*time.Microsecond,
+	s.say("%6s  honest %s/s, p99 %v, errors %d; %.1f MB, %d descriptors; ended: %s",
+		at.Sub(s.watch.from).Round(time.Second), thousands(rate), p99,
 		now.Wrong+now.Lost+now.Failed, float64(f.RSS)/1e6, f.Descriptors, text)
 }
 
-// judge waits until the attackers' connections are gone, and says what was wrong.
+// judge waits until the attackers' connections are gone, and says what was wrong. That is an
+// error, too.
 func (s *soak) judge(ctx context.Context) error {
 	left, err := s.settle(ctx)
 	if err != nil {
 		return err
 	}
-	seen := s.honest.Stop()
+	f, seen := s.record.Soak, s.honest.Stop()
+	f.Answers, f.Errors = seen.Answers, seen.Wrong+seen.Lost+seen.Failed
 	v := s.watch.verdict()
-	if left > s.watch.spare(s.Honest) {
-		v = append(v, fmt.Sprintf("%d sockets were open %v after the attack, with %d honest clients", left, soakPatience, s.Honest))
+	if left > s.watch.spare(s.clients) {
+		v = append(v, fmt.Sprintf("%d sockets were open %v after the attack, with %d honest clients", left, soakPatience, s.clients))
 	}
-	if seen.First != nil || seen.Wrong+seen.Lost+seen.Failed > 0 {
+	if seen.First != nil || f.Errors > 0 {
 		v = append(v, fmt.Sprintf("honest clients: %d wrong answers, %d lost, %d failed; first: %v", seen.Wrong, seen.Lost, seen.Failed, seen.First))
 	}
 	if seen.Answers == 0 {
 		v = append(v, "honest clients got no answer")
 	}
-	fmt.Fprintf(s.Out, "  %s; honest clients got %s answers, %d errors\n", &s.watch, thousands(float64(seen.Answers)), seen.Wrong+seen.Lost+seen.Failed)
+	s.say("%s; honest clients got %s answers, %d errors", &s.watch, thousands(float64(seen.Answers)), f.Errors)
 	s.server.process.end()
 	if err := s.server.process.err; err != nil {
 		v = append(v, s.server.process.failure("the server").Error())
 	}
-	if len(v) == 0 {
-		fmt.Fprintf(s.Out, "  %s: sound\n", s.model)
-		return nil
+	if f.Verdicts = v; len(v) > 0 {
+		return verdictOf(v)
 	}
-	return verdictOf(v)
+	return nil
 }
 
 // settle waits until the attackers' sockets are gone, for a while, and says how
@@ -261,21 +242,11 @@ func (s *soak) settle(ctx context.Context) (sockets int, err error) {
 		if err != nil {
 			return 0, err
 		}
-		if f.Sockets <= s.watch.spare(s.Honest) || time.Now().After(end) {
+		if f.Sockets <= s.watch.spare(s.clients) || time.Now().After(end) {
 			return f.Sockets, nil
 		}
 		if err := pause(ctx, poll); err != nil {
 			return 0, err
 		}
-	}
-}
-
-// soakCommand serves lines with short time limits and small bounds, so that all of
-// them are reached.
-func soakCommand(model, addr, admin string) []string {
-	return []string{
-		"serve", "--addr", addr, "--app", Lines, "--model", model, "--admin", admin,
-		"--first-byte-timeout", "2s", "--message-timeout", "3s", "--idle-timeout", "4s", "--write-timeout", "3s",
-		"--max-message", "32768", "--max-unsent", "65536", "--drain", "3s",
 	}
 }

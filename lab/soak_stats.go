@@ -22,6 +22,8 @@ type StatsSource interface {
 type MetricsSource struct {
 	// Addr is the host:port of --admin.
 	Addr string
+	// client has a connection of its own, which stays; nil is one for each request.
+	client *http.Client
 }
 
 // The bounds of reading metrics.
@@ -46,18 +48,26 @@ func (m MetricsSource) Causes(ctx context.Context) (causes map[string]int64, err
 	return causes, err
 }
 
-// get asks for the metrics and has them read. They are not compressed: what that
-// takes, the server would have.
+// get asks for the metrics and has them read.
 func (m MetricsSource) get(ctx context.Context, read func(in io.Reader) error) error {
+	return m.fetch(ctx, "/metrics", read)
+}
+
+// fetch asks for a path and has the answer read. It is not compressed: what that takes,
+// the server would have.
+func (m MetricsSource) fetch(ctx context.Context, path string, read func(in io.Reader) error) error {
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
-	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.Addr+"/metrics", nil)
+	ask, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+m.Addr+path, nil)
 	if err != nil {
 		return err
 	}
-	ask.Close = true // so that the server has no connection of ours
+	client := m.client
+	if client == nil {
+		client, ask.Close = http.DefaultClient, true // so that the server has no connection of ours
+	}
 	ask.Header.Set("Accept-Encoding", "identity")
-	answer, err := http.DefaultClient.Do(ask)
+	answer, err := client.Do(ask)
 	if err != nil {
 		return err
 	}

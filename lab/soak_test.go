@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -14,38 +13,66 @@ import (
 	"github.com/myriad-go/myriad/internal/faults"
 )
 
-func TestSoakOptions(t *testing.T) {
-	var wrong ScenarioError
-	for want, o := range map[string]SoakOptions{
-		"no I/O model":         {},
-		"a duration of 3s":     {Models: []string{"epoll"}, Duration: 3 * time.Second},
-		"a duration of 25h":    {Models: []string{"epoll"}, Duration: 25 * time.Hour},
-		"a line every 1ms":     {Models: []string{"epoll"}, Every: time.Millisecond},
-		"a line every 20m":     {Models: []string{"epoll"}, Every: 20 * time.Minute},
-		"-1 honest clients":    {Models: []string{"epoll"}, Honest: -1},
-		"10001 honest clients": {Models: []string{"epoll"}, Honest: 10001},
+func TestSoakChecks(t *testing.T) {
+	for want, w := range map[string]Workload{
+		"a duration of 3s":     {Duration: 3 * time.Second},
+		"a duration of 25h":    {Duration: 25 * time.Hour},
+		"a line every 1ms":     {Duration: time.Minute, Soak: &SoakLoad{Every: time.Millisecond}},
+		"a line every 20m":     {Duration: 10 * time.Minute, Soak: &SoakLoad{Every: 20 * time.Minute}},
+		"-1 honest clients":    {Duration: time.Minute, Soak: &SoakLoad{Honest: -1}},
+		"10001 honest clients": {Duration: time.Minute, Soak: &SoakLoad{Honest: 10001}},
 	} {
-		if err := Soak(t.Context(), o); !errors.As(err, &wrong) || !strings.Contains(err.Error(), want) {
+		w.Name, w.Kind = "attack", Soaking
+		var wrong ScenarioError
+		if err := w.check(); !errors.As(err, &wrong) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want a ScenarioError with %q", err, want)
 		}
 	}
-	o, err := SoakOptions{Models: []string{"epoll"}}.filled()
-	if err != nil || o.Duration != 10*time.Minute || o.Every != time.Minute || o.Honest != 100 {
-		t.Errorf("defaults: %+v, %v", o, err)
+	s := builtIn(t, "soak")
+	if w := s.Workloads[0]; w.Duration != 10*time.Minute || w.soak() != (SoakLoad{Every: time.Minute, Honest: 100}) {
+		t.Errorf("defaults: %+v, %+v", w, w.soak())
+	}
+	if load := (Workload{Duration: 8 * time.Second}).soak(); load != (SoakLoad{Every: 2 * time.Second, Honest: 100}) {
+		t.Errorf("without settings: %+v", load)
 	}
 }
 
 // TestSoakServerEnds says why nothing was soaked.
 func TestSoakServerEnds(t *testing.T) {
 	o := children(t) // which have no part "serve"
-	err := Soak(t.Context(), SoakOptions{Models: []string{"a", "b"}, Self: o.Self})
-	if err == nil || !strings.Contains(err.Error(), "a: the server ended: exit status 3") || !strings.Contains(err.Error(), "b: the server") {
-		t.Errorf("got %v", err)
+	s, err := builtIn(t, "soak").Keep("goroutine")
+	if err != nil {
+		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := Soak(ctx, SoakOptions{Models: []string{"a"}, Self: o.Self}); !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v, want the end of the context", err)
+	r, err := Run(t.Context(), s, o)
+	if err != nil || r.Failed() != 1 || !strings.Contains(r.Runs[0].Error, "the server ended: exit status 3") {
+		t.Errorf("got %+v, %v", r, err)
+	}
+}
+
+// The report has what was said of each run, and a verdict.
+func TestSoakText(t *testing.T) {
+	scenario := builtIn(t, "soak")
+	scenario.Subjects = []Subject{{Name: "goroutine"}, {Name: "epoll"}}
+	r := &Report{Scenario: scenario}
+	for _, run := range []RunRecord{
+		{Subject: "goroutine", Soak: &SoakFigures{Lines: []string{"all at once", "going on"}, Answers: 1234, P99: 0.0015}},
+		{Subject: "epoll", Error: "memory has grown", Soak: &SoakFigures{Verdicts: []string{"memory has grown"}, Errors: 7}},
+	} {
+		run.Workload, run.Round = "attack", 1
+		r.Runs = append(r.Runs, run)
+	}
+	var b strings.Builder
+	if err := r.WriteText(&b); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"goroutine      1    1,234       0      1.50 ms  sound\n", "\ngoroutine, round 1\n    all at once\n    going on\n    goroutine: sound\n",
+		"epoll          1        0       7         0 ns  failed\n", "\n    epoll, round 1: FAILED: memory has grown\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("the text does not say %q:\n%s", want, b.String())
+		}
 	}
 }
 

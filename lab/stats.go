@@ -16,17 +16,6 @@ func median(values []float64) (float64, bool) {
 	return (sorted[half-1] + sorted[half]) / 2, true
 }
 
-// spread returns half the distance between the smallest and the largest value
-// as a part of the median, and false when there are fewer than two values or it
-// has no meaning.
-func spread(values []float64) (float64, bool) {
-	middle, ok := median(values)
-	if !ok || len(values) < 2 || middle <= 0 {
-		return 0, false
-	}
-	return (slices.Max(values) - slices.Min(values)) / 2 / middle, true
-}
-
 // ratios divides each value by the base's value of the same round. A round
 // that lacks either of them, or whose base is not positive, gives none.
 func ratios(byRound, base map[int]float64) []float64 {

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"math"
 	"slices"
 	"testing"
 )
@@ -25,26 +24,6 @@ func TestMedian(t *testing.T) {
 	}
 	if got, ok := median(nil); ok {
 		t.Errorf("of nothing: got %v, want none", got)
-	}
-}
-
-func TestSpread(t *testing.T) {
-	for _, c := range []struct {
-		in   []float64
-		want float64
-	}{
-		{[]float64{100, 100}, 0},
-		{[]float64{110, 90, 100}, 0.10},
-		{[]float64{100, 120, 80, 100}, 0.20},
-	} {
-		if got, ok := spread(c.in); !ok || math.Abs(got-c.want) > 1e-9 {
-			t.Errorf("%v: got %v, %v, want %v", c.in, got, ok, c.want)
-		}
-	}
-	for _, in := range [][]float64{nil, {100}, {0, 0}, {-5, -4}} {
-		if got, ok := spread(in); ok {
-			t.Errorf("%v: got %v, want none", in, got)
-		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -22,54 +23,78 @@ const (
 	Heartbeats Kind = "heartbeats"
 	// Parking parks goroutines, as Park does, and has no load. It has no App.
 	Parking Kind = "parking"
+	// Flood sends on every connection as much as the server takes, without waiting for
+	// answers, and measures a window of time, as tcpkali does.
+	Flood Kind = "flood"
+	// Offering offers jobs to a pool, in the process that has it, or messages to a
+	// server, whether it keeps up or not.
+	Offering Kind = "overload"
+	// Holding holds connections, checks each, has each get heartbeats and a broadcast,
+	// and checks each again.
+	Holding Kind = "million"
+	// Soaking has every attacker of package faults at a server for a long time, with
+	// honest clients among them.
+	Soaking Kind = "soak"
 )
 
 // Workload is a load to apply to each subject.
 type Workload struct {
 	// Name is what the workload is called in the report, at most 40 bytes,
 	// without spaces and slashes.
-	Name string `json:"name"`
-	// Caption is a sentence that stands above its table.
-	Caption string `json:"caption,omitempty"`
-	// Kind is Throughput, Idle, Heartbeats or Parking.
-	Kind Kind `json:"kind"`
-	// App is Echo, Lines, Sink, HTTP, Wait or Pow.
-	App string `json:"app"`
+	Name string `json:"name" toml:"name"`
+	// Caption is a sentence that stands above its table; "" is one that is made of kind,
+	// app and connections. "{connections}" and "{interval}"
+	// in it are the workload's, at whatever scale.
+	Caption string `json:"caption,omitempty" toml:"caption"`
+	// Kind is what the workload asks of a server.
+	Kind Kind `json:"kind" toml:"kind"`
+	// App is Echo, Lines, Sink, HTTP, Wait, Pow or Sha.
+	App string `json:"app" toml:"app"`
 	// TLS has the connections encrypted, with a certificate that the lab
 	// makes. The subjects' commands say where they take it from.
-	TLS bool `json:"tls,omitempty"`
+	TLS bool `json:"tls,omitempty" toml:"tls"`
 	// Connections is how many connections the load opens, at least 1, but
 	// for subjects that can hold fewer. Under Parking it is goroutines.
-	Connections int `json:"connections"`
+	Connections int `json:"connections" toml:"connections"`
 	// Size is the size of a message in bytes, 2 to 1 MiB; the last byte is
-	// a line's end. For Sink, HTTP and Pow, whose messages are all the same,
-	// it is 0.
-	Size int `json:"size,omitempty"`
+	// a line's end. For Sink, HTTP, Pow and Sha, whose messages are all the
+	// same, and for a Flood it is 0.
+	Size int `json:"size,omitempty" toml:"size"`
 	// Pipeline is how many messages each connection keeps in flight, at
 	// least 1. Only a Throughput workload has more than 1.
-	Pipeline int `json:"pipeline"`
+	Pipeline int `json:"pipeline" toml:"pipeline" default:"1"`
 	// Unpinned lets server and load generator run on all CPUs.
-	Unpinned bool `json:"unpinned,omitempty"`
+	Unpinned bool `json:"unpinned,omitempty" toml:"unpinned"`
 	// Duration is the measured window and WarmUp the time before it under
 	// the same load, for Throughput and Heartbeats. Duration is at least 100
 	// ms, and for Heartbeats at least Interval and an eighth.
-	Duration time.Duration `json:"duration,omitempty"`
-	WarmUp   time.Duration `json:"warm_up,omitempty"`
+	Duration time.Duration `json:"duration,omitempty" toml:"duration"`
+	WarmUp   time.Duration `json:"warm_up,omitempty" toml:"warm_up"`
 	// Drain is how long the last answers of a Throughput workload take, on
 	// average over the subjects. It serves to say how long a scenario takes.
-	Drain time.Duration `json:"drain,omitempty"`
+	Drain time.Duration `json:"drain,omitempty" toml:"drain"`
 	// Interval is the time between two heartbeats, for Heartbeats only: at
 	// least 100 ms.
-	Interval time.Duration `json:"interval,omitempty"`
+	Interval time.Duration `json:"interval,omitempty" toml:"interval"`
+	// ConnectRate is how many connections of a Flood are opened a second, 0 for as
+	// many as the server takes.
+	ConnectRate int `json:"connect_rate,omitempty" toml:"connect_rate"`
+	// Optional has the workload left out, unless it is asked for.
+	Optional bool `json:"optional,omitempty" toml:"optional"`
 	// Hold is how long the connections of an Idle workload are held before
 	// and after the exchange, at least 1 s: memory is sampled meanwhile.
-	Hold time.Duration `json:"hold,omitempty"`
+	Hold time.Duration `json:"hold,omitempty" toml:"hold"`
 	// Full, for an Idle workload, has all figures of memory: also what the
 	// server's Go runtime says and each of the kernel's caches. A subject that
 	// has {admin} in its command says there how many connections it has. Those
 	// that can't hold all connections are left out, with the reason,
 	// and so is what memory is not enough for.
-	Full bool `json:"full,omitempty"`
+	Full bool `json:"full,omitempty" toml:"full"`
+	// Offer, Million and Soak are the settings of workloads of kind Offering, Holding
+	// and Soaking.
+	Offer   *Offer       `json:"offer,omitempty" toml:"offer"`
+	Million *MillionLoad `json:"million,omitempty" toml:"million"`
+	Soak    *SoakLoad    `json:"soak,omitempty" toml:"soak"`
 }
 
 const (
@@ -84,6 +109,9 @@ const (
 func (w Workload) check() error {
 	if w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n") {
 		return wrong("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
+	}
+	if k := kinds[w.Kind]; k.check != nil {
+		return k.check(w)
 	}
 	if w.Full && w.Kind != Idle {
 		return wrong("workload %s: full figures with kind %s; expected them with %s only", w.Name, w.Kind, Idle)
@@ -138,6 +166,15 @@ func (w Workload) checkTimes() error {
 	return nil
 }
 
+// caption is the caption with its placeholders filled in, or what there is to say without
+// one.
+func (w Workload) caption() string {
+	if w.Caption == "" && w.App != "" {
+		w.Caption = fmt.Sprintf("Kind %s, app %s, {connections} connections.", w.Kind, w.App)
+	}
+	return strings.NewReplacer("{connections}", thousands(float64(w.Connections)), "{interval}", w.Interval.String()).Replace(w.Caption)
+}
+
 // InFlight is how many messages are in flight when every connection is loaded.
 func (w Workload) InFlight() int { return w.Connections * w.Pipeline }
 
@@ -171,6 +208,9 @@ func (w Workload) messageFlags() []string {
 
 // estimate is how long one run takes, starting and stopping included.
 func (w Workload) estimate() time.Duration {
+	if k := kinds[w.Kind]; k.estimate != nil {
+		return k.estimate(w)
+	}
 	const around = 400 * time.Millisecond
 	if w.Kind == Parking {
 		return around + time.Duration(w.Connections)*parkEach
@@ -188,6 +228,9 @@ func (w Workload) estimate() time.Duration {
 
 // bound is how long one run may take before it is ended as failed.
 func (w Workload) bound() time.Duration {
+	if of := kinds[w.Kind].bound; of != nil {
+		return of(w)
+	}
 	if w.Full {
 		return 4*w.estimate() + time.Minute // some servers take connections slowly
 	}

@@ -1,0 +1,101 @@
+package lab
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// askBound is how long a tick waits for what a server says of itself.
+const askBound = 500 * time.Millisecond
+
+// The metrics of a tick. Those of Go are of one process; the loops' are of a server with
+// loops.
+const (
+	metricGoroutines = "go_goroutines"
+	metricGCs        = "go_gc_duration_seconds_count"
+	metricGCPause    = "go_gc_duration_seconds_sum"
+	metricTurns      = "myriad_loop_lag_seconds_count"
+	metricLag        = "myriad_loop_lag_seconds_sum"
+)
+
+// asker asks a server what it says of itself, one question at a time. A tick does not
+// wait for a slow answer, and the question goes on: giving it up would end the connection,
+// and who counts the server's sockets would find one less. The next tick takes the late
+// answer, if its own comes no earlier. It belongs to one goroutine at a time; nil asks
+// nothing.
+type asker struct {
+	source  MetricsSource
+	bound   time.Duration           // askBound
+	answers chan map[string]float64 // room for one
+	asking  bool
+	wait    sync.WaitGroup
+}
+
+// newAsker is for the metrics at addr. It asks a first time, so that there is a
+// connection. It is nil without an address; with several processes, of which one would
+// answer for itself; and where there is no answer within askBound: a connection that came
+// later would be counted among those of the load.
+func newAsker(ctx context.Context, addr string, processes int) *asker {
+	if addr == "" || processes > 1 {
+		return nil
+	}
+	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DisableCompression: true}}
+	a := &asker{bound: askBound, source: MetricsSource{Addr: addr, client: client}, answers: make(chan map[string]float64, 1)}
+	ctx, cancel := context.WithTimeout(ctx, askBound)
+	defer cancel()
+	for { // it may not listen there yet
+		if _, err := a.read(ctx); err == nil {
+			return a
+		}
+		if pause(ctx, poll) != nil {
+			a.close()
+			return nil
+		}
+	}
+}
+
+func (a *asker) read(ctx context.Context) (map[string]float64, error) {
+	return a.source.known(ctx, metricGoroutines, metricGCs, metricGCPause, metricTurns, metricLag)
+}
+
+// ask fills in what the server says in time, all 0 where it says nothing.
+func (a *asker) ask(ctx context.Context, to *TickSide) {
+	if a == nil || ctx.Err() != nil {
+		return
+	}
+	var values map[string]float64
+	select {
+	case values = <-a.answers: // to the last question
+		a.asking = false
+	default:
+	}
+	if !a.asking {
+		a.asking = true
+		a.wait.Go(func() {
+			values, _ := a.read(ctx)
+			a.answers <- values // nil where there is none
+		})
+	}
+	bound := time.NewTimer(a.bound)
+	defer bound.Stop()
+	select {
+	case values = <-a.answers:
+		a.asking = false
+	case <-bound.C:
+	}
+	to.Goroutines, to.GCs, to.Turns = int64(values[metricGoroutines]), int64(values[metricGCs]), int64(values[metricTurns])
+	to.GCPause = time.Duration(values[metricGCPause] * float64(time.Second))
+	to.Lag = time.Duration(values[metricLag] * float64(time.Second))
+}
+
+// close waits for the question under way, whose context has ended, and ends the
+// connection.
+func (a *asker) close() {
+	if a == nil {
+		return
+	}
+	a.wait.Wait()
+	a.source.client.CloseIdleConnections()
+}
