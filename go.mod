@@ -3,6 +3,7 @@ module github.com/myriad-go/myriad
 go 1.26.0
 
 require (
+	github.com/BurntSushi/toml v1.6.0
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/coder/websocket v1.8.15
 	github.com/prometheus/client_golang v1.25.0

@@ -118,7 +118,7 @@ func TestEcho(t *testing.T) {
 
 // TestLines cuts lines into pieces.
 func TestLines(t *testing.T) {
-	for _, server := range []string{"net", "net-each", "netpoll"} {
+	for _, server := range []string{"net", "netpoll"} {
 		t.Run(server, func(t *testing.T) {
 			c := launch(t, "--server", server, "--app", "lines").dial(t)
 			send(t, c, "one\ntwo\nthr")
@@ -138,7 +138,6 @@ func TestHalfClose(t *testing.T) {
 	for _, args := range [][]string{
 		{"--server", "net", "--app", "echo"},
 		{"--server", "net", "--app", "lines"},
-		{"--server", "net-each", "--app", "lines"},
 		{"--server", "net", "--app", "wait", "--wait", "1ms"},
 	} {
 		c := launch(t, args...).dial(t)
@@ -146,15 +145,6 @@ func TestHalfClose(t *testing.T) {
 		c.CloseWrite()
 		wantEnd(t, c, "a\nb\n")
 	}
-}
-
-// TestTenth shows the fault of the published server: of 19 lines it never
-// answers the last nine.
-func TestTenth(t *testing.T) {
-	c := launch(t, "--server", "net-tenth", "--app", "lines").dial(t)
-	send(t, c, strings.Repeat("x\n", 19))
-	c.CloseWrite()
-	wantEnd(t, c, strings.Repeat("x\n", 10))
 }
 
 // TestAnswersBeforeTooLong answers the lines before one that is too long.
@@ -277,7 +267,7 @@ func TestWrongUse(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"--server", "apache"}, 2, "expected one of net, net-each, net-tenth, netpoll, fasthttp"},
+		{[]string{"--server", "apache"}, 2, "expected one of net, netpoll, fasthttp"},
 		{[]string{"--server", "fasthttp"}, 2, "what fasthttp has: http"},
 		{[]string{"--addr", "9000"}, 2, "expected HOST:PORT"},
 		{[]string{"--wait", "-1s"}, 2, "--wait is -1s"},

@@ -29,8 +29,6 @@ var servers = []struct {
 		{"wait", conns(waitLines)},
 		{"pow", conns(proveLines)},
 	}},
-	{"net-each", "the published baseline: a write for each line", []app{{"lines", conns(linesEach)}}},
-	{"net-tenth", "the published improvement, with its fault: a flush every tenth line", []app{{"lines", conns(linesTenth)}}},
 	{"netpoll", "github.com/cloudwego/netpoll", []app{
 		{"echo", serveNetpoll(netpollEcho)},
 		{"lines", serveNetpoll(netpollLines)},

@@ -133,6 +133,21 @@ func TestWait(t *testing.T) {
 	}
 }
 
+// Lines are hashed; the answer is as long as the line, and 64 digits at the most.
+func TestSha(t *testing.T) {
+	for _, command := range []string{"serve", "plain"} {
+		s := startServer(t, command, "--app", "sha")
+		c := bufio.NewReader(dialAndSend(t, s, "ping\n\n"+strings.Repeat("x", 100)+"\n"))
+		for _, line := range []string{"ping", "", strings.Repeat("x", 100)} {
+			all := fmt.Sprintf("%x", sha256.Sum256([]byte(line)))
+			want := all[:min(len(line), len(all))] + "\n"
+			if got, err := c.ReadString('\n'); err != nil || got != want {
+				t.Errorf("%s: got %q, %v, want %q", command, got, err, want)
+			}
+		}
+	}
+}
+
 // The proof holds, is the smallest, and is what load --answer can expect.
 func TestPow(t *testing.T) {
 	s := startServer(t, "serve", "--app", "pow", "--bits", "9")
@@ -175,16 +190,16 @@ func TestWrongUseOfApps(t *testing.T) {
 		args []string
 		says string
 	}{
-		{[]string{"serve", "--app", "ftp"}, "expected one of echo, lines, sha256, sink, http, wait, pow"},
+		{[]string{"serve", "--app", "ftp"}, "expected one of echo, lines, sha256, sha, sink, http, wait, pow"},
 		{[]string{"serve", "--app", "wait", "--wait", "-1s"}, "--wait is -1s; expected 0s to"},
 		{[]string{"serve", "--app", "wait", "--wait", "2m"}, "--wait is 2m0s; expected 0s to"},
 		{[]string{"serve", "--app", "pow", "--bits", "33"}, "--bits is 33; expected 0 to 32"},
 		{[]string{"serve", "--app", "pow", "--bits", "-1"}, "--bits is -1"},
 		{[]string{"serve", "--bits", "3"}, `for the application "echo"; expected it with --app pow`},
 		{[]string{"serve", "--app", "pow", "--wait", "1s"}, "expected it with --app wait"},
-		{[]string{"plain", "--app", "ftp"}, "expected echo, lines, sink or http"},
+		{[]string{"plain", "--app", "ftp"}, "expected echo, lines, sink, http, wait, pow or sha"},
 		{[]string{"plain", "--buffer", "511"}, "--buffer is 511; expected 512 to 1048576"},
-		{[]string{"bench", "peers", "--subject", "x:ftp=y {port}"}, `app "ftp"; expected echo, lines, sink, http, wait or pow`},
+		{[]string{"bench", "peers", "--subject", "x:ftp=y {port}"}, `app "ftp"; expected echo, lines, sink, http, wait, pow or sha`},
 		{[]string{"load", "--answer", "x", "127.0.0.1:1"}, "and no message"},
 		{[]string{"load", "--http", "--answer", "x", "127.0.0.1:1"}, "learned"},
 	} {

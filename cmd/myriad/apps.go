@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/proof"
 )
 
 // apps are the example applications that serve can run.
@@ -20,6 +21,7 @@ var apps = []struct {
 	{"echo", "sends back every byte", func(appFlags) myriad.Handler { return echo{} }},
 	{"lines", "sends back every line", func(appFlags) myriad.Handler { return lines(line) }},
 	{"sha256", "answers every line with its SHA-256 in hexadecimal", func(appFlags) myriad.Handler { return lines(digest) }},
+	{"sha", "answers every line with as much of that as it is long", func(appFlags) myriad.Handler { return lines(shortDigest) }},
 	{"sink", "reads and throws away", func(appFlags) myriad.Handler { return myriad.Base{} }},
 	{"http", "answers every HTTP/1.1 GET with a short text", func(appFlags) myriad.Handler { return &httpHello{} }},
 	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f appFlags) myriad.Handler { return lines(f.waitLine) }},
@@ -69,7 +71,7 @@ func (f *appFlags) add(cmd *cobra.Command) {
 // The bounds of an application's flags.
 const (
 	maxWait = time.Minute
-	maxBits = 32
+	maxBits = proof.MaxZeros
 )
 
 // handler checks the flags and makes the application's handler.
@@ -120,10 +122,15 @@ func line(c *myriad.Conn, line []byte) {
 	c.WriteString("\n")
 }
 
-func digest(c *myriad.Conn, line []byte) {
+func digest(c *myriad.Conn, line []byte) { writeDigest(c, line, 2*sha256.Size) }
+
+func shortDigest(c *myriad.Conn, line []byte) { writeDigest(c, line, min(len(line), 2*sha256.Size)) }
+
+// writeDigest writes that many digits of a line's SHA-256.
+func writeDigest(c *myriad.Conn, line []byte, digits int) {
 	sum := sha256.Sum256(line)
 	var text [2*sha256.Size + 1]byte
 	hex.Encode(text[:], sum[:])
-	text[len(text)-1] = '\n'
-	c.Write(text[:])
+	text[digits] = '\n'
+	c.Write(text[:digits+1])
 }

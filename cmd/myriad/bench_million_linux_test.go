@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,7 @@ func TestBenchMillion(t *testing.T) {
 	}
 	subjects := append(millionModels(), "prefork")
 	got := invoke(t, "bench", "million", "-n", "2000", "--hold", "1s", "--heartbeat", "1s", "--keep-free", "1m",
-		"--subjects", strings.Join(subjects, ","), "--out", "r.json")
+		"--subjects", strings.Join(subjects, ","), "--out", "r")
 	if got.code != 0 {
 		t.Fatalf("exit code %d, stderr %s\n%s", got.code, got.stderr, got.stdout)
 	}
@@ -34,9 +35,9 @@ func TestBenchMillion(t *testing.T) {
 		"twice: met: 4,000 lines sent, 4,000 back, 0 wrong, 0 lost, 0 unanswered",
 		"of too few connections to tell", "no heartbeat lost: met: ", ", 0 missed, by the server's count",
 		"none twice: met: 2,000 of 2,000 connections have it, 0 had it again",
-		"a clean end: met: 0 connections left", "every run: r.json",
+		"a clean end: met: 0 connections left", "report in r\n",
 	} {
-		if n := strings.Count(got.stdout, word); n == 0 || n != len(subjects) && !strings.HasPrefix(word, "every run") && !strings.HasPrefix(word, "of too few") {
+		if n := strings.Count(got.stdout, word); n == 0 || n != len(subjects) && !strings.HasPrefix(word, "report in") && !strings.HasPrefix(word, "of too few") {
 			t.Errorf("the report says %d times %q, want it of each server:\n%s", n, word, got.stdout)
 		}
 	}
@@ -52,24 +53,25 @@ func TestBenchMillionFile(t *testing.T) {
 	if len(millionModels()) == 0 {
 		t.Skip("no model here has loops")
 	}
-	file := filepath.Join(t.TempDir(), "r.json")
+	dir := filepath.Join(t.TempDir(), "r")
 	if got := invoke(t, "bench", "million", "-n", "300", "--hold", "500ms", "--heartbeat", "300ms", "--keep-free", "1m",
-		"--only", "^million/epoll$", "--loops", "2", "--load-loops", "2", "--check-inflight", "10", "--out", file); got.code != 0 {
+		"--only", "^million/epoll$", "--loops", "2", "--load-loops", "2", "--check-inflight", "10", "--out", dir); got.code != 0 {
 		t.Fatalf("exit code %d, stderr %s\n%s", got.code, got.stderr, got.stdout)
 	}
-	text, err := os.ReadFile(file)
+	text, err := os.ReadFile(filepath.Join(dir, "report.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var r lab.MillionReport
-	if err := json.Unmarshal(text, &r); err != nil {
-		t.Fatal(err)
+	var book lab.Book
+	if err := json.Unmarshal(text, &book); err != nil || len(book.Reports) != 1 {
+		t.Fatal(err, len(book.Reports))
 	}
-	if len(r.Runs) != 1 || len(r.Runs[0].Phases) != 7 || r.Failed() != 0 {
+	r := book.Reports[0]
+	if len(r.Runs) != 1 || r.Runs[0].Million == nil || len(r.Runs[0].Million.Phases) != 7 || r.Failed() != 0 {
 		t.Fatalf("got %s, want a run of seven phases", text)
 	}
 	run := &r.Runs[0]
-	for i, p := range run.Phases[:6] {
+	for i, p := range run.Million.Phases[:6] {
 		if p.End.Counts.Open != 300 || p.End.Server.Processes != 1 || p.End.Load.Processes != 1 || p.End.Server.Anonymous == 0 || p.End.Slab == 0 {
 			t.Errorf("phase %d, %s: got %+v, want 300 connections, and what both sides take", i, p.Name, p.End)
 		}
@@ -88,15 +90,15 @@ func TestBenchMillionInterrupted(t *testing.T) {
 		t.Skip("no model here has loops")
 	}
 	for subject, phases := range map[string][]string{"epoll": {"", "connect", "check", "idle", "broadcast", "heartbeats"}, "prefork": {"", "connect"}} {
-		for _, after := range phases {
-			cmd := command(t, "bench", "million", "-n", "500", "--hold", "600ms", "--heartbeat", "300ms", "--keep-free", "1m", "--subjects", subject, "--out", "r.json")
+		for i, after := range phases {
+			cmd := command(t, "bench", "million", "-n", "500", "--hold", "600ms", "--heartbeat", "300ms", "--keep-free", "1m", "--subjects", subject, "--out", fmt.Sprintf("r-%s-%d", subject, i))
 			out := &lockedBuffer{}
 			cmd.Stdout, cmd.Stderr = out, out
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "the phase "+after+" is over", func() bool {
-				return after == "" && len(childrenOf(t, cmd.Process.Pid)) > 0 || after != "" && strings.Contains(out.String(), subject+": "+after+": ")
+				return after == "" && strings.Contains(out.String(), "run 1 of 1") || after != "" && strings.Contains(out.String(), subject+": "+after+": ")
 			})
 			started := childrenOf(t, cmd.Process.Pid)
 			if err := cmd.Process.Signal(os.Interrupt); err != nil {
@@ -131,11 +133,11 @@ func TestBenchMillionWrongUse(t *testing.T) {
 		{"--only", "(", `--only is "("`, 2},
 		{"--only", "million/none", "matches no run; expected to match a WORKLOAD/SUBJECT such as \"million/epoll\"", 2},
 		{"--rounds", "0", "--rounds is 0", 2},
-		{"--loops", "2000", "2000 loops; expected 0 (as many as it takes) to 1024", 2},
+		{"--loops", "2000", "--loops is 2000; expected 1 to 1024", 2},
 		{"--load-loops", "-1", `--load-loops is "-1"`, 2},
 		{"--check-inflight", "2m", "2000000 checks in flight; expected 1 to 1048576", 2},
 		{"--keep-free", "much", `--keep-free is "much"`, 2},
-		{"--out", "/no/such/directory/r.json", "cannot write the report", 1},
+		{"--out", "r.json", "expected a directory", 2},
 	} {
 		if got := invoke(t, "bench", "million", c.flag, c.value); got.code != c.code || !strings.Contains(got.stderr, c.says) {
 			t.Errorf("%s %s: exit code %d, stderr %q, want %d and %q", c.flag, c.value, got.code, got.stderr, c.code, c.says)
@@ -164,7 +166,7 @@ func TestBenchMillionGuard(t *testing.T) {
 	}
 	hold := func(keep int64) outcome {
 		return invoke(t, "bench", "million", "-n", "200000", "--hold", "1s", "--heartbeat", "1s", "--subjects", "epoll",
-			"--keep-free", strconv.FormatInt(keep, 10), "--out", "")
+			"--keep-free", strconv.FormatInt(keep, 10), "--repeats", "0", "--out", filepath.Join(t.TempDir(), "r"))
 	}
 	got := hold(free() * 4 / 3)
 	for _, want := range []string{"memory: stopped at ", "MB are to stay free", "holds 200,000 connections: NOT MET: the server counted ", "twice: met: ", "no broadcast lost, and none twice: met: ", "a clean end: met"} {

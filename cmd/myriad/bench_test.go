@@ -1,6 +1,9 @@
 package main
 
 import (
+	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -11,9 +14,14 @@ import (
 // Every subject of a scenario that this program serves is a command line that it
 // understands, with every app.
 func TestSubjectsParse(t *testing.T) {
-	models := myriad.Models()
-	scenarios := []lab.Scenario{lab.Quick(), lab.Peers(models), lab.Models(models), lab.TLSCosts(models), lab.HeartbeatCosts(models, 1000), lab.IdleCosts(models, 1000, 1000)}
-	for _, s := range scenarios {
+	for _, name := range lab.BuiltIns() {
+		s, err := lab.BuiltIn(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s, err = s.With(lab.Options{}); err != nil {
+			t.Fatal(err)
+		}
 		for _, w := range s.Workloads {
 			for _, subject := range s.Subjects {
 				if subject.Apps != nil || subject.Command[0] != "{self}" {
@@ -36,7 +44,7 @@ func TestSubjectsParse(t *testing.T) {
 func fillIn(words []string, app string) (filled []string) {
 	placeholders := strings.NewReplacer("{addr}", "127.0.0.1:0", "{port}", "0", "{app}", app,
 		"{cert}", "cert.pem", "{key}", "key.pem", "{heartbeat}", "1m0s",
-		"{admin}", "127.0.0.1:0", "{n}", "1000", "{room}", "1100", "{processes}", "2")
+		"{admin}", "127.0.0.1:0", "{n}", "1000", "{room}", "1100", "{processes}", "2", "{workers}", "64")
 	for _, word := range words {
 		filled = append(filled, placeholders.Replace(word))
 	}
@@ -47,7 +55,7 @@ func fillIn(words []string, app string) (filled []string) {
 // serve, and the report says how auto does.
 func TestBenchModels(t *testing.T) {
 	const only = "^compute-100/(prefork-2|auto)$|^wait-100/auto$"
-	got := invoke(t, "bench", "models", "--rounds", "1", "--duration", "100ms", "--only", only, "--out", "")
+	got := invoke(t, "bench", "models", "--rounds", "1", "--duration", "100ms", "--only", only, "--out", filepath.Join(t.TempDir(), "out"))
 	if got.code != 0 {
 		t.Fatalf("bench models: exit code %d, stderr %s\n%s", got.code, got.stderr, got.stdout)
 	}
@@ -65,7 +73,7 @@ func TestBenchModels(t *testing.T) {
 
 // Every server takes the lab's certificate, and every answer is right.
 func TestBenchTLS(t *testing.T) {
-	got := invoke(t, "bench", "tls", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/", "--out", "")
+	got := invoke(t, "bench", "tls", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/", "--out", filepath.Join(t.TempDir(), "out"))
 	if got.code != 0 {
 		t.Fatalf("bench tls: exit code %d, stderr %s\n%s", got.code, got.stderr, got.stdout)
 	}
@@ -78,13 +86,6 @@ func TestBenchTLS(t *testing.T) {
 		if strings.Contains(strings.ReplaceAll(got.stdout, "connections", ""), wrong) {
 			t.Errorf("the report says %q:\n%s", wrong, got.stdout)
 		}
-	}
-}
-
-func TestBenchHeartbeatConnections(t *testing.T) {
-	got := invoke(t, "bench", "heartbeat", "-n", "0", "--out", "")
-	if got.code != 2 || !strings.Contains(got.stderr, "0 connections; expected at least 1") {
-		t.Errorf("exit code %d, stderr %q", got.code, got.stderr)
 	}
 }
 
@@ -103,11 +104,112 @@ func TestHeartbeats(t *testing.T) {
 	}
 }
 
-func TestBenchHelp(t *testing.T) {
-	for scenario, says := range map[string]string{"quick": "about 2 minutes", "models": "auto", "idle": "--to N"} {
-		if got := invoke(t, "bench", scenario, "--help"); got.code != 0 || !strings.Contains(got.stdout, says) {
-			t.Errorf("bench %s --help: exit code %d, does not say %q:\n%s", scenario, got.code, says, got.stdout)
+func TestBenchList(t *testing.T) {
+	for scale, says := range map[string]string{"full": "quick      2 minutes", "small": "heartbeat  a minute", "0.1": "idle "} {
+		if got := invoke(t, "bench", "list", "--scale", scale); got.code != 0 || !strings.Contains(got.stdout, says) {
+			t.Errorf("%s: exit code %d, stderr %q, does not say %q:\n%s", scale, got.code, got.stderr, says, got.stdout)
 		}
+	}
+}
+
+// What is shown is a file that can be run.
+func TestBenchShow(t *testing.T) {
+	got := invoke(t, "bench", "show", "quick")
+	if got.code != 0 {
+		t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
+	}
+	s, err := lab.ReadScenario(strings.NewReader(got.stdout))
+	if err != nil || s.Name != "quick" {
+		t.Errorf("got %q, %v", s.Name, err)
+	}
+}
+
+func TestBenchRefuses(t *testing.T) {
+	wrong := filepath.Join(t.TempDir(), "wrong.toml")
+	if err := os.WriteFile(wrong, []byte("name = 'x'\nrouns = 2\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for args, want := range map[string]string{
+		"":                                  "no scenario given; expected one of quick, ",
+		"quik":                              `no scenario "quik" is built in; expected one of quick, `,
+		"show quik":                         `no scenario "quik" is built in`,
+		"show":                              "accepts 1 arg",
+		"list x":                            `unexpected argument "x"`,
+		"list --scale tiny":                 `has no scale "tiny"; expected one of small, full, or a factor`,
+		"quick quick":                       `two scenarios are named "quick"; expected each once`,
+		"quick all":                         `two scenarios are named "quick"`,
+		"./none.toml":                       "no such file",
+		wrong:                               wrong + `: line 2: "rouns" is no key of a scenario; expected rounds, perhaps`,
+		"quick --out x.json":                `--out is "x.json"; expected a directory`,
+		"quick --scale tiny":                `quick has no scale "tiny"`,
+		"quick --scale -1":                  "scale -1; expected a factor from 0.001 to 1000",
+		"quick --rounds 0":                  "--rounds is 0; expected at least 1",
+		"quick --duration 0s":               "--duration is 0s; expected more than 0",
+		"quick --duration 1ms":              "duration 1ms; expected 100ms to",
+		"quick --connections-max 0":         "--connections-max is 0; expected at least 1",
+		"quick --connections-max x":         "--connections-max",
+		"quick --repeats 11":                "--repeats is 11; expected 0 to 10",
+		"quick --only (":                    "expected a regular expression",
+		"quick --trace (":                   "expected a regular expression",
+		"quick --only nothing":              "matches no run",
+		"quick --subject mine":              "--subject: subject \"mine\" has no name",
+		"quick --resume x":                  "--resume with quick; expected it alone",
+		"--resume " + filepath.Dir(wrong):   "",
+		"heartbeat --connections-max 10 -n": "-n",
+	} {
+		got := invoke(t, append([]string{"bench"}, strings.Fields(args)...)...)
+		if got.code != 2 || !strings.Contains(got.stderr, want) {
+			t.Errorf("%s: exit code %d, stderr %q, want 2 and %q", args, got.code, got.stderr, want)
+		}
+	}
+}
+
+// A scenario of a user's own runs beside another one.
+func TestBenchFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"one", "two"} {
+		text := strings.ReplaceAll(`
+name = "NAME"
+question = "Which is faster?"
+rounds = 1
+[[subject]]
+name = "mine"
+command = "{self} plain --addr {addr} --app {app}"
+[[workload]]
+name = "busy-NAME"
+kind = "throughput"
+app = "echo"
+connections = 50
+size = 16
+duration = "100ms"
+[scale.small]
+connections = 5
+`, "NAME", name)
+		if err := os.WriteFile(filepath.Join(dir, name+".toml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got := invoke(t, "bench", filepath.Join(dir, "one.toml"), filepath.Join(dir, "two.toml"), "--scale", "small",
+		"--subject", "other={self} plain --addr {addr} --app {app}", "--out", filepath.Join(dir, "out"))
+	if got.code != 0 {
+		t.Fatalf("exit code %d, stderr %s\n%s", got.code, got.stderr, got.stdout)
+	}
+	for _, word := range []string{"\nbusy-one\n  Kind throughput, app echo, 5 connections.", "busy-two", "  mine  ", "  other  ", "busy-two has 5 connections instead of 50 (scale small).", "ratio to mine", "report in " + dir} {
+		if !strings.Contains(got.stdout, word) {
+			t.Errorf("the report does not say %q:\n%s", word, got.stdout)
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(dir, "out", "report.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var book lab.Book
+	if err := json.Unmarshal(text, &book); err != nil || len(book.Reports) != 2 || book.Scale != "small" {
+		t.Errorf("got %d reports at scale %q, %v, want both", len(book.Reports), book.Scale, err)
+	}
+	again := invoke(t, "bench", "--resume", filepath.Join(dir, "out"))
+	if again.code != 0 || !strings.Contains(again.stderr, "nothing is left to do") || !strings.Contains(again.stdout, "\nbusy-two\n") {
+		t.Errorf("resumed: exit code %d, stderr %q\n%s", again.code, again.stderr, again.stdout)
 	}
 }
 
@@ -128,7 +230,7 @@ func TestBenchSoak(t *testing.T) {
 	if got := invoke(t, "bench", "soak", "--duration", "1s"); got.code != 2 || !strings.Contains(got.stderr, "expected 4s to") {
 		t.Errorf("too short: exit code %d, stderr %q", got.code, got.stderr)
 	}
-	if got := invoke(t, "bench", "soak", "--model", "threads"); got.code != 2 || !strings.Contains(got.stderr, "expected one of goroutine") {
+	if got := invoke(t, "bench", "soak", "--model", "threads"); got.code != 2 || !strings.Contains(got.stderr, `subject "threads"; expected some of [goroutine`) {
 		t.Errorf("wrong model: exit code %d, stderr %q", got.code, got.stderr)
 	}
 }

@@ -33,12 +33,18 @@ func (b *beside) start(cmd *cobra.Command) (err error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(cmd.Context()))
 	b.cancel = cancel
 	_, worker := myriad.WorkerProcess()
+	token := "" // workers have no door
+	if !worker {
+		if token, err = b.flags.admin.token(cmd.OutOrStdout()); err != nil {
+			return err
+		}
+	}
 	if b.flags.flights != "" && worker == (b.srv.Processes > 1) {
 		if b.flight, err = admin.StartFlight(admin.FlightConfig{Source: b.srv, Dir: b.flags.flights, Lag: b.flags.flightLag}); err != nil {
 			return err
 		}
 	}
-	if b.flags.admin == "" || worker {
+	if b.flags.admin.addr == "" || worker {
 		return nil
 	}
 	gatherer, err := b.gatherer()
@@ -47,8 +53,8 @@ func (b *beside) start(cmd *cobra.Command) (err error) {
 	}
 	ready := make(chan error, 1)
 	b.wait.Go(func() {
-		ready <- admin.Serve(ctx, b.flags.admin, admin.Config{Source: b.srv, Flight: b.flight, Gatherer: gatherer}, func(addr net.Addr) {
-			fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics, health and profiles on http://%s/\n", addr)
+		ready <- admin.Serve(ctx, b.flags.admin.addr, admin.Config{Source: b.srv, Flight: b.flight, Gatherer: gatherer, Token: token}, func(addr net.Addr) {
+			fmt.Fprintf(cmd.OutOrStdout(), "myriad: the page of this server, metrics, health and profiles on http://%s/\n", addr)
 			ready <- nil
 		})
 	})

@@ -200,7 +200,7 @@ func renderErrors(s *liveState, width int) liveLine {
 func renderProcesses(s *liveState, width int) []liveLine {
 	var lines []liveLine
 	own := s.last.Generator
-	if own != (load.Usage{}) {
+	if own.CPU > 0 || own.Resident > 0 {
 		share := fmt.Sprintf("%.0f%% of %d CPU", 100*s.share(), s.generatorCPUs())
 		lines = append(lines, liveRow("generator", width, append([]styled{{"", fmt.Sprintf("%-13s", share)}}, memoryOf(own, s.plan.Generator, s.last.Open)...)...))
 	}

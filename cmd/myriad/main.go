@@ -53,7 +53,6 @@ func newRoot() *cobra.Command {
 		Use:               "myriad",
 		Short:             "Serve, load and compare TCP servers with many connections",
 		Version:           version(),
-		Args:              cobra.ArbitraryArgs, // looked at by strict
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -62,7 +61,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer())
+	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newBenchGuard())
 	strict(root)
 	return root
 }
@@ -81,12 +80,12 @@ func handleSignals(cmd *cobra.Command) {
 
 // strict makes every wrong use of a command and of those below it a usageError.
 func strict(cmd *cobra.Command) {
-	args := cmd.Args
+	args, group := cmd.Args, cmd.Args == nil && cmd.HasSubCommands()
 	if args == nil {
 		args = cobra.NoArgs
 	}
 	cmd.Args = func(cmd *cobra.Command, given []string) error {
-		if cmd.HasSubCommands() && len(given) > 0 {
+		if group && len(given) > 0 {
 			return usagef("unknown command %q; expected one of %s", given[0], strings.Join(below(cmd), ", "))
 		}
 		err := args(cmd, given)

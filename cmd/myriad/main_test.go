@@ -152,7 +152,7 @@ func TestWrongUse(t *testing.T) {
 	}{
 		{[]string{"frobnicate"}, 2, []string{`"frobnicate"`, "serve", "load", "bench"}},
 		{[]string{"serve", "--model", "threads"}, 2, []string{`"threads"`, "goroutine"}},
-		{[]string{"serve", "--app", "ftp"}, 2, []string{`"ftp"`, "echo, lines, sha256, sink"}},
+		{[]string{"serve", "--app", "ftp"}, 2, []string{`"ftp"`, "echo, lines, sha256, sha, sink"}},
 		{[]string{"serve", "--max-conns", "-1"}, 2, []string{"--max-conns is -1", "expected 0"}},
 		{[]string{"serve", "--max-conns", "many"}, 2, []string{`"many"`, "int"}},
 		{[]string{"serve", "--loops", "-2"}, 2, []string{"--loops is -2"}},
@@ -223,11 +223,11 @@ func TestPlain(t *testing.T) {
 }
 
 func TestBench(t *testing.T) {
-	got := invoke(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "echo-100/", "--out", "r.json")
+	got := invoke(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "echo-100/")
 	if got.code != 0 {
 		t.Fatalf("bench: exit code %d, stderr %s", got.code, got.stderr)
 	}
-	for _, word := range []string{"net", "goroutine", "epoll", "r.json"} {
+	for _, word := range []string{"net", "goroutine", "epoll", "report in bench-quick-"} {
 		if !strings.Contains(got.stdout+got.stderr, word) {
 			t.Errorf("the report does not say %q:\n%s", word, got.stdout)
 		}

@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"net"
+	"os"
+	"runtime"
+	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +21,10 @@ type plainFlags struct {
 	buffer    int
 	heartbeat time.Duration
 	admin     string
+	flush     string
+	design    string
+	processes int
+	worker    bool
 	tls       serverTLS
 }
 
@@ -30,10 +38,15 @@ func newPlain() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
-	flags.StringVar(&f.app, "app", lab.Echo, "serve this `APP`: echo, lines, sink or http")
+	flags.StringVar(&f.app, "app", lab.Echo, "serve this `APP`: echo, lines, wait, pow, sha, sink or http")
 	flags.IntVar(&f.buffer, "buffer", lab.PlainBuffer, "give each connection a buffer of `BYTES`; messages that are longer take several calls")
 	flags.DurationVar(&f.heartbeat, "heartbeat", 0, "send a line as often on each connection, by a ticker and a goroutine for each (default: never)")
 	flags.StringVar(&f.admin, "admin", "", "serve Go's metrics and the number of connections over HTTP on this address (default: not at all)")
+	flags.StringVar(&f.flush, "flush", lab.FlushEach, "write `each` answer to a line by itself, or all with every tenth, which leaves up to nine unsent")
+	flags.StringVar(&f.design, "design", lab.PerConn, "goroutine, one for each connection; or what others have published, on Linux: one epoll loop, several epolls, prefork, or a reactor with workers")
+	flags.IntVar(&f.processes, "processes", runtime.NumCPU(), "with --design prefork, start `N` processes, but no fewer than CPUs")
+	flags.BoolVar(&f.worker, "worker", false, "be one of the processes of --design prefork")
+	flags.MarkHidden("worker") // an error would say that there is no such flag
 	f.tls.add(flags)
 	return cmd
 }
@@ -49,17 +62,42 @@ func (f *plainFlags) serve(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	o := lab.PlainOptions{App: f.app, Buffer: f.buffer, TLS: config, Heartbeat: f.heartbeat, Admin: f.admin}
+	o := lab.PlainOptions{App: f.app, Buffer: f.buffer, Flush: f.flush, Design: f.design, TLS: config, Heartbeat: f.heartbeat, Admin: f.admin}
 	o.AdminListening = func(addr net.Addr) {
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics on http://%s/metrics\n", addr)
+	}
+	if f.design == lab.Prefork {
+		if o.Prefork, err = f.prefork(); err != nil {
+			return err
+		}
 	}
 	if err := o.Check(); err != nil {
 		return usageError{err}
 	}
-	ln, err := new(net.ListenConfig).Listen(cmd.Context(), "tcp", f.addr)
+	ln, err := f.listen(cmd.Context(), o)
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "myriad: serving %s with plain net on %s\n", f.app, ln.Addr())
 	return lab.Plain(cmd.Context(), ln, o)
+}
+
+// listen is where to serve.
+func (f *plainFlags) listen(ctx context.Context, o lab.PlainOptions) (net.Listener, error) {
+	if f.worker {
+		return lab.PreforkListener()
+	}
+	return o.Listen(ctx, f.addr)
+}
+
+// prefork is how to start processes: this program, told to be a worker.
+func (f *plainFlags) prefork() (*lab.PreforkOptions, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return &lab.PreforkOptions{
+		Processes: max(f.processes, runtime.NumCPU()),
+		Command:   []string{self, "plain", "--worker", "--design", lab.OneEpoll, "--app", f.app, "--buffer", strconv.Itoa(f.buffer)},
+	}, nil
 }

@@ -44,7 +44,7 @@ func TestReport(t *testing.T) {
 		{[]string{path, "--format", "xml"}, 2, []string{`--format is "xml"`, "text, csv, html, json"}},
 		{[]string{path, "--expect", "speed>1"}, 2, []string{`--expect: expectation "speed>1"`, "rate"}},
 		{append([]string{}, make([]string, maxReported+1)...), 2, []string{"65 files; expected at most 64"}},
-		{nil, 2, []string{"RESULTS.jsonl"}},
+		{nil, 2, []string{"FILE"}},
 		{[]string{"/no/such/file"}, 1, []string{"/no/such/file: no such file"}},
 		{[]string{path, "--out", "/no/such/directory/r.txt"}, 1, []string{"--out: ", "/no/such/directory/r.txt"}},
 	} {

@@ -26,7 +26,7 @@ type serveFlags struct {
 	allow, deny, proxies []string
 	slow                 string
 	beat                 string
-	admin                string
+	admin                adminFlags
 	flights              string
 	flightLag            time.Duration
 	memory               string
@@ -82,7 +82,7 @@ func (f *serveFlags) add(cmd *cobra.Command) {
 	flags.IntVar(&srv.Heartbeat.MaxMissed, "heartbeat-missed", 0, "close a connection that leaves so many unanswered (default 2)")
 	f.fields["Heartbeat.Interval"], f.fields["Heartbeat.MaxMissed"] = "heartbeat", "heartbeat-missed"
 	f.tls.add(flags)
-	flags.StringVar(&f.admin, "admin", "", "serve metrics, health, profiles and traces over HTTP on this address, on loopback if it has no host (default: not at all)")
+	f.admin.add(flags)
 	flags.StringVar(&f.flights, "flight-dir", "", "record what happens all the time, and write the last seconds to this directory when a loop lags (default: not at all)")
 	flags.DurationVar(&f.flightLag, "flight-lag", 100*time.Millisecond, "how long a turn of a loop may take before that is done")
 	flags.StringVar(&f.memory, "memory-limit", "", "Go's memory limit: auto for 90 % of what the cgroup or the machine allows, or a per cent such as 75% (default: GOMEMLIMIT, or none)")

@@ -1,0 +1,87 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/myriad-go/myriad/lab"
+)
+
+// bookFile writes the report of a bench with so many messages a second in four rounds.
+func bookFile(t *testing.T, name string, rates ...float64) string {
+	t.Helper()
+	r := &lab.Report{Scenario: lab.Scenario{
+		Name: "test", Question: "Is it?", Rounds: len(rates), Subjects: []lab.Subject{{Name: "net"}},
+		Workloads: []lab.Workload{{Name: "echo", Kind: lab.Throughput, App: lab.Echo, Connections: 1}},
+	}}
+	for i, rate := range rates {
+		r.Runs = append(r.Runs, lab.RunRecord{Workload: "echo", Subject: "net", Round: i + 1, Throughput: &lab.ThroughputFigures{TPS: rate}})
+	}
+	path := filepath.Join(t.TempDir(), name)
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := (&lab.Book{Format: lab.BookFormat, Reports: []*lab.Report{r}}).WriteJSON(f); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestReportBooks(t *testing.T) {
+	a, b := bookFile(t, "a.json", 100, 101, 102, 103), bookFile(t, "b.json", 90, 91, 92, 93)
+	few, one := bookFile(t, "few.json", 50, 51), bookFile(t, "one.json", 50)
+	out := filepath.Join(t.TempDir(), "out.md")
+	for _, c := range []struct {
+		args []string
+		code int
+		says []string
+	}{
+		{[]string{a}, 0, []string{"Myriad bench: test", "net", "102"}},
+		{[]string{a, "--format", "html"}, 0, []string{"<!doctype html>", "Myriad bench: test"}},
+		{[]string{a, "--format", "markdown"}, 0, []string{"# Myriad bench: test"}},
+		{[]string{a, "--format", "json"}, 0, []string{`"format": "myriad-bench-1"`}},
+		{[]string{a, b}, 0, []string{"net, TPS", "-9.9 %", "worse, p=0.029 n=4+4"}},
+		{[]string{a, b, "--format", "markdown", "--out", out}, 0, nil},
+		{[]string{a, b, "--fail-on-regression"}, 1, []string{"FAIL test/echo/net: TPS is worse in " + b + ": -9.9 %", "regressions: 1"}},
+		{[]string{b, a, "--fail-on-regression"}, 0, []string{"better, p=0.029"}},
+		{[]string{a, b, "--fail-on-regression=20%"}, 0, []string{"worse"}},
+		{[]string{a, few, "--fail-on-regression"}, 1, []string{"further apart than both ±, n=4+2"}},
+		{[]string{one, one, "--fail-on-regression"}, 1, []string{"figures have too few rounds to be judged; expected 2 in each report, better 4", "no figure could be judged"}},
+		{[]string{one, one}, 0, []string{"need ≥ 2 rounds"}},
+		{[]string{a, b, "--only", "net/tps"}, 0, []string{"net, TPS"}},
+		{[]string{a, b, "--only", "epoll"}, 2, []string{`"epoll" matches no figure`}},
+		{[]string{a, b, "--only", "("}, 2, []string{"--only: "}},
+		{[]string{a, b, "--fail-on-regression=5"}, 2, []string{`--fail-on-regression is "5"; expected a percentage`}},
+		{[]string{a, b, "--fail-on-regression=-1%"}, 2, []string{"expected a percentage"}},
+		{[]string{a, "--fail-on-regression"}, 2, []string{"expected two or more reports"}},
+		{[]string{a, "--format", "csv"}, 2, []string{`--format is "csv"; expected one of text, markdown, html, json`}},
+		{[]string{a, b, "--format", "json"}, 2, []string{`--format is "json"; expected one of text, markdown, html`}},
+		{[]string{a, "--expect", "p99<1s"}, 2, []string{"--expect"}},
+		{[]string{a, streamPath(t)}, 2, []string{"one is of a bench and one of a load"}},
+		{[]string{streamPath(t), "--only", "x"}, 2, []string{"--only"}},
+	} {
+		got := invoke(t, append([]string{"report"}, c.args...)...)
+		if got.code != c.code {
+			t.Errorf("report %q: exit code %d, want %d; %s", c.args, got.code, c.code, got.stderr)
+		}
+		for _, word := range c.says {
+			if !strings.Contains(got.stdout+got.stderr, word) {
+				t.Errorf("report %q doesn't say %q: %.2000s%s", c.args, word, got.stdout, got.stderr)
+			}
+		}
+	}
+	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "# Comparison") {
+		t.Errorf("--out: %.200s, %v", text, err)
+	}
+	bad := filepath.Join(t.TempDir(), "bad.json")
+	if err := os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := invoke(t, "report", bad); got.code != 1 || !strings.Contains(got.stderr, bad+`: format "myriad-bench-7"`) {
+		t.Errorf("another format: exit code %d, %s", got.code, got.stderr)
+	}
+}

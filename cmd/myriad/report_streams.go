@@ -1,0 +1,142 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/load"
+)
+
+// streamFormats are what the report of a load can be written as.
+var streamFormats = []string{"text", "csv", "html", "json"}
+
+// reported is a stream with its name.
+type reported struct {
+	name   string
+	stream *load.Stream
+}
+
+// streams reports the results of loads.
+func (f *reportFlags) streams(cmd *cobra.Command, files []reportFile) error {
+	expectations, err := f.checkStreams(len(files))
+	if err != nil {
+		return err
+	}
+	all, err := readReported(files)
+	if err != nil {
+		return err
+	}
+	if f.merge {
+		if all, err = mergeReported(all); err != nil {
+			return err
+		}
+	}
+	if err := f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.write(w, all) }); err != nil {
+		return err
+	}
+	return checkReported(cmd.ErrOrStderr(), all, expectations)
+}
+
+// checkStreams says how the flags were wrong for results of loads, before more of them is
+// read than their beginning.
+func (f *reportFlags) checkStreams(files int) ([]load.Expectation, error) {
+	if f.only != "" || f.regression != "" {
+		return nil, usagef("--only and --fail-on-regression are for reports of a bench; expected two or more report.json")
+	}
+	if !slices.Contains(streamFormats, f.format) {
+		return nil, usagef("--format is %q; expected one of %s", f.format, strings.Join(streamFormats, ", "))
+	}
+	if f.merge && files < 2 {
+		return nil, usagef("--merge of one file; expected two or more")
+	}
+	if !f.merge && files > 1 && f.format != "text" {
+		return nil, usagef("--format %s of %d files; expected one file, or --merge, or text, which compares them", f.format, files)
+	}
+	var all []load.Expectation
+	for _, text := range f.expect {
+		e, err := load.ParseExpectation(text)
+		if err != nil {
+			return nil, usagef("--expect: %s", strings.TrimPrefix(err.Error(), "load: "))
+		}
+		all = append(all, e)
+	}
+	return all, nil
+}
+
+// readReported reads the streams of all files.
+func readReported(files []reportFile) ([]reported, error) {
+	var all []reported
+	for _, f := range files {
+		s, err := load.ReadStream(f.in)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s", f.name, strings.TrimPrefix(err.Error(), "load: "))
+		}
+		all = append(all, reported{f.name, s})
+	}
+	return all, nil
+}
+
+func mergeReported(all []reported) ([]reported, error) {
+	var streams []*load.Stream
+	for _, r := range all {
+		streams = append(streams, r.stream)
+	}
+	s, err := load.MergeStreams(streams...)
+	if err != nil {
+		return nil, err
+	}
+	return []reported{{fmt.Sprintf("%d generators", len(all)), s}}, nil
+}
+
+func (f *reportFlags) write(w io.Writer, all []reported) error {
+	if len(all) > 1 {
+		var names []string
+		var streams []*load.Stream
+		for _, r := range all {
+			names, streams = append(names, r.name), append(streams, r.stream)
+		}
+		return load.WriteComparison(w, names, streams)
+	}
+	s := all[0].stream
+	switch f.format {
+	case "csv":
+		return s.WriteCSV(w)
+	case "html":
+		return s.WriteHTML(w)
+	case "json":
+		if !s.Complete() {
+			return errors.New("the stream is cut off; expected a result to write as JSON")
+		}
+		lines := json.NewEncoder(w)
+		lines.SetIndent("", "  ")
+		return lines.Encode(s.Result)
+	}
+	return s.WriteText(w)
+}
+
+// checkReported writes a line for each expectation that isn't met.
+func checkReported(w io.Writer, all []reported, expectations []load.Expectation) error {
+	failed := 0
+	for _, r := range all {
+		prefix := ""
+		if len(all) > 1 {
+			prefix = r.name + ": "
+		}
+		for _, e := range expectations {
+			if got, ok := e.Check(r.stream.Result); !ok {
+				failed++
+				fmt.Fprintf(w, "%sFAIL %v: %s\n", prefix, e, got)
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d expectations not met", failed, len(all)*len(expectations))
+	}
+	return nil
+}
