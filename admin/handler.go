@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/metrics"
 )
 
@@ -28,6 +31,11 @@ type Config struct {
 	// Gatherer is where /metrics comes from. The default is a registry with
 	// metrics.NewServerCollector of Source and metrics.RegisterProcess.
 	Gatherer prometheus.Gatherer
+	// Token, if set, lets who knows it pause accepting, close connections, and
+	// drain the server, from the page or by a POST, see Handler: it is a secret
+	// of MinToken bytes or more, and Source must be a Controller. The default is
+	// that nobody can.
+	Token string
 	// Flight is dumped at /debug/flight, which is not found without it.
 	Flight *Flight
 	// Log gets what fails, and what Serve has to say. The default is
@@ -41,7 +49,8 @@ const scrapes = 8
 
 // Handler serves, for GET and HEAD:
 //
-//	/                         what there is
+//	/                         the page of the server, which follows it
+//	/live                     the part of that page that changes
 //	/metrics                  metrics for Prometheus
 //	/healthz                  200 while the process works
 //	/readyz                   200 while the server serves; 503 before its start and once it drains, and why
@@ -51,20 +60,43 @@ const scrapes = 8
 //	/debug/trace              what the scheduler does, for go tool trace, for ?seconds=, 1 to 60; the default is 1
 //	/debug/flight             the flight recorder's last seconds, for go tool trace
 //
-// Of each of the last three one is made at a time: a second request gets 409. It
-// panics if Config.Source is nil. It does not ask who is there: see Serve.
+// Of each of the last three one is made at a time: a second request gets 409. With
+// Config.Token it serves, for POST with the header Myriad-Action and the token in the
+// header Myriad-Token, from no other site's page:
+//
+//	/control/pause            accept nothing, as Server.PauseAccepting
+//	/control/resume           accept again
+//	/control/drain            drain, as Server.Drain; the answer does not wait for the end
+//	/control/close?remote=    close the connections from an address and port, as Server.CloseConns
+//
+// After 10 wrong tokens further wrong ones get 429, but for one every 6 s; the right one
+// always passes. Each order is logged, and of those that are refused at most one every
+// 5 s, with the number of those since the line before.
+//
+// The page shows the last 10 minutes as far as somebody has looked at it, at most one
+// point a second; with Serve there is a point every second. It panics if Config.Source
+// is nil, or where Token asks for what can't be. It does not ask who is there but for
+// orders: see Serve.
 func Handler(cfg Config) http.Handler {
-	if cfg.Source == nil {
-		panic("admin: Config.Source is nil; expected the *myriad.Server to look at")
+	h, _ := newHandler(cfg)
+	return h
+}
+
+// newHandler makes a Handler, and gives what it knows of the server.
+func newHandler(cfg Config) (http.Handler, *live) {
+	if err := check(&cfg); err != nil {
+		panic(err.Error())
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.Default()
-	}
+	known := &live{source: cfg.Source, buttons: cfg.Token != ""}
 	if cfg.Gatherer == nil {
 		cfg.Gatherer = registry(cfg.Source)
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", index)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { known.write(w, (*page.Page).WriteHTML, cfg.Log) })
+	mux.HandleFunc("GET /live", func(w http.ResponseWriter, _ *http.Request) { known.write(w, (*page.Page).WriteUpdate, cfg.Log) })
+	if cfg.Token != "" {
+		newControl(&cfg).add(mux)
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{
 		ErrorLog: promLog{cfg.Log}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: scrapes,
 	}))
@@ -83,7 +115,31 @@ func Handler(cfg Config) http.Handler {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
 		w.Header().Set("Cache-Control", "no-store")
 		mux.ServeHTTP(w, r)
-	})
+	}), known
+}
+
+// check says what is wrong with the configuration, and fills in what is simple.
+func check(cfg *Config) error {
+	if cfg.Source == nil {
+		return errors.New("admin: Config.Source is nil; expected the *myriad.Server to look at")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	return checkControl(cfg)
+}
+
+// write writes the page.
+func (l *live) write(w http.ResponseWriter, how func(*page.Page, io.Writer) error, log *slog.Logger) {
+	var text bytes.Buffer
+	if err := how(l.show(time.Now()), &text); err != nil {
+		log.Error("admin: the page", "error", err)
+		say(w, http.StatusInternalServerError, err.Error())
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("X-Frame-Options", "DENY")
+	_, _ = text.WriteTo(w) // the peer may have gone
 }
 
 // registry has what is shown without a Gatherer.
@@ -126,24 +182,15 @@ func showStats(w http.ResponseWriter, s myriad.Stats) {
 	_ = to.Encode(s) // the peer may have gone
 }
 
-const page = `<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8"><title>Myriad</title></head><body>
-<h1>Myriad</h1>
-<ul>
-<li><a href="/metrics">/metrics</a> for Prometheus</li>
-<li><a href="/healthz">/healthz</a> the process works</li>
-<li><a href="/readyz">/readyz</a> the server serves</li>
-<li><a href="/stats">/stats</a> counters as JSON</li>
-<li><a href="/debug/pprof/">/debug/pprof/</a> profiles, for go tool pprof</li>
-<li><a href="/debug/trace?seconds=1">/debug/trace?seconds=1</a> a trace, for go tool trace</li>
-<li><a href="/debug/flight">/debug/flight</a> the flight recorder's last seconds, for go tool trace, if there is one</li>
-</ul>
-</body></html>
-`
-
-func index(w http.ResponseWriter, _ *http.Request) {
-	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	_, _ = io.WriteString(w, page)
+// links are what there is beside the page.
+var links = []page.Link{
+	{URL: "/metrics", Text: "for Prometheus"},
+	{URL: "/healthz", Text: "the process works"},
+	{URL: "/readyz", Text: "the server serves"},
+	{URL: "/stats", Text: "counters as JSON"},
+	{URL: "/debug/pprof/", Text: "profiles, for go tool pprof"},
+	{URL: "/debug/trace?seconds=1", Text: "a trace, for go tool trace"},
+	{URL: "/debug/flight", Text: "the flight recorder's last seconds, for go tool trace, if there is one"},
 }
 
 // attach says that what follows is a file.

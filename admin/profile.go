@@ -6,7 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"runtime"
+	"runtime/debug"
 	"runtime/pprof"
 	"slices"
 	"strconv"
@@ -34,7 +34,8 @@ func listProfiles(w http.ResponseWriter, _ *http.Request) {
 }
 
 // showProfile answers with one of them. ?debug=1 and 2 ask for text, and ?gc=1
-// for a collection of garbage before, as in net/http/pprof.
+// for a collection of garbage before, as in net/http/pprof, whose memory goes back to
+// the system at once.
 func showProfile(w http.ResponseWriter, r *http.Request) {
 	name := r.PathValue("name")
 	p := pprof.Lookup(name)
@@ -46,21 +47,21 @@ func showProfile(w http.ResponseWriter, r *http.Request) {
 		say(w, http.StatusBadRequest, "a difference over time is not made here; expected no seconds: fetch two profiles and use go tool pprof -diff_base")
 		return
 	}
-	debug, err := strconv.Atoi(r.FormValue("debug"))
-	if text := r.FormValue("debug"); text != "" && (err != nil || debug < 0 || debug > 2) {
+	level, err := strconv.Atoi(r.FormValue("debug"))
+	if text := r.FormValue("debug"); text != "" && (err != nil || level < 0 || level > 2) {
 		say(w, http.StatusBadRequest, fmt.Sprintf("debug is %q; expected 0 (for go tool pprof), 1 or 2 (text)", text))
 		return
 	}
 	if name == "heap" && r.FormValue("gc") == "1" && r.Method == http.MethodGet {
-		runtime.GC()
+		debug.FreeOSMemory()
 	}
-	if debug > 0 {
+	if level > 0 {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	} else {
 		attach(w, name)
 	}
 	if r.Method == http.MethodGet {
-		_ = p.WriteTo(w, debug) // the peer may have gone
+		_ = p.WriteTo(w, level) // the peer may have gone
 	}
 }
 

@@ -1,0 +1,244 @@
+package admin
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/page"
+)
+
+// This file is what an operator may do to the server from the page. It is guarded:
+// there is nothing of it without Config.Token, and each order has to be a POST that
+// comes from the page of this very server, with a header that no other site can have a
+// browser send unasked, and with the token. The right token always passes. Wrong ones are
+// bounded: wrongMost are told so, and one more each wrongAgain; the others are only told
+// that they are too many. Who guesses can keep nobody out, and not fill the log: of what
+// is refused there is a line each refusedLog at the most, with the number of those between.
+//
+// Orders are carried out on the goroutine of their request, those to close connections
+// one at a time, because what they did is told by a count. That of a drain gets its
+// answer first, and is then held until the drain is over.
+
+// Controller is a Source that can be controlled: a *myriad.Server.
+type Controller interface {
+	Source
+	PauseAccepting() error
+	ResumeAccepting() error
+	CloseConns(remote netip.AddrPort) error
+	Drain() error
+}
+
+const (
+	// MinToken is the least length of Config.Token, in bytes.
+	MinToken = 16
+	// TokenHeader is the header that has the token, and ActionHeader one that
+	// every order has.
+	TokenHeader  = "Myriad-Token"
+	ActionHeader = "Myriad-Action"
+
+	wrongMost  = 10
+	wrongAgain = 6 * time.Second
+	refusedLog = 5 * time.Second
+	// closeWait bounds the wait for a connection to be counted as closed.
+	closeWait = time.Second
+	closeLook = 10 * time.Millisecond
+)
+
+// checkControl says what is wrong with the configuration.
+func checkControl(cfg *Config) error {
+	if cfg.Token == "" {
+		return nil
+	}
+	if _, ok := cfg.Source.(Controller); !ok {
+		return fmt.Errorf("admin: Config.Token is set, and Config.Source is a %T, which can't be controlled; expected a *myriad.Server", cfg.Source)
+	}
+	if len(cfg.Token) < MinToken {
+		return fmt.Errorf("admin: Config.Token has %d bytes; expected at least %d, such as crypto/rand.Text gives", len(cfg.Token), MinToken)
+	}
+	return nil
+}
+
+// control carries out orders.
+type control struct {
+	server Controller
+	token  [sha256.Size]byte
+	origin http.CrossOriginProtection
+	log    *slog.Logger
+	now    func() time.Time
+
+	mu       sync.Mutex
+	wrong    float64 // tokens that were wrong and are not forgiven
+	wrongAt  time.Time
+	loggedAt time.Time  // when the last refusal was logged
+	unlogged int        // refusals since
+	closing  sync.Mutex // held while a connection is being closed
+	draining atomic.Bool
+}
+
+func newControl(cfg *Config) *control {
+	return &control{server: cfg.Source.(Controller), token: sha256.Sum256([]byte(cfg.Token)), log: cfg.Log, now: time.Now}
+}
+
+// add adds the orders.
+func (c *control) add(mux *http.ServeMux) {
+	for path, do := range map[string]func(http.ResponseWriter, *http.Request) error{
+		"pause":  c.pause,
+		"resume": c.resume,
+		"drain":  c.drain,
+		"close":  c.close,
+	} {
+		mux.HandleFunc("POST /control/"+path, func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, path, do) })
+	}
+}
+
+// serve carries out an order, if it may be given.
+func (c *control) serve(w http.ResponseWriter, r *http.Request, order string, do func(http.ResponseWriter, *http.Request) error) {
+	if status, why := c.refuse(r); status != 0 {
+		c.logRefusal(r, order, why)
+		say(w, status, why)
+		return
+	}
+	if err := do(w, r); err != nil {
+		c.log.Warn("admin: an order has failed", "order", order, "from", r.RemoteAddr, "error", err)
+		say(w, http.StatusConflict, err.Error())
+	}
+}
+
+// refuse says why an order is refused, 0 if it is not.
+func (c *control) refuse(r *http.Request) (status int, why string) {
+	if err := c.origin.Check(r); err != nil {
+		return http.StatusForbidden, "the order comes from another site"
+	}
+	if r.Header.Get(ActionHeader) == "" {
+		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
+	}
+	sum := sha256.Sum256([]byte(r.Header.Get(TokenHeader)))
+	if subtle.ConstantTimeCompare(sum[:], c.token[:]) == 1 {
+		return 0, ""
+	}
+	if r.Header.Get(TokenHeader) == "" {
+		return http.StatusUnauthorized, "expected the token in the header " + TokenHeader
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.now()
+	c.wrong = max(c.wrong-now.Sub(c.wrongAt).Seconds()/wrongAgain.Seconds(), 0)
+	c.wrongAt = now
+	if c.wrong > wrongMost-1 {
+		return http.StatusTooManyRequests, fmt.Sprintf("too many wrong tokens; wait %v", wrongAgain)
+	}
+	c.wrong++
+	return http.StatusUnauthorized, "the token is wrong"
+}
+
+// logRefusal logs that an order is refused, unless that was done just now.
+func (c *control) logRefusal(r *http.Request, order, why string) {
+	c.mu.Lock()
+	now, unlogged := c.now(), c.unlogged
+	if now.Sub(c.loggedAt) < refusedLog {
+		c.unlogged++
+		c.mu.Unlock()
+		return
+	}
+	c.loggedAt, c.unlogged = now, 0
+	c.mu.Unlock()
+	c.log.Warn("admin: an order is refused", "order", order, "from", r.RemoteAddr, "because", why, "more", unlogged)
+}
+
+// done logs and tells what was done.
+func (c *control) done(w http.ResponseWriter, r *http.Request, text string, more ...any) {
+	c.log.Warn("admin: "+text, append([]any{"from", r.RemoteAddr}, more...)...)
+	say(w, http.StatusOK, text)
+}
+
+func (c *control) pause(w http.ResponseWriter, r *http.Request) error {
+	if err := c.server.PauseAccepting(); err != nil {
+		return err
+	}
+	c.done(w, r, "accepting is paused")
+	return nil
+}
+
+func (c *control) resume(w http.ResponseWriter, r *http.Request) error {
+	if err := c.server.ResumeAccepting(); err != nil {
+		return err
+	}
+	c.done(w, r, "accepting goes on")
+	return nil
+}
+
+// close closes the connections of a peer, and tells how many were.
+func (c *control) close(w http.ResponseWriter, r *http.Request) error {
+	remote, err := netip.ParseAddrPort(r.URL.Query().Get("remote"))
+	if err != nil {
+		return fmt.Errorf("?remote= is %q; expected an address and a port, such as 192.0.2.1:4000", r.URL.Query().Get("remote"))
+	}
+	c.closing.Lock()
+	defer c.closing.Unlock()
+	before := c.server.Stats().Closed.Operator
+	if err := c.server.CloseConns(remote); err != nil {
+		return err
+	}
+	ticker := time.NewTicker(closeLook)
+	defer ticker.Stop()
+	for end := time.Now().Add(closeWait); time.Now().Before(end); <-ticker.C {
+		if n := c.server.Stats().Closed.Operator - before; n > 0 {
+			c.done(w, r, "closed the connection from "+remote.String(), "connections", n)
+			return nil
+		}
+	}
+	return fmt.Errorf("no connection from %s was closed within %v: there is none, or its handler has not returned", remote, closeWait)
+}
+
+// drain answers, and then drains.
+func (c *control) drain(w http.ResponseWriter, r *http.Request) error {
+	if c.draining.Swap(true) {
+		return errors.New("the server drains already")
+	}
+	const text = "the server drains"
+	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	w.Header().Set("Connection", "close") // for as long as this one is held, too, the page uses another
+	c.log.Warn("admin: "+text, "from", r.RemoteAddr, "connections", c.server.Stats().Open)
+	w.WriteHeader(http.StatusOK)
+	_, _ = io.WriteString(w, text)            // the peer may have gone
+	_ = http.NewResponseController(w).Flush() // or hear of it later
+	if cut := c.server.Drain(); cut != nil {
+		c.log.Warn("admin: the drain was cut short", "error", cut)
+	}
+	return nil
+}
+
+// controlSection has the buttons.
+func controlSection(s myriad.Stats) page.Section {
+	accepting := page.Action{Label: "Pause accepting", URL: "control/pause", Token: true}
+	if s.AcceptingPaused {
+		accepting = page.Action{Label: "Resume accepting", URL: "control/resume", Token: true}
+	}
+	return page.Section{
+		ID: "control", Title: "Control", Lead: "Orders need the token, which is asked for once. While accepting is paused, who connects waits.",
+		Parts: []page.Part{{Actions: []page.Action{accepting, {
+			Label: "Drain", URL: "control/drain", Token: true,
+			Confirm: fmt.Sprintf("Drain the server? It accepts nothing more, lets %s connections finish what they have at hand, closes them, and ends. This can't be taken back.", figure(float64(s.Open))),
+		}}}},
+	}
+}
+
+// closeAction is the button of a connection.
+func closeAction(remote netip.AddrPort) page.Action {
+	return page.Action{
+		Label: "Close", Token: true, URL: "control/close?remote=" + url.QueryEscape(remote.String()),
+		Confirm: fmt.Sprintf("Close the connection from %s at once, without sending what it is owed?", remote),
+	}
+}

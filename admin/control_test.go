@@ -1,0 +1,285 @@
+package admin
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad"
+)
+
+const testToken = "a token of 26 characters.."
+
+// obedient is a server that notes what it is told.
+type obedient struct {
+	*source
+	mu     sync.Mutex
+	told   []string
+	err    error
+	drains chan struct{} // a drain ends when it is closed
+	closes int64         // connections of a peer
+}
+
+func newObedient() *obedient {
+	return &obedient{source: newSource(myriad.Stats{Model: "epoll"}), drains: make(chan struct{}), closes: 1}
+}
+
+func (o *obedient) tell(what string) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.told = append(o.told, what)
+	return o.err
+}
+
+func (o *obedient) heard() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return strings.Join(o.told, " ")
+}
+
+func (o *obedient) PauseAccepting() error  { return o.tell("pause") }
+func (o *obedient) ResumeAccepting() error { return o.tell("resume") }
+func (o *obedient) CloseConns(a netip.AddrPort) error {
+	err := o.tell("close " + a.String())
+	s := o.Stats()
+	s.Closed.Operator += o.closes
+	o.stats.Store(&s)
+	return err
+}
+func (o *obedient) Drain() error {
+	err := o.tell("drain")
+	<-o.drains
+	return err
+}
+
+// order is a request as the page sends it, changed.
+func order(target string, changes ...func(*http.Request)) *http.Request {
+	r := httptest.NewRequest("POST", target, nil)
+	r.Header.Set(ActionHeader, "1")
+	r.Header.Set(TokenHeader, testToken)
+	r.Header.Set("Sec-Fetch-Site", "same-origin")
+	for _, change := range changes {
+		change(r)
+	}
+	return r
+}
+
+func send(h http.Handler, r *http.Request) *httptest.ResponseRecorder {
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+// TestGuard gives orders as nobody may: none is carried out, and the first is logged.
+func TestGuard(t *testing.T) {
+	header := func(name, value string) func(*http.Request) {
+		return func(r *http.Request) { r.Header.Set(name, value) }
+	}
+	method := func(name string) func(*http.Request) { return func(r *http.Request) { r.Method = name } }
+	for name, c := range map[string]struct {
+		change func(*http.Request)
+		status int
+	}{
+		"no token":           {func(r *http.Request) { r.Header.Del(TokenHeader) }, 401},
+		"wrong token":        {header(TokenHeader, "a token of 26 characters,,"), 401},
+		"part of the token":  {header(TokenHeader, testToken[:20]), 401},
+		"no header":          {func(r *http.Request) { r.Header.Del(ActionHeader) }, 403},
+		"another site":       {header("Sec-Fetch-Site", "cross-site"), 403},
+		"another port":       {header("Sec-Fetch-Site", "same-site"), 403},
+		"old browser's form": {func(r *http.Request) { r.Header.Del("Sec-Fetch-Site"); r.Header.Set("Origin", "http://evil.example") }, 403},
+		"GET":                {method("GET"), 405},
+		"HEAD":               {method("HEAD"), 405},
+		"PUT":                {method("PUT"), 405},
+	} {
+		o := newObedient()
+		var log bytes.Buffer
+		h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		for _, what := range []string{"pause", "resume", "drain", "close?remote=192.0.2.1:80"} {
+			w := send(h, order("/control/"+what, c.change))
+			if w.Code != c.status {
+				t.Errorf("%s: %s got %d, %q; want %d", name, what, w.Code, w.Body, c.status)
+			}
+		}
+		if got := o.heard(); got != "" {
+			t.Errorf("%s: the server was told %s", name, got)
+		}
+		if strings.Contains(log.String(), testToken) || c.status != 405 && strings.Count(log.String(), "refused") != 1 {
+			t.Errorf("%s: this was logged: %s", name, log.String())
+		}
+	}
+}
+
+// Wrong tokens are bounded, and forgiven in time; the right one always passes. No token at
+// all is no wrong one. The log has a line of them now and then.
+func TestWrongTokens(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObedient()
+		var log bytes.Buffer
+		h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
+		wrong := func(r *http.Request) { r.Header.Set(TokenHeader, "wrong") }
+		none := func(r *http.Request) { r.Header.Del(TokenHeader) }
+		want := func(status int, changes ...func(*http.Request)) {
+			t.Helper()
+			if w := send(h, order("/control/pause", changes...)); w.Code != status {
+				t.Errorf("got %d, %q; want %d", w.Code, w.Body, status)
+			}
+		}
+		for range 3 * wrongMost {
+			want(401, none)
+		}
+		for range wrongMost {
+			want(401, wrong)
+		}
+		for range 1000 {
+			want(429, wrong)
+		}
+		want(200)
+		want(429, wrong)
+		if n := strings.Count(log.String(), "refused"); n != 1 {
+			t.Errorf("%d refusals were logged at once, want one: %s", n, log.String())
+		}
+		time.Sleep(wrongAgain)
+		want(401, wrong)
+		want(429, wrong)
+		want(200)
+		if got := o.heard(); got != "pause pause" {
+			t.Errorf("the server was told %s", got)
+		}
+		more := fmt.Sprint("more=", 3*wrongMost-1+wrongMost+1000+1)
+		if n := strings.Count(log.String(), "refused"); n != 2 || !strings.Contains(log.String(), more) {
+			t.Errorf("%d refusals were logged after %v, want two, and %s: %s", n, wrongAgain, more, log.String())
+		}
+	})
+}
+
+func TestOrders(t *testing.T) {
+	o := newObedient()
+	var log lockedBuffer
+	h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	for _, c := range []struct {
+		order  string
+		status int
+		says   string
+	}{
+		{"pause", 200, "paused"},
+		{"resume", 200, "goes on"},
+		{"close?remote=192.0.2.1:80", 200, "192.0.2.1:80"},
+		{"close?remote=[2001:db8::1]:80", 200, "[2001:db8::1]:80"},
+		{"close?remote=192.0.2.1", 409, "expected an address and a port"},
+		{"close", 409, "expected an address and a port"},
+	} {
+		if w := send(h, order("/control/"+c.order)); w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
+			t.Errorf("%s: %d, %q; want %d with %q in it", c.order, w.Code, w.Body, c.status, c.says)
+		}
+	}
+	if got, want := o.heard(), "pause resume close 192.0.2.1:80 close [2001:db8::1]:80"; got != want {
+		t.Errorf("the server was told %s, want %s", got, want)
+	}
+	if n := strings.Count(log.String(), "from="); n != 6 {
+		t.Errorf("%d orders were logged, want 6: %s", n, log.String())
+	}
+	o.err = myriad.ErrServerClosed
+	if w := send(h, order("/control/pause")); w.Code != 409 || !strings.Contains(w.Body.String(), "shutting down") {
+		t.Errorf("a server that has ended: %d, %q", w.Code, w.Body)
+	}
+	if w := send(h, order("/control/nothing")); w.Code != 404 {
+		t.Errorf("an order that there is not: %d", w.Code)
+	}
+}
+
+// A connection that is not there is told of after a bounded wait.
+func TestCloseNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := newObedient()
+		o.closes = 0
+		h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.DiscardHandler)})
+		began := time.Now()
+		w := send(h, order("/control/close?remote=192.0.2.1:80"))
+		if w.Code != 409 || !strings.Contains(w.Body.String(), "no connection") || time.Since(began) != closeWait {
+			t.Errorf("%d, %q after %v", w.Code, w.Body, time.Since(began))
+		}
+	})
+}
+
+// The answer to a drain comes before its end, and the second one is refused.
+func TestDrainAnswers(t *testing.T) {
+	o := newObedient()
+	o.err = context.DeadlineExceeded
+	var log lockedBuffer
+	s := httptest.NewServer(Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))}))
+	post := func() (int, string) {
+		r := order(s.URL + "/control/drain")
+		r.RequestURI = ""
+		answer, err := s.Client().Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer answer.Body.Close()
+		text, err := io.ReadAll(answer.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		return answer.StatusCode, string(text)
+	}
+	if status, text := post(); status != 200 || text != "the server drains" {
+		t.Errorf("%d, %q", status, text)
+	}
+	if status, text := post(); status != 409 || !strings.Contains(text, "already") {
+		t.Errorf("the second drain: %d, %q; want 409", status, text)
+	}
+	close(o.drains)
+	s.Close() // waits for the first
+	if o.heard() != "drain" || !strings.Contains(log.String(), "cut short") {
+		t.Errorf("the server was told %s, and this was logged: %s", o.heard(), log.String())
+	}
+}
+
+func TestControlConfig(t *testing.T) {
+	for _, c := range []struct {
+		cfg  Config
+		says string
+	}{
+		{Config{Source: newSource(myriad.Stats{}), Token: testToken}, "can't be controlled"},
+		{Config{Source: newObedient(), Token: "short"}, "at least 16"},
+		{Config{}, "Config.Source is nil"},
+	} {
+		if err := Serve(t.Context(), "127.0.0.1:0", c.cfg, nil); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("Serve: %v, want %q", err, c.says)
+		}
+		func() {
+			defer func() {
+				if text, _ := recover().(string); !strings.Contains(text, c.says) {
+					t.Errorf("Handler: %q, want a panic with %q", text, c.says)
+				}
+			}()
+			Handler(c.cfg)
+		}()
+	}
+}
+
+// The page has buttons with a token only.
+func TestButtons(t *testing.T) {
+	o := newObedient()
+	h := Handler(Config{Source: o, Token: testToken})
+	expect(t, h, "GET", "/", 200, `data-post="control/pause"`)
+	expect(t, h, "GET", "/live", 200, `data-post="control/drain"`)
+	o.stats.Store(&myriad.Stats{Model: "epoll", AcceptingPaused: true})
+	time.Sleep(lookAgain)
+	expect(t, h, "GET", "/live", 200, `data-post="control/resume"`)
+	if w := ask(h, "GET", "/"); strings.Contains(w.Body.String(), testToken) {
+		t.Error("the token is in the page")
+	}
+	if w := ask(Handler(Config{Source: newObedient()}), "GET", "/"); strings.Contains(w.Body.String(), `data-post="control`) {
+		t.Error("there are buttons without a token")
+	}
+}

@@ -1,0 +1,238 @@
+package admin
+
+import (
+	"maps"
+	"math"
+	"net"
+	"os"
+	"runtime/metrics"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/procfs"
+)
+
+// This file is what the page of a server knows. A look reads the server's Stats and the
+// process, and adds a point to the ring. Looks come from a goroutine of Serve, one a
+// second as long as it serves, and from whoever asks for the page, when the last one is
+// older than that: so Handler alone, which has no goroutine, knows what there was while
+// somebody looked. All state is under one lock, which is held for a look; what takes
+// longer is looked at only while somebody has asked for the page in the last 10 s, and
+// less often: the walls, every 10 s, which takes some ten milliseconds, and the
+// sockets of the connections, every 2 s, no more than maxTalks of them.
+
+const (
+	lookAgain   = time.Second      // between two looks
+	watchedFor  = 10 * time.Second // after somebody has asked
+	ratesOver   = 10 * time.Second // what rates on the page are taken over
+	childrenFor = 10 * time.Second // how long a list of worker processes is used
+	// lookSlack is by how much earlier a ticker may come.
+	lookSlack = lookAgain / 10
+)
+
+// live is what is known of a server.
+type live struct {
+	source  Source
+	buttons bool // the page has them
+
+	mu      sync.Mutex
+	began   time.Time // the first look
+	ring    ring
+	past    []moment // of the last ratesOver, the oldest first
+	asked   time.Time
+	workers workers
+	walls   walls
+	talkers talkers
+}
+
+// moment is what was read at a time.
+type moment struct {
+	at    time.Time
+	stats myriad.Stats
+	cpu   map[int]time.Duration // of each process
+}
+
+// pastRoom bounds the moments that are kept.
+const pastRoom = int(ratesOver/(lookAgain-lookSlack)) + 2
+
+// watch looks until stop is closed.
+func (l *live) watch(stop <-chan struct{}) {
+	ticker := time.NewTicker(lookAgain)
+	defer ticker.Stop()
+	l.look(time.Now())
+	for {
+		select {
+		case <-stop:
+			return
+		case <-ticker.C:
+			l.look(time.Now())
+		}
+	}
+}
+
+// look looks, if the last look is old enough.
+func (l *live) look(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.lookLocked(now)
+}
+
+// ask looks for somebody who wants to see the page.
+func (l *live) ask(now time.Time) {
+	l.asked = now
+	l.lookLocked(now)
+}
+
+func (l *live) lookLocked(now time.Time) {
+	if n := len(l.past); n == 0 || now.Sub(l.past[n-1].at) >= lookAgain-lookSlack {
+		l.read(now)
+	}
+	stats := l.past[len(l.past)-1].stats
+	if now.Sub(l.asked) >= watchedFor {
+		l.walls, l.talkers = walls{}, talkers{} // nobody looks: their memory is let go
+		return
+	}
+	at := l.address()
+	l.walls.look(now, stats, at)
+	l.talkers.look(now, stats, at)
+}
+
+// address is where the server listens, nil if that is not known.
+func (l *live) address() net.Addr {
+	if s, ok := l.source.(interface{ ListenAddr() net.Addr }); ok {
+		return s.ListenAddr()
+	}
+	return nil
+}
+
+// read reads the server and its processes, and adds a point.
+func (l *live) read(now time.Time) {
+	m := moment{at: now, stats: l.source.Stats(), cpu: make(map[int]time.Duration)}
+	if l.began.IsZero() {
+		l.began = now
+	}
+	p := point{at: now, cpu: math.NaN()}
+	nothing := math.NaN()
+	p.rss, p.anonymous = nothing, nothing
+	for _, pid := range l.workers.pids(now, m.stats) {
+		if stat, err := procfs.ReadStat(pid); err == nil {
+			m.cpu[pid] = stat.CPU()
+		}
+		if r, err := procfs.ReadResident(pid); err == nil {
+			p.rss, p.anonymous = plus(p.rss, r.Now), plus(p.anonymous, r.Anonymous)
+		}
+	}
+	p.heap, p.buffers = heap(), float64(m.stats.Buffered)
+	p.open, p.greeting = float64(m.stats.Open), float64(m.stats.Greeting)
+	var before *moment
+	if n := len(l.past); n > 0 {
+		before = &l.past[n-1]
+	}
+	p.since(before, &m)
+	l.ring.add(p)
+	l.past = append(l.past, m)
+	for len(l.past) > pastRoom || now.Sub(l.past[0].at) > ratesOver+lookAgain {
+		l.past = slices.Delete(l.past, 0, 1)
+	}
+}
+
+// plus adds to a sum that is NaN as long as nothing was added.
+func plus(sum float64, n int64) float64 {
+	if math.IsNaN(sum) {
+		return float64(n)
+	}
+	return sum + float64(n)
+}
+
+// since fills in what a point tells of the time between two moments; nil for no first
+// one.
+func (p *point) since(before, now *moment) {
+	if before == nil {
+		before = &moment{at: now.at, stats: now.stats}
+	}
+	over, was, is := now.at.Sub(before.at), &before.stats, &now.stats
+	p.accepted, p.messages = perSecond(was.Accepted, is.Accepted, over), perSecond(was.Messages, is.Messages, over)
+	p.reads = perSecond(was.Reads, is.Reads, over)
+	p.bytesIn, p.bytesOut = perSecond(was.BytesIn, is.BytesIn, over), perSecond(was.BytesOut, is.BytesOut, over)
+	calls, turns := grown(was.HandlerTime, is.HandlerTime), grown(was.Lag, is.Lag)
+	p.handler, p.handler50 = quantile(calls, 0.99), quantile(calls, 0.5)
+	p.lag, p.lag50 = quantile(turns, 0.99), quantile(turns, 0.5)
+	p.busy = math.NaN()
+	if over > 0 && is.Loops > 0 {
+		p.busy = max(is.Busy-was.Busy, 0).Seconds() / over.Seconds() / float64(is.Loops)
+	}
+	if p.cpu = math.NaN(); over > 0 && len(before.cpu) > 0 {
+		p.cpu = 0
+		for pid, t := range now.cpu {
+			if b, ok := before.cpu[pid]; ok { // of one that is new it is not known
+				p.cpu += max(t-b, 0).Seconds() / over.Seconds()
+			}
+		}
+	}
+}
+
+// heap is what Go's heap of this process has, with what is not collected yet.
+func heap() float64 {
+	sample := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	metrics.Read(sample)
+	return float64(sample[0].Value.Uint64())
+}
+
+// workers are the processes that serve.
+type workers struct {
+	list           []int
+	at             time.Time
+	running, began int64
+}
+
+// pids are the processes whose memory and processor time are those of the server: this
+// one, and with worker processes its children.
+func (w *workers) pids(now time.Time, s myriad.Stats) []int {
+	running := int64(s.Processes)
+	if w.list == nil || running != w.running || s.Restarts != w.began || now.Sub(w.at) >= childrenFor && running > 0 {
+		self := os.Getpid()
+		w.list, w.at, w.running, w.began = []int{self}, now, running, s.Restarts
+		if running > 0 {
+			if children, err := procfs.Children(self); err == nil {
+				w.list = append(w.list, children...)
+			}
+		}
+	}
+	return w.list
+}
+
+// lately is a point of the last ratesOver, with what is now of the last look.
+func (l *live) lately() point {
+	all := l.ring.since(l.past[len(l.past)-1].at)
+	p := all[len(all)-1]
+	p.since(&l.past[0], &l.past[len(l.past)-1])
+	return p
+}
+
+// refused is what has been turned away a second, by cause, lately.
+func (l *live) refused() map[string]float64 {
+	first, last := &l.past[0], &l.past[len(l.past)-1]
+	rates := make(map[string]float64)
+	for name, of := range causes {
+		if of(last.stats.Refused) > 0 {
+			rates[name] = perSecond(of(first.stats.Refused), of(last.stats.Refused), last.at.Sub(first.at))
+		}
+	}
+	return rates
+}
+
+// causes are those of refusals, by what the page calls them.
+var causes = map[string]func(myriad.Refusals) int64{
+	"server full":             func(r myriad.Refusals) int64 { return r.Full },
+	"too many from a source":  func(r myriad.Refusals) int64 { return r.Source },
+	"address not let in":      func(r myriad.Refusals) int64 { return r.Denied },
+	"wrong PROXY header":      func(r myriad.Refusals) int64 { return r.Proxy },
+	"TLS handshake failed":    func(r myriad.Refusals) int64 { return r.Handshake },
+	"handshake took too long": func(r myriad.Refusals) int64 { return r.Timeout },
+	"ended before":            func(r myriad.Refusals) int64 { return r.Other },
+}
+
+// names are those of rates, in order.
+func names(rates map[string]float64) []string { return slices.Sorted(maps.Keys(rates)) }

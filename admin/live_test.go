@@ -1,0 +1,254 @@
+package admin
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/page"
+)
+
+// cell finds a cell of a page by its table's caption and its line's first cell.
+func cell(t *testing.T, p *page.Page, caption, line string, column int) string {
+	t.Helper()
+	for _, s := range p.Sections {
+		for _, part := range s.Parts {
+			if part.Table == nil || part.Table.Caption != caption {
+				continue
+			}
+			for _, cells := range part.Table.Lines {
+				if cells[0] == line {
+					return cells[column]
+				}
+			}
+		}
+	}
+	t.Errorf("the page has no line %q in a table %q", line, caption)
+	return ""
+}
+
+func chart(t *testing.T, p *page.Page, id string) *page.Chart {
+	t.Helper()
+	for _, s := range p.Sections {
+		for _, part := range s.Parts {
+			if part.Chart != nil && part.Chart.ID == id {
+				return part.Chart
+			}
+		}
+	}
+	t.Fatalf("the page has no chart %q", id)
+	return nil
+}
+
+// liveOf is a live of a source, with nothing of the machine: no walls, no sockets.
+func liveOf(src Source) *live { return &live{source: src} }
+
+// TestRates has a server whose counters grow evenly.
+func TestRates(t *testing.T) {
+	src := newSource(myriad.Stats{Model: "epoll", Loops: 2})
+	l := liveOf(src)
+	begin := time.Now()
+	var s myriad.Stats
+	for i := range int64(30) {
+		s = myriad.Stats{
+			Model: "epoll", Loops: 2, Open: 1000 + i, Accepted: 10 * i, Messages: 500 * i, Reads: 250 * i, BytesIn: 2048 * i, BytesOut: 4096 * i,
+			Refused: myriad.Refusals{Full: 3 * i}, Busy: time.Duration(i) * time.Second, Buffered: 1 << 20,
+		}
+		s.HandlerTime.Buckets[4], s.HandlerTime.Buckets[8] = 90*i, 10*i
+		src.stats.Store(&s)
+		l.look(begin.Add(time.Duration(i) * time.Second))
+	}
+	p := l.show(begin.Add(29 * time.Second))
+	for _, want := range []struct {
+		caption, line string
+		column        int
+		is            string
+	}{
+		{"Connections", "open", 1, "1,029"},
+		{"Connections", "accepted", 1, "10"},
+		{"Connections", "refused: server full", 1, "3"},
+		{"Rates", "messages", 1, "500"},
+		{"Rates", "messages", 2, "14,500"},
+		{"Rates", "reads", 1, "250"},
+		{"Rates", "received", 1, "2 KiB"},
+		{"Rates", "sent", 1, "4 KiB"},
+		{"Times, as the bounds of buckets that double", "handler", 1, "16 µs"},
+		{"Times, as the bounds of buckets that double", "handler", 2, "256 µs"},
+		{"Times, as the bounds of buckets that double", "lag", 2, "–"},
+		{"Memory", "buffers", 1, "1 MiB"},
+		{"Memory", "buffers", 2, page.Bytes.Text(float64(1<<20) / 1029)},
+		{"Loops and processes", "utilisation", 1, "50 %"},
+	} {
+		if got := cell(t, p, want.caption, want.line, want.column); got != want.is {
+			t.Errorf("%s, %s: %q, want %q", want.caption, want.line, got, want.is)
+		}
+	}
+	c := chart(t, p, "connections")
+	if n := len(c.Series[0].X); n != 30 || c.Series[0].X[0] != -29 || c.Series[0].X[29] != 0 || c.Series[0].Y[29] != 1029 {
+		t.Errorf("the chart of connections has %d points, %v, %v", n, c.Series[0].X, c.Series[0].Y)
+	}
+	if len(l.past) > pastRoom {
+		t.Errorf("%d moments are kept, want at most %d", len(l.past), pastRoom)
+	}
+	var text strings.Builder
+	if err := p.WriteHTML(&text); err != nil || !strings.Contains(text.String(), "1,029") {
+		t.Errorf("as HTML: %v", err)
+	}
+}
+
+// What is kept stays within its bounds, however often somebody looks.
+func TestLooksAreBounded(t *testing.T) {
+	l := liveOf(newSource(myriad.Stats{Model: "epoll"}))
+	begin := time.Now()
+	for i := range 5000 {
+		l.look(begin.Add(time.Duration(i) * lookAgain / 3))
+		if len(l.past) > pastRoom || len(l.ring.points) > ringRoom {
+			t.Fatalf("%d moments and %d points are kept", len(l.past), len(l.ring.points))
+		}
+	}
+	if n := len(l.ring.points); n != ringRoom {
+		t.Errorf("%d points of 5,000 looks in 1,667 s, want %d", n, ringRoom)
+	}
+	if !l.walls.at.IsZero() || !l.talkers.at.IsZero() {
+		t.Error("walls or sockets were looked at though nobody asked for the page")
+	}
+}
+
+// Walls and sockets are looked at for who asks, not more often than they may be, and
+// forgotten when nobody asks any more.
+func TestCostlyLooks(t *testing.T) {
+	l := liveOf(newSource(myriad.Stats{Model: "epoll"}))
+	begin := time.Now()
+	at := func(d time.Duration) time.Time { return begin.Add(d) }
+	l.show(at(0))
+	l.show(at(wallsEvery / 2))
+	if !l.walls.at.Equal(at(0)) || !l.talkers.at.Equal(at(wallsEvery/2)) {
+		t.Errorf("walls are of %v, sockets of %v after the first look", l.walls.at.Sub(begin), l.talkers.at.Sub(begin))
+	}
+	l.show(at(wallsEvery))
+	if !l.walls.at.Equal(at(wallsEvery)) {
+		t.Errorf("walls are of %v after the first look", l.walls.at.Sub(begin))
+	}
+	l.look(at(wallsEvery + watchedFor))
+	if !l.walls.at.IsZero() || !l.talkers.at.IsZero() {
+		t.Error("nobody looks, and walls and sockets are not forgotten")
+	}
+}
+
+// A watch adds a point a second, and ends when it is told to.
+func TestPointASecond(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := liveOf(newSource(myriad.Stats{Model: "epoll"}))
+		stop, ended := make(chan struct{}), make(chan struct{})
+		go func() {
+			l.watch(stop)
+			close(ended)
+		}()
+		time.Sleep(20*time.Second + lookAgain/2)
+		close(stop)
+		<-ended
+		if n := len(l.ring.points); n != 21 {
+			t.Errorf("%d points after 20 s, want 21", n)
+		}
+	})
+}
+
+// The page is served as a whole and as its update, of every state of a server.
+func TestLivePage(t *testing.T) {
+	for want, s := range map[string]myriad.Stats{
+		"has not started": {},
+		"serves 77":       {Model: "epoll", Open: 77},
+		"accepts nothing: an operator has paused": {Model: "epoll", AcceptingPaused: true},
+		"drains, or has ended":                    {Model: "epoll", Draining: true, AcceptingPaused: true},
+		"3 worker processes":                      {Model: "goroutine", Processes: 3, Restarts: 1},
+	} {
+		h := Handler(Config{Source: newSource(s)})
+		for _, target := range []string{"/", "/live"} {
+			w := expect(t, h, "GET", target, 200, want)
+			if whole := strings.Contains(w.Body.String(), "<script>"); whole != (target == "/") {
+				t.Errorf("%s is the whole page: %v", target, whole)
+			}
+			if strings.Contains(w.Body.String(), "data-post=") && strings.Contains(w.Body.String(), "control/") && target == "/live" {
+				t.Error("there are buttons without a token")
+			}
+			if w.Header().Get("X-Frame-Options") != "DENY" {
+				t.Error("the page may be put in a frame")
+			}
+		}
+	}
+	h := Handler(Config{Source: newSource(myriad.Stats{})})
+	if w := ask(h, "POST", "/control/pause"); w.Code != http.StatusNotFound {
+		t.Errorf("an order without a token configured: %d, want 404", w.Code)
+	}
+}
+
+// TestWallTable shows walls by how near they are, those that count from what is in use
+// with the connections added.
+func TestWallTable(t *testing.T) {
+	l := liveOf(newSource(myriad.Stats{Model: "epoll"}))
+	l.walls = walls{
+		open: 90,
+		report: &doctor.Report{Walls: []doctor.Wall{
+			{Name: "nofile", What: "descriptors", Present: "soft 100", Holds: 100},
+			{Name: "memory", What: "memory", Holds: 10},
+			{Name: "somaxconn", What: "the queue", Holds: 900, Soft: true},
+			{Name: "loopback", What: "the loopback", Holds: doctor.Unlimited},
+		}},
+		levels: []doctor.Level{{Wall: "tcp_mem", Used: 1 << 20, Limit: 1 << 30, Unit: "bytes", Share: 1. / 1024}},
+	}
+	p := &page.Page{Title: "walls", Sections: []page.Section{l.wallSection()}}
+	const caption = "Where it would stop"
+	for line, want := range map[string][]string{
+		"nofile":    {"90", "100", "90 %", "descriptors: soft 100"},
+		"memory":    {"90", "100", "90 %", "memory"},
+		"somaxconn": {"90", "900", "10 %", "hurts, does not stop: the queue"},
+	} {
+		for i, is := range want {
+			if got := cell(t, p, caption, line, i+1); got != is {
+				t.Errorf("%s: column %d is %q, want %q", line, i+1, got, is)
+			}
+		}
+	}
+	table := p.Sections[0].Parts[0].Table
+	if len(table.Lines) != 4 || table.Lines[3][0] != "somaxconn" || table.Tone(1, 3) != page.Warn || table.Tone(3, 3) != page.Plain {
+		t.Errorf("the table is %v, %v", table.Lines, table.Tones)
+	}
+	if got := cell(t, p, "What is in use of the limits that can be read", "tcp_mem", 1); got != "1 MiB" {
+		t.Errorf("in use of tcp_mem is %q", got)
+	}
+	if got := tone(0.96); got != page.Bad {
+		t.Errorf("96 %% is %q", got)
+	}
+}
+
+// The walls that are said to count from what is in use are walls of the doctor's.
+func TestBesideAreWalls(t *testing.T) {
+	facts, err := doctor.Read(0)
+	if err != nil {
+		t.Skip(err)
+	}
+	report, err := doctor.Examine(facts, doctor.Plan{Connections: 1000, Side: doctor.Server})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"memory", "file-max"} {
+		if !beside[name] || !slices.ContainsFunc(report.Walls, func(w doctor.Wall) bool { return w.Name == name }) {
+			t.Errorf("the doctor has no wall %q", name)
+		}
+	}
+}
+
+func TestTalkersOfManyConnections(t *testing.T) {
+	l := liveOf(newSource(myriad.Stats{}))
+	l.talkers.look(time.Now(), myriad.Stats{Open: maxTalks + 1}, tcpAddr)
+	s := l.talkerSection()
+	if len(s.Parts) > 0 || !strings.Contains(s.Lead, fmt.Sprint(maxTalks+1)) {
+		t.Errorf("of too many connections it says %q, and shows %d parts", s.Lead, len(s.Parts))
+	}
+}

@@ -1,0 +1,337 @@
+package admin
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/page"
+)
+
+// This file makes a page of what is known of a server. Texts and figures only: how it
+// looks package page knows.
+
+// followEvery is how long the page waits before it asks again.
+const followEvery = 2 * time.Second
+
+// show is the page as it is now, for somebody who asks for it.
+func (l *live) show(now time.Time) *page.Page {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.ask(now)
+	stats, p := l.past[len(l.past)-1].stats, l.lately()
+	made := &page.Page{
+		Title: "Myriad", Lead: status(stats), Facts: l.facts(stats, p), Live: &page.Live{URL: "live", Every: followEvery},
+	}
+	if l.buttons {
+		made.Sections = append(made.Sections, controlSection(stats))
+	}
+	made.Sections = append(made.Sections,
+		l.chartSection(now), l.talkerSection(), l.wallSection(), l.figureSection(stats, p), linkSection())
+	return made
+}
+
+// status says in a sentence how the server is.
+func status(s myriad.Stats) string {
+	switch {
+	case s.Model == "" && !s.Draining:
+		return "The server has not started."
+	case s.Draining:
+		return fmt.Sprintf("The server drains, or has ended: it accepts nothing, and %s connections are open.", figure(float64(s.Open)))
+	case s.AcceptingPaused:
+		return fmt.Sprintf("The server accepts nothing: an operator has paused that. %s connections are open.", figure(float64(s.Open)))
+	}
+	return fmt.Sprintf("The server serves %s connections.", figure(float64(s.Open)))
+}
+
+// facts are the figures that tell most, and what server this is.
+func (l *live) facts(s myriad.Stats, p point) [][2]string {
+	each := "–"
+	if s.Open > 0 && !math.IsNaN(p.anonymous) {
+		each = page.Bytes.Text(p.anonymous / float64(s.Open))
+	}
+	facts := [][2]string{
+		{"Connections", figure(float64(s.Open)) + " of " + figure(float64(s.MaxConns))},
+		{"Accepted", rate(p.accepted) + " a second"},
+		{"Messages", rate(p.messages) + " a second"},
+		{"Received, sent a second", known(page.Bytes.Text(p.bytesIn)) + ", " + known(page.Bytes.Text(p.bytesOut))},
+		{"Handler, 99 of 100 at most", span(p.handler)},
+		{"Lag of loops, 99 of 100 at most", span(p.lag)},
+		{"Processors kept busy", rate(p.cpu)},
+		{"Memory for each connection", each},
+		{"I/O model", known(s.Model)},
+	}
+	if at := l.address(); at != nil {
+		facts = append(facts, [2]string{"Listens on", at.String()})
+	}
+	process := fmt.Sprintf("%d, %s", os.Getpid(), runtime.Version())
+	if s.Processes > 0 {
+		process = fmt.Sprintf("%d worker processes of %d, %s", s.Processes, os.Getpid(), runtime.Version())
+	}
+	return append(facts, [2]string{"Process", process}, [2]string{"Watched since", l.began.Format("2006-01-02 15:04:05 MST")})
+}
+
+func (l *live) figureSection(s myriad.Stats, p point) page.Section {
+	return page.Section{
+		ID: "figures", Title: "All figures", Lead: "What is a second is of the last 10 s, here and at the top.",
+		Parts: []page.Part{
+			{Table: l.connectionTable(s, p)}, {Table: rateTable(s, p)}, {Table: timeTable(p)},
+			{Table: memoryTable(s, p)}, {Table: loopTable(s, p)},
+		},
+	}
+}
+
+func (l *live) connectionTable(s myriad.Stats, p point) *page.Table {
+	t := &page.Table{Caption: "Connections"}
+	t.Add("What", "Now", "What it is")
+	t.Add("open", figure(float64(s.Open)), "with all that follow")
+	t.Add("greeting", figure(float64(s.Greeting)), "before their first message: PROXY header, TLS handshake")
+	t.Add("paused", figure(float64(s.Paused)), "not read from, because they owe more than Limits.HighWater")
+	t.Add("closing", figure(float64(s.Closing)), "wait for output to be taken, or for the peer's end")
+	t.Add("accepted", rate(p.accepted), "a second")
+	refused := l.refused()
+	if len(refused) == 0 {
+		t.Add("refused", "0", "none since the start")
+	}
+	for _, name := range names(refused) {
+		t.Add("refused: "+name, rate(refused[name]), "a second")
+		if refused[name] > 0 {
+			t.SetTone(1, page.Warn)
+		}
+	}
+	return t
+}
+
+func rateTable(s myriad.Stats, p point) *page.Table {
+	t := &page.Table{Caption: "Rates"}
+	t.Add("What", "A second", "Since the start")
+	t.Add("messages", rate(p.messages), figure(float64(s.Messages)))
+	t.Add("reads", rate(p.reads), figure(float64(s.Reads)))
+	t.Add("received", page.Bytes.Text(p.bytesIn), page.Bytes.Text(float64(s.BytesIn)))
+	t.Add("sent", page.Bytes.Text(p.bytesOut), page.Bytes.Text(float64(s.BytesOut)))
+	return t
+}
+
+func timeTable(p point) *page.Table {
+	t := &page.Table{Caption: "Times, as the bounds of buckets that double"}
+	t.Add("What", "Half at most", "99 of 100 at most", "What it is")
+	t.Add("handler", span(p.handler50), span(p.handler), "how long its calls take")
+	t.Add("lag", span(p.lag50), span(p.lag), "how long turns of event loops take")
+	return t
+}
+
+func memoryTable(s myriad.Stats, p point) *page.Table {
+	t := &page.Table{Caption: "Memory"}
+	t.Add("What", "Bytes", "For each open connection", "What it is")
+	line := func(name string, bytes float64, what string) {
+		each := "–"
+		if s.Open > 0 && !math.IsNaN(bytes) {
+			each = page.Bytes.Text(bytes / float64(s.Open))
+		}
+		t.Add(name, known(page.Bytes.Text(bytes)), each, what)
+	}
+	whose := "of this process"
+	if s.Processes > 0 {
+		whose = "of the supervisor and its workers"
+	}
+	line("anonymous", p.anonymous, "memory "+whose+" that no file holds")
+	line("resident", p.rss, "all memory "+whose)
+	line("heap", p.heap, "Go's, of this process alone, with what is not collected yet")
+	line("buffers", p.buffers, "of connections, see Limits.MaxBuffered")
+	return t
+}
+
+func loopTable(s myriad.Stats, p point) *page.Table {
+	t := &page.Table{Caption: "Loops and processes"}
+	t.Add("What", "Now", "What it is")
+	t.Add("event loops", strconv.Itoa(s.Loops), "0 for a model without them")
+	t.Add("utilisation", known(page.Share.Text(p.busy)), "of the loops' time that they worked")
+	t.Add("on workers", figure(float64(s.OnWorkers)), "loops whose handlers are called by workers")
+	t.Add("shed", figure(float64(s.Shed)), "since the start: input that no worker had time for")
+	t.Add("processors", known(figure(p.cpu)), "that the server keeps busy")
+	t.Add("worker processes", strconv.Itoa(s.Processes), "0 without Server.Processes")
+	t.Add("restarts", figure(float64(s.Restarts)), "of worker processes, since the start")
+	if s.Restarts > 0 {
+		t.SetTone(1, page.Warn)
+	}
+	t.Add("panics", figure(float64(s.Panics)), "in the handler, since the start")
+	if s.Panics > 0 {
+		t.SetTone(1, page.Warn)
+	}
+	return t
+}
+
+// curve is a curve of a chart, of points.
+type curve struct {
+	name string
+	of   func(*point) float64
+}
+
+func (l *live) chartSection(now time.Time) page.Section {
+	points := l.ring.since(now)
+	s := page.Section{ID: "charts", Title: "The last 10 minutes", Lead: "One point a second, as long as the server of this page runs."}
+	chart := func(id, title, label string, unit page.Unit, curves ...curve) {
+		c := &page.Chart{
+			ID: id, Title: title,
+			X: page.Axis{Label: "time, 0:00 is now", Unit: page.Clock}, Y: page.Axis{Label: label, Unit: unit},
+		}
+		for _, curve := range curves {
+			one := page.Series{Name: curve.name}
+			for i := range points {
+				one.X = append(one.X, -math.Round(now.Sub(points[i].at).Seconds()))
+				one.Y = append(one.Y, curve.of(&points[i]))
+			}
+			c.Series = append(c.Series, one)
+		}
+		s.Parts = append(s.Parts, page.Part{Chart: c})
+	}
+	chart("connections", "Connections", "open", page.Number, curve{"open", func(p *point) float64 { return p.open }})
+	chart("messages", "Messages and reads", "a second", page.Number,
+		curve{"messages", func(p *point) float64 { return p.messages }}, curve{"reads", func(p *point) float64 { return p.reads }})
+	chart("bytes", "Bytes", "a second", page.Bytes,
+		curve{"received", func(p *point) float64 { return p.bytesIn }}, curve{"sent", func(p *point) float64 { return p.bytesOut }})
+	chart("times", "Times, 99 of 100 at most", "handler, and turns of loops", page.Seconds,
+		curve{"handler", func(p *point) float64 { return p.handler }}, curve{"lag", func(p *point) float64 { return p.lag }})
+	chart("memory", "Memory", "of the processes", page.Bytes,
+		curve{"resident", func(p *point) float64 { return p.rss }}, curve{"anonymous", func(p *point) float64 { return p.anonymous }},
+		curve{"buffers", func(p *point) float64 { return p.buffers }})
+	chart("processors", "Processors", "kept busy", page.Number,
+		curve{"processors", func(p *point) float64 { return p.cpu }}, curve{"loops' utilisation", func(p *point) float64 { return p.busy }})
+	return s
+}
+
+func (l *live) wallSection() page.Section {
+	w := &l.walls
+	s := page.Section{ID: "walls", Title: "Walls"}
+	if w.report == nil {
+		s.Lead = fmt.Sprintf("How near the limits of this machine are is not known: %v.", w.err)
+		return s
+	}
+	t := &page.Table{Caption: "Where it would stop"}
+	t.Add("Wall", "Connections now", "It stops at", "Near", "What it is")
+	free := 0
+	nearest := slices.Clone(w.report.Walls)
+	slices.SortStableFunc(nearest, func(a, b doctor.Wall) int { return cmp.Compare(w.stops(&a), w.stops(&b)) })
+	for i := range nearest {
+		if wall := &nearest[i]; wall.Holds == doctor.Unlimited {
+			free++
+		} else {
+			w.line(t, wall)
+		}
+	}
+	s.Lead = fmt.Sprintf("What package doctor predicts for this server on this machine, at its present number of connections. "+
+		"Limits of the server's own, such as Limits.MaxConns, are not among these. %d more walls were looked at that do not stop it.", free)
+	if len(t.Lines) > 1 {
+		s.Parts = append(s.Parts, page.Part{Table: t})
+	}
+	if used := levelTable(w.levels); len(used.Lines) > 1 {
+		s.Parts = append(s.Parts, page.Part{Table: used})
+	}
+	return s
+}
+
+// line adds a wall.
+func (w *walls) line(t *page.Table, wall *doctor.Wall) {
+	stops, what := w.stops(wall), wall.What
+	if wall.Present != "" {
+		what += ": " + wall.Present
+	}
+	if wall.Soft {
+		what = "hurts, does not stop: " + what
+	}
+	near := math.Inf(1)
+	if stops > 0 {
+		near = float64(w.open) / float64(stops)
+	}
+	t.Add(wall.Name, figure(float64(w.open)), figure(float64(stops)), known(page.Share.Text(near)), what)
+	t.SetTone(3, tone(near))
+}
+
+func levelTable(levels []doctor.Level) *page.Table {
+	t := &page.Table{Caption: "What is in use of the limits that can be read"}
+	t.Add("Wall", "In use", "Limit", "Near", "Of what")
+	for i := range levels {
+		v := &levels[i]
+		write := func(n int64) string { return figure(float64(n)) }
+		if v.Unit == "bytes" {
+			write = func(n int64) string { return page.Bytes.Text(float64(n)) }
+		}
+		of := v.Unit
+		if v.Of != "" {
+			of += ", " + v.Of
+		}
+		t.Add(v.Wall, write(v.Used), write(v.Limit), page.Share.Text(v.Share), of)
+		t.SetTone(3, tone(v.Share))
+	}
+	return t
+}
+
+// tone is that of a share of a limit.
+func tone(share float64) page.Tone {
+	switch {
+	case share >= 0.95:
+		return page.Bad
+	case share >= 0.8:
+		return page.Warn
+	}
+	return page.Plain
+}
+
+func (l *live) talkerSection() page.Section {
+	t := &l.talkers
+	s := page.Section{ID: "talkers", Title: "Top talkers"}
+	if t.err != nil {
+		s.Lead = fmt.Sprintf("Who talks most is not shown: %v.", t.err)
+		return s
+	}
+	over := "since they began; the next look tells what is said now"
+	if t.over > 0 {
+		over = fmt.Sprintf("over the last %v", t.over.Round(100*time.Millisecond))
+	}
+	s.Lead = fmt.Sprintf("Of %s connections those that said and were told most %s. The kernel counts it; it is looked at only while this page is open. "+
+		"Behind a proxy the addresses are the proxy's.", figure(float64(t.all)), over)
+	table := &page.Table{Caption: "Connections, the loudest first"}
+	table.Add("Peer", "Received a second", "Sent a second", "Received", "Sent", "Waits for the peer", "There and back", "Last heard")
+	for i := range t.top {
+		one := &t.top[i]
+		in, out := "…", "…"
+		if t.over > 0 {
+			in, out = page.Bytes.Text(one.inRate), page.Bytes.Text(one.outRate)
+		}
+		bytes := func(n int64) string { return page.Bytes.Text(float64(n)) }
+		table.Add(one.Remote.String(), in, out, bytes(one.In), bytes(one.Out), bytes(one.Unsent),
+			page.Seconds.Text(one.RTT.Seconds()), page.Seconds.Text(one.Heard.Seconds())+" ago")
+		if l.buttons {
+			table.Actions = append(table.Actions, closeAction(one.Remote))
+		}
+	}
+	if l.buttons {
+		table.Actions = append([]page.Action{{}}, table.Actions...) // of the headings
+	}
+	s.Parts = []page.Part{{Table: table}}
+	return s
+}
+
+func linkSection() page.Section {
+	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: links}}}
+}
+
+// figure writes a number, rate one a second, span a time; known has a dash for what
+// is not.
+func figure(v float64) string { return page.Number.Text(v) }
+func rate(v float64) string   { return known(page.Number.Text(v)) }
+func span(v float64) string   { return known(page.Seconds.Text(v)) }
+
+func known(text string) string {
+	if text == "" {
+		return "–"
+	}
+	return text
+}

@@ -1,0 +1,102 @@
+package admin
+
+import (
+	"context"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad"
+)
+
+// serveAll serves under a model until the test ends.
+func serveAll(t *testing.T, s *myriad.Server) string {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	addr, ended := make(chan net.Addr, 1), make(chan error, 1)
+	s.Addr, s.Limits.Linger = "127.0.0.1:0", 50*time.Millisecond
+	s.Listening = func(a net.Addr) { addr <- a }
+	if s.Handler == nil {
+		s.Handler = echo{}
+	}
+	go func() { ended <- s.ListenAndServe(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		s.Close()
+		<-ended
+	})
+	return (<-addr).String()
+}
+
+type echo struct{ myriad.Base }
+
+func (echo) Received(c *myriad.Conn, in []byte) int {
+	c.Write(in)
+	return len(in)
+}
+
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	return c
+}
+
+// TestTopTalker has one loud connection among quiet ones, under every model.
+func TestTopTalker(t *testing.T) {
+	for _, model := range myriad.Models() {
+		t.Run(model, func(t *testing.T) {
+			server := &myriad.Server{Model: model}
+			addr := serveAll(t, server)
+			const quiet, said = 30, 100_000
+			var loud net.Conn
+			for i := range quiet + 1 {
+				c := dial(t, addr)
+				io.WriteString(c, "hello")
+				io.ReadFull(c, make([]byte, 5))
+				if i == quiet/2 {
+					loud = c
+				}
+			}
+			l := liveOf(server)
+			begin := time.Now()
+			l.show(begin)
+			loud.Write(make([]byte, said))
+			if _, err := io.ReadFull(loud, make([]byte, said)); err != nil {
+				t.Fatal(err)
+			}
+			p := l.show(begin.Add(talkEvery))
+			if l.talkers.err != nil {
+				t.Fatal(l.talkers.err)
+			}
+			first := l.talkers.top[0]
+			if first.Remote.String() != loud.LocalAddr().String() || first.In != said+5 || l.talkers.all != quiet+1 {
+				t.Errorf("the loudest of %d is %+v, want %v with %d bytes", l.talkers.all, first, loud.LocalAddr(), said+5)
+			}
+			if got := cell(t, p, "Connections, the loudest first", loud.LocalAddr().String(), 1); got != "48.8 KiB" {
+				t.Errorf("it says %q a second, want 100,000 bytes in 2 s", got)
+			}
+			if !strings.Contains(p.Lead, "31 connections") || cell(t, p, "Connections", "open", 1) != "31" {
+				t.Errorf("the page says %q", p.Lead)
+			}
+			if cell(t, p, "Memory", "anonymous", 1) == "–" || len(l.walls.report.Walls) == 0 {
+				t.Error("the page has no memory, or no walls")
+			}
+		})
+	}
+}
+
+// A unix socket has no counters, and the page says so.
+func TestTalkersOfUnixSocket(t *testing.T) {
+	var l talkers
+	l.look(time.Now(), myriad.Stats{}, &net.UnixAddr{Net: "unix", Name: "x"})
+	if l.err == nil || !strings.Contains(l.err.Error(), "TCP") {
+		t.Errorf("it says %v", l.err)
+	}
+}
