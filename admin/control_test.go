@@ -269,17 +269,19 @@ func TestControlConfig(t *testing.T) {
 
 // The page has buttons with a token only.
 func TestButtons(t *testing.T) {
-	o := newObedient()
-	h := Handler(Config{Source: o, Token: testToken})
-	expect(t, h, "GET", "/", 200, `data-post="control/pause"`)
-	expect(t, h, "GET", "/live", 200, `data-post="control/drain"`)
-	o.stats.Store(&myriad.Stats{Model: "epoll", AcceptingPaused: true})
-	time.Sleep(lookAgain)
-	expect(t, h, "GET", "/live", 200, `data-post="control/resume"`)
-	if w := ask(h, "GET", "/"); strings.Contains(w.Body.String(), testToken) {
-		t.Error("the token is in the page")
-	}
-	if w := ask(Handler(Config{Source: newObedient()}), "GET", "/"); strings.Contains(w.Body.String(), `data-post="control`) {
-		t.Error("there are buttons without a token")
-	}
+	synctest.Test(t, func(t *testing.T) {
+		o := newObedient()
+		h := Handler(Config{Source: o, Token: testToken})
+		expect(t, h, "GET", "/", 200, `data-post="control/pause"`)
+		expect(t, h, "GET", "/live", 200, `data-post="control/drain"`)
+		o.stats.Store(&myriad.Stats{Model: "epoll", AcceptingPaused: true})
+		time.Sleep(lookAgain)
+		expect(t, h, "GET", "/live", 200, `data-post="control/resume"`)
+		if w := ask(h, "GET", "/"); strings.Contains(w.Body.String(), testToken) {
+			t.Error("the token is in the page")
+		}
+		if w := ask(Handler(Config{Source: newObedient()}), "GET", "/"); strings.Contains(w.Body.String(), `data-post="control`) {
+			t.Error("there are buttons without a token")
+		}
+	})
 }

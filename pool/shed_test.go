@@ -170,7 +170,7 @@ func TestOverloadKeepsLatency(t *testing.T) {
 		}{
 			{1.2, 50 * time.Millisecond}, // it comes and goes
 			{2, 10 * time.Millisecond},
-			{10, 20 * time.Millisecond},
+			{10, 15 * time.Millisecond},
 		} {
 			t.Run(fmt.Sprintf("%d keys, %v of capacity", keys, c.times), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) { keepsLatency(t, keys, c.times, c.limit) })
