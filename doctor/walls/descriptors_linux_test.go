@@ -1,7 +1,6 @@
 package walls
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,9 +24,11 @@ func TestDescriptors(t *testing.T) {
 		t.Errorf("a server of %d: exit code %d, %q; want 2, RLIMIT_NOFILE and %d", wanted, refused.code(), out, report.Holds)
 	}
 	server := w.serve("--model", "goroutine")
-	within(t, "a server", w.holdCounted(wanted), report.Holds)
-	eventually(t, fmt.Sprintf("%d are turned away", wanted-report.Holds), func() bool {
-		return int64(w.metric(`myriad_connections_refused_total{cause="full"}`)) == wanted-report.Holds
+	w.whileHolding(wanted, func() {
+		eventually(t, "all are served or turned away", func() bool {
+			return w.served()+w.metric(`myriad_connections_refused_total{cause="full"}`) == wanted
+		})
+		within(t, "a server", w.served(), report.Holds)
 	})
 	server.kill()
 
@@ -37,25 +38,18 @@ func TestDescriptors(t *testing.T) {
 		t.Errorf("with loops: the wall is at %d", nofile.Holds)
 	}
 	defer w.serve("--model", "epoll", "--max-conns", strconv.Itoa(wanted)).kill()
-	if got := w.holdCounted(wanted); got != wanted {
-		t.Errorf("with loops: the server has %d connections; want %d", got, wanted)
-	}
+	w.whileHolding(wanted, func() {
+		eventually(t, "with loops, the server has all connections", func() bool { return w.served() == wanted })
+	})
 }
 
-// holdCounted holds n connections, and says how many the server has while it does.
-func (w *world) holdCounted(n int) int {
+// whileHolding does f while n connections are held, all of which have been made.
+func (w *world) whileHolding(n int, f func()) {
 	w.t.Helper()
 	holding := w.start(stage{Exec: []string{myriad, "hold", "--json", "-n", strconv.Itoa(n), target}})
 	defer holding.kill()
 	holding.await(`"phase":"measuring"`)
-	before := -1
-	eventually(w.t, "the server's connections are as many as before", func() bool {
-		now := w.served()
-		same := now == before
-		before = now
-		return same
-	})
-	return before
+	f()
 }
 
 // With loops each descriptor table has the limit for itself; the doctor knows how far
@@ -76,7 +70,9 @@ func TestDescriptorTables(t *testing.T) {
 	below := ask(report.Holds)
 	below.await("serving echo on")
 	w.stage.Nofile = 0
-	within(t, "tables", w.holdCounted(int(report.Holds)), report.Holds)
+	w.whileHolding(int(report.Holds), func() {
+		eventually(t, "the server has as many as its tables hold", func() bool { return int64(w.served()) == report.Holds })
+	})
 }
 
 // A server on package net ends at the limit, with the error that everybody knows.

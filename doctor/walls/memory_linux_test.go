@@ -28,11 +28,14 @@ func newGroup(t *testing.T, controller string) (folder string) {
 }
 
 // The memory of connections, the kernel's too, is charged to the control group of the
-// process that accepts them. At its limit the server is killed.
+// process that accepts them. At its limit the server is killed. Version 1 charges for
+// the socket itself only while some group of the machine limits the memory of TCP's
+// buffers, which this one does therefore, out of reach.
 func TestMemoryOfGroup(t *testing.T) {
 	const limit, wanted = 250 << 20, 90_000
 	group := newGroup(t, "memory")
 	write(t, filepath.Join(group, "memory.limit_in_bytes"), strconv.Itoa(limit))
+	write(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.Itoa(1<<40))
 	w := newWorld(t)
 	w.set("net.core.somaxconn", "4096")
 	in := func(start func() *process) *process {
@@ -69,9 +72,9 @@ func TestMemoryOfGroup(t *testing.T) {
 
 	change(t, report, "cgroup-memory")
 	defer in(serve).kill()
-	if got := w.holdCounted(wanted); got != wanted {
-		t.Errorf("after what the doctor changed: the server has %d connections; want %d", got, wanted)
-	}
+	w.whileHolding(wanted, func() {
+		eventually(t, "after what the doctor changed, the server has all connections", func() bool { return w.served() == wanted })
+	})
 }
 
 // The buffers of a group's sockets have a bound of their own in version 1. Beyond it a
