@@ -15,10 +15,11 @@ import (
 // them, and reads what comes, as tcpkali does. How many answers there are is then the
 // server's doing, and of answers nothing is known but how many bytes they have.
 //
-// So there is a check behind it, on the same server: a few connections send lines, each
+// So there is a check before it, on the same server: a few connections send lines, each
 // of which has to be answered, as it should be, before they end. The lines are fewer than
 // a server may hold back by the rule that it flushes every tenth: what it owes then, it
-// owes for good.
+// owes for good. Before, and not after: what a server had not read of a flood outlives
+// its connections, and kept some busy for half a minute.
 
 // floodRules are those of Flood.
 var floodRules = rules{
@@ -41,12 +42,6 @@ const (
 	// floodHold is how long connections stay open when the window has ended: they are
 	// counted meanwhile.
 	floodHold = time.Second
-	// A server that uses less than quietShare of a CPU for quietTime has done with the
-	// flood: lines that it had not read outlive their connections. quietBound is how long
-	// it may take.
-	quietShare = 0.03
-	quietTime  = 500 * time.Millisecond
-	quietBound = 30 * time.Second
 	// checkDrain is how long an answer may not come.
 	checkDrain = 2 * time.Second
 	// maxConnectRate is the most new connections a second.
@@ -73,7 +68,7 @@ func (w Workload) checkFlood() error {
 
 // estimateFlood is how long one run takes, starting and stopping included.
 func (w Workload) estimateFlood() time.Duration {
-	const around, each = time.Second, 150 * time.Microsecond // opening, closing, and what is left to do
+	const around, each = time.Second, 150 * time.Microsecond // the check, opening and closing
 	dial := time.Duration(w.Connections) * each
 	if w.ConnectRate > 0 {
 		dial += time.Duration(w.Connections) * time.Second / time.Duration(w.ConnectRate)
@@ -90,15 +85,15 @@ func (w Workload) floodFlags(addr string) []string {
 	return append(flags, "--warmup", w.WarmUp.String(), "--duration", w.Duration.String(), "--hold-after", floodHold.String(), addr)
 }
 
-// afterFlood is the check as a workload of its own.
-func (w Workload) afterFlood() Workload {
+// beforeFlood is the check as a workload of its own.
+func (w Workload) beforeFlood() Workload {
 	return Workload{Name: w.Name, Kind: Throughput, App: w.App, Connections: min(checkConnections, w.Connections), Pipeline: checkLines}
 }
 
 // checkFlags are the flags and the argument of the load generator for the check.
 func (w Workload) checkFlags(addr string) []string {
-	after, lines := w.afterFlood(), strconv.Itoa(checkLines)
-	flags := []string{"--connections", strconv.Itoa(after.Connections), "--pipeline", lines, "--messages", lines, "--drain", checkDrain.String()}
+	check, lines := w.beforeFlood(), strconv.Itoa(checkLines)
+	flags := []string{"--connections", strconv.Itoa(check.Connections), "--pipeline", lines, "--messages", lines, "--drain", checkDrain.String()}
 	if load := apps[w.App].load; load != nil {
 		return append(append(flags, load...), addr)
 	}
@@ -108,7 +103,11 @@ func (w Workload) checkFlags(addr string) []string {
 // flood applies a Flood workload.
 func (m *measurement) flood(ctx context.Context) error {
 	defer m.captures.end()
-	var err error
+	check, err := m.generate(ctx, m.loadCommand(m.workload.checkFlags(m.server.addr)), nil)
+	if err != nil {
+		return fmt.Errorf("the check before the flood: %w", err)
+	}
+	m.record.Flood = &FloodFigures{Check: check}
 	m.record.Load = m.loadCommand(m.workload.floodFlags(m.server.addr))
 	m.record.Result, err = m.generate(ctx, m.record.Load, func(e load.Event) error {
 		switch e.Phase {
@@ -121,37 +120,6 @@ func (m *measurement) flood(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	if err := m.awaitQuiet(ctx, quietBound); err != nil {
-		return err
-	}
-	m.record.Flood = &FloodFigures{}
-	m.record.Flood.Check, err = m.generate(ctx, m.loadCommand(m.workload.checkFlags(m.server.addr)), nil)
-	if err != nil {
-		return fmt.Errorf("the check after the flood: %w", err)
-	}
-	return nil
-}
-
-// awaitQuiet waits until the server has nothing to do, at most for bound. Without /proc
-// it does not wait.
-func (m *measurement) awaitQuiet(ctx context.Context, bound time.Duration) error {
-	if !m.sampled {
-		return nil
-	}
-	last, err := take(m.server.process.pid(), "", cpu)
-	for end := time.Now().Add(bound); err == nil && time.Now().Before(end); {
-		if err := pause(ctx, quietTime); err != nil {
-			return err
-		}
-		before := last
-		last, err = take(m.server.process.pid(), "", cpu)
-		if part(last.CPU()-before.CPU(), last.At.Sub(before.At)) < quietShare {
-			break
-		}
-	}
 	return err
 }
 

@@ -26,7 +26,7 @@ type FloodFigures struct {
 	PacketsDown float64 `json:"packets_down,omitempty"`
 	PacketsUp   float64 `json:"packets_up,omitempty"`
 	// Unanswered is how many lines had no answer in the end, of those that were sent
-	// after the flood by connections that then fell silent.
+	// before the flood by connections that then fell silent.
 	Unanswered int64 `json:"unanswered"`
 	// Check is what the load generator saw of those: each answer was compared.
 	Check *load.Result `json:"check,omitempty"`
@@ -61,8 +61,8 @@ func (r *RunRecord) floodMarks(w Workload) []Mark {
 	found := resultMarks(r, w)
 	if f := r.Flood; f.Check != nil {
 		f.Unanswered = f.Check.Unanswered
-		for _, m := range resultMarks(&RunRecord{Result: f.Check}, w.afterFlood()) {
-			found = append(found, Mark{m.Rule, "after the flood: " + m.Detail})
+		for _, m := range resultMarks(&RunRecord{Result: f.Check}, w.beforeFlood()) {
+			found = append(found, Mark{m.Rule, "before the flood: " + m.Detail})
 		}
 	}
 	if r.Flood.Received == 0 && r.Flood.Unanswered == 0 {

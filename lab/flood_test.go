@@ -12,7 +12,7 @@ import (
 
 // flooding is a workload that is short.
 func flooding(name, app string) Workload {
-	return Workload{Name: name, Kind: Flood, App: app, Connections: 20, ConnectRate: 1000, Unpinned: true, Duration: 200 * time.Millisecond}
+	return Workload{Name: name, Kind: Flood, App: app, Connections: 20, ConnectRate: 1000, Unpinned: true, Duration: time.Second}
 }
 
 // TestFlood has a server that answers each line, and one that holds back up to nine.

@@ -80,9 +80,6 @@ func child(part string, args []string) error {
 		return childOffer(args)
 	case "hoard", "crash", "relapse", "babble", "hush", "hang":
 		return childBad(part)
-	case "spin":
-		for os.Getppid() > 0 { // until it is killed
-		}
 	case "stubborn":
 		signal.Ignore(syscall.SIGTERM)
 		fmt.Println("stubborn")

@@ -3,6 +3,7 @@ package lab
 import (
 	"cmp"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/myriad-go/myriad/internal/page"
@@ -58,8 +59,15 @@ func remarksPart(all []page.Remark) []page.Part {
 
 // reading says how the figures are to be read.
 func (r *Report) reading() string {
-	text := fmt.Sprintf("Pinning: %s. Figures are medians over the rounds (%d), subjects in turn", r.pinning(), r.Scenario.Rounds)
-	if r.Scenario.Rounds > 1 {
+	rounds, most := strconv.Itoa(r.Scenario.Rounds), r.Scenario.Rounds
+	for _, w := range r.Scenario.Workloads {
+		if n := r.Scenario.roundsOf(w); n != r.Scenario.Rounds {
+			rounds += fmt.Sprintf("; %s %d", w.Name, n)
+			most = max(most, n)
+		}
+	}
+	text := fmt.Sprintf("Pinning: %s. Figures are medians over the rounds (%s), subjects in turn", r.pinning(), rounds)
+	if most > 1 {
 		text += "; ± is a confidence interval of 95 % by the rounds: another run agrees if its figure is no further away than both ± together"
 	} else {
 		text += "; of one round there is no ±"

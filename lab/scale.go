@@ -77,11 +77,22 @@ func (s Scenario) by(x Scale, why string) Scenario {
 	return s.inRounds(x.Rounds, why)
 }
 
-// inRounds returns the scenario with as many rounds, 0 for its own.
+// inRounds returns the scenario with as many rounds for all workloads, 0 for their own.
 func (s Scenario) inRounds(n int, why string) Scenario {
-	if n != 0 && n != s.Rounds {
+	if n == 0 {
+		return s
+	}
+	if n != s.Rounds {
 		s.note("Rounds: %d instead of %d (%s).", n, s.Rounds, why)
 		s.Rounds = n
+	}
+	s.Workloads = slices.Clone(s.Workloads)
+	for i := range s.Workloads {
+		w := &s.Workloads[i]
+		if w.Rounds != 0 && w.Rounds != n {
+			s.note("Rounds of %s: %d instead of %d (%s).", w.Name, n, w.Rounds, why)
+		}
+		w.Rounds = 0
 	}
 	return s
 }
@@ -214,7 +225,9 @@ func (s Scenario) once(was []Workload, why string) Scenario {
 			kept = append(kept, i)
 			continue
 		}
-		name, first := s.Workloads[i].Name, s.Workloads[kept[at]].Name
+		like := &s.Workloads[kept[at]]
+		like.Rounds = max(like.Rounds, s.Workloads[i].Rounds)
+		name, first := s.Workloads[i].Name, like.Name
 		instead[name] = first
 		same[first] = append(same[first], name)
 	}
@@ -257,7 +270,7 @@ func (s Scenario) once(was []Workload, why string) Scenario {
 // connections are held does not count: it serves to sample them.
 func alike(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
-		w.Name, w.Caption, w.Hold = "", "", 0
+		w.Name, w.Caption, w.Hold, w.Rounds = "", "", 0, 0
 	}
 	return reflect.DeepEqual(a, b)
 }

@@ -130,6 +130,48 @@ func TestScaleRefuses(t *testing.T) {
 	}
 }
 
+// TestRoundsOfWorkload has one of them run more often than the rest, until all are asked
+// for in as many rounds; of two that become the same the one with more rounds counts.
+func TestRoundsOfWorkload(t *testing.T) {
+	runs := func(o Options) map[string]int {
+		was := scaled()
+		was.Workloads[2].Rounds = 5
+		s, err := was.With(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps, err := s.plan(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]int{}
+		for _, step := range steps {
+			if step.subject.Name == "a" {
+				all[step.workload.Name]++
+			}
+		}
+		return all
+	}
+	for _, c := range []struct {
+		options   Options
+		few, most int
+	}{
+		{Options{}, 3, 5},
+		{Options{Rounds: 2}, 2, 2},
+		{Options{Scale: "small"}, 1, 0},
+		{Options{Connections: 10}, 5, 0},
+	} {
+		if got := runs(c.options); got["few"] != c.few || got["most"] != c.most {
+			t.Errorf("%+v: few %d times, most %d times; want %d and %d", c.options, got["few"], got["most"], c.few, c.most)
+		}
+	}
+	s := scaled()
+	s.Workloads[0].Rounds = maxRounds + 1
+	if err := s.check(); err == nil || !strings.Contains(err.Error(), "workload few: 1001 rounds; expected 1 to 1000") {
+		t.Errorf("too many rounds: %v", err)
+	}
+}
+
 // TestOptionsNotes has the notes say what was asked for beside a scale.
 func TestOptionsNotes(t *testing.T) {
 	s, err := scaled().With(Options{Scale: "small", Connections: 500, Duration: 3 * time.Second, Rounds: 2})

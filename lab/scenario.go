@@ -16,6 +16,7 @@
 package lab
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -112,16 +113,19 @@ func (s *Scenario) check() error {
 
 // Takes is about how long the scenario takes.
 func (s *Scenario) Takes() time.Duration {
-	var round time.Duration
+	all := s.calibrates()
 	for _, w := range s.Workloads {
 		for _, x := range s.Subjects {
 			if x.serves(w) {
-				round += w.estimate()
+				all += time.Duration(s.roundsOf(w)) * w.estimate()
 			}
 		}
 	}
-	return time.Duration(s.Rounds)*round + s.calibrates()
+	return all
 }
+
+// roundsOf is how many rounds a workload has.
+func (s *Scenario) roundsOf(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) }
 
 // step is a run that is planned.
 type step struct {
@@ -144,7 +148,7 @@ func (s *Scenario) plan(only *regexp.Regexp) ([]step, error) {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
 			return !x.serves(w) || only != nil && !only.MatchString(w.Name+"/"+x.Name)
 		})
-		for round := range s.Rounds {
+		for round := range s.roundsOf(w) {
 			for i := range subjects {
 				subject := subjects[(i+round)%len(subjects)]
 				steps = append(steps, step{workload: w, subject: subject, round: round + 1})

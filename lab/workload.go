@@ -79,6 +79,9 @@ type Workload struct {
 	// ConnectRate is how many connections of a Flood are opened a second, 0 for as
 	// many as the server takes.
 	ConnectRate int `json:"connect_rate,omitempty" toml:"connect_rate"`
+	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them. More of them
+	// make a narrower ±.
+	Rounds int `json:"rounds,omitempty" toml:"rounds"`
 	// Optional has the workload left out, unless it is asked for.
 	Optional bool `json:"optional,omitempty" toml:"optional"`
 	// Hold is how long the connections of an Idle workload are held before
@@ -109,6 +112,9 @@ const (
 func (w Workload) check() error {
 	if w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n") {
 		return wrong("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
+	}
+	if w.Rounds < 0 || w.Rounds > maxRounds {
+		return wrong("workload %s: %d rounds; expected 1 to %d, or 0 for the scenario's", w.Name, w.Rounds, maxRounds)
 	}
 	if k := kinds[w.Kind]; k.check != nil {
 		return k.check(w)
