@@ -9,8 +9,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// listenQuietly listens on a free port with room for so many, without accepting.
+// listenQuietly listens on a free port with room for so many, without accepting. Of the
+// connections that somebody had with that port before, none is left in TIME_WAIT.
 func listenQuietly(t testing.TB, network, host string, backlog int) netip.AddrPort {
+	t.Helper()
+	const tries = 100
+	for i := 0; ; i++ {
+		at := listenAnywhere(t, network, host, backlog)
+		before, err := PortsTo(at, 1<<20)
+		if err != nil || i == tries {
+			t.Fatalf("%d connections of old to %s, after %d tries, %v", len(before), at, i, err)
+		}
+		if len(before) == 0 {
+			return at
+		}
+	}
+}
+
+func listenAnywhere(t testing.TB, network, host string, backlog int) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen(network, net.JoinHostPort(host, "0"))
 	if err != nil {
