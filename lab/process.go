@@ -19,6 +19,9 @@ const (
 	// pipeGrace is how long the output of an ended process may be held open
 	// by its own children before it is closed.
 	pipeGrace = time.Second
+	// streamGrace is the same for a program whose output is acted on: what it said
+	// last may wait while the lab samples a server of a million connections.
+	streamGrace = 30 * time.Second
 	// tailSize is how much of a process's last output is kept, in bytes.
 	tailSize = 4096
 )
@@ -89,7 +92,7 @@ func (l *launcher) start(command []string, cpus []int, out io.WriteCloser) (*pro
 	p.cmd.WaitDelay = pipeGrace
 	p.cmd.Stderr = p.tail
 	if out != nil {
-		p.cmd.Stdout = out
+		p.cmd.Stdout, p.cmd.WaitDelay = out, streamGrace
 	} else {
 		p.cmd.Stdout = p.tail
 	}

@@ -13,8 +13,9 @@ import (
 
 const (
 	// readyBound is how long a server may take to answer its first
-	// connection.
-	readyBound = 10 * time.Second
+	// connection. After a million of them the kernel takes seconds to free
+	// those of the run before.
+	readyBound = 30 * time.Second
 	// probeBound is how long one attempt to reach it may take.
 	probeBound = time.Second
 	// poll is the time between two looks at something that is awaited.
