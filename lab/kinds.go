@@ -25,6 +25,8 @@ type rules struct {
 	// judge works out the figures and the marks of a run that did not fail; inRun where
 	// run has done so.
 	judge func(rec *RunRecord, w Workload)
+	// partial has a run that was interrupted stay in the report, for what it had seen.
+	partial bool
 	// parts is what the report says of a workload: tables, charts, verdicts.
 	parts func(r *Report, rows []row, w Workload) []page.Part
 	// verdict is what the report says of all workloads of the kind together, at its

@@ -53,8 +53,9 @@ var holdingRules = rules{
 	run: func(ctx context.Context, r *runner, s step, rec *RunRecord) error {
 		return newMillionRunner(r, s, rec).run(ctx)
 	},
-	judge: inRun,
-	parts: holdingParts,
+	judge:   inRun,
+	partial: true,
+	parts:   holdingParts,
 }
 
 // filled is the load with its defaults.

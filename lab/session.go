@@ -201,11 +201,16 @@ func (s *session) step(ctx context.Context, n, report int, st step) error {
 		}
 		s.progress.show(n)
 		s.scenario = &r.Scenario
-		r.Runs = append(r.Runs, s.runner.run(ctx, st, r.Runs))
+		run := s.runner.run(ctx, st, r.Runs)
+		if ctx.Err() != nil && run.Error != "" { // which is why it failed: that says nothing of the server
+			if kinds[st.workload.Kind].partial {
+				r.Runs = append(r.Runs, run)
+			}
+			return s.interrupted(ctx, n, r)
+		}
+		r.Runs = append(r.Runs, run)
 		s.repeats.made(attempts(), made)
-		if last := &attempts()[made]; ctx.Err() != nil && last.Error != "" {
-			return s.interrupted(ctx, n, r) // which is why it failed
-		} else if err := s.journal.add(entry{Report: report, Elapsed: s.took(), Run: last}); err != nil {
+		if err := s.journal.add(entry{Report: report, Elapsed: s.took(), Run: &r.Runs[first+made]}); err != nil {
 			return err
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -66,6 +67,10 @@ func newRoot() *cobra.Command {
 	return root
 }
 
+// sameSignal is how long a second signal counts as the first: timeout(1) sends one to the
+// command and one to its group.
+const sameSignal = 200 * time.Millisecond
+
 // handleSignals ends the command's context at SIGINT or SIGTERM. A second
 // signal ends the process. The command serve tells signals apart, so it handles
 // them itself.
@@ -74,7 +79,7 @@ func handleSignals(cmd *cobra.Command) {
 		return
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	context.AfterFunc(ctx, func() { time.AfterFunc(sameSignal, stop) })
 	cmd.SetContext(ctx)
 }
 
