@@ -3,10 +3,10 @@ package loop
 import "time"
 
 // This file is how a loop gets rid of buffers that a burst has left behind: after a
-// broadcast, or when all connections have talked at the same time, it holds thousands.
+// broadcast under io_uring there are hundreds, and after much mail they may be large.
 // What nobody has taken from one look to the next goes to the garbage collector, but
 // for a few. Looks are trimEvery apart, and there are none while the loop holds no
-// more than those few: an idle loop is woken twice after a burst, and then sleeps on.
+// more than those few: it is woken twice at most after a burst, and then sleeps on.
 
 // trimEvery is the time between two looks. A load that comes at least that often finds
 // the buffers that it needs.
