@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -16,6 +17,8 @@ const (
 	// same time, where sends complete later, or they would be made anew each time.
 	keepSize  = 64 << 10
 	keepBytes = 4 << 20
+	// restBytes is how much a FreeList holds on to of what nobody takes.
+	restBytes = 16 << 10
 )
 
 // Buffer is a queue of bytes: appended at the end, taken from the front.
@@ -74,10 +77,11 @@ type Buffers interface {
 }
 
 // FreeList is a Buffers for one owner: last in, first out, so that the buffer
-// in use is the one in the cache.
+// in use is the one in the cache, and those that are not needed are the first.
 type FreeList struct {
 	free []*Buffer
 	held int // bytes of their room
+	idle int // how many of them, from the first on, nobody has taken since the last Trim
 }
 
 func (f *FreeList) Get() *Buffer {
@@ -88,6 +92,7 @@ func (f *FreeList) Get() *Buffer {
 	b := f.free[n]
 	f.free[n] = nil // it may grow, and then it does not come back
 	f.free = f.free[:n]
+	f.idle = min(f.idle, n)
 	f.held -= cap(b.bytes)
 	return b
 }
@@ -100,6 +105,24 @@ func (f *FreeList) Put(b *Buffer) {
 	b.reset()
 	f.held += size
 	f.free = append(f.free, b)
+}
+
+// Spare says whether the list holds more than it does when nobody takes any: then it
+// is to be trimmed.
+func (f *FreeList) Spare() bool { return f.held > restBytes }
+
+// Trim drops buffers that nobody has taken since the last Trim, those that have been
+// there longest first, until restBytes are held. What has been in use in between,
+// however short, is kept: a load that comes again and again makes none anew.
+func (f *FreeList) Trim() {
+	n := 0
+	for ; n < f.idle && f.Spare(); n++ {
+		f.held -= cap(f.free[n].bytes)
+	}
+	if n > 0 {
+		f.free = slices.Clone(f.free[n:]) // the list itself may have been long, too
+	}
+	f.idle = len(f.free)
 }
 
 // SharedBuffers is a Buffers for any number of goroutines.

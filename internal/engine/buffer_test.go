@@ -101,6 +101,73 @@ func TestFreeListIsBounded(t *testing.T) {
 	}
 }
 
+// use takes n buffers at the same time, puts bytes into them and gives them back.
+func use(f *FreeList, n int, p []byte) {
+	taken := make([]*Buffer, n)
+	for i := range taken {
+		taken[i] = f.Get()
+		taken[i].append(p)
+	}
+	for _, b := range taken {
+		f.Put(b)
+	}
+}
+
+// What a burst has left goes at the second look, and not at the first: there it was in
+// use. Those that are kept are the ones that were used last.
+func TestFreeListForgetsABurst(t *testing.T) {
+	for name, size := range map[string]int{"small": 1, "large": keepSize} {
+		var f FreeList
+		use(&f, keepBytes/max(size, startSize), make([]byte, size))
+		burst, last := len(f.free), f.free[len(f.free)-1]
+		if !f.Spare() || f.held < keepBytes/2 {
+			t.Fatalf("%s: a burst has left %d bytes, spare: %v", name, f.held, f.Spare())
+		}
+		if f.Trim(); len(f.free) != burst {
+			t.Errorf("%s: %d of %d buffers are left that were in use before the first look, want all", name, len(f.free), burst)
+		}
+		f.Trim()
+		sum := 0
+		for _, b := range f.free {
+			sum += cap(b.bytes)
+		}
+		if f.Spare() || f.held > restBytes || f.held != sum || cap(f.free) > 2*restBytes/startSize {
+			t.Errorf("%s: holds %d bytes in %d buffers of %d in all, room for %d; the bound is %d bytes",
+				name, f.held, len(f.free), sum, cap(f.free), restBytes)
+		}
+		if n := len(f.free); size == 1 && (n != restBytes/startSize || f.free[n-1] != last) {
+			t.Errorf("%d small buffers are left, want %d, and the one that was used last", n, restBytes/startSize)
+		}
+	}
+}
+
+// A load that uses many buffers at the same time between any two looks makes none anew.
+func TestFreeListKeepsWhatIsUsed(t *testing.T) {
+	var f FreeList
+	const many = 8 * restBytes / startSize
+	use(&f, many, []byte("x"))
+	taken := make([]*Buffer, many)
+	if n := testing.AllocsPerRun(100, func() {
+		for i := range taken {
+			taken[i] = f.Get()
+		}
+		for _, b := range taken {
+			f.Put(b)
+		}
+		f.Trim()
+	}); n != 0 {
+		t.Errorf("%v allocations between two looks, want none", n)
+	}
+	// Half of them are used from now on: the other half goes, and no more.
+	for range 3 {
+		use(&f, many/2, []byte("x"))
+		f.Trim()
+	}
+	if len(f.free) != many/2 {
+		t.Errorf("%d buffers are left of a load that uses %d at the same time", len(f.free), many/2)
+	}
+}
+
 func TestSharedBuffers(t *testing.T) {
 	var s SharedBuffers
 	b := s.Get()

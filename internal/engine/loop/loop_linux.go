@@ -35,6 +35,7 @@ type Loop struct {
 	host     engine.Host
 	counters engine.Counters
 	buffers  engine.FreeList
+	trimAt   time.Duration        // when those that nobody takes are dropped next
 	shared   engine.SharedBuffers // instead, where workers use them too
 	driver   Driver
 	acceptor sock.Acceptor
@@ -367,6 +368,9 @@ func (l *Loop) patience(now time.Duration) time.Duration {
 	}
 	if l.pressed {
 		least(l.yielded + yieldEvery - now)
+	}
+	if l.buffers.Spare() {
+		least(l.trimAt - now)
 	}
 	return most
 }

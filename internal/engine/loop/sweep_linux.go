@@ -26,10 +26,14 @@ func (l *Loop) sweeping() bool {
 }
 
 // ticks says whether tick has something to do, now or later.
-func (l *Loop) ticks() bool { return l.paused || l.sweeping() }
+func (l *Loop) ticks() bool { return l.paused || l.sweeping() || l.buffers.Spare() }
 
-// tick accepts again when it is time, and looks at the next slice.
+// tick accepts again when it is time, drops buffers that nobody takes, and looks at
+// the next slice.
 func (l *Loop) tick(now time.Duration) {
+	if l.buffers.Spare() {
+		l.trim(now)
+	}
 	if l.paused && now >= l.resume {
 		l.paused = false
 		l.Relisten()

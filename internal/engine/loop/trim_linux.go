@@ -1,0 +1,22 @@
+package loop
+
+import "time"
+
+// This file is how a loop gets rid of buffers that a burst has left behind: after a
+// broadcast under io_uring there are hundreds, and after much mail they may be large.
+// What nobody has taken from one look to the next goes to the garbage collector, but
+// for a few. Looks are trimEvery apart, and there are none while the loop holds no
+// more than those few: it is woken twice at most after a burst, and then sleeps on.
+
+// trimEvery is the time between two looks. A load that comes at least that often finds
+// the buffers that it needs.
+const trimEvery = 2 * time.Second
+
+// trim drops what nobody has taken since the last look, when it is time.
+func (l *Loop) trim(now time.Duration) {
+	if now < l.trimAt {
+		return
+	}
+	l.buffers.Trim()
+	l.trimAt = now + trimEvery
+}

@@ -1,0 +1,102 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// sleeper is a driver to whom nothing happens, which says for how long it is to wait.
+type sleeper struct {
+	rest
+	sleeps chan time.Duration
+}
+
+func (s *sleeper) Wait(most time.Duration) {
+	s.sleeps <- most
+	s.rest.Wait(most)
+	s.loop.Bell().Hush()
+}
+
+// A loop that sleeps after a burst wakes to drop the buffers, and then sleeps for ever.
+func TestLoopForgetsABurst(t *testing.T) {
+	const patience = 20 * time.Second
+	s := &sleeper{sleeps: make(chan time.Duration, 100)}
+	e, err := Start(engine.Config{Loops: 1, Log: slog.New(slog.DiscardHandler)}, func(l *Loop) Driver {
+		s.loop = l
+		return s
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitSleep := func() time.Duration {
+		select {
+		case most := <-s.sleeps:
+			return most
+		case <-time.After(patience):
+			t.Fatalf("the loop does not wait within %v", patience)
+			return 0
+		}
+	}
+	if most := awaitSleep(); most >= 0 {
+		t.Errorf("a loop that holds nothing waits for %v, want for ever", most)
+	}
+	spare := make(chan bool, 1)
+	s.loop.ask(func() {
+		burst(&s.loop.buffers, 1000)
+		spare <- s.loop.buffers.Spare()
+	})
+	if !<-spare {
+		t.Error("a burst has left nothing that could be dropped")
+	}
+	for most := awaitSleep(); most >= 0; most = awaitSleep() {
+	}
+	s.loop.ask(func() { spare <- s.loop.buffers.Spare() })
+	if <-spare {
+		t.Error("it sleeps for ever with more than it is to hold on to")
+	}
+	if err := e.Stop(context.Background()); err != nil {
+		t.Error(err)
+	}
+}
+
+// burst takes n buffers at the same time and gives them back.
+func burst(f *engine.FreeList, n int) {
+	taken := make([]*engine.Buffer, n)
+	for i := range taken {
+		taken[i] = f.Get()
+	}
+	for _, b := range taken {
+		f.Put(b)
+	}
+}
+
+// Looks are trimEvery apart, also in a loop that is busy and spins, and there are none
+// where nothing is to be dropped.
+func TestTrimKeepsItsTimes(t *testing.T) {
+	l := &Loop{group: &group{}}
+	l.slab.host, l.paced = &l.host, -1
+	now := time.Hour
+	if l.ticks() || l.patience(now) >= 0 {
+		t.Errorf("a loop that holds nothing ticks, or waits for %v only", l.patience(now))
+	}
+	burst(&l.buffers, 1000)
+	for range 10 { // in use before the first look, and again before each further one
+		if l.tick(now); !l.ticks() || l.patience(now) != trimEvery {
+			t.Fatalf("after a look the next one is due in %v, want %v", l.patience(now), trimEvery)
+		}
+		l.tick(now + trimEvery - 1)
+		burst(&l.buffers, 1000)
+		now += trimEvery
+	}
+	l.tick(now)
+	if l.tick(now + trimEvery - 1); !l.buffers.Spare() {
+		t.Error("what was in use has been dropped before its time")
+	}
+	if l.tick(now + trimEvery); l.buffers.Spare() || l.ticks() || l.patience(now+trimEvery) >= 0 {
+		t.Error("what was not in use any more is still there, or the loop goes on to look")
+	}
+}
