@@ -45,9 +45,9 @@ var (
 	serverBusy       = Figure{"server-busy", "server CPU", page.Share, Neither, nil, of(serverOf, func(f *ServerFigures) float64 { return f.Busy })}
 
 	bytesIdle       = Figure{"bytes-idle", "bytes/conn idle", page.Bytes, Lower, nil, of(memoryOf, func(f *MemoryFigures) float64 { return f.Idle })}
-	bytesExchanged  = Figure{"bytes-exchanged", "after one exchange", page.Bytes, Lower, nil, of(memoryOf, func(f *MemoryFigures) float64 { return f.Exchanged })}
+	bytesExchanged  = Figure{"bytes-exchanged", "bytes/conn after one exchange", page.Bytes, Lower, nil, of(memoryOf, func(f *MemoryFigures) float64 { return f.Exchanged })}
 	kernelIdle      = Figure{"kernel-idle", "kernel slab bytes/conn, both ends", page.Bytes, Lower, nil, of(memoryOf, func(f *MemoryFigures) float64 { return f.KernelIdle })}
-	kernelExchanged = Figure{"kernel-exchanged", "after one exchange", page.Bytes, Lower, nil, of(memoryOf, func(f *MemoryFigures) float64 { return f.KernelExchanged })}
+	kernelExchanged = Figure{"kernel-exchanged", "kernel slab after one exchange", page.Bytes, Lower, nil, of(memoryOf, func(f *MemoryFigures) float64 { return f.KernelExchanged })}
 	dialRate        = Figure{"dial-rate", "dial conn/s", page.Number, Higher, nil, of(idleOf, func(f *IdleFigures) float64 { return f.DialRate })}
 
 	rssHeld        = Figure{"rss-idle", "RSS MiB, idle", page.Bytes, Lower, mebibytes, ofSample(Held, rss)}

@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -149,11 +148,15 @@ func (p *process) failure(name string) error {
 	if p.err != nil {
 		status = p.err.Error()
 	}
-	text := fmt.Sprintf("%s ended: %s", name, status)
+	return fmt.Errorf("%s ended: %s%s", name, status, p.said())
+}
+
+// said are the last words of the process, behind a colon, "" if it said nothing.
+func (p *process) said() string {
 	if words := p.tail.String(); words != "" {
-		text += ": " + words
+		return ": " + words
 	}
-	return errors.New(text)
+	return ""
 }
 
 // tail is an io.Writer that keeps the last tailSize bytes. It is safe for

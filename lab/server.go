@@ -64,16 +64,20 @@ func (s *server) watch(ctx context.Context) (context.Context, func()) {
 func (s *server) awaitReady(ctx context.Context, app string, trust *tls.Config) (net.Conn, error) {
 	bound, cancel := context.WithTimeout(ctx, readyBound)
 	defer cancel()
+	var last error
 	for {
 		conn, err := probe(bound, s.addr, app, trust)
 		if err == nil {
 			return conn, nil
 		}
+		if bound.Err() == nil || last == nil {
+			last = err // and not that there was no more time
+		}
 		if pause(bound, poll) != nil {
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			return nil, fmt.Errorf("the server was not ready within %v: %w", readyBound, err)
+			return nil, fmt.Errorf("the server was not ready within %v: %w%s", readyBound, last, s.process.said())
 		}
 	}
 }
