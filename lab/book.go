@@ -142,6 +142,9 @@ func newBook(all []Scenario, o Options) (*Book, error) {
 		Format: BookFormat, Version: version(), Machine: thisMachine(), Date: time.Now().UTC(),
 		Command: o.command(), Scale: o.Scale,
 	}
+	if err := o.checkWith(all); err != nil {
+		return nil, err
+	}
 	var none error
 	for _, s := range all {
 		s, err := o.apply(s)

@@ -39,24 +39,20 @@ func (c *Comparison) overview() page.Section {
 	remarks := slices.Concat(bounded(page.Bad, c.Failed), bounded(page.Warn, c.Warnings), bounded(page.Faint, c.Missing))
 	s.Parts = append(s.Parts, remarksPart(remarks)...)
 	t := &page.Table{Caption: "How many figures are better or worse than in " + c.Names[0] + ".", Figures: true}
-	t.Add("report", "better", "worse", "not significant", "too few rounds")
-	for i := range c.Names[1:] {
-		var better, worse, same, few int
+	verdicts := []string{verdictBetter, verdictWorse, verdictSame, verdictFew}
+	t.Add(append([]string{"report"}, verdicts...)...)
+	for i, name := range c.Names[1:] {
+		counts := map[string]int{}
 		for j := range c.Figures {
-			d, ok := c.Figures[j].Against(i + 1)
-			switch {
-			case !ok:
-			case d.Better():
-				better++
-			case d.Worse():
-				worse++
-			case d.Few:
-				few++
-			default:
-				same++
+			if d, ok := c.Figures[j].Against(i + 1); ok {
+				counts[d.Verdict()]++
 			}
 		}
-		t.Add(c.Names[i+1], fmt.Sprint(better), fmt.Sprint(worse), fmt.Sprint(same), fmt.Sprint(few))
+		line := []string{name}
+		for _, v := range verdicts {
+			line = append(line, fmt.Sprint(counts[v]))
+		}
+		t.Add(line...)
 	}
 	s.Parts = append(s.Parts, page.Part{Table: t})
 	return s

@@ -73,6 +73,28 @@ func (d Difference) Better() bool { return d.Significant() && d.better > 0 }
 // Worse is the opposite of Better.
 func (d Difference) Worse() bool { return d.Significant() && d.better < 0 }
 
+// What Difference.Verdict says.
+const (
+	verdictBetter = "better"
+	verdictWorse  = "worse"
+	verdictSame   = "not significant"
+	verdictFew    = "too few rounds"
+)
+
+// Verdict says what the difference is: "better", "worse", "not significant", or "too few
+// rounds" where it is not beyond both ±, and there were too few rounds for the rank test.
+func (d Difference) Verdict() string {
+	switch {
+	case d.Better():
+		return verdictBetter
+	case d.Worse():
+		return verdictWorse
+	case !d.Few:
+		return verdictSame
+	}
+	return verdictFew
+}
+
 // change is the change in words.
 func (d Difference) change() string {
 	if d.words != "" {

@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestDocs has docs/scenarios.md name every key of a file, and its example be a scenario.
+// TestDocs has docs/scenarios.md name every key of a file and every placeholder, and its
+// example be a scenario.
 func TestDocs(t *testing.T) {
 	b, err := os.ReadFile("../docs/scenarios.md")
 	if err != nil {
@@ -22,6 +23,11 @@ func TestDocs(t *testing.T) {
 			if !strings.Contains(text, "`"+key+"`") && !strings.Contains(text, key+" = ") && !strings.Contains(text, "[["+key+"]]") {
 				t.Errorf("%T: docs/scenarios.md does not name %s", of, key)
 			}
+		}
+	}
+	for _, p := range append([]string{modelMark, peersMark}, placeholders...) {
+		if !strings.Contains(text, "`"+p+"`") {
+			t.Errorf("docs/scenarios.md does not name %s", p)
 		}
 	}
 	_, example, _ := strings.Cut(text, "```toml\n")

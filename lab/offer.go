@@ -34,8 +34,9 @@ type Offer struct {
 }
 
 // Side says how a subject is offered jobs. But for a Server its command understands the
-// flags of "myriad offer", which are put behind it, and prints what that prints. In the
-// command of a Server "{workers}" is a number of workers that keeps each CPU busy.
+// flags of "myriad offer", which are put behind it, and prints what that prints. In its
+// command "{self}" is as in Subject.Command, and in that of a Server also "{addr}", "{port}",
+// and "{workers}", a number of workers that keeps each CPU busy.
 type Side struct {
 	// Told says that it is told the best number of workers; others may have 5,000.
 	Told bool `json:"told,omitempty" toml:"told"`

@@ -25,6 +25,10 @@ type Options struct {
 	// Only keeps the runs whose "workload/subject" it matches; nil keeps
 	// all.
 	Only *regexp.Regexp
+	// With asks for what is optional: the subjects and workloads whose names any of these
+	// matches. RunAll fails where one of them matches none in any of its scenarios, optional
+	// or not.
+	With []*regexp.Regexp
 	// Subjects are compared in addition to the scenario's own.
 	Subjects []Subject
 	// Dir is the directory of RunAll's report: report.html, report.md and report.json,
@@ -63,7 +67,7 @@ func (s Scenario) With(o Options) (Scenario, error) { return o.apply(s) }
 // scenario stays as it is.
 func (o *Options) apply(s Scenario) (Scenario, error) {
 	s.Subjects = slices.Concat(s.Subjects, o.Subjects)
-	s, changes, err := s.expanded(thisHost()).at(o.Scale)
+	s, changes, err := s.expanded(thisHost()).asked(o.With).at(o.Scale)
 	if err != nil {
 		return s, err
 	}

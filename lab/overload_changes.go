@@ -8,6 +8,9 @@ import (
 	"time"
 )
 
+// peersMark stands for the executable of the module peers.
+const peersMark = "{peers}"
+
 // OverloadChanges are what can be asked of a scenario whose workloads are of kind
 // Offering. The zero value changes nothing.
 type OverloadChanges struct {
@@ -21,9 +24,6 @@ type OverloadChanges struct {
 	// Peers is the executable of the module peers: it stands for "{peers}" in the
 	// commands of optional sides, which are part of the scenario with it.
 	Peers string
-	// Rules has the pool of this repository without single rules be part of the scenario,
-	// Network the workloads of shape "network".
-	Rules, Network bool
 }
 
 // Apply returns the scenario with the changes; s stays as it is. It fails with a
@@ -49,16 +49,13 @@ func (c OverloadChanges) Apply(s Scenario) (Scenario, error) {
 	return s, nil
 }
 
-// subject has a side be part of the scenario that was asked for.
+// subject has a side of the module peers be part of the scenario.
 func (c *OverloadChanges) subject(x *Subject) {
-	if x.says("{peers}") && c.Peers != "" {
+	if x.says(peersMark) && c.Peers != "" {
 		x.Optional, x.Command = false, slices.Clone(x.Command)
 		for i, word := range x.Command {
-			x.Command[i] = strings.ReplaceAll(word, "{peers}", c.Peers)
+			x.Command[i] = strings.ReplaceAll(word, peersMark, c.Peers)
 		}
-	}
-	if x.Side != nil && x.Side.Variant && c.Rules {
-		x.Optional = false
 	}
 }
 
@@ -79,9 +76,6 @@ func (c *OverloadChanges) workload(w *Workload) {
 	}
 	if c.WarmUp != 0 {
 		w.WarmUp = max(c.WarmUp, 0)
-	}
-	if f.network() && c.Network {
-		w.Optional = false
 	}
 	w.Offer = &f
 }

@@ -201,14 +201,14 @@ func TestOverloadSubjects(t *testing.T) {
 	}
 }
 
-// planned lists the "workload/side" of the scenario with changes.
-func planned(t *testing.T, c OverloadChanges, more ...Subject) (string, Scenario) {
+// planned lists the "workload/side" of the scenario with changes, in one round.
+func planned(t *testing.T, c OverloadChanges, o Options) (string, Scenario) {
 	t.Helper()
 	s, err := c.Apply(builtIn(t, "overload"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{Rounds: 1, Subjects: more}
+	o.Rounds = 1
 	if s, err = o.apply(s); err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +224,7 @@ func planned(t *testing.T, c OverloadChanges, more ...Subject) (string, Scenario
 }
 
 func TestOverloadPlan(t *testing.T) {
-	few, s := planned(t, OverloadChanges{})
+	few, s := planned(t, OverloadChanges{}, Options{})
 	if n := strings.Count(few, "\n"); n != (3*4+1)*3 {
 		t.Errorf("got %d runs, want 4 loads of 3 shapes and the million on 3 sides:\n%s", n, few)
 	}
@@ -240,8 +240,8 @@ func TestOverloadPlan(t *testing.T) {
 	}
 	mine := Subject{Name: "mine", Command: []string{"x"}, Side: &Side{Told: true}}
 	all, s := planned(t, OverloadChanges{
-		Peers: peers, Rules: true, Network: true, Memory: 1 << 30, Deadline: time.Second, Queue: 7, WarmUp: -1,
-	}, mine)
+		Peers: peers, Memory: 1 << 30, Deadline: time.Second, Queue: 7, WarmUp: -1,
+	}, Options{With: asking("ours", "network", "ants"), Subjects: []Subject{mine}})
 	for _, want := range []string{"cpu-10x/ants", "mixed-1x/pond", "cpu-2x/failsafe", "cpu-unloaded/ours-plain", "cpu-1x/mine", "network-10x/serve-adaptive"} {
 		if !strings.Contains(all, want+"\n") {
 			t.Errorf("got\n%swant %s", all, want)

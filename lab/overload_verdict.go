@@ -76,7 +76,7 @@ func overloadVerdict(r *Report) []page.Part {
 func (r *Report) missingPeers() string {
 	var names []string
 	for _, s := range r.Scenario.Subjects {
-		if s.Optional && s.says("{peers}") {
+		if s.Optional && s.says(peersMark) {
 			names = append(names, s.Name)
 		}
 	}

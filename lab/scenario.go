@@ -156,6 +156,11 @@ func (s *Scenario) plan(only *regexp.Regexp) ([]step, error) {
 		}
 	}
 	if len(steps) == 0 {
+		if whole := s.asked(everything); len(s.Optional()) > 0 {
+			if _, err := whole.plan(only); err == nil {
+				return nil, wrong("%q matches only what is optional; expected that to be asked for, as by --with", only)
+			}
+		}
 		return nil, wrong("%q matches no run; expected to match a WORKLOAD/SUBJECT such as %q",
 			only, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
 	}

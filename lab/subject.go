@@ -47,12 +47,12 @@ type Subject struct {
 	// which the server shows metrics as "myriad serve --admin" does. It has
 	// {addr} or {port}. The
 	// server listens on all of its addresses or on 127.0.0.1, stays in the
-	// foreground and ends at SIGTERM.
+	// foreground and ends at SIGTERM. One with a Side has fewer: see there.
 	Command Words `json:"command" toml:"command"`
 	// Models has the subject stand for one of each of these I/O models that can run
 	// here: "{model}" in its name and in its command is the model's name.
 	Models []string `json:"-" toml:"models"`
-	// Optional has the subject left out, unless it is asked for.
+	// Optional has the subject left out, unless Options.With asks for it.
 	Optional bool `json:"optional,omitempty" toml:"optional"`
 	// OneTable says that the server has one table of descriptors: it can hold as many
 	// connections as the hard RLIMIT_NOFILE leaves, and MaxConns and Wall say so.
@@ -167,6 +167,9 @@ func (s Subject) check() error {
 	if err := s.checkModels(); err != nil {
 		return err
 	}
+	if err := s.checkPlaceholders(); err != nil {
+		return err
+	}
 	if s.Side != nil && !s.Side.Server {
 		return nil // it offers jobs to itself
 	}
@@ -192,6 +195,34 @@ func (s Subject) checkModels() error {
 		if m != autoModel && !slices.Contains(modelNames(), m) {
 			return wrong("subject %s: model %q; expected %s or %s", s.Name, m, strings.Join(modelNames(), ", "), autoModel)
 		}
+	}
+	return nil
+}
+
+// placeholders are all that commands may have, but for {model}, and for {peers}, which stands
+// for something only with OverloadChanges.Peers.
+var placeholders = []string{"{self}", "{addr}", "{port}", "{app}", "{cert}", "{key}", "{heartbeat}", "{admin}", "{n}", "{room}", "{processes}", "{workers}"}
+
+// placeholders are those that are filled in for the subject.
+func (s Subject) placeholders() []string {
+	switch {
+	case s.Side == nil:
+		return placeholders[:len(placeholders)-1]
+	case s.Side.Server:
+		return []string{"{self}", "{addr}", "{port}", "{workers}"}
+	}
+	return placeholders[:1]
+}
+
+// checkPlaceholders is the part of check that looks for placeholders which others have.
+func (s Subject) checkPlaceholders() error {
+	for _, p := range placeholders {
+		if own := s.placeholders(); s.says(p) && !slices.Contains(own, p) {
+			return wrong("subject %s: %s in its command stands for nothing; expected some of %s", s.Name, p, strings.Join(own, ", "))
+		}
+	}
+	if s.says(peersMark) && !s.Optional {
+		return wrong("subject %s: {peers} in its command stands for nothing; expected \"bench overload --peers FILE\", or the program's path in its place", s.Name)
 	}
 	return nil
 }

@@ -82,7 +82,7 @@ type Workload struct {
 	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them. More of them
 	// make a narrower ±.
 	Rounds int `json:"rounds,omitempty" toml:"rounds"`
-	// Optional has the workload left out, unless it is asked for.
+	// Optional has the workload left out, unless Options.With asks for it.
 	Optional bool `json:"optional,omitempty" toml:"optional"`
 	// Hold is how long the connections of an Idle workload are held before
 	// and after the exchange, at least 1 s: memory is sampled meanwhile.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ type benchFlags struct {
 	rounds         int
 	duration       time.Duration
 	only           string
+	with           []string
 	subjects       []string
 	out            string
 	scale          string
@@ -35,6 +37,8 @@ func (f *benchFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&f.rounds, "rounds", 0, "how often each subject is run under each workload (default: the scenario's own)")
 	flags.DurationVar(&f.duration, "duration", 0, "measure each run of throughput for this long (default: the workload's own)")
 	flags.StringVar(&f.only, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
+	flags.StringSliceVar(&f.with, "with", nil,
+		"run also the optional subjects and workloads whose names this `REGEXP` matches; several are separated by commas (\"bench list\" has the names)")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
 			"{addr}, {port} and {app} (echo, lines, sink, http, wait, pow or sha) are filled in, "+
@@ -76,11 +80,18 @@ func (f *benchFlags) options(cmd *cobra.Command, chosen ...lab.Scenario) (lab.Op
 		if r.text == "" {
 			continue
 		}
-		compiled, err := regexp.Compile(r.text)
+		compiled, err := expression(r.flag, r.text)
 		if err != nil {
-			return o, usagef("--%s is %q: %w; expected a regular expression", r.flag, r.text, err)
+			return o, err
 		}
 		*r.to = compiled
+	}
+	for _, text := range f.with {
+		compiled, err := expression("with", text)
+		if err != nil {
+			return o, err
+		}
+		o.With = append(o.With, compiled)
 	}
 	for _, text := range f.subjects {
 		parse := lab.ParseSubject
@@ -96,6 +107,15 @@ func (f *benchFlags) options(cmd *cobra.Command, chosen ...lab.Scenario) (lab.Op
 	return o, nil
 }
 
+// expression is the value of a flag that is one.
+func expression(flag, text string) (*regexp.Regexp, error) {
+	compiled, err := regexp.Compile(text)
+	if err != nil {
+		return nil, usagef("--%s is %q: %w; expected a regular expression", flag, text, err)
+	}
+	return compiled, nil
+}
+
 // check looks at the flags whose values alone can be wrong.
 func (f *benchFlags) check(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
@@ -106,6 +126,8 @@ func (f *benchFlags) check(cmd *cobra.Command) error {
 		return usagef("--duration is %v; expected more than 0", f.duration)
 	case f.connections < 0 || f.connections == 0 && changed("connections-max"):
 		return usagef("--connections-max is %d; expected at least 1", f.connections)
+	case changed("with") && (len(f.with) == 0 || slices.Contains(f.with, "")):
+		return usagef("--with has an empty name; expected what is optional, as \"bench list\" has it")
 	case f.repeats < 0 || f.repeats > lab.MaxRepeats:
 		return usagef("--repeats is %d; expected 0 to %d", f.repeats, lab.MaxRepeats)
 	}

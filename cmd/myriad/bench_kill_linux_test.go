@@ -158,7 +158,7 @@ func TestBenchKilled(t *testing.T) {
 			func(b *benching) bool { return b.loading(t) }},
 		"overload": {[]string{"overload", "--only", "^cpu-1x/ours$", "--duration", "5m"},
 			func(b *benching) bool { return b.busy(t, "offer") }},
-		"overload of a server": {[]string{"overload", "--network", "--only", "^network-1x/serve-fixed$", "--duration", "5m"},
+		"overload of a server": {[]string{"overload", "--with", "network", "--only", "^network-1x/serve-fixed$", "--duration", "5m"},
 			func(b *benching) bool { return b.busy(t, "work") }},
 		"million": {[]string{"million", "--subjects", "prefork", "-n", "1000", "--hold", long}, func(b *benching) bool {
 			return len(b.find(t, "serve")) == 3 && b.holding(t, "hold", 1000)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -13,7 +14,7 @@ func newBenchList() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the scenarios that there are, and how long they take here",
+		Short: "List the scenarios that there are, how long they take here, and what is optional",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return listScenarios(cmd, &f) },
 	}
@@ -22,11 +23,12 @@ func newBenchList() *cobra.Command {
 }
 
 // listScenarios prints a line for each built-in scenario: its name, about how long it
-// takes, and its question.
+// takes, and its question. Behind them is what is optional.
 func listScenarios(cmd *cobra.Command, f *benchFlags) error {
 	if err := f.check(cmd); err != nil {
 		return err
 	}
+	var optional []string
 	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	for _, name := range lab.BuiltIns() {
 		s, err := lab.BuiltIn(name)
@@ -37,6 +39,12 @@ func listScenarios(cmd *cobra.Command, f *benchFlags) error {
 			return usageError{err}
 		}
 		fmt.Fprintf(out, "%s\t%s\t%s\n", name, minutes(s.Takes()), s.Question)
+		if names := s.Optional(); len(names) > 0 {
+			optional = append(optional, fmt.Sprintf("%s: %s", name, strings.Join(names, ", ")))
+		}
+	}
+	if len(optional) > 0 {
+		fmt.Fprintf(out, "\nLeft out unless --with asks for it:\n%s\n", strings.Join(optional, "\n"))
 	}
 	return out.Flush()
 }

@@ -105,7 +105,7 @@ func TestHeartbeats(t *testing.T) {
 }
 
 func TestBenchList(t *testing.T) {
-	for scale, says := range map[string]string{"full": "quick      2 minutes", "small": "heartbeat  a minute", "0.1": "idle "} {
+	for scale, says := range map[string]string{"full": "quick      2 minutes", "small": "heartbeat  a minute", "0.1": "idle ", "1": "\nLeft out unless --with asks for it:\noverload: network-unloaded, network-1x, network-2x, network-10x, ants, "} {
 		if got := invoke(t, "bench", "list", "--scale", scale); got.code != 0 || !strings.Contains(got.stdout, says) {
 			t.Errorf("%s: exit code %d, stderr %q, does not say %q:\n%s", scale, got.code, got.stderr, says, got.stdout)
 		}
@@ -150,6 +150,11 @@ func TestBenchRefuses(t *testing.T) {
 		"quick --connections-max x":         "--connections-max",
 		"quick --repeats 11":                "--repeats is 11; expected 0 to 10",
 		"quick --only (":                    "expected a regular expression",
+		"quick --with (":                    "--with is \"(\": error parsing regexp: missing closing ): `(`; expected a regular expression",
+		"quick --with net,":                 "--with has an empty name",
+		"quick --with=":                     "--with has an empty name",
+		"quick --with nest":                 `"nest" is asked for; expected nothing to be, as nothing is optional here`,
+		"quick overload --with none":        `"none" matches no workload and no subject; expected to match some of those that are optional: network-unloaded, `,
 		"quick --trace (":                   "expected a regular expression",
 		"quick --only nothing":              "matches no run",
 		"quick --subject mine":              "--subject: subject \"mine\" has no name",

@@ -45,7 +45,8 @@ comparison and a bound, such as "p99<5ms", "rate>=100k" or "errors==0".
 The report.json of a bench is reported as the bench reported itself, but for CSV.
 Of two or more each figure is compared with that of the first: medians with ±, and
 whether the difference is significant (Mann and Whitney's test, p ≤ 0.05), which
-takes 4 rounds in each. --only REGEXP keeps the figures whose
+takes 4 rounds in each. As JSON that is one object, whose keys docs/scenarios.md
+explains. --only REGEXP keeps the figures whose
 "scenario/workload/subject/figure" it matches, such as "quick/.*/tps". With
 --fail-on-regression it exits with 1 if a figure is significantly worse by more than
 5 %, or than --fail-on-regression=10%; if a subject failed in more of its rounds than

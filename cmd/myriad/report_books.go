@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/lab"
 )
 
-// bookFormats are what the report of a bench can be written as; a comparison has no JSON.
+// bookFormats are what the report of a bench, and a comparison, can be written as.
 var bookFormats = []string{"text", "markdown", "html", "json"}
 
 // books reports a bench, or compares several.
@@ -43,7 +43,7 @@ func (f *reportFlags) books(cmd *cobra.Command, files []reportFile) error {
 	if err != nil {
 		return err
 	}
-	if err := f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.writePage(w, c.Page()) }); err != nil {
+	if err := f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBook(w, c) }); err != nil {
 		return err
 	}
 	if f.regression == "" {
@@ -74,15 +74,11 @@ func failOn(w io.Writer, c *lab.Comparison, bound float64) error {
 
 // checkBooks says how the flags were wrong for reports of benches.
 func (f *reportFlags) checkBooks(files int) (only *regexp.Regexp, bound float64, err error) {
-	formats := bookFormats
-	if files > 1 {
-		formats = formats[:3]
-	}
 	switch {
 	case f.merge || len(f.expect) > 0:
 		return nil, 0, usagef("--merge and --expect are for results of a load; expected none of them with reports of a bench")
-	case !slices.Contains(formats, f.format):
-		return nil, 0, usagef("--format is %q; expected one of %s", f.format, strings.Join(formats, ", "))
+	case !slices.Contains(bookFormats, f.format):
+		return nil, 0, usagef("--format is %q; expected one of %s", f.format, strings.Join(bookFormats, ", "))
 	case files < 2 && (f.only != "" || f.regression != ""):
 		return nil, 0, usagef("--only and --fail-on-regression are for a comparison; expected two or more reports")
 	}
@@ -102,15 +98,17 @@ func (f *reportFlags) checkBooks(files int) (only *regexp.Regexp, bound float64,
 	return only, bound, nil
 }
 
-func (f *reportFlags) writeBook(w io.Writer, b *lab.Book) error {
-	if f.format == "json" {
-		return b.WriteJSON(w)
-	}
-	return f.writePage(w, b.Page())
+// book is a report of a bench, or a comparison.
+type book interface {
+	WriteJSON(w io.Writer) error
+	Page() page.Page
 }
 
-func (f *reportFlags) writePage(w io.Writer, p page.Page) error {
+func (f *reportFlags) writeBook(w io.Writer, b book) error {
+	p := b.Page()
 	switch f.format {
+	case "json":
+		return b.WriteJSON(w)
 	case "html":
 		return p.WriteHTML(w)
 	case "markdown":

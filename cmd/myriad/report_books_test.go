@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
@@ -59,7 +60,9 @@ func TestReportBooks(t *testing.T) {
 		{[]string{a, b, "--fail-on-regression=-1%"}, 2, []string{"expected a percentage"}},
 		{[]string{a, "--fail-on-regression"}, 2, []string{"expected two or more reports"}},
 		{[]string{a, "--format", "csv"}, 2, []string{`--format is "csv"; expected one of text, markdown, html, json`}},
-		{[]string{a, b, "--format", "json"}, 2, []string{`--format is "json"; expected one of text, markdown, html`}},
+		{[]string{a, b, "--format", "json"}, 0, []string{`"format": "myriad-comparison-1"`, `"verdict": "worse"`}},
+		{[]string{a, b, "--format", "json", "--fail-on-regression"}, 1, []string{`"ratio": 0.9014`, "FAIL test/echo/net"}},
+		{[]string{a, b, "--format", "csv"}, 2, []string{`--format is "csv"; expected one of text, markdown, html, json`}},
 		{[]string{a, "--expect", "p99<1s"}, 2, []string{"--expect"}},
 		{[]string{a, streamPath(t)}, 2, []string{"one is of a bench and one of a load"}},
 		{[]string{streamPath(t), "--only", "x"}, 2, []string{"--only"}},
@@ -76,6 +79,10 @@ func TestReportBooks(t *testing.T) {
 	}
 	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "# Comparison") {
 		t.Errorf("--out: %.200s, %v", text, err)
+	}
+	var change struct{ Figures []struct{ Subject string } }
+	if got := invoke(t, "report", a, b, "--format", "json", "--fail-on-regression"); json.Unmarshal([]byte(got.stdout), &change) != nil || len(change.Figures) == 0 || change.Figures[0].Subject != "net" {
+		t.Errorf("standard output is not one JSON object with figures: %s", got.stdout)
 	}
 	bad := filepath.Join(t.TempDir(), "bad.json")
 	if err := os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600); err != nil {
