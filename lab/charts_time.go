@@ -20,7 +20,7 @@ const (
 
 const aboutTimelines = "Of each subject it is its last round. A point of a rate is the mean since the point before it. " +
 	"Runs begin when the server is ready: connecting, warm-up and draining are in the picture. " +
-	"What a server says of itself (goroutines, garbage, loops) is there where its command has {admin}, and not where memory is measured."
+	"What a server says of itself (goroutines, garbage, loops) is there where its command has {admin}, and not where memory is measured; with several processes it is of all that serve."
 
 // timelines are the time lines of a report, none where there are too few ticks.
 func (r *Report) timelines(used ids) []page.Section {

@@ -151,8 +151,43 @@ go_gc_duration_seconds_count 7
 	if second := <-asked; second != first || len(asked) > 0 {
 		t.Errorf("asked over %s and %s, and %d more", first, second, len(asked))
 	}
-	if newAsker(ctx, "", 1) != nil || newAsker(ctx, addr, 2) != nil || newAsker(ctx, "127.0.0.1:1", 1) != nil {
-		t.Errorf("no address, several processes, nobody there: got something to ask")
+	if newAsker(ctx, "", 1) != nil || newAsker(ctx, "127.0.0.1:1", 1) != nil {
+		t.Errorf("no address, nobody there: got something to ask")
+	}
+}
+
+// TestAskerOfProcesses takes what a supervisor says of all its workers, and nothing that it
+// says of itself.
+func TestAskerOfProcesses(t *testing.T) {
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Write([]byte(`go_goroutines 12
+go_gc_duration_seconds_sum 0.25
+go_gc_duration_seconds_count 7
+myriad_loop_lag_seconds_bucket{le="1e-06"} 99
+myriad_loop_lag_seconds_sum 3
+myriad_loop_lag_seconds_count 100
+myriad_worker_goroutines 34
+myriad_worker_gc_cycles_total 8
+myriad_worker_gc_pause_seconds_total 0.5
+`))
+	}))
+	defer srv.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	addr := strings.TrimPrefix(srv.URL, "http://")
+	one, several := newAsker(ctx, addr, 1), newAsker(ctx, addr, 2)
+	defer func() { cancel(); one.close(); several.close() }()
+	for _, c := range []struct {
+		asker *asker
+		want  TickSide
+	}{
+		{one, TickSide{Goroutines: 12, GCs: 7, GCPause: 250 * time.Millisecond, Turns: 100, Lag: 3 * time.Second}},
+		{several, TickSide{Goroutines: 34, GCs: 8, GCPause: 500 * time.Millisecond, Turns: 100, Lag: 3 * time.Second}},
+	} {
+		c.asker.bound = time.Minute
+		var got TickSide
+		if c.asker.ask(ctx, &got); got != c.want {
+			t.Errorf("got %+v, want %+v", got, c.want)
+		}
 	}
 }
 
