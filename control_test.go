@@ -177,3 +177,37 @@ func TestDrainIsBounded(t *testing.T) {
 		}
 	})
 }
+
+// Stopping is called once, whoever tells the server to end and how often, while
+// connections are still open.
+func TestStopping(t *testing.T) {
+	background := context.Background()
+	for name, end := range map[string]func(*started){
+		"context":  func(s *started) { s.stop() },
+		"Drain":    func(s *started) { s.Drain() },
+		"Shutdown": func(s *started) { s.Shutdown(background) },
+		"Close":    func(s *started) { s.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onModels(t, func(t *testing.T, model string, loops int) {
+				open := make(chan int64, 10)
+				srv := &Server{Model: model, Loops: loops}
+				srv.Stopping = func() { open <- srv.Stats().Open }
+				s := start(t, srv)
+				ask(t, dial(t, s.addr), "hello")
+				end(s)
+				_ = s.result(t) // whether it was cut off is another matter
+				s.Shutdown(background)
+				s.Close()
+				if n := len(open); n != 1 {
+					t.Fatalf("called %d times, want once", n)
+				}
+				if n := <-open; n != 1 {
+					t.Errorf("%d connections were open when it was called, want 1", n)
+				}
+			})
+		})
+	}
+	idle := Server{Stopping: func() { t.Error("called before the start") }}
+	idle.Close()
+}
