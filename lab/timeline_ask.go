@@ -19,8 +19,8 @@ const (
 // goMetrics are the names of what Go's runtime says.
 type goMetrics struct{ goroutines, collections, pause string }
 
-// One process says it of itself. Of several the one that answers serves nobody: what it
-// says of the others is the sum over them.
+// One process says it of itself. A supervisor serves nobody: what it says of its workers is
+// the sum over them.
 var (
 	goOfOne     = goMetrics{"go_goroutines", "go_gc_duration_seconds_count", "go_gc_duration_seconds_sum"}
 	goOfWorkers = goMetrics{"myriad_worker_goroutines", "myriad_worker_gc_cycles_total", "myriad_worker_gc_pause_seconds_total"}
@@ -33,7 +33,7 @@ var (
 // nothing.
 type asker struct {
 	source  MetricsSource
-	names   goMetrics
+	alone   bool                    // as far as the lab knows, there is one process
 	bound   time.Duration           // askBound
 	answers chan map[string]float64 // room for one
 	asking  bool
@@ -47,12 +47,8 @@ func newAsker(ctx context.Context, addr string, processes int) *asker {
 	if addr == "" {
 		return nil
 	}
-	names := goOfOne
-	if processes > 1 {
-		names = goOfWorkers
-	}
 	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DisableCompression: true}}
-	a := &asker{bound: askBound, names: names, source: MetricsSource{Addr: addr, client: client}, answers: make(chan map[string]float64, 1)}
+	a := &asker{bound: askBound, alone: processes < 2, source: MetricsSource{Addr: addr, client: client}, answers: make(chan map[string]float64, 1)}
 	ctx, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()
 	for { // it may not listen there yet
@@ -67,7 +63,8 @@ func newAsker(ctx context.Context, addr string, processes int) *asker {
 }
 
 func (a *asker) read(ctx context.Context) (map[string]float64, error) {
-	return a.source.known(ctx, a.names.goroutines, a.names.collections, a.names.pause, metricTurns, metricLag)
+	one, all := goOfOne, goOfWorkers
+	return a.source.known(ctx, one.goroutines, one.collections, one.pause, all.goroutines, all.collections, all.pause, metricTurns, metricLag)
 }
 
 // ask fills in what the server says in time, all 0 where it says nothing.
@@ -95,8 +92,12 @@ func (a *asker) ask(ctx context.Context, to *TickSide) {
 		a.asking = false
 	case <-bound.C:
 	}
-	to.Goroutines, to.GCs, to.Turns = int64(values[a.names.goroutines]), int64(values[a.names.collections]), int64(values[metricTurns])
-	to.GCPause = time.Duration(values[a.names.pause] * float64(time.Second))
+	of := goOfWorkers
+	if a.alone && values[of.goroutines] == 0 {
+		of = goOfOne
+	}
+	to.Goroutines, to.GCs, to.Turns = int64(values[of.goroutines]), int64(values[of.collections]), int64(values[metricTurns])
+	to.GCPause = time.Duration(values[of.pause] * float64(time.Second))
 	to.Lag = time.Duration(values[metricLag] * float64(time.Second))
 }
 

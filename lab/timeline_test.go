@@ -157,37 +157,44 @@ go_gc_duration_seconds_count 7
 }
 
 // TestAskerOfProcesses takes what a supervisor says of all its workers, and nothing that it
-// says of itself.
+// says of itself, where the lab knows of several processes or not.
 func TestAskerOfProcesses(t *testing.T) {
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		w.Write([]byte(`go_goroutines 12
+	const own = `go_goroutines 12
 go_gc_duration_seconds_sum 0.25
 go_gc_duration_seconds_count 7
 myriad_loop_lag_seconds_bucket{le="1e-06"} 99
 myriad_loop_lag_seconds_sum 3
 myriad_loop_lag_seconds_count 100
-myriad_worker_goroutines 34
+`
+	const none = own + `myriad_worker_goroutines 0
+myriad_worker_gc_cycles_total 0
+`
+	const workers = own + `myriad_worker_goroutines 34
 myriad_worker_gc_cycles_total 8
 myriad_worker_gc_pause_seconds_total 0.5
-`))
-	}))
-	defer srv.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	addr := strings.TrimPrefix(srv.URL, "http://")
-	one, several := newAsker(ctx, addr, 1), newAsker(ctx, addr, 2)
-	defer func() { cancel(); one.close(); several.close() }()
+`
+	ofOwn := TickSide{Goroutines: 12, GCs: 7, GCPause: 250 * time.Millisecond, Turns: 100, Lag: 3 * time.Second}
+	ofWorkers := TickSide{Goroutines: 34, GCs: 8, GCPause: 500 * time.Millisecond, Turns: 100, Lag: 3 * time.Second}
+	ofLoops := TickSide{Turns: 100, Lag: 3 * time.Second}
 	for _, c := range []struct {
-		asker *asker
-		want  TickSide
+		text      string
+		processes int
+		want      TickSide
 	}{
-		{one, TickSide{Goroutines: 12, GCs: 7, GCPause: 250 * time.Millisecond, Turns: 100, Lag: 3 * time.Second}},
-		{several, TickSide{Goroutines: 34, GCs: 8, GCPause: 500 * time.Millisecond, Turns: 100, Lag: 3 * time.Second}},
+		{own, 1, ofOwn}, {none, 1, ofOwn}, {workers, 1, ofWorkers}, {workers, 2, ofWorkers},
+		{none, 2, ofLoops}, {own, 2, ofLoops}, // one of several, that knows nothing of the others
 	} {
-		c.asker.bound = time.Minute
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(c.text)) }))
+		ctx, cancel := context.WithCancel(t.Context())
+		a := newAsker(ctx, strings.TrimPrefix(srv.URL, "http://"), c.processes)
+		a.bound = time.Minute
 		var got TickSide
-		if c.asker.ask(ctx, &got); got != c.want {
-			t.Errorf("got %+v, want %+v", got, c.want)
+		if a.ask(ctx, &got); got != c.want {
+			t.Errorf("%d processes, %q: got %+v, want %+v", c.processes, c.text, got, c.want)
 		}
+		cancel()
+		a.close()
+		srv.Close()
 	}
 }
 
