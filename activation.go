@@ -27,8 +27,8 @@ func ActivatedListeners() ([]NamedListener, error) {
 }
 
 // Notify tells the service manager a state (sd_notify(3)), such as "READY=1" in
-// Server.Listening and "STOPPING=1" when the server drains. sent is false where
-// nobody wants to know.
+// Server.Listening and "STOPPING=1" in Server.Stopping, if the program ends with the
+// server. sent is false where nobody wants to know.
 func Notify(state string) (sent bool, err error) {
 	if sent, err = activation.Notify(state); err != nil {
 		return sent, fmt.Errorf("myriad: %w", err)

@@ -85,29 +85,51 @@ func TestCloseConns(t *testing.T) {
 	})
 }
 
-// Behind a proxy a connection goes by the address that the handler sees, and under no
-// model by that of the proxy.
+// Behind a proxy a connection goes by the address that the handler sees, and by that of the
+// proxy's socket as well.
 func TestCloseConnsBehindProxy(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		h := closer{Lines(MessageFunc(echoLine)), make(chan error, 10)}
 		s := behindProxy(t, &Server{Model: model, Loops: loops, Handler: h})
-		c := dial(t, s.addr)
-		io.WriteString(c, "PROXY TCP4 198.51.100.7 203.0.113.1 4444 80\r\n")
-		ask(t, c, "hello")
-		s.CloseConns(remoteOf(c))
-		s.CloseConns(netip.MustParseAddrPort("198.51.100.8:4444"))
+		through := func(client string) net.Conn {
+			c := dial(t, s.addr)
+			io.WriteString(c, "PROXY TCP4 "+client+" 203.0.113.1 4444 80\r\n")
+			ask(t, c, "hello")
+			return c
+		}
+		byTold, bySocket, stays := through("198.51.100.7"), through("198.51.100.8"), through("198.51.100.9")
+		fresh := dial(t, s.addr) // no proxy has told anything of it
+		eventually(t, func() bool { return s.Stats().Open == 4 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
+		proxy := netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), 1)
+		for _, nobody := range []netip.AddrPort{proxy, netip.MustParseAddrPort("198.51.100.7:4445")} {
+			s.CloseConns(nobody)
+		}
 		for range 10 {
-			ask(t, c, "still there")
+			ask(t, byTold, "still there")
+			ask(t, bySocket, "still there")
 		}
-		if err := s.CloseConns(netip.MustParseAddrPort("[::ffff:198.51.100.7]:4444")); err != nil {
-			t.Error(err)
+		for _, c := range []struct {
+			conn net.Conn
+			at   netip.AddrPort
+		}{
+			{byTold, netip.MustParseAddrPort("[::ffff:198.51.100.7]:4444")},
+			{bySocket, remoteOf(bySocket)},
+		} {
+			if err := s.CloseConns(c.at); err != nil {
+				t.Error(err)
+			}
+			if got := ended(t, c.conn); got != "" {
+				t.Errorf("%v: it has got %q", c.at, got)
+			}
+			if why := <-h.why; why != ErrClosedByOperator {
+				t.Errorf("%v: closed for %v, want %v", c.at, why, ErrClosedByOperator)
+			}
 		}
-		if got := ended(t, c); got != "" {
-			t.Errorf("it has got %q", got)
+		s.CloseConns(remoteOf(fresh))
+		if got := ended(t, fresh); got != "" {
+			t.Errorf("the one without a header has got %q", got)
 		}
-		if why := <-h.why; why != ErrClosedByOperator {
-			t.Errorf("closed for %v, want %v", why, ErrClosedByOperator)
-		}
+		ask(t, stays, "still there")
 	})
 }
 
@@ -176,4 +198,38 @@ func TestDrainIsBounded(t *testing.T) {
 			t.Errorf("Drain: %v, want it to be cut off", err)
 		}
 	})
+}
+
+// Stopping is called once, whoever tells the server to end and how often, while
+// connections are still open.
+func TestStopping(t *testing.T) {
+	background := context.Background()
+	for name, end := range map[string]func(*started){
+		"context":  func(s *started) { s.stop() },
+		"Drain":    func(s *started) { s.Drain() },
+		"Shutdown": func(s *started) { s.Shutdown(background) },
+		"Close":    func(s *started) { s.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onModels(t, func(t *testing.T, model string, loops int) {
+				open := make(chan int64, 10)
+				srv := &Server{Model: model, Loops: loops}
+				srv.Stopping = func() { open <- srv.Stats().Open }
+				s := start(t, srv)
+				ask(t, dial(t, s.addr), "hello")
+				end(s)
+				_ = s.result(t) // whether it was cut off is another matter
+				s.Shutdown(background)
+				s.Close()
+				if n := len(open); n != 1 {
+					t.Fatalf("called %d times, want once", n)
+				}
+				if n := <-open; n != 1 {
+					t.Errorf("%d connections were open when it was called, want 1", n)
+				}
+			})
+		})
+	}
+	idle := Server{Stopping: func() { t.Error("called before the start") }}
+	idle.Close()
 }

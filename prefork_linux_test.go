@@ -449,3 +449,51 @@ func TestProcessesLeaveNothing(t *testing.T) {
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
 }
+
+// What Go's runtime says of the workers is in Stats, summed over them; what grows stays
+// when one of them is killed.
+func TestRuntimeOfProcesses(t *testing.T) {
+	const workers = 2
+	s := startProcesses(t, &Server{Processes: workers, Handler: Base{}})
+	peers, of := meetAll(t, s.addr, workers, 1)
+	eventually(t, func() bool {
+		asked, sum := make(map[int]bool), int64(0)
+		for _, p := range peers {
+			if asked[p.pid] {
+				continue
+			}
+			asked[p.pid] = true
+			answer, err := p.ask("goroutines")
+			n, wrong := strconv.ParseInt(answer, 10, 64)
+			if err != nil || wrong != nil {
+				t.Fatalf("asked for goroutines: %q, %v", answer, err)
+			}
+			sum += n
+		}
+		return sum == s.Stats().Goroutines
+	}, func() string {
+		return fmt.Sprintf("Stats has %d goroutines, the workers have others", s.Stats().Goroutines)
+	})
+	before := s.Stats().GCs
+	for _, p := range peers {
+		if answer, err := p.ask("collect"); err != nil {
+			t.Fatalf("collect: %q, %v", answer, err)
+		}
+	}
+	more := before + int64(len(peers))
+	eventually(t, func() bool { return s.Stats().GCs >= more && s.Stats().GCPause > 0 }, func() string {
+		return fmt.Sprintf("%d collections in %v after %d more than %d", s.Stats().GCs, s.Stats().GCPause, len(peers), before)
+	})
+	for pid := range of {
+		syscall.Kill(pid, syscall.SIGKILL)
+		break
+	}
+	eventually(t, func() bool { return s.Stats().Restarts == 1 && s.Stats().Processes == workers }, func() string {
+		return fmt.Sprintf("the worker is not started again: %+v", s.Stats())
+	})
+	if n := s.Stats().GCs; n < more {
+		t.Errorf("%d collections after a worker was killed, and there were %d", n, more)
+	}
+	s.Close()
+	gone(t)
+}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -40,6 +41,11 @@ func workerMain() int {
 			return
 		case "resume":
 			fmt.Fprintln(c, srv.ResumeAccepting())
+			return
+		case "collect":
+			runtime.GC()
+		case "goroutines":
+			fmt.Fprintln(c, runtime.NumGoroutine())
 			return
 		}
 		tellPid(c, line)

@@ -165,6 +165,13 @@ type Server struct {
 	// Listening, if set, is called once with the address that is listened
 	// on, before ListenAndServe or Serve waits.
 	Listening func(addr net.Addr)
+	// Stopping, if set, is called once when the server is told to end, by
+	// whatever way: the end of ListenAndServe's context, Drain, Shutdown or
+	// Close. It is called on the goroutine that does so, before anything is
+	// closed, which waits for its return; further calls of these do not. With
+	// Processes it is called only in this process, and not when ListenAndServe
+	// ends because the workers do not stay alive.
+	Stopping func()
 
 	mu     sync.Mutex
 	engine engine.Engine // nil before the start
@@ -430,11 +437,15 @@ func (s *Server) loops(m engine.Model, conns int) (loops, shard int, err error) 
 // of its own, or with a context that ends.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.mu.Lock()
+	first := !s.closed
 	s.closed = true
-	e := s.engine
+	e, worker := s.engine, s.worker
 	s.mu.Unlock()
 	if e == nil {
 		return nil
+	}
+	if first && s.Stopping != nil && worker == nil {
+		s.Stopping()
 	}
 	if err := e.Stop(ctx); err != nil {
 		return fmt.Errorf("myriad: shutdown: %w", err)

@@ -21,6 +21,12 @@ type Stats struct {
 	Processes int
 	// Restarts counts the worker processes that were started again.
 	Restarts int64
+	// Goroutines is how many goroutines the worker processes have now, GCs
+	// how many collections of garbage they have made, and GCPause for how
+	// long those have stopped one of them, all together. They are 0 without
+	// Server.Processes: what Go's runtime says is of this process then.
+	Goroutines, GCs int64
+	GCPause         time.Duration
 	// Draining says that the server shuts down, or has.
 	Draining bool
 	// AcceptingPaused says that nothing is accepted now because of
@@ -96,6 +102,7 @@ func (s *Server) Stats() Stats {
 	return Stats{
 		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.maxConns(s.limits.MaxConns),
 		Processes: processes, Restarts: restarts, Draining: s.closed,
+		Goroutines: n[engine.Goroutines], GCs: n[engine.GCs], GCPause: time.Duration(n[engine.GCPause]),
 		AcceptingPaused: n[engine.Holding] > 0 && int(n[engine.Holding]) >= max(s.engine.Loops(), processes),
 		Open:            n[engine.Open], Greeting: n[engine.Greeting], Paused: n[engine.Paused], Closing: n[engine.Closing],
 		Accepted: n[engine.Accepted], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],

@@ -4,6 +4,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -62,6 +63,43 @@ func TestControlRealServer(t *testing.T) {
 			if w := send(h, order("/control/pause")); w.Code != http.StatusConflict || !strings.Contains(w.Body.String(), "shutting down") {
 				t.Errorf("pause after the drain: %d, %q", w.Code, w.Body)
 			}
+		})
+	}
+}
+
+// Behind a proxy the table has the proxy's addresses, as the kernel does, and its button
+// closes the very connection, under every model.
+func TestCloseTalkerBehindProxy(t *testing.T) {
+	for _, model := range myriad.Models() {
+		t.Run(model, func(t *testing.T) {
+			server := &myriad.Server{Model: model, TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+			addr := serveAll(t, server)
+			say := func(c io.ReadWriter, text string) {
+				t.Helper()
+				io.WriteString(c, text)
+				if _, err := io.ReadFull(c, make([]byte, len(text))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			quiet, loud := dial(t, addr), dial(t, addr)
+			for _, c := range []io.ReadWriter{quiet, loud} {
+				io.WriteString(c, "PROXY TCP4 198.51.100.7 203.0.113.1 4444 80\r\n")
+				say(c, "hello")
+			}
+			say(loud, strings.Repeat("much ", 1000))
+			l := liveOf(server)
+			l.buttons = true
+			p := l.show(time.Now())
+			table := tableOf(t, p, "Connections, the loudest first")
+			h := Handler(Config{Source: server, Token: testToken, Log: slog.New(slog.DiscardHandler)})
+			w := send(h, order("/"+table.Actions[1].URL))
+			if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), loud.LocalAddr().String()) {
+				t.Errorf("the button of %s: %d, %q", table.Lines[1][0], w.Code, w.Body)
+			}
+			if n, err := loud.Read(make([]byte, 1)); err == nil {
+				t.Errorf("the loud one got %d bytes, want its end", n)
+			}
+			say(quiet, "still there")
 		})
 	}
 }

@@ -17,20 +17,27 @@ import (
 // cell finds a cell of a page by its table's caption and its line's first cell.
 func cell(t *testing.T, p *page.Page, caption, line string, column int) string {
 	t.Helper()
+	for _, cells := range tableOf(t, p, caption).Lines {
+		if cells[0] == line {
+			return cells[column]
+		}
+	}
+	t.Errorf("the page has no line %q in the table %q", line, caption)
+	return ""
+}
+
+// tableOf finds a table by its caption.
+func tableOf(t *testing.T, p *page.Page, caption string) *page.Table {
+	t.Helper()
 	for _, s := range p.Sections {
 		for _, part := range s.Parts {
-			if part.Table == nil || part.Table.Caption != caption {
-				continue
-			}
-			for _, cells := range part.Table.Lines {
-				if cells[0] == line {
-					return cells[column]
-				}
+			if part.Table != nil && part.Table.Caption == caption {
+				return part.Table
 			}
 		}
 	}
-	t.Errorf("the page has no line %q in a table %q", line, caption)
-	return ""
+	t.Fatalf("the page has no table %q", caption)
+	return nil
 }
 
 func chart(t *testing.T, p *page.Page, id string) *page.Chart {

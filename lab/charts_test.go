@@ -33,9 +33,9 @@ func coded(t testing.TB, n int64) string {
 func ticked(n int) (ticks []Tick) {
 	for i := range n {
 		at := time.Duration(i) * time.Second
-		side := TickSide{User: at / 4, System: at / 4, RSS: 1<<20 + int64(i), Goroutines: 7, GCs: int64(3 * i), Voluntary: int64(100*i + 1),
+		side := TickSide{User: at / 4, System: at / 4, RSS: 1<<20 + int64(i), PSS: 1<<19 + int64(i), Goroutines: 7, GCs: int64(3 * i), Voluntary: int64(100*i + 1),
 			Turns: int64(10*i + 1), Lag: time.Duration(i) * 10 * time.Millisecond}
-		ticks = append(ticks, Tick{At: at + 12345*time.Microsecond, Server: side, Load: side, Slab: int64(1000 + 10*i), Open: 100, Answered: int64(500 * i)})
+		ticks = append(ticks, Tick{At: at + 12345*time.Microsecond, Server: side, Load: side, Slab: int64(1000 + 10*i), Free: int64(1<<30 - 100*i), TCPMemory: 4096, TimeWait: int64(i), Orphans: 3, Open: 100, Answered: int64(500 * i)})
 	}
 	return ticks
 }
@@ -178,14 +178,16 @@ func TestTimeCharts(t *testing.T) {
 		series int
 		value  float64 // of the first series, at the third tick
 	}{
-		"CPU of server and load: echo-100": {4, 0.5},
-		"Memory: echo-100":                 {4, 1<<20 + 2},
-		"Open connections: echo-100":       {2, 100},
-		"Answered: echo-100":               {2, 500},
-		"Goroutines: echo-100":             {2, 7},
-		"Collections of garbage: echo-100": {4, 3},
-		"Turns of loops: echo-100":         {2, 0.001},
-		"Context switches: echo-100":       {2, 100},
+		"CPU of server and load: echo-100":           {4, 0.5},
+		"Memory: echo-100":                           {6, 1<<20 + 2},
+		"Memory of the machine: echo-100":            {4, 200},
+		"Open connections: echo-100":                 {2, 100},
+		"TCP sockets that nobody has open: echo-100": {4, 2},
+		"Answered: echo-100":                         {2, 500},
+		"Goroutines: echo-100":                       {2, 7},
+		"Collections of garbage: echo-100":           {4, 3},
+		"Turns of loops: echo-100":                   {2, 0.001},
+		"Context switches: echo-100":                 {2, 100},
 	} {
 		c := chart(t, p, title)
 		if len(c.Series) != want.series || c.X.Unit != page.Clock {
@@ -194,6 +196,46 @@ func TestTimeCharts(t *testing.T) {
 		if s := c.Series[0]; s.X[2] != 2 || rounded(s.Y[2]) != rounded(want.value) {
 			t.Errorf("%s: %v at %v, want %v at 2", title, s.Y[2], s.X[2], want.value)
 		}
+	}
+}
+
+// TestTimeChartsOfLittle has no chart of what was zero all the time, or not known, and no
+// curve of it in others. PSS that is looked at now and then is a curve without gaps.
+func TestTimeChartsOfLittle(t *testing.T) {
+	ticks := ticked(12)
+	for i := range ticks {
+		k := &ticks[i]
+		k.TimeWait, k.Orphans, k.TCPMemory, k.Free = 0, 0, 0, 0
+		if i%5 != 0 {
+			k.Server.PSS = 0
+		}
+	}
+	all := func(ticks []Tick) map[string][]page.Series {
+		drawn := make(map[string][]page.Series)
+		for _, c := range timeCharts("w", []timed{{"s", ticks}}) {
+			drawn[c.Title] = c.Series
+		}
+		return drawn
+	}
+	drawn := all(ticks)
+	for _, title := range []string{"TCP sockets that nobody has open: w", "Memory of the machine: w"} {
+		if s, ok := drawn[title]; ok {
+			t.Errorf("%s is drawn: %+v", title, s)
+		}
+	}
+	memory := drawn["Memory: w"]
+	if len(memory) != 3 || !slices.Equal(memory[1].X, []float64{0, 5, 10}) || !slices.Equal(memory[1].Y, []float64{1 << 19, 1<<19 + 5, 1<<19 + 10}) {
+		t.Errorf("memory: %+v, want PSS at three ticks", memory)
+	}
+	for i := range ticks {
+		ticks[i].Server.PSS, ticks[i].Orphans = 0, 1
+	}
+	drawn = all(ticks)
+	if n := len(drawn["Memory: w"]); n != 2 {
+		t.Errorf("%d curves of memory without PSS, want 2", n)
+	}
+	if s := drawn["TCP sockets that nobody has open: w"]; len(s) != 1 || s[0].Name != "s, orphans" {
+		t.Errorf("orphans alone: %+v", s)
 	}
 }
 

@@ -20,7 +20,7 @@ const (
 
 const aboutTimelines = "Of each subject it is its last round. A point of a rate is the mean since the point before it. " +
 	"Runs begin when the server is ready: connecting, warm-up and draining are in the picture. " +
-	"What a server says of itself (goroutines, garbage, loops) is there where its command has {admin}, and not where memory is measured."
+	"What a server says of itself (goroutines, garbage, loops) is there where its command has {admin}, and not where memory is measured; with several processes it is of all that serve."
 
 // timelines are the time lines of a report, none where there are too few ticks.
 func (r *Report) timelines(used ids) []page.Section {
@@ -76,13 +76,15 @@ func thinned(ticks []Tick) []Tick {
 // reads reads a value off a tick, and says false where it is not known.
 type reads func(*Tick) (float64, bool)
 
-// timeChart is a chart of a time line; dashed has a second curve of each subject.
+// timeChart is a chart of a time line, with one curve or several of each subject.
 type timeChart struct {
-	title  string
-	axis   page.Axis
-	draw   func(subject string, ticks []Tick) page.Series
-	dashed func(subject string, ticks []Tick) page.Series
+	title string
+	axis  page.Axis
+	draw  []draws
 }
+
+// draws draws a curve of a subject's ticks.
+type draws func(subject string, ticks []Tick) page.Series
 
 var clockAxis = page.Axis{Label: "time since the run began", Unit: page.Clock}
 
@@ -91,10 +93,7 @@ func timeCharts(workload string, all []timed) (charts []*page.Chart) {
 	for _, t := range timeChartList {
 		c := &page.Chart{Title: t.title + ": " + workload, X: clockAxis, Y: t.axis}
 		for _, one := range all {
-			for _, draw := range []func(string, []Tick) page.Series{t.draw, t.dashed} {
-				if draw == nil {
-					continue
-				}
+			for _, draw := range t.draw {
 				if s := draw(one.subject, one.ticks); says(s) {
 					c.Series = append(c.Series, s)
 				}
@@ -108,59 +107,85 @@ func timeCharts(workload string, all []timed) (charts []*page.Chart) {
 }
 
 var timeChartList = []timeChart{
-	{
-		"CPU of server and load", page.Axis{Label: "CPUs kept busy"},
-		func(name string, t []Tick) page.Series { return rate(name+", server", t, cpuOf(serverSide)) },
-		func(name string, t []Tick) page.Series { return dashed(rate(name+", load", t, cpuOf(loadSide))) },
-	},
-	{
-		"Memory", page.Axis{Label: "RSS of the server; by how much the kernel's small objects have grown", Unit: page.Bytes},
-		func(name string, t []Tick) page.Series {
-			return levels(name+", server", t, func(k *Tick) (float64, bool) { return float64(k.Server.RSS), k.Server.RSS > 0 })
-		},
-		func(name string, t []Tick) page.Series {
-			first := float64(t[0].Slab)
-			return dashed(levels(name+", kernel", t, func(k *Tick) (float64, bool) { return float64(k.Slab) - first, k.Slab > 0 && first > 0 }))
-		},
-	},
-	{
-		"Open connections", page.Axis{Label: "connections that the load has open"},
-		func(name string, t []Tick) page.Series {
-			return levels(name, t, func(k *Tick) (float64, bool) { return float64(k.Open), k.Load.RSS > 0 })
-		}, nil,
-	},
-	{
-		"Answered", page.Axis{Label: "messages a second"},
-		func(name string, t []Tick) page.Series {
-			return rate(name, t, func(k *Tick) (float64, bool) { return float64(k.Answered), k.Load.RSS > 0 })
-		}, nil,
-	},
-	{
-		"Goroutines", page.Axis{Label: "goroutines of the server"},
-		func(name string, t []Tick) page.Series {
-			return levels(name, t, func(k *Tick) (float64, bool) { return float64(k.Server.Goroutines), k.Server.Goroutines > 0 })
-		}, nil,
-	},
-	{
-		"Collections of garbage", page.Axis{Label: "a second, of server and load"},
-		func(name string, t []Tick) page.Series { return rate(name+", server", t, collectionsOf(serverSide)) },
-		func(name string, t []Tick) page.Series {
-			return dashed(rate(name+", load", t, collectionsOf(loadSide)))
-		},
-	},
-	{
-		"Turns of loops", page.Axis{Label: "mean of the server's loops", Unit: page.Seconds},
-		func(name string, t []Tick) page.Series { return meanTurn(name, t) }, nil,
-	},
-	{
-		"Context switches", page.Axis{Label: "a second, of the server"},
-		func(name string, t []Tick) page.Series {
-			return rate(name, t, func(k *Tick) (float64, bool) {
-				n := k.Server.Voluntary + k.Server.Involuntary
-				return float64(n), n > 0
-			})
-		}, nil,
-	},
+	{"CPU of server and load", page.Axis{Label: "CPUs kept busy"}, []draws{
+		rateOf(", server", cpuOf(serverSide)),
+		dashed(rateOf(", load", cpuOf(loadSide))),
+	}},
+	{"Memory", page.Axis{Label: "RSS and PSS of the server; by how much the kernel's small objects have grown", Unit: page.Bytes}, []draws{
+		levelOf(", server", func(k *Tick) (float64, bool) { return float64(k.Server.RSS), k.Server.RSS > 0 }),
+		dashed(gapless(levelOf(", server, PSS", func(k *Tick) (float64, bool) { return float64(k.Server.PSS), k.Server.PSS > 0 }))),
+		dashed(growthOf(", kernel", func(k *Tick) int64 { return k.Slab })),
+	}},
+	{"Memory of the machine", page.Axis{Label: "how much less is free than at first; what the buffers of TCP take", Unit: page.Bytes}, []draws{
+		growthOf(", no more free", func(k *Tick) int64 { return -k.Free }),
+		dashed(levelOf(", TCP", func(k *Tick) (float64, bool) { return float64(k.TCPMemory), true })),
+	}},
+	{"Open connections", page.Axis{Label: "connections that the load has open"}, []draws{
+		levelOf("", func(k *Tick) (float64, bool) { return float64(k.Open), k.Load.RSS > 0 }),
+	}},
+	{"TCP sockets that nobody has open", page.Axis{Label: "TIME_WAIT and orphans of the machine, those of runs before among them"}, []draws{
+		levelOf(", TIME_WAIT", func(k *Tick) (float64, bool) { return float64(k.TimeWait), true }),
+		dashed(levelOf(", orphans", func(k *Tick) (float64, bool) { return float64(k.Orphans), true })),
+	}},
+	{"Answered", page.Axis{Label: "messages a second"}, []draws{
+		rateOf("", func(k *Tick) (float64, bool) { return float64(k.Answered), k.Load.RSS > 0 }),
+	}},
+	{"Goroutines", page.Axis{Label: "goroutines of the server"}, []draws{
+		levelOf("", func(k *Tick) (float64, bool) { return float64(k.Server.Goroutines), k.Server.Goroutines > 0 }),
+	}},
+	{"Collections of garbage", page.Axis{Label: "a second, of server and load"}, []draws{
+		rateOf(", server", collectionsOf(serverSide)),
+		dashed(rateOf(", load", collectionsOf(loadSide))),
+	}},
+	{"Turns of loops", page.Axis{Label: "mean of the server's loops", Unit: page.Seconds}, []draws{meanTurn}},
+	{"Context switches", page.Axis{Label: "a second, of the server"}, []draws{
+		rateOf("", func(k *Tick) (float64, bool) {
+			n := k.Server.Voluntary + k.Server.Involuntary
+			return float64(n), n > 0
+		}),
+	}},
+}
+
+// levelOf and rateOf draw levels and rates, under the subject's name with more behind it.
+func levelOf(more string, read reads) draws {
+	return func(subject string, t []Tick) page.Series { return levels(subject+more, t, read) }
+}
+
+func rateOf(more string, read reads) draws {
+	return func(subject string, t []Tick) page.Series { return rate(subject+more, t, read) }
+}
+
+// growthOf draws by how much more there is than at the first tick; nothing where that did
+// not know. 0 is not known.
+func growthOf(more string, of func(*Tick) int64) draws {
+	return func(subject string, t []Tick) page.Series {
+		first := of(&t[0])
+		return levels(subject+more, t, func(k *Tick) (float64, bool) { return float64(of(k) - first), of(k) != 0 && first != 0 })
+	}
+}
+
+// gapless leaves out what a curve does not know, where that is looked at too seldom for
+// gaps: points between two of them would not be seen.
+func gapless(draw draws) draws {
+	return func(subject string, t []Tick) page.Series {
+		all := draw(subject, t)
+		x, y := all.X, all.Y
+		all.X, all.Y = nil, nil
+		for i := range y {
+			if !math.IsNaN(y[i]) {
+				all.X, all.Y = append(all.X, x[i]), append(all.Y, y[i])
+			}
+		}
+		return all
+	}
+}
+
+func dashed(draw draws) draws {
+	return func(subject string, t []Tick) page.Series {
+		s := draw(subject, t)
+		s.Dashed = true
+		return s
+	}
 }
 
 func serverSide(t *Tick) *TickSide { return &t.Server }
@@ -236,11 +261,6 @@ func grown(name string, ticks []Tick, read reads, becomes func(before, now *Tick
 // tenths is when a tick was, in seconds, to a tenth: so ticks of several runs are above each other,
 // and take less in the page.
 func tenths(t *Tick) float64 { return math.Round(t.At.Seconds()*10) / 10 }
-
-func dashed(s page.Series) page.Series {
-	s.Dashed = true
-	return s
-}
 
 // says says whether a series has anything but gaps and zeros.
 func says(s page.Series) bool {

@@ -47,8 +47,9 @@ type TickSide struct {
 	// Voluntary and Involuntary count context switches, of the threads that there are.
 	Voluntary   int64 `json:"voluntary,omitempty"`
 	Involuntary int64 `json:"involuntary,omitempty"`
-	// Goroutines, GCs and GCPause are what Go's runtime says, where it can be asked: how
-	// many collections there were, and how long they stopped the world.
+	// Goroutines, GCs and GCPause are what Go's runtime says, where it can be asked, of
+	// several processes their sum: how many collections there were, and how long they
+	// stopped the world.
 	Goroutines int64         `json:"goroutines,omitempty"`
 	GCs        int64         `json:"gcs,omitempty"`
 	GCPause    time.Duration `json:"gc_pause,omitempty"`

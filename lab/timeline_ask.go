@@ -10,14 +10,20 @@ import (
 // askBound is how long a tick waits for what a server says of itself.
 const askBound = 500 * time.Millisecond
 
-// The metrics of a tick. Those of Go are of one process; the loops' are of a server with
-// loops.
+// The metrics of a tick that a server with loops has, of all its processes.
 const (
-	metricGoroutines = "go_goroutines"
-	metricGCs        = "go_gc_duration_seconds_count"
-	metricGCPause    = "go_gc_duration_seconds_sum"
-	metricTurns      = "myriad_loop_lag_seconds_count"
-	metricLag        = "myriad_loop_lag_seconds_sum"
+	metricTurns = "myriad_loop_lag_seconds_count"
+	metricLag   = "myriad_loop_lag_seconds_sum"
+)
+
+// goMetrics are the names of what Go's runtime says.
+type goMetrics struct{ goroutines, collections, pause string }
+
+// One process says it of itself. A supervisor serves nobody: what it says of its workers is
+// the sum over them.
+var (
+	goOfOne     = goMetrics{"go_goroutines", "go_gc_duration_seconds_count", "go_gc_duration_seconds_sum"}
+	goOfWorkers = goMetrics{"myriad_worker_goroutines", "myriad_worker_gc_cycles_total", "myriad_worker_gc_pause_seconds_total"}
 )
 
 // asker asks a server what it says of itself, one question at a time. A tick does not
@@ -27,6 +33,7 @@ const (
 // nothing.
 type asker struct {
 	source  MetricsSource
+	alone   bool                    // as far as the lab knows, there is one process
 	bound   time.Duration           // askBound
 	answers chan map[string]float64 // room for one
 	asking  bool
@@ -34,15 +41,14 @@ type asker struct {
 }
 
 // newAsker is for the metrics at addr. It asks a first time, so that there is a
-// connection. It is nil without an address; with several processes, of which one would
-// answer for itself; and where there is no answer within askBound: a connection that came
-// later would be counted among those of the load.
+// connection. It is nil without an address, and where there is no answer within askBound: a
+// connection that came later would be counted among those of the load.
 func newAsker(ctx context.Context, addr string, processes int) *asker {
-	if addr == "" || processes > 1 {
+	if addr == "" {
 		return nil
 	}
 	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DisableCompression: true}}
-	a := &asker{bound: askBound, source: MetricsSource{Addr: addr, client: client}, answers: make(chan map[string]float64, 1)}
+	a := &asker{bound: askBound, alone: processes < 2, source: MetricsSource{Addr: addr, client: client}, answers: make(chan map[string]float64, 1)}
 	ctx, cancel := context.WithTimeout(ctx, askBound)
 	defer cancel()
 	for { // it may not listen there yet
@@ -57,7 +63,8 @@ func newAsker(ctx context.Context, addr string, processes int) *asker {
 }
 
 func (a *asker) read(ctx context.Context) (map[string]float64, error) {
-	return a.source.known(ctx, metricGoroutines, metricGCs, metricGCPause, metricTurns, metricLag)
+	one, all := goOfOne, goOfWorkers
+	return a.source.known(ctx, one.goroutines, one.collections, one.pause, all.goroutines, all.collections, all.pause, metricTurns, metricLag)
 }
 
 // ask fills in what the server says in time, all 0 where it says nothing.
@@ -85,8 +92,12 @@ func (a *asker) ask(ctx context.Context, to *TickSide) {
 		a.asking = false
 	case <-bound.C:
 	}
-	to.Goroutines, to.GCs, to.Turns = int64(values[metricGoroutines]), int64(values[metricGCs]), int64(values[metricTurns])
-	to.GCPause = time.Duration(values[metricGCPause] * float64(time.Second))
+	of := goOfWorkers
+	if a.alone && values[of.goroutines] == 0 {
+		of = goOfOne
+	}
+	to.Goroutines, to.GCs, to.Turns = int64(values[of.goroutines]), int64(values[of.collections]), int64(values[metricTurns])
+	to.GCPause = time.Duration(values[of.pause] * float64(time.Second))
 	to.Lag = time.Duration(values[metricLag] * float64(time.Second))
 }
 

@@ -151,8 +151,50 @@ go_gc_duration_seconds_count 7
 	if second := <-asked; second != first || len(asked) > 0 {
 		t.Errorf("asked over %s and %s, and %d more", first, second, len(asked))
 	}
-	if newAsker(ctx, "", 1) != nil || newAsker(ctx, addr, 2) != nil || newAsker(ctx, "127.0.0.1:1", 1) != nil {
-		t.Errorf("no address, several processes, nobody there: got something to ask")
+	if newAsker(ctx, "", 1) != nil || newAsker(ctx, "127.0.0.1:1", 1) != nil {
+		t.Errorf("no address, nobody there: got something to ask")
+	}
+}
+
+// TestAskerOfProcesses takes what a supervisor says of all its workers, and nothing that it
+// says of itself, where the lab knows of several processes or not.
+func TestAskerOfProcesses(t *testing.T) {
+	const own = `go_goroutines 12
+go_gc_duration_seconds_sum 0.25
+go_gc_duration_seconds_count 7
+myriad_loop_lag_seconds_bucket{le="1e-06"} 99
+myriad_loop_lag_seconds_sum 3
+myriad_loop_lag_seconds_count 100
+`
+	const none = own + `myriad_worker_goroutines 0
+myriad_worker_gc_cycles_total 0
+`
+	const workers = own + `myriad_worker_goroutines 34
+myriad_worker_gc_cycles_total 8
+myriad_worker_gc_pause_seconds_total 0.5
+`
+	ofOwn := TickSide{Goroutines: 12, GCs: 7, GCPause: 250 * time.Millisecond, Turns: 100, Lag: 3 * time.Second}
+	ofWorkers := TickSide{Goroutines: 34, GCs: 8, GCPause: 500 * time.Millisecond, Turns: 100, Lag: 3 * time.Second}
+	ofLoops := TickSide{Turns: 100, Lag: 3 * time.Second}
+	for _, c := range []struct {
+		text      string
+		processes int
+		want      TickSide
+	}{
+		{own, 1, ofOwn}, {none, 1, ofOwn}, {workers, 1, ofWorkers}, {workers, 2, ofWorkers},
+		{none, 2, ofLoops}, {own, 2, ofLoops}, // one of several, that knows nothing of the others
+	} {
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.Write([]byte(c.text)) }))
+		ctx, cancel := context.WithCancel(t.Context())
+		a := newAsker(ctx, strings.TrimPrefix(srv.URL, "http://"), c.processes)
+		a.bound = time.Minute
+		var got TickSide
+		if a.ask(ctx, &got); got != c.want {
+			t.Errorf("%d processes, %q: got %+v, want %+v", c.processes, c.text, got, c.want)
+		}
+		cancel()
+		a.close()
+		srv.Close()
 	}
 }
 

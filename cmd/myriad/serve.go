@@ -76,6 +76,7 @@ func serve(cmd *cobra.Command, f *serveFlags) error {
 		announce(cmd, f, addr)
 		notify(cmd, "READY=1")
 	}
+	srv.Stopping = func() { notify(cmd, "STOPPING=1") }
 	ctx, ended := drainOnSignal(cmd, srv)
 	if listener != nil {
 		err = srv.Serve(ctx, listener)
@@ -137,7 +138,6 @@ func drainOnSignal(cmd *cobra.Command, srv *myriad.Server) (ctx context.Context,
 		select {
 		case sig := <-signals:
 			fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: draining %d connections; once more stops at once\n", sig, srv.Stats().Open)
-			notify(cmd, "STOPPING=1")
 			drain()
 		case <-done:
 			return

@@ -56,6 +56,25 @@ func TestAdminToken(t *testing.T) {
 	}
 }
 
+// order gives an order at the operator's door.
+func (s *server) order(t *testing.T, what, token string) {
+	t.Helper()
+	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set(admin.ActionHeader, "1")
+	r.Header.Set(admin.TokenHeader, token)
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %d, %s", what, answer.StatusCode, text)
+	}
+}
+
 // TestAdminControl pauses and resumes a server, and drains it, with and without worker
 // processes.
 func TestAdminControl(t *testing.T) {
@@ -72,20 +91,7 @@ func TestAdminControl(t *testing.T) {
 			s := startServer(t, append([]string{"serve", "--app", "lines", "--admin", "127.0.0.1:0", "--admin-control", "--admin-token-file", path}, args...)...)
 			give := func(what string) {
 				t.Helper()
-				r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
-				if err != nil {
-					t.Fatal(err)
-				}
-				r.Header.Set(admin.ActionHeader, "1")
-				r.Header.Set(admin.TokenHeader, secret)
-				answer, err := http.DefaultClient.Do(r)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer answer.Body.Close()
-				if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
-					t.Fatalf("%s: %d, %s", what, answer.StatusCode, text)
-				}
+				s.order(t, what, secret)
 			}
 			shows := func(what string) {
 				t.Helper()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/lab"
 )
 
 // startGroup runs `myriad serve --app lines --processes 2` in a process group of
@@ -239,4 +240,19 @@ func TestProcessesReadyLine(t *testing.T) {
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
 	}
+}
+
+// The supervisor's metrics have what Go's runtime says of its workers, which have no door
+// of their own.
+func TestProcessesRuntimeMetrics(t *testing.T) {
+	s := startServer(t, "serve", "--processes", "2", "--admin", "127.0.0.1:0")
+	m := lab.MetricsSource{Addr: strings.TrimPrefix(s.admin, "http://")}
+	const goroutines, turns = "myriad_worker_goroutines", "myriad_loop_lag_seconds_count"
+	eventually(t, "goroutines of both workers, and turns of their loops", func() bool {
+		v, err := m.Values(t.Context(), goroutines, "myriad_worker_gc_cycles_total", "myriad_worker_gc_pause_seconds_total", turns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v[goroutines] >= 4 && v[turns] > 0
+	})
 }

@@ -12,13 +12,14 @@ type Counter int
 // The counters. The first ones tell what is now, and go down too; the others
 // only grow.
 const (
-	Open     Counter = iota // connections open
-	Greeting                // of those, before Opened has been called
-	Paused                  // of those, owing so much that nothing is read
-	Closing                 // of those, closing
-	Buffered                // bytes of memory in buffers
-	Away                    // loops whose handlers are called by workers
-	Holding                 // who accepts nothing, because of Engine.Hold: loops, or the one acceptor
+	Open       Counter = iota // connections open
+	Greeting                  // of those, before Opened has been called
+	Paused                    // of those, owing so much that nothing is read
+	Closing                   // of those, closing
+	Buffered                  // bytes of memory in buffers
+	Away                      // loops whose handlers are called by workers
+	Holding                   // who accepts nothing, because of Engine.Hold: loops, or the one acceptor
+	Goroutines                // of a worker process, which alone fills it in, see package supervisor
 
 	Accepted     // connections accepted, refused ones not counted
 	Dialled      // connections made by Dial
@@ -37,6 +38,8 @@ const (
 	Moved      // how often auto has moved handlers onto workers
 	Shed       // how often a connection's input was shed
 	BusyTime   // nanoseconds that loops have worked
+	GCs        // collections of garbage of a worker process, as Goroutines
+	GCPause    // nanoseconds that they have stopped the world
 
 	refusals  // by Cause, from here
 	closings  = refusals + Counter(RefusedCauses)

@@ -329,8 +329,9 @@ type Engine interface {
 	// kernel's queues. It returns at once; Counters has in Holding how many
 	// have heard of it. After Stop it answers ErrClosed or does nothing.
 	Hold(on bool) error
-	// Expel closes the connections whose Peer is this one, which is valid, with ErrExpelled, at
-	// once, without sending what they are owed. It returns before that is done,
+	// Expel closes the connections whose Peer is this one, which is valid, and those that come
+	// from it by a proxy that has told another, with ErrExpelled, at once, without sending what
+	// they are owed. It returns before that is done,
 	// and does not say whether there are any. It answers ErrFull when 16 or
 	// more are under way, and ErrClosed after the end.
 	Expel(peer netip.AddrPort) error

@@ -233,7 +233,7 @@
     update(figure) {
       if (!this.read(figure)) return this.draw(), this.list();
       const { min, max } = this.plot.scales.x, x = this.plot.data[0];
-      const zoomed = x.length > 1 && !this.data.x.log && (min > x[0] || max < x[x.length - 1]);
+      const zoomed = x.length > 1 && (min > x[0] || max < x[x.length - 1]);
       this.plot.setData(this.columns, !zoomed);
       if (zoomed) this.plot.redraw();
       this.list();

@@ -56,6 +56,18 @@ func (a *Acceptor) Accept(listener int32) (fd int32, peer netip.AddrPort, errno 
 	return int32(n), addrPort(&a.peer), 0
 }
 
+// Peer is the address that a socket is connected to; the zero value if it has none with
+// a port. It never blocks, so it does not tell the scheduler.
+func Peer(fd int32) netip.AddrPort {
+	var peer unix.RawSockaddrAny
+	size := uint32(unix.SizeofSockaddrAny)
+	_, _, errno := syscall.RawSyscall(unix.SYS_GETPEERNAME, uintptr(fd), uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&size)))
+	if errno != 0 {
+		return netip.AddrPort{}
+	}
+	return addrPort(&peer)
+}
+
 // addrPort reads an address that the kernel wrote; the zero value for a family
 // without ports.
 func addrPort(sa *unix.RawSockaddrAny) netip.AddrPort {

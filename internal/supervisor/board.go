@@ -1,6 +1,8 @@
 package supervisor
 
 import (
+	"runtime"
+	"runtime/debug"
 	"sync/atomic"
 	"unsafe"
 
@@ -29,11 +31,21 @@ func (b board) block(index int) *block {
 	return (*block)(unsafe.Pointer(&b[index*int(stride)]))
 }
 
-// publish writes what the engine has counted.
-func (b *block) publish(e engine.Engine) {
-	counts := e.Counters()
-	b.counts.Store(&counts)
-	b.loops.Store(int64(e.Loops()))
+// publisher fills in a worker's block. It belongs to Run.
+type publisher struct {
+	block  *block
+	engine engine.Engine
+	gc     debug.GCStats // whose memory is used again
+}
+
+// publish writes what the engine has counted, and what Go's runtime says of this process.
+func (p *publisher) publish() {
+	counts := p.engine.Counters()
+	debug.ReadGCStats(&p.gc)
+	counts[engine.Goroutines] = int64(runtime.NumGoroutine())
+	counts[engine.GCs], counts[engine.GCPause] = p.gc.NumGC, int64(p.gc.PauseTotal)
+	p.block.counts.Store(&counts)
+	p.block.loops.Store(int64(p.engine.Loops()))
 }
 
 // bury moves the counts of a worker that has ended to those of the past, and

@@ -32,7 +32,8 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 	swallow(os.Interrupt)
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
-	d := &drainer{engine: e, block: w.block, bound: bound, ended: make(chan struct{})}
+	counts := &publisher{block: w.block, engine: e}
+	d := &drainer{engine: e, counts: counts, bound: bound, ended: make(chan struct{})}
 	defer d.close()
 	var writing sync.WaitGroup
 	writing.Go(w.out.write)
@@ -44,7 +45,7 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 		e.Wait()
 		close(d.ended)
 	}()
-	w.block.publish(e)
+	counts.publish()
 	_ = w.out.put([]byte{saysServing}, lineTimeout)
 	tick := time.NewTicker(publishEvery)
 	defer tick.Stop()
@@ -52,7 +53,7 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 	for {
 		select {
 		case <-tick.C:
-			w.block.publish(e)
+			counts.publish()
 		case <-terms:
 			termed = true
 			d.drain()
@@ -80,7 +81,7 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 			d.cut(context.DeadlineExceeded)
 			w.leave(&writing) // a handler that does not return may hold up what follows
 		case <-d.ended:
-			w.block.publish(e)
+			counts.publish()
 			w.leave(&writing)
 			return d.result()
 		}
@@ -136,7 +137,7 @@ func swallow(sig os.Signal) {
 // drainer drains an engine once. It belongs to Run.
 type drainer struct {
 	engine engine.Engine
-	block  *block
+	counts *publisher
 	bound  time.Duration
 	ended  chan struct{} // closed when the engine has
 
@@ -172,7 +173,7 @@ func (d *drainer) orphan() {
 
 // begin begins to drain, when the supervisor can read how many are open.
 func (d *drainer) begin() {
-	d.block.publish(d.engine)
+	d.counts.publish()
 	var ctx context.Context
 	ctx, d.cancel = context.WithCancelCause(context.Background())
 	d.err = make(chan error, 1)

@@ -17,7 +17,7 @@ import (
 //
 // To close the connections of a peer their table is gone through, a chunk at a time.
 // Whose a connection is only its owner may ask the core. So the address comes from
-// the connection of package net, and where a proxy tells another one, from table.told.
+// the connection of package net, and where a proxy tells another one, from table.told, too.
 
 // hold is whether anything is accepted.
 type hold struct {
@@ -95,17 +95,17 @@ func (g *group) chunkOf(peer netip.AddrPort, i int, room []*conn) (conns []*conn
 	if i >= len(g.conns.chunks) {
 		return nil, false
 	}
-	others := func(c *conn) bool { return g.conns.peer(c) != peer }
+	others := func(c *conn) bool { return !g.conns.isOf(c, peer) }
 	return slices.DeleteFunc(g.conns.inChunk(i, room), others), true
 }
 
-// peer is whose a connection is.
-func (t *table) peer(c *conn) netip.AddrPort {
-	if told, ok := t.told[c]; ok {
-		return told
+// isOf says whether a connection comes from a peer, or is one's by what its proxy has told.
+func (t *table) isOf(c *conn, peer netip.AddrPort) bool {
+	if told, ok := t.told[c]; ok && told == peer {
+		return true
 	}
 	at := addrPort(c.nc.RemoteAddr())
-	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port())
+	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port()) == peer
 }
 
 // tellPeer notes whose the connection is when its proxy has said that: with the

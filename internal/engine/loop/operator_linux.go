@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // This file is what an operator may do to loops that run.
@@ -15,7 +16,9 @@ import (
 //
 // To close the connections of a peer each loop goes through its slab, so many slots
 // a turn, as a chore that leaves itself for the next turn. No more than maxExpels
-// are under way, so there are no more chores than that for each loop.
+// are under way, so there are no more chores than that for each loop. The core forgets
+// where a connection comes from when a proxy tells whose it is; so where there are
+// proxies the kernel is asked for that, in a call for each connection.
 
 // maxExpels is how many calls of Expel may be under way.
 const maxExpels = 16
@@ -103,7 +106,7 @@ func (l *Loop) goOnExpelling(e *expulsion, from uint32) {
 func (l *Loop) expelSome(e *expulsion, from uint32) {
 	to := from + expelBatch
 	l.slab.each(from, to, func(c *engine.Conn) {
-		if c.Armed()&(Connecting|Parting) == 0 && c.Peer() == e.peer {
+		if c.Armed()&(Connecting|Parting) == 0 && (c.Peer() == e.peer || l.comesFrom(c, e.peer)) {
 			l.expel(c)
 		}
 	})
@@ -112,6 +115,16 @@ func (l *Loop) expelSome(e *expulsion, from uint32) {
 		return
 	}
 	l.goOnExpelling(e, to)
+}
+
+// comesFrom says whether a connection that a proxy may have told another address of comes
+// from this one.
+func (l *Loop) comesFrom(c *engine.Conn, from netip.AddrPort) bool {
+	if l.group.cfg.Proxied == nil {
+		return false
+	}
+	at := sock.Peer(c.FD())
+	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) == from
 }
 
 // expel closes a connection, when it is back if it is with a worker.
