@@ -69,7 +69,7 @@ func TestLive(t *testing.T) {
 
 	n.Store(4)
 	b.until(`myriadPage.charts.has("new") && !myriadPage.charts.has("one") && document.body.textContent.includes("116,208")`)
-	if have := eval[[]string](b, drawn); len(have) != 6 || strings.Contains(strings.Join(have, ""), ":") {
+	if have := eval[[]string](b, drawn); len(have) != 7 || strings.Contains(strings.Join(have, ""), ":") {
 		t.Errorf("charts: %q", have)
 	}
 

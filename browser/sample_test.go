@@ -57,6 +57,9 @@ func charts(n float64) []page.Part {
 	memory.Points = true
 	add("memory", page.Axis{Label: "connections", Log: true}, page.Axis{Label: "memory", Unit: page.Bytes, Log: true}, memory)
 	add("one", page.Axis{Label: "x"}, page.Axis{Label: "y", Unit: page.Bytes}, page.Series{Name: "a point", X: []float64{3}, Y: []float64{5}})
+	add("lonely", clock, page.Axis{Label: "y"},
+		page.Series{Name: "behind a gap", X: []float64{0, 1}, Y: []float64{math.NaN(), 5}},
+		page.Series{Name: "between gaps", X: []float64{0.5, 1.5, 2.5}, Y: []float64{math.NaN(), 7, math.NaN()}})
 	var many []page.Series
 	for i := range 70 {
 		many = append(many, curve(fmt.Sprintf("series %d", i), 0, 3000, 1, 1, func(x float64) float64 { return x * float64(i) }))

@@ -166,6 +166,14 @@
     return at;
   }
 
+  // alone are the points of a series that have no line to another: each gets a mark, or
+  // nothing of it would be seen.
+  function alone(u, series) {
+    const all = u.data[series].map((y, i) => [y, i]).filter(([y]) => y !== undefined);
+    const gap = (at) => at < 0 || at >= all.length || all[at][0] === null;
+    return all.filter(([y], at) => y !== null && gap(at - 1) && gap(at + 1)).map(([, i]) => i);
+  }
+
   const dashes = { published: [7, 5] };
   const height = () => innerWidth < 640 ? 240 : 300;
 
@@ -173,7 +181,7 @@
     const series = data.series.map((s, i) => ({
       label: s.name, scale: "y", stroke: color("c" + i % 8), width: 2,
       dash: s.dashed ? dashes.published : i >= 8 ? [2, 2 + Math.floor(i / 8)] : undefined,
-      points: s.points || s.y.length < 2 ? { show: true, size: 7, fill: color("card"), width: 2 } : { show: false },
+      points: { show: Boolean(s.points), filter: s.points ? undefined : alone, size: 7, fill: color("card"), width: 2 },
       value: (u, v) => format(data.y.unit, v) || " ",
     }));
     return {
