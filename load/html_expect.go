@@ -29,6 +29,6 @@ func missedExpectations(rows []checkedRow) []verdict {
 	if len(missed) == 0 {
 		return nil
 	}
-	text := group(int64(len(missed))) + " of " + plural(len(rows), "expectation") + " not met."
+	text := group(int64(len(missed))) + " of " + group(int64(len(rows))) + " expectations not met."
 	return []verdict{{"bad", text, strings.Join(missed, "; ") + "."}}
 }

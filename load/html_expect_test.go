@@ -43,7 +43,7 @@ func TestHTMLExpectations(t *testing.T) {
 			[]string{`<div class="verdict bad"><b>1 of 2 expectations not met.</b>p99&lt;1us: 3ms.</div>`, "p99&lt;1us</td><td>3ms</td>" + notMet, "errors==0</td><td>0</td>" + met},
 			[]string{clean, "verdict good"}},
 		{"two missed", run, []string{"p99<1us", "connected>2", "rate>1"}, []string{"2 of 3 expectations not met.</b>p99&lt;1us: 3ms; connected&gt;2: 2.<"}, []string{clean, "verdict good"}},
-		{"not measured", run, []string{"service.p99<1s"}, []string{"1 of 1 expectation not met.</b>service.p99&lt;1s: not measured.", "<td>not measured</td>" + notMet}, []string{clean}},
+		{"not measured", run, []string{"service.p99<1s"}, []string{"1 of 1 expectations not met.</b>service.p99&lt;1s: not measured.", "<td>not measured</td>" + notMet}, []string{clean}},
 		{"cut off", readBack(t, stalling(t)[:30]), []string{"errors==0"}, []string{"The run was cut off", "errors==0: no result.", "<td>no result</td>" + notMet}, []string{met}},
 	} {
 		var b strings.Builder

@@ -194,7 +194,7 @@ func TestLoadExpectPage(t *testing.T) {
 		code                int
 	}{
 		{"connected==2", "A clean run", "not met", 0},
-		{"connected==3", "1 of 1 expectation not met.</b>connected==3: 2.", "A clean run", 1},
+		{"connected==3", "1 of 1 expectations not met.</b>connected==3: 2.", "A clean run", 1},
 	} {
 		got := invoke(t, "load", "-c", "2", "--messages", "3", "--html", path, "--expect", test.expect, s.addr)
 		page, err := os.ReadFile(path)
