@@ -26,6 +26,7 @@ type reportData struct {
 	Title, Target string
 	Facts         [][2]string // name and text
 	Verdict       []verdict
+	Expected      []checkedRow
 	Cards         []card
 	Figures       []figure
 	Shaded        bool
@@ -61,11 +62,13 @@ type hoverPoints struct {
 
 // WriteHTML writes the run as one self-contained page: it asks for nothing from
 // anywhere, and what the stream has of text is escaped. Charts have at most 400
-// points a curve; where there are more intervals, neighbours are joined.
-func (s *Stream) WriteHTML(w io.Writer) error {
-	t := newTimeline(s)
+// points a curve; where there are more intervals, neighbours are joined. The page
+// has a row for each expectation, as Check says it, and names those first that
+// are not met; a run that was cut off meets none.
+func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
+	t, checked := newTimeline(s), s.checkAll(expected)
 	p := reportData{
-		Target: "unknown target", Facts: s.facts(), Verdict: s.verdicts(), Cards: s.cards(),
+		Target: "unknown target", Facts: s.facts(), Verdict: s.verdicts(checked), Expected: checked, Cards: s.cards(),
 		Figures: t.figures(s.openLoop()), Shaded: len(t.shade) > 0, Latencies: s.latencyRows(),
 	}
 	p.Points = t.points(p.Figures)

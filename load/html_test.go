@@ -140,7 +140,7 @@ func TestHTMLOfLittle(t *testing.T) {
 // A window that is too short says nothing of the generator.
 func TestVerdictOfShortWindow(t *testing.T) {
 	r := &Result{Connected: 1, Answered: 1, Window: shortest - 1, CPUs: 1, UserCPU: time.Second}
-	for _, v := range (&Stream{Result: r}).verdicts() {
+	for _, v := range (&Stream{Result: r}).verdicts(nil) {
 		if v.Class != "good" || v.More != "" {
 			t.Errorf("it says %q, %q; want that the run was clean", v.Text, v.More)
 		}

@@ -19,13 +19,14 @@ type verdict struct {
 // reached.
 const keptUp = 0.99
 
-// verdicts say in plain words what to think of the run, the worst first.
-func (s *Stream) verdicts() []verdict {
-	r := s.Result
+// verdicts say in plain words what to think of the run, the worst first. A run
+// that missed what was expected of it isn't a good one.
+func (s *Stream) verdicts(expected []checkedRow) []verdict {
+	r, bad := s.Result, missedExpectations(expected)
 	if r == nil {
-		return []verdict{{"bad", "The run was cut off after " + roundTime(s.Span()) + ".", "What follows is what its stream has up to there; there is no result."}}
+		return append([]verdict{{"bad", "The run was cut off after " + roundTime(s.Span()) + ".", "What follows is what its stream has up to there; there is no result."}}, bad...)
 	}
-	var bad, fair []verdict
+	var fair []verdict
 	if err := r.Err(); err != nil {
 		bad = append(bad, verdict{"bad", "The run has faults.", sentence(strings.TrimPrefix(err.Error(), "load: "))})
 	}

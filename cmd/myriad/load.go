@@ -35,8 +35,9 @@ Numbers take k, M and G, and ki, Mi and Gi for powers of 1024. Several targets
 take the connections in turn.
 
 It exits with 1 if nothing could be connected, if answers were wrong or missing,
-if connections were lost, or if it was interrupted; the result so far is printed
-all the same. It exits with 2 if the flags are wrong.`,
+if connections were lost, if an expectation was not met, or if it was
+interrupted; the result so far is printed all the same. It exits with 2 if the
+flags are wrong.`,
 		Example: loadExamples,
 		Args:    cobra.ArbitraryArgs, // looked at by complete
 		RunE: func(cmd *cobra.Command, args []string) error {

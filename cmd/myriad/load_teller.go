@@ -67,7 +67,7 @@ func (t *teller) openDocuments() error {
 		write      func(*load.Stream, io.Writer) error
 	}{
 		{"csv", t.flags.csv, (*load.Stream).WriteCSV},
-		{"html", t.flags.html, (*load.Stream).WriteHTML},
+		{"html", t.flags.html, func(s *load.Stream, w io.Writer) error { return s.WriteHTML(w, t.expected...) }},
 	} {
 		if d.path == "" {
 			continue

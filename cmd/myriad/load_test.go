@@ -184,3 +184,22 @@ func TestLoadExpect(t *testing.T) {
 		}
 	}
 }
+
+// The page has what the exit code says: a run that missed an expectation isn't clean.
+func TestLoadExpectPage(t *testing.T) {
+	s := startServer(t, "serve", "--app", "lines")
+	path := filepath.Join(t.TempDir(), "run.html")
+	for _, test := range []struct {
+		expect, says, never string
+		code                int
+	}{
+		{"connected==2", "A clean run", "not met", 0},
+		{"connected==3", "1 of 1 expectations not met.</b>connected==3: 2.", "A clean run", 1},
+	} {
+		got := invoke(t, "load", "-c", "2", "--messages", "3", "--html", path, "--expect", test.expect, s.addr)
+		page, err := os.ReadFile(path)
+		if got.code != test.code || err != nil || !strings.Contains(string(page), test.says) || strings.Contains(string(page), test.never) {
+			t.Errorf("%s: exit code %d, %v; want %d, and a page with %q, without %q", test.expect, got.code, err, test.code, test.says, test.never)
+		}
+	}
+}

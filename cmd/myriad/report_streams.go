@@ -37,7 +37,7 @@ func (f *reportFlags) streams(cmd *cobra.Command, files []reportFile) error {
 			return err
 		}
 	}
-	if err := f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.write(w, all) }); err != nil {
+	if err := f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.write(w, all, expectations) }); err != nil {
 		return err
 	}
 	return checkReported(cmd.ErrOrStderr(), all, expectations)
@@ -58,15 +58,7 @@ func (f *reportFlags) checkStreams(files int) ([]load.Expectation, error) {
 	if !f.merge && files > 1 && f.format != "text" {
 		return nil, usagef("--format %s of %d files; expected one file, or --merge, or text, which compares them", f.format, files)
 	}
-	var all []load.Expectation
-	for _, text := range f.expect {
-		e, err := load.ParseExpectation(text)
-		if err != nil {
-			return nil, usagef("--expect: %s", strings.TrimPrefix(err.Error(), "load: "))
-		}
-		all = append(all, e)
-	}
-	return all, nil
+	return parseExpectations(f.expect)
 }
 
 // readReported reads the streams of all files.
@@ -94,7 +86,7 @@ func mergeReported(all []reported) ([]reported, error) {
 	return []reported{{fmt.Sprintf("%d generators", len(all)), s}}, nil
 }
 
-func (f *reportFlags) write(w io.Writer, all []reported) error {
+func (f *reportFlags) write(w io.Writer, all []reported, expectations []load.Expectation) error {
 	if len(all) > 1 {
 		var names []string
 		var streams []*load.Stream
@@ -108,7 +100,7 @@ func (f *reportFlags) write(w io.Writer, all []reported) error {
 	case "csv":
 		return s.WriteCSV(w)
 	case "html":
-		return s.WriteHTML(w)
+		return s.WriteHTML(w, expectations...)
 	case "json":
 		if !s.Complete() {
 			return errors.New("the stream is cut off; expected a result to write as JSON")
