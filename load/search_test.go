@@ -2,8 +2,10 @@ package load
 
 import (
 	"bufio"
+	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"math"
 	"net"
@@ -48,7 +50,11 @@ func TestSearch(t *testing.T) {
 	s := serve(t, slowly(time.Second/most))
 	steps, planned := 0, int64(0)
 	var done *Result
+	var stream bytes.Buffer
 	found, err := Search(t.Context(), Config{Target: s.addr(), Connections: links, Drain: under, ProgressEvery: under, Observe: func(e Event) {
+		if err := json.NewEncoder(&stream).Encode(e); err != nil {
+			t.Error(err)
+		}
 		switch e.Phase {
 		case Tried:
 			steps++
@@ -60,6 +66,9 @@ func TestSearch(t *testing.T) {
 	}}, Goal{Percentile: 90, Under: under, Step: step})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if read, err := ReadStream(&stream); err != nil || read.Result.Answered != done.Answered {
+		t.Errorf("read again: %v", err)
 	}
 	if steps != len(found.Steps) || steps < 2 {
 		t.Errorf("%d steps, told of %d", len(found.Steps), steps)

@@ -131,12 +131,14 @@ func (s *Stream) add(e Event) error {
 		}
 		s.Plan = e.Plan
 	case Connected, Measuring, Measured, Exchanged, Checking, Checked, Heard:
+	case Tried:
+		return nil // what a search tried is in its result
 	case Progress:
 		return s.addInterval(e.Interval)
 	case Done:
 		return s.end(e.Result)
 	default:
-		return fmt.Errorf("phase %q; expected one of %q", e.Phase, []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Progress, Done})
+		return fmt.Errorf("phase %q; expected one of %q", e.Phase, []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Progress, Done})
 	}
 	if len(s.Marks) >= maxMarks {
 		return fmt.Errorf("more than %d events beside progress; expected the stream of one run", maxMarks)
