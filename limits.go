@@ -182,7 +182,7 @@ const (
 
 // Where the memory of this process has no limit that is known, buffers may hold
 // unlimitedBuffers of it.
-const unlimitedBuffers = 4 << 30
+const unlimitedBuffers int64 = 4 << 30
 
 // resolve fills in the defaults and says what is wrong.
 func (l Limits) resolve() (Limits, error) {
@@ -243,14 +243,15 @@ func (l *Limits) resolveWater() error {
 // many that share the machine or the cgroup. Go's own limit is for this process
 // alone: package tune has divided it already.
 func defaultBuffered(processes int) int {
-	switch limit, from := procfs.MemoryLimit(); {
-	case limit == math.MaxInt64:
-		return unlimitedBuffers / processes
-	case from == "GOMEMLIMIT":
-		return int(limit / 4)
-	default:
-		return int(limit / 4 / int64(processes))
+	limit, from := procfs.MemoryLimit()
+	if limit == math.MaxInt64 {
+		limit = 4 * unlimitedBuffers
 	}
+	if from == "GOMEMLIMIT" {
+		processes = 1
+	}
+	limit = min(limit, math.MaxInt) // with 32 bits there are addresses for not much more
+	return int(limit / 4 / int64(processes))
 }
 
 func (l *Limits) resolveTimes() error {

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"math"
 	"net/netip"
 	"strings"
 	"testing"
@@ -121,7 +122,7 @@ func TestMachineWall(t *testing.T) {
 		"memory of others":      {poor, foreign, 100_000, Idle, ""},
 		"memory of ours":        {poor, serve("epoll"), 100_000, Idle, "memory: memory that nothing uses"},
 		"memory, held":          {poor, serve("epoll"), 100_000, Holding, ""},
-		"more than can be":      {tightFacts(), foreign, 1 << 31, Idle, ""},
+		"more than can be":      {tightFacts(), foreign, math.MaxInt32, Idle, ""},
 	} {
 		s := step{subject: test.subject, workload: Workload{Kind: test.kind, Connections: test.n}}
 		got := machineWall(test.facts, s, asksForMemory(s))

@@ -378,10 +378,10 @@ func (c Config) checkBounds() error {
 	if c.Messages < 0 {
 		return fmt.Errorf("load: %d messages a connection; expected 1 or more, or 0 for as many as there is time for", c.Messages)
 	}
-	if n := c.Pipeline * c.messageSize(); n > maxFlyingBytes {
+	if n := int64(c.Pipeline) * int64(c.messageSize()); n > maxFlyingBytes {
 		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.messageSize(), maxFlyingBytes)
 	}
-	if n := c.Pipeline * c.Connections; n > maxFlying {
+	if n := int64(c.Pipeline) * int64(c.Connections); n > maxFlying {
 		return fmt.Errorf("load: %d connections with a pipeline of %d; expected at most %d messages in flight", c.Connections, c.Pipeline, maxFlying)
 	}
 	return nil

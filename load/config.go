@@ -2,6 +2,7 @@ package load
 
 import (
 	"crypto/tls"
+	"math"
 	"net/http"
 	"net/netip"
 	"time"
@@ -34,7 +35,7 @@ const (
 	// maxSocketBuffer bounds the kernel's buffers, which it bounds too.
 	maxSocketBuffer = 1 << 30
 	// maxLimit bounds the bytes a second of a connection.
-	maxLimit = 1 << 40
+	maxLimit = min(1<<40, math.MaxInt)
 	// maxTime bounds every duration.
 	maxTime = 30 * 24 * time.Hour
 )

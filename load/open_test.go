@@ -142,13 +142,13 @@ func TestScheduleLeftMany(t *testing.T) {
 	s := newSchedule()
 	s.start(tempo{rate: Rate{PerSecond: MaxRate}}, 0, time.Second, 3*time.Second, 301*time.Second)
 	if window, early := s.left(201 * time.Second); window != 198*MaxRate || early != 2*MaxRate {
-		t.Errorf("left %d of the window and %d before, want %d and %d", window, early, 198*MaxRate, 2*MaxRate)
+		t.Errorf("left %d of the window and %d before, want %d and %d", window, early, int64(198*MaxRate), 2*MaxRate)
 	}
 	if at, ok := s.take(201 * time.Second); !ok || at != 201*time.Second {
 		t.Errorf("the next is due at %v, want 3m21s", at)
 	}
 	if window, early := s.left(never); window != 100*MaxRate-1 || early != 0 || s.due() != never {
-		t.Errorf("left %d and %d, then %v, want %d, 0 and never", window, early, s.due(), 100*MaxRate-1)
+		t.Errorf("left %d and %d, then %v, want %d, 0 and never", window, early, s.due(), int64(100*MaxRate-1))
 	}
 }
 
@@ -175,7 +175,7 @@ func TestScheduleLeftPoisson(t *testing.T) {
 	many.start(line, 5, 0, time.Second, 100*time.Second)
 	window, early := many.left(never)
 	if !near(float64(window), 99*MaxRate, 1e-3) || !near(float64(early), MaxRate, 1e-2) || many.due() != never {
-		t.Errorf("left %d and %d, then %v, want about %d, %d and never", window, early, many.due(), 99*MaxRate, MaxRate)
+		t.Errorf("left %d and %d, then %v, want about %d, %d and never", window, early, many.due(), int64(99*MaxRate), MaxRate)
 	}
 	if many.drawn != uint64(window+early) {
 		t.Errorf("message %d is the next after %d", many.drawn, window+early)

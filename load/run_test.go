@@ -292,7 +292,7 @@ func TestCancel(t *testing.T) {
 		"hold":       {at(Connected), Config{HoldBefore: time.Hour}},
 		"warm-up":    {func(e Event) bool { return e.Snapshot.Sent > 0 }, Config{Warmup: time.Hour}},
 		"window":     {at(Measuring), Config{Duration: time.Hour}},
-		"messages":   {at(Measuring), Config{Messages: 1 << 40}},
+		"messages":   {at(Measuring), Config{Messages: 1 << 30}},
 		"hold after": {at(Measured), Config{Messages: 1, HoldAfter: time.Hour}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -159,7 +159,7 @@ func TestSweepWakesWaiter(t *testing.T) {
 
 // Close drops what is in batches, too, also when a worker fills one meanwhile.
 func TestDropLeavesNoBatch(t *testing.T) {
-	p := made(t, Config{Min: 1, Max: 1, Queue: 1 << 12})
+	p := made(t, Config{Min: 1, Max: 1, Queue: 1 << 14}) // each shard has room for all
 	p.trust.needs.Store(-1)
 	release := held(p)
 	in, out := make(chan struct{}), make(chan struct{})

@@ -96,7 +96,7 @@ func (r *rules) place(key uint64) int {
 	if key == 0 || !r.fair {
 		return 0
 	}
-	return int((key ^ r.seed) * 0x9E3779B97F4A7C15 >> 58) // Fibonacci hashing
+	return int(spread(key^r.seed) >> 58)
 }
 
 // stamped is a task with the time at which it came.

@@ -266,8 +266,9 @@ func TestMemoryBoundsWorkers(t *testing.T) {
 }
 
 // A process that is over its memory limit has few workers, but some; with no limit
-// the same load has many.
+// the same load has many. (It starts with some for each processor.)
 func TestMemoryPressure(t *testing.T) {
+	processors(t, 2)
 	for _, limit := range []int64{1, -1} {
 		synctest.Test(t, func(t *testing.T) {
 			p := start(t, pool.Config{Min: 1, Max: 1000, Queue: 100_000, MemoryLimit: limit, Target: time.Hour})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -13,6 +14,14 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
+// processors has Go use so many processors for a test: a queue has up to two shards for
+// each when its pool is made.
+func processors(t *testing.T, n int) {
+	t.Helper()
+	before := runtime.GOMAXPROCS(n)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+}
+
 // A queue of 64 is one shard; one of 4,096 is several, on any machine.
 const (
 	oneShard   = 64
@@ -20,10 +29,22 @@ const (
 )
 
 // lineUp has jobs wait behind one that holds the only worker, in the order of tasks,
-// and gives the order in which they run: places in tasks. Each takes as long.
+// and gives the order in which they run: places in tasks. Each takes as long. The pool
+// has had jobs of all keys before: one that knows of one key only, and then has a queue
+// full of it, can't spread that any more when others come.
 func lineUp(t *testing.T, cfg pool.Config, each time.Duration, tasks []pool.Task) (order []int) {
 	t.Helper()
 	p := start(t, cfg)
+	had := make(map[uint64]bool)
+	for _, task := range tasks {
+		if !had[task.Key] {
+			had[task.Key] = true
+			if err := p.SubmitTask(pool.Task{Job: pool.Func(nothing), Key: task.Key}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	synctest.Wait()
 	release := hold(t, p, 1)
 	for i, task := range tasks {
 		task.Job = pool.Func(func(context.Context) {
@@ -51,10 +72,9 @@ func TestOrderOfArrival(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				cfg := fixed(1, queue)
 				cfg.Off = off
-				n := queue
-				if queue == manyShards {
-					n /= 8 // what one submitter has waiting when it is far from full
-				}
+				// What one submitter has waiting until its shard is full: what it has
+				// in others runs at the same time.
+				n := queue / cfg.Shards()
 				tasks := make([]pool.Task, n)
 				for i := range tasks {
 					if off&pool.Fairness != 0 {
@@ -85,6 +105,15 @@ func TestOrderOfArrival(t *testing.T) {
 // shards, and whatever the other rules are. Of jobs that take no time a worker takes
 // a few at once.
 func TestHighRunsFirst(t *testing.T) {
+	for _, n := range []int{2, 64} {
+		t.Run(fmt.Sprint(n, " processors"), func(t *testing.T) {
+			processors(t, n)
+			highRunsFirst(t)
+		})
+	}
+}
+
+func highRunsFirst(t *testing.T) {
 	const few = 64
 	for _, off := range []pool.Rules{0, pool.Fairness, pool.NewestFirst, pool.Shedding, pool.AllRules} {
 		for _, queue := range []int{oneShard, manyShards} {
@@ -240,6 +269,15 @@ func TestHighDoesNotWaitForRoom(t *testing.T) {
 // The jobs of keys with few do not wait for all of a key with very many. Keys are
 // told apart by a hash, so that some may be unlucky.
 func TestKeysTakeTurns(t *testing.T) {
+	for _, n := range []int{1, 2, 4, 8, 64} {
+		t.Run(fmt.Sprint(n, " processors"), func(t *testing.T) {
+			processors(t, n)
+			keysTakeTurns(t)
+		})
+	}
+}
+
+func keysTakeTurns(t *testing.T) {
 	const few, each = 16, 5
 	for _, queue := range []int{1000, 16384} {
 		many := queue - few*each
@@ -279,6 +317,15 @@ func TestKeysTakeTurns(t *testing.T) {
 // The same while both keep coming: a key that offers a tenth of what can be run is
 // served, whatever another offers.
 func TestSmallKeyIsServedInAFlood(t *testing.T) {
+	for _, n := range []int{1, 2, 4, 8} {
+		t.Run(fmt.Sprint(n, " processors"), func(t *testing.T) {
+			processors(t, n)
+			smallKeyIsServedInAFlood(t)
+		})
+	}
+}
+
+func smallKeyIsServedInAFlood(t *testing.T) {
 	for _, off := range []pool.Rules{0, pool.Fairness} {
 		synctest.Test(t, func(t *testing.T) {
 			// 10 workers, 10 ms a job: 1,000 jobs a second. The queue is standing,

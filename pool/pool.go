@@ -42,9 +42,11 @@ type Pool struct {
 	most      atomic.Int64 // and may ever be
 	searching atomic.Int32 // how many of them search
 	closed    atomic.Bool
-	mixed     atomic.Bool // there have been other priorities than Normal
-	keyed     atomic.Bool // there have been keys
-	dozing    atomic.Bool // the tender sleeps
+	mixed     atomic.Bool   // there have been other priorities than Normal
+	dozing    atomic.Bool   // the tender sleeps
+	places    atomic.Uint64 // of keys that there have been, a bit for each; see rules.place
+	_         [64]byte
+	round     atomic.Uint32 // goes over the shards
 	_         [64]byte
 	trust     trust
 	_         [64]byte
@@ -260,7 +262,7 @@ func (p *Pool) take(w *worker, now int64) (ok bool) {
 			s.flush(w)
 			ok := s.take(now, &w.first, &w.dead)
 			if ok && quick {
-				s.fill(&w.batch, now)
+				s.fill(&w.batch, w.first.Priority, now)
 			}
 			more := quick && s.n >= maxBatch
 			if ok && w.searching { // with the lock: who searches stands for room
@@ -277,6 +279,10 @@ func (p *Pool) take(w *worker, now int64) (ok bool) {
 					w.since = p.now() // that took its time, which is not the job's
 				}
 				return true
+			}
+			if len(w.dead) > 0 { // there was more to shed than may be at a time
+				p.taken(w)
+				now, missed = p.now(), true
 			}
 		}
 		if !missed {

@@ -79,6 +79,14 @@ func move[T any](in []T, to, from int) {
 // oldest is when the oldest task came. There is one.
 func (r *ring) oldest() int64 { return r.at[r.first] }
 
+// next is when the task came that pop takes. There is one.
+func (r *ring) next(newest bool) int64 {
+	if newest {
+		return r.at[(r.first+r.n-1)&(len(r.at)-1)]
+	}
+	return r.oldest()
+}
+
 // pop takes the oldest task, or the newest.
 func (r *ring) pop(newest bool, to *stamped) {
 	i := r.first

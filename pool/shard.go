@@ -157,7 +157,8 @@ func (s *shard) evict(lv, fl int) (victim Job) {
 }
 
 // take takes the task that is next, if there is one. What is too old in its flow is
-// shed on the way and appended to dead.
+// shed on the way and appended to dead. When that is as much as may be at a time and
+// the task is too old itself, it is not taken yet: the caller comes again.
 func (s *shard) take(now int64, to *stamped, dead *[]Task) bool {
 	if s.n == 0 {
 		return false
@@ -173,20 +174,19 @@ func (s *shard) take(now int64, to *stamped, dead *[]Task) bool {
 			s.shed(lv, fl, now, dead)
 		}
 		if f.n > 0 {
+			if over && len(*dead) >= maxDead && s.n > 1 && now-f.next(s.rule.newest) > s.rule.target {
+				return false
+			}
 			s.remove(lv, fl, over && s.rule.newest, to)
 			return true
 		}
 	}
 }
 
-// fill takes more tasks for a batch, of the flow that has been served last, at most
-// half of those that are left there.
-func (s *shard) fill(b *batch, now int64) {
-	if s.n == 0 {
-		return
-	}
-	lv := int(s.top.Load() - 1)
-	l := &s.levels[lv]
+// fill takes more tasks for a batch, of the flow that has been served last, with a task
+// of this priority, at most half of those that are left there.
+func (s *shard) fill(b *batch, prio Priority, now int64) {
+	l := &s.levels[prio-Low]
 	f := &l.flows[l.cursor]
 	n := min(f.n/2, maxBatch)
 	if n == 0 || s.rule.over(now) || l.active&(l.active-1) != 0 {
@@ -195,7 +195,7 @@ func (s *shard) fill(b *batch, now int64) {
 	if s.n >= s.cap && s.n-n < s.cap {
 		s.full.Store(false)
 	}
-	b.fill(&f.ring, n, Low+Priority(lv))
+	b.fill(&f.ring, n, prio)
 	s.n -= n
 }
 

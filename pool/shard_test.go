@@ -279,3 +279,50 @@ func TestShardShedsInPieces(t *testing.T) {
 		t.Errorf("a sweep sheds %d of 100, want %d", len(dead), maxDead)
 	}
 }
+
+// In an overload nothing is taken that is too old, however many have to be shed before
+// there is one that is not: then it takes several turns.
+func TestShardTakesNothingStale(t *testing.T) {
+	for _, off := range []Rules{0, NewestFirst} {
+		s := newShard(1000, off)
+		k := keysApart(t, s.rule, 50)
+		for i := range 2 * maxDead {
+			s.add(i, 900, Normal, k[i%50])
+		}
+		s.add(1000, 998, Normal, k[0])
+		s.rule.until.Store(2000)
+		var dead []Task
+		var to stamped
+		turns := 0
+		for ; turns < 10 && !s.take(1000, &to, &dead); turns++ {
+			if len(dead) != maxDead {
+				t.Fatalf("off %d: %d were shed at a time, want %d", off, len(dead), maxDead)
+			}
+			dead = nil
+		}
+		if to.Job != number(1000) || turns == 0 {
+			t.Errorf("off %d: %v was taken after %d turns, want the one that is not too old, after some", off, to.Job, turns)
+		}
+	}
+}
+
+// Who takes the last task of a priority takes none of a lower one into a batch: in other
+// shards there may be more of the higher one.
+func TestBatchIsOfOnePriority(t *testing.T) {
+	s := newShard(100, 0)
+	s.add(0, 1, High, 0)
+	for i := range 20 {
+		s.add(1+i, 1, Normal, 0)
+	}
+	var dead []Task
+	var to stamped
+	var b batch
+	for want, n := range []int{0, 9} { // half of those that are left
+		if !s.take(1, &to, &dead) || to.Job != number(want) {
+			t.Fatalf("%v was taken, want %d", to.Job, want)
+		}
+		if s.fill(&b, to.Priority, 1); b.size() != n {
+			t.Errorf("%d are in the batch beside one of priority %d, want %d", b.size(), to.Priority, n)
+		}
+	}
+}

@@ -163,6 +163,15 @@ func TestCalmPoolShedsNothing(t *testing.T) {
 // waited long, and nearly all of what can be run is of use. Without the rules it is
 // all in vain: that the queue is long, and each job has waited for all of it.
 func TestOverloadKeepsLatency(t *testing.T) {
+	for _, n := range []int{2, 8} {
+		t.Run(fmt.Sprint(n, " processors"), func(t *testing.T) {
+			processors(t, n)
+			overloadKeepsLatency(t)
+		})
+	}
+}
+
+func overloadKeepsLatency(t *testing.T) {
 	for _, keys := range []int{1, 10, 100} {
 		for _, c := range []struct {
 			times float64

@@ -11,6 +11,7 @@ import (
 // ends, which is the job's context, too. The error is ErrClosed, or ErrExpired: then
 // the job does not run.
 func (p *Pool) Submit(ctx context.Context, job Func) error {
+	p.note(0)
 	if ctx == background && p.fast(job) {
 		return nil
 	}
@@ -19,6 +20,7 @@ func (p *Pool) Submit(ctx context.Context, job Func) error {
 
 // TrySubmit has job run by a worker, or says at once why not: ErrFull or ErrClosed.
 func (p *Pool) TrySubmit(job Func) error {
+	p.note(0)
 	if p.packed() {
 		return p.count(errNoRoom)
 	}
@@ -70,7 +72,7 @@ const returning = 8
 // because there is no room and none has precedence over another. Under overload that
 // is the answer to most.
 func (p *Pool) packed() bool {
-	return p.searching.Load() == 0 && !p.roomy() && !p.mixed.Load() && !p.keyed.Load() &&
+	return p.searching.Load() == 0 && !p.roomy() && !p.mixed.Load() && !p.several() &&
 		p.cfg.Queue > 0 && !p.closed.Load()
 }
 
@@ -85,9 +87,9 @@ func (p *Pool) fast(job Func) bool {
 	if !p.trust.quick() {
 		at = p.now()
 	}
-	near, mask := p.near(), len(p.shards)-1
+	first, mask := p.first(), len(p.shards)-1
 	for i := range p.shards {
-		s := &p.shards[(near+i)&mask]
+		s := &p.shards[(first+i)&mask]
 		if s.full.Load() || !s.mu.TryLock() {
 			continue
 		}
@@ -148,9 +150,7 @@ func (p *Pool) admit(t *Task) error {
 		t.Priority = min(max(t.Priority, Low), High)
 		raise(&p.mixed)
 	}
-	if t.Key != 0 {
-		raise(&p.keyed)
-	}
+	p.note(t.Key)
 	return nil
 }
 
@@ -228,7 +228,7 @@ func (p *Pool) push(t *Task) error {
 		at = p.now()
 	}
 	err := p.pushTo(t, at, inRoom)
-	if err == errNoRoom && p.rule.shed && (p.mixed.Load() || p.keyed.Load() && p.rule.fair) {
+	if err == errNoRoom && p.rule.shed && (p.mixed.Load() || p.several()) {
 		err = p.pushTo(t, at, inPlace)
 	}
 	if err == nil && p.wants() {
@@ -248,7 +248,7 @@ const (
 
 // pushTo looks for a shard that takes a task.
 func (p *Pool) pushTo(t *Task, at int64, how way) error {
-	first, mask := p.near(), len(p.shards)-1
+	first, mask := p.first(), len(p.shards)-1
 	for round := 0; ; round++ {
 		missed := false
 		for i := range p.shards {
@@ -289,12 +289,42 @@ func (p *Pool) pushTo(t *Task, at int64, how way) error {
 	}
 }
 
+// note notes that there are tasks of a key.
+func (p *Pool) note(key uint64) {
+	if bit := uint64(1) << p.rule.place(key); p.places.Load()&bit == 0 {
+		p.places.Or(bit)
+	}
+}
+
+// several says whether there have been keys in several places, which take turns.
+func (p *Pool) several() bool {
+	places := p.places.Load()
+	return places&(places-1) != 0
+}
+
+// first is the shard where who submits looks first. Keys take turns in each shard, not
+// over all of them: for that to be fair the tasks of each have to be in all shards,
+// also when one goroutine submits them. So then the shards are gone over, each time in
+// another order, lest each n-th task, of a certain key, go to a certain shard.
+func (p *Pool) first() int {
+	if !p.several() {
+		return p.near()
+	}
+	n := uint64(p.round.Add(1))
+	lap := n >> (64 - p.shift)
+	return int(n^spread(lap)>>p.shift) & (len(p.shards) - 1)
+}
+
+// spread is Fibonacci hashing: the upper bits of what it gives differ for numbers that
+// hardly do.
+func spread(n uint64) uint64 { return n * 0x9E3779B97F4A7C15 }
+
 // near is the shard of the goroutine that runs: one is as good as the other, as
 // long as it is often the same for one goroutine, and mostly not for two. Where its
 // stack lies says that for nothing.
 func (p *Pool) near() int {
 	var here byte
-	return int(uint64(uintptr(unsafe.Pointer(&here))>>11) * 0x9E3779B97F4A7C15 >> p.shift)
+	return int(spread(uint64(uintptr(unsafe.Pointer(&here))>>11)) >> p.shift)
 }
 
 // raise raises a flag, which is seldom down.

@@ -35,7 +35,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	const limit, wanted = 250 << 20, 90_000
 	group := newGroup(t, "memory")
 	write(t, filepath.Join(group, "memory.limit_in_bytes"), strconv.Itoa(limit))
-	write(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.Itoa(1<<40))
+	write(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.FormatInt(1<<40, 10))
 	w := newWorld(t)
 	w.set("net.core.somaxconn", "4096")
 	in := func(start func() *process) *process {

@@ -93,7 +93,7 @@ func TestReadyRounds(t *testing.T) {
 }
 
 func TestReadyRatesBeyond(t *testing.T) {
-	for _, rate := range []int{1e9, 2e9, math.MaxInt >> 29, math.MaxInt} {
+	for _, rate := range []int{1e9, 2e9, max(maxRate, math.MaxInt>>29), math.MaxInt} {
 		d := New(Config{Rate: rate})
 		for _, now := range []time.Duration{0, 1, math.MaxInt64, math.MinInt64, 0, math.MaxInt64} {
 			for range 1000 {

@@ -99,7 +99,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	switch {
 	case b.closed:
 		return ErrClosed
-	case len(b.mail) >= most, size > 0 && b.bytes > 0 && b.bytes+size > b.MaxBytes:
+	case len(b.mail) >= most, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
 		return ErrFull
 	}
 	b.bytes += size
@@ -192,7 +192,7 @@ func (m *mark) reserve(gen uint32, n, most int) error {
 		if uint32(v>>32) != gen {
 			return ErrClosed
 		}
-		if int(uint32(v))+n > most {
+		if int64(uint32(v))+int64(n) > int64(most) {
 			return ErrFull
 		}
 		if m.v.CompareAndSwap(v, v+uint64(n)) {

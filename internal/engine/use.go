@@ -117,6 +117,19 @@ func (c *Conn) Holds() (n int) {
 	return n
 }
 
+// Waiting is how many bytes of what it Holds are in use.
+func (c *Conn) Waiting() (n int) {
+	if c.more != nil {
+		n = c.more.held
+	}
+	for _, b := range []*Buffer{c.in, c.out} {
+		if b != nil {
+			n += b.Len()
+		}
+	}
+	return n
+}
+
 // Doomed says whether the connection is about to be closed without sending what it
 // owes.
 func (c *Conn) Doomed() bool { return c.is(failed) }

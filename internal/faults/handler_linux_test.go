@@ -70,10 +70,13 @@ func sleepers(s *subject, n int) *Swarm {
 }
 
 // blocked starts a server with n handlers that do not return until they are let
-// go. Under Auto handlers have been moved to workers before: those that a loop
-// calls itself are not to block for ever.
+// go. Under Auto handlers have been moved to workers before: those that a loop calls
+// itself are not to block for ever. Each loop finds out for itself, so there is one.
 func blocked(t *testing.T, sp spec, n int64) (*subject, *Swarm) {
 	t.Helper()
+	if sp.Model == myriad.Auto {
+		sp.Loops = 1
+	}
 	s := serve(t, sp, nil)
 	s.begin(&Honest{Addr: s.Addr, Conns: 20, Think: 10 * time.Millisecond})
 	if sp.Model == myriad.Auto {

@@ -130,7 +130,7 @@ func (p *Plan) Check(sides Sides) error {
 	case p.Queue < 0 || p.Queue > maxQueue:
 		return wrong("--queue is %d; expected 0 (none) to %d", p.Queue, maxQueue)
 	case p.Memory != 0 && (p.Memory < minMemory || p.Memory > maxMemory):
-		return wrong("--memory is %d; expected 0 (no limit), or %d to %d", p.Memory, minMemory, maxMemory)
+		return wrong("--memory is %d; expected 0 (no limit), or %d to %d", p.Memory, minMemory, int64(maxMemory))
 	case p.Iterations > maxIterate:
 		return wrong("--iterations is %d; expected 0 (measured) to %d", p.Iterations, uint64(maxIterate))
 	}

@@ -40,7 +40,7 @@ func TestPlanErrors(t *testing.T) {
 		{func(p *Plan) { p.Work = Mixed }, "--wait, --cpu or --bytes with --work mixed"},
 		{func(p *Plan) { p.Wait = 2 * time.Hour }, "--wait is 2h"},
 		{func(p *Plan) { p.CPU = 2 * time.Hour }, "--cpu is 2h"},
-		{func(p *Plan) { p.Bytes = 2 << 30 }, "--bytes is 2147483648; expected up to 1073741824"},
+		{func(p *Plan) { p.Bytes = 1<<30 + 1 }, "--bytes is 1073741825; expected up to 1073741824"},
 		{func(p *Plan) { p.Iterations = 1 << 50 }, "--iterations is 1125899906842624; expected 0 (measured)"},
 	} {
 		p := plan(10, time.Second, 0)

@@ -2,6 +2,7 @@ package sock
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"runtime"
 	"strconv"
@@ -102,7 +103,7 @@ var PrivateTables = sync.OnceValue(func() (err error) {
 // to copy, so the other call that can comes first.
 func unshareFiles() error {
 	const beyondAll = 1 << 30
-	err := unix.CloseRange(beyondAll, ^uint(0)>>32, unix.CLOSE_RANGE_UNSHARE)
+	err := unix.CloseRange(beyondAll, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
 	if err != nil {
 		err = unix.Unshare(unix.CLONE_FILES)
 	}

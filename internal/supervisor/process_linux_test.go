@@ -44,16 +44,24 @@ func (w *Worker) act(role string) int {
 		return 7
 	case "mute": // never serves, and does not end
 		signal.Ignore(syscall.SIGTERM)
-		select {}
+		forever()
 	case "hang", "supervisor": // serves, drains, and does not end then
 		w.exit = 50 * time.Millisecond
 		if err := w.serve(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 		}
-		select {}
+		forever()
 	}
 	fmt.Fprintf(os.Stderr, "unknown role %q\n", role)
 	return 1
+}
+
+// forever does not return. An empty select is no way to do so: without cgo the runtime
+// ends a program in which nothing else goes on.
+func forever() {
+	for {
+		time.Sleep(time.Hour)
+	}
 }
 
 func (w *Worker) serve() error {

@@ -11,5 +11,5 @@ import (
 func usage() (peak int64, cpu time.Duration, err error) {
 	var u unix.Rusage
 	err = unix.Getrusage(unix.RUSAGE_SELF, &u)
-	return u.Maxrss << 10, time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
+	return int64(u.Maxrss) << 10, time.Duration(u.Utime.Nano() + u.Stime.Nano()), err
 }

@@ -152,7 +152,7 @@ func (c *conn) leaveWord() {
 	if c.due.Load() != due {
 		c.due.Store(due)
 	}
-	if debt := uint32(min(c.Holds(), math.MaxUint32)); c.debt.Load() != debt {
+	if debt := uint32(min(int64(c.Holds()), math.MaxUint32)); c.debt.Load() != debt {
 		c.debt.Store(debt)
 	}
 	if _, soon := c.Due(); soon != c.urgent {

@@ -11,8 +11,9 @@ import (
 // all hold more than Limits.MaxBuffered, those loops that hold more than an even
 // share of it, of which there is at least one, close their largest debtors until
 // an eighth of the bound is free. So a loop looks at the others only when it is
-// above its share. Debtors are told apart by the power of two that they hold, so
-// that none has to be sorted. No connection is closed that holds less than the
+// above its share. Debtors are told apart by the power of two of the bytes that they
+// have waiting, so that none has to be sorted: not by the room of their buffers, because
+// one with little to say may have been given a large one. No connection is closed that holds less than the
 // average: the large ones may be with workers, and are found when they are back.
 
 // yieldEvery is the least time between two walks through all connections for that
@@ -28,12 +29,12 @@ func (l *Loop) yield(now time.Duration) {
 		return
 	}
 	excess := min(held-most*7/8, l.counters.Get(engine.Buffered)-l.group.evenShare*7/8)
-	var classes [64]int64 // what the debtors of each hold
+	var classes [64]int64 // what the debtors of each hold, by what waits
 	l.eachDebtor(func(c *engine.Conn, n int) {
 		if c.Doomed() {
 			excess -= int64(n) // soon
 		} else {
-			classes[bits.Len(uint(n))] += int64(n)
+			classes[class(c)] += int64(n)
 		}
 	})
 	from, sum := len(classes)-1, int64(0)
@@ -51,13 +52,16 @@ func (l *Loop) yield(now time.Duration) {
 func (l *Loop) closeDebtors(from int, excess *int64) {
 	average := l.counters.Get(engine.Buffered) / int64(max(l.slab.used, 1))
 	l.eachDebtor(func(c *engine.Conn, n int) {
-		if *excess > 0 && !c.Doomed() && bits.Len(uint(n)) >= from && int64(n) >= average {
+		if *excess > 0 && !c.Doomed() && class(c) >= from && int64(n) >= average {
 			*excess -= int64(n)
 			c.Kill(engine.ErrOverBudget)
 			l.driver.Settle(c)
 		}
 	})
 }
+
+// class is the power of two of the bytes that a connection has waiting.
+func class(c *engine.Conn) int { return bits.Len(uint(c.Waiting())) }
 
 // eachDebtor calls f for every connection that holds something and is here.
 func (l *Loop) eachDebtor(f func(c *engine.Conn, n int)) {

@@ -110,8 +110,11 @@ type ring struct {
 	scratch                                 sqe // what next gives when the ring is broken
 
 	arg  waitArg
-	time unix.Timespec
+	time kernelTime
 }
+
+// kernelTime is struct __kernel_timespec, which is the same on all machines.
+type kernelTime struct{ sec, nsec int64 }
 
 // waitArg is struct io_uring_getevents_arg.
 type waitArg struct {
@@ -243,7 +246,7 @@ func (r *ring) wait(most time.Duration) {
 	atomic.StoreUint32(r.sqTail, r.tail)
 	r.arg = waitArg{}
 	if most >= 0 {
-		r.time = unix.NsecToTimespec(most.Nanoseconds())
+		r.time = kernelTime{int64(most / time.Second), int64(most % time.Second)}
 		r.arg.ts = uint64(uintptr(unsafe.Pointer(&r.time)))
 	}
 	n, _, errno := syscall.Syscall6(unix.SYS_IO_URING_ENTER, r.fd, uintptr(r.tail-r.submitted), 1,
