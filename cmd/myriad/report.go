@@ -29,11 +29,11 @@ type reportFlags struct {
 func newReport() *cobra.Command {
 	var f reportFlags
 	cmd := &cobra.Command{
-		Use:   "report [flags] FILE [MORE...]",
+		Use:   "report [flags] FILE|DIR [MORE...]",
 		Short: "Write the results of a load or of a bench again, or compare several",
 		Long: `Write the results of a load or of a bench again: as text, CSV, HTML, JSON or
 Markdown. Or compare several. What a file is, is seen by its content; "-" is
-standard input.
+standard input, and a directory that "bench" has made stands for report.json in it.
 
 The events of a load, as it writes them with --json, are reported as the run
 reported itself. CSV has a row an interval, HTML is one page that needs nothing
