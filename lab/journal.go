@@ -75,7 +75,7 @@ func checkDir(dir string) error {
 	names, err := os.ReadDir(dir)
 	switch {
 	case isFile(dir):
-		return wrong("directory %s is a file, or below one; expected an empty directory, or one that does not exist yet", dir)
+		return wrong("%s is a file, or below one; expected an empty directory, or one that does not exist yet", dir)
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
