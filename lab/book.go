@@ -64,8 +64,8 @@ func (b *Book) note(format string, args ...any) {
 // A run that fails is part of its report, with its error, and the next one goes on. A run
 // that something else on the machine disturbed is made again, as Options.Repeats says.
 // When ctx ends, or the reports can't be written, the book so far is returned together
-// with the error; when nothing could be started, such as with a ScenarioError, the book is
-// nil.
+// with the error, in which errors.Is finds ctx.Err(); when nothing could be started, such
+// as with a ScenarioError, the book is nil.
 //
 // With Options.Dir each run is written there as soon as it has ended, and at the end the
 // reports: what was interrupted, however it was, is finished by Resume.

@@ -282,8 +282,8 @@ func (c *Comparison) fail(where, subject string, rows [][]row, had bool) {
 	}
 }
 
-// Undecided says how many of the figures can't be called better or worse whatever they
-// are, as there are too few rounds, and how many are compared, each once a book.
+// Undecided says of how many figures the verdict is that there are too few rounds, and how
+// many are compared, each once a book.
 func (c *Comparison) Undecided() (few, all int) {
 	for i := range c.Figures {
 		for j := range c.Books[1:] {
@@ -292,7 +292,7 @@ func (c *Comparison) Undecided() (few, all int) {
 				continue
 			}
 			all++
-			if d.Few && !d.spread && !d.Apart {
+			if d.Few {
 				few++
 			}
 		}

@@ -9,7 +9,8 @@ import (
 
 const aboutComparison = "Medians over the rounds with ±, a confidence interval of 95 %; a change is that of the median. " +
 	"p is that of the rank test of Mann and Whitney: ~ is a difference that is not significant (p > 0.05). " +
-	"With too few rounds for that test, which needs 4 in each report, medians differ that are further apart than both ± together."
+	"With too few rounds for that test, which needs 4 in each report, medians differ that are further apart than both ± together. " +
+	"With fewer than 2, which have no ±, a figure is not judged."
 
 // Page is the comparison for people.
 func (c *Comparison) Page() page.Page {

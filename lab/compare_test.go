@@ -3,6 +3,7 @@ package lab
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"html"
 	"math"
 	"regexp"
@@ -86,7 +87,7 @@ func TestCompareFewRounds(t *testing.T) {
 		says string
 	}{
 		"far apart":        {[]float64{100, 101, 102}, []float64{80, 81, 82}, true, "further apart than both ±, n=3+3"},
-		"within the ±":     {[]float64{100, 110, 120}, []float64{80, 90, 100}, false, "within both ±, need ≥ 4 rounds; n=3+3"},
+		"within the ±":     {[]float64{100, 110, 120}, []float64{80, 90, 100}, false, "within both ±, n=3+3"},
 		"one round":        {[]float64{100}, []float64{1}, false, "need ≥ 2 rounds"},
 		"against one":      {[]float64{100, 101, 102}, []float64{1}, false, "need ≥ 2 rounds"},
 		"better":           {[]float64{80, 81, 82}, []float64{100, 101, 102}, false, "further apart"},
@@ -126,7 +127,7 @@ func TestCompareZero(t *testing.T) {
 func TestCompareNever(t *testing.T) {
 	ms := 0.001
 	f := ComparedFigure{Figure: p99, Values: [][]float64{{5 * ms, 5 * ms}, {never, never}, {never}, {5 * ms, 6 * ms, never}, {5 * ms, 5 * ms}}}
-	for i, want := range map[int]string{1: "worse, no job against some, n=2+2", 2: "worse, no job against some, n=2+1", 3: "no ± is known, need ≥ 4 rounds; n=2+3", 4: "within both ±, need ≥ 4 rounds; n=2+2"} {
+	for i, want := range map[int]string{1: "worse, no job against some, n=2+2", 2: "worse, no job against some, n=2+1", 3: "no ± is known, need ≥ 4 rounds; n=2+3", 4: "within both ±, n=2+2"} {
 		change, why, _ := f.verdict(i)
 		if why != want || (change == "to never") != strings.HasPrefix(want, "worse") {
 			t.Errorf("%d: got %s, %s; want %s", i, change, why, want)
@@ -193,9 +194,10 @@ func TestCompareFailed(t *testing.T) {
 	}
 }
 
-// TestCompareUndecided counts the figures that have too few rounds.
+// TestCompareUndecided counts the figures that have too few rounds. The overview and the
+// JSON count as many.
 func TestCompareUndecided(t *testing.T) {
-	for want, rates := range map[[2]int][]float64{{2, 2}: {100}, {0, 2}: {100, 100}} {
+	for want, rates := range map[[2]int][]float64{{2, 2}: {100}, {0, 2}: {100, 101}} {
 		b := bookOf(map[string][]float64{"net": rates})
 		c, err := Compare([]string{"a", "b"}, []*Book{b, b}, regexp.MustCompile("tps|p99"))
 		if err != nil {
@@ -203,6 +205,15 @@ func TestCompareUndecided(t *testing.T) {
 		}
 		if few, all := c.Undecided(); [2]int{few, all} != want {
 			t.Errorf("%v: %d of %d, want %v", rates, few, all, want)
+		}
+		overview := c.overview()
+		table := overview.Parts[len(overview.Parts)-1].Table
+		if line := table.Lines[1]; !slices.Equal(line[3:], []string{fmt.Sprint(want[1] - want[0]), fmt.Sprint(want[0])}) {
+			t.Errorf("%v: the overview says %q of %q", rates, line, table.Lines[0])
+		}
+		var text bytes.Buffer
+		if err := c.WriteJSON(&text); err != nil || strings.Count(text.String(), verdictFew) != want[0] || strings.Count(text.String(), verdictSame) != want[1]-want[0] {
+			t.Errorf("%v: %v, the JSON says %s", rates, err, text.String())
 		}
 	}
 }

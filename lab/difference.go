@@ -12,12 +12,14 @@ type Difference struct {
 	Change float64
 	// P is how likely so much of a difference in ranks is without a cause.
 	P float64
-	// Few says that there were too few rounds for any difference to be significant, and
-	// Apart that the medians are further apart than both ± together, or that only one of
-	// them is the latency of no job.
+	// Few says that the figure is not judged: there were too few rounds for the rank test
+	// to call any difference significant, and for one of both ± too, for which 2 are needed.
+	// Apart says that the medians are further apart than both ± together, or that only one
+	// of them is the latency of no job.
 	Few, Apart bool
-	// spread says that both ± are known.
-	spread bool
+	// ranked says that there were enough rounds for the rank test, which is 4 in each, and
+	// spread that both ± are known.
+	ranked, spread bool
 	// words are the change where it is no number.
 	words string
 	// better is -1 where the change is for the worse, 1 where it is for the better.
@@ -33,7 +35,7 @@ func (f *ComparedFigure) Against(i int) (Difference, bool) {
 	if !ok || !too {
 		return Difference{}, false
 	}
-	d := Difference{P: rankTest(a, b), Few: leastP(len(a), len(b)) > alpha, Change: (is - was) / math.Abs(was)}
+	d := Difference{P: rankTest(a, b), ranked: leastP(len(a), len(b)) <= alpha, Change: (is - was) / math.Abs(was)}
 	switch {
 	case is == was:
 		d.Change = 0
@@ -55,13 +57,14 @@ func (f *ComparedFigure) Against(i int) (Difference, bool) {
 	case was == 0:
 		d.words = "from 0"
 	}
+	d.Few = !d.ranked && !d.spread && !d.Apart
 	return d, true
 }
 
 // Significant says whether the difference is one: by its p, or with too few rounds for that
 // by what is printed as ±.
 func (d Difference) Significant() bool {
-	if d.Few {
+	if !d.ranked {
 		return d.Apart
 	}
 	return d.P <= alpha
@@ -82,7 +85,7 @@ const (
 )
 
 // Verdict says what the difference is: "better", "worse", "not significant", or "too few
-// rounds" where it is not beyond both ±, and there were too few rounds for the rank test.
+// rounds" where it is Few. Everything that tells of a comparison tells this.
 func (d Difference) Verdict() string {
 	switch {
 	case d.Better():
@@ -105,7 +108,7 @@ func (d Difference) change() string {
 
 // why is what says whether the difference is significant, in words.
 func (d Difference) why(n, m int) string {
-	if !d.Few {
+	if d.ranked {
 		return fmt.Sprintf("p=%.3f n=%d+%d", d.P, n, m)
 	}
 	switch {
@@ -118,5 +121,5 @@ func (d Difference) why(n, m int) string {
 	case !d.spread:
 		return fmt.Sprintf("no ± is known, need ≥ 4 rounds; n=%d+%d", n, m)
 	}
-	return fmt.Sprintf("within both ±, need ≥ 4 rounds; n=%d+%d", n, m)
+	return fmt.Sprintf("within both ±, n=%d+%d", n, m)
 }

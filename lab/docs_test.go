@@ -30,6 +30,11 @@ func TestDocs(t *testing.T) {
 			t.Errorf("docs/scenarios.md does not name %s", p)
 		}
 	}
+	for _, k := range allKinds {
+		if !strings.Contains(text, "`"+string(k)+"`") {
+			t.Errorf("docs/scenarios.md does not name the kind %s", k)
+		}
+	}
 	_, example, _ := strings.Cut(text, "```toml\n")
 	example, _, _ = strings.Cut(example, "```")
 	s, err := ReadScenario(strings.NewReader(example))

@@ -205,7 +205,7 @@ func TestReadScenarioRefuses(t *testing.T) {
 		{`hold = "2s"`, `hold = "2s"` + "\ntls = \"yes\"", `line 38: tls is "yes"; expected true or false`},
 		{`name = "still"`, `name = "busy"`, `two workloads are named "busy"`},
 		{`name = "still"`, ``, `line 31: workload name ""`},
-		{`kind = "idle"`, `kind = "idel"`, `line 31: workload still: kind "idel"; expected`},
+		{`kind = "idle"`, `kind = "idel"`, `line 31: workload still: kind "idel"; expected one of throughput, idle, heartbeats, parking, flood, overload, million, soak`},
 		{`size = 64` + "\nhold", `pipeline = 0` + "\nhold", `line 31: workload still: `},
 		{`command = ["{self}", "serve", "--addr={addr}", "{model}"]`, ``, `line 15: subject m-{model} has no command`},
 		{`command = ["{self}", "serve", "--addr={addr}", "{model}"]`, `command = [1]`, `line 18: command[0] is 1; expected a text`},

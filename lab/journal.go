@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -73,6 +74,8 @@ func checkDir(dir string) error {
 	}
 	names, err := os.ReadDir(dir)
 	switch {
+	case isFile(dir):
+		return wrong("%s is a file, or below one; expected an empty directory, or one that does not exist yet", dir)
 	case errors.Is(err, os.ErrNotExist):
 		return nil
 	case err != nil:
@@ -85,6 +88,12 @@ func checkDir(dir string) error {
 			"\"myriad bench --resume %s\" finishes a report that was interrupted", dir, dir)
 	}
 	return wrong("directory %s is not empty; expected an empty one, or one that does not exist yet", dir)
+}
+
+// isFile says whether a path is that of a file, or below one.
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && !info.IsDir() || errors.Is(err, syscall.ENOTDIR)
 }
 
 // createJournal makes the directory and the journal in it.

@@ -40,6 +40,9 @@ func openJournal(dir string) (*journal, *foundJournal, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil, wrong("%s has no %s; expected the directory of a report that \"myriad bench --out DIR\" has begun", dir, journalName)
 	}
+	if err != nil && isFile(dir) {
+		return nil, nil, wrong("%s is a file, or below one; expected the directory of a report that \"myriad bench --out DIR\" has begun", dir)
+	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("cannot resume: %w", err)
 	}

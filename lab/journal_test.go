@@ -172,9 +172,20 @@ func TestDirRefused(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for dir, want := range map[string]string{dir: "--resume", filepath.Dir(file): "is not empty", "a\nb": "without line ends"} {
+	below := filepath.Join(file, "below")
+	for dir, want := range map[string]string{file: "is a file, or below one; expected an empty directory", dir: "--resume", filepath.Dir(file): "is not empty", "a\nb": "without line ends"} {
 		if b, err := RunAll(t.Context(), []Scenario{testScenario()}, Options{Dir: dir}); b != nil || !errors.As(err, &wrong) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", dir, err, want)
+		}
+	}
+	if runtime.GOOS != "windows" { // there what is below a file does not exist, and no more is said
+		if b, err := RunAll(t.Context(), []Scenario{testScenario()}, Options{Dir: below}); b != nil || !errors.As(err, &wrong) {
+			t.Errorf("below a file: got %v", err)
+		}
+		for _, path := range []string{file, below} {
+			if b, err := Resume(t.Context(), path, Options{}); b != nil || !errors.As(err, &wrong) || !strings.Contains(err.Error(), "is a file, or below one; expected the directory of a report") {
+				t.Errorf("%s: got %v", path, err)
+			}
 		}
 	}
 	if b, err := Resume(t.Context(), t.TempDir(), Options{}); b != nil || !errors.As(err, &wrong) || !strings.Contains(err.Error(), "has no journal.jsonl") {

@@ -46,9 +46,9 @@ type Options struct {
 	// Trace and Profile capture a runtime trace, and a CPU profile, of the subjects whose
 	// "workload/subject" they match, where these show them at {admin}.
 	Trace, Profile *regexp.Regexp
-	// Progress is told how far the run is: a line that is rewritten when it
-	// is a terminal, otherwise a line for each workload. Nil is told
-	// nothing. An error of writing to it is ignored.
+	// Progress is told where the report will be, as soon as the runs begin, and how far
+	// they are: a line that is rewritten when it is a terminal, otherwise a line for each
+	// workload. Nil is told nothing. An error of writing to it is ignored.
 	Progress io.Writer
 	// Self is the executable that has the subcommand "load", and that
 	// "{self}" in a subject's command stands for; "" is the running one.

@@ -75,8 +75,8 @@ func TestRun(t *testing.T) {
 	if n := report.Failed(); n != 4 {
 		t.Errorf("failed: got %d, want 4", n)
 	}
-	if got := progress.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, "two: run 7 of 12") {
-		t.Errorf("progress: got %q, want a line for each workload", got)
+	if got := progress.String(); strings.Count(got, "\n") != 3 || !strings.HasPrefix(got, "report in "+o.Dir+"\none: run 1 of 12") || !strings.Contains(got, "\ntwo: run 7 of 12") {
+		t.Errorf("progress: got %q, want where the report is and a line for each workload", got)
 	}
 	checkOut(t, o.Dir, report)
 }

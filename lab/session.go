@@ -75,6 +75,9 @@ func (s *session) run(ctx context.Context, o Options, open func() error) (_ *Boo
 			return nil, err
 		}
 	}
+	if o.Dir != "" {
+		s.progress.tell(true, "report in "+o.Dir)
+	}
 	s.began = time.Now()
 	err = s.all(ctx)
 	if err != nil && o.Dir != "" {
@@ -220,5 +223,18 @@ func (s *session) step(ctx context.Context, n, report int, st step) error {
 // interrupted says that the book was not made to its end.
 func (s *session) interrupted(ctx context.Context, n int, r *Report) error {
 	r.note("Interrupted in run %d of %d.", n+1, s.total)
-	return fmt.Errorf("interrupted in run %d of %d: %w", n+1, s.total, ctx.Err())
+	return interruptedError{n + 1, s.total, ctx.Err()}
 }
+
+// interruptedError says in which run a book was interrupted. Why is what ended the context:
+// it is for errors.Is, not for people.
+type interruptedError struct {
+	run, of int
+	why     error
+}
+
+func (e interruptedError) Error() string {
+	return fmt.Sprintf("interrupted in run %d of %d", e.run, e.of)
+}
+
+func (e interruptedError) Unwrap() error { return e.why }

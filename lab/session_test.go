@@ -93,14 +93,19 @@ func TestRunAllInterrupted(t *testing.T) {
 	o.Dir = filepath.Join(t.TempDir(), "out")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+	var said strings.Builder
+	o.Progress = &said
 	book, err := RunAll(ctx, twoScenarios(), o)
-	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "interrupted in run 1 of 4") ||
-		!strings.Contains(err.Error(), "myriad bench --resume "+o.Dir+" finishes the rest") {
-		t.Errorf("got %v", err)
+	if want := "interrupted in run 1 of 4; myriad bench --resume " + o.Dir + " finishes the rest"; !errors.Is(err, context.Canceled) || err.Error() != want {
+		t.Errorf("got %v, want %s", err, want)
 	}
 	if book.Runs() != 0 || len(book.Notes) != 1 || len(bookIn(t, o.Dir).Reports) != 2 {
 		t.Errorf("got %d runs, %q", book.Runs(), book.Notes)
 	}
+	if want := "report in " + o.Dir + "\n"; said.String() != want {
+		t.Errorf("it said %q, want %q", said.String(), want)
+	}
+	o.Progress = nil
 	if book, err = Resume(t.Context(), o.Dir, o); err != nil || !slices.Equal(orderOfRuns(book), twoInOrder) {
 		t.Errorf("got %q, %v", orderOfRuns(book), err)
 	}

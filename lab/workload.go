@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -36,6 +37,9 @@ const (
 	// honest clients among them.
 	Soaking Kind = "soak"
 )
+
+// allKinds are all that there are.
+var allKinds = []Kind{Throughput, Idle, Heartbeats, Parking, Flood, Offering, Holding, Soaking}
 
 // Workload is a load to apply to each subject.
 type Workload struct {
@@ -116,6 +120,9 @@ func (w Workload) check() error {
 	if w.Rounds < 0 || w.Rounds > maxRounds {
 		return wrong("workload %s: %d rounds; expected 1 to %d, or 0 for the scenario's", w.Name, w.Rounds, maxRounds)
 	}
+	if !slices.Contains(allKinds, w.Kind) {
+		return wrong("workload %s: kind %q; expected one of %s", w.Name, w.Kind, listKinds(allKinds))
+	}
 	if k := kinds[w.Kind]; k.check != nil {
 		return k.check(w)
 	}
@@ -166,10 +173,17 @@ func (w Workload) checkTimes() error {
 		if least := w.Interval + w.Interval/8; w.Duration < least || w.Duration > maxDuration {
 			return wrong("workload %s: duration %v; expected %v to %v", w.Name, w.Duration, least, maxDuration)
 		}
-	default:
-		return wrong("workload %s: kind %q; expected %s, %s, %s or %s", w.Name, w.Kind, Throughput, Idle, Heartbeats, Parking)
 	}
 	return nil
+}
+
+// listKinds writes kinds as a list.
+func listKinds(all []Kind) string {
+	var names []string
+	for _, k := range all {
+		names = append(names, string(k))
+	}
+	return strings.Join(names, ", ")
 }
 
 // caption is the caption with its placeholders filled in, or what there is to say without

@@ -63,15 +63,6 @@ func benchOf(cmd *cobra.Command, chosen []lab.Scenario, f *benchFlags) error {
 		names = append(names, s.Name)
 	}
 	o.Dir = f.directory(names)
-	takes, err := takesOf(chosen, o)
-	if err != nil {
-		return err
-	}
-	about := ""
-	if o.Only == nil {
-		about = "about " + minutes(takes) + "; "
-	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%sreport in %s\n\n", about, o.Dir)
 	book, err := lab.RunAll(cmd.Context(), chosen, o)
 	return printBook(cmd, book, o.Dir, err)
 }

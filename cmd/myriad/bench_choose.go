@@ -44,19 +44,6 @@ func isFile(name string) bool {
 	return filepath.Ext(name) == ".toml" || strings.ContainsAny(name, `/\`)
 }
 
-// takesOf is about how long scenarios take, with every subject. It finds what is wrong
-// with the options before anything is started.
-func takesOf(chosen []lab.Scenario, o lab.Options) (sum time.Duration, err error) {
-	for _, s := range chosen {
-		ready, err := s.With(o)
-		if err != nil {
-			return 0, usageError{err}
-		}
-		sum += ready.Takes()
-	}
-	return sum, nil
-}
-
 // directoryTime is how a directory's name has the time.
 const directoryTime = "20060102-150405"
 

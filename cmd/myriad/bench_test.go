@@ -159,12 +159,19 @@ func TestBenchRefuses(t *testing.T) {
 		"quick --only nothing":              "matches no run",
 		"quick --subject mine":              "--subject: subject \"mine\" has no name",
 		"quick --resume x":                  "--resume with quick; expected it alone",
-		"--resume " + filepath.Dir(wrong):   "",
+		"quick --trace nothing":             "no run can be captured; expected to match a WORKLOAD/SUBJECT",
+		"quick --profile nothing":           "no run can be captured; expected to match a WORKLOAD/SUBJECT",
+		"quick --out " + wrong:              wrong + " is a file, or below one; expected an empty directory",
+		"--resume " + wrong:                 wrong + " is a file, or below one; expected the directory of a report",
+		"--resume " + filepath.Dir(wrong):   "has no journal.jsonl; expected the directory of a report",
 		"heartbeat --connections-max 10 -n": "-n",
 	} {
 		got := invoke(t, append([]string{"bench"}, strings.Fields(args)...)...)
 		if got.code != 2 || !strings.Contains(got.stderr, want) {
 			t.Errorf("%s: exit code %d, stderr %q, want 2 and %q", args, got.code, got.stderr, want)
+		}
+		if said := got.stdout + got.stderr; strings.Contains(said, "report in ") {
+			t.Errorf("%s: it says where a report is that there is not: %q", args, said)
 		}
 	}
 }

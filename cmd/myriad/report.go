@@ -29,11 +29,11 @@ type reportFlags struct {
 func newReport() *cobra.Command {
 	var f reportFlags
 	cmd := &cobra.Command{
-		Use:   "report [flags] FILE [MORE...]",
+		Use:   "report [flags] FILE|DIR [MORE...]",
 		Short: "Write the results of a load or of a bench again, or compare several",
 		Long: `Write the results of a load or of a bench again: as text, CSV, HTML, JSON or
 Markdown. Or compare several. What a file is, is seen by its content; "-" is
-standard input.
+standard input, and a directory that "bench" has made stands for report.json in it.
 
 The events of a load, as it writes them with --json, are reported as the run
 reported itself. CSV has a row an interval, HTML is one page that needs nothing
@@ -44,16 +44,17 @@ comparison and a bound, such as "p99<5ms", "rate>=100k" or "errors==0".
 
 The report.json of a bench is reported as the bench reported itself, but for CSV.
 Of two or more each figure is compared with that of the first: medians with ±, and
-whether the difference is significant (Mann and Whitney's test, p ≤ 0.05), which
-takes 4 rounds in each. As JSON that is one object, whose keys docs/scenarios.md
-explains. --only REGEXP keeps the figures whose
-"scenario/workload/subject/figure" it matches, such as "quick/.*/tps". With
---fail-on-regression it exits with 1 if a figure is significantly worse by more than
-5 %, or than --fail-on-regression=10%; if a subject failed in more of its rounds than
-in the first report; and if all figures have too few rounds. With fewer than 4 rounds
-a figure is worse whose medians are further apart than both ± together, for which 2
-rounds are needed. Of many figures that have not changed one in twenty is called
-significant by chance: so give a bound.`,
+whether the difference is significant. With 4 rounds in each it is by Mann and
+Whitney's test, p ≤ 0.05; with 2 or 3 if the medians are further apart than both ±
+together; with 1, which has no ±, the figure is not judged: too few rounds. As JSON
+that is one object, whose keys docs/scenarios.md explains. --only REGEXP keeps the
+figures whose "scenario/workload/subject/figure" it matches, such as "quick/.*/tps".
+
+With --fail-on-regression it exits with 1 if a figure is significantly worse by more
+than 5 %, or than --fail-on-regression=10%; if a subject failed in more of its rounds
+than in the first report; and if no figure is judged, as all have too few rounds. Of
+many figures that have not changed one in twenty is called significant by chance: so
+give a bound.`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error { return f.run(cmd, args) },
 	}

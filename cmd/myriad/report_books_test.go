@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,6 +54,10 @@ func TestReportBooks(t *testing.T) {
 		{[]string{a, few, "--fail-on-regression"}, 1, []string{"further apart than both ±, n=4+2"}},
 		{[]string{one, one, "--fail-on-regression"}, 1, []string{"figures have too few rounds to be judged; expected 2 in each report, better 4", "no figure could be judged"}},
 		{[]string{one, one}, 0, []string{"need ≥ 2 rounds"}},
+		{[]string{one, one, "--format", "json"}, 0, []string{`"verdict": "too few rounds"`}},
+		{[]string{few, few, "--fail-on-regression"}, 0, []string{"within both ±, n=2+2"}},
+		{[]string{few, few, "--format", "json", "--fail-on-regression"}, 0, []string{`"verdict": "not significant"`}},
+		{[]string{few, one, "--fail-on-regression"}, 1, []string{"need ≥ 2 rounds", "no figure could be judged"}},
 		{[]string{a, b, "--only", "net/tps"}, 0, []string{"net, TPS"}},
 		{[]string{a, b, "--only", "epoll"}, 2, []string{`"epoll" matches no figure`}},
 		{[]string{a, b, "--only", "("}, 2, []string{"--only: "}},
@@ -83,6 +88,21 @@ func TestReportBooks(t *testing.T) {
 	var change struct{ Figures []struct{ Subject string } }
 	if got := invoke(t, "report", a, b, "--format", "json", "--fail-on-regression"); json.Unmarshal([]byte(got.stdout), &change) != nil || len(change.Figures) == 0 || change.Figures[0].Subject != "net" {
 		t.Errorf("standard output is not one JSON object with figures: %s", got.stdout)
+	}
+	var dirs []string
+	for i, from := range []string{a, b} {
+		dir := filepath.Join(t.TempDir(), []string{"before", "after"}[i])
+		if got := invoke(t, "report", filepath.Dir(from)); got.code != 1 || !strings.Contains(got.stderr, filepath.Dir(from)+" has no report.json; expected the report.json of a bench, or its directory") {
+			t.Errorf("a directory without a report: exit code %d, %s", got.code, got.stderr)
+		}
+		text, err := os.ReadFile(from)
+		if err := errors.Join(err, os.Mkdir(dir, 0o700), os.WriteFile(filepath.Join(dir, "report.json"), text, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+		dirs = append(dirs, dir)
+	}
+	if got := invoke(t, append([]string{"report"}, dirs...)...); got.code != 0 || !strings.Contains(got.stdout, dirs[1]) || !strings.Contains(got.stdout, "worse, p=0.029 n=4+4") {
+		t.Errorf("two directories: exit code %d, %s\n%s", got.code, got.stderr, got.stdout)
 	}
 	bad := filepath.Join(t.TempDir(), "bad.json")
 	if err := os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600); err != nil {

@@ -67,11 +67,13 @@ func TestReportBadInput(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "bad.jsonl")
 	out := filepath.Join(t.TempDir(), "out.html")
 	for text, says := range map[string]string{
-		"":                                   "an empty stream",
-		"{\"phase\":\"began\"}\nhello\n":     "line 2: invalid character",
-		"{\"phase\":\"began\"}\n{\"phase\"":  "", // cut off
-		"{\"phase\":\"done\"}\n":             "line 1: no result",
-		strings.Repeat("{}", 3<<20) + "\n\n": "more than 4194304 bytes",
+		"":                                  "it is empty; expected the report.json of a bench, or its directory, or the events of a load",
+		"{}\n":                              "it is neither of a bench nor of a load; expected the report.json of a bench, or its directory, or the events of a load",
+		"hello\n":                           "it is neither of a bench nor of a load",
+		"{\"phase\":\"began\"}\nhello\n":    "line 2: invalid character",
+		"{\"phase\":\"began\"}\n{\"phase\"": "", // cut off
+		"{\"phase\":\"done\"}\n":            "line 1: no result",
+		"{\"phase\":\"" + strings.Repeat("x", 5<<20) + "\"}\n": "more than 4194304 bytes",
 	} {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
