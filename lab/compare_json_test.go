@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -36,19 +35,7 @@ func TestComparisonJSON(t *testing.T) {
 	if err := comparedBooks(t).WriteJSON(&got); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", "comparison.golden.json")
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.String() != strings.ReplaceAll(string(want), "\r\n", "\n") {
-		t.Errorf("got:\n%s\nwant:\n%s", got.String(), want)
-	}
+	golden(t, "comparison.golden.json", got.String())
 }
 
 // TestComparisonJSONValues reads it as a program would.

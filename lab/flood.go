@@ -19,7 +19,7 @@ import (
 // of which has to be answered, as it should be, before they end. The lines are fewer than
 // a server may hold back by the rule that it flushes every tenth: what it owes then, it
 // owes for good. Before, and not after: what a server had not read of a flood outlives
-// its connections, and kept some busy for half a minute.
+// its connections, and kept some busy for 20 s.
 
 // floodRules are those of Flood.
 var floodRules = rules{

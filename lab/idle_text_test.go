@@ -2,9 +2,6 @@ package lab
 
 import (
 	"bytes"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -119,19 +116,7 @@ func TestWriteTextIdle(t *testing.T) {
 		if err := r.WriteText(&got); err != nil {
 			t.Fatal(err)
 		}
-		path := filepath.Join("testdata", file)
-		if *update {
-			if err := os.WriteFile(path, got.Bytes(), 0o666); err != nil {
-				t.Fatal(err)
-			}
-		}
-		want, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got.String() != strings.ReplaceAll(string(want), "\r\n", "\n") {
-			t.Errorf("%s: got:\n%s\nwant:\n%s", file, got.String(), want)
-		}
+		golden(t, file, got.String())
 	}
 }
 

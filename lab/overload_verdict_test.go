@@ -3,8 +3,6 @@ package lab
 import (
 	"bytes"
 	"cmp"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -329,19 +327,7 @@ func TestOverloadText(t *testing.T) {
 	if err := section.WriteText(&got); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", "overload.golden")
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.String() != strings.ReplaceAll(string(want), "\r\n", "\n") {
-		t.Errorf("got:\n%s\nwant:\n%s", got.String(), want)
-	}
+	golden(t, "overload.golden", got.String())
 }
 
 // TestOverloadNames has scenarios of names that make poor IDs in one page, with the charts

@@ -18,8 +18,8 @@ const (
 	// pipeGrace is how long the output of an ended process may be held open
 	// by its own children before it is closed.
 	pipeGrace = time.Second
-	// streamGrace is the same for a program whose output is acted on: what it said
-	// last may wait while the lab samples a server of a million connections.
+	// streamGrace is the same for a program whose output is acted on: that of
+	// a million connections was not read within a second of its end, on a busy machine.
 	streamGrace = 30 * time.Second
 	// tailSize is how much of a process's last output is kept, in bytes.
 	tailSize = 4096

@@ -14,6 +14,24 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
+// golden holds a text against a file of testdata, or writes the file anew.
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != strings.ReplaceAll(string(want), "\r\n", "\n") {
+		t.Errorf("%s: got:\n%s\nwant:\n%s", name, got, want)
+	}
+}
+
 // goldenReport has a clean row, marked rows, a failed run and a subject of
 // which nothing worked.
 func goldenReport() *Report {
@@ -73,19 +91,7 @@ func TestWriteText(t *testing.T) {
 	if err := r.WriteText(&got); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join("testdata", "report.golden")
-	if *update {
-		if err := os.WriteFile(path, got.Bytes(), 0o666); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got.String() != strings.ReplaceAll(string(want), "\r\n", "\n") {
-		t.Errorf("got:\n%s\nwant:\n%s", got.String(), want)
-	}
+	golden(t, "report.golden", got.String())
 	if r.Failed() != 7 {
 		t.Errorf("failed: got %d, want 7", r.Failed())
 	}

@@ -13,8 +13,8 @@ import (
 
 const (
 	// readyBound is how long a server may take to answer its first
-	// connection. After a million of them the kernel takes seconds to free
-	// those of the run before.
+	// connection. One that followed a run of a million connections, on
+	// a busy machine, took more than 10 s.
 	readyBound = 30 * time.Second
 	// probeBound is how long one attempt to reach it may take.
 	probeBound = time.Second

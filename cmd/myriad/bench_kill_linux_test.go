@@ -193,6 +193,7 @@ func TestBenchKilled(t *testing.T) {
 // What was interrupted is reported as far as it is, and resumed: in the end every step is
 // there once.
 func TestBenchResumed(t *testing.T) {
+	other := map[os.Signal]os.Signal{os.Interrupt: syscall.SIGTERM, syscall.SIGTERM: os.Interrupt}
 	for name, sig := range map[string]os.Signal{"interrupted": os.Interrupt, "terminated": syscall.SIGTERM, "killed": os.Kill} {
 		t.Run(name, func(t *testing.T) {
 			b := startBench(t, "quick", "--rounds", "2", "--duration", "100ms", "--only", "^echo-100/(net|goroutine)$")
@@ -201,6 +202,9 @@ func TestBenchResumed(t *testing.T) {
 			pids := append(b.processes(t), childrenOf(t, b.Process.Pid)...)
 			if err := b.Process.Signal(sig); err != nil {
 				t.Fatal(err)
+			}
+			if sig != os.Kill {
+				_ = b.Process.Signal(other[sig]) // as timeout(1) sends two: they count as one
 			}
 			_ = b.Wait() // the exit code says what it returned
 			made := b.records()
