@@ -244,13 +244,10 @@ func (p *Pool) take(w *worker, now int64) (ok bool) {
 	mask := len(p.shards) - 1
 	for round := 0; ; round++ {
 		missed := false
-		first := w.home
-		if p.mixed.Load() {
-			first = p.urgent(first)
-		}
+		first, top := p.foremost(w.home)
 		for i := range p.shards {
 			s := &p.shards[(first+i)&mask]
-			if s.top.Load() == 0 {
+			if s.top.Load() < top {
 				continue
 			}
 			if !s.mu.TryLock() {
@@ -260,7 +257,7 @@ func (p *Pool) take(w *worker, now int64) (ok bool) {
 				s.mu.Lock()
 			}
 			s.flush(w)
-			ok := s.take(now, &w.first, &w.dead)
+			ok := s.take(now, top, &w.first, &w.dead)
 			if ok && quick {
 				s.fill(&w.batch, w.first.Priority, now)
 			}
@@ -285,7 +282,7 @@ func (p *Pool) take(w *worker, now int64) (ok bool) {
 				now, missed = p.now(), true
 			}
 		}
-		if !missed {
+		if !missed && top == 1 {
 			return false
 		}
 	}
@@ -306,17 +303,21 @@ func (p *Pool) pass(more, quick bool) (woke bool) {
 // one.
 const tries = 4
 
-// urgent is a shard with a task of the highest priority that waits, the first from
-// home on.
-func (p *Pool) urgent(home int) int {
-	best, at := int32(0), home
+// foremost is a shard with a task of the highest priority that waits, the first from
+// home on, and that priority, from 1: a task of a lower one is not taken as long as
+// that waits, not even when the lock of its shard has to be waited for.
+func (p *Pool) foremost(home int) (at int, top int32) {
+	at, top = home, 1
+	if !p.mixed.Load() {
+		return at, top
+	}
 	for i := range p.shards {
 		j := (home + i) & (len(p.shards) - 1)
-		if top := p.shards[j].top.Load(); top > best {
-			best, at = top, j
+		if prio := p.shards[j].top.Load(); prio > top {
+			at, top = j, prio
 		}
 	}
-	return at
+	return at, top
 }
 
 // taken is when a worker has taken a task: there is room. It says whether somebody was

@@ -156,15 +156,17 @@ func (s *shard) evict(lv, fl int) (victim Job) {
 	return t.Job
 }
 
-// take takes the task that is next, if there is one. What is too old in its flow is
-// shed on the way and appended to dead. When that is as much as may be at a time and
-// the task is too old itself, it is not taken yet: the caller comes again.
-func (s *shard) take(now int64, to *stamped, dead *[]Task) bool {
-	if s.n == 0 {
-		return false
-	}
+// take takes the task that is next, if there is one of this priority, from 1, or of a
+// higher one. What is too old in its flow is shed on the way and appended to dead. When
+// that is as much as may be at a time and the task is too old itself, it is not taken
+// yet: the caller comes again.
+func (s *shard) take(now int64, least int32, to *stamped, dead *[]Task) bool {
 	for {
-		lv := int(s.top.Load() - 1)
+		top := s.top.Load()
+		if top < least {
+			return false
+		}
+		lv := int(top - 1)
 		l := &s.levels[lv]
 		fl := l.next()
 		l.cursor = fl

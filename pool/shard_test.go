@@ -1,8 +1,10 @@
 package pool
 
 import (
+	"context"
 	"slices"
 	"testing"
+	"time"
 )
 
 func newShard(size int, off Rules) *shard {
@@ -22,7 +24,7 @@ func (s *shard) all(now int64, n int) (got, shed []int) {
 	var dead []Task
 	var t stamped
 	for range n {
-		if !s.take(now, &t, &dead) {
+		if !s.take(now, 1, &t, &dead) {
 			break
 		}
 		got = append(got, int(t.Job.(number)))
@@ -294,7 +296,7 @@ func TestShardTakesNothingStale(t *testing.T) {
 		var dead []Task
 		var to stamped
 		turns := 0
-		for ; turns < 10 && !s.take(1000, &to, &dead); turns++ {
+		for ; turns < 10 && !s.take(1000, 1, &to, &dead); turns++ {
 			if len(dead) != maxDead {
 				t.Fatalf("off %d: %d were shed at a time, want %d", off, len(dead), maxDead)
 			}
@@ -318,11 +320,61 @@ func TestBatchIsOfOnePriority(t *testing.T) {
 	var to stamped
 	var b batch
 	for want, n := range []int{0, 9} { // half of those that are left
-		if !s.take(1, &to, &dead) || to.Job != number(want) {
+		if !s.take(1, 1, &to, &dead) || to.Job != number(want) {
 			t.Fatalf("%v was taken, want %d", to.Job, want)
 		}
 		if s.fill(&b, to.Priority, 1); b.size() != n {
 			t.Errorf("%d are in the batch beside one of priority %d, want %d", b.size(), to.Priority, n)
 		}
+	}
+}
+
+// A shard that has what is wanted at first, and then, of all that is too old, only
+// tasks of a lower priority, gives none of these: another shard may have better ones.
+func TestShardLeast(t *testing.T) {
+	s := newShard(10, 0)
+	s.add(1, 1, High, 0)
+	s.add(2, 400, Normal, 0)
+	s.rule.until.Store(1000)
+	var dead []Task
+	var to stamped
+	if s.take(400, int32(High-Low)+1, &to, &dead) {
+		t.Errorf("took task %v of priority %d; expected none below High", to.Job, to.Priority)
+	}
+	if len(dead) != 1 || s.n != 1 {
+		t.Errorf("%d shed, %d left; expected one of each", len(dead), s.n)
+	}
+	if !s.take(400, 1, &to, &dead) || to.Job.(number) != 2 {
+		t.Error("the one that is left was not taken")
+	}
+}
+
+// A worker that finds the shard with the only task of the highest priority locked waits
+// for it, and takes none of a lower one meanwhile.
+func TestTakeWaitsForTheHighest(t *testing.T) {
+	p := made(t, Config{Min: 1, Max: 1, Queue: 4096, Target: time.Hour})
+	defer p.Close(context.Background())
+	if len(p.shards) < 2 {
+		t.Fatalf("%d shards; expected some", len(p.shards))
+	}
+	release := held(p)
+	order := make(chan Priority, 2)
+	at := func(s *shard, prio Priority) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		task := Task{Job: Func(func(context.Context) { order <- prio }), Priority: prio}
+		if !s.push(&task, p.now(), 0) {
+			t.Fatal("a shard without room")
+		}
+	}
+	at(&p.shards[0], Low)
+	at(&p.shards[1], High)
+	p.mixed.Store(true)
+	p.shards[1].mu.Lock()
+	release()
+	time.Sleep(20 * time.Millisecond) // what it does wrong it does at once
+	p.shards[1].mu.Unlock()
+	if first, second := <-order, <-order; first != High || second != Low {
+		t.Errorf("ran in the order %d, %d; expected High before Low", first, second)
 	}
 }
