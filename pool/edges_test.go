@@ -264,3 +264,45 @@ func TestNilFunc(t *testing.T) {
 	}()
 	p.TrySubmit(nil)
 }
+
+// Workers that compute let others run between jobs. Those whose jobs block have waited
+// for their turn when they come back, and take the next job at once.
+func TestTurnBetweenJobs(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const workers = 64
+	for _, c := range []struct {
+		what   string
+		crowd  float64 // goroutines that are ready, for each processor
+		others bool    // are let run
+	}{
+		{"all jobs block", 0, false},
+		{"half of them", workers / 2, false},
+		{"all jobs compute", workers - 1, true},
+	} {
+		const rounds = 20
+		others := 0 // in how many rounds the other one came first, but for whims of Go's scheduler
+		for range rounds {
+			synctest.Test(t, func(t *testing.T) {
+				p := made(t, Config{Min: workers, Max: workers, Target: time.Hour})
+				defer p.Close(context.Background())
+				p.Crowd(c.crowd)
+				order := make(chan bool, 2)
+				p.TrySubmit(func(context.Context) {
+					time.Sleep(time.Second)
+					go func() { order <- true }() // ready when this job ends
+				})
+				for range workers - 1 {
+					p.TrySubmit(func(context.Context) { time.Sleep(time.Minute) })
+				}
+				p.TrySubmit(func(context.Context) { order <- false })
+				if <-order {
+					others++
+				}
+				<-order
+			})
+		}
+		if c.others != (others > rounds/2) {
+			t.Errorf("%s: in %d of %d rounds another goroutine ran before the next job; expected %t for most", c.what, others, rounds, c.others)
+		}
+	}
+}

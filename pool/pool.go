@@ -44,6 +44,7 @@ type Pool struct {
 	closed    atomic.Bool
 	mixed     atomic.Bool   // there have been other priorities than Normal
 	dozing    atomic.Bool   // the tender sleeps
+	blocking  atomic.Bool   // jobs block, for a good part of their time
 	places    atomic.Uint64 // of keys that there have been, a bit for each; see rules.place
 	_         [64]byte
 	round     atomic.Uint32 // goes over the shards

@@ -21,6 +21,7 @@ type tender struct {
 	climb       climber
 	budget      *budget
 	crowd       func() float64 // how busy the processors are
+	blocking    blocking
 	ticks       int
 	robs        int // how often to look for batches that are left
 	spare       int // the least number of idle workers in this second
@@ -125,6 +126,7 @@ func (t *tender) look() (nothing bool) {
 	var dead []Task
 	t.mu.Lock()
 	r, queued := t.read(now, &dead)
+	t.p.blocking.Store(t.blocking.look(r, t.p.procs))
 	t.decide(r)
 	t.rob(now)
 	t.grow(queued)
