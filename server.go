@@ -299,23 +299,38 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	if cfg.Loops, cfg.Shard, err = s.loops(model, limits.MaxConns); err != nil {
 		return nil, err
 	}
-	start := model.Start
-	if s.preforks() {
-		start = s.startProcesses
-	} else if err := s.addWorkers(&cfg); err != nil {
-		return nil, err
-	}
-	e, err := start(cfg)
+	e, model, err := s.launch(model, cfg)
 	if err != nil {
 		s.endWorkers()
 		return nil, fmt.Errorf("myriad: %w", err)
 	}
 	_, worker := WorkerProcess() // its supervisor has said it
 	if _, passed := models.Best(); s.auto() && passed != nil && !worker {
-		cfg.Log.Info("I/O model chosen", "model", model.Name, "because", passed.Error())
+		s.chose(model, passed)
 	}
 	s.engine, s.model, s.limits = e, model.Name, limits
 	return e, nil
+}
+
+// launch starts the engine, of the model or of what Auto takes instead.
+func (s *Server) launch(m engine.Model, cfg engine.Config) (engine.Engine, engine.Model, error) {
+	if s.preforks() {
+		e, err := s.startProcesses(cfg)
+		return e, m, err
+	}
+	if err := s.addWorkers(&cfg); err != nil {
+		return nil, m, err
+	}
+	e, m, why, err := models.Start(m, !s.auto(), cfg)
+	if why != nil {
+		s.chose(m, why)
+	}
+	return e, m, err
+}
+
+// chose says which model was chosen, and not a better one.
+func (s *Server) chose(m engine.Model, why error) {
+	s.log().Info("I/O model chosen", "model", m.Name, "because", why.Error())
 }
 
 // log is where the engine writes. What a million connections could each cause is

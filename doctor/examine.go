@@ -27,6 +27,7 @@ type exam struct {
 type end struct {
 	side      Side
 	model     string // not auto
+	asked     bool   // auto would not do
 	loops     bool   // whether that has event loops
 	wanted    int    // how many of them there are where descriptors don't ask for more
 	processes int
@@ -101,13 +102,14 @@ func nearer(a, b Wall) int {
 // with both sides here the best model whatever the server has.
 func (x *exam) sides() []end {
 	best := x.resolve(auto)
-	server := end{side: Server, model: x.resolve(x.p.Model), processes: max(x.p.Processes, 1), wanted: 1}
+	asked := x.p.Model != auto
+	server := end{side: Server, model: x.resolve(x.p.Model), asked: asked, processes: max(x.p.Processes, 1), wanted: 1}
 	if x.p.Processes <= 1 {
 		server.wanted = max(1, x.f.Machine.CPUs/2)
 	}
 	client := end{side: Client, model: best, processes: 1, wanted: 1}
 	if x.p.Side == Client {
-		client.model = x.resolve(x.p.Model)
+		client.model, client.asked = x.resolve(x.p.Model), asked
 	}
 	server.loops, client.loops = server.model != goroutine, client.model != goroutine
 	switch x.p.Side {

@@ -41,7 +41,7 @@ func (x *exam) memlock() *Wall {
 	w := &Wall{
 		Name: "memlock", What: "memory that a user may lock (RLIMIT_MEMLOCK)",
 		Present: fmt.Sprintf("%s bytes", limited(limit.Soft)),
-		Effect:  "ENOMEM, \"cannot allocate memory\", from io_uring_setup(2)",
+		Effect:  "ENOMEM, \"cannot allocate memory\", from io_uring_setup(2): --model uring fails at the start; auto takes epoll",
 		Source:  "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
 	}
 	w.Holds = most(func(n int64) bool { return limit.Soft < 0 || x.locked(n) <= limit.Soft })
@@ -63,7 +63,7 @@ func (x *exam) locked(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.ends {
 		e := &x.ends[i]
-		if e.model == uring {
+		if e.model == uring && e.asked {
 			sum += int64(e.processes) * (1 + x.loopsOf(e, connections)) * x.wholePages(ringBytes)
 		}
 	}

@@ -56,6 +56,7 @@ func prepare(ctx context.Context, cfg Config) (*run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
+	asked := cfg.Model != ""
 	cfg = cfg.filled()
 	model, err := models.Find(cfg.Model)
 	if err != nil {
@@ -71,10 +72,11 @@ func prepare(ctx context.Context, cfg Config) (*run, error) {
 		}
 	}
 	r := newRun(cfg, targets)
-	eng, err := model.Start(r.engineConfig())
+	eng, model, _, err := models.Start(model, asked, r.engineConfig())
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
+	r.cfg.Model = model.Name
 	if err := r.use(eng); err != nil {
 		_ = eng.Stop(ctx)
 		return nil, err

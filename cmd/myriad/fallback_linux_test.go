@@ -18,36 +18,51 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// refuseRing has the number of an error. The test binary, before it is the
-// command, puts itself under a seccomp filter that has the kernel answer
-// io_uring_setup with that.
-const refuseRing = "MYRIAD_TEST_REFUSE_IO_URING"
+// What the test binary does to itself before it is the command, if these are in its
+// environment, with a number each.
+const (
+	// refuseRing is an error: a seccomp filter has the kernel answer io_uring_setup
+	// with that.
+	refuseRing = "MYRIAD_TEST_REFUSE_IO_URING"
+	// lockBytes is how much memory it may lock, without root's privilege to lock more.
+	lockBytes = "MYRIAD_TEST_MEMLOCK"
+)
 
-// The filter outlives exec, so that the command begins under it, like in a
-// container; what the command starts is under it too.
+// Both outlive exec, so that the command begins with it, like in a container; what
+// the command starts has it too.
 func init() {
-	number, ok := os.LookupEnv(refuseRing)
-	if !ok {
-		return
+	for name, restrict := range map[string]func(uint64) error{refuseRing: filterRing, lockBytes: limitLocks} {
+		text, ok := os.LookupEnv(name)
+		if !ok {
+			continue
+		}
+		os.Unsetenv(name)
+		number, err := strconv.ParseUint(text, 10, 32)
+		if err == nil {
+			err = restrict(number)
+		}
+		if err == nil {
+			err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
+		}
+		fmt.Fprintf(os.Stderr, "%s=%s: %v\n", name, text, err)
+		os.Exit(3)
 	}
-	os.Unsetenv(refuseRing)
-	errno, err := strconv.ParseUint(number, 10, 16)
-	if err == nil {
-		err = filterRing(uint32(errno))
+}
+
+// limitLocks limits locked memory, for root too.
+func limitLocks(bytes uint64) error {
+	if err := unix.Prctl(unix.PR_CAPBSET_DROP, unix.CAP_IPC_LOCK, 0, 0, 0); err != nil {
+		return fmt.Errorf("no privilege to lock memory: %w", err)
 	}
-	if err == nil {
-		err = syscall.Exec("/proc/self/exe", os.Args, os.Environ())
-	}
-	fmt.Fprintln(os.Stderr, "the filter against io_uring:", err)
-	os.Exit(3)
+	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: bytes})
 }
 
 // filterRing installs the filter. It can't be taken back.
-func filterRing(errno uint32) error {
+func filterRing(errno uint64) error {
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: 0}, // the number of the call: struct seccomp_data begins with it
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: unix.SYS_IO_URING_SETUP},
-		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | errno},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(errno)},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
@@ -81,18 +96,23 @@ func becauseOf(why string) string {
 	return fmt.Sprintf("INFO I/O model chosen model=epoll because=%q", why)
 }
 
-// refused puts a command that was prepared under the filter.
-func refused(cmd *exec.Cmd, errno syscall.Errno) *exec.Cmd {
-	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", refuseRing, int(errno)))
+// restricted restricts a command that was prepared.
+func restricted(cmd *exec.Cmd, how string, number int) *exec.Cmd {
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", how, number))
 	return cmd
 }
 
-// serveRefused runs `myriad serve --model auto` under the filter until it is
+// refused puts a command that was prepared under the filter.
+func refused(cmd *exec.Cmd, errno syscall.Errno) *exec.Cmd {
+	return restricted(cmd, refuseRing, int(errno))
+}
+
+// serveRestricted runs `myriad serve --model auto` with a restriction until it is
 // ready, and gives its ready line too.
-func serveRefused(t *testing.T, errno syscall.Errno, args ...string) (s *server, ready string) {
+func serveRestricted(t *testing.T, how string, number int, args ...string) (s *server, ready string) {
 	t.Helper()
 	args = append([]string{"serve", "--app", "echo", "--model", "auto", "--addr", "127.0.0.1:0"}, args...)
-	s = &server{Cmd: refused(command(t, args...), errno), stderr: &lockedBuffer{}}
+	s = &server{Cmd: restricted(command(t, args...), how, number), stderr: &lockedBuffer{}}
 	s.Stderr = s.stderr
 	out, err := s.StdoutPipe()
 	if err != nil {
@@ -103,7 +123,7 @@ func serveRefused(t *testing.T, errno syscall.Errno, args ...string) (s *server,
 	}
 	if ready, err = bufio.NewReader(out).ReadString('\n'); err != nil {
 		_ = s.Wait() // until all of its standard error is there
-		t.Fatalf("%v: no ready line: %v; stderr: %s", errno, err, s.stderr)
+		t.Fatalf("%s=%d: no ready line: %v; stderr: %s", how, number, err, s.stderr)
 	}
 	_, after, _ := strings.Cut(ready, " on ")
 	s.addr, _, _ = strings.Cut(after, " ")
@@ -133,7 +153,7 @@ func echoes(addr string) error {
 // Where the kernel refuses io_uring, auto says why, once, and serves over epoll.
 func TestFallback(t *testing.T) {
 	for _, c := range refusals {
-		s, ready := serveRefused(t, c.errno)
+		s, ready := serveRestricted(t, refuseRing, int(c.errno))
 		if !strings.Contains(ready, "(model epoll, ") {
 			t.Errorf("%v: it said %q, want model epoll", c.errno, ready)
 		}
@@ -183,7 +203,7 @@ func TestLoadFallback(t *testing.T) {
 
 // So do worker processes, which are under the filter as well.
 func TestProcessesFallback(t *testing.T) {
-	s, ready := serveRefused(t, unix.EPERM, "--processes", "2")
+	s, ready := serveRestricted(t, refuseRing, int(unix.EPERM), "--processes", "2")
 	if !strings.Contains(ready, "(model epoll, ") || !strings.Contains(ready, ", processes 2,") {
 		t.Errorf("it said %q, want model epoll and 2 processes", ready)
 	}
@@ -195,5 +215,32 @@ func TestProcessesFallback(t *testing.T) {
 	}
 	if said := s.stderr.String(); !strings.Contains(said, becauseOf(refusals[0].says)) || strings.Count(said, "I/O model chosen") != 1 {
 		t.Errorf("stderr %q, want why it is epoll, once for all processes", said)
+	}
+}
+
+// One ring is within what may be locked, and one for each loop is not: auto takes
+// epoll for all, and does not end.
+func TestFallbackOfSomeLoops(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to give up its privilege to lock memory")
+	}
+	const enough, loops = 500_000, 8 // bytes, for one or two rings
+	s, ready := serveRestricted(t, lockBytes, enough, "--loops", strconv.Itoa(loops))
+	if !strings.Contains(ready, "(model epoll, ") {
+		t.Errorf("it said %q, want model epoll", ready)
+	}
+	if err := echoes(s.addr); err != nil {
+		t.Errorf("it does not echo: %v", err)
+	}
+	if code := s.end(t, syscall.SIGTERM); code != 0 {
+		t.Errorf("after SIGTERM: exit code %d, stderr %q; want 0", code, s.stderr)
+	}
+	if said := s.stderr.String(); !strings.Contains(said, becauseOf(refusals[3].says)) {
+		t.Errorf("stderr %q, want why it is epoll", said)
+	}
+	to := startServer(t, "serve")
+	cmd := restricted(command(t, "load", "-c", "20", "--messages", "2", "--loops", strconv.Itoa(loops), to.addr), lockBytes, enough)
+	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "20 of 20") || !strings.Contains(string(out), "epoll, ") {
+		t.Errorf("load: %v, it said %q; want all 20 connected, by epoll", err, out)
 	}
 }

@@ -3,6 +3,7 @@ package models
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -53,4 +54,25 @@ func Find(name string) (engine.Model, error) {
 		return engine.Model{}, fmt.Errorf("%w; expected one of %s", passed, expected)
 	}
 	return engine.Model{}, fmt.Errorf("unknown I/O model %q; expected one of %s", name, expected)
+}
+
+// Start starts the engine of a model. Where nobody has asked for that one and it fails,
+// the next with event loops that can run here is taken instead, and why says why: that
+// one loop can run does not say that all can, as the memory that a user may lock is
+// limited.
+func Start(m engine.Model, asked bool, cfg engine.Config) (e engine.Engine, used engine.Model, why, err error) {
+	e, err = m.Start(cfg)
+	if err == nil || asked {
+		return e, m, nil, err
+	}
+	all := All()
+	for i := slices.IndexFunc(all, func(o engine.Model) bool { return o.Name == m.Name }) - 1; i >= 0; i-- {
+		if !all[i].Loops || all[i].Available() != nil {
+			continue
+		}
+		if e, second := all[i].Start(cfg); second == nil {
+			return e, all[i], err, nil
+		}
+	}
+	return nil, m, nil, err
 }
