@@ -292,7 +292,7 @@ func TestTurnBetweenJobs(t *testing.T) {
 					go func() { order <- true }() // ready when this job ends
 				})
 				for range workers - 1 {
-					p.TrySubmit(func(context.Context) { time.Sleep(time.Minute) })
+					p.TrySubmit(func(context.Context) { time.Sleep(2 * time.Second) })
 				}
 				p.TrySubmit(func(context.Context) { order <- false })
 				if <-order {
@@ -305,4 +305,39 @@ func TestTurnBetweenJobs(t *testing.T) {
 			t.Errorf("%s: in %d of %d rounds another goroutine ran before the next job; expected %t for most", c.what, others, rounds, c.others)
 		}
 	}
+}
+
+// Among jobs that block a worker still lets others run when it has run short ones for
+// long, which may have computed.
+func TestTurnAfterShortJobs(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	synctest.Test(t, func(t *testing.T) {
+		const workers, jobs = 64, 100
+		p := made(t, Config{Min: workers, Max: workers, Target: time.Hour})
+		defer p.Close(context.Background())
+		p.Crowd(0)
+		for range workers - 1 {
+			p.TrySubmit(func(context.Context) { time.Sleep(2 * time.Second) })
+		}
+		time.Sleep(time.Second)
+		if !p.blocking.Load() {
+			t.Fatal("jobs that sleep are not seen to block")
+		}
+		var others atomic.Int64
+		started, turns := 0, 0
+		for range jobs {
+			p.TrySubmit(func(context.Context) {
+				if started++; others.Load() == int64(started-1) {
+					turns++ // the one that the job before has made ready has run
+				}
+				time.Sleep(quantum / 4)
+				go func() { others.Add(1) }()
+			})
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if started != jobs || turns < jobs/10 || turns > jobs/2 {
+			t.Errorf("%d of %d jobs ran, and before %d of them others were let run; expected %d to %d", started, jobs, turns, jobs/10, jobs/2)
+		}
+	})
 }

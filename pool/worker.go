@@ -37,8 +37,8 @@ const (
 	// other worker has to wait for a processor with a task in its hands until Go
 	// preempts this one, after 10 ms. It is bounded from below because where
 	// thousands are ready it takes long until one's turn comes again. Where jobs
-	// block it does not hold: who comes back from one has just waited for its turn,
-	// and is not to wait for another before the next.
+	// block it does not hold after one that took as long: who comes back from it has
+	// just waited for its turn, and is not to wait for another before the next job.
 	quantum = time.Millisecond
 	// Quick jobs that come a handful at a time are not worth a visit to the queue:
 	// there, too, others are let run, so that more come together. When that has
@@ -190,7 +190,10 @@ func (w *worker) pause() (now int64) {
 		w.patience--
 		few = false
 	}
-	if few || now-w.began >= int64(quantum) && !w.p.blocking.Load() {
+	if now-w.since >= int64(quantum) && w.p.blocking.Load() {
+		w.began = now
+	}
+	if few || now-w.began >= int64(quantum) {
 		last := now
 		w.visited.Store(0)
 		runtime.Gosched()
