@@ -300,8 +300,8 @@ func (p *Pool) pass(more, quick bool) (woke bool) {
 	return woke
 }
 
-// tries is how often who finds all shards locked looks again before it waits for
-// one.
+// tries is how often who finds all shards locked, or all with the highest priority,
+// looks again before it waits for one.
 const tries = 4
 
 // foremost is a shard with a task of the highest priority that waits, the first from

@@ -12,8 +12,9 @@ import (
 // submits goes to the shard of its goroutine, and to the others when that is full;
 // who takes stays with a shard for a while, and goes on. Each shard has a lock,
 // which is held for some 20 ns and never while a job or a Dropper is called. It is
-// taken by TryLock, and another shard is tried when that fails: so hardly anybody
-// sleeps for it, which matters to event loops that are locked to their threads.
+// taken by TryLock, and another shard is tried when that fails (of those with the
+// highest priority, by who takes): so hardly anybody sleeps for it, which matters
+// to event loops that are locked to their threads.
 
 // levels is the number of priorities.
 const levels = int(High-Low) + 1
