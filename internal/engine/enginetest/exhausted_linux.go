@@ -53,14 +53,14 @@ func descriptorsRunOut(b *bench) {
 	eventually(b.T, "descriptors do not run out", func() bool { return child.report().acceptErrors > 0 })
 
 	// For a while nothing changes, and the server is to be at rest.
-	const while = 300 * time.Millisecond
-	before := child.report()
-	<-time.After(while)
+	begun, before := time.Now(), child.report()
+	<-time.After(300 * time.Millisecond)
 	after := child.report()
+	while := time.Since(begun) // which is longer where the machine is busy
 	if cpu := after.cpu - before.cpu; cpu > while/2 {
 		b.Errorf("used %v of processor time in %v without descriptors: it spins", cpu, while)
 	}
-	if errs := after.acceptErrors - before.acceptErrors; errs > 100 {
+	if errs := after.acceptErrors - before.acceptErrors; errs > int(while/(3*time.Millisecond)) {
 		b.Errorf("accept failed %d times in %v without descriptors: it spins", errs, while)
 	}
 	clients[first].exchange("still served\n")

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
@@ -175,7 +176,7 @@ func stopCutOff(b *bench) {
 
 // stopAllGone stops at a rate at which it would take longer than anyone waits.
 func stopAllGone(b *bench) {
-	const n = 40
+	const n = 2 * int(patience/time.Second)
 	s := b.serve(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = 1 }))
 	var clients []*client
 	for range n {
