@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // run builds an example and runs it until the test has ended, then interrupts
 // it and expects an orderly end.
