@@ -134,19 +134,31 @@ func enter(t *testing.T, addr string) net.Conn {
 func (g *gated) block(t *testing.T, addr string) net.Conn {
 	t.Helper()
 	c := enter(t, addr)
-	eventually(t, func() bool {
-		io.WriteString(c, "block\n")
-		c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
-		_, err := c.Read(make([]byte, 100)) // "busy block"
-		return err != nil
-	}, func() string { return "no worker takes the line that is to block it" })
-	c.SetReadDeadline(time.Now().Add(patience))
-	select {
-	case <-g.blocked:
-	case <-time.After(patience):
-		t.Fatal("the line that is to block a worker is neither shed nor served")
+	for !g.blocks(t, c) {
 	}
+	c.SetReadDeadline(time.Now().Add(patience))
 	return c
+}
+
+// blocks asks for a worker, and says whether it has one or was shed.
+func (g *gated) blocks(t *testing.T, c net.Conn) bool {
+	t.Helper()
+	io.WriteString(c, "block\n")
+	const shed = "busy block\n"
+	for got, end := 0, time.Now().Add(patience); got < len(shed); {
+		select {
+		case <-g.blocked:
+			return true
+		default:
+		}
+		if time.Now().After(end) {
+			t.Fatal("the line that is to block a worker is neither shed nor served")
+		}
+		c.SetReadDeadline(time.Now().Add(5 * time.Millisecond))
+		n, _ := c.Read(make([]byte, len(shed)-got)) // until the deadline there is nothing
+		got += n
+	}
+	return false
 }
 
 // expect reads as much as is wanted.
@@ -341,6 +353,7 @@ func TestShedCloses(t *testing.T) {
 			io.WriteString(c, words[i]+"\n")
 		}
 		expect(t, conns[2], "busy stay\n")
+		eventually(t, func() bool { _, whys := g.seen(); return len(whys) == 3 }, func() string { return "not all three are shed" })
 		close(g.gate)
 		for _, c := range conns[:2] {
 			if got, err := io.ReadAll(c); len(got) > 0 || err != nil && !strings.Contains(err.Error(), "reset") {

@@ -165,9 +165,9 @@ func TestShiftedClock(t *testing.T) {
 		}
 		s.begin(&Honest{Addr: s.Addr, Conns: 20, Think: 10 * time.Millisecond})
 		const n = 50
+		begun := time.Now()
 		silent := s.attack(HalfOpen(s.addr, n, nil))
 		drip := s.attack(Slowloris(s.addr, n, 100*time.Millisecond))
-		begun := time.Now()
 		s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.FirstByte == n && st.Closed.Message == n })
 		if took := time.Since(begun); took < 900*time.Millisecond {
 			t.Errorf("a limit of a second was over after %v", took)

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -85,23 +86,29 @@ func TestHonestNotices(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			to := listen(t, func(c net.Conn) {
-				in := bufio.NewReader(c)
-				for n := 0; ; n++ {
-					line, err := in.ReadBytes('\n')
-					if err != nil || serve.answer(n, line, c) != nil {
-						return
+			synctest.Test(t, func(t *testing.T) { // where nobody is held up
+				ours, theirs := net.Pipe()
+				var serving sync.WaitGroup
+				serving.Go(func() {
+					defer theirs.Close()
+					in := bufio.NewReader(theirs)
+					for n := 0; ; n++ {
+						line, err := in.ReadBytes('\n')
+						if err != nil || serve.answer(n, line, theirs) != nil {
+							return
+						}
 					}
+				})
+				h := &Honest{Conns: 1, Patience: 200 * time.Millisecond, Dial: func() (net.Conn, error) { return ours, nil }}
+				if err := h.Start(); err != nil {
+					t.Fatal(err)
+				}
+				h.ended.Wait() // it has noticed
+				serving.Wait()
+				if r := h.Stop(); !serve.is(r) {
+					t.Errorf("%+v", r)
 				}
 			})
-			h := &Honest{Addr: to.String(), Conns: 1, Patience: 200 * time.Millisecond}
-			if err := h.Start(); err != nil {
-				t.Fatal(err)
-			}
-			till(t, "the client has noticed", func() bool { return h.Report().First != nil })
-			if r := h.Stop(); !serve.is(r) {
-				t.Errorf("%+v", r)
-			}
 		})
 	}
 }

@@ -164,7 +164,7 @@ func TestHalfOpen(t *testing.T) {
 		besiege(t, spec{Model: model, Limits: limits}, func(s *subject) {
 			silent := s.attack(HalfOpen(s.addr, n, nil))
 			polite := s.attack(HalfOpen(s.addr, n, []byte("hello\n")))
-			s.counts("all are there", func(st myriad.Stats) bool { return st.Open >= 2*n })
+			s.counts("all have come", func(st myriad.Stats) bool { return st.Accepted-s.counted.Accepted == 2*n })
 			s.round()
 			s.counts("all are closed", func(st myriad.Stats) bool { return st.Closed.FirstByte == n && st.Closed.Idle == n })
 			s.lost(silent, n)
@@ -202,10 +202,14 @@ func TestMemoryBudget(t *testing.T) {
 					s.counts("connections are closed for the budget", func(st myriad.Stats) bool { return st.Closed.Budget > n/4 })
 					s.round()
 					st := s.counts("the budget is kept", func(st myriad.Stats) bool { return st.Buffered <= budget })
-					// Garbage of buffers that grow, and what comes between two looks.
-					if now := s.footprint(); !raced && now.RSS > s.before.RSS+10*budget+residentTolerance+keptByLoops(st) {
-						t.Errorf("under a budget of %d bytes: %v; before %v", budget, now, s.before)
-					}
+					// What comes between two looks, and garbage of buffers that grow: on a busy
+					// machine collecting it takes a while, so this is looked at more than once.
+					var now Footprint
+					s.eventually(func() bool {
+						s.heap()
+						now = s.footprint()
+						return raced || now.RSS <= s.before.RSS+10*budget+residentTolerance+keptByLoops(st)
+					}, func() string { return fmt.Sprintf("under a budget of %d bytes: %v; before %v", budget, now, s.before) })
 					if most := st.Closed; most.Budget+most.Reset+most.Peer > n {
 						t.Errorf("%d connections, and closed were %+v", n, most)
 					}

@@ -57,7 +57,7 @@ func TestReadTables(t *testing.T) {
 	})
 	// The kernel takes a moment to end the thread.
 	after, err := ReadTables(os.Getpid())
-	for until := time.Now().Add(10 * time.Second); len(after) != 1 && err == nil && time.Now().Before(until); {
+	for until := time.Now().Add(time.Minute); len(after) != 1 && err == nil && time.Now().Before(until); {
 		runtime.Gosched()
 		after, err = ReadTables(os.Getpid())
 	}

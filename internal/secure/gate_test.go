@@ -12,6 +12,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -42,10 +43,19 @@ func waitFor(t testing.TB, news chan struct{}, what string, done func() bool) {
 }
 
 // TestGateBounds sends thousands of clients through a gate of 4 places and 2
-// tokens.
+// tokens. One goroutine serves them all, so that some wait for long: in a bubble no
+// time passes meanwhile, and nobody has to give way.
 func TestGateBounds(t *testing.T) {
+	site()
+	now := time.Now() // in which the certificate is valid
+	synctest.Test(t, func(t *testing.T) { gateBounds(t, now) })
+}
+
+func gateBounds(t *testing.T, now time.Time) {
 	const sessions, places, cpus = 2000, 4, 2
 	serverCfg, clientCfg := configs(tls.VersionTLS13)
+	serverCfg.Time = func() time.Time { return now }
+	clientCfg.Time = serverCfg.Time
 	clientCfg.CurvePreferences = []tls.CurveID{tls.X25519} // the cheapest
 	clientCfg.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	var computing, most atomic.Int64
@@ -67,7 +77,8 @@ func TestGateBounds(t *testing.T) {
 		p.turn()
 		woken <- p // it may have been woken already
 	}
-	late := time.After(3 * patience)
+	late := time.NewTimer(patience) // since the last one has opened
+	defer late.Stop()
 	mostRunning, mostWaiting := 0, 0
 	for open := make(map[*pump]bool); len(open) < sessions; {
 		select {
@@ -78,10 +89,11 @@ func TestGateBounds(t *testing.T) {
 			if a.err != nil || b.err != nil {
 				t.Fatalf("server %v, client %v", a.err, b.err)
 			}
-			if a.open && b.open {
+			if a.open && b.open && !open[p] {
 				open[p] = true
+				late.Reset(patience)
 			}
-		case <-late:
+		case <-late.C:
 			t.Fatalf("%d sessions of %d have opened", len(open), sessions)
 		}
 		running, waiting := g.Count()
@@ -101,8 +113,14 @@ func TestGateBounds(t *testing.T) {
 }
 
 // TestQueueOrder fills the only place with a handshake that stalls: the others
-// wait, without a goroutine, and are served in the order they came.
+// wait, without a goroutine, and are served in the order they came. It is in a bubble,
+// where it has not stalled for too long before all have come.
 func TestQueueOrder(t *testing.T) {
+	site()
+	synctest.Test(t, queueOrder)
+}
+
+func queueOrder(t *testing.T) {
 	hello := flight(t)
 	var order []string
 	var mu sync.Mutex

@@ -24,7 +24,7 @@ import (
 // its supervisor or, in a worker, what that does.
 const role = "MYRIAD_TEST_ROLE"
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 func TestMain(m *testing.M) {
 	w := Own()

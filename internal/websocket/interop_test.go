@@ -42,7 +42,7 @@ func connect(t *testing.T, options wstest.Options) (*client, *wstest.Server) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	c := &client{t: t, conn: conn}

@@ -69,7 +69,7 @@ func tooManyConns(b *bench) {
 	}
 	clients[0].Close()
 	s.wantClosed(io.EOF)
-	eventually(b.T, "no room comes back after a connection has closed", func() bool {
+	eventually(b, "no room comes back after a connection has closed", func() bool {
 		c := s.dial()
 		c.Write([]byte("room?\n"))
 		return c.tryExpect("room?\n") == nil
@@ -81,7 +81,7 @@ func tooManyConns(b *bench) {
 }
 
 func callersListener(b *bench) {
-	l := listen(b.T)
+	l := listen(b)
 	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Network, cfg.Addr, cfg.Listener = "", "", l })
 	if got, want := s.Addr().String(), l.Addr().String(); got != want {
 		b.Errorf("Addr is %s, want that of the listener, %s", got, want)
@@ -95,9 +95,9 @@ func callersListener(b *bench) {
 }
 
 func addressTaken(b *bench) {
-	l := listen(b.T)
+	l := listen(b)
 	e, err := b.model.Start(engine.Config{
-		Network: "tcp", Addr: l.Addr().String(), Handler: newWitness(b.T, &Script{}),
+		Network: "tcp", Addr: l.Addr().String(), Handler: newWitness(b, &Script{}),
 		Limits: Limits(), Loops: b.loops, Log: slog.New(slog.DiscardHandler),
 	})
 	if err == nil {

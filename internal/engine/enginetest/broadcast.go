@@ -101,7 +101,7 @@ func comeAndGo(b *bench, s *server, stop <-chan struct{}) {
 			return
 		case <-time.After(time.Millisecond):
 		}
-		c, err := tryDial(b.T, s.Addr().String())
+		c, err := tryDial(b, s.Addr().String())
 		if err != nil {
 			b.Errorf("dial: %v", err)
 			return
@@ -117,7 +117,7 @@ func comeAndGo(b *bench, s *server, stop <-chan struct{}) {
 
 // castUntil broadcasts until ok, no faster than r takes it; it gives how many.
 func castUntil(b *bench, s *server, size int, r *reader, ok func(n engine.Counts) bool) (n int) {
-	eventually(b.T, "the broadcasts have no effect", func() bool {
+	eventually(b, "the broadcasts have no effect", func() bool {
 		if ok(s.Counters()) {
 			return true
 		}
@@ -169,14 +169,14 @@ func (c *client) reads(b *bench) *reader {
 // dropped, which had only this one to go to, and ends it.
 func (r *reader) wantAll(b *bench, s *server, c *client, n int) {
 	b.Helper()
-	eventually(b.T, fmt.Sprintf("a client did not get all of %d messages", n), func() bool {
+	eventually(b, fmt.Sprintf("a client did not get all of %d messages", n), func() bool {
 		return r.n.Load()+s.Counters()[engine.Dropped] >= int64(n)
 	})
 	if got, dropped := r.n.Load(), s.Counters()[engine.Dropped]; got+dropped != int64(n) {
 		b.Errorf("%d messages were taken and %d are counted as dropped, of %d", got, dropped, n)
 	}
 	c.endSending()
-	receive(b.T, r.done, "a client's end")
+	receive(b, r.done, "a client's end")
 }
 
 func castToSlow(b *bench) {
@@ -224,14 +224,14 @@ func castToBusy(b *bench) {
 func castOverBusy(b *bench) {
 	s, held, n := b.castWhileHeld(false)
 	got := held.reads(b)
-	eventually(b.T, "neither all has come nor the connection closed", func() bool {
+	eventually(b, "neither all has come nor the connection closed", func() bool {
 		return len(s.reasons()) > 0 || got.n.Load() == int64(n)
 	})
 	if why := s.reasons(); len(why) > 0 && !errors.Is(why[0], engine.ErrSlowConsumer) {
 		b.Errorf("closed for %v", why)
 	}
 	held.endSending()
-	receive(b.T, got.done, "the end")
+	receive(b, got.done, "the end")
 }
 
 // castWhileHeld broadcasts while a handler takes long, until that has no effect
@@ -249,7 +249,7 @@ func (b *bench) castWhileHeld(drop bool) (s *server, held *client, sent int) {
 		func(cfg *engine.Config) { cfg.DropMessages = drop })
 	held = s.dial()
 	held.send("h")
-	receive(b.T, entered, "the handler")
+	receive(b, entered, "the handler")
 	full := 0
 	for full < 5 && sent < 5000 {
 		switch err := s.Broadcast(bulletin(sent, size)); {
@@ -313,9 +313,9 @@ func castAtStop(b *bench) {
 	casting.Wait()
 	for i, c := range clients {
 		c.endSending()
-		if got := receive(b.T, ends[i], "a client's end"); got != strings.Repeat(news, len(got)/len(news)) {
+		if got := receive(b, ends[i], "a client's end"); got != strings.Repeat(news, len(got)/len(news)) {
 			b.Errorf("a client got %s", brief([]byte(got)))
 		}
 	}
-	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
 }

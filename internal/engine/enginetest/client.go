@@ -15,7 +15,7 @@ import (
 // when something goes wrong, so they are for the test's own goroutine.
 type client struct {
 	*net.TCPConn
-	t *testing.T
+	t testing.TB
 }
 
 // dial connects to the server. The connection is closed when the test ends.
@@ -24,7 +24,7 @@ func (s *server) dial() *client {
 	return dialTo(s.t, s.Addr().String())
 }
 
-func dialTo(t *testing.T, addr string) *client {
+func dialTo(t testing.TB, addr string) *client {
 	t.Helper()
 	c, err := tryDial(t, addr)
 	if err != nil {
@@ -33,7 +33,7 @@ func dialTo(t *testing.T, addr string) *client {
 	return c
 }
 
-func tryDial(t *testing.T, addr string) (*client, error) {
+func tryDial(t testing.TB, addr string) (*client, error) {
 	nc, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {
 		return nil, err

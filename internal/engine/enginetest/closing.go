@@ -164,7 +164,7 @@ func closeTimeout(b *bench) {
 	c := s.dial()
 	c.smallBuffers()
 	c.send("x")
-	closing := receive(b.T, start, "Received")
+	closing := receive(b, start, "Received")
 	s.wantClosed(engine.ErrCloseTimeout)
 	if took := time.Since(closing); took < limit {
 		b.Errorf("given up after %v, CloseTimeout is %v", took, limit)

@@ -31,7 +31,7 @@ func dialsOnly(cfg *engine.Config) { cfg.Addr = "" }
 
 // echoServer is a plain one.
 func echoServer(b *bench) netip.AddrPort {
-	l := listen(b.T)
+	l := listen(b)
 	echoAt(b, l)
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
@@ -111,7 +111,7 @@ func dialFrom(b *bench) {
 	if runtime.GOOS != "linux" {
 		b.Skip("127.0.0.2 is no address of this system")
 	}
-	l := listen(b.T)
+	l := listen(b)
 	s := b.serve(&Script{}, dialsOnly)
 	source := netip.MustParseAddr("127.0.0.2")
 	if err := s.Dial(engine.Dial{Target: l.Addr().(*net.TCPAddr).AddrPort(), Source: source, Count: 1}); err != nil {
@@ -133,7 +133,7 @@ func dialRefused(b *bench) {
 	if runtime.GOOS == "windows" {
 		refused = syscall.Errno(10061)
 	}
-	l := listen(b.T)
+	l := listen(b)
 	target := l.Addr().(*net.TCPAddr).AddrPort()
 	l.Close()
 	s := b.serve(&Script{}, dialsOnly)

@@ -121,7 +121,7 @@ func proxyHeader(b *bench) {
 	}
 	pieces.exchange("hello\n")
 	for range 2 {
-		if got := receive(b.T, peers, "Opened"); got != want {
+		if got := receive(b, peers, "Opened"); got != want {
 			b.Errorf("Peer is %v, want %v", got, want)
 		}
 	}
@@ -149,7 +149,7 @@ func proxyRefused(b *bench) {
 	for _, c := range []*client{wrong, ends, late, busy} {
 		c.expectGone()
 	}
-	eventually(b.T, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
+	eventually(b, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
 	n := s.Counters()
 	if n.Refused(engine.RefusedProxy) != 2 || n.Refused(engine.RefusedTimeout) != 2 || n.AllRefused() != 4 || n[engine.Accepted] != 0 {
 		b.Errorf("counted %d for the header, %d for the time, %d refused, %d accepted; want 2, 2, 4, 0",
@@ -175,7 +175,7 @@ func proxySource(b *bench) {
 		for _, c := range []*client{c, other, second, bad} {
 			c.Close()
 		}
-		eventually(b.T, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
+		eventually(b, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
 	}
 	if n := s.Counters(); n.Refused(engine.RefusedSource) != 3 || n.Refused(engine.RefusedDenied) != 3 {
 		b.Errorf("counted %d for their source and %d as denied, want 3 and 3", n.Refused(engine.RefusedSource), n.Refused(engine.RefusedDenied))
@@ -222,7 +222,7 @@ func endsInGreeting(b *bench) {
 		func(cfg *engine.Config) { cfg.NewLayer = func(*engine.Conn) engine.Layer { return l } })
 	c := s.dial()
 	c.send("x")
-	ref := receive(b.T, l.refs, "the layer")
+	ref := receive(b, l.refs, "the layer")
 	c.endSending()
 	time.Sleep(10 * time.Millisecond) // for the end to arrive
 	before := cpuTime(b)
@@ -339,7 +339,7 @@ func tlsMany(b *bench) {
 	var all sync.WaitGroup
 	for i := range n {
 		all.Go(func() {
-			c, err := tryDial(b.T, s.Addr().String())
+			c, err := tryDial(b, s.Addr().String())
 			if err == nil {
 				if conns[i], err = c.encrypt(clientTLS()); err == nil {
 					err = exchangeTLS(conns[i], fmt.Appendf(nil, "client %d\n", i))
@@ -398,7 +398,7 @@ func tlsProxied(b *bench) {
 	if err := exchangeTLS(c, []byte("hello\n")); err != nil {
 		b.Fatal(err)
 	}
-	got := receive(b.T, opened, "Opened")
+	got := receive(b, opened, "Opened")
 	if want := netip.MustParseAddrPort("192.0.2.1:1234"); got.peer != want {
 		b.Errorf("Peer is %v, want %v", got.peer, want)
 	}
@@ -419,7 +419,7 @@ func tlsStop(b *bench) {
 		c.send("\x16\x03\x01\x02\x00\x01")
 		stalled = append(stalled, c)
 	}
-	eventually(b.T, "they do not greet", func() bool { return s.Counters()[engine.Greeting] == 10 })
+	eventually(b, "they do not greet", func() bool { return s.Counters()[engine.Greeting] == 10 })
 	done := s.stop(background(b))
 	for _, c := range stalled {
 		c.expectGone()
@@ -429,7 +429,7 @@ func tlsStop(b *bench) {
 		b.Errorf("the one that was ready: %q, %v; want close_notify", got, err)
 	}
 	ready.Close()
-	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)
 }
 
@@ -443,7 +443,7 @@ func tlsQuickEnd(b *bench) {
 		all.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
-			raw, err := tryDial(b.T, s.Addr().String())
+			raw, err := tryDial(b, s.Addr().String())
 			if err != nil {
 				b.Error(err)
 				return
@@ -529,12 +529,12 @@ func tlsPart(b *bench) {
 	if _, err := raw.Write(append(header, pattern(part)...)); err != nil {
 		b.Fatal(err)
 	}
-	eventually(b.T, "what is kept of a record is not counted", func() bool { return s.Counters()[engine.Buffered] >= part })
+	eventually(b, "what is kept of a record is not counted", func() bool { return s.Counters()[engine.Buffered] >= part })
 	if n, err := c.Read(make([]byte, 1)); err != io.EOF {
 		b.Errorf("the client read %d bytes, %v; want the end", n, err)
 	}
 	raw.Close()
 	s.wantCause(engine.ClosedMessage, 1)
 	s.wantClosed(engine.ErrMessageTimeout)
-	eventually(b.T, "what was kept is still counted", func() bool { return s.Counters()[engine.Buffered] == 0 })
+	eventually(b, "what was kept is still counted", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }

@@ -64,7 +64,7 @@ func perSource(b *bench) {
 	s.wantRefused(engine.RefusedSource, 3)
 	a.Close()
 	s.wantClosed(io.EOF)
-	eventually(b.T, "no room comes back for the source", func() bool {
+	eventually(b, "no room comes back for the source", func() bool {
 		c := s.dial()
 		c.tryWrite("room?\n")
 		return c.tryExpect("room?\n") == nil

@@ -40,7 +40,7 @@ func descriptorsRunOut(b *bench) {
 	clients := make([]*client, n)
 	answered := make(chan int, n)
 	for i := range clients {
-		c := dialTo(b.T, child.addr)
+		c := dialTo(b, child.addr)
 		c.send("hello\n")
 		clients[i] = c
 		go func() {
@@ -49,25 +49,25 @@ func descriptorsRunOut(b *bench) {
 			}
 		}()
 	}
-	first := receive(b.T, answered, "the first answer")
-	eventually(b.T, "descriptors do not run out", func() bool { return child.report().acceptErrors > 0 })
+	first := receive(b, answered, "the first answer")
+	eventually(b, "descriptors do not run out", func() bool { return child.report().acceptErrors > 0 })
 
 	// For a while nothing changes, and the server is to be at rest.
-	const while = 300 * time.Millisecond
-	before := child.report()
-	<-time.After(while)
+	begun, before := time.Now(), child.report()
+	<-time.After(300 * time.Millisecond)
 	after := child.report()
+	while := time.Since(begun) // which is longer where the machine is busy
 	if cpu := after.cpu - before.cpu; cpu > while/2 {
 		b.Errorf("used %v of processor time in %v without descriptors: it spins", cpu, while)
 	}
-	if errs := after.acceptErrors - before.acceptErrors; errs > 100 {
+	if errs := after.acceptErrors - before.acceptErrors; errs > int(while/(3*time.Millisecond)) {
 		b.Errorf("accept failed %d times in %v without descriptors: it spins", errs, while)
 	}
 	clients[first].exchange("still served\n")
 
 	clients[first].Close()
 	for range n - 1 {
-		i := receive(b.T, answered, "an answer to one who waited for room")
+		i := receive(b, answered, "an answer to one who waited for room")
 		clients[i].exchange("served at last\n")
 		clients[i].Close()
 	}
@@ -113,7 +113,7 @@ func (b *bench) startChild() *child {
 		if b.Failed() {
 			cmd.Process.Kill()
 		}
-		if err := receive(b.T, done, "the end of the child"); err != nil || b.Failed() {
+		if err := receive(b, done, "the end of the child"); err != nil || b.Failed() {
 			b.Errorf("the child's process: %v\n%s", err, output.String())
 		}
 	})

@@ -53,7 +53,7 @@ func manyMessages(b *bench) {
 	s := b.serve(lines())
 	c := s.dial()
 	c.exchange("ready\n")
-	eventually(b.T, "the first answer is not counted", func() bool { return s.Counters()[engine.Writes] > 0 })
+	eventually(b, "the first answer is not counted", func() bool { return s.Counters()[engine.Writes] > 0 })
 	before := s.Counters()
 	var all strings.Builder
 	for i := range 200 {
@@ -109,7 +109,7 @@ func noByte(b *bench) {
 	ended := make(chan string, 1)
 	s := b.serve(&Script{Ended: func(_ *engine.Conn, in []byte) { ended <- string(in) }})
 	s.dial().Close()
-	if in := receive(b.T, ended, "Ended"); in != "" {
+	if in := receive(b, ended, "Ended"); in != "" {
 		b.Errorf("Ended with %q, want nothing", in)
 	}
 	s.wantClosed(io.EOF)
@@ -135,7 +135,7 @@ func whoThePeerIs(b *bench) {
 	})
 	c := s.dial()
 	c.send("x")
-	if got, want := receive(b.T, peers, "Received"), c.LocalAddr().String(); got != want {
+	if got, want := receive(b, peers, "Received"), c.LocalAddr().String(); got != want {
 		b.Errorf("Peer is %s, want %s", got, want)
 	}
 }

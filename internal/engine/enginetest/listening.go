@@ -184,7 +184,7 @@ func stopUnheard(b *bench) {
 	done := s.stop(background(b))
 	c.expectEnd("")
 	c.Close()
-	if err := receive(b.T, done, "the return of Stop"); err != nil {
+	if err := receive(b, done, "the return of Stop"); err != nil {
 		b.Errorf("Stop: %v", err)
 	}
 	s.wantClosed(engine.ErrServerClosed)

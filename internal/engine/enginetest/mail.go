@@ -86,7 +86,7 @@ func sendConcurrently(b *bench) {
 		}
 	}
 	c.endSending()
-	checkMail(b, receive(b.T, got, "the end of the connection"), accepted)
+	checkMail(b, receive(b, got, "the end of the connection"), accepted)
 	s.wantClosed(io.EOF)
 }
 
@@ -114,7 +114,7 @@ func sendAtHalfClose(b *bench) {
 		var once sync.Once
 		go once.Do(func() { c.CloseWrite() })
 		accepted := sendAll(b, r, 1<<30)
-		checkMail(b, receive(b.T, got, "the end of the connection"), accepted)
+		checkMail(b, receive(b, got, "the end of the connection"), accepted)
 	}
 }
 
@@ -144,7 +144,7 @@ func sendUntilFull(b *bench) {
 		}
 	}
 	c.expect(string(make([]byte, sent)))
-	eventually(b.T, "Send is still refused when all has been read", func() bool { return r.Send([]byte("again")) == nil })
+	eventually(b, "Send is still refused when all has been read", func() bool { return r.Send([]byte("again")) == nil })
 	c.expect("again")
 }
 
@@ -161,7 +161,7 @@ func sendToAnother(b *bench) {
 	}})
 	clients := []*client{s.dial(), s.dial(), s.dial(), s.dial()}
 	clients[0].send("first\n")
-	eventually(b.T, "the first handler does not run", func() bool { return other.Load() != nil })
+	eventually(b, "the first handler does not run", func() bool { return other.Load() != nil })
 	for i := range 100 {
 		from, to := clients[(i+1)%4], clients[i%4]
 		line := fmt.Sprintf("message %d\n", i)
@@ -189,7 +189,7 @@ func refAfterClose(b *bench) {
 	c := s.dial()
 	r := s.wantOpened(1)[0]
 	c.Close()
-	if err := receive(b.T, inClosed, "Closed"); !errors.Is(err, engine.ErrClosed) {
+	if err := receive(b, inClosed, "Closed"); !errors.Is(err, engine.ErrClosed) {
 		b.Errorf("Send in Closed: %v, want %v", err, engine.ErrClosed)
 	}
 	s.wantClosed(io.EOF)

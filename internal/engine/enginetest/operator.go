@@ -120,7 +120,7 @@ func stopHeld(b *bench) {
 	done := s.stop(background(b))
 	c.expectEnd("")
 	c.Close()
-	if err := receive(b.T, done, "the return of Stop"); err != nil {
+	if err := receive(b, done, "the return of Stop"); err != nil {
 		b.Errorf("Stop: %v", err)
 	}
 	late.expectGone()
@@ -201,7 +201,7 @@ func expelsBusy(b *bench) {
 	}})
 	c := s.dial()
 	c.send("one\n")
-	receive(b.T, called, "the handler")
+	receive(b, called, "the handler")
 	s.expelNow(c)
 	if whys := s.reasons(); len(whys) != 0 {
 		b.Errorf("closed for %v while the handler has not returned", whys)

@@ -34,11 +34,11 @@ func readingPauses(b *bench) {
 	owes := func() int64 { n := s.Counters(); return n[engine.BytesIn] - n[engine.BytesOut] }
 	if s.Loops() > 0 {
 		// A loop goes on reading until it owes half of the bound.
-		eventually(b.T, "does not read on until it owes half of MaxUnsent", func() bool { return owes() > unsent/2 })
+		eventually(b, "does not read on until it owes half of MaxUnsent", func() bool { return owes() > unsent/2 })
 	}
 	s.dial().exchange("others go on")
 	c.expect(string(data))
-	if err := receive(b.T, sent, "the client's write"); err != nil {
+	if err := receive(b, sent, "the client's write"); err != nil {
 		b.Errorf("client: write: %v", err)
 	}
 	if got := most.Load(); got > unsent {
@@ -99,7 +99,7 @@ func slowConsumer(b *bench) {
 	}}, limited(func(l *engine.Limits) { l.MaxUnsent = unsent }))
 	c := s.dial()
 	c.send("x")
-	if err := receive(b.T, errs, "a Write that fails"); !errors.Is(err, engine.ErrSlowConsumer) {
+	if err := receive(b, errs, "a Write that fails"); !errors.Is(err, engine.ErrSlowConsumer) {
 		b.Errorf("Write over MaxUnsent: %v, want %v", err, engine.ErrSlowConsumer)
 	}
 	c.expectGone()

@@ -73,7 +73,7 @@ func testPanic(b *bench, why error, set func(s *Script, blow func(*engine.Conn))
 	s.wantClosed(why)
 
 	bystander.exchange("after\n")
-	eventually(b.T, "the panic is not logged with its stack", func() bool {
+	eventually(b, "the panic is not logged with its stack", func() bool {
 		return s.log.count(slog.LevelError, "stack", "enginetest.testPanic") == 1
 	})
 	if n := s.log.count(slog.LevelError, "panic", errPanic.Error()); n != 1 {

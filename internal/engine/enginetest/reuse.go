@@ -38,7 +38,7 @@ func (h *holder) with(cfg *engine.Config) {
 // hold holds up the owner of r.
 func (h *holder) hold(b *bench, r engine.Ref) {
 	h.ref.Store(&r)
-	receive(b.T, h.entered, "a heartbeat")
+	receive(b, h.entered, "a heartbeat")
 }
 
 // dialBeside dials until a connection has the owner of r, and in another slot, or

@@ -28,7 +28,7 @@ func limited(f func(*engine.Limits)) with {
 // serve starts an engine that is stopped when the test ends.
 func (b *bench) serve(script *Script, changes ...with) *server {
 	b.Helper()
-	s := &server{witness: newWitness(b.T, script), log: &logbook{}}
+	s := &server{witness: newWitness(b, script), log: &logbook{}}
 	cfg := engine.Config{
 		Network: "tcp", Addr: "127.0.0.1:0", Handler: s.witness,
 		Limits: Limits(), Loops: b.loops, Log: slog.New(s.log),
@@ -81,7 +81,7 @@ func (s *server) stop(ctx context.Context) <-chan error {
 // stopNow calls Stop and waits for it.
 func (s *server) stopNow(b *bench) error {
 	b.Helper()
-	return receive(b.T, s.stop(background(b)), "the return of Stop")
+	return receive(b, s.stop(background(b)), "the return of Stop")
 }
 
 // logbook is a slog.Handler that keeps what is logged.

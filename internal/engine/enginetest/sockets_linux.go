@@ -56,7 +56,7 @@ func dialFullUnix(b *bench) {
 // dialWithOptions looks at the socket where its descriptor means something: on the
 // thread of its owner.
 func dialWithOptions(b *bench, want engine.Socket) {
-	l := listen(b.T)
+	l := listen(b)
 	target := l.Addr().(*net.TCPAddr).AddrPort()
 	seen := make(chan engine.Socket, 1)
 	s := b.serve(&Script{Opened: func(*engine.Conn) { seen <- socketTo(b, target) }}, dialsOnly,
@@ -64,7 +64,7 @@ func dialWithOptions(b *bench, want engine.Socket) {
 	if err := s.Dial(engine.Dial{Target: target, Count: 1}); err != nil {
 		b.Fatalf("Dial: %v", err)
 	}
-	got := receive(b.T, seen, "Opened")
+	got := receive(b, seen, "Opened")
 	if want.SendBuffer == 0 { // then it is the kernel's choice
 		got.SendBuffer, got.ReceiveBuffer = 0, 0
 	}

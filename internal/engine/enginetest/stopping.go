@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
@@ -54,7 +55,7 @@ func stopWithNothing(b *bench) {
 	default:
 	}
 	wantStopped(b, s, s.Stop(background(b)))
-	receive(b.T, waited, "the return of Wait")
+	receive(b, waited, "the return of Wait")
 }
 
 func stopWithIdle(b *bench) {
@@ -71,7 +72,7 @@ func stopWithIdle(b *bench) {
 		c.expectEnd("")
 		c.Close()
 	}
-	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
 	s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, n)...)
 }
 
@@ -94,7 +95,7 @@ func stopWhileOwing(b *bench) {
 	idle.Close()
 	c.expectEnd(string(answer))
 	c.Close()
-	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
 }
 
@@ -110,7 +111,7 @@ func stopInMessage(b *bench) {
 	c.send("age\n")
 	c.expectEnd("half a message\n")
 	c.Close()
-	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
 }
 
@@ -132,7 +133,7 @@ func stopWithUnreadInput(b *bench) {
 		b.Errorf("client: got %s, want whole answers", brief(got))
 	}
 	c.Close()
-	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)
 }
 
@@ -164,7 +165,7 @@ func stopCutOff(b *bench) {
 	default:
 	}
 	cancel(cause)
-	if err := receive(b.T, done, "the return of Stop"); !errors.Is(err, cause) {
+	if err := receive(b, done, "the return of Stop"); !errors.Is(err, cause) {
 		b.Errorf("Stop: %v, want the context's cause: %v", err, cause)
 	}
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed, engine.ErrServerClosed)
@@ -175,7 +176,7 @@ func stopCutOff(b *bench) {
 
 // stopAllGone stops at a rate at which it would take longer than anyone waits.
 func stopAllGone(b *bench) {
-	const n = 40
+	const n = 2 * int(patience/time.Second)
 	s := b.serve(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = 1 }))
 	var clients []*client
 	for range n {
@@ -186,7 +187,7 @@ func stopAllGone(b *bench) {
 	for _, c := range clients {
 		c.Close()
 	}
-	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
 }
 
 func stopTwice(b *bench) {
@@ -209,11 +210,11 @@ func stopTwice(b *bench) {
 	default:
 	}
 	cancel()
-	if err := receive(b.T, second, "the return of the Stop whose context ended"); !errors.Is(err, context.Canceled) {
+	if err := receive(b, second, "the return of the Stop whose context ended"); !errors.Is(err, context.Canceled) {
 		b.Errorf("the Stop whose context ended: %v, want %v", err, context.Canceled)
 	}
-	wantStopped(b, s, receive(b.T, first, "the return of the first Stop"))
-	wantStopped(b, s, receive(b.T, third, "the return of the third Stop"))
+	wantStopped(b, s, receive(b, first, "the return of the first Stop"))
+	wantStopped(b, s, receive(b, third, "the return of the third Stop"))
 	wantStopped(b, s, s.Stop(background(b)))
 	c.expectGone()
 }
@@ -225,9 +226,9 @@ func afterStop(b *bench) {
 	done := s.stop(background(b))
 	c.expectEnd("")
 	c.Close()
-	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
 	wantClosedRef(b, r)
-	err := s.Dial(engine.Dial{Target: listen(b.T).Addr().(*net.TCPAddr).AddrPort(), Count: 1})
+	err := s.Dial(engine.Dial{Target: listen(b).Addr().(*net.TCPAddr).AddrPort(), Count: 1})
 	if !errors.Is(err, engine.ErrClosed) {
 		b.Errorf("Dial after Stop: %v, want %v", err, engine.ErrClosed)
 	}

@@ -44,7 +44,7 @@ func storm(b *bench) {
 	if runtime.GOOS == "linux" {
 		s.wantOpened(n + 1) // others hide a connection that is reset before accept
 	}
-	eventually(b.T, "connections stay open when all clients have gone", func() bool { return s.Counters()[engine.Open] == 0 })
+	eventually(b, "connections stay open when all clients have gone", func() bool { return s.Counters()[engine.Open] == 0 })
 	for _, why := range s.reasons() {
 		if !errors.Is(why, io.EOF) && !errors.Is(why, syscall.ECONNRESET) && !errors.Is(why, engine.ErrMessageTooLong) {
 			b.Errorf("closed for %v", why)
@@ -54,7 +54,7 @@ func storm(b *bench) {
 
 // runWild is one client of the storm.
 func runWild(b *bench, s *server, dice *rand.Rand) error {
-	c, err := tryDial(b.T, s.Addr().String())
+	c, err := tryDial(b, s.Addr().String())
 	if err != nil {
 		return err
 	}

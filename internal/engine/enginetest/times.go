@@ -237,7 +237,7 @@ func pausedPeer(b *bench) {
 	c := s.dial()
 	c.smallBuffers()
 	c.send("g\nhalf a mess")
-	eventually(b.T, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	eventually(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	time.Sleep(4 * short)
 	c.expect(string(answer))
 	c.send("age\n")
@@ -283,7 +283,7 @@ func handlerTime(b *bench) {
 	for range 3 {
 		c.exchange("hello\n")
 	}
-	eventually(b.T, "no slow handler is counted", func() bool { return s.Counters()[engine.Slow] > 0 })
+	eventually(b, "no slow handler is counted", func() bool { return s.Counters()[engine.Slow] > 0 })
 	if s.log.count(slog.LevelWarn, "peer", c.LocalAddr().String()) == 0 {
 		b.Error("nothing is logged of it")
 	}

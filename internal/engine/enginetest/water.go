@@ -55,7 +55,7 @@ func streaming(b *bench) {
 	late.send("go")
 	quick.send("go")
 	quick.expect(string(bytes.Repeat(piece, pieces)))
-	eventually(b.T, "the late one is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	eventually(b, "the late one is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	late.expect(string(bytes.Repeat(piece, pieces)))
 	if calls.Load() == 0 {
 		b.Error("Writable was not called")
@@ -78,7 +78,7 @@ func writablePanics(b *bench) {
 	c := s.dial()
 	c.smallBuffers()
 	c.send("x")
-	eventually(b.T, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	eventually(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	c.expectGone()
 	s.wantClosed(errPanic)
 }
@@ -103,7 +103,7 @@ func writesDropped(b *bench) {
 	c := s.dial()
 	c.smallBuffers()
 	c.send(string(make([]byte, 2000)))
-	eventually(b.T, "nothing is dropped", func() bool { return s.Counters()[engine.Dropped] > 10 })
+	eventually(b, "nothing is dropped", func() bool { return s.Counters()[engine.Dropped] > 10 })
 	c.endSending()
 	n, err := io.Copy(io.Discard, c)
 	if err != nil {
@@ -138,7 +138,7 @@ func overBudget(b *bench) {
 		c.smallBuffers()
 		c.send("g")
 	}
-	eventually(b.T, "the budget is not kept", func() bool {
+	eventually(b, "the budget is not kept", func() bool {
 		return len(s.reasons()) > 0 && s.Counters()[engine.Buffered] <= much
 	})
 	for _, why := range s.reasons() {
@@ -146,7 +146,7 @@ func overBudget(b *bench) {
 			b.Errorf("closed for %v, want %v", why, engine.ErrOverBudget)
 		}
 	}
-	eventually(b.T, "not as many are counted as were closed", func() bool { // a worker may be calling Closed
+	eventually(b, "not as many are counted as were closed", func() bool { // a worker may be calling Closed
 		return s.Counters().Closed(engine.ClosedBudget) == int64(len(s.reasons()))
 	})
 	small.send("age\n")
@@ -178,7 +178,7 @@ func drainingGoodbye(b *bench) {
 	clients[0].send("age\n")
 	clients[0].expectEnd("half a message\n")
 	clients[0].Close()
-	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
 	if got := called.Load(); got != n {
 		b.Errorf("Draining was called %d times for %d connections", got, n)
 	}
@@ -194,7 +194,7 @@ func drainingPanics(b *bench) {
 	done := s.stop(background(b))
 	c.expectGone()
 	c.Close()
-	wantStopped(b, s, receive(b.T, done, "the return of Stop"))
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
 	s.wantClosed(errPanic)
 }
 
@@ -210,7 +210,7 @@ func shutdownSpread(b *bench) {
 		})
 	}
 	start := time.Now()
-	wantStopped(b, s, receive(b.T, s.stop(background(b)), "the return of Stop"))
+	wantStopped(b, s, receive(b, s.stop(background(b)), "the return of Stop"))
 	if took := time.Since(start); took < 90*time.Millisecond {
 		b.Errorf("%d connections were told to end within %v, at a rate of 4000", len(clients), took)
 	}
@@ -231,13 +231,13 @@ func shutdownCut(b *bench) {
 	s, clients := b.serveMany(600, 1)
 	ctx, cancel := context.WithCancel(background(b))
 	done := s.stop(ctx)
-	eventually(b.T, "none is told", func() bool { return s.Counters()[engine.Closing] > 0 })
+	eventually(b, "none is told", func() bool { return s.Counters()[engine.Closing] > 0 })
 	open := len(clients) - int(s.Counters()[engine.Closing])
 	if open == 0 {
 		b.Errorf("all of %d were told at once, at a rate of 1", len(clients))
 	}
 	cancel()
-	if err := receive(b.T, done, "the return of Stop"); err == nil {
+	if err := receive(b, done, "the return of Stop"); err == nil {
 		b.Error("Stop says nothing of those that were cut off")
 	}
 	s.closed(len(clients))

@@ -15,7 +15,7 @@ import (
 // calls for a connection come one at a time and in order, Opened first, Closed
 // last, each once; unused input comes again only with more behind it.
 type witness struct {
-	t      *testing.T
+	t      testing.TB
 	script *Script
 
 	mu     sync.Mutex
@@ -34,7 +34,7 @@ type life struct {
 	refused int // length of the last offer, if none of it was used
 }
 
-func newWitness(t *testing.T, s *Script) *witness {
+func newWitness(t testing.TB, s *Script) *witness {
 	return &witness{t: t, script: s, lives: map[engine.Ref]*life{}}
 }
 

@@ -11,7 +11,7 @@ import (
 )
 
 // patience bounds every wait. It is far longer than anything takes.
-const patience = 10 * time.Second
+const patience = time.Minute
 
 // handler uses all input up, and tells what comes and goes.
 type handler struct {
@@ -35,7 +35,7 @@ func serve(t *testing.T, h engine.Handler, change func(*engine.Config)) *group {
 		Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Log: slog.New(slog.DiscardHandler),
 		Limits: engine.Limits{
 			MaxConns: 1000, MaxMessage: 64 << 10, MaxUnsent: 1 << 20, MaxMail: 1024, MaxMailBytes: 16 << 20,
-			CloseTimeout: time.Minute, Linger: time.Minute,
+			CloseTimeout: 10 * patience, Linger: 10 * patience,
 		},
 	}
 	change(&cfg)

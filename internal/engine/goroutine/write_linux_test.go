@@ -11,9 +11,23 @@ import (
 )
 
 // Output of which the kernel takes nothing from the first has the time that is
-// set, not that and once more.
+// set, not that and once more. On a busy machine that may be seen late, but hardly
+// three times.
 func TestWriteTimeoutOfOutputThatWaitsAtOnce(t *testing.T) {
 	const limit = time.Second
+	took := make([]time.Duration, 0, 3)
+	for len(took) < cap(took) {
+		took = append(took, writeTimeoutAtOnce(t, limit))
+		if took[len(took)-1] < limit*17/10 {
+			return
+		}
+	}
+	t.Errorf("closed after %v, want %v and a little more", took, limit)
+}
+
+// writeTimeoutAtOnce is the time until such output is given up.
+func writeTimeoutAtOnce(t *testing.T, limit time.Duration) (took time.Duration) {
+	t.Helper()
 	h := newHandler()
 	g := serve(t, h, func(cfg *engine.Config) { cfg.Limits.WriteTimeout = limit })
 	dial(t, g)
@@ -29,12 +43,13 @@ func TestWriteTimeoutOfOutputThatWaitsAtOnce(t *testing.T) {
 	if why := receive(t, h.closed, "Closed"); !errors.Is(why, engine.ErrWriteTimeout) {
 		t.Errorf("closed for %v, want %v", why, engine.ErrWriteTimeout)
 	}
-	if took := time.Since(start); took < limit || took > limit*17/10 {
-		t.Errorf("closed after %v, want %v and a little more", took, limit)
+	if took = time.Since(start); took < limit {
+		t.Errorf("closed after %v, want %v at least", took, limit)
 	}
 	if n := g.Counters()[engine.BytesOut]; n != 0 {
 		t.Errorf("the kernel has taken %d bytes: the test is at fault", n)
 	}
+	return took
 }
 
 // fill writes past the connection until the kernel takes no more for a while.

@@ -47,7 +47,7 @@ func heap() uint64 {
 // it, when nothing is sent any more, the heap is as large as before.
 func TestLoopMemoryAfterBurst(t *testing.T) {
 	const (
-		patience = 20 * time.Second
+		patience = time.Minute
 		conns    = 60        // fewer than get their mail before the first one is settled
 		message  = 60 << 10  // a buffer of 64 KiB
 		most     = 512 << 10 // of the burst's 4 MiB that may be left

@@ -73,10 +73,10 @@ func TestDroppedAtOnce(t *testing.T) {
 		p.wantDropped(t, n)
 		begin, before := time.Now(), p.drop(true)
 		time.Sleep(100 * time.Millisecond)
-		after := p.drop(true)
-		// One a millisecond, and no fewer than one in 20.
-		if did, most := after-before, int(time.Since(begin)/time.Millisecond)+2; did > most || did < most/20 {
-			t.Errorf("%d connections were offered %d times in %v; want at most %d, and some", n, did, time.Since(begin), most)
+		p.wantDropped(t, before+5) // so many at the least, however busy the machine is
+		did := p.drop(true) - before
+		if most := int(time.Since(begin)/time.Millisecond) + 2; did > most {
+			t.Errorf("%d connections were offered %d times in %v; want at most %d", n, did, time.Since(begin), most)
 		}
 		p.drop(false)
 		for i, c := range conns {

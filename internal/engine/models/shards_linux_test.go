@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // echo echoes, and does something first if that is set.
 type echo struct {

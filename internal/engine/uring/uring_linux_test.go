@@ -18,7 +18,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine/loop"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // handler echoes, and can be told to do something on its loop.
 type handler struct {
