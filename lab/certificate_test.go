@@ -86,7 +86,7 @@ func TestCertificateNowhere(t *testing.T) {
 // TestPlainSink says nothing, and ends when its client does.
 func TestPlainSink(t *testing.T) {
 	conn, end := startPlain(t, Sink)
-	if err := ask(conn, Sink); err != nil {
+	if err := askSlow(conn, Sink); err != nil {
 		t.Error(err)
 	}
 	if err := end(); err != nil {

@@ -15,6 +15,25 @@ func flooding(name, app string) Workload {
 	return Workload{Name: name, Kind: Flood, App: app, Connections: 20, ConnectRate: 1000, Unpinned: true, Duration: time.Second}
 }
 
+// flood measures a flood of a server. On a machine that others keep busy the server may not
+// have had its turn in a window of a second, or not have been looked at while its
+// connections were open: then the window is a longer one.
+func flood(t *testing.T, r *runner, part, app string) (w Workload, rec *RunRecord) {
+	t.Helper()
+	for _, window := range []time.Duration{time.Second, 5 * time.Second, 20 * time.Second} {
+		w, rec = flooding("flood", app), &RunRecord{}
+		w.Duration = window
+		if err := r.measure(t.Context(), step{workload: w, subject: acting(part, part)}, rec); err != nil {
+			t.Fatal(err)
+		}
+		judgeFlood(rec, w)
+		if rec.Flood.Received > 0 && (!r.sampled || rec.sample(Measured).Accepted == w.Connections) {
+			break
+		}
+	}
+	return w, rec
+}
+
 // TestFlood has a server that answers each line, and one that holds back up to nine.
 func TestFlood(t *testing.T) {
 	o := children(t)
@@ -24,12 +43,7 @@ func TestFlood(t *testing.T) {
 		part, app string
 		owed      int64
 	}{{"plain", Sha, 0}, {"tenth", Lines, 20 * (checkLines - 10)}} {
-		w := flooding("flood", c.app)
-		rec := &RunRecord{}
-		if err := r.measure(t.Context(), step{workload: w, subject: acting(c.part, c.part)}, rec); err != nil {
-			t.Fatal(err)
-		}
-		judgeFlood(rec, w)
+		w, rec := flood(t, r, c.part, c.app)
 		f := rec.Flood
 		if f.Sent == 0 || f.Received == 0 || f.Lines == 0 || f.Down == 0 || f.Up == 0 || f.PerConnection == 0 {
 			t.Errorf("%s: figures %+v, want none 0", c.part, f)

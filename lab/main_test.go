@@ -287,7 +287,7 @@ func exchange(conns []net.Conn, size int, web bool) error {
 	answer := make([]byte, size)
 	for _, conn := range conns {
 		if web {
-			if err := ask(conn, HTTP); err != nil {
+			if err := askSlow(conn, HTTP); err != nil {
 				return err
 			}
 			continue

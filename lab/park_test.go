@@ -63,7 +63,9 @@ func TestRunParking(t *testing.T) {
 		t.Fatalf("%d runs, want 1", len(report.Runs))
 	}
 	f := report.Runs[0].Parked
-	if f == nil || f.Goroutines != parkTest || f.Stack < 2000 || f.Stack > 8192 { // 4,148 was seen with the race detector
+	// With the race detector they need 4 KiB, of what was seen 4,096 to 5,177; and Go begins
+	// with as much as the mean of those that a collection saw, rounded up to a power of two.
+	if f == nil || f.Goroutines != parkTest || f.Stack < 2000 || f.Stack > 3*4096 {
 		t.Fatalf("got error %q, %+v, want some 2 KiB of stack each", report.Runs[0].Error, f)
 	}
 	var text strings.Builder

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 )
 
 // startDesign serves until the test ends it.
@@ -27,7 +28,8 @@ func startDesign(t *testing.T, o PlainOptions) (addr string, end func() error) {
 	return ln.Addr().String(), end
 }
 
-// reach connects to a server that may not listen yet.
+// reach connects to a server that may not listen yet. What is done with the connection
+// has a minute, and not what is left of the time to reach it.
 func reach(t *testing.T, addr, app string) net.Conn {
 	t.Helper()
 	srv := &server{addr: addr, process: &process{done: make(chan struct{})}}
@@ -36,6 +38,9 @@ func reach(t *testing.T, addr, app string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
 	return conn
 }
 
@@ -52,7 +57,7 @@ func TestDesigns(t *testing.T) {
 				addr, end := startDesign(t, o)
 				conn := reach(t, addr, app)
 				for range 3 { // on a connection that it knows
-					if err := ask(conn, app); err != nil {
+					if err := askSlow(conn, app); err != nil {
 						t.Fatal(err)
 					}
 				}

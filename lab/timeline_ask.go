@@ -7,8 +7,13 @@ import (
 	"time"
 )
 
-// askBound is how long a tick waits for what a server says of itself.
-const askBound = 500 * time.Millisecond
+const (
+	// askBound is how long a tick waits for what a server says of itself.
+	askBound = 500 * time.Millisecond
+	// firstAskBound is how long a run waits for the first answer, without which it asks
+	// no more: on a busy machine it may take longer than a tick waits.
+	firstAskBound = 10 * time.Second
+)
 
 // The metrics of a tick that a server with loops has, of all its processes.
 const (
@@ -41,15 +46,15 @@ type asker struct {
 }
 
 // newAsker is for the metrics at addr. It asks a first time, so that there is a
-// connection. It is nil without an address, and where there is no answer within askBound: a
-// connection that came later would be counted among those of the load.
+// connection. It is nil without an address, and where there is no answer within
+// firstAskBound: a connection that came later would be counted among those of the load.
 func newAsker(ctx context.Context, addr string, processes int) *asker {
 	if addr == "" {
 		return nil
 	}
 	client := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DisableCompression: true}}
 	a := &asker{bound: askBound, alone: processes < 2, source: MetricsSource{Addr: addr, client: client}, answers: make(chan map[string]float64, 1)}
-	ctx, cancel := context.WithTimeout(ctx, askBound)
+	ctx, cancel := context.WithTimeout(ctx, firstAskBound)
 	defer cancel()
 	for { // it may not listen there yet
 		if _, err := a.read(ctx); err == nil {
