@@ -165,6 +165,26 @@ func TestSlowRate(t *testing.T) {
 	})
 }
 
+// TestSlowRamp is none either.
+func TestSlowRamp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := &fakeEngine{}
+		r := fakeRun(Config{Ramp: Ramp{From: 1, To: 11, Over: 10 * time.Second}, Hold: true, ConnectTimeout: time.Millisecond}, f)
+		defer r.report.Stop()
+		f.onDial = func(d engine.Dial) {
+			for range d.Count {
+				openConn(r.traffic)
+			}
+		}
+		if err := r.connect(t.Context()); err != nil || r.sum().opened != 11 {
+			t.Errorf("%d opened, %v", r.sum().opened, err)
+		}
+		if r.connected < 9990*time.Millisecond || r.connected > 10010*time.Millisecond {
+			t.Errorf("connecting took %v, want 10 s", r.connected)
+		}
+	})
+}
+
 // openConn opens a connection of a handler without an engine.
 func openConn(t *traffic) *engine.Conn {
 	c := &engine.Conn{}

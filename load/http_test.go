@@ -3,6 +3,7 @@ package load
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -95,7 +96,9 @@ func TestHTTPRefused(t *testing.T) {
 // the context ends.
 func TestHTTPSilent(t *testing.T) {
 	cfg := Config{Target: serve(t, silent).addr(), HTTP: true, ConnectTimeout: 20 * time.Millisecond}
-	if _, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "deadline exceeded") {
+	_, err := Run(t.Context(), cfg)
+	// On a busy machine it is over as soon as it connects, and package net says that.
+	if over, ok := errors.AsType[net.Error](err); !ok || !over.Timeout() {
 		t.Errorf("got %v, want that the time is over", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

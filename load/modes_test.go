@@ -298,7 +298,7 @@ func TestWebSocket(t *testing.T) {
 		"frames":    {Match: matchFrames, Template: `\{seq} \{random 7}`},
 		"template":  {Template: `\{uuid} \{seq}`, First: "hello", Pipeline: 3},
 		"binary":    {Message: []byte("\x00\xff"), WebSocket: &WebSocket{Binary: true}},
-		"open loop": {Rate: Rate{PerSecond: 500}},
+		"open loop": {Rate: Rate{PerSecond: 500}, Duration: 200 * time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachModel(t, func(t *testing.T, model string) {
@@ -313,9 +313,12 @@ func TestWebSocket(t *testing.T) {
 				if cfg.WebSocket == nil {
 					cfg.WebSocket = &WebSocket{Path: "/chat?x=1", Header: http.Header{"Authorization": {"me"}}}
 				}
-				cfg.Duration = 200 * time.Millisecond
-				if r := check(t, cfg); r.Answered == 0 || r.Connected != 5 {
-					t.Errorf("%+v", r)
+				if cfg.Duration == 0 {
+					cfg.Messages = 30
+				}
+				r := check(t, cfg)
+				if want := max(5*cfg.Messages, r.Intended); r.Latency.Count != want || want < 100 || r.Connected != 5 || r.Err() != nil {
+					t.Errorf("%v; %d answers, want %d: %+v", r.Err(), r.Latency.Count, want, r)
 				}
 			})
 		})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"iter"
 	"net"
 	"slices"
 	"strings"
@@ -12,9 +13,12 @@ import (
 	"time"
 )
 
-// check runs a load and fails the test at an error of Run itself.
+// check runs a load and fails the test at an error of Run itself. Where a test does not
+// say otherwise it has patience, for a machine that has much else to do.
 func check(t *testing.T, cfg Config) *Result {
 	t.Helper()
+	setDefault(&cfg.ConnectTimeout, time.Minute)
+	setDefault(&cfg.Drain, time.Minute)
 	r, err := Run(t.Context(), cfg)
 	if err != nil {
 		t.Fatalf("Run: %v", err)
@@ -22,33 +26,57 @@ func check(t *testing.T, cfg Config) *Result {
 	return r
 }
 
+// slower is by how much the times of a run are longer: not at all at first, and then
+// twice as long each time that a test goes on because it has come to nothing within
+// them. How much that takes depends on what else the machine has to do. A test that
+// never breaks off has failed.
+func slower(t *testing.T) iter.Seq[time.Duration] {
+	return func(yield func(time.Duration) bool) {
+		t.Helper()
+		for times := time.Duration(1); times <= 128; times *= 2 {
+			if !yield(times) {
+				return
+			}
+		}
+		t.Error("128 times the time was not enough")
+	}
+}
+
 func TestDuration(t *testing.T) {
 	t.Parallel()
 	eachModel(t, func(t *testing.T, model string) {
-		s := serve(t, echo)
-		r := check(t, Config{
-			Target: s.addr(), Model: model, Loops: 2, Connections: 100, Pipeline: 4,
-			Warmup: 20 * time.Millisecond, Duration: 100 * time.Millisecond,
-		})
-		if err := r.Err(); err != nil {
-			t.Error(err)
-		}
-		if r.Connected != 100 || r.Answered == 0 || r.Unanswered != 0 {
-			t.Errorf("connected %d, answered %d, unanswered %d", r.Connected, r.Answered, r.Unanswered)
-		}
-		if r.Latency.Count != r.Answered || r.Latency.Min > r.Latency.P50 || r.Latency.P50 > r.Latency.Max || r.Latency.Max == 0 {
-			t.Errorf("latency %+v of %d answers", r.Latency, r.Answered)
-		}
-		if r.BytesSent != 64*r.Sent || r.BytesReceived == 0 {
-			t.Errorf("%d bytes sent in %d messages, %d received", r.BytesSent, r.Sent, r.BytesReceived)
-		}
-		if r.Window != 100*time.Millisecond {
-			t.Errorf("window is %v", r.Window)
-		}
-		if n := s.accepted(); n != 100 {
-			t.Errorf("server saw %d connections", n)
+		for times := range slower(t) {
+			s := serve(t, echo)
+			window := times * 100 * time.Millisecond
+			r := check(t, Config{
+				Target: s.addr(), Model: model, Loops: 2, Connections: 100, Pipeline: 4,
+				Warmup: 20 * time.Millisecond, Duration: window,
+			})
+			if n := s.accepted(); n != 100 || r.Connected != 100 || r.Window != window {
+				t.Errorf("connected %d, server saw %d connections, window is %v of %v", r.Connected, n, r.Window, window)
+			}
+			if err := r.Err(); err != nil {
+				t.Error(err)
+			}
+			if r.Answered > 0 {
+				checkDuration(t, r)
+				break
+			}
 		}
 	})
+}
+
+func checkDuration(t *testing.T, r *Result) {
+	t.Helper()
+	if r.Unanswered != 0 {
+		t.Errorf("answered %d, unanswered %d", r.Answered, r.Unanswered)
+	}
+	if r.Latency.Count != r.Answered || r.Latency.Min > r.Latency.P50 || r.Latency.P50 > r.Latency.Max || r.Latency.Max == 0 {
+		t.Errorf("latency %+v of %d answers", r.Latency, r.Answered)
+	}
+	if r.BytesSent != 64*r.Sent || r.BytesReceived == 0 {
+		t.Errorf("%d bytes sent in %d messages, %d received", r.BytesSent, r.Sent, r.BytesReceived)
+	}
 }
 
 func TestMessages(t *testing.T) {
@@ -199,22 +227,29 @@ func TestRefused(t *testing.T) {
 	})
 }
 
-// TestUnanswered gives up the answers of a server that gives none.
+// TestUnanswered gives up the answers of a server that gives none, once it has had
+// the time to ask for them.
 func TestUnanswered(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{
 		"messages": {Messages: 2, Pipeline: 2},
-		"duration": {Duration: 500 * time.Millisecond, Pipeline: 2},
+		"duration": {Duration: 50 * time.Millisecond, Pipeline: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg.Target, cfg.Connections, cfg.Drain = serve(t, silent).addr(), 3, 30*time.Millisecond
-			r := check(t, cfg)
-			if r.Answered != 0 || r.Unanswered == 0 || r.Unanswered%2 != 0 || r.Unanswered > 6 || len(r.Lost) != 0 {
-				t.Errorf("got %+v", r)
-			}
-			if r.Err() == nil {
-				t.Error("no error")
+			for times := range slower(t) {
+				cfg := cfg
+				cfg.Target, cfg.Connections, cfg.Duration, cfg.Drain = serve(t, silent).addr(), 3, times*cfg.Duration, times*30*time.Millisecond
+				r := check(t, cfg)
+				if r.Answered != 0 || r.Unanswered%2 != 0 || r.Unanswered > 6 || len(r.Lost) != 0 {
+					t.Errorf("got %+v", r)
+				}
+				if r.Unanswered == 6 {
+					if r.Err() == nil {
+						t.Error("no error")
+					}
+					break
+				}
 			}
 		})
 	}
@@ -246,10 +281,16 @@ func TestUnprompted(t *testing.T) {
 		if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Answered < 80 || r.Unanswered != 0 || len(r.Lost) != 0 {
 			t.Errorf("got %+v, first %v", r, r.FirstMismatch)
 		}
-		cfg.Messages, cfg.Duration, cfg.Drain = 0, time.Second, time.Hour
+		cfg.Messages, cfg.Drain = 0, time.Hour
 		cfg.Target = serve(t, silent).addr()
-		if r := check(t, cfg); r.Err() != nil || r.Sent != 5 || r.Answered != 0 {
-			t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
+		for times := range slower(t) {
+			cfg.Duration = times * 200 * time.Millisecond
+			if r = check(t, cfg); r.Err() != nil || r.Sent > 5 || r.Answered != 0 {
+				t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
+			}
+			if r.Sent == 5 {
+				break
+			}
 		}
 		// What comes behind the window is not looked at.
 		over := make(chan struct{})
@@ -298,25 +339,30 @@ func TestCancel(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachModel(t, func(t *testing.T, model string) {
-				ctx, cancel := context.WithCancelCause(t.Context())
-				defer cancel(nil)
-				cfg := test.cfg
-				cfg.Target, cfg.Model = serve(t, echo).addr(), model
-				setDefault(&cfg.Connections, 10)
-				cfg.ProgressEvery = 10 * time.Millisecond
-				var done bool
-				cfg.Observe = func(e Event) {
-					if test.when(e) {
-						cancel(cause)
+				for range slower(t) {
+					ctx, cancel := context.WithCancelCause(t.Context())
+					defer cancel(nil)
+					cfg := test.cfg
+					cfg.Target, cfg.Model = serve(t, echo).addr(), model
+					setDefault(&cfg.Connections, 10)
+					cfg.ProgressEvery = 10 * time.Millisecond
+					var done bool
+					cfg.Observe = func(e Event) {
+						if test.when(e) {
+							cancel(cause)
+						}
+						done = e.Phase == Done && e.Result != nil
 					}
-					done = e.Phase == Done && e.Result != nil
-				}
-				r, err := Run(ctx, cfg)
-				if !errors.Is(err, cause) || r == nil {
-					t.Fatalf("got %+v, %v, want a result and %v", r, err, cause)
-				}
-				if !done || r.Connected == 0 || r.Unanswered != 0 || len(r.Lost) != 0 {
-					t.Errorf("done is %v, result %+v", done, r)
+					r, err := Run(ctx, cfg)
+					if !errors.Is(err, cause) || r == nil {
+						t.Fatalf("got %+v, %v, want a result and %v", r, err, cause)
+					}
+					if !done || r.Connected == 0 || len(r.Lost) != 0 {
+						t.Errorf("done is %v, result %+v", done, r)
+					}
+					if r.Unanswered == 0 { // answers had no more than a second
+						break
+					}
 				}
 			})
 		})

@@ -98,15 +98,24 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestSearchLost has a server that closes all connections after the first step: the
-// result is of one before, and says so.
+// TestSearchLost has a server that closes all connections after the first step that
+// has kept the goal: the result is of one that has, and says so.
 func TestSearchLost(t *testing.T) {
-	var heard atomic.Int64
+	for times := range slower(t) {
+		if searchLost(t, Goal{Under: times * 20 * time.Millisecond, Step: times * 200 * time.Millisecond}) {
+			break
+		}
+	}
+}
+
+func searchLost(t *testing.T, goal Goal) (kept bool) {
+	t.Helper()
+	var enough atomic.Bool
 	s := serve(t, func(c net.Conn) {
 		lines := bufio.NewReader(c)
 		for {
 			line, err := lines.ReadSlice('\n')
-			if err != nil || heard.Add(1) > 210 { // 200 in the first step
+			if err != nil || enough.Load() {
 				return
 			}
 			if _, err := c.Write(line); err != nil {
@@ -115,13 +124,19 @@ func TestSearchLost(t *testing.T) {
 		}
 	})
 	var done error
-	found, err := Search(t.Context(), Config{Target: s.addr(), Connections: 3, Drain: 200 * time.Millisecond, Observe: func(e Event) {
-		if e.Phase == Done {
+	found, err := Search(t.Context(), Config{Target: s.addr(), Connections: 3, Drain: 10 * goal.Under, Observe: func(e Event) {
+		switch {
+		case e.Phase == Tried && e.Step.Kept:
+			enough.Store(true)
+		case e.Phase == Done:
 			done = e.Result.Err()
 		}
-	}}, Goal{Under: 20 * time.Millisecond, Step: 200 * time.Millisecond})
+	}}, goal)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if !enough.Load() {
+		return false
 	}
 	if got := found.Result.Err(); got == nil || !strings.Contains(got.Error(), "connections lost") || done == nil || done.Error() != got.Error() {
 		t.Errorf("%v, in the event %v; want lost connections", got, done)
@@ -130,6 +145,7 @@ func TestSearchLost(t *testing.T) {
 	if last.Kept || last.Limited || found.Most || len(found.Steps) < 2 || found.Result.Schedule.PerSecond == last.Rate {
 		t.Errorf("the last of %d steps: %+v; the result is of %v/s", len(found.Steps), last, found.Result.Schedule.PerSecond)
 	}
+	return true
 }
 
 // TestSearchNudges each connection once, not in each step.

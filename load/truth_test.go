@@ -55,23 +55,29 @@ func (a *answers) Pop() any {
 // simulate runs a load on a server, and waits for all that is missing for as long as
 // it takes.
 func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *Result) {
-	s := &simulation{run: fakeRun(cfg, &fakeEngine{}), server: server, mail: mail, conns: map[engine.Ref]*engine.Conn{}}
+	s := &simulation{run: fakeRun(cfg, &fakeEngine{}), server: server, mail: mail}
 	defer s.report.Stop()
-	for range cfg.Connections {
-		c := openConn(s.traffic)
-		s.conns[c.Ref()] = c
-	}
-	s.schedule(startAhead)
-	s.traffic.going.Store(true)
-	for _, c := range s.conns {
-		s.nudge(c)
-	}
+	s.begin(startAhead)
 	s.play(func() bool { return s.traffic.left() <= 0 })
 	s.window = cfg.Duration
 	s.traffic.endWindow()
 	s.play(func() bool { sum := s.sum(); return (sum.flying() == 0 || s.script().mute) && !s.waits() })
 	s.countUnsent()
 	return s, s.result(s.sum())
+}
+
+// begin opens the connections, and begins their traffic.
+func (s *simulation) begin(lead time.Duration) {
+	s.conns = map[engine.Ref]*engine.Conn{}
+	for range s.cfg.Connections {
+		c := openConn(s.traffic)
+		s.conns[c.Ref()] = c
+	}
+	s.schedule(lead)
+	s.traffic.going.Store(true)
+	for _, c := range s.conns {
+		s.nudge(c)
+	}
 }
 
 // play goes from event to event.

@@ -102,7 +102,7 @@ func ExampleTask() {
 	}
 	defer p.Close(context.Background())
 
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	r := &request{name: "a request of client 17", answer: make(chan string, 1)}
 	err = p.TrySubmitTask(pool.Task{Job: r, Ctx: ctx, Priority: pool.High, Key: 17})

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"runtime/pprof"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,14 +21,17 @@ import (
 func TestMinFromNewOn(t *testing.T) {
 	for _, least := range []int{0, 1, 4, 1000} {
 		synctest.Test(t, func(t *testing.T) {
-			before := runtime.NumGoroutine()
 			p := start(t, pool.Config{Min: least})
 			synctest.Wait()
 			if s := p.Stats(); s.Workers != least || s.Idle != least || s.Running != 0 || s.Limit < least {
 				t.Errorf("min %d: workers %d, idle %d, running %d, limit %d", least, s.Workers, s.Idle, s.Running, s.Limit)
 			}
-			if n := runtime.NumGoroutine() - before; n < least {
-				t.Errorf("min %d: there are %d goroutines", least, n)
+			var stacks strings.Builder
+			if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
+				t.Fatal(err)
+			}
+			if n := strings.Count(stacks.String(), "pool.(*worker).live("); n < least {
+				t.Errorf("min %d: there are %d goroutines of workers", least, n)
 			}
 		})
 	}

@@ -256,7 +256,7 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 		}
 		var mu sync.Mutex
 		var order []int
-		for i := range 5 * workers {
+		for i := range 12 * workers {
 			if err := p.TrySubmit(func(context.Context) {
 				mu.Lock()
 				order = append(order, i)
@@ -269,14 +269,16 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		half := 5 * workers / 2
+		half := 6 * workers // whole rounds: the jobs of one begin in any order
 		early := 0
 		for _, i := range order[:half] {
 			if i < half {
 				early++
 			}
 		}
-		if early < half*9/10 {
+		// Over several shards that order is rough. Newest first, only those that found a
+		// worker at once would be among them, a sixth.
+		if early < half*3/4 {
 			t.Errorf("after the overload: of the first %d that ran, %d came first; expected order of arrival", half, early)
 		}
 		if s := p.Stats(); s.Shed != shed {

@@ -12,11 +12,11 @@ type book struct {
 
 func (b *book) init() { b.tallies = make([]tally, shards()) }
 
-// ended is how many jobs have ended.
+// ended is how many jobs have ended and are counted.
 func (b *book) ended() (n uint64) {
 	for i := range b.tallies {
 		t := &b.tallies[i]
-		n += t.finished.Load() + t.expired.Load() + t.shed.Load()
+		n += t.counted.Load() + t.expired.Load() + t.shed.Load()
 	}
 	return n
 }

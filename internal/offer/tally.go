@@ -11,6 +11,7 @@ import (
 type tally struct {
 	finished, good, panicked, expired, shed atomic.Uint64
 	steady                                  atomic.Uint64 // good, and ended within the window
+	counted                                 atomic.Uint64 // finished, and in all that is counted of that
 	sum, most                               atomic.Int64  // of the latencies, in ns
 	latencies                               histogram
 	_                                       [128]byte
@@ -92,6 +93,7 @@ func (t *tally) finish(latency, deadline int64, within, panicked bool) {
 			t.steady.Add(1)
 		}
 	}
+	t.counted.Add(1)
 }
 
 // collect writes what the tallies have counted to a Result.

@@ -3,6 +3,7 @@ package offer
 import (
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -27,6 +28,21 @@ func TestBuckets(t *testing.T) {
 	}
 	if bucket(-1) != 0 || bucket(math.MaxInt64) != buckets-1 {
 		t.Errorf("out of range: %d and %d", bucket(-1), bucket(math.MaxInt64))
+	}
+}
+
+// TestEndedIsCounted has a job that has ended be in all that is counted of it: the
+// result is made as soon as the last one has.
+func TestEndedIsCounted(t *testing.T) {
+	b := book{tallies: make([]tally, 1)}
+	for n := range uint64(5000) {
+		go b.tallies[0].finish(1, 1, true, true)
+		for b.ended() == n {
+			runtime.Gosched()
+		}
+		if of := &b.tallies[0]; of.sum.Load() != int64(n+1) || of.panicked.Load() != n+1 || of.steady.Load() != n+1 {
+			t.Fatalf("%d have ended: latencies of %d, %d panicked, %d steady", n+1, of.sum.Load(), of.panicked.Load(), of.steady.Load())
+		}
 	}
 }
 

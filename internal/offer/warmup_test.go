@@ -187,8 +187,9 @@ func (a aged) Workers() int { return int(time.Since(a.since) / time.Millisecond)
 // TestWarmupCPU leaves out the processor time of the warm-up.
 func TestWarmupCPU(t *testing.T) {
 	p := warm(10, 200*time.Millisecond, 0)
+	begin := time.Now()
 	r := last(runs(t, t.Context(), p, func(j *Job) Answer {
-		for begin := time.Now(); j.number == 0 && time.Since(begin) < 300*time.Millisecond; {
+		for j.number == 0 && time.Since(begin) < 300*time.Millisecond {
 		}
 		return Full
 	}))
