@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -21,6 +22,10 @@ const (
 	// streamGrace is the same for a program whose output is acted on: that of
 	// a million connections was not read within a second of its end, on a busy machine.
 	streamGrace = 30 * time.Second
+	// groupBound is how long the kernel may take to end what an ended process has left of
+	// its group. The sockets of 68 processes, a million, took some seconds, and the next run
+	// began meanwhile.
+	groupBound = time.Minute
 	// tailSize is how much of a process's last output is kept, in bytes.
 	tailSize = 4096
 )
@@ -39,6 +44,9 @@ type launcher struct {
 	guard    *guard        // whose mark everything gets, nil for none
 	requests chan launch
 	ended    chan struct{}
+
+	mu   sync.Mutex
+	left error // processes that did not end within groupBound
 }
 
 // launch is a process to start.
@@ -66,6 +74,37 @@ func (l *launcher) run() {
 func (l *launcher) close() {
 	close(l.requests)
 	<-l.ended
+}
+
+// sweep kills what is left between two runs. It fails when something was left, also of what
+// has ended since the last sweep.
+func (l *launcher) sweep() error {
+	err := l.guard.sweep()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err = errors.Join(err, l.left)
+	l.left = nil
+	return err
+}
+
+// endGroup kills what an ended process has left of its group, and waits until it has ended.
+func (l *launcher) endGroup(pid int) {
+	killGroup(pid)
+	if err := awaitGroup(pid, groupBound); err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.left = err
+	}
+}
+
+// awaitGroup waits until no process of a group is left, at most for bound: then it fails.
+func awaitGroup(pid int, bound time.Duration) error {
+	for end := time.Now().Add(bound); groupLives(pid); time.Sleep(poll) {
+		if time.Now().After(end) {
+			return fmt.Errorf("processes that the server or the load generator had started are left %v after they were killed", bound)
+		}
+	}
+	return nil
 }
 
 // process is a child process. Its standard error goes to tail.
@@ -106,7 +145,7 @@ func (l *launcher) start(command []string, cpus []int, out io.WriteCloser) (*pro
 	go func() { // waited for by end
 		defer close(p.done)
 		p.err = p.cmd.Wait()
-		killGroup(p.pid()) // what it left behind
+		l.endGroup(p.pid())
 		if out != nil {
 			out.Close()
 		}

@@ -209,11 +209,9 @@ func (r *RunRecord) serverFiguresAt(rate float64, pinning Pinning) *ServerFigure
 		f.UserCPU = part(to.User-from.User, between) / rate * 1e6
 		f.SystemCPU = part(to.System-from.System, between) / rate * 1e6
 	}
-	if ready := r.sample(Ready); ready != nil {
-		f.Connections = from.Sockets - ready.Sockets
-		if from.Connections > 0 {
-			f.Connections = from.Connections // as the server says
-		}
+	f.Connections = from.Accepted
+	if ready := r.sample(Ready); ready != nil && from.Sockets > 0 {
+		f.Connections = from.Sockets - ready.Sockets // the kernel did not tell the other
 	}
 	return f
 }

@@ -119,6 +119,10 @@ func TestMarks(t *testing.T) {
 		r.judge(Workload{Kind: Throughput, Connections: 100, Pipeline: 1}, twoCPUs)
 		checkMarks(t, r, rule)
 	}
+	accepted := goodRun()
+	accepted.Samples[1].Sockets, accepted.Samples[1].Accepted = 0, 99
+	accepted.judge(Workload{Kind: Throughput, Connections: 100, Pipeline: 1}, twoCPUs)
+	checkMarks(t, accepted, RuleCount)
 	idle := map[string]func(*RunRecord){
 		RuleCount:   func(r *RunRecord) { r.Samples[1].Sockets = 52 },
 		RuleConnect: func(r *RunRecord) { r.Result.Connected = 99 },
