@@ -41,6 +41,7 @@ const (
 // whole lab was killed. What the children have started is the guard's.
 type launcher struct {
 	grace    time.Duration // termGrace, or as long as somebody needs
+	words    time.Duration // streamGrace
 	guard    *guard        // whose mark everything gets, nil for none
 	requests chan launch
 	ended    chan struct{}
@@ -57,7 +58,7 @@ type launch struct {
 }
 
 func newLauncher() *launcher {
-	l := &launcher{grace: termGrace, requests: make(chan launch), ended: make(chan struct{})}
+	l := &launcher{grace: termGrace, words: streamGrace, requests: make(chan launch), ended: make(chan struct{})}
 	go l.run()
 	return l
 }
@@ -130,7 +131,7 @@ func (l *launcher) start(command []string, cpus []int, out io.WriteCloser) (*pro
 	p.cmd.WaitDelay = pipeGrace
 	p.cmd.Stderr = p.tail
 	if out != nil {
-		p.cmd.Stdout, p.cmd.WaitDelay = out, streamGrace
+		p.cmd.Stdout, p.cmd.WaitDelay = out, l.words
 	} else {
 		p.cmd.Stdout = p.tail
 	}
@@ -184,7 +185,10 @@ func (p *process) await(bound time.Duration) {
 // words. It is called when done is closed.
 func (p *process) failure(name string) error {
 	status := "exit status 0"
-	if p.err != nil {
+	switch {
+	case errors.Is(p.err, exec.ErrWaitDelay):
+		status = fmt.Sprintf("%v later its output had not come to its end", p.cmd.WaitDelay)
+	case p.err != nil:
 		status = p.err.Error()
 	}
 	return fmt.Errorf("%s ended: %s%s", name, status, p.said())

@@ -2,6 +2,8 @@ package lab
 
 import (
 	"errors"
+	"io"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -38,5 +40,30 @@ func TestSweepTells(t *testing.T) {
 	}
 	if err := l.sweep(); err != nil {
 		t.Errorf("again: %v", err)
+	}
+}
+
+// TestStreamHeld has a program end whose output another process holds open.
+func TestStreamHeld(t *testing.T) {
+	shell, err := exec.LookPath("sh")
+	if err != nil {
+		t.Skip("there is no sh: ", err)
+	}
+	l := newLauncher()
+	defer l.close()
+	l.words = 50 * time.Millisecond
+	p, err := l.stream(t.Context(), []string{shell, "-c", "sleep 1000 & echo words"}, nil, func(_ *process, out io.Reader) error {
+		said, err := io.ReadAll(out)
+		if string(said) != "words\n" {
+			t.Errorf("got %q, want what it said", said)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "the load generator ended: 50ms later its output had not come to its end"
+	if got := p.failure("the load generator").Error(); got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
