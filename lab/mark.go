@@ -21,7 +21,7 @@ const (
 	// RuleLittle: by Little's law, 10 % more or fewer messages were in
 	// flight than connections × pipeline.
 	RuleLittle = "little"
-	// RuleMismatch: an answer differed from what was sent.
+	// RuleMismatch: an answer differed from what was sent. The run has failed.
 	RuleMismatch = "mismatch"
 	// RuleLost: an established connection ended early.
 	RuleLost = "lost"

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"slices"
 	"time"
 
 	"github.com/myriad-go/myriad/load"
@@ -31,7 +32,7 @@ type RunRecord struct {
 	// Marks are the rules that the run broke.
 	Marks []Mark `json:"marks,omitempty"`
 	// Throughput, Idle, Heartbeats or Parked is set, by the workload's kind,
-	// unless the run failed.
+	// unless the run failed; one that failed for wrong answers has it too.
 	Throughput *ThroughputFigures `json:"throughput,omitempty"`
 	Idle       *IdleFigures       `json:"idle,omitempty"`
 	Heartbeats *HeartbeatFigures  `json:"heartbeats,omitempty"`
@@ -137,9 +138,15 @@ func (r *RunRecord) sample(m Moment) *Sample {
 	return nil
 }
 
-// judge works out the figures and the marks of a run that did not fail.
+// judge works out the figures and the marks of a run that did not fail. With a wrong answer
+// it has failed: its figures are of another server than the one that was asked for, whatever
+// else the machine did.
 func (r *RunRecord) judge(w Workload, pinning Pinning) {
 	r.workOut(w, pinning)
+	if r.Error == "" && slices.ContainsFunc(r.Marks, func(m Mark) bool { return m.Rule == RuleMismatch }) {
+		r.Error = "the server answered wrongly"
+		return
+	}
 	r.markNoise(w.Kind)
 }
 
