@@ -46,8 +46,8 @@ var (
 
 	bytesIdle       = Figure{"bytes-idle", "bytes/conn idle", page.Bytes, Lower, nil, of(memoryOf, func(f *MemoryFigures) float64 { return f.Idle })}
 	bytesExchanged  = Figure{"bytes-exchanged", "bytes/conn after one exchange", page.Bytes, Lower, nil, of(memoryOf, func(f *MemoryFigures) float64 { return f.Exchanged })}
-	kernelIdle      = Figure{"kernel-idle", "kernel slab bytes/conn, both ends", page.Bytes, Lower, nil, of(memoryOf, func(f *MemoryFigures) float64 { return f.KernelIdle })}
-	kernelExchanged = Figure{"kernel-exchanged", "kernel slab after one exchange", page.Bytes, Lower, nil, of(memoryOf, func(f *MemoryFigures) float64 { return f.KernelExchanged })}
+	kernelIdle      = Figure{"kernel-idle", "kernel slab bytes/conn, both ends", page.Bytes, Lower, nil, notShrunk(of(memoryOf, func(f *MemoryFigures) float64 { return f.KernelIdle }))}
+	kernelExchanged = Figure{"kernel-exchanged", "kernel slab after one exchange", page.Bytes, Lower, nil, notShrunk(of(memoryOf, func(f *MemoryFigures) float64 { return f.KernelExchanged }))}
 	dialRate        = Figure{"dial-rate", "dial conn/s", page.Number, Higher, nil, of(idleOf, func(f *IdleFigures) float64 { return f.DialRate })}
 
 	rssHeld        = Figure{"rss-idle", "RSS MiB, idle", page.Bytes, Lower, mebibytes, ofSample(Held, rss)}
@@ -63,8 +63,8 @@ var (
 	fullIdleAnonymous      = Figure{"full-anonymous-idle", "anonymous", page.Bytes, Lower, nil, of(fullOf, func(f *FullFigures) float64 { return f.Idle.Anonymous })}
 	fullExchangedRSS       = Figure{"full-rss", "exchanged: RSS", page.Bytes, Lower, nil, of(fullOf, func(f *FullFigures) float64 { return f.Exchanged.RSS })}
 	fullExchangedAnonymous = Figure{"full-anonymous", "anonymous", page.Bytes, Lower, nil, of(fullOf, func(f *FullFigures) float64 { return f.Exchanged.Anonymous })}
-	fullIdleKernel         = Figure{"full-kernel-idle", "all idle", page.Bytes, Lower, nil, of(fullOf, func(f *FullFigures) float64 { return f.Idle.Kernel })}
-	fullExchangedKernel    = Figure{"full-kernel", "all exchanged", page.Bytes, Lower, nil, of(fullOf, func(f *FullFigures) float64 { return f.Exchanged.Kernel })}
+	fullIdleKernel         = Figure{"full-kernel-idle", "all idle", page.Bytes, Lower, nil, notShrunk(of(fullOf, func(f *FullFigures) float64 { return f.Idle.Kernel }))}
+	fullExchangedKernel    = Figure{"full-kernel", "all exchanged", page.Bytes, Lower, nil, notShrunk(of(fullOf, func(f *FullFigures) float64 { return f.Exchanged.Kernel }))}
 	fullExchangedMachine   = Figure{"full-machine", "machine", page.Bytes, Lower, nil, of(fullOf, func(f *FullFigures) float64 { return f.Exchanged.Machine })}
 
 	floodSent        = Figure{"sent", "sent MiB", page.Bytes, Neither, mebibytes, of(floodOf, func(f *FloodFigures) float64 { return float64(f.Sent) })}

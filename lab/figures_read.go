@@ -24,6 +24,15 @@ func known(read reading) reading {
 	}
 }
 
+// notShrunk is a reading of memory of which less than 0 means that others gave some back
+// meanwhile: it is not known then.
+func notShrunk(read reading) reading {
+	return func(r *RunRecord) (float64, bool) {
+		v, ok := read(r)
+		return v, ok && v >= 0
+	}
+}
+
 // The parts of a run.
 func throughputOf(r *RunRecord) *ThroughputFigures { return r.Throughput }
 func floodOf(r *RunRecord) *FloodFigures           { return r.Flood }

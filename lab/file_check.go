@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
@@ -17,13 +18,15 @@ func (d *decoder) check(s *Scenario) error {
 	if s.Question == "" {
 		return d.errorAt("question", "question is missing; expected a sentence, as question = %q", "Is mine as fast as others?")
 	}
+	seen := make(map[string]bool)
 	for i, subject := range s.Subjects {
-		if err := subject.check(); err != nil {
+		if err := cmp.Or(subject.check(), unlike(seen, "subject", subject.Name)); err != nil {
 			return d.at(element("subject", i), err)
 		}
 	}
+	clear(seen)
 	for i, w := range s.Workloads {
-		if err := w.check(); err != nil {
+		if err := cmp.Or(w.check(), unlike(seen, "workload", w.Name)); err != nil {
 			return d.at(element("workload", i), err)
 		}
 	}
@@ -126,7 +129,7 @@ func (d *decoder) checkScales(s, whole *Scenario, names nameSet) error {
 					name, without, names.list(names.workloads), names.list(names.subjects))
 			}
 		}
-		if x.Rounds < 0 || x.Connections < 0 || x.Duration < 0 || x.WarmUp < 0 || x.Hold < 0 {
+		if x.Connections < 0 || x.Duration < 0 || x.WarmUp < 0 || x.Hold < 0 {
 			return d.errorAt(path, "scale %s has a number or a time below 0; expected more", name)
 		}
 		small, changes, err := whole.at(name)

@@ -30,8 +30,10 @@ func (d *decoder) at(path string, err error) error {
 		return nil
 	}
 	for path != "" {
-		if line, ok := d.lines[path]; ok {
-			return wrong("line %d: %v", line, err)
+		for _, at := range []string{path, path + "[0]"} { // a list begins with its first table
+			if line, ok := d.lines[at]; ok {
+				return wrong("line %d: %v", line, err)
+			}
 		}
 		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
 	}
@@ -175,17 +177,36 @@ func (d *decoder) setStruct(v reflect.Value, got any, path string) error {
 			return err
 		}
 	}
+	return d.setTagged(v, table, path)
+}
+
+// setTagged gives the fields of a table whose key is missing what their default tag says,
+// and refuses those that are less than their least tag says.
+func (d *decoder) setTagged(v reflect.Value, table map[string]any, path string) error {
 	for i := range v.NumField() {
 		f := v.Type().Field(i)
-		if value, ok := f.Tag.Lookup("default"); ok && table[f.Tag.Get("toml")] == nil {
-			n, err := strconv.ParseInt(value, 10, 64)
-			if err != nil {
-				panic("lab: the default of " + f.Name + " is no whole number")
-			}
+		key := f.Tag.Get("toml")
+		if n, ok := tagged(f, "default"); ok && table[key] == nil {
 			v.Field(i).SetInt(n)
+		}
+		if n, ok := tagged(f, "least"); ok && table[key] != nil && v.Field(i).Int() < n {
+			return d.errorAt(join(path, key), "%s is %d; expected %d or more, or no %s at all", key, v.Field(i).Int(), n, key)
 		}
 	}
 	return nil
+}
+
+// tagged is the number that a tag of a field says.
+func tagged(f reflect.StructField, tag string) (n int64, ok bool) {
+	value, ok := f.Tag.Lookup(tag)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil {
+		panic("lab: the " + tag + " of " + f.Name + " is no whole number")
+	}
+	return n, true
 }
 
 // fieldsOf are the fields of a struct by their keys.

@@ -3,7 +3,6 @@ package lab
 import (
 	"context"
 	"fmt"
-	"net"
 	"strconv"
 	"time"
 
@@ -128,15 +127,7 @@ func (m *measurement) sampleFlood(moment Moment) error {
 	if err := m.sample(moment, cpu|memory); err != nil || !m.sampled {
 		return err
 	}
-	_, port, err := net.SplitHostPort(m.server.addr)
-	if err != nil {
-		return err
-	}
-	number, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return err
-	}
-	if found, err := sock.SegmentsOf(uint16(number), m.workload.Connections+room); err == nil { // or the kernel does not tell
+	if found, err := sock.SegmentsOf(m.port(), m.workload.Connections+room); err == nil { // or the kernel does not tell
 		s := &m.record.Samples[len(m.record.Samples)-1]
 		s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out
 	}

@@ -21,7 +21,7 @@ const (
 	// RuleLittle: by Little's law, 10 % more or fewer messages were in
 	// flight than connections × pipeline.
 	RuleLittle = "little"
-	// RuleMismatch: an answer differed from what was sent.
+	// RuleMismatch: an answer differed from what was sent. The run has failed.
 	RuleMismatch = "mismatch"
 	// RuleLost: an established connection ended early.
 	RuleLost = "lost"
@@ -42,8 +42,8 @@ const (
 	// RuleHold: memory was sampled when the load no longer held still.
 	RuleHold = "hold"
 	// RuleOthers: by the kernel's cache of TCP sockets, 10 % more or fewer
-	// came than the run's own, so that the kernel's figures, and the machine's,
-	// are not of the run alone.
+	// came than the run's own, or its small objects became fewer, so that the
+	// kernel's figures, and the machine's, are not of the run alone.
 	RuleOthers = "others"
 	// RuleCaptured: a trace or a profile was taken meanwhile, which takes time.
 	RuleCaptured = "captured"
@@ -80,6 +80,9 @@ func marks(r *RunRecord, w Workload) []Mark {
 		if f.Full.Sockets != 0 && math.Abs(f.Full.Sockets/2-1) > othersTolerance {
 			add(RuleOthers, "the kernel made room for %.2f TCP sockets for each connection, expected 2: others came or went", f.Full.Sockets)
 		}
+	}
+	if f := r.Idle; f != nil && f.Memory != nil && min(f.Memory.KernelIdle, f.Memory.KernelExchanged) < 0 {
+		add(RuleOthers, "the kernel had fewer small objects with the connections than without: others gave some back, and what connections take of them is not measured")
 	}
 	if f := r.Idle; f != nil && f.Memory != nil && f.Memory.Connections != w.Connections {
 		add(RuleCount, "the server had %d connections open, expected %d", f.Memory.Connections, w.Connections)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -116,7 +118,7 @@ func (m *measurement) window(ctx context.Context) error {
 	m.record.Result, err = m.generate(ctx, m.record.Load, func(e load.Event) error {
 		switch e.Phase {
 		case load.Measuring:
-			err := m.begin(ctx)
+			err := m.begin()
 			m.captures.begin(ctx) // it has a connection of its own, which is not to be counted
 			return err
 		case load.Measured:
@@ -127,27 +129,27 @@ func (m *measurement) window(ctx context.Context) error {
 	return err
 }
 
-// begin samples when a window begins. The descriptors of a shard are not to be seen: a
-// server that shows fewer connections than the load has is asked, if it can be.
-func (m *measurement) begin(ctx context.Context) error {
-	if err := m.sample(Measuring, m.atBegin()); err != nil {
+// begin samples when a window begins. Connections are counted by the port that the server
+// has them on: what other servers have left does not matter then, nor a server's descriptors,
+// of which a million take longer to look at than a window, and those of a shard are not to be
+// seen. Heartbeats are not counted, so that the window is not late.
+func (m *measurement) begin() error {
+	if err := m.sample(Measuring, cpu); err != nil || !m.sampled || m.workload.Kind == Heartbeats {
 		return err
 	}
-	from, ready := m.record.sample(Measuring), m.record.sample(Ready)
-	if from == nil || ready == nil || m.metrics.Addr == "" || m.workload.Kind != Throughput || from.Sockets-ready.Sockets >= m.workload.Connections {
+	s := &m.record.Samples[len(m.record.Samples)-1]
+	n, err := sock.Accepted(m.port(), m.workload.Connections+room)
+	if err == nil {
+		s.Accepted = n
 		return nil
 	}
-	_ = from.ask(ctx, m.metrics, m.processes) // one that does not answer is marked
-	return nil
+	s.Sockets, err = m.sockets() // the kernel does not tell, or of too many
+	return err
 }
 
-// atBegin is what is sampled when a window begins. With heartbeats there can be so
-// many connections that counting them takes longer than what is measured.
-func (m *measurement) atBegin() what {
-	if m.workload.Kind == Heartbeats {
-		return cpu
-	}
-	return cpu | sockets
+// port is where the server listens.
+func (m *measurement) port() uint16 {
+	return netip.MustParseAddrPort(m.server.addr).Port()
 }
 
 // idle applies an Idle workload.

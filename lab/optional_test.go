@@ -106,7 +106,12 @@ func TestPlaceholders(t *testing.T) {
 		{Subject{Command: Words{"x", "{port}", "{workers}"}, Side: &Side{Server: true}}, ""},
 		{Subject{Command: Words{"x", "{port}", "{app}"}, Side: &Side{Server: true}}, "{app} in its command stands for nothing; expected some of {self}, {addr}, {port}, {workers}"},
 		{Subject{Command: Words{"x", "{n}"}, Parks: true}, ""},
-		{Subject{Command: Words{"x", "{addr}", "{other}"}}, ""},
+		{Subject{Command: Words{"x", "{addr}", "{other}", "{test}", "{m}", "{nn}", "{}", "{PORT}", "{\"app\":1}"}}, ""},
+		{Subject{Command: Words{"x", "{port}", "a={prot}"}}, "{prot} in its command stands for nothing; did you mean {port}?"},
+		{Subject{Command: Words{"x", "{port}{prt}"}}, "{prt} in its command stands for nothing; did you mean {port}?"},
+		{Subject{Command: Words{"x", "{port}", "{apps}"}}, "{apps} in its command stands for nothing; did you mean {app}?"},
+		{Subject{Command: Words{"x", "{port}", "{Addr}"}}, "{Addr} in its command stands for nothing; did you mean {addr}?"},
+		{Subject{Command: Words{"x", "{port}", "{modle}"}}, "{modle} in its command stands for nothing; did you mean {model}?"},
 	} {
 		test.subject.Name = "a"
 		err := test.subject.check()

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os/exec"
@@ -21,6 +22,10 @@ const (
 	// streamGrace is the same for a program whose output is acted on: that of
 	// a million connections was not read within a second of its end, on a busy machine.
 	streamGrace = 30 * time.Second
+	// groupBound is how long the kernel may take to end what an ended process has left of
+	// its group. The sockets of 68 processes, a million, took some seconds, and the next run
+	// began meanwhile.
+	groupBound = time.Minute
 	// tailSize is how much of a process's last output is kept, in bytes.
 	tailSize = 4096
 )
@@ -36,9 +41,13 @@ const (
 // whole lab was killed. What the children have started is the guard's.
 type launcher struct {
 	grace    time.Duration // termGrace, or as long as somebody needs
+	words    time.Duration // streamGrace
 	guard    *guard        // whose mark everything gets, nil for none
 	requests chan launch
 	ended    chan struct{}
+
+	mu   sync.Mutex
+	left error // processes that did not end within groupBound
 }
 
 // launch is a process to start.
@@ -49,7 +58,7 @@ type launch struct {
 }
 
 func newLauncher() *launcher {
-	l := &launcher{grace: termGrace, requests: make(chan launch), ended: make(chan struct{})}
+	l := &launcher{grace: termGrace, words: streamGrace, requests: make(chan launch), ended: make(chan struct{})}
 	go l.run()
 	return l
 }
@@ -66,6 +75,37 @@ func (l *launcher) run() {
 func (l *launcher) close() {
 	close(l.requests)
 	<-l.ended
+}
+
+// sweep kills what is left between two runs. It fails when something was left, also of what
+// has ended since the last sweep.
+func (l *launcher) sweep() error {
+	err := l.guard.sweep()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	err = errors.Join(err, l.left)
+	l.left = nil
+	return err
+}
+
+// endGroup kills what an ended process has left of its group, and waits until it has ended.
+func (l *launcher) endGroup(pid int) {
+	killGroup(pid)
+	if err := awaitGroup(pid, groupBound); err != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.left = err
+	}
+}
+
+// awaitGroup waits until no process of a group is left, at most for bound: then it fails.
+func awaitGroup(pid int, bound time.Duration) error {
+	for end := time.Now().Add(bound); groupLives(pid); time.Sleep(poll) {
+		if time.Now().After(end) {
+			return fmt.Errorf("processes that the server or the load generator had started are left %v after they were killed", bound)
+		}
+	}
+	return nil
 }
 
 // process is a child process. Its standard error goes to tail.
@@ -91,7 +131,7 @@ func (l *launcher) start(command []string, cpus []int, out io.WriteCloser) (*pro
 	p.cmd.WaitDelay = pipeGrace
 	p.cmd.Stderr = p.tail
 	if out != nil {
-		p.cmd.Stdout, p.cmd.WaitDelay = out, streamGrace
+		p.cmd.Stdout, p.cmd.WaitDelay = out, l.words
 	} else {
 		p.cmd.Stdout = p.tail
 	}
@@ -106,7 +146,7 @@ func (l *launcher) start(command []string, cpus []int, out io.WriteCloser) (*pro
 	go func() { // waited for by end
 		defer close(p.done)
 		p.err = p.cmd.Wait()
-		killGroup(p.pid()) // what it left behind
+		l.endGroup(p.pid())
 		if out != nil {
 			out.Close()
 		}
@@ -145,7 +185,10 @@ func (p *process) await(bound time.Duration) {
 // words. It is called when done is closed.
 func (p *process) failure(name string) error {
 	status := "exit status 0"
-	if p.err != nil {
+	switch {
+	case errors.Is(p.err, exec.ErrWaitDelay):
+		status = fmt.Sprintf("%v later its output had not come to its end", p.cmd.WaitDelay)
+	case p.err != nil:
 		status = p.err.Error()
 	}
 	return fmt.Errorf("%s ended: %s%s", name, status, p.said())

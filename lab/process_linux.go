@@ -3,9 +3,12 @@ package lab
 import (
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/procfs"
 )
 
 // startOn starts a process on the given CPUs, or on those of this thread when
@@ -30,6 +33,19 @@ func startOn(cmd *exec.Cmd, cpus []int) error {
 // cannot belong to anyone else while a member lives; without members the call
 // finds nothing.
 func killGroup(pid int) { _ = unix.Kill(-pid, unix.SIGKILL) }
+
+// groupLives says whether a process of a group is there, be it that the kernel is still
+// taking back what it had. One call says so where there is none.
+func groupLives(group int) bool {
+	if unix.Kill(-group, 0) != nil {
+		return false
+	}
+	pids, err := procfs.Group(group)
+	return err == nil && slices.ContainsFunc(pids, func(pid int) bool {
+		s, err := procfs.ReadStat(pid)
+		return err == nil && !s.Ended
+	})
+}
 
 // allowedCPUs lists the CPUs that this process may run on.
 func allowedCPUs() ([]int, error) {

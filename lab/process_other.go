@@ -14,6 +14,8 @@ func startOn(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
 
 func killGroup(int) {}
 
+func groupLives(int) bool { return false }
+
 func allowedCPUs() ([]int, error) {
 	return nil, errors.New("not available on " + runtime.GOOS)
 }

@@ -82,6 +82,31 @@ func TestProcessStubborn(t *testing.T) {
 	p.end() // does nothing
 }
 
+// TestNeverReady waits for a server that says something, and never listens.
+func TestNeverReady(t *testing.T) {
+	self := children(t).Self
+	l := newLauncher()
+	defer l.close()
+	l.grace = 0
+	addr, err := freeAddr()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := l.start([]string{self, "stubborn"}, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.end()
+	for p.said() == "" { // until the test's time is over
+		time.Sleep(poll)
+	}
+	s := &server{process: p, addr: addr, bound: 100 * time.Millisecond}
+	_, err = s.awaitReady(t.Context(), Echo, nil)
+	if err == nil || !strings.HasPrefix(err.Error(), "the server was not ready within 100ms: dial tcp "+addr) || !strings.HasSuffix(err.Error(), ": stubborn") {
+		t.Errorf("got %v, want the bound, why it is not ready, and its last words", err)
+	}
+}
+
 func TestReadEvents(t *testing.T) {
 	result, err := readEvents(strings.NewReader(`{"phase":"connected","snapshot":{"open":3}}`+"\n"+
 		`{"phase":"done","result":{"answered":7}}`+"\n"), nil)

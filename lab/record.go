@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"slices"
 	"time"
 
 	"github.com/myriad-go/myriad/load"
@@ -31,7 +32,7 @@ type RunRecord struct {
 	// Marks are the rules that the run broke.
 	Marks []Mark `json:"marks,omitempty"`
 	// Throughput, Idle, Heartbeats or Parked is set, by the workload's kind,
-	// unless the run failed.
+	// unless the run failed; one that failed for wrong answers has it too.
 	Throughput *ThroughputFigures `json:"throughput,omitempty"`
 	Idle       *IdleFigures       `json:"idle,omitempty"`
 	Heartbeats *HeartbeatFigures  `json:"heartbeats,omitempty"`
@@ -137,9 +138,15 @@ func (r *RunRecord) sample(m Moment) *Sample {
 	return nil
 }
 
-// judge works out the figures and the marks of a run that did not fail.
+// judge works out the figures and the marks of a run that did not fail. With a wrong answer
+// it has failed: its figures are of another server than the one that was asked for, whatever
+// else the machine did.
 func (r *RunRecord) judge(w Workload, pinning Pinning) {
 	r.workOut(w, pinning)
+	if r.Error == "" && slices.ContainsFunc(r.Marks, func(m Mark) bool { return m.Rule == RuleMismatch }) {
+		r.Error = "the server answered wrongly"
+		return
+	}
 	r.markNoise(w.Kind)
 }
 
@@ -209,11 +216,9 @@ func (r *RunRecord) serverFiguresAt(rate float64, pinning Pinning) *ServerFigure
 		f.UserCPU = part(to.User-from.User, between) / rate * 1e6
 		f.SystemCPU = part(to.System-from.System, between) / rate * 1e6
 	}
-	if ready := r.sample(Ready); ready != nil {
-		f.Connections = from.Sockets - ready.Sockets
-		if from.Connections > 0 {
-			f.Connections = from.Connections // as the server says
-		}
+	f.Connections = from.Accepted
+	if ready := r.sample(Ready); ready != nil && from.Sockets > 0 {
+		f.Connections = from.Sockets - ready.Sockets // the kernel did not tell the other
 	}
 	return f
 }

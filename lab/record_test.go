@@ -119,15 +119,35 @@ func TestMarks(t *testing.T) {
 		r.judge(Workload{Kind: Throughput, Connections: 100, Pipeline: 1}, twoCPUs)
 		checkMarks(t, r, rule)
 	}
+	accepted := goodRun()
+	accepted.Samples[1].Sockets, accepted.Samples[1].Accepted = 0, 99
+	accepted.judge(Workload{Kind: Throughput, Connections: 100, Pipeline: 1}, twoCPUs)
+	checkMarks(t, accepted, RuleCount)
 	idle := map[string]func(*RunRecord){
 		RuleCount:   func(r *RunRecord) { r.Samples[1].Sockets = 52 },
 		RuleConnect: func(r *RunRecord) { r.Result.Connected = 99 },
+		RuleOthers:  func(r *RunRecord) { r.Samples[0].Slab = r.Samples[1].Slab + 1 },
 	}
 	for rule, breakIt := range idle {
 		r := goodIdle()
 		breakIt(r)
 		r.judge(Workload{Kind: Idle, Connections: 100}, twoCPUs)
 		checkMarks(t, r, rule)
+	}
+}
+
+// TestKernelShrunk has no figure of the kernel's memory where it became less, and others.
+func TestKernelShrunk(t *testing.T) {
+	r := goodIdle()
+	r.Samples[0].Slab = r.Samples[2].Slab
+	r.judge(Workload{Kind: Idle, Connections: 100}, twoCPUs)
+	for _, c := range []struct {
+		figure Figure
+		want   bool
+	}{{kernelIdle, false}, {kernelExchanged, true}, {bytesIdle, true}} {
+		if v, ok := c.figure.of(r); ok != c.want {
+			t.Errorf("%s: got %v, %v; want a figure: %v", c.figure.Name, v, ok, c.want)
+		}
 	}
 }
 

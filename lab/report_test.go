@@ -92,8 +92,8 @@ func TestWriteText(t *testing.T) {
 		t.Fatal(err)
 	}
 	golden(t, "report.golden", got.String())
-	if r.Failed() != 7 {
-		t.Errorf("failed: got %d, want 7", r.Failed())
+	if r.Failed() != 8 { // one of them answered wrongly
+		t.Errorf("failed: got %d, want 8", r.Failed())
 	}
 }
 

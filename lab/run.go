@@ -39,7 +39,7 @@ func (r *runner) run(ctx context.Context, s step, before []RunRecord) RunRecord 
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the run took longer than %v", bound))
 	defer cancel()
 	foreign := watchForeign()
-	err := errors.Join(r.measure(ctx, s, &rec), r.launcher.guard.sweep())
+	err := errors.Join(r.measure(ctx, s, &rec), r.launcher.sweep())
 	rec.Foreign = foreign()
 	if err != nil {
 		rec.Error = err.Error()

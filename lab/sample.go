@@ -63,9 +63,9 @@ type Sample struct {
 	// TCP is how many TCP sockets the kernel has room for in its cache of them,
 	// 0 where it does not tell.
 	TCP int64 `json:"tcp,omitempty"`
-	// Accepted is how many connections of the load the server has accepted, and SegmentsIn
-	// and SegmentsOut how many TCP segments with data they have brought and taken: in a
-	// Flood, where the kernel tells.
+	// Accepted is how many connections of the load the server has accepted, where the kernel
+	// tells, and SegmentsIn and SegmentsOut how many TCP segments with data they have brought
+	// and taken, in a Flood.
 	Accepted    int   `json:"accepted,omitempty"`
 	SegmentsIn  int64 `json:"segments_in,omitempty"`
 	SegmentsOut int64 `json:"segments_out,omitempty"`

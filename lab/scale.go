@@ -13,8 +13,8 @@ import (
 
 // Scale says how a scenario is made smaller or larger. Zero values change nothing.
 type Scale struct {
-	// Rounds replaces the scenario's.
-	Rounds int `json:"rounds,omitempty" toml:"rounds"`
+	// Rounds replaces the scenario's; a file can't have 0.
+	Rounds int `json:"rounds,omitempty" toml:"rounds" least:"1"`
 	// Connections is the most that a workload has; larger ones are made as small.
 	Connections int `json:"connections,omitempty" toml:"connections"`
 	// Duration, WarmUp and Hold are the longest that a workload has.

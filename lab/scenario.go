@@ -43,7 +43,7 @@ type Scenario struct {
 	Auto string `json:"auto,omitempty" toml:"auto"`
 	// Rounds is how often each subject is run under each workload, from 1
 	// to 1000. In a file the default is 3.
-	Rounds int `json:"rounds" toml:"rounds" default:"3"`
+	Rounds int `json:"rounds" toml:"rounds" default:"3" least:"1"`
 	// About is a paragraph or two: what it asks, and how its figures are to be read.
 	About string `json:"about,omitempty" toml:"about"`
 	// Published are the tables of others that are reproduced.
@@ -90,24 +90,25 @@ func (s *Scenario) check() error {
 	}
 	names := make(map[string]bool)
 	for _, subject := range s.Subjects {
-		if err := subject.check(); err != nil {
+		if err := cmp.Or(subject.check(), unlike(names, "subject", subject.Name)); err != nil {
 			return err
 		}
-		if names[subject.Name] {
-			return wrong("two subjects are named %q; expected a name for each", subject.Name)
-		}
-		names[subject.Name] = true
 	}
 	clear(names)
 	for _, workload := range s.Workloads {
-		if err := workload.check(); err != nil {
+		if err := cmp.Or(workload.check(), unlike(names, "workload", workload.Name)); err != nil {
 			return err
 		}
-		if names[workload.Name] {
-			return wrong("two workloads are named %q; expected a name for each", workload.Name)
-		}
-		names[workload.Name] = true
 	}
+	return nil
+}
+
+// unlike says that a name of a subject or a workload is among those seen, and keeps it.
+func unlike(seen map[string]bool, of, name string) error {
+	if seen[name] {
+		return wrong("two %ss are named %q; expected a name for each", of, name)
+	}
+	seen[name] = true
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -26,6 +27,7 @@ const (
 type server struct {
 	process *process
 	addr    string
+	bound   time.Duration // readyBound, unless it is set
 }
 
 // startServer starts a subject's command on the given CPUs. The caller ends its
@@ -62,7 +64,8 @@ func (s *server) watch(ctx context.Context) (context.Context, func()) {
 // awaitReady waits until the server answers, and returns the connection over
 // which it did.
 func (s *server) awaitReady(ctx context.Context, app string, trust *tls.Config) (net.Conn, error) {
-	bound, cancel := context.WithTimeout(ctx, readyBound)
+	within := cmp.Or(s.bound, readyBound)
+	bound, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	var last error
 	for {
@@ -77,7 +80,7 @@ func (s *server) awaitReady(ctx context.Context, app string, trust *tls.Config) 
 			if ctx.Err() != nil {
 				return nil, context.Cause(ctx)
 			}
-			return nil, fmt.Errorf("the server was not ready within %v: %w%s", readyBound, last, s.process.said())
+			return nil, fmt.Errorf("the server was not ready within %v: %w%s", within, last, s.process.said())
 		}
 	}
 }

@@ -199,34 +199,6 @@ func (s Subject) checkModels() error {
 	return nil
 }
 
-// placeholders are all that commands may have, but for {model}, and for {peers}, which stands
-// for something only with OverloadChanges.Peers.
-var placeholders = []string{"{self}", "{addr}", "{port}", "{app}", "{cert}", "{key}", "{heartbeat}", "{admin}", "{n}", "{room}", "{processes}", "{workers}"}
-
-// placeholders are those that are filled in for the subject.
-func (s Subject) placeholders() []string {
-	switch {
-	case s.Side == nil:
-		return placeholders[:len(placeholders)-1]
-	case s.Side.Server:
-		return []string{"{self}", "{addr}", "{port}", "{workers}"}
-	}
-	return placeholders[:1]
-}
-
-// checkPlaceholders is the part of check that looks for placeholders which others have.
-func (s Subject) checkPlaceholders() error {
-	for _, p := range placeholders {
-		if own := s.placeholders(); s.says(p) && !slices.Contains(own, p) {
-			return wrong("subject %s: %s in its command stands for nothing; expected some of %s", s.Name, p, strings.Join(own, ", "))
-		}
-	}
-	if s.says(peersMark) && !s.Optional {
-		return wrong("subject %s: {peers} in its command stands for nothing; expected \"bench overload --peers FILE\", or the program's path in its place", s.Name)
-	}
-	return nil
-}
-
 // checkName is the part of check that looks at the name, and that there is a
 // command.
 func (s Subject) checkName() error {

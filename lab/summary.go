@@ -97,7 +97,7 @@ func (w row) ratio(base row, f Figure) string {
 func (w row) bottleneck() string {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
-		if run.Throughput != nil {
+		if run.Throughput != nil && run.Error == "" {
 			counts[run.Throughput.Bottleneck]++
 		}
 	}

@@ -83,9 +83,9 @@ type Workload struct {
 	// ConnectRate is how many connections of a Flood are opened a second, 0 for as
 	// many as the server takes.
 	ConnectRate int `json:"connect_rate,omitempty" toml:"connect_rate"`
-	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them. More of them
-	// make a narrower ±.
-	Rounds int `json:"rounds,omitempty" toml:"rounds"`
+	// Rounds replaces the scenario's rounds, up to 1000; 0, which a file can't have, keeps
+	// them. More of them make a narrower ±.
+	Rounds int `json:"rounds,omitempty" toml:"rounds" least:"1"`
 	// Optional has the workload left out, unless Options.With asks for it.
 	Optional bool `json:"optional,omitempty" toml:"optional"`
 	// Hold is how long the connections of an Idle workload are held before

@@ -30,6 +30,10 @@ type Stat struct {
 	Waited time.Duration
 	// Threads is how many threads it has now.
 	Threads int
+	// Ended says that the kernel has taken back all that it had: there is only a number left,
+	// until its parent takes note. A process that was killed gets there when its sockets and
+	// memory are gone.
+	Ended bool
 }
 
 // CPU is user and system time together.
@@ -137,6 +141,7 @@ func parseStat(b []byte) (Stat, error) {
 	user, errs[6] = ticks(fields[statWaited])
 	system, errs[7] = ticks(fields[statWaited+1])
 	s.Waited = user + system
+	s.Ended = fields[0] == "Z" && s.Threads <= 1 // with more, only its first thread has ended
 	if err := errors.Join(errs[:]...); err != nil {
 		return Stat{}, fmt.Errorf("procfs: stat: %w", err)
 	}

@@ -28,6 +28,22 @@ func TestParseStat(t *testing.T) {
 	}
 }
 
+// TestParseStatEnded tells a process that has ended from one whose first thread has.
+func TestParseStatEnded(t *testing.T) {
+	many := statLine("x) Z 1", 1, 2) // it has 7 threads
+	one := strings.Replace(many, " 20 0 7 0 ", " 20 0 1 0 ", 1)
+	for line, want := range map[string]bool{
+		many: false,
+		one:  false,
+		strings.Replace(many, ") S 1", ") Z 1", 1): false,
+		strings.Replace(one, ") S 1", ") Z 1", 1):  true,
+	} {
+		if s, err := parseStat([]byte(line)); err != nil || s.Ended != want {
+			t.Errorf("%q: got %+v, %v; want ended: %v", line, s, err, want)
+		}
+	}
+}
+
 func TestParseStatRefuses(t *testing.T) {
 	good := statLine("x", 1, 2)
 	for name, in := range map[string]string{

@@ -19,10 +19,12 @@ const (
 	diagMessage = 72 // sizeof(struct inet_diag_msg)
 	// diagPatience bounds the wait for an answer.
 	diagPatience = 2 // seconds
-	tcpTimeWait  = 6
-	tcpClose     = 7
-	tcpListen    = 10
-	tcpSynRecv   = 12 // of a request for a connection (TCP_NEW_SYN_RECV)
+
+	tcpEstablished = 1
+	tcpTimeWait    = 6
+	tcpClose       = 7
+	tcpListen      = 10
+	tcpSynRecv     = 12 // of a request for a connection (TCP_NEW_SYN_RECV)
 )
 
 // maxQueues bounds the listeners that are told.
@@ -37,19 +39,17 @@ var errQueues = errors.New("more than 16384 TCP listeners")
 func Queues(port uint16) ([]Queue, error) {
 	var found []Queue
 	listeners := 0
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		err := diag(diagQuery{family: family, states: 1 << tcpListen}, func(m []byte) error {
-			if listeners++; listeners > maxQueues {
-				return errQueues
-			}
-			if q := parseQueue(m); q.At.Port() == port {
-				found = append(found, q)
-			}
-			return nil
-		})
-		if err != nil && !(family == unix.AF_INET6 && errors.Is(err, unix.ENOENT)) {
-			return nil, fmt.Errorf("sock_diag: %w", err)
+	err := diagBoth(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
+		if listeners++; listeners > maxQueues {
+			return errQueues
 		}
+		if q := parseQueue(m); q.At.Port() == port {
+			found = append(found, q)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	return found, nil
 }
@@ -150,6 +150,17 @@ func diagCondition(which, family byte, host []byte, port uint16) []byte {
 	b = append(b, family, byte(8*len(host)), 0, 0)
 	b = binary.NativeEndian.AppendUint32(b, uint32(port))
 	return append(b, host...)
+}
+
+// diagBoth is diag for IPv4, and for IPv6 where there is any.
+func diagBoth(q diagQuery, each func(m []byte) error) error {
+	for _, q.family = range []uint8{unix.AF_INET, unix.AF_INET6} {
+		err := diag(q, each)
+		if err != nil && !(q.family == unix.AF_INET6 && errors.Is(err, unix.ENOENT)) {
+			return fmt.Errorf("sock_diag: %w", err)
+		}
+	}
+	return nil
 }
 
 // diag asks, and calls each with the struct inet_diag_msg of every socket found.

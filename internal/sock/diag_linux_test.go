@@ -88,7 +88,7 @@ func TestPortsTo(t *testing.T) {
 	}
 }
 
-// TestSegmentsOf has a server get and send data, and others that are not counted: those
+// TestSegmentsOf has a server accept connections, get and send data, and others that are not counted: those
 // that nobody has accepted, and those of other ports.
 func TestSegmentsOf(t *testing.T) {
 	for _, test := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
@@ -121,6 +121,12 @@ func TestSegmentsOf(t *testing.T) {
 		}
 		if got, err := SegmentsOf(at.Port(), n-1); err == nil {
 			t.Errorf("%s: segments %+v of at most %d, want an error", test.network, got, n-1)
+		}
+		if got, err := Accepted(at.Port(), n); err != nil || got != n {
+			t.Errorf("%s: %d accepted, %v; want %d", test.network, got, err, n)
+		}
+		if got, err := Accepted(at.Port(), n-1); err == nil {
+			t.Errorf("%s: %d accepted of at most %d, want an error", test.network, got, n-1)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package sock
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -40,13 +39,27 @@ func Talks(port uint16, most int) (talks []Talk, err error) {
 // port, with struct tcp_info behind it.
 func eachTalk(port uint16, read func(m []byte) error) error {
 	const without = 1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose
-	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-		err := diag(diagQuery{family: family, states: ^uint32(0) &^ without, at: port, info: true}, read)
-		if err != nil && !(family == unix.AF_INET6 && errors.Is(err, unix.ENOENT)) {
-			return fmt.Errorf("sock_diag: %w", err)
+	return diagBoth(diagQuery{states: ^uint32(0) &^ without, at: port, info: true}, read)
+}
+
+// Accepted counts the connections of a local port that are established and that somebody
+// has accepted, whatever their address, in the network namespace of the calling thread. It
+// goes through every TCP socket there, and is told nothing else of them. More than most are
+// not counted: then it fails.
+func Accepted(port uint16, most int) (n int, err error) {
+	err = diagBoth(diagQuery{states: 1 << tcpEstablished, at: port}, func(m []byte) error {
+		if binary.NativeEndian.Uint32(m[inodeAt:]) == 0 {
+			return nil // it waits to be accepted
 		}
+		if n++; n > most {
+			return fmt.Errorf("more than %d connections of port %d", most, port)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
 	}
-	return nil
+	return n, nil
 }
 
 // parseTalk reads a connection's struct inet_diag_msg and, behind it, its attributes.
