@@ -27,8 +27,9 @@ type standing struct {
 	rounds, alone, of int
 	ours, theirs      string // the figures
 	marks             string // of both
-	// why says why there is no ratio, "" if there is one.
-	why string
+	// why says why there is no ratio, "" if there is one, and cut the same where the
+	// watchdog has ended the design: then other figures say how ours stands.
+	why, cut string
 }
 
 // The ways to stand.
@@ -46,7 +47,8 @@ func stand(f Figure, ours, design row) standing {
 	var all []float64
 	all, s.alone = f.leads(ours, design)
 	s.rounds = len(all)
-	s.why = cmp.Or(f.unfit(ours), whyNone(f, design), whyNone(f, ours))
+	s.cut = f.cutBy(design)
+	s.why = cmp.Or(f.unfit(ours), whyNone(f, ours), s.cut, whyNone(f, design))
 	if s.why != "" {
 		return s
 	}
@@ -59,6 +61,16 @@ func stand(f Figure, ours, design row) standing {
 		s.why = "there is no ratio of " + s.ours + " and " + s.theirs + " in the same round"
 	}
 	return s
+}
+
+// cutBy says that the watchdog has ended a design in some round, which leaves it no figure
+// to compare but its memory: that was at least as much. It is "" where it has not.
+func (f Figure) cutBy(design row) string {
+	ended := design.ended()
+	if len(ended) == 0 || f.Name == peakMemory.Name {
+		return ""
+	}
+	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB: not compared", design.subject, float64(ended[0].Overload.Ended.Most)/1e9)
 }
 
 // leads are by how much a row is ahead of a base in each round, above 1 where it is; alone
@@ -183,6 +195,9 @@ func (s standing) outcome() string {
 	return level
 }
 
+// cutOff says whether the design's end by the watchdog is why there is no ratio.
+func (s standing) cutOff() bool { return s.why != "" && s.why == s.cut }
+
 func (s standing) tone() page.Tone { return outcomeTones[s.outcome()] }
 
 var outcomeTones = map[string]page.Tone{inFront: page.Good, behind: page.Bad, level: page.Warn, notCompared: page.Warn}
@@ -206,6 +221,9 @@ func (s standing) String() string {
 	var says string
 	switch s.outcome() {
 	case notCompared:
+		if s.cutOff() {
+			return fmt.Sprintf("%s: %s beside %s in %s: %s.", s.row.Name, s.subject, s.design, s.figure.Heading, s.why)
+		}
 		return fmt.Sprintf("%s: %s is not measured against %s in %s: %s", s.row.Name, s.subject, s.design, s.figure.Heading, strings.TrimSuffix(s.why, ".")) + "."
 	case inFront:
 		says = "ahead of " + s.design
@@ -237,8 +255,12 @@ var outcomes = []string{behind, notCompared, level, inFront}
 // standings are those of one row of ours, by each figure that the published row is about.
 type standings []standing
 
-// outcome is the worst of them.
+// outcome is the worst of them, but for those of a design that the watchdog has ended if
+// there are others.
 func (all standings) outcome() string {
+	if fair := slices.DeleteFunc(slices.Clone(all), standing.cutOff); len(fair) > 0 {
+		all = fair
+	}
 	for _, o := range outcomes {
 		if slices.ContainsFunc(all, func(s standing) bool { return s.outcome() == o }) {
 			return o

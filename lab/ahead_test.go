@@ -105,6 +105,44 @@ func TestStandAlone(t *testing.T) {
 	}
 }
 
+// TestStandEnded has a design that the watchdog has ended: its memory was at least that, and
+// nothing else of it is compared, whatever it had come to.
+func TestStandEnded(t *testing.T) {
+	const ms = time.Millisecond
+	row := &PublishedRow{Name: "row"}
+	for _, mean := range []time.Duration{0, 2 * ms} {
+		ours, design := offeredRow("o", ms, ms), offeredRow("d", mean, mean)
+		design.runs[1].Overload.Ended = &OverloadEnd{RSS: 2.2e9, Most: 2 << 30}
+		for i := range 2 {
+			ours.runs[i].Overload.PeakRSS, design.runs[i].Overload.PeakRSS = 40e6, 2e9
+		}
+		var all standings
+		for f, want := range map[*Figure]struct{ outcome, says string }{
+			&peakMemory:  {inFront, "row: o is ahead of d in peak memory, 50.00 ±0.00"},
+			&meanLatency: {notCompared, "row: o beside d in mean latency: d was ended by the watchdog of this lab at 2.15 GB: not compared."},
+			&finished:    {notCompared, "row: o beside d in finished: d was ended by the watchdog of this lab at 2.15 GB: not compared."},
+		} {
+			s := stand(*f, ours, design)
+			s.row = row
+			if text := s.String(); s.outcome() != want.outcome || !strings.HasPrefix(text, want.says) {
+				t.Errorf("%s: %s; want %s, %q", f.Name, text, want.outcome, want.says)
+			}
+			all = append(all, s)
+		}
+		if got := all.outcome(); got != inFront {
+			t.Errorf("the row is %s, want it ahead by what was compared", got)
+		}
+		ours.runs[0].Error = "no"
+		if s := stand(finished, ours, design); (standings{s}).outcome() != notCompared || s.cutOff() {
+			t.Errorf("ours has failed: %+v", s)
+		}
+	}
+	only := standings{{why: "d was ended", cut: "d was ended"}}
+	if got := only.outcome(); got != notCompared {
+		t.Errorf("the row is %s, want it not measured: nothing of it was compared", got)
+	}
+}
+
 // TestStandMarked has runs of ours that answered wrongly, or failed, compared with nothing;
 // other marks, and those of the design, are named.
 func TestStandMarked(t *testing.T) {

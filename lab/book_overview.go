@@ -100,7 +100,7 @@ func (b *Book) counts() *page.Table {
 		switch {
 		case failed > 0:
 			t.SetTone(0, page.Bad)
-		case skipped+marked > 0 || len(r.Runs) < r.Planned:
+		case skipped+marked > 0 || len(r.Runs) < r.Planned || len(r.notMet()) > 0:
 			t.SetTone(0, page.Warn)
 		}
 	}
@@ -126,14 +126,10 @@ func (b *Book) told(say func(*RunRecord) string) (all []string) {
 	return all
 }
 
-// notMet are the claims of all runs together that were not met.
+// notMet are the claims that were not met.
 func (b *Book) notMet() (all []string) {
 	for _, r := range b.Reports {
-		for _, f := range r.judgeOverload() {
-			if f.Outcome == NotMet {
-				all = append(all, r.Scenario.Name+": "+f.String())
-			}
-		}
+		all = append(all, r.notMet()...)
 	}
 	return all
 }

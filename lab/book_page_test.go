@@ -77,6 +77,35 @@ func TestOverviewNotMet(t *testing.T) {
 	}
 }
 
+// TestOverviewNotMetOfRun has a run that is not failed by a rate that it missed: the claim is
+// named, once for rounds that say the same, the row of its scenario is marked, and the
+// verdicts have it. A run that was made again counts for nothing.
+func TestOverviewNotMetOfRun(t *testing.T) {
+	run := func(rate string) RunRecord {
+		return RunRecord{Workload: "w", Subject: "s", Million: &MillionRun{Findings: []MillionFinding{
+			{Finding{"holds all", Met, ""}, false}, {Finding{"fast", NotMet, rate}, true},
+		}}}
+	}
+	again := run("8")
+	again.Superseded = true
+	r := &Report{Scenario: Scenario{Name: "million"}, Planned: 3, Runs: []RunRecord{run("9"), again, run("9")}}
+	b := &Book{Reports: []*Report{r}}
+	if got := b.notMet(); len(got) != 1 || got[0] != "million/w/s: fast: NOT MET: 9" {
+		t.Errorf("got %q", got)
+	}
+	if got := b.counts().Tone(1, 0); got != page.Warn {
+		t.Errorf("the row has tone %q", got)
+	}
+	if got := r.judged(); len(got) != 4 || got[0] != (Verdict{"holds all", Met, "w/s"}) || got[3] != (Verdict{"fast", NotMet, "w/s: 9"}) {
+		t.Errorf("got %+v", got)
+	}
+	r.Runs = nil
+	r.Planned = 0
+	if got := b.counts().Tone(1, 0); got != page.Plain || b.notMet() != nil {
+		t.Errorf("nothing was missed: tone %q, %q", got, b.notMet())
+	}
+}
+
 // TestOverviewBound has more walls than the overview tells.
 func TestOverviewBound(t *testing.T) {
 	var texts []string

@@ -28,7 +28,7 @@ func (m *measurement) settled(ctx context.Context, moment Moment, bound time.Dur
 	if err != nil {
 		return false, err
 	}
-	m.collect(ctx)
+	m.collect(ctx, moment)
 	if err := pause(ctx, settle); err != nil {
 		return false, err
 	}
@@ -38,9 +38,13 @@ func (m *measurement) settled(ctx context.Context, moment Moment, bound time.Dur
 // collect has a server of one process that shows figures give back what it doesn't use:
 // what it has used before, or has had in one large page, would be used for connections,
 // and they would seem to take nothing.
-func (m *measurement) collect(ctx context.Context) {
+func (m *measurement) collect(ctx context.Context, before Moment) {
+	times := laterCollections
+	if before == Touched {
+		times = firstCollections
+	}
 	if m.processes == 1 {
-		m.metrics.collect(ctx)
+		m.metrics.collect(ctx, times)
 	}
 }
 
@@ -49,7 +53,7 @@ func (m *measurement) collect(ctx context.Context) {
 func (m *measurement) settledFull(ctx context.Context, moment Moment, bound time.Duration, base int, asked func(n int) bool) (bool, error) {
 	began := time.Now()
 	for last := int64(-1); ; {
-		m.collect(ctx)
+		m.collect(ctx, moment)
 		if err := pause(ctx, settle); err != nil {
 			return false, err
 		}

@@ -9,11 +9,21 @@ import (
 	"strings"
 )
 
-// collect has the server collect its garbage and give that back to the system, if it
-// serves what package admin does; others are left alone. It does so twice: the second
-// time takes back what the first answer took.
-func (m MetricsSource) collect(ctx context.Context) {
-	for range 2 {
+const (
+	// firstCollections is how often a server collects its garbage before the first
+	// sample, from which on growth is counted. What it took to start goes back bit by
+	// bit: after nine times nothing more of it did, and after two there were still up to
+	// 500 KB, which the first connections would have used and seemed to take nothing.
+	firstCollections = 12
+	// laterCollections is the same before each later one: the second time takes back what
+	// the first answer took.
+	laterCollections = 2
+)
+
+// collect has the server collect its garbage and give that back to the system so many
+// times, if it serves what package admin does; others are left alone.
+func (m MetricsSource) collect(ctx context.Context, times int) {
+	for range times {
 		if m.Addr == "" {
 			return
 		}

@@ -128,7 +128,7 @@ func (m *millionRunner) connections(ctx context.Context) error {
 	if err := m.awaitProbe(ctx); err != nil {
 		return err
 	}
-	if m.record.Before, err = m.sample(ctx); err != nil {
+	if err := m.before(ctx); err != nil {
 		return err
 	}
 	ctx, over := context.WithCancelCause(ctx)
@@ -281,6 +281,9 @@ func (m *millionRunner) closed(ctx context.Context) error {
 // fill, which finds the time and the samples there.
 func (m *millionRunner) end(ctx context.Context, next string, fill func(*MillionPhase)) error {
 	p := MillionPhase{Name: m.phase, Took: max(time.Since(m.since), 0)}
+	if m.phase == phaseIdle {
+		m.collect(ctx, laterCollections) // sizes are told by this sample, and the first
+	}
 	var err error
 	if p.End, err = m.sample(ctx); err != nil {
 		return fmt.Errorf("sample after %s: %w", m.phase, err)
@@ -299,42 +302,6 @@ func (p *MillionPhase) count(n int64) {
 	p.Count = n
 	if p.Took > 0 {
 		p.Rate = float64(n) / p.Took.Seconds()
-	}
-}
-
-// sample looks at the server, the generator and the machine.
-func (m *millionRunner) sample(ctx context.Context) (s MillionSample, err error) {
-	s.At = time.Now()
-	if s.Counts, err = m.stats.await(ctx, countBound, func(*MillionCounts) bool { return true }); err != nil {
-		return s, err
-	}
-	if s.Server, err = readSide(m.server.process.pid()); err != nil {
-		return s, err
-	}
-	if s.Load, err = m.readLoad(); err != nil {
-		return s, err
-	}
-	return s, s.readMachine()
-}
-
-// readLoad is the generator's side. When it has ended only its time is left, and before
-// it begins there is nothing.
-func (m *millionRunner) readLoad() (MillionSide, error) {
-	if m.generator == nil { // it has not begun
-		return MillionSide{}, nil
-	}
-	p := m.generator.generator
-	side, err := readSide(p.pid())
-	if err == nil {
-		return side, nil
-	}
-	p.await(time.Second) // it may be about to end
-	select {
-	case <-p.done:
-		state := p.cmd.ProcessState
-		return MillionSide{CPU: state.UserTime() + state.SystemTime()}, nil
-	default:
-		return side, err
 	}
 }
 

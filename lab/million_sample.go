@@ -68,6 +68,57 @@ type MillionSide struct {
 	Threads   int   `json:"threads"`
 }
 
+// before takes the sample from which on growth is counted.
+func (m *millionRunner) before(ctx context.Context) (err error) {
+	m.collect(ctx, firstCollections)
+	m.record.Before, err = m.sample(ctx)
+	return err
+}
+
+// collect has a server of one process collect its garbage: of several only the one that
+// shows figures would.
+func (m *millionRunner) collect(ctx context.Context, times int) {
+	if m.whole.Processes == 0 {
+		MetricsSource{Addr: m.stats.admin, client: m.stats.client}.collect(ctx, times)
+	}
+}
+
+// sample looks at the server, the generator and the machine.
+func (m *millionRunner) sample(ctx context.Context) (s MillionSample, err error) {
+	s.At = time.Now()
+	if s.Counts, err = m.stats.await(ctx, countBound, func(*MillionCounts) bool { return true }); err != nil {
+		return s, err
+	}
+	if s.Server, err = readSide(m.server.process.pid()); err != nil {
+		return s, err
+	}
+	if s.Load, err = m.readLoad(); err != nil {
+		return s, err
+	}
+	return s, s.readMachine()
+}
+
+// readLoad is the generator's side. When it has ended only its time is left, and before
+// it begins there is nothing.
+func (m *millionRunner) readLoad() (MillionSide, error) {
+	if m.generator == nil { // it has not begun
+		return MillionSide{}, nil
+	}
+	p := m.generator.generator
+	side, err := readSide(p.pid())
+	if err == nil {
+		return side, nil
+	}
+	p.await(time.Second) // it may be about to end
+	select {
+	case <-p.done:
+		state := p.cmd.ProcessState
+		return MillionSide{CPU: state.UserTime() + state.SystemTime()}, nil
+	default:
+		return side, err
+	}
+}
+
 // readSide adds up the processes of a group.
 func readSide(group int) (side MillionSide, err error) {
 	pids, err := procfs.Group(group)

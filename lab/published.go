@@ -38,7 +38,8 @@ type PublishedColumn struct {
 	// always.
 	Unit string `json:"unit,omitempty" toml:"unit"`
 	// Relative names a subject: the figure is written as a multiple of that subject's in
-	// the same round.
+	// the same round. Where there is none, or the watchdog has ended that subject, it is
+	// written as it is.
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 
@@ -107,12 +108,10 @@ func (c PublishedColumn) cell(rows []row, w row) string {
 	if !ok {
 		return none
 	}
-	if c.Relative != "" {
-		v, ok := f.ratio(w, rowOf(rows, c.Relative))
-		if !ok {
-			return none
+	if base := rowOf(rows, c.Relative); c.Relative != "" && f.cutBy(base) == "" {
+		if v, ok := f.ratio(w, base); ok {
+			return threeDigits(v) + "×"
 		}
-		return threeDigits(v) + "×"
 	}
 	v, ok := f.median(w)
 	if !ok || v == never {

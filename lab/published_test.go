@@ -209,6 +209,29 @@ func TestPublishedOverload(t *testing.T) {
 		"ours: ours 0.040 GB ±0.0 % 100 ms ±0.0 % 4.60× 1,234,567 peak memory 50.00 ±0.00, mean latency 20.00 ±0.00",
 		"1 of 1 rows of ours are ahead of the published design in the same run.",
 	)
+	naive := func(change func(*OverloadRun)) string {
+		for i := range r.Runs {
+			if r.Runs[i].Subject == "naive" {
+				change(r.Runs[i].Overload)
+			}
+		}
+		return partsText(t, r.publishedParts(&r.Scenario.Published[0]))
+	}
+	text := naive(func(o *OverloadRun) { o.Result.Finished, o.Result.Mean = 0, 0 })
+	hasLines(t, text, "its design here: naive 2.00 GB ±0.0 % - 0 0") // nothing to be a multiple of
+	text = naive(func(o *OverloadRun) {
+		o.Result.Finished, o.Result.Mean, o.Ended = 3, time.Second, &OverloadEnd{Most: 2 << 30}
+	})
+	hasLines(t, text,
+		"ours: ours 0.040 GB ±0.0 % 100 ms ±0.0 % 4,600 1,234,567 peak memory 50.00 ±0.00, mean latency -",
+		"1 of 1 rows of ours are ahead of the published design in the same run.",
+		"naive: ours beside naive in mean latency: naive was ended by the watchdog of this lab at 2.15 GB: not compared.",
+	)
+	for _, word := range []string{"never", "alone", "came to nothing"} {
+		if strings.Contains(text, word) {
+			t.Errorf("the report says %q:\n%s", word, text)
+		}
+	}
 }
 
 // TestWorkloadOf finds where the design has all connections, or some, or none.
