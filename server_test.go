@@ -339,14 +339,18 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 		for range min(runtime.GOMAXPROCS(0), 8) {
 			cycle() // makes room for so many, which is kept: each processor keeps goroutines that have ended
 		}
-		before := heap()
-		for range times {
-			cycle()
-		}
 		const most = conns * times * 32 // a third of what a forgotten connection costs
-		if grown := heap() - before; grown > most {
-			t.Errorf("%d connections have left %d bytes in the heap, more than %d", conns*times, grown, most)
+		var grown int64
+		for range 3 { // what has a bound, such as the goroutines that wait for use again, grows once
+			before := heap()
+			for range times {
+				cycle()
+			}
+			if grown = heap() - before; grown <= most {
+				return
+			}
 		}
+		t.Errorf("%d connections have left %d bytes in the heap, more than %d", conns*times, grown, most)
 	})
 }
 

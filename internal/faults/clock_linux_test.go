@@ -147,7 +147,7 @@ func TestShiftedClock(t *testing.T) {
 	seconds := fmt.Sprint(int(shift / time.Second))
 	onModelsAtOnce(t, func(t *testing.T, model string) {
 		settings, err := json.Marshal(spec{
-			Addr: "127.0.0.1:0", Model: model, Drain: 10 * time.Second,
+			Addr: "127.0.0.1:0", Model: model, Drain: 40 * time.Second,
 			Limits: myriad.Limits{FirstByteTimeout: time.Second, MessageTimeout: time.Second, Linger: 100 * time.Millisecond},
 		})
 		if err != nil {

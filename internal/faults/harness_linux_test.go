@@ -14,7 +14,7 @@ import (
 )
 
 // patience bounds every wait of these tests.
-const patience = 40 * time.Second
+const patience = 2 * time.Minute
 
 // What a server may have more of after an attack than before, when all garbage
 // is collected and free memory given back. Its own account is exact; it keeps its
@@ -84,7 +84,7 @@ func serve(t testing.TB, sp spec, in *Namespace) *subject {
 		sp.Limits.Linger = 100 * time.Millisecond
 	}
 	if sp.Drain == 0 {
-		sp.Drain = 10 * time.Second
+		sp.Drain = 40 * time.Second
 	}
 	settings, err := json.Marshal(sp)
 	if err != nil {

@@ -36,7 +36,7 @@ type spec struct {
 	// Descriptors, if above 0, is the limit of descriptors from the moment
 	// when it listens.
 	Descriptors uint64
-	// Drain is how long a shutdown may take. The default is 10 s.
+	// Drain is how long a shutdown may take. The default is 40 s.
 	Drain time.Duration
 }
 

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -51,30 +50,21 @@ type ward struct {
 // errClosed is the end of a life that was not begun.
 var errClosed = errors.New("not started: the supervisor is stopping")
 
-// listen listens once for each worker. The first socket asks for the address
-// alone, because sockets that share a port would hide that another program has
-// it; it then makes way for those that share.
+// listen listens once for each worker.
 func (n *ward) listen() (net.Addr, error) {
-	alone, shared := sock.ListenConfig(false), sock.ListenConfig(true)
-	first, err := alone.Listen(context.Background(), n.cfg.Network, n.cfg.Addr)
+	all, err := sock.ListenShared(n.cfg.Network, n.cfg.Addr, n.cfg.Processes)
 	if err != nil {
 		return nil, err
 	}
-	addr := first.Addr()
-	first.Close()
-	for range n.cfg.Processes {
-		l, err := shared.Listen(context.Background(), n.cfg.Network, addr.String())
-		if err != nil {
-			return nil, err
-		}
+	for _, l := range all {
+		defer l.Close()
 		fd, err := sock.Detach(l)
-		l.Close()
 		if err != nil {
 			return nil, err
 		}
 		n.listeners = append(n.listeners, os.NewFile(uintptr(fd), "listener"))
 	}
-	return addr, nil
+	return all[0].Addr(), nil
 }
 
 // share makes the board.

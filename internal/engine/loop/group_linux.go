@@ -24,12 +24,11 @@ package loop
 
 import (
 	"context"
-	"errors"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/door"
@@ -154,7 +153,7 @@ func (g *group) listen() (err error) {
 		if err := sock.Prepare(g.cfg.Listener); err != nil {
 			return err
 		}
-		g.listeners, err = g.detach(func() (net.Listener, error) { return g.cfg.Listener, nil })
+		g.listeners, err = detach(slices.Repeat([]net.Listener{g.cfg.Listener}, g.cfg.Loops))
 	case g.cfg.Addr != "":
 		g.listeners, err = g.bind()
 	}
@@ -164,65 +163,30 @@ func (g *group) listen() (err error) {
 	return err
 }
 
-// bindTries is how often a free port is looked for that nobody takes before all
-// loops have it.
-const bindTries = 16
-
 // bind listens on the configured address once for each loop.
-func (g *group) bind() (fds []int32, err error) {
-	_, port, _ := net.SplitHostPort(g.cfg.Addr) // what is wrong with it Listen says
-	for range bindTries {
-		fds, err = g.bindOnce()
-		if port != "0" && port != "" || !errors.Is(err, syscall.EADDRINUSE) {
-			break
-		}
-	}
-	return fds, err
-}
-
-// bindOnce listens on one port. The first socket asks for the address alone,
-// because sockets that share a port would hide that another program has it; it then
-// makes way for those that share.
-func (g *group) bindOnce() ([]int32, error) {
-	alone, shared := sock.ListenConfig(false), sock.ListenConfig(true)
-	first, err := alone.Listen(context.Background(), g.cfg.Network, g.cfg.Addr)
+func (g *group) bind() ([]int32, error) {
+	all, err := sock.ListenShared(g.cfg.Network, g.cfg.Addr, g.cfg.Loops)
 	if err != nil {
 		return nil, err
 	}
-	defer first.Close()
-	g.addr = first.Addr()
-	if g.cfg.Loops == 1 {
-		return g.detach(func() (net.Listener, error) { return first, nil })
+	g.addr = all[0].Addr()
+	for _, l := range all {
+		defer l.Close()
 	}
-	first.Close()
-	return g.detach(func() (net.Listener, error) {
-		return shared.Listen(context.Background(), g.cfg.Network, g.addr.String())
-	})
+	return detach(all)
 }
 
-// detach takes a descriptor for each loop from the listeners that next gives,
-// and closes those.
-func (g *group) detach(next func() (net.Listener, error)) (fds []int32, err error) {
-	for range g.cfg.Loops {
-		var l net.Listener
-		if l, err = next(); err != nil {
-			break
-		}
-		var fd int32
-		if fd, err = sock.Detach(l); err != nil {
-			l.Close()
-			break
+// detach takes a descriptor from each listener, which the caller closes.
+func detach(listeners []net.Listener) (fds []int32, err error) {
+	for _, l := range listeners {
+		fd, err := sock.Detach(l)
+		if err != nil {
+			for _, fd := range fds {
+				sock.Close(fd)
+			}
+			return nil, err
 		}
 		fds = append(fds, fd)
-		if l != g.cfg.Listener {
-			l.Close()
-		}
-	}
-	if err != nil {
-		for _, fd := range fds {
-			sock.Close(fd)
-		}
-		return nil, err
 	}
 	return fds, nil
 }
