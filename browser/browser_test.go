@@ -35,9 +35,9 @@ func run(m *testing.M) int {
 		why = "there is no Chromium; install Debian's package chromium"
 		return m.Run()
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), 9*time.Minute)
 	defer cancel()
-	ctx, end := chromedp.NewContext(ctx, chromedp.WithAllocatorOptions(chromedp.ExecPath(path)))
+	ctx, end := chromedp.NewContext(ctx, chromedp.WithAllocatorOptions(chromedp.ExecPath(path), chromedp.WSURLReadTimeout(time.Minute)))
 	defer end()
 	if err := chromedp.Do(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "Chromium does not start:", err)
@@ -71,7 +71,7 @@ func open(t *testing.T, url string, before ...chromedp.Action[chromedp.Void]) *t
 	b := &tab{t: t}
 	b.ctx, _ = chromedp.NewContext(browser, chromedp.WithNewBrowserContext(), chromedp.WithListener(b.hear))
 	var cancel context.CancelFunc
-	b.ctx, cancel = context.WithTimeout(b.ctx, 30*time.Second)
+	b.ctx, cancel = context.WithTimeout(b.ctx, 3*time.Minute)
 	t.Cleanup(func() {
 		if err := chromedp.Cancel(b.ctx); err != nil {
 			t.Error("the tab does not close:", err)
@@ -117,10 +117,10 @@ func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// until waits for an expression to be true, which it has to be within 20 s.
+// until waits for an expression to be true, which it has to be within a minute.
 func (b *tab) until(expression string) {
 	b.t.Helper()
-	if _, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(20*time.Second), chromedp.WithPollingInterval(20*time.Millisecond))); err != nil {
+	if _, err := chromedp.Run(b.ctx, chromedp.Poll[bool](expression, chromedp.WithPollingTimeout(time.Minute), chromedp.WithPollingInterval(20*time.Millisecond))); err != nil {
 		b.t.Fatalf("%s never came true: %v", expression, err)
 	}
 }

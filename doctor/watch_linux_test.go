@@ -22,7 +22,7 @@ import (
 )
 
 // patience bounds the wait for what a test waits for.
-const patience = 20 * time.Second
+const patience = 2 * time.Minute
 
 // watchUntil follows until a reading is what is waited for, and gives it back.
 func watchUntil(t *testing.T, cfg WatchConfig, what string, is func(Reading) bool) (found Reading) {

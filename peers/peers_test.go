@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 // running is a command that serves.
 type running struct {

@@ -157,25 +157,39 @@ func TestBenchMillionGuard(t *testing.T) {
 	if len(millionModels()) == 0 {
 		t.Skip("no model here has loops")
 	}
-	free := func() int64 {
-		m, err := procfs.ReadMeminfo()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return m.Free + m.FilePages/2
-	}
-	hold := func(keep int64) outcome {
-		return invoke(t, "bench", "million", "-n", "200000", "--hold", "1s", "--heartbeat", "1s", "--subjects", "epoll",
-			"--keep-free", strconv.FormatInt(keep, 10), "--repeats", "0", "--out", filepath.Join(t.TempDir(), "r"))
-	}
-	got := hold(free() * 4 / 3)
+	got := holdKeeping(t, 1.4)
 	for _, want := range []string{"memory: stopped at ", "MB are to stay free", "holds 200,000 connections: NOT MET: the server counted ", "twice: met: ", "no broadcast lost, and none twice: met: ", "a clean end: met"} {
 		if got.code != 0 || !strings.Contains(got.stdout, want) {
 			t.Errorf("exit code %d, it does not say %q:\n%s%s", got.code, want, got.stdout, got.stderr)
 		}
 	}
-	got = hold(free() * 4)
+	got = holdKeeping(t, 4)
 	if want := "FAILED: memory: only "; got.code != 1 || !strings.Contains(got.stdout, want) {
 		t.Errorf("exit code %d, it does not say %q:\n%s%s", got.code, want, got.stdout, got.stderr)
 	}
+}
+
+// holdKeeping is a bench that is to keep as many times of what memory is free. Where others
+// took or gave back a fifth of it meanwhile, it is done again.
+func holdKeeping(t *testing.T, times float64) (got outcome) {
+	t.Helper()
+	for range 5 {
+		before := freeMemory(t)
+		got = invoke(t, "bench", "million", "-n", "200000", "--hold", "1s", "--heartbeat", "1s", "--subjects", "epoll",
+			"--keep-free", strconv.FormatInt(int64(times*before), 10), "--repeats", "0", "--out", filepath.Join(t.TempDir(), "r"))
+		if share := freeMemory(t) / before; share > 0.8 && share < 1.2 {
+			break
+		}
+	}
+	return got
+}
+
+// freeMemory is what a bench takes for free, in bytes.
+func freeMemory(t *testing.T) float64 {
+	t.Helper()
+	m, err := procfs.ReadMeminfo()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return float64(m.Free + m.FilePages/2)
 }

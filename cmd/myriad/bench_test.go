@@ -89,11 +89,12 @@ func TestBenchTLS(t *testing.T) {
 	}
 }
 
-// Servers beat, and clients that answer stay: also under plain.
+// Servers beat, and clients that answer stay: also under plain. Those that a busy machine
+// keeps from it for two heartbeats are gone, so these are not the shortest.
 func TestHeartbeats(t *testing.T) {
-	serves := [][]string{{"plain", "--app", "sink", "--heartbeat", "100ms"}}
+	serves := [][]string{{"plain", "--app", "sink", "--heartbeat", "500ms"}}
 	for _, model := range myriad.Models() {
-		serves = append(serves, []string{"serve", "--app", "sink", "--model", model, "--heartbeat", "100ms", "--heartbeat-message", "ping\n"})
+		serves = append(serves, []string{"serve", "--app", "sink", "--model", model, "--heartbeat", "500ms", "--heartbeat-message", "ping\n"})
 	}
 	for _, args := range serves {
 		s := startServer(t, args...)

@@ -211,7 +211,7 @@ func TestLoad(t *testing.T) {
 // An answer that differs from what was sent must be seen.
 func TestLoadSeesWrongAnswers(t *testing.T) {
 	s := startServer(t, "serve", "--app", "sha256")
-	got := invoke(t, "load", "-c", "2", "--duration", "200ms", "-m", "ping\n", s.addr)
+	got := invoke(t, "load", "-c", "2", "--messages", "1", "-m", "ping\n", s.addr)
 	if got.code != 1 || !strings.Contains(got.stdout+got.stderr, "ping") {
 		t.Errorf("load against a server that does not echo: exit code %d, stdout %q, stderr %q; want 1 and what was expected", got.code, got.stdout, got.stderr)
 	}

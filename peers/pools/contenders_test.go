@@ -16,7 +16,7 @@ import (
 const (
 	workers  = 64
 	queue    = 1024
-	patience = 30 * time.Second
+	patience = 2 * time.Minute
 )
 
 // job is what a pool is to run, again and again: made once, in the form that the
