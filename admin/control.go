@@ -193,13 +193,16 @@ func (c *control) close(w http.ResponseWriter, r *http.Request) error {
 	}
 	ticker := time.NewTicker(closeLook)
 	defer ticker.Stop()
-	for end := time.Now().Add(closeWait); time.Now().Before(end); <-ticker.C {
+	for end := time.Now().Add(closeWait); ; <-ticker.C {
+		last := !time.Now().Before(end) // after the time, too, of which this process may have had none
 		if n := c.server.Stats().Closed.Operator - before; n > 0 {
 			c.done(w, r, "closed the connection from "+remote.String(), "connections", n)
 			return nil
 		}
+		if last {
+			return fmt.Errorf("no connection from %s was closed within %v: there is none, or its handler has not returned", remote, closeWait)
+		}
 	}
-	return fmt.Errorf("no connection from %s was closed within %v: there is none, or its handler has not returned", remote, closeWait)
 }
 
 // drain answers, and then drains.

@@ -211,6 +211,36 @@ func TestCloseNobody(t *testing.T) {
 	})
 }
 
+// heldUp is a server in a process that stands still for a while as it closes.
+type heldUp struct {
+	*obedient
+	looks int
+}
+
+func (h *heldUp) CloseConns(netip.AddrPort) error { return nil }
+
+func (h *heldUp) Stats() myriad.Stats {
+	s := h.obedient.Stats()
+	switch h.looks++; h.looks {
+	case 1: // before
+	case 2:
+		time.Sleep(2 * closeWait)
+	default:
+		s.Closed.Operator++
+	}
+	return s
+}
+
+// A connection that was closed while the process stood still is looked for once more.
+func TestCloseHeldUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := Handler(Config{Source: &heldUp{obedient: newObedient()}, Token: testToken, Log: slog.New(slog.DiscardHandler)})
+		if w := send(h, order("/control/close?remote=192.0.2.1:80")); w.Code != 200 {
+			t.Errorf("%d, %q", w.Code, w.Body)
+		}
+	})
+}
+
 // The answer to a drain comes before its end, and the second one is refused.
 func TestDrainAnswers(t *testing.T) {
 	o := newObedient()
