@@ -112,9 +112,18 @@ func (c *control) serve(w http.ResponseWriter, r *http.Request, order string, do
 	}
 	if err := do(w, r); err != nil {
 		c.log.Warn("admin: an order has failed", "order", order, "from", r.RemoteAddr, "error", err)
-		say(w, http.StatusConflict, err.Error())
+		status := http.StatusConflict
+		if _, malformed := errors.AsType[malformedOrder](err); malformed {
+			status = http.StatusBadRequest
+		}
+		say(w, status, err.Error())
 	}
 }
+
+// malformedOrder says what is wrong with an order, whatever the server is doing.
+type malformedOrder string
+
+func (e malformedOrder) Error() string { return string(e) }
 
 // refuse says why an order is refused, 0 if it is not.
 func (c *control) refuse(r *http.Request) (status int, why string) {
@@ -183,7 +192,7 @@ func (c *control) resume(w http.ResponseWriter, r *http.Request) error {
 func (c *control) close(w http.ResponseWriter, r *http.Request) error {
 	remote, err := netip.ParseAddrPort(r.URL.Query().Get("remote"))
 	if err != nil {
-		return fmt.Errorf("?remote= is %q; expected an address and a port, such as 192.0.2.1:4000", r.URL.Query().Get("remote"))
+		return malformedOrder(fmt.Sprintf("?remote= is %q; expected an address and a port, such as 192.0.2.1:4000", r.URL.Query().Get("remote")))
 	}
 	c.closing.Lock()
 	defer c.closing.Unlock()
@@ -211,11 +220,11 @@ func (c *control) drain(w http.ResponseWriter, r *http.Request) error {
 		return errors.New("the server drains already")
 	}
 	const text = "the server drains"
-	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
+	w.Header().Set("Content-Length", strconv.Itoa(len(text+"\n")))
 	w.Header().Set("Connection", "close") // for as long as this one is held, too, the page uses another
 	c.log.Warn("admin: "+text, "from", r.RemoteAddr, "connections", c.server.Stats().Open)
 	w.WriteHeader(http.StatusOK)
-	_, _ = io.WriteString(w, text)            // the peer may have gone
+	_, _ = io.WriteString(w, text+"\n")       // the peer may have gone
 	_ = http.NewResponseController(w).Flush() // or hear of it later
 	if cut := c.server.Drain(); cut != nil {
 		c.log.Warn("admin: the drain was cut short", "error", cut)

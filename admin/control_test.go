@@ -175,8 +175,8 @@ func TestOrders(t *testing.T) {
 		{"resume", 200, "goes on"},
 		{"close?remote=192.0.2.1:80", 200, "192.0.2.1:80"},
 		{"close?remote=[2001:db8::1]:80", 200, "[2001:db8::1]:80"},
-		{"close?remote=192.0.2.1", 409, "expected an address and a port"},
-		{"close", 409, "expected an address and a port"},
+		{"close?remote=192.0.2.1", 400, "expected an address and a port"},
+		{"close", 400, "expected an address and a port"},
 	} {
 		if w := send(h, order("/control/"+c.order)); w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
 			t.Errorf("%s: %d, %q; want %d with %q in it", c.order, w.Code, w.Body, c.status, c.says)
@@ -261,7 +261,7 @@ func TestDrainAnswers(t *testing.T) {
 		}
 		return answer.StatusCode, string(text)
 	}
-	if status, text := post(); status != 200 || text != "the server drains" {
+	if status, text := post(); status != 200 || text != "the server drains\n" {
 		t.Errorf("%d, %q", status, text)
 	}
 	if status, text := post(); status != 409 || !strings.Contains(text, "already") {

@@ -109,6 +109,20 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// With few connections there is no memory for each, and it is said why.
+func TestMemoryOfFew(t *testing.T) {
+	for open, want := range map[int64]string{0: "–", fewConns - 1: "–", fewConns: page.Bytes.Text(float64(1<<20) / fewConns)} {
+		p := liveOf(newSource(myriad.Stats{Model: "epoll", Open: open, Buffered: 1 << 20})).show(time.Now())
+		if got := cell(t, p, "Memory", "buffers", 2); got != want {
+			t.Errorf("%d connections: %q for each, want %q", open, got, want)
+		}
+		i := slices.IndexFunc(p.Facts, func(f [2]string) bool { return f[0] == "Memory for each connection" })
+		if said := p.Facts[i][1]; strings.Contains(said, "(from 100 connections on)") != (open < fewConns) {
+			t.Errorf("%d connections: the page says %q for each", open, said)
+		}
+	}
+}
+
 // What is kept stays within its bounds, however often somebody looks.
 func TestLooksAreBounded(t *testing.T) {
 	l := liveOf(newSource(myriad.Stats{Model: "epoll"}))

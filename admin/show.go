@@ -51,11 +51,23 @@ func status(s myriad.Stats) string {
 	return fmt.Sprintf("The server serves %s connections.", figure(float64(s.Open)))
 }
 
+// fewConns is how many connections there are at least where memory is told for each of
+// them: what a process has without any, some megabytes, would be most of it.
+const fewConns = 100
+
+// eachOf is memory for each connection, a dash where it says nothing of connections.
+func eachOf(bytes float64, open int64) string {
+	if open < fewConns {
+		return "–"
+	}
+	return known(page.Bytes.Text(bytes / float64(open)))
+}
+
 // facts are the figures that tell most, and what server this is.
 func (l *live) facts(s myriad.Stats, p point) [][2]string {
-	each := "–"
-	if s.Open > 0 && !math.IsNaN(p.anonymous) {
-		each = page.Bytes.Text(p.anonymous / float64(s.Open))
+	each := eachOf(p.anonymous, s.Open)
+	if s.Open < fewConns {
+		each += fmt.Sprintf(" (from %d connections on)", fewConns)
 	}
 	facts := [][2]string{
 		{"Connections", figure(float64(s.Open)) + " of " + figure(float64(s.MaxConns))},
@@ -80,7 +92,9 @@ func (l *live) facts(s myriad.Stats, p point) [][2]string {
 
 func (l *live) figureSection(s myriad.Stats, p point) page.Section {
 	return page.Section{
-		ID: "figures", Title: "All figures", Lead: "What is a second is of the last 10 s, here and at the top.",
+		ID: "figures", Title: "All figures",
+		Lead: fmt.Sprintf("What is a second is of the last 10 s, here and at the top. Memory for each connection is told from %d on: "+
+			"with fewer it would be mostly the process itself.", fewConns),
 		Parts: []page.Part{
 			{Table: l.connectionTable(s, p)}, {Table: rateTable(s, p)}, {Table: timeTable(p)},
 			{Table: memoryTable(s, p)}, {Table: loopTable(s, p)},
@@ -131,11 +145,7 @@ func memoryTable(s myriad.Stats, p point) *page.Table {
 	t := &page.Table{Caption: "Memory"}
 	t.Add("What", "Bytes", "For each open connection", "What it is")
 	line := func(name string, bytes float64, what string) {
-		each := "–"
-		if s.Open > 0 && !math.IsNaN(bytes) {
-			each = page.Bytes.Text(bytes / float64(s.Open))
-		}
-		t.Add(name, known(page.Bytes.Text(bytes)), each, what)
+		t.Add(name, known(page.Bytes.Text(bytes)), eachOf(bytes, s.Open), what)
 	}
 	whose := "of this process"
 	if s.Processes > 0 {

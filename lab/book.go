@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"runtime/debug"
 	"time"
 )
 
@@ -162,22 +161,4 @@ func newBook(all []Scenario, o Options) (*Book, error) {
 		return nil, none
 	}
 	return b, nil
-}
-
-// version is that of the Myriad that this executable has, as far as it knows.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return ""
-	}
-	const path = "github.com/myriad-go/myriad"
-	if info.Main.Path == path {
-		return info.Main.Version
-	}
-	for _, m := range info.Deps {
-		if m.Path == path {
-			return m.Version
-		}
-	}
-	return ""
 }

@@ -105,7 +105,7 @@ func (s *Scenario) bounded() {
 	for _, x := range s.Subjects {
 		var names []string
 		for _, w := range s.Workloads {
-			if x.serves(w) && !w.Full && w.heldBy(x.MaxConns).Connections < w.Connections {
+			if s.chosen(w, x) && !w.Full && w.heldBy(x.MaxConns).Connections < w.Connections {
 				names = append(names, w.Name)
 			}
 		}

@@ -66,7 +66,7 @@ func (s Scenario) With(o Options) (Scenario, error) { return o.apply(s) }
 // apply returns the scenario with the options applied to it. The caller's
 // scenario stays as it is.
 func (o *Options) apply(s Scenario) (Scenario, error) {
-	s.Subjects = slices.Concat(s.Subjects, o.Subjects)
+	s.Subjects, s.only = slices.Concat(s.Subjects, o.Subjects), o.Only
 	s, changes, err := s.expanded(thisHost()).asked(o.With).at(o.Scale)
 	if err != nil {
 		return s, err

@@ -89,7 +89,7 @@ func (s Scenario) inRounds(n int, why string) Scenario {
 	s.Workloads = slices.Clone(s.Workloads)
 	for i := range s.Workloads {
 		w := &s.Workloads[i]
-		if w.Rounds != 0 && w.Rounds != n {
+		if w.Rounds != 0 && w.Rounds != n && !s.leavesOut(*w) {
 			s.note("Rounds of %s: %d instead of %d (%s).", w.Name, n, w.Rounds, why)
 		}
 		w.Rounds = 0
@@ -186,7 +186,12 @@ func (s *Scenario) noteChanges(was []Workload, part func(*Workload) (string, str
 	type group struct{ names, old []string }
 	groups := map[string]*group{}
 	var order []string
+	all := 0
 	for i := range was {
+		if s.leavesOut(was[i]) {
+			continue
+		}
+		all++
 		old, _ := part(&was[i])
 		now, what := part(&s.Workloads[i])
 		if now == old {
@@ -205,7 +210,7 @@ func (s *Scenario) noteChanges(was []Workload, part func(*Workload) (string, str
 		names, has := joined(g.names), "have"
 		if len(g.names) == 1 {
 			has = "has"
-		} else if len(g.names) == len(was) {
+		} else if len(g.names) == all {
 			names = "All workloads"
 		}
 		s.note("%s %s %s instead of %s (%s).", names, has, text, joined(slices.Compact(g.old)), why)
@@ -229,7 +234,9 @@ func (s Scenario) once(was []Workload, why string) Scenario {
 		like.Rounds = max(like.Rounds, s.Workloads[i].Rounds)
 		name, first := s.Workloads[i].Name, like.Name
 		instead[name] = first
-		same[first] = append(same[first], name)
+		if !s.leavesOut(s.Workloads[i]) {
+			same[first] = append(same[first], name)
+		}
 	}
 	for _, i := range kept {
 		if names := same[s.Workloads[i].Name]; len(names) > 0 {

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"errors"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -190,5 +191,22 @@ func TestOptionsNotes(t *testing.T) {
 	}
 	if _, err := scaled().With(Options{Connections: -1}); err == nil || !strings.Contains(err.Error(), "-1 connections at most") {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestOnlyNotes has no notes on workloads that Only leaves out.
+func TestOnlyNotes(t *testing.T) {
+	s, err := scaled().With(Options{Scale: "small", Only: regexp.MustCompile("^few/")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"Left out: b and beats (scale small).",
+		"Rounds: 1 instead of 3 (scale small).",
+		"few has a duration of 1s instead of 2s (scale small).",
+		"few has a warm-up of 500ms instead of 1s (scale small).",
+	}
+	if !slices.Equal(s.notes, want) {
+		t.Errorf("got notes\n%s\nwant\n%s", strings.Join(s.notes, "\n"), strings.Join(want, "\n"))
 	}
 }

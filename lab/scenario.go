@@ -53,11 +53,23 @@ type Scenario struct {
 
 	// notes are sentences on what this machine and the options have changed of it.
 	notes []string
+	// only is Options.Only, once they are applied: of what it leaves out are no notes.
+	only *regexp.Regexp
 }
 
 // note keeps a sentence for the report. Copies of a scenario don't share it.
 func (s *Scenario) note(format string, args ...any) {
 	s.notes = append(slices.Clip(s.notes), fmt.Sprintf(format, args...))
+}
+
+// chosen says whether a subject is run under a workload.
+func (s *Scenario) chosen(w Workload, x Subject) bool {
+	return x.serves(w) && (s.only == nil || s.only.MatchString(w.Name+"/"+x.Name))
+}
+
+// leavesOut says whether a workload is not run because of Options.Only.
+func (s *Scenario) leavesOut(w Workload) bool {
+	return s.only != nil && !slices.ContainsFunc(s.Subjects, func(x Subject) bool { return s.chosen(w, x) })
 }
 
 // ScenarioError says what is wrong with a scenario or with the options to run

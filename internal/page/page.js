@@ -114,18 +114,17 @@
       grid: { stroke: color("grid"), width: 1 }, ticks: { stroke: color("grid"), width: 1, size: 5 }, gap: 6,
       values: (u, all) => all.map((v) => tick(a.unit, v)),
     };
-    if (vertical) {
-      made.size = (u, values) => {
-        if (!values) return 40;
+    made.widest = 0; // of its labels, in pixels
+    made.size = (u, values) => {
+      if (values) {
         u.ctx.save();
         u.ctx.font = made.font;
-        const widest = Math.max(...values.map((v) => u.ctx.measureText(v).width));
+        made.widest = Math.ceil(Math.max(...values.map((v) => u.ctx.measureText(v).width)));
         u.ctx.restore();
-        return Math.ceil(widest) + 14;
-      };
-    } else {
-      made.size = 34;
-    }
+      }
+      if (!vertical) return 34;
+      return values ? made.widest + 14 : 40;
+    };
     if (a.log) {
       made.splits = (u, i, from, to) => {
         const room = (vertical ? u.height : u.width) / (vertical ? 34 : 78);
@@ -184,13 +183,14 @@
       points: { show: Boolean(s.points), filter: s.points ? undefined : alone, size: 7, fill: color("card"), width: 2 },
       value: (u, v) => format(data.y.unit, v) || " ",
     }));
+    const x = axis(data.x, false);
     return {
-      width, height: height(), padding: [10, 14, 0, 4],
+      width, height: height(), padding: [10, () => Math.max(14, x.widest / 2 + 2), 0, 4], // half of the last label is beyond its axis
       scales: {
         x: data.x.log ? { time: false, distr: 3, range: logRange(data.x.unit) } : { time: false },
         y: data.y.log ? { distr: 3, range: logRange(data.y.unit) } : { range: linearRange },
       },
-      axes: [axis(data.x, false), axis(data.y, true)],
+      axes: [x, axis(data.y, true)],
       series: [{ label: data.x.label, value: (u, v) => format(data.x.unit, v) || " " }, ...series],
       cursor: {
         dataIdx: near, points: { size: 7 }, drag: { x: true, y: false },
