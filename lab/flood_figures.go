@@ -68,6 +68,9 @@ func (r *RunRecord) floodMarks(w Workload) []Mark {
 	if r.Flood.Received == 0 && r.Flood.Unanswered == 0 {
 		found = append(found, Mark{RuleUnanswered, "not one answer came in the window"})
 	}
+	if text := r.Flood.unsteady(); text != "" {
+		found = append(found, Mark{RuleUnsteady, text})
+	}
 	if r.Flood.Server == nil {
 		return found
 	}
@@ -75,6 +78,21 @@ func (r *RunRecord) floodMarks(w Workload) []Mark {
 		found = append(found, Mark{RuleCount, fmt.Sprintf("the server had %d connections open, expected %d", from.Accepted, w.Connections)})
 	}
 	return found
+}
+
+// unsteady says by how much what was sent in the window is not what came back in it, "" if
+// it is about as much, or nothing came back: that is another rule. An answer is as long as
+// its line.
+func (f *FloodFigures) unsteady() string {
+	less, more := min(f.Sent, f.Received), max(f.Sent, f.Received)
+	if f.Received == 0 || float64(more-less) <= steadyTolerance*float64(more) {
+		return ""
+	}
+	why := "what was sent in the warm-up was answered in it, too"
+	if f.Sent > f.Received {
+		why = "what was sent in it waited still at its end"
+	}
+	return fmt.Sprintf("%s MiB were sent in the window and %s MiB received: %s", mebibytes(float64(f.Sent)), mebibytes(float64(f.Received)), why)
 }
 
 // floodParts is the table of a Flood workload, with the columns of the published one.

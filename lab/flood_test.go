@@ -65,6 +65,30 @@ func TestFloodMarks(t *testing.T) {
 	}
 }
 
+// TestFloodUnsteady has windows in which buffers have filled, or emptied.
+func TestFloodUnsteady(t *testing.T) {
+	for _, c := range []struct {
+		sent, received int64
+		want           string
+	}{
+		{4 << 20, 4 << 20, ""}, {4 << 20, 3 << 20, ""}, {3 << 20, 4 << 20, ""}, {4 << 20, 0, ""},
+		{974 << 20, 6322 << 20, "974.0 MiB were sent in the window and 6322.0 MiB received: what was sent in the warm-up was answered in it, too"},
+		{0, 1 << 20, "0.0 MiB were sent in the window and 1.0 MiB received: what was sent in the warm-up was answered in it, too"},
+		{4 << 20, 2 << 20, "4.0 MiB were sent in the window and 2.0 MiB received: what was sent in it waited still at its end"},
+	} {
+		r := &RunRecord{Flood: &FloodFigures{Sent: c.sent, Received: c.received}, Result: &load.Result{Connected: 20}}
+		got := ""
+		for _, m := range r.floodMarks(flooding("flood", Lines)) {
+			if m.Rule == RuleUnsteady {
+				got = m.Detail
+			}
+		}
+		if got != c.want {
+			t.Errorf("%d sent, %d received: %q, want %q", c.sent, c.received, got, c.want)
+		}
+	}
+}
+
 // TestFloodParts looks at the table.
 func TestFloodParts(t *testing.T) {
 	rec := RunRecord{Workload: "flood", Subject: "a", Round: 1, Result: &load.Result{Connected: 20}, Flood: &FloodFigures{

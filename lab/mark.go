@@ -45,6 +45,10 @@ const (
 	// came than the run's own, so that the kernel's figures, and the machine's,
 	// are not of the run alone.
 	RuleOthers = "others"
+	// RuleUnsteady: in the window of a flood 25 % more or less was received than sent: the
+	// kernel's buffers have filled or emptied meanwhile, and it is the rate of no other
+	// window.
+	RuleUnsteady = "unsteady"
 	// RuleCaptured: a trace or a profile was taken meanwhile, which takes time.
 	RuleCaptured = "captured"
 )
@@ -54,6 +58,7 @@ const (
 	noiseTolerance  = 0.10 // of one CPU
 	beatsTolerance  = 0.05
 	othersTolerance = 0.10
+	steadyTolerance = 0.25
 )
 
 // marks lists the rules that a run broke, by its result and its figures.
