@@ -32,7 +32,8 @@ const (
 	// RuleCount: the server had another number of connections open than
 	// the load was asked for.
 	RuleCount = "count"
-	// RuleNoise: something else used more than 10 % of a CPU meanwhile.
+	// RuleNoise: something else took more than 10 % of a CPU meanwhile: other processes, the
+	// host of a virtual machine, or what the kernel counts as nobody's.
 	RuleNoise = "noise"
 	// RuleLoad: the load generator was the bottleneck, not the server.
 	RuleLoad = "load"
