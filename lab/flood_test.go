@@ -107,6 +107,26 @@ func TestFloodParts(t *testing.T) {
 	}
 }
 
+// TestFloodBase has the design of the published row where the baseline was not run.
+func TestFloodBase(t *testing.T) {
+	run := func(subject string, received int64) RunRecord {
+		return RunRecord{Workload: "buffered", Subject: subject, Round: 1, Result: &load.Result{Connected: 20}, Flood: &FloodFigures{Received: received, Window: 1}}
+	}
+	w := flooding("buffered", Lines)
+	r := &Report{Scenario: Scenario{
+		Baseline: "net", Subjects: []Subject{{Name: "net"}, {Name: "tenth"}, {Name: "epoll"}},
+		Published: []Published{{Rows: []PublishedRow{{Workload: "other", Design: "net"}, {Workload: "buffered", Design: "tenth"}}}},
+	}, Runs: []RunRecord{run("tenth", 1<<20), run("epoll", 3<<20)}}
+	const ratio = 5
+	for _, want := range []struct{ heading, ratio string }{{"ratio to tenth", "3.00"}, {"ratio to net", "0.75"}} {
+		lines := floodParts(r, r.rows("buffered"), w)[0].Table.Lines
+		if head, last := lines[0], lines[len(lines)-1]; head[ratio] != want.heading || last[0] != "epoll" || last[ratio] != want.ratio {
+			t.Errorf("got %q under %q, want %s %s", last, head, want.heading, want.ratio)
+		}
+		r.Runs = append(r.Runs, run("net", 4<<20)) // now the baseline is there
+	}
+}
+
 // TestFloodChecks has workloads that make no sense.
 func TestFloodChecks(t *testing.T) {
 	if err := flooding("flood", Lines).checkFlood(); err != nil {
