@@ -13,10 +13,11 @@ import (
 // standing says how one subject of ours stands beside the design of a published row, by
 // one figure, in the same run.
 type standing struct {
-	row     *PublishedRow
-	figure  Figure
-	subject string
-	design  string
+	row      *PublishedRow
+	figure   Figure
+	workload string
+	subject  string
+	design   string
 	// at is how many connections both had, where the published row had another number.
 	at string
 	// ratio is above 1 where ours is ahead, margin its ±; of one round there is none. It
@@ -267,6 +268,20 @@ func (all standings) outcome() string {
 		}
 	}
 	return inFront
+}
+
+// repeated is how many rows stand on the same runs as one before them.
+func repeated(rows []standings) (n int) {
+	type runs struct{ workload, subject, design string }
+	seen := make(map[runs]bool)
+	for _, all := range rows {
+		of := runs{all[0].workload, all[0].subject, all[0].design}
+		if seen[of] {
+			n++
+		}
+		seen[of] = true
+	}
+	return n
 }
 
 // leads are the ratios by which a row is ahead.

@@ -41,8 +41,8 @@ func (b *Book) overview() page.Section {
 
 // headlines are how ours stand beside the designs of each published table.
 func (b *Book) headlines() *page.Table {
-	t := &page.Table{Caption: "How many rows of ours are ahead of the published design in the same run, by all figures that the published row is about."}
-	t.Add("published table", inFront, level, behind, notCompared, "rows without ours", "scenario")
+	t := &page.Table{Caption: "How many rows of ours are ahead of the published design in the same run, by all figures that the published row is about. Those on the same runs stand on the runs of a row before them, as where another size stands in."}
+	t.Add("published table", inFront, level, behind, notCompared, "on the same runs", "rows without ours", "scenario")
 	for _, r := range b.Reports {
 		for i := range r.Scenario.Published {
 			counts := make(map[string]int)
@@ -54,7 +54,7 @@ func (b *Book) headlines() *page.Table {
 				continue
 			}
 			t.Add(r.Scenario.Published[i].Title, fmt.Sprint(counts[inFront]), fmt.Sprint(counts[level]),
-				fmt.Sprint(counts[behind]), fmt.Sprint(counts[notCompared]), fmt.Sprint(len(missing)), r.Scenario.Name)
+				fmt.Sprint(counts[behind]), fmt.Sprint(counts[notCompared]), fmt.Sprint(repeated(all)), fmt.Sprint(len(missing)), r.Scenario.Name)
 			t.SetTone(0, tallied(all, len(missing)).Tone)
 		}
 	}

@@ -35,7 +35,7 @@ func TestOverview(t *testing.T) {
 	}
 	text := strings.Join(strings.Fields(out.String()), " ")
 	for _, want := range []string{
-		"Theirs 2 0 0 0 0 Drawn",
+		"Theirs 2 0 0 0 0 0 Drawn",
 		"Drawn 36 3 3 2 2 count 2/34, noise 2/34",
 		"A note of the book.",
 		"What failed Drawn/idle-100/s1: it fell over",

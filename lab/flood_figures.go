@@ -68,6 +68,9 @@ func (r *RunRecord) floodMarks(w Workload) []Mark {
 	if r.Flood.Received == 0 && r.Flood.Unanswered == 0 {
 		found = append(found, Mark{RuleUnanswered, "not one answer came in the window"})
 	}
+	if text := r.Flood.unsteady(); text != "" {
+		found = append(found, Mark{RuleUnsteady, text})
+	}
 	if r.Flood.Server == nil {
 		return found
 	}
@@ -77,16 +80,47 @@ func (r *RunRecord) floodMarks(w Workload) []Mark {
 	return found
 }
 
+// unsteady says by how much what was sent in the window is not what came back in it, "" if
+// it is about as much, or nothing came back: that is another rule. An answer is as long as
+// its line.
+func (f *FloodFigures) unsteady() string {
+	less, more := min(f.Sent, f.Received), max(f.Sent, f.Received)
+	if f.Received == 0 || float64(more-less) <= steadyTolerance*float64(more) {
+		return ""
+	}
+	why := "what was sent in the warm-up was answered in it, too"
+	if f.Sent > f.Received {
+		why = "what was sent in it waited still at its end"
+	}
+	return fmt.Sprintf("%s MiB were sent in the window and %s MiB received: %s", mebibytes(float64(f.Sent)), mebibytes(float64(f.Received)), why)
+}
+
 // floodParts is the table of a Flood workload, with the columns of the published one.
-func floodParts(r *Report, rows []row, _ Workload) []page.Part {
+func floodParts(r *Report, rows []row, w Workload) []page.Part {
 	t := &page.Table{}
-	t.Add("subject", "connections", "sent MiB", "received MiB", "±", "ratio to "+r.Scenario.Baseline, "kB/s each",
+	base := r.floodBase(rows, w)
+	t.Add("subject", "connections", "sent MiB", "received MiB", "±", "ratio to "+base.subject, "kB/s each",
 		"down Mbps", "up Mbps", "packets/s down", "up", "CPU µs/answer", "unanswered", "marks")
-	base := r.base(rows)
 	for _, w := range rows {
 		addMarked(t, w, w.subject, w.cell(floodConnections), w.cell(floodSent), w.cell(floodReceived), w.spread(floodReceived),
 			w.ratio(base, floodReceived), w.cell(floodEach), w.cell(floodDown), w.cell(floodUp), w.cell(packetsDown),
 			w.cell(packetsUp), w.cell(floodCPU), w.cell(floodUnanswered))
 	}
 	return []page.Part{{Table: t}}
+}
+
+// floodBase is the row that others are beside: the baseline, or where that was not run the
+// design of a published row of this workload.
+func (r *Report) floodBase(rows []row, w Workload) row {
+	base := r.base(rows)
+	base.subject = r.Scenario.Baseline
+	for _, p := range r.Scenario.Published {
+		for i := range p.Rows {
+			if of := &p.Rows[i]; len(base.runs) == 0 && of.Workload == w.Name && of.Design != "" {
+				base = rowOf(rows, of.Design)
+				base.subject = of.Design
+			}
+		}
+	}
+	return base
 }

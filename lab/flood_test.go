@@ -79,6 +79,30 @@ func TestFloodMarks(t *testing.T) {
 	}
 }
 
+// TestFloodUnsteady has windows in which buffers have filled, or emptied.
+func TestFloodUnsteady(t *testing.T) {
+	for _, c := range []struct {
+		sent, received int64
+		want           string
+	}{
+		{4 << 20, 4 << 20, ""}, {4 << 20, 3 << 20, ""}, {3 << 20, 4 << 20, ""}, {4 << 20, 0, ""},
+		{974 << 20, 6322 << 20, "974.0 MiB were sent in the window and 6322.0 MiB received: what was sent in the warm-up was answered in it, too"},
+		{0, 1 << 20, "0.0 MiB were sent in the window and 1.0 MiB received: what was sent in the warm-up was answered in it, too"},
+		{4 << 20, 2 << 20, "4.0 MiB were sent in the window and 2.0 MiB received: what was sent in it waited still at its end"},
+	} {
+		r := &RunRecord{Flood: &FloodFigures{Sent: c.sent, Received: c.received}, Result: &load.Result{Connected: 20}}
+		got := ""
+		for _, m := range r.floodMarks(flooding("flood", Lines)) {
+			if m.Rule == RuleUnsteady {
+				got = m.Detail
+			}
+		}
+		if got != c.want {
+			t.Errorf("%d sent, %d received: %q, want %q", c.sent, c.received, got, c.want)
+		}
+	}
+}
+
 // TestFloodParts looks at the table.
 func TestFloodParts(t *testing.T) {
 	rec := RunRecord{Workload: "flood", Subject: "a", Round: 1, Result: &load.Result{Connected: 20}, Flood: &FloodFigures{
@@ -94,6 +118,26 @@ func TestFloodParts(t *testing.T) {
 	r.Runs[0].Flood = &FloodFigures{}
 	if got := parts[0].Table.Lines[0]; len(got) != len(want) {
 		t.Errorf("%d headings for %d columns", len(got), len(want))
+	}
+}
+
+// TestFloodBase has the design of the published row where the baseline was not run.
+func TestFloodBase(t *testing.T) {
+	run := func(subject string, received int64) RunRecord {
+		return RunRecord{Workload: "buffered", Subject: subject, Round: 1, Result: &load.Result{Connected: 20}, Flood: &FloodFigures{Received: received, Window: 1}}
+	}
+	w := flooding("buffered", Lines)
+	r := &Report{Scenario: Scenario{
+		Baseline: "net", Subjects: []Subject{{Name: "net"}, {Name: "tenth"}, {Name: "epoll"}},
+		Published: []Published{{Rows: []PublishedRow{{Workload: "other", Design: "net"}, {Workload: "buffered", Design: "tenth"}}}},
+	}, Runs: []RunRecord{run("tenth", 1<<20), run("epoll", 3<<20)}}
+	const ratio = 5
+	for _, want := range []struct{ heading, ratio string }{{"ratio to tenth", "3.00"}, {"ratio to net", "0.75"}} {
+		lines := floodParts(r, r.rows("buffered"), w)[0].Table.Lines
+		if head, last := lines[0], lines[len(lines)-1]; head[ratio] != want.heading || last[0] != "epoll" || last[ratio] != want.ratio {
+			t.Errorf("got %q under %q, want %s %s", last, head, want.heading, want.ratio)
+		}
+		r.Runs = append(r.Runs, run("net", 4<<20)) // now the baseline is there
 	}
 }
 

@@ -32,7 +32,8 @@ const (
 	// RuleCount: the server had another number of connections open than
 	// the load was asked for.
 	RuleCount = "count"
-	// RuleNoise: something else used more than 10 % of a CPU meanwhile.
+	// RuleNoise: something else took more than 10 % of a CPU meanwhile: other processes, the
+	// host of a virtual machine, or what the kernel counts as nobody's.
 	RuleNoise = "noise"
 	// RuleLoad: the load generator was the bottleneck, not the server.
 	RuleLoad = "load"
@@ -45,6 +46,10 @@ const (
 	// came than the run's own, or its small objects became fewer, so that the
 	// kernel's figures, and the machine's, are not of the run alone.
 	RuleOthers = "others"
+	// RuleUnsteady: in the window of a flood 25 % more or less was received than sent: the
+	// kernel's buffers have filled or emptied meanwhile, and it is the rate of no other
+	// window.
+	RuleUnsteady = "unsteady"
 	// RuleCaptured: a trace or a profile was taken meanwhile, which takes time.
 	RuleCaptured = "captured"
 )
@@ -54,6 +59,7 @@ const (
 	noiseTolerance  = 0.10 // of one CPU
 	beatsTolerance  = 0.05
 	othersTolerance = 0.10
+	steadyTolerance = 0.25
 )
 
 // marks lists the rules that a run broke, by its result and its figures.

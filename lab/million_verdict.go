@@ -277,7 +277,7 @@ func (r *MillionRun) judgeLeft() (f Finding, strict bool) {
 	others := r.others()
 	if others > noiseTolerance && f.Outcome == NotMet {
 		f.Outcome = NotMeasured
-		f.Detail += fmt.Sprintf("; other processes used %.0f %% of a CPU, and what they hold can't be told from it", others*100)
+		f.Detail += fmt.Sprintf("; something else took %.0f %% of a CPU, and what it holds can't be told from it", others*100)
 	}
 	return f, others > noiseTolerance || r.held() < fewestHeld
 }

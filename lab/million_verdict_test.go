@@ -248,7 +248,7 @@ func TestMillionVerdictLeft(t *testing.T) {
 		r.Left.Sockets = c.sockets
 		judged(r)
 		f := r.Findings[9]
-		if f.Outcome != c.outcome || f.Strict != c.strict || (c.outcome == NotMeasured) != strings.Contains(f.Detail, "other processes used 12 % of a CPU") {
+		if f.Outcome != c.outcome || f.Strict != c.strict || (c.outcome == NotMeasured) != strings.Contains(f.Detail, "something else took 12 % of a CPU") {
 			t.Errorf("%s: got %v, strict %v; want %s, strict %v", name, f, f.Strict, c.outcome, c.strict)
 		}
 	}

@@ -101,7 +101,11 @@ func (r *RunRecord) again() bool {
 // clients live in the lab, and not the speed of anything is measured.
 func (r *RunRecord) markNoise(kind Kind) {
 	if f := r.foreign(); f > noiseTolerance && kind != Soaking {
-		r.Marks = append(r.Marks, Mark{RuleNoise, fmt.Sprintf("other processes used %.0f %% of a CPU", f*100)})
+		text := fmt.Sprintf("something else took %.0f %% of a CPU", f*100)
+		if stolen := r.stolen(); stolen >= 0.005 {
+			text += fmt.Sprintf(", of which the host took %.0f %%", stolen*100)
+		}
+		r.Marks = append(r.Marks, Mark{RuleNoise, text})
 	}
 }
 
@@ -119,6 +123,18 @@ func (r *RunRecord) foreign() float64 {
 	return r.Foreign
 }
 
+// stolen is how many CPUs of foreign the host of a virtual machine took.
+func (r *RunRecord) stolen() float64 {
+	if r.Throughput == nil && r.Heartbeats == nil && r.Flood == nil {
+		return r.Stolen
+	}
+	from, to := r.sample(Measuring), r.sample(Measured)
+	if from == nil || to == nil {
+		return 0
+	}
+	return max(0, part(to.Stolen-from.Stolen, to.At.Sub(from.At)))
+}
+
 // foreignIn is how many CPUs anything but server, load and lab kept busy between two
 // samples.
 func (r *RunRecord) foreignIn(from, to *Sample) float64 {
@@ -129,23 +145,26 @@ func (r *RunRecord) foreignIn(from, to *Sample) float64 {
 
 // watchForeign begins to watch what else the machine does. The returned function says how
 // many CPUs were busy with anything but this process and those that it has started and
-// waited for meanwhile, with theirs; 0 where the system does not tell. What one of them
-// has started and left behind counts as something else.
-func watchForeign() func() float64 {
+// waited for meanwhile, with theirs, and how many of them the host of a virtual machine took;
+// 0 where the system does not tell. What one of them has started and left behind counts as
+// something else.
+func watchForeign() func() (foreign, stolen float64) {
 	began := time.Now()
-	before, err := busyOthers()
-	return func() float64 {
-		after, err2 := busyOthers()
+	before, stolenBefore, err := busyOthers()
+	return func() (foreign, stolen float64) {
+		after, stolenAfter, err2 := busyOthers()
 		if errors.Join(err, err2) != nil {
-			return 0
+			return 0, 0
 		}
-		return max(0, part(after-before, time.Since(began)))
+		took := time.Since(began)
+		return max(0, part(after-before, took)), max(0, part(stolenAfter-stolenBefore, took))
 	}
 }
 
-// busyOthers is the processor time of all but this process and what it has waited for.
-func busyOthers() (time.Duration, error) {
+// busyOthers is the processor time of all but this process and what it has waited for, and
+// what of it the host took.
+func busyOthers() (others, stolen time.Duration, err error) {
 	all, err := procfs.ReadCPUs()
 	own, err2 := procfs.ReadStat(os.Getpid())
-	return all.All.Busy + all.All.Stolen - own.CPU() - own.Waited, errors.Join(err, err2)
+	return all.All.Busy + all.All.Stolen - own.CPU() - own.Waited, all.All.Stolen, errors.Join(err, err2)
 }

@@ -140,7 +140,7 @@ func TestBusyOthers(t *testing.T) {
 		return cpus.All.Busy + cpus.All.Stolen, stat.CPU() + stat.Waited
 	}
 	all, own := read()
-	got, err := busyOthers()
+	got, _, err := busyOthers()
 	allAfter, ownAfter := read()
 	if err != nil || got < all-ownAfter || got > allAfter-own {
 		t.Errorf("got %v, %v, want %v to %v", got, err, all-ownAfter, allAfter-own)
@@ -198,6 +198,29 @@ func TestNoiseOfEveryKind(t *testing.T) {
 	quiet := RunRecord{Foreign: 0.5, Throughput: &ThroughputFigures{Server: &ServerFigures{Foreign: noiseTolerance}}}
 	if quiet.markNoise(Throughput); quiet.noisy() {
 		t.Errorf("marks %v of a quiet window", quiet.Marks)
+	}
+}
+
+// TestNoiseStolen tells what of the noise the host took, in the window or, where figures are
+// of the whole run, in that.
+func TestNoiseStolen(t *testing.T) {
+	for stolen, want := range map[time.Duration]string{
+		0:                      "something else took 55 % of a CPU",
+		300 * time.Millisecond: "something else took 55 % of a CPU, of which the host took 30 %",
+	} {
+		r := goodRun()
+		from, to := r.sample(Measuring), r.sample(Measured)
+		window := float64(to.At.Sub(from.At)) / float64(time.Second)
+		to.Busy += time.Duration(0.5 * window * float64(time.Second))
+		from.Stolen, to.Stolen = time.Second, time.Second+time.Duration(float64(stolen)*window)
+		r.judge(Workload{Kind: Throughput, Connections: 100, Pipeline: 1}, twoCPUs)
+		if len(r.Marks) != 1 || r.Marks[0] != (Mark{RuleNoise, want}) {
+			t.Errorf("got %v, want %q", r.Marks, want)
+		}
+	}
+	whole := RunRecord{Foreign: 0.5, Stolen: 0.25, Idle: &IdleFigures{}}
+	if whole.markNoise(Idle); len(whole.Marks) != 1 || whole.Marks[0].Detail != "something else took 50 % of a CPU, of which the host took 25 %" {
+		t.Errorf("got %v", whole.Marks)
 	}
 }
 

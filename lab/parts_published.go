@@ -13,13 +13,16 @@ import (
 func (r *Report) publishedParts(p *Published) []page.Part {
 	b := &besides{report: r, published: p, table: &page.Table{
 		Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
-			"Ahead is the median of each round's ratio to the design, above 1 where ours is ahead.",
+			"Ahead is the median of each round's ratio to the design" + p.decided() + ", above 1 where ours is ahead.",
 	}}
 	head := []string{"row"}
 	if p.Count != "" {
 		head = append(head, p.Count)
 	}
 	for _, c := range p.Columns {
+		if c.Unit != "" {
+			c.Name += ", " + c.Unit
+		}
 		head = append(head, c.Name)
 	}
 	b.table.Add(append(head, "marks", "ahead")...)
@@ -148,7 +151,7 @@ func (b *besides) stand(p *PublishedRow, w Workload, ours, design row) (all stan
 			continue
 		}
 		s := stand(f, ours, design)
-		s.row = p
+		s.row, s.workload = p, w.Name
 		us, them := b.report.held(w, ours.subject), b.report.held(w, p.Design)
 		switch {
 		case us != them:

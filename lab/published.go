@@ -94,6 +94,22 @@ func (p *Published) check() error {
 	return nil
 }
 
+// decided names the figures that rows are about, "" where none is about any.
+func (p *Published) decided() string {
+	var names []string
+	for _, row := range p.Rows {
+		for _, name := range row.About {
+			if f, ok := figureNamed(name); ok && !slices.Contains(names, f.Heading) {
+				names = append(names, f.Heading)
+			}
+		}
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " in " + joined(names)
+}
+
 // designs are the subjects that are published designs.
 func (p *Published) designs() (names []string) {
 	for _, row := range p.Rows {

@@ -110,6 +110,26 @@ func TestPublishedParts(t *testing.T) {
 	}
 }
 
+// TestPublishedRepeated has a published row that stands on the runs of another: the overview
+// counts it, and the table says by which figures it goes.
+func TestPublishedRepeated(t *testing.T) {
+	r := publishedReport()
+	if all, _ := r.standings(&r.Scenario.Published[0]); repeated(all) != 1 || len(all) != 3 {
+		t.Errorf("got %d of %d rows on the same runs, want one of 3: epoll beside net of c100", repeated(all), len(all))
+	}
+	table := (&Book{Reports: []*Report{r}}).headlines()
+	if head, got := table.Lines[0], table.Lines[1]; head[5] != "on the same runs" || got[5] != "1" {
+		t.Errorf("got %q under %q", got, head)
+	}
+	text := strings.Join(strings.Fields(partsText(t, r.publishedParts(&r.Scenario.Published[0]))), " ")
+	if want := "each round's ratio to the design in TPS and mean latency, above 1"; !strings.Contains(text, want) {
+		t.Errorf("no %q in %s", want, text)
+	}
+	if got := (&Published{Rows: []PublishedRow{{}}}).decided(); got != "" {
+		t.Errorf("about nothing: got %q", got)
+	}
+}
+
 // TestPublishedMissing tells of published rows beside which nothing of ours stands: none of
 // ours was run, or there is no design; and has all that in the verdicts.
 func TestPublishedMissing(t *testing.T) {
@@ -203,7 +223,7 @@ func TestPublishedOverload(t *testing.T) {
 		}
 	}
 	hasLines(t, partsText(t, r.publishedParts(&r.Scenario.Published[0])),
-		"row peak memory mean latency finished rejected marks ahead",
+		"row peak memory, GB mean latency finished rejected marks ahead",
 		"published: naive 50.86 GB 2,063 ms 1× 0",
 		"its design here: naive 2.00 GB ±0.0 % 2.00 s ±0.0 % 1.00× 0",
 		"ours: ours 0.040 GB ±0.0 % 100 ms ±0.0 % 4.60× 1,234,567 peak memory 50.00 ±0.00, mean latency 20.00 ±0.00",

@@ -61,6 +61,8 @@ type RunRecord struct {
 	// from the begin of the run to its end, 0 also where the system does not tell. Where
 	// figures are of a window, they have their own.
 	Foreign float64 `json:"foreign,omitempty"`
+	// Stolen is how many of them the host of a virtual machine took.
+	Stolen float64 `json:"stolen,omitempty"`
 }
 
 // ThroughputFigures are worked out of a run under a Throughput workload.

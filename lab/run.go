@@ -40,7 +40,7 @@ func (r *runner) run(ctx context.Context, s step, before []RunRecord) RunRecord 
 	defer cancel()
 	foreign := watchForeign()
 	err := errors.Join(r.measure(ctx, s, &rec), r.launcher.sweep())
-	rec.Foreign = foreign()
+	rec.Foreign, rec.Stolen = foreign()
 	if err != nil {
 		rec.Error = err.Error()
 	} else {

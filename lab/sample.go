@@ -41,6 +41,8 @@ type Sample struct {
 	// Busy is the processor time that the whole machine has used since it
 	// started, time stolen by a host included.
 	Busy time.Duration `json:"busy,omitempty"`
+	// Stolen is what of Busy a host stole.
+	Stolen time.Duration `json:"stolen,omitempty"`
 	// Lab is the processor time of the lab's own process.
 	Lab time.Duration `json:"lab,omitempty"`
 
@@ -149,7 +151,7 @@ func (s *Sample) readServerCPU(pids []int) error {
 
 func (s *Sample) readMachineCPU() error {
 	all, err := procfs.ReadCPUs()
-	s.Busy = all.All.Busy + all.All.Stolen
+	s.Busy, s.Stolen = all.All.Busy+all.All.Stolen, all.All.Stolen
 	own, err2 := procfs.ReadStat(os.Getpid())
 	s.Lab = own.CPU()
 	return errors.Join(err, err2)
