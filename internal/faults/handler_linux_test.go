@@ -79,15 +79,19 @@ func blocked(t *testing.T, sp spec, n int64) (*subject, *Swarm) {
 	}
 	s := serve(t, sp, nil)
 	s.begin(&Honest{Addr: s.Addr, Conns: 20, Think: 10 * time.Millisecond})
+	sleeping := sleepers(s, 4)
 	if sp.Model == myriad.Auto {
-		w := s.attack(sleepers(s, 4))
+		s.attack(sleeping)
 		s.counts("handlers have moved to workers", func(st myriad.Stats) bool { return st.OnWorkers > 0 })
-		defer w.Stop()
 	}
 	held := s.attack(HalfOpen(s.addr, int(n), []byte("block\n")))
 	s.counts("all are there", func(st myriad.Stats) bool { return st.Open >= s.counted.Open+n })
 	s.eventually(func() bool { return held.Counts().Sent == 6*n }, func() string { return fmt.Sprintf("%+v", held.Counts()) })
 	s.round()
+	if sp.Model == myriad.Auto {
+		sleeping.Stop()
+		s.counts("those that have slept are gone", func(st myriad.Stats) bool { return st.Open == s.counted.Open+n })
+	}
 	return s, held
 }
 

@@ -46,7 +46,6 @@ func waitFor(t testing.TB, news chan struct{}, what string, done func() bool) {
 // tokens. One goroutine serves them all, so that some wait for long: in a bubble no
 // time passes meanwhile, and nobody has to give way.
 func TestGateBounds(t *testing.T) {
-	site()
 	now := time.Now() // in which the certificate is valid
 	synctest.Test(t, func(t *testing.T) { gateBounds(t, now) })
 }
@@ -116,7 +115,6 @@ func gateBounds(t *testing.T, now time.Time) {
 // wait, without a goroutine, and are served in the order they came. It is in a bubble,
 // where it has not stalled for too long before all have come.
 func TestQueueOrder(t *testing.T) {
-	site()
 	synctest.Test(t, queueOrder)
 }
 

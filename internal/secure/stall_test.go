@@ -43,7 +43,6 @@ func passed(d time.Duration, all ...*side) (got string) {
 // TestStalledGiveWay: while others wait for a place, a client that lets the
 // handshake wait keeps it for a second, and longer if nobody waits.
 func TestStalledGiveWay(t *testing.T) {
-	site()
 	const ms = time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		come, g := stallers(t, 2)
@@ -87,7 +86,6 @@ func TestStalledGiveWay(t *testing.T) {
 // TestStalledTogether: of many whose second is over at one moment only so many
 // give way as others wait.
 func TestStalledTogether(t *testing.T) {
-	site()
 	synctest.Test(t, func(t *testing.T) {
 		const places, more = 50, 7
 		come, g := stallers(t, places)
@@ -123,7 +121,6 @@ func TestStalledTogether(t *testing.T) {
 // TestStalledGoesOn: who stalls while nobody waits has lost nothing, and a client's
 // handshake, which waits for a server, gives way to nobody.
 func TestStalledGoesOn(t *testing.T) {
-	site()
 	now := time.Now()
 	synctest.Test(t, func(t *testing.T) {
 		g, clients := NewGate(1, 1), NewGate(1, 1)
