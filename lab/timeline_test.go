@@ -160,11 +160,20 @@ go_gc_duration_seconds_count 7
 	if third := <-asked; third != first || len(asked) > 0 {
 		t.Errorf("asked over %s and %s, and %d more", first, third, len(asked))
 	}
-	short, enough := context.WithTimeout(ctx, time.Millisecond)
-	defer enough()
-	if newAsker(ctx, "", 1) != nil || newAsker(short, "127.0.0.1:1", 1) != nil {
-		t.Errorf("no address, nobody there: got something to ask")
+}
+
+// TestAskerOfNobody has nothing to ask, where nobody answers after a bound.
+func TestAskerOfNobody(t *testing.T) {
+	if newAsker(t.Context(), "", 1) != nil {
+		t.Error("no address: got something to ask")
 	}
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now()
+		a := newAsker(t.Context(), "127.0.0.1:1", 1)
+		if took := time.Since(began); a != nil || took < firstAskBound || took > 2*firstAskBound {
+			t.Errorf("nobody there: got %v after %v, want nothing after %v", a, took, firstAskBound)
+		}
+	})
 }
 
 // TestAskerOfProcesses takes what a supervisor says of all its workers, and nothing that it
