@@ -39,7 +39,7 @@ func TestBeginCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		if err := ask(conn, Echo); err != nil {
+		if err := askSlow(conn, Echo); err != nil {
 			t.Fatal(err)
 		}
 	}
