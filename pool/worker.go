@@ -38,7 +38,8 @@ const (
 	// preempts this one, after 10 ms. It is bounded from below because where
 	// thousands are ready it takes long until one's turn comes again. Where jobs
 	// block it does not hold after one that took as long: who comes back from it has
-	// just waited for its turn, and is not to wait for another before the next job.
+	// mostly just waited for its turn, and is not to wait for another before the next
+	// job. (One that has computed goes on until Go preempts it.)
 	quantum = time.Millisecond
 	// Quick jobs that come a handful at a time are not worth a visit to the queue:
 	// there, too, others are let run, so that more come together. When that has
