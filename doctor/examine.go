@@ -27,7 +27,7 @@ type exam struct {
 type end struct {
 	side      Side
 	model     string // not auto
-	asked     bool   // auto would not do
+	asked     bool   // no other would do: auto takes another one, but not in worker processes
 	loops     bool   // whether that has event loops
 	wanted    int    // how many of them there are where descriptors don't ask for more
 	processes int
@@ -103,7 +103,7 @@ func nearer(a, b Wall) int {
 func (x *exam) sides() []end {
 	best := x.resolve(auto)
 	asked := x.p.Model != auto
-	server := end{side: Server, model: x.resolve(x.p.Model), asked: asked, processes: max(x.p.Processes, 1), wanted: 1}
+	server := end{side: Server, model: x.resolve(x.p.Model), asked: asked || x.p.Processes > 1, processes: max(x.p.Processes, 1), wanted: 1}
 	if x.p.Processes <= 1 {
 		server.wanted = max(1, x.f.Machine.CPUs/2)
 	}

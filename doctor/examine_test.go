@@ -240,6 +240,7 @@ func TestWalls(t *testing.T) {
 		// 50 pages for each ring and one more: 10 rings have 9 loops.
 		{"", "memlock", Plan{Side: Server, Model: uring}, func(f *Facts) { f.Process.Memlock.Soft = 10 * 50 * 4096 }, 9 * (20000 - 576 - 18)},
 		{"not for auto, which takes epoll then", "memlock", Plan{Side: Server}, func(f *Facts) { f.Process.Memlock.Soft = 0 }, Unlimited},
+		{"for auto in worker processes, which can't", "memlock", Plan{Side: Server, Processes: 4}, func(f *Facts) { f.Process.Memlock.Soft = 0 }, 0},
 		{"not for epoll", "memlock", Plan{Side: Server, Model: epoll}, func(f *Facts) { f.Process.Memlock.Soft = 0 }, Unlimited},
 		{"privileged", "memlock", Plan{}, func(f *Facts) { f.Process.Locks = true }, absent},
 		{"privileged for something else", "memlock", Plan{Side: Server, Model: uring}, func(f *Facts) { f.Process.Root = true; f.Process.Memlock.Soft = 10 * 50 * 4096 }, 9 * (20000 - 576 - 18)},

@@ -59,7 +59,7 @@ func Find(name string) (engine.Model, error) {
 // Start starts the engine of a model. Where nobody has asked for that one and it fails,
 // the next with event loops that can run here is taken instead, and why says why: that
 // one loop can run does not say that all can, as the memory that a user may lock is
-// limited.
+// limited. With a listener in cfg the error stands: the first try has closed it.
 func Start(m engine.Model, asked bool, cfg engine.Config) (e engine.Engine, used engine.Model, why, err error) {
 	e, err = m.Start(cfg)
 	if err == nil || asked {
