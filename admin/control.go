@@ -21,11 +21,12 @@ import (
 
 // This file is what an operator may do to the server from the page. It is guarded:
 // there is nothing of it without Config.Token, and each order has to be a POST that
-// comes from the page of this very server, with a header that no other site can have a
-// browser send unasked, and with the token. The right token always passes. Wrong ones are
-// bounded: wrongMost are told so, and one more each wrongAgain; the others are only told
-// that they are too many. Who guesses can keep nobody out, and not fill the log: of what
-// is refused there is a line each refusedLog at the most, with the number of those between.
+// comes from no other site, as all requests here (guard.go), with a header that no other
+// site can have a browser send unasked, and with the token. The right token always passes.
+// Wrong ones are bounded: wrongMost are told so, and one more each wrongAgain; the others
+// are only told that they are too many. Who guesses can keep nobody out, and not fill the
+// log: of what is refused there is a line each refusedLog at the most, with the number of
+// those between.
 //
 // Orders are carried out on the goroutine of their request, those to close connections
 // one at a time, because what they did is told by a count. That of a drain gets its
@@ -50,7 +51,6 @@ const (
 
 	wrongMost  = 10
 	wrongAgain = 6 * time.Second
-	refusedLog = 5 * time.Second
 	// closeWait bounds the wait for a connection to be counted as closed.
 	closeWait = time.Second
 	closeLook = 10 * time.Millisecond
@@ -72,41 +72,38 @@ func checkControl(cfg *Config) error {
 
 // control carries out orders.
 type control struct {
-	server Controller
-	token  [sha256.Size]byte
-	origin http.CrossOriginProtection
-	log    *slog.Logger
-	now    func() time.Time
+	server  Controller
+	token   [sha256.Size]byte
+	log     *slog.Logger
+	refused *refusals
 
 	mu       sync.Mutex
 	wrong    float64 // tokens that were wrong and are not forgiven
 	wrongAt  time.Time
-	loggedAt time.Time  // when the last refusal was logged
-	unlogged int        // refusals since
 	closing  sync.Mutex // held while a connection is being closed
 	draining atomic.Bool
 }
 
-func newControl(cfg *Config) *control {
-	return &control{server: cfg.Source.(Controller), token: sha256.Sum256([]byte(cfg.Token)), log: cfg.Log, now: time.Now}
+func newControl(cfg *Config, refused *refusals) *control {
+	return &control{server: cfg.Source.(Controller), token: sha256.Sum256([]byte(cfg.Token)), log: cfg.Log, refused: refused}
 }
 
 // add adds the orders.
-func (c *control) add(mux *http.ServeMux) {
+func (c *control) add(to routes) {
 	for path, do := range map[string]func(http.ResponseWriter, *http.Request) error{
 		"pause":  c.pause,
 		"resume": c.resume,
 		"drain":  c.drain,
 		"close":  c.close,
 	} {
-		mux.HandleFunc("POST /control/"+path, func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, path, do) })
+		to["POST /control/"+path] = func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, path, do) }
 	}
 }
 
 // serve carries out an order, if it may be given.
 func (c *control) serve(w http.ResponseWriter, r *http.Request, order string, do func(http.ResponseWriter, *http.Request) error) {
 	if status, why := c.refuse(r); status != 0 {
-		c.logRefusal(r, order, why)
+		c.refused.log(r, why)
 		say(w, status, why)
 		return
 	}
@@ -127,9 +124,6 @@ func (e malformedOrder) Error() string { return string(e) }
 
 // refuse says why an order is refused, 0 if it is not.
 func (c *control) refuse(r *http.Request) (status int, why string) {
-	if err := c.origin.Check(r); err != nil {
-		return http.StatusForbidden, "the order comes from another site"
-	}
 	if r.Header.Get(ActionHeader) == "" {
 		return http.StatusForbidden, "expected the header " + ActionHeader + ": 1"
 	}
@@ -142,7 +136,7 @@ func (c *control) refuse(r *http.Request) (status int, why string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	now := c.now()
+	now := time.Now()
 	c.wrong = max(c.wrong-now.Sub(c.wrongAt).Seconds()/wrongAgain.Seconds(), 0)
 	c.wrongAt = now
 	if c.wrong > wrongMost-1 {
@@ -150,20 +144,6 @@ func (c *control) refuse(r *http.Request) (status int, why string) {
 	}
 	c.wrong++
 	return http.StatusUnauthorized, "the token is wrong"
-}
-
-// logRefusal logs that an order is refused, unless that was done just now.
-func (c *control) logRefusal(r *http.Request, order, why string) {
-	c.mu.Lock()
-	now, unlogged := c.now(), c.unlogged
-	if now.Sub(c.loggedAt) < refusedLog {
-		c.unlogged++
-		c.mu.Unlock()
-		return
-	}
-	c.loggedAt, c.unlogged = now, 0
-	c.mu.Unlock()
-	c.log.Warn("admin: an order is refused", "order", order, "from", r.RemoteAddr, "because", why, "more", unlogged)
 }
 
 // done logs and tells what was done.

@@ -60,18 +60,24 @@ const scrapes = 8
 //	/debug/trace              what the scheduler does, for go tool trace, for ?seconds=, 1 to 60; the default is 1
 //	/debug/flight             the flight recorder's last seconds, for go tool trace
 //
-// Of each of the last three one is made at a time: a second request gets 409. With
-// Config.Token it serves, for POST with the header Myriad-Action and the token in the
-// header Myriad-Token, from no other site's page:
+// Of each of the last three one is made at a time: a second request gets 409. These and
+// all profiles are served for POST, too, and to browsers for nothing else (403); ?gc=1 of
+// /debug/pprof/heap collects garbage before. With Config.Token there is, for POST with
+// the header Myriad-Action and the token in the header Myriad-Token:
 //
 //	/control/pause            accept nothing, as Server.PauseAccepting
 //	/control/resume           accept again
 //	/control/drain            drain, as Server.Drain; the answer does not wait for the end
 //	/control/close?remote=    close the connections from an address and port, as Server.CloseConns
 //
+// What another site has a browser ask for, by a link, too, gets 403 but at /healthz:
+// requests with a Sec-Fetch-Site that is neither same-origin nor none or, without
+// that, with an Origin that is not the Host. A browser is what sends one of these
+// headers, or a User-Agent that begins with Mozilla/.
+//
 // After 10 wrong tokens further wrong ones get 429, but for one every 6 s; the right one
-// always passes. Each order is logged, and of those that are refused at most one every
-// 5 s, with the number of those since the line before.
+// always passes. Each order is logged, and of orders and other sites' requests that are
+// refused at most one every 5 s, with the number of those since the line before.
 //
 // The page shows the last 10 minutes as far as somebody has looked at it, at most one
 // point a second; with Serve there is a point every second. It panics if Config.Source
@@ -91,31 +97,52 @@ func newHandler(cfg Config) (http.Handler, *live) {
 	if cfg.Gatherer == nil {
 		cfg.Gatherer = registry(cfg.Source)
 	}
+	refused := &refusals{to: cfg.Log}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { known.write(w, (*page.Page).WriteHTML, cfg.Log) })
-	mux.HandleFunc("GET /live", func(w http.ResponseWriter, _ *http.Request) { known.write(w, (*page.Page).WriteUpdate, cfg.Log) })
-	if cfg.Token != "" {
-		newControl(&cfg).add(mux)
+	for pattern, handler := range newRoutes(&cfg, known, refused) {
+		mux.Handle(pattern, handler)
 	}
-	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{
-		ErrorLog: promLog{cfg.Log}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: scrapes,
-	}))
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") })
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { showReady(w, cfg.Source.Stats()) })
-	mux.HandleFunc("GET /stats", func(w http.ResponseWriter, _ *http.Request) { showStats(w, cfg.Source.Stats()) })
-	mux.HandleFunc("GET /debug/pprof/{$}", listProfiles)
-	mux.HandleFunc("GET /debug/pprof/{name}", showProfile)
-	mux.HandleFunc("GET /debug/pprof/cmdline", showCommand)
-	mux.Handle("GET /debug/pprof/profile", &recording{what: "CPU profile", standard: 30, file: "profile", start: startProfile})
-	mux.Handle("GET /debug/trace", &recording{what: "trace", standard: 1, file: "trace", start: startTrace})
-	if cfg.Flight != nil {
-		mux.Handle("GET /debug/flight", &flightDump{flight: cfg.Flight})
-	}
+	own := ownSite(mux, refused)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("X-Frame-Options", "DENY")
 		w.Header().Set("Cache-Control", "no-store")
-		mux.ServeHTTP(w, r)
+		own.ServeHTTP(w, r)
 	}), known
+}
+
+// routes are handlers by their patterns for a http.ServeMux.
+type routes map[string]http.HandlerFunc
+
+// newRoutes makes all that is served.
+func newRoutes(cfg *Config, known *live, refused *refusals) routes {
+	all := routes{
+		"GET /{$}":  func(w http.ResponseWriter, _ *http.Request) { known.write(w, (*page.Page).WriteHTML, cfg.Log) },
+		"GET /live": func(w http.ResponseWriter, _ *http.Request) { known.write(w, (*page.Page).WriteUpdate, cfg.Log) },
+		"GET /metrics": promhttp.HandlerFor(cfg.Gatherer, promhttp.HandlerOpts{
+			ErrorLog: promLog{cfg.Log}, ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: scrapes,
+		}).ServeHTTP,
+		"GET " + healthPath:        func(w http.ResponseWriter, _ *http.Request) { say(w, http.StatusOK, "ok") },
+		"GET /readyz":              func(w http.ResponseWriter, _ *http.Request) { showReady(w, cfg.Source.Stats()) },
+		"GET /stats":               func(w http.ResponseWriter, _ *http.Request) { showStats(w, cfg.Source.Stats()) },
+		"GET /debug/pprof/{$}":     listProfiles,
+		"GET /debug/pprof/cmdline": showCommand,
+	}
+	all.addDear("/debug/pprof/{name}", http.HandlerFunc(showProfile))
+	all.addDear("/debug/pprof/profile", &recording{what: "CPU profile", standard: 30, file: "profile", start: startProfile})
+	all.addDear("/debug/trace", &recording{what: "trace", standard: 1, file: "trace", start: startTrace})
+	if cfg.Flight != nil {
+		all.addDear("/debug/flight", &flightDump{flight: cfg.Flight})
+	}
+	if cfg.Token != "" {
+		newControl(cfg, refused).add(all)
+	}
+	return all
+}
+
+// addDear adds what takes much work.
+func (all routes) addDear(path string, h http.Handler) {
+	all["GET "+path], all["POST "+path] = dear(h), h.ServeHTTP
 }
 
 // check says what is wrong with the configuration, and fills in what is simple.
@@ -138,7 +165,6 @@ func (l *live) write(w http.ResponseWriter, how func(*page.Page, io.Writer) erro
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
-	w.Header().Set("X-Frame-Options", "DENY")
 	_, _ = text.WriteTo(w) // the peer may have gone
 }
 
@@ -188,9 +214,7 @@ var links = []page.Link{
 	{URL: "/healthz", Text: "the process works"},
 	{URL: "/readyz", Text: "the server serves"},
 	{URL: "/stats", Text: "counters as JSON"},
-	{URL: "/debug/pprof/", Text: "profiles, for go tool pprof"},
-	{URL: "/debug/trace?seconds=1", Text: "a trace, for go tool trace"},
-	{URL: "/debug/flight", Text: "the flight recorder's last seconds, for go tool trace, if there is one"},
+	{URL: "/debug/pprof/", Text: "profiles, a trace, and the flight recorder's last seconds"},
 }
 
 // attach says that what follows is a file.

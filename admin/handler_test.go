@@ -66,7 +66,7 @@ func TestPages(t *testing.T) {
 		{"/healthz", 200, "ok\n"},
 		{"/readyz", 200, "ok\n"},
 		{"/stats", 200, `"Open": 123`},
-		{"/debug/pprof/", 200, `href="heap?debug=1"`},
+		{"/debug/pprof/", 200, `formaction="heap?debug=1"`},
 		{"/debug/pprof/goroutine?debug=2", 200, "admin.TestPages"},
 		{"/debug/pprof/heap?debug=1&gc=1", 200, "heap profile"},
 		{"/debug/pprof/heap?debug=3", 400, "expected 0"},
@@ -91,16 +91,23 @@ func TestPages(t *testing.T) {
 	}
 }
 
-func TestOnlyGetAndHead(t *testing.T) {
+func TestMethods(t *testing.T) {
 	f := startFlight(t, FlightConfig{})
 	h := Handler(Config{Source: newSource(myriad.Stats{}), Flight: f})
-	for _, target := range []string{"/", "/metrics", "/healthz", "/readyz", "/stats", "/debug/pprof/", "/debug/pprof/heap",
-		"/debug/pprof/cmdline", "/debug/pprof/profile", "/debug/trace", "/debug/flight"} {
-		for _, method := range []string{"POST", "PUT", "DELETE", "OPTIONS"} {
-			if w := ask(h, method, target); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != "GET, HEAD" {
-				t.Errorf("%s %s: got %d, Allow %q; want 405 and GET, HEAD", method, target, w.Code, w.Header().Get("Allow"))
+	refused := func(target, allow string, methods ...string) {
+		t.Helper()
+		for _, method := range methods {
+			if w := ask(h, method, target); w.Code != http.StatusMethodNotAllowed || w.Header().Get("Allow") != allow {
+				t.Errorf("%s %s: got %d, Allow %q; want 405 and %s", method, target, w.Code, w.Header().Get("Allow"), allow)
 			}
 		}
+	}
+	for _, target := range []string{"/", "/metrics", "/healthz", "/readyz", "/stats", "/debug/pprof/"} {
+		refused(target, "GET, HEAD", "POST", "PUT", "DELETE", "OPTIONS")
+	}
+	expect(t, h, "POST", "/debug/pprof/cmdline", 404, "no profile")
+	for _, target := range []string{"/debug/pprof/heap", "/debug/pprof/profile", "/debug/trace", "/debug/flight"} {
+		refused(target, "GET, HEAD, POST", "PUT", "DELETE", "OPTIONS")
 	}
 	began := time.Now()
 	for _, target := range []string{"/debug/trace?seconds=60", "/debug/pprof/profile?seconds=60", "/debug/pprof/heap", "/debug/flight"} {

@@ -36,7 +36,7 @@ func startTrace(w io.Writer) (stop func(), err error) {
 }
 
 func (rec *recording) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	seconds, err := seconds(r.FormValue("seconds"), rec.standard)
+	seconds, err := seconds(r.URL.Query().Get("seconds"), rec.standard)
 	if err != nil {
 		say(w, http.StatusBadRequest, err.Error())
 		return

@@ -1,0 +1,85 @@
+package admin
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+)
+
+// This file is whose requests are served. Any web page can have a browser on this
+// machine send requests here, without being able to read the answers; what it could do
+// with them is make the server work. So two things hold for every path:
+//
+// What another site has caused, as the browser says in Sec-Fetch-Site or Origin, is
+// refused, but for /healthz: the rule is that of http.CrossOriginProtection, for GET as
+// well. Programs send neither header, and pass.
+//
+// Browsers send Sec-Fetch-Site only over TLS and to loopback, and no Origin with a GET
+// for an image: beyond loopback another site's GET can't be told from others. So what is
+// dear a browser, known by its User-Agent at the least, gets by POST only, which never
+// comes without one of the two. go tool pprof, curl and other programs may GET it.
+
+// healthPath is where every site may ask.
+const healthPath = "/healthz"
+
+// ownSite refuses what another site has a browser ask for.
+func ownSite(next http.Handler, refused *refusals) http.Handler {
+	var origin http.CrossOriginProtection
+	origin.AddInsecureBypassPattern(healthPath)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked := *r
+		asked.Method = http.MethodPost // it has no objection to GET
+		if err := origin.Check(&asked); err != nil {
+			refused.log(r, err.Error())
+			say(w, http.StatusForbidden, err.Error()+"; expected a request of this server's own pages or of a program: enter the address by hand")
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// dear refuses a browser's GET.
+func dear(next http.Handler) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if isBrowser(r) {
+			say(w, http.StatusForbidden, "this takes much work, and a browser asks; expected POST, as the buttons of /debug/pprof/ send it")
+			return
+		}
+		next.ServeHTTP(w, r)
+	}
+}
+
+// isBrowser says whether a browser has sent a request. All of the last decades begin
+// their User-Agent so, and no page can have them send another one unasked.
+func isBrowser(r *http.Request) bool {
+	return r.Header.Get("Sec-Fetch-Site") != "" || r.Header.Get("Origin") != "" ||
+		strings.HasPrefix(r.UserAgent(), "Mozilla/")
+}
+
+// refusedLog is how long there is no second line of what is refused.
+const refusedLog = 5 * time.Second
+
+// refusals logs what is refused, with the number of those of which there was no line.
+type refusals struct {
+	to *slog.Logger
+
+	mu       sync.Mutex
+	at       time.Time // of the last line
+	unlogged int       // since
+}
+
+func (l *refusals) log(r *http.Request, why string) {
+	l.mu.Lock()
+	now, unlogged := time.Now(), l.unlogged
+	if now.Sub(l.at) < refusedLog {
+		l.unlogged++
+		l.mu.Unlock()
+		return
+	}
+	l.at, l.unlogged = now, 0
+	l.mu.Unlock()
+	l.to.Warn("admin: a request is refused", "path", fmt.Sprintf("%.100s", r.URL.Path), "from", r.RemoteAddr, "because", why, "more", unlogged)
+}

@@ -1,0 +1,167 @@
+package admin
+
+import (
+	"bytes"
+	"log/slog"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/myriad-go/myriad"
+)
+
+// everything is a server's Config with all that can be served, and the patterns of that.
+func everything(t *testing.T) (cfg Config, patterns []string) {
+	t.Helper()
+	server := newObedient()
+	close(server.drains)
+	cfg = Config{Source: server, Token: testToken, Flight: startFlight(t, FlightConfig{}), Log: slog.New(slog.DiscardHandler)}
+	cfg.Gatherer = registry(server)
+	return cfg, slices.Sorted(maps.Keys(newRoutes(&cfg, &live{source: server}, &refusals{to: cfg.Log})))
+}
+
+// requestFor is one that a pattern serves, and the query such that nothing is recorded.
+func requestFor(pattern string, header map[string]string) *http.Request {
+	method, path, _ := strings.Cut(pattern, " ")
+	path = strings.NewReplacer("{$}", "", "{name}", "heap").Replace(path)
+	r := httptest.NewRequest(method, path+"?seconds=0", nil)
+	if strings.HasPrefix(path, "/control/") {
+		r.Header.Set(ActionHeader, "1")
+		r.Header.Set(TokenHeader, testToken)
+	}
+	for name, value := range header {
+		r.Header.Set(name, value)
+	}
+	return r
+}
+
+// TestWhoMayAsk asks for all that there is as browsers and programs do.
+func TestWhoMayAsk(t *testing.T) {
+	cfg, patterns := everything(t)
+	if len(patterns) < 10 {
+		t.Fatalf("there is only %q", patterns)
+	}
+	h := Handler(cfg)
+	const firefox = "Mozilla/5.0 (X11; Linux x86_64; rv:140.0) Gecko/20100101 Firefox/140.0"
+	for name, c := range map[string]struct {
+		header       map[string]string
+		foreign, get bool // it comes from another site; what is dear may be had by GET
+	}{
+		"another site":                {map[string]string{"Sec-Fetch-Site": "cross-site"}, true, false},
+		"another site's link":         {map[string]string{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}, true, false},
+		"another port":                {map[string]string{"Sec-Fetch-Site": "same-site"}, true, false},
+		"a word that is new":          {map[string]string{"Sec-Fetch-Site": "new"}, true, false},
+		"another origin":              {map[string]string{"Origin": "http://evil.example"}, true, false},
+		"another origin's port":       {map[string]string{"Origin": "http://example.com:81"}, true, false},
+		"an origin that is not told":  {map[string]string{"Origin": "null"}, true, false},
+		"the page":                    {map[string]string{"Sec-Fetch-Site": "same-origin"}, false, false},
+		"the address bar":             {map[string]string{"Sec-Fetch-Site": "none"}, false, false},
+		"the page beyond loopback":    {map[string]string{"Origin": "http://example.com", "User-Agent": firefox}, false, false},
+		"a browser beyond loopback":   {map[string]string{"User-Agent": firefox}, false, false},
+		"curl":                        {map[string]string{"User-Agent": "curl/8.5.0"}, false, true},
+		"go tool pprof":               {map[string]string{"User-Agent": "Go-http-client/1.1"}, false, true},
+		"a program that says nothing": {nil, false, true},
+	} {
+		for _, pattern := range patterns {
+			w := send(h, requestFor(pattern, c.header))
+			method, path, _ := strings.Cut(pattern, " ")
+			recorded := strings.HasPrefix(path, "/debug/") && path != "/debug/pprof/{$}" && path != "/debug/pprof/cmdline"
+			switch {
+			case path == "/healthz":
+				if w.Code != 200 {
+					t.Errorf("%s, %s: got %d, %q; want 200", name, pattern, w.Code, w.Body)
+				}
+			case c.foreign:
+				if w.Code != 403 || !strings.Contains(w.Body.String(), "cross-origin") {
+					t.Errorf("%s, %s: got %d, %.100q; want 403, and why", name, pattern, w.Code, w.Body)
+				}
+			case recorded && method == "GET" && !c.get:
+				if w.Code != 403 || !strings.Contains(w.Body.String(), "expected POST") {
+					t.Errorf("%s, %s: got %d, %.100q; want 403 and to be told of POST", name, pattern, w.Code, w.Body)
+				}
+			default:
+				if w.Code == 403 || w.Code == 404 || w.Code == 405 {
+					t.Errorf("%s, %s: got %d, %.100q; want it served", name, pattern, w.Code, w.Body)
+				}
+			}
+		}
+	}
+}
+
+// TestOtherSitesCauseNothing has another site ask for a collection of garbage, and for
+// what is not there.
+func TestOtherSitesCauseNothing(t *testing.T) {
+	h := Handler(Config{Source: newSource(myriad.Stats{}), Log: slog.New(slog.DiscardHandler)})
+	collections := func(method string, header map[string]string) uint32 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		r := requestFor(method+" /debug/pprof/heap", header)
+		r.URL.RawQuery = "gc=1"
+		send(h, r)
+		runtime.ReadMemStats(&after)
+		return after.NumForcedGC - before.NumForcedGC
+	}
+	other := map[string]string{"Sec-Fetch-Site": "cross-site"}
+	for _, method := range []string{"GET", "HEAD", "POST"} {
+		if n := collections(method, other); n != 0 {
+			t.Errorf("another site's %s has collected garbage %d times", method, n)
+		}
+	}
+	if n := collections("GET", map[string]string{"User-Agent": "Mozilla/5.0"}); n != 0 {
+		t.Errorf("a browser's GET has collected garbage %d times", n)
+	}
+	if collections("POST", map[string]string{"Sec-Fetch-Site": "same-origin"}) == 0 || collections("GET", nil) == 0 {
+		t.Error("the button or a program has collected no garbage")
+	}
+	for _, pattern := range []string{"GET /none", "GET //healthz", "GET /healthz/", "OPTIONS /debug/trace", "PUT /"} {
+		if w := send(h, requestFor(pattern, other)); w.Code != 403 {
+			t.Errorf("%s: got %d, %q; want 403", pattern, w.Code, w.Body)
+		}
+	}
+}
+
+// TestRefusalsAreLogged wants a line now and then, of bounded length.
+func TestRefusalsAreLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		h := Handler(Config{Source: newSource(myriad.Stats{}), Log: slog.New(slog.NewTextHandler(&log, nil))})
+		for range 1000 {
+			send(h, requestFor("GET /"+strings.Repeat("x", 9000), map[string]string{"Sec-Fetch-Site": "cross-site"}))
+		}
+		if n := strings.Count(log.String(), "refused"); n != 1 || log.Len() > 500 || !strings.Contains(log.String(), "path=/xxx") {
+			t.Errorf("%d lines were logged, want one that is short: %s", n, log.String())
+		}
+	})
+}
+
+// TestListHasButtons wants the list of profiles to send what browsers have to send.
+func TestListHasButtons(t *testing.T) {
+	cfg, _ := everything(t)
+	h := Handler(cfg)
+	w := expect(t, h, "GET", "/debug/pprof/", 200, `<form method="post">`)
+	base := httptest.NewRequest("GET", "/debug/pprof/", nil).URL
+	buttons := strings.Split(w.Body.String(), ` formaction="`)[1:]
+	if len(buttons) < 9 {
+		t.Errorf("there are only the buttons %q", buttons)
+	}
+	for _, b := range buttons {
+		action, _, _ := strings.Cut(b, `"`)
+		to, err := base.Parse(action)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(action, "seconds") {
+			to.RawQuery = "seconds=0" // nothing is recorded, which is told with 400
+		}
+		r := httptest.NewRequest("POST", to.String(), nil)
+		r.Header.Set("Sec-Fetch-Site", "same-origin")
+		if w := send(h, r); w.Code != 200 && (to.RawQuery != "seconds=0" || w.Code != 400) {
+			t.Errorf("%s: got %d, %.100q", action, w.Code, w.Body)
+		}
+	}
+}
