@@ -176,6 +176,9 @@ func (c *Conn) Expect(peer netip.AddrPort) {
 	c.peerAddr, c.peerPort = peer.Addr().As16(), peer.Port()
 }
 
+// Closing says whether the connection has begun to close.
+func (c *Conn) Closing() bool { return c.is(closing | failed) }
+
 // IsOpen says whether the connection is between Open and Finish.
 func (c *Conn) IsOpen() bool { return c.is(open) }
 

@@ -113,7 +113,9 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 		c.Room()
 	}
 	if events&(sock.In|sock.Hup|sock.Error) != 0 {
-		if c.WantsInput() {
+		if d.loop.Queued(c) {
+			d.detach(c) // the loop will see
+		} else if c.WantsInput() {
 			d.Read(c)
 		} else if c.Deaf() && events&sock.Error == 0 {
 			d.detach(c) // a unix socket whose peer has gone; there may be input left
@@ -154,6 +156,7 @@ func (d *driver) Read(c *engine.Conn) bool {
 	switch {
 	case errno == 0 && n > 0:
 		c.Arrived(d.input[:n])
+		d.loop.Brought(c, n)
 		return true
 	case errno == 0:
 		c.PeerClosed()
@@ -206,7 +209,7 @@ func (d *driver) arm(c *engine.Conn) syscall.Errno {
 	d.loop.Time(c)
 	var want uint16
 	var events uint32
-	if c.WantsInput() {
+	if c.WantsInput() && (!d.loop.Queued(c) || c.Armed()&armIn != 0) { // it may be dequeued before it is reported
 		want, events = armIn, sock.In
 	}
 	if c.WantsRoom() {

@@ -47,7 +47,7 @@ func (l *Loop) pollTimed() bool {
 		work = sock.Worked()
 	}
 	start, before := engine.Since(), l.counters.Get(engine.Reads)
-	some := l.driver.Poll()
+	some := l.events()
 	reads := time.Duration(l.counters.Get(engine.Reads) - before)
 	if reads == 0 {
 		return some // no handler was called for input

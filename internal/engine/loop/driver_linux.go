@@ -11,6 +11,9 @@ import (
 // bytes between them and the connections. Its methods are called by the loop
 // on the loop's goroutine. It calls back the loop's exported methods there.
 //
+// A driver tells the loop with Loop.Brought what each read has brought, and does not
+// look for input of a connection while Loop.Queued says that the loop reads from it.
+//
 // A driver keeps what it needs to know of a connection in Conn.Armed, above
 // the bits that are the loop's. Of a connection that is Busy it touches nothing
 // else: what is reported of it meanwhile is left for Loop.Later.
@@ -44,7 +47,8 @@ type Driver interface {
 	// Drop lets go of a connection that was not opened, and calls
 	// Loop.Forget, now or when nothing of it is under way any more.
 	Drop(c *engine.Conn)
-	// Read reads an open connection once, and says whether it got bytes.
+	// Read reads an open connection once, without waiting, and says whether it
+	// got bytes. One whose receive is under way it leaves to that.
 	Read(c *engine.Conn) bool
 	// Sweep is called every now and then for each connection while the
 	// loop sweeps; see Loop.SweepFor.
@@ -58,5 +62,6 @@ const (
 	Busy                          // with a worker, or waiting for one
 	Parting                       // and that is to call Closed
 	Lagging                       // had no room for a broadcast, and is to be closed for that
+	Bulk                          // waits for the loop to read from it
 	DriverBits = iota             // drivers use the bits from here
 )

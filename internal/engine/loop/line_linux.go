@@ -1,11 +1,9 @@
 package loop
 
-import "github.com/myriad-go/myriad/internal/engine"
-
-// line is a queue of connections that takes some at its head, too. It is a ring, so
+// line is a queue that takes some at its head, too. It is a ring, so
 // that none costs more where many wait. The zero value is empty.
-type line struct {
-	ring []*engine.Conn // as many as a power of two, or none
+type line[T any] struct {
+	ring []T // as many as a power of two, or none
 	head int
 	n    int
 }
@@ -13,37 +11,37 @@ type line struct {
 // minLine is the smallest ring.
 const minLine = 16
 
-func (q *line) at(i int) **engine.Conn { return &q.ring[(q.head+i)&(len(q.ring)-1)] }
+func (q *line[T]) at(i int) *T { return &q.ring[(q.head+i)&(len(q.ring)-1)] }
 
 // first is the one at the head.
-func (q *line) first() *engine.Conn { return *q.at(0) }
+func (q *line[T]) first() T { return *q.at(0) }
 
 // drop takes it out.
-func (q *line) drop() {
-	*q.at(0) = nil
+func (q *line[T]) drop() {
+	*q.at(0) = *new(T)
 	q.head++
 	q.n--
 }
 
 // put appends one.
-func (q *line) put(c *engine.Conn) {
+func (q *line[T]) put(v T) {
 	q.room(1)
-	*q.at(q.n) = c
+	*q.at(q.n) = v
 	q.n++
 }
 
 // putFirst puts some at the head, in their order.
-func (q *line) putFirst(conns []*engine.Conn) {
-	q.room(len(conns))
-	q.head -= len(conns)
-	for i, c := range conns {
-		*q.at(i) = c
+func (q *line[T]) putFirst(some []T) {
+	q.room(len(some))
+	q.head -= len(some)
+	for i, v := range some {
+		*q.at(i) = v
 	}
-	q.n += len(conns)
+	q.n += len(some)
 }
 
 // room sees to it that there is room for some more.
-func (q *line) room(more int) {
+func (q *line[T]) room(more int) {
 	size := max(len(q.ring), minLine)
 	for size < q.n+more {
 		size *= 2
@@ -51,7 +49,7 @@ func (q *line) room(more int) {
 	if size == len(q.ring) {
 		return
 	}
-	ring := make([]*engine.Conn, size)
+	ring := make([]T, size)
 	for i := range q.n {
 		ring[i] = *q.at(i)
 	}

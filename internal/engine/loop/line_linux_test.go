@@ -15,7 +15,7 @@ func TestLine(t *testing.T) {
 	conns := make([]engine.Conn, 100)
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		var q line
+		var q line[*engine.Conn]
 		var want []*engine.Conn
 		some := func(most int) (cs []*engine.Conn) {
 			for range random.IntN(most + 1) {
@@ -58,7 +58,7 @@ func TestLine(t *testing.T) {
 func BenchmarkLine(b *testing.B) {
 	for _, n := range []int{20, 200_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			var q line
+			var q line[*engine.Conn]
 			var c engine.Conn
 			for range n {
 				q.put(&c)

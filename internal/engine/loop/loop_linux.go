@@ -63,6 +63,7 @@ type Loop struct {
 	paced time.Duration         // when Pace wants to be called; negative for never
 	touch func(engine.Ref) bool // for Pace, made once
 
+	bulk    line[engine.Ref] // connections that wait to be read from
 	auto    auto
 	busy    int                       // connections with workers, or waiting for one
 	waiting waiting                   // for room in the pool
@@ -301,7 +302,17 @@ func (l *Loop) poll() bool {
 	if l.group.cfg.Auto && !l.host.Away {
 		return l.pollTimed()
 	}
-	return l.driver.Poll()
+	return l.events()
+}
+
+// events handles the events that are there, and reads from bulk connections.
+func (l *Loop) events() bool {
+	some := l.driver.Poll()
+	if l.bulk.n > 0 {
+		l.readBulk()
+		return true
+	}
+	return some
 }
 
 // spin looks for events for a while, if that is wanted, and says whether there

@@ -42,7 +42,7 @@ const shedPause = 100 * time.Millisecond
 
 // waiting are the connections that wait for room in the pool.
 type waiting struct {
-	line
+	line[*engine.Conn]
 	why   error         // why the pool took no more
 	again time.Duration // when it is asked again
 	shed  time.Duration // when it last shed one that must wait, 0 for never
@@ -158,7 +158,7 @@ func (l *Loop) forsake(c *engine.Conn) (here bool) {
 // forsakeWaiting does the same for all that wait.
 func (l *Loop) forsakeWaiting() {
 	conns := l.waiting.line
-	l.waiting.line = line{}
+	l.waiting.line = line[*engine.Conn]{}
 	for ; conns.n > 0; conns.drop() {
 		l.goOn(conns.first(), l.waiting.why)
 	}

@@ -16,6 +16,7 @@ const (
 	setupCQSize       = 1 << 3
 	setupClamp        = 1 << 4
 	setupSubmitAll    = 1 << 7
+	setupTaskrunFlag  = 1 << 9
 	setupSingleIssuer = 1 << 12
 	setupDeferTaskrun = 1 << 13
 	setupNoSQArray    = 1 << 16
@@ -49,6 +50,7 @@ const (
 	bufRingIncremental = 1 << 1
 
 	sqOverflow = 1 << 1 // the kernel keeps completions that have not fitted
+	sqTaskrun  = 1 << 2 // the kernel has deferred work that it does in an enter with enterGetEvents
 )
 
 // The sizes of the queues. Submissions that don't fit are submitted early,
@@ -125,7 +127,7 @@ type waitArg struct {
 
 func newRing() (*ring, error) {
 	p := params{cqEntries: cqEntries}
-	p.flags = setupCQSize | setupClamp | setupSubmitAll | setupSingleIssuer | setupDeferTaskrun | setupNoSQArray
+	p.flags = setupCQSize | setupClamp | setupSubmitAll | setupTaskrunFlag | setupSingleIssuer | setupDeferTaskrun | setupNoSQArray
 	fd, _, errno := syscall.Syscall(unix.SYS_IO_URING_SETUP, sqEntries, uintptr(unsafe.Pointer(&p)), 0)
 	if errno != 0 {
 		return nil, setupError(errno)
@@ -259,6 +261,9 @@ func (r *ring) completions() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cq
 
 // withheld says whether the kernel keeps completions that have not fitted.
 func (r *ring) withheld() bool { return atomic.LoadUint32(r.sqFlags)&sqOverflow != 0 }
+
+// deferred says whether the kernel has work for the next enter with enterGetEvents.
+func (r *ring) deferred() bool { return atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0 }
 
 // take takes the next completion.
 func (r *ring) take() cqe {

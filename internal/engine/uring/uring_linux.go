@@ -64,8 +64,8 @@ func probe() (err error) {
 	return err
 }
 
-// turnBatch is the most completions that are handled in one turn: the sends
-// they cause each hold a buffer until the next. And a turn in
+// turnBatch is the most completions that are handled in one turn, those of sends
+// aside: the sends that they cause each hold a buffer until the next. And a turn in
 // which every handler takes long is to end soon, for Auto to see it.
 const turnBatch = 64
 
@@ -101,7 +101,7 @@ type driver struct {
 	door    *sock.Poll    // watches the listener
 	input   []byte        // for Read
 	revived time.Duration // when the ring was last made anew
-	others  uint32        // sends that no completion has caused, since the last turn
+	left    uint32        // completions of this round that are not handled
 	hot     int           // connections with a receive under way
 }
 
@@ -138,12 +138,19 @@ func (d *driver) Listen(fd int32) { d.door.Add(fd, 0, sock.In) }
 
 func (d *driver) Deafen(fd int32) { d.door.Remove(fd) }
 
-// Poll asks for more completions only when those that it has are handled:
-// otherwise they would pile up, and with them the buffers that they hold.
+// Poll handles completions in rounds. Only when those of a round are handled it has
+// the kernel run what it has deferred, or they would pile up, and with them the
+// buffers that they hold. But then it always does: what completes at once when it
+// is submitted belongs to the next round, or else connections whose sends and
+// receives always do would keep all others from being heard.
 func (d *driver) Poll() bool {
 	switch {
-	case d.ring.completions() == 0:
+	case d.left == 0:
 		d.ring.enter(enterGetEvents, 0)
+		for n := 0; d.loop.Flooded() && d.ring.deferred() && n < turnBatch && d.ring.broken == 0; n += 20 {
+			d.ring.enter(enterGetEvents, 0) // which does some 20 pieces of work at a time
+		}
+		d.left = d.ring.completions()
 	case d.ring.tail != d.ring.submitted:
 		d.ring.enter(0, 0)
 	}
@@ -157,6 +164,7 @@ func (d *driver) Wait(most time.Duration) {
 		d.buffers.release()
 	}
 	d.ring.wait(most)
+	d.left = d.ring.completions()
 }
 
 // reviveEvery is the least time between two rings.
@@ -169,7 +177,7 @@ const reviveEvery = 100 * time.Millisecond
 func (d *driver) revive() {
 	errno := d.ring.broken
 	time.Sleep(d.revived + reviveEvery - engine.Since())
-	d.revived = engine.Since()
+	d.revived, d.left = engine.Since(), 0
 	d.loop.Log().LogAttrs(context.Background(), slog.LevelError,
 		"io_uring has failed; its connections are closed, and it is set up anew", slog.String("error", errno.Error()))
 	d.Close()
@@ -183,21 +191,21 @@ func (d *driver) revive() {
 	d.loop.Relisten()
 }
 
-// handle handles the completions that are there, up to a batch, and to as many more
-// as mail and the like have caused sends: otherwise those would pile up behind the
-// batch, each with a buffer, while more mail is taken in each turn.
+// handle handles the completions of the round that are left, up to a batch.
 func (d *driver) handle() bool {
 	if d.ring.broken != 0 {
 		d.revive()
 		return true
 	}
-	n := min(d.ring.completions(), turnBatch+d.others)
-	for range n {
+	some := d.left > 0
+	for n := 0; d.left > 0 && n < turnBatch; d.left-- {
 		e := d.ring.take()
+		n++
 		switch e.user &^ (1<<32 - 1) {
 		case ofRecv:
 			d.received(d.loop.Conn(uint32(e.user)), e)
 		case ofSend:
+			n--
 			d.sent(d.loop.Conn(uint32(e.user)), e)
 		case ofPoll:
 			d.polled(d.loop.Conn(uint32(e.user)), e)
@@ -210,8 +218,7 @@ func (d *driver) handle() bool {
 			}
 		}
 	}
-	d.others = 0
-	return n > 0
+	return some
 }
 
 // accept accepts what waits, and goes on to watch the door.
@@ -265,6 +272,7 @@ func (d *driver) take(c *engine.Conn, res int32, in []byte) {
 	case res > 0:
 		c.SetArmed(c.Armed() | active)
 		c.Arrived(in)
+		d.loop.Brought(c, int(res))
 	case res == 0:
 		c.PeerClosed()
 	case res == -int32(unix.ENOBUFS):
@@ -352,9 +360,10 @@ func (d *driver) Established(c *engine.Conn) syscall.Errno {
 
 func (d *driver) Drop(c *engine.Conn) { d.end(c) }
 
-// Read receives what is there, unless earlier bytes wait in a completion.
+// Read receives what is there, unless a receive is under way, which has been given
+// earlier bytes or will be.
 func (d *driver) Read(c *engine.Conn) bool {
-	if c.Armed()&dying != 0 || d.ring.completions() > 0 || d.ring.withheld() {
+	if c.Armed()&(dying|receiving) != 0 {
 		return false
 	}
 	if d.input == nil {
@@ -363,7 +372,7 @@ func (d *driver) Read(c *engine.Conn) bool {
 	n, errno := sock.Recv(c.FD(), d.input)
 	switch {
 	case errno == 0 && n > 0:
-		c.Arrived(d.input[:n])
+		d.take(c, int32(n), d.input[:n])
 		return true
 	case errno == 0:
 		c.PeerClosed()
@@ -434,7 +443,7 @@ func (d *driver) sever(c *engine.Conn) {
 func (d *driver) arm(c *engine.Conn) {
 	d.loop.Time(c)
 	armed := c.Armed()
-	switch wants := c.WantsInput(); {
+	switch wants := c.WantsInput() && !d.loop.Queued(c); {
 	case wants && armed&(receiving|polling) == 0:
 		if armed&active != 0 {
 			d.receive(c)
@@ -486,7 +495,6 @@ func (d *driver) send(c *engine.Conn) {
 	out := c.Output()
 	c.Offered()
 	c.SetArmed(c.Armed() | sending)
-	d.others++ // handle takes back those that it has caused
 	s := d.ring.next()
 	s.op, s.fd, s.opFlags = opSend, c.FD(), unix.MSG_NOSIGNAL
 	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&out[0]))), uint32(len(out))

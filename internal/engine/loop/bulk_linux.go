@@ -1,0 +1,72 @@
+package loop
+
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file keeps connections that send much from delaying the others. One whose
+// read has brought more than bulkRead bytes is bulk: its driver does not look for
+// its input any more. It waits in a queue, round robin, and each turn reads from
+// the queue for no longer than bulkSlice, after the events at hand have been
+// handled. A read that brings less ends that. So what a flood costs the others is
+// a slice in each turn, however many connections flood: sparse flows go first, as
+// in FQ-CoDel (RFC 8290).
+//
+// The queue names connections by their Refs, so that one that has begun to close
+// is passed over. Its driver clears its bit: see Queued.
+
+const (
+	// bulkRead is the most that a read brings of a connection that is not bulk.
+	bulkRead = 16 << 10
+	// bulkSlice is how long a turn reads from bulk connections, but for the
+	// end of the last read.
+	bulkSlice = time.Millisecond
+)
+
+// Brought tells the loop how much a read has brought. Drivers call it after
+// Arrived.
+func (l *Loop) Brought(c *engine.Conn, n int) {
+	if n > bulkRead && c.Armed()&Bulk == 0 && !c.Closing() {
+		c.SetArmed(c.Armed() | Bulk)
+		l.bulk.put(c.Ref())
+	}
+}
+
+// Queued says whether the connection waits for the loop to read from it, so that
+// its driver is not to look for input. One that is closing does not.
+func (l *Loop) Queued(c *engine.Conn) bool {
+	if c.Armed()&Bulk != 0 && c.Closing() {
+		c.SetArmed(c.Armed() &^ Bulk)
+	}
+	return c.Armed()&Bulk != 0
+}
+
+// Flooded says whether connections wait for the loop to read from them.
+func (l *Loop) Flooded() bool { return l.bulk.n > 0 }
+
+// readBulk reads from bulk connections, once each, until the slice is over. One
+// that is with a worker, or is not to be read from, is watched again when that
+// has ended.
+func (l *Loop) readBulk() {
+	end := engine.Since() + bulkSlice
+	for n := l.bulk.n; n > 0; n-- {
+		c := l.bulk.first().On(&l.host)
+		l.bulk.drop()
+		if c == nil {
+			continue
+		}
+		c.SetArmed(c.Armed() &^ Bulk)
+		if c.Armed()&Busy != 0 {
+			continue
+		}
+		if c.WantsInput() {
+			l.driver.Read(c)
+		}
+		l.driver.Settle(c)
+		if engine.Since() >= end {
+			return
+		}
+	}
+}
