@@ -13,6 +13,7 @@ const (
 	Wait    Action = iota // for the next event
 	Send                  // send Output, then report Sent
 	Deliver               // call Conn.Deliver
+	Read                  // read once without waiting, then report Arrived, PeerClosed, Failed or Empty
 	Shut                  // shut the sending direction, then report ShutDone
 	Close                 // close the descriptor, then report Finish
 )
@@ -41,6 +42,7 @@ const (
 //	registered counted among the connections of its source
 //	beginning  seen and heard together are when it was dialled; Opened is under way
 //	deaf       the handler does not listen: see Listen
+//	unread     is to be read from before it is closed for silence or a drain
 const (
 	open uint32 = 1 << iota
 	ended
@@ -63,6 +65,7 @@ const (
 	registered
 	beginning
 	deaf
+	unread
 
 	missed    = 1 << 24 // one heartbeat
 	allMissed = 0xff * missed
@@ -99,6 +102,8 @@ type extra struct {
 	dialled time.Duration
 	layer   Layer // nil if none
 	held    int   // what the layer holds, as it is counted
+	// reads is how many reads a drain still waits for.
+	reads int
 	// partial is since when the layer waits for the rest of something; 0 if
 	// it does not.
 	partial time.Duration
@@ -206,6 +211,9 @@ func (c *Conn) take(p []byte) {
 		c.passUp(p)
 	default:
 		c.Plain(p)
+	}
+	if c.is(unread) {
+		c.stillUnread()
 	}
 	c.endEvent()
 }
@@ -501,6 +509,8 @@ func (c *Conn) Next() Action {
 			return Wait
 		}
 		return Deliver
+	case c.is(unread) && c.WantsInput():
+		return Read
 	case c.out != nil:
 		return Wait
 	case c.is(gone) && c.retire(io.EOF):
@@ -514,6 +524,9 @@ func (c *Conn) Next() Action {
 // nextGreeting is Next for a connection that its handler has not heard of. What
 // the peer's end means to it is for its layer to say.
 func (c *Conn) nextGreeting() Action {
+	if c.is(unread) && c.WantsInput() {
+		return Read
+	}
 	if c.out == nil && c.is(drain) && c.retire(ErrServerClosed) {
 		return c.nextClosing()
 	}

@@ -32,13 +32,43 @@ func (c *Conn) Kill(why error) {
 	c.fail(why)
 }
 
+// drainReads is how many reads a drain waits for at the most: a peer that goes on
+// sending does not keep it from closing.
+const drainReads = 64
+
 // Drain closes at the next moment at which nothing is under way, and tells the
-// handler.
+// handler. What the kernel has taken from the peer by now is under way.
 func (c *Conn) Drain() {
-	if c.host.Draining != nil && !c.is(drain|closing) {
+	if c.is(drain | closing) {
+		return
+	}
+	if c.host.Draining != nil {
 		c.state |= warned
 	}
-	c.state |= drain
+	c.state |= drain | unread
+	c.extra().reads = drainReads
+}
+
+// stillUnread takes note of a read that brought something: there may be more.
+func (c *Conn) stillUnread() {
+	switch {
+	case c.is(drain) && c.more.reads > 0:
+		c.more.reads--
+	case c.overdue(c.host.Now()) == nil:
+		c.state &^= unread
+	}
+}
+
+// Empty says that a Read has found nothing. A peer whose time was over is given up
+// then.
+func (c *Conn) Empty() {
+	if !c.is(unread) {
+		return
+	}
+	c.state &^= unread
+	if why := c.overdue(c.host.Now()); why != nil {
+		c.giveUp(why)
+	}
 }
 
 // fail gives up the connection: output that is owed is dropped.

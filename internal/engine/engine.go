@@ -16,6 +16,7 @@
 //	Conn.Sent(n)               n bytes of Output were taken by the kernel
 //	Conn.Offered               Output was given to the kernel; Sent and Room will follow
 //	Conn.Room                  the kernel takes output again
+//	Conn.Empty                 a Read has found nothing
 //	Conn.Failed(err)           the transport is broken
 //	Conn.Mailed(mail, bytes)   a message from outside, taken from the mailbox
 //	Conn.Touched               a planned time has come; see Pace
@@ -26,6 +27,8 @@
 //	action                     asks for
 //	Send                       send Output, report with Sent (and Failed)
 //	Deliver                    call Conn.Deliver: held-back input may go on
+//	Read                       read once without waiting, report with Arrived,
+//	                           PeerClosed, Failed or Empty
 //	Shut                       shut the sending direction, report with ShutDone
 //	Close                      close the descriptor, report with Finish
 //	Wait                       nothing; wait for the next event
@@ -46,6 +49,8 @@
 //     connection whose peer has closed is closed in turn.
 //   - Nothing on a loop blocks but the one wait for events, and that wait ends
 //     when mail comes, and when Config.Pace wants to be called.
+//   - Nobody is judged silent, or idle enough to be closed in a shutdown, before a
+//     Read has found nothing: what the kernel has taken from the peer counts.
 //   - Every wait has a bound: a closing connection is expired at its Due time.
 //   - Stop returns when all connections are finished and every goroutine and
 //     descriptor that the model started or opened is gone.

@@ -156,6 +156,7 @@ type life struct {
 	streamed int           // how often it went on in Writable
 	drained  bool          // Drain was called while it was not closing
 	draining int           // calls of Draining
+	owed     int           // of raw, sent before Drain
 }
 
 func simulate(t *testing.T, name string, d dice) {
@@ -218,6 +219,9 @@ func (s *sim) step() {
 	case what == 30 && s.dice.roll(4) == 0:
 		s.log("%v: drain", l)
 		l.cause(ErrServerClosed)
+		if !l.drained {
+			l.owed = len(l.raw)
+		}
 		l.drained = l.drained || !l.conn.is(closing)
 		l.conn.Drain()
 		s.drive(l)
@@ -275,6 +279,15 @@ func (s *sim) readable(l *life) {
 	if rude && (l.told || s.dice.roll(6) > 0) {
 		return
 	}
+	if s.read(l) {
+		s.drive(l)
+	}
+}
+
+// read reads a piece of random size, or what else there is.
+func (s *sim) read(l *life) (some bool) {
+	c := l.conn
+	rude := !c.WantsInput()
 	switch n := min(len(l.raw)-l.arrived, 1+s.dice.roll(simMaxRead)); {
 	case l.reset:
 		s.log("%v: reading fails", l)
@@ -298,9 +311,22 @@ func (s *sim) readable(l *life) {
 		l.cause(io.EOF)
 		c.PeerClosed()
 	default:
+		return false
+	}
+	return true
+}
+
+// readNow reads once, and says so if there is nothing.
+func (s *sim) readNow(l *life) {
+	c := l.conn
+	s.check(c.WantsInput(), "%v: is to be read, and wants no input: state %b", l, c.state)
+	if l.reset || l.arrived < len(l.raw) || l.fin && !l.told {
+		s.read(l)
 		return
 	}
-	s.drive(l)
+	s.log("%v: nothing to read", l)
+	c.Empty()
+	s.check(!c.is(unread), "%v: is still to be read from", l)
 }
 
 // deliver has the handler called, or sheds what may be shed now and then.
@@ -340,7 +366,12 @@ func (s *sim) roomFor(l *life, n int) {
 func (s *sim) drive(l *life) {
 	c := l.conn
 	for range 10_000 {
-		switch a := c.Next(); a {
+		open := !c.is(closing)
+		a := c.Next()
+		if open && c.is(closing) && c.more.why == ErrServerClosed && !c.is(deaf|gone) {
+			s.check(l.arrived >= l.owed, "%v: drained with %d of the %d bytes read that were sent before", l, l.arrived, l.owed)
+		}
+		switch a {
 		case Wait:
 			if l.choked || c.is(choked) || l.deaf {
 				l.relieved = s.now
@@ -360,6 +391,8 @@ func (s *sim) drive(l *life) {
 			s.send(l)
 		case Deliver:
 			s.deliver(l)
+		case Read:
+			s.readNow(l)
 		case Shut:
 			s.check(!l.shut, "%v: shut twice", l)
 			s.checkComplete(l)

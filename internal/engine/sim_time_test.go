@@ -68,10 +68,15 @@ func (s *sim) expire(l *life) {
 	if want := over && (owes || !open || c.is(greeting)); want {
 		s.check(c.Next() == Close, "%v: not expired at %v, due %v", l, s.now, at)
 	}
-	if open && !over && must != nil && beats == s.beats {
-		s.check(c.is(closing|failed), "%v: not closed at %v for %v", l, s.now, must)
+	if open && c.is(closing) {
+		silence := []error{ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout, ErrHeartbeatTimeout}
+		s.check(!slices.Contains(silence, c.more.why), "%v: closed for %v, and nobody has looked for input", l, c.more.why)
 	}
+	arrived := l.arrived
 	s.drive(l)
+	if open && !over && must != nil && beats == s.beats && arrived == l.arrived {
+		s.check(l.closed || c.is(closing|failed), "%v: not closed at %v for %v", l, s.now, must)
+	}
 }
 
 // mayExpire are the reasons for which a connection may be closed now.

@@ -1,6 +1,9 @@
 package engine
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // This file is what the passing of time does to connections. No connection has a
 // timer: its owner looks at all of them, a slice at a time, with Expire.
@@ -46,15 +49,25 @@ func (c *Conn) Expire(now time.Duration) (acted bool) {
 		}
 		return true
 	}
-	if why := c.overdue(now); why != nil {
-		if why == ErrWriteTimeout {
-			c.fail(why)
-		} else {
-			c.CloseWith(why)
-		}
-		return true
+	switch c.overdue(now) {
+	case nil:
+		return c.beat(now)
+	case ErrWriteTimeout:
+		c.fail(ErrWriteTimeout)
+	default:
+		c.state |= unread // it may have said something that nobody has read
 	}
-	return c.host.Heartbeat.Every > 0 && !c.is(gone|held|fresh|choked|deaf) && c.beat(now)
+	return true
+}
+
+// giveUp closes a connection whose time is over. A peer that has left heartbeats
+// unanswered is not sent anything any more.
+func (c *Conn) giveUp(why error) {
+	if why == ErrHeartbeatTimeout || why == ErrWriteTimeout {
+		c.fail(why)
+	} else {
+		c.CloseWith(why)
+	}
 }
 
 // expireEnd gives up a connection that has not come to its end in time.
@@ -77,8 +90,11 @@ func (c *Conn) overdue(now time.Duration) error {
 	switch {
 	case c.out != nil && l.WriteTimeout > 0 && now-c.out.since >= l.WriteTimeout:
 		return ErrWriteTimeout
-	case c.is(gone | held | fresh | outbound | choked | deaf):
+	case c.is(gone | held | fresh | choked | deaf):
 		// It is not the peer's turn, or nobody listens.
+	case c.beatDue(now) && c.unanswered() >= c.host.Heartbeat.MaxMissed:
+		return ErrHeartbeatTimeout
+	case c.is(outbound):
 	case c.is(silent):
 		if l.FirstByteTimeout > 0 && c.heard.since(now) >= l.FirstByteTimeout {
 			return ErrFirstByteTimeout
@@ -104,11 +120,14 @@ func (c *Conn) begun() time.Duration {
 }
 
 // Forgive says that for so long nobody has listened to the peer, because a handler
-// was at work: that is not its fault. Of a connection that is being dialled nothing
-// is expected yet.
+// was at work or the process stood still: that is not its fault. Of a connection that
+// is being dialled nothing is expected yet.
 func (c *Conn) Forgive(d time.Duration) {
 	if !c.is(open) {
 		return
+	}
+	if c.more != nil && c.more.due > 0 {
+		c.more.due += min(d, math.MaxInt64-c.more.due)
 	}
 	if heard := c.heard + momentOf(d); int32(c.host.moment()-heard) > 0 {
 		c.heard = heard
@@ -174,20 +193,23 @@ func (c *Config) Watches(gone time.Duration) bool {
 	return beats > 0 && beats <= gone || idle > 0 && idle <= gone
 }
 
+// unanswered is how many heartbeats the peer has not answered.
+func (c *Conn) unanswered() int { return int(c.state / missed) }
+
+// beatDue says whether the peer has been silent long enough for another heartbeat.
+func (c *Conn) beatDue(now time.Duration) bool {
+	every := c.host.Heartbeat.Every
+	return every > 0 && c.heard.since(now) >= time.Duration(c.unanswered()+1)*every
+}
+
 // beat sends a heartbeat if one is due.
 func (c *Conn) beat(now time.Duration) bool {
-	h := &c.host.Heartbeat
-	unanswered := int(c.state / missed)
-	if c.heard.since(now) < time.Duration(unanswered+1)*h.Every {
+	if c.is(gone|held|fresh|choked|deaf) || !c.beatDue(now) {
 		return false
-	}
-	if unanswered >= h.MaxMissed {
-		c.fail(ErrHeartbeatTimeout)
-		return true
 	}
 	c.state += missed
 	c.host.Counters.Add(Heartbeats, 1)
-	c.call(h.Send)
+	c.call(c.host.Heartbeat.Send)
 	c.endEvent()
 	return true
 }

@@ -161,6 +161,7 @@ func (d *driver) Read(c *engine.Conn) bool {
 	case errno == 0:
 		c.PeerClosed()
 	case errno == syscall.EAGAIN:
+		c.Empty()
 	default:
 		c.Failed(errno)
 	}
@@ -182,6 +183,12 @@ func (d *driver) Settle(c *engine.Conn) {
 		case engine.Close:
 			d.loop.Finish(c)
 			return
+		case engine.Read:
+			if !d.loop.Queued(c) {
+				d.Read(c)
+				continue
+			}
+			fallthrough
 		case engine.Wait:
 			if errno := d.arm(c); errno == 0 {
 				return

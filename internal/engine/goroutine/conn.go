@@ -61,6 +61,8 @@ func (c *conn) run(dialled time.Duration) {
 			c.send()
 		case engine.Deliver:
 			c.Deliver()
+		case engine.Read:
+			c.readNow()
 		case engine.Shut:
 			c.shut()
 		case engine.Close:
@@ -77,7 +79,7 @@ func (c *conn) run(dialled time.Duration) {
 }
 
 // tick sets the clock, before something that is timed begins by it.
-func (c *conn) tick() { c.group.host.SetClock(engine.Since()) }
+func (c *conn) tick() { c.group.host.SetClock(c.group.now()) }
 
 // send sends what is owed, and waits until the kernel has taken it.
 func (c *conn) send() {
@@ -111,6 +113,17 @@ func (c *conn) receive() {
 	}
 }
 
+// readNow reads once without waiting.
+func (c *conn) readNow() {
+	p, err := c.tryRead()
+	if len(p) == 0 && err == nil {
+		c.input.release()
+		c.Empty()
+		return
+	}
+	c.take(p, err)
+}
+
 // take gives the core what a read has brought.
 func (c *conn) take(p []byte, err error) {
 	if len(p) > 0 {
@@ -126,9 +139,7 @@ func (c *conn) take(p []byte, err error) {
 	}
 }
 
-// interrupted takes the end of a wait: because it was woken, or by an error. Before
-// time is judged, what the peer has said meanwhile is taken: nothing is read while
-// output waits.
+// interrupted takes the end of a wait: because it was woken, or by an error.
 func (c *conn) interrupted(err error) {
 	if !errors.Is(err, os.ErrDeadlineExceeded) {
 		c.Failed(err)
@@ -136,10 +147,7 @@ func (c *conn) interrupted(err error) {
 	}
 	_ = c.nc.SetDeadline(time.Time{})
 	c.attend()
-	if c.Pending() > 0 {
-		c.takeAll()
-	}
-	c.Expire(engine.Since())
+	c.Expire(c.group.now())
 }
 
 // leaveWord tells the sweeper when this connection wants to be woken, and what it
@@ -191,7 +199,6 @@ func (c *conn) attend() {
 	c.obeyed = uint8(told)
 	if todo&draining != 0 {
 		c.Drain()
-		c.takeAll()
 	}
 	if todo&killing != 0 {
 		c.Kill(engine.ErrServerClosed)
@@ -211,21 +218,6 @@ func (c *conn) attend() {
 func (c *conn) order(what uint32) {
 	c.orders.Or(what)
 	c.rouse()
-}
-
-// takeAll takes what has arrived by now, up to a bound.
-func (c *conn) takeAll() {
-	for range drainReads {
-		if !c.WantsInput() {
-			return
-		}
-		p, err := c.tryRead()
-		more := len(p) > 0
-		c.take(p, err)
-		if !more {
-			return
-		}
-	}
 }
 
 func (c *conn) takeMail() {

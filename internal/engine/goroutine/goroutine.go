@@ -61,9 +61,6 @@ const acceptRetry = 50 * time.Millisecond
 // often they write it at the most.
 const clockGrain = time.Millisecond
 
-// drainReads is how often a connection is read when it is told to drain.
-const drainReads = 64
-
 // What a connection is told, as bits.
 const (
 	draining uint32 = 1 << iota
@@ -89,6 +86,7 @@ type group struct {
 	stop     context.Context
 	halt     context.CancelFunc // ends stop, and with it dials and pauses
 	swept    int                // the sweeper's: the chunk that comes next
+	stood    atomic.Int64       // nanoseconds for which the process has stood still
 	urgent   atomic.Int64       // connections that are about to end
 	stir     chan struct{}      // a connection has come; for the sweeper
 	empty    chan struct{}      // the last one has gone; for the sweeper
@@ -129,7 +127,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	}
 	g.host.Grain = clockGrain
 	g.host.SetUp(&cfg, g.door)
-	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing = &g.buffers, g, &g.counters, true
+	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.stop, g.halt = context.WithCancel(context.Background())
 	g.hold.changed = make(chan struct{}, 1)
 	g.casts.queue = make(chan *engine.Shared, maxCasts)
@@ -152,6 +150,10 @@ func (g *group) Addr() net.Addr {
 }
 
 func (g *group) Loops() int { return 0 }
+
+// now is the clock of all limits: it stands still when the process does, as far as
+// the sweeper sees that, so that nobody is blamed for what nobody could have heard.
+func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.stood.Load()) }
 
 func (g *group) Counters() (sum engine.Counts) {
 	g.counters.AddTo(&sum)

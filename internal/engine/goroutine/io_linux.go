@@ -5,7 +5,6 @@ import (
 	"net"
 	"syscall"
 
-	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -94,7 +93,7 @@ func (c *conn) recv(fd int32) bool {
 // stuck is stay for output of which nothing is taken.
 func (c *conn) stuck() bool {
 	c.waited = true
-	c.Waits(engine.Since())
+	c.Waits(c.group.now())
 	return c.stay()
 }
 

@@ -78,6 +78,6 @@ func (c *conn) write() (int, error) {
 		return 0, nil
 	}
 	c.waited = true // it may well
-	c.Waits(engine.Since())
+	c.Waits(c.group.now())
 	return c.nc.Write(c.Output())
 }

@@ -11,6 +11,10 @@ import (
 // This file is how connections are found whose time has come, and those that are
 // to give way when all buffers together hold too much.
 
+// standstill is how late the sweeper is when the process has stood still, rather
+// than had much to do.
+const standstill = time.Second
+
 // sweepAll sweeps until the group has ended: while there are connections, one
 // slice every engine.MinSlice, which also keeps the clock.
 func (g *group) sweepAll() {
@@ -19,7 +23,7 @@ func (g *group) sweepAll() {
 	defer timer.Stop()
 	<-timer.C
 	for g.await(timer) {
-		now := engine.Since()
+		now := g.now()
 		g.host.SetClock(now)
 		for _, c := range g.slice(period) {
 			if due := c.due.Load(); due != 0 && int32(instant(now)-due) >= 0 {
@@ -43,9 +47,13 @@ func (g *group) await(timer *time.Timer) bool {
 		}
 	}
 	timer.Reset(engine.MinSlice)
+	asleep := engine.Since()
 	select {
 	case <-timer.C:
 	case <-g.empty:
+	}
+	if late := engine.Since() - asleep - engine.MinSlice; late >= standstill {
+		g.stood.Add(int64(late))
 	}
 	return true
 }

@@ -1,15 +1,11 @@
 package loop
 
-import (
-	"time"
-
-	"github.com/myriad-go/myriad/internal/engine"
-)
+import "github.com/myriad-go/myriad/internal/engine"
 
 // This file keeps connections that send much from delaying the others. One whose
 // read has brought more than bulkRead bytes is bulk: its driver does not look for
 // its input any more. It waits in a queue, round robin, and each turn reads from
-// the queue for no longer than bulkSlice, after the events at hand have been
+// the queue for no longer than a slice, after the events at hand have been
 // handled. A read that brings less ends that. So what a flood costs the others is
 // a slice in each turn, however many connections flood: sparse flows go first, as
 // in FQ-CoDel (RFC 8290).
@@ -17,13 +13,8 @@ import (
 // The queue names connections by their Refs, so that one that has begun to close
 // is passed over. Its driver clears its bit: see Queued.
 
-const (
-	// bulkRead is the most that a read brings of a connection that is not bulk.
-	bulkRead = 16 << 10
-	// bulkSlice is how long a turn reads from bulk connections, but for the
-	// end of the last read.
-	bulkSlice = time.Millisecond
-)
+// bulkRead is the most that a read brings of a connection that is not bulk.
+const bulkRead = 16 << 10
 
 // Brought tells the loop how much a read has brought. Drivers call it after
 // Arrived.
@@ -50,7 +41,7 @@ func (l *Loop) Flooded() bool { return l.bulk.n > 0 }
 // that is with a worker, or is not to be read from, is watched again when that
 // has ended.
 func (l *Loop) readBulk() {
-	end := engine.Since() + bulkSlice
+	end := engine.Since() + slice
 	for n := l.bulk.n; n > 0; n-- {
 		c := l.bulk.first().On(&l.host)
 		l.bulk.drop()

@@ -15,8 +15,9 @@ import (
 type drained struct {
 	going bool
 	start time.Duration
-	told  int    // how many
-	slot  uint32 // the next
+	again time.Duration // when some more are told
+	told  int           // how many
+	slot  uint32        // the next
 }
 
 // drainEvery is how often some more are told.
@@ -27,13 +28,7 @@ func (l *Loop) obey() {
 	told := l.told.Load()
 	if l.stage < stopping {
 		l.closeListeners()
-		for range drainBatch {
-			if !l.driver.Poll() {
-				break
-			}
-		}
 		l.drained.going, l.drained.start = true, l.host.Clock()
-		l.drainSome(l.drained.start)
 	}
 	if told == killing {
 		l.drained.going = false
@@ -45,12 +40,19 @@ func (l *Loop) obey() {
 	l.stage = told
 }
 
-// drainSome tells as many as may be told by now.
+// drainSome tells as many as may be told by now, for no longer than a slice.
 func (l *Loop) drainSome(now time.Duration) {
 	d := &l.drained
-	most := l.mayDrain(now - d.start)
+	if now < d.again {
+		return
+	}
+	most, end := l.mayDrain(now-d.start), engine.Since()+slice
 	for d.slot < l.slab.made {
 		if d.told >= most {
+			d.again = now + drainEvery
+			return
+		}
+		if engine.Since() >= end {
 			return
 		}
 		l.slab.each(d.slot, d.slot+1, func(c *engine.Conn) {
@@ -72,27 +74,16 @@ func (l *Loop) mayDrain(passed time.Duration) int {
 	return int(float64(rate)*(passed+drainEvery).Seconds()) + 1
 }
 
-// drain takes what has arrived by now, and then lets the connection go at its
-// next idle moment.
+// drain lets the connection go at its next idle moment.
 func (l *Loop) drain(c *engine.Conn) {
-	if c.Armed()&Connecting != 0 {
+	switch armed := c.Armed(); {
+	case armed&Connecting != 0:
 		l.dialFailed(c, engine.ErrClosed)
-		return
-	}
-	if c.Armed()&Busy != 0 {
-		l.Later(c, func() { l.drainNow(c) })
-		return
-	}
-	l.drainNow(c)
-	l.driver.Settle(c)
-}
-
-func (l *Loop) drainNow(c *engine.Conn) {
-	c.Drain()
-	for range drainReads {
-		if !c.WantsInput() || !l.driver.Read(c) {
-			return
-		}
+	case armed&Busy != 0:
+		l.Later(c, c.Drain)
+	default:
+		c.Drain()
+		l.driver.Settle(c)
 	}
 }
 

@@ -17,8 +17,9 @@ const (
 	dialBatch   = 128
 	mailBatch   = 64
 	maxOrders   = 1024
-	drainBatch  = 1024 // polls for events that are there when the loop is stopped
-	drainReads  = 64   // reads of each connection then
+	// slice is how long a turn does what may take long: reading from bulk
+	// connections, and draining.
+	slice = time.Millisecond
 )
 
 // What a loop is told, growing.
@@ -349,9 +350,13 @@ func (l *Loop) wait() {
 	}
 	now := engine.Since()
 	l.endTurn(now)
-	l.driver.Wait(l.patience(now))
+	most := l.patience(now)
+	l.driver.Wait(most)
 	l.began = engine.Since()
 	l.host.SetClock(l.began)
+	if late := l.began - now - most; most >= 0 && late >= engine.MinSlice {
+		l.forgive(l.began, late) // the process stood still, or had no CPU
+	}
 }
 
 // patience is how long the loop may wait for events, negative for ever.
@@ -369,7 +374,7 @@ func (l *Loop) patience(now time.Duration) time.Duration {
 		least(l.paced - now)
 	}
 	if l.drained.going {
-		least(drainEvery)
+		least(l.drained.again - now)
 	}
 	if l.paused {
 		least(l.resume - now)

@@ -376,7 +376,9 @@ func (d *driver) Read(c *engine.Conn) bool {
 		return true
 	case errno == 0:
 		c.PeerClosed()
-	case errno != unix.EAGAIN:
+	case errno == unix.EAGAIN:
+		c.Empty()
+	default:
 		c.Failed(errno)
 	}
 	return false
@@ -404,6 +406,15 @@ func (d *driver) Settle(c *engine.Conn) {
 		case engine.Close:
 			d.end(c)
 			return
+		case engine.Read:
+			switch {
+			case c.Armed()&receiving != 0:
+				d.stopReceiving(c)
+			case !d.loop.Queued(c):
+				d.Read(c)
+				continue
+			}
+			fallthrough
 		case engine.Wait:
 			d.arm(c)
 			return
