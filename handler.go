@@ -47,6 +47,8 @@ type Handler interface {
 	//	io.EOF               the peer ended in order, and has got its answers
 	//	syscall.ECONNRESET   the peer has gone, whichever call told so
 	//	*PanicError          a call for this connection panicked
+	//	*TLSError            the peer broke TLS, or said in an alert that this
+	//	                     side did; Stats.Closed.TLS counts it
 	//	ErrMessageTooLong, ErrSlowConsumer, ErrOverBudget,
 	//	ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout,
 	//	ErrWriteTimeout, ErrHeartbeatTimeout, ErrCloseTimeout,
@@ -244,6 +246,11 @@ var (
 // PanicError is the reason of a connection whose handler panicked, with the
 // panic's value and stack.
 type PanicError = engine.PanicError
+
+// TLSError is the reason of a connection whose TLS has broken after the handshake, by a
+// wrong record or message, or by the peer's alert. It wraps the error of crypto/tls: a
+// *net.OpError (Op is "remote error" for an alert), a tls.RecordHeaderError, or another.
+type TLSError = engine.TLSError
 
 // adapter is a Handler as the engines know it.
 type adapter struct{ h Handler }

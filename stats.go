@@ -147,8 +147,9 @@ type Closes struct {
 	FirstByte, Message, Idle, Write, Close, Heartbeat int64
 	// SlowConsumer counts those that owed more than Limits.MaxUnsent, Budget
 	// those that gave way to Limits.MaxBuffered, TooLong those with a message
-	// longer than Limits.MaxMessage.
-	SlowConsumer, Budget, TooLong int64
+	// longer than Limits.MaxMessage, TLS those whose TLS has broken after the
+	// handshake, see TLSError.
+	SlowConsumer, Budget, TooLong, TLS int64
 	// Panic counts those whose handler panicked, Shutdown those that the
 	// server's end closed, Operator those that Server.CloseConns closed, Other
 	// the rest.
@@ -190,7 +191,7 @@ func closes(n engine.Counts) Closes {
 		Peer: n.Closed(engine.ClosedByPeer), Reset: n.Closed(engine.ClosedByReset), Handler: n.Closed(engine.ClosedByHandler),
 		FirstByte: n.Closed(engine.ClosedFirstByte), Message: n.Closed(engine.ClosedMessage), Idle: n.Closed(engine.ClosedIdle),
 		Write: n.Closed(engine.ClosedWrite), Close: n.Closed(engine.ClosedClose), Heartbeat: n.Closed(engine.ClosedHeartbeat),
-		SlowConsumer: n.Closed(engine.ClosedSlow), Budget: n.Closed(engine.ClosedBudget), TooLong: n.Closed(engine.ClosedTooLong),
+		SlowConsumer: n.Closed(engine.ClosedSlow), Budget: n.Closed(engine.ClosedBudget), TooLong: n.Closed(engine.ClosedTooLong), TLS: n.Closed(engine.ClosedTLS),
 		Panic: n.Closed(engine.ClosedPanic), Shutdown: n.Closed(engine.ClosedShutdown),
 		Operator: n.Closed(engine.ClosedExpelled), Other: n.Closed(engine.ClosedOther),
 	}

@@ -138,6 +138,7 @@ var families = []family{
 			{"slow_consumer", func(s *myriad.Stats) int64 { return s.Closed.SlowConsumer }},
 			{"budget", func(s *myriad.Stats) int64 { return s.Closed.Budget }},
 			{"too_long", func(s *myriad.Stats) int64 { return s.Closed.TooLong }},
+			{"tls", func(s *myriad.Stats) int64 { return s.Closed.TLS }},
 			{"panic", func(s *myriad.Stats) int64 { return s.Closed.Panic }},
 			{"shutdown", func(s *myriad.Stats) int64 { return s.Closed.Shutdown }},
 			{"operator", func(s *myriad.Stats) int64 { return s.Closed.Operator }},

@@ -31,6 +31,7 @@ const (
 	ClosedSlow
 	ClosedBudget
 	ClosedTooLong
+	ClosedTLS
 	ClosedPanic
 	ClosedShutdown
 	ClosedExpelled
@@ -76,6 +77,8 @@ func closeCause(why error) Cause {
 	switch why := why.(type) {
 	case *PanicError:
 		return ClosedPanic
+	case *TLSError:
+		return ClosedTLS
 	case syscall.Errno:
 		return systemCause(why)
 	}

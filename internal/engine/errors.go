@@ -53,6 +53,15 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
+// TLSError is the reason of a connection whose TLS has broken after the handshake: its
+// peer sent what is not TLS, or said in an alert that we did.
+type TLSError struct{ Err error }
+
+func (e *TLSError) Error() string { return "myriad: TLS has broken: " + e.Err.Error() }
+
+// Unwrap gives the error of crypto/tls.
+func (e *TLSError) Unwrap() error { return e.Err }
+
 // Reason makes one error of what the models report in different ways, so that
 // a handler sees the same under each: the bare errno, with everything that
 // means "the peer has gone" as ECONNRESET.

@@ -13,7 +13,9 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"net"
 	"net/netip"
+	"strings"
 	"sync"
 	"time"
 
@@ -28,6 +30,7 @@ var layerCases = []testCase{
 	{"peer that ends while a layer is at work", endsInGreeting},
 	{"TLS echo in pieces, and large", tlsEcho},
 	{"TLS ends: half-close, close_notify, truncation, Close", tlsEnds},
+	{"TLS that the peer breaks after the handshake", tlsBroken},
 	{"TLS port that is spoken to in plain text", tlsPlain},
 	{"TLS with many clients at once, Send and broadcasts", tlsMany},
 	{"TLS behind a PROXY header, with state", tlsProxied},
@@ -297,6 +300,49 @@ func tlsEnds(b *bench) {
 	}
 	closed.Close()
 	s.wantClosed(io.EOF, io.ErrUnexpectedEOF, nil)
+}
+
+// tlsBroken has peers send a record that nobody has encrypted, no record, and the alert
+// of a client that got the like.
+func tlsBroken(b *bench) {
+	const record = "\x17\x03\x03\x00\x20not encrypted, and of 32 bytes..."
+	s := b.serve(lines(), b.layered(false, true))
+	for i, p := range []string{record, "no record\n", ""} {
+		c := s.dial()
+		heard := &mishearing{Conn: c.TCPConn}
+		t := tls.Client(heard, clientTLS())
+		if err := exchangeTLS(t, []byte("hello\n")); err != nil {
+			b.Fatal(err)
+		}
+		if p == "" {
+			heard.instead = strings.NewReader(record)
+			t.Read(make([]byte, 1))
+		}
+		c.send(p)
+		c.expectGone()
+		c.Close()
+		why := s.closed(i + 1)[i]
+		var broken *engine.TLSError
+		var op *net.OpError
+		var header tls.RecordHeaderError
+		if !errors.As(why, &broken) || !errors.As(why, &op) && !errors.As(why, &header) {
+			b.Fatalf("after %q closed for %v; want a TLSError with one of crypto/tls", p, why)
+		}
+		eventually(b, "the closed are not counted as TLS's", func() bool { return s.Counters().Closed(engine.ClosedTLS) == int64(i+1) })
+	}
+}
+
+// mishearing is a connection that reads something else, if there is anything.
+type mishearing struct {
+	net.Conn
+	instead io.Reader
+}
+
+func (m *mishearing) Read(p []byte) (int, error) {
+	if m.instead != nil {
+		return m.instead.Read(p)
+	}
+	return m.Conn.Read(p)
 }
 
 func tlsPlain(b *bench) {

@@ -87,12 +87,21 @@ func (l *encryption) read(c *engine.Conn, p []byte) error {
 			c.PeerEnded()
 			return nil
 		default:
-			return err
+			return broken(err)
 		}
 	}
 }
 
-func (l *encryption) Write(_ *engine.Conn, p []byte) error { return l.session.Write(p) }
+func (l *encryption) Write(_ *engine.Conn, p []byte) error { return broken(l.session.Write(p)) }
+
+// broken is a session's error as the reason of a close. That the transport has ended
+// is none of TLS.
+func broken(err error) error {
+	if err == nil || errors.Is(err, io.ErrUnexpectedEOF) {
+		return err
+	}
+	return &engine.TLSError{Err: err}
+}
 
 func (l *encryption) Held() (memory int, partial bool) { return l.session.Held() }
 
