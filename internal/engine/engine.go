@@ -302,12 +302,13 @@ func AwaitKilled(done <-chan struct{}, open func() int64) (stuck int64) {
 	}
 }
 
-// CutOff is the error of a Stop whose ctx ended with n connections open, of
-// which some wait for their handlers to return.
+// CutOff is the error of a Stop whose ctx ended with n connections open, of which some
+// are stuck: behind a handler that has not returned, their own or, on its loop or in the
+// queue for its worker, another's.
 func CutOff(ctx context.Context, n, stuck int64) error {
 	switch {
 	case stuck > 0:
-		return fmt.Errorf("%d connections were closed before they had finished, and the handlers of %d have not returned: %w", n-stuck, stuck, context.Cause(ctx))
+		return fmt.Errorf("%d connections were closed before they had finished, and %d are still open because of handlers that have not returned: %w", n-stuck, stuck, context.Cause(ctx))
 	case n == 0:
 		return nil
 	}

@@ -107,7 +107,7 @@ func TestHandlersNeverReturn(t *testing.T) {
 			t.Errorf("honest clients: %+v", r)
 		}
 		err := s.Stop()
-		if err == nil || !strings.Contains(s.Said(), "the handlers of 16 have not returned") {
+		if err == nil || !strings.Contains(s.Said(), "and 16 are still open because of handlers that have not returned") {
 			t.Errorf("a shutdown with 16 handlers that do not return: %v\n%s", err, s.Said())
 		}
 	})
