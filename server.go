@@ -135,7 +135,8 @@ type Server struct {
 	// Where a header tells no address (LOCAL, as in a proxy's own check of
 	// our health, UNKNOWN, a unix socket) they go by the proxy's own.
 	// A connection without a valid header is turned away, and so is one from
-	// an unspecified address (0.0.0.0 or ::). From other addresses such a
+	// an unspecified address (0.0.0.0 or ::), or whose header has more than
+	// 4,096 bytes, as one with a certificate in it can. From other addresses such a
 	// header is nothing but input. With any prefix here connections by unix
 	// sockets, too, begin with it.
 	TrustedProxies []netip.Prefix

@@ -76,7 +76,7 @@ func (f *serveFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.slow, "slow-consumer", "close", "what happens to a peer with --max-unsent bytes waiting: close the connection, or drop the message")
 	flags.StringArrayVar(&f.allow, "allow", nil, "let in only this network, such as 10.0.0.0/8, or address; may be repeated")
 	flags.StringArrayVar(&f.deny, "deny", nil, "keep out this network or address; may be repeated")
-	flags.StringArrayVar(&f.proxies, "trusted-proxy", nil, "expect the PROXY protocol from this network or address; may be repeated")
+	flags.StringArrayVar(&f.proxies, "trusted-proxy", nil, "expect the PROXY protocol from this network or address, headers of at most 4096 bytes; may be repeated")
 	flags.DurationVar(&srv.Heartbeat.Interval, "heartbeat", 0, "send a heartbeat to peers that have been silent so long (default: none)")
 	flags.StringVar(&f.beat, "heartbeat-message", "ping\n", "what a heartbeat is")
 	flags.IntVar(&srv.Heartbeat.MaxMissed, "heartbeat-missed", 0, "close a connection that leaves so many unanswered (default 2)")

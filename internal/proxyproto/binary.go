@@ -124,7 +124,7 @@ func parseSize(b []byte, family byte) (n int, err error) {
 	}
 	least := int(b[sizeAt]) << 8
 	if blockAt+least > MaxSize {
-		return 0, fmt.Errorf("length is %d or more; expected at most %d", least, MaxSize-blockAt)
+		return 0, tooLong(least, " or more")
 	}
 	if len(b) <= sizeAt+1 {
 		return 0, errMore
@@ -132,13 +132,19 @@ func parseSize(b []byte, family byte) (n int, err error) {
 	size := least + int(b[sizeAt+1])
 	switch free := size - addressSize(family); {
 	case blockAt+size > MaxSize:
-		return 0, fmt.Errorf("length is %d; expected at most %d", size, MaxSize-blockAt)
+		return 0, tooLong(size, "")
 	case free < 0:
 		return 0, fmt.Errorf("length is %d; expected at least %d for the addresses of family %d", size, addressSize(family), family)
 	case family != unspec && free > 0 && free < tlvHead:
 		return 0, fmt.Errorf("length is %d; expected %d for the addresses of family %d, or room for a TLV", size, addressSize(family), family)
 	}
 	return blockAt + size, nil
+}
+
+// tooLong is the error of a header whose block has size bytes.
+func tooLong(size int, orMore string) error {
+	return fmt.Errorf("header of version 2 has %d bytes%s; expected at most %d: have the proxy leave out large TLVs, such as certificates",
+		blockAt+size, orMore, MaxSize)
 }
 
 // checkTLVs looks whether the header of n bytes, of which b is what is there, is
