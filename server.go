@@ -25,7 +25,8 @@ import (
 // serves once. Its methods are safe for concurrent use.
 type Server struct {
 	// Addr is where ListenAndServe listens, as for net.Listen: host:port,
-	// such as ":9000" or "127.0.0.1:0", or the path of a unix socket.
+	// such as ":9000" or "127.0.0.1:0", or the path of a unix socket. Unlike
+	// there, "0.0.0.0:9000" is IPv4 alone; ":9000" and "[::]:9000" are both.
 	Addr string
 	// Network is "tcp" (the default), "tcp4", "tcp6" or "unix". A socket that a
 	// killed process has left at the path is taken over; the file is removed
@@ -208,9 +209,9 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 	}
 	network := s.Network
 	switch network {
-	case "":
-		network = "tcp"
-	case "tcp", "tcp4", "tcp6":
+	case "", "tcp":
+		network = family(s.Addr)
+	case "tcp4", "tcp6":
 	case "unix":
 		l, done, err := s.listenUnix()
 		if err != nil {
@@ -227,6 +228,16 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 		return s.work(ctx, cfg)
 	}
 	return s.serve(ctx, cfg)
+}
+
+// family is the network to listen on for TCP: tcp4 for the wildcard of IPv4, of which
+// package net makes that of IPv6, and so both.
+func family(addr string) string {
+	host, _, _ := net.SplitHostPort(addr) // what is wrong with it listening says
+	if ip, err := netip.ParseAddr(host); err == nil && ip == netip.IPv4Unspecified() {
+		return "tcp4"
+	}
+	return "tcp"
 }
 
 // Serve is ListenAndServe on a listener that the caller has made, or that

@@ -2,6 +2,7 @@ package myriad
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,7 @@ func start(t *testing.T, srv *Server) *started {
 	if srv.Limits.Linger == 0 {
 		srv.Limits.Linger = 50 * time.Millisecond
 	}
-	srv.Addr = "127.0.0.1:0"
+	srv.Addr = cmp.Or(srv.Addr, "127.0.0.1:0")
 	ready := make(chan string, 1)
 	srv.Listening = func(a net.Addr) { ready <- a.String() }
 	ctx, cancel := context.WithCancel(context.Background())

@@ -39,7 +39,7 @@ type serveFlags struct {
 func (f *serveFlags) add(cmd *cobra.Command) {
 	flags, srv, limits := cmd.Flags(), &f.srv, &f.srv.Limits
 	f.fields = make(map[string]string)
-	flags.StringVar(&srv.Addr, "addr", "127.0.0.1:9000", "address to listen on; port 0 takes a free one; systemd or systemd:NAME is a socket that systemd has opened (LISTEN_FDS)")
+	flags.StringVar(&srv.Addr, "addr", "127.0.0.1:9000", "address to listen on; 0.0.0.0 is IPv4 alone, no host is IPv6 too; port 0 takes a free one; systemd or systemd:NAME is a socket that systemd has opened (LISTEN_FDS)")
 	flags.StringVar(&srv.Network, "network", "", "tcp, tcp4, tcp6, or unix for a socket at the path --addr (default tcp)")
 	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, "+strings.Join(myriad.Models(), ", ")+" (default auto: the last of these, with workers for slow handlers)")
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors, more if --max-conns takes more)")
