@@ -113,7 +113,8 @@ type Server struct {
 	// and only in this process. Shutdown drains the workers and kills those
 	// that have not ended with its ctx; Close kills them at once.
 	//
-	// In a worker SIGINT does nothing, and SIGTERM drains it within
+	// In a worker SIGINT does nothing, SIGHUP nothing but what main asks for
+	// with package os/signal, and SIGTERM drains it within
 	// Limits.ShutdownTimeout. When the supervisor has ordered the drain, it
 	// bounds it; main gets a SIGTERM then, if it has not had one, and no
 	// further ones. When the supervisor is gone, its workers drain and end

@@ -74,7 +74,9 @@ func startServer(t *testing.T, args ...string) *server {
 func startCommand(t *testing.T, cmd *exec.Cmd) *server {
 	t.Helper()
 	s := &server{Cmd: cmd, stderr: &lockedBuffer{}}
-	s.Stderr = s.stderr
+	if s.Stderr == nil {
+		s.Stderr = s.stderr
+	}
 	out, err := s.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -21,7 +21,9 @@ func newServe() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve one of the example applications under an I/O model",
 		Long: "Serve one of the example applications under an I/O model.\n\n" +
-			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once.\n\n" +
+			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP has\n" +
+			"the certificate of --tls-cert read again; without TLS it drains, too, unless it is\n" +
+			"ignored (nohup): a terminal that is closed sends it.\n\n" +
 			"Applications:\n" + describeApps(),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
@@ -55,6 +57,7 @@ func serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
+	defer f.tls.reloadAtHangup(cmd)()
 	f.ask(cmd)
 	listener, err := f.listener()
 	if err != nil {
@@ -121,6 +124,14 @@ func notify(cmd *cobra.Command, state string) {
 	}
 }
 
+// another is what ends a drain that a signal has begun.
+func another(sig os.Signal) string {
+	if sig == syscall.SIGHUP {
+		return "SIGTERM"
+	}
+	return "once more"
+}
+
 // drainOnSignal gives a context that ends at the first signal, and closes the
 // server at the second. ended gives the signals back and says how many
 // connections the second has cut off.
@@ -131,23 +142,33 @@ func drainOnSignal(cmd *cobra.Command, srv *myriad.Server) (ctx context.Context,
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	if srv.TLSConfig == nil && !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	done, finished := make(chan struct{}), make(chan struct{})
 	var cut int64 // the goroutine's until it has finished
 	go func() {
 		defer close(finished)
 		select {
 		case sig := <-signals:
-			fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: draining %d connections; once more stops at once\n", sig, srv.Stats().Open)
+			signal.Ignore(syscall.SIGPIPE) // the signal may have ended whoever reads this
+			fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: draining %d connections; %s stops at once\n", sig, srv.Stats().Open, another(sig))
 			drain()
 		case <-done:
 			return
 		}
-		select {
-		case sig := <-signals:
-			cut = srv.Stats().Open
-			fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v again: stopping at once\n", sig)
-			srv.Close()
-		case <-done:
+		for {
+			select {
+			case sig := <-signals:
+				if sig == syscall.SIGHUP {
+					continue // a shell and the kernel send one each
+				}
+				cut = srv.Stats().Open
+				fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v again: stopping at once\n", sig)
+				srv.Close()
+			case <-done:
+			}
+			return
 		}
 	}()
 	return ctx, func() int64 {

@@ -35,7 +35,7 @@ func TestNetcat(t *testing.T) {
 
 func TestSignals(t *testing.T) {
 	for _, model := range myriad.Models() {
-		for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM} {
+		for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 			s := startServer(t, "serve", "--model", model)
 			if code := s.end(t, sig); code != 0 || !strings.Contains(s.stderr.String(), "draining") {
 				t.Errorf("%s: after %v: exit code %d, stderr %q; want 0 and word of draining", model, sig, code, s.stderr)

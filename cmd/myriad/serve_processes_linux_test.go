@@ -57,10 +57,10 @@ func untilRefused(t *testing.T, addr string) {
 	})
 }
 
-// A terminal sends SIGINT to the supervisor and its workers, a service manager
+// A terminal sends SIGINT or SIGHUP to the supervisor and its workers, a service manager
 // SIGTERM: the drain is announced once, and nothing is cut off.
 func TestSignalToGroup(t *testing.T) {
-	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
+	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP} {
 		s := startGroup(t)
 		c := halfMessage(t, s.addr)
 		if err := syscall.Kill(-s.Process.Pid, sig); err != nil {

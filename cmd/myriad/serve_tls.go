@@ -3,15 +3,20 @@ package main
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"log/slog"
 	"os"
 
 	"github.com/spf13/pflag"
 
-	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/secure"
 )
 
 // serverTLS are the flags of a server's side of TLS.
-type serverTLS struct{ cert, key, clientCA string }
+type serverTLS struct {
+	cert, key, clientCA string
+
+	pair *secure.Reloader // of cert and key, nil without them
+}
 
 func (f *serverTLS) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.cert, "tls-cert", "", "encrypt with TLS: file with the certificate chain, in PEM form; read again when it changes")
@@ -30,11 +35,11 @@ func (f *serverTLS) config() (*tls.Config, error) {
 	if f.cert == "" || f.key == "" {
 		return nil, usagef("only one of --tls-cert and --tls-key is given; expected both")
 	}
-	get, err := myriad.ReloadCertificate(f.cert, f.key, nil)
-	if err != nil {
+	var err error
+	if f.pair, err = secure.Reload(f.cert, f.key, slog.Default()); err != nil {
 		return nil, err
 	}
-	cfg := &tls.Config{GetCertificate: get}
+	cfg := &tls.Config{GetCertificate: f.pair.GetCertificate}
 	if f.clientCA != "" {
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
 		if cfg.ClientCAs, err = authorities(f.clientCA); err != nil {

@@ -79,6 +79,18 @@ func (r *Reloader) look() {
 	r.log.Info("certificate reloaded", "cert", r.certFile, "expires", expiry(r.current.Load()))
 }
 
+// Again loads the pair now, whether it has changed or not, and says when the
+// certificate ends. After an error the old one stays in use.
+func (r *Reloader) Again() (expires time.Time, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.looked = time.Now()
+	if r.seen, err = r.stamp(); err == nil {
+		err = r.load()
+	}
+	return expiry(r.current.Load()), err
+}
+
 // expiry is when the certificate ends.
 func expiry(c *tls.Certificate) time.Time {
 	if c.Leaf == nil { // GODEBUG=x509keypairleaf=0

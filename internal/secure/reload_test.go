@@ -68,6 +68,26 @@ func (d *pairDir) wants(r *Reloader, name string, errors, infos int) {
 	}
 }
 
+// TestReloadAgain loads at once, also files that look as they did, and keeps what it has
+// where that fails.
+func TestReloadAgain(t *testing.T) {
+	d := newPairDir(t)
+	d.pair("one")
+	r := d.reloader()
+	d.pair("two")
+	r.seen, _ = r.stamp()
+	expires, err := r.Again()
+	if c, _ := r.GetCertificate(nil); err != nil || !expires.Equal(c.Leaf.NotAfter) {
+		t.Errorf("got %v, %v; want when the certificate ends", expires, err)
+	}
+	d.wants(r, "two", 0, 0)
+	d.put(d.key, []byte("broken"))
+	if _, err := r.Again(); err == nil {
+		t.Error("no error of a broken key")
+	}
+	d.wants(r, "two", 0, 0)
+}
+
 func TestReload(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newPairDir(t)

@@ -21,15 +21,16 @@ import (
 // A drain is asked for by SIGTERM, by the end of ctx, or by the supervisor, who
 // orders it or is gone, which is passed on to the program as a SIGTERM if it has
 // not had one. It is bounded by bound, unless the supervisor has ordered it, who
-// then bounds it with a kill. From the start of Run on, SIGINT does nothing, and
-// once a drain has been ordered neither does any SIGTERM after the first: a
-// terminal or a service manager sends them to all processes, and the supervisor
-// gets them too and decides.
+// then bounds it with a kill. From the start of Run on, SIGINT does nothing, SIGHUP
+// nothing but what main asks for, and once a drain has been ordered neither does any
+// SIGTERM after the first: a terminal or a service manager sends them to all processes,
+// and the supervisor gets them too and decides.
 //
 // When the supervisor has gone, a goroutine remains that ends the process if it
 // has not ended when bound and the time to exit are over.
 func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, log *slog.Logger) error {
 	swallow(os.Interrupt)
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // or it would kill
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
 	counts := &publisher{block: w.block, engine: e}
