@@ -33,7 +33,7 @@ type teller struct {
 
 // document is a file that is written from the events of a run when it is over.
 type document struct {
-	file  *os.File
+	file  *outFile
 	write func(*load.Stream, io.Writer) error
 }
 
@@ -72,7 +72,7 @@ func (t *teller) openDocuments() error {
 		if d.path == "" {
 			continue
 		}
-		file, err := os.Create(d.path)
+		file, err := createOut(d.path)
 		if err != nil {
 			return fmt.Errorf("--%s: %w", d.flag, err)
 		}
@@ -170,8 +170,8 @@ func (t *teller) writeDocuments() error {
 		return err
 	}
 	for _, d := range t.documents {
-		if err := cmp.Or(d.write(stream, d.file), d.file.Close()); err != nil {
-			return fmt.Errorf("%s: %w", d.file.Name(), err)
+		if err := d.file.write(func(w io.Writer) error { return d.write(stream, w) }); err != nil {
+			return fmt.Errorf("%s is not written: %w", d.file.path, err)
 		}
 	}
 	return nil
@@ -183,7 +183,7 @@ func (t *teller) abandon() {
 		t.stop()
 	}
 	for _, d := range t.documents {
-		d.file.Close()
+		d.file.discard()
 	}
 	if t.stream == nil {
 		return

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -88,17 +86,16 @@ func (f *reportFlags) run(cmd *cobra.Command, files []string) error {
 	return f.streams(cmd, all)
 }
 
-// writeOut writes to standard output or to the file that was asked for, which
-// isn't touched before the whole report is there.
+// writeOut writes to standard output or to the file that was asked for.
 func (f *reportFlags) writeOut(stdout io.Writer, write func(io.Writer) error) error {
 	if f.out == "-" {
 		return write(stdout)
 	}
-	var report bytes.Buffer
-	if err := write(&report); err != nil {
-		return err
+	file, err := createOut(f.out)
+	if err == nil {
+		err = file.write(write)
 	}
-	if err := os.WriteFile(f.out, report.Bytes(), 0o644); err != nil {
+	if err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
 	return nil
