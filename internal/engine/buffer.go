@@ -8,10 +8,13 @@ import (
 
 // The sizes of buffers. Input is read into a buffer of ReadSize that the owner
 // keeps; what a handler leaves unused, and output, go into buffers that start
-// at startSize and grow as needed.
+// at startSize and grow as needed: that of input to any size, because a handler is
+// offered all of it at once, those of output to pieceSize, and then another one
+// follows. So no output is copied from one large buffer to a larger one.
 const (
 	ReadSize  = 64 << 10
 	startSize = 1 << 10
+	pieceSize = 64 << 10
 	// keepSize is the largest buffer that a pool takes back, keepBytes how much
 	// a FreeList, and so a loop, holds: as many small ones as are in use at the
 	// same time, where sends complete later, or they would be made anew each time.
@@ -25,7 +28,11 @@ const (
 type Buffer struct {
 	bytes []byte
 	off   int
-	lent  []byte // what the kernel reads meanwhile; kept alive when bytes outgrow it
+	lent  bool // the kernel reads it: what is there stays where it is
+
+	// Of output, in its first piece: the pieces behind it, and their bytes.
+	rest   []*Buffer
+	behind int
 
 	// since is when what it holds began to wait: of input the oldest byte, of
 	// output what was there then, of which goal bytes are left.
@@ -35,16 +42,25 @@ type Buffer struct {
 	owed   int // how many bytes of output came from outside; still in the mark
 }
 
-// Len is the number of bytes in the buffer.
-func (b *Buffer) Len() int { return len(b.bytes) - b.off }
+// Len is the number of bytes in the buffer, and in those behind it.
+func (b *Buffer) Len() int { return len(b.bytes) - b.off + b.behind }
 
-// Bytes are the bytes in the buffer, valid until the next append.
+// Bytes are the bytes in the buffer itself, valid until the next append.
 func (b *Buffer) Bytes() []byte { return b.bytes[b.off:] }
 
-// skip takes n bytes from the front. The room they had is used again once it
-// is the larger part, so that a queue that never empties does not creep.
+// room is how much memory it takes, with those behind it.
+func (b *Buffer) room() int {
+	n := cap(b.bytes)
+	for _, piece := range b.rest {
+		n += cap(piece.bytes)
+	}
+	return n
+}
+
+// skip takes n bytes from the front, which it has itself. The room they had is used
+// again once it is the larger part, so that a queue that never empties does not creep.
 func (b *Buffer) skip(n int) {
-	b.lent = nil
+	b.lent = false
 	b.off += n
 	if b.off == len(b.bytes) {
 		b.bytes, b.off = b.bytes[:0], 0
@@ -61,14 +77,44 @@ func (b *Buffer) progress(n int, now time.Duration) {
 	}
 }
 
-// lend keeps the bytes where they are until the next skip.
-func (b *Buffer) lend() { b.lent = b.bytes }
-
 // reset makes it as good as new, but for its room.
 func (b *Buffer) reset() { *b = Buffer{bytes: b.bytes[:0]} }
 
-func (b *Buffer) append(p []byte)       { b.bytes = append(b.bytes, p...) }
-func (b *Buffer) appendString(s string) { b.bytes = append(b.bytes, s...) }
+func (b *Buffer) append(p []byte) { b.bytes = append(b.bytes, p...) }
+
+// last is the piece to append to.
+func (b *Buffer) last() *Buffer {
+	if n := len(b.rest); n > 0 {
+		return b.rest[n-1]
+	}
+	return b
+}
+
+// fits is how many bytes can be appended to a piece that may grow to a size.
+func (b *Buffer) fits(size int) int {
+	if b.lent {
+		size = 0
+	}
+	return max(size, cap(b.bytes)) - len(b.bytes)
+}
+
+// grow makes room for n more bytes, at least, in a piece of at most a size.
+func (b *Buffer) grow(n, size int) {
+	if n += len(b.bytes); n > cap(b.bytes) {
+		b.bytes = append(make([]byte, 0, max(n, min(4*cap(b.bytes), size))), b.bytes...)
+	}
+}
+
+// follow makes the next piece the first one.
+func (b *Buffer) follow() (next *Buffer) {
+	next = b.rest[0]
+	next.since, next.handed, next.goal, next.owed = b.since, b.handed, b.goal, b.owed
+	next.behind = b.behind - len(next.bytes)
+	b.rest[0] = nil
+	next.rest = b.rest[1:]
+	b.rest, b.behind = nil, 0
+	return next
+}
 
 // Buffers lends buffers. A connection holds one only while it has bytes in it.
 type Buffers interface {

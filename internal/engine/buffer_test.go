@@ -13,7 +13,7 @@ func TestBufferKeepsOrder(t *testing.T) {
 			b.append([]byte{next})
 			next++
 		}
-		b.appendString(string([]byte{next}))
+		b.append([]byte{next})
 		next++
 		n := min(b.Len(), round%17)
 		for i, got := range b.Bytes()[:n] {

@@ -391,13 +391,14 @@ func (c *Conn) extra() *extra {
 	return c.more
 }
 
-// Output is what is to be sent, valid until the next event.
+// Output is what is to be sent next, valid until the next event. There may be more
+// behind it.
 func (c *Conn) Output() []byte { return c.out.Bytes() }
 
 // Offered says that the kernel has been given Output and reports later how much
 // of it was taken. The memory stays valid until then.
 func (c *Conn) Offered() {
-	c.out.lend()
+	c.out.lent = true
 	c.state |= blocked
 }
 
@@ -413,18 +414,26 @@ func (c *Conn) Waits(now time.Duration) {
 func (c *Conn) Sent(n int) {
 	c.host.Counters.Add(Writes, 1)
 	c.host.Counters.Add(BytesOut, int64(n))
+	all := n == len(c.Output())
 	c.out.skip(n)
 	left := c.out.Len()
 	if c.out.owed > left {
 		c.mark.release(c.out.owed - left)
 		c.out.owed = left
 	}
-	if left > 0 {
-		c.state |= blocked
-		c.out.progress(n, c.host.Clock())
-	} else {
+	switch {
+	case left == 0:
 		c.state &^= blocked
 		c.dropOutput()
+	case all:
+		c.state &^= blocked
+		first := c.out
+		c.out = first.follow()
+		c.host.put(first)
+		c.out.progress(n, c.host.Clock())
+	default:
+		c.state |= blocked
+		c.out.progress(n, c.host.Clock())
 	}
 	c.relieve()
 }

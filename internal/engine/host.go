@@ -67,6 +67,8 @@ type Host struct {
 	// Timing has every call of the handler timed. The owner may change it
 	// between two events.
 	Timing bool
+	// piece is the most that one buffer of output holds.
+	piece int
 	// Grain is how far the clock may run ahead: for a host that many owners
 	// share, so that few of them write it. It is 0 where there is one.
 	Grain time.Duration
@@ -83,7 +85,7 @@ func (h *Host) SetUp(cfg *Config, door *door.Door) {
 	}
 	h.ReadOn = cfg.ReadOn
 	h.Drained, h.Draining, h.Proxied, h.Shed = cfg.Drained, cfg.Draining, cfg.Proxied, cfg.Shed
-	h.Door, h.Now = door, Since
+	h.Door, h.Now, h.piece = door, Since, pieceSize
 	h.SetClock(Since())
 }
 
@@ -116,21 +118,44 @@ func (h *Host) get() *Buffer {
 	return b
 }
 
+// put takes a buffer back, and those behind it.
 func (h *Host) put(b *Buffer) {
-	h.Counters.Add(Buffered, -int64(cap(b.bytes)))
+	h.Counters.Add(Buffered, -int64(b.room()))
+	for _, piece := range b.rest {
+		h.Buffers.Put(piece)
+	}
+	b.rest = nil
 	h.Buffers.Put(b)
 }
 
+// append appends input.
 func (h *Host) append(b *Buffer, p []byte) {
 	before := cap(b.bytes)
 	b.append(p)
 	h.grown(b, before)
 }
 
-func (h *Host) appendString(b *Buffer, s string) {
-	before := cap(b.bytes)
-	b.appendString(s)
-	h.grown(b, before)
+// push appends output: to the last piece, and to new ones.
+func push[T []byte | string](h *Host, b *Buffer, p T) {
+	for len(p) > 0 {
+		last, size := b.last(), h.piece
+		n := min(len(p), last.fits(size))
+		if n == 0 {
+			last = h.get()
+			b.rest = append(b.rest, last)
+			n = min(len(p), last.fits(size))
+		}
+		before := cap(last.bytes)
+		if last == b {
+			last.grow(n, size)
+		} else {
+			last.grow(max(n, size-len(last.bytes)), size) // there is much to come
+			b.behind += n
+		}
+		last.bytes = append(last.bytes, p[:n]...)
+		h.grown(last, before)
+		p = p[n:]
+	}
 }
 
 func (h *Host) grown(b *Buffer, before int) {

@@ -35,7 +35,7 @@ func (s *sim) inspect() {
 			s.check(c.in.Len() <= simMaxMessage+simMaxRead+l.rude+l.extra(), "%v: %d bytes of unused input", l, c.in.Len())
 		}
 		if c.out != nil {
-			held++
+			held += 1 + len(c.out.rest)
 		}
 	}
 	s.check(len(s.lent) == held, "%d buffers are lent, %d are held", len(s.lent), held)

@@ -74,7 +74,7 @@ func (s *sim) expire(l *life) {
 	}
 	arrived := l.arrived
 	s.drive(l)
-	if open && !over && must != nil && beats == s.beats && arrived == l.arrived {
+	if open && !over && must != nil && beats == s.beats && arrived == l.arrived && !l.told {
 		s.check(l.closed || c.is(closing|failed), "%v: not closed at %v for %v", l, s.now, must)
 	}
 }

@@ -62,7 +62,7 @@ func (c *Conn) WriteString(s string) (int, error) {
 	if c.layer() != nil {
 		c.passDown([]byte(s))
 	} else if len(s) > 0 {
-		c.host.appendString(c.room(), s)
+		push(c.host, c.room(), s)
 	}
 	return len(s), nil
 }
@@ -111,7 +111,7 @@ func (c *Conn) Holds() (n int) {
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
-			n += cap(b.bytes)
+			n += b.room()
 		}
 	}
 	return n
