@@ -20,6 +20,18 @@ func NeverRead(target netip.AddrPort, conns int, request []byte, every time.Dura
 	return &Swarm{Target: target, Conns: conns, Every: every, Stream: request, Deaf: true}
 }
 
+// Flood sends requests as fast as the server takes them, and reads all answers.
+// With ahead above 0 it waits while so many bytes of them are under way.
+func Flood(target netip.AddrPort, conns int, requests []byte, ahead int) *Swarm {
+	return &Swarm{Target: target, Conns: conns, Greedy: true, Ahead: ahead, Stream: requests}
+}
+
+// NeverReadAtSpeed sends requests as fast as the server takes them, and reads no
+// answer.
+func NeverReadAtSpeed(target netip.AddrPort, conns int, requests []byte) *Swarm {
+	return &Swarm{Target: target, Conns: conns, Greedy: true, Deaf: true, Stream: requests}
+}
+
 // HalfOpen connects, says first, which may be nothing, and falls silent.
 func HalfOpen(target netip.AddrPort, conns int, first []byte) *Swarm {
 	return &Swarm{Target: target, Conns: conns, First: first}

@@ -6,7 +6,7 @@
 // The tests of this package are the fault suite; docs/reliability.md lists what
 // they prove. A benchmark can use the same parts.
 //
-// A Swarm of any size costs one goroutine, which walks over its sockets, and 16
+// A Swarm of any size costs one goroutine, which walks over its sockets, and 20
 // bytes for each; in the kernel a socket costs some kilobytes more. All types of
 // this package are started once and stopped once; Stop returns when everything
 // that was started has ended.

@@ -190,6 +190,32 @@ func TestSwarmComesAndGoes(t *testing.T) {
 	}
 }
 
+// Greedy connections send as fast as they may: as far ahead as they are allowed, or,
+// if they never read, until nobody takes any more.
+func TestSwarmGreedy(t *testing.T) {
+	const n, ahead = 3, 10_000
+	to := listen(t, func(c net.Conn) { io.Copy(c, c) })
+	polite, deaf := Flood(to, n, floodOfLines, ahead), NeverReadAtSpeed(to, n, floodOfLines)
+	for _, w := range []*Swarm{polite, deaf} {
+		if err := w.Start(); err != nil {
+			t.Fatal(err)
+		}
+		defer w.Stop()
+	}
+	till(t, "answers come", func() bool { return polite.Counts().Received > 100*n*ahead })
+	if c := polite.Counts(); c.Sent > c.Received+n*ahead || c.Answered != n {
+		t.Errorf("at most %d bytes were to be under way: %+v", n*ahead, c)
+	}
+	till(t, "those that never read are stuck", func() bool {
+		sent := deaf.Counts().Sent
+		time.Sleep(50 * time.Millisecond)
+		return sent > 0 && deaf.Counts().Sent == sent
+	})
+	if c := deaf.Counts(); c.Received > 0 || c.Open != n {
+		t.Errorf("%+v", c)
+	}
+}
+
 // With nobody there attempts fail, and are made again where that is asked for.
 func TestSwarmRefused(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

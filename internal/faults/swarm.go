@@ -36,6 +36,12 @@ type Swarm struct {
 	// it each time; by default as much as the kernel takes of one Stream.
 	First, Stream []byte
 	Piece         int
+	// Greedy connections act whenever the kernel lets them, not only every so
+	// often: they send as fast as the server takes it, and read all that comes.
+	Greedy bool
+	// Ahead, if above 0, is how much Greedy connections have sent at most that
+	// has not come back.
+	Ahead int
 	// Deaf connections never read, and have a small receive buffer.
 	Deaf bool
 	// Acts, if above 0, is after how many acts a connection is closed.
@@ -89,7 +95,7 @@ func (s *Swarm) Start() error {
 		return fmt.Errorf("faults: Swarm.Conns is %d; expected 1 to %d", s.Conns, maxSwarm)
 	case !s.Target.IsValid():
 		return errors.New("faults: Swarm.Target is not set; expected the address of a server")
-	case s.Every < 0 || s.Piece < 0 || s.Acts < 0 || s.Most < 0:
+	case s.Every < 0 || s.Piece < 0 || s.Acts < 0 || s.Ahead < 0 || s.Most < 0:
 		return errors.New("faults: a field of the Swarm is negative")
 	case s.stop != nil:
 		return errors.New("faults: the Swarm was started before")

@@ -2,6 +2,7 @@ package faults
 
 import (
 	"runtime"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,14 +19,19 @@ const walkStep = 5 * time.Millisecond
 // connection is stuck in both directions.
 const deafBuffer = 80 << 10
 
+// greedyBatch is how many greedy connections act between two looks at the clock.
+const greedyBatch = 64
+
 // member is one connection of a swarm.
 type member struct {
 	fd        int32 // 0 while there is none: that number is the standard input's
 	at        int32 // bytes of First and Stream sent
 	acts      int32
+	ahead     int32 // bytes sent that have not come back, if there is a bound
 	connected bool
 	answered  bool
 	gone      bool // and not to be made again
+	full      bool // it is watched for input only: see mustWait
 }
 
 // walker is the goroutine of a swarm and all that it owns.
@@ -33,13 +39,20 @@ type walker struct {
 	*Swarm
 	members []member
 	begun   time.Time
-	dialled int // members that have been dialled the first time
-	visited int // visits to all members together
-	scratch [16 << 10]byte
+	dialled int        // members that have been dialled the first time
+	visited int        // visits to all members together
+	poll    *sock.Poll // of those that are greedy, or nil
+	scratch [64 << 10]byte
 }
 
 func (s *Swarm) start() error {
 	w := &walker{Swarm: s, members: make([]member, s.Conns), begun: time.Now()}
+	if s.Greedy {
+		var err error
+		if w.poll, err = sock.NewPoll(greedyBatch); err != nil {
+			return err
+		}
+	}
 	entered := make(chan error, 1)
 	s.ended.Go(func() {
 		if s.In == nil {
@@ -65,14 +78,52 @@ func (w *walker) walk() {
 	defer tick.Stop()
 	for {
 		w.step(time.Since(w.begun))
+		if w.poll != nil {
+			w.rush()
+		}
 		select {
 		case <-w.stop:
 			for i := range w.members {
 				w.leave(&w.members[i])
 			}
+			if w.poll != nil {
+				w.poll.Close()
+			}
 			return
 		case <-tick.C:
 		}
+	}
+}
+
+// rush has greedy connections act until the next step.
+func (w *walker) rush() {
+	for end := time.Now().Add(walkStep); ; runtime.Gosched() {
+		rest := time.Until(end)
+		if rest <= 0 {
+			return
+		}
+		for i := range w.poll.Wait(rest) {
+			token, _ := w.poll.Event(i)
+			w.visit(int(token))
+		}
+	}
+}
+
+// mustWait says whether a connection is as far ahead as it may be.
+func (w *walker) mustWait(m *member) bool { return w.Ahead > 0 && int(m.ahead) >= w.Ahead }
+
+// watch has the kernel say when a greedy connection can act: always when it can
+// read, and when it can send unless it is as far ahead as it may be.
+func (w *walker) watch(i int, change func(fd, token int32, events uint32) syscall.Errno) {
+	m, events := &w.members[i], sock.Out
+	if m.full = w.mustWait(m); m.full {
+		events = 0
+	}
+	if !w.Deaf {
+		events |= sock.In
+	}
+	if change(m.fd, int32(i), events) != 0 {
+		w.lose(m)
 	}
 }
 
@@ -83,14 +134,14 @@ func (w *walker) step(passed time.Duration) {
 		due = min(due, int(passed.Seconds()*float64(w.Rate))+1)
 	}
 	for ; w.dialled < due; w.dialled++ {
-		w.visit(&w.members[w.dialled])
+		w.visit(w.dialled)
 	}
 	// Visits that are late by more than a round are left out.
 	visits := int(passed.Seconds() / w.Every.Seconds() * float64(len(w.members)))
 	w.visited = max(w.visited, visits-len(w.members))
 	for ; w.visited < visits; w.visited++ {
 		if i := w.visited % len(w.members); i < w.dialled {
-			w.visit(&w.members[i])
+			w.visit(i)
 		}
 		if w.visited%256 == 0 {
 			runtime.Gosched() // the calls below do not tell the scheduler
@@ -99,8 +150,9 @@ func (w *walker) step(passed time.Duration) {
 }
 
 // visit is one act of a connection.
-func (w *walker) visit(m *member) {
-	if m.fd == 0 && !w.dial(m) {
+func (w *walker) visit(i int) {
+	m := &w.members[i]
+	if m.fd == 0 && !w.dial(i) {
 		return
 	}
 	if !m.connected {
@@ -117,11 +169,14 @@ func (w *walker) visit(m *member) {
 	}
 	if w.Acts > 0 && int(m.acts) >= w.Acts {
 		w.leave(m)
+	} else if w.poll != nil && m.full != w.mustWait(m) {
+		w.watch(i, w.poll.Modify)
 	}
 }
 
 // dial makes the connection, if it is to be made.
-func (w *walker) dial(m *member) bool {
+func (w *walker) dial(i int) bool {
+	m := &w.members[i]
 	if m.gone || w.counts.made.Load() >= w.Most {
 		return false
 	}
@@ -134,7 +189,10 @@ func (w *walker) dial(m *member) bool {
 	}
 	*m = member{fd: fd}
 	w.counts.open.Add(1)
-	return true
+	if w.poll != nil {
+		w.watch(i, w.poll.Add)
+	}
+	return m.fd != 0
 }
 
 // connect starts to connect a socket of the swarm's kind.
@@ -177,6 +235,7 @@ func (w *walker) send(m *member) bool {
 	case 0:
 		w.counts.sent.Add(int64(n))
 		m.at += int32(n)
+		m.ahead += int32(n)
 		if all := len(w.First) + len(w.Stream); int(m.at) >= all && len(w.Stream) > 0 {
 			m.at = int32(len(w.First))
 		}
@@ -201,6 +260,9 @@ func (w *walker) next(m *member) []byte {
 	if w.Piece > 0 {
 		next = next[:min(w.Piece, len(next))]
 	}
+	if w.Ahead > 0 {
+		next = next[:min(max(w.Ahead-int(m.ahead), 0), len(next))]
+	}
 	return next
 }
 
@@ -215,6 +277,7 @@ func (w *walker) receive(m *member) bool {
 		return false
 	}
 	w.counts.received.Add(int64(n))
+	m.ahead -= int32(n)
 	if !m.answered {
 		m.answered = true
 		w.counts.answered.Add(1)
