@@ -140,19 +140,23 @@ func (s *subject) begin(h *Honest) {
 func (s *subject) round() {
 	s.Helper()
 	from := s.clients.Each()
-	s.eventually(func() bool {
-		for i, n := range s.clients.Each() {
-			if n < from[i]+2*int64(max(s.clients.Pipeline, 1)) && s.clients.Report().First == nil {
-				return false
-			}
-		}
-		return true
-	}, func() string {
+	s.eventually(func() bool { return s.starved(from) == 0 || s.clients.Report().First != nil }, func() string {
 		return fmt.Sprintf("honest clients have had %v answers, before %v", s.clients.Each(), from)
 	})
 	if r := s.clients.Report(); r.First != nil && !s.clients.Redial {
 		s.Fatalf("honest clients: %+v\n%+v\n%s", r, s.stats(), s.Said())
 	}
+}
+
+// starved is how many honest clients have not had an answer to a line that they
+// have sent since they had had so many answers.
+func (s *subject) starved(from []int64) (n int) {
+	for i, now := range s.clients.Each() {
+		if now < from[i]+2*int64(max(s.clients.Pipeline, 1)) {
+			n++
+		}
+	}
+	return n
 }
 
 // back waits until the server has no more than at the beginning.

@@ -57,6 +57,9 @@ func serverMain(settings string) error {
 	if err := json.Unmarshal([]byte(settings), &sp); err != nil {
 		return err
 	}
+	if sp.Model == plain {
+		return plainMain(sp)
+	}
 	a := &app{release: make(chan struct{})}
 	listening := make(chan net.Addr, 1)
 	srv := &myriad.Server{
@@ -89,6 +92,8 @@ func serverMain(settings string) error {
 			"push":    a.push,
 			"forget":  a.forget,
 			"release": func() any { close(a.release); return nil },
+			"drain":   func() any { go srv.Drain(); return nil }, // which ends before Shutdown
+			"close":   func() any { return srv.Close() },
 		})
 		if err != nil {
 			return err

@@ -31,7 +31,7 @@ type member struct {
 	connected bool
 	answered  bool
 	gone      bool // and not to be made again
-	full      bool // it is watched for input only: see mustWait
+	quiet     bool // it is watched for input only, as it may send nothing
 }
 
 // walker is the goroutine of a swarm and all that it owns.
@@ -109,14 +109,11 @@ func (w *walker) rush() {
 	}
 }
 
-// mustWait says whether a connection is as far ahead as it may be.
-func (w *walker) mustWait(m *member) bool { return w.Ahead > 0 && int(m.ahead) >= w.Ahead }
-
 // watch has the kernel say when a greedy connection can act: always when it can
-// read, and when it can send unless it is as far ahead as it may be.
+// read, and when it can send unless it has nothing to send or is too far ahead.
 func (w *walker) watch(i int, change func(fd, token int32, events uint32) syscall.Errno) {
 	m, events := &w.members[i], sock.Out
-	if m.full = w.mustWait(m); m.full {
+	if m.quiet = len(w.next(m)) == 0; m.quiet {
 		events = 0
 	}
 	if !w.Deaf {
@@ -169,7 +166,7 @@ func (w *walker) visit(i int) {
 	}
 	if w.Acts > 0 && int(m.acts) >= w.Acts {
 		w.leave(m)
-	} else if w.poll != nil && m.full != w.mustWait(m) {
+	} else if w.poll != nil && m.quiet != (len(w.next(m)) == 0) {
 		w.watch(i, w.poll.Modify)
 	}
 }
