@@ -213,8 +213,8 @@ func TestNeverReadersAtSpeed(t *testing.T) {
 				var p peak
 				longest, turns := time.Duration(0), 0
 				for sent, at := int64(-1), time.Now(); time.Since(at) < time.Second; turns++ { // until nothing moves
-					if now := w.Counts().Sent; now != sent {
-						sent, at = now, time.Now()
+					if now := w.Counts(); now.Sent != sent || now.Connected < int64(w.Conns) {
+						sent, at = now.Sent, time.Now()
 					}
 					took, ok := s.turn(&p)
 					longest = max(longest, took)
