@@ -19,8 +19,7 @@ import (
 // pipeliner is a client that sends lines without waiting for answers.
 type pipeliner struct {
 	*net.TCPConn
-	in   *bufio.Reader
-	sent int
+	in *bufio.Reader
 }
 
 // pipeliners connects clients of which each has had an answer.
