@@ -18,9 +18,6 @@ import (
 // kept, and orders are heard. What is asserted of times is many times what it takes
 // on a machine that is at rest.
 const (
-	// turnBound is how long an honest client waits at most for two answers while
-	// others flood.
-	turnBound = 3 * time.Second
 	// newcomerBound is how long a new one waits for its first.
 	newcomerBound = 3 * time.Second
 	// orderTime is within what an order is obeyed, beside the time that it gives.
@@ -28,6 +25,15 @@ const (
 	// pipelined is how much is under way on each connection of a pipelined flood.
 	pipelined = 128 << 10
 )
+
+// turnBound is how long an honest client waits at most for two answers while others
+// flood.
+var turnBound = func() time.Duration {
+	if raced {
+		return 10 * time.Second
+	}
+	return 3 * time.Second
+}()
 
 // withAuto is onModels, and Auto too, whose handlers run where they like.
 func withAuto(t *testing.T, f func(t *testing.T, model string)) {
@@ -121,7 +127,9 @@ func TestFlood(t *testing.T) {
 				t.Fatalf("with %s: %+v", name, w.Counts())
 			}
 		}
-		s.back()
+		if model != myriad.Auto { // it keeps workers as long as honest clients keep them busy
+			s.back()
+		}
 		s.end()
 	})
 }
