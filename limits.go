@@ -57,9 +57,10 @@ type Limits struct {
 	MaxUnsent int
 
 	// HighWater is how many bytes of unsent output pause reading on a
-	// connection, and LowWater how few let it go on. The defaults are half
-	// and a quarter of MaxUnsent; LowWater is at most HighWater, and that
-	// at most MaxUnsent.
+	// connection, and LowWater how few let it go on. They are what a peer that
+	// sends and never reads makes the server hold, beside what the kernel does.
+	// The defaults are 64 KiB, or half of MaxUnsent if that is less, and half of
+	// HighWater; LowWater is at most HighWater, and that at most MaxUnsent.
 	HighWater, LowWater int
 
 	// MaxBuffered is the most memory, in bytes, that the buffers of all
@@ -225,16 +226,16 @@ func (l Limits) resolve() (Limits, error) {
 // resolveWater fills in the marks that depend on MaxUnsent.
 func (l *Limits) resolveWater() error {
 	if l.HighWater == 0 {
-		l.HighWater = max(l.MaxUnsent/2, l.LowWater)
+		l.HighWater = max(min(l.MaxUnsent/2, defaultBytes), l.LowWater)
 	}
 	if l.HighWater > l.MaxUnsent {
-		return badConfig("Limits.HighWater is %d; expected 0 (the default, half of MaxUnsent) to MaxUnsent, which is %d", l.HighWater, l.MaxUnsent)
+		return badConfig("Limits.HighWater is %d; expected 0 (the default, 65536 or half of MaxUnsent) to MaxUnsent, which is %d", l.HighWater, l.MaxUnsent)
 	}
 	if l.LowWater > l.HighWater {
-		return badConfig("Limits.LowWater is %d; expected 0 (the default, a quarter of MaxUnsent) to HighWater, which is %d", l.LowWater, l.HighWater)
+		return badConfig("Limits.LowWater is %d; expected 0 (the default, half of HighWater) to HighWater, which is %d", l.LowWater, l.HighWater)
 	}
 	if l.LowWater == 0 {
-		l.LowWater = min(l.MaxUnsent/4, l.HighWater)
+		l.LowWater = l.HighWater / 2
 	}
 	return nil
 }

@@ -70,10 +70,10 @@ func TestLimitsThatAreTooMuch(t *testing.T) {
 
 func TestWaterMarks(t *testing.T) {
 	for _, c := range []struct{ set, want Limits }{
-		{Limits{}, Limits{HighWater: 1 << 19, LowWater: 1 << 18}},
+		{Limits{}, Limits{HighWater: 1 << 16, LowWater: 1 << 15}},
 		{Limits{MaxUnsent: 1000}, Limits{HighWater: 500, LowWater: 250}},
-		{Limits{MaxUnsent: 1000, HighWater: 1000}, Limits{HighWater: 1000, LowWater: 250}},
-		{Limits{MaxUnsent: 1000, HighWater: 100}, Limits{HighWater: 100, LowWater: 100}},
+		{Limits{MaxUnsent: 1000, HighWater: 1000}, Limits{HighWater: 1000, LowWater: 500}},
+		{Limits{MaxUnsent: 1000, HighWater: 100}, Limits{HighWater: 100, LowWater: 50}},
 		{Limits{MaxUnsent: 1000, LowWater: 700}, Limits{HighWater: 700, LowWater: 700}},
 		{Limits{MaxUnsent: 1}, Limits{}},
 	} {

@@ -49,6 +49,6 @@ func (b *buffer) release() {
 // large.
 func (c *conn) got(n int) []byte {
 	p := *c.input.held
-	c.bulk = n == len(p)
+	c.bulk, c.heavy = n == len(p), n > heavyRead
 	return p[:n]
 }

@@ -22,6 +22,7 @@ type conn struct {
 	input  buffer
 	obeyed uint8 // what it has done of orders
 	bulk   bool  // the last read filled its buffer
+	heavy  bool  // and brought more than heavyRead: reads in turn
 	waited bool  // for output to be taken, since the last Sent
 	urgent bool  // it is counted in group.urgent
 	named  bool  // a proxy has told whose it is

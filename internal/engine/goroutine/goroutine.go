@@ -20,6 +20,9 @@
 // it wants to be woken (due) and what its buffers hold (debt), and the sweeper
 // walks over that, a slice at a time. So no connection has a timer.
 //
+// One that sends much would go on for as long as the scheduler lets it. Such
+// connections take turns: see turns.
+//
 // The caster is one goroutine too: it walks over all connections for each broadcast
 // and leaves a reference to it in their mailboxes; see cast.go.
 //
@@ -86,6 +89,7 @@ type group struct {
 	stop     context.Context
 	halt     context.CancelFunc // ends stop, and with it dials and pauses
 	swept    int                // the sweeper's: the chunk that comes next
+	turns    turns              // of connections that send much
 	stood    atomic.Int64       // nanoseconds for which the process has stood still
 	urgent   atomic.Int64       // connections that are about to end
 	stir     chan struct{}      // a connection has come; for the sweeper
@@ -105,7 +109,7 @@ type group struct {
 func start(cfg engine.Config) (engine.Engine, error) {
 	g := &group{
 		cfg: cfg, ln: cfg.Listener,
-		orders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
+		turns: newTurns(), orders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
 		freed: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{}),
 		stir: make(chan struct{}, 1), empty: make(chan struct{}, 1), quick: make(chan struct{}), door: engine.NewDoor(&cfg),
 	}

@@ -72,10 +72,16 @@ func (c *conn) step(fd uintptr) bool {
 	case resting:
 		return c.stay()
 	}
-	if c.recv(int32(fd)) {
-		return true
+	return c.recvInTurn(int32(fd)) || c.stay()
+}
+
+// recvInTurn is recv when it is the connection's turn, if it has to wait for that.
+func (c *conn) recvInTurn(fd int32) bool {
+	if c.heavy {
+		c.group.turns.take()
+		defer c.group.turns.end()
 	}
-	return c.stay()
+	return c.recv(fd)
 }
 
 // recv tries to read. Where nothing is there it gives the buffer back and says
@@ -143,6 +149,10 @@ func (c *conn) write() (int, error) {
 }
 
 func (c *conn) writeStep(fd int32) bool {
+	if c.heavy && c.waited {
+		c.group.turns.take()
+		defer c.group.turns.end()
+	}
 	for out := c.Output()[c.io.n:]; len(out) > 0; {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)

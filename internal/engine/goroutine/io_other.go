@@ -7,8 +7,6 @@ import (
 	"net"
 	"os"
 	"time"
-
-	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // answerTime bounds the answer to a connection that is turned away.
@@ -40,6 +38,10 @@ func (c *conn) read() ([]byte, error) {
 	}
 	if err := c.io.wait.readable(); err != nil {
 		return nil, err
+	}
+	if c.heavy {
+		c.group.turns.take()
+		defer c.group.turns.end()
 	}
 	n, err := c.nc.Read(c.input.take(c.bulk))
 	return c.got(n), err

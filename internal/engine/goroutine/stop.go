@@ -56,6 +56,7 @@ func (g *group) beginStop() {
 	}()
 	go func() {
 		g.running.Wait()
+		g.turns.network.close()
 		close(g.gone)
 		<-told
 		g.pacing.Wait()

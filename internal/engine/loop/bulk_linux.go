@@ -5,16 +5,20 @@ import "github.com/myriad-go/myriad/internal/engine"
 // This file keeps connections that send much from delaying the others. One whose
 // read has brought more than bulkRead bytes is bulk: its driver does not look for
 // its input any more. It waits in a queue, round robin, and each turn reads from
-// the queue for no longer than a slice, after the events at hand have been
-// handled. A read that brings less ends that. So what a flood costs the others is
-// a slice in each turn, however many connections flood: sparse flows go first, as
-// in FQ-CoDel (RFC 8290).
+// the queue when the events at hand have been handled, for as long as those have
+// taken, but no longer than a slice. A read that brings less ends that. So what a
+// flood costs the others is half of the time at most, and a slice in each turn,
+// however many connections flood: sparse flows go first, as in FQ-CoDel (RFC 8290).
 //
 // The queue names connections by their Refs, so that one that has begun to close
 // is passed over. Its driver clears its bit: see Queued.
 
-// bulkRead is the most that a read brings of a connection that is not bulk.
-const bulkRead = 16 << 10
+const (
+	// bulkRead is the most that a read brings of a connection that is not bulk.
+	bulkRead = 16 << 10
+	// leastSlice is how long a turn may read from bulk connections at least.
+	leastSlice = slice / 8
+)
 
 // Brought tells the loop how much a read has brought. Drivers call it after
 // Arrived.
@@ -41,7 +45,8 @@ func (l *Loop) Flooded() bool { return l.bulk.n > 0 }
 // that is with a worker, or is not to be read from, is watched again when that
 // has ended.
 func (l *Loop) readBulk() {
-	end := engine.Since() + slice
+	now := engine.Since()
+	end := now + max(min(now-l.began, slice), leastSlice)
 	for n := l.bulk.n; n > 0; n-- {
 		c := l.bulk.first().On(&l.host)
 		l.bulk.drop()

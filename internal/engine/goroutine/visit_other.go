@@ -1,0 +1,10 @@
+//go:build !linux
+
+package goroutine
+
+// visitor does nothing here: a pause between turns is all that the others get.
+type visitor struct{}
+
+func (*visitor) visit() {}
+
+func (*visitor) close() {}
