@@ -453,7 +453,7 @@ func TestEndedPeerThatDoesNotRead(t *testing.T) {
 		closed := make(chan error, 1)
 		h := &reasons{Handler: Base{}, closed: closed, opened: func(c *Conn) { c.Write(make([]byte, 16<<20)) }}
 		s := start(t, &Server{Model: model, Loops: loops, Handler: h,
-			Limits: Limits{MaxUnsent: 32 << 20, CloseTimeout: 50 * time.Millisecond}})
+			Limits: Limits{MaxUnsent: 32 << 20, HighWater: 32 << 20, CloseTimeout: 50 * time.Millisecond}})
 		dial(t, s.addr).(*net.TCPConn).CloseWrite()
 		select {
 		case why := <-closed:

@@ -109,7 +109,7 @@ type group struct {
 func start(cfg engine.Config) (engine.Engine, error) {
 	g := &group{
 		cfg: cfg, ln: cfg.Listener,
-		turns: newTurns(), orders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
+		orders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
 		freed: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{}),
 		stir: make(chan struct{}, 1), empty: make(chan struct{}, 1), quick: make(chan struct{}), door: engine.NewDoor(&cfg),
 	}
@@ -128,6 +128,12 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	}
 	if g.ln != nil {
 		sock.ListenerPatience(g.ln, cfg.Limits.WriteTimeout, cfg.Watches(sock.Gone))
+	}
+	if err := g.turns.open(); err != nil {
+		if g.ln != nil {
+			g.ln.Close()
+		}
+		return nil, err
 	}
 	g.host.Grain = clockGrain
 	g.host.SetUp(&cfg, g.door)

@@ -32,7 +32,10 @@ type turns struct {
 	network visitor
 }
 
-func newTurns() turns { return turns{places: make(chan struct{}, runtime.GOMAXPROCS(0))} }
+func (t *turns) open() error {
+	t.places = make(chan struct{}, runtime.GOMAXPROCS(0))
+	return t.network.open()
+}
 
 // take waits for a turn, and lets all others run first. The caller ends it with end.
 func (t *turns) take() {
