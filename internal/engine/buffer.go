@@ -101,7 +101,7 @@ func (b *Buffer) fits(size int) int {
 // grow makes room for n more bytes, at least, in a piece of at most a size.
 func (b *Buffer) grow(n, size int) {
 	if n += len(b.bytes); n > cap(b.bytes) {
-		b.bytes = append(make([]byte, 0, max(n, min(4*cap(b.bytes), size))), b.bytes...)
+		b.bytes = append(make([]byte, 0, max(n, min(2*cap(b.bytes), size))), b.bytes...)
 	}
 }
 

@@ -149,7 +149,7 @@ func push[T []byte | string](h *Host, b *Buffer, p T) {
 		if last == b {
 			last.grow(n, size)
 		} else {
-			last.grow(max(n, size-len(last.bytes)), size) // there is much to come
+			last.grow(max(n, min(b.Len(), size-len(last.bytes))), size) // twice as much in all
 			b.behind += n
 		}
 		last.bytes = append(last.bytes, p[:n]...)

@@ -167,7 +167,8 @@ func (s *subject) flooded(w *Swarm, name string) (ok bool) {
 // MaxBuffered holds at every moment, but for what one turn of the loops brings,
 // while as many as there may be do their best to have more buffered.
 func TestBudgetUnderFlood(t *testing.T) {
-	const budget, turn = 16 << 20, 8 << 20
+	const budget = 16 << 20
+	const turn = 64 * (64 + 128) << 10 // events, with input and output
 	for _, attack := range []struct {
 		name  string
 		swarm func(s *subject) *Swarm

@@ -75,8 +75,10 @@ func (c *conn) step(fd uintptr) bool {
 	return c.recvInTurn(int32(fd)) || c.stay()
 }
 
-// recvInTurn is recv when it is the connection's turn, if it has to wait for that.
+// recvInTurn is recv when there is memory for it, and when it is the connection's turn
+// if it has to wait for that.
 func (c *conn) recvInTurn(fd int32) bool {
+	c.group.awaitMemory()
 	if c.heavy {
 		c.group.turns.take()
 		defer c.group.turns.end()

@@ -39,6 +39,7 @@ func (c *conn) read() ([]byte, error) {
 	if err := c.io.wait.readable(); err != nil {
 		return nil, err
 	}
+	c.group.awaitMemory()
 	if c.heavy {
 		c.group.turns.take()
 		defer c.group.turns.end()

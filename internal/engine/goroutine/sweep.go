@@ -75,15 +75,37 @@ func (g *group) slice(period time.Duration) []*conn {
 	return g.conns.some(from, to)
 }
 
-// yield has the connections with the largest buffers closed, if all buffers
-// together hold too much. None goes that holds less than the average: what large
-// ones hold may not be known yet.
-func (g *group) yield() {
+// overBudget says whether all buffers together hold too much.
+func (g *group) overBudget() bool {
 	most := int64(g.cfg.Limits.MaxBuffered)
-	excess := g.counters.Get(engine.Buffered) - most
-	if most == 0 || excess <= 0 {
+	return most > 0 && g.counters.Get(engine.Buffered) > most
+}
+
+// awaitMemory is called before a read, which makes buffers grow. While they hold too
+// much it has connections closed and waits for that, for memoryPatience at most.
+func (g *group) awaitMemory() {
+	if !g.overBudget() {
 		return
 	}
+	for end := engine.Since() + memoryPatience; g.overBudget() && engine.Since() < end; {
+		g.yield()
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// memoryPatience bounds the wait of a read: what holds the memory may not be known yet.
+const memoryPatience = engine.MinSlice
+
+// yield has the connections with the largest buffers closed, if all buffers together
+// hold too much, until an eighth of what they may hold is free. None goes that holds
+// less than the average: what large ones hold may not be known yet. One goroutine at a
+// time looks for them.
+func (g *group) yield() {
+	if !g.overBudget() || !g.yielding.TryLock() {
+		return
+	}
+	defer g.yielding.Unlock()
+	excess := g.counters.Get(engine.Buffered) - int64(g.cfg.Limits.MaxBuffered)*7/8
 	g.mu.Lock()
 	debtors := slices.DeleteFunc(g.conns.all(), func(c *conn) bool { return c.debt.Load() == 0 })
 	g.mu.Unlock()

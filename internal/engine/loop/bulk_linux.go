@@ -3,7 +3,7 @@ package loop
 import "github.com/myriad-go/myriad/internal/engine"
 
 // This file keeps connections that send much from delaying the others. One whose
-// read has brought more than bulkRead bytes is bulk: its driver does not look for
+// read has brought more than BulkRead bytes is bulk: its driver does not look for
 // its input any more. It waits in a queue, round robin, and each turn reads from
 // the queue when the events at hand have been handled, for as long as those have
 // taken, but no longer than a slice. A read that brings less ends that. So what a
@@ -14,8 +14,8 @@ import "github.com/myriad-go/myriad/internal/engine"
 // is passed over. Its driver clears its bit: see Queued.
 
 const (
-	// bulkRead is the most that a read brings of a connection that is not bulk.
-	bulkRead = 16 << 10
+	// BulkRead is the most that a read brings of a connection that is not bulk.
+	BulkRead = 16 << 10
 	// leastSlice is how long a turn may read from bulk connections at least.
 	leastSlice = slice / 8
 )
@@ -23,7 +23,14 @@ const (
 // Brought tells the loop how much a read has brought. Drivers call it after
 // Arrived.
 func (l *Loop) Brought(c *engine.Conn, n int) {
-	if n > bulkRead && c.Armed()&Bulk == 0 && !c.Closing() {
+	if n > BulkRead {
+		l.Queue(c)
+	}
+}
+
+// Queue has the loop read from a connection.
+func (l *Loop) Queue(c *engine.Conn) {
+	if c.Armed()&Bulk == 0 && !c.Closing() {
 		c.SetArmed(c.Armed() | Bulk)
 		l.bulk.put(c.Ref())
 	}
@@ -37,9 +44,6 @@ func (l *Loop) Queued(c *engine.Conn) bool {
 	}
 	return c.Armed()&Bulk != 0
 }
-
-// Flooded says whether connections wait for the loop to read from them.
-func (l *Loop) Flooded() bool { return l.bulk.n > 0 }
 
 // readBulk reads from bulk connections, once each, until the slice is over. One
 // that is with a worker, or is not to be read from, is watched again when that

@@ -306,14 +306,15 @@ func (l *Loop) poll() bool {
 	return l.events()
 }
 
-// events handles the events that are there, and reads from bulk connections.
+// events handles the events that are there, and reads from bulk connections unless
+// buffers hold too much already.
 func (l *Loop) events() bool {
 	some := l.driver.Poll()
-	if l.bulk.n > 0 {
-		l.readBulk()
-		return true
+	if l.bulk.n == 0 || l.pressed {
+		return some
 	}
-	return some
+	l.readBulk()
+	return true
 }
 
 // spin looks for events for a while, if that is wanted, and says whether there

@@ -89,12 +89,15 @@ func (p *provided) close() {
 	_ = unix.Munmap(p.memory)
 }
 
-// giveMore gives the kernel twice as many buffers, up to all.
-func (p *provided) giveMore() {
+// giveMore gives the kernel twice as many buffers, up to all, and says whether it had
+// not been given all.
+func (p *provided) giveMore() (more bool) {
+	more = p.given < mostBuffers
 	for most := min(max(fewBuffers, 2*p.given), mostBuffers); p.given < most; p.given++ {
 		p.give(uint16(p.given))
 	}
 	p.publish()
+	return more
 }
 
 // give puts an empty buffer at the end of the ring.

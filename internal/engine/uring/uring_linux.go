@@ -146,15 +146,23 @@ func (d *driver) Deafen(fd int32) { d.door.Remove(fd) }
 func (d *driver) Poll() bool {
 	switch {
 	case d.left == 0:
-		d.ring.enter(enterGetEvents, 0)
-		for n := 0; d.loop.Flooded() && d.ring.deferred() && n < turnBatch && d.ring.broken == 0; n += 20 {
-			d.ring.enter(enterGetEvents, 0) // which does some 20 pieces of work at a time
-		}
-		d.left = d.ring.completions()
+		d.newRound()
 	case d.ring.tail != d.ring.submitted:
 		d.ring.enter(0, 0)
 	}
 	return d.handle()
+}
+
+// newRound has the kernel run what it has deferred. It does so some 20 pieces at a
+// time; as many are wanted as what completes at once, so that connections that wait
+// for it get an even share.
+func (d *driver) newRound() {
+	atOnce := d.ring.completions() + d.ring.tail - d.ring.submitted
+	d.ring.enter(enterGetEvents, 0)
+	for n := uint32(0); n < atOnce && d.ring.completions() < 2*atOnce && d.ring.deferred() && d.ring.broken == 0; n++ {
+		d.ring.enter(enterGetEvents, 0)
+	}
+	d.left = d.ring.completions()
 }
 
 // Wait gives the memory of the buffers back when none is in use: no receive is under
@@ -252,7 +260,8 @@ func (d *driver) received(c *engine.Conn, e cqe) {
 
 // bulk is how much a receive brings of a connection that sends much. A receive that
 // goes on by itself fills up to 32 buffers for it before we can stop it, whatever
-// the connection may have; so such a connection is received from once at a time.
+// the connection may have; so such a connection is received from once at a time, and
+// when it has been silent, without a buffer of the ring: those are for all.
 const bulk = 8 << 10
 
 // judge notes whether the connection sends much: more than there was room for, too.
@@ -276,7 +285,9 @@ func (d *driver) take(c *engine.Conn, res int32, in []byte) {
 	case res == 0:
 		c.PeerClosed()
 	case res == -int32(unix.ENOBUFS):
-		d.buffers.giveMore()
+		if !d.buffers.giveMore() {
+			d.loop.Queue(c)
+		}
 	case res == -int32(unix.ECANCELED), res == -int32(unix.EAGAIN), res == -int32(unix.EINTR):
 	default:
 		c.Failed(syscall.Errno(-res))
@@ -336,6 +347,9 @@ func (d *driver) polled(c *engine.Conn, e cqe) {
 		d.loop.Connected(c)
 	default:
 		c.SetArmed(c.Armed() | active)
+		if c.Armed()&(small|loop.Busy) == 0 && c.WantsInput() && !d.loop.Queued(c) {
+			d.Read(c)
+		}
 		d.Settle(c)
 	}
 }
@@ -373,10 +387,14 @@ func (d *driver) Read(c *engine.Conn) bool {
 	switch {
 	case errno == 0 && n > 0:
 		d.take(c, int32(n), d.input[:n])
+		if n < bulk {
+			c.SetArmed(c.Armed() | small)
+		}
 		return true
 	case errno == 0:
 		c.PeerClosed()
 	case errno == unix.EAGAIN:
+		c.SetArmed(c.Armed() &^ active)
 		c.Empty()
 	default:
 		c.Failed(errno)
@@ -497,6 +515,8 @@ func (d *driver) receive(c *engine.Conn) {
 	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect
 	if armed&small != 0 {
 		s.ioprio = recvMultishot
+	} else {
+		s.len = loop.BulkRead + 1
 	}
 	s.user = ofRecv | uint64(c.Slot())
 }
