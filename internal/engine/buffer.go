@@ -118,7 +118,9 @@ func (b *Buffer) follow() (next *Buffer) {
 
 // Buffers lends buffers. A connection holds one only while it has bytes in it.
 type Buffers interface {
-	Get() *Buffer
+	// Get gives an empty one, if possible with room for n bytes, which need not be
+	// more than that takes.
+	Get(n int) *Buffer
 	Put(*Buffer)
 }
 
@@ -130,7 +132,7 @@ type FreeList struct {
 	idle int // how many of them, from the first on, nobody has taken since the last Trim
 }
 
-func (f *FreeList) Get() *Buffer {
+func (f *FreeList) Get(int) *Buffer {
 	n := len(f.free) - 1
 	if n < 0 {
 		return &Buffer{bytes: make([]byte, 0, startSize)}
@@ -171,11 +173,22 @@ func (f *FreeList) Trim() {
 	f.idle = len(f.free)
 }
 
-// SharedBuffers is a Buffers for any number of goroutines.
-type SharedBuffers struct{ pool sync.Pool }
+// SharedBuffers is a Buffers for any number of goroutines. As nothing bounds how many
+// it keeps, large ones are only for those who need them.
+type SharedBuffers struct{ small, large sync.Pool }
 
-func (s *SharedBuffers) Get() *Buffer {
-	if b, ok := s.pool.Get().(*Buffer); ok {
+// smallSize is the largest buffer that is given to who needs little.
+const smallSize = 4 << 10
+
+func (s *SharedBuffers) of(n int) *sync.Pool {
+	if n > smallSize {
+		return &s.large
+	}
+	return &s.small
+}
+
+func (s *SharedBuffers) Get(n int) *Buffer {
+	if b, ok := s.of(n).Get().(*Buffer); ok {
 		return b
 	}
 	return &Buffer{bytes: make([]byte, 0, startSize)}
@@ -186,5 +199,5 @@ func (s *SharedBuffers) Put(b *Buffer) {
 		return
 	}
 	b.reset()
-	s.pool.Put(b)
+	s.of(cap(b.bytes)).Put(b)
 }

@@ -66,11 +66,11 @@ func TestBufferSkipAllStartsOver(t *testing.T) {
 
 func TestFreeListLastInFirstOut(t *testing.T) {
 	var f FreeList
-	a, b := f.Get(), f.Get()
+	a, b := f.Get(0), f.Get(0)
 	a.append([]byte("left over"))
 	f.Put(b)
 	f.Put(a)
-	if got := f.Get(); got != a {
+	if got := f.Get(0); got != a {
 		t.Error("Get did not give the buffer that came back last")
 	} else if got.Len() != 0 {
 		t.Errorf("a buffer that came back still has %q in it", got.Bytes())
@@ -81,7 +81,7 @@ func TestFreeListIsBounded(t *testing.T) {
 	var f FreeList
 	big := &Buffer{bytes: make([]byte, 0, keepSize+1)}
 	f.Put(big)
-	if got := f.Get(); got == big {
+	if got := f.Get(0); got == big {
 		t.Errorf("kept a buffer of %d bytes, the bound is %d", keepSize+1, keepSize)
 	}
 	for _, size := range []int{keepSize, startSize} {
@@ -93,7 +93,7 @@ func TestFreeListIsBounded(t *testing.T) {
 			t.Errorf("holds %d buffers of %d bytes, %d in all; the bound is %d", len(f.free), size, f.held, keepBytes)
 		}
 		for range most {
-			f.Get()
+			f.Get(0)
 		}
 		if len(f.free) != 0 || f.held != 0 {
 			t.Errorf("holds %d buffers of %d bytes when all are in use", len(f.free), f.held)
@@ -105,7 +105,7 @@ func TestFreeListIsBounded(t *testing.T) {
 func use(f *FreeList, n int, p []byte) {
 	taken := make([]*Buffer, n)
 	for i := range taken {
-		taken[i] = f.Get()
+		taken[i] = f.Get(0)
 		taken[i].append(p)
 	}
 	for _, b := range taken {
@@ -149,7 +149,7 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 	taken := make([]*Buffer, many)
 	if n := testing.AllocsPerRun(100, func() {
 		for i := range taken {
-			taken[i] = f.Get()
+			taken[i] = f.Get(0)
 		}
 		for _, b := range taken {
 			f.Put(b)
@@ -170,12 +170,12 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 
 func TestSharedBuffers(t *testing.T) {
 	var s SharedBuffers
-	b := s.Get()
+	b := s.Get(0)
 	b.append([]byte("left over"))
 	s.Put(b)
 	s.Put(&Buffer{bytes: make([]byte, 0, keepSize+1)})
 	for range 10 {
-		got := s.Get()
+		got := s.Get(0)
 		if got.Len() != 0 {
 			t.Fatalf("a buffer that came back still has %q in it", got.Bytes())
 		}

@@ -244,7 +244,7 @@ func (c *Conn) Plain(p []byte) {
 // keep appends to the unused input.
 func (c *Conn) keep(p []byte) {
 	if c.in == nil {
-		c.in = c.host.get()
+		c.in = c.host.get(len(p))
 	}
 	c.host.append(c.in, p)
 }
@@ -562,10 +562,10 @@ func (c *Conn) dropOutput() {
 	}
 }
 
-// room is the output to append to.
-func (c *Conn) room() *Buffer {
+// room is the output to append n bytes to.
+func (c *Conn) room(n int) *Buffer {
 	if c.out == nil {
-		c.out = c.host.get()
+		c.out = c.host.get(n)
 	}
 	return c.out
 }

@@ -111,8 +111,8 @@ func (h *Host) moment() moment { return momentOf(h.Clock()) + 1 }
 
 // The connection's buffers are counted here, with the room that they take.
 
-func (h *Host) get() *Buffer {
-	b := h.Buffers.Get()
+func (h *Host) get(n int) *Buffer {
+	b := h.Buffers.Get(n)
 	b.since = h.Clock()
 	h.Counters.Add(Buffered, int64(cap(b.bytes)))
 	return b
@@ -141,7 +141,7 @@ func push[T []byte | string](h *Host, b *Buffer, p T) {
 		last, size := b.last(), h.piece
 		n := min(len(p), last.fits(size))
 		if n == 0 {
-			last = h.get()
+			last = h.get(len(p))
 			b.rest = append(b.rest, last)
 			n = min(len(p), last.fits(size))
 		}

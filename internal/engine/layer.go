@@ -146,7 +146,7 @@ func (c *Conn) passDown(p []byte) {
 // Append appends to the output as it goes to the transport.
 func (c *Conn) Append(p []byte) {
 	if len(p) > 0 && !c.is(failed) {
-		push(c.host, c.room(), p)
+		push(c.host, c.room(len(p)), p)
 	}
 }
 

@@ -635,7 +635,7 @@ func (s *sim) Post(c *Conn, gen uint32, r Request) error {
 
 // Get and Put make the simulation a Buffers that knows what it has lent, and
 // spoils what it gets back.
-func (s *sim) Get() *Buffer {
+func (s *sim) Get(int) *Buffer {
 	b := &Buffer{bytes: make([]byte, 0, 8)}
 	s.lent[b] = true
 	return b

@@ -62,7 +62,7 @@ func (c *Conn) WriteString(s string) (int, error) {
 	if c.layer() != nil {
 		c.passDown([]byte(s))
 	} else if len(s) > 0 {
-		push(c.host, c.room(), s)
+		push(c.host, c.room(len(s)), s)
 	}
 	return len(s), nil
 }

@@ -72,18 +72,13 @@ func (c *conn) step(fd uintptr) bool {
 	case resting:
 		return c.stay()
 	}
-	return c.recvInTurn(int32(fd)) || c.stay()
-}
-
-// recvInTurn is recv when there is memory for it, and when it is the connection's turn
-// if it has to wait for that.
-func (c *conn) recvInTurn(fd int32) bool {
-	c.group.awaitMemory()
-	if c.heavy {
-		c.group.turns.take()
-		defer c.group.turns.end()
+	if !c.mayRead() {
+		c.io.errno = int16(syscall.EAGAIN)
+		return true // and not stay: the poller has told of the input already
 	}
-	return c.recv(fd)
+	done := c.recv(int32(fd))
+	c.hasRead()
+	return done || c.stay()
 }
 
 // recv tries to read. Where nothing is there it gives the buffer back and says

@@ -39,11 +39,10 @@ func (c *conn) read() ([]byte, error) {
 	if err := c.io.wait.readable(); err != nil {
 		return nil, err
 	}
-	c.group.awaitMemory()
-	if c.heavy {
-		c.group.turns.take()
-		defer c.group.turns.end()
+	if !c.mayRead() {
+		return nil, nil
 	}
+	defer c.hasRead()
 	n, err := c.nc.Read(c.input.take(c.bulk))
 	return c.got(n), err
 }

@@ -81,21 +81,6 @@ func (g *group) overBudget() bool {
 	return most > 0 && g.counters.Get(engine.Buffered) > most
 }
 
-// awaitMemory is called before a read, which makes buffers grow. While they hold too
-// much it has connections closed and waits for that, for memoryPatience at most.
-func (g *group) awaitMemory() {
-	if !g.overBudget() {
-		return
-	}
-	for end := engine.Since() + memoryPatience; g.overBudget() && engine.Since() < end; {
-		g.yield()
-		time.Sleep(time.Millisecond)
-	}
-}
-
-// memoryPatience bounds the wait of a read: what holds the memory may not be known yet.
-const memoryPatience = engine.MinSlice
-
 // yield has the connections with the largest buffers closed, if all buffers together
 // hold too much, until an eighth of what they may hold is free. None goes that holds
 // less than the average: what large ones hold may not be known yet. One goroutine at a

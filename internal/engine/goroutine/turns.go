@@ -55,3 +55,36 @@ func (t *turns) end() {
 	t.pause.RUnlock()
 	<-t.places
 }
+
+// mayRead is called before a read. One that may make buffers grow much waits until
+// there is memory and, if the connection sends much, for its turn; mayRead says whether
+// to read now, and then hasRead follows. It fails when the connection itself is wanted,
+// for it may be the one to give way, and after memoryPatience.
+func (c *conn) mayRead() bool {
+	g, tries := c.group, 0
+	for c.heavy || (c.bulk || c.debt.Load() > 0) && g.overBudget() {
+		if c.heavy {
+			if g.turns.take(); !g.overBudget() && !c.attention() {
+				return true
+			}
+			g.turns.end()
+		}
+		if g.yield(); c.attention() || tries == memoryPatience {
+			return false
+		}
+		tries++
+		time.Sleep(time.Millisecond)
+	}
+	return true
+}
+
+// hasRead ends what mayRead has begun.
+func (c *conn) hasRead() {
+	if c.heavy {
+		c.group.turns.end()
+	}
+}
+
+// memoryPatience is for how many milliseconds a read waits for memory before the
+// connection looks around.
+const memoryPatience = 50

@@ -67,7 +67,7 @@ func TestLoopForgetsABurst(t *testing.T) {
 func burst(f *engine.FreeList, n int) {
 	taken := make([]*engine.Buffer, n)
 	for i := range taken {
-		taken[i] = f.Get()
+		taken[i] = f.Get(0)
 	}
 	for _, b := range taken {
 		f.Put(b)
