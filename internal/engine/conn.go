@@ -545,6 +545,14 @@ func (c *Conn) nextGreeting() Action {
 // Greets says whether the handler has not heard of the connection.
 func (c *Conn) Greets() bool { return c.is(greeting) }
 
+// Discard lets go of the buffers of a connection that is to be closed: of its input,
+// and of its output if the kernel has not been given that.
+func (c *Conn) Discard(output bool) {
+	if c.dropInput(); output {
+		c.dropOutput()
+	}
+}
+
 func (c *Conn) dropInput() {
 	if c.in != nil {
 		c.host.put(c.in)

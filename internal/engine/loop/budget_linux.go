@@ -42,7 +42,9 @@ func (l *Loop) yield(now time.Duration) {
 		sum += classes[from]
 	}
 	l.closeDebtors(from+1, &excess)
-	l.closeDebtors(from, &excess)
+	for ; from >= 0 && excess > 0; from-- { // those with much room may have little waiting
+		l.closeDebtors(from, &excess)
+	}
 	if l.yielded = 0; excess > 0 {
 		l.yielded = now
 	}

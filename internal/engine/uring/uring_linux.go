@@ -453,6 +453,7 @@ func (d *driver) end(c *engine.Conn) {
 		}
 	case armed&dying == 0:
 		c.SetArmed(armed | dying)
+		c.Discard(armed&sending == 0)
 		d.sever(c)
 	}
 }
