@@ -80,8 +80,6 @@ func (b *Buffer) progress(n int, now time.Duration) {
 // reset makes it as good as new, but for its room.
 func (b *Buffer) reset() { *b = Buffer{bytes: b.bytes[:0]} }
 
-func (b *Buffer) append(p []byte) { b.bytes = append(b.bytes, p...) }
-
 // last is the piece to append to.
 func (b *Buffer) last() *Buffer {
 	if n := len(b.rest); n > 0 {
@@ -98,11 +96,13 @@ func (b *Buffer) fits(size int) int {
 	return max(size, cap(b.bytes)) - len(b.bytes)
 }
 
-// grow makes room for n more bytes, at least, in a piece of at most a size.
-func (b *Buffer) grow(n, size int) {
+// grown is how much room it is to have for n more bytes: twice as much as now, but no
+// more than a size where that is enough.
+func (b *Buffer) grown(n, size int) int {
 	if n += len(b.bytes); n > cap(b.bytes) {
-		b.bytes = append(make([]byte, 0, max(n, min(2*cap(b.bytes), size))), b.bytes...)
+		return max(n, min(2*cap(b.bytes), size))
 	}
+	return cap(b.bytes)
 }
 
 // follow makes the next piece the first one.

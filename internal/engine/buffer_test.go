@@ -10,10 +10,10 @@ func TestBufferKeepsOrder(t *testing.T) {
 	next, want := byte(0), byte(0)
 	for round := range 2000 {
 		for range round % 13 {
-			b.append([]byte{next})
+			appendTo(&b, []byte{next})
 			next++
 		}
-		b.append([]byte{next})
+		appendTo(&b, []byte{next})
 		next++
 		n := min(b.Len(), round%17)
 		for i, got := range b.Bytes()[:n] {
@@ -34,10 +34,10 @@ func TestBufferKeepsOrder(t *testing.T) {
 func TestBufferSkipReusesRoom(t *testing.T) {
 	b := Buffer{bytes: make([]byte, 0, 1024)}
 	piece := bytes.Repeat([]byte("x"), 100)
-	b.append(piece)
+	appendTo(&b, piece)
 	copied := 0
 	for range 10_000 {
-		b.append(piece)
+		appendTo(&b, piece)
 		off := b.off
 		b.skip(len(piece))
 		if b.off < off {
@@ -57,7 +57,7 @@ func TestBufferSkipReusesRoom(t *testing.T) {
 
 func TestBufferSkipAllStartsOver(t *testing.T) {
 	b := Buffer{bytes: make([]byte, 0, 1024)}
-	b.append(make([]byte, 100))
+	appendTo(&b, make([]byte, 100))
 	b.skip(100)
 	if b.off != 0 || b.Len() != 0 || cap(b.bytes) != 1024 {
 		t.Errorf("empty buffer has offset %d, length %d, room %d; want 0, 0, 1024", b.off, b.Len(), cap(b.bytes))
@@ -67,7 +67,7 @@ func TestBufferSkipAllStartsOver(t *testing.T) {
 func TestFreeListLastInFirstOut(t *testing.T) {
 	var f FreeList
 	a, b := f.Get(0), f.Get(0)
-	a.append([]byte("left over"))
+	appendTo(a, []byte("left over"))
 	f.Put(b)
 	f.Put(a)
 	if got := f.Get(0); got != a {
@@ -106,7 +106,7 @@ func use(f *FreeList, n int, p []byte) {
 	taken := make([]*Buffer, n)
 	for i := range taken {
 		taken[i] = f.Get(0)
-		taken[i].append(p)
+		appendTo(taken[i], p)
 	}
 	for _, b := range taken {
 		f.Put(b)
@@ -171,7 +171,7 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 func TestSharedBuffers(t *testing.T) {
 	var s SharedBuffers
 	b := s.Get(0)
-	b.append([]byte("left over"))
+	appendTo(b, []byte("left over"))
 	s.Put(b)
 	s.Put(&Buffer{bytes: make([]byte, 0, keepSize+1)})
 	for range 10 {
@@ -183,4 +183,10 @@ func TestSharedBuffers(t *testing.T) {
 			t.Fatalf("kept a buffer of %d bytes, the bound is %d", cap(got.bytes), keepSize)
 		}
 	}
+}
+
+// appendTo appends, as a host does.
+func appendTo(b *Buffer, p []byte) {
+	h := Host{Counters: &Counters{}}
+	h.append(b, p)
 }

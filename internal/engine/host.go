@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net/netip"
 	"runtime/debug"
 	"sync/atomic"
@@ -130,9 +131,16 @@ func (h *Host) put(b *Buffer) {
 
 // append appends input.
 func (h *Host) append(b *Buffer, p []byte) {
-	before := cap(b.bytes)
-	b.append(p)
-	h.grown(b, before)
+	h.grow(b, len(p), math.MaxInt)
+	b.bytes = append(b.bytes, p...)
+}
+
+// grow makes room for n more bytes. It counts that first: to allocate may take long.
+func (h *Host) grow(b *Buffer, n, size int) {
+	if room := b.grown(n, size); room > cap(b.bytes) {
+		h.Counters.Add(Buffered, int64(room-cap(b.bytes)))
+		b.bytes = append(make([]byte, 0, room), b.bytes...)
+	}
 }
 
 // push appends output: to the last piece, and to new ones.
@@ -145,22 +153,14 @@ func push[T []byte | string](h *Host, b *Buffer, p T) {
 			b.rest = append(b.rest, last)
 			n = min(len(p), last.fits(size))
 		}
-		before := cap(last.bytes)
 		if last == b {
-			last.grow(n, size)
+			h.grow(last, n, size)
 		} else {
-			last.grow(max(n, min(b.Len(), size-len(last.bytes))), size) // twice as much in all
+			h.grow(last, max(n, min(b.Len(), size-len(last.bytes))), size) // twice as much in all
 			b.behind += n
 		}
 		last.bytes = append(last.bytes, p[:n]...)
-		h.grown(last, before)
 		p = p[n:]
-	}
-}
-
-func (h *Host) grown(b *Buffer, before int) {
-	if n := cap(b.bytes) - before; n > 0 {
-		h.Counters.Add(Buffered, int64(n))
 	}
 }
 

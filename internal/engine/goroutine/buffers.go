@@ -19,36 +19,37 @@ func pool(size int) *sync.Pool {
 	}}
 }
 
-// buffer is a read buffer that is held only while there is something in it.
-type buffer struct{ held *[]byte }
-
-// take gives a buffer to read into, a large one if bulk.
-func (b *buffer) take(bulk bool) []byte {
-	if bulk {
-		b.held = large.Get().(*[]byte)
+// takeBuffer gives a buffer to read into, a large one if the last was filled. It is
+// held only while there is something in it. A large one is counted, so that those that
+// read at the same moment know of each other.
+func (c *conn) takeBuffer() []byte {
+	if c.bulk {
+		c.group.counters.Add(engine.Buffered, engine.ReadSize) // first, as to allocate may take long
+		c.input = large.Get().(*[]byte)
 	} else {
-		b.held = small.Get().(*[]byte)
+		c.input = small.Get().(*[]byte)
 	}
-	return *b.held
+	return *c.input
 }
 
-// release gives it back.
-func (b *buffer) release() {
+// releaseBuffer gives it back.
+func (c *conn) releaseBuffer() {
 	switch {
-	case b.held == nil:
+	case c.input == nil:
 		return
-	case len(*b.held) == smallRead:
-		small.Put(b.held)
+	case len(*c.input) == smallRead:
+		small.Put(c.input)
 	default:
-		large.Put(b.held)
+		large.Put(c.input)
+		c.group.counters.Add(engine.Buffered, -engine.ReadSize)
 	}
-	b.held = nil
+	c.input = nil
 }
 
 // got is the n bytes that have been read. A full buffer makes the next one
 // large.
 func (c *conn) got(n int) []byte {
-	p := *c.input.held
+	p := *c.input
 	c.bulk, c.heavy = n == len(p), n > heavyRead
 	return p[:n]
 }

@@ -19,13 +19,13 @@ type conn struct {
 	group  *group
 	nc     net.Conn
 	io     transport
-	input  buffer
-	obeyed uint8 // what it has done of orders
-	bulk   bool  // the last read filled its buffer
-	heavy  bool  // and brought more than heavyRead: reads in turn
-	waited bool  // for output to be taken, since the last Sent
-	urgent bool  // it is counted in group.urgent
-	named  bool  // a proxy has told whose it is
+	input  *[]byte // what it reads into
+	obeyed uint8   // what it has done of orders
+	bulk   bool    // the last read filled its buffer
+	heavy  bool    // and brought more than heavyRead: reads in turn
+	waited bool    // for output to be taken, since the last Sent
+	urgent bool    // it is counted in group.urgent
+	named  bool    // a proxy has told whose it is
 
 	// For everyone:
 	box    atomic.Pointer[engine.Mailbox]
@@ -118,7 +118,7 @@ func (c *conn) receive() {
 func (c *conn) readNow() {
 	p, err := c.tryRead()
 	if len(p) == 0 && err == nil {
-		c.input.release()
+		c.releaseBuffer()
 		c.Empty()
 		return
 	}
@@ -131,7 +131,7 @@ func (c *conn) take(p []byte, err error) {
 		c.Arrived(p)
 		c.tellPeer()
 	}
-	c.input.release()
+	c.releaseBuffer()
 	switch {
 	case errors.Is(err, io.EOF):
 		c.PeerClosed()

@@ -84,10 +84,10 @@ func (c *conn) step(fd uintptr) bool {
 // recv tries to read. Where nothing is there it gives the buffer back and says
 // so.
 func (c *conn) recv(fd int32) bool {
-	n, errno := sock.Recv(fd, c.input.take(c.bulk))
+	n, errno := sock.Recv(fd, c.takeBuffer())
 	c.io.n, c.io.errno = int32(n), int16(errno)
 	if errno == syscall.EAGAIN {
-		c.input.release()
+		c.releaseBuffer()
 		return false
 	}
 	return true

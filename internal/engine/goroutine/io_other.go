@@ -43,7 +43,7 @@ func (c *conn) read() ([]byte, error) {
 		return nil, nil
 	}
 	defer c.hasRead()
-	n, err := c.nc.Read(c.input.take(c.bulk))
+	n, err := c.nc.Read(c.takeBuffer())
 	return c.got(n), err
 }
 
@@ -56,7 +56,7 @@ const tryWait = time.Millisecond
 func (c *conn) tryRead() ([]byte, error) {
 	_ = c.nc.SetReadDeadline(time.Now().Add(tryWait))
 	defer c.nc.SetReadDeadline(time.Time{})
-	n, err := c.nc.Read(c.input.take(c.bulk))
+	n, err := c.nc.Read(c.takeBuffer())
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		err = nil
 	}
