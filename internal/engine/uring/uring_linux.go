@@ -261,7 +261,7 @@ func (d *driver) received(c *engine.Conn, e cqe) {
 // bulk is how much a receive brings of a connection that sends much. A receive that
 // goes on by itself fills up to 32 buffers for it before we can stop it, whatever
 // the connection may have; so such a connection is received from once at a time, and
-// when it has been silent, without a buffer of the ring: those are for all.
+// without a buffer of the ring where those may not be enough for all.
 const bulk = 8 << 10
 
 // judge notes whether the connection sends much: more than there was room for, too.
@@ -394,7 +394,6 @@ func (d *driver) Read(c *engine.Conn) bool {
 	case errno == 0:
 		c.PeerClosed()
 	case errno == unix.EAGAIN:
-		c.SetArmed(c.Armed() &^ active)
 		c.Empty()
 	default:
 		c.Failed(errno)
@@ -475,7 +474,7 @@ func (d *driver) arm(c *engine.Conn) {
 	armed := c.Armed()
 	switch wants := c.WantsInput() && !d.loop.Queued(c); {
 	case wants && armed&(receiving|polling) == 0:
-		if armed&active != 0 {
+		if armed&active != 0 && (armed&small != 0 || d.hot < mostBuffers) {
 			d.receive(c)
 		} else {
 			c.SetArmed(armed | polling)
@@ -516,8 +515,6 @@ func (d *driver) receive(c *engine.Conn) {
 	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect
 	if armed&small != 0 {
 		s.ioprio = recvMultishot
-	} else {
-		s.len = loop.BulkRead + 1
 	}
 	s.user = ofRecv | uint64(c.Slot())
 }
