@@ -259,9 +259,6 @@ func (r *ring) wait(most time.Duration) {
 // completions is how many there are to take.
 func (r *ring) completions() uint32 { return atomic.LoadUint32(r.cqTail) - *r.cqHead }
 
-// withheld says whether the kernel keeps completions that have not fitted.
-func (r *ring) withheld() bool { return atomic.LoadUint32(r.sqFlags)&sqOverflow != 0 }
-
 // deferred says whether the kernel has work for the next enter with enterGetEvents.
 func (r *ring) deferred() bool { return atomic.LoadUint32(r.sqFlags)&(sqTaskrun|sqOverflow) != 0 }
 
