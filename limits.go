@@ -72,9 +72,8 @@ type Limits struct {
 	// all of GOMEMLIMIT, which is one of each process.
 	//
 	// It counts, too, what TLS keeps of records and handshakes that are not
-	// complete, and about what it keeps after large records, and in the
-	// goroutine model the large buffers that are read into. It does not
-	// count what a TLS session takes in any case, the buffers that loops read
+	// complete, and about what it keeps after large records. It does not
+	// count what a TLS session takes in any case, the buffers that are read
 	// into, what waits in mailboxes (MaxMailBytes), broadcasts under way, the
 	// handler's own memory, or what the kernel holds for sockets.
 	MaxBuffered int

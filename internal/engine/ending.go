@@ -54,6 +54,7 @@ func (c *Conn) stillUnread() {
 	switch {
 	case c.is(drain) && c.more.reads > 0:
 		c.more.reads--
+	case c.is(held) && !c.is(drain): // a worker has to look at that first
 	case c.overdue(c.host.Now()) == nil:
 		c.state &^= unread
 	}

@@ -193,6 +193,7 @@ const sampling = 64
 
 // called takes how long the handler has taken for what one receive has brought.
 func (h *Host) called(c *Conn, took time.Duration, sample bool) {
+	took = max(took, 0) // a clock that stands still may go back
 	if sample {
 		h.Counters.Called(took)
 	}

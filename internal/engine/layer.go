@@ -90,7 +90,7 @@ func (c *Conn) Greeted() {
 	switch c.more.due = 0; {
 	case c.is(gone): // already: see PeerEnded
 		c.more.due = c.host.Now() + c.host.Limits.CloseTimeout
-	case c.more.layer == nil:
+	case c.more.layer == nil && !c.is(drain):
 		c.more = nil
 	}
 	c.begin(began)

@@ -119,15 +119,21 @@ func (c *Conn) begun() time.Duration {
 	return c.partial()
 }
 
+// StoodStill says that the process has stood still for so long. Then what bounds a
+// connection's beginning and end has stood still, too.
+func (c *Conn) StoodStill(d time.Duration) {
+	if c.more != nil && c.more.due > 0 {
+		c.more.due += min(d, math.MaxInt64-c.more.due)
+	}
+	c.Forgive(d)
+}
+
 // Forgive says that for so long nobody has listened to the peer, because a handler
-// was at work or the process stood still: that is not its fault. Of a connection that
-// is being dialled nothing is expected yet.
+// was at work: that is not its fault. Of a connection that is being dialled nothing
+// is expected yet.
 func (c *Conn) Forgive(d time.Duration) {
 	if !c.is(open) {
 		return
-	}
-	if c.more != nil && c.more.due > 0 {
-		c.more.due += min(d, math.MaxInt64-c.more.due)
 	}
 	if heard := c.heard + momentOf(d); int32(c.host.moment()-heard) > 0 {
 		c.heard = heard

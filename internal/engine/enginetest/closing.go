@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -22,6 +23,8 @@ var closeCases = []testCase{
 	{"close with a reason of the handler's", closeWithReason},
 	{"client that never reads while the server closes", closeTimeout},
 	{"client that never closes", lingerExpires},
+	{"clients that flood while the server closes", closeFlooding},
+	{"client that never closes, beside slow handlers", lingerBesideSlow},
 }
 
 func resetInMessage(b *bench) {
@@ -184,5 +187,54 @@ func lingerExpires(b *bench) {
 	s.wantClosed(nil)
 	if took := time.Since(begin); took < limit {
 		b.Errorf("closed after %v, Linger is %v", took, limit)
+	}
+}
+
+// flood sends until the connection ends.
+func (c *client) flood() {
+	p := bytes.Repeat([]byte("x"), 256<<10)
+	for {
+		if _, err := c.Write(p); err != nil {
+			return
+		}
+	}
+}
+
+// closeFlooding closes connections whose peers send on and on: they linger no longer
+// for that.
+func closeFlooding(b *bench) {
+	const n = 16
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		c.CloseWith(nil)
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
+	for range n {
+		go s.dial().flood()
+	}
+	s.wantClosed(slices.Repeat([]error{nil}, n)...)
+}
+
+// lingerBesideSlow closes a connection while handlers of others take long, one after
+// the other: that does not keep its peer for ever.
+func lingerBesideSlow(b *bench) {
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		if in[0] == 'c' {
+			c.CloseWith(nil)
+		} else {
+			time.Sleep(60 * time.Millisecond)
+			c.Write(in)
+		}
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.Linger = 200 * time.Millisecond }))
+	busy := []*client{s.dial(), s.dial()}
+	for _, c := range busy {
+		c.send("s")
+		go io.Copy(c, c)
+	}
+	s.wantOpened(2)
+	s.dial().send("c")
+	s.wantClosed(nil)
+	for _, c := range busy {
+		c.reset()
 	}
 }

@@ -18,6 +18,8 @@ var stopCases = []testCase{
 	{"Stop with output owed to a slow reader", stopWhileOwing},
 	{"Stop with half a message received", stopInMessage},
 	{"Stop with a message on its way", stopWithUnreadInput},
+	{"Stop with a PROXY header on its way", stopWithUnreadHeader},
+	{"Stop while clients flood", stopFlooded},
 	{"Stop when its context ends", stopCutOff},
 	{"Stop when connections end before they are told", stopAllGone},
 	{"Stop twice", stopTwice},
@@ -232,4 +234,39 @@ func afterStop(b *bench) {
 	if !errors.Is(err, engine.ErrClosed) {
 		b.Errorf("Dial after Stop: %v, want %v", err, engine.ErrClosed)
 	}
+}
+
+// stopWithUnreadHeader stops when the header of a connection and its first message have
+// come, which the server may not have read.
+func stopWithUnreadHeader(b *bench) {
+	const n = 20
+	s := b.serve(lines(), b.layered(true, false))
+	clients := make([]*client, n)
+	for i := range clients {
+		clients[i] = s.dial()
+	}
+	eventually(b, "not all have been accepted", func() bool { return s.Counters()[engine.Greeting] == n })
+	for _, c := range clients {
+		c.send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\nhello\n")
+	}
+	done := s.stop(background(b))
+	for _, c := range clients {
+		if got, err := io.ReadAll(c); err != nil || len(got) > 0 && string(got) != "hello\n" {
+			b.Errorf("client: %q, %v; want a whole answer or none, and an orderly end", got, err)
+		}
+		c.Close()
+	}
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
+}
+
+// stopFlooded stops while clients send on and on, who do not keep it from ending.
+func stopFlooded(b *bench) {
+	const n = 8
+	s := b.serve(&Script{}, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
+	for range n {
+		go s.dial().flood()
+	}
+	s.wantOpened(n)
+	s.wantBytesIn(n << 20)
+	wantStopped(b, s, s.Stop(background(b)))
 }

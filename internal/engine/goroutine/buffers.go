@@ -20,11 +20,11 @@ func pool(size int) *sync.Pool {
 }
 
 // takeBuffer gives a buffer to read into, a large one if the last was filled. It is
-// held only while there is something in it. A large one is counted, so that those that
+// held only while there is something in it. Large ones are counted, so that those that
 // read at the same moment know of each other.
 func (c *conn) takeBuffer() []byte {
 	if c.bulk {
-		c.group.counters.Add(engine.Buffered, engine.ReadSize) // first, as to allocate may take long
+		c.group.reading.Add(engine.ReadSize) // first, as to allocate may take long
 		c.input = large.Get().(*[]byte)
 	} else {
 		c.input = small.Get().(*[]byte)
@@ -41,7 +41,7 @@ func (c *conn) releaseBuffer() {
 		small.Put(c.input)
 	default:
 		large.Put(c.input)
-		c.group.counters.Add(engine.Buffered, -engine.ReadSize)
+		c.group.reading.Add(-engine.ReadSize)
 	}
 	c.input = nil
 }

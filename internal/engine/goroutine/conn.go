@@ -107,11 +107,26 @@ func (c *conn) receive() {
 		return
 	}
 	c.leaveWord()
+	if c.expired() {
+		return
+	}
 	if c.WantsInput() {
 		c.take(c.read())
 	} else if err := c.rest(); err != nil {
 		c.interrupted(err)
 	}
+}
+
+// expired does what is due for a connection that never waits, because it always has
+// input or waits for its turn or memory: the sweeper can't wake it. It says whether
+// something was.
+func (c *conn) expired() bool {
+	due := c.due.Load()
+	if due == 0 || !c.heavy && !c.group.overBudget(c.group.reading.Load()) {
+		return false
+	}
+	now := c.group.now()
+	return int32(instant(now)-due) > 0 && c.Expire(now)
 }
 
 // readNow reads once without waiting.

@@ -90,6 +90,7 @@ type group struct {
 	halt     context.CancelFunc // ends stop, and with it dials and pauses
 	swept    int                // the sweeper's: the chunk that comes next
 	turns    turns              // of connections that send much
+	reading  atomic.Int64       // bytes of large read buffers in use
 	yielding sync.Mutex         // held by who looks for connections that are to give way
 	stood    atomic.Int64       // nanoseconds for which the process has stood still
 	urgent   atomic.Int64       // connections that are about to end

@@ -42,8 +42,8 @@ func (c *conn) read() ([]byte, error) {
 	if !c.mayRead() {
 		return nil, nil
 	}
-	defer c.hasRead()
 	n, err := c.nc.Read(c.takeBuffer())
+	c.hasRead() // before got, which may change whether it takes turns
 	return c.got(n), err
 }
 

@@ -75,10 +75,10 @@ func (g *group) slice(period time.Duration) []*conn {
 	return g.conns.some(from, to)
 }
 
-// overBudget says whether all buffers together hold too much.
-func (g *group) overBudget() bool {
+// overBudget says whether all buffers together hold too much, with so much more.
+func (g *group) overBudget(more int64) bool {
 	most := int64(g.cfg.Limits.MaxBuffered)
-	return most > 0 && g.counters.Get(engine.Buffered) > most
+	return most > 0 && g.counters.Get(engine.Buffered)+more > most
 }
 
 // yield has the connections with the largest buffers closed, if all buffers together
@@ -86,7 +86,7 @@ func (g *group) overBudget() bool {
 // less than the average: what large ones hold may not be known yet. One goroutine at a
 // time looks for them.
 func (g *group) yield() {
-	if !g.overBudget() || !g.yielding.TryLock() {
+	if !g.overBudget(0) || !g.yielding.TryLock() {
 		return
 	}
 	defer g.yielding.Unlock()

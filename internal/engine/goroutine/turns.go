@@ -59,20 +59,21 @@ func (t *turns) end() {
 // mayRead is called before a read. One that may make buffers grow much waits until
 // there is memory and, if the connection sends much, for its turn; mayRead says whether
 // to read now, and then hasRead follows. It fails when the connection itself is wanted,
-// for it may be the one to give way, and after memoryPatience.
+// for it may be the one to give way, and after memoryPatience if connections hold too
+// much: where it is only reads under way that would, of handlers that block, it goes on.
 func (c *conn) mayRead() bool {
-	g, tries := c.group, 0
-	for c.heavy || (c.bulk || c.debt.Load() > 0) && g.overBudget() {
+	g := c.group
+	for tries := 0; c.heavy || (c.bulk || c.debt.Load() > 0) && g.overBudget(g.reading.Load()); tries++ {
 		if c.heavy {
-			if g.turns.take(); !g.overBudget() && !c.attention() {
+			late := tries >= memoryPatience && !g.overBudget(0)
+			if g.turns.take(); (late || !g.overBudget(g.reading.Load())) && !c.attention() {
 				return true
 			}
 			g.turns.end()
 		}
-		if g.yield(); c.attention() || tries == memoryPatience {
-			return false
+		if g.yield(); c.attention() || tries > memoryPatience {
+			return !c.heavy && !c.attention() && !g.overBudget(0)
 		}
-		tries++
 		time.Sleep(time.Millisecond)
 	}
 	return true

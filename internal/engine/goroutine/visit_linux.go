@@ -25,7 +25,9 @@ func (v *visitor) open() error {
 		return fmt.Errorf("eventfd: %w", err)
 	}
 	v.event, v.step = os.NewFile(uintptr(fd), "eventfd"), v.look
-	v.raw, err = v.event.SyscallConn()
+	if v.raw, err = v.event.SyscallConn(); err != nil {
+		v.event.Close()
+	}
 	return err
 }
 

@@ -29,6 +29,9 @@ func (l *Loop) yield(now time.Duration) {
 		return
 	}
 	excess := min(held-most*7/8, l.counters.Get(engine.Buffered)-l.group.evenShare*7/8)
+	if l.pressed = excess > 0; !l.pressed {
+		return // it is for others to give way
+	}
 	var classes [64]int64 // what the debtors of each hold, by what waits
 	l.eachDebtor(func(c *engine.Conn, n int) {
 		if c.Doomed() {
@@ -43,7 +46,9 @@ func (l *Loop) yield(now time.Duration) {
 	}
 	l.closeDebtors(from+1, &excess)
 	for ; from >= 0 && excess > 0; from-- { // those with much room may have little waiting
-		l.closeDebtors(from, &excess)
+		if classes[from] > 0 {
+			l.closeDebtors(from, &excess)
+		}
 	}
 	if l.yielded = 0; excess > 0 {
 		l.yielded = now

@@ -271,7 +271,7 @@ func (l *Loop) endTurn(now time.Duration) {
 	took := now - l.began
 	l.counters.Turn(took)
 	if took >= engine.MinSlice {
-		l.forgive(now, took)
+		l.forgive(now, took, (*engine.Conn).Forgive)
 	}
 	switch slow := l.host.Limits.HandlerTime; {
 	case slow > 0 && took >= slow:
@@ -282,12 +282,12 @@ func (l *Loop) endTurn(now time.Duration) {
 	}
 }
 
-// forgive says that nobody has been listened to in a turn that took long.
-func (l *Loop) forgive(now, took time.Duration) {
+// forgive says that nobody has been listened to for a while.
+func (l *Loop) forgive(now, took time.Duration, forgive func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.Each(func(c *engine.Conn) {
 		if c.Armed()&Busy == 0 {
-			c.Forgive(took)
+			forgive(c, took)
 		}
 	})
 }
@@ -356,7 +356,7 @@ func (l *Loop) wait() {
 	l.began = engine.Since()
 	l.host.SetClock(l.began)
 	if late := l.began - now - most; most >= 0 && late >= engine.MinSlice {
-		l.forgive(l.began, late) // the process stood still, or had no CPU
+		l.forgive(l.began, late, (*engine.Conn).StoodStill) // or had no CPU
 	}
 }
 
