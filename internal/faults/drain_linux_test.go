@@ -97,7 +97,7 @@ func TestDrainAnswersAll(t *testing.T) {
 		s := serve(t, spec{Model: myriad.Auto, Loops: 1}, nil)
 		s.attack(sleepers(s, 4))
 		s.counts("handlers have moved to workers", func(st myriad.Stats) bool { return st.OnWorkers > 0 })
-		drained(t, s, "300ms")
+		drained(t, s, "20ms")
 	})
 }
 
