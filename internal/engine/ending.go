@@ -60,10 +60,10 @@ func (c *Conn) stillUnread() {
 	}
 }
 
-// Empty says that a Read has found nothing. A peer whose time was over is given up
-// then.
+// Empty says that a Read has found nothing, or all there was. A peer whose time was
+// over is given up then, unless a worker has to look at what has come first.
 func (c *Conn) Empty() {
-	if !c.is(unread) {
+	if !c.is(unread) || c.is(held) && !c.is(drain) {
 		return
 	}
 	c.state &^= unread

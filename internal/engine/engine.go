@@ -16,7 +16,7 @@
 //	Conn.Sent(n)               n bytes of Output were taken by the kernel
 //	Conn.Offered               Output was given to the kernel; Sent and Room will follow
 //	Conn.Room                  the kernel takes output again
-//	Conn.Empty                 a Read has found nothing
+//	Conn.Empty                 a Read has found nothing, or all there was
 //	Conn.Failed(err)           the transport is broken
 //	Conn.Mailed(mail, bytes)   a message from outside, taken from the mailbox
 //	Conn.Touched               a planned time has come; see Pace

@@ -321,7 +321,9 @@ func (s *sim) readNow(l *life) {
 	c := l.conn
 	s.check(c.WantsInput(), "%v: is to be read, and wants no input: state %b", l, c.state)
 	if l.reset || l.arrived < len(l.raw) || l.fin && !l.told {
-		s.read(l)
+		if s.read(l); l.arrived == len(l.raw) && !l.reset {
+			c.Empty()
+		}
 		return
 	}
 	s.log("%v: nothing to read", l)

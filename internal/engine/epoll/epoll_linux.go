@@ -157,6 +157,9 @@ func (d *driver) Read(c *engine.Conn) bool {
 	case errno == 0 && n > 0:
 		c.Arrived(d.input[:n])
 		d.loop.Brought(c, n)
+		if n < len(d.input) {
+			c.Empty()
+		}
 		return true
 	case errno == 0:
 		c.PeerClosed()

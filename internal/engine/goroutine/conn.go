@@ -132,12 +132,11 @@ func (c *conn) expired() bool {
 // readNow reads once without waiting.
 func (c *conn) readNow() {
 	p, err := c.tryRead()
-	if len(p) == 0 && err == nil {
-		c.releaseBuffer()
-		c.Empty()
-		return
-	}
+	all := err == nil && (len(p) == 0 || !c.bulk)
 	c.take(p, err)
+	if all {
+		c.Empty()
+	}
 }
 
 // take gives the core what a read has brought.

@@ -390,6 +390,9 @@ func (d *driver) Read(c *engine.Conn) bool {
 		if c.SetArmed(c.Armed() &^ small); n < bulk {
 			c.SetArmed(c.Armed() | small)
 		}
+		if n < len(d.input) {
+			c.Empty()
+		}
 		return true
 	case errno == 0:
 		c.PeerClosed()
