@@ -6,6 +6,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -217,24 +218,33 @@ func closeFlooding(b *bench) {
 // lingerBesideSlow closes a connection while handlers of others take long, one after
 // the other: that does not keep its peer for ever.
 func lingerBesideSlow(b *bench) {
+	var over atomic.Bool
 	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		if in[0] == 'c' {
+		switch {
+		case in[0] == 'c':
 			c.CloseWith(nil)
-		} else {
+		case !over.Load():
 			time.Sleep(60 * time.Millisecond)
 			c.Write(in)
 		}
 		return len(in)
 	}}, limited(func(l *engine.Limits) { l.Linger = 200 * time.Millisecond }))
-	busy := []*client{s.dial(), s.dial()}
-	for _, c := range busy {
+	for range 2 {
+		c := s.dial()
 		c.send("s")
-		go io.Copy(c, c)
+		go func() {
+			for p := []byte("s"); ; {
+				if _, err := c.Read(p); err != nil {
+					return
+				}
+				if _, err := c.Write(p); err != nil {
+					return
+				}
+			}
+		}()
 	}
 	s.wantOpened(2)
 	s.dial().send("c")
 	s.wantClosed(nil)
-	for _, c := range busy {
-		c.reset()
-	}
+	over.Store(true)
 }
