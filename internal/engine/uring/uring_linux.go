@@ -346,8 +346,13 @@ func (d *driver) polled(c *engine.Conn, e cqe) {
 	case c.Armed()&loop.Connecting != 0:
 		d.loop.Connected(c)
 	default:
-		c.SetArmed(c.Armed() | active)
-		if c.Armed()&(small|loop.Busy) == 0 && c.WantsInput() && !d.loop.Queued(c) {
+		was := c.Armed()
+		c.SetArmed(was | active)
+		switch {
+		case was&(small|loop.Busy) != 0 || !c.WantsInput():
+		case was&active != 0: // it has sent much a moment ago
+			d.loop.Queue(c)
+		default:
 			d.Read(c)
 		}
 		d.Settle(c)
