@@ -68,8 +68,7 @@
 //	   │ Finish                                              ▼
 //	   └───────── closed ◀── peer's end, Due, Failed ──── shut (lingering)
 //
-// While open, reading pauses when more output is owed than half of
-// Limits.MaxUnsent. A connection that is shut still reads, and throws away,
+// While open, reading pauses when more output is owed than Limits.HighWater. A connection that is shut still reads, and throws away,
 // until the peer ends too: closing a socket with unread input makes the kernel
 // send a reset, which can destroy answers that the peer has not read yet.
 package engine

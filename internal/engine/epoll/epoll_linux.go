@@ -1,7 +1,8 @@
 // Package epoll is the model of event loops over Linux's epoll.
 //
 // The descriptors are watched level-triggered: one receive for each report,
-// and what is left is reported again, so that no connection starves another.
+// and what is left is reported again. Connections that send much are left to the
+// loop: see Loop.Brought.
 // Calls that cannot block don't tell the Go scheduler; only the wait for events
 // does, after a look that found none.
 package epoll
