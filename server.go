@@ -122,6 +122,8 @@ type Server struct {
 	Processes int
 	// Limits are the bounds that are kept.
 	Limits Limits
+	// Socket are options of the connections' sockets.
+	Socket Socket
 	// SlowConsumer is what happens when a peer does not take what is written
 	// for it: CloseConn, the default, or DropMessage.
 	SlowConsumer SlowConsumer
@@ -184,6 +186,37 @@ type Server struct {
 	gate   *secure.Gate // nil without TLS
 	limits Limits
 	closed bool
+}
+
+// Socket are options of the sockets of connections. The zero value leaves all to the
+// kernel, which lets a peer that does not read have up to net.ipv4.tcp_wmem[2] bytes
+// (4 MiB by default) before Pending, Limits.MaxUnsent and the times of slow peers see
+// any of it. Elsewhere than on Linux they are ignored for accepted connections.
+type Socket struct {
+	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF in bytes, at most
+	// 1 GiB. The kernel doubles them, and caps them at net.core.wmem_max and rmem_max;
+	// 0, the default, lets it adapt them to each connection.
+	SendBuffer, ReceiveBuffer int
+	// Unsent is TCP_NOTSENT_LOWAT in bytes, at most 1 GiB: with so much that has not
+	// been sent to the network yet, the kernel takes no more, so that the rest waits
+	// here, where it is counted, and what is under way is as large as the network
+	// makes use of. 0, the default, is net.ipv4.tcp_notsent_lowat: no bound.
+	Unsent int
+}
+
+// maxSocketBuffer bounds the sizes of Socket.
+const maxSocketBuffer = 1 << 30
+
+func (s *Server) checkSocket() error {
+	for _, o := range []struct {
+		name string
+		size int
+	}{{"SendBuffer", s.Socket.SendBuffer}, {"ReceiveBuffer", s.Socket.ReceiveBuffer}, {"Unsent", s.Socket.Unsent}} {
+		if o.size < 0 || o.size > maxSocketBuffer {
+			return badConfig("Server.Socket.%s is %d; expected 0 (the default: the kernel's choice) to %d bytes", o.name, o.size, maxSocketBuffer)
+		}
+	}
+	return nil
 }
 
 // SlowConsumer is a way to deal with a peer that reads too slowly.
@@ -306,6 +339,7 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 		return nil, errors.New("myriad: this Server serves already; a Server serves once")
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.engine(), s.Spin, s.log()
+	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
 	s.addHandler(&cfg)
 	s.addEntry(&cfg, limits)
 	s.addLayers(&cfg, limits)
@@ -411,7 +445,7 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkShed, s.checkProcesses, s.checkPrefixes, s.checkTLS, s.Heartbeat.check} {
+	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkPrefixes, s.checkTLS, s.Heartbeat.check} {
 		if err = check(); err != nil {
 			return m, l, err
 		}

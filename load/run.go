@@ -181,7 +181,7 @@ func (r *run) engineConfig() engine.Config {
 		Loops:  loops,
 		Shard:  shard,
 		Reset:  !r.cfg.Graceful,
-		Socket: engine.Socket(r.cfg.Socket),
+		Socket: engine.Socket{SendBuffer: r.cfg.Socket.SendBuffer, ReceiveBuffer: r.cfg.Socket.ReceiveBuffer, Delay: r.cfg.Socket.Delay},
 		Log:    slog.New(slog.DiscardHandler),
 	}
 	switch {

@@ -236,6 +236,8 @@ type Socket struct {
 	// SendBuffer and ReceiveBuffer are SO_SNDBUF and SO_RCVBUF, in bytes; 0
 	// leaves them to the kernel.
 	SendBuffer, ReceiveBuffer int
+	// Unsent is TCP_NOTSENT_LOWAT, in bytes; 0 leaves it to the kernel.
+	Unsent int
 	// Delay leaves TCP_NODELAY off.
 	Delay bool
 }

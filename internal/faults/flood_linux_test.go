@@ -26,6 +26,10 @@ const (
 	pipelined = 128 << 10
 )
 
+// smallSockets keep what floods leave in the kernel far from net.ipv4.tcp_mem, beyond
+// which it resets connections of other programs too.
+var smallSockets = myriad.Socket{SendBuffer: 32 << 10, ReceiveBuffer: 32 << 10}
+
 // turnBound is how long an honest client waits at most for two answers while others
 // flood.
 var turnBound = func() time.Duration {
@@ -114,7 +118,7 @@ func (s *subject) newcomer(most time.Duration) (time.Duration, error) {
 // served, and those who come later too.
 func TestFlood(t *testing.T) {
 	withAuto(t, func(t *testing.T, model string) {
-		s := serve(t, spec{Model: model}, nil)
+		s := serve(t, spec{Model: model, Socket: smallSockets}, nil)
 		s.begin(&Honest{Addr: s.Addr, Conns: many(200)})
 		attacks := []struct{ conns, ahead int }{{100, 0}, {1000, 0}, {10, 0}, {100, pipelined}}
 		if model == myriad.Auto {
@@ -183,7 +187,7 @@ func TestBudgetUnderFlood(t *testing.T) {
 		t.Run(attack.name, func(t *testing.T) {
 			onModels(t, func(t *testing.T, model string) {
 				limits := myriad.Limits{MaxBuffered: budget, MaxMessage: 256 << 10}
-				besiege(t, spec{Model: model, Limits: limits}, func(s *subject) {
+				besiege(t, spec{Model: model, Socket: smallSockets, Limits: limits}, func(s *subject) {
 					w := attack.swarm(s)
 					w.Redial, w.Every = true, 100*time.Millisecond
 					s.attack(w)
@@ -219,9 +223,9 @@ func TestBudgetUnderFlood(t *testing.T) {
 // what is counted and little more.
 func TestNeverReadersAtSpeed(t *testing.T) {
 	onModels(t, func(t *testing.T, model string) {
-		s := serve(t, spec{Model: model}, nil)
+		s := serve(t, spec{Model: model, Socket: smallSockets}, nil)
 		s.begin(&Honest{Addr: s.Addr, Conns: many(200)})
-		w := s.attack(NeverReadAtSpeed(s.addr, many(5000), floodOfLines))
+		w := s.attack(NeverReadAtSpeed(s.addr, many(3000), floodOfLines))
 		var p peak
 		longest, turns := time.Duration(0), 0
 		for sent, at := int64(-1), time.Now(); time.Since(at) < time.Second; turns++ { // until nothing moves
@@ -255,7 +259,7 @@ func TestOrdersUnderFlood(t *testing.T) {
 	onModels(t, func(t *testing.T, model string) {
 		for _, order := range []string{"shutdown", "close"} {
 			t.Run(order, func(t *testing.T) {
-				sp := spec{Model: model, Drain: time.Second, Limits: myriad.Limits{ShutdownRate: 1}} // so that there is no end to it
+				sp := spec{Model: model, Socket: smallSockets, Drain: time.Second, Limits: myriad.Limits{ShutdownRate: 1}} // so that there is no end to it
 				s := serve(t, sp, nil)
 				w := s.attack(Flood(s.addr, 100, floodOfLines, 0))
 				s.within(turnBound, new(peak), func() bool { return w.Counts().Received > 64<<20 }, func() string {

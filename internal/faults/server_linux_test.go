@@ -33,6 +33,7 @@ type spec struct {
 	Model                     string
 	Workers, Processes, Loops int
 	Limits                    myriad.Limits
+	Socket                    myriad.Socket
 	// Descriptors, if above 0, is the limit of descriptors from the moment
 	// when it listens.
 	Descriptors uint64
@@ -63,7 +64,7 @@ func serverMain(settings string) error {
 	a := &app{release: make(chan struct{})}
 	listening := make(chan net.Addr, 1)
 	srv := &myriad.Server{
-		Addr: sp.Addr, Model: sp.Model, Processes: sp.Processes, Loops: sp.Loops, Limits: sp.Limits,
+		Addr: sp.Addr, Model: sp.Model, Processes: sp.Processes, Loops: sp.Loops, Limits: sp.Limits, Socket: sp.Socket,
 		Handler: myriad.Lines(a), Listening: func(addr net.Addr) { listening <- addr },
 	}
 	if sp.Workers > 0 {

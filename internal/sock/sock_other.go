@@ -11,6 +11,11 @@ import (
 // than on Linux there are no loops to share a port.
 func ListenConfig(reusePort bool) net.ListenConfig { return net.ListenConfig{} }
 
+func setUnsent(uintptr, int) error { return nil }
+
+// ForAccepted does nothing here: it is a matter of Linux.
+func (o Options) ForAccepted(net.Listener) error { return nil }
+
 // Prepare leaves a listener as it is.
 func Prepare(net.Listener) error { return nil }
 

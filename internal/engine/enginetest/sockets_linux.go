@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -17,6 +19,7 @@ func init() {
 		testCase{"Dial of an abstract unix socket", dialAbstract},
 		testCase{"Dial of a unix socket whose queue is full", dialFullUnix},
 		testCase{"Dial with socket options", func(b *bench) { dialWithOptions(b, engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10}) }},
+		testCase{"accepted connections with socket options", acceptedWithOptions},
 		testCase{"Dial with a delay", func(b *bench) { dialWithOptions(b, engine.Socket{Delay: true}) }},
 	)
 }
@@ -68,7 +71,23 @@ func dialWithOptions(b *bench, want engine.Socket) {
 	if want.SendBuffer == 0 { // then it is the kernel's choice
 		got.SendBuffer, got.ReceiveBuffer = 0, 0
 	}
+	if want.Unsent == 0 {
+		got.Unsent = 0
+	}
 	if got != want {
+		b.Errorf("the socket's options are %+v, want %+v", got, want)
+	}
+}
+
+// acceptedWithOptions has connections inherit what the listener was given.
+func acceptedWithOptions(b *bench) {
+	want := engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10, Unsent: 16 << 10}
+	seen := make(chan engine.Socket, 1)
+	s := b.serve(&Script{Opened: func(c *engine.Conn) { seen <- socketTo(b, c.Peer()) }},
+		func(cfg *engine.Config) { cfg.Socket = want })
+	c := s.dial()
+	defer c.Close()
+	if got := receive(b, seen, "Opened"); got != want {
 		b.Errorf("the socket's options are %+v, want %+v", got, want)
 	}
 }
@@ -92,6 +111,7 @@ func socketTo(b *bench, target netip.AddrPort) engine.Socket {
 		return engine.Socket{
 			SendBuffer:    option(syscall.SOL_SOCKET, syscall.SO_SNDBUF) / 2,
 			ReceiveBuffer: option(syscall.SOL_SOCKET, syscall.SO_RCVBUF) / 2,
+			Unsent:        option(syscall.IPPROTO_TCP, unix.TCP_NOTSENT_LOWAT),
 			Delay:         option(syscall.IPPROTO_TCP, syscall.TCP_NODELAY) == 0,
 		}
 	}

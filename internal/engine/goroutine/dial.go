@@ -75,10 +75,16 @@ func (g *group) dial(d engine.Dial) {
 	}
 }
 
+// options are those of the group's sockets.
+func (g *group) options() sock.Options {
+	s := g.cfg.Socket
+	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Unsent: s.Unsent, Delay: s.Delay}
+}
+
 // connect makes a connection of package net.
 func (g *group) connect(d engine.Dial) (net.Conn, error) {
-	s := g.cfg.Socket
-	options := sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Delay: s.Delay, Reset: g.cfg.Reset}
+	options := g.options()
+	options.Reset = g.cfg.Reset
 	dialer := net.Dialer{Timeout: dialTime, Control: options.Control}
 	if d.Path != "" {
 		return dialer.DialContext(g.stop, "unix", d.Path)

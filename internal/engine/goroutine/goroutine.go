@@ -129,6 +129,10 @@ func start(cfg engine.Config) (engine.Engine, error) {
 		g.ln = ln
 	}
 	if g.ln != nil {
+		if err := g.options().ForAccepted(g.ln); err != nil {
+			g.ln.Close()
+			return nil, err
+		}
 		sock.ListenerPatience(g.ln, cfg.Limits.WriteTimeout, cfg.Watches(sock.Gone))
 	}
 	if err := g.turns.open(); err != nil {

@@ -153,6 +153,9 @@ func (g *group) listen() (err error) {
 		if err := sock.Prepare(g.cfg.Listener); err != nil {
 			return err
 		}
+		if err := g.options().ForAccepted(g.cfg.Listener); err != nil {
+			return err
+		}
 		g.listeners, err = detach(slices.Repeat([]net.Listener{g.cfg.Listener}, g.cfg.Loops))
 	case g.cfg.Addr != "":
 		g.listeners, err = g.bind()
@@ -172,8 +175,20 @@ func (g *group) bind() ([]int32, error) {
 	g.addr = all[0].Addr()
 	for _, l := range all {
 		defer l.Close()
+		if e := g.options().ForAccepted(l); err == nil {
+			err = e
+		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	return detach(all)
+}
+
+// options are those of the group's sockets.
+func (g *group) options() sock.Options {
+	s := g.cfg.Socket
+	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Unsent: s.Unsent, Delay: s.Delay}
 }
 
 // detach takes a descriptor from each listener, which the caller closes.

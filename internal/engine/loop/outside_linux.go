@@ -212,8 +212,8 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 
 // connect begins to connect.
 func (l *Loop) connect(d engine.Dial) (int32, error) {
-	s := l.group.cfg.Socket
-	options := sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Delay: s.Delay, Reset: l.group.cfg.Reset}
+	options := l.group.options()
+	options.Reset = l.group.cfg.Reset
 	if d.Path != "" {
 		return sock.DialUnix(d.Path, options)
 	}
