@@ -3,6 +3,7 @@ package myriad
 import (
 	"fmt"
 	"net"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
@@ -54,6 +55,62 @@ func (c *Conn) Pending() int { return c.core().Pending() }
 // comes again when output has been sent.
 func (c *Conn) Paused() bool { return c.core().Paused() }
 
+// CloseWrite ends our direction when everything has been sent, what Refs have sent by
+// then included: the peer reads the end, and may go on sending. Later writes fail with
+// ErrClosed, and what Refs send later is dropped and counted in Stats.Dropped. The
+// connection closes when the peer has ended, too. It always returns nil.
+func (c *Conn) CloseWrite() error {
+	c.core().CloseWrite()
+	return nil
+}
+
+// Pause stops reading: Received and Ended are not called until Resume, and what the call
+// at hand leaves unused comes again then, without new input. The kernel's buffers fill
+// up, so that the peer has to wait, which is not counted as its silence; what has been
+// read already is kept, a few buffers at most. Writes go on. Ref.Do is the way to do
+// it from elsewhere.
+func (c *Conn) Pause() { c.core().Listen(false) }
+
+// Resume ends what Pause has begun.
+func (c *Conn) Resume() { c.core().Listen(true) }
+
+// Retain says that something is still to be written, such as an answer that another
+// goroutine works on: the connection is not closed for the peer's end, nor for a drain,
+// until Release, or Ref.Release, has been called as often. A peer that has ended waits for
+// Limits.IdleTimeout from its end at most, or, while Pending is above 0,
+// Limits.WriteTimeout; a drain has its own bound. Close and all limits close it as ever.
+func (c *Conn) Retain() { c.core().Retain() }
+
+// Release takes one Retain back.
+func (c *Conn) Release() { c.core().Release() }
+
+// SetTimer has Timer of a TimerHandler called once after d, which an event loop looks
+// at in slices: up to 400 ms later. Each call takes the place of the one before; 0 is
+// never. There is one timer for each connection.
+func (c *Conn) SetTimer(d time.Duration) { c.core().SetTimer(min(d, forever)) }
+
+// SetDeadline has the connection closed after d, or up to 400 ms later, for the reason
+// ErrDeadline: what is written by then is sent. Each call takes the place of the one
+// before; 0 is never.
+func (c *Conn) SetDeadline(d time.Duration) { c.core().SetDeadline(min(d, forever)) }
+
+// Relay joins the connection with another one of the same server: from now on what
+// either receives is sent to the other, each with the other's backpressure, and the end
+// of either direction is passed on (half-close). When both directions have ended, or
+// either connection closes for any reason, both are closed, after sending what they
+// owe. Their handlers are called only for Closed. Input that the call at hand has left
+// unused, or that a paused connection has kept, is relayed first; to is best paused
+// (Pause) until then, or its handler may still get some. Both are resumed.
+//
+// In each direction at most Limits.HighWater and one read (64 KiB) wait here, where the
+// connections are on two loops, or have no loops, up to twice as much. Neither gets
+// heartbeats or broadcasts. IdleTimeout counts from what has come by either. A drain
+// waits for relays to end, as long as it may.
+//
+// It fails with ErrClosed when either connection is closing, and with ErrBadUse when
+// this one is relayed already, or to is this one.
+func (c *Conn) Relay(to Ref) error { return c.core().Relay(to.r) }
+
 // Ref names the connection for use from anywhere. It is the same value during
 // the whole life of the connection, Closed included.
 func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
@@ -90,6 +147,20 @@ type Ref struct{ r engine.Ref }
 // A nil error means that p is on its way: it is sent unless the connection
 // ends first.
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
+
+// Do has f called for the connection as its handler is: not at the same time as another
+// call for it, after what was sent before by the same goroutine, and on its event loop,
+// also with Server.Workers, so that it must be quick. f may use everything of its Conn.
+// It is called once, or never if the connection begins to close before. Do fails with
+// ErrClosed when the connection is closing or closed, and with ErrFull when the mailbox
+// is full.
+func (r Ref) Do(f func(*Conn)) error {
+	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
+}
+
+// Release is Conn.Release from anywhere, after the messages sent before. It fails as
+// Close does; with ErrClosed there is nothing to release any more.
+func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
 
 // Close posts a request to close the connection as Conn.Close does, after the
 // messages sent before. It fails with ErrClosed when the connection is closing

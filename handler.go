@@ -73,6 +73,23 @@ type WritableHandler interface {
 	Writable(c *Conn)
 }
 
+// TimerHandler is a Handler, or a MessageHandler, that uses Conn.SetTimer.
+type TimerHandler interface {
+	// Timer is called once when the time of Conn.SetTimer has passed, on the event
+	// loop also with Server.Workers: it must be quick.
+	Timer(c *Conn)
+}
+
+// DialFailedHandler is a Handler, or a MessageHandler, of Server.Dial that wants to hear
+// of connections that were not made.
+type DialFailedHandler interface {
+	// DialFailed is called instead of all other calls, on any goroutine, and must be
+	// quick: an event loop may wait for it. err is ErrDialTimeout, ErrFull (as many
+	// connections as Limits.MaxConns are open), ErrServerClosed, a *net.DNSError, or a
+	// syscall.Errno such as ECONNREFUSED.
+	DialFailed(err error)
+}
+
 // DrainingHandler is a Handler, or a MessageHandler, that wants to know when the
 // server begins to shut down.
 type DrainingHandler interface {
@@ -214,6 +231,10 @@ var (
 	// ErrHeartbeatTimeout closes a connection whose peer has left
 	// Heartbeat.MaxMissed heartbeats unanswered.
 	ErrHeartbeatTimeout = engine.ErrHeartbeatTimeout
+	// ErrDeadline closes a connection whose Conn.SetDeadline has passed.
+	ErrDeadline = engine.ErrDeadline
+	// ErrDialTimeout says that no connection was made within Dial.Timeout.
+	ErrDialTimeout = engine.ErrDialTimeout
 	// ErrOverBudget closes a connection that has one of the largest buffers
 	// when all buffers hold more than Limits.MaxBuffered.
 	ErrOverBudget = engine.ErrOverBudget

@@ -184,6 +184,7 @@ type Server struct {
 	model  string
 	own    *pool.Pool   // Auto's, nil without
 	gate   *secure.Gate // nil without TLS
+	names  names
 	limits Limits
 	closed bool
 }
@@ -264,6 +265,19 @@ func (s *Server) ListenAndServe(ctx context.Context) error {
 	return s.serve(ctx, cfg)
 }
 
+// Run serves without listening: for programs that only dial; see Server.Dial.
+// Otherwise it is as ListenAndServe: Listening is called with nil when Dial may be
+// called. Server.Handler may be nil.
+func (s *Server) Run(ctx context.Context) error {
+	if s.Processes > 1 {
+		return badConfig("Run with Server.Processes %d; expected 0 or 1", s.Processes)
+	}
+	if s.Handler == nil {
+		s.Handler = Base{}
+	}
+	return s.serve(ctx, engine.Config{})
+}
+
 // family is the network to listen on for TCP: tcp4 for the wildcard of IPv4, of which
 // package net makes that of IPv6, and so both.
 func family(addr string) string {
@@ -314,6 +328,7 @@ func (s *Server) serve(ctx context.Context, cfg engine.Config) error {
 		err = s.Drain()
 	})
 	e.Wait()
+	s.names.end()
 	s.endWorkers()
 	if !stopped() {
 		<-ended
@@ -340,6 +355,7 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.engine(), s.Spin, s.log()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
+	cfg.Owner = s
 	s.addHandler(&cfg)
 	s.addEntry(&cfg, limits)
 	s.addLayers(&cfg, limits)
@@ -356,6 +372,7 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 		s.chose(model, passed)
 	}
 	s.engine, s.model, s.limits = e, model.Name, limits
+	s.names.begin()
 	return e, nil
 }
 
@@ -399,6 +416,9 @@ func (s *Server) addHandler(cfg *engine.Config) {
 	}
 	if h, ok := extension[DrainingHandler](s.Handler); ok {
 		cfg.Draining = func(c *engine.Conn) { h.Draining((*Conn)(c)) }
+	}
+	if h, ok := extension[TimerHandler](s.Handler); ok {
+		cfg.Timer = func(c *engine.Conn) { h.Timer((*Conn)(c)) }
 	}
 	cfg.Shed = shedder(s.Handler)
 }

@@ -28,15 +28,15 @@ import "context"
 func (c *Conn) Part() {
 	c.dropInput()
 	c.dropOutput()
-	c.state |= parting
+	c.more.parting = true
 }
 
 // Parted says whether Part has been called.
-func (c *Conn) Parted() bool { return c.is(parting) }
+func (c *Conn) Parted() bool { return c.more != nil && c.more.parting }
 
 // Unpart takes Part back, for a connection that no worker will run: Finish calls
 // Closed.
-func (c *Conn) Unpart() { c.state &^= parting }
+func (c *Conn) Unpart() { c.more.parting = false }
 
 // Run is a worker's part: the handler's calls that are due. The worker owns the
 // connection until Returned has been called.
@@ -45,7 +45,7 @@ func (c *Conn) Run(context.Context) {
 	if times != nil {
 		place = times.begin()
 	}
-	if c.is(parting) {
+	if c.Parted() {
 		c.callClosed()
 	} else {
 		c.Deliver()
@@ -66,7 +66,7 @@ func (c *Conn) Dropped(why error) { c.host.Returned(c, why) }
 
 // MayShed says whether what is due may be shed.
 func (c *Conn) MayShed() bool {
-	return c.host.Shed != nil && c.state&(held|fresh|relieved|warned|parting|closing|failed) == held
+	return c.host.Shed != nil && c.state&(own|held|fresh|relieved|warned|closing|failed) == held
 }
 
 // Shed has the handler answer for the input at hand, which no worker will look at.

@@ -42,7 +42,7 @@ func TestMayShed(t *testing.T) {
 		t.Error("input may not be shed")
 	}
 	for name, bit := range map[string]uint32{
-		"Opened": fresh, "Writable": relieved, "Draining": warned, "Closed": parting, "a close": closing, "a failure": failed,
+		"Opened": fresh, "Writable": relieved, "Draining": warned, "a close": closing, "a failure": failed,
 	} {
 		d.state |= bit
 		if d.MayShed() {

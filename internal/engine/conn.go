@@ -32,17 +32,18 @@ const (
 //	blocked    the kernel took less output than it was given
 //	outbound   we dialled
 //	fresh      Opened is still to be called, by a worker
-//	parting    a worker calls Closed, or has called it
 //	greeting   layers are at work before Opened
 //	silent     the peer has sent nothing yet
 //	choked     owes more than HighWater, and has not got below LowWater since
 //	relieved   Drained is to be called
 //	warned     Draining is to be called
-//	bidden     the layer has said goodbye
 //	registered counted among the connections of its source
 //	beginning  seen and heard together are when it was dialled; Opened is under way
 //	deaf       the handler does not listen: see Listen
 //	unread     is to be read from before it is closed for silence or a drain
+//	own        user is an Owned: its handler is its own
+//	finishing  our sending direction is to be shut when output is sent: see CloseWrite
+//	relayed    joined with another connection: see Relay
 const (
 	open uint32 = 1 << iota
 	ended
@@ -55,17 +56,18 @@ const (
 	blocked
 	outbound
 	fresh
-	parting
 	greeting
 	silent
 	choked
 	relieved
 	warned
-	bidden
 	registered
 	beginning
 	deaf
 	unread
+	own
+	finishing
+	relayed
 
 	missed    = 1 << 24 // one heartbeat
 	allMissed = 0xff * missed
@@ -102,8 +104,19 @@ type extra struct {
 	dialled time.Duration
 	layer   Layer // nil if none
 	held    int   // what the layer holds, as it is counted
+	bidden  bool  // the layer has said goodbye
+	parting bool  // a worker calls Closed, or has called it
+	// Of a relay between two owners, see relay.go.
+	partner Ref
+	ahead   int
+	asked   bool
 	// reads is how many reads a drain still waits for.
 	reads int
+	// retained is how often the connection is retained: see Retain.
+	retained int
+	// timer is when Timer is to be called, deadline when the connection is to be
+	// closed; 0 for never.
+	timer, deadline time.Duration
 	// partial is since when the layer waits for the rest of something; 0 if
 	// it does not.
 	partial time.Duration
@@ -133,7 +146,8 @@ func (c *Conn) SetArmed(bits uint16) { c.armed = bits }
 // Open says that the connection is established. It calls Opened, unless layers
 // have to do their part before.
 func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
-	c.state = open | silent
+	c.state = c.state&own | open | silent
+	c.more = nil // of a dial
 	var began time.Duration
 	switch {
 	case dialled:
@@ -146,7 +160,7 @@ func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
 	c.host.Counters.Add(Open, 1)
 	c.Expect(peer)
 	c.seen, c.heard = 0, c.host.moment()
-	if l := c.host.newLayer(c); l != nil {
+	if l := c.newLayer(); l != nil {
 		c.greet(l, began)
 		return
 	}
@@ -172,7 +186,9 @@ func (c *Conn) begin(began time.Duration) {
 		c.state |= beginning
 		c.callOpened()
 		c.state &^= beginning
-		c.seen, c.heard = 0, c.host.moment()
+		if c.heard = c.host.moment(); !c.is(relayed) {
+			c.seen = 0
+		}
 	}
 }
 
@@ -228,6 +244,12 @@ func (c *Conn) Plain(p []byte) {
 	c.state &^= silent | allMissed
 	switch {
 	case c.is(closing | failed):
+	case c.is(relayed):
+		if c.in != nil {
+			c.keep(p)
+		} else {
+			c.forward(p)
+		}
 	case c.host.Away:
 		c.keep(p)
 		c.state |= held
@@ -236,7 +258,7 @@ func (c *Conn) Plain(p []byte) {
 		c.offerBuffered(nil)
 	default:
 		if rest := c.offer(p, nil); len(rest) > 0 && !c.is(closing|failed) {
-			c.keep(rest)
+			c.keep(rest) // of a relay, until Deliver
 		}
 	}
 }
@@ -252,16 +274,21 @@ func (c *Conn) keep(p []byte) {
 // Deliver calls the handler: with input that was held back, and to tell it when
 // there is none left and the peer has ended.
 func (c *Conn) Deliver() {
+	if c.is(relayed) {
+		c.flush()
+		c.endEvent()
+		return
+	}
 	if c.is(fresh) {
 		c.state &^= fresh
 		c.callOpened()
 	}
 	if c.is(relieved) {
 		c.state &^= relieved
-		c.call(c.host.Drained)
+		c.callDrained()
 	}
 	if c.is(warned) && !c.is(closing|failed) {
-		c.call(c.host.Draining)
+		c.callDraining()
 	}
 	c.state &^= warned
 	if c.is(held) {
@@ -281,6 +308,12 @@ func (c *Conn) deliverEnd() {
 		rest = c.in.Bytes()
 	}
 	used := c.callEnded(rest)
+	if c.is(relayed) {
+		if used > 0 && c.in != nil {
+			c.in.skip(min(used, len(rest)))
+		}
+		return
+	}
 	if used > 0 && used < len(rest) && c.waits() && !c.is(closing|failed) {
 		c.in.skip(used)
 		c.seen = 0
@@ -327,6 +360,8 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 		switch {
 		case used < 0 || used > len(part):
 			c.fail(ErrBadUse)
+		case c.is(relayed):
+			return in[used:]
 		case used > 0:
 			in, c.seen = in[used:], 0
 		case c.waits():
@@ -349,11 +384,11 @@ func (c *Conn) waits() bool { return c.owesMuch() || c.is(deaf) }
 // HighWater until not above LowWater. With ReadOn it never does, but the handler
 // hears of the latter all the same.
 func (c *Conn) owesMuch() bool {
-	if !c.is(choked) && c.Pending()+c.host.direct > c.host.Limits.HighWater {
+	if !c.is(choked|relayed) && c.Pending()+c.host.direct > c.host.Limits.HighWater {
 		c.state |= choked
 		c.host.Counters.Add(Paused, 1)
 	}
-	return c.is(choked) && !c.host.ReadOn
+	return c.is(choked) && !c.host.ReadOn && !c.is(relayed)
 }
 
 // relieve ends that when it is time.
@@ -362,7 +397,11 @@ func (c *Conn) relieve() {
 		return
 	}
 	c.unchoke()
-	if c.host.Drained != nil && !c.is(closing|failed) {
+	if c.is(relayed) {
+		c.goOn()
+		return
+	}
+	if (c.host.Drained != nil || c.is(own)) && !c.is(closing|failed) {
 		c.state |= relieved
 	}
 }
@@ -436,16 +475,21 @@ func (c *Conn) Sent(n int) {
 		c.out.progress(n, c.host.Clock())
 	}
 	c.relieve()
+	if c.more != nil && c.more.asked {
+		c.grant()
+	}
 }
 
 // Room says that the kernel takes output again.
 func (c *Conn) Room() { c.state &^= blocked }
 
-// ShutDone says that our direction is shut: the peer has the linger time to
-// end its own.
+// ShutDone says that our direction is shut: if the connection is closing, the peer
+// has the linger time to end its own.
 func (c *Conn) ShutDone() {
 	c.state |= shut
-	c.more.due = c.host.Now() + c.host.Limits.Linger
+	if c.is(closing) {
+		c.more.due = c.host.Now() + c.host.Limits.Linger
+	}
 }
 
 // Mailed takes a piece of mail that the owner has taken from its mailbox. data
@@ -459,11 +503,17 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	}
 	if m.Late() || !c.is(open) {
 		c.mark.release(len(data))
+		if m.shared != nil && m.shared.Lost != nil {
+			m.shared.Lost()
+		}
 		return
 	}
 	switch m.Kind {
 	case MailSend:
-		if c.passDown(data); c.out != nil {
+		if c.is(shut) {
+			c.mark.release(len(data))
+			c.host.Counters.Add(Dropped, 1)
+		} else if c.passDown(data); c.out != nil {
 			c.out.owed += len(data)
 		} else {
 			c.mark.release(len(data))
@@ -479,6 +529,11 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	case MailNudge:
 		c.callNudged()
 		c.endEvent()
+	case MailDo:
+		if !c.is(greeting | fresh | closing | failed) {
+			c.call(m.shared.Do)
+			c.endEvent()
+		}
 	}
 }
 
@@ -513,7 +568,7 @@ func (c *Conn) Next() Action {
 		return c.nextGreeting()
 	case c.is(fresh | relieved | warned):
 		return Deliver
-	case c.is(held), c.is(gone) && !c.is(ended):
+	case c.is(held), c.is(gone) && !c.is(ended), c.is(relayed) && c.in != nil:
 		if c.is(deaf) {
 			return Wait
 		}
@@ -522,9 +577,13 @@ func (c *Conn) Next() Action {
 		return Read
 	case c.out != nil:
 		return Wait
+	case c.is(finishing) && !c.is(shut) && c.mark.posted() == 0:
+		return c.nextShut()
+	case c.retained():
+		return Wait
 	case c.is(gone) && c.retire(io.EOF):
 		return c.nextClosing()
-	case c.is(drain) && c.in == nil && c.partial() == 0 && c.retire(ErrServerClosed):
+	case c.is(drain) && !c.is(relayed) && c.in == nil && c.partial() == 0 && c.retire(ErrServerClosed):
 		return c.nextClosing()
 	}
 	return Wait
@@ -556,7 +615,9 @@ func (c *Conn) Discard(output bool) {
 func (c *Conn) dropInput() {
 	if c.in != nil {
 		c.host.put(c.in)
-		c.in, c.seen = nil, 0
+		if c.in = nil; !c.is(relayed) {
+			c.seen = 0
+		}
 	}
 }
 

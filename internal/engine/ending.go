@@ -14,7 +14,11 @@ func (c *Conn) PeerClosed() {
 // PeerEnded is PeerClosed for a layer that has been told so by its own means.
 func (c *Conn) PeerEnded() {
 	c.state |= gone
-	if x := c.extra(); x.due == 0 {
+	if c.is(relayed) {
+		c.relayEnd()
+	} else if x := c.extra(); x.retained > 0 {
+		c.heard = c.host.moment()
+	} else if x.due == 0 {
 		x.due = c.host.Now() + c.host.Limits.CloseTimeout
 	}
 }
@@ -42,7 +46,7 @@ func (c *Conn) Drain() {
 	if c.is(drain | closing) {
 		return
 	}
-	if c.host.Draining != nil {
+	if c.host.Draining != nil || c.is(own) {
 		c.state |= warned
 	}
 	c.state |= drain | unread
@@ -103,26 +107,84 @@ func (c *Conn) setClosing(why error) {
 	c.host.Counters.Add(Closing, 1)
 	x := c.extra()
 	x.why = why
-	if !c.is(gone) { // which has its time already
-		x.due = c.host.Now() + c.host.Limits.CloseTimeout
+	if c.is(relayed) {
+		c.relayClose(why)
+	}
+	switch now := c.host.Now(); {
+	case c.is(gone) && x.due > 0: // it has its time already
+	case c.is(shut):
+		x.due = now + c.host.Limits.Linger
+	default:
+		x.due = now + c.host.Limits.CloseTimeout
 	}
 }
 
 // nextClosing is Next for a closing connection that owes nothing.
 func (c *Conn) nextClosing() Action {
-	if c.layer() != nil && !c.is(bidden) {
-		c.state |= bidden
-		if c.more.layer.Closing(c); c.out != nil {
-			return Send
-		}
-	}
 	switch {
+	case c.farewell():
+		return Send
 	case c.is(gone):
 		return Close
 	case c.is(shut):
 		return Wait
 	}
 	return Shut
+}
+
+// nextShut is Next for one that is to shut its sending direction and owes nothing.
+func (c *Conn) nextShut() Action {
+	if c.farewell() {
+		return Send
+	}
+	return Shut
+}
+
+// farewell has the layer say goodbye, once, and says whether there is something to
+// send.
+func (c *Conn) farewell() bool {
+	if c.layer() == nil || c.more.bidden {
+		return false
+	}
+	c.more.bidden = true
+	c.more.layer.Closing(c)
+	return c.out != nil
+}
+
+// CloseWrite shuts our sending direction when everything has been sent, what was
+// posted by then included: the peer reads its end, and may send on. Later writes fail.
+func (c *Conn) CloseWrite() {
+	if c.is(open) && !c.is(closing|failed) {
+		c.state |= finishing
+	}
+}
+
+// Retain keeps the connection from being closed in order, for the peer's end or a
+// drain, until Release has been called as often: something is still to be written. A
+// peer that has ended waits for IdleTimeout at most.
+func (c *Conn) Retain() {
+	if !c.is(open) || c.is(closing|failed) {
+		return
+	}
+	x := c.extra()
+	if x.retained++; c.is(gone) {
+		x.due, c.heard = 0, c.host.moment()
+	}
+}
+
+// Release takes one Retain back.
+func (c *Conn) Release() {
+	if c.more == nil || c.more.retained == 0 {
+		return
+	}
+	if c.more.retained--; c.more.retained == 0 && c.is(gone) && !c.is(closing) {
+		c.more.due = c.host.Now() + c.host.Limits.CloseTimeout
+	}
+}
+
+// retained says whether it is, and can still be written to.
+func (c *Conn) retained() bool {
+	return (c.is(relayed) || c.more != nil && c.more.retained > 0) && !c.is(shut)
 }
 
 // Finish says that the descriptor has been closed, and calls Closed. The slot
@@ -136,7 +198,7 @@ func (c *Conn) Finish() {
 		n.Add(Greeting, -1)
 		c.host.turnedAway(c)
 	default:
-		if !c.is(parting) {
+		if !c.more.parting {
 			c.callClosed()
 		}
 		n.close(closeCause(c.more.why))

@@ -160,6 +160,10 @@ type Config struct {
 	// whose output has got below LowWater again, and for one that is told to
 	// drain.
 	Drained, Draining func(c *Conn)
+	// Timer, if set, is the handler's call for a connection whose timer has run out.
+	Timer func(c *Conn)
+	// Owner is for the caller to find again from a connection: see Conn.Owner.
+	Owner any
 	// Shed, if set, is the handler's call for input that finds no room in the
 	// Pool, or that the Pool has shed: instead of Received, and on the loop.
 	// Without it the connection waits for room, and is not read from.
@@ -266,6 +270,13 @@ type Dial struct {
 	Source netip.Addr
 	// Count is how many connections.
 	Count int
+	// Owned, if set, is the handler of the connection, which is one. It hears of a
+	// failure instead of a DialFailer.
+	Owned Owned
+	// Timeout bounds the attempt to connect; 0 leaves that to the model and the kernel.
+	Timeout time.Duration
+	// Loop, if above 0, is 1 + the number of the loop to make it on, if that has room.
+	Loop int
 }
 
 // Check says what is wrong with an order, for models.
@@ -273,6 +284,8 @@ func (d Dial) Check() error {
 	switch {
 	case d.Count < 1:
 		return fmt.Errorf("dial of %d connections; expected at least 1", d.Count)
+	case d.Owned != nil && d.Count != 1:
+		return fmt.Errorf("dial of %d connections with one handler of their own; expected 1", d.Count)
 	case d.Path == "" && !d.Target.IsValid():
 		return fmt.Errorf("dial of %d connections to %q; expected a valid address, or the path of a unix socket", d.Count, d.Target)
 	case d.Path != "" && (d.Target.IsValid() || d.Source.IsValid()):

@@ -25,6 +25,8 @@ var (
 	ErrHeartbeatTimeout = errors.New("myriad: peer did not answer as many heartbeats as Heartbeat.MaxMissed")
 	ErrHandshakeTimeout = errors.New("myriad: PROXY header or TLS handshake was not complete within Limits.HandshakeTimeout")
 	ErrOverBudget       = errors.New("myriad: buffers of all connections hold more than Limits.MaxBuffered, and this one's are among the largest")
+	ErrDeadline         = errors.New("myriad: the connection's deadline has passed")
+	ErrDialTimeout      = errors.New("myriad: no connection was made within the dial's timeout")
 	ErrTooManyConns     = errors.New("myriad: Limits.MaxConns connections are open")
 	ErrRefusedSource    = errors.New("myriad: Limits.MaxConnsPerSource connections are open from this source")
 	ErrDenied           = errors.New("myriad: address is not let in by Server.Allow and Server.Deny")

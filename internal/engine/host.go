@@ -36,12 +36,20 @@ type Host struct {
 	Proxied           func(netip.Addr) bool
 	Refuse            func(netip.AddrPort, error) []byte
 	Drained, Draining func(*Conn)
+	Timer             func(*Conn)
 	Buffers           Buffers
 	Poster            Poster
 	Counters          *Counters
 	// Now is the time since an arbitrary start, for Due and Expire. A
 	// deterministic driver brings its own clock.
 	Now func() time.Duration
+	// At finds a connection of this owner by its slot, and Touch has one settled soon:
+	// for what an event of one connection does to another. Without them connections
+	// reach each other by mail.
+	At    func(slot uint32) *Conn
+	Touch func(c *Conn)
+	// Owner is Config.Owner.
+	Owner any
 	// Index numbers the loops.
 	Index int
 	// Away says that handlers are called by workers: Opened and Received
@@ -85,7 +93,8 @@ func (h *Host) SetUp(cfg *Config, door *door.Door) {
 		h.Limits.HighWater, h.Limits.LowWater = h.Limits.MaxUnsent/2, h.Limits.MaxUnsent/4
 	}
 	h.ReadOn = cfg.ReadOn
-	h.Drained, h.Draining, h.Proxied, h.Shed = cfg.Drained, cfg.Draining, cfg.Proxied, cfg.Shed
+	h.Drained, h.Draining, h.Timer, h.Proxied, h.Shed = cfg.Drained, cfg.Draining, cfg.Timer, cfg.Proxied, cfg.Shed
+	h.Owner = cfg.Owner
 	h.Door, h.Now, h.piece = door, Since, pieceSize
 	h.SetClock(Since())
 }
@@ -178,14 +187,6 @@ func (h *Host) Answer(peer netip.AddrPort, why error) (answer []byte) {
 		}
 	}()
 	return h.Refuse(peer, why)
-}
-
-// newLayer makes a connection's first layer, nil if it has none.
-func (h *Host) newLayer(c *Conn) Layer {
-	if h.NewLayer == nil {
-		return nil
-	}
-	return h.NewLayer(c)
 }
 
 // sampling is how many receives there are for one whose handler is timed.

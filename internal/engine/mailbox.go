@@ -20,6 +20,8 @@ const (
 	MailCast
 	// MailAttend asks for a call of the layer's Attend.
 	MailAttend
+	// MailDo asks for a call of Shared.Do.
+	MailDo
 )
 
 // Mail is one request from outside to a connection. Its bytes, Size of them,
@@ -37,9 +39,15 @@ type Mail struct {
 // reservation back.
 func (m Mail) Late() bool { return m.gen != m.Conn.mark.generation() }
 
-// Shared is a message to many connections, kept once for all of them. It is not
-// changed any more.
-type Shared struct{ Bytes []byte }
+// Shared is a message to many connections, or something to do on them, kept once for
+// all of them. It is not changed any more.
+type Shared struct {
+	Bytes []byte
+	Do    func(*Conn)
+	// Lost, if set, is called instead of Do when the connection has begun to close. It
+	// is called on any goroutine, and does not block.
+	Lost func()
+}
 
 // Request is what is asked of a connection from outside: to send Bytes, which are
 // copied, or Shared, which is not, or something that needs neither.
@@ -224,6 +232,9 @@ func (r Ref) Close() error { return r.post(Request{Kind: MailClose}) }
 
 // Nudge posts a request to call the handler's Nudged; see Nudger.
 func (r Ref) Nudge() error { return r.post(Request{Kind: MailNudge}) }
+
+// Do posts a request to call f on the connection's owner, by the rules of the handler.
+func (r Ref) Do(f func(*Conn)) error { return r.post(Request{Kind: MailDo, Shared: &Shared{Do: f}}) }
 
 // Attend posts a request to call the layer's Attend.
 func (r Ref) Attend() error { return r.post(Request{Kind: MailAttend}) }

@@ -24,24 +24,83 @@ func (m moment) since(now time.Duration) time.Duration {
 	return 0
 }
 
-// Due is when a connection expires that is closing, whose peer has ended, or that
-// greets; ok is false while it has no such bound. Connections that have one are
-// few and are looked at more often than the others.
+// Due is when a connection expires that is closing, whose peer has ended, that greets,
+// is being dialled, or has a timer or a deadline; ok is false while it has no such
+// bound. Connections that have one are looked at more often than the others.
 func (c *Conn) Due() (at time.Duration, ok bool) {
-	if c.more == nil || c.more.due == 0 {
+	if c.more == nil {
 		return 0, false
 	}
-	return c.more.due, true
+	at = c.more.due
+	if !c.is(closing) {
+		at = earlier(earlier(at, c.more.timer), c.more.deadline)
+	}
+	return at, at != 0
+}
+
+// earlier is the earlier of two times, of which 0 is never.
+func earlier(a, b time.Duration) time.Duration {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// SetTimer has the handler's Timer called after a time; 0 is never. The next call takes
+// its place.
+func (c *Conn) SetTimer(d time.Duration) {
+	if c.is(open) && (d > 0 || c.more != nil) {
+		c.extra().timer = c.after(d)
+	}
+}
+
+// SetDeadline has the connection closed after a time, with ErrDeadline; 0 is never. The
+// next call takes its place.
+func (c *Conn) SetDeadline(d time.Duration) {
+	if c.is(open) && (d > 0 || c.more != nil) {
+		c.extra().deadline = c.after(d)
+	}
+}
+
+func (c *Conn) after(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return c.host.Now() + d
+}
+
+// DialTimeout gives up a connection that is being dialled at a time.
+func (c *Conn) DialTimeout(at time.Duration) { c.extra().due = at }
+
+// runTimer does what the connection's own times ask for, and says whether that was
+// something.
+func (c *Conn) runTimer(now time.Duration) bool {
+	if c.more == nil || c.is(closing|greeting|fresh) {
+		return false
+	}
+	switch x := c.more; {
+	case x.deadline != 0 && now >= x.deadline:
+		x.deadline = 0
+		c.CloseWith(ErrDeadline)
+	case x.timer != 0 && now >= x.timer:
+		x.timer = 0
+		c.callTimer()
+	default:
+		return false
+	}
+	return true
 }
 
 // Expire does what is due: it gives up a connection whose time has come, or sends
 // a heartbeat. It says whether it did anything.
 func (c *Conn) Expire(now time.Duration) (acted bool) {
-	switch due, ok := c.Due(); {
+	switch {
 	case !c.is(open) || c.is(failed):
 		return false
-	case ok && now >= due:
+	case c.more != nil && c.more.due != 0 && now >= c.more.due:
 		c.expireEnd()
+		return true
+	case c.runTimer(now):
 		return true
 	case c.is(closing | greeting):
 		if c.is(greeting) {
@@ -55,6 +114,10 @@ func (c *Conn) Expire(now time.Duration) (acted bool) {
 	case ErrWriteTimeout:
 		c.fail(ErrWriteTimeout)
 	default:
+		if c.is(gone) {
+			c.CloseWith(ErrIdleTimeout)
+			break
+		}
 		c.state |= unread // it may have said something that nobody has read
 	}
 	return true
@@ -90,12 +153,16 @@ func (c *Conn) overdue(now time.Duration) error {
 	switch {
 	case c.out != nil && l.WriteTimeout > 0 && now-c.out.since >= l.WriteTimeout:
 		return ErrWriteTimeout
+	case c.is(gone) && c.retained():
+		if l.IdleTimeout > 0 && c.heard.since(now) >= l.IdleTimeout {
+			return ErrIdleTimeout
+		}
 	case c.is(gone | held | fresh | choked | deaf):
 		// It is not the peer's turn, or nobody listens.
 	case c.beatDue(now) && c.unanswered() >= c.host.Heartbeat.MaxMissed:
 		return ErrHeartbeatTimeout
-	case c.is(outbound):
-	case c.is(silent):
+	case c.state&(outbound|own) == outbound:
+	case c.state&(outbound|silent) == silent:
 		if l.FirstByteTimeout > 0 && c.heard.since(now) >= l.FirstByteTimeout {
 			return ErrFirstByteTimeout
 		}
@@ -164,12 +231,15 @@ func (c *Conn) Wakes() (at time.Duration, ok bool) {
 	if c.out != nil {
 		sooner(l.WriteTimeout, c.out.since)
 	}
+	if c.is(gone) && c.retained() {
+		sooner(l.IdleTimeout, heard)
+	}
 	if c.is(gone | held | fresh | choked | deaf) {
 		return at, ok
 	}
 	switch {
-	case c.is(outbound):
-	case c.is(silent):
+	case c.state&(outbound|own) == outbound:
+	case c.state&(outbound|silent) == silent:
 		sooner(l.FirstByteTimeout, heard)
 	case c.in != nil || c.partial() > 0:
 		sooner(l.MessageTimeout, c.begun())
@@ -205,7 +275,7 @@ func (c *Conn) unanswered() int { return int(c.state / missed) }
 // beatDue says whether the peer has been silent long enough for another heartbeat.
 func (c *Conn) beatDue(now time.Duration) bool {
 	every := c.host.Heartbeat.Every
-	return every > 0 && c.heard.since(now) >= time.Duration(c.unanswered()+1)*every
+	return every > 0 && !c.is(relayed) && c.heard.since(now) >= time.Duration(c.unanswered()+1)*every
 }
 
 // beat sends a heartbeat if one is due.

@@ -46,7 +46,7 @@ func (c *Conn) endEvent() {
 // Cast writes a message to all, unless the handler has not heard of the
 // connection, and says whether there is something to send.
 func (c *Conn) Cast(p []byte) bool {
-	if c.is(greeting|fresh|closing) || !c.is(open) {
+	if c.is(greeting|fresh|closing|finishing|relayed) || !c.is(open) {
 		return false
 	}
 	_, _ = c.Write(p) // an error has been counted, or the connection closes
@@ -70,7 +70,7 @@ func (c *Conn) WriteString(s string) (int, error) {
 // writable says whether n bytes may be appended. Posted bytes have a bound of
 // their own.
 func (c *Conn) writable(n int) error {
-	if c.is(closing|failed) || !c.is(open) {
+	if c.is(closing|failed|finishing) || !c.is(open) {
 		return ErrClosed
 	}
 	if n > c.host.Limits.MaxUnsent {
@@ -181,6 +181,9 @@ func (c *Conn) Refused() int {
 	return int(c.seen)
 }
 
+// Server is Config.Owner.
+func (c *Conn) Server() any { return c.host.Owner }
+
 // Owner numbers the connection's loop.
 func (c *Conn) Owner() int { return c.host.Index }
 
@@ -203,12 +206,6 @@ func (c *Conn) name() string {
 	return "unix socket"
 }
 
-// Value is what SetValue was given.
-func (c *Conn) Value() any { return c.user }
-
-// SetValue keeps v with the connection until Closed returns.
-func (c *Conn) SetValue(v any) { c.user = v }
-
 // Ref names the connection, and names it still in Closed.
 func (c *Conn) Ref() Ref {
 	gen := c.mark.generation()
@@ -221,7 +218,7 @@ func (c *Conn) Ref() Ref {
 func (c *Conn) callOpened() {
 	returned := false
 	defer c.contain(&returned)
-	c.host.Handler.Opened(c)
+	c.handler().Opened(c)
 	returned = true
 }
 
@@ -232,7 +229,7 @@ func (c *Conn) callReceived(in []byte, shed error) (used int) {
 	if shed != nil {
 		used = c.host.Shed(c, in, shed)
 	} else {
-		used = c.host.Handler.Received(c, in)
+		used = c.handler().Received(c, in)
 	}
 	returned = true
 	return used
@@ -241,13 +238,13 @@ func (c *Conn) callReceived(in []byte, shed error) (used int) {
 func (c *Conn) callEnded(rest []byte) (used int) {
 	returned := false
 	defer c.contain(&returned)
-	used = c.host.Handler.Ended(c, rest)
+	used = c.handler().Ended(c, rest)
 	returned = true
 	return used
 }
 
 func (c *Conn) callNudged() {
-	if n, ok := c.host.Handler.(Nudger); ok {
+	if n, ok := c.handler().(Nudger); ok {
 		c.call(n.Nudged)
 	}
 }
@@ -281,7 +278,7 @@ func (c *Conn) callClosed() {
 	}
 	returned := false
 	defer c.contain(&returned)
-	c.host.Handler.Closed(c, why)
+	c.handler().Closed(c, why)
 	returned = true
 }
 

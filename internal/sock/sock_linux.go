@@ -32,6 +32,13 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
+// Writable says whether a socket takes output now, or has failed.
+func Writable(fd int32) bool {
+	poll := []unix.PollFd{{Fd: fd, Events: unix.POLLOUT}}
+	n, err := unix.Poll(poll, 0)
+	return n > 0 || err != nil && err != unix.EINTR
+}
+
 // Acceptor accepts from non-blocking listeners. It is for one goroutine.
 type Acceptor struct {
 	// Blocking makes what is accepted a blocking socket.

@@ -26,10 +26,12 @@ type conn struct {
 	waited bool    // for output to be taken, since the last Sent
 	urgent bool    // it is counted in group.urgent
 	named  bool    // a proxy has told whose it is
+	awaits bool    // a goroutine waits for room in its place
 
 	// For everyone:
 	box    atomic.Pointer[engine.Mailbox]
 	parked atomic.Bool
+	roomy  atomic.Bool // that goroutine has ended
 	orders atomic.Uint32
 	due    atomic.Uint32 // when it wants to be woken, as instant has it; 0 for never
 	debt   atomic.Uint32 // bytes of memory that its buffers hold, while it waits
@@ -70,10 +72,13 @@ func (c *conn) run(dialled time.Duration) {
 			c.close()
 			return
 		case engine.Wait:
-			if c.WantsRoom() {
-				c.Room() // the next Send waits for it
-			} else {
+			switch {
+			case !c.WantsRoom():
 				c.receive()
+			case c.Relayed() && c.awaitRoom():
+				c.receive() // neither direction waits for the other
+			default:
+				c.Room() // the next Send waits for it
 			}
 		}
 	}
@@ -197,7 +202,7 @@ func (c *conn) attention() bool {
 		return true
 	}
 	box := c.box.Load()
-	return box != nil && box.Waiting()
+	return box != nil && box.Waiting() || c.roomy.Load()
 }
 
 // stay says that the owner is about to wait, and whether it should not.
@@ -208,6 +213,10 @@ func (c *conn) stay() bool {
 
 // attend takes the mail, and does what the connection has been told.
 func (c *conn) attend() {
+	if c.roomy.CompareAndSwap(true, false) {
+		c.awaits = false
+		c.Room()
+	}
 	c.takeMail()
 	told := c.orders.Load()
 	todo := told &^ uint32(c.obeyed)

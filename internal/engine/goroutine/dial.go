@@ -1,6 +1,8 @@
 package goroutine
 
 import (
+	"cmp"
+	"errors"
 	"net"
 	"net/netip"
 	"syscall"
@@ -50,14 +52,14 @@ func (g *group) dialAll(d engine.Dial) {
 				<-g.dialling
 			})
 		case <-g.stop.Done():
-			g.dialFailed(engine.ErrClosed)
+			g.dialFailed(d.Owned, engine.ErrClosed)
 		}
 	}
 }
 
 func (g *group) dial(d engine.Dial) {
 	if !g.door.Enter() {
-		g.dialFailed(engine.ErrFull)
+		g.dialFailed(d.Owned, engine.ErrFull)
 		return
 	}
 	start := engine.Since()
@@ -67,10 +69,10 @@ func (g *group) dial(d engine.Dial) {
 		if g.stop.Err() != nil {
 			err = engine.ErrClosed
 		}
-		g.dialFailed(err)
+		g.dialFailed(d.Owned, err)
 		return
 	}
-	if !g.serve(nc, start) {
+	if !g.serve(nc, start, d.Owned) {
 		g.leave()
 	}
 }
@@ -85,7 +87,7 @@ func (g *group) options() sock.Options {
 func (g *group) connect(d engine.Dial) (net.Conn, error) {
 	options := g.options()
 	options.Reset = g.cfg.Reset
-	dialer := net.Dialer{Timeout: dialTime, Control: options.Control}
+	dialer := net.Dialer{Timeout: cmp.Or(d.Timeout, dialTime), Control: options.Control}
 	if d.Path != "" {
 		return dialer.DialContext(g.stop, "unix", d.Path)
 	}
@@ -105,7 +107,14 @@ func (g *group) connect(d engine.Dial) (net.Conn, error) {
 	return nc, err
 }
 
-func (g *group) dialFailed(err error) {
+func (g *group) dialFailed(owned engine.Owned, err error) {
+	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() && owned != nil {
+		err = engine.ErrDialTimeout
+	}
+	if owned != nil {
+		owned.DialFailed(engine.Reason(err))
+		return
+	}
 	if f, ok := g.cfg.Handler.(engine.DialFailer); ok {
 		f.DialFailed(engine.Reason(err))
 	}

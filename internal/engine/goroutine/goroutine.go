@@ -240,7 +240,7 @@ func (g *group) welcome(nc net.Conn) {
 		turnAway(nc, g.host.Answer(peer, err))
 		return
 	}
-	if !g.serve(nc, 0) {
+	if !g.serve(nc, 0, nil) {
 		g.host.Disown(peer)
 		g.leave()
 	}
@@ -256,7 +256,7 @@ func turnAway(nc net.Conn, answer []byte) {
 
 // serve starts the goroutine of a connection that has been admitted, or that is
 // dialled since a time, if it can.
-func (g *group) serve(nc net.Conn, dialled time.Duration) bool {
+func (g *group) serve(nc net.Conn, dialled time.Duration, owned engine.Owned) bool {
 	c, err := newConn(g, nc)
 	if err == nil {
 		err = g.enter(c)
@@ -265,11 +265,14 @@ func (g *group) serve(nc net.Conn, dialled time.Duration) bool {
 		nc.Close()
 		switch {
 		case dialled != 0:
-			g.dialFailed(err)
+			g.dialFailed(owned, err)
 		case !errors.Is(err, engine.ErrClosed):
 			g.counters.Add(engine.AcceptErrors, 1)
 		}
 		return false
+	}
+	if owned != nil {
+		c.SetOwned(owned)
 	}
 	signal(g.stir)
 	go c.run(dialled)

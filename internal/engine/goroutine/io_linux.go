@@ -145,6 +145,23 @@ func (c *conn) write() (int, error) {
 	return int(c.io.n), err
 }
 
+// awaitRoom has a goroutine wait until the kernel takes output again, while the owner
+// reads on; the owner writes nothing meanwhile. It ends when it has found room, when the
+// owner is roused, which is mostly in vain, and when the connection is closed.
+func (c *conn) awaitRoom() bool {
+	if c.awaits {
+		return true
+	}
+	c.awaits = true
+	c.Waits(c.group.now())
+	c.group.running.Go(func() {
+		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.Writable(int32(fd)) }) // an error the next Send tells
+		c.roomy.Store(true)
+		c.rouse()
+	})
+	return true
+}
+
 func (c *conn) writeStep(fd int32) bool {
 	if c.heavy && c.waited {
 		c.group.turns.take()
@@ -154,7 +171,7 @@ func (c *conn) writeStep(fd int32) bool {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)
 		if errno == syscall.EAGAIN {
-			return c.io.n > 0 || c.stuck()
+			return c.io.n > 0 || c.Relayed() || c.stuck()
 		}
 		if errno != 0 {
 			break

@@ -72,6 +72,9 @@ func (c *conn) rest() error {
 	return err
 }
 
+// awaitRoom does not: a Write of package net waits by itself.
+func (c *conn) awaitRoom() bool { return false }
+
 // write writes all output, and waits for room as often as it must, unless mail
 // comes. It says how much was taken.
 func (c *conn) write() (int, error) {

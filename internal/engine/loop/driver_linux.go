@@ -63,5 +63,6 @@ const (
 	Parting                       // and that is to call Closed
 	Lagging                       // had no room for a broadcast, and is to be closed for that
 	Bulk                          // waits for the loop to read from it
+	Late                          // its dial has taken too long
 	DriverBits = iota             // drivers use the bits from here
 )

@@ -222,6 +222,9 @@ func (g *group) Dial(d engine.Dial) error {
 	if err := d.Check(); err != nil {
 		return err
 	}
+	if d.Loop > 0 && d.Loop <= len(g.loops) {
+		return g.loops[d.Loop-1].order(d)
+	}
 	return g.loops[g.next.Add(1)%uint64(len(g.loops))].order(d)
 }
 

@@ -293,7 +293,7 @@ func (l *Loop) inspect(i int) {
 func (l *Loop) passDialOn(d engine.Dial) (done bool) {
 	to := l.group.roomiest()
 	if to == nil {
-		l.tellDialFailed(engine.ErrFull)
+		l.tellDialFailed(d.Owned, engine.ErrFull)
 		return true
 	}
 	d.Count = 1
@@ -301,7 +301,7 @@ func (l *Loop) passDialOn(d engine.Dial) (done bool) {
 	case errors.Is(err, engine.ErrFull):
 		return false
 	case err != nil:
-		l.tellDialFailed(err)
+		l.tellDialFailed(d.Owned, err)
 	}
 	return true
 }

@@ -45,6 +45,9 @@ type Loop struct {
 	slab     slab
 
 	mailed []*engine.Conn // connections that got mail and are to be settled
+	// touched are connections to which the events of others have done something, and
+	// that are to be settled; there are few, or as many as relays are busy.
+	touched []*engine.Conn
 
 	stage      int32         // what the loop has done of told
 	drained    drained       // how far the connections have been told to drain
@@ -101,6 +104,7 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Index, l.host.Returned = index, l.giveBack
 	l.host.Direct, l.host.DirectSize = direct, directSize
+	l.host.At, l.host.Touch = l.Conn, l.touchLater
 	l.sweep.period = l.host.SweepPeriod()
 	if g.cfg.Auto {
 		l.host.Times = &l.auto.times
@@ -240,6 +244,7 @@ func (l *Loop) turn() {
 	if l.ticks() {
 		l.tick(l.host.Clock())
 	}
+	l.settleTouched()
 	if l.pressed || l.counters.Get(engine.Buffered) > l.group.evenShare {
 		l.yield(l.host.Clock())
 	}
@@ -310,6 +315,7 @@ func (l *Loop) poll() bool {
 // buffers hold too much already.
 func (l *Loop) events() bool {
 	some := l.driver.Poll()
+	l.settleTouched()
 	if l.bulk.n == 0 || l.pressed {
 		return some
 	}
@@ -406,10 +412,35 @@ func (l *Loop) Time(c *engine.Conn) {
 	case due && c.Armed()&Timed == 0:
 		c.SetArmed(c.Armed() | Timed)
 		l.SweepFor(1)
-	case !due && c.Armed()&Timed != 0: // it greets no more
+	case !due:
+		l.untime(c)
+	}
+}
+
+// untime takes Time back.
+func (l *Loop) untime(c *engine.Conn) {
+	if c.Armed()&Timed != 0 {
 		c.SetArmed(c.Armed() &^ Timed)
 		l.SweepFor(-1)
 	}
+}
+
+// touchLater is Host.Touch.
+func (l *Loop) touchLater(c *engine.Conn) {
+	if n := len(l.touched); n == 0 || l.touched[n-1] != c {
+		l.touched = append(l.touched, c)
+	}
+}
+
+// settleTouched settles those, which may touch others.
+func (l *Loop) settleTouched() {
+	for i := 0; i < len(l.touched); i++ {
+		if c := l.touched[i]; c.FD() >= 0 && c.Armed()&(Busy|Connecting) == 0 && c.IsOpen() {
+			l.driver.Settle(c)
+		}
+	}
+	clear(l.touched)
+	l.touched = l.touched[:0]
 }
 
 // Resets says whether the connection is to be closed with a reset.
@@ -431,10 +462,7 @@ func (l *Loop) Shut(c *engine.Conn) {
 // its slot, with workers when one of them has called Closed. Nothing of it may
 // be under way.
 func (l *Loop) Finish(c *engine.Conn) {
-	if c.Armed()&Timed != 0 {
-		c.SetArmed(c.Armed() &^ Timed)
-		l.SweepFor(-1)
-	}
+	l.untime(c)
 	sock.Close(c.FD())
 	if l.host.Away && !c.Greets() {
 		c.Part()
@@ -448,6 +476,7 @@ func (l *Loop) Finish(c *engine.Conn) {
 
 // Forget closes the descriptor of a dial that has failed, and frees its slot.
 func (l *Loop) Forget(c *engine.Conn) {
+	l.untime(c)
 	sock.Close(c.FD())
 	l.free(c)
 }
@@ -485,7 +514,7 @@ func (l *Loop) end() {
 	l.driver.Close()
 	for _, d := range orders { // that came between the last look and now
 		for range d.Count {
-			l.tellDialFailed(engine.ErrClosed)
+			l.tellDialFailed(d.Owned, engine.ErrClosed)
 		}
 	}
 }

@@ -181,14 +181,14 @@ func (l *Loop) dial() {
 // be. It is not done when the loop that is to do it has no room for the order.
 func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	if l.told.Load() >= stopping {
-		l.tellDialFailed(engine.ErrClosed)
+		l.tellDialFailed(d.Owned, engine.ErrClosed)
 		return true
 	}
 	if l.full() {
 		return l.passDialOn(d)
 	}
 	if !l.group.door.Enter() {
-		l.tellDialFailed(engine.ErrFull)
+		l.tellDialFailed(d.Owned, engine.ErrFull)
 		return true
 	}
 	start := engine.Since()
@@ -198,16 +198,30 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 		if errors.Is(err, syscall.EMFILE) && l.fullNow() {
 			return l.passDialOn(d)
 		}
-		l.tellDialFailed(err)
+		l.tellDialFailed(d.Owned, err)
 		return true
 	}
 	c := l.take(fd)
 	c.SetArmed(Connecting)
 	c.Dialling(d.Target, start)
+	if d.Owned != nil {
+		c.SetOwned(d.Owned)
+	}
+	if d.Timeout > 0 {
+		c.DialTimeout(start + d.Timeout)
+	}
 	if errno := l.driver.Watch(c); errno != 0 {
 		l.dialFailed(c, errno)
+	} else {
+		l.Time(c)
 	}
 	return true
+}
+
+// dialLate ends an attempt that has taken too long: the kernel reports it as failed.
+func (l *Loop) dialLate(c *engine.Conn) {
+	c.SetArmed(c.Armed() | Late)
+	sock.Sever(c.FD())
 }
 
 // connect begins to connect.
@@ -223,6 +237,9 @@ func (l *Loop) connect(d engine.Dial) (int32, error) {
 // Connected ends a dial, well or not.
 func (l *Loop) Connected(c *engine.Conn) {
 	errno := sock.SocketError(c.FD())
+	if c.Armed()&Late != 0 {
+		errno = syscall.ETIMEDOUT
+	}
 	if errno == 0 {
 		c.SetArmed(c.Armed() &^ Connecting)
 		errno = l.driver.Established(c)
@@ -237,14 +254,24 @@ func (l *Loop) Connected(c *engine.Conn) {
 
 // dialFailed gives up a dial that has a descriptor.
 func (l *Loop) dialFailed(c *engine.Conn, err error) {
+	if c.Armed()&Late != 0 {
+		err = engine.ErrDialTimeout
+	}
+	owned := c.Abandon()
 	l.driver.Drop(c)
-	l.tellDialFailed(err)
+	l.tellDialFailed(owned, err)
 }
 
-func (l *Loop) tellDialFailed(err error) {
+// tellDialFailed tells the handler of the connection, if it has one of its own, or that
+// of all.
+func (l *Loop) tellDialFailed(owned engine.Owned, err error) {
 	var errno syscall.Errno
 	if errors.As(err, &errno) {
 		err = errno
+	}
+	if owned != nil {
+		owned.DialFailed(err)
+		return
 	}
 	if f, ok := l.host.Handler.(engine.DialFailer); ok {
 		f.DialFailed(err)

@@ -68,7 +68,12 @@ func (l *Loop) sweepChunk(now time.Duration) (acts int) {
 	s := &l.sweep
 	from := uint32(s.chunk) * chunkSize
 	l.slab.each(from, from+chunkSize, func(c *engine.Conn) {
-		if c.Armed()&Busy == 0 && c.Expire(now) {
+		if c.Armed()&(Connecting|Late) == Connecting {
+			if due, ok := c.Due(); ok && now >= due {
+				acts++
+				l.dialLate(c)
+			}
+		} else if c.Armed()&Busy == 0 && c.Expire(now) {
 			acts++
 			l.driver.Settle(c)
 		}

@@ -1,0 +1,355 @@
+package enginetest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var relayCases = nearAndFar([]nearCase{
+	{"Relay of much in both directions", relayMuch},
+	{"Relay to a client that does not read", relayToSlow},
+	{"Relay of a request that came before", relayEarly},
+	{"Relay of half-closes", relayHalfClose},
+	{"Relay whose client has ended before", relayEndedBefore},
+	{"Relay that the target resets", relayReset},
+	{"Relay that is closed on one side", relayClosed},
+	{"Relay with a connection that has closed", relayWithClosed},
+	{"Relay gets no broadcasts and no heartbeats", relayQuiet},
+	{"Relay that is stopped", relayStopped},
+	{"Relay of many connections that come and go", relayMany},
+	{"Relay to a target that takes everything late", relayToLateTarget},
+})
+
+// nearCase is a case with both connections on one loop, or anywhere.
+type nearCase struct {
+	name string
+	run  func(b *bench, near bool)
+}
+
+func nearAndFar(cases []nearCase) (all []testCase) {
+	for _, c := range cases {
+		all = append(all, testCase{c.name, func(b *bench) { c.run(b, false) }},
+			testCase{c.name + ", on one loop", func(b *bench) { c.run(b, true) }})
+	}
+	return all
+}
+
+// relayTo is a proxy to a target. It pauses a client, dials the target, and joins the two;
+// the client's Ref is found by the source port that it dials from: one at a time.
+type relayTo struct {
+	*server
+	b      *bench
+	near   bool
+	target netip.AddrPort
+
+	mu      sync.Mutex
+	waiting []engine.Ref
+}
+
+func (b *bench) relay(target netip.AddrPort, near bool, changes ...with) *relayTo {
+	r := &relayTo{b: b, near: near, target: target}
+	ready := make(chan struct{})
+	r.server = b.serve(&Script{
+		Opened: func(c *engine.Conn) {
+			if <-ready; !c.Outbound() {
+				r.accepted(c)
+				return
+			}
+			r.mu.Lock()
+			client := r.waiting[0]
+			r.waiting = r.waiting[1:]
+			r.mu.Unlock()
+			if err := c.Relay(client); errors.Is(err, engine.ErrClosed) {
+				c.CloseWith(err)
+			} else if err != nil {
+				b.Errorf("Relay: %v", err)
+			}
+		},
+		Received: func(c *engine.Conn, in []byte) int {
+			b.Errorf("Received of a relay: %q", in[:min(len(in), 40)])
+			return len(in)
+		},
+		Ended:      func(*engine.Conn, []byte) { b.Error("Ended of a relay") },
+		DialFailed: func(err error) { b.Errorf("DialFailed: %v", err) },
+	}, changes...)
+	close(ready)
+	return r
+}
+
+// accepted dials the target for a client.
+func (r *relayTo) accepted(c *engine.Conn) {
+	c.Listen(false)
+	d := engine.Dial{Target: r.target, Count: 1}
+	if r.near {
+		d.Loop = c.Owner() + 1
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting = append(r.waiting, c.Ref())
+	if err := r.Dial(d); err != nil {
+		r.b.Errorf("Dial: %v", err)
+	}
+}
+
+// target is a listener and the connections that it accepts.
+type target struct {
+	net.Listener
+	b *bench
+}
+
+func newTarget(b *bench) target { return target{listen(b), b} }
+
+func (t target) addr() netip.AddrPort { return t.Addr().(*net.TCPAddr).AddrPort() }
+
+// accept takes the next connection.
+func (t target) accept() *client {
+	t.b.Helper()
+	nc, err := t.Accept()
+	if err != nil {
+		t.b.Fatal(err)
+	}
+	t.b.Cleanup(func() { nc.Close() })
+	return &client{TCPConn: nc.(*net.TCPConn), t: t.b}
+}
+
+func relayMuch(b *bench, near bool) {
+	const size = 8 << 20
+	r := b.relay(echoServer(b), near)
+	c := r.dial()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.Write(pattern(size))
+		sent <- errors.Join(err, c.CloseWrite())
+	}()
+	got := readAll(c)
+	if err := receive(b, sent, "the end of sending"); err != nil {
+		b.Errorf("sending: %v", err)
+	}
+	if err := compare([]byte(receive(b, got, "what was echoed")), pattern(size)); err != nil {
+		b.Error(err)
+	}
+	r.wantClosed(io.EOF, io.EOF)
+}
+
+// relayToSlow has the target send much, of which little is kept, until the client reads.
+func relayToSlow(b *bench, near bool) {
+	const size = 32 << 20
+	t := newTarget(b)
+	r := b.relay(t.addr(), near)
+	c := r.dial()
+	c.smallBuffers()
+	up := t.accept()
+	up.smallBuffers()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := up.Write(pattern(size))
+		sent <- errors.Join(err, up.CloseWrite())
+	}()
+	eventually(b, "the relay does not pause", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
+	for range 50 {
+		if n := r.Counters()[engine.Buffered]; n > 8<<20 {
+			b.Fatalf("%d bytes are buffered for one that does not read", n)
+		}
+		// The other direction goes on.
+		c.send("ping\n")
+		up.expect("ping\n")
+	}
+	c.endSending()
+	got := receive(b, readAll(c), "what was sent")
+	if err := compare([]byte(got), pattern(size)); err != nil {
+		b.Error(err)
+	}
+	if err := receive(b, sent, "the end of sending"); err != nil {
+		b.Errorf("sending: %v", err)
+	}
+	r.wantClosed(io.EOF, io.EOF)
+}
+
+func relayEarly(b *bench, near bool) {
+	r := b.relay(echoServer(b), near)
+	for range 10 {
+		c := r.dial()
+		c.exchange("at once\n")
+		c.exchange("later\n")
+		c.endSending()
+		c.expectEnd("")
+	}
+}
+
+func relayHalfClose(b *bench, near bool) {
+	t := newTarget(b)
+	r := b.relay(t.addr(), near)
+	c := r.dial()
+	up := t.accept()
+	c.send("request")
+	c.endSending()
+	up.expectEnd("request")
+	up.send("answer")
+	c.expect("answer")
+	up.send(", all of it")
+	up.endSending()
+	c.expectEnd(", all of it")
+	r.wantClosed(io.EOF, io.EOF)
+}
+
+func relayEndedBefore(b *bench, near bool) {
+	t := newTarget(b)
+	r := b.relay(t.addr(), near)
+	c := r.dial()
+	c.send("request")
+	c.endSending()
+	up := t.accept()
+	up.expectEnd("request")
+	up.send("answer")
+	up.endSending()
+	c.expectEnd("answer")
+	r.wantClosed(io.EOF, io.EOF)
+}
+
+func relayReset(b *bench, near bool) {
+	t := newTarget(b)
+	r := b.relay(t.addr(), near)
+	c := r.dial()
+	up := t.accept()
+	c.send("request")
+	up.expect("request")
+	up.reset()
+	c.expectGone()
+	c.Close()
+	r.closed(2)
+}
+
+func relayClosed(b *bench, near bool) {
+	t := newTarget(b)
+	r := b.relay(t.addr(), near)
+	c := r.dial()
+	up := t.accept()
+	c.exchangeWith(up, "before\n")
+	if err := r.wantOpened(2)[0].Close(); err != nil {
+		b.Errorf("Close: %v", err)
+	}
+	c.expectEnd("")
+	up.expectEnd("")
+	c.Close()
+	up.Close()
+	r.closed(2)
+}
+
+// exchangeWith sends a line each way.
+func (c *client) exchangeWith(other *client, line string) {
+	c.t.Helper()
+	c.send(line)
+	other.expect(line)
+	other.send(line)
+	c.expect(line)
+}
+
+func relayWithClosed(b *bench, near bool) {
+	t := newTarget(b)
+	r := b.relay(t.addr(), near)
+	for range 20 {
+		c := r.dial()
+		c.reset()
+		up := t.accept()
+		up.expectGone()
+		up.Close()
+	}
+	r.closed(40)
+}
+
+func relayQuiet(b *bench, near bool) {
+	t := newTarget(b)
+	r := b.relay(t.addr(), near, func(cfg *engine.Config) {
+		cfg.Heartbeat = engine.Heartbeat{Every: short / 4, MaxMissed: 2, Send: func(c *engine.Conn) { c.WriteString("beat\n") }}
+	})
+	c := r.dial()
+	up := t.accept()
+	c.exchangeWith(up, "before\n")
+	if err := r.Broadcast([]byte("to all\n")); err != nil {
+		b.Errorf("Broadcast: %v", err)
+	}
+	c.SetReadDeadline(time.Now().Add(short))
+	if n, err := c.Read(make([]byte, 64)); n > 0 || err == nil {
+		b.Errorf("a relay got %d bytes that the target has not sent, %v", n, err)
+	}
+	c.SetReadDeadline(time.Now().Add(patience))
+	c.exchangeWith(up, "behind\n")
+}
+
+func relayStopped(b *bench, near bool) {
+	t := newTarget(b)
+	r := b.relay(t.addr(), near)
+	c := r.dial()
+	up := t.accept()
+	c.exchangeWith(up, "before\n")
+	done := r.stop(b.Context())
+	c.exchangeWith(up, "meanwhile\n")
+	c.endSending()
+	up.expectEnd("")
+	up.send("last")
+	up.Close()
+	c.expectEnd("last")
+	if err := receive(b, done, "Stop"); err != nil {
+		b.Errorf("Stop: %v", err)
+	}
+}
+
+func relayMany(b *bench, near bool) {
+	r := b.relay(echoServer(b), near)
+	const n = 20
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() {
+			for j := range 5 {
+				c, err := tryDial(b, r.Addr().String())
+				if err != nil {
+					b.Error(err)
+					return
+				}
+				line := fmt.Sprintf("client %d, %d: %s\n", i, j, bytes.Repeat([]byte("x"), 1000*i))
+				c.send(line)
+				if err := c.tryExpect(line); err != nil {
+					b.Error(err)
+				}
+				if c.CloseWrite(); i%2 == 0 {
+					io.Copy(io.Discard, c)
+				}
+				c.Close()
+			}
+		})
+	}
+	running.Wait()
+	r.closed(2 * 5 * n)
+}
+
+// relayToLateTarget has the client send much before the target reads anything.
+func relayToLateTarget(b *bench, near bool) {
+	const size = 16 << 20
+	t := newTarget(b)
+	r := b.relay(t.addr(), near)
+	c := r.dial()
+	sent := make(chan error, 1)
+	go func() {
+		_, err := c.Write(pattern(size))
+		sent <- errors.Join(err, c.CloseWrite())
+	}()
+	up := t.accept()
+	eventually(b, "nothing is read", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
+	got := receive(b, readAll(up), "what was sent")
+	if err := compare([]byte(got), pattern(size)); err != nil {
+		b.Error(err)
+	}
+	if err := receive(b, sent, "the end of sending"); err != nil {
+		b.Errorf("sending: %v", err)
+	}
+	up.CloseWrite()
+	c.expectEnd("")
+}

@@ -1,0 +1,219 @@
+package engine
+
+import (
+	"errors"
+	"io"
+)
+
+// This file is how two connections are joined.
+//
+// Connections of one loop, which has Host.At, know each other by slot, which takes the
+// place of seen: a relay needs no memory beside them. What one receives is written to
+// the other at once; the other is choked when it owes more than HighWater, and then the
+// first is deaf until it has come down to LowWater. The two begin to close in one step,
+// so that neither slot outlives the relay.
+//
+// Connections of two owners know each other by Ref, and all goes by mail. A connection
+// that is ahead of its partner by more than HighWater asks for a grant and is deaf until
+// that has come: the partner gives it when what it owes has come down to LowWater. Mail
+// keeps the order, so that the end of a direction comes behind its bytes.
+
+// Relay joins two connections. It is for the owner of one of them.
+func (c *Conn) Relay(to Ref) error {
+	switch {
+	case c.is(closing|failed) || !c.is(open) || to.Closed():
+		return ErrClosed
+	case c.is(relayed) || to.c == c:
+		return ErrBadUse
+	}
+	if o := to.On(c.host); c.host.At != nil && o != nil && !c.host.Away {
+		switch {
+		case o.is(relayed):
+			return ErrBadUse
+		case o.is(greeting | fresh | closing | failed):
+			return ErrClosed
+		}
+		c.join()
+		o.join()
+		c.seen, o.seen = o.slot, c.slot
+		c.host.Touch(c)
+		c.host.Touch(o)
+		return nil
+	}
+	from := c.Ref()
+	err := to.post(Request{Kind: MailDo, Shared: &Shared{
+		Do: func(o *Conn) {
+			if o.is(relayed) {
+				_ = from.Close() // it may have closed
+				return
+			}
+			o.joinTo(from)
+		},
+		Lost: func() { _ = from.Close() },
+	}})
+	if err == nil {
+		c.joinTo(to)
+	}
+	return err
+}
+
+// Relayed says whether the connection is joined with another one.
+func (c *Conn) Relayed() bool { return c.is(relayed) }
+
+// join begins a relay, on either side. What was kept is forwarded by Deliver, because
+// the handler may be looking at it now.
+func (c *Conn) join() {
+	c.state |= relayed
+	c.state &^= silent | ended | deaf | held | relieved | allMissed
+	if c.is(choked) {
+		c.unchoke()
+	}
+	if c.attentive(); c.is(gone) {
+		c.more.due = 0
+	}
+}
+
+// joinTo joins the connection to one of another owner.
+func (c *Conn) joinTo(to Ref) {
+	c.join()
+	c.extra().partner = to
+}
+
+// flush forwards what was kept, and then the end.
+func (c *Conn) flush() {
+	if in := c.in; in != nil {
+		c.in = nil
+		c.forward(in.Bytes())
+		c.host.put(in)
+	}
+	if c.is(gone) && !c.is(closing|failed) {
+		c.relayEnd()
+	}
+}
+
+// joined is the other connection of one loop, nil if it has another owner.
+func (c *Conn) joined() *Conn {
+	if c.more != nil && c.more.partner.c != nil {
+		return nil
+	}
+	return c.host.At(c.seen)
+}
+
+// forward gives the other connection what this one has received.
+func (c *Conn) forward(p []byte) {
+	c.heard = c.host.moment()
+	if o := c.joined(); o != nil {
+		o.relay(p)
+		if o.is(choked) {
+			c.state |= deaf
+		}
+		c.host.Touch(o)
+		return
+	}
+	for len(p) > 0 && !c.is(closing|failed) && c.in == nil {
+		n := min(len(p), c.host.Limits.MaxUnsent)
+		switch err := c.more.partner.Send(p[:n]); {
+		case err == nil:
+			c.more.ahead += n
+			p = p[n:]
+		case errors.Is(err, ErrFull):
+			c.keep(p)
+			c.more.ahead = max(c.more.ahead, c.host.Limits.HighWater+1)
+			p = nil
+		default:
+			c.CloseWith(io.EOF) // the other one tells why
+		}
+	}
+	if len(p) > 0 && c.in != nil {
+		c.keep(p)
+	}
+	if c.more.ahead > c.host.Limits.HighWater && !c.is(deaf) {
+		c.state |= deaf
+		c.tell(func(o *Conn) {
+			o.extra().asked = true
+			o.grant()
+		})
+	}
+}
+
+// relay writes what the other connection has received.
+func (c *Conn) relay(p []byte) {
+	if c.is(closing | failed | finishing) {
+		return
+	}
+	c.heard = c.host.moment()
+	h := c.host
+	if c.out == nil && c.layer() == nil && h.Direct != nil && len(p) >= h.DirectSize {
+		n := h.Direct(c, p)
+		if n > 0 {
+			h.Counters.Add(Writes, 1)
+			h.Counters.Add(BytesOut, int64(n))
+		}
+		p = p[n:]
+	}
+	c.passDown(p)
+	if !c.is(choked) && c.Pending() > h.Limits.HighWater {
+		c.state |= choked
+		h.Counters.Add(Paused, 1)
+	}
+}
+
+// goOn has the other connection read again, after this one was choked.
+func (c *Conn) goOn() {
+	if c.is(closing | failed) {
+		return
+	}
+	if o := c.joined(); o != nil {
+		o.Listen(true)
+		c.host.Touch(o)
+	}
+}
+
+// grant has the partner go on that has asked, once this one owes little.
+func (c *Conn) grant() {
+	if !c.is(relayed) || c.is(closing|failed) || c.Pending() > c.host.Limits.LowWater {
+		return
+	}
+	c.more.asked = false
+	c.tell(func(o *Conn) {
+		if !o.is(relayed) {
+			return
+		}
+		o.more.ahead = 0
+		o.Listen(true)
+	})
+}
+
+// tell has something done to a partner of another owner.
+func (c *Conn) tell(do func(o *Conn)) {
+	if err := c.more.partner.Do(do); errors.Is(err, ErrFull) {
+		c.CloseWith(ErrFull)
+	}
+}
+
+// relayEnd passes on that the peer has ended, behind all it has sent.
+func (c *Conn) relayEnd() {
+	if c.in != nil || c.is(ended) {
+		return
+	}
+	c.state |= ended
+	c.heard = c.host.moment()
+	if o := c.joined(); o != nil {
+		o.CloseWrite()
+		c.host.Touch(o)
+		return
+	}
+	c.tell((*Conn).CloseWrite)
+}
+
+// relayClose passes on that the connection closes.
+func (c *Conn) relayClose(why error) {
+	if o := c.joined(); o != nil {
+		if !o.is(closing) {
+			o.CloseWith(why)
+			c.host.Touch(o)
+		}
+		return
+	}
+	_ = c.more.partner.Do(func(o *Conn) { o.CloseWith(why) }) // it may have closed, too
+}
