@@ -158,6 +158,33 @@ func (c *Conn) relay(p []byte) {
 	}
 }
 
+// SpliceTo is the connection to which what this one receives may be moved without being
+// looked at: nothing waits before it, and neither has a layer. It is nil if there is none.
+func (c *Conn) SpliceTo() *Conn {
+	if !c.is(relayed) || c.in != nil || c.layer() != nil {
+		return nil
+	}
+	o := c.joined()
+	if o == nil || o.out != nil || o.layer() != nil || o.is(closing|failed|finishing) {
+		return nil
+	}
+	return o
+}
+
+// Spliced counts n bytes that were moved so.
+func (c *Conn) Spliced(o *Conn, n int) {
+	c.heard, o.heard = c.host.moment(), c.host.moment()
+	if n > 0 {
+		c.host.Counters.Add(Reads, 1)
+		c.host.Counters.Add(BytesIn, int64(n))
+		c.host.Counters.Add(Writes, 1)
+		c.host.Counters.Add(BytesOut, int64(n))
+	}
+	if c.is(unread) {
+		c.stillUnread()
+	}
+}
+
 // goOn has the other connection read again, after this one was choked.
 func (c *Conn) goOn() {
 	if c.is(closing | failed) {

@@ -62,7 +62,7 @@ func (l *Loop) readBulk() {
 			continue
 		}
 		if c.WantsInput() {
-			l.driver.Read(c)
+			l.readOnce(c)
 		}
 		l.driver.Settle(c)
 		if engine.Since() >= end {

@@ -50,6 +50,8 @@ type Driver interface {
 	// Read reads an open connection once, without waiting, and says whether it
 	// got bytes. One whose receive is under way it leaves to that.
 	Read(c *engine.Conn) bool
+	// MayRead says whether nothing is under way that reads from the connection.
+	MayRead(c *engine.Conn) bool
 	// Sweep is called every now and then for each connection while the
 	// loop sweeps; see Loop.SweepFor.
 	Sweep(c *engine.Conn)

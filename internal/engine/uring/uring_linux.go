@@ -379,10 +379,13 @@ func (d *driver) Established(c *engine.Conn) syscall.Errno {
 
 func (d *driver) Drop(c *engine.Conn) { d.end(c) }
 
+// MayRead says whether nothing that is under way reads from the connection.
+func (d *driver) MayRead(c *engine.Conn) bool { return c.Armed()&(dying|receiving) == 0 }
+
 // Read receives what is there, unless a receive is under way, which has been given
 // earlier bytes or will be.
 func (d *driver) Read(c *engine.Conn) bool {
-	if c.Armed()&(dying|receiving) != 0 {
+	if !d.MayRead(c) {
 		return false
 	}
 	if d.input == nil {
