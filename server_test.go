@@ -28,6 +28,9 @@ func TestMain(m *testing.M) {
 	if _, ok := WorkerProcess(); ok {
 		os.Exit(workerMain())
 	}
+	if os.Getenv(readersVariable) != "" {
+		readersMain()
+	}
 	if os.Getenv(goexitVariable) != "" {
 		goexitMain()
 	}
@@ -74,7 +77,7 @@ func noRules(workers, queue int) pool.Config {
 }
 
 // start runs a server on a free port and ends it with the test.
-func start(t *testing.T, srv *Server) *started {
+func start(t testing.TB, srv *Server) *started {
 	t.Helper()
 	if srv.Log == nil {
 		srv.Log = slog.New(slog.DiscardHandler)
