@@ -470,7 +470,10 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 		}
 	case MailCast:
 		c.mark.release(len(data))
-		c.Cast(data)
+		if c.hears() {
+			_, _ = c.Write(data) // as in Cast
+			c.endEvent()
+		}
 	case MailAttend:
 		c.attend()
 		c.endEvent()

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"slices"
 	"sync/atomic"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -8,9 +9,11 @@ import (
 
 // This file is how a message goes to all connections. It is kept once; each loop
 // has a reference to it in posted, which the loop's lock guards, and walks through
-// its connections, some in a turn, so that the others do not wait. What a
-// connection can't take at once is copied to its own output; one that is with a
-// worker gets it when it is back. The group counts the bytes of those that are under way on some loop, against MaxMailBytes.
+// its connections with all those that wait, some connections in a turn, so that others
+// do not wait. What is owed nothing is sent to without a copy; what a connection
+// can't take at once is copied to its own output; one that is with a worker gets it
+// when it is back. The group counts the bytes of those that are under way on some
+// loop, against MaxMailBytes.
 
 // maxCasts is how many broadcasts may be under way.
 const maxCasts = 1024
@@ -19,6 +22,8 @@ const maxCasts = 1024
 const (
 	castBatch = 256
 	castBytes = 1 << 20
+	// roundBytes is the most bytes of a round, but for one message.
+	roundBytes = 64 << 10
 )
 
 // cast is a message to all.
@@ -78,32 +83,77 @@ func (l *Loop) takeCast(c *cast) {
 	l.rouse()
 }
 
-// castSome gives the first broadcast to the next connections.
-func (l *Loop) castSome() {
-	first := l.casts[0]
-	end := l.slab.made
-	batch := min(castBatch, max(castBytes/max(len(first.Bytes), 1), 1))
-	for n := 0; l.castTo < end && n < batch; l.castTo++ {
-		c := l.slab.at(l.castTo)
-		if c.FD() < 0 || c.Armed()&Connecting != 0 {
-			continue
+// round is the broadcasts that the loop gives to its connections in one walk: those
+// that waited when it began, up to roundBytes, but at least one. Those that come
+// meanwhile wait for the next, so each connection gets all in order. Behind a loop that
+// has much to do rounds grow, and with them what goes out in one send.
+type round struct {
+	messages []*engine.Shared
+	all      []byte // of all of them
+	joined   []byte // the room for that, where they are several
+	to       uint32 // the slot that is next
+}
+
+// begin makes a round of the first broadcasts.
+func (r *round) begin(casts []*cast) {
+	size := 0
+	for _, c := range casts {
+		if size += len(c.Bytes); len(r.messages) > 0 && size > roundBytes {
+			break
 		}
-		n++
-		l.castOne(c, &first.Shared)
+		r.messages = append(r.messages, &c.Shared)
 	}
-	if l.castTo >= end {
-		l.casts[0] = nil
-		l.casts, l.castTo = l.casts[1:], 0
-		first.done()
+	if r.all = r.messages[0].Bytes; len(r.messages) > 1 {
+		r.joined = r.joined[:0]
+		for _, m := range r.messages {
+			r.joined = append(r.joined, m.Bytes...)
+		}
+		r.all = r.joined
 	}
 }
 
-func (l *Loop) castOne(c *engine.Conn, s *engine.Shared) {
+// end forgets them.
+func (r *round) end() {
+	clear(r.messages)
+	*r = round{messages: r.messages[:0], joined: r.joined}
+}
+
+// castSome gives the round to the next connections.
+func (l *Loop) castSome() {
+	r := &l.round
+	if len(r.messages) == 0 {
+		r.begin(l.casts)
+	}
+	end, until := l.slab.made, engine.Since()+slice
+	batch := min(castBatch, max(castBytes/max(len(r.all), 1), 1))
+	for n := 0; r.to < end && n < batch; r.to++ {
+		c := l.slab.at(r.to)
+		if c.FD() < 0 || c.Armed()&Connecting != 0 {
+			continue
+		}
+		if n++; engine.Since() >= until {
+			n = batch
+		}
+		l.castOne(c)
+	}
+	if r.to < end {
+		return
+	}
+	for i := range r.messages {
+		l.casts[i].done()
+	}
+	l.casts = slices.Delete(l.casts, 0, len(r.messages))
+	r.end()
+}
+
+func (l *Loop) castOne(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&Parting != 0:
 	case armed&Busy != 0:
-		l.castLater(c, s)
-	case c.Cast(s.Bytes):
+		for _, m := range l.round.messages {
+			l.castLater(c, m)
+		}
+	case c.Cast(l.round.all, l.round.messages):
 		l.driver.Settle(c)
 	}
 }

@@ -15,7 +15,7 @@ import (
 const (
 	acceptBatch = 128
 	dialBatch   = 128
-	mailBatch   = 64
+	touchBatch  = 64
 	maxOrders   = 1024
 	// slice is how long a turn does what may take long: reading from bulk
 	// connections, and draining.
@@ -44,7 +44,8 @@ type Loop struct {
 	passedOn bool    // the loop was full, and others accept from its listener
 	slab     slab
 
-	mailed []*engine.Conn // connections that got mail and are to be settled
+	post    post           // mail that has been taken and not given out
+	touched []*engine.Conn // connections that were touched and are to be settled
 
 	stage      int32         // what the loop has done of told
 	drained    drained       // how far the connections have been told to drain
@@ -57,7 +58,7 @@ type Loop struct {
 	sweep      sweep
 	dials      []engine.Dial // dials that have been taken and not started
 	casts      []*cast       // what is being broadcast, in order
-	castTo     uint32        // the slot that gets the first of them next
+	round      round         // those of them that are under way
 	began      time.Duration // the turn
 	alert      int           // turns that are to be looked at closely
 
@@ -206,14 +207,14 @@ func (l *Loop) finished() bool {
 // everything else once. A busy loop never waits.
 func (l *Loop) turn() {
 	l.beginTurn()
-	if !l.poll() && len(l.dials) == 0 && len(l.casts) == 0 && !l.behind() && !l.spin() {
+	if !l.poll() && len(l.dials) == 0 && len(l.casts) == 0 && !l.post.left() && !l.behind() && !l.spin() {
 		l.wait()
 		l.poll()
 	}
 	if l.back.Load() {
 		l.takeBack()
 	}
-	if l.box.Waiting() {
+	if l.post.left() || l.box.Waiting() {
 		l.takeMail()
 	}
 	if l.told.Load() > l.stage {
@@ -469,7 +470,9 @@ func (l *Loop) free(c *engine.Conn) {
 // that its reservations are released.
 func (l *Loop) end() {
 	l.box.Close()
-	l.takeMail()
+	for l.post.left() || l.box.Waiting() {
+		l.takeMail()
+	}
 	l.mu.Lock()
 	l.ended = true
 	orders := l.orders

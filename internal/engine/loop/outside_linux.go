@@ -83,51 +83,28 @@ func (l *Loop) silence() {
 	l.silent = true
 }
 
-// takeMail gives the waiting mail to its connections and settles each after a
-// batch, so that many messages to one connection go out in one call and yet
-// few connections hold an output buffer at a time.
-func (l *Loop) takeMail() {
-	mail, data := l.box.Take()
-	rest := data
-	for _, m := range mail {
-		l.settleSoon(m.Conn)
-		l.deliver(m, rest[:m.Size])
-		rest = rest[m.Size:]
-	}
-	l.settleMailed()
-	l.box.Done(mail, data)
-}
-
-// deliver gives a connection its mail, now or when it is back.
-func (l *Loop) deliver(m engine.Mail, data []byte) {
-	if m.Conn.Armed()&Busy == 0 || m.Late() {
-		m.Conn.Mailed(m, data)
-		return
-	}
-	l.mailLater(m, data)
-}
-
-// settleSoon notes that a connection, to which something is about to happen, is to
-// be settled. When it is one too many for a batch, those before it are.
+// settleSoon notes that a connection, which is about to be touched, is to be settled.
+// When it is one too many for a batch, those before it are: few hold an output buffer
+// at a time.
 func (l *Loop) settleSoon(c *engine.Conn) {
-	n := len(l.mailed)
-	if n > 0 && l.mailed[n-1] == c {
+	n := len(l.touched)
+	if n > 0 && l.touched[n-1] == c {
 		return
 	}
-	if n == mailBatch {
-		l.settleMailed()
+	if n == touchBatch {
+		l.settleTouched()
 	}
-	l.mailed = append(l.mailed, c)
+	l.touched = append(l.touched, c)
 }
 
-func (l *Loop) settleMailed() {
-	for _, c := range l.mailed {
+func (l *Loop) settleTouched() {
+	for _, c := range l.touched {
 		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
 			l.driver.Settle(c)
 		}
 	}
-	clear(l.mailed)
-	l.mailed = l.mailed[:0]
+	clear(l.touched)
+	l.touched = l.touched[:0]
 }
 
 // Each calls f for every connection and every dial.
