@@ -22,8 +22,9 @@ const maxCasts = 1024
 const (
 	castBatch = 256
 	castBytes = 1 << 20
-	// roundBytes is the most bytes of a round, but for one message.
-	roundBytes = 64 << 10
+	castLook  = 8 // after so many it looks at the clock
+	// walkBytes is the most bytes of those that walk together, but for one message.
+	walkBytes = 64 << 10
 )
 
 // cast is a message to all.
@@ -83,77 +84,110 @@ func (l *Loop) takeCast(c *cast) {
 	l.rouse()
 }
 
-// round is the broadcasts that the loop gives to its connections in one walk: those
-// that waited when it began, up to roundBytes, but at least one. Those that come
-// meanwhile wait for the next, so each connection gets all in order. Behind a loop that
-// has much to do rounds grow, and with them what goes out in one send.
-type round struct {
-	messages []*engine.Shared
-	all      []byte // of all of them
-	joined   []byte // the room for that, where they are several
-	to       uint32 // the slot that is next
+// walk is how a loop gives broadcasts to its connections: round and round, as long as
+// there are any. One that comes joins in where the walk is, behind those that are
+// under way, and has reached all when it comes there again. So a connection gets in one
+// send all that have come since the walk was there before, in order, and the longer a
+// round takes, the more that is.
+type walk struct {
+	to     uint32           // the slot that is next
+	each   []*engine.Shared // those under way, which are the loop's first casts
+	all    []byte           // of all of them
+	joined []byte           // the room for that, where they are several
 }
 
-// begin makes a round of the first broadcasts.
-func (r *round) begin(casts []*cast) {
+// casting is a broadcast of a loop's.
+type casting struct {
+	*cast
+	from    uint32 // the slot where it has joined
+	wrapped bool   // the walk has come to its end since
+}
+
+// nextCasts goes on from the last slot to the first, lets go of broadcasts that have reached
+// all, and lets others join.
+func (l *Loop) nextCasts() {
+	w := &l.walk
+	if w.to >= l.slab.made {
+		w.to = 0
+		for i := range w.each {
+			l.casts[i].wrapped = true
+		}
+	}
+	over := 0
+	for over < len(w.each) && l.casts[over].wrapped && w.to >= l.casts[over].from {
+		l.casts[over].done()
+		over++
+	}
+	l.casts = slices.Delete(l.casts, 0, over)
+	w.each = slices.Delete(w.each, 0, over)
 	size := 0
-	for _, c := range casts {
-		if size += len(c.Bytes); len(r.messages) > 0 && size > roundBytes {
+	for _, m := range w.each {
+		size += len(m.Bytes)
+	}
+	joined := over
+	for i := len(w.each); i < len(l.casts); i++ {
+		c := &l.casts[i]
+		if size += len(c.Bytes); i > 0 && size > walkBytes {
 			break
 		}
-		r.messages = append(r.messages, &c.Shared)
+		c.from = w.to
+		w.each = append(w.each, &c.Shared)
+		joined++
 	}
-	if r.all = r.messages[0].Bytes; len(r.messages) > 1 {
-		r.joined = r.joined[:0]
-		for _, m := range r.messages {
-			r.joined = append(r.joined, m.Bytes...)
+	if joined > 0 {
+		w.join()
+	}
+}
+
+// join makes one piece of those under way.
+func (w *walk) join() {
+	switch len(w.each) {
+	case 0:
+		w.all = nil
+	case 1:
+		w.all = w.each[0].Bytes
+	default:
+		w.joined = w.joined[:0]
+		for _, m := range w.each {
+			w.joined = append(w.joined, m.Bytes...)
 		}
-		r.all = r.joined
+		w.all = w.joined
 	}
 }
 
-// end forgets them.
-func (r *round) end() {
-	clear(r.messages)
-	*r = round{messages: r.messages[:0], joined: r.joined}
-}
-
-// castSome gives the round to the next connections.
+// castSome goes on with the walk, until the slice is over.
 func (l *Loop) castSome() {
-	r := &l.round
-	if len(r.messages) == 0 {
-		r.begin(l.casts)
-	}
-	end, until := l.slab.made, engine.Since()+slice
-	batch := min(castBatch, max(castBytes/max(len(r.all), 1), 1))
-	for n := 0; r.to < end && n < batch; r.to++ {
-		c := l.slab.at(r.to)
-		if c.FD() < 0 || c.Armed()&Connecting != 0 {
-			continue
+	w, end := &l.walk, engine.Since()+slice
+	for n, size, joined := 0, 0, false; n < castBatch && size < castBytes; {
+		if first := l.casts[0]; !joined || w.to >= l.slab.made || first.wrapped && w.to >= first.from {
+			if l.nextCasts(); len(l.casts) == 0 {
+				return
+			}
+			joined = true
 		}
-		if n++; engine.Since() >= until {
-			n = batch
+		look := w.to%chunkSize == 0
+		if w.to < l.slab.made {
+			if c := l.slab.at(w.to); c.FD() >= 0 && c.Armed()&Connecting == 0 {
+				l.castOne(c)
+				n++
+				size += len(w.all)
+				look = look || n%castLook == 0
+			}
 		}
-		l.castOne(c)
+		if w.to++; look && engine.Since() >= end {
+			return
+		}
 	}
-	if r.to < end {
-		return
-	}
-	for i := range r.messages {
-		l.casts[i].done()
-	}
-	l.casts = slices.Delete(l.casts, 0, len(r.messages))
-	r.end()
 }
 
 func (l *Loop) castOne(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&Parting != 0:
 	case armed&Busy != 0:
-		for _, m := range l.round.messages {
+		for _, m := range l.walk.each {
 			l.castLater(c, m)
 		}
-	case c.Cast(l.round.all, l.round.messages):
+	case c.Cast(l.walk.all, l.walk.each):
 		l.driver.Settle(c)
 	}
 }

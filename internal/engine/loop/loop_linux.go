@@ -57,8 +57,8 @@ type Loop struct {
 	complained time.Duration // when that was last logged
 	sweep      sweep
 	dials      []engine.Dial // dials that have been taken and not started
-	casts      []*cast       // what is being broadcast, in order
-	round      round         // those of them that are under way
+	casts      []casting     // what is being broadcast, in order
+	walk       walk          // of those that are under way
 	began      time.Duration // the turn
 	alert      int           // turns that are to be looked at closely
 
@@ -476,8 +476,11 @@ func (l *Loop) end() {
 	l.mu.Lock()
 	l.ended = true
 	orders := l.orders
-	for _, cast := range append(l.casts, l.posted...) {
-		cast.done()
+	for _, c := range l.casts {
+		c.done()
+	}
+	for _, c := range l.posted {
+		c.done()
 	}
 	chores := l.chores
 	l.mu.Unlock()

@@ -130,7 +130,9 @@ func (l *Loop) Abort(c *engine.Conn, why error) {
 func (l *Loop) takeOrders() {
 	l.mu.Lock()
 	l.dials = append(l.dials, l.orders...)
-	l.casts = append(l.casts, l.posted...)
+	for _, c := range l.posted {
+		l.casts = append(l.casts, casting{cast: c})
+	}
 	clear(l.posted)
 	chores := l.chores
 	l.orders, l.posted, l.chores = l.orders[:0], l.posted[:0], nil
