@@ -32,6 +32,14 @@ type Mail struct {
 	Kind   MailKind
 }
 
+// Bytes is how many bytes it carries.
+func (m Mail) Bytes() int {
+	if m.shared != nil {
+		return len(m.shared.Bytes)
+	}
+	return int(m.Size)
+}
+
 // Late says that the connection has begun to close since the mail was posted. Such
 // mail may be given to Mailed whoever owns the connection: that only takes its
 // reservation back.

@@ -7,137 +7,155 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how mail gets to its connections. The loop takes all that waits in the
-// mailbox and goes through it connection by connection: all mail for one goes out in
-// one send, and few connections hold an output buffer at a time. It does so for a slice
-// of a turn; meanwhile mail gathers in the mailbox, within its bounds, and is taken
-// when the loop is through. The mail is the loop's alone then.
+// This file is how mail gets to its connections. The loop takes what waits in the
+// mailbox and puts it into a queue for each connection; the connections take turns. So
+// all mail that has come for one goes out in one send, and few hold an output buffer at
+// a time. A turn of the loop does a slice of it, and what comes meanwhile joins what
+// its connection is still to get. The queues have the bounds of the mailbox: when they
+// hold as much, mail waits there.
 
 const (
-	// mailSort is the most mail that is ordered by connection at a time, which takes
-	// about a millisecond.
-	mailSort = 64 << 10
-	// mailBatch is the most connections that a turn gives mail.
+	// sortBatch is the most mail that a turn puts into queues, mailBatch the most
+	// connections that it gives theirs, and mailLook how much mail one gets
+	// without a look at the clock.
+	sortBatch = 16 << 10
 	mailBatch = 256
-	// mailLook is how much mail a connection gets without a look at the clock.
-	mailLook = 32
-	// keepLetters is the most room for them that is kept.
-	keepLetters = 1 << 10
+	mailLook  = 32
+	// keepRuns is how many empty queues are kept, each with room for keepMail pieces
+	// of mail and keepData bytes at the most.
+	keepRuns = 4 << 10
+	keepMail = 16
+	keepData = 256
 )
 
-// letter is the place of a piece of mail.
-type letter struct {
-	slot  uint32 // whose it is
-	index uint32 // in the mail
-	at    int    // where its bytes lie
-}
-
-// post is mail that has been taken.
+// post is mail that has been taken and not given out.
 type post struct {
-	mail    []engine.Mail
-	data    []byte
-	sorted  int      // so much of the mail has been ordered,
-	at      int      // with so much of the data
-	letters []letter // that, but for what has been given out
-	room    [2][]letter
+	mail []engine.Mail // what is not in a queue yet, the last to be taken
+	data []byte        // and its bytes
+	all  []engine.Mail // the room of both
+	room []byte
+
+	runs  map[*engine.Conn]*mailRun
+	turns line[*engine.Conn] // those that have mail, the longest ago first
+	spare []*mailRun
+	n     int // how much mail is in queues,
+	bytes int // and its bytes
 }
 
 // left says whether there is mail to give out.
-func (p *post) left() bool { return len(p.letters) > 0 || p.sorted < len(p.mail) }
+func (p *post) left() bool { return p.turns.n > 0 || len(p.mail) > 0 }
 
-// sort orders some more mail by connection, and for each as it came.
-func (p *post) sort() {
-	n := min(len(p.mail)-p.sorted, mailSort)
-	letters, other := slices.Grow(p.room[0][:0], n), slices.Grow(p.room[1][:0], n)[:n]
-	most, ordered := uint32(0), true
-	for ; n > 0; n-- {
-		m := &p.mail[p.sorted]
-		slot := m.Conn.Slot()
-		ordered = ordered && slot >= most
-		most = max(most, slot)
-		letters = append(letters, letter{slot, uint32(p.sorted), p.at})
-		p.at += int(m.Size)
-		p.sorted++
-	}
-	p.room = [2][]letter{letters, other}
-	if !ordered {
-		letters = bySlot(letters, other, most)
-	}
-	p.letters = letters
+// mailRun is mail for one connection.
+type mailRun struct {
+	mail []engine.Mail
+	data []byte
+	at   int // so many bytes have been given out
 }
 
-// bySlot is a radix sort by slots up to most. It uses the room of both.
-func bySlot(from, to []letter, most uint32) []letter {
-	for shift := 0; most>>shift > 0; shift += 8 {
-		var at [257]int
-		for i := range from {
-			at[from[i].slot>>shift&0xff+1]++
-		}
-		for i := range at[1:] {
-			at[i+1] += at[i]
-		}
-		for _, l := range from {
-			next := &at[l.slot>>shift&0xff]
-			to[*next] = l
-			*next++
-		}
-		from, to = to, from
-	}
-	return from
+func (r *mailRun) put(m engine.Mail, data []byte) {
+	r.mail = append(r.mail, m)
+	r.data = append(r.data, data...)
 }
 
-// takeMail gives mail to its connections, and settles each after its own, until the
-// slice is over.
+// sort puts some mail into queues.
+func (p *post) sort(b *engine.Mailbox) {
+	if len(p.mail) == 0 {
+		if p.n >= b.Max || p.bytes >= b.MaxBytes {
+			return
+		}
+		p.all, p.room = b.Take()
+		p.mail, p.data = p.all, p.room
+	}
+	if p.runs == nil {
+		p.runs = make(map[*engine.Conn]*mailRun)
+	}
+	batch := p.mail[:min(len(p.mail), sortBatch)]
+	for _, m := range batch {
+		run := p.runs[m.Conn]
+		if run == nil {
+			if n := len(p.spare) - 1; n >= 0 {
+				run, p.spare = p.spare[n], p.spare[:n]
+			} else {
+				run = new(mailRun)
+			}
+			p.runs[m.Conn] = run
+			p.turns.put(m.Conn)
+		}
+		run.put(m, p.data[:m.Size])
+		p.data = p.data[m.Size:]
+		p.n++
+		p.bytes += m.Bytes()
+	}
+	if p.mail = p.mail[len(batch):]; len(p.mail) == 0 {
+		b.Done(p.all, p.room)
+		p.all, p.room, p.data = nil, nil, nil
+	}
+}
+
+// next gives the connection whose turn it is, and its mail.
+func (p *post) next() (*engine.Conn, *mailRun) {
+	c := p.turns.first()
+	p.turns.drop()
+	return c, p.runs[c]
+}
+
+// again has a connection wait for its turn if it has mail left.
+func (p *post) again(c *engine.Conn, run *mailRun) {
+	if len(run.mail) > 0 {
+		p.turns.put(c)
+		return
+	}
+	delete(p.runs, c)
+	if len(p.spare) < keepRuns && cap(run.mail) <= keepMail && cap(run.data) <= keepData {
+		p.spare = append(p.spare, run)
+	}
+	if p.turns.n == 0 && len(p.turns.ring) > 4*keepRuns {
+		p.turns, p.runs = line[*engine.Conn]{}, nil
+	}
+}
+
+// takeMail gives mail to connections, and settles each after its own, until the slice
+// is over.
 func (l *Loop) takeMail() {
 	p := &l.post
-	if !p.left() {
-		p.mail, p.data = l.box.Take()
+	if len(p.mail) > 0 || l.box.Waiting() {
+		p.sort(&l.box)
 	}
 	end := engine.Since() + slice
-	for n := 0; p.left() && n < mailBatch; n++ {
-		if len(p.letters) == 0 {
-			p.sort()
-		}
-		c := p.mail[p.letters[0].index].Conn
-		over := l.deliverTo(c, end)
+	for n := 0; n < mailBatch && p.turns.n > 0; n++ {
+		c, run := p.next()
+		over := l.deliver(c, run, end)
+		p.again(c, run)
 		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
 			l.driver.Settle(c)
 		}
 		if over || engine.Since() >= end {
-			break
+			return
 		}
 	}
-	if !p.left() {
-		l.box.Done(p.mail, p.data)
-		if room := p.room; cap(room[0]) <= keepLetters {
-			*p = post{room: room}
+}
+
+// deliver gives a connection its mail, now or when it is back, up to a time. It says
+// whether that has come.
+func (l *Loop) deliver(c *engine.Conn, run *mailRun, end time.Duration) (over bool) {
+	n := 0
+	for n < len(run.mail) && !over {
+		m := run.mail[n]
+		data := run.data[run.at : run.at+int(m.Size)]
+		run.at += int(m.Size)
+		l.post.n--
+		l.post.bytes -= m.Bytes()
+		if c.Armed()&Busy == 0 || m.Late() {
+			c.Mailed(m, data)
 		} else {
-			*p = post{}
+			l.mailLater(m, data)
 		}
+		n++
+		over = n%mailLook == 0 && engine.Since() >= end
 	}
-}
-
-// deliverTo gives a connection the mail that is next, up to a time. It says whether
-// that has come.
-func (l *Loop) deliverTo(c *engine.Conn, end time.Duration) (over bool) {
-	p := &l.post
-	for n := 1; len(p.letters) > 0 && p.letters[0].slot == c.Slot(); n++ {
-		next := p.letters[0]
-		p.letters = p.letters[1:]
-		m := p.mail[next.index]
-		l.deliver(m, p.data[next.at:next.at+int(m.Size)])
-		if n%mailLook == 0 && engine.Since() >= end {
-			return true
-		}
+	run.mail = slices.Delete(run.mail, 0, n)
+	if len(run.mail) == 0 {
+		run.data, run.at = run.data[:0], 0
 	}
-	return false
-}
-
-// deliver gives a connection its mail, now or when it is back.
-func (l *Loop) deliver(m engine.Mail, data []byte) {
-	if m.Conn.Armed()&Busy == 0 || m.Late() {
-		m.Conn.Mailed(m, data)
-		return
-	}
-	l.mailLater(m, data)
+	return over
 }
