@@ -20,6 +20,8 @@ const (
 	MailCast
 	// MailAttend asks for a call of the layer's Attend.
 	MailAttend
+	// MailLatest says that there is a value to take; see Latest.
+	MailLatest
 )
 
 // Mail is one request from outside to a connection. Its bytes, Size of them,
@@ -47,7 +49,10 @@ func (m Mail) Late() bool { return m.gen != m.Conn.mark.generation() }
 
 // Shared is a message to many connections, kept once for all of them. It is not
 // changed any more.
-type Shared struct{ Bytes []byte }
+type Shared struct {
+	Bytes  []byte
+	latest *Latest // of MailLatest
+}
 
 // Request is what is asked of a connection from outside: to send Bytes, which are
 // copied, or Shared, which is not, or something that needs neither.

@@ -596,7 +596,7 @@ func (s *sim) postToAny() {
 		if s.dice.roll(8) == 0 {
 			p.data = bytes.Repeat([]byte("M"), simMaxUnsent+1-s.dice.roll(3))
 		}
-		switch shared := (&Shared{p.data}); {
+		switch shared := (&Shared{Bytes: p.data}); {
 		case s.dice.roll(4) > 0:
 			err = l.ref.Send(p.data)
 		case s.dice.roll(2) > 0 && s.takes(l) && len(p.data) <= simMaxUnsent:

@@ -92,6 +92,7 @@ func (c *Conn) writable(n int) error {
 	if c.Pending()-c.posted()+c.host.direct+n > c.host.Limits.MaxUnsent {
 		if c.host.DropMessages {
 			c.host.Counters.Add(Dropped, 1)
+			c.extra().dropped++
 			return ErrFull
 		}
 		c.fail(ErrSlowConsumer)

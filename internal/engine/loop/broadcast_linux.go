@@ -3,6 +3,7 @@ package loop
 import (
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
@@ -31,7 +32,8 @@ const (
 type cast struct {
 	group *group
 	engine.Shared
-	left atomic.Int32 // loops that have not done it
+	began time.Duration
+	left  atomic.Int32 // loops that have not done it
 }
 
 // done says that a loop has done its part.
@@ -59,7 +61,7 @@ func (g *group) Broadcast(p []byte) error {
 		return engine.ErrFull
 	}
 	g.loops[0].counters.Add(engine.Broadcasts, 1)
-	c := &cast{group: g, Shared: engine.Shared{Bytes: append([]byte(nil), p...)}}
+	c := &cast{group: g, Shared: engine.Shared{Bytes: append([]byte(nil), p...)}, began: engine.Since()}
 	c.left.Store(int32(len(g.loops)))
 	for _, l := range g.loops {
 		l.takeCast(c)
@@ -82,6 +84,20 @@ func (l *Loop) takeCast(c *cast) {
 		return
 	}
 	l.rouse()
+}
+
+// castAge is for how long the oldest broadcast has been under way on the loop. Anyone
+// may call it.
+func (l *Loop) castAge() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.oldest != nil:
+		return engine.Since() - l.oldest.began
+	case len(l.posted) > 0:
+		return engine.Since() - l.posted[0].began
+	}
+	return 0
 }
 
 // walk is how a loop gives broadcasts to its connections: round and round, as long as
@@ -118,7 +134,9 @@ func (l *Loop) nextCasts() {
 		l.casts[over].done()
 		over++
 	}
-	l.casts = slices.Delete(l.casts, 0, over)
+	if l.casts = slices.Delete(l.casts, 0, over); over > 0 {
+		l.noteOldest()
+	}
 	w.each = slices.Delete(w.each, 0, over)
 	size := 0
 	for _, m := range w.each {
@@ -136,6 +154,15 @@ func (l *Loop) nextCasts() {
 	}
 	if joined > 0 {
 		w.join()
+	}
+}
+
+// noteOldest has castAge know the oldest broadcast.
+func (l *Loop) noteOldest() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.oldest = nil; len(l.casts) > 0 {
+		l.oldest = l.casts[0].cast
 	}
 }
 

@@ -89,6 +89,7 @@ type Loop struct {
 	returned []back        // from the pool
 	orders   []engine.Dial // dials that the loop has not taken yet
 	posted   []*cast       // broadcasts that the loop has not taken yet
+	oldest   *cast         // the first that it has taken and that is under way
 	chores   []func()      // what other loops ask of it; few, see listeners_linux.go
 	ended    bool          // nobody may leave anything any more
 	ringing  sync.Mutex    // guards what follows

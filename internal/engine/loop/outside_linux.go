@@ -132,6 +132,7 @@ func (l *Loop) takeOrders() {
 	l.dials = append(l.dials, l.orders...)
 	for _, c := range l.posted {
 		l.casts = append(l.casts, casting{cast: c})
+		l.oldest = l.casts[0].cast
 	}
 	clear(l.posted)
 	chores := l.chores
