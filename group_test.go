@@ -40,8 +40,8 @@ func TestGroupForgetsClosed(t *testing.T) {
 	if sent, full := g.Broadcast([]byte("x")); sent != stay || full != 0 || g.Len() != stay {
 		t.Errorf("sent to %d, no room for %d, %d in the group; want %d, 0, %d", sent, full, g.Len(), stay, stay)
 	}
-	for _, r := range g.all[:cap(g.all)] {
-		if r != (Ref{}) {
+	for _, m := range g.all[:cap(g.all)] {
+		if m != (listed{}) {
 			t.Fatal("the group keeps refs of a broadcast")
 		}
 	}

@@ -82,6 +82,7 @@ type Loop struct {
 	room     atomic.Int64 // of a shard: how many its table has room for
 	box      engine.Mailbox
 	told     atomic.Int32
+	doing    atomic.Int32 // for the watch
 	asleep   atomic.Bool
 	some     atomic.Bool   // orders or chores are not empty
 	back     atomic.Bool   // returned is not empty
@@ -216,8 +217,10 @@ func (l *Loop) turn() {
 		l.takeBack()
 	}
 	if l.post.left() || l.box.Waiting() {
+		l.doing.Store(mail)
 		l.takeMail()
 	}
+	l.doing.Store(upkeep)
 	if l.told.Load() > l.stage {
 		l.obey()
 	}
@@ -231,10 +234,14 @@ func (l *Loop) turn() {
 		l.dial()
 	}
 	if len(l.casts) > 0 {
+		l.doing.Store(broadcasts)
 		l.castSome()
+		l.doing.Store(upkeep)
 	}
 	if l.touch != nil {
+		l.doing.Store(planned)
 		l.pace()
+		l.doing.Store(upkeep)
 	}
 	if l.drained.going {
 		l.drainSome(l.host.Clock())
@@ -264,6 +271,7 @@ func (l *Loop) beginTurn() {
 	l.endTurn(now)
 	l.began = now
 	l.host.SetClock(now)
+	l.doing.Store(events)
 }
 
 func (l *Loop) endTurn(now time.Duration) {
