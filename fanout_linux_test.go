@@ -223,6 +223,10 @@ var ways = []struct {
 		_, full := g.Broadcast(p)
 		return full == 0
 	}},
+	{"Publish", true, func(_ *Server, g *Group, p []byte) bool {
+		_, full := g.Publish(p)
+		return full == 0
+	}},
 }
 
 // onWays runs a benchmark for each way, under each model.
