@@ -53,18 +53,19 @@ func (s *Server) Broadcast(p []byte) error {
 // handler that wants Len to be exact removes it in Closed.
 type Group struct {
 	sending sync.Mutex // held for a broadcast, so that all get them in one order
-	all     []listed   // its room for the list, with sending
+	all     []listed   // the room for a list, with sending
 	topic   engine.Topic
 
 	// mu is taken after sending, if both are.
 	mu    sync.Mutex
 	refs  map[Ref]*engine.Latest // nil until something is published
+	many  []*engine.Many         // the same for broadcasts; nil if they have changed
 	clean int                    // how many there were after the last cleaning
 }
 
 // listed is a connection of a group.
 type listed struct {
-	ref    Ref
+	ref    engine.Ref
 	latest *engine.Latest
 }
 
@@ -80,7 +81,7 @@ func (g *Group) Add(r Ref) {
 		g.refs = make(map[Ref]*engine.Latest)
 	}
 	if _, ok := g.refs[r]; !ok {
-		g.refs[r] = nil
+		g.refs[r], g.many = nil, nil
 	}
 	if len(g.refs) > max(2*g.clean, minClean) {
 		g.drop()
@@ -94,7 +95,7 @@ func (g *Group) drop() {
 			delete(g.refs, r)
 		}
 	}
-	g.clean = len(g.refs)
+	g.clean, g.many = len(g.refs), nil
 }
 
 // Remove lets a connection go. A broadcast that is under way may reach it still.
@@ -105,6 +106,7 @@ func (g *Group) Remove(r Ref) {
 		latest.Leave()
 	}
 	delete(g.refs, r)
+	g.many = nil
 }
 
 // Len is how many connections are in the group, with some that have closed.
@@ -122,7 +124,27 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 	message := &engine.Shared{Bytes: append([]byte(nil), p...)}
 	g.sending.Lock()
 	defer g.sending.Unlock()
-	return g.each(false, func(m listed) error { return m.ref.r.SendShared(message) })
+	for _, m := range g.byOwner() {
+		n, no, closed := m.Send(message)
+		sent += n
+		full += no
+		g.forget(closed)
+	}
+	return sent, full
+}
+
+// byOwner gives all in the group, so that others need not wait while they are sent to.
+func (g *Group) byOwner() []*engine.Many {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.many == nil {
+		refs := make([]engine.Ref, 0, len(g.refs))
+		for r := range g.refs {
+			refs = append(refs, r.r)
+		}
+		g.many = engine.ByOwner(refs)
+	}
+	return g.many
 }
 
 // Publish sends p to all in the group as their newest value, such as a price or a
@@ -146,30 +168,24 @@ func (g *Group) Publish(p []byte) (sent, full int) {
 	g.sending.Lock()
 	defer g.sending.Unlock()
 	g.topic.Set(p)
-	return g.each(true, func(m listed) error { return m.ref.r.Publish(m.latest, len(p)) })
-}
-
-// each sends to all in the group. Those that turn out to have closed are let go.
-func (g *Group) each(publish bool, send func(listed) error) (sent, full int) {
-	closed := 0
-	for _, m := range g.list(publish) {
-		switch err := send(m); {
+	var closed []engine.Ref
+	for _, m := range g.list() {
+		switch err := m.ref.Publish(m.latest, len(p)); {
 		case err == nil:
 			sent++
 		case errors.Is(err, ErrClosed):
-			g.all[closed] = m // which was looked at before
-			closed++
+			closed = append(closed, m.ref)
 		default:
 			full++
 		}
 	}
-	g.forget(g.all[:closed])
+	g.forget(closed)
 	clear(g.all)
 	return sent, full
 }
 
 // list copies the group, so that others need not wait while it is sent to.
-func (g *Group) list(publish bool) []listed {
+func (g *Group) list() []listed {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n := len(g.refs); cap(g.all) < n || cap(g.all) > 4*n+minClean {
@@ -177,24 +193,24 @@ func (g *Group) list(publish bool) []listed {
 	}
 	g.all = g.all[:0]
 	for r, latest := range g.refs {
-		if publish && latest == nil {
+		if latest == nil {
 			latest = engine.NewLatest(&g.topic)
 			g.refs[r] = latest
 		}
-		g.all = append(g.all, listed{r, latest})
+		g.all = append(g.all, listed{r.r, latest})
 	}
 	return g.all
 }
 
 // forget lets those go that were found to have closed.
-func (g *Group) forget(closed []listed) {
+func (g *Group) forget(closed []engine.Ref) {
 	if len(closed) == 0 {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, m := range closed {
-		delete(g.refs, m.ref)
+	for _, r := range closed {
+		delete(g.refs, Ref{r})
 	}
-	g.clean = len(g.refs)
+	g.clean, g.many = len(g.refs), nil
 }

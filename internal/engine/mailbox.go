@@ -29,6 +29,7 @@ const (
 type Mail struct {
 	Conn   *Conn
 	shared *Shared
+	many   *manyMail // of mail for many, which has nothing else
 	gen    uint32
 	Size   uint32
 	Kind   MailKind
@@ -91,6 +92,7 @@ type Mailbox struct {
 	mu     sync.Mutex
 	mail   []Mail
 	data   []byte
+	n      int // how much mail, for each connection
 	bytes  int // of all mail, shared ones too
 	closed bool
 	// The room of the last batch, while nobody uses it.
@@ -112,7 +114,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	switch {
 	case b.closed:
 		return ErrClosed
-	case len(b.mail) >= most, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
+	case b.n >= most, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
 		return ErrFull
 	}
 	b.bytes += size
@@ -123,6 +125,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 		b.bytes -= r.size()
 		return err
 	}
+	b.n++
 	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(len(r.Bytes)), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
 	b.some.Store(true)
@@ -145,7 +148,7 @@ func (b *Mailbox) Take() (mail []Mail, data []byte) {
 	defer b.mu.Unlock()
 	mail, b.mail, b.spareMail = b.mail, b.spareMail, nil
 	data, b.data, b.spareData = b.data, b.spareData, nil
-	b.bytes = 0
+	b.n, b.bytes = 0, 0
 	b.some.Store(false)
 	return mail, data
 }

@@ -32,6 +32,7 @@ const (
 type post struct {
 	mail []engine.Mail // what is not in a queue yet, the last to be taken
 	data []byte        // and its bytes
+	to   int           // whose turn it is, where the first is for many
 	all  []engine.Mail // the room of both
 	room []byte
 
@@ -69,27 +70,35 @@ func (p *post) sort(b *engine.Mailbox) {
 	if p.runs == nil {
 		p.runs = make(map[*engine.Conn]*mailRun)
 	}
-	batch := p.mail[:min(len(p.mail), sortBatch)]
-	for _, m := range batch {
-		run := p.runs[m.Conn]
-		if run == nil {
-			if n := len(p.spare) - 1; n >= 0 {
-				run, p.spare = p.spare[n], p.spare[:n]
-			} else {
-				run = new(mailRun)
-			}
-			p.runs[m.Conn] = run
-			p.turns.put(m.Conn)
+	for room := sortBatch; room > 0 && len(p.mail) > 0; {
+		n := p.n
+		if p.to = p.mail[0].Some(p.to, room, p.queue); p.to == 0 {
+			p.mail = p.mail[1:]
 		}
-		run.put(m, p.data[:m.Size])
-		p.data = p.data[m.Size:]
-		p.n++
-		p.bytes += m.Bytes()
+		room -= max(p.n-n, 1)
 	}
-	if p.mail = p.mail[len(batch):]; len(p.mail) == 0 {
+	if len(p.mail) == 0 {
 		b.Done(p.all, p.room)
 		p.all, p.room, p.data = nil, nil, nil
 	}
+}
+
+// queue puts mail into the queue of its connection.
+func (p *post) queue(m engine.Mail) {
+	run := p.runs[m.Conn]
+	if run == nil {
+		if n := len(p.spare) - 1; n >= 0 {
+			run, p.spare = p.spare[n], p.spare[:n]
+		} else {
+			run = new(mailRun)
+		}
+		p.runs[m.Conn] = run
+		p.turns.put(m.Conn)
+	}
+	run.put(m, p.data[:m.Size])
+	p.data = p.data[m.Size:]
+	p.n++
+	p.bytes += m.Bytes()
 }
 
 // next gives the connection whose turn it is, and its mail.

@@ -20,6 +20,14 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	return nil
 }
 
+// PostMany implements engine.ManyPoster.
+func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) (sent, full int, closed []engine.Ref) {
+	if sent, full, closed = l.box.PutMany(to, s); sent > 0 {
+		l.rouse()
+	}
+	return sent, full, closed
+}
+
 // tell raises what the loop is told to do.
 func (l *Loop) tell(what int32) {
 	for told := l.told.Load(); told < what; told = l.told.Load() {
