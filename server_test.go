@@ -28,9 +28,6 @@ func TestMain(m *testing.M) {
 	if _, ok := WorkerProcess(); ok {
 		os.Exit(workerMain())
 	}
-	if os.Getenv(readersVariable) != "" {
-		readersMain()
-	}
 	if os.Getenv(goexitVariable) != "" {
 		goexitMain()
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -15,6 +16,7 @@ import (
 var fanCases = []testCase{
 	{"broadcasts that wait go out together", fanTogether},
 	{"mail that waits goes out together", mailTogether},
+	{"messages to many are in order with those to one", manyAndOne},
 	{"a value that is not sent is replaced", latestToSlow},
 	{"a value to a connection whose handler takes long is replaced", latestToBusy},
 	{"values of several topics from several goroutines", latestOfMany},
@@ -82,6 +84,53 @@ func mailTogether(b *bench) {
 	release()
 	held.expect(want)
 	s.wantFewWrites(messages)
+}
+
+// manyAndOne sends to all of a list and to one of it in turn, from one goroutine.
+func manyAndOne(b *bench) {
+	const conns, messages = 5, 150
+	s := b.serve(&Script{})
+	var clients []*client
+	for range conns {
+		clients = append(clients, s.dial())
+	}
+	refs := s.wantOpened(conns)
+	lists := engine.ByOwner(refs)
+	all, one := "", ""
+	for i := range messages {
+		text := fmt.Sprintf("%d,", i)
+		sent := 0
+		for _, m := range lists {
+			n, full, closed := m.Send(&engine.Shared{Bytes: []byte(text)})
+			if sent += n; full+len(closed) > 0 {
+				b.Errorf("no room for %d, %d have closed", full, len(closed))
+			}
+		}
+		if sent != conns {
+			b.Errorf("message %d was sent to %d, want %d", i, sent, conns)
+		}
+		all, one = all+text, one+text
+		if i%7 == 0 {
+			if err := refs[2].Send([]byte("you,")); err != nil {
+				b.Errorf("Send: %v", err)
+			}
+			one += "you,"
+		}
+		if i%50 == 0 {
+			runtime.Gosched()
+		}
+	}
+	got := make([]string, conns)
+	for i, c := range clients {
+		c.endSending()
+		got[i] = receive(b, readAll(c), "the end")
+	}
+	slices.Sort(got)
+	want := []string{all, all, all, all, one}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		b.Errorf("clients got %.200q, want %.200q", got, want)
+	}
 }
 
 // publish makes one the newest value of a topic, and tells a connection.

@@ -12,7 +12,7 @@ import (
 // all mail that has come for one goes out in one send, and few hold an output buffer at
 // a time. A turn of the loop does a slice of it, and what comes meanwhile joins what
 // its connection is still to get. The queues have the bounds of the mailbox: when they
-// hold as much, mail waits there.
+// hold as much, no more is taken and mail waits there.
 
 const (
 	// sortBatch is the most mail that a turn puts into queues, mailBatch the most
