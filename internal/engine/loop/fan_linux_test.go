@@ -109,9 +109,10 @@ func TestMuchMailForOne(t *testing.T) {
 	}
 	l.post.sort(&l.box)
 	for range 2 { // each at once over
-		c, run := l.post.next()
-		l.deliver(c, run, 0)
-		l.post.again(c, run)
+		run := l.post.next()
+		c := run.conn
+		l.deliver(run, 0)
+		l.post.again(run)
 		d.Settle(c)
 	}
 	if got := d.sends[refs[1].On(&l.host)]; len(got) != 1 {

@@ -37,7 +37,7 @@ type post struct {
 	room []byte
 
 	runs  map[*engine.Conn]*mailRun
-	turns line[*engine.Conn] // those that have mail, the longest ago first
+	turns line[*mailRun] // those that have some, the longest ago first
 	spare []*mailRun
 	n     int // how much mail is in queues,
 	bytes int // and its bytes
@@ -48,6 +48,7 @@ func (p *post) left() bool { return p.turns.n > 0 || len(p.mail) > 0 }
 
 // mailRun is mail for one connection.
 type mailRun struct {
+	conn *engine.Conn
 	mail []engine.Mail
 	data []byte
 	at   int // so many bytes have been given out
@@ -92,8 +93,9 @@ func (p *post) queue(m engine.Mail) {
 		} else {
 			run = new(mailRun)
 		}
+		run.conn = m.Conn
 		p.runs[m.Conn] = run
-		p.turns.put(m.Conn)
+		p.turns.put(run)
 	}
 	run.put(m, p.data[:m.Size])
 	p.data = p.data[m.Size:]
@@ -101,25 +103,26 @@ func (p *post) queue(m engine.Mail) {
 	p.bytes += m.Bytes()
 }
 
-// next gives the connection whose turn it is, and its mail.
-func (p *post) next() (*engine.Conn, *mailRun) {
-	c := p.turns.first()
+// next gives the mail of the connection whose turn it is.
+func (p *post) next() *mailRun {
+	run := p.turns.first()
 	p.turns.drop()
-	return c, p.runs[c]
+	return run
 }
 
-// again has a connection wait for its turn if it has mail left.
-func (p *post) again(c *engine.Conn, run *mailRun) {
+// again has mail that is left wait for another turn.
+func (p *post) again(run *mailRun) {
 	if len(run.mail) > 0 {
-		p.turns.put(c)
+		p.turns.put(run)
 		return
 	}
-	delete(p.runs, c)
+	delete(p.runs, run.conn)
+	run.conn = nil
 	if len(p.spare) < keepRuns && cap(run.mail) <= keepMail && cap(run.data) <= keepData {
 		p.spare = append(p.spare, run)
 	}
 	if p.turns.n == 0 && len(p.turns.ring) > 4*keepRuns {
-		p.turns, p.runs = line[*engine.Conn]{}, nil
+		p.turns, p.runs = line[*mailRun]{}, nil
 	}
 }
 
@@ -132,9 +135,10 @@ func (l *Loop) takeMail() {
 	}
 	end := engine.Since() + slice
 	for n := 0; n < mailBatch && p.turns.n > 0; n++ {
-		c, run := p.next()
-		over := l.deliver(c, run, end)
-		p.again(c, run)
+		run := p.next()
+		c := run.conn
+		over := l.deliver(run, end)
+		p.again(run)
 		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
 			l.driver.Settle(c)
 		}
@@ -146,8 +150,8 @@ func (l *Loop) takeMail() {
 
 // deliver gives a connection its mail, now or when it is back, up to a time. It says
 // whether that has come.
-func (l *Loop) deliver(c *engine.Conn, run *mailRun, end time.Duration) (over bool) {
-	n := 0
+func (l *Loop) deliver(run *mailRun, end time.Duration) (over bool) {
+	c, n := run.conn, 0
 	for n < len(run.mail) && !over {
 		m := run.mail[n]
 		data := run.data[run.at : run.at+int(m.Size)]
