@@ -168,6 +168,14 @@ func (c *Conn) takeLatest() {
 	}
 }
 
+// Miss counts messages that the connection has not got, where its owner has not seen
+// that.
+func (c *Conn) Miss(n int64) {
+	if n > 0 {
+		c.extra().dropped += n
+	}
+}
+
 // Missed is how many messages the connection has not got because its peer reads too
 // slowly: those that its output had no room for, and values that newer ones have
 // replaced.

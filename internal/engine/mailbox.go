@@ -99,6 +99,7 @@ type Mailbox struct {
 	spareMail []Mail
 	spareData []byte
 	some      atomic.Bool // mail waits; read without the lock
+	missed    atomic.Int64
 }
 
 // Put leaves mail for a connection of generation gen. The caller wakes the owner.
@@ -137,6 +138,17 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 // wakes the owner.
 func (b *Mailbox) PutCast(c *Conn, s *Shared) error {
 	return b.Put(c, c.mark.generation(), Request{Kind: MailCast, Shared: s})
+}
+
+// Miss counts a message to all that had no room in the box of one connection, and
+// Missed gives those that were counted since it was last called.
+func (b *Mailbox) Miss() { b.missed.Add(1) }
+
+func (b *Mailbox) Missed() int64 {
+	if b.missed.Load() == 0 {
+		return 0
+	}
+	return b.missed.Swap(0)
 }
 
 // Waiting says whether there is mail, without a lock.

@@ -180,6 +180,7 @@ func (g *group) castTo(c *conn, batch []*casting) {
 		case err != engine.ErrFull:
 		case g.cfg.DropMessages:
 			g.counters.Add(engine.Dropped, 1)
+			box.Miss()
 		default:
 			c.order(lagging)
 			return

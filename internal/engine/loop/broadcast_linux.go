@@ -230,6 +230,10 @@ func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
 	case err != engine.ErrFull:
 	case l.host.DropMessages:
 		l.counters.Add(engine.Dropped, 1)
+		if l.missed == nil {
+			l.missed = make(map[*engine.Conn]int64)
+		}
+		l.missed[c]++
 	case c.Armed()&Lagging == 0:
 		c.SetArmed(c.Armed() | Lagging)
 		l.Later(c, func() { c.Kill(engine.ErrSlowConsumer) })

@@ -71,6 +71,7 @@ type Loop struct {
 	waiting waiting                   // for room in the pool
 	later   map[*engine.Conn][]func() // what is to be done when a worker gives it back
 	runs    map[*engine.Conn]*mailRun // the mail that is last among it
+	missed  map[*engine.Conn]int64    // broadcasts that those had no room for
 	yielded time.Duration             // when too few could give way; 0 if enough did
 	pressed bool                      // buffers held too much when it last looked
 	hands   []back                    // what is being taken back

@@ -128,6 +128,8 @@ func (l *Loop) takeBack() {
 // with what has come meanwhile.
 func (l *Loop) goOn(c *engine.Conn, why error) {
 	l.regain(c)
+	c.Miss(l.missed[c])
+	delete(l.missed, c)
 	if c.Parted() {
 		delete(l.later, c) // it is closed: all that came late is void
 		delete(l.runs, c)
