@@ -155,10 +155,11 @@ func (g *Group) byOwner() []*engine.Many {
 // is one copy of p for all. What has gone to the kernel can't be replaced any more:
 // Server.Socket bounds how much that is.
 //
-// A connection gets values when nothing else is owed to it; they may overtake each
-// other's broadcasts, and messages of Ref.Send. Values that are to be kept apart need
-// a group each. Stats.Replaced counts values that were replaced, for each connection,
-// and so does Conn.Dropped. A value may wait at each connection for each of its groups.
+// A connection gets values when nothing else is owed to it, so broadcasts and messages of
+// Ref.Send may overtake them, and the newest value may overtake those in turn. Values that
+// are to be kept apart need a group each: of each group one value may wait for a
+// connection. Stats.Replaced counts values that were replaced, for each connection, and so
+// does Conn.Dropped.
 //
 // Publish says for how many p is on its way, and for how many it is not, because there
 // was no room for mail (ErrFull) or p is larger than Limits.MaxUnsent; these may have
