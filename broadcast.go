@@ -9,8 +9,9 @@ import (
 
 // Broadcast sends p to every connection that is open, from anywhere, and returns
 // at once: it keeps one copy for all, and each loop walks through its connections,
-// a few hundred at a time, so that others are served meanwhile. Broadcasts reach
-// a connection in the order of the calls, if one goroutine makes them; between
+// a few hundred at a time, so that others are served meanwhile. Broadcasts that wait
+// reach a connection together, in one send. They do so
+// in the order of the calls, if one goroutine makes them; between
 // broadcasts and Ref.Send there is no order. A connection that opens meanwhile may
 // get it or not. What happens to one that has no room is what Server.SlowConsumer
 // says.
@@ -52,12 +53,20 @@ func (s *Server) Broadcast(p []byte) error {
 // handler that wants Len to be exact removes it in Closed.
 type Group struct {
 	sending sync.Mutex // held for a broadcast, so that all get them in one order
-	all     []Ref      // its room for refs, with sending
+	all     []listed   // the room for a list, with sending
+	topic   engine.Topic
 
 	// mu is taken after sending, if both are.
 	mu    sync.Mutex
-	refs  map[Ref]struct{}
-	clean int // how many there were after the last cleaning
+	refs  map[Ref]*engine.Latest // nil until something is published
+	many  []*engine.Many         // the same for broadcasts; nil if they have changed
+	clean int                    // how many there were after the last cleaning
+}
+
+// listed is a connection of a group.
+type listed struct {
+	ref    engine.Ref
+	latest *engine.Latest
 }
 
 // minClean is how many connections a group may have without a look at whether
@@ -69,9 +78,11 @@ func (g *Group) Add(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.refs == nil {
-		g.refs = make(map[Ref]struct{})
+		g.refs = make(map[Ref]*engine.Latest)
 	}
-	g.refs[r] = struct{}{}
+	if _, ok := g.refs[r]; !ok {
+		g.refs[r], g.many = nil, nil
+	}
 	if len(g.refs) > max(2*g.clean, minClean) {
 		g.drop()
 	}
@@ -84,14 +95,18 @@ func (g *Group) drop() {
 			delete(g.refs, r)
 		}
 	}
-	g.clean = len(g.refs)
+	g.clean, g.many = len(g.refs), nil
 }
 
 // Remove lets a connection go. A broadcast that is under way may reach it still.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if latest := g.refs[r]; latest != nil {
+		latest.Leave()
+	}
 	delete(g.refs, r)
+	g.many = nil
 }
 
 // Len is how many connections are in the group, with some that have closed.
@@ -109,46 +124,94 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 	message := &engine.Shared{Bytes: append([]byte(nil), p...)}
 	g.sending.Lock()
 	defer g.sending.Unlock()
-	closed := 0
-	for _, r := range g.list() {
-		switch err := r.r.SendShared(message); {
+	for _, m := range g.byOwner() {
+		n, no, closed := m.Send(message)
+		sent += n
+		full += no
+		g.forget(closed)
+	}
+	return sent, full
+}
+
+// byOwner gives all in the group, so that others need not wait while they are sent to.
+func (g *Group) byOwner() []*engine.Many {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.many == nil {
+		refs := make([]engine.Ref, 0, len(g.refs))
+		for r := range g.refs {
+			refs = append(refs, r.r)
+		}
+		g.many = engine.ByOwner(refs)
+	}
+	return g.many
+}
+
+// Publish sends p to all in the group as their newest value, such as a price or a
+// position: it takes the place of the value that was published before, for each
+// connection to which that has not begun to be sent. So a peer that reads slowly gets
+// fewer values, each of them whole and newer than the last, and the newest in the end.
+// No values pile up for it, and it is not closed with ErrSlowConsumer for them. There
+// is one copy of p for all. What has gone to the kernel can't be replaced any more:
+// Server.Socket bounds how much that is.
+//
+// A connection gets values when nothing else is owed to it, so broadcasts and messages of
+// Ref.Send may overtake them, and the newest value may overtake those in turn. Values that
+// are to be kept apart need a group each: of each group one value may wait for a
+// connection. Stats.Replaced counts values that were replaced, for each connection, and so
+// does Conn.Dropped.
+//
+// Publish says for how many p is on its way, and for how many it is not, because there
+// was no room for mail (ErrFull) or p is larger than Limits.MaxUnsent; these may have
+// got an older value and get a newer one. It waits as Broadcast does.
+func (g *Group) Publish(p []byte) (sent, full int) {
+	p = append([]byte(nil), p...)
+	g.sending.Lock()
+	defer g.sending.Unlock()
+	g.topic.Set(p)
+	var closed []engine.Ref
+	for _, m := range g.list() {
+		switch err := m.ref.Publish(m.latest, len(p)); {
 		case err == nil:
 			sent++
 		case errors.Is(err, ErrClosed):
-			g.all[closed] = r // which was looked at before
-			closed++
+			closed = append(closed, m.ref)
 		default:
 			full++
 		}
 	}
-	g.forget(g.all[:closed])
+	g.forget(closed)
 	clear(g.all)
 	return sent, full
 }
 
-// list copies the refs, so that others need not wait while they are sent to.
-func (g *Group) list() []Ref {
+// list copies the group, so that others need not wait while it is sent to.
+func (g *Group) list() []listed {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if n := len(g.refs); cap(g.all) < n || cap(g.all) > 4*n+minClean {
-		g.all = make([]Ref, 0, n)
+		g.all = make([]listed, 0, n)
 	}
 	g.all = g.all[:0]
-	for r := range g.refs {
-		g.all = append(g.all, r)
+	for r, latest := range g.refs {
+		if latest == nil {
+			latest = engine.NewLatest(&g.topic)
+			g.refs[r] = latest
+		}
+		g.all = append(g.all, listed{r.r, latest})
 	}
 	return g.all
 }
 
 // forget lets those go that were found to have closed.
-func (g *Group) forget(closed []Ref) {
+func (g *Group) forget(closed []engine.Ref) {
 	if len(closed) == 0 {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, r := range closed {
-		delete(g.refs, r)
+		delete(g.refs, Ref{r})
 	}
-	g.clean = len(g.refs)
+	g.clean, g.many = len(g.refs), nil
 }

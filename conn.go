@@ -48,6 +48,11 @@ func (c *Conn) CloseWith(why error) { c.core().CloseWith(why) }
 // Pending is the number of bytes that were written and not sent yet.
 func (c *Conn) Pending() int { return c.core().Pending() }
 
+// Dropped is how many messages the connection has not got because its peer reads too
+// slowly: writes and broadcasts under SlowConsumer DropMessage that its output had no
+// room for, and values of Group.Publish that newer ones have replaced.
+func (c *Conn) Dropped() int64 { return c.core().Missed() }
+
 // Paused says whether the connection takes no more input for now, because it
 // owes its peer more than Limits.HighWater bytes and has not come down to
 // Limits.LowWater since, or because it is closing. A

@@ -86,7 +86,8 @@ type Limits struct {
 
 	// MaxMailBytes is the most bytes of such messages that wait, but for one
 	// message, which an empty mailbox takes whatever its size. The default
-	// is 64 MiB; the most is 1 GiB.
+	// is 64 MiB; the most is 1 GiB. A loop may hold twice as much again that
+	// it is giving to its connections.
 	MaxMailBytes int
 
 	// MaxHandshakes is the most TLS handshakes under way at a time. Further

@@ -74,7 +74,7 @@ func noRules(workers, queue int) pool.Config {
 }
 
 // start runs a server on a free port and ends it with the test.
-func start(t *testing.T, srv *Server) *started {
+func start(t testing.TB, srv *Server) *started {
 	t.Helper()
 	if srv.Log == nil {
 		srv.Log = slog.New(slog.DiscardHandler)

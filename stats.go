@@ -61,6 +61,16 @@ type Stats struct {
 	// Dropped counts messages that were not taken because their peer reads
 	// too slowly: writes under SlowConsumer DropMessages, and broadcasts.
 	Dropped int64
+	// Replaced counts values of Group.Publish that newer ones have replaced
+	// before they were sent, for each connection.
+	Replaced int64
+	// Casting is how many messages to all (Server.Broadcast) are under way now:
+	// loops have not given them to all their connections yet. CastBytes are their
+	// bytes, CastAge is for how long the oldest has been under way; with worker
+	// processes that of the slowest. What single peers have not taken is in
+	// Buffered.
+	Casting, CastBytes int64
+	CastAge            time.Duration
 	// Broadcasts counts messages to all, in each worker process that they
 	// reached; Heartbeats those that were sent.
 	Broadcasts, Heartbeats int64
@@ -108,7 +118,8 @@ func (s *Server) Stats() Stats {
 		Accepted: n[engine.Accepted], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
 		Refused: refusals(n), Closed: closes(n),
 		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
-		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Broadcasts: n[engine.Broadcasts],
+		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Replaced: n[engine.Replaced],
+		Casting: n[engine.Casting], CastBytes: n[engine.CastBytes], CastAge: time.Duration(n[engine.CastAge]), Broadcasts: n[engine.Broadcasts],
 		Heartbeats: n[engine.Heartbeats], Buffered: n[engine.Buffered],
 		Panics: n[engine.Panics], SlowHandlers: n[engine.Slow], OnWorkers: n[engine.Away], Moved: n[engine.Moved], Shed: n[engine.Shed],
 		HandlerTime: histogram(n.CallTimes()), Lag: histogram(n.TurnTimes()), Busy: time.Duration(n[engine.BusyTime]),

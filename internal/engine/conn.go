@@ -96,7 +96,8 @@ type Conn struct {
 	slot     uint32
 }
 
-// extra is what only a connection needs that has layers or comes to its end.
+// extra is what only a connection needs that has layers, gets values of topics, has
+// missed messages, or comes to its end.
 type extra struct {
 	why error         // set with closing
 	due time.Duration // when it expires; 0 for never
@@ -120,6 +121,8 @@ type extra struct {
 	// partial is since when the layer waits for the rest of something; 0 if
 	// it does not.
 	partial time.Duration
+	latest  []*Latest // values to take when nothing else is owed
+	dropped int64     // messages that its peer had no room for
 }
 
 func (c *Conn) is(bits uint32) bool { return c.state&bits != 0 }
@@ -520,7 +523,12 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 		}
 	case MailCast:
 		c.mark.release(len(data))
-		c.Cast(data)
+		if c.hears() {
+			_, _ = c.Write(data) // as in Cast
+			c.endEvent()
+		}
+	case MailLatest:
+		c.awaits(m.shared.latest)
 	case MailAttend:
 		c.attend()
 		c.endEvent()
@@ -558,6 +566,9 @@ func (c *Conn) Next() Action {
 	switch {
 	case c.is(failed):
 		return Close
+	case c.mayTake():
+		c.takeLatest()
+		return c.Next()
 	case c.out != nil && !c.is(blocked):
 		return Send
 	case c.out != nil && (c.is(closing) || c.owesMuch()):

@@ -18,6 +18,9 @@ const (
 	Closing                   // of those, closing
 	Buffered                  // bytes of memory in buffers
 	Away                      // loops whose handlers are called by workers
+	Casting                   // broadcasts under way,
+	CastBytes                 // their bytes,
+	CastAge                   // and since when the oldest is, in nanoseconds
 	Holding                   // who accepts nothing, because of Engine.Hold: loops, or the one acceptor
 	Goroutines                // of a worker process, which alone fills it in, see package supervisor
 
@@ -31,6 +34,7 @@ const (
 	BytesOut
 	Messages   // that framers have cut out
 	Dropped    // messages that were dropped because their peer is slow
+	Replaced   // values that newer ones have replaced before they were sent
 	Broadcasts // messages to all
 	Heartbeats // sent
 	Panics     // in handlers
@@ -81,10 +85,14 @@ func (c *Counters) Turn(took time.Duration) {
 // Called counts a call of the handler that was timed.
 func (c *Counters) Called(took time.Duration) { c.observe(callTimes, took) }
 
-// AddTo adds the counters to sum.
+// AddTo adds the counters to sum. Of ages the largest counts.
 func (c *Counters) AddTo(sum *Counts) {
 	for i := range c.n {
-		sum[i] += c.n[i].Load()
+		if n := c.n[i].Load(); Counter(i) == CastAge {
+			sum[i] = max(sum[i], n)
+		} else {
+			sum[i] += n
+		}
 	}
 }
 

@@ -22,6 +22,8 @@ const (
 	MailAttend
 	// MailDo asks for a call of Shared.Do.
 	MailDo
+	// MailLatest says that there is a value to take; see Latest.
+	MailLatest
 )
 
 // Mail is one request from outside to a connection. Its bytes, Size of them,
@@ -29,9 +31,18 @@ const (
 type Mail struct {
 	Conn   *Conn
 	shared *Shared
+	many   *manyMail // of mail for many, which has nothing else
 	gen    uint32
 	Size   uint32
 	Kind   MailKind
+}
+
+// Bytes is how many bytes it carries.
+func (m Mail) Bytes() int {
+	if m.shared != nil {
+		return len(m.shared.Bytes)
+	}
+	return int(m.Size)
 }
 
 // Late says that the connection has begun to close since the mail was posted. Such
@@ -46,7 +57,8 @@ type Shared struct {
 	Do    func(*Conn)
 	// Lost, if set, is called instead of Do when the connection has begun to close. It
 	// is called on any goroutine, and does not block.
-	Lost func()
+	Lost   func()
+	latest *Latest // of MailLatest
 }
 
 // Request is what is asked of a connection from outside: to send Bytes, which are
@@ -86,12 +98,14 @@ type Mailbox struct {
 	mu     sync.Mutex
 	mail   []Mail
 	data   []byte
+	n      int // how much mail, for each connection
 	bytes  int // of all mail, shared ones too
 	closed bool
 	// The room of the last batch, while nobody uses it.
 	spareMail []Mail
 	spareData []byte
 	some      atomic.Bool // mail waits; read without the lock
+	missed    atomic.Int64
 }
 
 // Put leaves mail for a connection of generation gen. The caller wakes the owner.
@@ -107,7 +121,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	switch {
 	case b.closed:
 		return ErrClosed
-	case len(b.mail) >= most, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
+	case b.n >= most, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
 		return ErrFull
 	}
 	b.bytes += size
@@ -118,6 +132,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 		b.bytes -= r.size()
 		return err
 	}
+	b.n++
 	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(len(r.Bytes)), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
 	b.some.Store(true)
@@ -131,6 +146,17 @@ func (b *Mailbox) PutCast(c *Conn, s *Shared) error {
 	return b.Put(c, c.mark.generation(), Request{Kind: MailCast, Shared: s})
 }
 
+// Miss counts a message to all that had no room in the box of one connection, and
+// Missed gives those that were counted since it was last called.
+func (b *Mailbox) Miss() { b.missed.Add(1) }
+
+func (b *Mailbox) Missed() int64 {
+	if b.missed.Load() == 0 {
+		return 0
+	}
+	return b.missed.Swap(0)
+}
+
 // Waiting says whether there is mail, without a lock.
 func (b *Mailbox) Waiting() bool { return b.some.Load() }
 
@@ -140,7 +166,7 @@ func (b *Mailbox) Take() (mail []Mail, data []byte) {
 	defer b.mu.Unlock()
 	mail, b.mail, b.spareMail = b.mail, b.spareMail, nil
 	data, b.data, b.spareData = b.data, b.spareData, nil
-	b.bytes = 0
+	b.n, b.bytes = 0, 0
 	b.some.Store(false)
 	return mail, data
 }

@@ -43,16 +43,29 @@ func (c *Conn) endEvent() {
 	c.relieve()
 }
 
-// Cast writes a message to all, unless the handler has not heard of the
-// connection, and says whether there is something to send.
-func (c *Conn) Cast(p []byte) bool {
-	if c.is(greeting|fresh|closing|finishing|relayed) || !c.is(open) {
+// Cast writes messages to all, and all of them in one piece if that fits, unless the
+// handler has not heard of the connection. It says whether there may be something to
+// do. What is owed nothing is sent to at once: nothing is to come behind them.
+func (c *Conn) Cast(all []byte, each []*Shared) bool {
+	if !c.hears() {
 		return false
 	}
-	_, _ = c.Write(p) // an error has been counted, or the connection closes
+	if c.Pending()-c.posted()+len(all) > c.host.Limits.MaxUnsent {
+		for _, m := range each {
+			_, _ = c.Write(m.Bytes) // an error has been counted, or the connection closes
+		}
+	} else {
+		if c.host.Direct != nil && c.out == nil && c.layer() == nil && len(all) > 0 {
+			all = all[c.direct(all):]
+		}
+		c.passDown(all)
+	}
 	c.endEvent()
 	return true
 }
+
+// hears says whether messages to all are for the connection.
+func (c *Conn) hears() bool { return c.is(open) && !c.is(greeting|fresh|closing|finishing|relayed) }
 
 // WriteString is Write for a string.
 func (c *Conn) WriteString(s string) (int, error) {
@@ -79,6 +92,7 @@ func (c *Conn) writable(n int) error {
 	if c.Pending()-c.posted()+c.host.direct+n > c.host.Limits.MaxUnsent {
 		if c.host.DropMessages {
 			c.host.Counters.Add(Dropped, 1)
+			c.extra().dropped++
 			return ErrFull
 		}
 		c.fail(ErrSlowConsumer)

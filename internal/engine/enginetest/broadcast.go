@@ -214,15 +214,19 @@ func castDropping(b *bench) {
 // castToBusy holds one handler up: others get all where they do not wait for its
 // loop, and what is kept for it is bounded.
 func castToBusy(b *bench) {
-	s, held, n := b.castWhileHeld(true)
+	missed := make(chan int64, 1)
+	s, held, n := b.castWhileHeld(true, func(c *engine.Conn, _ error) { missed <- c.Missed() })
 	held.reads(b).wantAll(b, s, held, n)
 	s.wantClosed(io.EOF)
+	if got, want := receive(b, missed, "Closed"), s.Counters()[engine.Dropped]; got != want {
+		b.Errorf("the connection has missed %d messages, %d are counted", got, want)
+	}
 }
 
 // castOverBusy is the same, where a connection without room is closed. On a loop
 // of its own the handler holds up the broadcasts themselves: no harm is done.
 func castOverBusy(b *bench) {
-	s, held, n := b.castWhileHeld(false)
+	s, held, n := b.castWhileHeld(false, nil)
 	got := held.reads(b)
 	eventually(b, "neither all has come nor the connection closed", func() bool {
 		return len(s.reasons()) > 0 || got.n.Load() == int64(n)
@@ -236,7 +240,7 @@ func castOverBusy(b *bench) {
 
 // castWhileHeld broadcasts while a handler takes long, until that has no effect
 // any more.
-func (b *bench) castWhileHeld(drop bool) (s *server, held *client, sent int) {
+func (b *bench) castWhileHeld(drop bool, closed func(*engine.Conn, error)) (s *server, held *client, sent int) {
 	const size = 1000
 	entered, release := make(chan struct{}), make(chan struct{})
 	s = b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
@@ -245,7 +249,7 @@ func (b *bench) castWhileHeld(drop bool) (s *server, held *client, sent int) {
 			<-release
 		}
 		return len(in)
-	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxMailBytes = 10*size, 100*size }),
+	}, Closed: closed}, limited(func(l *engine.Limits) { l.MaxUnsent, l.MaxMailBytes = 10*size, 100*size }),
 		func(cfg *engine.Config) { cfg.DropMessages = drop })
 	held = s.dial()
 	held.send("h")

@@ -1,26 +1,35 @@
 package goroutine
 
 import (
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how a message goes to all connections. It is kept once, and waits in
-// a queue for the caster, which leaves a reference to it in the mailbox of each
+// This file is how a message goes to all connections. It is kept once, and waits in a
+// queue for the caster, which leaves references to all that wait in the mailbox of each
 // connection, a chunk of the table at a time. The caster ends when the queue has
 // been closed and is empty. When connections are to end at once it casts no more.
 
 // maxCasts is how many broadcasts may be under way.
 const maxCasts = 1024
 
+// casting is a broadcast under way.
+type casting struct {
+	engine.Shared
+	began time.Duration
+}
+
 // casts are the broadcasts under way: in the queue, or with the caster.
 type casts struct {
-	queue chan *engine.Shared // of maxCasts, so that none who is let in waits
+	some chan struct{} // there is something for the caster
 
 	mu    sync.Mutex
-	n     int // how many
-	bytes int // how many bytes they have
+	queue []*casting
+	with  int // so many of them are with the caster, the first ones
+	bytes int // of all
 	ended bool
 }
 
@@ -36,31 +45,41 @@ func (q *casts) check(size, most int) error {
 	switch {
 	case q.ended:
 		return engine.ErrClosed
-	case q.n == maxCasts, q.bytes > 0 && q.bytes+size > most:
+	case len(q.queue) == maxCasts, q.bytes > 0 && q.bytes+size > most:
 		return engine.ErrFull
 	}
 	return nil
 }
 
 // put leaves one for the caster, if there is room.
-func (q *casts) put(s *engine.Shared, most int) error {
+func (q *casts) put(p []byte, most int) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if err := q.check(len(s.Bytes), most); err != nil {
+	if err := q.check(len(p), most); err != nil {
 		return err
 	}
-	q.n++
-	q.bytes += len(s.Bytes)
-	q.queue <- s
+	q.bytes += len(p)
+	q.queue = append(q.queue, &casting{engine.Shared{Bytes: p}, engine.Since()})
+	signal(q.some)
 	return nil
 }
 
-// done says that one has been cast.
-func (q *casts) done(s *engine.Shared) {
+// take gives all that wait to the caster; ok is false when there will be no more.
+func (q *casts) take() (batch []*casting, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.n--
-	q.bytes -= len(s.Bytes)
+	q.with = len(q.queue)
+	return q.queue[:q.with:q.with], q.with > 0 || !q.ended
+}
+
+// done says that those with the caster have been cast.
+func (q *casts) done() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, c := range q.queue[:q.with] {
+		q.bytes -= len(c.Bytes)
+	}
+	q.queue, q.with = slices.Delete(q.queue, 0, q.with), 0
 }
 
 // end lets no more come.
@@ -68,7 +87,17 @@ func (q *casts) end() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.ended = true
-	close(q.queue)
+	signal(q.some)
+}
+
+// count tells of those under way.
+func (q *casts) count(n *engine.Counts) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	n[engine.Casting], n[engine.CastBytes] = int64(len(q.queue)), int64(q.bytes)
+	if len(q.queue) > 0 {
+		n[engine.CastAge] = int64(engine.Since() - q.queue[0].began)
+	}
 }
 
 // Broadcast implements engine.Engine. It looks for room before it makes a copy.
@@ -80,7 +109,7 @@ func (g *group) Broadcast(p []byte) error {
 	if err := g.casts.room(len(p), most); err != nil {
 		return err
 	}
-	if err := g.casts.put(&engine.Shared{Bytes: append([]byte(nil), p...)}, most); err != nil {
+	if err := g.casts.put(append([]byte(nil), p...), most); err != nil {
 		return err
 	}
 	g.counters.Add(engine.Broadcasts, 1)
@@ -90,22 +119,30 @@ func (g *group) Broadcast(p []byte) error {
 // castAll is the caster.
 func (g *group) castAll() {
 	room := make([]*conn, 0, tableChunk)
-	for s := range g.casts.queue {
-		g.cast(s, room)
-		g.casts.done(s)
+	for {
+		batch, ok := g.casts.take()
+		switch {
+		case !ok:
+			return
+		case len(batch) == 0:
+			<-g.casts.some
+		default:
+			g.cast(batch, room)
+			g.casts.done()
+		}
 	}
 }
 
-// cast leaves a message in all mailboxes. Connections that come meanwhile may get
-// it or not.
-func (g *group) cast(s *engine.Shared, room []*conn) {
+// cast leaves messages in all mailboxes. Connections that come meanwhile may get
+// them or not.
+func (g *group) cast(batch []*casting, room []*conn) {
 	for i := 0; ; i++ {
 		conns, more := g.chunk(i, room)
 		if !more || g.ending() {
 			return
 		}
 		for _, c := range conns {
-			g.castTo(c, s)
+			g.castTo(c, batch)
 		}
 		clear(conns)
 	}
@@ -132,16 +169,24 @@ func (g *group) ending() bool {
 	}
 }
 
-// castTo leaves a message in a mailbox. A connection that has no room for it loses
+// castTo leaves messages in a mailbox. A connection that has no room for one loses
 // it, or is closed.
-func (g *group) castTo(c *conn, s *engine.Shared) {
-	switch err := c.mailbox().PutCast(&c.Conn, s); {
-	case err == nil:
+func (g *group) castTo(c *conn, batch []*casting) {
+	box, some := c.mailbox(), false
+	for _, m := range batch {
+		switch err := box.PutCast(&c.Conn, &m.Shared); {
+		case err == nil:
+			some = true
+		case err != engine.ErrFull:
+		case g.cfg.DropMessages:
+			g.counters.Add(engine.Dropped, 1)
+			box.Miss()
+		default:
+			c.order(lagging)
+			return
+		}
+	}
+	if some {
 		c.rouse()
-	case err != engine.ErrFull:
-	case g.cfg.DropMessages:
-		g.counters.Add(engine.Dropped, 1)
-	default:
-		c.order(lagging)
 	}
 }

@@ -59,7 +59,7 @@ func TestBroadcastsUnderWay(t *testing.T) {
 			waitFor(t, "broadcasts stay under way", func() bool {
 				g.casts.mu.Lock()
 				defer g.casts.mu.Unlock()
-				return g.casts.n == 0 && g.casts.bytes == 0
+				return len(g.casts.queue) == 0 && g.casts.bytes == 0
 			})
 		})
 	}

@@ -250,6 +250,7 @@ func (c *conn) takeMail() {
 		return
 	}
 	c.tick()
+	c.Miss(box.Missed())
 	mail, data := box.Take()
 	rest := data
 	for _, m := range mail {

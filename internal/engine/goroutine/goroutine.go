@@ -23,8 +23,8 @@
 // One that sends much would go on for as long as the scheduler lets it. Such
 // connections take turns: see turns.
 //
-// The caster is one goroutine too: it walks over all connections for each broadcast
-// and leaves a reference to it in their mailboxes; see cast.go.
+// The caster is one goroutine too: it walks over all connections with the broadcasts
+// that wait and leaves references to them in their mailboxes; see cast.go.
 //
 // The pacer is the goroutine that calls Config.Pace, if that is set, and leaves
 // mail for those that it touches. It outlives all connections.
@@ -146,7 +146,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.stop, g.halt = context.WithCancel(context.Background())
 	g.hold.changed = make(chan struct{}, 1)
-	g.casts.queue = make(chan *engine.Shared, maxCasts)
+	g.casts.some = make(chan struct{}, 1)
 	g.running.Go(g.sweepAll)
 	g.running.Go(g.castAll)
 	if cfg.Pace != nil {
@@ -173,6 +173,7 @@ func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.st
 
 func (g *group) Counters() (sum engine.Counts) {
 	g.counters.AddTo(&sum)
+	g.casts.count(&sum)
 	return sum
 }
 

@@ -1,16 +1,20 @@
 package loop
 
 import (
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // This file is how a message goes to all connections. It is kept once; each loop
 // has a reference to it in posted, which the loop's lock guards, and walks through
-// its connections, some in a turn, so that the others do not wait. What a
-// connection can't take at once is copied to its own output; one that is with a
-// worker gets it when it is back. The group counts the bytes of those that are under way on some loop, against MaxMailBytes.
+// its connections with all those that wait, some connections in a turn, so that others
+// do not wait. What is owed nothing is sent to without a copy; what a connection
+// can't take at once is copied to its own output; one that is with a worker gets it
+// when it is back. The group counts the bytes of those that are under way on some
+// loop, against MaxMailBytes.
 
 // maxCasts is how many broadcasts may be under way.
 const maxCasts = 1024
@@ -19,13 +23,17 @@ const maxCasts = 1024
 const (
 	castBatch = 256
 	castBytes = 1 << 20
+	castLook  = 8 // after so many it looks at the clock
+	// walkBytes is the most bytes of those that walk together, but for one message.
+	walkBytes = 64 << 10
 )
 
 // cast is a message to all.
 type cast struct {
 	group *group
 	engine.Shared
-	left atomic.Int32 // loops that have not done it
+	began time.Duration
+	left  atomic.Int32 // loops that have not done it
 }
 
 // done says that a loop has done its part.
@@ -53,7 +61,7 @@ func (g *group) Broadcast(p []byte) error {
 		return engine.ErrFull
 	}
 	g.loops[0].counters.Add(engine.Broadcasts, 1)
-	c := &cast{group: g, Shared: engine.Shared{Bytes: append([]byte(nil), p...)}}
+	c := &cast{group: g, Shared: engine.Shared{Bytes: append([]byte(nil), p...)}, began: engine.Since()}
 	c.left.Store(int32(len(g.loops)))
 	for _, l := range g.loops {
 		l.takeCast(c)
@@ -78,32 +86,135 @@ func (l *Loop) takeCast(c *cast) {
 	l.rouse()
 }
 
-// castSome gives the first broadcast to the next connections.
-func (l *Loop) castSome() {
-	first := l.casts[0]
-	end := l.slab.made
-	batch := min(castBatch, max(castBytes/max(len(first.Bytes), 1), 1))
-	for n := 0; l.castTo < end && n < batch; l.castTo++ {
-		c := l.slab.at(l.castTo)
-		if c.FD() < 0 || c.Armed()&Connecting != 0 {
-			continue
-		}
-		n++
-		l.castOne(c, &first.Shared)
+// castAge is for how long the oldest broadcast has been under way on the loop. Anyone
+// may call it.
+func (l *Loop) castAge() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.oldest != nil:
+		return engine.Since() - l.oldest.began
+	case len(l.posted) > 0:
+		return engine.Since() - l.posted[0].began
 	}
-	if l.castTo >= end {
-		l.casts[0] = nil
-		l.casts, l.castTo = l.casts[1:], 0
-		first.done()
+	return 0
+}
+
+// walk is how a loop gives broadcasts to its connections: round and round, as long as
+// there are any. One that comes joins in where the walk is, behind those that are
+// under way, and has reached all when it comes there again. So a connection gets in one
+// send all that have come since the walk was there before, in order, and the longer a
+// round takes, the more that is.
+type walk struct {
+	to     uint32           // the slot that is next
+	each   []*engine.Shared // those under way, which are the loop's first casts
+	all    []byte           // of all of them
+	joined []byte           // the room for that, where they are several
+}
+
+// casting is a broadcast of a loop's.
+type casting struct {
+	*cast
+	from    uint32 // the slot where it has joined
+	wrapped bool   // the walk has come to its end since
+}
+
+// nextCasts goes on from the last slot to the first, lets go of broadcasts that have reached
+// all, and lets others join.
+func (l *Loop) nextCasts() {
+	w := &l.walk
+	if w.to >= l.slab.made {
+		w.to = 0
+		for i := range w.each {
+			l.casts[i].wrapped = true
+		}
+	}
+	over := 0
+	for over < len(w.each) && l.casts[over].wrapped && w.to >= l.casts[over].from {
+		l.casts[over].done()
+		over++
+	}
+	if l.casts = slices.Delete(l.casts, 0, over); over > 0 {
+		l.noteOldest()
+	}
+	w.each = slices.Delete(w.each, 0, over)
+	size := 0
+	for _, m := range w.each {
+		size += len(m.Bytes)
+	}
+	joined := over
+	for i := len(w.each); i < len(l.casts); i++ {
+		c := &l.casts[i]
+		if size += len(c.Bytes); i > 0 && size > walkBytes {
+			break
+		}
+		c.from = w.to
+		w.each = append(w.each, &c.Shared)
+		joined++
+	}
+	if joined > 0 {
+		w.join()
 	}
 }
 
-func (l *Loop) castOne(c *engine.Conn, s *engine.Shared) {
+// noteOldest has castAge know the oldest broadcast.
+func (l *Loop) noteOldest() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.oldest = nil; len(l.casts) > 0 {
+		l.oldest = l.casts[0].cast
+	}
+}
+
+// join makes one piece of those under way.
+func (w *walk) join() {
+	switch len(w.each) {
+	case 0:
+		w.all = nil
+	case 1:
+		w.all = w.each[0].Bytes
+	default:
+		w.joined = w.joined[:0]
+		for _, m := range w.each {
+			w.joined = append(w.joined, m.Bytes...)
+		}
+		w.all = w.joined
+	}
+}
+
+// castSome goes on with the walk, until the slice is over.
+func (l *Loop) castSome() {
+	w, end := &l.walk, engine.Since()+slice
+	for n, size, joined := 0, 0, false; n < castBatch && size < castBytes; {
+		if first := l.casts[0]; !joined || w.to >= l.slab.made || first.wrapped && w.to >= first.from {
+			if l.nextCasts(); len(l.casts) == 0 {
+				return
+			}
+			joined = true
+		}
+		look := w.to%chunkSize == 0
+		if w.to < l.slab.made {
+			if c := l.slab.at(w.to); c.FD() >= 0 && c.Armed()&Connecting == 0 {
+				l.castOne(c)
+				n++
+				size += len(w.all)
+				look = look || n%castLook == 0
+			}
+		}
+		if w.to++; look && engine.Since() >= end {
+			return
+		}
+	}
+}
+
+func (l *Loop) castOne(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&Parting != 0:
 	case armed&Busy != 0:
-		l.castLater(c, s)
-	case c.Cast(s.Bytes):
+		for _, m := range l.walk.each {
+			l.castLater(c, m)
+		}
+	case c.Cast(l.walk.all, l.walk.each):
 		l.driver.Settle(c)
 	}
 }
@@ -119,6 +230,10 @@ func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
 	case err != engine.ErrFull:
 	case l.host.DropMessages:
 		l.counters.Add(engine.Dropped, 1)
+		if l.missed == nil {
+			l.missed = make(map[*engine.Conn]int64)
+		}
+		l.missed[c]++
 	case c.Armed()&Lagging == 0:
 		c.SetArmed(c.Armed() | Lagging)
 		l.Later(c, func() { c.Kill(engine.ErrSlowConsumer) })

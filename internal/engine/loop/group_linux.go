@@ -213,7 +213,9 @@ func (g *group) Loops() int { return len(g.loops) }
 func (g *group) Counters() (sum engine.Counts) {
 	for _, l := range g.loops {
 		l.counters.AddTo(&sum)
+		sum[engine.CastAge] = max(sum[engine.CastAge], int64(l.castAge()))
 	}
+	sum[engine.Casting], sum[engine.CastBytes] = g.casts.Load(), g.casting.Load()
 	return sum
 }
 

@@ -15,7 +15,7 @@ import (
 const (
 	acceptBatch = 128
 	dialBatch   = 128
-	mailBatch   = 64
+	touchBatch  = 64
 	maxOrders   = 1024
 	// slice is how long a turn does what may take long: reading from bulk
 	// connections, and draining.
@@ -44,9 +44,9 @@ type Loop struct {
 	passedOn bool    // the loop was full, and others accept from its listener
 	slab     slab
 
-	mailed []*engine.Conn // connections that got mail and are to be settled
-	// touched are connections to which the events of others have done something, and
-	// that are to be settled; there are few, or as many as relays are busy.
+	post post // mail that has been taken and not given out
+	// touched are connections to which the events of others, or Pace, have done
+	// something, and that are to be settled.
 	touched []*engine.Conn
 
 	stage      int32         // what the loop has done of told
@@ -59,8 +59,8 @@ type Loop struct {
 	complained time.Duration // when that was last logged
 	sweep      sweep
 	dials      []engine.Dial // dials that have been taken and not started
-	casts      []*cast       // what is being broadcast, in order
-	castTo     uint32        // the slot that gets the first of them next
+	casts      []casting     // what is being broadcast, in order
+	walk       walk          // of those that are under way
 	began      time.Duration // the turn
 	alert      int           // turns that are to be looked at closely
 
@@ -74,6 +74,7 @@ type Loop struct {
 	waiting waiting                   // for room in the pool
 	later   map[*engine.Conn][]func() // what is to be done when a worker gives it back
 	runs    map[*engine.Conn]*mailRun // the mail that is last among it
+	missed  map[*engine.Conn]int64    // broadcasts that those had no room for
 	yielded time.Duration             // when too few could give way; 0 if enough did
 	pressed bool                      // buffers held too much when it last looked
 	hands   []back                    // what is being taken back
@@ -85,6 +86,7 @@ type Loop struct {
 	room     atomic.Int64 // of a shard: how many its table has room for
 	box      engine.Mailbox
 	told     atomic.Int32
+	doing    atomic.Int32 // for the watch
 	asleep   atomic.Bool
 	some     atomic.Bool   // orders or chores are not empty
 	back     atomic.Bool   // returned is not empty
@@ -92,6 +94,7 @@ type Loop struct {
 	returned []back        // from the pool
 	orders   []engine.Dial // dials that the loop has not taken yet
 	posted   []*cast       // broadcasts that the loop has not taken yet
+	oldest   *cast         // the first that it has taken and that is under way
 	chores   []func()      // what other loops ask of it; few, see listeners_linux.go
 	ended    bool          // nobody may leave anything any more
 	ringing  sync.Mutex    // guards what follows
@@ -211,16 +214,18 @@ func (l *Loop) finished() bool {
 // everything else once. A busy loop never waits.
 func (l *Loop) turn() {
 	l.beginTurn()
-	if !l.poll() && len(l.dials) == 0 && len(l.casts) == 0 && !l.behind() && !l.spin() {
+	if !l.poll() && len(l.dials) == 0 && len(l.casts) == 0 && !l.post.left() && !l.behind() && !l.spin() {
 		l.wait()
 		l.poll()
 	}
 	if l.back.Load() {
 		l.takeBack()
 	}
-	if l.box.Waiting() {
+	if l.post.left() || l.box.Waiting() {
+		l.doing.Store(mail)
 		l.takeMail()
 	}
+	l.doing.Store(upkeep)
 	if l.told.Load() > l.stage {
 		l.obey()
 	}
@@ -234,10 +239,14 @@ func (l *Loop) turn() {
 		l.dial()
 	}
 	if len(l.casts) > 0 {
+		l.doing.Store(broadcasts)
 		l.castSome()
+		l.doing.Store(upkeep)
 	}
 	if l.touch != nil {
+		l.doing.Store(planned)
 		l.pace()
+		l.doing.Store(upkeep)
 	}
 	if l.drained.going {
 		l.drainSome(l.host.Clock())
@@ -268,6 +277,7 @@ func (l *Loop) beginTurn() {
 	l.endTurn(now)
 	l.began = now
 	l.host.SetClock(now)
+	l.doing.Store(events)
 }
 
 func (l *Loop) endTurn(now time.Duration) {
@@ -426,24 +436,6 @@ func (l *Loop) untime(c *engine.Conn) {
 	}
 }
 
-// touchLater is Host.Touch.
-func (l *Loop) touchLater(c *engine.Conn) {
-	if n := len(l.touched); n == 0 || l.touched[n-1] != c {
-		l.touched = append(l.touched, c)
-	}
-}
-
-// settleTouched settles those, which may touch others.
-func (l *Loop) settleTouched() {
-	for i := 0; i < len(l.touched); i++ {
-		if c := l.touched[i]; c.FD() >= 0 && c.Armed()&(Busy|Connecting) == 0 && c.IsOpen() {
-			l.driver.Settle(c)
-		}
-	}
-	clear(l.touched)
-	l.touched = l.touched[:0]
-}
-
 // Resets says whether the connection is to be closed with a reset.
 func (l *Loop) Resets(c *engine.Conn) bool { return c.Outbound() && l.group.cfg.Reset }
 
@@ -499,12 +491,17 @@ func (l *Loop) free(c *engine.Conn) {
 // that its reservations are released.
 func (l *Loop) end() {
 	l.box.Close()
-	l.takeMail()
+	for l.post.left() || l.box.Waiting() {
+		l.takeMail()
+	}
 	l.mu.Lock()
 	l.ended = true
 	orders := l.orders
-	for _, cast := range append(l.casts, l.posted...) {
-		cast.done()
+	for _, c := range l.casts {
+		c.done()
+	}
+	for _, c := range l.posted {
+		c.done()
 	}
 	chores := l.chores
 	l.mu.Unlock()

@@ -20,6 +20,14 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	return nil
 }
 
+// PostMany implements engine.ManyPoster.
+func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) (sent, full int, closed []engine.Ref) {
+	if sent, full, closed = l.box.PutMany(to, s); sent > 0 {
+		l.rouse()
+	}
+	return sent, full, closed
+}
+
 // tell raises what the loop is told to do.
 func (l *Loop) tell(what int32) {
 	for told := l.told.Load(); told < what; told = l.told.Load() {
@@ -83,51 +91,36 @@ func (l *Loop) silence() {
 	l.silent = true
 }
 
-// takeMail gives the waiting mail to its connections and settles each after a
-// batch, so that many messages to one connection go out in one call and yet
-// few connections hold an output buffer at a time.
-func (l *Loop) takeMail() {
-	mail, data := l.box.Take()
-	rest := data
-	for _, m := range mail {
-		l.settleSoon(m.Conn)
-		l.deliver(m, rest[:m.Size])
-		rest = rest[m.Size:]
-	}
-	l.settleMailed()
-	l.box.Done(mail, data)
-}
-
-// deliver gives a connection its mail, now or when it is back.
-func (l *Loop) deliver(m engine.Mail, data []byte) {
-	if m.Conn.Armed()&Busy == 0 || m.Late() {
-		m.Conn.Mailed(m, data)
-		return
-	}
-	l.mailLater(m, data)
-}
-
-// settleSoon notes that a connection, to which something is about to happen, is to
-// be settled. When it is one too many for a batch, those before it are.
+// settleSoon notes that a connection, which is about to be touched, is to be settled.
+// When it is one too many for a batch, those before it are: few hold an output buffer
+// at a time.
 func (l *Loop) settleSoon(c *engine.Conn) {
-	n := len(l.mailed)
-	if n > 0 && l.mailed[n-1] == c {
+	n := len(l.touched)
+	if n > 0 && l.touched[n-1] == c {
 		return
 	}
-	if n == mailBatch {
-		l.settleMailed()
+	if n == touchBatch {
+		l.settleTouched()
 	}
-	l.mailed = append(l.mailed, c)
+	l.touched = append(l.touched, c)
 }
 
-func (l *Loop) settleMailed() {
-	for _, c := range l.mailed {
-		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
+// touchLater is Host.Touch. It is called within events, so that nothing is settled now.
+func (l *Loop) touchLater(c *engine.Conn) {
+	if n := len(l.touched); n == 0 || l.touched[n-1] != c {
+		l.touched = append(l.touched, c)
+	}
+}
+
+// settleTouched settles those, which may touch others.
+func (l *Loop) settleTouched() {
+	for i := 0; i < len(l.touched); i++ {
+		if c := l.touched[i]; c.FD() >= 0 && c.Armed()&(Busy|Connecting) == 0 && c.IsOpen() {
 			l.driver.Settle(c)
 		}
 	}
-	clear(l.mailed)
-	l.mailed = l.mailed[:0]
+	clear(l.touched)
+	l.touched = l.touched[:0]
 }
 
 // Each calls f for every connection and every dial.
@@ -153,7 +146,10 @@ func (l *Loop) Abort(c *engine.Conn, why error) {
 func (l *Loop) takeOrders() {
 	l.mu.Lock()
 	l.dials = append(l.dials, l.orders...)
-	l.casts = append(l.casts, l.posted...)
+	for _, c := range l.posted {
+		l.casts = append(l.casts, casting{cast: c})
+		l.oldest = l.casts[0].cast
+	}
 	clear(l.posted)
 	chores := l.chores
 	l.orders, l.posted, l.chores = l.orders[:0], l.posted[:0], nil

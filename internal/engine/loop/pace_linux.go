@@ -13,7 +13,7 @@ func (l *Loop) pace() {
 	now := engine.Since()
 	l.host.SetClock(now)
 	l.paced = l.group.cfg.Pace(l.host.Index, now, l.touch)
-	l.settleMailed()
+	l.settleTouched()
 }
 
 // touchOne has Nudged called: at once, or by mail where the connection is with a

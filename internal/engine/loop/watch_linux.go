@@ -36,6 +36,24 @@ func (g *group) watch(ended <-chan struct{}) {
 	}
 }
 
+// What a loop may be doing when it is held up.
+const (
+	events int32 = iota
+	mail
+	broadcasts
+	planned
+	upkeep
+)
+
+// doings say so in logs.
+var doings = [...]string{
+	events:     "events: a handler has not returned, or there was no CPU",
+	mail:       "mail: a handler has not returned, or there was no CPU",
+	broadcasts: "broadcasts",
+	planned:    "planned calls",
+	upkeep:     "upkeep",
+}
+
 // seen is a turn that was under way at a look.
 type seen struct {
 	clock time.Duration // of the loop
@@ -52,9 +70,13 @@ func (l *Loop) judgeTurn(turn *seen) {
 	}
 	if held := now - turn.at; !turn.told && held >= l.group.cfg.Limits.HandlerTime {
 		turn.told = true
-		l.counters.Add(engine.Slow, 1)
+		doing := l.doing.Load()
+		if doing != broadcasts && doing != upkeep {
+			l.counters.Add(engine.Slow, 1)
+		}
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
-			"an event loop is held up by a handler that does not return; its other connections wait",
+			"an event loop is held up in one turn; its other connections wait",
+			slog.String("doing", doings[doing]),
 			slog.Int("loop", l.host.Index), slog.Duration("for", held), slog.Int64("connections", l.used.Load()))
 	}
 }

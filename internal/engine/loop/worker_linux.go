@@ -63,13 +63,8 @@ func (l *Loop) Later(c *engine.Conn, do func()) {
 	delete(l.runs, c) // mail that comes now comes after it
 }
 
-// mailRun is mail that came for a busy connection, with nothing else in between.
-type mailRun struct {
-	mail []engine.Mail
-	data []byte
-}
-
-// mailLater keeps mail for a busy connection.
+// mailLater keeps mail for a busy connection: in one run while nothing else comes in
+// between.
 func (l *Loop) mailLater(m engine.Mail, data []byte) {
 	run := l.runs[m.Conn]
 	if run == nil {
@@ -80,8 +75,7 @@ func (l *Loop) mailLater(m engine.Mail, data []byte) {
 		}
 		l.runs[m.Conn] = run
 	}
-	run.mail = append(run.mail, m)
-	run.data = append(run.data, data...)
+	run.put(m, data)
 }
 
 func (r *mailRun) deliver() {
@@ -134,6 +128,8 @@ func (l *Loop) takeBack() {
 // with what has come meanwhile.
 func (l *Loop) goOn(c *engine.Conn, why error) {
 	l.regain(c)
+	c.Miss(l.missed[c])
+	delete(l.missed, c)
 	if c.Parted() {
 		delete(l.later, c) // it is closed: all that came late is void
 		delete(l.runs, c)

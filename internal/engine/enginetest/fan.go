@@ -1,0 +1,273 @@
+package enginetest
+
+import (
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file is what one message to many may cost, and what a slow one of them misses.
+
+var fanCases = []testCase{
+	{"broadcasts that wait go out together", fanTogether},
+	{"mail that waits goes out together", mailTogether},
+	{"messages to many are in order with those to one", manyAndOne},
+	{"a value that is not sent is replaced", latestToSlow},
+	{"a value to a connection whose handler takes long is replaced", latestToBusy},
+	{"values of several topics from several goroutines", latestOfMany},
+	{"a value before the end", latestAtEnd},
+}
+
+// hold has the handler of a new connection take long, until release is called.
+func (b *bench) hold(changes ...with) (s *server, held *client, ref engine.Ref, release func()) {
+	entered, wait := make(chan struct{}), make(chan struct{})
+	s = b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		if in[0] == 'h' {
+			close(entered)
+			<-wait
+		}
+		return len(in)
+	}}, changes...)
+	held = s.dial()
+	ref = s.wantOpened(1)[0]
+	held.send("h")
+	receive(b, entered, "the handler")
+	return s, held, ref, func() { close(wait) }
+}
+
+func fanTogether(b *bench) {
+	const messages = 200
+	s, held, _, release := b.hold()
+	want := ""
+	for i := range messages {
+		s.cast(fmt.Appendf(nil, "%d,", i))
+		want += fmt.Sprintf("%d,", i)
+	}
+	if s.Loops() == 0 { // where others than the handler's owner bring them
+		eventually(b, "broadcasts stay under way", func() bool { return s.Counters()[engine.Casting] == 0 })
+	}
+	if n := s.Counters(); n[engine.Casting] > 0 && (n[engine.CastBytes] == 0 || n[engine.CastAge] == 0) {
+		b.Errorf("of %d broadcasts under way %d bytes are counted, and an age of %d ns", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
+	}
+	release()
+	held.expect(want)
+	s.wantFewWrites(messages)
+	eventually(b, "broadcasts stay under way", func() bool {
+		n := s.Counters()
+		return n[engine.Casting] == 0 && n[engine.CastBytes] == 0 && n[engine.CastAge] == 0
+	})
+}
+
+// wantFewWrites wants messages to have gone out many in a send.
+func (s *server) wantFewWrites(messages int64) {
+	s.t.Helper()
+	if n := s.Counters()[engine.Writes]; n > messages/10 {
+		s.t.Errorf("%d messages that had waited took %d sends", messages, n)
+	}
+}
+
+func mailTogether(b *bench) {
+	const messages = 200
+	s, held, ref, release := b.hold()
+	want := ""
+	for i := range messages {
+		if err := ref.Send(fmt.Appendf(nil, "%d,", i)); err != nil {
+			b.Fatalf("Send: %v", err)
+		}
+		want += fmt.Sprintf("%d,", i)
+	}
+	release()
+	held.expect(want)
+	s.wantFewWrites(messages)
+}
+
+// manyAndOne sends to all of a list and to one of it in turn, from one goroutine.
+func manyAndOne(b *bench) {
+	const conns, messages = 5, 150
+	s := b.serve(&Script{})
+	var clients []*client
+	for range conns {
+		clients = append(clients, s.dial())
+	}
+	refs := s.wantOpened(conns)
+	lists := engine.ByOwner(refs)
+	all, one := "", ""
+	for i := range messages {
+		text := fmt.Sprintf("%d,", i)
+		sent := 0
+		for _, m := range lists {
+			n, full, closed := m.Send(&engine.Shared{Bytes: []byte(text)})
+			if sent += n; full+len(closed) > 0 {
+				b.Errorf("no room for %d, %d have closed", full, len(closed))
+			}
+		}
+		if sent != conns {
+			b.Errorf("message %d was sent to %d, want %d", i, sent, conns)
+		}
+		all, one = all+text, one+text
+		if i%7 == 0 {
+			if err := refs[2].Send([]byte("you,")); err != nil {
+				b.Errorf("Send: %v", err)
+			}
+			one += "you,"
+		}
+		if i%50 == 0 {
+			runtime.Gosched()
+		}
+	}
+	got := make([]string, conns)
+	for i, c := range clients {
+		c.endSending()
+		got[i] = receive(b, readAll(c), "the end")
+	}
+	slices.Sort(got)
+	want := []string{all, all, all, all, one}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		b.Errorf("clients got %.200q, want %.200q", got, want)
+	}
+}
+
+// publish makes one the newest value of a topic, and tells a connection.
+func (s *server) publish(topic *engine.Topic, r engine.Ref, l *engine.Latest, p []byte) {
+	s.t.Helper()
+	topic.Set(p)
+	if err := r.Publish(l, len(p)); err != nil {
+		s.t.Errorf("Publish: %v", err)
+	}
+}
+
+// latestToSlow publishes much more than a connection may owe: its peer gets some of it
+// when it reads, each value whole, and the last one. None is missing in the books.
+func latestToSlow(b *bench) {
+	const size = 8 << 10
+	missed := make(chan int64, 1)
+	s := b.serve(&Script{Closed: func(c *engine.Conn, _ error) { missed <- c.Missed() }},
+		limited(func(l *engine.Limits) { l.MaxUnsent = 64 << 10 }))
+	slow := s.dial()
+	slow.smallBuffers()
+	ref := s.wantOpened(1)[0]
+	var topic engine.Topic
+	latest, n := engine.NewLatest(&topic), 0
+	eventually(b, "nothing is replaced", func() bool {
+		for range 20 {
+			s.publish(&topic, ref, latest, bulletin(n, size))
+			n++
+		}
+		return s.Counters()[engine.Replaced] > 1000
+	})
+	if why := s.reasons(); len(why) > 0 {
+		b.Fatalf("closed for %v", why)
+	}
+	if err := ref.Publish(latest, 64<<10+1); err != engine.ErrTooLarge {
+		b.Errorf("Publish of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
+	}
+	got := slow.reads(b)
+	eventually(b, "the last value does not come", func() bool { return got.last.Load() == int64(n-1) })
+	replaced := s.Counters()[engine.Replaced]
+	if taken := got.n.Load(); taken+replaced != int64(n) {
+		b.Errorf("%d values were taken and %d replaced, of %d", taken, replaced, n)
+	}
+	slow.endSending()
+	receive(b, got.done, "the end")
+	s.wantClosed(io.EOF)
+	if n := receive(b, missed, "Closed"); n != replaced {
+		b.Errorf("the connection has missed %d values, want %d", n, replaced)
+	}
+	if err := ref.Publish(latest, 1); err != engine.ErrClosed {
+		b.Errorf("Publish to one that has closed: %v, want %v", err, engine.ErrClosed)
+	}
+}
+
+func latestToBusy(b *bench) {
+	const values = 50
+	s, held, ref, release := b.hold(limited(func(l *engine.Limits) { l.MaxMail = 1 }))
+	var topic engine.Topic
+	latest := engine.NewLatest(&topic)
+	for i := range values {
+		s.publish(&topic, ref, latest, bulletin(i, 0))
+	}
+	got := held.reads(b)
+	release()
+	eventually(b, "the last value does not come", func() bool { return got.last.Load() == values-1 })
+	if n, r := got.n.Load(), s.Counters()[engine.Replaced]; n != 1 || r != values-1 {
+		b.Errorf("got %d values, %d were replaced; want 1, %d", n, r, values-1)
+	}
+	s.publish(&topic, ref, latest, bulletin(values, 0))
+	eventually(b, "a later value does not come", func() bool { return got.last.Load() == values })
+	held.endSending()
+	receive(b, got.done, "the end")
+}
+
+// latestOfMany: each value of the last ones comes, whoever publishes what meanwhile, and
+// none of a topic comes after a newer one.
+func latestOfMany(b *bench) {
+	const topics, values = 8, 500
+	s := b.serve(&Script{})
+	c := s.dial()
+	ref := s.wantOpened(1)[0]
+	var last [topics]atomic.Int64
+	end := make(chan struct{})
+	go func() {
+		defer close(end)
+		for {
+			var t, v int64
+			if _, err := fmt.Fscanf(c, "%d:%d\n", &t, &v); err != nil {
+				return
+			}
+			if v <= last[t].Swap(v) {
+				b.Errorf("value %d of topic %d comes after a newer one", v, t)
+			}
+		}
+	}()
+	var publishing sync.WaitGroup
+	for t := range topics {
+		publishing.Go(func() {
+			var topic engine.Topic
+			latest := engine.NewLatest(&topic)
+			for v := range values {
+				s.publish(&topic, ref, latest, fmt.Appendf(nil, "%d:%d\n", t, v+1))
+				if v%10 == 0 {
+					runtime.Gosched()
+				}
+			}
+		})
+	}
+	publishing.Wait()
+	for t := range topics {
+		eventually(b, "the last value does not come", func() bool { return last[t].Load() == values })
+	}
+	c.endSending()
+	receive(b, end, "the end")
+}
+
+// latestAtEnd has the peer end while values come: what was published before the
+// connection began to close arrives.
+func latestAtEnd(b *bench) {
+	s := b.serve(&Script{})
+	for i := range 20 {
+		c := s.dial()
+		ref := s.wantOpened(i + 1)[i]
+		got := c.reads(b)
+		go c.CloseWrite()
+		var topic engine.Topic
+		latest, last := engine.NewLatest(&topic), int64(-1)
+		for n := 0; ; n++ {
+			topic.Set(bulletin(n, 100))
+			if ref.Publish(latest, 100) != nil {
+				break
+			}
+			last = int64(n)
+		}
+		receive(b, got.done, "the end of the connection")
+		// The one after that has been set, and may have been taken instead.
+		if n := got.last.Load(); n < last-1 {
+			b.Errorf("the last value that came is %d, %d was published", n, last)
+		}
+	}
+}

@@ -1,0 +1,191 @@
+package engine
+
+import (
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// This file is how a connection gets values of which only the newest counts.
+//
+// A Topic has the newest value, and values are numbered. What a connection is told, by
+// mail, is only that there is one (Latest.due): until it has taken a value, newer ones
+// need no mail and no room. It takes one when it owes nothing else, so a value that its
+// peer has no room for is replaced until it has, and one that has begun to be sent is
+// sent to its end. A Latest has a lock, under which it is said that there is a value,
+// and one is taken: so the newest is never left behind, and none is sent twice.
+
+// Topic is a value that is replaced by newer ones. Who sets it and tells connections of
+// it does one after the other; they may take it meanwhile.
+type Topic struct{ newest atomic.Pointer[value] }
+
+type value struct {
+	bytes  []byte
+	number int64
+}
+
+// Set makes p, which is not changed any more, the newest value.
+func (t *Topic) Set(p []byte) {
+	number := int64(1)
+	if last := t.newest.Load(); last != nil {
+		number += last.number
+	}
+	t.newest.Store(&value{p, number})
+}
+
+// Latest is one connection's part in a topic.
+type Latest struct {
+	topic *Topic
+	mail  Shared
+
+	mu       sync.Mutex
+	due      bool  // the connection is to take a value, or has mail about that
+	left     bool  // it is to get no more
+	told     int64 // the last value that it was told of
+	taken    int64 // the last one that it took
+	replaced int64 // values that it was told of and did not take, since it last took one
+}
+
+// NewLatest makes it for one connection.
+func NewLatest(t *Topic) *Latest {
+	l := &Latest{topic: t}
+	l.mail.latest = l
+	return l
+}
+
+// Leave says that the connection is to get no more values.
+func (l *Latest) Leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left = true
+}
+
+// gone says whether it has been told to leave.
+func (l *Latest) gone() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.left
+}
+
+// tell notes that there is a newer value. It says whether that needs mail, and how many
+// others have been replaced.
+func (l *Latest) tell() (mail bool, replaced int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.told = l.topic.newest.Load().number
+	switch {
+	case l.taken == l.told:
+		return false, 0
+	case l.due:
+		l.replaced++
+		return false, 1
+	}
+	l.due = true
+	return true, 0
+}
+
+// untell takes that back, because the mail has found no room.
+func (l *Latest) untell() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.due = false
+}
+
+// take gives the newest value, and how many were replaced since the last was taken; of
+// those, so many nobody knew of.
+func (l *Latest) take() (p []byte, replaced, unknown int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	newest := l.topic.newest.Load()
+	unknown = newest.number - l.told // it was not told of the newest yet
+	replaced = l.replaced + unknown
+	l.due, l.told, l.taken, l.replaced = false, newest.number, newest.number, 0
+	return newest.bytes, replaced, unknown
+}
+
+// missed is how many values were replaced since the last was taken.
+func (l *Latest) missed() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.replaced
+}
+
+// Publish posts that the topic has a newer value, of size bytes, unless the connection
+// has not taken the last one: that one is replaced.
+func (r Ref) Publish(l *Latest, size int) error {
+	switch {
+	case r.Closed():
+		return ErrClosed
+	case size > r.c.host.Limits.MaxUnsent:
+		return ErrTooLarge
+	}
+	mail, replaced := l.tell()
+	if replaced > 0 {
+		r.c.host.Counters.Add(Replaced, replaced)
+	}
+	if !mail {
+		return nil
+	}
+	err := r.post(Request{Kind: MailLatest, Shared: &l.mail})
+	if err != nil {
+		l.untell()
+	}
+	return err
+}
+
+// awaits notes that the connection is to take a value. Those of topics that it has left
+// make room for others.
+func (c *Conn) awaits(l *Latest) {
+	x := c.extra()
+	if len(x.latest) == cap(x.latest) {
+		x.latest = slices.DeleteFunc(x.latest, func(l *Latest) bool { return l.gone() })
+	}
+	x.latest = append(x.latest, l)
+}
+
+// mayTake says whether it is time to take values.
+func (c *Conn) mayTake() bool { return c.more != nil && c.out == nil && len(c.more.latest) > 0 }
+
+// takeLatest makes output of the newest values, as many as fit into a buffer, but at
+// least one.
+func (c *Conn) takeLatest() {
+	x, n := c.more, 0
+	for n < len(x.latest) && c.Pending() < pieceSize && !c.is(failed) {
+		l := x.latest[n]
+		n++
+		if l.gone() {
+			continue
+		}
+		p, replaced, unknown := l.take()
+		x.dropped += replaced
+		c.host.Counters.Add(Replaced, unknown)
+		if len(p) <= c.host.Limits.MaxUnsent {
+			c.passDown(p)
+		}
+	}
+	if x.latest = slices.Delete(x.latest, 0, n); len(x.latest) == 0 {
+		x.latest = nil
+	}
+}
+
+// Miss counts messages that the connection has not got, where its owner has not seen
+// that.
+func (c *Conn) Miss(n int64) {
+	if n > 0 {
+		c.extra().dropped += n
+	}
+}
+
+// Missed is how many messages the connection has not got because its peer reads too
+// slowly: those that its output had no room for, and values that newer ones have
+// replaced.
+func (c *Conn) Missed() (n int64) {
+	if c.more == nil {
+		return 0
+	}
+	n = c.more.dropped
+	for _, l := range c.more.latest {
+		n += l.missed()
+	}
+	return n
+}

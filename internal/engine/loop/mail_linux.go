@@ -1,0 +1,174 @@
+package loop
+
+import (
+	"slices"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file is how mail gets to its connections. The loop takes what waits in the
+// mailbox and puts it into a queue for each connection; the connections take turns. So
+// all mail that has come for one goes out in one send, and few hold an output buffer at
+// a time. A turn of the loop does a slice of it, and what comes meanwhile joins what
+// its connection is still to get. The queues have the bounds of the mailbox: when they
+// hold as much, no more is taken and mail waits there.
+
+const (
+	// sortBatch is the most mail that a turn puts into queues, mailBatch the most
+	// connections that it gives theirs, and mailLook how much mail one gets
+	// without a look at the clock.
+	sortBatch = 16 << 10
+	mailBatch = 256
+	mailLook  = 32
+	// keepRuns is how many empty queues are kept, each with room for keepMail pieces
+	// of mail and keepData bytes at the most.
+	keepRuns = 4 << 10
+	keepMail = 16
+	keepData = 256
+)
+
+// post is mail that has been taken and not given out.
+type post struct {
+	mail []engine.Mail // what is not in a queue yet, the last to be taken
+	data []byte        // and its bytes
+	to   int           // whose turn it is, where the first is for many
+	all  []engine.Mail // the room of both
+	room []byte
+
+	runs  map[*engine.Conn]*mailRun
+	turns line[*mailRun] // those that have some, the longest ago first
+	spare []*mailRun
+	n     int // how much mail is in queues,
+	bytes int // and its bytes
+}
+
+// left says whether there is mail to give out.
+func (p *post) left() bool { return p.turns.n > 0 || len(p.mail) > 0 }
+
+// mailRun is mail for one connection.
+type mailRun struct {
+	conn *engine.Conn
+	mail []engine.Mail
+	data []byte
+	at   int // so many bytes have been given out
+}
+
+func (r *mailRun) put(m engine.Mail, data []byte) {
+	r.mail = append(r.mail, m)
+	r.data = append(r.data, data...)
+}
+
+// sort puts some mail into queues.
+func (p *post) sort(b *engine.Mailbox) {
+	if len(p.mail) == 0 {
+		if p.n >= b.Max || p.bytes >= b.MaxBytes {
+			return
+		}
+		p.all, p.room = b.Take()
+		p.mail, p.data = p.all, p.room
+	}
+	if p.runs == nil {
+		p.runs = make(map[*engine.Conn]*mailRun)
+	}
+	for room := sortBatch; room > 0 && len(p.mail) > 0; {
+		n := p.n
+		if p.to = p.mail[0].Some(p.to, room, p.queue); p.to == 0 {
+			p.mail = p.mail[1:]
+		}
+		room -= max(p.n-n, 1)
+	}
+	if len(p.mail) == 0 {
+		b.Done(p.all, p.room)
+		p.all, p.room, p.data = nil, nil, nil
+	}
+}
+
+// queue puts mail into the queue of its connection.
+func (p *post) queue(m engine.Mail) {
+	run := p.runs[m.Conn]
+	if run == nil {
+		if n := len(p.spare) - 1; n >= 0 {
+			run, p.spare = p.spare[n], p.spare[:n]
+		} else {
+			run = new(mailRun)
+		}
+		run.conn = m.Conn
+		p.runs[m.Conn] = run
+		p.turns.put(run)
+	}
+	run.put(m, p.data[:m.Size])
+	p.data = p.data[m.Size:]
+	p.n++
+	p.bytes += m.Bytes()
+}
+
+// next gives the mail of the connection whose turn it is.
+func (p *post) next() *mailRun {
+	run := p.turns.first()
+	p.turns.drop()
+	return run
+}
+
+// again has mail that is left wait for another turn.
+func (p *post) again(run *mailRun) {
+	if len(run.mail) > 0 {
+		p.turns.put(run)
+		return
+	}
+	delete(p.runs, run.conn)
+	run.conn = nil
+	if len(p.spare) < keepRuns && cap(run.mail) <= keepMail && cap(run.data) <= keepData {
+		p.spare = append(p.spare, run)
+	}
+	if p.turns.n == 0 && len(p.turns.ring) > 4*keepRuns {
+		p.turns, p.runs = line[*mailRun]{}, nil
+	}
+}
+
+// takeMail gives mail to connections, and settles each after its own, until the slice
+// is over.
+func (l *Loop) takeMail() {
+	p := &l.post
+	if len(p.mail) > 0 || l.box.Waiting() {
+		p.sort(&l.box)
+	}
+	end := engine.Since() + slice
+	for n := 0; n < mailBatch && p.turns.n > 0; n++ {
+		run := p.next()
+		c := run.conn
+		over := l.deliver(run, end)
+		p.again(run)
+		if c.FD() >= 0 && c.Armed()&Busy == 0 && c.IsOpen() {
+			l.driver.Settle(c)
+		}
+		if over || engine.Since() >= end {
+			return
+		}
+	}
+}
+
+// deliver gives a connection its mail, now or when it is back, up to a time. It says
+// whether that has come.
+func (l *Loop) deliver(run *mailRun, end time.Duration) (over bool) {
+	c, n := run.conn, 0
+	for n < len(run.mail) && !over {
+		m := run.mail[n]
+		data := run.data[run.at : run.at+int(m.Size)]
+		run.at += int(m.Size)
+		l.post.n--
+		l.post.bytes -= m.Bytes()
+		if c.Armed()&Busy == 0 || m.Late() {
+			c.Mailed(m, data)
+		} else {
+			l.mailLater(m, data)
+		}
+		n++
+		over = n%mailLook == 0 && engine.Since() >= end
+	}
+	run.mail = slices.Delete(run.mail, 0, n)
+	if len(run.mail) == 0 {
+		run.data, run.at = run.data[:0], 0
+	}
+	return over
+}

@@ -1,0 +1,138 @@
+package engine
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// PostMany is that of an owner with a mailbox.
+func (o *boxed) PostMany(to *Many, s *Shared) (sent, full int, closed []Ref) {
+	return o.box.PutMany(to, s)
+}
+
+// taken gives what mail there is for each connection, a piece for each Some of two.
+func (o *boxed) taken() map[*Conn][]string {
+	mail, data := o.box.Take()
+	got := make(map[*Conn][]string)
+	for _, m := range mail {
+		for next := 0; ; {
+			n := 0
+			next = m.Some(next, 2, func(m Mail) {
+				p := data[:m.Size]
+				data = data[m.Size:]
+				if m.shared != nil {
+					p = m.shared.Bytes
+				}
+				got[m.Conn] = append(got[m.Conn], string(p))
+				m.Conn.Mailed(m, p)
+				n++
+			})
+			if n > 4 {
+				panic("more connections at once than were asked for")
+			}
+			if next == 0 {
+				break
+			}
+		}
+	}
+	o.box.Done(mail, data)
+	return got
+}
+
+// many opens connections and lists them.
+func (o *boxed) many(n int) (conns []*Conn, to *Many) {
+	var refs []Ref
+	for i := range n {
+		conns = append(conns, o.open(uint32(i)))
+		refs = append(refs, conns[i].Ref())
+	}
+	return conns, ByOwner(refs)[0]
+}
+
+func wantSent(t *testing.T, to *Many, p string, sent, full, closed int) {
+	t.Helper()
+	if n, no, gone := to.Send(&Shared{Bytes: []byte(p)}); n != sent || no != full || len(gone) != closed {
+		t.Errorf("%.10q was sent to %d, no room for %d, %d closed; want %d, %d, %d", p, n, no, len(gone), sent, full, closed)
+	}
+}
+
+// Messages to many become one, but not across other mail, and those who have no room
+// for one miss that and no other.
+func TestMany(t *testing.T) {
+	o := newBoxed(1000, 100)
+	conns, to := o.many(5)
+	wantSent(t, to, "a", 5, 0, 0)
+	wantSent(t, to, "b", 5, 0, 0)
+	wantErr(t, "Send", conns[1].Ref().Send(make([]byte, 95)), nil)
+	wantSent(t, to, "c", 5, 0, 0)
+	wantSent(t, to, "four", 4, 1, 0)
+	wantSent(t, to, "e", 5, 0, 0)
+	wantSent(t, to, strings.Repeat("x", 101), 0, 5, 0)
+	if n := len(o.box.mail); n != 3 {
+		t.Errorf("%d pieces of mail wait, want 3", n)
+	}
+	got := o.taken()
+	for i, c := range conns {
+		want := []string{"ab", "cfoure"}
+		if i == 1 {
+			want = []string{"ab", string(make([]byte, 95)), "c", "e"}
+		}
+		if fmt.Sprintf("%q", got[c]) != fmt.Sprintf("%q", want) {
+			t.Errorf("connection %d got %q, want %q", i, got[c], want)
+		}
+		if n, want := c.mark.posted(), len(strings.Join(want, "")); n != want {
+			t.Errorf("connection %d: %d bytes are posted, want %d", i, n, want)
+		}
+		c.Sent(len(c.Output()))
+		if n := c.mark.posted(); n != 0 {
+			t.Errorf("connection %d: %d bytes are posted when all is sent", i, n)
+		}
+	}
+	conns[0].Kill(nil)
+	wantSent(t, to, "f", 4, 0, 1)
+	wantSent(t, to, "", 4, 0, 1)
+	conns[2].Kill(nil) // with mail on its way
+	o.taken()
+	for i, c := range conns {
+		c.dropOutput()
+		if n := c.mark.posted(); n != 0 {
+			t.Errorf("connection %d: %d bytes are posted at the end", i, n)
+		}
+	}
+	o.box.Close()
+	wantSent(t, to, "g", 0, 0, 5)
+}
+
+// Mail for many counts for each, and takes no more bytes together than a buffer.
+func TestManyIsBounded(t *testing.T) {
+	o := newBoxed(10, mailBytes)
+	_, to := o.many(4)
+	wantSent(t, to, "a", 4, 0, 0)
+	wantSent(t, to, "b", 4, 0, 0)
+	wantSent(t, to, "c", 2, 2, 0)
+	wantSent(t, to, "d", 0, 4, 0)
+	o.taken()
+	p := strings.Repeat("x", pieceSize/2)
+	wantSent(t, to, p, 4, 0, 0)
+	wantSent(t, to, p, 4, 0, 0)
+	wantSent(t, to, "y", 2, 2, 0)
+	if n := len(o.box.mail); n != 2 {
+		t.Errorf("%d bytes are %d pieces of mail, want 2", 2*len(p)+1, n)
+	}
+	o.taken()
+	wantSent(t, to, strings.Repeat("x", mailBytes/2), 2, 2, 0)
+}
+
+// Connections are listed by owner, and those of none have closed.
+func TestByOwner(t *testing.T) {
+	one, two := newBoxed(10, 100), newBoxed(10, 100)
+	a, b, c := one.open(0), two.open(0), one.open(1)
+	lists := ByOwner([]Ref{a.Ref(), b.Ref(), {}, c.Ref()})
+	if len(lists) != 3 {
+		t.Fatalf("%d lists, want 3", len(lists))
+	}
+	wantSent(t, lists[0], "x", 2, 0, 0)
+	wantSent(t, lists[1], "x", 1, 0, 0)
+	wantSent(t, lists[2], "x", 0, 0, 1)
+}
