@@ -10,12 +10,13 @@ import (
 type Action uint8
 
 const (
-	Wait    Action = iota // for the next event
-	Send                  // send Output, then report Sent
-	Deliver               // call Conn.Deliver
-	Read                  // read once without waiting, then report Arrived, PeerClosed, Failed or Empty
-	Shut                  // shut the sending direction, then report ShutDone
-	Close                 // close the descriptor, then report Finish
+	Wait     Action = iota // for the next event
+	Send                   // send Output, then report Sent
+	Deliver                // call Conn.Deliver
+	Read                   // read once without waiting, then report Arrived, PeerClosed, Failed or Empty
+	SendFile               // send File, then report Sent; or call Conn.Load
+	Shut                   // shut the sending direction, then report ShutDone
+	Close                  // close the descriptor, then report Finish
 )
 
 // The bits of a connection's state. Above them stands how many heartbeats the
@@ -103,7 +104,9 @@ type extra struct {
 	layer   Layer // nil if none
 	held    int   // what the layer holds, as it is counted
 	// reads is how many reads a drain still waits for.
-	reads int
+	reads  int
+	queue  *files // nil if none waits
+	direct int    // see Conn.direct
 	// partial is since when the layer waits for the rest of something; 0 if
 	// it does not.
 	partial time.Duration
@@ -349,7 +352,7 @@ func (c *Conn) waits() bool { return c.owesMuch() || c.is(deaf) }
 // HighWater until not above LowWater. With ReadOn it never does, but the handler
 // hears of the latter all the same.
 func (c *Conn) owesMuch() bool {
-	if !c.is(choked) && c.Pending()+c.host.direct > c.host.Limits.HighWater {
+	if !c.is(choked) && c.Pending()+c.direct() > c.host.Limits.HighWater {
 		c.state |= choked
 		c.host.Counters.Add(Paused, 1)
 	}
@@ -405,26 +408,28 @@ func (c *Conn) Offered() {
 // Waits says that the kernel takes nothing of Output now. A driver says so that
 // waits before it reports Sent: the time to take it begins at the first time.
 func (c *Conn) Waits(now time.Duration) {
-	if c.out.goal == 0 {
+	if c.out == nil {
+		c.files().begin(now)
+	} else if c.out.goal == 0 {
 		c.out.goal, c.out.since = c.out.Len(), now
 	}
 }
 
-// Sent says that the first n bytes of Output were taken.
+// Sent says that the first n bytes of Output were taken, or of File, if there is no
+// output.
 func (c *Conn) Sent(n int) {
 	c.host.Counters.Add(Writes, 1)
 	c.host.Counters.Add(BytesOut, int64(n))
-	all := n == len(c.Output())
-	c.out.skip(n)
-	left := c.out.Len()
-	if c.out.owed > left {
-		c.mark.release(c.out.owed - left)
-		c.out.owed = left
+	if c.out == nil {
+		c.sentFile(n)
+		return
 	}
+	all := n == len(c.Output())
+	left, _ := c.took(n)
 	switch {
 	case left == 0:
 		c.state &^= blocked
-		c.dropOutput()
+		c.emptied()
 	case all:
 		c.state &^= blocked
 		first := c.out
@@ -436,6 +441,19 @@ func (c *Conn) Sent(n int) {
 		c.out.progress(n, c.host.Clock())
 	}
 	c.relieve()
+}
+
+// took takes n bytes from the front of the output, and says how many are left, and
+// how many of them no longer count as posted.
+func (c *Conn) took(n int) (left, released int) {
+	c.out.skip(n)
+	left = c.out.Len()
+	if released = c.out.owed - left; released <= 0 {
+		return left, 0
+	}
+	c.mark.release(released)
+	c.out.owed = left
+	return left, released
 }
 
 // Room says that the kernel takes output again.
@@ -463,8 +481,8 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	}
 	switch m.Kind {
 	case MailSend:
-		if c.passDown(data); c.out != nil {
-			c.out.owed += len(data)
+		if c.passDown(data); c.latest() != nil {
+			c.latest().owed += len(data)
 		} else {
 			c.mark.release(len(data))
 		}
@@ -503,9 +521,12 @@ func (c *Conn) Next() Action {
 	switch {
 	case c.is(failed):
 		return Close
-	case c.out != nil && !c.is(blocked):
+	case c.owes() && !c.is(blocked):
+		if c.out == nil {
+			return SendFile
+		}
 		return Send
-	case c.out != nil && (c.is(closing) || c.owesMuch()):
+	case c.owes() && (c.is(closing) || c.owesMuch()):
 		return Wait
 	case c.is(closing):
 		return c.nextClosing()
@@ -520,7 +541,7 @@ func (c *Conn) Next() Action {
 		return Deliver
 	case c.is(unread) && c.WantsInput():
 		return Read
-	case c.out != nil:
+	case c.owes():
 		return Wait
 	case c.is(gone) && c.retire(io.EOF):
 		return c.nextClosing()
@@ -562,18 +583,23 @@ func (c *Conn) dropInput() {
 
 func (c *Conn) dropOutput() {
 	if c.out != nil {
-		if c.out.owed > 0 {
-			c.mark.release(c.out.owed)
-		}
-		c.host.put(c.out)
+		c.release(c.out)
 		c.out = nil
 	}
+	c.dropFiles()
 }
 
-// room is the output to append n bytes to.
-func (c *Conn) room(n int) *Buffer {
-	if c.out == nil {
-		c.out = c.host.get(n)
+// release lets go of a buffer of output.
+func (c *Conn) release(b *Buffer) {
+	if b.owed > 0 {
+		c.mark.release(b.owed)
 	}
-	return c.out
+	c.host.put(b)
+}
+
+// emptied ends output of which all is sent.
+func (c *Conn) emptied() {
+	c.release(c.out)
+	c.out = nil
+	c.advance()
 }

@@ -141,6 +141,7 @@ type life struct {
 	panicked              bool
 	why                   error
 
+	filed    bool            // has sent a file, of which each piece has a time of its own
 	layer    *simLayer       // nil if it has none
 	stamps   []time.Duration // when each byte of wrote was
 	born     time.Duration
@@ -391,6 +392,8 @@ func (s *sim) drive(l *life) {
 			return
 		case Send:
 			s.send(l)
+		case SendFile:
+			s.sendFile(l)
 		case Deliver:
 			s.deliver(l)
 		case Read:
@@ -415,9 +418,10 @@ func (s *sim) drive(l *life) {
 
 // direct is the kernel's part of a long Write. An error it keeps to itself, and
 // tells at the next send.
-func (s *sim) direct(c *Conn, p []byte) int {
-	l := s.lives[c.Slot()]
-	s.check(c.out == nil && len(l.wire) == len(l.wrote), "%v: sends before what was written earlier", l)
+func (s *sim) direct(c *Conn, pieces [][]byte) int {
+	l, p := s.lives[c.Slot()], bytes.Join(pieces, nil)
+	s.check(bytes.HasPrefix(p, l.wrote[len(l.wire):]), "%v: sends before what was written earlier", l)
+	s.check(!c.is(blocked), "%v: sends directly while the kernel takes nothing", l)
 	s.check(l.layer == nil, "%v: sends past its layer", l)
 	s.check(!l.shut, "%v: sends directly after the end", l)
 	if l.reset {
@@ -537,7 +541,7 @@ func (s *sim) receiveMail(p post) (after func()) {
 func (s *sim) receiveCast(l *life, p []byte) (after func()) {
 	c := l.conn
 	inBox := c.posted()
-	tooMuch := c.Pending()-inBox+s.host.direct+len(p) > simMaxUnsent
+	tooMuch := c.unsent()-inBox+s.host.direct+len(p) > simMaxUnsent
 	s.log("%v: broadcast of %d bytes", l, len(p))
 	switch {
 	case c.is(greeting | fresh):

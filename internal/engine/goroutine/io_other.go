@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // answerTime bounds the answer to a connection that is turned away.
@@ -71,6 +73,12 @@ func (c *conn) rest() error {
 	}
 	return err
 }
+
+// direct is no Host.Direct: package net writes all, however long that takes.
+var direct func(c *engine.Conn, pieces [][]byte) int
+
+// sendFile has a file read and written.
+func (c *conn) sendFile() { c.Load() }
 
 // write writes all output, and waits for room as often as it must, unless mail
 // comes. It says how much was taken.

@@ -422,6 +422,8 @@ func (d *driver) Settle(c *engine.Conn) {
 		switch c.Next() {
 		case engine.Send:
 			d.send(c)
+		case engine.SendFile:
+			c.Load()
 		case engine.Deliver:
 			if !d.loop.Deliver(c) {
 				return

@@ -1,0 +1,25 @@
+package sock
+
+import (
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// SendFile sends up to n bytes of a file, from an offset on, to a non-blocking socket.
+// 0 bytes without an error mean the end of the file. It waits for the disk where it
+// has to, so it does tell the scheduler.
+func SendFile(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
+	from := int(f.Fd())
+	for {
+		sent, err := unix.Sendfile(int(fd), from, &offset, n)
+		switch errno, _ := err.(syscall.Errno); errno {
+		case syscall.EINTR:
+		case 0:
+			return sent, 0
+		default:
+			return 0, errno
+		}
+	}
+}
