@@ -100,6 +100,10 @@ type Ref struct{ r engine.Ref }
 // ends first.
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
+// Sendv is Send for all of pieces, one behind the other, as if they were joined: nothing
+// is sent between them.
+func (r Ref) Sendv(pieces ...[]byte) error { return r.r.Sendv(pieces) }
+
 // Close posts a request to close the connection as Conn.Close does, after the
 // messages sent before. It fails with ErrClosed when the connection is closing
 // or closed, and with ErrFull when the mailbox is full.

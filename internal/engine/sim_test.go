@@ -601,6 +601,9 @@ func (s *sim) postToAny() {
 			p.data = bytes.Repeat([]byte("M"), simMaxUnsent+1-s.dice.roll(3))
 		}
 		switch shared := (&Shared{p.data}); {
+		case s.dice.roll(4) == 0:
+			i := s.dice.roll(len(p.data) + 1)
+			err = l.ref.Sendv([][]byte{p.data[:i], nil, p.data[i:]})
 		case s.dice.roll(4) > 0:
 			err = l.ref.Send(p.data)
 		case s.dice.roll(2) > 0 && s.takes(l) && len(p.data) <= simMaxUnsent:

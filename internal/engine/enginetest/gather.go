@@ -108,7 +108,11 @@ func sendNotes(ref engine.Ref) error {
 	for i := range notes {
 		note := binary.BigEndian.AppendUint32(frameHead('n', 4), uint32(i))
 		for {
-			err := ref.Send(note)
+			send := func() error { return ref.Send(note) }
+			if i%2 == 0 {
+				send = func() error { return ref.Sendv([][]byte{note[:5], note[5:]}) }
+			}
+			err := send()
 			if err == nil {
 				break
 			}
