@@ -7,10 +7,9 @@ import (
 
 // SendFile appends a part of a regular file to the output: n bytes from offset on, or
 // with a negative n all from there to what is its end now. It is sent in order with what
-// is written before and after, and is not read into memory as a whole: Linux sends it
-// from its page cache, under io_uring, with TLS and on other systems it is read 64 KiB
-// at a time, as the peer takes it. A part of less than 16 KiB is read at once and written
-// as by Write.
+// is written before and after, and is not read into memory as a whole: Linux sends it from
+// its page cache; with TLS, and on other systems, it is read 64 KiB at a time, as the peer
+// takes it. A part of less than 16 KiB is read at once and written as by Write.
 //
 // f need not stay open, and its offset is neither used nor changed: SendFile keeps a
 // descriptor of its own until the part is sent or the connection closes, so one os.File

@@ -443,19 +443,6 @@ func (c *Conn) Sent(n int) {
 	c.relieve()
 }
 
-// took takes n bytes from the front of the output, and says how many are left, and
-// how many of them no longer count as posted.
-func (c *Conn) took(n int) (left, released int) {
-	c.out.skip(n)
-	left = c.out.Len()
-	if released = c.out.owed - left; released <= 0 {
-		return left, 0
-	}
-	c.mark.release(released)
-	c.out.owed = left
-	return left, released
-}
-
 // Room says that the kernel takes output again.
 func (c *Conn) Room() { c.state &^= blocked }
 
@@ -587,19 +574,4 @@ func (c *Conn) dropOutput() {
 		c.out = nil
 	}
 	c.dropFiles()
-}
-
-// release lets go of a buffer of output.
-func (c *Conn) release(b *Buffer) {
-	if b.owed > 0 {
-		c.mark.release(b.owed)
-	}
-	c.host.put(b)
-}
-
-// emptied ends output of which all is sent.
-func (c *Conn) emptied() {
-	c.release(c.out)
-	c.out = nil
-	c.advance()
 }

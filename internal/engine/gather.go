@@ -93,6 +93,34 @@ func (c *Conn) gather(pieces [][]byte) int {
 	return n - before
 }
 
+// took takes n bytes from the front of the output, and says how many are left, and
+// how many of them no longer count as posted.
+func (c *Conn) took(n int) (left, released int) {
+	c.out.skip(n)
+	left = c.out.Len()
+	if released = c.out.owed - left; released <= 0 {
+		return left, 0
+	}
+	c.mark.release(released)
+	c.out.owed = left
+	return left, released
+}
+
+// release lets go of a buffer of output.
+func (c *Conn) release(b *Buffer) {
+	if b.owed > 0 {
+		c.mark.release(b.owed)
+	}
+	c.host.put(b)
+}
+
+// emptied ends output of which all is sent.
+func (c *Conn) emptied() {
+	c.release(c.out)
+	c.out = nil
+	c.advance()
+}
+
 // direct is how many bytes that the handler has written were sent directly in this
 // event. They count as if they were waiting still, so that a handler is bounded
 // wherever it runs. An owner has one event at a time, so its host keeps the number; a
