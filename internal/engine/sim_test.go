@@ -370,6 +370,9 @@ func (s *sim) drive(l *life) {
 	c := l.conn
 	for range 10_000 {
 		open := !c.is(closing)
+		if c.is(choked) { // it may not be any more, in a moment
+			l.relieved = s.now
+		}
 		a := c.Next()
 		if open && c.is(closing) && c.more.why == ErrServerClosed && !c.is(deaf|gone) {
 			s.check(l.arrived >= l.owed, "%v: drained with %d of the %d bytes read that were sent before", l, l.arrived, l.owed)
