@@ -19,9 +19,11 @@ func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 
 // Write appends a copy of p to the output. It is sent when the handler has
 // returned for all the input at hand, together with everything else that was
-// written by then: many writes, one system call. A loop sends a piece of 16 KiB
-// or more at once, if nothing is waiting before it, and copies only what the
-// kernel does not take.
+// written by then: many writes, one system call. A piece of 16 KiB or more is
+// sent at once, in one call with what was written before it in this turn, such as
+// its header; only what the kernel does not take is copied. That is not so with TLS,
+// with Server.Workers, behind output that the peer has not taken yet, and, under the
+// goroutine model, on other systems than Linux.
 //
 // Write takes all of p or nothing. It fails with ErrClosed once the connection
 // is closing, and with ErrTooLarge when p alone is larger than
@@ -29,6 +31,12 @@ func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 // bytes would wait, it fails with ErrSlowConsumer and the connection is closed
 // for that reason, or it fails with ErrFull, as Server.SlowConsumer says; a handler that has much to write looks at Paused.
 func (c *Conn) Write(p []byte) (int, error) { return c.core().Write(p) }
+
+// Writev is Write for all of pieces, one behind the other, as if they were joined: it
+// takes all of them or nothing, with the errors that Write has for a piece of their
+// size. Together 16 KiB or more are sent at once, in one call, if there are fewer than 64;
+// net.Buffers are pieces, too: c.Writev(buffers...).
+func (c *Conn) Writev(pieces ...[]byte) (int, error) { return c.core().Writev(pieces...) }
 
 // WriteString is Write for a string.
 func (c *Conn) WriteString(s string) (int, error) { return c.core().WriteString(s) }
@@ -45,7 +53,8 @@ func (c *Conn) Close() error {
 // CloseWith is Close with a reason: Closed gets why.
 func (c *Conn) CloseWith(why error) { c.core().CloseWith(why) }
 
-// Pending is the number of bytes that were written and not sent yet.
+// Pending is the number of bytes that were written and not sent yet, with those of
+// files (SendFile).
 func (c *Conn) Pending() int { return c.core().Pending() }
 
 // Dropped is how many messages the connection has not got because its peer reads too
@@ -166,6 +175,10 @@ func (r Ref) Do(f func(*Conn)) error {
 // Release is Conn.Release from anywhere, after the messages sent before. It fails as
 // Close does; with ErrClosed there is nothing to release any more.
 func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
+
+// Sendv is Send for all of pieces, one behind the other, as if they were joined: nothing
+// is sent between them.
+func (r Ref) Sendv(pieces ...[]byte) error { return r.r.Sendv(pieces) }
 
 // Close posts a request to close the connection as Conn.Close does, after the
 // messages sent before. It fails with ErrClosed when the connection is closing

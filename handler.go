@@ -53,7 +53,7 @@ type Handler interface {
 	//	ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout,
 	//	ErrWriteTimeout, ErrHeartbeatTimeout, ErrCloseTimeout,
 	//	ErrServerClosed, ErrWorkersClosed, ErrClosedByOperator,
-	//	ErrBadUse            as they say
+	//	ErrShortFile, ErrBadUse  as they say
 	//	io.ErrUnexpectedEOF  the peer ended within a message (LengthPrefixed),
 	//	                     or it ended its transport without TLS's
 	//	                     close_notify, so that its last words may be
@@ -218,6 +218,9 @@ var (
 	// Limits.MaxUnsent bytes that the peer does not take; see
 	// Server.SlowConsumer.
 	ErrSlowConsumer = engine.ErrSlowConsumer
+	// ErrShortFile closes a connection when a file of Conn.SendFile turns out to be
+	// shorter than it was, and answers SendFile if it is too short already.
+	ErrShortFile = engine.ErrShortFile
 	// ErrCloseTimeout says that the peer did not take the pending output
 	// within Limits.CloseTimeout of the close.
 	ErrCloseTimeout = engine.ErrCloseTimeout

@@ -96,4 +96,5 @@ func (c *Conn) TakenBack() {
 			b.since, b.handed = min(b.since+now-b.handed, now), 0
 		}
 	}
+	c.files().forgive(now, now)
 }

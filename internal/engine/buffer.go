@@ -29,6 +29,7 @@ type Buffer struct {
 	bytes []byte
 	off   int
 	lent  bool // the kernel reads it: what is there stays where it is
+	full  bool // the kernel has not taken all of it, or what is before it
 
 	// Of output, in its first piece: the pieces behind it, and their bytes.
 	rest   []*Buffer
@@ -60,7 +61,7 @@ func (b *Buffer) room() int {
 // skip takes n bytes from the front, which it has itself. The room they had is used
 // again once it is the larger part, so that a queue that never empties does not creep.
 func (b *Buffer) skip(n int) {
-	b.lent = false
+	b.lent, b.full = false, false
 	b.off += n
 	if b.off == len(b.bytes) {
 		b.bytes, b.off = b.bytes[:0], 0

@@ -71,7 +71,7 @@ func closeCause(why error) Cause {
 		return ClosedShutdown
 	case ErrExpelled:
 		return ClosedExpelled
-	case ErrBadUse, ErrClosed, ErrPoolClosed:
+	case ErrBadUse, ErrClosed, ErrPoolClosed, ErrShortFile:
 		return ClosedOther
 	}
 	switch why := why.(type) {

@@ -10,12 +10,13 @@ import (
 type Action uint8
 
 const (
-	Wait    Action = iota // for the next event
-	Send                  // send Output, then report Sent
-	Deliver               // call Conn.Deliver
-	Read                  // read once without waiting, then report Arrived, PeerClosed, Failed or Empty
-	Shut                  // shut the sending direction, then report ShutDone
-	Close                 // close the descriptor, then report Finish
+	Wait     Action = iota // for the next event
+	Send                   // send Output, then report Sent
+	Deliver                // call Conn.Deliver
+	Read                   // read once without waiting, then report Arrived, PeerClosed, Failed or Empty
+	SendFile               // send File, then report Sent; or call Conn.Load
+	Shut                   // shut the sending direction, then report ShutDone
+	Close                  // close the descriptor, then report Finish
 )
 
 // The bits of a connection's state. Above them stands how many heartbeats the
@@ -118,6 +119,8 @@ type extra struct {
 	// timer is when Timer is to be called, deadline when the connection is to be
 	// closed; 0 for never.
 	timer, deadline time.Duration
+	queue           *files // nil if none waits
+	direct          int    // see Conn.direct
 	// partial is since when the layer waits for the rest of something; 0 if
 	// it does not.
 	partial time.Duration
@@ -387,7 +390,7 @@ func (c *Conn) waits() bool { return c.owesMuch() || c.is(deaf) }
 // HighWater until not above LowWater. With ReadOn it never does, but the handler
 // hears of the latter all the same.
 func (c *Conn) owesMuch() bool {
-	if !c.is(choked|relayed) && c.Pending()+c.host.direct > c.host.Limits.HighWater {
+	if !c.is(choked|relayed) && c.Pending()+c.direct() > c.host.Limits.HighWater {
 		c.state |= choked
 		c.host.Counters.Add(Paused, 1)
 	}
@@ -447,26 +450,28 @@ func (c *Conn) Offered() {
 // Waits says that the kernel takes nothing of Output now. A driver says so that
 // waits before it reports Sent: the time to take it begins at the first time.
 func (c *Conn) Waits(now time.Duration) {
-	if c.out.goal == 0 {
+	if c.out == nil {
+		c.files().begin(now)
+	} else if c.out.goal == 0 {
 		c.out.goal, c.out.since = c.out.Len(), now
 	}
 }
 
-// Sent says that the first n bytes of Output were taken.
+// Sent says that the first n bytes of Output were taken, or of File, if there is no
+// output.
 func (c *Conn) Sent(n int) {
 	c.host.Counters.Add(Writes, 1)
 	c.host.Counters.Add(BytesOut, int64(n))
-	all := n == len(c.Output())
-	c.out.skip(n)
-	left := c.out.Len()
-	if c.out.owed > left {
-		c.mark.release(c.out.owed - left)
-		c.out.owed = left
+	if c.out == nil {
+		c.sentFile(n)
+		return
 	}
+	all := n == len(c.Output())
+	left, _ := c.took(n)
 	switch {
 	case left == 0:
 		c.state &^= blocked
-		c.dropOutput()
+		c.emptied()
 	case all:
 		c.state &^= blocked
 		first := c.out
@@ -516,8 +521,8 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 		if c.is(shut) {
 			c.mark.release(len(data))
 			c.host.Counters.Add(Dropped, 1)
-		} else if c.passDown(data); c.out != nil {
-			c.out.owed += len(data)
+		} else if c.passDown(data); c.latest() != nil {
+			c.latest().owed += len(data)
 		} else {
 			c.mark.release(len(data))
 		}
@@ -569,9 +574,12 @@ func (c *Conn) Next() Action {
 	case c.mayTake():
 		c.takeLatest()
 		return c.Next()
-	case c.out != nil && !c.is(blocked):
+	case c.owes() && !c.is(blocked):
+		if c.out == nil {
+			return SendFile
+		}
 		return Send
-	case c.out != nil && (c.is(closing) || c.owesMuch()):
+	case c.owes() && (c.is(closing) || c.owesMuch()):
 		return Wait
 	case c.is(closing):
 		return c.nextClosing()
@@ -586,7 +594,7 @@ func (c *Conn) Next() Action {
 		return Deliver
 	case c.is(unread) && c.WantsInput():
 		return Read
-	case c.out != nil:
+	case c.owes():
 		return Wait
 	case c.is(finishing) && !c.is(shut) && c.mark.posted() == 0:
 		return c.nextShut()
@@ -634,18 +642,8 @@ func (c *Conn) dropInput() {
 
 func (c *Conn) dropOutput() {
 	if c.out != nil {
-		if c.out.owed > 0 {
-			c.mark.release(c.out.owed)
-		}
-		c.host.put(c.out)
+		c.release(c.out)
 		c.out = nil
 	}
-}
-
-// room is the output to append n bytes to.
-func (c *Conn) room(n int) *Buffer {
-	if c.out == nil {
-		c.out = c.host.get(n)
-	}
-	return c.out
+	c.dropFiles()
 }

@@ -13,7 +13,7 @@
 //	Conn.Open                  the connection is established (accepted or dialled)
 //	Conn.Arrived(bytes)        bytes have been received
 //	Conn.PeerClosed            the peer will send no more (end of file)
-//	Conn.Sent(n)               n bytes of Output were taken by the kernel
+//	Conn.Sent(n)               n bytes of Output, or of File, were taken by the kernel
 //	Conn.Offered               Output was given to the kernel; Sent and Room will follow
 //	Conn.Room                  the kernel takes output again
 //	Conn.Empty                 a Read has found nothing, or all there was
@@ -26,6 +26,7 @@
 //
 //	action                     asks for
 //	Send                       send Output, report with Sent (and Failed)
+//	SendFile                   send File, report with Sent, or call Conn.Load
 //	Deliver                    call Conn.Deliver: held-back input may go on
 //	Read                       read once without waiting, report with Arrived,
 //	                           PeerClosed, Failed or Empty
@@ -44,7 +45,7 @@
 //   - Input is offered in the order it arrived, and never after Finish.
 //   - Output is sent in the order it was written, once per turn: when the
 //     handler has returned for all the input at hand. Only a long piece may be
-//     sent as soon as it is written, see Host.Direct.
+//     sent as soon as it is written, with what is before it; see Host.Direct.
 //   - Mail that [Mailbox.Put] has taken is given to Mailed, in order, before a
 //     connection whose peer has closed is closed in turn.
 //   - Nothing on a loop blocks but the one wait for events, and that wait ends

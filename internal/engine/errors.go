@@ -31,6 +31,7 @@ var (
 	ErrRefusedSource    = errors.New("myriad: Limits.MaxConnsPerSource connections are open from this source")
 	ErrDenied           = errors.New("myriad: address is not let in by Server.Allow and Server.Deny")
 	ErrProxyHeader      = errors.New("myriad: no valid PROXY header from a trusted proxy")
+	ErrShortFile        = errors.New("myriad: file is shorter than SendFile was told")
 	ErrServerClosed     = errors.New("myriad: server is shutting down")
 	ErrExpelled         = errors.New("myriad: connection was closed by an operator")
 	ErrPoolClosed       = errors.New("myriad: the pool of Server.Workers was closed before the server had ended")

@@ -58,15 +58,17 @@ type Host struct {
 	Away bool
 	// Times, if set, counts how long workers take.
 	Times *RunTimes
-	// Direct, if set, sends what a handler on the loop writes at once, as
-	// far as the kernel takes it, and says how much that was. It is for
-	// pieces from DirectSize on, which copying costs more than a call. The
-	// owner may change it between two events.
-	Direct     func(c *Conn, p []byte) int
+	// Direct, if set, sends what a handler writes on its connection's owner at
+	// once: in one call, without waiting, as far as the kernel takes it, and says
+	// how much that was. It is for DirectSize bytes or more, which copying costs
+	// more than a call. The owner may change it between two events.
+	Direct     func(c *Conn, pieces [][]byte) int
 	DirectSize int
-	// direct is how much was sent so in this event. It counts as if it were
-	// waiting still, so that a handler is bounded wherever it runs.
+	// direct is how much was sent so in this event: see Conn.direct.
 	direct int
+	// NoFiles says that descriptors mean something on one thread only, so that a
+	// file can't be handed over.
+	NoFiles bool
 	// Shed, if set, is called on the owner instead of the handler's Received,
 	// for input that a worker will not look at.
 	Shed func(c *Conn, in []byte, why error) (used int)
@@ -95,7 +97,7 @@ func (h *Host) SetUp(cfg *Config, door *door.Door) {
 	h.ReadOn = cfg.ReadOn
 	h.Drained, h.Draining, h.Timer, h.Proxied, h.Shed = cfg.Drained, cfg.Draining, cfg.Timer, cfg.Proxied, cfg.Shed
 	h.Owner = cfg.Owner
-	h.Door, h.Now, h.piece = door, Since, pieceSize
+	h.Door, h.Now, h.piece, h.DirectSize = door, Since, pieceSize, directSize
 	h.SetClock(Since())
 }
 

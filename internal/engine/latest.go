@@ -144,7 +144,7 @@ func (c *Conn) awaits(l *Latest) {
 }
 
 // mayTake says whether it is time to take values.
-func (c *Conn) mayTake() bool { return c.more != nil && c.out == nil && len(c.more.latest) > 0 }
+func (c *Conn) mayTake() bool { return c.more != nil && len(c.more.latest) > 0 && !c.owes() }
 
 // takeLatest makes output of the newest values, as many as fit into a buffer, but at
 // least one.

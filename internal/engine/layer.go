@@ -134,19 +134,25 @@ func (c *Conn) partial() time.Duration {
 	return c.more.partial
 }
 
-// passDown appends to the output, by way of the layer.
+// passDown appends to the output, by way of the layer. What stands behind a file
+// waits for it in front of the layer.
 func (c *Conn) passDown(p []byte) {
-	if l := c.layer(); l != nil {
+	switch l := c.layer(); {
+	case c.files() != nil:
+		if len(p) > 0 && !c.is(failed) {
+			push(c.host, c.room(len(p)), p)
+		}
+	case l != nil:
 		c.concern(l.Write(c, p))
-		return
+	default:
+		c.Append(p)
 	}
-	c.Append(p)
 }
 
 // Append appends to the output as it goes to the transport.
 func (c *Conn) Append(p []byte) {
 	if len(p) > 0 && !c.is(failed) {
-		push(c.host, c.room(len(p)), p)
+		push(c.host, c.transport(len(p)), p)
 	}
 }
 

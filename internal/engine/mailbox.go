@@ -61,11 +61,12 @@ type Shared struct {
 	latest *Latest // of MailLatest
 }
 
-// Request is what is asked of a connection from outside: to send Bytes, which are
-// copied, or Shared, which is not, or something that needs neither.
+// Request is what is asked of a connection from outside: to send Bytes and the Pieces
+// behind them, which are copied, or Shared, which is not, or something that needs neither.
 type Request struct {
 	Kind   MailKind
 	Bytes  []byte
+	Pieces [][]byte
 	Shared *Shared
 }
 
@@ -73,7 +74,16 @@ func (r Request) size() int {
 	if r.Shared != nil {
 		return len(r.Shared.Bytes)
 	}
-	return len(r.Bytes)
+	return r.copied()
+}
+
+// copied is how many bytes are copied.
+func (r Request) copied() int {
+	n := len(r.Bytes)
+	for _, p := range r.Pieces {
+		n += len(p)
+	}
+	return n
 }
 
 // noBytes is what mail without bytes counts for in a mark.
@@ -133,8 +143,11 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 		return err
 	}
 	b.n++
-	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(len(r.Bytes)), Kind: r.Kind})
+	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(r.copied()), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
+	for _, p := range r.Pieces {
+		b.data = append(b.data, p...)
+	}
 	b.some.Store(true)
 	return nil
 }
@@ -249,6 +262,9 @@ func (c *Conn) First() Ref { return Ref{c: c} }
 
 // Send posts a copy of p to be sent.
 func (r Ref) Send(p []byte) error { return r.post(Request{Kind: MailSend, Bytes: p}) }
+
+// Sendv is Send for pieces, one behind the other.
+func (r Ref) Sendv(pieces [][]byte) error { return r.post(Request{Kind: MailSend, Pieces: pieces}) }
 
 // SendShared is Send without a copy.
 func (r Ref) SendShared(s *Shared) error { return r.post(Request{Kind: MailSend, Shared: s}) }

@@ -143,8 +143,8 @@ func (c *Conn) relay(p []byte) {
 	}
 	c.heard = c.host.moment()
 	h := c.host
-	if c.out == nil && c.layer() == nil && h.Direct != nil && len(p) >= h.DirectSize {
-		n := h.Direct(c, p)
+	if !c.owes() && c.layer() == nil && h.Direct != nil && len(p) >= h.DirectSize {
+		n := h.Direct(c, [][]byte{p})
 		if n > 0 {
 			h.Counters.Add(Writes, 1)
 			h.Counters.Add(BytesOut, int64(n))
@@ -165,7 +165,7 @@ func (c *Conn) SpliceTo() *Conn {
 		return nil
 	}
 	o := c.joined()
-	if o == nil || o.out != nil || o.layer() != nil || o.is(closing|failed|finishing) {
+	if o == nil || o.owes() || o.layer() != nil || o.is(closing|failed|finishing) {
 		return nil
 	}
 	return o

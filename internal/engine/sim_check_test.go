@@ -25,7 +25,8 @@ func (s *sim) inspect() {
 			continue
 		}
 		open++
-		s.check(c.Pending() <= 2*simMaxUnsent+16, "%v: %d bytes of unsent output", l, c.Pending())
+		s.check(c.unsent() <= 2*simMaxUnsent+16+simMaxUnsent, "%v: %d bytes of unsent output", l, c.unsent())
+		s.check((c.files() == nil) == (len(c.files().all()) == 0) && len(c.files().all()) <= MaxFiles, "%v: %d files wait", l, len(c.files().all()))
 		s.check(c.Pending() == len(l.wrote)-len(l.wire), "%v: %d bytes pending, want %d", l, c.Pending(), len(l.wrote)-len(l.wire))
 		s.check(c.posted() <= c.Pending(), "%v: %d bytes owed to posts, %d pending", l, c.posted(), c.Pending())
 		s.check(!l.ended || c.in == nil, "%v: keeps input after Ended", l)
@@ -37,6 +38,7 @@ func (s *sim) inspect() {
 		if c.out != nil {
 			held += 1 + len(c.out.rest)
 		}
+		held += c.files().sum(func(b *Buffer) int { return 1 + len(b.rest) })
 	}
 	s.check(len(s.lent) == held, "%d buffers are lent, %d are held", len(s.lent), held)
 	s.check(int(s.counters.Get(Open)) == open, "Counters.Open is %d, want %d", s.counters.Get(Open), open)

@@ -196,13 +196,18 @@ func (s *sim) close(l *life) {
 func (s *sim) write(l *life, p []byte) {
 	c := l.conn
 	closed := l.closed || c.is(closing)
-	tooMuch := c.Pending()-c.posted()+s.host.direct+len(p) > simMaxUnsent
+	tooMuch := c.unsent()-c.posted()+s.host.direct+len(p) > simMaxUnsent
 	var n int
 	var err error
-	if s.dice.roll(2) == 0 {
+	switch s.dice.roll(3) {
+	case 0:
 		n, err = c.WriteString(string(p))
-	} else {
+	case 1:
 		n, err = c.Write(p)
+	case 2:
+		i := s.dice.roll(len(p) + 1)
+		j := i + s.dice.roll(len(p)-i+1)
+		n, err = c.Writev(p[:i], p[i:j], p[j:])
 	}
 	switch {
 	case closed:
@@ -248,6 +253,8 @@ func (s *sim) maySurprise(l *life) {
 			l.deaf = true
 			l.conn.Listen(false)
 		}
+	case 5, 6:
+		s.sendsFile(l)
 	}
 }
 

@@ -141,6 +141,7 @@ type life struct {
 	panicked              bool
 	why                   error
 
+	filed    bool            // has sent a file, of which each piece has a time of its own
 	layer    *simLayer       // nil if it has none
 	stamps   []time.Duration // when each byte of wrote was
 	born     time.Duration
@@ -369,6 +370,9 @@ func (s *sim) drive(l *life) {
 	c := l.conn
 	for range 10_000 {
 		open := !c.is(closing)
+		if c.is(choked) { // it may not be any more, in a moment
+			l.relieved = s.now
+		}
 		a := c.Next()
 		if open && c.is(closing) && c.more.why == ErrServerClosed && !c.is(deaf|gone) {
 			s.check(l.arrived >= l.owed, "%v: drained with %d of the %d bytes read that were sent before", l, l.arrived, l.owed)
@@ -391,6 +395,8 @@ func (s *sim) drive(l *life) {
 			return
 		case Send:
 			s.send(l)
+		case SendFile:
+			s.sendFile(l)
 		case Deliver:
 			s.deliver(l)
 		case Read:
@@ -415,9 +421,10 @@ func (s *sim) drive(l *life) {
 
 // direct is the kernel's part of a long Write. An error it keeps to itself, and
 // tells at the next send.
-func (s *sim) direct(c *Conn, p []byte) int {
-	l := s.lives[c.Slot()]
-	s.check(c.out == nil && len(l.wire) == len(l.wrote), "%v: sends before what was written earlier", l)
+func (s *sim) direct(c *Conn, pieces [][]byte) int {
+	l, p := s.lives[c.Slot()], bytes.Join(pieces, nil)
+	s.check(bytes.HasPrefix(p, l.wrote[len(l.wire):]), "%v: sends before what was written earlier", l)
+	s.check(!c.is(blocked), "%v: sends directly while the kernel takes nothing", l)
 	s.check(l.layer == nil, "%v: sends past its layer", l)
 	s.check(!l.shut, "%v: sends directly after the end", l)
 	if l.reset {
@@ -537,7 +544,7 @@ func (s *sim) receiveMail(p post) (after func()) {
 func (s *sim) receiveCast(l *life, p []byte) (after func()) {
 	c := l.conn
 	inBox := c.posted()
-	tooMuch := c.Pending()-inBox+s.host.direct+len(p) > simMaxUnsent
+	tooMuch := c.unsent()-inBox+s.host.direct+len(p) > simMaxUnsent
 	s.log("%v: broadcast of %d bytes", l, len(p))
 	switch {
 	case c.is(greeting | fresh):
@@ -597,6 +604,9 @@ func (s *sim) postToAny() {
 			p.data = bytes.Repeat([]byte("M"), simMaxUnsent+1-s.dice.roll(3))
 		}
 		switch shared := (&Shared{Bytes: p.data}); {
+		case s.dice.roll(4) == 0:
+			i := s.dice.roll(len(p.data) + 1)
+			err = l.ref.Sendv([][]byte{p.data[:i], nil, p.data[i:]})
 		case s.dice.roll(4) > 0:
 			err = l.ref.Send(p.data)
 		case s.dice.roll(2) > 0 && s.takes(l) && len(p.data) <= simMaxUnsent:

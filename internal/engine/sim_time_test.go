@@ -117,7 +117,7 @@ func (s *sim) overdue(l *life) error {
 	if lim.WriteTimeout == 0 || c.is(greeting|fresh|closing|failed|gone|held) {
 		return nil
 	}
-	if n := len(l.wire); n < len(l.wrote) && s.now-l.stamps[n] >= 2*lim.WriteTimeout {
+	if n := len(l.wire); n < len(l.wrote) && s.now-l.stamps[n] >= 2*lim.WriteTimeout && !l.filed {
 		return ErrWriteTimeout
 	}
 	quiet, since := s.now-l.free(l.heard), l.free(l.since)

@@ -151,7 +151,7 @@ func (c *Conn) expireEnd() {
 func (c *Conn) overdue(now time.Duration) error {
 	l := &c.host.Limits
 	switch {
-	case c.out != nil && l.WriteTimeout > 0 && now-c.out.since >= l.WriteTimeout:
+	case c.owes() && l.WriteTimeout > 0 && now-c.owesSince() >= l.WriteTimeout:
 		return ErrWriteTimeout
 	case c.is(gone) && c.retained():
 		if l.IdleTimeout > 0 && c.heard.since(now) >= l.IdleTimeout {
@@ -212,6 +212,7 @@ func (c *Conn) Forgive(d time.Duration) {
 			b.since = min(b.since+d, c.host.Clock())
 		}
 	}
+	c.files().forgive(d, c.host.Clock())
 }
 
 // Wakes is when Expire may have something to do, as far as is known now; ok is
@@ -228,8 +229,8 @@ func (c *Conn) Wakes() (at time.Duration, ok bool) {
 	}
 	l, now := &c.host.Limits, c.host.Clock()
 	heard := now - c.heard.since(now)
-	if c.out != nil {
-		sooner(l.WriteTimeout, c.out.since)
+	if c.owes() {
+		sooner(l.WriteTimeout, c.owesSince())
 	}
 	if c.is(gone) && c.retained() {
 		sooner(l.IdleTimeout, heard)

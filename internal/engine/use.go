@@ -14,33 +14,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 		c.passDown(p)
 		return len(p), nil
 	}
-	rest := p
-	if c.host.Direct != nil && len(p) >= c.host.DirectSize && c.out == nil && len(p) > 0 {
-		rest = p[c.direct(p):]
-	}
-	c.Append(rest)
+	c.put(len(p), p)
 	return len(p), nil
-}
-
-// direct sends p without keeping it, as far as the kernel takes it.
-func (c *Conn) direct(p []byte) int {
-	n := c.host.Direct(c, p)
-	if n > 0 {
-		c.host.Counters.Add(Writes, 1)
-		c.host.Counters.Add(BytesOut, int64(n))
-		c.host.direct += n
-	}
-	return n
-}
-
-// endEvent forgets what was sent directly in this event. If that has made it too
-// much, and the handler was told so, it is told that it is not any more.
-func (c *Conn) endEvent() {
-	if c.host.direct == 0 { // as always, where workers might look
-		return
-	}
-	c.host.direct = 0
-	c.relieve()
 }
 
 // Cast writes messages to all, and all of them in one piece if that fits, unless the
@@ -55,8 +30,8 @@ func (c *Conn) Cast(all []byte, each []*Shared) bool {
 			_, _ = c.Write(m.Bytes) // an error has been counted, or the connection closes
 		}
 	} else {
-		if c.host.Direct != nil && c.out == nil && c.layer() == nil && len(all) > 0 {
-			all = all[c.direct(all):]
+		if c.host.Direct != nil && !c.owes() && c.layer() == nil && len(all) > 0 {
+			all = all[c.gather([][]byte{all}):]
 		}
 		c.passDown(all)
 	}
@@ -89,7 +64,7 @@ func (c *Conn) writable(n int) error {
 	if n > c.host.Limits.MaxUnsent {
 		return ErrTooLarge
 	}
-	if c.Pending()-c.posted()+c.host.direct+n > c.host.Limits.MaxUnsent {
+	if c.unsent()-c.posted()+c.direct()+n > c.host.Limits.MaxUnsent {
 		if c.host.DropMessages {
 			c.host.Counters.Add(Dropped, 1)
 			c.extra().dropped++
@@ -102,46 +77,42 @@ func (c *Conn) writable(n int) error {
 }
 
 // posted is how much of the output came from outside.
-func (c *Conn) posted() int {
-	if c.out == nil {
-		return 0
+func (c *Conn) posted() (n int) {
+	if c.out != nil {
+		n = c.out.owed
 	}
-	return c.out.owed
+	return n + c.files().sum(func(b *Buffer) int { return b.owed })
 }
 
-// Pending is the number of bytes of output that are not sent yet.
-func (c *Conn) Pending() int {
-	if c.out == nil {
-		return 0
+// unsent is the number of bytes of output in memory.
+func (c *Conn) unsent() (n int) {
+	if c.out != nil {
+		n = c.out.Len()
 	}
-	return c.out.Len()
+	return n + c.files().sum((*Buffer).Len)
 }
+
+// Pending is the number of bytes of output that are not sent yet, those of files
+// too.
+func (c *Conn) Pending() int { return c.unsent() + c.files().bytes() }
 
 // Holds is how many bytes of memory the connection's buffers take, with what its
 // layer keeps.
-func (c *Conn) Holds() (n int) {
-	if c.more != nil {
-		n = c.more.held
-	}
-	for _, b := range []*Buffer{c.in, c.out} {
-		if b != nil {
-			n += b.room()
-		}
-	}
-	return n
-}
+func (c *Conn) Holds() int { return c.memory((*Buffer).room) }
 
 // Waiting is how many bytes of what it Holds are in use.
-func (c *Conn) Waiting() (n int) {
+func (c *Conn) Waiting() int { return c.memory((*Buffer).Len) }
+
+func (c *Conn) memory(size func(*Buffer) int) (n int) {
 	if c.more != nil {
 		n = c.more.held
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
-			n += b.Len()
+			n += size(b)
 		}
 	}
-	return n
+	return n + c.files().sum(size)
 }
 
 // Doomed says whether the connection is about to be closed without sending what it

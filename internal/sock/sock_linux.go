@@ -65,6 +65,28 @@ func Read(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
+// SendAll sends pieces in one call, as Send does. There are no more than 64, and some of
+// them are not empty.
+func SendAll(fd int32, pieces [][]byte) (int, syscall.Errno) {
+	var vec [64]unix.Iovec
+	m := 0
+	for _, p := range pieces {
+		if len(p) > 0 {
+			vec[m].Base = &p[0]
+			vec[m].SetLen(len(p))
+			m++
+		}
+	}
+	msg := unix.Msghdr{Iov: &vec[0]}
+	msg.SetIovlen(m)
+	for {
+		n, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&msg)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+		if errno != syscall.EINTR {
+			return int(n), errno
+		}
+	}
+}
+
 // Writable says whether a socket takes output now, or has failed.
 func Writable(fd int32) bool {
 	poll := []unix.PollFd{{Fd: fd, Events: unix.POLLOUT}}

@@ -20,6 +20,7 @@ var timeCases = []testCase{
 	{"MessageTimeout of a message that drips in", messageDrips},
 	{"IdleTimeout", idle},
 	{"WriteTimeout", writeTimes},
+	{"WriteTimeout of a file", fileTimes},
 	{"times of a peer that waits for a slow handler", slowHandler},
 	{"times of a peer that is not read from", pausedPeer},
 	{"times of a peer that talks while it reads slowly", talksWhileOwed},
@@ -155,11 +156,27 @@ func idle(b *bench) {
 }
 
 func writeTimes(b *bench) {
-	const owed = 6 << 20
+	takeInTime(b, func(c *engine.Conn, answer []byte) { c.Write(answer) })
+}
+
+func fileTimes(b *bench) {
+	f, _ := b.file(fileSize)
+	takeInTime(b, func(c *engine.Conn, answer []byte) {
+		switch err := c.SendFile(f, 0, -1); {
+		case errors.Is(err, errors.ErrUnsupported):
+			c.Write(answer)
+		case err != nil:
+			b.Errorf("SendFile: %v", err)
+		}
+	})
+}
+
+func takeInTime(b *bench, send func(c *engine.Conn, answer []byte)) {
+	const owed = fileSize
 	answer := pattern(owed)
 	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
 		if in[0] == 'g' {
-			c.Write(answer)
+			send(c, answer)
 		} else {
 			c.Write(in)
 		}

@@ -180,6 +180,8 @@ func (d *driver) Settle(c *engine.Conn) {
 		switch c.Next() {
 		case engine.Send:
 			d.send(c)
+		case engine.SendFile:
+			d.sendFile(c)
 		case engine.Deliver:
 			if !d.loop.Deliver(c) {
 				return
@@ -214,6 +216,24 @@ func (d *driver) send(c *engine.Conn) {
 		c.Sent(0)
 	default:
 		c.Failed(errno)
+	}
+}
+
+// sendFile has the kernel send a file, as far as it can. At its end, and whatever is
+// wrong, it is read instead: that tells, or the next send does.
+func (d *driver) sendFile(c *engine.Conn) {
+	f, offset, n := c.File()
+	if f == nil {
+		c.Load()
+		return
+	}
+	switch n, errno := sock.SendFile(c.FD(), f, offset, n); {
+	case errno == 0 && n > 0:
+		c.Sent(n)
+	case errno == syscall.EAGAIN:
+		c.Sent(0)
+	default:
+		c.Load()
 	}
 }
 

@@ -62,6 +62,8 @@ func (c *conn) run(dialled time.Duration) {
 		switch c.Next() {
 		case engine.Send:
 			c.send()
+		case engine.SendFile:
+			c.sendFile()
 		case engine.Deliver:
 			c.Deliver()
 		case engine.Read:
@@ -96,6 +98,11 @@ func (c *conn) send() {
 		c.tick()
 	}
 	c.Sent(n)
+	c.goOn(err)
+}
+
+// goOn takes the end of a write: an error, or what has come meanwhile.
+func (c *conn) goOn(err error) {
 	if err != nil {
 		c.interrupted(err)
 	} else if c.attention() {

@@ -1,10 +1,12 @@
 package goroutine
 
 import (
+	"errors"
 	"io"
 	"net"
 	"syscall"
 
+	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -48,6 +50,7 @@ const (
 	readTrying
 	resting
 	writing
+	sendingFile
 )
 
 func (c *conn) initIO() error {
@@ -56,8 +59,21 @@ func (c *conn) initIO() error {
 		return syscall.ENOTSOCK
 	}
 	raw, err := sc.SyscallConn()
+	if err != nil {
+		return err
+	}
 	c.io.raw, c.io.step = raw, c.step
-	return err
+	return raw.Control(func(fd uintptr) { c.SetFD(int32(fd)) })
+}
+
+// direct is Host.Direct. The descriptor is open, because it is the connection's own
+// goroutine that closes it, and that calls the handler.
+func direct(c *engine.Conn, pieces [][]byte) int {
+	n, errno := sock.SendAll(c.FD(), pieces)
+	if errno != 0 {
+		return 0
+	}
+	return n
 }
 
 // step is called by RawConn, at first and whenever there may be more to do; it
@@ -66,6 +82,8 @@ func (c *conn) step(fd uintptr) bool {
 	switch c.io.does {
 	case writing:
 		return c.writeStep(int32(fd))
+	case sendingFile:
+		return c.fileStep(int32(fd))
 	case readTrying:
 		c.recv(int32(fd))
 		return true
@@ -135,8 +153,10 @@ func (c *conn) rest() error {
 // write writes all output. It waits for room, unless mail comes, if none is taken,
 // and otherwise returns, so that the core knows what is left. It says how much was
 // taken.
-func (c *conn) write() (int, error) {
-	c.io.does, c.io.n = writing, 0
+func (c *conn) write() (int, error) { return c.writeAs(writing) }
+
+func (c *conn) writeAs(does deed) (int, error) {
+	c.io.does, c.io.n, c.io.errno = does, 0, 0
 	err := c.io.raw.Write(c.io.step)
 	c.parked.Store(false)
 	if errno := syscall.Errno(c.io.errno); err == nil && errno != 0 && errno != syscall.EAGAIN {
@@ -160,6 +180,34 @@ func (c *conn) awaitRoom() bool {
 		c.rouse()
 	})
 	return true
+}
+
+// sendFile has the kernel send a file, as far as it can, and waits like write. At its
+// end, and whatever is wrong, it is read instead: that tells, or the next write does.
+func (c *conn) sendFile() {
+	if f, _, _ := c.File(); f == nil {
+		c.Load()
+		return
+	}
+	c.leaveWord()
+	n, err := c.writeAs(sendingFile)
+	if c.waited {
+		c.waited = false
+		c.tick()
+	}
+	if _, failed := errors.AsType[syscall.Errno](err); failed || n == 0 && err == nil && c.io.errno == 0 {
+		c.Load()
+		return
+	}
+	c.Sent(n)
+	c.goOn(err)
+}
+
+func (c *conn) fileStep(fd int32) bool {
+	f, offset, n := c.File()
+	n, errno := sock.SendFile(fd, f, offset, n)
+	c.io.n, c.io.errno = int32(n), int16(errno)
+	return errno != syscall.EAGAIN || c.stuck()
 }
 
 func (c *conn) writeStep(fd int32) bool {

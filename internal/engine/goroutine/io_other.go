@@ -7,6 +7,8 @@ import (
 	"net"
 	"os"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // answerTime bounds the answer to a connection that is turned away.
@@ -74,6 +76,12 @@ func (c *conn) rest() error {
 
 // awaitRoom does not: a Write of package net waits by itself.
 func (c *conn) awaitRoom() bool { return false }
+
+// direct is no Host.Direct: package net writes all, however long that takes.
+var direct func(c *engine.Conn, pieces [][]byte) int
+
+// sendFile has a file read and written.
+func (c *conn) sendFile() { c.Load() }
 
 // write writes all output, and waits for room as often as it must, unless mail
 // comes. It says how much was taken.

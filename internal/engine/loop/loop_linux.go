@@ -107,7 +107,7 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.host.SetUp(&g.cfg, g.door)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Index, l.host.Returned = index, l.giveBack
-	l.host.Direct, l.host.DirectSize = direct, directSize
+	l.host.Direct, l.host.NoFiles = direct, g.cfg.Shard > 0
 	l.host.At, l.host.Touch = l.Conn, l.touchLater
 	l.sweep.period = l.host.SweepPeriod()
 	if g.cfg.Auto {
@@ -126,12 +126,9 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 // Log is where a driver writes what an operator has to know.
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
-// directSize is where sending at once begins to cost less than copying.
-const directSize = 16 << 10
-
 // direct is Host.Direct. What is wrong with the connection the next send tells.
-func direct(c *engine.Conn, p []byte) int {
-	n, errno := sock.Send(c.FD(), p)
+func direct(c *engine.Conn, pieces [][]byte) int {
+	n, errno := sock.SendAll(c.FD(), pieces)
 	if errno != 0 {
 		return 0
 	}

@@ -74,6 +74,7 @@ const turnBatch = 64
 const (
 	ofRecv uint64 = iota << 32
 	ofSend
+	ofRoom
 	ofPoll
 	ofListener
 	ofBell
@@ -84,7 +85,7 @@ const (
 const (
 	receiving uint16 = 1 << (loop.DriverBits + iota) // a multishot receive
 	polling                                          // a poll
-	sending                                          // a send
+	sending                                          // a send, or a poll for room for a file
 	canceling                                        // the end of the receive has been asked for
 	dying                                            // to be closed when nothing is under way
 	active                                           // has received since the last sweep
@@ -215,6 +216,8 @@ func (d *driver) handle() bool {
 		case ofSend:
 			n -= 3
 			d.sent(d.loop.Conn(uint32(e.user)), e)
+		case ofRoom:
+			d.roomy(d.loop.Conn(uint32(e.user)))
 		case ofPoll:
 			d.polled(d.loop.Conn(uint32(e.user)), e)
 		case ofListener:
@@ -323,6 +326,17 @@ func (d *driver) sent(c *engine.Conn, e cqe) {
 	d.Settle(c)
 }
 
+// roomy takes the completion of a poll for room.
+func (d *driver) roomy(c *engine.Conn) {
+	d.clear(c, sending)
+	if c.Armed()&loop.Busy != 0 {
+		d.loop.Later(c, c.Room)
+		return
+	}
+	c.Room()
+	d.Settle(c)
+}
+
 // took tells the core what a send has taken.
 func (d *driver) took(c *engine.Conn, res int32) {
 	c.Sent(int(max(res, 0)))
@@ -425,6 +439,8 @@ func (d *driver) Settle(c *engine.Conn) {
 		switch c.Next() {
 		case engine.Send:
 			d.send(c)
+		case engine.SendFile:
+			d.sendFile(c)
 		case engine.Deliver:
 			if !d.loop.Deliver(c) {
 				return
@@ -539,6 +555,30 @@ func (d *driver) send(c *engine.Conn) {
 	s.op, s.fd, s.opFlags = opSend, c.FD(), unix.MSG_NOSIGNAL
 	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&out[0]))), uint32(len(out))
 	s.user = ofSend | uint64(c.Slot())
+}
+
+// sendFile has the kernel send a file, as far as it can: the ring has no operation for
+// that. At its end, and whatever is wrong, it is read instead: that tells, or the next
+// send does.
+func (d *driver) sendFile(c *engine.Conn) {
+	f, offset, n := c.File()
+	if f == nil {
+		c.Load()
+		return
+	}
+	switch n, errno := sock.SendFileNow(c.FD(), f, offset, n); {
+	case errno == 0 && n > 0:
+		c.Sent(n)
+	case errno == unix.EAGAIN:
+		c.Sent(0)
+	default:
+		c.Load()
+		return
+	}
+	if c.WantsRoom() {
+		c.SetArmed(c.Armed() | sending)
+		d.poll(c.FD(), ofRoom|uint64(c.Slot()), unix.POLLOUT, 0)
+	}
 }
 
 func (d *driver) poll(fd int32, user uint64, events, flags uint32) {

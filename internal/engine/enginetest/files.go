@@ -1,0 +1,342 @@
+package enginetest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var fileCases = []testCase{
+	{"SendFile between writes", func(b *bench) { fileBetweenWrites(b, false) }},
+	{"SendFile with TLS", func(b *bench) { fileBetweenWrites(b, true) }},
+	{"SendFile to a slow reader keeps little in memory", func(b *bench) { fileSlowly(b, false) }},
+	{"SendFile with TLS to a slow reader", func(b *bench) { fileSlowly(b, true) }},
+	{"SendFile of a file that is cut off", fileCutOff},
+	{"SendFile to a client that resets", fileReset},
+	{"SendFile during Stop", fileDrained},
+	{"SendFile of too many, and of what is none", filesRefused},
+}
+
+const fileSize = 6 << 20
+
+// file makes a file of n bytes of pattern.
+func (b *bench) file(n int) (*os.File, string) {
+	b.Helper()
+	content := pattern(n)
+	f, err := os.Create(filepath.Join(b.TempDir(), "file"))
+	if err == nil {
+		_, err = f.Write(content)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { f.Close() })
+	return f, string(content)
+}
+
+// answerFile serves, and answers all input with answer. It is nil where files can't be
+// sent: loops with descriptor tables of their own say so, and send nothing.
+func (b *bench) answerFile(answer func(c *engine.Conn), changes ...with) *server {
+	probe, _ := b.file(100)
+	sends := make(chan error, 1)
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		if in[0] == '?' {
+			sends <- c.SendFile(probe, 0, 0)
+			c.WriteString("!")
+		} else {
+			answer(c)
+		}
+		return len(in)
+	}}, changes...)
+	c := s.dial()
+	defer func() {
+		c.Close()
+		s.closed(1)
+	}()
+	c.send("?")
+	c.expect("!")
+	if err := receive(b, sends, "an answer of SendFile"); errors.Is(err, errors.ErrUnsupported) {
+		return nil
+	} else if err != nil {
+		b.Errorf("SendFile of nothing: %v", err)
+	}
+	return s
+}
+
+func fileBetweenWrites(b *bench, encrypted bool) {
+	f, content := b.file(1 << 20)
+	large := string(pattern(64 << 10))
+	offset, err := f.Seek(17, io.SeekStart)
+	if err != nil {
+		b.Fatal(err)
+	}
+	s := b.answerFile(func(c *engine.Conn) {
+		if err := c.Ref().Send([]byte("posted")); err != nil {
+			b.Errorf("Send: %v", err)
+		}
+		own, err := os.Open(f.Name())
+		if err != nil {
+			b.Error(err)
+			return
+		}
+		c.WriteString("head")
+		errs := []error{
+			c.SendFile(own, 0, -1), c.SendFile(own, 5, 0), c.SendFile(own, int64(len(content)), -1),
+			own.Close(), // the connection has its own
+		}
+		before := c.Pending()
+		c.Writev([]byte("mi"), []byte("ddle"))
+		errs = append(errs, c.SendFile(f, 1000, 300000), c.SendFile(f, 7, 100))
+		c.Write([]byte(large))
+		errs = append(errs, c.SendFile(f, 20, 20000), c.SendFile(f, 1000000, 20000))
+		c.WriteString("end")
+		if got := c.Pending(); before < len(content) || got < len(content)+300000+len(large) {
+			b.Errorf("Pending is %d and %d with files that wait", before, got)
+		}
+		if err := errors.Join(errs...); err != nil {
+			b.Errorf("SendFile: %v", err)
+		}
+	}, b.onlyTLS(encrypted))
+	if s == nil {
+		return
+	}
+	want := "head" + content + "middle" + content[1000:301000] + content[7:107] + large +
+		content[20:20020] + content[1000000:1020000] + "end"
+	for _, slow := range []bool{false, true} {
+		c := s.dial()
+		if slow {
+			c.smallBuffers()
+		}
+		var stream io.ReadWriter = c
+		if encrypted {
+			if stream, err = c.encrypt(clientTLS()); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for range 2 {
+			if _, err := io.WriteString(stream, "x"); err != nil {
+				b.Fatal(err)
+			}
+			got := make([]byte, len(want)+len("posted"))
+			n, err := io.ReadFull(stream, got)
+			if err != nil {
+				b.Fatalf("client: %d bytes, then %v", n, err)
+			}
+			if err := compare(got, []byte(want+"posted")); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	if at, err := f.Seek(0, io.SeekCurrent); at != offset || err != nil {
+		b.Errorf("the file's offset is %d, %v; want %d", at, err, offset)
+	}
+}
+
+// onlyTLS encrypts all connections but the first, if any: the probe of answerFile speaks
+// no TLS.
+func (b *bench) onlyTLS(encrypted bool) with {
+	layered := b.layered(false, encrypted)
+	return func(cfg *engine.Config) {
+		layered(cfg)
+		if !encrypted {
+			return
+		}
+		first := cfg.NewLayer
+		var n atomic.Int64
+		cfg.NewLayer = func(c *engine.Conn) engine.Layer {
+			if n.Add(1) == 1 {
+				return nil
+			}
+			return first(c)
+		}
+	}
+}
+
+// fileSlowly has a file wait for its reader: then reading pauses, memory stays bounded,
+// and Writable comes when almost all has gone.
+func fileSlowly(b *bench, encrypted bool) {
+	f, content := b.file(4 * fileSize)
+	const high, low = 200 << 10, 100 << 10
+	drained := make(chan int, 10)
+	s := b.answerFile(func(c *engine.Conn) {
+		if err := c.SendFile(f, 0, -1); err != nil {
+			b.Errorf("SendFile: %v", err)
+		}
+		if !c.Paused() {
+			b.Error("not Paused with a file that waits")
+		}
+		if _, err := c.Write(make([]byte, 10)); err != nil { // files don't count against MaxUnsent
+			b.Errorf("Write behind a file: %v", err)
+		}
+	}, b.onlyTLS(encrypted), limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 1<<20, high, low }),
+		func(cfg *engine.Config) { cfg.Drained = func(c *engine.Conn) { drained <- c.Pending() } })
+	if s == nil {
+		return
+	}
+	c := s.dial()
+	c.smallBuffers()
+	var stream io.ReadWriter = c
+	if encrypted {
+		var err error
+		if stream, err = c.encrypt(clientTLS()); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if _, err := io.WriteString(stream, "x"); err != nil {
+		b.Fatal(err)
+	}
+	eventually(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	s2 := s.Counters()
+	got, most := make([]byte, len(content)+10), int64(0)
+	for n := 0; n < len(got); {
+		m, err := io.ReadFull(stream, got[n:min(n+64<<10, len(got))])
+		if n += m; err != nil {
+			b.Fatalf("client: %d bytes, then %v", n, err)
+		}
+		most = max(most, s.Counters()[engine.Buffered])
+	}
+	if most-s2[engine.Buffered] > 300<<10 {
+		b.Errorf("up to %d bytes of memory were held for a file", most)
+	}
+	if err := compare(got, append([]byte(content), make([]byte, 10)...)); err != nil {
+		b.Error(err)
+	}
+	if left := receive(b, drained, "Writable"); left > low {
+		b.Errorf("Writable while %d bytes are owed", left)
+	}
+}
+
+func fileCutOff(b *bench) {
+	const left = 100 << 10
+	f, content := b.file(fileSize)
+	s := b.answerFile(func(c *engine.Conn) {
+		if err := c.SendFile(f, 1, fileSize); !errors.Is(err, engine.ErrShortFile) {
+			b.Errorf("SendFile of more than there is: %v", err)
+		}
+		c.WriteString("head")
+		if err := c.SendFile(f, 0, fileSize); err != nil {
+			b.Errorf("SendFile: %v", err)
+		}
+		c.WriteString("tail")
+		if err := f.Truncate(left); err != nil {
+			b.Error(err)
+		}
+	})
+	if s == nil {
+		return
+	}
+	c := s.dial()
+	c.send("x")
+	got, err := io.ReadAll(c)
+	if err != nil && !isReset(err) {
+		b.Errorf("client: %v", err)
+	}
+	if want := "head" + content[:left]; len(got) > len(want) || string(got) != want[:len(got)] {
+		b.Error(compare(got, []byte(want)))
+	}
+	if why := s.closed(2)[1]; !errors.Is(why, engine.ErrShortFile) {
+		b.Errorf("closed for %v, want %v", why, engine.ErrShortFile)
+	}
+}
+
+func fileReset(b *bench) {
+	f, content := b.file(4 * fileSize)
+	s := b.answerFile(func(c *engine.Conn) {
+		for range 3 {
+			c.SendFile(f, 0, -1)
+			c.WriteString("between")
+		}
+	})
+	if s == nil {
+		return
+	}
+	c := s.dial()
+	c.smallBuffers()
+	c.send("x")
+	c.expect(content[:100000])
+	c.reset()
+	if why := s.closed(2)[1]; !isReset(why) {
+		b.Errorf("closed for %v, want a reset", why)
+	}
+	eventually(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
+}
+
+// fileDrained stops in the middle: the file is sent whole.
+func fileDrained(b *bench) {
+	f, content := b.file(4 * fileSize)
+	s := b.answerFile(func(c *engine.Conn) {
+		if err := c.SendFile(f, 0, -1); err != nil {
+			b.Errorf("SendFile: %v", err)
+		}
+		c.WriteString("end")
+	})
+	if s == nil {
+		return
+	}
+	c, idle := s.dial(), s.dial()
+	c.smallBuffers()
+	c.send("x")
+	c.expect(content[:1000])
+	s.wantOpened(3)
+	done := s.stop(background(b))
+	idle.expectEnd("") // Stop is under way
+	idle.Close()
+	c.expectEnd(content[1000:] + "end")
+	c.Close()
+	wantStopped(b, s, receive(b, done, "the return of Stop"))
+}
+
+func filesRefused(b *bench) {
+	const size = 20 << 10
+	f, content := b.file(size)
+	errs := make(chan error, 2*engine.MaxFiles)
+	s := b.answerFile(func(c *engine.Conn) {
+		for range engine.MaxFiles {
+			errs <- c.SendFile(f, 0, -1)
+		}
+		errs <- c.SendFile(f, 0, -1)
+		c.WriteString("end")
+		dir, err := os.Open(filepath.Dir(f.Name()))
+		if err != nil {
+			b.Error(err)
+		}
+		defer dir.Close()
+		for i, err := range []error{c.SendFile(dir, 0, 1), c.SendFile(f, -1, 1), c.SendFile(f, size+1, -1), c.SendFile(nil, 0, 1)} {
+			if err == nil {
+				b.Errorf("SendFile of nonsense, %d: no error", i)
+			}
+		}
+		c.CloseWith(nil)
+		if err := c.SendFile(f, 0, 10); err != engine.ErrClosed {
+			b.Errorf("SendFile after Close: %v", err)
+		}
+	})
+	if s == nil {
+		return
+	}
+	c := s.dial()
+	c.send("x")
+	for i := range engine.MaxFiles + 1 {
+		want := error(nil)
+		if i == engine.MaxFiles {
+			want = engine.ErrFull
+		}
+		if err := receive(b, errs, "an answer of SendFile"); err != want {
+			b.Errorf("SendFile, number %d: %v, want %v", i, err, want)
+		}
+	}
+	var want string
+	for range engine.MaxFiles {
+		want += content
+	}
+	c.expectEnd(want + "end")
+	c.Close()
+	if why := s.closed(2)[1]; why != nil {
+		b.Error(fmt.Errorf("closed for %w", why))
+	}
+}

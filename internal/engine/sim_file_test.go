@@ -1,0 +1,113 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"sync"
+)
+
+// This file is what the simulation knows of files. There are two for all simulations,
+// which have no turns of their own: one whose bytes tell where they are from, and one of
+// zeros that is cut off now and then while it is being sent.
+
+const simFileSize = 256
+
+var simFiles = sync.OnceValue(func() (files [2]*os.File) {
+	for i := range files {
+		f, err := os.CreateTemp("", "sim")
+		if err != nil {
+			panic(err)
+		}
+		_ = os.Remove(f.Name()) // where that can be done
+		files[i] = f
+	}
+	if _, err := files[0].WriteAt(simContent(0), 0); err != nil {
+		panic(err)
+	}
+	return files
+})
+
+func simContent(which int) []byte {
+	p := make([]byte, simFileSize)
+	for i := range p {
+		if which == 0 {
+			p[i] = byte('A' + i%26 + i/26)
+		}
+	}
+	return p
+}
+
+// sendsFile sends a part of a file, and knows what the answer has to be.
+func (s *sim) sendsFile(l *life) {
+	c, which := l.conn, s.dice.roll(4)/3
+	f, cut := simFiles()[which], which == 1 && s.dice.roll(2) == 0
+	if which == 1 {
+		s.truncate(f, simFileSize)
+	}
+	from := s.dice.roll(simFileSize)
+	n := s.dice.roll(simFileSize - from)
+	if s.dice.roll(8) == 0 {
+		n = s.dice.roll(2)
+	}
+	closed := l.closed || c.is(closing)
+	small := n < s.host.DirectSize && c.unsent()-c.posted()+s.host.direct+n <= simMaxUnsent
+	full := n > 0 && !small && len(c.files().all()) == MaxFiles
+	err := c.SendFile(f, int64(from), int64(n))
+	s.log("%v: sends %d bytes of file %d from %d on: %v", l, n, which, from, err)
+	switch {
+	case closed:
+		s.check(errors.Is(err, ErrClosed), "%v: SendFile after the end gives %v", l, err)
+	case full:
+		s.check(errors.Is(err, ErrFull), "%v: SendFile of one too many gives %v", l, err)
+	default:
+		s.check(err == nil, "%v: SendFile gives %v", l, err)
+		l.writes(s, simContent(which)[from:from+n])
+		l.high = l.high || c.Pending()+s.host.direct > simHigh
+		l.filed = true
+		if which == 1 {
+			l.cause(ErrShortFile)
+		}
+	}
+	if cut {
+		s.truncate(f, 0)
+	}
+}
+
+func (s *sim) truncate(f *os.File, size int64) {
+	s.check(f.Truncate(size) == nil, "can't truncate a file")
+}
+
+// sendFile is the driver's part: a system call that takes as much as there is room for,
+// or not even that.
+func (s *sim) sendFile(l *life) {
+	c := l.conn
+	f, from, n := c.File()
+	s.check(c.out == nil && !l.shut, "%v: sends a file before its time", l)
+	s.check((f == nil) == (l.layer != nil), "%v: a file would get past the layer, or not be sent", l)
+	if f == nil || s.dice.roll(3) == 0 {
+		s.log("%v: loads of a file", l)
+		c.Load()
+		return
+	}
+	if l.reset && s.dice.roll(2) == 0 {
+		s.log("%v: sending a file fails", l)
+		s.breaks(l)
+		return
+	}
+	p := make([]byte, min(n, l.room))
+	n, _ = f.ReadAt(p, from)
+	if p = p[:n]; n == 0 && l.room > 0 {
+		s.log("%v: a file has ended too early", l)
+		c.Load()
+		return
+	}
+	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], p), "%v: sends %q of a file, want %q", l, p, l.wrote[len(l.wire):])
+	s.log("%v: sent %d bytes of a file", l, n)
+	l.wire = append(l.wire, p...)
+	l.room -= n
+	c.Sent(n)
+	if c.is(blocked) || c.Pending() <= simLow { // otherwise more is sent now
+		s.water(l)
+	}
+}
