@@ -381,13 +381,13 @@ func (s *Server) chose(m engine.Model, why error) {
 }
 
 // log is where the engine writes. What a million connections could each cause is
-// written once a second at most, by each loop.
+// written once a second at most, by each loop, and of each limit that closes some.
 func (s *Server) log() *slog.Logger {
 	log := s.Log
 	if log == nil {
 		log = slog.Default()
 	}
-	return slog.New(lograte.New(log.Handler(), lograte.Options{Keys: []string{"loop"}}))
+	return slog.New(lograte.New(log.Handler(), lograte.Options{Keys: []string{"loop", "limit"}}))
 }
 
 // addHandler tells the engine what to call.

@@ -43,6 +43,7 @@ const (
 //	beginning  seen and heard together are when it was dialled; Opened is under way
 //	deaf       the handler does not listen: see Listen
 //	unread     is to be read from before it is closed for silence or a drain
+//	called     its handler is being called for it
 const (
 	open uint32 = 1 << iota
 	ended
@@ -67,6 +68,7 @@ const (
 	deaf
 	unread
 
+	called    = 1 << 23
 	missed    = 1 << 24 // one heartbeat
 	allMissed = 0xff * missed
 )
@@ -331,7 +333,7 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 			in, c.seen = in[used:], 0
 		case c.waits():
 		case len(part) >= c.host.Limits.MaxMessage:
-			c.CloseWith(ErrMessageTooLong)
+			c.TooLong(uint64(len(part)))
 		default:
 			c.seen = uint32(len(part))
 			if len(part) == len(in) {

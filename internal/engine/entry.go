@@ -22,6 +22,7 @@ func NewDoor(cfg *Config) *door.Door {
 func (h *Host) Admit(peer netip.AddrPort) error {
 	if !h.Door.Enter() {
 		h.Counters.Refuse(RefusedFull)
+		h.tellRefused(peer, ErrTooManyConns)
 		return ErrTooManyConns
 	}
 	if h.proxied(peer) {
@@ -30,6 +31,7 @@ func (h *Host) Admit(peer netip.AddrPort) error {
 	if err := h.register(peer); err != nil {
 		h.Door.Leave()
 		h.Counters.Refuse(refuseCause(err))
+		h.tellRefused(peer, err)
 		return err
 	}
 	return nil
