@@ -90,7 +90,9 @@ func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 // all come: what LengthPrefixed tells the framer.
 type needs uint64
 
-func (n needs) Error() string { return fmt.Sprintf("myriad: a message of %d bytes is not complete", uint64(n)) }
+func (n needs) Error() string {
+	return fmt.Sprintf("myriad: a message of %d bytes is not complete", uint64(n))
+}
 
 func length(b []byte, order binary.ByteOrder) uint64 {
 	switch len(b) {

@@ -544,35 +544,6 @@ func TestServeUnfitListener(t *testing.T) {
 	}
 }
 
-// Auto moves a handler that holds its loop onto workers, so that it does not
-// hold up others, and back when it has become quick.
-func TestAuto(t *testing.T) {
-	if len(Models()) == 1 {
-		t.Skip("no model here has loops")
-	}
-	var slow atomic.Bool
-	slow.Store(true)
-	s := start(t, &Server{Loops: 1, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
-		if slow.Load() {
-			<-time.After(3 * time.Millisecond)
-		}
-		echoLine(c, line)
-	}))})
-	c := dial(t, s.addr)
-	talk := func(until func(Stats) bool, what string) {
-		for end := time.Now().Add(patience); !until(s.Stats()); {
-			ask(t, c, "hello")
-			if time.Now().After(end) {
-				t.Fatalf("%s: %+v", what, s.Stats())
-			}
-		}
-	}
-	talk(func(st Stats) bool { return st.OnWorkers == 1 && st.Moved == 1 }, "a handler that holds its loop is not moved")
-	slow.Store(false)
-	talk(func(st Stats) bool { return st.OnWorkers == 0 }, "a handler that is quick does not come back")
-	ask(t, c, "and goes on")
-}
-
 // What one loop says does not keep what another says out of the log.
 func TestLogOfLoops(t *testing.T) {
 	var out strings.Builder

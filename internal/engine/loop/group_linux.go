@@ -54,6 +54,7 @@ type group struct {
 	casting   atomic.Int64 // and their bytes
 	next      atomic.Uint64
 	stopping  atomic.Bool
+	stuck     atomic.Int64  // loops that a handler holds, as far as watch has seen
 	done      chan struct{} // closed when all loops have ended
 
 	forsaken sync.Once // that the pool is closed has been logged

@@ -104,7 +104,8 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.sweep.period = l.host.SweepPeriod()
 	if g.cfg.Auto {
 		l.host.Times = &l.auto.times
-	} else if g.cfg.Pool != nil {
+	}
+	if g.cfg.Pool != nil {
 		l.forWorkers()
 	}
 	if l.paced = -1; g.cfg.Pace != nil {
