@@ -32,6 +32,11 @@ type Server struct {
 	// killed process has left at the path is taken over; the file is removed
 	// at the end, unless a successor has put its own there.
 	Network string
+	// Listeners are where else to listen: on a port with TLS beside one without, or
+	// at a unix socket, each with its own options. With them Addr may be empty. They
+	// and Addr are 32 at most. TLSConfig and TrustedProxies below are for Addr, or
+	// the listener of Serve, alone; all else is for all of them together.
+	Listeners []Listener
 	// Handler is what happens on each connection. It is required.
 	Handler Handler
 	// Model is the I/O model: Goroutine, Epoll, Uring or Auto, the default.
@@ -167,8 +172,9 @@ type Server struct {
 	// Log gets what an operator has to know, such as panics and accepts
 	// that fail. The default is slog.Default().
 	Log *slog.Logger
-	// Listening, if set, is called once with the address that is listened
-	// on, before ListenAndServe or Serve waits.
+	// Listening, if set, is called with the address that is listened on, before
+	// ListenAndServe or Serve waits: when all are listened on, once for each in
+	// the order of ListenerStats.
 	Listening func(addr net.Addr)
 	// Stopping, if set, is called once when the server is told to end, by
 	// whatever way: the end of ListenAndServe's context, Drain, Shutdown or
@@ -180,6 +186,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	engine engine.Engine // nil before the start
+	where  []Listener    // where it listens
 	worker relay         // in a worker process: passes broadcasts on
 	model  string
 	own    *pool.Pool   // Auto's, nil without
@@ -238,30 +245,14 @@ const (
 // nil after an orderly end, an error that wraps context.DeadlineExceeded when
 // connections had to be cut off, or what kept it from serving.
 func (s *Server) ListenAndServe(ctx context.Context) error {
-	if s.Addr == "" {
-		return badConfig(`Server.Addr is empty; expected host:port, such as ":9000" or "127.0.0.1:0"`)
+	where, err := s.listens(nil)
+	if err != nil {
+		return err
 	}
-	network := s.Network
-	switch network {
-	case "", "tcp":
-		network = family(s.Addr)
-	case "tcp4", "tcp6":
-	case "unix":
-		l, done, err := s.listenUnix()
-		if err != nil {
-			return err
-		}
-		defer done()
-		defer l.Close()
-		return s.serve(ctx, engine.Config{Listener: l})
-	default:
-		return badConfig("Server.Network is %q; expected tcp, tcp4, tcp6 or unix", network)
-	}
-	cfg := engine.Config{Network: network, Addr: s.Addr}
 	if _, ok := WorkerProcess(); ok && s.Processes > 1 {
-		return s.work(ctx, cfg)
+		return s.work(ctx, where)
 	}
-	return s.serve(ctx, cfg)
+	return s.serve(ctx, where)
 }
 
 // family is the network to listen on for TCP: tcp4 for the wildcard of IPv4, of which
@@ -279,15 +270,18 @@ func family(addr string) string {
 // owns it from then on and closes it. The file of a unix socket is left to the
 // caller.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	cfg, err := s.listenerConfig(l)
-	if err != nil {
+	if _, err := rawListener("Serve", l); err != nil {
 		return err
 	}
 	defer l.Close()
 	if s.Processes > 1 {
 		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens once for each process", s.Processes)
 	}
-	return s.serve(ctx, cfg)
+	where, err := s.listens(l)
+	if err != nil {
+		return err
+	}
+	return s.serve(ctx, where)
 }
 
 // badConfig makes an error that wraps ErrBadConfig.
@@ -300,13 +294,20 @@ type configError struct{ error }
 
 func (e *configError) Unwrap() []error { return []error{ErrBadConfig, e.error} }
 
-func (s *Server) serve(ctx context.Context, cfg engine.Config) error {
-	e, err := s.start(cfg)
+func (s *Server) serve(ctx context.Context, where []Listener) error {
+	cfg, done, err := s.open(where)
+	if err != nil {
+		return err
+	}
+	defer done()
+	e, err := s.start(cfg, where)
 	if err != nil {
 		return err
 	}
 	if s.Listening != nil && !s.preforks() {
-		s.Listening(e.Addr())
+		for _, l := range e.Listening() {
+			s.Listening(l.Addr)
+		}
 	}
 	ended := make(chan struct{})
 	stopped := context.AfterFunc(ctx, func() {
@@ -325,7 +326,7 @@ func (s *Server) serve(ctx context.Context, cfg engine.Config) error {
 }
 
 // start checks the settings and starts the engine.
-func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
+func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, error) {
 	model, limits, err := s.settings()
 	if err != nil {
 		return nil, err
@@ -342,7 +343,7 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
 	s.addHandler(&cfg)
 	s.addEntry(&cfg, limits)
-	s.addLayers(&cfg, limits)
+	s.addLayers(&cfg, limits, where)
 	if cfg.Loops, cfg.Shard, err = s.loops(model, limits.MaxConns); err != nil {
 		return nil, err
 	}
@@ -355,7 +356,7 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	if _, passed := models.Best(); s.auto() && passed != nil && !worker {
 		s.chose(model, passed)
 	}
-	s.engine, s.model, s.limits = e, model.Name, limits
+	s.engine, s.where, s.model, s.limits = e, where, model.Name, limits
 	return e, nil
 }
 
@@ -445,7 +446,7 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkPrefixes, s.checkTLS, s.Heartbeat.check} {
+	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.Heartbeat.check} {
 		if err = check(); err != nil {
 			return m, l, err
 		}

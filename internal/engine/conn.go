@@ -92,7 +92,7 @@ type Conn struct {
 	peerPort uint16
 	armed    uint16 // the driver's: what it watches the descriptor for
 	state    uint32
-	fd       int32 // the driver's
+	fd       int32 // the driver's, and the listener's number; see entrance.go
 	slot     uint32
 }
 
@@ -121,9 +121,15 @@ func (c *Conn) Bind(h *Host, slot uint32) { c.host, c.slot = h, slot }
 func (c *Conn) Slot() uint32 { return c.slot }
 
 // FD is the driver's descriptor of the connection, as SetFD has set it.
-func (c *Conn) FD() int32 { return c.fd }
+func (c *Conn) FD() int32 {
+	if c.fd < 0 {
+		return c.fd
+	}
+	return c.fd & (MaxFD - 1)
+}
 
-// SetFD keeps the driver's descriptor.
+// SetFD keeps the driver's descriptor, which is less than MaxFD, for a connection that
+// has come by no listener, yet.
 func (c *Conn) SetFD(fd int32) { c.fd = fd }
 
 // Armed is the driver's note of what it watches the descriptor for.
@@ -142,7 +148,7 @@ func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
 		c.state |= outbound
 		c.host.Counters.Add(Dialled, 1)
 		began = c.noted()
-	case !c.host.proxied(peer):
+	case !c.host.proxied(c.Listener(), peer):
 		c.state |= registered
 	}
 	c.host.Counters.Add(Open, 1)

@@ -101,17 +101,19 @@ func (c *Conn) seenOf(why error, size uint64) slog.Attr {
 }
 
 // tellRefused logs that a connection is turned away at the door.
-func (h *Host) tellRefused(peer netip.AddrPort, why error) {
+func (h *Host) tellRefused(at *Entrance, peer netip.AddrPort, why error) {
 	name, value := "Limits.MaxConns", any(h.Limits.MaxConns)
 	level := slog.LevelWarn
 	switch why {
+	case errListenerFull:
+		name, value = "Listener.MaxConns", at.max
 	case ErrRefusedSource:
 		name, value = "Limits.MaxConnsPerSource", h.Door.MaxPerSource()
 	case ErrDenied:
 		name, value, level = "Server.Allow and Server.Deny", nil, slog.LevelInfo
 	}
 	h.Log.LogAttrs(context.Background(), level, "connection turned away at the door",
-		slog.String("limit", name), slog.Any("value", value), slog.String("peer", peerName(peer)), slog.Int("loop", h.Index))
+		slog.String("limit", name), slog.Any("value", value), slog.String("peer", peerName(peer)), slog.String("listener", at.name), slog.Int("loop", h.Index))
 }
 
 // name is the peer in logs.

@@ -70,7 +70,7 @@ func (g *group) dial(d engine.Dial) {
 		g.dialFailed(err)
 		return
 	}
-	if !g.serve(nc, start) {
+	if !g.serve(nc, -1, start) {
 		g.leave()
 	}
 }
