@@ -98,8 +98,8 @@ func (l *Loop) moveAway(each time.Duration) {
 		slog.Int("loop", l.host.Index), slog.Duration("each", each))
 }
 
-// comeBack has the loop call the handlers, if their calls have been short: at two looks
-// in a row at which there were any, and quickRuns of them.
+// comeBack has the loop call the handlers, if their calls have been short: quickRuns of
+// them, and at one more look, which finds that none of those begun before is still out.
 func (l *Loop) comeBack(now time.Duration) {
 	if now < l.auto.look {
 		return
@@ -113,8 +113,9 @@ func (l *Loop) comeBack(now time.Duration) {
 	case runs == 0:
 		return
 	}
+	enough := l.auto.quick >= quickRuns
 	l.auto.quick += runs
-	if l.auto.calm++; l.auto.calm < 2 || l.auto.quick < quickRuns {
+	if l.auto.calm++; l.auto.calm < 2 || !enough {
 		return // calls that are out may be slow ones: the next look tells
 	}
 	l.host.Away = false
