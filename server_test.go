@@ -86,7 +86,7 @@ func start(t *testing.T, srv *Server) *started {
 		srv.Limits.Linger = 50 * time.Millisecond
 	}
 	srv.Addr = cmp.Or(srv.Addr, "127.0.0.1:0")
-	ready := make(chan string, 1)
+	ready := make(chan string, 1+len(srv.Listeners))
 	srv.Listening = func(a net.Addr) { ready <- a.String() }
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &started{Server: srv, stop: cancel, err: make(chan error, 1)}
