@@ -149,7 +149,7 @@ type Server struct {
 	// header is nothing but input. With any prefix here connections by unix
 	// sockets, too, begin with it.
 	TrustedProxies []netip.Prefix
-	// TLSConfig, if set, has every connection encrypted: the handler is called
+	// TLSConfig, if set, has every connection by Addr or Serve encrypted: the handler is called
 	// when the handshake is over. It needs a certificate; see
 	// ReloadCertificate. Limits.MaxHandshakes handshakes are under way at a
 	// time, and they compute on half of GOMAXPROCS goroutines, off the loops.
