@@ -58,7 +58,12 @@ func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
 		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.gate, true
 	}
 	if some {
-		cfg.NewLayer = func(c *engine.Conn) engine.Layer { return all[c.Listener()].First(c) }
+		cfg.NewLayer = func(c *engine.Conn) engine.Layer {
+			if c.Listener() < 0 {
+				return nil // it was dialled
+			}
+			return all[c.Listener()].First(c)
+		}
 	}
 	if proxies {
 		cfg.Proxied = func(listener int, a netip.Addr) bool {
