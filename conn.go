@@ -12,6 +12,11 @@ import (
 // was given to: its methods are for the handler, during that call, and need no
 // lock. They must not be used from other goroutines or after the call; [Ref]
 // is for that. None of them blocks.
+//
+// A Conn that was kept for later answers Write and Close with ErrOutsideCall, unless a
+// call for the same connection is under way at that moment: in a call for another
+// connection always, in another goroutine as a rule. That is a data race all the same,
+// which the race detector finds: no lock is spent on telling it for certain.
 type Conn engine.Conn
 
 // core is the connection as the engines know it.
@@ -25,33 +30,56 @@ func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
 // with Server.Workers, behind output that the peer has not taken yet, and, under the
 // goroutine model, on other systems than Linux.
 //
-// Write takes all of p or nothing. It fails with ErrClosed once the connection
-// is closing, and with ErrTooLarge when p alone is larger than
+// Write takes all of p or nothing. It fails with ErrOutsideCall when no call for this
+// connection is under way, with ErrClosed once the connection is closing, and with ErrTooLarge when p alone is larger than
 // Limits.MaxUnsent. When the peer does not read, so that more than Limits.MaxUnsent
 // bytes would wait, it fails with ErrSlowConsumer and the connection is closed
 // for that reason, or it fails with ErrFull, as Server.SlowConsumer says; a handler that has much to write looks at Paused.
-func (c *Conn) Write(p []byte) (int, error) { return c.core().Write(p) }
+func (c *Conn) Write(p []byte) (int, error) {
+	if !c.core().Called() {
+		return 0, ErrOutsideCall
+	}
+	return c.core().Write(p)
+}
 
 // Writev is Write for all of pieces, one behind the other, as if they were joined: it
 // takes all of them or nothing, with the errors that Write has for a piece of their
 // size. Together 16 KiB or more are sent at once, in one call, if there are fewer than 64;
 // net.Buffers are pieces, too: c.Writev(buffers...).
-func (c *Conn) Writev(pieces ...[]byte) (int, error) { return c.core().Writev(pieces...) }
+func (c *Conn) Writev(pieces ...[]byte) (int, error) {
+	if !c.core().Called() {
+		return 0, ErrOutsideCall
+	}
+	return c.core().Writev(pieces...)
+}
 
 // WriteString is Write for a string.
-func (c *Conn) WriteString(s string) (int, error) { return c.core().WriteString(s) }
+func (c *Conn) WriteString(s string) (int, error) {
+	if !c.core().Called() {
+		return 0, ErrOutsideCall
+	}
+	return c.core().WriteString(s)
+}
 
 // Close starts to close the connection: the handler gets no more input, what
 // was written so far is sent, and then Closed is called with a nil reason.
 // Closing takes at most Limits.CloseTimeout for the output and Limits.Linger
-// for the peer's end. Further calls do nothing. It always returns nil.
+// for the peer's end. Further calls do nothing. It fails with ErrOutsideCall, having
+// done nothing, when no call for this connection is under way.
 func (c *Conn) Close() error {
+	if !c.core().Called() {
+		return ErrOutsideCall
+	}
 	c.core().CloseWith(nil)
 	return nil
 }
 
-// CloseWith is Close with a reason: Closed gets why.
-func (c *Conn) CloseWith(why error) { c.core().CloseWith(why) }
+// CloseWith is Close with a reason: Closed gets why. Outside of a call it does nothing.
+func (c *Conn) CloseWith(why error) {
+	if c.core().Called() {
+		c.core().CloseWith(why)
+	}
+}
 
 // Pending is the number of bytes that were written and not sent yet, with those of
 // files (SendFile).

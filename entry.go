@@ -13,20 +13,22 @@ import (
 // maxPrefixes bounds Server.Allow, Deny and TrustedProxies.
 const maxPrefixes = 1 << 20
 
-// checkPrefixes says what is wrong with lists of addresses.
-func (s *Server) checkPrefixes() error {
-	lists := []struct {
-		name string
-		list []netip.Prefix
-	}{{"Allow", s.Allow}, {"Deny", s.Deny}, {"TrustedProxies", s.TrustedProxies}}
-	for _, l := range lists {
-		if len(l.list) > maxPrefixes {
-			return badConfig("Server.%s has %d prefixes; expected at most %d", l.name, len(l.list), maxPrefixes)
-		}
-		for i, p := range l.list {
-			if !p.IsValid() {
-				return badConfig("Server.%s[%d] is %v; expected a prefix such as 10.0.0.0/8", l.name, i, p)
-			}
+// checkLists says what is wrong with Allow and Deny.
+func (s *Server) checkLists() error {
+	if err := checkPrefixes("Server.Allow", s.Allow); err != nil {
+		return err
+	}
+	return checkPrefixes("Server.Deny", s.Deny)
+}
+
+// checkPrefixes says what is wrong with a list of addresses.
+func checkPrefixes(name string, list []netip.Prefix) error {
+	if len(list) > maxPrefixes {
+		return badConfig("%s has %d prefixes; expected at most %d", name, len(list), maxPrefixes)
+	}
+	for i, p := range list {
+		if !p.IsValid() {
+			return badConfig("%s[%d] is %v; expected a prefix such as 10.0.0.0/8", name, i, p)
 		}
 	}
 	return nil
@@ -40,9 +42,6 @@ func (s *Server) addEntry(cfg *engine.Config, l Limits) {
 	}
 	if s.Refuse != nil {
 		cfg.Refuse = func(peer netip.AddrPort, why error) []byte { return s.Refuse(netAddr(peer), why) }
-	}
-	if len(s.TrustedProxies) > 0 {
-		cfg.Proxied = proxied(s.TrustedProxies)
 	}
 }
 

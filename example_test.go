@@ -2,6 +2,7 @@ package myriad_test
 
 import (
 	"context"
+	"crypto/tls"
 	"log"
 	"os/signal"
 	"syscall"
@@ -39,6 +40,29 @@ func ExampleServer_workers() {
 	defer stop()
 	srv := &myriad.Server{Addr: ":9000", Handler: myriad.Lines(lookUp{}), Workers: workers}
 	if err := srv.ListenAndServe(ctx); err != nil {
+		log.Print(err)
+	}
+}
+
+// One server with three doors: plain TCP on loopback, TLS for everybody, and a unix
+// socket for the programs of a group.
+func ExampleServer_listeners() {
+	certificate, err := myriad.ReloadCertificate("cert.pem", "key.pem", nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	srv := &myriad.Server{
+		Addr: "127.0.0.1:9000",
+		Listeners: []myriad.Listener{
+			{Name: "public", Addr: ":9443", TLSConfig: &tls.Config{GetCertificate: certificate}, MaxConns: 100_000},
+			{Name: "local", Network: "unix", Addr: "/run/echo/socket", Mode: 0o660},
+		},
+		Handler: myriad.Lines(myriad.MessageFunc(func(c *myriad.Conn, line []byte) {
+			c.Write(line)
+			c.WriteString(" by way of " + c.Listener() + "\n")
+		})),
+	}
+	if err := srv.ListenAndServe(context.Background()); err != nil {
 		log.Print(err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 )
 
 // MessageHandler is the user's code for connections that carry messages. See
@@ -57,7 +56,11 @@ func Split(split bufio.SplitFunc, h MessageHandler) Handler {
 
 // LengthPrefixed splits messages that come behind their length, a number of 1,
 // 2, 4 or 8 bytes in the given order that counts the bytes after it. The token
-// is the message without its length. It panics when size is another number.
+// is the message without its length. A length of more than Limits.MaxMessage closes the
+// connection at once, with ErrMessageTooLong. It panics when size is another number.
+//
+// It is for Split: that it needs more it says by an error, which tells how much and
+// which a bufio.Scanner does not know.
 func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 	switch size {
 	case 1, 2, 4, 8:
@@ -65,27 +68,30 @@ func LengthPrefixed(size int, order binary.ByteOrder) bufio.SplitFunc {
 		panic(fmt.Sprintf("myriad: LengthPrefixed: length of %d bytes; expected 1, 2, 4 or 8", size))
 	}
 	return func(data []byte, atEOF bool) (int, []byte, error) {
-		if len(data) < size {
-			return incomplete(data, atEOF)
+		whole := uint64(size)
+		if len(data) >= size {
+			n := length(data[:size], order)
+			if whole += n; n <= uint64(len(data)-size) {
+				return int(whole), data[size:whole:whole], nil
+			}
+			whole = max(whole, n) // it may have passed 2^64
 		}
-		n := length(data[:size], order)
-		if n > math.MaxInt32 {
-			return 0, nil, ErrMessageTooLong
+		switch {
+		case !atEOF:
+			return 0, nil, needs(whole)
+		case len(data) > 0:
+			return 0, nil, io.ErrUnexpectedEOF
 		}
-		end := size + int(n)
-		if len(data) < end {
-			return incomplete(data, atEOF)
-		}
-		return end, data[size:end:end], nil
+		return 0, nil, nil
 	}
 }
 
-// incomplete asks for more, or says that the peer ended within a message.
-func incomplete(data []byte, atEOF bool) (int, []byte, error) {
-	if atEOF && len(data) > 0 {
-		return 0, nil, io.ErrUnexpectedEOF
-	}
-	return 0, nil, nil
+// needs is how many bytes the message at hand has, framing included, when they have not
+// all come: what LengthPrefixed tells the framer.
+type needs uint64
+
+func (n needs) Error() string {
+	return fmt.Sprintf("myriad: a message of %d bytes is not complete", uint64(n))
 }
 
 func length(b []byte, order binary.ByteOrder) uint64 {
@@ -151,7 +157,7 @@ func (f *framer) receiveLines(c *Conn, in []byte, shed error) (used int) {
 		i += seen
 		seen = 0
 		if i+1 > c.core().MaxMessage() {
-			c.CloseWith(ErrMessageTooLong)
+			c.core().TooLong(uint64(i + 1))
 			break
 		}
 		f.give(c, trimCR(rest[:i:i]), shed)
@@ -176,6 +182,12 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int,
 	defer func() { c.core().CountMessages(messages) }()
 	for !c.Paused() && (used < len(data) || atEOF) {
 		advance, token, err := f.split(data[used:], atEOF)
+		if n, ok := err.(needs); ok {
+			if n > needs(c.core().MaxMessage()) {
+				c.core().TooLong(uint64(n))
+			}
+			return used, false
+		}
 		if err = check(c, advance, len(data)-used, err); err != nil {
 			if errors.Is(err, bufio.ErrFinalToken) {
 				err = nil
@@ -214,6 +226,7 @@ func check(c *Conn, advance, most int, err error) error {
 	case advance > most:
 		return bufio.ErrAdvanceTooFar
 	case advance > c.core().MaxMessage():
+		c.core().TooLong(uint64(advance))
 		return ErrMessageTooLong
 	}
 	return nil

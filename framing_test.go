@@ -20,6 +20,7 @@ import (
 // wire is a connection without a socket: the test is its driver.
 type wire struct {
 	*engine.Conn
+	host *engine.Host
 	sent []byte
 	why  error
 	done bool
@@ -32,12 +33,13 @@ func newWire(t testing.TB, h Handler, limits Limits) *wire {
 		t.Fatal(err)
 	}
 	w := &wire{Conn: new(engine.Conn)}
-	w.Bind(&engine.Host{
+	w.host = &engine.Host{
 		Door:    engine.NewDoor(&engine.Config{}),
 		Handler: adapter{watched{h, w}}, Limits: limits.engine(), Log: slog.New(slog.DiscardHandler),
 		Buffers: new(engine.FreeList), Counters: new(engine.Counters),
 		Now: func() time.Duration { return 0 },
-	}, 0)
+	}
+	w.Bind(w.host, 0)
 	w.Open(netip.MustParseAddrPort("127.0.0.1:1"), false)
 	w.settle()
 	return w
@@ -99,6 +101,18 @@ func scan(data []byte, split bufio.SplitFunc) (tokens []string) {
 	return tokens
 }
 
+// patient is a split of ours as a bufio.Scanner knows one: it asks for more without
+// telling how much.
+func patient(split bufio.SplitFunc) bufio.SplitFunc {
+	return func(data []byte, atEOF bool) (int, []byte, error) {
+		advance, token, err := split(data, atEOF)
+		if _, ok := err.(needs); ok {
+			err = nil
+		}
+		return advance, token, err
+	}
+}
+
 func FuzzSplit(f *testing.F) {
 	f.Add([]byte("one\ntwo\r\n\nthree"), uint8(3))
 	f.Add([]byte("\r\n\r\r\n"), uint8(1))
@@ -116,7 +130,7 @@ func FuzzSplit(f *testing.F) {
 			{"Lines", bufio.ScanLines, Lines},
 			{"ScanLines", bufio.ScanLines, func(h MessageHandler) Handler { return Split(bufio.ScanLines, h) }},
 			{"ScanWords", bufio.ScanWords, func(h MessageHandler) Handler { return Split(bufio.ScanWords, h) }},
-			{"LengthPrefixed", prefixed, func(h MessageHandler) Handler { return Split(prefixed, h) }},
+			{"LengthPrefixed", patient(prefixed), func(h MessageHandler) Handler { return Split(prefixed, h) }},
 		} {
 			var got []string
 			newWire(t, c.make(collect(&got)), Limits{MaxMessage: 1 << 17}).feed(data, int(size), 1, 7)
@@ -150,6 +164,43 @@ func TestMaxMessage(t *testing.T) {
 				t.Errorf("%s, in pieces of %d: %d messages, closed with %v; want %d and %v", c.name, piece, len(got), w.why, c.tokens, c.why)
 			}
 		}
+	}
+}
+
+// A length that no message may have closes the connection as soon as it is known, with
+// what was announced in the log: so for a client that speaks another protocol.
+func TestAbsurdLength(t *testing.T) {
+	for _, test := range []struct {
+		name      string
+		split     bufio.SplitFunc
+		in        string
+		announced string
+	}{
+		{"HTTP", LengthPrefixed(4, binary.BigEndian), "GET / HTTP/1.1\r\n\r\n", "1195725860"},
+		{"just beyond", LengthPrefixed(2, binary.BigEndian), "\x03\xe7", "1001"},
+		{"beyond all numbers", LengthPrefixed(8, binary.LittleEndian), "\xff\xff\xff\xff\xff\xff\xff\xff", "18446744073709551615"},
+	} {
+		var log strings.Builder
+		w := newWire(t, Split(test.split, MessageFunc(func(*Conn, []byte) { t.Errorf("%s: a message", test.name) })), Limits{MaxMessage: 1000})
+		w.host.Log = slog.New(slog.NewTextHandler(&log, nil))
+		w.Arrived([]byte(test.in))
+		w.settle()
+		w.PeerClosed()
+		w.settle()
+		if w.why != ErrMessageTooLong {
+			t.Errorf("%s: closed with %v, want ErrMessageTooLong", test.name, w.why)
+		}
+		for _, want := range []string{"limit=Limits.MaxMessage", "value=1000", "seen=" + test.announced, "peer=127.0.0.1:1"} {
+			if !strings.Contains(log.String(), want) {
+				t.Errorf("%s: the log is %q, want %s in it", test.name, log.String(), want)
+			}
+		}
+	}
+	var got []string
+	w := newWire(t, Split(LengthPrefixed(2, binary.BigEndian), collect(&got)), Limits{MaxMessage: 1000})
+	w.feed([]byte("\x03\xe6"+strings.Repeat("a", 998)), 500)
+	if len(got) != 1 || w.why != io.EOF {
+		t.Errorf("a message of just the limit: %d messages, closed with %v; want 1 and EOF", len(got), w.why)
 	}
 }
 

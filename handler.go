@@ -203,6 +203,10 @@ func (Base) Closed(*Conn, error) {}
 var (
 	// ErrClosed answers calls for a connection that is closing or closed.
 	ErrClosed = engine.ErrClosed
+	// ErrOutsideCall answers the methods of a Conn that was kept for later and is used
+	// when its handler is not being called for it: nothing has been done. Its Ref is
+	// for that.
+	ErrOutsideCall = engine.ErrOutsideCall
 	// ErrFull is Ref's answer when there is no room: the connection already
 	// has Limits.MaxUnsent posted bytes to send, or its loop's mailbox is full
 	// (Limits.MaxMail, Limits.MaxMailBytes). Nothing was accepted; later

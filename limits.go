@@ -43,8 +43,14 @@ type Limits struct {
 
 	// MaxMessage is the most bytes of a message, its framing included, and
 	// so the most input that a connection keeps for its handler. A longer
-	// one closes the connection with ErrMessageTooLong. The default is
-	// 65,536, as in bufio.Scanner; the most is 1 GiB.
+	// one closes the connection with ErrMessageTooLong: as soon as so many
+	// bytes have come without its end, or LengthPrefixed has read a length
+	// beyond it. The log says so, with this limit and what was seen. The
+	// client gets the answers to its earlier messages and then the end of the
+	// stream; if it goes on sending for longer than Linger, a reset
+	// (ECONNRESET or EPIPE). A server for larger messages sets this, and
+	// MaxUnsent if it answers with such. The default is 65,536, as in
+	// bufio.Scanner; the most is 1 GiB.
 	MaxMessage int
 
 	// MaxUnsent is the most bytes of output that wait for one peer to take

@@ -140,17 +140,20 @@ func TestEntryConfig(t *testing.T) {
 
 func TestTrustedProxies(t *testing.T) {
 	var cfg engine.Config
-	srv := &Server{TrustedProxies: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fe80::/10")}}
-	srv.addEntry(&cfg, Limits{})
+	trusted := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fe80::/10")}
+	new(Server).addLayers(&cfg, Limits{}, []Listener{{}, {TrustedProxies: trusted}})
 	for text, want := range map[string]bool{
 		"10.1.2.3": true, "::ffff:10.1.2.3": true, "11.0.0.1": false, "fe80::1%eth0": true, "::1": false,
 	} {
-		if got := cfg.Proxied(netip.MustParseAddr(text)); got != want {
+		if got := cfg.Proxied(1, netip.MustParseAddr(text)); got != want {
 			t.Errorf("%s: %v, want %v", text, got, want)
 		}
 	}
-	if !cfg.Proxied(netip.Addr{}) {
+	if !cfg.Proxied(1, netip.Addr{}) {
 		t.Error("a unix socket is not trusted")
+	}
+	if cfg.Proxied(0, netip.MustParseAddr("10.1.2.3")) {
+		t.Error("a proxy is trusted at another listener")
 	}
 }
 

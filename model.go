@@ -11,9 +11,11 @@ import (
 // The I/O models, for Server.Model.
 const (
 	// Auto is the best model that can run on this machine. Where that has
-	// event loops, handlers start on them; a loop whose handlers hold it for
-	// long has them called by workers, at most 4,096 of them, and calls them
-	// itself again when they are quick. Stats says what was chosen.
+	// event loops, workers call the handlers, at most 4,096 of them, until
+	// 1,000 calls of a loop have been quick. Then it calls them itself, and has
+	// workers call them again when they hold it for long. One that has been
+	// quick and then never returns holds its loop; the others go back to
+	// workers when Limits.HandlerTime is over. Stats says what was chosen.
 	Auto = "auto"
 	// Goroutine is a goroutine for each connection, on package net. It runs
 	// everywhere, and its handlers may block.

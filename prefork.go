@@ -90,8 +90,9 @@ func (s *Server) processes() (running int, restarts int64) {
 
 // startProcesses starts worker processes in place of an engine.
 func (s *Server) startProcesses(cfg engine.Config) (engine.Engine, error) {
+	where := addresses(cfg.Listeners)
 	p, err := supervisor.Start(supervisor.Config{
-		Network: cfg.Network, Addr: cfg.Addr, Processes: s.Processes, Log: cfg.Log,
+		Network: where[0].Network, Addr: where[0].Addr, More: where[1:], Processes: s.Processes, Log: cfg.Log,
 		Serving: s.Listening,
 	})
 	if err != nil {
@@ -114,19 +115,34 @@ type relay interface {
 	orders
 }
 
+// addresses are where the worker processes listen.
+func addresses(all []engine.Listener) (where []supervisor.Address) {
+	for _, l := range all {
+		where = append(where, supervisor.Address{Network: l.Network, Addr: l.Addr})
+	}
+	return where
+}
+
 // work is ListenAndServe in a worker process.
-func (s *Server) work(ctx context.Context, cfg engine.Config) error {
+func (s *Server) work(ctx context.Context, where []Listener) error {
+	cfg, _, err := s.open(where) // which has no unix sockets
+	if err != nil {
+		return err
+	}
 	w := supervisor.Own()
-	l, err := w.Take(cfg.Network, cfg.Addr, s.Processes)
+	all, err := w.Take(addresses(cfg.Listeners), s.Processes)
 	if err != nil {
 		return fmt.Errorf("myriad: %w", err)
+	}
+	for i, l := range all {
+		cfg.Listeners[i].Socket = l
 	}
 	s.mu.Lock()
 	s.worker = w
 	s.mu.Unlock()
-	e, err := s.start(engine.Config{Listener: l})
+	e, err := s.start(cfg, where)
 	if err != nil {
-		l.Close()
+		engine.CloseAll(all)
 		return err
 	}
 	defer s.endWorkers()

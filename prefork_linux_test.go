@@ -24,7 +24,7 @@ func startProcesses(t *testing.T, srv *Server) *started {
 	t.Helper()
 	srv.Addr, srv.Limits.Linger = "127.0.0.1:0", 50*time.Millisecond
 	settings, err := json.Marshal(map[string]any{
-		"Addr": srv.Addr, "Model": srv.Model, "Processes": srv.Processes, "Limits": srv.Limits,
+		"Addr": srv.Addr, "Model": srv.Model, "Processes": srv.Processes, "Limits": srv.Limits, "Listeners": srv.Listeners,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -32,6 +32,38 @@ func startProcesses(t *testing.T, srv *Server) *started {
 	t.Setenv(workerSettings, string(settings))
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector would hold up each exit by a second
 	return start(t, srv)
+}
+
+// Worker processes serve at all listeners, and each knows by which a connection has come;
+// so does one that was started again.
+func TestProcessesWithListeners(t *testing.T) {
+	const workers = 2
+	s := startProcesses(t, &Server{Processes: workers, Listeners: []Listener{{Name: "second", Addr: "127.0.0.1:0"}}})
+	all := s.ListenerStats()
+	first, second := all[0].Addr.String(), all[1].Addr.String()
+	byListener := func() {
+		t.Helper()
+		for addr, want := range map[string]string{first: "127.0.0.1:0", second: "second"} {
+			_, of := meetAll(t, addr, workers, 1)
+			if len(of) != workers {
+				t.Errorf("%d processes serve at %s, want %d", len(of), addr, workers)
+			}
+			if got, err := meet(t, addr).ask("listener"); err != nil || got != want {
+				t.Errorf("a connection to %s has come by %q, %v; want %q", addr, got, err, want)
+			}
+		}
+	}
+	byListener()
+	if err := syscall.Kill(meet(t, second).pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() bool { return s.Stats().Restarts == 1 && s.Stats().Processes == workers }, func() string { return "the worker is not started again" })
+	byListener()
+	s.stop()
+	if err := s.result(t); err != nil {
+		t.Errorf("ListenAndServe: %v", err)
+	}
+	gone(t)
 }
 
 // children are the processes that this one has started and not waited for.

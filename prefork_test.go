@@ -42,6 +42,9 @@ func workerMain() int {
 		case "resume":
 			fmt.Fprintln(c, srv.ResumeAccepting())
 			return
+		case "listener":
+			fmt.Fprintln(c, c.Listener())
+			return
 		case "collect":
 			runtime.GC()
 		case "goroutines":

@@ -32,6 +32,11 @@ type Server struct {
 	// killed process has left at the path is taken over; the file is removed
 	// at the end, unless a successor has put its own there.
 	Network string
+	// Listeners are where else to listen: on a port with TLS beside one without, or
+	// at a unix socket, each with its own options. With them Addr may be empty. They
+	// and Addr are 32 at most. TLSConfig and TrustedProxies below are for Addr, or
+	// the listener of Serve, alone; all else is for all of them together.
+	Listeners []Listener
 	// Handler is what happens on each connection. It is required.
 	Handler Handler
 	// Model is the I/O model: Goroutine, Epoll, Uring or Auto, the default.
@@ -144,7 +149,7 @@ type Server struct {
 	// header is nothing but input. With any prefix here connections by unix
 	// sockets, too, begin with it.
 	TrustedProxies []netip.Prefix
-	// TLSConfig, if set, has every connection encrypted: the handler is called
+	// TLSConfig, if set, has every connection by Addr or Serve encrypted: the handler is called
 	// when the handshake is over. It needs a certificate; see
 	// ReloadCertificate. Limits.MaxHandshakes handshakes are under way at a
 	// time, and they compute on half of GOMAXPROCS goroutines, off the loops.
@@ -167,8 +172,9 @@ type Server struct {
 	// Log gets what an operator has to know, such as panics and accepts
 	// that fail. The default is slog.Default().
 	Log *slog.Logger
-	// Listening, if set, is called once with the address that is listened
-	// on, before ListenAndServe or Serve waits.
+	// Listening, if set, is called with the address that is listened on, before
+	// ListenAndServe or Serve waits: when all are listened on, once for each in
+	// the order of ListenerStats.
 	Listening func(addr net.Addr)
 	// Stopping, if set, is called once when the server is told to end, by
 	// whatever way: the end of ListenAndServe's context, Drain, Shutdown or
@@ -180,6 +186,7 @@ type Server struct {
 
 	mu     sync.Mutex
 	engine engine.Engine // nil before the start
+	where  []Listener    // where it listens
 	worker relay         // in a worker process: passes broadcasts on
 	model  string
 	own    *pool.Pool   // Auto's, nil without
@@ -239,30 +246,14 @@ const (
 // nil after an orderly end, an error that wraps context.DeadlineExceeded when
 // connections had to be cut off, or what kept it from serving.
 func (s *Server) ListenAndServe(ctx context.Context) error {
-	if s.Addr == "" {
-		return badConfig(`Server.Addr is empty; expected host:port, such as ":9000" or "127.0.0.1:0"`)
+	where, err := s.listens(nil)
+	if err != nil {
+		return err
 	}
-	network := s.Network
-	switch network {
-	case "", "tcp":
-		network = family(s.Addr)
-	case "tcp4", "tcp6":
-	case "unix":
-		l, done, err := s.listenUnix()
-		if err != nil {
-			return err
-		}
-		defer done()
-		defer l.Close()
-		return s.serve(ctx, engine.Config{Listener: l})
-	default:
-		return badConfig("Server.Network is %q; expected tcp, tcp4, tcp6 or unix", network)
-	}
-	cfg := engine.Config{Network: network, Addr: s.Addr}
 	if _, ok := WorkerProcess(); ok && s.Processes > 1 {
-		return s.work(ctx, cfg)
+		return s.work(ctx, where)
 	}
-	return s.serve(ctx, cfg)
+	return s.serve(ctx, where)
 }
 
 // Run serves without listening: for programs that only dial; see Server.Dial.
@@ -275,7 +266,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.Handler == nil {
 		s.Handler = Base{}
 	}
-	return s.serve(ctx, engine.Config{})
+	return s.serve(ctx, nil)
 }
 
 // family is the network to listen on for TCP: tcp4 for the wildcard of IPv4, of which
@@ -293,15 +284,18 @@ func family(addr string) string {
 // owns it from then on and closes it. The file of a unix socket is left to the
 // caller.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	cfg, err := s.listenerConfig(l)
-	if err != nil {
+	if _, err := rawListener("Serve", l); err != nil {
 		return err
 	}
 	defer l.Close()
 	if s.Processes > 1 {
 		return badConfig("Serve with Server.Processes %d; expected ListenAndServe, which listens once for each process", s.Processes)
 	}
-	return s.serve(ctx, cfg)
+	where, err := s.listens(l)
+	if err != nil {
+		return err
+	}
+	return s.serve(ctx, where)
 }
 
 // badConfig makes an error that wraps ErrBadConfig.
@@ -314,13 +308,23 @@ type configError struct{ error }
 
 func (e *configError) Unwrap() []error { return []error{ErrBadConfig, e.error} }
 
-func (s *Server) serve(ctx context.Context, cfg engine.Config) error {
-	e, err := s.start(cfg)
+func (s *Server) serve(ctx context.Context, where []Listener) error {
+	cfg, done, err := s.open(where)
+	if err != nil {
+		return err
+	}
+	defer done()
+	e, err := s.start(cfg, where)
 	if err != nil {
 		return err
 	}
 	if s.Listening != nil && !s.preforks() {
-		s.Listening(e.Addr())
+		if len(where) == 0 {
+			s.Listening(nil)
+		}
+		for _, l := range e.Listening() {
+			s.Listening(l.Addr)
+		}
 	}
 	ended := make(chan struct{})
 	stopped := context.AfterFunc(ctx, func() {
@@ -340,7 +344,7 @@ func (s *Server) serve(ctx context.Context, cfg engine.Config) error {
 }
 
 // start checks the settings and starts the engine.
-func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
+func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, error) {
 	model, limits, err := s.settings()
 	if err != nil {
 		return nil, err
@@ -358,7 +362,7 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	cfg.Owner = s
 	s.addHandler(&cfg)
 	s.addEntry(&cfg, limits)
-	s.addLayers(&cfg, limits)
+	s.addLayers(&cfg, limits, where)
 	if cfg.Loops, cfg.Shard, err = s.loops(model, limits.MaxConns); err != nil {
 		return nil, err
 	}
@@ -371,7 +375,7 @@ func (s *Server) start(cfg engine.Config) (engine.Engine, error) {
 	if _, passed := models.Best(); s.auto() && passed != nil && !worker {
 		s.chose(model, passed)
 	}
-	s.engine, s.model, s.limits = e, model.Name, limits
+	s.engine, s.where, s.model, s.limits = e, where, model.Name, limits
 	s.names.begin()
 	return e, nil
 }
@@ -398,13 +402,13 @@ func (s *Server) chose(m engine.Model, why error) {
 }
 
 // log is where the engine writes. What a million connections could each cause is
-// written once a second at most, by each loop.
+// written once a second at most, by each loop, and of each limit that closes some.
 func (s *Server) log() *slog.Logger {
 	log := s.Log
 	if log == nil {
 		log = slog.Default()
 	}
-	return slog.New(lograte.New(log.Handler(), lograte.Options{Keys: []string{"loop"}}))
+	return slog.New(lograte.New(log.Handler(), lograte.Options{Keys: []string{"loop", "limit"}}))
 }
 
 // addHandler tells the engine what to call.
@@ -465,7 +469,7 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkPrefixes, s.checkTLS, s.Heartbeat.check} {
+	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.Heartbeat.check} {
 		if err = check(); err != nil {
 			return m, l, err
 		}

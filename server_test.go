@@ -86,7 +86,7 @@ func start(t testing.TB, srv *Server) *started {
 		srv.Limits.Linger = 50 * time.Millisecond
 	}
 	srv.Addr = cmp.Or(srv.Addr, "127.0.0.1:0")
-	ready := make(chan string, 1)
+	ready := make(chan string, 1+len(srv.Listeners))
 	srv.Listening = func(a net.Addr) { ready <- a.String() }
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &started{Server: srv, stop: cancel, err: make(chan error, 1)}
@@ -542,35 +542,6 @@ func TestServeUnfitListener(t *testing.T) {
 	if err := srv.Serve(context.Background(), odd); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "struct") {
 		t.Errorf("Serve on a listener of another type: %v, want ErrBadConfig with the type", err)
 	}
-}
-
-// Auto moves a handler that holds its loop onto workers, so that it does not
-// hold up others, and back when it has become quick.
-func TestAuto(t *testing.T) {
-	if len(Models()) == 1 {
-		t.Skip("no model here has loops")
-	}
-	var slow atomic.Bool
-	slow.Store(true)
-	s := start(t, &Server{Loops: 1, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
-		if slow.Load() {
-			<-time.After(3 * time.Millisecond)
-		}
-		echoLine(c, line)
-	}))})
-	c := dial(t, s.addr)
-	talk := func(until func(Stats) bool, what string) {
-		for end := time.Now().Add(patience); !until(s.Stats()); {
-			ask(t, c, "hello")
-			if time.Now().After(end) {
-				t.Fatalf("%s: %+v", what, s.Stats())
-			}
-		}
-	}
-	talk(func(st Stats) bool { return st.OnWorkers == 1 && st.Moved == 1 }, "a handler that holds its loop is not moved")
-	slow.Store(false)
-	talk(func(st Stats) bool { return st.OnWorkers == 0 }, "a handler that is quick does not come back")
-	ask(t, c, "and goes on")
 }
 
 // What one loop says does not keep what another says out of the log.

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -32,23 +33,42 @@ func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.Cl
 	return r.GetCertificate, nil
 }
 
-// checkTLS says what is wrong with TLSConfig.
-func (s *Server) checkTLS() error {
-	if c := s.TLSConfig; c != nil && len(c.Certificates) == 0 && c.GetCertificate == nil && c.GetConfigForClient == nil {
-		return badConfig("Server.TLSConfig has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
+// checkTLS says what is wrong with a TLSConfig.
+func checkTLS(of string, c *tls.Config) error {
+	if c != nil && len(c.Certificates) == 0 && c.GetCertificate == nil && c.GetConfigForClient == nil {
+		return badConfig("%s.TLSConfig has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set", of)
 	}
 	return nil
 }
 
-// addLayers tells the engine what stands between connections and the handler.
-func (s *Server) addLayers(cfg *engine.Config, l Limits) {
-	if s.TLSConfig == nil && cfg.Proxied == nil {
-		return
+// addLayers tells the engine what stands between connections and the handler, by the
+// listener that they have come by.
+func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
+	all, some, proxies := make([]layers.Config, len(where)), false, false
+	for i, at := range where {
+		if len(at.TrustedProxies) > 0 {
+			all[i].Proxied, some, proxies = proxied(at.TrustedProxies), true, true
+		}
+		if at.TLSConfig == nil {
+			continue
+		}
+		if s.gate == nil {
+			s.gate = secure.NewGate(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
+		}
+		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.gate, true
 	}
-	these := &layers.Config{Proxied: cfg.Proxied}
-	if s.TLSConfig != nil {
-		s.gate = secure.NewGate(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
-		these.TLS, these.Gate = s.TLSConfig.Clone(), s.gate
+	if some {
+		cfg.NewLayer = func(c *engine.Conn) engine.Layer {
+			if c.Listener() < 0 {
+				return nil // it was dialled
+			}
+			return all[c.Listener()].First(c)
+		}
 	}
-	cfg.NewLayer = these.First
+	if proxies {
+		cfg.Proxied = func(listener int, a netip.Addr) bool {
+			is := all[listener].Proxied
+			return is != nil && is(a)
+		}
+	}
 }

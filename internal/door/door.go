@@ -121,6 +121,14 @@ func (d *Door) Leave() {
 // Open is how many are in.
 func (d *Door) Open() int64 { return d.open.Load() }
 
+// MaxPerSource is the most connections from one source; 0 without a bound.
+func (d *Door) MaxPerSource() int {
+	if d.sources == nil {
+		return 0
+	}
+	return d.sources.max
+}
+
 // Check says whether Allow and Deny let an address in. Its zone does not matter.
 // An invalid address, as a unix socket has, is let in. The time it takes grows
 // with the logarithm of the lists' lengths.

@@ -97,6 +97,8 @@ func systemCause(why syscall.Errno) Cause {
 // refuseCause is the cause of one that ended before its handler heard of it.
 func refuseCause(why error) Cause {
 	switch {
+	case why == ErrTooManyConns:
+		return RefusedFull
 	case errors.Is(why, ErrHandshakeTimeout):
 		return RefusedTimeout
 	case errors.Is(why, ErrRefusedSource):

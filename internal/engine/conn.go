@@ -45,6 +45,7 @@ const (
 //	own        user is an Owned: its handler is its own
 //	finishing  our sending direction is to be shut when output is sent: see CloseWrite
 //	relayed    joined with another connection: see Relay
+//	called     its handler is being called for it
 const (
 	open uint32 = 1 << iota
 	ended
@@ -70,6 +71,7 @@ const (
 	finishing
 	relayed
 
+	called    = 1 << 23
 	missed    = 1 << 24 // one heartbeat
 	allMissed = 0xff * missed
 )
@@ -93,7 +95,7 @@ type Conn struct {
 	peerPort uint16
 	armed    uint16 // the driver's: what it watches the descriptor for
 	state    uint32
-	fd       int32 // the driver's
+	fd       int32 // the driver's, and the listener's number; see entrance.go
 	slot     uint32
 }
 
@@ -138,9 +140,15 @@ func (c *Conn) Bind(h *Host, slot uint32) { c.host, c.slot = h, slot }
 func (c *Conn) Slot() uint32 { return c.slot }
 
 // FD is the driver's descriptor of the connection, as SetFD has set it.
-func (c *Conn) FD() int32 { return c.fd }
+func (c *Conn) FD() int32 {
+	if c.fd < 0 {
+		return c.fd
+	}
+	return c.fd & (MaxFD - 1)
+}
 
-// SetFD keeps the driver's descriptor.
+// SetFD keeps the driver's descriptor, which is less than MaxFD, for a connection that
+// has come by no listener, yet.
 func (c *Conn) SetFD(fd int32) { c.fd = fd }
 
 // Armed is the driver's note of what it watches the descriptor for.
@@ -160,7 +168,7 @@ func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
 		c.state |= outbound
 		c.host.Counters.Add(Dialled, 1)
 		began = c.noted()
-	case !c.host.proxied(peer):
+	case !c.host.proxied(c.Listener(), peer):
 		c.state |= registered
 	}
 	c.host.Counters.Add(Open, 1)
@@ -372,7 +380,7 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 			in, c.seen = in[used:], 0
 		case c.waits():
 		case len(part) >= c.host.Limits.MaxMessage:
-			c.CloseWith(ErrMessageTooLong)
+			c.TooLong(uint64(len(part)))
 		default:
 			c.seen = uint32(len(part))
 			if len(part) == len(in) {

@@ -78,6 +78,9 @@ func (c *Conn) Empty() {
 
 // fail gives up the connection: output that is owed is dropped.
 func (c *Conn) fail(why error) {
+	if c.is(closing) && !c.is(failed) {
+		c.tellLimit(why, 0) // that of the close itself
+	}
 	c.CloseWith(why)
 	c.more.why = why
 	c.state |= failed
@@ -89,6 +92,11 @@ func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
 		return
 	}
+	c.tellLimit(why, 0)
+	c.beginClose(why)
+}
+
+func (c *Conn) beginClose(why error) {
 	c.mark.next()
 	c.setClosing(why)
 }

@@ -135,21 +135,21 @@ type Limits struct {
 // Config is what a model is started with.
 type Config struct {
 	// Network and Addr say where to listen, as for net.Listen. Without an
-	// Addr and a Listener the engine only dials.
+	// Addr and Listeners the engine only dials.
 	Network, Addr string
-	// Listener is one that the caller has made; the engine owns it from
-	// then on. It is used instead of Addr.
-	Listener net.Listener
-	Handler  Handler
-	Limits   Limits
+	// Listeners, if there are any, are where to listen instead: MaxListeners
+	// at most.
+	Listeners []Listener
+	Handler   Handler
+	Limits    Limits
 	// Door is who is let in, beyond Limits.MaxConns.
 	Door DoorRules
 	// Refuse, if set, gives the answer to a connection that is turned away at
 	// the door; it is called on any goroutine.
 	Refuse func(peer netip.AddrPort, why error) (answer []byte)
-	// Proxied, if set, says which peers are proxies whose connections say
-	// later, in a layer, whose they are.
-	Proxied func(netip.Addr) bool
+	// Proxied, if set, says which peers at a listener, by its number, are proxies
+	// whose connections say later, in a layer, whose they are.
+	Proxied func(listener int, a netip.Addr) bool
 	// NewLayer, if set, gives a connection that is about to be opened its
 	// first layer; nil is none. It is called on the connection's owner.
 	NewLayer  func(c *Conn) Layer
@@ -332,8 +332,10 @@ func CutOff(ctx context.Context, n, stuck int64) error {
 
 // Engine is a running model. Its methods are safe for concurrent use.
 type Engine interface {
-	// Addr is where the engine listens, nil if it only dials.
+	// Addr is where the engine listens first, nil if it only dials.
 	Addr() net.Addr
+	// Listening is where it listens, in order, and what has come there.
+	Listening() []Listening
 	// Loops is the number of loops, 0 for a model without loops.
 	Loops() int
 	// Dial starts connecting and returns at once; each connection ends in

@@ -19,31 +19,49 @@ func NewDoor(cfg *Config) *door.Door {
 // Admit counts a connection in that has been accepted, unless it is to be turned
 // away: then it says why, and has counted that. The source of one that comes by a
 // proxy is looked at when it is known.
-func (h *Host) Admit(peer netip.AddrPort) error {
+func (h *Host) Admit(listener int, peer netip.AddrPort) error {
+	at := h.Entrances[listener]
 	if !h.Door.Enter() {
-		h.Counters.Refuse(RefusedFull)
-		return ErrTooManyConns
+		return h.refuse(at, peer, ErrTooManyConns)
 	}
-	if h.proxied(peer) {
+	if !at.enter() {
+		h.Door.Leave()
+		return h.refuse(at, peer, errListenerFull)
+	}
+	if h.proxied(listener, peer) {
 		return nil
 	}
 	if err := h.register(peer); err != nil {
 		h.Door.Leave()
-		h.Counters.Refuse(refuseCause(err))
-		return err
+		at.leave()
+		return h.refuse(at, peer, err)
 	}
 	return nil
 }
 
-// Disown takes back what Admit has counted of a source, for a connection that was
-// not opened. Whoever frees its place has it Leave.
-func (h *Host) Disown(peer netip.AddrPort) {
-	if !h.proxied(peer) {
+// refuse counts a connection that is turned away at the door, and says why.
+func (h *Host) refuse(at *Entrance, peer netip.AddrPort, why error) error {
+	h.tellRefused(at, peer, why)
+	if why == errListenerFull {
+		at.refused.Add(1)
+		why = ErrTooManyConns
+	}
+	h.Counters.Refuse(refuseCause(why))
+	return why
+}
+
+// Disown takes back what Admit has counted of a listener and a source, for a connection
+// that was not opened. Whoever frees its place has it Leave.
+func (h *Host) Disown(listener int, peer netip.AddrPort) {
+	h.Entrances[listener].leave()
+	if !h.proxied(listener, peer) {
 		h.Door.Unregister(peer.Addr())
 	}
 }
 
-func (h *Host) proxied(peer netip.AddrPort) bool { return h.Proxied != nil && h.Proxied(peer.Addr()) }
+func (h *Host) proxied(listener int, peer netip.AddrPort) bool {
+	return h.Proxied != nil && h.Proxied(listener, peer.Addr())
+}
 
 // register counts a source, unless it is not let in.
 func (h *Host) register(peer netip.AddrPort) error {
@@ -68,8 +86,11 @@ func (c *Conn) SetPeer(peer netip.AddrPort) error {
 	return nil
 }
 
-// leave counts a connection out of those of its source.
+// leave counts a connection out of those of its source, and of its listener.
 func (c *Conn) leave() {
+	if n := c.Listener(); n >= 0 && n < len(c.host.Entrances) {
+		c.host.Entrances[n].leave()
+	}
 	if c.is(registered) {
 		c.host.Door.Unregister(c.Peer().Addr())
 	}

@@ -33,7 +33,8 @@ type Host struct {
 	DropMessages      bool
 	ReadOn            bool
 	NewLayer          func(*Conn) Layer
-	Proxied           func(netip.Addr) bool
+	Proxied           func(listener int, a netip.Addr) bool
+	Entrances         []*Entrance // of the listeners
 	Refuse            func(netip.AddrPort, error) []byte
 	Drained, Draining func(*Conn)
 	Timer             func(*Conn)

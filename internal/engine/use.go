@@ -183,14 +183,6 @@ func (c *Conn) Peer() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
 }
 
-// name is the peer in logs.
-func (c *Conn) name() string {
-	if p := c.Peer(); p.IsValid() {
-		return p.String()
-	}
-	return "unix socket"
-}
-
 // Ref names the connection, and names it still in Closed.
 func (c *Conn) Ref() Ref {
 	gen := c.mark.generation()
@@ -200,9 +192,14 @@ func (c *Conn) Ref() Ref {
 	return Ref{c: c, gen: gen}
 }
 
+// Called says whether the handler is being called for this connection: only then is
+// what it writes sent, when the call is over.
+func (c *Conn) Called() bool { return c.is(called) }
+
 func (c *Conn) callOpened() {
 	returned := false
 	defer c.contain(&returned)
+	c.state |= called
 	c.handler().Opened(c)
 	returned = true
 }
@@ -211,6 +208,7 @@ func (c *Conn) callOpened() {
 func (c *Conn) callReceived(in []byte, shed error) (used int) {
 	returned := false
 	defer c.contain(&returned)
+	c.state |= called
 	if shed != nil {
 		used = c.host.Shed(c, in, shed)
 	} else {
@@ -223,6 +221,7 @@ func (c *Conn) callReceived(in []byte, shed error) (used int) {
 func (c *Conn) callEnded(rest []byte) (used int) {
 	returned := false
 	defer c.contain(&returned)
+	c.state |= called
 	used = c.handler().Ended(c, rest)
 	returned = true
 	return used
@@ -247,6 +246,7 @@ func (c *Conn) Touched() {
 func (c *Conn) call(f func(*Conn)) {
 	returned := false
 	defer c.contain(&returned)
+	c.state |= called
 	f(c)
 	returned = true
 }
@@ -263,15 +263,17 @@ func (c *Conn) callClosed() {
 	}
 	returned := false
 	defer c.contain(&returned)
+	c.state |= called
 	c.handler().Closed(c, why)
 	returned = true
 }
 
-// contain ends a panic in the handler: only this connection is closed. A handler
+// contain ends a call of the handler, and a panic in it: only this connection is closed. A handler
 // that ends its goroutine would take a loop with all its connections along, or a
 // worker with this one; that can't be stopped, so it is made loud, on a goroutine
 // where no pool contains it.
 func (c *Conn) contain(returned *bool) {
+	c.state &^= called
 	if *returned {
 		return
 	}

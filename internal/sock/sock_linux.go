@@ -214,6 +214,15 @@ func Prepare(l net.Listener) error {
 	})
 }
 
+// Backlog sets how many connections may wait for the accept, as far as
+// net.core.somaxconn allows it; 0 leaves that as it is.
+func Backlog(l net.Listener, n int) error {
+	if n == 0 {
+		return nil
+	}
+	return withDescriptor(l, func(fd int) error { return unix.Listen(fd, n) })
+}
+
 // PrepareConn gives a connection the options that it has not inherited, because
 // it was there before its listener was prepared.
 func PrepareConn(fd int32) error { return listenOptions(int(fd), "tcp", false) }

@@ -13,13 +13,25 @@ const (
 	listenerFD = 3 + iota
 	memoryFD
 	lineFD
+	moreFD // further listeners, from here
 )
+
+// listenerAt is the descriptor of a listener, by its number.
+func listenerAt(n int) int {
+	if n == 0 {
+		return listenerFD
+	}
+	return moreFD + n - 1
+}
 
 // adopt takes over the inherited descriptors, when they are what they should
 // be: a program that finds the variable by accident has others there.
 func (w *Worker) adopt() error {
-	if on, err := unix.GetsockoptInt(listenerFD, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || on != 1 {
-		return fmt.Errorf("%s is set, but descriptor %d is no listener (%v); unset it", environment, listenerFD, err)
+	for i := range w.where {
+		fd := listenerAt(i)
+		if on, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || on != 1 {
+			return fmt.Errorf("%s is set, but descriptor %d is no listener (%v); unset it", environment, fd, err)
+		}
 	}
 	if family, err := unix.GetsockoptInt(lineFD, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || family != unix.AF_UNIX {
 		return fmt.Errorf("%s is set, but descriptor %d is no life-line (%v); unset it", environment, lineFD, err)
@@ -29,10 +41,14 @@ func (w *Worker) adopt() error {
 		return fmt.Errorf("descriptor %d holds %d bytes of counters (%v), and this program expects %d; "+
 			"has the program been replaced while its supervisor ran? Start that again", memoryFD, st.Size, err, boardSize(w.of))
 	}
-	for fd := listenerFD; fd <= lineFD; fd++ {
-		syscall.CloseOnExec(fd)
+	for fd := range listenerAt(len(w.where)) {
+		if fd >= listenerFD {
+			syscall.CloseOnExec(fd)
+		}
 	}
-	w.listener = os.NewFile(listenerFD, "listener")
+	for i := range w.where {
+		w.listeners = append(w.listeners, os.NewFile(uintptr(listenerAt(i)), "listener"))
+	}
 	memory := os.NewFile(memoryFD, "counters")
 	defer memory.Close()
 	b, err := mapBoard(memory, w.of)

@@ -134,7 +134,7 @@ func play(serving func(net.Addr), scripts ...[]script) (*Supervisor, *stage) {
 	n := &stage{scripts: scripts, lives: make([]int, len(scripts))}
 	n.board = make(board, boardSize(len(scripts)))
 	cfg := Config{Processes: len(scripts), Serving: serving, Log: slog.New(slog.NewTextHandler(&n.said, nil))}
-	return supervise(cfg, standard, &net.TCPAddr{Port: 1}, n.board, n), n
+	return supervise(cfg, standard, []net.Addr{&net.TCPAddr{Port: 1}}, n.board, n), n
 }
 
 // waits are the times between the starts of worker 0.

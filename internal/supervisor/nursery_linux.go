@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -24,7 +25,7 @@ func startAt(cfg Config, p pace) (*Supervisor, error) {
 	if n.program, err = os.Executable(); err != nil {
 		return nil, fmt.Errorf("find the program to start: %w", err)
 	}
-	addr, err := n.listen()
+	addrs, err := n.listen()
 	if err == nil {
 		err = n.share()
 	}
@@ -32,7 +33,7 @@ func startAt(cfg Config, p pace) (*Supervisor, error) {
 		n.closeListeners()
 		return nil, err
 	}
-	return supervise(cfg, p, addr, n.board, n), nil
+	return supervise(cfg, p, addrs, n.board, n), nil
 }
 
 // ward is the nursery of processes.
@@ -43,28 +44,32 @@ type ward struct {
 	memory  *os.File // the board
 	board   board
 
-	mu        sync.Mutex // held while a process is started with the listeners
-	listeners []*os.File // nil after closeListeners
+	mu        sync.Mutex   // held while a process is started with the listeners
+	listeners [][]*os.File // of each worker, one for each address; nil after closeListeners
 }
 
 // errClosed is the end of a life that was not begun.
 var errClosed = errors.New("not started: the supervisor is stopping")
 
 // listen listens once for each worker.
-func (n *ward) listen() (net.Addr, error) {
-	all, err := sock.ListenShared(n.cfg.Network, n.cfg.Addr, n.cfg.Processes)
-	if err != nil {
-		return nil, err
-	}
-	for _, l := range all {
-		defer l.Close()
-		fd, err := sock.Detach(l)
+func (n *ward) listen() (addrs []net.Addr, err error) {
+	n.listeners = make([][]*os.File, n.cfg.Processes)
+	for _, at := range n.cfg.where() {
+		all, err := sock.ListenShared(at.Network, at.Addr, n.cfg.Processes)
 		if err != nil {
 			return nil, err
 		}
-		n.listeners = append(n.listeners, os.NewFile(uintptr(fd), "listener"))
+		defer engine.CloseAll(all)
+		for i, l := range all {
+			fd, err := sock.Detach(l)
+			if err != nil {
+				return nil, err
+			}
+			n.listeners[i] = append(n.listeners[i], os.NewFile(uintptr(fd), "listener"))
+		}
+		addrs = append(addrs, all[0].Addr())
 	}
-	return all[0].Addr(), nil
+	return addrs, nil
 }
 
 // share makes the board.
@@ -95,7 +100,7 @@ func mapBoard(memory *os.File, workers int) (board, error) {
 func (n *ward) closeListeners() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, l := range n.listeners {
+	for _, l := range slices.Concat(n.listeners...) {
 		l.Close()
 	}
 	n.listeners = nil
@@ -114,7 +119,7 @@ func (n *ward) spawn(index int, heard func(frame []byte)) (life, error) {
 	defer theirs.Close()
 	cmd := exec.Command(n.program)
 	cmd.Args = n.args
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d/%d %s %s", environment, index, n.cfg.Processes, n.cfg.Network, n.cfg.Addr))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d/%d%s", environment, index, n.cfg.Processes, places(n.cfg.where())))
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	if err := n.start(cmd, index, theirs); err != nil {
 		ours.Close()
@@ -137,7 +142,8 @@ func (n *ward) start(cmd *exec.Cmd, index int, line *os.File) error {
 	if n.listeners == nil {
 		return errClosed
 	}
-	cmd.ExtraFiles = []*os.File{n.listeners[index], n.memory, line} // descriptors 3, 4, 5
+	listeners := n.listeners[index]
+	cmd.ExtraFiles = append([]*os.File{listeners[0], n.memory, line}, listeners[1:]...) // descriptors 3, 4, 5, and from 6
 	return cmd.Start()
 }
 

@@ -65,16 +65,16 @@ func forever() {
 }
 
 func (w *Worker) serve() error {
-	l, err := w.Take("tcp", "127.0.0.1:0", w.of)
+	l, err := w.Take(w.where, w.of)
 	if err != nil {
 		return err
 	}
-	if _, again := w.Take("tcp", "127.0.0.1:0", w.of); again == nil {
+	if _, again := w.Take(w.where, w.of); again == nil {
 		return errors.New("the listener was given twice")
 	}
 	log := slog.New(slog.DiscardHandler)
 	model, _ := models.Best()
-	e, err := model.Start(engine.Config{Listener: l, Handler: silent{}, Loops: 1, Log: log, Limits: engine.Limits{
+	e, err := model.Start(engine.Config{Listeners: []engine.Listener{{Socket: l[0]}}, Handler: silent{}, Loops: 1, Log: log, Limits: engine.Limits{
 		MaxConns: 100, MaxMessage: 100, MaxUnsent: 100, MaxMail: 100, MaxMailBytes: 100, CloseTimeout: time.Second, Linger: time.Second,
 	}})
 	if err != nil {
@@ -153,14 +153,14 @@ func TestWorkersThatNeverServe(t *testing.T) {
 
 func TestMissingProgram(t *testing.T) {
 	n := &ward{cfg: config(1, nil), program: "/nonexistent/program", args: []string{"program"}}
-	addr, err := n.listen()
+	addrs, err := n.listen()
 	if err == nil {
 		err = n.share()
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := supervise(n.cfg, short, addr, n.board, n)
+	s := supervise(n.cfg, short, addrs, n.board, n)
 	ended(t, s)
 	if err := s.Err(); !errors.Is(err, ErrGaveUp) || !strings.Contains(err.Error(), "/nonexistent/program") {
 		t.Errorf("%v; want an error that wraps ErrGaveUp and names the program", err)

@@ -14,15 +14,23 @@ import (
 
 // Config is what a supervisor is started with.
 type Config struct {
-	// Network and Addr say where to listen, as for net.Listen.
+	// Network and Addr say where to listen, as for net.Listen, and More where
+	// else.
 	Network, Addr string
+	More          []Address
 	// Processes is the number of workers, at least 1.
 	Processes int
-	// Serving, if set, is called once with the address, when all workers
-	// serve for the first time. Wait waits for its return.
+	// Serving, if set, is called with each address, when all workers serve for
+	// the first time. Wait waits for its return.
 	Serving func(net.Addr)
 	Log     *slog.Logger
 }
+
+// Address is where to listen, as for net.Listen.
+type Address struct{ Network, Addr string }
+
+// where is all of that.
+func (c *Config) where() []Address { return append([]Address{{c.Network, c.Addr}}, c.More...) }
 
 // life is one run of a worker process. Its channels are closed in this order,
 // and only the last one surely.
@@ -54,7 +62,7 @@ type Supervisor struct {
 	cfg     Config
 	pace    pace
 	nursery nursery
-	addr    net.Addr
+	addrs   []net.Addr
 
 	draining chan struct{} // closed when workers are to drain
 	killing  chan struct{} // closed when they are to be killed
@@ -80,9 +88,9 @@ type Supervisor struct {
 var ErrGaveUp = errors.New("worker processes do not stay alive")
 
 // supervise starts the keepers.
-func supervise(cfg Config, p pace, addr net.Addr, b board, n nursery) *Supervisor {
+func supervise(cfg Config, p pace, addrs []net.Addr, b board, n nursery) *Supervisor {
 	s := &Supervisor{
-		cfg: cfg, pace: p, nursery: n, addr: addr, board: b,
+		cfg: cfg, pace: p, nursery: n, addrs: addrs, board: b,
 		draining: make(chan struct{}), killing: make(chan struct{}), done: make(chan struct{}),
 		failures: make([]int, cfg.Processes), served: make([]bool, cfg.Processes), awaited: cfg.Processes,
 		relayed: make(chan []byte, maxWaiting), lives: make([]life, cfg.Processes),
@@ -99,8 +107,10 @@ func supervise(cfg Config, p pace, addr net.Addr, b board, n nursery) *Superviso
 	announcing.Go(func() {
 		select {
 		case <-all:
-			if cfg.Serving != nil {
-				cfg.Serving(addr)
+			for _, addr := range addrs {
+				if cfg.Serving != nil {
+					cfg.Serving(addr)
+				}
 			}
 		case <-s.draining:
 		}
@@ -187,8 +197,16 @@ func (s *Supervisor) bury(index int) (lost int64) {
 	return s.board.block(index).bury(&s.past)
 }
 
-// Addr is where the workers listen.
-func (s *Supervisor) Addr() net.Addr { return s.addr }
+// Addr is where the workers listen first.
+func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
+
+// Listening is where they listen, without counts.
+func (s *Supervisor) Listening() (all []engine.Listening) {
+	for _, addr := range s.addrs {
+		all = append(all, engine.Listening{Addr: addr})
+	}
+	return all
+}
 
 // Processes is how many workers run now.
 func (s *Supervisor) Processes() int { return int(s.running.Load()) }

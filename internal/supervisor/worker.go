@@ -1,13 +1,17 @@
 package supervisor
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // Worker is this process as a worker of a supervisor.
@@ -15,15 +19,15 @@ type Worker struct {
 	// Index numbers the workers from 0.
 	Index int
 
-	of            int // workers
-	network, addr string
-	listener      *os.File
-	block         *block
-	line          *net.UnixConn
-	out           *outbox // set with line
-	invalid       error   // what is wrong with what the supervisor has handed down
-	taken         atomic.Bool
-	exit          time.Duration // the most time from the end of the drain to the end of an orphan
+	of        int // workers
+	where     []Address
+	listeners []*os.File // in their order
+	block     *block
+	line      *net.UnixConn
+	out       *outbox // set with line
+	invalid   error   // what is wrong with what the supervisor has handed down
+	taken     atomic.Bool
+	exit      time.Duration // the most time from the end of the drain to the end of an orphan
 }
 
 // own is this process as a worker, nil if it is none. It is found out before
@@ -63,26 +67,48 @@ func parse(value string) (*Worker, error) {
 	var err1, err2 error
 	w.Index, err1 = strconv.Atoi(index)
 	w.of, err2 = strconv.Atoi(of)
-	w.network, w.addr, ok = strings.Cut(where, " ")
-	if err1 != nil || err2 != nil || !ok || w.Index < 0 || w.Index >= w.of {
+	parts := strings.Split(where, " ")
+	if err1 != nil || err2 != nil || len(parts)%2 != 0 || w.Index < 0 || w.Index >= w.of {
 		return w, bad
+	}
+	for p := range slices.Chunk(parts, 2) {
+		w.where = append(w.where, Address{p[0], p[1]})
 	}
 	return w, nil
 }
 
-// Take gives the inherited listener to the Server that the worker has been
-// started for. It gives it once.
-func (w *Worker) Take(network, addr string, processes int) (net.Listener, error) {
+// places are addresses as the environment variable has them.
+func places(all []Address) (s string) {
+	for _, a := range all {
+		s += " " + a.Network + " " + a.Addr
+	}
+	return s
+}
+
+// Take gives the inherited listeners, one for each address, to the Server that the
+// worker has been started for. It gives them once.
+func (w *Worker) Take(where []Address, processes int) (all []net.Listener, err error) {
 	switch {
 	case w.invalid != nil:
 		return nil, w.invalid
-	case network != w.network || addr != w.addr || processes != w.of:
-		return nil, fmt.Errorf("this process is a worker of the Server on %s %s with %d processes, "+
-			"and this is the one on %s %s with %d; a worker serves one Server: see WorkerProcess",
-			w.network, w.addr, w.of, network, addr, processes)
+	case !slices.Equal(where, w.where) || processes != w.of:
+		return nil, fmt.Errorf("this process is a worker of the Server on%s with %d processes, "+
+			"and this is the one on%s with %d; a worker serves one Server: see WorkerProcess",
+			places(w.where), w.of, places(where), processes)
 	case w.taken.Swap(true):
-		return nil, fmt.Errorf("this worker process has served on %s %s already; a worker serves once", network, addr)
+		return nil, fmt.Errorf("this worker process has served on%s already; a worker serves once", places(where))
 	}
-	defer w.listener.Close()
-	return net.FileListener(w.listener)
+	for _, f := range w.listeners {
+		l, e := net.FileListener(f)
+		if f.Close(); e != nil {
+			err = errors.Join(err, e)
+			continue
+		}
+		all = append(all, l)
+	}
+	if err != nil {
+		engine.CloseAll(all)
+		return nil, err
+	}
+	return all, nil
 }

@@ -82,7 +82,7 @@ func tooManyConns(b *bench) {
 
 func callersListener(b *bench) {
 	l := listen(b)
-	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Network, cfg.Addr, cfg.Listener = "", "", l })
+	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Listeners = []engine.Listener{{Socket: l}} })
 	if got, want := s.Addr().String(), l.Addr().String(); got != want {
 		b.Errorf("Addr is %s, want that of the listener, %s", got, want)
 	}

@@ -74,7 +74,10 @@ func (b *bench) layered(proxied, encrypted bool) with {
 		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{cert()}, NextProtos: []string{"lines"}, ClientAuth: tls.RequestClientCert}
 	}
 	return func(c *engine.Config) {
-		c.NewLayer, c.Proxied = cfg.First, cfg.Proxied
+		c.NewLayer = cfg.First
+		if cfg.Proxied != nil {
+			c.Proxied = func(_ int, a netip.Addr) bool { return cfg.Proxied(a) }
+		}
 	}
 }
 

@@ -2,9 +2,12 @@ package enginetest
 
 import (
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"sync/atomic"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -14,6 +17,104 @@ var entryCases = []testCase{
 	{"more connections from a source than are let in", perSource},
 	{"denied addresses, with an answer", denied},
 	{"panic in Refuse", refusePanics},
+	{"several listeners, one with a bound", severalListeners},
+	{"second listener that can't be opened", badListener},
+}
+
+// severalListeners has connections at three listeners, know by which they have come, and
+// be counted there; what was dialled has none.
+func severalListeners(b *bench) {
+	own := listen(b)
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		fmt.Fprintf(c, "%s %d\n", c.ListenerName(), c.Listener())
+		return len(in)
+	}}, func(cfg *engine.Config) {
+		cfg.Listeners = []engine.Listener{
+			{Name: "a", Network: "tcp", Addr: "127.0.0.1:0"}, {Name: "b", Network: "tcp", Addr: "127.0.0.1:0", MaxConns: 2, Backlog: 8}, {Name: "c", Socket: own},
+		}
+	})
+	at := s.Listening()
+	if len(at) != 3 || s.Addr().String() != at[0].Addr.String() {
+		b.Fatalf("Listening: %+v, want three, Addr %v being the first", at, s.Addr())
+	}
+	var there []*client
+	for i, want := range []string{"a 0\n", "b 1\n", "c 2\n", "b 1\n"} {
+		c := dialTo(b, at[i%3+i/3].Addr.String())
+		c.exchange2("?", want)
+		there = append(there, c)
+	}
+	wantListening(b, s, "a 1 1 0, b 2 2 0, c 1 1 0")
+	full := dialTo(b, at[1].Addr.String())
+	full.Read(make([]byte, 1)) // it is turned away, by its end or a reset
+	wantListening(b, s, "a 1 1 0, b 2 2 1, c 1 1 0")
+	if n := s.Counters().Refused(engine.RefusedFull); n != 1 {
+		b.Errorf("%d are counted as refused for want of room, want 1", n)
+	}
+	there[1].Close()
+	s.wantClosed(io.EOF)
+	again := dialTo(b, at[1].Addr.String())
+	again.exchange2("?", "b 1\n")
+	other := listen(b)
+	if err := s.Dial(engine.Dial{Target: other.Addr().(*net.TCPAddr).AddrPort(), Count: 1}); err != nil {
+		b.Fatalf("Dial: %v", err)
+	}
+	dialled, err := other.Accept()
+	if err != nil {
+		b.Fatal(err)
+	}
+	s.wantOpened(6)
+	wantListening(b, s, "a 1 1 0, b 2 3 1, c 1 1 0")
+	dialled.Close()
+	for _, c := range append(there, again) {
+		c.Close()
+	}
+	wantStopped(b, s, s.stopNow(b))
+	for _, l := range s.Listening() {
+		if l.Open != 0 {
+			b.Errorf("%d connections are counted as open at %s after Stop", l.Open, l.Name)
+		}
+		if nc, err := net.Dial("tcp", l.Addr.String()); err == nil {
+			nc.Close()
+			b.Errorf("%s is listened on after Stop", l.Addr)
+		}
+	}
+}
+
+// wantListening waits until the listeners have counted so many open, accepted and refused.
+func wantListening(b *bench, s *server, want string) {
+	b.Helper()
+	text := func() string {
+		var all []string
+		for _, l := range s.Listening() {
+			all = append(all, fmt.Sprintf("%s %d %d %d", l.Name, l.Open, l.Accepted, l.Refused))
+		}
+		return strings.Join(all, ", ")
+	}
+	eventually(b, "Listening is not "+want, func() bool { return text() == want })
+}
+
+// badListener starts at two addresses of which the second is taken: nothing is left of
+// the first.
+func badListener(b *bench) {
+	taken := listen(b)
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	free.Close()
+	at := free.Addr().String()
+	e, err := b.model.Start(engine.Config{
+		Listeners: []engine.Listener{{Network: "tcp", Addr: at}, {Network: "tcp", Addr: taken.Addr().String()}},
+		Handler:   newWitness(b, &Script{}), Limits: Limits(), Loops: b.loops, Log: slog.New(slog.DiscardHandler),
+	})
+	if err == nil {
+		b.Error("Start at an address that another listens at: no error")
+		e.Stop(background(b))
+	}
+	if nc, err := net.Dial("tcp", at); err == nil {
+		nc.Close()
+		b.Errorf("%s is listened on after Start has failed", at)
+	}
 }
 
 // dialFrom connects from another address of the loopback.

@@ -31,7 +31,6 @@ type conn struct {
 	// For everyone:
 	box    atomic.Pointer[engine.Mailbox]
 	parked atomic.Bool
-	roomy  atomic.Bool // that goroutine has ended
 	orders atomic.Uint32
 	due    atomic.Uint32 // when it wants to be woken, as instant has it; 0 for never
 	debt   atomic.Uint32 // bytes of memory that its buffers hold, while it waits
@@ -209,7 +208,7 @@ func (c *conn) attention() bool {
 		return true
 	}
 	box := c.box.Load()
-	return box != nil && box.Waiting() || c.roomy.Load()
+	return box != nil && box.Waiting()
 }
 
 // stay says that the owner is about to wait, and whether it should not.
@@ -220,7 +219,8 @@ func (c *conn) stay() bool {
 
 // attend takes the mail, and does what the connection has been told.
 func (c *conn) attend() {
-	if c.roomy.CompareAndSwap(true, false) {
+	if c.orders.Load()&roomy != 0 {
+		c.orders.And(^uint32(roomy))
 		c.awaits = false
 		c.Room()
 	}

@@ -71,6 +71,7 @@ const (
 	yielding // Limits.MaxBuffered
 	lagging  // no room for a broadcast
 	expelled // by Expel
+	roomy    // the kernel takes output again; it is taken back when it has been seen
 )
 
 // group is a running engine.
@@ -79,7 +80,7 @@ type group struct {
 	host     engine.Host
 	counters engine.Counters
 	buffers  engine.SharedBuffers
-	ln       net.Listener
+	lns      []net.Listener
 	door     *door.Door    // with connections and dials
 	casts    casts         // broadcasts under way
 	orders   chan struct{} // holds one for each Dial under way
@@ -110,35 +111,13 @@ type group struct {
 
 func start(cfg engine.Config) (engine.Engine, error) {
 	g := &group{
-		cfg: cfg, ln: cfg.Listener,
+		cfg:    cfg,
 		orders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
 		freed: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{}),
 		stir: make(chan struct{}, 1), empty: make(chan struct{}, 1), quick: make(chan struct{}), door: engine.NewDoor(&cfg),
 	}
-	if g.ln != nil {
-		if err := sock.Prepare(g.ln); err != nil {
-			return nil, err
-		}
-	}
-	if g.ln == nil && cfg.Addr != "" {
-		lc := sock.ListenConfig(false)
-		ln, err := lc.Listen(context.Background(), cfg.Network, cfg.Addr)
-		if err != nil {
-			return nil, err
-		}
-		g.ln = ln
-	}
-	if g.ln != nil {
-		if err := g.options().ForAccepted(g.ln); err != nil {
-			g.ln.Close()
-			return nil, err
-		}
-		sock.ListenerPatience(g.ln, cfg.Limits.WriteTimeout, cfg.Watches(sock.Gone))
-	}
-	if err := g.turns.open(); err != nil {
-		if g.ln != nil {
-			g.ln.Close()
-		}
+	if err := g.listen(); err != nil {
+		engine.CloseAll(g.lns)
 		return nil, err
 	}
 	g.host.Grain = clockGrain
@@ -146,25 +125,41 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.host.Direct = direct
 	g.stop, g.halt = context.WithCancel(context.Background())
-	g.hold.changed = make(chan struct{}, 1)
+	g.hold.changed = make(chan struct{})
 	g.casts.some = make(chan struct{}, 1)
 	g.running.Go(g.sweepAll)
 	g.running.Go(g.castAll)
 	if cfg.Pace != nil {
 		g.pacing.Go(g.paceAll)
 	}
-	if g.ln != nil {
-		g.running.Go(g.accept)
+	for i := range g.lns {
+		g.running.Go(func() { g.accept(i) })
 	}
 	return g, nil
 }
 
+// listen makes the listeners, and what else has to be opened.
+func (g *group) listen() error {
+	for _, l := range g.cfg.Where() {
+		all, err := l.Bind(1, g.options())
+		if err != nil {
+			return err
+		}
+		sock.ListenerPatience(all[0], g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.Gone))
+		g.lns = append(g.lns, all[0])
+		g.host.Entrances = append(g.host.Entrances, engine.NewEntrance(l, all[0].Addr()))
+	}
+	return g.turns.open()
+}
+
 func (g *group) Addr() net.Addr {
-	if g.ln == nil {
+	if len(g.lns) == 0 {
 		return nil
 	}
-	return g.ln.Addr()
+	return g.lns[0].Addr()
 }
+
+func (g *group) Listening() []engine.Listening { return g.host.Listening() }
 
 func (g *group) Loops() int { return 0 }
 
@@ -178,20 +173,20 @@ func (g *group) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// accept serves until the listener is closed.
-func (g *group) accept() {
+// accept serves a listener until it is closed.
+func (g *group) accept(listener int) {
 	var complained time.Time
 	for token := false; ; {
 		token = token || g.mayAccept()
 		if !g.hold.wait(g) {
 			return
 		}
-		nc, err := g.ln.Accept()
+		nc, err := g.lns[listener].Accept()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded): // it is held, or was a moment ago
 		case err == nil:
 			token = false
-			g.welcome(nc)
+			g.welcome(nc, listener)
 		case errors.Is(err, net.ErrClosed), g.stop.Err() != nil:
 			return
 		default:
@@ -236,14 +231,14 @@ func (g *group) rest(most time.Duration, less <-chan struct{}) bool {
 	return true
 }
 
-func (g *group) welcome(nc net.Conn) {
+func (g *group) welcome(nc net.Conn, listener int) {
 	peer := addrPort(nc.RemoteAddr())
-	if err := g.host.Admit(peer); err != nil {
+	if err := g.host.Admit(listener, peer); err != nil {
 		turnAway(nc, g.host.Answer(peer, err))
 		return
 	}
-	if !g.serve(nc, 0, nil) {
-		g.host.Disown(peer)
+	if !g.serve(nc, listener, 0, nil) {
+		g.host.Disown(listener, peer)
 		g.leave()
 	}
 }
@@ -256,10 +251,11 @@ func turnAway(nc net.Conn, answer []byte) {
 	nc.Close()
 }
 
-// serve starts the goroutine of a connection that has been admitted, or that is
-// dialled since a time, if it can.
-func (g *group) serve(nc net.Conn, dialled time.Duration, owned engine.Owned) bool {
+// serve starts the goroutine of a connection that has been admitted at a listener, or
+// with -1 is dialled since a time, if it can.
+func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned engine.Owned) bool {
 	c, err := newConn(g, nc)
+	c.SetListener(listener)
 	if err == nil {
 		err = g.enter(c)
 	}

@@ -176,8 +176,7 @@ func (c *conn) awaitRoom() bool {
 	c.Waits(c.group.now())
 	c.group.running.Go(func() {
 		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.Writable(int32(fd)) }) // an error the next Send tells
-		c.roomy.Store(true)
-		c.rouse()
+		c.order(roomy)
 	})
 	return true
 }

@@ -11,8 +11,8 @@ import (
 
 // This file is what an operator may do to an engine that runs.
 //
-// The acceptor may be within Accept when nothing is to be accepted any more. So a
-// deadline in the past is set on the listener; the acceptor then waits until that is
+// The acceptors may be within Accept when nothing is to be accepted any more. So a
+// deadline in the past is set on the listeners; each acceptor then waits until that is
 // taken back. It looks at the flag again each time before it accepts.
 //
 // To close the connections of a peer their table is gone through, a chunk at a time.
@@ -23,17 +23,14 @@ import (
 type hold struct {
 	mu      sync.Mutex
 	on      bool
-	changed chan struct{} // holds one when that has changed; for the acceptor
+	waiting int           // acceptors that accept nothing
+	changed chan struct{} // closed when on has changed, and made anew
 }
 
 // Hold implements engine.Engine.
 func (g *group) Hold(on bool) error {
 	if g.stop.Err() != nil {
 		return engine.ErrClosed
-	}
-	l, ok := g.ln.(interface{ SetDeadline(time.Time) error })
-	if !ok {
-		return nil // it only dials
 	}
 	g.hold.mu.Lock()
 	defer g.hold.mu.Unlock()
@@ -42,32 +39,49 @@ func (g *group) Hold(on bool) error {
 	if on {
 		deadline = time.Unix(1, 0)
 	}
-	_ = l.SetDeadline(deadline) // it fails when the listener is closed
-	signal(g.hold.changed)
+	for _, l := range g.lns {
+		if l, ok := l.(interface{ SetDeadline(time.Time) error }); ok {
+			_ = l.SetDeadline(deadline) // it fails when the listener is closed
+		}
+	}
+	close(g.hold.changed)
+	g.hold.changed = make(chan struct{})
 	return nil
 }
 
-func (h *hold) isOn() bool {
+// wait waits as long as nothing is to be accepted, and says whether to go on. When all
+// acceptors wait, that is counted.
+func (h *hold) wait(g *group) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.on
-}
-
-// wait waits as long as nothing is to be accepted, and says whether to go on.
-func (h *hold) wait(g *group) bool {
-	if !h.isOn() {
+	if !h.on {
 		return true
 	}
-	g.counters.Set(engine.Holding, 1)
-	defer g.counters.Set(engine.Holding, 0)
-	for h.isOn() {
+	h.count(g, 1)
+	defer h.count(g, -1)
+	for h.on {
+		changed := h.changed
+		h.mu.Unlock()
 		select {
-		case <-h.changed:
+		case <-changed:
 		case <-g.stop.Done():
+		}
+		h.mu.Lock()
+		if g.stop.Err() != nil {
 			return false
 		}
 	}
 	return true
+}
+
+// count counts one acceptor more, or less, that waits.
+func (h *hold) count(g *group, n int) {
+	h.waiting += n
+	all := int64(0)
+	if h.waiting == len(g.lns) {
+		all = 1
+	}
+	g.counters.Set(engine.Holding, all)
 }
 
 // Expel implements engine.Engine.

@@ -32,9 +32,7 @@ func (g *group) Wait() { <-g.done }
 // beginStop lets nothing start any more, and has the connections told.
 func (g *group) beginStop() {
 	g.halt()
-	if g.ln != nil {
-		g.ln.Close()
-	}
+	engine.CloseAll(g.lns)
 	g.mu.Lock()
 	first := !g.ended
 	g.ended = true

@@ -9,6 +9,13 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
+// Where handlers run at first: on workers, until they have proved to be quick. A first
+// call that waits for ever would freeze its loop otherwise, and nothing can take a loop
+// over that is within a call: its ring belongs to its thread, and so do a shard's
+// descriptors. A handler that has been quick and then waits for ever does so. When the
+// others are told (see watch_linux.go) they move theirs, and none comes back while one is
+// held.
+//
 // When handlers move. A turn is slow when it has taken long and the reads in it
 // have taken long each: a turn of many quick calls is none. That alone does not
 // say why: the thread may only have waited for a CPU. So after such a turn the
@@ -25,6 +32,8 @@ const (
 	stuckTurn = 50 * time.Millisecond
 	stuckRead = time.Millisecond
 	quickRun  = 20 * time.Microsecond
+	quickRuns = 1000
+	firstLook = 100 * time.Millisecond
 	firstStay = time.Second
 	longStay  = time.Minute
 )
@@ -37,6 +46,7 @@ type auto struct {
 	look  time.Duration // when to see whether handlers can come back
 	stay  time.Duration // how long they stay away at least
 	calm  int           // looks in a row at which they were quick
+	quick int64         // calls that these have counted
 	times engine.RunTimes
 }
 
@@ -80,7 +90,7 @@ func (l *Loop) slowTurn(took, reads time.Duration, did sock.ThreadWork) {
 func (l *Loop) moveAway(each time.Duration) {
 	l.auto.alert, l.auto.slow = false, 0
 	l.auto.stay = min(max(2*l.auto.stay, firstStay), longStay)
-	l.auto.look, l.auto.calm = engine.Since()+l.auto.stay/2, 0
+	l.auto.look, l.auto.calm, l.auto.quick = engine.Since()+l.auto.stay/2, 0, 0
 	l.auto.times.Take()
 	l.forWorkers()
 	l.counters.Add(engine.Moved, 1)
@@ -88,23 +98,29 @@ func (l *Loop) moveAway(each time.Duration) {
 		slog.Int("loop", l.host.Index), slog.Duration("each", each))
 }
 
-// comeBack has the loop call the handlers again, if their calls have been short.
+// comeBack has the loop call the handlers, if their calls have been short: quickRuns of
+// them, and at one more look, which finds that none of those begun before is still out.
 func (l *Loop) comeBack(now time.Duration) {
 	if now < l.auto.look {
 		return
 	}
-	l.auto.look = now + l.auto.stay/2
+	l.auto.look = now + max(l.auto.stay/2, firstLook)
 	runs, took, stuck := l.auto.times.Take()
-	if stuck || runs == 0 || took/time.Duration(runs) > quickRun {
-		l.auto.calm = 0
+	switch {
+	case stuck, l.group.stuck.Load() > 0, runs > 0 && took/time.Duration(runs) > quickRun:
+		l.auto.calm, l.auto.quick = 0, 0
+		return
+	case runs == 0:
 		return
 	}
-	if l.auto.calm++; l.auto.calm < 2 {
+	enough := l.auto.quick >= quickRuns
+	l.auto.quick += runs
+	if l.auto.calm++; l.auto.calm < 2 || !enough {
 		return // calls that are out may be slow ones: the next look tells
 	}
 	l.host.Away = false
 	l.counters.Set(engine.Away, 0)
-	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers are quick: their loop calls them again",
+	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers are quick: their loop calls them from now on",
 		slog.Int("loop", l.host.Index))
 }
 

@@ -26,7 +26,6 @@ import (
 	"context"
 	"math"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,8 +43,9 @@ const acceptRetry = 50 * time.Millisecond
 type group struct {
 	cfg       engine.Config
 	loops     []*Loop
-	listeners []int32 // one for each loop; none if the engine only dials
-	addr      net.Addr
+	listeners []int32           // of each engine.Listener, one for each loop; see listeners_linux.go
+	where     []engine.Listener // none if the engine only dials
+	entrances []*engine.Entrance
 	door      *door.Door   // with connections and dials of all loops
 	evenShare int64        // of MaxBuffered
 	held      atomic.Bool  // loops are to accept nothing
@@ -54,6 +54,7 @@ type group struct {
 	casting   atomic.Int64 // and their bytes
 	next      atomic.Uint64
 	stopping  atomic.Bool
+	stuck     atomic.Int64  // loops that a handler holds, as far as watch has seen
 	done      chan struct{} // closed when all loops have ended
 
 	forsaken sync.Once // that the pool is closed has been logged
@@ -97,7 +98,9 @@ func (g *group) makeLoops(newDriver func(*Loop) Driver) error {
 		l := newLoop(g, i, bell)
 		l.driver = newDriver(l)
 		g.loops = append(g.loops, l)
-		g.keepers = append(g.keepers, i)
+	}
+	for i := range g.listeners {
+		g.keepers = append(g.keepers, g.ownerOf(i))
 	}
 	return nil
 }
@@ -144,45 +147,32 @@ func (g *group) closeBells() {
 	}
 }
 
-// listen makes a listener for each loop; none if the engine only dials.
-func (g *group) listen() (err error) {
-	switch {
-	case g.cfg.Listener != nil:
-		defer g.cfg.Listener.Close()
-		g.addr = g.cfg.Listener.Addr()
-		if err := sock.Prepare(g.cfg.Listener); err != nil {
+// listen makes the listeners, of each one for each loop.
+func (g *group) listen() error {
+	g.where = g.cfg.Where()
+	for _, l := range g.where {
+		if err := g.bind(l); err != nil {
+			g.closeListeners()
 			return err
 		}
-		if err := g.options().ForAccepted(g.cfg.Listener); err != nil {
-			return err
-		}
-		g.listeners, err = detach(slices.Repeat([]net.Listener{g.cfg.Listener}, g.cfg.Loops))
-	case g.cfg.Addr != "":
-		g.listeners, err = g.bind()
 	}
-	for _, fd := range g.listeners {
-		sock.Patience(fd, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.Gone))
-	}
-	return err
+	return nil
 }
 
-// bind listens on the configured address once for each loop.
-func (g *group) bind() ([]int32, error) {
-	all, err := sock.ListenShared(g.cfg.Network, g.cfg.Addr, g.cfg.Loops)
+// bind makes those of one.
+func (g *group) bind(l engine.Listener) error {
+	all, err := l.Bind(g.cfg.Loops, g.options())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	g.addr = all[0].Addr()
-	for _, l := range all {
-		defer l.Close()
-		if e := g.options().ForAccepted(l); err == nil {
-			err = e
-		}
+	defer engine.CloseAll(all)
+	fds, err := detach(all)
+	for _, fd := range fds {
+		sock.Patience(fd, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.Gone))
 	}
-	if err != nil {
-		return nil, err
-	}
-	return detach(all)
+	g.listeners = append(g.listeners, fds...)
+	g.entrances = append(g.entrances, engine.NewEntrance(l, all[0].Addr()))
+	return err
 }
 
 // options are those of the group's sockets.
@@ -206,7 +196,14 @@ func detach(listeners []net.Listener) (fds []int32, err error) {
 	return fds, nil
 }
 
-func (g *group) Addr() net.Addr { return g.addr }
+func (g *group) Addr() net.Addr {
+	if all := g.Listening(); len(all) > 0 {
+		return all[0].Addr
+	}
+	return nil
+}
+
+func (g *group) Listening() []engine.Listening { return g.loops[0].host.Listening() }
 
 func (g *group) Loops() int { return len(g.loops) }
 

@@ -15,7 +15,8 @@ import (
 
 // This file is how connections come to a loop from listeners.
 //
-// There is a listener for each loop, which accepts from it alone. A shard can be
+// Of each engine.Listener there is a socket for each loop, which accepts from it alone:
+// group.listeners has them, first those of the first one, by loop. A shard can be
 // full while others have room: its listener must not be closed then, because
 // connections wait at it, nor be left alone. So all shards have a descriptor of
 // every listener, and who is full passes what it accepts from on to the shard
@@ -38,6 +39,7 @@ func (l *Loop) Accept() {
 
 // acceptFrom says whether to go on with other listeners.
 func (l *Loop) acceptFrom(listener int32) bool {
+	number := slices.Index(l.group.listeners, listener) / l.group.cfg.Loops
 	for range acceptBatch {
 		if l.group.held.Load() {
 			return false
@@ -49,10 +51,14 @@ func (l *Loop) acceptFrom(listener int32) bool {
 			return false
 		}
 		fd, peer, errno := l.acceptor.Accept(listener)
+		if errno == 0 && fd >= engine.MaxFD {
+			sock.Close(fd)
+			errno = syscall.EMFILE
+		}
 		switch errno {
 		case 0:
 			l.token = false
-			l.welcome(fd, peer)
+			l.welcome(fd, number, peer)
 		case syscall.EAGAIN:
 			return true
 		case syscall.EINTR, syscall.ECONNABORTED:
@@ -88,21 +94,22 @@ func (l *Loop) mayAccept() bool {
 }
 
 // welcome makes a connection of an accepted descriptor, or turns it away.
-func (l *Loop) welcome(fd int32, peer netip.AddrPort) {
-	if err := l.host.Admit(peer); err != nil {
+func (l *Loop) welcome(fd int32, listener int, peer netip.AddrPort) {
+	if err := l.host.Admit(listener, peer); err != nil {
 		l.turnAway(fd, peer, err)
 		return
 	}
-	if l.group.cfg.Listener != nil {
+	if l.group.where[listener].Socket != nil {
 		_ = sock.PrepareConn(fd) // without its options it serves all the same
 	}
 	c := l.take(fd)
 	if errno := l.driver.Watch(c); errno != 0 {
-		l.host.Disown(peer)
+		l.host.Disown(listener, peer)
 		l.driver.Drop(c)
 		l.pause(errno)
 		return
 	}
+	c.SetListener(listener)
 	c.Open(peer, false)
 	l.driver.Settle(c)
 }
@@ -208,8 +215,8 @@ func (l *Loop) closeListeners() {
 		l.unwatch(l.watched[0])
 	}
 	for i, fd := range l.group.listeners {
-		own := i == l.host.Index
-		if own && l.group.cfg.Shard > 0 && l.group.cfg.Listener == nil {
+		own := l.group.ownerOf(i) == l.host.Index
+		if own && l.group.cfg.Shard > 0 && l.group.where[i/l.group.cfg.Loops].Socket == nil {
 			sock.StopListening(fd)
 		}
 		if own || l.group.cfg.Shard > 0 {
@@ -267,14 +274,19 @@ func (l *Loop) takeListenerBack() {
 	if most := l.room.Load(); most-l.used.Load() <= most/16 {
 		return
 	}
-	g.mu.Lock()
-	keeper := g.loops[g.keepers[own]]
-	g.keepers[own] = own
-	g.mu.Unlock()
-	keeper.ask(func() { keeper.inspect(own) })
+	for i := own; i < len(g.listeners); i += g.cfg.Loops {
+		g.mu.Lock()
+		keeper := g.loops[g.keepers[i]]
+		g.keepers[i] = own
+		g.mu.Unlock()
+		keeper.ask(func() { keeper.inspect(i) })
+		l.inspect(i)
+	}
 	l.passedOn = false
-	l.inspect(own)
 }
+
+// ownerOf is the loop whose listener it is, as long as that has room.
+func (g *group) ownerOf(listener int) (loop int) { return listener % g.cfg.Loops }
 
 // inspect sees whether this loop is to accept from a listener.
 func (l *Loop) inspect(i int) {

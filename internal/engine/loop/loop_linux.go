@@ -106,13 +106,15 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
 	l.host.SetUp(&g.cfg, g.door)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
+	l.host.Entrances = g.entrances
 	l.host.Index, l.host.Returned = index, l.giveBack
 	l.host.Direct, l.host.NoFiles = direct, g.cfg.Shard > 0
 	l.host.At, l.host.Touch = l.Conn, l.touchLater
 	l.sweep.period = l.host.SweepPeriod()
 	if g.cfg.Auto {
 		l.host.Times = &l.auto.times
-	} else if g.cfg.Pool != nil {
+	}
+	if g.cfg.Pool != nil {
 		l.forWorkers()
 	}
 	if l.paced = -1; g.cfg.Pace != nil {
@@ -152,8 +154,12 @@ func (l *Loop) run(started chan<- error) {
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if err := l.serve(started); err != nil && len(l.group.listeners) > 0 {
-		sock.Close(l.group.listeners[l.host.Index])
+	if err := l.serve(started); err != nil {
+		for i, fd := range l.group.listeners {
+			if l.group.ownerOf(i) == l.host.Index {
+				sock.Close(fd)
+			}
+		}
 	}
 }
 
@@ -181,8 +187,10 @@ func (l *Loop) serve(started chan<- error) error {
 		started <- err
 		return err
 	}
-	if len(l.group.listeners) > 0 {
-		l.watch(l.group.listeners[l.host.Index])
+	for i, fd := range l.group.listeners {
+		if l.group.ownerOf(i) == l.host.Index {
+			l.watch(fd)
+		}
 	}
 	started <- nil
 	if l.touch != nil {

@@ -189,6 +189,10 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	}
 	start := engine.Since()
 	fd, err := l.connect(d)
+	if err == nil && fd >= engine.MaxFD {
+		sock.Close(fd)
+		err = syscall.EMFILE
+	}
 	if err != nil {
 		l.group.door.Leave()
 		if errors.Is(err, syscall.EMFILE) && l.fullNow() {

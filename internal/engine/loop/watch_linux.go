@@ -9,7 +9,8 @@ import (
 )
 
 // This file finds loops that are stuck in one turn: what a loop measures itself it
-// can only tell when the turn is over.
+// can only tell when the turn is over. Under Auto the others then leave their handlers to
+// workers: what this one waits for may hold them up too.
 
 // minWatch is the shortest time between two looks at the loops.
 const minWatch = 100 * time.Millisecond
@@ -65,11 +66,16 @@ type seen struct {
 func (l *Loop) judgeTurn(turn *seen) {
 	clock, now := l.host.Clock(), engine.Since()
 	if l.asleep.Load() || turn.clock != clock {
+		if turn.told {
+			l.group.stuck.Add(-1)
+		}
 		*turn = seen{clock: clock, at: now}
 		return
 	}
 	if held := now - turn.at; !turn.told && held >= l.group.cfg.Limits.HandlerTime {
 		turn.told = true
+		l.group.stuck.Add(1)
+		l.group.moveOthers(l, held)
 		doing := l.doing.Load()
 		if doing != broadcasts && doing != upkeep {
 			l.counters.Add(engine.Slow, 1)
@@ -78,5 +84,18 @@ func (l *Loop) judgeTurn(turn *seen) {
 			"an event loop is held up in one turn; its other connections wait",
 			slog.String("doing", doings[doing]),
 			slog.Int("loop", l.host.Index), slog.Duration("for", held), slog.Int64("connections", l.used.Load()))
+	}
+}
+
+// moveOthers has workers call the handlers of all loops but one, under Auto.
+func (g *group) moveOthers(but *Loop, held time.Duration) {
+	for _, l := range g.loops {
+		if g.cfg.Auto && l != but {
+			l.ask(func() {
+				if !l.host.Away {
+					l.moveAway(held)
+				}
+			})
+		}
 	}
 }

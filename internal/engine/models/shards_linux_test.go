@@ -81,7 +81,12 @@ func begin(t *testing.T, m engine.Model, cfg engine.Config) engine.Engine {
 
 func dial(t *testing.T, e engine.Engine) net.Conn {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", e.Addr().String(), patience)
+	return dialTo(t, e.Addr())
+}
+
+func dialTo(t *testing.T, a net.Addr) net.Conn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", a.String(), patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,16 +112,17 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// Whichever listeners connections come to, shards take as many as all of them
-// have room for, again and again, and refuse none before.
+// Whichever listeners connections come to, of two addresses, shards take as many as all
+// of them have room for, again and again, and refuse none before.
 func TestFullShardsPassOn(t *testing.T) {
 	eachWithLoops(t, func(t *testing.T, m engine.Model) {
 		const loops, each = 4, 5
-		e := shards(t, m, &echo{}, loops, each)
+		here := engine.Listener{Network: "tcp", Addr: "127.0.0.1:0"}
+		e := begin(t, m, engine.Config{Listeners: []engine.Listener{here, here}, Handler: &echo{}, Loops: loops, Shard: each})
 		for range 10 {
 			var open []net.Conn
-			for range loops * each {
-				c := dial(t, e)
+			for i := range loops * each {
+				c := dialTo(t, e.Listening()[i%2].Addr)
 				if !tryExchange(c, "hello") {
 					t.Fatalf("connection %d of %d is not served; %+v", len(open)+1, loops*each, e.Counters())
 				}

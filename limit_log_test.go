@@ -1,0 +1,146 @@
+package myriad
+
+import (
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// logBook is a log that tests look at while it is written.
+type logBook struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *logBook) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// line waits for the first line with a text.
+func (l *logBook) line(t *testing.T, with string) string {
+	t.Helper()
+	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		l.mu.Lock()
+		text := l.text.String()
+		l.mu.Unlock()
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, with) {
+				return line
+			}
+		}
+		if time.Now().After(end) {
+			t.Fatalf("no line with %q in the log:\n%s", with, text)
+		}
+	}
+}
+
+func (l *logBook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }
+
+// A connection that a limit closes, or does not let in, is in the log: with the limit,
+// its value, what was seen and whose it was.
+func TestLimitsAreLogged(t *testing.T) {
+	silence := func(*testing.T, net.Conn) {}
+	say := func(text string) func(*testing.T, net.Conn) {
+		return func(t *testing.T, c net.Conn) {
+			if _, err := io.WriteString(c, text); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	for _, test := range []struct {
+		limit  string
+		limits Limits
+		do     func(*testing.T, net.Conn)
+		want   []string
+	}{
+		{"Limits.MaxMessage", Limits{}, say(strings.Repeat("a", 1<<20)), []string{"value=65536", "raise Server.Limits.MaxMessage", "level=WARN"}},
+		{"Limits.FirstByteTimeout", Limits{FirstByteTimeout: time.Millisecond}, silence, []string{"value=1ms", "level=INFO"}},
+		{"Limits.IdleTimeout", Limits{IdleTimeout: time.Millisecond}, say("hello\n"), []string{"value=1ms"}},
+		{"Limits.MessageTimeout", Limits{MessageTimeout: time.Millisecond}, say("hel"), []string{"value=1ms"}},
+		{"Limits.MaxUnsent", Limits{MaxUnsent: 100}, say("flood\n"), []string{"value=100", "Conn.Paused"}},
+	} {
+		for _, model := range Models() {
+			t.Run(test.limit+"/"+model, func(t *testing.T) {
+				t.Parallel()
+				var log logBook
+				s := start(t, &Server{Model: model, Limits: test.limits, Log: log.logger(), Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+					for n := 0; string(line) == "flood" && n < 100; n++ {
+						c.WriteString("more and more\n")
+					}
+				}))})
+				c := dial(t, s.addr)
+				test.do(t, c)
+				line := log.line(t, "connection closed by a limit")
+				for _, want := range append(test.want, "limit="+test.limit, "seen=", "peer="+c.LocalAddr().String()) {
+					if !strings.Contains(line, want) {
+						t.Errorf("the log has no %q:\n%s", want, line)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestRefusalsAreLogged(t *testing.T) {
+	for _, model := range Models() {
+		var log logBook
+		s := start(t, &Server{Model: model, Limits: Limits{MaxConns: 1}, Log: log.logger()})
+		ask(t, dial(t, s.addr), "hello")
+		refused := dial(t, s.addr)
+		line := log.line(t, "turned away")
+		for _, want := range []string{"limit=Limits.MaxConns", "value=1", "peer=" + refused.LocalAddr().String()} {
+			if !strings.Contains(line, want) {
+				t.Errorf("%s: the log has no %q:\n%s", model, want, line)
+			}
+		}
+	}
+}
+
+// A Conn that is kept takes nothing outside of the calls for it. This is on one loop:
+// between goroutines it would be a data race.
+func TestOutsideCall(t *testing.T) {
+	for _, model := range Models() {
+		if model == Goroutine {
+			continue
+		}
+		var kept *Conn
+		answers := make(chan error, 4)
+		s := start(t, &Server{Model: model, Loops: 1, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
+			if string(line) == "keep" {
+				kept = c
+				echoLine(c, line)
+				return
+			}
+			_, err := kept.Write([]byte("lost"))
+			answers <- err
+			_, err = kept.WriteString("lost")
+			answers <- err
+			answers <- kept.Close()
+			kept.CloseWith(errors.New("nothing comes of it"))
+			_, err = c.WriteString("fine\n")
+			answers <- err
+		}))})
+		first := dial(t, s.addr)
+		ask(t, first, "keep")
+		second := dial(t, s.addr)
+		io.WriteString(second, "write\n")
+		for i, want := range []error{ErrOutsideCall, ErrOutsideCall, ErrOutsideCall, nil} {
+			select {
+			case err := <-answers:
+				if !errors.Is(err, want) {
+					t.Errorf("%s: call %d answers %v, want %v", model, i, err, want)
+				}
+			case <-time.After(patience):
+				t.Fatalf("%s: no answer", model)
+			}
+		}
+		ask(t, first, "keep") // nothing came of the close
+	}
+}
