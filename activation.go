@@ -68,6 +68,13 @@ func sameSocket(a, b os.FileInfo) bool {
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
 }
 
+// starter is a listener with an engine of its own, in place of a model: that of package
+// myriadtest, which has no sockets.
+type starter interface {
+	net.Listener
+	Start(engine.Config) (engine.Engine, error)
+}
+
 // listenerConfig is what the engine needs to serve on a caller's listener.
 func (s *Server) listenerConfig(l net.Listener) (engine.Config, error) {
 	switch l := l.(type) {
@@ -80,6 +87,8 @@ func (s *Server) listenerConfig(l net.Listener) (engine.Config, error) {
 			l.SetUnlinkOnClose(false)
 			return engine.Config{Listener: l}, nil
 		}
+	case starter:
+		return engine.Config{Listener: l}, nil
 	case NamedListener:
 		return s.listenerConfig(l.Listener)
 	}

@@ -365,6 +365,10 @@ func (s *Server) launch(m engine.Model, cfg engine.Config) (engine.Engine, engin
 		e, err := s.startProcesses(cfg)
 		return e, m, err
 	}
+	if l, ok := cfg.Listener.(starter); ok {
+		e, err := l.Start(cfg)
+		return e, m, err
+	}
 	if err := s.addWorkers(&cfg); err != nil {
 		return nil, m, err
 	}

@@ -125,6 +125,9 @@ func (c *Conn) nextClosing() Action {
 	return Shut
 }
 
+// Why is the reason of a connection that has begun to close, for its owner.
+func (c *Conn) Why() error { return c.more.why }
+
 // Finish says that the descriptor has been closed, and calls Closed. The slot
 // may be used again afterwards.
 func (c *Conn) Finish() {
