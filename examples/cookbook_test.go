@@ -167,8 +167,21 @@ func TestBalanced(t *testing.T) {
 	}
 }
 
-// TestQuotes has documents quote programs as they are: a block of code that follows a comment
-// with a file's name is that file.
+// TestSizes keeps the programs of the cookbook short.
+func TestSizes(t *testing.T) {
+	for _, name := range []string{"async", "announce", "requests", "heartbeat", "activated", "balanced", "tested"} {
+		text, err := os.ReadFile(name + "/main.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines := bytes.Count(text, []byte("\n")); lines > 60 {
+			t.Errorf("%s has %d lines, want 60 at most", name, lines)
+		}
+	}
+}
+
+// TestQuotes has documents quote files as they are: a block of code behind a comment with a
+// file's name is from that file.
 func TestQuotes(t *testing.T) {
 	for _, c := range []struct {
 		document string

@@ -17,25 +17,25 @@ import (
 	"github.com/myriad-go/myriad"
 )
 
-// shouter looks names up, as many at a time as room has places.
-type shouter struct {
+// lookup answers names, as many at a time as room has places.
+type lookup struct {
 	room chan struct{}
 	wait sync.WaitGroup
 }
 
-func (s *shouter) Opened(*myriad.Conn)        {}
-func (s *shouter) Closed(*myriad.Conn, error) {}
+func (l *lookup) Opened(*myriad.Conn)        {}
+func (l *lookup) Closed(*myriad.Conn, error) {}
 
-func (s *shouter) Message(c *myriad.Conn, line []byte) {
+func (l *lookup) Message(c *myriad.Conn, line []byte) {
 	select {
-	case s.room <- struct{}{}:
+	case l.room <- struct{}{}:
 	default:
 		c.WriteString("busy\n")
 		return
 	}
 	ref, name := c.Ref(), string(line) // c and line are valid during the call only
-	s.wait.Go(func() {
-		defer func() { <-s.room }()
+	l.wait.Go(func() {
+		defer func() { <-l.room }()
 		time.Sleep(10 * time.Millisecond) // a database, another server
 		_ = ref.Send([]byte(strings.ToUpper(name) + "\n"))
 		// An error says that nobody waits any more: the client has gone, or does not read.
@@ -47,10 +47,10 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	s := &shouter{room: make(chan struct{}, 1000)}
-	srv := &myriad.Server{Addr: *addr, Handler: myriad.Lines(s), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
+	l := &lookup{room: make(chan struct{}, 1000)}
+	srv := &myriad.Server{Addr: *addr, Handler: myriad.Lines(l), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
 	err := srv.ListenAndServe(ctx)
-	s.wait.Wait()
+	l.wait.Wait()
 	if err != nil {
 		log.Fatal(err)
 	}

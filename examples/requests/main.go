@@ -1,12 +1,10 @@
-// Command requests answers requests that carry an id, each when it is done: a frame is its
-// length, an id, and a text, the first two numbers of 4 bytes, big-endian. The length counts
-// what comes after it.
+// Command requests answers requests that carry an id, each when it is done. A frame is its
+// length, that counts what follows, an id, both of 4 bytes, big-endian, and a text.
 package main
 
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"flag"
 	"fmt"
 	"log"
@@ -19,11 +17,22 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-var errNoID = errors.New("a frame without an id")
+type request struct {
+	from myriad.Ref
+	id   uint32
+	text string
+}
 
-func frame(id uint32, text string) []byte {
+func (r *request) Run(context.Context) {
+	d, _ := time.ParseDuration(r.text) // the text says how long this takes
+	time.Sleep(d)
+	r.answer("waited " + r.text)
+}
+
+func (r *request) Dropped(error) { r.answer("busy") } // it waited too long for a worker
+func (r *request) answer(text string) {
 	b := binary.BigEndian.AppendUint32(nil, uint32(4+len(text)))
-	return append(binary.BigEndian.AppendUint32(b, id), text...)
+	_ = r.from.Send(append(binary.BigEndian.AppendUint32(b, r.id), text...)) // an error: it has gone
 }
 
 func main() {
@@ -31,29 +40,21 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	workers, err := pool.New(pool.Config{})
-	if err != nil {
-		log.Fatal(err)
-	}
-	answer := myriad.MessageFunc(func(c *myriad.Conn, msg []byte) {
+	workers, _ := pool.New(pool.Config{}) // the defaults are not an error
+	defer workers.Close(context.Background())
+	handler := myriad.MessageFunc(func(c *myriad.Conn, msg []byte) {
 		if len(msg) < 4 {
-			c.CloseWith(errNoID)
+			c.CloseWith(fmt.Errorf("a frame of %d bytes has no id", len(msg)))
 			return
 		}
-		id, wait, ref := binary.BigEndian.Uint32(msg), string(msg[4:]), c.Ref()
-		if err := workers.TrySubmit(func(context.Context) {
-			d, _ := time.ParseDuration(wait) // the request: how long to work
-			time.Sleep(d)
-			_ = ref.Send(frame(id, "waited "+wait))
-		}); err != nil {
-			c.Write(frame(id, "busy"))
+		r := &request{from: c.Ref(), id: binary.BigEndian.Uint32(msg), text: string(msg[4:])}
+		if err := workers.TrySubmitTask(pool.Task{Job: r}); err != nil {
+			r.answer("busy") // too many wait
 		}
 	})
 	split := myriad.LengthPrefixed(4, binary.BigEndian)
-	srv := &myriad.Server{Addr: *addr, Handler: myriad.Split(split, answer), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
-	err = srv.ListenAndServe(ctx)
-	_, _ = workers.Close(context.Background()) // what it has accepted is run before
-	if err != nil {
-		log.Fatal(err)
+	srv := &myriad.Server{Addr: *addr, Handler: myriad.Split(split, handler), Listening: func(a net.Addr) { fmt.Println("listening on", a) }}
+	if err := srv.ListenAndServe(ctx); err != nil {
+		log.Print(err)
 	}
 }
