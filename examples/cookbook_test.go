@@ -18,8 +18,7 @@ import (
 // listening starts an example that says where it listens, and gives the address.
 func listening(t *testing.T, name string, args ...string) (addr string) {
 	t.Helper()
-	p := start(t, exec.Command(build(t, name), append(args, "-addr", "127.0.0.1:0")...))
-	return p.reads("listening on ")
+	return run(t, name, append(args, "-addr", "127.0.0.1:0")...).reads("listening on ")
 }
 
 func TestAsync(t *testing.T) {
@@ -135,8 +134,7 @@ func TestActivated(t *testing.T) {
 }
 
 func TestBalanced(t *testing.T) {
-	p := start(t, exec.Command(build(t, "balanced"), "-addr", "127.0.0.1:0", "-health", "127.0.0.1:0",
-		"-notice", "100ms", "-proxies", "127.0.0.0/8"))
+	p := run(t, "balanced", "-addr", "127.0.0.1:0", "-health", "127.0.0.1:0", "-notice", "100ms", "-proxies", "127.0.0.0/8")
 	health, addr := p.reads("health on "), p.reads("listening on ")
 	asked := func(want int) {
 		t.Helper()
