@@ -28,7 +28,7 @@ import (
 
 const (
 	// maxTurns is how often handlers may cause one another more to do, in one call.
-	maxTurns = 1 << 20
+	maxTurns = 1 << 17
 	// grain is the coarseness of the core's clock of silence, by which it would find
 	// a time over too late: the engine asks it that much ahead.
 	grain = 34 * time.Millisecond
@@ -256,6 +256,7 @@ func (e *Engine) turn() (acted bool) {
 	acted = e.accept(w.hold || w.stop)
 	for _, p := range e.open() {
 		p.obey(&w)
+		acted = p.mail() || acted
 		acted = p.drive() || acted
 	}
 	e.counters.Add(engine.Broadcasts, int64(len(w.casts)))

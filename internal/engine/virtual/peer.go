@@ -170,8 +170,6 @@ func (p *Peer) act() bool {
 // tell tells the connection what has happened.
 func (p *Peer) tell() bool {
 	switch {
-	case p.box.Waiting():
-		p.mail()
 	case p.conn.WantsRoom() && p.room() > 0:
 		p.conn.Room()
 	case p.conn.WantsInput():
@@ -182,14 +180,19 @@ func (p *Peer) tell() bool {
 	return true
 }
 
-// mail gives the connection its mail.
-func (p *Peer) mail() {
+// mail gives the connection its mail, once a turn: handlers that post more and more are
+// found out.
+func (p *Peer) mail() (acted bool) {
+	if !p.box.Waiting() {
+		return false
+	}
 	mail, data := p.box.Take()
 	defer p.box.Done(mail, data)
 	for _, m := range mail {
 		p.conn.Mailed(m, data[:m.Size])
 		data = data[m.Size:]
 	}
+	return true
 }
 
 // read receives once, if there is anything.
