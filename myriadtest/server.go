@@ -32,8 +32,8 @@
 // Handlers run one at a time, and never on Server.Workers; so Shed is not called. Limits of time
 // are kept to within 34 ms, early rather than late, and not an eighth later; at a
 // shutdown all connections are told at once. Server.TLSConfig must be nil and Processes at
-// most 1. How long handlers take (Limits.HandlerTime) is not looked at, and Spin, Loops and
-// Socket mean nothing.
+// most 1. How long handlers take (Limits.HandlerTime) is not looked at, and Model, Loops, Spin
+// and Socket mean nothing.
 //
 // A panic of a handler closes its connection, with a [*myriad.PanicError], and is logged, as
 // in production; and it fails the test, unless that asks for the reason with
