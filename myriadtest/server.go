@@ -18,7 +18,8 @@
 // A call of a Server or a Peer returns when everything that follows from it has been done:
 // handlers have been called, on the goroutine of the test, and what they have written has
 // been delivered. Connections are dealt with in the order of Dial. So the same test has the
-// same course each time. What the test does itself to a [myriad.Ref], a [myriad.Group] or
+// same course each time. (A Shutdown or Close of the server itself calls handlers on the
+// goroutine that calls it.) What the test does itself to a [myriad.Ref], a [myriad.Group] or
 // the server (Broadcast, CloseConns, PauseAccepting) is done in the next call of either.
 //
 // A handler that leaves its answer to a goroutine of its own can be tested as well:
