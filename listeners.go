@@ -172,6 +172,13 @@ func (s *Server) checkListener(of string, l *Listener) error {
 // maxBacklog bounds Listener.Backlog, as the kernel does.
 const maxBacklog = math.MaxUint16
 
+// starter is a listener with an engine of its own, in place of a model: that of package
+// myriadtest, which has no sockets.
+type starter interface {
+	net.Listener
+	Start(engine.Config) (engine.Engine, error)
+}
+
 // rawListener is a listener that the engines can serve on.
 func rawListener(of string, l net.Listener) (net.Listener, error) {
 	switch l := l.(type) {
@@ -184,6 +191,8 @@ func rawListener(of string, l net.Listener) (net.Listener, error) {
 			l.SetUnlinkOnClose(false)
 			return l, nil
 		}
+	case starter:
+		return l, nil
 	case NamedListener:
 		return rawListener(of, l.Listener)
 	}

@@ -386,6 +386,12 @@ func (s *Server) launch(m engine.Model, cfg engine.Config) (engine.Engine, engin
 		e, err := s.startProcesses(cfg)
 		return e, m, err
 	}
+	if len(cfg.Listeners) > 0 {
+		if l, ok := cfg.Listeners[0].Socket.(starter); ok {
+			e, err := l.Start(cfg)
+			return e, m, err
+		}
+	}
 	if err := s.addWorkers(&cfg); err != nil {
 		return nil, m, err
 	}

@@ -80,6 +80,20 @@ func (g *gateway) Closed(c *myriad.Conn, why error) {
 	}
 }
 
+func newServer(addr string, beat time.Duration) *myriad.Server {
+	return &myriad.Server{
+		Addr:      addr,
+		Handler:   myriad.Lines(&gateway{topics: map[string]*myriad.Group{}}),
+		Heartbeat: myriad.Heartbeat{Interval: beat, Message: []byte("ping\n")},
+		Limits: myriad.Limits{
+			MaxConnsPerSource: 1000,
+			MaxMessage:        4096,
+			MaxUnsent:         64 << 10, // a client that is further behind is closed
+		},
+		Listening: func(a net.Addr) { fmt.Println("push on", a) },
+	}
+}
+
 func main() {
 	addr := flag.String("addr", "127.0.0.1:9000", "address to listen on")
 	operator := flag.String("admin", "127.0.0.1:0", "address of metrics and health")
@@ -88,17 +102,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	srv := &myriad.Server{
-		Addr:      *addr,
-		Handler:   myriad.Lines(&gateway{topics: map[string]*myriad.Group{}}),
-		Heartbeat: myriad.Heartbeat{Interval: *beat, Message: []byte("ping\n")},
-		Limits: myriad.Limits{
-			MaxConnsPerSource: 1000,
-			MaxMessage:        4096,
-			MaxUnsent:         64 << 10, // a client that is further behind is closed
-		},
-		Listening: func(a net.Addr) { fmt.Println("push on", a) },
-	}
+	srv := newServer(*addr, *beat)
 	if *cert != "" {
 		get, err := myriad.ReloadCertificate(*cert, *key, nil)
 		if err != nil {

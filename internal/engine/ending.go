@@ -195,6 +195,9 @@ func (c *Conn) retained() bool {
 	return (c.is(relayed) || c.more != nil && c.more.retained > 0) && !c.is(shut)
 }
 
+// Why is the reason of a connection that has begun to close, for its owner.
+func (c *Conn) Why() error { return c.more.why }
+
 // Finish says that the descriptor has been closed, and calls Closed. The slot
 // may be used again afterwards.
 func (c *Conn) Finish() {

@@ -1,0 +1,49 @@
+// Command activated serves on the socket that systemd has opened, which outlives it: clients
+// that connect during a restart wait for the next one.
+package main
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/myriad-go/myriad"
+)
+
+func main() {
+	listeners, err := myriad.ActivatedListeners()
+	if err != nil {
+		log.Fatal(err)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	srv := &myriad.Server{
+		Addr: "127.0.0.1:9000",
+		Handler: myriad.Lines(myriad.MessageFunc(func(c *myriad.Conn, line []byte) {
+			fmt.Fprintf(c, "%d says %s\n", os.Getpid(), line)
+		})),
+		Listening: func(a net.Addr) {
+			fmt.Println("listening on", a)
+			notify("READY=1")
+		},
+		Stopping: func() { notify("STOPPING=1") },
+	}
+	if len(listeners) > 0 {
+		err = srv.Serve(ctx, listeners[0])
+	} else {
+		err = srv.ListenAndServe(ctx)
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+func notify(state string) {
+	if _, err := myriad.Notify(state); err != nil {
+		log.Print(err)
+	}
+}

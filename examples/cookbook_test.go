@@ -1,0 +1,210 @@
+package examples
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+)
+
+// listening starts an example that says where it listens, and gives the address.
+func listening(t *testing.T, name string, args ...string) (addr string) {
+	t.Helper()
+	return run(t, name, append(args, "-addr", "127.0.0.1:0")...).reads("listening on ")
+}
+
+func TestAsync(t *testing.T) {
+	g := enter(t, listening(t, "async"))
+	g.says("ann")
+	g.reads("ANN")
+}
+
+func TestAnnounce(t *testing.T) {
+	addr := listening(t, "announce", "-every", "10ms")
+	ann, bob := enter(t, addr), enter(t, addr)
+	bob.says("details")
+	for ann.next(); !strings.HasPrefix(bob.next(), "details of "); {
+	}
+	for range 10 {
+		if line := ann.next(); !strings.HasPrefix(line, "news ") {
+			t.Fatalf("who has not asked for details got %q", line)
+		}
+	}
+}
+
+// next reads a line.
+func (g *guest) next() string {
+	g.t.Helper()
+	line, err := g.in.ReadString('\n')
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return line
+}
+
+func TestRequests(t *testing.T) {
+	g := enter(t, listening(t, "requests"))
+	ask := func(id uint32, text string) {
+		b := binary.BigEndian.AppendUint32(nil, uint32(4+len(text)))
+		g.Write(append(binary.BigEndian.AppendUint32(b, id), text...))
+	}
+	hear := func(id uint32, want string) {
+		t.Helper()
+		var head struct{ Size, ID uint32 }
+		if err := binary.Read(g.in, binary.BigEndian, &head); err != nil {
+			t.Fatal(err)
+		}
+		text := make([]byte, head.Size-4)
+		if _, err := io.ReadFull(g.in, text); err != nil || head.ID != id || string(text) != want {
+			t.Fatalf("answer to %d: %q, %v; want %q to %d", head.ID, text, err, want, id)
+		}
+	}
+	ask(7, "1s")
+	ask(8, "0s")
+	hear(8, "waited 0s") // which was done first
+	hear(7, "waited 1s")
+	g.Write([]byte{0, 0, 0, 1, 'x'})
+	if _, err := g.in.ReadByte(); err != io.EOF {
+		t.Errorf("after a frame without an id: %v", err)
+	}
+}
+
+func TestHeartbeat(t *testing.T) {
+	addr := listening(t, "heartbeat", "-interval", "400ms")
+	alive, silent := enter(t, addr), enter(t, addr)
+	alive.says("hi")
+	alive.reads("you say hi")
+	silent.says("hi")
+	silent.reads("you say hi")
+	for range 2 {
+		alive.reads("ping")
+		alive.says("pong")
+	}
+	silent.reads("ping")
+	silent.reads("ping")
+	if _, err := silent.in.ReadByte(); err == nil {
+		t.Error("a third heartbeat after two that were not answered")
+	}
+}
+
+// TestActivated does what systemd does: it opens the socket, and restarts the program.
+func TestActivated(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no socket activation on Windows")
+	}
+	exe := build(t, "activated")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	socket, err := l.(*net.TCPListener).File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer socket.Close()
+	activate := func() *program {
+		t.Helper()
+		cmd := exec.Command("sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 exec "$0"`, exe)
+		cmd.ExtraFiles = []*os.File{socket}
+		p := start(t, cmd)
+		p.reads("listening on " + l.Addr().String())
+		return p
+	}
+	asks := func(p *program, g *guest) {
+		t.Helper()
+		g.reads(fmt.Sprintf("%d says hello", p.Process.Pid))
+	}
+	first := activate()
+	before := enter(t, l.Addr().String())
+	before.says("hello")
+	asks(first, before)
+	first.interrupt()
+	between := enter(t, l.Addr().String()) // nobody serves, and it waits
+	between.says("hello")
+	asks(activate(), between)
+}
+
+func TestBalanced(t *testing.T) {
+	p := run(t, "balanced", "-addr", "127.0.0.1:0", "-health", "127.0.0.1:0", "-notice", "100ms", "-proxies", "127.0.0.0/8")
+	health, addr := p.reads("health on "), p.reads("listening on ")
+	asked := func(want int) {
+		t.Helper()
+		for end := time.Now().Add(patience); ; {
+			r, err := http.Get("http://" + health + "/readyz")
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Body.Close()
+			if r.StatusCode == want {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("/readyz says %d, want %d", r.StatusCode, want)
+			}
+		}
+	}
+	asked(http.StatusOK)
+	g := enter(t, addr)
+	io.WriteString(g, "PROXY TCP4 203.0.113.9 192.0.2.1 77 9000\r\nhello\nhel")
+	g.reads("203.0.113.9:77 says hello")
+	p.Process.Signal(os.Interrupt)
+	asked(http.StatusServiceUnavailable) // before the drain and in it
+	g.says("lo")                         // what has begun is answered in either
+	g.reads("203.0.113.9:77 says hello")
+	if _, err := g.in.ReadByte(); err != io.EOF {
+		t.Errorf("after the drain: %v, want the end", err)
+	}
+}
+
+// TestSizes keeps the programs of the cookbook short.
+func TestSizes(t *testing.T) {
+	for _, name := range []string{"async", "announce", "requests", "heartbeat", "activated", "balanced", "tested"} {
+		text, err := os.ReadFile(name + "/main.go")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines := bytes.Count(text, []byte("\n")); lines > 60 {
+			t.Errorf("%s has %d lines, want 60 at most", name, lines)
+		}
+	}
+}
+
+// TestQuotes has documents quote files as they are: a block of code behind a comment with a
+// file's name is from that file.
+func TestQuotes(t *testing.T) {
+	for _, c := range []struct {
+		document string
+		quotes   int
+	}{{"../docs/cookbook.md", 12}, {"../README.md", 1}} {
+		text, err := os.ReadFile(c.document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts := bytes.Split(text, []byte("<!-- quote "))
+		if len(parts)-1 != c.quotes {
+			t.Errorf("%s has %d quotes, want %d", c.document, len(parts)-1, c.quotes)
+		}
+		for _, part := range parts[1:] {
+			name, rest, _ := bytes.Cut(part, []byte(" -->\n"))
+			block := rest[bytes.IndexByte(rest, '\n')+1:]
+			block = block[:bytes.Index(block, []byte("```"))]
+			file, err := os.ReadFile(string(name))
+			if err != nil {
+				t.Errorf("%s: %v", c.document, err)
+				continue
+			}
+			if !bytes.Contains(file, block) || len(block) == 0 {
+				t.Errorf("%s does not quote %s as it is", c.document, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,32 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/myriadtest"
+)
+
+func TestCounter(t *testing.T) {
+	s := myriadtest.NewServer(t, newServer())
+	ann, bob := s.Dial(), s.Dial()
+	ann.Send("hel")
+	ann.Send("lo\nworld\n") // in any pieces
+	ann.Expect("1: hello\n2: world\n")
+	bob.Send("hi\n")
+	bob.Expect("1: hi\n")
+
+	s.Advance(59 * time.Minute)
+	bob.Send("still here\n")
+	bob.Expect("2: still here\n")
+	s.Advance(time.Minute)
+	ann.ExpectClosed(myriad.ErrIdleTimeout)
+
+	bob.StopReading() // a client whose buffers are full
+	bob.Send("more\n")
+	s.Drain()
+	bob.StartReading()
+	bob.Expect("3: more\nbye\n")
+	bob.ExpectClosed(myriad.ErrServerClosed)
+}

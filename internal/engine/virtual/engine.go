@@ -1,0 +1,414 @@
+// Package virtual is an engine without a kernel: its peers are in this process, its clock
+// is moved by hand, and nothing in it happens by itself. Package myriadtest has its users'
+// view.
+//
+// # Who owns what
+//
+// The connections are owned by whoever holds Engine.own, one goroutine at a time: a call
+// of the tester, or of Stop. Each such call does what can be done at this moment, in the
+// order of the connections, before it lets go; so handlers run on the goroutine that
+// calls. From outside a connection is reached by its mailbox, and the engine by wishes,
+// both with a lock of their own, which is held for moments and never taken before own.
+// Who leaves something there wakes a tester that waits; it is dealt with in the next
+// call. No goroutine is started.
+package virtual
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+const (
+	// maxTurns is how often handlers may cause one another more to do, in one call.
+	maxTurns = 1 << 17
+	// grain is the coarseness of the core's clock of silence, by which it would find
+	// a time over too late: the engine asks it that much ahead.
+	grain = 34 * time.Millisecond
+	// maxCasts, maxOrders and maxPeers bound what is kept.
+	maxCasts  = 1024
+	maxOrders = 16
+	maxPeers  = 1 << 16
+	// MaxTime is the most virtual time: the core's clock wraps far beyond.
+	MaxTime = 365 * 24 * time.Hour
+	// began is the time at the start; 0 has a meaning of its own.
+	began = time.Hour
+)
+
+// Engine is a running engine.
+type Engine struct {
+	cfg      engine.Config
+	host     engine.Host
+	counters engine.Counters
+	wake     chan struct{} // somebody has left something
+	done     chan struct{} // closed when everything has ended
+
+	own    sync.Mutex // by which the rest is owned
+	now    time.Duration
+	ahead  time.Duration // how far the core is to look
+	live   []*Peer       // let in, and not found to be closed since
+	queue  []*Peer       // those that wait to be accepted
+	admits time.Duration // when the next of them may be; 0 if that is not for time to say
+	drains bool          // all have been told
+	stopBy time.Duration // when those that are left are closed; 0 for never
+
+	mu     sync.Mutex // guards what follows
+	peers  []*Peer    // all that ever were, by slot
+	wishes wishes
+}
+
+// wishes are what others want of the engine.
+type wishes struct {
+	casts      []*engine.Shared
+	castBytes  int
+	expel      []netip.AddrPort
+	hold       bool
+	stop, kill bool
+	within     time.Duration // of a stop that does not wait; 0 for no bound
+	ended      bool
+}
+
+// all are the bytes of the broadcasts.
+func (w *wishes) all() (all []byte) {
+	for _, s := range w.casts {
+		all = append(all, s.Bytes...)
+	}
+	return all
+}
+
+// Listener stands for the listener of an engine, which it starts. It accepts nothing by
+// itself.
+type Listener struct {
+	// Engine is set by Start.
+	Engine *Engine
+}
+
+func (*Listener) Accept() (net.Conn, error) { return nil, errors.ErrUnsupported }
+func (*Listener) Close() error              { return nil }
+
+// Addr is an address that is nobody's (RFC 5737).
+func (*Listener) Addr() net.Addr {
+	return &net.TCPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 9000}
+}
+
+// Start starts the engine.
+func (l *Listener) Start(cfg engine.Config) (engine.Engine, error) {
+	e := &Engine{cfg: cfg, wake: make(chan struct{}, 1), done: make(chan struct{}), now: began}
+	e.host.SetUp(&cfg, engine.NewDoor(&cfg))
+	e.host.Buffers, e.host.Poster, e.host.Counters = &engine.FreeList{}, e, &e.counters
+	e.host.Now = func() time.Duration { return e.now + e.ahead }
+	e.host.SetClock(e.now)
+	e.host.Entrances = []*engine.Entrance{engine.NewEntrance(cfg.Listeners[0], l.Addr())}
+	l.Engine = e
+	return e, nil
+}
+
+// Addr implements engine.Engine.
+func (e *Engine) Addr() net.Addr { return e.cfg.Listeners[0].Socket.Addr() }
+
+// Listening implements engine.Engine.
+func (e *Engine) Listening() []engine.Listening { return e.host.Listening() }
+
+// Loops implements engine.Engine.
+func (e *Engine) Loops() int { return 0 }
+
+// Counters implements engine.Engine.
+func (e *Engine) Counters() (sum engine.Counts) {
+	e.counters.AddTo(&sum)
+	return sum
+}
+
+// Dial implements engine.Engine: there is nobody to connect to.
+func (e *Engine) Dial(engine.Dial) error {
+	return fmt.Errorf("dialling without a network: %w", errors.ErrUnsupported)
+}
+
+// Post implements engine.Poster.
+func (e *Engine) Post(c *engine.Conn, gen uint32, r engine.Request) error {
+	e.mu.Lock()
+	p := e.peers[c.Slot()]
+	e.mu.Unlock()
+	if err := p.box.Put(c, gen, r); err != nil {
+		return err
+	}
+	e.rouse()
+	return nil
+}
+
+func (e *Engine) rouse() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wish leaves a wish, unless everything has ended or it can't be had.
+func (e *Engine) wish(leave func(*wishes) error) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.wishes.ended {
+		return engine.ErrClosed
+	}
+	if err := leave(&e.wishes); err != nil {
+		return err
+	}
+	e.rouse()
+	return nil
+}
+
+// Broadcast implements engine.Engine.
+func (e *Engine) Broadcast(p []byte) error {
+	if len(p) > e.cfg.Limits.MaxUnsent {
+		return engine.ErrTooLarge
+	}
+	return e.wish(func(w *wishes) error {
+		switch {
+		case w.stop:
+			return engine.ErrClosed
+		case len(w.casts) == maxCasts, w.castBytes > 0 && w.castBytes+len(p) > e.cfg.Limits.MaxMailBytes:
+			return engine.ErrFull
+		}
+		w.casts = append(w.casts, &engine.Shared{Bytes: append([]byte(nil), p...)})
+		w.castBytes += len(p)
+		return nil
+	})
+}
+
+// Hold implements engine.Engine.
+func (e *Engine) Hold(on bool) error {
+	return e.wish(func(w *wishes) error {
+		w.hold = on
+		return nil
+	})
+}
+
+// Expel implements engine.Engine.
+func (e *Engine) Expel(peer netip.AddrPort) error {
+	return e.wish(func(w *wishes) error {
+		if len(w.expel) == maxOrders {
+			return engine.ErrFull
+		}
+		w.expel = append(w.expel, peer)
+		return nil
+	})
+}
+
+// withinKey marks a context by Within.
+type withinKey struct{}
+
+// Within is a context for a Stop that does not wait: it only begins, and so much
+// virtual time later what is left is closed.
+func Within(d time.Duration) context.Context {
+	return context.WithValue(context.Background(), withinKey{}, d)
+}
+
+// Stop implements engine.Engine. It does itself what it can, so that it may be called on
+// the tester's goroutine; what is left after that is for the tester's calls on another.
+func (e *Engine) Stop(ctx context.Context) error {
+	within, begin := ctx.Value(withinKey{}).(time.Duration)
+	_ = e.wish(func(w *wishes) error { // an error says that it has ended
+		if begin && !w.stop {
+			w.within = within
+		}
+		w.stop = true
+		return nil
+	})
+	if e.try(); begin {
+		return nil
+	}
+	select {
+	case <-e.done:
+		return nil
+	case <-ctx.Done():
+	}
+	cut := e.host.Door.Open()
+	_ = e.wish(func(w *wishes) error {
+		w.kill = true
+		return nil
+	})
+	e.try()
+	return engine.CutOff(ctx, cut, engine.AwaitKilled(e.done, e.host.Door.Open))
+}
+
+// Wait implements engine.Engine.
+func (e *Engine) Wait() { <-e.done }
+
+// try does what can be done, unless somebody is at it.
+func (e *Engine) try() {
+	if e.own.TryLock() {
+		defer e.own.Unlock()
+		e.settle()
+	}
+}
+
+// settle does all that can be done at this moment.
+func (e *Engine) settle() {
+	for range maxTurns {
+		if !e.turn() {
+			return
+		}
+	}
+	panic(fmt.Sprintf("myriad: handlers have not come to rest after %d turns", maxTurns))
+}
+
+// turn does what there is for each connection, and says whether that was anything.
+func (e *Engine) turn() (acted bool) {
+	e.host.SetClock(e.now)
+	e.mu.Lock()
+	w := e.wishes
+	e.wishes.casts, e.wishes.castBytes, e.wishes.expel = nil, 0, nil
+	e.mu.Unlock()
+	acted = e.accept(w.hold || w.stop)
+	for _, p := range e.open() {
+		p.obey(&w)
+		acted = p.mail() || acted
+		acted = p.drive() || acted
+	}
+	e.counters.Add(engine.Broadcasts, int64(len(w.casts)))
+	acted = e.yield() || acted
+	if w.stop {
+		acted = e.stopping(w) || acted
+	}
+	return acted
+}
+
+// open are the connections that are open, until it is called again.
+func (e *Engine) open() []*Peer {
+	e.live = slices.DeleteFunc(e.live, func(p *Peer) bool { return !p.conn.IsOpen() })
+	return e.live
+}
+
+// accept lets those in that wait, as far as they may.
+func (e *Engine) accept(held bool) (acted bool) {
+	var holding int64
+	if held {
+		holding = 1
+	}
+	e.counters.Set(engine.Holding, holding)
+	e.admits = 0
+	for !held && len(e.queue) > 0 {
+		if wait := e.host.Door.Ready(e.now); wait > 0 {
+			e.admits = e.now + wait
+			break
+		}
+		p := e.queue[0]
+		e.queue = e.queue[1:]
+		p.welcome()
+		acted = true
+	}
+	return acted
+}
+
+// yield closes connections with the largest buffers while all hold too much.
+func (e *Engine) yield() (acted bool) {
+	most := int64(e.cfg.Limits.MaxBuffered)
+	for most > 0 && e.counters.Get(engine.Buffered) > most {
+		var largest *Peer
+		for _, p := range e.open() {
+			if largest == nil || p.conn.Holds() > largest.conn.Holds() {
+				largest = p
+			}
+		}
+		if largest == nil || largest.conn.Holds() == 0 {
+			break
+		}
+		largest.conn.Kill(engine.ErrOverBudget)
+		largest.drive()
+		acted = true
+	}
+	return acted
+}
+
+// stopping begins the end, and ends when nobody is left.
+func (e *Engine) stopping(w wishes) (acted bool) {
+	if !e.drains {
+		e.drains = true
+		if w.within > 0 {
+			e.stopBy = e.now + min(w.within, 2*MaxTime)
+		}
+		for _, p := range e.queue {
+			p.cutOff(engine.ErrServerClosed)
+		}
+		e.queue = nil
+	}
+	for _, p := range e.open() {
+		if p.conn.Drain(); w.kill || e.stopBy > 0 && e.now >= e.stopBy {
+			p.conn.Kill(engine.ErrServerClosed)
+		}
+		acted = p.drive() || acted
+	}
+	if len(e.open()) > 0 {
+		return acted
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.wishes.ended {
+		e.wishes.ended = true
+		close(e.done)
+	}
+	return acted
+}
+
+// Do runs what a tester does, with everything settled before and after.
+func (e *Engine) Do(what func()) {
+	e.own.Lock()
+	defer e.own.Unlock()
+	e.settle()
+	what()
+	e.settle()
+}
+
+// Woken has word when somebody may have left something for the next call.
+func (e *Engine) Woken() <-chan struct{} { return e.wake }
+
+// Advance moves the clock, and does what is due meanwhile, in the order of time. It is for
+// Do. It says how much there is at most if that is less.
+func (e *Engine) Advance(d time.Duration) (ok bool, most time.Duration) {
+	end := e.now + d
+	if most = began + MaxTime - e.now; d < 0 || d > most {
+		return false, most
+	}
+	for {
+		e.now = min(e.wakes(), end)
+		e.expire()
+		if e.now == end {
+			return true, most
+		}
+	}
+}
+
+// wakes is when something is due next, after now.
+func (e *Engine) wakes() (at time.Duration) {
+	at = began + 2*MaxTime
+	if e.stopBy > e.now {
+		at = e.stopBy
+	}
+	if e.admits > e.now {
+		at = min(at, e.admits)
+	}
+	for _, p := range e.open() {
+		if due, ok := p.conn.Wakes(); ok {
+			at = min(at, max(due, e.now+grain/2))
+		}
+	}
+	return at
+}
+
+// expire does what is due.
+func (e *Engine) expire() {
+	e.host.SetClock(e.now)
+	e.ahead = grain
+	for _, p := range e.open() {
+		p.conn.Expire(e.host.Now())
+		p.drive()
+	}
+	e.ahead = 0
+	e.settle()
+}

@@ -1,0 +1,117 @@
+package virtual
+
+import (
+	"errors"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// echo is a handler that sends back what it gets, and nudges itself for ever once it was nudged.
+type echo struct{ nudged int }
+
+func (*echo) Opened(*engine.Conn)                   {}
+func (*echo) Ended(_ *engine.Conn, rest []byte) int { return len(rest) }
+func (*echo) Closed(*engine.Conn, error)            {}
+
+func (*echo) Received(c *engine.Conn, in []byte) int {
+	c.Write(in)
+	return len(in)
+}
+
+func (h *echo) Nudged(c *engine.Conn) {
+	h.nudged++
+	c.Ref().Nudge()
+}
+
+func serve(t *testing.T, h engine.Handler) *Engine {
+	t.Helper()
+	l := &Listener{}
+	_, err := l.Start(engine.Config{
+		Listeners: []engine.Listener{{Socket: l}}, Handler: h, Log: slog.New(slog.DiscardHandler),
+		Limits: engine.Limits{
+			MaxConns: 10, MaxMessage: 100, MaxUnsent: 1000, MaxMail: 10, MaxMailBytes: 1000,
+			CloseTimeout: time.Second, Linger: time.Second,
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Engine
+}
+
+func connect(t *testing.T, e *Engine) (p *Peer) {
+	t.Helper()
+	var err error
+	e.Do(func() { p, err = e.Connect(netip.MustParseAddrPort("198.51.100.1:1024")) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// TestRestless has a handler that makes itself work for ever.
+func TestRestless(t *testing.T) {
+	h := &echo{}
+	e := serve(t, h)
+	p := connect(t, e)
+	defer func() {
+		text, _ := recover().(string)
+		if !strings.Contains(text, "have not come to rest after 131072 turns") || h.nudged != maxTurns {
+			t.Errorf("nudged %d times, and then: %q", h.nudged, text)
+		}
+	}()
+	if err := p.conn.Ref().Nudge(); err != nil {
+		t.Fatal(err)
+	}
+	e.Do(func() {})
+}
+
+// TestWishes asks for more than there is room for.
+func TestWishes(t *testing.T) {
+	e := serve(t, &echo{})
+	p := connect(t, e)
+	times := func(most int, ask func() error) {
+		t.Helper()
+		for i := range most + 1 {
+			if err := ask(); errors.Is(err, engine.ErrFull) != (i == most) {
+				t.Fatalf("the %d. of %d gives %v", i+1, most, err)
+			}
+		}
+	}
+	times(maxCasts, func() error { return e.Broadcast(nil) })
+	e.Do(func() {})
+	times(2, func() error { return e.Broadcast(make([]byte, 400)) })
+	e.Do(func() {})
+	if n := len(p.Held()); n != 800 {
+		t.Errorf("%d bytes of two broadcasts, want 800", n)
+	}
+	if err := e.Broadcast(make([]byte, 1001)); !errors.Is(err, engine.ErrTooLarge) {
+		t.Errorf("a broadcast of more than MaxUnsent gives %v", err)
+	}
+	times(maxOrders, func() error { return e.Expel(netip.MustParseAddrPort("198.51.100.9:1")) })
+	times(10, func() error { return p.conn.Ref().Send([]byte("x")) })
+}
+
+// TestEnded asks when everything has ended.
+func TestEnded(t *testing.T) {
+	e := serve(t, &echo{})
+	if err := e.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	e.Wait()
+	for what, err := range map[string]error{
+		"Broadcast": e.Broadcast(nil), "Hold": e.Hold(true), "Expel": e.Expel(netip.AddrPort{}),
+	} {
+		if !errors.Is(err, engine.ErrClosed) {
+			t.Errorf("%s gives %v, want ErrClosed", what, err)
+		}
+	}
+	if err := e.Dial(engine.Dial{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("Dial gives %v", err)
+	}
+}
