@@ -6,19 +6,21 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad/internal/version"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -31,8 +33,13 @@ func run(args []string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(os.Stderr, "myriad: %s\n", strings.TrimPrefix(err.Error(), "myriad: "))
-	if _, ok := errors.AsType[usageError](err); ok {
+	text := strings.TrimPrefix(err.Error(), "myriad: ")
+	_, wrong := errors.AsType[usageError](err)
+	if wrong {
+		text += suggestion(text)
+	}
+	fmt.Fprintf(os.Stderr, "myriad: %s\n", text)
+	if wrong {
 		return 2
 	}
 	return 1
@@ -53,7 +60,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
 		Short:             "Serve, load and compare TCP servers with many connections",
-		Version:           version(),
+		Version:           build(),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -62,7 +69,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newBenchGuard())
+	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newBenchGuard(), newVersion())
 	strict(root)
 	return root
 }
@@ -123,8 +130,8 @@ func below(cmd *cobra.Command) []string {
 
 // flagError says what is wrong with a flag and what was expected.
 func flagError(cmd *cobra.Command, err error) error {
-	if _, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		return usagef("%w; expected a flag that \"%s --help\" lists", err, cmd.CommandPath())
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		return usagef("%w; expected a flag that \"%s --help\" lists%s", err, cmd.CommandPath(), meantFlag(cmd, e))
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		return usagef("%w; expected a value of type %s", err, e.GetFlag().Value.Type())
@@ -139,11 +146,19 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
 }
 
-// version names the build.
-func version() string {
-	name := "(devel)"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		name = info.Main.Version
+// newVersion prints what --version does.
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of Myriad, or the commit, and what it was built with",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", cmd.Root().DisplayName(), build())
+			return err
+		},
 	}
-	return fmt.Sprintf("%s %s %s/%s", name, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// build names the build.
+func build() string {
+	return fmt.Sprintf("%s %s %s/%s", cmp.Or(version.Myriad(), "(devel)"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
