@@ -1,8 +1,9 @@
 // Command myriad serves, loads and compares TCP servers with many connections.
 //
 // It exits with 0 when it worked, 1 when it failed, and 2 when it was called
-// wrongly; then a line on standard error says what was wrong and what was
-// expected.
+// wrongly: with a flag or an argument that can't be, or one that names a file that
+// can't be read or written. Then a line on standard error says what was wrong and
+// what was expected.
 package main
 
 import (
@@ -70,6 +71,7 @@ func newRoot() *cobra.Command {
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newBenchGuard(), newVersion())
+	root.InitDefaultHelpCmd()
 	strict(root)
 	return root
 }
@@ -113,8 +115,20 @@ func strict(cmd *cobra.Command) {
 		return usagef("%w; expected %s", err, cmd.UseLine())
 	}
 	for _, sub := range cmd.Commands() {
+		if sub.Name() == "help" {
+			sub.Args = helpArgs
+			continue
+		}
 		strict(sub)
 	}
+}
+
+// helpArgs looks at what help is asked for.
+func helpArgs(cmd *cobra.Command, given []string) error {
+	if found, rest, err := cmd.Root().Find(given); err == nil && (found != cmd.Root() || len(rest) == 0) {
+		return nil
+	}
+	return usagef("unknown command %q; expected one of %s", given[0], strings.Join(below(cmd.Root()), ", "))
 }
 
 // below names the commands directly below one.

@@ -11,17 +11,21 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// oneOfNames is how errors end that list what there is: `... "NAME"; expected one of A, B`.
-var oneOfNames = regexp.MustCompile(`"([^"]*)"[^"]*; expected one of ([^";]*)`)
+// nameAndList is how errors end that list what there is: `... "NAME"; expected one of A, B`,
+// or `; expected A, B or C`.
+var (
+	nameAndList = regexp.MustCompile(`"([^"]*)"[^"]*; expected (?:one of )?([^";]*)`)
+	betweenList = regexp.MustCompile(`,? or |, `)
+)
 
 // suggestion is the name that was meant, of those that an error lists; "" if none is near.
 func suggestion(text string) string {
-	found := oneOfNames.FindStringSubmatch(text)
+	found := nameAndList.FindStringSubmatch(text)
 	if found == nil {
 		return ""
 	}
 	var names []string
-	for name := range strings.SplitSeq(found[2], ", ") {
+	for _, name := range betweenList.Split(found[2], -1) {
 		if !strings.Contains(name, " ") { // as "or a file such as ./mine.toml" has
 			names = append(names, name)
 		}
