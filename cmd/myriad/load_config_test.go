@@ -123,7 +123,9 @@ func TestLoadConfigTargets(t *testing.T) {
 
 // A URL is an address, a protocol and a path.
 func TestLoadConfigURLs(t *testing.T) {
-	get := func(path, host string) []byte { return []byte("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n") }
+	get := func(path, host string) []byte {
+		return []byte("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
+	}
 	for line, want := range map[string]load.Config{
 		"tcp://a:1":                     {Target: "a:1"},
 		"TCP://[::1]:1/":                {Target: "[::1]:1"},
