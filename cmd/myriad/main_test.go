@@ -176,6 +176,7 @@ func TestWrongUse(t *testing.T) {
 		{[]string{"serve", "--network", "unix", "--addr", "/no/such/directory/socket"}, 2, []string{"/no/such/directory/socket"}},
 		{[]string{"serve", "--network", "unix", "--processes", "2"}, 2, []string{"unix", "0 or 1"}},
 		{[]string{"serve", "--admin", "127.0.0.1:http-but-not"}, 2, []string{"--admin is", "HOST:PORT"}},
+		{[]string{"serve", "--addr", "127.0.0.1:7", "--admin", ":7"}, 2, []string{`--addr is "127.0.0.1:7" and --admin is ":7": both would listen on one port`}},
 		{[]string{"serve", "--nonsense"}, 2, []string{"--nonsense"}},
 		{[]string{"serve", "extra"}, 2, []string{"extra"}},
 		{[]string{"serve", "--addr", "127.0.0.1:http-but-not"}, 2, []string{"--addr is", "HOST:PORT"}},
