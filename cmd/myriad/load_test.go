@@ -240,7 +240,7 @@ func TestLoadExpectPage(t *testing.T) {
 		expect, says, never string
 		code                int
 	}{
-		{"connected==2", "A clean run", "not met", 0},
+		{"connected==2", "<b>The expectation is met.</b>connected==2: 2.", "not met", 0},
 		{"connected==3", "1 of 1 expectations not met.</b>connected==3: 2.", "A clean run", 1},
 	} {
 		got := invoke(t, "load", "-c", "2", "--messages", "3", "--html", path, "--expect", test.expect, s.addr)
