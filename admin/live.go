@@ -39,6 +39,7 @@ type live struct {
 
 	mu      sync.Mutex
 	began   time.Time // the first look
+	base    point     // the first with memory in it
 	ring    ring
 	past    []moment // of the last ratesOver, the oldest first
 	asked   time.Time
@@ -131,6 +132,9 @@ func (l *live) read(now time.Time) {
 		before = &l.past[n-1]
 	}
 	p.since(before, &m)
+	if l.base.at.IsZero() && !math.IsNaN(p.anonymous) {
+		l.base = p
+	}
 	l.ring.add(p)
 	l.past = append(l.past, m)
 	for len(l.past) > pastRoom || now.Sub(l.past[0].at) > ratesOver+lookAgain {

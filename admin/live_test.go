@@ -2,6 +2,7 @@ package admin
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -82,7 +83,7 @@ func TestRates(t *testing.T) {
 		{"Connections", "refused: server full", 1, "3"},
 		{"Rates", "messages", 1, "500"},
 		{"Rates", "messages", 2, "14,500"},
-		{"Rates", "reads", 1, "250"},
+		{"Rates", "receives", 1, "250"},
 		{"Rates", "received", 1, "2 KiB"},
 		{"Rates", "sent", 1, "4 KiB"},
 		{"Times, as the bounds of buckets that double", "handler", 1, "16 µs"},
@@ -112,13 +113,55 @@ func TestRates(t *testing.T) {
 // With few connections there is no memory for each, and it is said why.
 func TestMemoryOfFew(t *testing.T) {
 	for open, want := range map[int64]string{0: "–", fewConns - 1: "–", fewConns: page.Bytes.Text(float64(1<<20) / fewConns)} {
-		p := liveOf(newSource(myriad.Stats{Model: "epoll", Open: open, Buffered: 1 << 20})).show(time.Now())
+		src := newSource(myriad.Stats{Model: "epoll"})
+		l := liveOf(src)
+		began := time.Now()
+		l.look(began)
+		src.stats.Store(&myriad.Stats{Model: "epoll", Open: open, Buffered: 1 << 20})
+		p := l.show(began.Add(time.Second))
 		if got := cell(t, p, "Memory", "buffers", 2); got != want {
 			t.Errorf("%d connections: %q for each, want %q", open, got, want)
 		}
-		i := slices.IndexFunc(p.Facts, func(f [2]string) bool { return f[0] == "Memory for each connection" })
+		i := slices.IndexFunc(p.Facts, func(f [2]string) bool { return f[0] == "Memory per connection" })
 		if said := p.Facts[i][1]; strings.Contains(said, "(from 100 connections on)") != (open < fewConns) {
 			t.Errorf("%d connections: the page says %q for each", open, said)
+		}
+	}
+}
+
+// Memory per connection is what it has grown by since the first look, not all there is.
+func TestMemoryPerConnection(t *testing.T) {
+	for _, c := range []struct {
+		base, now point
+		want      string
+	}{
+		{point{anonymous: 6 << 20}, point{anonymous: 7 << 20, open: 1024}, "1 KiB"},
+		{point{anonymous: 6 << 20, open: 1000}, point{anonymous: 7 << 20, open: 2024}, "1 KiB"},
+		{point{anonymous: 6 << 20}, point{anonymous: 5 << 20, open: 1024}, "0 B"},
+		{point{anonymous: 6 << 20, open: 1000}, point{anonymous: 7 << 20, open: 1050}, "–"},
+		{point{}, point{anonymous: math.NaN(), open: 1000}, "–"},
+	} {
+		l := live{base: c.base}
+		if got := l.grownEach(c.now); got != c.want {
+			t.Errorf("from %+v to %+v: %s, want %s", c.base, c.now, got, c.want)
+		}
+	}
+}
+
+// Where the handler cuts no messages, which are counted by framers, it is said what is
+// received instead.
+func TestMessagesOrReceives(t *testing.T) {
+	for messages, want := range map[int64]string{0: "Receives", 7: "Messages"} {
+		p := liveOf(newSource(myriad.Stats{Model: "epoll", Reads: 9, Messages: messages})).show(time.Now())
+		var names []string
+		for _, f := range p.Figures {
+			names = append(names, f[0])
+		}
+		if !slices.Equal(names, []string{"Connections", want, "Handler time, p99"}) {
+			t.Errorf("%d messages: the figures at the top are %q", messages, names)
+		}
+		if n := len(chart(t, p, "messages").Series); n != 1+int(min(messages, 1)) {
+			t.Errorf("%d messages: the chart has %d curves", messages, n)
 		}
 	}
 }

@@ -43,7 +43,7 @@ func TestQuantile(t *testing.T) {
 		t.Errorf("98 of 100 are at most %v s, want 1 µs", q)
 	}
 	if q := quantile(some, 0.99); q != 1024e-6 {
-		t.Errorf("99 of 100 are at most %v s, want 1.024 ms", q)
+		t.Errorf("p99 is %v s, want 1.024 ms", q)
 	}
 	beyond.Count, beyond.Buckets[myriad.Buckets-1] = 1, 1
 	if q := quantile(beyond, 0.5); q < 8 || math.IsInf(q, 0) {

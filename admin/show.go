@@ -28,8 +28,9 @@ func (l *live) show(now time.Time) *page.Page {
 	l.ask(now)
 	stats, p := l.past[len(l.past)-1].stats, l.lately()
 	made := &page.Page{
-		Title: "Myriad", Lead: status(stats), Facts: l.facts(stats, p), Live: &page.Live{URL: "live", Every: followEvery},
+		Title: "Myriad", Figures: figures(stats, p), Facts: l.facts(stats, p), Live: &page.Live{URL: "live", Every: followEvery},
 	}
+	made.Lead, made.Tone = status(stats)
 	if l.buttons {
 		made.Sections = append(made.Sections, controlSection(stats))
 	}
@@ -39,45 +40,60 @@ func (l *live) show(now time.Time) *page.Page {
 }
 
 // status says in a sentence how the server is.
-func status(s myriad.Stats) string {
+func status(s myriad.Stats) (string, page.Tone) {
 	switch {
 	case s.Model == "" && !s.Draining:
-		return "The server has not started."
+		return "The server has not started.", page.Warn
 	case s.Draining:
-		return fmt.Sprintf("The server drains, or has ended: it accepts nothing, and %s connections are open.", figure(float64(s.Open)))
+		return fmt.Sprintf("The server drains, or has ended: it accepts nothing, and %s connections are open.", figure(float64(s.Open))), page.Warn
 	case s.AcceptingPaused:
-		return fmt.Sprintf("The server accepts nothing: an operator has paused that. %s connections are open.", figure(float64(s.Open)))
+		return fmt.Sprintf("The server accepts nothing: an operator has paused that. %s connections are open.", figure(float64(s.Open))), page.Warn
 	}
-	return fmt.Sprintf("The server serves %s connections.", figure(float64(s.Open)))
+	return fmt.Sprintf("The server serves %s connections.", figure(float64(s.Open))), page.Good
 }
 
 // fewConns is how many connections there are at least where memory is told for each of
-// them: what a process has without any, some megabytes, would be most of it.
+// them: the memory of a process grows by some megabytes for other reasons, too.
 const fewConns = 100
 
-// eachOf is memory for each connection, a dash where it says nothing of connections.
-func eachOf(bytes float64, open int64) string {
-	if open < fewConns {
+// eachOf is memory for each of so many connections, a dash where it says nothing of them.
+func eachOf(bytes, conns float64) string {
+	if conns < fewConns {
 		return "–"
 	}
-	return known(page.Bytes.Text(bytes / float64(open)))
+	return known(page.Bytes.Text(max(bytes, 0) / conns))
 }
 
-// facts are the figures that tell most, and what server this is.
+// grownEach is by how much anonymous memory has grown since the first look, for each
+// connection that has come since. So it is counted by load, hold and bench, too, which look
+// before the first connection, as Serve does where it begins with the server.
+func (l *live) grownEach(p point) string {
+	return eachOf(p.anonymous-l.base.anonymous, p.open-l.base.open)
+}
+
+// figures are the three that matter most.
+func figures(s myriad.Stats, p point) [][2]string {
+	all := [][2]string{{"Connections", figure(float64(s.Open)) + " of " + figure(float64(s.MaxConns))}}
+	if s.Messages > 0 {
+		all = append(all, [2]string{"Messages", rate(p.messages) + " a second"})
+	} else {
+		all = append(all, [2]string{"Receives", rate(p.reads) + " a second"})
+	}
+	return append(all, [2]string{"Handler time, p99", span(p.handler)})
+}
+
+// facts are further figures, and what server this is.
 func (l *live) facts(s myriad.Stats, p point) [][2]string {
-	each := eachOf(p.anonymous, s.Open)
-	if s.Open < fewConns {
-		each += fmt.Sprintf(" (from %d connections on)", fewConns)
+	each := l.grownEach(p)
+	if p.open-l.base.open < fewConns {
+		each += fmt.Sprintf(" (from %s connections on)", figure(l.base.open+fewConns))
 	}
 	facts := [][2]string{
-		{"Connections", figure(float64(s.Open)) + " of " + figure(float64(s.MaxConns))},
 		{"Accepted", rate(p.accepted) + " a second"},
-		{"Messages", rate(p.messages) + " a second"},
 		{"Received, sent a second", known(page.Bytes.Text(p.bytesIn)) + ", " + known(page.Bytes.Text(p.bytesOut))},
-		{"Handler, 99 of 100 at most", span(p.handler)},
-		{"Lag of loops, 99 of 100 at most", span(p.lag)},
-		{"Processors kept busy", rate(p.cpu)},
-		{"Memory for each connection", each},
+		{"Loop lag, p99", span(p.lag)},
+		{"CPU", ofCPU(p.cpu)},
+		{"Memory per connection", each},
 		{"I/O model", known(s.Model)},
 	}
 	if at := l.address(); at != nil {
@@ -93,11 +109,11 @@ func (l *live) facts(s myriad.Stats, p point) [][2]string {
 func (l *live) figureSection(s myriad.Stats, p point) page.Section {
 	return page.Section{
 		ID: "figures", Title: "All figures",
-		Lead: fmt.Sprintf("What is a second is of the last 10 s, here and at the top. Memory for each connection is told from %d on: "+
-			"with fewer it would be mostly the process itself.", fewConns),
+		Lead: fmt.Sprintf("Rates are of the last 10 s, here and at the top. Memory per connection is by how much anonymous memory has grown since "+
+			"this page's server began to look, for each connection more than there were then; it is told from %d on.", fewConns),
 		Parts: []page.Part{
 			{Table: l.connectionTable(s, p)}, {Table: rateTable(s, p)}, {Table: timeTable(p)},
-			{Table: memoryTable(s, p)}, {Table: loopTable(s, p)},
+			{Table: l.memoryTable(s, p)}, {Table: loopTable(s, p)},
 		},
 	}
 }
@@ -126,8 +142,10 @@ func (l *live) connectionTable(s myriad.Stats, p point) *page.Table {
 func rateTable(s myriad.Stats, p point) *page.Table {
 	t := &page.Table{Caption: "Rates"}
 	t.Add("What", "A second", "Since the start")
-	t.Add("messages", rate(p.messages), figure(float64(s.Messages)))
-	t.Add("reads", rate(p.reads), figure(float64(s.Reads)))
+	if s.Messages > 0 { // that are cut out by a framer
+		t.Add("messages", rate(p.messages), figure(float64(s.Messages)))
+	}
+	t.Add("receives", rate(p.reads), figure(float64(s.Reads)))
 	t.Add("received", page.Bytes.Text(p.bytesIn), page.Bytes.Text(float64(s.BytesIn)))
 	t.Add("sent", page.Bytes.Text(p.bytesOut), page.Bytes.Text(float64(s.BytesOut)))
 	return t
@@ -135,26 +153,26 @@ func rateTable(s myriad.Stats, p point) *page.Table {
 
 func timeTable(p point) *page.Table {
 	t := &page.Table{Caption: "Times, as the bounds of buckets that double"}
-	t.Add("What", "Half at most", "99 of 100 at most", "What it is")
+	t.Add("What", "p50", "p99", "What it is")
 	t.Add("handler", span(p.handler50), span(p.handler), "how long its calls take")
 	t.Add("lag", span(p.lag50), span(p.lag), "how long turns of event loops take")
 	return t
 }
 
-func memoryTable(s myriad.Stats, p point) *page.Table {
+func (l *live) memoryTable(s myriad.Stats, p point) *page.Table {
 	t := &page.Table{Caption: "Memory"}
-	t.Add("What", "Bytes", "For each open connection", "What it is")
-	line := func(name string, bytes float64, what string) {
-		t.Add(name, known(page.Bytes.Text(bytes)), eachOf(bytes, s.Open), what)
+	t.Add("What", "Bytes", "Per connection", "What it is")
+	line := func(name string, bytes float64, each, what string) {
+		t.Add(name, known(page.Bytes.Text(bytes)), each, what)
 	}
 	whose := "of this process"
 	if s.Processes > 0 {
 		whose = "of the supervisor and its workers"
 	}
-	line("anonymous", p.anonymous, "memory "+whose+" that no file holds")
-	line("resident", p.rss, "all memory "+whose)
-	line("heap", p.heap, "Go's, of this process alone, with what is not collected yet")
-	line("buffers", p.buffers, "of connections, see Limits.MaxBuffered")
+	line("anonymous", p.anonymous, l.grownEach(p), "memory "+whose+" that no file holds")
+	line("RSS", p.rss, "–", "all memory "+whose)
+	line("heap", p.heap, "–", "Go's, of this process alone, with what is not collected yet")
+	line("buffers", p.buffers, eachOf(p.buffers, p.open), "of connections, see Limits.MaxBuffered")
 	return t
 }
 
@@ -165,7 +183,7 @@ func loopTable(s myriad.Stats, p point) *page.Table {
 	t.Add("utilisation", known(page.Share.Text(p.busy)), "of the loops' time that they worked")
 	t.Add("on workers", figure(float64(s.OnWorkers)), "loops whose handlers are called by workers")
 	t.Add("shed", figure(float64(s.Shed)), "since the start: input that no worker had time for")
-	t.Add("processors", known(figure(p.cpu)), "that the server keeps busy")
+	t.Add("CPU", ofCPU(p.cpu), "of the server's processes")
 	t.Add("worker processes", strconv.Itoa(s.Processes), "0 without Server.Processes")
 	t.Add("restarts", figure(float64(s.Restarts)), "of worker processes, since the start")
 	if s.Restarts > 0 {
@@ -203,17 +221,21 @@ func (l *live) chartSection(now time.Time) page.Section {
 		s.Parts = append(s.Parts, page.Part{Chart: c})
 	}
 	chart("connections", "Connections", "open", page.Number, curve{"open", func(p *point) float64 { return p.open }})
-	chart("messages", "Messages and reads", "a second", page.Number,
-		curve{"messages", func(p *point) float64 { return p.messages }}, curve{"reads", func(p *point) float64 { return p.reads }})
+	receives := curve{"receives", func(p *point) float64 { return p.reads }}
+	if l.past[len(l.past)-1].stats.Messages > 0 {
+		chart("messages", "Messages and receives", "a second", page.Number, curve{"messages", func(p *point) float64 { return p.messages }}, receives)
+	} else {
+		chart("messages", "Receives", "a second", page.Number, receives)
+	}
 	chart("bytes", "Bytes", "a second", page.Bytes,
 		curve{"received", func(p *point) float64 { return p.bytesIn }}, curve{"sent", func(p *point) float64 { return p.bytesOut }})
-	chart("times", "Times, 99 of 100 at most", "handler, and turns of loops", page.Seconds,
+	chart("times", "Times, p99", "handler, and loop lag", page.Seconds,
 		curve{"handler", func(p *point) float64 { return p.handler }}, curve{"lag", func(p *point) float64 { return p.lag }})
 	chart("memory", "Memory", "of the processes", page.Bytes,
-		curve{"resident", func(p *point) float64 { return p.rss }}, curve{"anonymous", func(p *point) float64 { return p.anonymous }},
+		curve{"RSS", func(p *point) float64 { return p.rss }}, curve{"anonymous", func(p *point) float64 { return p.anonymous }},
 		curve{"buffers", func(p *point) float64 { return p.buffers }})
-	chart("processors", "Processors", "kept busy", page.Number,
-		curve{"processors", func(p *point) float64 { return p.cpu }}, curve{"loops' utilisation", func(p *point) float64 { return p.busy }})
+	chart("processors", "CPU", "% of a CPU, and of the loops' time", page.Share,
+		curve{"CPU", func(p *point) float64 { return p.cpu }}, curve{"loop utilisation", func(p *point) float64 { return p.busy }})
 	return s
 }
 
@@ -308,7 +330,7 @@ func (l *live) talkerSection() page.Section {
 	s.Lead = fmt.Sprintf("Of %s connections those that said and were told most %s. The kernel counts it; it is looked at only while this page is open. "+
 		"Behind a proxy the addresses are the proxy's.", figure(float64(t.all)), over)
 	table := &page.Table{Caption: "Connections, the loudest first"}
-	table.Add("Peer", "Received a second", "Sent a second", "Received", "Sent", "Waits for the peer", "There and back", "Last heard")
+	table.Add("Peer", "Received a second", "Sent a second", "Received", "Sent", "Unsent", "Round-trip time", "Last heard")
 	for i := range t.top {
 		one := &t.top[i]
 		in, out := "…", "…"
@@ -338,6 +360,14 @@ func linkSection() page.Section {
 func figure(v float64) string { return page.Number.Text(v) }
 func rate(v float64) string   { return known(page.Number.Text(v)) }
 func span(v float64) string   { return known(page.Seconds.Text(v)) }
+
+// ofCPU writes processor time a second.
+func ofCPU(v float64) string {
+	if math.IsNaN(v) {
+		return "–"
+	}
+	return page.Share.Text(v) + " of a CPU"
+}
 
 func known(text string) string {
 	if text == "" {

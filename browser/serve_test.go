@@ -149,6 +149,12 @@ func TestLivePage(t *testing.T) {
 	s.talk(t, n)
 	p := open(t, s.admin)
 	p.eventually("six charts are drawn", drawnCharts+" === 6")
+	if !eval[bool](p, `document.getElementById("_state").textContent.startsWith("live") && getComputedStyle(document.getElementById("_state")).position === "static"`) {
+		t.Error("the state of the page has no label, or lies over the page")
+	}
+	if !eval[bool](p, `(({ series }) => series[1].dash === undefined && series[2].dash.length === 2)(myriadPage.charts.get("bytes").plot)`) {
+		t.Error("where the curves of what is received and sent coincide one is not seen")
+	}
 	p.eventually("the page has all connections", fact("Connections")+fmt.Sprintf(`.startsWith("%d of ")`, n))
 	p.eventually("messages are counted", fact("Messages")+`.match(/^[1-9][0-9,.]* a second$/) !== null`)
 	if open := s.stats(t).Open; open != n {

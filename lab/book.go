@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/version"
 )
 
 // Book is what a command has found: the report of each scenario that it ran, on one
@@ -138,7 +140,7 @@ func newBook(all []Scenario, o Options) (*Book, error) {
 		return nil, wrong("%d scenarios; expected 1 to %d", n, maxParts)
 	}
 	b := &Book{
-		Format: BookFormat, Version: version(), Machine: thisMachine(), Date: time.Now().UTC(),
+		Format: BookFormat, Version: version.Myriad(), Machine: thisMachine(), Date: time.Now().UTC(),
 		Command: o.command(), Scale: o.Scale,
 	}
 	if err := o.checkWith(all); err != nil {

@@ -76,35 +76,47 @@ func (b *Book) counts() *page.Table {
 	t := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
 	t.Add("scenario", "runs", "failed", "not run", "made again", "marked", "rules broken")
 	for _, r := range b.Reports {
-		var failed, skipped, again, marked int
-		rules := make(map[string]int)
-		for i := range r.Runs {
-			run := &r.Runs[i]
-			switch {
-			case run.Superseded:
-				again++
-				continue
-			case run.failed():
-				failed++
-			case run.Skipped != "":
-				skipped++
-			case len(run.Marks) > 0:
-				marked++
-			}
-			for _, m := range run.Marks {
-				rules[m.Rule]++
-			}
-		}
-		t.Add(r.Scenario.Name, fmt.Sprint(len(r.Runs)), fmt.Sprint(failed), fmt.Sprint(skipped), fmt.Sprint(again),
-			fmt.Sprint(marked), counted(rules, len(r.Runs)-again))
+		n := r.tally()
+		t.Add(r.Scenario.Name, fmt.Sprint(len(r.Runs)), fmt.Sprint(n.failed), fmt.Sprint(n.skipped), fmt.Sprint(n.again),
+			fmt.Sprint(n.marked), counted(n.rules, len(r.Runs)-n.again))
 		switch {
-		case failed > 0:
+		case n.failed > 0:
 			t.SetTone(0, page.Bad)
-		case skipped+marked > 0 || len(r.Runs) < r.Planned || len(r.notMet()) > 0:
+		case n.skipped+n.marked > 0 || len(r.Runs) < r.Planned || len(r.notMet()) > 0:
 			t.SetTone(0, page.Warn)
 		}
 	}
 	return t
+}
+
+// runTally counts runs: those that failed, were not made, were made again, or broke a rule,
+// and how many broke each rule.
+type runTally struct {
+	failed, skipped, again, marked int
+	rules                          map[string]int
+}
+
+// tally counts the runs of a report.
+func (r *Report) tally() runTally {
+	n := runTally{rules: make(map[string]int)}
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		switch {
+		case run.Superseded:
+			n.again++
+			continue
+		case run.failed():
+			n.failed++
+		case run.Skipped != "":
+			n.skipped++
+		case len(run.Marks) > 0:
+			n.marked++
+		}
+		for _, m := range run.Marks {
+			n.rules[m.Rule]++
+		}
+	}
+	return n
 }
 
 // told are sentences of runs, each with what it was said of; those that several rounds

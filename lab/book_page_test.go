@@ -28,6 +28,12 @@ func TestOverview(t *testing.T) {
 			run.Superseded, run.Error = true, "this counts for nothing"
 		}
 	}
+	if text, tone := b.status(); text != "3 of 34 runs failed." || tone != page.Bad {
+		t.Errorf("the status is %q, %q", text, tone)
+	}
+	if top := b.top(); len(top) != 3 || !strings.HasPrefix(top[0][0], "Highest throughput") || !strings.HasPrefix(top[1][0], "Least memory") || top[2][1] != "3 of 34" {
+		t.Errorf("the figures at the top are %q", top)
+	}
 	var out bytes.Buffer
 	p := page.Page{Sections: []page.Section{b.overview()}}
 	if err := p.WriteText(&out); err != nil {
@@ -47,6 +53,28 @@ func TestOverview(t *testing.T) {
 	}
 	if strings.Count(text, "it fell over") != 1 || strings.Contains(text, "at length") || strings.Contains(text, "counts for nothing") {
 		t.Errorf("an error is there more than once, at length, or counts for nothing:\n%s", out.String())
+	}
+}
+
+// TestStatus has a book for each of what there is to say of its runs.
+func TestStatus(t *testing.T) {
+	made, marked, skipped := RunRecord{}, RunRecord{Marks: []Mark{{RuleNoise, ""}}}, RunRecord{Skipped: "no room"}
+	again := RunRecord{Superseded: true, Marks: marked.Marks}
+	for _, c := range []struct {
+		runs    []RunRecord
+		planned int
+		want    string
+		tone    page.Tone
+	}{
+		{[]RunRecord{made, again}, 2, "No run failed, and none broke a rule.", page.Good},
+		{[]RunRecord{made, marked}, 2, "No run failed, but 1 of 2 broke a rule: their figures say less.", page.Warn},
+		{[]RunRecord{made, marked, skipped}, 4, "No run failed, but 2 runs were not made.", page.Warn},
+		{[]RunRecord{made, {Error: "x"}}, 2, "1 of 2 runs failed.", page.Bad},
+	} {
+		b := &Book{Reports: []*Report{{Runs: c.runs, Planned: c.planned}}}
+		if text, tone := b.status(); text != c.want || tone != c.tone {
+			t.Errorf("got %q, %q; want %q, %q", text, tone, c.want, c.tone)
+		}
 	}
 }
 

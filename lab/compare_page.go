@@ -103,16 +103,12 @@ func (c *Comparison) table(all []ComparedFigure) *page.Table {
 }
 
 // text is a book's median and its ±.
-func (f *ComparedFigure) text(values []float64) (middle, around string) {
+func (f *ComparedFigure) text(values []float64) (middle, margin string) {
 	v, ok := median(values)
 	if !ok {
 		return none, none
 	}
-	middle, around = f.Figure.say(v), none
-	if s, ok := spread(values); ok {
-		around = fmt.Sprintf("±%.1f %%", s*100)
-	}
-	return middle, around
+	return f.Figure.say(v), around(values)
 }
 
 // verdict is the change, why it is one, and its tone.

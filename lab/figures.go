@@ -83,9 +83,6 @@ func (f Figure) byRound(w row) map[int]float64 {
 // median is that over the rounds of a row.
 func (f Figure) median(w row) (float64, bool) { return median(f.values(w)) }
 
-// spread is that over the rounds of a row, as a part of the median.
-func (f Figure) spread(w row) (float64, bool) { return spread(f.values(w)) }
-
 // ratio is the median over the rounds of the figure's ratio to the base's in the same
 // round.
 func (f Figure) ratio(w, base row) (float64, bool) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/myriad-go/myriad/internal/page"
 )
@@ -115,8 +116,12 @@ func (b *besides) line(name string, p *PublishedRow, w Workload, rows []row, x r
 		}
 		text := c.cell(rows, x)
 		if f, ok := figureNamed(c.Figure); ok && c.Relative == "" && slices.Contains(p.About, c.Figure) {
-			if s, ok := f.spread(x); ok {
-				text += fmt.Sprintf(" ±%.1f %%", s*100)
+			switch s := x.spread(f); {
+			case s == none:
+			case strings.HasPrefix(s, "±"):
+				text += " " + s
+			default:
+				text += " (" + s + ")"
 			}
 		}
 		line = append(line, text)

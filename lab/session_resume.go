@@ -1,6 +1,10 @@
 package lab
 
-import "time"
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/version"
+)
 
 // resume has what a journal says be part of the book. The journal is the session's.
 func (s *session) resume(found *foundJournal, j *journal) {
@@ -38,7 +42,7 @@ func (s *session) tellResumed() error {
 			break
 		}
 	}
-	if v := version(); v != s.book.Version {
+	if v := version.Myriad(); v != s.book.Version {
 		s.book.note("Resumed by another version of Myriad, %q.", v)
 	}
 	for _, note := range s.book.Notes[before:] {

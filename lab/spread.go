@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"fmt"
 	"math"
 	"slices"
 )
@@ -66,6 +67,22 @@ func outermost(n int) int {
 			return k - 1
 		}
 	}
+}
+
+// fewRounds are so few that their ± can be larger than what it is of, which then says
+// nothing of the value: it is not written.
+const fewRounds = 5
+
+// around writes the ± of the median as a part of it, none where there is none.
+func around(values []float64) string {
+	s, ok := spread(values)
+	switch {
+	case !ok:
+		return none
+	case s > 1 && len(values) <= fewRounds:
+		return "too few rounds"
+	}
+	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
 // spread returns the ± of the median as a part of it, and false when there are fewer

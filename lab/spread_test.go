@@ -30,6 +30,25 @@ func TestSpread(t *testing.T) {
 	}
 }
 
+// Where the ± is more than the figure, as with two rounds that differ, it is not written.
+func TestAround(t *testing.T) {
+	for _, c := range []struct {
+		in   []float64
+		want string
+	}{
+		{nil, none},
+		{[]float64{100}, none},
+		{[]float64{101, 99}, "±12.7 %"},
+		{[]float64{100, 150}, "too few rounds"},
+		{[]float64{1, 2, 9}, "too few rounds"},
+		{[]float64{1, 2, 3, 4, 5, 9}, "±157.1 %"}, // no longer of too few
+	} {
+		if got := around(c.in); got != c.want {
+			t.Errorf("%v: got %q, want %q", c.in, got, c.want)
+		}
+	}
+}
+
 // TestOutermost is by tables of the binomial distribution.
 func TestOutermost(t *testing.T) {
 	for n, want := range map[int]int{6: 0, 8: 0, 9: 1, 11: 1, 12: 2, 20: 5, 100: 39, maxRounds: 468, 100_000: 49_689} {

@@ -74,13 +74,7 @@ func (w row) cell(f Figure) string {
 }
 
 // spread is the spread of a figure over the rounds.
-func (w row) spread(f Figure) string {
-	v, ok := f.spread(w)
-	if !ok {
-		return none
-	}
-	return fmt.Sprintf("±%.1f %%", v*100)
-}
+func (w row) spread(f Figure) string { return around(f.values(w)) }
 
 // ratio is the median over the rounds of the figure's ratio to the base's in
 // the same round.

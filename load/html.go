@@ -18,6 +18,9 @@ var reportHTML string
 
 var reportPage = template.Must(template.New("report").Parse(reportHTML))
 
+// mainCards is how many figures are large.
+const mainCards = 3
+
 // mostCauses bounds the rows of the table of errors.
 const mostCauses = 40
 
@@ -27,7 +30,8 @@ type reportData struct {
 	Facts         [][2]string // name and text
 	Verdict       []verdict
 	Expected      []checkedRow
-	Cards         []card
+	Cards         []card // the figures that matter most
+	MoreCards     []card
 	Figures       []figure
 	Shaded        bool
 	Latencies     []latencyRow
@@ -68,10 +72,12 @@ type hoverPoints struct {
 func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 	t, checked := newTimeline(s), s.checkAll(expected)
 	p := reportData{
-		Target: "unknown target", Facts: s.facts(), Verdict: s.verdicts(checked), Expected: checked, Cards: s.cards(),
+		Target: "unknown target", Facts: s.facts(), Verdict: s.verdicts(checked), Expected: checked,
 		Figures: t.figures(s.openLoop()), Shaded: len(t.shade) > 0, Latencies: s.latencyRows(),
 	}
 	p.Points = t.points(p.Figures)
+	all := s.cards()
+	p.Cards, p.MoreCards = all[:min(mainCards, len(all))], all[min(mainCards, len(all)):]
 	switch {
 	case s.Result != nil:
 		p.Target = s.Result.Target
@@ -187,7 +193,7 @@ func planText(rate *Rate, p *Plan, r *Result) string {
 	return strings.Join(parts, ", ")
 }
 
-// cards are the big figures.
+// cards are the big figures, those that matter most first.
 func (s *Stream) cards() []card {
 	r := s.Result
 	if r == nil {
@@ -205,25 +211,27 @@ func (s *Stream) cards() []card {
 		}
 		all = append(all, rate)
 	}
+	failed := card{Name: "Errors", Value: group(r.errors()), Note: r.errorNote()}
+	if r.errors() > 0 {
+		failed.Class = "bad"
+	}
+	var others []card
 	if l := r.Latency; l.Count > 0 {
 		for _, c := range []struct {
 			name string
 			d    time.Duration
 			note string
-		}{{"p50", l.P50, "half of the answers"}, {"p99", l.P99, "1 in 100 took longer"}, {"p99.9", l.P999, "1 in 1,000 took longer"}, {"max", l.Max, "the slowest answer"}} {
+		}{{"p99", l.P99, "1 in 100 took longer"}, {"p50", l.P50, "half of the answers"}, {"p99.9", l.P999, "1 in 1,000 took longer"}, {"max", l.Max, "the slowest answer"}} {
 			value, unit, _ := strings.Cut(spaced(c.d), "\u00a0")
-			all = append(all, card{Name: c.name, Value: value, Unit: unit, Note: c.note})
+			others = append(others, card{Name: c.name, Value: value, Unit: unit, Note: c.note})
 		}
-	}
-	failed := card{Name: "Errors", Value: group(r.errors()), Note: r.errorNote()}
-	if r.errors() > 0 {
-		failed.Class = "bad"
+		all, others = append(all, others[0]), others[1:]
 	}
 	connections := card{Name: "Connections", Value: group(int64(r.Connected)), Note: "of " + group(int64(r.Connections))}
 	if r.ConnectTime > 0 {
 		connections.Note += ", in " + roundTime(r.ConnectTime)
 	}
-	return append(all, failed, connections)
+	return append(append(all, failed, connections), others...)
 }
 
 // errorNote says what the errors were.
@@ -250,16 +258,16 @@ func (s *Stream) latencyRows() []latencyRow {
 	if s.Result == nil {
 		return nil
 	}
-	name := "Answer"
+	name := "Latency"
 	if s.Result.Corrected {
-		name = "Answer, since the message was to be sent"
+		name = "Latency, since the message was to be sent"
 	}
 	var rows []latencyRow
 	for _, d := range []struct {
 		name string
 		l    *Latency
 	}{
-		{name, &s.Result.Latency}, {"Answer, since the message was sent", s.Result.Service},
+		{name, &s.Result.Latency}, {"Latency, since the message was sent", s.Result.Service},
 		{"Sent late by the generator", s.Result.Late}, {"Connect", &s.Result.Connect}, {"First byte, since connecting", &s.Result.FirstByte},
 	} {
 		if d.l == nil || d.l.Count == 0 {

@@ -32,3 +32,16 @@ func missedExpectations(rows []checkedRow) []verdict {
 	text := group(int64(len(missed))) + " of " + group(int64(len(rows))) + " expectations not met."
 	return []verdict{{"bad", text, strings.Join(missed, "; ") + "."}}
 }
+
+// metExpectations says that all are met.
+func metExpectations(rows []checkedRow) verdict {
+	var met []string
+	for _, row := range rows {
+		met = append(met, row.Text+": "+row.Got)
+	}
+	text := "All " + group(int64(len(rows))) + " expectations met."
+	if len(rows) == 1 {
+		text = "The expectation is met."
+	}
+	return verdict{"good", text, strings.Join(met, "; ") + "."}
+}

@@ -29,6 +29,9 @@ func TestHTMLExpectations(t *testing.T) {
 		notMet = `<td class="bad">not met</td>`
 	)
 	run := &Stream{Result: &Result{Connected: 2, Answered: 6, Window: time.Second, Latency: Latency{Count: 6, P99: 3 * time.Millisecond, Max: 3 * time.Millisecond}}}
+	faulty := &Stream{Result: &Result{
+		Connected: 2, Answered: 6, Window: time.Second, Lost: map[string]int64{"x": 2}, Limits: []Limit{{"ports", "no port was free", "add sources"}},
+	}}
 	for _, test := range []struct {
 		name        string
 		stream      *Stream
@@ -37,8 +40,11 @@ func TestHTMLExpectations(t *testing.T) {
 	}{
 		{"none", run, nil, []string{clean}, []string{"<h2>Expectations</h2>", "met</td>"}},
 		{"all met", run, []string{"p99<5ms", "errors==0"},
-			[]string{clean, "<h2>Expectations</h2>", "<tr><td class=\"long\">p99&lt;5ms</td><td>3ms</td>" + met, "<td class=\"long\">errors==0</td><td>0</td>" + met},
+			[]string{"</header>\n<div class=\"verdict good\"><b>All 2 expectations met.</b>p99&lt;5ms: 3ms; errors==0: 0.</div>", "<h2>Expectations</h2>", "<tr><td class=\"long\">p99&lt;5ms</td><td>3ms</td>" + met, "<td class=\"long\">errors==0</td><td>0</td>" + met},
 			[]string{notMet, "not met."}},
+		{"met, by a run that has faults", faulty, []string{"errors<9", "lost<9"},
+			[]string{"</header>\n<div class=\"verdict good\"><b>All 2 expectations met.", "<div class=\"verdict fair\"><b>The run has faults.", "met a limit: ports."}, []string{"verdict bad"}},
+		{"one met", run, []string{"errors==0"}, []string{"The expectation is met."}, []string{"verdict bad"}},
 		{"one missed", run, []string{"p99<1us", "errors==0"},
 			[]string{`<div class="verdict bad"><b>1 of 2 expectations not met.</b>p99&lt;1us: 3ms.</div>`, "p99&lt;1us</td><td>3ms</td>" + notMet, "errors==0</td><td>0</td>" + met},
 			[]string{clean, "verdict good"}},

@@ -66,12 +66,19 @@ func TestHTML(t *testing.T) {
 	for _, want := range []string{
 		"10.0.0.7:9000", "The run has faults.", "Connections lost: 240 × connection reset by peer.", "12 attempts to connect failed.",
 		"50,000 messages a second, at random times (Poisson), for 1m", "loader-1, 8 × Xeon, Linux 6.8",
-		"<h2>Messages a second</h2>", "<h2>Latency</h2>", "<h2>Errors a second</h2>", "<h2>Connections</h2>", "<h2>Processor time</h2>", "<h2>Memory</h2>", "<h2>Latency by percentile</h2>",
+		"<h2>Messages a second</h2>", "<h2>Latency</h2>", "<h2>Errors a second</h2>", "<h2>Connections</h2>", "<h2>CPU</h2>", "<h2>Memory</h2>", "<h2>Latency by percentile</h2>",
 		"intended", "what a closed loop would have said", "The account adds up", "120 from 40s to 41s", "Shaded:",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page doesn't say %q", want)
 		}
+	}
+	// The three figures that matter are the large ones; where curves coincide both are seen.
+	if found := regexp.MustCompile(`(?s)<div class="cards main">.*?<span>Rate</span>.*?<span>p99</span>.*?<span>Errors</span>.*?</div>\n</div>`).FindString(page); strings.Count(found, "<span>") != 3 {
+		t.Errorf("the large figures are %s; want rate, p99 and errors", found)
+	}
+	if !regexp.MustCompile(`\.line\.c-answered[^{]*{[^}]*stroke-dasharray`).MatchString(page) {
+		t.Error("the curve of answers has no gaps, and hides the one of what is sent")
 	}
 	// Nothing is asked for from anywhere.
 	if found := regexp.MustCompile(`(?i)(src|href)=|url\(|@import|https?://|fetch\(`).FindString(page); found != "" {
@@ -121,7 +128,7 @@ func TestHTMLOfLittle(t *testing.T) {
 		{"no plan", &Stream{Result: &Result{Target: "a:1", Connected: 1}}, "Nothing failed."},
 		{"an interval without a length", &Stream{Intervals: []Interval{{Sent: 5}}}, "unknown target"},
 		{"one interval", readBack(t, events[40:41]), "Latency"},
-		{"a clean run", &Stream{Result: &Result{Connected: 1, Answered: 1, Window: time.Second, CPUs: 1, UserCPU: time.Second / 2}}, "used 50\u00a0% of its processors, and met no limit that it knows of."},
+		{"a clean run", &Stream{Result: &Result{Connected: 1, Answered: 1, Window: time.Second, CPUs: 1, UserCPU: time.Second / 2}}, "used 50\u00a0% of its CPUs, and met no limit that it knows of."},
 		{"no answers awaited", &Stream{Result: &Result{Connected: 1, Sent: 8000, Window: time.Second, Intended: 8000, Mute: true, Bytes: Bytes{Sent: 9}}}, "sent, of 8,000/s intended"},
 		{"nor all of it sent", &Stream{Result: &Result{Connected: 1, Sent: 5000, Window: time.Second, Intended: 8000, Mute: true}}, "Less was sent than intended: 5,000/s of 8,000/s."},
 		{"bytes without answers", &Stream{Result: &Result{Mute: true, Bytes: Bytes{Sent: 9}}}, "No answers were awaited."},

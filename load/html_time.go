@@ -106,7 +106,7 @@ func (t *timeline) latency(openLoop bool) figure {
 	}
 	lowest, highest := math.Inf(1), 0.0
 	for _, p := range []struct{ class, name, point string }{
-		{"c-max", "max", "max"}, {"c-p999", "99.9 %", "p99.9"}, {"c-p99", "99 %", "p99"}, {"c-p90", "90 %", "p90"}, {"c-p50", "50 %", "p50"},
+		{"c-max", "max", "max"}, {"c-p999", "p99.9", "p99.9"}, {"c-p99", "p99", "p99"}, {"c-p90", "p90", "p90"}, {"c-p50", "p50", "p50"},
 	} {
 		f.add(p.class, p.name, t.values(func(i *Interval) float64 {
 			if i.Latency.Count == 0 {
@@ -145,14 +145,14 @@ func (t *timeline) errors() figure {
 }
 
 func (t *timeline) flying() figure {
-	f := figure{Title: "Messages under way"}
-	f.add("c-sent", "without an answer yet", t.values(func(i *Interval) float64 { return float64(i.Flying) }), wholeText)
-	f.add("c-lost", "waiting to be sent", t.values(func(i *Interval) float64 { return float64(i.Waiting) }), wholeText)
+	f := figure{Title: "Messages in flight"}
+	f.add("c-sent", "in flight", t.values(func(i *Interval) float64 { return float64(i.Flying) }), wholeText)
+	f.add("c-lost", "queued", t.values(func(i *Interval) float64 { return float64(i.Waiting) }), wholeText)
 	return t.linear(f, 150, 1, shortCount)
 }
 
 func (t *timeline) cpu() figure {
-	f := figure{Title: "Processor time", Note: "100 % is one processor"}
+	f := figure{Title: "CPU", Note: "% of a CPU"}
 	share := func(u *Usage, i *Interval) float64 {
 		if u == nil {
 			return math.NaN()
@@ -166,7 +166,7 @@ func (t *timeline) cpu() figure {
 }
 
 func (t *timeline) memory() figure {
-	f := figure{Title: "Memory", Note: "resident"}
+	f := figure{Title: "Memory", Note: "RSS"}
 	resident := func(u *Usage) float64 {
 		if u == nil || u.Resident == 0 {
 			return math.NaN()

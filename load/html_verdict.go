@@ -20,7 +20,8 @@ type verdict struct {
 const keptUp = 0.99
 
 // verdicts say in plain words what to think of the run, the worst first. A run
-// that missed what was expected of it isn't a good one.
+// that missed what was expected of it isn't a good one. One that met all of it is:
+// that stands first, and what else there is to say is no more than fair.
 func (s *Stream) verdicts(expected []checkedRow) []verdict {
 	r, bad := s.Result, missedExpectations(expected)
 	if r == nil {
@@ -34,7 +35,7 @@ func (s *Stream) verdicts(expected []checkedRow) []verdict {
 		bad = append(bad, verdict{"bad", "The generator's side met a limit: " + l.Wall + ".", sentence(l.Evidence) + " " + sentence(l.Advice)})
 	}
 	if len(r.Limits) == 0 && r.GeneratorBound() {
-		bad = append(bad, verdict{"bad", "The generator was the bottleneck.", "It used " + percentText(r.CPUShare()) + " of its processors; the figures say more about it than about the server."})
+		bad = append(bad, verdict{"bad", "The generator was the bottleneck.", "It used " + percentText(r.CPUShare()) + " of its CPUs; the figures say more about it than about the server."})
 	}
 	if v, missed := r.missedRate(); missed {
 		fair = append(fair, v)
@@ -42,12 +43,17 @@ func (s *Stream) verdicts(expected []checkedRow) []verdict {
 	if n := sumCauses(r.ConnectErrors); n > 0 && r.Connected > 0 {
 		fair = append(fair, verdict{"fair", group(n) + " attempts to connect failed.", list(r.ConnectErrors) + "."})
 	}
-	if all := append(bad, fair...); len(all) > 0 {
+	if all := append(bad, fair...); len(expected) > 0 && len(missedExpectations(expected)) == 0 {
+		for i := range all {
+			all[i].Class = "fair"
+		}
+		return append([]verdict{metExpectations(expected)}, all...)
+	} else if len(all) > 0 {
 		return all
 	}
 	more := ""
 	if r.knowsCPU() {
-		more = "The generator used " + percentText(r.CPUShare()) + " of its processors, and met no limit that it knows of."
+		more = "The generator used " + percentText(r.CPUShare()) + " of its CPUs, and met no limit that it knows of."
 	}
 	if r.Answered == 0 {
 		return []verdict{{"good", "Nothing failed.", more}}

@@ -64,7 +64,7 @@ func readAnswer(conn io.Reader) ([]byte, error) {
 	case answer.StatusCode != http.StatusOK:
 		return nil, fmt.Errorf("status %s; expected 200", answer.Status)
 	case answer.ContentLength < 0:
-		return nil, errors.New("an answer without Content-Length; expected one, so that answers can be told apart")
+		return nil, errors.New("an answer without Content-Length; expected one, so that answers can be compared, or a match of http, which compares nothing")
 	case answer.ContentLength > MaxMessage:
 		return nil, fmt.Errorf("an answer with %d bytes of content; expected at most %d", answer.ContentLength, MaxMessage)
 	case answer.Close:

@@ -41,7 +41,7 @@ func (b *beside) start(cmd *cobra.Command) (err error) {
 	}
 	if b.flags.flights != "" && worker == (b.srv.Processes > 1) {
 		if b.flight, err = admin.StartFlight(admin.FlightConfig{Source: b.srv, Dir: b.flags.flights, Lag: b.flags.flightLag}); err != nil {
-			return err
+			return usagef("--flight-dir: %w", err)
 		}
 	}
 	if b.flags.admin.addr == "" || worker {

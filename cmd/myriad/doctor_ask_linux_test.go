@@ -32,6 +32,7 @@ func TestAsk(t *testing.T) {
 		}
 	}
 	const refused = "127.0.0.1:9" // nobody listens there
+	const nowhere = "192.0.2.1:9" // which no machine has: TEST-NET-1
 	from := []string{"--src", "127.0.0.1", "--connect-timeout", "1s", "--duration", "1ms", refused}
 	for _, test := range []struct {
 		name string
@@ -45,9 +46,9 @@ func TestAsk(t *testing.T) {
 		{"load, json", append([]string{"load", "--json", "-c", "1000"}, from...), []string{"stops at 100 connections"}},
 		{"load, a hundred", from[2:], nil},
 		{"hold, too many", append([]string{"hold", "-n", "1000"}, from...), []string{"this machine stops at 100 connections of 1000: ports ("}},
-		{"serve, short queue", []string{"serve", "--max-conns", "1000", "--addr", "127.0.0.1:-1"}, []string{"somaxconn (16) hurts from 17 connections of 1000 on; `myriad doctor -n 1000 --side server` says"}},
-		{"serve, few", []string{"serve", "--max-conns", "17", "--addr", "127.0.0.1:-1"}, nil},
-		{"serve, processes", []string{"serve", "--max-conns", "1000", "--model", "epoll", "--processes", "2", "--addr", "127.0.0.1:-1"}, []string{"`myriad doctor -n 1000 --side server --model epoll --processes 2` says"}},
+		{"serve, short queue", []string{"serve", "--max-conns", "1000", "--addr", nowhere}, []string{"somaxconn (16) hurts from 17 connections of 1000 on; `myriad doctor -n 1000 --side server` says"}},
+		{"serve, few", []string{"serve", "--max-conns", "17", "--addr", nowhere}, nil},
+		{"serve, processes", []string{"serve", "--max-conns", "1000", "--model", "epoll", "--processes", "2", "--addr", nowhere}, []string{"`myriad doctor -n 1000 --side server --model epoll --processes 2` says"}},
 	} {
 		args := test.args
 		if args[0] != "load" && args[0] != "hold" && args[0] != "serve" {
@@ -59,7 +60,7 @@ func TestAsk(t *testing.T) {
 		if err := network.Do(func() error { return cmd.Start() }); err != nil {
 			t.Fatal(err)
 		}
-		cmd.Wait() // with an error: nobody listens, or no such port
+		cmd.Wait() // with an error: nobody listens, or no such address
 		var said []string
 		for line := range strings.Lines(stderr.String()) {
 			if strings.Contains(line, "myriad doctor") {

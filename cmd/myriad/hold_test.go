@@ -115,7 +115,7 @@ func TestHoldWrongUse(t *testing.T) {
 		"--close politely a:1":            "expected fin or rst",
 		"--src nowhere a:1":               "--src",
 		"--model threads a:1":             `"threads"`,
-		"nowhere":                         "expected host:port",
+		"nowhere":                         "expected HOST:PORT",
 		"--connect-rate -1 a:1":           `--connect-rate is "-1"`,
 		"--check-inflight 0 a:1":          `--check-inflight is "0"`,
 		"--check-inflight 2M a:1":         "expected 0 to 1048576",

@@ -144,7 +144,8 @@ func (s *liveState) progress() (share float64, text string) {
 		done := s.snapshot.Open + s.snapshot.Failed
 		return shareOf(float64(done), float64(s.plan.Connections)), liveSpan(in)
 	case s.stage == "window" && s.plan.Messages > 0:
-		all := s.plan.Messages * max(s.snapshot.Open, 1)
+		// Also those that have exchanged theirs and are closed.
+		all := s.plan.Messages * max(int64(s.plan.Connections)-s.snapshot.Failed, s.snapshot.Open, 1)
 		return shareOf(float64(s.snapshot.Answered), float64(all)), fmt.Sprintf("%s of %s messages", liveCount(s.snapshot.Answered), liveCount(all))
 	case s.timed() && s.plan.Duration > 0 && s.plan.Duration < endless:
 		return shareOf(in.Seconds(), s.plan.Duration.Seconds()), liveSpan(min(in, s.plan.Duration)) + " of " + liveSpan(s.plan.Duration)

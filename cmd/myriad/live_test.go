@@ -220,6 +220,11 @@ func TestProgressOfMessages(t *testing.T) {
 	if share, text := s.progress(); share != 0.25 || text != "250 of 1,000 messages" {
 		t.Errorf("got %v, %q; want 0.25, 250 of 1,000 messages", share, text)
 	}
+	// Most have exchanged theirs and are closed.
+	s.plan.Connections, s.snapshot.Open, s.snapshot.Answered = 100, 2, 985
+	if share, _ := s.progress(); share != 0.985 {
+		t.Errorf("with 2 of 100 connections left: got %v, want 0.985", share)
+	}
 }
 
 // TestLiveStateIsBounded has more intervals and more causes than are remembered.

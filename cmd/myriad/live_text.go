@@ -87,9 +87,12 @@ func sparkline(values []float64, width int) string {
 	return string(drawn)
 }
 
-// liveBar draws a share, 0 to 1, in so many columns.
+// liveBar draws a share, 0 to 1, in so many columns. Only the whole fills all of them.
 func liveBar(share float64, width int) (full, rest string) {
 	n := int(share*float64(width) + 0.5)
+	if share < 1 {
+		n = min(n, max(width-1, 0))
+	}
 	return strings.Repeat("█", n), strings.Repeat("░", width-n)
 }
 

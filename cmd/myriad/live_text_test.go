@@ -59,7 +59,7 @@ func TestFit(t *testing.T) {
 }
 
 func TestLiveBar(t *testing.T) {
-	for share, want := range map[float64]string{0: "░░░░", 0.5: "██░░", 1: "████"} {
+	for share, want := range map[float64]string{0: "░░░░", 0.5: "██░░", 0.99: "███░", 1: "████"} {
 		if full, rest := liveBar(share, 4); full+rest != want {
 			t.Errorf("%v: got %q, want %q", share, full+rest, want)
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -13,13 +14,13 @@ const loadExamples = `  myriad load -c 10000 --connect-rate=2000 --duration=60s 
   myriad load -c 1000 --rate 50k --arrivals poisson --out run.jsonl 127.0.0.1:9000
   myriad load -c 100 -r @10ms,p99.9 127.0.0.1:9000
   myriad load -c 50 --pipeline 16 -em 'PING\r\n' --answer '+PONG\r\n' 127.0.0.1:6379
-  myriad load -c 200 --tls --http 10.0.0.7:443
+  myriad load -c 200 https://example.com/
   myriad load --ramp 0:100k:60s --lifetime 30s --src 10.0.0.10-10.0.0.20 10.0.0.7:9000`
 
 func newLoad() *cobra.Command {
 	var f loadFlags
 	cmd := &cobra.Command{
-		Use:   "load [flags] HOST:PORT|unix:PATH...",
+		Use:   "load [flags] HOST:PORT|unix:PATH|URL...",
 		Short: "Load a TCP server, check every answer and measure",
 		Long: `Load a TCP server, check every answer and measure.
 
@@ -32,12 +33,14 @@ server's answer to one request before the run, but for the value of a Date; with
 --match answers are told apart by a rule and not compared.
 
 Numbers take k, M and G, and ki, Mi and Gi for powers of 1024. Several targets
-take the connections in turn.
+take the connections in turn. A target can be a URL, which says the protocol:
+tcp:// or tls://, http:// or https:// (--http and a GET of its path), ws:// or
+wss:// (--ws).
 
 It exits with 1 if nothing could be connected, if answers were wrong or missing,
 if connections were lost, if an expectation was not met, or if it was
-interrupted; the result so far is printed all the same. It exits with 2 if the
-flags are wrong.`,
+interrupted; the result so far is printed all the same. It exits with 2 if it is
+called wrongly.`,
 		Example: loadExamples,
 		Args:    cobra.ArbitraryArgs, // looked at by complete
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -97,7 +100,17 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		err = fmt.Errorf("the run ended early: %w", err)
 	}
+	if outErr == nil && err == nil && !f.cfg.HTTP && answersHTTP(result) {
+		return fmt.Errorf("the server answers HTTP, and what is sent is not; use a URL such as http://%s/, --http, or --match http with a request of your own", f.cfg.Target)
+	}
 	return cmp.Or(outErr, err, result.Err())
+}
+
+// answersHTTP says whether the first wrong answer is one of HTTP, or a page alone, as some
+// servers send it to what they take for HTTP/0.9.
+func answersHTTP(r *load.Result) bool {
+	m := r.FirstMismatch
+	return m != nil && m.Byte == 0 && (strings.HasPrefix(m.Got, `"HTTP/1.`) || strings.HasPrefix(m.Got, `"<!DOCTYPE `))
 }
 
 // spare keeps a processor for handshakes, which compute beside the loops.

@@ -16,14 +16,15 @@ type given func(name string) bool
 func (f *loadFlags) config(given given, files messageTexts, targets []string) (load.Config, error) {
 	f.cfg.Graceful = f.closing == "fin"
 	f.cfg.Socket.Delay = f.nagle == "on"
+	meant := func(name string) bool { return given(name) || name == "ws" && f.ws != "" } // as a target says
 	for _, step := range []func() error{
 		func() error { return checkForeign(given) },
-		func() error { return checkTogether(given) },
-		func() error { return f.setTargets(targets) },
+		func() error { return f.setTargets(given, targets) },
+		func() error { return checkTogether(meant) },
 		func() error { return f.setSources() },
 		func() error { return f.setRamp(given) },
 		func() error { return f.setRate() },
-		func() error { return f.setWebSocket(given) },
+		func() error { return f.setWebSocket() },
 		func() error { return f.setMessages(given, files) },
 		func() error { return f.setFirst(files) },
 		func() error { return f.setAnswers(given) },
@@ -90,30 +91,6 @@ func anyOf(given given, names []string) bool {
 	return false
 }
 
-// setTargets sets the targets. With a WebSocket they can have a path, as
-// tcpkali's; the first one's is asked for, unless --ws has one.
-func (f *loadFlags) setTargets(targets []string) error {
-	if len(targets) == 0 {
-		return usagef("no target is given; expected HOST:PORT or unix:PATH, one or more")
-	}
-	f.cfg.Also = nil
-	for i, target := range targets {
-		if f.ws != "" && !strings.HasPrefix(target, "unix:") {
-			host, path, found := strings.Cut(target, "/")
-			if i == 0 && found && f.ws == "/" {
-				f.ws = "/" + path
-			}
-			target = host
-		}
-		if i == 0 {
-			f.cfg.Target = target
-		} else {
-			f.cfg.Also = append(f.cfg.Also, target)
-		}
-	}
-	return nil
-}
-
 func (f *loadFlags) setSources() error {
 	var list []netip.Addr
 	for _, text := range f.sources {
@@ -166,8 +143,8 @@ func parsePath(text string) (string, error) {
 	return text, nil
 }
 
-func (f *loadFlags) setWebSocket(given given) error {
-	if !given("ws") {
+func (f *loadFlags) setWebSocket() error {
+	if f.ws == "" {
 		return nil
 	}
 	header := make(http.Header)

@@ -109,7 +109,6 @@ func TestLoadConfigTargets(t *testing.T) {
 		{"--ws a:1/chat?x=1 b:2/other", "a:1", "b:2", "/chat?x=1"},
 		{"--ws=/here a:1/there", "a:1", "", "/here"},
 		{"--ws unix:/run/c", "unix:/run/c", "", "/"},
-		{"a:1/path", "a:1/path", "", ""}, // which Validate refuses
 	} {
 		got, err := configOf(messageTexts{}, strings.Fields(c.line)...)
 		path := ""
@@ -118,6 +117,36 @@ func TestLoadConfigTargets(t *testing.T) {
 		}
 		if err != nil || got.Target != c.target || strings.Join(got.Also, " ") != c.also || path != c.path {
 			t.Errorf("%s: got %q, also %q, path %q, %v", c.line, got.Target, got.Also, path, err)
+		}
+	}
+}
+
+// A URL is an address, a protocol and a path.
+func TestLoadConfigURLs(t *testing.T) {
+	get := func(path, host string) []byte {
+		return []byte("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
+	}
+	for line, want := range map[string]load.Config{
+		"tcp://a:1":                     {Target: "a:1"},
+		"TCP://[::1]:1/":                {Target: "[::1]:1"},
+		"tcp://a:1 b:2":                 {Target: "a:1", Also: []string{"b:2"}},
+		"http://a":                      {Target: "a:80", HTTP: true, Message: get("/", "a")},
+		"http://a:1/x?y=z#here":         {Target: "a:1", HTTP: true, Message: get("/x?y=z", "a:1")},
+		"http://a:1/x http://b/x":       {Target: "a:1", Also: []string{"b:80"}, HTTP: true, Message: get("/x", "a:1")},
+		"http://[::1]/a%20b":            {Target: "[::1]:80", HTTP: true, Message: get("/a%20b", "[::1]")},
+		"--match http http://a/x":       {Target: "a:80", Match: "http", Message: get("/x", "a")},
+		"-m x http://a":                 {Target: "a:80", HTTP: true, Message: []byte("x")},
+		"https://a/x":                   {Target: "a:443", HTTP: true, Message: get("/x", "a")},
+		"ws://a":                        {Target: "a:80", WebSocket: &load.WebSocket{Path: "/"}},
+		"ws://a:1/chat?x=1":             {Target: "a:1", WebSocket: &load.WebSocket{Path: "/chat?x=1"}},
+		"--ws-binary -H A:b ws://a:1/c": {Target: "a:1", WebSocket: &load.WebSocket{Path: "/c", Binary: true, Header: http.Header{"A": {"b"}}}},
+		"wss://a/chat":                  {Target: "a:443", WebSocket: &load.WebSocket{Path: "/chat"}},
+		"--http a":                      {Target: "a:80", HTTP: true},
+		"--http --tls a":                {Target: "a:443", HTTP: true},
+		"--ws a/chat":                   {Target: "a:80", WebSocket: &load.WebSocket{Path: "/chat"}},
+	} {
+		if got, err := configOf(messageTexts{}, strings.Fields(line)...); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v\n got %+v\nwant %+v", line, err, got, want)
 		}
 	}
 }

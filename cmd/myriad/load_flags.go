@@ -24,6 +24,7 @@ type loadFlags struct {
 	answer, marker string
 	files          messageFiles
 	ws             string
+	request        string // that a target asks for as a URL, "" for none
 	binary         bool
 	headers        []string
 	nagle, closing string

@@ -72,6 +72,8 @@ func (f *loadFlags) setMessages(given given, files messageTexts) error {
 		return f.setMessage("template-file", files.template)
 	case given("message-file"):
 		f.cfg.Message = []byte(files.message)
+	case f.request != "":
+		f.cfg.Message = []byte(f.request)
 	}
 	return nil
 }

@@ -24,8 +24,9 @@ type teller struct {
 	text      bool // the result is for people
 	observers []func(load.Event)
 	live      *liveView // nil for none
-	stream    *os.File  // the events, nil for none
-	scratch   bool      // nobody asked for that file
+	out       *outFile  // the events that were asked for, nil for none
+	scratch   *os.File  // those that nobody asked for, nil for none
+	stream    *os.File  // of the two that which documents are written from, nil for none
 	documents []document
 	stop      func() // ends serving the metrics, nil for none
 	err       error  // the first of writing
@@ -72,9 +73,12 @@ func (t *teller) openDocuments() error {
 		if d.path == "" {
 			continue
 		}
+		if d.path == t.flags.out || d.flag == "html" && d.path == t.flags.csv {
+			return usagef("--%s is %q, and another result is to be written there; expected a file for each", d.flag, d.path)
+		}
 		file, err := createOut(d.path)
 		if err != nil {
-			return fmt.Errorf("--%s: %w", d.flag, err)
+			return usagef("--%s: %w", d.flag, err)
 		}
 		t.documents = append(t.documents, document{file, d.write})
 	}
@@ -84,17 +88,21 @@ func (t *teller) openDocuments() error {
 // openStream creates the file of events: the one that was asked for, or one to
 // write documents from, so that a long run needs no memory for its events.
 func (t *teller) openStream() (err error) {
+	if t.text && t.flags.out != "" {
+		if t.out, err = createOut(t.flags.out); err != nil {
+			return usagef("--out: %w", err)
+		}
+		t.encode(t.out.file)
+	}
 	switch {
-	case t.text && t.flags.out != "":
-		t.stream, err = os.Create(t.flags.out)
-	case len(t.documents) > 0:
-		t.scratch = true
-		t.stream, err = os.CreateTemp("", "myriad-*.jsonl")
-	}
-	if err != nil {
-		return fmt.Errorf("--out: %w", err)
-	}
-	if t.stream != nil {
+	case len(t.documents) == 0:
+	case t.out != nil && t.out.name != "": // a file that can be read
+		t.stream = t.out.file
+	default:
+		if t.scratch, err = os.CreateTemp("", "myriad-*.jsonl"); err != nil {
+			return err
+		}
+		t.stream = t.scratch
 		t.encode(t.stream)
 	}
 	return nil
@@ -103,6 +111,9 @@ func (t *teller) openStream() (err error) {
 func (t *teller) serveMetrics() error {
 	if t.flags.metrics == "" {
 		return nil
+	}
+	if err := checkAddress("metrics", t.flags.metrics); err != nil {
+		return err
 	}
 	observe, stop, err := serveLoadMetrics(t.flags.metrics, func(at net.Addr) {
 		fmt.Fprintf(t.stderr, "metrics on http://%v/metrics\n", at)
@@ -145,8 +156,8 @@ func (t *teller) finish(result *load.Result) error {
 		t.err = cmp.Or(t.err, result.WriteText(t.stdout), writePercents(t.stdout, result, t.flags.percents))
 	}
 	t.err = cmp.Or(t.err, t.writeDocuments())
-	if t.stream != nil && !t.scratch {
-		t.err = cmp.Or(t.err, t.stream.Close())
+	if t.out != nil {
+		t.err = cmp.Or(t.err, t.out.finish(t.err))
 	}
 	// On standard error where events are on standard output.
 	where := t.stdout
@@ -185,11 +196,11 @@ func (t *teller) abandon() {
 	for _, d := range t.documents {
 		d.file.discard()
 	}
-	if t.stream == nil {
-		return
+	if t.out != nil {
+		t.out.discard()
 	}
-	t.stream.Close()
-	if t.scratch {
-		os.Remove(t.stream.Name())
+	if t.scratch != nil {
+		t.scratch.Close()
+		os.Remove(t.scratch.Name())
 	}
 }

@@ -107,8 +107,8 @@ func TestTellExpected(t *testing.T) {
 		failed string // the lines
 		err    string
 	}{
-		{[]string{"connected==2", "rate>=77"}, false, "", ""},
-		{[]string{"connected==3", "rate>=77", "p99<5ms"}, false, "FAIL connected==3: 2\nFAIL p99<5ms: not measured\n", "2 of 3 expectations not met"},
+		{[]string{"connected==2", "rate>=77"}, false, "ok   connected==2: 2\nok   rate>=77: 77\n", ""},
+		{[]string{"connected==3", "rate>=77", "p99<5ms"}, false, "FAIL connected==3: 2\nok   rate>=77: 77\nFAIL p99<5ms: not measured\n", "2 of 3 expectations not met"},
 		{[]string{"connected==3"}, true, "FAIL connected==3: 2\n", "1 of 1 expectations not met"},
 		{[]string{"connected==3", "joy>1"}, false, "", `--expect: expectation "joy>1": name "joy"; expected one of`},
 	} {
@@ -135,7 +135,7 @@ func TestTellWhereItCannot(t *testing.T) {
 		"--csv: open /no/such":  {csv: "/no/such/directory/a"},
 		"--html: open /no/such": {html: "/no/such/directory/a"},
 		"--out: open /no/such":  {out: "/no/such/directory/a"},
-		"--metrics: ":           {metrics: "127.0.0.1:no-such-port"},
+		"--metrics is ":         {metrics: "127.0.0.1:no-such-port"},
 	} {
 		if _, _, err := tell(t, f, aRun()); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

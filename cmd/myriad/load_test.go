@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad/load"
 )
@@ -67,8 +68,54 @@ func TestLoadOut(t *testing.T) {
 			t.Errorf("%s: the last of %d events is %+v; want it to be done, with a result", name, len(list), last)
 		}
 	}
-	if got := invoke(t, append(line, "--out", "/no/such/directory/run.jsonl")...); got.code != 1 || !strings.Contains(got.stderr, "--out: open /no/such") {
+	if got := invoke(t, append(line, "--out", "/no/such/directory/run.jsonl")...); got.code != 2 || !strings.Contains(got.stderr, "--out: open /no/such") {
 		t.Errorf("--out where there is no directory: exit code %d, stderr %q", got.code, got.stderr)
+	}
+}
+
+// The events of an earlier run stay until there are all of a new one, and nothing is left
+// beside them.
+func TestLoadOutWhole(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "run.jsonl")
+	for name, flags := range map[string]*resultFlags{"alone": {out: file}, "with a page": {out: file, html: filepath.Join(dir, "a.html")}} {
+		if err := os.WriteFile(file, []byte("before"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		teller, err := flags.open(&cobra.Command{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		teller.observe(load.Event{Phase: load.Began})
+		if got, err := os.ReadFile(file); string(got) != "before" {
+			t.Errorf("%s: while it runs the file is %q, %v; want what was there", name, got, err)
+		}
+		if err := teller.finish(nil); err != nil {
+			t.Error(err)
+		}
+		if got, err := os.ReadFile(file); string(got) != "before" {
+			t.Errorf("%s: after a run without a result the file is %q, %v; want what was there", name, got, err)
+		}
+		if left, err := os.ReadDir(dir); len(left) != 1 {
+			t.Errorf("%s: left %v, %v; want the file alone", name, left, err)
+		}
+	}
+}
+
+// A URL is loaded by its protocol; a server of HTTP that gets something else is recognised.
+func TestLoadURLs(t *testing.T) {
+	s := startServer(t, "serve", "--app", "http")
+	for target, says := range map[string]string{
+		"http://" + s.addr + "/":  "",
+		"tcp://" + s.addr:         "myriad: the server answers HTTP, and what is sent is not; use a URL such as http://" + s.addr + "/, --http",
+		s.addr:                    "use a URL such as http://" + s.addr,
+		"https://" + s.addr + "/": "tls",
+		"ws://" + s.addr + "/":    "websocket",
+	} {
+		got := invoke(t, "load", "-c", "2", "--messages", "2", target)
+		if (got.code == 0) != (says == "") || !strings.Contains(strings.ToLower(got.stderr), strings.ToLower(says)) {
+			t.Errorf("%s: exit code %d, stderr %q; want %q", target, got.code, got.stderr, says)
+		}
 	}
 }
 
@@ -193,7 +240,7 @@ func TestLoadExpectPage(t *testing.T) {
 		expect, says, never string
 		code                int
 	}{
-		{"connected==2", "A clean run", "not met", 0},
+		{"connected==2", "<b>The expectation is met.</b>connected==2: 2.", "not met", 0},
 		{"connected==3", "1 of 1 expectations not met.</b>connected==3: 2.", "A clean run", 1},
 	} {
 		got := invoke(t, "load", "-c", "2", "--messages", "3", "--html", path, "--expect", test.expect, s.addr)

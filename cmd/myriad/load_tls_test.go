@@ -90,7 +90,7 @@ func TestWrongUseOfTLS(t *testing.T) {
 		{[]string{"load", "--tls-insecure", "127.0.0.1:1"}, 2, "--tls-insecure is given without --tls"},
 		{[]string{"load", "--tls-server-name", "x", "127.0.0.1:1"}, 2, "--tls-server-name is given without --tls"},
 		{[]string{"load", "--tls", "--tls-ca", cert, "--tls-insecure", "127.0.0.1:1"}, 2, "expected one of the two"},
-		{[]string{"load", "--tls", "--tls-ca", "/does/not/exist", "127.0.0.1:1"}, 1, "/does/not/exist"},
+		{[]string{"load", "--tls", "--tls-ca", "/does/not/exist", "127.0.0.1:1"}, 2, "/does/not/exist"},
 		{[]string{"load", "--tls", "--tls-ca", key, "127.0.0.1:1"}, 2, "expected PEM blocks of type CERTIFICATE"},
 		{[]string{"plain", "--tls-cert", cert}, 2, "expected both"},
 		{[]string{"plain", "--heartbeat", "1ms"}, 2, "a heartbeat every 1ms; expected"},

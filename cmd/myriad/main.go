@@ -1,24 +1,27 @@
 // Command myriad serves, loads and compares TCP servers with many connections.
 //
 // It exits with 0 when it worked, 1 when it failed, and 2 when it was called
-// wrongly; then a line on standard error says what was wrong and what was
-// expected.
+// wrongly: with a flag or an argument that can't be, or one that names a file that
+// can't be read or written. Then a line on standard error says what was wrong and
+// what was expected.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
 	"runtime"
-	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad/internal/version"
 )
 
 func main() { os.Exit(run(os.Args[1:])) }
@@ -31,8 +34,13 @@ func run(args []string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(os.Stderr, "myriad: %s\n", strings.TrimPrefix(err.Error(), "myriad: "))
-	if _, ok := errors.AsType[usageError](err); ok {
+	text := strings.TrimPrefix(err.Error(), "myriad: ")
+	_, wrong := errors.AsType[usageError](err)
+	if wrong {
+		text += suggestion(text)
+	}
+	fmt.Fprintf(os.Stderr, "myriad: %s\n", text)
+	if wrong {
 		return 2
 	}
 	return 1
@@ -53,7 +61,7 @@ func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:               "myriad",
 		Short:             "Serve, load and compare TCP servers with many connections",
-		Version:           version(),
+		Version:           build(),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		SilenceUsage:      true,
 		SilenceErrors:     true,
@@ -62,7 +70,8 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newBenchGuard())
+	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newBenchGuard(), newVersion())
+	root.InitDefaultHelpCmd()
 	strict(root)
 	return root
 }
@@ -106,8 +115,20 @@ func strict(cmd *cobra.Command) {
 		return usagef("%w; expected %s", err, cmd.UseLine())
 	}
 	for _, sub := range cmd.Commands() {
+		if sub.Name() == "help" {
+			sub.Args = helpArgs
+			continue
+		}
 		strict(sub)
 	}
+}
+
+// helpArgs looks at what help is asked for.
+func helpArgs(cmd *cobra.Command, given []string) error {
+	if found, rest, err := cmd.Root().Find(given); err == nil && (found != cmd.Root() || len(rest) == 0) {
+		return nil
+	}
+	return usagef("unknown command %q; expected one of %s", given[0], strings.Join(below(cmd.Root()), ", "))
 }
 
 // below names the commands directly below one.
@@ -123,8 +144,8 @@ func below(cmd *cobra.Command) []string {
 
 // flagError says what is wrong with a flag and what was expected.
 func flagError(cmd *cobra.Command, err error) error {
-	if _, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		return usagef("%w; expected a flag that \"%s --help\" lists", err, cmd.CommandPath())
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		return usagef("%w; expected a flag that \"%s --help\" lists%s", err, cmd.CommandPath(), meantFlag(cmd, e))
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		return usagef("%w; expected a value of type %s", err, e.GetFlag().Value.Type())
@@ -139,11 +160,19 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
 }
 
-// version names the build.
-func version() string {
-	name := "(devel)"
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		name = info.Main.Version
+// newVersion prints what --version does.
+func newVersion() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version of Myriad, or the commit, and what it was built with",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", cmd.Root().DisplayName(), build())
+			return err
+		},
 	}
-	return fmt.Sprintf("%s %s %s/%s", name, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// build names the build.
+func build() string {
+	return fmt.Sprintf("%s %s %s/%s", cmp.Or(version.Myriad(), "(devel)"), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }

@@ -169,16 +169,17 @@ func TestWrongUse(t *testing.T) {
 		{[]string{"serve", "--heartbeat-missed", "3"}, 2, []string{"--heartbeat-missed", "with --heartbeat"}},
 		{[]string{"serve", "--tls-cert", "cert.pem"}, 2, []string{"--tls-cert", "both"}},
 		{[]string{"serve", "--tls-client-ca", "ca.pem"}, 2, []string{"--tls-client-ca", "--tls-cert"}},
-		{[]string{"serve", "--tls-cert", "/no/cert", "--tls-key", "/no/key"}, 1, []string{"/no/cert"}},
+		{[]string{"serve", "--tls-cert", "/no/cert", "--tls-key", "/no/key"}, 2, []string{"/no/cert"}},
 		{[]string{"serve", "--memory-limit", "half"}, 2, []string{`--memory-limit is "half"`, "auto"}},
 		{[]string{"serve", "--addr", "systemd"}, 1, []string{"LISTEN_FDS"}},
 		{[]string{"serve", "--network", "udp"}, 2, []string{`"udp"`, "unix"}},
-		{[]string{"serve", "--network", "unix", "--addr", "/no/such/directory/socket"}, 1, []string{"/no/such/directory/socket"}},
+		{[]string{"serve", "--network", "unix", "--addr", "/no/such/directory/socket"}, 2, []string{"/no/such/directory/socket"}},
 		{[]string{"serve", "--network", "unix", "--processes", "2"}, 2, []string{"unix", "0 or 1"}},
-		{[]string{"serve", "--admin", "127.0.0.1:http-but-not"}, 1, []string{"--admin"}},
+		{[]string{"serve", "--admin", "127.0.0.1:http-but-not"}, 2, []string{"--admin is", "HOST:PORT"}},
+		{[]string{"serve", "--addr", "127.0.0.1:7", "--admin", ":7"}, 2, []string{`--addr is "127.0.0.1:7" and --admin is ":7": both would listen on one port`}},
 		{[]string{"serve", "--nonsense"}, 2, []string{"--nonsense"}},
 		{[]string{"serve", "extra"}, 2, []string{"extra"}},
-		{[]string{"serve", "--addr", "127.0.0.1:http-but-not"}, 1, []string{"unknown port"}},
+		{[]string{"serve", "--addr", "127.0.0.1:http-but-not"}, 2, []string{"--addr is", "HOST:PORT"}},
 		{[]string{"load"}, 2, []string{"HOST:PORT"}},
 		{[]string{"load", "-c", "-5", "127.0.0.1:1"}, 2, []string{"-5"}},
 		{[]string{"load", "--model", "threads", "127.0.0.1:1"}, 2, []string{`"threads"`, "goroutine"}},
@@ -241,7 +242,7 @@ func TestBench(t *testing.T) {
 func TestHelp(t *testing.T) {
 	for _, c := range []struct{ args, says string }{
 		{"--help", "serve"}, {"serve --help", "--model"}, {"load --help", "--pipeline"}, {"bench --help", "quick"},
-		{"bench quick --help", "--subject"}, {"plain --help", "--app"}, {"--version", "go1."},
+		{"bench quick --help", "--subject"}, {"plain --help", "--app"}, {"--version", "go1."}, {"version", "go1."}, {"help bench quick", "quick"},
 	} {
 		if got := invoke(t, strings.Fields(c.args)...); got.code != 0 || !strings.Contains(got.stdout, c.says) {
 			t.Errorf("myriad %s: exit code %d, does not say %q:\n%s", c.args, got.code, c.says, got.stdout)

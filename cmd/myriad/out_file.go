@@ -19,7 +19,7 @@ type outFile struct {
 }
 
 // createOut opens what write needs, so that what is wrong with the path is known before.
-// It ends with write or with discard.
+// It ends with write, with finish or with discard.
 func createOut(path string) (*outFile, error) {
 	name, mode := path, fs.FileMode(0)
 	switch old, err := os.OpenFile(path, os.O_WRONLY, 0); {
@@ -39,7 +39,7 @@ func createOut(path string) (*outFile, error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return nil, err
 	}
-	file, err := os.OpenFile(name+"."+rand.Text()[:8], os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	file, err := os.OpenFile(name+"."+rand.Text()[:8], os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return nil, err
 	}
@@ -54,9 +54,11 @@ func createOut(path string) (*outFile, error) {
 }
 
 // write writes the file, and gives it its name.
-func (o *outFile) write(write func(io.Writer) error) error {
+func (o *outFile) write(write func(io.Writer) error) error { return o.finish(write(o.file)) }
+
+// finish gives the file its name when all of it has been written, and err is nil.
+func (o *outFile) finish(err error) error {
 	defer o.discard()
-	err := write(o.file)
 	if o.name == "" {
 		return cmp.Or(err, o.file.Close())
 	}

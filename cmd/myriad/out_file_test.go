@@ -73,7 +73,7 @@ func TestOutFile(t *testing.T) {
 func TestOutFileOfCommands(t *testing.T) {
 	s := startServer(t, "serve", "--app", "lines")
 	page := filepath.Join(t.TempDir(), "none", "report.html")
-	if got := invoke(t, "load", "-c", "1", "--messages", "1", "--html", page, s.addr); got.code != 1 || !strings.Contains(got.stderr, page) {
+	if got := invoke(t, "load", "-c", "1", "--messages", "1", "--html", page, s.addr); got.code != 2 || !strings.Contains(got.stderr, page) {
 		t.Errorf("no such directory: exit code %d, stderr %q", got.code, got.stderr)
 	}
 	if _, err := os.Stat("/dev/full"); err != nil {

@@ -55,8 +55,13 @@ func (f *plainFlags) serve(cmd *cobra.Command) error {
 	if f.buffer < lab.MinPlainBuffer || f.buffer > lab.MaxPlainBuffer {
 		return usagef("--buffer is %d; expected %d to %d", f.buffer, lab.MinPlainBuffer, lab.MaxPlainBuffer)
 	}
-	if _, _, err := net.SplitHostPort(f.addr); err != nil {
-		return usagef("--addr is %q; expected HOST:PORT", f.addr)
+	if err := checkAddress("addr", f.addr); err != nil {
+		return err
+	}
+	if f.admin != "" {
+		if err := checkAddress("admin", f.admin); err != nil {
+			return err
+		}
 	}
 	config, err := f.tls.config()
 	if err != nil {

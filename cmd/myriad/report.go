@@ -92,10 +92,10 @@ func (f *reportFlags) writeOut(stdout io.Writer, write func(io.Writer) error) er
 		return write(stdout)
 	}
 	file, err := createOut(f.out)
-	if err == nil {
-		err = file.write(write)
-	}
 	if err != nil {
+		return usagef("--out: %w", err)
+	}
+	if err := file.write(write); err != nil {
 		return fmt.Errorf("--out: %w", err)
 	}
 	return nil

@@ -29,7 +29,7 @@ func (f *reportFlags) books(cmd *cobra.Command, files []reportFile) error {
 	for _, file := range files {
 		b, err := lab.ReadBook(file.in)
 		if err != nil {
-			return fmt.Errorf("%s: %w", file.name, err)
+			return usagef("%s: %w", file.name, err)
 		}
 		names, all = append(names, file.name), append(all, b)
 	}

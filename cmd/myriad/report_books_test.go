@@ -92,7 +92,7 @@ func TestReportBooks(t *testing.T) {
 	var dirs []string
 	for i, from := range []string{a, b} {
 		dir := filepath.Join(t.TempDir(), []string{"before", "after"}[i])
-		if got := invoke(t, "report", filepath.Dir(from)); got.code != 1 || !strings.Contains(got.stderr, filepath.Dir(from)+" has no report.json; expected the report.json of a bench, or its directory") {
+		if got := invoke(t, "report", filepath.Dir(from)); got.code != 2 || !strings.Contains(got.stderr, filepath.Dir(from)+" has no report.json; expected the report.json of a bench, or its directory") {
 			t.Errorf("a directory without a report: exit code %d, %s", got.code, got.stderr)
 		}
 		text, err := os.ReadFile(from)
@@ -108,7 +108,7 @@ func TestReportBooks(t *testing.T) {
 	if err := os.WriteFile(bad, []byte(`{"format": "myriad-bench-7"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := invoke(t, "report", bad); got.code != 1 || !strings.Contains(got.stderr, bad+`: format "myriad-bench-7"`) {
+	if got := invoke(t, "report", bad); got.code != 2 || !strings.Contains(got.stderr, bad+`: format "myriad-bench-7"`) {
 		t.Errorf("another format: exit code %d, %s", got.code, got.stderr)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -42,9 +41,9 @@ func openReported(stdin io.Reader, names []string) (all []reportFile, err error)
 		switch {
 		case err != nil && !errors.Is(err, io.EOF): // it comes again where it is read
 		case len(beginning) == 0:
-			return all, fmt.Errorf("%s: it is empty; %s", name, expectedReport)
+			return all, usagef("%s: it is empty; %s", name, expectedReport)
 		case !f.book && !bytes.Contains(beginning, []byte(`"phase"`)):
-			return all, fmt.Errorf("%s: it is neither of a bench nor of a load; %s", name, expectedReport)
+			return all, usagef("%s: it is neither of a bench nor of a load; %s", name, expectedReport)
 		}
 		if f.book != all[0].book {
 			return all, usagef("%s and %s: one is of a bench and one of a load; expected files of one kind", names[0], name)
@@ -61,10 +60,10 @@ func openPath(name string) (*os.File, error) {
 	}
 	f, err := os.Open(path)
 	if path != name && errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no report.json; %s", name, expectedReport)
+		return nil, usagef("%s has no report.json; %s", name, expectedReport)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, errors.Unwrap(err)) // its name is said already
+		return nil, usagef("%s: %w", path, errors.Unwrap(err)) // its name is said already
 	}
 	return f, nil
 }

@@ -67,7 +67,7 @@ func readReported(files []reportFile) ([]reported, error) {
 	for _, f := range files {
 		s, err := load.ReadStream(f.in)
 		if err != nil {
-			return nil, fmt.Errorf("%s: %s", f.name, strings.TrimPrefix(err.Error(), "load: "))
+			return nil, usagef("%s: %s", f.name, strings.TrimPrefix(err.Error(), "load: "))
 		}
 		all = append(all, reported{f.name, s})
 	}
@@ -112,7 +112,7 @@ func (f *reportFlags) write(w io.Writer, all []reported, expectations []load.Exp
 	return s.WriteText(w)
 }
 
-// checkReported writes a line for each expectation that isn't met.
+// checkReported writes a line for each expectation, whether it is met.
 func checkReported(w io.Writer, all []reported, expectations []load.Expectation) error {
 	failed := 0
 	for _, r := range all {
@@ -121,10 +121,13 @@ func checkReported(w io.Writer, all []reported, expectations []load.Expectation)
 			prefix = r.name + ": "
 		}
 		for _, e := range expectations {
-			if got, ok := e.Check(r.stream.Result); !ok {
+			got, ok := e.Check(r.stream.Result)
+			verdict := "ok  "
+			if !ok {
+				verdict = "FAIL"
 				failed++
-				fmt.Fprintf(w, "%sFAIL %v: %s\n", prefix, e, got)
 			}
+			fmt.Fprintf(w, "%s%s %v: %s\n", prefix, verdict, e, got)
 		}
 	}
 	if failed > 0 {

@@ -47,8 +47,8 @@ func TestReport(t *testing.T) {
 		{[]string{path, "--expect", "speed>1"}, 2, []string{`--expect: expectation "speed>1"`, "rate"}},
 		{append([]string{}, make([]string, maxReported+1)...), 2, []string{"65 files; expected at most 64"}},
 		{nil, 2, []string{"FILE"}},
-		{[]string{"/no/such/file"}, 1, []string{"/no/such/file: no such file"}},
-		{[]string{path, "--out", "/no/such/directory/r.txt"}, 1, []string{"--out: ", "/no/such/directory/r.txt"}},
+		{[]string{"/no/such/file"}, 2, []string{"/no/such/file: no such file"}},
+		{[]string{path, "--out", "/no/such/directory/r.txt"}, 2, []string{"--out: ", "/no/such/directory/r.txt"}},
 	} {
 		got := invoke(t, append([]string{"report"}, c.args...)...)
 		if got.code != c.code {
@@ -87,8 +87,8 @@ func TestReportBadInput(t *testing.T) {
 			os.Remove(out)
 			continue
 		}
-		if got.code != 1 || !strings.Contains(got.stderr, path+": ") || !strings.Contains(got.stderr, says) || err == nil {
-			t.Errorf("%.40q: exit code %d, %q, a report: %v; want 1, %q and none", text, got.code, got.stderr, err == nil, says)
+		if got.code != 2 || !strings.Contains(got.stderr, path+": ") || !strings.Contains(got.stderr, says) || err == nil {
+			t.Errorf("%.40q: exit code %d, %q, a report: %v; want 2, %q and none", text, got.code, got.stderr, err == nil, says)
 		}
 	}
 	// A run that is cut off meets no expectation, and has no result.

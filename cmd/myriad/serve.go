@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/signal"
@@ -57,6 +58,9 @@ func serve(cmd *cobra.Command, f *serveFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := f.checkAddresses(); err != nil {
+		return err
+	}
 	defer f.tls.reloadAtHangup(cmd)()
 	f.ask(cmd)
 	listener, err := f.listener()
@@ -92,6 +96,8 @@ func serve(cmd *cobra.Command, f *serveFlags) error {
 		return fmt.Errorf("stopped at once; %d connections were closed before they had finished", cut)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("%w; another program listens on %s: end it, or choose another address with --addr", err, srv.Addr)
+	case f.srv.Network == "unix" && errors.Is(err, fs.ErrNotExist):
+		return usagef("--addr is %q, whose directory is not there; expected the path of a socket", f.srv.Addr)
 	case errors.Is(err, myriad.ErrBadConfig):
 		return usagef("%s", f.asFlags(err.Error()))
 	}

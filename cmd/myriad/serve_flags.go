@@ -127,10 +127,43 @@ func (f *serveFlags) server(cmd *cobra.Command) (*myriad.Server, error) {
 	} else if cmd.Flags().Changed("heartbeat-message") || srv.Heartbeat.MaxMissed != 0 {
 		return nil, usagef("--heartbeat-message and --heartbeat-missed are for heartbeats; expected them with --heartbeat")
 	}
+	if cmd.Flags().Changed("flight-lag") && (f.flights == "" || f.flightLag <= 0) {
+		return nil, usagef("--flight-lag is %v; expected more than 0, with --flight-dir", f.flightLag)
+	}
 	if srv.TLSConfig, err = f.tls.config(); err != nil {
 		return nil, err
 	}
 	return srv, nil
+}
+
+// checkAddresses says what is wrong with where to listen, before anybody does.
+func (f *serveFlags) checkAddresses() error {
+	tcp := f.srv.Network != "unix" && !fromSystemd(f.srv.Addr)
+	if tcp && f.srv.Addr != "" {
+		if err := checkAddress("addr", f.srv.Addr); err != nil {
+			return err
+		}
+	}
+	door := f.admin.addr
+	if door == "" {
+		return nil
+	}
+	if err := checkAddress("admin", door); err != nil {
+		return err
+	}
+	if door[0] == ':' {
+		door = "127.0.0.1" + door
+	}
+	if tcp && sameAddress(f.srv.Addr, door) {
+		return usagef("--addr is %q and --admin is %q: both would listen on one port; expected two", f.srv.Addr, f.admin.addr)
+	}
+	return nil
+}
+
+// fromSystemd says whether an address means a listener of the service manager.
+func fromSystemd(addr string) bool {
+	name, ok := strings.CutPrefix(addr, "systemd")
+	return ok && (name == "" || name[0] == ':')
 }
 
 // prefixes reads networks and addresses.
@@ -152,15 +185,14 @@ func prefixes(flag string, texts []string) (list []netip.Prefix, err error) {
 // listener is the one that the service manager has opened; nil if none is asked
 // for.
 func (f *serveFlags) listener() (net.Listener, error) {
-	name, ok := strings.CutPrefix(f.srv.Addr, "systemd")
-	if !ok || name != "" && name[0] != ':' {
+	if !fromSystemd(f.srv.Addr) {
 		return nil, nil
 	}
 	listeners, err := myriad.ActivatedListeners()
 	if err != nil {
 		return nil, err
 	}
-	name = strings.TrimPrefix(name, ":")
+	name := strings.TrimPrefix(strings.TrimPrefix(f.srv.Addr, "systemd"), ":")
 	var names []string
 	for _, l := range listeners {
 		if name == "" || l.Name == name {

@@ -37,7 +37,7 @@ func (f *serverTLS) config() (*tls.Config, error) {
 	}
 	var err error
 	if f.pair, err = secure.Reload(f.cert, f.key, slog.Default()); err != nil {
-		return nil, err
+		return nil, usageError{err}
 	}
 	cfg := &tls.Config{GetCertificate: f.pair.GetCertificate}
 	if f.clientCA != "" {
@@ -53,7 +53,7 @@ func (f *serverTLS) config() (*tls.Config, error) {
 func authorities(file string) (*x509.CertPool, error) {
 	pem, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, usageError{err}
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {

@@ -33,7 +33,7 @@ func write(t testing.TB, p *Page) map[string]string {
 func TestEverythingIsWritten(t *testing.T) {
 	for name, have := range write(t, sample("word")) {
 		for _, want := range []string{
-			"word title", "word lead", "word fact", "word value", "word one", "word paragraph", "word heading",
+			"word title", "word lead", "word figure", "word large", "word fact", "word value", "word one", "word paragraph", "word heading",
 			"word table", "1,234", "word few", "word many", "word note", "✗",
 		} {
 			if !strings.Contains(have, want) {

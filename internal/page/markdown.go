@@ -25,10 +25,11 @@ func (p *Page) WriteMarkdown(w io.Writer) error {
 	m := &markdown{bufio.NewWriter(w)}
 	m.paragraph("# ", p.Title)
 	m.paragraph("", p.Lead)
-	for _, fact := range p.Facts {
+	facts := slices.Concat(p.Figures, p.Facts)
+	for _, fact := range facts {
 		m.line("- **%s**: %s", plain(fact[0]), plain(fact[1]))
 	}
-	if len(p.Facts) > 0 {
+	if len(facts) > 0 {
 		m.line("")
 	}
 	if len(p.Sections) > 1 {

@@ -21,9 +21,12 @@ import "time"
 
 // Page is what is written.
 type Page struct {
-	// Title stands at the top, Lead below it: a sentence or two.
+	// Title stands at the top, Lead below it: a sentence or two, of Tone.
 	Title string
 	Lead  string
+	Tone  Tone
+	// Figures are the few that matter most, by name: they are large.
+	Figures [][2]string
 	// Facts are names and what they are, such as the machine and the command.
 	Facts [][2]string
 	// Sections are in order. A page with more than one has a list of them.

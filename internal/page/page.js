@@ -173,13 +173,15 @@
     return all.filter(([y], at) => y !== null && gap(at - 1) && gap(at + 1)).map(([, i]) => i);
   }
 
-  const dashes = { published: [7, 5] };
+  const dashes = { published: [7, 5], second: [10, 6] };
   const height = () => innerWidth < 640 ? 240 : 300;
 
   function options(data, width) {
+    // Of few curves the second has gaps: where it coincides with another both are seen.
+    const gaps = data.series.length <= 3 && !data.series.some((s) => s.dashed);
     const series = data.series.map((s, i) => ({
       label: s.name, scale: "y", stroke: color("c" + i % 8), width: 2,
-      dash: s.dashed ? dashes.published : i >= 8 ? [2, 2 + Math.floor(i / 8)] : undefined,
+      dash: s.dashed ? dashes.published : gaps && i === 1 ? dashes.second : i >= 8 ? [2, 2 + Math.floor(i / 8)] : undefined,
       points: { show: Boolean(s.points), filter: s.points ? undefined : alone, size: 7, fill: color("card"), width: 2 },
       value: (u, v) => format(data.y.unit, v) || " ",
     }));

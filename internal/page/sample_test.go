@@ -22,9 +22,10 @@ func sample(text string) *Page {
 	y[20], y[21] = math.NaN(), math.Inf(1)
 	few := []float64{100, 1000, 10000}
 	return &Page{
-		Title: text + " title", Lead: text + " lead",
-		Facts: [][2]string{{text + " fact", text + " value"}},
-		Live:  &Live{URL: "/live" + text, Every: time.Second},
+		Title: text + " title", Lead: text + " lead", Tone: Warn,
+		Figures: [][2]string{{text + " figure", text + " large"}},
+		Facts:   [][2]string{{text + " fact", text + " value"}},
+		Live:    &Live{URL: "/live" + text, Every: time.Second},
 		Sections: []Section{{
 			ID: "one", Title: text + " one", Lead: text + " lead",
 			Parts: []Part{

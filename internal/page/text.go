@@ -3,6 +3,7 @@ package page
 import (
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -19,7 +20,7 @@ func (p *Page) WriteText(w io.Writer) error {
 		title += ": " + p.Lead
 	}
 	fmt.Fprintf(&b, "%s\n", title)
-	writeFacts(&b, p.Facts)
+	writeFacts(&b, slices.Concat(p.Figures, p.Facts))
 	for i := range p.Sections {
 		p.Sections[i].writeText(&b)
 	}

@@ -1,4 +1,4 @@
-package lab
+package version
 
 import (
 	"runtime/debug"
@@ -16,17 +16,23 @@ func TestVersion(t *testing.T) {
 	using := *user
 	using.Deps = []*debug.Module{{Path: "example.com/y", Version: "v8.0.0"}, {Path: "github.com/myriad-go/myriad", Version: "v1.2.3"}}
 	for _, test := range []struct {
-		info *debug.BuildInfo
-		want string
+		info   *debug.BuildInfo
+		linked string
+		want   string
 	}{
-		{own("(devel)"), "(devel)"},
-		{own("(devel)", revision), "0123456789ab"},
-		{own("(devel)", dirty, revision), "0123456789ab+dirty"},
-		{own("v1.2.3", revision, dirty), "v1.2.3"},
-		{user, ""},
-		{&using, "v1.2.3"},
+		{own("(devel)"), "", "(devel)"},
+		{own(""), "", ""}, // a test binary
+		{own("(devel)", revision), "", "0123456789ab"},
+		{own("(devel)", dirty, revision), "", "0123456789ab+dirty"},
+		{own("v1.2.3", revision, dirty), "", "v1.2.3"},
+		{own("(devel)"), "abcdef", "abcdef"},
+		{own("(devel)"), "fedcba9876543210", "fedcba987654"},
+		{own("(devel)", revision), "abcdef", "0123456789ab"},
+		{own("v1.2.3"), "abcdef", "v1.2.3"},
+		{user, "", ""},
+		{&using, "abcdef", "v1.2.3"},
 	} {
-		if got := versionIn(test.info); got != test.want {
+		if got := in(test.info, test.linked); got != test.want {
 			t.Errorf("%s %s: got %q, want %q", test.info.Main.Path, test.info.Main.Version, got, test.want)
 		}
 	}
