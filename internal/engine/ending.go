@@ -208,6 +208,9 @@ func (c *Conn) Finish() {
 	case c.is(greeting):
 		n.Add(Greeting, -1)
 		c.host.turnedAway(c)
+		if o := c.owned(); o != nil {
+			o.DialFailed(c.more.why)
+		}
 	default:
 		if !c.more.parting {
 			c.callClosed()

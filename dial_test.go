@@ -1,0 +1,264 @@
+package myriad
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// caller says hello to whom it has called, and tells what came of it.
+type caller struct {
+	Base
+	events chan string
+}
+
+func newCaller() *caller { return &caller{events: make(chan string, 10)} }
+
+func (h *caller) Opened(c *Conn) {
+	h.events <- fmt.Sprint("opened ", c.Value())
+	c.WriteString("hello\n")
+}
+
+func (h *caller) Received(c *Conn, in []byte) int {
+	h.events <- "received " + string(in)
+	c.Close()
+	return len(in)
+}
+
+func (h *caller) Closed(_ *Conn, why error) { h.events <- fmt.Sprint("closed ", why) }
+
+func (h *caller) DialFailed(err error) { h.events <- "failed " + err.Error() }
+
+// wants waits for what a caller tells.
+func (h *caller) wants(t *testing.T, events ...string) {
+	t.Helper()
+	for _, want := range events {
+		select {
+		case got := <-h.events:
+			if got != want {
+				t.Errorf("got %q; expected %q", got, want)
+			}
+		case <-time.After(patience):
+			t.Fatalf("nothing came; expected %q", want)
+		}
+	}
+}
+
+func TestDial(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops})
+		_, port, _ := net.SplitHostPort(s.addr)
+		for _, addr := range []string{s.addr, "localhost:" + port} {
+			h := newCaller()
+			if err := s.Dial(Dial{Addr: addr, Handler: h, Value: 7}); err != nil {
+				t.Fatal(err)
+			}
+			h.wants(t, "opened 7", "received hello\n", "closed <nil>")
+		}
+		free, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		free.Close()
+		h := newCaller()
+		if err := s.Dial(Dial{Addr: free.Addr().String(), Handler: h}); err != nil {
+			t.Fatal(err)
+		}
+		h.wants(t, "failed "+syscall.ECONNREFUSED.Error())
+		if err := s.Dial(Dial{Addr: "host.invalid:1", Handler: h}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-h.events; !strings.HasPrefix(got, "failed lookup host.invalid") {
+			t.Errorf("a name that does not exist: %q", got)
+		}
+	})
+}
+
+func TestDialUnix(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		path := filepath.Join(t.TempDir(), "socket")
+		s := start(t, &Server{Model: model, Loops: loops, Listeners: []Listener{{Network: "unix", Addr: path}}})
+		h := newCaller()
+		if err := s.Dial(Dial{Network: "unix", Addr: path, Handler: h}); err != nil {
+			t.Fatal(err)
+		}
+		h.wants(t, "opened <nil>", "received hello\n", "closed <nil>")
+	})
+}
+
+func TestDialTLS(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		server, client := tlsConfigs(t)
+		s := start(t, &Server{Model: model, Loops: loops, TLSConfig: server})
+		h := newCaller()
+		if err := s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: client}); err != nil {
+			t.Fatal(err)
+		}
+		h.wants(t, "opened <nil>", "received hello\n", "closed <nil>")
+		wrong := client.Clone()
+		wrong.ServerName = "elsewhere.example"
+		if err := s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: wrong}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-h.events; !strings.Contains(got, "elsewhere.example") || !strings.HasPrefix(got, "failed ") {
+			t.Errorf("a wrong certificate: %q", got)
+		}
+	})
+}
+
+// Run dials and does not listen.
+func TestRun(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		echo := start(t, &Server{})
+		ready := make(chan net.Addr, 1)
+		s := &Server{Model: model, Loops: loops, Listening: func(a net.Addr) { ready <- a }}
+		if err := s.Dial(Dial{Addr: echo.addr, Handler: newCaller()}); !errors.Is(err, ErrServerClosed) {
+			t.Errorf("Dial before the start: %v, want ErrServerClosed", err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		if a := <-ready; a != nil {
+			t.Errorf("it listens at %v", a)
+		}
+		h := newCaller()
+		if err := s.Dial(Dial{Addr: echo.addr, Handler: h}); err != nil {
+			t.Fatal(err)
+		}
+		h.wants(t, "opened <nil>", "received hello\n", "closed <nil>")
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run returned %v, want nil", err)
+		}
+		if err := s.Dial(Dial{Addr: echo.addr, Handler: h}); !errors.Is(err, ErrServerClosed) {
+			t.Errorf("Dial after the end: %v, want ErrServerClosed", err)
+		}
+	})
+}
+
+func TestDialBadConfig(t *testing.T) {
+	s := start(t, &Server{})
+	h := newCaller()
+	for want, d := range map[string]Dial{
+		"Handler is nil":     {Addr: s.addr},
+		"expected host:port": {Addr: "host", Handler: h},
+		"a port of 1":        {Addr: "127.0.0.1:0", Handler: h},
+		"expected a host":    {Addr: ":80", Handler: h},
+		"tcp or unix":        {Network: "udp", Addr: s.addr, Handler: h},
+		"Timeout is -1ns":    {Addr: s.addr, Handler: h, Timeout: -1},
+		"one family":         {Addr: s.addr, Handler: h, Source: netip.IPv6Loopback()},
+	} {
+		if err := s.Dial(d); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), want) {
+			t.Errorf("Dial(%+v): %v; expected %q", d, err, want)
+		}
+	}
+	if len(h.events) > 0 {
+		t.Errorf("the handler heard %q", <-h.events)
+	}
+}
+
+// ordered is a handler whose test sends functions to do.
+type ordered struct {
+	Base
+	opened chan Ref
+	got    chan string
+}
+
+func (h *ordered) Opened(c *Conn) { h.opened <- c.Ref() }
+
+func (h *ordered) Received(_ *Conn, in []byte) int {
+	h.got <- string(in)
+	return len(in)
+}
+
+// What is done by Ref.Do comes in order with what was sent; nothing is received while
+// reading is paused, and all of it afterwards; and a connection whose direction has
+// ended receives on.
+func TestDo(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		h := &ordered{opened: make(chan Ref, 1), got: make(chan string, 10)}
+		s := start(t, &Server{Model: model, Loops: loops, Handler: h})
+		c := dial(t, s.addr).(*net.TCPConn)
+		c.SetDeadline(time.Now().Add(patience))
+		r := <-h.opened
+		do := func(f func(*Conn)) {
+			t.Helper()
+			var done sync.WaitGroup
+			done.Add(1)
+			if err := r.Do(func(c *Conn) { defer done.Done(); f(c) }); err != nil {
+				t.Fatal(err)
+			}
+			done.Wait()
+		}
+		r.Send([]byte("first, "))
+		do(func(c *Conn) { c.WriteString("second, ") })
+		r.Send([]byte("third\n"))
+		want := "first, second, third\n"
+		got := make([]byte, len(want))
+		if _, err := io.ReadFull(c, got); string(got) != want {
+			t.Fatalf("read %q, %v; want %q", got, err, want)
+		}
+		do(func(c *Conn) { c.Pause() })
+		io.WriteString(c, "paused")
+		do(func(c *Conn) {
+			if !c.Paused() {
+				t.Error("it is not paused")
+			}
+		})
+		if len(h.got) > 0 {
+			t.Errorf("received %q while paused", <-h.got)
+		}
+		do(func(c *Conn) { c.Resume() })
+		if got := <-h.got; got != "paused" {
+			t.Errorf("received %q, want %q", got, "paused")
+		}
+		do(func(c *Conn) {
+			c.WriteString("last")
+			c.CloseWrite()
+			if _, err := c.WriteString("later"); !errors.Is(err, ErrClosed) {
+				t.Errorf("a write after CloseWrite: %v, want ErrClosed", err)
+			}
+		})
+		if rest, err := io.ReadAll(c); string(rest) != "last" {
+			t.Errorf("read %q, %v; want %q", rest, err, "last")
+		}
+		io.WriteString(c, "after the end")
+		if got := <-h.got; got != "after the end" {
+			t.Errorf("received %q, want %q", got, "after the end")
+		}
+		other := &ordered{got: make(chan string, 1)}
+		do(func(c *Conn) {
+			c.SetValue("value")
+			c.SetHandler(other)
+			if c.Value() != "value" || c.Server() != s.Server {
+				t.Errorf("with another handler its value is %v and its server %p", c.Value(), c.Server())
+			}
+		})
+		io.WriteString(c, "to another")
+		if got := <-other.got; got != "to another" {
+			t.Errorf("the other handler received %q", got)
+		}
+		c.Close()
+		eventually(t, func() bool { return r.Do(func(*Conn) {}) == ErrClosed }, func() string { return "Do does not fail on a closed connection" })
+	})
+}
+
+// tlsConfigs are those of a server and of a client that trusts it.
+func tlsConfigs(t *testing.T) (server, client *tls.Config) {
+	https := httptest.NewTLSServer(nil) // whose certificate is at hand
+	t.Cleanup(https.Close)
+	client = https.Client().Transport.(*http.Transport).TLSClientConfig
+	return &tls.Config{Certificates: https.TLS.Certificates}, &tls.Config{RootCAs: client.RootCAs}
+}

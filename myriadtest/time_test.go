@@ -1,0 +1,134 @@
+package myriadtest_test
+
+import (
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/myriadtest"
+)
+
+// reminder answers a line "in DURATION" with "now" so much later, and "until DURATION"
+// by a deadline.
+type reminder struct {
+	myriad.Base
+	calls int
+}
+
+func (h *reminder) Message(c *myriad.Conn, line []byte) {
+	var word, d string
+	fmt.Sscan(string(line), &word, &d)
+	after, err := time.ParseDuration(d)
+	if err != nil {
+		c.CloseWith(err)
+		return
+	}
+	switch word {
+	case "in":
+		c.SetTimer(after)
+	case "until":
+		c.SetDeadline(after)
+	}
+}
+
+func (h *reminder) Timer(c *myriad.Conn) {
+	h.calls++
+	c.WriteString("now\n")
+}
+
+func TestTimer(t *testing.T) {
+	h := &reminder{}
+	s := myriadtest.NewServer(t, &myriad.Server{Handler: myriad.Lines(h)})
+	p := s.Dial()
+	p.Send("in 10s\n")
+	s.Advance(9 * time.Second)
+	if got := p.Output(); got != "" {
+		t.Errorf("%q a second early", got)
+	}
+	s.Advance(2 * time.Second)
+	p.Expect("now\n")
+	p.Send("in 10s\nin 1m\n") // the later call counts
+	s.Advance(30 * time.Second)
+	if got := p.Output(); got != "" {
+		t.Errorf("%q of a timer that was set anew", got)
+	}
+	p.Send("in 0s\n")
+	s.Advance(time.Hour)
+	if h.calls != 1 {
+		t.Errorf("%d calls of Timer; expected 1: the second timer was stopped", h.calls)
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	s := myriadtest.NewServer(t, &myriad.Server{Handler: myriad.Lines(&reminder{})})
+	p, q := s.Dial(), s.Dial()
+	p.Send("until 10s\n")
+	q.Send("until 10s\nuntil 0s\n")
+	s.Advance(9 * time.Second)
+	if why, ok := p.Closed(); ok {
+		t.Errorf("closed a second early: %v", why)
+	}
+	s.Advance(2 * time.Second)
+	p.ExpectClosed(myriad.ErrDeadline)
+	if why, ok := q.Closed(); ok {
+		t.Errorf("closed by a deadline that was taken back: %v", why)
+	}
+}
+
+// later keeps the Refs of those who ask, and answers when the test says so.
+type later struct {
+	myriad.Base
+	asked []myriad.Ref
+}
+
+func (h *later) Message(c *myriad.Conn, _ []byte) {
+	c.Retain()
+	h.asked = append(h.asked, c.Ref())
+}
+
+func (h *later) answer() {
+	for _, r := range h.asked {
+		r.Send([]byte("answer\n"))
+		r.Release()
+	}
+	h.asked = nil
+}
+
+// A client that ends behind its request gets its answer, however late.
+func TestRetain(t *testing.T) {
+	h := &later{}
+	s := myriadtest.NewServer(t, &myriad.Server{Handler: myriad.Lines(h), Limits: myriad.Limits{IdleTimeout: time.Hour}})
+	p := s.Dial()
+	p.Send("request\n")
+	p.CloseWrite()
+	s.Advance(time.Minute)
+	if why, ok := p.Closed(); ok {
+		t.Fatalf("closed before the answer: %v", why)
+	}
+	h.answer()
+	p.Expect("answer\n")
+	p.ExpectClosed(io.EOF)
+}
+
+// Whose answer never comes is given up in the end, and a drain waits for answers.
+func TestRetainEnds(t *testing.T) {
+	h := &later{}
+	s := myriadtest.NewServer(t, &myriad.Server{Handler: myriad.Lines(h), Limits: myriad.Limits{IdleTimeout: time.Hour}})
+	p := s.Dial()
+	p.Send("request\n")
+	p.CloseWrite()
+	s.Advance(2 * time.Hour)
+	p.ExpectClosed(myriad.ErrIdleTimeout)
+
+	q := s.Dial()
+	q.Send("request\n")
+	s.Drain()
+	if why, ok := q.Closed(); ok {
+		t.Fatalf("a drain has closed it before the answer: %v", why)
+	}
+	h.answer()
+	q.Expect("answer\n")
+	q.ExpectClosed(myriad.ErrServerClosed)
+}
