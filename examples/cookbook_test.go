@@ -96,6 +96,21 @@ func TestHeartbeat(t *testing.T) {
 }
 
 // TestActivated does what systemd does: it opens the socket, and restarts the program.
+func TestLogin(t *testing.T) {
+	addr := listening(t, "login", "-within", "10ms", "-every", "10ms")
+	g := enter(t, addr)
+	g.reads("name?")
+	if _, err := g.in.ReadByte(); err != io.EOF {
+		t.Errorf("who gives no name reads %v, want the end", err)
+	}
+	h := enter(t, listening(t, "login", "-every", "10ms"))
+	h.says("Ann")
+	h.reads("name?")
+	h.reads("Ann: Ann")
+	h.reads("still there, Ann?")
+	h.reads("still there, Ann?")
+}
+
 func TestActivated(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("there is no socket activation on Windows")
@@ -167,7 +182,7 @@ func TestBalanced(t *testing.T) {
 
 // TestSizes keeps the programs of the cookbook short.
 func TestSizes(t *testing.T) {
-	for _, name := range []string{"async", "announce", "requests", "heartbeat", "activated", "balanced", "tested"} {
+	for _, name := range []string{"async", "announce", "requests", "heartbeat", "activated", "balanced", "tested", "login", "proxy"} {
 		text, err := os.ReadFile(name + "/main.go")
 		if err != nil {
 			t.Fatal(err)
@@ -184,7 +199,7 @@ func TestQuotes(t *testing.T) {
 	for _, c := range []struct {
 		document string
 		quotes   int
-	}{{"../docs/cookbook.md", 12}, {"../README.md", 1}} {
+	}{{"../docs/cookbook.md", 14}, {"../README.md", 1}} {
 		text, err := os.ReadFile(c.document)
 		if err != nil {
 			t.Fatal(err)

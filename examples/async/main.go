@@ -34,8 +34,9 @@ func (l *lookup) Message(c *myriad.Conn, line []byte) {
 		return
 	}
 	ref, name := c.Ref(), string(line) // c and line are valid during the call only
+	c.Retain()                         // an answer is to come: no drain, no half-close ends it before
 	l.wait.Go(func() {
-		defer func() { <-l.room }()
+		defer func() { ref.Release(); <-l.room }()
 		time.Sleep(10 * time.Millisecond) // a database, another server
 		_ = ref.Send([]byte(strings.ToUpper(name) + "\n"))
 		// An error says that nobody waits any more: the client has gone, or does not read.

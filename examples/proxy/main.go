@@ -1,6 +1,5 @@
 // Command proxy passes each connection on to another address, with backpressure and
-// half-close both ways. Try it with: go run ./examples/echo & go run ./examples/proxy
-// and nc 127.0.0.1 9100
+// half-close both ways. Try it with examples/echo, and nc 127.0.0.1 9100
 package main
 
 import (
@@ -49,7 +48,7 @@ func (h target) DialFailed(err error) {
 func main() {
 	addr := flag.String("addr", "127.0.0.1:9100", "listen at this `ADDRESS`")
 	to := flag.String("to", "127.0.0.1:9000", "pass connections on to this `ADDRESS`")
-	model := flag.String("model", myriad.Auto, "I/O `MODEL`: auto, goroutine, epoll or uring")
+	model := flag.String("model", myriad.Auto, "I/O `MODEL`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
