@@ -149,8 +149,9 @@ func (c *Conn) SetDeadline(d time.Duration) { c.core().SetDeadline(min(d, foreve
 // heartbeats or broadcasts. IdleTimeout counts from what has come by either. A drain
 // waits for relays to end, as long as it may.
 //
-// It fails with ErrClosed when either connection is closing, and with ErrBadUse when
-// this one is relayed already, or to is this one.
+// It fails with ErrClosed when either connection is closing, with ErrBadUse when this one
+// is relayed already, or to is this one, and with ErrFull when a mailbox is full. What is
+// found later closes the connection for that reason: ErrBadUse where to is relayed.
 func (c *Conn) Relay(to Ref) error { return c.core().Relay(to.r) }
 
 // Ref names the connection for use from anywhere. It is the same value during

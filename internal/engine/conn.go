@@ -289,6 +289,7 @@ func (c *Conn) keep(p []byte) {
 // there is none left and the peer has ended.
 func (c *Conn) Deliver() {
 	if c.is(relayed) {
+		c.state &^= relieved | warned
 		c.flush()
 		c.endEvent()
 		return

@@ -44,10 +44,11 @@ type Host struct {
 	// Now is the time since an arbitrary start, for Due and Expire. A
 	// deterministic driver brings its own clock.
 	Now func() time.Duration
-	// At finds a connection of this owner by its slot, and Touch has one settled soon:
-	// for what an event of one connection does to another. Without them connections
-	// reach each other by mail.
+	// At finds a connection of this owner by its slot, Mine says whether it is not with a
+	// worker, and Touch has it settled soon: for what an event of one connection does
+	// to another. Without them connections reach each other by mail.
 	At    func(slot uint32) *Conn
+	Mine  func(c *Conn) bool
 	Touch func(c *Conn)
 	// Owner is Config.Owner.
 	Owner any

@@ -26,19 +26,12 @@ func (c *Conn) Relay(to Ref) error {
 	case c.is(relayed) || to.c == c:
 		return ErrBadUse
 	}
-	if o := to.On(c.host); c.host.At != nil && o != nil && !c.host.Away {
-		switch {
-		case o.is(relayed):
-			return ErrBadUse
-		case o.is(greeting | fresh | closing | failed):
-			return ErrClosed
-		}
-		c.join()
-		o.join()
-		c.seen, o.seen = o.slot, c.slot
-		c.host.Touch(c)
-		c.host.Touch(o)
-		return nil
+	if c.host.At != nil && to.On(c.host) != nil {
+		c.state |= deaf // until they meet
+		return c.Ref().post(Request{Kind: MailDo, Shared: &Shared{
+			Do:   func(c *Conn) { c.meet(to) },
+			Lost: func() { _ = to.Close() }, // it may have closed
+		}})
 	}
 	from := c.Ref()
 	err := to.post(Request{Kind: MailDo, Shared: &Shared{
@@ -59,6 +52,34 @@ func (c *Conn) Relay(to Ref) error {
 
 // Relayed says whether the connection is joined with another one.
 func (c *Conn) Relayed() bool { return c.is(relayed) }
+
+// meet joins two connections of one loop, on the loop. Where workers call handlers, the
+// other one may be with one of them: then it looks for this one when it is back.
+func (c *Conn) meet(to Ref) {
+	o, from := to.On(c.host), c.Ref()
+	switch {
+	case c.is(relayed):
+	case o == nil:
+		c.CloseWith(ErrClosed)
+	case !c.host.Mine(o):
+		err := to.post(Request{Kind: MailDo, Shared: &Shared{
+			Do:   func(o *Conn) { o.meet(from) },
+			Lost: func() { _ = from.Close() }, // it may have closed
+		}})
+		if err != nil {
+			c.CloseWith(err)
+			_ = to.Close()
+		}
+	case o.is(relayed):
+		c.CloseWith(ErrBadUse)
+	default:
+		c.join()
+		o.join()
+		c.seen, o.seen = o.slot, c.slot
+		c.host.Touch(c)
+		c.host.Touch(o)
+	}
+}
 
 // join begins a relay, on either side. What was kept is forwarded by Deliver, because
 // the handler may be looking at it now.

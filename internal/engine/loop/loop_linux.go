@@ -110,6 +110,7 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.host.Index, l.host.Returned = index, l.giveBack
 	l.host.Direct, l.host.NoFiles = direct, g.cfg.Shard > 0
 	l.host.At, l.host.Touch = l.Conn, l.touchLater
+	l.host.Mine = func(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
 	l.sweep.period = l.host.SweepPeriod()
 	if g.cfg.Auto {
 		l.host.Times = &l.auto.times
