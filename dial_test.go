@@ -262,3 +262,93 @@ func tlsConfigs(t *testing.T) (server, client *tls.Config) {
 	client = https.Client().Transport.(*http.Transport).TLSClientConfig
 	return &tls.Config{Certificates: https.TLS.Certificates}, &tls.Config{RootCAs: client.RootCAs}
 }
+
+// Each is called once for every connection, also for those that a worker has, and for
+// none that has closed.
+func TestEach(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		s := start(t, &Server{Model: model, Loops: loops})
+		const n = 700 // more than a turn's
+		var held []net.Conn
+		for range n {
+			held = append(held, dial(t, s.addr))
+		}
+		for _, c := range held {
+			ask(t, c, "open")
+		}
+		for _, c := range held[:10] {
+			c.Close()
+		}
+		eventually(t, func() bool { return s.Stats().Open == n-10 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
+		var mu sync.Mutex
+		seen := map[string]int{}
+		err := s.Each(context.Background(), func(c *Conn) {
+			mu.Lock()
+			defer mu.Unlock()
+			seen[c.RemoteAddr().String()]++
+			if len(seen) == 1 {
+				panic("in Each") // of which only its connection hears
+			}
+		})
+		if err != nil || len(seen) != n-10 {
+			t.Errorf("%d connections were seen, %v; want %d", len(seen), err, n-10)
+		}
+		for addr, times := range seen {
+			if times != 1 {
+				t.Errorf("%s was seen %d times", addr, times)
+			}
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if err := s.Each(ctx, func(*Conn) {}); err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("Each with a context that has ended: %v", err)
+		}
+		s.Close()
+		if err := s.Each(context.Background(), func(*Conn) {}); !errors.Is(err, ErrServerClosed) {
+			t.Errorf("Each after the end: %v, want ErrServerClosed", err)
+		}
+	})
+}
+
+// A relay decrypts on one side and encrypts on the other.
+func TestRelayTLS(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, loops int) {
+		server, client := tlsConfigs(t)
+		up := start(t, &Server{TLSConfig: server})
+		s := start(t, &Server{Model: model, Loops: loops, TLSConfig: server, Handler: forward{to: up.addr, tls: client}})
+		c := tls.Client(dial(t, s.addr), &tls.Config{RootCAs: client.RootCAs, ServerName: "127.0.0.1"})
+		line := strings.Repeat("x", 30_000)
+		for range 20 {
+			ask(t, c, line)
+		}
+		c.CloseWrite()
+		if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
+			t.Errorf("after the end: %q, %v", rest, err)
+		}
+	})
+}
+
+// forward relays to another server.
+type forward struct {
+	Base
+	to  string
+	tls *tls.Config
+}
+
+func (h forward) Opened(c *Conn) {
+	c.Pause()
+	if err := c.Dial(Dial{Addr: h.to, TLSConfig: h.tls, Handler: join{client: c.Ref()}}); err != nil {
+		c.CloseWith(err)
+	}
+}
+
+type join struct {
+	Base
+	client Ref
+}
+
+func (h join) Opened(c *Conn) {
+	if err := c.Relay(h.client); err != nil {
+		c.CloseWith(err)
+	}
+}

@@ -42,6 +42,8 @@ type Stats struct {
 	Open, Greeting, Paused, Closing int64
 	// Accepted counts connections that were opened.
 	Accepted int64
+	// Dialed counts connections that were made by Dial.
+	Dialed int64
 	// Refused counts those that were turned away, by cause.
 	Refused Refusals
 	// AcceptErrors counts failures to accept, such as for want of
@@ -115,7 +117,7 @@ func (s *Server) Stats() Stats {
 		Goroutines: n[engine.Goroutines], GCs: n[engine.GCs], GCPause: time.Duration(n[engine.GCPause]),
 		AcceptingPaused: n[engine.Holding] > 0 && int(n[engine.Holding]) >= max(s.engine.Loops(), processes),
 		Open:            n[engine.Open], Greeting: n[engine.Greeting], Paused: n[engine.Paused], Closing: n[engine.Closing],
-		Accepted: n[engine.Accepted], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
+		Accepted: n[engine.Accepted], Dialed: n[engine.Dialled], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
 		Refused: refusals(n), Closed: closes(n),
 		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
 		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Replaced: n[engine.Replaced],

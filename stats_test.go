@@ -55,8 +55,8 @@ func TestStatsHasEveryCounter(t *testing.T) {
 	count(reflect.ValueOf(stats))
 	for i, v := range n {
 		want := 1
-		if engine.Counter(i) == engine.Dialled || engine.Counter(i) == engine.Holding {
-			want = 0 // a server does not dial, and AcceptingPaused is no number
+		if engine.Counter(i) == engine.Holding {
+			want = 0 // AcceptingPaused is no number
 		}
 		if times[v] != want {
 			t.Errorf("counter %d is in %d fields of Stats, want %d", i, times[v], want)

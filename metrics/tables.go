@@ -49,6 +49,8 @@ var singles = []single{
 		func(s *myriad.Stats) int64 { return int64(s.MaxConns) }),
 	counter("connections_accepted_total", "Connections that were opened.",
 		func(s *myriad.Stats) int64 { return s.Accepted }),
+	counter("connections_dialed_total", "Connections that the server has made.",
+		func(s *myriad.Stats) int64 { return s.Dialed }),
 	counter("accept_errors_total", "Failures to accept, such as for want of descriptors.",
 		func(s *myriad.Stats) int64 { return s.AcceptErrors }),
 	counter("accept_pauses_total", "How often Limits.AcceptRate has let connections wait.",

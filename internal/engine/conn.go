@@ -555,6 +555,8 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 		if !c.is(greeting | fresh | closing | failed) {
 			c.call(m.shared.Do)
 			c.endEvent()
+		} else if m.shared.Lost != nil {
+			m.shared.Lost()
 		}
 	}
 }

@@ -229,6 +229,15 @@ type Lister interface {
 	Next(loop int, slot uint32) (ref Ref, next uint32, ok bool)
 }
 
+// Visitor is an Engine whose connections can all be visited.
+type Visitor interface {
+	// Visit has s.Do called for each connection that is open and has no layer at work
+	// before Opened, on its owner, some in a turn, by mail. put is called before for each
+	// of them, and either s.Do or s.Lost after it; done when there is nobody left to call
+	// put for, with how many had no room for mail. It returns at once.
+	Visit(s *Shared, put func(), done func(full int)) error
+}
+
 // PaceRest is the longest time between two calls of a Pace, and PaceGrain the
 // shortest, in a model without loops.
 const (

@@ -170,6 +170,11 @@ func (b *Mailbox) Missed() int64 {
 	return b.missed.Swap(0)
 }
 
+// PutDo leaves something to do on a connection, by the rules of PutCast.
+func (b *Mailbox) PutDo(c *Conn, s *Shared) error {
+	return b.Put(c, c.mark.generation(), Request{Kind: MailDo, Shared: s})
+}
+
 // Waiting says whether there is mail, without a lock.
 func (b *Mailbox) Waiting() bool { return b.some.Load() }
 

@@ -101,6 +101,31 @@ func (g *group) Expel(peer netip.AddrPort) error {
 	}
 }
 
+// Visit implements engine.Visitor.
+func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
+	select {
+	case <-g.done:
+		return engine.ErrClosed
+	default:
+	}
+	room, full := make([]*conn, 0, tableChunk), 0
+	for i := 0; ; i++ {
+		conns, more := g.chunk(i, room)
+		if !more {
+			done(full)
+			return nil
+		}
+		for _, c := range conns {
+			put()
+			if err := c.mailbox().PutDo(&c.Conn, s); err == nil {
+				c.rouse()
+			} else if s.Lost(); err == engine.ErrFull {
+				full++
+			}
+		}
+	}
+}
+
 // chunkOf lists the connections of a peer in a chunk of the table, if there is such
 // a chunk.
 func (g *group) chunkOf(peer netip.AddrPort, i int, room []*conn) (conns []*conn, ok bool) {

@@ -117,6 +117,65 @@ func (l *Loop) expelSome(e *expulsion, from uint32) {
 	l.goOnExpelling(e, to)
 }
 
+// visit is a call of Visit.
+type visit struct {
+	*engine.Shared
+	put  func()
+	done func(full int)
+	left atomic.Int32 // loops that have not done it
+}
+
+// Visit implements engine.Visitor.
+func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
+	select {
+	case <-g.done:
+		return engine.ErrClosed
+	default:
+	}
+	v := &visit{Shared: s, put: put, done: done}
+	v.left.Store(int32(len(g.loops)))
+	for _, l := range g.loops {
+		l.goOnVisiting(v, 0)
+	}
+	return nil
+}
+
+// goOnVisiting leaves the slots from one on for another turn.
+func (l *Loop) goOnVisiting(v *visit, from uint32) {
+	if !l.ask(func() { l.visitSome(v, from) }) {
+		v.end()
+	}
+}
+
+// visitSome leaves mail for the next connections, as much as there is room for.
+func (l *Loop) visitSome(v *visit, from uint32) {
+	slot, to := from, min(from+expelBatch, l.slab.made)
+	for ; slot < to; slot++ {
+		c := l.slab.at(slot)
+		if c.FD() < 0 || c.Armed()&(Connecting|Parting) != 0 {
+			continue
+		}
+		v.put()
+		if err := l.box.PutDo(c, v.Shared); err != nil {
+			v.Lost()
+			if err == engine.ErrFull {
+				break // until there is room
+			}
+		}
+	}
+	if slot >= l.slab.made {
+		v.end()
+		return
+	}
+	l.goOnVisiting(v, slot)
+}
+
+func (v *visit) end() {
+	if v.left.Add(-1) == 0 {
+		v.done(0)
+	}
+}
+
 // comesFrom says whether a connection that a proxy may have told another address of comes
 // from this one.
 func (l *Loop) comesFrom(c *engine.Conn, from netip.AddrPort) bool {

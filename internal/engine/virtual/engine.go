@@ -200,6 +200,24 @@ func (e *Engine) Expel(peer netip.AddrPort) error {
 	})
 }
 
+// Visit implements engine.Visitor.
+func (e *Engine) Visit(s *engine.Shared, put func(), done func(full int)) error {
+	e.mu.Lock()
+	peers := slices.Clone(e.peers)
+	e.mu.Unlock()
+	full := 0
+	for _, p := range peers {
+		put()
+		if err := p.box.PutDo(&p.conn, s); err != nil {
+			s.Lost()
+			full++
+		}
+	}
+	e.rouse()
+	done(full)
+	return nil
+}
+
 // withinKey marks a context by Within.
 type withinKey struct{}
 
