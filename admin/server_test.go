@@ -19,7 +19,7 @@ func TestRealServer(t *testing.T) {
 	dir := t.TempDir()
 	slow := 20 * time.Millisecond
 	server := &myriad.Server{
-		Addr: "127.0.0.1:0",
+		Addr: "127.0.0.1:0", Model: myriad.Models()[len(myriad.Models())-1], // Auto would not let its loop lag
 		Handler: myriad.Lines(myriad.MessageFunc(func(c *myriad.Conn, msg []byte) {
 			if string(msg) == "slow" {
 				time.Sleep(slow)
