@@ -114,6 +114,7 @@ type extra struct {
 	reads int
 	// retained is how often the connection is retained: see Retain.
 	retained int
+	duplex   bool // see Duplex
 	// timer is when Timer is to be called, deadline when the connection is to be
 	// closed; 0 for never.
 	timer, deadline time.Duration
@@ -388,7 +389,7 @@ func (c *Conn) owesMuch() bool {
 		c.state |= choked
 		c.host.Counters.Add(Paused, 1)
 	}
-	return c.is(choked) && !c.host.ReadOn && !c.is(relayed)
+	return c.is(choked) && !c.host.ReadOn && !c.ReadsOn()
 }
 
 // relieve ends that when it is time.

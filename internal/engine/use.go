@@ -159,6 +159,21 @@ func (c *Conn) Listen(on bool) {
 	}
 }
 
+// Duplex says whether the connection is read from whatever it owes, and a drain waits for
+// the peer's end also when our direction is shut: for a handler that bounds both
+// directions itself. It does not at first.
+func (c *Conn) Duplex(on bool) {
+	if on && c.is(open) {
+		c.extra().duplex = true
+	} else if c.more != nil {
+		c.more.duplex = false
+		c.shrink()
+	}
+}
+
+// ReadsOn says whether neither direction waits for the other.
+func (c *Conn) ReadsOn() bool { return c.is(relayed) || c.more != nil && c.more.duplex }
+
 // Deaf says that the handler does not listen.
 func (c *Conn) Deaf() bool { return c.is(deaf) }
 
@@ -168,6 +183,9 @@ func (c *Conn) CountMessages(n int) {
 		c.host.Counters.Add(Messages, int64(n))
 	}
 }
+
+// Limits are those of the connection's host; they do not change.
+func (c *Conn) Limits() *Limits { return &c.host.Limits }
 
 // MaxMessage is the limit of that name.
 func (c *Conn) MaxMessage() int { return c.host.Limits.MaxMessage }
@@ -196,6 +214,15 @@ func (c *Conn) Peer() netip.AddrPort {
 		return netip.AddrPort{}
 	}
 	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
+}
+
+// Local is our side's address; the zero value if it has no port, or is not known any
+// more. It is for the owner, not for a worker.
+func (c *Conn) Local() netip.AddrPort {
+	if c.host.Local == nil || !c.is(open) {
+		return netip.AddrPort{}
+	}
+	return c.host.Local(c)
 }
 
 // name is the peer in logs.

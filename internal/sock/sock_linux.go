@@ -66,13 +66,20 @@ func (a *Acceptor) Accept(listener int32) (fd int32, peer netip.AddrPort, errno 
 // Peer is the address that a socket is connected to; the zero value if it has none with
 // a port. It never blocks, so it does not tell the scheduler.
 func Peer(fd int32) netip.AddrPort {
-	var peer unix.RawSockaddrAny
+	return name(unix.SYS_GETPEERNAME, fd)
+}
+
+// Local is Peer for our side's address.
+func Local(fd int32) netip.AddrPort { return name(unix.SYS_GETSOCKNAME, fd) }
+
+func name(call uintptr, fd int32) netip.AddrPort {
+	var sa unix.RawSockaddrAny
 	size := uint32(unix.SizeofSockaddrAny)
-	_, _, errno := syscall.RawSyscall(unix.SYS_GETPEERNAME, uintptr(fd), uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&size)))
+	_, _, errno := syscall.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
 	if errno != 0 {
 		return netip.AddrPort{}
 	}
-	return addrPort(&peer)
+	return addrPort(&sa)
 }
 
 // addrPort reads an address that the kernel wrote; the zero value for a family

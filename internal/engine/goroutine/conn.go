@@ -50,6 +50,14 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
+// local is Host.Local.
+func (g *group) local(c *engine.Conn) netip.AddrPort {
+	g.mu.Lock()
+	own := g.conns.get(c.Slot())
+	g.mu.Unlock()
+	return addrPort(own.nc.LocalAddr())
+}
+
 // run is the connection's life. It was dialled at a time, or accepted.
 func (c *conn) run(dialled time.Duration) {
 	c.tick()
@@ -75,7 +83,7 @@ func (c *conn) run(dialled time.Duration) {
 			switch {
 			case !c.WantsRoom():
 				c.receive()
-			case c.Relayed() && c.awaitRoom():
+			case c.ReadsOn() && c.awaitRoom():
 				c.receive() // neither direction waits for the other
 			default:
 				c.Room() // the next Send waits for it

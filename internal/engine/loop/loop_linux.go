@@ -2,6 +2,7 @@ package loop
 
 import (
 	"log/slog"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -104,7 +105,7 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Index, l.host.Returned = index, l.giveBack
 	l.host.Direct, l.host.DirectSize = direct, directSize
-	l.host.At, l.host.Touch = l.Conn, l.touchLater
+	l.host.At, l.host.Touch, l.host.Local = l.Conn, l.touchLater, local
 	l.sweep.period = l.host.SweepPeriod()
 	if g.cfg.Auto {
 		l.host.Times = &l.auto.times
@@ -133,6 +134,9 @@ func direct(c *engine.Conn, p []byte) int {
 	}
 	return n
 }
+
+// local is Host.Local.
+func local(c *engine.Conn) netip.AddrPort { return sock.Local(c.FD()) }
 
 // Bell is what ends a wait when it is rung. Drivers watch it, and hush it.
 func (l *Loop) Bell() sock.Bell { return l.bell }
