@@ -233,6 +233,11 @@ var (
 	ErrHeartbeatTimeout = engine.ErrHeartbeatTimeout
 	// ErrDeadline closes a connection whose Conn.SetDeadline has passed.
 	ErrDeadline = engine.ErrDeadline
+	// ErrDetached is the reason of connections that Conn.Detach has given up.
+	ErrDetached = engine.ErrDetached
+	// ErrShard answers Conn.Detach of a connection whose event loop has a descriptor
+	// table of its own; see Server.Loops.
+	ErrShard = engine.ErrShard
 	// ErrDialTimeout says that no connection was made within Dial.Timeout.
 	ErrDialTimeout = engine.ErrDialTimeout
 	// ErrOverBudget closes a connection that has one of the largest buffers

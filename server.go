@@ -497,12 +497,10 @@ func (s *Server) checkHandler() error {
 
 // listensOn is where the server listens; an address without host and port if it does not.
 func (s *Server) listensOn() net.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.engine == nil || s.engine.Addr() == nil {
-		return &net.TCPAddr{}
+	if a := s.ListenAddr(); a != nil {
+		return a
 	}
-	return s.engine.Addr()
+	return &net.TCPAddr{}
 }
 
 // loops is how many loops there are, and with shards how many connections each

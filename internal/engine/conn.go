@@ -2,6 +2,7 @@ package engine
 
 import (
 	"io"
+	"net"
 	"net/netip"
 	"time"
 )
@@ -14,6 +15,7 @@ const (
 	Send                  // send Output, then report Sent
 	Deliver               // call Conn.Deliver
 	Read                  // read once without waiting, then report Arrived, PeerClosed, Failed or Empty
+	Detach                // make it a net.Conn, with nothing under way, then report Detached
 	Shut                  // shut the sending direction, then report ShutDone
 	Close                 // close the descriptor, then report Finish
 )
@@ -115,6 +117,8 @@ type extra struct {
 	// retained is how often the connection is retained: see Retain.
 	retained int
 	duplex   bool // see Duplex
+	// detach is set when the connection is to be given up; see Detach.
+	detach *func(nc net.Conn, unread []byte)
 	// timer is when Timer is to be called, deadline when the connection is to be
 	// closed; 0 for never.
 	timer, deadline time.Duration
@@ -569,6 +573,8 @@ func (c *Conn) Next() Action {
 		return c.nextGreeting()
 	case c.is(fresh | relieved | warned):
 		return Deliver
+	case c.detaches() && c.out == nil && c.mark.posted() == 0:
+		return Detach
 	case c.is(held), c.is(gone) && !c.is(ended), c.is(relayed) && c.in != nil:
 		if c.is(deaf) {
 			return Wait

@@ -47,6 +47,8 @@ type Host struct {
 	// for what an event of one connection does to another. Without them connections
 	// reach each other by mail.
 	At func(slot uint32) *Conn
+	// Shard says that its descriptors are in a table of its own.
+	Shard bool
 	// Local, if set, is our side's address of a connection.
 	Local func(c *Conn) netip.AddrPort
 	Touch func(c *Conn)

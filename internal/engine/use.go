@@ -151,7 +151,7 @@ func (c *Conn) Paused() bool {
 // owner, in a call of the handler.
 func (c *Conn) Listen(on bool) {
 	switch {
-	case on && c.is(deaf):
+	case on && c.is(deaf) && !c.detaches():
 		c.state &^= deaf
 		c.attentive()
 	case !on && c.is(open):

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"unsafe"
 
@@ -170,9 +171,9 @@ func Prepare(l net.Listener) error {
 // it was there before its listener was prepared.
 func PrepareConn(fd int32) error { return listenOptions(int(fd), "tcp", false) }
 
-// Detach takes the descriptor of a listener away from package net: it returns
-// a descriptor of its own for the same socket. The caller closes both.
-func Detach(l net.Listener) (int32, error) {
+// Detach takes the descriptor of a listener or a connection away from package net: it
+// returns a descriptor of its own for the same socket. The caller closes both.
+func Detach(l any) (int32, error) {
 	own := -1
 	err := withDescriptor(l, func(fd int) (err error) {
 		own, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -181,10 +182,10 @@ func Detach(l net.Listener) (int32, error) {
 	return int32(own), err
 }
 
-func withDescriptor(l net.Listener, do func(fd int) error) error {
+func withDescriptor(l any, do func(fd int) error) error {
 	sc, ok := l.(syscall.Conn)
 	if !ok {
-		return fmt.Errorf("listener of type %T has no descriptor; expected one of package net, such as *net.TCPListener", l)
+		return fmt.Errorf("%T has no descriptor; expected a listener or a connection of package net, such as *net.TCPListener", l)
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
@@ -194,6 +195,30 @@ func withDescriptor(l net.Listener, do func(fd int) error) error {
 		return e
 	}
 	return err
+}
+
+// NetConn makes a connection of package net of a descriptor, with one of its own for the
+// same socket.
+func NetConn(fd int32) (net.Conn, error) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(own), "")
+	defer f.Close()
+	return net.FileConn(f) // has another one
+}
+
+// Fetch gives a thread with a descriptor table of its own a copy of a descriptor of the
+// process's table.
+func Fetch(fd int32) (int32, error) {
+	process, err := unix.PidfdOpen(unix.Getpid(), 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(process)
+	own, err := unix.PidfdGetfd(process, int(fd), 0)
+	return int32(own), err
 }
 
 // SocketError takes the error that the kernel keeps for a socket, 0 if none.

@@ -40,6 +40,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -190,7 +191,7 @@ func (g *group) accept() {
 		case errors.Is(err, os.ErrDeadlineExceeded): // it is held, or was a moment ago
 		case err == nil:
 			token = false
-			g.welcome(nc)
+			g.welcome(nc, nil)
 		case errors.Is(err, net.ErrClosed), g.stop.Err() != nil:
 			return
 		default:
@@ -235,16 +236,28 @@ func (g *group) rest(most time.Duration, less <-chan struct{}) bool {
 	return true
 }
 
-func (g *group) welcome(nc net.Conn) {
+func (g *group) welcome(nc net.Conn, read []byte) {
 	peer := addrPort(nc.RemoteAddr())
 	if err := g.host.Admit(peer); err != nil {
 		turnAway(nc, g.host.Answer(peer, err))
 		return
 	}
-	if !g.serve(nc, 0, nil) {
+	if !g.serve(nc, 0, nil, read) {
 		g.host.Disown(peer)
 		g.leave()
 	}
+}
+
+// Adopt implements engine.Engine.
+func (g *group) Adopt(nc net.Conn, read []byte) error {
+	if g.stop.Err() != nil {
+		return engine.ErrClosed
+	}
+	if err := nc.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	g.welcome(nc, slices.Clone(read))
+	return nil
 }
 
 // turnAway closes a connection, with an answer if there is one.
@@ -257,7 +270,7 @@ func turnAway(nc net.Conn, answer []byte) {
 
 // serve starts the goroutine of a connection that has been admitted, or that is
 // dialled since a time, if it can.
-func (g *group) serve(nc net.Conn, dialled time.Duration, owned engine.Owned) bool {
+func (g *group) serve(nc net.Conn, dialled time.Duration, owned engine.Owned, read []byte) bool {
 	c, err := newConn(g, nc)
 	if err == nil {
 		err = g.enter(c)
@@ -276,7 +289,7 @@ func (g *group) serve(nc net.Conn, dialled time.Duration, owned engine.Owned) bo
 		c.SetOwned(owned)
 	}
 	signal(g.stir)
-	go c.run(dialled)
+	go c.run(dialled, read)
 	return true
 }
 

@@ -85,6 +85,7 @@ type Loop struct {
 	room     atomic.Int64 // of a shard: how many its table has room for
 	box      engine.Mailbox
 	told     atomic.Int32
+	adopts   atomic.Int64 // connections that are to be adopted
 	asleep   atomic.Bool
 	some     atomic.Bool   // orders or chores are not empty
 	back     atomic.Bool   // returned is not empty
@@ -103,7 +104,7 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
 	l.host.SetUp(&g.cfg, g.door)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
-	l.host.Index, l.host.Returned = index, l.giveBack
+	l.host.Index, l.host.Returned, l.host.Shard = index, l.giveBack, g.cfg.Shard > 0
 	l.host.Direct, l.host.DirectSize = direct, directSize
 	l.host.At, l.host.Touch, l.host.Local = l.Conn, l.touchLater, local
 	l.sweep.period = l.host.SweepPeriod()
@@ -484,6 +485,10 @@ func (l *Loop) Forget(c *engine.Conn) {
 	sock.Close(c.FD())
 	l.free(c)
 }
+
+// Detach makes a connection one of package net, which has a descriptor of its own for it.
+// Nothing of it may be under way, or watched.
+func (l *Loop) Detach(c *engine.Conn) { c.Detached(sock.NetConn(c.FD())) }
 
 func (l *Loop) free(c *engine.Conn) {
 	c.SetArmed(0)
