@@ -107,7 +107,7 @@ func TestAdoptLimits(t *testing.T) {
 		if got, _ := io.ReadAll(other); !bytes.HasPrefix(got, []byte("not you")) {
 			t.Errorf("one too many got %q", got)
 		}
-		if n := s.Stats(); n.Refused.Source != 1 {
+		if n := s.Stats(); n.Refused.Source != 1 { // before it was answered
 			t.Errorf("refused: %+v; want 1 for its source", n.Refused)
 		}
 		s.Close()

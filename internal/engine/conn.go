@@ -118,7 +118,8 @@ type extra struct {
 	retained int
 	duplex   bool // see Duplex
 	// detach is set when the connection is to be given up; see Detach.
-	detach *func(nc net.Conn, unread []byte)
+	detach  *func(nc net.Conn, unread []byte)
+	upgrade *upgrade // nil if there is none under way
 	// timer is when Timer is to be called, deadline when the connection is to be
 	// closed; 0 for never.
 	timer, deadline time.Duration
@@ -503,6 +504,9 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	if m.shared != nil {
 		data = m.shared.Bytes
 	}
+	if c.keepMail(m, data) {
+		return
+	}
 	if len(data) == 0 {
 		c.mark.release(noBytes)
 	}
@@ -609,7 +613,7 @@ func (c *Conn) nextGreeting() Action {
 }
 
 // Greets says whether the handler has not heard of the connection.
-func (c *Conn) Greets() bool { return c.is(greeting) }
+func (c *Conn) Greets() bool { return c.is(greeting) && !c.upgrades() }
 
 // Discard lets go of the buffers of a connection that is to be closed: of its input,
 // and of its output if the kernel has not been given that.

@@ -19,7 +19,7 @@ func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|finishing|shut):
 		return ErrClosed
-	case c.is(relayed|greeting) || c.layer() != nil || c.detaches():
+	case c.is(relayed|greeting) || c.layer() != nil || c.upgrades() || c.detaches():
 		return ErrBadUse
 	case c.host.Shard:
 		return ErrShard

@@ -203,6 +203,9 @@ func (c *Conn) retained() bool {
 func (c *Conn) Finish() {
 	c.dropInput()
 	c.dropOutput()
+	if c.upgrades() {
+		c.endUpgrade()
+	}
 	n := c.host.Counters
 	switch {
 	case c.is(greeting):

@@ -33,9 +33,12 @@ func (c *Conn) direct(p []byte) int {
 	return n
 }
 
-// endEvent forgets what was sent directly in this event. If that has made it too
+// endEvent begins an upgrade that was asked for in this event, and forgets what was sent directly in this event. If that has made it too
 // much, and the handler was told so, it is told that it is not any more.
 func (c *Conn) endEvent() {
+	if c.upgrades() {
+		c.beginUpgrade()
+	}
 	if c.host.direct == 0 { // as always, where workers might look
 		return
 	}
@@ -72,6 +75,9 @@ func (c *Conn) WriteString(s string) (int, error) {
 func (c *Conn) writable(n int) error {
 	if c.is(closing|failed|finishing) || !c.is(open) {
 		return ErrClosed
+	}
+	if c.upgrades() {
+		return ErrBadUse
 	}
 	if n > c.host.Limits.MaxUnsent {
 		return ErrTooLarge
