@@ -98,11 +98,10 @@ func (b *Blocking) Received(c *Conn, in []byte) int {
 
 // Ended implements Handler.
 func (b *Blocking) Ended(c *Conn, rest []byte) int {
-	n, ok := c.Value().(*NetConn)
-	if !ok && len(rest) == 0 {
+	if _, ok := c.Value().(*NetConn); !ok && len(rest) == 0 {
 		return 0
 	}
-	n = netConn(c)
+	n := netConn(c)
 	n.arrived(c, rest)
 	n.end()
 	if n.unread() > 0 {
@@ -120,11 +119,10 @@ func (b *Blocking) Writable(c *Conn) {
 
 // Closed implements Handler.
 func (b *Blocking) Closed(c *Conn, why error) {
-	n, ok := c.Value().(*NetConn)
-	if !ok && b.End == nil {
+	if _, ok := c.Value().(*NetConn); !ok && b.End == nil {
 		return
 	}
-	n = netConn(c)
+	n := netConn(c)
 	n.finish(why)
 	b.end(n)
 }

@@ -240,7 +240,8 @@ var (
 	ErrHeartbeatTimeout = engine.ErrHeartbeatTimeout
 	// ErrDeadline closes a connection whose Conn.SetDeadline has passed.
 	ErrDeadline = engine.ErrDeadline
-	// ErrDetached is the reason of connections that Conn.Detach has given up.
+	// ErrDetached is the reason of connections that Conn.Detach has given up. They are
+	// counted in Stats.Closed.Handler.
 	ErrDetached = engine.ErrDetached
 	// ErrClearInput closes a connection that had sent more in clear when StartTLS was
 	// called.

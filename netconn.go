@@ -25,6 +25,8 @@ import (
 // All limits of the server hold, IdleTimeout also while the connection's code works: it
 // counts from the peer's last word.
 //
+// Elsewhere than on Linux nothing is read while the kernel takes no output.
+//
 // They must not be called on an event loop, as in a Handler: they would hold it up.
 type NetConn struct {
 	ref    Ref
