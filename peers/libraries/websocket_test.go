@@ -103,9 +103,13 @@ func TestWebSocket(t *testing.T) {
 				}
 			}
 			for _, want := range []string{"alive?", "in parts"} {
-				f, err := ws.ReadFrame(c)
-				if err != nil || string(f.Payload) != want {
-					t.Fatalf("got %q, %v; want %q", f.Payload, err, want)
+				h, err := ws.ReadHeader(c)
+				if err != nil || h.Length != int64(len(want)) {
+					t.Fatalf("got %+v, %v; want %q", h, err, want)
+				}
+				payload := make([]byte, len(want))
+				if _, err := io.ReadFull(c, payload); err != nil || string(payload) != want {
+					t.Fatalf("got %q, %v; want %q", payload, err, want)
 				}
 			}
 		})
