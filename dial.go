@@ -183,6 +183,8 @@ func (o *owned) Timer(c *engine.Conn) {
 	}
 }
 
+func (o *owned) Secured(c *engine.Conn) { secured(o.h, c) }
+
 func (o *owned) DialFailed(err error) {
 	if h, ok := extension[DialFailedHandler](o.h); ok {
 		h.DialFailed(named(err))

@@ -80,6 +80,13 @@ type TimerHandler interface {
 	Timer(c *Conn)
 }
 
+// SecuredHandler is a Handler, or a MessageHandler, that uses Conn.StartTLS.
+type SecuredHandler interface {
+	// Secured is called when the handshake of StartTLS is over, before any input, on the
+	// event loop also with Server.Workers: it must be quick.
+	Secured(c *Conn)
+}
+
 // DialFailedHandler is a Handler, or a MessageHandler, of Server.Dial that wants to hear
 // of connections that were not made.
 type DialFailedHandler interface {
@@ -240,6 +247,18 @@ var (
 	ErrHeartbeatTimeout = engine.ErrHeartbeatTimeout
 	// ErrDeadline closes a connection whose Conn.SetDeadline has passed.
 	ErrDeadline = engine.ErrDeadline
+	// ErrDetached is the reason of connections that Conn.Detach has given up. They are
+	// counted in Stats.Closed.Handler.
+	ErrDetached = engine.ErrDetached
+	// ErrClearInput closes a connection that had sent more in clear when StartTLS was
+	// called.
+	ErrClearInput = engine.ErrClearInput
+	// ErrHandshakeTimeout closes a connection whose StartTLS took longer than
+	// Limits.HandshakeTimeout.
+	ErrHandshakeTimeout = engine.ErrHandshakeTimeout
+	// ErrShard answers Conn.Detach of a connection whose event loop has a descriptor
+	// table of its own; see Server.Loops.
+	ErrShard = engine.ErrShard
 	// ErrDialTimeout says that no connection was made within Dial.Timeout.
 	ErrDialTimeout = engine.ErrDialTimeout
 	// ErrOverBudget closes a connection that has one of the largest buffers
@@ -290,3 +309,11 @@ func (a adapter) Received(c *engine.Conn, in []byte) int { return a.h.Received((
 func (a adapter) Ended(c *engine.Conn, rest []byte) int { return a.h.Ended((*Conn)(c), rest) }
 
 func (a adapter) Closed(c *engine.Conn, why error) { a.h.Closed((*Conn)(c), why) }
+
+func (a adapter) Secured(c *engine.Conn) { secured(a.h, c) }
+
+func secured(h Handler, c *engine.Conn) {
+	if h, ok := extension[SecuredHandler](h); ok {
+		h.Secured((*Conn)(c))
+	}
+}

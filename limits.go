@@ -106,7 +106,7 @@ type Limits struct {
 	// HandshakeTimeout is the most time from the connection's beginning to
 	// the end of what comes before the first message: the PROXY protocol's
 	// header and the TLS handshake. The default is 10 s. It is not used
-	// where neither is.
+	// where neither is. That of Conn.StartTLS has as much again.
 	HandshakeTimeout time.Duration
 
 	// FirstByteTimeout is the most time that a peer may take to send its

@@ -192,6 +192,7 @@ type Server struct {
 	own    *pool.Pool   // Auto's, nil without
 	gate   *secure.Gate // nil without TLS
 	names  names
+	calls  sync.WaitGroup // of a Blocking handler's functions
 	limits Limits
 	closed bool
 }
@@ -309,6 +310,10 @@ type configError struct{ error }
 func (e *configError) Unwrap() []error { return []error{ErrBadConfig, e.error} }
 
 func (s *Server) serve(ctx context.Context, where []Listener) error {
+	if l, ok := s.Handler.(*NetListener); ok {
+		l.begin(s)
+		defer l.Close()
+	}
 	cfg, done, err := s.open(where)
 	if err != nil {
 		return err
@@ -333,6 +338,7 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 	})
 	e.Wait()
 	s.names.end()
+	s.calls.Wait()
 	s.endWorkers()
 	if !stopped() {
 		<-ended
@@ -475,7 +481,7 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.Heartbeat.check} {
+	for _, check := range []func() error{s.checkHandler, s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.Heartbeat.check} {
 		if err = check(); err != nil {
 			return m, l, err
 		}
@@ -489,6 +495,22 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	}
 	l, err = s.share().resolve()
 	return m, l, err
+}
+
+// checkHandler says what is wrong with a handler that has settings.
+func (s *Server) checkHandler() error {
+	if b, ok := s.Handler.(*Blocking); ok {
+		return b.check()
+	}
+	return nil
+}
+
+// listensOn is where the server listens; an address without host and port if it does not.
+func (s *Server) listensOn() net.Addr {
+	if a := s.ListenAddr(); a != nil {
+		return a
+	}
+	return &net.TCPAddr{}
 }
 
 // loops is how many loops there are, and with shards how many connections each
@@ -538,6 +560,9 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 	if first && s.Stopping != nil && worker == nil {
 		s.Stopping()
+	}
+	if l, ok := s.Handler.(*NetListener); ok {
+		_ = l.Close()
 	}
 	if err := e.Stop(ctx); err != nil {
 		return fmt.Errorf("myriad: shutdown: %w", err)

@@ -161,7 +161,7 @@ type Closes struct {
 	// SlowConsumer counts those that owed more than Limits.MaxUnsent, Budget
 	// those that gave way to Limits.MaxBuffered, TooLong those with a message
 	// longer than Limits.MaxMessage, TLS those whose TLS has broken after the
-	// handshake, see TLSError.
+	// handshake, see TLSError, or whose StartTLS has failed.
 	SlowConsumer, Budget, TooLong, TLS int64
 	// Panic counts those whose handler panicked, Shutdown those that the
 	// server's end closed, Operator those that Server.CloseConns closed, Other

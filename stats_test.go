@@ -24,6 +24,7 @@ func (e counting) Hold(bool) error               { return nil }
 func (e counting) Expel(netip.AddrPort) error    { return nil }
 func (e counting) Wait()                         {}
 func (e counting) Counters() engine.Counts       { return e.counts }
+func (e counting) Adopt(net.Conn, []byte) error  { return nil }
 
 // Every counter of the engines is in one place of Stats, and in no other: each has a
 // value of its own here.

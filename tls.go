@@ -16,6 +16,43 @@ import (
 // name, client certificates. It is nil for a connection without TLS.
 func (c *Conn) TLS() *tls.ConnectionState { return layers.State(c.core()) }
 
+// StartTLS encrypts a connection that is in clear, for protocols in which that is agreed
+// on first (STARTTLS of SMTP, IMAP, LDAP, PostgreSQL's SSLRequest): the handshake begins
+// when the call at hand has returned, and what was written before goes out in clear. A
+// connection that was accepted is the server, one that was dialled the client. cfg must
+// not be changed any more. Limits.MaxHandshakes and HandshakeTimeout hold.
+//
+// Secured of a SecuredHandler is called when the handshake is over; until then the handler
+// hears nothing, but Closed if it fails, with a *TLSError, ErrHandshakeTimeout, or io.EOF.
+// Write fails with ErrBadUse until then. What Refs send meanwhile waits, and goes out
+// encrypted; what Ref.Do is to call waits, too.
+//
+// Input in clear that has come behind the command by the time the call returns is
+// refused, as nobody knows who has put it there (CVE-2011-0411): a handler that leaves
+// some unused has its connection closed with ErrClearInput. It returns right behind the
+// command, and uses no more. A Lines or Split handler does: it stops at this call.
+//
+// It fails with ErrBadConfig where cfg has no certificate, or for a client no ServerName,
+// with ErrBadUse where the connection has TLS or gets it, is relayed or given up, and
+// with ErrClosed when it is closing.
+func (c *Conn) StartTLS(cfg *tls.Config) error {
+	switch {
+	case cfg == nil:
+		return badConfig("StartTLS with a nil tls.Config; expected one")
+	case c.core().Outbound() && cfg.ServerName == "" && !cfg.InsecureSkipVerify:
+		return badConfig("StartTLS of a connection that was dialled: tls.Config.ServerName is empty; expected whom to verify")
+	case !c.core().Outbound() && !certified(cfg):
+		return badConfig("StartTLS: tls.Config has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set")
+	}
+	these := layers.Config{TLS: cfg, Gate: c.Server().handshakes()}
+	return c.core().Upgrade(these.First)
+}
+
+// certified says whether a server can show a certificate.
+func certified(c *tls.Config) bool {
+	return len(c.Certificates) > 0 || c.GetCertificate != nil || c.GetConfigForClient != nil
+}
+
 // ReloadCertificate reads a certificate and its key, both in PEM form, for
 // tls.Config.GetCertificate. When a handshake asks for it, the files are looked at
 // again, at most once a second, and read when they have changed: so a certificate
@@ -35,7 +72,7 @@ func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.Cl
 
 // checkTLS says what is wrong with a TLSConfig.
 func checkTLS(of string, c *tls.Config) error {
-	if c != nil && len(c.Certificates) == 0 && c.GetCertificate == nil && c.GetConfigForClient == nil {
+	if c != nil && !certified(c) {
 		return badConfig("%s.TLSConfig has no certificate; expected Certificates, GetCertificate or GetConfigForClient to be set", of)
 	}
 	return nil

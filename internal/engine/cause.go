@@ -71,6 +71,8 @@ func closeCause(why error) Cause {
 		return ClosedShutdown
 	case ErrExpelled:
 		return ClosedExpelled
+	case ErrClearInput, ErrHandshakeTimeout:
+		return ClosedTLS
 	case ErrBadUse, ErrClosed, ErrPoolClosed, ErrShortFile:
 		return ClosedOther
 	}

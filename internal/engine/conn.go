@@ -2,6 +2,7 @@ package engine
 
 import (
 	"io"
+	"net"
 	"net/netip"
 	"time"
 )
@@ -15,6 +16,7 @@ const (
 	Deliver                // call Conn.Deliver
 	Read                   // read once without waiting, then report Arrived, PeerClosed, Failed or Empty
 	SendFile               // send File, then report Sent; or call Conn.Load
+	Detach                 // make it a net.Conn, with nothing under way, then report Detached
 	Shut                   // shut the sending direction, then report ShutDone
 	Close                  // close the descriptor, then report Finish
 )
@@ -118,6 +120,10 @@ type extra struct {
 	reads int
 	// retained is how often the connection is retained: see Retain.
 	retained int
+	duplex   bool // see Duplex
+	// detach is set when the connection is to be given up; see Detach.
+	detach  *func(nc net.Conn, unread []byte)
+	upgrade *upgrade // nil if there is none under way
 	// timer is when Timer is to be called, deadline when the connection is to be
 	// closed; 0 for never.
 	timer, deadline time.Duration
@@ -128,6 +134,14 @@ type extra struct {
 	partial time.Duration
 	latest  []*Latest // values to take when nothing else is owed
 	dropped int64     // messages that its peer had no room for
+}
+
+// empty says whether it means nothing.
+func (x *extra) empty() bool {
+	return x.why == nil && x.due == 0 && x.layer == nil && x.held == 0 && !x.bidden && !x.parting &&
+		x.partner.c == nil && x.ahead == 0 && !x.asked && x.reads == 0 && x.retained == 0 && !x.duplex &&
+		x.detach == nil && x.upgrade == nil && x.timer == 0 && x.deadline == 0 &&
+		x.queue == nil && x.direct == 0 && x.partial == 0 && len(x.latest) == 0 && x.dropped == 0
 }
 
 func (c *Conn) is(bits uint32) bool { return c.state&bits != 0 }
@@ -403,7 +417,7 @@ func (c *Conn) owesMuch() bool {
 		c.state |= choked
 		c.host.Counters.Add(Paused, 1)
 	}
-	return c.is(choked) && !c.host.ReadOn && !c.is(relayed)
+	return c.is(choked) && !c.host.ReadOn && !c.ReadsOn()
 }
 
 // relieve ends that when it is time.
@@ -515,6 +529,9 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	if m.shared != nil {
 		data = m.shared.Bytes
 	}
+	if c.keepMail(m, data) {
+		return
+	}
 	if len(data) == 0 {
 		c.mark.release(noBytes)
 	}
@@ -598,6 +615,8 @@ func (c *Conn) Next() Action {
 		return c.nextGreeting()
 	case c.is(fresh | relieved | warned):
 		return Deliver
+	case c.detaches() && c.out == nil && c.mark.posted() == 0:
+		return Detach
 	case c.is(held), c.is(gone) && !c.is(ended), c.is(relayed) && c.in != nil:
 		if c.is(deaf) {
 			return Wait
@@ -632,7 +651,7 @@ func (c *Conn) nextGreeting() Action {
 }
 
 // Greets says whether the handler has not heard of the connection.
-func (c *Conn) Greets() bool { return c.is(greeting) }
+func (c *Conn) Greets() bool { return c.is(greeting) && !c.upgrades() }
 
 // Discard lets go of the buffers of a connection that is to be closed: of its input,
 // and of its output if the kernel has not been given that.

@@ -188,10 +188,21 @@ func (c *Conn) Release() {
 	if c.more.retained--; c.more.retained == 0 && c.is(gone) && !c.is(closing) {
 		c.more.due = c.host.Now() + c.host.Limits.CloseTimeout
 	}
+	c.shrink()
 }
 
-// retained says whether it is, and can still be written to.
+// shrink lets go of what nothing is in any more.
+func (c *Conn) shrink() {
+	if c.more != nil && c.more.empty() {
+		c.more = nil
+	}
+}
+
+// retained says whether it is, and can still be written to, or read from.
 func (c *Conn) retained() bool {
+	if c.more != nil && c.more.duplex && !c.is(gone) {
+		return true
+	}
 	return (c.is(relayed) || c.more != nil && c.more.retained > 0) && !c.is(shut)
 }
 
@@ -203,6 +214,9 @@ func (c *Conn) Why() error { return c.more.why }
 func (c *Conn) Finish() {
 	c.dropInput()
 	c.dropOutput()
+	if c.upgrades() {
+		c.endUpgrade()
+	}
 	n := c.host.Counters
 	switch {
 	case c.is(greeting):

@@ -22,6 +22,7 @@
 //	Conn.Touched               a planned time has come; see Pace
 //	Conn.Drain                 close at the next idle moment (shutdown)
 //	Conn.Expire(now)           time has passed
+//	Conn.Detached(nc, err)     the connection was made one of package net, or was not
 //	Conn.Finish                the descriptor has been closed
 //
 //	action                     asks for
@@ -31,6 +32,8 @@
 //	Read                       read once without waiting, report with Arrived,
 //	                           PeerClosed, Failed or Empty
 //	Shut                       shut the sending direction, report with ShutDone
+//	Detach                     with nothing under way in the kernel, make the connection one
+//	                           of package net, report with Detached
 //	Close                      close the descriptor, report with Finish
 //	Wait                       nothing; wait for the next event
 //
@@ -352,6 +355,11 @@ type Engine interface {
 	// no room and with ErrClosed after Stop. One order is for one loop:
 	// the loops take turns.
 	Dial(d Dial) error
+	// Adopt takes a connection of package net with a descriptor, which is not used by
+	// others any more, as if it had been accepted here, with bytes that were read from it
+	// already. It fails with ErrFull when the loop has too many orders, with ErrClosed
+	// after Stop, and otherwise where the descriptor can't be taken; then nc is as it was.
+	Adopt(nc net.Conn, read []byte) error
 	// Broadcast sends p to all connections that are open and have no layer at
 	// work before Opened: it keeps one copy for all. It returns at once:
 	// ErrFull when too many, or too many bytes, are under way, ErrTooLarge

@@ -99,6 +99,9 @@ var errListenerFull = errors.New("listener full")
 
 // enter counts one in, unless there are as many as there may be.
 func (e *Entrance) enter() bool {
+	if e == nil {
+		return true
+	}
 	for {
 		n := e.open.Load()
 		if e.max > 0 && n >= e.max {
@@ -111,7 +114,23 @@ func (e *Entrance) enter() bool {
 	}
 }
 
-func (e *Entrance) leave() { e.open.Add(-1) }
+func (e *Entrance) leave() {
+	if e != nil {
+		e.open.Add(-1)
+	}
+}
+
+// entrance is that of a listener, nil without one.
+func (h *Host) entrance(listener int) *Entrance {
+	if listener < 0 {
+		return nil
+	}
+	return h.Entrances[listener]
+}
+
+// Adopted is the listener to which connections count that somebody else has accepted: the
+// first one, -1 without any.
+func (h *Host) Adopted() int { return min(len(h.Entrances), 1) - 1 }
 
 // Listening is what they have counted.
 func (h *Host) Listening() (all []Listening) {

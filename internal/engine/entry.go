@@ -20,7 +20,7 @@ func NewDoor(cfg *Config) *door.Door {
 // away: then it says why, and has counted that. The source of one that comes by a
 // proxy is looked at when it is known.
 func (h *Host) Admit(listener int, peer netip.AddrPort) error {
-	at := h.Entrances[listener]
+	at := h.entrance(listener)
 	if !h.Door.Enter() {
 		return h.refuse(at, peer, ErrTooManyConns)
 	}
@@ -53,14 +53,14 @@ func (h *Host) refuse(at *Entrance, peer netip.AddrPort, why error) error {
 // Disown takes back what Admit has counted of a listener and a source, for a connection
 // that was not opened. Whoever frees its place has it Leave.
 func (h *Host) Disown(listener int, peer netip.AddrPort) {
-	h.Entrances[listener].leave()
+	h.entrance(listener).leave()
 	if !h.proxied(listener, peer) {
 		h.Door.Unregister(peer.Addr())
 	}
 }
 
 func (h *Host) proxied(listener int, peer netip.AddrPort) bool {
-	return h.Proxied != nil && h.Proxied(listener, peer.Addr())
+	return listener >= 0 && h.Proxied != nil && h.Proxied(listener, peer.Addr())
 }
 
 // register counts a source, unless it is not let in.

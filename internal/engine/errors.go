@@ -26,6 +26,7 @@ var (
 	ErrHeartbeatTimeout = errors.New("myriad: peer did not answer as many heartbeats as Heartbeat.MaxMissed")
 	ErrHandshakeTimeout = errors.New("myriad: PROXY header or TLS handshake was not complete within Limits.HandshakeTimeout")
 	ErrOverBudget       = errors.New("myriad: buffers of all connections hold more than Limits.MaxBuffered, and this one's are among the largest")
+	ErrDetached         = errors.New("myriad: connection was given up by Conn.Detach")
 	ErrDeadline         = errors.New("myriad: the connection's deadline has passed")
 	ErrDialTimeout      = errors.New("myriad: no connection was made within the dial's timeout")
 	ErrTooManyConns     = errors.New("myriad: Limits.MaxConns connections are open")
@@ -36,7 +37,7 @@ var (
 	ErrServerClosed     = errors.New("myriad: server is shutting down")
 	ErrExpelled         = errors.New("myriad: connection was closed by an operator")
 	ErrPoolClosed       = errors.New("myriad: the pool of Server.Workers was closed before the server had ended")
-	ErrBadUse           = errors.New("myriad: handler returned a count of used bytes outside of 0..len(in)")
+	ErrBadUse           = errors.New("myriad: bad use of a connection, or a handler returned a count of used bytes outside of 0..len(in)")
 )
 
 // PanicError is the reason of a connection whose handler panicked.

@@ -143,9 +143,12 @@ func (c *Conn) setDirect(n int) {
 	}
 }
 
-// endEvent forgets what was sent directly in this event. If that has made it too
+// endEvent begins an upgrade that was asked for, and forgets what was sent directly in this event. If that has made it too
 // much, and the handler was told so, it is told that it is not any more.
 func (c *Conn) endEvent() {
+	if c.upgrades() {
+		c.beginUpgrade()
+	}
 	if c.direct() == 0 { // as always, where workers might look
 		return
 	}

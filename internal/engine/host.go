@@ -47,8 +47,12 @@ type Host struct {
 	// At finds a connection of this owner by its slot, Mine says whether it is not with a
 	// worker, and Touch has it settled soon: for what an event of one connection does
 	// to another. Without them connections reach each other by mail.
-	At    func(slot uint32) *Conn
-	Mine  func(c *Conn) bool
+	At   func(slot uint32) *Conn
+	Mine func(c *Conn) bool
+	// Shard says that its descriptors are in a table of its own.
+	Shard bool
+	// Local, if set, is our side's address of a connection.
+	Local func(c *Conn) netip.AddrPort
 	Touch func(c *Conn)
 	// Owner is Config.Owner.
 	Owner any
@@ -283,11 +287,15 @@ func Since() time.Duration { return time.Since(epoch) }
 
 // panicked logs and counts a handler's panic.
 func (h *Host) panicked(c *Conn, value any) *PanicError {
-	err := &PanicError{Value: value, Stack: debug.Stack()}
+	return h.panickedAt(c.name(), value, debug.Stack())
+}
+
+func (h *Host) panickedAt(peer string, value any, stack []byte) *PanicError {
+	err := &PanicError{Value: value, Stack: stack}
 	h.Counters.Add(Panics, 1)
 	h.Log.LogAttrs(context.Background(), slog.LevelError, "handler panicked; its connection is closed",
 		slog.Any("panic", value),
-		slog.String("peer", c.name()),
+		slog.String("peer", peer),
 		slog.String("stack", string(err.Stack)))
 	return err
 }

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"errors"
+	"io"
 	"math"
 	"time"
 )
@@ -85,6 +87,10 @@ func (c *Conn) Greeted() {
 	c.state &^= greeting
 	c.host.Counters.Add(Greeting, -1)
 	c.heard = c.host.moment()
+	if c.upgrades() {
+		c.upgraded()
+		return
+	}
 	c.state |= silent
 	began := c.more.dialled
 	switch c.more.due = 0; {
@@ -168,6 +174,11 @@ func (c *Conn) attend() {
 func (c *Conn) concern(err error) {
 	switch {
 	case err == nil || c.is(closing|failed):
+		return
+	case c.upgrades() && !errors.Is(err, io.EOF):
+		err = &TLSError{Err: err}
+	}
+	switch {
 	case c.is(greeting) && c.Pending() == 0:
 		c.fail(err)
 	default:

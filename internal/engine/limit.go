@@ -112,8 +112,12 @@ func (h *Host) tellRefused(at *Entrance, peer netip.AddrPort, why error) {
 	case ErrDenied:
 		name, value, level = "Server.Allow and Server.Deny", nil, slog.LevelInfo
 	}
+	listener := ""
+	if at != nil {
+		listener = at.name
+	}
 	h.Log.LogAttrs(context.Background(), level, "connection turned away at the door",
-		slog.String("limit", name), slog.Any("value", value), slog.String("peer", peerName(peer)), slog.String("listener", at.name), slog.Int("loop", h.Index))
+		slog.String("limit", name), slog.Any("value", value), slog.String("peer", peerName(peer)), slog.String("listener", listener), slog.Int("loop", h.Index))
 }
 
 // name is the peer in logs.

@@ -283,6 +283,18 @@ func (r Ref) Nudge() error { return r.post(Request{Kind: MailNudge}) }
 // Do posts a request to call f on the connection's owner, by the rules of the handler.
 func (r Ref) Do(f func(*Conn)) error { return r.post(Request{Kind: MailDo, Shared: &Shared{Do: f}}) }
 
+// DoElse is Do with what is called instead, once, when the connection begins to close
+// before: on any goroutine, and it does not block. When DoElse fails, neither is called.
+func (r Ref) DoElse(f func(*Conn), lost func()) error {
+	return r.post(Request{Kind: MailDo, Shared: &Shared{Do: f, Lost: lost}})
+}
+
+// Panicked counts and logs a panic of code that works elsewhere for the connection, whose
+// peer is named, and makes a reason of it.
+func (r Ref) Panicked(peer string, value any, stack []byte) error {
+	return r.c.host.panickedAt(peer, value, stack)
+}
+
 // Attend posts a request to call the layer's Attend.
 func (r Ref) Attend() error { return r.post(Request{Kind: MailAttend}) }
 

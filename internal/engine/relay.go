@@ -23,7 +23,7 @@ func (c *Conn) Relay(to Ref) error {
 	switch {
 	case c.is(closing|failed) || !c.is(open) || to.Closed():
 		return ErrClosed
-	case c.is(relayed) || to.c == c:
+	case c.is(relayed) || to.c == c || c.upgrades() || c.detaches():
 		return ErrBadUse
 	}
 	if c.host.At != nil && to.On(c.host) != nil {

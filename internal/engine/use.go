@@ -61,6 +61,9 @@ func (c *Conn) writable(n int) error {
 	if c.is(closing|failed|finishing) || !c.is(open) {
 		return ErrClosed
 	}
+	if c.upgrades() {
+		return ErrBadUse
+	}
 	if n > c.host.Limits.MaxUnsent {
 		return ErrTooLarge
 	}
@@ -136,13 +139,28 @@ func (c *Conn) Paused() bool {
 // owner, in a call of the handler.
 func (c *Conn) Listen(on bool) {
 	switch {
-	case on && c.is(deaf):
+	case on && c.is(deaf) && !c.detaches():
 		c.state &^= deaf
 		c.attentive()
 	case !on && c.is(open):
 		c.state |= deaf
 	}
 }
+
+// Duplex says whether the connection is read from whatever it owes, and a drain waits for
+// the peer's end also when our direction is shut: for a handler that bounds both
+// directions itself. It does not at first.
+func (c *Conn) Duplex(on bool) {
+	if on && c.is(open) {
+		c.extra().duplex = true
+	} else if c.more != nil {
+		c.more.duplex = false
+		c.shrink()
+	}
+}
+
+// ReadsOn says whether neither direction waits for the other.
+func (c *Conn) ReadsOn() bool { return c.is(relayed) || c.more != nil && c.more.duplex }
 
 // Deaf says that the handler does not listen.
 func (c *Conn) Deaf() bool { return c.is(deaf) }
@@ -153,6 +171,9 @@ func (c *Conn) CountMessages(n int) {
 		c.host.Counters.Add(Messages, int64(n))
 	}
 }
+
+// Limits are those of the connection's host; they do not change.
+func (c *Conn) Limits() *Limits { return &c.host.Limits }
 
 // MaxMessage is the limit of that name.
 func (c *Conn) MaxMessage() int { return c.host.Limits.MaxMessage }
@@ -181,6 +202,15 @@ func (c *Conn) Peer() netip.AddrPort {
 		return netip.AddrPort{}
 	}
 	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
+}
+
+// Local is our side's address; the zero value if it has no port, or is not known any
+// more. It is for the owner, not for a worker.
+func (c *Conn) Local() netip.AddrPort {
+	if c.host.Local == nil || !c.is(open) {
+		return netip.AddrPort{}
+	}
+	return c.host.Local(c)
 }
 
 // Ref names the connection, and names it still in Closed.

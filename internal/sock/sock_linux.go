@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"unsafe"
 
@@ -121,13 +122,20 @@ func (a *Acceptor) Accept(listener int32) (fd int32, peer netip.AddrPort, errno 
 // Peer is the address that a socket is connected to; the zero value if it has none with
 // a port. It never blocks, so it does not tell the scheduler.
 func Peer(fd int32) netip.AddrPort {
-	var peer unix.RawSockaddrAny
+	return name(unix.SYS_GETPEERNAME, fd)
+}
+
+// Local is Peer for our side's address.
+func Local(fd int32) netip.AddrPort { return name(unix.SYS_GETSOCKNAME, fd) }
+
+func name(call uintptr, fd int32) netip.AddrPort {
+	var sa unix.RawSockaddrAny
 	size := uint32(unix.SizeofSockaddrAny)
-	_, _, errno := syscall.RawSyscall(unix.SYS_GETPEERNAME, uintptr(fd), uintptr(unsafe.Pointer(&peer)), uintptr(unsafe.Pointer(&size)))
+	_, _, errno := syscall.RawSyscall(call, uintptr(fd), uintptr(unsafe.Pointer(&sa)), uintptr(unsafe.Pointer(&size)))
 	if errno != 0 {
 		return netip.AddrPort{}
 	}
-	return addrPort(&peer)
+	return addrPort(&sa)
 }
 
 // addrPort reads an address that the kernel wrote; the zero value for a family
@@ -227,9 +235,9 @@ func Backlog(l net.Listener, n int) error {
 // it was there before its listener was prepared.
 func PrepareConn(fd int32) error { return listenOptions(int(fd), "tcp", false) }
 
-// Detach takes the descriptor of a listener away from package net: it returns
-// a descriptor of its own for the same socket. The caller closes both.
-func Detach(l net.Listener) (int32, error) {
+// Detach takes the descriptor of a listener or a connection away from package net: it
+// returns a descriptor of its own for the same socket. The caller closes both.
+func Detach(l any) (int32, error) {
 	own := -1
 	err := withDescriptor(l, func(fd int) (err error) {
 		own, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -238,10 +246,10 @@ func Detach(l net.Listener) (int32, error) {
 	return int32(own), err
 }
 
-func withDescriptor(l net.Listener, do func(fd int) error) error {
+func withDescriptor(l any, do func(fd int) error) error {
 	sc, ok := l.(syscall.Conn)
 	if !ok {
-		return fmt.Errorf("listener of type %T has no descriptor; expected one of package net, such as *net.TCPListener", l)
+		return fmt.Errorf("%T has no descriptor; expected a listener or a connection of package net, such as *net.TCPListener", l)
 	}
 	raw, err := sc.SyscallConn()
 	if err != nil {
@@ -251,6 +259,30 @@ func withDescriptor(l net.Listener, do func(fd int) error) error {
 		return e
 	}
 	return err
+}
+
+// NetConn makes a connection of package net of a descriptor, with one of its own for the
+// same socket.
+func NetConn(fd int32) (net.Conn, error) {
+	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(own), "")
+	defer f.Close()
+	return net.FileConn(f) // has another one
+}
+
+// Fetch gives a thread with a descriptor table of its own a copy of a descriptor of the
+// process's table.
+func Fetch(fd int32) (int32, error) {
+	process, err := unix.PidfdOpen(unix.Getpid(), 0)
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(process)
+	own, err := unix.PidfdGetfd(process, int(fd), 0)
+	return int32(own), err
 }
 
 // SocketError takes the error that the kernel keeps for a socket, 0 if none.

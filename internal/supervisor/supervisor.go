@@ -237,6 +237,9 @@ func (s *Supervisor) Counters() (sum engine.Counts) {
 	return sum
 }
 
+// Adopt fails, too.
+func (s *Supervisor) Adopt(net.Conn, []byte) error { return engine.ErrClosed }
+
 // Dial fails: workers only accept.
 func (s *Supervisor) Dial(engine.Dial) error {
 	return errors.New("a supervisor does not dial; its worker processes accept")

@@ -186,6 +186,9 @@ func (d *driver) Settle(c *engine.Conn) {
 			if !d.loop.Deliver(c) {
 				return
 			}
+		case engine.Detach:
+			d.detach(c)
+			d.loop.Detach(c)
 		case engine.Shut:
 			d.loop.Shut(c)
 		case engine.Close:

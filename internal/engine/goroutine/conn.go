@@ -49,14 +49,27 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// run is the connection's life. It was dialled at a time, or accepted.
-func (c *conn) run(dialled time.Duration) {
+// local is Host.Local.
+func (g *group) local(c *engine.Conn) netip.AddrPort {
+	g.mu.Lock()
+	own := g.conns.get(c.Slot())
+	g.mu.Unlock()
+	return addrPort(own.nc.LocalAddr())
+}
+
+// run is the connection's life. It was dialled at a time, or accepted, and something may
+// have been read from it already.
+func (c *conn) run(dialled time.Duration, read []byte) {
 	c.tick()
 	peer := addrPort(c.nc.RemoteAddr())
 	if dialled != 0 {
 		c.Dialling(peer, dialled)
 	}
 	c.Open(peer, dialled != 0)
+	if len(read) > 0 {
+		c.Arrived(read)
+		c.tellPeer()
+	}
 	for {
 		switch c.Next() {
 		case engine.Send:
@@ -67,6 +80,8 @@ func (c *conn) run(dialled time.Duration) {
 			c.Deliver()
 		case engine.Read:
 			c.readNow()
+		case engine.Detach:
+			c.detach()
 		case engine.Shut:
 			c.shut()
 		case engine.Close:
@@ -76,7 +91,7 @@ func (c *conn) run(dialled time.Duration) {
 			switch {
 			case !c.WantsRoom():
 				c.receive()
-			case c.Relayed() && c.awaitRoom():
+			case c.ReadsOn() && c.awaitRoom():
 				c.receive() // neither direction waits for the other
 			default:
 				c.Room() // the next Send waits for it
@@ -293,6 +308,27 @@ func (c *conn) shut() {
 		c.PeerClosed() // there is no half of it to wait for
 	}
 	c.ShutDone()
+}
+
+// detach makes the connection another one of package net: the deadline of this one may be
+// set by who rouses its owner. A goroutine that waits for room has to end first.
+func (c *conn) detach() {
+	if c.awaits {
+		c.receive()
+		return
+	}
+	s, ok := c.nc.(interface{ File() (*os.File, error) })
+	if !ok {
+		c.Detached(nil, errors.ErrUnsupported)
+		return
+	}
+	f, err := s.File()
+	if err != nil {
+		c.Detached(nil, err)
+		return
+	}
+	defer f.Close()
+	c.Detached(net.FileConn(f))
 }
 
 // resets says whether the connection is to be closed with a reset.

@@ -72,7 +72,7 @@ func (g *group) dial(d engine.Dial) {
 		g.dialFailed(d.Owned, err)
 		return
 	}
-	if !g.serve(nc, -1, start, d.Owned) {
+	if !g.serve(nc, -1, start, d.Owned, nil) {
 		g.leave()
 	}
 }

@@ -40,6 +40,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -122,6 +123,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	}
 	g.host.Grain = clockGrain
 	g.host.SetUp(&cfg, g.door)
+	g.host.Local = g.local
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.host.Direct = direct
 	g.stop, g.halt = context.WithCancel(context.Background())
@@ -186,7 +188,7 @@ func (g *group) accept(listener int) {
 		case errors.Is(err, os.ErrDeadlineExceeded): // it is held, or was a moment ago
 		case err == nil:
 			token = false
-			g.welcome(nc, listener)
+			g.welcome(nc, listener, nil)
 		case errors.Is(err, net.ErrClosed), g.stop.Err() != nil:
 			return
 		default:
@@ -231,16 +233,28 @@ func (g *group) rest(most time.Duration, less <-chan struct{}) bool {
 	return true
 }
 
-func (g *group) welcome(nc net.Conn, listener int) {
+func (g *group) welcome(nc net.Conn, listener int, read []byte) {
 	peer := addrPort(nc.RemoteAddr())
 	if err := g.host.Admit(listener, peer); err != nil {
 		turnAway(nc, g.host.Answer(peer, err))
 		return
 	}
-	if !g.serve(nc, listener, 0, nil) {
+	if !g.serve(nc, listener, 0, nil, read) {
 		g.host.Disown(listener, peer)
 		g.leave()
 	}
+}
+
+// Adopt implements engine.Engine.
+func (g *group) Adopt(nc net.Conn, read []byte) error {
+	if g.stop.Err() != nil {
+		return engine.ErrClosed
+	}
+	if err := nc.SetDeadline(time.Time{}); err != nil {
+		return err
+	}
+	g.welcome(nc, g.host.Adopted(), slices.Clone(read))
+	return nil
 }
 
 // turnAway closes a connection, with an answer if there is one.
@@ -253,7 +267,7 @@ func turnAway(nc net.Conn, answer []byte) {
 
 // serve starts the goroutine of a connection that has been admitted at a listener, or
 // with -1 is dialled since a time, if it can.
-func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned engine.Owned) bool {
+func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned engine.Owned, read []byte) bool {
 	c, err := newConn(g, nc)
 	c.SetListener(listener)
 	if err == nil {
@@ -273,7 +287,7 @@ func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned en
 		c.SetOwned(owned)
 	}
 	signal(g.stir)
-	go c.run(dialled)
+	go c.run(dialled, read)
 	return true
 }
 

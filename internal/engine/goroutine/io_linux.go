@@ -218,7 +218,7 @@ func (c *conn) writeStep(fd int32) bool {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)
 		if errno == syscall.EAGAIN {
-			return c.io.n > 0 || c.Relayed() || c.stuck()
+			return c.io.n > 0 || c.ReadsOn() || c.stuck()
 		}
 		if errno != 0 {
 			break

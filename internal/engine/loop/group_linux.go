@@ -54,8 +54,9 @@ type group struct {
 	casting   atomic.Int64 // and their bytes
 	next      atomic.Uint64
 	stopping  atomic.Bool
-	stuck     atomic.Int64  // loops that a handler holds, as far as watch has seen
-	done      chan struct{} // closed when all loops have ended
+	stuck     atomic.Int64   // loops that a handler holds, as far as watch has seen
+	adopting  sync.WaitGroup // goroutines of Adopt
+	done      chan struct{}  // closed when all loops have ended
 
 	forsaken sync.Once // that the pool is closed has been logged
 
@@ -127,6 +128,7 @@ func (g *group) run() (err error) {
 	}()
 	go func() {
 		running.Wait()
+		g.adopting.Wait()
 		close(ended)
 		<-watched
 		g.closeBells()
@@ -228,7 +230,9 @@ func (g *group) Dial(d engine.Dial) error {
 }
 
 func (g *group) Stop(ctx context.Context) error {
-	g.stopping.Store(true)
+	g.mu.Lock()
+	g.stopping.Store(true) // nothing is adopted any more
+	g.mu.Unlock()
 	for _, l := range g.loops {
 		l.tell(stopping)
 	}

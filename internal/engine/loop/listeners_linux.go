@@ -58,7 +58,10 @@ func (l *Loop) acceptFrom(listener int32) bool {
 		switch errno {
 		case 0:
 			l.token = false
-			l.welcome(fd, number, peer)
+			if l.group.where[number].Socket != nil {
+				_ = sock.PrepareConn(fd) // without its options it serves all the same
+			}
+			l.welcome(fd, number, peer, nil)
 		case syscall.EAGAIN:
 			return true
 		case syscall.EINTR, syscall.ECONNABORTED:
@@ -93,14 +96,12 @@ func (l *Loop) mayAccept() bool {
 	return l.token
 }
 
-// welcome makes a connection of an accepted descriptor, or turns it away.
-func (l *Loop) welcome(fd int32, listener int, peer netip.AddrPort) {
+// welcome makes a connection of an accepted descriptor, from which something may have been
+// read already, or turns it away.
+func (l *Loop) welcome(fd int32, listener int, peer netip.AddrPort, read []byte) {
 	if err := l.host.Admit(listener, peer); err != nil {
 		l.turnAway(fd, peer, err)
 		return
-	}
-	if l.group.where[listener].Socket != nil {
-		_ = sock.PrepareConn(fd) // without its options it serves all the same
 	}
 	c := l.take(fd)
 	if errno := l.driver.Watch(c); errno != 0 {
@@ -111,6 +112,9 @@ func (l *Loop) welcome(fd int32, listener int, peer netip.AddrPort) {
 	}
 	c.SetListener(listener)
 	c.Open(peer, false)
+	if len(read) > 0 {
+		c.Arrived(read)
+	}
 	l.driver.Settle(c)
 }
 

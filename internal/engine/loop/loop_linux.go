@@ -2,6 +2,7 @@ package loop
 
 import (
 	"log/slog"
+	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -87,6 +88,7 @@ type Loop struct {
 	box      engine.Mailbox
 	told     atomic.Int32
 	doing    atomic.Int32 // for the watch
+	adopts   atomic.Int64 // connections that are to be adopted
 	asleep   atomic.Bool
 	some     atomic.Bool   // orders or chores are not empty
 	back     atomic.Bool   // returned is not empty
@@ -107,7 +109,7 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.host.SetUp(&g.cfg, g.door)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Entrances = g.entrances
-	l.host.Index, l.host.Returned = index, l.giveBack
+	l.host.Index, l.host.Returned, l.host.Shard, l.host.Local = index, l.giveBack, g.cfg.Shard > 0, local
 	l.host.Direct, l.host.NoFiles = direct, g.cfg.Shard > 0
 	l.host.At, l.host.Touch = l.Conn, l.touchLater
 	l.host.Mine = func(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
@@ -137,6 +139,9 @@ func direct(c *engine.Conn, pieces [][]byte) int {
 	}
 	return n
 }
+
+// local is Host.Local.
+func local(c *engine.Conn) netip.AddrPort { return sock.Local(c.FD()) }
 
 // Bell is what ends a wait when it is rung. Drivers watch it, and hush it.
 func (l *Loop) Bell() sock.Bell { return l.bell }
@@ -479,6 +484,10 @@ func (l *Loop) Forget(c *engine.Conn) {
 	sock.Close(c.FD())
 	l.free(c)
 }
+
+// Detach makes a connection one of package net, which has a descriptor of its own for it.
+// Nothing of it may be under way, or watched.
+func (l *Loop) Detach(c *engine.Conn) { c.Detached(sock.NetConn(c.FD())) }
 
 func (l *Loop) free(c *engine.Conn) {
 	c.SetArmed(0)

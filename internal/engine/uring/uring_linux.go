@@ -315,6 +315,15 @@ func (d *driver) stopReceiving(c *engine.Conn) {
 	}
 }
 
+// stop has all that is under way to receive end.
+func (d *driver) stop(c *engine.Conn) {
+	d.loop.Time(c)
+	d.stopReceiving(c)
+	if c.Armed()&polling != 0 {
+		d.cancel(ofPoll | uint64(c.Slot()))
+	}
+}
+
 // sent takes the completion of a send.
 func (d *driver) sent(c *engine.Conn, e cqe) {
 	d.clear(c, sending)
@@ -445,6 +454,12 @@ func (d *driver) Settle(c *engine.Conn) {
 			if !d.loop.Deliver(c) {
 				return
 			}
+		case engine.Detach:
+			if c.Armed()&underWay != 0 {
+				d.stop(c)
+				return
+			}
+			d.loop.Detach(c)
 		case engine.Shut:
 			d.loop.Shut(c)
 		case engine.Close:

@@ -105,6 +105,7 @@ func (l *Listener) Start(cfg engine.Config) (engine.Engine, error) {
 	e.host.Buffers, e.host.Poster, e.host.Counters = &engine.FreeList{}, e, &e.counters
 	e.host.Now = func() time.Duration { return e.now + e.ahead }
 	e.host.SetClock(e.now)
+	e.host.Shard = true // no connection can be given up
 	e.host.Entrances = []*engine.Entrance{engine.NewEntrance(cfg.Listeners[0], l.Addr())}
 	l.Engine = e
 	return e, nil
@@ -128,6 +129,11 @@ func (e *Engine) Counters() (sum engine.Counts) {
 // Dial implements engine.Engine: there is nobody to connect to.
 func (e *Engine) Dial(engine.Dial) error {
 	return fmt.Errorf("dialling without a network: %w", errors.ErrUnsupported)
+}
+
+// Adopt implements engine.Engine: there is nobody who could have accepted one.
+func (e *Engine) Adopt(net.Conn, []byte) error {
+	return fmt.Errorf("a connection of a network: %w", errors.ErrUnsupported)
 }
 
 // Post implements engine.Poster.

@@ -1,0 +1,119 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"math"
+	"slices"
+)
+
+// This file is how a connection gets a layer after its handler has heard of it, as by
+// STARTTLS. It is asked for in a call of the handler and begins when that has returned: no
+// input in clear may be left then, because the handler would take it for input that came by
+// the layer. From then on the connection greets again, but its handler hears of its end.
+// Mail that comes meanwhile is kept: it goes by the layer.
+
+// ErrClearInput says that there was such input.
+var ErrClearInput = errors.New("myriad: input in clear behind the one that starts TLS")
+
+// upgrade is what such a connection has until the layer has greeted.
+type upgrade struct {
+	make func(*Conn) Layer // nil when it has begun
+	mail []keptMail
+}
+
+type keptMail struct {
+	mail Mail
+	data []byte
+}
+
+// Securer is a Handler that hears when the layer of an Upgrade has greeted: on the owner,
+// never by a worker.
+type Securer interface {
+	Secured(c *Conn)
+}
+
+// Upgrade gives the connection a layer when the call at hand has returned.
+func (c *Conn) Upgrade(make func(*Conn) Layer) error {
+	switch {
+	case !c.is(open) || c.is(closing|failed|finishing|shut):
+		return ErrClosed
+	case c.is(relayed|greeting) || c.layer() != nil || c.upgrades() || c.detaches():
+		return ErrBadUse
+	}
+	c.Listen(false)
+	c.extra().upgrade = &upgrade{make: make}
+	return nil
+}
+
+func (c *Conn) upgrades() bool { return c.more != nil && c.more.upgrade != nil }
+
+// beginUpgrade puts the layer in, after an event.
+func (c *Conn) beginUpgrade() {
+	x := c.more
+	newLayer := x.upgrade.make
+	if newLayer == nil || c.is(closing|failed) {
+		return
+	}
+	x.upgrade.make = nil
+	switch {
+	case c.in != nil:
+		c.CloseWith(ErrClearInput)
+		return
+	case c.is(gone):
+		c.CloseWith(io.EOF)
+		return
+	}
+	c.state &^= deaf | held
+	c.heard = c.host.moment()
+	c.state |= greeting
+	c.host.Counters.Add(Greeting, 1)
+	x.layer, x.due = newLayer(c), math.MaxInt64
+	if t := c.host.Limits.HandshakeTimeout; t > 0 {
+		x.due = c.host.Now() + t
+	}
+	c.attend()
+}
+
+// upgraded goes on when the layer has greeted.
+func (c *Conn) upgraded() {
+	x := c.more
+	kept := x.upgrade.mail
+	x.upgrade, x.due = nil, 0
+	if c.is(gone) {
+		x.due = c.host.Now() + c.host.Limits.CloseTimeout
+	}
+	if s, ok := c.handler().(Securer); ok {
+		c.call(s.Secured)
+	}
+	for _, k := range kept {
+		c.Mailed(k.mail, k.data)
+	}
+}
+
+// endUpgrade lets go of what is kept for a layer that does not come any more.
+func (c *Conn) endUpgrade() {
+	kept := c.more.upgrade.mail
+	c.more.upgrade = nil
+	if c.is(greeting) {
+		c.state &^= greeting
+		c.host.Counters.Add(Greeting, -1)
+	}
+	for _, k := range kept {
+		c.Mailed(k.mail, k.data) // which is late
+	}
+}
+
+// keepMail keeps mail that is to go by the layer, and says whether it has.
+func (c *Conn) keepMail(m Mail, data []byte) bool {
+	if !c.upgrades() || !c.is(open) || m.Late() || m.Kind == MailAttend || m.Kind == MailCast {
+		return false
+	}
+	u := c.more.upgrade
+	if len(u.mail) >= 2*c.host.Limits.MaxMail {
+		c.CloseWith(ErrFull)
+		return false
+	}
+	u.mail = append(u.mail, keptMail{m, slices.Clone(data)})
+	return true
+}

@@ -1,0 +1,133 @@
+package myriad
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+func init() {
+	if sock.PrivateTables() == nil {
+		shardConns = sock.MaxConns() + 1
+	}
+}
+
+// What an idle connection costs in user memory, heap and stacks, where it has said
+// something before: as a goroutine on package net that waits in Read, on a Listener, and
+// as one of a Blocking handler. 10,000 of each, in one process; clients are descriptors.
+func TestIdleMemory(t *testing.T) {
+	const conns = 10_000
+	echo := func(c net.Conn) error {
+		line := make([]byte, 8)
+		if _, err := io.ReadFull(c, line); err != nil {
+			return err
+		}
+		_, err := c.Write(line)
+		return err
+	}
+	loop := func(l net.Listener) {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				for echo(c) == nil {
+				}
+			}()
+		}
+	}
+	measure := func(t *testing.T, addr string) (each int64) {
+		var err error
+		sock.OwnThread(func() { // with a descriptor table of its own for the clients
+			var release func()
+			if release, err = sock.PrivateTable(nil); err != nil {
+				return
+			}
+			defer release()
+			before := userMemory()
+			err = greetRaw(addr, conns)
+			each = (userMemory() - before) / conns
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return each
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go loop(l)
+	t.Logf("package net, a goroutine each: %d bytes each", measure(t, l.Addr().String()))
+	l.Close()
+	for _, model := range []string{Epoll, Uring} {
+		if m, err := models.Find(model); err != nil || m.Available() != nil {
+			continue
+		}
+		accepts := NewNetListener()
+		s := start(t, &Server{Model: model, Handler: accepts})
+		go loop(accepts)
+		t.Logf("%s, Listener, a goroutine each: %d bytes each", model, measure(t, s.addr))
+		s.Close()
+
+		b := &Blocking{Serve: func(n *NetConn) error { return echo(n) }}
+		s = start(t, &Server{Model: model, Handler: b})
+		each := measure(t, s.addr)
+		t.Logf("%s, Blocking: %d bytes each", model, each)
+		if each > 400 {
+			t.Errorf("%d bytes for an idle connection of a Blocking handler; want little more than its 96", each)
+		}
+		s.Close()
+
+		b.Serve = func(n *NetConn) error { n.SetValue(true); return echo(n) }
+		s = start(t, &Server{Model: model, Handler: b})
+		t.Logf("%s, Blocking, with a value: %d bytes each", model, measure(t, s.addr))
+		s.Close()
+	}
+}
+
+// userMemory is what heap and stacks take when nothing is garbage.
+func userMemory() int64 {
+	var m runtime.MemStats
+	for range 3 {
+		runtime.GC() // stacks shrink, pools empty, in steps
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
+}
+
+// greetRaw makes connections that take no memory of this process but descriptors, and has
+// each of them echo something.
+func greetRaw(addr string, conns int) error {
+	to := netip.MustParseAddrPort(addr)
+	fds, line := make([]int, conns), make([]byte, 8)
+	for i := range fds {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
+		}
+		if err == nil {
+			_, err = unix.Write(fd, line)
+		}
+		if err != nil {
+			return err
+		}
+		fds[i] = fd
+	}
+	for _, fd := range fds {
+		if n, err := unix.Read(fd, line); n != len(line) || err != nil {
+			return fmt.Errorf("an answer of %d bytes, %w", n, err)
+		}
+	}
+	return nil
+}

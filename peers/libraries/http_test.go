@@ -1,0 +1,318 @@
+package libraries
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httptrace"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad"
+)
+
+// handler has what net/http offers a handler.
+func handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "hello from %s to %s", r.Context().Value(http.LocalAddrContextKey), r.RemoteAddr)
+	})
+	mux.HandleFunc("/sum", func(w http.ResponseWriter, r *http.Request) {
+		h := sha256.New()
+		n, err := io.Copy(h, r.Body)
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+		w.Header().Set("Trailer", "Heard")
+		fmt.Fprintf(w, "%d %x", n, h.Sum(nil))
+		w.Header().Set("Heard", r.Trailer.Get("Said"))
+	})
+	mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
+		http.NewResponseController(w).EnableFullDuplex()
+		io.Copy(w, r.Body)
+	})
+	mux.HandleFunc("/numbers", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, &numbers{end: 32 << 20}) })
+	mux.HandleFunc("/drip", func(w http.ResponseWriter, r *http.Request) {
+		http.NewResponseController(w).EnableFullDuplex()
+		for i := range 3 {
+			fmt.Fprintln(w, i)
+			w.(http.Flusher).Flush()
+			if _, err := r.Body.Read(make([]byte, 1)); err != nil {
+				return
+			}
+		}
+	})
+	mux.HandleFunc("/refuse", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "no", http.StatusForbidden) })
+	mux.HandleFunc("/gone", func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		w.(http.Flusher).Flush()
+		<-r.Context().Done() // when the client has gone
+		close(r.Context().Value(goneKey{}).(chan bool))
+	})
+	mux.HandleFunc("/panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	mux.HandleFunc("/hijack", func(w http.ResponseWriter, r *http.Request) {
+		c, rw, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			panic(err)
+		}
+		defer c.Close()
+		line, _ := rw.ReadString('\n')
+		fmt.Fprintf(c, "yours: %s", line)
+	})
+	return mux
+}
+
+type goneKey struct{}
+
+// A *http.Server serves a NetListener as any other.
+func TestHTTP(t *testing.T) {
+	underModels(t, func(t *testing.T, model string) {
+		l := myriad.NewNetListener()
+		gone := make(chan bool)
+		web := &http.Server{
+			Handler:           handler(),
+			ReadHeaderTimeout: 200 * time.Millisecond,
+			ErrorLog:          log.New(io.Discard, "", 0),
+			ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
+		}
+		var down sync.WaitGroup
+		srv := &myriad.Server{Model: model, Handler: l, Stopping: func() { down.Go(func() { web.Shutdown(context.Background()) }) }}
+		addr := serve(t, srv)
+		served := make(chan error, 1)
+		go func() { served <- web.Serve(l) }()
+		t.Cleanup(func() {
+			srv.Shutdown(context.Background())
+			down.Wait()
+			if err := <-served; !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
+				t.Errorf("Serve: %v", err)
+			}
+		})
+		client := &http.Client{Transport: &http.Transport{}, Timeout: patience}
+		t.Cleanup(client.CloseIdleConnections)
+		checkHTTP(t, client, "http://"+addr, addr, gone)
+	})
+}
+
+// The checks hold for package net.
+func TestHTTPOnPackageNet(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := make(chan bool)
+	web := &http.Server{
+		Handler: handler(), ReadHeaderTimeout: 200 * time.Millisecond, ErrorLog: log.New(io.Discard, "", 0),
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
+	}
+	go web.Serve(l)
+	defer web.Close()
+	client := &http.Client{Transport: &http.Transport{}, Timeout: patience}
+	defer client.CloseIdleConnections()
+	checkHTTP(t, client, "http://"+l.Addr().String(), l.Addr().String(), gone)
+}
+
+// With TLS by the server, whose plaintext net/http serves.
+func TestHTTPOverTLS(t *testing.T) {
+	underModels(t, func(t *testing.T, model string) {
+		ts := httptest.NewUnstartedServer(nil) // for its certificate
+		ts.StartTLS()
+		defer ts.Close()
+		l := myriad.NewNetListener()
+		gone := make(chan bool)
+		web := &http.Server{
+			Handler: handler(), ReadHeaderTimeout: 200 * time.Millisecond, ErrorLog: log.New(io.Discard, "", 0),
+			ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
+		}
+		srv := &myriad.Server{Model: model, Handler: l, TLSConfig: &tls.Config{Certificates: ts.TLS.Certificates}}
+		addr := serve(t, srv)
+		go web.Serve(l)
+		t.Cleanup(func() { web.Close() })
+		client := ts.Client()
+		client.Transport.(*http.Transport).ForceAttemptHTTP2 = false
+		t.Cleanup(client.CloseIdleConnections)
+		checkHTTP(t, client, "https://"+addr, "", gone)
+	})
+}
+
+// checkHTTP is what a client may expect. Raw connections are made to raw, if that is set.
+func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan bool) {
+	get := func(path string) (string, *http.Response, error) {
+		resp, err := client.Get(url + path)
+		if err != nil {
+			return "", nil, err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		return string(body), resp, err
+	}
+	t.Run("addresses, and connections that are kept", func(t *testing.T) {
+		reused := false
+		for range 3 {
+			req, _ := http.NewRequest("GET", url+"/hello", nil)
+			trace := &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) { reused = i.Reused }}
+			resp, err := client.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			body, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if !strings.HasPrefix(string(body), "hello from "+strings.SplitN(url, "//", 2)[1]+" to 127.0.0.1:") {
+				t.Errorf("got %q", body)
+			}
+		}
+		if !reused {
+			t.Error("each request had a connection of its own")
+		}
+	})
+	t.Run("large bodies", func(t *testing.T) {
+		h := sha256.New()
+		io.Copy(h, &numbers{end: 32 << 20})
+		want := fmt.Sprintf("%d %x", 32<<20, h.Sum(nil))
+		for name, body := range map[string]io.Reader{"chunked": struct{ io.Reader }{&numbers{end: 32 << 20}}} {
+			req, _ := http.NewRequest("POST", url+"/sum", body)
+			req.Trailer = http.Header{"Said": {"this"}}
+			resp, err := client.Do(req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, _ := io.ReadAll(resp.Body)
+			resp.Body.Close()
+			if string(got) != want || resp.Trailer.Get("Heard") != "this" && len(req.Trailer) == 0 {
+				t.Errorf("%s: got %q; want %q", name, got, want)
+			}
+		}
+		got, _, err := get("/numbers")
+		all, _ := io.ReadAll(&numbers{end: 32 << 20})
+		if err != nil || got != string(all) {
+			t.Errorf("%d bytes, %v; want %d, and those", len(got), err, len(all))
+		}
+	})
+	t.Run("both directions at once", func(t *testing.T) {
+		resp, err := client.Post(url+"/echo", "text/plain", struct{ io.Reader }{&numbers{end: 8 << 20}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		got, err := io.ReadAll(resp.Body)
+		all, _ := io.ReadAll(&numbers{end: 8 << 20})
+		if err != nil || !bytes.Equal(got, all) {
+			t.Errorf("%d bytes, %v; want %d, and those", len(got), err, len(all))
+		}
+	})
+	t.Run("what is flushed comes at once", func(t *testing.T) {
+		r, w := io.Pipe()
+		resp, err := client.Post(url+"/drip", "text/plain", r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		lines := bufio.NewReader(resp.Body)
+		for i := range 3 {
+			if line, err := lines.ReadString('\n'); line != fmt.Sprintln(i) || err != nil {
+				t.Fatalf("got %q, %v", line, err)
+			}
+			w.Write([]byte("x"))
+		}
+		w.Close()
+	})
+	t.Run("Expect: 100-continue", func(t *testing.T) {
+		req, _ := http.NewRequest("POST", url+"/refuse", strings.NewReader("unwanted"))
+		req.Header.Set("Expect", "100-continue")
+		resp, err := client.Do(req)
+		if err != nil || resp.StatusCode != http.StatusForbidden {
+			t.Fatalf("%v, %v; want 403", resp, err)
+		}
+		resp.Body.Close()
+	})
+	t.Run("a handler that gives up", func(t *testing.T) {
+		if _, _, err := get("/panic"); err == nil {
+			t.Error("no error of a request whose handler panicked")
+		}
+	})
+	t.Run("many clients", func(t *testing.T) {
+		var all sync.WaitGroup
+		for range 50 {
+			all.Go(func() {
+				for range 10 {
+					if body, resp, err := get("/hello"); err != nil || resp.StatusCode != 200 || !strings.HasPrefix(body, "hello") {
+						t.Errorf("%q, %v", body, err)
+					}
+				}
+			})
+		}
+		all.Wait()
+	})
+	t.Run("a client that goes", func(t *testing.T) {
+		ctx, cancel := context.WithCancel(context.Background())
+		req, _ := http.NewRequestWithContext(ctx, "GET", url+"/gone", nil)
+		resp, err := client.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+		resp.Body.Close()
+		select {
+		case <-gone:
+		case <-time.After(patience):
+			t.Error("the handler does not hear of it")
+		}
+	})
+	if raw == "" {
+		return
+	}
+	connect := func(t *testing.T) net.Conn {
+		c, err := net.Dial("tcp", raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetDeadline(time.Now().Add(patience))
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	t.Run("pipelined", func(t *testing.T) {
+		c := connect(t)
+		io.WriteString(c, strings.Repeat("GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", 20))
+		r := bufio.NewReader(c)
+		for range 20 {
+			resp, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.Copy(io.Discard, resp.Body)
+		}
+	})
+	t.Run("HTTP/1.0, and a client that has ended", func(t *testing.T) {
+		c := connect(t)
+		io.WriteString(c, "GET /hello HTTP/1.0\r\n\r\n")
+		c.(*net.TCPConn).CloseWrite()
+		if got, err := io.ReadAll(c); err != nil || !bytes.HasPrefix(got, []byte("HTTP/1.0 200 OK")) {
+			t.Errorf("got %q, %v", got, err)
+		}
+	})
+	t.Run("a header that does not come", func(t *testing.T) {
+		c := connect(t)
+		io.WriteString(c, "GET /hel")
+		if got, err := io.ReadAll(c); errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("got %q, %v; want the end after ReadHeaderTimeout", got, err)
+		}
+	})
+	t.Run("hijacked", func(t *testing.T) {
+		c := connect(t)
+		io.WriteString(c, "GET /hijack HTTP/1.1\r\nHost: x\r\n\r\nall of it\n")
+		if got, err := io.ReadAll(c); err != nil || string(got) != "yours: all of it\n" {
+			t.Errorf("got %q, %v", got, err)
+		}
+	})
+}
