@@ -13,7 +13,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-var relayCases = nearAndFar([]nearCase{
+var relays = []nearCase{
 	{"Relay of much in both directions", relayMuch},
 	{"Relay to a client that does not read", relayToSlow},
 	{"Relay of a request that came before", relayEarly},
@@ -26,7 +26,7 @@ var relayCases = nearAndFar([]nearCase{
 	{"Relay that is stopped", relayStopped},
 	{"Relay of many connections that come and go", relayMany},
 	{"Relay to a target that takes everything late", relayToLateTarget},
-})
+}
 
 // nearCase is a case with both connections on one loop, or anywhere.
 type nearCase struct {
@@ -34,10 +34,16 @@ type nearCase struct {
 	run  func(b *bench, near bool)
 }
 
-func nearAndFar(cases []nearCase) (all []testCase) {
-	for _, c := range cases {
-		all = append(all, testCase{c.name, func(b *bench) { c.run(b, false) }},
-			testCase{c.name + ", on one loop", func(b *bench) { c.run(b, true) }})
+// relayCases are those of a model: on one loop, where it has any, and otherwise, or if it
+// has more, anywhere.
+func relayCases(m engine.Model, loops int) (all []testCase) {
+	for _, c := range relays {
+		if !m.Loops || loops > 1 {
+			all = append(all, testCase{c.name, func(b *bench) { c.run(b, false) }})
+		}
+		if m.Loops {
+			all = append(all, testCase{c.name + ", on one loop", func(b *bench) { c.run(b, true) }})
+		}
 	}
 	return all
 }
