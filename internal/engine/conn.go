@@ -529,13 +529,14 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	if m.shared != nil {
 		data = m.shared.Bytes
 	}
-	if c.keepMail(m, data) {
+	late := m.Late() // and then nothing else of the connection may be looked at
+	if !late && c.keepMail(m, data) {
 		return
 	}
 	if len(data) == 0 {
 		c.mark.release(noBytes)
 	}
-	if m.Late() || !c.is(open) {
+	if late || !c.is(open) {
 		c.mark.release(len(data))
 		if m.shared != nil && m.shared.Lost != nil {
 			m.shared.Lost()

@@ -106,7 +106,7 @@ func (c *Conn) endUpgrade() {
 
 // keepMail keeps mail that is to go by the layer, and says whether it has.
 func (c *Conn) keepMail(m Mail, data []byte) bool {
-	if !c.upgrades() || !c.is(open) || m.Late() || m.Kind == MailAttend || m.Kind == MailCast {
+	if !c.upgrades() || !c.is(open) || m.Kind == MailAttend || m.Kind == MailCast {
 		return false
 	}
 	u := c.more.upgrade
