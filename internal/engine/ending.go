@@ -14,7 +14,7 @@ func (c *Conn) PeerClosed() {
 // PeerEnded is PeerClosed for a layer that has been told so by its own means.
 func (c *Conn) PeerEnded() {
 	c.state |= gone
-	if c.is(relayed) {
+	if c.is(relayed) && !c.is(closing|failed) {
 		c.relayEnd()
 	} else if x := c.extra(); x.retained > 0 {
 		c.heard = c.host.moment()

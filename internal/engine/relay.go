@@ -112,7 +112,9 @@ func (c *Conn) flush() {
 	}
 }
 
-// joined is the other connection of one loop, nil if it has another owner.
+// joined is the other connection of one loop, nil if it has another owner. It is not
+// asked for any more once the two have begun to close: then a worker may have it, or its
+// slot be another one's.
 func (c *Conn) joined() *Conn {
 	if c.more != nil && c.more.partner.c != nil {
 		return nil
@@ -182,7 +184,7 @@ func (c *Conn) relay(p []byte) {
 // SpliceTo is the connection to which what this one receives may be moved without being
 // looked at: nothing waits before it, and neither has a layer. It is nil if there is none.
 func (c *Conn) SpliceTo() *Conn {
-	if !c.is(relayed) || c.in != nil || c.layer() != nil {
+	if !c.is(relayed) || c.is(closing|failed) || c.in != nil || c.layer() != nil {
 		return nil
 	}
 	o := c.joined()
