@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	proxyTimes = flag.Int("proxy.times", 3, "how often TestProxy has everything echoed, by each kind of reader")
+	proxyTimes = flag.Int("proxy.times", 1, "how often TestProxy has everything echoed, by each kind of reader")
 	proxyBytes = flag.Int("proxy.bytes", 60_000_000, "how many bytes that are")
 )
 

@@ -127,7 +127,7 @@ func (t target) accept() *client {
 }
 
 func relayMuch(b *bench, near bool) {
-	const size = 8 << 20
+	const size = 2 << 20
 	r := b.relay(echoServer(b), near)
 	c := r.dial()
 	sent := make(chan error, 1)
@@ -147,7 +147,7 @@ func relayMuch(b *bench, near bool) {
 
 // relayToSlow has the target send much, of which little is kept, until the client reads.
 func relayToSlow(b *bench, near bool) {
-	const size = 32 << 20
+	const size = 12 << 20
 	t := newTarget(b)
 	r := b.relay(t.addr(), near)
 	c := r.dial()
@@ -338,7 +338,7 @@ func relayMany(b *bench, near bool) {
 
 // relayToLateTarget has the client send much before the target reads anything.
 func relayToLateTarget(b *bench, near bool) {
-	const size = 16 << 20
+	const size = 6 << 20
 	t := newTarget(b)
 	r := b.relay(t.addr(), near)
 	c := r.dial()
