@@ -342,7 +342,7 @@ func (n *NetConn) LocalAddr() net.Addr {
 	defer n.mu.Unlock()
 	if n.local == nil {
 		found := make(chan netip.AddrPort, 1)
-		if !n.ask(func(c *Conn) { found <- c.core().Local() }, func() { found <- netip.AddrPort{} }) {
+		if !n.ask(func(c *Conn) { found <- c.core().LocalAddr() }, func() { found <- netip.AddrPort{} }) {
 			found <- netip.AddrPort{}
 		}
 		n.mu.Unlock()

@@ -51,9 +51,9 @@ type Host struct {
 	Mine func(c *Conn) bool
 	// Shard says that its descriptors are in a table of its own.
 	Shard bool
-	// Local, if set, is our side's address of a connection.
-	Local func(c *Conn) netip.AddrPort
-	Touch func(c *Conn)
+	// LocalAddr, if set, is our side's address of a connection.
+	LocalAddr func(c *Conn) netip.AddrPort
+	Touch     func(c *Conn)
 	// Owner is Config.Owner.
 	Owner any
 	// Index numbers the loops.

@@ -204,13 +204,13 @@ func (c *Conn) Peer() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
 }
 
-// Local is our side's address; the zero value if it has no port, or is not known any
+// LocalAddr is our side's address; the zero value if it has no port, or is not known any
 // more. It is for the owner, not for a worker.
-func (c *Conn) Local() netip.AddrPort {
-	if c.host.Local == nil || !c.is(open) {
+func (c *Conn) LocalAddr() netip.AddrPort {
+	if c.host.LocalAddr == nil || !c.is(open) {
 		return netip.AddrPort{}
 	}
-	return c.host.Local(c)
+	return c.host.LocalAddr(c)
 }
 
 // Ref names the connection, and names it still in Closed.

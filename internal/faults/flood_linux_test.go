@@ -171,7 +171,7 @@ func (s *subject) flooded(w *Swarm, name string) (ok bool) {
 // MaxBuffered holds at every moment, but for what one turn of the loops brings,
 // while as many as there may be do their best to have more buffered.
 func TestBudgetUnderFlood(t *testing.T) {
-	const budget = 16 << 20
+	budget := int64(many(1500)) * 10 << 10 // of what they would have buffered, 64 KiB each
 	const turn = 64 * (64 + 128) << 10 // events, with input and output
 	for _, attack := range []struct {
 		name  string
@@ -186,7 +186,7 @@ func TestBudgetUnderFlood(t *testing.T) {
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			onModels(t, func(t *testing.T, model string) {
-				limits := myriad.Limits{MaxBuffered: budget, MaxMessage: 256 << 10}
+				limits := myriad.Limits{MaxBuffered: int(budget), MaxMessage: 256 << 10}
 				besiege(t, spec{Model: model, Socket: smallSockets, Limits: limits}, func(s *subject) {
 					w := attack.swarm(s)
 					w.Redial, w.Every = true, 100*time.Millisecond

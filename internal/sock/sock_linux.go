@@ -125,8 +125,8 @@ func Peer(fd int32) netip.AddrPort {
 	return name(unix.SYS_GETPEERNAME, fd)
 }
 
-// Local is Peer for our side's address.
-func Local(fd int32) netip.AddrPort { return name(unix.SYS_GETSOCKNAME, fd) }
+// LocalAddr is Peer for our side's address.
+func LocalAddr(fd int32) netip.AddrPort { return name(unix.SYS_GETSOCKNAME, fd) }
 
 func name(call uintptr, fd int32) netip.AddrPort {
 	var sa unix.RawSockaddrAny

@@ -49,7 +49,7 @@ func addrPort(a net.Addr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// local is Host.Local.
+// local is Host.LocalAddr.
 func (g *group) local(c *engine.Conn) netip.AddrPort {
 	g.mu.Lock()
 	own := g.conns.get(c.Slot())

@@ -123,7 +123,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	}
 	g.host.Grain = clockGrain
 	g.host.SetUp(&cfg, g.door)
-	g.host.Local = g.local
+	g.host.LocalAddr = g.local
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.host.Direct = direct
 	g.stop, g.halt = context.WithCancel(context.Background())

@@ -109,7 +109,7 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.host.SetUp(&g.cfg, g.door)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Entrances = g.entrances
-	l.host.Index, l.host.Returned, l.host.Shard, l.host.Local = index, l.giveBack, g.cfg.Shard > 0, local
+	l.host.Index, l.host.Returned, l.host.Shard, l.host.LocalAddr = index, l.giveBack, g.cfg.Shard > 0, local
 	l.host.Direct, l.host.NoFiles = direct, g.cfg.Shard > 0
 	l.host.At, l.host.Touch = l.Conn, l.touchLater
 	l.host.Mine = func(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
@@ -140,8 +140,8 @@ func direct(c *engine.Conn, pieces [][]byte) int {
 	return n
 }
 
-// local is Host.Local.
-func local(c *engine.Conn) netip.AddrPort { return sock.Local(c.FD()) }
+// local is Host.LocalAddr.
+func local(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
 // Bell is what ends a wait when it is rung. Drivers watch it, and hush it.
 func (l *Loop) Bell() sock.Bell { return l.bell }
