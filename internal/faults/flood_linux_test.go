@@ -172,7 +172,7 @@ func (s *subject) flooded(w *Swarm, name string) (ok bool) {
 // while as many as there may be do their best to have more buffered.
 func TestBudgetUnderFlood(t *testing.T) {
 	budget := int64(many(1500)) * 10 << 10 // of what they would have buffered, 64 KiB each
-	const turn = 64 * (64 + 128) << 10 // events, with input and output
+	const turn = 64 * (64 + 128) << 10     // events, with input and output
 	for _, attack := range []struct {
 		name  string
 		swarm func(s *subject) *Swarm
