@@ -171,14 +171,15 @@ func (s *subject) flooded(w *Swarm, name string) (ok bool) {
 // MaxBuffered holds at every moment, but for what one turn of the loops brings,
 // while as many as there may be do their best to have more buffered.
 func TestBudgetUnderFlood(t *testing.T) {
-	budget := int64(many(1500)) * 10 << 10 // of what they would have buffered, 64 KiB each
-	const turn = 64 * (64 + 128) << 10     // events, with input and output
+	const turn = 64 * (64 + 128) << 10 // events, with input and output
 	for _, attack := range []struct {
-		name  string
-		swarm func(s *subject) *Swarm
+		name   string
+		budget int64 // less than all have buffered without it
+		socket myriad.Socket
+		swarm  func(s *subject) *Swarm
 	}{
-		{"output", func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, many(1500), floodOfLines) }},
-		{"input", func(s *subject) *Swarm {
+		{"output", int64(many(1500)) * 10 << 10, smallSockets, func(s *subject) *Swarm { return NeverReadAtSpeed(s.addr, many(1500), floodOfLines) }},
+		{"input", 16 << 20, myriad.Socket{}, func(s *subject) *Swarm {
 			w := HalfOpen(s.addr, many(1500), bytes.Repeat([]byte("i"), 200<<10))
 			w.Greedy = true
 			return w
@@ -186,8 +187,9 @@ func TestBudgetUnderFlood(t *testing.T) {
 	} {
 		t.Run(attack.name, func(t *testing.T) {
 			onModels(t, func(t *testing.T, model string) {
+				budget := attack.budget
 				limits := myriad.Limits{MaxBuffered: int(budget), MaxMessage: 256 << 10}
-				besiege(t, spec{Model: model, Socket: smallSockets, Limits: limits}, func(s *subject) {
+				besiege(t, spec{Model: model, Socket: attack.socket, Limits: limits}, func(s *subject) {
 					w := attack.swarm(s)
 					w.Redial, w.Every = true, 100*time.Millisecond
 					s.attack(w)

@@ -19,7 +19,7 @@ const walkStep = 5 * time.Millisecond
 // connection is stuck in both directions.
 const deafBuffer = 80 << 10
 
-// sendBuffer is the send buffer of greedy ones. The kernel has a bound of the memory of all
+// sendBuffer is the send buffer of greedy ones that do not end. The kernel has a bound of the memory of all
 // TCP connections (net.ipv4.tcp_mem), beyond which it resets those of others.
 const sendBuffer = 32 << 10
 
@@ -208,7 +208,7 @@ func (w *walker) connect() (int32, error) {
 	if err != nil {
 		return 0, err
 	}
-	if w.Greedy {
+	if w.Greedy && len(w.Stream) > 0 {
 		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, sendBuffer)
 	}
 	if err == nil && w.Deaf {
