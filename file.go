@@ -20,7 +20,8 @@ import (
 // Limits.MaxUnsent. Of what waits in files a peer has to take 64 KiB within
 // Limits.WriteTimeout; a connection that is closing has Limits.CloseTimeout for all of it.
 //
-// SendFile takes all of the part or nothing. It fails with ErrClosed once the connection
+// SendFile takes all of the part or nothing. It fails with ErrOutsideCall when no call for
+// this connection is under way, with ErrClosed once the connection
 // is closing, with ErrFull while 16 files wait for this connection, with ErrShortFile if
 // the file has less than that, and with the error of the operating system if there is no
 // descriptor left. It fails, too, if f is no regular file, and with
@@ -31,7 +32,12 @@ import (
 //
 // Like all methods it does not wait for the peer; but on an event loop, whoever waits for
 // a disk that is slow, here or while the file is sent, holds up the loop.
-func (c *Conn) SendFile(f *os.File, offset, n int64) error { return c.core().SendFile(f, offset, n) }
+func (c *Conn) SendFile(f *os.File, offset, n int64) error {
+	if !c.core().Called() {
+		return ErrOutsideCall
+	}
+	return c.core().SendFile(f, offset, n)
+}
 
 // ReadFrom writes all of r, for io.Copy and io.CopyN. A regular *os.File, or an
 // *io.LimitedReader of one, is sent as by SendFile from its offset on, which moves to the

@@ -111,7 +111,7 @@ func TestOutsideCall(t *testing.T) {
 			continue
 		}
 		var kept *Conn
-		answers := make(chan error, 4)
+		answers := make(chan error, 6)
 		s := start(t, &Server{Model: model, Loops: 1, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
 			if string(line) == "keep" {
 				kept = c
@@ -122,6 +122,9 @@ func TestOutsideCall(t *testing.T) {
 			answers <- err
 			_, err = kept.WriteString("lost")
 			answers <- err
+			_, err = kept.Writev([]byte("lost"), []byte("too"))
+			answers <- err
+			answers <- kept.SendFile(nil, 0, 1)
 			answers <- kept.Close()
 			kept.CloseWith(errors.New("nothing comes of it"))
 			_, err = c.WriteString("fine\n")
@@ -131,7 +134,7 @@ func TestOutsideCall(t *testing.T) {
 		ask(t, first, "keep")
 		second := dial(t, s.addr)
 		io.WriteString(second, "write\n")
-		for i, want := range []error{ErrOutsideCall, ErrOutsideCall, ErrOutsideCall, nil} {
+		for i, want := range []error{ErrOutsideCall, ErrOutsideCall, ErrOutsideCall, ErrOutsideCall, ErrOutsideCall, nil} {
 			select {
 			case err := <-answers:
 				if !errors.Is(err, want) {

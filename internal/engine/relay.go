@@ -133,7 +133,7 @@ func (c *Conn) forward(p []byte) {
 		c.host.Touch(o)
 		return
 	}
-	for len(p) > 0 && !c.is(closing|failed) && c.in == nil {
+	for len(p) > 0 && !c.is(closing|failed) {
 		n := min(len(p), c.host.Limits.MaxUnsent)
 		switch err := c.more.partner.Send(p[:n]); {
 		case err == nil:
@@ -146,9 +146,6 @@ func (c *Conn) forward(p []byte) {
 		default:
 			c.CloseWith(io.EOF) // the other one tells why
 		}
-	}
-	if len(p) > 0 && c.in != nil {
-		c.keep(p)
 	}
 	if c.more.ahead > c.host.Limits.HighWater && !c.is(deaf) {
 		c.state |= deaf
