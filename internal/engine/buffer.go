@@ -119,29 +119,50 @@ func (b *Buffer) follow() (next *Buffer) {
 
 // Buffers lends buffers. A connection holds one only while it has bytes in it.
 type Buffers interface {
-	// Get gives an empty one, if possible with room for n bytes, which need not be
-	// more than that takes.
+	// Get gives an empty one for n bytes, if possible with room for them, and no more
+	// than smallSize of it if they need no more: so who has little to say never counts
+	// as one of the largest when memory is short.
 	Get(n int) *Buffer
 	Put(*Buffer)
+}
+
+// smallSize is the largest buffer that is given to who needs little.
+const smallSize = 4 << 10
+
+func newBuffer(n int) *Buffer {
+	return &Buffer{bytes: make([]byte, 0, min(max(n, startSize), pieceSize))}
 }
 
 // FreeList is a Buffers for one owner: last in, first out, so that the buffer
 // in use is the one in the cache, and those that are not needed are the first.
 type FreeList struct {
+	small, large stack
+	held         int // bytes of their room
+}
+
+// stack is buffers, the last one to be taken first.
+type stack struct {
 	free []*Buffer
-	held int // bytes of their room
 	idle int // how many of them, from the first on, nobody has taken since the last Trim
 }
 
-func (f *FreeList) Get(int) *Buffer {
-	n := len(f.free) - 1
-	if n < 0 {
-		return &Buffer{bytes: make([]byte, 0, startSize)}
+func (f *FreeList) of(n int) *stack {
+	if n > smallSize {
+		return &f.large
 	}
-	b := f.free[n]
-	f.free[n] = nil // it may grow, and then it does not come back
-	f.free = f.free[:n]
-	f.idle = min(f.idle, n)
+	return &f.small
+}
+
+func (f *FreeList) Get(size int) *Buffer {
+	s := f.of(size)
+	n := len(s.free) - 1
+	if n < 0 {
+		return newBuffer(size)
+	}
+	b := s.free[n]
+	s.free[n] = nil // it may grow, and then it does not come back
+	s.free = s.free[:n]
+	s.idle = min(s.idle, n)
 	f.held -= cap(b.bytes)
 	return b
 }
@@ -153,33 +174,32 @@ func (f *FreeList) Put(b *Buffer) {
 	}
 	b.reset()
 	f.held += size
-	f.free = append(f.free, b)
+	s := f.of(size)
+	s.free = append(s.free, b)
 }
 
 // Spare says whether the list holds more than it does when nobody takes any: then it
 // is to be trimmed.
 func (f *FreeList) Spare() bool { return f.held > restBytes }
 
-// Trim drops buffers that nobody has taken since the last Trim, those that have been
-// there longest first, until restBytes are held. What has been in use in between,
-// however short, is kept: a load that comes again and again makes none anew.
+// Trim drops buffers that nobody has taken since the last Trim, the large ones and those
+// that have been there longest first, until restBytes are held. What has been in use in
+// between, however short, is kept: a load that comes again and again makes none anew.
 func (f *FreeList) Trim() {
-	n := 0
-	for ; n < f.idle && f.Spare(); n++ {
-		f.held -= cap(f.free[n].bytes)
+	for _, s := range []*stack{&f.large, &f.small} {
+		n := 0
+		for ; n < s.idle && f.Spare(); n++ {
+			f.held -= cap(s.free[n].bytes)
+		}
+		if n > 0 {
+			s.free = slices.Clone(s.free[n:]) // the list itself may have been long, too
+		}
+		s.idle = len(s.free)
 	}
-	if n > 0 {
-		f.free = slices.Clone(f.free[n:]) // the list itself may have been long, too
-	}
-	f.idle = len(f.free)
 }
 
-// SharedBuffers is a Buffers for any number of goroutines. As nothing bounds how many
-// it keeps, large ones are only for those who need them.
+// SharedBuffers is a Buffers for any number of goroutines.
 type SharedBuffers struct{ small, large sync.Pool }
-
-// smallSize is the largest buffer that is given to who needs little.
-const smallSize = 4 << 10
 
 func (s *SharedBuffers) of(n int) *sync.Pool {
 	if n > smallSize {
@@ -192,7 +212,7 @@ func (s *SharedBuffers) Get(n int) *Buffer {
 	if b, ok := s.of(n).Get().(*Buffer); ok {
 		return b
 	}
-	return &Buffer{bytes: make([]byte, 0, startSize)}
+	return newBuffer(n)
 }
 
 func (s *SharedBuffers) Put(b *Buffer) {

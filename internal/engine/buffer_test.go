@@ -89,14 +89,14 @@ func TestFreeListIsBounded(t *testing.T) {
 		for range most + 10 {
 			f.Put(&Buffer{bytes: make([]byte, 0, size)})
 		}
-		if len(f.free) != most || f.held != keepBytes {
-			t.Errorf("holds %d buffers of %d bytes, %d in all; the bound is %d", len(f.free), size, f.held, keepBytes)
+		if n := len(f.of(size).free); n != most || f.held != keepBytes {
+			t.Errorf("holds %d buffers of %d bytes, %d in all; the bound is %d", n, size, f.held, keepBytes)
 		}
 		for range most {
-			f.Get(0)
+			f.Get(size)
 		}
-		if len(f.free) != 0 || f.held != 0 {
-			t.Errorf("holds %d buffers of %d bytes when all are in use", len(f.free), f.held)
+		if n := len(f.of(size).free); n != 0 || f.held != 0 {
+			t.Errorf("holds %d buffers of %d bytes when all are in use", n, f.held)
 		}
 	}
 }
@@ -105,7 +105,7 @@ func TestFreeListIsBounded(t *testing.T) {
 func use(f *FreeList, n int, p []byte) {
 	taken := make([]*Buffer, n)
 	for i := range taken {
-		taken[i] = f.Get(0)
+		taken[i] = f.Get(len(p))
 		appendTo(taken[i], p)
 	}
 	for _, b := range taken {
@@ -119,23 +119,24 @@ func TestFreeListForgetsABurst(t *testing.T) {
 	for name, size := range map[string]int{"small": 1, "large": keepSize} {
 		var f FreeList
 		use(&f, keepBytes/max(size, startSize), make([]byte, size))
-		burst, last := len(f.free), f.free[len(f.free)-1]
+		list := f.of(size)
+		burst, last := len(list.free), list.free[len(list.free)-1]
 		if !f.Spare() || f.held < keepBytes/2 {
 			t.Fatalf("%s: a burst has left %d bytes, spare: %v", name, f.held, f.Spare())
 		}
-		if f.Trim(); len(f.free) != burst {
-			t.Errorf("%s: %d of %d buffers are left that were in use before the first look, want all", name, len(f.free), burst)
+		if f.Trim(); len(list.free) != burst {
+			t.Errorf("%s: %d of %d buffers are left that were in use before the first look, want all", name, len(list.free), burst)
 		}
 		f.Trim()
 		sum := 0
-		for _, b := range f.free {
+		for _, b := range list.free {
 			sum += cap(b.bytes)
 		}
-		if f.Spare() || f.held > restBytes || f.held != sum || cap(f.free) > 2*restBytes/startSize {
+		if f.Spare() || f.held > restBytes || f.held != sum || cap(list.free) > 2*restBytes/startSize {
 			t.Errorf("%s: holds %d bytes in %d buffers of %d in all, room for %d; the bound is %d bytes",
-				name, f.held, len(f.free), sum, cap(f.free), restBytes)
+				name, f.held, len(list.free), sum, cap(list.free), restBytes)
 		}
-		if n := len(f.free); size == 1 && (n != restBytes/startSize || f.free[n-1] != last) {
+		if n := len(list.free); size == 1 && (n != restBytes/startSize || list.free[n-1] != last) {
 			t.Errorf("%d small buffers are left, want %d, and the one that was used last", n, restBytes/startSize)
 		}
 	}
@@ -163,8 +164,30 @@ func TestFreeListKeepsWhatIsUsed(t *testing.T) {
 		use(&f, many/2, []byte("x"))
 		f.Trim()
 	}
-	if len(f.free) != many/2 {
-		t.Errorf("%d buffers are left of a load that uses %d at the same time", len(f.free), many/2)
+	if n := len(f.small.free); n != many/2 {
+		t.Errorf("%d buffers are left of a load that uses %d at the same time", n, many/2)
+	}
+}
+
+// Who needs little is not given a large buffer, and who comes to need much is given
+// one that is there.
+func TestLargeBuffersAreForThoseWhoNeedThem(t *testing.T) {
+	var f FreeList
+	h := &Host{Buffers: &f, Counters: new(Counters)}
+	large := h.get(keepSize)
+	room := &large.bytes[:1][0]
+	h.put(large)
+	b := h.get(10)
+	if cap(b.bytes) > smallSize {
+		t.Fatalf("10 bytes have a buffer of %d", cap(b.bytes))
+	}
+	h.append(b, []byte("0123456789"))
+	h.append(b, make([]byte, keepSize-10))
+	if &b.bytes[0] != room || string(b.bytes[:10]) != "0123456789" || b.Len() != keepSize {
+		t.Errorf("a buffer that grew has not the room that was there, or not its bytes")
+	}
+	if n := h.Counters.Get(Buffered); n != int64(cap(b.bytes)) {
+		t.Errorf("%d bytes are counted, %d are held", n, cap(b.bytes))
 	}
 }
 
@@ -187,6 +210,6 @@ func TestSharedBuffers(t *testing.T) {
 
 // appendTo appends, as a host does.
 func appendTo(b *Buffer, p []byte) {
-	h := Host{Counters: &Counters{}}
+	h := Host{Buffers: &FreeList{}, Counters: &Counters{}}
 	h.append(b, p)
 }

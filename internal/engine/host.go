@@ -152,12 +152,25 @@ func (h *Host) append(b *Buffer, p []byte) {
 	b.bytes = append(b.bytes, p...)
 }
 
-// grow makes room for n more bytes. It counts that first: to allocate may take long.
+// grow makes room for n more bytes: that of another buffer if there is one. It counts
+// that first: to allocate may take long.
 func (h *Host) grow(b *Buffer, n, size int) {
-	if room := b.grown(n, size); room > cap(b.bytes) {
+	room := b.grown(n, size)
+	if room <= cap(b.bytes) {
+		return
+	}
+	if room > keepSize {
 		h.Counters.Add(Buffered, int64(room-cap(b.bytes)))
 		b.bytes = append(make([]byte, 0, room), b.bytes...)
+		return
 	}
+	other := h.Buffers.Get(room)
+	if cap(other.bytes) < room {
+		other.bytes = make([]byte, 0, room)
+	}
+	h.Counters.Add(Buffered, int64(cap(other.bytes)-cap(b.bytes)))
+	b.bytes, other.bytes = append(other.bytes, b.bytes...), b.bytes[:0]
+	h.Buffers.Put(other)
 }
 
 // push appends output: to the last piece, and to new ones.
