@@ -15,7 +15,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// script is what one life of a scripted worker does; the zero value never
+// script is what one run of a scripted worker does; the zero value never
 // serves and lives until it is killed.
 type script struct {
 	fails   error         // to start
@@ -26,7 +26,7 @@ type script struct {
 	endsBad error
 }
 
-// actor is a life without a process.
+// actor is a worker without a process.
 type actor struct {
 	script
 	serve, leave, end  chan struct{}
@@ -36,7 +36,7 @@ type actor struct {
 	passed             chan []byte // broadcasts
 }
 
-func (a *actor) pass(frame []byte) error {
+func (a *actor) send(frame []byte) error {
 	select {
 	case a.passed <- frame:
 		return nil
@@ -47,7 +47,7 @@ func (a *actor) pass(frame []byte) error {
 
 func (a *actor) pid() int                 { return 1 }
 func (a *actor) serving() <-chan struct{} { return a.serve }
-func (a *actor) left() <-chan struct{}    { return a.leave }
+func (a *actor) stopped() <-chan struct{} { return a.leave }
 func (a *actor) ended() <-chan struct{}   { return a.end }
 func (a *actor) err() error               { return a.cause }
 func (a *actor) drain()                   { a.onceDrain.Do(func() { close(a.drained) }) }
@@ -82,11 +82,11 @@ func (a *actor) run() {
 	}
 }
 
-// stage is a nursery that plays: one script for each life of a worker, the last
-// one for all lives after.
+// stage is a spawner that plays: one script for each run of a worker, the last
+// one for all runs after.
 type stage struct {
-	board   board
-	scripts [][]script
+	counters sharedCounters
+	scripts  [][]script
 
 	mu     sync.Mutex
 	spawns []time.Time // of worker 0
@@ -98,7 +98,7 @@ type stage struct {
 	said strings.Builder // what was logged
 }
 
-func (n *stage) spawn(index int, _ func([]byte)) (life, error) {
+func (n *stage) spawn(index int, _ func([]byte)) (process, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if index == 0 {
@@ -132,9 +132,9 @@ func (n *stage) close()          { n.freed = true }
 // play starts a supervisor on a stage.
 func play(serving func(net.Addr), scripts ...[]script) (*Supervisor, *stage) {
 	n := &stage{scripts: scripts, lives: make([]int, len(scripts))}
-	n.board = make(board, boardSize(len(scripts)))
+	n.counters = make(sharedCounters, len(scripts)*stride)
 	cfg := Config{Processes: len(scripts), Serving: serving, Log: slog.New(slog.NewTextHandler(&n.said, nil))}
-	return supervise(cfg, standard, []net.Addr{&net.TCPAddr{Port: 1}}, n.board, n), n
+	return supervise(cfg, standard, []net.Addr{&net.TCPAddr{Port: 1}}, n.counters, n), n
 }
 
 // waits are the times between the starts of worker 0.
@@ -171,7 +171,7 @@ func TestBackoff(t *testing.T) {
 			t.Errorf("restarts %d, processes %d; want %d and 1", sup.Restarts(), sup.Processes(), len(want))
 		}
 		if err := sup.Stop(t.Context()); err != nil || !n.shut || !n.freed {
-			t.Errorf("stop: %v, listeners closed %v, board freed %v", err, n.shut, n.freed)
+			t.Errorf("stop: %v, listeners closed %v, counters freed %v", err, n.shut, n.freed)
 		}
 	})
 }
@@ -186,7 +186,7 @@ func TestGiveUp(t *testing.T) {
 			t.Errorf("%v, want an error that wraps ErrGaveUp and says how often", err)
 		}
 		if announced || sup.Processes() != 0 || !n.freed {
-			t.Errorf("announced %v, processes %d, board freed %v", announced, sup.Processes(), n.freed)
+			t.Errorf("announced %v, processes %d, counters freed %v", announced, sup.Processes(), n.freed)
 		}
 		if starts := n.starts(); starts != 10 {
 			t.Errorf("worker 0 was started %d times, want 10", starts)
@@ -243,7 +243,7 @@ func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sup, n := play(nil, []script{{}, {serves: true}})
 		<-time.After(time.Hour)
-		if got, want := n.waits(), []time.Duration{standard.start + standard.first}; !slices.Equal(got, want) {
+		if got, want := n.waits(), []time.Duration{standard.start + standard.backoff}; !slices.Equal(got, want) {
 			t.Errorf("from start to start %v, want %v", got, want)
 		}
 		_ = sup.Stop(t.Context())
@@ -261,8 +261,8 @@ func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sup, n := play(nil, []script{{serves: true, stays: true}}, []script{{serves: true}})
 		synctest.Wait()
-		n.board.block(0).counts.Set(engine.Open, 3)
-		n.board.block(0).counts.Set(engine.Accepted, 5)
+		n.counters.block(0).counts.Set(engine.Open, 3)
+		n.counters.block(0).counts.Set(engine.Accepted, 5)
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		began := time.Now()
@@ -285,7 +285,7 @@ func TestEndsJustBeforeStop(t *testing.T) {
 	for end, said := range map[error]int{nil: 0, errors.New("exit status 7"): 1} {
 		synctest.Test(t, func(t *testing.T) {
 			sup, n := play(nil, []script{{serves: true, lives: time.Second, endsBad: end}})
-			<-time.After(time.Second + standard.first/2)
+			<-time.After(time.Second + standard.backoff/2)
 			err := sup.Stop(t.Context())
 			if lines := strings.Count(n.said.String(), "\n"); err != nil || lines != said || n.starts() != 1 || sup.Restarts() != 0 {
 				t.Errorf("end %v: %v, %d starts, %d restarts, logged %q; want one start and %d lines",

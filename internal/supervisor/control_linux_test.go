@@ -12,7 +12,7 @@ import (
 )
 
 func TestOutbox(t *testing.T) {
-	ours, theirs, err := lifeLine()
+	ours, theirs, err := controlPair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,8 +46,8 @@ func TestOutbox(t *testing.T) {
 }
 
 // What can't be written ends the outbox.
-func TestOutboxOfOneWhoHasGone(t *testing.T) {
-	ours, theirs, err := lifeLine()
+func TestOutboxClosedByPeer(t *testing.T) {
+	ours, theirs, err := controlPair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +66,8 @@ func TestOutboxOfOneWhoHasGone(t *testing.T) {
 }
 
 // An order is written before the broadcasts that wait.
-func TestOutboxHurry(t *testing.T) {
-	ours, theirs, err := lifeLine()
+func TestOutboxUrgent(t *testing.T) {
+	ours, theirs, err := controlPair()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestOutboxHurry(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	o.hurry([]byte("d"))
+	o.putUrgent([]byte("d"))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

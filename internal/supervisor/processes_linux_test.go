@@ -65,11 +65,11 @@ func forever() {
 }
 
 func (w *Worker) serve() error {
-	l, err := w.Take(w.where, w.of)
+	l, err := w.Take(w.Addrs, w.Processes)
 	if err != nil {
 		return err
 	}
-	if _, again := w.Take(w.where, w.of); again == nil {
+	if _, again := w.Take(w.Addrs, w.Processes); again == nil {
 		return errors.New("the listener was given twice")
 	}
 	log := slog.New(slog.DiscardHandler)
@@ -92,12 +92,12 @@ func (silent) Ended(_ *engine.Conn, in []byte) int    { return len(in) }
 func (silent) Closed(*engine.Conn, error)             {}
 
 func config(workers int, serving func(net.Addr)) Config {
-	return Config{Network: "tcp", Addr: "127.0.0.1:0", Processes: workers, Serving: serving, Log: slog.New(slog.DiscardHandler)}
+	return Config{Addrs: []Address{{"tcp", "127.0.0.1:0"}}, Processes: workers, Serving: serving, Log: slog.New(slog.DiscardHandler)}
 }
 
 // superviseOrphans starts workers, says so, and waits to be killed.
 func superviseOrphans() int {
-	_, err := startAt(config(2, func(net.Addr) { fmt.Println("serving") }), standard)
+	_, err := startWith(config(2, func(net.Addr) { fmt.Println("serving") }), standard)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
@@ -105,8 +105,8 @@ func superviseOrphans() int {
 	select {}
 }
 
-// short is a pace for tests.
-var short = pace{first: time.Millisecond, most: 4 * time.Millisecond, settled: time.Hour, giveUp: 3,
+// short are times for tests.
+var short = timing{backoff: time.Millisecond, maxBackoff: 4 * time.Millisecond, settled: time.Hour, attempts: 3,
 	start: 100 * time.Millisecond, exit: 50 * time.Millisecond}
 
 func ended(t *testing.T, s *Supervisor) {
@@ -122,7 +122,7 @@ func TestWorkersThatExit(t *testing.T) {
 	t.Setenv(role, "exit")
 	p := short
 	p.start = patience // on a busy machine it takes a while until they end
-	s, err := startAt(config(2, nil), p)
+	s, err := startWith(config(2, nil), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestWorkersThatExit(t *testing.T) {
 
 func TestWorkersThatNeverServe(t *testing.T) {
 	t.Setenv(role, "mute")
-	s, err := startAt(config(1, nil), short)
+	s, err := startWith(config(1, nil), short)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestWorkersThatNeverServe(t *testing.T) {
 }
 
 func TestMissingProgram(t *testing.T) {
-	n := &ward{cfg: config(1, nil), program: "/nonexistent/program", args: []string{"program"}}
+	n := &execSpawner{cfg: config(1, nil), program: "/nonexistent/program", args: []string{"program"}}
 	addrs, err := n.listen()
 	if err == nil {
 		err = n.share()
@@ -160,7 +160,7 @@ func TestMissingProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := supervise(n.cfg, short, addrs, n.board, n)
+	s := supervise(n.cfg, short, addrs, n.counters, n)
 	ended(t, s)
 	if err := s.Err(); !errors.Is(err, ErrGaveUp) || !strings.Contains(err.Error(), "/nonexistent/program") {
 		t.Errorf("%v; want an error that wraps ErrGaveUp and names the program", err)
@@ -174,7 +174,7 @@ func TestWorkersThatHang(t *testing.T) {
 	serving := make(chan net.Addr, 1)
 	p := short
 	p.start = patience
-	s, err := startAt(config(2, func(a net.Addr) { serving <- a }), p)
+	s, err := startWith(config(2, func(a net.Addr) { serving <- a }), p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -229,7 +229,7 @@ func TestAddressInUse(t *testing.T) {
 	}
 	defer l.Close()
 	cfg := config(2, nil)
-	cfg.Addr = l.Addr().String()
+	cfg.Addrs[0].Addr = l.Addr().String()
 	if _, err := Start(cfg); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("%v, want EADDRINUSE", err)
 	}
@@ -238,11 +238,8 @@ func TestAddressInUse(t *testing.T) {
 // A program that finds the variable by accident is told so, and keeps its
 // descriptors.
 func TestAccidentalVariable(t *testing.T) {
-	w, err := parse("0/1 tcp :9000")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := w.adopt(); err == nil || !strings.Contains(err.Error(), "unset it") {
+	w := &Worker{identity: identity{Processes: 1, Addrs: []Address{{"tcp", ":9000"}}}}
+	if err := w.inherit(); err == nil || !strings.Contains(err.Error(), "unset it") {
 		t.Errorf("%v, want what to do", err)
 	}
 }

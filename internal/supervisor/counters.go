@@ -4,14 +4,18 @@ import (
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
+	"time"
 	"unsafe"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// block is what a worker tells of itself, in memory that it shares with the
-// supervisor. It writes copies of its engine's counters there, so a reader sees
-// each counter whole, but not all of one moment.
+// publishEvery is how often a worker publishes its counters.
+const publishEvery = 100 * time.Millisecond
+
+// block holds a worker's counters in memory that it shares with the supervisor. The
+// worker copies its engine's counters there, so a reader sees each counter whole, but
+// not all of one moment.
 type block struct {
 	counts engine.Counters
 	loops  atomic.Int64
@@ -19,19 +23,16 @@ type block struct {
 
 // stride is the distance of two blocks: whole pairs of cache lines, so that no
 // two workers write to one.
-const stride = (unsafe.Sizeof(block{}) + 127) &^ 127
+const stride = int((unsafe.Sizeof(block{}) + 127) &^ 127)
 
-// board is the blocks of all workers.
-type board []byte
+// sharedCounters are the blocks of all workers.
+type sharedCounters []byte
 
-// boardSize is the size of a board for so many workers.
-func boardSize(workers int) int { return workers * int(stride) }
+func (c sharedCounters) workers() int { return len(c) / stride }
 
-func (b board) block(index int) *block {
-	return (*block)(unsafe.Pointer(&b[index*int(stride)]))
-}
+func (c sharedCounters) block(index int) *block { return (*block)(unsafe.Pointer(&c[index*stride])) }
 
-// publisher fills in a worker's block. It belongs to Run.
+// publisher writes a worker's block. It belongs to Run.
 type publisher struct {
 	block  *block
 	engine engine.Engine
@@ -48,9 +49,9 @@ func (p *publisher) publish() {
 	p.block.loops.Store(int64(p.engine.Loops()))
 }
 
-// bury moves the counts of a worker that has ended to those of the past, and
-// clears the block. It says how many connections the worker had open.
-func (b *block) bury(past *engine.Counters) (lost int64) {
+// collect adds the counters of a worker that has ended to those of the past, and
+// clears the block. It returns how many connections the worker had open.
+func (b *block) collect(past *engine.Counters) (lost int64) {
 	var last, none engine.Counts
 	b.counts.AddTo(&last)
 	lost = last[engine.Open]

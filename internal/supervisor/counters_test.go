@@ -18,8 +18,8 @@ func counted(t *testing.T, factor int64) (n engine.Counts) {
 
 func fill(c *engine.Counters, n engine.Counts) { c.Store(&n) }
 
-func TestBoard(t *testing.T) {
-	b := make(board, boardSize(2))
+func TestSharedCounters(t *testing.T) {
+	b := make(sharedCounters, 2*stride)
 	var past engine.Counters
 	first, second := b.block(0), b.block(1)
 	fill(&first.counts, counted(t, 1))
@@ -34,11 +34,11 @@ func TestBoard(t *testing.T) {
 	if sum != want {
 		t.Errorf("the sum is %+v, want %+v", sum, want)
 	}
-	if lost := first.bury(&past); lost != 1 {
+	if lost := first.collect(&past); lost != 1 {
 		t.Errorf("%d open when it ended, want 1", lost)
 	}
 	fill(&first.counts, counted(t, 100)) // the next life
-	first.bury(&past)
+	first.collect(&past)
 	sum = engine.Counts{}
 	past.AddTo(&sum)
 	want = counted(t, 101).Past()
@@ -48,7 +48,7 @@ func TestBoard(t *testing.T) {
 	sum = engine.Counts{}
 	first.counts.AddTo(&sum)
 	if sum != (engine.Counts{}) || first.loops.Load() != 0 {
-		t.Errorf("a buried block holds %+v and %d loops", sum, first.loops.Load())
+		t.Errorf("a collected block holds %+v and %d loops", sum, first.loops.Load())
 	}
 	sum = engine.Counts{}
 	second.counts.AddTo(&sum)
