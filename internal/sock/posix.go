@@ -9,6 +9,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// setSocketOption sets an option of the level SOL_SOCKET.
+func setSocketOption(fd uintptr, name, value int) error {
+	return syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, name, value)
+}
+
+// resetOnClose makes the close of a socket send a reset.
+func resetOnClose(fd uintptr) error {
+	return syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+}
+
 // DupFile makes a descriptor of one's own of a file. The caller closes it.
 func DupFile(f *os.File) (own *os.File, err error) {
 	raw, err := f.SyscallConn()

@@ -5,6 +5,16 @@ import (
 	"syscall"
 )
 
+// setSocketOption sets an option of the level SOL_SOCKET.
+func setSocketOption(fd uintptr, name, value int) error {
+	return syscall.SetsockoptInt(syscall.Handle(fd), syscall.SOL_SOCKET, name, value)
+}
+
+// resetOnClose makes the close of a socket send a reset.
+func resetOnClose(fd uintptr) error {
+	return syscall.SetsockoptLinger(syscall.Handle(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+}
+
 // DupFile makes a handle of one's own of a file. The caller closes it.
 func DupFile(f *os.File) (own *os.File, err error) {
 	raw, err := f.SyscallConn()
