@@ -97,7 +97,7 @@ func (l *live) lookLocked(now time.Time) {
 		return
 	}
 	at := l.address()
-	l.walls.look(now, stats, at)
+	l.walls.look(now, stats)
 	l.talkers.look(now, stats, at)
 }
 

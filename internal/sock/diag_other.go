@@ -2,16 +2,10 @@
 
 package sock
 
-import (
-	"errors"
-	"net/netip"
-)
+import "errors"
 
 // Queues needs Linux.
-func Queues(uint16) ([]Queue, error) { return nil, errors.ErrUnsupported }
-
-// PortsTo needs Linux.
-func PortsTo(netip.AddrPort, int) (map[netip.Addr]int64, error) { return nil, errors.ErrUnsupported }
+func Queues() ([]Queue, error) { return nil, errors.ErrUnsupported }
 
 // SegmentsOf needs Linux.
 func SegmentsOf(uint16, int) (Segments, error) { return Segments{}, errors.ErrUnsupported }
