@@ -264,7 +264,7 @@ func (l *live) wallSection() page.Section {
 	if len(t.Lines) > 1 {
 		s.Parts = append(s.Parts, page.Part{Table: t})
 	}
-	if used := levelTable(w.levels); len(used.Lines) > 1 {
+	if used := useTable(w.report.Walls); len(used.Lines) > 1 {
 		s.Parts = append(s.Parts, page.Part{Table: used})
 	}
 	return s
@@ -287,21 +287,24 @@ func (w *walls) line(t *page.Table, wall *doctor.Wall) {
 	t.SetTone(3, tone(near))
 }
 
-func levelTable(levels []doctor.Level) *page.Table {
+// useTable is what is in use of limits whose use is known, the fullest first.
+func useTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.Add("Wall", "In use", "Limit", "Near", "Of what")
-	for i := range levels {
-		v := &levels[i]
+	share := func(w doctor.Wall) float64 { return float64(w.Used) / float64(w.Limit) }
+	known := slices.DeleteFunc(slices.Clone(walls), func(w doctor.Wall) bool { return w.Limit <= 0 })
+	slices.SortStableFunc(known, func(a, b doctor.Wall) int { return cmp.Compare(share(b), share(a)) })
+	for _, w := range known {
 		write := format.Count[int64]
-		if v.Unit == "bytes" {
+		if w.Unit == "bytes" {
 			write = func(n int64) string { return format.Bytes(float64(n)) }
 		}
-		of := v.Unit
-		if v.Of != "" {
-			of += ", " + v.Of
+		of := w.Unit
+		if w.Of != "" {
+			of += ", " + w.Of
 		}
-		t.Add(v.Wall, write(v.Used), write(v.Limit), format.Percent(v.Share), of)
-		t.SetTone(3, tone(v.Share))
+		t.Add(w.Name, write(w.Used), write(w.Limit), format.Percent(share(w)), of)
+		t.SetTone(3, tone(share(w)))
 	}
 	return t
 }

@@ -36,59 +36,25 @@ const maxQueues = 16 << 10
 // errQueues says that there are more.
 var errQueues = errors.New("more than 16384 TCP listeners")
 
-// Queues are the queues of the TCP sockets that listen on a port, of any address, in
-// the network namespace of the calling thread. It takes time for each listener of the
-// namespace, not for connections.
-func Queues(port uint16) ([]Queue, error) {
-	var found []Queue
-	listeners := 0
-	err := diagBoth(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
-		if listeners++; listeners > maxQueues {
+// Queues are the queues of the TCP sockets that listen in the network namespace of the
+// calling thread. It takes time for each listener, not for connections.
+func Queues() (found []Queue, err error) {
+	err = diagBoth(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
+		if len(found) == maxQueues {
 			return errQueues
 		}
-		if q := parseQueue(m); q.At.Port() == port {
-			found = append(found, q)
-		}
+		found = append(found, parseQueue(m))
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return found, nil
-}
-
-// PortsTo counts by local address the ports that connections to a target hold, in the
-// network namespace of the calling thread, those in TIME_WAIT too. It looks at every
-// TCP socket there: see the benchmark. More than most are not counted: then it fails.
-func PortsTo(target netip.AddrPort, most int) (map[netip.Addr]int64, error) {
-	counts := make(map[netip.Addr]int64)
-	family := uint8(unix.AF_INET)
-	if target.Addr().Unmap().Is6() {
-		family = unix.AF_INET6
-	}
-	const connected = ^uint32(0) &^ (1<<tcpListen | 1<<tcpSynRecv)
-	left := most
-	err := diag(diagQuery{family: family, states: connected, to: target}, func(m []byte) error {
-		if left--; left < 0 {
-			return fmt.Errorf("more than %d connections to %s", most, target)
-		}
-		local := diagAddr(m[0], m[8:24])
-		counts[local]++
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("sock_diag: %w", err)
-	}
-	return counts, nil
+	return found, err
 }
 
 // diagQuery says which sockets are asked for.
 type diagQuery struct {
 	family uint8
 	states uint32
-	to     netip.AddrPort // connected to this, anything if it is invalid
-	at     uint16         // of this local port, any if it is 0
-	info   bool           // with struct tcp_info
+	at     uint16 // of this local port, any if it is 0
+	info   bool   // with struct tcp_info
 }
 
 // parseQueue reads a listener's struct inet_diag_msg.
@@ -130,29 +96,17 @@ func (q diagQuery) request() []byte {
 	return b
 }
 
-// filter is the program by which the kernel leaves out sockets that are not asked for:
-// one condition, whose failure jumps beyond the end.
+// filter is the program by which the kernel leaves out sockets of other local ports: one
+// condition, whose failure jumps beyond the end.
 func (q diagQuery) filter() []byte {
-	const local, remote = 7, 8 // INET_DIAG_BC_S_COND, INET_DIAG_BC_D_COND
-	switch {
-	case q.to.IsValid():
-		addr := q.to.Addr().Unmap()
-		return diagCondition(remote, q.family, addr.AsSlice(), q.to.Port())
-	case q.at != 0:
-		return diagCondition(local, unix.AF_UNSPEC, nil, q.at)
+	if q.at == 0 {
+		return nil
 	}
-	return nil
-}
-
-// diagCondition asks for a host, or any without one, and a port.
-func diagCondition(which, family byte, host []byte, port uint16) []byte {
-	const operation, condition = 4, 8
-	size := operation + condition + len(host)
-	b := []byte{which, byte(size)}
-	b = binary.NativeEndian.AppendUint16(b, uint16(size+4)) // beyond the end: no
-	b = append(b, family, byte(8*len(host)), 0, 0)
-	b = binary.NativeEndian.AppendUint32(b, uint32(port))
-	return append(b, host...)
+	const local, size = 7, 12 // INET_DIAG_BC_S_COND, an operation of 4 bytes with a condition of 8
+	b := []byte{local, size}
+	b = binary.NativeEndian.AppendUint16(b, size+4) // beyond the end: no
+	b = append(b, unix.AF_UNSPEC, 0, 0, 0)          // of any host
+	return binary.NativeEndian.AppendUint32(b, uint32(q.at))
 }
 
 // diagBoth is diag for IPv4, and for IPv6 where there is any.

@@ -5,7 +5,6 @@ package sock
 import (
 	"errors"
 	"net"
-	"net/netip"
 	"syscall"
 	"time"
 )
@@ -38,10 +37,7 @@ func Backlog(net.Listener, int) error { return nil }
 func LatePort(_, _ string, _ syscall.RawConn) error { return nil }
 
 // Queues needs Linux.
-func Queues(uint16) ([]Queue, error) { return nil, errors.ErrUnsupported }
-
-// PortsTo needs Linux.
-func PortsTo(netip.AddrPort, int) (map[netip.Addr]int64, error) { return nil, errors.ErrUnsupported }
+func Queues() ([]Queue, error) { return nil, errors.ErrUnsupported }
 
 // SegmentsOf needs Linux.
 func SegmentsOf(uint16, int) (Segments, error) { return Segments{}, errors.ErrUnsupported }
