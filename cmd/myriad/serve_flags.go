@@ -394,7 +394,7 @@ func (f *workerFlags) stop() {
 	}
 }
 
-// adminFlags are the operator's door.
+// adminFlags are those of the admin server.
 type adminFlags struct {
 	addr      string
 	control   bool
