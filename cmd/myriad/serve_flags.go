@@ -154,17 +154,17 @@ func (f *serveFlags) checkAddresses() error {
 			return err
 		}
 	}
-	door := f.admin.addr
-	if door == "" {
+	adminAddr := f.admin.addr
+	if adminAddr == "" {
 		return nil
 	}
-	if err := checkAddress("admin", door); err != nil {
+	if err := checkAddress("admin", adminAddr); err != nil {
 		return err
 	}
-	if door[0] == ':' {
-		door = "127.0.0.1" + door
+	if adminAddr[0] == ':' {
+		adminAddr = "127.0.0.1" + adminAddr
 	}
-	if tcp && sameAddress(f.srv.Addr, door) {
+	if tcp && sameAddress(f.srv.Addr, adminAddr) {
 		return usagef("--addr is %q and --admin is %q: both would listen on one port; expected two", f.srv.Addr, f.admin.addr)
 	}
 	return nil
