@@ -418,7 +418,7 @@ func (s *Server) log() *slog.Logger {
 	if log == nil {
 		log = slog.Default()
 	}
-	return slog.New(lograte.New(log.Handler(), lograte.Options{Keys: []string{"loop", "limit"}}))
+	return slog.New(lograte.New(log.Handler(), "loop", "limit"))
 }
 
 // addHandler tells the engine what to call.
