@@ -75,7 +75,7 @@ type Supervisor struct {
 
 	mu       sync.Mutex
 	board    board // nil when everything has ended
-	past     engine.Counters
+	past     past
 	failures []int  // lives in a row that ended before they served, of each worker
 	served   []bool // which have served
 	awaited  int    // how many have not
@@ -200,10 +200,17 @@ func (s *Supervisor) bury(index int) (lost int64) {
 // Addr is where the workers listen first.
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
-// Listening is where they listen, without counts.
+// Listening is where they listen, and what has come there, by the rules of Counters.
 func (s *Supervisor) Listening() (all []engine.Listening) {
-	for _, addr := range s.addrs {
-		all = append(all, engine.Listening{Addr: addr})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, addr := range s.addrs {
+		sum := engine.Listening{Addr: addr}
+		s.past.listeners[i].addTo(&sum)
+		for w := range len(s.board) / int(stride) {
+			s.board.block(w).listeners[i].addTo(&sum)
+		}
+		all = append(all, sum)
 	}
 	return all
 }
@@ -230,7 +237,7 @@ func (s *Supervisor) Loops() (sum int) {
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.past.AddTo(&sum)
+	s.past.counts.AddTo(&sum)
 	for i := range len(s.board) / int(stride) {
 		s.board.block(i).counts.AddTo(&sum)
 	}
