@@ -335,23 +335,18 @@ func (n *NetConn) unread() int {
 // RemoteAddr implements net.Conn. It is Conn.RemoteAddr.
 func (n *NetConn) RemoteAddr() net.Addr { return netAddr(n.remote) }
 
-// LocalAddr implements net.Conn. The first call asks the connection's loop and waits for
-// that; where the connection has closed before, it is what the server listens on.
+// LocalAddr implements net.Conn. It is Ref.LocalAddr; where the connection has closed
+// before the first call, it is what the server listens on.
 func (n *NetConn) LocalAddr() net.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.local == nil {
-		found := make(chan netip.AddrPort, 1)
-		if !n.ask(func(c *Conn) { found <- c.core().LocalAddr() }, func() { found <- netip.AddrPort{} }) {
-			found <- netip.AddrPort{}
-		}
 		n.mu.Unlock()
-		local := <-found
+		local, ok := n.ref.LocalAddr()
 		n.mu.Lock()
-		switch {
-		case local.IsValid() || !n.remote.IsValid():
+		if ok || !n.remote.IsValid() {
 			n.local = netAddr(local)
-		default:
+		} else {
 			n.local = n.server.listensOn()
 		}
 	}

@@ -146,9 +146,13 @@ func (x *extra) empty() bool {
 
 func (c *Conn) is(bits uint32) bool { return c.state&bits != 0 }
 
-// Bind gives a connection its host and its number, once, before anyone else
-// can know it.
-func (c *Conn) Bind(h *Host, slot uint32) { c.host, c.slot = h, slot }
+// Bind gives a connection its host, its number, and the generation that it begins with,
+// once, before anyone else can know it. Two connections with the same number have
+// different ones.
+func (c *Conn) Bind(h *Host, slot, generation uint32) {
+	c.host, c.slot = h, slot
+	c.mark.v.Store(uint64(generation) << 32)
+}
 
 // Slot numbers the connection among those of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
@@ -534,10 +538,10 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 		return
 	}
 	if len(data) == 0 {
-		c.mark.release(noBytes)
+		c.unpost(noBytes)
 	}
 	if late || !c.is(open) {
-		c.mark.release(len(data))
+		c.unpost(len(data))
 		if m.shared != nil && m.shared.Lost != nil {
 			m.shared.Lost()
 		}
@@ -546,15 +550,15 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	switch m.Kind {
 	case MailSend:
 		if c.is(shut) {
-			c.mark.release(len(data))
+			c.unpost(len(data))
 			c.host.Counters.Add(Dropped, 1)
 		} else if c.passDown(data); c.latest() != nil {
 			c.latest().owed += len(data)
 		} else {
-			c.mark.release(len(data))
+			c.unpost(len(data))
 		}
 	case MailCast:
-		c.mark.release(len(data))
+		c.unpost(len(data))
 		if c.hears() {
 			_, _ = c.Write(data) // as in Cast
 			c.endEvent()

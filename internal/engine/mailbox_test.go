@@ -38,7 +38,7 @@ func (o *boxed) Post(c *Conn, gen uint32, r Request) error {
 
 func (o *boxed) open(slot uint32) *Conn {
 	c := &Conn{}
-	c.Bind(&o.host, slot)
+	c.Bind(&o.host, slot, 0)
 	c.Open(loopback, false)
 	return c
 }
