@@ -3,6 +3,7 @@ package enginetest
 import (
 	"net"
 	"net/netip"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -98,8 +99,8 @@ func refTellsNothing(b *bench) {
 // refTellsMany looks at connections through their Refs from other goroutines while they,
 // and those before them in their slots, open and close.
 func refTellsMany(b *bench) {
-	const rounds = 30
-	var last [4]atomic.Pointer[engine.Ref]
+	const rounds = 10
+	var last [2]atomic.Pointer[engine.Ref]
 	var next atomic.Int64
 	s := b.serve(&Script{Opened: func(c *engine.Conn) {
 		r := c.Ref()
@@ -117,6 +118,7 @@ func refTellsMany(b *bench) {
 					return
 				default:
 				}
+				runtime.Gosched()
 				r := last[i].Load()
 				if r == nil {
 					continue

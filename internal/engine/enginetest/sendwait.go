@@ -56,7 +56,14 @@ func (b *bench) block() *blocked {
 	b.Cleanup(func() { cancel(nil) })
 	k.cancel = cancel
 	go func() { k.ended <- k.sendAll(ctx, 1000) }()
-	eventually(b, "SendWait does not wait", func() bool { return k.unsent() > waitHigh-1000 })
+	eventually(b, "SendWait does not wait", func() bool {
+		select {
+		case err := <-k.ended:
+			b.Fatalf("SendWait of %d bytes to a client that does not read: %v", k.n.Load(), err)
+		default:
+		}
+		return k.unsent() > waitLow
+	})
 	return k
 }
 
@@ -183,7 +190,10 @@ func sendWaitEnds(b *bench) {
 	if err := k.ref.Close(); err != nil {
 		b.Errorf("Close: %v", err)
 	}
-	k.expectEnd(k.end(engine.ErrClosed))
+	k.end(engine.ErrClosed)
+	if _, err := io.Copy(io.Discard, k); err != nil { // what came behind the close is not sent
+		b.Errorf("client: %v, want the end", err)
+	}
 }
 
 // sendWaitBound has senders wait for an owner that is held up.
