@@ -54,9 +54,9 @@ func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 // ends first.
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
-// SendWait is Send for who can wait: while more than Limits.HighWater bytes that Refs have
-// sent would be unsent with p, or the mailbox is full, it blocks until no more than
-// Limits.LowWater are. So a goroutine that has much to send is as fast as the peer reads,
+// SendWait is Send for who can wait: where more than Limits.HighWater bytes that Refs have
+// sent would be unsent with p, it blocks until no more than Limits.LowWater are before it,
+// or fewer if p fills Limits.MaxUnsent; and while the mailbox is full. So a goroutine that has much to send is as fast as the peer reads,
 // and the connection holds little. When ctx ends first, it fails with context.Cause(ctx),
 // and p is not sent.
 //

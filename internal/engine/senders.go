@@ -84,9 +84,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if r.Closed() {
 		return ErrClosed
 	}
-	c, l := r.c, &r.c.host.Limits
-	most := max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)
-	q := Request{Kind: MailSend, Bytes: p, most: most}
+	c, q := r.c, r.paced(p)
 	if err := r.post(q); err != ErrFull {
 		return err
 	}
@@ -107,7 +105,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 		switch {
 		case box != nil:
 			room = box
-		case !c.mark.await(r.gen, most-max(len(p), noBytes)):
+		case !c.mark.await(r.gen, q.most-max(len(p), noBytes)):
 			continue
 		}
 		select {
@@ -116,6 +114,21 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// TrySend is SendWait that fails with ErrFull where it would wait.
+func (r Ref) TrySend(p []byte) error {
+	if r.Closed() {
+		return ErrClosed
+	}
+	return r.post(r.paced(p))
+}
+
+// paced is a request to send p unless too much is posted: above HighWater with p, or above
+// LowWater before it if it is long.
+func (r Ref) paced(p []byte) Request {
+	l := &r.c.host.Limits
+	return Request{Kind: MailSend, Bytes: p, most: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
 }
 
 // unpost takes a reservation of mail back that has been sent or dropped.
