@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -114,7 +115,7 @@ func stepLine(s *load.Step, goal load.Goal) string {
 	case s.Latency <= goal.Under:
 		verdict = "fell behind"
 	}
-	line := fmt.Sprintf("tried %.0f/s: %.0f/s answered, p%g %v, %s", s.Rate, s.Answered, goal.Percentile, s.Latency.Round(time.Microsecond), verdict)
+	line := fmt.Sprintf("tried %.0f/s: %.0f/s answered, %s %v, %s", s.Rate, s.Answered, format.Percentile(goal.Percentile), s.Latency.Round(time.Microsecond), verdict)
 	if s.Unsent > 0 {
 		line += fmt.Sprintf(", %d never sent or answered", s.Unsent)
 	}
@@ -137,7 +138,7 @@ func wall(found *load.Found) (lowest load.Step) {
 
 // noRate says that a search has found nothing.
 func noRate(found *load.Found) error {
-	err := fmt.Errorf("no rate kept p%g of the latency under %v", found.Goal.Percentile, found.Goal.Under)
+	err := fmt.Errorf("no rate kept %s of the latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
 	if wall(found).Limited {
 		err = fmt.Errorf("%w: the generator was late", err)
 	}
@@ -157,7 +158,7 @@ func writeFound(w io.Writer, r *load.Result) error {
 	case wall(found).Limited:
 		more = "at 5% more the generator was late"
 	}
-	_, err := fmt.Fprintf(w, "found %.0f/s on %d connections, %.4g/s on each, with p%g under %v; %s\n",
-		found.Rate, r.Connected, found.Rate/float64(max(r.Connected, 1)), found.Goal.Percentile, found.Goal.Under, more)
+	_, err := fmt.Fprintf(w, "found %.0f/s on %d connections, %.4g/s on each, with %s under %v; %s\n",
+		found.Rate, r.Connected, found.Rate/float64(max(r.Connected, 1)), format.Percentile(found.Goal.Percentile), found.Goal.Under, more)
 	return err
 }
