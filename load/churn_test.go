@@ -134,13 +134,13 @@ func TestMessagesThink(t *testing.T) {
 		defer s.report.Stop()
 		s.begin(0)
 		var server sync.WaitGroup
-		server.Go(func() { s.play(func() bool { return s.sum().finished == 2 }) })
+		server.Go(func() { s.play(func() bool { return s.sum().run[nFinished] == 2 }) })
 		if err := s.await(t.Context(), s.windowWait()); err != nil {
 			t.Errorf("gave up: %v", err)
 		}
 		server.Wait()
-		if sum := s.sum(); sum.whole.answered != 6 || sum.exchanged != 2 {
-			t.Errorf("%d answers, %d exchanged all; want 6 and 2", sum.whole.answered, sum.exchanged)
+		if sum := s.sum(); sum.run[nAnswered] != 6 || sum.run[nExchanged] != 2 {
+			t.Errorf("%d answers, %d exchanged all; want 6 and 2", sum.run[nAnswered], sum.run[nExchanged])
 		}
 	})
 }

@@ -21,7 +21,7 @@ func (t *traffic) claim(s *shard, l *link, at time.Duration) {
 		t.slab.intended[t.slab.place(l, l.answered+uint64(l.flying)+uint64(l.due))] = at
 	}
 	l.due++
-	s.sum.due++
+	s.sum.run[nDue]++
 }
 
 // allowed is how many of n messages a link may send now.

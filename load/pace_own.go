@@ -12,7 +12,7 @@ func (t *traffic) forsake(s *shard, l *link) {
 	}
 	for k := range uint64(l.due) {
 		if t.counts(t.slab.intended[t.slab.place(l, l.answered+uint64(l.flying)+k)]) {
-			s.sum.unsent++
+			s.sum.run[nUnsent]++
 		}
 	}
 	if t.mode != openEach {
@@ -21,9 +21,9 @@ func (t *traffic) forsake(s *shard, l *link) {
 	p := &t.slab.plans[l.id]
 	if end := min(t.now()+1, time.Duration(t.until.Load())); p.next > 0 && p.next < end {
 		given, _ := t.give(l, p, end, ownDraws)
-		s.sum.planned += given.window
-		s.sum.early += given.early
-		s.sum.unsent += given.window
+		s.sum.run[nPlanned] += given.window
+		s.sum.run[nEarly] += given.early
+		s.sum.run[nUnsent] += given.window
 	}
 	*p = plan{}
 }
@@ -65,7 +65,11 @@ func (t *traffic) fillOwn(s *shard, l *link, now time.Duration) {
 	end := time.Duration(t.until.Load())
 	for t.room(l) && p.next <= now && p.next < end && int64(now) < t.draining.Load() {
 		t.claim(s, l, p.next)
-		s.sum.plan(t.counts(p.next))
+		if t.counts(p.next) {
+			s.sum.run[nPlanned]++
+		} else {
+			s.sum.run[nEarly]++
+		}
 		t.advance(l, p)
 	}
 	if p.next > now {

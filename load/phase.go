@@ -107,8 +107,8 @@ func (r *run) settle(cause string) {
 		s.shutLinks()
 	}
 	sum := r.sum()
-	r.traffic.faults.settle(int64(r.dialer.issued), sum.opened, cause)
-	if sum.opened > 0 {
+	r.traffic.faults.settle(int64(r.dialer.issued), sum.run[nOpened], cause)
+	if sum.run[nOpened] > 0 {
 		r.connected = sum.lastOpened - r.begun
 	}
 }
@@ -144,7 +144,7 @@ func (r *run) exchange(ctx context.Context) error {
 	cancel()
 	stop()
 	r.stage = "drain"
-	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.mute() || r.traffic.open()) {
+	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.noReply() || r.traffic.open()) {
 		err = cmp.Or(err, r.drain(ctx))
 	}
 	r.countUnsent()
@@ -223,7 +223,7 @@ func (r *run) measure(ctx context.Context) error {
 	if r.cfg.Messages > 0 && s.lastAnswer > from {
 		r.window = s.lastAnswer - from
 	}
-	if r.cfg.Messages > 0 && s.exchanged == s.opened {
+	if r.cfg.Messages > 0 && s.run[nExchanged] == s.run[nOpened] {
 		r.tell(Event{Phase: Exchanged})
 	}
 	r.tell(Event{Phase: Measured})
@@ -236,9 +236,9 @@ func (r *run) windowWait() wait {
 		return wait{most: max(r.traffic.left(), 1), done: r.over} // it can be over already
 	}
 	return wait{
-		done:  func(s sum) bool { return s.finished == s.opened },
+		done:  func(s sum) bool { return s.run[nFinished] == s.run[nOpened] },
 		stall: r.cfg.Drain + r.cfg.Think + r.limitTime(),
-		moved: func(s sum) int64 { return s.whole.answered + s.closed },
+		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nClosed] },
 	}
 }
 
@@ -264,10 +264,10 @@ func (r *run) drain(ctx context.Context) error {
 		done: func(sum) bool {
 			waits := r.waits() // before the sum: what is taken in between is due in it
 			s := r.sum()
-			return s.open() == 0 || !waits && s.due == 0 && (s.flying() == 0 || r.cfg.mute())
+			return s.open() == 0 || !waits && s.run[nDue] == 0 && (s.flying() == 0 || r.cfg.noReply())
 		},
 		stall: r.cfg.Drain,
-		moved: func(s sum) int64 { return s.whole.answered + s.whole.sent },
+		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nSent] },
 	}
 	if r.traffic.open() {
 		w.most = r.cfg.Drain // or as long as a server is behind

@@ -171,7 +171,8 @@ func (t *traffic) answerRoll(c *engine.Conn, h *held) {
 	line := a.roll.line(s.room[:0], ref)
 	a.sent = max(now, 1)
 	s.asked[ref] = a
-	s.add(tally{sent: 1, bytesOut: int64(len(line))}, false)
+	s.sum.run[nSent]++
+	s.sum.run[nBytesSent] += int64(len(line))
 	_, _ = c.Write(line) // an error ends the connection, which Closed hears of
 }
 
@@ -193,7 +194,7 @@ func (t *traffic) giveUp(r *roll) (missing int64) {
 			r.flying.Add(-1)
 			if a.sent > 0 {
 				missing++
-				s.sum.dropped++
+				s.sum.run[nDropped]++
 			}
 		}
 		s.asked = nil
@@ -211,14 +212,14 @@ func (r *run) rollCall(ctx context.Context) error {
 	t := r.traffic
 	r.tell(Event{Phase: Progress, Interval: r.interval()})
 	r.stage = "check"
-	r.ledger.total.outside.reset()
+	r.aggregator.total.outside.reset()
 	r.tell(Event{Phase: Checking})
 	before, began := r.sum(), t.now()
-	roll := t.callRoll(len(r.rollCalls) + 1)
+	roll := t.callRoll(len(r.verifications) + 1)
 	err := r.await(ctx, wait{
 		done:  func(s sum) bool { return roll.done() },
 		stall: r.cfg.Drain,
-		moved: func(s sum) int64 { return s.whole.sent + s.whole.answered + s.dropped },
+		moved: func(s sum) int64 { return s.run[nSent] + s.run[nAnswered] + s.run[nDropped] },
 	})
 	roll.stopped.Store(true)
 	if err != nil && !errors.Is(err, errStalled) {
@@ -228,15 +229,15 @@ func (r *run) rollCall(ctx context.Context) error {
 	missing := t.giveUp(roll)
 	r.tell(Event{Phase: Progress, Interval: r.interval()})
 	s := r.sum()
-	call := RollCall{
+	call := Verification{
 		Number: roll.number, InFlight: r.cfg.Check, Open: before.open(),
-		Asked:   s.whole.sent - before.whole.sent,
-		Checked: s.whole.answered - before.whole.answered,
-		Wrong:   s.checkWrong - before.checkWrong, Lost: s.checkLost - before.checkLost, Unanswered: missing,
-		Time: max(s.lastAnswer-began, 0), Latency: latencyOf(&r.ledger.total.outside),
+		Asked:   s.run[nSent] - before.run[nSent],
+		Checked: s.run[nAnswered] - before.run[nAnswered],
+		Wrong:   s.run[nVerifyWrong] - before.run[nVerifyWrong], Lost: s.run[nVerifyLost] - before.run[nVerifyLost], Unanswered: missing,
+		Time: max(s.lastAnswer-began, 0), Latency: latencyOf(&r.aggregator.total.outside),
 	}
-	r.rollCalls = append(r.rollCalls, call)
-	r.tell(Event{Phase: Checked, RollCall: &call})
+	r.verifications = append(r.verifications, call)
+	r.tell(Event{Phase: Checked, Verification: &call})
 	return unlessStalled(err)
 }
 
@@ -256,8 +257,8 @@ func (r *run) broadcast(s sum) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil
 	}
-	b := &Broadcast{Open: s.open(), Heard: s.heardOpen(), Again: s.again, After: latencyOf(&r.ledger.total.heard)}
-	if s.heard > 0 {
+	b := &Broadcast{Open: s.open(), Heard: s.heardOpen(), Again: s.run[nHeardAgain], After: latencyOf(&r.aggregator.total.heard)}
+	if s.run[nHeard] > 0 {
 		b.Time = max(s.lastHeard-time.Duration(r.traffic.firstHeard.Load()), 0)
 	}
 	return b

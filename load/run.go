@@ -91,14 +91,14 @@ func prepare(ctx context.Context, cfg Config) (*run, error) {
 
 // run is one run of the load generator, on Run's goroutine.
 type run struct {
-	cfg     Config
-	engine  engine.Engine
-	traffic *traffic
-	tls     *encryption // nil for none
-	dialer  dialer
-	ledger  *ledger
-	report  *time.Ticker // when to tell of the progress
-	stage   string       // as in Interval
+	cfg        Config
+	engine     engine.Engine
+	traffic    *traffic
+	tls        *encryption // nil for none
+	dialer     dialer
+	aggregator *aggregator
+	report     *time.Ticker // when to tell of the progress
+	stage      string       // as in Interval
 
 	complete bool // an early run has told that it is connected
 
@@ -113,9 +113,9 @@ type run struct {
 	unsent    int64 // messages of the window that were given up
 	early     int64 // and from before it
 
-	rollCalls []RollCall
-	told      bool // that all have had the broadcast
-	last      sum  // before the connections were closed
+	verifications []Verification
+	told          bool // that all have had the broadcast
+	last          sum  // before the connections were closed
 }
 
 func newRun(cfg Config, targets []target) *run {
@@ -128,14 +128,14 @@ func newRun(cfg Config, targets []target) *run {
 		ramp:        cfg.Ramp,
 		connections: cfg.Connections,
 		churn:       cfg.Lifetime > 0,
-		gone:        func() int64 { return r.sum().closed },
+		gone:        func() int64 { return r.sum().run[nClosed] },
 		failed:      r.traffic.faults.failures,
 	}
 	r.wanted.Store(int64(cfg.Connections))
 	if !r.dialer.churn {
 		r.dialer.enough, r.dialer.cut = cfg.Enough, func(issued int) { r.wanted.Store(int64(issued)) }
 	}
-	r.ledger = newLedger(cfg.Hold)
+	r.aggregator = newAggregator(cfg.Hold)
 	if c, _ := cfg.clientTLS(); c != nil { // checked before
 		r.tls = newEncryption(c, cfg.ConnectTimeout, r.traffic.DialFailed)
 	}
@@ -155,7 +155,7 @@ func (r *run) use(e engine.Engine) error {
 func (r *run) script() *script { return r.traffic.script }
 
 // settled counts attempts to connect that have succeeded or failed.
-func (r *run) settled(s sum) int64 { return s.opened + r.traffic.faults.failures() }
+func (r *run) settled(s sum) int64 { return s.run[nOpened] + r.traffic.faults.failures() }
 
 // engineConfig leaves room for all that can be in flight on a connection, so
 // that reading never pauses for output.
@@ -212,7 +212,7 @@ func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Res
 	r.report = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.report.Stop()
 	if r.cfg.Observe != nil {
-		r.ledger.usage = newUsage(r.targets())
+		r.aggregator.usage = newUsage(r.targets())
 	}
 	before := readMachine()
 	r.tell(Event{Phase: Began, Plan: r.plan()})
@@ -287,8 +287,8 @@ func (r *run) tell(e Event) {
 	e.Snapshot = Snapshot{
 		Open:     s.open(),
 		Failed:   r.traffic.faults.failures(),
-		Sent:     s.whole.sent,
-		Answered: s.whole.answered,
+		Sent:     s.run[nSent],
+		Answered: s.run[nAnswered],
 	}
 	r.cfg.Observe(e)
 }

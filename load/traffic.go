@@ -221,7 +221,7 @@ func (t *traffic) start(c *engine.Conn, l *link) {
 	if t.script.first && t.allowed(l, 1, now) > 0 {
 		t.claim(s, l, now)
 	}
-	if !t.script.first || t.script.mute {
+	if !t.script.first || t.script.noReply {
 		l.state |= entered
 		t.enter(s, l, now)
 	}
@@ -278,20 +278,21 @@ func (t *traffic) account(s *shard, l *link, h heardOf, now time.Duration) {
 			s.times.firstByte.record(now-t.slab.opened[l.id], 1)
 		}
 	}
-	did := tally{answered: int64(h.answers), bytesIn: int64(h.bytes)}
+	measured := t.measured(now)
+	s.sum.count(nBytesReceived, int64(h.bytes), measured)
 	if h.answers > 0 {
-		did.bytesAnswered = t.slab.bytes(l, l.answered, h.answers, t.script)
+		s.sum.count(nAnswered, int64(h.answers), measured)
+		s.sum.run[nBytesAnswered] += t.slab.bytes(l, l.answered, h.answers, t.script)
 		t.recordAll(s, l, h.answers, now)
 		l.flying -= uint16(h.answers)
 		l.answered += uint64(h.answers)
 		s.sum.lastAnswer = now
 		if t.cfg.Messages > 0 && l.answered == uint64(t.cfg.Messages) {
 			l.state |= finished
-			s.sum.finished++
-			s.sum.exchanged++
+			s.sum.run[nFinished]++
+			s.sum.run[nExchanged]++
 		}
 	}
-	s.add(did, t.measured(now))
 }
 
 // recordAll records the latencies of answers: those of messages that were sent
@@ -349,27 +350,18 @@ func (t *traffic) sending(s *shard, l *link, now time.Duration) batch {
 	for k := range uint64(p.n) {
 		t.slab.times[t.slab.place(l, p.from+k)] = now
 	}
-	s.sum.due -= int64(p.n)
-	if l.due = 0; t.script.mute {
+	s.sum.run[nDue] -= int64(p.n)
+	if l.due = 0; t.script.noReply {
 		l.answered += uint64(p.n)
 		t.standBy(s, l, now) // no answer will
 	} else {
 		l.flying += uint16(p.n)
 	}
-	did := tally{sent: int64(p.n)}
+	s.sum.count(nSent, int64(p.n), p.measured)
 	if t.script.fixed > 0 {
-		did.bytesOut = int64(p.n * t.script.fixed)
+		s.sum.count(nBytesSent, int64(p.n*t.script.fixed), p.measured)
 	}
-	s.add(did, p.measured)
 	return p
-}
-
-// add counts what was done.
-func (s *shard) add(did tally, measured bool) {
-	s.sum.whole.add(did)
-	if measured {
-		s.sum.window.add(did)
-	}
 }
 
 // batch are messages that go out together.
@@ -392,7 +384,7 @@ func (t *traffic) send(c *engine.Conn, l *link, p batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.script.fixed == 0 {
-		s.add(tally{bytesOut: int64(size)}, p.measured)
+		s.sum.count(nBytesSent, int64(size), p.measured)
 	}
 	t.chargeOutput(l, size)
 }
@@ -432,21 +424,21 @@ func (t *traffic) leave(l *link) (state uint16) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.state |= gone
-	s.sum.closed++
+	s.sum.run[nClosed]++
 	if !t.closing.Load() || l.state&expired != 0 {
-		s.sum.dropped += int64(l.flying)
-		s.sum.droppedBytes += t.slab.bytes(l, l.answered, int(l.flying), t.script)
+		s.sum.run[nDropped] += int64(l.flying)
+		s.sum.run[nBytesDropped] += t.slab.bytes(l, l.answered, int(l.flying), t.script)
 	}
 	if l.state&expired != 0 {
-		s.sum.outlived++
-		s.sum.cutOff += int64(l.flying)
+		s.sum.run[nExpired]++
+		s.sum.run[nCutOff] += int64(l.flying)
 	}
 	t.forsake(s, l)
-	s.sum.due -= int64(l.due)
+	s.sum.run[nDue] -= int64(l.due)
 	l.due = 0
 	if l.state&finished == 0 {
 		l.state |= finished
-		s.sum.finished++
+		s.sum.run[nFinished]++
 	}
 	if t.cfg.Lifetime > 0 {
 		s.free = append(s.free, l.id)

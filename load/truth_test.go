@@ -61,7 +61,7 @@ func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *
 	s.play(func() bool { return s.traffic.left() <= 0 })
 	s.window = cfg.Duration
 	s.traffic.endWindow()
-	s.play(func() bool { sum := s.sum(); return (sum.flying() == 0 || s.script().mute) && !s.waits() })
+	s.play(func() bool { sum := s.sum(); return (sum.flying() == 0 || s.script().noReply) && !s.waits() })
 	s.countUnsent()
 	return s, s.result(s.sum())
 }
