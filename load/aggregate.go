@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"strings"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // aggregator is what has been taken from the shards so far. It belongs to Run's
@@ -73,15 +75,12 @@ func (r *run) interval() *Interval {
 // run's start, and how many of them had not been sent. The latter is an estimate for a
 // plan with random times.
 func (r *run) planned(s sum, now time.Duration) (intended, waiting int64) {
-	t := r.traffic
-	intended = r.unsent + r.early
-	if t.mode == openEach {
-		waiting = t.waitingOwn(now)
-		return intended + s.run[nPlanned] + s.run[nEarly] + waiting, waiting
+	taken := pacer.Skipped{Before: s.run[nEarly], Within: s.run[nPlanned]}
+	if r.traffic.mode == openLoop {
+		taken = r.traffic.plan.Taken()
 	}
-	intended += t.schedule.allTaken()
-	waiting = t.schedule.waiting(now) // later: what is taken in between comes in the next interval
-	return intended + waiting, waiting
+	waiting = r.traffic.waiting(now) // later: what is taken in between comes in the next interval
+	return r.skipped.Before + r.skipped.Within + taken.Before + taken.Within + waiting, waiting
 }
 
 // since is what has been counted since a time at which that was counted before.
@@ -208,9 +207,9 @@ func (r *run) openResult(result *Result, end sum) {
 	result.Schedule, result.Corrected = &rate, true
 	service, late := latencyOf(&total.service), latencyOf(&total.late)
 	result.Service, result.Late = &service, &late
-	result.Unsent = r.unsent + end.run[nUnsent]
-	result.Intended = t.schedule.windowTaken() + r.unsent
+	result.Unsent = r.skipped.Within + end.run[nUnsent]
+	result.Intended = t.plan.Taken().Within + r.skipped.Within
 	if t.mode == openEach {
-		result.Intended = end.run[nPlanned] + r.unsent
+		result.Intended = end.run[nPlanned] + r.skipped.Within
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // This file is a roll call of connections that are held: each is to send a line, and
@@ -57,7 +58,7 @@ func (r *roll) line(to []byte, ref engine.Ref) []byte {
 	to = append(to, '.')
 	to = strconv.AppendUint(to, uint64(generation), 10)
 	to = append(to, ' ')
-	mixed := random(random(r.seed^uint64(r.number), uint64(owner)), uint64(slot)<<32|uint64(generation))
+	mixed := pacer.Random(pacer.Random(r.seed^uint64(r.number), uint64(owner)), uint64(slot)<<32|uint64(generation))
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], mixed)
 	to = hex.AppendEncode(to, b[:])
@@ -178,7 +179,7 @@ func (t *traffic) answerRoll(c *engine.Conn, h *held) {
 
 // callRoll begins a roll call.
 func (t *traffic) callRoll(number int) *roll {
-	r := &roll{number: number, seed: seedOf(t.cfg.Seed, thingRoll), most: int32(t.cfg.Check)}
+	r := &roll{number: number, seed: seedOf(t.cfg.Seed, thingVerify), most: int32(t.cfg.Check)}
 	r.walking.Store(int32(len(t.walks)))
 	t.roll.Store(r)
 	t.lister.Rouse()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 const (
@@ -110,8 +111,7 @@ type run struct {
 	kernel    machine       // what the kernel counted in all of the run
 	user      time.Duration // processor time in the window
 	system    time.Duration
-	unsent    int64 // messages of the window that were given up
-	early     int64 // and from before it
+	skipped   pacer.Skipped // messages of an open loop that were given up
 
 	verifications []Verification
 	told          bool // that all have had the broadcast

@@ -7,6 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/match"
 	"github.com/myriad-go/myriad/internal/message"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // script is what connections say, and what they expect to hear. It does not
@@ -142,6 +143,16 @@ func (s *script) say(c *engine.Conn, l *link, slab *slab, k uint64, n int) (size
 	*b = out
 	return size
 }
+
+// seedOf is a seed of its own for one of many things that a run's seed decides.
+func seedOf(seed, thing uint64) uint64 { return pacer.Random(seed^0x6d797269, thing) }
+
+// The things that a run's seed decides, besides what each connection says.
+const (
+	thingMasks  = 1<<40 + iota // of WebSockets
+	thingPlan                  // the times of an open loop
+	thingVerify                // the lines of verifications
+)
 
 // sayBytes is how much is written at once.
 const sayBytes = 64 << 10

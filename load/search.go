@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // Goal is what a search looks for: the highest rate at which a percentile of the
@@ -291,8 +293,8 @@ func (s *search) conclude(end *Result) *Result {
 func (r *run) anew() {
 	planned, _ := r.planned(r.sum(), r.traffic.now())
 	r.aggregator.counts[nIntended] -= planned
-	r.traffic.window(never, math.MinInt64)
-	r.unsent, r.early = 0, 0
+	r.traffic.window(pacer.Never, math.MinInt64)
+	r.skipped = pacer.Skipped{}
 	for _, s := range r.traffic.shards {
 		s.mu.Lock()
 		s.sum.window, s.sum.run[nPlanned], s.sum.run[nEarly], s.sum.run[nUnsent] = counts{}, 0, 0, 0

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // errLate closes a connection that was established when nobody waited for it
@@ -29,8 +30,8 @@ type traffic struct {
 	epoch  time.Duration // the run's start, of the engine's clock
 	began  time.Time     // the same, of the calendar
 
-	schedule *schedule // in an open loop for all connections together
-	line     tempo     // in one for each, from begin on
+	plan  *pacer.Shared // in an open loop for all connections together
+	curve pacer.Curve   // of plans, from begin on
 
 	// from and until are the window, since epoch. Nothing is sent from
 	// until on, but what an open loop had planned before. begin is when the
@@ -71,8 +72,8 @@ const (
 // newTraffic makes a handler. The number of the engine's loops is told to it
 // by serve, before the first connection.
 func newTraffic(cfg *Config) *traffic {
-	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), schedule: newSchedule()}
-	t.window(never, math.MinInt64)
+	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), plan: pacer.NewShared()}
+	t.window(pacer.Never, math.MinInt64)
 	return t
 }
 
@@ -128,7 +129,7 @@ func (t *traffic) endWindow() (from, until time.Duration) {
 	until = min(time.Duration(t.until.Load()), t.now())
 	from = min(time.Duration(t.from.Load()), until)
 	t.window(from, until)
-	t.schedule.stop(until)
+	t.plan.Stop(until)
 	return from, until
 }
 
@@ -433,7 +434,7 @@ func (t *traffic) leave(l *link) (state uint16) {
 		s.sum.run[nExpired]++
 		s.sum.run[nCutOff] += int64(l.flying)
 	}
-	t.forsake(s, l)
+	t.countUnsent(s, l)
 	s.sum.run[nDue] -= int64(l.due)
 	l.due = 0
 	if l.state&finished == 0 {
