@@ -110,8 +110,8 @@ func TestMailboxFull(t *testing.T) {
 
 // fakeRun is a run on a fake engine.
 func fakeRun(cfg Config, f *fakeEngine) *run {
-	r := newRun(cfg.filled(), []target{testTarget})
-	if err := r.use(f); err != nil {
+	r, err := newRun(cfg.filled(), []target{testTarget}, func(engine.Config) (engine.Engine, error) { return f, nil })
+	if err != nil {
 		panic(err)
 	}
 	r.report = time.NewTicker(time.Second)

@@ -175,12 +175,12 @@ func (f *faults) unexpected(line []byte) {
 	f.lines.add("not expected", 1)
 }
 
-// silent counts lines of a roll call that have no answer.
-func (f *faults) silent(n int64) {
+// unanswered counts lines of a verification that have no answer.
+func (f *faults) unanswered(n int64) {
 	if n > 0 {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.whys.add("none to the roll call", n)
+		f.whys.add("none to the verification", n)
 	}
 }
 

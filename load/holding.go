@@ -49,7 +49,7 @@ func (t *traffic) hold(c *engine.Conn, s *shard, now, began time.Duration) {
 	s.sum.run[nOpened]++
 	s.sum.lastOpened = now
 	s.times.connect.record(now-began, 1)
-	c.SetValue(&s.silent)
+	c.SetValue(&s.unheard)
 }
 
 // receivedElse takes what arrives on a connection that has no link.
@@ -107,12 +107,12 @@ func (t *traffic) hear(c *engine.Conn, h *held, in []byte) (used int) {
 
 // hearBroadcast counts the one line for all. The caller holds the shard's lock.
 func (t *traffic) hearBroadcast(c *engine.Conn, s *shard, now time.Duration) {
-	if c.Value() == any(&s.told) {
+	if c.Value() == any(&s.heard) {
 		s.sum.run[nHeardAgain]++
 		t.faults.unexpected(nil)
 		return
 	}
-	c.SetValue(&s.told)
+	c.SetValue(&s.heard)
 	t.firstHeard.CompareAndSwap(0, max(int64(now), 1))
 	s.sum.run[nHeard]++
 	s.sum.lastHeard = now

@@ -21,8 +21,8 @@ func near(got, want, share float64) bool { return math.Abs(got-want) <= share*wa
 func TestUnsentOwn(t *testing.T) {
 	for _, poisson := range []bool{false, true} {
 		cfg := Config{Connections: 3000, Rate: Rate{PerSecond: 1e6, Each: true, Poisson: poisson}}.filled()
-		tr := newTraffic(&cfg)
-		if err := tr.serve(1); err != nil {
+		tr, err := newTraffic(&cfg, 1)
+		if err != nil {
 			t.Fatal(err)
 		}
 		tr.epoch -= time.Hour

@@ -147,9 +147,6 @@ const (
 // pace implements engine.Config.Pace.
 func (t *traffic) pace(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
 	now, next := at-t.epoch, at-t.epoch+paceEvery
-	if !t.ready.Load() {
-		return next + t.epoch
-	}
 	if loop >= 0 {
 		return min(next, t.paceShard(t.shards[loop], now, touch)) + t.epoch
 	}

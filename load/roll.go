@@ -201,7 +201,7 @@ func (t *traffic) giveUp(r *roll) (missing int64) {
 		s.asked = nil
 		s.mu.Unlock()
 	}
-	t.faults.silent(missing)
+	t.faults.unanswered(missing)
 	return missing
 }
 

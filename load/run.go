@@ -77,16 +77,15 @@ func prepare(ctx context.Context, cfg Config) (*run, error) {
 			return nil, fmt.Errorf("load: learning what %s answers: %w", targets[0], err)
 		}
 	}
-	r := newRun(cfg, targets)
-	eng, model, _, err := models.Start(model, asked, r.engineConfig())
+	var used engine.Model
+	r, err := newRun(cfg, targets, func(cfg engine.Config) (e engine.Engine, err error) {
+		e, used, _, err = models.Start(model, asked, cfg)
+		return e, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
-	r.cfg.Model = model.Name
-	if err := r.use(eng); err != nil {
-		_ = eng.Stop(ctx)
-		return nil, err
-	}
+	r.cfg.Model = used.Name
 	return r, nil
 }
 
@@ -118,38 +117,48 @@ type run struct {
 	last          sum  // before the connections were closed
 }
 
-func newRun(cfg Config, targets []target) *run {
-	r := &run{cfg: cfg, stage: "connect"}
-	r.traffic = newTraffic(&r.cfg)
+// newRun makes a run and has its engine started, which dials nobody yet.
+func newRun(cfg Config, targets []target, start func(engine.Config) (engine.Engine, error)) (*run, error) {
+	r := &run{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
+	loops, _, err := cfg.shards()
+	if err != nil {
+		return nil, err
+	}
+	if m, _ := models.Find(cfg.Model); !m.Loops { // checked before
+		loops = 0
+	}
+	if r.traffic, err = newTraffic(&r.cfg, loops); err != nil {
+		return nil, err
+	}
+	encrypted, err := cfg.clientTLS()
+	if err != nil {
+		return nil, err
+	}
+	if encrypted != nil {
+		r.tls = newEncryption(encrypted, cfg.ConnectTimeout, r.traffic.DialFailed)
+	}
+	if r.engine, err = start(r.engineConfig()); err != nil {
+		return nil, err
+	}
+	r.traffic.lister, _ = r.engine.(engine.Lister) // as every model is
+	r.wanted.Store(int64(cfg.Connections))
 	r.dialer = dialer{
+		engine:      r.engine,
 		targets:     targets,
 		plan:        planFor(&cfg, targets),
 		rate:        cfg.ConnectRate,
 		ramp:        cfg.Ramp,
 		connections: cfg.Connections,
 		churn:       cfg.Lifetime > 0,
+		loops:       max(loops, 1),
 		gone:        func() int64 { return r.sum().run[nClosed] },
 		failed:      r.traffic.faults.failures,
+		settled:     func() int64 { return r.settled(r.sum()) },
 	}
-	r.wanted.Store(int64(cfg.Connections))
 	if !r.dialer.churn {
 		r.dialer.enough, r.dialer.cut = cfg.Enough, func(issued int) { r.wanted.Store(int64(issued)) }
 	}
-	r.aggregator = newAggregator(cfg.Hold)
-	if c, _ := cfg.clientTLS(); c != nil { // checked before
-		r.tls = newEncryption(c, cfg.ConnectTimeout, r.traffic.DialFailed)
-	}
-	return r
-}
-
-// use gives the run its engine, which was started with its engineConfig.
-func (r *run) use(e engine.Engine) error {
-	r.engine = e
-	r.dialer.engine = e
-	r.dialer.loops = max(e.Loops(), 1)
-	r.dialer.settled = func() int64 { return r.settled(r.sum()) }
-	r.traffic.lister, _ = e.(engine.Lister) // as every model is
-	return r.traffic.serve(e.Loops())
+	return r, nil
 }
 
 func (r *run) script() *script { return r.traffic.script }

@@ -62,9 +62,9 @@ type shard struct {
 	// silent and told are the values of connections that are only held, before
 	// and after the broadcast; asked are those whose line of a roll call is in
 	// flight, at most Config.Check.
-	silent, told held
-	asked        map[engine.Ref]asked
-	room         [rollLine]byte // for a line that is about to be sent
+	unheard, heard held
+	asked          map[engine.Ref]asked
+	room           [rollLine]byte // for a line that is about to be sent
 
 	_ [64]byte // keeps the next shard off this line
 }

@@ -26,7 +26,6 @@ type traffic struct {
 	slab   *slab
 	shards []*shard
 	looped bool          // a shard for each loop
-	ready  atomic.Bool   // all that is above is made
 	epoch  time.Duration // the run's start, of the engine's clock
 	began  time.Time     // the same, of the calendar
 
@@ -69,42 +68,35 @@ const (
 	holding
 )
 
-// newTraffic makes a handler. The number of the engine's loops is told to it
-// by serve, before the first connection.
-func newTraffic(cfg *Config) *traffic {
+// newTraffic makes a handler for an engine with that many loops, 0 for a model without.
+func newTraffic(cfg *Config, loops int) (*traffic, error) {
 	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), plan: pacer.NewShared()}
 	t.window(pacer.Never, math.MinInt64)
-	return t
-}
-
-// serve makes room for connections of an engine with that many loops.
-func (t *traffic) serve(loops int) error {
 	t.walks = make([]walk, max(loops, 1))
 	t.looped = loops > 0
+	t.shards = make([]*shard, loops)
 	if !t.looped {
-		loops = goroutineShards
+		t.shards = make([]*shard, goroutineShards)
 	}
-	places := t.cfg.most()
+	for i := range t.shards {
+		s := &shard{times: newTimes(t.mode == holding)}
+		s.unheard, s.heard = held{shard: s}, held{shard: s, heard: true}
+		t.shards[i] = s
+	}
+	places := cfg.most()
 	switch {
 	case t.holdsOnly():
 		places = 0
-	case t.cfg.Lifetime > 0:
-		places *= 2 // those of closed links are their shards'
+	case cfg.Lifetime > 0:
+		places *= 2 // those of closed connections are their shards'
 	}
-	t.slab = newSlab(places, t.cfg.Pipeline, loops)
+	t.slab = newSlab(places, cfg.Pipeline, len(t.shards))
 	var err error
-	if t.script, err = newScript(t.cfg, t.slab, t.faults.status); err != nil {
-		return err
+	if t.script, err = newScript(cfg, t.slab, t.faults.status); err != nil {
+		return nil, err
 	}
 	t.slab.furnish(t)
-	t.shards = make([]*shard, loops)
-	for i := range t.shards {
-		s := &shard{times: newTimes(t.mode == holding)}
-		s.silent, s.told = held{shard: s}, held{shard: s, heard: true}
-		t.shards[i] = s
-	}
-	t.ready.Store(true)
-	return nil
+	return t, nil
 }
 
 // goroutineShards is how many shards connections share in a model without

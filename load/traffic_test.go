@@ -95,8 +95,8 @@ func TestWindow(t *testing.T) {
 
 // testTraffic is the handler of a run on one loop.
 func testTraffic(t testing.TB, cfg Config) *traffic {
-	tr := newTraffic(&cfg)
-	if err := tr.serve(1); err != nil {
+	tr, err := newTraffic(&cfg, 1)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return tr

@@ -63,7 +63,10 @@ func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *
 	s.play(func() bool { return s.traffic.left() <= 0 })
 	s.window = cfg.Duration
 	s.traffic.endWindow()
-	s.play(func() bool { sum := s.sum(); return (sum.flying() == 0 || s.script().noReply) && !(s.traffic.open() && s.traffic.behind()) })
+	s.play(func() bool {
+		sum := s.sum()
+		return (sum.flying() == 0 || s.script().noReply) && !(s.traffic.open() && s.traffic.behind())
+	})
 	s.skipUnsent()
 	return s, s.result(s.sum())
 }
