@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,31 +13,30 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// TestSchedule has every job submitted when it is due. While the pool holds up a
-// submission, others take over.
+// TestSchedule has every job submitted when it is due, and those at once that a pool has
+// held up.
 func TestSchedule(t *testing.T) {
 	const hold = 100 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
 		at := map[uint64]time.Duration{}
 		start := time.Now()
 		r := last(runs(t, t.Context(), plan(1000, time.Second, 0), func(j *Job) Answer {
-			mu.Lock()
 			at[j.number] = time.Since(start)
-			mu.Unlock()
 			if j.number == 500 {
 				time.Sleep(hold)
 			}
 			return Full
 		}))
-		if len(at) != 1000 || r.Offered != 1000 || r.Rejected != 1000 || r.Missed != 0 || r.Late != 0 {
-			t.Fatalf("%d jobs submitted, %+v; want 1,000, none late", len(at), r)
+		if len(at) != 1000 || r.Offered != 1000 || r.Rejected != 1000 || r.Missed != 0 || r.Late != 90 || r.LateP99 > hold {
+			t.Fatalf("%d jobs submitted, %+v; want 1,000, 90 of them more than 10 ms late", len(at), r)
 		}
 		for i, got := range at {
-			due := time.Duration(i) * time.Millisecond
-			held := i > 500 && due < 500*time.Millisecond+hold
-			if most := due + 2*relief; got < due || got > most || (got > due && !held) {
-				t.Fatalf("job %d was submitted after %v, want %v (while held up, to %v)", i, got, due, most)
+			want := time.Duration(i) * time.Millisecond
+			if i > 500 {
+				want = max(want, 500*time.Millisecond+hold)
+			}
+			if got < want || got > want+nap {
+				t.Fatalf("job %d was submitted after %v, want %v", i, got, want)
 			}
 		}
 	})
@@ -54,12 +52,8 @@ func TestLate(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			return Full
 		}))
-		const lanes = 1 + reserves
-		if r.LateP99 < time.Second || r.LateP99 > 2500*time.Millisecond {
-			t.Errorf("late by %v; want seconds", r.LateP99)
-		}
-		if r.Offered+r.Missed != 200 || r.Offered < 4*lanes || r.Offered > 6*lanes || r.Late < 3*lanes || r.Late > r.Offered {
-			t.Errorf("%d offered, %d late, %d missed; want 4 to 6 by each of %d lanes, most late, and 200 in all", r.Offered, r.Late, r.Missed, lanes)
+		if r.Offered < 4 || r.Offered > 6 || r.Offered+r.Missed != 200 || r.Late != r.Offered-1 || r.LateP99 < time.Second {
+			t.Errorf("got %+v; want 4 to 6 offered, all but the first late, and 200 in all", r)
 		}
 	})
 }
@@ -77,7 +71,7 @@ func TestLatency(t *testing.T) {
 			Offered: 10, Accepted: 6, Rejected: 4, Causes: map[string]uint64{"full": 4},
 			// Submitted at 0, 10, 20, 30, 50 and 70 ms, ended at 23, 46, 69, 92, 115
 			// and 138: 23, 36, 49, 62, 65 and 68 ms later.
-			Finished: 6, Good: 3, Steady: 3, P99: 65 * ms, P999: 65 * ms, Max: 68 * ms, Mean: 50*ms + 500*time.Microsecond,
+			Finished: 6, Good: 3, Steady: 3, P99: 68 * ms, P999: 68 * ms, Max: 68 * ms, Mean: 50*ms + 500*time.Microsecond,
 			PeakWorkers: 1,
 		}
 		within := func(got *time.Duration, least, most time.Duration) {
@@ -90,9 +84,9 @@ func TestLatency(t *testing.T) {
 		within(&r.P50, 49*ms, 49*ms*1008/1000)
 		within(&r.P99, want.P99, want.P99*1008/1000)
 		within(&r.P999, want.P999, want.P999*1008/1000)
-		within(&r.Elapsed, 138*ms, 138*ms+look)
+		within(&r.Elapsed, 138*ms, 138*ms+polling)
 		want.P99, want.P999 = 0, 0
-		if r.PeakGoroutines < 3 || r.CPUUser < 0 || r.CPUSystem < 0 {
+		if r.PeakGoroutines < 2 || r.CPUUser < 0 || r.CPUSystem < 0 {
 			t.Errorf("got %+v", r)
 		}
 		r.PeakGoroutines, r.PeakRSS, r.CPUUser, r.CPUSystem = 0, 0, 0, 0
@@ -179,19 +173,16 @@ func TestAfterTheEnd(t *testing.T) {
 // TestHang has a pool that does not answer.
 func TestHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const lanes = 1 + reserves
 		answer := make(chan Answer)
 		begin := time.Now()
 		r := last(runs(t, t.Context(), plan(100, time.Second, 0), func(*Job) Answer { return <-answer }))
-		if r.Offered != lanes || r.Unfinished != lanes || r.Missed != 100-lanes || !strings.Contains(r.Overran, "had not returned") {
-			t.Errorf("got %+v; want a job of each of %d lanes, and why", r, lanes)
+		if r.Offered != 1 || r.Unfinished != 1 || r.Missed != 99 || !strings.Contains(r.Overran, "had not returned") {
+			t.Errorf("got %+v; want one job, and why", r)
 		}
-		if took, want := time.Since(begin), 6*time.Second+hang; took != want {
+		if took, want := time.Since(begin), 6*time.Second+maxHang; took != want {
 			t.Errorf("it took %v, want %v", took, want)
 		}
-		for range lanes {
-			answer <- Full
-		}
+		answer <- Full
 	})
 }
 
