@@ -9,8 +9,8 @@
 // (coordinated omission, G. Tene): every job that was due is submitted, late if it has to
 // be, or counted as missed.
 //
-// One goroutine submits, one writes how the run is going, and the pool's own run the
-// jobs. What is counted is under locks: of each book for submissions, and of shards where
+// One goroutine submits, with some in reserve for when it is held up; one writes how the
+// run is going, and the pool's own run the jobs. What is counted is under locks: of each book for submissions, and of shards where
 // jobs end. A job belongs to the generator until it is accepted, then to the pool, and to
 // nobody when it has ended. Run starts all and waits for them, but not for a pool that
 // hangs.
@@ -40,6 +40,11 @@ const (
 	// has slept, on a thread of its own, runs next.
 	slice = int64(4 * time.Millisecond)
 	nap   = 20 * time.Microsecond
+	// reserves is how many goroutines are in reserve. The first looks each relief whether
+	// what is due is late by more than that, each other one half as often for twice as
+	// much.
+	reserves = 3
+	relief   = 5 * time.Millisecond
 	// retry is when a closed loop offers again after a rejection.
 	retry = 100 * time.Microsecond
 	// sampling is how often goroutines and workers are counted, reporting how often a
@@ -67,6 +72,8 @@ type run struct {
 	warming, window *book
 	jobs            sync.Pool
 	slots           chan struct{} // of a closed loop: a place for each job in flight
+	next            atomic.Uint64 // job to be submitted
+	generators      sync.WaitGroup
 	generated       chan struct{} // closed when all has been submitted
 
 	looked                      atomic.Int64 // when look looked last
@@ -127,12 +134,12 @@ func (r *run) run(ctx context.Context, out io.Writer) error {
 	var failed error // of writing
 	stop := make(chan struct{})
 	r.reported.Go(func() { failed = r.report(stop, out) })
-	go r.generate(ctx)
+	r.generate(ctx)
 	overran := r.wait(ctx)
 	r.over.Store(true)
 	end := min(r.now(), r.limit)
 	cancel()
-	answered := within(maxHang, func() { <-r.generated })
+	answered := within(maxHang, r.generators.Wait)
 	close(stop)
 	r.reported.Wait()
 	r.look(math.MaxInt64)
@@ -190,34 +197,45 @@ func (r *run) wait(ctx context.Context) (overran string) {
 	}
 }
 
-// generate submits all jobs of the plan, or those up to when ctx ends.
+// generate starts goroutines that submit all jobs of the plan, or those up to when ctx
+// ends. A job is submitted by who has counted it in next: so the load is what the plan
+// says as long as any of them runs, and comes from one as long as that one does.
 func (r *run) generate(ctx context.Context) {
-	defer close(r.generated)
-	runtime.LockOSThread() // see slice
-	defer runtime.UnlockOSThread()
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	sleep := func(d time.Duration) {
-		timer.Reset(d)
-		select {
-		case <-timer.C:
-		case <-ctx.Done():
-		}
+	finish := sync.OnceFunc(func() { close(r.generated) })
+	start := func(loop func(sleep func(time.Duration))) {
+		r.generators.Go(func() {
+			runtime.LockOSThread() // see slice
+			defer runtime.UnlockOSThread()
+			timer := time.NewTimer(time.Hour)
+			defer timer.Stop()
+			loop(func(d time.Duration) {
+				timer.Reset(d)
+				select {
+				case <-timer.C:
+				case <-ctx.Done():
+				}
+			})
+			finish()
+		})
 	}
 	if r.plan.Rate == 0 {
-		r.closedLoop(ctx, sleep)
-	} else {
-		r.openLoop(ctx, sleep)
+		start(func(sleep func(time.Duration)) { r.closedLoop(ctx, sleep) })
+		return
+	}
+	start(func(sleep func(time.Duration)) { r.openLoop(ctx, sleep, 0) })
+	for i := range reserves {
+		start(func(sleep func(time.Duration)) { r.openLoop(ctx, sleep, relief<<i) })
 	}
 }
 
-// openLoop submits each job when it is due: job i is due i/Rate after the start. What it
-// has not got to when Drain is over is missed.
-func (r *run) openLoop(ctx context.Context, sleep func(time.Duration)) {
+// openLoop submits each job when it is due: job i is due i/Rate after the start. One in
+// reserve leaves alone what is due since less than its patience. What nobody has got to
+// when Drain is over is missed.
+func (r *run) openLoop(ctx context.Context, sleep func(time.Duration), patience time.Duration) {
 	gap := float64(time.Second) / r.plan.Rate
 	dueAt := func(i uint64) int64 { return int64(math.Round(float64(i) * gap)) }
 	total, woke := r.plan.jobs(), r.now()
-	for i := uint64(0); i < total && ctx.Err() == nil; {
+	for i := r.next.Load(); i < total && ctx.Err() == nil; i = r.next.Load() {
 		now := r.now()
 		r.look(now)
 		due := dueAt(i)
@@ -227,11 +245,14 @@ func (r *run) openLoop(ctx context.Context, sleep func(time.Duration)) {
 		case now-woke > slice:
 			sleep(nap)
 			woke = r.now()
-		case due > now:
+		case patience == 0 && due > now:
 			sleep(time.Duration(due - now))
 			woke = r.now()
+		case patience > 0 && due+int64(patience) >= now:
+			sleep(patience)
+			woke = r.now()
 		default:
-			for n := 0; n < batch && i < total && due <= now && !r.over.Load(); n++ {
+			for n := 0; n < batch && i < total && due <= now && !r.over.Load() && r.next.CompareAndSwap(i, i+1); n++ {
 				b := r.window
 				if i < r.first {
 					b = r.warming

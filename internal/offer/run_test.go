@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,30 +14,31 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// TestSchedule has every job submitted when it is due, and those at once that a pool has
-// held up.
+// TestSchedule has every job submitted when it is due. While the pool holds up a
+// submission, others take over.
 func TestSchedule(t *testing.T) {
 	const hold = 100 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		at := map[uint64]time.Duration{}
 		start := time.Now()
 		r := last(runs(t, t.Context(), plan(1000, time.Second, 0), func(j *Job) Answer {
+			mu.Lock()
 			at[j.number] = time.Since(start)
+			mu.Unlock()
 			if j.number == 500 {
 				time.Sleep(hold)
 			}
 			return Full
 		}))
-		if len(at) != 1000 || r.Offered != 1000 || r.Rejected != 1000 || r.Missed != 0 || r.Late != 90 || r.LateP99 > hold {
-			t.Fatalf("%d jobs submitted, %+v; want 1,000, 90 of them more than 10 ms late", len(at), r)
+		if len(at) != 1000 || r.Offered != 1000 || r.Rejected != 1000 || r.Missed != 0 || r.Late != 0 {
+			t.Fatalf("%d jobs submitted, %+v; want 1,000, none late", len(at), r)
 		}
 		for i, got := range at {
-			want := time.Duration(i) * time.Millisecond
-			if i > 500 {
-				want = max(want, 500*time.Millisecond+hold)
-			}
-			if got < want || got > want+nap {
-				t.Fatalf("job %d was submitted after %v, want %v", i, got, want)
+			due := time.Duration(i) * time.Millisecond
+			held := i > 500 && due < 500*time.Millisecond+hold
+			if most := due + 2*relief; got < due || got > most || (got > due && !held) {
+				t.Fatalf("job %d was submitted after %v, want %v (while held up, to %v)", i, got, due, most)
 			}
 		}
 	})
@@ -52,8 +54,12 @@ func TestLate(t *testing.T) {
 			time.Sleep(500 * time.Millisecond)
 			return Full
 		}))
-		if r.Offered < 4 || r.Offered > 6 || r.Offered+r.Missed != 200 || r.Late != r.Offered-1 || r.LateP99 < time.Second {
-			t.Errorf("got %+v; want 4 to 6 offered, all but the first late, and 200 in all", r)
+		const lanes = 1 + reserves
+		if r.LateP99 < time.Second || r.LateP99 > 2500*time.Millisecond {
+			t.Errorf("late by %v; want seconds", r.LateP99)
+		}
+		if r.Offered+r.Missed != 200 || r.Offered < 4*lanes || r.Offered > 6*lanes || r.Late < 3*lanes || r.Late > r.Offered {
+			t.Errorf("%d offered, %d late, %d missed; want 4 to 6 by each of %d lanes, most late, and 200 in all", r.Offered, r.Late, r.Missed, lanes)
 		}
 	})
 }
@@ -173,16 +179,19 @@ func TestAfterTheEnd(t *testing.T) {
 // TestHang has a pool that does not answer.
 func TestHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		const lanes = 1 + reserves
 		answer := make(chan Answer)
 		begin := time.Now()
 		r := last(runs(t, t.Context(), plan(100, time.Second, 0), func(*Job) Answer { return <-answer }))
-		if r.Offered != 1 || r.Unfinished != 1 || r.Missed != 99 || !strings.Contains(r.Overran, "had not returned") {
-			t.Errorf("got %+v; want one job, and why", r)
+		if r.Offered != lanes || r.Unfinished != lanes || r.Missed != 100-lanes || !strings.Contains(r.Overran, "had not returned") {
+			t.Errorf("got %+v; want a job of each of %d lanes, and why", r, lanes)
 		}
 		if took, want := time.Since(begin), 6*time.Second+maxHang; took != want {
 			t.Errorf("it took %v, want %v", took, want)
 		}
-		answer <- Full
+		for range lanes {
+			answer <- Full
+		}
 	})
 }
 
