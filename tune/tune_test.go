@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	limits "github.com/myriad-go/myriad/internal/cgroup"
 )
 
 // child, in the environment, makes the test binary a program that calls Memory
@@ -132,7 +132,7 @@ func TestMemoryOfMachine(t *testing.T) {
 		}
 		return
 	}
-	bound, from := procfs.MemoryLimit()
+	bound, from := limits.MemoryLimit()
 	if s := r.Settings; s.Bound != bound || s.From != from || r.Limit != bound/100*90 || s.SetGOGC || !s.SetLimit {
 		t.Errorf("got %+v; want 90 %% of %d, from %s", r, bound, from)
 	}

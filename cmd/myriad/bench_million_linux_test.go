@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/lab"
 )
@@ -76,7 +77,7 @@ func TestBenchMillionFile(t *testing.T) {
 			t.Errorf("phase %d, %s: got %+v, want 300 connections, and what both sides take", i, p.Name, p.End)
 		}
 	}
-	if calls := run.Result.RollCalls; len(calls) != 2 || calls[0].InFlight != 10 || calls[1].Checked != 300 {
+	if calls := run.Result.Verifications; len(calls) != 2 || calls[0].InFlight != 10 || calls[1].Checked != 300 {
 		t.Errorf("roll calls %+v, want two of 300 connections with 10 lines in flight", calls)
 	}
 	if !slices.Contains(run.Command, "--loops") || !slices.Contains(run.Load, "--loops") {
@@ -97,7 +98,7 @@ func TestBenchMillionInterrupted(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the phase "+after+" is over", func() bool {
+			await.True(t, "the phase "+after+" is over", func() bool {
 				return after == "" && strings.Contains(out.String(), "run 1 of 1") || after != "" && strings.Contains(out.String(), subject+": "+after+": ")
 			})
 			started := childrenOf(t, cmd.Process.Pid)

@@ -172,14 +172,14 @@ func simulate(t *testing.T, name string, d dice) {
 			CloseTimeout: simClose, Linger: simLinger,
 		},
 		Log: slog.New(slog.DiscardHandler), Counters: &s.counters,
-		Now: func() time.Duration { return s.now }, Door: openDoor,
+		Now: func() time.Duration { return s.now }, Admission: admitAll,
 	}
 	s.host.Direct, s.host.DirectSize, s.host.piece = s.direct, 3, 8<<s.dice.roll(5)
 	s.dress()
 	s.slots, s.lives = make([]*Conn, simSlots), make([]*life, simSlots)
 	for i := range s.slots {
 		s.slots[i] = &Conn{}
-		s.slots[i].Bind(&s.host, uint32(i))
+		s.slots[i].Bind(&s.host, uint32(i), 0)
 	}
 	for d.more() {
 		s.step()
