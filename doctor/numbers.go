@@ -115,12 +115,10 @@ func (x *exam) sysctl(name, to string) Change {
 	return Change{Kind: Sysctl, Name: name, From: x.f.Sysctls[name], To: to}
 }
 
-func thousands(n int64) string { return format.Count(n) }
-
 // limited writes a limit, of which -1 is none.
 func limited(n int64) string {
 	if n < 0 || n == Unlimited {
 		return "none"
 	}
-	return thousands(n)
+	return format.Count(n)
 }

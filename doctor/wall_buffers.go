@@ -1,6 +1,10 @@
 package doctor
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/myriad-go/myriad/internal/format"
+)
 
 // This file has the walls of the memory in which the kernel keeps bytes that have
 // come and were not read, or that were written and not sent. An idle connection
@@ -73,7 +77,7 @@ func (x *exam) tcpMem(which int, each int64, w Wall) *Wall {
 		return nil
 	}
 	pages := x.f.Sockets.Pages
-	w.Present = fmt.Sprintf("%s pages, %s used", thousands(limits[which]), thousands(pages))
+	w.Present = fmt.Sprintf("%s pages, %s used", format.Count(limits[which]), format.Count(pages))
 	w.Holds, w.Source, w.Beyond = Unlimited, ipPage+"#tcp-variables", true
 	w.Used, w.Limit, w.Unit = times(pages, x.page()), times(limits[which], x.page()), "bytes"
 	if each == 0 {
@@ -84,7 +88,7 @@ func (x *exam) tcpMem(which int, each int64, w Wall) *Wall {
 		return &w
 	}
 	need := more(max(pages, 0), times(each, int64(x.p.Connections)))
-	w.Needs = thousands(need) + " pages"
+	w.Needs = format.Count(need) + " pages"
 	pressure := max(roomy(need), limits[1])
 	high := max(more(pressure, pressure/3), limits[2])
 	w.Changes = []Change{x.sysctl(tcpMemName, fmt.Sprintf("%d %d %d", max(pressure/4*3, limits[0]), pressure, high))}
@@ -101,7 +105,7 @@ func (x *exam) cgroupSockets() *Wall {
 	}
 	w := &Wall{
 		Name: "cgroup-sockets", What: "memory of the TCP buffers of the control group (memory.kmem.tcp.limit_in_bytes)",
-		Present: fmt.Sprintf("%s bytes, %s used", thousands(limit), thousands(x.f.Cgroup.SocketsUsed)), Holds: Unlimited,
+		Present: fmt.Sprintf("%s bytes, %s used", format.Count(limit), format.Count(x.f.Cgroup.SocketsUsed)), Holds: Unlimited,
 		Effect: "what comes after a connection's first segment is dropped and sent again, as with tcp_mem",
 		Source: "https://docs.kernel.org/admin-guide/cgroup-v1/memory.html",
 		Used:   x.f.Cgroup.SocketsUsed, Limit: limit, Unit: "bytes", Of: x.f.Cgroup.SocketsFrom, Beyond: true,
@@ -114,7 +118,7 @@ func (x *exam) cgroupSockets() *Wall {
 		return w
 	}
 	need := more(max(x.f.Cgroup.SocketsUsed, 0), times(times(x.page(), each), int64(x.p.Connections)))
-	w.Needs = thousands(need) + " bytes"
+	w.Needs = format.Count(need) + " bytes"
 	if file := x.f.Cgroup.SocketsFile; file != "" {
 		w.Changes = []Change{cgroupChange(file, limit, x.wholePages(roomy(need)))}
 	} else {
@@ -158,7 +162,7 @@ func (x *exam) oneBuffer(name string, field int, w Wall) *Wall {
 	if need <= sizes[field] {
 		return &w
 	}
-	w.Holds, w.Needs = 0, thousands(need)
+	w.Holds, w.Needs = 0, format.Count(need)
 	for i := field; i < 3; i++ {
 		sizes[i] = max(sizes[i], roomy(need))
 	}

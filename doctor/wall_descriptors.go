@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -40,7 +41,7 @@ func (x *exam) nofile() *Wall {
 		return w
 	}
 	need := x.descriptorsNeeded()
-	w.Needs = thousands(need)
+	w.Needs = format.Count(need)
 	switch {
 	case need > mostDescriptors:
 		w.Advice = x.pastDescriptors()
@@ -84,7 +85,7 @@ func (x *exam) nrOpen() *Wall {
 	}
 	w := &Wall{
 		Name: "nr_open", What: "the most that a limit of descriptors can be (fs.nr_open)",
-		Present: thousands(limit),
+		Present: format.Count(limit),
 		Effect:  "EMFILE as with nofile; setting a higher RLIMIT_NOFILE fails with EPERM",
 		Source:  fsPage + "#nr-open",
 	}
@@ -93,7 +94,7 @@ func (x *exam) nrOpen() *Wall {
 		return w
 	}
 	need := x.descriptorsNeeded()
-	w.Needs = thousands(need)
+	w.Needs = format.Count(need)
 	if need > mostDescriptors {
 		w.Advice = x.pastDescriptors()
 		return w
@@ -159,7 +160,7 @@ func (x *exam) fileMax() *Wall {
 	}
 	w := &Wall{
 		Name: "file-max", Side: x.p.Side, What: "files that the whole machine may have open (fs.file-max)",
-		Present: fmt.Sprintf("%s, %s open", thousands(limit), thousands(x.f.FilesOpen)), Holds: Unlimited,
+		Present: fmt.Sprintf("%s, %s open", format.Count(limit), format.Count(x.f.FilesOpen)), Holds: Unlimited,
 		Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
 		Source: fsPage + "#file-max-and-file-nr", Beyond: true,
 	}
@@ -173,7 +174,7 @@ func (x *exam) fileMax() *Wall {
 	w.Holds = less(limit, more(x.f.FilesOpen, spare)) / sides
 	if x.near(w) {
 		need := more(more(x.f.FilesOpen, spare), sides*int64(x.p.Connections))
-		w.Needs = thousands(need)
+		w.Needs = format.Count(need)
 		w.Changes = []Change{x.sysctl("fs.file-max", strconv.FormatInt(roomy(need), 10))}
 	}
 	return w
@@ -192,7 +193,7 @@ func (x *exam) userWatches() *Wall {
 	}
 	w := &Wall{
 		Name: "max_user_watches", Side: side, What: "descriptors that one user may watch by epoll (fs.epoll.max_user_watches)",
-		Present: thousands(limit),
+		Present: format.Count(limit),
 		Effect:  "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",
 		Source:  "https://man7.org/linux/man-pages/man7/epoll.7.html",
 	}
@@ -200,7 +201,7 @@ func (x *exam) userWatches() *Wall {
 	w.Holds = less(limit, spare) / watched
 	if x.near(w) {
 		need := watched*int64(x.p.Connections) + spare
-		w.Needs = thousands(need)
+		w.Needs = format.Count(need)
 		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(roomy(need), 10))}
 	}
 	return w

@@ -2,8 +2,9 @@ package doctor
 
 import (
 	"fmt"
-	"math"
 	"strconv"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has the walls of memory. A connection takes the kernel's objects for
@@ -186,15 +187,15 @@ func cgroupChange(file string, from, to int64) Change {
 // takes so many bytes.
 func (x *exam) inMemory(w *Wall, room, each int64) {
 	w.Holds = less(room, x.base()) / each
-	w.What += fmt.Sprintf(": %s bytes for a connection", thousands(each))
+	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(each))
 	if !x.near(w) {
 		return
 	}
 	need := x.needed(each)
 	w.Needs = sizeUp(need)
-	w.Advice = fmt.Sprintf("give it %s more, or hold %s connections at most", sizeUp(less(need, room)), thousands(w.Holds))
+	w.Advice = fmt.Sprintf("give it %s more, or hold %s connections at most", sizeUp(less(need, room)), format.Count(w.Holds))
 	if x.userBytes() >= goroutineConn && x.p.UserMemory == 0 {
-		w.Advice += "; a model with loops takes " + thousands(goroutineConn-loopConn) + " bytes less for each on a side"
+		w.Advice += "; a model with loops takes " + format.Count(goroutineConn-loopConn) + " bytes less for each on a side"
 	}
 }
 
@@ -241,24 +242,8 @@ func (x *exam) nodes() *Wall {
 	}
 }
 
-// sizeUp writes bytes of which so many are needed: rounded up.
-func sizeUp(n int64) string {
-	switch {
-	case n >= 10<<30:
-		return fmt.Sprintf("%.1f GiB", math.Ceil(float64(n)/(1<<30)*10)/10)
-	case n >= 1<<20:
-		n = parts(n, 1<<20) << 20
-	}
-	return size(n)
-}
-
 // size writes bytes, rounded.
-func size(n int64) string {
-	switch {
-	case n >= 10<<30:
-		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return thousands(n>>20) + " MiB"
-	}
-	return thousands(n) + " bytes"
-}
+func size(n int64) string { return format.Bytes(float64(n)) }
+
+// sizeUp writes bytes of which so many are needed: never fewer. A size has three digits.
+func sizeUp(n int64) string { return format.Bytes(float64(n) * 1.005) }

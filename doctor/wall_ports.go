@@ -154,7 +154,7 @@ func (x *exam) pairs() (pairs int64, sources string) {
 			where = " of " + on.Name
 		}
 	}
-	return times(n, int64(len(targets))), many(n, "source address", "source addresses") + where
+	return times(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
 }
 
 // toLoopback says whether the connections stay on the loopback interface.
@@ -219,7 +219,7 @@ func (x *exam) ports() *Wall {
 	pairs, sources := x.pairs()
 	w := &Wall{
 		Name: "ports", Side: Client, What: "ports to connect from (" + rangeName + ") × source addresses × targets",
-		Present: fmt.Sprintf("%d-%d: %s × %s × %s", r.low, r.high, thousands(r.room()), sources, many(int64(len(x.p.Targets)), "target", "targets")),
+		Present: fmt.Sprintf("%d-%d: %s × %s × %s", r.low, r.high, format.Count(r.room()), sources, format.Plural(int64(len(x.p.Targets)), "target", "targets")),
 		Holds:   times(r.room(), pairs),
 		Effect:  "EADDRNOTAVAIL, \"cannot assign requested address\", from the client's connect(2)",
 		Source:  ipPage + "#ip-variables",
@@ -246,9 +246,9 @@ func (x *exam) widen(w *Wall, r portRange, need, pairs int64) {
 	}
 	widest := portRange{low: lowest, high: 65535, taken: r.taken}
 	enough := parts(need, max(widest.room(), 1))
-	w.Needs = fmt.Sprintf("sources × targets: %s", thousands(enough))
+	w.Needs = fmt.Sprintf("sources × targets: %s", format.Count(enough))
 	w.Advice = fmt.Sprintf("widen the range (`sysctl -w %s='%d 65535'`), and connect from more addresses (--src) or to more targets, "+
-		"so that sources × targets is %s; it is %s", rangeName, lowest, thousands(enough), thousands(pairs))
+		"so that sources × targets is %s; it is %s", rangeName, lowest, format.Count(enough), format.Count(pairs))
 	w.Changes = nil
 }
 
@@ -294,13 +294,13 @@ func (x *exam) portSearch() *Wall {
 	}
 	w := &Wall{
 		Name: "port-search", Side: Client, Soft: true, What: "half of those ports: from there on the kernel searches long for a free one",
-		Present: fmt.Sprintf("%s × %s", thousands(r.room()/2), sources),
+		Present: fmt.Sprintf("%s × %s", format.Count(r.room()/2), sources),
 		Holds:   times(r.room()/2, pairs),
 		Effect:  "connect(2) takes processor time: with two thirds in use it is ten times slower",
 		Source:  "https://docs.kernel.org/networking/ip-sysctl.html#ip-variables",
 	}
 	if x.near(w) {
-		w.Needs = fmt.Sprintf("%s source addresses", thousands(parts(int64(x.p.Connections), max(r.room()/2, 1))))
+		w.Needs = fmt.Sprintf("%s source addresses", format.Count(parts(int64(x.p.Connections), max(r.room()/2, 1))))
 		w.Advice = "connect from more addresses (--src), or to more targets"
 	}
 	return w
@@ -413,5 +413,3 @@ func (x *exam) sources() *Wall {
 
 // maxAdded is the most addresses that are added one by one.
 const maxAdded = 256
-
-func many(n int64, one, more string) string { return format.Plural(n, one, more) }

@@ -3,6 +3,8 @@ package doctor
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has the walls of io_uring.
@@ -53,7 +55,7 @@ func (x *exam) memlock() *Wall {
 		return w
 	}
 	need := x.locked(int64(x.p.Connections))
-	w.Needs = thousands(need) + " bytes"
+	w.Needs = format.Count(need) + " bytes"
 	if to := roomy(need); to <= limit.Hard || x.f.Process.Raise {
 		w.Changes = []Change{{Kind: Memlock, Name: "memlock", From: strconv.FormatInt(limit.Soft, 10), To: strconv.FormatInt(to, 10)}}
 		return w

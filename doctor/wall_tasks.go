@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -50,13 +51,13 @@ func (x *exam) tasks(connections int64) int64 {
 
 // ofTasks fills in a wall of which the limit is of threads, used of which are there.
 func (x *exam) ofTasks(w *Wall, limit, used int64) *Wall {
-	w.Present = fmt.Sprintf("%s, %s used", thousands(limit), thousands(used))
+	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 	w.Used, w.Limit, w.Unit = used, limit, "tasks"
 	w.Effect = "EAGAIN, \"resource temporarily unavailable\", from clone(2): a Go program that can't have a thread ends"
 	room := less(limit, used)
 	w.Holds = most(func(n int64) bool { return x.tasks(n) <= room })
 	if x.near(w) {
-		w.Needs = thousands(x.tasksNeeded(used))
+		w.Needs = format.Count(x.tasksNeeded(used))
 	}
 	return w
 }
@@ -158,7 +159,7 @@ func (x *exam) maps() *Wall {
 	}
 	w := &Wall{
 		Name: "max_map_count", What: "maps of a process's memory (" + name + ")",
-		Present: thousands(limit),
+		Present: format.Count(limit),
 		Effect:  "ENOMEM from mmap(2): a Go program ends",
 		Source:  "https://docs.kernel.org/admin-guide/sysctl/vm.html#max-map-count",
 	}
@@ -168,7 +169,7 @@ func (x *exam) maps() *Wall {
 	}
 	if x.near(w) {
 		need := baseMaps + loopMaps*int64(maxLoops)
-		w.Needs = thousands(need)
+		w.Needs = format.Count(need)
 		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(roomy(need), 10))}
 	}
 	return w
