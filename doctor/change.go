@@ -45,7 +45,7 @@ func (c Change) Command() string {
 		return "ulimit -n " + quote(c.To)
 	case Memlock: // the shell counts KiB
 		if n, err := strconv.ParseInt(c.To, 10, 64); err == nil {
-			return fmt.Sprintf("ulimit -l %d", parts(n, 1024))
+			return fmt.Sprintf("ulimit -l %d", ceilDiv(n, 1024))
 		}
 		return "ulimit -l unlimited"
 	case Link:

@@ -102,7 +102,7 @@ func (p *Plan) Validate() error {
 	return p.checkAddresses()
 }
 
-// checkAddresses says whether every source can reach every target.
+// checkAddresses reports whether every source can reach every target.
 func (p *Plan) checkAddresses() error {
 	targets := p.targets()
 	for _, t := range targets {

@@ -27,15 +27,15 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 // with. A setting that is above what the plan needs is written as it is. It does not
 // count on a descriptor table for each loop.
 func Print(w io.Writer, kind string, r *Report) error {
-	writers := map[string]func(*lasting) string{
-		"sysctl": (*lasting).sysctl, "systemd": (*lasting).systemd, "docker": (*lasting).docker,
-		"kubernetes": (*lasting).kubernetes, "limits": (*lasting).limits,
+	writers := map[string]func(*requirements) string{
+		"sysctl": (*requirements).sysctl, "systemd": (*requirements).systemd, "docker": (*requirements).docker,
+		"kubernetes": (*requirements).kubernetes, "limits": (*requirements).limits,
 	}
 	write := writers[kind]
 	if write == nil {
 		return fmt.Errorf("doctor: the format %q; expected one of %s", kind, strings.Join(Formats, ", "))
 	}
-	l, err := lastingOf(r)
+	l, err := requirementsOf(r)
 	if err != nil {
 		return err
 	}
@@ -43,39 +43,39 @@ func Print(w io.Writer, kind string, r *Report) error {
 	return err
 }
 
-// lasting is what a machine needs for a plan, whatever it has now.
-type lasting struct {
+// requirements is what a machine needs for a plan, whatever it has now.
+type requirements struct {
 	plan    Plan
-	sysctls []reasoned
+	sysctls []explained
 	nofile  int64 // 0 where what every machine has is enough
 	memlock int64 // bytes, likewise
 	memory  int64 // bytes that a container with its processes and sockets is to have
 	uring   bool
 }
 
-// reasoned is a change with the wall that it moves.
-type reasoned struct {
+// explained is a change with the wall that it moves.
+type explained struct {
 	Change
 	why string
 }
 
-// lastingOf asks what the plan needs of a machine that has nothing but what a
+// requirementsOf is what the plan needs of a machine that has nothing but what a
 // kernel begins with.
-func lastingOf(r *Report) (*lasting, error) {
+func requirementsOf(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
 		return nil, fmt.Errorf("doctor: a report without facts; expected one of Examine")
 	}
-	bare, err := Examine(bareFacts(r.Facts), r.Plan)
+	bare, err := Examine(defaultFacts(r.Facts), r.Plan)
 	if err != nil {
 		return nil, err
 	}
-	l := &lasting{plan: bare.Plan, uring: bare.Plan.Model != "epoll" && bare.Plan.Model != "goroutine"}
+	l := &requirements{plan: bare.Plan, uring: bare.Plan.Model != "epoll" && bare.Plan.Model != "goroutine"}
 	for _, c := range united(bare.Changes(), r.Changes()) {
 		switch c.Kind {
 		case Sysctl:
 			c.From = r.Facts.Sysctls[c.Name]
 			c.To = c.widest(c.From, c.To)
-			l.sysctls = append(l.sysctls, reasoned{c, cmp.Or(bare.why(c), r.why(c))})
+			l.sysctls = append(l.sysctls, explained{c, cmp.Or(bare.why(c), r.why(c))})
 		case Nofile:
 			l.nofile = atLeast(c.To, r.Facts.Process.Nofile.Hard)
 		case Memlock:
@@ -83,7 +83,7 @@ func lastingOf(r *Report) (*lasting, error) {
 		}
 	}
 	x := newExam(bare.Facts, bare.Plan)
-	l.memory = roomy(x.needed(x.charged()))
+	l.memory = withHeadroom(x.needed(x.charged()))
 	return l, nil
 }
 
@@ -117,9 +117,9 @@ func atLeast(to string, hard int64) int64 {
 	return max(n, hard)
 }
 
-// bareFacts is the machine as it would be if nobody had changed a setting and
+// defaultFacts is the machine as it would be if nobody had changed a setting and
 // nothing ran on it, for somebody who may change all.
-func bareFacts(f *Facts) *Facts {
+func defaultFacts(f *Facts) *Facts {
 	bare := *f
 	bare.ReadOnly = nil
 	bare.Sysctls = make(map[string]string, len(f.Sysctls))
@@ -153,12 +153,12 @@ func (r *Report) why(c Change) string {
 }
 
 // head is the first lines of a file: what it is for and how it is put in place.
-func (l *lasting) head(kind string, use ...string) string {
+func (l *requirements) head(kind string, use ...string) string {
 	out := fmt.Sprintf("# What %d connections need (side %s", l.plan.Connections, l.plan.Side)
 	if l.plan.Unread > 0 {
 		out += fmt.Sprintf(", %d bytes unread on each", l.plan.Unread)
 	}
-	out += "), as `myriad doctor --print " + kind + "` tells.\n"
+	out += "), as `myriad doctor --print " + kind + "` prints it.\n"
 	for _, line := range use {
 		out += "# " + line + "\n"
 	}
@@ -169,7 +169,7 @@ func (l *lasting) head(kind string, use ...string) string {
 // only where a network namespace has; the others are the machine's below.
 
 // inside are the settings that a container can be given.
-func (l *lasting) inside() (own, host []reasoned) {
+func (l *requirements) inside() (own, host []explained) {
 	for _, s := range l.sysctls {
 		if settings[s.Name].own {
 			own = append(own, s)
@@ -181,7 +181,7 @@ func (l *lasting) inside() (own, host []reasoned) {
 }
 
 // onHost writes, as comments, what has to be set on the machine below.
-func onHost(out *strings.Builder, where string, host []reasoned) {
+func onHost(out *strings.Builder, where string, host []explained) {
 	if len(host) == 0 {
 		return
 	}
@@ -192,7 +192,7 @@ func onHost(out *strings.Builder, where string, host []reasoned) {
 }
 
 // docker writes the command docker run.
-func (l *lasting) docker() string {
+func (l *requirements) docker() string {
 	own, host := l.inside()
 	var out strings.Builder
 	out.WriteString(l.head("docker", "Put your image, and what it is to run, in place of IMAGE."))
@@ -223,7 +223,7 @@ func (l *lasting) docker() string {
 }
 
 // kubernetes writes a pod.
-func (l *lasting) kubernetes() string {
+func (l *requirements) kubernetes() string {
 	own, host := l.inside()
 	var out strings.Builder
 	out.WriteString(l.head("kubernetes", "Put your image, and what it is to run, in place of IMAGE.",
@@ -259,7 +259,7 @@ func (l *lasting) kubernetes() string {
 	return out.String()
 }
 
-func unsafeNames(own []reasoned) string {
+func unsafeNames(own []explained) string {
 	var names []string
 	for _, s := range own {
 		if !settings[s.Name].safe {
@@ -271,13 +271,13 @@ func unsafeNames(own []reasoned) string {
 
 // mebibytes is an amount of memory in the unit that systemd, Docker and Kubernetes
 // all know, rounded up.
-func mebibytes(bytes int64) int64 { return parts(bytes, 1<<20) }
+func mebibytes(bytes int64) int64 { return ceilDiv(bytes, 1<<20) }
 
 // This file has what is written for a machine: settings of its kernel, limits of
 // logins and of services.
 
 // sysctl writes a file as sysctl.d(5) has it.
-func (l *lasting) sysctl() string {
+func (l *requirements) sysctl() string {
 	var out strings.Builder
 	out.WriteString(l.head("sysctl",
 		"Save it as /etc/sysctl.d/90-myriad.conf; `sysctl --system` reads it at once, and each start of the machine does."))
@@ -300,7 +300,7 @@ func (l *lasting) sysctl() string {
 }
 
 // limits writes a file as limits.conf(5) has it. Its star does not mean root.
-func (l *lasting) limits() string {
+func (l *requirements) limits() string {
 	var out strings.Builder
 	out.WriteString(l.head("limits",
 		"Save it as /etc/security/limits.d/90-myriad.conf; it holds from the next login on, and not for services."))
@@ -326,7 +326,7 @@ func (l *lasting) limits() string {
 
 // systemd writes a drop-in as systemd.exec(5) and systemd.resource-control(5)
 // have it.
-func (l *lasting) systemd() string {
+func (l *requirements) systemd() string {
 	var out strings.Builder
 	out.WriteString(l.head("systemd",
 		"Save it as /etc/systemd/system/NAME.service.d/90-myriad.conf, NAME being your service's, then:",

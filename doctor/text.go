@@ -151,7 +151,7 @@ func (r *Report) writeChanges(b *bytes.Buffer) {
 	}
 }
 
-// elsewhere says whether a change can't be made here even by root: the setting is
+// elsewhere reports whether a change can't be made here even by root: the setting is
 // another namespace's, or /proc/sys is read-only.
 func (r *Report) elsewhere(c Change) bool {
 	return r.Facts.Process.Root && c.Kind == Sysctl && slices.Contains(r.Facts.ReadOnly, c.Name)
@@ -223,7 +223,7 @@ func (r *Report) reach() int64 {
 	return room
 }
 
-// movable says whether a wall has changes, all of which can be made from here.
+// movable reports whether a wall has changes, all of which can be made from here.
 func (r *Report) movable(w *Wall) bool {
 	return len(w.Changes) > 0 && !slices.ContainsFunc(w.Changes, r.elsewhere)
 }

@@ -21,12 +21,12 @@ const (
 
 // counted is how much the kernel counts for so many unread bytes.
 func counted(unread int) int64 {
-	return int64(unread) + segmentCost*parts(int64(unread), segment)
+	return int64(unread) + segmentCost*ceilDiv(int64(unread), segment)
 }
 
 // unreadPages is how many pages that is for each connection, whole ones: one
 // unread byte is one page.
-func (x *exam) unreadPages() int64 { return parts(counted(x.p.Unread), x.page()) }
+func (x *exam) unreadPages() int64 { return ceilDiv(counted(x.p.Unread), x.page()) }
 
 // page is the size of the machine's pages.
 func (x *exam) page() int64 {
@@ -37,7 +37,7 @@ func (x *exam) page() int64 {
 }
 
 // wholePages rounds bytes up.
-func (x *exam) wholePages(bytes int64) int64 { return times(parts(bytes, x.page()), x.page()) }
+func (x *exam) wholePages(bytes int64) int64 { return satMul(ceilDiv(bytes, x.page()), x.page()) }
 
 // refusable is unreadPages where a limit can refuse any of it, otherwise 0: the
 // first segment of a connection is let in whatever the limit says.
@@ -79,18 +79,18 @@ func (x *exam) tcpMem(which int, each int64, w Wall) *Wall {
 	pages := x.f.Sockets.Pages
 	w.Present = fmt.Sprintf("%s pages, %s used", format.Count(limits[which]), format.Count(pages))
 	w.Holds, w.Source, w.Beyond = Unlimited, ipPage+"#tcp-variables", true
-	w.Used, w.Limit, w.Unit = times(pages, x.page()), times(limits[which], x.page()), "bytes"
+	w.Used, w.Limit, w.Unit = satMul(pages, x.page()), satMul(limits[which], x.page()), "bytes"
 	if each == 0 {
 		return &w
 	}
-	w.Holds = less(limits[which], pages) / each
+	w.Holds = satSub(limits[which], pages) / each
 	if !x.near(&w) {
 		return &w
 	}
-	need := more(max(pages, 0), times(each, int64(x.p.Connections)))
+	need := satAdd(max(pages, 0), satMul(each, int64(x.p.Connections)))
 	w.Needs = format.Count(need) + " pages"
-	pressure := max(roomy(need), limits[1])
-	high := max(more(pressure, pressure/3), limits[2])
+	pressure := max(withHeadroom(need), limits[1])
+	high := max(satAdd(pressure, pressure/3), limits[2])
 	w.Changes = []Change{x.sysctl(tcpMemName, fmt.Sprintf("%d %d %d", max(pressure/4*3, limits[0]), pressure, high))}
 	return &w
 }
@@ -113,16 +113,16 @@ func (x *exam) cgroupSockets() *Wall {
 	if each == 0 {
 		return w
 	}
-	w.Holds = less(limit, x.f.Cgroup.SocketsUsed) / x.page() / each
+	w.Holds = satSub(limit, x.f.Cgroup.SocketsUsed) / x.page() / each
 	if !x.near(w) {
 		return w
 	}
-	need := more(max(x.f.Cgroup.SocketsUsed, 0), times(times(x.page(), each), int64(x.p.Connections)))
+	need := satAdd(max(x.f.Cgroup.SocketsUsed, 0), satMul(satMul(x.page(), each), int64(x.p.Connections)))
 	w.Needs = format.Count(need) + " bytes"
 	if file := x.f.Cgroup.SocketsFile; file != "" {
-		w.Changes = []Change{cgroupChange(file, limit, x.wholePages(roomy(need)))}
+		w.Changes = []Change{cgroupChange(file, limit, x.wholePages(withHeadroom(need)))}
 	} else {
-		w.Advice = fmt.Sprintf("have who made the control group write %d or more to its memory.kmem.tcp.limit_in_bytes, or -1 for no limit", roomy(need))
+		w.Advice = fmt.Sprintf("have who made the control group write %d or more to its memory.kmem.tcp.limit_in_bytes, or -1 for no limit", withHeadroom(need))
 	}
 	return w
 }
@@ -164,7 +164,7 @@ func (x *exam) oneBuffer(name string, field int, w Wall) *Wall {
 	}
 	w.Holds, w.Needs = 0, format.Count(need)
 	for i := field; i < 3; i++ {
-		sizes[i] = max(sizes[i], roomy(need))
+		sizes[i] = max(sizes[i], withHeadroom(need))
 	}
 	w.Changes = []Change{x.sysctl(name, fmt.Sprintf("%d %d %d", sizes[0], sizes[1], sizes[2]))}
 	return &w

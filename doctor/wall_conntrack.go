@@ -26,7 +26,7 @@ const (
 	longChain = 8
 )
 
-// tracking says whether connections are tracked here.
+// tracking reports whether connections are tracked here.
 func (x *exam) tracking() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
 
 var _ = wall((*exam).conntrack,
@@ -56,11 +56,11 @@ func (x *exam) conntrack() *Wall {
 	if !ok {
 		seconds = trackWait
 	}
-	w.Holds = x.withClosing(less(limit, x.f.Sockets.Tracked), seconds)
+	w.Holds = x.withClosing(satSub(limit, x.f.Sockets.Tracked), seconds)
 	if x.near(w) {
-		need := more(more(int64(x.p.Connections), times(int64(x.p.Closing), seconds)), x.f.Sockets.Tracked)
+		need := satAdd(satAdd(int64(x.p.Connections), satMul(int64(x.p.Closing), seconds)), x.f.Sockets.Tracked)
 		w.Needs = format.Count(need)
-		w.Changes = []Change{x.sysctl(trackMaxName, strconv.FormatInt(roomy(need), 10))}
+		w.Changes = []Change{x.sysctl(trackMaxName, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }
@@ -75,14 +75,14 @@ func (x *exam) conntrackBuckets() *Wall {
 	}
 	w := &Wall{
 		Name: "conntrack-buckets", Soft: true, What: "buckets of the firewall's table (" + trackBucketsName + ")",
-		Present: format.Count(buckets), Holds: less(times(buckets, longChain)/2, x.f.Sockets.Tracked),
+		Present: format.Count(buckets), Holds: satSub(satMul(buckets, longChain)/2, x.f.Sockets.Tracked),
 		Effect: "looking up each packet's connection takes longer: more than 8 are in a bucket",
 		Source: trackPage, Beyond: true,
 	}
 	if x.near(w) {
-		need := parts(times(2, more(int64(x.p.Connections), x.f.Sockets.Tracked)), longChain)
+		need := ceilDiv(satMul(2, satAdd(int64(x.p.Connections), x.f.Sockets.Tracked)), longChain)
 		w.Needs = format.Count(need)
-		w.Changes = []Change{x.sysctl(trackBucketsName, strconv.FormatInt(roomy(need), 10))}
+		w.Changes = []Change{x.sysctl(trackBucketsName, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }

@@ -34,7 +34,7 @@ func (x *exam) nofile() *Wall {
 		Used:   int64(x.f.Process.Open), Limit: max(limit.Soft, 0), Unit: "descriptors",
 	}
 	if n := x.f.Process.Tables; n > 0 {
-		w.Used, w.Limit, w.Of = int64(x.f.Process.InTables), times(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
+		w.Used, w.Limit, w.Of = int64(x.f.Process.InTables), satMul(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
 	}
 	x.ofTables(w, limit.Hard)
 	if !x.near(w) {
@@ -46,7 +46,7 @@ func (x *exam) nofile() *Wall {
 	case need > mostDescriptors:
 		w.Advice = x.pastDescriptors()
 	case x.f.Process.Raise:
-		to := min(roomy(need), mostDescriptors)
+		to := min(withHeadroom(need), mostDescriptors)
 		if top, ok := x.number("fs.nr_open"); ok && to > top {
 			w.Changes = append(w.Changes, x.sysctl("fs.nr_open", strconv.FormatInt(to, 10)))
 		}
@@ -65,7 +65,7 @@ func (x *exam) pastDescriptors() string {
 	case x.f.Shards == "":
 		return "use a model with loops (--model epoll or uring), which get a descriptor table each"
 	case x.side(Server):
-		room := less(x.f.Process.Nofile.Hard, sock.Reserve)
+		room := satSub(x.f.Process.Nofile.Hard, sock.Reserve)
 		for n := int64(2); n <= maxProcesses; n++ {
 			if evenShare(int64(x.p.Connections), n) <= room {
 				return fmt.Sprintf("serve with %d worker processes (--processes %d), which have a limit each; a table for each loop is not to be had: %s", n, n, x.f.Shards)
@@ -99,7 +99,7 @@ func (x *exam) nrOpen() *Wall {
 		w.Advice = x.pastDescriptors()
 		return w
 	}
-	w.Changes = []Change{x.sysctl("fs.nr_open", strconv.FormatInt(min(roomy(need), mostDescriptors), 10))}
+	w.Changes = []Change{x.sysctl("fs.nr_open", strconv.FormatInt(min(withHeadroom(need), mostDescriptors), 10))}
 	return w
 }
 
@@ -116,7 +116,7 @@ func (x *exam) ofTables(w *Wall, limit int64) {
 		holds := Unlimited
 		if limit >= 0 {
 			room := x.tableRoom(&e, limit)
-			holds = most(func(n int64) bool { return e.share(n) <= room })
+			holds = largestFit(func(n int64) bool { return e.share(n) <= room })
 		}
 		x.least(w, e.side, holds)
 	}
@@ -125,7 +125,7 @@ func (x *exam) ofTables(w *Wall, limit int64) {
 // tableRoom is how many connections a process holds under a limit: all that the
 // limit leaves, or those of a descriptor table for each of its loops.
 func (x *exam) tableRoom(e *end, limit int64) int64 {
-	room := less(limit, sock.Reserve)
+	room := satSub(limit, sock.Reserve)
 	if !e.loops || x.f.Shards != "" {
 		return room
 	}
@@ -171,11 +171,11 @@ func (x *exam) fileMax() *Wall {
 	w.Used, w.Limit, w.Unit = x.f.FilesOpen, limit, "files"
 	spare := sock.Reserve * x.processes()
 	sides := int64(len(x.ends))
-	w.Holds = less(limit, more(x.f.FilesOpen, spare)) / sides
+	w.Holds = satSub(limit, satAdd(x.f.FilesOpen, spare)) / sides
 	if x.near(w) {
-		need := more(more(x.f.FilesOpen, spare), sides*int64(x.p.Connections))
+		need := satAdd(satAdd(x.f.FilesOpen, spare), sides*int64(x.p.Connections))
 		w.Needs = format.Count(need)
-		w.Changes = []Change{x.sysctl("fs.file-max", strconv.FormatInt(roomy(need), 10))}
+		w.Changes = []Change{x.sysctl("fs.file-max", strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }
@@ -198,11 +198,11 @@ func (x *exam) userWatches() *Wall {
 		Source:  "https://man7.org/linux/man-pages/man7/epoll.7.html",
 	}
 	spare := 16 * x.processes()
-	w.Holds = less(limit, spare) / watched
+	w.Holds = satSub(limit, spare) / watched
 	if x.near(w) {
 		need := watched*int64(x.p.Connections) + spare
 		w.Needs = format.Count(need)
-		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(roomy(need), 10))}
+		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }

@@ -28,16 +28,16 @@ func (x *exam) orphans() *Wall {
 	w := &Wall{
 		Name: "tcp_max_orphans", Soft: true, What: "connections that are closed here and not yet by peers that don't answer (" + orphansName + ")",
 		Present: fmt.Sprintf("%s, %s now", format.Count(limit), format.Count(x.f.Sockets.Orphans)),
-		Holds:   less(limit, x.f.Sockets.Orphans),
+		Holds:   satSub(limit, x.f.Sockets.Orphans),
 		Effect: "when all are closed at once and peers don't answer, those beyond are reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
 			"\"too many orphaned sockets\")",
 		Source: ipPage + "#tcp-variables",
 		Used:   x.f.Sockets.Orphans, Limit: limit, Unit: "orphans",
 	}
 	if x.near(w) {
-		need := more(max(x.f.Sockets.Orphans, 0), int64(x.p.Connections))
+		need := satAdd(max(x.f.Sockets.Orphans, 0), int64(x.p.Connections))
 		w.Needs = format.Count(need)
-		w.Changes = []Change{x.sysctl(orphansName, strconv.FormatInt(roomy(need), 10))}
+		w.Changes = []Change{x.sysctl(orphansName, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }
@@ -60,12 +60,12 @@ func (x *exam) buckets() *Wall {
 	if x.p.Closing == 0 {
 		return w
 	}
-	waiting := times(int64(x.p.Closing), timeWait)
-	w.Holds = share(less(limit, x.f.Sockets.TimeWait), int64(x.p.Connections), waiting)
+	waiting := satMul(int64(x.p.Closing), timeWait)
+	w.Holds = mulDiv(satSub(limit, x.f.Sockets.TimeWait), int64(x.p.Connections), waiting)
 	if x.near(w) {
-		need := more(max(x.f.Sockets.TimeWait, 0), waiting)
+		need := satAdd(max(x.f.Sockets.TimeWait, 0), waiting)
 		w.Needs = format.Count(need)
-		w.Changes = []Change{x.sysctl(bucketsName, strconv.FormatInt(roomy(need), 10))}
+		w.Changes = []Change{x.sysctl(bucketsName, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }

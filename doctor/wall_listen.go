@@ -45,15 +45,15 @@ func (x *exam) somaxconn() *Wall {
 		Source: "https://man7.org/linux/man-pages/man2/listen.2.html",
 	}
 	if q := x.f.Sockets.Queue; q != nil {
-		w.Used, w.Limit, w.Unit, w.Of = q.Waiting, more(q.Most, 1), "connections waiting", q.At.String()
+		w.Used, w.Limit, w.Unit, w.Of = q.Waiting, satAdd(q.Most, 1), "connections waiting", q.At.String()
 	}
 	if x.p.Backlog > 0 {
 		w.Present += fmt.Sprintf(", asks for %s", format.Count(x.p.Backlog))
 	}
-	if x.burst() <= more(queue, 1) {
+	if x.burst() <= satAdd(queue, 1) {
 		return w
 	}
-	w.Holds = more(queue, 1)
+	w.Holds = satAdd(queue, 1)
 	if !x.near(w) {
 		return w
 	}
@@ -62,7 +62,7 @@ func (x *exam) somaxconn() *Wall {
 		w.Advice = fmt.Sprintf("have the server ask for a backlog of %s, and have %s as large", format.Count(x.burst()), somaxconnName)
 		return w
 	}
-	w.Changes = []Change{x.sysctl(somaxconnName, strconv.FormatInt(roomy(x.burst()), 10))}
+	w.Changes = []Change{x.sysctl(somaxconnName, strconv.FormatInt(withHeadroom(x.burst()), 10))}
 	return w
 }
 
@@ -125,14 +125,14 @@ func (x *exam) deviceBacklog() *Wall {
 			"a reset is not, so that the other side keeps a connection that is gone",
 		Source: "https://docs.kernel.org/admin-guide/sysctl/net.html#netdev-max-backlog",
 	}
-	w.Holds = times(limit, perPacket)
+	w.Holds = satMul(limit, perPacket)
 	if x.burst() > limit {
 		w.Holds = limit
 	}
 	if x.near(w) {
-		need := max(x.burst(), parts(int64(x.p.Connections), perPacket))
+		need := max(x.burst(), ceilDiv(int64(x.p.Connections), perPacket))
 		w.Needs = format.Count(need)
-		w.Changes = []Change{x.sysctl(deviceName, strconv.FormatInt(roomy(need), 10))}
+		w.Changes = []Change{x.sysctl(deviceName, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }

@@ -92,7 +92,7 @@ func (s *Sample) addProcess(p prom.Proc) error {
 // supports.
 func ticks(n uint) time.Duration { return time.Duration(n) * 10 * time.Millisecond }
 
-// read reads what is not processor time. What the kernel does not tell, or a process that
+// read reads what is not processor time. What the kernel does not report, or a process that
 // has just ended, is no error.
 func (p *Process) read(root prom.FS, r *Sampler, parts Parts) error {
 	proc, err := root.Proc(p.PID)
