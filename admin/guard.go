@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/lograte"
 )
@@ -60,14 +59,11 @@ func isBrowser(r *http.Request) bool {
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }
 
-// refusedLog is how long there is no second line of what is refused.
-const refusedLog = 5 * time.Second
-
-// refusals logs what is refused.
+// refusals logs what is refused, at most once a lograte.Interval.
 type refusals struct{ log *slog.Logger }
 
 func newRefusals(log *slog.Logger) *refusals {
-	return &refusals{slog.New(lograte.New(log.Handler(), lograte.Options{Interval: refusedLog}))}
+	return &refusals{slog.New(lograte.New(log.Handler()))}
 }
 
 func (l *refusals) add(r *http.Request, why string) {

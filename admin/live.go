@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/histogram"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sample"
 )
@@ -291,18 +292,10 @@ func grown(before, now myriad.Histogram) (h myriad.Histogram) {
 	return h
 }
 
-// quantile is what at most a share of the durations is longer than, in seconds: the
-// upper bound of the bucket where it lies, which is up to twice as long. It is NaN of
-// none. The last bucket has no bound; twice the one before stands for it.
-func quantile(h myriad.Histogram, share float64) float64 {
+// quantile is histogram.Quantile in seconds, NaN of none.
+func quantile(h myriad.Histogram, q float64) float64 {
 	if h.Count == 0 {
 		return math.NaN()
 	}
-	need, sum := int64(math.Ceil(share*float64(h.Count))), int64(0)
-	for i, n := range h.Buckets[:myriad.Buckets-1] {
-		if sum += n; sum >= need {
-			return h.Bound(i).Seconds()
-		}
-	}
-	return 2 * h.Bound(myriad.Buckets-2).Seconds()
+	return histogram.Quantile(h.Buckets[:], q).Seconds()
 }

@@ -20,9 +20,9 @@ func drive(t testing.TB, c *climber, m *model, seconds float64) (rate, mean floa
 	const tick = 0.01
 	before, start, ticks := m.saw.finished, m.now, int(math.Round(seconds/tick))
 	for i := range ticks {
-		m.limit = c.step(m.run(start + float64(i+1)*tick))
-		if m.limit < c.least || m.limit > c.most {
-			t.Fatalf("at %.2f s the limit is %d, out of %d to %d", m.now, m.limit, c.least, c.most)
+		m.limit = c.observe(m.run(start + float64(i+1)*tick))
+		if m.limit < c.minWorkers || m.limit > c.maxWorkers {
+			t.Fatalf("at %.2f s the limit is %d, out of %d to %d", m.now, m.limit, c.minWorkers, c.maxWorkers)
 		}
 		mean += float64(m.limit) / float64(ticks)
 	}
@@ -174,38 +174,6 @@ func TestClimberOffered(t *testing.T) {
 	}
 }
 
-// TestClimberCallers has callers that wait for their job before they offer the
-// next: the queue is never long, but more workers help until there is one for
-// each.
-func TestClimberCallers(t *testing.T) {
-	t.Parallel()
-	for _, k := range []struct {
-		name    string
-		kind    kind
-		callers int
-		best    float64
-		lo, hi  int
-	}{
-		{"few wait", kind{wait: 4 * ms, dist: even}, 10, 2500, 8, 32},
-		{"many wait", kind{wait: 20 * ms, dist: even}, 100, 5000, 90, 256},
-		{"few compute", kind{cpu: ms, dist: even}, 10, 2000, 2, 16},
-		{"many compute", kind{cpu: ms, dist: even}, 1000, 2000, 2, 16},
-		{"many compute in turns", kind{cpu: ms / 2, dist: exponential, turns: true}, 100, 4000, 2, 16},
-	} {
-		for seed := range uint64(seeds) {
-			m := newModel(seed, 2, phase{kind: k.kind, callers: k.callers})
-			c := newClimber(1, 1000, 2)
-			drive(t, &c, m, 3)
-			rate, mean := drive(t, &c, m, 3)
-			t.Logf("%s/%d: limit %.1f (%d), at most %d workers, throughput %.1f %%, %v", k.name, seed, mean, c.limit, m.most, 100*rate/k.best, m.saw.waits)
-			if mean < float64(k.lo) || mean > float64(k.hi) || rate < 0.75*k.best {
-				t.Errorf("%s/%d: the limit is %.1f in the mean, not %d to %d; or %.0f jobs a second ended, less than 75 %% of %.0f",
-					k.name, seed, mean, k.lo, k.hi, rate, k.best)
-			}
-		}
-	}
-}
-
 // TestClimberWithoutQueue turns jobs away that find no worker: there is never one
 // that waits.
 func TestClimberWithoutQueue(t *testing.T) {
@@ -259,28 +227,6 @@ func TestClimberLongJobs(t *testing.T) {
 	}
 }
 
-// TestClimberStuck has jobs that never end, with others waiting: the limit grows
-// to the bound, but ever more slowly.
-func TestClimberStuck(t *testing.T) {
-	c := newClimber(1, 100, 4)
-	r := reading{workers: 4, busy: 4}
-	var grew []time.Duration
-	for was := c.limit; r.at < 20*time.Minute; r.at += 10 * time.Millisecond {
-		r.waits = r.at
-		if r.workers = c.step(r); r.workers != was {
-			grew, was = append(grew, r.at), r.workers
-		}
-	}
-	if c.limit != 100 || len(grew) < 5 {
-		t.Fatalf("the limit is %d after steps at %v", c.limit, grew)
-	}
-	for i := 2; i < 5; i++ {
-		if grew[i]-grew[i-1] < grew[i-1]-grew[i-2]+time.Second/2 {
-			t.Errorf("the limit grew at %v, not more and more slowly", grew)
-		}
-	}
-}
-
 // TestClimberBounds changes the bounds and the ceiling while work waits.
 func TestClimberBounds(t *testing.T) {
 	m := newModel(1, 2, phase{kind: kind{wait: 20 * ms, dist: even}})
@@ -296,10 +242,10 @@ func TestClimberBounds(t *testing.T) {
 		{"at first", func() {}, 0, 50, 100, 100},
 		{"a lower bound", func() { c.resize(1, 20) }, 20, 10, 20, 20},
 		{"a higher bound", func() { c.resize(1, 200) }, 0, 10, 200, 200},
-		{"a ceiling", func() { c.cap(30) }, 30, 15, 30, 30},
-		{"the same ceiling", func() { c.cap(30) }, 0, 15, 30, 30},
-		{"a ceiling below least", func() { c.resize(40, 200); c.cap(10) }, 40, 40, 40, 40},
-		{"no ceiling", func() { c.cap(0) }, 40, 40, 200, 200},
+		{"a ceiling", func() { c.setCeiling(30) }, 30, 15, 30, 30},
+		{"the same ceiling", func() { c.setCeiling(30) }, 0, 15, 30, 30},
+		{"a ceiling below least", func() { c.resize(40, 200); c.setCeiling(10) }, 40, 40, 40, 40},
+		{"no ceiling", func() { c.setCeiling(0) }, 40, 40, 200, 200},
 		{"more at least", func() { c.resize(150, 300) }, 0, 150, 300, 300},
 		{"fixed", func() { c.resize(7, 7) }, 7, 7, 7, 7},
 	} {
@@ -326,14 +272,14 @@ func TestClimberBounds(t *testing.T) {
 func TestClimberUnused(t *testing.T) {
 	for _, busy := range []int{0, 20} {
 		c := newClimber(1, 1000, 4)
-		c.move(800)
-		c.settle()
+		c.setLimit(800)
+		c.rebase()
 		r := reading{workers: 30}
 		for ; r.at < 5*time.Minute; r.at += 10 * time.Millisecond {
 			if r.busy = 0; r.at%time.Second == 0 {
 				r.busy = busy
 			}
-			if limit := c.step(r); r.at < 10*time.Second && limit != 800 {
+			if limit := c.observe(r); r.at < 10*time.Second && limit != 800 {
 				t.Fatalf("the limit is %d after %v", limit, r.at)
 			}
 		}
@@ -342,75 +288,11 @@ func TestClimberUnused(t *testing.T) {
 		}
 	}
 	c := newClimber(1, 1000, 4)
-	c.move(800)
-	c.settle()
-	c.step(reading{at: time.Second, waits: 1})
-	if limit := c.step(reading{at: time.Hour, waits: 1}); limit != 4 {
+	c.setLimit(800)
+	c.rebase()
+	c.observe(reading{at: time.Second, waits: 1})
+	if limit := c.observe(reading{at: time.Hour, waits: 1}); limit != 4 {
 		t.Errorf("the limit is %d after an idle hour, not 4", limit)
-	}
-}
-
-// TestClimberKeepsUp offers what keeps most workers busy, so that work waits now
-// and then, but not always: there are never fewer workers, which would finish as
-// much and let it wait longer.
-func TestClimberKeepsUp(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(seeds) {
-		m := newModel(seed, 2, phase{kind: kind{wait: 20 * ms, dist: exponential}, until: 1e9, rate: 1280})
-		c := newClimber(1, 32, 32)
-		for m.limit = 32; m.now < 10; {
-			if drive(t, &c, m, 0.01); c.limit < 32 {
-				t.Errorf("seed %d: the limit is %d at %.2f s", seed, c.limit, m.now)
-				break
-			}
-		}
-	}
-}
-
-// TestClimberUndecided has a trial relieve the queue: it stands, until nothing has
-// waited for long, and the next trial goes back.
-func TestClimberUndecided(t *testing.T) {
-	c := newClimber(1, 100, 10)
-	r := saturate(&c, reading{}, func() bool { return c.limit > 10 })
-	r.waits = 0
-	for range 900 {
-		r.at += 10 * time.Millisecond
-		r.finished += 5
-		if limit := c.step(r); limit != 40 || c.base != 10 {
-			t.Fatalf("the limit is %d and its base %d after %v, not 40 and 10", limit, c.base, r.at)
-		}
-	}
-	for range 200 {
-		r.at += 10 * time.Millisecond
-		r.busy = 20
-		c.step(r)
-	}
-	if c.limit != 40 || c.base != 40 || c.rung != firstDown || c.bold {
-		t.Fatalf("after 10 s the limit is %d, its base %d, the rung %d", c.limit, c.base, c.rung)
-	}
-	r = saturate(&c, r, func() bool { return c.limit != 40 })
-	if c.limit != 20 {
-		t.Errorf("the next trial is of %d workers, not 20", c.limit)
-	}
-}
-
-// TestClimberDoubts has as much work end with fewer workers, but not be sure to
-// wait all the time: that may be all that was offered, and decides nothing.
-func TestClimberDoubts(t *testing.T) {
-	c := newClimber(1, 100, 100)
-	r := saturate(&c, reading{}, func() bool { return c.limit < 100 })
-	for range 1000 {
-		r.at += 10 * time.Millisecond
-		r.finished += 100
-		r.waits = time.Millisecond
-		r.workers, r.busy = c.limit, c.limit
-		if c.step(r); c.base != 100 || c.limit == 100 {
-			t.Fatalf("the limit is %d and its base %d at %v", c.limit, c.base, r.at)
-		}
-	}
-	saturate(&c, r, func() bool { return c.base < 100 })
-	if c.base == 100 {
-		t.Error("it does not decide when work waits all the time")
 	}
 }
 
@@ -449,41 +331,11 @@ func saturate(c *climber, r reading, until func() bool) reading {
 		r.service += 100 * time.Millisecond
 		r.waits = time.Second
 		r.workers, r.busy = c.limit, c.limit
-		if c.step(r); until() {
+		if c.observe(r); until() {
 			break
 		}
 	}
 	return r
-}
-
-// TestClimberSettling waits until there are as many workers as there may be, but
-// not for ever.
-func TestClimberSettling(t *testing.T) {
-	for _, s := range []struct {
-		limit, base, workers int
-		finished             uint64
-		since                time.Duration
-		mean                 float64
-		want                 bool
-	}{
-		{80, 40, 80, 79, 500 * time.Millisecond, ms, false},
-		{80, 40, 80, 80, 500 * time.Millisecond, ms, true},
-		{80, 40, 70, 80, 500 * time.Millisecond, ms, true},
-		{80, 40, 69, 80, 500 * time.Millisecond, ms, false},
-		{80, 40, 69, 80, time.Second, ms, true},
-		{80, 40, 69, 80, time.Second, 1, false},
-		{80, 80, 3, 80, 500 * time.Millisecond, ms, true},
-		{80, 160, 90, 80, 500 * time.Millisecond, ms, true},
-		{80, 160, 91, 80, 500 * time.Millisecond, ms, false},
-		{80, 160, 91, 80, 8 * time.Second, 1, true},
-		{80, 160, 160, 0, longest - 1, 1000, false},
-		{80, 160, 160, 0, longest, 1000, true},
-	} {
-		c := climber{limit: s.limit, base: s.base, mean: s.mean}
-		if got := c.settles(reading{at: s.since, workers: s.workers, finished: s.finished}); got != s.want {
-			t.Errorf("settled is %v, for %+v", got, s)
-		}
-	}
 }
 
 // TestClimberReadings has readings that come twice, which change nothing, and
@@ -494,9 +346,9 @@ func TestClimberReadings(t *testing.T) {
 	once, twice := newClimber(1, 64, 2), newClimber(1, 64, 2)
 	for i := range 200 {
 		r := m.run(float64(i+1) * 0.01)
-		m.limit = once.step(r)
-		twice.step(r)
-		if twice.step(r); once != twice {
+		m.limit = once.observe(r)
+		twice.observe(r)
+		if twice.observe(r); once != twice {
 			t.Fatalf("at %v, after one step %+v, and after two with the same reading %+v", r.at, once, twice)
 		}
 	}
@@ -510,48 +362,8 @@ func TestClimberReadings(t *testing.T) {
 		c, r := once, r
 		r.at += 10 * time.Millisecond
 		back(&r)
-		if limit := c.step(r); limit != once.limit || c.known != (sample{}) || c.now != (sample{}) {
-			t.Errorf("after %+v the limit is %d and %+v known", r, limit, c.known)
-		}
-	}
-}
-
-// TestClimberMean follows the running time of jobs, but not one reading alone.
-func TestClimberMean(t *testing.T) {
-	c := newClimber(1, 10, 1)
-	var r reading
-	add := func(d time.Duration) float64 {
-		r.at += 10 * time.Millisecond
-		r.timed += 4
-		r.service += 4 * d
-		c.step(r)
-		return c.mean
-	}
-	add(time.Second)
-	if m := add(time.Millisecond); m != ms {
-		t.Errorf("the mean of the first jobs is %v, not 0.001", m)
-	}
-	if m := add(time.Second); m > 0.3 {
-		t.Errorf("it is %v after one reading of 1", m)
-	}
-	for range 20 {
-		add(time.Second)
-	}
-	if c.mean < 0.95 || c.mean > 1 {
-		t.Errorf("it is %v after 20 readings of 1", c.mean)
-	}
-}
-
-// TestSampleForgets merges very much into a sample.
-func TestSampleForgets(t *testing.T) {
-	for _, s := range []struct{ finished, most float64 }{{100, 2 * fewReadings}, {0, 2 * manyReadings}} {
-		var all, one sample
-		one.add(s.finished, 0.01, 4)
-		for range 10000 {
-			all.merge(&one)
-		}
-		if all.readings > s.most || all.readings < s.most/4 || s.finished > 0 && math.Abs(all.rate()/one.rate()-1) > 1e-9 {
-			t.Errorf("of 10,000 readings like %+v the sample is %+v", one, all)
+		if limit := c.observe(r); limit != once.limit || c.baseSample != (sample{}) || c.trial != (sample{}) {
+			t.Errorf("after %+v the limit is %d and %+v known", r, limit, c.baseSample)
 		}
 	}
 }
@@ -580,7 +392,7 @@ func FuzzClimber(f *testing.F) {
 			case 0:
 				c.resize(int(next()), int(next()))
 			case 1:
-				c.cap(int(next()))
+				c.setCeiling(int(next()))
 			case 2:
 				r.at = time.Duration(next())
 			case 3:
@@ -607,19 +419,19 @@ func FuzzClimber(f *testing.F) {
 // check makes a step and looks at what it left.
 func check(t *testing.T, c *climber, r reading) {
 	t.Helper()
-	limit := c.step(r)
-	if limit < c.least || limit > c.most || limit < 1 || c.base < c.least || c.base > c.most || c.most > maxWorkers {
-		t.Fatalf("the limit is %d and its base %d, out of %d to %d, after %+v", limit, c.base, c.least, c.most, r)
+	limit := c.observe(r)
+	if limit < c.minWorkers || limit > c.maxWorkers || limit < 1 || c.baseline < c.minWorkers || c.baseline > c.maxWorkers || c.maxWorkers > maxWorkers {
+		t.Fatalf("the limit is %d and its base %d, out of %d to %d, after %+v", limit, c.baseline, c.minWorkers, c.maxWorkers, r)
 	}
-	if limit2 := c.step(r); limit2 != limit {
+	if limit2 := c.observe(r); limit2 != limit {
 		t.Fatalf("the limit is %d and then %d, for the same reading %+v", limit, limit2, r)
 	}
-	for _, v := range []float64{c.mean, c.known.rate(), c.now.rate(), c.odd.rate(), c.known.variance(), c.now.variance(), c.now.rounds} {
+	for _, v := range []float64{c.meanService, c.baseSample.rate(), c.trial.rate(), c.deviation.rate(), c.baseSample.variance(), c.trial.variance(), c.trial.rounds} {
 		if math.IsNaN(v) || math.IsInf(v, 0) {
 			t.Fatalf("%v in %+v after %+v", v, c, r)
 		}
 	}
-	if c.rest < minRest || c.rest > maxRest || c.blind < minBlind || c.blind > maxBlind || c.rung < 0 || c.rung >= len(rungs) {
+	if c.rest < minRest || c.rest > maxRest || c.patience < minPatience || c.patience > maxPatience || c.step < 0 || c.step >= len(steps) {
 		t.Fatalf("out of bounds: %+v after %+v", c, r)
 	}
 }

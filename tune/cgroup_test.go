@@ -1,6 +1,4 @@
-// Package cgroup makes memory cgroups, to see how a process behaves under a
-// limit. That takes root, and cgroups that may be written.
-package cgroup
+package tune
 
 import (
 	"errors"
@@ -12,8 +10,9 @@ import (
 	limits "github.com/myriad-go/myriad/internal/cgroup"
 )
 
-// Group is a cgroup with a memory limit.
-type Group struct {
+// group is a cgroup with a memory limit, to see how a process behaves under one. That
+// takes root, and cgroups that may be written.
+type group struct {
 	dir string
 	// Name is what it is called in /proc/PID/cgroup, "/a/b".
 	Name string
@@ -22,10 +21,10 @@ type Group struct {
 // place is where a group can be made, and what its limit is called.
 type place struct{ mount, parent, limit string }
 
-// New makes a group with a memory limit in bytes below this process's own or,
+// newGroup makes a group with a memory limit in bytes below this process's own or,
 // where that can't be (under version 2 a group with processes can't limit others
 // below), at the top. The caller removes it.
-func New(limit int64) (*Group, error) {
+func newGroup(limit int64) (*group, error) {
 	one, two, err := limits.Groups()
 	if err != nil {
 		return nil, fmt.Errorf("cgroup: %w", err)
@@ -49,9 +48,9 @@ func New(limit int64) (*Group, error) {
 	return nil, fmt.Errorf("cgroup: no group with a memory limit can be made: %w", errors.Join(failed...))
 }
 
-func (p place) make(limit int64) (*Group, error) {
+func (p place) make(limit int64) (*group, error) {
 	name := filepath.Join(p.parent, "myriad-"+strconv.Itoa(os.Getpid()))
-	g := &Group{dir: filepath.Join(p.mount, name), Name: name}
+	g := &group{dir: filepath.Join(p.mount, name), Name: name}
 	if err := os.Mkdir(g.dir, 0o755); err != nil {
 		return nil, err
 	}
@@ -62,7 +61,7 @@ func (p place) make(limit int64) (*Group, error) {
 }
 
 // write writes a number to one of the group's files, which the kernel has made.
-func (g *Group) write(file string, n int64) error {
+func (g *group) write(file string, n int64) error {
 	f, err := os.OpenFile(filepath.Join(g.dir, file), os.O_WRONLY, 0)
 	if err != nil {
 		return err
@@ -73,7 +72,7 @@ func (g *Group) write(file string, n int64) error {
 
 // Add moves a process into the group. What memory it has already stays counted
 // where it was.
-func (g *Group) Add(pid int) error { return g.write("cgroup.procs", int64(pid)) }
+func (g *group) Add(pid int) error { return g.write("cgroup.procs", int64(pid)) }
 
 // Remove removes the group; its processes must have ended.
-func (g *Group) Remove() error { return os.Remove(g.dir) }
+func (g *group) Remove() error { return os.Remove(g.dir) }
