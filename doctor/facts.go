@@ -91,8 +91,6 @@ type ProcessFacts struct {
 	InTables int `json:"in_tables,omitempty"`
 	// UserTasks is how many tasks its user has now: what Nproc counts.
 	UserTasks int `json:"user_tasks"`
-	// Seccomp is 0 for no filter, 1 for strict, 2 for a filter.
-	Seccomp int `json:"seccomp"`
 	// Root says that it may change the kernel's settings (CAP_SYS_ADMIN and
 	// CAP_NET_ADMIN); Raise that it may raise hard limits (CAP_SYS_RESOURCE); Locks
 	// that it may lock any memory (CAP_IPC_LOCK). In a user namespace that is not the

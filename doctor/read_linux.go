@@ -109,7 +109,7 @@ func (r *reader) process() {
 	rights, err := procfs.ReadRights(r.pid)
 	r.unknown("rights of the process", err)
 	if err == nil {
-		p.User, p.Seccomp = rights.User, rights.Seccomp
+		p.User = rights.User
 		p.Root = rights.HasMachine(procfs.CapSysAdmin, procfs.CapNetAdmin)
 		p.Raise = rights.HasMachine(procfs.CapSysResource)
 		p.Locks = rights.HasMachine(procfs.CapIPCLock)

@@ -63,6 +63,7 @@ func parseQueue(m []byte) Queue {
 		At:      netip.AddrPortFrom(diagAddr(m[0], m[8:24]), binary.BigEndian.Uint16(m[4:])),
 		Waiting: int64(binary.NativeEndian.Uint32(m[56:])),
 		Most:    int64(binary.NativeEndian.Uint32(m[60:])),
+		Inode:   binary.NativeEndian.Uint32(m[68:]),
 	}
 }
 

@@ -48,8 +48,9 @@ func TestQueues(t *testing.T) {
 		at := listenQuietly(t, test.network, test.host, backlog)
 		dialSome(t, at, waiting)
 		got, err := Queues()
-		if want := (Queue{at, waiting, backlog}); err != nil || !slices.Contains(got, want) {
-			t.Errorf("%s: queues %+v, %v; want %+v among them", test.network, got, err, want)
+		i := slices.IndexFunc(got, func(q Queue) bool { return q.At == at })
+		if err != nil || i < 0 || got[i].Waiting != waiting || got[i].Most != backlog || got[i].Inode == 0 {
+			t.Errorf("%s: queues %+v, %v; want %d of %d at %s among them", test.network, got, err, waiting, backlog, at)
 		}
 	}
 }
