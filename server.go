@@ -193,6 +193,8 @@ type Server struct {
 	calls  sync.WaitGroup // of a Blocking handler's functions
 	limits Limits
 	closed bool
+
+	outside sync.Map // the methods of kept Conns that are in the log
 }
 
 // Socket are options of the sockets of connections. The zero value leaves all to the

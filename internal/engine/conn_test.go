@@ -83,7 +83,7 @@ func newDesk(t *testing.T, h *calls) *desk {
 		Counters:  &Counters{},
 		Now:       func() time.Duration { return d.now },
 	}
-	d.Bind(&d.host, 0)
+	d.Bind(&d.host, 0, 0)
 	d.Open(loopback, false)
 	return d
 }

@@ -101,7 +101,7 @@ func (c *Conn) took(n int) (left, released int) {
 	if released = c.out.owed - left; released <= 0 {
 		return left, 0
 	}
-	c.mark.release(released)
+	c.unpost(released)
 	c.out.owed = left
 	return left, released
 }
@@ -109,7 +109,7 @@ func (c *Conn) took(n int) (left, released int) {
 // release lets go of a buffer of output.
 func (c *Conn) release(b *Buffer) {
 	if b.owed > 0 {
-		c.mark.release(b.owed)
+		c.unpost(b.owed)
 	}
 	c.host.put(b)
 }

@@ -2,11 +2,12 @@ package loop
 
 import (
 	"log/slog"
-	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
@@ -110,7 +111,11 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Entrances = g.entrances
-	l.host.Index, l.host.Returned, l.host.Shard, l.host.LocalAddr = index, l.giveBack, g.cfg.Shard > 0, local
+	l.host.Index, l.host.Returned, l.host.Shard = index, l.giveBack, g.cfg.Shard > 0
+	l.host.Loops, l.host.OnLoop, l.host.LocalAddr = g.cfg.Loops, onLoop, local
+	if g.cfg.Shard > 0 {
+		l.host.AskLocalAddr = l.askLocalAddr
+	}
 	l.host.Direct, l.host.NoFiles = direct, g.cfg.Shard > 0
 	l.host.At, l.host.Touch = l.Conn, l.touchLater
 	l.host.Mine = func(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
@@ -140,9 +145,6 @@ func direct(c *engine.Conn, pieces [][]byte) int {
 	}
 	return n
 }
-
-// local is Host.LocalAddr.
-func local(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
 // Bell is what ends a wait when it is rung. Drivers watch it, and hush it.
 func (l *Loop) Bell() sock.Bell { return l.bell }
@@ -189,6 +191,9 @@ func (l *Loop) runShard(started chan<- error) {
 // serve turns until the loop is told to stop and the last connection is
 // finished. It first says how opening the driver went.
 func (l *Loop) serve(started chan<- error) error {
+	thread := unix.Gettid()
+	threads.Store(thread, l)
+	defer threads.Delete(thread)
 	if err := l.driver.Open(); err != nil {
 		l.abandon()
 		started <- err

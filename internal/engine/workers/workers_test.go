@@ -22,7 +22,7 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 	returned := make(chan error, 1)
 	host := engine.Host{Now: engine.Since, Counters: &engine.Counters{}, Returned: func(_ *engine.Conn, why error) { returned <- why }}
 	var c engine.Conn
-	c.Bind(&host, 0)
+	c.Bind(&host, 0, 0)
 	w := workers.Of(p)
 	turn := func() {
 		if err := w.TrySubmit(&c); err != nil {
