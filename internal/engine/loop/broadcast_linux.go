@@ -83,7 +83,7 @@ func (l *Loop) takeCast(c *cast) {
 		c.done()
 		return
 	}
-	l.rouse()
+	l.wake()
 }
 
 // castAge is for how long the oldest broadcast has been under way on the loop. Anyone

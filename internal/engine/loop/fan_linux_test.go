@@ -34,7 +34,7 @@ func fan(n int) (l *Loop, d *taker, refs []engine.Ref) {
 	cfg := engine.Config{Handler: deaf{}, Loops: 1, Log: slog.New(slog.DiscardHandler), Limits: engine.Limits{
 		MaxConns: n, MaxMessage: 1000, MaxUnsent: 1 << 20, MaxMail: 1 << 20, MaxMailBytes: 1 << 20}}
 	g := &group{cfg: cfg, admission: engine.NewAdmission(&cfg)}
-	l = newLoop(g, 0, sock.Bell{})
+	l = newLoop(g, 0, sock.Eventfd{})
 	d = &taker{sends: make(map[*engine.Conn][]string)}
 	l.driver, l.host.Direct = d, nil
 	g.loops = []*Loop{l}

@@ -157,7 +157,7 @@ func (l *Loop) pause(errno syscall.Errno) {
 // rest stops accepting for a while.
 func (l *Loop) rest(wait time.Duration) (now time.Duration) {
 	for _, fd := range l.watched {
-		l.driver.Deafen(fd)
+		l.driver.Unlisten(fd)
 	}
 	now = engine.Since()
 	l.paused, l.starved, l.resume = true, false, now+wait
@@ -174,12 +174,12 @@ func (l *Loop) listenerStopped(fd int32) {
 	}
 }
 
-// deafened says whether the listeners are not watched for now.
-func (l *Loop) deafened() bool { return l.paused || l.held }
+// acceptStopped says whether the listeners are not watched for now.
+func (l *Loop) acceptStopped() bool { return l.paused || l.held }
 
 // Relisten watches the listeners anew.
 func (l *Loop) Relisten() {
-	if l.deafened() {
+	if l.acceptStopped() {
 		return
 	}
 	for _, fd := range l.watched {
@@ -193,7 +193,7 @@ func (l *Loop) watch(fd int32) {
 		return
 	}
 	l.watched = append(l.watched, fd)
-	if !l.deafened() {
+	if !l.acceptStopped() {
 		l.driver.Listen(fd)
 	}
 }
@@ -205,8 +205,8 @@ func (l *Loop) unwatch(fd int32) {
 		return
 	}
 	l.watched = slices.Delete(slices.Clone(l.watched), i, i+1) // Accept may be going through it
-	if !l.deafened() {
-		l.driver.Deafen(fd)
+	if !l.acceptStopped() {
+		l.driver.Unlisten(fd)
 	}
 }
 

@@ -84,7 +84,7 @@ type Loop struct {
 	shed    []*engine.Conn            // of that, what the pool has shed and must wait
 
 	// For everyone:
-	bell     sock.Bell
+	eventfd  sock.Eventfd
 	used     atomic.Int64 // slots of the slab
 	room     atomic.Int64 // of a shard: how many its table has room for
 	box      engine.Mailbox
@@ -101,12 +101,12 @@ type Loop struct {
 	oldest   *cast         // the first that it has taken and that is under way
 	chores   []func()      // what other loops ask of it; few, see listeners_linux.go
 	ended    bool          // nobody may leave anything any more
-	ringing  sync.Mutex    // guards what follows
-	silent   bool          // nobody may ring any more
+	wakeMu   sync.Mutex    // guards what follows
+	wakeOver bool          // nobody may wake the loop any more
 }
 
-func newLoop(g *group, index int, bell sock.Bell) *Loop {
-	l := &Loop{group: g, bell: bell}
+func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
+	l := &Loop{group: g, eventfd: eventfd}
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
 	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
@@ -146,8 +146,8 @@ func direct(c *engine.Conn, pieces [][]byte) int {
 	return n
 }
 
-// Bell is what ends a wait when it is rung. Drivers watch it, and hush it.
-func (l *Loop) Bell() sock.Bell { return l.bell }
+// Eventfd ends a wait when it is signalled. Drivers watch it, and clear it.
+func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 
 // Conn finds a connection by its slot, which must be one in use.
 func (l *Loop) Conn(slot uint32) *engine.Conn { return l.slab.at(slot) }
@@ -220,7 +220,7 @@ func (l *Loop) abandon() {
 	l.mu.Lock()
 	l.ended = true
 	l.mu.Unlock()
-	l.silence()
+	l.closeWakeups()
 }
 
 func (l *Loop) finished() bool {
@@ -526,7 +526,7 @@ func (l *Loop) end() {
 	}
 	chores := l.chores
 	l.mu.Unlock()
-	l.silence()
+	l.closeWakeups()
 	for _, do := range chores { // that came between the last look and now
 		do()
 	}

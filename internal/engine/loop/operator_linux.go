@@ -36,7 +36,7 @@ func (g *group) Hold(on bool) error {
 	}
 	g.held.Store(on)
 	for _, l := range g.loops {
-		l.rouse()
+		l.wake()
 	}
 	return nil
 }
@@ -45,7 +45,7 @@ func (g *group) Hold(on bool) error {
 func (l *Loop) hold(on bool) {
 	if on && !l.paused {
 		for _, fd := range l.watched {
-			l.driver.Deafen(fd)
+			l.driver.Unlisten(fd)
 		}
 	}
 	if l.held = on; !on {

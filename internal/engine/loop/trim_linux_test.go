@@ -18,7 +18,7 @@ type sleeper struct {
 func (s *sleeper) Wait(most time.Duration) {
 	s.sleeps <- most
 	s.rest.Wait(most)
-	s.loop.Bell().Hush()
+	s.loop.Eventfd().Clear()
 }
 
 // A loop that sleeps after a burst wakes to drop the buffers, and then sleeps for ever.

@@ -98,7 +98,7 @@ func (l *Loop) giveBack(c *engine.Conn, why error) {
 	l.returned = append(l.returned, back{c, why})
 	l.back.Store(true)
 	l.mu.Unlock()
-	l.rouse()
+	l.wake()
 }
 
 // takeBack takes the connections that were given back. What the pool has not run,
