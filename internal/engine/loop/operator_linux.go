@@ -43,12 +43,12 @@ func (g *group) Hold(on bool) error {
 
 // hold turns away from the listeners, or to them again.
 func (l *Loop) hold(on bool) {
-	if on && !l.paused {
-		for _, fd := range l.watched {
+	if on && !l.accept.paused {
+		for _, fd := range l.accept.watched {
 			l.driver.Unlisten(fd)
 		}
 	}
-	if l.held = on; !on {
+	if l.accept.held = on; !on {
 		l.Relisten()
 	}
 	if l.told.Load() < stopping {

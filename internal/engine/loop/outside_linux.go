@@ -144,11 +144,14 @@ func (l *Loop) Abort(c *engine.Conn, why error) {
 
 // takeOrders takes what has been ordered, and does the chores.
 func (l *Loop) takeOrders() {
+	if !l.some.Load() {
+		return
+	}
 	l.mu.Lock()
 	l.dials = append(l.dials, l.orders...)
 	for _, c := range l.posted {
-		l.casts = append(l.casts, casting{cast: c})
-		l.oldest = l.casts[0].cast
+		l.casts.all = append(l.casts.all, casting{cast: c})
+		l.oldest = l.casts.all[0].cast
 	}
 	clear(l.posted)
 	chores := l.chores

@@ -104,6 +104,9 @@ func (l *Loop) giveBack(c *engine.Conn, why error) {
 // takeBack takes the connections that were given back. What the pool has not run,
 // and may not be shed, stays busy and waits.
 func (l *Loop) takeBack() {
+	if !l.back.Load() {
+		return
+	}
 	l.mu.Lock()
 	l.returned, l.hands = l.hands[:0], l.returned
 	l.back.Store(false)
