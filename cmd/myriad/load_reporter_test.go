@@ -34,18 +34,18 @@ func tell(t *testing.T, f *resultFlags, run []load.Event) (stdout, stderr string
 	cmd.SetOut(&out)
 	cmd.SetErr(&errOut)
 	f.quiet = true // the tests may have a terminal
-	teller, err := f.open(cmd)
+	reporter, err := f.open(cmd)
 	if err != nil {
 		return "", "", err
 	}
 	for _, e := range run {
-		teller.observe(e)
+		reporter.observe(e)
 	}
 	var result *load.Result
 	if len(run) > 0 {
 		result = run[len(run)-1].Result
 	}
-	err = teller.finish(result)
+	err = reporter.finish(result)
 	return out.String(), errOut.String(), err
 }
 
@@ -149,13 +149,13 @@ func TestTellMetrics(t *testing.T) {
 	cmd := &cobra.Command{}
 	cmd.SetOut(&out)
 	cmd.SetErr(&errOut)
-	teller, err := (&resultFlags{metrics: "127.0.0.1:0", quiet: true}).open(cmd)
+	reporter, err := (&resultFlags{metrics: "127.0.0.1:0", quiet: true}).open(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
 	run := aRun()
 	for _, e := range run[:3] {
-		teller.observe(e)
+		reporter.observe(e)
 	}
 	url, found := strings.CutPrefix(strings.TrimSpace(errOut.String()), "metrics on ")
 	if !found {
@@ -170,7 +170,7 @@ func TestTellMetrics(t *testing.T) {
 	if err != nil || !strings.Contains(string(text), "\nmyriad_load_connections 2\n") {
 		t.Errorf("got %q, %v; want 2 connections", text, err)
 	}
-	if err := teller.finish(run[3].Result); err != nil {
+	if err := reporter.finish(run[3].Result); err != nil {
 		t.Error(err)
 	}
 	if answer, err := http.Get(url); err == nil {

@@ -85,7 +85,7 @@ func TestMergeStreams(t *testing.T) {
 func TestMergeMute(t *testing.T) {
 	of := func(sent int64, window time.Duration) *Stream {
 		s := generatorStream(t, noon, 3, time.Second, time.Millisecond)
-		s.Result.Mute, s.Result.Sent, s.Result.Answered, s.Result.Window = true, sent, 0, window
+		s.Result.NoReply, s.Result.Sent, s.Result.Answered, s.Result.Window = true, sent, 0, window
 		return s
 	}
 	s, err := MergeStreams(of(3000, 3*time.Second), of(9000, 3100*time.Millisecond))
@@ -185,7 +185,7 @@ func TestWriteComparison(t *testing.T) {
 	}
 	const want = `                 old        new           broken
 target           a:1        a:1           cut off after 3s
-mode             open loop  open loop     cut off after 3s
+mode             open loop  open loop     -
 connected        4          1,000  250×   -
 rate, 1/s        1,000      3,000  3.00×  -
 mean             1ms        3ms  3.00×    -

@@ -14,9 +14,9 @@ import (
 	"github.com/myriad-go/myriad/load"
 )
 
-// teller tells of a run: while it goes on, and at its end. It belongs to the
+// reporter reports on a run: while it goes on, and at its end. It belongs to the
 // goroutine that calls load.Run.
-type teller struct {
+type reporter struct {
 	flags     *resultFlags
 	expected  []load.Expectation
 	stdout    io.Writer
@@ -25,22 +25,21 @@ type teller struct {
 	observers []func(load.Event)
 	live      *liveView // nil for none
 	out       *outFile  // the events that were asked for, nil for none
-	scratch   *os.File  // those that nobody asked for, nil for none
-	stream    *os.File  // of the two that which documents are written from, nil for none
 	documents []document
 	stop      func() // ends serving the metrics, nil for none
 	err       error  // the first of writing
 }
 
-// document is a file that is written from the events of a run when it is over.
+// document is a file that is written from the events of a run; finish ends it when the
+// run is over.
 type document struct {
-	file  *outFile
-	write func(*load.Stream, io.Writer) error
+	file   *outFile
+	finish func() error
 }
 
 // open opens what the flags name, so that it fails before the run if it does.
-func (f *resultFlags) open(cmd *cobra.Command) (*teller, error) {
-	t := &teller{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), text: !f.json && f.out != "-"}
+func (f *resultFlags) open(cmd *cobra.Command) (*reporter, error) {
+	t := &reporter{flags: f, stdout: cmd.OutOrStdout(), stderr: cmd.ErrOrStderr(), text: !f.json && f.out != "-"}
 	for _, step := range []func() error{t.readExpected, t.openDocuments, t.openStream, t.serveMetrics} {
 		if err := step(); err != nil {
 			t.abandon()
@@ -56,20 +55,14 @@ func (f *resultFlags) open(cmd *cobra.Command) (*teller, error) {
 	return t, nil
 }
 
-func (t *teller) readExpected() (err error) {
+func (t *reporter) readExpected() (err error) {
 	t.expected, err = parseExpectations(t.flags.expect)
 	return err
 }
 
-// openDocuments creates the files that are written in the end.
-func (t *teller) openDocuments() error {
-	for _, d := range []struct {
-		flag, path string
-		write      func(*load.Stream, io.Writer) error
-	}{
-		{"csv", t.flags.csv, (*load.Stream).WriteCSV},
-		{"html", t.flags.html, func(s *load.Stream, w io.Writer) error { return s.WriteHTML(w, t.expected...) }},
-	} {
+// openDocuments creates the files for people and other programs.
+func (t *reporter) openDocuments() error {
+	for _, d := range []struct{ flag, path string }{{"csv", t.flags.csv}, {"html", t.flags.html}} {
 		if d.path == "" {
 			continue
 		}
@@ -80,35 +73,35 @@ func (t *teller) openDocuments() error {
 		if err != nil {
 			return usagef("--%s: %w", d.flag, err)
 		}
-		t.documents = append(t.documents, document{file, d.write})
+		of := document{file: file}
+		if d.flag == "csv" {
+			table := load.NewCSV(file.file)
+			t.observers = append(t.observers, table.Observe)
+			of.finish = table.Flush
+		} else {
+			recorder := new(load.Recorder)
+			t.observers = append(t.observers, recorder.Observe)
+			of.finish = func() error {
+				return cmp.Or(recorder.Err(), recorder.Stream.WriteHTML(file.file, t.expected...))
+			}
+		}
+		t.documents = append(t.documents, of)
 	}
 	return nil
 }
 
-// openStream creates the file of events: the one that was asked for, or one to
-// write documents from, so that a long run needs no memory for its events.
-func (t *teller) openStream() (err error) {
+// openStream creates the file of events.
+func (t *reporter) openStream() (err error) {
 	if t.text && t.flags.out != "" {
 		if t.out, err = createOut(t.flags.out); err != nil {
 			return usagef("--out: %w", err)
 		}
 		t.encode(t.out.file)
 	}
-	switch {
-	case len(t.documents) == 0:
-	case t.out != nil && t.out.name != "": // a file that can be read
-		t.stream = t.out.file
-	default:
-		if t.scratch, err = os.CreateTemp("", "myriad-*.jsonl"); err != nil {
-			return err
-		}
-		t.stream = t.scratch
-		t.encode(t.stream)
-	}
 	return nil
 }
 
-func (t *teller) serveMetrics() error {
+func (t *reporter) serveMetrics() error {
 	if t.flags.metrics == "" {
 		return nil
 	}
@@ -127,13 +120,13 @@ func (t *teller) serveMetrics() error {
 }
 
 // encode has each event written as a line of JSON.
-func (t *teller) encode(w io.Writer) {
+func (t *reporter) encode(w io.Writer) {
 	lines := json.NewEncoder(w)
 	t.observers = append(t.observers, func(e load.Event) { t.err = cmp.Or(t.err, lines.Encode(e)) })
 }
 
 // observe is load.Config.Observe.
-func (t *teller) observe(e load.Event) {
+func (t *reporter) observe(e load.Event) {
 	if e.Plan != nil {
 		spareProcessors(e.Plan.Loops, false)
 	}
@@ -144,7 +137,7 @@ func (t *teller) observe(e load.Event) {
 
 // finish writes the result, nil for none, says which expectations it does not
 // meet, and closes what open has opened.
-func (t *teller) finish(result *load.Result) error {
+func (t *reporter) finish(result *load.Result) error {
 	defer t.abandon()
 	if t.live != nil {
 		t.live.close() // also where the run has not come to its end
@@ -168,20 +161,10 @@ func (t *teller) finish(result *load.Result) error {
 	return cmp.Or(t.err, checkReported(where, of, t.expected))
 }
 
-// writeDocuments writes the documents from the events.
-func (t *teller) writeDocuments() error {
-	if len(t.documents) == 0 {
-		return nil
-	}
-	if _, err := t.stream.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	stream, err := load.ReadStream(t.stream)
-	if err != nil {
-		return err
-	}
+// writeDocuments ends the documents.
+func (t *reporter) writeDocuments() error {
 	for _, d := range t.documents {
-		if err := d.file.write(func(w io.Writer) error { return d.write(stream, w) }); err != nil {
+		if err := d.file.finish(d.finish()); err != nil {
 			return fmt.Errorf("%s is not written: %w", d.file.path, err)
 		}
 	}
@@ -189,7 +172,7 @@ func (t *teller) writeDocuments() error {
 }
 
 // abandon ends what finish has not ended.
-func (t *teller) abandon() {
+func (t *reporter) abandon() {
 	if t.stop != nil {
 		t.stop()
 	}
@@ -198,9 +181,5 @@ func (t *teller) abandon() {
 	}
 	if t.out != nil {
 		t.out.discard()
-	}
-	if t.scratch != nil {
-		t.scratch.Close()
-		os.Remove(t.scratch.Name())
 	}
 }

@@ -183,6 +183,7 @@ func (r *Result) setLatency(h *hdrhistogram.Histogram) error {
 
 // add adds another result, but for its histogram.
 func (r *Result) add(o *Result) {
+	r.addCounts(o)
 	r.CPUs += o.CPUs
 	r.Connections += o.Connections
 	r.Connected += o.Connected
@@ -196,20 +197,46 @@ func (r *Result) add(o *Result) {
 	r.Late = addLatencies(r.Late, o.Late)
 	r.Schedule = addRates(r.Schedule, o.Schedule)
 	r.Window = max(r.Window, o.Window)
-	r.addHeld(o)
 	r.UserCPU += o.UserCPU
 	r.SystemCPU += o.SystemCPU
 	r.FirstMismatch = cmp.Or(r.FirstMismatch, o.FirstMismatch)
+	r.FirstUnexpected = cmp.Or(r.FirstUnexpected, o.FirstUnexpected)
 	r.Limits = append(r.Limits, o.Limits...)
-	for _, f := range []struct{ to, from *int64 }{
-		{&r.Closed, &o.Closed}, {&r.CutOff, &o.CutOff}, {&r.Sent, &o.Sent}, {&r.Answered, &o.Answered},
-		{&r.BytesSent, &o.BytesSent}, {&r.BytesReceived, &o.BytesReceived}, {&r.Intended, &o.Intended},
-		{&r.Unsent, &o.Unsent}, {&r.Mismatched, &o.Mismatched}, {&r.Unanswered, &o.Unanswered},
-		{&r.Bytes.Sent, &o.Bytes.Sent}, {&r.Bytes.Received, &o.Bytes.Received},
-		{&r.Bytes.Answered, &o.Bytes.Answered}, {&r.Bytes.InFlight, &o.Bytes.InFlight}, {&r.Bytes.CutOff, &o.Bytes.CutOff},
-	} {
-		*f.to += *f.from
+	r.Bytes.Sent += o.Bytes.Sent
+	r.Bytes.Received += o.Bytes.Received
+	r.Bytes.Answered += o.Bytes.Answered
+	r.Bytes.InFlight += o.Bytes.InFlight
+	r.Bytes.CutOff += o.Bytes.CutOff
+	r.Verifications = slices.Clone(r.Verifications)
+	for i := range o.Verifications {
+		if i == len(r.Verifications) {
+			r.Verifications = append(r.Verifications, o.Verifications[i:]...)
+			break
+		}
+		r.Verifications[i].add(&o.Verifications[i])
 	}
+	r.Broadcast = addBroadcasts(r.Broadcast, o.Broadcast)
+}
+
+// add adds one of another generator.
+func (v *Verification) add(o *Verification) {
+	v.InFlight += o.InFlight
+	v.Open += o.Open
+	v.Asked += o.Asked
+	v.Checked += o.Checked
+	v.Wrong += o.Wrong
+	v.Lost += o.Lost
+	v.Unanswered += o.Unanswered
+	v.Time = max(v.Time, o.Time)
+	v.Latency = addLatency(v.Latency, o.Latency)
+}
+
+// addBroadcasts is that of both. Times are from the first that each generator has got.
+func addBroadcasts(a, b *Broadcast) *Broadcast {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return &Broadcast{a.Open + b.Open, a.Heard + b.Heard, a.Again + b.Again, max(a.Time, b.Time), addLatency(a.After, b.After)}
 }
 
 // addCauses adds counts to those of a map that is ours, which can be nil.
@@ -255,4 +282,98 @@ func addLatencies(a, b *Latency) *Latency {
 	}
 	sum := addLatency(*a, *b)
 	return &sum
+}
+
+// fold joins neighbours until at most so many intervals are left, in equal
+// parts of the time. Counts add up, of percentiles the worst is kept.
+func fold(intervals []Interval, most int) []Interval {
+	if len(intervals) <= most {
+		return intervals
+	}
+	span := intervals[len(intervals)-1].To
+	var folded []Interval
+	last := -1
+	for _, i := range intervals {
+		part := min(int(float64(i.From)/float64(max(span, 1))*float64(most)), most-1)
+		if part != last {
+			i.Errors = maps.Clone(i.Errors)
+			folded = append(folded, i)
+			last = part
+			continue
+		}
+		joinInterval(&folded[len(folded)-1], i)
+	}
+	return folded
+}
+
+// joinInterval adds the interval that follows on another. What is counted at the end of
+// an interval is that of the later one.
+func joinInterval(to *Interval, next Interval) {
+	was := *to
+	*to = next
+	to.From, to.Errors, to.Latency, to.Connect = was.From, was.Errors, was.Latency, was.Connect
+	to.addCounts(&was, false)
+	to.addCauses(&next)
+	server := next.Server
+	if was.Server != nil && next.Server != nil {
+		sum := *next.Server
+		sum.CPU += was.Server.CPU
+		server = &sum
+	}
+	to.Server = server
+	to.Generator.CPU += was.Generator.CPU
+}
+
+// addCauses adds the errors of another interval, and its times.
+func (i *Interval) addCauses(o *Interval) {
+	i.Errors = addCauses(i.Errors, o.Errors)
+	i.Latency = addLatency(i.Latency, o.Latency)
+	i.Connect = addLatency(i.Connect, o.Connect)
+}
+
+// mergeIntervals lays the intervals of several generators over those of the
+// first: each is counted where its middle is, by the clocks of their machines,
+// and not at all after the first's end. The server's usage is what the first saw.
+func mergeIntervals(streams []*Stream) []Interval {
+	first := streams[0]
+	merged := slices.Clone(first.Intervals)
+	for n := range merged {
+		merged[n].Errors = maps.Clone(merged[n].Errors)
+	}
+	for _, s := range streams[1:] {
+		var ahead time.Duration
+		if s.Plan != nil && first.Plan != nil {
+			ahead = s.Plan.Start.Sub(first.Plan.Start)
+		}
+		overlay(merged, s.Intervals, ahead)
+	}
+	return merged
+}
+
+// overlay adds the intervals of a generator that began later by ahead. Where two
+// of them fall into one, what is counted at an end is that of the former.
+func overlay(merged, intervals []Interval, ahead time.Duration) {
+	at, was := 0, -1
+	for _, i := range intervals {
+		middle := ahead + i.From + (i.To-i.From)/2
+		for at < len(merged) && merged[at].To < middle {
+			at++
+		}
+		if at == len(merged) {
+			return
+		}
+		m := &merged[at]
+		m.addCounts(&i, at != was)
+		m.addCauses(&i)
+		m.Generator.CPU += i.Generator.CPU
+		if at == was {
+			continue
+		}
+		was = at
+		m.Generator.Resident += i.Generator.Resident
+		m.Generator.Descriptors += i.Generator.Descriptors
+		m.Generator.Goroutines += i.Generator.Goroutines
+		m.Generator.GCs += i.Generator.GCs
+		m.Generator.GCPause += i.Generator.GCPause
+	}
 }

@@ -7,11 +7,11 @@ import (
 
 func TestText(t *testing.T) {
 	for _, size := range []int{2, 3, 64, 1000, 65_536} {
-		text := newText(size, 0)
-		if len(text.block)%size != 0 || len(text.block) < textMessages*size {
-			t.Errorf("size %d: a block of %d bytes", size, len(text.block))
+		text := newBlock(size, 0)
+		if len(text.bytes)%size != 0 || len(text.bytes) < blockMessages*size {
+			t.Errorf("size %d: a block of %d bytes", size, len(text.bytes))
 		}
-		for at := 0; at < len(text.block); at += size {
+		for at := 0; at < len(text.bytes); at += size {
 			m := text.run(at, size)
 			if len(m) != size || bytes.IndexByte(m, '\n') != size-1 {
 				t.Fatalf("size %d: message %.40q at %d", size, m, at)
@@ -35,9 +35,9 @@ func checkPrintable(t *testing.T, m []byte) {
 // TestStart has neighbours start at different messages, and all of them at
 // messages that differ.
 func TestStart(t *testing.T) {
-	text := newText(64, 0)
+	text := newBlock(64, 0)
 	seen := map[string]int{}
-	messages := len(text.block) / 64
+	messages := len(text.bytes) / 64
 	for id := range messages {
 		at := text.start(uint32(id))
 		m := string(text.run(at, 64))
@@ -47,7 +47,7 @@ func TestStart(t *testing.T) {
 		seen[m] = id
 	}
 	for _, id := range []uint32{1 << 20, 1<<32 - 1} {
-		if at := text.start(id); at < 0 || at >= len(text.block) || at%64 != 0 {
+		if at := text.start(id); at < 0 || at >= len(text.bytes) || at%64 != 0 {
 			t.Errorf("connection %d starts at %d", id, at)
 		}
 	}
@@ -55,8 +55,8 @@ func TestStart(t *testing.T) {
 
 func TestRepeated(t *testing.T) {
 	text := repeated([]byte("ping\n"))
-	if text.size != 5 || len(text.block)%5 != 0 || text.start(17)%5 != 0 {
-		t.Errorf("size %d, block of %d", text.size, len(text.block))
+	if text.size != 5 || len(text.bytes)%5 != 0 || text.start(17)%5 != 0 {
+		t.Errorf("size %d, block of %d", text.size, len(text.bytes))
 	}
 	if n := text.match(text.start(17), []byte("ping\nping\npimg\n")); n != 12 {
 		t.Errorf("matched %d, want 12", n)
@@ -74,7 +74,7 @@ func FuzzCheck(f *testing.F) {
 		if size < 2 || messages == 0 {
 			return
 		}
-		text := newText(int(size), 0)
+		text := newBlock(int(size), 0)
 		h := &heardRing{text: text, start: text.start}
 		fresh := func() *link {
 			l := &link{number: id, flying: uint16(messages)}
@@ -134,8 +134,8 @@ func TestFree(t *testing.T) {
 		text.free, text.freeEnd = free[0], free[1]
 		for begin := range 16 {
 			for change := range 16 {
-				at := (begin + len(text.block) - 4) % len(text.block) // goes over the block's end
-				in := append(bytes.Clone(text.run(at, 16)), text.block...)[:16]
+				at := (begin + len(text.bytes) - 4) % len(text.bytes) // goes over the block's end
+				in := append(bytes.Clone(text.run(at, 16)), text.bytes...)[:16]
 				in[change] ^= 0x80
 				want := 16
 				if pos := (at + change) % text.size; pos < free[0] || pos >= free[1] {
