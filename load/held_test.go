@@ -270,7 +270,7 @@ func TestVerificationInterrupted(t *testing.T) {
 	})
 }
 
-// TestHeartbeats answers them at once, in the middle of roll calls and in pieces.
+// TestHeartbeats answers them at once, in the middle of verifications and in pieces.
 func TestHeartbeats(t *testing.T) {
 	const n = 30
 	eachModel(t, func(t *testing.T, model string) {
@@ -427,8 +427,8 @@ func TestHeldMemory(t *testing.T) {
 	tr.lister = &listed{}
 	a, b := openConn(tr), openConn(tr)
 	same := func(when string) {
-		if a.Value() != b.Value() || len(tr.shards[0].asked) != 0 || len(tr.slab.links) != 0 {
-			t.Errorf("%s: values %p and %p, %d asked, %d links; want one value for both, and none", when, a.Value(), b.Value(), len(tr.shards[0].asked), len(tr.slab.links))
+		if a.Value() != b.Value() || len(tr.shards[0].asked) != 0 || len(tr.table.conns) != 0 {
+			t.Errorf("%s: values %p and %p, %d asked, %d links; want one value for both, and none", when, a.Value(), b.Value(), len(tr.shards[0].asked), len(tr.table.conns))
 		}
 	}
 	same("opened")
@@ -438,11 +438,11 @@ func TestHeldMemory(t *testing.T) {
 	}
 	b.Arrived([]byte("all\n"))
 	same("told")
-	roll := tr.callRoll(1)
-	line, ping := make([]byte, 0, rollLine), []byte("ping\n")
+	roll := tr.beginVerify(1)
+	line, ping := make([]byte, 0, verifyLine), []byte("ping\n")
 	if n := testing.AllocsPerRun(100, func() {
 		for _, c := range []*engine.Conn{a, b} {
-			if wait := tr.enlist(tr.shards[0], roll, c.Ref()); wait != 0 {
+			if wait := tr.reserve(tr.shards[0], roll, c.Ref()); wait != 0 {
 				t.Fatalf("no room in flight: %v", wait)
 			}
 			tr.Nudged(c)

@@ -3,6 +3,7 @@ package load
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -120,4 +121,53 @@ func readPressure() time.Duration {
 		return 0
 	}
 	return stalled
+}
+
+// machine is what this machine's kernel has counted that tells of a wall, since it
+// started or between two readings. What can't be read is 0. Reading takes some
+// 0.4 ms, however many connections there are.
+type machine struct {
+	// overflows are connections that found a listener's queue full.
+	overflows int64
+	// pressures is how often TCP's memory went above the middle value of
+	// net.ipv4.tcp_mem, aborts how many connections were ended for want of it.
+	pressures, aborts int64
+	// untracked are packets that were dropped because the firewall could not follow
+	// their connection.
+	untracked int64
+}
+
+// readMachine reads the counters of this network namespace.
+func readMachine() (m machine) {
+	if counters, err := procfs.ReadNetCounters(); err == nil {
+		m.overflows = counters["TcpExtListenOverflows"]
+		m.pressures = counters["TcpExtTCPMemoryPressures"]
+		m.aborts = counters["TcpExtTCPAbortOnMemory"]
+	}
+	if counters, err := procfs.ReadTrackerCounters(); err == nil {
+		m.untracked = counters["drop"] + counters["insert_failed"]
+	}
+	return m
+}
+
+// since is what has been counted after another reading.
+func (m machine) since(before machine) machine {
+	return machine{
+		overflows: max(m.overflows-before.overflows, 0),
+		pressures: max(m.pressures-before.pressures, 0),
+		aborts:    max(m.aborts-before.aborts, 0),
+		untracked: max(m.untracked-before.untracked, 0),
+	}
+}
+
+// setting is a kernel's setting for people, "unknown" if it can't be read.
+func setting(name string) string {
+	value, err := procfs.ReadSysctl(name)
+	if err != nil {
+		return "unknown"
+	}
+	if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+		return group(n)
+	}
+	return value
 }

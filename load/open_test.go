@@ -16,8 +16,8 @@ import (
 // near says whether got is within a share of want.
 func near(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
 
-// TestUnsentOwn gives up what links' own plans have, a hundred million each, and what a
-// link that closes has.
+// TestUnsentOwn gives up what connections' own plans have, a hundred million each, and what a
+// connection that closes has.
 func TestUnsentOwn(t *testing.T) {
 	for _, poisson := range []bool{false, true} {
 		cfg := Config{Connections: 3000, Rate: Rate{PerSecond: 1e6, Each: true, Poisson: poisson}}.filled()
@@ -30,10 +30,10 @@ func TestUnsentOwn(t *testing.T) {
 		tr.curve = pacer.Curve{Begin: now - 100*time.Second, PerSecond: cfg.Rate.PerSecond, Poisson: poisson}
 		tr.window(now-75*time.Second, now)
 		s := tr.shards[0]
-		links := make([]*link, cfg.Connections)
+		links := make([]*connState, cfg.Connections)
 		for i := range links {
-			links[i] = s.newLink(tr.slab, new(engine.Conn).Ref(), 0, uint32(i), 0)
-			tr.slab.settle(links[i], 0)
+			links[i] = s.newConn(tr.table, new(engine.Conn).Ref(), 0, uint32(i), 0)
+			tr.table.reset(links[i], 0)
 			tr.beginPlan(links[i], now)
 		}
 		s.mu.Lock()

@@ -75,14 +75,14 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		text := newBlock(int(size), 0)
-		h := &heardRing{text: text, start: text.start}
-		fresh := func() *link {
-			l := &link{number: id, flying: uint16(messages)}
+		h := &ringAnswers{text: text, start: text.start}
+		fresh := func() *connState {
+			l := &connState{number: id, flying: uint16(messages)}
 			h.begin(l)
 			return l
 		}
 		// check takes what was heard off what is in flight, as traffic does.
-		check := func(l *link, in []byte) (good, answers int) {
+		check := func(l *connState, in []byte) (good, answers int) {
 			heard := h.check(nil, l, in, 0)
 			l.flying -= uint16(heard.answers)
 			if (heard.wrong == nil) != (heard.used == len(in)) {

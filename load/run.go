@@ -200,7 +200,7 @@ func (r *run) engineConfig() engine.Config {
 	}
 	switch {
 	case r.cfg.Check > 0:
-		cfg.Pace = r.traffic.paceRoll
+		cfg.Pace = r.traffic.paceVerify
 	case r.traffic.paced():
 		cfg.Pace = r.traffic.pace
 	}

@@ -159,7 +159,7 @@ func TestSearchNudges(t *testing.T) {
 		t.Fatal(err)
 	}
 	bits := func(clear uint16) (some int) {
-		r.traffic.slab.each(r.traffic.shards, func(_ *shard, l *link) bool {
+		r.traffic.table.each(r.traffic.shards, func(_ *shard, l *connState) bool {
 			some += btoi(l.state&started != 0)
 			l.state &^= clear
 			return true
