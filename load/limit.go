@@ -81,21 +81,22 @@ const slowConnect = time.Second
 // run: where connecting failed or was slow, or for want of socket memory.
 func (r *run) kernelLimits(of *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernel
+	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
 	hurt := r.traffic.faults.failures() > 0 || of.Connect.Max >= slowConnect
-	if k.overflows > 0 && hurt && r.toSelf() {
+	if k["ListenOverflows"] > 0 && hurt && r.toSelf() {
 		add("backlog", "have the server accept faster or ask for a longer queue, and raise net.core.somaxconn",
 			"%s times a connection found the queue of a listener of this machine full (TcpExtListenOverflows); net.core.somaxconn is %s",
-			group(k.overflows), setting("net.core.somaxconn"))
+			group(k["ListenOverflows"]), setting("net.core.somaxconn"))
 	}
-	if k.untracked > 0 && hurt {
+	if untracked > 0 && hurt {
 		add("conntrack", "raise net.netfilter.nf_conntrack_max, or have the firewall not follow these connections (notrack)",
 			"this machine's firewall dropped %s packets whose connections it could not follow; it follows %s at most",
-			group(k.untracked), setting("net.netfilter.nf_conntrack_max"))
+			group(untracked), setting("net.netfilter.nf_conntrack_max"))
 	}
-	if k.pressures > 0 || k.aborts > 0 {
+	if k["TCPMemoryPressures"] > 0 || k["TCPAbortOnMemory"] > 0 {
 		add("socket memory", "raise net.ipv4.tcp_mem, or use smaller socket buffers (--rcvbuf, --sndbuf) or fewer messages in flight",
 			"TCP was short of memory %s times on this machine, and ended %s connections for that (TcpExtTCPMemoryPressures, TCPAbortOnMemory); net.ipv4.tcp_mem is %s",
-			group(k.pressures), group(k.aborts), setting("net.ipv4.tcp_mem"))
+			group(k["TCPMemoryPressures"]), group(k["TCPAbortOnMemory"]), setting("net.ipv4.tcp_mem"))
 	}
 }
 
@@ -121,43 +122,6 @@ func readPressure() time.Duration {
 		return 0
 	}
 	return stalled
-}
-
-// machine is what this machine's kernel has counted that tells of a wall, since it
-// started or between two readings. What can't be read is 0. Reading takes some
-// 0.4 ms, however many connections there are.
-type machine struct {
-	// overflows are connections that found a listener's queue full.
-	overflows int64
-	// pressures is how often TCP's memory went above the middle value of
-	// net.ipv4.tcp_mem, aborts how many connections were ended for want of it.
-	pressures, aborts int64
-	// untracked are packets that were dropped because the firewall could not follow
-	// their connection.
-	untracked int64
-}
-
-// readMachine reads the counters of this network namespace.
-func readMachine() (m machine) {
-	if counters, err := procfs.ReadNetCounters(); err == nil {
-		m.overflows = counters["TcpExtListenOverflows"]
-		m.pressures = counters["TcpExtTCPMemoryPressures"]
-		m.aborts = counters["TcpExtTCPAbortOnMemory"]
-	}
-	if counters, err := procfs.ReadTrackerCounters(); err == nil {
-		m.untracked = counters["drop"] + counters["insert_failed"]
-	}
-	return m
-}
-
-// since is what has been counted after another reading.
-func (m machine) since(before machine) machine {
-	return machine{
-		overflows: max(m.overflows-before.overflows, 0),
-		pressures: max(m.pressures-before.pressures, 0),
-		aborts:    max(m.aborts-before.aborts, 0),
-		untracked: max(m.untracked-before.untracked, 0),
-	}
 }
 
 // setting is a kernel's setting for people, "unknown" if it can't be read.

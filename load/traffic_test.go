@@ -2,7 +2,6 @@ package load
 
 import (
 	"math"
-	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -15,47 +14,6 @@ import (
 func TestLinkSize(t *testing.T) {
 	if got := unsafe.Sizeof(connState{}); got > 48 {
 		t.Errorf("a link is %d bytes, want at most 48", got)
-	}
-}
-
-// TestLinks gives connections to many at once: each its own, as many as asked for.
-func TestLinks(t *testing.T) {
-	const shards, each = 5, 321
-	table := newConnTable(shards*each, 3, shards)
-	var all []*shard
-	var wait sync.WaitGroup
-	for i := range shards {
-		s := &shard{}
-		all = append(all, s)
-		wait.Go(func() {
-			for range each {
-				if l := s.newConn(table, engine.Ref{}, i, 0, 1); l == nil {
-					t.Error("no link left")
-				} else {
-					l.answered++
-				}
-			}
-		})
-	}
-	wait.Wait()
-	used := 0
-	for i, l := range table.conns {
-		used += int(l.answered)
-		if l.answered > 1 || l.answered == 1 && int(l.id) != i {
-			t.Errorf("link %d: %+v", i, l)
-		}
-	}
-	if sum := sumOf(all); used != shards*each || sum.run[nOpened] != shards*each {
-		t.Errorf("%d links used, %d counted", used, sum.run[nOpened])
-	}
-	if table.ring != 4 {
-		t.Errorf("a ring of %d for 3 in flight", table.ring)
-	}
-	for all[0].newConn(table, engine.Ref{}, 0, 0, 1) != nil {
-		used++
-	}
-	if used > len(table.conns) {
-		t.Errorf("%d links given of %d", used, len(table.conns))
 	}
 }
 
