@@ -39,7 +39,7 @@ func newWire(t testing.TB, h Handler, limits Limits) *wire {
 		Buffers: new(engine.FreeList), Counters: new(engine.Counters),
 		Now: func() time.Duration { return 0 },
 	}
-	w.Bind(w.host, 0)
+	w.Bind(w.host, 0, 0)
 	w.Open(netip.MustParseAddrPort("127.0.0.1:1"), false)
 	w.settle()
 	return w

@@ -104,7 +104,7 @@ func (c *control) add(to routes) {
 // serve carries out an order, if it may be given.
 func (c *control) serve(w http.ResponseWriter, r *http.Request, order string, do func(http.ResponseWriter, *http.Request) error) {
 	if status, why := c.refuse(r); status != 0 {
-		c.refused.log(r, why)
+		c.refused.add(r, why)
 		say(w, status, why)
 		return
 	}

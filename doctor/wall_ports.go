@@ -205,6 +205,11 @@ func (x *exam) own(on *Interface) []netip.Addr {
 	return own
 }
 
+var _ = wall((*exam).ports,
+	setting{name: rangeName, amount: true, own: true, safe: true, least: "32768 60999"},
+	setting{name: reservedName, own: true, safe: true},
+	setting{name: "net.ipv4.ip_unprivileged_port_start", own: true, safe: true})
+
 // ports is the range.
 func (x *exam) ports() *Wall {
 	r, ok := x.portRange()
@@ -276,6 +281,8 @@ func (x *exam) reserve(wide portRange) []Change {
 	return []Change{x.sysctl(reservedName, portRuns(reserved))}
 }
 
+var _ = wall((*exam).portSearch)
+
 // portSearch is where connecting becomes slow: the kernel tries one port after the
 // other, first all of one parity. The generator keeps to a quarter of the ports of
 // an address where it may choose addresses itself.
@@ -298,6 +305,8 @@ func (x *exam) portSearch() *Wall {
 	}
 	return w
 }
+
+var _ = wall((*exam).reuse, setting{name: reuseName, own: true, least: "2"})
 
 // reuse is how long the port of a connection that this side has closed in order is
 // out of use.
@@ -353,6 +362,8 @@ func (x *exam) withClosing(room, seconds int64) int64 {
 	n := int64(x.p.Connections)
 	return share(room, n, more(n, times(int64(x.p.Closing), seconds)))
 }
+
+var _ = wall((*exam).sources)
 
 // sources is whether the machine has the addresses that were asked for.
 func (x *exam) sources() *Wall {

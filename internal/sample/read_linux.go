@@ -178,6 +178,9 @@ func (m *Machine) readCPU(root prom.FS) error {
 	m.Busy = seconds(c.User + c.Nice + c.System + c.IRQ + c.SoftIRQ)
 	m.Idle = seconds(c.Idle + c.Iowait)
 	m.Stolen = seconds(c.Steal)
+	if pressure, err := root.PSIStatsForResource("cpu"); err == nil && pressure.Some != nil {
+		m.Stalled = time.Duration(pressure.Some.Total) * time.Microsecond
+	}
 	return nil
 }
 

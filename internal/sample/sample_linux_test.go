@@ -113,7 +113,7 @@ func TestSampler(t *testing.T) {
 			if got, err := s.Take(PSS|Switches|MachineCPU, os.Getpid()); err != nil || got.Parts != Switches|MachineCPU || got.Processes[0].PSS != 0 {
 				t.Errorf("parts %b, %v; want those that are quick", got.Parts, err)
 			}
-			time.Sleep(1)
+			time.Sleep(1 * time.Nanosecond)
 			if got, err := s.Take(PSS, os.Getpid()); err != nil || got.Parts != PSS || got.Processes[0].PSS == 0 {
 				t.Errorf("after %v parts %b, %v; want PSS", slowEvery, got.Parts, err)
 			}
