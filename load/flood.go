@@ -98,7 +98,7 @@ func (t *traffic) owesLimit(s *shard, l *connState, now time.Duration) bool {
 func (t *traffic) alarmTab(s *shard, l *connState) {
 	if l.state&timed == 0 {
 		l.state |= timed
-		s.timers.push(timer{at: t.table.budgets[l.id].sent, link: l.id, number: l.number, kind: planned})
+		s.timers.push(timer{at: t.table.budgets[l.id].sent, conn: l.id, number: l.number, kind: planned})
 	}
 }
 
@@ -117,6 +117,6 @@ func (t *traffic) limitInput(s *shard, l *connState, bytes int, now time.Duratio
 		return false
 	}
 	l.state |= deaf
-	s.timers.push(timer{at: budget.received, link: l.id, number: l.number, kind: heard})
+	s.timers.push(timer{at: budget.received, conn: l.id, number: l.number, kind: heard})
 	return true
 }

@@ -100,16 +100,16 @@ func TestVerification(t *testing.T) {
 				}))
 				r, told := heldRun(t, Config{Target: s.addr(), Connections: n, Model: model, Loops: loops, Check: 7})
 				if err := r.Err(); err != nil || len(r.Verifications) != 2 || len(said) != 2*n {
-					t.Fatalf("%v, %d roll calls, %d different lines; want none, 2 and %d", err, len(r.Verifications), len(said), 2*n)
+					t.Fatalf("%v, %d verifications, %d different lines; want none, 2 and %d", err, len(r.Verifications), len(said), 2*n)
 				}
 				for i, c := range r.Verifications {
 					time, latency := c.Time, c.Latency
 					c.Time, c.Latency = 0, Latency{}
 					if want := (Verification{Number: i + 1, InFlight: 7, Open: n, Asked: n, Checked: n}); c != want {
-						t.Errorf("roll call %d: got %+v, want %+v", i+1, c, want)
+						t.Errorf("verification %d: got %+v, want %+v", i+1, c, want)
 					}
 					if latency.Count != n || latency.Max <= 0 || latency.Max > time+time/50 {
-						t.Errorf("roll call %d: latency %+v, in %v", i+1, latency, time)
+						t.Errorf("verification %d: latency %+v, in %v", i+1, latency, time)
 					}
 				}
 				if i := told.intervals; i.Sent != 2*n || i.Answered != 2*n || i.BytesReceived != i.BytesSent || i.Latency.Count != 2*n {
@@ -453,7 +453,7 @@ func TestHeldMemory(t *testing.T) {
 			c.Sent(c.Pending())
 		}
 	}); n > 0 {
-		t.Errorf("%v allocations for two lines of a roll call and two heartbeats, want none", n)
+		t.Errorf("%v allocations for two lines of a verification and two heartbeats, want none", n)
 	}
 	same("checked")
 }

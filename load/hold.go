@@ -29,7 +29,7 @@ type asked struct {
 
 // Why a connection that is held is closed, but for its end.
 var (
-	errWrongLine = errors.New("load: the roll call was answered with another line")
+	errWrongLine = errors.New("load: the verification was answered with another line")
 	errLongLine  = errors.New("a line of more than 4096 bytes")
 )
 

@@ -81,7 +81,7 @@ func (t *traffic) goOn(s *shard, l *connState, answers int, now time.Duration) {
 			break // it won't be there
 		}
 		if at > now {
-			s.timers.push(timer{at: at, link: l.id, number: l.number, kind: thought})
+			s.timers.push(timer{at: at, conn: l.id, number: l.number, kind: thought})
 		} else {
 			t.claim(s, l, now)
 		}
@@ -216,7 +216,7 @@ func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []
 		if !ok {
 			break
 		}
-		l := &t.table.conns[timer.link]
+		l := &t.table.conns[timer.conn]
 		if l.number != timer.number || l.state&gone != 0 {
 			continue
 		}
@@ -375,7 +375,7 @@ func (t *traffic) alarm(s *shard, l *connState, now time.Duration) {
 	next := t.table.plans[l.id].Next()
 	if t.room(l) && next > 0 && next < time.Duration(t.until.Load()) && int64(now) < t.draining.Load() && l.state&timed == 0 {
 		l.state |= timed
-		s.timers.push(timer{at: next, link: l.id, number: l.number, kind: planned})
+		s.timers.push(timer{at: next, conn: l.id, number: l.number, kind: planned})
 	}
 }
 

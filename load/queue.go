@@ -9,7 +9,7 @@ import (
 // timer is what a connection waits for: that its time comes.
 type timer struct {
 	at     time.Duration
-	link   uint32 // its place in the table
+	conn   uint32 // its place in the table
 	number uint32 // its connection: the place can have been given to another
 	kind   timerKind
 }

@@ -171,7 +171,7 @@ func (t *traffic) establish(c *engine.Conn, number uint32, began time.Duration) 
 	t.table.reset(l, now)
 	s.times.connect.record(now-began, 1)
 	if t.cfg.Lifetime > 0 {
-		s.timers.push(timer{at: now + t.cfg.Lifetime, link: l.id, number: l.number, kind: outlived})
+		s.timers.push(timer{at: now + t.cfg.Lifetime, conn: l.id, number: l.number, kind: outlived})
 	}
 	s.mu.Unlock()
 	if t.going.Load() {
