@@ -7,37 +7,38 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// usage measures what the generator's process and the server's use. It belongs to
+// usage looks at what the generator's process and the server's use. It belongs to
 // one goroutine. Nothing that it can't find out fails a run: such figures are 0,
 // and a server that can't be looked at has none.
 type usage struct {
 	targets     []string
-	own, server watched
-	ownCPU      time.Duration
+	own, server process
 	gc          debug.GCStats // for the memory that it has
-	searches    int           // for the server
+	looked      int           // how often the server was looked for
 }
 
-// watched are the processes of one side.
-type watched struct {
-	pids        []int
+// process is one process or several that are sampled together.
+type process struct {
+	pids        []int // none where it is not known
 	sampler     sample.Sampler
 	last        sample.Sample
-	descriptors int // as counted last
+	descriptors int // when they were counted last: not each time where that is slow
 }
+
+const usageParts = sample.CPU | sample.Memory | sample.Descriptors
 
 // newUsage begins the first interval. The targets are IP:port or "unix:" and a
 // path. It looks for the server, which is cheap before there are connections; where
 // it isn't found, the first sample looks once more.
 func newUsage(targets []string) *usage {
-	u := &usage{targets: targets, own: watched{pids: []int{os.Getpid()}}, ownCPU: ownCPU()}
+	u := &usage{targets: targets, own: process{pids: []int{os.Getpid()}}}
+	u.own.since()
 	u.find()
 	return u
 }
@@ -45,17 +46,15 @@ func newUsage(targets []string) *usage {
 // find looks for the processes that listen at the targets. This process is left
 // out: where it is the server too, no figure tells the two apart.
 func (u *usage) find() {
-	u.searches++
+	u.looked++
 	for _, target := range u.targets {
 		for _, pid := range listeners(target) {
-			if pid != u.own.pids[0] && !slices.Contains(u.server.pids, pid) {
+			if pid != os.Getpid() && !slices.Contains(u.server.pids, pid) {
 				u.server.pids = append(u.server.pids, pid)
 			}
 		}
 	}
-	if len(u.server.pids) > 0 {
-		u.server.last, _ = sample.Take(sample.CPU, u.server.pids...)
-	}
+	u.server.since()
 }
 
 // listeners are the processes of this machine that listen at a target, none if it
@@ -82,48 +81,35 @@ func listeners(target string) []int {
 	return pids
 }
 
-// sample is what was used since the last one, or since newUsage. Several server
-// processes are added up; memory that they share counts for each. server is nil
-// where none is known, or none is left. A sample takes some 100 µs for each process.
+// sample says what was used since the last one, or since newUsage. Several server
+// processes are added up; memory that they share counts for each. Server is nil
+// where none is known, or none is left. A sample takes some 200 µs.
 func (u *usage) sample() (generator Usage, server *Usage) {
-	generator, _ = u.own.sample()
-	now := ownCPU()
-	generator.CPU, u.ownCPU = now-u.ownCPU, now
-	u.readRuntime(&generator)
-	if len(u.server.pids) == 0 {
-		if u.searches < 2 {
-			u.find() // what it used in this interval isn't known
-		}
-		return generator, nil
+	if own := u.own.since(); own != nil {
+		generator = *own
 	}
-	if used, alive := u.server.sample(); alive {
-		return generator, &used
-	}
-	u.server.pids = nil
-	return generator, nil
-}
-
-// sample is what the processes have used since the last one; alive says that there is
-// one left.
-func (w *watched) sample() (used Usage, alive bool) {
-	now, _ := w.sampler.Take(sample.CPU|sample.Memory|sample.Descriptors, w.pids...)
-	total := now.Total()
-	if now.Parts&sample.Descriptors != 0 { // where counting them is slow it is done less often
-		w.descriptors = total.Descriptors
-	}
-	grown := now.Since(&w.last).Process
-	w.last = now
-	return Usage{CPU: grown.CPU(), Resident: total.RSS, Anonymous: total.Anonymous, Descriptors: w.descriptors}, len(now.Processes) > 0
-}
-
-// ownCPU is the processor time of this process, which every system tells.
-func ownCPU() time.Duration {
-	user, system := cpuTime()
-	return user + system
-}
-
-// readRuntime reads what Go's runtime says of this process. Nothing stops for that.
-func (u *usage) readRuntime(to *Usage) {
 	debug.ReadGCStats(&u.gc)
-	to.Goroutines, to.GCs, to.GCPause = runtime.NumGoroutine(), u.gc.NumGC, u.gc.PauseTotal
+	generator.Goroutines, generator.GCs, generator.GCPause = runtime.NumGoroutine(), u.gc.NumGC, u.gc.PauseTotal
+	server = u.server.since()
+	if len(u.server.pids) == 0 && u.looked < 2 {
+		u.find() // what it used in this interval isn't known
+	}
+	return generator, server
+}
+
+// since is what it used since the last call; nil where none is left.
+func (p *process) since() *Usage {
+	if len(p.pids) == 0 {
+		return nil
+	}
+	now, _ := p.sampler.Take(usageParts, p.pids...) // what can't be read is 0
+	if len(now.Processes) == 0 {
+		return nil
+	}
+	used := now.Since(&p.last).Process
+	p.last = now
+	if now.Parts&sample.Descriptors != 0 {
+		p.descriptors = used.Descriptors
+	}
+	return &Usage{CPU: used.CPU(), Resident: used.RSS, Anonymous: used.Anonymous, Descriptors: p.descriptors}
 }
