@@ -12,6 +12,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // This file is what the page of a server knows. A look reads the server's Stats and the
@@ -52,7 +53,7 @@ type live struct {
 type moment struct {
 	at    time.Time
 	stats myriad.Stats
-	cpu   map[int]time.Duration // of each process
+	used  sample.Sample // of the server's processes
 }
 
 // pastRoom bounds the moments that are kept.
@@ -110,20 +111,15 @@ func (l *live) address() net.Addr {
 
 // read reads the server and its processes, and adds a point.
 func (l *live) read(now time.Time) {
-	m := moment{at: now, stats: l.source.Stats(), cpu: make(map[int]time.Duration)}
+	m := moment{at: now, stats: l.source.Stats()}
 	if l.began.IsZero() {
 		l.began = now
 	}
-	p := point{at: now, cpu: math.NaN()}
-	nothing := math.NaN()
-	p.rss, p.anonymous = nothing, nothing
-	for _, pid := range l.workers.pids(now, m.stats) {
-		if stat, err := procfs.ReadStat(pid); err == nil {
-			m.cpu[pid] = stat.CPU()
-		}
-		if r, err := procfs.ReadResident(pid); err == nil {
-			p.rss, p.anonymous = plus(p.rss, r.Now), plus(p.anonymous, r.Anonymous)
-		}
+	p := point{at: now, cpu: math.NaN(), rss: math.NaN(), anonymous: math.NaN()}
+	m.used, _ = sample.Take(sample.CPU|sample.Memory, l.workers.pids(now, m.stats)...) // what can't be read is not shown
+	if len(m.used.Processes) > 0 {
+		total := m.used.Total()
+		p.rss, p.anonymous = float64(total.RSS), float64(total.Anonymous)
 	}
 	p.heap, p.buffers = heap(), float64(m.stats.Buffered)
 	p.open, p.greeting = float64(m.stats.Open), float64(m.stats.Greeting)
@@ -140,14 +136,6 @@ func (l *live) read(now time.Time) {
 	for len(l.past) > pastRoom || now.Sub(l.past[0].at) > ratesOver+lookAgain {
 		l.past = slices.Delete(l.past, 0, 1)
 	}
-}
-
-// plus adds to a sum that is NaN as long as nothing was added.
-func plus(sum float64, n int64) float64 {
-	if math.IsNaN(sum) {
-		return float64(n)
-	}
-	return sum + float64(n)
 }
 
 // since fills in what a point tells of the time between two moments; nil for no first
@@ -167,13 +155,9 @@ func (p *point) since(before, now *moment) {
 	if over > 0 && is.Loops > 0 {
 		p.busy = max(is.Busy-was.Busy, 0).Seconds() / over.Seconds() / float64(is.Loops)
 	}
-	if p.cpu = math.NaN(); over > 0 && len(before.cpu) > 0 {
-		p.cpu = 0
-		for pid, t := range now.cpu {
-			if b, ok := before.cpu[pid]; ok { // of one that is new it is not known
-				p.cpu += max(t-b, 0).Seconds() / over.Seconds()
-			}
-		}
+	if p.cpu = math.NaN(); over > 0 && len(before.used.Processes) > 0 {
+		grown := now.used.Since(&before.used).Process
+		p.cpu = grown.CPU().Seconds() / over.Seconds()
 	}
 }
 

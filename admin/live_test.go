@@ -12,6 +12,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
 )
 
@@ -90,7 +91,7 @@ func TestRates(t *testing.T) {
 		{"Times, as the bounds of buckets that double", "handler", 2, "256 µs"},
 		{"Times, as the bounds of buckets that double", "lag", 2, "–"},
 		{"Memory", "buffers", 1, "1 MiB"},
-		{"Memory", "buffers", 2, page.Bytes.Text(float64(1<<20) / 1029)},
+		{"Memory", "buffers", 2, format.Bytes(float64(1<<20) / 1029)},
 		{"Loops and processes", "utilisation", 1, "50 %"},
 	} {
 		if got := cell(t, p, want.caption, want.line, want.column); got != want.is {
@@ -112,7 +113,7 @@ func TestRates(t *testing.T) {
 
 // With few connections there is no memory for each, and it is said why.
 func TestMemoryOfFew(t *testing.T) {
-	for open, want := range map[int64]string{0: "–", fewConns - 1: "–", fewConns: page.Bytes.Text(float64(1<<20) / fewConns)} {
+	for open, want := range map[int64]string{0: "–", fewConns - 1: "–", fewConns: format.Bytes(float64(1<<20) / fewConns)} {
 		src := newSource(myriad.Stats{Model: "epoll"})
 		l := liveOf(src)
 		began := time.Now()

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/myriad-go/myriad/internal/cgroup"
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sock"
@@ -132,12 +133,12 @@ func (r *reader) process() {
 }
 
 func (r *reader) cgroup() {
-	c, err := procfs.ReadCeilings(r.pid)
+	c, err := cgroup.Read(r.pid)
 	r.unknown("cgroups", err)
 	r.Cgroup = CgroupFacts{
-		Memory: c.Memory.Limit, MemoryFrom: c.Memory.From, MemoryFile: c.Memory.File, MemoryUsed: c.Memory.Used,
-		Sockets: c.SocketMemory.Limit, SocketsFrom: c.SocketMemory.From, SocketsFile: c.SocketMemory.File, SocketsUsed: c.SocketMemory.Used,
-		Pids: c.Tasks.Limit, PidsFrom: c.Tasks.From, PidsFile: c.Tasks.File, PidsUsed: c.Tasks.Used,
+		Memory: c.Memory.Max, MemoryFrom: c.Memory.From, MemoryFile: c.Memory.File, MemoryUsed: c.Memory.Used,
+		Sockets: c.SocketMemory.Max, SocketsFrom: c.SocketMemory.From, SocketsFile: c.SocketMemory.File, SocketsUsed: c.SocketMemory.Used,
+		Pids: c.Tasks.Max, PidsFrom: c.Tasks.From, PidsFile: c.Tasks.File, PidsUsed: c.Tasks.Used,
 	}
 }
 

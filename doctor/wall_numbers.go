@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"strconv"
 	"strings"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has arithmetic that neither overflows nor goes below zero: Facts may
@@ -113,14 +115,7 @@ func (x *exam) sysctl(name, to string) Change {
 	return Change{Kind: Sysctl, Name: name, From: x.f.Sysctls[name], To: to}
 }
 
-// thousands writes a number with its thousands apart.
-func thousands(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
+func thousands(n int64) string { return format.Count(n) }
 
 // limited writes a limit, of which -1 is none.
 func limited(n int64) string {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has the walls of a client's ports: a connection takes one of
@@ -401,10 +403,4 @@ func (x *exam) sources() *Wall {
 // maxAdded is the most addresses that are added one by one.
 const maxAdded = 256
 
-// many writes a number of things.
-func many(n int64, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return thousands(n) + " " + more
-}
+func many(n int64, one, more string) string { return format.Plural(n, one, more) }

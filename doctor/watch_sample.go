@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/cgroup"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sock"
 )
@@ -349,25 +350,25 @@ func descriptors(pid int) (level, error) {
 
 // cgroups adds what the control groups of a process allow.
 func (w *watcher) cgroups(b *builder, pid int) {
-	c, err := procfs.ReadCeilings(pid)
+	c, err := cgroup.Read(pid)
 	if err != nil {
 		b.failed("control groups", err)
 		return
 	}
-	b.add(level{wall: "cgroup-memory", of: c.Memory.From, unit: bytesUnit, used: c.Memory.Used, limit: c.Memory.Limit})
-	b.add(level{wall: "cgroup-sockets", of: c.SocketMemory.From, unit: bytesUnit, used: c.SocketMemory.Used, limit: c.SocketMemory.Limit})
-	b.add(level{wall: "cgroup-pids", of: c.Tasks.From, unit: "tasks", used: c.Tasks.Used, limit: c.Tasks.Limit})
+	b.add(level{wall: "cgroup-memory", of: c.Memory.From, unit: bytesUnit, used: c.Memory.Used, limit: c.Memory.Max})
+	b.add(level{wall: "cgroup-sockets", of: c.SocketMemory.From, unit: bytesUnit, used: c.SocketMemory.Used, limit: c.SocketMemory.Max})
+	b.add(level{wall: "cgroup-pids", of: c.Tasks.From, unit: "tasks", used: c.Tasks.Used, limit: c.Tasks.Max})
 	w.hits(b, "memory", c.Memory)
 	w.hits(b, "pids", c.Tasks)
 }
 
 // hits counts how often a limit of a control group was met. Where another group has
 // become the tighter one, its count is no rise.
-func (w *watcher) hits(b *builder, what string, c procfs.Ceiling) {
+func (w *watcher) hits(b *builder, what string, c cgroup.Limit) {
 	if c.File == "" {
 		return
 	}
-	h, err := procfs.ReadHits(c)
+	h, err := c.Events()
 	if err != nil {
 		b.failed("how often the control group's limit was met", err)
 		return

@@ -4,7 +4,7 @@ import (
 	"math"
 	"runtime/metrics"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
 // budget keeps the number of workers within what memory there is. It goes by the
@@ -40,7 +40,7 @@ func newBudget(limit, job int64) *budget {
 	b.read = b.used
 	switch {
 	case limit == 0:
-		b.limit, _ = procfs.MemoryLimit()
+		b.limit, _ = cgroup.MemoryLimit()
 	case limit < 0:
 		b.limit = math.MaxInt64
 	}

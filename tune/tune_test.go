@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	limits "github.com/myriad-go/myriad/internal/cgroup"
 	"github.com/myriad-go/myriad/tune/internal/cgroup"
 )
 
@@ -133,7 +133,7 @@ func TestMemoryOfMachine(t *testing.T) {
 		}
 		return
 	}
-	bound, from := procfs.MemoryLimit()
+	bound, from := limits.MemoryLimit()
 	if s := r.Settings; s.Bound != bound || s.From != from || r.Limit != bound/100*90 || s.SetGOGC || !s.SetLimit {
 		t.Errorf("got %+v; want 90 %% of %d, from %s", r, bound, from)
 	}

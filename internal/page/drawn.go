@@ -6,6 +6,8 @@ import (
 	"html/template"
 	"math"
 	"slices"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // The bounds of a chart. What is beyond them is not drawn, and the page says so.
@@ -58,7 +60,7 @@ func (c *Chart) drawn() drawn {
 		x, y := usable(s.X, s.Y, d.X.Log, d.Y.Log)
 		if len(x) > mostPoints {
 			d.Left = append(d.Left, fmt.Sprintf("%s has %s points; %s of them are here, the highest and lowest of each stretch among them.",
-				s.Name, count(float64(len(x))), count(mostPoints)))
+				s.Name, format.Number(float64(len(x))), format.Number(mostPoints)))
 			x, y = thin(x, y)
 		}
 		one := drawnSeries{Name: s.Name, Dashed: s.Dashed, Points: s.Points, Y: make([]*float64, len(y))}

@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	limits "github.com/myriad-go/myriad/internal/cgroup"
 )
 
 // Group is a cgroup with a memory limit.
@@ -26,7 +26,7 @@ type place struct{ mount, parent, limit string }
 // where that can't be (under version 2 a group with processes can't limit others
 // below), at the top. The caller removes it.
 func New(limit int64) (*Group, error) {
-	one, two, err := procfs.ReadCgroups()
+	one, two, err := limits.Groups()
 	if err != nil {
 		return nil, fmt.Errorf("cgroup: %w", err)
 	}
