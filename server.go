@@ -159,8 +159,8 @@ type Server struct {
 	// tls.Config.SetSessionTicketKeys, called before the start with the same
 	// keys in each, lets it resume at all of them.
 	TLSConfig *tls.Config
-	// Refuse, if set, gives the answer to a connection that is turned away at
-	// the door, which is sent as far as the kernel takes it at once, before
+	// Refuse, if set, gives the answer to a connection that is not
+	// admitted, which is sent as far as the kernel takes it at once, before
 	// the connection is closed; nil is none. One that is turned away by what
 	// a proxy has told (TrustedProxies) gets its answer like any other output,
 	// and is closed in order, so with an answer it keeps its place among

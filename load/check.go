@@ -18,9 +18,15 @@ import (
 // Validate says what is wrong with the configuration, nil if nothing is. It
 // looks at the fields only, not at the machine or the network.
 func (c Config) Validate() error {
+	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
+		return fmt.Errorf("load: a ramp to %d and %d connections; expected the same, or one of the two", c.Ramp.To, c.Connections)
+	}
+	if c.Goal.Under != 0 {
+		return c.checkGoal()
+	}
 	c = c.filled()
 	for _, check := range []func() error{
-		c.checkTargets, c.checkMessage, c.checkAnswers, c.checkBounds, c.checkTimes,
+		c.checkTargets, c.checkTLS, c.checkMessage, c.checkAnswers, c.checkBounds, c.checkTimes,
 		c.checkPace, c.checkHold, c.checkRate, c.checkWebSocket, c.checkMachine,
 	} {
 		if err := check(); err != nil {
@@ -41,6 +47,9 @@ func (c Config) filled() Config {
 	if c.Ramp.Over > 0 {
 		setDefault(&c.Ramp.To, c.Connections)
 		c.Connections = c.Ramp.To
+	}
+	if c.Heartbeat != "" {
+		setDefault(&c.HeartbeatAnswer, "pong\n")
 	}
 	c.Early = c.Early || c.Ramp.Over > 0 && !c.Hold || c.Lifetime > 0
 	if c.Flood {
@@ -126,6 +135,11 @@ func (c *Config) host() string {
 		return "localhost"
 	}
 	return c.Target
+}
+
+func (c Config) checkTLS() error {
+	_, err := c.clientTLS()
+	return err
 }
 
 // unixPrefix begins a target that is a unix socket.

@@ -16,13 +16,13 @@ const maxExpectation = 128
 // none; ParseExpectation makes one.
 type Expectation struct {
 	text     string
-	quantity quantity
+	metric   metric
 	operator string
 	bound    float64
 }
 
-// quantity is a figure of a result: nanoseconds if it is a time.
-type quantity struct {
+// metric is a figure of a result: nanoseconds if it is a time.
+type metric struct {
 	time bool
 	of   func(*Result) (value float64, ok bool)
 }
@@ -87,11 +87,11 @@ func ParseExpectation(text string) (Expectation, error) {
 	bound := strings.TrimSpace(strings.TrimPrefix(rest, e.operator))
 	e.text = name + e.operator + bound
 	var ok bool
-	if e.quantity, ok = quantityNamed(name); !ok {
-		return Expectation{}, fmt.Errorf("load: expectation %q: name %q; expected one of %s", text, name, quantityNames())
+	if e.metric, ok = metricNamed(name); !ok {
+		return Expectation{}, fmt.Errorf("load: expectation %q: name %q; expected one of %s", text, name, metricNames())
 	}
 	var err error
-	if e.bound, err = parseBound(bound, e.quantity.time); err != nil {
+	if e.bound, err = parseBound(bound, e.metric.time); err != nil {
 		return Expectation{}, fmt.Errorf("load: expectation %q: %w", text, err)
 	}
 	return e, nil
@@ -121,15 +121,15 @@ func parseBound(text string, isTime bool) (float64, error) {
 // Check compares the result with what was expected, and says what it has. What
 // was not measured, such as a percentile of no latencies at all, meets nothing.
 func (e Expectation) Check(r *Result) (got string, ok bool) {
-	if r == nil || e.quantity.of == nil {
+	if r == nil || e.metric.of == nil {
 		return "no result", false
 	}
-	value, known := e.quantity.of(r)
+	value, known := e.metric.of(r)
 	if !known {
 		return "not measured", false
 	}
 	ok = e.met(value)
-	if e.quantity.time {
+	if e.metric.time {
 		d := time.Duration(value)
 		if short := round(d); e.met(float64(short)) == ok {
 			return short.String(), ok
@@ -251,23 +251,23 @@ func sumCauses(causes map[string]int64) int64 {
 	return sum
 }
 
-// quantityNamed is a figure by its name.
-func quantityNamed(name string) (quantity, bool) {
+// metricNamed is a figure by its name.
+func metricNamed(name string) (metric, bool) {
 	if of, ok := resultNumbers[name]; ok {
-		return quantity{of: of}, true
+		return metric{of: of}, true
 	}
 	switch name {
 	case "connect_time":
-		return quantity{true, func(r *Result) (float64, bool) { return float64(r.ConnectTime), r.Connected > 0 }}, true
+		return metric{true, func(r *Result) (float64, bool) { return float64(r.ConnectTime), r.Connected > 0 }}, true
 	case "window":
-		return quantity{true, func(r *Result) (float64, bool) { return float64(r.Window), r.Window > 0 }}, true
+		return metric{true, func(r *Result) (float64, bool) { return float64(r.Window), r.Window > 0 }}, true
 	}
 	which, point, found := strings.Cut(name, ".")
 	if resultLatencies[which] == nil || !found {
 		which, point = "latency", name
 	}
 	if of, ok := latencyPoints[point]; ok {
-		return quantity{true, func(r *Result) (float64, bool) {
+		return metric{true, func(r *Result) (float64, bool) {
 			l := resultLatencies[which](r)
 			if l == nil || l.Count == 0 {
 				return 0, false
@@ -277,9 +277,9 @@ func quantityNamed(name string) (quantity, bool) {
 	}
 	percent, ok := parsePercentile(point)
 	if which != "latency" || !ok {
-		return quantity{}, false // the others have no histogram
+		return metric{}, false // the others have no histogram
 	}
-	return quantity{true, func(r *Result) (float64, bool) {
+	return metric{true, func(r *Result) (float64, bool) {
 		h, err := decodeHistogram(r.Histogram)
 		if err != nil || h == nil || h.TotalCount() == 0 {
 			return 0, false
@@ -298,8 +298,8 @@ func parsePercentile(text string) (float64, bool) {
 	return percent, err == nil && percent > 0 && percent <= 100
 }
 
-// quantityNames lists all names.
-func quantityNames() string {
+// metricNames lists all names.
+func metricNames() string {
 	names := slices.Sorted(maps.Keys(latencyPoints))
 	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")
 	names = append(names, slices.Sorted(maps.Keys(resultNumbers))...)

@@ -125,6 +125,8 @@ type Result struct {
 	// Limits are the walls that the generator itself met, most severe first:
 	// with one of them the figures say more about it than about the server.
 	Limits []Limit `json:"limits,omitempty"`
+	// Search is what a search has found, nil where the run was none.
+	Search *Found `json:"search,omitempty"`
 	// Unanswered counts messages still without an answer when the run
 	// ended, after the generator had waited for them.
 	Unanswered int64 `json:"unanswered"`

@@ -43,7 +43,12 @@ var errStalled = errors.New("load: nothing has moved")
 //
 // When ctx ends, the run ends early: it sends no more, waits at most a second
 // for the last answers, closes, and returns the Result so far with ctx's cause.
+//
+// With Config.Goal the run is a search for a rate.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
+	if cfg.Goal.Under != 0 {
+		return runSearch(ctx, cfg)
+	}
 	r, err := prepare(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -131,7 +136,7 @@ func newRun(cfg Config, targets []target) *run {
 		r.dialer.enough, r.dialer.cut = cfg.Enough, func(issued int) { r.wanted.Store(int64(issued)) }
 	}
 	r.ledger = newLedger(cfg.Hold)
-	if c := cfg.clientTLS(); c != nil {
+	if c, _ := cfg.clientTLS(); c != nil { // checked before
 		r.tls = newEncryption(c, cfg.ConnectTimeout, r.traffic.DialFailed)
 	}
 	return r

@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -83,28 +84,12 @@ func closeIt(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []pool.Ta
 }
 
 // receive waits for a value.
-func receive[T any](t testing.TB, c <-chan T, what string) T {
+func receive[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case v := <-c:
-		return v
-	case <-timer.C:
-		t.Fatalf("waited %v for %s", patience, what)
-		panic("not reached")
-	}
+	return await.Receive(t, ch, what)
 }
 
-// eventually waits for a condition.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited %v for %s", patience, what)
-		}
-	}
-}
+var eventually = await.True
 
 // ended is a context that has ended, because of why.
 func ended(why error) context.Context {

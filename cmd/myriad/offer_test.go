@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/offer"
 )
 
@@ -38,7 +39,7 @@ func TestOfferInterrupted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a line of progress", func() bool { return strings.Contains(out.String(), `"progress"`) })
+	await.True(t, "a line of progress", func() bool { return strings.Contains(out.String(), `"progress"`) })
 	cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/admin"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 func TestAdminToken(t *testing.T) {
@@ -95,7 +96,7 @@ func TestAdminControl(t *testing.T) {
 			}
 			shows := func(what string) {
 				t.Helper()
-				eventually(t, "the page with "+what, func() bool {
+				await.True(t, "the page with "+what, func() bool {
 					answer, err := http.Get(s.admin + "/live")
 					if err != nil {
 						t.Fatal(err)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/faults"
 	"github.com/myriad-go/myriad/load"
 )
@@ -200,12 +201,4 @@ func first(t *testing.T, r *doctor.Report, name string) {
 	}
 }
 
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
+var eventually = await.True

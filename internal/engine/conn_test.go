@@ -79,7 +79,7 @@ func newDesk(t *testing.T, h *calls) *desk {
 		Limits:   Limits{MaxMessage: 8, MaxUnsent: 16, HighWater: 8, LowWater: 8, CloseTimeout: time.Second, Linger: time.Minute},
 		Log:      slog.New(slog.DiscardHandler),
 		Buffers:  &FreeList{},
-		Door:     openDoor,
+		Admission: admitAll,
 		Counters: &Counters{},
 		Now:      func() time.Duration { return d.now },
 	}

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/door"
+	"github.com/myriad-go/myriad/internal/admission"
 )
 
 // Poster leaves mail with a connection's owner and wakes it. It is safe for
@@ -24,10 +24,10 @@ type Poster interface {
 // in the goroutine model all connections share one. It does not change after
 // the start but where that is said.
 type Host struct {
-	Handler Handler
-	Limits  Limits
-	Log     *slog.Logger
-	Door    *door.Door
+	Handler   Handler
+	Limits    Limits
+	Log       *slog.Logger
+	Admission *admission.Controller
 	// See Config.
 	Heartbeat         Heartbeat
 	DropMessages      bool
@@ -94,7 +94,7 @@ type Host struct {
 }
 
 // SetUp takes what the host has from the configuration.
-func (h *Host) SetUp(cfg *Config, door *door.Door) {
+func (h *Host) SetUp(cfg *Config, control *admission.Controller) {
 	h.Handler, h.Limits, h.Log = cfg.Handler, cfg.Limits, cfg.Log
 	h.Heartbeat, h.DropMessages, h.NewLayer, h.Refuse = cfg.Heartbeat, cfg.DropMessages, cfg.NewLayer, cfg.Refuse
 	if h.Limits.HighWater == 0 {
@@ -103,7 +103,7 @@ func (h *Host) SetUp(cfg *Config, door *door.Door) {
 	h.ReadOn = cfg.ReadOn
 	h.Drained, h.Draining, h.Timer, h.Proxied, h.Shed = cfg.Drained, cfg.Draining, cfg.Timer, cfg.Proxied, cfg.Shed
 	h.Owner = cfg.Owner
-	h.Door, h.Now, h.piece, h.DirectSize = door, Since, pieceSize, directSize
+	h.Admission, h.Now, h.piece, h.DirectSize = control, Since, pieceSize, directSize
 	h.SetClock(Since())
 }
 

@@ -100,7 +100,7 @@ func (c *Conn) seenOf(why error, size uint64) slog.Attr {
 	return slog.Attr{}
 }
 
-// tellRefused logs that a connection is turned away at the door.
+// tellRefused logs that a connection is not admitted.
 func (h *Host) tellRefused(at *Entrance, peer netip.AddrPort, why error) {
 	name, value := "Limits.MaxConns", any(h.Limits.MaxConns)
 	level := slog.LevelWarn
@@ -108,7 +108,7 @@ func (h *Host) tellRefused(at *Entrance, peer netip.AddrPort, why error) {
 	case errListenerFull:
 		name, value = "Listener.MaxConns", at.max
 	case ErrRefusedSource:
-		name, value = "Limits.MaxConnsPerSource", h.Door.MaxPerSource()
+		name, value = "Limits.MaxConnsPerSource", h.Admission.MaxPerSource()
 	case ErrDenied:
 		name, value, level = "Server.Allow and Server.Deny", nil, slog.LevelInfo
 	}
@@ -116,7 +116,7 @@ func (h *Host) tellRefused(at *Entrance, peer netip.AddrPort, why error) {
 	if at != nil {
 		listener = at.name
 	}
-	h.Log.LogAttrs(context.Background(), level, "connection turned away at the door",
+	h.Log.LogAttrs(context.Background(), level, "connection turned away",
 		slog.String("limit", name), slog.Any("value", value), slog.String("peer", peerName(peer)), slog.String("listener", listener), slog.Int("loop", h.Index))
 }
 

@@ -172,7 +172,7 @@ func simulate(t *testing.T, name string, d dice) {
 			CloseTimeout: simClose, Linger: simLinger,
 		},
 		Log: slog.New(slog.DiscardHandler), Counters: &s.counters,
-		Now: func() time.Duration { return s.now }, Door: openDoor,
+		Now: func() time.Duration { return s.now }, Admission: admitAll,
 	}
 	s.host.Direct, s.host.DirectSize, s.host.piece = s.direct, 3, 8<<s.dice.roll(5)
 	s.dress()

@@ -52,7 +52,7 @@ type Loop struct {
 
 	stage      int32         // what the loop has done of told
 	drained    drained       // how far the connections have been told to drain
-	token      bool          // for one connection, from the door
+	token      bool          // of the accept rate, for one connection
 	paused     bool          // not accepting until resume
 	starved    bool          // because descriptors have run out
 	held       bool          // not accepting because of Engine.Hold
@@ -106,7 +106,7 @@ type Loop struct {
 func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l := &Loop{group: g, bell: bell}
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
-	l.host.SetUp(&g.cfg, g.door)
+	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Entrances = g.entrances
 	l.host.Index, l.host.Returned, l.host.Shard, l.host.LocalAddr = index, l.giveBack, g.cfg.Shard > 0, local
@@ -493,7 +493,7 @@ func (l *Loop) free(c *engine.Conn) {
 	c.SetArmed(0)
 	l.slab.put(c)
 	l.used.Add(-1)
-	l.group.door.Leave()
+	l.group.admission.Release()
 	if l.starved {
 		l.resume = 0
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
 	"github.com/myriad-go/myriad/internal/engine/models"
@@ -103,15 +104,6 @@ func tryExchange(c net.Conn, message string) bool {
 	return err == nil && string(got) == message
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
 // Whichever listeners connections come to, of two addresses, shards take as many as all
 // of them have room for, again and again, and refuse none before.
 func TestFullShardsPassOn(t *testing.T) {
@@ -138,7 +130,7 @@ func TestFullShardsPassOn(t *testing.T) {
 			for _, c := range open {
 				c.Close()
 			}
-			eventually(t, "all are closed", func() bool { return e.Counters()[engine.Open] == 0 })
+			await.True(t, "all are closed", func() bool { return e.Counters()[engine.Open] == 0 })
 		}
 	})
 }
@@ -165,7 +157,7 @@ func TestFullShardsPassDialsOn(t *testing.T) {
 		if err := e.Dial(engine.Dial{Target: to, Count: loops*each + more}); err != nil { // all to one loop
 			t.Fatal(err)
 		}
-		eventually(t, "each dial has ended", func() bool {
+		await.True(t, "each dial has ended", func() bool {
 			return e.Counters()[engine.Open] == loops*each && h.failed.Load() == more
 		})
 		for i := range h.on {
@@ -349,7 +341,7 @@ func TestShardThreadsEnd(t *testing.T) {
 		if err := e.Stop(t.Context()); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "the threads have ended", func() bool { return threads() <= before+5 })
+		await.True(t, "the threads have ended", func() bool { return threads() <= before+5 })
 	})
 }
 

@@ -99,7 +99,7 @@ type driver struct {
 	loop    *loop.Loop
 	ring    *ring
 	buffers *provided
-	door    *sock.Poll    // watches the listener
+	accepts *sock.Poll    // watches the listener
 	input   []byte        // for Read
 	revived time.Duration // when the ring was last made anew
 	left    uint32        // completions of this round that are not handled
@@ -119,25 +119,25 @@ func (d *driver) setUp() (err error) {
 		d.ring.close()
 		return err
 	}
-	if d.door, err = sock.NewPoll(1); err != nil {
+	if d.accepts, err = sock.NewPoll(1); err != nil {
 		d.ring.close()
 		d.buffers.close()
 		return err
 	}
 	d.poll(d.loop.Bell().FD, ofBell, unix.POLLIN, pollMultishot)
-	d.poll(d.door.FD(), ofListener, unix.POLLIN, 0)
+	d.poll(d.accepts.FD(), ofListener, unix.POLLIN, 0)
 	return nil
 }
 
 func (d *driver) Close() {
 	d.ring.close()
 	d.buffers.close()
-	d.door.Close()
+	d.accepts.Close()
 }
 
-func (d *driver) Listen(fd int32) { d.door.Add(fd, 0, sock.In) }
+func (d *driver) Listen(fd int32) { d.accepts.Add(fd, 0, sock.In) }
 
-func (d *driver) Deafen(fd int32) { d.door.Remove(fd) }
+func (d *driver) Deafen(fd int32) { d.accepts.Remove(fd) }
 
 // Poll handles completions in rounds. Only when those of a round are handled it has
 // the kernel run what it has deferred, or they would pile up, and with them the
@@ -232,10 +232,10 @@ func (d *driver) handle() bool {
 	return some
 }
 
-// accept accepts what waits, and goes on to watch the door.
+// accept accepts what waits, and goes on to watch the listener.
 func (d *driver) accept() {
 	d.loop.Accept()
-	d.poll(d.door.FD(), ofListener, unix.POLLIN, 0)
+	d.poll(d.accepts.FD(), ofListener, unix.POLLIN, 0)
 }
 
 // received takes the completion of a receive. Bytes for a connection that is

@@ -163,7 +163,7 @@ func (p *Peer) act() bool {
 		p.done, p.why = true, c.Why()
 		c.Finish()
 		p.in = nil
-		p.e.host.Door.Leave()
+		p.e.host.Admission.Release()
 	default:
 		return false
 	}

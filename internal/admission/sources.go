@@ -1,4 +1,4 @@
-package door
+package admission
 
 import (
 	"fmt"
@@ -74,7 +74,7 @@ func (s *sources) remove(a netip.Addr) {
 	defer in.mu.Unlock()
 	switch n := in.count[from]; n {
 	case 0:
-		panic(fmt.Sprintf("door: Unregister of %v without Register", a))
+		panic(fmt.Sprintf("admission: ReleaseSource of %v without AcquireSource", a))
 	case 1:
 		delete(in.count, from)
 	default:

@@ -1,4 +1,4 @@
-package door
+package admission
 
 import (
 	"cmp"
@@ -59,7 +59,7 @@ func inFour(a netip.Addr) bool { return a.Is4() || a.Is4In6() }
 func newPrefixes(name string, list []netip.Prefix) (p Prefixes) {
 	for i, x := range list {
 		if !x.IsValid() {
-			panic(fmt.Sprintf("door: %s[%d] is no valid prefix", name, i))
+			panic(fmt.Sprintf("admission: %s[%d] is no valid prefix", name, i))
 		}
 		bits, four := x.Bits(), inFour(x.Addr())
 		if x.Addr().Is4() {

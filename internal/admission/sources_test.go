@@ -1,4 +1,4 @@
-package door
+package admission
 
 import (
 	"math/rand/v2"
@@ -8,9 +8,9 @@ import (
 )
 
 // entries is how many sources have an entry.
-func (d *Door) entries() (n int) {
-	for i := range d.sources.each {
-		s := &d.sources.each[i]
+func (c *Controller) entries() (n int) {
+	for i := range c.sources.each {
+		s := &c.sources.each[i]
 		s.mu.Lock()
 		n += len(s.count)
 		s.mu.Unlock()
@@ -18,7 +18,7 @@ func (d *Door) entries() (n int) {
 	return n
 }
 
-func TestRegister(t *testing.T) {
+func TestSource(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		bits   int
@@ -35,29 +35,29 @@ func TestRegister(t *testing.T) {
 	} {
 		d := New(Config{MaxPerSource: len(c.same), SourcePrefix: c.bits})
 		for _, a := range c.same {
-			if !d.Register(a) {
+			if !d.AcquireSource(a) {
 				t.Errorf("%s: %v is one too many of %v", c.name, a, c.same)
 			}
 		}
 		for _, a := range c.same {
-			if d.Register(a) {
+			if d.AcquireSource(a) {
 				t.Errorf("%s: %v is not one too many of %v", c.name, a, c.same)
 			}
 		}
 		for _, a := range c.others {
-			if !d.Register(a) {
+			if !d.AcquireSource(a) {
 				t.Errorf("%s: %v counts as one of %v", c.name, a, c.same)
 			}
 		}
 		if got, want := d.entries(), 1+len(c.others); got != want {
 			t.Errorf("%s: %d sources, want %d", c.name, got, want)
 		}
-		d.Unregister(c.same[0])
-		if !d.Register(c.same[len(c.same)-1]) {
+		d.ReleaseSource(c.same[0])
+		if !d.AcquireSource(c.same[len(c.same)-1]) {
 			t.Errorf("%s: %v has not made room for %v", c.name, c.same[0], c.same[len(c.same)-1])
 		}
 		for _, a := range append(c.same, c.others...) {
-			d.Unregister(a)
+			d.ReleaseSource(a)
 		}
 		if got := d.entries(); got != 0 {
 			t.Errorf("%s: %d sources at the end, want none", c.name, got)
@@ -65,14 +65,14 @@ func TestRegister(t *testing.T) {
 	}
 }
 
-func TestRegisterUncounted(t *testing.T) {
+func TestSourceUncounted(t *testing.T) {
 	d := New(Config{MaxPerSource: 1})
 	for range 3 {
-		if !d.Register(netip.Addr{}) {
+		if !d.AcquireSource(netip.Addr{}) {
 			t.Fatal("a unix socket was counted")
 		}
 	}
-	d.Unregister(netip.Addr{})
+	d.ReleaseSource(netip.Addr{})
 	if d.entries() != 0 {
 		t.Error("a unix socket has an entry")
 	}
@@ -80,11 +80,11 @@ func TestRegisterUncounted(t *testing.T) {
 	d = New(Config{})
 	a := netip.IPv6Loopback()
 	for range 3 {
-		if !d.Register(a) {
+		if !d.AcquireSource(a) {
 			t.Fatal("there is no bound, and it was reached")
 		}
 	}
-	if n := testing.AllocsPerRun(100, func() { d.Register(a); d.Unregister(a) }); n != 0 || d.sources != nil {
+	if n := testing.AllocsPerRun(100, func() { d.AcquireSource(a); d.ReleaseSource(a) }); n != 0 || d.sources != nil {
 		t.Errorf("without a bound: %v allocations, maps %v", n, d.sources != nil)
 	}
 }
@@ -111,26 +111,26 @@ func TestAgainstPlain(t *testing.T) {
 				a := in[i]
 				in[i] = in[len(in)-1]
 				in = in[:len(in)-1]
-				d.Unregister(a)
-				d.Leave()
+				d.ReleaseSource(a)
+				d.Release()
 				if counts[key(a)]--; counts[key(a)] == 0 {
 					delete(counts, key(a))
 				}
 			} else {
 				a := near(r)
-				entered := d.Enter()
+				entered := d.Acquire()
 				if want := len(in) < c.MaxConns; entered != want {
-					t.Fatalf("seed %d, step %d: Enter with %d of %d: %v", seed, step, len(in), c.MaxConns, entered)
+					t.Fatalf("seed %d, step %d: Acquire with %d of %d: %v", seed, step, len(in), c.MaxConns, entered)
 				}
 				if !entered {
 					continue
 				}
-				registered := d.Register(a)
+				registered := d.AcquireSource(a)
 				if want := counts[key(a)] < c.MaxPerSource; registered != want {
-					t.Fatalf("seed %d, step %d: Register(%v) with %d of %d: %v", seed, step, a, counts[key(a)], c.MaxPerSource, registered)
+					t.Fatalf("seed %d, step %d: AcquireSource(%v) with %d of %d: %v", seed, step, a, counts[key(a)], c.MaxPerSource, registered)
 				}
 				if !registered {
-					d.Leave()
+					d.Release()
 					continue
 				}
 				in = append(in, a)
@@ -141,8 +141,8 @@ func TestAgainstPlain(t *testing.T) {
 			}
 		}
 		for _, a := range in {
-			d.Unregister(a)
-			d.Leave()
+			d.ReleaseSource(a)
+			d.Release()
 		}
 		if d.Open() != 0 || d.entries() != 0 {
 			t.Fatalf("seed %d: %d in of %d sources at the end", seed, d.Open(), d.entries())
@@ -150,7 +150,7 @@ func TestAgainstPlain(t *testing.T) {
 	}
 }
 
-func TestRegisterAtOnce(t *testing.T) {
+func TestSourceConcurrently(t *testing.T) {
 	const threads, each = 8, 3
 	d := New(Config{MaxPerSource: each})
 	from := addrs("192.0.2.1", "192.0.2.2", "2001:db8::1")
@@ -161,11 +161,11 @@ func TestRegisterAtOnce(t *testing.T) {
 		wg.Go(func() {
 			for _, a := range from {
 				for range 1000 {
-					if d.Register(a) {
-						d.Unregister(a)
+					if d.AcquireSource(a) {
+						d.ReleaseSource(a)
 					}
 				}
-				if d.Register(a) {
+				if d.AcquireSource(a) {
 					mu.Lock()
 					got[a]++
 					mu.Unlock()
@@ -176,14 +176,14 @@ func TestRegisterAtOnce(t *testing.T) {
 	wg.Wait()
 	for _, a := range from {
 		// those that stay take all places: others give theirs back
-		for d.Register(a) {
+		for d.AcquireSource(a) {
 			got[a]++
 		}
 		if got[a] != each {
 			t.Errorf("%v: %d connections, want %d", a, got[a], each)
 		}
 		for range got[a] {
-			d.Unregister(a)
+			d.ReleaseSource(a)
 		}
 	}
 	if d.entries() != 0 {

@@ -1,4 +1,4 @@
-package door
+package admission
 
 import (
 	"fmt"
@@ -25,28 +25,28 @@ func list(s ...string) (p []netip.Prefix) {
 	return p
 }
 
-func TestEnter(t *testing.T) {
+func TestAcquire(t *testing.T) {
 	d := New(Config{MaxConns: 2})
 	for i, want := range []bool{true, true, false, false} {
-		if got := d.Enter(); got != want {
-			t.Errorf("the %d. Enter: %v, want %v", i+1, got, want)
+		if got := d.Acquire(); got != want {
+			t.Errorf("the %d. Acquire: %v, want %v", i+1, got, want)
 		}
 	}
 	if d.Open() != 2 {
 		t.Errorf("%d are in, want 2", d.Open())
 	}
-	d.Leave()
-	if !d.Enter() || d.Enter() {
+	d.Release()
+	if !d.Acquire() || d.Acquire() {
 		t.Error("one has left, and not just one got in")
 	}
-	if New(Config{}).Enter() {
+	if New(Config{}).Acquire() {
 		t.Error("one of 0 got in")
 	}
 }
 
-// TestEnterAtOnce has many threads at a door that is nearly full: there are never
+// TestAcquireConcurrently has many threads at a controller that is nearly full: there are never
 // too many in, and nobody is refused while there is room.
-func TestEnterAtOnce(t *testing.T) {
+func TestAcquireConcurrently(t *testing.T) {
 	const threads, turns, room = 8, 30_000, 3
 	d := New(Config{MaxConns: room})
 	var in, most, refused atomic.Int64
@@ -54,16 +54,16 @@ func TestEnterAtOnce(t *testing.T) {
 	for range threads {
 		wg.Go(func() {
 			for range turns {
-				if !d.Enter() {
+				if !d.Acquire() {
 					refused.Add(1)
 					continue
 				}
 				n := in.Add(1)
 				for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
 				}
-				runtime.Gosched() // so that others come to a full door
+				runtime.Gosched() // so that others find it full
 				in.Add(-1)
-				d.Leave()
+				d.Release()
 			}
 		})
 	}
@@ -78,11 +78,11 @@ func TestEnterAtOnce(t *testing.T) {
 	for range threads {
 		wg.Go(func() {
 			for range turns {
-				if !d.Enter() {
+				if !d.Acquire() {
 					refused.Add(1)
 					continue
 				}
-				d.Leave()
+				d.Release()
 			}
 		})
 	}
@@ -92,7 +92,7 @@ func TestEnterAtOnce(t *testing.T) {
 	}
 }
 
-func TestCheck(t *testing.T) {
+func TestAllowed(t *testing.T) {
 	for _, c := range []struct {
 		name        string
 		allow, deny []netip.Prefix
@@ -120,10 +120,10 @@ func TestCheck(t *testing.T) {
 			addrs("2001:db8::7fff:ffff:ffff:ffff", "2001:db8:0:2::"), addrs("2001:db8::8000:0:0:0", "2001:db8:0:1::", "2001:db8:0:1:ffff::")},
 	} {
 		d := New(Config{Allow: c.allow, Deny: c.deny})
-		for want, some := range map[Verdict][]netip.Addr{Let: append(c.let, netip.Addr{}), Denied: c.denied} {
+		for want, some := range map[bool][]netip.Addr{true: append(c.let, netip.Addr{}), false: c.denied} {
 			for _, a := range some {
-				if got := d.Check(a); got != want {
-					t.Errorf("%s: %v is %v, want %v", c.name, a, got, want)
+				if got := d.Allowed(a); got != want {
+					t.Errorf("%s: %v is allowed: %v, want %v", c.name, a, got, want)
 				}
 			}
 		}
@@ -160,7 +160,7 @@ func plain(list []netip.Prefix, a netip.Addr) bool {
 	return false
 }
 
-func TestCheckAgainstPlain(t *testing.T) {
+func TestAllowedAgainstPlain(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		var c Config
@@ -173,56 +173,14 @@ func TestCheckAgainstPlain(t *testing.T) {
 		d := New(c)
 		for range 200 {
 			a := near(r)
-			want := Let
-			if plain(c.Deny, a) || len(c.Allow) > 0 && !plain(c.Allow, a) {
-				want = Denied
+			want := !plain(c.Deny, a) && (len(c.Allow) == 0 || plain(c.Allow, a))
+			if deny := NewPrefixes(c.Deny); deny.Contain(a) != plain(c.Deny, a) {
+				t.Fatalf("seed %d: %v in %v: %v", seed, a, c.Deny, deny.Contain(a))
 			}
-			if got := d.Check(a); got != want {
-				t.Fatalf("seed %d: %v is %v, want %v; allow %v, deny %v", seed, a, got, want, c.Allow, c.Deny)
-			}
-		}
-	}
-}
-
-func TestMerge(t *testing.T) {
-	p := newPrefixes("Deny", list("10.0.0.0/9", "10.128.0.0/9", "10.1.0.0/16", "12.0.0.0/8", "8000::/1", "::/1", "10.0.0.0/9"))
-	if len(p.four) != 2 || len(p.six) != 1 {
-		t.Errorf("%d ranges of IPv4 and %d of IPv6, want 2 and 1", len(p.four), len(p.six))
-	}
-}
-
-// TestPrefixes is the set by itself, which Check asks in another way.
-func TestPrefixes(t *testing.T) {
-	p := NewPrefixes(list("192.0.2.0/24", "::ffff:10.0.0.0/104", "2001:db8::/32"))
-	for _, a := range addrs("192.0.2.1", "::ffff:192.0.2.1", "10.1.2.3", "::ffff:10.1.2.3", "2001:db8::1%eth0") {
-		if !p.Contain(a) {
-			t.Errorf("%v is not in the set", a)
-		}
-	}
-	for _, a := range append(addrs("192.0.3.1", "11.0.0.0", "::", "2001:db9::"), netip.Addr{}) {
-		if p.Contain(a) {
-			t.Errorf("%v is in the set", a)
-		}
-	}
-	if NewPrefixes(list("::/0")).Contain(netip.Addr{}) || NewPrefixes(nil).Contain(netip.IPv6Unspecified()) {
-		t.Error("an invalid address is in the set of all, or an address in the set of none")
-	}
-	for seed := range uint64(100) {
-		r := rand.New(rand.NewPCG(seed, 2))
-		var l []netip.Prefix
-		for range r.IntN(12) {
-			a := near(r)
-			l = append(l, netip.PrefixFrom(a, a.BitLen()-min(r.IntN(12)*r.IntN(12), a.BitLen())))
-		}
-		p := NewPrefixes(l)
-		for range 100 {
-			if a := near(r); p.Contain(a) != plain(l, a) {
-				t.Fatalf("seed %d: %v in %v: %v", seed, a, l, p.Contain(a))
+			if got := d.Allowed(a); got != want {
+				t.Fatalf("seed %d: %v is allowed: %v, want %v; allow %v, deny %v", seed, a, got, want, c.Allow, c.Deny)
 			}
 		}
-	}
-	if got := panics(func() { NewPrefixes(make([]netip.Prefix, 1)) }); !strings.Contains(got, "list[0] is no valid prefix") {
-		t.Errorf("NewPrefixes panics with %q", got)
 	}
 }
 
@@ -244,13 +202,13 @@ func TestNewRefuses(t *testing.T) {
 
 func TestMisuse(t *testing.T) {
 	d := New(Config{MaxConns: 1, MaxPerSource: 1})
-	if got := panics(d.Leave); !strings.Contains(got, "without Enter") {
-		t.Errorf("Leave panics with %q", got)
+	if got := panics(d.Release); !strings.Contains(got, "without Acquire") {
+		t.Errorf("Release panics with %q", got)
 	}
-	if got := panics(func() { d.Unregister(netip.IPv6Loopback()) }); !strings.Contains(got, "without Register") {
-		t.Errorf("Unregister panics with %q", got)
+	if got := panics(func() { d.ReleaseSource(netip.IPv6Loopback()) }); !strings.Contains(got, "without AcquireSource") {
+		t.Errorf("ReleaseSource panics with %q", got)
 	}
-	if !d.Register(netip.IPv6Loopback()) {
+	if !d.AcquireSource(netip.IPv6Loopback()) {
 		t.Error("a lock was kept, or a count")
 	}
 }
@@ -260,12 +218,4 @@ func panics(do func()) (what string) {
 	defer func() { what = fmt.Sprint(recover()) }()
 	do()
 	return ""
-}
-
-func TestVerdictString(t *testing.T) {
-	for v, want := range map[Verdict]string{Let: "let in", Denied: "denied", 7: "Verdict(7)"} {
-		if v.String() != want {
-			t.Errorf("got %q, want %q", v, want)
-		}
-	}
 }

@@ -1,4 +1,4 @@
-package door
+package admission
 
 import (
 	"math"
@@ -11,22 +11,22 @@ import (
 )
 
 // burst is how many can be taken at once, up to a bound.
-func burst(d *Door, now time.Duration) (n int) {
-	for n < 10_000 && d.Ready(now) == 0 {
+func burst(c *Controller, now time.Duration) (n int) {
+	for n < 10_000 && c.TakeToken(now) == 0 {
 		n++
 	}
 	return n
 }
 
-func TestReady(t *testing.T) {
+func TestTakeToken(t *testing.T) {
 	d := New(Config{Rate: 100})
 	if got := burst(d, 0); got != 100 {
 		t.Errorf("%d at the start, want 100", got)
 	}
-	if got := d.Ready(0); got != 10*time.Millisecond {
+	if got := d.TakeToken(0); got != 10*time.Millisecond {
 		t.Errorf("empty: wait for %v, want 10ms", got)
 	}
-	if got := d.Ready(10*time.Millisecond - 1); got != 1 {
+	if got := d.TakeToken(10*time.Millisecond - 1); got != 1 {
 		t.Errorf("a nanosecond early: wait for %v, want 1ns", got)
 	}
 	if got := burst(d, 10*time.Millisecond); got != 1 {
@@ -40,21 +40,21 @@ func TestReady(t *testing.T) {
 	}
 	d = New(Config{})
 	for range 3 {
-		if got := d.Ready(0); got != 0 {
+		if got := d.TakeToken(0); got != 0 {
 			t.Errorf("without a bound: wait for %v", got)
 		}
 	}
 }
 
-// TestReadyLongQuiet has times whose product with the rate has no room in 64 bits.
-func TestReadyLongQuiet(t *testing.T) {
+// TestTokenLongQuiet has times whose product with the rate has no room in 64 bits.
+func TestTokenLongQuiet(t *testing.T) {
 	const rate = 100_000
 	d := New(Config{Rate: rate})
 	var now time.Duration
 	for _, quiet := range []time.Duration{0, 100_000 * time.Second, 300_000 * time.Second, math.MaxInt64 - time.Hour} {
 		now = max(now, quiet)
 		n := 0
-		for n <= rate && d.Ready(now) == 0 {
+		for n <= rate && d.TakeToken(now) == 0 {
 			n++
 		}
 		if n != rate {
@@ -63,41 +63,12 @@ func TestReadyLongQuiet(t *testing.T) {
 	}
 }
 
-// TestReadyRounds has rates that do not divide a second: what is lost by rounding
-// would add up.
-func TestReadyRounds(t *testing.T) {
-	for _, rate := range []int{1, 3, 7, 999, 30_007} {
-		d := New(Config{Rate: rate})
-		burst := 0
-		for d.Ready(0) == 0 {
-			burst++
-		}
-		if burst != rate {
-			t.Errorf("%d a second: a burst of %d", rate, burst)
-		}
-		taken, now := 0, time.Duration(0)
-		for {
-			wait := d.Ready(now)
-			if wait == 0 {
-				taken++
-				continue
-			}
-			if now += wait; now > time.Second {
-				break
-			}
-		}
-		if taken != rate {
-			t.Errorf("%d a second: %d in the second after", rate, taken)
-		}
-	}
-}
-
-func TestReadyRatesBeyond(t *testing.T) {
+func TestTokenRatesBeyond(t *testing.T) {
 	for _, rate := range []int{1e9, 2e9, max(maxRate, math.MaxInt>>29), math.MaxInt} {
 		d := New(Config{Rate: rate})
 		for _, now := range []time.Duration{0, 1, math.MaxInt64, math.MinInt64, 0, math.MaxInt64} {
 			for range 1000 {
-				if got := d.Ready(now); got != 0 {
+				if got := d.TakeToken(now); got != 0 {
 					t.Fatalf("%d a second at %d: wait for %v", rate, now, got)
 				}
 			}
@@ -105,11 +76,11 @@ func TestReadyRatesBeyond(t *testing.T) {
 	}
 }
 
-func TestReadyClockGoesBack(t *testing.T) {
+func TestTokenClockGoesBack(t *testing.T) {
 	d := New(Config{Rate: 10})
 	now := time.Hour
 	burst(d, now)
-	if got := d.Ready(now - time.Second); got != 100*time.Millisecond {
+	if got := d.TakeToken(now - time.Second); got != 100*time.Millisecond {
 		t.Errorf("a second back: wait for %v, want 100ms", got)
 	}
 	if got := burst(d, now); got != 0 {
@@ -128,7 +99,7 @@ func TestReadyClockGoesBack(t *testing.T) {
 	if got := burst(d, -math.MaxInt64); got != 0 {
 		t.Errorf("%d were gained by a clock that was set back very far", got)
 	}
-	if got := d.Ready(math.MaxInt64); got < 0 || got > time.Second {
+	if got := d.TakeToken(math.MaxInt64); got < 0 || got > time.Second {
 		t.Errorf("wait for %v", got)
 	}
 }
@@ -159,7 +130,7 @@ func (e *exact) take(now time.Duration) time.Duration {
 	return time.Duration(wait.Int64())
 }
 
-func TestReadyAgainstExact(t *testing.T) {
+func TestTokenAgainstExact(t *testing.T) {
 	for seed := range uint64(100) {
 		r := rand.New(rand.NewPCG(seed, 3))
 		rate := 1 + r.IntN(int(math.Pow(10, float64(1+r.IntN(5)))))
@@ -167,7 +138,7 @@ func TestReadyAgainstExact(t *testing.T) {
 		e := exact{big.NewInt(int64(rate)), new(big.Int)}
 		now := time.Duration(r.Int64N(int64(time.Hour)))
 		for step := range 2000 {
-			got, want := d.Ready(now), e.take(now)
+			got, want := d.TakeToken(now), e.take(now)
 			if got != want {
 				t.Fatalf("seed %d, %d a second, step %d: wait for %v, want %v", seed, rate, step, got, want)
 			}
@@ -189,8 +160,8 @@ func TestReadyAgainstExact(t *testing.T) {
 	}
 }
 
-// TestReadyAtOnce has threads whose looks at the clock come in any order.
-func TestReadyAtOnce(t *testing.T) {
+// TestTokenConcurrently has threads whose looks at the clock come in any order.
+func TestTokenConcurrently(t *testing.T) {
 	const rate, threads = 1000, 4
 	d := New(Config{Rate: rate})
 	var clock, taken atomic.Int64
@@ -202,7 +173,7 @@ func TestReadyAtOnce(t *testing.T) {
 				if now > 2*time.Second {
 					return
 				}
-				if d.Ready(now) == 0 {
+				if d.TakeToken(now) == 0 {
 					taken.Add(1)
 				}
 			}
