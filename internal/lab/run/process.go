@@ -106,11 +106,12 @@ type process struct {
 }
 
 // start starts a program on the given CPUs, or anywhere when there are none. Its standard
-// output goes to out, which is closed when the process has ended, or to tail when out is nil.
+// input is in, or nothing, and its output goes to out, which is closed when the process has ended, or to tail when out is nil.
 // The caller has to call end.
-func (l *launcher) start(command []string, cpus []int, out io.WriteCloser) (*process, error) {
+func (l *launcher) start(command []string, in io.Reader, cpus []int, out io.WriteCloser) (*process, error) {
 	p := &process{cmd: exec.Command(command[0], command[1:]...), grace: termGrace, done: make(chan struct{})}
 	p.cmd.WaitDelay = pipeGrace
+	p.cmd.Stdin = in
 	p.cmd.Stderr = &p.tail
 	p.cmd.Stdout = &p.tail
 	if out != nil {
@@ -183,15 +184,15 @@ func (p *process) words() string {
 	return ""
 }
 
-// lines runs a program on the given CPUs and calls at with each line of its standard output,
+// lines runs a program, as start does, and calls at with each line of its standard output,
 // to its end. started, which may be nil, is told of the process before the first. When ctx
 // ends or at returns an error the program is ended, and the cause or that error is returned.
 // The program has ended in any case when lines returns. A nil process was not started.
-func (l *launcher) lines(ctx context.Context, command []string, cpus []int, started func(*process), at func(line []byte) error) (*process, error) {
+func (l *launcher) lines(ctx context.Context, command []string, in io.Reader, cpus []int, started func(*process), at func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	in, out := io.Pipe()
-	p, err := l.start(command, cpus, out)
+	output, out := io.Pipe()
+	p, err := l.start(command, in, cpus, out)
 	if err != nil {
 		return nil, err
 	}
@@ -202,12 +203,12 @@ func (l *launcher) lines(ctx context.Context, command []string, cpus []int, star
 	wait.Go(func() {
 		select {
 		case <-ctx.Done():
-			in.CloseWithError(io.ErrClosedPipe)
+			output.CloseWithError(io.ErrClosedPipe)
 		case <-p.done:
 		}
 		p.end()
 	})
-	lines := bufio.NewScanner(in)
+	lines := bufio.NewScanner(output)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() && err == nil {
 		err = at(lines.Bytes())

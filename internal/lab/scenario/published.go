@@ -1,6 +1,10 @@
 package scenario
 
-import "slices"
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
 
 // Published is a table that others have published, beside which ours stands with the same
 // columns.
@@ -221,4 +225,25 @@ func (c *references) published(p *Published) {
 		c.subject(where, append([]string{row.Design}, row.Ours...)...)
 		c.figure(where, true, row.About...)
 	}
+}
+
+// Value reads a published cell, such as "202,830", "4.9 s" or "38.8" under a column in MiB, in
+// the unit of the column's figure.
+func (c Column) Value(cell string) (float64, bool) {
+	digits, unit, _ := strings.Cut(cell, " ")
+	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0
+	if rest, ok := strings.CutSuffix(digits, "k"); ok {
+		digits, scale = rest, 1e3
+	}
+	v, err := strconv.ParseFloat(digits, 64)
+	factor, ok := Units[unit]
+	switch {
+	case ok:
+		scale *= factor
+	case unit != "":
+		return 0, false
+	case c.Unit != "":
+		scale *= Units[c.Unit]
+	}
+	return v * scale, err == nil
 }
