@@ -12,7 +12,7 @@ var flood = Probe{
 	Figures: []Figure{
 		{Name: "flood-connections", Heading: "connections"},
 		{Name: "sent", Heading: "sent MiB", Unit: page.Bytes, Write: mebibytes},
-		{Name: "received", Heading: "received MiB", Unit: page.Bytes, Better: Higher, Write: mebibytes},
+		{Name: "received", Heading: "received MiB", Unit: page.Bytes, Better: Higher, Write: mebibytes, Main: true},
 		{Name: "per-connection", Heading: "kB/s each", Unit: page.Bytes, Better: Higher, Write: kilobytes},
 		{Name: "down", Heading: "down Mbps", Better: Higher, Write: megabits},
 		{Name: "up", Heading: "up Mbps", Write: megabits},

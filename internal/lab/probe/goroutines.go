@@ -8,7 +8,7 @@ import (
 // goroutines is what goroutines take that wait for a channel and do nothing else.
 var goroutines = Probe{
 	Figures: []Figure{
-		{Name: "parked-stack", Heading: "StackInuse MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "parked-stack", Heading: "StackInuse MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes, Main: true},
 		{Name: "parked-sys", Heading: "Sys MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
 		{Name: "parked-rss", Heading: "RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
 		{Name: "parked-pss", Heading: "PSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},

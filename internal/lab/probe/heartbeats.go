@@ -11,7 +11,7 @@ import (
 var heartbeats = Probe{
 	Figures: []Figure{
 		{Name: "beat-connections", Heading: "connections"},
-		{Name: "beat-cpu", Heading: "CPU of one", Unit: page.Share, Better: Lower, Write: func(v float64) string { return twoDecimals(v*100) + " %" }},
+		{Name: "beat-cpu", Heading: "CPU of one", Unit: page.Share, Better: Lower, Write: func(v float64) string { return twoDecimals(v*100) + " %" }, Main: true},
 		{Name: "beat-cpu-all", Heading: "CPU for all asked for", Unit: page.Share, Better: Lower, Write: func(v float64) string { return twoDecimals(v*100) + " %" }},
 		{Name: "beats", Heading: "heartbeats/s"},
 		{Name: "beats-each", Heading: "heartbeats each", Write: twoDecimals},

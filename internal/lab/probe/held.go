@@ -36,7 +36,7 @@ const (
 // Those that end in -missing are 0 where nothing is.
 var held = Probe{
 	Figures: []Figure{
-		{Name: "held", Heading: "connections held", Better: Higher},
+		{Name: "held", Heading: "connections held", Better: Higher, Main: true},
 		{Name: "held-server", Heading: "server bytes/conn", Unit: page.Bytes, Better: Lower},
 		{Name: "held-load", Heading: "generator bytes/conn", Unit: page.Bytes},
 		{Name: "held-kernel", Heading: "kernel bytes/conn, both ends", Unit: page.Bytes, Better: Lower},

@@ -11,7 +11,7 @@ import (
 // jobs is of jobs that are offered to a pool. Their latencies are p50, p99 and mean.
 var jobs = Probe{
 	Figures: []Figure{
-		{Name: "goodput", Heading: "goodput/s", Better: Higher},
+		{Name: "goodput", Heading: "goodput/s", Better: Higher, Main: true},
 		{Name: "of-capacity", Heading: "of capacity", Unit: page.Share, Better: Higher},
 		{Name: "offered", Heading: "offered"},
 		{Name: "finished", Heading: "finished", Better: Higher},

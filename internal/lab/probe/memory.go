@@ -19,7 +19,7 @@ const (
 // process, such as the load generator, has the same.
 var memory = Probe{
 	Figures: []Figure{
-		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower},
+		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},
 		{Name: "bytes-exchanged", Heading: "bytes/conn after one exchange", Unit: page.Bytes, Better: Lower},
 		{Name: "anonymous-idle", Heading: "anonymous idle", Unit: page.Bytes, Better: Lower},
 		{Name: "anonymous-exchanged", Heading: "anonymous after", Unit: page.Bytes, Better: Lower},

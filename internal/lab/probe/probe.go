@@ -28,6 +28,9 @@ type Figure struct {
 	Better Better
 	// Write is how it is written where the unit alone does not say.
 	Write func(float64) string
+	// Main has it be the first of a workload's table, with its ± and its ratio to the
+	// baseline.
+	Main bool
 	// Hidden has it in no table of a workload: claims and published tables ask for it.
 	Hidden bool
 }

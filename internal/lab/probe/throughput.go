@@ -10,7 +10,7 @@ import (
 // throughput is of a closed loop: what was answered, how fast, and by whose CPU.
 var throughput = Probe{
 	Figures: []Figure{
-		{Name: "tps", Heading: "TPS", Better: Higher},
+		{Name: "tps", Heading: "TPS", Better: Higher, Main: true},
 		{Name: "p50", Heading: "p50", Unit: page.Seconds, Better: Lower},
 		{Name: "p99", Heading: "p99", Unit: page.Seconds, Better: Lower},
 		{Name: "mean", Heading: "mean latency", Unit: page.Seconds, Better: Lower, Hidden: true},

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -165,6 +166,9 @@ func Answer(r *result.Report) string {
 	return strings.Join(clauses, "; ") + "."
 }
 
+// ofBaseline is in the text of a clause that compares.
+var ofBaseline = regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`)
+
 // clause fills a clause in, "" where one of the figures is missing.
 func clause(r *result.Report, c scenario.Clause) string {
 	f, ok := probe.Named(c.Figure)
@@ -177,8 +181,12 @@ func clause(r *result.Report, c scenario.Clause) string {
 		baseline = r.Scenario.Baseline
 	}
 	base, x := rowNamed(rows, baseline), rowNamed(rows, c.Subject)
-	if c.Subject == "" {
+	switch {
+	case c.Subject != "":
+	case ofBaseline.MatchString(c.Text):
 		x = bestBut(rows, f, baseline)
+	default:
+		x = bestBut(rows, f)
 	}
 	v, ok := x.median(f.Name)
 	if !ok {

@@ -272,8 +272,9 @@ func section(r *result.Report, used ids) page.Section {
 	}
 	x.Parts = append(x.Parts, remarks("Claims", claims)...)
 	if names := s.Peers(); len(names) > 0 {
-		x.Parts = append(x.Parts, page.Part{Text: fmt.Sprintf("Missing: %s, which are part of the module peers. To add them: "+
-			"go build -C peers -o FILE . && myriad bench overload --peers FILE", scenario.Join(names))})
+		text := fmt.Sprintf("Missing: %s, which are part of the module peers. To add them: "+
+			"go build -C peers -o FILE . && myriad bench overload --peers FILE", scenario.Join(names))
+		x.Parts = append(x.Parts, remarks("", []page.Remark{{Tone: page.Faint, Text: text}})...)
 	}
 	return x
 }
@@ -379,20 +380,20 @@ func notes(r *result.Report, w scenario.Workload, rows []row) (parts []page.Part
 	return append(parts, page.Part{Text: text + "."})
 }
 
-// table has the figures that any run has, in the order of probes; the first that is better one
-// way has its ± and its ratio to the baseline beside it.
+// table has the figures that any run has: the main one with its ± and its ratio to the
+// baseline, then the others in the order of probes.
 func table(r *result.Report, rows []row) *page.Table {
 	t := &page.Table{Figures: true}
 	base := rowNamed(rows, r.Scenario.Baseline)
 	var shown []probe.Figure
 	main := ""
 	for _, f := range probe.Figures() {
-		if f.Hidden || !slices.ContainsFunc(rows, func(x row) bool { return len(x.values(f.Name)) > 0 }) {
-			continue
-		}
-		shown = append(shown, f)
-		if main == "" && f.Better != probe.Neither {
-			main = f.Name
+		switch {
+		case f.Hidden || !slices.ContainsFunc(rows, func(x row) bool { return len(x.values(f.Name)) > 0 }):
+		case f.Main && main == "":
+			main, shown = f.Name, slices.Insert(shown, 0, f)
+		default:
+			shown = append(shown, f)
 		}
 	}
 	line := []string{"subject"}
@@ -475,7 +476,14 @@ func marksOf(rows []row) (all []page.Remark) {
 			all = append(all, page.Remark{Tone: tone, Text: fmt.Sprintf("%s, round %d: ", x.subject, run.Round) + fmt.Sprintf(text, args...)})
 		}
 		for _, run := range x.superseded {
-			add(page.Faint, run, "repeated, and attempt %d counts for nothing: %s%v", max(run.Attempt, 1), run.Failure(), run.Marks)
+			words := []string{fmt.Sprintf("repeated, and attempt %d counts for nothing", max(run.Attempt, 1))}
+			if run.Error != "" {
+				words = append(words, run.Failure())
+			}
+			for _, m := range run.Marks {
+				words = append(words, m.Rule+": "+m.Detail)
+			}
+			add(page.Faint, run, "%s", strings.Join(words, "; "))
 		}
 		for _, run := range x.runs {
 			if run.Error != "" {

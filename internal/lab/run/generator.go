@@ -39,7 +39,9 @@ func (m *measurement) config(s scenario.Stage) load.Config {
 		return heldConfig(c, s)
 	}
 	message := app.MessageOf(w.App)
-	c.Message, c.Answer = []byte(message.Text), []byte(message.Answer)
+	if message.Text != "" {
+		c.Message, c.Answer = []byte(message.Text), []byte(message.Answer)
+	}
 	c.Size, c.HTTP = w.Size, w.App == app.HTTP
 	for i, p := range s.Phases {
 		switch {

@@ -226,11 +226,9 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 			if holds.Do != "" {
 				return m.atRest(ctx, probe.Exchanged, holds)
 			}
-		case load.Measuring:
-			return m.window("measuring", config.Flood)
-		case load.Measured:
+		case load.Measuring, load.Measured:
 			if config.Messages == 0 {
-				return m.window("measured", config.Flood)
+				return m.window(string(e.Phase), config.Flood)
 			}
 		}
 		return nil

@@ -114,6 +114,7 @@ func Resume(ctx context.Context, dir string, o Options) (*result.Set, error) {
 		if o.Progress != nil {
 			fmt.Fprintf(o.Progress, "nothing is left to do: all %d runs are in %s\n", s.total, dir)
 		}
+		s.repeats = 0
 		err := s.all(context.Background()) // takes over what there is
 		s.set.Took = seen.elapsed
 		return s.set, errors.Join(err, s.write(), s.end())

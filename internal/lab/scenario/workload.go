@@ -425,7 +425,10 @@ func (w Workload) caption() string {
 		for _, p := range w.Phases {
 			words = append(words, p.Do)
 		}
-		w.Caption = fmt.Sprintf("App %s, {connections} connections: %s.", w.App, strings.Join(words, ", "))
+		w.Caption = strings.Join(words, ", ") + ", {connections} of them."
+		if w.App != "" {
+			w.Caption = fmt.Sprintf("App %s, {connections} connections: %s.", w.App, strings.Join(words, ", "))
+		}
 	}
 	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.Heartbeat().String()).Replace(w.Caption)
 }
