@@ -126,6 +126,14 @@ func (s Subject) check() error {
 		}
 	}
 	line := strings.Join(s.Command, " ")
+	for _, word := range braced.FindAllString(line, -1) {
+		if near := misspelt(word); near != "" {
+			return Errorf("subject %s: %s in its command stands for nothing; did you mean %s?", s.Name, word, near)
+		}
+		if s.Side != nil && word != "{self}" && slices.Contains(placeholders, word) {
+			return Errorf("subject %s: %s in its command stands for nothing; expected {self} only, where jobs are offered", s.Name, word)
+		}
+	}
 	switch {
 	case s.MaxConns < 0:
 		return Errorf("subject %s: at most %d connections; expected 1 or more, or 0 for any number", s.Name, s.MaxConns)
@@ -141,14 +149,6 @@ func (s Subject) check() error {
 		return Errorf("subject %s: command %q says no number of goroutines; expected {n} in it", s.Name, line)
 	case s.Side == nil && !s.Parks && !s.says("{addr}") && !s.says("{port}"):
 		return Errorf("subject %s: command %q says no address; expected {addr} or {port} in it", s.Name, line)
-	}
-	for _, word := range braced.FindAllString(line, -1) {
-		if near := misspelt(word); near != "" {
-			return Errorf("subject %s: %s in its command stands for nothing; did you mean %s?", s.Name, word, near)
-		}
-		if s.Side != nil && word != "{self}" && slices.Contains(placeholders, word) {
-			return Errorf("subject %s: %s in its command stands for nothing; expected {self} only, where jobs are offered", s.Name, word)
-		}
 	}
 	return nil
 }
