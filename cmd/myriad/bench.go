@@ -3,13 +3,27 @@ package main
 import (
 	"errors"
 	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
+	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/myriad-go/myriad/lab"
+	"github.com/myriad-go/myriad/internal/lab/probe"
+	"github.com/myriad-go/myriad/internal/lab/report"
+	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/internal/lab/run"
+	"github.com/myriad-go/myriad/internal/lab/scenario"
 )
+
+// everyScenario names every built-in scenario.
+const everyScenario = "all"
 
 func newBench() *cobra.Command {
 	var f benchFlags
@@ -27,111 +41,261 @@ own where there are at least two and the workload does not say otherwise. The
 subjects are run in turn, in rounds. What this machine cannot run is listed with
 the reason. Ctrl-C ends it; --resume goes on.`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, names []string) error { return bench(cmd, names, &f) },
-	}
-	f.add(cmd.Flags())
-	cmd.AddCommand(newBenchList(), newBenchShow(), newMillion(), newSoak(), newOverload())
-	return cmd
-}
-
-// bench runs scenarios and prints their reports.
-func bench(cmd *cobra.Command, names []string, f *benchFlags) error {
-	if f.resume != "" {
-		return resume(cmd, names, f)
-	}
-	if len(names) == 0 {
-		return usagef("no scenario given; expected one of %s, %s, or a file such as mine.toml", strings.Join(lab.BuiltIns(), ", "), all)
-	}
-	chosen, err := scenariosOf(names)
-	if err != nil {
-		return err
-	}
-	return benchOf(cmd, chosen, f)
-}
-
-// benchOf runs these scenarios and prints their reports.
-func benchOf(cmd *cobra.Command, chosen []lab.Scenario, f *benchFlags) error {
-	if isJSON(f.out) {
-		return usagef("--out is %q; expected a directory: report.json in it has every run", f.out)
-	}
-	o, err := f.options(cmd, chosen...)
-	if err != nil {
-		return err
-	}
-	var names []string
-	for _, s := range chosen {
-		names = append(names, s.Name)
-	}
-	o.Dir = f.directory(names)
-	book, err := lab.RunAll(cmd.Context(), chosen, o)
-	return printBook(cmd, book, o.Dir, err)
-}
-
-// resume finishes what an earlier command has begun.
-func resume(cmd *cobra.Command, names []string, f *benchFlags) error {
-	cmd.Flags().Visit(func(flag *pflag.Flag) {
-		if flag.Name != "resume" {
-			names = append(names, "--"+flag.Name)
-		}
-	})
-	if len(names) > 0 {
-		return usagef("--resume with %s; expected it alone: the directory says what is to be run", strings.Join(names, ", "))
-	}
-	o, err := f.options(cmd)
-	if err != nil {
-		return err
-	}
-	book, err := lab.Resume(cmd.Context(), f.resume, o)
-	return printBook(cmd, book, f.resume, err)
-}
-
-// printBook prints what was found, and says where it is. It returns err, or an error
-// when runs have failed.
-func printBook(cmd *cobra.Command, book *lab.Book, dir string, err error) error {
-	if wrong, ok := errors.AsType[lab.ScenarioError](err); ok {
-		return usageError{wrong}
-	}
-	if book == nil || len(book.Reports) == 0 {
-		return err
-	}
-	for i, report := range book.Reports {
-		if i > 0 {
-			fmt.Fprintln(cmd.OutOrStdout())
-		}
-		err = errors.Join(err, report.WriteText(cmd.OutOrStdout()))
-	}
-	fmt.Fprintf(cmd.OutOrStdout(), "\nreport in %s\n", dir)
-	if failed := book.Failed(); err == nil && failed > 0 {
-		return fmt.Errorf("%d of %d runs failed", failed, book.Runs())
-	}
-	return err
-}
-
-// newScenarioOf is a built-in scenario with flags of its own: made is what these make of it.
-func newScenarioOf(s lab.Scenario, made func() (lab.Scenario, error)) *cobra.Command {
-	var f benchFlags
-	cmd := &cobra.Command{
-		Use:   s.Name,
-		Short: s.Question,
-		Long:  s.Question + "\n" + s.About + "\n\nIt takes about " + minutes(s.Takes()) + ", unless flags say otherwise.",
-		Args:  cobra.ArbitraryArgs,
-		RunE: func(cmd *cobra.Command, more []string) error {
-			if f.resume != "" {
-				return resume(cmd, more, &f)
+		RunE: func(cmd *cobra.Command, names []string) error {
+			if f.resume == "" && len(names) == 0 {
+				return usagef("no scenario given; expected one of %s, %s, or a file such as mine.toml", strings.Join(scenario.BuiltIns(), ", "), everyScenario)
 			}
-			s, err := made()
-			if wrong, ok := errors.AsType[lab.ScenarioError](err); ok {
-				return usageError{wrong}
-			} else if err != nil {
-				return err
-			}
-			chosen, err := scenariosOf(more, s)
-			if err != nil {
-				return err
-			}
-			return benchOf(cmd, chosen, &f)
+			return f.bench(cmd, names)
 		},
 	}
 	f.add(cmd.Flags())
+	cmd.AddCommand(newBenchList(), newBenchShow(), newBenchMillion(), newBenchSoak(), newBenchOverload())
 	return cmd
+}
+
+// benchFlags are the flags of a scenario.
+type benchFlags struct {
+	rounds      int
+	duration    time.Duration
+	only        string
+	with        []string
+	subjects    []string
+	out         string
+	scale       string
+	connections int
+	repeats     int
+	strict      bool
+	resume      string
+}
+
+func (f *benchFlags) add(flags *pflag.FlagSet) {
+	f.addScale(flags)
+	flags.IntVar(&f.rounds, "rounds", 0, "how often each subject is run under each workload (default: the scenario's own)")
+	flags.DurationVar(&f.duration, "duration", 0, "measure each run for this long (default: the workload's own)")
+	flags.StringVar(&f.only, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
+	flags.StringSliceVar(&f.with, "with", nil,
+		"run also the optional subjects and workloads whose names this `REGEXP` matches; several are separated by commas (\"bench list\" has the names)")
+	flags.StringArrayVar(&f.subjects, "subject", nil,
+		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
+			"{addr}, {port} and {app} (echo, lines, sink, http, wait, pow or sha) are filled in, "+
+			"and {cert}, {key} and {heartbeat} where there is TLS or a heartbeat (repeatable)")
+	flags.StringVar(&f.out, "out", "", "write the report to this `DIR` (default: bench-SCENARIO-DATE-TIME here)")
+	flags.StringVar(&f.resume, "resume", "", "run what is missing in this `DIR` of an earlier bench")
+	flags.IntVar(&f.repeats, "repeats", 2, "repeat a run at most `N` times that something else on the machine has disturbed")
+	flags.BoolVar(&f.strict, "strict", false, "fail, too, when sizes or rates are not what is claimed")
+}
+
+// addScale adds the flags that say how large scenarios are.
+func (f *benchFlags) addScale(flags *pflag.FlagSet) {
+	flags.StringVar(&f.scale, "scale", "", "run at this `SCALE`: small, full, or a factor for connections and times such as 0.5 (default: full)")
+	flags.IntVar(&f.connections, "connections-max", 0, "have `N` connections, or goroutines, at most in each workload (default: the workload's own)")
+}
+
+// options checks the flags and turns them into options. jobs says that a --subject is offered
+// jobs.
+func (f *benchFlags) options(cmd *cobra.Command, jobs bool) (run.Options, error) {
+	o := run.Options{
+		Options: scenario.Options{Rounds: f.rounds, Duration: f.duration, Scale: f.scale, Connections: f.connections},
+		Write:   report.Write, Judge: report.Judge, Repeats: f.repeats, Strict: f.strict, Progress: os.Stderr,
+		Command: strings.Join(append([]string{"myriad"}, os.Args[1:]...), " "),
+	}
+	changed := cmd.Flags().Changed
+	switch {
+	case f.rounds < 0 || f.rounds == 0 && changed("rounds"):
+		return o, usagef("--rounds is %d; expected at least 1", f.rounds)
+	case f.duration < 0 || f.duration == 0 && changed("duration"):
+		return o, usagef("--duration is %v; expected more than 0", f.duration)
+	case f.connections < 0 || f.connections == 0 && changed("connections-max"):
+		return o, usagef("--connections-max is %d; expected at least 1", f.connections)
+	case changed("with") && (len(f.with) == 0 || slices.Contains(f.with, "")):
+		return o, usagef("--with has an empty name; expected what is optional, as \"bench list\" has it")
+	case f.repeats < 0 || f.repeats > run.MaxRepeats:
+		return o, usagef("--repeats is %d; expected 0 to %d", f.repeats, run.MaxRepeats)
+	case filepath.Ext(f.out) == ".json":
+		return o, usagef("--out is %q; expected a directory: report.json in it has every run", f.out)
+	case f.repeats == 0:
+		o.Repeats = -1 // which is never
+	}
+	var err error
+	if f.only != "" {
+		if o.Only, err = expression("only", f.only); err != nil {
+			return o, err
+		}
+	}
+	for _, text := range f.with {
+		with, err := expression("with", text)
+		if err != nil {
+			return o, err
+		}
+		o.With = append(o.With, with)
+	}
+	for _, text := range f.subjects {
+		subject, err := scenario.ParseSubject(text, jobs)
+		if err != nil {
+			return o, usagef("--subject: %w", err)
+		}
+		o.Subjects = append(o.Subjects, subject)
+	}
+	return o, nil
+}
+
+// expression is the value of a flag that is one.
+func expression(flag, text string) (*regexp.Regexp, error) {
+	compiled, err := regexp.Compile(text)
+	if err != nil {
+		return nil, usagef("--%s is %q: %w; expected a regular expression", flag, text, err)
+	}
+	return compiled, nil
+}
+
+// bench runs some scenarios and those that are named, or resumes an earlier bench, and prints
+// the reports.
+func (f *benchFlags) bench(cmd *cobra.Command, names []string, chosen ...scenario.Scenario) error {
+	if f.resume != "" {
+		cmd.Flags().Visit(func(flag *pflag.Flag) {
+			if flag.Name != "resume" {
+				names = append(names, "--"+flag.Name)
+			}
+		})
+		if len(names) > 0 {
+			return usagef("--resume with %s; expected it alone: the directory says what is to be run", strings.Join(names, ", "))
+		}
+		o, err := f.options(cmd, false)
+		if err != nil {
+			return err
+		}
+		set, err := run.Resume(cmd.Context(), f.resume, o)
+		return printSet(cmd, set, f.resume, err)
+	}
+	chosen, err := scenariosOf(names, chosen)
+	if err != nil {
+		return err
+	}
+	o, err := f.options(cmd, len(chosen) == 1 && chosen[0].OffersJobs())
+	if err != nil {
+		return err
+	}
+	if o.Dir = f.out; o.Dir == "" {
+		o.Dir = "bench"
+		for _, s := range chosen {
+			o.Dir += "-" + s.Name
+		}
+		o.Dir += "-" + time.Now().Format("20060102-150405")
+	}
+	set, err := run.All(cmd.Context(), chosen, o)
+	return printSet(cmd, set, o.Dir, err)
+}
+
+// scenariosOf are some scenarios and those that the command line names.
+func scenariosOf(names []string, chosen []scenario.Scenario) ([]scenario.Scenario, error) {
+	if i := slices.Index(names, everyScenario); i >= 0 {
+		names = slices.Concat(names[:i], scenario.BuiltIns(), names[i+1:])
+	}
+	known := make(map[string]bool)
+	for _, s := range chosen {
+		known[s.Name] = true
+	}
+	for _, name := range names {
+		read := probe.Scenarios.BuiltIn
+		if filepath.Ext(name) == ".toml" || strings.ContainsAny(name, `/\`) {
+			read = probe.Scenarios.Open
+		}
+		s, err := read(name)
+		if err != nil {
+			return nil, usageError{err}
+		}
+		if known[s.Name] {
+			return nil, usagef("two scenarios are named %q; expected each once, and in each file a name of its own", s.Name)
+		}
+		known[s.Name] = true
+		chosen = append(chosen, s)
+	}
+	return chosen, nil
+}
+
+// printSet prints what was found, and says where it is. It returns err, or an error when runs
+// have failed or a claim was not met that had to be.
+func printSet(cmd *cobra.Command, set *result.Set, dir string, err error) error {
+	if wrong, ok := errors.AsType[scenario.Error](err); ok {
+		return usageError{wrong}
+	}
+	if set == nil || len(set.Reports) == 0 {
+		return err
+	}
+	err = errors.Join(err, report.WriteText(cmd.OutOrStdout(), set))
+	fmt.Fprintf(cmd.OutOrStdout(), "\nreport in %s\n", dir)
+	if err != nil {
+		return err
+	}
+	switch runs, claims := set.Failed(); {
+	case runs > 0:
+		return fmt.Errorf("%d of %d runs failed", runs, set.Runs())
+	case claims > 0:
+		return fmt.Errorf("claims not met: %d", claims)
+	}
+	return nil
+}
+
+func newBenchList() *cobra.Command {
+	var f benchFlags
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the scenarios that there are, how long they take here, and what is optional",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return f.list(cmd) },
+	}
+	f.addScale(cmd.Flags())
+	return cmd
+}
+
+// list prints a line for each built-in scenario: its name, about how long it takes, and its
+// question. Behind them is what is optional.
+func (f *benchFlags) list(cmd *cobra.Command) error {
+	o, err := f.options(cmd, false)
+	if err != nil {
+		return err
+	}
+	var optional []string
+	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	for _, name := range scenario.BuiltIns() {
+		s, err := probe.Scenarios.BuiltIn(name)
+		if err == nil {
+			s, err = o.Apply(s)
+		}
+		if err != nil {
+			return usageError{err}
+		}
+		fmt.Fprintf(out, "%s\t%s\t%s\n", name, minutes(s.Duration()), s.Question)
+		if names := s.Optional(); len(names) > 0 {
+			optional = append(optional, fmt.Sprintf("%s: %s", name, strings.Join(names, ", ")))
+		}
+	}
+	if len(optional) > 0 {
+		fmt.Fprintf(out, "\nLeft out unless --with asks for it:\n%s\n", strings.Join(optional, "\n"))
+	}
+	return out.Flush()
+}
+
+// minutes writes a time as whole minutes, rounded up.
+func minutes(d time.Duration) string {
+	if d <= time.Minute {
+		return "a minute"
+	}
+	return fmt.Sprintf("%.0f minutes", math.Ceil(d.Minutes()))
+}
+
+func newBenchShow() *cobra.Command {
+	return &cobra.Command{
+		Use:   "show SCENARIO",
+		Short: "Print a scenario's file, to be copied and changed",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := scenario.BuiltInFile(args[0])
+			if err != nil {
+				return usageError{err}
+			}
+			_, err = cmd.OutOrStdout().Write(text)
+			return err
+		},
+	}
 }

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/lab"
+	"github.com/myriad-go/myriad/internal/lab/result"
 )
 
 // Goroutines are parked, and a server is counted and asked for its memory: sizes that
@@ -33,23 +33,23 @@ func TestBenchIdle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var book lab.Book
-	if err := json.Unmarshal(b, &book); err != nil || len(book.Reports) != 1 {
-		t.Fatalf("%d reports, %v, want one", len(book.Reports), err)
+	var set result.Set
+	if err := json.Unmarshal(b, &set); err != nil || len(set.Reports) != 1 {
+		t.Fatalf("%d reports, %v, want one", len(set.Reports), err)
 	}
-	report := book.Reports[0]
+	report := set.Reports[0]
 	if len(report.Runs) < 2 {
 		t.Errorf("%d runs, want goroutines and a server at least", len(report.Runs))
 	}
 	for _, r := range report.Runs {
-		if runtime.GOOS == "linux" && r.Parked == nil && (r.Idle == nil || r.Idle.Full == nil || r.Idle.Memory.Connections != 200) {
-			t.Errorf("%s/%s: got %+v, want 200 connections by the server's count", r.Workload, r.Subject, r.Idle)
+		if idle := r.Sample("idle"); runtime.GOOS == "linux" && r.Subject != "goroutines" && (idle == nil || idle.Counts == nil || idle.Counts.Open != 200) {
+			t.Errorf("%s/%s: got %+v, want 200 connections by the server's count", r.Workload, r.Subject, idle)
 		}
 	}
 }
 
 func TestParkRefuses(t *testing.T) {
-	if got := invoke(t, "park", "-n", "0"); got.code != 2 || !strings.Contains(got.stderr, "-n is 0 goroutines; expected 1 to") {
+	if got := invoke(t, "park", "-n", "0"); got.code != 2 || !strings.Contains(got.stderr, "-n is 0; expected 1 to") {
 		t.Errorf("park: exit code %d, stderr %q", got.code, got.stderr)
 	}
 	got := invoke(t, "plain", "--app", "http", "--admin", "127.0.0.1:0")

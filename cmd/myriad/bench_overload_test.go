@@ -55,10 +55,10 @@ func TestBenchOverloadWrongUse(t *testing.T) {
 		{"--peers", "/no/such/file", "go build -C peers"},
 		{"--subject", "mine", "--subject: subject \"mine\" has no name"},
 		{"--subject", "ours=x", "two subjects are named \"ours\""},
-		{"--with", "networks", "\"networks\" matches no workload and no subject; expected to match some of those that are optional: network-unloaded, "},
+		{"--with", "networks", "\"networks\" matches no workload and no subject; expected to match some of those that are optional: ants, "},
 		{"--with", "ants", "subject ants: {peers} in its command stands for nothing; expected \"bench overload --peers FILE\""},
-		{"--only", "network-1x/", "matches only what is optional; expected that to be asked for, as by --with"},
-		{"--subject", "mine=x {n}", "{n} in its command stands for nothing; expected some of {self}"},
+		{"--only", "cpu-1x/ants", "matches only what is optional; expected that to be asked for, as by --with"},
+		{"--subject", "mine=x {n}", "{n} in its command stands for nothing; expected {self} only"},
 		{"--out", "r.json", "expected a directory"},
 	} {
 		if got := invoke(t, "bench", "overload", c.flag, c.value); got.code != 2 || !strings.Contains(got.stderr, c.says) {
@@ -66,7 +66,7 @@ func TestBenchOverloadWrongUse(t *testing.T) {
 		}
 	}
 	got := invoke(t, "bench", "overload", "--help")
-	for _, word := range []string{"It takes about ", "--with ours", "--with network", "SHAPE-LOAD/SIDE"} {
+	for _, word := range []string{"It takes about ", "--with ours", "SHAPE-LOAD/SIDE"} {
 		if got.code != 0 || !strings.Contains(got.stdout, word) {
 			t.Errorf("--help: exit code %d, does not say %q:\n%s", got.code, word, got.stdout)
 		}

@@ -8,18 +8,20 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/lab"
+	"github.com/myriad-go/myriad/internal/lab/probe"
+	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/internal/lab/scenario"
 )
 
 // Every subject of a scenario that this program serves is a command line that it
 // understands, with every app.
 func TestSubjectsParse(t *testing.T) {
-	for _, name := range lab.BuiltIns() {
-		s, err := lab.BuiltIn(name)
+	for _, name := range scenario.BuiltIns() {
+		s, err := probe.Scenarios.BuiltIn(name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err = s.With(lab.Options{}); err != nil {
+		if s, err = (scenario.Options{}).Apply(s); err != nil {
 			t.Fatal(err)
 		}
 		for _, w := range s.Workloads {
@@ -44,7 +46,7 @@ func TestSubjectsParse(t *testing.T) {
 func fillIn(words []string, app string) (filled []string) {
 	placeholders := strings.NewReplacer("{addr}", "127.0.0.1:0", "{port}", "0", "{app}", app,
 		"{cert}", "cert.pem", "{key}", "key.pem", "{heartbeat}", "1m0s",
-		"{admin}", "127.0.0.1:0", "{n}", "1000", "{room}", "1100", "{processes}", "2", "{workers}", "64")
+		"{admin}", "127.0.0.1:0", "{n}", "1000", "{room}", "1100", "{processes}", "2")
 	for _, word := range words {
 		filled = append(filled, placeholders.Replace(word))
 	}
@@ -106,7 +108,7 @@ func TestHeartbeats(t *testing.T) {
 }
 
 func TestBenchList(t *testing.T) {
-	for scale, says := range map[string]string{"full": "quick      2 minutes", "small": "heartbeat  a minute", "0.1": "idle ", "1": "\nLeft out unless --with asks for it:\noverload: network-unloaded, network-1x, network-2x, network-10x, ants, "} {
+	for scale, says := range map[string]string{"full": "quick      2 minutes", "small": "heartbeat  a minute", "0.1": "idle ", "1": "\nLeft out unless --with asks for it:\noverload: ants, pond, "} {
 		if got := invoke(t, "bench", "list", "--scale", scale); got.code != 0 || !strings.Contains(got.stdout, says) {
 			t.Errorf("%s: exit code %d, stderr %q, does not say %q:\n%s", scale, got.code, got.stderr, says, got.stdout)
 		}
@@ -119,7 +121,7 @@ func TestBenchShow(t *testing.T) {
 	if got.code != 0 {
 		t.Fatalf("exit code %d, stderr %q", got.code, got.stderr)
 	}
-	s, err := lab.ReadScenario(strings.NewReader(got.stdout))
+	s, err := probe.Scenarios.Read(strings.NewReader(got.stdout))
 	if err != nil || s.Name != "quick" {
 		t.Errorf("got %q, %v", s.Name, err)
 	}
@@ -140,13 +142,13 @@ func TestBenchRefuses(t *testing.T) {
 		"quick quick":                       `two scenarios are named "quick"; expected each once`,
 		"quick all":                         `two scenarios are named "quick"`,
 		"./none.toml":                       "no such file",
-		wrong:                               wrong + `: line 2: "rouns" is no key of a scenario; expected rounds, perhaps`,
+		wrong:                               wrong + `: line 2: "rouns" is no key of a scenario; expected those of docs/scenarios.md`,
 		"quick --out x.json":                `--out is "x.json"; expected a directory`,
 		"quick --scale tiny":                `quick has no scale "tiny"`,
 		"quick --scale -1":                  "scale -1; expected a factor from 0.001 to 1000",
 		"quick --rounds 0":                  "--rounds is 0; expected at least 1",
 		"quick --duration 0s":               "--duration is 0s; expected more than 0",
-		"quick --duration 1ms":              "duration 1ms; expected 100ms to",
+		"quick --duration 1ms":              "load for 1ms; expected 100ms to",
 		"quick --connections-max 0":         "--connections-max is 0; expected at least 1",
 		"quick --connections-max x":         "--connections-max",
 		"quick --repeats 11":                "--repeats is 11; expected 0 to 10",
@@ -155,13 +157,10 @@ func TestBenchRefuses(t *testing.T) {
 		"quick --with net,":                 "--with has an empty name",
 		"quick --with=":                     "--with has an empty name",
 		"quick --with nest":                 `"nest" is asked for; expected nothing to be, as nothing is optional here`,
-		"quick overload --with none":        `"none" matches no workload and no subject; expected to match some of those that are optional: network-unloaded, `,
-		"quick --trace (":                   "expected a regular expression",
+		"quick overload --with none":        `"none" matches no workload and no subject; expected to match some of those that are optional: ants, `,
 		"quick --only nothing":              "matches no run",
 		"quick --subject mine":              "--subject: subject \"mine\" has no name",
 		"quick --resume x":                  "--resume with quick; expected it alone",
-		"quick --trace nothing":             "no run can be captured; expected to match a WORKLOAD/SUBJECT",
-		"quick --profile nothing":           "no run can be captured; expected to match a WORKLOAD/SUBJECT",
 		"quick --out " + wrong:              wrong + " is a file, or below one; expected an empty directory",
 		"--resume " + wrong:                 wrong + " is a file, or below one; expected the directory of a report",
 		"--resume " + filepath.Dir(wrong):   "has no journal.jsonl; expected the directory of a report",
@@ -190,11 +189,10 @@ name = "mine"
 command = "{self} plain --addr {addr} --app {app}"
 [[workload]]
 name = "busy-NAME"
-kind = "throughput"
 app = "echo"
 connections = 50
 size = 16
-duration = "100ms"
+phases = [{ do = "load", for = "100ms" }]
 [scale.small]
 connections = 5
 `, "NAME", name)
@@ -207,7 +205,7 @@ connections = 5
 	if got.code != 0 {
 		t.Fatalf("exit code %d, stderr %s\n%s", got.code, got.stderr, got.stdout)
 	}
-	for _, word := range []string{"\nbusy-one\n  Kind throughput, app echo, 5 connections.", "busy-two", "  mine  ", "  other  ", "busy-two has 5 connections instead of 50 (scale small).", "ratio to mine", "report in " + dir} {
+	for _, word := range []string{"\nbusy-one\n  App echo, 5 connections: load.", "busy-two", "  mine  ", "  other  ", "busy-two has 5 connections instead of 50 (scale small).", "ratio to mine", "report in " + dir} {
 		if !strings.Contains(got.stdout, word) {
 			t.Errorf("the report does not say %q:\n%s", word, got.stdout)
 		}
@@ -216,7 +214,7 @@ connections = 5
 	if err != nil {
 		t.Fatal(err)
 	}
-	var book lab.Book
+	var book result.Set
 	if err := json.Unmarshal(text, &book); err != nil || len(book.Reports) != 2 || book.Scale != "small" {
 		t.Errorf("got %d reports at scale %q, %v, want both", len(book.Reports), book.Scale, err)
 	}

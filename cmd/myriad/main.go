@@ -24,10 +24,10 @@ import (
 	"github.com/myriad-go/myriad/internal/version"
 )
 
-func main() { os.Exit(run(os.Args[1:])) }
+func main() { os.Exit(execute(os.Args[1:])) }
 
-// run runs the command line and returns the exit code.
-func run(args []string) int {
+// execute runs the command line and returns the exit code.
+func execute(args []string) int {
 	root := newRoot()
 	root.SetArgs(args)
 	err := root.Execute()
@@ -70,7 +70,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newBenchGuard(), newVersion())
+	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newVersion())
 	root.InitDefaultHelpCmd()
 	strict(root)
 	return root

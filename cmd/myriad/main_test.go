@@ -21,7 +21,7 @@ const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asMyriad) != "" {
-		os.Exit(run(os.Args[1:]))
+		os.Exit(execute(os.Args[1:]))
 	}
 	os.Exit(m.Run())
 }

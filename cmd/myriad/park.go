@@ -2,11 +2,11 @@ package main
 
 import (
 	"encoding/json"
-	"errors"
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad/lab"
+	"github.com/myriad-go/myriad/internal/baseline"
+	"github.com/myriad-go/myriad/internal/lab/run"
 )
 
 // newPark is what "bench idle" starts to see what goroutines take.
@@ -17,25 +17,14 @@ func newPark() *cobra.Command {
 		Short:  "Park goroutines and print, as JSON, this process's memory before and then",
 		Hidden: true,
 		Args:   cobra.NoArgs,
-		RunE:   func(cmd *cobra.Command, _ []string) error { return park(cmd, n) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if n < 1 || n > baseline.MaxParked {
+				return usagef("-n is %d; expected 1 to %d", n, baseline.MaxParked)
+			}
+			out := json.NewEncoder(cmd.OutOrStdout())
+			return baseline.Park(cmd.Context(), n, func(checkpoint string) error { return out.Encode(run.Self(checkpoint)) })
+		},
 	}
 	cmd.Flags().IntVarP(&n, "goroutines", "n", 10_000, "park `N` goroutines")
 	return cmd
-}
-
-func park(cmd *cobra.Command, n int) error {
-	samples, err := lab.Park(cmd.Context(), n)
-	if wrong, ok := errors.AsType[lab.ScenarioError](err); ok {
-		return usagef("-n is %w", wrong)
-	}
-	if err != nil {
-		return err
-	}
-	out := json.NewEncoder(cmd.OutOrStdout())
-	for i := range samples {
-		if err := out.Encode(&samples[i]); err != nil {
-			return err
-		}
-	}
-	return nil
 }

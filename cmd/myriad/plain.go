@@ -11,7 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/myriad-go/myriad/lab"
+	"github.com/myriad-go/myriad/internal/baseline"
+	"github.com/myriad-go/myriad/internal/lab/app"
 )
 
 // plainFlags are the flags of the command plain.
@@ -38,12 +39,12 @@ func newPlain() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
-	flags.StringVar(&f.app, "app", lab.Echo, "serve this `APP`: echo, lines, wait, pow, sha, sink or http")
-	flags.IntVar(&f.buffer, "buffer", lab.PlainBuffer, "give each connection a buffer of `BYTES`; messages that are longer take several calls")
+	flags.StringVar(&f.app, "app", app.Echo, "serve this `APP`: echo, lines, wait, pow, sha, sink or http")
+	flags.IntVar(&f.buffer, "buffer", baseline.DefaultBuffer, "give each connection a buffer of `BYTES`; messages that are longer take several calls")
 	flags.DurationVar(&f.heartbeat, "heartbeat", 0, "send a line as often on each connection, by a ticker and a goroutine for each (default: never)")
 	flags.StringVar(&f.admin, "admin", "", "serve Go's metrics and the number of connections over HTTP on this address (default: not at all)")
-	flags.StringVar(&f.flush, "flush", lab.FlushEach, "write `each` answer to a line by itself, or all with every tenth, which leaves up to nine unsent")
-	flags.StringVar(&f.design, "design", lab.PerConn, "goroutine, one for each connection; or what others have published, on Linux: one epoll loop, several epolls, prefork, or a reactor with workers")
+	flags.StringVar(&f.flush, "flush", baseline.FlushEach, "write `each` answer to a line by itself, or all with every tenth, which leaves up to nine unsent")
+	flags.StringVar(&f.design, "design", baseline.PerConn, "goroutine, one for each connection; or what others have published, on Linux: one epoll loop, several epolls, prefork, or a reactor with workers")
 	flags.IntVar(&f.processes, "processes", runtime.NumCPU(), "with --design prefork, start `N` processes, but no fewer than CPUs")
 	flags.BoolVar(&f.worker, "worker", false, "be one of the processes of --design prefork")
 	flags.MarkHidden("worker") // an error would say that there is no such flag
@@ -52,8 +53,8 @@ func newPlain() *cobra.Command {
 }
 
 func (f *plainFlags) serve(cmd *cobra.Command) error {
-	if f.buffer < lab.MinPlainBuffer || f.buffer > lab.MaxPlainBuffer {
-		return usagef("--buffer is %d; expected %d to %d", f.buffer, lab.MinPlainBuffer, lab.MaxPlainBuffer)
+	if f.buffer < baseline.MinBuffer || f.buffer > baseline.MaxBuffer {
+		return usagef("--buffer is %d; expected %d to %d", f.buffer, baseline.MinBuffer, baseline.MaxBuffer)
 	}
 	if err := checkAddress("addr", f.addr); err != nil {
 		return err
@@ -67,11 +68,11 @@ func (f *plainFlags) serve(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	o := lab.PlainOptions{App: f.app, Buffer: f.buffer, Flush: f.flush, Design: f.design, TLS: config, Heartbeat: f.heartbeat, Admin: f.admin}
+	o := baseline.Options{App: f.app, Buffer: f.buffer, Flush: f.flush, Design: f.design, TLS: config, Heartbeat: f.heartbeat, Admin: f.admin}
 	o.AdminListening = func(addr net.Addr) {
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics on http://%s/metrics\n", addr)
 	}
-	if f.design == lab.Prefork {
+	if f.design == baseline.Prefork {
 		if o.Prefork, err = f.prefork(); err != nil {
 			return err
 		}
@@ -84,25 +85,25 @@ func (f *plainFlags) serve(cmd *cobra.Command) error {
 		return err
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "myriad: serving %s with plain net on %s\n", f.app, ln.Addr())
-	return lab.Plain(cmd.Context(), ln, o)
+	return baseline.Serve(cmd.Context(), ln, o)
 }
 
 // listen is where to serve.
-func (f *plainFlags) listen(ctx context.Context, o lab.PlainOptions) (net.Listener, error) {
+func (f *plainFlags) listen(ctx context.Context, o baseline.Options) (net.Listener, error) {
 	if f.worker {
-		return lab.PreforkListener()
+		return baseline.PreforkListener()
 	}
 	return o.Listen(ctx, f.addr)
 }
 
 // prefork is how to start processes: this program, told to be a worker.
-func (f *plainFlags) prefork() (*lab.PreforkOptions, error) {
+func (f *plainFlags) prefork() (*baseline.PreforkOptions, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return &lab.PreforkOptions{
+	return &baseline.PreforkOptions{
 		Processes: max(f.processes, runtime.NumCPU()),
-		Command:   []string{self, "plain", "--worker", "--design", lab.OneEpoll, "--app", f.app, "--buffer", strconv.Itoa(f.buffer)},
+		Command:   []string{self, "plain", "--worker", "--design", baseline.OneEpoll, "--app", f.app, "--buffer", strconv.Itoa(f.buffer)},
 	}, nil
 }

@@ -11,8 +11,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/myriad-go/myriad/internal/lab/report"
+	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/internal/lab/scenario"
 	"github.com/myriad-go/myriad/internal/page"
-	"github.com/myriad-go/myriad/lab"
 )
 
 // bookFormats are what the report of a bench, and a comparison, can be written as.
@@ -25,19 +27,19 @@ func (f *reportFlags) books(cmd *cobra.Command, files []reportFile) error {
 		return err
 	}
 	var names []string
-	var all []*lab.Book
+	var all []*result.Set
 	for _, file := range files {
-		b, err := lab.ReadBook(file.in)
+		b, err := result.Read(file.in)
 		if err != nil {
 			return usagef("%s: %w", file.name, err)
 		}
 		names, all = append(names, file.name), append(all, b)
 	}
 	if len(all) == 1 {
-		return f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBook(w, all[0]) })
+		return f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBook(w, setReport{all[0]}) })
 	}
-	c, err := lab.Compare(names, all, only)
-	if wrong, ok := errors.AsType[lab.ScenarioError](err); ok {
+	c, err := report.Compare(names, all, only)
+	if wrong, ok := errors.AsType[scenario.Error](err); ok {
 		return usageError{wrong}
 	}
 	if err != nil {
@@ -54,7 +56,7 @@ func (f *reportFlags) books(cmd *cobra.Command, files []reportFile) error {
 
 // failOn writes a line for each regression, and fails if there is one, or if there could be
 // none as all figures have too few rounds.
-func failOn(w io.Writer, c *lab.Comparison, bound float64) error {
+func failOn(w io.Writer, c *report.Comparison, bound float64) error {
 	few, all := c.Undecided()
 	if few > 0 {
 		fmt.Fprintf(w, "%d of %d figures have too few rounds to be judged; expected 2 in each report, better 4\n", few, all)
@@ -97,6 +99,11 @@ func (f *reportFlags) checkBooks(files int) (only *regexp.Regexp, bound float64,
 	}
 	return only, bound, nil
 }
+
+// setReport is a report of a bench as a page.
+type setReport struct{ *result.Set }
+
+func (s setReport) Page() page.Page { return report.Page(s.Set) }
 
 // book is a report of a bench, or a comparison.
 type book interface {

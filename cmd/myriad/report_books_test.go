@@ -8,18 +8,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/lab"
+	"github.com/myriad-go/myriad/internal/lab/app"
+	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/internal/lab/scenario"
 )
 
 // bookFile writes the report of a bench with so many messages a second in four rounds.
 func bookFile(t *testing.T, name string, rates ...float64) string {
 	t.Helper()
-	r := &lab.Report{Scenario: lab.Scenario{
-		Name: "test", Question: "Is it?", Rounds: len(rates), Subjects: []lab.Subject{{Name: "net"}},
-		Workloads: []lab.Workload{{Name: "echo", Kind: lab.Throughput, App: lab.Echo, Connections: 1}},
+	r := &result.Report{Scenario: scenario.Scenario{
+		Name: "test", Question: "Is it?", Rounds: len(rates), Subjects: []scenario.Subject{{Name: "net"}},
+		Workloads: []scenario.Workload{{Name: "echo", App: app.Echo, Connections: 1, Phases: []scenario.Phase{{Do: scenario.Load}}}},
 	}}
 	for i, rate := range rates {
-		r.Runs = append(r.Runs, lab.RunRecord{Workload: "echo", Subject: "net", Round: i + 1, Throughput: &lab.ThroughputFigures{TPS: rate}})
+		r.Runs = append(r.Runs, result.Run{Workload: "echo", Subject: "net", Round: i + 1, Figures: map[string]float64{"tps": rate}})
 	}
 	path := filepath.Join(t.TempDir(), name)
 	f, err := os.Create(path)
@@ -27,7 +29,7 @@ func bookFile(t *testing.T, name string, rates ...float64) string {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if err := (&lab.Book{Format: lab.BookFormat, Reports: []*lab.Report{r}}).WriteJSON(f); err != nil {
+	if err := (&result.Set{Format: result.Format, Reports: []*result.Report{r}}).WriteJSON(f); err != nil {
 		t.Fatal(err)
 	}
 	return path
@@ -45,7 +47,7 @@ func TestReportBooks(t *testing.T) {
 		{[]string{a}, 0, []string{"Myriad bench: test", "net", "102"}},
 		{[]string{a, "--format", "html"}, 0, []string{"<!doctype html>", "Myriad bench: test"}},
 		{[]string{a, "--format", "markdown"}, 0, []string{"# Myriad bench: test"}},
-		{[]string{a, "--format", "json"}, 0, []string{`"format": "myriad-bench-1"`}},
+		{[]string{a, "--format", "json"}, 0, []string{`"format": "myriad-bench-2"`}},
 		{[]string{a, b}, 0, []string{"net, TPS", "-9.9 %", "worse, p=0.029 n=4+4"}},
 		{[]string{a, b, "--format", "markdown", "--out", out}, 0, nil},
 		{[]string{a, b, "--fail-on-regression"}, 1, []string{"FAIL test/echo/net: TPS is worse in " + b + ": -9.9 %", "regressions: 1"}},

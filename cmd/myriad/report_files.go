@@ -8,7 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/myriad-go/myriad/lab"
+	"github.com/myriad-go/myriad/internal/lab/result"
 )
 
 // reportFile is a file to report, of which the beginning was looked at.
@@ -36,7 +36,7 @@ func openReported(stdin io.Reader, names []string) (all []reportFile, err error)
 		}
 		f.in = bufio.NewReader(in)
 		beginning, err := f.in.Peek(4096)
-		f.book = lab.IsBook(beginning)
+		f.book = result.IsSet(beginning)
 		all = append(all, f)
 		switch {
 		case err != nil && !errors.Is(err, io.EOF): // it comes again where it is read

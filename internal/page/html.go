@@ -33,6 +33,8 @@ var (
 		"action": (*Table).action,
 		"mark":   Tone.mark,
 		"word":   Tone.word,
+		"width":  (*Bars).width,
+		"label":  (*Bars).label,
 	}).Parse(pageHTML))
 	style  = uplotCSS + "\n" + pageCSS
 	script = uplotJS + "\n" + pageJS
@@ -87,12 +89,13 @@ type sectionView struct {
 
 // partView is a part; charts that follow each other are one.
 type partView struct {
-	Text, Heading string
-	Remarks       []Remark
-	Table         *Table
-	Actions       []Action
-	Links         []Link
-	Charts        []chartView
+	Text, Heading, Fold string
+	Remarks             []Remark
+	Table               *Table
+	Bars                *Bars
+	Actions             []Action
+	Links               []Link
+	Charts              []chartView
 }
 
 type chartView struct {
@@ -116,7 +119,7 @@ func newView(p *Page) (*view, error) {
 		for _, part := range s.Parts {
 			if part.Chart == nil {
 				section.Parts = append(section.Parts, partView{
-					Text: part.Text, Heading: part.Heading, Remarks: part.Remarks, Table: part.Table, Actions: part.Actions, Links: part.Links,
+					Text: part.Text, Heading: part.Heading, Fold: part.Fold, Remarks: part.Remarks, Table: part.Table, Bars: part.Bars, Actions: part.Actions, Links: part.Links,
 				})
 				continue
 			}

@@ -78,6 +78,9 @@ func (m *markdown) section(s *Section, linked bool) {
 		if part.Table != nil {
 			m.table(part.Table)
 		}
+		if part.Bars != nil {
+			m.table(part.Bars.table())
+		}
 		if part.Chart != nil {
 			m.chart(part.Chart)
 		}

@@ -55,16 +55,19 @@ type Section struct {
 	Parts []Part
 }
 
-// Part is one of the things that a section has: exactly one field is set.
+// Part is one of the things that a section has: exactly one field is set, but for Fold.
 type Part struct {
 	// Text is a paragraph.
 	Text string
 	// Heading is a smaller heading.
 	Heading string
-	// Remarks are sentences in a list: rules that were broken, notes.
+	// Remarks are sentences in a list: rules that were broken, notes. Fold has them folded
+	// below it in HTML, "" has them open.
 	Remarks []Remark
+	Fold    string
 	Table   *Table
 	Chart   *Chart
+	Bars    *Bars
 	// Actions are buttons in a row.
 	Actions []Action
 	// Links are other pages of the same server, in a list; Markdown has none.

@@ -31,6 +31,8 @@ func sample(text string) *Page {
 			Parts: []Part{
 				{Text: text + " paragraph"}, {Heading: text + " heading"},
 				{Remarks: []Remark{{Plain, text}, {Good, text}, {Warn, text}, {Bad, text}, {Faint, text}}},
+				{Fold: text + " folded", Remarks: []Remark{{Warn, text}}},
+				{Bars: &Bars{Title: text + " bars", Unit: Bytes, Bars: []Bar{{text, 4096, "", Plain}, {"second", 97, text, Good}}}},
 				{Table: t},
 				{Chart: &Chart{
 					ID: "many", Title: text + " many", Note: text + " note",

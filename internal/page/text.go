@@ -59,7 +59,7 @@ func (s *Section) writeText(b *strings.Builder) {
 	}
 	headed := false // the part before is a heading
 	for _, part := range s.Parts {
-		if !headed && (part.Text != "" || part.Table != nil) {
+		if !headed && (part.Text != "" || part.Table != nil || part.Bars != nil) {
 			b.WriteByte('\n')
 		}
 		part.writeText(b)
@@ -73,6 +73,8 @@ func (p Part) writeText(b *strings.Builder) {
 		wrap(b, p.Text)
 	case p.Heading != "":
 		fmt.Fprintf(b, "\n%s\n", p.Heading)
+	case p.Bars != nil:
+		p.Bars.writeText(b)
 	case p.Table != nil:
 		if p.Table.Caption != "" {
 			wrap(b, p.Table.Caption)

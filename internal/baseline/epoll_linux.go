@@ -1,0 +1,251 @@
+package baseline
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file has designs that others have published and compared, in their shape
+// (github.com/smallnest/1m-go-tcp-server, see docs/results.md), with what makes them
+// slow. Connections are those of package net: each is in the epoll instance of Go's
+// runtime, and again in one of the server's own, level-triggered. A goroutine waits
+// there, looks each connection up in a map under a lock, and calls Read and Write
+// on it, which wait: a client that does not read holds up all others of its loop.
+//
+// What would have made their figures meaningless is repaired. A connection that has
+// ended is removed; theirs stayed, and its failing reads were counted as messages. A
+// connection is handed to a pool once, and again when a worker is done with it; theirs
+// was queued for each event, so that two workers had it at a time. And half a message
+// does not stop the loop: what has come is taken, and the rest of a line kept.
+//
+// Who owns what: the goroutine that accepts adds connections to a loop, whose map
+// has a lock. One goroutine waits for a loop's events; it, or the worker that it
+// has handed a connection to, is the only one that reads from the connection and
+// removes it. Closing from elsewhere, when the server ends, wakes both.
+
+// canEpoll says that there is epoll.
+const canEpoll = true
+
+const (
+	// pollBatch is how many events are taken at once, and pollWait the longest
+	// time between two looks at whether the server ends, in milliseconds.
+	pollBatch, pollWait = 100, 100
+	// reactorWorkers is how many goroutines a reactor's pool has, and reactorQueue how
+	// many connections wait for them before the loop waits.
+	reactorWorkers, reactorQueue = 10, 1000
+)
+
+// polled starts the loops of a design, and returns what gives them connections.
+func (s *server) polled(ctx context.Context, o Options) (take func(net.Conn), err error) {
+	var loops []*epollLoop
+	n := 1
+	if o.Design == Epolls {
+		n = runtime.NumCPU()
+	}
+	for range n {
+		l, err := newEpollLoop(s, o)
+		if err != nil {
+			for _, l := range loops {
+				unix.Close(l.fd)
+			}
+			return nil, err
+		}
+		loops = append(loops, l)
+	}
+	for _, l := range loops {
+		s.wait.Go(func() { l.run(ctx, o) })
+	}
+	next := 0 // only one goroutine accepts
+	return func(conn net.Conn) {
+		next++
+		loops[next%n].add(conn)
+	}, nil
+}
+
+// epollLoop is an epoll instance and its connections.
+type epollLoop struct {
+	server *server
+	fd     int
+	events uint32
+	answer func(line []byte) []byte // nil for all that comes
+	most   int                      // the longest line
+
+	mu    sync.RWMutex
+	conns map[int32]*polledConn
+}
+
+// polledConn is a connection of a loop.
+type polledConn struct {
+	net.Conn
+	raw  syscall.RawConn
+	fd   int32
+	rest []byte // a line that has not come to its end
+	// served orders what one worker has done before what the next one does: that the
+	// kernel is between them is unknown to Go's memory model.
+	served atomic.Uint64
+}
+
+func newEpollLoop(s *server, o Options) (*epollLoop, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	l := &epollLoop{server: s, fd: fd, events: unix.EPOLLIN | unix.EPOLLHUP,
+		answer: answers[o.App], most: o.Buffer, conns: make(map[int32]*polledConn)}
+	if o.Design == Reactor {
+		l.events |= unix.EPOLLONESHOT
+	}
+	return l, nil
+}
+
+// add has the loop look after a connection, or closes it.
+func (l *epollLoop) add(conn net.Conn) {
+	c := &polledConn{Conn: conn}
+	var err error
+	if c.raw, err = conn.(syscall.Conn).SyscallConn(); err == nil {
+		err = c.raw.Control(func(fd uintptr) { c.fd = int32(fd) })
+	}
+	l.mu.Lock()
+	l.conns[c.fd] = c
+	l.mu.Unlock()
+	if err != nil || l.control(unix.EPOLL_CTL_ADD, c) != nil {
+		l.remove(c)
+	}
+}
+
+// remove closes a connection.
+func (l *epollLoop) remove(c *polledConn) {
+	_ = l.control(unix.EPOLL_CTL_DEL, c) // closing does it, too
+	l.mu.Lock()
+	if l.conns[c.fd] == c {
+		delete(l.conns, c.fd)
+	}
+	l.mu.Unlock()
+	l.server.end(c.Conn)
+}
+
+// control changes what the instance does with a connection.
+func (l *epollLoop) control(op int, c *polledConn) error {
+	var errno error
+	err := c.raw.Control(func(fd uintptr) {
+		errno = unix.EpollCtl(l.fd, op, int(fd), &unix.EpollEvent{Events: l.events, Fd: c.fd})
+	})
+	return errors.Join(err, errno)
+}
+
+// run waits for events and serves connections until ctx ends.
+func (l *epollLoop) run(ctx context.Context, o Options) {
+	defer unix.Close(l.fd)
+	ready := l.serving(o)
+	if o.Design == Reactor {
+		var end func()
+		ready, end = l.pool(ctx, o)
+		defer end()
+	}
+	for ctx.Err() == nil {
+		conns, err := l.await()
+		if err != nil {
+			return // of an instance that is open there is none
+		}
+		for _, c := range conns {
+			ready(c)
+		}
+	}
+}
+
+// await returns the connections that have events.
+func (l *epollLoop) await() ([]*polledConn, error) {
+	events := make([]unix.EpollEvent, pollBatch)
+	n, err := unix.EpollWait(l.fd, events, pollWait)
+	if err != nil && !errors.Is(err, unix.EINTR) {
+		return nil, err
+	}
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	var conns []*polledConn
+	for _, e := range events[:max(n, 0)] {
+		if c := l.conns[e.Fd]; c != nil {
+			conns = append(conns, c)
+		}
+	}
+	return conns, nil
+}
+
+// serving serves a connection once, with a buffer of its own.
+func (l *epollLoop) serving(o Options) func(*polledConn) {
+	buf := make([]byte, o.Buffer)
+	return func(c *polledConn) {
+		if l.serve(c, buf) != nil {
+			l.remove(c)
+		}
+	}
+}
+
+// pool starts workers. What it returns hands them a connection; end ends them.
+func (l *epollLoop) pool(ctx context.Context, o Options) (ready func(*polledConn), end func()) {
+	queue := make(chan *polledConn, reactorQueue)
+	var workers sync.WaitGroup
+	for range reactorWorkers {
+		workers.Go(func() {
+			buf := make([]byte, o.Buffer)
+			for c := range queue {
+				c.served.Load()
+				err := l.serve(c, buf)
+				c.served.Add(1)
+				if err != nil || l.control(unix.EPOLL_CTL_MOD, c) != nil {
+					l.remove(c)
+				}
+			}
+		})
+	}
+	ready = func(c *polledConn) {
+		select {
+		case queue <- c:
+		case <-ctx.Done():
+		}
+	}
+	return ready, func() {
+		close(queue)
+		workers.Wait()
+	}
+}
+
+// serve answers what has come.
+func (l *epollLoop) serve(c *polledConn, buf []byte) error {
+	n, err := c.Read(buf)
+	if err != nil {
+		return err
+	}
+	if l.answer == nil {
+		_, err = c.Write(buf[:n])
+		return err
+	}
+	in := buf[:n]
+	if len(c.rest) > 0 {
+		in = append(c.rest, in...)
+	}
+	for {
+		end := bytes.IndexByte(in, '\n') + 1
+		if end == 0 {
+			break
+		}
+		if _, err := c.Write(l.answer(in[:end])); err != nil {
+			return err
+		}
+		in = in[end:]
+	}
+	if len(in) >= l.most {
+		return errors.New("a line that is too long")
+	}
+	c.rest = append(c.rest[:0:0], in...) // nothing, for nothing
+	return nil
+}

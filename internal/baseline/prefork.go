@@ -1,0 +1,51 @@
+package baseline
+
+import (
+	"fmt"
+	"net"
+	"os"
+)
+
+// PreforkOptions are those of the design Prefork.
+type PreforkOptions struct {
+	// Processes is how many there are, 1 to 1024.
+	Processes int
+	// Command is the command line of each: it serves PreforkListener with the
+	// design OneEpoll until SIGTERM.
+	Command []string
+}
+
+// maxPrefork bounds the processes of a mistyped number.
+const maxPrefork = 1024
+
+func (o *PreforkOptions) check() error {
+	if o == nil {
+		return nil
+	}
+	if o.Processes < 1 || o.Processes > maxPrefork {
+		return fmt.Errorf("%d processes; expected 1 to %d", o.Processes, maxPrefork)
+	}
+	if len(o.Command) == 0 {
+		return fmt.Errorf("no command for the processes of %s; expected one", Prefork)
+	}
+	return nil
+}
+
+// preforkDescriptor is where a process finds its listener: the first descriptor
+// behind the standard three.
+const preforkDescriptor = 3
+
+// PreforkListener is the listener that a process of the design Prefork was started
+// with. It is called once.
+func PreforkListener() (net.Listener, error) {
+	f := os.NewFile(preforkDescriptor, "listener")
+	if f == nil {
+		return nil, fmt.Errorf("descriptor %d is not open; expected a listener", preforkDescriptor)
+	}
+	defer f.Close()
+	ln, err := net.FileListener(f)
+	if err != nil {
+		return nil, fmt.Errorf("descriptor %d is no listener: %w", preforkDescriptor, err)
+	}
+	return ln, nil
+}

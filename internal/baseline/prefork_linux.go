@@ -1,0 +1,96 @@
+package baseline
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// listenShared is a listener that others can share the port with.
+func listenShared(ctx context.Context, addr string) (net.Listener, error) {
+	config := sock.ListenConfig(true)
+	return config.Listen(ctx, "tcp", addr)
+}
+
+// servePrefork serves with processes that share ln's port: the kernel spreads
+// connections over their listeners by a hash. The first process gets ln itself; the
+// parent keeps none, because nobody would accept its connections.
+//
+// A goroutine with a thread of its own starts each process and waits for it. The
+// kernel kills the process when that thread ends, so when this process does, whatever
+// the reason.
+func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error {
+	running, cancel := context.WithCancelCause(ctx)
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	defer cancel(nil)
+	files, err := sharedFiles(running, ln, o.Processes)
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		wait.Go(func() {
+			runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
+			if err := preforked(running, f, o.Command); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	<-running.Done()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return context.Cause(running)
+}
+
+// sharedFiles are ln and more listeners on its port, n in all, as files. It closes
+// what it got and made.
+func sharedFiles(ctx context.Context, ln net.Listener, n int) (files []*os.File, err error) {
+	addr := ln.Addr().String()
+	for len(files) < n {
+		if len(files) > 0 {
+			ln, err = listenShared(ctx, addr)
+		}
+		if err == nil {
+			var f *os.File
+			f, err = ln.(*net.TCPListener).File()
+			ln.Close()
+			files = append(files, f)
+		}
+		if err != nil {
+			for _, f := range files {
+				f.Close() // a nil one, too
+			}
+			return nil, err
+		}
+	}
+	return files, nil
+}
+
+// preforked runs a process until ctx ends, and closes the file that it gets.
+func preforked(ctx context.Context, listener *os.File, command []string) error {
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 3 * time.Second
+	cmd.ExtraFiles = []*os.File{listener}
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	err := cmd.Start()
+	listener.Close()
+	if err != nil {
+		return err
+	}
+	err = cmd.Wait()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return fmt.Errorf("a process has ended: %w", err)
+}

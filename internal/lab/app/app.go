@@ -1,0 +1,177 @@
+// Package app has the protocols that compared servers speak, and asks a server whether it
+// speaks one.
+package app
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+)
+
+// The protocols that a server can be asked to speak.
+const (
+	// Echo answers with the bytes that came, as they come.
+	Echo = "echo"
+	// Lines answers each line, a message that ends in "\n", with itself.
+	Lines = "lines"
+	// Sink reads and discards, and ends when its client does. It sends heartbeats.
+	Sink = "sink"
+	// HTTP answers each HTTP/1.1 GET of "/" with status 200 and HelloText, with its
+	// Content-Length. All other header fields but a Date stay the same.
+	HTTP = "http"
+	// Wait answers each line with itself, not before WaitTime has passed: it stands for a
+	// handler that waits for something else.
+	Wait = "wait"
+	// Pow answers each line with itself, a space, and the smallest nonce for which the
+	// SHA-256 of the line and the nonce starts with PowZeros zero bits, as 16 hexadecimal
+	// digits; the nonce is hashed as 8 bytes in big-endian order. It stands for a handler
+	// that computes.
+	Pow = "pow"
+	// Sha answers each line with as many hexadecimal digits of its SHA-256 as it is long,
+	// at most 64, and a line end.
+	Sha = "sha"
+)
+
+// Names are all protocols, List the same for errors.
+var Names = []string{Echo, Lines, Sink, HTTP, Wait, Pow, Sha}
+
+// List names the protocols in errors.
+const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + ", " + Pow + " or " + Sha
+
+const (
+	// HelloText is the body of every HTTP answer.
+	HelloText = "Hello, World!"
+	// WaitTime is how long Wait waits.
+	WaitTime = 10 * time.Millisecond
+	// PowZeros is how many zero bits Pow asks for.
+	PowZeros = 16
+	// Heartbeat is the line by which a server checks whether its client is there, and
+	// HeartbeatAnswer is the client's.
+	Heartbeat       = "ping\n"
+	HeartbeatAnswer = "pong\n"
+	// Ping is the line of floods, as published.
+	Ping = "ping\n"
+)
+
+// Message is what the load sends and expects; the zero value is a text of the workload's
+// size, which comes back as it is.
+type Message struct{ Text, Answer string }
+
+// messages are those of apps whose messages are all the same. That of Pow takes 4,217 hashes:
+// about as many as any message would on average with 12 bits, some 0.4 ms.
+var messages = map[string]Message{
+	Sink: {HeartbeatAnswer, Heartbeat},
+	HTTP: {},
+	Pow:  {"myriad 125\n", "myriad 125 0000000000001078\n"},
+	Sha:  {Ping, "758d\n"},
+}
+
+// MessageOf is the message of an app.
+func MessageOf(name string) Message { return messages[name] }
+
+// Sized says whether the messages of an app have the workload's size.
+func Sized(name string) bool {
+	_, fixed := messages[name]
+	return !fixed
+}
+
+// Valid says whether there is an app of this name.
+func Valid(name string) bool { return slices.Contains(Names, name) }
+
+// Ask has the server at the other end answer, and checks the answer. The caller sets the
+// connection's deadline.
+func Ask(conn net.Conn, name string) error {
+	// A port that nobody listens on can connect to itself.
+	if conn.LocalAddr().String() == conn.RemoteAddr().String() {
+		return errors.New("connection refused")
+	}
+	switch name {
+	case Sink:
+		return askSink(conn)
+	case HTTP:
+		return askHTTP(conn)
+	case Wait:
+		return askWait(conn)
+	case Pow, Sha:
+		return askLines(conn, messages[name])
+	}
+	return askLines(conn, Message{Ping, Ping})
+}
+
+// askLines has a message answered ten times: a published server that is compared, too,
+// answers every tenth line only.
+func askLines(conn net.Conn, m Message) error {
+	const times = 10
+	if _, err := io.WriteString(conn, strings.Repeat(m.Text, times)); err != nil {
+		return err
+	}
+	want := strings.Repeat(m.Answer, times)
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(conn, got); err != nil {
+		return fmt.Errorf("ten times %q was not answered but for %q: %w", m.Text, got[:n], err)
+	}
+	if string(got) != want {
+		return fmt.Errorf("ten times %q was answered with %q; expected %q", m.Text, got, want)
+	}
+	return nil
+}
+
+// askWait checks what the load generator does not: whether the server waits.
+func askWait(conn net.Conn) error {
+	begin := time.Now()
+	if err := askLines(conn, Message{Ping, Ping}); err != nil {
+		return err
+	}
+	if took := time.Since(begin); took < WaitTime {
+		return fmt.Errorf("ten lines were echoed after %v; expected at least %v", took, WaitTime)
+	}
+	return nil
+}
+
+// askSink has a server take a line, and end with the client without a word but heartbeats.
+func askSink(conn net.Conn) error {
+	if _, err := io.WriteString(conn, HeartbeatAnswer); err != nil {
+		return err
+	}
+	half, ok := conn.(interface{ CloseWrite() error })
+	if !ok {
+		return fmt.Errorf("a connection of type %T; expected one that can be half-closed", conn)
+	}
+	if err := half.CloseWrite(); err != nil {
+		return err
+	}
+	got, err := io.ReadAll(io.LimitReader(conn, 1024))
+	if err != nil {
+		return fmt.Errorf("the end was not answered with the end: %w", err)
+	}
+	if rest := strings.ReplaceAll(string(got), Heartbeat, ""); rest != "" {
+		return fmt.Errorf("a line was answered with %q; expected nothing but %q", rest, Heartbeat)
+	}
+	return nil
+}
+
+// askHTTP checks what the load generator does not: whether the body is HelloText.
+func askHTTP(conn net.Conn) error {
+	if _, err := fmt.Fprintf(conn, "GET / HTTP/1.1\r\nHost: %v\r\n\r\n", conn.RemoteAddr()); err != nil {
+		return err
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		return fmt.Errorf("a GET was not answered: %w", err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(answer.Body, int64(len(HelloText)+1)))
+	if err != nil {
+		return fmt.Errorf("a GET was not answered: %w", err)
+	}
+	if answer.StatusCode != http.StatusOK || string(text) != HelloText {
+		return fmt.Errorf("a GET was answered with %s and %q; expected 200 and %q", answer.Status, text, HelloText)
+	}
+	return nil
+}

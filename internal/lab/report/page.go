@@ -1,0 +1,553 @@
+package report
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/internal/lab/probe"
+	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/internal/lab/scenario"
+	"github.com/myriad-go/myriad/internal/lab/stats"
+	"github.com/myriad-go/myriad/internal/page"
+)
+
+// maxRemarks bounds the lists of the overview; all is in the sections.
+const maxRemarks = 60
+
+// Write writes the files of a set to a directory: report.json, report.html and report.md.
+func Write(dir string, s *result.Set) error {
+	p := Page(s)
+	return errors.Join(
+		result.WriteFile(dir, "report.json", s.WriteJSON),
+		result.WriteFile(dir, "report.html", p.WriteHTML),
+		result.WriteFile(dir, "report.md", p.WriteMarkdown),
+	)
+}
+
+// WriteText writes a set for a terminal.
+func WriteText(w io.Writer, s *result.Set) error {
+	p := page.Page{Facts: facts(s)}
+	p.Lead, _ = status(s)
+	p.Title = title(s)
+	used := make(ids)
+	for _, r := range s.Reports {
+		p.Sections = append(p.Sections, section(r, used))
+	}
+	return p.WriteText(w)
+}
+
+// Page is the set for people: each report with its answer, tables and charts, then time lines,
+// and what was not as it should be.
+func Page(s *result.Set) page.Page {
+	p := page.Page{Title: title(s), Facts: facts(s)}
+	p.Lead, p.Tone = status(s)
+	used := ids{"overview": true}
+	p.Sections = append(p.Sections, overview(s))
+	for _, r := range s.Reports {
+		x := section(r, used)
+		x.Parts = append(x.Parts, charts(r, used)...)
+		p.Sections = append(p.Sections, x)
+	}
+	for _, r := range s.Reports {
+		p.Sections = append(p.Sections, timelines(r, used)...)
+	}
+	return p
+}
+
+// title names the scenarios, if they are few.
+func title(s *result.Set) string {
+	var names []string
+	for _, r := range s.Reports {
+		names = append(names, r.Scenario.Name)
+	}
+	if len(names) == 0 || len(names) > 3 {
+		return "Myriad bench"
+	}
+	return "Myriad bench: " + scenario.Join(names)
+}
+
+// facts are how the set was made.
+func facts(s *result.Set) [][2]string {
+	or := func(text, other string) string {
+		if text == "" {
+			return other
+		}
+		return text
+	}
+	all := [][2]string{
+		{"Machine", s.Machine.String()}, {"Myriad", or(s.Version, "not known")},
+		{"Date", s.Date.UTC().Format(time.DateTime + " MST")},
+	}
+	if s.Took > 0 {
+		all = append(all, [2]string{"Took", s.Took.Round(time.Second).String()})
+	}
+	return append(all, [2]string{"Command", s.Command}, [2]string{"Scale", or(s.Scale, "as the scenarios are written")})
+}
+
+// tally counts runs: those that failed, were not made, were repeated, or broke a rule, and how
+// many broke each rule.
+type tally struct {
+	runs, failed, skipped, repeated, marked, missing int
+	rules                                            map[string]int
+}
+
+func (n *tally) add(r *result.Report) {
+	if n.rules == nil {
+		n.rules = make(map[string]int)
+	}
+	n.missing += max(r.Planned-len(r.Runs), 0)
+	for i := range r.Runs {
+		run := &r.Runs[i]
+		n.runs++
+		switch {
+		case run.Superseded:
+			n.repeated++
+			continue
+		case run.Error != "":
+			n.failed++
+		case run.Skipped != "":
+			n.skipped++
+		case len(run.Marks) > 0:
+			n.marked++
+		}
+		for _, m := range run.Marks {
+			n.rules[m.Rule]++
+		}
+	}
+}
+
+// status says in a sentence how the runs were.
+func status(s *result.Set) (string, page.Tone) {
+	var n tally
+	unmet := 0
+	for _, r := range s.Reports {
+		n.add(r)
+		for _, v := range r.Verdicts {
+			if v.Outcome == result.NotMet {
+				unmet++
+			}
+		}
+	}
+	runs := n.runs - n.repeated
+	switch missing := n.missing + n.skipped; {
+	case n.failed > 0:
+		return fmt.Sprintf("%d of %d runs failed.", n.failed, runs), page.Bad
+	case unmet > 0:
+		return fmt.Sprintf("No run failed, but %s.", format.Plural(unmet, "claim was not met", "claims were not met")), page.Bad
+	case missing > 0:
+		return fmt.Sprintf("No run failed, but %s.", format.Plural(missing, "run was not made", "runs were not made")), page.Warn
+	case n.marked > 0:
+		return fmt.Sprintf("No run failed, but %d of %d broke a rule: their figures say less.", n.marked, runs), page.Warn
+	}
+	return "No run failed, and none broke a rule.", page.Good
+}
+
+// overview has the answers of all scenarios, how ours stand beside published designs, and what
+// was not as it should be.
+func overview(s *result.Set) page.Section {
+	x := page.Section{ID: "overview", Title: "Overview"}
+	for _, r := range s.Reports {
+		if answer := Answer(r); answer != "" {
+			x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + answer})
+		}
+	}
+	t := &page.Table{Caption: "How many rows of ours are ahead of the published design in the same run, by all figures that the published row is about."}
+	t.Add("published table", result.Ahead, result.Level, result.Behind, result.NotMeasured, "rows without ours", "scenario")
+	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
+	runs.Add("scenario", "runs", "failed", "not run", "repeated", "marked", "rules broken")
+	var failed, skipped, unmet []string
+	for _, r := range s.Reports {
+		for i := range r.Scenario.Published {
+			c := compare(r, &r.Scenario.Published[i])
+			if len(c.standings)+len(c.missing) > 0 {
+				n := c.tally()
+				t.Add(c.published.Title, fmt.Sprint(n[result.Ahead]), fmt.Sprint(n[result.Level]), fmt.Sprint(n[result.Behind]),
+					fmt.Sprint(n[result.NotMeasured]), fmt.Sprint(len(c.missing)), r.Scenario.Name)
+				t.SetTone(0, c.summary().Tone)
+			}
+		}
+		var n tally
+		n.add(r)
+		runs.Add(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped), fmt.Sprint(n.repeated),
+			fmt.Sprint(n.marked), counted(n.rules, n.runs-n.repeated))
+		switch {
+		case n.failed > 0:
+			runs.SetTone(0, page.Bad)
+		case n.skipped+n.marked+n.missing > 0:
+			runs.SetTone(0, page.Warn)
+		}
+		for i := range r.Runs {
+			run := &r.Runs[i]
+			where := r.Scenario.Name + "/" + run.Workload + "/" + run.Subject + ": "
+			if run.Error != "" && !run.Superseded {
+				failed = append(failed, where+run.Failure())
+			}
+			if run.Skipped != "" && !slices.Contains(skipped, where+run.Skipped) {
+				skipped = append(skipped, where+run.Skipped)
+			}
+		}
+		for _, v := range r.Verdicts {
+			if v.Outcome == result.NotMet {
+				unmet = append(unmet, fmt.Sprintf("%s: %s: %s: %s", r.Scenario.Name, v.Of, v.Outcome, v.Text))
+			}
+		}
+	}
+	if len(t.Lines) > 1 {
+		x.Parts = append(x.Parts, page.Part{Table: t})
+	}
+	x.Parts = append(x.Parts, page.Part{Table: runs})
+	x.Parts = append(x.Parts, remarks("What failed", bounded(page.Bad, failed))...)
+	x.Parts = append(x.Parts, remarks("What was not met", bounded(page.Bad, unmet))...)
+	x.Parts = append(x.Parts, remarks("What could not run", bounded(page.Warn, skipped))...)
+	x.Parts = append(x.Parts, remarks("", bounded(page.Plain, s.Notes))...)
+	return x
+}
+
+// bounded are the first remarks of a list.
+func bounded(tone page.Tone, texts []string) (all []page.Remark) {
+	for i, text := range texts {
+		if i == maxRemarks {
+			return append(all, page.Remark{Tone: tone, Text: fmt.Sprintf("And %d more, in their sections.", len(texts)-i)})
+		}
+		all = append(all, page.Remark{Tone: tone, Text: text})
+	}
+	return all
+}
+
+// remarks is a list under a heading, nothing of no remarks.
+func remarks(heading string, all []page.Remark) (parts []page.Part) {
+	if len(all) == 0 {
+		return nil
+	}
+	if heading != "" {
+		parts = append(parts, page.Part{Heading: heading})
+	}
+	return append(parts, page.Part{Remarks: all})
+}
+
+// folded is a list that is folded in HTML, nothing of no remarks.
+func folded(title string, all []page.Remark) []page.Part {
+	if len(all) == 0 {
+		return nil
+	}
+	return []page.Part{{Remarks: all, Fold: fmt.Sprintf("%s: %d", title, len(all))}}
+}
+
+// section is a report: its answer, how it was run, the tables of each workload, the published
+// tables with ours beside them, and the claims.
+func section(r *result.Report, used ids) page.Section {
+	s := &r.Scenario
+	x := page.Section{ID: used.id(s.Name), Title: s.Name, Lead: s.Question}
+	if answer := Answer(r); answer != "" {
+		x.Parts = append(x.Parts, page.Part{Text: answer})
+		if p := picture(r); p != nil {
+			x.Parts = append(x.Parts, page.Part{Bars: p})
+		}
+	}
+	for _, text := range append(strings.Split(s.About, "\n\n"), reading(r)) {
+		if text = strings.TrimSpace(text); text != "" {
+			x.Parts = append(x.Parts, page.Part{Text: text})
+		}
+	}
+	x.Parts = append(x.Parts, remarks("", bounded(page.Plain, r.Notes))...)
+	for _, w := range s.Workloads {
+		x.Parts = append(x.Parts, workload(r, w)...)
+	}
+	for i := range s.Published {
+		x.Parts = append(x.Parts, published(r, &s.Published[i])...)
+	}
+	var claims []page.Remark
+	for _, v := range r.Verdicts {
+		of := func(p scenario.Published) bool { return p.Title == v.Of }
+		if !slices.ContainsFunc(s.Published, of) {
+			words := slices.DeleteFunc([]string{v.Of, v.Outcome, v.Text}, func(word string) bool { return word == "" })
+			claims = append(claims, page.Remark{Tone: tones[v.Outcome], Text: strings.Join(words, ": ")})
+		}
+	}
+	x.Parts = append(x.Parts, remarks("Claims", claims)...)
+	if names := s.Peers(); len(names) > 0 {
+		text := fmt.Sprintf("Missing: %s, which are part of the module peers. To add them: "+
+			"go build -C peers -o FILE . && myriad bench overload --peers FILE", scenario.Join(names))
+		x.Parts = append(x.Parts, remarks("", []page.Remark{{Tone: page.Faint, Text: text}})...)
+	}
+	return x
+}
+
+// picture is the figure of the first clause of the answer, of each subject.
+func picture(r *result.Report) *page.Bars {
+	for _, c := range r.Scenario.Answer {
+		f, ok := probe.Named(c.Figure)
+		if !ok || clause(r, c) == "" {
+			continue
+		}
+		b := &page.Bars{Title: f.Heading + ", " + c.Workload, Unit: f.Unit}
+		rows := rowsOf(r, c.Workload)
+		best := bestBut(rows, f, r.Scenario.Baseline).subject
+		for _, x := range rows {
+			if v, ok := x.median(f.Name); ok && !stats.IsNever(v) {
+				tone := page.Plain
+				if x.subject == best {
+					tone = page.Good
+				}
+				b.Add(x.subject, v, f.Text(v), tone)
+			}
+		}
+		return b
+	}
+	return nil
+}
+
+// reading says how the figures are to be read.
+func reading(r *result.Report) string {
+	s := &r.Scenario
+	pinning := r.Pinning
+	if !slices.ContainsFunc(s.Workloads, func(w scenario.Workload) bool { return !w.Unpinned }) {
+		pinning = result.Pinning{Why: "not asked for"}
+	}
+	rounds, most := strconv.Itoa(s.Rounds), s.Rounds
+	for _, w := range s.Workloads {
+		if n := s.RoundsOf(w); n != s.Rounds {
+			rounds += fmt.Sprintf("; %s %d", w.Name, n)
+			most = max(most, n)
+		}
+	}
+	text := fmt.Sprintf("Pinning: %s. Figures are medians over the rounds (%s), subjects in turn", pinning, rounds)
+	if most > 1 {
+		text += "; ± is a confidence interval of 95 % by the rounds: another run agrees if its figure is no further away than both ± together"
+	} else {
+		text += "; of one round there is no ±"
+	}
+	if s.Baseline != "" {
+		text += "; the ratio is the median of each round's ratio to " + s.Baseline
+	}
+	return text + ". Marks are explained below their table, with the number of runs that have them."
+}
+
+// workload is what there is to say of a workload, nothing where nothing was run.
+func workload(r *result.Report, w scenario.Workload) []page.Part {
+	rows := rowsOf(r, w.Name)
+	if len(rows) == 0 {
+		return nil
+	}
+	parts := []page.Part{{Heading: w.Name}}
+	t := table(r, rows)
+	t.Caption = w.Caption
+	parts = append(parts, page.Part{Table: t})
+	parts = append(parts, notes(r, w, rows)...)
+	for _, x := range rows {
+		for _, run := range slices.Concat(x.superseded, x.runs) {
+			if t := phases(run); t != nil {
+				parts = append(parts, page.Part{Heading: fmt.Sprintf("%s, round %d: %v", x.subject, run.Round, run.Took.Round(time.Second))}, page.Part{Table: t})
+			}
+			var log []page.Remark
+			for _, line := range run.Log {
+				log = append(log, page.Remark{Text: x.subject + ": " + line})
+			}
+			parts = append(parts, folded(fmt.Sprintf("What %s said in round %d", x.subject, run.Round), log)...)
+		}
+	}
+	return append(parts, folded("Marks, failures and repeats", marksOf(rows))...)
+}
+
+// notes are sentences below the table: what was offered, and how the subject that chooses for
+// itself compares with the best of the others.
+func notes(r *result.Report, w scenario.Workload, rows []row) (parts []page.Part) {
+	tps, _ := probe.Named("tps")
+	if auto := rowNamed(rows, r.Scenario.Auto); len(auto.runs) > 0 {
+		best := bestBut(rows, tps, r.Scenario.Auto)
+		if ratio, ok := auto.ratio(best, "tps"); ok {
+			parts = append(parts, page.Part{Text: fmt.Sprintf("%s is at %.2f of the best of the others (%s)", auto.subject, ratio, best.subject)})
+		}
+	}
+	p := w.Phase(scenario.Jobs)
+	if p == nil || rows[0].runs[0].Jobs == nil {
+		return parts
+	}
+	text := fmt.Sprintf("Offered are %s a second; memory %.2f GB, deadline %v, %s jobs may wait, warm-up %v",
+		format.Whole(rows[0].runs[0].Jobs.Rate), float64(p.Memory)/1e9, p.Deadline, format.Count(p.Queue), p.WarmUp)
+	for i := range r.Runs {
+		if c := r.Runs[i].Capacity; c != nil && c.Shape == p.Shape && c.PerSecond > 0 {
+			text += fmt.Sprintf("; the capacity is %s jobs a second in a closed loop (%s); others are told the best number of workers, %d",
+				format.Whole(c.PerSecond), c.Side, c.Workers)
+		}
+	}
+	return append(parts, page.Part{Text: text + "."})
+}
+
+// table has the figures that any run has: the main one with its ± and its ratio to the
+// baseline, then the others in the order of probes.
+func table(r *result.Report, rows []row) *page.Table {
+	t := &page.Table{Figures: true}
+	base := rowNamed(rows, r.Scenario.Baseline)
+	var shown []probe.Figure
+	main := ""
+	for _, f := range probe.Figures() {
+		switch {
+		case f.Hidden || !slices.ContainsFunc(rows, func(x row) bool { return len(x.values(f.Name)) > 0 }):
+		case f.Main && main == "":
+			main, shown = f.Name, slices.Insert(shown, 0, f)
+		default:
+			shown = append(shown, f)
+		}
+	}
+	line := []string{"subject"}
+	for _, f := range shown {
+		line = append(line, f.Heading)
+		if f.Name == main {
+			line = append(line, "±")
+			if len(base.runs) > 0 {
+				line = append(line, "ratio to "+base.subject)
+			}
+		}
+	}
+	t.Add(append(line, "marks")...)
+	for _, x := range rows {
+		line := []string{x.subject}
+		for _, f := range shown {
+			line = append(line, x.cell(f))
+			if f.Name != main {
+				continue
+			}
+			line = append(line, around(x.values(f.Name)))
+			if len(base.runs) > 0 {
+				ratio := probe.None
+				if v, ok := x.ratio(base, f.Name); ok {
+					ratio = fmt.Sprintf("%.2f", v)
+				}
+				line = append(line, ratio)
+			}
+		}
+		t.Add(append(line, x.marks())...)
+		t.SetTone(len(line), x.tone())
+	}
+	return t
+}
+
+// phases is a table of a run's phases, nil where there are few: then the workload's table says
+// all.
+func phases(run *result.Run) *page.Table {
+	before := run.Sample(probe.Before)
+	if before == nil || len(run.Phases) == 0 {
+		return nil
+	}
+	t := &page.Table{Figures: true}
+	t.Add("phase", "took", "connections", "count", "rate/s", "p50", "p99", "max", "server CPU", "load CPU", "server bytes/conn", "load bytes/conn", "kernel bytes/conn", "free MB")
+	for i := range run.Phases {
+		p := &run.Phases[i]
+		line := []string{p.Name, fmt.Sprintf("%.1fs", p.Took.Seconds())}
+		end := run.Sample(p.Name)
+		open := int64(0)
+		if end != nil && end.Counts != nil {
+			open = end.Counts.Open
+		}
+		latency := func(d time.Duration) string {
+			if p.Latency.Count == 0 {
+				return probe.None
+			}
+			return format.Latency(d)
+		}
+		line = append(line, format.Count(open), format.Count(p.Count), format.Whole(p.Rate),
+			latency(p.Latency.P50), latency(p.Latency.P99), latency(p.Latency.Max), fmt.Sprintf("%.2f", p.ServerCPU), fmt.Sprintf("%.2f", p.LoadCPU))
+		each := func(growth int64) string {
+			if open == 0 {
+				return probe.None
+			}
+			return format.Whole(float64(growth) / float64(open))
+		}
+		if end == nil {
+			end = before
+		}
+		t.Add(append(line, each(end.Server.Anonymous-before.Server.Anonymous), each(end.Load.Anonymous-before.Load.Anonymous),
+			each(end.Kernel()-before.Kernel()), format.Whole(float64(end.Free)/1e6))...)
+	}
+	return t
+}
+
+// marksOf are each rule that was broken and each error.
+func marksOf(rows []row) (all []page.Remark) {
+	for _, x := range rows {
+		add := func(tone page.Tone, run *result.Run, text string, args ...any) {
+			all = append(all, page.Remark{Tone: tone, Text: fmt.Sprintf("%s, round %d: ", x.subject, run.Round) + fmt.Sprintf(text, args...)})
+		}
+		for _, run := range x.superseded {
+			words := []string{fmt.Sprintf("repeated, and attempt %d counts for nothing", max(run.Attempt, 1))}
+			if run.Error != "" {
+				words = append(words, run.Failure())
+			}
+			for _, m := range run.Marks {
+				words = append(words, m.Rule+": "+m.Detail)
+			}
+			add(page.Faint, run, "%s", strings.Join(words, "; "))
+		}
+		for _, run := range x.runs {
+			if run.Error != "" {
+				add(page.Bad, run, "FAILED: %s", run.Error)
+			}
+			if run.Skipped != "" {
+				add(page.Warn, run, "not run: %s", run.Skipped)
+			}
+			for _, m := range run.Marks {
+				add(page.Warn, run, "%s: %s", m.Rule, m.Detail)
+			}
+		}
+	}
+	return all
+}
+
+// published is a published table with ours in it, what is wrong with it, and how ours stand
+// beside the published designs.
+func published(r *result.Report, p *scenario.Published) []page.Part {
+	c := compare(r, p)
+	text := "Published by " + p.Source + "."
+	if p.Machine != "" {
+		text += " Measured there on " + p.Machine + "."
+	}
+	parts := []page.Part{{Heading: "Published: " + p.Title}, {Text: text}, {Table: c.table}}
+	var all []page.Remark
+	if len(c.standings) > 0 {
+		all = append(all, c.summary())
+	}
+	for _, s := range slices.Concat(c.standings...) {
+		all = append(all, page.Remark{Tone: tones[s.outcome()], Text: s.String()})
+	}
+	for _, text := range c.missing {
+		all = append(all, page.Remark{Tone: page.Warn, Text: text})
+	}
+	parts = append(parts, remarks("", all)...)
+	all = nil
+	for _, text := range p.Faults {
+		all = append(all, page.Remark{Text: "Known fault of what is published: " + text})
+	}
+	for _, text := range p.Notes {
+		all = append(all, page.Remark{Text: text})
+	}
+	return append(parts, folded("What is to be known of this table", append(all, c.unloaded...))...)
+}
+
+// ids are the names of sections and charts in a page: each once.
+type ids map[string]bool
+
+// id makes one of words.
+func (all ids) id(words ...string) string {
+	const most = 56 // leaves room for a number
+	name := strings.FieldsFunc(strings.ToLower(strings.Join(words, "-")), func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < '0' || c > '9')
+	})
+	base := strings.Join(name, "-")
+	base = strings.TrimSuffix(base[:min(len(base), most)], "-")
+	if base == "" {
+		base = "x"
+	}
+	id := base
+	for n := 2; all[id]; n++ {
+		id = base + "-" + strconv.Itoa(n)
+	}
+	all[id] = true
+	return id
+}

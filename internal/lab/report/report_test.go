@@ -1,0 +1,287 @@
+package report
+
+import (
+	"bytes"
+	"encoding/json"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/lab/probe"
+	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/internal/lab/scenario"
+	"github.com/myriad-go/myriad/internal/lab/stats"
+)
+
+func pointer(v float64) *float64 { return &v }
+
+// set has a scenario of three servers under two workloads that differ in size, each in as many
+// rounds as there are rates of net.
+func set(net, epoll []float64) *result.Set {
+	work := func(name string, n int) scenario.Workload {
+		return scenario.Workload{Name: name, Caption: "Caption of " + name, App: "echo", Connections: n, Size: 8, Phases: []scenario.Phase{{Do: scenario.Load}}}
+	}
+	r := &result.Report{Scenario: scenario.Scenario{
+		Name: "test", Question: "Which?", About: "About it.\n\nMore.", Baseline: "net", Auto: "auto", Rounds: len(net),
+		Subjects:  []scenario.Subject{{Name: "net"}, {Name: "epoll"}, {Name: "auto"}},
+		Workloads: []scenario.Workload{work("few", 10), work("many", 100)},
+		Answer:    []scenario.Clause{{Text: "{subject} serves {ratio} times as many as {baseline}", Workload: "few", Figure: "tps"}, {Text: "{value}", Workload: "few", Figure: "p99"}},
+		Published: []scenario.Published{{
+			Title: "A table", Source: "somebody", Machine: "a machine", Faults: []string{"It is wrong."}, Count: "connections",
+			Columns: []scenario.Column{{Name: "rate", Figure: "tps"}, {Name: "in flight", Figure: "in-flight"}, {Name: "times", Figure: "tps", Relative: "net"}},
+			Rows: []scenario.PublishedRow{
+				{Name: "ten", Count: 10, Cells: []string{"5", "2", "1×"}, Workload: "few", Design: "net", Ours: []string{"epoll"}, About: []string{"tps"}},
+				{Name: "none", Count: 10, Cells: []string{"5", "10", "1×"}, Workload: "gone", Design: "net", About: []string{"tps"}},
+			},
+		}},
+		Claims: []scenario.Claim{
+			{Text: "at least 150", Workload: "few", Subjects: []string{"epoll"}, Figure: "tps", AtLeast: pointer(150)},
+			{Text: "half of few", Workload: "many", Subjects: []string{"epoll"}, Figure: "tps", AtLeast: pointer(0.5), Of: "few", Fails: scenario.IfNotMet},
+			{Text: "at most 1", Workload: "few", Subjects: []string{"net"}, Figure: "tps", AtMost: pointer(1), Fails: scenario.IfStrict},
+			{Text: "of many", Workload: "few", Figure: "tps", Subjects: []string{"net"}, AtMost: pointer(1), From: 1000, Fails: scenario.UnlessMet},
+			{Text: "nobody ahead", Subjects: []string{"net"}, Against: []string{"tps"}},
+		},
+	}, Planned: 5 * len(net)}
+	add := func(workload, subject string, round int, tps float64) {
+		r.Runs = append(r.Runs, result.Run{Workload: workload, Subject: subject, Round: round, Started: time.Unix(1, 0), Figures: map[string]float64{
+			"tps": tps, "p99": 1 / tps, "in-flight": 10, "expected": 10}})
+	}
+	for i := range net {
+		add("few", "net", i+1, net[i])
+		add("few", "epoll", i+1, epoll[i])
+		add("few", "auto", i+1, epoll[i]*0.9)
+		add("many", "net", i+1, net[i]*2)
+		add("many", "epoll", i+1, epoll[i]*2)
+	}
+	return &result.Set{Format: result.Format, Command: "myriad bench test", Date: time.Unix(1, 0), Reports: []*result.Report{r}}
+}
+
+func text(t *testing.T, s *result.Set) string {
+	t.Helper()
+	Judge(s)
+	var b bytes.Buffer
+	if err := WriteText(&b, s); err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(b.String()), " ")
+}
+
+// The report has the answer, the tables, ours beside a published table, and the claims.
+func TestReport(t *testing.T) {
+	s := set([]float64{100, 101, 102}, []float64{200, 202, 204})
+	got := text(t, s)
+	for _, want := range []string{
+		"epoll serves 2 times as many as net; 4.95 ms.", "Which?", "About it.", "Caption of few", "Caption of many",
+		"subject TPS ± ratio to net p99", "net 101 ±2.6 % 1.00", "epoll 202 ±2.6 % 2.00", "auto is at 0.90 of the best of the others (epoll)",
+		"Published: A table", "published: ten 10 5 2 1× never loaded", "its design here: net 10 101 (±2.6 %) 10.0 1.00×", "ours: epoll 10 202 (±2.6 %) 10.0 2.00× 2.00 ±0.00",
+		"1 of 1 rows of ours are ahead of the published design in the same run; and nothing was measured of 1 published.",
+		"none: not measured: no run of gone was made.", "Known fault of what is published: It is wrong.", "by Little's law 2 requests were in flight",
+		"at least 150: met: few/epoll: 202; at least 150", "half of few: met: many/epoll: 404; at least 101 (202 under few)", "at most 1: NOT MET: few/net: 101; at most 1",
+		"of many: not measured: few/net: 101, of too few connections to tell", "nobody ahead: NOT MET: few/epoll",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the report does not say %q:\n%s", want, got)
+		}
+	}
+	if _, claims := s.Failed(); claims != 1 { // of many, which fails unless it is met
+		t.Errorf("%d claims failed, want 1: %+v", claims, s.Reports[0].Verdicts)
+	}
+	s.Strict = true
+	Judge(s)
+	if _, claims := s.Failed(); claims != 2 {
+		t.Errorf("%d claims failed with --strict, want 2", claims)
+	}
+	dir := t.TempDir()
+	if err := Write(dir, s); err != nil {
+		t.Fatal(err)
+	}
+	for file, want := range map[string]string{"report.html": "Throughput: echo, 8 B", "report.md": "# Myriad bench: test", "report.json": `"format": "myriad-bench-2"`} {
+		if got, err := os.ReadFile(filepath.Join(dir, file)); err != nil || !strings.Contains(string(got), want) {
+			t.Errorf("%s: %v, does not say %q", file, err, want)
+		}
+	}
+}
+
+// Runs that failed, were not made, or were repeated are told of, and are part of no median.
+func TestReportFaults(t *testing.T) {
+	s := set([]float64{100, 100}, []float64{200, 200})
+	runs := s.Reports[0].Runs
+	runs[1].Error, runs[1].Marks = "it broke\nbadly", []result.Mark{{Rule: probe.RuleNoise, Detail: "others"}}
+	runs[0].Skipped = "no room"
+	again := runs[2]
+	again.Superseded, again.Attempt, again.Marks = true, 1, []result.Mark{{Rule: probe.RuleNoise, Detail: "much"}}
+	s.Reports[0].Runs = append(runs, again)
+	s.Reports[0].Planned = 12
+	got := text(t, s)
+	for _, want := range []string{
+		"1 of 10 runs failed.", "epoll, round 1: FAILED: it broke badly", "net, round 1: not run: no room", "auto, round 1: repeated, and attempt 1 counts for nothing; noise: much",
+		"FAILED 1/2, noise 1/2", "epoll failed in 1 of 2 rounds: it broke",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the report does not say %q:\n%s", want, got)
+		}
+	}
+	for _, part := range Page(s).Sections[0].Parts {
+		if part.Heading == "What failed" {
+			return
+		}
+	}
+	t.Error("the overview does not say what failed")
+}
+
+// A design that the watchdog has ended is not compared but by its memory, and one that came to
+// nothing leaves ours alone.
+func TestStanding(t *testing.T) {
+	rows := func(figure string, values ...float64) row {
+		w := row{subject: "x"}
+		for i, v := range values {
+			w.runs = append(w.runs, &result.Run{Round: i + 1, Figures: map[string]float64{figure: v}})
+		}
+		return w
+	}
+	tps, _ := probe.Named("tps")
+	p99, _ := probe.Named("p99")
+	memory, _ := probe.Named("peak-memory")
+	ended := rows("tps", 10, 10)
+	ended.runs[0].Jobs = &result.Jobs{Ended: &result.Ended{Most: 2e9}}
+	big := rows("peak-memory", 200)
+	big.runs[0].Jobs = ended.runs[0].Jobs
+	marked := rows("tps", 20, 20)
+	marked.runs[0].Mark(probe.RuleMismatch, "wrong")
+	for _, c := range []struct {
+		f            probe.Figure
+		ours, design row
+		outcome, in  string
+	}{
+		{tps, rows("tps", 20, 22), rows("tps", 10, 11), result.Ahead, "2.00 ±0.00"},
+		{p99, rows("p99", 20, 22), rows("p99", 10, 11), result.Behind, "0.50 ±0.00"},
+		{tps, rows("tps", 10, 12), rows("tps", 11, 11), result.Level, "1.00"},
+		{tps, rows("tps", 10.5), rows("tps", 10), result.Level, "1.05"},
+		{tps, rows("tps", 10, 10), rows("tps", 0, 0), result.Ahead, "alone"},
+		{p99, rows("p99", 1, 1), rows("p99", stats.Never, stats.Never), result.Ahead, "alone"},
+		{tps, rows("tps", 10, 10), ended, result.NotMeasured, "-"},
+		{memory, rows("peak-memory", 100), big, result.Ahead, "2.00"},
+		{tps, marked, rows("tps", 10, 10), result.NotMeasured, "-"},
+		{tps, rows("tps", 10), row{subject: "y"}, result.NotMeasured, "-"},
+		{tps, rows("tps", 0), rows("tps", 1), result.NotMeasured, "-"},
+	} {
+		s := stand(c.f, c.ours, c.design)
+		s.row = &scenario.PublishedRow{Name: "row"}
+		if s.outcome() != c.outcome || !strings.HasPrefix(s.lead(), c.in) || !strings.HasPrefix(s.String(), "row: ") {
+			t.Errorf("%s of %v and %v: %s, %s; want %s, %s: %s", c.f.Name, c.ours.values(c.f.Name), c.design.values(c.f.Name), s.outcome(), s.lead(), c.outcome, c.in, &s)
+		}
+	}
+}
+
+func TestCompare(t *testing.T) {
+	before, after := set([]float64{100, 101, 102, 103}, []float64{200, 201, 202, 203}), set([]float64{90, 91, 92, 93}, []float64{200, 202, 201, 203})
+	after.Version, after.Reports[0].Scenario.Workloads[1].Connections = "v2", 99
+	after.Reports[0].Runs = slices.DeleteFunc(after.Reports[0].Runs, func(r result.Run) bool { return r.Subject == "auto" })
+	after.Reports[0].Runs[1].Error = "broken" // epoll under few
+	c, err := Compare([]string{"before", "after"}, []*result.Set{before, after}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verdicts := make(map[string]string)
+	c.each(func(f *ComparedFigure, _ int, d Difference) {
+		verdicts[f.Workload+"/"+f.Subject+"/"+f.Figure.Name] = d.Verdict
+	})
+	for name, want := range map[string]string{"few/net/tps": Worse, "few/net/p99": Worse, "many/net/tps": Worse, "many/epoll/tps": Unchanged, "few/epoll/tps": Unchanged} {
+		if verdicts[name] != want {
+			t.Errorf("%s: %q, want %q", name, verdicts[name], want)
+		}
+	}
+	said := strings.Join(slices.Concat(c.Warnings, c.Missing, c.Failed), "\n")
+	for _, want := range []string{`Another version of Myriad: before has "", after has "v2".`, "test/many is not the same workload", "test/few/auto: not in after.", "test/few/epoll failed in 1 of 4 rounds in after: broken"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it does not say %q:\n%s", want, said)
+		}
+	}
+	if got := c.Regressions(0.05); len(got) != 5 || !strings.Contains(strings.Join(got, "\n"), "test/few/net: TPS is worse in after: -9.9 %, p=0.029 n=4+4") {
+		t.Errorf("regressions: %q", got)
+	}
+	if got := c.Regressions(0.5); len(got) != 1 {
+		t.Errorf("beyond a half: %q, want the subject that failed", got)
+	}
+	if few, all := c.Undecided(); few != 0 || all != 8 {
+		t.Errorf("%d of %d undecided", few, all)
+	}
+	var b bytes.Buffer
+	if err := c.WriteJSON(&b); err != nil {
+		t.Fatal(err)
+	}
+	var out comparisonJSON
+	if err := json.Unmarshal(b.Bytes(), &out); err != nil || out.Format != ComparisonFormat || len(out.Figures) != 8 || out.Figures[0].Values[1].Change.Verdict != Worse {
+		t.Errorf("as JSON: %v, %s", err, b.Bytes())
+	}
+	p := c.Page()
+	b.Reset()
+	if err := p.WriteHTML(&b); err != nil || !strings.Contains(b.String(), "worse, p=0.029") {
+		t.Errorf("as a page: %v", err)
+	}
+	for _, only := range []string{"none", "few/net/tps"} {
+		c, err := Compare([]string{"a", "b"}, []*result.Set{before, after}, regexp.MustCompile(only))
+		if (err == nil) != (only != "none") || err == nil && len(c.Figures) != 1 {
+			t.Errorf("%s: %v", only, err)
+		}
+	}
+	if _, err := Compare([]string{"a"}, []*result.Set{before}, nil); err == nil {
+		t.Error("one set is compared")
+	}
+}
+
+func TestAgainst(t *testing.T) {
+	tps, _ := probe.Named("tps")
+	for _, c := range []struct {
+		a, b    []float64
+		verdict string
+		change  float64
+	}{
+		{[]float64{1}, []float64{2}, TooFew, 1},
+		{[]float64{10, 10}, []float64{20, 20}, Better, 1},
+		{[]float64{10, 12}, []float64{11, 14}, Unchanged, 1.5 / 11},
+		{[]float64{1, 2, 3, 4}, []float64{5, 6, 7, 8}, Better, 1.6},
+		{[]float64{5, 5}, []float64{5, 5}, Unchanged, 0},
+		{[]float64{0, 0}, []float64{5, 5}, Better, math.Inf(1)},
+		{[]float64{5, 5}, []float64{stats.Never, stats.Never}, Better, math.Inf(1)},
+	} {
+		f := &ComparedFigure{Figure: tps, Values: [][]float64{c.a, c.b}}
+		if d, ok := f.Against(1); !ok || d.Verdict != c.verdict || d.Change != c.change {
+			t.Errorf("%v, %v: %+v, want %s, %v", c.a, c.b, d, c.verdict, c.change)
+		}
+	}
+	if _, ok := (&ComparedFigure{Values: [][]float64{nil, {1}}}).Against(1); ok {
+		t.Error("a figure is compared with none")
+	}
+}
+
+// A time line is drawn with rates of counters, and a gap where a counter began anew.
+func TestTimelines(t *testing.T) {
+	s := set([]float64{1}, []float64{2})
+	run := &s.Reports[0].Runs[0]
+	for i := range 5 {
+		at := time.Duration(i) * time.Second
+		run.Timeline = append(run.Timeline, result.Tick{At: at, Server: result.TickSide{User: at / 2, RSS: 1 << 20}, Load: result.TickSide{RSS: 1}, Answered: int64(100 * i), Slab: int64(1000 + i)})
+	}
+	run.Timeline[4].Server.User = 0
+	sections := timelines(s.Reports[0], ids{})
+	if len(sections) != 1 {
+		t.Fatalf("%d sections, want one", len(sections))
+	}
+	for _, part := range sections[0].Parts {
+		if part.Chart == nil || part.Chart.Title != "CPU of server and load: few" {
+			continue
+		}
+		y := part.Chart.Series[0].Y
+		if len(y) != 5 || !math.IsNaN(y[0]) || y[1] != 0.5 || !math.IsNaN(y[4]) {
+			t.Errorf("CPU: %v, want 0.5 between gaps", y)
+		}
+		return
+	}
+	t.Error("the CPU is not drawn")
+}

@@ -1,0 +1,196 @@
+// Package report makes what was found readable: a page that begins with the answer of each
+// scenario, in a sentence and a picture, then tables, published tables with ours beside them,
+// claims, charts and time lines; and comparisons of several sets.
+package report
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/internal/lab/probe"
+	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/internal/lab/scenario"
+	"github.com/myriad-go/myriad/internal/lab/stats"
+	"github.com/myriad-go/myriad/internal/page"
+)
+
+// row is one subject's runs under one workload.
+type row struct {
+	subject string
+	runs    []*result.Run
+	// superseded are attempts that don't count: they are told of, and are part of no
+	// figure.
+	superseded []*result.Run
+}
+
+// rowsOf collects the runs of a workload by subject, in the scenario's order. Subjects without
+// a run have no row.
+func rowsOf(r *result.Report, workload string) (rows []row) {
+	for _, s := range r.Scenario.Subjects {
+		found := row{subject: s.Name}
+		for i := range r.Runs {
+			run := &r.Runs[i]
+			if run.Workload != workload || run.Subject != s.Name {
+				continue
+			}
+			if run.Superseded {
+				found.superseded = append(found.superseded, run)
+			} else {
+				found.runs = append(found.runs, run)
+			}
+		}
+		if len(found.runs) > 0 {
+			rows = append(rows, found)
+		}
+	}
+	return rows
+}
+
+// rowNamed finds a subject's row, an empty one when it was not run.
+func rowNamed(rows []row, subject string) row {
+	i := slices.IndexFunc(rows, func(w row) bool { return w.subject == subject })
+	if i < 0 {
+		return row{}
+	}
+	return rows[i]
+}
+
+// byRound are the values of a figure, by round.
+func (w row) byRound(figure string) map[int]float64 {
+	found := make(map[int]float64)
+	for _, run := range w.runs {
+		if v, ok := run.Figures[figure]; ok && run.Counts() {
+			found[run.Round] = v
+		}
+	}
+	return found
+}
+
+func (w row) values(figure string) []float64 { return slices.Collect(maps.Values(w.byRound(figure))) }
+
+func (w row) median(figure string) (float64, bool) { return stats.Median(w.values(figure)) }
+
+// cell is the median of a figure over the rounds.
+func (w row) cell(f probe.Figure) string {
+	v, ok := w.median(f.Name)
+	if !ok {
+		return probe.None
+	}
+	return f.Text(v)
+}
+
+// around is the ± of a figure as a part of its median.
+func around(values []float64) string {
+	const fewRounds = 5 // of which the ± can be larger than what it is of
+	s, ok := stats.Spread(values)
+	switch {
+	case !ok:
+		return probe.None
+	case s > 1 && len(values) <= fewRounds:
+		return "too few rounds"
+	}
+	return fmt.Sprintf("±%.1f %%", s*100)
+}
+
+// ratio is the median over the rounds of the figure's ratio to the base's in the same round.
+func (w row) ratio(base row, figure string) (float64, bool) {
+	return stats.Median(stats.Ratios(w.byRound(figure), base.byRound(figure)))
+}
+
+// bestBut finds the row that is best by a figure among those of other subjects than some.
+func bestBut(rows []row, f probe.Figure, but ...string) (best row) {
+	var most float64
+	for _, w := range rows {
+		v, ok := w.median(f.Name)
+		if v *= float64(f.Better); ok && (best.subject == "" || v > most) && !slices.Contains(but, w.subject) {
+			best, most = w, v
+		}
+	}
+	return best
+}
+
+// complete says whether any run of the row came to its end.
+func (w row) complete() bool { return slices.ContainsFunc(w.runs, (*result.Run).Counts) }
+
+// failures counts the runs that failed, and says why the first of them did.
+func (w row) failures() (n int, why string) {
+	for _, run := range w.runs {
+		if run.Error != "" {
+			n, why = n+1, cmp.Or(why, run.Failure())
+		}
+	}
+	return n, why
+}
+
+// failed says in how many rounds the row failed, "" for none.
+func (w row) failed() string {
+	n, why := w.failures()
+	if n == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
+}
+
+// ended is how the watchdog has ended a run of the row, nil if it has not.
+func (w row) ended() *result.Ended {
+	for _, run := range w.runs {
+		if run.Jobs != nil && run.Jobs.Ended != nil {
+			return run.Jobs.Ended
+		}
+	}
+	return nil
+}
+
+// marks names the rules that the runs broke, and failures, with how many of the runs have
+// each.
+func (w row) marks() string {
+	counts := make(map[string]int)
+	for _, run := range w.runs {
+		if run.Error != "" {
+			counts["FAILED"]++
+		}
+		if run.Skipped != "" {
+			counts["not run"]++
+		}
+		for _, m := range run.Marks {
+			counts[m.Rule]++
+		}
+	}
+	return counted(counts, len(w.runs))
+}
+
+// tone is how serious the marks of a row are.
+func (w row) tone() page.Tone {
+	tone := page.Plain
+	for _, run := range w.runs {
+		if run.Error != "" {
+			return page.Bad
+		}
+		if run.Skipped != "" || len(run.Marks) > 0 {
+			tone = page.Warn
+		}
+	}
+	return tone
+}
+
+// counted writes words with how many of the runs have each, the most frequent first.
+func counted(counts map[string]int, runs int) string {
+	words := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
+	})
+	for i, word := range words {
+		words[i] = fmt.Sprintf("%s %d/%d", word, counts[word], runs)
+	}
+	return strings.Join(words, ", ")
+}
+
+// held is how many connections a subject had under a workload.
+func held(r *result.Report, w scenario.Workload, subject string) int {
+	if s := r.Scenario.Subject(subject); s != nil {
+		return w.For(s.MaxConns).Connections
+	}
+	return w.Connections
+}

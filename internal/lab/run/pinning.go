@@ -1,0 +1,76 @@
+package run
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/internal/lab/scenario"
+	"github.com/myriad-go/myriad/internal/procfs"
+)
+
+// pinning is where to start server and load generator. all are the CPUs to run on when
+// nothing is pinned, nil for those that this process runs on: a process would begin on the
+// CPUs of the one before it.
+type pinning struct {
+	result.Pinning
+	all []int
+}
+
+// of is the pinning of a workload.
+func (p pinning) of(w scenario.Workload) pinning {
+	if !w.Unpinned || !p.Pinned() {
+		return p
+	}
+	return pinning{result.Pinning{Why: "not asked for"}, slices.Concat(p.Server, p.Load)}
+}
+
+func (p pinning) serverCPUs() []int {
+	if p.Pinned() {
+		return p.Server
+	}
+	return p.all
+}
+
+func (p pinning) loadCPUs() []int {
+	if p.Pinned() {
+		return p.Load
+	}
+	return p.all
+}
+
+// choosePinning splits the CPUs that this process may use into two halves.
+func choosePinning() pinning {
+	cpus, err := allowedCPUs()
+	if err != nil {
+		return pinning{Pinning: result.Pinning{Why: "pinning is " + err.Error()}}
+	}
+	return pinning{Pinning: splitCPUs(cpus, func(cpu int) int {
+		core, err := procfs.Core(cpu)
+		if err != nil {
+			return cpu // unknown: a core of its own
+		}
+		return core
+	})}
+}
+
+// splitCPUs gives the server one half of the CPUs and the load the other, an odd one to the
+// load. CPUs that share a core stay on one side, so that neither side slows the other down,
+// unless there is only one core.
+func splitCPUs(cpus []int, core func(cpu int) int) result.Pinning {
+	if len(cpus) < 2 {
+		return result.Pinning{Why: "there is only one CPU"}
+	}
+	cpus = slices.Clone(cpus)
+	slices.SortFunc(cpus, func(a, b int) int {
+		return cmp.Or(cmp.Compare(core(a), core(b)), cmp.Compare(a, b))
+	})
+	cut := len(cpus) / 2
+	for edge := cut; edge > 0; edge-- {
+		if core(cpus[edge-1]) != core(cpus[edge]) {
+			cut = edge
+			break
+		}
+	}
+	return result.Pinning{Server: cpus[:cut:cut], Load: cpus[cut:]}
+}

@@ -1,0 +1,28 @@
+//go:build !linux
+
+package run
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+)
+
+// startOn starts a process; there is no pinning on this system.
+func startOn(cmd *exec.Cmd, _ []int) error { return cmd.Start() }
+
+func killGroup(int) {}
+
+func groupLives(int) bool { return false }
+
+func allowedCPUs() ([]int, error) {
+	return nil, errors.New("not available on " + runtime.GOOS)
+}
+
+func raiseFileLimit() error { return nil }
+
+func (p *process) stopConnecting() error { return errors.New("not available on " + runtime.GOOS) }
+
+// lockFile locks nothing on this system.
+func lockFile(*os.File) error { return nil }

@@ -1,0 +1,249 @@
+package scenario
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Published is a table that others have published, beside which ours stands with the same
+// columns.
+type Published struct {
+	// Title and Source say whose it is, Machine on what it was measured.
+	Title   string `json:"title" toml:"title"`
+	Source  string `json:"source" toml:"source"`
+	Machine string `json:"machine" toml:"machine"`
+	// Faults are what is known to be wrong with it, a sentence each.
+	Faults []string `json:"faults,omitempty" toml:"faults"`
+	// Notes say what of ours is to be known when comparing, a sentence each.
+	Notes []string `json:"notes,omitempty" toml:"notes"`
+	// Count is what a row has so many of, such as "connections": a column of its own. ""
+	// is none.
+	Count string `json:"count,omitempty" toml:"count"`
+	// Columns are its figures.
+	Columns []Column       `json:"columns" toml:"column"`
+	Rows    []PublishedRow `json:"rows" toml:"rows"`
+}
+
+// Column is a column of a published table.
+type Column struct {
+	// Name is its heading, and Figure the name of ours that stands under it; "" where
+	// there is none.
+	Name   string `json:"name" toml:"name"`
+	Figure string `json:"figure,omitempty" toml:"figure"`
+	// Unit is that of the published figures, in which ours are written too: one of Units.
+	// "" is as ours are written elsewhere, which times are always.
+	Unit string `json:"unit,omitempty" toml:"unit"`
+	// Relative names a subject: the figure is written as a multiple of that subject's in
+	// the same round. Where there is none, or the watchdog has ended that subject, it is
+	// written as it is.
+	Relative string `json:"relative,omitempty" toml:"relative"`
+}
+
+// Units are the units of columns, in those of figures.
+var Units = map[string]float64{
+	"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "MB": 1e6, "GB": 1e9,
+	"kB/s": 1e3, "Mbps": 1e6,
+}
+
+// PublishedRow is a row of a published table.
+type PublishedRow struct {
+	// Name is what the row is about.
+	Name string `json:"name" toml:"name"`
+	// Count is how many there were of what Published.Count says; 0 is not known.
+	Count int `json:"count,omitempty" toml:"count"`
+	// Cells are the published figures, as they were written, one a column.
+	Cells []string `json:"cells" toml:"cells"`
+	// Workload is the one whose runs stand below it, Design the subject that is the
+	// published design, and Ours those that answer it; all others are left out. Where Ours
+	// is empty they are all subjects of the workload but the designs of the table.
+	Workload string   `json:"workload" toml:"workload"`
+	Design   string   `json:"design,omitempty" toml:"design"`
+	Ours     []string `json:"ours,omitempty" toml:"ours"`
+	// Else are workloads that stand in where Design or all of Ours have no figures under
+	// Workload, or Design fewer connections: the first of them of which that is not so.
+	Else []string `json:"else,omitempty" toml:"else"`
+	// About names the figures by which ours is to be ahead of Design in the same run.
+	About []string `json:"about,omitempty" toml:"about"`
+}
+
+// Claim is what the figures of subjects are held against. Exactly one of AtMost, AtLeast and
+// Against is set.
+type Claim struct {
+	// Text is the claim in words.
+	Text string `json:"text" toml:"text"`
+	// Subjects are those that it is claimed of; nil is all of the workload.
+	Subjects []string `json:"subjects,omitempty" toml:"subjects"`
+	// Workload is the one whose runs tell; "" is each.
+	Workload string `json:"workload,omitempty" toml:"workload"`
+	// Figure is the one that is claimed of, AtMost and AtLeast are its bounds. Where Of is
+	// set they are multiples of the same figure under that workload. Plus is added to the
+	// bound.
+	Figure  string   `json:"figure,omitempty" toml:"figure"`
+	AtMost  *float64 `json:"at_most,omitempty" toml:"at_most"`
+	AtLeast *float64 `json:"at_least,omitempty" toml:"at_least"`
+	Of      string   `json:"of,omitempty" toml:"of"`
+	Plus    float64  `json:"plus,omitempty" toml:"plus"`
+	// Against names figures: no other subject is to be ahead in all of them by more than
+	// one per cent.
+	Against []string `json:"against,omitempty" toml:"against"`
+	// From is the fewest connections of which it can be told.
+	From int `json:"from,omitempty" toml:"from"`
+	// Fails says when the claim fails the bench: UnlessMet, also where it was not measured;
+	// IfNotMet; or IfStrict, which is IfNotMet with --strict. Default: never.
+	Fails string `json:"fails,omitempty" toml:"fails"`
+}
+
+// When a Claim fails the bench.
+const (
+	UnlessMet = "unless met"
+	IfNotMet  = "if not met"
+	IfStrict  = "if strict"
+)
+
+// Clause is a part of the sentence with which the report begins. In Text stand {subject} for
+// the best subject that is not the baseline, {baseline}, {value} and {base} for their
+// figures, {ratio} for the first divided by the second, and {inverse} for the second divided
+// by the first.
+type Clause struct {
+	Text     string `json:"text" toml:"text"`
+	Workload string `json:"workload" toml:"workload"`
+	Figure   string `json:"figure" toml:"figure"`
+	// Subject is whose figure it is; "" is that of the best.
+	Subject string `json:"subject,omitempty" toml:"subject"`
+	// Baseline replaces the scenario's.
+	Baseline string `json:"baseline,omitempty" toml:"baseline"`
+}
+
+// checkReferences looks at the names in published tables, claims and the answer. whole is the
+// scenario on a machine on which everything can run; compared says of a figure's name whether
+// there is such a figure, and whether more or less of it is better.
+func (s *Scenario) checkReferences(whole *Scenario, compared func(figure string) (better, ok bool)) error {
+	var subjects, workloads []string
+	for _, x := range whole.Subjects {
+		subjects = append(subjects, x.Name)
+	}
+	for _, w := range s.Workloads {
+		workloads = append(workloads, w.Name)
+	}
+	c := &references{subjects: subjects, workloads: workloads, compared: compared}
+	c.subject("baseline", s.Baseline)
+	c.subject("auto", s.Auto)
+	for _, x := range s.Subjects {
+		c.workload("subject "+x.Name, x.Workloads...)
+	}
+	for i := range s.Published {
+		c.published(&s.Published[i])
+	}
+	for _, x := range s.Claims {
+		where := "claim \"" + x.Text + "\""
+		c.subject(where, x.Subjects...)
+		c.workload(where, x.Workload, x.Of)
+		c.figure(where, false, x.Figure)
+		c.figure(where, true, x.Against...)
+		if !slices.Contains([]string{"", UnlessMet, IfNotMet, IfStrict}, x.Fails) {
+			c.wrong("%s: fails %q; expected %q, %q or %q", where, x.Fails, UnlessMet, IfNotMet, IfStrict)
+		}
+		n := 0
+		for _, is := range []bool{x.AtMost != nil, x.AtLeast != nil, len(x.Against) > 0} {
+			if is {
+				n++
+			}
+		}
+		if n != 1 || (x.Figure == "") == (len(x.Against) == 0) {
+			c.wrong("%s: expected a figure with at_most or at_least, or against alone", where)
+		}
+	}
+	for _, x := range s.Answer {
+		where := "answer \"" + x.Text + "\""
+		c.workload(where, x.Workload)
+		c.subject(where, x.Subject, x.Baseline)
+		c.figure(where, true, x.Figure)
+	}
+	for _, scale := range s.Scales {
+		for _, name := range scale.Without {
+			if !slices.Contains(subjects, name) {
+				c.workload("without of a scale", name)
+			}
+		}
+	}
+	return c.err
+}
+
+// references keeps the first name that stands for nothing.
+type references struct {
+	subjects, workloads []string
+	compared            func(string) (better, ok bool)
+	err                 error
+}
+
+func (c *references) wrong(text string, args ...any) {
+	if c.err == nil {
+		c.err = Errorf(text, args...)
+	}
+}
+
+func (c *references) named(what, where string, among []string, names []string) {
+	for _, name := range names {
+		if name != "" && !slices.Contains(among, name) {
+			c.wrong("%s: %s %q; expected one of %s", where, what, name, Join(among))
+		}
+	}
+}
+
+func (c *references) subject(where string, names ...string) {
+	c.named("subject", where, c.subjects, names)
+}
+
+func (c *references) workload(where string, names ...string) {
+	c.named("workload", where, c.workloads, names)
+}
+
+func (c *references) figure(where string, better bool, names ...string) {
+	for _, name := range names {
+		if is, ok := c.compared(name); name != "" && (!ok || better && !is) {
+			c.wrong("%s: figure %q; expected one such as \"tps\"", where, name)
+		}
+	}
+}
+
+func (c *references) published(p *Published) {
+	where := "published table \"" + p.Title + "\""
+	for _, x := range p.Columns {
+		c.figure(where, false, x.Figure)
+		c.subject(where, x.Relative)
+		if x.Unit != "" && Units[x.Unit] == 0 {
+			c.wrong("%s: column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", where, x.Name, x.Unit)
+		}
+	}
+	for _, row := range p.Rows {
+		where := where + ", row \"" + row.Name + "\""
+		if len(row.Cells) != len(p.Columns) {
+			c.wrong("%s: %d cells; expected one for each of %d columns", where, len(row.Cells), len(p.Columns))
+		}
+		c.workload(where, append([]string{row.Workload}, row.Else...)...)
+		c.subject(where, append([]string{row.Design}, row.Ours...)...)
+		c.figure(where, true, row.About...)
+	}
+}
+
+// Value reads a published cell, such as "202,830", "4.9 s" or "38.8" under a column in MiB, in
+// the unit of the column's figure.
+func (c Column) Value(cell string) (float64, bool) {
+	digits, unit, _ := strings.Cut(cell, " ")
+	digits, scale := strings.ReplaceAll(digits, ",", ""), 1.0
+	if rest, ok := strings.CutSuffix(digits, "k"); ok {
+		digits, scale = rest, 1e3
+	}
+	v, err := strconv.ParseFloat(digits, 64)
+	factor, ok := Units[unit]
+	switch {
+	case ok:
+		scale *= factor
+	case unit != "":
+		return 0, false
+	case c.Unit != "":
+		scale *= Units[c.Unit]
+	}
+	return v * scale, err == nil
+}

@@ -1,0 +1,175 @@
+package scenario
+
+import (
+	"bytes"
+	"cmp"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/pelletier/go-toml/v2"
+)
+
+//go:embed files
+var files embed.FS
+
+// Reader reads scenarios. Figures says of a figure's name whether there is such a figure, and
+// whether more or less of it is better.
+type Reader struct {
+	Figures func(name string) (better, ok bool)
+}
+
+// maxFile is the most that a scenario's file has, in bytes.
+const maxFile = 1 << 20
+
+// Read reads a scenario from its file, in TOML, of 1 MiB at most. It is checked as it is
+// written, with all that each of its scales makes of it.
+func (r Reader) Read(in io.Reader) (s Scenario, err error) {
+	text, err := io.ReadAll(io.LimitReader(in, maxFile+1))
+	if err != nil {
+		return s, err
+	}
+	if len(text) > maxFile {
+		return s, Errorf("it has more than %d bytes; expected a scenario, which has fewer", maxFile)
+	}
+	d := toml.NewDecoder(bytes.NewReader(text)).DisallowUnknownFields()
+	if err := d.Decode(&s); err != nil {
+		return s, tomlError(err)
+	}
+	s.Rounds = cmp.Or(s.Rounds, 3)
+	return s, r.check(&s)
+}
+
+// tomlError says on which line a file is no scenario.
+func tomlError(err error) error {
+	if e, ok := errors.AsType[*toml.StrictMissingError](err); ok && len(e.Errors) > 0 {
+		line, _ := e.Errors[0].Position()
+		return Errorf("line %d: %q is no key of a scenario; expected those of docs/scenarios.md", line, strings.Join(e.Errors[0].Key(), "."))
+	}
+	if e, ok := errors.AsType[*toml.DecodeError](err); ok {
+		line, _ := e.Position()
+		what := strings.TrimPrefix(e.Error(), "toml: ")
+		if key := e.Key(); len(key) > 0 {
+			what = strings.Join(key, ".") + ": " + what
+		}
+		return Errorf("line %d: %s; expected TOML as docs/scenarios.md has it", line, what)
+	}
+	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
+}
+
+var scaleName = regexp.MustCompile(`^[a-z][a-z-]{0,39}$`)
+
+// check looks at a scenario as its file has it: the whole on a machine on which everything
+// can run, then that at each scale.
+func (r Reader) check(s *Scenario) error {
+	switch {
+	case s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/\\: \t\r\n"):
+		return Errorf("scenario name %q; expected 1 to 40 bytes without spaces, slashes and colons, as name = %q", s.Name, "mine")
+	case s.Question == "":
+		return Errorf("question is missing; expected a sentence, as question = %q", "Is mine as fast as others?")
+	}
+	for _, x := range s.Subjects {
+		if err := x.check(); err != nil {
+			return err
+		}
+	}
+	whole := s.expanded(anyHost)
+	if err := whole.Check(); err != nil {
+		return err
+	}
+	s.Baseline = cmp.Or(s.Baseline, whole.Subjects[0].Name)
+	if err := s.checkReferences(&whole, r.Figures); err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Scales)) {
+		x := s.Scales[name]
+		if !scaleName.MatchString(name) || name == fullScale {
+			return Errorf("scale name %q; expected 1 to 40 small letters and dashes, and not %s, which is the scenario as it is written", name, fullScale)
+		}
+		if x.Rounds < 0 || x.Connections < 0 || x.Duration < 0 || x.WarmUp < 0 || x.Hold < 0 {
+			return Errorf("scale %s has a number or a time below 0; expected more", name)
+		}
+		small, changes, err := whole.at(name)
+		if err == nil {
+			small = small.resized(changes)
+			err = small.Check()
+		}
+		if err != nil {
+			return Errorf("scale %s: %v", name, err)
+		}
+	}
+	return nil
+}
+
+// Open reads a scenario from the file of that name, as Read does.
+func (r Reader) Open(name string) (s Scenario, err error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return s, err
+	}
+	defer f.Close()
+	s, err = r.Read(f)
+	return s, inFile(name, err)
+}
+
+// inFile says of which file an error is.
+func inFile(name string, err error) error {
+	if e, ok := errors.AsType[Error](err); ok {
+		return Errorf("%s: %s", name, e)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// builtInOrder is that of the built-in scenarios; one that it doesn't name comes behind.
+var builtInOrder = []string{"quick", "tenk", "idle", "million", "models", "overload", "heartbeat", "peers", "tls", "soak"}
+
+const extension = ".toml"
+
+// BuiltIns are the names of the built-in scenarios.
+func BuiltIns() (names []string) {
+	entries, err := files.ReadDir("files")
+	if err != nil {
+		panic("scenario: no scenarios are embedded: " + err.Error())
+	}
+	for _, e := range entries {
+		names = append(names, strings.TrimSuffix(e.Name(), extension))
+	}
+	rank := func(name string) int {
+		if i := slices.Index(builtInOrder, name); i >= 0 {
+			return i
+		}
+		return len(builtInOrder)
+	}
+	slices.SortStableFunc(names, func(a, b string) int { return rank(a) - rank(b) })
+	return names
+}
+
+// BuiltInFile is the file of a built-in scenario.
+func BuiltInFile(name string) ([]byte, error) {
+	text, err := files.ReadFile(path.Join("files", name+extension))
+	if err != nil {
+		return nil, Errorf("no scenario %q is built in; expected one of %s, or a file such as ./mine.toml",
+			name, strings.Join(BuiltIns(), ", "))
+	}
+	return text, nil
+}
+
+// BuiltIn is a built-in scenario.
+func (r Reader) BuiltIn(name string) (s Scenario, err error) {
+	text, err := BuiltInFile(name)
+	if err != nil {
+		return s, err
+	}
+	s, err = r.Read(bytes.NewReader(text))
+	return s, inFile(name+extension, err)
+}

@@ -1,0 +1,268 @@
+// Package scenario has scenarios as data: the servers that are compared, the workloads that
+// are applied to each, the tables of others and the claims that the figures are held
+// against. A scenario is read from a TOML file and says nothing of how it is run.
+package scenario
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Scenario is a question to the machine, as data.
+type Scenario struct {
+	// Name is what the scenario is called on the command line.
+	Name string `json:"name" toml:"name"`
+	// Question says in one sentence what it asks.
+	Question string `json:"question" toml:"question"`
+	// About is a paragraph or two: how its figures are to be read.
+	About string `json:"about,omitempty" toml:"about"`
+	// Subjects are the servers to compare, at most 64.
+	Subjects []Subject `json:"subjects" toml:"subject"`
+	// Workloads are the loads to apply, at most 64.
+	Workloads []Workload `json:"workloads" toml:"workload"`
+	// Baseline names the subject to which the others are compared. It may be missing in
+	// Subjects; then no ratio is shown. In a file the default is the first subject.
+	Baseline string `json:"baseline" toml:"baseline"`
+	// Auto names the subject that chooses for itself: the report says how it compares with
+	// the best of the others. "" is none.
+	Auto string `json:"auto,omitempty" toml:"auto"`
+	// Rounds is how often each subject is run under each workload, from 1 to 1000. In a
+	// file the default is 3.
+	Rounds int `json:"rounds" toml:"rounds"`
+	// Answer is what the report begins with: a sentence of several clauses. The figure of
+	// the first is its picture.
+	Answer []Clause `json:"answer,omitempty" toml:"answer"`
+	// Published are the tables of others that are reproduced.
+	Published []Published `json:"published,omitempty" toml:"published"`
+	// Claims are what the figures are held against.
+	Claims []Claim `json:"claims,omitempty" toml:"claim"`
+	// Scales are what the scenario becomes at a scale, by the scale's name.
+	Scales map[string]Scale `json:"scales,omitempty" toml:"scale"`
+
+	// Notes are sentences on what this machine and the options have changed of it.
+	Notes []string `json:"-" toml:"-"`
+	// only is Options.Only, once applied: of what it leaves out there are no notes.
+	only *regexp.Regexp
+}
+
+// Error says what is wrong with a scenario or with the options to run it, and what was
+// expected. Nothing has been started.
+type Error string
+
+func (e Error) Error() string { return string(e) }
+
+// Errorf makes an Error.
+func Errorf(format string, args ...any) error { return Error(fmt.Sprintf(format, args...)) }
+
+const (
+	maxRounds = 1000
+	// MaxParts bounds the subjects and the workloads of a scenario.
+	MaxParts = 64
+)
+
+// Check returns an Error when the scenario cannot be run.
+func (s *Scenario) Check() error {
+	if s.Rounds < 1 || s.Rounds > maxRounds {
+		return Errorf("%d rounds; expected 1 to %d", s.Rounds, maxRounds)
+	}
+	if n := len(s.Subjects); n < 1 || n > MaxParts {
+		return Errorf("%d subjects; expected 1 to %d", n, MaxParts)
+	}
+	if n := len(s.Workloads); n < 1 || n > MaxParts {
+		return Errorf("%d workloads; expected 1 to %d", n, MaxParts)
+	}
+	names := make(map[string]bool)
+	for _, x := range s.Subjects {
+		if err := cmp.Or(x.check(), unique(names, "subject", x.Name)); err != nil {
+			return err
+		}
+	}
+	clear(names)
+	for _, w := range s.Workloads {
+		if err := cmp.Or(w.check(), unique(names, "workload", w.Name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unique says that a name was seen before, and keeps it.
+func unique(seen map[string]bool, what, name string) error {
+	if seen[name] {
+		return Errorf("two %ss are named %q; expected a name for each", what, name)
+	}
+	seen[name] = true
+	return nil
+}
+
+func (s *Scenario) note(format string, args ...any) {
+	s.Notes = append(slices.Clip(s.Notes), fmt.Sprintf(format, args...))
+}
+
+// Subject finds a subject by its name, nil where there is none.
+func (s *Scenario) Subject(name string) *Subject {
+	i := slices.IndexFunc(s.Subjects, func(x Subject) bool { return x.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Subjects[i]
+}
+
+// Workload finds a workload by its name, nil where there is none.
+func (s *Scenario) Workload(name string) *Workload {
+	i := slices.IndexFunc(s.Workloads, func(w Workload) bool { return w.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &s.Workloads[i]
+}
+
+// RoundsOf is how many rounds a workload has.
+func (s *Scenario) RoundsOf(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) }
+
+// Duration is about how long the scenario takes.
+func (s *Scenario) Duration() (all time.Duration) {
+	shapes := make(map[string]bool)
+	for _, w := range s.Workloads {
+		if p := w.Phase(Jobs); p != nil && !w.Optional && !shapes[p.Shape] {
+			shapes[p.Shape] = true
+			all += calibrationTries * (time.Duration(p.WarmUp) + p.Calibration() + time.Second)
+		}
+		for _, x := range s.Subjects {
+			if x.Serves(w) {
+				all += time.Duration(s.RoundsOf(w)) * w.Estimate()
+			}
+		}
+	}
+	return all
+}
+
+// calibrationTries is about how many closed loops measure a capacity.
+const calibrationTries = 11
+
+// Step is a run that is planned.
+type Step struct {
+	Scenario string
+	Workload Workload
+	Subject  Subject
+	Round    int // from 1
+}
+
+// Name is how --only knows the step.
+func (s Step) Name() string { return s.Workload.Name + "/" + s.Subject.Name }
+
+// Plan lists the runs of a scenario in their order: workload by workload, round by round,
+// the subjects that serve it in turn, starting with another one each round. Where only is
+// set, it keeps the pairs whose "workload/subject" it matches.
+func (s *Scenario) Plan(only *regexp.Regexp) (steps []Step, err error) {
+	for _, w := range s.Workloads {
+		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
+			return !x.Serves(w) || only != nil && !only.MatchString(w.Name+"/"+x.Name)
+		})
+		for round := range s.RoundsOf(w) {
+			for i := range subjects {
+				steps = append(steps, Step{s.Name, w, subjects[(i+round)%len(subjects)], round + 1})
+			}
+		}
+	}
+	if len(steps) > 0 {
+		return steps, nil
+	}
+	if whole := s.withOptional([]*regexp.Regexp{regexp.MustCompile("")}); len(s.Optional()) > 0 {
+		if _, err := whole.Plan(only); err == nil {
+			return nil, Errorf("%q matches only what is optional; expected that to be asked for, as by --with", only)
+		}
+	}
+	return nil, Errorf("%q matches no run; expected to match a WORKLOAD/SUBJECT such as %q",
+		only, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
+}
+
+// runs says whether a subject is run under a workload.
+func (s *Scenario) runs(w Workload, x Subject) bool {
+	return x.Serves(w) && (s.only == nil || s.only.MatchString(w.Name+"/"+x.Name))
+}
+
+// leavesOut says whether a workload is not run because of Options.Only.
+func (s *Scenario) leavesOut(w Workload) bool {
+	return s.only != nil && !slices.ContainsFunc(s.Subjects, func(x Subject) bool { return s.runs(w, x) })
+}
+
+// Keep returns the scenario with only the subjects of these names, or with all if there are
+// none; s stays as it is. Of a subject with models it keeps those that are named.
+func (s Scenario) Keep(names ...string) (Scenario, error) {
+	if len(names) == 0 {
+		return s, nil
+	}
+	var all []string
+	var kept []Subject
+	for _, x := range s.Subjects {
+		var models []string
+		for _, m := range x.Models {
+			name := strings.ReplaceAll(x.Name, modelPlaceholder, m)
+			if all = append(all, name); slices.Contains(names, name) {
+				models = append(models, m)
+			}
+		}
+		if len(x.Models) == 0 {
+			all = append(all, x.Name)
+		}
+		if len(models) > 0 || len(x.Models) == 0 && slices.Contains(names, x.Name) {
+			x.Models = models
+			kept = append(kept, x)
+		}
+	}
+	for _, name := range names {
+		if !slices.Contains(all, name) {
+			return s, Errorf("subject %q; expected some of %v", name, all)
+		}
+	}
+	s.Subjects = kept
+	return s, nil
+}
+
+// Optional are the names of the workloads and of the subjects that are left out unless they
+// are asked for. A subject with models has one for each of them.
+func (s Scenario) Optional() (names []string) {
+	for _, w := range s.Workloads {
+		if w.Optional {
+			names = append(names, w.Name)
+		}
+	}
+	for _, x := range s.expanded(anyHost).Subjects {
+		if x.Optional {
+			names = append(names, x.Name)
+		}
+	}
+	return names
+}
+
+// withOptional returns the scenario with the optional parts whose names are matched as parts
+// like any other; s stays as it is.
+func (s Scenario) withOptional(with []*regexp.Regexp) Scenario {
+	still := func(optional bool, name string) bool {
+		return optional && !slices.ContainsFunc(with, func(r *regexp.Regexp) bool { return r.MatchString(name) })
+	}
+	s.Workloads, s.Subjects = slices.Clone(s.Workloads), slices.Clone(s.Subjects)
+	for i := range s.Workloads {
+		w := &s.Workloads[i]
+		w.Optional = still(w.Optional, w.Name)
+	}
+	for i := range s.Subjects {
+		x := &s.Subjects[i]
+		x.Optional = still(x.Optional, x.Name)
+	}
+	return s
+}
+
+// Join writes words as "a, b and c".
+func Join(words []string) string {
+	if len(words) < 2 {
+		return strings.Join(words, "")
+	}
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " and " + words[last]
+}

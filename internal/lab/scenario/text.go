@@ -1,0 +1,73 @@
+package scenario
+
+import (
+	"encoding/json"
+	"strings"
+	"time"
+)
+
+// Duration is a time.Duration that a file has as a text such as "1.5s", and JSON as
+// nanoseconds.
+type Duration time.Duration
+
+// UnmarshalText reads a text such as "1.5s".
+func (d *Duration) UnmarshalText(text []byte) error {
+	v, err := time.ParseDuration(string(text))
+	if err != nil {
+		return Errorf("%q; expected a time such as \"1.5s\" or \"2m\"", text)
+	}
+	*d = Duration(v)
+	return nil
+}
+
+// UnmarshalJSON reads nanoseconds.
+func (d *Duration) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*int64)(d)) }
+
+// Std is the duration as a time.Duration.
+func (d Duration) Std() time.Duration { return time.Duration(d) }
+
+func (d Duration) String() string { return time.Duration(d).String() }
+
+// Words are a command line. A file has one text, which is split at spaces; single or double
+// quotes keep spaces in a word, and nothing else is special.
+type Words []string
+
+// UnmarshalText splits a command line.
+func (w *Words) UnmarshalText(text []byte) (err error) {
+	*w, err = splitWords(string(text))
+	return err
+}
+
+// UnmarshalJSON reads a list of words.
+func (w *Words) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]string)(w)) }
+
+// splitWords splits a command line at spaces, tabs and line ends outside of quotes.
+func splitWords(line string) (words []string, err error) {
+	var word strings.Builder
+	var quote rune // the quote that is open, or 0
+	started := false
+	for _, c := range line {
+		switch {
+		case quote != 0 && c == quote:
+			quote = 0
+		case quote == 0 && (c == '\'' || c == '"'):
+			quote, started = c, true
+		case quote == 0 && strings.ContainsRune(" \t\r\n", c):
+			if started {
+				words = append(words, word.String())
+			}
+			word.Reset()
+			started = false
+		default:
+			word.WriteRune(c)
+			started = true
+		}
+	}
+	if quote != 0 {
+		return nil, Errorf("command %q has an open %c; expected it to be closed", line, quote)
+	}
+	if started {
+		words = append(words, word.String())
+	}
+	return words, nil
+}

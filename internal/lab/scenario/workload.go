@@ -1,0 +1,483 @@
+package scenario
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/internal/lab/app"
+)
+
+// Workload is a load to apply to each subject: connections, and the phases that they go
+// through.
+type Workload struct {
+	// Name is what the workload is called in the report, at most 40 bytes, without spaces
+	// and slashes.
+	Name string `json:"name" toml:"name"`
+	// Caption is a sentence that stands above its table; "{connections}" and "{heartbeat}"
+	// in it are the workload's, at whatever scale. Default: made of the rest.
+	Caption string `json:"caption,omitempty" toml:"caption"`
+	// App is one of package app; none for phases that have no server.
+	App string `json:"app,omitempty" toml:"app"`
+	// TLS has the connections encrypted, with a certificate that the lab makes.
+	TLS bool `json:"tls,omitempty" toml:"tls"`
+	// Connections is how many connections there are, at least 1; goroutines under Park.
+	Connections int `json:"connections,omitempty" toml:"connections"`
+	// Size is the size of a message in bytes, 2 to 1 MiB; the last byte is a line end. It
+	// is 0 for apps whose messages are all the same.
+	Size int `json:"size,omitempty" toml:"size"`
+	// Pipeline is how many messages each connection keeps in flight. Default 1.
+	Pipeline int `json:"pipeline,omitempty" toml:"pipeline"`
+	// Unpinned lets server and load generator run on all CPUs.
+	Unpinned bool `json:"unpinned,omitempty" toml:"unpinned"`
+	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them.
+	Rounds int `json:"rounds,omitempty" toml:"rounds"`
+	// Optional has the workload left out, unless Options.With asks for it.
+	Optional bool `json:"optional,omitempty" toml:"optional"`
+	// Whole has subjects left out that can't hold all connections, instead of applying the
+	// workload with as many as they can.
+	Whole bool `json:"whole,omitempty" toml:"whole"`
+	// KeepFree is how many bytes of memory are to stay free: with less no more connections
+	// are opened, and with half of it the run ends. Default: the twentieth part of the
+	// memory, 256 MiB at least.
+	KeepFree int64 `json:"keep_free,omitempty" toml:"keep_free"`
+	// LoadLoops is how many event loops the generator has, up to 1,024. Default: one for
+	// each of its CPUs, or as many as the connections take.
+	LoadLoops int `json:"load_loops,omitempty" toml:"load_loops"`
+	// Phases are gone through in order.
+	Phases []Phase `json:"phases,omitempty" toml:"phases"`
+}
+
+// What a phase does.
+const (
+	// Connect opens connections; those of the phases before it are closed then. A list
+	// that does not begin with it does so with all.
+	Connect = "connect"
+	// Hold leaves the connections alone, with a Heartbeat but for that.
+	Hold = "hold"
+	// Load keeps every connection busy in a closed loop and measures a window of time.
+	// With a Heartbeat it only answers those of the server; its app is Sink.
+	Load = "load"
+	// Verify has each connection exchange a message.
+	Verify = "verify"
+	// Broadcast has the server send a line to all connections.
+	Broadcast = "broadcast"
+	// Flood sends on every connection as much as the server takes, without waiting for
+	// answers, and measures a window of time.
+	Flood = "flood"
+	// Attack has every attacker of package faults at the server, with honest clients.
+	Attack = "attack"
+	// Jobs offers jobs to a pool, in the process that has it.
+	Jobs = "jobs"
+	// Park parks goroutines.
+	Park = "park"
+)
+
+var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Attack, Jobs, Park}
+
+// Phase is a part of a workload.
+type Phase struct {
+	// Do is one of those above.
+	Do string `json:"do" toml:"do"`
+	// For is how long it takes, of Hold, Load, Flood, Attack and Jobs, from 100 ms to 24 h.
+	For Duration `json:"for,omitempty" toml:"for"`
+	// WarmUp is the time before it under the same load, of Load, Flood and Jobs.
+	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
+	// Connections is how many a Connect opens instead of all.
+	Connections int `json:"connections,omitempty" toml:"connections"`
+	// Rate is how many connections a Connect opens a second, 0 for as many as the server
+	// takes; of Jobs how many are offered a second where Times is 0.
+	Rate int `json:"rate,omitempty" toml:"rate"`
+	// Messages is how many messages a Verify has in flight on each connection at once.
+	// Default 1.
+	Messages int `json:"messages,omitempty" toml:"messages"`
+	// InFlight is how many connections at most wait for the answer to a Verify between
+	// which connections are held, 1 to 1,048,576. Default 1,000.
+	InFlight int `json:"in_flight,omitempty" toml:"in_flight"`
+	// Heartbeat is the time between two heartbeats of a Hold or a Load, from 100 ms.
+	Heartbeat Duration `json:"heartbeat,omitempty" toml:"heartbeat"`
+
+	// Every is the time between two lines of the log of an Attack, from 1 s. Default 1
+	// min, or a quarter of For if that is less. Honest is how many honest clients there
+	// are, at most 10,000. Default 100.
+	Every  Duration `json:"every,omitempty" toml:"every"`
+	Honest int      `json:"honest,omitempty" toml:"honest"`
+
+	// Shape is the kind of Jobs: "published", "cpu" or "mixed", as "myriad offer --work"
+	// has them. The capacity is measured once for each.
+	Shape string `json:"shape,omitempty" toml:"shape"`
+	// Times is the part of the capacity that is offered, above 0 and up to 1000.
+	Times float64 `json:"times,omitempty" toml:"times"`
+	// Memory is how many bytes a side may use, from 16 MiB; a watchdog ends it when it
+	// takes more. Default 2 GiB.
+	Memory int64 `json:"memory,omitempty" toml:"memory"`
+	// Deadline is within which time from its submission a job has to end to be of use,
+	// from 1 ms to an hour. Default 200 ms.
+	Deadline Duration `json:"deadline,omitempty" toml:"deadline"`
+	// Queue is how many jobs may wait in a side that has a queue, from 1 to 16,777,216.
+	// Default 1,024.
+	Queue int `json:"queue,omitempty" toml:"queue"`
+}
+
+const (
+	minDuration  = 100 * time.Millisecond
+	minHold      = time.Second
+	maxDuration  = 24 * time.Hour
+	minHeartbeat = 100 * time.Millisecond
+	minAttack    = 4 * time.Second
+	minSize      = 2
+	maxSize      = 1 << 20
+	maxPipeline  = 1024
+	maxHeld      = 64 << 20
+	maxRate      = 100_000_000
+	maxLoops     = 1024
+	maxInFlight  = 1 << 20
+	maxHonest    = 10_000
+	minMemory    = 16 << 20
+	maxDeadline  = time.Hour
+	maxQueue     = 1 << 24
+	maxTimes     = 1000
+	maxOffered   = 20 * time.Minute
+)
+
+var shapes = []string{"published", "cpu", "mixed"}
+
+// filled is the phase with its defaults.
+func (p Phase) filled() Phase {
+	set := func(v *int, standard int) {
+		if *v == 0 {
+			*v = standard
+		}
+	}
+	switch p.Do {
+	case Verify:
+		set(&p.Messages, 1)
+		set(&p.InFlight, 1000)
+	case Attack:
+		set(&p.Honest, 100)
+		if p.Every == 0 {
+			p.Every = min(Duration(time.Minute), p.For/4)
+		}
+	case Jobs:
+		set(&p.Queue, 1024)
+		if p.Memory == 0 {
+			p.Memory = 2 << 30
+		}
+		if p.Deadline == 0 {
+			p.Deadline = Duration(200 * time.Millisecond)
+		}
+	}
+	return p
+}
+
+// Filled is the workload with the defaults of its phases.
+func (w Workload) Filled() Workload {
+	w.Pipeline = max(w.Pipeline, 1)
+	w.Phases = slices.Clone(w.Phases)
+	for i, p := range w.Phases {
+		w.Phases[i] = p.filled()
+	}
+	return w
+}
+
+// Phase is the first phase that does something, nil where there is none.
+func (w *Workload) Phase(do string) *Phase {
+	i := slices.IndexFunc(w.Phases, func(p Phase) bool { return p.Do == do })
+	if i < 0 {
+		return nil
+	}
+	return &w.Phases[i]
+}
+
+// Heartbeat is the time between two heartbeats, 0 where there are none.
+func (w *Workload) Heartbeat() time.Duration {
+	for _, p := range w.Phases {
+		if p.Heartbeat > 0 {
+			return time.Duration(p.Heartbeat)
+		}
+	}
+	return 0
+}
+
+// Measured says whether the time is what the workload is about, and not memory: what else
+// the machine does disturbs it.
+func (w *Workload) Measured() bool {
+	return w.Phase(Load) != nil || w.Phase(Flood) != nil || w.Phase(Jobs) != nil
+}
+
+// Stage are phases on the same connections: one run of the load generator.
+type Stage struct {
+	// Connections is how many there are, Rate how many are opened a second.
+	Connections, Rate int
+	Phases            []Phase
+	// Held has the lines of held connections checked one by one, with a broadcast and
+	// heartbeats.
+	Held bool
+}
+
+// Phase is the first phase of the stage that does something, the zero one for none.
+func (s *Stage) Phase(do string) Phase {
+	for _, p := range s.Phases {
+		if p.Do == do {
+			return p
+		}
+	}
+	return Phase{}
+}
+
+var (
+	oneExchange = regexp.MustCompile(`^(hold )?(load|flood|verify)( hold)?$`)
+	heldStage   = "verify hold broadcast hold verify hold"
+)
+
+// Stages are the stages of the workload's phases, those that have connections.
+func (w Workload) Stages() (stages []Stage, err error) {
+	for _, p := range w.Phases {
+		if p.Do == Connect || len(stages) == 0 {
+			n := w.Connections
+			if p.Do == Connect && p.Connections > 0 {
+				n = min(n, p.Connections)
+			}
+			stages = append(stages, Stage{Connections: n})
+		}
+		s := &stages[len(stages)-1]
+		if p.Do == Connect {
+			s.Rate = p.Rate
+		} else {
+			s.Phases = append(s.Phases, p)
+		}
+	}
+	for i := range stages {
+		var words []string
+		for _, p := range stages[i].Phases {
+			words = append(words, p.Do)
+		}
+		order := strings.Join(words, " ")
+		stages[i].Held = order == heldStage
+		if !stages[i].Held && !oneExchange.MatchString(order) {
+			return nil, Errorf("workload %s: phases %q after a connect; expected one of load, flood and verify, with a hold before or after it, or %q", w.Name, order, heldStage)
+		}
+	}
+	return stages, nil
+}
+
+// check returns an Error when the workload cannot be applied.
+func (w Workload) check() error {
+	bad := func(format string, args ...any) error {
+		return Errorf("workload %s: %s", w.Name, fmt.Sprintf(format, args...))
+	}
+	w = w.Filled()
+	switch {
+	case w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n"):
+		return Errorf("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
+	case w.Rounds < 0 || w.Rounds > maxRounds:
+		return bad("%d rounds; expected 1 to %d, or 0 for the scenario's", w.Rounds, maxRounds)
+	case len(w.Phases) == 0:
+		return bad("no phases; expected some, such as { do = %q, for = \"2s\" }", Load)
+	case w.KeepFree < 0:
+		return bad("%d bytes to stay free; expected 1 or more", w.KeepFree)
+	case w.LoadLoops < 0 || w.LoadLoops > maxLoops:
+		return bad("%d loops of the generator; expected 0 (as many as it takes) to %d", w.LoadLoops, maxLoops)
+	case w.Pipeline > maxPipeline:
+		return bad("pipeline of %d; expected 1 to %d", w.Pipeline, maxPipeline)
+	}
+	for _, p := range w.Phases {
+		if err := p.check(w); err != nil {
+			return bad("%v", err)
+		}
+	}
+	if first := w.Phases[0]; first.Do == Jobs || first.Do == Park || first.Do == Attack {
+		if len(w.Phases) > 1 {
+			return bad("%s with other phases; expected it alone", first.Do)
+		}
+		if first.Do == Park && (w.Connections < 1 || w.Connections > maxHeld) {
+			return bad("%d goroutines; expected 1 to %d", w.Connections, maxHeld)
+		}
+		return nil
+	}
+	return w.checkLoad(bad)
+}
+
+// checkLoad is the part of check for workloads with a load generator.
+func (w Workload) checkLoad(bad func(string, ...any) error) error {
+	sink := w.App == app.Sink
+	switch {
+	case !app.Valid(w.App):
+		return bad("app %q; expected %s", w.App, app.List)
+	case w.Connections < 1 || w.Connections > maxHeld:
+		return bad("%d connections; expected 1 to %d", w.Connections, maxHeld)
+	case sink != (w.Phase(Load) != nil && w.Heartbeat() > 0):
+		return bad("app %s; expected %s with { do = %q, heartbeat = \"1m\" }, and with that only", w.App, app.Sink, Load)
+	}
+	stages, err := w.Stages()
+	if err != nil {
+		return err
+	}
+	sized := app.Sized(w.App)
+	for _, s := range stages {
+		if s.Phase(Flood).Do != "" || s.Held {
+			if w.App != app.Lines && (s.Held || w.App != app.Sha) {
+				return bad("app %q with %s; expected %s", w.App, s.Phases[0].Do, app.Lines)
+			}
+			sized = false
+		}
+	}
+	switch {
+	case !sized && w.Size != 0:
+		return bad("messages of %d bytes; expected 0, they are all the same", w.Size)
+	case sized && (w.Size < minSize || w.Size > maxSize):
+		return bad("messages of %d bytes; expected %d to %d", w.Size, minSize, maxSize)
+	}
+	return nil
+}
+
+// check returns what is wrong with the phase.
+func (p Phase) check(w Workload) error {
+	within := func(name string, d Duration, least, most time.Duration) error {
+		if time.Duration(d) < least || time.Duration(d) > most {
+			return Errorf("%s of %v for %v; expected %v to %v", p.Do, name, d, least, most)
+		}
+		return nil
+	}
+	least, most := minDuration, maxDuration
+	switch p.Do {
+	case Hold:
+		if p.Heartbeat == 0 && w.Phase(Broadcast) == nil {
+			least = minHold // memory is sampled meanwhile
+		}
+	case Attack:
+		least = minAttack
+	case Jobs:
+		most = maxOffered
+	case Load:
+		if p.Heartbeat > 0 {
+			least = time.Duration(p.Heartbeat + p.Heartbeat/8)
+		}
+	case Flood:
+	default:
+		least, most = 0, 0
+	}
+	switch {
+	case !slices.Contains(allPhases, p.Do):
+		return Errorf("phase %q; expected one of %s", p.Do, strings.Join(allPhases, ", "))
+	case time.Duration(p.For) < least || time.Duration(p.For) > most:
+		return Errorf("%s for %v; expected %v to %v", p.Do, p.For, least, most)
+	case p.WarmUp < 0 || time.Duration(p.WarmUp) > maxDuration:
+		return within("a warm-up", p.WarmUp, 0, maxDuration)
+	case p.Rate < 0 || p.Rate > maxRate:
+		return Errorf("%s of %d a second; expected up to %d", p.Do, p.Rate, maxRate)
+	case p.Connections < 0:
+		return Errorf("%s of %d; expected 1 or more, or 0 for all", p.Do, p.Connections)
+	case p.Heartbeat != 0 && p.Do != Hold && p.Do != Load:
+		return Errorf("%s with a heartbeat; expected it with %s or %s", p.Do, Hold, Load)
+	case p.Heartbeat != 0 && (time.Duration(p.Heartbeat) < minHeartbeat || p.Heartbeat > p.For):
+		return Errorf("a heartbeat each %v; expected %v to %v, the time of its phase", p.Heartbeat, minHeartbeat, p.For)
+	case p.Do == Verify && (p.Messages < 1 || p.Messages > maxPipeline):
+		return Errorf("%d messages in flight; expected 1 to %d", p.Messages, maxPipeline)
+	case p.Do == Verify && (p.InFlight < 1 || p.InFlight > maxInFlight):
+		return Errorf("%d checks in flight; expected 1 to %d", p.InFlight, maxInFlight)
+	}
+	switch p.Do {
+	case Attack:
+		return p.checkAttack()
+	case Jobs:
+		return p.checkJobs()
+	}
+	return nil
+}
+
+func (p Phase) checkAttack() error {
+	switch {
+	case p.Every < Duration(time.Second) || p.Every > p.For:
+		return Errorf("a line every %v; expected 1s to %v, the duration", p.Every, p.For)
+	case p.Honest < 1 || p.Honest > maxHonest:
+		return Errorf("%d honest clients; expected 1 to %d", p.Honest, maxHonest)
+	}
+	return nil
+}
+
+func (p Phase) checkJobs() error {
+	switch {
+	case !slices.Contains(shapes, p.Shape):
+		return Errorf("jobs of shape %q; expected %s", p.Shape, Join(shapes))
+	case p.Times < 0 || p.Times > maxTimes || (p.Rate == 0) == (p.Times == 0):
+		return Errorf("%d jobs a second, and %g times the capacity; expected one of the two above 0, and times up to %d", p.Rate, p.Times, maxTimes)
+	case p.Memory < minMemory:
+		return Errorf("a memory of %d bytes; expected at least %d", p.Memory, minMemory)
+	case p.Deadline < Duration(time.Millisecond) || time.Duration(p.Deadline) > maxDeadline:
+		return Errorf("a deadline of %v; expected 1ms to %v", p.Deadline, maxDeadline)
+	case p.Queue < 1 || p.Queue > maxQueue:
+		return Errorf("a queue of %d; expected 1 to %d", p.Queue, maxQueue)
+	}
+	return nil
+}
+
+// Calibration is how long one run takes that measures the capacity for Jobs.
+func (p *Phase) Calibration() time.Duration { return min(time.Duration(p.For), 2*time.Second) }
+
+// caption is the caption with its placeholders filled in, or one that is made of the rest.
+func (w Workload) caption() string {
+	if w.Caption == "" {
+		var words []string
+		for _, p := range w.Phases {
+			words = append(words, p.Do)
+		}
+		w.Caption = strings.Join(words, ", ") + ", {connections} of them."
+		if w.App != "" {
+			w.Caption = fmt.Sprintf("App %s, {connections} connections: %s.", w.App, strings.Join(words, ", "))
+		}
+	}
+	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.Heartbeat().String()).Replace(w.Caption)
+}
+
+// For is the workload for a subject that can hold so many connections; 0 is any number.
+func (w Workload) For(most int) Workload {
+	if most > 0 {
+		w.Connections = min(w.Connections, most)
+	}
+	return w
+}
+
+// Estimate is about how long one run takes, starting and stopping included.
+func (w Workload) Estimate() time.Duration {
+	const around = 400 * time.Millisecond
+	all := around
+	each := 50 * time.Microsecond
+	if w.TLS {
+		each = 600 * time.Microsecond // two processes, an asymmetric key
+	}
+	connect := time.Duration(w.Connections) * each
+	for _, p := range w.Phases {
+		all += time.Duration(p.For + p.WarmUp)
+		switch p.Do {
+		case Jobs:
+			all += around + time.Second // most sides have ended within a second
+		case Park:
+			all += time.Duration(w.Connections) * 3 * time.Microsecond
+		case Verify, Broadcast, Flood, Load:
+			all += connect
+		}
+		if p.Rate > 0 && p.Do == Connect {
+			all += time.Duration(w.Connections) * time.Second / time.Duration(p.Rate)
+		}
+		if p.Heartbeat > 0 && p.Do == Hold {
+			all += time.Duration(p.For/p.Heartbeat) * HeartbeatSlack(time.Duration(p.Heartbeat))
+		}
+	}
+	return all
+}
+
+// Bound is how long one run may take before it is ended as failed.
+func (w Workload) Bound() time.Duration {
+	if p := w.Phase(Jobs); p != nil { // the capacity may have to be measured, and sides end slowly
+		return w.Estimate() + 2*calibrationTries*(time.Duration(p.WarmUp)+p.Calibration()+10*time.Second) + time.Minute
+	}
+	return 5*w.Estimate() + time.Minute
+}
+
+// HeartbeatSlack is how late a heartbeat may be: a server looks at each connection in an
+// eighth of the time, or in 400 ms.
+func HeartbeatSlack(every time.Duration) time.Duration { return max(every/8, 400*time.Millisecond) }

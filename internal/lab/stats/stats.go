@@ -1,0 +1,112 @@
+// Package stats has the median of repeated rounds, its confidence interval, and the test
+// whether two sets of rounds differ.
+//
+// From 6 rounds on the interval of 95 % is that between order statistics, which assumes
+// nothing of how values are distributed, and the test is that of Mann and Whitney: both are
+// golang.org/x/perf/benchmath's, as benchstat has them. No such interval exists for fewer
+// rounds. For those the range of the values is multiplied by a factor of E. Lord, "The use of
+// range in place of standard deviation in the t-test", Biometrika 34, 1947, which supposes
+// that values are normal. It is larger than one would like, and has to be: three values say
+// little of what the next three will be. One round has no interval.
+package stats
+
+import (
+	"math"
+	"slices"
+
+	"golang.org/x/perf/benchmath"
+)
+
+// Never is the latency of jobs of which none has run: longer than any, and still a number
+// that JSON can have.
+const Never = math.MaxFloat64
+
+// IsNever says whether a value is Never, or the mean of it and another one.
+func IsNever(v float64) bool { return v >= Never/4 }
+
+const confidence = 0.95
+
+// rangeFactors are by the number of values: multiplied by their range they are half a
+// confidence interval of 95 %.
+var rangeFactors = map[int]float64{2: 6.353, 3: 1.304, 4: 0.717, 5: 0.507}
+
+// Median returns the middle of the values, the mean of the two middle ones when their number
+// is even, and false when there are none.
+func Median(values []float64) (float64, bool) {
+	if len(values) == 0 {
+		return 0, false
+	}
+	sorted := slices.Sorted(slices.Values(values))
+	half := len(sorted) / 2
+	if len(sorted)%2 == 1 {
+		return sorted[half], true
+	}
+	return sorted[half-1]/2 + sorted[half]/2, true
+}
+
+// Margin returns the ± of the median of the values, in their unit, and false when there are
+// fewer than two, or some are Never.
+func Margin(values []float64) (float64, bool) {
+	n := len(values)
+	if n < 2 || slices.ContainsFunc(values, IsNever) {
+		return 0, false
+	}
+	if factor, ok := rangeFactors[n]; ok {
+		return factor * (slices.Max(values) - slices.Min(values)), true
+	}
+	s := benchmath.AssumeNothing.Summary(sample(values), confidence)
+	return max(s.Center-s.Lo, s.Hi-s.Center), true
+}
+
+// Spread returns the ± of the median as a part of it, and false where that has no meaning.
+func Spread(values []float64) (float64, bool) {
+	middle, ok := Median(values)
+	m, ok2 := Margin(values)
+	if !ok || !ok2 || middle <= 0 {
+		return 0, false
+	}
+	return m / middle, true
+}
+
+// Ratios divides each value by the base's value of the same round. A round that lacks either
+// of them, or whose base is not positive, gives none.
+func Ratios(byRound, base map[int]float64) (found []float64) {
+	for round, v := range byRound {
+		if b, ok := base[round]; ok && b > 0 && !IsNever(b) && !IsNever(v) {
+			found = append(found, v/b)
+		}
+	}
+	return found
+}
+
+// Alpha is from when on a difference is significant: once in twenty it is called so where
+// there is none.
+const Alpha = 0.05
+
+// Test is the two-sided p of the test of Mann and Whitney: how likely it is that the two
+// lists differ in their ranks by as much as they do, or more, if both are of the same
+// distribution. It is 1 where a list is empty.
+func Test(a, b []float64) float64 {
+	if len(a) == 0 || len(b) == 0 || same(a, b) {
+		return 1
+	}
+	return benchmath.AssumeNothing.Compare(sample(a), sample(b)).P
+}
+
+// same says whether all values are equal: the test has nothing to rank then.
+func same(a, b []float64) bool {
+	return slices.Min(a) == slices.Max(b) && slices.Max(a) == slices.Min(b)
+}
+
+// CanTell says whether lists of so many values can differ significantly: 4 in each.
+func CanTell(n, m int) bool {
+	ways := 1.0
+	for i := range min(n, m) {
+		ways *= float64(n+m-i) / float64(i+1)
+	}
+	return 2/ways <= Alpha
+}
+
+func sample(values []float64) *benchmath.Sample {
+	return benchmath.NewSample(slices.Clone(values), &benchmath.DefaultThresholds)
+}

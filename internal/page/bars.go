@@ -1,0 +1,72 @@
+package page
+
+import (
+	"fmt"
+	"math"
+	"strings"
+)
+
+// Bars are a few values beside each other, each with a name: a picture that needs no script.
+type Bars struct {
+	Title string
+	Unit  Unit
+	Bars  []Bar
+}
+
+// Bar is one of them. Text is its value as people read it; "" is as its Unit writes it.
+type Bar struct {
+	Name  string
+	Value float64
+	Text  string
+	Tone  Tone
+}
+
+// Add adds a bar.
+func (b *Bars) Add(name string, value float64, text string, tone Tone) {
+	b.Bars = append(b.Bars, Bar{name, value, text, tone})
+}
+
+// label is the bar's value for people.
+func (b *Bars) label(bar Bar) string {
+	if bar.Text != "" {
+		return bar.Text
+	}
+	return b.Unit.Text(bar.Value)
+}
+
+// share is a bar's part of the longest, from 0 to 1.
+func (b *Bars) share(bar Bar) float64 {
+	most := 0.0
+	for _, other := range b.Bars {
+		most = max(most, other.Value)
+	}
+	if most <= 0 || !(bar.Value > 0) {
+		return 0
+	}
+	return bar.Value / most
+}
+
+// width is a bar's width where the longest is 400 wide, at least 1.
+func (b *Bars) width(bar Bar) int { return max(int(math.Round(400*b.share(bar))), 1) }
+
+func (b *Bars) writeText(w *strings.Builder) {
+	const most = 40
+	fmt.Fprintf(w, "  %s\n", b.Title)
+	widest := 0
+	for _, bar := range b.Bars {
+		widest = max(widest, len([]rune(bar.Name)))
+	}
+	for _, bar := range b.Bars {
+		fill := strings.Repeat(" ", widest-len([]rune(bar.Name)))
+		fmt.Fprintf(w, "    %s%s  %s %s\n", bar.Name, fill, strings.Repeat("█", max(int(math.Round(most*b.share(bar))), 1)), b.label(bar))
+	}
+}
+
+// table is the same for Markdown.
+func (b *Bars) table() *Table {
+	t := &Table{Caption: b.Title, Lines: [][]string{{"", "", ""}}}
+	for _, bar := range b.Bars {
+		t.Add(bar.Name, b.label(bar), strings.Repeat("█", max(int(math.Round(20*b.share(bar))), 1)))
+	}
+	return t
+}
