@@ -7,10 +7,9 @@ import (
 	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
-// budget keeps the number of workers within what memory there is. It goes by the
-// live heap, as the last garbage collection found it: how far the heap grows above
-// that is for the collector to decide, and as long as what lives leaves it room it
-// can. When fewer workers don't make the heap smaller, it is not theirs.
+// budget keeps the number of workers within the memory limit. It goes by the live heap,
+// as the last garbage collection found it: how far the heap grows above that is for the
+// collector to decide. When fewer workers don't make the heap smaller, it is not theirs.
 type budget struct {
 	limit   int64  // bytes; MaxInt64 is none
 	job     int64  // bytes of a job; 0 is not known
@@ -24,13 +23,12 @@ type budget struct {
 }
 
 const (
-	// Above tight of the limit, in per cent, workers are taken away, and below
-	// roomy they may come back.
-	tight = 70
-	roomy = 60
-	// A cut helps that takes a twentieth off the heap. After futile that did not
-	// there are no more.
-	futile = 2
+	// Above highWater of the limit, in per cent, workers are taken away, and below
+	// lowWater they may come back.
+	highWater, lowWater = 70, 60
+	// A cut helps if it takes a twentieth off the heap. After maxFutile in a row that
+	// did not there are no more.
+	maxFutile = 2
 )
 
 func newBudget(limit, job int64) *budget {
@@ -69,12 +67,12 @@ func (b *budget) cap(workers, most int) int {
 		b.now = most
 	}
 	switch used, cycle := b.read(); {
-	case used > b.limit/100*tight:
+	case used > b.limit/100*highWater:
 		if cycle != b.cycle {
 			b.cycle = cycle
 			b.cut(workers, used)
 		}
-	case used < b.limit/100*roomy:
+	case used < b.limit/100*lowWater:
 		b.futile, b.before = 0, 0
 		b.now = min(b.now+b.now/8+1, most)
 	}
@@ -89,7 +87,7 @@ func (b *budget) cut(workers int, used int64) {
 		b.futile = 0
 	}
 	b.before = used
-	if b.futile < futile {
+	if b.futile < maxFutile {
 		b.now = max(1, min(b.now, workers)*4/5)
 	}
 }

@@ -39,7 +39,7 @@ func TestBudget(t *testing.T) {
 		last = b.cap(last, 500)
 	}
 	if last < 15 {
-		t.Errorf("%d workers although fewer don't help, want no more cuts than %d", last, futile)
+		t.Errorf("%d workers although fewer don't help, want no more cuts than %d", last, maxFutile)
 	}
 	used = 100
 	for i := 0; last < 500; i++ {

@@ -314,7 +314,7 @@ func TestRulesOff(t *testing.T) {
 		if n := o.overtaken(); n > 0.3 {
 			t.Errorf("without NewestFirst a share of %.2f ran after one that had come later; expected order of arrival", n)
 		}
-		// The target, and a tick of the tender or two until it is seen to be passed:
+		// The target, and a tick of the controller or two until it is seen to be passed:
 		// without Shedding it would be a second.
 		if p99 := o.wait(0.99); o.shed == 0 || p99 > 30*time.Millisecond {
 			t.Errorf("without NewestFirst: %v; expected a p99 of the wait of about the target", o)

@@ -186,11 +186,11 @@ func TestWorkersFollowTheLoad(t *testing.T) {
 
 // workersFollowTheLoad takes so many goroutines to be ready for each processor, and
 // expects at most so many times as many workers as the load needs after a second.
-func workersFollowTheLoad(t *testing.T, crowd float64, times int) {
+func workersFollowTheLoad(t *testing.T, backlog float64, times int) {
 	synctest.Test(t, func(t *testing.T) {
 		const need = 400 // 20,000 jobs of 20 ms a second
 		p := start(t, pool.Config{Min: 4, Queue: 4096})
-		p.SetBacklog(crowd)
+		p.SetBacklog(backlog)
 		var done, quick atomic.Int64
 		offered := 0
 		load := func(d time.Duration) {
