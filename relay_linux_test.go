@@ -13,7 +13,7 @@ import (
 	"runtime/debug"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // What an idle relay costs: a client, a server that dials a target for it and joins the
@@ -182,11 +182,11 @@ type relayMemory struct{ live, inUse, resident, returned int64 }
 func measureRelays(t testing.TB) (m relayMemory) {
 	t.Helper()
 	resident := func() int64 {
-		all, err := procfs.ReadMemory(os.Getpid())
+		all, err := sample.Take(sample.Memory|sample.PSS, os.Getpid())
 		if err != nil {
 			t.Fatal(err)
 		}
-		return all.RSS
+		return all.Total().RSS
 	}
 	m.resident = resident()
 	runtime.GC()

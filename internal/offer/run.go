@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 const (
@@ -407,8 +408,8 @@ func (r *run) result(b *book) *Result {
 	res.Missed = r.missed(b, now, res.Offered)
 	res.PeakGoroutines, res.PeakWorkers = int(r.peakGoroutines.Load()), int(r.peakWorkers.Load())
 	res.WarmWorkers = int(r.warmWorkers.Load())
-	if m, err := procfs.ReadResident(os.Getpid()); err == nil {
-		res.PeakRSS = m.Peak
+	if used, err := sample.Take(sample.Memory, os.Getpid()); err == nil {
+		res.PeakRSS = used.Total().PeakRSS
 	}
 	if before := r.cpuAtOpening.Load(); before != nil {
 		if stat, err := procfs.ReadStat(os.Getpid()); err == nil {
