@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -14,6 +15,8 @@ import (
 const maxLoops = 1024
 
 const fsPage = "https://docs.kernel.org/admin-guide/sysctl/fs.html"
+
+var _ = wall((*exam).nofile)
 
 // nofile is RLIMIT_NOFILE of each process. Go raises the soft limit to the hard
 // one when a program starts, so that the hard one counts.
@@ -28,18 +31,22 @@ func (x *exam) nofile() *Wall {
 		Effect: "EMFILE, \"too many open files\": a server pauses accepting, a client's socket(2) fails. A Go program raises the soft " +
 			"limit to the hard one by itself; other programs stop at the soft one",
 		Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html",
+		Used:   int64(x.f.Process.Open), Limit: max(limit.Soft, 0), Unit: "descriptors",
+	}
+	if n := x.f.Process.Tables; n > 0 {
+		w.Used, w.Limit, w.Of = int64(x.f.Process.InTables), satMul(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
 	}
 	x.ofTables(w, limit.Hard)
 	if !x.near(w) {
 		return w
 	}
 	need := x.descriptorsNeeded()
-	w.Needs = thousands(need)
+	w.Needs = format.Count(need)
 	switch {
 	case need > mostDescriptors:
 		w.Advice = x.pastDescriptors()
 	case x.f.Process.Raise:
-		to := min(roomy(need), mostDescriptors)
+		to := min(withHeadroom(need), mostDescriptors)
 		if top, ok := x.number("fs.nr_open"); ok && to > top {
 			w.Changes = append(w.Changes, x.sysctl("fs.nr_open", strconv.FormatInt(to, 10)))
 		}
@@ -58,7 +65,7 @@ func (x *exam) pastDescriptors() string {
 	case x.f.Shards == "":
 		return "use a model with loops (--model epoll or uring), which get a descriptor table each"
 	case x.side(Server):
-		room := less(x.f.Process.Nofile.Hard, sock.Reserve)
+		room := satSub(x.f.Process.Nofile.Hard, sock.Reserve)
 		for n := int64(2); n <= maxProcesses; n++ {
 			if evenShare(int64(x.p.Connections), n) <= room {
 				return fmt.Sprintf("serve with %d worker processes (--processes %d), which have a limit each; a table for each loop is not to be had: %s", n, n, x.f.Shards)
@@ -68,6 +75,8 @@ func (x *exam) pastDescriptors() string {
 	return "connect from several machines or containers; a table for each loop is not to be had: " + x.f.Shards
 }
 
+var _ = wall((*exam).nrOpen, setting{name: "fs.nr_open", amount: true, least: "1048576"})
+
 // nrOpen is the most that the limit of any process can be.
 func (x *exam) nrOpen() *Wall {
 	limit, ok := x.number("fs.nr_open")
@@ -76,7 +85,7 @@ func (x *exam) nrOpen() *Wall {
 	}
 	w := &Wall{
 		Name: "nr_open", What: "the most that a limit of descriptors can be (fs.nr_open)",
-		Present: thousands(limit),
+		Present: format.Count(limit),
 		Effect:  "EMFILE as with nofile; setting a higher RLIMIT_NOFILE fails with EPERM",
 		Source:  fsPage + "#nr-open",
 	}
@@ -85,12 +94,12 @@ func (x *exam) nrOpen() *Wall {
 		return w
 	}
 	need := x.descriptorsNeeded()
-	w.Needs = thousands(need)
+	w.Needs = format.Count(need)
 	if need > mostDescriptors {
 		w.Advice = x.pastDescriptors()
 		return w
 	}
-	w.Changes = []Change{x.sysctl("fs.nr_open", strconv.FormatInt(min(roomy(need), mostDescriptors), 10))}
+	w.Changes = []Change{x.sysctl("fs.nr_open", strconv.FormatInt(min(withHeadroom(need), mostDescriptors), 10))}
 	return w
 }
 
@@ -107,7 +116,7 @@ func (x *exam) ofTables(w *Wall, limit int64) {
 		holds := Unlimited
 		if limit >= 0 {
 			room := x.tableRoom(&e, limit)
-			holds = most(func(n int64) bool { return e.share(n) <= room })
+			holds = largestFit(func(n int64) bool { return e.share(n) <= room })
 		}
 		x.least(w, e.side, holds)
 	}
@@ -116,7 +125,7 @@ func (x *exam) ofTables(w *Wall, limit int64) {
 // tableRoom is how many connections a process holds under a limit: all that the
 // limit leaves, or those of a descriptor table for each of its loops.
 func (x *exam) tableRoom(e *end, limit int64) int64 {
-	room := less(limit, sock.Reserve)
+	room := satSub(limit, sock.Reserve)
 	if !e.loops || x.f.Shards != "" {
 		return room
 	}
@@ -141,6 +150,8 @@ func (x *exam) descriptorsNeeded() int64 {
 	return need
 }
 
+var _ = wall((*exam).fileMax, setting{name: "fs.file-max", amount: true, least: "8192"})
+
 // fileMax is how many files the whole machine may have open, sockets among them.
 func (x *exam) fileMax() *Wall {
 	limit, ok := x.number("fs.file-max")
@@ -149,24 +160,27 @@ func (x *exam) fileMax() *Wall {
 	}
 	w := &Wall{
 		Name: "file-max", Side: x.p.Side, What: "files that the whole machine may have open (fs.file-max)",
-		Present: fmt.Sprintf("%s, %s open", thousands(limit), thousands(x.f.FilesOpen)), Holds: Unlimited,
+		Present: fmt.Sprintf("%s, %s open", format.Count(limit), format.Count(x.f.FilesOpen)), Holds: Unlimited,
 		Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
-		Source: fsPage + "#file-max-and-file-nr",
+		Source: fsPage + "#file-max-and-file-nr", Beyond: true,
 	}
 	if x.f.Process.Root {
 		w.Present += "; no bound for this user (CAP_SYS_ADMIN)"
 		return w
 	}
+	w.Used, w.Limit, w.Unit = x.f.FilesOpen, limit, "files"
 	spare := sock.Reserve * x.processes()
 	sides := int64(len(x.ends))
-	w.Holds = less(limit, more(x.f.FilesOpen, spare)) / sides
+	w.Holds = satSub(limit, satAdd(x.f.FilesOpen, spare)) / sides
 	if x.near(w) {
-		need := more(more(x.f.FilesOpen, spare), sides*int64(x.p.Connections))
-		w.Needs = thousands(need)
-		w.Changes = []Change{x.sysctl("fs.file-max", strconv.FormatInt(roomy(need), 10))}
+		need := satAdd(satAdd(x.f.FilesOpen, spare), sides*int64(x.p.Connections))
+		w.Needs = format.Count(need)
+		w.Changes = []Change{x.sysctl("fs.file-max", strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }
+
+var _ = wall((*exam).userWatches, setting{name: "fs.epoll.max_user_watches", amount: true, least: "1024"})
 
 // userWatches is how many descriptors one user may have in epoll instances. Go's
 // own poller is one: so a goroutine for each connection takes a watch too.
@@ -179,16 +193,16 @@ func (x *exam) userWatches() *Wall {
 	}
 	w := &Wall{
 		Name: "max_user_watches", Side: side, What: "descriptors that one user may watch by epoll (fs.epoll.max_user_watches)",
-		Present: thousands(limit),
+		Present: format.Count(limit),
 		Effect:  "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",
 		Source:  "https://man7.org/linux/man-pages/man7/epoll.7.html",
 	}
 	spare := 16 * x.processes()
-	w.Holds = less(limit, spare) / watched
+	w.Holds = satSub(limit, spare) / watched
 	if x.near(w) {
 		need := watched*int64(x.p.Connections) + spare
-		w.Needs = thousands(need)
-		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(roomy(need), 10))}
+		w.Needs = format.Count(need)
+		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }

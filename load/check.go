@@ -92,7 +92,7 @@ const (
 )
 
 // mute says whether no answer is awaited.
-func (c *Config) mute() bool { return c.Match == matchNone || c.Hold }
+func (c *Config) noReply() bool { return c.Match == matchNone || c.Hold }
 
 // listens says whether lines matter that come to connections which are held.
 func (c *Config) listens() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
@@ -112,12 +112,15 @@ func (c *Config) mode() mode {
 	return closedLoop
 }
 
+// modeHold is the mode of connections that are only held.
+const modeHold = "hold"
+
 // modeName is how reports call it.
 func (c *Config) modeName() string {
 	if c.Unprompted {
 		return "unprompted"
 	}
-	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: "hold"}[c.mode()]
+	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: modeHold}[c.mode()]
 }
 
 // most is how many connections there can be at a time: those that are closed to

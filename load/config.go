@@ -195,7 +195,7 @@ type Config struct {
 	Hold bool
 	// Check, with Hold, has a roll call when all connections are established,
 	// and again at the end: each sends a line that no other one has, and the
-	// same has to come back, byte for byte; see RollCall. At most so many
+	// same has to come back, byte for byte; see Verification. At most so many
 	// lines are in flight at a time, 1 to MaxCheck. Default 0: none.
 	Check int
 	// Heartbeat, with Hold, is a line that the server sends, such as "ping\n",

@@ -8,6 +8,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // Goal is what a search looks for: the highest rate at which a percentile of the
@@ -87,7 +89,7 @@ func (c Config) checkGoal() error {
 		return errors.New("load: a search with a warm-up, messages or connections of its own; expected none")
 	case c.Rate.PerSecond != 0 || c.Rate.To != 0 || c.Rate.Swing != 0:
 		return errors.New("load: a search with a rate; expected none")
-	case c.mute():
+	case c.noReply():
 		return errors.New("load: a search without answers; expected some")
 	}
 	return c.step().Validate()
@@ -218,8 +220,8 @@ func (s *search) try(ctx context.Context, rate float64) (Step, *Result, error) {
 	step := goal.judge(result, Step{
 		Rate:    rate,
 		open:    s.sum().open(),
-		Latency: s.ledger.total.window.percentile(goal.Percentile),
-		Late:    s.ledger.total.late.percentile(goal.Percentile),
+		Latency: s.aggregator.total.window.percentile(goal.Percentile),
+		Late:    s.aggregator.total.late.percentile(goal.Percentile),
 	})
 	s.tell(Event{Phase: Tried, Step: &step})
 	return step, result, nil
@@ -290,17 +292,17 @@ func (s *search) conclude(end *Result) *Result {
 // anew forgets what was counted for a window. Intervals go on from there.
 func (r *run) anew() {
 	planned, _ := r.planned(r.sum(), r.traffic.now())
-	r.ledger.intended -= planned
-	r.traffic.window(never, math.MinInt64)
-	r.unsent, r.early = 0, 0
+	r.aggregator.counts[nIntended] -= planned
+	r.traffic.window(pacer.Never, math.MinInt64)
+	r.skipped = pacer.Skipped{}
 	for _, s := range r.traffic.shards {
 		s.mu.Lock()
-		s.sum.window, s.sum.planned, s.sum.early, s.sum.unsent = tally{}, 0, 0, 0
+		s.sum.window, s.sum.run[nPlanned], s.sum.run[nEarly], s.sum.run[nUnsent] = counts{}, 0, 0, 0
 		s.mu.Unlock()
 	}
-	r.ledger.collect(r.traffic.shards)
-	for _, h := range r.ledger.total.all() {
-		if h != &r.ledger.total.connect && h != &r.ledger.total.firstByte {
+	r.aggregator.collect(r.traffic.shards)
+	for _, h := range r.aggregator.total.all() {
+		if h != &r.aggregator.total.connect && h != &r.aggregator.total.firstByte {
 			h.reset()
 		}
 	}

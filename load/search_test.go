@@ -248,7 +248,7 @@ func TestSearchAgain(t *testing.T) {
 	end := &Result{Lost: map[string]int64{"x": 1}, ConnectErrors: map[string]int64{"y": 1}, BadStatus: map[string]int64{"z": 1}, Mismatched: 1, FirstMismatch: &Mismatch{}}
 	got := s.conclude(end)
 	want := *end
-	want.Schedule = &Rate{PerSecond: s.found.Rate}
+	want.Schedule, want.Search = &Rate{PerSecond: s.found.Rate}, s.found
 	want.Limits = []Limit{{Wall: "ports", Evidence: "none"}, {Wall: "late sends", Evidence: "late, at 4,000/s"}}
 	if !reflect.DeepEqual(*got, want) {
 		t.Errorf("got %+v, want %+v", *got, want)

@@ -255,16 +255,15 @@ func TestTLSBounds(t *testing.T) {
 	const more = 100
 	silence := target{addr: netip.MustParseAddrPort(serve(t, silent).addr())}
 	cfg := Config{TLS: clientTLS(), Connections: halfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
-	r := newRun(cfg.filled(), []target{silence})
-	model, err := models.Find("")
+	cfg = cfg.filled()
+	model, err := models.Find(cfg.Model)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eng, err := model.Start(r.engineConfig())
+	r, err := newRun(cfg, []target{silence}, model.Start)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.use(eng)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -289,7 +288,7 @@ func TestTLSBounds(t *testing.T) {
 	if running, waiting := gate.Count(); running+waiting != 0 {
 		t.Errorf("at the end %d handshakes were under way, %d waiting", running, waiting)
 	}
-	if plain := newRun(Config{}.filled(), []target{testTarget}).engineConfig(); plain.NewLayer != nil || plain.Limits.HandshakeTimeout != 0 {
+	if plain := fakeRun(Config{}, &fakeEngine{}).engineConfig(); plain.NewLayer != nil || plain.Limits.HandshakeTimeout != 0 {
 		t.Error("without TLS there is a layer")
 	}
 }

@@ -53,7 +53,7 @@ func newBudget(limit, job int64) *budget {
 // check says whether there may be so many workers always.
 func (b *budget) check(least int) error {
 	if least > b.fits {
-		return bad("Min is %d with jobs of %d bytes (JobBytes) and %d in all (MemoryLimit); expected 0 to %d, which fit in half of that",
+		return badConfig("Min is %d with jobs of %d bytes (JobBytes) and %d in all (MemoryLimit); expected 0 to %d, which fit in half of that",
 			least, b.job, b.limit, b.fits)
 	}
 	return nil

@@ -2,9 +2,7 @@ package pool_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"runtime/pprof"
 	"strings"
@@ -30,7 +28,7 @@ func TestMinFromNewOn(t *testing.T) {
 			if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
 				t.Fatal(err)
 			}
-			if n := strings.Count(stacks.String(), "pool.(*worker).live("); n < least {
+			if n := strings.Count(stacks.String(), "pool.(*worker).run("); n < least {
 				t.Errorf("min %d: there are %d goroutines of workers", least, n)
 			}
 		})
@@ -136,61 +134,27 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// Resize while all are busy and many wait.
-func TestResizeUnderWork(t *testing.T) {
+// A pool without work hardly costs anything while it still has workers, and ends them.
+func TestIdleWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, pool.Config{Min: 10, Max: 10, Queue: 4096, Target: time.Hour, Off: pool.Adapting})
-		for range 2000 {
-			if err := p.TrySubmit(func(context.Context) { time.Sleep(time.Second) }); err != nil {
+		p := start(t, pool.Config{Max: 64, Queue: 64, Off: pool.Adapting})
+		for range 64 {
+			if err := p.TrySubmit(func(context.Context) { time.Sleep(100 * time.Millisecond) }); err != nil {
 				t.Fatal(err)
 			}
 		}
-		for _, n := range []int{100, 5, 50, 1} {
-			if err := p.Resize(n, n); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(2500 * time.Millisecond)
-			synctest.Wait()
-			if s := p.Stats(); s.Running != n || s.Workers != n || s.Queued == 0 {
-				t.Errorf("Resize(%d, %d): %d run on %d workers, %d wait", n, n, s.Running, s.Workers, s.Queued)
-			}
+		time.Sleep(time.Second)
+		before, workers := p.Ticks(), p.Stats().Workers
+		time.Sleep(5 * time.Second)
+		if n := p.Ticks() - before; n > 10 {
+			t.Errorf("the controller has run %d times in 5 s without work", n)
 		}
-		if err := p.Resize(100, 100); err != nil {
-			t.Fatal(err)
+		if n := p.Stats().Workers; n == 0 || n >= workers/2 {
+			t.Errorf("%d workers have become %d in 5 s, expected less than half, and some", workers, n)
 		}
-	})
-}
-
-// Resizes from everywhere under work: workers are within the last bounds in the end.
-func TestResizesRace(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, pool.Config{Max: 8, Queue: 256})
-		var wg sync.WaitGroup
-		for g := range uint64(4) {
-			rng := rand.New(rand.NewPCG(1, g))
-			wg.Go(func() {
-				for range 300 {
-					least := rng.IntN(20)
-					if err := p.Resize(least, least+1+rng.IntN(20)); err != nil {
-						t.Error(err)
-					}
-					for range 10 {
-						_ = p.TrySubmit(func(context.Context) { time.Sleep(time.Millisecond) })
-					}
-					time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
-				}
-			})
-		}
-		wg.Wait()
-		for _, size := range []struct{ least, most int }{{7, 9}, {30, 30}, {0, 3}} {
-			if err := p.Resize(size.least, size.most); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(5 * time.Minute)
-			synctest.Wait()
-			if s := p.Stats(); s.Workers < size.least || s.Workers > size.most || s.Running+s.Queued != 0 {
-				t.Errorf("Resize(%d, %d): %+v", size.least, size.most, s)
-			}
+		time.Sleep(time.Minute)
+		if n := p.Stats().Workers; n != 0 {
+			t.Errorf("%d workers are left after a minute", n)
 		}
 	})
 }
@@ -211,18 +175,6 @@ func TestResizeRefuses(t *testing.T) {
 	}
 }
 
-// Resize of a pool that is closed does nothing, and says so or not.
-func TestResizeAfterClose(t *testing.T) {
-	p := start(t, pool.Config{Max: 4})
-	if _, err := p.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Resize(10, 10); err != nil && !errors.Is(err, pool.ErrClosed) {
-		t.Errorf("got %v; expected nil or ErrClosed", err)
-	}
-	balance(t, p)
-}
-
 // Jobs that wait get as many workers as their load needs, within a second, and these
 // go when the load does.
 // More than the load needs is what empties the queue, which is full by the time that
@@ -238,7 +190,7 @@ func workersFollowTheLoad(t *testing.T, crowd float64, times int) {
 	synctest.Test(t, func(t *testing.T) {
 		const need = 400 // 20,000 jobs of 20 ms a second
 		p := start(t, pool.Config{Min: 4, Queue: 4096})
-		p.Crowd(crowd)
+		p.SetBacklog(crowd)
 		var done, quick atomic.Int64
 		offered := 0
 		load := func(d time.Duration) {
@@ -312,22 +264,10 @@ func TestWorkersGrowAtOnce(t *testing.T) {
 	}
 }
 
-// Without Adapting there may be Max at any time.
-func TestAdaptingOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, pool.Config{Max: 300, Queue: 64, Off: pool.Adapting})
-		release := hold(t, p, 300)
-		if s := p.Stats(); s.Running != 300 || s.Limit != 300 {
-			t.Errorf("running %d, limit %d; expected 300, 300", s.Running, s.Limit)
-		}
-		release()
-	})
-}
-
 // Jobs that compute have some small multiple of the processors, not hundreds of
 // workers: real time, since this can't be faked.
 func TestComputingJobsGetFewWorkers(t *testing.T) {
-	p := startInCrowds(t, pool.Config{Queue: 256, Target: time.Second})
+	p := startUnstubbed(t, pool.Config{Queue: 256, Target: time.Second})
 	var submitters sync.WaitGroup
 	for range 2 {
 		submitters.Go(func() {

@@ -13,7 +13,6 @@ import (
 	"testing"
 
 	limits "github.com/myriad-go/myriad/internal/cgroup"
-	"github.com/myriad-go/myriad/tune/internal/cgroup"
 )
 
 // child, in the environment, makes the test binary a program that calls Memory
@@ -53,7 +52,7 @@ func TestMain(m *testing.M) {
 
 // run has a process call Memory, with more in its environment, and in a group
 // if there is one.
-func run(t *testing.T, o Options, group *cgroup.Group, env ...string) (r result) {
+func run(t *testing.T, o Options, group *group, env ...string) (r result) {
 	t.Helper()
 	options, err := json.Marshal(o)
 	if err != nil {
@@ -92,7 +91,7 @@ func run(t *testing.T, o Options, group *cgroup.Group, env ...string) (r result)
 
 func TestMemoryUnderCgroup(t *testing.T) {
 	const bound = 512 << 20
-	group, err := cgroup.New(bound)
+	group, err := newGroup(bound)
 	if err != nil {
 		t.Skip(err)
 	}

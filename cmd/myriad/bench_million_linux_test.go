@@ -67,7 +67,7 @@ func TestBenchMillionFile(t *testing.T) {
 			t.Errorf("phase %d, %s: got %+v, want 300 connections, and what both sides take", i, run.Phases[i].Name, s)
 		}
 	}
-	if calls := run.Result().RollCalls; len(calls) != 2 || calls[0].InFlight != 10 || calls[1].Checked != 300 {
+	if calls := run.Result().Verifications; len(calls) != 2 || calls[0].InFlight != 10 || calls[1].Checked != 300 {
 		t.Errorf("verified %+v, want 300 connections twice with 10 lines in flight", calls)
 	}
 	if !slices.Contains(run.Command, "--loops") {

@@ -47,7 +47,7 @@ func TestHoldUntilInterrupted(t *testing.T) {
 func TestHoldLines(t *testing.T) {
 	s := startServer(t, "serve", "--app", "lines")
 	got := invoke(t, "hold", "-n", "20", "--check=3", "--duration", "100ms", "--expect", "checked==40", s.addr)
-	if want := "20 of 20 got their line back"; got.code != 0 || strings.Count(got.stdout, want) != 2 {
+	if want := "20 of 20 connections answered"; got.code != 0 || strings.Count(got.stdout, want) != 2 {
 		t.Errorf("exit code %d, stdout %q, stderr %q; want %q twice", got.code, got.stdout, got.stderr, want)
 	}
 	ln := listenFor(t, "ping\nnoon\n")

@@ -57,7 +57,7 @@ func TestAdminToken(t *testing.T) {
 	}
 }
 
-// order gives an order at the operator's door.
+// order gives an order to the admin server.
 func (s *server) order(t *testing.T, what, token string) {
 	t.Helper()
 	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)

@@ -244,7 +244,7 @@ func TestProcessesReadyLine(t *testing.T) {
 	}
 }
 
-// The supervisor's metrics have what Go's runtime says of its workers, which have no door
+// The supervisor's metrics have what Go's runtime says of its workers, which have no admin server
 // of their own.
 func TestProcessesRuntimeMetrics(t *testing.T) {
 	s := startServer(t, "serve", "--processes", "2", "--admin", "127.0.0.1:0")

@@ -98,7 +98,7 @@ func (w *world) apply(changes []doctor.Change) {
 		w.t.Fatal("the doctor has nothing to change")
 	}
 	if err := w.do(func() error {
-		_, err := doctor.Apply(w.t.Context(), changes)
+		_, err := doctor.Apply(w.t.Context(), io.Discard, changes)
 		return err
 	}); err != nil {
 		w.t.Fatal(err)

@@ -95,7 +95,3 @@ func (c *Conn) leave() {
 		c.host.Admission.ReleaseSource(c.Peer().Addr())
 	}
 }
-
-// Closed says whether the connection has begun to close, or never was: then it
-// has no more mail from here. Anyone may ask.
-func (r Ref) Closed() bool { return r.c == nil || r.c.mark.generation() != r.gen }

@@ -36,7 +36,7 @@ func (c *Conn) tellLimit(why error, size uint64) {
 	}
 	attrs := []slog.Attr{
 		slog.String("limit", name), slog.Any("value", value), c.seenOf(why, size),
-		slog.Int("unsent", c.Pending()), slog.String("peer", c.name()), slog.Int("loop", c.host.Index),
+		slog.Int("unsent", c.Pending()), slog.String("peer", c.name()), c.Ref().attr(), slog.Int("loop", c.host.Index),
 	}
 	if help != "" {
 		attrs = append(attrs, slog.String("help", help))
@@ -119,6 +119,9 @@ func (h *Host) tellRefused(at *Entrance, peer netip.AddrPort, why error) {
 	h.Log.LogAttrs(context.Background(), level, "connection turned away",
 		slog.String("limit", name), slog.Any("value", value), slog.String("peer", peerName(peer)), slog.String("listener", listener), slog.Int("loop", h.Index))
 }
+
+// attr is the connection in logs.
+func (r Ref) attr() slog.Attr { return slog.Uint64("conn", r.ID()) }
 
 // name is the peer in logs.
 func (c *Conn) name() string { return peerName(c.Peer()) }

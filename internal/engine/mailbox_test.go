@@ -38,7 +38,7 @@ func (o *boxed) Post(c *Conn, gen uint32, r Request) error {
 
 func (o *boxed) open(slot uint32) *Conn {
 	c := &Conn{}
-	c.Bind(&o.host, slot)
+	c.Bind(&o.host, slot, 0)
 	c.Open(loopback, false)
 	return c
 }
@@ -270,6 +270,35 @@ func TestMarkConcurrently(t *testing.T) {
 	wg.Wait()
 	if m.generation() != rounds || m.posted() != 0 {
 		t.Errorf("generation %d with %d bytes at the end, want %d with 0", m.generation(), m.posted(), rounds)
+	}
+}
+
+func TestMarkAwaited(t *testing.T) {
+	var m mark
+	wantErr(t, "reserve", m.reserve(0, 10, 10), nil)
+	for _, c := range []struct {
+		gen  uint32
+		most int
+		want bool
+	}{{0, 10, false}, {1, 5, false}, {0, 5, true}, {0, 0, true}} {
+		if got := m.await(c.gen, c.most); got != c.want {
+			t.Errorf("await of %d bytes in generation %d is %v", c.most, c.gen, got)
+		}
+	}
+	if m.posted() != 10 || m.retire() {
+		t.Errorf("%d bytes are posted, want 10, and it can't retire", m.posted())
+	}
+	wantErr(t, "reserve over the limit", m.reserve(0, 1, 10), ErrFull)
+	wantErr(t, "reserve while somebody waits", m.reserve(0, 5, 15), nil)
+	if left, wanted := m.release(5); left != 10 || !wanted {
+		t.Errorf("release leaves %d, %v; want 10, and that somebody waits", left, wanted)
+	}
+	if !m.next() {
+		t.Error("next does not say that somebody waits")
+	}
+	m.woken()
+	if left, wanted := m.release(10); left != 0 || wanted || m.generation() != 1 {
+		t.Errorf("release leaves %d, %v in generation %d; want 0, nobody, 1", left, wanted, m.generation())
 	}
 }
 

@@ -179,7 +179,7 @@ func simulate(t *testing.T, name string, d dice) {
 	s.slots, s.lives = make([]*Conn, simSlots), make([]*life, simSlots)
 	for i := range s.slots {
 		s.slots[i] = &Conn{}
-		s.slots[i].Bind(&s.host, uint32(i))
+		s.slots[i].Bind(&s.host, uint32(i), 0)
 	}
 	for d.more() {
 		s.step()

@@ -1,7 +1,7 @@
 // Package sample measures what processes, their threads, their control group and the
 // machine use. Take gives a Sample of a moment, Since what happened between two.
 //
-// Sizes are bytes. What the kernel does not tell is 0. On a system other than Linux
+// Sizes are bytes. What the kernel does not report is 0. On a system other than Linux
 // Take fails with procfs.ErrNotAvailable.
 //
 // Nothing here keeps state but a Sampler, which belongs to one goroutine; everything
@@ -38,7 +38,7 @@ const (
 	// Sockets is how many of the descriptors are sockets, for which each of them is
 	// looked at: 1 µs for each. Not to be used at regular intervals.
 	Sockets
-	// MachineCPU is the processor time of the machine: 0.1 ms.
+	// MachineCPU is the processor time of the machine, and Stalled: 0.15 ms.
 	MachineCPU
 	// MachineMemory is the memory of the machine: 0.1 ms.
 	MachineMemory
@@ -53,7 +53,7 @@ const (
 // were slow less often.
 const costly = PSS | Switches | Descriptors | Tables | Sockets
 
-// ErrEnded says that none of the processes is left.
+// ErrEnded means that none of the processes is left.
 var ErrEnded = errors.New("sample: the processes have ended")
 
 // Sample is what processes and the machine used at a moment.
@@ -98,6 +98,10 @@ type Machine struct {
 	// and interrupts. Stolen is time in which a virtual machine wanted to run and the
 	// host ran something else; it is in neither Busy nor Idle.
 	Busy, Idle, Stolen time.Duration
+	// Stalled is for how long some task was ready to run but had to wait for a processor,
+	// to the microsecond: the mean of the processors that had work, so that it grows no
+	// faster than the clock. 0 without pressure stall information (before Linux 4.20).
+	Stalled time.Duration
 	// Total is the machine's memory and Free what nothing uses of it. Available adds
 	// what the kernel believes it could reclaim, which misleads when sockets by the
 	// million hold it. FilePages can be dropped.
@@ -175,6 +179,7 @@ func (s *Sample) Since(before *Sample) Interval {
 	m.Busy = max(m.Busy-before.Machine.Busy, 0)
 	m.Idle = max(m.Idle-before.Machine.Idle, 0)
 	m.Stolen = max(m.Stolen-before.Machine.Stolen, 0)
+	m.Stalled = max(m.Stalled-before.Machine.Stalled, 0)
 	m.Counters = make(map[string]int64, len(s.Machine.Counters))
 	for name, n := range s.Machine.Counters {
 		if was, ok := before.Machine.Counters[name]; ok {

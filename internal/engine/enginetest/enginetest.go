@@ -69,7 +69,7 @@ func hasLoops(t *testing.T, m engine.Model) bool {
 
 func runCases(t *testing.T, m engine.Model, loops int) {
 	for _, cases := range [][]testCase{
-		inputCases, outputCases, gatherCases, fileCases, closeCases, mailCases, panicCases, limitCases, stopCases, dialCases, stormCases, systemCases,
+		inputCases, outputCases, gatherCases, fileCases, closeCases, mailCases, refCases, sendWaitCases, panicCases, limitCases, stopCases, dialCases, stormCases, systemCases,
 		castCases, waterCases, entryCases, layerCases, overloadCases, paceCases, listenCases, operatorCases, relayCases(m, loops), fanCases,
 	} {
 		for _, c := range cases {

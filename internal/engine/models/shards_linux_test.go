@@ -2,6 +2,7 @@ package models_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -281,6 +282,48 @@ func TestForeignDescriptorOnShard(t *testing.T) {
 			if err := <-wrong; err == nil {
 				t.Fatal("a write to a descriptor of another table went somewhere")
 			}
+		}
+	})
+}
+
+// A descriptor means something on its shard's thread alone. Our side's address is known all
+// the same: on that thread, to a worker, and to any goroutine, but not on another loop, which
+// would have to wait.
+func TestLocalAddrOnShard(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		for name, m := range map[string]engine.Model{"on loops": m, "with workers": withPool(m, noRules(4))} {
+			t.Run(name, func(t *testing.T) {
+				var other atomic.Pointer[engine.Ref]
+				wrong := make(chan string, 100)
+				var e engine.Engine
+				e = shards(t, m, &echo{before: func(c *engine.Conn, _ []byte) {
+					if addr, ok := c.Ref().LocalAddr(); !ok || addr.String() != e.Addr().String() {
+						wrong <- fmt.Sprintf("in its own call %v, %v", addr, ok)
+					}
+					r := other.Load()
+					if r == nil {
+						other.CompareAndSwap(nil, new(c.Ref()))
+						return
+					}
+					owner, _, _ := r.Slot()
+					addr, ok := r.LocalAddr()
+					if want := name == "with workers" || owner == c.Owner(); ok != want || ok && addr.String() != e.Addr().String() {
+						wrong <- fmt.Sprintf("in a call of loop %d for one of loop %d %v, %v", c.Owner(), owner, addr, ok)
+					}
+				}}, 2, 20)
+				for range 20 {
+					if !tryExchange(dial(t, e), "hello") {
+						t.Fatal("not served")
+					}
+				}
+				if addr, ok := other.Load().LocalAddr(); !ok || addr.String() != e.Addr().String() {
+					t.Errorf("LocalAddr in a goroutine is %v, %v; want %v", addr, ok, e.Addr())
+				}
+				close(wrong)
+				for w := range wrong {
+					t.Errorf("LocalAddr is %s; want %v", w, e.Addr())
+				}
+			})
 		}
 	})
 }

@@ -127,16 +127,16 @@ func (h holding) held() int64 {
 
 // unverified is how many connections did not answer with the right content, twice.
 func (h holding) unverified() float64 {
-	n := total(h.result.Lost) + h.result.Strange
-	for _, c := range h.result.RollCalls {
+	n := total(h.result.Lost) + h.result.Unexpected
+	for _, c := range h.result.Verifications {
 		n += h.held() - c.Checked + c.Wrong
 	}
-	return float64(n + int64(2-len(h.result.RollCalls))*h.held())
+	return float64(n + int64(2-len(h.result.Verifications))*h.held())
 }
 
 // asked is how many lines were sent to be verified.
 func asked(r *load.Result) (n int64) {
-	for _, c := range r.RollCalls {
+	for _, c := range r.Verifications {
 		n += c.Asked
 	}
 	return n

@@ -54,7 +54,7 @@ func heldRun() *result.Run {
 	at(Closed, 1000, 0, counts(0, 51, 20))
 	r.Samples = append(r.Samples, result.Sample{Checkpoint: Left})
 	r.Phases = []result.Phase{{Name: Connected, Rate: 100}, {Name: Verified, Rate: 50}, {Name: VerifyAgain, Took: time.Millisecond}, {Name: Closed, Result: &load.Result{
-		RollCalls:  []load.RollCall{{Asked: 10, Checked: 10}, {Asked: 10, Checked: 10}},
+		Verifications:  []load.Verification{{Asked: 10, Checked: 10}, {Asked: 10, Checked: 10}},
 		Heartbeats: 20, Broadcast: &load.Broadcast{Heard: 10},
 	}}}
 	return r
@@ -149,7 +149,7 @@ func TestHeldLosses(t *testing.T) {
 	for figure, lose := range map[string]func(*result.Run, *load.Result){
 		"held-missing":       func(r *result.Run, _ *load.Result) { r.Sample(Connected).Counts.Open = 9 },
 		"held-refused":       func(r *result.Run, _ *load.Result) { r.Sample(Connected).Counts.Open = 9 },
-		"verify-missing":     func(_ *result.Run, l *load.Result) { l.RollCalls[1].Checked = 9 },
+		"verify-missing":     func(_ *result.Run, l *load.Result) { l.Verifications[1].Checked = 9 },
 		"heartbeats-lost":    func(_ *result.Run, l *load.Result) { l.Heartbeats = 19 },
 		"heartbeats-missing": func(r *result.Run, _ *load.Result) { r.Sample(VerifyAgain).Counts.Heartbeats = 19 },
 		"broadcast-missing":  func(_ *result.Run, l *load.Result) { l.Broadcast.Again = 1 },

@@ -121,7 +121,7 @@ func (h *holder) at(ctx context.Context, e load.Event) error {
 	case load.Connected:
 		return h.connected(ctx, e.Snapshot.Open)
 	case load.Checked:
-		return h.verified(ctx, e.RollCall)
+		return h.verified(ctx, e.Verification)
 	case load.Progress:
 		if i := e.Interval; i != nil {
 			h.tell(false, "%s: %s connections, for %v", h.phase, format.Count(i.Open), time.Since(h.since).Round(time.Second))
@@ -159,7 +159,7 @@ func (h *holder) connected(ctx context.Context, open int64) error {
 }
 
 // verified is when all lines are back, or given up.
-func (h *holder) verified(ctx context.Context, call *load.RollCall) error {
+func (h *holder) verified(ctx context.Context, call *load.Verification) error {
 	if call == nil {
 		return errors.New("the load generator told of lines without what came of them")
 	}

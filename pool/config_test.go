@@ -1,0 +1,243 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+// refused says that an error has to be ErrBadConfig, and to name these.
+func refused(t *testing.T, what string, err error, names ...string) {
+	t.Helper()
+	if !errors.Is(err, pool.ErrBadConfig) {
+		t.Errorf("%s: got %v; expected ErrBadConfig", what, err)
+		return
+	}
+	for _, s := range append(names, "expected") {
+		if !strings.Contains(err.Error(), s) {
+			t.Errorf("%s: the error is %q; expected that to say %q", what, err, s)
+		}
+	}
+}
+
+// Each field has bounds: the values next to them are taken or refused, and who is
+// refused is told field, value and what was expected.
+func TestConfigBounds(t *testing.T) {
+	const µs, h = time.Microsecond, time.Hour
+	for _, c := range []struct {
+		cfg   pool.Config
+		names []string // none for a good one
+	}{
+		{pool.Config{}, nil},
+		{pool.Config{Min: -1}, []string{"Min is -1", "1000000"}},
+		{pool.Config{Min: 1_000_001}, []string{"Min is 1000001", "1000000"}},
+		{pool.Config{Min: 10_001}, nil}, // more than the default of Max
+		{pool.Config{Max: -1}, []string{"Max is -1", "1000000"}},
+		{pool.Config{Max: 1}, nil},
+		{pool.Config{Max: 1_000_000}, nil},
+		{pool.Config{Max: 1_000_001}, []string{"Max is 1000001", "1000000"}},
+		{pool.Config{Min: 5, Max: 5}, nil},
+		{pool.Config{Min: 5, Max: 4}, []string{"Max is 4", "Min of 5", "5 to 1000000"}},
+		{pool.Config{Queue: pool.NoQueue}, nil},
+		{pool.Config{Queue: -2}, []string{"Queue is -2", "NoQueue", "16777216"}},
+		{pool.Config{Queue: 1}, nil},
+		{pool.Config{Queue: 16_777_217}, []string{"Queue is 16777217", "16777216"}},
+		{pool.Config{Target: -1}, []string{"Target is -1ns", "100µs"}},
+		{pool.Config{Target: 100*µs - 1}, []string{"Target is 99.999µs", "100µs"}},
+		{pool.Config{Target: 100 * µs}, nil},
+		{pool.Config{Target: h}, nil},
+		{pool.Config{Target: h + 1}, []string{"Target is 1h0m0.000000001s", "1h0m0s"}},
+		{pool.Config{Interval: -1}, []string{"Interval is -1ns", "5ms"}},
+		{pool.Config{Interval: 5*time.Millisecond - 1}, []string{"Interval is 4.999999ms", "5ms"}},
+		{pool.Config{Interval: 5 * time.Millisecond}, nil},
+		{pool.Config{Target: time.Second, Interval: time.Second}, nil},
+		{pool.Config{Target: time.Second, Interval: time.Second - 1}, []string{"Interval is 999.999999ms", "1s"}},
+		{pool.Config{Interval: h}, nil},
+		{pool.Config{Interval: h + 1}, []string{"Interval is 1h0m0.000000001s", "1h0m0s"}},
+		{pool.Config{Off: pool.AllRules}, nil},
+		{pool.Config{Off: pool.AllRules + 1}, []string{"Off is 0x8", "0x7"}},
+		{pool.Config{JobBytes: -1}, []string{"JobBytes is -1", "0"}},
+		{pool.Config{JobBytes: 1 << 62}, nil},
+		{pool.Config{Min: 3, MemoryLimit: 1 << 30, JobBytes: 256 << 20}, []string{"Min is 3", "JobBytes", "0 to 2"}},
+		{pool.Config{MemoryLimit: -1}, nil},
+		{pool.Config{MemoryLimit: 1}, nil},
+	} {
+		p, err := pool.New(c.cfg)
+		if c.names != nil {
+			refused(t, fmt.Sprintf("New(%+v)", c.cfg), err, c.names...)
+			if p != nil {
+				t.Errorf("New(%+v) gives an error and a pool", c.cfg)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("New(%+v): %v", c.cfg, err)
+			continue
+		}
+		if _, err := p.Close(context.Background()); err != nil {
+			t.Errorf("Close: %v", err)
+		}
+	}
+}
+
+// Exactly Max jobs run and Queue wait, not one more or less.
+func TestQueueBoundIsExact(t *testing.T) {
+	for _, queue := range []int{pool.NoQueue, 0, 1, 2, 63, 64, 100, 1000, 100_000} {
+		for _, workers := range []int{1, 3} {
+			if queue == 100_000 && workers == 1 {
+				continue // one of them takes long enough
+			}
+			for _, off := range []pool.Rules{0, pool.AllRules} {
+				synctest.Test(t, func(t *testing.T) {
+					cfg := fixed(workers, queue)
+					cfg.Off = off
+					p := start(t, cfg)
+					room := max(queue, 0)
+					if queue == 0 {
+						room = 1024 // the default
+					}
+					for round := range 2 {
+						release := hold(t, p, workers)
+						n := 0
+						for p.TrySubmit(nothing) == nil {
+							if n++; n > room {
+								break
+							}
+						}
+						if n != room {
+							t.Errorf("queue %d, workers %d, off %b, round %d: %d jobs were accepted to wait; expected %d", queue, workers, off, round, n, room)
+						}
+						if s := p.Stats(); s.Queued != n || s.Running != workers {
+							t.Errorf("queue %d, workers %d, off %b: queued %d, running %d; expected %d, %d", queue, workers, off, s.Queued, s.Running, n, workers)
+						}
+						// Turned away is turned away, each time.
+						for range 100 {
+							if err := p.TrySubmit(nothing); !errors.Is(err, pool.ErrFull) {
+								t.Fatalf("queue %d: got %v; expected ErrFull", queue, err)
+							}
+						}
+						release()
+						synctest.Wait()
+						if s := p.Stats(); s.Queued+s.Running != 0 {
+							t.Fatalf("queue %d: queued %d, running %d", queue, s.Queued, s.Running)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
+// Racing submitters do not get past the bound either.
+func TestQueueBoundUnderRace(t *testing.T) {
+	for _, queue := range []int{1, 63, 64, 1000} {
+		p := start(t, fixed(2, queue))
+		for range 5 {
+			release := hold(t, p, 2)
+			var accepted atomic.Int64
+			done := make(chan struct{})
+			const submitters = 8
+			for range submitters {
+				go func() {
+					for range queue {
+						if p.TrySubmit(nothing) == nil {
+							accepted.Add(1)
+						}
+					}
+					done <- struct{}{}
+				}()
+			}
+			for range submitters {
+				receive(t, done, "a submitter")
+			}
+			if n := accepted.Load(); n != int64(queue) {
+				t.Errorf("queue %d: %d were accepted to wait", queue, n)
+			}
+			release()
+			eventually(t, "all to run", func() bool { s := p.Stats(); return s.Queued+s.Running == 0 && s.Idle == 2 })
+		}
+	}
+}
+
+// A process that is over its memory limit has few workers, but some; with no limit
+// the same load has many. (It starts with some for each processor.)
+func TestMemoryPressure(t *testing.T) {
+	processors(t, 2)
+	for _, limit := range []int64{1, -1} {
+		synctest.Test(t, func(t *testing.T) {
+			p := start(t, pool.Config{Min: 1, Max: 1000, Queue: 100_000, MemoryLimit: limit, Target: time.Hour})
+			for range 100_000 {
+				if err := p.TrySubmit(func(context.Context) { time.Sleep(20 * time.Millisecond) }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(1500 * time.Millisecond)
+			synctest.Wait()
+			s := p.Stats()
+			if s.Finished == 0 {
+				t.Errorf("MemoryLimit %d: nothing is run at all", limit)
+			}
+			if limit == 1 && s.Workers > 100 {
+				t.Errorf("over the memory limit there are %d workers of 1000; expected few", s.Workers)
+			}
+			if limit == -1 && s.Workers < 200 {
+				t.Errorf("without a memory limit there are %d workers of 1000: the test shows nothing", s.Workers)
+			}
+			closeIt(t, p, ended(nil))
+		})
+	}
+}
+
+// Never more jobs run at once than Max, or than fit in half of MemoryLimit by JobBytes,
+// but as many do where none of that forbids it and the number need not adapt.
+func TestWorkersAreBounded(t *testing.T) {
+	for _, c := range []struct {
+		cfg  pool.Config
+		most int64
+		all  bool // without Adapting there are as many at any time
+	}{
+		{pool.Config{Max: 1}, 1, true},
+		{pool.Config{Max: 7}, 7, true},
+		{pool.Config{Max: 100}, 100, false},
+		{pool.Config{Max: 300, Off: pool.Adapting}, 300, true},
+		{pool.Config{Max: 100, MemoryLimit: 64 << 30, JobBytes: 4 << 30}, 8, true},
+		{pool.Config{Max: 100, MemoryLimit: 64 << 30, JobBytes: 1 << 40}, 1, true}, // it fits none
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c.cfg.Queue, c.cfg.Target = 4096, time.Hour
+			p := start(t, c.cfg)
+			var running, worst atomic.Int64
+			const jobs = 1000
+			for range jobs {
+				err := p.TrySubmit(func(context.Context) {
+					n := running.Add(1)
+					for w := worst.Load(); n > w && !worst.CompareAndSwap(w, n); w = worst.Load() {
+					}
+					time.Sleep(20 * time.Millisecond)
+					running.Add(-1)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if s := p.Stats(); s.Workers > int(c.most) || s.Limit > int(c.most) {
+					t.Fatalf("%+v: workers %d, limit %d; expected at most %d", c.cfg, s.Workers, s.Limit, c.most)
+				}
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if s := p.Stats(); s.Finished != jobs {
+				t.Errorf("%+v: %d of %d have run", c.cfg, s.Finished, jobs)
+			}
+			if n := worst.Load(); n > c.most || c.all && n < c.most {
+				t.Errorf("%+v: %d ran at once; expected %d", c.cfg, n, c.most)
+			}
+		})
+	}
+}
