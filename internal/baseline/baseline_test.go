@@ -271,13 +271,14 @@ func TestCheck(t *testing.T) {
 
 func TestPark(t *testing.T) {
 	var seen []string
-	before := runtime.NumGoroutine()
+	goroutines := 0
 	err := Park(t.Context(), 100, func(checkpoint string) error {
-		seen = append(seen, fmt.Sprint(checkpoint, " ", runtime.NumGoroutine()-before))
+		seen = append(seen, checkpoint)
+		goroutines = runtime.NumGoroutine() - goroutines
 		return nil
 	})
-	if err != nil || len(seen) != 2 || seen[1] != "parked 100" {
-		t.Errorf("got %q, %v, want two samples and 100 goroutines in the second", seen, err)
+	if err != nil || strings.Join(seen, " ") != "ready parked" || goroutines < 90 { // others may have ended meanwhile
+		t.Errorf("got %q and %d goroutines more, %v, want two samples and 100", seen, goroutines, err)
 	}
 	broken := errors.New("broken")
 	if err := Park(t.Context(), 1, func(string) error { return broken }); !errors.Is(err, broken) {

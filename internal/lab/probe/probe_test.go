@@ -54,8 +54,8 @@ func heldRun() *result.Run {
 	at(Closed, 1000, 0, counts(0, 51, 20))
 	r.Samples = append(r.Samples, result.Sample{Checkpoint: Left})
 	r.Phases = []result.Phase{{Name: Connected, Rate: 100}, {Name: Verified, Rate: 50}, {Name: VerifyAgain, Took: time.Millisecond}, {Name: Closed, Result: &load.Result{
-		Verifications:  []load.Verification{{Asked: 10, Checked: 10}, {Asked: 10, Checked: 10}},
-		Heartbeats: 20, Broadcast: &load.Broadcast{Heard: 10},
+		Verifications: []load.Verification{{Asked: 10, Checked: 10}, {Asked: 10, Checked: 10}},
+		Heartbeats:    20, Broadcast: &load.Broadcast{Heard: 10},
 	}}}
 	return r
 }
