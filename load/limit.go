@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -115,9 +115,6 @@ func (r *run) pressure() float64 {
 // readPressure is for how long some program of the machine has waited for a processor
 // so far, 0 where the kernel doesn't tell.
 func readPressure() time.Duration {
-	stalled, err := procfs.ReadCPUPressure()
-	if err != nil {
-		return 0
-	}
-	return stalled
+	taken, _ := sample.Take(sample.MachineCPU)
+	return taken.Machine.Stalled
 }

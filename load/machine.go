@@ -4,6 +4,7 @@ import (
 	"strconv"
 
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // machine is what this machine's kernel has counted that tells of a wall, since it
@@ -21,16 +22,13 @@ type machine struct {
 }
 
 // readMachine reads the counters of this network namespace.
-func readMachine() (m machine) {
-	if counters, err := procfs.ReadNetCounters(); err == nil {
-		m.overflows = counters["TcpExtListenOverflows"]
-		m.pressures = counters["TcpExtTCPMemoryPressures"]
-		m.aborts = counters["TcpExtTCPAbortOnMemory"]
+func readMachine() machine {
+	taken, _ := sample.Take(sample.Network) // what can't be read is 0
+	c := taken.Machine.Counters
+	return machine{
+		overflows: c["ListenOverflows"], pressures: c["TCPMemoryPressures"], aborts: c["TCPAbortOnMemory"],
+		untracked: c["nf_conntrack_drop"] + c["nf_conntrack_insert_failed"],
 	}
-	if counters, err := procfs.ReadTrackerCounters(); err == nil {
-		m.untracked = counters["drop"] + counters["insert_failed"]
-	}
-	return m
 }
 
 // since is what has been counted after another reading.

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/term"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -69,7 +69,13 @@ func newLiveView(f *os.File) *liveView {
 		}
 		return screen{width: width, height: height, colour: colour, dumb: dumb}
 	}
-	return &liveView{out: f, screen: size, now: time.Now, stalled: procfs.ReadCPUPressure}
+	return &liveView{out: f, screen: size, now: time.Now, stalled: readStalled}
+}
+
+// readStalled is for how long programs of the machine have waited for a processor.
+func readStalled() (time.Duration, error) {
+	taken, err := sample.Take(sample.MachineCPU)
+	return taken.Machine.Stalled, err
 }
 
 // observe is for load.Config.Observe.
