@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -68,6 +69,7 @@ func TestRates(t *testing.T) {
 		s = myriad.Stats{
 			Model: "epoll", Loops: 2, Open: 1000 + i, Accepted: 10 * i, Messages: 500 * i, Reads: 250 * i, BytesIn: 2048 * i, BytesOut: 4096 * i,
 			Refused: myriad.Refusals{Full: 3 * i}, Busy: time.Duration(i) * time.Second, Buffered: 1 << 20,
+			Dialed: 2 * i, Dropped: 7, Replaced: 8, Broadcasts: 100, Casting: 5, CastBytes: 4 << 10, CastAge: 2 * time.Second,
 		}
 		s.HandlerTime.Buckets[4], s.HandlerTime.Buckets[8] = 90*i, 10*i
 		src.stats.Store(&s)
@@ -82,6 +84,13 @@ func TestRates(t *testing.T) {
 		{"Connections", "open", 1, "1,029"},
 		{"Connections", "accepted", 1, "10"},
 		{"Connections", "refused: server full", 1, "3"},
+		{"Connections", "dialed", 1, "58"},
+		{"Broadcasts and slow peers", "broadcasts", 1, "100"},
+		{"Broadcasts and slow peers", "under way", 1, "5"},
+		{"Broadcasts and slow peers", "their bytes", 1, "4 KiB"},
+		{"Broadcasts and slow peers", "oldest", 1, "2 s"},
+		{"Broadcasts and slow peers", "dropped", 1, "7"},
+		{"Broadcasts and slow peers", "replaced", 1, "8"},
 		{"Rates", "messages", 1, "500"},
 		{"Rates", "messages", 2, "14,500"},
 		{"Rates", "receives", 1, "250"},
@@ -222,6 +231,21 @@ func TestPointASecond(t *testing.T) {
 			t.Errorf("%d points after 20 s, want 21", n)
 		}
 	})
+}
+
+// listening is a source with listeners.
+type listening struct{ Source }
+
+func (listening) ListenerStats() []myriad.ListenerStats {
+	return []myriad.ListenerStats{{Name: "inner", Addr: &net.TCPAddr{Port: 9000}, Open: 1, Accepted: 2, Refused: 3}}
+}
+
+// The page tells of each listener.
+func TestListenerTable(t *testing.T) {
+	p := liveOf(listening{newSource(myriad.Stats{})}).show(time.Now())
+	if got, want := tableOf(t, p, "Listeners").Lines[1], []string{"inner", ":9000", "1", "2", "3"}; !slices.Equal(got, want) {
+		t.Errorf("the listener is told as %q, want %q", got, want)
+	}
 }
 
 // The page is served as a whole and as its update, of every state of a server.

@@ -108,14 +108,18 @@ func (l *live) facts(s myriad.Stats, p point) [][2]string {
 }
 
 func (l *live) figureSection(s myriad.Stats, p point) page.Section {
+	tables := []*page.Table{l.connectionTable(s, p), l.listenerTable(), rateTable(s, p), slowTable(s), timeTable(p), l.memoryTable(s, p), loopTable(s, p)}
+	var parts []page.Part
+	for _, t := range tables {
+		if t != nil {
+			parts = append(parts, page.Part{Table: t})
+		}
+	}
 	return page.Section{
 		ID: "figures", Title: "All figures",
 		Lead: fmt.Sprintf("Rates are of the last 10 s, here and at the top. Memory per connection is by how much anonymous memory has grown since "+
 			"this page's server began to look, for each connection more than there were then; it is told from %d on.", fewConns),
-		Parts: []page.Part{
-			{Table: l.connectionTable(s, p)}, {Table: rateTable(s, p)}, {Table: timeTable(p)},
-			{Table: l.memoryTable(s, p)}, {Table: loopTable(s, p)},
-		},
+		Parts: parts,
 	}
 }
 
@@ -127,6 +131,7 @@ func (l *live) connectionTable(s myriad.Stats, p point) *page.Table {
 	t.Add("paused", format.Count(s.Paused), "not read from, because they owe more than Limits.HighWater")
 	t.Add("closing", format.Count(s.Closing), "wait for output to be taken, or for the peer's end")
 	t.Add("accepted", rate(p.accepted), "a second")
+	t.Add("dialed", format.Count(s.Dialed), "since the start, by Dial")
 	refused := l.refused()
 	if len(refused) == 0 {
 		t.Add("refused", "0", "none since the start")
@@ -137,6 +142,43 @@ func (l *live) connectionTable(s myriad.Stats, p point) *page.Table {
 			t.SetTone(1, page.Warn)
 		}
 	}
+	return t
+}
+
+// listenerTable is nil for a server that does not know of listeners, or has not started.
+func (l *live) listenerTable() *page.Table {
+	s, ok := l.source.(interface{ ListenerStats() []myriad.ListenerStats })
+	if !ok {
+		return nil
+	}
+	all := s.ListenerStats()
+	if len(all) == 0 {
+		return nil
+	}
+	t := &page.Table{Caption: "Listeners"}
+	t.Add("Name", "Address", "Open", "Accepted", "Refused by its MaxConns")
+	for _, one := range all {
+		t.Add(one.Name, one.Addr.String(), format.Count(one.Open), format.Count(one.Accepted), format.Count(one.Refused))
+		if one.Refused > 0 {
+			t.SetTone(4, page.Warn)
+		}
+	}
+	return t
+}
+
+// slowTable is of peers that read too slowly for what is sent to many.
+func slowTable(s myriad.Stats) *page.Table {
+	t := &page.Table{Caption: "Broadcasts and slow peers"}
+	t.Add("What", "Now", "What it is")
+	t.Add("broadcasts", format.Count(s.Broadcasts), "messages to all, since the start")
+	t.Add("under way", format.Count(s.Casting), "of those: not given to all connections yet")
+	t.Add("their bytes", format.Bytes(float64(s.CastBytes)), "kept once for all connections")
+	t.Add("oldest", span(s.CastAge.Seconds()), "for how long it has been under way")
+	t.Add("dropped", format.Count(s.Dropped), "messages that a peer had no room for, since the start")
+	if s.Dropped > 0 {
+		t.SetTone(1, page.Warn)
+	}
+	t.Add("replaced", format.Count(s.Replaced), "published values that newer ones have replaced, since the start")
 	return t
 }
 

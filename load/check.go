@@ -18,9 +18,15 @@ import (
 // Validate says what is wrong with the configuration, nil if nothing is. It
 // looks at the fields only, not at the machine or the network.
 func (c Config) Validate() error {
+	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
+		return fmt.Errorf("load: a ramp to %d and %d connections; expected the same, or one of the two", c.Ramp.To, c.Connections)
+	}
+	if c.Goal.Under != 0 {
+		return c.checkGoal()
+	}
 	c = c.filled()
 	for _, check := range []func() error{
-		c.checkTargets, c.checkMessage, c.checkAnswers, c.checkBounds, c.checkTimes,
+		c.checkTargets, c.checkTLS, c.checkMessage, c.checkAnswers, c.checkBounds, c.checkTimes,
 		c.checkPace, c.checkHold, c.checkRate, c.checkWebSocket, c.checkMachine,
 	} {
 		if err := check(); err != nil {
@@ -41,6 +47,9 @@ func (c Config) filled() Config {
 	if c.Ramp.Over > 0 {
 		setDefault(&c.Ramp.To, c.Connections)
 		c.Connections = c.Ramp.To
+	}
+	if c.Heartbeat != "" {
+		setDefault(&c.HeartbeatAnswer, "pong\n")
 	}
 	c.Early = c.Early || c.Ramp.Over > 0 && !c.Hold || c.Lifetime > 0
 	if c.Flood {
@@ -83,7 +92,7 @@ const (
 )
 
 // mute says whether no answer is awaited.
-func (c *Config) mute() bool { return c.Match == matchNone || c.Hold }
+func (c *Config) noReply() bool { return c.Match == matchNone || c.Hold }
 
 // listens says whether lines matter that come to connections which are held.
 func (c *Config) listens() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
@@ -103,12 +112,15 @@ func (c *Config) mode() mode {
 	return closedLoop
 }
 
+// modeHold is the mode of connections that are only held.
+const modeHold = "hold"
+
 // modeName is how reports call it.
 func (c *Config) modeName() string {
 	if c.Unprompted {
 		return "unprompted"
 	}
-	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: "hold"}[c.mode()]
+	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: modeHold}[c.mode()]
 }
 
 // most is how many connections there can be at a time: those that are closed to
@@ -126,6 +138,11 @@ func (c *Config) host() string {
 		return "localhost"
 	}
 	return c.Target
+}
+
+func (c Config) checkTLS() error {
+	_, err := c.clientTLS()
+	return err
 }
 
 // unixPrefix begins a target that is a unix socket.

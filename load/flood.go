@@ -47,8 +47,8 @@ func (t *traffic) pour(c *engine.Conn, l *link) {
 		}
 		p := batch{from: l.answered, n: t.allowed(l, n, now), measured: t.measured(now)}
 		l.answered += uint64(p.n)
-		did := tally{sent: int64(p.n), bytesOut: int64(p.n * t.script.fixed)}
-		s.add(did, p.measured)
+		s.sum.count(nSent, int64(p.n), p.measured)
+		s.sum.count(nBytesSent, int64(p.n*t.script.fixed), p.measured)
 		s.mu.Unlock()
 		t.send(c, l, p)
 		if c.Doomed() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
 	"github.com/myriad-go/myriad/internal/websocket"
 )
 
@@ -49,8 +50,8 @@ type upgrade struct {
 // greet asks for the upgrade.
 func (f *framing) greet(c *engine.Conn, number uint32, began time.Duration) {
 	u := &upgrade{number: number, began: began}
-	binary.LittleEndian.PutUint64(u.key[:], random(seedOf(f.seed, uint64(number)), 0))
-	binary.LittleEndian.PutUint64(u.key[8:], random(seedOf(f.seed, uint64(number)), 1))
+	binary.LittleEndian.PutUint64(u.key[:], pacer.Random(seedOf(f.seed, uint64(number)), 0))
+	binary.LittleEndian.PutUint64(u.key[8:], pacer.Random(seedOf(f.seed, uint64(number)), 1))
 	c.SetValue(u)
 	_, _ = c.Write(websocket.AppendRequest(nil, f.host, f.path, f.header, u.key)) // Closed tells why not
 }
@@ -83,7 +84,7 @@ func (t *traffic) notUpgraded(u *upgrade, why error) {
 // append puts a frame around a message.
 func (f *framing) append(dst, message []byte, number uint32, k uint64) []byte {
 	var mask [4]byte
-	binary.LittleEndian.PutUint32(mask[:], uint32(random(seedOf(f.seed, uint64(number)), k+2)))
+	binary.LittleEndian.PutUint32(mask[:], uint32(pacer.Random(seedOf(f.seed, uint64(number)), k+2)))
 	return websocket.AppendFrame(dst, f.op, mask, message)
 }
 

@@ -46,10 +46,10 @@ func (t *traffic) hold(c *engine.Conn, s *shard, now, began time.Duration) {
 		c.Kill(errLate)
 		return
 	}
-	s.sum.opened++
+	s.sum.run[nOpened]++
 	s.sum.lastOpened = now
 	s.times.connect.record(now-began, 1)
-	c.SetValue(&s.silent)
+	c.SetValue(&s.unheard)
 }
 
 // receivedElse takes what arrives on a connection that has no link.
@@ -63,7 +63,7 @@ func (t *traffic) receivedElse(c *engine.Conn, in []byte) int {
 		}
 		v.shard.mu.Lock()
 		defer v.shard.mu.Unlock()
-		v.shard.add(tally{bytesIn: int64(len(in))}, t.measured(t.now()))
+		v.shard.sum.count(nBytesReceived, int64(len(in)), t.measured(t.now()))
 	}
 	return len(in)
 }
@@ -92,8 +92,8 @@ func (t *traffic) hear(c *engine.Conn, h *held, in []byte) (used int) {
 			why = t.hearOther(c, s, line, now)
 		}
 	}
-	s.sum.heartbeats += int64(heartbeats)
-	s.add(tally{bytesIn: int64(used)}, t.measured(now))
+	s.sum.run[nHeartbeats] += int64(heartbeats)
+	s.sum.count(nBytesReceived, int64(used), t.measured(now))
 	s.mu.Unlock()
 	if why != nil {
 		c.Kill(why)
@@ -107,14 +107,14 @@ func (t *traffic) hear(c *engine.Conn, h *held, in []byte) (used int) {
 
 // hearBroadcast counts the one line for all. The caller holds the shard's lock.
 func (t *traffic) hearBroadcast(c *engine.Conn, s *shard, now time.Duration) {
-	if c.Value() == any(&s.told) {
-		s.sum.again++
-		t.faults.strange(nil)
+	if c.Value() == any(&s.heard) {
+		s.sum.run[nHeardAgain]++
+		t.faults.unexpected(nil)
 		return
 	}
-	c.SetValue(&s.told)
+	c.SetValue(&s.heard)
 	t.firstHeard.CompareAndSwap(0, max(int64(now), 1))
-	s.sum.heard++
+	s.sum.run[nHeard]++
 	s.sum.lastHeard = now
 	s.times.heard.record(now-time.Duration(t.firstHeard.Load()), 1)
 }
@@ -125,15 +125,15 @@ func (t *traffic) hearOther(c *engine.Conn, s *shard, line []byte, now time.Dura
 	ref := c.Ref()
 	a, ok := s.asked[ref]
 	if !ok || a.sent == 0 {
-		s.sum.strange++
-		t.faults.strange(line)
+		s.sum.run[nUnexpected]++
+		t.faults.unexpected(line)
 		return nil
 	}
 	var room [rollLine]byte
 	want := a.roll.line(room[:0], ref)
 	s.strike(ref)
 	if !bytes.Equal(line, want) {
-		s.sum.checkWrong++
+		s.sum.run[nVerifyWrong]++
 		s.drop(len(want))
 		at := firstDifference(line, want)
 		_, slot, _ := ref.Slot()
@@ -142,7 +142,8 @@ func (t *traffic) hearOther(c *engine.Conn, s *shard, line []byte, now time.Dura
 		})
 		return errWrongLine
 	}
-	s.add(tally{answered: 1, bytesAnswered: int64(len(want))}, false)
+	s.sum.run[nAnswered]++
+	s.sum.run[nBytesAnswered] += int64(len(want))
 	s.sum.lastAnswer = now
 	s.times.outside.record(now-a.sent, 1)
 	return nil
@@ -150,8 +151,8 @@ func (t *traffic) hearOther(c *engine.Conn, s *shard, line []byte, now time.Dura
 
 // drop counts a message that will not be answered, with its bytes.
 func (s *shard) drop(size int) {
-	s.sum.dropped++
-	s.sum.droppedBytes += int64(size)
+	s.sum.run[nDropped]++
+	s.sum.run[nBytesDropped] += int64(size)
 }
 
 // strike takes a connection off those that are asked, if it is one.
@@ -181,13 +182,13 @@ func (t *traffic) release(ref engine.Ref, h *held) {
 	s := h.shard
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sum.closed++
+	s.sum.run[nClosed]++
 	if h.heard {
-		s.sum.heardGone++
+		s.sum.run[nHeardClosed]++
 	}
 	if a, ok := s.strike(ref); ok && a.sent > 0 {
 		var room [rollLine]byte
-		s.sum.checkLost++
+		s.sum.run[nVerifyLost]++
 		s.drop(len(a.roll.line(room[:0], ref)))
 	}
 }

@@ -12,8 +12,7 @@ import (
 
 // quietRun is one that nothing has happened in.
 func quietRun() *run {
-	cfg := Config{}.filled()
-	return &run{cfg: cfg, traffic: newTraffic(&cfg)}
+	return fakeRun(Config{Target: "a:1"}, &fakeEngine{})
 }
 
 // limitsOf are the walls of a result on a machine on which programs stalled.
@@ -121,7 +120,7 @@ func TestScarcity(t *testing.T) {
 	}{
 		{[]error{syscall.EMFILE}, "descriptors", "1 attempts to connect found no free descriptor (EMFILE)"},
 		{[]error{syscall.ENFILE, syscall.EMFILE}, "descriptors", "2 attempts to connect found no free descriptor (EMFILE, ENFILE)"},
-		{[]error{os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)}, "ports", "no free port on 0 source addresses (EADDRNOTAVAIL)"},
+		{[]error{os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)}, "ports", "no free port on 1 source addresses (EADDRNOTAVAIL)"},
 		{[]error{syscall.ENOBUFS}, "memory", "(ENOBUFS)"},
 		{[]error{syscall.ECONNREFUSED}, "", ""},
 	} {

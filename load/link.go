@@ -6,6 +6,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/match"
+	"github.com/myriad-go/myriad/internal/pacer"
 	"github.com/myriad-go/myriad/internal/websocket"
 )
 
@@ -59,7 +60,7 @@ type slab struct {
 	times, intended []time.Duration
 	sizes           []uint32 // of those messages, where they differ
 	ring            int
-	plans           []plan             // of links that have plans of their own
+	plans           []pacer.Plan       // of links that have plans of their own
 	tabs            []tab              // of links that have limits of bytes
 	states          []match.State      // of answers, where they are told apart by a rule
 	frames          []websocket.Reader // of WebSockets
@@ -68,13 +69,6 @@ type slab struct {
 	mu     sync.Mutex
 	next   int      // links from here on have never been used
 	owners []uint16 // the shards of the runs that have been taken
-}
-
-// plan is where a link is on the tempo of its own.
-type plan struct {
-	x    float64
-	next time.Duration
-	k    uint64
 }
 
 // tab is until when a link has used up what it may send and receive.
@@ -145,7 +139,7 @@ func (s *slab) furnish(t *traffic) {
 		s.intended = make([]time.Duration, ring)
 	}
 	if t.mode == openEach {
-		s.plans = make([]plan, n)
+		s.plans = make([]pacer.Plan, n)
 	}
 	if t.script.fixed == 0 {
 		s.sizes = make([]uint32, ring)
@@ -165,7 +159,7 @@ func (s *slab) furnish(t *traffic) {
 // settle makes a link's place ready for it.
 func (s *slab) settle(l *link, now time.Duration) {
 	if s.plans != nil {
-		s.plans[l.id] = plan{}
+		s.plans[l.id] = pacer.Plan{}
 	}
 	if s.tabs != nil {
 		s.tabs[l.id] = tab{}

@@ -1,9 +1,11 @@
 package load
 
 import (
+	"math"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // This file decides when messages are sent. All of it but pour runs under the
@@ -21,7 +23,7 @@ func (t *traffic) claim(s *shard, l *link, at time.Duration) {
 		t.slab.intended[t.slab.place(l, l.answered+uint64(l.flying)+uint64(l.due))] = at
 	}
 	l.due++
-	s.sum.due++
+	s.sum.run[nDue]++
 }
 
 // allowed is how many of n messages a link may send now.
@@ -123,7 +125,7 @@ func (t *traffic) take(now time.Duration) (at time.Duration, ok bool) {
 	if int64(now) >= t.draining.Load() {
 		return 0, false
 	}
-	return t.schedule.take(now)
+	return t.plan.Take(now)
 }
 
 // paced says whether the run has times to wait for at all.
@@ -145,14 +147,11 @@ const (
 // pace implements engine.Config.Pace.
 func (t *traffic) pace(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
 	now, next := at-t.epoch, at-t.epoch+paceEvery
-	if !t.ready.Load() {
-		return next + t.epoch
-	}
 	if loop >= 0 {
 		return min(next, t.paceShard(t.shards[loop], now, touch)) + t.epoch
 	}
 	next = now + paceOther
-	if due := t.schedule.due(); due > now {
+	if due := t.plan.Due(); due > now {
 		next = min(next, due) // a link may be ready by then
 	}
 	for _, s := range t.shards {
@@ -165,7 +164,7 @@ func (t *traffic) pace(loop int, at time.Duration, touch func(engine.Ref) bool) 
 // it has to be called again.
 func (t *traffic) paceShard(s *shard, now time.Duration, touch func(engine.Ref) bool) time.Duration {
 	s.mu.Lock()
-	if len(s.again) == 0 && s.timers.next() > now && (s.ready.n == 0 || t.schedule.due() > now) {
+	if len(s.again) == 0 && s.timers.next() > now && (s.ready.n == 0 || t.plan.Due() > now) {
 		next := t.nextPace(s)
 		s.mu.Unlock()
 		return next
@@ -196,7 +195,7 @@ func (t *traffic) paceShard(s *shard, now time.Duration, touch func(engine.Ref) 
 func (t *traffic) nextPace(s *shard) time.Duration {
 	next := s.timers.next()
 	if s.ready.n > 0 {
-		next = min(next, t.schedule.due())
+		next = min(next, t.plan.Due())
 	}
 	return next
 }
@@ -243,7 +242,7 @@ func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []
 // pacePlan gives messages of the plan of all to links that have room, in turn.
 func (t *traffic) pacePlan(s *shard, calls []engine.Ref, now time.Duration) []engine.Ref {
 	for len(calls) < paceBatch && s.ready.n > 0 {
-		if t.schedule.due() > now {
+		if t.plan.Due() > now {
 			break
 		}
 		id, _ := s.ready.pop()
@@ -314,4 +313,134 @@ func (t *traffic) outlive(c *engine.Conn) {
 	} else {
 		c.Kill(errOutlived)
 	}
+}
+
+// countUnsent counts what a connection was to send and did not before it closed.
+func (t *traffic) countUnsent(s *shard, l *link) {
+	if !t.open() {
+		return
+	}
+	for k := range uint64(l.due) {
+		if t.counts(t.slab.intended[t.slab.place(l, l.answered+uint64(l.flying)+k)]) {
+			s.sum.run[nUnsent]++
+		}
+	}
+	if t.mode == openEach {
+		draws := skipDraws
+		skipped := t.skip(l, min(t.now()+1, time.Duration(t.until.Load())), &draws)
+		s.sum.run[nPlanned] += skipped.Within
+		s.sum.run[nEarly] += skipped.Before
+		s.sum.run[nUnsent] += skipped.Within
+		t.slab.plans[l.id] = pacer.Plan{}
+	}
+}
+
+// beginPlan begins a connection's own plan: with the traffic or when the connection is
+// established, whichever is later, or when its first message has been answered. The
+// plans of connections are spread evenly.
+func (t *traffic) beginPlan(l *link, now time.Duration) {
+	const golden = 0.6180339887498949 // its multiples are spread evenly over 0 to 1
+	since := t.slab.opened[l.id]
+	if t.script.first {
+		since = now
+	}
+	_, phase := math.Modf(golden * float64(l.number))
+	t.slab.plans[l.id] = t.curve.Start(since, phase, t.seed(l))
+}
+
+// seed is that of a connection's own plan.
+func (t *traffic) seed(l *link) uint64 { return seedOf(t.cfg.Seed, uint64(l.number)) }
+
+// fillOwn has a connection send what its own plan has waiting, and sets its timer for
+// the next.
+func (t *traffic) fillOwn(s *shard, l *link, now time.Duration) {
+	p := &t.slab.plans[l.id]
+	end := time.Duration(t.until.Load())
+	for t.room(l) && p.Next() <= now && p.Next() < end && int64(now) < t.draining.Load() {
+		t.claim(s, l, p.Next())
+		if t.counts(p.Next()) {
+			s.sum.run[nPlanned]++
+		} else {
+			s.sum.run[nEarly]++
+		}
+		p.Advance(&t.curve, t.seed(l))
+	}
+	if p.Next() > now {
+		t.alarm(s, l, now)
+	}
+}
+
+// alarm sets a connection's timer for the next message of its own plan.
+func (t *traffic) alarm(s *shard, l *link, now time.Duration) {
+	next := t.slab.plans[l.id].Next()
+	if t.room(l) && next > 0 && next < time.Duration(t.until.Load()) && int64(now) < t.draining.Load() && l.state&timed == 0 {
+		l.state |= timed
+		s.timers.push(timer{at: next, link: l.id, number: l.number, kind: planned})
+	}
+}
+
+// The bounds of giving up random times: how many are drawn of one plan, and of all those
+// of connections together; how many are behind them is estimated.
+const (
+	skipDraws    = 64
+	skipDrawsAll = 100_000
+)
+
+// skip gives up what a connection's own plan has before end.
+func (t *traffic) skip(l *link, end time.Duration, draws *int) pacer.Skipped {
+	return t.slab.plans[l.id].Skip(&t.curve, t.seed(l), time.Duration(t.from.Load()), end, draws)
+}
+
+// eachPlan calls f for the own plans of connections that are still there, under their
+// shards' locks, while it says so.
+func (t *traffic) eachPlan(f func(*link, *pacer.Plan) bool) {
+	t.slab.each(t.shards, func(_ *shard, l *link) bool {
+		return l.state&gone != 0 || f(l, &t.slab.plans[l.id])
+	})
+}
+
+// skipAll gives up the messages of plans that have not been sent, when nothing is sent
+// any more, and counts them.
+func (t *traffic) skipAll() (all pacer.Skipped) {
+	until := time.Duration(t.until.Load())
+	if t.mode == openLoop {
+		return t.plan.Skip(until, skipDrawsAll)
+	}
+	left := skipDrawsAll
+	t.eachPlan(func(l *link, _ *pacer.Plan) bool {
+		draws := min(skipDraws, left)
+		left -= draws
+		skipped := t.skip(l, until, &draws)
+		left += draws
+		all.Within += skipped.Within
+		all.Before += skipped.Before
+		return true
+	})
+	return all
+}
+
+// waiting estimates how many messages of plans are due and not taken.
+func (t *traffic) waiting(now time.Duration) (n int64) {
+	if t.mode == openLoop {
+		return t.plan.Waiting(now)
+	}
+	until := time.Duration(t.until.Load())
+	t.eachPlan(func(_ *link, p *pacer.Plan) bool {
+		n += p.Waiting(&t.curve, now, until)
+		return true
+	})
+	return n
+}
+
+// behind says whether plans have something due that has not been sent.
+func (t *traffic) behind() (is bool) {
+	if t.mode == openLoop {
+		return t.plan.Due() < pacer.Never
+	}
+	until := time.Duration(t.until.Load())
+	t.eachPlan(func(_ *link, p *pacer.Plan) bool {
+		is = p.Next() > 0 && p.Next() < until
+		return !is
+	})
+	return is
 }

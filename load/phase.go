@@ -8,6 +8,8 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // phases takes the run from the first connection to the last hold.
@@ -107,8 +109,8 @@ func (r *run) settle(cause string) {
 		s.shutLinks()
 	}
 	sum := r.sum()
-	r.traffic.faults.settle(int64(r.dialer.issued), sum.opened, cause)
-	if sum.opened > 0 {
+	r.traffic.faults.settle(int64(r.dialer.issued), sum.run[nOpened], cause)
+	if sum.run[nOpened] > 0 {
 		r.connected = sum.lastOpened - r.begun
 	}
 }
@@ -144,10 +146,10 @@ func (r *run) exchange(ctx context.Context) error {
 	cancel()
 	stop()
 	r.stage = "drain"
-	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.mute() || r.traffic.open()) {
+	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.noReply() || r.traffic.open()) {
 		err = cmp.Or(err, r.drain(ctx))
 	}
-	r.countUnsent()
+	r.skipUnsent()
 	return unlessStalled(err)
 }
 
@@ -185,26 +187,26 @@ func (r *run) schedule(lead time.Duration) {
 	from := begin + r.cfg.Warmup
 	until := from + r.cfg.Duration
 	if r.cfg.Messages > 0 {
-		until = never
+		until = pacer.Never
 	}
-	t.draining.Store(int64(never))
-	t.line = tempo{rate: r.cfg.Rate, ramp: r.cfg.Warmup, over: r.cfg.Duration}
+	t.draining.Store(int64(pacer.Never))
+	rate := r.cfg.Rate
+	t.curve = pacer.Curve{
+		Begin: begin, PerSecond: rate.PerSecond, Poisson: rate.Poisson,
+		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration, Swing: rate.Swing, Period: rate.Period,
+	}
 	t.window(from, until)
 	t.begin.Store(int64(begin)) // last: who knows it knows the others
 	if t.mode == openLoop {
-		t.schedule.start(t.line, seedOf(r.cfg.Seed, thingPlan), begin, from, until)
+		t.plan.Start(t.curve, seedOf(r.cfg.Seed, thingPlan), from, until)
 	}
 }
 
-// countUnsent gives up what an open loop has not sent.
-func (r *run) countUnsent() {
-	t := r.traffic
-	t.draining.Store(math.MinInt64)
-	switch t.mode {
-	case openLoop:
-		r.unsent, r.early = t.schedule.left(time.Duration(t.until.Load()))
-	case openEach:
-		r.unsent, r.early = t.leftOwn()
+// skipUnsent gives up what an open loop has not sent.
+func (r *run) skipUnsent() {
+	r.traffic.draining.Store(math.MinInt64)
+	if r.traffic.open() {
+		r.skipped = r.traffic.skipAll()
 	}
 }
 
@@ -223,7 +225,7 @@ func (r *run) measure(ctx context.Context) error {
 	if r.cfg.Messages > 0 && s.lastAnswer > from {
 		r.window = s.lastAnswer - from
 	}
-	if r.cfg.Messages > 0 && s.exchanged == s.opened {
+	if r.cfg.Messages > 0 && s.run[nExchanged] == s.run[nOpened] {
 		r.tell(Event{Phase: Exchanged})
 	}
 	r.tell(Event{Phase: Measured})
@@ -236,9 +238,9 @@ func (r *run) windowWait() wait {
 		return wait{most: max(r.traffic.left(), 1), done: r.over} // it can be over already
 	}
 	return wait{
-		done:  func(s sum) bool { return s.finished == s.opened },
+		done:  func(s sum) bool { return s.run[nFinished] == s.run[nOpened] },
 		stall: r.cfg.Drain + r.cfg.Think + r.limitTime(),
-		moved: func(s sum) int64 { return s.whole.answered + s.closed },
+		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nClosed] },
 	}
 }
 
@@ -262,12 +264,12 @@ func (r *run) limitTime() (d time.Duration) {
 func (r *run) drain(ctx context.Context) error {
 	w := wait{
 		done: func(sum) bool {
-			waits := r.waits() // before the sum: what is taken in between is due in it
+			behind := r.traffic.open() && r.traffic.behind() // before the sum: what is taken in between is due in it
 			s := r.sum()
-			return s.open() == 0 || !waits && s.due == 0 && (s.flying() == 0 || r.cfg.mute())
+			return s.open() == 0 || !behind && s.run[nDue] == 0 && (s.flying() == 0 || r.cfg.noReply())
 		},
 		stall: r.cfg.Drain,
-		moved: func(s sum) int64 { return s.whole.answered + s.whole.sent },
+		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nSent] },
 	}
 	if r.traffic.open() {
 		w.most = r.cfg.Drain // or as long as a server is behind
@@ -279,16 +281,4 @@ func (r *run) drain(ctx context.Context) error {
 	w.most = min(r.cfg.Drain, cancelDrain)
 	_ = r.await(context.WithoutCancel(ctx), w)
 	return err
-}
-
-// waits says whether messages of an open loop are due that have not been sent.
-func (r *run) waits() bool {
-	t := r.traffic
-	switch t.mode {
-	case openLoop:
-		return t.schedule.due() < never
-	case openEach:
-		return t.waitsOwn()
-	}
-	return false
 }

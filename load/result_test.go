@@ -95,7 +95,7 @@ func TestTexts(t *testing.T) {
 	}{
 		"no answers awaited": {
 			func(r *Result) {
-				r.Mode, r.Mute, r.Answered, r.Latency, r.Schedule = "open loop", true, 0, Latency{}, &Rate{PerSecond: 123_457}
+				r.Mode, r.NoReply, r.Answered, r.Latency, r.Schedule = "open loop", true, 0, Latency{}, &Rate{PerSecond: 123_457}
 				r.Corrected, r.Intended, r.Bytes = true, 1_234_567, Bytes{Sent: 5}
 			},
 			[]string{"received 79,011,840 bytes, no answers awaited\n", "rate 123,457/s sent over 10s\n"},
@@ -147,7 +147,7 @@ func TestRate(t *testing.T) {
 	if got := r.Rate(); got != 10 {
 		t.Errorf("with answers: %v/s, want 10", got)
 	}
-	if r.Mute = true; r.Rate() != 15 {
+	if r.NoReply = true; r.Rate() != 15 {
 		t.Errorf("without: %v/s, want 15", r.Rate())
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // This file is a roll call of connections that are held: each is to send a line, and
@@ -57,7 +58,7 @@ func (r *roll) line(to []byte, ref engine.Ref) []byte {
 	to = append(to, '.')
 	to = strconv.AppendUint(to, uint64(generation), 10)
 	to = append(to, ' ')
-	mixed := random(random(r.seed^uint64(r.number), uint64(owner)), uint64(slot)<<32|uint64(generation))
+	mixed := pacer.Random(pacer.Random(r.seed^uint64(r.number), uint64(owner)), uint64(slot)<<32|uint64(generation))
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], mixed)
 	to = hex.AppendEncode(to, b[:])
@@ -171,13 +172,14 @@ func (t *traffic) answerRoll(c *engine.Conn, h *held) {
 	line := a.roll.line(s.room[:0], ref)
 	a.sent = max(now, 1)
 	s.asked[ref] = a
-	s.add(tally{sent: 1, bytesOut: int64(len(line))}, false)
+	s.sum.run[nSent]++
+	s.sum.run[nBytesSent] += int64(len(line))
 	_, _ = c.Write(line) // an error ends the connection, which Closed hears of
 }
 
 // callRoll begins a roll call.
 func (t *traffic) callRoll(number int) *roll {
-	r := &roll{number: number, seed: seedOf(t.cfg.Seed, thingRoll), most: int32(t.cfg.Check)}
+	r := &roll{number: number, seed: seedOf(t.cfg.Seed, thingVerify), most: int32(t.cfg.Check)}
 	r.walking.Store(int32(len(t.walks)))
 	t.roll.Store(r)
 	t.lister.Rouse()
@@ -193,13 +195,13 @@ func (t *traffic) giveUp(r *roll) (missing int64) {
 			r.flying.Add(-1)
 			if a.sent > 0 {
 				missing++
-				s.sum.dropped++
+				s.sum.run[nDropped]++
 			}
 		}
 		s.asked = nil
 		s.mu.Unlock()
 	}
-	t.faults.silent(missing)
+	t.faults.unanswered(missing)
 	return missing
 }
 
@@ -211,14 +213,14 @@ func (r *run) rollCall(ctx context.Context) error {
 	t := r.traffic
 	r.tell(Event{Phase: Progress, Interval: r.interval()})
 	r.stage = "check"
-	r.ledger.total.outside.reset()
+	r.aggregator.total.outside.reset()
 	r.tell(Event{Phase: Checking})
 	before, began := r.sum(), t.now()
-	roll := t.callRoll(len(r.rollCalls) + 1)
+	roll := t.callRoll(len(r.verifications) + 1)
 	err := r.await(ctx, wait{
 		done:  func(s sum) bool { return roll.done() },
 		stall: r.cfg.Drain,
-		moved: func(s sum) int64 { return s.whole.sent + s.whole.answered + s.dropped },
+		moved: func(s sum) int64 { return s.run[nSent] + s.run[nAnswered] + s.run[nDropped] },
 	})
 	roll.stopped.Store(true)
 	if err != nil && !errors.Is(err, errStalled) {
@@ -228,15 +230,15 @@ func (r *run) rollCall(ctx context.Context) error {
 	missing := t.giveUp(roll)
 	r.tell(Event{Phase: Progress, Interval: r.interval()})
 	s := r.sum()
-	call := RollCall{
+	call := Verification{
 		Number: roll.number, InFlight: r.cfg.Check, Open: before.open(),
-		Asked:   s.whole.sent - before.whole.sent,
-		Checked: s.whole.answered - before.whole.answered,
-		Wrong:   s.checkWrong - before.checkWrong, Lost: s.checkLost - before.checkLost, Unanswered: missing,
-		Time: max(s.lastAnswer-began, 0), Latency: latencyOf(&r.ledger.total.outside),
+		Asked:   s.run[nSent] - before.run[nSent],
+		Checked: s.run[nAnswered] - before.run[nAnswered],
+		Wrong:   s.run[nVerifyWrong] - before.run[nVerifyWrong], Lost: s.run[nVerifyLost] - before.run[nVerifyLost], Unanswered: missing,
+		Time: max(s.lastAnswer-began, 0), Latency: latencyOf(&r.aggregator.total.outside),
 	}
-	r.rollCalls = append(r.rollCalls, call)
-	r.tell(Event{Phase: Checked, RollCall: &call})
+	r.verifications = append(r.verifications, call)
+	r.tell(Event{Phase: Checked, Verification: &call})
 	return unlessStalled(err)
 }
 
@@ -256,8 +258,8 @@ func (r *run) broadcast(s sum) *Broadcast {
 	if r.cfg.Broadcast == "" {
 		return nil
 	}
-	b := &Broadcast{Open: s.open(), Heard: s.heardOpen(), Again: s.again, After: latencyOf(&r.ledger.total.heard)}
-	if s.heard > 0 {
+	b := &Broadcast{Open: s.open(), Heard: s.heardOpen(), Again: s.run[nHeardAgain], After: latencyOf(&r.aggregator.total.heard)}
+	if s.run[nHeard] > 0 {
 		b.Time = max(s.lastHeard-time.Duration(r.traffic.firstHeard.Load()), 0)
 	}
 	return b

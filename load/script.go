@@ -7,6 +7,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/match"
 	"github.com/myriad-go/myriad/internal/message"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // script is what connections say, and what they expect to hear. It does not
@@ -16,11 +17,11 @@ type script struct {
 	speaker
 	hearer
 	// direct is the speaker where its messages lie in memory as they are sent.
-	direct *ring
-	frames *framing // nil but for WebSockets
-	mute   bool     // no answer is awaited
-	first  bool     // the first message goes before the others
-	fixed  int      // the size of every message, 0 if they differ
+	direct  *ring
+	frames  *framing // nil but for WebSockets
+	noReply bool     // no answer is awaited
+	first   bool     // the first message goes before the others
+	fixed   int      // the size of every message, 0 if they differ
 }
 
 // speaker makes messages.
@@ -54,7 +55,7 @@ type heardOf struct {
 
 // newScript makes the script of a configuration that has been validated.
 func newScript(cfg *Config, slab *slab, seen func(status int)) (*script, error) {
-	s := &script{mute: cfg.mute(), first: cfg.First != ""}
+	s := &script{noReply: cfg.noReply(), first: cfg.First != ""}
 	text, err := newSpeaker(cfg)
 	if err != nil {
 		return nil, err
@@ -64,10 +65,10 @@ func newScript(cfg *Config, slab *slab, seen func(status int)) (*script, error) 
 		s.fixed = s.direct.longest()
 	}
 	switch {
-	case s.mute:
-		s.hearer = muted{}
+	case s.noReply:
+		s.hearer = unchecked{}
 	case cfg.Match == matchFrames:
-		s.hearer = muted{} // whole frames are counted by the framing
+		s.hearer = unchecked{} // whole frames are counted by the framing
 	case cfg.Match != "":
 		rule, err := match.Parse(cfg.Match)
 		if err != nil {
@@ -142,6 +143,16 @@ func (s *script) say(c *engine.Conn, l *link, slab *slab, k uint64, n int) (size
 	*b = out
 	return size
 }
+
+// seedOf is a seed of its own for one of many things that a run's seed decides.
+func seedOf(seed, thing uint64) uint64 { return pacer.Random(seed^0x6d797269, thing) }
+
+// The things that a run's seed decides, besides what each connection says.
+const (
+	thingMasks  = 1<<40 + iota // of WebSockets
+	thingPlan                  // the times of an open loop
+	thingVerify                // the lines of verifications
+)
 
 // sayBytes is how much is written at once.
 const sayBytes = 64 << 10
@@ -245,14 +256,14 @@ func (r *ruled) check(_ *engine.Conn, l *link, in []byte, ahead int) (h heardOf)
 
 func (r *ruled) expects(*link) []byte { return nil }
 
-// muted awaits no answer: whatever comes is fine.
-type muted struct{}
+// unchecked awaits no answer: whatever comes is fine.
+type unchecked struct{}
 
-func (muted) begin(*link) {}
-func (muted) check(_ *engine.Conn, _ *link, in []byte, _ int) heardOf {
+func (unchecked) begin(*link) {}
+func (unchecked) check(_ *engine.Conn, _ *link, in []byte, _ int) heardOf {
 	return heardOf{used: len(in), bytes: len(in)}
 }
-func (muted) expects(*link) []byte { return nil }
+func (unchecked) expects(*link) []byte { return nil }
 
 // ruled says whether answers are told apart by a rule.
 func (s *script) ruled() bool {

@@ -7,96 +7,38 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// tally counts messages, and their bytes.
-type tally struct {
-	sent, answered    int64
-	bytesOut, bytesIn int64
-	bytesAnswered     int64 // of messages that were answered
-}
-
-func (t *tally) add(u tally) {
-	t.sent += u.sent
-	t.answered += u.answered
-	t.bytesOut += u.bytesOut
-	t.bytesIn += u.bytesIn
-	t.bytesAnswered += u.bytesAnswered
-}
-
-// sum is what links add up to. All of it is of the whole run, but for window.
+// sum is what connections add up to.
 type sum struct {
-	// opened and closed count connections, outlived those of the closed
-	// whose lifetime was over.
-	opened, closed, outlived int64
-	// lastOpened is when the last connection was established, lastAnswer
-	// when the last answer came, since the run's start.
-	lastOpened, lastAnswer time.Duration
-
-	whole, window tally
-	// dropped counts messages that were in flight on a connection when it
-	// closed; they will not be answered. droppedBytes are theirs, and cutOff
-	// those of them whose connection had outlived its time.
-	dropped, droppedBytes, cutOff int64
-	// finished counts links that are through with their messages, exchanged
-	// those of them that got all their answers.
-	finished, exchanged int64
-	// planned counts the messages of the window that links' own plans have
-	// had, early those before it, and unsent those of the window, of either
-	// plan, that went down with a link.
-	planned, early, unsent int64
-	// heartbeats, heard, again and strange count lines of connections that are
-	// held: of the server's, first broadcasts, further ones, and others;
-	// heardGone those of heard that are closed. lastHeard is when the last one
-	// came. checkWrong and checkLost count lines of roll calls.
-	heartbeats, heard, heardGone, again, strange, checkWrong, checkLost int64
-	lastHeard                                                           time.Duration
-	// due counts messages that have their time and are about to be sent.
-	due int64
+	run, window counts
+	// lastOpened is when the last connection was established, lastAnswer when the last
+	// answer came, lastHeard when the last one got the broadcast, since the run's start.
+	lastOpened, lastAnswer, lastHeard time.Duration
 }
 
-func (s *sum) add(t sum) {
-	s.opened += t.opened
-	s.closed += t.closed
-	s.outlived += t.outlived
+func (s *sum) add(t *sum) {
+	s.run.add(&t.run)
+	s.window.add(&t.window)
 	s.lastOpened = max(s.lastOpened, t.lastOpened)
 	s.lastAnswer = max(s.lastAnswer, t.lastAnswer)
-	s.whole.add(t.whole)
-	s.window.add(t.window)
-	s.dropped += t.dropped
-	s.droppedBytes += t.droppedBytes
-	s.cutOff += t.cutOff
-	s.finished += t.finished
-	s.exchanged += t.exchanged
-	s.planned += t.planned
-	s.early += t.early
-	s.unsent += t.unsent
-	s.due += t.due
-	s.heartbeats += t.heartbeats
-	s.heard += t.heard
-	s.heardGone += t.heardGone
-	s.again += t.again
-	s.strange += t.strange
-	s.checkWrong += t.checkWrong
-	s.checkLost += t.checkLost
 	s.lastHeard = max(s.lastHeard, t.lastHeard)
 }
 
-// plan counts a message of a link's own plan.
-func (s *sum) plan(window bool) {
-	if window {
-		s.planned++
-	} else {
-		s.early++
+// count counts what belongs to the window if it is measured.
+func (s *sum) count(what int, n int64, measured bool) {
+	s.run[what] += n
+	if measured {
+		s.window[what] += n
 	}
 }
 
 // open is how many connections are open.
-func (s sum) open() int64 { return s.opened - s.closed }
+func (s sum) open() int64 { return s.run[nOpened] - s.run[nClosed] }
 
 // heardOpen is how many connections that are open have had the broadcast.
-func (s sum) heardOpen() int64 { return s.heard - s.heardGone }
+func (s sum) heardOpen() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 
 // flying is how many messages an answer can still come for.
-func (s sum) flying() int64 { return s.whole.sent - s.whole.answered - s.dropped }
+func (s sum) flying() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
 // shard adds up what happens on the links of one loop, or of some goroutines, and
 // paces them.
@@ -120,9 +62,9 @@ type shard struct {
 	// silent and told are the values of connections that are only held, before
 	// and after the broadcast; asked are those whose line of a roll call is in
 	// flight, at most Config.Check.
-	silent, told held
-	asked        map[engine.Ref]asked
-	room         [rollLine]byte // for a line that is about to be sent
+	unheard, heard held
+	asked          map[engine.Ref]asked
+	room           [rollLine]byte // for a line that is about to be sent
 
 	_ [64]byte // keeps the next shard off this line
 }
@@ -142,7 +84,7 @@ func (s *shard) newLink(from *slab, ref engine.Ref, shard int, number uint32, no
 	l := &from.links[id]
 	// A place in the queue is kept: it is the new link's, if it has a use for it.
 	*l = link{id: id, ref: ref, shard: uint16(shard), number: number, state: l.state & queued}
-	s.sum.opened++
+	s.sum.run[nOpened]++
 	s.sum.lastOpened = now
 	return l
 }
@@ -188,7 +130,7 @@ func sumOf(shards []*shard) sum {
 	var all sum
 	for _, s := range shards {
 		s.mu.Lock()
-		all.add(s.sum)
+		all.add(&s.sum)
 		s.mu.Unlock()
 	}
 	return all

@@ -1,6 +1,10 @@
 package load
 
-import "time"
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/pacer"
+)
 
 // timer is what a link waits for: that its time comes.
 type timer struct {
@@ -41,7 +45,7 @@ func (h *timers) push(t timer) {
 // next is when the first one is due.
 func (h timers) next() time.Duration {
 	if len(h) == 0 {
-		return never
+		return pacer.Never
 	}
 	return h[0].at
 }

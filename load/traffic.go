@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // errLate closes a connection that was established when nobody waited for it
@@ -25,12 +26,11 @@ type traffic struct {
 	slab   *slab
 	shards []*shard
 	looped bool          // a shard for each loop
-	ready  atomic.Bool   // all that is above is made
 	epoch  time.Duration // the run's start, of the engine's clock
 	began  time.Time     // the same, of the calendar
 
-	schedule *schedule // in an open loop for all connections together
-	line     tempo     // in one for each, from begin on
+	plan  *pacer.Shared // in an open loop for all connections together
+	curve pacer.Curve   // of plans, from begin on
 
 	// from and until are the window, since epoch. Nothing is sent from
 	// until on, but what an open loop had planned before. begin is when the
@@ -68,42 +68,35 @@ const (
 	holding
 )
 
-// newTraffic makes a handler. The number of the engine's loops is told to it
-// by serve, before the first connection.
-func newTraffic(cfg *Config) *traffic {
-	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), schedule: newSchedule()}
-	t.window(never, math.MinInt64)
-	return t
-}
-
-// serve makes room for connections of an engine with that many loops.
-func (t *traffic) serve(loops int) error {
+// newTraffic makes a handler for an engine with that many loops, 0 for a model without.
+func newTraffic(cfg *Config, loops int) (*traffic, error) {
+	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), plan: pacer.NewShared()}
+	t.window(pacer.Never, math.MinInt64)
 	t.walks = make([]walk, max(loops, 1))
 	t.looped = loops > 0
+	t.shards = make([]*shard, loops)
 	if !t.looped {
-		loops = goroutineShards
+		t.shards = make([]*shard, goroutineShards)
 	}
-	places := t.cfg.most()
+	for i := range t.shards {
+		s := &shard{times: newTimes(t.mode == holding)}
+		s.unheard, s.heard = held{shard: s}, held{shard: s, heard: true}
+		t.shards[i] = s
+	}
+	places := cfg.most()
 	switch {
 	case t.holdsOnly():
 		places = 0
-	case t.cfg.Lifetime > 0:
-		places *= 2 // those of closed links are their shards'
+	case cfg.Lifetime > 0:
+		places *= 2 // those of closed connections are their shards'
 	}
-	t.slab = newSlab(places, t.cfg.Pipeline, loops)
+	t.slab = newSlab(places, cfg.Pipeline, len(t.shards))
 	var err error
-	if t.script, err = newScript(t.cfg, t.slab, t.faults.status); err != nil {
-		return err
+	if t.script, err = newScript(cfg, t.slab, t.faults.status); err != nil {
+		return nil, err
 	}
 	t.slab.furnish(t)
-	t.shards = make([]*shard, loops)
-	for i := range t.shards {
-		s := &shard{times: newTimes(t.mode == holding)}
-		s.silent, s.told = held{shard: s}, held{shard: s, heard: true}
-		t.shards[i] = s
-	}
-	t.ready.Store(true)
-	return nil
+	return t, nil
 }
 
 // goroutineShards is how many shards connections share in a model without
@@ -128,7 +121,7 @@ func (t *traffic) endWindow() (from, until time.Duration) {
 	until = min(time.Duration(t.until.Load()), t.now())
 	from = min(time.Duration(t.from.Load()), until)
 	t.window(from, until)
-	t.schedule.stop(until)
+	t.plan.Stop(until)
 	return from, until
 }
 
@@ -221,7 +214,7 @@ func (t *traffic) start(c *engine.Conn, l *link) {
 	if t.script.first && t.allowed(l, 1, now) > 0 {
 		t.claim(s, l, now)
 	}
-	if !t.script.first || t.script.mute {
+	if !t.script.first || t.script.noReply {
 		l.state |= entered
 		t.enter(s, l, now)
 	}
@@ -278,20 +271,21 @@ func (t *traffic) account(s *shard, l *link, h heardOf, now time.Duration) {
 			s.times.firstByte.record(now-t.slab.opened[l.id], 1)
 		}
 	}
-	did := tally{answered: int64(h.answers), bytesIn: int64(h.bytes)}
+	measured := t.measured(now)
+	s.sum.count(nBytesReceived, int64(h.bytes), measured)
 	if h.answers > 0 {
-		did.bytesAnswered = t.slab.bytes(l, l.answered, h.answers, t.script)
+		s.sum.count(nAnswered, int64(h.answers), measured)
+		s.sum.run[nBytesAnswered] += t.slab.bytes(l, l.answered, h.answers, t.script)
 		t.recordAll(s, l, h.answers, now)
 		l.flying -= uint16(h.answers)
 		l.answered += uint64(h.answers)
 		s.sum.lastAnswer = now
 		if t.cfg.Messages > 0 && l.answered == uint64(t.cfg.Messages) {
 			l.state |= finished
-			s.sum.finished++
-			s.sum.exchanged++
+			s.sum.run[nFinished]++
+			s.sum.run[nExchanged]++
 		}
 	}
-	s.add(did, t.measured(now))
 }
 
 // recordAll records the latencies of answers: those of messages that were sent
@@ -349,27 +343,18 @@ func (t *traffic) sending(s *shard, l *link, now time.Duration) batch {
 	for k := range uint64(p.n) {
 		t.slab.times[t.slab.place(l, p.from+k)] = now
 	}
-	s.sum.due -= int64(p.n)
-	if l.due = 0; t.script.mute {
+	s.sum.run[nDue] -= int64(p.n)
+	if l.due = 0; t.script.noReply {
 		l.answered += uint64(p.n)
 		t.standBy(s, l, now) // no answer will
 	} else {
 		l.flying += uint16(p.n)
 	}
-	did := tally{sent: int64(p.n)}
+	s.sum.count(nSent, int64(p.n), p.measured)
 	if t.script.fixed > 0 {
-		did.bytesOut = int64(p.n * t.script.fixed)
+		s.sum.count(nBytesSent, int64(p.n*t.script.fixed), p.measured)
 	}
-	s.add(did, p.measured)
 	return p
-}
-
-// add counts what was done.
-func (s *shard) add(did tally, measured bool) {
-	s.sum.whole.add(did)
-	if measured {
-		s.sum.window.add(did)
-	}
 }
 
 // batch are messages that go out together.
@@ -392,7 +377,7 @@ func (t *traffic) send(c *engine.Conn, l *link, p batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.script.fixed == 0 {
-		s.add(tally{bytesOut: int64(size)}, p.measured)
+		s.sum.count(nBytesSent, int64(size), p.measured)
 	}
 	t.chargeOutput(l, size)
 }
@@ -432,21 +417,21 @@ func (t *traffic) leave(l *link) (state uint16) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.state |= gone
-	s.sum.closed++
+	s.sum.run[nClosed]++
 	if !t.closing.Load() || l.state&expired != 0 {
-		s.sum.dropped += int64(l.flying)
-		s.sum.droppedBytes += t.slab.bytes(l, l.answered, int(l.flying), t.script)
+		s.sum.run[nDropped] += int64(l.flying)
+		s.sum.run[nBytesDropped] += t.slab.bytes(l, l.answered, int(l.flying), t.script)
 	}
 	if l.state&expired != 0 {
-		s.sum.outlived++
-		s.sum.cutOff += int64(l.flying)
+		s.sum.run[nExpired]++
+		s.sum.run[nCutOff] += int64(l.flying)
 	}
-	t.forsake(s, l)
-	s.sum.due -= int64(l.due)
+	t.countUnsent(s, l)
+	s.sum.run[nDue] -= int64(l.due)
 	l.due = 0
 	if l.state&finished == 0 {
 		l.state |= finished
-		s.sum.finished++
+		s.sum.run[nFinished]++
 	}
 	if t.cfg.Lifetime > 0 {
 		s.free = append(s.free, l.id)

@@ -45,8 +45,8 @@ func TestLinks(t *testing.T) {
 			t.Errorf("link %d: %+v", i, l)
 		}
 	}
-	if sum := sumOf(all); used != shards*each || sum.opened != shards*each {
-		t.Errorf("%d links used, %d counted", used, sum.opened)
+	if sum := sumOf(all); used != shards*each || sum.run[nOpened] != shards*each {
+		t.Errorf("%d links used, %d counted", used, sum.run[nOpened])
 	}
 	if slab.ring != 4 {
 		t.Errorf("a ring of %d for 3 in flight", slab.ring)
@@ -79,7 +79,7 @@ func TestWindow(t *testing.T) {
 			echoBack(c)
 		}
 		s := sumOf(tr.shards)
-		if s.whole != (tally{8, 6, 8 * 64, 6 * 64, 6 * 64}) || s.window.sent != test.sent || s.window.answered != test.answered {
+		if [5]int64(s.run[:5]) != [5]int64{8, 6, 8 * 64, 6 * 64, 6 * 64} || s.window[nSent] != test.sent || s.window[nAnswered] != test.answered {
 			t.Errorf("%s: got %+v", name, s)
 		}
 		if got := tr.shards[0].times.window.count(); got != test.answered {
@@ -87,7 +87,7 @@ func TestWindow(t *testing.T) {
 		}
 		tr.endWindow()
 		echoBack(c)
-		if s := sumOf(tr.shards); s.whole.sent != 8 || s.whole.answered != 8 || s.window.answered != test.answered || s.flying() != 0 {
+		if s := sumOf(tr.shards); s.run[nSent] != 8 || s.run[nAnswered] != 8 || s.window[nAnswered] != test.answered || s.flying() != 0 {
 			t.Errorf("%s, after the end: got %+v", name, s)
 		}
 	}
@@ -95,8 +95,8 @@ func TestWindow(t *testing.T) {
 
 // testTraffic is the handler of a run on one loop.
 func testTraffic(t testing.TB, cfg Config) *traffic {
-	tr := newTraffic(&cfg)
-	if err := tr.serve(1); err != nil {
+	tr, err := newTraffic(&cfg, 1)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return tr
@@ -149,7 +149,7 @@ func BenchmarkMessage(b *testing.B) {
 		c.Sent(64)
 		c.Arrived(answer)
 	}
-	if got := sumOf(tr.shards).whole.answered; got != int64(b.N) {
+	if got := sumOf(tr.shards).run[nAnswered]; got != int64(b.N) {
 		b.Fatalf("%d answers to %d messages", got, b.N)
 	}
 }

@@ -81,12 +81,8 @@ func runKept(b *testing.B, cfg Config) (*run, *Result) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	r := newRun(cfg, targets)
-	e, err := model.Start(r.engineConfig())
+	r, err := newRun(cfg, targets, model.Start)
 	if err != nil {
-		b.Fatal(err)
-	}
-	if err := r.use(e); err != nil {
 		b.Fatal(err)
 	}
 	result, err := r.run(b.Context(), r.phases)

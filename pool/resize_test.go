@@ -135,6 +135,31 @@ func TestResize(t *testing.T) {
 	})
 }
 
+// A pool without work hardly costs anything while it still has workers, and ends them.
+func TestIdleWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, pool.Config{Max: 64, Queue: 64, Off: pool.Adapting})
+		for range 64 {
+			if err := p.TrySubmit(func(context.Context) { time.Sleep(100 * time.Millisecond) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		before, workers := p.Ticks(), p.Stats().Workers
+		time.Sleep(5 * time.Second)
+		if n := p.Ticks() - before; n > 10 {
+			t.Errorf("the controller has run %d times in 5 s without work", n)
+		}
+		if n := p.Stats().Workers; n == 0 || n >= workers/2 {
+			t.Errorf("%d workers have become %d in 5 s, expected less than half, and some", workers, n)
+		}
+		time.Sleep(time.Minute)
+		if n := p.Stats().Workers; n != 0 {
+			t.Errorf("%d workers are left after a minute", n)
+		}
+	})
+}
+
 // Resizes from everywhere under work: workers are within the last bounds in the end.
 func TestResizesRace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

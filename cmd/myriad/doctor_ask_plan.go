@@ -71,7 +71,7 @@ func (f *loadFlags) question(ctx context.Context) (q question, ok bool) {
 			q.args = append(q.args, "--target "+at.String())
 		}
 	}
-	for _, text := range f.sources {
+	for _, text := range f.given["src"] {
 		q.args = append(q.args, "--src "+text)
 	}
 	return q, true

@@ -106,7 +106,7 @@ func remember(list []float64, v float64) []float64 {
 }
 
 // unanswered says whether no answers are awaited.
-func (s *liveState) unanswered() bool { return s.plan.Mute && s.plan.Mode != "hold" }
+func (s *liveState) unanswered() bool { return s.plan.NoReply && s.plan.Mode != "hold" }
 
 // perSecond is a count of the last interval as a rate.
 func (s *liveState) perSecond(n int64) float64 {

@@ -64,7 +64,7 @@ func holding() *liveState {
 // flooding has no intervals, as of a generator that tells snapshots only.
 func flooding() *liveState {
 	s := &liveState{}
-	s.add(load.Event{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Resident: 1}, Server: &load.Usage{Resident: 1}, Mode: "flood", Mute: true}}, 0)
+	s.add(load.Event{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Resident: 1}, Server: &load.Usage{Resident: 1}, Mode: "flood", NoReply: true}}, 0)
 	s.add(load.Event{Phase: load.Measuring, Snapshot: load.Snapshot{Open: 2}}, sec)
 	for n := range 3 {
 		s.add(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 2, Sent: int64(n * n * 1000)}}, time.Duration(n+2)*sec)

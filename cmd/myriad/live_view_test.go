@@ -208,7 +208,7 @@ func TestViewIsNotDrawnTooOften(t *testing.T) {
 func TestViewOfASecondRun(t *testing.T) {
 	v, w, clock := viewOn(t, wide)
 	for _, mode := range []string{"closed loop", "open loop"} {
-		v.observe(load.Event{Phase: load.Began, Plan: &load.Plan{Mode: mode, Mute: mode == "flood"}})
+		v.observe(load.Event{Phase: load.Began, Plan: &load.Plan{Mode: mode, NoReply: mode == "flood"}})
 		if !strings.Contains(w.text(), mode+", 0s") {
 			t.Errorf("want a %s at its beginning, got:\n%s", mode, w.text())
 		}

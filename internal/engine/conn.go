@@ -108,14 +108,11 @@ type extra struct {
 	due time.Duration // when it expires; 0 for never
 	// dialled is when connecting began, until Opened has been called.
 	dialled time.Duration
-	layer   Layer // nil if none
-	held    int   // what the layer holds, as it is counted
-	bidden  bool  // the layer has said goodbye
-	parting bool  // a worker calls Closed, or has called it
-	// Of a relay between two owners, see relay.go.
-	partner Ref
-	ahead   int
-	asked   bool
+	layer   Layer   // nil if none
+	held    int     // what the layer holds, as it is counted
+	bidden  bool    // the layer has said goodbye
+	parting bool    // a worker calls Closed, or has called it
+	remote  *remote // of a relay between two owners
 	// reads is how many reads a drain still waits for.
 	reads int
 	// retained is how often the connection is retained: see Retain.
@@ -139,7 +136,7 @@ type extra struct {
 // empty says whether it means nothing.
 func (x *extra) empty() bool {
 	return x.why == nil && x.due == 0 && x.layer == nil && x.held == 0 && !x.bidden && !x.parting &&
-		x.partner.c == nil && x.ahead == 0 && !x.asked && x.reads == 0 && x.retained == 0 && !x.duplex &&
+		x.remote == nil && x.reads == 0 && x.retained == 0 && !x.duplex &&
 		x.detach == nil && x.upgrade == nil && x.timer == 0 && x.deadline == 0 &&
 		x.queue == nil && x.direct == 0 && x.partial == 0 && len(x.latest) == 0 && x.dropped == 0
 }
@@ -290,8 +287,8 @@ func (c *Conn) Sent(n int) {
 		c.out.progress(n, c.host.Clock())
 	}
 	c.relieve()
-	if c.more != nil && c.more.asked {
-		c.grant()
+	if c.remote() != nil {
+		c.sentRemote()
 	}
 }
 
@@ -329,6 +326,9 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	}
 	switch m.Kind {
 	case MailSend:
+		if c.is(relayed) {
+			c.heard = c.host.moment()
+		}
 		if c.is(shut) {
 			c.unpost(len(data))
 			c.host.Counters.Add(Dropped, 1)

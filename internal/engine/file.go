@@ -62,6 +62,7 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	if err != nil {
 		return err
 	}
+	c.closeBypass()
 	x := c.extra()
 	if x.queue == nil {
 		x.queue = &files{}
@@ -201,6 +202,7 @@ func (c *Conn) transport(n int) *Buffer {
 
 func (c *Conn) made(b **Buffer, n int) *Buffer {
 	if *b == nil {
+		c.closeBypass()
 		*b = c.host.get(n)
 	}
 	return *b

@@ -55,7 +55,7 @@ func (c *Conn) put(size int, pieces ...[]byte) {
 // mayGather says whether so much may be sent at once: if all that is before it goes
 // along, and the kernel has not refused any of that.
 func (c *Conn) mayGather(size, pieces int) bool {
-	if c.host.Direct == nil || size < c.host.DirectSize || size == 0 || pieces >= maxPieces || c.files() != nil {
+	if c.host.Direct == nil || size < c.host.DirectSize || size == 0 || pieces >= maxPieces || c.files() != nil || c.is(relayed) {
 		return false
 	}
 	return c.out == nil || !c.is(blocked) && !c.out.full && !c.out.lent && len(c.out.rest) == 0

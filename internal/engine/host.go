@@ -76,6 +76,9 @@ type Host struct {
 	// more than a call. The owner may change it between two events.
 	Direct     func(c *Conn, pieces [][]byte) int
 	DirectSize int
+	// Pass, if set, is Direct for the partner of a relay that has another owner: sockets
+	// are for any goroutine. It does nothing for one that is closed.
+	Pass func(to *Conn, p []byte) int
 	// direct is how much was sent so in this event: see Conn.direct.
 	direct int
 	// NoFiles says that descriptors mean something on one thread only, so that a

@@ -3,6 +3,8 @@ package engine
 import (
 	"errors"
 	"io"
+	"sync"
+	"sync/atomic"
 )
 
 // This file is how two connections are joined.
@@ -17,6 +19,10 @@ import (
 // that is ahead of its partner by more than HighWater asks for a grant and is deaf until
 // that has come: the partner gives it when what it owes has come down to LowWater. Mail
 // keeps the order, so that the end of a direction comes behind its bytes.
+//
+// Where any goroutine may use a socket (Host.Pass), a connection sends to its partner's
+// directly while nothing else waits to be sent there: see bypass. What the kernel does not
+// take goes by mail, and then the connection is deaf until all of that is sent.
 
 // Relay joins two connections. It is for the owner of one of them.
 func (c *Conn) Relay(to Ref) error {
@@ -34,18 +40,22 @@ func (c *Conn) Relay(to Ref) error {
 		}})
 	}
 	from := c.Ref()
+	var in, out *bypass
+	if c.host.Pass != nil {
+		in, out = new(bypass), new(bypass)
+	}
 	err := to.post(Request{Kind: MailDo, Shared: &Shared{
 		Do: func(o *Conn) {
 			if o.is(relayed) {
 				_ = from.Close() // it may have closed
 				return
 			}
-			o.joinTo(from)
+			o.joinTo(from, out, in)
 		},
 		Lost: func() { _ = from.Close() },
 	}})
 	if err == nil {
-		c.joinTo(to)
+		c.joinTo(to, in, out)
 	}
 	return err
 }
@@ -94,10 +104,88 @@ func (c *Conn) join() {
 	}
 }
 
+// remote is what a connection has to know of its partner with another owner.
+type remote struct {
+	partner Ref
+	ahead   int  // bytes that were mailed since the last grant
+	asked   bool // the partner waits for a grant
+	// in is how the partner gets past this connection's owner, out how this one gets
+	// past the partner's; nil where descriptors are for their owners only.
+	in, out *bypass
+}
+
+// bypass has a connection's socket sent to by the partner, so that nothing is copied, and
+// nobody woken. The lock is held for as long as that takes, which never waits.
+type bypass struct {
+	mu   sync.Mutex
+	open bool          // the connection owes nothing, and has no layer
+	used atomic.Uint32 // when it was last used, as a moment
+}
+
+// remote is nil for a connection whose partner has the same owner, or that has none.
+func (c *Conn) remote() *remote {
+	if c.more == nil {
+		return nil
+	}
+	return c.more.remote
+}
+
 // joinTo joins the connection to one of another owner.
-func (c *Conn) joinTo(to Ref) {
+func (c *Conn) joinTo(to Ref, in, out *bypass) {
 	c.join()
-	c.extra().partner = to
+	c.extra().remote = &remote{partner: to, in: in, out: out}
+	c.openBypass()
+}
+
+func (c *Conn) openBypass() {
+	if in := c.more.remote.in; in != nil && !c.owes() && c.layer() == nil {
+		in.mu.Lock()
+		in.open = true
+		in.mu.Unlock()
+	}
+}
+
+// closeBypass is for a connection that is about to owe something.
+func (c *Conn) closeBypass() {
+	if r := c.remote(); r != nil && r.in != nil {
+		r.in.mu.Lock()
+		r.in.open = false
+		r.in.mu.Unlock()
+	}
+}
+
+// hearBypass counts what came by a bypass as heard.
+func (c *Conn) hearBypass() {
+	if r := c.remote(); r != nil && r.in != nil {
+		if used := moment(r.in.used.Load()); used != 0 && int32(used-c.heard) > 0 {
+			c.heard = used
+		}
+	}
+}
+
+// Bypass calls send to have the partner's socket sent to, if it may be now, and says
+// whether it was called. send does not wait.
+func (c *Conn) Bypass(send func(o *Conn)) bool {
+	r := c.remote()
+	if r == nil || r.out == nil || c.in != nil || c.is(closing|failed) {
+		return false
+	}
+	r.out.mu.Lock()
+	defer r.out.mu.Unlock()
+	if !r.out.open || r.partner.c.mark.posted() != 0 { // that goes first
+		return false
+	}
+	r.out.used.Store(uint32(c.host.moment()))
+	send(r.partner.c)
+	return true
+}
+
+// sentRemote is for a connection that has sent something.
+func (c *Conn) sentRemote() {
+	c.openBypass()
+	if c.more.remote.asked {
+		c.grant()
+	}
 }
 
 // flush forwards what was kept, and then the end.
@@ -116,7 +204,7 @@ func (c *Conn) flush() {
 // asked for any more once the two have begun to close: then a worker may have it, or its
 // slot be another one's.
 func (c *Conn) joined() *Conn {
-	if c.more != nil && c.more.partner.c != nil {
+	if c.remote() != nil {
 		return nil
 	}
 	return c.host.At(c.seen)
@@ -133,25 +221,42 @@ func (c *Conn) forward(p []byte) {
 		c.host.Touch(o)
 		return
 	}
+	c.forwardRemote(p)
+}
+
+func (c *Conn) forwardRemote(p []byte) {
+	r := c.more.remote
+	c.Bypass(func(o *Conn) {
+		n := c.host.Pass(o, p)
+		if p = p[n:]; n > 0 {
+			c.host.Counters.Add(Writes, 1)
+			c.host.Counters.Add(BytesOut, int64(n))
+		}
+	})
+	if len(p) == 0 {
+		return
+	}
 	for len(p) > 0 && !c.is(closing|failed) {
 		n := min(len(p), c.host.Limits.MaxUnsent)
-		switch err := c.more.partner.Send(p[:n]); {
+		switch err := r.partner.Send(p[:n]); {
 		case err == nil:
-			c.more.ahead += n
+			r.ahead += n
 			p = p[n:]
 		case errors.Is(err, ErrFull):
 			c.keep(p)
-			c.more.ahead = max(c.more.ahead, c.host.Limits.HighWater+1)
+			r.ahead = max(r.ahead, c.host.Limits.HighWater+1)
 			p = nil
 		default:
 			c.CloseWith(io.EOF) // the other one tells why
 		}
 	}
-	if c.more.ahead > c.host.Limits.HighWater && !c.is(deaf) {
+	if (r.ahead > c.host.Limits.HighWater || r.out != nil) && !c.is(deaf) {
 		c.state |= deaf
 		c.tell(func(o *Conn) {
-			o.extra().asked = true
-			o.grant()
+			if r := o.remote(); r != nil {
+				r.asked = true
+				o.grant()
+			}
 		})
 	}
 }
@@ -191,9 +296,12 @@ func (c *Conn) SpliceTo() *Conn {
 	return o
 }
 
-// Spliced counts n bytes that were moved so.
-func (c *Conn) Spliced(o *Conn, n int) {
-	c.heard, o.heard = c.host.moment(), c.host.moment()
+// Spliced counts n bytes that were moved so, or in a Bypass.
+func (c *Conn) Spliced(n int) {
+	c.heard = c.host.moment()
+	if o := c.joined(); o != nil {
+		o.heard = c.heard
+	}
 	if n > 0 {
 		c.host.Counters.Add(Reads, 1)
 		c.host.Counters.Add(BytesIn, int64(n))
@@ -218,22 +326,25 @@ func (c *Conn) goOn() {
 
 // grant has the partner go on that has asked, once this one owes little.
 func (c *Conn) grant() {
-	if !c.is(relayed) || c.is(closing|failed) || c.Pending() > c.host.Limits.LowWater {
+	r, most := c.more.remote, c.host.Limits.LowWater
+	if r.in != nil {
+		most = 0 // more goes by the bypass
+	}
+	if c.is(closing|failed) || c.Pending() > most {
 		return
 	}
-	c.more.asked = false
+	r.asked = false
 	c.tell(func(o *Conn) {
-		if !o.is(relayed) {
-			return
+		if r := o.remote(); r != nil {
+			r.ahead = 0
+			o.Listen(true)
 		}
-		o.more.ahead = 0
-		o.Listen(true)
 	})
 }
 
 // tell has something done to a partner of another owner.
 func (c *Conn) tell(do func(o *Conn)) {
-	if err := c.more.partner.Do(do); errors.Is(err, ErrFull) {
+	if err := c.more.remote.partner.Do(do); errors.Is(err, ErrFull) {
 		c.CloseWith(ErrFull)
 	}
 }
@@ -262,5 +373,5 @@ func (c *Conn) relayClose(why error) {
 		}
 		return
 	}
-	_ = c.more.partner.Do(func(o *Conn) { o.CloseWith(why) }) // it may have closed, too
+	_ = c.more.remote.partner.Do(func(o *Conn) { o.CloseWith(why) }) // it may have closed, too
 }

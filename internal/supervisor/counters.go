@@ -17,8 +17,30 @@ const publishEvery = 100 * time.Millisecond
 // worker copies its engine's counters there, so a reader sees each counter whole, but
 // not all of one moment.
 type block struct {
-	counts engine.Counters
-	loops  atomic.Int64
+	counts    engine.Counters
+	loops     atomic.Int64
+	listeners [engine.MaxListeners]listener
+}
+
+// listener is what has come by one.
+type listener struct{ open, accepted, refused atomic.Int64 }
+
+func (l *listener) store(from engine.Listening) {
+	l.open.Store(from.Open)
+	l.accepted.Store(from.Accepted)
+	l.refused.Store(from.Refused)
+}
+
+func (l *listener) addTo(sum *engine.Listening) {
+	sum.Open += l.open.Load()
+	sum.Accepted += l.accepted.Load()
+	sum.Refused += l.refused.Load()
+}
+
+// past is what workers that have ended have counted.
+type past struct {
+	counts    engine.Counters
+	listeners [engine.MaxListeners]listener
 }
 
 // stride is the distance of two blocks: whole pairs of cache lines, so that no
@@ -47,18 +69,29 @@ func (p *publisher) publish() {
 	counts[engine.GCs], counts[engine.GCPause] = p.gc.NumGC, int64(p.gc.PauseTotal)
 	p.block.counts.Store(&counts)
 	p.block.loops.Store(int64(p.engine.Loops()))
+	for i, l := range p.engine.Listening() {
+		p.block.listeners[i].store(l)
+	}
 }
 
-// collect adds the counters of a worker that has ended to those of the past, and
+// collect moves the counts of a worker that has ended to those of the past, and
 // clears the block. It returns how many connections the worker had open.
-func (b *block) collect(past *engine.Counters) (lost int64) {
+func (b *block) collect(past *past) (lost int64) {
 	var last, none engine.Counts
 	b.counts.AddTo(&last)
 	lost = last[engine.Open]
 	sum := last.Past()
-	past.AddTo(&sum)
-	past.Store(&sum)
+	past.counts.AddTo(&sum)
+	past.counts.Store(&sum)
 	b.counts.Store(&none)
 	b.loops.Store(0)
+	for i := range b.listeners {
+		var sum engine.Listening
+		b.listeners[i].addTo(&sum)
+		past.listeners[i].addTo(&sum)
+		sum.Open = 0 // that is of now
+		past.listeners[i].store(sum)
+		b.listeners[i].store(engine.Listening{})
+	}
 	return lost
 }

@@ -20,11 +20,13 @@ func fill(c *engine.Counters, n engine.Counts) { c.Store(&n) }
 
 func TestSharedCounters(t *testing.T) {
 	b := make(sharedCounters, 2*stride)
-	var past engine.Counters
+	var past past
 	first, second := b.block(0), b.block(1)
 	fill(&first.counts, counted(t, 1))
 	fill(&second.counts, counted(t, 10))
 	first.loops.Store(2)
+	first.listeners[1].store(engine.Listening{Open: 1, Accepted: 2, Refused: 3})
+	past.listeners[1].store(engine.Listening{Accepted: 10, Refused: 10})
 
 	var sum engine.Counts
 	first.counts.AddTo(&sum)
@@ -39,8 +41,16 @@ func TestSharedCounters(t *testing.T) {
 	}
 	fill(&first.counts, counted(t, 100)) // the next life
 	first.collect(&past)
+	var came engine.Listening
+	past.listeners[1].addTo(&came)
+	if want := (engine.Listening{Accepted: 12, Refused: 13}); came != want {
+		t.Errorf("the past of the listener is %+v, want %+v", came, want)
+	}
+	if first.listeners[1].addTo(&came); came.Open != 0 || came.Accepted != 12 {
+		t.Errorf("a collected block still has counts of its listener: %+v", came)
+	}
 	sum = engine.Counts{}
-	past.AddTo(&sum)
+	past.counts.AddTo(&sum)
 	want = counted(t, 101).Past()
 	if sum != want {
 		t.Errorf("the past is %+v, want %+v", sum, want)

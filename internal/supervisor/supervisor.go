@@ -87,7 +87,7 @@ type Supervisor struct {
 
 	mu        sync.Mutex
 	counters  sharedCounters // nil when everything has ended
-	past      engine.Counters
+	past      past
 	failures  []int     // of each worker: runs in a row that ended before they served
 	served    []bool    // which have served
 	unserved  int       // how many have not
@@ -174,10 +174,17 @@ func closed(c <-chan struct{}) bool {
 // Addr is where the workers listen first.
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
-// Listening is where they listen, without counts.
+// Listening is where they listen, and what has come there, by the rules of Counters.
 func (s *Supervisor) Listening() (all []engine.Listening) {
-	for _, addr := range s.addrs {
-		all = append(all, engine.Listening{Addr: addr})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, addr := range s.addrs {
+		sum := engine.Listening{Addr: addr}
+		s.past.listeners[i].addTo(&sum)
+		for w := range s.counters.workers() {
+			s.counters.block(w).listeners[i].addTo(&sum)
+		}
+		all = append(all, sum)
 	}
 	return all
 }
@@ -204,7 +211,7 @@ func (s *Supervisor) Loops() (sum int) {
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.past.AddTo(&sum)
+	s.past.counts.AddTo(&sum)
 	for i := range s.counters.workers() {
 		s.counters.block(i).counts.AddTo(&sum)
 	}

@@ -92,6 +92,7 @@ type group struct {
 	halt      context.CancelFunc // ends stop, and with it dials and pauses
 	swept     int                // the sweeper's: the chunk that comes next
 	turns     turns              // of connections that send much
+	pipes     pipes              // for relays
 	reading   atomic.Int64       // bytes of large read buffers in use
 	yielding  sync.Mutex         // held by who looks for connections that are to give way
 	stood     atomic.Int64       // nanoseconds for which the process has stood still
@@ -126,6 +127,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	g.host.LocalAddr = g.local
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.host.Direct = direct
+	g.pipes.open(g)
 	g.stop, g.halt = context.WithCancel(context.Background())
 	g.hold.changed = make(chan struct{})
 	g.casts.some = make(chan struct{}, 1)

@@ -55,6 +55,7 @@ func (g *group) beginStop() {
 	go func() {
 		g.running.Wait()
 		g.turns.network.close()
+		g.pipes.close()
 		close(g.gone)
 		<-told
 		g.pacing.Wait()

@@ -70,7 +70,8 @@ type Loop struct {
 	touch func(engine.Ref) bool // for Pace, made once
 
 	bulk    line[engine.Ref] // connections that wait to be read from
-	pipe    pipe             // for relays
+	pipe    sock.Pipe        // for relays
+	spilled []byte           // what was in it and was not taken
 	auto    auto
 	busy    int                       // connections with workers, or waiting for one
 	waiting waiting                   // for room in the pool
@@ -530,7 +531,7 @@ func (l *Loop) end() {
 		do()
 	}
 	l.driver.Close()
-	l.pipe.close()
+	l.pipe.Close()
 	for _, d := range orders { // that came between the last look and now
 		for range d.Count {
 			l.tellDialFailed(d.Owned, engine.ErrClosed)
