@@ -91,7 +91,7 @@ const (
 	matchHTTP   = "http"
 )
 
-// mute says whether no answer is awaited.
+// noReply says whether no answer is awaited.
 func (c *Config) noReply() bool { return c.Match == matchNone || c.Hold }
 
 // listens says whether lines matter that come to connections which are held.
@@ -332,9 +332,9 @@ func (c Config) checkHold() error {
 	case !c.listens() && c.HeartbeatAnswer == "":
 		return nil
 	case !c.Hold:
-		return errors.New("load: a roll call, a heartbeat or a broadcast of connections that are not held; expected them with Hold")
+		return errors.New("load: a verification, a heartbeat or a broadcast of connections that are not held; expected them with Hold")
 	case len(other) > 0:
-		return fmt.Errorf("load: a roll call, a heartbeat or a broadcast with %s; expected neither", strings.Join(other, " and "))
+		return fmt.Errorf("load: a verification, a heartbeat or a broadcast with %s; expected neither", strings.Join(other, " and "))
 	case c.Heartbeat == "" && c.HeartbeatAnswer != "":
 		return fmt.Errorf("load: an answer %q to heartbeats, and no heartbeat; expected the line that it answers", c.HeartbeatAnswer)
 	case c.Heartbeat != "" && c.Heartbeat == c.Broadcast:
@@ -380,7 +380,7 @@ func (c Config) checkBounds() error {
 		{"connections", c.Connections, 1, maxConnections},
 		{"connect rate", c.ConnectRate, 0, maxRate},
 		{"pipeline", c.Pipeline, 1, MaxPipeline},
-		{"lines of a roll call in flight", c.Check, 0, MaxCheck},
+		{"lines of a verification in flight", c.Check, 0, MaxCheck},
 		{"loops", c.Loops, 1, maxLoops},
 		{"ramp from", c.Ramp.From, 0, c.Connections},
 		{"send buffer", c.Socket.SendBuffer, 0, maxSocketBuffer},

@@ -149,7 +149,7 @@ func TestMessagesThink(t *testing.T) {
 	})
 }
 
-// TestChurnOnLoops has links change hands on several loops at once, with everything
+// TestChurnOnLoops has connections change hands on several loops at once, with everything
 // that is timed; the race detector looks on.
 func TestChurnOnLoops(t *testing.T) {
 	eachModel(t, func(t *testing.T, model string) {

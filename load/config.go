@@ -25,7 +25,7 @@ const (
 	maxRate = 10_000_000
 	// maxLoops bounds the threads of a mistyped number.
 	maxLoops = 1024
-	// MaxCheck is the most lines of a roll call in flight.
+	// MaxCheck is the most lines of a verification in flight.
 	MaxCheck = 1 << 20
 	// MaxLine is the longest line that a server may send to connections that
 	// are held, where its lines are looked at, in bytes.
@@ -193,7 +193,7 @@ type Config struct {
 	// held, so without a Lifetime and a ReceiveLimit, takes no memory but the
 	// engine's, nor do the four below need more. Default false.
 	Hold bool
-	// Check, with Hold, has a roll call when all connections are established,
+	// Check, with Hold, has a verification when all connections are established,
 	// and again at the end: each sends a line that no other one has, and the
 	// same has to come back, byte for byte; see Verification. At most so many
 	// lines are in flight at a time, 1 to MaxCheck. Default 0: none.

@@ -100,16 +100,16 @@ func TestVerification(t *testing.T) {
 				}))
 				r, told := heldRun(t, Config{Target: s.addr(), Connections: n, Model: model, Loops: loops, Check: 7})
 				if err := r.Err(); err != nil || len(r.Verifications) != 2 || len(said) != 2*n {
-					t.Fatalf("%v, %d roll calls, %d different lines; want none, 2 and %d", err, len(r.Verifications), len(said), 2*n)
+					t.Fatalf("%v, %d verifications, %d different lines; want none, 2 and %d", err, len(r.Verifications), len(said), 2*n)
 				}
 				for i, c := range r.Verifications {
 					time, latency := c.Time, c.Latency
 					c.Time, c.Latency = 0, Latency{}
 					if want := (Verification{Number: i + 1, InFlight: 7, Open: n, Asked: n, Checked: n}); c != want {
-						t.Errorf("roll call %d: got %+v, want %+v", i+1, c, want)
+						t.Errorf("verification %d: got %+v, want %+v", i+1, c, want)
 					}
 					if latency.Count != n || latency.Max <= 0 || latency.Max > time+time/50 {
-						t.Errorf("roll call %d: latency %+v, in %v", i+1, latency, time)
+						t.Errorf("verification %d: latency %+v, in %v", i+1, latency, time)
 					}
 				}
 				if i := told.intervals; i.Sent != 2*n || i.Answered != 2*n || i.BytesReceived != i.BytesSent || i.Latency.Count != 2*n {
@@ -270,7 +270,7 @@ func TestVerificationInterrupted(t *testing.T) {
 	})
 }
 
-// TestHeartbeats answers them at once, in the middle of roll calls and in pieces.
+// TestHeartbeats answers them at once, in the middle of verifications and in pieces.
 func TestHeartbeats(t *testing.T) {
 	const n = 30
 	eachModel(t, func(t *testing.T, model string) {
@@ -427,8 +427,8 @@ func TestHeldMemory(t *testing.T) {
 	tr.lister = &listed{}
 	a, b := openConn(tr), openConn(tr)
 	same := func(when string) {
-		if a.Value() != b.Value() || len(tr.shards[0].asked) != 0 || len(tr.slab.links) != 0 {
-			t.Errorf("%s: values %p and %p, %d asked, %d links; want one value for both, and none", when, a.Value(), b.Value(), len(tr.shards[0].asked), len(tr.slab.links))
+		if a.Value() != b.Value() || len(tr.shards[0].asked) != 0 || len(tr.table.conns) != 0 {
+			t.Errorf("%s: values %p and %p, %d asked, %d links; want one value for both, and none", when, a.Value(), b.Value(), len(tr.shards[0].asked), len(tr.table.conns))
 		}
 	}
 	same("opened")
@@ -438,11 +438,11 @@ func TestHeldMemory(t *testing.T) {
 	}
 	b.Arrived([]byte("all\n"))
 	same("told")
-	roll := tr.callRoll(1)
-	line, ping := make([]byte, 0, rollLine), []byte("ping\n")
+	roll := tr.beginVerify(1)
+	line, ping := make([]byte, 0, verifyLine), []byte("ping\n")
 	if n := testing.AllocsPerRun(100, func() {
 		for _, c := range []*engine.Conn{a, b} {
-			if wait := tr.enlist(tr.shards[0], roll, c.Ref()); wait != 0 {
+			if wait := tr.reserve(tr.shards[0], roll, c.Ref()); wait != 0 {
 				t.Fatalf("no room in flight: %v", wait)
 			}
 			tr.Nudged(c)
@@ -453,7 +453,7 @@ func TestHeldMemory(t *testing.T) {
 			c.Sent(c.Pending())
 		}
 	}); n > 0 {
-		t.Errorf("%v allocations for two lines of a roll call and two heartbeats, want none", n)
+		t.Errorf("%v allocations for two lines of a verification and two heartbeats, want none", n)
 	}
 	same("checked")
 }

@@ -126,17 +126,6 @@ func TestMergeRefuses(t *testing.T) {
 	}
 }
 
-func TestAddRates(t *testing.T) {
-	a, b := &Rate{PerSecond: 10, To: 30}, &Rate{PerSecond: 5}
-	if sum := addRates(a, b); sum.PerSecond != 15 || sum.To != 35 {
-		t.Errorf("got %+v", sum)
-	}
-	each := &Rate{PerSecond: 10, Each: true}
-	if addRates(each, each) != each || addRates(nil, b) != b || addRates(a, nil) != a {
-		t.Error("a rate a connection, or none beside it, doesn't stay as it is")
-	}
-}
-
 // Folding loses nothing but detail.
 func TestFold(t *testing.T) {
 	var all []Interval

@@ -8,52 +8,10 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // near says whether got is within a share of want.
 func near(got, want, share float64) bool { return math.Abs(got-want) <= share*want }
-
-// TestUnsentOwn gives up what links' own plans have, a hundred million each, and what a
-// link that closes has.
-func TestUnsentOwn(t *testing.T) {
-	for _, poisson := range []bool{false, true} {
-		cfg := Config{Connections: 3000, Rate: Rate{PerSecond: 1e6, Each: true, Poisson: poisson}}.filled()
-		tr, err := newTraffic(&cfg, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
-		tr.epoch -= time.Hour
-		now := tr.now()
-		tr.curve = pacer.Curve{Begin: now - 100*time.Second, PerSecond: cfg.Rate.PerSecond, Poisson: poisson}
-		tr.window(now-75*time.Second, now)
-		s := tr.shards[0]
-		links := make([]*link, cfg.Connections)
-		for i := range links {
-			links[i] = s.newLink(tr.slab, new(engine.Conn).Ref(), 0, uint32(i), 0)
-			tr.slab.settle(links[i], 0)
-			tr.beginPlan(links[i], now)
-		}
-		s.mu.Lock()
-		tr.countUnsent(s, links[0])
-		links[0].state |= gone
-		s.mu.Unlock()
-		const window, early = 75e6, 25e6
-		if got := s.sum; got.run[nUnsent] != got.run[nPlanned] || !near(float64(got.run[nPlanned]), window, 0.01) || !near(float64(got.run[nEarly]), early, 0.01) {
-			t.Errorf("Poisson %v: a link went down with %d of the window of %d, and %d before; want about %v and %v", poisson, got.run[nUnsent], got.run[nPlanned], got.run[nEarly], window, early)
-		}
-		n := float64(len(links) - 1)
-		left := tr.skipAll()
-		if w, e := left.Within, left.Before; !near(float64(w), n*window, 0.01) || !near(float64(e), n*early, 0.01) || !poisson && w != int64(n*window) {
-			t.Errorf("Poisson %v: gave up %d and %d, want about %v and %v", poisson, w, e, n*window, n*early)
-		}
-		if tr.behind() {
-			t.Errorf("Poisson %v: something waits", poisson)
-		}
-	}
-}
 
 // TestOpenLoop sends at a rate, on every model: as many messages as were planned,
 // all of them answered.

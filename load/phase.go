@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/pacer"
 )
 
@@ -25,10 +26,10 @@ func (r *run) phases(ctx context.Context) error {
 		return nil
 	}
 	for _, step := range []func(context.Context) error{
-		r.rollCall,
+		r.verify,
 		func(ctx context.Context) error { return r.idle(ctx, r.cfg.HoldBefore) },
 		r.exchange,
-		r.rollCall,
+		r.verify,
 		func(ctx context.Context) error { return r.idle(ctx, r.cfg.HoldAfter) },
 	} {
 		if err := step(ctx); err != nil {
@@ -106,7 +107,7 @@ func (r *run) connectStall() time.Duration {
 // if there is a cause.
 func (r *run) settle(cause string) {
 	for _, s := range r.traffic.shards {
-		s.shutLinks()
+		s.shutConns()
 	}
 	sum := r.sum()
 	r.traffic.faults.settle(int64(r.dialer.issued), sum.run[nOpened], cause)
@@ -164,7 +165,7 @@ func (r *run) start(ctx context.Context) (stop func()) {
 	}
 	lead := time.Duration(0)
 	if t.open() { // connections are ready when the first message is due
-		lead = startAhead + time.Duration(t.slab.used()-t.nudged)*planTime
+		lead = startAhead + time.Duration(t.table.used()-t.nudged)*planTime
 	}
 	r.schedule(lead)
 	t.going.Store(true)
@@ -174,10 +175,10 @@ func (r *run) start(ctx context.Context) (stop func()) {
 }
 
 // How long an open loop's plan is known before its first message is due: longer than
-// the pacing rests, and than it takes to begin the plans of links.
+// the pacing rests, and than it takes to begin the plans of connections.
 const (
 	startAhead = 2 * paceEvery
-	planTime   = 2 * time.Microsecond // for each link
+	planTime   = 2 * time.Microsecond // for each connection
 )
 
 // schedule sets the window, and begins the plan of an open loop, in a while.
@@ -198,7 +199,7 @@ func (r *run) schedule(lead time.Duration) {
 	t.window(from, until)
 	t.begin.Store(int64(begin)) // last: who knows it knows the others
 	if t.mode == openLoop {
-		t.plan.Start(t.curve, seedOf(r.cfg.Seed, thingPlan), from, until)
+		t.plan.Start(t.curve, seedOf(r.cfg.Seed, seedPlan), from, until)
 	}
 }
 
@@ -281,4 +282,31 @@ func (r *run) drain(ctx context.Context) error {
 	w.most = min(r.cfg.Drain, cancelDrain)
 	_ = r.await(context.WithoutCancel(ctx), w)
 	return err
+}
+
+// startEvery is how long the starter waits when a mailbox is full.
+const startEvery = time.Millisecond
+
+// startTraffic nudges every connection once, so that its owner sends the first
+// messages. It runs when connections are no longer given, and ends early with ctx; the next
+// call, of a search's next step, goes on from there.
+func (t *traffic) startTraffic(ctx context.Context) {
+	if t.mode == holding {
+		return
+	}
+	tick := time.NewTicker(startEvery)
+	defer tick.Stop()
+	for ; t.nudged < t.table.used(); t.nudged++ {
+		ref := t.table.conns[t.nudged].ref
+		for errors.Is(ref.Nudge(), engine.ErrFull) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
 }

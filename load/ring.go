@@ -46,23 +46,23 @@ func (r *ring) send(c *engine.Conn, number uint32, k uint64, n int) int {
 	return n * r.text.size
 }
 
-// heardRing expects answers that lie in memory one behind the other.
-type heardRing struct {
+// ringAnswers expects answers that lie in memory one behind the other.
+type ringAnswers struct {
 	text  block
 	start func(number uint32) int
 }
 
-// newHeardRing expects the one answer of a configuration.
-func newHeardRing(cfg *Config) *heardRing {
-	r := &heardRing{text: repeated(cfg.Answer)}
+// newRingAnswers expects the one answer of a configuration.
+func newRingAnswers(cfg *Config) *ringAnswers {
+	r := &ringAnswers{text: repeated(cfg.Answer)}
 	r.text.free, r.text.freeEnd = cfg.free, cfg.freeEnd
 	r.start = r.text.start
 	return r
 }
 
-func (r *heardRing) begin(l *link) { l.at = uint32(r.start(l.number)) }
+func (r *ringAnswers) begin(l *connState) { l.at = uint32(r.start(l.number)) }
 
-func (r *heardRing) check(_ *engine.Conn, l *link, in []byte, ahead int) (h heardOf) {
+func (r *ringAnswers) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
 	owed := (int(l.flying)-ahead)*r.text.size - int(l.pos)
 	good := r.text.match(int(l.at), in[:min(len(in), owed)])
 	l.at = uint32(r.text.after(int(l.at), good))
@@ -78,7 +78,7 @@ func (r *heardRing) check(_ *engine.Conn, l *link, in []byte, ahead int) (h hear
 	return h
 }
 
-func (r *heardRing) expects(l *link) []byte {
+func (r *ringAnswers) expects(l *connState) []byte {
 	if l.flying == 0 {
 		return nil
 	}

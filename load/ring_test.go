@@ -53,16 +53,6 @@ func TestStart(t *testing.T) {
 	}
 }
 
-func TestRepeated(t *testing.T) {
-	text := repeated([]byte("ping\n"))
-	if text.size != 5 || len(text.bytes)%5 != 0 || text.start(17)%5 != 0 {
-		t.Errorf("size %d, block of %d", text.size, len(text.bytes))
-	}
-	if n := text.match(text.start(17), []byte("ping\nping\npimg\n")); n != 12 {
-		t.Errorf("matched %d, want 12", n)
-	}
-}
-
 // FuzzCheck cuts answers into pieces: wherever that is, the verdict is that of
 // one piece. change is where a byte is changed, cuts are the sizes of pieces.
 func FuzzCheck(f *testing.F) {
@@ -75,14 +65,14 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		text := newBlock(int(size), 0)
-		h := &heardRing{text: text, start: text.start}
-		fresh := func() *link {
-			l := &link{number: id, flying: uint16(messages)}
+		h := &ringAnswers{text: text, start: text.start}
+		fresh := func() *connState {
+			l := &connState{number: id, flying: uint16(messages)}
 			h.begin(l)
 			return l
 		}
 		// check takes what was heard off what is in flight, as traffic does.
-		check := func(l *link, in []byte) (good, answers int) {
+		check := func(l *connState, in []byte) (good, answers int) {
 			heard := h.check(nil, l, in, 0)
 			l.flying -= uint16(heard.answers)
 			if (heard.wrong == nil) != (heard.used == len(in)) {

@@ -11,6 +11,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/pacer"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 const (
@@ -106,9 +107,9 @@ type run struct {
 	begun     time.Duration // connecting, since the run's start
 	connected time.Duration // how long that took
 	window    time.Duration
-	stalled   time.Duration // in it, see readPressure
-	kernel    machine       // what the kernel counted in all of the run
-	user      time.Duration // processor time in the window
+	stalled   time.Duration    // in it, see readPressure
+	kernel    map[string]int64 // what the kernel counted in all of the run, see sample.Machine
+	user      time.Duration    // processor time in the window
 	system    time.Duration
 	skipped   pacer.Skipped // messages of an open loop that were given up
 
@@ -200,7 +201,7 @@ func (r *run) engineConfig() engine.Config {
 	}
 	switch {
 	case r.cfg.Check > 0:
-		cfg.Pace = r.traffic.paceRoll
+		cfg.Pace = r.traffic.paceVerify
 	case r.traffic.paced():
 		cfg.Pace = r.traffic.pace
 	}
@@ -223,12 +224,13 @@ func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Res
 	if r.cfg.Observe != nil {
 		r.aggregator.usage = newUsage(r.targets())
 	}
-	before := readMachine()
+	before, _ := sample.Take(sample.Network) // what can't be read is 0
 	r.tell(Event{Phase: Began, Plan: r.plan()})
 	err := phases(ctx)
 	r.last = r.sum()
 	r.hears(r.last)
-	r.kernel = readMachine().since(before)
+	now, _ := sample.Take(sample.Network)
+	r.kernel = now.Since(&before).Machine.Counters
 	r.stage = "close"
 	r.close()
 	if r.cfg.Observe != nil { // the rest, so that the intervals add up

@@ -3,8 +3,6 @@ package load
 import (
 	"bufio"
 	"bytes"
-	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -148,41 +146,6 @@ func searchLost(t *testing.T, under time.Duration) (kept bool) {
 		t.Errorf("the last of %d steps: %+v; the result is of %v/s", len(found.Steps), last, result.Schedule.PerSecond)
 	}
 	return true
-}
-
-// TestSearchNudges each connection once, not in each step.
-func TestSearchNudges(t *testing.T) {
-	s := serve(t, echo)
-	cfg := Config{Target: s.addr(), Connections: 5, Rate: Rate{PerSecond: 1000}, Duration: 50 * time.Millisecond, Drain: 50 * time.Millisecond}
-	r, err := prepare(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bits := func(clear uint16) (some int) {
-		r.traffic.slab.each(r.traffic.shards, func(_ *shard, l *link) bool {
-			some += btoi(l.state&started != 0)
-			l.state &^= clear
-			return true
-		})
-		return some
-	}
-	_, err = r.run(t.Context(), func(ctx context.Context) error {
-		if err := cmp.Or(r.connect(ctx), r.exchange(ctx)); err != nil {
-			return err
-		}
-		if got := bits(started); got != 5 {
-			t.Errorf("%d connections have started in the first step, want 5", got)
-		}
-		r.anew()
-		err := r.exchange(ctx)
-		if got := bits(0); got != 0 {
-			t.Errorf("%d connections were nudged again", got)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestJudge says of a step whether its goal was kept, and why not.

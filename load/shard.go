@@ -40,38 +40,38 @@ func (s sum) heardOpen() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 // flying is how many messages an answer can still come for.
 func (s sum) flying() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard adds up what happens on the links of one loop, or of some goroutines, and
+// shard adds up what happens on the connections of one loop, or of some goroutines, and
 // paces them.
 type shard struct {
 	mu  sync.Mutex
 	sum sum
 	// times are the distributions since they were last taken.
 	times *times
-	// next to before end are links that are not in use yet, free those that are
-	// not any more. A link is its shard's for good.
+	// next to before end are connections that are not in use yet, free those that are
+	// not any more. A connection is its shard's for good.
 	next, end int
 	free      []uint32
-	// shut says that the connect phase is over: links are no longer given.
+	// shut says that the connect phase is over: connections are no longer given.
 	shut bool
 
-	ready  fifo   // started links with room for a message, in an open loop
-	timers timers // what links wait for
+	ready  fifo   // started connections with room for a message, in an open loop
+	timers timers // what connections wait for
 	calls  []engine.Ref
 	again  []engine.Ref // calls that found no room
 
 	// silent and told are the values of connections that are only held, before
-	// and after the broadcast; asked are those whose line of a roll call is in
+	// and after the broadcast; asked are those whose line of a verification is in
 	// flight, at most Config.Check.
 	unheard, heard held
 	asked          map[engine.Ref]asked
-	room           [rollLine]byte // for a line that is about to be sent
+	room           [verifyLine]byte // for a line that is about to be sent
 
 	_ [64]byte // keeps the next shard off this line
 }
 
-// newLink gives a connection that was established at now its link, nil when the
-// connect phase is over or every link is in use.
-func (s *shard) newLink(from *slab, ref engine.Ref, shard int, number uint32, now time.Duration) *link {
+// newConn gives a connection that was established at now its connection, nil when the
+// connect phase is over or every connection is in use.
+func (s *shard) newConn(from *connTable, ref engine.Ref, shard int, number uint32, now time.Duration) *connState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shut {
@@ -81,16 +81,16 @@ func (s *shard) newLink(from *slab, ref engine.Ref, shard int, number uint32, no
 	if !ok {
 		return nil
 	}
-	l := &from.links[id]
-	// A place in the queue is kept: it is the new link's, if it has a use for it.
-	*l = link{id: id, ref: ref, shard: uint16(shard), number: number, state: l.state & queued}
+	l := &from.conns[id]
+	// A place in the queue is kept: it is the new connection's, if it has a use for it.
+	*l = connState{id: id, ref: ref, shard: uint16(shard), number: number, state: l.state & queued}
 	s.sum.run[nOpened]++
 	s.sum.lastOpened = now
 	return l
 }
 
-// place is a place for a link.
-func (s *shard) place(from *slab, shard int) (id uint32, ok bool) {
+// place is a place for a connection.
+func (s *shard) place(from *connTable, shard int) (id uint32, ok bool) {
 	if n := len(s.free); n > 0 {
 		id, s.free = s.free[n-1], s.free[:n-1]
 		return id, true
@@ -105,8 +105,8 @@ func (s *shard) place(from *slab, shard int) (id uint32, ok bool) {
 	return uint32(s.next - 1), true
 }
 
-// each calls f for those links of the shard that are or were in use, while it says so.
-func (s *shard) each(links []link, f func(*shard, *link) bool) bool {
+// each calls f for those connections of the shard that are or were in use, while it says so.
+func (s *shard) each(links []connState, f func(*shard, *connState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range links {
@@ -117,9 +117,9 @@ func (s *shard) each(links []link, f func(*shard, *link) bool) bool {
 	return true
 }
 
-// shutLinks ends the connect phase for the shard: what newLink wrote can be
+// shutConns ends the connect phase for the shard: what newConn wrote can be
 // read afterwards.
-func (s *shard) shutLinks() {
+func (s *shard) shutConns() {
 	s.mu.Lock()
 	s.shut = true
 	s.mu.Unlock()

@@ -147,7 +147,7 @@ func intendedTimes(cfg Config, begin time.Duration) (all []time.Duration) {
 	case !rate.Each && !rate.Poisson:
 		plan(even, 0)
 	case !rate.Each:
-		gaps := random(seedOf(cfg.Seed, thingPlan))
+		gaps := random(seedOf(cfg.Seed, seedPlan))
 		plan(gaps, gaps(0))
 	default:
 		for n := range uint64(cfg.Connections) {

@@ -173,8 +173,11 @@ func (c *controller) tick() (idle bool) {
 func (c *controller) read(now int64, shed *[]Task) (r reading, queued int) {
 	p := c.p
 	r.at, r.workers = time.Duration(now), int(p.workers())
-	oldest := p.oldestWaiter()
-	r.refused = p.waiters.total.Load()
+	oldest := int64(0)
+	if p.waiting.Load() > 0 {
+		oldest = now - int64(tick) // at least about that
+	}
+	r.refused = p.total.Load()
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()

@@ -42,7 +42,7 @@ func TestHoldUntilInterrupted(t *testing.T) {
 	}
 }
 
-// TestHoldLines has roll calls, heartbeats and a broadcast, each with a server of its
+// TestHoldLines has verifications, heartbeats and a broadcast, each with a server of its
 // own, as one that echoes would answer the answers.
 func TestHoldLines(t *testing.T) {
 	s := startServer(t, "serve", "--app", "lines")

@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/websocket"
 )
 
-// link is the generator's part of a connection. It belongs to the connection's
+// connection is the generator's part of a connection. It belongs to the connection's
 // owner, but for ref and number, which are written once, under the shard's lock,
 // and for flying, due and state, which are written under it.
 //
@@ -19,10 +19,10 @@ import (
 //	                   │                  └────────┘ due: have a time, and are to be sent
 //	                   │ pos bytes of the next answer have come
 //	                   └──┤ at: the place in the text of the next byte
-type link struct {
+type connState struct {
 	ref      engine.Ref
 	answered uint64
-	id       uint32 // its place in the slab
+	id       uint32 // its place in the table
 	number   uint32 // of the connection, in the order in which they were established
 	at       uint32
 	pos      uint32
@@ -32,7 +32,7 @@ type link struct {
 	state    uint16
 }
 
-// The bits of a link's state.
+// The bits of a connection's state.
 const (
 	started  uint16 = 1 << iota // the traffic has begun
 	finished                    // it has exchanged all its messages, or is closed
@@ -48,38 +48,38 @@ const (
 	timed                       // a timer tells it of its plan
 )
 
-// slab is the memory of all links of a run, made once: the number of
+// table is the memory of all connections of a run, made once: the number of
 // connections is known, so nothing grows and nothing is copied. Pages that no
 // connection uses are never touched. What only some kinds of load need lies in
 // slices of its own, nil where it is not needed.
-type slab struct {
-	links []link
+type connTable struct {
+	conns []connState
 	// intended are when messages in flight were to be sent, times when they
-	// were: ring places for each link, a power of two. In a closed loop there
+	// were: ring places for each connection, a power of two. In a closed loop there
 	// are only times.
 	times, intended []time.Duration
 	sizes           []uint32 // of those messages, where they differ
 	ring            int
-	plans           []pacer.Plan       // of links that have plans of their own
-	tabs            []tab              // of links that have limits of bytes
+	plans           []pacer.Plan       // of connections that have plans of their own
+	budgets         []byteBudget       // of connections that have limits of bytes
 	states          []match.State      // of answers, where they are told apart by a rule
 	frames          []websocket.Reader // of WebSockets
 	opened          []time.Duration    // when they were, until the first byte comes
 
 	mu     sync.Mutex
-	next   int      // links from here on have never been used
+	next   int      // connections from here on have never been used
 	owners []uint16 // the shards of the runs that have been taken
 }
 
-// tab is until when a link has used up what it may send and receive.
-type tab struct{ sent, received time.Duration }
+// byteBudget is until when a connection has used up what it may send and receive.
+type byteBudget struct{ sent, received time.Duration }
 
-// A shard takes links from the slab in runs of linkRun, so that the links of
+// A shard takes connections from the table in runs of tableRun, so that the connections of
 // two loops do not lie in one cache line.
-const linkRun = 64
+const tableRun = 64
 
-func newSlab(connections, pipeline, shards int) *slab {
-	s := &slab{ring: 1}
+func newConnTable(connections, pipeline, shards int) *connTable {
+	s := &connTable{ring: 1}
 	for s.ring < pipeline {
 		s.ring *= 2
 	}
@@ -87,54 +87,54 @@ func newSlab(connections, pipeline, shards int) *slab {
 		return s
 	}
 	// Each shard can leave a run unfinished.
-	s.links = make([]link, connections+shards*linkRun)
-	s.times = make([]time.Duration, len(s.links)*s.ring)
+	s.conns = make([]connState, connections+shards*tableRun)
+	s.times = make([]time.Duration, len(s.conns)*s.ring)
 	return s
 }
 
-// takeRun takes links from the slab for a shard, which keeps them: those from first to
+// takeRun takes connections from the table for a shard, which keeps them: those from first to
 // before end, none when it is used up.
-func (s *slab) takeRun(shard int) (first, end int) {
+func (s *connTable) takeRun(shard int) (first, end int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	first = min(s.next, len(s.links))
-	s.next = min(first+linkRun, len(s.links))
+	first = min(s.next, len(s.conns))
+	s.next = min(first+tableRun, len(s.conns))
 	if first < s.next {
 		s.owners = append(s.owners, uint16(shard))
 	}
 	return first, s.next
 }
 
-// used is how many links have been taken, some of them perhaps not in use.
-func (s *slab) used() int {
+// used is how many connections have been taken, some of them perhaps not in use.
+func (s *connTable) used() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.next
 }
 
-// each calls f for all links that are or were in use, under their shards' locks, while
+// each calls f for all connections that are or were in use, under their shards' locks, while
 // it says so.
-func (s *slab) each(shards []*shard, f func(*shard, *link) bool) {
+func (s *connTable) each(shards []*shard, f func(*shard, *connState) bool) {
 	s.mu.Lock()
 	owners := s.owners[:len(s.owners):len(s.owners)]
 	s.mu.Unlock()
 	for i, owner := range owners {
-		first := i * linkRun
-		if !shards[owner].each(s.links[first:min(first+linkRun, len(s.links))], f) {
+		first := i * tableRun
+		if !shards[owner].each(s.conns[first:min(first+tableRun, len(s.conns))], f) {
 			return
 		}
 	}
 }
 
-// place is where things of message number k of a link are kept.
-func (s *slab) place(l *link, k uint64) int { return int(l.id)*s.ring + int(k)&(s.ring-1) }
+// place is where things of message number k of a connection are kept.
+func (s *connTable) place(l *connState, k uint64) int { return int(l.id)*s.ring + int(k)&(s.ring-1) }
 
-// sentAt is where the time of message number k of a link is kept.
-func (s *slab) sentAt(l *link, k uint64) *time.Duration { return &s.times[s.place(l, k)] }
+// sentAt is where the time of message number k of a connection is kept.
+func (s *connTable) sentAt(l *connState, k uint64) *time.Duration { return &s.times[s.place(l, k)] }
 
-// furnish makes what a kind of load needs of its links.
-func (s *slab) furnish(t *traffic) {
-	n, ring := len(s.links), len(s.times)
+// alloc makes what a kind of load needs of its connections.
+func (s *connTable) alloc(t *traffic) {
+	n, ring := len(s.conns), len(s.times)
 	if t.open() {
 		s.intended = make([]time.Duration, ring)
 	}
@@ -145,7 +145,7 @@ func (s *slab) furnish(t *traffic) {
 		s.sizes = make([]uint32, ring)
 	}
 	if t.cfg.SendLimit > 0 || t.cfg.ReceiveLimit > 0 {
-		s.tabs = make([]tab, n)
+		s.budgets = make([]byteBudget, n)
 	}
 	if t.script.ruled() {
 		s.states = make([]match.State, n)
@@ -156,13 +156,13 @@ func (s *slab) furnish(t *traffic) {
 	s.opened = make([]time.Duration, n)
 }
 
-// settle makes a link's place ready for it.
-func (s *slab) settle(l *link, now time.Duration) {
+// settle makes a connection's place ready for it.
+func (s *connTable) reset(l *connState, now time.Duration) {
 	if s.plans != nil {
 		s.plans[l.id] = pacer.Plan{}
 	}
-	if s.tabs != nil {
-		s.tabs[l.id] = tab{}
+	if s.budgets != nil {
+		s.budgets[l.id] = byteBudget{}
 	}
 	if s.states != nil {
 		s.states[l.id] = match.State{}
@@ -173,8 +173,8 @@ func (s *slab) settle(l *link, now time.Duration) {
 	s.opened[l.id] = now
 }
 
-// bytes is how many bytes n messages of a link have, from number k on.
-func (s *slab) bytes(l *link, k uint64, n int, of *script) (bytes int64) {
+// bytes is how many bytes n messages of a connection have, from number k on.
+func (s *connTable) bytes(l *connState, k uint64, n int, of *script) (bytes int64) {
 	if of.fixed > 0 {
 		return int64(n * of.fixed)
 	}

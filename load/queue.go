@@ -6,10 +6,10 @@ import (
 	"github.com/myriad-go/myriad/internal/pacer"
 )
 
-// timer is what a link waits for: that its time comes.
+// timer is what a connection waits for: that its time comes.
 type timer struct {
 	at     time.Duration
-	link   uint32 // its place in the slab
+	conn   uint32 // its place in the table
 	number uint32 // its connection: the place can have been given to another
 	kind   timerKind
 }
@@ -80,4 +80,38 @@ func (h *timers) pop(now time.Duration) (t timer, ok bool) {
 	}
 	s[i] = last
 	return t, true
+}
+
+// fifo is a queue of connections, by their places in the table. Each is in it at most
+// once, so it is never longer than the table.
+type fifo struct {
+	ring []uint32 // its length is a power of two, or 0
+	head uint32
+	n    uint32
+}
+
+func (q *fifo) push(id uint32) {
+	if int(q.n) == len(q.ring) {
+		q.grow()
+	}
+	q.ring[(q.head+q.n)&uint32(len(q.ring)-1)] = id
+	q.n++
+}
+
+func (q *fifo) grow() {
+	ring := make([]uint32, max(2*len(q.ring), 64))
+	for i := range q.n {
+		ring[i] = q.ring[(q.head+i)&uint32(len(q.ring)-1)]
+	}
+	q.ring, q.head = ring, 0
+}
+
+func (q *fifo) pop() (id uint32, ok bool) {
+	if q.n == 0 {
+		return 0, false
+	}
+	id = q.ring[q.head]
+	q.head = (q.head + 1) & uint32(len(q.ring)-1)
+	q.n--
+	return id, true
 }

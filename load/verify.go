@@ -13,14 +13,14 @@ import (
 	"github.com/myriad-go/myriad/internal/pacer"
 )
 
-// This file is a roll call of connections that are held: each is to send a line, and
+// This file is a verification of connections that are held: each is to send a line, and
 // gets it back. Nobody has a list of them. Each loop walks through its own, in Pace:
 // it asks the next connection when there is room for one more line in flight, and
 // goes on in the turn in which an answer has made some. Without loops one goroutine
 // walks through all, and asks by mail.
 
-// roll is one roll call. It is for all loops.
-type roll struct {
+// roll is one verification. It is for all loops.
+type verification struct {
 	number int
 	seed   uint64
 	// most is how many lines may be in flight, flying how many are, or are
@@ -36,18 +36,18 @@ type roll struct {
 
 // walk is how far a loop has come. It belongs to who calls Pace.
 type walk struct {
-	roll *roll
+	of   *verification
 	slot uint32 // the next one to look at
 	over bool
 	_    [48]byte // keeps the next walk off this line
 }
 
-// rollLine is room for any line of a roll call.
-const rollLine = 96
+// verifyLine is room for any line of a verification.
+const verifyLine = 96
 
 // line appends what a connection is to send. It has the connection's place, which no
 // other one has at that time, and a number made from that and the seed.
-func (r *roll) line(to []byte, ref engine.Ref) []byte {
+func (r *verification) line(to []byte, ref engine.Ref) []byte {
 	owner, slot, generation := ref.Slot()
 	to = append(to, "check "...)
 	to = strconv.AppendInt(to, int64(r.number), 10)
@@ -66,13 +66,13 @@ func (r *roll) line(to []byte, ref engine.Ref) []byte {
 }
 
 // share is how many lines a walk may have in flight, so that all get on.
-func (r *roll) share() int {
+func (r *verification) share() int {
 	walking := max(r.walking.Load(), 1)
 	return int((r.most + walking - 1) / walking)
 }
 
 // claim takes a place in flight, if there is one.
-func (r *roll) claim() bool {
+func (r *verification) claim() bool {
 	for {
 		n := r.flying.Load()
 		if n >= r.most {
@@ -85,17 +85,17 @@ func (r *roll) claim() bool {
 }
 
 // done says that every connection has been asked, and none has to answer.
-func (r *roll) done() bool { return r.walking.Load() == 0 && r.flying.Load() == 0 }
+func (r *verification) done() bool { return r.walking.Load() == 0 && r.flying.Load() == 0 }
 
-// paceRoll implements engine.Config.Pace.
-func (t *traffic) paceRoll(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
-	r := t.roll.Load()
+// paceVerify implements engine.Config.Pace.
+func (t *traffic) paceVerify(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
+	r := t.verifying.Load()
 	if r == nil {
 		return -1
 	}
 	w := &t.walks[max(loop, 0)]
-	if w.roll != r {
-		*w = walk{roll: r}
+	if w.of != r {
+		*w = walk{of: r}
 	}
 	for range paceBatch {
 		if w.over || r.stopped.Load() {
@@ -108,15 +108,15 @@ func (t *traffic) paceRoll(loop int, at time.Duration, touch func(engine.Ref) bo
 			return -1
 		}
 		s := t.shardNamed(ref)
-		if wait := t.enlist(s, r, ref); wait > 0 {
+		if wait := t.reserve(s, r, ref); wait > 0 {
 			return at + wait
 		}
 		if !touch(ref) {
-			t.forgo(s, ref)
+			t.cancel(s, ref)
 			return at + paceAgain
 		}
 		if t.looped || ref.Closed() { // otherwise it has mail
-			t.forgo(s, ref)
+			t.cancel(s, ref)
 		}
 		w.slot = next
 	}
@@ -132,8 +132,8 @@ func (t *traffic) shardNamed(ref engine.Ref) *shard {
 	return t.shards[int(slot)%len(t.shards)]
 }
 
-// enlist gives a connection a place in flight, or says when to try again.
-func (t *traffic) enlist(s *shard, r *roll, ref engine.Ref) (wait time.Duration) {
+// reserve gives a connection a place in flight, or says when to try again.
+func (t *traffic) reserve(s *shard, r *verification, ref engine.Ref) (wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -147,21 +147,21 @@ func (t *traffic) enlist(s *shard, r *roll, ref engine.Ref) (wait time.Duration)
 	if s.asked == nil {
 		s.asked = make(map[engine.Ref]asked)
 	}
-	s.asked[ref] = asked{roll: r}
+	s.asked[ref] = asked{of: r}
 	return 0
 }
 
-// forgo takes a connection's place back, unless it has sent its line.
-func (t *traffic) forgo(s *shard, ref engine.Ref) {
+// cancel takes a connection's place back, unless it has sent its line.
+func (t *traffic) cancel(s *shard, ref engine.Ref) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if a, ok := s.asked[ref]; ok && a.sent == 0 {
-		s.strike(ref)
+		s.remove(ref)
 	}
 }
 
-// answerRoll has a connection send its line.
-func (t *traffic) answerRoll(c *engine.Conn, h *held) {
+// sendLine has a connection send its line.
+func (t *traffic) sendLine(c *engine.Conn, h *held) {
 	s, ref, now := h.shard, c.Ref(), t.now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -169,7 +169,7 @@ func (t *traffic) answerRoll(c *engine.Conn, h *held) {
 	if !ok {
 		return // it is too late
 	}
-	line := a.roll.line(s.room[:0], ref)
+	line := a.of.line(s.room[:0], ref)
 	a.sent = max(now, 1)
 	s.asked[ref] = a
 	s.sum.run[nSent]++
@@ -177,17 +177,17 @@ func (t *traffic) answerRoll(c *engine.Conn, h *held) {
 	_, _ = c.Write(line) // an error ends the connection, which Closed hears of
 }
 
-// callRoll begins a roll call.
-func (t *traffic) callRoll(number int) *roll {
-	r := &roll{number: number, seed: seedOf(t.cfg.Seed, thingVerify), most: int32(t.cfg.Check)}
+// beginVerify begins a verification.
+func (t *traffic) beginVerify(number int) *verification {
+	r := &verification{number: number, seed: seedOf(t.cfg.Seed, seedVerify), most: int32(t.cfg.Check)}
 	r.walking.Store(int32(len(t.walks)))
-	t.roll.Store(r)
+	t.verifying.Store(r)
 	t.lister.Rouse()
 	return r
 }
 
-// giveUp ends a roll call, and says how many lines are missing.
-func (t *traffic) giveUp(r *roll) (missing int64) {
+// giveUp ends a verification, and says how many lines are missing.
+func (t *traffic) giveUp(r *verification) (missing int64) {
 	r.stopped.Store(true)
 	for _, s := range t.shards {
 		s.mu.Lock()
@@ -205,8 +205,8 @@ func (t *traffic) giveUp(r *roll) (missing int64) {
 	return missing
 }
 
-// rollCall has every connection checked, tells of it, and keeps what came of it.
-func (r *run) rollCall(ctx context.Context) error {
+// verify has every connection checked, tells of it, and keeps what came of it.
+func (r *run) verify(ctx context.Context) error {
 	if r.cfg.Check == 0 || r.sum().open() == 0 {
 		return nil
 	}
@@ -216,7 +216,7 @@ func (r *run) rollCall(ctx context.Context) error {
 	r.aggregator.total.outside.reset()
 	r.tell(Event{Phase: Checking})
 	before, began := r.sum(), t.now()
-	roll := t.callRoll(len(r.verifications) + 1)
+	roll := t.beginVerify(len(r.verifications) + 1)
 	err := r.await(ctx, wait{
 		done:  func(s sum) bool { return roll.done() },
 		stall: r.cfg.Drain,

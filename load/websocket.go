@@ -15,8 +15,8 @@ import (
 // framing has messages travel as those of WebSockets: it asks for the upgrade,
 // puts a frame around each message, and takes the answers out of theirs.
 type framing struct {
-	inner  hearer
-	slab   *slab
+	inner  checker
+	table  *connTable
 	host   string
 	path   string
 	header http.Header
@@ -25,13 +25,13 @@ type framing struct {
 	seed   uint64
 }
 
-func newFraming(cfg *Config, inner hearer, slab *slab) *framing {
+func newFraming(cfg *Config, inner checker, table *connTable) *framing {
 	f := &framing{
-		inner: inner, slab: slab, host: cfg.host(),
+		inner: inner, table: table, host: cfg.host(),
 		path: cfg.WebSocket.Path, header: cfg.WebSocket.Header,
 		op:    websocket.OpText,
 		whole: cfg.Match == matchFrames,
-		seed:  seedOf(cfg.Seed, thingMasks),
+		seed:  seedOf(cfg.Seed, seedMasks),
 	}
 	if cfg.WebSocket.Binary {
 		f.op = websocket.OpBinary
@@ -91,8 +91,8 @@ func (f *framing) append(dst, message []byte, number uint32, k uint64) []byte {
 // errClosedFrame ends a connection that the server has ended with a close frame.
 var errClosedFrame = errors.New("closed by the server with a close frame")
 
-func (f *framing) check(c *engine.Conn, l *link, in []byte, ahead int) (h heardOf) {
-	r := &f.slab.frames[l.id]
+func (f *framing) check(c *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
+	r := &f.table.frames[l.id]
 	for h.used < len(in) && h.wrong == nil {
 		part, n, err := r.Next(in[h.used:])
 		if err != nil {
@@ -117,7 +117,7 @@ func (f *framing) check(c *engine.Conn, l *link, in []byte, ahead int) (h heardO
 }
 
 // data takes a piece of a message.
-func (f *framing) data(c *engine.Conn, l *link, part websocket.Part, ahead int, h *heardOf) {
+func (f *framing) data(c *engine.Conn, l *connState, part websocket.Part, ahead int, h *progress) {
 	if !f.whole {
 		g := f.inner.check(c, l, part.Payload, ahead+h.answers)
 		h.answers += g.answers
@@ -143,5 +143,5 @@ func (f *framing) reply(c *engine.Conn, op websocket.Opcode, payload []byte) {
 	_, _ = c.Write(websocket.AppendFrame(nil, op, [4]byte{}, payload)) // Closed tells why not
 }
 
-func (f *framing) begin(l *link)          { f.inner.begin(l) }
-func (f *framing) expects(l *link) []byte { return f.inner.expects(l) }
+func (f *framing) begin(l *connState)          { f.inner.begin(l) }
+func (f *framing) expects(l *connState) []byte { return f.inner.expects(l) }

@@ -8,10 +8,10 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is what happens on connections that are only held. They have no links:
+// This file is what happens on connections that are only held. They have no connections:
 // the value of each is one of two that its shard has for all, and says whether it has
 // had the broadcast. So a million of them costs the generator no more than the
-// engine's entries. What only a few need at a time, the lines of a roll call that are
+// engine's entries. What only a few need at a time, the lines of a verification that are
 // in flight, their shards know by the connections' Refs.
 
 // held is the value of a connection that is only held. Nothing in it changes.
@@ -20,16 +20,16 @@ type held struct {
 	heard bool // it has had the broadcast
 }
 
-// asked is a line of a roll call in flight. sent is when it was handed to its
+// asked is a line of a verification in flight. sent is when it was handed to its
 // connection; before, it only has its place.
 type asked struct {
-	roll *roll
+	of   *verification
 	sent time.Duration
 }
 
 // Why a connection that is held is closed, but for its end.
 var (
-	errWrongLine = errors.New("load: the roll call was answered with another line")
+	errWrongLine = errors.New("load: the verification was answered with another line")
 	errLongLine  = errors.New("a line of more than 4096 bytes")
 )
 
@@ -52,7 +52,7 @@ func (t *traffic) hold(c *engine.Conn, s *shard, now, began time.Duration) {
 	c.SetValue(&s.unheard)
 }
 
-// receivedElse takes what arrives on a connection that has no link.
+// receivedElse takes what arrives on a connection that has no connection.
 func (t *traffic) receivedElse(c *engine.Conn, in []byte) int {
 	switch v := c.Value().(type) {
 	case *upgrade:
@@ -119,7 +119,7 @@ func (t *traffic) hearBroadcast(c *engine.Conn, s *shard, now time.Duration) {
 	s.times.heard.record(now-time.Duration(t.firstHeard.Load()), 1)
 }
 
-// hearOther takes a line that can only be what a roll call has sent. The caller holds
+// hearOther takes a line that can only be what a verification has sent. The caller holds
 // the shard's lock.
 func (t *traffic) hearOther(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
@@ -129,16 +129,16 @@ func (t *traffic) hearOther(c *engine.Conn, s *shard, line []byte, now time.Dura
 		t.faults.unexpected(line)
 		return nil
 	}
-	var room [rollLine]byte
-	want := a.roll.line(room[:0], ref)
-	s.strike(ref)
+	var room [verifyLine]byte
+	want := a.of.line(room[:0], ref)
+	s.remove(ref)
 	if !bytes.Equal(line, want) {
 		s.sum.run[nVerifyWrong]++
 		s.drop(len(want))
 		at := firstDifference(line, want)
 		_, slot, _ := ref.Slot()
 		t.faults.wrong(errWrongLine, Mismatch{
-			Connection: int64(slot), Message: int64(a.roll.number) - 1, Byte: at, Want: quote(want[at:]), Got: quote(line[at:]),
+			Connection: int64(slot), Message: int64(a.of.number) - 1, Byte: at, Want: quote(want[at:]), Got: quote(line[at:]),
 		})
 		return errWrongLine
 	}
@@ -155,16 +155,16 @@ func (s *shard) drop(size int) {
 	s.sum.run[nBytesDropped] += int64(size)
 }
 
-// strike takes a connection off those that are asked, if it is one.
-func (s *shard) strike(ref engine.Ref) (a asked, ok bool) {
+// remove takes a connection off those that are asked, if it is one.
+func (s *shard) remove(ref engine.Ref) (a asked, ok bool) {
 	if a, ok = s.asked[ref]; ok {
 		delete(s.asked, ref)
-		a.roll.flying.Add(-1)
+		a.of.flying.Add(-1)
 	}
 	return a, ok
 }
 
-// closedElse counts the end of a connection that has no link.
+// closedElse counts the end of a connection that has no connection.
 func (t *traffic) closedElse(c *engine.Conn, why error) {
 	switch v := c.Value().(type) {
 	case *upgrade:
@@ -186,9 +186,9 @@ func (t *traffic) release(ref engine.Ref, h *held) {
 	if h.heard {
 		s.sum.run[nHeardClosed]++
 	}
-	if a, ok := s.strike(ref); ok && a.sent > 0 {
-		var room [rollLine]byte
+	if a, ok := s.remove(ref); ok && a.sent > 0 {
+		var room [verifyLine]byte
 		s.sum.run[nVerifyLost]++
-		s.drop(len(a.roll.line(room[:0], ref)))
+		s.drop(len(a.of.line(room[:0], ref)))
 	}
 }
