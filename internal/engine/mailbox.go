@@ -190,11 +190,11 @@ func (b *Mailbox) PutDo(c *Conn, s *Shared) error {
 // Waiting says whether there is mail, without a lock.
 func (b *Mailbox) Waiting() bool { return b.some.Load() }
 
-// grow makes room for n bytes: as much as is kept where that is enough, so that a box in
-// which as much comes again and again is not made anew each time.
+// grow makes room for n bytes, up to as much as an emptied box keeps: what append would
+// make of that may be more, and be made anew each time.
 func (b *Mailbox) grow(n int) {
-	if n += len(b.data); n > cap(b.data) {
-		room := max(n, min(2*cap(b.data), keepMail))
+	if n += len(b.data); n > cap(b.data) && n <= keepMail {
+		room := min(max(n, 2*cap(b.data)), keepMail)
 		b.data = append(make([]byte, 0, room), b.data...)
 	}
 }
