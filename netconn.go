@@ -21,8 +21,8 @@ import (
 // Read and Write block, and are safe for concurrent use, each by several goroutines; a
 // deadline that has passed ends them with os.ErrDeadlineExceeded. Input that nobody has
 // read yet is kept, up to 64 KiB and one read (64 KiB) more; beyond it nothing is read
-// from the peer. Write copies, and blocks as Ref.SendWait does, so that no more than
-// Limits.HighWater bytes or so are unsent. Neither direction waits for the other.
+// from the peer. Write copies, and blocks as Ref.SendWait does: where more than
+// Limits.HighWater bytes would be unsent, until no more than Limits.LowWater are. Neither direction waits for the other.
 // All limits of the server hold, IdleTimeout also while the connection's code works: it
 // counts from the peer's last word.
 //

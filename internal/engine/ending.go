@@ -102,7 +102,7 @@ func (c *Conn) beginClose(why error) {
 	wanted := c.mark.next()
 	g.Unlock()
 	if wanted {
-		c.wakeSenders()
+		c.host.senders.wake(c)
 	}
 	c.setClosing(why)
 }

@@ -155,6 +155,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	}
 	b.n++
 	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(r.copied()), Kind: r.Kind})
+	b.grow(r.copied())
 	b.data = append(b.data, r.Bytes...)
 	for _, p := range r.Pieces {
 		b.data = append(b.data, p...)
@@ -188,6 +189,15 @@ func (b *Mailbox) PutDo(c *Conn, s *Shared) error {
 
 // Waiting says whether there is mail, without a lock.
 func (b *Mailbox) Waiting() bool { return b.some.Load() }
+
+// grow makes room for n bytes, up to as much as an emptied box keeps: what append would
+// make of that may be more, and be made anew each time.
+func (b *Mailbox) grow(n int) {
+	if n += len(b.data); n > cap(b.data) && n <= keepMail {
+		room := min(max(n, 2*cap(b.data)), keepMail)
+		b.data = append(make([]byte, 0, room), b.data...)
+	}
+}
 
 // roomy is closed when the box is emptied.
 func (b *Mailbox) roomy() <-chan struct{} {

@@ -273,6 +273,31 @@ func TestMarkConcurrently(t *testing.T) {
 	}
 }
 
+// A box that is filled with much grows by parts of what it has, and one that is filled with
+// little again and again keeps its room.
+func TestMailboxRoom(t *testing.T) {
+	const n, size = 1000, 8 << 10
+	fill := func(o *boxed, n int) func() {
+		r, p := o.open(1).Ref(), make([]byte, size)
+		return func() {
+			for range n {
+				wantErr(t, "Send", r.Send(p), nil)
+			}
+			mail, data := o.box.Take()
+			r.c.unpost(len(data))
+			o.box.Done(mail, data)
+		}
+	}
+	much := newBoxed(n, n*size)
+	much.box.MaxBytes = n * size
+	if allocs := testing.AllocsPerRun(1, fill(much, n)); allocs > 100 {
+		t.Errorf("%v allocations for %d messages, want few", allocs, n)
+	}
+	if allocs := testing.AllocsPerRun(10, fill(newBoxed(n, n*size), keepMail/size)); allocs > 0 {
+		t.Errorf("%v allocations for each batch of %d bytes, want none", allocs, keepMail)
+	}
+}
+
 func TestMarkAwaited(t *testing.T) {
 	var m mark
 	wantErr(t, "reserve", m.reserve(0, 10, 10), nil)

@@ -9,12 +9,14 @@ import (
 //
 // The bytes that are posted and not sent are in the connection's mark, and so is a bit
 // that says that somebody waits. It is set in one step with a look at how many bytes there
-// are; whoever releases some sees it in the result and wakes all who wait once no more
-// than LowWater are left, and so does the owner when the connection begins to close. So
-// none waits for what has happened already, and nobody pays for those who do not wait.
-// What they wait on is a channel of the connection, in a map of its host: a sender takes
-// the channel first and sets the bit then; who wakes takes the bit back first and closes
-// the channel then. At worst one is woken for nothing, and looks again.
+// are; whoever releases some sees it in the result and wakes all who wait once no more than
+// LowWater are left, and so does the owner when the connection begins to close. So none waits for
+// what has happened already, and nobody pays for those who do not wait.
+//
+// What they wait on is a channel of the connection, in a map of its host. A sender takes
+// the channel first, under the lock, and sets the bit then; who wakes has the lock while he
+// takes the bit back and closes the channel. At worst one is woken for nothing, and looks
+// again.
 
 // MaxSenders is how many may wait for one connection.
 const MaxSenders = 256
@@ -68,15 +70,31 @@ func (s *senders) room(c *Conn) <-chan struct{} {
 func (s *senders) wake(c *Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	c.mark.woken()
 	if w := s.of[c]; w != nil {
 		close(w.room)
 		w.room = make(chan struct{})
 	}
 }
 
-// SendWait is Send that waits while more than HighWater bytes would be posted with p, or
-// the mailbox is full: until no more than LowWater are, or ctx ends, with its cause. It
-// fails with ErrOnLoop on a loop, and with ErrFull when MaxSenders wait already.
+// paced is a request to send p unless too much is posted: more than HighWater with p, or
+// more than LowWater before it if it is long.
+func (r Ref) paced(p []byte) Request {
+	l := &r.c.host.Limits
+	return Request{Kind: MailSend, Bytes: p, most: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
+}
+
+// TrySend is SendWait that fails with ErrFull where it would wait.
+func (r Ref) TrySend(p []byte) error {
+	if r.Closed() {
+		return ErrClosed
+	}
+	return r.post(r.paced(p))
+}
+
+// SendWait is Send that waits until there is room, in the mailbox, too, or ctx ends, with
+// its cause. It fails with ErrOnLoop on a loop, and with ErrFull when MaxSenders wait
+// already.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -116,29 +134,9 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	}
 }
 
-// TrySend is SendWait that fails with ErrFull where it would wait.
-func (r Ref) TrySend(p []byte) error {
-	if r.Closed() {
-		return ErrClosed
-	}
-	return r.post(r.paced(p))
-}
-
-// paced is a request to send p unless too much is posted: above HighWater with p, or above
-// LowWater before it if it is long.
-func (r Ref) paced(p []byte) Request {
-	l := &r.c.host.Limits
-	return Request{Kind: MailSend, Bytes: p, most: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
-}
-
 // unpost takes a reservation of mail back that has been sent or dropped.
 func (c *Conn) unpost(n int) {
 	if left, wanted := c.mark.release(n); wanted && left <= c.host.Limits.LowWater {
-		c.wakeSenders()
+		c.host.senders.wake(c)
 	}
-}
-
-func (c *Conn) wakeSenders() {
-	c.mark.woken()
-	c.host.senders.wake(c)
 }
