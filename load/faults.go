@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -345,11 +346,8 @@ func (r *run) pressure() float64 {
 // readPressure is for how long some program of the machine has waited for a processor
 // so far, 0 where the kernel doesn't tell.
 func readPressure() time.Duration {
-	stalled, err := procfs.ReadCPUPressure()
-	if err != nil {
-		return 0
-	}
-	return stalled
+	taken, _ := sample.Take(sample.MachineCPU)
+	return taken.Machine.Stalled
 }
 
 // setting is a kernel's setting for people, "unknown" if it can't be read.

@@ -38,7 +38,7 @@ if connections were lost, if a line was wrong, is missing or came twice.`,
 			if err := f.complete(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
-			f.ask(cmd)
+			f.warn(cmd)
 			f.cfg.Duration = cmp.Or(f.cfg.Duration, maxHeld)
 			return f.hold(cmd)
 		},

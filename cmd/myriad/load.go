@@ -50,7 +50,7 @@ called wrongly.`,
 			if err := f.complete(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
-			f.ask(cmd)
+			f.warn(cmd)
 			return f.run(cmd)
 		},
 	}

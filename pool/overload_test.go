@@ -281,18 +281,6 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 	})
 }
 
-// After an overload a load that fits is run as if nothing had been.
-func TestRecovery(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, overloaded(0))
-		offer(t, p, 10, 2*time.Second, 0)
-		o := offer(t, p, 0.8, 3*time.Second, 500*time.Millisecond)
-		if o.good < o.offered*99/100 || o.wait(0.99) > 5*time.Millisecond || p.Stats().Overloaded {
-			t.Errorf("at 0.8 of capacity, after 10: %v", o)
-		}
-	})
-}
-
 // overtaken is the share of jobs that began after one that had come later: by more
 // than there are workers, since those begin in any order.
 func (o *outcome) overtaken() float64 {
@@ -332,46 +320,6 @@ func TestRulesOff(t *testing.T) {
 			t.Errorf("without NewestFirst: %v; expected a p99 of the wait of about the target", o)
 		}
 	})
-}
-
-// In an overload the newest of those that wait run first. (Shedding is off, so that
-// all of them are still there.)
-func TestNewestFirst(t *testing.T) {
-	for _, off := range []pool.Rules{pool.Shedding, pool.Shedding | pool.NewestFirst} {
-		synctest.Test(t, func(t *testing.T) {
-			const n = 60
-			p := start(t, pool.Config{Min: 1, Max: 1, Queue: oneShard, Off: off})
-			var order []int
-			if err := p.TrySubmit(func(context.Context) { time.Sleep(time.Second) }); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			for i := range n {
-				if err := p.TrySubmit(func(context.Context) { order = append(order, i); time.Sleep(10 * time.Millisecond) }); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(10 * time.Millisecond)
-			}
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			if len(order) != n {
-				t.Fatalf("%d of %d have run", len(order), n)
-			}
-			// It takes until the interval is over for the pool to know.
-			down := 0
-			for i := range n - 1 {
-				if order[i+1] < order[i] {
-					down++
-				}
-			}
-			switch {
-			case off&pool.NewestFirst != 0 && down != 0:
-				t.Errorf("without NewestFirst they ran as %v; expected order of arrival", order)
-			case off&pool.NewestFirst == 0 && down < n/2:
-				t.Errorf("they ran as %v; expected the newest first", order)
-			}
-		})
-	}
 }
 
 // Shedding takes nothing from a pool whose target is longer than any wait.
