@@ -3,9 +3,15 @@ package load
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/procfs"
 )
 
 // halfOpen is the most attempts to connect that are under way at once, unless
@@ -136,4 +142,160 @@ func (d *dialer) issue(n int) error {
 		}
 	}
 	return nil
+}
+
+// perSource is the most connections from one source address that load plans
+// by itself, whatever the number of ports.
+const perSource = 20_000
+
+// source is a local address and how many connections are made from it; the
+// zero address is the kernel's choice.
+type source struct {
+	addr  netip.Addr
+	count int
+}
+
+// planFor plans the sources of a run: those that were given, or else, where one
+// source has too few ports for so many connections, those that it finds.
+func planFor(cfg *Config, targets []target) []source {
+	first, room, given := targets[0].addr, len(targets)*sourceRoom(), cfg.Sources
+	if len(given) == 0 && room > 0 && cfg.Connections > room && first.IsValid() && !first.Addr().IsLoopback() {
+		given = findSources(first)
+	}
+	return planSources(first.Addr(), cfg.Connections, given, room)
+}
+
+// planSources spreads connections over source addresses, evenly. Of the
+// addresses for a loopback target it makes as many as needed if each may have
+// most connections; 0 leaves the choice to the kernel.
+func planSources(target netip.Addr, connections int, given []netip.Addr, most int) []source {
+	addrs := given
+	if len(addrs) == 0 {
+		addrs = []netip.Addr{{}}
+		if most > 0 && connections > most && target.Is4() && target.IsLoopback() {
+			addrs = loopbacks(min((connections+most-1)/most, maxLoopbacks))
+		}
+	}
+	plan := make([]source, 0, len(addrs))
+	for i, a := range addrs {
+		// The first ones take what is left over.
+		count := connections / len(addrs)
+		if i < connections%len(addrs) {
+			count++
+		}
+		if count > 0 {
+			plan = append(plan, source{addr: a, count: count})
+		}
+	}
+	return plan
+}
+
+// maxLoopbacks is how many addresses loopbacks can make.
+const maxLoopbacks = 254 << 16
+
+// loopbacks are the first n host addresses of 127.0.0.0/8 that end in neither
+// 0 nor 255.
+func loopbacks(n int) []netip.Addr {
+	addrs := make([]netip.Addr, n)
+	for i := range addrs {
+		high, low := i/254, i%254+1
+		addrs[i] = netip.AddrFrom4([4]byte{127, byte(high >> 8), byte(high), byte(low)})
+	}
+	return addrs
+}
+
+// sourceRoom is how many connections load plans for one source address on this
+// machine: a quarter of the ephemeral ports. The kernel looks for a free port by
+// trying one after the other, first all even or all odd ones: with half of them
+// in use it takes many tries, with two thirds connecting is ten times slower.
+// It is 0 where all of 127.0.0.0/8 isn't there to be used.
+func sourceRoom() int {
+	if runtime.GOOS != "linux" {
+		return 0
+	}
+	return roomIn(procfs.ReadSysctl("net.ipv4.ip_local_port_range"))
+}
+
+// roomIn works out sourceRoom from the two numbers of the port range.
+func roomIn(portRange string, err error) int {
+	var low, high int
+	if err != nil {
+		return perSource
+	}
+	if _, err := fmt.Sscan(portRange, &low, &high); err != nil || high <= low {
+		return perSource
+	}
+	return min(perSource, max((high-low+1)/4, 1))
+}
+
+// checkFamily says whether all sources can reach the target.
+func checkFamily(sources []netip.Addr, target netip.Addr) error {
+	i := slices.IndexFunc(sources, func(s netip.Addr) bool { return s.Unmap().Is4() != target.Is4() })
+	if i < 0 {
+		return nil
+	}
+	return errFamily(sources[i], target)
+}
+
+// maxFound bounds the source addresses that are found.
+const maxFound = 1 << 16
+
+// findSources are the addresses of this machine from which a target that isn't on
+// it can be reached: those of the interface that the kernel would use, the one it
+// would choose first. There are none where it can't be told, or is the only one.
+func findSources(target netip.AddrPort) []netip.Addr {
+	own := routeTo(target)
+	if !own.IsValid() {
+		return nil
+	}
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return nil
+	}
+	for _, i := range interfaces {
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		if found := beside(own, addrs); len(found) > 0 {
+			return found
+		}
+	}
+	return nil
+}
+
+// routeTo is the local address that the kernel chooses for a target. Nothing is
+// sent for that.
+func routeTo(target netip.AddrPort) netip.Addr {
+	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(target))
+	if err != nil {
+		return netip.Addr{}
+	}
+	defer c.Close()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
+}
+
+// beside are the addresses of an interface that has own, if there is more than
+// that one: those of its family that others can reach, own first.
+func beside(own netip.Addr, addrs []net.Addr) []netip.Addr {
+	found := []netip.Addr{own}
+	here := false
+	for _, a := range addrs {
+		prefix, err := netip.ParsePrefix(a.String())
+		if err != nil {
+			continue
+		}
+		addr := prefix.Addr().Unmap()
+		if addr == own {
+			here = true
+			continue
+		}
+		if addr.Is4() == own.Is4() && addr.IsGlobalUnicast() && len(found) < maxFound {
+			found = append(found, addr)
+		}
+	}
+	if !here || len(found) == 1 {
+		return nil
+	}
+	return found
 }

@@ -222,12 +222,3 @@ func (r *Result) heldErr() error {
 	}
 	return nil
 }
-
-// heldErrors counts what was wrong beside wrong answers, and answers that are missing.
-func (r *Result) heldErrors() (n int64) {
-	n = r.Unexpected
-	if b := r.Broadcast; b != nil {
-		n += b.Missing() + b.Again
-	}
-	return n
-}

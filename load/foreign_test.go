@@ -1,7 +1,6 @@
 package load
 
 import (
-	"bufio"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -222,32 +220,6 @@ func TestMemcached(t *testing.T) {
 			Connections: 4, Pipeline: 3, Messages: 5,
 		})
 	})
-}
-
-// sum adds up what memcached has under the keys of connections, numbered from 0 or 1.
-func (f *foreign) sum(t *testing.T, prefix string, conns int) (sum int) {
-	t.Helper()
-	c, err := net.Dial(f.network, f.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(foreignPatience))
-	in := bufio.NewReader(c)
-	for i := range conns + 1 {
-		if _, err := fmt.Fprintf(c, "get %s%d\r\n", prefix, i); err != nil {
-			t.Fatal(err)
-		}
-		for line := ""; line != "END\r\n"; {
-			if line, err = in.ReadString('\n'); err != nil {
-				t.Fatal(err)
-			}
-			if n, err := strconv.Atoi(strings.TrimSpace(line)); err == nil {
-				sum += n
-			}
-		}
-	}
-	return sum
 }
 
 // keyPair writes the certificate of the tests, and its key, to files.

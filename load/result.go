@@ -34,6 +34,9 @@ type Interval struct {
 	Answered      int64 `json:"answered"`
 	BytesSent     int64 `json:"bytes_sent"`
 	BytesReceived int64 `json:"bytes_received"`
+	// CutOff counts messages in flight on connections that were closed because their
+	// lifetime was over.
+	CutOff int64 `json:"cut_off,omitempty"`
 	// Flying is how many messages had no answer yet at its end, Waiting how
 	// many of the plan had not been sent.
 	Flying  int64 `json:"flying"`
@@ -281,8 +284,8 @@ var Counters = []Counter{
 		interval: func(i *Interval) *int64 { return &i.Closed }, result: func(r *Result) *int64 { return &r.Closed },
 	},
 	{
-		Name: "cut_off", Help: "Messages in flight on connections that the generator closed.", at: nCutOff,
-		result: func(r *Result) *int64 { return &r.CutOff },
+		Name: "cut_off", Metric: "messages_cut_off_total", Help: "Messages in flight on connections that the generator closed.", at: nCutOff,
+		interval: func(i *Interval) *int64 { return &i.CutOff }, result: func(r *Result) *int64 { return &r.CutOff },
 	},
 	{
 		Name: "intended", Metric: "messages_intended_total", Help: "Messages that were to be sent by the plan of an open loop.", at: nIntended,

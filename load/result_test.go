@@ -72,20 +72,6 @@ func TestVerdicts(t *testing.T) {
 	}
 }
 
-// textOf is what a result says, each run of spaces a single one.
-func textOf(t *testing.T, r *Result) string {
-	t.Helper()
-	var b strings.Builder
-	if err := r.WriteText(&b); err != nil {
-		t.Fatal(err)
-	}
-	var lines []string
-	for line := range strings.Lines(b.String()) {
-		lines = append(lines, strings.Join(strings.Fields(line), " "))
-	}
-	return strings.Join(lines, "\n") + "\n"
-}
-
 func TestJSON(t *testing.T) {
 	want := Event{Phase: Done, Snapshot: Snapshot{1, 2, 3, 4}, Result: example()}
 	want.Result.FirstMismatch = &Mismatch{Got: `"\xff"`}

@@ -3,7 +3,6 @@ package load
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"io"
 	"reflect"
 	"strings"
@@ -89,10 +88,6 @@ func TestWrongStreams(t *testing.T) {
 		}
 	}
 }
-
-type failingReader struct{}
-
-func (failingReader) Read([]byte) (int, error) { return 0, fmt.Errorf("broken") }
 
 // TestStreamBound has more intervals than are kept.
 func TestStreamBound(t *testing.T) {
