@@ -545,6 +545,9 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	}
 	switch m.Kind {
 	case MailSend:
+		if c.is(relayed) {
+			c.heard = c.host.moment() // its partner has
+		}
 		if c.is(shut) {
 			c.mark.release(len(data))
 			c.host.Counters.Add(Dropped, 1)

@@ -68,6 +68,8 @@ type Request struct {
 	Bytes  []byte
 	Pieces [][]byte
 	Shared *Shared
+	// certain is for what is posted seldom enough to have room always.
+	certain bool
 }
 
 func (r Request) size() int {
@@ -131,7 +133,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	switch {
 	case b.closed:
 		return ErrClosed
-	case b.n >= most, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
+	case b.n >= most && !r.certain, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
 		return ErrFull
 	}
 	b.bytes += size

@@ -1,9 +1,6 @@
 package engine
 
-import (
-	"errors"
-	"io"
-)
+import "errors"
 
 // This file is how two connections are joined.
 //
@@ -17,35 +14,29 @@ import (
 // that is ahead of its partner by more than HighWater asks for a grant and is deaf until
 // that has come: the partner gives it when what it owes has come down to LowWater. Mail
 // keeps the order, so that the end of a direction comes behind its bytes.
+//
+// One that asks for a relay knows its partner and is deaf until the two have met: mail
+// calls meet of the other one, on its owner. If that belongs to a second owner it is
+// joined then, and mail has the first one joined before any byte comes. What relays post beside bytes is a few
+// pieces of mail for each connection at a time, which have room in every mailbox
+// (Request.certain): a connection always hears of its partner's end.
 
 // Relay joins two connections. It is for the owner of one of them.
 func (c *Conn) Relay(to Ref) error {
 	switch {
-	case c.is(closing|failed) || !c.is(open) || to.Closed():
+	case c.is(closing|failed|finishing) || !c.is(open) || to.Closed():
 		return ErrClosed
-	case c.is(relayed) || to.c == c || c.upgrades() || c.detaches():
+	case to.c == c || c.promised():
 		return ErrBadUse
-	}
-	if c.host.At != nil && to.On(c.host) != nil {
-		c.state |= deaf // until they meet
-		return c.Ref().post(Request{Kind: MailDo, Shared: &Shared{
-			Do:   func(c *Conn) { c.meet(to) },
-			Lost: func() { _ = to.Close() }, // it may have closed
-		}})
 	}
 	from := c.Ref()
 	err := to.post(Request{Kind: MailDo, Shared: &Shared{
-		Do: func(o *Conn) {
-			if o.is(relayed) {
-				_ = from.Close() // it may have closed
-				return
-			}
-			o.joinTo(from)
-		},
-		Lost: func() { _ = from.Close() },
+		Do:   func(o *Conn) { o.meet(from) },
+		Lost: func() { from.closeWith(ErrClosed) },
 	}})
 	if err == nil {
-		c.joinTo(to)
+		c.state |= deaf
+		c.extra().partner = to
 	}
 	return err
 }
@@ -53,37 +44,77 @@ func (c *Conn) Relay(to Ref) error {
 // Relayed says whether the connection is joined with another one.
 func (c *Conn) Relayed() bool { return c.is(relayed) }
 
-// meet joins two connections of one loop, on the loop. Where workers call handlers, the
-// other one may be with one of them: then it looks for this one when it is back.
-func (c *Conn) meet(to Ref) {
-	o, from := to.On(c.host), c.Ref()
+// promised says whether the input is for somebody else than the handler already: it is in
+// a relay, or has asked for one, for a layer, or to be given up.
+func (c *Conn) promised() bool {
+	return c.is(relayed) || c.more != nil && (c.more.partner.c != nil || c.upgrades() || c.detaches())
+}
+
+// joinable says whether the connection can be joined with another one.
+func (c *Conn) joinable(o Ref) bool {
 	switch {
-	case c.is(relayed):
-	case o == nil:
+	case c.is(relayed | finishing):
+		return false
+	case c.promised():
+		return c.more.partner == o
+	}
+	return true
+}
+
+// meet joins the connection with one that has asked for that. Where workers call handlers,
+// that one may be with one of them: then it asks again when it is back.
+func (c *Conn) meet(from Ref) {
+	o, here := from.On(c.host), c.Ref()
+	near := c.host.At != nil && o != nil
+	switch {
+	case c.joinedTo(from): // both have asked
+	case !c.joinable(from):
+		from.closeWith(ErrBadUse)
+	case from.Closed():
 		c.CloseWith(ErrClosed)
+	case !near:
+		from.tell(func(o *Conn) { o.joinTo(here) }, func() { here.closeWith(ErrClosed) })
+		c.join(from)
 	case !c.host.Mine(o):
-		err := to.post(Request{Kind: MailDo, Shared: &Shared{
-			Do:   func(o *Conn) { o.meet(from) },
-			Lost: func() { _ = from.Close() }, // it may have closed
-		}})
-		if err != nil {
-			c.CloseWith(err)
-			_ = to.Close()
-		}
-	case o.is(relayed):
-		c.CloseWith(ErrBadUse)
+		from.tell(func(o *Conn) { here.tell(func(c *Conn) { c.meet(from) }, func() { o.CloseWith(ErrClosed) }) },
+			func() { here.closeWith(ErrClosed) })
+	case !o.joinable(here):
+		o.CloseWith(ErrBadUse)
+		c.host.Touch(o)
 	default:
-		c.join()
-		o.join()
+		c.join(Ref{})
+		o.join(Ref{})
 		c.seen, o.seen = o.slot, c.slot
 		c.host.Touch(c)
 		c.host.Touch(o)
 	}
 }
 
-// join begins a relay, on either side. What was kept is forwarded by Deliver, because
-// the handler may be looking at it now.
-func (c *Conn) join() {
+// joinedTo says whether the connection is in a relay with another one.
+func (c *Conn) joinedTo(o Ref) bool {
+	if !c.is(relayed) {
+		return false
+	}
+	if near := c.joined(); near != nil {
+		return near == o.On(c.host)
+	}
+	return c.more.partner == o
+}
+
+// joinTo joins the connection to one of another owner, which is joined already.
+func (c *Conn) joinTo(o Ref) {
+	switch {
+	case c.joinedTo(o): // both have asked
+	case c.joinable(o):
+		c.join(o)
+	default:
+		o.closeWith(ErrBadUse)
+	}
+}
+
+// join begins a relay, on either side, with a partner of another owner, if there is one.
+// What was kept is forwarded by Deliver.
+func (c *Conn) join(partner Ref) {
 	c.state |= relayed
 	c.state &^= silent | ended | deaf | held | relieved | allMissed
 	if c.is(choked) {
@@ -92,13 +123,25 @@ func (c *Conn) join() {
 	if c.attentive(); c.is(gone) {
 		c.more.due = 0
 	}
+	if partner.c != nil {
+		c.extra().partner = partner
+	} else if c.more != nil {
+		c.more.partner = partner
+		c.shrink()
+	}
 }
 
-// joinTo joins the connection to one of another owner.
-func (c *Conn) joinTo(to Ref) {
-	c.join()
-	c.extra().partner = to
+// tell posts something to do on a partner, or what is done instead if it is closing; nil
+// is nothing.
+func (r Ref) tell(do func(*Conn), lost func()) {
+	err := r.post(Request{Kind: MailDo, certain: true, Shared: &Shared{Do: do, Lost: lost}})
+	if err != nil && lost != nil {
+		lost()
+	}
 }
+
+// closeWith has a partner closed.
+func (r Ref) closeWith(why error) { r.tell(func(c *Conn) { c.CloseWith(why) }, nil) }
 
 // flush forwards what was kept, and then the end.
 func (c *Conn) flush() {
@@ -143,16 +186,16 @@ func (c *Conn) forward(p []byte) {
 			c.keep(p)
 			c.more.ahead = max(c.more.ahead, c.host.Limits.HighWater+1)
 			p = nil
-		default:
-			c.CloseWith(io.EOF) // the other one tells why
+		default: // it is closing, and mail about that is on its way
+			return
 		}
 	}
 	if c.more.ahead > c.host.Limits.HighWater && !c.is(deaf) {
 		c.state |= deaf
-		c.tell(func(o *Conn) {
+		c.more.partner.tell(func(o *Conn) {
 			o.extra().asked = true
 			o.grant()
-		})
+		}, nil)
 	}
 }
 
@@ -211,7 +254,7 @@ func (c *Conn) goOn() {
 		return
 	}
 	if o := c.joined(); o != nil {
-		o.Listen(true)
+		o.listen(true)
 		c.host.Touch(o)
 	}
 }
@@ -222,20 +265,12 @@ func (c *Conn) grant() {
 		return
 	}
 	c.more.asked = false
-	c.tell(func(o *Conn) {
-		if !o.is(relayed) {
-			return
+	c.more.partner.tell(func(o *Conn) {
+		if o.is(relayed) {
+			o.more.ahead = 0
+			o.listen(true)
 		}
-		o.more.ahead = 0
-		o.Listen(true)
-	})
-}
-
-// tell has something done to a partner of another owner.
-func (c *Conn) tell(do func(o *Conn)) {
-	if err := c.more.partner.Do(do); errors.Is(err, ErrFull) {
-		c.CloseWith(ErrFull)
-	}
+	}, nil)
 }
 
 // relayEnd passes on that the peer has ended, behind all it has sent.
@@ -250,7 +285,7 @@ func (c *Conn) relayEnd() {
 		c.host.Touch(o)
 		return
 	}
-	c.tell((*Conn).CloseWrite)
+	c.more.partner.tell((*Conn).CloseWrite, nil)
 }
 
 // relayClose passes on that the connection closes.
@@ -262,5 +297,5 @@ func (c *Conn) relayClose(why error) {
 		}
 		return
 	}
-	_ = c.more.partner.Do(func(o *Conn) { o.CloseWith(why) }) // it may have closed, too
+	c.more.partner.closeWith(why)
 }
