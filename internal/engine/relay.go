@@ -30,10 +30,7 @@ func (c *Conn) Relay(to Ref) error {
 		return ErrBadUse
 	}
 	from := c.Ref()
-	err := to.post(Request{Kind: MailDo, Shared: &Shared{
-		Do:   func(o *Conn) { o.meet(from) },
-		Lost: func() { from.closeWith(ErrClosed) },
-	}})
+	err := to.post(Request{Kind: MailDo, Shared: from.asks()})
 	if err == nil {
 		c.state |= deaf
 		c.extra().partner = to
@@ -61,6 +58,11 @@ func (c *Conn) joinable(o Ref) bool {
 	return true
 }
 
+// asks is what the connection has done on the one that it wants to be joined with.
+func (r Ref) asks() *Shared {
+	return &Shared{Do: func(o *Conn) { o.meet(r) }, Lost: func() { r.closeWith(ErrClosed) }}
+}
+
 // meet joins the connection with one that has asked for that. Where workers call handlers,
 // that one may be with one of them: then it asks again when it is back.
 func (c *Conn) meet(from Ref) {
@@ -73,11 +75,11 @@ func (c *Conn) meet(from Ref) {
 	case from.Closed():
 		c.CloseWith(ErrClosed)
 	case !near:
-		from.tell(func(o *Conn) { o.joinTo(here) }, func() { here.closeWith(ErrClosed) })
+		from.tellElse(func(o *Conn) { o.joinTo(here) }, func() { here.closeWith(ErrClosed) })
 		c.join(from)
 	case !c.host.Mine(o):
-		from.tell(func(o *Conn) { here.tell(func(c *Conn) { c.meet(from) }, func() { o.CloseWith(ErrClosed) }) },
-			func() { here.closeWith(ErrClosed) })
+		again := from.asks()
+		from.tellElse(func(*Conn) { here.tellElse(again.Do, again.Lost) }, func() { here.closeWith(ErrClosed) })
 	case !o.joinable(here):
 		o.CloseWith(ErrBadUse)
 		c.host.Touch(o)
@@ -131,9 +133,11 @@ func (c *Conn) join(partner Ref) {
 	}
 }
 
-// tell posts something to do on a partner, or what is done instead if it is closing; nil
-// is nothing.
-func (r Ref) tell(do func(*Conn), lost func()) {
+// tell posts something to do on a partner.
+func (r Ref) tell(do func(*Conn)) { r.tellElse(do, nil) }
+
+// tellElse is tell with what is done instead if the partner is closing.
+func (r Ref) tellElse(do func(*Conn), lost func()) {
 	err := r.post(Request{Kind: MailDo, certain: true, Shared: &Shared{Do: do, Lost: lost}})
 	if err != nil && lost != nil {
 		lost()
@@ -141,7 +145,7 @@ func (r Ref) tell(do func(*Conn), lost func()) {
 }
 
 // closeWith has a partner closed.
-func (r Ref) closeWith(why error) { r.tell(func(c *Conn) { c.CloseWith(why) }, nil) }
+func (r Ref) closeWith(why error) { r.tell(func(c *Conn) { c.CloseWith(why) }) }
 
 // flush forwards what was kept, and then the end.
 func (c *Conn) flush() {
@@ -195,7 +199,7 @@ func (c *Conn) forward(p []byte) {
 		c.more.partner.tell(func(o *Conn) {
 			o.extra().asked = true
 			o.grant()
-		}, nil)
+		})
 	}
 }
 
@@ -270,7 +274,7 @@ func (c *Conn) grant() {
 			o.more.ahead = 0
 			o.listen(true)
 		}
-	}, nil)
+	})
 }
 
 // relayEnd passes on that the peer has ended, behind all it has sent.
@@ -285,7 +289,7 @@ func (c *Conn) relayEnd() {
 		c.host.Touch(o)
 		return
 	}
-	c.more.partner.tell((*Conn).CloseWrite, nil)
+	c.more.partner.tell((*Conn).CloseWrite)
 }
 
 // relayClose passes on that the connection closes.
