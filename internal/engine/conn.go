@@ -548,7 +548,7 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 		if c.is(relayed) {
 			c.heard = c.host.moment() // its partner has
 		}
-		if c.is(shut) {
+		if c.sendsNoMore() {
 			c.mark.release(len(data))
 			c.host.Counters.Add(Dropped, 1)
 		} else if c.passDown(data); c.latest() != nil {
@@ -619,7 +619,7 @@ func (c *Conn) Next() Action {
 		return c.nextGreeting()
 	case c.is(fresh | relieved | warned):
 		return Deliver
-	case c.detaches() && c.out == nil && c.mark.posted() == 0:
+	case c.detaches() && !c.owes() && c.mark.posted() == 0:
 		return Detach
 	case c.is(held), c.is(gone) && !c.is(ended), c.is(relayed) && c.in != nil:
 		if c.is(deaf) {

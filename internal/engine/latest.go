@@ -137,7 +137,7 @@ func (r Ref) Publish(l *Latest, size int) error {
 // ended. Those of topics that it has left make room for others.
 func (c *Conn) awaits(l *Latest) {
 	x := c.extra()
-	if c.is(shut) {
+	if c.sendsNoMore() {
 		_, replaced, unknown := l.take()
 		x.dropped += replaced + 1
 		c.host.Counters.Add(Replaced, unknown)

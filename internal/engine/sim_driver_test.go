@@ -208,6 +208,7 @@ func (s *sim) driveOne(l *life) {
 // next asks what to do, which may make the connection take the newest values.
 func (s *sim) next(l *life) Action {
 	s.pull(l, 0)
+	l.high = l.high || l.conn.Pending() > simHigh && !l.conn.is(relayed)
 	s.takesValues(l)
 	return l.conn.Next()
 }

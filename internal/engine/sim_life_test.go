@@ -59,6 +59,7 @@ type life struct {
 	clear     int       // bytes of sent before the layer
 	upgrading bool      // Upgrade was called, and Secured was not
 	kept      []*post   // mail that waits for that
+	flushing  bool      // its effects are being noted
 	dead      bool      // a call of the handler has closed it meanwhile
 
 	subs  map[*topic]*sub
@@ -164,3 +165,6 @@ func (l *life) pauses() bool { return l.deaf && l.settled() }
 func (l *life) writesNoMore() bool {
 	return l.closed || l.finishing || l.conn.is(closing) || l.mate != nil && l.mate.told && l.conn.is(finishing)
 }
+
+// sendsNoMore says whether what is posted to it is dropped.
+func (l *life) sendsNoMore() bool { return l.shut || l.layer != nil && l.layer.bye }

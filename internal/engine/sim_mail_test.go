@@ -199,7 +199,7 @@ func (s *sim) received(p *post) {
 	s.log("%v: mail of kind %d, %d bytes", l, p.kind, len(p.data))
 	switch p.kind {
 	case MailSend:
-		if l.shut {
+		if l.sendsNoMore() {
 			s.check(!p.own, "%v: is shut, and %d bytes of a relay come", l, len(p.data))
 			s.drops++
 			return
@@ -270,6 +270,8 @@ func (s *sim) mustBeCalled(l *life, p *post) {
 // flushTo does what mail asks for that has been kept for a layer, up to a call of the
 // handler: p, or if that is nil a nudge; without one, all.
 func (s *sim) flushTo(l *life, p *post) *post {
+	l.flushing = true
+	defer func() { l.flushing = false }()
 	for len(l.kept) > 0 {
 		k := l.kept[0]
 		l.kept = l.kept[1:]
@@ -285,6 +287,8 @@ func (s *sim) flushTo(l *life, p *post) *post {
 
 // flush does what kept mail asks for behind the last call of the handler.
 func (s *sim) flush(l *life) {
+	l.flushing = true
+	defer func() { l.flushing = false }()
 	for len(l.kept) > 0 && !l.dead {
 		k := l.kept[0]
 		calls := k.kind == MailNudge || k.kind == MailDo && !k.own
@@ -292,7 +296,7 @@ func (s *sim) flush(l *life) {
 		l.kept = l.kept[1:]
 		l.waiting--
 		s.received(k)
-		l.dead = k.kind == MailClose || k.own && l.conn.is(closing) && len(l.wire)+l.conn.Pending() == len(l.wrote)
+		l.dead = k.kind == MailClose || k.own && l.conn.is(closing) && l.conn.more.why != nil && len(l.wire)+l.conn.Pending() == len(l.wrote)
 	}
 	s.forget(l)
 }
@@ -458,7 +462,7 @@ func (s *sim) publishTo(l *life, t *topic, size int) {
 
 // mayTake notes that a connection has been told that there is a value.
 func (s *sim) mayTake(l *life, u *sub) {
-	if l.shut {
+	if l.sendsNoMore() {
 		s.drops++
 		l.fewer++
 		s.takesNone(l, u)

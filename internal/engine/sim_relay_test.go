@@ -65,8 +65,8 @@ func (s *sim) near() bool { return s.host.At != nil }
 // pull notes what a relay has written to a connection, of which at least so many bytes
 // are not on the wire.
 func (s *sim) pull(l *life, least int) {
-	if !s.near() {
-		return // it comes by mail
+	if !s.near() || l.flushing {
+		return // it comes by mail, or after mail
 	}
 	if s.joined(); l.mate == nil {
 		return
