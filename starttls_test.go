@@ -143,14 +143,7 @@ func TestStartTLSFails(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
 		h := newStarter()
 		srv.Handler = Lines(h)
-		srv.Limits.HandshakeTimeout = 300 * time.Millisecond
 		s := start(t, srv)
-		closed := func(what string, ok func(error) bool) {
-			t.Helper()
-			if why := <-h.closed; !ok(why) {
-				t.Errorf("%s: Closed(%v)", what, why)
-			}
-		}
 		broken := func(why error) bool { _, ok := errors.AsType[*TLSError](why); return ok }
 
 		c := h.begin(t, s.addr)
@@ -158,21 +151,37 @@ func TestStartTLSFails(t *testing.T) {
 		io.WriteString(c, "still in clear\n")
 		io.ReadAll(c)
 		c.Close()
-		closed("no TLS", broken)
-
-		c = h.begin(t, s.addr)
-		io.ReadAll(c)
-		c.Close()
-		closed("silence", func(why error) bool { return why == ErrHandshakeTimeout })
+		if why := <-h.closed; !broken(why) {
+			t.Errorf("no TLS: Closed(%v)", why)
+		}
 
 		c = h.begin(t, s.addr)
 		c.Close()
-		closed("the end", func(why error) bool { return why == io.EOF || broken(why) })
+		if why := <-h.closed; why != io.EOF && !broken(why) {
+			t.Errorf("the end: Closed(%v)", why)
+		}
 
 		c = h.begin(t, s.addr) // who does not know the certificate says so
 		tls.Client(c, &tls.Config{ServerName: "example.com"}).Handshake()
 		c.Close()
-		closed("an alert", broken)
+		if why := <-h.closed; !broken(why) {
+			t.Errorf("an alert: Closed(%v)", why)
+		}
+	})
+}
+
+func TestStartTLSOfSilentPeers(t *testing.T) {
+	underAll(t, func(t *testing.T, srv *Server) {
+		h := newStarter()
+		srv.Handler = Lines(h)
+		srv.Limits.HandshakeTimeout = 300 * time.Millisecond
+		s := start(t, srv)
+		c := h.begin(t, s.addr)
+		io.ReadAll(c)
+		c.Close()
+		if why := <-h.closed; why != ErrHandshakeTimeout {
+			t.Errorf("silence: Closed(%v)", why)
+		}
 
 		c = h.begin(t, s.addr)
 		done := make(chan error, 1)
@@ -182,7 +191,9 @@ func TestStartTLSFails(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Shutdown: %v", err)
 		}
-		closed("a drain", func(why error) bool { return why == ErrServerClosed || why == ErrHandshakeTimeout })
+		if why := <-h.closed; why != ErrServerClosed && why != ErrHandshakeTimeout {
+			t.Errorf("a drain: Closed(%v)", why)
+		}
 		if n := s.Stats(); n.Greeting != 0 || n.Open != 0 {
 			t.Errorf("%d greet, %d open at the end", n.Greeting, n.Open)
 		}

@@ -242,7 +242,7 @@ func (c *conn) attend() {
 	c.takeMail()
 	told := c.orders.Load()
 	todo := told &^ uint32(c.obeyed)
-	c.obeyed = uint8(told)
+	c.obeyed = uint8(told &^ roomy) // which may have come just now
 	if todo&draining != 0 {
 		c.Drain()
 	}
