@@ -214,9 +214,7 @@ func (c *Conn) begin(began time.Duration) {
 		c.state |= beginning
 		c.callOpened()
 		c.state &^= beginning
-		if c.heard = c.host.moment(); !c.is(relayed) {
-			c.seen = 0
-		}
+		c.seen, c.heard = 0, c.host.moment()
 	}
 }
 
@@ -286,7 +284,7 @@ func (c *Conn) Plain(p []byte) {
 		c.offerBuffered(nil)
 	default:
 		if rest := c.offer(p, nil); len(rest) > 0 && !c.is(closing|failed) {
-			c.keep(rest) // of a relay, until Deliver
+			c.keep(rest)
 		}
 	}
 }
@@ -337,12 +335,6 @@ func (c *Conn) deliverEnd() {
 		rest = c.in.Bytes()
 	}
 	used := c.callEnded(rest)
-	if c.is(relayed) {
-		if used > 0 && c.in != nil {
-			c.in.skip(min(used, len(rest)))
-		}
-		return
-	}
 	if used > 0 && used < len(rest) && c.waits() && !c.is(closing|failed) {
 		c.in.skip(used)
 		c.seen = 0
@@ -389,8 +381,6 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 		switch {
 		case used < 0 || used > len(part):
 			c.fail(ErrBadUse)
-		case c.is(relayed):
-			return in[used:]
 		case used > 0:
 			in, c.seen = in[used:], 0
 		case c.waits():
@@ -529,10 +519,10 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	if m.shared != nil {
 		data = m.shared.Bytes
 	}
-	late := m.Late() // and then nothing else of the connection may be looked at
-	if !late && c.keepMail(m, data) {
+	if !m.Late() && c.keepMail(m, data) {
 		return
 	}
+	late := m.Late() // and then nothing else of the connection may be looked at
 	if len(data) == 0 {
 		c.mark.release(noBytes)
 	}

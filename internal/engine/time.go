@@ -105,6 +105,7 @@ func (c *Conn) Expire(now time.Duration) (acted bool) {
 	case c.is(closing | greeting):
 		if c.is(greeting) {
 			c.attend() // in case its mail found no room
+			c.endEvent()
 		}
 		return true
 	}
