@@ -410,8 +410,11 @@ func (c *Conn) owesMuch() bool {
 	return c.is(choked) && !c.host.ReadOn && !c.ReadsOn()
 }
 
-// relieve ends that when it is time.
+// relieve ends that when it is time, and has a partner go on.
 func (c *Conn) relieve() {
+	if c.more != nil && c.more.asked {
+		c.grant()
+	}
 	if !c.is(choked) || c.Pending() > c.host.Limits.LowWater {
 		return
 	}
@@ -496,9 +499,6 @@ func (c *Conn) Sent(n int) {
 		c.out.progress(n, c.host.Clock())
 	}
 	c.relieve()
-	if c.more != nil && c.more.asked {
-		c.grant()
-	}
 }
 
 // Room says that the kernel takes output again.

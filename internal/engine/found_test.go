@@ -95,6 +95,24 @@ func TestFoundRelayReason(t *testing.T) {
 	wantWhy(t, "the partner", b, errOwn)
 }
 
+// A partner goes on when all has been sent at once that it waited for.
+func TestFoundRelaySentDirectly(t *testing.T) {
+	o := newBoxed(10, 100)
+	o.host.Direct = func(_ *Conn, pieces [][]byte) (n int) {
+		for _, p := range pieces {
+			n += len(p)
+		}
+		return n
+	}
+	a, b := o.pair(t)
+	o.deliver()
+	a.Arrived(make([]byte, 60))
+	wantErr(t, "Do", b.Ref().Do(func(b *Conn) { _, _ = b.WriteString("more") }), nil)
+	if o.deliver(); b.Pending() != 0 || a.Deaf() {
+		t.Errorf("%d bytes are pending; the partner listens: %v", b.Pending(), !a.Deaf())
+	}
+}
+
 // Nothing is sent behind the end of our direction: neither a file, nor a value.
 func TestFoundAfterCloseWrite(t *testing.T) {
 	f := simFiles()[0]

@@ -38,6 +38,7 @@ func (s *sim) inspect() {
 		s.check((c.files() == nil) == (len(c.files().all()) == 0) && len(c.files().all()) <= MaxFiles, "%v: %d files wait", l, len(c.files().all()))
 		s.check(c.Pending() == len(l.wrote)-len(l.wire), "%v: %d bytes pending, want %d", l, c.Pending(), len(l.wrote)-len(l.wire))
 		s.checkMissed(l)
+		s.check(!l.tooLong || c.is(closing), "%v: has refused a message of MaxMessage bytes, and is open", l)
 		s.check(c.posted() <= c.Pending(), "%v: %d bytes owed to posts, %d pending", l, c.posted(), c.Pending())
 		s.check(!l.ended || c.in == nil, "%v: keeps input after Ended", l)
 		if c.in != nil {
@@ -129,6 +130,9 @@ func (s *sim) checkSettled() {
 			s.check(!l.fin && c.WantsInput(), "%v: stuck while it closes: state %b", l, c.state)
 			continue
 		}
+		if l.joining && slices.ContainsFunc(l.related, func(o *life) bool { return len(o.kept) > 0 }) {
+			continue // that one's layer has its time, too
+		}
 		s.check(!l.parting && !l.joining, "%v: at rest, parting is %v, and joining is %v", l, l.parting, l.joining)
 		s.check(len(l.takes) == 0 && (len(l.kept) == 0 || c.is(greeting)), "%v: at rest, with values or mail that wait", l)
 		s.check(l.arrived == len(l.raw), "%v: at rest with %d of %d bytes read", l, l.arrived, len(l.raw))
@@ -205,7 +209,7 @@ func (s *sim) checkReason(l *life, why error) {
 		return // see checkRelay
 	}
 	inOrder := errors.Is(why, io.EOF) || errors.Is(why, ErrServerClosed)
-	if inOrder || why == nil || errors.Is(why, errOwn) || errors.Is(why, ErrDeadline) || errors.Is(why, ErrDetached) {
+	if inOrder || why == nil || errors.Is(why, errOwn) || errors.Is(why, ErrDeadline) || errors.Is(why, ErrMessageTooLong) || errors.Is(why, ErrDetached) {
 		s.checkComplete(l)
 	}
 	s.check(!inOrder || l.retained == 0 || l.shut, "%v: closed in order, and is retained", l)
@@ -240,6 +244,7 @@ func (s *sim) life(c *Conn) *life {
 	l := s.lives[c.Slot()]
 	s.check(l.opened, "%v: called before Opened: state %b", l, c.state)
 	s.check(c.Value() == l, "%v: has the value of another connection", l)
+	s.check(c.Ref() == l.ref, "%v: its Ref differs from the one in Opened", l)
 	return l
 }
 

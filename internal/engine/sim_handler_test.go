@@ -79,6 +79,7 @@ func (s *sim) noteRefused(l *life, n int) {
 	}
 	l.refused = n
 	if n >= simMaxMessage {
+		l.tooLong = true
 		l.cause(ErrMessageTooLong)
 	}
 }
@@ -114,10 +115,10 @@ func (s *sim) Nudged(c *Conn) {
 func (s *sim) Closed(c *Conn, why error) {
 	l := s.life(c)
 	s.check(l.opened && !l.closed, "%v: Closed, but opened is %v and closed is %v", l, l.opened, l.closed)
-	s.check(c.Ref() == l.ref, "%v: Ref in Closed differs from the one in Opened", l)
 	l.closed, l.why = true, why
 	s.closes++
 	s.checkReason(l, why)
+	s.check(!l.cheated || errors.Is(why, ErrBadUse) || l.panicked, "%v: cheated, and closed for %v", l, why)
 	s.check(!l.panicked || errors.Is(why, errPanic), "%v: panicked, and closed for %v", l, why)
 	s.write(l, []byte("too late"))
 	err := c.Ref().Send([]byte("too late"))
@@ -167,6 +168,7 @@ func (s *sim) act(l *life, in []byte) (used int) {
 		s.mayPanic(l)
 	case cheats:
 		if s.dice.roll(6) == 0 {
+			l.cheated = !l.conn.is(closing | failed)
 			l.cause(ErrBadUse)
 			return []int{-1, len(in) + 1}[s.dice.roll(2)]
 		}

@@ -45,6 +45,8 @@ type life struct {
 	waiting               int             // accepted posts that are not delivered
 	causes                []error         // what may be the reason to close
 	panicked              bool
+	cheated               bool // returned an impossible count
+	tooLong               bool // refused a message that is too long
 	why                   error
 
 	finishing bool // CloseWrite was called
@@ -103,14 +105,6 @@ func (l *life) peerSends(s *sim) {
 		l.raw = append(l.raw, l.over([]byte{b})...)
 	}
 	s.log("%v: the peer sends %d bytes", l, n)
-}
-
-// header is how many bytes a layer has before the handler's.
-func (l *life) header() int {
-	if l.layer == nil {
-		return 0
-	}
-	return l.layer.head
 }
 
 // extra is how much input the layer had for the handler at once.
