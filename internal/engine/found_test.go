@@ -98,6 +98,7 @@ func TestFoundRelayReason(t *testing.T) {
 // A partner goes on when all has been sent at once that it waited for.
 func TestFoundRelaySentDirectly(t *testing.T) {
 	o := newBoxed(10, 100)
+	o.host.piece = pieceSize
 	o.host.Direct = func(_ *Conn, pieces [][]byte) (n int) {
 		for _, p := range pieces {
 			n += len(p)
