@@ -108,7 +108,7 @@ func TestFoundRelaySentDirectly(t *testing.T) {
 	a, b := o.pair(t)
 	o.deliver()
 	a.Arrived(make([]byte, 60))
-	wantErr(t, "Do", b.Ref().Do(func(b *Conn) { _, _ = b.WriteString("more") }), nil)
+	wantErr(t, "Do", b.Ref().Do(func(b *Conn) { _, _ = b.Write([]byte("more")) }), nil)
 	if o.deliver(); b.Pending() != 0 || a.Deaf() {
 		t.Errorf("%d bytes are pending; the partner listens: %v", b.Pending(), !a.Deaf())
 	}
