@@ -72,5 +72,8 @@ func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
 	if runtime.GOOS == "windows" {
 		return fmt.Errorf("myriad: Detach on Windows: %w", errors.ErrUnsupported)
 	}
+	if !c.core().Called() {
+		return ErrOutsideCall
+	}
 	return c.core().Detach(take)
 }

@@ -110,13 +110,6 @@ func (b *Blocking) Ended(c *Conn, rest []byte) int {
 	return len(rest)
 }
 
-// Writable implements WritableHandler.
-func (b *Blocking) Writable(c *Conn) {
-	if n, ok := c.Value().(*NetConn); ok {
-		n.drained()
-	}
-}
-
 // Closed implements Handler.
 func (b *Blocking) Closed(c *Conn, why error) {
 	if _, ok := c.Value().(*NetConn); !ok && b.End == nil {

@@ -1,7 +1,8 @@
 package myriad
 
 import (
-	"fmt"
+	"context"
+	"log/slog"
 	"net"
 	"time"
 
@@ -13,14 +14,29 @@ import (
 // lock. They must not be used from other goroutines or after the call; [Ref]
 // is for that. None of them blocks.
 //
-// A Conn that was kept for later answers Write and Close with ErrOutsideCall, unless a
-// call for the same connection is under way at that moment: in a call for another
-// connection always, in another goroutine as a rule. That is a data race all the same,
-// which the race detector finds: no lock is spent on telling it for certain.
+// A Conn that was kept for later does nothing: its methods answer ErrOutsideCall, and those
+// without an error are in the log, once for each method and server, unless a call for the
+// same connection is under way at that moment: in a call for another connection always, in
+// another goroutine as a rule. That is a data race all the same, which the race detector
+// finds: no lock is spent on telling it for certain.
 type Conn engine.Conn
 
 // core is the connection as the engines know it.
 func (c *Conn) core() *engine.Conn { return (*engine.Conn)(c) }
+
+// inCall says whether a call for the connection is under way, for methods that can't answer
+// ErrOutsideCall: then it is logged.
+func (c *Conn) inCall(method string) bool {
+	if c.core().Called() {
+		return true
+	}
+	s := c.Server()
+	if _, told := s.outside.LoadOrStore(method, true); !told {
+		s.log().LogAttrs(context.Background(), slog.LevelError, "a Conn that was kept does nothing",
+			slog.String("method", "Conn."+method), slog.String("error", ErrOutsideCall.Error()))
+	}
+	return false
+}
 
 // Write appends a copy of p to the output. It is sent when the handler has
 // returned for all the input at hand, together with everything else that was
@@ -74,9 +90,9 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// CloseWith is Close with a reason: Closed gets why. Outside of a call it does nothing.
+// CloseWith is Close with a reason: Closed gets why.
 func (c *Conn) CloseWith(why error) {
-	if c.core().Called() {
+	if c.inCall("CloseWith") {
 		c.core().CloseWith(why)
 	}
 }
@@ -100,8 +116,11 @@ func (c *Conn) Paused() bool { return c.core().Paused() }
 // CloseWrite ends our direction when everything has been sent, what Refs have sent by
 // then included: the peer reads the end, and may go on sending. Later writes fail with
 // ErrClosed, and what Refs send later is dropped and counted in Stats.Dropped. The
-// connection closes when the peer has ended, too. It always returns nil.
+// connection closes when the peer has ended, too. It fails with ErrOutsideCall.
 func (c *Conn) CloseWrite() error {
+	if !c.core().Called() {
+		return ErrOutsideCall
+	}
 	c.core().CloseWrite()
 	return nil
 }
@@ -111,30 +130,54 @@ func (c *Conn) CloseWrite() error {
 // up, so that the peer has to wait, which is not counted as its silence; what has been
 // read already is kept, a few buffers at most. Writes go on. Ref.Do is the way to do
 // it from elsewhere. In a relay, and before one, neither of the two does anything.
-func (c *Conn) Pause() { c.core().Listen(false) }
+func (c *Conn) Pause() {
+	if c.inCall("Pause") {
+		c.core().Listen(false)
+	}
+}
 
 // Resume ends what Pause has begun.
-func (c *Conn) Resume() { c.core().Listen(true) }
+func (c *Conn) Resume() {
+	if c.inCall("Resume") {
+		c.core().Listen(true)
+	}
+}
 
 // Retain says that something is still to be written, such as an answer that another
 // goroutine works on: the connection is not closed for the peer's end, nor for a drain,
 // until Release, or Ref.Release, has been called as often. A peer that has ended waits for
 // Limits.IdleTimeout from its end at most, or, while Pending is above 0,
 // Limits.WriteTimeout; a drain has its own bound. Close and all limits close it as ever.
-func (c *Conn) Retain() { c.core().Retain() }
+func (c *Conn) Retain() {
+	if c.inCall("Retain") {
+		c.core().Retain()
+	}
+}
 
 // Release takes one Retain back.
-func (c *Conn) Release() { c.core().Release() }
+func (c *Conn) Release() {
+	if c.inCall("Release") {
+		c.core().Release()
+	}
+}
 
 // SetTimer has Timer of a TimerHandler called once after d, which an event loop looks
 // at in slices: up to 400 ms later. Each call takes the place of the one before; 0 is
 // never. There is one timer for each connection.
-func (c *Conn) SetTimer(d time.Duration) { c.core().SetTimer(min(d, forever)) }
+func (c *Conn) SetTimer(d time.Duration) {
+	if c.inCall("SetTimer") {
+		c.core().SetTimer(min(d, forever))
+	}
+}
 
 // SetDeadline has the connection closed after d, or up to 400 ms later, for the reason
 // ErrDeadline: what is written by then is sent. Each call takes the place of the one
 // before; 0 is never.
-func (c *Conn) SetDeadline(d time.Duration) { c.core().SetDeadline(min(d, forever)) }
+func (c *Conn) SetDeadline(d time.Duration) {
+	if c.inCall("SetDeadline") {
+		c.core().SetDeadline(min(d, forever))
+	}
+}
 
 // Relay joins the connection with another one of the same server: from now on what
 // either receives is sent to the other, each with the other's backpressure, and the end
@@ -154,7 +197,12 @@ func (c *Conn) SetDeadline(d time.Duration) { c.core().SetDeadline(min(d, foreve
 // to be given up, or to is this one, and with ErrFull when to's mailbox is full. What is
 // found later closes the connection for that reason: ErrBadUse where to is relayed with
 // another one, is given up, or has ended its direction, and ErrClosed where it has closed.
-func (c *Conn) Relay(to Ref) error { return c.core().Relay(to.r) }
+func (c *Conn) Relay(to Ref) error {
+	if !c.core().Called() {
+		return ErrOutsideCall
+	}
+	return c.core().Relay(to.r)
+}
 
 // Ref names the connection for use from anywhere. It is the same value during
 // the whole life of the connection, Closed included.
@@ -165,59 +213,25 @@ func (c *Conn) Ref() Ref { return Ref{c.core().Ref()} }
 // told. It stays known in Closed.
 func (c *Conn) RemoteAddr() net.Addr { return netAddr(c.core().Peer()) }
 
+// LocalAddr is this side's address, by which the peer has come: a *net.TCPAddr, or a
+// *net.UnixAddr without a name. Behind a proxy it is that by which the proxy has come. It
+// is nil once the connection is closing. It asks the kernel. Where loops have descriptor
+// tables of their own (Server.Loops) and a worker calls it, it waits for the loop.
+func (c *Conn) LocalAddr() net.Addr {
+	addr, ok := c.core().Ref().LocalAddr()
+	if !ok {
+		return nil
+	}
+	return netAddr(addr)
+}
+
 // Value is what SetValue was last given for this connection, nil at first.
 func (c *Conn) Value() any { return c.core().Value() }
 
-// SetValue keeps v with the connection, until Closed returns.
-func (c *Conn) SetValue(v any) { c.core().SetValue(v) }
-
-// Ref names a connection from anywhere and safely outlives it. It is a small
-// value that can be copied, compared and used as a key. After the connection
-// has closed, its methods answer ErrClosed, even when everything that made up
-// the connection serves another one by then. The zero Ref names no connection.
-//
-// The methods are safe for concurrent use and never block. They reach the
-// connection through a mailbox with a bound (Limits.MaxMail), which wakes its
-// loop or goroutine.
-type Ref struct{ r engine.Ref }
-
-// Send posts a copy of p to be sent to the peer. Messages from one goroutine to
-// one connection are sent in order. Send takes all of p or nothing: it fails
-// with ErrClosed when the connection is closing or closed, with ErrFull when
-// there is no room, and with ErrTooLarge when p is larger than Limits.MaxUnsent.
-// It answers at once. A handler that sends to many connections of its own loop
-// in one call fills the mailbox, because the loop empties it only afterwards:
-// Limits.MaxMail and Limits.MaxMailBytes say how many fit.
-//
-// A nil error means that p is on its way: it is sent unless the connection
-// ends first.
-func (r Ref) Send(p []byte) error { return r.r.Send(p) }
-
-// Do has f called for the connection as its handler is: not at the same time as another
-// call for it, after what was sent before by the same goroutine, and on its event loop,
-// also with Server.Workers, so that it must be quick. f may use everything of its Conn.
-// It is called once, or never if the connection begins to close before. Do fails with
-// ErrClosed when the connection is closing or closed, and with ErrFull when the mailbox
-// is full.
-func (r Ref) Do(f func(*Conn)) error {
-	return r.r.Do(func(c *engine.Conn) { f((*Conn)(c)) })
-}
-
-// Release is Conn.Release from anywhere, after the messages sent before. It fails as
-// Close does; with ErrClosed there is nothing to release any more.
-func (r Ref) Release() error { return r.r.Do((*engine.Conn).Release) }
-
-// Sendv is Send for all of pieces, one behind the other, as if they were joined: nothing
-// is sent between them.
-func (r Ref) Sendv(pieces ...[]byte) error { return r.r.Sendv(pieces) }
-
-// Close posts a request to close the connection as Conn.Close does, after the
-// messages sent before. It fails with ErrClosed when the connection is closing
-// or closed, and with ErrFull when the mailbox is full.
-func (r Ref) Close() error { return r.r.Close() }
-
-// String tells connections apart in logs: loop, slot and generation.
-func (r Ref) String() string {
-	loop, slot, generation := r.r.Slot()
-	return fmt.Sprintf("%d.%d.%d", loop, slot, generation)
+// SetValue keeps v with the connection, until Closed returns; Ref.Value gives it to
+// others.
+func (c *Conn) SetValue(v any) {
+	if c.inCall("SetValue") {
+		c.core().SetValue(v)
+	}
 }

@@ -61,7 +61,12 @@ func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 
 // Dial is Server.Dial, on this connection's event loop if that has room: what the two
 // connections have to do with each other costs least then. See Relay.
-func (c *Conn) Dial(d Dial) error { return c.Server().dial(d, c.core().Owner()+1) }
+func (c *Conn) Dial(d Dial) error {
+	if !c.core().Called() {
+		return ErrOutsideCall
+	}
+	return c.Server().dial(d, c.core().Owner()+1)
+}
 
 // Server is the server that the connection belongs to.
 func (c *Conn) Server() *Server { return c.core().Server().(*Server) }
@@ -205,9 +210,17 @@ func (o *encrypted) NewLayer(c *engine.Conn) engine.Layer { return o.layers.Firs
 
 // SetHandler has the connection's calls go to another handler, from the next one on:
 // for protocols that change on the way. It keeps the value. The input that the call at
-// hand leaves unused comes again.
-func (c *Conn) SetHandler(h Handler) {
+// hand leaves unused comes again. It fails with ErrBadUse where h is nil, and with
+// ErrOutsideCall.
+func (c *Conn) SetHandler(h Handler) error {
+	switch {
+	case !c.core().Called():
+		return ErrOutsideCall
+	case h == nil:
+		return badUse("the Handler of SetHandler is nil; expected what to do with the connection")
+	}
 	c.core().SetOwned(&owned{h: h, value: c.Value()})
+	return nil
 }
 
 // names looks up names for Dial. Each lookup has a goroutine, which end waits for.

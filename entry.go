@@ -4,7 +4,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/myriad-go/myriad/internal/door"
+	"github.com/myriad-go/myriad/internal/admission"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -36,7 +36,7 @@ func checkPrefixes(name string, list []netip.Prefix) error {
 
 // addEntry tells the engine who is let in.
 func (s *Server) addEntry(cfg *engine.Config, l Limits) {
-	cfg.Door = engine.DoorRules{
+	cfg.Admission = engine.AdmissionRules{
 		MaxPerSource: l.MaxConnsPerSource, SourcePrefix: l.SourcePrefix, Rate: l.AcceptRate,
 		Allow: s.Allow, Deny: s.Deny,
 	}
@@ -48,7 +48,7 @@ func (s *Server) addEntry(cfg *engine.Config, l Limits) {
 // proxied says whether an address is that of a proxy. An invalid one, as unix
 // sockets have, is this machine's, and is.
 func proxied(trusted []netip.Prefix) func(netip.Addr) bool {
-	set := door.NewPrefixes(trusted)
+	set := admission.NewPrefixes(trusted)
 	return func(a netip.Addr) bool { return !a.IsValid() || set.Contain(a) }
 }
 

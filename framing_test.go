@@ -34,12 +34,12 @@ func newWire(t testing.TB, h Handler, limits Limits) *wire {
 	}
 	w := &wire{Conn: new(engine.Conn)}
 	w.host = &engine.Host{
-		Door:    engine.NewDoor(&engine.Config{}),
+		Admission: engine.NewAdmission(&engine.Config{}),
 		Handler: adapter{watched{h, w}}, Limits: limits.engine(), Log: slog.New(slog.DiscardHandler),
 		Buffers: new(engine.FreeList), Counters: new(engine.Counters),
 		Now: func() time.Duration { return 0 },
 	}
-	w.Bind(w.host, 0)
+	w.Bind(w.host, 0, 0)
 	w.Open(netip.MustParseAddrPort("127.0.0.1:1"), false)
 	w.settle()
 	return w

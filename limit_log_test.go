@@ -1,7 +1,6 @@
 package myriad
 
 import (
-	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -23,13 +22,17 @@ func (l *logBook) Write(p []byte) (int, error) {
 	return l.text.Write(p)
 }
 
+func (l *logBook) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
 // line waits for the first line with a text.
 func (l *logBook) line(t *testing.T, with string) string {
 	t.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		l.mu.Lock()
-		text := l.text.String()
-		l.mu.Unlock()
+		text := l.String()
 		for line := range strings.Lines(text) {
 			if strings.Contains(line, with) {
 				return line
@@ -100,50 +103,5 @@ func TestRefusalsAreLogged(t *testing.T) {
 				t.Errorf("%s: the log has no %q:\n%s", model, want, line)
 			}
 		}
-	}
-}
-
-// A Conn that is kept takes nothing outside of the calls for it. This is on one loop:
-// between goroutines it would be a data race.
-func TestOutsideCall(t *testing.T) {
-	for _, model := range Models() {
-		if model == Goroutine {
-			continue
-		}
-		var kept *Conn
-		answers := make(chan error, 6)
-		s := start(t, &Server{Model: model, Loops: 1, Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
-			if string(line) == "keep" {
-				kept = c
-				echoLine(c, line)
-				return
-			}
-			_, err := kept.Write([]byte("lost"))
-			answers <- err
-			_, err = kept.WriteString("lost")
-			answers <- err
-			_, err = kept.Writev([]byte("lost"), []byte("too"))
-			answers <- err
-			answers <- kept.SendFile(nil, 0, 1)
-			answers <- kept.Close()
-			kept.CloseWith(errors.New("nothing comes of it"))
-			_, err = c.WriteString("fine\n")
-			answers <- err
-		}))})
-		first := dial(t, s.addr)
-		ask(t, first, "keep")
-		second := dial(t, s.addr)
-		io.WriteString(second, "write\n")
-		for i, want := range []error{ErrOutsideCall, ErrOutsideCall, ErrOutsideCall, ErrOutsideCall, ErrOutsideCall, nil} {
-			select {
-			case err := <-answers:
-				if !errors.Is(err, want) {
-					t.Errorf("%s: call %d answers %v, want %v", model, i, err, want)
-				}
-			case <-time.After(patience):
-				t.Fatalf("%s: no answer", model)
-			}
-		}
-		ask(t, first, "keep") // nothing came of the close
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/cgroup"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -251,7 +251,7 @@ func (l *Limits) resolveWater() error {
 // many that share the machine or the cgroup. Go's own limit is for this process
 // alone: package tune has divided it already.
 func defaultBuffered(processes int) int {
-	limit, from := procfs.MemoryLimit()
+	limit, from := cgroup.MemoryLimit()
 	if limit == math.MaxInt64 {
 		limit = 4 * unlimitedBuffers
 	}

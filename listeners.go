@@ -57,8 +57,8 @@ type ListenerStats struct {
 }
 
 // ListenerStats gives them for each listener, in the order of Server.Listeners, behind
-// that of Server.Addr or Serve; nil before the start. With Processes there are names and
-// addresses alone. It is safe for concurrent use.
+// that of Server.Addr or Serve; nil before the start. With Processes they are sums
+// over the workers, by the rules of Stats.Processes. It is safe for concurrent use.
 func (s *Server) ListenerStats() (all []ListenerStats) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

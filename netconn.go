@@ -1,6 +1,7 @@
 package myriad
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -20,8 +21,8 @@ import (
 // Read and Write block, and are safe for concurrent use, each by several goroutines; a
 // deadline that has passed ends them with os.ErrDeadlineExceeded. Input that nobody has
 // read yet is kept, up to 64 KiB and one read (64 KiB) more; beyond it nothing is read
-// from the peer. Write copies, and blocks while more than Limits.HighWater bytes are owed;
-// up to as many again may have been taken by then. Neither direction waits for the other.
+// from the peer. Write copies, and blocks as Ref.SendWait does, so that no more than
+// Limits.HighWater bytes or so are unsent. Neither direction waits for the other.
 // All limits of the server hold, IdleTimeout also while the connection's code works: it
 // counts from the peer's last word.
 //
@@ -32,7 +33,6 @@ type NetConn struct {
 	ref    Ref
 	server *Server
 	remote netip.AddrPort
-	high   int // how much output is owed before Write blocks
 	most   int // the most bytes of one message
 
 	mu       sync.Mutex
@@ -46,11 +46,8 @@ type NetConn struct {
 	ended   bool   // behind it the peer has ended
 	paused  bool   // there is much of it
 	taken   bool   // some was read since the call began, or has come: see Blocking
-	owed    int    // bytes posted that the last look at what is pending has not seen
-	since   int    // and since that was ordered
-	looking bool   // such a look is under way
-	full    bool   // HighWater was passed, and LowWater not reached since
 	writing bool   // somebody writes
+	unblock func() // ends a wait of that one for room; nil if it does not wait
 	shut    bool   // CloseWrite was called
 	closed  bool   // Close was called
 	gone    bool   // the connection has closed, with why
@@ -71,8 +68,8 @@ const maxChunk = 64 << 10
 
 func newNetConn(c *Conn) *NetConn {
 	l := c.core().Limits()
-	n := &NetConn{ref: c.Ref(), server: c.Server(), remote: c.core().Peer(), high: l.HighWater}
-	n.most = min(max(n.high, 4<<10), maxChunk, l.MaxUnsent)
+	n := &NetConn{ref: c.Ref(), server: c.Server(), remote: c.core().Peer()}
+	n.most = min(max(l.HighWater, 4<<10), maxChunk, l.MaxUnsent)
 	n.readable.L, n.writable.L = &n.mu, &n.mu
 	return n
 }
@@ -112,28 +109,6 @@ func (n *NetConn) end() {
 	n.readable.Broadcast()
 }
 
-// drained says that little is owed again.
-func (n *NetConn) drained() {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.full, n.owed = false, n.since
-	n.writable.Broadcast()
-}
-
-// look sees how much is owed.
-func (n *NetConn) look(c *Conn) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.looking = false
-	if c.Pending() > n.high {
-		n.full = true
-		c.Paused() // so that Writable is called
-		return
-	}
-	n.owed = n.since
-	n.writable.Broadcast()
-}
-
 // finish takes the end of the connection.
 func (n *NetConn) finish(why error) {
 	n.mu.Lock()
@@ -142,7 +117,7 @@ func (n *NetConn) finish(why error) {
 	n.readBy.stop()
 	n.writeBy.stop()
 	n.readable.Broadcast()
-	n.writable.Broadcast()
+	n.wakeWriters()
 }
 
 // What everybody calls.
@@ -214,28 +189,43 @@ func (n *NetConn) Write(p []byte) (written int, err error) {
 		if err := n.writeError(); err != nil {
 			return written, err
 		}
-		if n.owed > n.high/2 && !n.looking && !n.full {
-			n.looking, n.since = true, 0
-			n.ask(n.look, nil)
-			continue // it may have let go of the lock
-		}
-		if n.full || n.owed > n.high {
-			n.writable.Wait()
-			continue
-		}
 		m := min(len(p), n.most)
-		switch err := n.ref.Send(p[:m]); {
-		case errors.Is(err, ErrFull):
-			n.rest()
-			continue
-		case err != nil:
+		switch err := n.send(p[:m]); {
+		case errors.Is(err, context.Canceled):
+			continue // what has unblocked it tells, unless it is over
+		case errors.Is(err, ErrClosed):
 			return written, n.failed("write", n.reason())
+		case err != nil:
+			return written, n.failed("write", err)
 		}
-		n.owed, n.since = n.owed+m, n.since+m
 		if p, written = p[m:], written+m; len(p) == 0 {
 			return written, nil
 		}
 	}
+}
+
+// send sends when there is room. While it waits for that the lock is let go, and what ends
+// a Write unblocks it.
+func (n *NetConn) send(p []byte) error {
+	if err := n.ref.r.TrySend(p); !errors.Is(err, ErrFull) {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	n.unblock = cancel
+	n.mu.Unlock()
+	err := n.ref.SendWait(ctx, p)
+	n.mu.Lock()
+	n.unblock = nil
+	return err
+}
+
+// wakeWriters has those in Write look whether it has ended.
+func (n *NetConn) wakeWriters() {
+	if n.unblock != nil {
+		n.unblock()
+	}
+	n.writable.Broadcast()
 }
 
 // fullRest is how long to wait where a mailbox is full, before it is tried again.
@@ -295,7 +285,7 @@ func (n *NetConn) leave() {
 	n.closed = true
 	n.in, n.off = nil, 0
 	n.readable.Broadcast()
-	n.writable.Broadcast()
+	n.wakeWriters()
 }
 
 // CloseWrite is Conn.CloseWrite: the peer reads the end behind what was written. Reading
@@ -307,7 +297,7 @@ func (n *NetConn) CloseWrite() error {
 		return err
 	}
 	n.shut = true
-	n.writable.Broadcast()
+	n.wakeWriters()
 	n.ask(func(c *Conn) { c.CloseWrite() }, nil)
 	return nil
 }
@@ -335,23 +325,18 @@ func (n *NetConn) unread() int {
 // RemoteAddr implements net.Conn. It is Conn.RemoteAddr.
 func (n *NetConn) RemoteAddr() net.Addr { return netAddr(n.remote) }
 
-// LocalAddr implements net.Conn. The first call asks the connection's loop and waits for
-// that; where the connection has closed before, it is what the server listens on.
+// LocalAddr implements net.Conn. It is Ref.LocalAddr; where the connection has closed
+// before the first call, it is what the server listens on.
 func (n *NetConn) LocalAddr() net.Addr {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.local == nil {
-		found := make(chan netip.AddrPort, 1)
-		if !n.ask(func(c *Conn) { found <- c.core().LocalAddr() }, func() { found <- netip.AddrPort{} }) {
-			found <- netip.AddrPort{}
-		}
 		n.mu.Unlock()
-		local := <-found
+		local, ok := n.ref.LocalAddr()
 		n.mu.Lock()
-		switch {
-		case local.IsValid() || !n.remote.IsValid():
+		if ok || !n.remote.IsValid() {
 			n.local = netAddr(local)
-		default:
+		} else {
 			n.local = n.server.listensOn()
 		}
 	}
@@ -382,14 +367,16 @@ func (n *NetConn) SetDeadline(t time.Time) error {
 }
 
 // SetReadDeadline implements net.Conn.
-func (n *NetConn) SetReadDeadline(t time.Time) error { return n.setDeadline(&n.readBy, &n.readable, t) }
+func (n *NetConn) SetReadDeadline(t time.Time) error {
+	return n.setDeadline(&n.readBy, n.readable.Broadcast, t)
+}
 
 // SetWriteDeadline implements net.Conn.
 func (n *NetConn) SetWriteDeadline(t time.Time) error {
-	return n.setDeadline(&n.writeBy, &n.writable, t)
+	return n.setDeadline(&n.writeBy, n.wakeWriters, t)
 }
 
-func (n *NetConn) setDeadline(d *deadline, waiting *sync.Cond, t time.Time) error {
+func (n *NetConn) setDeadline(d *deadline, wake func(), t time.Time) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
@@ -398,18 +385,18 @@ func (n *NetConn) setDeadline(d *deadline, waiting *sync.Cond, t time.Time) erro
 	if n.gone {
 		return nil // there is nothing that could wait
 	}
-	if d.set(t, func() { n.expire(d, waiting) }); d.over {
-		waiting.Broadcast()
+	if d.set(t, func() { n.expire(d, wake) }); d.over {
+		wake()
 	}
 	return nil
 }
 
 // expire is called by a deadline's timer.
-func (n *NetConn) expire(d *deadline, waiting *sync.Cond) {
+func (n *NetConn) expire(d *deadline, wake func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if d.due(); d.over {
-		waiting.Broadcast()
+		wake()
 	}
 }
 

@@ -118,13 +118,6 @@ func (l *NetListener) Ended(c *Conn, rest []byte) int {
 	return len(rest)
 }
 
-// Writable implements WritableHandler.
-func (l *NetListener) Writable(c *Conn) {
-	if n, ok := c.Value().(*NetConn); ok {
-		n.drained()
-	}
-}
-
 // Closed implements Handler.
 func (l *NetListener) Closed(c *Conn, why error) {
 	if n, ok := c.Value().(*NetConn); ok {

@@ -90,10 +90,8 @@ func (s *Server) processes() (running int, restarts int64) {
 
 // startProcesses starts worker processes in place of an engine.
 func (s *Server) startProcesses(cfg engine.Config) (engine.Engine, error) {
-	where := addresses(cfg.Listeners)
 	p, err := supervisor.Start(supervisor.Config{
-		Network: where[0].Network, Addr: where[0].Addr, More: where[1:], Processes: s.Processes, Log: cfg.Log,
-		Serving: s.Listening,
+		Addrs: addresses(cfg.Listeners), Processes: s.Processes, Log: cfg.Log, Serving: s.Listening,
 	})
 	if err != nil {
 		return nil, err

@@ -59,6 +59,10 @@ func TestProcessesWithListeners(t *testing.T) {
 	}
 	eventually(t, func() bool { return s.Stats().Restarts == 1 && s.Stats().Processes == workers }, func() string { return "the worker is not started again" })
 	byListener()
+	eventually(t, func() bool {
+		l, sum := s.ListenerStats(), s.Stats()
+		return l[0].Accepted > workers && l[1].Accepted > workers && l[0].Accepted+l[1].Accepted == sum.Accepted && l[0].Open+l[1].Open == sum.Open
+	}, func() string { return fmt.Sprintf("the listeners have counted %+v", s.ListenerStats()) })
 	s.stop()
 	if err := s.result(t); err != nil {
 		t.Errorf("ListenAndServe: %v", err)

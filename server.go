@@ -78,9 +78,7 @@ type Server struct {
 	// the pool sheds, unless the handler is a ShedHandler. No call is lost by
 	// that. For a handler that is none a pool without pool.Shedding and
 	// pool.NewestFirst does best: what is shed only comes again. A connection
-	// has one job in the pool at most; to pool.Fairness all of a server are
-	// one key, so that it is fair between the server and who else uses the
-	// pool.
+	// has one job in the pool at most.
 	//
 	// The pool is the caller's: several servers and other work may share it,
 	// and the caller closes it after they have ended. When it is closed
@@ -159,8 +157,8 @@ type Server struct {
 	// tls.Config.SetSessionTicketKeys, called before the start with the same
 	// keys in each, lets it resume at all of them.
 	TLSConfig *tls.Config
-	// Refuse, if set, gives the answer to a connection that is turned away at
-	// the door, which is sent as far as the kernel takes it at once, before
+	// Refuse, if set, gives the answer to a connection that is not
+	// admitted, which is sent as far as the kernel takes it at once, before
 	// the connection is closed; nil is none. One that is turned away by what
 	// a proxy has told (TrustedProxies) gets its answer like any other output,
 	// and is closed in order, so with an answer it keeps its place among
@@ -195,6 +193,8 @@ type Server struct {
 	calls  sync.WaitGroup // of a Blocking handler's functions
 	limits Limits
 	closed bool
+
+	outside sync.Map // the methods of kept Conns that are in the log
 }
 
 // Socket are options of the sockets of connections. The zero value leaves all to the
@@ -420,7 +420,7 @@ func (s *Server) log() *slog.Logger {
 	if log == nil {
 		log = slog.Default()
 	}
-	return slog.New(lograte.New(log.Handler(), lograte.Options{Keys: []string{"loop", "limit"}}))
+	return slog.New(lograte.New(log.Handler(), "loop", "limit"))
 }
 
 // addHandler tells the engine what to call.

@@ -21,6 +21,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -138,18 +139,7 @@ func ask(t *testing.T, c net.Conn, line string) {
 	}
 }
 
-// eventually waits for a condition; what says what is not so.
-func eventually(t *testing.T, so func() bool, what func() string) {
-	t.Helper()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); !so(); <-tick.C {
-		if time.Now().After(end) {
-			t.Error(what())
-			return
-		}
-	}
-}
+var eventually = await.TrueOr
 
 // onModels runs a test under every model, and with more than one loop.
 func onModels(t *testing.T, f func(t *testing.T, model string, loops int)) {

@@ -37,6 +37,8 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.State(c.core()) }
 // waits to be sent (SendFile), and with ErrClosed when it is closing.
 func (c *Conn) StartTLS(cfg *tls.Config) error {
 	switch {
+	case !c.core().Called():
+		return ErrOutsideCall
 	case cfg == nil:
 		return badConfig("StartTLS with a nil tls.Config; expected one")
 	case c.core().Outbound() && cfg.ServerName == "" && !cfg.InsecureSkipVerify:

@@ -264,7 +264,7 @@ func TestEndsWhileOthersHoldThePool(t *testing.T) {
 // the pool are.
 func TestEventsGetOn(t *testing.T) {
 	for name, off := range map[string]pool.Rules{
-		"all rules": 0, "no NewestFirst": pool.NewestFirst, "no Fairness": pool.Fairness,
+		"all rules": 0, "no NewestFirst": pool.NewestFirst,
 		"Shedding alone": pool.AllRules &^ pool.Shedding, "no rules": pool.AllRules,
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
 )
 
@@ -103,7 +104,7 @@ func (c *control) add(to routes) {
 // serve carries out an order, if it may be given.
 func (c *control) serve(w http.ResponseWriter, r *http.Request, order string, do func(http.ResponseWriter, *http.Request) error) {
 	if status, why := c.refuse(r); status != 0 {
-		c.refused.log(r, why)
+		c.refused.add(r, why)
 		say(w, status, why)
 		return
 	}
@@ -222,7 +223,7 @@ func controlSection(s myriad.Stats) page.Section {
 		ID: "control", Title: "Control", Lead: "Orders need the token, which is asked for once. While accepting is paused, who connects waits.",
 		Parts: []page.Part{{Actions: []page.Action{accepting, {
 			Label: "Drain", URL: "control/drain", Token: true,
-			Confirm: fmt.Sprintf("Drain the server? It accepts nothing more, lets %s connections finish what they have at hand, closes them, and ends. This can't be taken back.", figure(float64(s.Open))),
+			Confirm: fmt.Sprintf("Drain the server? It accepts nothing more, lets %s connections finish what they have at hand, closes them, and ends. This can't be taken back.", format.Count(s.Open)),
 		}}}},
 	}
 }

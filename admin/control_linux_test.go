@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // TestControlRealServer gives every order to a server that runs, under every model.
@@ -42,11 +43,7 @@ func TestControlRealServer(t *testing.T) {
 				t.Errorf("the closed one got %d bytes", n)
 			}
 			give("pause")
-			for end := time.Now().Add(20 * time.Second); !server.Stats().AcceptingPaused; time.Sleep(time.Millisecond) {
-				if time.Now().After(end) {
-					t.Fatal("accepting does not pause")
-				}
-			}
+			await.True(t, "accepting pauses", func() bool { return server.Stats().AcceptingPaused })
 			late := dial(t, addr)
 			say(stays)
 			if open := server.Stats().Open; open != 1 {

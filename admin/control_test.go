@@ -155,7 +155,7 @@ func TestWrongTokens(t *testing.T) {
 		if got := o.heard(); got != "pause pause" {
 			t.Errorf("the server was told %s", got)
 		}
-		more := fmt.Sprint("more=", 3*wrongMost-1+wrongMost+1000+1)
+		more := fmt.Sprint("suppressed=", 3*wrongMost-1+wrongMost+1000+1)
 		if n := strings.Count(log.String(), "refused"); n != 2 || !strings.Contains(log.String(), more) {
 			t.Errorf("%d refusals were logged after %v, want two, and %s: %s", n, wrongAgain, more, log.String())
 		}

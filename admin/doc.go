@@ -1,4 +1,4 @@
-// Package admin is the operator's door to a server: an HTTP handler with a page that
+// Package admin is the operator's interface to a server: an HTTP handler with a page that
 // follows it, its metrics, its health, its profiles and traces, and a flight recorder
 // that keeps what happened when event loops lagged. With Config.Token an operator may
 // also act: pause accepting, drain, close connections.

@@ -5,8 +5,8 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
-	"sync"
-	"time"
+
+	"github.com/myriad-go/myriad/internal/lograte"
 )
 
 // This file is whose requests are served. Any web page can have a browser on this
@@ -33,7 +33,7 @@ func ownSite(next http.Handler, refused *refusals) http.Handler {
 		asked := *r
 		asked.Method = http.MethodPost // it has no objection to GET
 		if err := origin.Check(&asked); err != nil {
-			refused.log(r, err.Error())
+			refused.add(r, err.Error())
 			say(w, http.StatusForbidden, err.Error()+"; expected a request of this server's own pages or of a program: enter the address by hand")
 			return
 		}
@@ -59,27 +59,13 @@ func isBrowser(r *http.Request) bool {
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }
 
-// refusedLog is how long there is no second line of what is refused.
-const refusedLog = 5 * time.Second
+// refusals logs what is refused.
+type refusals struct{ log *slog.Logger }
 
-// refusals logs what is refused, with the number of those of which there was no line.
-type refusals struct {
-	to *slog.Logger
-
-	mu       sync.Mutex
-	at       time.Time // of the last line
-	unlogged int       // since
+func newRefusals(log *slog.Logger) *refusals {
+	return &refusals{slog.New(lograte.New(log.Handler()))}
 }
 
-func (l *refusals) log(r *http.Request, why string) {
-	l.mu.Lock()
-	now, unlogged := time.Now(), l.unlogged
-	if now.Sub(l.at) < refusedLog {
-		l.unlogged++
-		l.mu.Unlock()
-		return
-	}
-	l.at, l.unlogged = now, 0
-	l.mu.Unlock()
-	l.to.Warn("admin: a request is refused", "path", fmt.Sprintf("%.100s", r.URL.Path), "from", r.RemoteAddr, "because", why, "more", unlogged)
+func (l *refusals) add(r *http.Request, why string) {
+	l.log.Warn("admin: a request is refused", "path", fmt.Sprintf("%.100s", r.URL.Path), "from", r.RemoteAddr, "because", why)
 }

@@ -22,7 +22,7 @@ func everything(t *testing.T) (cfg Config, patterns []string) {
 	close(server.drains)
 	cfg = Config{Source: server, Token: testToken, Flight: startFlight(t, FlightConfig{}), Log: slog.New(slog.DiscardHandler)}
 	cfg.Gatherer = registry(server)
-	return cfg, slices.Sorted(maps.Keys(newRoutes(&cfg, &live{source: server}, &refusals{to: cfg.Log})))
+	return cfg, slices.Sorted(maps.Keys(newRoutes(&cfg, &live{source: server}, newRefusals(cfg.Log))))
 }
 
 // requestFor is one that a pattern serves, and the query such that nothing is recorded.

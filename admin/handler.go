@@ -97,7 +97,7 @@ func newHandler(cfg Config) (http.Handler, *live) {
 	if cfg.Gatherer == nil {
 		cfg.Gatherer = registry(cfg.Source)
 	}
-	refused := &refusals{to: cfg.Log}
+	refused := newRefusals(cfg.Log)
 	mux := http.NewServeMux()
 	for pattern, handler := range newRoutes(&cfg, known, refused) {
 		mux.Handle(pattern, handler)

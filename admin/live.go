@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/histogram"
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // This file is what the page of a server knows. A look reads the server's Stats and the
@@ -52,7 +54,7 @@ type live struct {
 type moment struct {
 	at    time.Time
 	stats myriad.Stats
-	cpu   map[int]time.Duration // of each process
+	used  sample.Sample // of the server's processes
 }
 
 // pastRoom bounds the moments that are kept.
@@ -96,7 +98,7 @@ func (l *live) lookLocked(now time.Time) {
 		return
 	}
 	at := l.address()
-	l.walls.look(now, stats, at)
+	l.walls.look(now, stats)
 	l.talkers.look(now, stats, at)
 }
 
@@ -110,20 +112,15 @@ func (l *live) address() net.Addr {
 
 // read reads the server and its processes, and adds a point.
 func (l *live) read(now time.Time) {
-	m := moment{at: now, stats: l.source.Stats(), cpu: make(map[int]time.Duration)}
+	m := moment{at: now, stats: l.source.Stats()}
 	if l.began.IsZero() {
 		l.began = now
 	}
-	p := point{at: now, cpu: math.NaN()}
-	nothing := math.NaN()
-	p.rss, p.anonymous = nothing, nothing
-	for _, pid := range l.workers.pids(now, m.stats) {
-		if stat, err := procfs.ReadStat(pid); err == nil {
-			m.cpu[pid] = stat.CPU()
-		}
-		if r, err := procfs.ReadResident(pid); err == nil {
-			p.rss, p.anonymous = plus(p.rss, r.Now), plus(p.anonymous, r.Anonymous)
-		}
+	p := point{at: now, cpu: math.NaN(), rss: math.NaN(), anonymous: math.NaN()}
+	m.used, _ = sample.Take(sample.CPU|sample.Memory, l.workers.pids(now, m.stats)...) // what can't be read is not shown
+	if len(m.used.Processes) > 0 {
+		total := m.used.Total()
+		p.rss, p.anonymous = float64(total.RSS), float64(total.Anonymous)
 	}
 	p.heap, p.buffers = heap(), float64(m.stats.Buffered)
 	p.open, p.greeting = float64(m.stats.Open), float64(m.stats.Greeting)
@@ -140,14 +137,6 @@ func (l *live) read(now time.Time) {
 	for len(l.past) > pastRoom || now.Sub(l.past[0].at) > ratesOver+lookAgain {
 		l.past = slices.Delete(l.past, 0, 1)
 	}
-}
-
-// plus adds to a sum that is NaN as long as nothing was added.
-func plus(sum float64, n int64) float64 {
-	if math.IsNaN(sum) {
-		return float64(n)
-	}
-	return sum + float64(n)
 }
 
 // since fills in what a point tells of the time between two moments; nil for no first
@@ -167,13 +156,9 @@ func (p *point) since(before, now *moment) {
 	if over > 0 && is.Loops > 0 {
 		p.busy = max(is.Busy-was.Busy, 0).Seconds() / over.Seconds() / float64(is.Loops)
 	}
-	if p.cpu = math.NaN(); over > 0 && len(before.cpu) > 0 {
-		p.cpu = 0
-		for pid, t := range now.cpu {
-			if b, ok := before.cpu[pid]; ok { // of one that is new it is not known
-				p.cpu += max(t-b, 0).Seconds() / over.Seconds()
-			}
-		}
+	if p.cpu = math.NaN(); over > 0 && len(before.used.Processes) > 0 {
+		grown := now.used.Since(&before.used).Process
+		p.cpu = grown.CPU().Seconds() / over.Seconds()
 	}
 }
 
@@ -240,3 +225,77 @@ var causes = map[string]func(myriad.Refusals) int64{
 
 // names are those of rates, in order.
 func names(rates map[string]float64) []string { return slices.Sorted(maps.Keys(rates)) }
+
+// The bounds of what is remembered.
+const (
+	ringRoom = 600              // points
+	ringTime = 10 * time.Minute // how old they may be
+)
+
+// point is how a server was at a moment, or since the point before. What is not known
+// is NaN.
+type point struct {
+	at                            time.Time
+	open, greeting                float64
+	accepted, messages, reads     float64 // a second
+	bytesIn, bytesOut             float64 // a second
+	handler, handler50            float64 // seconds: the 99th and the 50th of 100
+	lag, lag50                    float64
+	busy                          float64 // share of the loops' time
+	rss, anonymous, heap, buffers float64 // bytes
+	cpu                           float64 // processors
+}
+
+// ring has the last points, the oldest first: ringRoom at the most, and none that is
+// older than ringTime.
+type ring struct {
+	points []point // a ring once it is full
+	first  int
+}
+
+func (r *ring) add(p point) {
+	if len(r.points) < ringRoom {
+		r.points = append(r.points, p)
+		return
+	}
+	r.points[r.first] = p
+	r.first = (r.first + 1) % ringRoom
+}
+
+// since gives the points that are not too old, in order.
+func (r *ring) since(now time.Time) []point {
+	all := make([]point, 0, len(r.points))
+	for i := range r.points {
+		p := r.points[(r.first+i)%len(r.points)]
+		if now.Sub(p.at) <= ringTime {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// perSecond is by how much a counter grew a second. One that shrank, because a worker
+// process was killed, has not grown.
+func perSecond(before, now int64, over time.Duration) float64 {
+	if over <= 0 {
+		return math.NaN()
+	}
+	return float64(max(now-before, 0)) / over.Seconds()
+}
+
+// grown is what a histogram has got since it was another one.
+func grown(before, now myriad.Histogram) (h myriad.Histogram) {
+	for i := range now.Buckets {
+		h.Buckets[i] = max(now.Buckets[i]-before.Buckets[i], 0)
+		h.Count += h.Buckets[i]
+	}
+	return h
+}
+
+// quantile is histogram.Quantile in seconds, NaN of none.
+func quantile(h myriad.Histogram, q float64) float64 {
+	if h.Count == 0 {
+		return math.NaN()
+	}
+	return histogram.Quantile(h.Buckets[:], q).Seconds()
+}

@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"math"
+	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
 )
 
@@ -67,6 +69,7 @@ func TestRates(t *testing.T) {
 		s = myriad.Stats{
 			Model: "epoll", Loops: 2, Open: 1000 + i, Accepted: 10 * i, Messages: 500 * i, Reads: 250 * i, BytesIn: 2048 * i, BytesOut: 4096 * i,
 			Refused: myriad.Refusals{Full: 3 * i}, Busy: time.Duration(i) * time.Second, Buffered: 1 << 20,
+			Dialed: 2 * i, Dropped: 7, Replaced: 8, Broadcasts: 100, Casting: 5, CastBytes: 4 << 10, CastAge: 2 * time.Second,
 		}
 		s.HandlerTime.Buckets[4], s.HandlerTime.Buckets[8] = 90*i, 10*i
 		src.stats.Store(&s)
@@ -81,6 +84,13 @@ func TestRates(t *testing.T) {
 		{"Connections", "open", 1, "1,029"},
 		{"Connections", "accepted", 1, "10"},
 		{"Connections", "refused: server full", 1, "3"},
+		{"Connections", "dialed", 1, "58"},
+		{"Broadcasts and slow peers", "broadcasts", 1, "100"},
+		{"Broadcasts and slow peers", "under way", 1, "5"},
+		{"Broadcasts and slow peers", "their bytes", 1, "4 KiB"},
+		{"Broadcasts and slow peers", "oldest", 1, "2 s"},
+		{"Broadcasts and slow peers", "dropped", 1, "7"},
+		{"Broadcasts and slow peers", "replaced", 1, "8"},
 		{"Rates", "messages", 1, "500"},
 		{"Rates", "messages", 2, "14,500"},
 		{"Rates", "receives", 1, "250"},
@@ -90,7 +100,7 @@ func TestRates(t *testing.T) {
 		{"Times, as the bounds of buckets that double", "handler", 2, "256 µs"},
 		{"Times, as the bounds of buckets that double", "lag", 2, "–"},
 		{"Memory", "buffers", 1, "1 MiB"},
-		{"Memory", "buffers", 2, page.Bytes.Text(float64(1<<20) / 1029)},
+		{"Memory", "buffers", 2, format.Bytes(float64(1<<20) / 1029)},
 		{"Loops and processes", "utilisation", 1, "50 %"},
 	} {
 		if got := cell(t, p, want.caption, want.line, want.column); got != want.is {
@@ -112,7 +122,7 @@ func TestRates(t *testing.T) {
 
 // With few connections there is no memory for each, and it is said why.
 func TestMemoryOfFew(t *testing.T) {
-	for open, want := range map[int64]string{0: "–", fewConns - 1: "–", fewConns: page.Bytes.Text(float64(1<<20) / fewConns)} {
+	for open, want := range map[int64]string{0: "–", fewConns - 1: "–", fewConns: format.Bytes(float64(1<<20) / fewConns)} {
 		src := newSource(myriad.Stats{Model: "epoll"})
 		l := liveOf(src)
 		began := time.Now()
@@ -223,6 +233,21 @@ func TestPointASecond(t *testing.T) {
 	})
 }
 
+// listening is a source with listeners.
+type listening struct{ Source }
+
+func (listening) ListenerStats() []myriad.ListenerStats {
+	return []myriad.ListenerStats{{Name: "inner", Addr: &net.TCPAddr{Port: 9000}, Open: 1, Accepted: 2, Refused: 3}}
+}
+
+// The page tells of each listener.
+func TestListenerTable(t *testing.T) {
+	p := liveOf(listening{newSource(myriad.Stats{})}).show(time.Now())
+	if got, want := tableOf(t, p, "Listeners").Lines[1], []string{"inner", ":9000", "1", "2", "3"}; !slices.Equal(got, want) {
+		t.Errorf("the listener is told as %q, want %q", got, want)
+	}
+}
+
 // The page is served as a whole and as its update, of every state of a server.
 func TestLivePage(t *testing.T) {
 	for want, s := range map[string]myriad.Stats{
@@ -260,11 +285,10 @@ func TestWallTable(t *testing.T) {
 		open: 90,
 		report: &doctor.Report{Walls: []doctor.Wall{
 			{Name: "nofile", What: "descriptors", Present: "soft 100", Holds: 100},
-			{Name: "memory", What: "memory", Holds: 10},
+			{Name: "memory", What: "memory", Holds: 10, Beyond: true, Used: 1 << 20, Limit: 1 << 30, Unit: "bytes"},
 			{Name: "somaxconn", What: "the queue", Holds: 900, Soft: true},
 			{Name: "loopback", What: "the loopback", Holds: doctor.Unlimited},
 		}},
-		levels: []doctor.Level{{Wall: "tcp_mem", Used: 1 << 20, Limit: 1 << 30, Unit: "bytes", Share: 1. / 1024}},
 	}
 	p := &page.Page{Title: "walls", Sections: []page.Section{l.wallSection()}}
 	const caption = "Where it would stop"
@@ -283,28 +307,11 @@ func TestWallTable(t *testing.T) {
 	if len(table.Lines) != 4 || table.Lines[3][0] != "somaxconn" || table.Tone(1, 3) != page.Warn || table.Tone(3, 3) != page.Plain {
 		t.Errorf("the table is %v, %v", table.Lines, table.Tones)
 	}
-	if got := cell(t, p, "What is in use of the limits that can be read", "tcp_mem", 1); got != "1 MiB" {
-		t.Errorf("in use of tcp_mem is %q", got)
+	if got := cell(t, p, "What is in use of the limits that can be read", "memory", 1); got != "1 MiB" {
+		t.Errorf("in use of memory is %q", got)
 	}
 	if got := tone(0.96); got != page.Bad {
 		t.Errorf("96 %% is %q", got)
-	}
-}
-
-// The walls that are said to count from what is in use are walls of the doctor's.
-func TestBesideAreWalls(t *testing.T) {
-	facts, err := doctor.Read(0)
-	if err != nil {
-		t.Skip(err)
-	}
-	report, err := doctor.Examine(facts, doctor.Plan{Connections: 1000, Side: doctor.Server})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{"memory", "file-max"} {
-		if !beside[name] || !slices.ContainsFunc(report.Walls, func(w doctor.Wall) bool { return w.Name == name }) {
-			t.Errorf("the doctor has no wall %q", name)
-		}
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 // The bounds of Serve.
@@ -38,8 +40,8 @@ const (
 // It holds at most 64 connections, further ones wait; a request has 5 s for its
 // header of at most 16 KiB, an answer 75 s, and an idle connection is closed
 // after a minute. A goroutine looks at the server once a second, for the page's last 10
-// minutes: 600 points at most, of some 200 bytes each. When ctx ends, recordings end too, and answers under way have
-// 5 s. To show that a server drains, let ctx end after the server has ended.
+// minutes: 600 points at most, of some 200 bytes each. When ctx ends, recordings end
+// too, and answers under way have 5 s. To show that a server drains, let ctx end after the server has ended.
 func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr)) error {
 	if err := check(&cfg); err != nil {
 		return err
@@ -69,7 +71,7 @@ func Serve(ctx context.Context, addr string, cfg Config, listening func(net.Addr
 	watching.Go(func() { known.watch(stop) })
 	defer watching.Wait()
 	defer close(stop)
-	return serve(ctx, limit(ln, maxConns), handler, endTime, cfg.Log)
+	return serve(ctx, netutil.LimitListener(ln, maxConns), handler, endTime, cfg.Log)
 }
 
 // serve serves until ctx ends, and then ends in order: what is not answered within
@@ -140,49 +142,4 @@ func isLocalName(host string) bool {
 	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
 	_, err := netip.ParseAddr(host)
 	return err == nil || strings.EqualFold(host, "localhost")
-}
-
-// limited is a listener with a bound of the connections that are open: where it
-// is reached, Accept waits. So whoever connects here takes no more descriptors
-// from the server that is looked at.
-type limited struct {
-	net.Listener
-	room   chan struct{} // has an element for each open connection
-	closed chan struct{}
-	close  func()
-}
-
-func limit(ln net.Listener, most int) net.Listener {
-	l := &limited{Listener: ln, room: make(chan struct{}, most), closed: make(chan struct{})}
-	l.close = sync.OnceFunc(func() { close(l.closed) })
-	return l
-}
-
-func (l *limited) Accept() (net.Conn, error) {
-	select {
-	case l.room <- struct{}{}:
-	case <-l.closed:
-		return nil, net.ErrClosed
-	}
-	c, err := l.Listener.Accept()
-	if err != nil {
-		<-l.room
-		return nil, err
-	}
-	return &limitedConn{Conn: c, leave: sync.OnceFunc(func() { <-l.room })}, nil
-}
-
-func (l *limited) Close() error {
-	l.close()
-	return l.Listener.Close()
-}
-
-type limitedConn struct {
-	net.Conn
-	leave func()
-}
-
-func (c *limitedConn) Close() error {
-	defer c.leave()
-	return c.Conn.Close()
 }

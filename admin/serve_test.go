@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"golang.org/x/net/netutil"
 )
 
 // contextOf is the context of a request, to be ended early.
@@ -248,7 +249,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ln := limit(inner, 2)
+	ln := netutil.LimitListener(inner, 2)
 	accepted := make(chan net.Conn)
 	ended := make(chan error)
 	go func() {

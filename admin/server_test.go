@@ -3,6 +3,7 @@ package admin
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // TestRealServer looks at a server that runs, with one connection, from its
@@ -70,11 +72,7 @@ func TestRealServer(t *testing.T) {
 			files, _ := filepath.Glob(filepath.Join(dir, dumpNames))
 			return len(files) > 0
 		}
-		for deadline := time.Now().Add(20 * time.Second); !dumped(); time.Sleep(10 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("no dump after a turn of %v; lag is %v", slow, server.Stats().Lag)
-			}
-		}
+		await.TrueOr(t, dumped, func() string { return fmt.Sprintf("no dump after a turn of %v; lag is %v", slow, server.Stats().Lag) })
 	}
 	w := ask(h, "GET", "/debug/trace?seconds=1")
 	if w.Code != http.StatusOK || !isTrace(w.Body.Bytes()) {

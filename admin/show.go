@@ -12,6 +12,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
 )
 
@@ -45,11 +46,11 @@ func status(s myriad.Stats) (string, page.Tone) {
 	case s.Model == "" && !s.Draining:
 		return "The server has not started.", page.Warn
 	case s.Draining:
-		return fmt.Sprintf("The server drains, or has ended: it accepts nothing, and %s connections are open.", figure(float64(s.Open))), page.Warn
+		return fmt.Sprintf("The server drains, or has ended: it accepts nothing, and %s connections are open.", format.Count(s.Open)), page.Warn
 	case s.AcceptingPaused:
-		return fmt.Sprintf("The server accepts nothing: an operator has paused that. %s connections are open.", figure(float64(s.Open))), page.Warn
+		return fmt.Sprintf("The server accepts nothing: an operator has paused that. %s connections are open.", format.Count(s.Open)), page.Warn
 	}
-	return fmt.Sprintf("The server serves %s connections.", figure(float64(s.Open))), page.Good
+	return fmt.Sprintf("The server serves %s connections.", format.Count(s.Open)), page.Good
 }
 
 // fewConns is how many connections there are at least where memory is told for each of
@@ -61,7 +62,7 @@ func eachOf(bytes, conns float64) string {
 	if conns < fewConns {
 		return "–"
 	}
-	return known(page.Bytes.Text(max(bytes, 0) / conns))
+	return known(format.Bytes(max(bytes, 0) / conns))
 }
 
 // grownEach is by how much anonymous memory has grown since the first look, for each
@@ -73,7 +74,7 @@ func (l *live) grownEach(p point) string {
 
 // figures are the three that matter most.
 func figures(s myriad.Stats, p point) [][2]string {
-	all := [][2]string{{"Connections", figure(float64(s.Open)) + " of " + figure(float64(s.MaxConns))}}
+	all := [][2]string{{"Connections", format.Count(s.Open) + " of " + format.Count(s.MaxConns)}}
 	if s.Messages > 0 {
 		all = append(all, [2]string{"Messages", rate(p.messages) + " a second"})
 	} else {
@@ -86,11 +87,11 @@ func figures(s myriad.Stats, p point) [][2]string {
 func (l *live) facts(s myriad.Stats, p point) [][2]string {
 	each := l.grownEach(p)
 	if p.open-l.base.open < fewConns {
-		each += fmt.Sprintf(" (from %s connections on)", figure(l.base.open+fewConns))
+		each += fmt.Sprintf(" (from %s connections on)", format.Number(l.base.open+fewConns))
 	}
 	facts := [][2]string{
 		{"Accepted", rate(p.accepted) + " a second"},
-		{"Received, sent a second", known(page.Bytes.Text(p.bytesIn)) + ", " + known(page.Bytes.Text(p.bytesOut))},
+		{"Received, sent a second", known(format.Bytes(p.bytesIn)) + ", " + known(format.Bytes(p.bytesOut))},
 		{"Loop lag, p99", span(p.lag)},
 		{"CPU", ofCPU(p.cpu)},
 		{"Memory per connection", each},
@@ -107,25 +108,30 @@ func (l *live) facts(s myriad.Stats, p point) [][2]string {
 }
 
 func (l *live) figureSection(s myriad.Stats, p point) page.Section {
+	tables := []*page.Table{l.connectionTable(s, p), l.listenerTable(), rateTable(s, p), slowTable(s), timeTable(p), l.memoryTable(s, p), loopTable(s, p)}
+	var parts []page.Part
+	for _, t := range tables {
+		if t != nil {
+			parts = append(parts, page.Part{Table: t})
+		}
+	}
 	return page.Section{
 		ID: "figures", Title: "All figures",
 		Lead: fmt.Sprintf("Rates are of the last 10 s, here and at the top. Memory per connection is by how much anonymous memory has grown since "+
 			"this page's server began to look, for each connection more than there were then; it is told from %d on.", fewConns),
-		Parts: []page.Part{
-			{Table: l.connectionTable(s, p)}, {Table: rateTable(s, p)}, {Table: timeTable(p)},
-			{Table: l.memoryTable(s, p)}, {Table: loopTable(s, p)},
-		},
+		Parts: parts,
 	}
 }
 
 func (l *live) connectionTable(s myriad.Stats, p point) *page.Table {
 	t := &page.Table{Caption: "Connections"}
 	t.Add("What", "Now", "What it is")
-	t.Add("open", figure(float64(s.Open)), "with all that follow")
-	t.Add("greeting", figure(float64(s.Greeting)), "before their first message: PROXY header, TLS handshake")
-	t.Add("paused", figure(float64(s.Paused)), "not read from, because they owe more than Limits.HighWater")
-	t.Add("closing", figure(float64(s.Closing)), "wait for output to be taken, or for the peer's end")
+	t.Add("open", format.Count(s.Open), "with all that follow")
+	t.Add("greeting", format.Count(s.Greeting), "before their first message: PROXY header, TLS handshake")
+	t.Add("paused", format.Count(s.Paused), "not read from, because they owe more than Limits.HighWater")
+	t.Add("closing", format.Count(s.Closing), "wait for output to be taken, or for the peer's end")
 	t.Add("accepted", rate(p.accepted), "a second")
+	t.Add("dialed", format.Count(s.Dialed), "since the start, by Dial")
 	refused := l.refused()
 	if len(refused) == 0 {
 		t.Add("refused", "0", "none since the start")
@@ -139,15 +145,52 @@ func (l *live) connectionTable(s myriad.Stats, p point) *page.Table {
 	return t
 }
 
+// listenerTable is nil for a server that does not know of listeners, or has not started.
+func (l *live) listenerTable() *page.Table {
+	s, ok := l.source.(interface{ ListenerStats() []myriad.ListenerStats })
+	if !ok {
+		return nil
+	}
+	all := s.ListenerStats()
+	if len(all) == 0 {
+		return nil
+	}
+	t := &page.Table{Caption: "Listeners"}
+	t.Add("Name", "Address", "Open", "Accepted", "Refused by its MaxConns")
+	for _, one := range all {
+		t.Add(one.Name, one.Addr.String(), format.Count(one.Open), format.Count(one.Accepted), format.Count(one.Refused))
+		if one.Refused > 0 {
+			t.SetTone(4, page.Warn)
+		}
+	}
+	return t
+}
+
+// slowTable is of peers that read too slowly for what is sent to many.
+func slowTable(s myriad.Stats) *page.Table {
+	t := &page.Table{Caption: "Broadcasts and slow peers"}
+	t.Add("What", "Now", "What it is")
+	t.Add("broadcasts", format.Count(s.Broadcasts), "messages to all, since the start")
+	t.Add("under way", format.Count(s.Casting), "of those: not given to all connections yet")
+	t.Add("their bytes", format.Bytes(float64(s.CastBytes)), "kept once for all connections")
+	t.Add("oldest", span(s.CastAge.Seconds()), "for how long it has been under way")
+	t.Add("dropped", format.Count(s.Dropped), "messages that a peer had no room for, since the start")
+	if s.Dropped > 0 {
+		t.SetTone(1, page.Warn)
+	}
+	t.Add("replaced", format.Count(s.Replaced), "published values that newer ones have replaced, since the start")
+	return t
+}
+
 func rateTable(s myriad.Stats, p point) *page.Table {
 	t := &page.Table{Caption: "Rates"}
 	t.Add("What", "A second", "Since the start")
 	if s.Messages > 0 { // that are cut out by a framer
-		t.Add("messages", rate(p.messages), figure(float64(s.Messages)))
+		t.Add("messages", rate(p.messages), format.Count(s.Messages))
 	}
-	t.Add("receives", rate(p.reads), figure(float64(s.Reads)))
-	t.Add("received", page.Bytes.Text(p.bytesIn), page.Bytes.Text(float64(s.BytesIn)))
-	t.Add("sent", page.Bytes.Text(p.bytesOut), page.Bytes.Text(float64(s.BytesOut)))
+	t.Add("receives", rate(p.reads), format.Count(s.Reads))
+	t.Add("received", format.Bytes(p.bytesIn), format.Bytes(float64(s.BytesIn)))
+	t.Add("sent", format.Bytes(p.bytesOut), format.Bytes(float64(s.BytesOut)))
 	return t
 }
 
@@ -163,7 +206,7 @@ func (l *live) memoryTable(s myriad.Stats, p point) *page.Table {
 	t := &page.Table{Caption: "Memory"}
 	t.Add("What", "Bytes", "Per connection", "What it is")
 	line := func(name string, bytes float64, each, what string) {
-		t.Add(name, known(page.Bytes.Text(bytes)), each, what)
+		t.Add(name, known(format.Bytes(bytes)), each, what)
 	}
 	whose := "of this process"
 	if s.Processes > 0 {
@@ -180,16 +223,16 @@ func loopTable(s myriad.Stats, p point) *page.Table {
 	t := &page.Table{Caption: "Loops and processes"}
 	t.Add("What", "Now", "What it is")
 	t.Add("event loops", strconv.Itoa(s.Loops), "0 for a model without them")
-	t.Add("utilisation", known(page.Share.Text(p.busy)), "of the loops' time that they worked")
-	t.Add("on workers", figure(float64(s.OnWorkers)), "loops whose handlers are called by workers")
-	t.Add("shed", figure(float64(s.Shed)), "since the start: input that no worker had time for")
+	t.Add("utilisation", known(format.Percent(p.busy)), "of the loops' time that they worked")
+	t.Add("on workers", format.Count(s.OnWorkers), "loops whose handlers are called by workers")
+	t.Add("shed", format.Count(s.Shed), "since the start: input that no worker had time for")
 	t.Add("CPU", ofCPU(p.cpu), "of the server's processes")
 	t.Add("worker processes", strconv.Itoa(s.Processes), "0 without Server.Processes")
-	t.Add("restarts", figure(float64(s.Restarts)), "of worker processes, since the start")
+	t.Add("restarts", format.Count(s.Restarts), "of worker processes, since the start")
 	if s.Restarts > 0 {
 		t.SetTone(1, page.Warn)
 	}
-	t.Add("panics", figure(float64(s.Panics)), "in the handler, since the start")
+	t.Add("panics", format.Count(s.Panics), "in the handler, since the start")
 	if s.Panics > 0 {
 		t.SetTone(1, page.Warn)
 	}
@@ -263,7 +306,7 @@ func (l *live) wallSection() page.Section {
 	if len(t.Lines) > 1 {
 		s.Parts = append(s.Parts, page.Part{Table: t})
 	}
-	if used := levelTable(w.levels); len(used.Lines) > 1 {
+	if used := useTable(w.report.Walls); len(used.Lines) > 1 {
 		s.Parts = append(s.Parts, page.Part{Table: used})
 	}
 	return s
@@ -282,25 +325,28 @@ func (w *walls) line(t *page.Table, wall *doctor.Wall) {
 	if stops > 0 {
 		near = float64(w.open) / float64(stops)
 	}
-	t.Add(wall.Name, figure(float64(w.open)), figure(float64(stops)), known(page.Share.Text(near)), what)
+	t.Add(wall.Name, format.Count(w.open), format.Count(stops), known(format.Percent(near)), what)
 	t.SetTone(3, tone(near))
 }
 
-func levelTable(levels []doctor.Level) *page.Table {
+// useTable is what is in use of limits whose use is known, the fullest first.
+func useTable(walls []doctor.Wall) *page.Table {
 	t := &page.Table{Caption: "What is in use of the limits that can be read"}
 	t.Add("Wall", "In use", "Limit", "Near", "Of what")
-	for i := range levels {
-		v := &levels[i]
-		write := func(n int64) string { return figure(float64(n)) }
-		if v.Unit == "bytes" {
-			write = func(n int64) string { return page.Bytes.Text(float64(n)) }
+	share := func(w doctor.Wall) float64 { return float64(w.Used) / float64(w.Limit) }
+	known := slices.DeleteFunc(slices.Clone(walls), func(w doctor.Wall) bool { return w.Limit <= 0 })
+	slices.SortStableFunc(known, func(a, b doctor.Wall) int { return cmp.Compare(share(b), share(a)) })
+	for _, w := range known {
+		write := format.Count[int64]
+		if w.Unit == "bytes" {
+			write = func(n int64) string { return format.Bytes(float64(n)) }
 		}
-		of := v.Unit
-		if v.Of != "" {
-			of += ", " + v.Of
+		of := w.Unit
+		if w.Of != "" {
+			of += ", " + w.Of
 		}
-		t.Add(v.Wall, write(v.Used), write(v.Limit), page.Share.Text(v.Share), of)
-		t.SetTone(3, tone(v.Share))
+		t.Add(w.Name, write(w.Used), write(w.Limit), format.Percent(share(w)), of)
+		t.SetTone(3, tone(share(w)))
 	}
 	return t
 }
@@ -328,18 +374,18 @@ func (l *live) talkerSection() page.Section {
 		over = fmt.Sprintf("over the last %v", t.over.Round(100*time.Millisecond))
 	}
 	s.Lead = fmt.Sprintf("Of %s connections those that said and were told most %s. The kernel counts it; it is looked at only while this page is open. "+
-		"Behind a proxy the addresses are the proxy's.", figure(float64(t.all)), over)
+		"Behind a proxy the addresses are the proxy's.", format.Count(t.all), over)
 	table := &page.Table{Caption: "Connections, the loudest first"}
 	table.Add("Peer", "Received a second", "Sent a second", "Received", "Sent", "Unsent", "Round-trip time", "Last heard")
 	for i := range t.top {
 		one := &t.top[i]
 		in, out := "…", "…"
 		if t.over > 0 {
-			in, out = page.Bytes.Text(one.inRate), page.Bytes.Text(one.outRate)
+			in, out = format.Bytes(one.inRate), format.Bytes(one.outRate)
 		}
-		bytes := func(n int64) string { return page.Bytes.Text(float64(n)) }
+		bytes := func(n int64) string { return format.Bytes(float64(n)) }
 		table.Add(one.Remote.String(), in, out, bytes(one.In), bytes(one.Out), bytes(one.Unsent),
-			page.Seconds.Text(one.RTT.Seconds()), page.Seconds.Text(one.Heard.Seconds())+" ago")
+			format.Seconds(one.RTT.Seconds()), format.Seconds(one.Heard.Seconds())+" ago")
 		if l.buttons {
 			table.Actions = append(table.Actions, closeAction(one.Remote))
 		}
@@ -355,18 +401,17 @@ func linkSection() page.Section {
 	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: links}}}
 }
 
-// figure writes a number, rate one a second, span a time; known has a dash for what
+// rate writes a number a second, span a time; known has a dash for what
 // is not.
-func figure(v float64) string { return page.Number.Text(v) }
-func rate(v float64) string   { return known(page.Number.Text(v)) }
-func span(v float64) string   { return known(page.Seconds.Text(v)) }
+func rate(v float64) string { return known(format.Number(v)) }
+func span(v float64) string { return known(format.Seconds(v)) }
 
 // ofCPU writes processor time a second.
 func ofCPU(v float64) string {
 	if math.IsNaN(v) {
 		return "–"
 	}
-	return page.Share.Text(v) + " of a CPU"
+	return format.Percent(v) + " of a CPU"
 }
 
 func known(text string) string {

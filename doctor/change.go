@@ -2,30 +2,54 @@ package doctor
 
 import (
 	"fmt"
-	"net/netip"
-	"path"
+	"maps"
+	"math"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
-// Command is the command line of a POSIX shell that makes the change, as whoever
-// has the right to. Limits of a process it changes in that shell, for what is
-// started there.
+// Kind is what a Change changes.
+type Kind string
+
+// The kinds of a Change.
+const (
+	Sysctl  Kind = "sysctl"  // a setting of the kernel: Name is its name
+	Nofile  Kind = "nofile"  // RLIMIT_NOFILE of the shell that starts the server
+	Memlock Kind = "memlock" // RLIMIT_MEMLOCK, in bytes, likewise
+	Link    Kind = "link"    // an interface that is to be up: Name is its name
+	Address Kind = "address" // an address that an interface is to have: Name is the interface, To the address with its network's bits
+	Cgroup  Kind = "cgroup"  // a file of a control group: Name is its path
+)
+
+// Change is a setting that moves a wall.
+type Change struct {
+	Kind Kind   `json:"kind"`
+	Name string `json:"name"`
+	From string `json:"from"`
+	To   string `json:"to"`
+}
+
+// Command is the command line of a POSIX shell that makes the change, for whoever has
+// the right to. Limits of a process it changes in that shell, for what is started there.
 func (c Change) Command() string {
 	switch c.Kind {
 	case Sysctl:
-		return "sysctl -w " + c.Name + "=" + quote(c.To)
+		return "sysctl -w " + quote(c.Name) + "=" + quote(c.To)
 	case Nofile:
-		return limitCommand("n", 1, c.From, c.To)
-	case Memlock:
-		return limitCommand("l", 1024, c.From, c.To)
+		return "ulimit -n " + quote(c.To)
+	case Memlock: // the shell counts KiB
+		if n, err := strconv.ParseInt(c.To, 10, 64); err == nil {
+			return fmt.Sprintf("ulimit -l %d", parts(n, 1024))
+		}
+		return "ulimit -l unlimited"
 	case Link:
-		return "ip link set " + quote(c.Name) + " " + c.To
+		return "ip link set " + quote(c.Name) + " " + quote(c.To)
 	case Address:
 		if c.To == "" {
-			return "ip addr del " + c.From + " dev " + quote(c.Name)
+			return "ip addr del " + quote(c.From) + " dev " + quote(c.Name)
 		}
-		return "ip addr add " + c.To + " dev " + quote(c.Name)
+		return "ip addr add " + quote(c.To) + " dev " + quote(c.Name)
 	case Cgroup:
 		return "echo " + quote(c.To) + " > " + quote(c.Name)
 	}
@@ -34,33 +58,26 @@ func (c Change) Command() string {
 
 // String says what changes, as "net.core.somaxconn: 4096 -> 65535".
 func (c Change) String() string {
-	return fmt.Sprintf("%s: %s -> %s", c.title(), orNone(c.From), orNone(c.To))
+	name, from := c.Name, c.From
+	if c.Kind == Link || c.Kind == Address {
+		name = string(c.Kind) + " " + name
+	}
+	if from == "" {
+		from = "none"
+	}
+	to := c.To
+	if to == "" {
+		to = "none"
+	}
+	return fmt.Sprintf("%s: %s -> %s", name, from, to)
 }
 
-// ofShell says whether the change is of the shell in which it is made, and of what is
-// started there.
+// undo is the change that takes this one back.
+func (c Change) undo() Change { return Change{c.Kind, c.Name, c.To, c.From} }
+
+// ofShell reports whether the change is of the shell in which it is made, and of what
+// is started there.
 func (c Change) ofShell() bool { return c.Kind == Nofile || c.Kind == Memlock }
-
-// title names the setting.
-func (c Change) title() string {
-	switch c.Kind {
-	case Nofile, Memlock:
-		if c.Name != "" && c.Name != string(c.Kind) {
-			return string(c.Kind) + " of " + c.Name // as Apply names it
-		}
-		return string(c.Kind)
-	case Link, Address:
-		return string(c.Kind) + " " + c.Name
-	}
-	return c.Name
-}
-
-func orNone(value string) string {
-	if value == "" {
-		return "none"
-	}
-	return value
-}
 
 // plain is what a shell takes as it is.
 var plain = regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`)
@@ -73,60 +90,69 @@ func quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// sysctlName is how a setting of the kernel can be called: no part of it leaves
-// /proc/sys.
-var sysctlName = regexp.MustCompile(`^[a-z0-9_-]+(\.[A-Za-z0-9_-]+)+$`)
-
-// check says what is wrong with a change.
-func (c Change) check() error {
-	want := ""
-	switch c.Kind {
-	case Sysctl:
-		if !sysctlName.MatchString(c.Name) {
-			want = "the name of a kernel setting, such as net.core.somaxconn"
-		}
-	case Nofile, Memlock:
-		if _, err := parseRlimit(c.To); err != nil {
-			return err
-		}
-	case Link:
-		if c.To != "up" && c.To != "down" {
-			return fmt.Errorf("the state %q; expected up or down", c.To)
-		}
-	case Address:
-		return c.checkAddress()
-	case Cgroup:
-		if !strings.HasPrefix(c.Name, cgroupRoot) || path.Clean(c.Name) != c.Name {
-			want = "the path of a file below " + cgroupRoot
-		}
-	default:
-		return fmt.Errorf("the kind %q; expected one of sysctl, nofile, memlock, link, address, cgroup", c.Kind)
-	}
-	if want != "" {
-		return fmt.Errorf("the name %q; expected %s", c.Name, want)
-	}
-	return nil
+// setting is what is known of a setting of the kernel that a wall reads.
+type setting struct {
+	name string
+	// amount: it is how much of something there can be, so that more allows for all
+	// that less does.
+	amount bool
+	// own: each network namespace has its own, which can be written there. Which ones
+	// do is as Linux 6.18 has it; older ones have fewer.
+	own bool
+	// machineWide: it is shown in the first network namespace only, and holds for all.
+	machineWide bool
+	// safe: Kubernetes lets a pod set it without being told so, see
+	// kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster.
+	safe bool
+	// least is a value that no plan finds too high: what the kernel begins with where
+	// that is the same on each machine, and a small one where it depends on the
+	// machine's memory. It is empty for a setting that no wall changes.
+	least string
 }
 
-// checkAddress is check for an address, which is removed if To is empty.
-func (c Change) checkAddress() error {
-	text := c.To
-	if text == "" {
-		text = c.From
+// widest is a value that allows for what both values allow.
+func (c Change) widest(value, other string) string {
+	switch {
+	case c.Kind == Link || c.Kind == Address:
+		return other
+	case c.Name == reservedName:
+		ports, ok := portList(value)
+		others, otherOK := portList(other)
+		if !ok || !otherOK {
+			return other
+		}
+		maps.Copy(others, ports)
+		return portRuns(others)
+	case c.Kind == Sysctl && !settings[c.Name].amount:
+		return other
 	}
-	if _, err := parsePrefix(text); err != nil {
-		return fmt.Errorf("the address %q; expected one such as 10.0.0.2/24", text)
-	}
-	return nil
+	return mostOf(value, other, c.Name == rangeName)
 }
 
-// parsePrefix reads an address with the length of its network, which is the
-// address alone if it is not said.
-func parsePrefix(text string) (netip.Prefix, error) {
-	if addr, err := netip.ParseAddr(text); err == nil {
-		return netip.PrefixFrom(addr, addr.BitLen()), nil
+// mostOf is, number for number, the higher of two values. Of a range the first number
+// is the lower. If they are no such values it is the second.
+func mostOf(value, other string, isRange bool) string {
+	had, want := strings.Fields(value), strings.Fields(other)
+	if len(had) != len(want) {
+		return other
 	}
-	return netip.ParsePrefix(text)
+	for i := range want {
+		a, ok := parseAmount(had[i])
+		b, wantOK := parseAmount(want[i])
+		if !ok || !wantOK {
+			return other
+		}
+		if lower := isRange && i == 0; a > b != lower && a != b {
+			want[i] = had[i]
+		}
+	}
+	return strings.Join(want, " ")
 }
 
-const cgroupRoot = "/sys/fs/cgroup/"
+func parseAmount(field string) (int64, bool) {
+	if field == "max" || field == "unlimited" {
+		return math.MaxInt64, true
+	}
+	n, err := strconv.ParseInt(field, 10, 64)
+	return n, err == nil
+}

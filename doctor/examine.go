@@ -1,3 +1,13 @@
+// Package doctor predicts which limit of the operating system, a wall, stops a number of
+// TCP connections on this machine, and how to move it.
+//
+// Read reads the machine into Facts, plain data. Examine predicts from Facts and a Plan,
+// which says what is to be held, at how many connections each Wall stops it: a pure
+// function of facts of any machine. Its predictions are held against real connections,
+// in network namespaces with each wall set low, by the tests of doctor/walls. Apply
+// changes what can be changed on a running machine, Print writes what makes that last.
+//
+// All functions are safe for concurrent use.
 package doctor
 
 import (
@@ -33,19 +43,23 @@ type end struct {
 	processes int
 }
 
-// walls are all that are looked at. Each says nothing, nil, where it has no
-// meaning for the plan or what it needs to know is missing.
-var walls = []func(*exam) *Wall{
-	(*exam).nofile, (*exam).nrOpen, (*exam).fileMax, (*exam).userWatches,
-	(*exam).ports, (*exam).portSearch, (*exam).reuse, (*exam).sources,
-	(*exam).somaxconn, (*exam).synBacklog, (*exam).deviceBacklog,
-	(*exam).tcpMemory, (*exam).tcpPressure, (*exam).cgroupSockets, (*exam).receiveBuffer, (*exam).sendBuffer,
-	(*exam).orphans, (*exam).buckets,
-	(*exam).conntrack, (*exam).conntrackBuckets,
-	(*exam).memory, (*exam).cgroupMemory, (*exam).goMemory, (*exam).nodes,
-	(*exam).cgroupPids, (*exam).userTasks, (*exam).threads, (*exam).pids, (*exam).maps,
-	(*exam).rings, (*exam).memlock,
-	(*exam).loopback, (*exam).route, (*exam).queues,
+// walls are all that are looked at, and settings those of the kernel that they read,
+// by name. Each file of walls registers its own: see wall.
+var (
+	walls    []func(*exam) *Wall
+	settings = make(map[string]setting)
+)
+
+// wall registers a wall, and the settings of the kernel that it reads and no other wall
+// has registered. look gives nil where the wall has no meaning for the plan, or what it
+// needs to know is missing. It is called when the program starts: the result is nothing,
+// for a declaration beside the wall.
+func wall(look func(*exam) *Wall, reads ...setting) struct{} {
+	walls = append(walls, look)
+	for _, s := range reads {
+		settings[s.name] = s
+	}
+	return struct{}{}
 }
 
 // Examine predicts from facts at how many connections each wall stops a plan. It

@@ -1,7 +1,6 @@
 package doctor
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -309,7 +308,7 @@ func notLowered(t *testing.T, c Change) {
 // After the changes every wall that had some holds the plan.
 func TestChangesMoveTheirWalls(t *testing.T) {
 	moved := make(map[string]int)
-	for seed := range uint64(800) {
+	for seed := range uint64(400) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		f, p := someFacts(random), somePlan(random)
 		before, err := check(f, p)
@@ -413,35 +412,6 @@ func FuzzExamine(f *testing.F) {
 			t.Error(err)
 		}
 	})
-}
-
-func TestChangesOfOneSetting(t *testing.T) {
-	r := Report{Plan: Plan{Connections: 10}, Walls: []Wall{
-		{Holds: 1, Changes: []Change{
-			{Kind: Sysctl, Name: "net.ipv4.tcp_mem", From: "1 1 1", To: "3 4 5"},
-			{Kind: Sysctl, Name: rangeName, From: "32768 60999", To: "16384 60999"},
-			{Kind: Sysctl, Name: reservedName, To: "9000"},
-			{Kind: Nofile, Name: "nofile", To: "9"},
-		}},
-		{Holds: 2, Changes: []Change{
-			{Kind: Sysctl, Name: "net.ipv4.tcp_mem", From: "1 1 1", To: "2 6 5"},
-			{Kind: Sysctl, Name: rangeName, From: "32768 60999", To: "10240 65535"},
-			{Kind: Nofile, Name: "nofile", To: "5"},
-			{Kind: Sysctl, Name: reservedName, To: "8080"},
-			{Kind: Sysctl, Name: "fs.nr_open", To: "7"},
-			{Kind: Address, Name: "eth0", To: "10.0.0.7/32"},
-			{Kind: Address, Name: "eth0", To: "10.0.0.8/32"},
-		}},
-		{Holds: 10, Changes: []Change{{Kind: Link, Name: "lo", To: "up"}}},
-	}}
-	var got []string
-	for _, c := range r.Changes() {
-		got = append(got, cmp.Or(c.Name, string(c.Kind))+"="+c.To)
-	}
-	want := []string{reservedName + "=8080,9000", "fs.nr_open=7", "net.ipv4.tcp_mem=3 6 5", rangeName + "=10240 65535", "nofile=9:9", "eth0=10.0.0.7/32", "eth0=10.0.0.8/32"}
-	if !slices.Equal(got, want) {
-		t.Errorf("got %q, want %q", got, want)
-	}
 }
 
 // Ports on which somebody listens are kept out of what is added to the range.

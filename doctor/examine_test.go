@@ -5,16 +5,14 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-
-	"github.com/myriad-go/myriad/internal/procfs"
 )
 
 // machine is a made-up machine with Linux's defaults and little memory: 2 CPUs,
 // 4 GiB, 20,000 descriptors.
 func machine() *Facts {
 	return &Facts{
-		Machine: procfs.Machine{Kernel: "6.18.0", CPUs: 2, Memory: 4 << 30},
-		Meminfo: procfs.Meminfo{Total: 4 << 30, Free: 3 << 30},
+		Machine: MachineFacts{Kernel: "6.18.0", CPUs: 2},
+		Meminfo: MemoryFacts{Total: 4 << 30, Free: 3 << 30},
 		Nodes:   1,
 		Sysctls: map[string]string{
 			"fs.nr_open": "1048576", "fs.file-max": "400000", "fs.epoll.max_user_watches": "900000",

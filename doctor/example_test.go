@@ -6,7 +6,6 @@ import (
 	"log"
 	"net/netip"
 	"os"
-	"time"
 
 	"github.com/myriad-go/myriad/doctor"
 )
@@ -22,8 +21,13 @@ func Example() {
 		log.Fatal(err)
 	}
 	fmt.Println(report.Holds, "connections; the first wall is", report.First)
-	undo, err := doctor.Apply(context.Background(), report.Changes())
-	doctor.WriteApplied(os.Stdout, undo, err)
+	undo, err := doctor.Apply(context.Background(), os.Stdout, report.Changes())
+	if err != nil {
+		log.Print(err)
+	}
+	for _, c := range undo {
+		fmt.Println("to undo:", c.Command())
+	}
 	if err := doctor.Print(os.Stdout, "sysctl", report); err != nil { // what makes them last
 		log.Fatal(err)
 	}
@@ -55,18 +59,4 @@ func ExampleExamine() {
 	// Output:
 	// ports 4096
 	// sysctl -w net.ipv4.ip_local_port_range='16384 65535'
-}
-
-// A program warns of walls before it meets them, itself and others.
-func ExampleWatch() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	err := doctor.Watch(ctx, doctor.WatchConfig{PID: os.Getpid()}, func(r doctor.Reading) {
-		for _, w := range r.Warnings {
-			log.Print(w.Text)
-		}
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
 }

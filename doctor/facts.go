@@ -3,8 +3,6 @@ package doctor
 import (
 	"net/netip"
 	"time"
-
-	"github.com/myriad-go/myriad/internal/procfs"
 )
 
 // Facts is what was read off a machine. It is plain data: a test, or a report
@@ -13,8 +11,8 @@ import (
 type Facts struct {
 	At time.Time `json:"at"`
 	// Machine is the kernel's release, the processors, the memory.
-	Machine procfs.Machine `json:"machine"`
-	Meminfo procfs.Meminfo `json:"meminfo"`
+	Machine MachineFacts `json:"machine"`
+	Meminfo MemoryFacts  `json:"meminfo"`
 	// Nodes is how many NUMA nodes have memory.
 	Nodes int `json:"nodes"`
 	// Sysctls are the kernel's settings by name, such as "net.core.somaxconn":
@@ -55,6 +53,24 @@ type Facts struct {
 	Unknown []string `json:"unknown,omitempty"`
 }
 
+// MachineFacts is what does not change while the machine runs.
+type MachineFacts struct {
+	// Kernel is the kernel's release, such as "6.18.4", CPUModel the name of the first
+	// processor, "" where the kernel does not tell it, CPUs how many are online.
+	Kernel   string `json:"kernel"`
+	CPUModel string `json:"cpu_model"`
+	CPUs     int    `json:"cpus"`
+}
+
+// MemoryFacts are the machine's memory, in bytes.
+type MemoryFacts struct {
+	// Total is all of it, Free what nothing uses, FilePages pages of files that can be
+	// dropped.
+	Total     int64 `json:"total"`
+	Free      int64 `json:"free"`
+	FilePages int64 `json:"file_pages"`
+}
+
 // ProcessFacts are the limits of a process.
 type ProcessFacts struct {
 	PID int `json:"pid"`
@@ -67,12 +83,14 @@ type ProcessFacts struct {
 	Nofile  Rlimit `json:"nofile"`
 	Memlock Rlimit `json:"memlock"`
 	Nproc   Rlimit `json:"nproc"`
-	// Open is how many descriptors it has open.
-	Open int `json:"open"`
+	// Open is how many descriptors are open in the process's table; Tables how many
+	// threads have a table of their own, as Myriad's loops can, and InTables how many
+	// are open in these.
+	Open     int `json:"open"`
+	Tables   int `json:"tables,omitempty"`
+	InTables int `json:"in_tables,omitempty"`
 	// UserTasks is how many tasks its user has now: what Nproc counts.
 	UserTasks int `json:"user_tasks"`
-	// Seccomp is 0 for no filter, 1 for strict, 2 for a filter.
-	Seccomp int `json:"seccomp"`
 	// Root says that it may change the kernel's settings (CAP_SYS_ADMIN and
 	// CAP_NET_ADMIN); Raise that it may raise hard limits (CAP_SYS_RESOURCE); Locks
 	// that it may lock any memory (CAP_IPC_LOCK). In a user namespace that is not the
@@ -132,11 +150,22 @@ type SocketFacts struct {
 	// Ports are the ports from 1,024 on, and those of ip_local_port_range, on which
 	// sockets listen, in ascending order. Sockets that are only bound are not told.
 	Ports []uint16 `json:"ports,omitempty"`
+	// Queue is the fullest queue of connections that wait to be accepted, nil where
+	// nobody listens.
+	Queue *QueueFacts `json:"queue,omitempty"`
 	// Counters are those of /proc/net/netstat that tell of a wall that was met
 	// since the network namespace was made, as they are called there
 	// (ListenOverflows, TCPMemoryPressures, …), and of the tracker of
 	// connections with nf_conntrack_ in front: nf_conntrack_drop, …
 	Counters map[string]int64 `json:"counters,omitempty"`
+}
+
+// QueueFacts is the queue of a listener: Waiting connections of the Most that it may
+// have, and one more.
+type QueueFacts struct {
+	At      netip.AddrPort `json:"at"`
+	Waiting int64          `json:"waiting"`
+	Most    int64          `json:"most"`
 }
 
 // Interface is a network interface.

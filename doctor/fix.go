@@ -1,54 +1,57 @@
 package doctor
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
-	"slices"
+	"os/exec"
 	"strings"
+	"time"
 )
 
-// WriteCommands lists changes as the command lines that make them, numbered.
-func WriteCommands(w io.Writer, changes []Change) error {
-	var out strings.Builder
-	for i, c := range changes {
-		fmt.Fprintf(&out, "  %d. %s\n", i+1, c.Command())
-	}
-	_, err := io.WriteString(w, out.String())
-	return err
+// changeTime bounds how long one change may take.
+const changeTime = 10 * time.Second
+
+// ChangeError says why a change was not made.
+type ChangeError struct {
+	Change Change
+	Err    error
 }
 
-// WriteApplied tells what Apply has returned: what was changed, what was not and
-// why, and the command lines that take back what was.
-func WriteApplied(w io.Writer, undo []Change, failed error) error {
-	var out strings.Builder
-	list := func(title string, lines []string) {
-		if len(lines) > 0 {
-			fmt.Fprintf(&out, "\n%s:\n  %s\n", title, strings.Join(lines, "\n  "))
+func (e *ChangeError) Error() string { return fmt.Sprintf("%s: %v", e.Change, e.Err) }
+func (e *ChangeError) Unwrap() error { return e.Err }
+
+// Apply makes the changes on this machine, in order, by running the Command of each
+// with sh in the network namespace of the calling thread. It tells each that was made
+// on out. What can't be made is passed over: err is an errors.Join of a *ChangeError
+// for each. undo are the changes that take back what was made, in reverse order. When
+// ctx ends no further change is begun.
+//
+// A limit of a process can't be changed from outside of the shell that starts the
+// server: such a change is an error that says what to type there.
+func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change, err error) {
+	var errs []error
+	for _, c := range changes {
+		if err := c.apply(ctx); err != nil {
+			errs = append(errs, &ChangeError{c, err})
+			continue
 		}
+		fmt.Fprintf(out, "  %s\n", c)
+		undo = append([]Change{c.undo()}, undo...)
 	}
-	var made, not, back []string
-	for _, c := range undo {
-		made = append(made, Change{c.Kind, c.Name, c.To, c.From}.String())
-		back = append(back, c.Command())
-	}
-	slices.Reverse(made)
-	for _, err := range joined(failed) {
-		not = append(not, err.Error())
-	}
-	list("Changed", made)
-	list("Not done", not)
-	list("To undo", back)
-	_, err := io.WriteString(w, out.String())
-	return err
+	return undo, errors.Join(errs...)
 }
 
-// joined are the errors that errors.Join has joined.
-func joined(err error) []error {
-	if all, ok := err.(interface{ Unwrap() []error }); ok {
-		return all.Unwrap()
+func (c Change) apply(ctx context.Context) error {
+	if c.ofShell() {
+		return fmt.Errorf("type `%s` in the shell that starts the server, as root if that is refused", c.Command())
 	}
+	ctx, cancel := context.WithTimeout(ctx, changeTime)
+	defer cancel()
+	said, err := exec.CommandContext(ctx, "sh", "-c", c.Command()).CombinedOutput()
 	if err != nil {
-		return []error{err}
+		return fmt.Errorf("`%s`: %w: %s", c.Command(), err, strings.TrimSpace(string(said)))
 	}
 	return nil
 }

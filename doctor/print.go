@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -76,9 +77,9 @@ func lastingOf(r *Report) (*lasting, error) {
 			c.To = c.widest(c.From, c.To)
 			l.sysctls = append(l.sysctls, reasoned{c, cmp.Or(bare.why(c), r.why(c))})
 		case Nofile:
-			l.nofile = hardOf(c.widest(r.Facts.Process.Nofile.String(), c.To))
+			l.nofile = atLeast(c.To, r.Facts.Process.Nofile.Hard)
 		case Memlock:
-			l.memlock = max(hardOf(c.widest(r.Facts.Process.Memlock.String(), c.To)), newMemlock)
+			l.memlock = max(atLeast(c.To, r.Facts.Process.Memlock.Hard), newMemlock)
 		}
 	}
 	x := newExam(bare.Facts, bare.Plan)
@@ -106,13 +107,14 @@ const (
 	oldMemlock = 64 << 10
 )
 
-// hardOf is a value's hard limit, 0 for none: then there is nothing to write.
-func hardOf(value string) int64 {
-	r, err := parseRlimit(value)
-	if err != nil {
+// atLeast is the limit that a change asks for, or the present hard one if that is higher;
+// 0 where there is none: then there is nothing to write.
+func atLeast(to string, hard int64) int64 {
+	n, err := strconv.ParseInt(to, 10, 64)
+	if err != nil || hard < 0 {
 		return 0
 	}
-	return max(r.Hard, 0)
+	return max(n, hard)
 }
 
 // bareFacts is the machine as it would be if nobody had changed a setting and

@@ -6,14 +6,13 @@ import (
 	"math"
 	"os"
 	"runtime/debug"
-	"strconv"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/engine/models"
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -38,7 +37,6 @@ func read(pid int) (*Facts, error) {
 	}
 	r.machine()
 	r.process()
-	r.cgroup()
 	if r.own { // where the caller's thread is, even if others of this process are elsewhere
 		r.network()
 	} else if err := inNetwork(r.pid, r.network); err != nil {
@@ -55,20 +53,25 @@ func (r *reader) unknown(what string, err error) {
 	}
 }
 
-// machine reads what is the same for all processes.
+// machine reads what is the same for all processes, and the process's control groups.
 func (r *reader) machine() {
-	var err error
-	r.Machine, err = procfs.ReadMachine()
+	used, err := sample.Take(sample.MachineMemory|sample.Cgroup, r.pid)
+	r.unknown("memory and cgroups", err)
+	m, c := used.Machine, used.Cgroup
+	r.Meminfo = MemoryFacts{Total: m.Total, Free: m.Free, FilePages: m.FilePages}
+	r.Cgroup = CgroupFacts{
+		Memory: c.Memory.Max, MemoryFrom: c.Memory.From, MemoryFile: c.Memory.File, MemoryUsed: c.Memory.Used,
+		Sockets: c.SocketMemory.Max, SocketsFrom: c.SocketMemory.From, SocketsFile: c.SocketMemory.File, SocketsUsed: c.SocketMemory.Used,
+		Pids: c.Tasks.Max, PidsFrom: c.Tasks.From, PidsFile: c.Tasks.File, PidsUsed: c.Tasks.Used,
+	}
+	machine, err := procfs.ReadMachine()
 	r.unknown("machine", err)
-	r.Meminfo, err = procfs.ReadMeminfo()
-	r.unknown("meminfo", err)
+	r.Machine = MachineFacts{Kernel: machine.Kernel, CPUModel: machine.CPUModel, CPUs: machine.CPUs}
 	r.Nodes, err = procfs.CountNodes()
 	r.unknown("NUMA nodes", err)
 	r.PageSize = int64(os.Getpagesize())
 	r.Tasks, err = procfs.CountAllTasks()
 	r.unknown("tasks of the machine", err)
-	r.FilesOpen, err = openFiles()
-	r.unknown("fs.file-nr", err)
 	r.caches()
 	for _, model := range models.All() {
 		if model.Name != "uring" {
@@ -81,16 +84,6 @@ func (r *reader) machine() {
 	if err := sock.PrivateTables(); err != nil {
 		r.Shards = err.Error()
 	}
-}
-
-// openFiles is the first number of fs.file-nr.
-func openFiles() (int64, error) {
-	text, err := procfs.ReadSysctl("fs.file-nr")
-	if err != nil {
-		return 0, err
-	}
-	open, _, _ := strings.Cut(text, " ")
-	return strconv.ParseInt(open, 10, 64)
 }
 
 func (r *reader) caches() {
@@ -112,12 +105,11 @@ func (r *reader) process() {
 	r.unknown("limits of the process", err)
 	p := &r.Process
 	p.Nofile, p.Memlock, p.Nproc = Rlimit(limits.Nofile), Rlimit(limits.Memlock), Rlimit(limits.Nproc)
-	p.Open, _, err = procfs.CountDescriptors(r.pid)
-	r.unknown("open descriptors", err)
+	r.descriptors()
 	rights, err := procfs.ReadRights(r.pid)
 	r.unknown("rights of the process", err)
 	if err == nil {
-		p.User, p.Seccomp = rights.User, rights.Seccomp
+		p.User = rights.User
 		p.Root = rights.HasMachine(procfs.CapSysAdmin, procfs.CapNetAdmin)
 		p.Raise = rights.HasMachine(procfs.CapSysResource)
 		p.Locks = rights.HasMachine(procfs.CapIPCLock)
@@ -131,13 +123,19 @@ func (r *reader) process() {
 	}
 }
 
-func (r *reader) cgroup() {
-	c, err := procfs.ReadCeilings(r.pid)
-	r.unknown("cgroups", err)
-	r.Cgroup = CgroupFacts{
-		Memory: c.Memory.Limit, MemoryFrom: c.Memory.From, MemoryFile: c.Memory.File, MemoryUsed: c.Memory.Used,
-		Sockets: c.SocketMemory.Limit, SocketsFrom: c.SocketMemory.From, SocketsFile: c.SocketMemory.File, SocketsUsed: c.SocketMemory.Used,
-		Pids: c.Tasks.Limit, PidsFrom: c.Tasks.From, PidsFile: c.Tasks.File, PidsUsed: c.Tasks.Used,
+// descriptors counts them in the process's table, and in those of threads that have one.
+func (r *reader) descriptors() {
+	p := &r.Process
+	tables, err := procfs.ReadTables(r.pid)
+	if err != nil { // an older kernel, or another user's process
+		used, err := sample.Take(sample.Descriptors, r.pid)
+		r.unknown("open descriptors", err)
+		p.Open = used.Total().Descriptors
+		return
+	}
+	p.Open, p.Tables = tables[0].Open, len(tables)-1
+	for _, t := range tables[1:] {
+		p.InTables += t.Open
 	}
 }
 

@@ -63,7 +63,7 @@ func TestRead(t *testing.T) {
 		if !unknown(f, "sizes of the kernel's objects") {
 			t.Errorf("no sizes of the kernel's objects, and no reason: %q", f.Unknown)
 		}
-	} else if tcp := f.Caches["TCP"]; tcp < 1000 || tcp > 10000 || f.Caches["eventpoll_epi"] < 64 {
+	} else if tcp := f.Caches["TCP"]; tcp < 1000 || tcp > 10000 {
 		t.Errorf("one TCP socket takes %g bytes of its cache, of %v", tcp, f.Caches)
 	}
 	b, err := json.Marshal(f)
@@ -174,7 +174,7 @@ func TestReadMachineWide(t *testing.T) {
 			return fmt.Errorf("tcp_mem is shown here: %w", err)
 		}
 		f := mustRead(t, 0)
-		for _, name := range machineWide {
+		for _, name := range []string{tcpMemName, orphansName, deviceName} {
 			if f.Sysctls[name] != outside.Sysctls[name] || !slices.Contains(f.ReadOnly, name) {
 				t.Errorf("%s is %q, outside %q; read-only are %q, unknown %q", name, f.Sysctls[name], outside.Sysctls[name], f.ReadOnly, f.Unknown)
 			}

@@ -3,6 +3,7 @@ package doctor
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -12,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -27,13 +29,13 @@ func (r *reader) network() {
 }
 
 func (r *reader) sysctls() {
-	s := procfs.ReadSysctls(SysctlNames())
-	r.Sysctls, r.ReadOnly = s.Values, s.ReadOnly
-	for _, err := range s.Failed {
+	found := procfs.ReadSysctls(slices.Sorted(maps.Keys(settings)))
+	r.Sysctls, r.ReadOnly = found.Values, found.ReadOnly
+	for _, err := range found.Failed {
 		r.unknown("sysctl", err)
 	}
-	for _, name := range machineWide {
-		if _, shown := s.Values[name]; !shown {
+	for name, s := range settings {
+		if _, shown := found.Values[name]; s.machineWide && !shown {
 			r.elsewhere(name)
 		}
 	}
@@ -85,31 +87,39 @@ var errNotShown = errors.New("it is of the whole machine, and not shown in this 
 const lowestPort = 1024
 
 func (r *reader) sockets() {
-	counts, err := procfs.ReadSocketCounts()
-	r.unknown("counts of sockets", err)
-	s := &r.Sockets
-	s.Open, s.TimeWait, s.Orphans, s.Pages = counts.Open, counts.TimeWait, counts.Orphans, counts.Pages
-	s.Counters = make(map[string]int64)
-	r.counters()
+	used, err := sample.Take(sample.Network)
+	r.unknown("sockets and counters of the network", err)
+	m, s := used.Machine, &r.Sockets
+	r.FilesOpen = m.Files
+	s.Open, s.TimeWait, s.Orphans, s.Pages = m.Open, m.TimeWait, m.Orphans, m.TCPBuffers/r.PageSize
+	s.Counters = m.Counters
 	r.tracker()
-	low, high, err := parseRange(r.Sysctls["net.ipv4.ip_local_port_range"])
-	if err == nil {
-		s.Ports, err = sock.ListeningPorts(min(low, lowestPort), max(high, 65535))
-	}
-	r.unknown("ports on which sockets listen", err)
+	r.listeners()
 }
 
-func (r *reader) counters() {
-	found, err := procfs.ReadNetCounters()
-	r.unknown("counters of the network", err)
-	for _, name := range counterNames {
-		if n, ok := found["TcpExt"+name]; ok {
-			r.Sockets.Counters[name] = n
+// listeners reads the ports on which sockets listen, and the fullest of their queues.
+func (r *reader) listeners() {
+	low, _, err := parseRange(r.Sysctls[rangeName])
+	if err != nil {
+		r.unknown("ports on which sockets listen", err)
+		return
+	}
+	queues, err := sock.Queues()
+	r.unknown("sockets that listen", err)
+	s := &r.Sockets
+	for _, q := range queues {
+		if port := q.At.Port(); port >= min(low, lowestPort) {
+			s.Ports = append(s.Ports, port)
+		}
+		if s.Queue == nil || q.Waiting*(s.Queue.Most+1) > s.Queue.Waiting*(q.Most+1) {
+			s.Queue = &QueueFacts{At: q.At, Waiting: q.Waiting, Most: q.Most}
 		}
 	}
+	slices.Sort(s.Ports)
+	s.Ports = slices.Compact(s.Ports)
 }
 
-// tracker reads what the kernel's tracker of connections does, if there is one.
+// tracker reads how many connections the kernel tracks, if it does.
 func (r *reader) tracker() {
 	tracked, err := trackedNow()
 	if procfs.Gone(err) {
@@ -117,15 +127,6 @@ func (r *reader) tracker() {
 	}
 	r.unknown("tracked connections", err)
 	r.Sockets.Tracked = tracked
-	found, err := procfs.ReadTrackerCounters()
-	if !procfs.Gone(err) {
-		r.unknown("counters of the tracker", err)
-	}
-	for _, name := range trackerNames {
-		if n, ok := found[name]; ok {
-			r.Sockets.Counters["nf_conntrack_"+name] = n
-		}
-	}
 	if r.Sockets.Tracking = tracked > 0; !r.Sockets.Tracking {
 		r.Sockets.Tracking, err = tracks()
 		r.unknown("whether connections are tracked", err)
@@ -134,7 +135,7 @@ func (r *reader) tracker() {
 
 // trackedNow is how many connections are tracked.
 func trackedNow() (int64, error) {
-	text, err := procfs.ReadSysctl("net.netfilter.nf_conntrack_count")
+	text, err := procfs.ReadSysctl(trackCountName)
 	if err != nil {
 		return 0, err
 	}

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"encoding/json"
 	"math"
 	"slices"
 )
@@ -46,31 +47,20 @@ type Wall struct {
 	Advice  string   `json:"advice,omitempty"`
 	// Source is where this is documented.
 	Source string `json:"source"`
+
+	// Used of Limit, in Unit ("descriptors", "bytes", ...), are in use now, Of what
+	// where there are several of the kind. Limit is 0 where that is not known.
+	Used  int64  `json:"used,omitempty"`
+	Limit int64  `json:"limit,omitempty"`
+	Unit  string `json:"unit,omitempty"`
+	Of    string `json:"of,omitempty"`
+	// Beyond says that Holds counts connections beyond those that are open now, which
+	// are in what is used already.
+	Beyond bool `json:"beyond,omitempty"`
 }
 
 // Near says that the plan does not fit.
 func (w *Wall) Near(connections int) bool { return w.Holds < int64(connections) }
-
-// Kind is what a Change changes.
-type Kind string
-
-// The kinds of a Change.
-const (
-	Sysctl  Kind = "sysctl"  // a setting of the kernel: Name is its name
-	Nofile  Kind = "nofile"  // RLIMIT_NOFILE of who starts the server
-	Memlock Kind = "memlock" // RLIMIT_MEMLOCK, in bytes
-	Link    Kind = "link"    // an interface that is to be up: Name is its name
-	Address Kind = "address" // an address that an interface is to have: Name is the interface, To the address with its network's bits
-	Cgroup  Kind = "cgroup"  // a file of a control group: Name is its path
-)
-
-// Change is a setting that moves a wall.
-type Change struct {
-	Kind Kind   `json:"kind"`
-	Name string `json:"name"`
-	From string `json:"from"`
-	To   string `json:"to"`
-}
 
 // Changes are those of all walls that the plan needs moved, the nearest wall's
 // first, one for each setting: where two walls ask for different values of the same
@@ -104,4 +94,64 @@ func before(c Change) int {
 		return 0
 	}
 	return 1
+}
+
+// In JSON, Holds of what never stops a plan, Unlimited here, is null.
+type (
+	reportFields Report
+	reportJSON   struct {
+		reportFields
+		Holds *int64 `json:"holds"`
+	}
+	wallFields Wall
+	wallJSON   struct {
+		wallFields
+		Holds *int64 `json:"holds"`
+	}
+)
+
+// MarshalJSON writes the report as an object, with null for Unlimited.
+func (r Report) MarshalJSON() ([]byte, error) {
+	return json.Marshal(reportJSON{reportFields(r), bounded(r.Holds)})
+}
+
+// UnmarshalJSON reads what MarshalJSON has written.
+func (r *Report) UnmarshalJSON(b []byte) error {
+	var from reportJSON
+	if err := json.Unmarshal(b, &from); err != nil {
+		return err
+	}
+	*r = Report(from.reportFields)
+	r.Holds = unbounded(from.Holds)
+	return nil
+}
+
+// MarshalJSON writes the wall as an object, with null for Unlimited.
+func (w Wall) MarshalJSON() ([]byte, error) {
+	return json.Marshal(wallJSON{wallFields(w), bounded(w.Holds)})
+}
+
+// UnmarshalJSON reads what MarshalJSON has written.
+func (w *Wall) UnmarshalJSON(b []byte) error {
+	var from wallJSON
+	if err := json.Unmarshal(b, &from); err != nil {
+		return err
+	}
+	*w = Wall(from.wallFields)
+	w.Holds = unbounded(from.Holds)
+	return nil
+}
+
+func bounded(holds int64) *int64 {
+	if holds == Unlimited {
+		return nil
+	}
+	return &holds
+}
+
+func unbounded(holds *int64) int64 {
+	if holds == nil {
+		return Unlimited
+	}
+	return *holds
 }

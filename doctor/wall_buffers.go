@@ -44,6 +44,8 @@ func (x *exam) refusable() int64 {
 	return x.unreadPages()
 }
 
+var _ = wall((*exam).tcpMemory, setting{name: tcpMemName, amount: true, machineWide: true, least: "64 128 256"})
+
 // tcpMemory is the limit of all buffers of TCP on the machine.
 func (x *exam) tcpMemory() *Wall {
 	return x.tcpMem(2, x.refusable(), Wall{
@@ -52,6 +54,8 @@ func (x *exam) tcpMemory() *Wall {
 			"\"TCP: out of memory -- consider tuning tcp_mem\" in the kernel's log): writes wait, or fail with EAGAIN",
 	})
 }
+
+var _ = wall((*exam).tcpPressure)
 
 // tcpPressure is where the kernel begins to be short of it.
 func (x *exam) tcpPressure() *Wall {
@@ -70,7 +74,8 @@ func (x *exam) tcpMem(which int, each int64, w Wall) *Wall {
 	}
 	pages := x.f.Sockets.Pages
 	w.Present = fmt.Sprintf("%s pages, %s used", thousands(limits[which]), thousands(pages))
-	w.Holds, w.Source = Unlimited, ipPage+"#tcp-variables"
+	w.Holds, w.Source, w.Beyond = Unlimited, ipPage+"#tcp-variables", true
+	w.Used, w.Limit, w.Unit = times(pages, x.page()), times(limits[which], x.page()), "bytes"
 	if each == 0 {
 		return &w
 	}
@@ -86,6 +91,8 @@ func (x *exam) tcpMem(which int, each int64, w Wall) *Wall {
 	return &w
 }
 
+var _ = wall((*exam).cgroupSockets)
+
 // cgroupSockets is the limit of the buffers of a control group.
 func (x *exam) cgroupSockets() *Wall {
 	limit, each := x.f.Cgroup.Sockets, x.refusable()
@@ -97,6 +104,7 @@ func (x *exam) cgroupSockets() *Wall {
 		Present: fmt.Sprintf("%s bytes, %s used", thousands(limit), thousands(x.f.Cgroup.SocketsUsed)), Holds: Unlimited,
 		Effect: "what comes after a connection's first segment is dropped and sent again, as with tcp_mem",
 		Source: "https://docs.kernel.org/admin-guide/cgroup-v1/memory.html",
+		Used:   x.f.Cgroup.SocketsUsed, Limit: limit, Unit: "bytes", Of: x.f.Cgroup.SocketsFrom, Beyond: true,
 	}
 	if each == 0 {
 		return w
@@ -115,6 +123,8 @@ func (x *exam) cgroupSockets() *Wall {
 	return w
 }
 
+var _ = wall((*exam).receiveBuffer, setting{name: "net.ipv4.tcp_rmem", amount: true, own: true})
+
 // receiveBuffer is how much of the unread bytes of one connection has room where
 // they are to be read, before anybody has read: the buffer grows with what is.
 func (x *exam) receiveBuffer() *Wall {
@@ -123,6 +133,8 @@ func (x *exam) receiveBuffer() *Wall {
 		Effect: "the window closes: the peer's kernel keeps the rest, and then its writes wait",
 	})
 }
+
+var _ = wall((*exam).sendBuffer, setting{name: "net.ipv4.tcp_wmem", amount: true, own: true})
 
 // sendBuffer is how much of what was written to one connection has room until it
 // is sent.

@@ -11,6 +11,8 @@ import (
 const (
 	trackMaxName     = "net.netfilter.nf_conntrack_max"
 	trackBucketsName = "net.netfilter.nf_conntrack_buckets"
+	trackCountName   = "net.netfilter.nf_conntrack_count"
+	trackWaitName    = "net.netfilter.nf_conntrack_tcp_timeout_time_wait"
 
 	trackPage = "https://docs.kernel.org/networking/nf_conntrack-sysctl.html"
 
@@ -25,6 +27,11 @@ const (
 // tracking says whether connections are tracked here.
 func (x *exam) tracking() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
 
+var _ = wall((*exam).conntrack,
+	setting{name: trackMaxName, amount: true, least: "1024"},
+	setting{name: trackWaitName},
+	setting{name: trackCountName})
+
 // conntrack is the table's size.
 func (x *exam) conntrack() *Wall {
 	limit, ok := x.number(trackMaxName)
@@ -37,12 +44,13 @@ func (x *exam) conntrack() *Wall {
 		Effect: "SYNs are dropped (\"nf_conntrack: table full, dropping packet\" in the kernel's log, drop in /proc/net/stat/nf_conntrack): " +
 			"clients fail with ETIMEDOUT",
 		Source: trackPage,
+		Used:   x.f.Sockets.Tracked, Limit: limit, Unit: "connections", Beyond: true,
 	}
 	if !x.tracking() {
 		w.Present = thousands(limit) + ", no rule asks for it"
 		return w
 	}
-	seconds, ok := x.number("net.netfilter.nf_conntrack_tcp_timeout_time_wait")
+	seconds, ok := x.number(trackWaitName)
 	if !ok {
 		seconds = trackWait
 	}
@@ -55,6 +63,8 @@ func (x *exam) conntrack() *Wall {
 	return w
 }
 
+var _ = wall((*exam).conntrackBuckets, setting{name: trackBucketsName, amount: true, least: "1024"})
+
 // conntrackBuckets is how well the table is spread.
 func (x *exam) conntrackBuckets() *Wall {
 	buckets, ok := x.number(trackBucketsName)
@@ -65,7 +75,7 @@ func (x *exam) conntrackBuckets() *Wall {
 		Name: "conntrack-buckets", Soft: true, What: "buckets of the firewall's table (" + trackBucketsName + ")",
 		Present: thousands(buckets), Holds: less(times(buckets, longChain)/2, x.f.Sockets.Tracked),
 		Effect: "looking up each packet's connection takes longer: more than 8 are in a bucket",
-		Source: trackPage,
+		Source: trackPage, Beyond: true,
 	}
 	if x.near(w) {
 		need := parts(times(2, more(int64(x.p.Connections), x.f.Sockets.Tracked)), longChain)

@@ -15,6 +15,8 @@ const maxLoops = 1024
 
 const fsPage = "https://docs.kernel.org/admin-guide/sysctl/fs.html"
 
+var _ = wall((*exam).nofile)
+
 // nofile is RLIMIT_NOFILE of each process. Go raises the soft limit to the hard
 // one when a program starts, so that the hard one counts.
 func (x *exam) nofile() *Wall {
@@ -28,6 +30,10 @@ func (x *exam) nofile() *Wall {
 		Effect: "EMFILE, \"too many open files\": a server pauses accepting, a client's socket(2) fails. A Go program raises the soft " +
 			"limit to the hard one by itself; other programs stop at the soft one",
 		Source: "https://man7.org/linux/man-pages/man2/getrlimit.2.html",
+		Used:   int64(x.f.Process.Open), Limit: max(limit.Soft, 0), Unit: "descriptors",
+	}
+	if n := x.f.Process.Tables; n > 0 {
+		w.Used, w.Limit, w.Of = int64(x.f.Process.InTables), times(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
 	}
 	x.ofTables(w, limit.Hard)
 	if !x.near(w) {
@@ -67,6 +73,8 @@ func (x *exam) pastDescriptors() string {
 	}
 	return "connect from several machines or containers; a table for each loop is not to be had: " + x.f.Shards
 }
+
+var _ = wall((*exam).nrOpen, setting{name: "fs.nr_open", amount: true, least: "1048576"})
 
 // nrOpen is the most that the limit of any process can be.
 func (x *exam) nrOpen() *Wall {
@@ -141,6 +149,8 @@ func (x *exam) descriptorsNeeded() int64 {
 	return need
 }
 
+var _ = wall((*exam).fileMax, setting{name: "fs.file-max", amount: true, least: "8192"})
+
 // fileMax is how many files the whole machine may have open, sockets among them.
 func (x *exam) fileMax() *Wall {
 	limit, ok := x.number("fs.file-max")
@@ -151,12 +161,13 @@ func (x *exam) fileMax() *Wall {
 		Name: "file-max", Side: x.p.Side, What: "files that the whole machine may have open (fs.file-max)",
 		Present: fmt.Sprintf("%s, %s open", thousands(limit), thousands(x.f.FilesOpen)), Holds: Unlimited,
 		Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
-		Source: fsPage + "#file-max-and-file-nr",
+		Source: fsPage + "#file-max-and-file-nr", Beyond: true,
 	}
 	if x.f.Process.Root {
 		w.Present += "; no bound for this user (CAP_SYS_ADMIN)"
 		return w
 	}
+	w.Used, w.Limit, w.Unit = x.f.FilesOpen, limit, "files"
 	spare := sock.Reserve * x.processes()
 	sides := int64(len(x.ends))
 	w.Holds = less(limit, more(x.f.FilesOpen, spare)) / sides
@@ -167,6 +178,8 @@ func (x *exam) fileMax() *Wall {
 	}
 	return w
 }
+
+var _ = wall((*exam).userWatches, setting{name: "fs.epoll.max_user_watches", amount: true, least: "1024"})
 
 // userWatches is how many descriptors one user may have in epoll instances. Go's
 // own poller is one: so a goroutine for each connection takes a watch too.

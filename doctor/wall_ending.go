@@ -14,6 +14,8 @@ const (
 	bucketsName = "net.ipv4.tcp_max_tw_buckets"
 )
 
+var _ = wall((*exam).orphans, setting{name: orphansName, amount: true, machineWide: true, least: "4096"})
+
 // orphans are connections that no process has any more and whose end the peer has
 // not confirmed: when peers are gone without a word, all of a server that ends.
 func (x *exam) orphans() *Wall {
@@ -28,6 +30,7 @@ func (x *exam) orphans() *Wall {
 		Effect: "when all are closed at once and peers don't answer, those beyond are reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
 			"\"too many orphaned sockets\")",
 		Source: ipPage + "#tcp-variables",
+		Used:   x.f.Sockets.Orphans, Limit: limit, Unit: "orphans",
 	}
 	if x.near(w) {
 		need := more(max(x.f.Sockets.Orphans, 0), int64(x.p.Connections))
@@ -36,6 +39,8 @@ func (x *exam) orphans() *Wall {
 	}
 	return w
 }
+
+var _ = wall((*exam).buckets, setting{name: bucketsName, amount: true, own: true, least: "2048"})
 
 // buckets are connections in TIME_WAIT.
 func (x *exam) buckets() *Wall {
@@ -48,6 +53,7 @@ func (x *exam) buckets() *Wall {
 		Present: fmt.Sprintf("%s, %s now", thousands(limit), thousands(x.f.Sockets.TimeWait)), Holds: Unlimited,
 		Effect: "those beyond skip TIME_WAIT (TcpExtTCPTimeWaitOverflow): a late packet can meet a new connection of the same ports",
 		Source: ipPage + "#tcp-variables",
+		Used:   x.f.Sockets.TimeWait, Limit: limit, Unit: "in TIME_WAIT",
 	}
 	if x.p.Closing == 0 {
 		return w

@@ -26,6 +26,8 @@ func (x *exam) queue() (int64, bool) {
 // burst is how many connections come at once.
 func (x *exam) burst() int64 { return int64(min(x.p.Burst, x.p.Connections)) }
 
+var _ = wall((*exam).somaxconn, setting{name: somaxconnName, amount: true, own: true, least: "4096"})
+
 // somaxconn is the queue of connections that wait to be accepted. The kernel
 // compares before it adds, so that there is one more than was asked for.
 func (x *exam) somaxconn() *Wall {
@@ -39,6 +41,9 @@ func (x *exam) somaxconn() *Wall {
 		Effect: "the server's kernel drops what more comes (TcpExtListenOverflows): the client tries again after 1 s, 3 s, 7 s, and fails " +
 			"with ETIMEDOUT if nothing is accepted until then",
 		Source: "https://man7.org/linux/man-pages/man2/listen.2.html",
+	}
+	if q := x.f.Sockets.Queue; q != nil {
+		w.Used, w.Limit, w.Unit, w.Of = q.Waiting, more(q.Most, 1), "connections waiting", q.At.String()
 	}
 	if x.p.Backlog > 0 {
 		w.Present += fmt.Sprintf(", asks for %s", thousands(int64(x.p.Backlog)))
@@ -58,6 +63,10 @@ func (x *exam) somaxconn() *Wall {
 	w.Changes = []Change{x.sysctl(somaxconnName, strconv.FormatInt(roomy(x.burst()), 10))}
 	return w
 }
+
+var _ = wall((*exam).synBacklog,
+	setting{name: synBacklogName, amount: true, own: true, least: "128"},
+	setting{name: "net.ipv4.tcp_syncookies", own: true, safe: true, least: "1"})
 
 // synBacklog is the queue of connections whose handshake is under way. With
 // syncookies, which are the default, there is no such bound: what finds no room
@@ -97,6 +106,8 @@ func (x *exam) synBacklog() *Wall {
 // is kept: a guess. 400,000 that were opened and reset over loopback lost 144,274 packets
 // with a queue of 1,000 (400 for a place), and none with one of 100,000 (4).
 const perPacket = 64
+
+var _ = wall((*exam).deviceBacklog, setting{name: deviceName, amount: true, machineWide: true, least: "1000"})
 
 // deviceBacklog is the queue of packets that a processor has yet to look at: those
 // of the loopback interface pass through it.

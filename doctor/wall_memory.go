@@ -116,6 +116,8 @@ func (x *exam) free() int64 {
 	return less(more(m.Free, max(m.FilePages, 0)/2), more(times(kept, 2<<10), m.Total/64))
 }
 
+var _ = wall((*exam).memory, setting{name: "vm.min_free_kbytes"})
+
 // memory is the machine's.
 func (x *exam) memory() *Wall {
 	if x.f.Meminfo.Total <= 0 {
@@ -126,10 +128,14 @@ func (x *exam) memory() *Wall {
 		Present: fmt.Sprintf("%s free of %s", size(x.f.Meminfo.Free), size(x.f.Meminfo.Total)),
 		Effect:  "the kernel's OOM killer ends a process, most likely the server",
 		Source:  "https://docs.kernel.org/filesystems/proc.html#meminfo",
+		// Not what is available: that takes what the kernel keeps of open sockets for free.
+		Used: less(x.f.Meminfo.Total, more(x.f.Meminfo.Free, x.f.Meminfo.FilePages)), Limit: x.f.Meminfo.Total, Unit: "bytes", Beyond: true,
 	}
 	x.inMemory(w, x.free(), more(x.kernelBytes(), x.userBytes()))
 	return w
 }
+
+var _ = wall((*exam).cgroupMemory)
 
 // cgroupMemory is that of the control group, or container.
 func (x *exam) cgroupMemory() *Wall {
@@ -142,6 +148,7 @@ func (x *exam) cgroupMemory() *Wall {
 		Present: fmt.Sprintf("%s, %s used", size(c.Memory), size(c.MemoryUsed)),
 		Effect:  "the kernel's OOM killer ends a process of the group (memory.events, memory.failcnt)",
 		Source:  "https://docs.kernel.org/admin-guide/cgroup-v2.html#memory",
+		Used:    c.MemoryUsed, Limit: c.Memory, Unit: "bytes", Of: c.MemoryFrom, Beyond: true,
 	}
 	if c.MemoryFrom != "" {
 		w.Present += " (" + c.MemoryFrom + ")"
@@ -191,6 +198,8 @@ func (x *exam) inMemory(w *Wall, room, each int64) {
 	}
 }
 
+var _ = wall((*exam).goMemory)
+
 // goMemory is Go's own limit: above it the collector runs all the time.
 func (x *exam) goMemory() *Wall {
 	limit := x.f.Process.GoMemoryLimit
@@ -217,6 +226,8 @@ func (x *exam) goMemory() *Wall {
 	}
 	return w
 }
+
+var _ = wall((*exam).nodes)
 
 // nodes says that memory is in several places.
 func (x *exam) nodes() *Wall {

@@ -7,6 +7,8 @@ import (
 
 // This file has the walls of interfaces.
 
+var _ = wall((*exam).loopback)
+
 // loopback is whether connections within the machine are possible at all: in a new
 // network namespace they aren't.
 func (x *exam) loopback() *Wall {
@@ -30,6 +32,8 @@ func (x *exam) loopback() *Wall {
 	return w
 }
 
+var _ = wall((*exam).route)
+
 // route is whether an interface leads anywhere else.
 func (x *exam) route() *Wall {
 	if x.toLoopback() || len(x.f.Interfaces) == 0 {
@@ -48,6 +52,8 @@ func (x *exam) route() *Wall {
 	w.Advice = "give an interface an address (ip addr add) and set it up (ip link set)"
 	return w
 }
+
+var _ = wall((*exam).queues)
 
 // queues says that an interface can't spread its packets over all processors.
 func (x *exam) queues() *Wall {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has the walls of a client's ports: a connection takes one of
@@ -203,6 +205,11 @@ func (x *exam) own(on *Interface) []netip.Addr {
 	return own
 }
 
+var _ = wall((*exam).ports,
+	setting{name: rangeName, amount: true, own: true, safe: true, least: "32768 60999"},
+	setting{name: reservedName, own: true, safe: true},
+	setting{name: "net.ipv4.ip_unprivileged_port_start", own: true, safe: true})
+
 // ports is the range.
 func (x *exam) ports() *Wall {
 	r, ok := x.portRange()
@@ -274,6 +281,8 @@ func (x *exam) reserve(wide portRange) []Change {
 	return []Change{x.sysctl(reservedName, portRuns(reserved))}
 }
 
+var _ = wall((*exam).portSearch)
+
 // portSearch is where connecting becomes slow: the kernel tries one port after the
 // other, first all of one parity. The generator keeps to a quarter of the ports of
 // an address where it may choose addresses itself.
@@ -296,6 +305,8 @@ func (x *exam) portSearch() *Wall {
 	}
 	return w
 }
+
+var _ = wall((*exam).reuse, setting{name: reuseName, own: true, least: "2"})
 
 // reuse is how long the port of a connection that this side has closed in order is
 // out of use.
@@ -352,6 +363,8 @@ func (x *exam) withClosing(room, seconds int64) int64 {
 	return share(room, n, more(n, times(int64(x.p.Closing), seconds)))
 }
 
+var _ = wall((*exam).sources)
+
 // sources is whether the machine has the addresses that were asked for.
 func (x *exam) sources() *Wall {
 	if !x.side(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
@@ -401,10 +414,4 @@ func (x *exam) sources() *Wall {
 // maxAdded is the most addresses that are added one by one.
 const maxAdded = 256
 
-// many writes a number of things.
-func many(n int64, one, more string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return thousands(n) + " " + more
-}
+func many(n int64, one, more string) string { return format.Plural(n, one, more) }

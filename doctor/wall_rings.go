@@ -13,6 +13,8 @@ import (
 // start whether it can.
 const ringBytes = 50 << 12
 
+var _ = wall((*exam).rings, setting{name: "kernel.io_uring_disabled", least: "0"})
+
 // rings is whether there is an io_uring for a plan that asks for it.
 func (x *exam) rings() *Wall {
 	w := &Wall{
@@ -31,6 +33,8 @@ func (x *exam) rings() *Wall {
 	}
 	return w
 }
+
+var _ = wall((*exam).memlock)
 
 // memlock is RLIMIT_MEMLOCK, which counts for all processes of a user together.
 func (x *exam) memlock() *Wall {

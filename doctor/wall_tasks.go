@@ -51,6 +51,7 @@ func (x *exam) tasks(connections int64) int64 {
 // ofTasks fills in a wall of which the limit is of threads, used of which are there.
 func (x *exam) ofTasks(w *Wall, limit, used int64) *Wall {
 	w.Present = fmt.Sprintf("%s, %s used", thousands(limit), thousands(used))
+	w.Used, w.Limit, w.Unit = used, limit, "tasks"
 	w.Effect = "EAGAIN, \"resource temporarily unavailable\", from clone(2): a Go program that can't have a thread ends"
 	room := less(limit, used)
 	w.Holds = most(func(n int64) bool { return x.tasks(n) <= room })
@@ -64,6 +65,8 @@ func (x *exam) tasksNeeded(used int64) int64 {
 	return more(max(used, 0), x.tasks(int64(x.p.Connections)))
 }
 
+var _ = wall((*exam).cgroupPids)
+
 // cgroupPids is the limit of the control group.
 func (x *exam) cgroupPids() *Wall {
 	c := x.f.Cgroup
@@ -74,6 +77,7 @@ func (x *exam) cgroupPids() *Wall {
 		Name: "cgroup-pids", What: "threads and processes of the control group (pids.max)",
 		Source: "https://docs.kernel.org/admin-guide/cgroup-v2.html#pid",
 	}, c.Pids, c.PidsUsed)
+	w.Of = c.PidsFrom
 	switch {
 	case !x.near(w):
 	case c.PidsFile != "":
@@ -86,6 +90,8 @@ func (x *exam) cgroupPids() *Wall {
 	}
 	return w
 }
+
+var _ = wall((*exam).userTasks)
 
 // userTasks is RLIMIT_NPROC, which root and those with some rights need not keep to.
 func (x *exam) userTasks() *Wall {
@@ -103,12 +109,16 @@ func (x *exam) userTasks() *Wall {
 	return w
 }
 
+var _ = wall((*exam).threads, setting{name: "kernel.threads-max", amount: true, least: "1024"})
+
 // threads is how many the whole machine may have.
 func (x *exam) threads() *Wall {
 	return x.settingOfTasks("kernel.threads-max", Wall{
 		Name: "threads-max", What: "threads of the whole machine (kernel.threads-max)", Source: kernelPage + "#threads-max",
 	})
 }
+
+var _ = wall((*exam).pids, setting{name: "kernel.pid_max", amount: true, least: "32768"})
 
 // pids is how many numbers there are for them.
 func (x *exam) pids() *Wall {
@@ -136,6 +146,8 @@ const (
 	baseMaps = 256
 	loopMaps = 8
 )
+
+var _ = wall((*exam).maps, setting{name: "vm.max_map_count", amount: true, least: "65530"})
 
 // maps is how many a process may have.
 func (x *exam) maps() *Wall {

@@ -27,6 +27,22 @@ func TestAsync(t *testing.T) {
 	g.reads("ANN")
 }
 
+// A client that reads late gets all rows, and one that goes away holds nobody up.
+func TestExport(t *testing.T) {
+	const rows = 100_000
+	addr := listening(t, "export")
+	gone, g := enter(t, addr), enter(t, addr)
+	gone.says("1000000000")
+	gone.reads("row 0")
+	gone.Close()
+	g.says(fmt.Sprint(rows))
+	for row := range rows {
+		if got, want := g.next(), fmt.Sprintf("row %d\n", row); got != want {
+			t.Fatalf("got %q, want %q", got, want)
+		}
+	}
+}
+
 func TestAnnounce(t *testing.T) {
 	addr := listening(t, "announce", "-every", "10ms")
 	ann, bob := enter(t, addr), enter(t, addr)
@@ -182,7 +198,7 @@ func TestBalanced(t *testing.T) {
 
 // TestSizes keeps the programs of the cookbook short.
 func TestSizes(t *testing.T) {
-	for _, name := range []string{"async", "announce", "requests", "heartbeat", "activated", "balanced", "tested", "login", "proxy"} {
+	for _, name := range []string{"async", "export", "announce", "requests", "heartbeat", "activated", "balanced", "tested", "login", "proxy"} {
 		text, err := os.ReadFile(name + "/main.go")
 		if err != nil {
 			t.Fatal(err)
@@ -199,7 +215,7 @@ func TestQuotes(t *testing.T) {
 	for _, c := range []struct {
 		document string
 		quotes   int
-	}{{"../docs/cookbook.md", 14}, {"../README.md", 1}} {
+	}{{"../docs/cookbook.md", 15}, {"../README.md", 1}} {
 		text, err := os.ReadFile(c.document)
 		if err != nil {
 			t.Fatal(err)

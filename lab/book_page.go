@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
 )
 
@@ -81,12 +82,7 @@ func (b *Book) status() (string, page.Tone) {
 }
 
 // plural is a number with what there is one of, or several.
-func plural(n int, one, several string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return fmt.Sprint(n) + " " + several
-}
+func plural(n int, one, several string) string { return format.Plural(n, one, several) }
 
 // tally counts the runs of all reports.
 func (b *Book) tally() (all runTally) {

@@ -62,8 +62,8 @@ func TestWall(t *testing.T) {
 // tracked connections.
 func tightFacts() *doctor.Facts {
 	return &doctor.Facts{
-		Machine: procfs.Machine{Kernel: "6.18.0", CPUs: 2, Memory: 64 << 30},
-		Meminfo: procfs.Meminfo{Total: 64 << 30, Free: 60 << 30},
+		Machine: doctor.MachineFacts{Kernel: "6.18.0", CPUs: 2},
+		Meminfo: doctor.MemoryFacts{Total: 64 << 30, Free: 60 << 30},
 		Nodes:   1,
 		Sysctls: map[string]string{
 			"fs.nr_open": "1048576", "fs.file-max": "4000000", "fs.epoll.max_user_watches": "9000000",

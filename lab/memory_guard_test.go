@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/cgroup"
 	"github.com/myriad-go/myriad/internal/procfs"
 )
 
@@ -94,14 +95,14 @@ func TestMemoryGuardBlind(t *testing.T) {
 func TestMemoryRoom(t *testing.T) {
 	m := procfs.Meminfo{Total: 1000, Free: 300, FilePages: 200}
 	for _, c := range []struct {
-		ceiling procfs.Ceiling
+		ceiling cgroup.Limit
 		want    memoryRoom
 	}{
-		{procfs.Ceiling{}, memoryRoom{free: 400, total: 1000}},
-		{procfs.Ceiling{Limit: 5000, Used: 10, From: "a"}, memoryRoom{free: 400, total: 1000}},
-		{procfs.Ceiling{Limit: 600, Used: 200, From: "a"}, memoryRoom{free: 400, total: 600}},
-		{procfs.Ceiling{Limit: 600, Used: 201, From: "a"}, memoryRoom{free: 399, total: 600, of: "a"}},
-		{procfs.Ceiling{Limit: 600, Used: 700, From: "a"}, memoryRoom{free: 0, total: 600, of: "a"}},
+		{cgroup.Limit{}, memoryRoom{free: 400, total: 1000}},
+		{cgroup.Limit{Max: 5000, Used: 10, From: "a"}, memoryRoom{free: 400, total: 1000}},
+		{cgroup.Limit{Max: 600, Used: 200, From: "a"}, memoryRoom{free: 400, total: 600}},
+		{cgroup.Limit{Max: 600, Used: 201, From: "a"}, memoryRoom{free: 399, total: 600, of: "a"}},
+		{cgroup.Limit{Max: 600, Used: 700, From: "a"}, memoryRoom{free: 0, total: 600, of: "a"}},
 	} {
 		if got := roomOf(m, c.ceiling); got != c.want {
 			t.Errorf("%+v: got %+v, want %+v", c.ceiling, got, c.want)

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 
+	"github.com/myriad-go/myriad/internal/cgroup"
 	"github.com/myriad-go/myriad/internal/procfs"
 )
 
@@ -38,7 +39,7 @@ func readRoom() (memoryRoom, error) {
 	if err != nil {
 		return memoryRoom{}, err
 	}
-	c, err := procfs.ReadCeilings(os.Getpid())
+	c, err := cgroup.Read(os.Getpid())
 	if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without cgroups
 		return memoryRoom{}, err
 	}
@@ -48,13 +49,13 @@ func readRoom() (memoryRoom, error) {
 // roomOf is what a machine and a limit of cgroups leave, the zero one being none. Of the
 // machine it is what nothing uses, and half of the pages of files that can be dropped.
 // MemAvailable would have much of what sockets hold in it.
-func roomOf(m procfs.Meminfo, c procfs.Ceiling) memoryRoom {
+func roomOf(m procfs.Meminfo, c cgroup.Limit) memoryRoom {
 	r := memoryRoom{free: m.Free + m.FilePages/2, total: m.Total}
 	if c.From == "" {
 		return r
 	}
-	r.total = min(r.total, c.Limit)
-	if left := max(c.Limit-c.Used, 0); left < r.free {
+	r.total = min(r.total, c.Max)
+	if left := max(c.Max-c.Used, 0); left < r.free {
 		r.free, r.of = left, c.From
 	}
 	return r

@@ -195,7 +195,7 @@ func openConn(t *traffic) *engine.Conn {
 		Buffers:  &engine.FreeList{},
 		Counters: &engine.Counters{},
 		Now:      engine.Since,
-	}, 0)
+	}, 0, 0)
 	c.Open(testTarget.addr, true)
 	return c
 }

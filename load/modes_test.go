@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/websocket/wstest"
 )
 
@@ -223,11 +224,9 @@ func TestSeed(t *testing.T) {
 		cfg := Config{Target: s.addr(), Connections: conns, Model: model, Seed: seed, Messages: 5, Graceful: true,
 			Template: `\{connection.uid} \{seq} \{re [a-z]{3,9}} \{random 5}` + "\n", First: "hello \\{connection.uid}\n"}
 		check(t, cfg)
-		for deadline := time.Now().Add(10 * time.Second); rec.connections() < conns; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("%d connections ended, want %d", rec.connections(), conns)
-			}
-		}
+		await.TrueOr(t, func() bool { return rec.connections() >= conns }, func() string {
+			return fmt.Sprintf("%d connections ended, want %d", rec.connections(), conns)
+		})
 		return rec.heard
 	}
 	eachModel(t, func(t *testing.T, model string) {

@@ -1,16 +1,14 @@
 package load
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"math"
-	"slices"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // WriteText writes the result for people to read, a line for each figure.
@@ -223,31 +221,8 @@ func (s Snapshot) String() string {
 	return text
 }
 
-// list names causes and their counts, the most frequent first.
-func list(causes map[string]int64) string {
-	names := slices.SortedFunc(maps.Keys(causes), func(a, b string) int {
-		return cmp.Or(cmp.Compare(causes[b], causes[a]), cmp.Compare(a, b))
-	})
-	for i, name := range names {
-		names[i] = group(causes[name]) + " × " + name
-	}
-	return strings.Join(names, ", ")
-}
+func list(causes map[string]int64) string { return format.Tally(causes) }
 
-// group writes a number with a comma before each three digits.
-func group(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
+func group(n int64) string { return format.Count(n) }
 
-// round leaves three digits of a duration.
-func round(d time.Duration) time.Duration {
-	step := time.Duration(1)
-	for d/step >= 1000 {
-		step *= 10
-	}
-	return d.Round(step)
-}
+func round(d time.Duration) time.Duration { return format.Round(d) }

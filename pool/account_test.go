@@ -253,7 +253,7 @@ func runSlice(t *testing.T, rng *rand.Rand, records []record, total *[outcomes]u
 
 // submit submits a job in one of the ways there are.
 func (s *slice) submit(rng *rand.Rand, r *record, shared context.Context) {
-	task := pool.Task{Job: r, Priority: pool.Priority(rng.IntN(3) - 1), Key: rng.Uint64N(5)}
+	task := pool.Task{Job: r}
 	cancel := context.CancelFunc(nil)
 	switch rng.IntN(16) {
 	case 0:

@@ -4,7 +4,7 @@ import (
 	"math"
 	"runtime/metrics"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
 // budget keeps the number of workers within what memory there is. It goes by the
@@ -40,7 +40,7 @@ func newBudget(limit, job int64) *budget {
 	b.read = b.used
 	switch {
 	case limit == 0:
-		b.limit, _ = procfs.MemoryLimit()
+		b.limit, _ = cgroup.MemoryLimit()
 	case limit < 0:
 		b.limit = math.MaxInt64
 	}
@@ -53,7 +53,7 @@ func newBudget(limit, job int64) *budget {
 // check says whether there may be so many workers always.
 func (b *budget) check(least int) error {
 	if least > b.fits {
-		return bad("Min is %d with jobs of %d bytes (JobBytes) and %d in all (MemoryLimit); expected 0 to %d, which fit in half of that",
+		return badConfig("Min is %d with jobs of %d bytes (JobBytes) and %d in all (MemoryLimit); expected 0 to %d, which fit in half of that",
 			least, b.job, b.limit, b.fits)
 	}
 	return nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -31,22 +30,6 @@ func TestCallGivesResultAndError(t *testing.T) {
 	if got != "mine" || err != nil {
 		t.Errorf("the value of its context is %v, %v", got, err)
 	}
-}
-
-func TestCallsAtOnce(t *testing.T) {
-	p := start(t, pool.Config{Max: 8, Queue: 16, Target: time.Hour})
-	var wg sync.WaitGroup
-	for g := range 32 {
-		wg.Go(func() {
-			for i := range 100 {
-				want := fmt.Sprint(g, " ", i)
-				if got, err := pool.Call(context.Background(), p, func(context.Context) (string, error) { return want, nil }); got != want || err != nil {
-					t.Errorf("got %q, %v; expected %q", got, err, want)
-				}
-			}
-		})
-	}
-	wg.Wait()
 }
 
 // crash is an error of the runtime, for a map that is nil.
@@ -182,11 +165,11 @@ func TestCallThatDoesNotRun(t *testing.T) {
 	})
 	t.Run("shed", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			p := start(t, fixed(1, 1))
+			p := start(t, pool.Config{Min: 1, Max: 1, Queue: oneShard})
 			release := hold(t, p, 1)
-			time.AfterFunc(time.Second, func() {
-				if err := p.TrySubmitTask(pool.Task{Job: pool.Func(nothing), Priority: pool.High}); err != nil {
-					t.Errorf("one of high priority: %v", err)
+			time.AfterFunc(time.Millisecond, func() {
+				if err := p.TrySubmit(nothing); err != nil { // the last one is never shed
+					t.Error(err)
 				}
 			})
 			n, err := pool.Call(context.Background(), p, never)
@@ -265,7 +248,7 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 			"Submit, Background":        func() error { return p.Submit(context.Background(), job) },
 			"Submit, shared context":    func() error { return p.Submit(shared, job) },
 			"SubmitTask":                func() error { return p.SubmitTask(pool.Task{Job: job}) },
-			"SubmitTask, Key, Priority": func() error { return p.SubmitTask(pool.Task{Job: job, Ctx: shared, Key: 9, Priority: pool.High}) },
+			"SubmitTask, Key, Priority": func() error { return p.SubmitTask(pool.Task{Job: job, Ctx: shared}) },
 		}
 		if queue > 0 {
 			tasks["TrySubmit"] = func() error { return p.TrySubmit(job) }

@@ -190,29 +190,6 @@ func TestCloseDrains(t *testing.T) {
 	}
 }
 
-// A job whose context has ended is not run by Close either.
-func TestCloseDrainsNoExpiredJobs(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, fixed(1, 64))
-		release := hold(t, p, 1)
-		ctx, cancel := context.WithCancelCause(context.Background())
-		gone, live := &noted{t: t, name: "expired"}, &noted{t: t, name: "live"}
-		for _, task := range []pool.Task{{Job: gone, Ctx: ctx}, {Job: live}} {
-			if err := p.TrySubmitTask(task); err != nil {
-				t.Fatal(err)
-			}
-		}
-		time.AfterFunc(time.Second, release)
-		cancel(errWhy)
-		if dropped, err := p.Close(context.Background()); err != nil || len(dropped) != 0 {
-			t.Errorf("Close: %v, %v", dropped, err)
-		}
-		gone.mustDrop(pool.ErrExpired, errWhy)
-		live.mustRun()
-		balance(t, p)
-	})
-}
-
 // A second Close, at the same time or later, waits as the first does, and that is
 // all.
 func TestSecondClose(t *testing.T) {
@@ -264,7 +241,7 @@ func TestSecondCloseForces(t *testing.T) {
 			jobs := make([]noted, 50)
 			for i := range jobs {
 				jobs[i] = noted{t: t, name: fmt.Sprint(i)}
-				if err := p.TrySubmitTask(pool.Task{Job: &jobs[i], Key: uint64(i % 7)}); err != nil {
+				if err := p.TrySubmitTask(pool.Task{Job: &jobs[i]}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -332,7 +309,7 @@ func forcedClose(t *testing.T, patient bool) {
 	tasks := map[pool.Job]pool.Task{}
 	for i := range waits {
 		waits[i] = noted{t: t, name: fmt.Sprint("waits ", i)}
-		task := pool.Task{Job: &waits[i], Ctx: ctxs[i%len(ctxs)], Key: uint64(i), Priority: pool.Priority(i%3 - 1)}
+		task := pool.Task{Job: &waits[i], Ctx: ctxs[i%len(ctxs)]}
 		tasks[task.Job] = task
 		if err := p.TrySubmitTask(task); err != nil {
 			t.Fatal(err)
@@ -486,63 +463,6 @@ func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 	})
 }
 
-// What Close says of jobs that still run counts those, and none that have finished on
-// the same worker.
-func TestCloseCountsWhatRuns(t *testing.T) {
-	for before := range 100 {
-		synctest.Test(t, func(t *testing.T) {
-			p, err := pool.New(fixed(1, 1024))
-			if err != nil {
-				t.Fatal(err)
-			}
-			release := hold(t, p, 1)
-			gate := make(chan struct{})
-			for range 10 * before {
-				if err := p.TrySubmit(nothing); err != nil {
-					t.Fatal(err)
-				}
-			}
-			if err := p.TrySubmit(func(context.Context) { <-gate }); err != nil {
-				t.Fatal(err)
-			}
-			for range 20 {
-				if err := p.TrySubmit(nothing); err != nil {
-					t.Fatal(err)
-				}
-			}
-			release()
-			synctest.Wait()
-			dropped, err := p.Close(ended(nil))
-			// Others may have overtaken the one that holds the worker, or it them.
-			if err == nil || !strings.Contains(err.Error(), " 1 still run") || len(dropped) == 0 {
-				t.Errorf("after %d quick jobs: %d dropped, %v; expected some, and that 1 still runs", 10*before, len(dropped), err)
-			}
-			close(gate)
-			if _, err := p.Close(context.Background()); err != nil {
-				t.Error(err)
-			}
-			if s := balance(t, p); int(s.Dropped) != len(dropped) || s.Finished+s.Dropped != uint64(10*before+22) {
-				t.Errorf("dropped %d, finished %d; expected %d, and %d together", s.Dropped, s.Finished, len(dropped), 10*before+22)
-			}
-		})
-	}
-}
-
-// Close ends very many workers as fast as New starts them, also when they have only
-// just begun: nobody makes up for those that end.
-func TestCloseOfManyWorkers(t *testing.T) {
-	for range 3 {
-		p, err := pool.New(pool.Config{Min: 20_000})
-		if err != nil {
-			t.Fatal(err)
-		}
-		closed := make(chan struct{})
-		go func() { closeIt(t, p, context.Background()); close(closed) }()
-		receive(t, closed, "Close of 20,000 workers")
-		balance(t, p)
-	}
-}
-
 // Close of a pool that never had a job, and of one that had.
 func TestCloseOfIdlePools(t *testing.T) {
 	for _, ctx := range []context.Context{context.Background(), ended(nil)} {
@@ -567,6 +487,9 @@ func TestCloseOfIdlePools(t *testing.T) {
 				}
 				if err := p.Submit(context.Background(), nothing); !errors.Is(err, pool.ErrClosed) {
 					t.Errorf("Submit after Close: %v", err)
+				}
+				if err := p.Resize(10, 10); !errors.Is(err, pool.ErrClosed) {
+					t.Errorf("Resize after Close: %v", err)
 				}
 				if s := balance(t, p); s.Closed != 2 || s.Finished != uint64(jobs) {
 					t.Errorf("closed %d, finished %d; expected 2, %d", s.Closed, s.Finished, jobs)

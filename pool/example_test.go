@@ -105,7 +105,7 @@ func ExampleTask() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	r := &request{name: "a request of client 17", answer: make(chan string, 1)}
-	err = p.TrySubmitTask(pool.Task{Job: r, Ctx: ctx, Priority: pool.High, Key: 17})
+	err = p.TrySubmitTask(pool.Task{Job: r, Ctx: ctx})
 	switch {
 	case errors.Is(err, pool.ErrFull):
 		fmt.Println("try again later")

@@ -5,13 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"sync/atomic"
 )
 
-// Job is what the pool runs. One that is also a [Dropper] is told when it won't be.
+// Job is what the pool runs. One that is also a [Dropper] is told when it will not run.
 type Job interface {
-	// Run is called once at most, on a worker. ctx ends with the context that
-	// the job was submitted with, when [Pool.Close] gives up waiting, and
-	// with the job: it is not to be used when Run has returned.
+	// Run is called at most once, on a worker. ctx ends with the context that the job
+	// was submitted with, when [Pool.Close] stops waiting, and with the job: it must
+	// not be used after Run has returned.
 	Run(ctx context.Context)
 }
 
@@ -21,7 +22,7 @@ type Func func(ctx context.Context)
 // Run calls the function.
 func (f Func) Run(ctx context.Context) { f(ctx) }
 
-// job is the function as a Job, which nil is not.
+// job is f as a Job; a nil f is no job.
 func (f Func) job() Job {
 	if f == nil {
 		return nil
@@ -29,65 +30,38 @@ func (f Func) job() Job {
 	return f
 }
 
-// Dropper is a Job that wants to know that it won't run although it was
-// accepted.
+// Dropper is a Job that is told when it will not run although it was accepted.
 type Dropper interface {
 	Job
-	// Dropped is called once, instead of Run, with an error that is ErrExpired,
-	// ErrShed or ErrClosed. It is called on a goroutine of the pool or of
-	// whoever submits, and does not block. A panic in it is contained.
+	// Dropped is called once, instead of Run, with an error that is [ErrExpired],
+	// [ErrShed] or [ErrClosed]. It is called on a goroutine of the pool and must not
+	// block. A panic in it is contained.
 	Dropped(why error)
 }
 
-// Task is a job, and what the pool is to know of it.
+// Task is a job with its context.
 type Task struct {
 	// Job is required: a task without one is a mistake that panics.
 	Job Job
-	// Ctx is the job's context; nil is one that ends when Close gives up
-	// waiting.
+	// Ctx is the job's context; nil is one that ends when Close stops waiting.
 	Ctx context.Context
-	// Priority says what runs first. The default is Normal; what is above High
-	// is High, and what is below Low is Low.
-	Priority Priority
-	// Key says whose job it is: a connection, a tenant. Jobs of one priority
-	// are taken from each key in turn, so that one with very many does not
-	// hold up the others, and when the queue is full, one of the key with the
-	// most makes room for a key with fewer. 0 is a key like any other. A
-	// hash puts keys in 64 places; those that share one share its turn.
-	Key uint64
 }
 
-// Priority is what decides between jobs that wait. As long as a job of a higher
-// priority waits, none of a lower one is taken, up to the few that are being taken
-// at that moment; and when the queue is full, a job of a lower priority makes room
-// for one of a higher.
-type Priority int8
-
-// The priorities.
-const (
-	Low    Priority = -1
-	Normal Priority = 0
-	High   Priority = 1
-)
-
-// The errors of this package. All are compared with errors.Is.
+// The errors of this package, to be compared with errors.Is.
 var (
-	// ErrFull says that the queue was full: the job was not accepted.
+	// ErrFull says that the job was refused because the queue was full.
 	ErrFull = errors.New("pool: full")
-	// ErrClosed says that the pool has been closed, before the job was accepted
-	// or before it ran.
+	// ErrClosed says that the pool was closed before the job was accepted or ran.
 	ErrClosed = errors.New("pool: closed")
-	// ErrExpired says that the job's context ended before it ran. The error
-	// is also what context.Cause says of that context.
+	// ErrExpired says that the job's context ended before it ran. The error is also
+	// what context.Cause says of that context.
 	ErrExpired = errors.New("pool: the job's context ended before it ran")
-	// ErrShed says that the job was shed: it had waited for too long while
-	// the pool was overloaded, or it made room for one that had precedence.
+	// ErrShed says that the job was shed: it had waited too long while the pool was
+	// overloaded.
 	ErrShed = errors.New("pool: shed, because of overload")
-	// ErrBadConfig is wrapped by the error of New for a Config that makes no
-	// sense.
+	// ErrBadConfig is wrapped by errors about a Config or sizes that make no sense.
 	ErrBadConfig = errors.New("pool: bad configuration")
-	// ErrGoexit is what a PanicError has as its value for a job that ended its
-	// goroutine.
+	// ErrGoexit is the value of the PanicError of a job that called runtime.Goexit.
 	ErrGoexit = errors.New("pool: the job has called runtime.Goexit")
 )
 
@@ -97,12 +71,11 @@ type expired struct{ cause error }
 func (e *expired) Error() string   { return fmt.Sprintf("%v: %v", ErrExpired, e.cause) }
 func (e *expired) Unwrap() []error { return []error{ErrExpired, e.cause} }
 
-// PanicError is a panic of a job, as Call returns it and Config.Panicked hears of
-// it.
+// PanicError is a panic of a job, as Call returns it and Config.Panicked receives it.
 type PanicError struct {
 	// Value is what the job panicked with.
 	Value any
-	// Stack is the stack of its goroutine then, as debug.Stack gives it.
+	// Stack is the stack of its goroutine, as debug.Stack formats it.
 	Stack []byte
 }
 
@@ -114,14 +87,71 @@ func (e *PanicError) Unwrap() error {
 	return err
 }
 
-// caught is what a job that did not return has panicked with: nil stands for
-// runtime.Goexit.
-func caught(v any) *PanicError {
+// newPanicError is the error for a recovered value; nil stands for runtime.Goexit.
+func newPanicError(v any) *PanicError {
 	if p, ok := v.(*PanicError); ok {
-		return p // Call has seen it already
+		return p // made by Call already
 	}
 	if v == nil {
 		v = ErrGoexit
 	}
 	return &PanicError{Value: v, Stack: debug.Stack()}
+}
+
+// Call has f run by a worker and waits for its result. Like Submit it waits for room
+// until ctx, which must not be nil, ends. The error is f's own, a [*PanicError] if f
+// panicked, or says why f did not run: [ErrClosed], [ErrExpired] or [ErrShed]. When ctx
+// ends while f runs, Call does not wait for it and returns context.Cause(ctx).
+func Call[T any](ctx context.Context, p *Pool, f func(ctx context.Context) (T, error)) (T, error) {
+	var zero T
+	c := &call[T]{f: f, done: make(chan struct{})}
+	if err := p.SubmitTask(Task{Job: c, Ctx: ctx}); err != nil {
+		return zero, err
+	}
+	select {
+	case <-c.done:
+		return c.result, c.err
+	case <-ctx.Done():
+	}
+	if c.begun.CompareAndSwap(false, true) {
+		return zero, &expired{context.Cause(ctx)} // Run will do nothing
+	}
+	select {
+	case <-c.done:
+		return c.result, c.err
+	default:
+		return zero, context.Cause(ctx)
+	}
+}
+
+// call is a job with a result. It belongs to the worker until done is closed.
+type call[T any] struct {
+	f      func(ctx context.Context) (T, error)
+	begun  atomic.Bool // f runs, or must not any more
+	result T
+	err    error
+	done   chan struct{}
+}
+
+// Run implements Job.
+func (c *call[T]) Run(ctx context.Context) {
+	if !c.begun.CompareAndSwap(false, true) {
+		return
+	}
+	defer close(c.done)
+	returned := false
+	defer func() {
+		if !returned {
+			c.err = newPanicError(recover())
+			panic(c.err) // for the worker to count
+		}
+	}()
+	c.result, c.err = c.f(ctx)
+	returned = true
+}
+
+// Dropped implements Dropper.
+func (c *call[T]) Dropped(why error) {
+	c.err = why
+	close(c.done)
 }

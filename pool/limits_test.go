@@ -62,9 +62,10 @@ func TestConfigBounds(t *testing.T) {
 		{pool.Config{Interval: h}, nil},
 		{pool.Config{Interval: h + 1}, []string{"Interval is 1h0m0.000000001s", "1h0m0s"}},
 		{pool.Config{Off: pool.AllRules}, nil},
-		{pool.Config{Off: pool.AllRules + 1}, []string{"Off is 0x10", "0xf"}},
+		{pool.Config{Off: pool.AllRules + 1}, []string{"Off is 0x8", "0x7"}},
 		{pool.Config{JobBytes: -1}, []string{"JobBytes is -1", "0"}},
 		{pool.Config{JobBytes: 1 << 62}, nil},
+		{pool.Config{Min: 3, MemoryLimit: 1 << 30, JobBytes: 256 << 20}, []string{"Min is 3", "JobBytes", "0 to 2"}},
 		{pool.Config{MemoryLimit: -1}, nil},
 		{pool.Config{MemoryLimit: 1}, nil},
 	} {
@@ -86,27 +87,9 @@ func TestConfigBounds(t *testing.T) {
 	}
 }
 
-// The largest queue there may be is one, and holds as much as any.
-func TestLargestQueue(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes a gigabyte of address space")
-	}
-	p := start(t, pool.Config{Min: 1, Max: 1, Queue: 16_777_216, Target: time.Hour})
-	release := hold(t, p, 1)
-	var ran atomic.Int64
-	job := pool.Func(func(context.Context) { ran.Add(1) })
-	for i := range 10_000 {
-		if err := p.TrySubmit(job); err != nil {
-			t.Fatalf("job %d: %v", i, err)
-		}
-	}
-	release()
-	eventually(t, "all to run", func() bool { return ran.Load() == 10_000 })
-}
-
 // Exactly Max jobs run and Queue wait, not one more or less.
 func TestQueueBoundIsExact(t *testing.T) {
-	for _, queue := range []int{pool.NoQueue, 1, 2, 63, 64, 100, 128, 1000, 1024, 100_000} {
+	for _, queue := range []int{pool.NoQueue, 0, 1, 2, 63, 64, 100, 1000, 100_000} {
 		for _, workers := range []int{1, 3} {
 			if queue == 100_000 && workers == 1 {
 				continue // one of them takes long enough
@@ -117,6 +100,9 @@ func TestQueueBoundIsExact(t *testing.T) {
 					cfg.Off = off
 					p := start(t, cfg)
 					room := max(queue, 0)
+					if queue == 0 {
+						room = 1024 // the default
+					}
 					for round := range 2 {
 						release := hold(t, p, workers)
 						n := 0
@@ -180,91 +166,6 @@ func TestQueueBoundUnderRace(t *testing.T) {
 	}
 }
 
-// The default queue is 1,024.
-func TestDefaultQueue(t *testing.T) {
-	p := start(t, fixed(1, 0))
-	release := hold(t, p, 1)
-	n := 0
-	for ; p.TrySubmit(nothing) == nil && n < 5000; n++ {
-	}
-	if n != 1024 {
-		t.Errorf("%d jobs were accepted to wait; expected the default, 1024", n)
-	}
-	release()
-}
-
-// Never more workers than Max.
-func TestMaxIsNeverPassed(t *testing.T) {
-	for _, off := range []pool.Rules{0, pool.Adapting} {
-		for _, most := range []int{1, 7, 100} {
-			synctest.Test(t, func(t *testing.T) {
-				p := start(t, pool.Config{Max: most, Queue: 10_000, Off: off, Target: time.Hour})
-				var running, worst atomic.Int64
-				for range min(50*most, 5000) {
-					err := p.TrySubmit(func(context.Context) {
-						n := running.Add(1)
-						for w := worst.Load(); n > w && !worst.CompareAndSwap(w, n); w = worst.Load() {
-						}
-						time.Sleep(20 * time.Millisecond)
-						running.Add(-1)
-					})
-					if err != nil {
-						t.Fatal(err)
-					}
-				}
-				for p.Stats().Queued > 0 {
-					if s := p.Stats(); s.Workers > most || s.Limit > most {
-						t.Fatalf("workers %d, limit %d; expected at most %d", s.Workers, s.Limit, most)
-					}
-					time.Sleep(5 * time.Millisecond)
-				}
-				if n := worst.Load(); n > int64(most) {
-					t.Errorf("off %b: %d jobs ran at once; expected at most %d", off, n, most)
-				}
-			})
-		}
-	}
-}
-
-// There are never more workers than fit in half of MemoryLimit by JobBytes, but there
-// is one.
-func TestMemoryBoundsWorkers(t *testing.T) {
-	for _, c := range []struct {
-		limit, job int64
-		most       int64
-	}{
-		{64 << 30, 4 << 30, 8},
-		{64 << 30, 32 << 30, 1},
-		{64 << 30, 1 << 40, 1}, // it fits none
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			p := start(t, pool.Config{Max: 100, Queue: 4096, MemoryLimit: c.limit, JobBytes: c.job, Target: time.Hour})
-			var running, worst atomic.Int64
-			const jobs = 400
-			for range jobs {
-				err := p.TrySubmit(func(context.Context) {
-					n := running.Add(1)
-					for w := worst.Load(); n > w && !worst.CompareAndSwap(w, n); w = worst.Load() {
-					}
-					time.Sleep(20 * time.Millisecond)
-					running.Add(-1)
-				})
-				if err != nil {
-					t.Fatal(err)
-				}
-			}
-			time.Sleep(time.Minute)
-			synctest.Wait()
-			if s := p.Stats(); s.Finished != jobs {
-				t.Errorf("limit %d, a job %d: %d of %d have run", c.limit, c.job, s.Finished, jobs)
-			}
-			if n := worst.Load(); n > c.most {
-				t.Errorf("limit %d, a job %d: %d ran at once; expected at most %d", c.limit, c.job, n, c.most)
-			}
-		})
-	}
-}
-
 // A process that is over its memory limit has few workers, but some; with no limit
 // the same load has many. (It starts with some for each processor.)
 func TestMemoryPressure(t *testing.T) {
@@ -290,6 +191,53 @@ func TestMemoryPressure(t *testing.T) {
 				t.Errorf("without a memory limit there are %d workers of 1000: the test shows nothing", s.Workers)
 			}
 			closeIt(t, p, ended(nil))
+		})
+	}
+}
+
+// Never more jobs run at once than Max, or than fit in half of MemoryLimit by JobBytes,
+// but as many do where none of that forbids it and the number need not adapt.
+func TestWorkersAreBounded(t *testing.T) {
+	for _, c := range []struct {
+		cfg  pool.Config
+		most int64
+		all  bool // without Adapting there are as many at any time
+	}{
+		{pool.Config{Max: 1}, 1, true},
+		{pool.Config{Max: 7}, 7, true},
+		{pool.Config{Max: 100}, 100, false},
+		{pool.Config{Max: 300, Off: pool.Adapting}, 300, true},
+		{pool.Config{Max: 100, MemoryLimit: 64 << 30, JobBytes: 4 << 30}, 8, true},
+		{pool.Config{Max: 100, MemoryLimit: 64 << 30, JobBytes: 1 << 40}, 1, true}, // it fits none
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			c.cfg.Queue, c.cfg.Target = 4096, time.Hour
+			p := start(t, c.cfg)
+			var running, worst atomic.Int64
+			const jobs = 1000
+			for range jobs {
+				err := p.TrySubmit(func(context.Context) {
+					n := running.Add(1)
+					for w := worst.Load(); n > w && !worst.CompareAndSwap(w, n); w = worst.Load() {
+					}
+					time.Sleep(20 * time.Millisecond)
+					running.Add(-1)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if s := p.Stats(); s.Workers > int(c.most) || s.Limit > int(c.most) {
+					t.Fatalf("%+v: workers %d, limit %d; expected at most %d", c.cfg, s.Workers, s.Limit, c.most)
+				}
+			}
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			if s := p.Stats(); s.Finished != jobs {
+				t.Errorf("%+v: %d of %d have run", c.cfg, s.Finished, jobs)
+			}
+			if n := worst.Load(); n > c.most || c.all && n < c.most {
+				t.Errorf("%+v: %d ran at once; expected %d", c.cfg, n, c.most)
+			}
 		})
 	}
 }

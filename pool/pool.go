@@ -1,416 +1,354 @@
+// Package pool runs jobs on a bounded number of goroutines and keeps their latency low
+// when more jobs come than it can run.
+//
+// The number of workers adapts to the work. It grows while jobs wait and more workers
+// raise throughput, and shrinks when workers are idle: jobs that compute end up with
+// about as many workers as there are processors, jobs that block with many more. It
+// stays between Config.Min and Config.Max and within a memory budget.
+//
+// The queue is bounded. A job that finds it full is refused with [ErrFull], or waits in
+// Submit until its context ends. When jobs have waited longer than Config.Target for all
+// of Config.Interval, the queue no longer absorbs bursts and only adds delay: the pool
+// is overloaded. Until that is over the newest jobs run first, because somebody most
+// likely still waits for them, and those that have waited longer than Target are shed.
+//
+// Every accepted job ends exactly once: it runs to its end (or panics), expires because
+// its context ended before it began, is shed, or is dropped by [Pool.Close]. A job that
+// is a [Dropper] is told of the last three.
+//
+// The package stands alone: it needs the standard library and this module's reader of
+// memory limits.
 package pool
 
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
+	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/histogram"
 )
 
-// This file is the pool, and who owns what in it.
+// Concurrency.
 //
-// The queue is split into shards, each with a lock (shard.go). Workers are
-// goroutines (worker.go); those without a job lie in a stack without a lock
-// (idle.go). Who submits gives the task to a parked worker if nobody searches for
-// tasks, or starts a worker if there may be more; otherwise it goes to the queue,
-// so that a pool with a worker to spare never refuses, whatever Queue is. Submits
-// that wait for room stand in a list (waiters.go). One goroutine, the tender, looks
-// after the pool every 10 ms while there is something to do, and sleeps otherwise
-// (tender.go); it alone decides how many workers there may be, and Resize has it do
-// so. Close has everything end, and waits for it (close.go).
+// The queue consists of shards, each with a lock (queue.go). Workers are goroutines
+// (worker.go); those without a job are parked on a lock-free stack. A submitter hands
+// its job to a parked worker if no worker is searching for jobs, or starts a worker if
+// the limit allows; otherwise the job goes to the queue (submit.go). So a pool with a
+// spare worker never refuses a job, whatever Config.Queue is. Submits that wait for room
+// stand in a list (waiters.go).
+//
+// One goroutine, the controller, runs every 10 ms while there is work and sleeps
+// otherwise (controller.go). It alone sets the limit of workers; Resize does so under
+// its lock. Close refuses new jobs, lets the workers drain the queue and exit, then
+// stops the controller and waits for all of them.
 
 // Pool is a bounded pool of workers. Its methods are safe for concurrent use.
 type Pool struct {
-	cfg  Config
-	rule rules
-	base time.Time
-	ctx  context.Context // of jobs without one of their own; Close cancels it
-	stop context.CancelCauseFunc
+	cfg      Config
+	overload overload
+	start    time.Time
+	ctx      context.Context // of jobs without one of their own; Close cancels it
+	cancel   context.CancelCauseFunc
 
 	shards []shard
-	shift  int // a hash's bits above it are a shard
-	idle   idleStack
+	shift  int // a 64-bit hash shifted right by this is the index of a shard
+	parked workerStack
 	waiters
 
 	_         [64]byte
-	size      atomic.Int64 // workers
-	limit     atomic.Int64 // how many there may be
-	stuck     atomic.Int64 // how many have not come back for long, while jobs are quick
-	most      atomic.Int64 // and may ever be
-	searching atomic.Int32 // how many of them search
+	size      atomic.Int64 // workers, and closedBit
+	limit     atomic.Int64 // of workers now
+	maxLimit  atomic.Int64 // that limit may ever reach
+	searching atomic.Int32 // workers that look for jobs
 	closed    atomic.Bool
-	mixed     atomic.Bool   // there have been other priorities than Normal
-	dozing    atomic.Bool   // the tender sleeps
-	blocking  atomic.Bool   // jobs block, for a good part of their time
-	places    atomic.Uint64 // of keys that there have been, a bit for each; see rules.place
+	away      atomic.Int64 // workers that will not be back soon although jobs are short
+	asleep    atomic.Bool  // the controller sleeps
+	blocking  atomic.Bool  // jobs block for a good part of their time
 	_         [64]byte
-	round     atomic.Uint32 // goes over the shards
+	short     predictor
 	_         [64]byte
-	trust     trust
+	clock     atomic.Int64 // recent time: at most some 100 µs old while jobs are short
 	_         [64]byte
-	clock     atomic.Int64 // what the time was lately, at most some hundred µs ago while jobs are quick
-	_         [64]byte
-	handed    atomic.Uint64 // tasks that were given to a worker at once
+	handed    atomic.Uint64 // jobs handed to a worker directly
 	late      atomic.Uint64
-	refused   atomic.Uint64 // for being closed
-	procs     int64         // more workers than that don't help with quick jobs
-	searchers int32         // most that search at a time
+	refused   atomic.Uint64 // because the pool was closed
+	procs     int64
+	searchers int32 // bound of searching
 
-	mu    sync.Mutex // guards what follows, and the making of workers
-	table atomic.Pointer[[]*worker]
-	spare []*worker // have ended
-
-	tender  tender
-	ended   chan struct{} // closed when the last worker has ended
-	over    chan struct{} // closed when Close is done
+	mu      sync.Mutex // guards table, spare and the creation of workers
+	table   atomic.Pointer[[]*worker]
+	spare   []*worker // that have exited, for reuse
+	control controller
+	exited  chan struct{} // closed when the last worker leaves
+	done    chan struct{} // closed when Close is complete
 	running sync.WaitGroup
 }
 
-// errNoRoom is ErrFull that was not counted.
-var errNoRoom = errors.New("pool: no room now")
-
-// closedBit is set in size by Close.
+// closedBit is set in size when the pool closes.
 const closedBit = 1 << 40
 
-// New makes a pool. Its first Min workers and one more goroutine run until Close.
+// grace is how long Close waits for jobs whose contexts it has cancelled.
+const grace = time.Second
+
+// New makes a pool and starts its first Min workers. The error wraps [ErrBadConfig].
+// Close ends the pool; one that is not closed keeps its goroutines.
 func New(cfg Config) (*Pool, error) {
-	cfg, err := cfg.filled()
+	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
+	procs := runtime.GOMAXPROCS(0)
 	p := &Pool{
-		cfg: cfg, base: time.Now(), procs: int64(runtime.GOMAXPROCS(0)), searchers: int32(max(1, runtime.GOMAXPROCS(0)/2)),
-		ended: make(chan struct{}), over: make(chan struct{}),
+		cfg: cfg, start: time.Now(), procs: int64(procs), searchers: int32(max(1, procs/2)),
+		exited: make(chan struct{}), done: make(chan struct{}),
 	}
-	r := &p.rule
-	r.seed = rand.Uint64()
-	r.target, r.interval = int64(cfg.Target), int64(cfg.Interval)
-	r.shed, r.newest, r.fair = cfg.Off&Shedding == 0, cfg.Off&NewestFirst == 0, cfg.Off&Fairness == 0
-	p.trust.needs.Store(trustFrom)
-	p.ctx, p.stop = context.WithCancelCause(context.Background())
+	p.overload = overload{
+		target: int64(cfg.Target), interval: int64(cfg.Interval),
+		shedding: cfg.Off&Shedding == 0, newestFirst: cfg.Off&NewestFirst == 0,
+	}
+	p.short.score.Store(firstScore)
+	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	p.table.Store(new([]*worker))
-	p.split(cfg.Queue, cfg.shards())
-	if err := p.tender.begin(p); err != nil {
+	p.makeShards(cfg.Queue, cfg.shards())
+	if err := p.control.init(p); err != nil {
 		return nil, err
 	}
-	p.fill(cfg.Min)
-	p.tender.done.Go(p.tender.run)
+	p.startWorkers(cfg.Min)
+	p.control.done.Go(p.control.run)
 	return p, nil
 }
 
-// split makes n shards, with room for size tasks together.
-func (p *Pool) split(size, n int) {
-	p.shards = make([]shard, n)
-	p.shift = 64
-	for i := 1; i < n; i *= 2 {
-		p.shift--
+// now is the time since the pool was made, never 0.
+func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
+
+// Resize changes Config.Min and Config.Max. Workers beyond the new Max exit when their
+// jobs end. The error wraps [ErrBadConfig], or is [ErrClosed].
+func (p *Pool) Resize(minWorkers, maxWorkers int) error {
+	if err := checkSize(minWorkers, maxWorkers); err != nil {
+		return err
+	}
+	return p.control.resize(minWorkers, maxWorkers)
+}
+
+// Close refuses further jobs and waits until those that were accepted have run. When
+// ctx ends first, it drops the jobs that still wait and returns them, cancels the
+// contexts of those that run, with [ErrClosed] as the cause, and waits a second at most
+// for them. The error then wraps the cause of ctx's end and says how many jobs still
+// run. Further calls wait in the same way; each dropped job is returned once.
+//
+// A job that calls Close waits for itself: let it do so in a goroutine, or with a
+// context that ends.
+func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
+	if p.beginClose() {
+		go p.finishClose()
+	}
+	select {
+	case <-p.done:
+		return nil, nil
+	case <-ctx.Done():
+	}
+	dropped = p.dropQueued()
+	p.cancel(ErrClosed)
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+	}
+	if running := p.Stats().Running; len(dropped) > 0 || running > 0 {
+		err = fmt.Errorf("pool: close: %d jobs were dropped and %d still run: %w", len(dropped), running, context.Cause(ctx))
+	}
+	return dropped, err
+}
+
+// beginClose refuses further jobs. It reports whether this call was the first.
+func (p *Pool) beginClose() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed.Load() {
+		return false
 	}
 	for i := range p.shards {
 		s := &p.shards[i]
-		s.rule, s.cap = &p.rule, size/n
-		if i < size%n {
-			s.cap++
-		}
-		s.full.Store(s.cap == 0)
+		s.mu.Lock()
+		s.closed = true
+		s.mu.Unlock()
 	}
-}
-
-// now is the time since the pool was made, never 0.
-func (p *Pool) now() int64 { return int64(time.Since(p.base)) + 1 }
-
-// fill starts workers until there are n.
-func (p *Pool) fill(n int) {
-	for int(p.workers()) < n && p.spawn(order{}, 0) {
+	p.closed.Store(true)
+	p.wakeAll()
+	if p.size.Or(closedBit) == 0 {
+		close(p.exited)
 	}
-}
-
-// spawn starts a worker, if there may be one more, or extra above the limit, which
-// searches for tasks if the order has none.
-func (p *Pool) spawn(o order, extra int64) bool {
-	for {
-		size := p.size.Load()
-		n := size &^ closedBit
-		if n >= p.limit.Load()+extra || size == closedBit {
-			return false
-		}
-		if p.size.CompareAndSwap(size, size+1) {
-			break
-		}
-	}
-	p.stir()
-	w := p.make()
-	if w.searching = o.at == 0; w.searching {
-		p.searching.Add(1)
-	}
-	p.running.Go(func() { w.live(o) })
 	return true
 }
 
-// make makes a worker, or takes one that has ended.
-func (p *Pool) make() *worker {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if n := len(p.spare); n > 0 {
-		w := p.spare[n-1]
-		p.spare = p.spare[:n-1]
-		return w
+// finishClose waits until the workers have drained the queue and exited.
+func (p *Pool) finishClose() {
+	for w := p.popParked(); w != nil; w = p.popParked() {
+		p.wakeToSearch(w)
 	}
-	all := *p.table.Load()
-	w := &worker{p: p, number: uint32(len(all) + 1), wake: make(chan order, 1)}
-	w.home = len(all) & (len(p.shards) - 1)
-	all = append(all, w)
-	p.table.Store(&all)
-	return w
+	<-p.exited
+	p.control.stop()
+	p.running.Wait()
+	p.cancel(ErrClosed)
+	close(p.done)
 }
 
-// worker is the one with a number.
-func (p *Pool) worker(number uint32) *worker { return (*p.table.Load())[number-1] }
-
-// workers is how many there are.
-func (p *Pool) workers() int64 { return p.size.Load() &^ closedBit }
-
-// lower takes one from the number of workers, if that is above floor. The worker
-// then ends.
-func (p *Pool) lower(floor int64) bool {
-	for {
-		size := p.size.Load()
-		if size&^closedBit <= floor {
-			return false
-		}
-		if p.size.CompareAndSwap(size, size-1) {
-			if size-1 == closedBit {
-				close(p.ended)
-			}
-			p.wake()
-			return true
-		}
-	}
-}
-
-// waiting says whether there are tasks in the queue.
-func (p *Pool) waiting() bool {
+// dropQueued empties the queue.
+func (p *Pool) dropQueued() (dropped []Task) {
 	for i := range p.shards {
-		if p.shards[i].top.Load() != 0 {
-			return true
+		s := &p.shards[i]
+		s.mu.Lock()
+		for s.n > 0 {
+			var e entry
+			s.remove(false, &e)
+			dropped = append(dropped, e.Task)
+			s.tally.dropped++
 		}
+		s.mu.Unlock()
 	}
-	return false
+	for i := range dropped {
+		p.notifyDropped(dropped[i].Job, ErrClosed)
+	}
+	return dropped
 }
 
-// roomy says whether there is room for a task: in the queue, or with a worker.
-func (p *Pool) roomy() bool {
-	if p.idle.n.Load() > 0 || p.workers() < p.limit.Load() {
-		return true
-	}
-	for i := range p.shards {
-		if !p.shards[i].full.Load() {
-			return true
-		}
-	}
-	return false
-}
-
-// rouse has one more worker search for tasks.
-func (p *Pool) rouse() {
-	if w := p.popIdle(); w != nil {
-		p.send(w)
-	} else if p.workers() < p.limit.Load() {
-		p.spawn(order{}, 0)
-	}
-}
-
-// stir wakes the tender, when a worker is given something to do.
-func (p *Pool) stir() {
-	if p.dozing.Load() {
-		p.tender.rouse()
-	}
-}
-
-// send has a parked worker search for tasks.
-func (p *Pool) send(w *worker) {
-	p.stir()
-	w.searching = true
-	p.searching.Add(1)
-	w.wake <- order{}
-}
-
-// take takes the task that is next for a worker, and with a trusted one some more
-// for its batch.
-func (p *Pool) take(w *worker, now int64) (ok bool) {
-	p.clock.Store(now)
-	quick := p.trust.quick()
-	mask := len(p.shards) - 1
-	for round := 0; ; round++ {
-		missed := false
-		first, top := p.foremost(w.home)
-		for i := range p.shards {
-			s := &p.shards[(first+i)&mask]
-			if s.top.Load() < top {
-				continue
-			}
-			if !s.mu.TryLock() {
-				if missed = true; round < tries {
-					continue
-				}
-				s.mu.Lock()
-			}
-			s.flush(w)
-			ok := s.take(now, top, &w.first, &w.dead)
-			if ok && quick {
-				s.fill(&w.batch, w.first.Priority, now)
-			}
-			more := quick && s.n >= maxBatch
-			if ok && w.searching { // with the lock: who searches stands for room
-				w.searching = false
-				more = p.searching.Add(-1) == 0 && (!quick || more)
-			}
-			s.mu.Unlock()
-			if ok {
-				w.home = (first + i + 1) & mask
-				w.visited.Store(now)
-				w.since, w.wait = now, max(0, now-w.first.at)
-				woke := p.taken(w)
-				if p.pass(more, quick) || woke {
-					w.since = p.now() // that took its time, which is not the job's
-				}
-				return true
-			}
-			if len(w.dead) > 0 { // there was more to shed than may be at a time
-				p.taken(w)
-				now, missed = p.now(), true
-			}
-		}
-		if !missed && top == 1 {
-			return false
-		}
-	}
-}
-
-// pass has another worker help, if it takes one: the last one that searched has found
-// something, or quick jobs are many. Of these no more workers are needed than there
-// are processors.
-func (p *Pool) pass(more, quick bool) (woke bool) {
-	woke = more && p.searching.Load() == 0 && (quick && p.active() < p.procs || !quick && p.waiting())
-	if woke {
-		p.rouse()
-	}
-	return woke
-}
-
-// tries is how often who finds all shards locked, or all with the highest priority,
-// looks again before it waits for one.
-const tries = 4
-
-// foremost is a shard with a task of the highest priority that waits, the first from
-// home on, and that priority, from 1: a task of a lower one is not taken as long as
-// that waits, not even when the lock of its shard has to be waited for.
-func (p *Pool) foremost(home int) (at int, top int32) {
-	at, top = home, 1
-	if !p.mixed.Load() {
-		return at, top
-	}
-	for i := range p.shards {
-		j := (home + i) & (len(p.shards) - 1)
-		if prio := p.shards[j].top.Load(); prio > top {
-			at, top = j, prio
-		}
-	}
-	return at, top
-}
-
-// taken is when a worker has taken a task: there is room. It says whether somebody was
-// woken, or told.
-func (p *Pool) taken(w *worker) (woke bool) {
-	if woke = len(w.dead) > 0; woke {
-		w.dead = p.bury(w.dead, ErrShed)
-	}
-	return p.wake() || woke
-}
-
-// tell tells a job that it won't run. Should that panic, it is contained as if the job
-// had.
-func (p *Pool) tell(j Job, why error) {
+// notifyDropped tells a job that it will not run. A panic in that is contained.
+func (p *Pool) notifyDropped(j Job, why error) {
 	d, ok := j.(Dropper)
 	if !ok {
 		return
 	}
 	defer func() {
 		if v := recover(); v != nil {
-			p.report(v)
+			p.reportPanic(v)
 		}
 	}()
 	d.Dropped(why)
 }
 
-// report tells of a panic with its value, from the deferred call that has got it. One
-// in what is called is lost.
-func (p *Pool) report(v any) {
+// notifyShed tells jobs that they were shed. It returns the emptied slice.
+func (p *Pool) notifyShed(shed []Task) []Task {
+	for i := range shed {
+		p.notifyDropped(shed[i].Job, ErrShed)
+	}
+	clear(shed)
+	return shed[:0]
+}
+
+// reportPanic reports a recovered value; it is called by the deferred function that
+// recovered it. A panic in the callback is lost.
+func (p *Pool) reportPanic(v any) {
 	if p.cfg.Panicked == nil {
 		return
 	}
 	defer func() { _ = recover() }()
-	p.cfg.Panicked(caught(v))
+	p.cfg.Panicked(newPanicError(v))
 }
 
-// bury tells tasks that they won't run, and forgets them.
-func (p *Pool) bury(dead []Task, why error) []Task {
-	for i := range dead {
-		p.tell(dead[i].Job, why)
-	}
-	clear(dead)
-	return dead[:0]
+// Stats are a pool's counters at one moment. They count since New, except for those
+// that say "now". Of jobs that are being submitted or are ending at that moment a count
+// may be off by as many, and of short ones by up to 32 for each worker.
+type Stats struct {
+	// Workers is how many workers there are now, Idle how many of them wait for a
+	// job, and Limit how many there may be.
+	Workers, Idle, Limit int
+	// Queued is how many jobs wait for a worker now, Running how many run.
+	Queued, Running int
+	// Overloaded says that jobs have waited too long, so that now the newest run
+	// first and old ones are shed.
+	Overloaded bool
+
+	// Accepted counts the jobs that were accepted: those that have finished, expired,
+	// been shed or been dropped, and those that wait or run now.
+	Accepted uint64
+	// Finished counts jobs that have run, Panicked those of them that panicked.
+	Finished, Panicked uint64
+	// Expired counts jobs whose context ended while they waited, Shed those that were
+	// shed, and Dropped those that Close dropped.
+	Expired, Shed, Dropped uint64
+	// Full, Late and Closed count jobs that were refused: the queue was full; their
+	// context had ended, possibly while they waited for room; the pool was closed.
+	Full, Late, Closed uint64
+
+	// Wait is how long jobs have waited until they ran, Service how long they have
+	// run. Short jobs are timed up to 32 at a time: their wait is that of the first,
+	// their service time the mean.
+	Wait, Service Histogram
 }
 
-// Resize changes Config.Min and Max. Workers beyond Max end when their jobs have.
-// The error wraps ErrBadConfig, or is ErrClosed.
-func (p *Pool) Resize(least, most int) error {
-	if err := checkSize(least, most); err != nil {
-		return err
-	}
-	return p.tender.resize(least, most)
-}
-
-// Stats gives the counters.
+// Stats returns the counters. It takes each shard's lock for a moment.
 func (p *Pool) Stats() Stats {
-	n := Stats{
-		Workers: int(p.workers()), Limit: int(p.limit.Load()), Idle: int(p.idle.n.Load()), Running: p.busy(),
-		Overloaded: p.rule.over(p.now()),
+	st := Stats{
+		Workers: int(p.workers()), Limit: int(p.limit.Load()), Idle: int(p.parked.n.Load()), Running: p.busy(),
+		Overloaded: p.overload.active(p.now()),
 		Accepted:   p.handed.Load(), Late: p.late.Load(), Closed: p.refused.Load(),
 	}
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
-		n.Queued += s.n
-		n.Accepted += s.pushed
-		n.Finished += s.tally.finished
-		n.Panicked += s.tally.panicked
-		n.Expired += s.tally.expired
-		n.Shed += s.tally.shed
-		n.Dropped += s.tally.dropped
-		n.Wait.merge(&s.tally.wait)
-		n.Service.merge(&s.tally.service)
+		st.Queued += s.n
+		st.Accepted += s.accepted
+		st.Finished += s.tally.finished
+		st.Panicked += s.tally.panicked
+		st.Expired += s.tally.expired
+		st.Shed += s.tally.shed
+		st.Dropped += s.tally.dropped
+		st.Wait.merge(&s.tally.wait)
+		st.Service.merge(&s.tally.service)
 		s.mu.Unlock()
-		n.Full += s.refused.Load()
+		st.Full += s.refused.Load()
 	}
-	for _, w := range *p.table.Load() {
-		n.Queued += w.batch.size()
-	}
-	return n
+	return st
 }
 
-// queuedNow is how many tasks wait.
-func (p *Pool) queuedNow() (n int) {
-	for i := range p.shards {
-		s := &p.shards[i]
-		s.mu.Lock()
-		n += s.n
-		s.mu.Unlock()
-	}
-	return n
+// Buckets is how many buckets a Histogram has.
+const Buckets = 36
+
+// Histogram counts durations by size.
+type Histogram struct {
+	// Count is how many durations, Sum all of them together.
+	Count uint64
+	Sum   time.Duration
+	// Buckets[i] counts the durations of at most Bound(i) that are longer than the
+	// bound before. The last one counts all longer ones, too.
+	Buckets [Buckets]uint64
 }
 
-// busy is how many workers run a job, or are about to.
-func (p *Pool) busy() int { return int(max(0, p.active()-int64(p.searching.Load()))) }
+// Bound is the upper bound of bucket i: a microsecond for the first, and twice the one
+// before for each other.
+func Bound(i int) time.Duration { return histogram.Bound(i) }
+
+// add counts a duration n times.
+func (h *Histogram) add(d time.Duration, n uint64) {
+	h.Count += n
+	h.Sum += d * time.Duration(n)
+	h.Buckets[histogram.Bucket(d, Buckets)] += n
+}
+
+func (h *Histogram) merge(o *Histogram) {
+	h.Count += o.Count
+	h.Sum += o.Sum
+	for i, n := range o.Buckets {
+		h.Buckets[i] += n
+	}
+}
+
+// Mean is the mean of the durations, 0 for none.
+func (h *Histogram) Mean() time.Duration {
+	if h.Count == 0 {
+		return 0
+	}
+	return h.Sum / time.Duration(h.Count)
+}
+
+// Quantile is an upper bound of the q-quantile, 0 ≤ q ≤ 1, at most twice as long as it.
+// It is 0 for none.
+func (h *Histogram) Quantile(q float64) time.Duration { return histogram.Quantile(h.Buckets[:], q) }
+
+// errNoRoom is ErrFull before it is counted.
+var errNoRoom = errors.New("pool: no room now")

@@ -3,6 +3,8 @@ package pool_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -24,13 +27,13 @@ const patience = 30 * time.Second
 // and nothing of the jobs.
 func start(t testing.TB, cfg pool.Config) *pool.Pool {
 	t.Helper()
-	p := startInCrowds(t, cfg)
-	p.Crowd(0)
+	p := startUnstubbed(t, cfg)
+	p.SetBacklog(0)
 	return p
 }
 
-// startInCrowds makes a pool that asks the scheduler, for jobs that really compute.
-func startInCrowds(t testing.TB, cfg pool.Config) *pool.Pool {
+// startUnstubbed makes a pool that asks the scheduler, for jobs that really compute.
+func startUnstubbed(t testing.TB, cfg pool.Config) *pool.Pool {
 	t.Helper()
 	p, err := pool.New(cfg)
 	if err != nil {
@@ -83,28 +86,12 @@ func closeIt(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []pool.Ta
 }
 
 // receive waits for a value.
-func receive[T any](t testing.TB, c <-chan T, what string) T {
+func receive[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
-	timer := time.NewTimer(patience)
-	defer timer.Stop()
-	select {
-	case v := <-c:
-		return v
-	case <-timer.C:
-		t.Fatalf("waited %v for %s", patience, what)
-		panic("not reached")
-	}
+	return await.Receive(t, ch, what)
 }
 
-// eventually waits for a condition.
-func eventually(t testing.TB, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("waited %v for %s", patience, what)
-		}
-	}
-}
+var eventually = await.True
 
 // ended is a context that has ended, because of why.
 func ended(why error) context.Context {
@@ -194,4 +181,31 @@ func balance(t testing.TB, p *pool.Pool) pool.Stats {
 		t.Errorf("after Close: workers %d, idle %d, queued %d, running %d; expected none", s.Workers, s.Idle, s.Queued, s.Running)
 	}
 	return s
+}
+
+// processors has Go use so many processors for a test: a queue has up to two shards for
+// each when its pool is made.
+func processors(t *testing.T, n int) {
+	t.Helper()
+	before := runtime.GOMAXPROCS(n)
+	t.Cleanup(func() { runtime.GOMAXPROCS(before) })
+}
+
+// A queue of 64 is one shard; one of 4,096 is several, on any machine.
+const (
+	oneShard   = 64
+	manyShards = 4096
+)
+
+// fill has n jobs wait in the queue of a pool whose workers are held.
+func fill(t *testing.T, p *pool.Pool, n int) []*noted {
+	t.Helper()
+	jobs := make([]*noted, n)
+	for i := range jobs {
+		jobs[i] = &noted{t: t, name: fmt.Sprint("filler ", i)}
+		if err := p.TrySubmitTask(pool.Task{Job: jobs[i]}); err != nil {
+			t.Fatalf("%s: %v", jobs[i].name, err)
+		}
+	}
+	return jobs
 }

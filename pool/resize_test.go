@@ -2,7 +2,6 @@ package pool_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"runtime"
@@ -30,7 +29,7 @@ func TestMinFromNewOn(t *testing.T) {
 			if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
 				t.Fatal(err)
 			}
-			if n := strings.Count(stacks.String(), "pool.(*worker).live("); n < least {
+			if n := strings.Count(stacks.String(), "pool.(*worker).run("); n < least {
 				t.Errorf("min %d: there are %d goroutines of workers", least, n)
 			}
 		})
@@ -136,31 +135,6 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// Resize while all are busy and many wait.
-func TestResizeUnderWork(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, pool.Config{Min: 10, Max: 10, Queue: 4096, Target: time.Hour, Off: pool.Adapting})
-		for range 2000 {
-			if err := p.TrySubmit(func(context.Context) { time.Sleep(time.Second) }); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, n := range []int{100, 5, 50, 1} {
-			if err := p.Resize(n, n); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(2500 * time.Millisecond)
-			synctest.Wait()
-			if s := p.Stats(); s.Running != n || s.Workers != n || s.Queued == 0 {
-				t.Errorf("Resize(%d, %d): %d run on %d workers, %d wait", n, n, s.Running, s.Workers, s.Queued)
-			}
-		}
-		if err := p.Resize(100, 100); err != nil {
-			t.Fatal(err)
-		}
-	})
-}
-
 // Resizes from everywhere under work: workers are within the last bounds in the end.
 func TestResizesRace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -211,18 +185,6 @@ func TestResizeRefuses(t *testing.T) {
 	}
 }
 
-// Resize of a pool that is closed does nothing, and says so or not.
-func TestResizeAfterClose(t *testing.T) {
-	p := start(t, pool.Config{Max: 4})
-	if _, err := p.Close(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Resize(10, 10); err != nil && !errors.Is(err, pool.ErrClosed) {
-		t.Errorf("got %v; expected nil or ErrClosed", err)
-	}
-	balance(t, p)
-}
-
 // Jobs that wait get as many workers as their load needs, within a second, and these
 // go when the load does.
 // More than the load needs is what empties the queue, which is full by the time that
@@ -238,7 +200,7 @@ func workersFollowTheLoad(t *testing.T, crowd float64, times int) {
 	synctest.Test(t, func(t *testing.T) {
 		const need = 400 // 20,000 jobs of 20 ms a second
 		p := start(t, pool.Config{Min: 4, Queue: 4096})
-		p.Crowd(crowd)
+		p.SetBacklog(crowd)
 		var done, quick atomic.Int64
 		offered := 0
 		load := func(d time.Duration) {
@@ -312,22 +274,10 @@ func TestWorkersGrowAtOnce(t *testing.T) {
 	}
 }
 
-// Without Adapting there may be Max at any time.
-func TestAdaptingOff(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, pool.Config{Max: 300, Queue: 64, Off: pool.Adapting})
-		release := hold(t, p, 300)
-		if s := p.Stats(); s.Running != 300 || s.Limit != 300 {
-			t.Errorf("running %d, limit %d; expected 300, 300", s.Running, s.Limit)
-		}
-		release()
-	})
-}
-
 // Jobs that compute have some small multiple of the processors, not hundreds of
 // workers: real time, since this can't be faked.
 func TestComputingJobsGetFewWorkers(t *testing.T) {
-	p := startInCrowds(t, pool.Config{Queue: 256, Target: time.Second})
+	p := startUnstubbed(t, pool.Config{Queue: 256, Target: time.Second})
 	var submitters sync.WaitGroup
 	for range 2 {
 		submitters.Go(func() {

@@ -40,12 +40,6 @@ type outcome struct {
 // left. Waits are noted from a time on.
 func offer(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *outcome {
 	t.Helper()
-	return offerOf(t, p, 10, times, d, from)
-}
-
-// offerOf is offer for a number of keys.
-func offerOf(t *testing.T, p *pool.Pool, keys int, times float64, d, from time.Duration) *outcome {
-	t.Helper()
 	o := &outcome{}
 	origin := time.Now()
 	perMs := times * float64(capacity) / 1000
@@ -53,7 +47,7 @@ func offerOf(t *testing.T, p *pool.Pool, keys int, times float64, d, from time.D
 		for o.offered < int(perMs*float64(ms+1)) {
 			job, begin := o.offered, time.Now()
 			o.offered++
-			err := p.TrySubmitTask(pool.Task{Key: uint64(job % keys), Job: &droppable{
+			err := p.TrySubmitTask(pool.Task{Job: &droppable{
 				run: func(context.Context) {
 					o.began(job, time.Since(begin), begin.Sub(origin) >= from)
 					time.Sleep(service/2 + time.Duration(job*7919%21)*service/20)
@@ -141,7 +135,7 @@ func TestCalmPoolShedsNothing(t *testing.T) {
 			burst := make([]noted, 4*workers) // 60 ms until the last one begins
 			for i := range burst {
 				burst[i] = noted{t: t, name: "of a burst", do: func(context.Context) { time.Sleep(service) }}
-				if err := p.TrySubmitTask(pool.Task{Job: &burst[i], Key: uint64(i % 3)}); err != nil {
+				if err := p.TrySubmitTask(pool.Task{Job: &burst[i]}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -159,7 +153,7 @@ func TestCalmPoolShedsNothing(t *testing.T) {
 	})
 }
 
-// In an overload, of whatever size and of however many keys, what is run has not
+// In an overload of whatever size what is run has not
 // waited long, and nearly all of what can be run is of use. Without the rules it is
 // all in vain: that the queue is long, and each job has waited for all of it.
 func TestOverloadKeepsLatency(t *testing.T) {
@@ -172,19 +166,17 @@ func TestOverloadKeepsLatency(t *testing.T) {
 }
 
 func overloadKeepsLatency(t *testing.T) {
-	for _, keys := range []int{1, 10, 100} {
-		for _, c := range []struct {
-			times float64
-			limit time.Duration
-		}{
-			{1.2, 50 * time.Millisecond}, // it comes and goes
-			{2, 10 * time.Millisecond},
-			{10, 15 * time.Millisecond},
-		} {
-			t.Run(fmt.Sprintf("%d keys, %v of capacity", keys, c.times), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) { keepsLatency(t, keys, c.times, c.limit) })
-			})
-		}
+	for _, c := range []struct {
+		times float64
+		limit time.Duration
+	}{
+		{1.2, 50 * time.Millisecond}, // it comes and goes
+		{2, 10 * time.Millisecond},
+		{10, 15 * time.Millisecond},
+	} {
+		t.Run(fmt.Sprintf("%v of capacity", c.times), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { keepsLatency(t, c.times, c.limit) })
+		})
 	}
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, overloaded(pool.AllRules))
@@ -198,9 +190,9 @@ func overloadKeepsLatency(t *testing.T) {
 	})
 }
 
-func keepsLatency(t *testing.T, keys int, times float64, limit time.Duration) {
+func keepsLatency(t *testing.T, times float64, limit time.Duration) {
 	p := start(t, overloaded(0))
-	o := offerOf(t, p, keys, times, 3*time.Second, 500*time.Millisecond)
+	o := offer(t, p, times, 3*time.Second, 500*time.Millisecond)
 	if o.good < 3*capacity*95/100 {
 		t.Errorf("%v; expected %d good ones", o, 3*capacity*95/100)
 	}
@@ -218,6 +210,7 @@ func keepsLatency(t *testing.T, keys int, times float64, limit time.Duration) {
 // It is overloaded when jobs have waited for longer than the target for all of the
 // interval, not before, and while it is, and no longer, the newest run first.
 func TestOverloadBeginsAndEnds(t *testing.T) {
+	processors(t, 2)
 	synctest.Test(t, func(t *testing.T) {
 		p := start(t, overloaded(0))
 		if o := offer(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
@@ -256,7 +249,8 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 		}
 		var mu sync.Mutex
 		var order []int
-		for i := range 12 * workers {
+		const all = 4 * workers
+		for i := range all {
 			if err := p.TrySubmit(func(context.Context) {
 				mu.Lock()
 				order = append(order, i)
@@ -269,7 +263,7 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		half := 6 * workers // whole rounds: the jobs of one begin in any order
+		half := all / 2 // whole rounds: the jobs of one begin in any order
 		early := 0
 		for _, i := range order[:half] {
 			if i < half {
@@ -277,7 +271,7 @@ func TestOverloadBeginsAndEnds(t *testing.T) {
 			}
 		}
 		// Over several shards that order is rough. Newest first, only those that found a
-		// worker at once would be among them, a sixth.
+		// worker at once would be among them.
 		if early < half*3/4 {
 			t.Errorf("after the overload: of the first %d that ran, %d came first; expected order of arrival", half, early)
 		}
@@ -316,7 +310,7 @@ func (o *outcome) overtaken() float64 {
 func TestRulesOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		// Nothing is shed: the newest run first, the others wait for long.
-		p := start(t, overloaded(pool.Shedding|pool.Fairness))
+		p := start(t, overloaded(pool.Shedding))
 		o := offer(t, p, 10, 3*time.Second, 0)
 		if s := p.Stats(); s.Shed != 0 || o.shed != 0 {
 			t.Errorf("without Shedding %d were shed", s.Shed)
@@ -327,7 +321,7 @@ func TestRulesOff(t *testing.T) {
 	})
 	synctest.Test(t, func(t *testing.T) {
 		// In order of arrival: what is run has waited up to the target.
-		p := start(t, overloaded(pool.NewestFirst|pool.Fairness))
+		p := start(t, overloaded(pool.NewestFirst))
 		o := offer(t, p, 10, 3*time.Second, 500*time.Millisecond)
 		if n := o.overtaken(); n > 0.3 {
 			t.Errorf("without NewestFirst a share of %.2f ran after one that had come later; expected order of arrival", n)

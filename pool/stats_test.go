@@ -9,37 +9,6 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-func TestHistogram(t *testing.T) {
-	if pool.Bound(0) != time.Microsecond || pool.Bound(1) != 2*time.Microsecond || pool.Bound(10) != 1024*time.Microsecond {
-		t.Errorf("bounds are %v, %v, %v", pool.Bound(0), pool.Bound(1), pool.Bound(10))
-	}
-	var none pool.Histogram
-	if none.Mean() != 0 || none.Quantile(0) != 0 || none.Quantile(0.5) != 0 || none.Quantile(1) != 0 {
-		t.Error("an empty histogram has a mean or a quantile")
-	}
-	one := pool.Histogram{Count: 1, Sum: time.Microsecond}
-	one.Buckets[0] = 1
-	for _, q := range []float64{0, 0.5, 0.99, 1} {
-		if got := one.Quantile(q); got != time.Microsecond {
-			t.Errorf("quantile %v of one microsecond is %v", q, got)
-		}
-	}
-	h := pool.Histogram{Count: 100, Sum: 99*time.Microsecond + time.Second}
-	h.Buckets[0], h.Buckets[20] = 99, 1
-	if h.Mean() != h.Sum/100 {
-		t.Errorf("the mean is %v", h.Mean())
-	}
-	for q, want := range map[float64]time.Duration{
-		0: time.Microsecond, 0.5: time.Microsecond, 0.98: time.Microsecond,
-		0.99:  time.Microsecond, // 99 of 100 are at most that
-		0.995: pool.Bound(20), 1: pool.Bound(20),
-	} {
-		if got := h.Quantile(q); got != want {
-			t.Errorf("quantile %v is %v; expected %v", q, got, want)
-		}
-	}
-}
-
 // Wait and Service are those of the jobs: jobs that take long are all timed.
 func TestStatsOfTimes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -91,7 +60,7 @@ func TestStatsNow(t *testing.T) {
 		release := hold(t, p, 2)
 		check(3, 1, 2, 0, 2, 0)
 		third := hold(t, p, 1)
-		fill(t, p, 10, pool.Task{})
+		fill(t, p, 10)
 		check(3, 0, 3, 10, 13, 0)
 		release()
 		third()

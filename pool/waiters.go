@@ -6,51 +6,41 @@ import (
 	"sync/atomic"
 )
 
-// This file is how Submit waits for room.
-//
-// Who waits stands in a list, looks once more, and then sleeps. Who takes a task
-// looks at their number afterwards: so one of the two sees the other. A taker
-// wakes one, and no further one until that has run: it takes all the room that it
-// finds, and wakes the next when there is more. So a worker that is busy with short
-// jobs does not pay for each of those that wait, and nobody waits while there is
-// room. One that is woken in vain, because somebody was quicker, stands in front
-// again; after some times all that come stand behind it. Close wakes them all, and
-// they are told.
+// Submits that wait for room stand in a list. A Submit adds itself, looks for room once
+// more and then sleeps; a worker that takes a job looks at the list's length afterwards:
+// so one of the two sees the other. The worker wakes the first waiter, and no further
+// one until that has run: it takes the room that it finds and wakes the next if there is
+// more. So a worker that is busy with short jobs does not pay for each waiter, and
+// nobody waits while there is room. A waiter that finds no room, because somebody was
+// quicker, goes to the front again; after the third time newcomers have to stand behind
+// it. Close wakes all of them.
 
-// inVain is how often one may be woken in vain before others have to stand behind.
-const inVain = 3
+// maxVain is how often a waiter is woken in vain before newcomers stand behind it.
+const maxVain = 3
 
 // waiter is a Submit that waits.
 type waiter struct {
 	woken      chan struct{} // has room for one
 	prev, next *waiter
 	listed     bool
-	at         int64 // since when it waits
+	since      int64
 }
 
-// waiters are all of them.
 type waiters struct {
 	n      atomic.Int32  // in the list
-	came   atomic.Uint64 // all that there have been
+	total  atomic.Uint64 // all that there have been
 	woken  atomic.Bool   // one is woken and has not run yet
-	queued atomic.Int32  // those behind whom others have to stand
+	behind atomic.Int32  // waiters that newcomers have to stand behind
 
-	mu          sync.Mutex
+	listMu      sync.Mutex
 	first, last *waiter
-	spare       sync.Pool
+	free        sync.Pool
 }
 
-func (l *waiters) get() *waiter {
-	if w, ok := l.spare.Get().(*waiter); ok {
-		return w
-	}
-	return &waiter{woken: make(chan struct{}, 1)}
-}
-
-// add puts a waiter at the end of the list, or in front.
-func (l *waiters) add(w *waiter, front bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+// insert puts a waiter at an end of the list.
+func (l *waiters) insert(w *waiter, front bool) {
+	l.listMu.Lock()
+	defer l.listMu.Unlock()
 	switch {
 	case l.first == nil:
 		l.first, l.last = w, w
@@ -65,7 +55,7 @@ func (l *waiters) add(w *waiter, front bool) {
 	l.n.Add(1)
 }
 
-// unlink takes a waiter out of the list. The caller has the lock.
+// unlink takes a waiter out of the list, whose lock the caller holds.
 func (l *waiters) unlink(w *waiter) {
 	if w.prev != nil {
 		w.prev.next = w.next
@@ -81,59 +71,59 @@ func (l *waiters) unlink(w *waiter) {
 	l.n.Add(-1)
 }
 
-// since is when the first one has begun to wait; 0 is none.
-func (l *waiters) since() int64 {
+// oldestWaiter is since when the first one waits, 0 for none.
+func (l *waiters) oldestWaiter() int64 {
 	if l.n.Load() == 0 {
 		return 0
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.listMu.Lock()
+	defer l.listMu.Unlock()
 	if l.first == nil {
 		return 0
 	}
-	return l.first.at
+	return l.first.since
 }
 
-// leave takes a waiter out of the list that wants no more. One that has been woken
-// meanwhile passes that on.
+// leave takes a waiter out of the list that waits no more. One that was woken meanwhile
+// passes that on.
 func (l *waiters) leave(w *waiter) {
-	l.mu.Lock()
+	l.listMu.Lock()
 	listed := w.listed
 	if listed {
 		l.unlink(w)
 	}
-	l.mu.Unlock()
+	l.listMu.Unlock()
 	if !listed {
 		<-w.woken
 		l.woken.Store(false)
-		l.wake()
+		l.wakeWaiter()
 	}
-	l.spare.Put(w)
+	l.free.Put(w)
 }
 
-// wake wakes the first, unless one is awake already, and says whether it did.
-func (l *waiters) wake() (woke bool) {
-	if l.n.Load() == 0 || l.woken.Load() || !l.woken.CompareAndSwap(false, true) {
-		return false
+// wakeWaiter wakes the first waiter, unless one is awake already. It reports whether it
+// did.
+func (l *waiters) wakeWaiter() bool {
+	for l.n.Load() > 0 && !l.woken.Load() && l.woken.CompareAndSwap(false, true) {
+		l.listMu.Lock()
+		w := l.first
+		if w != nil {
+			l.unlink(w)
+		}
+		l.listMu.Unlock()
+		if w != nil {
+			w.woken <- struct{}{}
+			return true
+		}
+		l.woken.Store(false) // and look again: one may have come before that
 	}
-	l.mu.Lock()
-	w := l.first
-	if w != nil {
-		l.unlink(w)
-	}
-	l.mu.Unlock()
-	if w == nil {
-		l.woken.Store(false)
-		return l.wake() // somebody may have come before that
-	}
-	w.woken <- struct{}{}
-	return true
+	return false
 }
 
-// wakeAll wakes all, when the pool closes.
+// wakeAll wakes all waiters, when the pool closes.
 func (l *waiters) wakeAll() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.listMu.Lock()
+	defer l.listMu.Unlock()
 	for l.first != nil {
 		w := l.first
 		l.unlink(w)
@@ -141,44 +131,47 @@ func (l *waiters) wakeAll() {
 	}
 }
 
-// await submits a task that has found no room, when there is some.
-func (p *Pool) await(ctx context.Context, t *Task) error {
+// waitForRoom submits a job that has found no room as soon as there is some.
+func (p *Pool) waitForRoom(t *Task) error {
 	l := &p.waiters
-	w := l.get()
-	w.at = p.now()
-	l.came.Add(1)
+	w, ok := l.free.Get().(*waiter)
+	if !ok {
+		w = &waiter{woken: make(chan struct{}, 1)}
+	}
+	w.since = p.now()
+	l.total.Add(1)
 	vain := 0
 	defer func() {
-		if vain >= inVain {
-			l.queued.Add(-1)
+		if vain >= maxVain {
+			l.behind.Add(-1)
 		}
-		if p.roomy() {
-			l.wake()
+		if p.hasRoom() {
+			l.wakeWaiter()
 		}
 	}()
+	var ended <-chan struct{}
+	if t.Ctx != nil {
+		ended = t.Ctx.Done()
+	}
 	for ; ; vain++ {
-		if vain == inVain {
-			l.queued.Add(1)
+		if vain == maxVain {
+			l.behind.Add(1)
 		}
-		l.add(w, vain > 0)
+		l.insert(w, vain > 0)
 		if vain > 0 {
 			l.woken.Store(false)
 		}
-		if vain > 0 || l.queued.Load() == 0 || p.closed.Load() {
-			if err := p.offer(t); err != errNoRoom {
+		if vain > 0 || l.behind.Load() == 0 || p.closed.Load() {
+			if err := p.accept(t); err != errNoRoom {
 				l.leave(w)
 				return err
 			}
 		}
-		if ctx == nil {
-			<-w.woken
-			continue
-		}
 		select {
 		case <-w.woken:
-		case <-ctx.Done():
+		case <-ended:
 			l.leave(w)
-			return &expired{context.Cause(ctx)}
+			return &expired{context.Cause(t.Ctx)}
 		}
 	}
 }

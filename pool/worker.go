@@ -2,101 +2,86 @@ package pool
 
 import (
 	"context"
+	"reflect"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 	"weak"
 )
 
-// This file is a worker's life.
+// A worker takes a job, runs it, and so on. When there is none it searches: it looks a
+// few more times, yielding in between, and then parks. While a worker searches,
+// submitters wake nobody. It stops searching as soon as it finds a job; the last one
+// that searched wakes another if more jobs wait. So somebody is always on the way to a
+// job that waits, and jobs shorter than a wake-up run on few workers. (Go's scheduler
+// does the same with its threads.)
 //
-// A worker takes a task, runs it, and so on. When there is none it searches: it
-// looks some more times, letting others run in between, and then parks. While one
-// searches, who submits wakes nobody. It gives that up as soon as it has found a
-// task; if it was the last one and there are more tasks, it wakes another first. So
-// there is always somebody on the way to a task that waits, and jobs that are
-// shorter than it takes to wake somebody run on few workers. (Go's own scheduler
-// does so with its threads.)
+// Before it sleeps a parked worker looks at the queue once more, and submitters look for
+// parked workers after they have queued a job: so one of the two sees the other.
 //
-// Before it sleeps a parked worker looks at the queue once more; who submits looks
-// for parked workers after it has put its task there. So one of the two sees the
-// other.
+// Outcomes are counted by the worker and added to a shard's tally when it next holds
+// its lock, to take a job or to park.
 //
-// What became of its jobs a worker keeps for itself, and adds to a shard's tally
-// when it holds that lock next: to take a task, or to park.
-//
-// A worker reads the clock when it takes tasks, which ends the time of those
-// before. While all jobs are quick (trust.go) it takes them in batches: that saves
-// most of the locks, and of the clock. Should one take long all the same, the tender
-// gives the rest of the batch to others.
+// A worker reads the clock between jobs. While all jobs are short (see predictor) it
+// does so every lapJobs, and those of a lap are timed together.
 
 const (
-	// searches is how often a worker looks again before it parks.
-	searches = 3
-	// quantum is how long a worker runs jobs until it lets others run: so that no
-	// other worker has to wait for a processor with a task in its hands until Go
-	// preempts this one, after 10 ms. It is bounded from below because where
-	// thousands are ready it takes long until one's turn comes again. Where jobs
-	// block it does not hold after one that took as long: who comes back from it has
-	// mostly just waited for its turn, and is not to wait for another before the next
-	// job. (One that has computed goes on until Go preempts it.)
+	// searchRounds is how often a searching worker looks again before it parks.
+	searchRounds = 3
+	// searchYield is how long a yield takes where few goroutines are runnable. Where it
+	// takes longer, a search is given up.
+	searchYield = 20 * time.Microsecond
+	// quantum is how long a worker runs jobs until it yields: so that no other worker
+	// waits for a processor, with a job in its hands, until Go preempts this one after
+	// 10 ms. Shorter would hurt where thousands are runnable. Where jobs block, one that
+	// took this long has mostly waited for its turn and does not yield again at once.
 	quantum = time.Millisecond
-	// Quick jobs that come a handful at a time are not worth a visit to the queue:
-	// there, too, others are let run, so that more come together. When that has
-	// taken long, because very many are ready, it is left for a while.
-	handful, long, while = 4, 200 * time.Microsecond, 64
-	// turn is how long letting others run takes where few are ready.
-	turn = 20 * time.Microsecond
+	// lapJobs is how many short jobs a worker runs for each reading of the clock.
+	lapJobs = 32
 )
 
 // worker is a goroutine that runs jobs. Its fields belong to that goroutine, or to
-// who has popped it from the idle stack until it is woken.
+// whoever popped it from the stack of parked workers until it is woken.
 type worker struct {
 	p      *Pool
 	number uint32
-	below  atomic.Uint32 // in the idle stack
+	below  atomic.Uint32 // the worker below in the stack
 	wake   chan order    // has room for one
-	first  stamped       // the task that it has taken
-	batch  batch         // more of them
 
-	visited atomic.Int64 // when it has looked for tasks last; 0 while it is parked
-	stuck   bool         // the tender's: it has not come back for long
+	lapStart atomic.Int64 // when it read the clock last; 0 while it is parked or yields
 
-	home      int  // the shard where it looks first
-	searching bool // it is counted in Pool.searching
+	home      int  // shard to look at first
+	searching bool // counted in Pool.searching
 
-	began int64 // when it was its turn
-	since int64 // when it took the task or the batch that it has run last
-	count int   // how many those were, by now; 0 is none
-	wait  int64 // how long the first of them had waited
+	turn  int64 // when it last yielded
+	since int64 // start of the lap
+	count int   // jobs run in this lap
+	wait  int64 // how long the first job of the lap waited
 
-	good     int // quick batches; see trust
-	patience int // how often few quick jobs will do, before others are let run again
-
-	tally tally1
-	dead  []Task // that were shed when it took a task
-	own   *joined
-	last  weak.Pointer[joined] // own while the worker is parked, which is not to keep it
+	job   entry // the last one that was taken
+	tally workerTally
+	shed  []Task // by the last take
+	own   *jobContext
+	last  weak.Pointer[jobContext] // own while the worker is parked, which is not to keep it
 }
 
-// order is what a worker is woken with.
+// order is what a worker is woken with: a job, to exit, or neither, to search.
 type order struct {
-	task Task
-	at   int64 // when it came; 0 is no task
-	end  bool  // it is to end
+	entry
+	exit bool
 }
 
-// tally1 is what became of a worker's jobs since it has last told.
-type tally1 struct {
+// workerTally counts outcomes that have not been added to a shard's tally yet.
+type workerTally struct {
 	finished, panicked, expired uint64
-	timed                       uint64 // how many jobs the times stand for; 0 is none
+	timed                       uint64 // jobs that the times stand for
 	wait, service               time.Duration
 }
 
-// flush adds to a shard's tally. The caller has its lock.
-func (s *shard) flush(w *worker) {
-	t := &w.tally
-	if t.finished|t.expired == 0 {
+// flush adds a worker's tally to the shard's, whose lock the caller holds.
+func (s *shard) flush(t *workerTally) {
+	if t.timed|t.expired == 0 {
 		return
 	}
 	s.tally.finished += t.finished
@@ -106,109 +91,191 @@ func (s *shard) flush(w *worker) {
 		s.tally.wait.add(t.wait, t.timed)
 		s.tally.service.add(t.service, t.timed)
 	}
-	*t = tally1{}
+	*t = workerTally{}
 }
 
-// live is a worker's goroutine. Each call of work ends with the worker, or with a
-// job that has panicked. One that has ended its goroutine does not return here:
-// then another goroutine takes the worker's place.
-func (w *worker) live(o order) {
-	over := false
+// run is a worker's goroutine. Each call of runJobs ends with the worker or with a job
+// that panicked. After a job that ended its goroutine (runtime.Goexit) another goroutine
+// takes over.
+func (w *worker) run(o order) {
+	returned := false
 	defer func() {
-		if !over {
-			w.p.running.Go(func() { w.live(order{}) })
+		if !returned {
+			w.p.running.Go(func() { w.run(order{}) })
 		}
 	}()
-	for w.work(&o) {
+	for w.runJobs(&o) {
 	}
-	over = true
-	w.visited.Store(0)
+	returned = true
+	w.lapStart.Store(0)
 	w.p.mu.Lock()
 	w.p.spare = append(w.p.spare, w)
 	w.p.mu.Unlock()
 }
 
-// work runs jobs until the worker ends, or one of them panics: then again is true.
-func (w *worker) work(o *order) (again bool) {
+// runJobs runs jobs until the worker exits or a job panics; then panicked is true.
+func (w *worker) runJobs(o *order) (panicked bool) {
 	running := false
 	defer func() {
 		if running {
-			w.contain(recover())
-			again = true
+			v := recover()
+			w.tally.panicked++
+			w.jobEnded()
+			w.p.reportPanic(v)
+			panicked = true
 		}
 	}()
 	for {
-		job, ctx := w.batch.next()
-		if job == nil {
-			if !w.find(o) {
-				return false
-			}
-			job, ctx = w.first.Job, w.first.Ctx
-			w.first.Job, w.first.Ctx = nil, nil
+		if !w.next(o) {
+			return false
 		}
-		if ctx == nil {
-			ctx = w.p.ctx
-		} else if ctx = w.context(job, ctx); ctx == nil {
-			continue
+		ctx := w.p.ctx
+		if w.job.Ctx != nil {
+			if ctx = w.jobContext(w.job.Task); ctx == nil {
+				w.job.Task = Task{}
+				continue
+			}
 		}
 		running = true
-		job.Run(ctx)
+		w.job.Job.Run(ctx)
 		running = false
-		w.finish()
+		w.jobEnded()
 	}
 }
 
-// find gets a worker its next task. There is none if it is to end.
-func (w *worker) find(o *order) bool {
+// next gets the worker's next job. It reports false if the worker is to exit.
+func (w *worker) next(o *order) bool {
 	p := w.p
 	for {
-		if o.at != 0 {
-			w.first.Task, w.since = o.task, p.now()
-			w.visited.Store(w.since)
-			w.wait = max(0, w.since-o.at)
-			*o = order{}
+		if o.Job != nil {
+			now := p.now()
+			w.endLap(now)
+			w.startLap(now, o.at)
+			w.job, *o = o.entry, order{}
 			return true
 		}
-		if p.workers() > p.limit.Load() && w.surplus() {
+		if p.workers() > p.limit.Load() && w.exitSurplus() {
 			return false
 		}
-		if p.take(w, w.pause()) {
+		if w.take(w.betweenJobs()) {
 			return true
 		}
-		if *o = w.idle(); o.end {
+		if *o = w.park(); o.exit {
 			return false
 		}
 	}
 }
 
-// pause is between jobs. It ends the time of the last one, lets others run if it is
-// time for that, and gives the time.
-func (w *worker) pause() (now int64) {
-	now = w.p.now()
-	few := w.count > 0 && w.count <= handful && w.p.trust.quick()
-	w.settle(now)
-	if few && w.patience > 0 {
-		w.patience--
-		few = false
-	}
-	if now-w.since >= int64(quantum) && w.p.blocking.Load() {
-		w.began = now
-	}
-	if few || now-w.began >= int64(quantum) {
-		last := now
-		w.visited.Store(0)
-		runtime.Gosched()
-		now = w.p.now()
-		w.began = now
-		if few && now-last > int64(long) {
-			w.patience = while
+// take takes a job from the queue. It wakes further workers if they are needed, and a
+// Submit that waits for room.
+func (w *worker) take(now int64) bool {
+	p := w.p
+	short := p.short.predicts()
+	mask := len(p.shards) - 1
+	for round := 0; ; round++ {
+		again := false
+		for i := range p.shards {
+			at := (w.home + i) & mask
+			s := &p.shards[at]
+			if !s.nonEmpty.Load() {
+				continue
+			}
+			if !s.mu.TryLock() {
+				if again = true; round < lockTries {
+					continue
+				}
+				s.mu.Lock()
+			}
+			s.flush(&w.tally)
+			ok := s.take(now, &w.job, &w.shed)
+			more := short && s.n >= helpAt
+			if ok && w.searching { // under the lock: who searches counts as room
+				w.searching = false
+				more = p.searching.Add(-1) == 0 && (!short || more)
+			}
+			s.mu.Unlock()
+			if ok {
+				if w.count == 0 {
+					w.home = (at + 1) & mask
+					w.startLap(now, w.job.at)
+				}
+				if w.wakeOthers(more, short) {
+					w.since = p.now() // that took its time, which is not the job's
+				}
+				return true
+			}
+			if len(w.shed) > 0 { // and there is more to shed
+				w.wakeOthers(false, short)
+				now, again = p.now(), true
+			}
+		}
+		if !again {
+			return false
 		}
 	}
+}
+
+// helpAt is how many short jobs wait in a shard when another worker is to help.
+const helpAt = 32
+
+// wakeOthers tells jobs that they were shed, wakes a Submit that waits for room, and
+// wakes another worker if one more is needed: of short jobs' workers no more than there
+// are processors. It reports whether it did any of that.
+func (w *worker) wakeOthers(more, short bool) (did bool) {
+	p := w.p
+	if did = len(w.shed) > 0; did {
+		w.shed = p.notifyShed(w.shed)
+	}
+	did = p.wakeWaiter() || did
+	if more && p.searching.Load() == 0 && (short && p.active() < p.procs || !short && p.anyQueued()) {
+		p.wakeWorker()
+		did = true
+	}
+	return did
+}
+
+// startLap begins to time jobs, the first of which was submitted at a time.
+func (w *worker) startLap(now, submitted int64) {
+	w.lapStart.Store(now)
+	w.since, w.wait = now, max(0, now-submitted)
+}
+
+// endLap counts the times of the jobs that have run.
+func (w *worker) endLap(now int64) {
+	if w.count == 0 {
+		return
+	}
+	mean := time.Duration(now-w.since) / time.Duration(w.count)
+	w.tally.timed = uint64(w.count)
+	w.tally.wait, w.tally.service = time.Duration(w.wait), mean
+	w.p.short.observe(mean <= shortJob, w.count)
+	w.count = 0
+}
+
+// betweenJobs ends the lap, unless jobs are short and it has just begun, and yields when
+// the quantum is over. It returns the time.
+func (w *worker) betweenJobs() (now int64) {
+	p := w.p
+	if w.count > 0 && w.count < lapJobs && p.short.predicts() {
+		return p.clock.Load()
+	}
+	now = p.now()
+	w.endLap(now)
+	if now-w.since >= int64(quantum) && p.blocking.Load() {
+		w.turn = now
+	}
+	if now-w.turn >= int64(quantum) {
+		w.lapStart.Store(0)
+		runtime.Gosched()
+		now = p.now()
+		w.turn = now
+	}
+	p.clock.Store(now)
 	return now
 }
 
-// finish is after a job.
-func (w *worker) finish() {
+func (w *worker) jobEnded() {
+	w.job.Task = Task{}
 	w.tally.finished++
 	w.count++
 	if w.own != nil {
@@ -216,140 +283,186 @@ func (w *worker) finish() {
 	}
 }
 
-// settle ends the time of the jobs that were run.
-func (w *worker) settle(now int64) {
-	if w.count == 0 {
-		return
-	}
-	each := time.Duration(now-w.since) / time.Duration(w.count)
-	w.tally.timed = uint64(w.count)
-	w.tally.wait, w.tally.service = time.Duration(w.wait), each
-	w.p.trust.judge(each <= quickJob, w.count, &w.good)
-	w.count = 0
-}
-
-// contain is after a job that has panicked, with its value, or has ended its
-// goroutine.
-func (w *worker) contain(v any) {
-	w.tally.panicked++
-	w.finish()
-	w.p.report(v)
-}
-
-// idle searches for tasks, and parks when there are none. It gives what the worker
-// was woken with: nothing if it is to look again.
-func (w *worker) idle() order {
+// park searches for jobs, and parks the worker when there are none. It returns what the
+// worker was woken with.
+func (w *worker) park() order {
 	p := w.p
+	now := p.now()
+	w.endLap(now)
 	if !w.searching && p.searching.Load() < p.searchers {
-		w.searching = true
-		p.searching.Add(1)
+		w.startSearching()
 	}
 	if w.searching {
-		now := p.now()
-		p.clock.Store(now)
-		for range searches {
-			if p.waiting() {
+		for range searchRounds {
+			p.clock.Store(now)
+			if p.anyQueued() {
 				return order{}
 			}
 			runtime.Gosched()
 			last := now
-			if now = p.now(); now-last > int64(turn) {
-				break // many are ready: who is woken has its turn sooner
+			if now = p.now(); now-last > int64(searchYield) {
+				break // many are runnable: who is woken has its turn sooner
 			}
 		}
 	}
 	if w.own != nil {
 		w.last, w.own = weak.Make(w.own), nil
 	}
-	w.tell()
-	w.rest()
-	if p.closed.Load() && w.quit(0) {
-		return order{end: true}
+	w.flush()
+	w.stopSearching()
+	if p.closed.Load() && w.exitClosed() {
+		return order{exit: true}
 	}
-	w.visited.Store(0)
-	p.pushIdle(w)
-	if p.waiting() || p.closed.Load() {
-		// Somebody has to see to it, and to wake another if that is not all. If it
-		// is this worker, nobody wakes it.
-		if x := p.popIdle(); x == w {
-			w.searching = true
-			p.searching.Add(1)
+	w.lapStart.Store(0)
+	p.pushParked(w)
+	if p.anyQueued() || p.closed.Load() {
+		// Some worker has to see to that, and to wake another if it is not all.
+		if x := p.popParked(); x == w {
+			w.startSearching()
 			return order{}
 		} else if x != nil {
-			p.send(x)
+			p.wakeToSearch(x)
 		}
 	}
-	p.wake()
+	p.wakeWaiter()
 	o := <-w.wake
-	w.began = p.now()
+	w.turn = p.now()
 	return o
 }
 
-// rest is when a worker does not search any more.
-func (w *worker) rest() {
+func (w *worker) startSearching() {
+	w.searching = true
+	w.p.searching.Add(1)
+}
+
+func (w *worker) stopSearching() {
 	if w.searching {
 		w.searching = false
 		w.p.searching.Add(-1)
 	}
 }
 
-// tell adds to a shard's tally what is left to tell.
-func (w *worker) tell() {
-	w.settle(w.p.now())
-	if w.tally != (tally1{}) {
+// flush adds the worker's tally to that of a shard.
+func (w *worker) flush() {
+	if w.count > 0 {
+		w.endLap(w.p.now())
+	}
+	if w.tally != (workerTally{}) {
 		s := &w.p.shards[w.home]
 		s.mu.Lock()
-		s.flush(w)
+		s.flush(&w.tally)
 		s.mu.Unlock()
 	}
 }
 
-// surplus says whether a worker ends because there are more than there may be, which
-// are so many that they see to what waits.
-func (w *worker) surplus() bool {
+// exitSurplus reports whether the worker exits because there are more than the limit.
+// The others see to what waits.
+func (w *worker) exitSurplus() bool {
 	p := w.p
-	w.tell()
-	w.rest()
-	if !w.quit(p.limit.Load()) {
+	w.flush()
+	w.stopSearching()
+	if !p.removeWorker(p.limit.Load()) {
 		return false
 	}
-	if p.searching.Load() == 0 && p.waiting() {
-		p.rouse()
+	if p.searching.Load() == 0 && p.anyQueued() {
+		p.wakeWorker()
 	}
 	return true
 }
 
-// quit says whether a worker ends: not if there are no more than floor then. In a
-// pool that closes it ends with nothing to do, and has another one look, too.
-func (w *worker) quit(floor int64) bool {
+// exitClosed reports whether the worker of a closed pool exits, because nothing is left
+// to do. It then has another one look, too.
+func (w *worker) exitClosed() bool {
 	p := w.p
-	if floor == 0 && p.waiting() {
+	if p.anyQueued() || !p.removeWorker(0) {
 		return false
 	}
-	if !p.lower(floor) {
-		return false
-	}
-	if floor == 0 {
-		if x := p.popIdle(); x != nil {
-			p.send(x)
-		}
+	if x := p.popParked(); x != nil {
+		p.wakeToSearch(x)
 	}
 	return true
 }
 
-// context is the context for a job with one of its own; nil if that has ended, so
-// that the job must not run.
-func (w *worker) context(job Job, own context.Context) context.Context {
-	if own.Err() != nil {
+// jobContext is the context for a job with one of its own; nil if that has ended and the
+// job must not run.
+func (w *worker) jobContext(t Task) context.Context {
+	if t.Ctx.Err() != nil {
 		w.tally.expired++
-		w.p.tell(job, &expired{context.Cause(own)})
+		w.p.notifyDropped(t.Job, &expired{context.Cause(t.Ctx)})
 		return nil
 	}
 	if w.own == nil {
 		w.own = w.last.Value()
 	}
-	if w.own == nil || !w.own.serves(own) {
-		w.own = join(own, w.p.ctx)
+	if w.own == nil || !w.own.reusableFor(t.Ctx) {
+		w.own = &jobContext{Context: t.Ctx, pool: w.p.ctx, comparable: reflect.TypeOf(t.Ctx).Kind() == reflect.Pointer}
 	}
 	return w.own
+}
+
+// jobContext is a job's own context that also ends with the pool's, and with the job if
+// anybody asked for its Done. Most jobs don't; then a worker uses it again for the next
+// job with the same context, and nothing is allocated.
+type jobContext struct {
+	context.Context
+	pool       context.Context
+	comparable bool // the job's own context
+
+	mu     sync.Mutex
+	both   context.Context // ends with either; nil until asked for
+	cancel context.CancelCauseFunc
+	stop   func() bool
+	used   bool // the worker's: not to be used again
+}
+
+func (j *jobContext) reusableFor(own context.Context) bool {
+	return !j.used && j.comparable && j.Context == own
+}
+
+// Done implements context.Context.
+func (j *jobContext) Done() <-chan struct{} {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.both == nil {
+		j.both, j.cancel = context.WithCancelCause(j.Context)
+		cancel := j.cancel
+		j.stop = context.AfterFunc(j.pool, func() { cancel(ErrClosed) })
+	}
+	return j.both.Done()
+}
+
+// Err implements context.Context.
+func (j *jobContext) Err() error {
+	j.mu.Lock()
+	both := j.both
+	j.mu.Unlock()
+	if both != nil && both.Err() != nil {
+		return both.Err()
+	}
+	if err := j.Context.Err(); err != nil {
+		return err
+	}
+	return j.pool.Err()
+}
+
+// Value implements context.Context. context.Cause asks for a value, and finds the pool's
+// cause when the pool has ended the job.
+func (j *jobContext) Value(key any) any {
+	if j.Context.Err() == nil && j.pool.Err() != nil {
+		if v := j.pool.Value(key); v != nil {
+			return v
+		}
+	}
+	return j.Context.Value(key)
+}
+
+// end is called by the worker when the job has returned.
+func (j *jobContext) end() {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.both != nil {
+		j.stop()
+		j.cancel(context.Canceled)
+		j.used = true
+	}
 }

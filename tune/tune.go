@@ -10,7 +10,7 @@ import (
 	"runtime/debug"
 	"runtime/metrics"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/cgroup"
 )
 
 // Options say what Memory sets. The zero value means the defaults.
@@ -89,7 +89,7 @@ func Memory(o Options) (Settings, error) {
 		return Settings{}, err
 	}
 	s := Settings{MemoryLimit: debug.SetMemoryLimit(-1)}
-	s.Bound, s.From = procfs.MemoryLimit()
+	s.Bound, s.From = cgroup.MemoryLimit()
 	given := os.Getenv("GOMEMLIMIT") // may be "off"; the runtime takes "" as not there
 	if given == "" && s.MemoryLimit == math.MaxInt64 && s.Bound != math.MaxInt64 {
 		s.MemoryLimit, s.SetLimit = share(s.Bound, o), true

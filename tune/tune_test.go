@@ -12,8 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/myriad-go/myriad/internal/procfs"
-	"github.com/myriad-go/myriad/tune/internal/cgroup"
+	limits "github.com/myriad-go/myriad/internal/cgroup"
 )
 
 // child, in the environment, makes the test binary a program that calls Memory
@@ -53,7 +52,7 @@ func TestMain(m *testing.M) {
 
 // run has a process call Memory, with more in its environment, and in a group
 // if there is one.
-func run(t *testing.T, o Options, group *cgroup.Group, env ...string) (r result) {
+func run(t *testing.T, o Options, group *group, env ...string) (r result) {
 	t.Helper()
 	options, err := json.Marshal(o)
 	if err != nil {
@@ -92,7 +91,7 @@ func run(t *testing.T, o Options, group *cgroup.Group, env ...string) (r result)
 
 func TestMemoryUnderCgroup(t *testing.T) {
 	const bound = 512 << 20
-	group, err := cgroup.New(bound)
+	group, err := newGroup(bound)
 	if err != nil {
 		t.Skip(err)
 	}
@@ -133,7 +132,7 @@ func TestMemoryOfMachine(t *testing.T) {
 		}
 		return
 	}
-	bound, from := procfs.MemoryLimit()
+	bound, from := limits.MemoryLimit()
 	if s := r.Settings; s.Bound != bound || s.From != from || r.Limit != bound/100*90 || s.SetGOGC || !s.SetLimit {
 		t.Errorf("got %+v; want 90 %% of %d, from %s", r, bound, from)
 	}

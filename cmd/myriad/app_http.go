@@ -1,25 +1,38 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
+	"net/http"
 	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad"
 )
 
-// httpHello answers every HTTP/1.1 GET request, pipelined or not, with the same
-// text. Connections stay open as HTTP/1.1 says; a request that it can't serve
+// maxHead is the most bytes of a request's head, its end included.
+const maxHead = 8 << 10
+
+// httpHello answers every HTTP/1.1 GET request without a body, pipelined or not, with
+// the same text. Connections stay open as HTTP/1.1 says; a request that it can't serve
 // is answered with an error and ends its connection.
 type httpHello struct {
 	myriad.Base
 	answers atomic.Pointer[answers]
+	last    atomic.Pointer[parsedHead] // clients repeat their requests
+}
+
+// parsedHead is a head and what to do with it.
+type parsedHead struct {
+	text    []byte
+	verdict verdict
 }
 
 // Received answers the requests that are complete.
 func (h *httpHello) Received(c *myriad.Conn, in []byte) (used int) {
 	a := h.current(time.Now())
 	for used < len(in) && !c.Paused() {
-		n, verdict := parseRequest(in[used:])
+		n, verdict := h.parse(in[used:])
 		if verdict == incomplete {
 			return used + n
 		}
@@ -32,6 +45,70 @@ func (h *httpHello) Received(c *myriad.Conn, in []byte) (used int) {
 		}
 	}
 	return used
+}
+
+// verdict is what to do with a request.
+type verdict uint8
+
+const (
+	incomplete verdict = iota // wait for more
+	served                    // answer, and stay open
+	servedKept                // the same, and say so: HTTP/1.0
+	servedLast                // answer, and close
+	badRequest                // the rest: answer with an error, and close
+	badMethod
+	headTooLarge
+	versionNotServed
+
+	verdicts = iota
+)
+
+// closes says whether the connection is closed after the answer.
+func (v verdict) closes() bool { return v >= servedLast }
+
+// parse looks at the first request. It says how many bytes are used up, with empty
+// lines before the request, and what to do.
+func (h *httpHello) parse(in []byte) (n int, v verdict) {
+	for bytes.HasPrefix(in[n:], []byte("\r\n")) {
+		n += 2
+	}
+	head := in[n:min(len(in), n+maxHead)]
+	end := bytes.Index(head, []byte("\r\n\r\n"))
+	switch {
+	case end < 0 && bytes.Contains(head, []byte("\n\n")):
+		return n, badRequest
+	case end < 0 && len(head) == maxHead:
+		return n, headTooLarge
+	case end < 0:
+		return n, incomplete
+	}
+	head = head[:end+4]
+	last := h.last.Load()
+	if last == nil || !bytes.Equal(last.text, head) {
+		last = &parsedHead{bytes.Clone(head), judge(head)}
+		h.last.Store(last)
+	}
+	return n + len(head), last.verdict
+}
+
+// judge says what to do with a request whose head is complete.
+func judge(head []byte) verdict {
+	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
+	switch {
+	case err != nil:
+		return badRequest
+	case r.ProtoMajor != 1:
+		return versionNotServed
+	case r.Method != http.MethodGet:
+		return badMethod
+	case r.ContentLength != 0, r.Host == "" && r.ProtoAtLeast(1, 1):
+		return badRequest
+	case r.Close:
+		return servedLast
+	case !r.ProtoAtLeast(1, 1):
+		return servedKept
+	}
+	return served
 }
 
 // current is the answers of this second. They are made once a second; where two
@@ -60,8 +137,7 @@ const (
 )
 
 func newAnswers(second int64) *answers {
-	const format = "Date: Mon, 02 Jan 2006 15:04:05 GMT\r\n"
-	date := time.Unix(second, 0).UTC().Format(format)
+	date := "Date: " + time.Unix(second, 0).UTC().Format(http.TimeFormat) + "\r\n"
 	a := &answers{second: second}
 	for v, t := range map[verdict]struct{ status, head, text string }{
 		served:           {"200 OK", helloHead, helloText},

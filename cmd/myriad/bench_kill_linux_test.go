@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/lab"
 )
@@ -105,7 +106,7 @@ func (b *benching) gone(t *testing.T, mark string, pids []int) {
 			t.Logf("last: %s; it printed %s", why, b.printed)
 		}
 	}()
-	eventually(t, "nothing is left", func() bool {
+	await.True(t, "nothing is left", func() bool {
 		left, err := procfs.WithEnv("MYRIAD_LAB=" + mark)
 		if err != nil {
 			t.Fatal(err)
@@ -178,7 +179,7 @@ func TestBenchKilled(t *testing.T) {
 					t.Logf("it printed %s", b.printed)
 				}
 			}()
-			eventually(t, "the moment has come", func() bool { return c.when(b) })
+			await.True(t, "the moment has come", func() bool { return c.when(b) })
 			mark := b.mark(t)
 			pids := append(b.processes(t), childrenOf(t, b.Process.Pid)...)
 			if err := b.Process.Kill(); err != nil {
@@ -197,7 +198,7 @@ func TestBenchResumed(t *testing.T) {
 	for name, sig := range map[string]os.Signal{"interrupted": os.Interrupt, "terminated": syscall.SIGTERM, "killed": os.Kill} {
 		t.Run(name, func(t *testing.T) {
 			b := startBench(t, "quick", "--rounds", "2", "--duration", "100ms", "--only", "^echo-100/(net|goroutine)$")
-			eventually(t, "a run has ended", func() bool { return b.records() > 0 })
+			await.True(t, "a run has ended", func() bool { return b.records() > 0 })
 			mark := b.mark(t)
 			pids := append(b.processes(t), childrenOf(t, b.Process.Pid)...)
 			if err := b.Process.Signal(sig); err != nil {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/lab"
 )
@@ -97,7 +98,7 @@ func TestBenchMillionInterrupted(t *testing.T) {
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, "the phase "+after+" is over", func() bool {
+			await.True(t, "the phase "+after+" is over", func() bool {
 				return after == "" && strings.Contains(out.String(), "run 1 of 1") || after != "" && strings.Contains(out.String(), subject+": "+after+": ")
 			})
 			started := childrenOf(t, cmd.Process.Pid)

@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/tune"
 )
 
-// beside is what runs beside the server: the operator's door, and the flight
+// beside is what runs beside the server: the admin server, and the flight
 // recorder.
 type beside struct {
 	srv    *myriad.Server
@@ -33,7 +33,7 @@ func (b *beside) start(cmd *cobra.Command) (err error) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(cmd.Context()))
 	b.cancel = cancel
 	_, worker := myriad.WorkerProcess()
-	token := "" // workers have no door
+	token := "" // workers have no admin server
 	if !worker {
 		if token, err = b.flags.admin.token(cmd.OutOrStdout()); err != nil {
 			return err

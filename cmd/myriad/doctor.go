@@ -27,7 +27,6 @@ type doctorFlags struct {
 
 	fix, yes, json bool
 	format         string
-	watch          doctorWatch
 }
 
 func newDoctor() *cobra.Command {
@@ -55,9 +54,6 @@ It exits with 0 if the machine holds what is planned, with 1 if it does not, and
 func (f *doctorFlags) run(cmd *cobra.Command) error {
 	if err := f.complete(cmd.Flags().Changed); err != nil {
 		return err
-	}
-	if f.watch.on {
-		return f.watch.run(cmd, f.plan)
 	}
 	report, err := examine(f.plan)
 	if err != nil {
@@ -99,9 +95,6 @@ func fits(r *doctor.Report) error {
 
 // complete fills in the plan and checks the flags.
 func (f *doctorFlags) complete(given given) error {
-	if err := f.watch.check(given); err != nil {
-		return err
-	}
 	for _, pair := range [][2]string{{"json", "print"}, {"fix", "print"}, {"fix", "json"}} {
 		if given(pair[0]) && given(pair[1]) {
 			return usagef("--%s and --%s are given; expected one of the two", pair[0], pair[1])

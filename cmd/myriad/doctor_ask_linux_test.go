@@ -1,13 +1,8 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
-	"fmt"
-	"io"
-	"net"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -79,64 +74,4 @@ func TestAsk(t *testing.T) {
 			t.Errorf("%s: standard output has %q", test.name, stdout.String())
 		}
 	}
-}
-
-// TestDoctorWatch follows a server that ends, and its machine until a signal.
-func TestDoctorWatch(t *testing.T) {
-	s := startServer(t, "serve")
-	_, port, _ := net.SplitHostPort(s.addr)
-	watch := []string{"doctor", "--watch", "--interval", "100ms", "--target", "127.0.0.1:" + port}
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{watch, " connected ("},
-		{append(watch, "--json"), fmt.Sprintf(`"processes":[%d]`, s.Process.Pid)},
-		{append(watch, "--json"), fmt.Sprintf(`{"wall":"nofile","of":"process %d"`, s.Process.Pid)},
-	} {
-		cmd := command(t, test.args...)
-		linesUntil(t, cmd, test.want)
-		if cmd.Process.Signal(os.Interrupt); cmd.Wait() != nil {
-			t.Errorf("%q: a signal ended it with %v, want exit code 0", test.args, cmd.ProcessState)
-		}
-	}
-	for _, test := range []struct {
-		args []string
-		want string
-	}{
-		{[]string{"--watch", "--interval", "1ms"}, "--interval is 1ms; expected 100ms to 1h0m0s"},
-		{[]string{"--watch", "--pid", "-1"}, "--pid is -1; expected"},
-		{[]string{"--pid", "1"}, "--pid is given without --watch"},
-		{[]string{"--interval", "1s"}, "--interval is given without --watch"},
-		{[]string{"--watch", "--fix", "-n", "10"}, "--watch and --fix are given; expected one of the two"},
-		{[]string{"--watch", "--target", "1.2.3.4:5", "--target", "1.2.3.4:6"}, "--target is given 2 times"},
-	} {
-		got := invoke(t, append([]string{"doctor"}, test.args...)...)
-		if got.code != 2 || !strings.Contains(got.stderr, test.want) {
-			t.Errorf("%q: exit code %d and %q, want 2 and %q", test.args, got.code, got.stderr, test.want)
-		}
-	}
-	if got := invoke(t, "doctor", "--watch", "--pid", "1073741824"); got.code != 1 || !strings.Contains(got.stderr, "there is no process 1073741824") {
-		t.Errorf("no process: exit code %d and %q, want 1 and that there is none", got.code, got.stderr)
-	}
-}
-
-// linesUntil starts a command and waits for a line of its output that has a text.
-func linesUntil(t *testing.T, cmd *exec.Cmd, text string) {
-	t.Helper()
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if strings.Contains(lines.Text(), text) {
-			go io.Copy(io.Discard, out) // until the command ends
-			return
-		}
-	}
-	t.Fatalf("no line has %q", text)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +21,8 @@ func (f *doctorFlags) repair(cmd *cobra.Command, r *doctor.Report) (*doctor.Repo
 		return r, nil
 	}
 	fmt.Fprintln(out, "\nThese are the changes:")
-	if err := doctor.WriteCommands(out, changes); err != nil {
-		return r, err
+	for i, c := range changes {
+		fmt.Fprintf(out, "  %d. %s\n", i+1, c.Command())
 	}
 	if !f.yes {
 		yes, err := confirm(cmd.Context(), cmd.InOrStdin(), out, len(changes))
@@ -35,20 +34,22 @@ func (f *doctorFlags) repair(cmd *cobra.Command, r *doctor.Report) (*doctor.Repo
 			return r, nil
 		}
 	}
-	undo, failed := doctor.Apply(cmd.Context(), changes)
-	if err := doctor.WriteApplied(out, undo, failed); err != nil {
-		return r, err
+	fmt.Fprintln(out, "\nChanged:")
+	undo, failed := doctor.Apply(cmd.Context(), out, changes)
+	if failed != nil {
+		fmt.Fprintf(out, "\nNot done:\n  %s\n", strings.ReplaceAll(failed.Error(), "\n", "\n  "))
+	}
+	if len(undo) > 0 {
+		fmt.Fprintln(out, "\nTo undo:")
+	}
+	for _, c := range undo {
+		fmt.Fprintf(out, "  %s\n", c.Command())
 	}
 	after, err := examine(r.Plan)
 	if err != nil {
 		return r, err
 	}
-	var text bytes.Buffer
-	if err := after.WriteText(&text); err != nil {
-		return r, err
-	}
-	first, _, _ := strings.Cut(text.String(), "\n")
-	fmt.Fprintf(out, "\n%s\n", first)
+	fmt.Fprintf(out, "\n%s\n", after.Summary())
 	return after, nil
 }
 

@@ -12,7 +12,6 @@ func (f *doctorFlags) add(cmd *cobra.Command) {
 	var g flagGroups
 	g.add("Plan", "", f.addPlan)
 	g.add("Answer", "", f.addAnswer)
-	g.add("Watching", "", f.watch.add)
 	g.giveTo(cmd)
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/faults"
 )
 
@@ -162,7 +163,7 @@ func TestDoctorFixInterrupted(t *testing.T) {
 	if err := ns.Do(cmd.Start); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the question", func() bool { return strings.Contains(stdout.String(), "[y/N]") })
+	await.True(t, "the question", func() bool { return strings.Contains(stdout.String(), "[y/N]") })
 	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
 		t.Fatal(err)
 	}

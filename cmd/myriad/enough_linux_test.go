@@ -4,6 +4,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // At SIGUSR1 hold opens no more connections, and goes on with those that it has.
@@ -15,7 +17,7 @@ func TestHoldEnough(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the run begins", func() bool { return strings.Contains(out.String(), `"phase":"began"`) })
+	await.True(t, "the run begins", func() bool { return strings.Contains(out.String(), `"phase":"began"`) })
 	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
 		t.Fatal(err)
 	}

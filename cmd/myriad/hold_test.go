@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -32,7 +33,7 @@ func TestHoldUntilInterrupted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the connections are held", func() bool { return strings.Contains(out.String(), "held: 20 connections") })
+	await.True(t, "the connections are held", func() bool { return strings.Contains(out.String(), "held: 20 connections") })
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +57,7 @@ func TestHoldLines(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all have heard the broadcast", func() bool { return strings.Contains(out.String(), `"phase":"heard"`) })
+	await.True(t, "all have heard the broadcast", func() bool { return strings.Contains(out.String(), `"phase":"heard"`) })
 	if err := cmd.Process.Signal(os.Interrupt); err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // The styles are parameters of the escape sequence that begins them (SGR); those
@@ -96,25 +98,9 @@ func liveBar(share float64, width int) (full, rest string) {
 	return strings.Repeat("█", n), strings.Repeat("░", width-n)
 }
 
-// liveCount writes a number with a comma before each three digits.
-func liveCount(n int64) string {
-	digits := strconv.FormatInt(n, 10)
-	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
+func liveCount(n int64) string { return format.Count(n) }
 
-// liveDigits writes a number from 0 to about 1,000 with three digits.
-func liveDigits(v float64) string {
-	switch {
-	case v >= 99.95:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	case v >= 9.995:
-		return strconv.FormatFloat(v, 'f', 1, 64)
-	}
-	return strconv.FormatFloat(v, 'f', 2, 64)
-}
+func liveDigits(v float64) string { return format.Fixed(v) }
 
 // liveTime writes a latency with three digits.
 func liveTime(d time.Duration) string {
@@ -129,17 +115,7 @@ func liveTime(d time.Duration) string {
 	return liveDigits(d.Seconds()) + "s"
 }
 
-// liveSpan writes how long something takes in whole seconds.
-func liveSpan(d time.Duration) string {
-	s := int64(max(d, 0) / time.Second)
-	switch {
-	case s < 60:
-		return fmt.Sprintf("%ds", s)
-	case s < 3600:
-		return fmt.Sprintf("%dm%02ds", s/60, s%60)
-	}
-	return fmt.Sprintf("%dh%02dm", s/3600, s/60%60)
-}
+func liveSpan(d time.Duration) string { return format.Elapsed(d) }
 
 // liveBytes writes a size with three digits, in units of 1,024.
 func liveBytes(n float64) string {

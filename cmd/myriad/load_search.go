@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -40,7 +41,7 @@ func (f *loadFlags) search(cmd *cobra.Command) error {
 	case err != nil:
 		err = fmt.Errorf("the search ended early: %w", err)
 	case found.Rate == 0:
-		err = fmt.Errorf("no rate kept %v of the latency under %v", percentileName(goal.Percentile), goal.Under)
+		err = fmt.Errorf("no rate kept %v of the latency under %v", format.Percentile(goal.Percentile), goal.Under)
 		if wall(found).Limited {
 			err = fmt.Errorf("%w: the generator was late", err)
 		}
@@ -59,7 +60,7 @@ func stepLine(s *load.Step, goal load.Goal) string {
 	case s.Latency <= goal.Under:
 		verdict = "fell behind"
 	}
-	line := fmt.Sprintf("tried %.0f/s: %.0f/s answered, %s %v, %s", s.Rate, s.Answered, percentileName(goal.Percentile), s.Latency.Round(time.Microsecond), verdict)
+	line := fmt.Sprintf("tried %.0f/s: %.0f/s answered, %s %v, %s", s.Rate, s.Answered, format.Percentile(goal.Percentile), s.Latency.Round(time.Microsecond), verdict)
 	if s.Unsent > 0 {
 		line += fmt.Sprintf(", %d never sent or answered", s.Unsent)
 	}
@@ -80,8 +81,6 @@ func wall(found *load.Found) (lowest load.Step) {
 	return lowest
 }
 
-func percentileName(p float64) string { return fmt.Sprintf("p%g", p) }
-
 // writeFound writes what was found in a line.
 func writeFound(w io.Writer, found *load.Found) error {
 	if found.Rate == 0 {
@@ -95,6 +94,6 @@ func writeFound(w io.Writer, found *load.Found) error {
 		more = "at 5% more the generator was late"
 	}
 	_, err := fmt.Fprintf(w, "found %.0f/s on %d connections, %.4g/s on each, with %s under %v; %s\n",
-		found.Rate, found.Result.Connected, found.Rate/float64(max(found.Result.Connected, 1)), percentileName(found.Goal.Percentile), found.Goal.Under, more)
+		found.Rate, found.Result.Connected, found.Rate/float64(max(found.Result.Connected, 1)), format.Percentile(found.Goal.Percentile), found.Goal.Under, more)
 	return err
 }

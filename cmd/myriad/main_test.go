@@ -136,18 +136,6 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for end := time.Now().Add(patience); !so(); <-tick.C {
-		if time.Now().After(end) {
-			t.Fatalf("waited in vain: %s", what)
-		}
-	}
-}
-
 func TestWrongUse(t *testing.T) {
 	for _, c := range []struct {
 		args []string

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/offer"
 )
 
@@ -38,7 +39,7 @@ func TestOfferInterrupted(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "a line of progress", func() bool { return strings.Contains(out.String(), `"progress"`) })
+	await.True(t, "a line of progress", func() bool { return strings.Contains(out.String(), `"progress"`) })
 	cmd.Process.Signal(syscall.SIGTERM)
 	if err := cmd.Wait(); err != nil {
 		t.Fatal(err)
@@ -53,7 +54,7 @@ func TestOfferWrongUse(t *testing.T) {
 		"--pool ants":                   `--pool is "ants"; expected one of channel, naive, ours`,
 		"--pool ours --rate -1":         "--rate is -1; expected 0 (a closed loop) to 100000000",
 		"--pool ours --rate x":          `--rate is "x"; expected a value of type float64`,
-		"--pool ours --off all":         `--off has "all"; expected some of adapting, fairness, newest, shedding`,
+		"--pool ours --off all":         `--off has "all"; expected some of adapting, newest, shedding`,
 		"--pool ours --nonsense":        "nonsense",
 		"--pool ours --work cpu extra":  `"extra"`,
 		"--pool ours --duration 1":      "such as 1.5s",

@@ -14,6 +14,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/admin"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 func TestAdminToken(t *testing.T) {
@@ -56,7 +57,7 @@ func TestAdminToken(t *testing.T) {
 	}
 }
 
-// order gives an order at the operator's door.
+// order gives an order to the admin server.
 func (s *server) order(t *testing.T, what, token string) {
 	t.Helper()
 	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
@@ -95,7 +96,7 @@ func TestAdminControl(t *testing.T) {
 			}
 			shows := func(what string) {
 				t.Helper()
-				eventually(t, "the page with "+what, func() bool {
+				await.True(t, "the page with "+what, func() bool {
 					answer, err := http.Get(s.admin + "/live")
 					if err != nil {
 						t.Fatal(err)

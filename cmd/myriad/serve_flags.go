@@ -1,18 +1,28 @@
 package main
 
 import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"io"
+	"log/slog"
 	"maps"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/admin"
+	"github.com/myriad-go/myriad/internal/secure"
+	"github.com/myriad-go/myriad/pool"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/myriad-go/myriad"
 )
 
 // serveFlags are the flags of serve.
@@ -144,17 +154,17 @@ func (f *serveFlags) checkAddresses() error {
 			return err
 		}
 	}
-	door := f.admin.addr
-	if door == "" {
+	adminAddr := f.admin.addr
+	if adminAddr == "" {
 		return nil
 	}
-	if err := checkAddress("admin", door); err != nil {
+	if err := checkAddress("admin", adminAddr); err != nil {
 		return err
 	}
-	if door[0] == ':' {
-		door = "127.0.0.1" + door
+	if adminAddr[0] == ':' {
+		adminAddr = "127.0.0.1" + adminAddr
 	}
-	if tcp && sameAddress(f.srv.Addr, door) {
+	if tcp && sameAddress(f.srv.Addr, adminAddr) {
 		return usagef("--addr is %q and --admin is %q: both would listen on one port; expected two", f.srv.Addr, f.admin.addr)
 	}
 	return nil
@@ -243,3 +253,196 @@ func (s *span) Set(text string) error {
 func (s *span) Type() string { return "duration" }
 
 var _ pflag.Value = (*span)(nil)
+
+// serverTLS are the flags of a server's side of TLS.
+type serverTLS struct {
+	cert, key, clientCA string
+
+	pair *secure.Reloader // of cert and key, nil without them
+}
+
+func (f *serverTLS) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.cert, "tls-cert", "", "encrypt with TLS: file with the certificate chain, in PEM form; read again when it changes")
+	flags.StringVar(&f.key, "tls-key", "", "file with the key of --tls-cert")
+	flags.StringVar(&f.clientCA, "tls-client-ca", "", "demand client certificates that an authority in this file has signed")
+}
+
+// config is the TLS configuration, nil if no TLS is asked for.
+func (f *serverTLS) config() (*tls.Config, error) {
+	if f.cert == "" && f.key == "" {
+		if f.clientCA != "" {
+			return nil, usagef("--tls-client-ca is given without a certificate; expected --tls-cert and --tls-key too")
+		}
+		return nil, nil
+	}
+	if f.cert == "" || f.key == "" {
+		return nil, usagef("only one of --tls-cert and --tls-key is given; expected both")
+	}
+	var err error
+	if f.pair, err = secure.Reload(f.cert, f.key, slog.Default()); err != nil {
+		return nil, usageError{err}
+	}
+	cfg := &tls.Config{GetCertificate: f.pair.GetCertificate}
+	if f.clientCA != "" {
+		cfg.ClientAuth = tls.RequireAndVerifyClientCert
+		if cfg.ClientCAs, err = authorities(f.clientCA); err != nil {
+			return nil, err
+		}
+	}
+	return cfg, nil
+}
+
+// authorities reads the certificates of a file.
+func authorities(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, usagef("no certificate in %s; expected PEM blocks of type CERTIFICATE", file)
+	}
+	return pool, nil
+}
+
+// workerFlags say which pool runs the application.
+type workerFlags struct {
+	workers string
+	queue   int
+	target  time.Duration
+
+	cfg  pool.Config
+	pool *pool.Pool // nil without
+}
+
+// add adds the flags to a command.
+func (f *workerFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.workers, "workers", "", "run the application on workers, off the event loops: a number for at most so many, MIN-MAX or adaptive for as many as the work needs, which sheds overload if the application is work (default: on the loops)")
+	flags.IntVar(&f.queue, "workers-queue", 0, "how many connections may wait for a worker; -1 for none (default: as many as there are --workers, 1024 with adaptive and MIN-MAX)")
+	flags.DurationVar(&f.target, "workers-target", 0, "how long they may wait before the pool is overloaded, with adaptive and MIN-MAX (default 5ms)")
+}
+
+// some says whether there are to be workers.
+func (f *workerFlags) some() bool { return f.workers != "" && f.workers != "0" }
+
+// check reads the flags. The rules are for an application that can say that it is
+// busy: for another one what is shed would only come again.
+func (f *workerFlags) check(cmd *cobra.Command, sheds bool) (err error) {
+	if !f.some() {
+		if f.queue != 0 || f.target != 0 {
+			return usagef("--workers-queue and --workers-target are for workers; expected them with --workers")
+		}
+		return nil
+	}
+	cfg, adapts := &f.cfg, true
+	least, most, isRange := strings.Cut(f.workers, "-")
+	switch {
+	case f.workers == "adaptive":
+	case isRange:
+		cfg.Min, err = strconv.Atoi(least)
+		if err == nil {
+			cfg.Max, err = strconv.Atoi(most)
+		}
+	default:
+		adapts = false
+		cfg.Max, err = strconv.Atoi(f.workers)
+		cfg.Queue, cfg.Off = cfg.Max, pool.AllRules
+	}
+	switch {
+	case err != nil || cfg.Max < 1 && f.workers != "adaptive":
+		return usagef("--workers is %q; expected a number such as 128, MIN-MAX such as 2-1000, or adaptive", f.workers)
+	case f.target != 0 && !adapts:
+		return usagef("--workers-target is %v with --workers %s; expected it with --workers adaptive or MIN-MAX", f.target, f.workers)
+	}
+	if cmd.Flags().Changed("workers-queue") {
+		cfg.Queue = f.queue
+	}
+	cfg.Target = f.target
+	if adapts && !sheds {
+		cfg.Off = pool.Shedding | pool.NewestFirst
+	}
+	return nil
+}
+
+// start makes the pool, if there is to be one, and gives it to the server. With
+// worker processes each of them has one; their supervisor only sees that it can be
+// made.
+func (f *workerFlags) start(srv *myriad.Server) error {
+	if !f.some() {
+		return nil
+	}
+	p, err := pool.New(f.cfg)
+	if err != nil {
+		return usagef("--workers %s: %s", f.workers, workerFields.Replace(err.Error()))
+	}
+	if _, worker := myriad.WorkerProcess(); srv.Processes > 1 && !worker {
+		_, err = p.Close(context.Background())
+		return err
+	}
+	f.pool, srv.Workers = p, p
+	return nil
+}
+
+// workerFields names flags instead of the fields of a pool.Config.
+var workerFields = strings.NewReplacer("pool: bad configuration: ", "", "Queue is", "--workers-queue is", "Target is", "--workers-target is")
+
+// stop closes the pool, when the server has ended.
+func (f *workerFlags) stop() {
+	if f.pool != nil {
+		_, _ = f.pool.Close(context.Background()) // all connections have come back from it
+	}
+}
+
+// adminFlags are those of the admin server.
+type adminFlags struct {
+	addr      string
+	control   bool
+	tokenFile string
+}
+
+func (f *adminFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.addr, "admin", "", "serve a page that follows this server, metrics, health, profiles and traces over HTTP on this address, on loopback if it has no host (default: not at all)")
+	flags.BoolVar(&f.control, "admin-control", false, "let who knows the token pause accepting, close connections and drain from there; the token is printed unless it is in --admin-token-file (default: nobody can)")
+	flags.StringVar(&f.tokenFile, "admin-token-file", "", fmt.Sprintf("file with the token for --admin-control, %d bytes or more (default: a random one)", admin.MinToken))
+}
+
+// check says what does not go together.
+func (f *adminFlags) check() error {
+	switch {
+	case f.control && f.addr == "":
+		return usagef("--admin-control is for the page of --admin; expected it with --admin")
+	case f.tokenFile != "" && !f.control:
+		return usagef("--admin-token-file is for --admin-control; expected it with that")
+	}
+	return nil
+}
+
+// maxTokenFile bounds what is read of a file.
+const maxTokenFile = 4096
+
+// token is what lets somebody control the server, "" for nobody.
+func (f *adminFlags) token(out io.Writer) (string, error) {
+	if err := f.check(); err != nil || !f.control {
+		return "", err
+	}
+	if f.tokenFile == "" {
+		token := rand.Text()
+		fmt.Fprintf(out, "myriad: the token for --admin-control is %s\n", token)
+		return token, nil
+	}
+	file, err := os.Open(f.tokenFile)
+	if err != nil {
+		return "", usagef("--admin-token-file: %w", err)
+	}
+	defer file.Close()
+	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile))
+	if err != nil {
+		return "", usagef("--admin-token-file: %w", err)
+	}
+	token := strings.TrimSpace(string(text))
+	if len(token) < admin.MinToken {
+		return "", usagef("--admin-token-file %s has %d bytes; expected a token of %d or more", f.tokenFile, len(token), admin.MinToken)
+	}
+	return token, nil
+}

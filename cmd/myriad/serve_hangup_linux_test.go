@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // shown is the certificate that a server shows.
@@ -38,13 +40,13 @@ func TestHangupReloads(t *testing.T) {
 		said := func(what string) func() bool {
 			return func() bool { return strings.Count(s.stderr.String(), what) == 1 }
 		}
-		eventually(t, "word of the reload", said("hangup: certificate "+cert+" reloaded, it expires "))
-		eventually(t, "the new certificate", func() bool { return shown(t, s.addr) != before })
+		await.True(t, "word of the reload", said("hangup: certificate "+cert+" reloaded, it expires "))
+		await.True(t, "the new certificate", func() bool { return shown(t, s.addr) != before })
 		if err := os.WriteFile(key, []byte("broken"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 		s.Process.Signal(syscall.SIGHUP)
-		eventually(t, "word of a failure", said("hangup: the certificate can't be reloaded"))
+		await.True(t, "word of a failure", said("hangup: the certificate can't be reloaded"))
 		if now := childrenOf(t, s.Process.Pid); len(now) != len(children) || len(now) > 0 && now[0] != children[0] {
 			t.Errorf("worker processes %v, before %v; want the same", now, children)
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/procfs"
 )
 
@@ -60,7 +61,7 @@ func TestSecondSignal(t *testing.T) {
 			t.Fatal(err)
 		}
 		s.Process.Signal(os.Interrupt)
-		eventually(t, "word of draining", func() bool { return strings.Contains(s.stderr.String(), "draining 1 connections") })
+		await.True(t, "word of draining", func() bool { return strings.Contains(s.stderr.String(), "draining 1 connections") })
 		if code := s.end(t, os.Interrupt); code != 1 || !strings.Contains(s.stderr.String(), "at once") {
 			t.Errorf("%s: after the second signal: exit code %d, stderr %q; want 1 and word of the cut", model, code, s.stderr)
 		}
@@ -104,7 +105,7 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 		}
 		// Go's poller makes a few of its own when it is first used.
 		const own = 4
-		eventually(t, model+": descriptors are back where they began", func() bool { return descriptors() <= before+own })
+		await.True(t, model+": descriptors are back where they began", func() bool { return descriptors() <= before+own })
 	}
 }
 

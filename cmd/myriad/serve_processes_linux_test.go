@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/lab"
 )
@@ -48,7 +49,7 @@ func halfMessage(t *testing.T, addr string) net.Conn {
 // untilRefused waits until all processes have closed their listeners.
 func untilRefused(t *testing.T, addr string) {
 	t.Helper()
-	eventually(t, "no new connections are taken", func() bool {
+	await.True(t, "no new connections are taken", func() bool {
 		c, err := net.Dial("tcp", addr)
 		if err == nil {
 			c.Close()
@@ -105,7 +106,7 @@ func TestSupervisorKilled(t *testing.T) {
 	}
 	c.Close()
 	_ = s.Wait() // until the last worker has closed its standard error
-	eventually(t, "the group is gone", func() bool {
+	await.True(t, "the group is gone", func() bool {
 		return errors.Is(syscall.Kill(-s.Process.Pid, 0), syscall.ESRCH)
 	})
 	l, err := net.Listen("tcp", s.addr)
@@ -186,7 +187,7 @@ func TestShardsInRestartedProcess(t *testing.T) {
 		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "another worker takes its place", func() bool {
+		await.True(t, "another worker takes its place", func() bool {
 			now := childrenOf(t, s.Process.Pid)
 			return len(now) == 2 && !slices.Contains(now, pid)
 		})
@@ -242,13 +243,13 @@ func TestProcessesReadyLine(t *testing.T) {
 	}
 }
 
-// The supervisor's metrics have what Go's runtime says of its workers, which have no door
+// The supervisor's metrics have what Go's runtime says of its workers, which have no admin server
 // of their own.
 func TestProcessesRuntimeMetrics(t *testing.T) {
 	s := startServer(t, "serve", "--processes", "2", "--admin", "127.0.0.1:0")
 	m := lab.MetricsSource{Addr: strings.TrimPrefix(s.admin, "http://")}
 	const goroutines, turns = "myriad_worker_goroutines", "myriad_loop_lag_seconds_count"
-	eventually(t, "goroutines of both workers, and turns of their loops", func() bool {
+	await.True(t, "goroutines of both workers, and turns of their loops", func() bool {
 		v, err := m.Values(t.Context(), goroutines, "myriad_worker_gc_cycles_total", "myriad_worker_gc_pause_seconds_total", turns)
 		if err != nil {
 			t.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -221,7 +222,7 @@ func change(t *testing.T, r *doctor.Report, name string) {
 	if len(changes) == 0 {
 		t.Fatalf("the doctor has nothing to change for %s", name)
 	}
-	if _, err := doctor.Apply(t.Context(), changes); err != nil {
+	if _, err := doctor.Apply(t.Context(), io.Discard, changes); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/faults"
 	"github.com/myriad-go/myriad/load"
 )
@@ -97,7 +98,7 @@ func (w *world) apply(changes []doctor.Change) {
 		w.t.Fatal("the doctor has nothing to change")
 	}
 	if err := w.do(func() error {
-		_, err := doctor.Apply(w.t.Context(), changes)
+		_, err := doctor.Apply(w.t.Context(), io.Discard, changes)
 		return err
 	}); err != nil {
 		w.t.Fatal(err)
@@ -200,12 +201,4 @@ func first(t *testing.T, r *doctor.Report, name string) {
 	}
 }
 
-// eventually waits for a condition.
-func eventually(t *testing.T, what string, is func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
+var eventually = await.True

@@ -1,7 +1,7 @@
 // Command push is a push gateway for the open internet: clients subscribe to
 // topics and get what is published there. It has what such a server needs:
 // TLS, if it is given a certificate, heartbeats that find out who is still there,
-// limits at the door, a word before it goes, and metrics on loopback.
+// limits on who is let in, a word before it goes, and metrics on loopback.
 //
 // Try it with several of: nc 127.0.0.1 9000, where you type
 //
@@ -110,17 +110,17 @@ func main() {
 		}
 		srv.TLSConfig = &tls.Config{GetCertificate: get}
 	}
-	// The operator's door stays open until the server has drained, so that its
+	// The admin server stays up until the server has drained, so that its
 	// /readyz tells that it does.
-	door, closeDoor := context.WithCancel(context.Background())
+	operating, closeAdmin := context.WithCancel(context.Background())
 	var wait sync.WaitGroup
 	wait.Go(func() {
-		if err := admin.Serve(door, *operator, admin.Config{Source: srv}, nil); err != nil {
+		if err := admin.Serve(operating, *operator, admin.Config{Source: srv}, nil); err != nil {
 			log.Print(err)
 		}
 	})
 	err := srv.ListenAndServe(ctx)
-	closeDoor()
+	closeAdmin()
 	wait.Wait()
 	if err != nil {
 		log.Fatal(err)

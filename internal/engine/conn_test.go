@@ -75,15 +75,15 @@ type desk struct {
 func newDesk(t *testing.T, h *calls) *desk {
 	d := &desk{T: t, calls: h, Conn: &Conn{}}
 	d.host = Host{
-		Handler:  h,
-		Limits:   Limits{MaxMessage: 8, MaxUnsent: 16, HighWater: 8, LowWater: 8, CloseTimeout: time.Second, Linger: time.Minute},
-		Log:      slog.New(slog.DiscardHandler),
-		Buffers:  &FreeList{},
-		Door:     openDoor,
-		Counters: &Counters{},
-		Now:      func() time.Duration { return d.now },
+		Handler:   h,
+		Limits:    Limits{MaxMessage: 8, MaxUnsent: 16, HighWater: 8, LowWater: 8, CloseTimeout: time.Second, Linger: time.Minute},
+		Log:       slog.New(slog.DiscardHandler),
+		Buffers:   &FreeList{},
+		Admission: admitAll,
+		Counters:  &Counters{},
+		Now:       func() time.Duration { return d.now },
 	}
-	d.Bind(&d.host, 0)
+	d.Bind(&d.host, 0, 0)
 	d.Open(loopback, false)
 	return d
 }

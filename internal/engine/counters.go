@@ -1,9 +1,10 @@
 package engine
 
 import (
-	"math/bits"
 	"sync/atomic"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/histogram"
 )
 
 // Counter names what an owner counts.
@@ -48,8 +49,8 @@ const (
 	refusals  // by Cause, from here
 	closings  = refusals + Counter(RefusedCauses)
 	callTimes = closings + Counter(Causes-RefusedCauses) // how long handlers take
-	turnTimes = callTimes + histogram                    // how long turns take
-	counters  = turnTimes + histogram
+	turnTimes = callTimes + perHistogram                 // how long turns take
+	counters  = turnTimes + perHistogram
 
 	gauges = Accepted // so many of them tell what is now
 )
@@ -136,8 +137,8 @@ func (n Counts) TurnTimes() Histogram { return n.histogram(turnTimes) }
 // twice as far; the last is for all beyond 8 s.
 const Buckets = 25
 
-// histogram is how many counters one takes: its buckets and the sum.
-const histogram = Buckets + 1
+// perHistogram is how many counters one takes: its buckets and the sum.
+const perHistogram = Buckets + 1
 
 // Histogram counts durations by size.
 type Histogram struct {
@@ -146,19 +147,10 @@ type Histogram struct {
 }
 
 func (c *Counters) observe(at Counter, took time.Duration) {
-	c.n[at+Counter(bucket(took))].Add(1)
+	c.n[at+Counter(histogram.Bucket(took, Buckets))].Add(1)
 	c.n[at+Buckets].Add(int64(took))
 }
 
 func (n Counts) histogram(at Counter) Histogram {
 	return Histogram{Sum: time.Duration(n[at+Buckets]), Buckets: [Buckets]int64(n[at : at+Buckets])}
-}
-
-// bucket is the place of a duration: i holds what is at most a microsecond,
-// doubled i times.
-func bucket(d time.Duration) int {
-	if d <= time.Microsecond {
-		return 0
-	}
-	return min(bits.Len64(uint64((d-1)/time.Microsecond)), Buckets-1)
 }

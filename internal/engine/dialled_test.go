@@ -19,7 +19,7 @@ func TestDialledAtForgiven(t *testing.T) {
 			Buffers:  &FreeList{},
 			Counters: &Counters{},
 			Now:      func() time.Duration { return began + time.Second },
-		}, 0)
+		}, 0, 0)
 		c.Dialling(loopback, began)
 		c.host.SetClock(began + 2*time.Second)
 		c.Forgive(2 * time.Second)

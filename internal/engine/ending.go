@@ -97,13 +97,23 @@ func (c *Conn) CloseWith(why error) {
 }
 
 func (c *Conn) beginClose(why error) {
-	c.mark.next()
+	g := c.guard()
+	g.Lock()
+	wanted := c.mark.next()
+	g.Unlock()
+	if wanted {
+		c.wakeSenders()
+	}
 	c.setClosing(why)
 }
 
 // retire starts to close in order: not while mail is on its way.
 func (c *Conn) retire(why error) bool {
-	if !c.mark.retire() {
+	g := c.guard()
+	g.Lock()
+	retired := c.mark.retire()
+	g.Unlock()
+	if !retired {
 		return false
 	}
 	c.setClosing(why)

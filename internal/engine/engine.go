@@ -145,10 +145,10 @@ type Config struct {
 	Listeners []Listener
 	Handler   Handler
 	Limits    Limits
-	// Door is who is let in, beyond Limits.MaxConns.
-	Door DoorRules
-	// Refuse, if set, gives the answer to a connection that is turned away at
-	// the door; it is called on any goroutine.
+	// Admission is who is let in, beyond Limits.MaxConns.
+	Admission AdmissionRules
+	// Refuse, if set, gives the answer to a connection that is not admitted;
+	// it is called on any goroutine.
 	Refuse func(peer netip.AddrPort, why error) (answer []byte)
 	// Proxied, if set, says which peers at a listener, by its number, are proxies
 	// whose connections say later, in a layer, whose they are.
@@ -259,8 +259,8 @@ type Socket struct {
 	Delay bool
 }
 
-// DoorRules are who is let in.
-type DoorRules struct {
+// AdmissionRules are who is let in.
+type AdmissionRules struct {
 	// MaxPerSource is the most connections of one source, which for IPv6 is
 	// a prefix of SourcePrefix bits; 0 for no bound.
 	MaxPerSource, SourcePrefix int

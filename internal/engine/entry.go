@@ -3,16 +3,16 @@ package engine
 import (
 	"net/netip"
 
-	"github.com/myriad-go/myriad/internal/door"
+	"github.com/myriad-go/myriad/internal/admission"
 )
 
 // This file is who is let in.
 
-// NewDoor makes the door of an engine.
-func NewDoor(cfg *Config) *door.Door {
-	return door.New(door.Config{
-		MaxConns: cfg.Limits.MaxConns, MaxPerSource: cfg.Door.MaxPerSource, SourcePrefix: cfg.Door.SourcePrefix,
-		Rate: cfg.Door.Rate, Allow: cfg.Door.Allow, Deny: cfg.Door.Deny,
+// NewAdmission makes the admission controller of an engine.
+func NewAdmission(cfg *Config) *admission.Controller {
+	return admission.New(admission.Config{
+		MaxConns: cfg.Limits.MaxConns, MaxPerSource: cfg.Admission.MaxPerSource, SourcePrefix: cfg.Admission.SourcePrefix,
+		Rate: cfg.Admission.Rate, Allow: cfg.Admission.Allow, Deny: cfg.Admission.Deny,
 	})
 }
 
@@ -21,25 +21,25 @@ func NewDoor(cfg *Config) *door.Door {
 // proxy is looked at when it is known.
 func (h *Host) Admit(listener int, peer netip.AddrPort) error {
 	at := h.entrance(listener)
-	if !h.Door.Enter() {
+	if !h.Admission.Acquire() {
 		return h.refuse(at, peer, ErrTooManyConns)
 	}
 	if !at.enter() {
-		h.Door.Leave()
+		h.Admission.Release()
 		return h.refuse(at, peer, errListenerFull)
 	}
 	if h.proxied(listener, peer) {
 		return nil
 	}
 	if err := h.register(peer); err != nil {
-		h.Door.Leave()
+		h.Admission.Release()
 		at.leave()
 		return h.refuse(at, peer, err)
 	}
 	return nil
 }
 
-// refuse counts a connection that is turned away at the door, and says why.
+// refuse counts a connection that is not admitted, and says why.
 func (h *Host) refuse(at *Entrance, peer netip.AddrPort, why error) error {
 	h.tellRefused(at, peer, why)
 	if why == errListenerFull {
@@ -55,7 +55,7 @@ func (h *Host) refuse(at *Entrance, peer netip.AddrPort, why error) error {
 func (h *Host) Disown(listener int, peer netip.AddrPort) {
 	h.entrance(listener).leave()
 	if !h.proxied(listener, peer) {
-		h.Door.Unregister(peer.Addr())
+		h.Admission.ReleaseSource(peer.Addr())
 	}
 }
 
@@ -65,10 +65,10 @@ func (h *Host) proxied(listener int, peer netip.AddrPort) bool {
 
 // register counts a source, unless it is not let in.
 func (h *Host) register(peer netip.AddrPort) error {
-	if h.Door.Check(peer.Addr()) == door.Denied {
+	if !h.Admission.Allowed(peer.Addr()) {
 		return ErrDenied
 	}
-	if !h.Door.Register(peer.Addr()) {
+	if !h.Admission.AcquireSource(peer.Addr()) {
 		return ErrRefusedSource
 	}
 	return nil
@@ -92,10 +92,6 @@ func (c *Conn) leave() {
 		c.host.Entrances[n].leave()
 	}
 	if c.is(registered) {
-		c.host.Door.Unregister(c.Peer().Addr())
+		c.host.Admission.ReleaseSource(c.Peer().Addr())
 	}
 }
-
-// Closed says whether the connection has begun to close, or never was: then it
-// has no more mail from here. Anyone may ask.
-func (r Ref) Closed() bool { return r.c == nil || r.c.mark.generation() != r.gen }

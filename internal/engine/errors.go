@@ -15,6 +15,7 @@ var (
 	ErrClosed           = errors.New("myriad: connection is closed")
 	ErrFull             = errors.New("myriad: no room: the connection owes Limits.MaxUnsent bytes already, or its mailbox is full (Limits.MaxMail, Limits.MaxMailBytes)")
 	ErrOutsideCall      = errors.New("myriad: Conn used outside of its handler's calls, where nothing would be sent; expected its Ref, or a call for this connection")
+	ErrOnLoop           = errors.New("myriad: to wait for a connection on an event loop would hold it up")
 	ErrTooLarge         = errors.New("myriad: a single write is larger than Limits.MaxUnsent")
 	ErrMessageTooLong   = errors.New("myriad: message is longer than Limits.MaxMessage")
 	ErrSlowConsumer     = errors.New("myriad: slow consumer: unsent output would pass Limits.MaxUnsent")

@@ -65,6 +65,7 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	if err != nil {
 		return err
 	}
+	c.closeBypass()
 	x := c.extra()
 	if x.queue == nil {
 		x.queue = &files{}
@@ -204,6 +205,7 @@ func (c *Conn) transport(n int) *Buffer {
 
 func (c *Conn) made(b **Buffer, n int) *Buffer {
 	if *b == nil {
+		c.closeBypass()
 		*b = c.host.get(n)
 	}
 	return *b

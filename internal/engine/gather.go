@@ -55,7 +55,7 @@ func (c *Conn) put(size int, pieces ...[]byte) {
 // mayGather says whether so much may be sent at once: if all that is before it goes
 // along, and the kernel has not refused any of that.
 func (c *Conn) mayGather(size, pieces int) bool {
-	if c.host.Direct == nil || size < c.host.DirectSize || size == 0 || pieces >= maxPieces || c.files() != nil {
+	if c.host.Direct == nil || size < c.host.DirectSize || size == 0 || pieces >= maxPieces || c.files() != nil || c.is(relayed) {
 		return false
 	}
 	return c.out == nil || !c.is(blocked) && !c.out.full && !c.out.lent && len(c.out.rest) == 0
@@ -101,7 +101,7 @@ func (c *Conn) took(n int) (left, released int) {
 	if released = c.out.owed - left; released <= 0 {
 		return left, 0
 	}
-	c.mark.release(released)
+	c.unpost(released)
 	c.out.owed = left
 	return left, released
 }
@@ -109,7 +109,7 @@ func (c *Conn) took(n int) (left, released int) {
 // release lets go of a buffer of output.
 func (c *Conn) release(b *Buffer) {
 	if b.owed > 0 {
-		c.mark.release(b.owed)
+		c.unpost(b.owed)
 	}
 	c.host.put(b)
 }

@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/door"
+	"github.com/myriad-go/myriad/internal/admission"
 )
 
 // Poster leaves mail with a connection's owner and wakes it. It is safe for
@@ -24,10 +24,10 @@ type Poster interface {
 // in the goroutine model all connections share one. It does not change after
 // the start but where that is said.
 type Host struct {
-	Handler Handler
-	Limits  Limits
-	Log     *slog.Logger
-	Door    *door.Door
+	Handler   Handler
+	Limits    Limits
+	Log       *slog.Logger
+	Admission *admission.Controller
 	// See Config.
 	Heartbeat         Heartbeat
 	DropMessages      bool
@@ -51,13 +51,19 @@ type Host struct {
 	Mine func(c *Conn) bool
 	// Shard says that its descriptors are in a table of its own.
 	Shard bool
-	// LocalAddr, if set, is our side's address of a connection.
+	// LocalAddr, if set, is our side's address of a connection that can't be closed
+	// meanwhile. Anyone may call it.
 	LocalAddr func(c *Conn) netip.AddrPort
-	Touch     func(c *Conn)
+	// AskLocalAddr is set instead where only the owner can tell: it waits for that, but
+	// not on a loop, where it answers false for the connections of others.
+	AskLocalAddr func(r Ref) (netip.AddrPort, bool)
+	// OnLoop, if set, says whether it is called on a loop, of this engine or another.
+	OnLoop func() bool
+	Touch  func(c *Conn)
 	// Owner is Config.Owner.
 	Owner any
-	// Index numbers the loops.
-	Index int
+	// Index numbers the loops, of which there are Loops.
+	Index, Loops int
 	// Away says that handlers are called by workers: Opened and Received
 	// are left to Deliver, which asks the driver to hand the connection
 	// over. The owner may change it, and Buffers, between two events.
@@ -70,6 +76,9 @@ type Host struct {
 	// more than a call. The owner may change it between two events.
 	Direct     func(c *Conn, pieces [][]byte) int
 	DirectSize int
+	// Pass, if set, is Direct for the partner of a relay that has another owner: sockets
+	// are for any goroutine. It does nothing for one that is closed.
+	Pass func(to *Conn, p []byte) int
 	// direct is how much was sent so in this event: see Conn.direct.
 	direct int
 	// NoFiles says that descriptors mean something on one thread only, so that a
@@ -91,10 +100,13 @@ type Host struct {
 	Grain time.Duration
 	// clock is the coarse time; see SetClock.
 	clock atomic.Int64
+	// For everyone:
+	guards  guards
+	senders senders
 }
 
 // SetUp takes what the host has from the configuration.
-func (h *Host) SetUp(cfg *Config, door *door.Door) {
+func (h *Host) SetUp(cfg *Config, control *admission.Controller) {
 	h.Handler, h.Limits, h.Log = cfg.Handler, cfg.Limits, cfg.Log
 	h.Heartbeat, h.DropMessages, h.NewLayer, h.Refuse = cfg.Heartbeat, cfg.DropMessages, cfg.NewLayer, cfg.Refuse
 	if h.Limits.HighWater == 0 {
@@ -103,7 +115,7 @@ func (h *Host) SetUp(cfg *Config, door *door.Door) {
 	h.ReadOn = cfg.ReadOn
 	h.Drained, h.Draining, h.Timer, h.Proxied, h.Shed = cfg.Drained, cfg.Draining, cfg.Timer, cfg.Proxied, cfg.Shed
 	h.Owner = cfg.Owner
-	h.Door, h.Now, h.piece, h.DirectSize = door, Since, pieceSize, directSize
+	h.Admission, h.Now, h.piece, h.DirectSize = control, Since, pieceSize, directSize
 	h.SetClock(Since())
 }
 
@@ -233,7 +245,7 @@ func (h *Host) turnedAway(c *Conn) {
 	}
 	if why != io.EOF && why != ErrServerClosed {
 		h.Log.LogAttrs(context.Background(), slog.LevelInfo, "connection turned away before its first message",
-			slog.String("because", why.Error()), slog.String("peer", c.name()))
+			slog.String("because", why.Error()), slog.String("peer", c.name()), c.Ref().attr())
 	}
 }
 
@@ -244,7 +256,7 @@ func (h *Host) judge(c *Conn, took time.Duration) {
 	}
 	h.Counters.Add(Slow, 1)
 	h.Log.LogAttrs(context.Background(), slog.LevelWarn, "handler has taken long",
-		slog.Duration("took", took), slog.Duration("limit", h.Limits.HandlerTime), slog.String("peer", c.name()))
+		slog.Duration("took", took), slog.Duration("limit", h.Limits.HandlerTime), slog.String("peer", c.name()), c.Ref().attr())
 }
 
 // Pool runs what would hold up a loop. It is safe for concurrent use.
@@ -300,15 +312,15 @@ func Since() time.Duration { return time.Since(epoch) }
 
 // panicked logs and counts a handler's panic.
 func (h *Host) panicked(c *Conn, value any) *PanicError {
-	return h.panickedAt(c.name(), value, debug.Stack())
+	return h.panickedAt(c.Ref(), c.name(), value, debug.Stack())
 }
 
-func (h *Host) panickedAt(peer string, value any, stack []byte) *PanicError {
+func (h *Host) panickedAt(r Ref, peer string, value any, stack []byte) *PanicError {
 	err := &PanicError{Value: value, Stack: stack}
 	h.Counters.Add(Panics, 1)
 	h.Log.LogAttrs(context.Background(), slog.LevelError, "handler panicked; its connection is closed",
 		slog.Any("panic", value),
-		slog.String("peer", peer),
+		slog.String("peer", peer), r.attr(),
 		slog.String("stack", string(err.Stack)))
 	return err
 }

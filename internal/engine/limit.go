@@ -36,7 +36,7 @@ func (c *Conn) tellLimit(why error, size uint64) {
 	}
 	attrs := []slog.Attr{
 		slog.String("limit", name), slog.Any("value", value), c.seenOf(why, size),
-		slog.Int("unsent", c.Pending()), slog.String("peer", c.name()), slog.Int("loop", c.host.Index),
+		slog.Int("unsent", c.Pending()), slog.String("peer", c.name()), c.Ref().attr(), slog.Int("loop", c.host.Index),
 	}
 	if help != "" {
 		attrs = append(attrs, slog.String("help", help))
@@ -100,7 +100,7 @@ func (c *Conn) seenOf(why error, size uint64) slog.Attr {
 	return slog.Attr{}
 }
 
-// tellRefused logs that a connection is turned away at the door.
+// tellRefused logs that a connection is not admitted.
 func (h *Host) tellRefused(at *Entrance, peer netip.AddrPort, why error) {
 	name, value := "Limits.MaxConns", any(h.Limits.MaxConns)
 	level := slog.LevelWarn
@@ -108,7 +108,7 @@ func (h *Host) tellRefused(at *Entrance, peer netip.AddrPort, why error) {
 	case errListenerFull:
 		name, value = "Listener.MaxConns", at.max
 	case ErrRefusedSource:
-		name, value = "Limits.MaxConnsPerSource", h.Door.MaxPerSource()
+		name, value = "Limits.MaxConnsPerSource", h.Admission.MaxPerSource()
 	case ErrDenied:
 		name, value, level = "Server.Allow and Server.Deny", nil, slog.LevelInfo
 	}
@@ -116,9 +116,12 @@ func (h *Host) tellRefused(at *Entrance, peer netip.AddrPort, why error) {
 	if at != nil {
 		listener = at.name
 	}
-	h.Log.LogAttrs(context.Background(), level, "connection turned away at the door",
+	h.Log.LogAttrs(context.Background(), level, "connection turned away",
 		slog.String("limit", name), slog.Any("value", value), slog.String("peer", peerName(peer)), slog.String("listener", listener), slog.Int("loop", h.Index))
 }
+
+// attr is the connection in logs.
+func (r Ref) attr() slog.Attr { return slog.Uint64("conn", r.ID()) }
 
 // name is the peer in logs.
 func (c *Conn) name() string { return peerName(c.Peer()) }

@@ -68,6 +68,10 @@ type Request struct {
 	Bytes  []byte
 	Pieces [][]byte
 	Shared *Shared
+	// most, if above 0, bounds what is posted for the connection instead of MaxUnsent.
+	most int
+	// room, if set, gets what is closed when a mailbox is emptied that was full.
+	room *<-chan struct{}
 	// certain is for what is posted seldom enough to have room always.
 	certain bool
 }
@@ -118,6 +122,7 @@ type Mailbox struct {
 	spareData []byte
 	some      atomic.Bool // mail waits; read without the lock
 	missed    atomic.Int64
+	room      chan struct{} // nil if nobody waits until it is emptied
 }
 
 // Put leaves mail for a connection of generation gen. The caller wakes the owner.
@@ -134,7 +139,13 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	case b.closed:
 		return ErrClosed
 	case b.n >= most && !r.certain, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
+		if r.room != nil {
+			*r.room = b.roomy()
+		}
 		return ErrFull
+	}
+	if r.most > 0 {
+		limit = r.most
 	}
 	b.bytes += size
 	if size == 0 {
@@ -180,6 +191,14 @@ func (b *Mailbox) PutDo(c *Conn, s *Shared) error {
 // Waiting says whether there is mail, without a lock.
 func (b *Mailbox) Waiting() bool { return b.some.Load() }
 
+// roomy is closed when the box is emptied.
+func (b *Mailbox) roomy() <-chan struct{} {
+	if b.room == nil {
+		b.room = make(chan struct{})
+	}
+	return b.room
+}
+
 // Take empties the box. The caller gives the room back with Done.
 func (b *Mailbox) Take() (mail []Mail, data []byte) {
 	b.mu.Lock()
@@ -188,6 +207,10 @@ func (b *Mailbox) Take() (mail []Mail, data []byte) {
 	data, b.data, b.spareData = b.data, b.spareData, nil
 	b.n, b.bytes = 0, 0
 	b.some.Store(false)
+	if b.room != nil {
+		close(b.room)
+		b.room = nil
+	}
 	return mail, data
 }
 
@@ -210,130 +233,4 @@ func (b *Mailbox) Close() {
 	b.mu.Lock()
 	b.closed = true
 	b.mu.Unlock()
-}
-
-// mark is the part of a connection that everyone may touch: its generation in
-// the upper 32 bits, and in the lower the bytes that were posted and not sent,
-// with noBytes for each piece of mail that has none.
-//
-//	63            32 31             0
-//	┌───────────────┬───────────────┐
-//	│  generation   │ posted bytes  │
-//	└───────────────┴───────────────┘
-//
-// The generation goes up when a connection starts to close; one that closes in
-// order does so only when nothing is posted, in one step, so that no mail that
-// was accepted is lost to it. A reservation
-// outlives it: whoever takes the mail out releases the bytes, whatever
-// connection has the slot by then, so the two halves never get out of step.
-// After 2³² connections in one slot a generation comes again.
-type mark struct{ v atomic.Uint64 }
-
-func (m *mark) generation() uint32 { return uint32(m.v.Load() >> 32) }
-func (m *mark) posted() int        { return int(uint32(m.v.Load())) }
-func (m *mark) next()              { m.v.Add(1 << 32) }
-func (m *mark) release(n int)      { m.v.Add(-uint64(n)) }
-
-// retire is next, but only if nothing is posted.
-func (m *mark) retire() bool {
-	v := m.v.Load()
-	return uint32(v) == 0 && m.v.CompareAndSwap(v, v+1<<32)
-}
-
-func (m *mark) reserve(gen uint32, n, most int) error {
-	for {
-		v := m.v.Load()
-		if uint32(v>>32) != gen {
-			return ErrClosed
-		}
-		if int64(uint32(v))+int64(n) > int64(most) {
-			return ErrFull
-		}
-		if m.v.CompareAndSwap(v, v+uint64(n)) {
-			return nil
-		}
-	}
-}
-
-// Ref names a connection from anywhere and safely outlives it. It is
-// comparable; the zero Ref names no connection. Its methods are safe for
-// concurrent use.
-type Ref struct {
-	c   *Conn
-	gen uint32
-}
-
-// First names the first connection of an entry, for those who do not own it; where
-// an entry is never used again, that is its only one.
-func (c *Conn) First() Ref { return Ref{c: c} }
-
-// Send posts a copy of p to be sent.
-func (r Ref) Send(p []byte) error { return r.post(Request{Kind: MailSend, Bytes: p}) }
-
-// Sendv is Send for pieces, one behind the other.
-func (r Ref) Sendv(pieces [][]byte) error { return r.post(Request{Kind: MailSend, Pieces: pieces}) }
-
-// SendShared is Send without a copy.
-func (r Ref) SendShared(s *Shared) error { return r.post(Request{Kind: MailSend, Shared: s}) }
-
-// Close posts a request to close.
-func (r Ref) Close() error { return r.post(Request{Kind: MailClose}) }
-
-// Nudge posts a request to call the handler's Nudged; see Nudger.
-func (r Ref) Nudge() error { return r.post(Request{Kind: MailNudge}) }
-
-// Do posts a request to call f on the connection's owner, by the rules of the handler.
-func (r Ref) Do(f func(*Conn)) error { return r.post(Request{Kind: MailDo, Shared: &Shared{Do: f}}) }
-
-// DoElse is Do with what is called instead, once, when the connection begins to close
-// before: on any goroutine, and it does not block. When DoElse fails, neither is called.
-func (r Ref) DoElse(f func(*Conn), lost func()) error {
-	return r.post(Request{Kind: MailDo, Shared: &Shared{Do: f, Lost: lost}})
-}
-
-// Panicked counts and logs a panic of code that works elsewhere for the connection, whose
-// peer is named, and makes a reason of it.
-func (r Ref) Panicked(peer string, value any, stack []byte) error {
-	return r.c.host.panickedAt(peer, value, stack)
-}
-
-// Attend posts a request to call the layer's Attend.
-func (r Ref) Attend() error { return r.post(Request{Kind: MailAttend}) }
-
-// Slot and Generation tell connections apart in logs.
-func (r Ref) Slot() (owner int, slot, generation uint32) {
-	if r.c == nil {
-		return 0, 0, 0
-	}
-	return r.c.host.Index, r.c.slot, r.gen
-}
-
-// On is the connection itself, for its owner, whose host h is; nil if it has begun
-// to close, or is another owner's.
-func (r Ref) On(h *Host) *Conn {
-	if r.Closed() || r.c.host != h {
-		return nil
-	}
-	return r.c
-}
-
-// HoldCast makes mail of a message to all, for a connection that is open and with
-// a worker, which is to be Mailed when it is back. It fails when so much is held or
-// posted for it already as may be. Anyone may call it.
-func (c *Conn) HoldCast(s *Shared) (Mail, error) {
-	gen := c.mark.generation()
-	if err := c.mark.reserve(gen, max(len(s.Bytes), noBytes), c.host.Limits.MaxUnsent); err != nil {
-		return Mail{}, err
-	}
-	return Mail{Conn: c, shared: s, gen: gen, Kind: MailCast}, nil
-}
-
-func (r Ref) post(q Request) error {
-	if r.c == nil || r.c.mark.generation() != r.gen {
-		return ErrClosed
-	}
-	if q.size() > r.c.host.Limits.MaxUnsent {
-		return ErrTooLarge
-	}
-	return r.c.host.Poster.Post(r.c, r.gen, q)
 }

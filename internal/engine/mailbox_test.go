@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// openDoor lets everyone in.
-var openDoor = NewDoor(&Config{Limits: Limits{MaxConns: 1 << 20}})
+// admitAll lets everyone in.
+var admitAll = NewAdmission(&Config{Limits: Limits{MaxConns: 1 << 20}})
 
 // mailBytes is the bound of bytes in these tests.
 const mailBytes = 1 << 20
@@ -26,7 +26,7 @@ type boxed struct {
 func newBoxed(maxMail, maxUnsent int) *boxed {
 	o := &boxed{box: Mailbox{Max: maxMail, MaxBytes: mailBytes}}
 	o.host = Host{
-		Limits: Limits{MaxMail: maxMail, MaxUnsent: maxUnsent, HighWater: maxUnsent / 2, LowWater: maxUnsent / 2}, Door: openDoor, Poster: o, Counters: &Counters{},
+		Limits: Limits{MaxMail: maxMail, MaxUnsent: maxUnsent, HighWater: maxUnsent / 2, LowWater: maxUnsent / 2}, Admission: admitAll, Poster: o, Counters: &Counters{},
 		Now: func() time.Duration { return 0 }, Handler: &calls{}, Buffers: &FreeList{}, Index: 7,
 	}
 	return o
@@ -38,7 +38,7 @@ func (o *boxed) Post(c *Conn, gen uint32, r Request) error {
 
 func (o *boxed) open(slot uint32) *Conn {
 	c := &Conn{}
-	c.Bind(&o.host, slot)
+	c.Bind(&o.host, slot, 0)
 	c.Open(loopback, false)
 	return c
 }

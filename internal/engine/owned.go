@@ -22,7 +22,7 @@ type Owned interface {
 // SetOwned gives the connection a handler of its own, for the calls from now on. Its
 // value goes with the handler.
 func (c *Conn) SetOwned(o Owned) {
-	c.user = o
+	c.setUser(o)
 	c.state |= own
 }
 
@@ -53,9 +53,19 @@ func (c *Conn) Value() any {
 // SetValue keeps v with the connection until Closed returns.
 func (c *Conn) SetValue(v any) {
 	if o := c.owned(); o != nil {
+		g := c.guard()
+		g.Lock()
+		defer g.Unlock()
 		o.SetValue(v)
 		return
 	}
+	c.setUser(v)
+}
+
+func (c *Conn) setUser(v any) {
+	g := c.guard()
+	g.Lock()
+	defer g.Unlock()
 	c.user = v
 }
 

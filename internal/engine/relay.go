@@ -1,6 +1,10 @@
 package engine
 
-import "errors"
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+)
 
 // This file is how two connections are joined.
 //
@@ -14,6 +18,10 @@ import "errors"
 // that is ahead of its partner by more than HighWater asks for a grant and is deaf until
 // that has come: the partner gives it when what it owes has come down to LowWater. Mail
 // keeps the order, so that the end of a direction comes behind its bytes.
+//
+// Where any goroutine may use a socket (Host.Pass), a connection sends to its partner's
+// directly while nothing else waits to be sent there: see bypass. What the kernel does not
+// take goes by mail, and then the connection is deaf until all of that is sent.
 //
 // One that asks for a relay knows its partner and is deaf until the two have met: mail
 // calls meet of the other one, on its owner. If that belongs to a second owner it is
@@ -33,7 +41,7 @@ func (c *Conn) Relay(to Ref) error {
 	err := to.post(Request{Kind: MailDo, Shared: from.asks()})
 	if err == nil {
 		c.state |= deaf
-		c.extra().partner = to
+		c.extra().remote = &remote{partner: to}
 	}
 	return err
 }
@@ -44,7 +52,7 @@ func (c *Conn) Relayed() bool { return c.is(relayed) }
 // promised says whether the input is for somebody else than the handler already: it is in
 // a relay, or has asked for one, for a layer, or to be given up.
 func (c *Conn) promised() bool {
-	return c.is(relayed) || c.more != nil && (c.more.partner.c != nil || c.upgrades() || c.detaches())
+	return c.is(relayed) || c.more != nil && (c.remote() != nil || c.upgrades() || c.detaches())
 }
 
 // joinable says whether the connection can be joined with another one.
@@ -53,7 +61,7 @@ func (c *Conn) joinable(o Ref) bool {
 	case c.is(relayed | finishing):
 		return false
 	case c.promised():
-		return c.more.partner == o
+		return c.remote() != nil && c.remote().partner == o
 	}
 	return true
 }
@@ -75,8 +83,12 @@ func (c *Conn) meet(from Ref) {
 	case from.Closed():
 		c.CloseWith(ErrClosed)
 	case !near:
-		from.tellElse(func(o *Conn) { o.joinTo(here) }, func() { here.closeWith(ErrClosed) })
-		c.join(from)
+		var in, out *bypass
+		if c.host.Pass != nil {
+			in, out = new(bypass), new(bypass)
+		}
+		from.tellElse(func(o *Conn) { o.joinTo(here, out, in) }, func() { here.closeWith(ErrClosed) })
+		c.join(&remote{partner: from, in: in, out: out})
 	case !c.host.Mine(o):
 		again := from.asks()
 		from.tellElse(func(*Conn) { here.tellElse(again.Do, again.Lost) }, func() { here.closeWith(ErrClosed) })
@@ -84,8 +96,8 @@ func (c *Conn) meet(from Ref) {
 		o.CloseWith(ErrBadUse)
 		c.host.Touch(o)
 	default:
-		c.join(Ref{})
-		o.join(Ref{})
+		c.join(nil)
+		o.join(nil)
 		c.seen, o.seen = o.slot, c.slot
 		c.host.Touch(c)
 		c.host.Touch(o)
@@ -100,23 +112,23 @@ func (c *Conn) joinedTo(o Ref) bool {
 	if near := c.joined(); near != nil {
 		return near == o.On(c.host)
 	}
-	return c.more.partner == o
+	return c.remote().partner == o
 }
 
 // joinTo joins the connection to one of another owner, which is joined already.
-func (c *Conn) joinTo(o Ref) {
+func (c *Conn) joinTo(o Ref, in, out *bypass) {
 	switch {
 	case c.joinedTo(o): // both have asked
 	case c.joinable(o):
-		c.join(o)
+		c.join(&remote{partner: o, in: in, out: out})
 	default:
 		o.closeWith(ErrBadUse)
 	}
 }
 
-// join begins a relay, on either side, with a partner of another owner, if there is one.
+// join begins a relay, on either side; r is nil where the partner has the same owner.
 // What was kept is forwarded by Deliver.
-func (c *Conn) join(partner Ref) {
+func (c *Conn) join(r *remote) {
 	c.state |= relayed
 	c.state &^= silent | ended | deaf | held | relieved | allMissed
 	if c.is(choked) {
@@ -125,10 +137,11 @@ func (c *Conn) join(partner Ref) {
 	if c.attentive(); c.is(gone) {
 		c.more.due = 0
 	}
-	if partner.c != nil {
-		c.extra().partner = partner
+	if r != nil {
+		c.extra().remote = r
+		c.openBypass()
 	} else if c.more != nil {
-		c.more.partner = partner
+		c.more.remote = nil // it has asked
 		c.shrink()
 	}
 }
@@ -147,6 +160,83 @@ func (r Ref) tellElse(do func(*Conn), lost func()) {
 // closeWith has a partner closed.
 func (r Ref) closeWith(why error) { r.tell(func(c *Conn) { c.CloseWith(why) }) }
 
+// remote is what a connection has to know of its partner with another owner.
+type remote struct {
+	partner Ref
+	ahead   int  // bytes that were mailed since the last grant
+	asked   bool // the partner waits for a grant
+	// in is how the partner gets past this connection's owner, out how this one gets
+	// past the partner's; nil where descriptors are for their owners only.
+	in, out *bypass
+}
+
+// bypass has a connection's socket sent to by the partner, so that nothing is copied, and
+// nobody woken. The lock is held for as long as that takes, which never waits.
+type bypass struct {
+	mu   sync.Mutex
+	open bool          // the connection owes nothing, and has no layer
+	used atomic.Uint32 // when it was last used, as a moment
+}
+
+// remote is nil for a connection whose partner has the same owner, or that has none.
+func (c *Conn) remote() *remote {
+	if c.more == nil {
+		return nil
+	}
+	return c.more.remote
+}
+
+func (c *Conn) openBypass() {
+	if in := c.more.remote.in; in != nil && !c.owes() && c.layer() == nil {
+		in.mu.Lock()
+		in.open = true
+		in.mu.Unlock()
+	}
+}
+
+// closeBypass is for a connection that is about to owe something.
+func (c *Conn) closeBypass() {
+	if r := c.remote(); r != nil && r.in != nil {
+		r.in.mu.Lock()
+		r.in.open = false
+		r.in.mu.Unlock()
+	}
+}
+
+// hearBypass counts what came by a bypass as heard.
+func (c *Conn) hearBypass() {
+	if r := c.remote(); r != nil && r.in != nil {
+		if used := moment(r.in.used.Load()); used != 0 && int32(used-c.heard) > 0 {
+			c.heard = used
+		}
+	}
+}
+
+// Bypass calls send to have the partner's socket sent to, if it may be now, and says
+// whether it was called. send does not wait.
+func (c *Conn) Bypass(send func(o *Conn)) bool {
+	r := c.remote()
+	if r == nil || r.out == nil || c.in != nil || c.is(closing|failed) {
+		return false
+	}
+	r.out.mu.Lock()
+	defer r.out.mu.Unlock()
+	if !r.out.open || r.partner.c.mark.posted() != 0 { // that goes first
+		return false
+	}
+	r.out.used.Store(uint32(c.host.moment()))
+	send(r.partner.c)
+	return true
+}
+
+// sentRemote is for a connection that has sent something.
+func (c *Conn) sentRemote() {
+	c.openBypass()
+	if c.more.remote.asked {
+		c.grant()
+	}
+}
+
 // flush forwards what was kept, and then the end.
 func (c *Conn) flush() {
 	if in := c.in; in != nil {
@@ -163,7 +253,7 @@ func (c *Conn) flush() {
 // asked for any more once the two have begun to close: then a worker may have it, or its
 // slot be another one's.
 func (c *Conn) joined() *Conn {
-	if c.more != nil && c.more.partner.c != nil {
+	if c.remote() != nil {
 		return nil
 	}
 	return c.host.At(c.seen)
@@ -180,25 +270,42 @@ func (c *Conn) forward(p []byte) {
 		c.host.Touch(o)
 		return
 	}
+	c.forwardRemote(p)
+}
+
+func (c *Conn) forwardRemote(p []byte) {
+	r := c.more.remote
+	c.Bypass(func(o *Conn) {
+		n := c.host.Pass(o, p)
+		if p = p[n:]; n > 0 {
+			c.host.Counters.Add(Writes, 1)
+			c.host.Counters.Add(BytesOut, int64(n))
+		}
+	})
+	if len(p) == 0 {
+		return
+	}
 	for len(p) > 0 && !c.is(closing|failed) {
 		n := min(len(p), c.host.Limits.MaxUnsent)
-		switch err := c.more.partner.Send(p[:n]); {
+		switch err := r.partner.Send(p[:n]); {
 		case err == nil:
-			c.more.ahead += n
+			r.ahead += n
 			p = p[n:]
 		case errors.Is(err, ErrFull):
 			c.keep(p)
-			c.more.ahead = max(c.more.ahead, c.host.Limits.HighWater+1)
+			r.ahead = max(r.ahead, c.host.Limits.HighWater+1)
 			p = nil
 		default: // it is closing, and mail about that is on its way
 			return
 		}
 	}
-	if c.more.ahead > c.host.Limits.HighWater && !c.is(deaf) {
+	if (r.ahead > c.host.Limits.HighWater || r.out != nil) && !c.is(deaf) {
 		c.state |= deaf
-		c.more.partner.tell(func(o *Conn) {
-			o.extra().asked = true
-			o.grant()
+		r.partner.tell(func(o *Conn) {
+			if r := o.remote(); r != nil {
+				r.asked = true
+				o.grant()
+			}
 		})
 	}
 }
@@ -238,9 +345,12 @@ func (c *Conn) SpliceTo() *Conn {
 	return o
 }
 
-// Spliced counts n bytes that were moved so.
-func (c *Conn) Spliced(o *Conn, n int) {
-	c.heard, o.heard = c.host.moment(), c.host.moment()
+// Spliced counts n bytes that were moved so, or in a Bypass.
+func (c *Conn) Spliced(n int) {
+	c.heard = c.host.moment()
+	if o := c.joined(); o != nil {
+		o.heard = c.heard
+	}
 	if n > 0 {
 		c.host.Counters.Add(Reads, 1)
 		c.host.Counters.Add(BytesIn, int64(n))
@@ -265,13 +375,17 @@ func (c *Conn) goOn() {
 
 // grant has the partner go on that has asked, once this one owes little.
 func (c *Conn) grant() {
-	if !c.is(relayed) || c.is(closing|failed) || c.Pending() > c.host.Limits.LowWater {
+	r, most := c.more.remote, c.host.Limits.LowWater
+	if r.in != nil {
+		most = 0 // more goes by the bypass
+	}
+	if c.is(closing|failed) || c.Pending() > most {
 		return
 	}
-	c.more.asked = false
-	c.more.partner.tell(func(o *Conn) {
-		if o.is(relayed) {
-			o.more.ahead = 0
+	r.asked = false
+	r.partner.tell(func(o *Conn) {
+		if r := o.remote(); r != nil {
+			r.ahead = 0
 			o.listen(true)
 		}
 	})
@@ -289,7 +403,7 @@ func (c *Conn) relayEnd() {
 		c.host.Touch(o)
 		return
 	}
-	c.more.partner.tell((*Conn).CloseWrite)
+	c.more.remote.partner.tell((*Conn).CloseWrite)
 }
 
 // relayClose passes on that the connection closes.
@@ -301,5 +415,5 @@ func (c *Conn) relayClose(why error) {
 		}
 		return
 	}
-	c.more.partner.closeWith(why)
+	c.more.remote.partner.closeWith(why)
 }

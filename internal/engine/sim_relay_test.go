@@ -46,8 +46,7 @@ func (s *sim) joined() {
 		if l == nil || l.mate != nil || !l.conn.is(relayed) || l.conn.is(closing) {
 			continue
 		}
-		to := l.conn.more
-		if to != nil && to.partner.c != nil {
+		if to := l.conn.remote(); to != nil {
 			l.mate = s.past[slices.IndexFunc(s.past, func(o *life) bool { return o.known && o.ref == to.partner })]
 		} else {
 			l.mate = s.lives[l.conn.seen]
@@ -104,6 +103,29 @@ func (s *sim) relayedByMail(to *life, p []byte) {
 	s.check(from != nil, "%v: gets %q from nobody", to, p)
 	s.check(bytes.Equal(s.relayed(from, len(p)), p), "%v: %q is relayed, want what %v has received", to, p, from)
 	from.heard = s.now
+}
+
+// bypass is Host.Pass: what one connection of a relay has received goes to the socket of
+// the other one.
+func (s *sim) bypass(c *Conn, p []byte) int {
+	s.joined()
+	l := s.lives[c.Slot()]
+	if l == nil || l.shut || !slices.ContainsFunc(s.lives, func(o *life) bool { return o != nil && o.conn.remote() != nil && o.conn.remote().partner == l.ref }) {
+		return 0 // its socket is closed, or its direction
+	}
+	s.check(len(l.wire) == len(l.wrote) && c.mark.posted() == 0, "%v: gets %d bytes past %d that wait", l, len(p), len(l.wrote)-len(l.wire))
+	s.check(l.layer == nil && !l.shut && !c.is(finishing), "%v: gets bytes past its layer or its end: state %b", l, c.state)
+	n := min(l.room, len(p))
+	if l.reset {
+		n = 0
+	}
+	s.log("%v: gets %d of %d bytes past its owner", l, n, len(p))
+	s.relayedByMail(l, p[:n])
+	l.appends(s, p[:n])
+	l.wire = append(l.wire, p[:n]...)
+	l.room -= n
+	l.heard = s.now
+	return n
 }
 
 // checkRelay checks what two connections have lost whose relay is over: nothing if both

@@ -170,14 +170,14 @@ func newSim(name string, d dice) *sim {
 			CloseTimeout: simClose, Linger: simLinger, HandshakeTimeout: simHandshake,
 		},
 		Log: slog.New(slog.DiscardHandler), Counters: &s.counters, Timer: s.timer,
-		Now: func() time.Duration { return s.now }, Door: openDoor,
+		Now: func() time.Duration { return s.now }, Admission: admitAll,
 	}
 	s.host.Direct, s.host.DirectSize, s.host.piece = s.direct, 3, 8<<s.dice.roll(5)
 	s.dress()
 	s.slots, s.lives = make([]*Conn, simSlots), make([]*life, simSlots)
 	for i := range s.slots {
 		s.slots[i] = &Conn{}
-		s.slots[i].Bind(&s.host, uint32(i))
+		s.slots[i].Bind(&s.host, uint32(i), 0)
 	}
 	for range simTopics {
 		s.topics = append(s.topics, &topic{})
@@ -187,7 +187,7 @@ func newSim(name string, d dice) *sim {
 
 // dress rolls what the host offers beyond the plain.
 func (s *sim) dress() {
-	h, roll := &s.host, s.dice.roll(128)
+	h, roll := &s.host, s.dice.roll(256)
 	h.DropMessages = roll&1 != 0
 	if roll&2 != 0 {
 		h.Drained, h.Draining = s.writable, s.drainingNow
@@ -206,10 +206,13 @@ func (s *sim) dress() {
 		h.Away, h.Direct = true, nil
 		h.Shed = s.shed
 	}
-	if roll&64 != 0 { // as on a loop; otherwise connections reach each other by mail
+	switch {
+	case roll&64 != 0: // as on a loop; otherwise connections reach each other by mail
 		h.At = func(slot uint32) *Conn { return s.slots[slot] }
 		h.Mine = func(*Conn) bool { return s.dice.roll(5) > 0 }
 		h.Touch = func(c *Conn) { s.touched = append(s.touched, c) }
+	case roll&128 != 0: // as where anybody may use a socket
+		h.Pass = s.bypass
 	}
 }
 

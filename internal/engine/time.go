@@ -155,6 +155,7 @@ func (c *Conn) expireEnd() {
 
 // overdue is the limit of an open connection that is over, nil if none is.
 func (c *Conn) overdue(now time.Duration) error {
+	c.hearBypass()
 	l := &c.host.Limits
 	switch {
 	case c.owes() && l.WriteTimeout > 0 && now-c.owesSince() >= l.WriteTimeout:
@@ -233,6 +234,7 @@ func (c *Conn) Wakes() (at time.Duration, ok bool) {
 	if c.is(closing | greeting | failed) {
 		return at, ok
 	}
+	c.hearBypass()
 	l, now := &c.host.Limits, c.host.Clock()
 	heard := now - c.heard.since(now)
 	if c.owes() {

@@ -211,15 +211,6 @@ func (c *Conn) Peer() netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom16(c.peerAddr).Unmap(), c.peerPort)
 }
 
-// LocalAddr is our side's address; the zero value if it has no port, or is not known any
-// more. It is for the owner, not for a worker.
-func (c *Conn) LocalAddr() netip.AddrPort {
-	if c.host.LocalAddr == nil || !c.is(open) {
-		return netip.AddrPort{}
-	}
-	return c.host.LocalAddr(c)
-}
-
 // Ref names the connection, and names it still in Closed.
 func (c *Conn) Ref() Ref {
 	gen := c.mark.generation()

@@ -26,7 +26,7 @@ import (
 // serve must not call what does, or what reads the wall clock alone.
 
 // servingPackages are those, as folders from the root of the module.
-var servingPackages = []string{".", "internal/engine", "internal/door", "internal/sock", "internal/supervisor"}
+var servingPackages = []string{".", "internal/engine", "internal/admission", "internal/sock", "internal/supervisor"}
 
 // wallClock is what must not be called there: methods and functions of package
 // time that give or compare the wall clock, and calls of the system that do.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // patience bounds every wait of these tests.
@@ -239,11 +240,7 @@ func (s *subject) attack(w *Swarm) *Swarm {
 // eventually waits for a condition; what says what is not so.
 func (s *subject) eventually(so func() bool, what func() string) {
 	s.Helper()
-	for end := time.Now().Add(patience); !so(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			s.Fatalf("not within %v: %s\n%s", patience, what(), s.Said())
-		}
-	}
+	await.TrueOr(s, so, func() string { return what() + "\n" + s.Said() })
 }
 
 // counts waits until the server's counters are as they should be.

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // The tests in this file are of the parts of this package, without a Server.
@@ -43,16 +45,6 @@ func listen(t *testing.T, f func(c net.Conn)) netip.AddrPort {
 		all.Wait()
 	})
 	return l.Addr().(*net.TCPAddr).AddrPort()
-}
-
-// till waits for a condition.
-func till(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !so(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
 }
 
 // Honest clients notice wrong answers, answers in the wrong order, and lost ones.
@@ -119,7 +111,7 @@ func TestHonestCounts(t *testing.T) {
 	if err := h.Start(); err != nil {
 		t.Fatal(err)
 	}
-	till(t, "each has answers", func() bool {
+	await.True(t, "each has answers", func() bool {
 		for _, n := range h.Each() {
 			if n < 6 {
 				return false
@@ -154,7 +146,7 @@ func TestSwarmSends(t *testing.T) {
 	if err := w.Start(); err != nil {
 		t.Fatal(err)
 	}
-	till(t, "the listener has closed all", func() bool { return w.Counts().Lost == 3 })
+	await.True(t, "the listener has closed all", func() bool { return w.Counts().Lost == 3 })
 	w.Stop()
 	got.Range(func(k, _ any) bool {
 		if k != "hello abcdeabcdeabcd <nil>" {
@@ -183,8 +175,8 @@ func TestSwarmComesAndGoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer w.Stop()
-	till(t, "all have gone", func() bool { return w.Counts().Left == 37 })
-	till(t, "all have come", func() bool { return came.Load() == 37 })
+	await.True(t, "all have gone", func() bool { return w.Counts().Left == 37 })
+	await.True(t, "all have come", func() bool { return came.Load() == 37 })
 	if c := w.Counts(); c.Made != 37 || c.Connected != 37 || c.Lost+c.Failed != 0 || c.Answered != 37 || c.Received != 74 {
 		t.Errorf("%+v", c)
 	}
@@ -202,11 +194,11 @@ func TestSwarmGreedy(t *testing.T) {
 		}
 		defer w.Stop()
 	}
-	till(t, "answers come", func() bool { return polite.Counts().Received > 100*n*ahead })
+	await.True(t, "answers come", func() bool { return polite.Counts().Received > 100*n*ahead })
 	if c := polite.Counts(); c.Sent > c.Received+n*ahead || c.Answered != n {
 		t.Errorf("at most %d bytes were to be under way: %+v", n*ahead, c)
 	}
-	till(t, "those that never read are stuck", func() bool {
+	await.True(t, "those that never read are stuck", func() bool {
 		sent := deaf.Counts().Sent
 		time.Sleep(50 * time.Millisecond)
 		return sent > 0 && deaf.Counts().Sent == sent
@@ -228,7 +220,7 @@ func TestSwarmRefused(t *testing.T) {
 	if err := w.Start(); err != nil {
 		t.Fatal(err)
 	}
-	till(t, "attempts are made again", func() bool { return w.Counts().Failed > 10 })
+	await.True(t, "attempts are made again", func() bool { return w.Counts().Failed > 10 })
 	w.Stop()
 	if c := w.Counts(); c.Connected > 0 || c.Open > 0 || c.Lost > 0 {
 		t.Errorf("%+v", c)

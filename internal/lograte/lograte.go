@@ -1,11 +1,9 @@
-// Package lograte keeps a log from being flooded by one message that repeats, as
-// when each of a million connections fails in the same way.
+// Package lograte keeps a log from being flooded by one message that repeats, as when
+// each of a million connections fails in the same way.
 //
-// One table, under one mutex, has an entry for each message that was seen of
-// late. It is held for a look-up and, at most once an interval and only when the
-// table is full, for a walk through it; never while a record is written. There
-// are no goroutines and no timers: what was suppressed is told by the next record
-// that passes.
+// One table, under one mutex, has an entry for each recent message. The mutex is never
+// held while a record is written. There are no goroutines and no timers: what was
+// suppressed is told by the next record that passes.
 package lograte
 
 import (
@@ -13,61 +11,51 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
-// Suppressed is the key of the attribute that says how many were suppressed.
-const Suppressed = "suppressed"
+const (
+	// Suppressed is the key of the attribute that says how many were suppressed.
+	Suppressed = "suppressed"
+	// Interval is the time in which the same message is written at most once.
+	Interval = time.Second
+	// MaxMessages is the most messages that are told apart at a time. Further ones share
+	// an entry, until some have not come for an interval.
+	MaxMessages = 1024
+)
 
-// Options say what is a repeat. The zero value means the defaults.
-type Options struct {
-	// Interval is the time in which the same message is written at most
-	// once. The default, also for a negative one, is a second.
-	Interval time.Duration
-	// Keys are the attributes whose values, beside the level and the text,
-	// tell messages apart: those below WithGroup("g") as "g.key". Values
-	// are compared as text. The default is none.
-	Keys []string
-	// MaxKeys is the most messages that are told apart at a time. Further
-	// ones share one entry, until some that are there have not come for an
-	// interval. The default, also for a negative one, is 1,024.
-	MaxKeys int
+// New returns a handler that passes on to next one of equal records each Interval.
+// Records are equal if their level, text and the values of keys are; keys are those of
+// attributes outside of groups. A record that passes after others were suppressed has
+// the attribute Suppressed with their number, inside the open group if there is one. It
+// is safe for concurrent use as far as next is.
+func New(next slog.Handler, keys ...string) slog.Handler {
+	return &handler{next: next, keys: keys, table: &table{entries: make(map[message]*entry)}}
 }
 
-// New returns a handler that passes records on to next: of those that are the
-// same, one each interval. When one passes after others were suppressed, it has
-// the attribute Suppressed with their number; it stands in the group that is
-// open, if any. The record that passes for the shared entry tells those of all
-// messages that share it, and of messages that were forgotten before they could
-// tell. It is safe for concurrent use as far as next is.
-func New(next slog.Handler, o Options) slog.Handler {
-	if o.Interval <= 0 {
-		o.Interval = time.Second
-	}
-	if o.MaxKeys <= 0 {
-		o.MaxKeys = 1024
-	}
-	return &handler{next: next, table: &table{
-		interval: o.Interval, max: o.MaxKeys, entries: make(map[key]*entry),
-	}, keys: slices.Clone(o.Keys)}
-}
-
-// handler is a slog.Handler; all that come from one by WithAttrs and WithGroup
-// share its table.
+// handler is a slog.Handler; all that are derived from one share its table.
 type handler struct {
-	next   slog.Handler
-	table  *table
-	keys   []string
-	groups string // the open groups, "a.b." or ""
-	values string // those of keys that WithAttrs gave, as in key.values
+	next    slog.Handler
+	table   *table
+	keys    []string
+	grouped bool   // a group is open
+	values  string // of keys that WithAttrs gave, as in message.values
 }
 
+// Enabled implements slog.Handler.
 func (h *handler) Enabled(ctx context.Context, level slog.Level) bool {
 	return h.next.Enabled(ctx, level)
 }
 
+// Handle implements slog.Handler.
 func (h *handler) Handle(ctx context.Context, r slog.Record) error {
-	passes, suppressed := h.table.take(h.key(r), time.Now())
+	m := message{r.Level, r.Message, h.values}
+	r.Attrs(func(a slog.Attr) bool {
+		m.values += h.value(a)
+		return true
+	})
+	passes, suppressed := h.table.take(m, time.Now())
 	if !passes {
 		return nil
 	}
@@ -78,53 +66,86 @@ func (h *handler) Handle(ctx context.Context, r slog.Record) error {
 	return h.next.Handle(ctx, r)
 }
 
+// WithAttrs implements slog.Handler.
 func (h *handler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	derived := *h
 	derived.next = h.next.WithAttrs(attrs)
-	var values strings.Builder
-	values.WriteString(h.values)
 	for _, a := range attrs {
-		h.add(&values, a)
+		derived.values += h.value(a)
 	}
-	derived.values = values.String()
 	return &derived
 }
 
+// WithGroup implements slog.Handler.
 func (h *handler) WithGroup(name string) slog.Handler {
-	if name == "" {
-		return h
-	}
 	derived := *h
 	derived.next = h.next.WithGroup(name)
-	derived.groups += name + "."
+	derived.grouped = h.grouped || name != ""
 	return &derived
 }
 
-// key is what is the same in records that are.
-type key struct {
-	level  slog.Level
-	text   string
-	values string // "key\x00value\x00" for each of Options.Keys that is there
-}
-
-func (h *handler) key(r slog.Record) key {
-	k := key{r.Level, r.Message, h.values}
-	if len(h.keys) == 0 {
-		return k
+// value is an attribute with its value if it is one of keys.
+func (h *handler) value(a slog.Attr) string {
+	if h.grouped || !slices.Contains(h.keys, a.Key) {
+		return ""
 	}
-	var values strings.Builder
-	values.WriteString(h.values)
-	r.Attrs(func(a slog.Attr) bool {
-		h.add(&values, a)
-		return true
-	})
-	k.values = values.String()
-	return k
+	return strings.Join([]string{a.Key, a.Value.Resolve().String(), ""}, "\x00")
 }
 
-// add adds an attribute's value if it is one of those that count.
-func (h *handler) add(to *strings.Builder, a slog.Attr) {
-	if name := h.groups + a.Key; slices.Contains(h.keys, name) {
-		to.WriteString(name + "\x00" + a.Value.Resolve().String() + "\x00")
+// message is what is the same in equal records.
+type message struct {
+	level        slog.Level
+	text, values string
+}
+
+// table remembers when each message was last written.
+type table struct {
+	mu      sync.Mutex
+	entries map[message]*entry // at most MaxMessages
+	shared  entry              // of all messages beyond
+	swept   time.Time
+}
+
+type entry struct {
+	written    time.Time
+	suppressed int64 // since then
+}
+
+// recent reports whether the message may not be written again yet.
+func (e *entry) recent(now time.Time) bool {
+	return !e.written.IsZero() && now.Sub(e.written) < Interval
+}
+
+// take reports whether a message may be written now, and how many were suppressed before.
+func (t *table) take(m message, now time.Time) (passes bool, suppressed int64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.entries[m]
+	if e == nil {
+		if len(t.entries) >= MaxMessages && now.Sub(t.swept) >= Interval {
+			t.sweep(now)
+		}
+		if e = &t.shared; len(t.entries) < MaxMessages {
+			e = new(entry)
+			t.entries[m] = e
+		}
+	}
+	if e.recent(now) {
+		e.suppressed++
+		return false, 0
+	}
+	suppressed, e.suppressed, e.written = e.suppressed, 0, now
+	return true, suppressed
+}
+
+// sweep forgets the messages that have not been written for an interval. What they have
+// suppressed is left to the shared entry to tell.
+func (t *table) sweep(now time.Time) {
+	t.swept = now
+	for m, e := range t.entries {
+		if !e.recent(now) {
+			t.shared.suppressed += e.suppressed
+			delete(t.entries, m)
+		}
 	}
 }

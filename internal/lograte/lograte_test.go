@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -16,7 +15,7 @@ import (
 )
 
 // lines logs to a list of lines, "msg key=value ...", without time and level.
-func lines(o Options) (log *slog.Logger, written func() []string) {
+func lines(keys ...string) (log *slog.Logger, written func() []string) {
 	var out bytes.Buffer
 	next := slog.NewTextHandler(&out, &slog.HandlerOptions{ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 		if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
@@ -24,7 +23,7 @@ func lines(o Options) (log *slog.Logger, written func() []string) {
 		}
 		return a
 	}})
-	return slog.New(New(next, o)), func() []string {
+	return slog.New(New(next, keys...)), func() []string {
 		text := strings.TrimSpace(strings.ReplaceAll(out.String(), "msg=", ""))
 		out.Reset()
 		if text == "" {
@@ -43,7 +42,7 @@ func expect(t *testing.T, when string, got []string, want ...string) {
 
 func TestRepeats(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, written := lines(Options{})
+		log, written := lines()
 		for range 5 {
 			log.Warn("full")
 		}
@@ -67,7 +66,7 @@ func TestRepeats(t *testing.T) {
 
 func TestKeys(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		log, written := lines(Options{Keys: []string{"loop", "conn.peer"}, Interval: time.Minute})
+		log, written := lines("loop")
 		log.Info("m", "loop", 1, "n", 1)
 		log.Info("m", "loop", 1, "n", 2) // n does not count
 		log.Info("m", "loop", 2)
@@ -78,72 +77,36 @@ func TestKeys(t *testing.T) {
 		one.Info("m") // as the first
 		two.Info("m")
 		expect(t, "With", written(), "m loop=3")
+		log.WithGroup("conn").Info("m", "loop", 9) // conn.loop does not count
+		expect(t, "groups", written())
 
-		conn := log.WithGroup("conn")
-		conn.Info("m", "peer", "a")
-		conn.Info("m", "peer", "b")
-		conn.Info("m", "peer", "b", "loop", 9) // conn.loop does not count
-		log.Info("m", "peer", "c")             // peer alone does not count
-		conn.With("peer", "a").Info("m")
-		expect(t, "groups", written(), "m conn.peer=a", "m conn.peer=b")
-
-		time.Sleep(time.Minute)
+		time.Sleep(Interval)
 		one.Info("m")
 		expect(t, "what the derived ones suppressed counts together", written(), "m loop=1 suppressed=2")
 	})
 }
 
-// TestOverflow fills the table.
-func TestOverflow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		log, written := lines(Options{MaxKeys: 2})
-		log.Info("a")
-		log.Info("b")
-		log.Info("b")
-		log.Info("c")
-		log.Info("d")
-		log.Info("c")
-		expect(t, "two have entries, the others share one", written(), "a", "b", "c")
-		time.Sleep(time.Second)
-		log.Info("d") // a and b are forgotten, d has an entry now; b's and the shared ones are not told yet
-		log.Info("e")
-		log.Info("f")
-		expect(t, "a second later", written(), "d", "e", "f suppressed=3")
-	})
-}
-
-// TestCleaningIsRare fills the table again and again: it is walked through once
-// an interval.
-func TestCleaningIsRare(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	tab := &table{interval: time.Second, max: 2, entries: make(map[key]*entry)}
-	tab.take(key{text: "a"}, now)
-	now = now.Add(900 * time.Millisecond)
-	tab.take(key{text: "b"}, now)
-	now = now.Add(200 * time.Millisecond)
-	tab.take(key{text: "c"}, now) // in place of a
-	cleaned := tab.cleaned
-	now = now.Add(900 * time.Millisecond) // b's interval is over
-	tab.take(key{text: "d"}, now)
-	if tab.cleaned != cleaned || tab.overflow.written != now {
-		t.Errorf("cleaned again after %v, want it after %v at the earliest", now.Sub(cleaned), tab.interval)
-	}
-	now = now.Add(100 * time.Millisecond)
-	tab.take(key{text: "e"}, now)
-	if tab.cleaned != now || tab.entries[key{text: "e"}] == nil {
-		t.Errorf("not cleaned after %v", now.Sub(cleaned))
-	}
-}
-
-// TestBound has many more messages than entries.
+// Messages beyond the bound share an entry, until older ones are forgotten.
 func TestBound(t *testing.T) {
-	h := New(slog.DiscardHandler, Options{}).(*handler)
-	for i := range 5000 {
-		h.table.take(key{text: fmt.Sprint(i)}, time.Now())
-	}
-	if n := len(h.table.entries); n != 1024 {
-		t.Errorf("%d entries, want 1,024", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		log, written := lines()
+		for i := range MaxMessages {
+			log.Info(fmt.Sprint(i))
+		}
+		log.Info("0")
+		if n := len(written()); n != MaxMessages {
+			t.Errorf("%d written, want %d", n, MaxMessages)
+		}
+		for range 2 {
+			log.Info("c")
+			log.Info("d")
+		}
+		expect(t, "they share an entry", written(), "c")
+		time.Sleep(Interval)
+		log.Info("d") // has an entry now, the others are forgotten
+		log.Info("c")
+		expect(t, "an interval later", written(), "d", "c")
+	})
 }
 
 // count sums up what passes.
@@ -173,34 +136,32 @@ func (c *count) Handle(_ context.Context, r slog.Record) error {
 func TestNoneIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var c count
-		h := New(&c, Options{MaxKeys: 8, Interval: 10 * time.Millisecond}).(*handler)
+		h := New(&c).(*handler)
 		log := slog.New(h)
-		const goroutines, each = 8, 500
+		const goroutines, each = 8, 1000
 		var wg sync.WaitGroup
 		for g := range goroutines {
 			wg.Go(func() {
 				for i := range each {
-					log.Info(fmt.Sprint((i * (g + 1)) % 23))
-					if i%5 == 0 {
-						time.Sleep(time.Millisecond)
-					}
+					log.Info(fmt.Sprint((i * (g + 1)) % (2 * MaxMessages)))
+					time.Sleep(10 * time.Millisecond)
 				}
 			})
 		}
 		wg.Wait()
-		left := h.table.overflow.suppressed
+		left := h.table.shared.suppressed
 		for _, e := range h.table.entries {
 			left += e.suppressed
 		}
-		if c.passed+c.suppressed+left != goroutines*each || c.suppressed == 0 || c.passed > 9*(each/5/10+1) {
-			t.Errorf("%d written, %d told as suppressed, %d to be told; want %d together, at most 9 written each interval",
+		if c.passed+c.suppressed+left != goroutines*each || c.suppressed == 0 {
+			t.Errorf("%d written, %d told as suppressed, %d to be told; want %d together",
 				c.passed, c.suppressed, left, goroutines*each)
 		}
 	})
 }
 
 func TestEnabled(t *testing.T) {
-	log, written := lines(Options{})
+	log, written := lines()
 	log.Debug("x")
 	if log.Enabled(t.Context(), slog.LevelDebug) || written() != nil {
 		t.Error("debug is enabled; want what the next handler says")
@@ -212,7 +173,7 @@ func TestSlog(t *testing.T) {
 	var out bytes.Buffer
 	slogtest.Run(t, func(*testing.T) slog.Handler {
 		out.Reset()
-		return New(slog.NewTextHandler(&out, nil), Options{})
+		return New(slog.NewTextHandler(&out, nil))
 	}, func(t *testing.T) map[string]any { return parse(t, out.String()) })
 }
 
@@ -236,12 +197,4 @@ func parse(t *testing.T, line string) map[string]any {
 		at[path[len(path)-1]] = value
 	}
 	return top
-}
-
-func BenchmarkSuppressed(b *testing.B) {
-	log := slog.New(New(slog.NewTextHandler(io.Discard, nil), Options{Interval: time.Hour}))
-	b.ReportAllocs()
-	for b.Loop() {
-		log.Warn("full", "n", 1)
-	}
 }

@@ -174,7 +174,6 @@ var rules = map[string]pool.Rules{
 	"adapting": pool.Adapting,
 	"shedding": pool.Shedding,
 	"newest":   pool.NewestFirst,
-	"fairness": pool.Fairness,
 }
 
 func ruleNames() []string { return slices.Sorted(maps.Keys(rules)) }

@@ -36,7 +36,7 @@ func TestPlanErrors(t *testing.T) {
 		{func(p *Plan) { p.Workers = 0 }, "--workers is 0; expected 1 to 1000000"},
 		{func(p *Plan) { p.Queue = -1 }, "--queue is -1; expected 0 (none) to 16777216"},
 		{func(p *Plan) { p.Memory = 1 }, "--memory is 1; expected 0 (no limit), or 16777216 to"},
-		{func(p *Plan) { p.Off = "shedding,nix" }, `--off has "nix"; expected some of adapting, fairness, newest, shedding`},
+		{func(p *Plan) { p.Off = "shedding,nix" }, `--off has "nix"; expected some of adapting, newest, shedding`},
 		{func(p *Plan) { p.Work = Mixed }, "--wait, --cpu or --bytes with --work mixed"},
 		{func(p *Plan) { p.Wait = 2 * time.Hour }, "--wait is 2h"},
 		{func(p *Plan) { p.CPU = 2 * time.Hour }, "--cpu is 2h"},

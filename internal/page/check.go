@@ -2,6 +2,7 @@ package page
 
 import (
 	"fmt"
+	"math"
 	"regexp"
 )
 
@@ -58,7 +59,15 @@ func (t *Table) check() error {
 }
 
 func (c *Chart) check() error {
+	for _, b := range c.Bands {
+		if !(b.From <= b.To) || math.IsInf(b.From, 0) || math.IsInf(b.To, 0) {
+			return fmt.Errorf("page: a band of chart %q is from %v to %v; expected two numbers in order", c.ID, b.From, b.To)
+		}
+	}
 	for _, s := range c.Series {
+		if s.Right && c.Right == (Axis{}) {
+			return fmt.Errorf("page: series %q of chart %q is of the right axis; set Chart.Right", s.Name, c.ID)
+		}
 		if len(s.X) != len(s.Y) {
 			return fmt.Errorf("page: series %q of chart %q has %d X and %d Y; they have to be as many", s.Name, c.ID, len(s.X), len(s.Y))
 		}

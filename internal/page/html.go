@@ -44,9 +44,8 @@ const (
 	leastEvery = 100 * time.Millisecond
 )
 
-// WriteHTML writes the page as one file that asks for nothing from anywhere, and forbids
-// itself to: what it needs is in it. A live page may ask its own server, and nobody
-// else. Without scripts everything is there but the charts. An error says what of the
+// WriteHTML writes the page as a self-contained file, whose policy forbids it to load
+// anything; a live page may ask its own server. Without scripts everything is there but the charts. An error says what of the
 // page is wrong, before anything is written, or is that of w.
 func (p *Page) WriteHTML(w io.Writer) error { return p.write(w, "page") }
 

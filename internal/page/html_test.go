@@ -149,6 +149,8 @@ func TestWhatCannotBeWritten(t *testing.T) {
 		"no headings":     table(),
 		"has 1 cells":     table([]string{"a", "b"}, []string{"a"}),
 		"2 X and 1 Y":     chart(Chart{ID: "c", Series: []Series{{X: []float64{1, 2}, Y: []float64{1}}}}),
+		"set Chart.Right": chart(Chart{ID: "c", Series: []Series{{Right: true}}}),
+		"is from 2 to 1":  chart(Chart{ID: "c", Bands: []Band{{2, 1}}}),
 		"back at point 1": chart(Chart{ID: "c", Series: []Series{{X: []float64{2, 1}, Y: []float64{1, 1}}}}),
 	} {
 		var out bytes.Buffer

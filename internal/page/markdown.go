@@ -133,7 +133,7 @@ func (c *Chart) table() *Table {
 	series := slices.Clone(c.Series)
 	for i := range series {
 		s := &series[i]
-		s.X, s.Y = usable(s.X, s.Y, c.X.Log, c.Y.Log)
+		s.X, s.Y = usable(s.X, s.Y, c.X.Log, c.axis(s).Log)
 		head = append(head, s.Name)
 		all = append(all, s.X...)
 		slices.Sort(all)
@@ -147,7 +147,7 @@ func (c *Chart) table() *Table {
 		for _, s := range series {
 			cell := ""
 			if i := slices.Index(s.X, x); i >= 0 {
-				cell = c.Y.Unit.Text(s.Y[i])
+				cell = c.axis(&s).Unit.Text(s.Y[i])
 			}
 			cells = append(cells, cell)
 		}

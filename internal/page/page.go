@@ -1,7 +1,6 @@
 // Package page writes what has been measured for people to read: as text, as
-// Markdown, and as one self-contained HTML page that asks for nothing from
-// anywhere. The reports of the lab and the live page of a server are made of the
-// same parts.
+// Markdown, and as a self-contained HTML page. All reports and the live page of a
+// server are made of the same parts.
 //
 // A Page is plain data: sections of parts. Who makes one decides what it says; this
 // package decides how it looks. Everything in it is text, and is escaped.

@@ -1,17 +1,19 @@
 package procfs
 
 import (
-	"encoding/binary"
-	"encoding/hex"
+	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/bits"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // The bounds of a search for who listens.
@@ -48,24 +50,23 @@ var errNobody = errors.New("no process of this network namespace listens there")
 // once more, those of threads, which can have a table of their own.
 func Listener(port uint16, addr netip.Addr) ([]int, error) {
 	name := netip.AddrPortFrom(addr, port).String()
-	var found listening
-	for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
-		err := eachLine(table, maxRows, func(line string) (more bool) {
-			s, ok := parseTCP(line)
-			if ok && s.state != listens {
-				return false // the kernel lists those that listen first
-			}
-			if ok && s.at.Port() == port {
-				found.add(rank(s.at.Addr(), addr.Unmap()), s.inode)
-			}
-			return true
-		})
-		// Without IPv6 there is no second table.
-		if err != nil && !Gone(err) {
-			return nil, fmt.Errorf("procfs: listener at %s: %w", name, err)
-		}
+	queues, err := sock.Queues()
+	if err != nil {
+		return nil, fmt.Errorf("procfs: listener at %s: %w", name, err)
 	}
-	return owners(name, found.inodes)
+	var best int
+	var inodes []string
+	for _, q := range queues {
+		fit := rank(q.At.Addr(), addr.Unmap())
+		if q.At.Port() != port || fit == 0 || fit < best {
+			continue
+		}
+		if fit > best {
+			best, inodes = fit, nil
+		}
+		inodes = append(inodes, strconv.FormatUint(uint64(q.Inode), 10))
+	}
+	return owners(name, inodes)
 }
 
 // UnixListener is Listener for a unix socket, by the path that it was bound to;
@@ -78,32 +79,36 @@ func UnixListener(path string) ([]int, error) {
 			whole = abs
 		}
 	}
-	var inodes []string
-	err := eachLine("/proc/net/unix", maxRows, func(line string) (more bool) {
-		if s, ok := parseUnix(line); ok && s.listens && (s.path == path || s.path == whole) {
-			inodes = append(inodes, s.inode)
-		}
-		return len(inodes) == 0
-	})
+	inode, err := unixInode(path, whole)
 	if err != nil {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", path, err)
 	}
-	return owners(path, inodes)
+	if inode == "" {
+		return owners(path, nil)
+	}
+	return owners(path, []string{inode})
 }
 
-// listening collects the sockets that fit best.
-type listening struct {
-	rank   int
-	inodes []string
-}
-
-func (l *listening) add(rank int, inode string) {
-	if rank > l.rank {
-		l.rank, l.inodes = rank, nil
+// unixInode finds the socket that listens at one of two paths, "" for none.
+func unixInode(path, other string) (string, error) {
+	if runtime.GOOS != "linux" {
+		return "", ErrNotAvailable
 	}
-	if rank > 0 && rank == l.rank {
-		l.inodes = append(l.inodes, inode)
+	f, err := os.Open("/proc/net/unix")
+	if err != nil {
+		return "", err
 	}
+	defer f.Close()
+	rows := bufio.NewScanner(f)
+	for left := maxRows; rows.Scan(); left-- {
+		if left == 0 {
+			return "", errRows
+		}
+		if s, ok := parseUnix(strings.TrimRight(rows.Text(), " ")); ok && s.listens && (s.path == path || s.path == other) {
+			return s.inode, nil
+		}
+	}
+	return "", rows.Err()
 }
 
 // rank is how well a socket that is bound to an address fits connections to
@@ -131,9 +136,9 @@ func owners(name string, inodes []string) ([]int, error) {
 		links["socket:["+inode+"]"] = true
 	}
 	s := search{links: links}
-	for _, look := range []func(string) error{s.process, s.ofThreads} {
+	for _, look := range []func(int) error{s.process, s.threads} {
 		s.left = maxLookedInAll
-		if err := eachName("/proc", look); err != nil && !errors.Is(err, errEnough) {
+		if err := eachProcess(look); err != nil && !errors.Is(err, errEnough) {
 			return nil, fmt.Errorf("procfs: listener at %s: %w", name, err)
 		}
 		if len(s.pids) > 0 {
@@ -147,9 +152,6 @@ func owners(name string, inodes []string) ([]int, error) {
 	return s.pids, nil
 }
 
-// errEnough ends a walk over names.
-var errEnough = errors.New("enough")
-
 // search looks for the processes that have one of the links.
 type search struct {
 	links  map[string]bool
@@ -159,12 +161,8 @@ type search struct {
 }
 
 // process looks at the descriptors of a process up to the first that fits.
-func (s *search) process(name string) error {
-	pid, err := strconv.Atoi(name)
-	if err != nil {
-		return nil // not a process
-	}
-	if _, err = s.table("/proc/"+name+"/fd/", pid, maxLooked); errors.Is(err, fs.ErrPermission) {
+func (s *search) process(pid int) error {
+	if _, err := s.table(fmt.Sprintf("/proc/%d/fd/", pid), pid, maxLooked); errors.Is(err, fs.ErrPermission) {
 		s.denied++
 	}
 	if s.left == 0 {
@@ -173,13 +171,9 @@ func (s *search) process(name string) error {
 	return nil
 }
 
-// ofThreads looks at the descriptors of those threads of a process that have a
-// table of their own, up to the first that fits.
-func (s *search) ofThreads(name string) error {
-	pid, err := strconv.Atoi(name)
-	if err != nil {
-		return nil
-	}
+// threads looks at the descriptors of those threads of a process that have a table of
+// their own, up to the first that fits.
+func (s *search) threads(pid int) error {
 	tables, _ := ReadTables(pid) // a process that can't be looked at, or has ended, has none
 	for _, t := range tables {
 		if s.left == 0 {
@@ -204,7 +198,7 @@ func (s *search) table(dir string, pid, most int) (found bool, err error) {
 		}
 		looked++
 		s.left--
-		link, err := readLink(dir + fd)
+		link, err := os.Readlink(dir + fd)
 		if found = err == nil && s.links[link]; found {
 			s.pids = append(s.pids, pid)
 			return errEnough
@@ -213,57 +207,6 @@ func (s *search) table(dir string, pid, most int) (found bool, err error) {
 	})
 	return found, err
 }
-
-// listens is the state of a TCP socket that listens (TCP_LISTEN).
-const listens = 0x0A
-
-// tcpSocket is a row of /proc/net/tcp or tcp6.
-type tcpSocket struct {
-	at    netip.AddrPort // IPv4 also where it is mapped into IPv6
-	state uint8
-	inode string
-}
-
-// parseTCP parses a row such as
-//
-//	0: 0100007F:2328 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 1077 1 …
-//
-// It says false for the heading and for anything else.
-func parseTCP(line string) (tcpSocket, bool) {
-	fields := strings.Fields(line)
-	if len(fields) < 10 || !isNumber(fields[9]) {
-		return tcpSocket{}, false
-	}
-	host, port, ok := strings.Cut(fields[1], ":")
-	addr, known := parseHexAddr(host)
-	p, err := strconv.ParseUint(port, 16, 16)
-	state, err2 := strconv.ParseUint(fields[3], 16, 8)
-	if !ok || !known || err != nil || err2 != nil {
-		return tcpSocket{}, false
-	}
-	return tcpSocket{netip.AddrPortFrom(addr, uint16(p)), uint8(state), fields[9]}, true
-}
-
-// parseHexAddr parses an address as the kernel writes it: each 32 bits of its
-// bytes as one hexadecimal number in the machine's order.
-func parseHexAddr(text string) (netip.Addr, bool) {
-	b, err := hex.DecodeString(text)
-	if err != nil || len(b) != 4 && len(b) != 16 {
-		return netip.Addr{}, false
-	}
-	for i := 0; i < len(b); i += 4 {
-		word := binary.BigEndian.Uint32(b[i:])
-		if littleEndian {
-			word = bits.ReverseBytes32(word)
-		}
-		binary.BigEndian.PutUint32(b[i:], word)
-	}
-	addr, ok := netip.AddrFromSlice(b)
-	return addr.Unmap(), ok
-}
-
-// littleEndian is the machine's order of bytes.
-var littleEndian = binary.NativeEndian.Uint16([]byte{1, 0}) == 1
 
 // accepts is the flag of a unix socket that listens (__SO_ACCEPTCON).
 const accepts = 1 << 16
@@ -289,13 +232,9 @@ func parseUnix(line string) (unixSocket, bool) {
 		}
 	}
 	flags, err := strconv.ParseUint(fields[3], 16, 32)
-	if err != nil || !isNumber(fields[6]) || rest == "" {
+	_, inodeErr := strconv.ParseUint(fields[6], 10, 64)
+	if err != nil || inodeErr != nil || rest == "" {
 		return unixSocket{}, false
 	}
 	return unixSocket{listens: flags&accepts != 0, inode: fields[6], path: rest}, true
-}
-
-func isNumber(text string) bool {
-	_, err := strconv.ParseUint(text, 10, 64)
-	return err == nil
 }

@@ -2,7 +2,6 @@ package procfs
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -12,8 +11,8 @@ import (
 type Machine struct {
 	// Kernel is the kernel's release, such as "6.18.4".
 	Kernel string
-	// CPUModel is the name of the first CPU, "" where the kernel does not
-	// tell it (as on most ARM machines).
+	// CPUModel is the name of the first CPU, "" where the kernel does not tell it (as on
+	// most ARM machines).
 	CPUModel string
 	// CPUs is the number of CPUs that are online.
 	CPUs int
@@ -22,33 +21,35 @@ type Machine struct {
 }
 
 // ReadMachine reads what the machine is.
-func ReadMachine() (Machine, error) {
-	var m Machine
+func ReadMachine() (m Machine, err error) {
+	root, err := mounted()
+	if err != nil {
+		return m, err
+	}
 	kernel, err := readFile("/proc/sys/kernel/osrelease")
 	if err != nil {
-		return Machine{}, err
+		return m, err
 	}
 	m.Kernel = string(bytes.TrimSpace(kernel))
 	info, err := readFile("/proc/cpuinfo")
 	if err != nil {
-		return Machine{}, err
+		return m, err
 	}
-	m.CPUModel = parseCPUModel(info)
-	cpus, err := ReadCPUs()
+	m.CPUModel = modelName(info)
+	stat, err := root.Stat()
 	if err != nil {
-		return Machine{}, err
+		return m, err
 	}
-	m.CPUs = len(cpus.Each)
-	mem, err := ReadMeminfo()
-	if err != nil {
-		return Machine{}, err
+	m.CPUs = len(stat.CPU)
+	memory, err := root.Meminfo()
+	if err == nil && memory.MemTotalBytes != nil {
+		m.Memory = int64(*memory.MemTotalBytes)
 	}
-	m.Memory = mem.Total
-	return m, nil
+	return m, err
 }
 
-// parseCPUModel returns the first "model name" of /proc/cpuinfo, or "".
-func parseCPUModel(b []byte) string {
+// modelName returns the first "model name" of /proc/cpuinfo, or "".
+func modelName(b []byte) string {
 	for line := range bytes.Lines(b) {
 		name, value, ok := strings.Cut(string(line), ":")
 		if ok && strings.TrimSpace(name) == "model name" {
@@ -58,70 +59,104 @@ func parseCPUModel(b []byte) string {
 	return ""
 }
 
-// Meminfo is the machine's memory, in bytes.
-type Meminfo struct {
-	Total int64
-	// Free is memory that nothing uses. Available adds what the kernel
-	// believes it could reclaim, which misleads when sockets by the million
-	// hold it.
-	Free      int64
-	Available int64
-	// Slab is the kernel's small objects, sockets among them. PageTables are those
-	// of processes, KernelStacks the stacks of threads within the kernel.
-	Slab, PageTables, KernelStacks int64
-	// FilePages are pages of files that can be dropped: sockets and what the
-	// kernel keeps of them are not among those.
-	FilePages int64
-}
-
-// ReadMeminfo reads how the machine's memory is used now.
-func ReadMeminfo() (Meminfo, error) {
-	b, err := readFile("/proc/meminfo")
-	if err != nil {
-		return Meminfo{}, err
-	}
-	return parseMeminfo(b)
-}
-
-// parseMeminfo parses /proc/meminfo.
-func parseMeminfo(b []byte) (Meminfo, error) {
-	found, err := sizes(b)
-	if err != nil {
-		return Meminfo{}, fmt.Errorf("procfs: meminfo: %w", err)
-	}
-	if _, ok := found["MemTotal"]; !ok {
-		return Meminfo{}, errors.New("procfs: meminfo: no line MemTotal")
-	}
-	return Meminfo{
-		Total:     found["MemTotal"],
-		Free:      found["MemFree"],
-		Available: found["MemAvailable"],
-		Slab:      found["Slab"],
-
-		PageTables: found["PageTables"], KernelStacks: found["KernelStack"],
-		FilePages: found["Active(file)"] + found["Inactive(file)"],
-	}, nil
-}
-
-// Core returns a name for the physical core that a CPU belongs to: the lowest
-// number among the CPUs that share it.
+// Core returns a name for the physical core that a CPU belongs to: the lowest number
+// among the CPUs that share it.
 func Core(cpu int) (int, error) {
 	b, err := readFile(fmt.Sprintf("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
 	if err != nil {
 		return 0, err
 	}
-	return parseFirstCPU(b)
+	first, _, err := parseList(b)
+	return first, err
 }
 
-// parseFirstCPU returns the first number of an ascending list such as "0-3,8".
-func parseFirstCPU(b []byte) (int, error) {
-	list := strings.TrimSpace(string(b))
-	if end := strings.IndexAny(list, "-,"); end >= 0 {
-		list = list[:end]
+// CountNodes counts the NUMA nodes that have memory, 1 on a machine without such.
+func CountNodes() (int, error) {
+	b, err := readFile("/sys/devices/system/node/has_memory")
+	if Gone(err) {
+		return 1, nil
 	}
-	n, err := strconv.ParseUint(list, 10, 31)
 	if err != nil {
-		return 0, fmt.Errorf("procfs: list of CPUs: %w", err)
+		return 0, err
 	}
-	return int(n), nil
+	_, count, err := parseList(b)
+	return count, err
+}
+
+// parseList gives the first number of an ascending list such as "0-3,8", and how many
+// there are.
+func parseList(b []byte) (first, count int, err error) {
+	for i, part := range strings.Split(strings.TrimSpace(string(b)), ",") {
+		low, high, several := strings.Cut(part, "-")
+		if !several {
+			high = low
+		}
+		from, err := strconv.ParseUint(low, 10, 16)
+		if err != nil {
+			return 0, 0, fmt.Errorf("procfs: list of numbers: %w", err)
+		}
+		to, err := strconv.ParseUint(high, 10, 16)
+		if err != nil {
+			return 0, 0, fmt.Errorf("procfs: list of numbers: %w", err)
+		}
+		if to < from {
+			return 0, 0, fmt.Errorf("procfs: list of numbers: %q is descending", part)
+		}
+		if i == 0 {
+			first = int(from)
+		}
+		count += int(to-from) + 1
+	}
+	return first, count, nil
+}
+
+// maxQueues bounds the queues that are counted of a network interface.
+const maxQueues = 16 << 10
+
+// CountQueues counts the queues in use of a network interface, for receiving and for
+// sending. /sys shows the interfaces of the network namespace in which it was mounted,
+// so an interface counts only if its number and hardware address there are those given;
+// otherwise it fails.
+func CountQueues(name string, index int, address string) (receive, send int, err error) {
+	dir := "/sys/class/net/" + name
+	for file, want := range map[string]string{"ifindex": strconv.Itoa(index), "address": address} {
+		b, err := readFile(dir + "/" + file)
+		if err != nil {
+			return 0, 0, err
+		}
+		got := strings.TrimSpace(string(b))
+		none := file == "address" && want == "" && strings.Trim(got, "0:") == ""
+		if got != want && !none {
+			return 0, 0, fmt.Errorf("procfs: %s: %s is %q, of another network namespace; expected %q", dir, file, got, want)
+		}
+	}
+	err = eachName(dir+"/queues", func(queue string) error {
+		switch {
+		case receive+send == maxQueues:
+			return fmt.Errorf("procfs: %s: more than %d queues", dir, maxQueues)
+		case strings.HasPrefix(queue, "rx-"):
+			receive++
+		case strings.HasPrefix(queue, "tx-"):
+			send++
+		}
+		return nil
+	})
+	return receive, send, err
+}
+
+// CountAllTasks reads /proc/loadavg: how many tasks the whole machine has.
+func CountAllTasks() (int64, error) {
+	b, err := readFile("/proc/loadavg")
+	if err != nil {
+		return 0, err
+	}
+	// 0.20 0.18 0.12 1/80 11206
+	var all int64
+	if _, after, ok := strings.Cut(string(b), "/"); ok {
+		_, err = fmt.Sscan(after, &all)
+	}
+	if err != nil || all <= 0 {
+		return 0, fmt.Errorf("procfs: loadavg is %q; expected RUNNING/ALL tasks", b)
+	}
+	return all, nil
 }

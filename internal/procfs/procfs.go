@@ -1,64 +1,98 @@
-// Package procfs reads what the kernel says of a process and of the machine,
-// from /proc and /sys. It is the one place in Myriad that knows these files.
+// Package procfs reads what of /proc and /sys neither package sample nor
+// github.com/prometheus/procfs has: who listens, descriptor tables of threads, groups of
+// processes, settings of the kernel, rights, sizes of the kernel's objects.
 //
-// Each file has a parser, which is a pure function, and a thin reader. Sizes
-// are bytes, times are durations, counts are plain integers: no caller sees
-// pages, kibibytes or clock ticks. Every reader may be called from any
-// goroutine at any time. On a system other than Linux every reader returns
-// ErrNotAvailable.
+// Sizes are bytes, times are durations. All functions are safe for concurrent use. On a
+// system other than Linux they return ErrNotAvailable.
 package procfs
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
-	"math"
+	"io"
+	"io/fs"
+	"os"
 	"runtime"
-	"strconv"
-	"strings"
-	"time"
+	"syscall"
+
+	prom "github.com/prometheus/procfs"
 )
 
 // ErrNotAvailable is what every reader returns on a system without /proc.
 var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 
-// tick is the unit of processor time in /proc: USER_HZ is 100 on every
-// architecture that Go supports.
-const tick = 10 * time.Millisecond
+// errEnough ends a walk over names.
+var errEnough = errors.New("enough")
 
-// ticks turns a decimal number of clock ticks into a duration.
-func ticks(field string) (time.Duration, error) {
-	n, err := strconv.ParseInt(field, 10, 64)
-	if err != nil {
-		return 0, err
-	}
-	if n < 0 || n > math.MaxInt64/int64(tick) {
-		return 0, fmt.Errorf("%d ticks: out of range", n)
-	}
-	return time.Duration(n) * tick, nil
+// Gone reports whether err says that the process has ended, or that there is no such
+// file.
+func Gone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// sizes reads the lines "Name:   123 kB" of a file and returns bytes by name.
-// Lines of any other form are passed over.
-func sizes(b []byte) (map[string]int64, error) {
-	found := make(map[string]int64)
-	for line := range bytes.Lines(b) {
-		name, rest, ok := strings.Cut(string(line), ":")
-		if !ok {
-			continue
-		}
-		fields := strings.Fields(rest)
-		if len(fields) != 2 || fields[1] != "kB" {
-			continue
-		}
-		n, err := strconv.ParseInt(fields[0], 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", name, err)
-		}
-		if n < 0 || n > math.MaxInt64/1024 {
-			return nil, fmt.Errorf("%s: %d kB: out of range", name, n)
-		}
-		found[name] = n * 1024
+// ignoreGone is err, nil if it says that a thread has ended.
+func ignoreGone(err error) error {
+	if Gone(err) {
+		return nil
 	}
-	return found, nil
+	return err
+}
+
+// mounted is /proc.
+func mounted() (prom.FS, error) {
+	if runtime.GOOS != "linux" {
+		return prom.FS{}, ErrNotAvailable
+	}
+	return prom.NewDefaultFS()
+}
+
+// process is one of /proc.
+func process(pid int) (prom.Proc, error) {
+	root, err := mounted()
+	if err != nil {
+		return prom.Proc{}, err
+	}
+	return root.Proc(pid)
+}
+
+// maxFile bounds what is read of one file.
+const maxFile = 8 << 20
+
+// readFile returns the content of a file, of at most maxFile bytes.
+func readFile(path string) ([]byte, error) {
+	if runtime.GOOS != "linux" {
+		return nil, ErrNotAvailable
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxFile))
+}
+
+// eachName calls do with each name in a directory, a batch of names in memory at a
+// time, until do returns an error.
+func eachName(dir string, do func(name string) error) error {
+	if runtime.GOOS != "linux" {
+		return ErrNotAvailable
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	for {
+		names, err := d.Readdirnames(1024)
+		for _, name := range names {
+			if err := do(name); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
 }

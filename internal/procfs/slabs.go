@@ -1,14 +1,6 @@
 package procfs
 
-import (
-	"bytes"
-	"errors"
-	"fmt"
-	"math"
-	"os"
-	"strconv"
-	"strings"
-)
+import "os"
 
 // slabDir is where the kernel's allocator (SLUB) has a directory for each of its
 // caches, and a link for each name that shares a cache with others.
@@ -55,18 +47,27 @@ func (s Slabs) Find(name string) (Slab, bool) {
 
 // ReadSlabs reads /proc/slabinfo, which commonly only root may, and from /sys which
 // names share a cache. It takes some milliseconds.
-func ReadSlabs() (Slabs, error) { return readSlabs("") }
-
-func readSlabs(root string) (Slabs, error) {
-	b, err := readFile(root + "/proc/slabinfo")
+func ReadSlabs() (Slabs, error) {
+	root, err := mounted()
 	if err != nil {
 		return Slabs{}, err
 	}
-	caches, err := parseSlabs(b, int64(os.Getpagesize()))
+	info, err := root.SlabInfo()
 	if err != nil {
 		return Slabs{}, err
 	}
-	return Slabs{Caches: caches, Merged: mergedSlabs(root+slabDir, caches)}, nil
+	page := int64(os.Getpagesize())
+	caches := make(map[string]Slab, len(info.Slabs))
+	for _, s := range info.Slabs {
+		if s.ObjPerSlab > 0 {
+			caches[s.Name] = Slab{
+				Name: s.Name, Active: s.ObjActive, Objects: s.ObjNum, Size: s.ObjSize,
+				Each:  float64(s.PagesPerSlab*page) / float64(s.ObjPerSlab),
+				Bytes: s.SlabNum * s.PagesPerSlab * page,
+			}
+		}
+	}
+	return Slabs{Caches: caches, Merged: mergedSlabs(slabDir, caches)}, nil
 }
 
 // mergedSlabs finds the names that share a cache with one that is shown: those
@@ -79,7 +80,7 @@ func mergedSlabs(dir string, shown map[string]Slab) map[string]string {
 		if left--; left < 0 {
 			return errEnough
 		}
-		if target, err := readLink(dir + "/" + name); err == nil {
+		if target, err := os.Readlink(dir + "/" + name); err == nil {
 			targets[name] = target
 		}
 		return nil
@@ -100,57 +101,4 @@ func mergedSlabs(dir string, shown map[string]Slab) map[string]string {
 		}
 	}
 	return merged
-}
-
-// parseSlabs parses /proc/slabinfo, version 2.1, whose rows are like
-//
-//	TCP 6461 6461 2368 13 8 : tunables 0 0 0 : slabdata 497 497 0
-//
-// with the name, the objects in use and in all, the bytes of one, the objects and the
-// pages of a slab, and behind "slabdata" the slabs in use and in all.
-func parseSlabs(b []byte, page int64) (map[string]Slab, error) {
-	caches := make(map[string]Slab)
-	for line := range bytes.Lines(b) {
-		text := strings.TrimSpace(string(line))
-		if text == "" || strings.HasPrefix(text, "#") || strings.HasPrefix(text, "slabinfo - version:") {
-			continue
-		}
-		s, err := parseSlab(text, page)
-		if err != nil {
-			return nil, fmt.Errorf("procfs: slabinfo: %w", err)
-		}
-		if len(caches) == maxSlabs {
-			return nil, fmt.Errorf("procfs: slabinfo: more than %d caches", maxSlabs)
-		}
-		caches[s.Name] = s
-	}
-	if len(caches) == 0 {
-		return nil, errors.New("procfs: slabinfo: no caches")
-	}
-	return caches, nil
-}
-
-// parseSlab parses a row of /proc/slabinfo.
-func parseSlab(line string, page int64) (Slab, error) {
-	fields := strings.Fields(line)
-	if len(fields) < 16 || fields[6] != ":" || fields[12] != "slabdata" {
-		return Slab{}, fmt.Errorf("%.60q: expected NAME, 5 numbers, tunables and slabdata", line)
-	}
-	var n [6]int64
-	for i, at := range [...]int{1, 2, 3, 4, 5, 14} {
-		v, err := strconv.ParseUint(fields[at], 10, 63)
-		if err != nil {
-			return Slab{}, fmt.Errorf("%.60q: %w", line, err)
-		}
-		n[i] = int64(v)
-	}
-	perSlab, pages, slabs := n[3], n[4], n[5]
-	if perSlab == 0 || pages == 0 || pages > math.MaxInt64/page || slabs > math.MaxInt64/(pages*page) {
-		return Slab{}, fmt.Errorf("%.60q: out of range", line)
-	}
-	return Slab{
-		Name: fields[0], Active: n[0], Objects: n[1], Size: n[2],
-		Each:  float64(pages*page) / float64(perSlab),
-		Bytes: slabs * pages * page,
-	}, nil
 }

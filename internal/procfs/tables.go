@@ -2,6 +2,7 @@ package procfs
 
 import (
 	"fmt"
+	"os"
 	"strconv"
 )
 
@@ -26,7 +27,7 @@ func ReadTables(pid int) ([]Table, error) {
 	dir := fmt.Sprintf("/proc/%d/task", pid)
 	first, err := countIn(dir, pid)
 	if err == nil && first == 0 { // a process without any has no need to be followed
-		if _, err := SameNetwork(pid); Gone(err) {
+		if _, err := os.Readlink(NetworkFile(pid)); Gone(err) {
 			return nil, err // it has ended, and its parent has not asked how
 		}
 		err = fmt.Errorf("procfs: %s: the kernel doesn't count descriptors; Linux 6.2 does", dir)
@@ -59,14 +60,9 @@ func ReadTables(pid int) ([]Table, error) {
 
 // countIn counts the descriptors of a thread: 0 for one that is ending.
 func countIn(dir string, thread int) (int, error) {
-	size, err := fileSize(fmt.Sprintf("%s/%d/fd", dir, thread))
-	return int(size), err
-}
-
-// ignoreGone is err, nil if it says that a thread has ended.
-func ignoreGone(err error) error {
-	if Gone(err) {
-		return nil
+	info, err := os.Stat(fmt.Sprintf("%s/%d/fd", dir, thread))
+	if err != nil {
+		return 0, err
 	}
-	return err
+	return int(info.Size()), nil
 }

@@ -2,7 +2,6 @@ package proxyproto
 
 import (
 	"bytes"
-	"errors"
 	"net/netip"
 	"strings"
 	"testing"
@@ -42,7 +41,6 @@ func checkPieces(t *testing.T, b []byte) {
 		wrong = e != nil
 	}
 	if size == 0 && err == nil {
-		complete(t, b)
 		return
 	}
 	for _, more := range []string{"\x00", "\r\n", "GET / HTTP/1.1\r\n\r\n", second} {
@@ -51,41 +49,6 @@ func checkPieces(t *testing.T, b []byte) {
 			t.Fatalf("%q gives %+v, %d, %v; and with %q behind it %+v, %d, %v", b, whole, size, err, more, h, n, e)
 		}
 	}
-}
-
-// complete looks for bytes that complete a header, one after the other. It goes
-// no further than 300 bytes: what is left then are TLVs like those before.
-func complete(t *testing.T, begun []byte) {
-	t.Helper()
-	for b := bytes.Clone(begun); len(b) < len(begun)+300; {
-		next, err := continuation(b)
-		if err != nil {
-			if strings.Contains(err.Error(), "CRC32C") { // not to be found by trying
-				return
-			}
-			t.Fatalf("%q is said to be incomplete, and nothing completes it: after %q, %v", begun, b, err)
-		}
-		b = append(b, next)
-		if _, n, _ := Parse(b); n > 0 {
-			return
-		}
-	}
-}
-
-// continuation is a byte that can follow b, or an error with all that was said of
-// those that were tried: the letters of version 1, and of version 2 its signature,
-// commands, families and the low bytes of the lengths that addresses need, up to
-// the 216 of unix sockets.
-func continuation(b []byte) (next byte, err error) {
-	var all []error
-	for _, next := range []byte(" \r\n:.0\x00\x01\x02\x04\x11\x20\x21\xd8PROXYTC46UNKWQI") {
-		_, _, err := Parse(append(bytes.Clone(b), next))
-		if err == nil {
-			return next, nil
-		}
-		all = append(all, err)
-	}
-	return 0, errors.Join(all...)
 }
 
 // checkMeaning checks a good header against netip and Append.
@@ -130,29 +93,21 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// FuzzAddress checks that each address that netip knows in our form is taken,
-// and no other.
+// FuzzAddress checks that each address that netip knows is taken, and no other.
 func FuzzAddress(f *testing.F) {
 	for _, s := range []string{"192.0.2.1", "2001:db8::1", "::ffff:1.2.3.4", "::", "1:2:3:4:5:6:7::", "fe80::1%eth0", "1.2.3.04"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		want, err := netip.ParseAddr(s)
-		is := err == nil && want.Zone() == "" && !strings.Contains(s, "%")
+		is := err == nil && want.Zone() == ""
 		family := "TCP4"
 		if strings.Contains(s, ":") {
 			family = "TCP6"
-			if strings.Contains(s, ".") {
-				head, _, _ := strings.Cut(strings.ToLower(s), ".")
-				head = head[:strings.LastIndexByte(head, ':')+1]
-				is = is && (head == "::" || head == "::ffff:")
-			}
 		}
-		if is && family == "TCP6" && len(s) > 39 {
-			t.Fatalf("%q has more than 39 bytes", s)
-		}
-		h, n, err := Parse([]byte("PROXY " + family + " " + s + " " + s + " 1 2\r\n"))
-		if (n > 0) != is || is && (h.Source.Addr() != want || h.Destination.Addr() != want) {
+		line := "PROXY " + family + " " + s + " " + s + " 1 2\r\n"
+		h, n, err := Parse([]byte(line))
+		if is = is && len(line) <= maxLine; (n > 0) != is || is && (h.Source.Addr() != want || h.Destination.Addr() != want) {
 			t.Errorf("%q gives %+v, %d, %v; netip has %v", s, h, n, err, want)
 		}
 	})

@@ -1,23 +1,27 @@
-// Package proxyproto reads and writes the header of the PROXY protocol, with
-// which a proxy tells the server behind it whose connection it passes on:
-// https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt, versions 1 (text)
-// and 2 (binary).
+// Package proxyproto reads and writes the header of the PROXY protocol, with which a
+// proxy tells the server behind it whose connection it passes on:
+// https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt, versions 1 (text) and 2
+// (binary).
 //
-// Whoever sends the header chooses the address that is believed. So a server
-// must demand it where it expects proxies, refuse connections without one there,
-// and let nobody but proxies connect.
+// Whoever sends the header chooses the address that is believed. So a server must demand
+// it where it expects proxies, refuse connections without one there, and let nobody but
+// proxies connect.
 package proxyproto
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"net/netip"
+	"strconv"
+	"strings"
 )
 
 const (
-	// MaxSize is the most bytes that a header may have. The specification
-	// sets no bound for version 2 below 65,551; what it defines needs far
-	// less, but for certificates that somebody adds.
+	// MaxSize is the most bytes that a header may have. Version 2 itself has no bound
+	// below 65,551; what it defines needs far less, except for added certificates.
 	MaxSize = 4096
 	// maxLine is the most bytes of version 1, its end included.
 	maxLine = 107
@@ -25,89 +29,259 @@ const (
 
 // Header is what a proxy tells of a connection.
 type Header struct {
-	// Source is the client's address and Destination the one that it has
-	// connected to; without a zone. An IPv4 address that came in the form of
-	// IPv6 (::ffff:192.0.2.1) stays so. Both are invalid with Local or Unix.
+	// Source is the client's address and Destination the one that it has connected to;
+	// without a zone. An IPv4 address in the form of IPv6 (::ffff:192.0.2.1) stays so.
+	// Both are invalid with Local or Unix.
 	Source, Destination netip.AddrPort
-	// Local says that the header tells no addresses, so that those of the
-	// transport hold: the proxy's own connection, such as a health check
-	// (LOCAL), or one that it can't describe (UNKNOWN, UNSPEC).
+	// Local says that the header tells no addresses, so that those of the transport
+	// hold: the proxy's own connection, such as a health check (LOCAL), or one that it
+	// can't describe (UNKNOWN, UNSPEC).
 	Local bool
-	// Unix says that the client came over a unix socket. Its path is not
-	// kept.
+	// Unix says that the client came over a unix socket. Its path is not kept.
 	Unix bool
 }
 
-// errMore says, within this package, that all is right so far.
-var errMore = errors.New("more is needed")
+// errIncomplete says, within this package, that more bytes are needed.
+var errIncomplete = errors.New("incomplete")
 
-// Parse reads the header that b begins with; n is its bytes. If b is a right
-// beginning of one that is not complete, n is 0 and err is nil: call it again with
-// more behind it. So it is with an empty b. A wrong byte is an error as soon as it
-// is there, whatever may follow, so that nobody waits for the rest of garbage; a
-// wrong checksum is known at the header's end. At MaxSize bytes there is always
-// an answer.
+// Parse reads the header that b begins with; n is its length. If b is the beginning of
+// one that is not complete, or empty, n is 0 and err is nil: call it again with more
+// behind it. Bytes that begin no header are an error at once, other mistakes when the
+// header is there, version 1's at its \r\n or after 107 bytes at the latest. At MaxSize
+// bytes there is always an answer.
 //
-// Version 1 is taken literally: one space, numbers without zeros or signs in
-// front, addresses of the family that was announced, \r\n. An IPv6 address may
-// end like an IPv4 one where inet_ntop writes it so: ::ffff:192.0.2.1. What comes
-// after UNKNOWN is skipped.
+// What comes after UNKNOWN is skipped. In version 2, what follows the addresses must be
+// whole TLVs; they are skipped, but a CRC32C is checked. With LOCAL or UNSPEC the block is
+// skipped. Datagrams are an error.
 //
-// In version 2, what follows the addresses must be whole TLVs. They are skipped,
-// but a CRC32C is checked. With LOCAL, UNSPEC or both nothing of the block is
-// looked at: it can begin with addresses of a form that nobody knows. Datagrams
-// are an error.
-//
-// Parse does not keep b, does not change it, and allocates for errors alone. It
-// is safe for concurrent use.
+// Parse neither keeps nor changes b. It is safe for concurrent use.
 func Parse(b []byte) (h Header, n int, err error) {
-	if len(b) == 0 {
+	switch {
+	case len(b) == 0:
 		return Header{}, 0, nil
-	}
-	switch b[0] {
-	case hello[0]:
-		h, n, err = parseLine(b)
-	case signature[0]:
+	case b[0] == signature[0]:
 		h, n, err = parseBinary(b)
 	default:
-		err = wrong(b, 0, `"PROXY " or the signature of version 2`)
+		h, n, err = parseText(b)
 	}
-	switch err {
-	case nil:
-		return h, n, nil
-	case errMore:
+	if err == errIncomplete {
 		return Header{}, 0, nil
 	}
-	return Header{}, 0, err
+	if err != nil {
+		return Header{}, 0, err
+	}
+	return h, n, nil
 }
 
-// Append appends the header in version 1 or 2, and panics if it is another. It
-// is for tests and load generators: addresses are not looked at twice. Without
-// two valid ones the header is written as Local. If just one is IPv4, it is
-// written in the form of IPv6; zones are not written. Version 1 can't say Unix
-// and says UNKNOWN; version 2 gives no paths.
+// Append appends the header in version 1 or 2, and panics for another. It is for tests
+// and load generators: it does not check addresses. Without two valid ones the header is
+// written as Local. If just one is IPv4, it is written in the form of IPv6; zones are not
+// written. Version 1 can't say Unix and says UNKNOWN; version 2 gives no paths.
 func Append(b []byte, h Header, version int) []byte {
 	if !h.Source.IsValid() || !h.Destination.IsValid() {
 		h.Local = h.Local || !h.Unix
 	}
 	switch version {
 	case 1:
-		return appendLine(b, h)
+		return appendText(b, h)
 	case 2:
 		return appendBinary(b, h)
 	}
 	panic(fmt.Sprintf("proxyproto: Append: version %d; expected 1 or 2", version))
 }
 
-// shown is how many bytes of a wrong header an error shows.
-const shown = 64
-
-// wrong is the error that b[i] is not what it should be.
-func wrong(b []byte, i int, expected string) error {
-	before := b[max(0, i+1-shown):i]
-	dots := ""
-	if len(before) < i {
-		dots = "..."
+// checkPrefix checks that b begins with prefix, as far as it goes.
+func checkPrefix(b []byte, prefix, expected string) error {
+	for i := range min(len(b), len(prefix)) {
+		if b[i] != prefix[i] {
+			return fmt.Errorf("byte %d is %q, after %q; expected %s", i+1, b[i:i+1], b[:i], expected)
+		}
 	}
-	return fmt.Errorf("byte %d is %q, after %s%q; expected %s", i+1, b[i:i+1], dots, before, expected)
+	if len(b) < len(prefix) {
+		return errIncomplete
+	}
+	return nil
+}
+
+const prefix = "PROXY "
+
+// parseText parses version 1.
+func parseText(b []byte) (h Header, n int, err error) {
+	if err := checkPrefix(b, prefix, `"PROXY " or the signature of version 2`); err != nil {
+		return h, 0, err
+	}
+	switch n = bytes.IndexByte(b[:min(len(b), maxLine)], '\n') + 1; {
+	case n == 0 && len(b) < maxLine:
+		return h, 0, errIncomplete
+	case n == 0 || b[n-2] != '\r':
+		return h, 0, fmt.Errorf(`header is %q; expected \r\n at its end, within %d bytes`, b[:min(len(b), max(n, maxLine))], maxLine)
+	}
+	line := string(b[len(prefix) : n-2])
+	if line == "UNKNOWN" || strings.HasPrefix(line, "UNKNOWN ") {
+		return Header{Local: true}, n, nil
+	}
+	f := strings.Split(line, " ")
+	if f[0] != "TCP4" && f[0] != "TCP6" {
+		return h, 0, fmt.Errorf("protocol is %q; expected TCP4, TCP6 or UNKNOWN", f[0])
+	}
+	if len(f) != 5 {
+		return h, 0, fmt.Errorf("header is %q; expected two addresses and two ports after %s, a space before each", b[:n], f[0])
+	}
+	if h.Source, err = parseAddrPort(f[0], f[1], f[3]); err != nil {
+		return h, 0, err
+	}
+	h.Destination, err = parseAddrPort(f[0], f[2], f[4])
+	return h, n, err
+}
+
+func parseAddrPort(family, addr, port string) (netip.AddrPort, error) {
+	ip, err := netip.ParseAddr(addr)
+	if err != nil || ip.Zone() != "" || ip.Is4() != (family == "TCP4") {
+		return netip.AddrPort{}, fmt.Errorf("address is %q; expected one of %s, without a zone", addr, family)
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || len(port) > 1 && port[0] == '0' {
+		return netip.AddrPort{}, fmt.Errorf("port is %q; expected 0 to 65535, without leading zeros", port)
+	}
+	return netip.AddrPortFrom(ip, uint16(n)), nil
+}
+
+func appendText(b []byte, h Header) []byte {
+	if h.Local || h.Unix {
+		return append(b, "PROXY UNKNOWN\r\n"...)
+	}
+	from, to, family := h.Source.Addr(), h.Destination.Addr(), "TCP4"
+	if !from.Is4() || !to.Is4() {
+		from, to, family = as16(from), as16(to), "TCP6"
+	}
+	return fmt.Appendf(b, "%s%s %s %s %d %d\r\n", prefix, family, from, to, h.Source.Port(), h.Destination.Port())
+}
+
+// as16 is an address in the form of IPv6, without its zone.
+func as16(a netip.Addr) netip.Addr { return netip.AddrFrom16(a.As16()) }
+
+// signature begins version 2.
+const signature = "\r\n\r\n\x00\r\nQUIT\n"
+
+const (
+	headSize = 16 // of version 2: signature, version and command, family and protocol, length
+
+	unspec, inet, inet6, unix, families = 0, 1, 2, 3, 4
+	stream, dgram                       = 1, 2
+
+	typeCRC32C = 0x03
+	tlvHead    = 3 // a byte of type, two of length
+)
+
+// addressSize is how many bytes the addresses of each family take.
+var addressSize = [families]int{inet: 2*4 + 2*2, inet6: 2*16 + 2*2, unix: 2 * 108}
+
+// parseBinary parses version 2.
+func parseBinary(b []byte) (h Header, n int, err error) {
+	if err := checkPrefix(b, signature, "the signature of version 2"); err != nil {
+		return h, 0, err
+	}
+	if len(b) < headSize {
+		return h, 0, errIncomplete
+	}
+	command, family, protocol := b[12], int(b[13]>>4), b[13]&0xf
+	n = headSize + int(binary.BigEndian.Uint16(b[14:]))
+	switch {
+	case command != 0x20 && command != 0x21:
+		return h, 0, fmt.Errorf("version and command are %#02x; expected 0x20 (version 2, LOCAL) or 0x21 (version 2, PROXY)", command)
+	case n > MaxSize:
+		return h, 0, fmt.Errorf("header of version 2 has %d bytes; expected at most %d: have the proxy leave out large TLVs, such as certificates", n, MaxSize)
+	case command == 0x20:
+		family = unspec
+	case family >= families || protocol > dgram || protocol == dgram:
+		return h, 0, fmt.Errorf("family and protocol are %#02x; expected 0x11, 0x21 or 0x31 (streams over IPv4, IPv6 or unix sockets, not datagrams) or 0x00", b[13])
+	case protocol != stream:
+		family = unspec
+	}
+	if len(b) < n {
+		return h, 0, errIncomplete
+	}
+	if family == unspec {
+		return Header{Local: true}, n, nil
+	}
+	block, size := b[headSize:n], addressSize[family]
+	if len(block) < size {
+		return h, 0, fmt.Errorf("length is %d; expected at least %d for the addresses of family %d", len(block), size, family)
+	}
+	if err := checkTLVs(b[:n], headSize+size); err != nil {
+		return h, 0, err
+	}
+	switch family {
+	case unix:
+		h.Unix = true
+	default:
+		half := (size - 4) / 2
+		h.Source = addrPort(block[:half], block[2*half:])
+		h.Destination = addrPort(block[half:2*half], block[2*half+2:])
+	}
+	return h, n, nil
+}
+
+func addrPort(ip, port []byte) netip.AddrPort {
+	a, _ := netip.AddrFromSlice(ip) // of 4 or 16 bytes
+	return netip.AddrPortFrom(a, binary.BigEndian.Uint16(port))
+}
+
+// checkTLVs checks that the header b ends with whole TLVs, from the one at i on, and its
+// checksum if there is one.
+func checkTLVs(b []byte, i int) error {
+	sum := 0 // where the checksum is
+	for i < len(b) {
+		if len(b)-i < tlvHead {
+			return fmt.Errorf("%d bytes are left after the TLVs; expected none or another TLV", len(b)-i)
+		}
+		kind, size := b[i], int(binary.BigEndian.Uint16(b[i+1:]))
+		i += tlvHead
+		switch {
+		case size > len(b)-i:
+			return fmt.Errorf("TLV of type %#02x has %d bytes; expected at most %d, to the header's end", kind, size, len(b)-i)
+		case kind == typeCRC32C && size != crc32.Size:
+			return fmt.Errorf("CRC32C has %d bytes; expected %d", size, crc32.Size)
+		case kind == typeCRC32C && sum != 0:
+			return errors.New("CRC32C is there twice; expected one")
+		case kind == typeCRC32C:
+			sum = i
+		}
+		i += size
+	}
+	if sum == 0 {
+		return nil
+	}
+	if got, want := binary.BigEndian.Uint32(b[sum:]), checksum(b, sum); got != want {
+		return fmt.Errorf("CRC32C is %08x; expected %08x", got, want)
+	}
+	return nil
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// checksum is that of the header b with zeros in the place of the checksum.
+func checksum(b []byte, at int) uint32 {
+	sum := crc32.Update(0, castagnoli, b[:at])
+	sum = crc32.Update(sum, castagnoli, make([]byte, crc32.Size))
+	return crc32.Update(sum, castagnoli, b[at+crc32.Size:])
+}
+
+func appendBinary(b []byte, h Header) []byte {
+	b = append(b, signature...)
+	from, to := h.Source.Addr(), h.Destination.Addr()
+	family := byte(inet)
+	switch {
+	case h.Local:
+		return append(b, 0x20, unspec, 0, 0)
+	case h.Unix:
+		b = append(b, 0x21, unix<<4|stream, 0, byte(addressSize[unix]))
+		return append(b, make([]byte, addressSize[unix])...)
+	case !from.Is4() || !to.Is4():
+		from, to, family = as16(from), as16(to), inet6
+	}
+	b = append(b, 0x21, family<<4|stream, 0, byte(addressSize[family]))
+	b = append(append(b, from.AsSlice()...), to.AsSlice()...)
+	b = binary.BigEndian.AppendUint16(b, h.Source.Port())
+	return binary.BigEndian.AppendUint16(b, h.Destination.Port())
 }

@@ -11,6 +11,8 @@ type Queue struct {
 	// Waiting connections are in it now. The kernel lets in one more than Most: the
 	// least of what was asked for and net.core.somaxconn.
 	Waiting, Most int64
+	// Inode is the socket's, as in "socket:[123]" of /proc/PID/fd.
+	Inode uint32
 }
 
 // Segments are TCP segments of sockets, since each was made.

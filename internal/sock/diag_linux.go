@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -33,59 +36,25 @@ const maxQueues = 16 << 10
 // errQueues says that there are more.
 var errQueues = errors.New("more than 16384 TCP listeners")
 
-// Queues are the queues of the TCP sockets that listen on a port, of any address, in
-// the network namespace of the calling thread. It takes time for each listener of the
-// namespace, not for connections.
-func Queues(port uint16) ([]Queue, error) {
-	var found []Queue
-	listeners := 0
-	err := diagBoth(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
-		if listeners++; listeners > maxQueues {
+// Queues are the queues of the TCP sockets that listen in the network namespace of the
+// calling thread. It takes time for each listener, not for connections.
+func Queues() (found []Queue, err error) {
+	err = diagBoth(diagQuery{states: 1 << tcpListen}, func(m []byte) error {
+		if len(found) == maxQueues {
 			return errQueues
 		}
-		if q := parseQueue(m); q.At.Port() == port {
-			found = append(found, q)
-		}
+		found = append(found, parseQueue(m))
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return found, nil
-}
-
-// PortsTo counts by local address the ports that connections to a target hold, in the
-// network namespace of the calling thread, those in TIME_WAIT too. It looks at every
-// TCP socket there: see the benchmark. More than most are not counted: then it fails.
-func PortsTo(target netip.AddrPort, most int) (map[netip.Addr]int64, error) {
-	counts := make(map[netip.Addr]int64)
-	family := uint8(unix.AF_INET)
-	if target.Addr().Unmap().Is6() {
-		family = unix.AF_INET6
-	}
-	const connected = ^uint32(0) &^ (1<<tcpListen | 1<<tcpSynRecv)
-	left := most
-	err := diag(diagQuery{family: family, states: connected, to: target}, func(m []byte) error {
-		if left--; left < 0 {
-			return fmt.Errorf("more than %d connections to %s", most, target)
-		}
-		local := diagAddr(m[0], m[8:24])
-		counts[local]++
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("sock_diag: %w", err)
-	}
-	return counts, nil
+	return found, err
 }
 
 // diagQuery says which sockets are asked for.
 type diagQuery struct {
 	family uint8
 	states uint32
-	to     netip.AddrPort // connected to this, anything if it is invalid
-	at     uint16         // of this local port, any if it is 0
-	info   bool           // with struct tcp_info
+	at     uint16 // of this local port, any if it is 0
+	info   bool   // with struct tcp_info
 }
 
 // parseQueue reads a listener's struct inet_diag_msg.
@@ -94,6 +63,7 @@ func parseQueue(m []byte) Queue {
 		At:      netip.AddrPortFrom(diagAddr(m[0], m[8:24]), binary.BigEndian.Uint16(m[4:])),
 		Waiting: int64(binary.NativeEndian.Uint32(m[56:])),
 		Most:    int64(binary.NativeEndian.Uint32(m[60:])),
+		Inode:   binary.NativeEndian.Uint32(m[68:]),
 	}
 }
 
@@ -127,29 +97,17 @@ func (q diagQuery) request() []byte {
 	return b
 }
 
-// filter is the program by which the kernel leaves out sockets that are not asked for:
-// one condition, whose failure jumps beyond the end.
+// filter is the program by which the kernel leaves out sockets of other local ports: one
+// condition, whose failure jumps beyond the end.
 func (q diagQuery) filter() []byte {
-	const local, remote = 7, 8 // INET_DIAG_BC_S_COND, INET_DIAG_BC_D_COND
-	switch {
-	case q.to.IsValid():
-		addr := q.to.Addr().Unmap()
-		return diagCondition(remote, q.family, addr.AsSlice(), q.to.Port())
-	case q.at != 0:
-		return diagCondition(local, unix.AF_UNSPEC, nil, q.at)
+	if q.at == 0 {
+		return nil
 	}
-	return nil
-}
-
-// diagCondition asks for a host, or any without one, and a port.
-func diagCondition(which, family byte, host []byte, port uint16) []byte {
-	const operation, condition = 4, 8
-	size := operation + condition + len(host)
-	b := []byte{which, byte(size)}
-	b = binary.NativeEndian.AppendUint16(b, uint16(size+4)) // beyond the end: no
-	b = append(b, family, byte(8*len(host)), 0, 0)
-	b = binary.NativeEndian.AppendUint32(b, uint32(port))
-	return append(b, host...)
+	const local, size = 7, 12 // INET_DIAG_BC_S_COND, an operation of 4 bytes with a condition of 8
+	b := []byte{local, size}
+	b = binary.NativeEndian.AppendUint16(b, size+4) // beyond the end: no
+	b = append(b, unix.AF_UNSPEC, 0, 0, 0)          // of any host
+	return binary.NativeEndian.AppendUint32(b, uint32(q.at))
 }
 
 // diagBoth is diag for IPv4, and for IPv6 where there is any.
@@ -214,4 +172,152 @@ func diagMessages(in []byte, each func(m []byte) error) (more bool, err error) {
 		in = in[min((size+unix.NLMSG_ALIGNTO-1)&^(unix.NLMSG_ALIGNTO-1), len(in)):]
 	}
 	return true, nil
+}
+
+// ListeningPorts are the ports from low to high, in ascending order, on which TCP sockets
+// of the network namespace of the calling thread listen: from these no connection
+// starts, whatever its address. It looks at 16,384 listeners at most. Sockets that are
+// bound and do nothing hold their ports too, but are not told: to find them the kernel
+// goes through all connections.
+func ListeningPorts(low, high uint16) ([]uint16, error) {
+	listening := make(map[uint16]bool)
+	left := maxQueues
+	for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+		err := diag(diagQuery{family: family, states: 1 << tcpListen}, func(m []byte) error {
+			if left--; left < 0 {
+				return errQueues
+			}
+			if port := binary.BigEndian.Uint16(m[4:]); port >= low && port <= high {
+				listening[port] = true
+			}
+			return nil
+		})
+		if err != nil && !(family == unix.AF_INET6 && errors.Is(err, unix.ENOENT)) {
+			return nil, fmt.Errorf("sock_diag: %w", err)
+		}
+	}
+	var ports []uint16
+	for port := range listening {
+		ports = append(ports, port)
+	}
+	slices.Sort(ports)
+	return ports, nil
+}
+
+// Of struct tcp_info the kernel has counted segments with data since Linux 4.6.
+const (
+	inodeAt    = diagMessage - 4
+	dataIn     = int(unsafe.Offsetof(unix.TCPInfo{}.Data_segs_in))
+	dataOut    = int(unsafe.Offsetof(unix.TCPInfo{}.Data_segs_out))
+	dataBehind = max(dataIn, dataOut) + 4
+)
+
+// SegmentsOf adds up the segments of the connections that have a local port, whatever
+// their address, in the network namespace of the calling thread. It goes through every
+// TCP socket there. More connections than most are not counted: then it fails.
+func SegmentsOf(port uint16, most int) (all Segments, err error) {
+	err = eachTalk(port, func(m []byte) error {
+		if binary.NativeEndian.Uint32(m[inodeAt:]) == 0 {
+			return nil // nobody has accepted it
+		}
+		if all.Sockets++; all.Sockets > most {
+			return fmt.Errorf("more than %d connections of port %d", most, port)
+		}
+		info := attribute(m[diagMessage:], diagInfo)
+		if len(info) < dataBehind {
+			return errors.New("the kernel does not count segments with data")
+		}
+		all.In += int64(binary.NativeEndian.Uint32(info[dataIn:]))
+		all.Out += int64(binary.NativeEndian.Uint32(info[dataOut:]))
+		return nil
+	})
+	if err != nil {
+		return Segments{}, err
+	}
+	return all, nil
+}
+
+// diagInfo is INET_DIAG_INFO, the attribute that is a struct tcp_info.
+const diagInfo = 2
+
+// attributeKind are the bits of an attribute's type that are its kind (NLA_TYPE_MASK).
+const attributeKind = 0x3fff
+
+// Talks are the connected TCP sockets of a local port, of any address, in the network
+// namespace of the calling thread, with what the kernel has counted of each. Those in
+// TIME_WAIT, which nobody has open, are not among them. It looks at every TCP socket of
+// the namespace, and locks each that it tells of for a moment. More than most are not
+// told: then it fails.
+func Talks(port uint16, most int) (talks []Talk, err error) {
+	err = eachTalk(port, func(m []byte) error {
+		if len(talks) == most {
+			return fmt.Errorf("more than %d connections to port %d", most, port)
+		}
+		talks = append(talks, parseTalk(m))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return talks, nil
+}
+
+// eachTalk calls read with the struct inet_diag_msg of each connected socket of a local
+// port, with struct tcp_info behind it.
+func eachTalk(port uint16, read func(m []byte) error) error {
+	const without = 1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose
+	return diagBoth(diagQuery{states: ^uint32(0) &^ without, at: port, info: true}, read)
+}
+
+// Accepted counts the connections of a local port that are established and that somebody
+// has accepted, whatever their address, in the network namespace of the calling thread. It
+// goes through every TCP socket there, and is told nothing else of them. More than most are
+// not counted: then it fails.
+func Accepted(port uint16, most int) (n int, err error) {
+	err = diagBoth(diagQuery{states: 1 << tcpEstablished, at: port}, func(m []byte) error {
+		if binary.NativeEndian.Uint32(m[inodeAt:]) == 0 {
+			return nil // it waits to be accepted
+		}
+		if n++; n > most {
+			return fmt.Errorf("more than %d connections of port %d", most, port)
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	return n, nil
+}
+
+// parseTalk reads a connection's struct inet_diag_msg and, behind it, its attributes.
+func parseTalk(m []byte) Talk {
+	t := Talk{
+		Local:  netip.AddrPortFrom(diagAddr(m[0], m[8:24]), binary.BigEndian.Uint16(m[4:])),
+		Remote: netip.AddrPortFrom(diagAddr(m[0], m[24:40]), binary.BigEndian.Uint16(m[6:])),
+		Cookie: binary.NativeEndian.Uint64(m[44:]),
+		Unread: int64(binary.NativeEndian.Uint32(m[56:])),
+		Unsent: int64(binary.NativeEndian.Uint32(m[60:])),
+	}
+	if info := attribute(m[diagMessage:], diagInfo); info != nil {
+		var i unix.TCPInfo // an older kernel tells less of it
+		copy(unsafe.Slice((*byte)(unsafe.Pointer(&i)), unsafe.Sizeof(i)), info)
+		t.In, t.Out = int64(i.Bytes_received), int64(i.Bytes_acked)
+		t.Heard, t.RTT = time.Duration(i.Last_data_recv)*time.Millisecond, time.Duration(i.Rtt)*time.Microsecond
+	}
+	return t
+}
+
+// attribute finds an attribute by its kind, nil if it is not there.
+func attribute(b []byte, kind uint16) []byte {
+	for len(b) >= unix.NLA_HDRLEN {
+		size := int(binary.NativeEndian.Uint16(b))
+		if size < unix.NLA_HDRLEN || size > len(b) {
+			return nil
+		}
+		if binary.NativeEndian.Uint16(b[2:])&attributeKind == kind {
+			return b[unix.NLA_HDRLEN:size]
+		}
+		b = b[min((size+unix.NLA_ALIGNTO-1)&^(unix.NLA_ALIGNTO-1), len(b)):]
+	}
+	return nil
 }

@@ -1,32 +1,18 @@
 package sock
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
-	"os"
+	"slices"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// listenQuietly listens on a free port with room for so many, without accepting. Of the
-// connections that somebody had with that port before, none is left in TIME_WAIT.
+// listenQuietly listens on a free port with room for so many, without accepting.
 func listenQuietly(t testing.TB, network, host string, backlog int) netip.AddrPort {
-	t.Helper()
-	const tries = 100
-	for i := 0; ; i++ {
-		at := listenAnywhere(t, network, host, backlog)
-		before, err := PortsTo(at, 1<<20)
-		if err != nil || i == tries {
-			t.Fatalf("%d connections of old to %s, after %d tries, %v", len(before), at, i, err)
-		}
-		if len(before) == 0 {
-			return at
-		}
-	}
-}
-
-func listenAnywhere(t testing.TB, network, host string, backlog int) netip.AddrPort {
 	t.Helper()
 	ln, err := net.Listen(network, net.JoinHostPort(host, "0"))
 	if err != nil {
@@ -61,29 +47,10 @@ func TestQueues(t *testing.T) {
 		const backlog, waiting = 7, 3
 		at := listenQuietly(t, test.network, test.host, backlog)
 		dialSome(t, at, waiting)
-		got, err := Queues(at.Port())
-		if want := (Queue{at, waiting, backlog}); err != nil || len(got) != 1 || got[0] != want {
-			t.Errorf("%s: queues %+v, %v; want %+v", test.network, got, err, want)
-		}
-	}
-	if got, err := Queues(1); err != nil || len(got) != 0 {
-		t.Errorf("queues %+v, %v on a port where nobody listens", got, err)
-	}
-}
-
-// TestPortsTo counts those to the target, of its family, and no others.
-func TestPortsTo(t *testing.T) {
-	for _, test := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
-		const n = 5
-		at, other := listenQuietly(t, test.network, test.host, 100), listenQuietly(t, test.network, test.host, 100)
-		dialSome(t, at, n)
-		dialSome(t, other, 2)
-		got, err := PortsTo(at, n)
-		if err != nil || len(got) != 1 || got[at.Addr()] != n {
-			t.Errorf("%s: ports %v, %v; want %d of %s", test.network, got, err, n, at.Addr())
-		}
-		if got, err := PortsTo(at, n-1); err == nil {
-			t.Errorf("%s: ports %v of at most %d, want an error", test.network, got, n-1)
+		got, err := Queues()
+		i := slices.IndexFunc(got, func(q Queue) bool { return q.At == at })
+		if err != nil || i < 0 || got[i].Waiting != waiting || got[i].Most != backlog || got[i].Inode == 0 {
+			t.Errorf("%s: queues %+v, %v; want %d of %d at %s among them", test.network, got, err, waiting, backlog, at)
 		}
 	}
 }
@@ -147,7 +114,7 @@ func pass(t *testing.T, from, to net.Conn, n int) {
 // FuzzDiagMessages goes through anything without failing but by an error.
 func FuzzDiagMessages(f *testing.F) {
 	f.Add([]byte{16, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0})
-	f.Add(diagQuery{family: unix.AF_INET, to: netip.MustParseAddrPort("127.0.0.1:80")}.request())
+	f.Add(diagQuery{family: unix.AF_INET, at: 80}.request())
 	f.Fuzz(func(t *testing.T, in []byte) {
 		_, _ = diagMessages(in, func(m []byte) error {
 			parseQueue(m)
@@ -158,23 +125,119 @@ func FuzzDiagMessages(f *testing.F) {
 	})
 }
 
-// BenchmarkPortsTo needs a server with connections at MYRIAD_TARGET, such as a hold.
-func BenchmarkPortsTo(b *testing.B) {
-	target := listenQuietly(b, "tcp4", "127.0.0.1", 1)
-	if name := os.Getenv("MYRIAD_TARGET"); name != "" {
-		target = netip.MustParseAddrPort(name)
-	}
+func BenchmarkQueues(b *testing.B) {
 	for b.Loop() {
-		if _, err := PortsTo(target, 4<<20); err != nil {
+		if _, err := Queues(); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-func BenchmarkQueues(b *testing.B) {
+// TestListeningPorts finds the port of a listener, and none of a connection.
+func TestListeningPorts(t *testing.T) {
+	for _, test := range []struct{ network, host string }{{"tcp4", "127.0.0.1"}, {"tcp6", "::1"}} {
+		at := listenQuietly(t, test.network, test.host, 10)
+		dialSome(t, at, 1)
+		if got, err := ListeningPorts(at.Port(), at.Port()); err != nil || !slices.Equal(got, []uint16{at.Port()}) {
+			t.Errorf("%s: got %v, %v; want the listener's port %d", test.network, got, err, at.Port())
+		}
+		if got, err := ListeningPorts(at.Port()+1, at.Port()); err != nil || len(got) != 0 {
+			t.Errorf("%s: got %v, %v of an empty range", test.network, got, err)
+		}
+	}
+	all, err := ListeningPorts(1, 65535)
+	if err != nil || !slices.IsSorted(all) {
+		t.Errorf("got %v, %v; want them in order", all, err)
+	}
+}
+
+func TestPrivateTables(t *testing.T) {
+	if err := PrivateTables(); err != nil {
+		t.Error(err)
+	}
+}
+
+func BenchmarkListeningPorts(b *testing.B) {
 	for b.Loop() {
-		if _, err := Queues(1); err != nil {
+		if _, err := ListeningPorts(1, 65535); err != nil {
 			b.Fatal(err)
 		}
 	}
+}
+
+// TestTalks has connections of which one says much, and one is told much that it does
+// not take.
+func TestTalks(t *testing.T) {
+	for _, test := range []struct{ network, host, to string }{{"tcp4", "127.0.0.1", ""}, {"tcp6", "::1", ""}, {"tcp", "", "127.0.0.1"}} {
+		ln, err := net.Listen(test.network, net.JoinHostPort(test.host, "0"))
+		if err != nil {
+			t.Skip(err)
+		}
+		defer ln.Close()
+		port := ln.Addr().(*net.TCPAddr).AddrPort().Port()
+		if test.to == "" {
+			test.to = test.host
+		}
+		const n, said, heard = 4, 3000, 500
+		var clients, served []net.Conn
+		for range n {
+			c, err := net.Dial("tcp", net.JoinHostPort(test.to, fmt.Sprint(port)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			s, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			clients, served = append(clients, c), append(served, s)
+		}
+		clients[1].Write(make([]byte, said))
+		served[2].Write(make([]byte, heard))
+		find := func(talks []Talk, c net.Conn) Talk {
+			at := c.LocalAddr().(*net.TCPAddr).AddrPort()
+			i := slices.IndexFunc(talks, func(t Talk) bool { return t.Remote == netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) })
+			if i < 0 {
+				t.Fatalf("%s: %v is not in %+v", test.network, at, talks)
+			}
+			return talks[i]
+		}
+		var talks []Talk
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			if talks, err = Talks(port, n); err != nil || len(talks) != n {
+				t.Fatalf("%s: %+v, %v; want %d", test.network, talks, err, n)
+			}
+			loud, told := find(talks, clients[1]), find(talks, clients[2])
+			if loud.In == said && loud.Unread == said && told.Out == heard {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: the loud one is %+v, the one that was told %+v", test.network, loud, told)
+			}
+		}
+		if quiet := find(talks, clients[0]); quiet.In != 0 || quiet.Out != 0 || quiet.Unread != 0 || quiet.Local.Port() != port {
+			t.Errorf("%s: the quiet one is %+v", test.network, quiet)
+		}
+		cookies := map[uint64]bool{}
+		for _, talk := range talks {
+			cookies[talk.Cookie] = true
+		}
+		if len(cookies) != n {
+			t.Errorf("%s: %d connections have %d cookies", test.network, n, len(cookies))
+		}
+		if talks, err := Talks(port, n-1); err == nil {
+			t.Errorf("%s: %d of at most %d, want an error", test.network, len(talks), n-1)
+		}
+	}
+}
+
+func FuzzAttribute(f *testing.F) {
+	f.Add([]byte{8, 0, 2, 0, 1, 2, 3, 4}, uint16(2))
+	f.Add([]byte{5, 0, 1, 0, 9, 0, 0, 0, 8, 0, 2, 0, 1, 2, 3, 4}, uint16(2))
+	f.Fuzz(func(t *testing.T, in []byte, kind uint16) {
+		if got := attribute(in, kind); len(got) > len(in) {
+			t.Errorf("%d bytes of %d", len(got), len(in))
+		}
+	})
 }

@@ -33,16 +33,6 @@ func Send(fd int32, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// Splice moves up to n bytes between a pipe and a socket, neither of which it waits for.
-func Splice(from, to int32, n int) (int, syscall.Errno) {
-	for {
-		moved, _, errno := syscall.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(n), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
-		if errno != syscall.EINTR {
-			return int(moved), errno
-		}
-	}
-}
-
 // NonBlocking makes blocking sockets non-blocking for as long as calls take that have no
 // flag for that, until what it returns is called.
 func NonBlocking(fds ...int32) (again func()) {
@@ -52,16 +42,6 @@ func NonBlocking(fds ...int32) (again func()) {
 	return func() {
 		for _, fd := range fds {
 			_ = unix.SetNonblock(int(fd), false)
-		}
-	}
-}
-
-// Read reads from a pipe that does not block.
-func Read(fd int32, p []byte) (int, syscall.Errno) {
-	for {
-		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(fd), uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
-		if errno != syscall.EINTR {
-			return int(n), errno
 		}
 	}
 }

@@ -3,8 +3,10 @@
 package sock
 
 import (
+	"errors"
 	"net"
 	"syscall"
+	"time"
 )
 
 // ListenConfig makes a listener with the options of package net. Elsewhere
@@ -33,3 +35,30 @@ func Backlog(net.Listener, int) error { return nil }
 
 // LatePort is for net.Dialer.Control; it is a matter of Linux.
 func LatePort(_, _ string, _ syscall.RawConn) error { return nil }
+
+// Queues needs Linux.
+func Queues() ([]Queue, error) { return nil, errors.ErrUnsupported }
+
+// SegmentsOf needs Linux.
+func SegmentsOf(uint16, int) (Segments, error) { return Segments{}, errors.ErrUnsupported }
+
+// Accepted needs Linux.
+func Accepted(uint16, int) (int, error) { return 0, errors.ErrUnsupported }
+
+// Talks needs Linux.
+func Talks(uint16, int) ([]Talk, error) { return nil, errors.ErrUnsupported }
+
+// DescriptorLimit is how many descriptors this process may open now (soft) and
+// how far it may raise that by itself (hard). ok is false where there is no
+// such limit to read.
+func DescriptorLimit() (soft, hard uint64, ok bool) { return 0, 0, false }
+
+// Gone is after which time without a word an idle peer that answers no keepalive
+// probe is given up.
+const Gone = 3 * time.Minute
+
+// ListenerPatience does nothing here: the system has no such option.
+func ListenerPatience(net.Listener, time.Duration, bool) {}
+
+// Sleep pauses for d.
+func Sleep(d time.Duration) { time.Sleep(d) }

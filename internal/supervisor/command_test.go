@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -20,7 +19,7 @@ import (
 func (a *actor) passedTo() (what string) {
 	for len(a.passed) > 0 {
 		frame := <-a.passed
-		if frame[0] == carries {
+		if frame[0] == broadcasts {
 			what += "b"
 			continue
 		}
@@ -43,14 +42,14 @@ func TestCommands(t *testing.T) {
 		}
 		synctest.Wait()
 		for i, a := range n.all() {
-			if got := a.passedTo(); got != "hx" {
-				t.Errorf("worker %d was passed %q, want hx", i, got)
+			if got := a.passedTo(); got != "px" {
+				t.Errorf("worker %d was passed %q, want px", i, got)
 			}
 		}
 		time.Sleep(time.Hour + time.Minute)
 		synctest.Wait()
-		if got := n.all()[2].passedTo(); got != "h" {
-			t.Errorf("the worker that was started again was passed %q, want h", got)
+		if got := n.all()[2].passedTo(); got != "p" {
+			t.Errorf("the worker that was started again was passed %q, want p", got)
 		}
 		s.Hold(false)
 		time.Sleep(time.Hour + time.Minute)
@@ -75,21 +74,21 @@ func TestCommands(t *testing.T) {
 // While workers drain they accept nothing, which callers are told; connections can be
 // closed still.
 func TestCommandsWhileDraining(t *testing.T) {
-	s := &Supervisor{relayed: make(chan []byte, 1), draining: make(chan struct{}), done: make(chan struct{})}
+	s := &Supervisor{messages: make(chan []byte, 1), draining: make(chan struct{}), done: make(chan struct{})}
 	close(s.draining)
 	for _, on := range []bool{true, false} {
 		if err := s.Hold(on); !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("Hold(%v): %v, want %v", on, err, engine.ErrClosed)
 		}
 	}
-	if err := s.Expel(netip.MustParseAddrPort("192.0.2.1:80")); err != nil || len(s.relayed) != 1 {
-		t.Errorf("Expel: %v, %d left for the relay, want one", err, len(s.relayed))
+	if err := s.Expel(netip.MustParseAddrPort("192.0.2.1:80")); err != nil || len(s.messages) != 1 {
+		t.Errorf("Expel: %v, %d left for the relay, want one", err, len(s.messages))
 	}
 }
 
 // Where the relay does not come on, callers are told.
 func TestCommandsFull(t *testing.T) {
-	s := &Supervisor{relayed: make(chan []byte, maxWaiting), done: make(chan struct{})}
+	s := &Supervisor{messages: make(chan []byte, maxWaiting), done: make(chan struct{})}
 	for i := range maxWaiting {
 		if err := s.Hold(true); err != nil {
 			t.Fatalf("command %d: %v", i, err)
@@ -104,48 +103,43 @@ func TestCommandsFull(t *testing.T) {
 type heeding struct {
 	engine.Engine
 	told []string
-	err  error
 }
 
 func (e *heeding) Hold(on bool) error {
 	e.told = append(e.told, fmt.Sprint("hold ", on))
-	return e.err
+	return nil
 }
 
 func (e *heeding) Expel(peer netip.AddrPort) error {
 	e.told = append(e.told, "expel "+peer.String())
-	return e.err
+	return nil
 }
 
-// TestObeyCommand has commands go over a life-line to an engine.
+// Commands go over a control socket to an engine; what it can't read is an error.
 func TestObeyCommand(t *testing.T) {
-	var line bytes.Buffer
-	for _, frame := range [][]byte{holdFrame(true), holdFrame(false), expelFrame(netip.MustParseAddrPort("192.0.2.1:80")),
-		expelFrame(netip.MustParseAddrPort("[2001:db8::1]:443")), frameOf(commands, []byte{expels, 1, 2})} {
-		line.Write(frame)
-	}
-	var said strings.Builder
-	e, in := &heeding{}, bufio.NewReader(&line)
-	for range 5 {
-		what, frame, err := hear(in)
-		if err != nil || what != commands {
-			t.Fatalf("heard %q, %v", what, err)
+	e := &heeding{}
+	for _, c := range []struct {
+		frame []byte
+		told  string
+		err   string
+	}{
+		{holdFrame(true), "hold true", ""},
+		{holdFrame(false), "hold false", ""},
+		{expelFrame(netip.MustParseAddrPort("192.0.2.1:80")), "expel 192.0.2.1:80", ""},
+		{expelFrame(netip.MustParseAddrPort("[2001:db8::1]:443")), "expel [2001:db8::1]:443", ""},
+		{newFrame(commands, []byte{expels, 1, 2}), "", "the peer to expel is 0102; expected"},
+	} {
+		e.told = nil
+		kind, frame, err := receive(bufio.NewReader(bytes.NewReader(c.frame)))
+		if err != nil || kind != commands {
+			t.Fatalf("received %q, %v", kind, err)
 		}
-		obeyCommand(e, frame[headSize:], slog.New(slog.NewTextHandler(&said, nil)))
+		err = obeyCommand(e, frame[headSize:])
+		if got := strings.Join(e.told, ", "); got != c.told || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%q: the engine was told %q, %v; want %q, %s", c.frame, got, err, c.told, c.err)
+		}
 	}
-	if got, want := strings.Join(e.told, ", "), "hold true, hold false, expel 192.0.2.1:80, expel [2001:db8::1]:443"; got != want {
-		t.Errorf("the engine was told %s, want %s", got, want)
-	}
-	if strings.Count(said.String(), "dropped") != 1 {
-		t.Errorf("of a command that can't be read this was logged: %s", said.String())
-	}
-	if _, _, err := hear(bufio.NewReader(bytes.NewReader(frameOf(commands, nil)))); err == nil {
-		t.Error("a command of no bytes was heard")
-	}
-	e.err = engine.ErrClosed
-	said.Reset()
-	obeyCommand(e, []byte{holds}, slog.New(slog.NewTextHandler(&said, nil)))
-	if said.Len() > 0 {
-		t.Errorf("of an engine that has ended this was logged: %s", said.String())
+	if _, _, err := receive(bufio.NewReader(bytes.NewReader(newFrame(commands, nil)))); err == nil {
+		t.Error("a command of no bytes was received")
 	}
 }

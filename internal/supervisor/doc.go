@@ -2,96 +2,41 @@
 //
 // # Who owns what
 //
-// The supervisor is the process that the user started. It owns a listener for
-// each worker, all on one address (SO_REUSEPORT), and never accepts from them:
-// it holds them open, so that a worker that is started again finds its socket
-// with the connections that wait there. It owns the board, memory that it shares
-// with all workers. Each worker has a keeper, one goroutine, which alone starts
-// it, tells it to drain, kills it and learns of its end.
+// The supervisor is the process that the user started. For each worker it owns a
+// listener per address (SO_REUSEPORT). It never accepts: it keeps the listeners open,
+// so that a worker that is started again finds its sockets and the connections that
+// wait there. It maps the shared counters, a block per worker. For each worker one
+// goroutine, its monitor, starts the process, drains it, kills it, waits for it, and
+// starts it again.
 //
-// A worker is the same program with the same arguments. It finds in its
-// environment (MYRIAD_WORKER) which one it is, and as descriptors 3, 4 and 5 its
-// listener, the board and its life-line. It alone writes to its block of the
-// board, until it has ended; then the block is its keeper's, who adds it to the
-// counters of the past and clears it for the next life.
+// A worker is the same program with the same arguments. The variable MYRIAD_WORKER
+// says which worker it is; descriptors 3, 4 and 5 are its first listener, the shared
+// counters and its control socket, and further listeners follow. Only the worker
+// writes to its block of counters until it has ended; then its monitor adds the block
+// to the counters of workers that ended, and clears it.
 //
-// # The life-line
+// # The control socket
 //
-// The life-line is a socket pair between supervisor and worker. The worker
-// writes one byte when it serves, and ends its direction when it has stopped
-// serving. The supervisor writes one byte to order a drain, which it bounds
-// itself. When the supervisor goes, however it went, the kernel ends its
-// direction, and the worker drains and ends. At each end one goroutine reads and
-// one writes, from an outbox.
+// The control socket is a socket pair between supervisor and worker. At each end one
+// goroutine reads and another one writes, from a bounded outbox.
 //
-// A broadcast goes over it both ways: from the worker in which it was made to the
-// supervisor, whose relay, one goroutine, passes it on to all workers that serve,
-// the first one included. So all of them get all broadcasts in one order. Where
-// there is no room for one more, the worker that makes broadcasts is not read from
-// any longer, until it has no room either and tells its caller. Only a worker
-// that takes nothing for lineTimeout misses one, which is logged. An order to drain
-// goes ahead of broadcasts that wait. What an operator commands goes the way of a
-// broadcast, and in order with them.
+// The worker sends one byte when it serves, and shuts down its direction when it has
+// stopped serving. The supervisor sends one byte to order a drain, which it bounds
+// with a kill. When the supervisor dies the kernel ends its direction, and the worker
+// drains and exits.
+//
+// Broadcasts and operators' commands go both ways: from the worker in which they were
+// made to the supervisor, and from its relay, one goroutine, to all workers that serve,
+// the first one included. So all workers get them in the same order. Where there is no
+// room the sender is not read from, until it has no room either and its caller gets
+// ErrFull. Only a worker that takes nothing for controlTimeout misses a message, which
+// is logged. An order to drain overtakes messages that wait.
 //
 // # The life of a worker
 //
-//	start ──▶ starting ──▶ serving ──▶ left ──▶ ended
-//	  ▲          │            │                   │
-//	  └──────────┴── back-off ┴───────────────────┘
+//	start ──▶ starting ──▶ serving ──▶ stopped ──▶ ended
+//	  ▲          │            │                      │
+//	  └──────────┴── back-off ┴──────────────────────┘
 //
-// Each step but serving has a bound, see pace.
+// Each state but serving is bounded, see timing.
 package supervisor
-
-import "time"
-
-// environment is the variable that makes a process a worker:
-// "<index>/<processes> <network> <address>", as the Server has them.
-const environment = "MYRIAD_WORKER"
-
-// What goes over the life-line.
-const (
-	saysServing = 's' // from the worker
-	ordersDrain = 'd' // from the supervisor
-	carries     = 'b' // a broadcast, either way: 4 bytes of length (big-endian) and the message follow
-	commands    = 'c' // an operator's command, either way, in the same form; see command.go
-)
-
-const (
-	// publishEvery is how often a worker publishes its counters.
-	publishEvery = 100 * time.Millisecond
-	// lineTimeout bounds what is done on a life-line that should be done at
-	// once.
-	lineTimeout = time.Second
-)
-
-// pace are the bounds of waiting and of trying again.
-type pace struct {
-	first   time.Duration // before the first start again
-	most    time.Duration // doubling up to this
-	settled time.Duration // a life of this length begins anew with first
-	giveUp  int           // when all workers have failed so often in a row
-	start   time.Duration // from the start of a process until it serves
-	exit    time.Duration // from its end of serving until it ends
-}
-
-var standard = pace{
-	first: 100 * time.Millisecond, most: 10 * time.Second, settled: 10 * time.Second,
-	giveUp: 10, start: 2 * time.Minute, exit: 30 * time.Second,
-}
-
-// backoff is how long a keeper waits between two lives.
-type backoff struct {
-	pace
-	next time.Duration
-}
-
-// after is the wait after a life that lasted so long: first, doubled for each
-// short life in a row, at most most.
-func (b *backoff) after(lived time.Duration) time.Duration {
-	if b.next == 0 || lived >= b.settled {
-		b.next = b.first
-	}
-	wait := b.next
-	b.next = min(2*b.next, b.most)
-	return wait
-}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -35,7 +34,7 @@ func TestRelay(t *testing.T) {
 				}
 			}
 		}
-		if err := s.Broadcast(make([]byte, maxRelayed+1)); !errors.Is(err, engine.ErrTooLarge) {
+		if err := s.Broadcast(make([]byte, maxBroadcast+1)); !errors.Is(err, engine.ErrTooLarge) {
 			t.Errorf("too much: %v", err)
 		}
 		if err := s.Stop(context.Background()); err != nil {
@@ -44,7 +43,7 @@ func TestRelay(t *testing.T) {
 		if err := s.Broadcast([]byte("late")); !errors.Is(err, engine.ErrClosed) {
 			t.Errorf("after the end: %v", err)
 		}
-		if said := n.said.String(); strings.Count(said, "takes no broadcasts") != 2 {
+		if said := n.said.String(); strings.Count(said, "takes no messages") != 2 {
 			t.Errorf("two workers had no room for the last one, and this was logged: %s", said)
 		}
 	})
@@ -52,7 +51,7 @@ func TestRelay(t *testing.T) {
 
 // Where the relay does not come on, callers are told.
 func TestRelayFull(t *testing.T) {
-	s := &Supervisor{relayed: make(chan []byte, maxWaiting), draining: make(chan struct{})}
+	s := &Supervisor{messages: make(chan []byte, maxWaiting), draining: make(chan struct{})}
 	for i := range maxWaiting {
 		if err := s.Broadcast(nil); err != nil {
 			t.Fatalf("broadcast %d: %v", i, err)
@@ -79,47 +78,45 @@ func (e *stubborn) Broadcast(p []byte) error {
 	return nil
 }
 
-func TestCaster(t *testing.T) {
+func TestBroadcaster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var said strings.Builder
 		e := &stubborn{full: 3}
-		c := &caster{worker: &Worker{Index: 7}, engine: e, log: slog.New(slog.NewTextHandler(&said, nil))}
-		c.cast([]byte("waits"))
+		b := &broadcaster{engine: e}
+		send := func(p string, waits time.Duration, want error) {
+			t.Helper()
+			began := time.Now()
+			if err := b.broadcast([]byte(p)); !errors.Is(err, want) || time.Since(began) != waits {
+				t.Errorf("%s: %v after %v; want %v after %v", p, err, time.Since(began), want, waits)
+			}
+		}
+		send("waits", 3*retryBroadcast, nil)
 		e.full = 1 << 20
-		began := time.Now()
-		c.cast([]byte("dropped"))
-		if waited := time.Since(began); waited != 0 {
-			t.Errorf("it waited %v so soon after it had waited", waited)
-		}
+		send("so soon after a wait", 0, engine.ErrFull)
 		time.Sleep(2 * writeTimeout)
-		began = time.Now()
-		c.cast([]byte("too"))
-		if waited := time.Since(began); waited != lineTimeout {
-			t.Errorf("it waited %v, expected %v", waited, lineTimeout)
-		}
+		send("too long", controlTimeout, engine.ErrFull)
 		e.full = 0
-		c.cast([]byte("late"))
-		if fmt.Sprint(e.got) != "[waits late]" || strings.Count(said.String(), "worker=7") != 2 {
-			t.Errorf("got %q, said %s", e.got, said.String())
+		send("late", 0, nil)
+		if fmt.Sprint(e.got) != "[waits late]" {
+			t.Errorf("got %q", e.got)
 		}
 	})
 }
 
-func FuzzHear(f *testing.F) {
+func FuzzReceive(f *testing.F) {
 	frame, _ := broadcastFrame([]byte("news"))
 	f.Add(append(append([]byte{saysServing}, frame...), ordersDrain))
 	f.Add(append(holdFrame(true), frame...))
 	f.Add(frame[:7])
-	f.Add([]byte{carries, 255, 255, 255, 255, 0})
+	f.Add([]byte{broadcasts, 255, 255, 255, 255, 0})
 	f.Fuzz(func(t *testing.T, in []byte) {
 		r := bufio.NewReader(bytes.NewReader(in))
 		var heard []byte
 		for {
-			what, frame, err := hear(r)
+			what, frame, err := receive(r)
 			if err != nil {
 				break
 			}
-			if what != carries && what != commands {
+			if what != broadcasts && what != commands {
 				frame = []byte{what}
 			}
 			heard = append(heard, frame...)

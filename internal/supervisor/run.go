@@ -3,8 +3,10 @@ package supervisor
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"os"
 	"os/signal"
 	"sync"
@@ -33,89 +35,121 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // or it would kill
 	terms := make(chan os.Signal, 1)
 	signal.Notify(terms, syscall.SIGTERM)
-	counts := &publisher{block: w.block, engine: e}
-	d := &drainer{engine: e, counts: counts, bound: bound, ended: make(chan struct{})}
-	defer d.close()
 	var writing sync.WaitGroup
 	writing.Go(w.out.write)
 	defer writing.Wait()
 	defer w.out.close()
-	ordered, orphaned := make(chan struct{}), make(chan struct{})
+	ordered, orphaned, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go w.obey(e, ordered, orphaned, bound, log)
 	go func() {
 		e.Wait()
-		close(d.ended)
+		close(ended)
 	}()
-	counts.publish()
-	_ = w.out.put([]byte{saysServing}, lineTimeout)
+	counters := &publisher{block: w.block, engine: e}
+	counters.publish()
+	_ = w.out.put([]byte{saysServing}, controlTimeout)
+
+	var (
+		cut      context.CancelCauseFunc // ends the drain; nil before it
+		drained  = make(chan error, 1)   // what the engine's Stop returned
+		deadline <-chan time.Time        // of the drain, nil for none
+	)
+	// drain begins to drain, and bounds the drain or lifts the bound.
+	drain := func(bounded bool) {
+		if cut == nil {
+			counters.publish() // the supervisor reads how many are open
+			var draining context.Context
+			draining, cut = context.WithCancelCause(context.Background())
+			go func() { drained <- e.Stop(draining) }()
+		}
+		if !bounded {
+			deadline = nil
+		} else if deadline == nil {
+			deadline = time.After(bound)
+		}
+	}
 	tick := time.NewTicker(publishEvery)
 	defer tick.Stop()
-	done, termed := ctx.Done(), false
+	done, termed, bounded := ctx.Done(), false, true
 	for {
 		select {
 		case <-tick.C:
-			counts.publish()
+			counters.publish()
 		case <-terms:
 			termed = true
-			d.drain()
-			if d.ordered {
+			drain(bounded)
+			if !bounded {
 				swallow(syscall.SIGTERM)
 			}
 		case <-done:
 			done = nil
-			d.drain()
+			drain(bounded)
 		case <-ordered:
-			ordered = nil
-			d.drainUnbounded()
+			ordered, bounded = nil, false
+			drain(bounded)
 			if termed {
 				swallow(syscall.SIGTERM)
 			} else {
 				raise()
 			}
 		case <-orphaned:
-			orphaned, ordered = nil, nil // nobody is left to bound a drain
-			d.orphan()
+			orphaned, ordered, bounded = nil, nil, true // nobody else is left to bound a drain
+			drain(bounded)
 			if !termed {
 				raise()
 			}
-		case <-d.late():
-			d.cut(context.DeadlineExceeded)
-			w.leave(&writing) // a handler that does not return may hold up what follows
-		case <-d.ended:
-			counts.publish()
-			w.leave(&writing)
-			return d.result()
+		case <-deadline:
+			deadline = nil
+			cut(context.DeadlineExceeded)
+			w.sayStopped(&writing) // a handler that does not return may hold up what follows
+		case <-ended:
+			counters.publish()
+			w.sayStopped(&writing)
+			if cut == nil {
+				return nil // stopped by someone else
+			}
+			defer cut(nil)
+			if err := <-drained; err != nil {
+				return fmt.Errorf("shutdown: %w", err)
+			}
+			return nil
 		}
 	}
 }
 
-// leave tells the supervisor that this worker has stopped serving, and so is to
-// end within the time to exit; before that, what else it was to hear. It fails
-// only when the supervisor has gone.
-func (w *Worker) leave(writing *sync.WaitGroup) {
+// sayStopped sends what waits and then tells the supervisor that this worker has
+// stopped serving, and so is to exit in time. It fails only when the supervisor has
+// gone.
+func (w *Worker) sayStopped(writing *sync.WaitGroup) {
 	w.out.close()
 	writing.Wait()
-	_ = w.line.CloseWrite()
+	_ = w.socket.CloseWrite()
 }
 
-// obey does what the supervisor orders, until it has gone. Then it sees to it
-// that this process ends too.
+// obey does what the supervisor orders, until it has gone. Then it makes sure that
+// this process ends too.
 func (w *Worker) obey(e engine.Engine, ordered, orphaned chan<- struct{}, bound time.Duration, log *slog.Logger) {
-	in := bufio.NewReader(w.line)
-	c := &caster{worker: w, engine: e, log: log}
+	in := bufio.NewReader(w.socket)
+	b := &broadcaster{engine: e}
 	for told := false; ; {
-		what, frame, err := hear(in)
+		kind, frame, err := receive(in)
 		if err != nil {
 			break
 		}
-		switch {
-		case what == carries:
-			c.cast(frame[headSize:])
-		case what == commands:
-			obeyCommand(e, frame[headSize:], log)
-		case what == ordersDrain && !told:
-			told = true
-			close(ordered)
+		switch kind {
+		case broadcasts:
+			err = b.broadcast(frame[headSize:])
+		case commands:
+			err = obeyCommand(e, frame[headSize:])
+		case ordersDrain:
+			if !told {
+				told = true
+				close(ordered)
+			}
+		}
+		if err != nil && !errors.Is(err, engine.ErrClosed) {
+			log.LogAttrs(context.Background(), slog.LevelError, "a broadcast or command is dropped for the connections of this worker process",
+				slog.Int("worker", w.Index), slog.Int("bytes", len(frame)-headSize), slog.String("error", err.Error()))
 		}
 	}
 	close(orphaned)
@@ -123,6 +157,45 @@ func (w *Worker) obey(e engine.Engine, ordered, orphaned chan<- struct{}, bound 
 	log.LogAttrs(context.Background(), slog.LevelError, "the supervisor has gone, and main has not returned; exiting",
 		slog.Int("worker", w.Index))
 	os.Exit(1)
+}
+
+// obeyCommand does what an operator has ordered.
+func obeyCommand(e engine.Engine, command []byte) error {
+	switch command[0] {
+	case pauses, resumes:
+		return e.Hold(command[0] == pauses)
+	case expels:
+		var peer netip.AddrPort
+		if err := peer.UnmarshalBinary(command[1:]); err != nil || !peer.IsValid() {
+			return fmt.Errorf("the peer to expel is %x; expected an address and a port", command[1:])
+		}
+		return e.Expel(peer)
+	}
+	return nil
+}
+
+// retryBroadcast is how long a worker waits for room before it tries again.
+const retryBroadcast = time.Millisecond
+
+// broadcaster sends broadcasts to a worker's own connections.
+type broadcaster struct {
+	engine engine.Engine
+	waited time.Time // when it last waited for room
+}
+
+// broadcast sends a message. While the engine has no room it waits, so that the
+// control socket is not read: for controlTimeout at most, and not again for
+// writeTimeout, so that an order behind many broadcasts is heard soon.
+func (b *broadcaster) broadcast(p []byte) error {
+	err := b.engine.Broadcast(p)
+	if errors.Is(err, engine.ErrFull) && time.Since(b.waited) > writeTimeout {
+		for tries := int(controlTimeout / retryBroadcast); errors.Is(err, engine.ErrFull) && tries > 0; tries-- {
+			time.Sleep(retryBroadcast)
+			err = b.engine.Broadcast(p)
+		}
+		b.waited = time.Now()
+	}
+	return err
 }
 
 // swallow makes a signal do nothing, whoever had asked for it. It does not
@@ -133,96 +206,4 @@ func (w *Worker) obey(e engine.Engine, ordered, orphaned chan<- struct{}, bound 
 func swallow(sig os.Signal) {
 	signal.Ignore(sig)
 	signal.Notify(make(chan os.Signal, 1), sig)
-}
-
-// drainer drains an engine once. It belongs to Run.
-type drainer struct {
-	engine engine.Engine
-	counts *publisher
-	bound  time.Duration
-	ended  chan struct{} // closed when the engine has
-
-	cancel   context.CancelCauseFunc // nil before the drain
-	err      chan error              // gets what Stop says
-	ordered  bool                    // by the supervisor, who bounds it
-	deadline *time.Timer             // nil if there is none
-}
-
-// drain begins to drain, within the bound.
-func (d *drainer) drain() {
-	if d.cancel == nil {
-		d.begin()
-		if !d.ordered {
-			d.limit()
-		}
-	}
-}
-
-// drainUnbounded begins to drain, or lifts the bound.
-func (d *drainer) drainUnbounded() {
-	d.ordered = true
-	d.drain()
-	d.unlimit()
-}
-
-// orphan begins to drain, and bounds it from now on if it had no bound.
-func (d *drainer) orphan() {
-	d.ordered = false
-	d.drain()
-	d.limit()
-}
-
-// begin begins to drain, when the supervisor can read how many are open.
-func (d *drainer) begin() {
-	d.counts.publish()
-	var ctx context.Context
-	ctx, d.cancel = context.WithCancelCause(context.Background())
-	d.err = make(chan error, 1)
-	go func() { d.err <- d.engine.Stop(ctx) }()
-}
-
-func (d *drainer) limit() {
-	if d.deadline == nil {
-		d.deadline = time.NewTimer(d.bound)
-	}
-}
-
-func (d *drainer) unlimit() {
-	if d.deadline != nil {
-		d.deadline.Stop()
-		d.deadline = nil
-	}
-}
-
-// late fires when the bound is over; it is nil when there is none.
-func (d *drainer) late() <-chan time.Time {
-	if d.deadline == nil {
-		return nil
-	}
-	return d.deadline.C
-}
-
-// cut ends what has not drained.
-func (d *drainer) cut(why error) {
-	d.unlimit()
-	d.cancel(why)
-}
-
-// result is what the drain came to. The engine has ended.
-func (d *drainer) result() error {
-	if d.cancel == nil {
-		return nil // stopped by someone else
-	}
-	if err := <-d.err; err != nil {
-		return fmt.Errorf("shutdown: %w", err)
-	}
-	return nil
-}
-
-// close frees what the drain holds.
-func (d *drainer) close() {
-	d.unlimit()
-	if d.cancel != nil {
-		d.cancel(nil)
-	}
 }

@@ -8,20 +8,19 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // Config is what a supervisor is started with.
 type Config struct {
-	// Network and Addr say where to listen, as for net.Listen, and More where
-	// else.
-	Network, Addr string
-	More          []Address
+	// Addrs are where to listen, at least one.
+	Addrs []Address
 	// Processes is the number of workers, at least 1.
 	Processes int
-	// Serving, if set, is called with each address, when all workers serve for
-	// the first time. Wait waits for its return.
+	// Serving, if set, is called with each address when all workers serve for the
+	// first time. Wait waits for its return.
 	Serving func(net.Addr)
 	Log     *slog.Logger
 }
@@ -29,122 +28,136 @@ type Config struct {
 // Address is where to listen, as for net.Listen.
 type Address struct{ Network, Addr string }
 
-// where is all of that.
-func (c *Config) where() []Address { return append([]Address{{c.Network, c.Addr}}, c.More...) }
-
-// life is one run of a worker process. Its channels are closed in this order,
-// and only the last one surely.
-type life interface {
+// process is one run of a worker. Its channels are closed in this order, and only
+// the last one surely.
+type process interface {
 	pid() int
 	serving() <-chan struct{} // it accepts connections
-	left() <-chan struct{}    // it has stopped serving
+	stopped() <-chan struct{} // it has stopped serving
 	ended() <-chan struct{}   // it has ended and has been waited for
 	err() error               // how it ended, nil for exit code 0
 	drain()
 	kill()
-	pass(frame []byte) error // a broadcast, if it serves; for the relay alone
+	send(frame []byte) error // a message, if it serves; for the relay alone
 }
 
-// nursery is what workers come from. Its methods are safe for concurrent use.
-type nursery interface {
-	// spawn starts a worker. It fails after closeListeners. heard is told of
-	// the worker's broadcasts, until it has ended.
-	spawn(index int, heard func(frame []byte)) (life, error)
-	// closeListeners lets go of the supervisor's listeners.
+// spawner starts worker processes. Its methods are safe for concurrent use.
+type spawner interface {
+	// spawn starts a worker. It fails after closeListeners. receive gets the
+	// worker's messages until it has ended.
+	spawn(index int, receive func(frame []byte)) (process, error)
+	// closeListeners closes the supervisor's listeners.
 	closeListeners()
-	// close frees the board. All workers have ended by then.
+	// close frees the shared counters. All workers have ended by then.
 	close()
+}
+
+// timing is how long the supervisor waits for workers, and when it starts them again.
+type timing struct {
+	backoff    time.Duration // before the first restart
+	maxBackoff time.Duration // doubling up to this
+	settled    time.Duration // after a life of this length the back-off begins anew
+	attempts   int           // it gives up when all workers have failed so often in a row
+	start      time.Duration // from the start of a process until it serves
+	exit       time.Duration // from the end of serving until the process ends
+}
+
+var standard = timing{
+	backoff: 100 * time.Millisecond, maxBackoff: 10 * time.Second, settled: 10 * time.Second,
+	attempts: 10, start: 2 * time.Minute, exit: 30 * time.Second,
 }
 
 // Supervisor is an [engine.Engine] that consists of processes. Its methods are
 // safe for concurrent use.
 type Supervisor struct {
 	cfg     Config
-	pace    pace
-	nursery nursery
+	timing  timing
+	spawner spawner
 	addrs   []net.Addr
 
+	allServe chan struct{} // closed when all workers have served
 	draining chan struct{} // closed when workers are to drain
 	killing  chan struct{} // closed when they are to be killed
 	done     chan struct{} // closed when everything has ended
 
-	relayed chan []byte // broadcasts that wait for the relay
+	messages chan []byte // frames for the relay
 
 	running  atomic.Int64
 	restarts atomic.Int64
 
-	mu       sync.Mutex
-	board    board // nil when everything has ended
-	past     engine.Counters
-	failures []int  // lives in a row that ended before they served, of each worker
-	served   []bool // which have served
-	awaited  int    // how many have not
-	err      error  // why it gave up
-	lives    []life // of each worker, nil for none
+	mu        sync.Mutex
+	counters  sharedCounters // nil when everything has ended
+	past      past
+	failures  []int     // of each worker: runs in a row that ended before they served
+	served    []bool    // which have served
+	unserved  int       // how many have not
+	err       error     // why it gave up
+	processes []process // of each worker, nil for none
 }
 
 // ErrGaveUp is wrapped by the error of a supervisor whose workers would not
 // serve.
 var ErrGaveUp = errors.New("worker processes do not stay alive")
 
-// supervise starts the keepers.
-func supervise(cfg Config, p pace, addrs []net.Addr, b board, n nursery) *Supervisor {
+// supervise starts the monitors, the relay, and a goroutine that ends when they have.
+func supervise(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, sp spawner) *Supervisor {
 	s := &Supervisor{
-		cfg: cfg, pace: p, nursery: n, addrs: addrs, board: b,
-		draining: make(chan struct{}), killing: make(chan struct{}), done: make(chan struct{}),
-		failures: make([]int, cfg.Processes), served: make([]bool, cfg.Processes), awaited: cfg.Processes,
-		relayed: make(chan []byte, maxWaiting), lives: make([]life, cfg.Processes),
+		cfg: cfg, timing: t, spawner: sp, addrs: addrs, counters: counters,
+		allServe: make(chan struct{}), draining: make(chan struct{}), killing: make(chan struct{}), done: make(chan struct{}),
+		messages: make(chan []byte, maxWaiting), processes: make([]process, cfg.Processes),
+		failures: make([]int, cfg.Processes), served: make([]bool, cfg.Processes), unserved: cfg.Processes,
 	}
-	var relay sync.WaitGroup
+	var monitors, announcing, relay sync.WaitGroup
+	for i := range cfg.Processes {
+		monitors.Go(func() { s.monitor(i) })
+	}
+	announcing.Go(s.announce)
 	ended := make(chan struct{}) // closed when all workers have
 	relay.Go(func() { s.relay(ended) })
-	var keepers sync.WaitGroup
-	all := make(chan struct{}) // closed when all have served
-	for i := range cfg.Processes {
-		keepers.Go(func() { s.keep(i, all) })
-	}
-	var announcing sync.WaitGroup
-	announcing.Go(func() {
-		select {
-		case <-all:
-			for _, addr := range addrs {
-				if cfg.Serving != nil {
-					cfg.Serving(addr)
-				}
-			}
-		case <-s.draining:
-		}
-	})
 	go func() {
-		keepers.Wait()
-		s.tell(draining)
+		monitors.Wait()
+		s.drain()
 		announcing.Wait()
 		close(ended)
 		relay.Wait()
 		s.mu.Lock()
-		s.board = nil
+		s.counters = nil
 		s.mu.Unlock()
-		n.close()
+		sp.close()
 		close(s.done)
 	}()
 	return s
 }
 
-// What the keepers are told, growing.
-const (
-	draining = iota
-	killing
-)
+// announce calls Serving when all workers have served.
+func (s *Supervisor) announce() {
+	select {
+	case <-s.allServe:
+	case <-s.draining:
+		return
+	}
+	for _, addr := range s.addrs {
+		if s.cfg.Serving != nil {
+			s.cfg.Serving(addr)
+		}
+	}
+}
 
-// tell tells all keepers to drain or to kill their workers.
-func (s *Supervisor) tell(what int) {
+// drain has all monitors drain their workers.
+func (s *Supervisor) drain() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !closed(s.draining) {
 		close(s.draining)
-		s.nursery.closeListeners()
+		s.spawner.closeListeners()
 	}
-	if what == killing && !closed(s.killing) {
+}
+
+// kill has all monitors kill their workers, after drain.
+func (s *Supervisor) kill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !closed(s.killing) {
 		close(s.killing)
 	}
 }
@@ -158,52 +171,20 @@ func closed(c <-chan struct{}) bool {
 	}
 }
 
-// serves notes that a worker serves; all is closed when it is the last one to
-// do so for the first time.
-func (s *Supervisor) serves(index int, all chan<- struct{}) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failures[index] = 0
-	if s.served[index] {
-		return
-	}
-	s.served[index] = true
-	if s.awaited--; s.awaited == 0 {
-		close(all)
-	}
-}
-
-// failed notes a life that ended before it served, and gives up when all
-// workers fail again and again.
-func (s *Supervisor) failed(index int, cause error) (over bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failures[index]++
-	for _, n := range s.failures {
-		if n < s.pace.giveUp {
-			return false
-		}
-	}
-	s.err = fmt.Errorf("%w: each of %d ended %d times in a row before it served, the last one with %q; "+
-		"see what they have printed: main runs again in each of them and has to come to the same ListenAndServe",
-		ErrGaveUp, s.cfg.Processes, s.pace.giveUp, cause)
-	return true
-}
-
-// bury takes the counts of a worker that has ended.
-func (s *Supervisor) bury(index int) (lost int64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.board.block(index).bury(&s.past)
-}
-
 // Addr is where the workers listen first.
 func (s *Supervisor) Addr() net.Addr { return s.addrs[0] }
 
-// Listening is where they listen, without counts.
+// Listening is where they listen, and what has come there, by the rules of Counters.
 func (s *Supervisor) Listening() (all []engine.Listening) {
-	for _, addr := range s.addrs {
-		all = append(all, engine.Listening{Addr: addr})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, addr := range s.addrs {
+		sum := engine.Listening{Addr: addr}
+		s.past.listeners[i].addTo(&sum)
+		for w := range s.counters.workers() {
+			s.counters.block(w).listeners[i].addTo(&sum)
+		}
+		all = append(all, sum)
 	}
 	return all
 }
@@ -218,8 +199,8 @@ func (s *Supervisor) Restarts() int64 { return s.restarts.Load() }
 func (s *Supervisor) Loops() (sum int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range len(s.board) / int(stride) {
-		sum += int(s.board.block(i).loops.Load())
+	for i := range s.counters.workers() {
+		sum += int(s.counters.block(i).loops.Load())
 	}
 	return sum
 }
@@ -230,14 +211,14 @@ func (s *Supervisor) Loops() (sum int) {
 func (s *Supervisor) Counters() (sum engine.Counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.past.AddTo(&sum)
-	for i := range len(s.board) / int(stride) {
-		s.board.block(i).counts.AddTo(&sum)
+	s.past.counts.AddTo(&sum)
+	for i := range s.counters.workers() {
+		s.counters.block(i).counts.AddTo(&sum)
 	}
 	return sum
 }
 
-// Adopt fails, too.
+// Adopt fails: workers only accept.
 func (s *Supervisor) Adopt(net.Conn, []byte) error { return engine.ErrClosed }
 
 // Dial fails: workers only accept.
@@ -248,14 +229,14 @@ func (s *Supervisor) Dial(engine.Dial) error {
 // Stop implements [engine.Engine]: it lets the workers drain, and kills those
 // that have not ended with ctx.
 func (s *Supervisor) Stop(ctx context.Context) error {
-	s.tell(draining)
+	s.drain()
 	select {
 	case <-s.done:
 		return nil
 	case <-ctx.Done():
 	}
 	conns, workers := s.Counters()[engine.Open], s.Processes()
-	s.tell(killing)
+	s.kill()
 	<-s.done
 	if workers == 0 {
 		return nil // they have ended by themselves in this moment

@@ -1,12 +1,13 @@
 package supervisor
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -14,89 +15,79 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
+// environment is the variable that makes a process a worker: its identity as JSON.
+const environment = "MYRIAD_WORKER"
+
+// identity says which worker a process is, of which Server.
+type identity struct {
+	// Index numbers the workers from 0.
+	Index     int
+	Processes int
+	// Addrs are where the Server listens.
+	Addrs []Address
+}
+
+func (id identity) String() string {
+	text, _ := json.Marshal(id) // which can't fail
+	return string(text)
+}
+
+func parseIdentity(text string) (id identity, err error) {
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&id); err != nil || id.Index < 0 || id.Index >= id.Processes || len(id.Addrs) == 0 {
+		return id, fmt.Errorf("%s is %q; expected what a supervisor sets: unset it", environment, text)
+	}
+	return id, nil
+}
+
 // Worker is this process as a worker of a supervisor.
 type Worker struct {
-	// Index numbers the workers from 0.
-	Index int
-
-	of        int // workers
-	where     []Address
-	listeners []*os.File // in their order
+	identity
+	listeners []*os.File // in the order of Addrs
 	block     *block
-	line      *net.UnixConn
-	out       *outbox // set with line
-	invalid   error   // what is wrong with what the supervisor has handed down
+	socket    *net.UnixConn
+	out       *outbox // set with socket
+	invalid   error   // what is wrong with what was inherited
 	taken     atomic.Bool
 	exit      time.Duration // the most time from the end of the drain to the end of an orphan
 }
 
-// own is this process as a worker, nil if it is none. It is found out before
-// main begins, so that no program that main starts takes itself for a worker or
-// holds the worker's descriptors.
-var own = inherit()
+// own is this process as a worker, nil if it is none. It is found out before main
+// begins, so that no program that main starts takes itself for a worker or holds the
+// worker's descriptors.
+var own = detect()
 
 // Own is this process as a worker, nil if it is none.
 func Own() *Worker { return own }
 
-func inherit() *Worker {
-	value, ok := os.LookupEnv(environment)
+func detect() *Worker {
+	text, ok := os.LookupEnv(environment)
 	if !ok {
 		return nil
 	}
 	os.Unsetenv(environment)
-	w, err := parse(value)
+	id, err := parseIdentity(text)
+	w := &Worker{identity: id, exit: standard.exit}
 	if err == nil {
-		err = w.adopt()
+		err = w.inherit()
 	}
 	w.invalid = err
 	return w
 }
 
-// parse reads the environment variable.
-func parse(value string) (*Worker, error) {
-	w := &Worker{exit: standard.exit}
-	bad := fmt.Errorf("%s is %q; expected what a supervisor sets: unset it", environment, value)
-	number, where, ok := strings.Cut(value, " ")
-	if !ok {
-		return w, bad
-	}
-	index, of, ok := strings.Cut(number, "/")
-	if !ok {
-		return w, bad
-	}
-	var err1, err2 error
-	w.Index, err1 = strconv.Atoi(index)
-	w.of, err2 = strconv.Atoi(of)
-	parts := strings.Split(where, " ")
-	if err1 != nil || err2 != nil || len(parts)%2 != 0 || w.Index < 0 || w.Index >= w.of {
-		return w, bad
-	}
-	for p := range slices.Chunk(parts, 2) {
-		w.where = append(w.where, Address{p[0], p[1]})
-	}
-	return w, nil
-}
-
-// places are addresses as the environment variable has them.
-func places(all []Address) (s string) {
-	for _, a := range all {
-		s += " " + a.Network + " " + a.Addr
-	}
-	return s
-}
-
 // Take gives the inherited listeners, one for each address, to the Server that the
 // worker has been started for. It gives them once.
-func (w *Worker) Take(where []Address, processes int) (all []net.Listener, err error) {
+func (w *Worker) Take(addrs []Address, processes int) (all []net.Listener, err error) {
 	switch {
 	case w.invalid != nil:
 		return nil, w.invalid
-	case !slices.Equal(where, w.where) || processes != w.of:
-		return nil, fmt.Errorf("this process is a worker of the Server on%s with %d processes, "+
-			"and this is the one on%s with %d; a worker serves one Server: see WorkerProcess",
-			places(w.where), w.of, places(where), processes)
+	case !slices.Equal(addrs, w.Addrs) || processes != w.Processes:
+		return nil, fmt.Errorf("this process is a worker of the Server on %v with %d processes, "+
+			"and this is the one on %v with %d; a worker serves one Server: see WorkerProcess",
+			w.Addrs, w.Processes, addrs, processes)
 	case w.taken.Swap(true):
-		return nil, fmt.Errorf("this worker process has served on%s already; a worker serves once", places(where))
+		return nil, fmt.Errorf("this worker process has served on %v already; a worker serves once", addrs)
 	}
 	for _, f := range w.listeners {
 		l, e := net.FileListener(f)
@@ -112,3 +103,19 @@ func (w *Worker) Take(where []Address, processes int) (all []net.Listener, err e
 	}
 	return all, nil
 }
+
+// Broadcast has a message sent to the connections of all workers, see
+// [Supervisor.Broadcast].
+func (w *Worker) Broadcast(p []byte) error {
+	frame, err := broadcastFrame(p)
+	if err != nil {
+		return err
+	}
+	return w.out.put(frame, 0)
+}
+
+// Hold has all workers accept nothing, or accept again.
+func (w *Worker) Hold(on bool) error { return w.out.put(holdFrame(on), 0) }
+
+// Expel closes the connections from a peer in all workers.
+func (w *Worker) Expel(peer netip.AddrPort) error { return w.out.put(expelFrame(peer), 0) }

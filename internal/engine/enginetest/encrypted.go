@@ -165,7 +165,7 @@ func proxyRefused(b *bench) {
 
 func proxySource(b *bench) {
 	s := b.serve(lines(), b.layered(true, false), func(cfg *engine.Config) {
-		cfg.Door = engine.DoorRules{MaxPerSource: 1, SourcePrefix: 64, Deny: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
+		cfg.Admission = engine.AdmissionRules{MaxPerSource: 1, SourcePrefix: 64, Deny: []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}}
 	})
 	header := func(ip string) string { return "PROXY TCP4 " + ip + " 192.0.2.99 1234 80\r\n" }
 	for range 3 { // one after the other may come

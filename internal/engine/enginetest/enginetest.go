@@ -18,6 +18,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -68,7 +69,7 @@ func hasLoops(t *testing.T, m engine.Model) bool {
 
 func runCases(t *testing.T, m engine.Model, loops int) {
 	for _, cases := range [][]testCase{
-		inputCases, outputCases, gatherCases, fileCases, closeCases, mailCases, panicCases, limitCases, stopCases, dialCases, stormCases, systemCases,
+		inputCases, outputCases, gatherCases, fileCases, closeCases, mailCases, refCases, sendWaitCases, panicCases, limitCases, stopCases, dialCases, stormCases, systemCases,
 		castCases, waterCases, entryCases, layerCases, overloadCases, paceCases, listenCases, operatorCases, relayCases(m, loops), fanCases,
 	} {
 		for _, c := range cases {
@@ -143,31 +144,12 @@ func openFiles() int {
 	return len(entries)
 }
 
-// eventually waits until ok, and says what was wrong if that does not come.
-func eventually(t testing.TB, wrong string, ok func() bool) {
-	t.Helper()
-	deadline := time.After(patience)
-	poll := time.NewTicker(time.Millisecond)
-	defer poll.Stop()
-	for !ok() {
-		select {
-		case <-poll.C:
-		case <-deadline:
-			t.Fatalf("%s (waited for %v)", wrong, patience)
-		}
-	}
-}
+var eventually = await.True
 
 // receive waits for a value.
 func receive[T any](t testing.TB, ch <-chan T, what string) T {
 	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("%s: nothing within %v", what, patience)
-		panic("not reached")
-	}
+	return await.Receive(t, ch, what)
 }
 
 // listen opens a listener of this test's own.

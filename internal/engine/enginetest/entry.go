@@ -151,7 +151,7 @@ func refusing(answer string, want error, b *bench) with {
 
 func perSource(b *bench) {
 	s := b.serve(lines(), refusing("too many\n", engine.ErrRefusedSource, b),
-		func(cfg *engine.Config) { cfg.Door = engine.DoorRules{MaxPerSource: 2, SourcePrefix: 64} })
+		func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{MaxPerSource: 2, SourcePrefix: 64} })
 	a, other := s.dial(), s.dialFrom("127.0.0.2")
 	a.exchange("hello\n")
 	s.dial().exchange("hello\n")
@@ -174,7 +174,7 @@ func perSource(b *bench) {
 
 func acceptRate(b *bench) {
 	const n, rate = 60, 100 // a busy machine, too, takes them faster
-	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Door = engine.DoorRules{Rate: rate} })
+	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{Rate: rate} })
 	for round := range 5 {
 		var clients []*client
 		for range n {
@@ -193,7 +193,7 @@ func acceptRate(b *bench) {
 
 func denied(b *bench) {
 	s := b.serve(lines(), refusing("not you\n", engine.ErrDenied, b), func(cfg *engine.Config) {
-		cfg.Door = engine.DoorRules{
+		cfg.Admission = engine.AdmissionRules{
 			Deny:  []netip.Prefix{netip.MustParsePrefix("127.0.0.3/32")},
 			Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32"), netip.MustParsePrefix("127.0.0.3/32")},
 		}

@@ -97,7 +97,7 @@ func holdsAgain(b *bench) {
 
 func holdsWithRate(b *bench) {
 	const n, rate = 40, 100
-	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Door = engine.DoorRules{Rate: rate} })
+	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{Rate: rate} })
 	for range 3 {
 		var clients []*client
 		for range n {

@@ -23,6 +23,7 @@ var relays = []nearCase{
 	{"Relay that is closed on one side", relayClosed},
 	{"Relay with a connection that has closed", relayWithClosed},
 	{"Relay gets no broadcasts and no heartbeats", relayQuiet},
+	{"Relay that is used one way is not idle", relayOneWay},
 	{"Relay that is stopped", relayStopped},
 	{"Relay of many connections that come and go", relayMany},
 	{"Relay to a target that takes everything late", relayToLateTarget},
@@ -288,6 +289,24 @@ func relayQuiet(b *bench, near bool) {
 	}
 	c.SetReadDeadline(time.Now().Add(patience))
 	c.exchangeWith(up, "behind\n")
+}
+
+// relayOneWay sends for longer than IdleTimeout, and then waits until that is over.
+func relayOneWay(b *bench, near bool) {
+	t := newTarget(b)
+	r := b.relay(t.addr(), near, func(cfg *engine.Config) { cfg.Limits.IdleTimeout = 2 * short })
+	c := r.dial()
+	up := t.accept()
+	c.exchangeWith(up, "before\n")
+	for began := time.Now(); time.Since(began) < 4*short; time.Sleep(short / 4) {
+		c.send("word\n")
+		up.expect("word\n")
+	}
+	up.expectEnd("")
+	c.expectEnd("")
+	up.Close()
+	c.Close()
+	r.wantClosed(engine.ErrIdleTimeout, engine.ErrIdleTimeout)
 }
 
 func relayStopped(b *bench, near bool) {

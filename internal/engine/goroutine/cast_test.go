@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -38,7 +39,7 @@ func TestBroadcastsUnderWay(t *testing.T) {
 			h := newHandler()
 			g := serve(t, h, func(cfg *engine.Config) { cfg.Limits.MaxMailBytes, cfg.Limits.MaxMail = c.max, 2*maxCasts })
 			dial(t, g)
-			receive(t, h.opened, "Opened")
+			await.Receive(t, h.opened, "Opened")
 			release := holdCaster(t, g)
 			n := 0
 			for ; n <= maxCasts; n++ {
@@ -52,11 +53,11 @@ func TestBroadcastsUnderWay(t *testing.T) {
 				t.Errorf("%d broadcasts of %d bytes were taken, want %d", n, c.size, c.want)
 			}
 			release()
-			waitFor(t, "there is no room again", func() bool { return g.Broadcast(nil) == nil })
+			await.True(t, "there is no room again", func() bool { return g.Broadcast(nil) == nil })
 			if got := g.Counters()[engine.Broadcasts]; got != int64(n+1) {
 				t.Errorf("%d broadcasts are counted, want %d", got, n+1)
 			}
-			waitFor(t, "broadcasts stay under way", func() bool {
+			await.True(t, "broadcasts stay under way", func() bool {
 				g.casts.mu.Lock()
 				defer g.casts.mu.Unlock()
 				return len(g.casts.queue) == 0 && g.casts.bytes == 0

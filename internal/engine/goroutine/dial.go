@@ -58,7 +58,7 @@ func (g *group) dialAll(d engine.Dial) {
 }
 
 func (g *group) dial(d engine.Dial) {
-	if !g.door.Enter() {
+	if !g.admission.Acquire() {
 		g.dialFailed(d.Owned, engine.ErrFull)
 		return
 	}

@@ -45,7 +45,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/door"
+	"github.com/myriad-go/myriad/internal/admission"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
@@ -77,33 +77,34 @@ const (
 
 // group is a running engine.
 type group struct {
-	cfg      engine.Config
-	host     engine.Host
-	counters engine.Counters
-	buffers  engine.SharedBuffers
-	lns      []net.Listener
-	door     *door.Door    // with connections and dials
-	casts    casts         // broadcasts under way
-	orders   chan struct{} // holds one for each Dial under way
-	dialling chan struct{} // holds one for each connection being dialled
-	hold     hold
-	freed    chan struct{} // a connection has closed; for an acceptor out of descriptors
-	stop     context.Context
-	halt     context.CancelFunc // ends stop, and with it dials and pauses
-	swept    int                // the sweeper's: the chunk that comes next
-	turns    turns              // of connections that send much
-	reading  atomic.Int64       // bytes of large read buffers in use
-	yielding sync.Mutex         // held by who looks for connections that are to give way
-	stood    atomic.Int64       // nanoseconds for which the process has stood still
-	urgent   atomic.Int64       // connections that are about to end
-	stir     chan struct{}      // a connection has come; for the sweeper
-	empty    chan struct{}      // the last one has gone; for the sweeper
-	quick    chan struct{}      // closed when connections are to end at once
-	kill     sync.Once          // for closing it
-	running  sync.WaitGroup
-	pacing   sync.WaitGroup // the pacer
-	gone     chan struct{}  // closed when all that runs has ended
-	done     chan struct{}  // closed when everything has ended
+	cfg       engine.Config
+	host      engine.Host
+	counters  engine.Counters
+	buffers   engine.SharedBuffers
+	lns       []net.Listener
+	admission *admission.Controller // with connections and dials
+	casts     casts                 // broadcasts under way
+	orders    chan struct{}         // holds one for each Dial under way
+	dialling  chan struct{}         // holds one for each connection being dialled
+	hold      hold
+	freed     chan struct{} // a connection has closed; for an acceptor out of descriptors
+	stop      context.Context
+	halt      context.CancelFunc // ends stop, and with it dials and pauses
+	swept     int                // the sweeper's: the chunk that comes next
+	turns     turns              // of connections that send much
+	pipes     pipes              // for relays
+	reading   atomic.Int64       // bytes of large read buffers in use
+	yielding  sync.Mutex         // held by who looks for connections that are to give way
+	stood     atomic.Int64       // nanoseconds for which the process has stood still
+	urgent    atomic.Int64       // connections that are about to end
+	stir      chan struct{}      // a connection has come; for the sweeper
+	empty     chan struct{}      // the last one has gone; for the sweeper
+	quick     chan struct{}      // closed when connections are to end at once
+	kill      sync.Once          // for closing it
+	running   sync.WaitGroup
+	pacing    sync.WaitGroup // the pacer
+	gone      chan struct{}  // closed when all that runs has ended
+	done      chan struct{}  // closed when everything has ended
 
 	mu    sync.Mutex
 	conns table
@@ -115,17 +116,18 @@ func start(cfg engine.Config) (engine.Engine, error) {
 		cfg:    cfg,
 		orders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
 		freed: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{}),
-		stir: make(chan struct{}, 1), empty: make(chan struct{}, 1), quick: make(chan struct{}), door: engine.NewDoor(&cfg),
+		stir: make(chan struct{}, 1), empty: make(chan struct{}, 1), quick: make(chan struct{}), admission: engine.NewAdmission(&cfg),
 	}
 	if err := g.listen(); err != nil {
 		engine.CloseAll(g.lns)
 		return nil, err
 	}
 	g.host.Grain = clockGrain
-	g.host.SetUp(&cfg, g.door)
+	g.host.SetUp(&cfg, g.admission)
 	g.host.LocalAddr = g.local
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.host.Direct = direct
+	g.pipes.open(g)
 	g.stop, g.halt = context.WithCancel(context.Background())
 	g.hold.changed = make(chan struct{})
 	g.casts.some = make(chan struct{}, 1)
@@ -198,7 +200,7 @@ func (g *group) accept(listener int) {
 				g.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn,
 					"cannot accept; trying again when a connection has closed, and regularly",
 					slog.String("error", err.Error()),
-					slog.Int64("open", g.door.Open()))
+					slog.Int64("open", g.admission.Open()))
 			}
 			g.rest(acceptRetry, g.freed)
 		}
@@ -209,7 +211,7 @@ func (g *group) accept(listener int) {
 // time to stop.
 func (g *group) mayAccept() bool {
 	for {
-		wait := g.door.Ready(engine.Since())
+		wait := g.admission.TakeToken(engine.Since())
 		if wait == 0 {
 			return true
 		}
@@ -313,9 +315,9 @@ func (g *group) exit(c *conn) {
 }
 
 func (g *group) leave() {
-	g.door.Leave()
+	g.admission.Release()
 	signal(g.freed)
-	if g.door.Open() == 0 {
+	if g.admission.Open() == 0 {
 		signal(g.empty)
 	}
 }

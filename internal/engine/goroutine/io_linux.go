@@ -94,8 +94,11 @@ func (c *conn) step(fd uintptr) bool {
 		c.io.errno = int16(syscall.EAGAIN)
 		return true // and not stay: the poller has told of the input already
 	}
-	done := c.recv(int32(fd))
-	c.hasRead()
+	tried, done := c.splice(int32(fd))
+	if !tried {
+		done = c.recv(int32(fd))
+		c.hasRead()
+	}
 	return done || c.stay()
 }
 

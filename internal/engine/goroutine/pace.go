@@ -51,7 +51,7 @@ func (g *group) Next(_ int, slot uint32) (ref engine.Ref, next uint32, ok bool) 
 	defer g.mu.Unlock()
 	for end := uint32(len(g.conns.chunks) * tableChunk); slot < end; slot++ {
 		if c := g.conns.get(slot); c != nil {
-			return c.First(), slot + 1, true
+			return g.conns.ref(slot), slot + 1, true
 		}
 	}
 	return engine.Ref{}, slot, false

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -36,7 +37,7 @@ func TestRestSleeps(t *testing.T) {
 		cfg.NewLayer = func(*engine.Conn) engine.Layer { return l }
 	})
 	nc := dial(t, g)
-	ref := receive(t, l.ref, "Attend")
+	ref := await.Receive(t, l.ref, "Attend")
 	for range 50 {
 		if _, err := nc.Write([]byte("x")); err != nil {
 			t.Fatal(err)
@@ -50,5 +51,5 @@ func TestRestSleeps(t *testing.T) {
 	if err := ref.Attend(); err != nil {
 		t.Fatalf("Attend: %v", err)
 	}
-	waitFor(t, "it does not wake when mail comes", func() bool { return l.attended.Load() > before })
+	await.True(t, "it does not wake when mail comes", func() bool { return l.attended.Load() > before })
 }

@@ -62,25 +62,3 @@ func dial(t *testing.T, g *group) net.Conn {
 	t.Cleanup(func() { nc.Close() })
 	return nc
 }
-
-// waitFor waits until ok, and says what was wrong if that does not come.
-func waitFor(t *testing.T, wrong string, ok func() bool) {
-	t.Helper()
-	for start := time.Now(); !ok(); time.Sleep(time.Millisecond) {
-		if time.Since(start) > patience {
-			t.Fatalf("%s (waited for %v)", wrong, patience)
-		}
-	}
-}
-
-// receive waits for a value.
-func receive[T any](t *testing.T, ch <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("%s: nothing within %v", what, patience)
-		panic("not reached")
-	}
-}

@@ -22,9 +22,9 @@ func (g *group) Stop(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	cut := g.door.Open()
+	cut := g.admission.Open()
 	g.kill.Do(func() { close(g.quick) })
-	return engine.CutOff(ctx, cut, engine.AwaitKilled(g.done, g.door.Open))
+	return engine.CutOff(ctx, cut, engine.AwaitKilled(g.done, g.admission.Open))
 }
 
 func (g *group) Wait() { <-g.done }
@@ -55,6 +55,7 @@ func (g *group) beginStop() {
 	go func() {
 		g.running.Wait()
 		g.turns.network.close()
+		g.pipes.close()
 		close(g.gone)
 		<-told
 		g.pacing.Wait()

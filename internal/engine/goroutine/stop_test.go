@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -30,7 +31,7 @@ func TestSlowShutdownRate(t *testing.T) {
 	g := serve(t, h, func(cfg *engine.Config) { cfg.Limits.ShutdownRate, cfg.Limits.Linger = 4, 0 })
 	for range 3 {
 		dial(t, g)
-		receive(t, h.opened, "Opened")
+		await.Receive(t, h.opened, "Opened")
 	}
 	start := time.Now()
 	if err := g.Stop(context.Background()); err != nil {

@@ -37,12 +37,12 @@ func (g *group) sweepAll() {
 // await waits for the next slice, and as long as there are no connections. It
 // fails when the group stops and there are none.
 func (g *group) await(timer *time.Timer) bool {
-	if g.door.Open() == 0 {
+	if g.admission.Open() == 0 {
 		select {
 		case <-g.stir:
 		case <-g.stop.Done():
 		}
-		if g.door.Open() == 0 && g.stop.Err() != nil {
+		if g.admission.Open() == 0 && g.stop.Err() != nil {
 			return false
 		}
 	}
@@ -95,7 +95,7 @@ func (g *group) yield() {
 	debtors := slices.DeleteFunc(g.conns.all(), func(c *conn) bool { return c.debt.Load() == 0 })
 	g.mu.Unlock()
 	slices.SortFunc(debtors, func(a, b *conn) int { return cmp.Compare(b.debt.Load(), a.debt.Load()) })
-	average := g.counters.Get(engine.Buffered) / max(g.door.Open(), 1)
+	average := g.counters.Get(engine.Buffered) / max(g.admission.Open(), 1)
 	for _, c := range debtors {
 		if int64(c.debt.Load()) < average || excess <= 0 {
 			return

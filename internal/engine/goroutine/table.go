@@ -12,17 +12,24 @@ const tableChunk = 512
 // table holds connections by slot. It grows by chunks: copying a large table
 // would leave its old room as garbage. The group's lock guards it.
 type table struct {
-	chunks []*[tableChunk]*conn
+	chunks []*chunk
 	free   []uint32
 	used   int
 	told   map[*conn]netip.AddrPort // whose connections are, where a proxy has said it
+}
+
+// chunk is some of its entries. Each has a connection, nil if it is free, and a generation:
+// how many it had before.
+type chunk struct {
+	conns       [tableChunk]*conn
+	generations [tableChunk]uint32
 }
 
 // put gives a connection the first free slot.
 func (t *table) put(c *conn, h *engine.Host) {
 	if len(t.free) == 0 {
 		first := uint32(len(t.chunks)) * tableChunk
-		t.chunks = append(t.chunks, new([tableChunk]*conn))
+		t.chunks = append(t.chunks, new(chunk))
 		for i := uint32(tableChunk); i > 0; i-- {
 			t.free = append(t.free, first+i-1)
 		}
@@ -31,17 +38,26 @@ func (t *table) put(c *conn, h *engine.Host) {
 	slot := t.free[last]
 	t.free = t.free[:last]
 	t.used++
-	c.Bind(h, slot)
-	t.chunks[slot/tableChunk][slot%tableChunk] = c
+	in, i := t.chunks[slot/tableChunk], slot%tableChunk
+	c.Bind(h, slot, in.generations[i])
+	in.conns[i] = c
 }
 
 // get finds who has a slot now; nil if nobody has.
-func (t *table) get(slot uint32) *conn { return t.chunks[slot/tableChunk][slot%tableChunk] }
+func (t *table) get(slot uint32) *conn { return t.chunks[slot/tableChunk].conns[slot%tableChunk] }
+
+// ref names who has a slot now.
+func (t *table) ref(slot uint32) engine.Ref {
+	in, i := t.chunks[slot/tableChunk], slot%tableChunk
+	return in.conns[i].RefOf(in.generations[i])
+}
 
 // drop frees a slot.
 func (t *table) drop(slot uint32) {
 	delete(t.told, t.get(slot))
-	t.chunks[slot/tableChunk][slot%tableChunk] = nil
+	in, i := t.chunks[slot/tableChunk], slot%tableChunk
+	in.conns[i] = nil
+	in.generations[i]++
 	t.free = append(t.free, slot)
 	t.used--
 }
@@ -52,7 +68,7 @@ func (t *table) all() []*conn { return t.some(0, len(t.chunks)) }
 // inChunk lists those in one chunk, in the room of conns.
 func (t *table) inChunk(i int, conns []*conn) []*conn {
 	conns = conns[:0]
-	for _, c := range t.chunks[i] {
+	for _, c := range t.chunks[i].conns {
 		if c != nil {
 			conns = append(conns, c)
 		}
@@ -64,7 +80,7 @@ func (t *table) inChunk(i int, conns []*conn) []*conn {
 func (t *table) some(from, to int) []*conn {
 	conns := make([]*conn, 0, min(t.used, (to-from)*tableChunk))
 	for _, chunk := range t.chunks[from:to] {
-		for _, c := range chunk {
+		for _, c := range chunk.conns {
 			if c != nil {
 				conns = append(conns, c)
 			}

@@ -33,13 +33,13 @@ func (d *taker) Settle(c *engine.Conn) {
 func fan(n int) (l *Loop, d *taker, refs []engine.Ref) {
 	cfg := engine.Config{Handler: deaf{}, Loops: 1, Log: slog.New(slog.DiscardHandler), Limits: engine.Limits{
 		MaxConns: n, MaxMessage: 1000, MaxUnsent: 1 << 20, MaxMail: 1 << 20, MaxMailBytes: 1 << 20}}
-	g := &group{cfg: cfg, door: engine.NewDoor(&cfg)}
+	g := &group{cfg: cfg, admission: engine.NewAdmission(&cfg)}
 	l = newLoop(g, 0, sock.Bell{})
 	d = &taker{sends: make(map[*engine.Conn][]string)}
 	l.driver, l.host.Direct = d, nil
 	g.loops = []*Loop{l}
 	for range n {
-		g.door.Enter()
+		g.admission.Acquire()
 		c := l.slab.take()
 		c.SetFD(0)
 		c.Open(netip.AddrPort{}, false)

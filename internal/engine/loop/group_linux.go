@@ -30,7 +30,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/door"
+	"github.com/myriad-go/myriad/internal/admission"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
@@ -46,12 +46,12 @@ type group struct {
 	listeners []int32           // of each engine.Listener, one for each loop; see listeners_linux.go
 	where     []engine.Listener // none if the engine only dials
 	entrances []*engine.Entrance
-	door      *door.Door   // with connections and dials of all loops
-	evenShare int64        // of MaxBuffered
-	held      atomic.Bool  // loops are to accept nothing
-	expelling atomic.Int64 // calls of Expel under way
-	casts     atomic.Int64 // broadcasts under way,
-	casting   atomic.Int64 // and their bytes
+	admission *admission.Controller // with connections and dials of all loops
+	evenShare int64                 // of MaxBuffered
+	held      atomic.Bool           // loops are to accept nothing
+	expelling atomic.Int64          // calls of Expel under way
+	casts     atomic.Int64          // broadcasts under way,
+	casting   atomic.Int64          // and their bytes
 	next      atomic.Uint64
 	stopping  atomic.Bool
 	stuck     atomic.Int64   // loops that a handler holds, as far as watch has seen
@@ -66,7 +66,7 @@ type group struct {
 
 // Start starts cfg.Loops loops, each with a driver of its own.
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
-	g := &group{cfg: cfg, door: engine.NewDoor(&cfg), evenShare: math.MaxInt64, done: make(chan struct{})}
+	g := &group{cfg: cfg, admission: engine.NewAdmission(&cfg), evenShare: math.MaxInt64, done: make(chan struct{})}
 	if most := cfg.Limits.MaxBuffered; most > 0 {
 		g.evenShare = int64(most / cfg.Loops)
 	}
@@ -241,11 +241,11 @@ func (g *group) Stop(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	cut := g.door.Open()
+	cut := g.admission.Open()
 	for _, l := range g.loops {
 		l.tell(killing)
 	}
-	return engine.CutOff(ctx, cut, engine.AwaitKilled(g.done, g.door.Open))
+	return engine.CutOff(ctx, cut, engine.AwaitKilled(g.done, g.admission.Open))
 }
 
 func (g *group) Wait() { <-g.done }

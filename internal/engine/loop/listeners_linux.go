@@ -88,7 +88,7 @@ func (l *Loop) mayAccept() bool {
 	if l.token {
 		return true
 	}
-	wait := l.group.door.Ready(engine.Since())
+	wait := l.group.admission.TakeToken(engine.Since())
 	if l.token = wait == 0; !l.token {
 		l.counters.Add(engine.AcceptPauses, 1)
 		l.rest(wait)
@@ -150,7 +150,7 @@ func (l *Loop) pause(errno syscall.Errno) {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
 			"cannot accept; trying again when a connection has closed, and regularly",
 			slog.String("error", errno.Error()),
-			slog.Int64("open", l.group.door.Open()))
+			slog.Int64("open", l.group.admission.Open()))
 	}
 }
 

@@ -2,11 +2,12 @@ package loop
 
 import (
 	"log/slog"
-	"net/netip"
 	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
@@ -52,7 +53,7 @@ type Loop struct {
 
 	stage      int32         // what the loop has done of told
 	drained    drained       // how far the connections have been told to drain
-	token      bool          // for one connection, from the door
+	token      bool          // of the accept rate, for one connection
 	paused     bool          // not accepting until resume
 	starved    bool          // because descriptors have run out
 	held       bool          // not accepting because of Engine.Hold
@@ -69,7 +70,8 @@ type Loop struct {
 	touch func(engine.Ref) bool // for Pace, made once
 
 	bulk    line[engine.Ref] // connections that wait to be read from
-	pipe    pipe             // for relays
+	pipe    sock.Pipe        // for relays
+	spilled []byte           // what was in it and was not taken
 	auto    auto
 	busy    int                       // connections with workers, or waiting for one
 	waiting waiting                   // for room in the pool
@@ -106,10 +108,14 @@ type Loop struct {
 func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	l := &Loop{group: g, bell: bell}
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
-	l.host.SetUp(&g.cfg, g.door)
+	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Entrances = g.entrances
-	l.host.Index, l.host.Returned, l.host.Shard, l.host.LocalAddr = index, l.giveBack, g.cfg.Shard > 0, local
+	l.host.Index, l.host.Returned, l.host.Shard = index, l.giveBack, g.cfg.Shard > 0
+	l.host.Loops, l.host.OnLoop, l.host.LocalAddr = g.cfg.Loops, onLoop, local
+	if g.cfg.Shard > 0 {
+		l.host.AskLocalAddr = l.askLocalAddr
+	}
 	l.host.Direct, l.host.NoFiles = direct, g.cfg.Shard > 0
 	l.host.At, l.host.Touch = l.Conn, l.touchLater
 	l.host.Mine = func(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
@@ -139,9 +145,6 @@ func direct(c *engine.Conn, pieces [][]byte) int {
 	}
 	return n
 }
-
-// local is Host.LocalAddr.
-func local(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
 // Bell is what ends a wait when it is rung. Drivers watch it, and hush it.
 func (l *Loop) Bell() sock.Bell { return l.bell }
@@ -188,6 +191,9 @@ func (l *Loop) runShard(started chan<- error) {
 // serve turns until the loop is told to stop and the last connection is
 // finished. It first says how opening the driver went.
 func (l *Loop) serve(started chan<- error) error {
+	thread := unix.Gettid()
+	threads.Store(thread, l)
+	defer threads.Delete(thread)
 	if err := l.driver.Open(); err != nil {
 		l.abandon()
 		started <- err
@@ -493,7 +499,7 @@ func (l *Loop) free(c *engine.Conn) {
 	c.SetArmed(0)
 	l.slab.put(c)
 	l.used.Add(-1)
-	l.group.door.Leave()
+	l.group.admission.Release()
 	if l.starved {
 		l.resume = 0
 	}
@@ -525,7 +531,7 @@ func (l *Loop) end() {
 		do()
 	}
 	l.driver.Close()
-	l.pipe.close()
+	l.pipe.Close()
 	for _, d := range orders { // that came between the last look and now
 		for range d.Count {
 			l.tellDialFailed(d.Owned, engine.ErrClosed)

@@ -12,7 +12,7 @@ import (
 // again, and a loop that has ended has done its part.
 func TestExpelIsBounded(t *testing.T) {
 	g := &group{cfg: engine.Config{Loops: 2}, done: make(chan struct{})}
-	g.door = engine.NewDoor(&g.cfg)
+	g.admission = engine.NewAdmission(&g.cfg)
 	for i := range 2 {
 		g.loops = append(g.loops, newLoop(g, i, sock.Bell{}))
 	}

@@ -183,7 +183,7 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	if l.full() {
 		return l.passDialOn(d)
 	}
-	if !l.group.door.Enter() {
+	if !l.group.admission.Acquire() {
 		l.tellDialFailed(d.Owned, engine.ErrFull)
 		return true
 	}
@@ -194,7 +194,7 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 		err = syscall.EMFILE
 	}
 	if err != nil {
-		l.group.door.Leave()
+		l.group.admission.Release()
 		if errors.Is(err, syscall.EMFILE) && l.fullNow() {
 			return l.passDialOn(d)
 		}

@@ -51,7 +51,7 @@ func (s *slab) make() *engine.Conn {
 		s.chunks = append(s.chunks, new([chunkSize]engine.Conn))
 	}
 	c := s.at(s.made)
-	c.Bind(s.host, s.made)
+	c.Bind(s.host, s.made, 0)
 	c.SetFD(endOfLinks)
 	s.made++
 	return c

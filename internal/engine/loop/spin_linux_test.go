@@ -2,11 +2,13 @@ package loop
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
@@ -43,7 +45,6 @@ func (r *rest) Wait(most time.Duration) {
 // to stop; one that has spun for its time blocks, and so does one that does not
 // spin, after one look.
 func TestSpin(t *testing.T) {
-	const patience = time.Minute
 	for _, test := range []struct {
 		spin         time.Duration
 		least, waits int64 // before it is stopped
@@ -60,12 +61,9 @@ func TestSpin(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for end := time.Now().Add(patience); r.polls.Load() < test.least || r.waits.Load() < test.waits; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("spin %v: %d looks and %d waits within %v, want %d and %d",
-					test.spin, r.polls.Load(), r.waits.Load(), patience, test.least, test.waits)
-			}
-		}
+		await.TrueOr(t, func() bool { return r.polls.Load() >= test.least && r.waits.Load() >= test.waits }, func() string {
+			return fmt.Sprintf("spin %v: %d looks and %d waits, want %d and %d", test.spin, r.polls.Load(), r.waits.Load(), test.least, test.waits)
+		})
 		if waits := r.waits.Load(); waits != test.waits {
 			t.Errorf("spin %v: it waited %d times before it was stopped, want %d", test.spin, waits, test.waits)
 		}

@@ -3,8 +3,6 @@ package loop
 import (
 	"syscall"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
@@ -14,54 +12,21 @@ import (
 // between two calls, so that a relay costs neither descriptors nor memory. What the other
 // connection does not take at once is read from the pipe, and waits as other output does.
 
-// spliceSize is how much is moved at a time: as much as a read brings.
-const spliceSize = engine.ReadSize
-
-// pipe is a loop's, made when it is first used.
-type pipe struct {
-	in, out int32 // its ends, as the loop uses them: it fills in and empties out
-	made    bool
-	failed  bool // the system does not splice, or has no pipe to give
-	rest    []byte
-}
-
-func (p *pipe) open() bool {
-	if p.made || p.failed {
-		return p.made
-	}
-	var fds [2]int
-	if err := unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
-		return false // there may be descriptors later
-	}
-	p.in, p.out, p.made = int32(fds[1]), int32(fds[0]), true
-	return true
-}
-
-func (p *pipe) close() {
-	if p.made {
-		sock.Close(p.in)
-		sock.Close(p.out)
-		p.made = false
-	}
-}
-
 // readOnce reads once from a connection that is bulk.
 func (l *Loop) readOnce(c *engine.Conn) {
 	o := c.SpliceTo()
-	if o == nil || !l.driver.MayRead(c) || !l.pipe.open() {
+	if o == nil || !l.driver.MayRead(c) || !l.pipe.Open() {
 		l.driver.Read(c)
 		return
 	}
 	if l.acceptor.Blocking {
 		defer sock.NonBlocking(c.FD(), o.FD())()
 	}
-	n, errno := sock.Splice(c.FD(), l.pipe.in, spliceSize)
+	n, errno := l.pipe.Fill(c.FD(), engine.ReadSize)
 	switch {
 	case errno == syscall.EAGAIN:
 		c.Empty()
 	case errno == syscall.EINVAL: // of a socket that can't
-		l.pipe.failed = true
-		l.pipe.close()
 		l.driver.Read(c)
 	case errno != 0:
 		c.Failed(errno)
@@ -75,28 +40,25 @@ func (l *Loop) readOnce(c *engine.Conn) {
 
 // passOnFromPipe moves what is in the pipe to the other connection.
 func (l *Loop) passOnFromPipe(c, o *engine.Conn, n int) {
-	moved, errno := sock.Splice(l.pipe.out, o.FD(), n)
-	if errno != 0 {
-		moved = 0
-	}
-	c.Spliced(o, moved)
+	moved, errno := l.pipe.Empty(o.FD(), n)
+	c.Spliced(moved)
 	if errno != 0 && errno != syscall.EAGAIN {
-		l.pipe.close() // with what is in it
+		l.pipe.Close() // with what is in it
 		o.Failed(errno)
 		l.touchLater(o)
 		return
 	}
-	if l.pipe.rest == nil && moved < n {
-		l.pipe.rest = make([]byte, spliceSize)
+	if l.spilled == nil && moved < n {
+		l.spilled = make([]byte, engine.ReadSize)
 	}
 	for moved < n {
-		m, errno := sock.Read(l.pipe.out, l.pipe.rest)
+		m, errno := l.pipe.Read(l.spilled)
 		if errno != 0 || m == 0 {
-			l.pipe.close()
+			l.pipe.Close()
 			c.Failed(syscall.EIO) // what was in the pipe is lost
 			return
 		}
-		c.Arrived(l.pipe.rest[:m])
+		c.Arrived(l.spilled[:m])
 		moved += m
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
 )
@@ -148,11 +149,9 @@ func (p *fickle) start(t *testing.T, m engine.Model, shed func(*engine.Conn, []b
 // wantDropped waits until it has dropped so many.
 func (p *fickle) wantDropped(t *testing.T, n int) {
 	t.Helper()
-	for end := time.Now().Add(patience); p.drop(true) < n; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d connections were offered, want %d", p.drop(true), n)
-		}
-	}
+	await.TrueOr(t, func() bool { return p.drop(true) >= n }, func() string {
+		return fmt.Sprintf("%d connections were offered, want %d", p.drop(true), n)
+	})
 }
 
 // reach connects to an engine.

@@ -2,6 +2,7 @@ package models_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/enginetest"
 	"github.com/myriad-go/myriad/internal/engine/models"
@@ -103,15 +105,6 @@ func tryExchange(c net.Conn, message string) bool {
 	return err == nil && string(got) == message
 }
 
-func eventually(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, what)
-		}
-	}
-}
-
 // Whichever listeners connections come to, of two addresses, shards take as many as all
 // of them have room for, again and again, and refuse none before.
 func TestFullShardsPassOn(t *testing.T) {
@@ -138,7 +131,7 @@ func TestFullShardsPassOn(t *testing.T) {
 			for _, c := range open {
 				c.Close()
 			}
-			eventually(t, "all are closed", func() bool { return e.Counters()[engine.Open] == 0 })
+			await.True(t, "all are closed", func() bool { return e.Counters()[engine.Open] == 0 })
 		}
 	})
 }
@@ -165,7 +158,7 @@ func TestFullShardsPassDialsOn(t *testing.T) {
 		if err := e.Dial(engine.Dial{Target: to, Count: loops*each + more}); err != nil { // all to one loop
 			t.Fatal(err)
 		}
-		eventually(t, "each dial has ended", func() bool {
+		await.True(t, "each dial has ended", func() bool {
 			return e.Counters()[engine.Open] == loops*each && h.failed.Load() == more
 		})
 		for i := range h.on {
@@ -293,6 +286,48 @@ func TestForeignDescriptorOnShard(t *testing.T) {
 	})
 }
 
+// A descriptor means something on its shard's thread alone. Our side's address is known all
+// the same: on that thread, to a worker, and to any goroutine, but not on another loop, which
+// would have to wait.
+func TestLocalAddrOnShard(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		for name, m := range map[string]engine.Model{"on loops": m, "with workers": withPool(m, noRules(4))} {
+			t.Run(name, func(t *testing.T) {
+				var other atomic.Pointer[engine.Ref]
+				wrong := make(chan string, 100)
+				var e engine.Engine
+				e = shards(t, m, &echo{before: func(c *engine.Conn, _ []byte) {
+					if addr, ok := c.Ref().LocalAddr(); !ok || addr.String() != e.Addr().String() {
+						wrong <- fmt.Sprintf("in its own call %v, %v", addr, ok)
+					}
+					r := other.Load()
+					if r == nil {
+						other.CompareAndSwap(nil, new(c.Ref()))
+						return
+					}
+					owner, _, _ := r.Slot()
+					addr, ok := r.LocalAddr()
+					if want := name == "with workers" || owner == c.Owner(); ok != want || ok && addr.String() != e.Addr().String() {
+						wrong <- fmt.Sprintf("in a call of loop %d for one of loop %d %v, %v", c.Owner(), owner, addr, ok)
+					}
+				}}, 2, 20)
+				for range 20 {
+					if !tryExchange(dial(t, e), "hello") {
+						t.Fatal("not served")
+					}
+				}
+				if addr, ok := other.Load().LocalAddr(); !ok || addr.String() != e.Addr().String() {
+					t.Errorf("LocalAddr in a goroutine is %v, %v; want %v", addr, ok, e.Addr())
+				}
+				close(wrong)
+				for w := range wrong {
+					t.Errorf("LocalAddr is %s; want %v", w, e.Addr())
+				}
+			})
+		}
+	})
+}
+
 // A loop that started later than a shard is woken from there all the same.
 func TestBellOfLaterLoop(t *testing.T) {
 	eachWithLoops(t, func(t *testing.T, m engine.Model) {
@@ -349,7 +384,7 @@ func TestShardThreadsEnd(t *testing.T) {
 		if err := e.Stop(t.Context()); err != nil {
 			t.Error(err)
 		}
-		eventually(t, "the threads have ended", func() bool { return threads() <= before+5 })
+		await.True(t, "the threads have ended", func() bool { return threads() <= before+5 })
 	})
 }
 

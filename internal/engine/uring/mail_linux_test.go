@@ -2,8 +2,8 @@ package uring
 
 import (
 	"testing"
-	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -47,17 +47,17 @@ func TestSendsOfMailDoNotPileUp(t *testing.T) {
 		dial(t, e)
 	}
 	for range n {
-		await(t, opened, "Opened")
+		await.Receive(t, opened, "Opened")
 	}
 	first.Write([]byte("block"))
-	await(t, blocked, "Received")
+	await.Receive(t, blocked, "Received")
 	for _, r := range refs { // which the loop does not touch any more
 		if err := r.Nudge(); err != nil {
 			t.Errorf("Nudge: %v", err)
 		}
 	}
 	close(release)
-	if got := await(t, left, "the nudge of the next turn"); got > turnBatch {
+	if got := await.Receive(t, left, "the nudge of the next turn"); got > turnBatch {
 		t.Errorf("%d of %d sends are under way a turn later", got, n)
 	}
 }
@@ -70,15 +70,4 @@ func (h *handler) underWay(what uint16) (n int) {
 		}
 	})
 	return n
-}
-
-func await[T any](t *testing.T, ch <-chan T, what string) T {
-	t.Helper()
-	select {
-	case v := <-ch:
-		return v
-	case <-time.After(patience):
-		t.Fatalf("%s: nothing within %v", what, patience)
-		panic("not reached")
-	}
 }

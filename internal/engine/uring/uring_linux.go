@@ -21,11 +21,9 @@ package uring
 import (
 	"context"
 	"log/slog"
-	"slices"
 	"sync"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -99,7 +97,7 @@ type driver struct {
 	loop    *loop.Loop
 	ring    *ring
 	buffers *provided
-	door    *sock.Poll    // watches the listener
+	accepts *sock.Poll    // watches the listener
 	input   []byte        // for Read
 	revived time.Duration // when the ring was last made anew
 	left    uint32        // completions of this round that are not handled
@@ -119,25 +117,25 @@ func (d *driver) setUp() (err error) {
 		d.ring.close()
 		return err
 	}
-	if d.door, err = sock.NewPoll(1); err != nil {
+	if d.accepts, err = sock.NewPoll(1); err != nil {
 		d.ring.close()
 		d.buffers.close()
 		return err
 	}
 	d.poll(d.loop.Bell().FD, ofBell, unix.POLLIN, pollMultishot)
-	d.poll(d.door.FD(), ofListener, unix.POLLIN, 0)
+	d.poll(d.accepts.FD(), ofListener, unix.POLLIN, 0)
 	return nil
 }
 
 func (d *driver) Close() {
 	d.ring.close()
 	d.buffers.close()
-	d.door.Close()
+	d.accepts.Close()
 }
 
-func (d *driver) Listen(fd int32) { d.door.Add(fd, 0, sock.In) }
+func (d *driver) Listen(fd int32) { d.accepts.Add(fd, 0, sock.In) }
 
-func (d *driver) Deafen(fd int32) { d.door.Remove(fd) }
+func (d *driver) Deafen(fd int32) { d.accepts.Remove(fd) }
 
 // Poll handles completions in rounds. Only when those of a round are handled it has
 // the kernel run what it has deferred, or they would pile up, and with them the
@@ -232,131 +230,10 @@ func (d *driver) handle() bool {
 	return some
 }
 
-// accept accepts what waits, and goes on to watch the door.
+// accept accepts what waits, and goes on to watch the listener.
 func (d *driver) accept() {
 	d.loop.Accept()
-	d.poll(d.door.FD(), ofListener, unix.POLLIN, 0)
-}
-
-// received takes the completion of a receive. Bytes for a connection that is
-// busy are kept, and the receive is ended so that not many come.
-func (d *driver) received(c *engine.Conn, e cqe) {
-	if e.flags&cqeMore == 0 {
-		d.clear(c, receiving|canceling)
-	}
-	switch armed := c.Armed(); {
-	case armed&loop.Busy != 0:
-		d.keep(c, e)
-	case armed&dying == 0:
-		var in []byte
-		if e.res > 0 {
-			in = d.buffers.bytes(e)
-		}
-		d.take(c, e.res, in)
-		d.judge(c, e)
-	}
-	if e.flags&cqeBuffer != 0 {
-		d.buffers.done(e)
-	}
-	d.Settle(c)
-}
-
-// bulk is how much a receive brings of a connection that sends much. A receive that
-// goes on by itself fills up to 32 buffers for it before we can stop it, whatever
-// the connection may have; so such a connection is received from once at a time, and
-// without a buffer of the ring where those may not be enough for all.
-const bulk = 8 << 10
-
-// judge notes whether the connection sends much: more than there was room for, too.
-func (d *driver) judge(c *engine.Conn, e cqe) {
-	switch armed := c.Armed(); {
-	case e.res >= bulk, e.res > 0 && d.buffers.full(e):
-		c.SetArmed(armed &^ small)
-		d.stopReceiving(c)
-	case e.res > 0:
-		c.SetArmed(armed | small)
-	}
-}
-
-// take gives the core what a receive has brought.
-func (d *driver) take(c *engine.Conn, res int32, in []byte) {
-	switch {
-	case res > 0:
-		c.SetArmed(c.Armed() | active)
-		c.Arrived(in)
-		d.loop.Brought(c, int(res))
-	case res == 0:
-		c.PeerClosed()
-	case res == -int32(unix.ENOBUFS):
-		if !d.buffers.giveMore() {
-			d.loop.Queue(c)
-		}
-	case res == -int32(unix.ECANCELED), res == -int32(unix.EAGAIN), res == -int32(unix.EINTR):
-	default:
-		c.Failed(syscall.Errno(-res))
-	}
-}
-
-// keep keeps a receive's completion until the connection is back.
-func (d *driver) keep(c *engine.Conn, e cqe) {
-	var in []byte
-	if e.res > 0 {
-		in = slices.Clone(d.buffers.bytes(e))
-	}
-	d.loop.Later(c, func() { d.take(c, e.res, in) })
-	d.stopReceiving(c)
-}
-
-// stopReceiving ends the receive that is under way, if there is one.
-func (d *driver) stopReceiving(c *engine.Conn) {
-	if armed := c.Armed(); armed&(receiving|canceling) == receiving {
-		c.SetArmed(armed | canceling)
-		d.cancel(ofRecv | uint64(c.Slot()))
-	}
-}
-
-// stop has all that is under way to receive end.
-func (d *driver) stop(c *engine.Conn) {
-	d.loop.Time(c)
-	d.stopReceiving(c)
-	if c.Armed()&polling != 0 {
-		d.cancel(ofPoll | uint64(c.Slot()))
-	}
-}
-
-// sent takes the completion of a send.
-func (d *driver) sent(c *engine.Conn, e cqe) {
-	d.clear(c, sending)
-	if c.Armed()&loop.Busy != 0 {
-		d.loop.Later(c, func() { d.took(c, e.res) })
-		return
-	}
-	d.took(c, e.res)
-	d.Settle(c)
-}
-
-// roomy takes the completion of a poll for room.
-func (d *driver) roomy(c *engine.Conn) {
-	d.clear(c, sending)
-	if c.Armed()&loop.Busy != 0 {
-		d.loop.Later(c, c.Room)
-		return
-	}
-	c.Room()
-	d.Settle(c)
-}
-
-// took tells the core what a send has taken.
-func (d *driver) took(c *engine.Conn, res int32) {
-	c.Sent(int(max(res, 0)))
-	c.Room()
-	if res < 0 && c.Armed()&dying == 0 {
-		switch errno := syscall.Errno(-res); errno {
-		case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.ECANCELED:
-		default:
-			c.Failed(errno)
-		}
-	}
+	d.poll(d.accepts.FD(), ofListener, unix.POLLIN, 0)
 }
 
 // polled takes the completion of a poll: a silent connection talks, or a dial
@@ -401,39 +278,6 @@ func (d *driver) Established(c *engine.Conn) syscall.Errno {
 }
 
 func (d *driver) Drop(c *engine.Conn) { d.end(c) }
-
-// MayRead says whether nothing that is under way reads from the connection.
-func (d *driver) MayRead(c *engine.Conn) bool { return c.Armed()&(dying|receiving) == 0 }
-
-// Read receives what is there, unless a receive is under way, which has been given
-// earlier bytes or will be.
-func (d *driver) Read(c *engine.Conn) bool {
-	if !d.MayRead(c) {
-		return false
-	}
-	if d.input == nil {
-		d.input = make([]byte, engine.ReadSize)
-	}
-	n, errno := sock.Recv(c.FD(), d.input)
-	switch {
-	case errno == 0 && n > 0:
-		d.take(c, int32(n), d.input[:n])
-		if c.SetArmed(c.Armed() &^ small); n < bulk {
-			c.SetArmed(c.Armed() | small)
-		}
-		if n < len(d.input) {
-			c.Empty()
-		}
-		return true
-	case errno == 0:
-		c.PeerClosed()
-	case errno == unix.EAGAIN:
-		c.Empty()
-	default:
-		c.Failed(errno)
-	}
-	return false
-}
 
 // Settle implements loop.Driver.
 func (d *driver) Settle(c *engine.Conn) {
@@ -544,56 +388,6 @@ func (d *driver) clear(c *engine.Conn, bits uint16) {
 		d.loop.SweepFor(-1)
 	}
 	c.SetArmed(c.Armed() &^ bits)
-}
-
-// receive submits a receive: one that goes on until it is canceled or fails, if the
-// last was small.
-func (d *driver) receive(c *engine.Conn) {
-	armed := c.Armed()
-	c.SetArmed(armed | receiving)
-	d.hot++
-	d.loop.SweepFor(1)
-	s := d.ring.next()
-	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect
-	if armed&small != 0 {
-		s.ioprio = recvMultishot
-	}
-	s.user = ofRecv | uint64(c.Slot())
-}
-
-// send submits what is owed. The connection keeps it until it is sent.
-func (d *driver) send(c *engine.Conn) {
-	out := c.Output()
-	c.Offered()
-	c.SetArmed(c.Armed() | sending)
-	s := d.ring.next()
-	s.op, s.fd, s.opFlags = opSend, c.FD(), unix.MSG_NOSIGNAL
-	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&out[0]))), uint32(len(out))
-	s.user = ofSend | uint64(c.Slot())
-}
-
-// sendFile has the kernel send a file, as far as it can: the ring has no operation for
-// that. At its end, and whatever is wrong, it is read instead: that tells, or the next
-// send does.
-func (d *driver) sendFile(c *engine.Conn) {
-	f, offset, n := c.File()
-	if f == nil {
-		c.Load()
-		return
-	}
-	switch n, errno := sock.SendFileNow(c.FD(), f, offset, n); {
-	case errno == 0 && n > 0:
-		c.Sent(n)
-	case errno == unix.EAGAIN:
-		c.Sent(0)
-	default:
-		c.Load()
-		return
-	}
-	if c.WantsRoom() {
-		c.SetArmed(c.Armed() | sending)
-		d.poll(c.FD(), ofRoom|uint64(c.Slot()), unix.POLLOUT, 0)
-	}
 }
 
 func (d *driver) poll(fd int32, user uint64, events, flags uint32) {

@@ -101,7 +101,7 @@ func (*Listener) Addr() net.Addr {
 // Start starts the engine.
 func (l *Listener) Start(cfg engine.Config) (engine.Engine, error) {
 	e := &Engine{cfg: cfg, wake: make(chan struct{}, 1), done: make(chan struct{}), now: began}
-	e.host.SetUp(&cfg, engine.NewDoor(&cfg))
+	e.host.SetUp(&cfg, engine.NewAdmission(&cfg))
 	e.host.Buffers, e.host.Poster, e.host.Counters = &engine.FreeList{}, e, &e.counters
 	e.host.Now = func() time.Duration { return e.now + e.ahead }
 	e.host.SetClock(e.now)
@@ -252,13 +252,13 @@ func (e *Engine) Stop(ctx context.Context) error {
 		return nil
 	case <-ctx.Done():
 	}
-	cut := e.host.Door.Open()
+	cut := e.host.Admission.Open()
 	_ = e.wish(func(w *wishes) error {
 		w.kill = true
 		return nil
 	})
 	e.try()
-	return engine.CutOff(ctx, cut, engine.AwaitKilled(e.done, e.host.Door.Open))
+	return engine.CutOff(ctx, cut, engine.AwaitKilled(e.done, e.host.Admission.Open))
 }
 
 // Wait implements engine.Engine.
@@ -318,7 +318,7 @@ func (e *Engine) accept(held bool) (acted bool) {
 	e.counters.Set(engine.Holding, holding)
 	e.admits = 0
 	for !held && len(e.queue) > 0 {
-		if wait := e.host.Door.Ready(e.now); wait > 0 {
+		if wait := e.host.Admission.TakeToken(e.now); wait > 0 {
 			e.admits = e.now + wait
 			break
 		}

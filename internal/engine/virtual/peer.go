@@ -42,7 +42,7 @@ func (e *Engine) Connect(from netip.AddrPort) (*Peer, error) {
 	}
 	p := &Peer{e: e, Addr: from, window: -1}
 	p.box.Max, p.box.MaxBytes = e.cfg.Limits.MaxMail, e.cfg.Limits.MaxMailBytes
-	p.conn.Bind(&e.host, uint32(len(e.peers)))
+	p.conn.Bind(&e.host, uint32(len(e.peers)), 0)
 	p.conn.SetListener(0)
 	e.peers, e.queue = append(e.peers, p), append(e.queue, p)
 	return p, nil
@@ -163,7 +163,7 @@ func (p *Peer) act() bool {
 		p.done, p.why = true, c.Why()
 		c.Finish()
 		p.in = nil
-		p.e.host.Door.Leave()
+		p.e.host.Admission.Release()
 	default:
 		return false
 	}

@@ -22,7 +22,7 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 	returned := make(chan error, 1)
 	host := engine.Host{Now: engine.Since, Counters: &engine.Counters{}, Returned: func(_ *engine.Conn, why error) { returned <- why }}
 	var c engine.Conn
-	c.Bind(&host, 0)
+	c.Bind(&host, 0, 0)
 	w := workers.Of(p)
 	turn := func() {
 		if err := w.TrySubmit(&c); err != nil {
@@ -41,9 +41,6 @@ func TestSubmitAllocatesNothing(t *testing.T) {
 	}
 	if err := w.TrySubmit(&c); err == nil || !w.Closed(err) {
 		t.Errorf("a closed pool answers %v; want an error that says so", err)
-	}
-	if w == workers.Of(p) {
-		t.Error("two engines have the same key")
 	}
 	for _, err := range []error{pool.ErrFull, pool.ErrShed} {
 		if w.Closed(err) {

@@ -1,0 +1,83 @@
+package admission
+
+import (
+	"fmt"
+	"hash/maphash"
+	"net/netip"
+	"sync"
+)
+
+// shards is how many maps the sources are spread over.
+const shards = 64
+
+// source is the part of an address that tells sources apart, the rest zeros. It
+// has no pointers, so that the garbage collector does not look into the maps.
+type source [16]byte
+
+// sources counts the connections from each source. There is an entry for each
+// source that has one, so not more than there are connections; a map keeps the
+// room of its greatest size: 35 to 56 bytes for each entry, measured with 100,000
+// to a million.
+type sources struct {
+	max  int
+	bits int
+	seed maphash.Seed
+	each [shards]shard
+}
+
+// shard is filled up so that no two have their fields in one cache line.
+type shard struct {
+	mu    sync.Mutex
+	count map[source]int
+	_     [128 - 16]byte
+}
+
+func newSources(max, bits int) *sources {
+	if bits == 0 {
+		bits = 64
+	}
+	s := &sources{max: max, bits: bits, seed: maphash.MakeSeed()}
+	for i := range s.each {
+		s.each[i].count = make(map[source]int)
+	}
+	return s
+}
+
+// of is the source of an address, and where it is counted.
+func (s *sources) of(a netip.Addr) (source, *shard) {
+	from := source(a.As16())
+	if a.Is6() && !a.Is4In6() {
+		whole := s.bits / 8
+		if whole < len(from) {
+			from[whole] &= ^byte(0xff >> (s.bits % 8))
+			clear(from[whole+1:])
+		}
+	}
+	return from, &s.each[maphash.Bytes(s.seed, from[:])%shards]
+}
+
+func (s *sources) add(a netip.Addr) bool {
+	from, in := s.of(a)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	n := in.count[from]
+	if n >= s.max {
+		return false
+	}
+	in.count[from] = n + 1
+	return true
+}
+
+func (s *sources) remove(a netip.Addr) {
+	from, in := s.of(a)
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch n := in.count[from]; n {
+	case 0:
+		panic(fmt.Sprintf("admission: ReleaseSource of %v without AcquireSource", a))
+	case 1:
+		delete(in.count, from)
+	default:
+		in.count[from] = n - 1
+	}
+}

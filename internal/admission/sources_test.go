@@ -1,0 +1,192 @@
+package admission
+
+import (
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+)
+
+// entries is how many sources have an entry.
+func (c *Controller) entries() (n int) {
+	for i := range c.sources.each {
+		s := &c.sources.each[i]
+		s.mu.Lock()
+		n += len(s.count)
+		s.mu.Unlock()
+	}
+	return n
+}
+
+func TestSource(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		bits   int
+		same   []netip.Addr // all of one source
+		others []netip.Addr // each of another
+	}{
+		{"IPv4", 0, addrs("192.0.2.1", "::ffff:192.0.2.1"), addrs("192.0.2.2", "::192.0.2.1", "192.0.3.1")},
+		{"64 bits", 0, addrs("2001:db8::1", "2001:db8::ffff:ffff:ffff:ffff", "2001:db8::2%eth0"), addrs("2001:db8:0:1::1", "2001:db9::1", "::1")},
+		{"48 bits", 48, addrs("2001:db8::1", "2001:db8:0:ffff::"), addrs("2001:db8:1::", "1.2.3.4", "1.2.3.5")},
+		{"60 bits", 60, addrs("2001:db8::1", "2001:db8:0:f::"), addrs("2001:db8:0:10::", "2001:db8:0:20::")},
+		{"128 bits", 128, addrs("2001:db8::1", "2001:db8::1%eth0"), addrs("2001:db8::2", "2001:db8::")},
+		{"127 bits", 127, addrs("2001:db8::2", "2001:db8::3"), addrs("2001:db8::1", "2001:db8::4")},
+		{"1 bit", 1, addrs("::1", "7fff::"), addrs("8000::", "0.0.0.1", "::ffff:128.0.0.1")},
+	} {
+		d := New(Config{MaxPerSource: len(c.same), SourcePrefix: c.bits})
+		for _, a := range c.same {
+			if !d.AcquireSource(a) {
+				t.Errorf("%s: %v is one too many of %v", c.name, a, c.same)
+			}
+		}
+		for _, a := range c.same {
+			if d.AcquireSource(a) {
+				t.Errorf("%s: %v is not one too many of %v", c.name, a, c.same)
+			}
+		}
+		for _, a := range c.others {
+			if !d.AcquireSource(a) {
+				t.Errorf("%s: %v counts as one of %v", c.name, a, c.same)
+			}
+		}
+		if got, want := d.entries(), 1+len(c.others); got != want {
+			t.Errorf("%s: %d sources, want %d", c.name, got, want)
+		}
+		d.ReleaseSource(c.same[0])
+		if !d.AcquireSource(c.same[len(c.same)-1]) {
+			t.Errorf("%s: %v has not made room for %v", c.name, c.same[0], c.same[len(c.same)-1])
+		}
+		for _, a := range append(c.same, c.others...) {
+			d.ReleaseSource(a)
+		}
+		if got := d.entries(); got != 0 {
+			t.Errorf("%s: %d sources at the end, want none", c.name, got)
+		}
+	}
+}
+
+func TestSourceUncounted(t *testing.T) {
+	d := New(Config{MaxPerSource: 1})
+	for range 3 {
+		if !d.AcquireSource(netip.Addr{}) {
+			t.Fatal("a unix socket was counted")
+		}
+	}
+	d.ReleaseSource(netip.Addr{})
+	if d.entries() != 0 {
+		t.Error("a unix socket has an entry")
+	}
+
+	d = New(Config{})
+	a := netip.IPv6Loopback()
+	for range 3 {
+		if !d.AcquireSource(a) {
+			t.Fatal("there is no bound, and it was reached")
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { d.AcquireSource(a); d.ReleaseSource(a) }); n != 0 || d.sources != nil {
+		t.Errorf("without a bound: %v allocations, maps %v", n, d.sources != nil)
+	}
+}
+
+// TestAgainstPlain does random things, and compares with counts in plain maps.
+func TestAgainstPlain(t *testing.T) {
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		c := Config{MaxConns: r.IntN(40), MaxPerSource: 1 + r.IntN(4), SourcePrefix: 1 + r.IntN(128)}
+		d := New(c)
+		counts := make(map[netip.Prefix]int)
+		var in []netip.Addr
+		key := func(a netip.Addr) netip.Prefix {
+			a = a.Unmap().WithZone("")
+			bits := 32
+			if a.Is6() {
+				bits = c.SourcePrefix
+			}
+			return netip.PrefixFrom(a, bits).Masked()
+		}
+		for step := range 2000 {
+			if r.IntN(5) < 2 && len(in) > 0 {
+				i := r.IntN(len(in))
+				a := in[i]
+				in[i] = in[len(in)-1]
+				in = in[:len(in)-1]
+				d.ReleaseSource(a)
+				d.Release()
+				if counts[key(a)]--; counts[key(a)] == 0 {
+					delete(counts, key(a))
+				}
+			} else {
+				a := near(r)
+				entered := d.Acquire()
+				if want := len(in) < c.MaxConns; entered != want {
+					t.Fatalf("seed %d, step %d: Acquire with %d of %d: %v", seed, step, len(in), c.MaxConns, entered)
+				}
+				if !entered {
+					continue
+				}
+				registered := d.AcquireSource(a)
+				if want := counts[key(a)] < c.MaxPerSource; registered != want {
+					t.Fatalf("seed %d, step %d: AcquireSource(%v) with %d of %d: %v", seed, step, a, counts[key(a)], c.MaxPerSource, registered)
+				}
+				if !registered {
+					d.Release()
+					continue
+				}
+				in = append(in, a)
+				counts[key(a)]++
+			}
+			if d.Open() != int64(len(in)) || step%16 == 0 && d.entries() != len(counts) {
+				t.Fatalf("seed %d, step %d: %d in of %d sources, want %d of %d", seed, step, d.Open(), d.entries(), len(in), len(counts))
+			}
+		}
+		for _, a := range in {
+			d.ReleaseSource(a)
+			d.Release()
+		}
+		if d.Open() != 0 || d.entries() != 0 {
+			t.Fatalf("seed %d: %d in of %d sources at the end", seed, d.Open(), d.entries())
+		}
+	}
+}
+
+func TestSourceConcurrently(t *testing.T) {
+	const threads, each = 8, 3
+	d := New(Config{MaxPerSource: each})
+	from := addrs("192.0.2.1", "192.0.2.2", "2001:db8::1")
+	var mu sync.Mutex
+	got := make(map[netip.Addr]int)
+	var wg sync.WaitGroup
+	for range threads {
+		wg.Go(func() {
+			for _, a := range from {
+				for range 1000 {
+					if d.AcquireSource(a) {
+						d.ReleaseSource(a)
+					}
+				}
+				if d.AcquireSource(a) {
+					mu.Lock()
+					got[a]++
+					mu.Unlock()
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, a := range from {
+		// those that stay take all places: others give theirs back
+		for d.AcquireSource(a) {
+			got[a]++
+		}
+		if got[a] != each {
+			t.Errorf("%v: %d connections, want %d", a, got[a], each)
+		}
+		for range got[a] {
+			d.ReleaseSource(a)
+		}
+	}
+	if d.entries() != 0 {
+		t.Errorf("%d sources at the end, want none", d.entries())
+	}
+}

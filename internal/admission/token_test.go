@@ -1,0 +1,186 @@
+package admission
+
+import (
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// burst is how many can be taken at once, up to a bound.
+func burst(c *Controller, now time.Duration) (n int) {
+	for n < 10_000 && c.TakeToken(now) == 0 {
+		n++
+	}
+	return n
+}
+
+func TestTakeToken(t *testing.T) {
+	d := New(Config{Rate: 100})
+	if got := burst(d, 0); got != 100 {
+		t.Errorf("%d at the start, want 100", got)
+	}
+	if got := d.TakeToken(0); got != 10*time.Millisecond {
+		t.Errorf("empty: wait for %v, want 10ms", got)
+	}
+	if got := d.TakeToken(10*time.Millisecond - 1); got != 1 {
+		t.Errorf("a nanosecond early: wait for %v, want 1ns", got)
+	}
+	if got := burst(d, 10*time.Millisecond); got != 1 {
+		t.Errorf("%d after 10ms, want 1", got)
+	}
+	if got := burst(d, 510*time.Millisecond); got != 50 {
+		t.Errorf("%d after half a second, want 50", got)
+	}
+	if got := burst(d, time.Hour); got != 100 {
+		t.Errorf("%d after an hour, want 100", got)
+	}
+	d = New(Config{})
+	for range 3 {
+		if got := d.TakeToken(0); got != 0 {
+			t.Errorf("without a bound: wait for %v", got)
+		}
+	}
+}
+
+// TestTokenLongQuiet has times whose product with the rate has no room in 64 bits.
+func TestTokenLongQuiet(t *testing.T) {
+	const rate = 100_000
+	d := New(Config{Rate: rate})
+	var now time.Duration
+	for _, quiet := range []time.Duration{0, 100_000 * time.Second, 300_000 * time.Second, math.MaxInt64 - time.Hour} {
+		now = max(now, quiet)
+		n := 0
+		for n <= rate && d.TakeToken(now) == 0 {
+			n++
+		}
+		if n != rate {
+			t.Errorf("%d at %v, want %d", n, now, rate)
+		}
+	}
+}
+
+func TestTokenRatesBeyond(t *testing.T) {
+	for _, rate := range []int{1e9, 2e9, max(maxRate, math.MaxInt>>29), math.MaxInt} {
+		d := New(Config{Rate: rate})
+		for _, now := range []time.Duration{0, 1, math.MaxInt64, math.MinInt64, 0, math.MaxInt64} {
+			for range 1000 {
+				if got := d.TakeToken(now); got != 0 {
+					t.Fatalf("%d a second at %d: wait for %v", rate, now, got)
+				}
+			}
+		}
+	}
+}
+
+func TestTokenClockGoesBack(t *testing.T) {
+	d := New(Config{Rate: 10})
+	now := time.Hour
+	burst(d, now)
+	if got := d.TakeToken(now - time.Second); got != 100*time.Millisecond {
+		t.Errorf("a second back: wait for %v, want 100ms", got)
+	}
+	if got := burst(d, now); got != 0 {
+		t.Errorf("%d were gained by a look from earlier", got)
+	}
+	if got := burst(d, now+100*time.Millisecond); got != 1 {
+		t.Errorf("%d after 100ms, want 1", got)
+	}
+	// set back for good: it goes on from there, without a gain
+	if got := burst(d, 0); got != 0 {
+		t.Errorf("%d were gained by a clock that was set back", got)
+	}
+	if got := burst(d, 500*time.Millisecond); got != 5 {
+		t.Errorf("%d half a second after the clock was set back, want 5", got)
+	}
+	if got := burst(d, -math.MaxInt64); got != 0 {
+		t.Errorf("%d were gained by a clock that was set back very far", got)
+	}
+	if got := d.TakeToken(math.MaxInt64); got < 0 || got > time.Second {
+		t.Errorf("wait for %v", got)
+	}
+}
+
+// exact is the same limit in another form, the generic cell rate algorithm (ITU-T
+// I.371), with numbers of any size: times are in nanoseconds by rate.
+type exact struct {
+	rate *big.Int
+	full *big.Int // when the bucket is full again
+}
+
+func (e *exact) take(now time.Duration) time.Duration {
+	at := new(big.Int).Mul(big.NewInt(int64(now)), e.rate)
+	if e.full.Cmp(at) < 0 {
+		e.full.Set(at)
+	}
+	after := new(big.Int).Add(e.full, big.NewInt(int64(time.Second))) // with this token taken
+	most := new(big.Int).Mul(big.NewInt(int64(time.Second)), e.rate)
+	early := after.Sub(after, most.Add(most, at))
+	if early.Sign() <= 0 {
+		e.full.Add(e.full, big.NewInt(int64(time.Second)))
+		return 0
+	}
+	wait, rest := early.QuoRem(early, e.rate, new(big.Int))
+	if rest.Sign() > 0 {
+		wait.Add(wait, big.NewInt(1))
+	}
+	return time.Duration(wait.Int64())
+}
+
+func TestTokenAgainstExact(t *testing.T) {
+	for seed := range uint64(100) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		rate := 1 + r.IntN(int(math.Pow(10, float64(1+r.IntN(5)))))
+		d := New(Config{Rate: rate})
+		e := exact{big.NewInt(int64(rate)), new(big.Int)}
+		now := time.Duration(r.Int64N(int64(time.Hour)))
+		for step := range 2000 {
+			got, want := d.TakeToken(now), e.take(now)
+			if got != want {
+				t.Fatalf("seed %d, %d a second, step %d: wait for %v, want %v", seed, rate, step, got, want)
+			}
+			switch r.IntN(4) {
+			case 0:
+				now += got
+			case 1:
+				now += time.Duration(r.Int64N(int64(2*time.Second)/int64(rate) + 1))
+			case 2:
+				now += max(got-1, 0)
+			}
+			if r.IntN(500) == 0 {
+				now += time.Duration(r.Int64N(int64(3 * time.Second)))
+			}
+			if got < 0 || got > time.Second {
+				t.Fatalf("seed %d: wait for %v", seed, got)
+			}
+		}
+	}
+}
+
+// TestTokenConcurrently has threads whose looks at the clock come in any order.
+func TestTokenConcurrently(t *testing.T) {
+	const rate, threads = 1000, 4
+	d := New(Config{Rate: rate})
+	var clock, taken atomic.Int64
+	var wg sync.WaitGroup
+	for range threads {
+		wg.Go(func() {
+			for {
+				now := time.Duration(clock.Add(int64(50 * time.Microsecond)))
+				if now > 2*time.Second {
+					return
+				}
+				if d.TakeToken(now) == 0 {
+					taken.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if got := taken.Load(); got > 3*rate || got < 3*rate-1 {
+		t.Errorf("%d in the first 2s, want %d: a burst and twice the rate", got, 3*rate)
+	}
+}

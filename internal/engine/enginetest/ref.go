@@ -1,0 +1,154 @@
+package enginetest
+
+import (
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+var refCases = []testCase{
+	{"Ref tells of its connection", refTells},
+	{"Ref tells nothing of the next connection", refTellsNothing},
+	{"Ref tells while connections come and go", refTellsMany},
+}
+
+// told is what a Ref tells of its connection.
+type told struct {
+	peer, local        netip.AddrPort
+	value              any
+	peered, at, valued bool
+}
+
+func tell(r engine.Ref) (t told) {
+	t.peer, t.peered = r.Peer()
+	t.local, t.at = r.LocalAddr()
+	t.value, t.valued = r.Value()
+	return t
+}
+
+// of is what it should tell of a client's connection.
+func (c *client) told(value any) told {
+	at := func(a net.Addr) netip.AddrPort { return a.(*net.TCPAddr).AddrPort() }
+	return told{at(c.LocalAddr()), at(c.RemoteAddr()), value, true, true, true}
+}
+
+func refTells(b *bench) {
+	inCall := make(chan told, 1)
+	s := b.serve(&Script{
+		Opened: func(c *engine.Conn) { c.SetValue("first") },
+		Received: func(c *engine.Conn, in []byte) int {
+			c.SetValue(string(in))
+			inCall <- tell(c.Ref())
+			return len(in)
+		},
+		Closed: func(c *engine.Conn, _ error) { inCall <- tell(c.Ref()) },
+	})
+	c := s.dial()
+	r := s.wantOpened(1)[0]
+	if got, want := tell(r), c.told("first"); got != want {
+		b.Errorf("a Ref tells %+v, want %+v", got, want)
+	}
+	if n := testing.AllocsPerRun(100, func() { r.Peer(); r.Value(); r.ID() }); n > 0 {
+		b.Errorf("to look at a connection allocates %v times", n)
+	}
+	c.send("second")
+	want := c.told("second")
+	if got := receive(b, inCall, "Received"); got != want {
+		b.Errorf("a Ref tells %+v in a call, want %+v", got, want)
+	}
+	if got := tell(r); got != want {
+		b.Errorf("a Ref tells %+v, want %+v", got, want)
+	}
+	c.Close()
+	if got := receive(b, inCall, "Closed"); got != (told{}) {
+		b.Errorf("a Ref tells %+v in Closed, want nothing", got)
+	}
+	if got := tell(r); got != (told{}) {
+		b.Errorf("a Ref of a connection that has closed tells %+v", got)
+	}
+}
+
+func refTellsNothing(b *bench) {
+	s := b.serve(&Script{Opened: func(c *engine.Conn) { c.SetValue(c.Ref()) }})
+	first := s.dial()
+	old := s.wantOpened(1)[0]
+	first.Close()
+	s.closed(1)
+	_, slot, _ := old.Slot()
+	clients, next := s.dialBeside(b, old, 1, &slot)
+	if got := tell(old); got != (told{}) {
+		b.Errorf("a Ref of a connection that has closed tells %+v", got)
+	}
+	if got, want := tell(next), clients[len(clients)-1].told(next); got != want {
+		b.Errorf("the Ref of the next one tells %+v, want %+v", got, want)
+	}
+	ids := map[uint64]bool{engine.Ref{}.ID(): true}
+	for _, r := range s.wantOpened(1 + len(clients)) {
+		if ids[r.ID()] {
+			b.Errorf("two connections have the ID %d, or it is that of none", r.ID())
+		}
+		ids[r.ID()] = true
+	}
+}
+
+// refTellsMany looks at connections through their Refs from other goroutines while they,
+// and those before them in their slots, open and close.
+func refTellsMany(b *bench) {
+	const rounds = 10
+	var last [2]atomic.Pointer[engine.Ref]
+	var next atomic.Int64
+	s := b.serve(&Script{Opened: func(c *engine.Conn) {
+		r := c.Ref()
+		c.SetValue(r)
+		last[next.Add(1)%int64(len(last))].Store(&r)
+		c.WriteString("hello")
+	}})
+	var looking sync.WaitGroup
+	end := make(chan struct{})
+	for i := range last {
+		looking.Go(func() {
+			for {
+				select {
+				case <-end:
+					return
+				default:
+				}
+				runtime.Gosched()
+				r := last[i].Load()
+				if r == nil {
+					continue
+				}
+				got := tell(*r)
+				if got.valued && got.value != nil && got.value != *r {
+					b.Errorf("the Ref of %d tells the value of %d", r.ID(), got.value.(engine.Ref).ID())
+					return
+				}
+				if got.peered && !got.peer.IsValid() || got.at && got.local.String() != s.Addr().String() {
+					b.Errorf("a Ref tells %+v", got)
+					return
+				}
+			}
+		})
+	}
+	for range rounds {
+		var clients [8]*client
+		for i := range clients {
+			clients[i] = s.dial()
+		}
+		for i, c := range clients {
+			c.expect("hello")
+			if i%2 == 0 {
+				c.reset()
+			} else {
+				c.Close()
+			}
+		}
+	}
+	close(end)
+	looking.Wait()
+}

@@ -1,0 +1,82 @@
+package uring
+
+import (
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/loop"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// sent takes the completion of a send.
+func (d *driver) sent(c *engine.Conn, e cqe) {
+	d.clear(c, sending)
+	if c.Armed()&loop.Busy != 0 {
+		d.loop.Later(c, func() { d.took(c, e.res) })
+		return
+	}
+	d.took(c, e.res)
+	d.Settle(c)
+}
+
+// roomy takes the completion of a poll for room.
+func (d *driver) roomy(c *engine.Conn) {
+	d.clear(c, sending)
+	if c.Armed()&loop.Busy != 0 {
+		d.loop.Later(c, c.Room)
+		return
+	}
+	c.Room()
+	d.Settle(c)
+}
+
+// took tells the core what a send has taken.
+func (d *driver) took(c *engine.Conn, res int32) {
+	c.Sent(int(max(res, 0)))
+	c.Room()
+	if res < 0 && c.Armed()&dying == 0 {
+		switch errno := syscall.Errno(-res); errno {
+		case unix.EAGAIN, unix.EINTR, unix.ENOBUFS, unix.ENOMEM, unix.ECANCELED:
+		default:
+			c.Failed(errno)
+		}
+	}
+}
+
+// send submits what is owed. The connection keeps it until it is sent.
+func (d *driver) send(c *engine.Conn) {
+	out := c.Output()
+	c.Offered()
+	c.SetArmed(c.Armed() | sending)
+	s := d.ring.next()
+	s.op, s.fd, s.opFlags = opSend, c.FD(), unix.MSG_NOSIGNAL
+	s.addr, s.len = uint64(uintptr(unsafe.Pointer(&out[0]))), uint32(len(out))
+	s.user = ofSend | uint64(c.Slot())
+}
+
+// sendFile has the kernel send a file, as far as it can: the ring has no operation for
+// that. At its end, and whatever is wrong, it is read instead: that tells, or the next
+// send does.
+func (d *driver) sendFile(c *engine.Conn) {
+	f, offset, n := c.File()
+	if f == nil {
+		c.Load()
+		return
+	}
+	switch n, errno := sock.SendFileNow(c.FD(), f, offset, n); {
+	case errno == 0 && n > 0:
+		c.Sent(n)
+	case errno == unix.EAGAIN:
+		c.Sent(0)
+	default:
+		c.Load()
+		return
+	}
+	if c.WantsRoom() {
+		c.SetArmed(c.Armed() | sending)
+		d.poll(c.FD(), ofRoom|uint64(c.Slot()), unix.POLLOUT, 0)
+	}
+}

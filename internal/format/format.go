@@ -1,0 +1,200 @@
+// Package format writes quantities for people: counts with their thousands
+// separated, and bytes, durations, shares and percentiles with three significant
+// digits. The script of package page writes values in the same way.
+package format
+
+import (
+	"cmp"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Count is a whole number with its thousands separated: 1,234,567.
+func Count[T ~int | ~int32 | ~int64](n T) string {
+	return separate(strconv.FormatInt(int64(n), 10))
+}
+
+// Whole is v rounded to a whole number, with its thousands separated. NaN and
+// infinities are "".
+func Whole(v float64) string {
+	if !finite(v) {
+		return ""
+	}
+	return separate(strconv.FormatFloat(v, 'f', 0, 64))
+}
+
+// Number is v with three significant digits and no trailing zeros, from 1,000 on as
+// a whole number: 0.123, 1.5, 1,235. NaN and infinities are "".
+func Number(v float64) string {
+	switch {
+	case !finite(v):
+		return ""
+	case math.Abs(v) >= 999.5:
+		return Whole(v)
+	}
+	rounded, _ := strconv.ParseFloat(strconv.FormatFloat(v, 'g', 3, 64), 64)
+	if math.Abs(rounded) < 1e-6 && rounded != 0 {
+		return strings.Replace(strconv.FormatFloat(rounded, 'e', -1, 64), "e-0", "e-", 1)
+	}
+	return strconv.FormatFloat(rounded, 'f', -1, 64)
+}
+
+// Fixed is v, which is 0 or more, with three significant digits, trailing zeros
+// included, so that columns line up and a live figure keeps its width: 1.50, 99.0,
+// 1234.
+func Fixed(v float64) string {
+	switch {
+	case v >= 99.95:
+		return strconv.FormatFloat(v, 'f', 0, 64)
+	case v >= 9.995:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	}
+	return strconv.FormatFloat(v, 'f', 2, 64)
+}
+
+// Bytes is a size in the largest unit of 1,024 that it has one of: 1.5 KiB. NaN and
+// infinities are "".
+func Bytes(v float64) string {
+	return scaled(v, []unit{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}, {1, "B"}})
+}
+
+// Seconds is a duration in seconds, milliseconds, microseconds or nanoseconds:
+// 1.2 ms. NaN and infinities are "".
+func Seconds(v float64) string {
+	return scaled(v, []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}})
+}
+
+// Latency is a duration as Seconds writes it, with its trailing zeros: 1.20 ms.
+func Latency(d time.Duration) string {
+	for _, u := range []struct {
+		size time.Duration
+		name string
+	}{{time.Second, " s"}, {time.Millisecond, " ms"}, {time.Microsecond, " µs"}} {
+		if in := float64(d) / float64(u.size); in >= 0.9995 {
+			return Fixed(in) + u.name
+		}
+	}
+	return strconv.FormatInt(int64(d), 10) + " ns"
+}
+
+// Round leaves three significant digits of a duration that is 0 or more.
+func Round(d time.Duration) time.Duration {
+	step := time.Duration(1)
+	for d/step >= 1000 {
+		step *= 10
+	}
+	return d.Round(step)
+}
+
+// Elapsed is a duration in its two largest units of hours, minutes and seconds:
+// 5s, 1m05s, 2h00m. Below 0 it is 0s.
+func Elapsed(d time.Duration) string {
+	s := int64(max(d, 0) / time.Second)
+	switch {
+	case s < 60:
+		return strconv.FormatInt(s, 10) + "s"
+	case s < 3600:
+		return strconv.FormatInt(s/60, 10) + "m" + pad(s%60) + "s"
+	}
+	return strconv.FormatInt(s/3600, 10) + "h" + pad(s/60%60) + "m"
+}
+
+// Clock is seconds as m:ss, as h:mm:ss from an hour on, with a tenth if they are not
+// whole. NaN and infinities are "".
+func Clock(v float64) string {
+	if !finite(v) {
+		return ""
+	}
+	sign := ""
+	tenths := math.Round(v * 10)
+	if tenths < 0 {
+		sign, tenths = "-", -tenths
+	}
+	if tenths >= 1e15 {
+		return sign + Number(tenths/10) + " s"
+	}
+	t := int64(tenths)
+	text := pad(t / 10 % 60)
+	if t%10 > 0 {
+		text += "." + strconv.FormatInt(t%10, 10)
+	}
+	minutes := t / 600
+	if minutes < 60 {
+		return sign + strconv.FormatInt(minutes, 10) + ":" + text
+	}
+	return sign + strconv.FormatInt(minutes/60, 10) + ":" + pad(minutes%60) + ":" + text
+}
+
+// Percent is a share, of which 1 is all: 12.3 %. NaN and infinities are "".
+func Percent(share float64) string {
+	if !finite(share) {
+		return ""
+	}
+	return Number(share*100) + " %"
+}
+
+// Percentile is the name of a percentile from 0 to 100: p99.9.
+func Percentile(p float64) string { return "p" + strconv.FormatFloat(p, 'f', -1, 64) }
+
+// Plural is a count of things: 1 connection, 2 connections.
+func Plural[T ~int | ~int32 | ~int64](n T, one, more string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return Count(n) + " " + more
+}
+
+// Tally lists causes with their counts, the most frequent first: 12 × refused, 3 ×
+// reset.
+func Tally(causes map[string]int64) string {
+	names := slices.SortedFunc(maps.Keys(causes), func(a, b string) int {
+		return cmp.Or(cmp.Compare(causes[b], causes[a]), cmp.Compare(a, b))
+	})
+	for i, name := range names {
+		names[i] = Count(causes[name]) + " × " + name
+	}
+	return strings.Join(names, ", ")
+}
+
+type unit struct {
+	size float64
+	name string
+}
+
+// scaled is v in the first unit that it has one of, or else in the last.
+func scaled(v float64, units []unit) string {
+	last := units[len(units)-1]
+	switch {
+	case !finite(v):
+		return ""
+	case v == 0:
+		return "0 " + last.name
+	}
+	for _, u := range units {
+		if math.Abs(v) >= u.size*0.9995 {
+			return Number(v/u.size) + " " + u.name
+		}
+	}
+	return Number(v/last.size) + " " + last.name
+}
+
+func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }
+
+// separate puts a comma before each three digits.
+func separate(digits string) string {
+	for i := len(digits) - 3; i > 0 && digits[i-1] != '-'; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+func pad(n int64) string {
+	if n < 10 {
+		return "0" + strconv.FormatInt(n, 10)
+	}
+	return strconv.FormatInt(n, 10)
+}

@@ -1,0 +1,156 @@
+package procfs
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func listenTCP(t *testing.T, addr string) (*net.TCPListener, uint16) {
+	t.Helper()
+	ln, err := net.Listen("tcp4", addr) // "tcp" would make 0.0.0.0 the wildcard of both
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ln.Close() })
+	return ln.(*net.TCPListener), ln.Addr().(*net.TCPAddr).AddrPort().Port()
+}
+
+var local4, local6 = netip.MustParseAddr("127.0.0.1"), netip.IPv6Loopback()
+
+// TestListener finds this very process, by the address that it listens at and by
+// the wildcards.
+func TestListener(t *testing.T) {
+	for _, c := range []struct {
+		listen string
+		find   netip.Addr
+		ok     bool
+	}{
+		{"127.0.0.1:0", local4, true},
+		{"127.0.0.1:0", netip.MustParseAddr("::ffff:127.0.0.1"), true},
+		{"127.0.0.1:0", netip.MustParseAddr("127.0.0.2"), false},
+		{"0.0.0.0:0", netip.MustParseAddr("127.0.0.2"), true},
+		{"0.0.0.0:0", local6, false},
+	} {
+		_, port := listenTCP(t, c.listen)
+		pids, err := Listener(port, c.find)
+		if c.ok && (err != nil || !slices.Equal(pids, []int{os.Getpid()})) {
+			t.Errorf("listening at %s, looking for %v: got %v, %v; want %d", c.listen, c.find, pids, err, os.Getpid())
+		}
+		if !c.ok && (err == nil || !strings.Contains(err.Error(), "no process")) {
+			t.Errorf("listening at %s, looking for %v: got %v, %v; want an error", c.listen, c.find, pids, err)
+		}
+	}
+}
+
+func TestListenerOfIP6(t *testing.T) {
+	ln, err := net.Listen("tcp", "[::]:0")
+	if err != nil {
+		t.Skip("no IPv6 here: ", err)
+	}
+	defer ln.Close()
+	for _, addr := range []netip.Addr{local4, local6} {
+		pids, err := Listener(ln.Addr().(*net.TCPAddr).AddrPort().Port(), addr)
+		if err != nil || !slices.Equal(pids, []int{os.Getpid()}) {
+			t.Errorf("looking for %v: got %v, %v; want %d", addr, pids, err, os.Getpid())
+		}
+	}
+}
+
+// TestListenerOfAGroup has another process inherit the socket.
+func TestListenerOfAGroup(t *testing.T) {
+	ln, port := listenTCP(t, "127.0.0.1:0")
+	file, err := ln.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	child := exec.Command("cat") // until its input ends
+	child.ExtraFiles = []*os.File{file}
+	input, err := child.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { input.Close(); _ = child.Wait() }()
+	want := []int{os.Getpid(), child.Process.Pid}
+	slices.Sort(want)
+	if pids, err := Listener(port, local4); err != nil || !slices.Equal(pids, want) {
+		t.Errorf("got %v, %v; want %v", pids, err, want)
+	}
+}
+
+func TestUnixListener(t *testing.T) {
+	dir := t.TempDir()
+	for _, path := range []string{filepath.Join(dir, "a b.sock"), "@myriad test " + filepath.Base(dir)} {
+		if pids, err := UnixListener(path); err == nil {
+			t.Errorf("%q before it listens: got %v; want an error", path, pids)
+		}
+		ln, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		if pids, err := UnixListener(path); err != nil || !slices.Equal(pids, []int{os.Getpid()}) {
+			t.Errorf("%q: got %v, %v; want %d", path, pids, err, os.Getpid())
+		}
+	}
+}
+
+// TestSearchIsBounded has a search end when it has looked at what it may.
+func TestSearchIsBounded(t *testing.T) {
+	s := search{links: map[string]bool{"none": true}, left: 3}
+	if err := eachProcess(s.process); err != errEnough || s.left != 0 {
+		t.Errorf("got %v with %d descriptors left to look at; want the search to end at 0", err, s.left)
+	}
+}
+
+func TestParseUnix(t *testing.T) {
+	for line, want := range map[string]unixSocket{
+		"00000000b5284930: 00000002 00000000 00010000 0001 01  1073 /run/a b.sock": {true, "1073", "/run/a b.sock"},
+		"00000000b5284930: 00000003 00000000 00000000 0001 03 21073 @x":            {false, "21073", "@x"},
+	} {
+		if s, ok := parseUnix(line); !ok || s != want {
+			t.Errorf("%q: got %+v, %v; want %+v", line, s, ok, want)
+		}
+	}
+	for _, line := range []string{
+		"", "Num       RefCount Protocol Flags    Type St Inode Path",
+		"00000000b5284930: 00000003 00000000 00000000 0001 03  1073", "b: 3 0 x 0001 03 1073 /a", "b: 3 0 0 0001 03 x /a",
+	} {
+		if s, ok := parseUnix(line); ok {
+			t.Errorf("%q: got %+v; want none", line, s)
+		}
+	}
+}
+
+func TestRank(t *testing.T) {
+	all4, all6 := netip.IPv4Unspecified(), netip.IPv6Unspecified()
+	for _, c := range []struct {
+		bound, to netip.Addr
+		want      int
+	}{
+		{local4, local4, 3}, {local6, local6, 3}, {all4, local4, 2}, {all6, local6, 2}, {all6, local4, 1}, {all4, local6, 0}, {local6, local4, 0},
+	} {
+		if got := rank(c.bound, c.to); got != c.want {
+			t.Errorf("bound to %v for %v: got %d, want %d", c.bound, c.to, got, c.want)
+		}
+	}
+}
+
+func FuzzParseUnix(f *testing.F) {
+	f.Add("00000000b5284930: 00000002 00000000 00010000 0001 01  1073 /run/a b.sock")
+	f.Add("b: 3 0 0 0001 03 1 @")
+	f.Fuzz(func(t *testing.T, line string) {
+		if s, ok := parseUnix(line); ok && (s.path == "" || !strings.HasSuffix(line, s.path)) {
+			t.Errorf("%q: got %+v", line, s)
+		}
+	})
+}

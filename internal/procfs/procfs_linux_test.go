@@ -1,0 +1,189 @@
+package procfs
+
+import (
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// none is above the kernel's largest process number.
+const none = 1 << 30
+
+// TestProcesses finds this very process in its group, and among its parent's children.
+func TestProcesses(t *testing.T) {
+	self := os.Getpid()
+	s, err := ReadStat(self)
+	if err != nil || s.PID != self || s.Parent != os.Getppid() || s.Threads < 1 || s.Ended {
+		t.Errorf("this process is %+v, %v", s, err)
+	}
+	if children, err := Children(s.Parent); err != nil || !slices.Contains(children, self) {
+		t.Errorf("the children of process %d are %v, %v; want %d among them", s.Parent, children, err, self)
+	}
+	if groups, err := Groups(s.Group, none); err != nil || !slices.Contains(groups[s.Group], self) || len(groups[none]) > 0 {
+		t.Errorf("the groups are %v, %v; want %d in %d", groups, err, self, s.Group)
+	}
+	if n, err := CountTasks(uint32(os.Geteuid())); err != nil || n < s.Threads {
+		t.Errorf("%d tasks of this user, %v; want at least %d", n, err, s.Threads)
+	}
+	if n, err := CountAllTasks(); err != nil || n < int64(s.Threads) {
+		t.Errorf("%d tasks of the machine, %v; want at least %d", n, err, s.Threads)
+	}
+	if _, err := ReadStat(none); !Gone(err) {
+		t.Errorf("no process: %v, want an error that says gone", err)
+	}
+	if _, err := ReadDescriptors(none); !Gone(err) {
+		t.Errorf("descriptors of no process: %v, want an error that says gone", err)
+	}
+}
+
+// TestWithEnv finds a child by its entry, and no longer when it has ended.
+func TestWithEnv(t *testing.T) {
+	const entry = "PROCFS_TEST_MARK=c1f3"
+	cmd := exec.Command("cat") // until its input ends
+	cmd.Env = append(os.Environ(), "LONG="+entry, entry)
+	in, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	pids, err := WithEnv(entry)
+	if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
+		t.Errorf("got %v, %v, want %d", pids, err, cmd.Process.Pid)
+	}
+	if has, err := HasEnv(cmd.Process.Pid, entry[:len(entry)-1]); has || err != nil {
+		t.Errorf("a part of an entry: %v, %v", has, err)
+	}
+	in.Close()
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if has, err := HasEnv(cmd.Process.Pid, entry); has || err != nil {
+		t.Errorf("ended: got %v, %v", has, err)
+	}
+}
+
+func TestReadDescriptors(t *testing.T) {
+	before, err := ReadDescriptors(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		listenTCP(t, "127.0.0.1:0")
+	}
+	after, err := ReadDescriptors(os.Getpid())
+	if err != nil || after.Sockets != before.Sockets+3 || after.Open < before.Open+3 {
+		t.Errorf("got %+v, %v, want 3 sockets more than %+v", after, err, before)
+	}
+}
+
+// TestRights compares with what the system calls say.
+func TestRights(t *testing.T) {
+	r, err := ReadRights(os.Getpid())
+	var caps [2]unix.CapUserData
+	if err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0]); err != nil {
+		t.Fatal(err)
+	}
+	if want := uint64(caps[0].Effective) | uint64(caps[1].Effective)<<32; err != nil || int(r.User) != os.Getuid() || r.Capabilities != want {
+		t.Errorf("got %+v, %v; want user %d with %x", r, err, os.Getuid(), want)
+	}
+	if inner := (Rights{Capabilities: 1 << CapSysAdmin}); inner.HasMachine(CapSysAdmin) {
+		t.Errorf("in another user namespace: %+v has CAP_SYS_ADMIN for the machine", inner)
+	}
+	first := Rights{First: true, Capabilities: 1<<CapSysAdmin | 1<<CapNetAdmin}
+	if !first.HasMachine(CapSysAdmin, CapNetAdmin) || first.HasMachine(CapSysAdmin, CapIPCLock) {
+		t.Errorf("%+v has not what it has", first)
+	}
+	for in, want := range map[string]bool{
+		"         0          0 4294967295\n": true, "": false, "0 1000 1\n": false, "0 0 65536\n": false,
+		"0 1000 1\n1 100000 65536\n": false, "0 0 4294967295\n1 1 1\n": false,
+	} {
+		if got := mapsAll([]byte(in)); got != want {
+			t.Errorf("uid_map %q: got %v, want %v", in, got, want)
+		}
+	}
+	if _, err := ReadRlimits(none); !Gone(err) {
+		t.Errorf("limits of no process: %v, want an error that says gone", err)
+	}
+}
+
+func TestMachine(t *testing.T) {
+	if m, err := ReadMachine(); err != nil || m.Kernel == "" || m.CPUs < 1 || m.Memory < 1<<20 {
+		t.Errorf("got %+v, %v", m, err)
+	}
+	if n, err := CountNodes(); err != nil || n < 1 {
+		t.Errorf("%d nodes, %v", n, err)
+	}
+	if receive, send, err := CountQueues("lo", 1, "00:00:00:00:00:00"); err == nil && (receive != 1 || send != 1) {
+		t.Errorf("lo has %d and %d queues", receive, send)
+	}
+	if _, _, err := CountQueues("lo", 77, ""); err == nil || !strings.Contains(err.Error(), "of another network namespace") {
+		t.Errorf("an interface of another network namespace: %v", err)
+	}
+	for in, want := range map[string][2]int{"0\n": {0, 1}, "2-5,8\n": {2, 5}, "3,7-8": {3, 3}} {
+		if first, count, err := parseList([]byte(in)); err != nil || first != want[0] || count != want[1] {
+			t.Errorf("list %q: %d, %d, %v; want %v", in, first, count, err, want)
+		}
+	}
+	for _, in := range []string{"", "a", "1-", "5-2", "-1", "99999999"} {
+		if first, count, err := parseList([]byte(in)); err == nil {
+			t.Errorf("list %q: %d, %d; want an error", in, first, count)
+		}
+	}
+}
+
+// TestReadSysctls reads what is there, in one form, and says what can't be written.
+func TestReadSysctls(t *testing.T) {
+	const there, several, fixed, missing = "net.core.somaxconn", "net.ipv4.tcp_rmem", "kernel.osrelease", "net.core.none"
+	s := ReadSysctls([]string{there, several, fixed, missing})
+	if len(s.Values) != 3 || len(s.Failed) != 0 || len(strings.Split(s.Values[several], " ")) != 3 {
+		t.Fatalf("got %+v, want three values", s)
+	}
+	if !slices.Contains(s.ReadOnly, fixed) {
+		t.Errorf("read-only are %q, want %s among them", s.ReadOnly, fixed)
+	}
+	if _, err := ReadSysctl(missing); !Gone(err) {
+		t.Errorf("a setting that is not there: %v", err)
+	}
+}
+
+// TestSlabs opens sockets, which the cache of TCP's has to show, and finds names that
+// share a cache.
+func TestSlabs(t *testing.T) {
+	const sockets = 500
+	for range sockets {
+		listenTCP(t, "127.0.0.1:0")
+	}
+	s, err := ReadSlabs()
+	if err != nil && !os.IsPermission(err) {
+		t.Fatal(err)
+	}
+	tcp, ok := s.Find("TCP")
+	if err == nil && (!ok || tcp.Active < sockets || tcp.Objects < tcp.Active || tcp.Size < 1000 || tcp.Each < float64(tcp.Size) || tcp.Bytes < tcp.Objects*tcp.Size) {
+		t.Errorf("TCP with %d sockets open: got %+v, %v", sockets, tcp, ok)
+	}
+	dir := t.TempDir()
+	for name, target := range map[string]string{"eventpoll_epi": ":A-0000128", "bind_bucket": ":A-0000128", "hidden": ":0000064"} {
+		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	caches := map[string]Slab{"eventpoll_epi": {Name: "eventpoll_epi"}}
+	s = Slabs{caches, mergedSlabs(dir, caches)}
+	if want := map[string]string{"bind_bucket": "eventpoll_epi"}; !maps.Equal(s.Merged, want) {
+		t.Errorf("merged: got %v, want %v", s.Merged, want)
+	}
+	if got, ok := s.Find("bind_bucket"); !ok || got.Name != "eventpoll_epi" {
+		t.Errorf("what was merged is %+v, %v", got, ok)
+	}
+	if got, ok := s.Find("hidden"); ok {
+		t.Errorf("what is not shown is %+v", got)
+	}
+}

@@ -1,0 +1,14 @@
+//go:build !linux
+
+package procfs
+
+func sameTable(int, int) (bool, error) { return false, ErrNotAvailable }
+
+func writable(string) bool { return false }
+
+func tasksIn(string) (user uint32, tasks int, err error) { return 0, 0, ErrNotAvailable }
+
+// ReadRlimits needs Linux.
+func ReadRlimits(int) (Rlimits, error) { return Rlimits{}, ErrNotAvailable }
+
+func readRollup(int) (rss, pss int64, err error) { return 0, 0, ErrNotAvailable }

@@ -1,5 +1,0 @@
-//go:build !linux
-
-package procfs
-
-func sameTable(int, int) (bool, error) { return false, ErrNotAvailable }

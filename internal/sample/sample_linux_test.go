@@ -1,0 +1,133 @@
+package sample
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// all are the parts that are read in tests of all of them.
+const all = CPU | Memory | PSS | Switches | Descriptors | Tables | Sockets | MachineCPU | MachineMemory | Network | Cgroup
+
+// TestTake holds what the kernel says of this process and machine against what is known.
+func TestTake(t *testing.T) {
+	ln, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c, err := net.Dial("tcp4", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	heap := make([]byte, 64<<20)
+	for i := 0; i < len(heap); i += 4096 {
+		heap[i] = 1
+	}
+	before, err := Take(CPU|MachineCPU, os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Sample
+	for { // until the kernel's steps of 10 ms have told of it
+		if s, err = Take(all, os.Getpid()); err != nil {
+			t.Fatal(err)
+		}
+		if since := s.Since(&before); since.Process.CPU() >= 50*time.Millisecond && since.Machine.Busy >= 50*time.Millisecond {
+			if since.Machine.Busy > since.Length*time.Duration(runtime.NumCPU())+time.Second {
+				t.Errorf("in %v the machine was busy for %v", since.Length, since.Machine.Busy)
+			}
+			break
+		}
+	}
+	runtime.KeepAlive(heap)
+	p := s.Processes[0]
+	if p.PID != os.Getpid() || p.Threads < 1 || p.User <= 0 || p.Voluntary <= 0 {
+		t.Errorf("processor time and threads: %+v", p)
+	}
+	if p.RSS < 64<<20 || p.Anonymous < 64<<20 || p.PeakRSS < 64<<20 || p.PSS < 64<<20 || p.PSS > p.RSS {
+		t.Errorf("memory: %+v", p)
+	}
+	if p.Sockets < 2 || p.Descriptors < p.Sockets+3 || len(p.Tables) == 0 || p.Tables[0].Open < p.Sockets {
+		t.Errorf("descriptors: %+v", p)
+	}
+	m := s.Machine
+	if m.Total < 64<<20 || m.Free <= 0 || m.Free > m.Available || m.Available > m.Total || m.Slab <= 0 || m.PageTables <= 0 || m.KernelStacks <= 0 || m.FilePages <= 0 {
+		t.Errorf("the machine's memory: %+v", m)
+	}
+	if m.Busy <= 0 || m.Idle < 0 || m.Established < 2 || m.Open < m.Established || m.Files < 2 {
+		t.Errorf("the machine: %+v", m)
+	}
+	if _, ok := m.Counters["ListenOverflows"]; !ok {
+		t.Errorf("counters: %v", m.Counters)
+	}
+}
+
+// TestTakeEnded leaves out who has ended, and says so when nobody is left.
+func TestTakeEnded(t *testing.T) {
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	for { // a zombie has ended too
+		s, err := Take(all, os.Getpid(), pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Processes) == 1 {
+			break
+		}
+	}
+	if _, err := Take(CPU, pid); !errors.Is(err, ErrEnded) {
+		t.Errorf("a zombie: %v; want %v", err, ErrEnded)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Take(all, pid); !errors.Is(err, ErrEnded) {
+		t.Errorf("nobody: %v; want %v", err, ErrEnded)
+	}
+	if s, err := Take(MachineMemory); err != nil || s.Machine.Total == 0 || len(s.Processes) != 0 {
+		t.Errorf("the machine alone: %+v, %v", s, err)
+	}
+}
+
+// TestSampler reads a slow part again only after a while, in virtual time, and others
+// always.
+func TestSampler(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var s Sampler
+		_ = s.timed(PSS, func() error { time.Sleep(slowRead + 1); return nil })
+		_ = s.timed(Switches, func() error { time.Sleep(slowRead); return nil })
+		_ = s.timed(MachineCPU, func() error { time.Sleep(time.Hour); return nil }) // does not grow with a process
+		s.slow[PSS] = time.Now()
+		for range 2 {
+			time.Sleep(slowEvery - 1)
+			if got, err := s.Take(PSS|Switches|MachineCPU, os.Getpid()); err != nil || got.Parts != Switches|MachineCPU || got.Processes[0].PSS != 0 {
+				t.Errorf("parts %b, %v; want those that are quick", got.Parts, err)
+			}
+			time.Sleep(1 * time.Nanosecond)
+			if got, err := s.Take(PSS, os.Getpid()); err != nil || got.Parts != PSS || got.Processes[0].PSS == 0 {
+				t.Errorf("after %v parts %b, %v; want PSS", slowEvery, got.Parts, err)
+			}
+			s.slow[PSS] = time.Now()
+		}
+	})
+}
+
+// BenchmarkTake is what one sample a second of a process and the machine costs.
+func BenchmarkTake(b *testing.B) {
+	var s Sampler
+	for b.Loop() {
+		if _, err := s.Take(CPU|Memory|Descriptors|MachineCPU|MachineMemory|Network, os.Getpid()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,36 @@
+//go:build !windows
+
+package sock
+
+import (
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// setSocketOption sets an option of the level SOL_SOCKET.
+func setSocketOption(fd uintptr, name, value int) error {
+	return syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, name, value)
+}
+
+// resetOnClose makes the close of a socket send a reset.
+func resetOnClose(fd uintptr) error {
+	return syscall.SetsockoptLinger(int(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+}
+
+// DupFile makes a descriptor of one's own of a file. The caller closes it.
+func DupFile(f *os.File) (own *os.File, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var fd int
+	if e := raw.Control(func(from uintptr) { fd, err = unix.FcntlInt(from, syscall.F_DUPFD_CLOEXEC, 0) }); e != nil {
+		return nil, e
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "dup", Path: f.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}

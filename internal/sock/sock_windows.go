@@ -1,0 +1,38 @@
+package sock
+
+import (
+	"os"
+	"syscall"
+)
+
+// setSocketOption sets an option of the level SOL_SOCKET.
+func setSocketOption(fd uintptr, name, value int) error {
+	return syscall.SetsockoptInt(syscall.Handle(fd), syscall.SOL_SOCKET, name, value)
+}
+
+// resetOnClose makes the close of a socket send a reset.
+func resetOnClose(fd uintptr) error {
+	return syscall.SetsockoptLinger(syscall.Handle(fd), syscall.SOL_SOCKET, syscall.SO_LINGER, &syscall.Linger{Onoff: 1})
+}
+
+// DupFile makes a handle of one's own of a file. The caller closes it.
+func DupFile(f *os.File) (own *os.File, err error) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	process, err := syscall.GetCurrentProcess()
+	if err != nil {
+		return nil, err
+	}
+	var h syscall.Handle
+	if e := raw.Control(func(from uintptr) {
+		err = syscall.DuplicateHandle(process, syscall.Handle(from), process, &h, 0, false, syscall.DUPLICATE_SAME_ACCESS)
+	}); e != nil {
+		return nil, e
+	}
+	if err != nil {
+		return nil, &os.PathError{Op: "dup", Path: f.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(h), f.Name()), nil
+}

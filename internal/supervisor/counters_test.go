@@ -1,0 +1,68 @@
+package supervisor
+
+import (
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// counted is counts with a different number in each place, so that one that is
+// forgotten shows.
+func counted(t *testing.T, factor int64) (n engine.Counts) {
+	t.Helper()
+	for i := range n {
+		n[i] = int64(i+1) * factor
+	}
+	return n
+}
+
+func fill(c *engine.Counters, n engine.Counts) { c.Store(&n) }
+
+func TestSharedCounters(t *testing.T) {
+	b := make(sharedCounters, 2*stride)
+	var past past
+	first, second := b.block(0), b.block(1)
+	fill(&first.counts, counted(t, 1))
+	fill(&second.counts, counted(t, 10))
+	first.loops.Store(2)
+	first.listeners[1].store(engine.Listening{Open: 1, Accepted: 2, Refused: 3})
+	past.listeners[1].store(engine.Listening{Accepted: 10, Refused: 10})
+
+	var sum engine.Counts
+	first.counts.AddTo(&sum)
+	second.counts.AddTo(&sum)
+	want := counted(t, 11)
+	want[engine.CastAge] = counted(t, 10)[engine.CastAge] // the larger one
+	if sum != want {
+		t.Errorf("the sum is %+v, want %+v", sum, want)
+	}
+	if lost := first.collect(&past); lost != 1 {
+		t.Errorf("%d open when it ended, want 1", lost)
+	}
+	fill(&first.counts, counted(t, 100)) // the next life
+	first.collect(&past)
+	var came engine.Listening
+	past.listeners[1].addTo(&came)
+	if want := (engine.Listening{Accepted: 12, Refused: 13}); came != want {
+		t.Errorf("the past of the listener is %+v, want %+v", came, want)
+	}
+	if first.listeners[1].addTo(&came); came.Open != 0 || came.Accepted != 12 {
+		t.Errorf("a collected block still has counts of its listener: %+v", came)
+	}
+	sum = engine.Counts{}
+	past.counts.AddTo(&sum)
+	want = counted(t, 101).Past()
+	if sum != want {
+		t.Errorf("the past is %+v, want %+v", sum, want)
+	}
+	sum = engine.Counts{}
+	first.counts.AddTo(&sum)
+	if sum != (engine.Counts{}) || first.loops.Load() != 0 {
+		t.Errorf("a collected block holds %+v and %d loops", sum, first.loops.Load())
+	}
+	sum = engine.Counts{}
+	second.counts.AddTo(&sum)
+	if want := counted(t, 10); sum != want {
+		t.Errorf("the other block holds %+v, want %+v", sum, want)
+	}
+}

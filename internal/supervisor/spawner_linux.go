@@ -1,0 +1,162 @@
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// Start listens and starts the workers; it does not wait until they serve.
+func Start(cfg Config) (*Supervisor, error) { return startWith(cfg, standard) }
+
+func startWith(cfg Config, t timing) (*Supervisor, error) {
+	sp := &execSpawner{cfg: cfg, args: slices.Clone(os.Args)}
+	var err error
+	if sp.program, err = os.Executable(); err != nil {
+		return nil, fmt.Errorf("find the program to start: %w", err)
+	}
+	addrs, err := sp.listen()
+	if err == nil {
+		err = sp.share()
+	}
+	if err != nil {
+		sp.closeListeners()
+		return nil, err
+	}
+	return supervise(cfg, t, addrs, sp.counters, sp), nil
+}
+
+// execSpawner starts this program again for each worker.
+type execSpawner struct {
+	cfg      Config
+	program  string
+	args     []string
+	memory   *os.File // of the counters
+	counters sharedCounters
+
+	mu        sync.Mutex   // held while a process is started with the listeners
+	listeners [][]*os.File // of each worker, one for each address; nil after closeListeners
+}
+
+// errStopping is the error of a process that was not started.
+var errStopping = errors.New("not started: the supervisor is stopping")
+
+// listen listens once for each worker at each address.
+func (sp *execSpawner) listen() (addrs []net.Addr, err error) {
+	sp.listeners = make([][]*os.File, sp.cfg.Processes)
+	for _, at := range sp.cfg.Addrs {
+		all, err := sock.ListenShared(at.Network, at.Addr, sp.cfg.Processes)
+		if err != nil {
+			return nil, err
+		}
+		defer engine.CloseAll(all)
+		for i, l := range all {
+			fd, err := sock.Detach(l)
+			if err != nil {
+				return nil, err
+			}
+			sp.listeners[i] = append(sp.listeners[i], os.NewFile(uintptr(fd), "listener"))
+		}
+		addrs = append(addrs, all[0].Addr())
+	}
+	return addrs, nil
+}
+
+// share makes the shared counters.
+func (sp *execSpawner) share() error {
+	fd, err := unix.MemfdCreate("myriad-counters", unix.MFD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("memfd_create: %w", err)
+	}
+	sp.memory = os.NewFile(uintptr(fd), "counters")
+	if err = sp.memory.Truncate(int64(sp.cfg.Processes * stride)); err == nil {
+		sp.counters, err = mapCounters(sp.memory, sp.cfg.Processes)
+	}
+	if err != nil {
+		sp.memory.Close()
+	}
+	return err
+}
+
+func mapCounters(memory *os.File, workers int) (sharedCounters, error) {
+	b, err := unix.Mmap(int(memory.Fd()), 0, workers*stride, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mmap of the counters: %w", err)
+	}
+	return b, nil
+}
+
+func (sp *execSpawner) closeListeners() {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	for _, l := range slices.Concat(sp.listeners...) {
+		l.Close()
+	}
+	sp.listeners = nil
+}
+
+func (sp *execSpawner) close() {
+	sp.memory.Close()
+	_ = unix.Munmap(sp.counters) // it was mapped, so this can't fail
+}
+
+func (sp *execSpawner) spawn(index int, receive func(frame []byte)) (process, error) {
+	ours, theirs, err := controlPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	cmd := exec.Command(sp.program)
+	cmd.Args = sp.args
+	cmd.Env = append(os.Environ(), environment+"="+identity{index, sp.cfg.Processes, sp.cfg.Addrs}.String())
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := sp.start(cmd, index, theirs); err != nil {
+		ours.Close()
+		return nil, err
+	}
+	return follow(cmd, ours, receive), nil
+}
+
+func (sp *execSpawner) start(cmd *exec.Cmd, index int, socket *os.File) error {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if sp.listeners == nil {
+		return errStopping
+	}
+	listeners := sp.listeners[index]
+	cmd.ExtraFiles = append([]*os.File{listeners[0], sp.memory, socket}, listeners[1:]...) // descriptors 3, 4, 5, and from 6
+	return cmd.Start()
+}
+
+// controlPair makes a control socket; the second end is for the worker.
+func controlPair() (ours *net.UnixConn, theirs *os.File, err error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	theirs = os.NewFile(uintptr(pair[1]), "control socket")
+	if ours, err = unixConn(os.NewFile(uintptr(pair[0]), "control socket")); err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return ours, theirs, nil
+}
+
+// unixConn makes a connection of a file, which it closes.
+func unixConn(f *os.File) (*net.UnixConn, error) {
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	return c.(*net.UnixConn), nil
+}

@@ -1,0 +1,299 @@
+package pool
+
+import (
+	"runtime"
+	"runtime/metrics"
+	"sync"
+	"time"
+)
+
+// controller runs once a tick while there is work: it sets the limit of workers, sheds
+// what is too old in the queue when nobody takes jobs, notices workers that are away,
+// ends idle ones, and keeps the coarse clock. It is one goroutine, which sleeps while
+// there is nothing to do. Its mutex guards its fields, because Resize changes them, too.
+type controller struct {
+	p    *Pool
+	wake chan struct{} // has room for one
+	quit chan struct{}
+	done sync.WaitGroup
+
+	mu                     sync.Mutex
+	minWorkers, maxWorkers int
+	climber                climber
+	budget                 *budget
+	backlog                func() float64 // runnableBacklog, except in tests
+	blockedShare           float64        // of the busy workers, those that are blocked: a moving average
+	ticks                  int
+	watch                  int // ticks for which workers are still watched for being away
+	surplus                int // the least number of idle workers in this second
+}
+
+const (
+	tick           = 10 * time.Millisecond
+	ticksPerSecond = int(time.Second / tick)
+	// memoryTicks is after how many ticks the memory budget is checked.
+	memoryTicks = 10
+	// watchTicks is for how many ticks workers are watched after jobs were predicted to
+	// be short.
+	watchTicks = 3
+	// initialPerProc is the initial limit for each processor: more than jobs that
+	// compute need, and not so many that it would hurt them.
+	initialPerProc = 4
+	// blockedEnough is from which share of blocked workers on jobs block.
+	blockedEnough = 0.25
+)
+
+// init prepares the controller; New starts its goroutine.
+func (c *controller) init(p *Pool) error {
+	c.p = p
+	c.wake, c.quit = make(chan struct{}, 1), make(chan struct{})
+	c.minWorkers, c.maxWorkers = p.cfg.Min, p.cfg.Max
+	limit := min(max(initialPerProc*int(p.procs), c.minWorkers), c.maxWorkers)
+	c.climber = newClimber(c.minWorkers, c.maxWorkers, limit)
+	if p.cfg.Off&Adapting != 0 {
+		limit = c.maxWorkers
+	}
+	c.backlog = runnableBacklog()
+	c.budget = newBudget(p.cfg.MemoryLimit, p.cfg.JobBytes)
+	p.maxLimit.Store(int64(min(c.maxWorkers, c.budget.fits)))
+	c.setLimit(limit)
+	return c.budget.check(c.minWorkers)
+}
+
+func (c *controller) run() {
+	ticker := time.NewTicker(tick)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ticker.C:
+		case <-c.quit:
+			return
+		}
+		if c.tick() {
+			ticker.Stop()
+			if !c.sleep() {
+				return
+			}
+			ticker.Reset(tick)
+		}
+	}
+}
+
+// stop ends the controller and waits for it.
+func (c *controller) stop() {
+	close(c.quit)
+	c.done.Wait()
+}
+
+// sleep waits until there is work, or the end; then it is false.
+func (c *controller) sleep() bool {
+	p := c.p
+	p.asleep.Store(true)
+	defer p.asleep.Store(false)
+	c.mu.Lock()
+	idle := c.idle()
+	c.mu.Unlock()
+	if !idle {
+		return true // work came before asleep was set
+	}
+	select {
+	case <-c.wake:
+		return true
+	case <-c.quit:
+		return false
+	}
+}
+
+// wakeController is called when a worker is given something to do.
+func (p *Pool) wakeController() {
+	if p.asleep.Load() {
+		p.control.wakeUp()
+	}
+}
+
+func (c *controller) wakeUp() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// idle reports whether there is nothing to do: all workers are parked, and are no more
+// than there are to be.
+func (c *controller) idle() bool {
+	n := c.p.workers()
+	return n <= int64(c.minWorkers) && c.p.parked.n.Load() >= n && !c.p.anyQueued()
+}
+
+// tick runs one control cycle. It reports whether the pool is idle.
+func (c *controller) tick() (idle bool) {
+	p := c.p
+	now := p.now()
+	p.clock.Store(now)
+	var shed []Task
+	c.mu.Lock()
+	c.ticks++
+	r, queued := c.read(now, &shed)
+	c.observeBlocking(r)
+	if p.cfg.Off&Adapting == 0 {
+		if c.ticks%memoryTicks == 0 {
+			c.climber.setCeiling(c.budget.cap(r.workers, c.maxWorkers))
+		}
+		c.setLimit(c.climber.observe(r))
+		p.overload.growing.Store(c.climber.growing())
+	}
+	c.watchWorkers(now)
+	c.addWorkers(queued)
+	c.removeIdle()
+	idle = c.idle()
+	c.mu.Unlock()
+	if len(shed) > 0 {
+		p.notifyShed(shed)
+		p.wakeWaiter()
+	}
+	return idle
+}
+
+// read is the state of the pool, and how many jobs wait. It sheds what is too old.
+func (c *controller) read(now int64, shed *[]Task) (r reading, queued int) {
+	p := c.p
+	r.at, r.workers = time.Duration(now), int(p.workers())
+	oldest := p.oldestWaiter()
+	r.refused = p.waiters.total.Load()
+	for i := range p.shards {
+		s := &p.shards[i]
+		s.mu.Lock()
+		if at := s.sweep(now, shed); at != 0 && (oldest == 0 || at < oldest) {
+			oldest = at
+		}
+		queued += s.n
+		r.finished += s.tally.finished
+		r.service += s.tally.service.Sum
+		r.timed += s.tally.service.Count
+		r.refused += s.tally.shed
+		s.mu.Unlock()
+		r.refused += s.refused.Load()
+	}
+	r.busy, r.backlog = p.busy(), c.backlog()
+	if oldest != 0 {
+		r.waits = time.Duration(max(now-oldest, 1))
+	}
+	return r, queued
+}
+
+// observeBlocking estimates which share of the busy workers neither runs nor is
+// runnable.
+func (c *controller) observeBlocking(r reading) {
+	share := 0.0
+	if r.busy > 0 {
+		share = max(0, 1-(1+r.backlog)*float64(c.p.procs)/float64(r.busy))
+	}
+	c.blockedShare += (share - c.blockedShare) / 8
+	c.p.blocking.Store(c.blockedShare > blockedEnough)
+}
+
+// runnableBacklog makes a function that tells how many goroutines are runnable and do
+// not run, for each processor, as Go's scheduler counts them. Those that the caller's
+// timer made runnable, too, may run first. It is for one caller at a time.
+func runnableBacklog() func() float64 {
+	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
+	return func() float64 {
+		runtime.Gosched()
+		metrics.Read(samples)
+		v := samples[0].Value
+		if v.Kind() != metrics.KindUint64 {
+			return 0
+		}
+		return float64(v.Uint64()) / float64(runtime.GOMAXPROCS(0))
+	}
+}
+
+// setLimit sets the limit of workers.
+func (c *controller) setLimit(limit int) {
+	limit = max(1, min(limit, c.budget.fits))
+	if int64(limit) > c.p.limit.Swap(int64(limit)) {
+		c.p.wakeWaiter()
+	}
+}
+
+// watchWorkers counts workers that are away: in a job that takes longer than a tick
+// where jobs were predicted to be short.
+func (c *controller) watchWorkers(now int64) {
+	p := c.p
+	if p.short.predicts() {
+		c.watch = watchTicks
+	} else if c.watch == 0 {
+		p.away.Store(0)
+		return
+	}
+	c.watch--
+	away := int64(0)
+	for _, w := range *p.table.Load() {
+		if start := w.lapStart.Load(); start != 0 && now-start >= int64(tick) {
+			away++
+		}
+	}
+	p.away.Store(away)
+}
+
+// addWorkers has more workers see to the jobs that wait, as far as the limit allows.
+// Short jobs need no more than there are processors, and one more if none comes back.
+func (c *controller) addWorkers(queued int) {
+	p := c.p
+	more := int64(queued) - int64(p.searching.Load())
+	if p.short.predicts() {
+		more = min(more, max(p.procs-p.active(), 1))
+	}
+	for ; more > 0 && p.available(); more-- {
+		p.wakeWorker()
+	}
+	if !p.closed.Load() {
+		p.startWorkers(c.minWorkers)
+	}
+}
+
+// removeIdle ends a quarter of the workers that were idle for all of a second.
+func (c *controller) removeIdle() {
+	p := c.p
+	c.surplus = min(c.surplus, int(p.parked.n.Load()))
+	if c.ticks%ticksPerSecond != 0 {
+		return
+	}
+	for n := (c.surplus + 3) / 4; n > 0 && p.retire(int64(c.minWorkers)); n-- {
+	}
+	c.surplus = int(p.parked.n.Load())
+}
+
+// resize implements Resize.
+func (c *controller) resize(minWorkers, maxWorkers int) error {
+	p := c.p
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p.closed.Load() {
+		return ErrClosed
+	}
+	if err := c.budget.check(minWorkers); err != nil {
+		return err
+	}
+	c.minWorkers, c.maxWorkers = minWorkers, maxWorkers
+	p.maxLimit.Store(int64(min(maxWorkers, c.budget.fits)))
+	c.climber.resize(minWorkers, maxWorkers)
+	if p.cfg.Off&Adapting != 0 {
+		c.setLimit(maxWorkers)
+	} else {
+		c.setLimit(min(max(int(p.limit.Load()), minWorkers), maxWorkers))
+	}
+	p.startWorkers(minWorkers)
+	queued := 0
+	for i := range p.shards {
+		s := &p.shards[i]
+		s.mu.Lock()
+		queued += s.n
+		s.mu.Unlock()
+	}
+	c.addWorkers(queued)
+	for p.workers() > p.limit.Load() && p.retire(p.limit.Load()) {
+	}
+	c.wakeUp()
+	return nil
+}

@@ -1,0 +1,437 @@
+package pool
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"testing"
+	"time"
+)
+
+const (
+	ms    = 1e-3
+	seeds = 3
+)
+
+// drive runs a climber on a model for some seconds more, and checks its bounds.
+// It returns the throughput and the mean limit.
+func drive(t testing.TB, c *climber, m *model, seconds float64) (rate, mean float64) {
+	t.Helper()
+	const tick = 0.01
+	before, start, ticks := m.saw.finished, m.now, int(math.Round(seconds/tick))
+	for i := range ticks {
+		m.limit = c.observe(m.run(start + float64(i+1)*tick))
+		if m.limit < c.minWorkers || m.limit > c.maxWorkers {
+			t.Fatalf("at %.2f s the limit is %d, out of %d to %d", m.now, m.limit, c.minWorkers, c.maxWorkers)
+		}
+		mean += float64(m.limit) / float64(ticks)
+	}
+	return float64(m.saw.finished-before) / (m.now - start), mean
+}
+
+// TestClimberSettles offers more work of each kind than can be run, and looks
+// where the limit goes and what throughput is, compared with what no fixed limit
+// could surpass.
+func TestClimberSettles(t *testing.T) {
+	for _, k := range []struct {
+		name   string
+		cores  int
+		least  int
+		most   int
+		kind   kind
+		best   float64 // jobs a second
+		lo, hi float64 // of the mean limit
+		peak   int     // the most workers at any time
+	}{
+		{"computes, 1 core", 1, 1, 1000, kind{cpu: ms, dist: even}, 1000, 1, 3, 16},
+		{"computes, 2 cores", 2, 1, 1000, kind{cpu: ms, dist: even}, 2000, 2, 4, 32},
+		{"computes, 8 cores", 8, 1, 1000, kind{cpu: 2 * ms, dist: exponential}, 4000, 7, 16, 64},
+		{"computes, 64 cores", 64, 1, 1000, kind{cpu: 10 * ms, dist: exponential}, 6400, 56, 256, 512},
+		{"computes exactly 1 ms", 2, 1, 1000, kind{cpu: ms}, 2000, 2, 4, 32},
+		{"computes for long", 2, 1, 1000, kind{cpu: 20 * ms, dist: exponential}, 100, 2, 12, 64},
+		{"computes at random", 2, 1, 1000, kind{cpu: ms, dist: exponential}, 2000, 2, 4, 32},
+		{"computes in turns", 2, 1, 1000, kind{cpu: 5 * ms, dist: exponential, turns: true}, 400, 2, 12, 48},
+		{"computes in turns, quick", 2, 1, 1000, kind{cpu: ms / 2, dist: exponential, turns: true}, 4000, 2, 4, 32},
+		{"computes, heavy tail", 2, 1, 1000, kind{cpu: ms, dist: heavy}, 2000, 2, 100, 512},
+		{"computes, many cost", 4, 1, 1000, kind{cpu: ms, dist: exponential, thrash: 0.02}, 4000, 3.5, 8, 32},
+		{"a microsecond", 2, 1, 1000, kind{cpu: ms / 1000, fluid: true}, 2e6, 2, 4, 32},
+		{"waits", 2, 1, 128, kind{wait: 20 * ms}, 6400, 115, 128, 128},
+		{"waits at random", 2, 1, 128, kind{wait: 20 * ms, dist: exponential}, 6400, 115, 128, 128},
+		{"mixed", 2, 1, 1000, kind{cpu: ms, wait: 20 * ms, dist: even}, 2000, 42, 110, 512},
+		{"mixed, at random", 2, 1, 1000, kind{cpu: ms, wait: 20 * ms, dist: exponential}, 2000, 42, 110, 512},
+		{"mixed, heavy tail", 2, 1, 1000, kind{cpu: ms, wait: 20 * ms, dist: heavy}, 2000, 42, 400, 1000},
+		{"computes beside one that does, too", 2, 1, 1000, kind{cpu: ms, hogs: 1, dist: even}, 1300, 1, 8, 32},
+		{"computes beside many", 2, 1, 1000, kind{cpu: ms, hogs: 6, dist: exponential}, 600, 1, 10, 32},
+		{"waits beside many that compute", 2, 1, 128, kind{wait: 20 * ms, hogs: 6}, 6400, 115, 128, 128},
+		{"fixed", 2, 10, 10, kind{wait: 20 * ms}, 500, 10, 10, 10},
+		{"at least", 2, 50, 1000, kind{cpu: ms, dist: even}, 2000, 50, 100, 400},
+	} {
+		for seed := range uint64(seeds) {
+			t.Run(fmt.Sprintf("%s/%d", k.name, seed), func(t *testing.T) {
+				t.Parallel()
+				m := newModel(seed, k.cores, phase{kind: k.kind})
+				c := newClimber(k.least, k.most, 2)
+				drive(t, &c, m, 4)
+				seconds := max(4, 2000/k.best) // for enough jobs to count
+				rate, mean := drive(t, &c, m, seconds)
+				t.Logf("limit %.1f (%d), at most %d workers, throughput %.1f %%", mean, c.limit, m.most, 100*rate/k.best)
+				if mean < k.lo-0.1 || mean > k.hi+0.1 {
+					t.Errorf("the limit is %.1f in the mean, not %v to %v", mean, k.lo, k.hi)
+				}
+				if m.most > k.peak {
+					t.Errorf("there were %d workers once, more than %d", m.most, k.peak)
+				}
+				if rate < 0.9*k.best {
+					t.Errorf("%.0f jobs a second ended, less than 90 %% of %.0f", rate, k.best)
+				}
+			})
+		}
+	}
+}
+
+// TestClimberStartsQuickly wants many workers soon for jobs that only wait.
+func TestClimberStartsQuickly(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		for _, k := range []struct {
+			start  int
+			within float64
+			kind   kind
+		}{
+			{2, 0.5, kind{wait: 20 * ms}},
+			{4, 0.5, kind{wait: 20 * ms, dist: even}},
+			{8, 0.7, kind{wait: 20 * ms, dist: exponential}},
+		} {
+			m := newModel(seed, 2, phase{kind: k.kind})
+			c := newClimber(1, 512, k.start)
+			for m.most < 512 && m.now < 10 {
+				drive(t, &c, m, 0.01)
+			}
+			if m.now > k.within {
+				t.Errorf("seed %d: from %d to 512 workers took %.2f s, more than %v", seed, k.start, m.now, k.within)
+			}
+		}
+	}
+}
+
+// TestClimberFollows changes the kind of the work and back.
+func TestClimberFollows(t *testing.T) {
+	t.Parallel()
+	waits, computes := kind{wait: 20 * ms, dist: even}, kind{cpu: ms, dist: even}
+	mixed := kind{cpu: ms, wait: 20 * ms, dist: even}
+	for seed := range uint64(5) {
+		m := newModel(seed, 2, phase{kind: waits, until: 3}, phase{kind: computes, until: 10}, phase{kind: waits, until: 13}, phase{kind: mixed, until: 20}, phase{kind: computes, until: 35})
+		c := newClimber(1, 128, 2)
+		for _, p := range []struct{ settle, seconds, best, lo, hi float64 }{
+			{1, 2, 6400, 100, 128},
+			{5, 2, 2000, 1.9, 24},
+			{1, 2, 6400, 100, 128},
+			{5, 2, 2000, 42, 128},
+			{13, 2, 2000, 1.9, 8},
+		} {
+			drive(t, &c, m, p.settle)
+			rate, mean := drive(t, &c, m, p.seconds)
+			t.Logf("seed %d, at %.0f s: limit %.1f, throughput %.1f %%", seed, m.now, mean, 100*rate/p.best)
+			if mean < p.lo || mean > p.hi || rate < 0.8*p.best {
+				t.Errorf("seed %d, at %.0f s: the limit is %.1f in the mean, not %v to %v, or throughput %.0f less than 80 %% of %.0f",
+					seed, m.now, mean, p.lo, p.hi, rate, p.best)
+			}
+		}
+	}
+}
+
+// TestClimberOffered offers less than can be run: no more workers than keep up
+// with it.
+func TestClimberOffered(t *testing.T) {
+	t.Parallel()
+	for _, k := range []struct {
+		name   string
+		kind   kind
+		rate   float64
+		burst  int
+		lo, hi int // of the limit
+		peak   int
+	}{
+		{"seldom", kind{wait: 20 * ms}, 10, 1, 2, 8, 8},
+		{"waits", kind{wait: 20 * ms, dist: even}, 1000, 1, 20, 256, 128},
+		{"computes, half", kind{cpu: ms, dist: exponential}, 1000, 1, 1, 8, 16},
+		{"computes, nearly all", kind{cpu: ms, dist: exponential}, 1700, 1, 2, 16, 64},
+		{"mixed", kind{cpu: ms, wait: 20 * ms, dist: even}, 1000, 1, 20, 128, 128},
+		{"bursts that compute", kind{cpu: ms, dist: even}, 2, 100, 1, 128, 128},
+		{"bursts that wait", kind{wait: 20 * ms, dist: even}, 2, 100, 16, 256, 128},
+	} {
+		for seed := range uint64(seeds) {
+			m := newModel(seed, 2, phase{kind: k.kind, until: 1e9, rate: k.rate, burst: k.burst})
+			c := newClimber(1, 1000, 2)
+			drive(t, &c, m, 4)
+			rate, mean := drive(t, &c, m, 6)
+			t.Logf("%s/%d: limit %.1f (%d), at most %d workers, throughput %.0f, %d wait", k.name, seed, mean, c.limit, m.most, rate, len(m.queue))
+			if c.limit < k.lo || c.limit > k.hi || m.most > k.peak || len(m.queue) > 100 {
+				t.Errorf("%s/%d: the limit is %d, not %d to %d; or there were %d workers, more than %d; or %d jobs wait",
+					k.name, seed, c.limit, k.lo, k.hi, m.most, k.peak, len(m.queue))
+			}
+		}
+	}
+}
+
+// TestClimberWithoutQueue turns jobs away that find no worker: there is never one
+// that waits.
+func TestClimberWithoutQueue(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(seeds) {
+		m := newModel(seed, 2, phase{kind: kind{wait: 20 * ms, dist: even}, until: 1e9, rate: 2000})
+		m.noQueue = true
+		c := newClimber(1, 1000, 2)
+		drive(t, &c, m, 4)
+		rate, mean := drive(t, &c, m, 6)
+		t.Logf("limit %.1f (%d), %.1f %% ran", mean, c.limit, 100*rate/2000)
+		if rate < 0.95*2000 || c.limit > 256 {
+			t.Errorf("seed %d: of 2000 jobs a second %.0f ran, with a limit of %d", seed, rate, c.limit)
+		}
+	}
+}
+
+// TestClimberLongJobs has jobs of 10 s. Those that wait get all workers in time,
+// those that compute not many.
+func TestClimberLongJobs(t *testing.T) {
+	t.Parallel()
+	m := newModel(1, 2, phase{kind: kind{wait: 10}})
+	c := newClimber(1, 500, 2)
+	drive(t, &c, m, 10)
+	early := c.limit
+	drive(t, &c, m, 140)
+	t.Logf("waits: %d at 10 s, %d at 150 s", early, c.limit)
+	if early > 16 || m.most < 500 {
+		t.Errorf("10 s waits: the limit is %d at 10 s and %d at 150 s; expected at most 16 and 500", early, m.most)
+	}
+	drive(t, &c, m, 100)
+	rate, _ := drive(t, &c, m, 600)
+	t.Logf("waits: %.1f jobs a second", rate)
+	if rate < 0.94*50 {
+		t.Errorf("10 s waits: %.1f jobs a second ended, less than 94 %% of 50", rate)
+	}
+	m = newModel(1, 2, phase{kind: kind{wait: 1, dist: even}})
+	c = newClimber(1, 500, 2)
+	drive(t, &c, m, 30)
+	if rate, _ := drive(t, &c, m, 60); rate < 0.9*500 {
+		t.Errorf("1 s waits: %.0f jobs a second ended, less than 90 %% of 500", rate)
+	}
+	m = newModel(1, 2, phase{kind: kind{cpu: 10}})
+	c = newClimber(1, 500, 2)
+	drive(t, &c, m, 10)
+	early = c.limit
+	drive(t, &c, m, 140)
+	t.Logf("computes: %d at 10 s, %d at 150 s", early, c.limit)
+	if early > 16 || m.most > 64 {
+		t.Errorf("10 s of computing: the limit is %d at 10 s and %d at 150 s; expected at most 16 and 64", early, m.most)
+	}
+}
+
+// TestClimberBounds changes the bounds and the ceiling while work waits.
+func TestClimberBounds(t *testing.T) {
+	m := newModel(1, 2, phase{kind: kind{wait: 20 * ms, dist: even}})
+	c := newClimber(1, 100, 2)
+	drive(t, &c, m, 2)
+	for _, s := range []struct {
+		what    string
+		change  func()
+		at      int // the limit at once; 0: any
+		lo, hi  int // then always
+		reaches int
+	}{
+		{"at first", func() {}, 0, 50, 100, 100},
+		{"a lower bound", func() { c.resize(1, 20) }, 20, 10, 20, 20},
+		{"a higher bound", func() { c.resize(1, 200) }, 0, 10, 200, 200},
+		{"a ceiling", func() { c.setCeiling(30) }, 30, 15, 30, 30},
+		{"the same ceiling", func() { c.setCeiling(30) }, 0, 15, 30, 30},
+		{"a ceiling below least", func() { c.resize(40, 200); c.setCeiling(10) }, 40, 40, 40, 40},
+		{"no ceiling", func() { c.setCeiling(0) }, 40, 40, 200, 200},
+		{"more at least", func() { c.resize(150, 300) }, 0, 150, 300, 300},
+		{"fixed", func() { c.resize(7, 7) }, 7, 7, 7, 7},
+	} {
+		s.change()
+		if s.at != 0 && c.limit != s.at {
+			t.Errorf("%s: the limit is %d at once, not %d", s.what, c.limit, s.at)
+		}
+		most := 0
+		for range 200 {
+			drive(t, &c, m, 0.01)
+			most = max(most, c.limit)
+			if c.limit < s.lo || c.limit > s.hi {
+				t.Fatalf("%s: the limit is %d, not %d to %d", s.what, c.limit, s.lo, s.hi)
+			}
+		}
+		if most != s.reaches {
+			t.Errorf("%s: the limit was at most %d in 2 s, not %d", s.what, most, s.reaches)
+		}
+	}
+}
+
+// TestClimberUnused leaves a limit unused: it stays for a while, and then decays
+// toward what is used.
+func TestClimberUnused(t *testing.T) {
+	for _, busy := range []int{0, 20} {
+		c := newClimber(1, 1000, 4)
+		c.setLimit(800)
+		c.rebase()
+		r := reading{workers: 30}
+		for ; r.at < 5*time.Minute; r.at += 10 * time.Millisecond {
+			if r.busy = 0; r.at%time.Second == 0 {
+				r.busy = busy
+			}
+			if limit := c.observe(r); r.at < 10*time.Second && limit != 800 {
+				t.Fatalf("the limit is %d after %v", limit, r.at)
+			}
+		}
+		if want := max(4, 2*busy); c.limit != want {
+			t.Errorf("with %d busy workers the limit is %d after 5 minutes, not %d", busy, c.limit, want)
+		}
+	}
+	c := newClimber(1, 1000, 4)
+	c.setLimit(800)
+	c.rebase()
+	c.observe(reading{at: time.Second, waits: 1})
+	if limit := c.observe(reading{at: time.Hour, waits: 1}); limit != 4 {
+		t.Errorf("the limit is %d after an idle hour, not 4", limit)
+	}
+}
+
+// TestClimberRefuses has no worker more help: after a bold trial comes a smaller
+// one at once, then smaller ones after rests that grow to their bound.
+func TestClimberRefuses(t *testing.T) {
+	c := newClimber(8, 1000, 8)
+	var limits []int
+	var at []time.Duration
+	for r := (reading{}); r.at < 3*time.Minute; {
+		was := c.limit
+		r = saturate(&c, r, func() bool { return c.limit != was })
+		if c.limit != 8 {
+			limits, at = append(limits, c.limit), append(at, r.at)
+		}
+	}
+	if want := []int{32, 16, 12, 10, 16, 12, 10}; !slices.Equal(limits[:len(want)], want) {
+		t.Errorf("the trials are of %d workers, not %d", limits[:len(want)], want)
+	}
+	if at[1]-at[0] > 500*time.Millisecond {
+		t.Errorf("the second trial comes %v after the first", at[1]-at[0])
+	}
+	last := at[len(at)-1] - at[len(at)-2]
+	if first := at[3] - at[2]; first > time.Second || last < maxRest || last > maxRest+3*time.Second {
+		t.Errorf("trials are %v apart at first and %v at last", first, last)
+	}
+}
+
+// saturate has work wait, that no number of workers finishes faster, until the
+// condition holds, for a minute at most.
+func saturate(c *climber, r reading, until func() bool) reading {
+	for range 6000 {
+		r.at += 10 * time.Millisecond
+		r.finished += 100
+		r.timed = r.finished
+		r.service += 100 * time.Millisecond
+		r.waits = time.Second
+		r.workers, r.busy = c.limit, c.limit
+		if c.observe(r); until() {
+			break
+		}
+	}
+	return r
+}
+
+// TestClimberReadings has readings that come twice, which change nothing, and
+// ones that go back, after which nothing is known.
+func TestClimberReadings(t *testing.T) {
+	work := phase{kind: kind{wait: 20 * ms, dist: even}}
+	m := newModel(1, 2, work)
+	once, twice := newClimber(1, 64, 2), newClimber(1, 64, 2)
+	for i := range 200 {
+		r := m.run(float64(i+1) * 0.01)
+		m.limit = once.observe(r)
+		twice.observe(r)
+		if twice.observe(r); once != twice {
+			t.Fatalf("at %v, after one step %+v, and after two with the same reading %+v", r.at, once, twice)
+		}
+	}
+	r := m.saw
+	for _, back := range []func(r *reading){
+		func(r *reading) { r.at -= time.Second },
+		func(r *reading) { r.finished -= 100 },
+		func(r *reading) { r.timed -= 100 },
+		func(r *reading) { r.service -= time.Second },
+	} {
+		c, r := once, r
+		r.at += 10 * time.Millisecond
+		back(&r)
+		if limit := c.observe(r); limit != once.limit || c.baseSample != (sample{}) || c.trial != (sample{}) {
+			t.Errorf("after %+v the limit is %d and %+v known", r, limit, c.baseSample)
+		}
+	}
+}
+
+// FuzzClimber feeds readings that may make no sense: the limit is always within
+// the bounds.
+func FuzzClimber(f *testing.F) {
+	f.Add(1, 100, 2, []byte("\x00\x10\xff\x01\x02\x03\x80\x40\x20abcdefghijklmnopqrstuvwxyz"))
+	f.Add(math.MaxInt/2, math.MaxInt, math.MaxInt/2, []byte("\x09\x00\xff\x01\x09\x03"))
+	f.Add(0, -5, math.MaxInt/2, []byte{255, 255, 0, 0, 255, 127, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16})
+	f.Fuzz(func(t *testing.T, least, most, start int, data []byte) {
+		c := newClimber(least, most, start)
+		var r reading
+		data = data[:min(len(data), 1000)]
+		next := func() int64 {
+			if len(data) < 2 {
+				data = nil
+				return 0
+			}
+			v, shift := int64(int8(data[0])), data[1]%64
+			data = data[2:]
+			return v << shift
+		}
+		for len(data) > 0 {
+			switch op := next(); op & 15 {
+			case 0:
+				c.resize(int(next()), int(next()))
+			case 1:
+				c.setCeiling(int(next()))
+			case 2:
+				r.at = time.Duration(next())
+			case 3:
+				r.finished, r.timed, r.refused = uint64(next()), uint64(next()), uint64(next())
+			case 4:
+				r.service = time.Duration(next())
+			case 5, 6:
+				r.workers, r.busy = int(next()), int(next())
+			case 7, 8:
+				r.waits = time.Duration(next())
+			default: // some readings that make more sense
+				for range 1 + op>>4&63 {
+					r.at += 10 * time.Millisecond
+					r.finished += uint64(op & 63)
+					r.workers = c.limit
+					check(t, &c, r)
+				}
+			}
+			check(t, &c, r)
+		}
+	})
+}
+
+// check makes a step and looks at what it left.
+func check(t *testing.T, c *climber, r reading) {
+	t.Helper()
+	limit := c.observe(r)
+	if limit < c.minWorkers || limit > c.maxWorkers || limit < 1 || c.baseline < c.minWorkers || c.baseline > c.maxWorkers || c.maxWorkers > maxWorkers {
+		t.Fatalf("the limit is %d and its base %d, out of %d to %d, after %+v", limit, c.baseline, c.minWorkers, c.maxWorkers, r)
+	}
+	if limit2 := c.observe(r); limit2 != limit {
+		t.Fatalf("the limit is %d and then %d, for the same reading %+v", limit, limit2, r)
+	}
+	for _, v := range []float64{c.meanService, c.baseSample.rate(), c.trial.rate(), c.deviation.rate(), c.baseSample.variance(), c.trial.variance(), c.trial.rounds} {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			t.Fatalf("%v in %+v after %+v", v, c, r)
+		}
+	}
+	if c.rest < minRest || c.rest > maxRest || c.patience < minPatience || c.patience > maxPatience || c.step < 0 || c.step >= len(steps) {
+		t.Fatalf("out of bounds: %+v after %+v", c, r)
+	}
+}

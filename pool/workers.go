@@ -1,0 +1,186 @@
+package pool
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// startWorkers starts workers until there are n.
+func (p *Pool) startWorkers(n int) {
+	for int(p.workers()) < n && p.spawn(order{}, 0) {
+	}
+}
+
+// spawn starts a worker with an order, if there may be one more, or overdraft above the
+// limit.
+func (p *Pool) spawn(o order, overdraft int64) bool {
+	for {
+		size := p.size.Load()
+		if size&^closedBit >= p.limit.Load()+overdraft || size == closedBit {
+			return false
+		}
+		if p.size.CompareAndSwap(size, size+1) {
+			break
+		}
+	}
+	p.wakeController()
+	w := p.newWorker()
+	if o.Job == nil {
+		w.startSearching()
+	}
+	p.running.Go(func() { w.run(o) })
+	return true
+}
+
+// newWorker makes a worker, or takes one that has exited.
+func (p *Pool) newWorker() *worker {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.spare); n > 0 {
+		w := p.spare[n-1]
+		p.spare = p.spare[:n-1]
+		return w
+	}
+	all := *p.table.Load()
+	w := &worker{p: p, number: uint32(len(all) + 1), wake: make(chan order, 1)}
+	w.home = len(all) & (len(p.shards) - 1)
+	all = append(all, w)
+	p.table.Store(&all)
+	return w
+}
+
+// removeWorker takes one from the number of workers if that is above floor. The worker
+// then exits.
+func (p *Pool) removeWorker(floor int64) bool {
+	for {
+		size := p.size.Load()
+		if size&^closedBit <= floor {
+			return false
+		}
+		if p.size.CompareAndSwap(size, size-1) {
+			if size-1 == closedBit {
+				close(p.exited)
+			}
+			p.wakeWaiter()
+			return true
+		}
+	}
+}
+
+// retire has a parked worker exit, unless there are no more than floor.
+func (p *Pool) retire(floor int64) bool {
+	w := p.popParked()
+	if w == nil {
+		return false
+	}
+	if !p.removeWorker(floor) {
+		p.wakeToSearch(w) // and parks again
+		return false
+	}
+	w.wake <- order{exit: true}
+	return true
+}
+
+// workers is how many there are, active how many are not parked, busy how many run a
+// job or are about to.
+func (p *Pool) workers() int64 { return p.size.Load() &^ closedBit }
+func (p *Pool) active() int64  { return p.workers() - p.parked.n.Load() }
+func (p *Pool) busy() int      { return int(max(0, p.active()-int64(p.searching.Load()))) }
+
+// available reports whether a worker is parked or another may be started.
+func (p *Pool) available() bool {
+	return p.parked.head.Load()&numberMask != 0 || p.workers() < p.limit.Load()
+}
+
+// anyQueued reports whether jobs wait in the queue.
+func (p *Pool) anyQueued() bool {
+	for i := range p.shards {
+		if p.shards[i].nonEmpty.Load() {
+			return true
+		}
+	}
+	return false
+}
+
+// wakeWorker has one more worker search for jobs.
+func (p *Pool) wakeWorker() {
+	if w := p.popParked(); w != nil {
+		p.wakeToSearch(w)
+	} else if p.workers() < p.limit.Load() {
+		p.spawn(order{}, 0)
+	}
+}
+
+// wakeToSearch has a worker search that was popped from the stack.
+func (p *Pool) wakeToSearch(w *worker) {
+	p.wakeController()
+	w.startSearching()
+	w.wake <- order{}
+}
+
+// workerStack has the parked workers, the last one on top, whose stack and caches are
+// warm. It is Treiber's, with a count in the head against ABA. Workers are numbered from
+// 1 and found in a table that only grows.
+type workerStack struct {
+	head atomic.Uint64 // a count, and in the low bits the number of the top worker; 0 is none
+	n    atomic.Int64
+}
+
+const (
+	numberBits = 24
+	numberMask = 1<<numberBits - 1
+)
+
+func (p *Pool) pushParked(w *worker) {
+	p.parked.n.Add(1)
+	for {
+		head := p.parked.head.Load()
+		w.below.Store(uint32(head & numberMask))
+		if p.parked.head.CompareAndSwap(head, (head>>numberBits+1)<<numberBits|uint64(w.number)) {
+			return
+		}
+	}
+}
+
+// popParked takes a parked worker, which is then the caller's to wake; nil for none.
+func (p *Pool) popParked() *worker {
+	for {
+		head := p.parked.head.Load()
+		if head&numberMask == 0 {
+			return nil
+		}
+		w := (*p.table.Load())[head&numberMask-1]
+		if p.parked.head.CompareAndSwap(head, (head>>numberBits+1)<<numberBits|uint64(w.below.Load())) {
+			p.parked.n.Add(-1)
+			return w
+		}
+	}
+}
+
+// predictor tells whether jobs are short: as good as all of them were lately.
+type predictor struct{ score atomic.Int64 }
+
+const (
+	// shortJob is how long a short job takes at most.
+	shortJob = 20 * time.Microsecond
+	// The score goes up by one with a short job and down by longPenalty with a long one,
+	// within these bounds: jobs are predicted to be short if fewer than one of
+	// longPenalty is long. It begins at firstScore.
+	longPenalty        = 4096
+	minScore, maxScore = -longPenalty, 4 * longPenalty
+	firstScore         = -64
+)
+
+func (p *predictor) predicts() bool { return p.score.Load() > 0 }
+
+// observe counts jobs, which were short or not. Racing calls may get lost.
+func (p *predictor) observe(short bool, jobs int) {
+	score := p.score.Load()
+	next := max(score-longPenalty, minScore)
+	if short {
+		next = min(score+int64(jobs), maxScore)
+	}
+	if next != score {
+		p.score.Store(next)
+	}
+}

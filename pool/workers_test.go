@@ -1,0 +1,136 @@
+package pool_test
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+// One submitter's jobs run in the order of arrival while they are in one shard, whatever
+// rules are in force; over several shards that order is rough.
+func TestOrderOfArrival(t *testing.T) {
+	processors(t, 2)
+	for _, queue := range []int{oneShard, manyShards} {
+		for _, off := range []pool.Rules{0, pool.AllRules} {
+			synctest.Test(t, func(t *testing.T) {
+				cfg := fixed(1, queue)
+				cfg.Off = off
+				p := start(t, cfg)
+				release := hold(t, p, 1)
+				n := queue / 2
+				var order []int
+				for i := range n {
+					if err := p.TrySubmit(func(context.Context) { order = append(order, i) }); err != nil {
+						t.Fatal(err)
+					}
+				}
+				release()
+				synctest.Wait()
+				early := 0
+				for _, i := range order[:n/2] {
+					if i < n/2 {
+						early++
+					}
+				}
+				if queue == oneShard && !slices.IsSorted(order) || early < n/4 {
+					t.Errorf("queue %d, off %b: of the first half that ran %d of %d came in the first half: %v", queue, off, early, n/2, order)
+				}
+			})
+		}
+	}
+}
+
+// No job waits while a worker is parked, whenever it came: workers that have just begun,
+// search, and park, in a bubble where no controller helps because no time passes.
+func TestNobodySleepsWhileJobsWait(t *testing.T) {
+	for i := range 300 {
+		synctest.Test(t, func(t *testing.T) {
+			const workers = 5
+			p := start(t, fixed(workers, 64))
+			for range i % 7 {
+				runtime.Gosched()
+			}
+			gate := make(chan struct{})
+			defer close(gate)
+			for range workers {
+				if err := p.TrySubmit(func(context.Context) { <-gate }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			synctest.Wait()
+			if s := p.Stats(); s.Running != workers || s.Queued != 0 {
+				t.Errorf("%d run and %d wait, with %d workers idle", s.Running, s.Queued, s.Idle)
+			}
+		})
+	}
+}
+
+// Where all jobs are short others count on the worker that runs one. One that does not
+// come back holds them up for two ticks of the controller at most, and then no more.
+func TestLongJobAmongShortOnes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, fixed(8, 1024))
+		run := func() (took time.Duration) {
+			begin, done := time.Now(), make(chan struct{})
+			if err := p.TrySubmit(func(context.Context) { close(done) }); err != nil {
+				t.Fatal(err)
+			}
+			<-done
+			return time.Since(begin)
+		}
+		for range 1000 {
+			run()
+		}
+		defer hold(t, p, 1)()
+		for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(time.Millisecond) {
+			if took := run(); took > 20*time.Millisecond || took > 0 && time.Since(begin) > 30*time.Millisecond {
+				t.Fatalf("%v after the long job began a short one took %v", time.Since(begin), took)
+			}
+		}
+	})
+}
+
+// A worker yields between jobs that compute, so that another goroutine gets its turn. One
+// whose jobs block takes the next one at once.
+func TestWorkersYield(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	const workers, rounds = 64, 20
+	for _, c := range []struct {
+		what    string
+		backlog float64
+		yields  bool
+	}{
+		{"all jobs block", 0, false},
+		{"half of them", workers / 2, false},
+		{"all jobs compute", workers - 1, true},
+	} {
+		others := 0 // rounds in which the other one came first, but for whims of Go's scheduler
+		for range rounds {
+			synctest.Test(t, func(t *testing.T) {
+				p := start(t, fixed(workers, 0))
+				p.SetBacklog(c.backlog)
+				order := make(chan bool, 2)
+				p.TrySubmit(func(context.Context) {
+					time.Sleep(time.Second)
+					go func() { order <- true }() // runnable when this job ends
+				})
+				for range workers - 1 {
+					p.TrySubmit(func(context.Context) { time.Sleep(2 * time.Second) })
+				}
+				p.TrySubmit(func(context.Context) { order <- false })
+				if <-order {
+					others++
+				}
+				<-order
+			})
+		}
+		if c.yields != (others > rounds/2) {
+			t.Errorf("%s: in %d of %d rounds another goroutine ran before the next job; expected %t for most", c.what, others, rounds, c.yields)
+		}
+	}
+}
