@@ -95,25 +95,6 @@ func TestFoundRelayReason(t *testing.T) {
 	wantWhy(t, "the partner", b, errOwn)
 }
 
-// A partner goes on when all has been sent at once that it waited for.
-func TestFoundRelaySentDirectly(t *testing.T) {
-	o := newBoxed(10, 100)
-	o.host.piece = pieceSize
-	o.host.Direct = func(_ *Conn, pieces [][]byte) (n int) {
-		for _, p := range pieces {
-			n += len(p)
-		}
-		return n
-	}
-	a, b := o.pair(t)
-	o.deliver()
-	a.Arrived(make([]byte, 60))
-	wantErr(t, "Do", b.Ref().Do(func(b *Conn) { _, _ = b.Write([]byte("more")) }), nil)
-	if o.deliver(); b.Pending() != 0 || a.Deaf() {
-		t.Errorf("%d bytes are pending; the partner listens: %v", b.Pending(), !a.Deaf())
-	}
-}
-
 // Nothing is sent behind the end of our direction: neither a file, nor a value.
 func TestFoundAfterCloseWrite(t *testing.T) {
 	f := simFiles()[0]
@@ -198,5 +179,17 @@ func TestFoundMuchMailForLayer(t *testing.T) {
 	wantWhy(t, "with more mail than is kept", c, ErrFull)
 	if n := c.Pending(); n != 0 {
 		t.Errorf("%d bytes went past the layer", n)
+	}
+}
+
+// A handshake is an answer to the heartbeats before it.
+func TestFoundHeartbeatBeforeLayer(t *testing.T) {
+	o := newBoxed(10, 100)
+	c := o.open(1)
+	c.state += missed
+	c.extra().upgrade = &upgrade{}
+	c.state |= greeting
+	if c.Greeted(); c.unanswered() != 0 {
+		t.Errorf("%d heartbeats count as unanswered behind a handshake", c.unanswered())
 	}
 }
