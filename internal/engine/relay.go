@@ -25,9 +25,9 @@ import (
 //
 // One that asks for a relay knows its partner and is deaf until the two have met: mail
 // calls meet of the other one, on its owner. If that belongs to a second owner it is
-// joined then, and mail has the first one joined before any byte comes. What relays post beside bytes is a few
-// pieces of mail for each connection at a time, which have room in every mailbox
-// (Request.certain): a connection always hears of its partner's end.
+// joined then, and mail has the first one joined before any byte comes. What relays post
+// beside bytes is a few pieces of mail for each connection at a time, which have room in
+// every mailbox (Request.certain): a connection always hears of its partner's end.
 
 // Relay joins two connections. It is for the owner of one of them.
 func (c *Conn) Relay(to Ref) error {
