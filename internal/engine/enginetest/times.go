@@ -2,6 +2,7 @@ package enginetest
 
 import (
 	"errors"
+	"io"
 	"log/slog"
 	"time"
 
@@ -34,20 +35,27 @@ func (s *server) wantCause(cause engine.Cause, n int64) {
 // silence has a peer for each of the limits of silence.
 func silence(b *bench) {
 	tls := b.layered(false, true)
+	plain := func(send, want string) func(*server) (*client, io.Reader) {
+		return func(s *server) (*client, io.Reader) {
+			c := s.dial()
+			if send != "" {
+				c.exchange2(send, want)
+			}
+			return c, c
+		}
+	}
+	part := func(s *server) (*client, io.Reader) { return s.sendPart(b) }
 	for _, c := range []struct {
 		why   error
 		cause engine.Cause
 		limit func(l *engine.Limits)
 		with  with
-		talk  func(s *server, c *client)
+		talk  func(s *server) (*client, io.Reader)
 	}{
-		{engine.ErrFirstByteTimeout, engine.ClosedFirstByte, func(l *engine.Limits) { l.FirstByteTimeout = short }, nil, nil},
-		{engine.ErrMessageTimeout, engine.ClosedMessage, func(l *engine.Limits) { l.MessageTimeout = short }, nil,
-			func(_ *server, c *client) { c.exchange2("hello\nhalf a mess", "hello\n") }},
-		{engine.ErrMessageTimeout, engine.ClosedMessage, func(l *engine.Limits) { l.MessageTimeout = short }, tls,
-			func(s *server, _ *client) { s.sendPart(b) }},
-		{engine.ErrIdleTimeout, engine.ClosedIdle, func(l *engine.Limits) { l.IdleTimeout = short }, nil,
-			func(_ *server, c *client) { c.exchange("hello\n") }},
+		{engine.ErrFirstByteTimeout, engine.ClosedFirstByte, func(l *engine.Limits) { l.FirstByteTimeout = short }, nil, plain("", "")},
+		{engine.ErrMessageTimeout, engine.ClosedMessage, func(l *engine.Limits) { l.MessageTimeout = short }, nil, plain("hello\nhalf a mess", "hello\n")},
+		{engine.ErrMessageTimeout, engine.ClosedMessage, func(l *engine.Limits) { l.MessageTimeout = short }, tls, part},
+		{engine.ErrIdleTimeout, engine.ClosedIdle, func(l *engine.Limits) { l.IdleTimeout = short }, nil, plain("hello\n", "hello\n")},
 	} {
 		with := []with{limited(c.limit)}
 		if c.with != nil {
@@ -55,12 +63,12 @@ func silence(b *bench) {
 		}
 		s := b.serve(lines(), with...)
 		start := time.Now()
-		peer := s.dial()
-		if c.talk != nil {
-			c.talk(s, peer)
-		}
+		peer, in := c.talk(s)
+		_, _ = io.Copy(io.Discard, in) // to the end, or the reset
+		took := time.Since(start)
+		peer.Close()
 		s.wantCause(c.cause, 1)
-		if took := time.Since(start); took < short {
+		if took < short {
 			b.Errorf("closed for %v after %v, which is less than the limit", c.why, took)
 		}
 	}
