@@ -4,8 +4,8 @@ import (
 	"math"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/cgroup"
+	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 

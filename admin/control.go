@@ -26,7 +26,7 @@ import (
 // site can have a browser send unasked, and with the token. The right token always passes.
 // Wrong ones are bounded: wrongMost are told so, and one more each wrongAgain; the others
 // are only told that they are too many. Who guesses can keep nobody out, and not fill the
-// log: of what is refused there is a line each refusedLog at the most, with the number of
+// log: of what is refused there is a line a second at the most, with the number of
 // those between.
 //
 // Orders are carried out on the goroutine of their request, those to close connections

@@ -59,7 +59,7 @@ func isBrowser(r *http.Request) bool {
 		strings.HasPrefix(r.UserAgent(), "Mozilla/")
 }
 
-// refusals logs what is refused.
+// refusals logs what is refused, at most once a lograte.Interval.
 type refusals struct{ log *slog.Logger }
 
 func newRefusals(log *slog.Logger) *refusals {

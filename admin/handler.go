@@ -77,7 +77,7 @@ const scrapes = 8
 //
 // After 10 wrong tokens further wrong ones get 429, but for one every 6 s; the right one
 // always passes. Each order is logged, and of orders and other sites' requests that are
-// refused at most one every 5 s, with the number of those since the line before.
+// refused at most one a second, with the number of those since the line before.
 //
 // The page shows the last 10 minutes as far as somebody has looked at it, at most one
 // point a second; with Serve there is a point every second. It panics if Config.Source

@@ -37,7 +37,7 @@ type exam struct {
 type end struct {
 	side      Side
 	model     string // not auto
-	asked     bool   // no other would do: auto takes another one, but not in worker processes
+	explicit  bool   // no other would do: auto takes another one, but not in worker processes
 	loops     bool   // whether that has event loops
 	wanted    int    // how many of them there are where descriptors don't ask for more
 	processes int
@@ -51,11 +51,11 @@ var (
 )
 
 // wall registers a wall, and the settings of the kernel that it reads and no other wall
-// has registered. look gives nil where the wall has no meaning for the plan, or what it
+// has registered. examine gives nil where the wall has no meaning for the plan, or what it
 // needs to know is missing. It is called when the program starts: the result is nothing,
 // for a declaration beside the wall.
-func wall(look func(*exam) *Wall, reads ...setting) struct{} {
-	walls = append(walls, look)
+func wall(examine func(*exam) *Wall, reads ...setting) struct{} {
+	walls = append(walls, examine)
 	for _, s := range reads {
 		settings[s.name] = s
 	}
@@ -74,8 +74,8 @@ func Examine(f *Facts, p Plan) (*Report, error) {
 	}
 	x := newExam(f, p)
 	r := &Report{Plan: x.p, Holds: Unlimited, Facts: f}
-	for _, look := range walls {
-		w := look(x)
+	for _, examine := range walls {
+		w := examine(x)
 		if w == nil {
 			continue
 		}
@@ -116,14 +116,14 @@ func nearer(a, b Wall) int {
 // with both sides here the best model whatever the server has.
 func (x *exam) sides() []end {
 	best := x.resolve(auto)
-	asked := x.p.Model != auto
-	server := end{side: Server, model: x.resolve(x.p.Model), asked: asked || x.p.Processes > 1, processes: max(x.p.Processes, 1), wanted: 1}
+	explicit := x.p.Model != auto
+	server := end{side: Server, model: x.resolve(x.p.Model), explicit: explicit || x.p.Processes > 1, processes: max(x.p.Processes, 1), wanted: 1}
 	if x.p.Processes <= 1 {
 		server.wanted = max(1, x.f.Machine.CPUs/2)
 	}
 	client := end{side: Client, model: best, processes: 1, wanted: 1}
 	if x.p.Side == Client {
-		client.model, client.asked = x.resolve(x.p.Model), asked
+		client.model, client.explicit = x.resolve(x.p.Model), explicit
 	}
 	server.loops, client.loops = server.model != goroutine, client.model != goroutine
 	switch x.p.Side {
@@ -148,7 +148,7 @@ func resolve(model string, f *Facts) string {
 	return uring
 }
 
-// side says whether a side is on this machine.
+// side reports whether a side is on this machine.
 func (x *exam) side(s Side) bool { return x.p.Side == s || x.p.Side == Both }
 
 // processes is how many processes there are, both sides together.
@@ -169,14 +169,14 @@ func (x *exam) processes() int64 {
 func (e *end) share(connections int64) int64 { return evenShare(connections, int64(e.processes)) }
 
 func evenShare(connections, processes int64) int64 {
-	even := parts(connections, processes)
+	even := ceilDiv(connections, processes)
 	if processes > 1 {
 		even += int64(4 * math.Sqrt(float64(even)))
 	}
 	return even
 }
 
-// near says whether a wall is met before the plan is reached.
+// near reports whether a wall is met before the plan is reached.
 func (x *exam) near(w *Wall) bool { return w.Near(x.p.Connections) }
 
 // least takes a side's number if it is less than what the wall has from the other,

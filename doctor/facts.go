@@ -56,7 +56,7 @@ type Facts struct {
 // MachineFacts is what does not change while the machine runs.
 type MachineFacts struct {
 	// Kernel is the kernel's release, such as "6.18.4", CPUModel the name of the first
-	// processor, "" where the kernel does not tell it, CPUs how many are online.
+	// processor, "" where the kernel does not report it, CPUs how many are online.
 	Kernel   string `json:"kernel"`
 	CPUModel string `json:"cpu_model"`
 	CPUs     int    `json:"cpus"`
@@ -91,7 +91,7 @@ type ProcessFacts struct {
 	InTables int `json:"in_tables,omitempty"`
 	// UserTasks is how many tasks its user has now: what Nproc counts.
 	UserTasks int `json:"user_tasks"`
-	// Root says that it may change the kernel's settings (CAP_SYS_ADMIN and
+	// Root means that it may change the kernel's settings (CAP_SYS_ADMIN and
 	// CAP_NET_ADMIN); Raise that it may raise hard limits (CAP_SYS_RESOURCE); Locks
 	// that it may lock any memory (CAP_IPC_LOCK). In a user namespace that is not the
 	// machine's first, as of a container without root, it may none of these.
@@ -142,18 +142,18 @@ type SocketFacts struct {
 	// Pages is the memory of TCP's buffers on the whole machine, in pages.
 	Pages int64 `json:"pages"`
 	// Tracked is how many connections the firewall follows here
-	// (nf_conntrack_count); Tracking says whether it does at all: not while no
+	// (nf_conntrack_count); Tracking reports whether it does at all: not while no
 	// rule asks for it. It is false too while loopback is down, by which that is
 	// found out.
 	Tracked  int64 `json:"tracked"`
 	Tracking bool  `json:"tracking"`
 	// Ports are the ports from 1,024 on, and those of ip_local_port_range, on which
-	// sockets listen, in ascending order. Sockets that are only bound are not told.
+	// sockets listen, in ascending order. Sockets that are only bound are not reported.
 	Ports []uint16 `json:"ports,omitempty"`
 	// Queue is the fullest queue of connections that wait to be accepted, nil where
 	// nobody listens.
 	Queue *QueueFacts `json:"queue,omitempty"`
-	// Counters are those of /proc/net/netstat that tell of a wall that was met
+	// Counters are those of /proc/net/netstat that show that a wall was met
 	// since the network namespace was made, as they are called there
 	// (ListenOverflows, TCPMemoryPressures, …), and of the tracker of
 	// connections with nf_conntrack_ in front: nf_conntrack_drop, …

@@ -12,30 +12,30 @@ import (
 // This file has arithmetic that neither overflows nor goes below zero: Facts may
 // come from anywhere, and some settings are the largest number there is.
 
-// less is a-b, 0 at least.
-func less(a, b int64) int64 {
+// satSub is a-b, 0 at least.
+func satSub(a, b int64) int64 {
 	switch {
 	case b < 0:
-		return more(a, -max(b, -math.MaxInt64))
+		return satAdd(a, -max(b, -math.MaxInt64))
 	case a <= b:
 		return 0
 	}
 	return a - b
 }
 
-// more is a+b, Unlimited at most.
-func more(a, b int64) int64 {
+// satAdd is a+b, Unlimited at most.
+func satAdd(a, b int64) int64 {
 	if b > 0 && a > math.MaxInt64-b {
 		return Unlimited
 	}
 	return a + b
 }
 
-// times is a*b, Unlimited at most. Neither is negative.
-func times(a, b int64) int64 { return share(a, b, 1) }
+// satMul is a*b, Unlimited at most. Neither is negative.
+func satMul(a, b int64) int64 { return mulDiv(a, b, 1) }
 
-// share is a*b/c, Unlimited at most. None is negative, and c is not zero.
-func share(a, b, c int64) int64 {
+// mulDiv is a*b/c, Unlimited at most. None is negative, and c is not zero.
+func mulDiv(a, b, c int64) int64 {
 	high, low := bits.Mul64(uint64(max(a, 0)), uint64(max(b, 0)))
 	if high >= uint64(c) {
 		return Unlimited
@@ -44,18 +44,18 @@ func share(a, b, c int64) int64 {
 	return int64(min(quotient, math.MaxInt64))
 }
 
-// parts is a/b, rounded up.
-func parts(a, b int64) int64 {
+// ceilDiv is a/b, rounded up.
+func ceilDiv(a, b int64) int64 {
 	if a <= 0 {
 		return 0
 	}
 	return (a-1)/b + 1
 }
 
-// roomy is a value for a setting of which n is needed: an eighth more, rounded up
+// withHeadroom is a value for a setting of which n is needed: an eighth more, rounded up
 // to a number that is easily read.
-func roomy(n int64) int64 {
-	n = more(n, n/8)
+func withHeadroom(n int64) int64 {
+	n = satAdd(n, n/8)
 	if n > math.MaxInt64/2 {
 		return Unlimited
 	}
@@ -63,12 +63,12 @@ func roomy(n int64) int64 {
 	for step*128 <= n {
 		step *= 2
 	}
-	return parts(n, step) * step
+	return ceilDiv(n, step) * step
 }
 
-// most is the largest number of connections that fits, if whenever some fit all
+// largestFit is the largest number of connections that fits, if whenever some fit all
 // fewer do: 0 if not even one fits, Unlimited if as many fit as a plan can have.
-func most(fits func(connections int64) bool) int64 {
+func largestFit(fits func(connections int64) bool) int64 {
 	low, high := int64(0), int64(maxConnections)
 	if fits(high) {
 		return Unlimited
@@ -115,12 +115,10 @@ func (x *exam) sysctl(name, to string) Change {
 	return Change{Kind: Sysctl, Name: name, From: x.f.Sysctls[name], To: to}
 }
 
-func thousands(n int64) string { return format.Count(n) }
-
 // limited writes a limit, of which -1 is none.
 func limited(n int64) string {
 	if n < 0 || n == Unlimited {
 		return "none"
 	}
-	return thousands(n)
+	return format.Count(n)
 }

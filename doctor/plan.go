@@ -6,6 +6,8 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // Side is whose walls are looked at.
@@ -90,17 +92,17 @@ func (p *Plan) Validate() error {
 		{"Targets", len(p.Targets), 0, maxTargets},
 	} {
 		if n.got < n.least || n.got > n.most {
-			what := "is " + thousands(int64(n.got))
+			what := "is " + format.Count(n.got)
 			if n.field == "Sources" || n.field == "Targets" {
-				what = "has " + thousands(int64(n.got)) + " addresses"
+				what = "has " + format.Count(n.got) + " addresses"
 			}
-			return fmt.Errorf("doctor: Plan.%s %s; expected %s to %s", n.field, what, thousands(int64(n.least)), thousands(int64(n.most)))
+			return fmt.Errorf("doctor: Plan.%s %s; expected %s to %s", n.field, what, format.Count(n.least), format.Count(n.most))
 		}
 	}
 	return p.checkAddresses()
 }
 
-// checkAddresses says whether every source can reach every target.
+// checkAddresses reports whether every source can reach every target.
 func (p *Plan) checkAddresses() error {
 	targets := p.targets()
 	for _, t := range targets {

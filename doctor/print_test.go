@@ -10,14 +10,14 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// lastingMillion is what a million connections need, with each kind of setting.
-func lastingMillion() *lasting {
-	need := func(name, from, to, why string) reasoned {
-		return reasoned{Change{Sysctl, name, from, to}, why}
+// requirementsOfMillion is what a million connections need, with each kind of setting.
+func requirementsOfMillion() *requirements {
+	need := func(name, from, to, why string) explained {
+		return explained{Change{Sysctl, name, from, to}, why}
 	}
-	return &lasting{
+	return &requirements{
 		plan: Plan{Connections: 1_000_000, Side: Both, Unread: 4096},
-		sysctls: []reasoned{
+		sysctls: []explained{
 			need("fs.nr_open", "1048576", "1200000", "nofile: descriptors that a process may open"),
 			need(rangeName, "32768 60999", "1024 65535", "ports: local ports of a source address"),
 			need("net.core.somaxconn", "4096", "8192", "somaxconn: connections that wait to be accepted"),
@@ -29,13 +29,13 @@ func lastingMillion() *lasting {
 }
 
 func TestPrinted(t *testing.T) {
-	idle := &lasting{plan: Plan{Connections: 100, Side: Server}}
+	idle := &requirements{plan: Plan{Connections: 100, Side: Server}}
 	for _, c := range []struct{ file, text string }{
-		{"sysctl.conf", lastingMillion().sysctl()},
-		{"systemd.conf", lastingMillion().systemd()},
-		{"docker.sh", lastingMillion().docker()},
-		{"kubernetes.yaml", lastingMillion().kubernetes()},
-		{"limits.conf", lastingMillion().limits()},
+		{"sysctl.conf", requirementsOfMillion().sysctl()},
+		{"systemd.conf", requirementsOfMillion().systemd()},
+		{"docker.sh", requirementsOfMillion().docker()},
+		{"kubernetes.yaml", requirementsOfMillion().kubernetes()},
+		{"limits.conf", requirementsOfMillion().limits()},
 		{"few.txt", idle.sysctl() + idle.systemd() + idle.docker() + idle.kubernetes() + idle.limits()},
 	} {
 		path := filepath.Join("testdata", "print", c.file)

@@ -1,7 +1,7 @@
 package doctor
 
 // Read reads the machine as the process pid meets it, 0 for this one: its limits, its
-// control groups, its network namespace. What can't be read is told in Facts.Unknown; it
+// control groups, its network namespace. What can't be read is reported in Facts.Unknown; it
 // fails if there is no such process, and on a system other than Linux.
 //
 // For this process the network namespace is the calling thread's: a goroutine in a

@@ -46,7 +46,7 @@ func read(pid int) (*Facts, error) {
 	return r.Facts, nil
 }
 
-// unknown keeps why something is not told.
+// unknown keeps why something is not reported.
 func (r *reader) unknown(what string, err error) {
 	if err != nil {
 		r.Unknown = append(r.Unknown, fmt.Sprintf("%s: %v", what, err))

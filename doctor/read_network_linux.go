@@ -17,7 +17,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// maxInterfaces bounds the interfaces that are told.
+// maxInterfaces bounds the interfaces that are reported.
 const maxInterfaces = 256
 
 // network reads what is of the network namespace of the calling thread, and the
@@ -142,8 +142,8 @@ func trackedNow() (int64, error) {
 	return strconv.ParseInt(text, 10, 64)
 }
 
-// tracks sends a datagram to itself and says whether it was tracked: the kernel does
-// that while it is sent. The kernel tells nowhere whether a rule asks for it.
+// tracks sends a datagram to itself and reports whether it was tracked: the kernel does
+// that while it is sent. Nothing in the kernel shows whether a rule asks for it.
 func tracks() (bool, error) {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
 	if err != nil {
@@ -173,20 +173,20 @@ func (r *reader) interfaces() {
 	all, err := net.Interfaces()
 	r.unknown("interfaces", err)
 	if len(all) > maxInterfaces {
-		r.unknown("interfaces", fmt.Errorf("there are %d, of which %d are told", len(all), maxInterfaces))
+		r.unknown("interfaces", fmt.Errorf("there are %d, of which %d are reported", len(all), maxInterfaces))
 		all = all[:maxInterfaces]
 	}
 	for _, i := range all {
-		told := Interface{Name: i.Name, Up: i.Flags&net.FlagUp != 0, Loopback: i.Flags&net.FlagLoopback != 0}
+		found := Interface{Name: i.Name, Up: i.Flags&net.FlagUp != 0, Loopback: i.Flags&net.FlagLoopback != 0}
 		addrs, err := i.Addrs()
 		r.unknown("addresses of "+i.Name, err)
 		for _, addr := range addrs {
 			if p, err := netip.ParsePrefix(addr.String()); err == nil {
-				told.Addrs = append(told.Addrs, p)
+				found.Addrs = append(found.Addrs, p)
 			}
 		}
-		// An error says that /sys shows another network namespace.
-		told.Receive, told.Send, _ = procfs.CountQueues(i.Name, i.Index, i.HardwareAddr.String())
-		r.Interfaces = append(r.Interfaces, told)
+		// An error means that /sys shows another network namespace.
+		found.Receive, found.Send, _ = procfs.CountQueues(i.Name, i.Index, i.HardwareAddr.String())
+		r.Interfaces = append(r.Interfaces, found)
 	}
 }

@@ -34,7 +34,7 @@ type Wall struct {
 	// Holds is the number of connections at which it stops the plan, or
 	// hurts it if it is Soft; Unlimited if it never does.
 	Holds int64 `json:"holds"`
-	// Soft says that it makes things slow or lossy instead of stopping them:
+	// Soft means that it makes things slow or lossy instead of stopping them:
 	// such a wall is no Report.First.
 	Soft bool `json:"soft,omitempty"`
 	// Effect is what is seen there: the error and who gets it.
@@ -54,12 +54,12 @@ type Wall struct {
 	Limit int64  `json:"limit,omitempty"`
 	Unit  string `json:"unit,omitempty"`
 	Of    string `json:"of,omitempty"`
-	// Beyond says that Holds counts connections beyond those that are open now, which
+	// Beyond means that Holds counts connections beyond those that are open now, which
 	// are in what is used already.
 	Beyond bool `json:"beyond,omitempty"`
 }
 
-// Near says that the plan does not fit.
+// Near means that the plan does not fit.
 func (w *Wall) Near(connections int) bool { return w.Holds < int64(connections) }
 
 // Changes are those of all walls that the plan needs moved, the nearest wall's

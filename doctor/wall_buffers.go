@@ -1,6 +1,10 @@
 package doctor
 
-import "fmt"
+import (
+	"fmt"
+
+	"github.com/myriad-go/myriad/internal/format"
+)
 
 // This file has the walls of the memory in which the kernel keeps bytes that have
 // come and were not read, or that were written and not sent. An idle connection
@@ -17,12 +21,12 @@ const (
 
 // counted is how much the kernel counts for so many unread bytes.
 func counted(unread int) int64 {
-	return int64(unread) + segmentCost*parts(int64(unread), segment)
+	return int64(unread) + segmentCost*ceilDiv(int64(unread), segment)
 }
 
 // unreadPages is how many pages that is for each connection, whole ones: one
 // unread byte is one page.
-func (x *exam) unreadPages() int64 { return parts(counted(x.p.Unread), x.page()) }
+func (x *exam) unreadPages() int64 { return ceilDiv(counted(x.p.Unread), x.page()) }
 
 // page is the size of the machine's pages.
 func (x *exam) page() int64 {
@@ -33,7 +37,7 @@ func (x *exam) page() int64 {
 }
 
 // wholePages rounds bytes up.
-func (x *exam) wholePages(bytes int64) int64 { return times(parts(bytes, x.page()), x.page()) }
+func (x *exam) wholePages(bytes int64) int64 { return satMul(ceilDiv(bytes, x.page()), x.page()) }
 
 // refusable is unreadPages where a limit can refuse any of it, otherwise 0: the
 // first segment of a connection is let in whatever the limit says.
@@ -73,20 +77,20 @@ func (x *exam) tcpMem(which int, each int64, w Wall) *Wall {
 		return nil
 	}
 	pages := x.f.Sockets.Pages
-	w.Present = fmt.Sprintf("%s pages, %s used", thousands(limits[which]), thousands(pages))
+	w.Present = fmt.Sprintf("%s pages, %s used", format.Count(limits[which]), format.Count(pages))
 	w.Holds, w.Source, w.Beyond = Unlimited, ipPage+"#tcp-variables", true
-	w.Used, w.Limit, w.Unit = times(pages, x.page()), times(limits[which], x.page()), "bytes"
+	w.Used, w.Limit, w.Unit = satMul(pages, x.page()), satMul(limits[which], x.page()), "bytes"
 	if each == 0 {
 		return &w
 	}
-	w.Holds = less(limits[which], pages) / each
+	w.Holds = satSub(limits[which], pages) / each
 	if !x.near(&w) {
 		return &w
 	}
-	need := more(max(pages, 0), times(each, int64(x.p.Connections)))
-	w.Needs = thousands(need) + " pages"
-	pressure := max(roomy(need), limits[1])
-	high := max(more(pressure, pressure/3), limits[2])
+	need := satAdd(max(pages, 0), satMul(each, int64(x.p.Connections)))
+	w.Needs = format.Count(need) + " pages"
+	pressure := max(withHeadroom(need), limits[1])
+	high := max(satAdd(pressure, pressure/3), limits[2])
 	w.Changes = []Change{x.sysctl(tcpMemName, fmt.Sprintf("%d %d %d", max(pressure/4*3, limits[0]), pressure, high))}
 	return &w
 }
@@ -101,7 +105,7 @@ func (x *exam) cgroupSockets() *Wall {
 	}
 	w := &Wall{
 		Name: "cgroup-sockets", What: "memory of the TCP buffers of the control group (memory.kmem.tcp.limit_in_bytes)",
-		Present: fmt.Sprintf("%s bytes, %s used", thousands(limit), thousands(x.f.Cgroup.SocketsUsed)), Holds: Unlimited,
+		Present: fmt.Sprintf("%s bytes, %s used", format.Count(limit), format.Count(x.f.Cgroup.SocketsUsed)), Holds: Unlimited,
 		Effect: "what comes after a connection's first segment is dropped and sent again, as with tcp_mem",
 		Source: "https://docs.kernel.org/admin-guide/cgroup-v1/memory.html",
 		Used:   x.f.Cgroup.SocketsUsed, Limit: limit, Unit: "bytes", Of: x.f.Cgroup.SocketsFrom, Beyond: true,
@@ -109,16 +113,16 @@ func (x *exam) cgroupSockets() *Wall {
 	if each == 0 {
 		return w
 	}
-	w.Holds = less(limit, x.f.Cgroup.SocketsUsed) / x.page() / each
+	w.Holds = satSub(limit, x.f.Cgroup.SocketsUsed) / x.page() / each
 	if !x.near(w) {
 		return w
 	}
-	need := more(max(x.f.Cgroup.SocketsUsed, 0), times(times(x.page(), each), int64(x.p.Connections)))
-	w.Needs = thousands(need) + " bytes"
+	need := satAdd(max(x.f.Cgroup.SocketsUsed, 0), satMul(satMul(x.page(), each), int64(x.p.Connections)))
+	w.Needs = format.Count(need) + " bytes"
 	if file := x.f.Cgroup.SocketsFile; file != "" {
-		w.Changes = []Change{cgroupChange(file, limit, x.wholePages(roomy(need)))}
+		w.Changes = []Change{cgroupChange(file, limit, x.wholePages(withHeadroom(need)))}
 	} else {
-		w.Advice = fmt.Sprintf("have who made the control group write %d or more to its memory.kmem.tcp.limit_in_bytes, or -1 for no limit", roomy(need))
+		w.Advice = fmt.Sprintf("have who made the control group write %d or more to its memory.kmem.tcp.limit_in_bytes, or -1 for no limit", withHeadroom(need))
 	}
 	return w
 }
@@ -158,9 +162,9 @@ func (x *exam) oneBuffer(name string, field int, w Wall) *Wall {
 	if need <= sizes[field] {
 		return &w
 	}
-	w.Holds, w.Needs = 0, thousands(need)
+	w.Holds, w.Needs = 0, format.Count(need)
 	for i := field; i < 3; i++ {
-		sizes[i] = max(sizes[i], roomy(need))
+		sizes[i] = max(sizes[i], withHeadroom(need))
 	}
 	w.Changes = []Change{x.sysctl(name, fmt.Sprintf("%d %d %d", sizes[0], sizes[1], sizes[2]))}
 	return &w

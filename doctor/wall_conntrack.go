@@ -3,6 +3,8 @@ package doctor
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has the walls of the firewall's memory of connections. A connection
@@ -24,7 +26,7 @@ const (
 	longChain = 8
 )
 
-// tracking says whether connections are tracked here.
+// tracking reports whether connections are tracked here.
 func (x *exam) tracking() bool { return x.f.Sockets.Tracking || x.f.Sockets.Tracked > 0 }
 
 var _ = wall((*exam).conntrack,
@@ -40,25 +42,25 @@ func (x *exam) conntrack() *Wall {
 	}
 	w := &Wall{
 		Name: "conntrack", What: "connections that the firewall can follow (" + trackMaxName + ")",
-		Present: fmt.Sprintf("%s, %s now", thousands(limit), thousands(x.f.Sockets.Tracked)), Holds: Unlimited,
+		Present: fmt.Sprintf("%s, %s now", format.Count(limit), format.Count(x.f.Sockets.Tracked)), Holds: Unlimited,
 		Effect: "SYNs are dropped (\"nf_conntrack: table full, dropping packet\" in the kernel's log, drop in /proc/net/stat/nf_conntrack): " +
 			"clients fail with ETIMEDOUT",
 		Source: trackPage,
 		Used:   x.f.Sockets.Tracked, Limit: limit, Unit: "connections", Beyond: true,
 	}
 	if !x.tracking() {
-		w.Present = thousands(limit) + ", no rule asks for it"
+		w.Present = format.Count(limit) + ", no rule asks for it"
 		return w
 	}
 	seconds, ok := x.number(trackWaitName)
 	if !ok {
 		seconds = trackWait
 	}
-	w.Holds = x.withClosing(less(limit, x.f.Sockets.Tracked), seconds)
+	w.Holds = x.withClosing(satSub(limit, x.f.Sockets.Tracked), seconds)
 	if x.near(w) {
-		need := more(more(int64(x.p.Connections), times(int64(x.p.Closing), seconds)), x.f.Sockets.Tracked)
-		w.Needs = thousands(need)
-		w.Changes = []Change{x.sysctl(trackMaxName, strconv.FormatInt(roomy(need), 10))}
+		need := satAdd(satAdd(int64(x.p.Connections), satMul(int64(x.p.Closing), seconds)), x.f.Sockets.Tracked)
+		w.Needs = format.Count(need)
+		w.Changes = []Change{x.sysctl(trackMaxName, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }
@@ -73,14 +75,14 @@ func (x *exam) conntrackBuckets() *Wall {
 	}
 	w := &Wall{
 		Name: "conntrack-buckets", Soft: true, What: "buckets of the firewall's table (" + trackBucketsName + ")",
-		Present: thousands(buckets), Holds: less(times(buckets, longChain)/2, x.f.Sockets.Tracked),
+		Present: format.Count(buckets), Holds: satSub(satMul(buckets, longChain)/2, x.f.Sockets.Tracked),
 		Effect: "looking up each packet's connection takes longer: more than 8 are in a bucket",
 		Source: trackPage, Beyond: true,
 	}
 	if x.near(w) {
-		need := parts(times(2, more(int64(x.p.Connections), x.f.Sockets.Tracked)), longChain)
-		w.Needs = thousands(need)
-		w.Changes = []Change{x.sysctl(trackBucketsName, strconv.FormatInt(roomy(need), 10))}
+		need := ceilDiv(satMul(2, satAdd(int64(x.p.Connections), x.f.Sockets.Tracked)), longChain)
+		w.Needs = format.Count(need)
+		w.Changes = []Change{x.sysctl(trackBucketsName, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }

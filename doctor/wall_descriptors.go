@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -33,19 +34,19 @@ func (x *exam) nofile() *Wall {
 		Used:   int64(x.f.Process.Open), Limit: max(limit.Soft, 0), Unit: "descriptors",
 	}
 	if n := x.f.Process.Tables; n > 0 {
-		w.Used, w.Limit, w.Of = int64(x.f.Process.InTables), times(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
+		w.Used, w.Limit, w.Of = int64(x.f.Process.InTables), satMul(w.Limit, int64(n)), fmt.Sprintf("%d tables", n)
 	}
 	x.ofTables(w, limit.Hard)
 	if !x.near(w) {
 		return w
 	}
 	need := x.descriptorsNeeded()
-	w.Needs = thousands(need)
+	w.Needs = format.Count(need)
 	switch {
 	case need > mostDescriptors:
 		w.Advice = x.pastDescriptors()
 	case x.f.Process.Raise:
-		to := min(roomy(need), mostDescriptors)
+		to := min(withHeadroom(need), mostDescriptors)
 		if top, ok := x.number("fs.nr_open"); ok && to > top {
 			w.Changes = append(w.Changes, x.sysctl("fs.nr_open", strconv.FormatInt(to, 10)))
 		}
@@ -64,7 +65,7 @@ func (x *exam) pastDescriptors() string {
 	case x.f.Shards == "":
 		return "use a model with loops (--model epoll or uring), which get a descriptor table each"
 	case x.side(Server):
-		room := less(x.f.Process.Nofile.Hard, sock.Reserve)
+		room := satSub(x.f.Process.Nofile.Hard, sock.Reserve)
 		for n := int64(2); n <= maxProcesses; n++ {
 			if evenShare(int64(x.p.Connections), n) <= room {
 				return fmt.Sprintf("serve with %d worker processes (--processes %d), which have a limit each; a table for each loop is not to be had: %s", n, n, x.f.Shards)
@@ -84,7 +85,7 @@ func (x *exam) nrOpen() *Wall {
 	}
 	w := &Wall{
 		Name: "nr_open", What: "the most that a limit of descriptors can be (fs.nr_open)",
-		Present: thousands(limit),
+		Present: format.Count(limit),
 		Effect:  "EMFILE as with nofile; setting a higher RLIMIT_NOFILE fails with EPERM",
 		Source:  fsPage + "#nr-open",
 	}
@@ -93,12 +94,12 @@ func (x *exam) nrOpen() *Wall {
 		return w
 	}
 	need := x.descriptorsNeeded()
-	w.Needs = thousands(need)
+	w.Needs = format.Count(need)
 	if need > mostDescriptors {
 		w.Advice = x.pastDescriptors()
 		return w
 	}
-	w.Changes = []Change{x.sysctl("fs.nr_open", strconv.FormatInt(min(roomy(need), mostDescriptors), 10))}
+	w.Changes = []Change{x.sysctl("fs.nr_open", strconv.FormatInt(min(withHeadroom(need), mostDescriptors), 10))}
 	return w
 }
 
@@ -115,7 +116,7 @@ func (x *exam) ofTables(w *Wall, limit int64) {
 		holds := Unlimited
 		if limit >= 0 {
 			room := x.tableRoom(&e, limit)
-			holds = most(func(n int64) bool { return e.share(n) <= room })
+			holds = largestFit(func(n int64) bool { return e.share(n) <= room })
 		}
 		x.least(w, e.side, holds)
 	}
@@ -124,7 +125,7 @@ func (x *exam) ofTables(w *Wall, limit int64) {
 // tableRoom is how many connections a process holds under a limit: all that the
 // limit leaves, or those of a descriptor table for each of its loops.
 func (x *exam) tableRoom(e *end, limit int64) int64 {
-	room := less(limit, sock.Reserve)
+	room := satSub(limit, sock.Reserve)
 	if !e.loops || x.f.Shards != "" {
 		return room
 	}
@@ -159,7 +160,7 @@ func (x *exam) fileMax() *Wall {
 	}
 	w := &Wall{
 		Name: "file-max", Side: x.p.Side, What: "files that the whole machine may have open (fs.file-max)",
-		Present: fmt.Sprintf("%s, %s open", thousands(limit), thousands(x.f.FilesOpen)), Holds: Unlimited,
+		Present: fmt.Sprintf("%s, %s open", format.Count(limit), format.Count(x.f.FilesOpen)), Holds: Unlimited,
 		Effect: "ENFILE, \"too many open files in system\", for socket(2) and accept(2) of every process without CAP_SYS_ADMIN",
 		Source: fsPage + "#file-max-and-file-nr", Beyond: true,
 	}
@@ -170,11 +171,11 @@ func (x *exam) fileMax() *Wall {
 	w.Used, w.Limit, w.Unit = x.f.FilesOpen, limit, "files"
 	spare := sock.Reserve * x.processes()
 	sides := int64(len(x.ends))
-	w.Holds = less(limit, more(x.f.FilesOpen, spare)) / sides
+	w.Holds = satSub(limit, satAdd(x.f.FilesOpen, spare)) / sides
 	if x.near(w) {
-		need := more(more(x.f.FilesOpen, spare), sides*int64(x.p.Connections))
-		w.Needs = thousands(need)
-		w.Changes = []Change{x.sysctl("fs.file-max", strconv.FormatInt(roomy(need), 10))}
+		need := satAdd(satAdd(x.f.FilesOpen, spare), sides*int64(x.p.Connections))
+		w.Needs = format.Count(need)
+		w.Changes = []Change{x.sysctl("fs.file-max", strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }
@@ -192,16 +193,16 @@ func (x *exam) userWatches() *Wall {
 	}
 	w := &Wall{
 		Name: "max_user_watches", Side: side, What: "descriptors that one user may watch by epoll (fs.epoll.max_user_watches)",
-		Present: thousands(limit),
+		Present: format.Count(limit),
 		Effect:  "ENOSPC, \"no space left on device\", from epoll_ctl(2): the server closes what it has accepted, a client fails to connect",
 		Source:  "https://man7.org/linux/man-pages/man7/epoll.7.html",
 	}
 	spare := 16 * x.processes()
-	w.Holds = less(limit, spare) / watched
+	w.Holds = satSub(limit, spare) / watched
 	if x.near(w) {
 		need := watched*int64(x.p.Connections) + spare
-		w.Needs = thousands(need)
-		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(roomy(need), 10))}
+		w.Needs = format.Count(need)
+		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }

@@ -3,6 +3,8 @@ package doctor
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has the walls of connections that end: the kernel goes on with them
@@ -25,17 +27,17 @@ func (x *exam) orphans() *Wall {
 	}
 	w := &Wall{
 		Name: "tcp_max_orphans", Soft: true, What: "connections that are closed here and not yet by peers that don't answer (" + orphansName + ")",
-		Present: fmt.Sprintf("%s, %s now", thousands(limit), thousands(x.f.Sockets.Orphans)),
-		Holds:   less(limit, x.f.Sockets.Orphans),
+		Present: fmt.Sprintf("%s, %s now", format.Count(limit), format.Count(x.f.Sockets.Orphans)),
+		Holds:   satSub(limit, x.f.Sockets.Orphans),
 		Effect: "when all are closed at once and peers don't answer, those beyond are reset (TcpExtTCPAbortOnMemory; the kernel's log says " +
 			"\"too many orphaned sockets\")",
 		Source: ipPage + "#tcp-variables",
 		Used:   x.f.Sockets.Orphans, Limit: limit, Unit: "orphans",
 	}
 	if x.near(w) {
-		need := more(max(x.f.Sockets.Orphans, 0), int64(x.p.Connections))
-		w.Needs = thousands(need)
-		w.Changes = []Change{x.sysctl(orphansName, strconv.FormatInt(roomy(need), 10))}
+		need := satAdd(max(x.f.Sockets.Orphans, 0), int64(x.p.Connections))
+		w.Needs = format.Count(need)
+		w.Changes = []Change{x.sysctl(orphansName, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }
@@ -50,7 +52,7 @@ func (x *exam) buckets() *Wall {
 	}
 	w := &Wall{
 		Name: "tcp_max_tw_buckets", Soft: true, What: "connections in TIME_WAIT (" + bucketsName + ")",
-		Present: fmt.Sprintf("%s, %s now", thousands(limit), thousands(x.f.Sockets.TimeWait)), Holds: Unlimited,
+		Present: fmt.Sprintf("%s, %s now", format.Count(limit), format.Count(x.f.Sockets.TimeWait)), Holds: Unlimited,
 		Effect: "those beyond skip TIME_WAIT (TcpExtTCPTimeWaitOverflow): a late packet can meet a new connection of the same ports",
 		Source: ipPage + "#tcp-variables",
 		Used:   x.f.Sockets.TimeWait, Limit: limit, Unit: "in TIME_WAIT",
@@ -58,12 +60,12 @@ func (x *exam) buckets() *Wall {
 	if x.p.Closing == 0 {
 		return w
 	}
-	waiting := times(int64(x.p.Closing), timeWait)
-	w.Holds = share(less(limit, x.f.Sockets.TimeWait), int64(x.p.Connections), waiting)
+	waiting := satMul(int64(x.p.Closing), timeWait)
+	w.Holds = mulDiv(satSub(limit, x.f.Sockets.TimeWait), int64(x.p.Connections), waiting)
 	if x.near(w) {
-		need := more(max(x.f.Sockets.TimeWait, 0), waiting)
-		w.Needs = thousands(need)
-		w.Changes = []Change{x.sysctl(bucketsName, strconv.FormatInt(roomy(need), 10))}
+		need := satAdd(max(x.f.Sockets.TimeWait, 0), waiting)
+		w.Needs = format.Count(need)
+		w.Changes = []Change{x.sysctl(bucketsName, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }

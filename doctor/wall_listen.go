@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"strconv"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has the walls of a listener: connections that have come and that the
@@ -43,24 +45,24 @@ func (x *exam) somaxconn() *Wall {
 		Source: "https://man7.org/linux/man-pages/man2/listen.2.html",
 	}
 	if q := x.f.Sockets.Queue; q != nil {
-		w.Used, w.Limit, w.Unit, w.Of = q.Waiting, more(q.Most, 1), "connections waiting", q.At.String()
+		w.Used, w.Limit, w.Unit, w.Of = q.Waiting, satAdd(q.Most, 1), "connections waiting", q.At.String()
 	}
 	if x.p.Backlog > 0 {
-		w.Present += fmt.Sprintf(", asks for %s", thousands(int64(x.p.Backlog)))
+		w.Present += fmt.Sprintf(", asks for %s", format.Count(x.p.Backlog))
 	}
-	if x.burst() <= more(queue, 1) {
+	if x.burst() <= satAdd(queue, 1) {
 		return w
 	}
-	w.Holds = more(queue, 1)
+	w.Holds = satAdd(queue, 1)
 	if !x.near(w) {
 		return w
 	}
-	w.Needs = thousands(x.burst())
+	w.Needs = format.Count(x.burst())
 	if asked := int64(x.p.Backlog); asked > 0 && asked < x.burst() {
-		w.Advice = fmt.Sprintf("have the server ask for a backlog of %s, and have %s as large", thousands(x.burst()), somaxconnName)
+		w.Advice = fmt.Sprintf("have the server ask for a backlog of %s, and have %s as large", format.Count(x.burst()), somaxconnName)
 		return w
 	}
-	w.Changes = []Change{x.sysctl(somaxconnName, strconv.FormatInt(roomy(x.burst()), 10))}
+	w.Changes = []Change{x.sysctl(somaxconnName, strconv.FormatInt(withHeadroom(x.burst()), 10))}
 	return w
 }
 
@@ -79,7 +81,7 @@ func (x *exam) synBacklog() *Wall {
 	}
 	w := &Wall{
 		Name: "tcp_max_syn_backlog", Side: Server, Soft: true, What: "connections whose handshake is under way (" + synBacklogName + ")",
-		Present: thousands(limit), Holds: Unlimited,
+		Present: format.Count(limit), Holds: Unlimited,
 		Effect: "the server's kernel drops what more comes (TcpExtListenDrops), as with somaxconn",
 		Source: ipPage + "#tcp-variables",
 	}
@@ -118,19 +120,19 @@ func (x *exam) deviceBacklog() *Wall {
 	}
 	w := &Wall{
 		Name: "netdev_max_backlog", Soft: true, What: "packets that wait for a processor (" + deviceName + ")",
-		Present: thousands(limit),
+		Present: format.Count(limit),
 		Effect: "packets are dropped (the second column of /proc/net/softnet_stat): a SYN is sent again after 1 s, 2 s, 3 s, 4 s and more, " +
 			"a reset is not, so that the other side keeps a connection that is gone",
 		Source: "https://docs.kernel.org/admin-guide/sysctl/net.html#netdev-max-backlog",
 	}
-	w.Holds = times(limit, perPacket)
+	w.Holds = satMul(limit, perPacket)
 	if x.burst() > limit {
 		w.Holds = limit
 	}
 	if x.near(w) {
-		need := max(x.burst(), parts(int64(x.p.Connections), perPacket))
-		w.Needs = thousands(need)
-		w.Changes = []Change{x.sysctl(deviceName, strconv.FormatInt(roomy(need), 10))}
+		need := max(x.burst(), ceilDiv(int64(x.p.Connections), perPacket))
+		w.Needs = format.Count(need)
+		w.Changes = []Change{x.sysctl(deviceName, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }

@@ -2,8 +2,9 @@ package doctor
 
 import (
 	"fmt"
-	"math"
 	"strconv"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has the walls of memory. A connection takes the kernel's objects for
@@ -96,13 +97,13 @@ func (x *exam) userBytes() int64 {
 // base is what the processes take before the first connection, with the loops that
 // the plan has.
 func (x *exam) base() int64 {
-	sum := times(x.processes(), processBase)
+	sum := satMul(x.processes(), processBase)
 	for i := range x.ends {
 		e, loop := &x.ends[i], int64(epollBase)
 		if e.model == uring {
 			loop = uringBase
 		}
-		sum = more(sum, times(int64(e.processes)*x.loopsOf(e, int64(x.p.Connections)), loop))
+		sum = satAdd(sum, satMul(int64(e.processes)*x.loopsOf(e, int64(x.p.Connections)), loop))
 	}
 	return sum
 }
@@ -113,7 +114,7 @@ func (x *exam) base() int64 {
 func (x *exam) free() int64 {
 	m := x.f.Meminfo
 	kept, _ := x.number("vm.min_free_kbytes")
-	return less(more(m.Free, max(m.FilePages, 0)/2), more(times(kept, 2<<10), m.Total/64))
+	return satSub(satAdd(m.Free, max(m.FilePages, 0)/2), satAdd(satMul(kept, 2<<10), m.Total/64))
 }
 
 var _ = wall((*exam).memory, setting{name: "vm.min_free_kbytes"})
@@ -129,9 +130,9 @@ func (x *exam) memory() *Wall {
 		Effect:  "the kernel's OOM killer ends a process, most likely the server",
 		Source:  "https://docs.kernel.org/filesystems/proc.html#meminfo",
 		// Not what is available: that takes what the kernel keeps of open sockets for free.
-		Used: less(x.f.Meminfo.Total, more(x.f.Meminfo.Free, x.f.Meminfo.FilePages)), Limit: x.f.Meminfo.Total, Unit: "bytes", Beyond: true,
+		Used: satSub(x.f.Meminfo.Total, satAdd(x.f.Meminfo.Free, x.f.Meminfo.FilePages)), Limit: x.f.Meminfo.Total, Unit: "bytes", Beyond: true,
 	}
-	x.inMemory(w, x.free(), more(x.kernelBytes(), x.userBytes()))
+	x.inMemory(w, x.free(), satAdd(x.kernelBytes(), x.userBytes()))
 	return w
 }
 
@@ -153,11 +154,11 @@ func (x *exam) cgroupMemory() *Wall {
 	if c.MemoryFrom != "" {
 		w.Present += " (" + c.MemoryFrom + ")"
 	}
-	x.inMemory(w, less(c.Memory, c.MemoryUsed), x.charged())
+	x.inMemory(w, satSub(c.Memory, c.MemoryUsed), x.charged())
 	if !x.near(w) {
 		return w
 	}
-	to := roomy(more(max(c.MemoryUsed, 0), x.needed(x.charged())))
+	to := withHeadroom(satAdd(max(c.MemoryUsed, 0), x.needed(x.charged())))
 	if c.MemoryFile != "" && to <= x.f.Meminfo.Total {
 		w.Changes, w.Advice = []Change{cgroupChange(c.MemoryFile, c.Memory, to)}, ""
 	}
@@ -169,12 +170,12 @@ func (x *exam) cgroupMemory() *Wall {
 // the machine limits memory.kmem.tcp (measured with Linux 6.18): where none does, more
 // connections have room.
 func (x *exam) charged() int64 {
-	return more(share(x.kernelBytes(), chargedShare, 1000), x.userBytes())
+	return satAdd(mulDiv(x.kernelBytes(), chargedShare, 1000), x.userBytes())
 }
 
 // needed is what all connections of the plan take when each takes so many bytes.
 func (x *exam) needed(each int64) int64 {
-	return more(x.base(), times(each, int64(x.p.Connections)))
+	return satAdd(x.base(), satMul(each, int64(x.p.Connections)))
 }
 
 // cgroupChange is the change of a limit of a control group.
@@ -185,16 +186,16 @@ func cgroupChange(file string, from, to int64) Change {
 // inMemory fills in how many connections have room in so much memory when each
 // takes so many bytes.
 func (x *exam) inMemory(w *Wall, room, each int64) {
-	w.Holds = less(room, x.base()) / each
-	w.What += fmt.Sprintf(": %s bytes for a connection", thousands(each))
+	w.Holds = satSub(room, x.base()) / each
+	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(each))
 	if !x.near(w) {
 		return
 	}
 	need := x.needed(each)
 	w.Needs = sizeUp(need)
-	w.Advice = fmt.Sprintf("give it %s more, or hold %s connections at most", sizeUp(less(need, room)), thousands(w.Holds))
+	w.Advice = fmt.Sprintf("give it %s more, or hold %s connections at most", sizeUp(satSub(need, room)), format.Count(w.Holds))
 	if x.userBytes() >= goroutineConn && x.p.UserMemory == 0 {
-		w.Advice += "; a model with loops takes " + thousands(goroutineConn-loopConn) + " bytes less for each on a side"
+		w.Advice += "; a model with loops takes " + format.Count(goroutineConn-loopConn) + " bytes less for each on a side"
 	}
 }
 
@@ -217,19 +218,19 @@ func (x *exam) goMemory() *Wall {
 	for _, e := range x.ends {
 		one := &exam{f: x.f, p: x.p, ends: []end{e}}
 		each := one.userBytes()
-		x.least(w, e.side, times(int64(e.processes), less(limit, processBase)/each))
-		need = max(need, more(processBase, times(each, parts(int64(x.p.Connections), int64(e.processes)))))
+		x.least(w, e.side, satMul(int64(e.processes), satSub(limit, processBase)/each))
+		need = max(need, satAdd(processBase, satMul(each, ceilDiv(int64(x.p.Connections), int64(e.processes)))))
 	}
 	if x.near(w) {
 		w.Needs = sizeUp(need)
-		w.Advice = fmt.Sprintf("start it with GOMEMLIMIT=%dMiB, or without", parts(roomy(need), 1<<20))
+		w.Advice = fmt.Sprintf("start it with GOMEMLIMIT=%dMiB, or without", ceilDiv(withHeadroom(need), 1<<20))
 	}
 	return w
 }
 
 var _ = wall((*exam).nodes)
 
-// nodes says that memory is in several places.
+// nodes means that memory is in several places.
 func (x *exam) nodes() *Wall {
 	if x.f.Nodes <= 1 {
 		return nil
@@ -241,24 +242,8 @@ func (x *exam) nodes() *Wall {
 	}
 }
 
-// sizeUp writes bytes of which so many are needed: rounded up.
-func sizeUp(n int64) string {
-	switch {
-	case n >= 10<<30:
-		return fmt.Sprintf("%.1f GiB", math.Ceil(float64(n)/(1<<30)*10)/10)
-	case n >= 1<<20:
-		n = parts(n, 1<<20) << 20
-	}
-	return size(n)
-}
-
 // size writes bytes, rounded.
-func size(n int64) string {
-	switch {
-	case n >= 10<<30:
-		return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
-	case n >= 1<<20:
-		return thousands(n>>20) + " MiB"
-	}
-	return thousands(n) + " bytes"
-}
+func size(n int64) string { return format.Bytes(float64(n)) }
+
+// sizeUp writes bytes of which so many are needed: never fewer. A size has three digits.
+func sizeUp(n int64) string { return format.Bytes(float64(n) * 1.005) }

@@ -55,7 +55,7 @@ func (x *exam) route() *Wall {
 
 var _ = wall((*exam).queues)
 
-// queues says that an interface can't spread its packets over all processors.
+// queues means that an interface can't spread its packets over all processors.
 func (x *exam) queues() *Wall {
 	on := x.leading()
 	if x.toLoopback() || on == nil || on.Receive == 0 || on.Receive >= x.f.Machine.CPUs {

@@ -85,7 +85,7 @@ func parsePorts(text string) map[int64]bool {
 	return ports
 }
 
-// portList is parsePorts, and says whether all of the list are ports.
+// portList is parsePorts, and reports whether all of the list are ports.
 func portList(text string) (ports map[int64]bool, ok bool) {
 	ports, ok = make(map[int64]bool), true
 	for item := range strings.SplitSeq(text, ",") {
@@ -154,10 +154,10 @@ func (x *exam) pairs() (pairs int64, sources string) {
 			where = " of " + on.Name
 		}
 	}
-	return times(n, int64(len(targets))), many(n, "source address", "source addresses") + where
+	return satMul(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
 }
 
-// toLoopback says whether the connections stay on the loopback interface.
+// toLoopback reports whether the connections stay on the loopback interface.
 func (x *exam) toLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
 
 // leading is the interface that leads to the first target: the one whose network
@@ -181,13 +181,13 @@ func (x *exam) leading() *Interface {
 	return first
 }
 
-// reaches says whether an address is of one of the interface's networks, so that
+// reaches reports whether an address is of one of the interface's networks, so that
 // another host may have it.
 func (i *Interface) reaches(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// sourced says whether it is known from how many addresses the targets can be reached:
+// sourced reports whether it is known from how many addresses the targets can be reached:
 // the plan says so, or it is loopback's, or those of interfaces, which could be read.
 func (x *exam) sourced() bool {
 	return len(x.p.Sources) > 0 || x.toLoopback() || len(x.f.Interfaces) > 0
@@ -219,8 +219,8 @@ func (x *exam) ports() *Wall {
 	pairs, sources := x.pairs()
 	w := &Wall{
 		Name: "ports", Side: Client, What: "ports to connect from (" + rangeName + ") × source addresses × targets",
-		Present: fmt.Sprintf("%d-%d: %s × %s × %s", r.low, r.high, thousands(r.room()), sources, many(int64(len(x.p.Targets)), "target", "targets")),
-		Holds:   times(r.room(), pairs),
+		Present: fmt.Sprintf("%d-%d: %s × %s × %s", r.low, r.high, format.Count(r.room()), sources, format.Plural(int64(len(x.p.Targets)), "target", "targets")),
+		Holds:   satMul(r.room(), pairs),
 		Effect:  "EADDRNOTAVAIL, \"cannot assign requested address\", from the client's connect(2)",
 		Source:  ipPage + "#ip-variables",
 	}
@@ -233,7 +233,7 @@ func (x *exam) ports() *Wall {
 
 // widen says what a wall of ports needs so that there are so many for all pairs.
 func (x *exam) widen(w *Wall, r portRange, need, pairs int64) {
-	each := parts(need, max(pairs, 1))
+	each := ceilDiv(need, max(pairs, 1))
 	lowest := min(x.lowest(), r.low)
 	for _, low := range []int64{16384, 10240, lowest} {
 		wide := portRange{low: max(min(low, r.low), lowest), high: 65535, taken: r.taken}
@@ -245,10 +245,10 @@ func (x *exam) widen(w *Wall, r portRange, need, pairs int64) {
 		}
 	}
 	widest := portRange{low: lowest, high: 65535, taken: r.taken}
-	enough := parts(need, max(widest.room(), 1))
-	w.Needs = fmt.Sprintf("sources × targets: %s", thousands(enough))
+	enough := ceilDiv(need, max(widest.room(), 1))
+	w.Needs = fmt.Sprintf("sources × targets: %s", format.Count(enough))
 	w.Advice = fmt.Sprintf("widen the range (`sysctl -w %s='%d 65535'`), and connect from more addresses (--src) or to more targets, "+
-		"so that sources × targets is %s; it is %s", rangeName, lowest, thousands(enough), thousands(pairs))
+		"so that sources × targets is %s; it is %s", rangeName, lowest, format.Count(enough), format.Count(pairs))
 	w.Changes = nil
 }
 
@@ -294,13 +294,13 @@ func (x *exam) portSearch() *Wall {
 	}
 	w := &Wall{
 		Name: "port-search", Side: Client, Soft: true, What: "half of those ports: from there on the kernel searches long for a free one",
-		Present: fmt.Sprintf("%s × %s", thousands(r.room()/2), sources),
-		Holds:   times(r.room()/2, pairs),
+		Present: fmt.Sprintf("%s × %s", format.Count(r.room()/2), sources),
+		Holds:   satMul(r.room()/2, pairs),
 		Effect:  "connect(2) takes processor time: with two thirds in use it is ten times slower",
 		Source:  "https://docs.kernel.org/networking/ip-sysctl.html#ip-variables",
 	}
 	if x.near(w) {
-		w.Needs = fmt.Sprintf("%s source addresses", thousands(parts(int64(x.p.Connections), max(r.room()/2, 1))))
+		w.Needs = fmt.Sprintf("%s source addresses", format.Count(ceilDiv(int64(x.p.Connections), max(r.room()/2, 1))))
 		w.Advice = "connect from more addresses (--src), or to more targets"
 	}
 	return w
@@ -320,19 +320,19 @@ func (x *exam) reuse() *Wall {
 	w := &Wall{
 		Name: "tcp_tw_reuse", Side: Client, What: "ports out of use after an orderly close, in TIME_WAIT (" + reuseName + ")",
 		Present: fmt.Sprintf("%s: a port waits %d s", cmp.Or(x.f.Sysctls[reuseName], "not there"), seconds),
-		Holds:   x.withClosing(times(r.room(), pairs), seconds),
+		Holds:   x.withClosing(satMul(r.room(), pairs), seconds),
 		Effect:  "EADDRNOTAVAIL, as with ports, while connections replace others",
 		Source:  ipPage + "#tcp-variables",
 	}
 	if !x.near(w) {
 		return w
 	}
-	need := more(int64(x.p.Connections), times(int64(x.p.Closing), seconds))
+	need := satAdd(int64(x.p.Connections), satMul(int64(x.p.Closing), seconds))
 	if seconds > 1 {
-		need = more(int64(x.p.Connections), int64(x.p.Closing))
+		need = satAdd(int64(x.p.Connections), int64(x.p.Closing))
 		w.Changes = []Change{x.sysctl(reuseName, "1")}
 	}
-	if need > times(r.room(), pairs) {
+	if need > satMul(r.room(), pairs) {
 		x.widen(w, r, need, pairs)
 	} else {
 		w.Needs = "1"
@@ -360,7 +360,7 @@ const timeWait = 60
 // second as the plan says, or in proportion of fewer.
 func (x *exam) withClosing(room, seconds int64) int64 {
 	n := int64(x.p.Connections)
-	return share(room, n, more(n, times(int64(x.p.Closing), seconds)))
+	return mulDiv(room, n, satAdd(n, satMul(int64(x.p.Closing), seconds)))
 }
 
 var _ = wall((*exam).sources)
@@ -413,5 +413,3 @@ func (x *exam) sources() *Wall {
 
 // maxAdded is the most addresses that are added one by one.
 const maxAdded = 256
-
-func many(n int64, one, more string) string { return format.Plural(n, one, more) }

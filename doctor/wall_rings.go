@@ -3,6 +3,8 @@ package doctor
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has the walls of io_uring.
@@ -48,13 +50,13 @@ func (x *exam) memlock() *Wall {
 		Effect:  "ENOMEM, \"cannot allocate memory\", from io_uring_setup(2): --model uring fails at the start; auto takes epoll",
 		Source:  "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
 	}
-	w.Holds = most(func(n int64) bool { return limit.Soft < 0 || x.locked(n) <= limit.Soft })
+	w.Holds = largestFit(func(n int64) bool { return limit.Soft < 0 || x.locked(n) <= limit.Soft })
 	if !x.near(w) {
 		return w
 	}
 	need := x.locked(int64(x.p.Connections))
-	w.Needs = thousands(need) + " bytes"
-	if to := roomy(need); to <= limit.Hard || x.f.Process.Raise {
+	w.Needs = format.Count(need) + " bytes"
+	if to := withHeadroom(need); to <= limit.Hard || x.f.Process.Raise {
 		w.Changes = []Change{{Kind: Memlock, Name: "memlock", From: strconv.FormatInt(limit.Soft, 10), To: strconv.FormatInt(to, 10)}}
 		return w
 	}
@@ -67,7 +69,7 @@ func (x *exam) locked(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.ends {
 		e := &x.ends[i]
-		if e.model == uring && e.asked {
+		if e.model == uring && e.explicit {
 			sum += int64(e.processes) * (1 + x.loopsOf(e, connections)) * x.wholePages(ringBytes)
 		}
 	}

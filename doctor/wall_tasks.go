@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -22,7 +23,7 @@ const runtimeThreads = 8
 func (x *exam) loops(connections int64) int64 {
 	sum := int64(0)
 	for i := range x.ends {
-		sum = more(sum, times(int64(x.ends[i].processes), x.loopsOf(&x.ends[i], connections)))
+		sum = satAdd(sum, satMul(int64(x.ends[i].processes), x.loopsOf(&x.ends[i], connections)))
 	}
 	return sum
 }
@@ -33,7 +34,7 @@ func (x *exam) loopsOf(e *end, connections int64) int64 {
 	switch {
 	case !e.loops:
 		return 0
-	case limit < 0 || x.f.Shards != "" || each <= less(limit, sock.Reserve):
+	case limit < 0 || x.f.Shards != "" || each <= satSub(limit, sock.Reserve):
 		return int64(e.wanted)
 	}
 	loops, _ := sock.Tables(uint64(limit), int(each), e.wanted, maxLoops)
@@ -45,24 +46,24 @@ func (x *exam) loopsOf(e *end, connections int64) int64 {
 
 // tasks is how many threads there are for so many connections.
 func (x *exam) tasks(connections int64) int64 {
-	return more(x.loops(connections), times(x.processes(), runtimeThreads+int64(max(x.f.Machine.CPUs, 1))))
+	return satAdd(x.loops(connections), satMul(x.processes(), runtimeThreads+int64(max(x.f.Machine.CPUs, 1))))
 }
 
 // ofTasks fills in a wall of which the limit is of threads, used of which are there.
 func (x *exam) ofTasks(w *Wall, limit, used int64) *Wall {
-	w.Present = fmt.Sprintf("%s, %s used", thousands(limit), thousands(used))
+	w.Present = fmt.Sprintf("%s, %s used", format.Count(limit), format.Count(used))
 	w.Used, w.Limit, w.Unit = used, limit, "tasks"
 	w.Effect = "EAGAIN, \"resource temporarily unavailable\", from clone(2): a Go program that can't have a thread ends"
-	room := less(limit, used)
-	w.Holds = most(func(n int64) bool { return x.tasks(n) <= room })
+	room := satSub(limit, used)
+	w.Holds = largestFit(func(n int64) bool { return x.tasks(n) <= room })
 	if x.near(w) {
-		w.Needs = thousands(x.tasksNeeded(used))
+		w.Needs = format.Count(x.tasksNeeded(used))
 	}
 	return w
 }
 
 func (x *exam) tasksNeeded(used int64) int64 {
-	return more(max(used, 0), x.tasks(int64(x.p.Connections)))
+	return satAdd(max(used, 0), x.tasks(int64(x.p.Connections)))
 }
 
 var _ = wall((*exam).cgroupPids)
@@ -81,7 +82,7 @@ func (x *exam) cgroupPids() *Wall {
 	switch {
 	case !x.near(w):
 	case c.PidsFile != "":
-		w.Changes = []Change{cgroupChange(c.PidsFile, c.Pids, roomy(x.tasksNeeded(c.PidsUsed)))}
+		w.Changes = []Change{cgroupChange(c.PidsFile, c.Pids, withHeadroom(x.tasksNeeded(c.PidsUsed)))}
 	default:
 		w.Advice = fmt.Sprintf("have who made the control group allow %s: pids.max, TasksMax in a systemd unit, --pids-limit of a container", w.Needs)
 		if c.PidsFrom != "" {
@@ -135,7 +136,7 @@ func (x *exam) settingOfTasks(name string, w Wall) *Wall {
 	used := x.f.Tasks
 	x.ofTasks(&w, limit, used)
 	if x.near(&w) {
-		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(roomy(x.tasksNeeded(used)), 10))}
+		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(withHeadroom(x.tasksNeeded(used)), 10))}
 	}
 	return &w
 }
@@ -158,18 +159,18 @@ func (x *exam) maps() *Wall {
 	}
 	w := &Wall{
 		Name: "max_map_count", What: "maps of a process's memory (" + name + ")",
-		Present: thousands(limit),
+		Present: format.Count(limit),
 		Effect:  "ENOMEM from mmap(2): a Go program ends",
 		Source:  "https://docs.kernel.org/admin-guide/sysctl/vm.html#max-map-count",
 	}
 	for i := range x.ends {
 		e := &x.ends[i]
-		x.least(w, e.side, most(func(n int64) bool { return baseMaps+loopMaps*x.loopsOf(e, n) <= limit }))
+		x.least(w, e.side, largestFit(func(n int64) bool { return baseMaps+loopMaps*x.loopsOf(e, n) <= limit }))
 	}
 	if x.near(w) {
 		need := baseMaps + loopMaps*int64(maxLoops)
-		w.Needs = thousands(need)
-		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(roomy(need), 10))}
+		w.Needs = format.Count(need)
+		w.Changes = []Change{x.sysctl(name, strconv.FormatInt(withHeadroom(need), 10))}
 	}
 	return w
 }

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 var (
@@ -246,11 +247,11 @@ func TestProxy(t *testing.T) {
 }
 
 func resident(t testing.TB, pid int) int64 {
-	m, err := procfs.ReadMemory(pid)
+	m, err := sample.Take(sample.Memory|sample.PSS, pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return m.RSS
+	return m.Total().RSS
 }
 
 // BenchmarkProxy has 60 MB echoed by 1 and by 50 connections, by each proxy in turn, and

@@ -158,7 +158,7 @@ func (m *millionRunner) at(ctx context.Context, e load.Event) error {
 	case load.Connected:
 		return m.connected(ctx, e.Snapshot.Open)
 	case load.Checked:
-		return m.checked(ctx, e.RollCall)
+		return m.checked(ctx, e.Verification)
 	case load.Progress:
 		m.show(e)
 		if m.phase == phaseIdle && time.Since(m.since) >= m.workload.alone() {
@@ -200,7 +200,7 @@ func (m *millionRunner) connected(ctx context.Context, open int64) error {
 }
 
 // checked is when a roll call is over.
-func (m *millionRunner) checked(ctx context.Context, call *load.RollCall) error {
+func (m *millionRunner) checked(ctx context.Context, call *load.Verification) error {
 	if call == nil {
 		return errors.New("the load generator told of a roll call without what came of it")
 	}

@@ -52,7 +52,7 @@ func (w Workload) millionLoad(self, addr string) []string {
 	m := w.million()
 	command := []string{
 		self, "hold", "--json", "--connections", strconv.Itoa(w.Connections), "--interval", w.every().String(),
-		"--check", "--check-inflight", strconv.Itoa(m.InFlight),
+		"--check=" + strconv.Itoa(m.InFlight),
 		"--heartbeat", Heartbeat, "--heartbeat-answer", HeartbeatAnswer, "--broadcast", news + "\n",
 		"--duration", w.held().String(), "--hold-after", w.after().String(),
 	}

@@ -72,13 +72,13 @@ func (r *millionJudge) judgeAnswers() Finding {
 		return notMeasured(claim)
 	}
 	var asked, checked, wrong, lost, unanswered int64
-	complete := len(r.Result.RollCalls) == 2
-	for _, c := range r.Result.RollCalls {
+	complete := len(r.Result.Verifications) == 2
+	for _, c := range r.Result.Verifications {
 		asked, checked, wrong, lost, unanswered = asked+c.Asked, checked+c.Checked, wrong+c.Wrong, lost+c.Lost, unanswered+c.Unanswered
 		complete = complete && c.Complete() && c.Open == r.held()
 	}
 	gone := total(r.Result.Lost)
-	f := Finding{Claim: claim, Outcome: outcome(complete && gone == 0 && r.Result.Strange == 0)}
+	f := Finding{Claim: claim, Outcome: outcome(complete && gone == 0 && r.Result.Unexpected == 0)}
 	f.Detail = fmt.Sprintf("%s lines sent, %s back, %d wrong, %d lost, %d unanswered",
 		thousands(float64(asked)), thousands(float64(checked)), wrong, lost, unanswered)
 	if gone > 0 {
@@ -87,8 +87,8 @@ func (r *millionJudge) judgeAnswers() Finding {
 	if m := r.Result.FirstMismatch; m != nil {
 		f.Detail += "; first wrong: " + m.String()
 	}
-	if r.Result.Strange > 0 {
-		f.Detail += fmt.Sprintf("; %d strange lines, first: %s", r.Result.Strange, r.Result.FirstStrange)
+	if r.Result.Unexpected > 0 {
+		f.Detail += fmt.Sprintf("; %d unexpected lines, first: %s", r.Result.Unexpected, r.Result.FirstUnexpected)
 	}
 	return f
 }
@@ -216,7 +216,7 @@ func (r *millionJudge) judgeBeats(w Workload) Finding {
 
 // asked is how many lines the roll calls have sent.
 func asked(r *load.Result) (n int64) {
-	for _, c := range r.RollCalls {
+	for _, c := range r.Verifications {
 		n += c.Asked
 	}
 	return n

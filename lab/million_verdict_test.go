@@ -40,9 +40,9 @@ func heldRun() *millionJudge {
 	add(phaseHeartbeats, 20, 2*n, MillionCounts{Messages: 11 + 3*n, Heartbeats: 2 * n})
 	add(phaseAgain, 24, n, MillionCounts{Messages: 11 + 4*n, Heartbeats: 2 * n})
 	add(phaseClose, 28, n, MillionCounts{Messages: 11 + 4*n, Heartbeats: 2 * n})
-	call := load.RollCall{Open: n, Asked: n, Checked: n}
+	call := load.Verification{Open: n, Asked: n, Checked: n}
 	r.Result = &load.Result{
-		RollCalls: []load.RollCall{call, call}, Heartbeats: 2 * n,
+		Verifications: []load.Verification{call, call}, Heartbeats: 2 * n,
 		Broadcast: &load.Broadcast{Open: n, Heard: n, Time: time.Second},
 	}
 	r.Caller = &MillionCaller{Messages: 1}
@@ -73,22 +73,22 @@ func TestMillionVerdict(t *testing.T) {
 	}{
 		"some were never there": {func(r *millionJudge) {
 			r.phase(phaseConnect).End.Counts.Open = 90_000
-			r.Result.RollCalls[0].Open, r.Result.RollCalls[0].Checked = 90_000, 90_000
-			r.Result.RollCalls[1], r.Result.Broadcast.Heard = r.Result.RollCalls[0], 90_000
+			r.Result.Verifications[0].Open, r.Result.Verifications[0].Checked = 90_000, 90_000
+			r.Result.Verifications[1], r.Result.Broadcast.Heard = r.Result.Verifications[0], 90_000
 			r.Result.ConnectErrors = map[string]int64{"connection refused": 10_000}
 			r.Result.Limits = []load.Limit{{Wall: "ports", Evidence: "none was free"}}
 		}, "holds 100,000", true, "the server counted 90,000; 10,000 attempts failed (connection refused: 10000); ports: none was free"},
 		"a wrong answer": {func(r *millionJudge) {
-			r.Result.RollCalls[1].Checked--
-			r.Result.RollCalls[1].Wrong++
+			r.Result.Verifications[1].Checked--
+			r.Result.Verifications[1].Wrong++
 			r.Result.FirstMismatch = &load.Mismatch{Want: `"a"`, Got: `"b"`}
 		}, "every connection answered", true, `1 wrong, 0 lost, 0 unanswered; first wrong: connection 0, message 0, byte 0: got "b", want "a"`},
 		"one check only": {func(r *millionJudge) {
-			r.Result.RollCalls = r.Result.RollCalls[:1]
+			r.Result.Verifications = r.Result.Verifications[:1]
 			r.phase(phaseAgain).End.Counts.Messages -= 100_000
 		}, "every connection answered", true, "100,000 lines sent"},
 		"a connection lost": {func(r *millionJudge) { r.Result.Lost = map[string]int64{"reset": 1} }, "every connection answered", true, "1 connections ended early (reset: 1)"},
-		"a strange line":    {func(r *millionJudge) { r.Result.Strange, r.Result.FirstStrange = 1, `"?"` }, "every connection answered", true, `1 strange lines, first: "?"`},
+		"a strange line":    {func(r *millionJudge) { r.Result.Unexpected, r.Result.FirstUnexpected = 1, `"?"` }, "every connection answered", true, `1 unexpected lines, first: "?"`},
 		"large":             {func(r *millionJudge) { r.phase(phaseIdle).End.Server.Anonymous += 1e6 }, "at most 100 bytes", false, "105"},
 		"large in kernel":   {func(r *millionJudge) { r.phase(phaseIdle).End.Tables += 1e8 }, "at most 9,000 bytes", false, "9,400"},
 		"slow":              {func(r *millionJudge) { r.phase(phaseConnect).Rate = 19_999 }, "at least 20,000", false, "19,999"},

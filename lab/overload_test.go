@@ -298,7 +298,7 @@ func TestOverloadRules(t *testing.T) {
 			single = append(single, off)
 		}
 	}
-	if len(single) != 4 || all != strings.Join(single, ",") {
+	if len(single) != 3 || all != strings.Join(single, ",") {
 		t.Errorf("one is without %s, want all of %v", all, single)
 	}
 }

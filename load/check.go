@@ -18,9 +18,15 @@ import (
 // Validate says what is wrong with the configuration, nil if nothing is. It
 // looks at the fields only, not at the machine or the network.
 func (c Config) Validate() error {
+	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
+		return fmt.Errorf("load: a ramp to %d and %d connections; expected the same, or one of the two", c.Ramp.To, c.Connections)
+	}
+	if c.Goal.Under != 0 {
+		return c.checkGoal()
+	}
 	c = c.filled()
 	for _, check := range []func() error{
-		c.checkTargets, c.checkMessage, c.checkAnswers, c.checkBounds, c.checkTimes,
+		c.checkTargets, c.checkTLS, c.checkMessage, c.checkAnswers, c.checkBounds, c.checkTimes,
 		c.checkPace, c.checkHold, c.checkRate, c.checkWebSocket, c.checkMachine,
 	} {
 		if err := check(); err != nil {
@@ -41,6 +47,9 @@ func (c Config) filled() Config {
 	if c.Ramp.Over > 0 {
 		setDefault(&c.Ramp.To, c.Connections)
 		c.Connections = c.Ramp.To
+	}
+	if c.Heartbeat != "" {
+		setDefault(&c.HeartbeatAnswer, "pong\n")
 	}
 	c.Early = c.Early || c.Ramp.Over > 0 && !c.Hold || c.Lifetime > 0
 	if c.Flood {
@@ -82,8 +91,8 @@ const (
 	matchHTTP   = "http"
 )
 
-// mute says whether no answer is awaited.
-func (c *Config) mute() bool { return c.Match == matchNone || c.Hold }
+// noReply says whether no answer is awaited.
+func (c *Config) noReply() bool { return c.Match == matchNone || c.Hold }
 
 // listens says whether lines matter that come to connections which are held.
 func (c *Config) listens() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
@@ -103,12 +112,15 @@ func (c *Config) mode() mode {
 	return closedLoop
 }
 
+// modeHold is the mode of connections that are only held.
+const modeHold = "hold"
+
 // modeName is how reports call it.
 func (c *Config) modeName() string {
 	if c.Unprompted {
 		return "unprompted"
 	}
-	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: "hold"}[c.mode()]
+	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: modeHold}[c.mode()]
 }
 
 // most is how many connections there can be at a time: those that are closed to
@@ -126,6 +138,11 @@ func (c *Config) host() string {
 		return "localhost"
 	}
 	return c.Target
+}
+
+func (c Config) checkTLS() error {
+	_, err := c.clientTLS()
+	return err
 }
 
 // unixPrefix begins a target that is a unix socket.
@@ -315,9 +332,9 @@ func (c Config) checkHold() error {
 	case !c.listens() && c.HeartbeatAnswer == "":
 		return nil
 	case !c.Hold:
-		return errors.New("load: a roll call, a heartbeat or a broadcast of connections that are not held; expected them with Hold")
+		return errors.New("load: a verification, a heartbeat or a broadcast of connections that are not held; expected them with Hold")
 	case len(other) > 0:
-		return fmt.Errorf("load: a roll call, a heartbeat or a broadcast with %s; expected neither", strings.Join(other, " and "))
+		return fmt.Errorf("load: a verification, a heartbeat or a broadcast with %s; expected neither", strings.Join(other, " and "))
 	case c.Heartbeat == "" && c.HeartbeatAnswer != "":
 		return fmt.Errorf("load: an answer %q to heartbeats, and no heartbeat; expected the line that it answers", c.HeartbeatAnswer)
 	case c.Heartbeat != "" && c.Heartbeat == c.Broadcast:
@@ -363,7 +380,7 @@ func (c Config) checkBounds() error {
 		{"connections", c.Connections, 1, maxConnections},
 		{"connect rate", c.ConnectRate, 0, maxRate},
 		{"pipeline", c.Pipeline, 1, MaxPipeline},
-		{"lines of a roll call in flight", c.Check, 0, MaxCheck},
+		{"lines of a verification in flight", c.Check, 0, MaxCheck},
 		{"loops", c.Loops, 1, maxLoops},
 		{"ramp from", c.Ramp.From, 0, c.Connections},
 		{"send buffer", c.Socket.SendBuffer, 0, maxSocketBuffer},

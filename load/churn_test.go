@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // TestMuteRate sends what is planned although nothing answers.
@@ -107,10 +109,12 @@ func TestTargetsOfAllKinds(t *testing.T) {
 	}()
 	cfg := Config{Target: one.addr(), Also: []string{"unix:" + ln.Addr().String()}, Connections: 10, Messages: 3}
 	cfg.Sources = nil
-	r := newRun(cfg.filled(), []target{testTarget, {path: "/x"}})
-	r.dialer.plan = []source{{addrs("127.0.0.1")[0], 10}} // as if there were many
 	f := &fakeEngine{}
-	r.dialer.engine, r.dialer.loops = f, 1
+	r, err := newRun(cfg.filled(), []target{testTarget, {path: "/x"}}, func(engine.Config) (engine.Engine, error) { return f, nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.dialer.plan = []source{{addrs("127.0.0.1")[0], 10}} // as if there were many
 	if err := r.dialer.issue(10); err != nil {
 		t.Fatal(err)
 	}
@@ -134,18 +138,18 @@ func TestMessagesThink(t *testing.T) {
 		defer s.report.Stop()
 		s.begin(0)
 		var server sync.WaitGroup
-		server.Go(func() { s.play(func() bool { return s.sum().finished == 2 }) })
+		server.Go(func() { s.play(func() bool { return s.sum().run[nFinished] == 2 }) })
 		if err := s.await(t.Context(), s.windowWait()); err != nil {
 			t.Errorf("gave up: %v", err)
 		}
 		server.Wait()
-		if sum := s.sum(); sum.whole.answered != 6 || sum.exchanged != 2 {
-			t.Errorf("%d answers, %d exchanged all; want 6 and 2", sum.whole.answered, sum.exchanged)
+		if sum := s.sum(); sum.run[nAnswered] != 6 || sum.run[nExchanged] != 2 {
+			t.Errorf("%d answers, %d exchanged all; want 6 and 2", sum.run[nAnswered], sum.run[nExchanged])
 		}
 	})
 }
 
-// TestChurnOnLoops has links change hands on several loops at once, with everything
+// TestChurnOnLoops has connections change hands on several loops at once, with everything
 // that is timed; the race detector looks on.
 func TestChurnOnLoops(t *testing.T) {
 	eachModel(t, func(t *testing.T, model string) {

@@ -25,7 +25,7 @@ const (
 	maxRate = 10_000_000
 	// maxLoops bounds the threads of a mistyped number.
 	maxLoops = 1024
-	// MaxCheck is the most lines of a roll call in flight.
+	// MaxCheck is the most lines of a verification in flight.
 	MaxCheck = 1 << 20
 	// MaxLine is the longest line that a server may send to connections that
 	// are held, where its lines are looked at, in bytes.
@@ -42,6 +42,8 @@ const (
 
 // Config says what load to put on which server. The zero value of each field
 // but Target is a good default.
+//
+// It can be written and read as JSON, and set by flags: see Settings.
 type Config struct {
 	// Target is the server's address: host:port, or "unix:" and the path of
 	// a unix socket. The host is resolved once, IPv4 before IPv6; an empty
@@ -91,10 +93,8 @@ type Config struct {
 	// TLS, if set, has every connection encrypted. A connection is
 	// established when its handshake is over; one whose handshake fails, or
 	// is not over within ConnectTimeout, has failed. At most 512 handshakes
-	// are under way at once. Where ServerName is not set it is the target's
-	// host, unless InsecureSkipVerify is. Sessions are resumed only with a
-	// ClientSessionCache. Default nil: no encryption.
-	TLS *tls.Config
+	// are under way at once. Default nil: no encryption.
+	TLS *TLS
 	// WebSocket, if set, upgrades every connection to a WebSocket (RFC
 	// 6455), and each message is a text or binary message of its own. A
 	// connection is established when the server has agreed. Default nil.
@@ -162,6 +162,13 @@ type Config struct {
 	// Rate, if its PerSecond is set, sends messages at planned times, no
 	// matter when answers come: an open loop. Default: a closed loop.
 	Rate Rate
+	// Goal, if its Under is set, has the run search for the highest rate that
+	// keeps it, on all connections together. Rate can only say whether times are
+	// Poisson. Duration is how long each rate is tried: 100 ms or more, and ten
+	// times Under or more, since a queue that grows a little has to have the time
+	// to show; a fifth of it is a warm-up. Its default is then 2 s, or ten times
+	// Under where that is more. Result.Search says what was found. Default: none.
+	Goal Goal
 	// Flood sends as fast as each connection takes it. No answer is
 	// awaited, so Match is "none". The goroutine model reads and writes in
 	// turn: on it, a server that does not read while its answers are not
@@ -186,9 +193,9 @@ type Config struct {
 	// held, so without a Lifetime and a ReceiveLimit, takes no memory but the
 	// engine's, nor do the four below need more. Default false.
 	Hold bool
-	// Check, with Hold, has a roll call when all connections are established,
+	// Check, with Hold, has a verification when all connections are established,
 	// and again at the end: each sends a line that no other one has, and the
-	// same has to come back, byte for byte; see RollCall. At most so many
+	// same has to come back, byte for byte; see Verification. At most so many
 	// lines are in flight at a time, 1 to MaxCheck. Default 0: none.
 	Check int
 	// Heartbeat, with Hold, is a line that the server sends, such as "ping\n",
@@ -264,6 +271,21 @@ type Rate struct {
 	// a sine with the given Period. Default 0.
 	Swing  float64       `json:"swing,omitempty"`
 	Period time.Duration `json:"period,omitempty"`
+}
+
+// TLS is how connections are encrypted.
+type TLS struct {
+	// CAFile is a PEM file with the certificates to trust. Default "": those that the
+	// system trusts.
+	CAFile string
+	// ServerName is what to ask for, and to expect a certificate for. Default: the
+	// host of the target.
+	ServerName string
+	// Insecure takes any certificate.
+	Insecure bool
+	// Config is what the above is added to. Sessions are resumed only with a
+	// ClientSessionCache. It is not a part of the JSON. Default: the zero tls.Config.
+	Config *tls.Config
 }
 
 // Socket are options of sockets.

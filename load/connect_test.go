@@ -110,8 +110,8 @@ func TestMailboxFull(t *testing.T) {
 
 // fakeRun is a run on a fake engine.
 func fakeRun(cfg Config, f *fakeEngine) *run {
-	r := newRun(cfg.filled(), []target{testTarget})
-	if err := r.use(f); err != nil {
+	r, err := newRun(cfg.filled(), []target{testTarget}, func(engine.Config) (engine.Engine, error) { return f, nil })
+	if err != nil {
 		panic(err)
 	}
 	r.report = time.NewTicker(time.Second)
@@ -143,7 +143,7 @@ func TestConnectStall(t *testing.T) {
 			t.Errorf("%d failed, want 1000", n)
 		}
 		c := openConn(r.traffic)
-		if c.Next() != engine.Close || r.sum().opened != 0 {
+		if c.Next() != engine.Close || r.sum().run[nOpened] != 0 {
 			t.Error("a late connection was taken")
 		}
 	})
@@ -156,8 +156,8 @@ func TestSlowRate(t *testing.T) {
 		r := fakeRun(Config{Connections: 5, ConnectRate: 1, ConnectTimeout: time.Millisecond}, f)
 		defer r.report.Stop()
 		f.onDial = func(engine.Dial) { openConn(r.traffic) }
-		if err := r.connect(t.Context()); err != nil || r.sum().opened != 5 {
-			t.Errorf("%d opened, %v", r.sum().opened, err)
+		if err := r.connect(t.Context()); err != nil || r.sum().run[nOpened] != 5 {
+			t.Errorf("%d opened, %v", r.sum().run[nOpened], err)
 		}
 		if r.connected < 3990*time.Millisecond || r.connected > 4010*time.Millisecond {
 			t.Errorf("connecting took %v, want 4 s", r.connected)
@@ -176,8 +176,8 @@ func TestSlowRamp(t *testing.T) {
 				openConn(r.traffic)
 			}
 		}
-		if err := r.connect(t.Context()); err != nil || r.sum().opened != 11 {
-			t.Errorf("%d opened, %v", r.sum().opened, err)
+		if err := r.connect(t.Context()); err != nil || r.sum().run[nOpened] != 11 {
+			t.Errorf("%d opened, %v", r.sum().run[nOpened], err)
 		}
 		if r.connected < 9990*time.Millisecond || r.connected > 10010*time.Millisecond {
 			t.Errorf("connecting took %v, want 10 s", r.connected)

@@ -1,11 +1,14 @@
 package load
 
 import (
+	"cmp"
 	"encoding/csv"
 	"io"
 	"slices"
 	"strconv"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // csvColumn is a column of the table of intervals.
@@ -21,55 +24,71 @@ var csvColumns = slices.Concat(
 		{"from_s", func(i *Interval) string { return inSeconds(i.From) }},
 		{"to_s", func(i *Interval) string { return inSeconds(i.To) }},
 		{"stage", func(i *Interval) string { return i.Stage }},
-		numberColumn("open", func(i *Interval) int64 { return i.Open }),
-		numberColumn("opened", func(i *Interval) int64 { return i.Opened }),
-		numberColumn("failed", func(i *Interval) int64 { return i.Failed }),
-		numberColumn("lost", func(i *Interval) int64 { return i.Lost }),
-		numberColumn("closed", func(i *Interval) int64 { return i.Closed }),
+	},
+	counterColumns(),
+	[]csvColumn{
 		numberColumn("errors", func(i *Interval) int64 { return i.errors() }),
-		{"causes", func(i *Interval) string { return list(i.Errors) }},
-		numberColumn("intended", func(i *Interval) int64 { return i.Intended }),
-		numberColumn("sent", func(i *Interval) int64 { return i.Sent }),
-		numberColumn("answered", func(i *Interval) int64 { return i.Answered }),
+		{"causes", func(i *Interval) string { return format.Tally(i.Errors) }},
 		{"answered_per_s", func(i *Interval) string { return strconv.FormatFloat(i.perSecond(i.Answered), 'f', 1, 64) }},
-		numberColumn("sent_bytes", func(i *Interval) int64 { return i.BytesSent }),
-		numberColumn("received_bytes", func(i *Interval) int64 { return i.BytesReceived }),
-		numberColumn("flying", func(i *Interval) int64 { return i.Flying }),
-		numberColumn("waiting", func(i *Interval) int64 { return i.Waiting }),
 	},
 	latencyColumns("", func(i *Interval) *Latency { return &i.Latency }),
 	latencyColumns("connect_", func(i *Interval) *Latency { return &i.Connect }),
 	usageColumns("generator_", func(i *Interval) *Usage { return &i.Generator }),
 	usageColumns("server_", func(i *Interval) *Usage { return i.Server }),
-	[]csvColumn{
-		numberColumn("heartbeats", func(i *Interval) int64 { return i.Heartbeats }),
-		numberColumn("heard", func(i *Interval) int64 { return i.Heard }),
-		numberColumn("strange", func(i *Interval) int64 { return i.Strange }),
-	},
 )
 
-// WriteCSV writes the intervals of the run as a table (RFC 4180): a header, and a
-// row an interval. Times are since the run's start.
-func (s *Stream) WriteCSV(w io.Writer) error {
-	table := csv.NewWriter(w)
-	table.UseCRLF = true
+func counterColumns() (columns []csvColumn) {
+	for i := range Counters {
+		if c := &Counters[i]; c.interval != nil {
+			columns = append(columns, numberColumn(c.Name, func(i *Interval) int64 { return *c.interval(i) }))
+		}
+	}
+	return columns
+}
+
+// CSV writes the intervals of a run as a table (RFC 4180): a header, and a row an
+// interval. Times are since the run's start. It belongs to one goroutine.
+type CSV struct {
+	table *csv.Writer
+	err   error
+}
+
+// NewCSV begins a table.
+func NewCSV(w io.Writer) *CSV {
+	c := &CSV{table: csv.NewWriter(w)}
+	c.table.UseCRLF = true
+	c.write(func(column csvColumn) string { return column.name })
+	return c
+}
+
+func (c *CSV) write(cell func(csvColumn) string) {
 	row := make([]string, len(csvColumns))
-	for i, c := range csvColumns {
-		row[i] = c.name
+	for i, column := range csvColumns {
+		row[i] = cell(column)
 	}
-	if err := table.Write(row); err != nil {
-		return err
+	c.err = cmp.Or(c.err, c.table.Write(row))
+}
+
+// Observe writes the interval of an event, if it has one. It is for Config.Observe.
+func (c *CSV) Observe(e Event) {
+	if e.Interval != nil {
+		c.write(func(column csvColumn) string { return column.of(e.Interval) })
 	}
+}
+
+// Flush writes what is left, and returns the first error of writing.
+func (c *CSV) Flush() error {
+	c.table.Flush()
+	return cmp.Or(c.err, c.table.Error())
+}
+
+// WriteCSV writes the intervals of the run.
+func (s *Stream) WriteCSV(w io.Writer) error {
+	c := NewCSV(w)
 	for i := range s.Intervals {
-		for j, c := range csvColumns {
-			row[j] = c.of(&s.Intervals[i])
-		}
-		if err := table.Write(row); err != nil {
-			return err
-		}
+		c.Observe(Event{Interval: &s.Intervals[i]})
 	}
-	table.Flush()
-	return table.Error()
+	return c.Flush()
 }
 
 func numberColumn(name string, of func(*Interval) int64) csvColumn {

@@ -20,7 +20,7 @@
 //	unprompted    each message answers what the server has sent (Config.Unprompted)
 //	hold          nothing is sent (Config.Hold)
 //
-// Search looks for the highest rate of an open loop that keeps a latency.
+// Config.Goal looks for the highest rate of an open loop that keeps a latency.
 //
 // # Phases
 //
@@ -56,25 +56,25 @@
 // Run's goroutine owns the run: it goes from phase to phase, and it alone
 // calls Config.Observe. It starts helpers and waits for them: a dialer that paces
 // the connecting, to the end of the traffic where connections replace others, and a
-// starter that nudges each connection when the traffic begins.
+// helper that nudges each connection when the traffic begins.
 //
-// The connections live in an engine of internal/engine. A link is the
+// The connections live in an engine of internal/engine. A connState is the
 // generator's part of a connection; it belongs to whoever owns the connection,
 // but for a few fields that others read or claim messages in, which have the lock
-// of the link's shard. Links lie in a slab that is made once, and so does what only
+// of the connection's shard. They lie in a table that is made once, and so does what only
 // some kinds of load need of them: times planned, sizes, limits, states of rules and
-// of WebSockets. Connections that are only held have no links: a million of them costs no
+// of WebSockets. Connections that are only held have no connState: a million of them costs no
 // more than the engine's entries.
 //
-// What links add up goes into shards, a shard a loop, or a fixed number of
-// them under a model without loops. A shard also has what its links wait for: a heap
-// of timers, and a queue of links that have room for a message of the plan. Its lock
+// What connections add up goes into shards, a shard a loop, or a fixed number of
+// them under a model without loops. A shard also has what its connections wait for: a heap
+// of timers, and a queue of connections that have room for a message of the plan. Its lock
 // is held for a few dozen nanoseconds, which on a loop nobody else wants but Run's
 // goroutine a hundred times a second.
 //
 // The plan of an open loop for all connections is one sequence of times, the
-// schedule: a link that has room takes the next one that has come. A plan
-// for each connection is in its link's part of the slab. Nothing is kept for what is
+// pacer.Shared: a connection that has room takes the next one that has come. A plan
+// for each connection is in its part of the table. Nothing is kept for what is
 // late: the next time that has not been taken says it all.
 //
 // The engine calls the pacing (engine.Config.Pace) once a turn of a loop, or on a
@@ -83,7 +83,7 @@
 // go of it; their owner then sends. Whoever hands messages to a connection holds no
 // lock.
 //
-// Locks are taken in this order: a shard's, then that of the schedule or of the slab,
+// Locks are taken in this order: a shard's, then that of the plan or of the table,
 // never two shards' at a time. That of the faults is taken alone.
 //
 // Distributions of times are in the shards too. Run's goroutine exchanges them for

@@ -17,9 +17,9 @@ const (
 	// Exchanged: every connection has exchanged the asked number of
 	// messages (only where Config.Messages is set).
 	Exchanged Phase = "exchanged"
-	// Checking: a roll call of held connections begins.
+	// Checking: a verification of held connections begins.
 	Checking Phase = "checking"
-	// Checked: a roll call is over; RollCall is set.
+	// Checked: a verification is over; Verification is set.
 	Checked Phase = "checked"
 	// Heard: all held connections that are open have had the broadcast;
 	// Broadcast is set. It is told once, when all are connected.
@@ -45,8 +45,8 @@ type Event struct {
 	Interval *Interval `json:"interval,omitempty"`
 	// Step is set with Tried.
 	Step *Step `json:"step,omitempty"`
-	// RollCall is set with Checked.
-	RollCall *RollCall `json:"roll_call,omitempty"`
+	// Verification is set with Checked.
+	Verification *Verification `json:"roll_call,omitempty"`
 	// Broadcast is set with Heard.
 	Broadcast *Broadcast `json:"broadcast,omitempty"`
 	// Result is set in the last event, Done.
@@ -67,8 +67,8 @@ type Plan struct {
 	Connections int `json:"connections"`
 	Sources     int `json:"sources"`
 	Pipeline    int `json:"pipeline"`
-	// Mute says that no answers are awaited.
-	Mute bool `json:"mute,omitempty"`
+	// NoReply says that no answers are awaited.
+	NoReply bool `json:"mute,omitempty"`
 	// Rate is the plan of an open loop.
 	Rate *Rate `json:"rate,omitempty"`
 	// Duration, Messages and Check are as in Config.
@@ -96,57 +96,6 @@ type Snapshot struct {
 	// Sent and Answered count messages since the start of the run.
 	Sent     int64 `json:"sent"`
 	Answered int64 `json:"answered"`
-}
-
-// Interval is what happened since the last one. Counts are of the interval, not
-// of the run.
-type Interval struct {
-	// From and To are when it began and ended, since the run's start.
-	From time.Duration `json:"from"`
-	To   time.Duration `json:"to"`
-	// Stage is what the run was doing at its end: "connect", "check",
-	// "hold", "warm-up", "window", "drain" or "close".
-	Stage string `json:"stage"`
-
-	// Open is the number of established connections at its end. Opened,
-	// Failed, Lost and Closed count connections: established, failed to be,
-	// ended by the server or the network, and closed by the generator.
-	Open   int64 `json:"open"`
-	Opened int64 `json:"opened"`
-	Failed int64 `json:"failed"`
-	Lost   int64 `json:"lost"`
-	Closed int64 `json:"closed"`
-	// Errors counts what went wrong, by cause: of attempts to connect, of
-	// connections and of answers.
-	Errors map[string]int64 `json:"errors,omitempty"`
-
-	// Intended counts messages that were to be sent by the plan of an open
-	// loop; Sent, Answered as in Result.
-	Intended      int64 `json:"intended,omitempty"`
-	Sent          int64 `json:"sent"`
-	Answered      int64 `json:"answered"`
-	BytesSent     int64 `json:"bytes_sent"`
-	BytesReceived int64 `json:"bytes_received"`
-	// Flying is how many messages had no answer yet at its end, Waiting how
-	// many of the plan had not been sent.
-	Flying  int64 `json:"flying"`
-	Waiting int64 `json:"waiting,omitempty"`
-	// Heartbeats counts those of the server, Heard the connections that got the
-	// broadcast, and Strange other lines, on connections that are held. The
-	// lines of a roll call count as messages that are sent and answered.
-	Heartbeats int64 `json:"heartbeats,omitempty"`
-	Heard      int64 `json:"heard,omitempty"`
-	Strange    int64 `json:"strange,omitempty"`
-	// Latency is as in Result, of the answers of the interval, whether
-	// they count for the window or not. Connect is the time to establish a
-	// connection.
-	Latency Latency `json:"latency"`
-	Connect Latency `json:"connect"`
-
-	// Generator and Server are what the two processes used; Server is nil
-	// where it isn't a process of this machine that may be looked at.
-	Generator Usage  `json:"generator"`
-	Server    *Usage `json:"server,omitempty"`
 }
 
 // Usage is what a process used in an interval.

@@ -16,13 +16,13 @@ const maxExpectation = 128
 // none; ParseExpectation makes one.
 type Expectation struct {
 	text     string
-	quantity quantity
+	figure   figure
 	operator string
 	bound    float64
 }
 
-// quantity is a figure of a result: nanoseconds if it is a time.
-type quantity struct {
+// figure is a figure of a result: nanoseconds if it is a time.
+type figure struct {
 	time bool
 	of   func(*Result) (value float64, ok bool)
 }
@@ -44,7 +44,7 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //	p50 … p99.99, p100     percentiles of Result.Latency, any of more than 0
 //	min, mean, max         the rest of it; a prefix "latency." changes nothing
 //	service.p99            Result.Service, as are late., connect.,
-//	                       first_byte., check. (of roll calls, the worst) and
+//	                       first_byte., check. (of verifications, the worst) and
 //	                       broadcast. (Broadcast.After): min, mean, max, p50,
 //	                       p75, p90, p95, p99, p99.9 and p99.99
 //	connect_time, window   Result.ConnectTime, Result.Window
@@ -53,7 +53,7 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //
 //	rate         answered messages a second in the window, sent ones where no
 //	             answers were awaited
-//	errors       failed + lost + mismatched + unanswered + unsent + strange +
+//	errors       failed + lost + mismatched + unanswered + unsent + unexpected +
 //	             heard_missing + heard_again
 //	failed       failed attempts to connect, lost connections that ended
 //	lost         early, mismatched ones whose answer was wrong, unanswered
@@ -64,10 +64,10 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //	sent, answered, intended, cut_off, closed, bytes_sent, bytes_received
 //	             as in Result
 //	checked, check_asked, check_wrong, check_lost, check_unanswered
-//	             of all roll calls together; check_rate is the rate of the
+//	             of all verifications together; check_rate is the rate of the
 //	             slowest, in lines a second
 //	heard, heard_again, heard_missing
-//	             as in Broadcast, heartbeats and strange as in Result
+//	             as in Broadcast, heartbeats and unexpected as in Result
 //	cpu          the share of its processors that the generator used, 0 to 1;
 //	             not measured in a window of less than 100 ms
 func ParseExpectation(text string) (Expectation, error) {
@@ -87,11 +87,11 @@ func ParseExpectation(text string) (Expectation, error) {
 	bound := strings.TrimSpace(strings.TrimPrefix(rest, e.operator))
 	e.text = name + e.operator + bound
 	var ok bool
-	if e.quantity, ok = quantityNamed(name); !ok {
-		return Expectation{}, fmt.Errorf("load: expectation %q: name %q; expected one of %s", text, name, quantityNames())
+	if e.figure, ok = figureNamed(name); !ok {
+		return Expectation{}, fmt.Errorf("load: expectation %q: name %q; expected one of %s", text, name, figureNames())
 	}
 	var err error
-	if e.bound, err = parseBound(bound, e.quantity.time); err != nil {
+	if e.bound, err = parseBound(bound, e.figure.time); err != nil {
 		return Expectation{}, fmt.Errorf("load: expectation %q: %w", text, err)
 	}
 	return e, nil
@@ -121,15 +121,15 @@ func parseBound(text string, isTime bool) (float64, error) {
 // Check compares the result with what was expected, and says what it has. What
 // was not measured, such as a percentile of no latencies at all, meets nothing.
 func (e Expectation) Check(r *Result) (got string, ok bool) {
-	if r == nil || e.quantity.of == nil {
+	if r == nil || e.figure.of == nil {
 		return "no result", false
 	}
-	value, known := e.quantity.of(r)
+	value, known := e.figure.of(r)
 	if !known {
 		return "not measured", false
 	}
 	ok = e.met(value)
-	if e.quantity.time {
+	if e.figure.time {
 		d := time.Duration(value)
 		if short := round(d); e.met(float64(short)) == ok {
 			return short.String(), ok
@@ -161,125 +161,99 @@ func (e Expectation) met(value float64) bool {
 	return value == e.bound
 }
 
-// resultLatencies are the distributions of a result by name, nil where there is none.
-var resultLatencies = map[string]func(*Result) *Latency{
-	"latency":    func(r *Result) *Latency { return &r.Latency },
-	"service":    func(r *Result) *Latency { return r.Service },
-	"late":       func(r *Result) *Latency { return r.Late },
-	"connect":    func(r *Result) *Latency { return &r.Connect },
-	"first_byte": func(r *Result) *Latency { return &r.FirstByte },
-	"check":      func(r *Result) *Latency { return r.checkLatency() },
-	"broadcast": func(r *Result) *Latency {
-		if r.Broadcast == nil {
-			return nil
-		}
-		return &r.Broadcast.After
-	},
-}
-
-// latencyPoints are the figures of a distribution by name.
+// latencyPoints are what a distribution has, by name.
 var latencyPoints = map[string]func(*Latency) time.Duration{
-	"min":    func(l *Latency) time.Duration { return l.Min },
-	"mean":   func(l *Latency) time.Duration { return l.Mean },
-	"p50":    func(l *Latency) time.Duration { return l.P50 },
-	"p75":    func(l *Latency) time.Duration { return l.P75 },
-	"p90":    func(l *Latency) time.Duration { return l.P90 },
-	"p95":    func(l *Latency) time.Duration { return l.P95 },
-	"p99":    func(l *Latency) time.Duration { return l.P99 },
-	"p99.9":  func(l *Latency) time.Duration { return l.P999 },
-	"p99.99": func(l *Latency) time.Duration { return l.P9999 },
-	"max":    func(l *Latency) time.Duration { return l.Max },
+	"min": func(l *Latency) time.Duration { return l.Min }, "mean": func(l *Latency) time.Duration { return l.Mean },
+	"p50": func(l *Latency) time.Duration { return l.P50 }, "p75": func(l *Latency) time.Duration { return l.P75 },
+	"p90": func(l *Latency) time.Duration { return l.P90 }, "p95": func(l *Latency) time.Duration { return l.P95 },
+	"p99": func(l *Latency) time.Duration { return l.P99 }, "p99.9": func(l *Latency) time.Duration { return l.P999 },
+	"p99.99": func(l *Latency) time.Duration { return l.P9999 }, "max": func(l *Latency) time.Duration { return l.Max },
 }
 
-// resultNumbers are the figures of a result that aren't times.
-var resultNumbers = map[string]func(*Result) (float64, bool){
-	"rate":           func(r *Result) (float64, bool) { return r.Rate(), r.Window > 0 },
-	"cpu":            func(r *Result) (float64, bool) { return r.CPUShare(), r.knowsCPU() },
-	"errors":         counted(func(r *Result) int64 { return r.errors() }),
-	"failed":         counted(func(r *Result) int64 { return sumCauses(r.ConnectErrors) }),
-	"lost":           counted(func(r *Result) int64 { return sumCauses(r.Lost) }),
-	"mismatched":     counted(func(r *Result) int64 { return r.Mismatched }),
-	"unanswered":     counted(func(r *Result) int64 { return r.Unanswered }),
-	"unsent":         counted(func(r *Result) int64 { return r.Unsent }),
-	"connected":      counted(func(r *Result) int64 { return int64(r.Connected) }),
-	"sent":           counted(func(r *Result) int64 { return r.Sent }),
-	"answered":       counted(func(r *Result) int64 { return r.Answered }),
-	"intended":       counted(func(r *Result) int64 { return r.Intended }),
-	"cut_off":        counted(func(r *Result) int64 { return r.CutOff }),
-	"closed":         counted(func(r *Result) int64 { return r.Closed }),
-	"bytes_sent":     counted(func(r *Result) int64 { return r.BytesSent }),
-	"bytes_received": counted(func(r *Result) int64 { return r.BytesReceived }),
-
-	"checked":          counted(func(r *Result) int64 { return r.checks(func(c *RollCall) int64 { return c.Checked }) }),
-	"check_asked":      counted(func(r *Result) int64 { return r.checks(func(c *RollCall) int64 { return c.Asked }) }),
-	"check_wrong":      counted(func(r *Result) int64 { return r.checks(func(c *RollCall) int64 { return c.Wrong }) }),
-	"check_lost":       counted(func(r *Result) int64 { return r.checks(func(c *RollCall) int64 { return c.Lost }) }),
-	"check_unanswered": counted(func(r *Result) int64 { return r.checks(func(c *RollCall) int64 { return c.Unanswered }) }),
-	"check_rate":       func(r *Result) (float64, bool) { return r.checkRate() },
-	"heartbeats":       counted(func(r *Result) int64 { return r.Heartbeats }),
-	"strange":          counted(func(r *Result) int64 { return r.Strange }),
-	"heard":            ofBroadcast(func(b *Broadcast) int64 { return b.Heard }),
-	"heard_again":      ofBroadcast(func(b *Broadcast) int64 { return b.Again }),
-	"heard_missing":    ofBroadcast(func(b *Broadcast) int64 { return b.Missing() }),
+// latencies are the distributions of a result by name, nil where there is none.
+func (r *Result) latencies() map[string]*Latency {
+	all := map[string]*Latency{
+		"latency": &r.Latency, "service": r.Service, "late": r.Late, "connect": &r.Connect, "first_byte": &r.FirstByte, "check": nil, "broadcast": nil,
+	}
+	for i := range r.Verifications {
+		all["check"] = addLatencies(all["check"], &r.Verifications[i].Latency)
+	}
+	if r.Broadcast != nil {
+		all["broadcast"] = &r.Broadcast.After
+	}
+	return all
 }
 
-func counted(of func(*Result) int64) func(*Result) (float64, bool) {
-	return func(r *Result) (float64, bool) { return float64(of(r)), true }
-}
-
-// ofBroadcast is a figure of the broadcast.
-func ofBroadcast(of func(*Broadcast) int64) func(*Result) (float64, bool) {
-	return func(r *Result) (float64, bool) {
-		if r.Broadcast == nil {
-			return 0, false
+// numbers are the figures of a result by name that aren't times; those that were not
+// measured are left out.
+func (r *Result) numbers() map[string]float64 {
+	all := map[string]float64{
+		"errors": float64(r.faults()), "failed": float64(sumCauses(r.ConnectErrors)), "lost": float64(sumCauses(r.Lost)),
+		"connected": float64(r.Connected),
+	}
+	for i := range Counters {
+		if c := &Counters[i]; c.result != nil {
+			all[c.Name] = float64(*c.result(r))
 		}
-		return float64(of(r.Broadcast)), true
 	}
-}
-
-// errors counts everything that went wrong in the run.
-func (r *Result) errors() int64 {
-	return sumCauses(r.ConnectErrors) + sumCauses(r.Lost) + r.Mismatched + r.Unanswered + r.Unsent + r.heldErrors()
-}
-
-// sumCauses adds up causes.
-func sumCauses(causes map[string]int64) int64 {
-	var sum int64
-	for _, n := range causes {
-		sum += n
+	if r.Window > 0 {
+		all["rate"] = r.Rate()
 	}
-	return sum
+	if r.knowsCPU() {
+		all["cpu"] = r.CPUShare()
+	}
+	for i := range r.Verifications {
+		v := &r.Verifications[i]
+		all["checked"] += float64(v.Checked)
+		all["check_asked"] += float64(v.Asked)
+		all["check_wrong"] += float64(v.Wrong)
+		all["check_lost"] += float64(v.Lost)
+		all["check_unanswered"] += float64(v.Unanswered)
+		if i == 0 || v.Rate() < all["check_rate"] {
+			all["check_rate"] = v.Rate()
+		}
+	}
+	if b := r.Broadcast; b != nil {
+		all["heard"], all["heard_again"], all["heard_missing"] = float64(b.Heard), float64(b.Again), float64(b.Missing())
+	}
+	return all
 }
 
-// quantityNamed is a figure by its name.
-func quantityNamed(name string) (quantity, bool) {
-	if of, ok := resultNumbers[name]; ok {
-		return quantity{of: of}, true
+// complete is a result in which everything is measured: it has all names.
+var complete = Result{
+	Window: time.Second, UserCPU: time.Second, Verifications: make([]Verification, 1), Broadcast: new(Broadcast),
+	Service: new(Latency), Late: new(Latency),
+}
+
+// figureNamed is a figure by its name.
+func figureNamed(name string) (figure, bool) {
+	if _, ok := complete.numbers()[name]; ok {
+		return figure{of: func(r *Result) (float64, bool) { n, ok := r.numbers()[name]; return n, ok || !r.absent(name) }}, true
 	}
 	switch name {
 	case "connect_time":
-		return quantity{true, func(r *Result) (float64, bool) { return float64(r.ConnectTime), r.Connected > 0 }}, true
+		return figure{true, func(r *Result) (float64, bool) { return float64(r.ConnectTime), r.Connected > 0 }}, true
 	case "window":
-		return quantity{true, func(r *Result) (float64, bool) { return float64(r.Window), r.Window > 0 }}, true
+		return figure{true, func(r *Result) (float64, bool) { return float64(r.Window), r.Window > 0 }}, true
 	}
 	which, point, found := strings.Cut(name, ".")
-	if resultLatencies[which] == nil || !found {
+	if _, ok := complete.latencies()[which]; !ok || !found {
 		which, point = "latency", name
 	}
 	if of, ok := latencyPoints[point]; ok {
-		return quantity{true, func(r *Result) (float64, bool) {
-			l := resultLatencies[which](r)
+		return figure{true, func(r *Result) (float64, bool) {
+			l := r.latencies()[which]
 			if l == nil || l.Count == 0 {
 				return 0, false
 			}
 			return float64(of(l)), true
 		}}, true
 	}
-	percent, ok := parsePercentile(point)
-	if which != "latency" || !ok {
-		return quantity{}, false // the others have no histogram
+	percent, err := ParsePercentile(strings.TrimPrefix(point, "p"))
+	if which != "latency" || !strings.HasPrefix(point, "p") || err != nil {
+		return figure{}, false // the others have no histogram
 	}
-	return quantity{true, func(r *Result) (float64, bool) {
+	return figure{true, func(r *Result) (float64, bool) {
 		h, err := decodeHistogram(r.Histogram)
 		if err != nil || h == nil || h.TotalCount() == 0 {
 			return 0, false
@@ -288,20 +262,16 @@ func quantityNamed(name string) (quantity, bool) {
 	}}, true
 }
 
-// parsePercentile reads p99.5: more than 0, at most 100.
-func parsePercentile(text string) (float64, bool) {
-	digits, ok := strings.CutPrefix(text, "p")
-	if !ok || strings.Trim(digits, "0123456789.") != "" {
-		return 0, false
-	}
-	percent, err := strconv.ParseFloat(digits, 64)
-	return percent, err == nil && percent > 0 && percent <= 100
+// absent says whether a figure is not measured where it is not in numbers; sums of
+// verifications are 0 without one.
+func (r *Result) absent(name string) bool {
+	return !strings.HasPrefix(name, "check") || name == "check_rate"
 }
 
-// quantityNames lists all names.
-func quantityNames() string {
+// figureNames lists all names.
+func figureNames() string {
 	names := slices.Sorted(maps.Keys(latencyPoints))
 	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")
-	names = append(names, slices.Sorted(maps.Keys(resultNumbers))...)
+	names = append(names, slices.Sorted(maps.Keys(complete.numbers()))...)
 	return strings.Join(append(names, "connect_time", "window"), ", ")
 }

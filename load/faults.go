@@ -14,18 +14,18 @@ import (
 // faults is what went wrong in a run, by cause. It is safe for concurrent use;
 // none of it is on the way of a message.
 type faults struct {
-	mu           sync.Mutex
-	failed       int64  // attempts to connect
-	connects     causes // why they failed
-	settled      bool   // attempts are no longer counted
-	lost         causes // connections
-	wrongs       int64  // connections with a wrong answer
-	first        *Mismatch
-	whys         causes                  // why they were wrong
-	lines        causes                  // that connections which are held did not expect
-	statuses     causes                  // of HTTP responses that are errors
-	firstStrange string                  // of lines
-	scarce       map[syscall.Errno]int64 // attempts that failed because this machine ran out
+	mu              sync.Mutex
+	failed          int64  // attempts to connect
+	connects        causes // why they failed
+	settled         bool   // attempts are no longer counted
+	lost            causes // connections
+	wrongs          int64  // connections with a wrong answer
+	first           *Mismatch
+	whys            causes                  // why they were wrong
+	lines           causes                  // that connections which are held did not expect
+	statuses        causes                  // of HTTP responses that are errors
+	firstUnexpected string                  // of lines
+	scarce          map[syscall.Errno]int64 // attempts that failed because this machine ran out
 }
 
 // status counts an HTTP response whose status says that it is an error.
@@ -160,27 +160,27 @@ func (f *faults) wrong(why error, m Mismatch) {
 	}
 }
 
-// strange counts a line that nobody expected, nil for a broadcast that came again,
+// unexpected counts a line that nobody expected, nil for a broadcast that came again,
 // and keeps the first.
-func (f *faults) strange(line []byte) {
+func (f *faults) unexpected(line []byte) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
 	case line == nil:
 		f.lines.add("the broadcast again", 1)
 		return
-	case f.firstStrange == "":
-		f.firstStrange = quote(line)
+	case f.firstUnexpected == "":
+		f.firstUnexpected = quote(line)
 	}
 	f.lines.add("not expected", 1)
 }
 
-// silent counts lines of a roll call that have no answer.
-func (f *faults) silent(n int64) {
+// unanswered counts lines of a verification that have no answer.
+func (f *faults) unanswered(n int64) {
 	if n > 0 {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		f.whys.add("none to the roll call", n)
+		f.whys.add("none to the verification", n)
 	}
 }
 
@@ -192,7 +192,7 @@ func (f *faults) fill(r *Result) {
 	r.Lost = maps.Clone(map[string]int64(f.lost))
 	r.Mismatched = f.wrongs
 	r.FirstMismatch = f.first
-	r.FirstStrange = f.firstStrange
+	r.FirstUnexpected = f.firstUnexpected
 	r.BadStatus = maps.Clone(map[string]int64(f.statuses))
 }
 

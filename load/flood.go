@@ -25,14 +25,14 @@ func (c *Config) floodAhead() int {
 
 // Drained goes on with a flood when the kernel has taken what it had.
 func (t *traffic) Drained(c *engine.Conn) {
-	if l, ok := c.Value().(*link); ok && t.mode == flooding && t.is(l, started) {
+	if l, ok := c.Value().(*connState); ok && t.mode == flooding && t.is(l, started) {
 		t.pour(c, l)
 	}
 }
 
 // pour sends until the kernel takes no more, or the turn is over. Drained comes then,
 // or when the kernel has taken what is left, because Paused has been asked.
-func (t *traffic) pour(c *engine.Conn, l *link) {
+func (t *traffic) pour(c *engine.Conn, l *connState) {
 	s := t.shards[l.shard]
 	n, ahead := t.floodMessages(), t.cfg.floodAhead()
 	for range floodTurn {
@@ -47,8 +47,8 @@ func (t *traffic) pour(c *engine.Conn, l *link) {
 		}
 		p := batch{from: l.answered, n: t.allowed(l, n, now), measured: t.measured(now)}
 		l.answered += uint64(p.n)
-		did := tally{sent: int64(p.n), bytesOut: int64(p.n * t.script.fixed)}
-		s.add(did, p.measured)
+		s.sum.count(nSent, int64(p.n), p.measured)
+		s.sum.count(nBytesSent, int64(p.n*t.script.fixed), p.measured)
 		s.mu.Unlock()
 		t.send(c, l, p)
 		if c.Doomed() {
@@ -72,11 +72,11 @@ func (t *traffic) floodMessages() int {
 	return max(bytes/t.script.longest(), 1)
 }
 
-// chargeOutput puts bytes that were sent on a link's tab.
-func (t *traffic) chargeOutput(l *link, bytes int) {
+// chargeOutput puts bytes that were sent on a connection's budget.
+func (t *traffic) chargeOutput(l *connState, bytes int) {
 	if t.cfg.SendLimit > 0 {
-		tab := &t.slab.tabs[l.id]
-		tab.sent = max(tab.sent, t.now()) + per(bytes, t.cfg.SendLimit)
+		budget := &t.table.budgets[l.id]
+		budget.sent = max(budget.sent, t.now()) + per(bytes, t.cfg.SendLimit)
 	}
 }
 
@@ -86,37 +86,37 @@ func per(bytes, limit int) time.Duration {
 }
 
 // owesLimit says whether a flood has to wait for its limit, and sets a timer.
-func (t *traffic) owesLimit(s *shard, l *link, now time.Duration) bool {
-	if t.cfg.SendLimit == 0 || t.slab.tabs[l.id].sent <= now {
+func (t *traffic) owesLimit(s *shard, l *connState, now time.Duration) bool {
+	if t.cfg.SendLimit == 0 || t.table.budgets[l.id].sent <= now {
 		return false
 	}
 	t.alarmTab(s, l)
 	return true
 }
 
-// alarmTab sets a link's timer for when it may send again.
-func (t *traffic) alarmTab(s *shard, l *link) {
+// alarmTab sets a connection's timer for when it may send again.
+func (t *traffic) alarmTab(s *shard, l *connState) {
 	if l.state&timed == 0 {
 		l.state |= timed
-		s.timers.push(timer{at: t.slab.tabs[l.id].sent, link: l.id, number: l.number, kind: planned})
+		s.timers.push(timer{at: t.table.budgets[l.id].sent, conn: l.id, number: l.number, kind: planned})
 	}
 }
 
-// hearAhead is how far ahead of its limit a link may receive before it stops.
+// hearAhead is how far ahead of its limit a connection may receive before it stops.
 const hearAhead = 5 * time.Millisecond
 
-// limitInput puts bytes that were received on a link's tab, and says whether it is
+// limitInput puts bytes that were received on a connection's budget, and says whether it is
 // not to listen for a while.
-func (t *traffic) limitInput(s *shard, l *link, bytes int, now time.Duration) bool {
+func (t *traffic) limitInput(s *shard, l *connState, bytes int, now time.Duration) bool {
 	if t.cfg.ReceiveLimit == 0 {
 		return false
 	}
-	tab := &t.slab.tabs[l.id]
-	tab.received = max(tab.received, now) + per(bytes, t.cfg.ReceiveLimit)
-	if tab.received < now+hearAhead || l.state&deaf != 0 {
+	budget := &t.table.budgets[l.id]
+	budget.received = max(budget.received, now) + per(bytes, t.cfg.ReceiveLimit)
+	if budget.received < now+hearAhead || l.state&deaf != 0 {
 		return false
 	}
 	l.state |= deaf
-	s.timers.push(timer{at: tab.received, link: l.id, number: l.number, kind: heard})
+	s.timers.push(timer{at: budget.received, conn: l.id, number: l.number, kind: heard})
 	return true
 }

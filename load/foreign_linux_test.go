@@ -22,19 +22,3 @@ func startUnix(t *testing.T, path string, args func(socket string) []string) *fo
 	}
 	return f
 }
-
-func TestRedisUnix(t *testing.T) {
-	t.Parallel()
-	f := startUnix(t, program(t, "redis-server"), func(socket string) []string {
-		return []string{"--port", "0", "--unixsocket", socket, "--save", "", "--appendonly", "no", "--daemonize", "no"}
-	})
-	f.eachPipeline(t, Config{Message: []byte("PING\r\n"), Answer: []byte("+PONG\r\n")})
-}
-
-func TestMemcachedUnix(t *testing.T) {
-	t.Parallel()
-	f := startUnix(t, program(t, "memcached"), func(socket string) []string {
-		return []string{"-s", socket, "-u", "root", "-t", "1", "-m", "16"}
-	})
-	f.eachPipeline(t, Config{Message: []byte("get nosuch\r\n"), Answer: []byte("END\r\n")})
-}

@@ -200,15 +200,6 @@ func TestRedis(t *testing.T) {
 	startRedis(t).eachPipeline(t, Config{Message: []byte("PING\r\n"), Answer: []byte("+PONG\r\n")})
 }
 
-// TestRedisMistake sees an answer that is another one.
-func TestRedisMistake(t *testing.T) {
-	t.Parallel()
-	r := check(t, Config{Target: startRedis(t).addr, Connections: 3, Messages: 1, Message: []byte("PONG\r\n"), Answer: []byte("+PONG\r\n")})
-	if r.Mismatched != 3 || r.FirstMismatch.Byte != 0 || !strings.HasPrefix(r.FirstMismatch.Got, `"-ERR unknown command`) {
-		t.Errorf("%d mistakes, the first %v; want 3 errors", r.Mismatched, r.FirstMismatch)
-	}
-}
-
 func startMemcached(t *testing.T) *foreign {
 	return startForeign(t, program(t, "memcached"), func(port string) []string {
 		return []string{"-l", "127.0.0.1", "-p", port, "-U", "0", "-u", "root", "-t", "1", "-m", "16"}
@@ -230,30 +221,6 @@ func TestMemcached(t *testing.T) {
 			Message: []byte("get large\r\n"), Answer: fmt.Appendf(nil, "VALUE large 0 %d\r\n%s\r\nEND\r\n", len(value), value),
 			Connections: 4, Pipeline: 3, Messages: 5,
 		})
-	})
-}
-
-// TestMemcachedMatch has answers that are told apart by how they end: each connection
-// counts its messages at the server.
-func TestMemcachedMatch(t *testing.T) {
-	t.Parallel()
-	f := startMemcached(t)
-	eachModel(t, func(t *testing.T, model string) {
-		const conns, messages = 20, 30
-		for _, pipeline := range []int{1, 16} {
-			r := f.bears(t, Config{
-				Model: model, Connections: conns, Pipeline: pipeline, Messages: messages, Match: `delimiter:\r\n`,
-				First:    "set " + model + "\\{connection.uid} 0 0 1\r\n0\r\n",
-				Template: "incr " + model + "\\{connection.uid} 1\r\n",
-			})
-			if want := int64(conns * len("STORED\r\n")); r.BytesReceived < want {
-				t.Errorf("%d bytes came, want more than %d", r.BytesReceived, want)
-			}
-			if got, want := f.sum(t, model, conns), conns*(messages-1); got != want {
-				t.Errorf("the server has counted %d messages, want %d", got, want)
-			}
-		}
-		f.bears(t, Config{Model: model, Message: []byte("version\r\n"), Match: `delimiter:\r\n`, Pipeline: 4})
 	})
 }
 
@@ -377,37 +344,6 @@ func TestNginxTLS(t *testing.T) {
 			t.Errorf("agreed on %q, want TLS 1.3", r.TLS)
 		}
 	})
-}
-
-// TestNginxMatch has responses of both kinds: with their length, and in chunks.
-func TestNginxMatch(t *testing.T) {
-	t.Parallel()
-	f := startNginx(t, false)
-	for name, head := range map[string]string{
-		"length": "GET /hello HTTP/1.1\r\n", "large": "GET /large HTTP/1.1\r\n",
-		"chunked": "GET /large HTTP/1.1\r\nAccept-Encoding: gzip\r\n",
-	} {
-		t.Run(name, func(t *testing.T) {
-			f.eachPipeline(t, Config{Match: "http", Connections: 10, Message: []byte(head + "Host: there\r\n\r\n")})
-		})
-	}
-}
-
-func TestNginxMatchTLS(t *testing.T) {
-	t.Parallel()
-	startNginx(t, true).eachPipeline(t, Config{
-		TLS: clientTLS(), Match: "http", Connections: 10, Message: []byte("GET /hello HTTP/1.1\r\nHost: there\r\n\r\n"),
-	})
-}
-
-// TestNginxRefused says what is wrong with an answer that is none.
-func TestNginxRefused(t *testing.T) {
-	t.Parallel()
-	f := startNginx(t, false)
-	_, err := Run(t.Context(), Config{Target: f.addr, HTTP: true, Message: []byte("GET /nosuch HTTP/1.1\r\nHost: there\r\n\r\n")})
-	if err == nil || !strings.Contains(err.Error(), "404 Not Found") {
-		t.Errorf("got %v, want that it was not found", err)
-	}
 }
 
 // TestOpenSSL has a server that turns lines round, and serves one connection at a time.

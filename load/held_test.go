@@ -50,7 +50,8 @@ type story struct {
 func (s *story) observe(e Event) {
 	s.events = append(s.events, e)
 	if e.Interval != nil {
-		s.intervals.addCounts(*e.Interval)
+		s.intervals.addCounts(e.Interval, false)
+		s.intervals.addCauses(e.Interval)
 	}
 }
 
@@ -83,8 +84,8 @@ func heldRun(t *testing.T, cfg Config) (*Result, *story) {
 	return check(t, cfg), &s
 }
 
-// TestRollCall checks every connection twice, on any number of loops.
-func TestRollCall(t *testing.T) {
+// TestVerification checks every connection twice, on any number of loops.
+func TestVerification(t *testing.T) {
 	for _, loops := range []int{1, 3} {
 		t.Run(fmt.Sprint(loops), func(t *testing.T) {
 			eachModel(t, func(t *testing.T, model string) {
@@ -98,17 +99,17 @@ func TestRollCall(t *testing.T) {
 					return say(c, line)
 				}))
 				r, told := heldRun(t, Config{Target: s.addr(), Connections: n, Model: model, Loops: loops, Check: 7})
-				if err := r.Err(); err != nil || len(r.RollCalls) != 2 || len(said) != 2*n {
-					t.Fatalf("%v, %d roll calls, %d different lines; want none, 2 and %d", err, len(r.RollCalls), len(said), 2*n)
+				if err := r.Err(); err != nil || len(r.Verifications) != 2 || len(said) != 2*n {
+					t.Fatalf("%v, %d verifications, %d different lines; want none, 2 and %d", err, len(r.Verifications), len(said), 2*n)
 				}
-				for i, c := range r.RollCalls {
+				for i, c := range r.Verifications {
 					time, latency := c.Time, c.Latency
 					c.Time, c.Latency = 0, Latency{}
-					if want := (RollCall{Number: i + 1, InFlight: 7, Open: n, Asked: n, Checked: n}); c != want {
-						t.Errorf("roll call %d: got %+v, want %+v", i+1, c, want)
+					if want := (Verification{Number: i + 1, InFlight: 7, Open: n, Asked: n, Checked: n}); c != want {
+						t.Errorf("verification %d: got %+v, want %+v", i+1, c, want)
 					}
 					if latency.Count != n || latency.Max <= 0 || latency.Max > time+time/50 {
-						t.Errorf("roll call %d: latency %+v, in %v", i+1, latency, time)
+						t.Errorf("verification %d: latency %+v, in %v", i+1, latency, time)
 					}
 				}
 				if i := told.intervals; i.Sent != 2*n || i.Answered != 2*n || i.BytesReceived != i.BytesSent || i.Latency.Count != 2*n {
@@ -126,9 +127,9 @@ func TestRollCall(t *testing.T) {
 	}
 }
 
-// TestRollCallInFlight has a server answer only when as many lines have come as may
+// TestVerificationInFlight has a server answer only when as many lines have come as may
 // be in flight: the bound is reached, and never passed.
-func TestRollCallInFlight(t *testing.T) {
+func TestVerificationInFlight(t *testing.T) {
 	const n, most = 60, 20
 	for _, loops := range []int{1, 4} {
 		eachModel(t, func(t *testing.T, model string) {
@@ -156,14 +157,14 @@ func TestRollCallInFlight(t *testing.T) {
 	}
 }
 
-// TestRollCallFaults has servers that do not give every line back.
-func TestRollCallFaults(t *testing.T) {
+// TestVerificationFaults has servers that do not give every line back.
+func TestVerificationFaults(t *testing.T) {
 	const n = 40
 	for name, test := range map[string]struct {
 		answer func(bad func() bool) func(net.Conn, string, int) error
 		bad    int64
 		check  int
-		want   RollCall
+		want   Verification
 		again  int64 // how many are unanswered in the second one, too
 		says   string
 	}{
@@ -174,14 +175,14 @@ func TestRollCallFaults(t *testing.T) {
 				}
 				return say(c, line)
 			}
-		}, 3, 10, RollCall{Asked: n, Checked: n - 3, Wrong: 3}, 0, `byte 3: got "qu`},
+		}, 3, 10, Verification{Asked: n, Checked: n - 3, Wrong: 3}, 0, `byte 3: got "qu`},
 		"another's": {func(func() bool) func(net.Conn, string, int) error {
 			var first atomic.Pointer[string]
 			return func(c net.Conn, line string, _ int) error {
 				first.CompareAndSwap(nil, &line)
 				return say(c, *first.Load())
 			}
-		}, 0, 1, RollCall{Asked: n, Checked: 1, Wrong: n - 1}, 0, "wrong answers on 40 of 40"},
+		}, 0, 1, Verification{Asked: n, Checked: 1, Wrong: n - 1}, 0, "wrong answers on 40 of 40"},
 		"swallowed": {func(bad func() bool) func(net.Conn, string, int) error {
 			return func(c net.Conn, line string, _ int) error {
 				if bad() {
@@ -189,10 +190,10 @@ func TestRollCallFaults(t *testing.T) {
 				}
 				return say(c, line)
 			}
-		}, 4, 10, RollCall{Asked: n, Checked: n - 4, Unanswered: 4}, 0, "without an answer: 4"},
+		}, 4, 10, Verification{Asked: n, Checked: n - 4, Unanswered: 4}, 0, "without an answer: 4"},
 		"all swallowed": {func(func() bool) func(net.Conn, string, int) error {
 			return func(net.Conn, string, int) error { return nil }
-		}, 0, 10, RollCall{Asked: 10, Unanswered: 10}, 10, "without an answer: 20"},
+		}, 0, 10, Verification{Asked: 10, Unanswered: 10}, 10, "without an answer: 20"},
 		"closed": {func(bad func() bool) func(net.Conn, string, int) error {
 			return func(c net.Conn, line string, _ int) error {
 				if bad() {
@@ -200,7 +201,7 @@ func TestRollCallFaults(t *testing.T) {
 				}
 				return say(c, line)
 			}
-		}, 5, 10, RollCall{Asked: n, Checked: n - 5, Lost: 5}, 0, "connections lost: 5 ×"},
+		}, 5, 10, Verification{Asked: n, Checked: n - 5, Lost: 5}, 0, "connections lost: 5 ×"},
 		"too long": {func(bad func() bool) func(net.Conn, string, int) error {
 			return func(c net.Conn, line string, _ int) error {
 				if bad() {
@@ -208,17 +209,17 @@ func TestRollCallFaults(t *testing.T) {
 				}
 				return say(c, line)
 			}
-		}, 2, 10, RollCall{Asked: n, Checked: n - 2, Lost: 2}, 0, "2 × a line of more than 4096 bytes"},
+		}, 2, 10, Verification{Asked: n, Checked: n - 2, Lost: 2}, 0, "2 × a line of more than 4096 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachModel(t, func(t *testing.T, model string) {
 				for times := range slower(t) {
 					s := serve(t, byLine(test.answer(chosen(test.bad))))
 					r, told := heldRun(t, Config{Target: s.addr(), Connections: n, Model: model, Loops: 2, Check: test.check, Drain: times * 150 * time.Millisecond})
-					got, want := r.RollCalls[0], test.want
+					got, want := r.Verifications[0], test.want
 					got.Time, got.Latency = 0, Latency{}
 					want.Number, want.InFlight, want.Open = 1, test.check, n
-					if got.Asked < want.Asked || r.checks(func(c *RollCall) int64 { return c.Unanswered }) > want.Unanswered+test.again {
+					if got.Asked < want.Asked || int64(r.numbers()["check_unanswered"]) > want.Unanswered+test.again {
 						continue // given up, and not for the server's fault
 					}
 					if got != want {
@@ -238,7 +239,7 @@ func TestRollCallFaults(t *testing.T) {
 // checkFaults checks what holds for every run with faults.
 func checkFaults(t *testing.T, r *Result, told *story) {
 	t.Helper()
-	if got := r.checks(func(c *RollCall) int64 { return c.Wrong }); got != r.Mismatched {
+	if got := int64(r.numbers()["check_wrong"]); got != r.Mismatched {
 		t.Errorf("%d wrong, %d mismatched", got, r.Mismatched)
 	}
 	if told.intervals.errors() == 0 {
@@ -249,8 +250,8 @@ func checkFaults(t *testing.T, r *Result, told *story) {
 	}
 }
 
-// TestRollCallInterrupted ends soon, although nothing is answered.
-func TestRollCallInterrupted(t *testing.T) {
+// TestVerificationInterrupted ends soon, although nothing is answered.
+func TestVerificationInterrupted(t *testing.T) {
 	eachModel(t, func(t *testing.T, model string) {
 		s := serve(t, silent)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -263,13 +264,13 @@ func TestRollCallInterrupted(t *testing.T) {
 				}
 			},
 		})
-		if !errors.Is(err, why) || len(r.RollCalls) != 1 || r.RollCalls[0].Unanswered != 5 || r.Err() == nil {
-			t.Errorf("%v, %+v, %v", err, r.RollCalls, r.Err())
+		if !errors.Is(err, why) || len(r.Verifications) != 1 || r.Verifications[0].Unanswered != 5 || r.Err() == nil {
+			t.Errorf("%v, %+v, %v", err, r.Verifications, r.Err())
 		}
 	})
 }
 
-// TestHeartbeats answers them at once, in the middle of roll calls and in pieces.
+// TestHeartbeats answers them at once, in the middle of verifications and in pieces.
 func TestHeartbeats(t *testing.T) {
 	const n = 30
 	eachModel(t, func(t *testing.T, model string) {
@@ -377,12 +378,12 @@ func TestBroadcastFaults(t *testing.T) {
 						silent(c)
 					})
 					r, told = heldRun(t, Config{Target: s.addr(), Connections: n, Model: model, Broadcast: "hear ye\n", Duration: times * 100 * time.Millisecond})
-					if b := r.Broadcast; b.Heard >= test.heard && b.Again >= test.again && r.Strange >= test.strange {
+					if b := r.Broadcast; b.Heard >= test.heard && b.Again >= test.again && r.Unexpected >= test.strange {
 						break
 					}
 				}
-				if b := r.Broadcast; b.Open != n || b.Heard != test.heard || b.Again != test.again || r.Strange != test.strange {
-					t.Errorf("%+v, %d strange; want %d heard, %d again, %d strange", b, r.Strange, test.heard, test.again, test.strange)
+				if b := r.Broadcast; b.Open != n || b.Heard != test.heard || b.Again != test.again || r.Unexpected != test.strange {
+					t.Errorf("%+v, %d strange; want %d heard, %d again, %d strange", b, r.Unexpected, test.heard, test.again, test.strange)
 				}
 				if err := r.Err(); err == nil || !strings.Contains(err.Error(), test.says) {
 					t.Errorf("got %v, want an error with %q", err, test.says)
@@ -390,21 +391,21 @@ func TestBroadcastFaults(t *testing.T) {
 				if got := len(told.of(Heard)) == 1; got != (test.heard == n) {
 					t.Errorf("told that all have heard it: %v", got)
 				}
-				if got := told.intervals; got.Strange != test.strange+test.again || test.reports != "" && got.Errors["line: "+test.reports] != 1 {
-					t.Errorf("intervals have %d strange lines and %v", got.Strange, got.Errors)
+				if got := told.intervals; got.Unexpected != test.strange+test.again || test.reports != "" && got.Errors["line: "+test.reports] != 1 {
+					t.Errorf("intervals have %d strange lines and %v", got.Unexpected, got.Errors)
 				}
 			})
 		})
 	}
 }
 
-// TestRollCallEncrypted has lines go through TLS.
-func TestRollCallEncrypted(t *testing.T) {
+// TestVerificationEncrypted has lines go through TLS.
+func TestVerificationEncrypted(t *testing.T) {
 	eachModel(t, func(t *testing.T, model string) {
 		s := serve(t, encrypted(serverTLS(), echo))
 		r, _ := heldRun(t, Config{Target: s.addr(), Connections: 20, Model: model, Check: 3, TLS: clientTLS()})
-		if err := r.Err(); err != nil || r.checks(func(c *RollCall) int64 { return c.Checked }) != 40 {
-			t.Errorf("%v, %+v", err, r.RollCalls)
+		if err := r.Err(); err != nil || int64(r.numbers()["checked"]) != 40 {
+			t.Errorf("%v, %+v", err, r.Verifications)
 		}
 	})
 }
@@ -414,8 +415,8 @@ func TestHeldRamp(t *testing.T) {
 	s := serve(t, echo)
 	ramp := Ramp{From: 1, To: 11, Over: 200 * time.Millisecond}
 	r, told := heldRun(t, Config{Target: s.addr(), Ramp: ramp, Check: 2})
-	if err := r.Err(); err != nil || r.Connected != 11 || len(r.RollCalls) != 2 || told.of(Connected)[0].Snapshot.Open != 11 || r.ConnectTime < 150*time.Millisecond {
-		t.Errorf("%v, %d connected in %v, %+v", err, r.Connected, r.ConnectTime, r.RollCalls)
+	if err := r.Err(); err != nil || r.Connected != 11 || len(r.Verifications) != 2 || told.of(Connected)[0].Snapshot.Open != 11 || r.ConnectTime < 150*time.Millisecond {
+		t.Errorf("%v, %d connected in %v, %+v", err, r.Connected, r.ConnectTime, r.Verifications)
 	}
 }
 
@@ -426,8 +427,8 @@ func TestHeldMemory(t *testing.T) {
 	tr.lister = &listed{}
 	a, b := openConn(tr), openConn(tr)
 	same := func(when string) {
-		if a.Value() != b.Value() || len(tr.shards[0].asked) != 0 || len(tr.slab.links) != 0 {
-			t.Errorf("%s: values %p and %p, %d asked, %d links; want one value for both, and none", when, a.Value(), b.Value(), len(tr.shards[0].asked), len(tr.slab.links))
+		if a.Value() != b.Value() || len(tr.shards[0].asked) != 0 || len(tr.table.conns) != 0 {
+			t.Errorf("%s: values %p and %p, %d asked, %d links; want one value for both, and none", when, a.Value(), b.Value(), len(tr.shards[0].asked), len(tr.table.conns))
 		}
 	}
 	same("opened")
@@ -437,11 +438,11 @@ func TestHeldMemory(t *testing.T) {
 	}
 	b.Arrived([]byte("all\n"))
 	same("told")
-	roll := tr.callRoll(1)
-	line, ping := make([]byte, 0, rollLine), []byte("ping\n")
+	roll := tr.beginVerify(1)
+	line, ping := make([]byte, 0, verifyLine), []byte("ping\n")
 	if n := testing.AllocsPerRun(100, func() {
 		for _, c := range []*engine.Conn{a, b} {
-			if wait := tr.enlist(tr.shards[0], roll, c.Ref()); wait != 0 {
+			if wait := tr.reserve(tr.shards[0], roll, c.Ref()); wait != 0 {
 				t.Fatalf("no room in flight: %v", wait)
 			}
 			tr.Nudged(c)
@@ -452,7 +453,7 @@ func TestHeldMemory(t *testing.T) {
 			c.Sent(c.Pending())
 		}
 	}); n > 0 {
-		t.Errorf("%v allocations for two lines of a roll call and two heartbeats, want none", n)
+		t.Errorf("%v allocations for two lines of a verification and two heartbeats, want none", n)
 	}
 	same("checked")
 }
@@ -500,11 +501,11 @@ func TestHeldChecks(t *testing.T) {
 func heldResult() *Result {
 	return &Result{
 		Mode: "hold", Target: "127.0.0.1:9000", Connections: 10, Connected: 10, Window: time.Second,
-		RollCalls: []RollCall{
+		Verifications: []Verification{
 			{Number: 1, InFlight: 4, Open: 10, Asked: 10, Checked: 10, Time: time.Second, Latency: Latency{Count: 10, P99: 5 * time.Millisecond}},
 			{Number: 2, InFlight: 4, Open: 10, Asked: 10, Checked: 5, Wrong: 2, Lost: 1, Unanswered: 2, Time: time.Second, Latency: Latency{Count: 5, P99: 7 * time.Millisecond}},
 		},
-		Heartbeats: 30, Strange: 1, FirstStrange: `"x\n"`, Unanswered: 2, Mismatched: 2,
+		Heartbeats: 30, Unexpected: 1, FirstUnexpected: `"x\n"`, Unanswered: 2, Mismatched: 2,
 		Broadcast: &Broadcast{Open: 10, Heard: 8, Again: 3, Time: time.Second, After: Latency{Count: 8, P99: time.Second}},
 	}
 }
@@ -516,8 +517,8 @@ func TestHeldText(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"10 of 10 got their line back in 1s, 10/s, at most 4 in flight\n", "5 of 10 got their line back in 1s, 5/s, at most 4 in flight; 2 wrong; 1 lost; 2 unanswered\n",
-		"heartbeats", "30", "heard on 8 of 10 connections, within 1s of each other", "3 times more", `1 lines that nobody expected; first: "x\n"`,
+		"10 of 10 connections answered in 1s, 10/s, at most 4 in flight\n", "5 of 10 connections answered in 1s, 5/s, at most 4 in flight; 2 wrong; 1 lost; 2 unanswered\n",
+		"heartbeats", "30", "received on 8 of 10 connections, within 1s of each other", "3 times more", `1 lines; first: "x\n"`,
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in\n%s", want, &out)
@@ -529,7 +530,7 @@ func TestHeldText(t *testing.T) {
 func TestHeldExpectations(t *testing.T) {
 	for _, text := range []string{
 		"checked==15", "check_asked==20", "check_wrong==2", "check_lost==1", "check_unanswered==2", "check_rate==5", "check.p99==7ms",
-		"heartbeats==30", "strange==1", "heard==8", "heard_again==3", "heard_missing==2", "broadcast.p99==1s", "errors==10",
+		"heartbeats==30", "unexpected==1", "heard==8", "heard_again==3", "heard_missing==2", "broadcast.p99==1s", "errors==10",
 	} {
 		e, err := ParseExpectation(text)
 		if err != nil {
@@ -547,8 +548,8 @@ func TestHeldExpectations(t *testing.T) {
 func TestHeldMerge(t *testing.T) {
 	one := *heldResult()
 	other := *heldResult()
-	other.RollCalls = append([]RollCall(nil), other.RollCalls...)
-	other.RollCalls = append(other.RollCalls, RollCall{Number: 3, Open: 1, Checked: 1})
+	other.Verifications = append([]Verification(nil), other.Verifications...)
+	other.Verifications = append(other.Verifications, Verification{Number: 3, Open: 1, Checked: 1})
 	one.add(&other)
 	got, err := json.Marshal(one)
 	if err != nil {
@@ -558,8 +559,8 @@ func TestHeldMerge(t *testing.T) {
 	if err := json.Unmarshal(got, &back); err != nil {
 		t.Fatal(err)
 	}
-	want := RollCall{Number: 2, InFlight: 8, Open: 20, Asked: 20, Checked: 10, Wrong: 4, Lost: 2, Unanswered: 4, Time: time.Second, Latency: Latency{Count: 10, P99: 7 * time.Millisecond}}
-	if len(back.RollCalls) != 3 || back.RollCalls[1] != want || back.Heartbeats != 60 || back.Strange != 2 || back.FirstStrange != `"x\n"` {
+	want := Verification{Number: 2, InFlight: 8, Open: 20, Asked: 20, Checked: 10, Wrong: 4, Lost: 2, Unanswered: 4, Time: time.Second, Latency: Latency{Count: 10, P99: 7 * time.Millisecond}}
+	if len(back.Verifications) != 3 || back.Verifications[1] != want || back.Heartbeats != 60 || back.Unexpected != 2 || back.FirstUnexpected != `"x\n"` {
 		t.Errorf("got %s", got)
 	}
 	if b := back.Broadcast; b.Open != 20 || b.Heard != 16 || b.Again != 6 || b.After.Count != 16 || heldResult().Broadcast.Open != 10 {

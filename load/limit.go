@@ -3,10 +3,12 @@ package load
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -80,21 +82,22 @@ const slowConnect = time.Second
 // run: where connecting failed or was slow, or for want of socket memory.
 func (r *run) kernelLimits(of *Result, add func(wall, advice, evidence string, args ...any)) {
 	k := r.kernel
+	untracked := k["nf_conntrack_drop"] + k["nf_conntrack_insert_failed"]
 	hurt := r.traffic.faults.failures() > 0 || of.Connect.Max >= slowConnect
-	if k.overflows > 0 && hurt && r.toSelf() {
+	if k["ListenOverflows"] > 0 && hurt && r.toSelf() {
 		add("backlog", "have the server accept faster or ask for a longer queue, and raise net.core.somaxconn",
 			"%s times a connection found the queue of a listener of this machine full (TcpExtListenOverflows); net.core.somaxconn is %s",
-			group(k.overflows), setting("net.core.somaxconn"))
+			group(k["ListenOverflows"]), setting("net.core.somaxconn"))
 	}
-	if k.untracked > 0 && hurt {
+	if untracked > 0 && hurt {
 		add("conntrack", "raise net.netfilter.nf_conntrack_max, or have the firewall not follow these connections (notrack)",
 			"this machine's firewall dropped %s packets whose connections it could not follow; it follows %s at most",
-			group(k.untracked), setting("net.netfilter.nf_conntrack_max"))
+			group(untracked), setting("net.netfilter.nf_conntrack_max"))
 	}
-	if k.pressures > 0 || k.aborts > 0 {
+	if k["TCPMemoryPressures"] > 0 || k["TCPAbortOnMemory"] > 0 {
 		add("socket memory", "raise net.ipv4.tcp_mem, or use smaller socket buffers (--rcvbuf, --sndbuf) or fewer messages in flight",
 			"TCP was short of memory %s times on this machine, and ended %s connections for that (TcpExtTCPMemoryPressures, TCPAbortOnMemory); net.ipv4.tcp_mem is %s",
-			group(k.pressures), group(k.aborts), setting("net.ipv4.tcp_mem"))
+			group(k["TCPMemoryPressures"]), group(k["TCPAbortOnMemory"]), setting("net.ipv4.tcp_mem"))
 	}
 }
 
@@ -115,9 +118,18 @@ func (r *run) pressure() float64 {
 // readPressure is for how long some program of the machine has waited for a processor
 // so far, 0 where the kernel doesn't tell.
 func readPressure() time.Duration {
-	stalled, err := procfs.ReadCPUPressure()
+	taken, _ := sample.Take(sample.MachineCPU)
+	return taken.Machine.Stalled
+}
+
+// setting is a kernel's setting for people, "unknown" if it can't be read.
+func setting(name string) string {
+	value, err := procfs.ReadSysctl(name)
 	if err != nil {
-		return 0
+		return "unknown"
 	}
-	return stalled
+	if n, err := strconv.ParseInt(value, 10, 64); err == nil {
+		return group(n)
+	}
+	return value
 }

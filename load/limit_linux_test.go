@@ -41,10 +41,3 @@ func TestBacklogLimit(t *testing.T) {
 		break
 	}
 }
-
-// BenchmarkReadMachine is what a run pays twice.
-func BenchmarkReadMachine(b *testing.B) {
-	for b.Loop() {
-		readMachine()
-	}
-}

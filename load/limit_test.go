@@ -12,8 +12,7 @@ import (
 
 // quietRun is one that nothing has happened in.
 func quietRun() *run {
-	cfg := Config{}.filled()
-	return &run{cfg: cfg, traffic: newTraffic(&cfg)}
+	return fakeRun(Config{Target: "a:1"}, &fakeEngine{})
 }
 
 // limitsOf are the walls of a result on a machine on which programs stalled.
@@ -77,22 +76,22 @@ func TestKernelLimits(t *testing.T) {
 	here, away := []target{{addr: netip.MustParseAddrPort("127.0.0.1:1")}}, []target{testTarget}
 	slow := &Result{Window: time.Second, Connect: Latency{Max: slowConnect}}
 	quick := &Result{Window: time.Second, Connect: Latency{Max: slowConnect - 1}}
-	all := machine{overflows: 1, untracked: 1, pressures: 1}
+	all := map[string]int64{"ListenOverflows": 1, "nf_conntrack_drop": 1, "TCPMemoryPressures": 1}
 	for _, test := range []struct {
 		name    string
-		kernel  machine
+		kernel  map[string]int64
 		targets []target
 		of      *Result
 		failed  error
 		want    []string
 	}{
-		{"nothing", machine{}, here, slow, syscall.ETIMEDOUT, nil},
+		{"nothing", nil, here, slow, syscall.ETIMEDOUT, nil},
 		{"slow", all, here, slow, nil, []string{"backlog", "conntrack", "socket memory"}},
 		{"failed", all, here, quick, syscall.ETIMEDOUT, []string{"backlog", "conntrack", "socket memory"}},
 		{"no harm", all, here, quick, nil, []string{"socket memory"}},
 		{"another machine's queue", all, away, slow, nil, []string{"conntrack", "socket memory"}},
 		{"a unix socket's", all, []target{{path: "/x"}}, slow, nil, []string{"conntrack", "socket memory"}},
-		{"aborted", machine{aborts: 1}, here, quick, nil, []string{"socket memory"}},
+		{"aborted", map[string]int64{"TCPAbortOnMemory": 1}, here, quick, nil, []string{"socket memory"}},
 	} {
 		r := quietRun()
 		r.kernel, r.dialer.targets = test.kernel, test.targets
@@ -121,7 +120,7 @@ func TestScarcity(t *testing.T) {
 	}{
 		{[]error{syscall.EMFILE}, "descriptors", "1 attempts to connect found no free descriptor (EMFILE)"},
 		{[]error{syscall.ENFILE, syscall.EMFILE}, "descriptors", "2 attempts to connect found no free descriptor (EMFILE, ENFILE)"},
-		{[]error{os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)}, "ports", "no free port on 0 source addresses (EADDRNOTAVAIL)"},
+		{[]error{os.NewSyscallError("connect", syscall.EADDRNOTAVAIL)}, "ports", "no free port on 1 source addresses (EADDRNOTAVAIL)"},
 		{[]error{syscall.ENOBUFS}, "memory", "(ENOBUFS)"},
 		{[]error{syscall.ECONNREFUSED}, "", ""},
 	} {
@@ -139,14 +138,5 @@ func TestScarcity(t *testing.T) {
 		if len(got) != 1 || got[0].Wall != test.wall || !strings.Contains(got[0].Evidence, test.says) {
 			t.Errorf("%v: limits %+v, want %s with %q", test.errs, got, test.wall, test.says)
 		}
-	}
-}
-
-// TestMachineSince counts no less than nothing.
-func TestMachineSince(t *testing.T) {
-	before := machine{overflows: 5, pressures: 2, aborts: 9, untracked: 1}
-	after := machine{overflows: 7, pressures: 2, aborts: 1, untracked: 4}
-	if got, want := after.since(before), (machine{overflows: 2, untracked: 3}); got != want {
-		t.Errorf("since is %+v, want %+v", got, want)
 	}
 }

@@ -171,7 +171,7 @@ func TestHold(t *testing.T) {
 			}
 			return received >= 250
 		})
-		if r.Connected != 50 || r.Sent != 0 || r.Bytes.Received != 250 || r.Mode != "hold" || !r.Mute {
+		if r.Connected != 50 || r.Sent != 0 || r.Bytes.Received != 250 || r.Mode != "hold" || !r.NoReply {
 			t.Errorf("%+v", r)
 		}
 	})

@@ -1,31 +1,33 @@
 package load
 
 import (
+	"math"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // This file decides when messages are sent. All of it but pour runs under the
 // shard's lock; a message that is to be sent is claimed: it gets its time, and
 // counts as due until the connection's owner takes it (traffic.sending).
 
-// room says whether a link may have one more message in flight.
-func (t *traffic) room(l *link) bool {
+// room says whether a connection may have one more message in flight.
+func (t *traffic) room(l *connState) bool {
 	return int(l.flying)+int(l.due) < t.cfg.Pipeline && l.state&(gone|expired|mistaken) == 0
 }
 
-// claim has a link send one more message, which was to be sent at the given time.
-func (t *traffic) claim(s *shard, l *link, at time.Duration) {
-	if t.slab.intended != nil {
-		t.slab.intended[t.slab.place(l, l.answered+uint64(l.flying)+uint64(l.due))] = at
+// claim has a connection send one more message, which was to be sent at the given time.
+func (t *traffic) claim(s *shard, l *connState, at time.Duration) {
+	if t.table.intended != nil {
+		t.table.intended[t.table.place(l, l.answered+uint64(l.flying)+uint64(l.due))] = at
 	}
 	l.due++
-	s.sum.due++
+	s.sum.run[nDue]++
 }
 
-// allowed is how many of n messages a link may send now.
-func (t *traffic) allowed(l *link, n int, now time.Duration) int {
+// allowed is how many of n messages a connection may send now.
+func (t *traffic) allowed(l *connState, n int, now time.Duration) int {
 	if int64(now) >= t.until.Load() {
 		return 0
 	}
@@ -35,8 +37,8 @@ func (t *traffic) allowed(l *link, n int, now time.Duration) int {
 	return n
 }
 
-// enter begins a link's regular traffic.
-func (t *traffic) enter(s *shard, l *link, now time.Duration) {
+// enter begins a connection's regular traffic.
+func (t *traffic) enter(s *shard, l *connState, now time.Duration) {
 	switch t.mode {
 	case closedLoop:
 		for range t.allowed(l, t.cfg.Pipeline, now) {
@@ -50,8 +52,8 @@ func (t *traffic) enter(s *shard, l *link, now time.Duration) {
 	}
 }
 
-// refill has a link send what it may when answers have made room.
-func (t *traffic) refill(s *shard, l *link, answers int, now time.Duration) {
+// refill has a connection send what it may when answers have made room.
+func (t *traffic) refill(s *shard, l *connState, answers int, now time.Duration) {
 	if l.state&entered == 0 {
 		l.state |= entered
 		t.enter(s, l, now)
@@ -67,28 +69,28 @@ func (t *traffic) refill(s *shard, l *link, answers int, now time.Duration) {
 	}
 }
 
-// goOn is a closed loop: a message for each answer, at once or when the link has
+// goOn is a closed loop: a message for each answer, at once or when the connection has
 // thought and may send again.
-func (t *traffic) goOn(s *shard, l *link, answers int, now time.Duration) {
+func (t *traffic) goOn(s *shard, l *connState, answers int, now time.Duration) {
 	at := now + t.cfg.Think
 	if t.cfg.SendLimit > 0 {
-		at = max(at, t.slab.tabs[l.id].sent)
+		at = max(at, t.table.budgets[l.id].sent)
 	}
 	for range t.allowed(l, answers, now) {
-		if t.cfg.Lifetime > 0 && at >= t.slab.opened[l.id]+t.cfg.Lifetime {
+		if t.cfg.Lifetime > 0 && at >= t.table.opened[l.id]+t.cfg.Lifetime {
 			break // it won't be there
 		}
 		if at > now {
-			s.timers.push(timer{at: at, link: l.id, number: l.number, kind: thought})
+			s.timers.push(timer{at: at, conn: l.id, number: l.number, kind: thought})
 		} else {
 			t.claim(s, l, now)
 		}
 	}
 }
 
-// fill has a link send what the plan of all has waiting, and then lets it wait for
+// fill has a connection send what the plan of all has waiting, and then lets it wait for
 // more.
-func (t *traffic) fill(s *shard, l *link, now time.Duration) {
+func (t *traffic) fill(s *shard, l *connState, now time.Duration) {
 	for t.room(l) {
 		at, ok := t.take(now)
 		if !ok {
@@ -99,16 +101,16 @@ func (t *traffic) fill(s *shard, l *link, now time.Duration) {
 	t.queue(s, l)
 }
 
-// queue lets a link wait for the plan of all.
-func (t *traffic) queue(s *shard, l *link) {
+// queue lets a connection wait for the plan of all.
+func (t *traffic) queue(s *shard, l *connState) {
 	if t.room(l) && l.state&queued == 0 {
 		l.state |= queued
 		s.ready.push(l.id)
 	}
 }
 
-// standBy lets a link wait for what is to be sent next.
-func (t *traffic) standBy(s *shard, l *link, now time.Duration) {
+// standBy lets a connection wait for what is to be sent next.
+func (t *traffic) standBy(s *shard, l *connState, now time.Duration) {
 	switch {
 	case l.state&entered == 0:
 	case t.mode == openLoop:
@@ -123,7 +125,7 @@ func (t *traffic) take(now time.Duration) (at time.Duration, ok bool) {
 	if int64(now) >= t.draining.Load() {
 		return 0, false
 	}
-	return t.schedule.take(now)
+	return t.plan.Take(now)
 }
 
 // paced says whether the run has times to wait for at all.
@@ -131,29 +133,26 @@ func (t *traffic) paced() bool {
 	return t.open() || t.cfg.Lifetime > 0 || t.cfg.Think > 0 || t.cfg.SendLimit > 0 || t.cfg.ReceiveLimit > 0
 }
 
-// The bounds of one call of the pacing: links that are nudged in it, and how soon
+// The bounds of one call of the pacing: connections that are nudged in it, and how soon
 // it wants to be called again, as what it waits for can change.
 const (
 	paceBatch = 512
 	paceEvery = 10 * time.Millisecond
 	// Where others than the pacing's goroutine change that, it looks more often.
 	paceOther = time.Millisecond
-	// paceAgain is when it tries again to call links for which there was no room.
+	// paceAgain is when it tries again to call connections for which there was no room.
 	paceAgain = 100 * time.Microsecond
 )
 
 // pace implements engine.Config.Pace.
 func (t *traffic) pace(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
 	now, next := at-t.epoch, at-t.epoch+paceEvery
-	if !t.ready.Load() {
-		return next + t.epoch
-	}
 	if loop >= 0 {
 		return min(next, t.paceShard(t.shards[loop], now, touch)) + t.epoch
 	}
 	next = now + paceOther
-	if due := t.schedule.due(); due > now {
-		next = min(next, due) // a link may be ready by then
+	if due := t.plan.Due(); due > now {
+		next = min(next, due) // a connection may be ready by then
 	}
 	for _, s := range t.shards {
 		next = min(next, t.paceShard(s, now, touch))
@@ -161,11 +160,11 @@ func (t *traffic) pace(loop int, at time.Duration, touch func(engine.Ref) bool) 
 	return next + t.epoch
 }
 
-// paceShard nudges the links of a shard that have something to do, and says when
+// paceShard nudges the connections of a shard that have something to do, and says when
 // it has to be called again.
 func (t *traffic) paceShard(s *shard, now time.Duration, touch func(engine.Ref) bool) time.Duration {
 	s.mu.Lock()
-	if len(s.again) == 0 && s.timers.next() > now && (s.ready.n == 0 || t.schedule.due() > now) {
+	if len(s.again) == 0 && s.timers.next() > now && (s.ready.n == 0 || t.plan.Due() > now) {
 		next := t.nextPace(s)
 		s.mu.Unlock()
 		return next
@@ -196,13 +195,13 @@ func (t *traffic) paceShard(s *shard, now time.Duration, touch func(engine.Ref) 
 func (t *traffic) nextPace(s *shard) time.Duration {
 	next := s.timers.next()
 	if s.ready.n > 0 {
-		next = min(next, t.schedule.due())
+		next = min(next, t.plan.Due())
 	}
 	return next
 }
 
-// call adds a link to those that are nudged, once.
-func call(calls []engine.Ref, l *link) []engine.Ref {
+// call adds a connection to those that are nudged, once.
+func call(calls []engine.Ref, l *connState) []engine.Ref {
 	if l.state&called != 0 {
 		return calls
 	}
@@ -217,7 +216,7 @@ func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []
 		if !ok {
 			break
 		}
-		l := &t.slab.links[timer.link]
+		l := &t.table.conns[timer.conn]
 		if l.number != timer.number || l.state&gone != 0 {
 			continue
 		}
@@ -240,14 +239,14 @@ func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []
 	return calls
 }
 
-// pacePlan gives messages of the plan of all to links that have room, in turn.
+// pacePlan gives messages of the plan of all to connections that have room, in turn.
 func (t *traffic) pacePlan(s *shard, calls []engine.Ref, now time.Duration) []engine.Ref {
 	for len(calls) < paceBatch && s.ready.n > 0 {
-		if t.schedule.due() > now {
+		if t.plan.Due() > now {
 			break
 		}
 		id, _ := s.ready.pop()
-		l := &t.slab.links[id]
+		l := &t.table.conns[id]
 		l.state &^= queued
 		if !t.room(l) || l.state&started == 0 {
 			continue
@@ -269,20 +268,20 @@ func (t *traffic) pacePlan(s *shard, calls []engine.Ref, now time.Duration) []en
 }
 
 // recordLate records how late messages are sent that the pacing has claimed for a
-// link: it had room for them at their time.
-func (t *traffic) recordLate(s *shard, l *link, now time.Duration) {
+// connection: it had room for them at their time.
+func (t *traffic) recordLate(s *shard, l *connState, now time.Duration) {
 	if !t.open() {
 		return
 	}
 	for k := range uint64(l.due) {
-		if at := t.slab.intended[t.slab.place(l, l.answered+uint64(l.flying)+k)]; t.counts(at) {
+		if at := t.table.intended[t.table.place(l, l.answered+uint64(l.flying)+k)]; t.counts(at) {
 			s.times.late.record(now-at, 1)
 		}
 	}
 }
 
-// doDue does what the pacing has left a link to do.
-func (t *traffic) doDue(c *engine.Conn, l *link) {
+// doDue does what the pacing has left a connection to do.
+func (t *traffic) doDue(c *engine.Conn, l *connState) {
 	s, now := t.shards[l.shard], t.now()
 	s.mu.Lock()
 	l.state &^= called
@@ -314,4 +313,134 @@ func (t *traffic) outlive(c *engine.Conn) {
 	} else {
 		c.Kill(errOutlived)
 	}
+}
+
+// countUnsent counts what a connection was to send and did not before it closed.
+func (t *traffic) countUnsent(s *shard, l *connState) {
+	if !t.open() {
+		return
+	}
+	for k := range uint64(l.due) {
+		if t.counts(t.table.intended[t.table.place(l, l.answered+uint64(l.flying)+k)]) {
+			s.sum.run[nUnsent]++
+		}
+	}
+	if t.mode == openEach {
+		draws := skipDraws
+		skipped := t.skip(l, min(t.now()+1, time.Duration(t.until.Load())), &draws)
+		s.sum.run[nPlanned] += skipped.Within
+		s.sum.run[nEarly] += skipped.Before
+		s.sum.run[nUnsent] += skipped.Within
+		t.table.plans[l.id] = pacer.Plan{}
+	}
+}
+
+// beginPlan begins a connection's own plan: with the traffic or when the connection is
+// established, whichever is later, or when its first message has been answered. The
+// plans of connections are spread evenly.
+func (t *traffic) beginPlan(l *connState, now time.Duration) {
+	const golden = 0.6180339887498949 // its multiples are spread evenly over 0 to 1
+	since := t.table.opened[l.id]
+	if t.script.first {
+		since = now
+	}
+	_, phase := math.Modf(golden * float64(l.number))
+	t.table.plans[l.id] = t.curve.Start(since, phase, t.seed(l))
+}
+
+// seed is that of a connection's own plan.
+func (t *traffic) seed(l *connState) uint64 { return seedOf(t.cfg.Seed, uint64(l.number)) }
+
+// fillOwn has a connection send what its own plan has waiting, and sets its timer for
+// the next.
+func (t *traffic) fillOwn(s *shard, l *connState, now time.Duration) {
+	p := &t.table.plans[l.id]
+	end := time.Duration(t.until.Load())
+	for t.room(l) && p.Next() <= now && p.Next() < end && int64(now) < t.draining.Load() {
+		t.claim(s, l, p.Next())
+		if t.counts(p.Next()) {
+			s.sum.run[nPlanned]++
+		} else {
+			s.sum.run[nEarly]++
+		}
+		p.Advance(&t.curve, t.seed(l))
+	}
+	if p.Next() > now {
+		t.alarm(s, l, now)
+	}
+}
+
+// alarm sets a connection's timer for the next message of its own plan.
+func (t *traffic) alarm(s *shard, l *connState, now time.Duration) {
+	next := t.table.plans[l.id].Next()
+	if t.room(l) && next > 0 && next < time.Duration(t.until.Load()) && int64(now) < t.draining.Load() && l.state&timed == 0 {
+		l.state |= timed
+		s.timers.push(timer{at: next, conn: l.id, number: l.number, kind: planned})
+	}
+}
+
+// The bounds of giving up random times: how many are drawn of one plan, and of all those
+// of connections together; how many are behind them is estimated.
+const (
+	skipDraws    = 64
+	skipDrawsAll = 100_000
+)
+
+// skip gives up what a connection's own plan has before end.
+func (t *traffic) skip(l *connState, end time.Duration, draws *int) pacer.Skipped {
+	return t.table.plans[l.id].Skip(&t.curve, t.seed(l), time.Duration(t.from.Load()), end, draws)
+}
+
+// eachPlan calls f for the own plans of connections that are still there, under their
+// shards' locks, while it says so.
+func (t *traffic) eachPlan(f func(*connState, *pacer.Plan) bool) {
+	t.table.each(t.shards, func(_ *shard, l *connState) bool {
+		return l.state&gone != 0 || f(l, &t.table.plans[l.id])
+	})
+}
+
+// skipAll gives up the messages of plans that have not been sent, when nothing is sent
+// any more, and counts them.
+func (t *traffic) skipAll() (all pacer.Skipped) {
+	until := time.Duration(t.until.Load())
+	if t.mode == openLoop {
+		return t.plan.Skip(until, skipDrawsAll)
+	}
+	left := skipDrawsAll
+	t.eachPlan(func(l *connState, _ *pacer.Plan) bool {
+		draws := min(skipDraws, left)
+		left -= draws
+		skipped := t.skip(l, until, &draws)
+		left += draws
+		all.Within += skipped.Within
+		all.Before += skipped.Before
+		return true
+	})
+	return all
+}
+
+// waiting estimates how many messages of plans are due and not taken.
+func (t *traffic) waiting(now time.Duration) (n int64) {
+	if t.mode == openLoop {
+		return t.plan.Waiting(now)
+	}
+	until := time.Duration(t.until.Load())
+	t.eachPlan(func(_ *connState, p *pacer.Plan) bool {
+		n += p.Waiting(&t.curve, now, until)
+		return true
+	})
+	return n
+}
+
+// behind says whether plans have something due that has not been sent.
+func (t *traffic) behind() (is bool) {
+	if t.mode == openLoop {
+		return t.plan.Due() < pacer.Never
+	}
+	until := time.Duration(t.until.Load())
+	t.eachPlan(func(_ *connState, p *pacer.Plan) bool {
+		is = p.Next() > 0 && p.Next() < until
+		return !is
+	})
+	return is
 }

@@ -8,6 +8,9 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // phases takes the run from the first connection to the last hold.
@@ -23,10 +26,10 @@ func (r *run) phases(ctx context.Context) error {
 		return nil
 	}
 	for _, step := range []func(context.Context) error{
-		r.rollCall,
+		r.verify,
 		func(ctx context.Context) error { return r.idle(ctx, r.cfg.HoldBefore) },
 		r.exchange,
-		r.rollCall,
+		r.verify,
 		func(ctx context.Context) error { return r.idle(ctx, r.cfg.HoldAfter) },
 	} {
 		if err := step(ctx); err != nil {
@@ -104,11 +107,11 @@ func (r *run) connectStall() time.Duration {
 // if there is a cause.
 func (r *run) settle(cause string) {
 	for _, s := range r.traffic.shards {
-		s.shutLinks()
+		s.shutConns()
 	}
 	sum := r.sum()
-	r.traffic.faults.settle(int64(r.dialer.issued), sum.opened, cause)
-	if sum.opened > 0 {
+	r.traffic.faults.settle(int64(r.dialer.issued), sum.run[nOpened], cause)
+	if sum.run[nOpened] > 0 {
 		r.connected = sum.lastOpened - r.begun
 	}
 }
@@ -144,10 +147,10 @@ func (r *run) exchange(ctx context.Context) error {
 	cancel()
 	stop()
 	r.stage = "drain"
-	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.mute() || r.traffic.open()) {
+	if !errors.Is(err, errStalled) && !r.cfg.Unprompted && (!r.cfg.noReply() || r.traffic.open()) {
 		err = cmp.Or(err, r.drain(ctx))
 	}
-	r.countUnsent()
+	r.skipUnsent()
 	return unlessStalled(err)
 }
 
@@ -162,7 +165,7 @@ func (r *run) start(ctx context.Context) (stop func()) {
 	}
 	lead := time.Duration(0)
 	if t.open() { // connections are ready when the first message is due
-		lead = startAhead + time.Duration(t.slab.used()-t.nudged)*planTime
+		lead = startAhead + time.Duration(t.table.used()-t.nudged)*planTime
 	}
 	r.schedule(lead)
 	t.going.Store(true)
@@ -172,10 +175,10 @@ func (r *run) start(ctx context.Context) (stop func()) {
 }
 
 // How long an open loop's plan is known before its first message is due: longer than
-// the pacing rests, and than it takes to begin the plans of links.
+// the pacing rests, and than it takes to begin the plans of connections.
 const (
 	startAhead = 2 * paceEvery
-	planTime   = 2 * time.Microsecond // for each link
+	planTime   = 2 * time.Microsecond // for each connection
 )
 
 // schedule sets the window, and begins the plan of an open loop, in a while.
@@ -185,26 +188,26 @@ func (r *run) schedule(lead time.Duration) {
 	from := begin + r.cfg.Warmup
 	until := from + r.cfg.Duration
 	if r.cfg.Messages > 0 {
-		until = never
+		until = pacer.Never
 	}
-	t.draining.Store(int64(never))
-	t.line = tempo{rate: r.cfg.Rate, ramp: r.cfg.Warmup, over: r.cfg.Duration}
+	t.draining.Store(int64(pacer.Never))
+	rate := r.cfg.Rate
+	t.curve = pacer.Curve{
+		Begin: begin, PerSecond: rate.PerSecond, Poisson: rate.Poisson,
+		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration, Swing: rate.Swing, Period: rate.Period,
+	}
 	t.window(from, until)
 	t.begin.Store(int64(begin)) // last: who knows it knows the others
 	if t.mode == openLoop {
-		t.schedule.start(t.line, seedOf(r.cfg.Seed, thingPlan), begin, from, until)
+		t.plan.Start(t.curve, seedOf(r.cfg.Seed, seedPlan), from, until)
 	}
 }
 
-// countUnsent gives up what an open loop has not sent.
-func (r *run) countUnsent() {
-	t := r.traffic
-	t.draining.Store(math.MinInt64)
-	switch t.mode {
-	case openLoop:
-		r.unsent, r.early = t.schedule.left(time.Duration(t.until.Load()))
-	case openEach:
-		r.unsent, r.early = t.leftOwn()
+// skipUnsent gives up what an open loop has not sent.
+func (r *run) skipUnsent() {
+	r.traffic.draining.Store(math.MinInt64)
+	if r.traffic.open() {
+		r.skipped = r.traffic.skipAll()
 	}
 }
 
@@ -223,7 +226,7 @@ func (r *run) measure(ctx context.Context) error {
 	if r.cfg.Messages > 0 && s.lastAnswer > from {
 		r.window = s.lastAnswer - from
 	}
-	if r.cfg.Messages > 0 && s.exchanged == s.opened {
+	if r.cfg.Messages > 0 && s.run[nExchanged] == s.run[nOpened] {
 		r.tell(Event{Phase: Exchanged})
 	}
 	r.tell(Event{Phase: Measured})
@@ -236,9 +239,9 @@ func (r *run) windowWait() wait {
 		return wait{most: max(r.traffic.left(), 1), done: r.over} // it can be over already
 	}
 	return wait{
-		done:  func(s sum) bool { return s.finished == s.opened },
+		done:  func(s sum) bool { return s.run[nFinished] == s.run[nOpened] },
 		stall: r.cfg.Drain + r.cfg.Think + r.limitTime(),
-		moved: func(s sum) int64 { return s.whole.answered + s.closed },
+		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nClosed] },
 	}
 }
 
@@ -262,12 +265,12 @@ func (r *run) limitTime() (d time.Duration) {
 func (r *run) drain(ctx context.Context) error {
 	w := wait{
 		done: func(sum) bool {
-			waits := r.waits() // before the sum: what is taken in between is due in it
+			behind := r.traffic.open() && r.traffic.behind() // before the sum: what is taken in between is due in it
 			s := r.sum()
-			return s.open() == 0 || !waits && s.due == 0 && (s.flying() == 0 || r.cfg.mute())
+			return s.open() == 0 || !behind && s.run[nDue] == 0 && (s.flying() == 0 || r.cfg.noReply())
 		},
 		stall: r.cfg.Drain,
-		moved: func(s sum) int64 { return s.whole.answered + s.whole.sent },
+		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nSent] },
 	}
 	if r.traffic.open() {
 		w.most = r.cfg.Drain // or as long as a server is behind
@@ -281,14 +284,29 @@ func (r *run) drain(ctx context.Context) error {
 	return err
 }
 
-// waits says whether messages of an open loop are due that have not been sent.
-func (r *run) waits() bool {
-	t := r.traffic
-	switch t.mode {
-	case openLoop:
-		return t.schedule.due() < never
-	case openEach:
-		return t.waitsOwn()
+// startEvery is how long the starter waits when a mailbox is full.
+const startEvery = time.Millisecond
+
+// startTraffic nudges every connection once, so that its owner sends the first
+// messages. It runs when connections are no longer given, and ends early with ctx; the next
+// call, of a search's next step, goes on from there.
+func (t *traffic) startTraffic(ctx context.Context) {
+	if t.mode == holding {
+		return
 	}
-	return false
+	tick := time.NewTicker(startEvery)
+	defer tick.Stop()
+	for ; t.nudged < t.table.used(); t.nudged++ {
+		ref := t.table.conns[t.nudged].ref
+		for errors.Is(ref.Nudge(), engine.ErrFull) {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+	}
 }

@@ -1,10 +1,60 @@
 package load
 
-import (
-	"errors"
-	"fmt"
-	"time"
-)
+import "time"
+
+// This file is all that a run counts: a new counter is added here alone, and counted
+// where it happens.
+
+// Interval is what happened since the last one. Counts are of the interval, not
+// of the run.
+type Interval struct {
+	// From and To are when it began and ended, since the run's start.
+	From time.Duration `json:"from"`
+	To   time.Duration `json:"to"`
+	// Stage is what the run was doing at its end: "connect", "check",
+	// "hold", "warm-up", "window", "drain" or "close".
+	Stage string `json:"stage"`
+
+	// Open is the number of established connections at its end. Opened,
+	// Failed, Lost and Closed count connections: established, failed to be,
+	// ended by the server or the network, and closed by the generator.
+	Open   int64 `json:"open"`
+	Opened int64 `json:"opened"`
+	Failed int64 `json:"failed"`
+	Lost   int64 `json:"lost"`
+	Closed int64 `json:"closed"`
+	// Errors counts what went wrong, by cause: of attempts to connect, of
+	// connections and of answers.
+	Errors map[string]int64 `json:"errors,omitempty"`
+
+	// Intended counts messages that were to be sent by the plan of an open
+	// loop; Sent, Answered as in Result.
+	Intended      int64 `json:"intended,omitempty"`
+	Sent          int64 `json:"sent"`
+	Answered      int64 `json:"answered"`
+	BytesSent     int64 `json:"bytes_sent"`
+	BytesReceived int64 `json:"bytes_received"`
+	// Flying is how many messages had no answer yet at its end, Waiting how
+	// many of the plan had not been sent.
+	Flying  int64 `json:"flying"`
+	Waiting int64 `json:"waiting,omitempty"`
+	// Heartbeats counts those of the server, Heard the connections that got the
+	// broadcast, and Unexpected other lines, on connections that are held. The
+	// lines of a verification count as messages that are sent and answered.
+	Heartbeats int64 `json:"heartbeats,omitempty"`
+	Heard      int64 `json:"heard,omitempty"`
+	Unexpected int64 `json:"strange,omitempty"`
+	// Latency is as in Result, of the answers of the interval, whether
+	// they count for the window or not. Connect is the time to establish a
+	// connection.
+	Latency Latency `json:"latency"`
+	Connect Latency `json:"connect"`
+
+	// Generator and Server are what the two processes used; Server is nil
+	// where it isn't a process of this machine that may be looked at.
+	Generator Usage  `json:"generator"`
+	Server    *Usage `json:"server,omitempty"`
+}
 
 // Result is what one run of the load generator saw. It is plain data: every
 // field can be written as JSON and read back. Durations are nanoseconds in
@@ -35,9 +85,9 @@ type Result struct {
 	// Mode is as in Plan, Schedule the plan of an open loop.
 	Mode     string `json:"mode,omitempty"`
 	Schedule *Rate  `json:"schedule,omitempty"`
-	// Mute says that no answers were awaited: none count, and Rate is of what
+	// NoReply says that no answers were awaited: none count, and Rate is of what
 	// was sent.
-	Mute bool `json:"mute,omitempty"`
+	NoReply bool `json:"mute,omitempty"`
 	// Seed is what everything random was made from.
 	Seed uint64 `json:"seed"`
 	// Connect is the time that it took to establish a connection, FirstByte
@@ -107,166 +157,244 @@ type Result struct {
 	// Lost counts established connections, in the whole run, that ended
 	// before the generator closed them, by cause.
 	Lost map[string]int64 `json:"lost,omitempty"`
-	// RollCalls are those of held connections, in order.
-	RollCalls []RollCall `json:"roll_calls,omitempty"`
+	// Verifications are those of held connections, in order.
+	Verifications []Verification `json:"roll_calls,omitempty"`
 	// Heartbeats counts those of the server that held connections got, in the
 	// whole run.
 	Heartbeats int64 `json:"heartbeats,omitempty"`
 	// Broadcast is who had got the broadcast when the hold was over; nil where
 	// none was expected.
 	Broadcast *Broadcast `json:"broadcast,omitempty"`
-	// Strange counts lines, in the whole run, that held connections did not
-	// expect, a broadcast that came again not among them. FirstStrange is the
+	// Unexpected counts lines, in the whole run, that held connections did not
+	// expect, a broadcast that came again not among them. FirstUnexpected is the
 	// first, quoted as in Go, at most 32 bytes of it.
-	Strange      int64  `json:"strange,omitempty"`
-	FirstStrange string `json:"first_strange,omitempty"`
+	Unexpected      int64  `json:"strange,omitempty"`
+	FirstUnexpected string `json:"first_strange,omitempty"`
 	// Bytes accounts for all bytes of messages of the whole run.
 	Bytes Bytes `json:"bytes"`
 	// Limits are the walls that the generator itself met, most severe first:
 	// with one of them the figures say more about it than about the server.
 	Limits []Limit `json:"limits,omitempty"`
+	// Search is what a search has found, nil where the run was none.
+	Search *Found `json:"search,omitempty"`
 	// Unanswered counts messages still without an answer when the run
 	// ended, after the generator had waited for them.
 	Unanswered int64 `json:"unanswered"`
 }
 
-// Bytes accounts for bytes of messages, and of what answers them, in a whole run.
-type Bytes struct {
-	// Sent were handed to connections.
-	Sent int64 `json:"sent"`
-	// Received were answers, or parts of them.
-	Received int64 `json:"received"`
-	// Answered is how many of Sent belong to messages that were answered,
-	// InFlight how many to those that were not when the run ended, CutOff
-	// how many to those on connections that had ended before. Sent is the sum
-	// of the three.
-	Answered int64 `json:"answered"`
-	InFlight int64 `json:"in_flight"`
-	CutOff   int64 `json:"cut_off"`
-}
+// The counters that connections add to, by their place in counts. A shard counts the
+// whole run, and of nSent to nBytesReceived the window, too.
+const (
+	nSent = iota
+	nAnswered
+	nBytesSent
+	nBytesReceived
+	nBytesAnswered // of messages that were answered
+	nOpened
+	nClosed
+	nExpired // of those that are closed: their lifetime was over
+	// nDropped are messages that were in flight on a connection when it closed; they
+	// will not be answered. nCutOff are those of them whose connection had expired.
+	nDropped
+	nBytesDropped
+	nCutOff
+	// nFinished are connections that are through with their messages, nExchanged those
+	// of them that got all their answers.
+	nFinished
+	nExchanged
+	// nPlanned are messages of the window that connections' own plans have had, nEarly
+	// those before it, nUnsent those of the window, of either plan, that went down with
+	// a connection.
+	nPlanned
+	nEarly
+	nUnsent
+	nHeartbeats
+	nHeard
+	nHeardClosed // of those, closed since
+	nHeardAgain
+	nUnexpected
+	nVerifyWrong
+	nVerifyLost
+	nDue // messages that have their time and are about to be sent
+	// Those from here on are not counted by connections, but added by the run.
+	nFailed
+	nLost
+	nIntended
+	nCounts
+)
 
-// Limit is a wall that the generator met.
-type Limit struct {
-	// Wall is "cpu", "cpu pressure" (its machine's, whoever needs the
-	// processors), "ports", "descriptors", "memory" or "late sends".
-	Wall string `json:"wall"`
-	// Evidence says how it shows, Advice how to move it.
-	Evidence string `json:"evidence"`
-	Advice   string `json:"advice"`
-}
+// counts are counters of a run, or of a part of it.
+type counts [nCounts]int64
 
-// Mismatch is where an answer differed from what was expected.
-type Mismatch struct {
-	// Connection numbers the connection in its run, Message the message on
-	// its connection and Byte the first wrong byte in the answer, each
-	// from 0. A connection that is held has the number of its place on its
-	// loop.
-	Connection int64 `json:"connection"`
-	Message    int64 `json:"message"`
-	Byte       int   `json:"byte"`
-	// Want and Got are the bytes from there on, quoted as in Go, at most 32
-	// of them. Want is empty when no answer was owed.
-	Want string `json:"want"`
-	Got  string `json:"got"`
-	// Why says what is wrong with it.
-	Why string `json:"why,omitempty"`
-}
-
-// String describes the mismatch in a line.
-func (m *Mismatch) String() string {
-	if m.Why != "" && (m.Want == "" || m.Want == `""`) {
-		return fmt.Sprintf("connection %d, message %d, byte %d: %s; got %s", m.Connection, m.Message, m.Byte, m.Why, m.Got)
+func (c *counts) add(d *counts) {
+	for i := range c {
+		c[i] += d[i]
 	}
-	return fmt.Sprintf("connection %d, message %d, byte %d: got %s, want %s", m.Connection, m.Message, m.Byte, m.Got, m.Want)
 }
 
-// Latency is a distribution of times, read off an HDR histogram with three
-// significant digits: in steps of 1 ns up to 2 µs, and of at most a thousandth
-// of the value up to 60 s; a longer one counts as 60 s.
-type Latency struct {
-	Count int64         `json:"count"`
-	Min   time.Duration `json:"min"`
-	Mean  time.Duration `json:"mean"`
-	P50   time.Duration `json:"p50"`
-	P75   time.Duration `json:"p75"`
-	P90   time.Duration `json:"p90"`
-	P95   time.Duration `json:"p95"`
-	P99   time.Duration `json:"p99"`
-	P999  time.Duration `json:"p999"`
-	P9999 time.Duration `json:"p9999"`
-	Max   time.Duration `json:"max"`
+// Counter is a figure that a run counts. Intervals, merging, CSV, Prometheus, text and
+// pages go by Counters: a new one is a line there, and the fields that it names.
+type Counter struct {
+	// Name is as in CSV and expectations, Help what it counts.
+	Name, Help string
+	// Metric is its name for Prometheus, without "myriad_load_"; "" for none.
+	Metric string
+	// Gauge says that it is as at the end of an interval, and not what came in it.
+	Gauge bool
+	// Fault says that none is what a clean run has.
+	Fault bool
+
+	at       int  // in counts, -1 where it is worked out otherwise
+	window   bool // a Result has that of the window, not of the run
+	interval func(*Interval) *int64
+	result   func(*Result) *int64
 }
 
-// Rate is the number of answered messages a second in the window, or of sent
-// ones where no answers were awaited.
-func (r *Result) Rate() float64 {
-	if r.Window <= 0 {
-		return 0
+// Of is the figure of an interval; ok is false where intervals have none.
+func (c *Counter) Of(i *Interval) (n int64, ok bool) {
+	if c.interval == nil {
+		return 0, false
 	}
-	return float64(r.rated()) / r.Window.Seconds()
+	return *c.interval(i), true
 }
 
-// rated is how many messages Rate counts.
-func (r *Result) rated() int64 {
-	if r.Mute {
-		return r.Sent
+// Counters are all counters, in the order of reports. They are not to be changed.
+var Counters = []Counter{
+	{
+		Name: "open", Metric: "connections", Help: "Connections that are established now.", Gauge: true, at: -1,
+		interval: func(i *Interval) *int64 { return &i.Open },
+	},
+	{
+		Name: "opened", Metric: "connections_opened_total", Help: "Connections that were established.", at: nOpened,
+		interval: func(i *Interval) *int64 { return &i.Opened },
+	},
+	{
+		Name: "failed", Metric: "connections_failed_total", Help: "Attempts to connect that failed.", at: nFailed,
+		interval: func(i *Interval) *int64 { return &i.Failed },
+	},
+	{
+		Name: "lost", Metric: "connections_lost_total", Help: "Connections that the server or the network ended.", at: nLost,
+		interval: func(i *Interval) *int64 { return &i.Lost },
+	},
+	{
+		Name: "closed", Metric: "connections_closed_total", Help: "Connections that the generator closed.", at: nExpired,
+		interval: func(i *Interval) *int64 { return &i.Closed }, result: func(r *Result) *int64 { return &r.Closed },
+	},
+	{
+		Name: "cut_off", Help: "Messages in flight on connections that the generator closed.", at: nCutOff,
+		result: func(r *Result) *int64 { return &r.CutOff },
+	},
+	{
+		Name: "intended", Metric: "messages_intended_total", Help: "Messages that were to be sent by the plan of an open loop.", at: nIntended,
+		interval: func(i *Interval) *int64 { return &i.Intended }, result: func(r *Result) *int64 { return &r.Intended }, window: true,
+	},
+	{
+		Name: "sent", Metric: "messages_sent_total", Help: "Messages that were handed to connections.", at: nSent,
+		interval: func(i *Interval) *int64 { return &i.Sent }, result: func(r *Result) *int64 { return &r.Sent }, window: true,
+	},
+	{
+		Name: "answered", Metric: "messages_answered_total", Help: "Messages whose whole answer has arrived, as expected.", at: nAnswered,
+		interval: func(i *Interval) *int64 { return &i.Answered }, result: func(r *Result) *int64 { return &r.Answered }, window: true,
+	},
+	{
+		Name: "bytes_sent", Metric: "sent_bytes_total", Help: "Bytes of messages sent.", at: nBytesSent,
+		interval: func(i *Interval) *int64 { return &i.BytesSent }, result: func(r *Result) *int64 { return &r.BytesSent }, window: true,
+	},
+	{
+		Name: "bytes_received", Metric: "received_bytes_total", Help: "Bytes received.", at: nBytesReceived,
+		interval: func(i *Interval) *int64 { return &i.BytesReceived }, result: func(r *Result) *int64 { return &r.BytesReceived }, window: true,
+	},
+	{
+		Name: "in_flight", Metric: "messages_in_flight", Help: "Messages that have no answer yet.", Gauge: true, at: -1,
+		interval: func(i *Interval) *int64 { return &i.Flying },
+	},
+	{
+		Name: "waiting", Metric: "messages_waiting", Help: "Messages of the plan of an open loop whose time has come and that have not been sent.", Gauge: true, at: -1,
+		interval: func(i *Interval) *int64 { return &i.Waiting },
+	},
+	{
+		Name: "mismatched", Help: "Connections with a wrong answer.", Fault: true, at: -1,
+		result: func(r *Result) *int64 { return &r.Mismatched },
+	},
+	{
+		Name: "unanswered", Help: "Messages without an answer when the run ended.", Fault: true, at: -1,
+		result: func(r *Result) *int64 { return &r.Unanswered },
+	},
+	{
+		Name: "unsent", Help: "Messages of the plan of an open loop that could not be sent.", Fault: true, at: -1,
+		result: func(r *Result) *int64 { return &r.Unsent },
+	},
+	{
+		Name: "heartbeats", Metric: "heartbeats_total", Help: "Heartbeats of the server that connections which are held have got.", at: nHeartbeats,
+		interval: func(i *Interval) *int64 { return &i.Heartbeats }, result: func(r *Result) *int64 { return &r.Heartbeats },
+	},
+	{
+		Name: "heard", Metric: "broadcast_heard_total", Help: "Connections which are held that have got the broadcast.", at: nHeard,
+		interval: func(i *Interval) *int64 { return &i.Heard },
+	},
+	{
+		Name: "unexpected", Metric: "unexpected_lines_total", Help: "Lines that connections which are held did not expect, the broadcast for a second time too.", Fault: true, at: nUnexpected,
+		interval: func(i *Interval) *int64 { return &i.Unexpected }, result: func(r *Result) *int64 { return &r.Unexpected },
+	},
+}
+
+// setInterval sets what an interval counts to what has come since before.
+func (i *Interval) setCounts(now, before *counts) {
+	for k := range Counters {
+		if c := &Counters[k]; c.interval != nil && c.at >= 0 {
+			*c.interval(i) = max(now[c.at]-before[c.at], 0)
+		}
 	}
-	return r.Answered
 }
 
-// InFlight is the number of messages that were in flight on average, by
-// Little's law: rate × mean latency. In a closed loop it equals connections ×
-// pipeline; where it does not, the connections were not all loaded. In an open
-// loop it has those that waited to be sent, too.
-func (r *Result) InFlight() float64 {
-	return r.Rate() * r.Latency.Mean.Seconds()
-}
-
-// busy is the share of the generator's processors from which on it is called
-// the bottleneck.
-const busy = 0.95
-
-// GeneratorBound says whether the generator itself, not the server, was the
-// bottleneck: whether it used 95 % of the processor time that it could have
-// had in the window. On systems that do not tell the time it is false, and for
-// windows of less than 100 ms; and where each connection was to exchange so many
-// messages: such a window is no load.
-func (r *Result) GeneratorBound() bool {
-	return r.Messages == 0 && r.knowsCPU() && r.CPUShare() >= busy
-}
-
-// knowsCPU says whether CPUShare says anything.
-func (r *Result) knowsCPU() bool { return r.Window >= shortest && r.UserCPU+r.SystemCPU > 0 }
-
-// CPUShare is the share of its processors that the generator used in the window, 1
-// for all of them. It can be more, for the Go runtime's own work.
-func (r *Result) CPUShare() float64 {
-	if r.Window <= 0 || r.CPUs <= 0 {
-		return 0
+// setCounts sets what a result counts.
+func (r *Result) setCounts(run, window *counts) {
+	for k := range Counters {
+		switch c := &Counters[k]; {
+		case c.result == nil || c.at < 0:
+		case c.window:
+			*c.result(r) = window[c.at]
+		default:
+			*c.result(r) = run[c.at]
+		}
 	}
-	return (r.UserCPU + r.SystemCPU).Seconds() / (r.Window.Seconds() * float64(r.CPUs))
 }
 
-// Err is nil for a clean run: otherwise it says that nothing could be
-// connected, that answers were wrong, that connections were lost or that
-// answers are missing, whichever comes first. Attempts to connect that failed
-// beside others that succeeded are no error; see ConnectErrors.
-func (r *Result) Err() error {
-	switch {
-	case r.Connected == 0 && len(r.ConnectErrors) > 0:
-		return fmt.Errorf("load: no connection to %s: %s", r.Target, list(r.ConnectErrors))
-	case r.Connected == 0:
-		return fmt.Errorf("load: no connection to %s", r.Target)
-	case r.FirstMismatch != nil:
-		return fmt.Errorf("load: wrong answers on %d of %d connections; first: %v", r.Mismatched, r.Connected, r.FirstMismatch)
-	case len(r.Lost) > 0:
-		return fmt.Errorf("load: connections lost: %s", list(r.Lost))
-	case len(r.BadStatus) > 0:
-		return fmt.Errorf("load: %s", list(r.BadStatus))
-	case r.Messages > 0 && r.Unanswered == 0 && r.Exchanged < int64(r.Connected):
-		return fmt.Errorf("load: %s of %s connections have exchanged their %s messages", group(r.Exchanged), group(int64(r.Connected)), group(r.Messages))
-	case r.Unanswered > 0:
-		return errors.New("load: messages without an answer: " + group(r.Unanswered))
+// addCounts adds what another interval counts, and with gauges what it has at its end.
+func (i *Interval) addCounts(o *Interval, gauges bool) {
+	for k := range Counters {
+		if c := &Counters[k]; c.interval != nil && (gauges || !c.Gauge) {
+			*c.interval(i) += *c.interval(o)
+		}
 	}
-	return r.heldErr()
+}
+
+// addCounts adds what another generator counted.
+func (r *Result) addCounts(o *Result) {
+	for k := range Counters {
+		if c := &Counters[k]; c.result != nil {
+			*c.result(r) += *c.result(o)
+		}
+	}
+}
+
+// faults counts everything that went wrong in the run.
+func (r *Result) faults() (n int64) {
+	for k := range Counters {
+		if c := &Counters[k]; c.Fault && c.result != nil {
+			n += *c.result(r)
+		}
+	}
+	if b := r.Broadcast; b != nil {
+		n += b.Missing() + b.Again
+	}
+	return n + sumCauses(r.ConnectErrors) + sumCauses(r.Lost)
+}
+
+// sumCauses adds up causes.
+func sumCauses(causes map[string]int64) (sum int64) {
+	for _, n := range causes {
+		sum += n
+	}
+	return sum
 }

@@ -86,72 +86,6 @@ func textOf(t *testing.T, r *Result) string {
 	return strings.Join(lines, "\n") + "\n"
 }
 
-// TestTexts says what figures mean, and leaves out those that mean nothing.
-func TestTexts(t *testing.T) {
-	for name, test := range map[string]struct {
-		change   func(*Result)
-		says     []string
-		saysNone []string
-	}{
-		"no answers awaited": {
-			func(r *Result) {
-				r.Mode, r.Mute, r.Answered, r.Latency, r.Schedule = "open loop", true, 0, Latency{}, &Rate{PerSecond: 123_457}
-				r.Corrected, r.Intended, r.Bytes = true, 1_234_567, Bytes{Sent: 5}
-			},
-			[]string{"received 79,011,840 bytes, no answers awaited\n", "rate 123,457/s sent over 10s\n"},
-			[]string{"answered", "\nin flight", "\nbytes"},
-		},
-		"open loop": {
-			func(r *Result) { r.Mode, r.Corrected, r.Latency.Mean = "open loop", true, time.Microsecond },
-			[]string{"in flight 0.1235 (rate × mean latency), what waited to be sent included\n"},
-			[]string{"not all connections"},
-		},
-		"open loop without answers": {
-			func(r *Result) { r.Mode, r.Corrected, r.Answered, r.Latency = "open loop", true, 0, Latency{} },
-			nil, []string{"\nin flight"},
-		},
-		"first byte": {
-			func(r *Result) {
-				r.FirstByte = Latency{Count: 1, P50: 2 * time.Second, P99: 2 * time.Second, Max: 2 * time.Second}
-			},
-			[]string{"first byte 50% 2s, 99% 2s, max 2s from connecting, waits before the first message included\n"}, nil,
-		},
-		"a short window": {
-			func(r *Result) { r.Window, r.Messages = 100*time.Microsecond, 1 },
-			[]string{"generator epoll, user 3s, system 6.6s\n"}, []string{"CPU"},
-		},
-		"a limit": {
-			func(r *Result) { r.Limits = []Limit{{Wall: "cpu pressure", Evidence: "it shows", Advice: "move it"}} },
-			[]string{"limited by cpu pressure, on the generator's side: it shows\nto move it: move it\n"}, nil,
-		},
-	} {
-		r := example()
-		test.change(r)
-		text := textOf(t, r)
-		for _, want := range test.says {
-			if !strings.Contains(text, want) {
-				t.Errorf("%s: no %q in\n%s", name, want, text)
-			}
-		}
-		for _, bad := range test.saysNone {
-			if strings.Contains(text, bad) {
-				t.Errorf("%s: %q in\n%s", name, bad, text)
-			}
-		}
-	}
-}
-
-// TestRate counts what was sent where no answers were awaited.
-func TestRate(t *testing.T) {
-	r := &Result{Sent: 30, Answered: 20, Window: 2 * time.Second}
-	if got := r.Rate(); got != 10 {
-		t.Errorf("with answers: %v/s, want 10", got)
-	}
-	if r.Mute = true; r.Rate() != 15 {
-		t.Errorf("without: %v/s, want 15", r.Rate())
-	}
-}
-
 func TestJSON(t *testing.T) {
 	want := Event{Phase: Done, Snapshot: Snapshot{1, 2, 3, 4}, Result: example()}
 	want.Result.FirstMismatch = &Mismatch{Got: `"\xff"`}
@@ -196,31 +130,6 @@ func TestCause(t *testing.T) {
 	} {
 		if got := cause(test.err); got != test.want {
 			t.Errorf("%v: got %q, want %q", test.err, got, test.want)
-		}
-	}
-}
-
-// TestCausesBound has more causes than are kept apart.
-func TestCausesBound(t *testing.T) {
-	var c causes
-	for i := range 3 * maxCauses {
-		c.add(fmt.Sprint(i), 1)
-	}
-	c.add("0", 1)
-	if len(c) != maxCauses+1 || c["0"] != 2 || c["other causes"] != 2*maxCauses {
-		t.Errorf("%d causes, %d of the first, %d others", len(c), c["0"], c["other causes"])
-	}
-}
-
-func TestGroupAndRound(t *testing.T) {
-	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1000: "-1,000", -100: "-100", 1234567: "1,234,567"} {
-		if got := group(n); got != want {
-			t.Errorf("%d: got %s", n, got)
-		}
-	}
-	for d, want := range map[time.Duration]string{999: "999ns", 1234567: "1.23ms", 61234 * time.Millisecond: "1m1.2s"} {
-		if got := round(d).String(); got != want {
-			t.Errorf("%v: got %s, want %s", d, got, want)
 		}
 	}
 }

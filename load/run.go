@@ -10,6 +10,8 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/models"
+	"github.com/myriad-go/myriad/internal/pacer"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 const (
@@ -43,7 +45,12 @@ var errStalled = errors.New("load: nothing has moved")
 //
 // When ctx ends, the run ends early: it sends no more, waits at most a second
 // for the last answers, closes, and returns the Result so far with ctx's cause.
+//
+// With Config.Goal the run is a search for a rate.
 func Run(ctx context.Context, cfg Config) (*Result, error) {
+	if cfg.Goal.Under != 0 {
+		return runSearch(ctx, cfg)
+	}
 	r, err := prepare(ctx, cfg)
 	if err != nil {
 		return nil, err
@@ -71,29 +78,28 @@ func prepare(ctx context.Context, cfg Config) (*run, error) {
 			return nil, fmt.Errorf("load: learning what %s answers: %w", targets[0], err)
 		}
 	}
-	r := newRun(cfg, targets)
-	eng, model, _, err := models.Start(model, asked, r.engineConfig())
+	var used engine.Model
+	r, err := newRun(cfg, targets, func(cfg engine.Config) (e engine.Engine, err error) {
+		e, used, _, err = models.Start(model, asked, cfg)
+		return e, err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
-	r.cfg.Model = model.Name
-	if err := r.use(eng); err != nil {
-		_ = eng.Stop(ctx)
-		return nil, err
-	}
+	r.cfg.Model = used.Name
 	return r, nil
 }
 
 // run is one run of the load generator, on Run's goroutine.
 type run struct {
-	cfg     Config
-	engine  engine.Engine
-	traffic *traffic
-	tls     *encryption // nil for none
-	dialer  dialer
-	ledger  *ledger
-	report  *time.Ticker // when to tell of the progress
-	stage   string       // as in Interval
+	cfg        Config
+	engine     engine.Engine
+	traffic    *traffic
+	tls        *encryption // nil for none
+	dialer     dialer
+	aggregator *aggregator
+	report     *time.Ticker // when to tell of the progress
+	stage      string       // as in Interval
 
 	complete bool // an early run has told that it is connected
 
@@ -101,56 +107,65 @@ type run struct {
 	begun     time.Duration // connecting, since the run's start
 	connected time.Duration // how long that took
 	window    time.Duration
-	stalled   time.Duration // in it, see readPressure
-	kernel    machine       // what the kernel counted in all of the run
-	user      time.Duration // processor time in the window
+	stalled   time.Duration    // in it, see readPressure
+	kernel    map[string]int64 // what the kernel counted in all of the run, see sample.Machine
+	user      time.Duration    // processor time in the window
 	system    time.Duration
-	unsent    int64 // messages of the window that were given up
-	early     int64 // and from before it
+	skipped   pacer.Skipped // messages of an open loop that were given up
 
-	rollCalls []RollCall
-	told      bool // that all have had the broadcast
-	last      sum  // before the connections were closed
+	verifications []Verification
+	told          bool // that all have had the broadcast
+	last          sum  // before the connections were closed
 }
 
-func newRun(cfg Config, targets []target) *run {
-	r := &run{cfg: cfg, stage: "connect"}
-	r.traffic = newTraffic(&r.cfg)
+// newRun makes a run and has its engine started, which dials nobody yet.
+func newRun(cfg Config, targets []target, start func(engine.Config) (engine.Engine, error)) (*run, error) {
+	r := &run{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
+	loops, _, err := cfg.shards()
+	if err != nil {
+		return nil, err
+	}
+	if m, _ := models.Find(cfg.Model); !m.Loops { // checked before
+		loops = 0
+	}
+	if r.traffic, err = newTraffic(&r.cfg, loops); err != nil {
+		return nil, err
+	}
+	encrypted, err := cfg.clientTLS()
+	if err != nil {
+		return nil, err
+	}
+	if encrypted != nil {
+		r.tls = newEncryption(encrypted, cfg.ConnectTimeout, r.traffic.DialFailed)
+	}
+	if r.engine, err = start(r.engineConfig()); err != nil {
+		return nil, err
+	}
+	r.traffic.lister, _ = r.engine.(engine.Lister) // as every model is
+	r.wanted.Store(int64(cfg.Connections))
 	r.dialer = dialer{
+		engine:      r.engine,
 		targets:     targets,
 		plan:        planFor(&cfg, targets),
 		rate:        cfg.ConnectRate,
 		ramp:        cfg.Ramp,
 		connections: cfg.Connections,
 		churn:       cfg.Lifetime > 0,
-		gone:        func() int64 { return r.sum().closed },
+		loops:       max(loops, 1),
+		gone:        func() int64 { return r.sum().run[nClosed] },
 		failed:      r.traffic.faults.failures,
+		settled:     func() int64 { return r.settled(r.sum()) },
 	}
-	r.wanted.Store(int64(cfg.Connections))
 	if !r.dialer.churn {
 		r.dialer.enough, r.dialer.cut = cfg.Enough, func(issued int) { r.wanted.Store(int64(issued)) }
 	}
-	r.ledger = newLedger(cfg.Hold)
-	if c := cfg.clientTLS(); c != nil {
-		r.tls = newEncryption(c, cfg.ConnectTimeout, r.traffic.DialFailed)
-	}
-	return r
-}
-
-// use gives the run its engine, which was started with its engineConfig.
-func (r *run) use(e engine.Engine) error {
-	r.engine = e
-	r.dialer.engine = e
-	r.dialer.loops = max(e.Loops(), 1)
-	r.dialer.settled = func() int64 { return r.settled(r.sum()) }
-	r.traffic.lister, _ = e.(engine.Lister) // as every model is
-	return r.traffic.serve(e.Loops())
+	return r, nil
 }
 
 func (r *run) script() *script { return r.traffic.script }
 
 // settled counts attempts to connect that have succeeded or failed.
-func (r *run) settled(s sum) int64 { return s.opened + r.traffic.faults.failures() }
+func (r *run) settled(s sum) int64 { return s.run[nOpened] + r.traffic.faults.failures() }
 
 // engineConfig leaves room for all that can be in flight on a connection, so
 // that reading never pauses for output.
@@ -186,7 +201,7 @@ func (r *run) engineConfig() engine.Config {
 	}
 	switch {
 	case r.cfg.Check > 0:
-		cfg.Pace = r.traffic.paceRoll
+		cfg.Pace = r.traffic.paceVerify
 	case r.traffic.paced():
 		cfg.Pace = r.traffic.pace
 	}
@@ -207,14 +222,15 @@ func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Res
 	r.report = time.NewTicker(r.cfg.ProgressEvery)
 	defer r.report.Stop()
 	if r.cfg.Observe != nil {
-		r.ledger.usage = newUsage(r.targets())
+		r.aggregator.usage = newUsage(r.targets())
 	}
-	before := readMachine()
+	before, _ := sample.Take(sample.Network) // what can't be read is 0
 	r.tell(Event{Phase: Began, Plan: r.plan()})
 	err := phases(ctx)
 	r.last = r.sum()
 	r.hears(r.last)
-	r.kernel = readMachine().since(before)
+	now, _ := sample.Take(sample.Network)
+	r.kernel = now.Since(&before).Machine.Counters
 	r.stage = "close"
 	r.close()
 	if r.cfg.Observe != nil { // the rest, so that the intervals add up
@@ -282,8 +298,8 @@ func (r *run) tell(e Event) {
 	e.Snapshot = Snapshot{
 		Open:     s.open(),
 		Failed:   r.traffic.faults.failures(),
-		Sent:     s.whole.sent,
-		Answered: s.whole.answered,
+		Sent:     s.run[nSent],
+		Answered: s.run[nAnswered],
 	}
 	r.cfg.Observe(e)
 }

@@ -7,45 +7,46 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/match"
 	"github.com/myriad-go/myriad/internal/message"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // script is what connections say, and what they expect to hear. It does not
-// change during a run; what it has to remember of a connection is in its link
-// and the slab, and is touched by the connection's owner only.
+// change during a run; what it has to remember of a connection is in its connection
+// and the table, and is touched by the connection's owner only.
 type script struct {
-	speaker
-	hearer
-	// direct is the speaker where its messages lie in memory as they are sent.
-	direct *ring
-	frames *framing // nil but for WebSockets
-	mute   bool     // no answer is awaited
-	first  bool     // the first message goes before the others
-	fixed  int      // the size of every message, 0 if they differ
+	messageMaker
+	checker
+	// direct is the messageMaker where its messages lie in memory as they are sent.
+	direct  *ring
+	frames  *framing // nil but for WebSockets
+	noReply bool     // no answer is awaited
+	first   bool     // the first message goes before the others
+	fixed   int      // the size of every message, 0 if they differ
 }
 
-// speaker makes messages.
-type speaker interface {
+// messageMaker makes messages.
+type messageMaker interface {
 	// append appends message number k of a connection to dst.
 	append(dst []byte, number uint32, k uint64) []byte
 	// longest is the most bytes that a message has.
 	longest() int
 }
 
-// hearer tells answers apart and compares them.
-type hearer interface {
-	// check looks at what the server has sent. It moves the link forward over
-	// what is as expected, and says how much of in that is. Of the link's
+// checker tells answers apart and compares them.
+type checker interface {
+	// check looks at what the server has sent. It moves the connection forward over
+	// what is as expected, and says how much of in that is. Of the connection's
 	// messages in flight, so many have been answered already in this call.
-	check(c *engine.Conn, l *link, in []byte, ahead int) heardOf
+	check(c *engine.Conn, l *connState, in []byte, ahead int) progress
 	// expects says what the next bytes should have been, for a report of what
 	// came instead; nil if nothing was owed or it isn't known.
-	expects(l *link) []byte
-	// begin makes a link ready to hear.
-	begin(l *link)
+	expects(l *connState) []byte
+	// begin makes a connection ready to hear.
+	begin(l *connState)
 }
 
-// heardOf is what was heard in a piece of input.
-type heardOf struct {
+// progress is what was heard in a piece of input.
+type progress struct {
 	used    int   // the rest is offered again, or is wrong
 	bytes   int   // of answers
 	answers int   // that are complete
@@ -53,42 +54,42 @@ type heardOf struct {
 }
 
 // newScript makes the script of a configuration that has been validated.
-func newScript(cfg *Config, slab *slab, seen func(status int)) (*script, error) {
-	s := &script{mute: cfg.mute(), first: cfg.First != ""}
-	text, err := newSpeaker(cfg)
+func newScript(cfg *Config, table *connTable, seen func(status int)) (*script, error) {
+	s := &script{noReply: cfg.noReply(), first: cfg.First != ""}
+	text, err := newSource(cfg)
 	if err != nil {
 		return nil, err
 	}
-	s.speaker = text
+	s.messageMaker = text
 	if s.direct, _ = text.(*ring); s.direct != nil {
 		s.fixed = s.direct.longest()
 	}
 	switch {
-	case s.mute:
-		s.hearer = muted{}
+	case s.noReply:
+		s.checker = unchecked{}
 	case cfg.Match == matchFrames:
-		s.hearer = muted{} // whole frames are counted by the framing
+		s.checker = unchecked{} // whole frames are counted by the framing
 	case cfg.Match != "":
 		rule, err := match.Parse(cfg.Match)
 		if err != nil {
 			return nil, err
 		}
-		s.hearer = &ruled{rule: rule, slab: slab, seen: seen}
+		s.checker = &ruled{rule: rule, table: table, seen: seen}
 	case cfg.Answer != nil:
-		s.hearer = newHeardRing(cfg)
+		s.checker = newRingAnswers(cfg)
 	case s.direct != nil:
-		s.hearer = &heardRing{text: s.direct.text, start: s.direct.start}
+		s.checker = &ringAnswers{text: s.direct.text, start: s.direct.start}
 	default:
-		s.hearer = &echoed{speaker: text}
+		s.checker = &echoed{messageMaker: text}
 	}
 	if cfg.WebSocket != nil {
-		s.frames = newFraming(cfg, s.hearer, slab)
-		s.hearer, s.direct = s.frames, nil
+		s.frames = newFraming(cfg, s.checker, table)
+		s.checker, s.direct = s.frames, nil
 	}
 	return s, nil
 }
 
-func newSpeaker(cfg *Config) (speaker, error) {
+func newSource(cfg *Config) (messageMaker, error) {
 	if cfg.Template == "" && cfg.First == "" {
 		return newRing(cfg), nil
 	}
@@ -113,7 +114,7 @@ func newSpeaker(cfg *Config) (speaker, error) {
 
 // say hands n messages to a connection, the first of them number k, and says how
 // many bytes they have.
-func (s *script) say(c *engine.Conn, l *link, slab *slab, k uint64, n int) (size int) {
+func (s *script) say(c *engine.Conn, l *connState, table *connTable, k uint64, n int) (size int) {
 	if s.direct != nil {
 		return s.direct.send(c, l.number, k, n)
 	}
@@ -129,8 +130,8 @@ func (s *script) say(c *engine.Conn, l *link, slab *slab, k uint64, n int) (size
 		} else {
 			out = s.append(out, l.number, k+i)
 		}
-		if slab.sizes != nil {
-			slab.sizes[slab.place(l, k+i)] = uint32(len(out) - was)
+		if table.sizes != nil {
+			table.sizes[table.place(l, k+i)] = uint32(len(out) - was)
 		}
 		size += len(out) - was
 		if len(out) >= sayBytes {
@@ -142,6 +143,16 @@ func (s *script) say(c *engine.Conn, l *link, slab *slab, k uint64, n int) (size
 	*b = out
 	return size
 }
+
+// seedOf is a seed of its own for one of many things that a run's seed decides.
+func seedOf(seed, thing uint64) uint64 { return pacer.Random(seed^0x6d797269, thing) }
+
+// The things that a run's seed decides, besides what each connection says.
+const (
+	seedMasks  = 1<<40 + iota // of WebSockets
+	seedPlan                  // the times of an open loop
+	seedVerify                // the lines of verifications
+)
 
 // sayBytes is how much is written at once.
 const sayBytes = 64 << 10
@@ -186,11 +197,11 @@ func (t *templates) longest() (n int) {
 }
 
 // echoed expects every message back.
-type echoed struct{ speaker speaker }
+type echoed struct{ messageMaker messageMaker }
 
-func (e *echoed) begin(*link) {}
+func (e *echoed) begin(*connState) {}
 
-func (e *echoed) check(_ *engine.Conn, l *link, in []byte, ahead int) (h heardOf) {
+func (e *echoed) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
 	b := scratch.Get().(*[]byte)
 	defer scratch.Put(b)
 	for h.used < len(in) {
@@ -198,7 +209,7 @@ func (e *echoed) check(_ *engine.Conn, l *link, in []byte, ahead int) (h heardOf
 			h.wrong = errWrong
 			break
 		}
-		*b = e.speaker.append((*b)[:0], l.number, l.answered+uint64(ahead+h.answers))
+		*b = e.messageMaker.append((*b)[:0], l.number, l.answered+uint64(ahead+h.answers))
 		want := (*b)[l.pos:]
 		got := in[h.used:min(h.used+len(want), len(in))]
 		same := firstDifference(got, want)
@@ -217,24 +228,24 @@ func (e *echoed) check(_ *engine.Conn, l *link, in []byte, ahead int) (h heardOf
 	return h
 }
 
-func (e *echoed) expects(l *link) []byte {
+func (e *echoed) expects(l *connState) []byte {
 	if l.flying == 0 {
 		return nil
 	}
-	return e.speaker.append(nil, l.number, l.answered)[l.pos:]
+	return e.messageMaker.append(nil, l.number, l.answered)[l.pos:]
 }
 
 // ruled tells answers apart by a rule.
 type ruled struct {
-	rule *match.Rule
-	slab *slab
-	seen func(status int) // of each HTTP response
+	rule  *match.Rule
+	table *connTable
+	seen  func(status int) // of each HTTP response
 }
 
-func (r *ruled) begin(*link) {}
+func (r *ruled) begin(*connState) {}
 
-func (r *ruled) check(_ *engine.Conn, l *link, in []byte, ahead int) (h heardOf) {
-	h.used, h.answers, h.wrong = r.rule.Feed(&r.slab.states[l.id], in, r.seen)
+func (r *ruled) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
+	h.used, h.answers, h.wrong = r.rule.Feed(&r.table.states[l.id], in, r.seen)
 	h.bytes = h.used
 	if most := int(l.flying) - ahead; h.wrong == nil && h.answers > most {
 		h.answers = most
@@ -243,19 +254,19 @@ func (r *ruled) check(_ *engine.Conn, l *link, in []byte, ahead int) (h heardOf)
 	return h
 }
 
-func (r *ruled) expects(*link) []byte { return nil }
+func (r *ruled) expects(*connState) []byte { return nil }
 
-// muted awaits no answer: whatever comes is fine.
-type muted struct{}
+// unchecked awaits no answer: whatever comes is fine.
+type unchecked struct{}
 
-func (muted) begin(*link) {}
-func (muted) check(_ *engine.Conn, _ *link, in []byte, _ int) heardOf {
-	return heardOf{used: len(in), bytes: len(in)}
+func (unchecked) begin(*connState) {}
+func (unchecked) check(_ *engine.Conn, _ *connState, in []byte, _ int) progress {
+	return progress{used: len(in), bytes: len(in)}
 }
-func (muted) expects(*link) []byte { return nil }
+func (unchecked) expects(*connState) []byte { return nil }
 
 // ruled says whether answers are told apart by a rule.
 func (s *script) ruled() bool {
-	_, ok := s.hearer.(*ruled)
+	_, ok := s.checker.(*ruled)
 	return ok
 }

@@ -1,28 +1,27 @@
 package load
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
-// Goal is what a Search looks for: the highest rate at which a percentile of the
+// Goal is what a search looks for: the highest rate at which a percentile of the
 // latency stays under a bound.
 type Goal struct {
 	// Percentile is above 0 and below 100. Default 99.
 	Percentile float64
-	// Under is the bound. It has to be set.
+	// Under is the bound; 0 is no goal.
 	Under time.Duration
-	// Step is how long each rate is tried: 100 ms or more, and ten times Under or
-	// more, since a queue that grows a little has to have the time to show. Default
-	// 2 s, or ten times Under where that is more.
-	Step time.Duration
 }
 
-// Step is a rate that a Search has tried.
+// Step is a rate that a search has tried.
 type Step struct {
 	// Rate is in messages a second on all connections together, planned;
 	// Answered is what came of it.
@@ -48,7 +47,10 @@ type Step struct {
 	open int64 // connections that were left
 }
 
-// Found is what a Search has found.
+// Found is what a search has found. The Result that has it is of the step with that
+// rate, or of the first one if none kept the goal. But ConnectErrors, Lost, Mismatched,
+// FirstMismatch and BadStatus are of the whole search; and so are Limits, except of tries
+// that were repeated. Bytes and Unanswered are as they were at the end of the step.
 type Found struct {
 	Goal Goal `json:"goal"`
 	// Rate is the highest rate that kept the goal, in messages a second on all
@@ -59,11 +61,6 @@ type Found struct {
 	Most bool    `json:"most,omitempty"`
 	// Steps are all tries of rates, in order.
 	Steps []Step `json:"steps"`
-	// Result is of the step with that rate, or of the first one if none kept
-	// the goal. But ConnectErrors, Lost, Mismatched, FirstMismatch and BadStatus
-	// are of the whole search; and so are Limits, except of tries that were
-	// repeated. Bytes and Unanswered are as they were at the end of the step.
-	Result *Result `json:"result"`
 }
 
 // The bounds of a search: the first rate, by how much it grows at first, how close
@@ -76,38 +73,59 @@ const (
 	stepUnder = 10
 )
 
-// Search looks for the highest rate that keeps a goal, on the connections of one
-// run: it tries rates that grow fourfold until one doesn't keep it, or shrink until
-// one does, and then rates between the two. Each is an open loop of Goal.Step, of
-// which a fifth is a warm-up. The configuration may say whether its times are
-// Poisson; it has no other rate and no Duration.
-//
-// Errors are as those of Run. When ctx ends, what was found so far is returned with
-// its cause. The steps are told to Config.Observe, each with the event Tried; Done has
-// the Result of Found.
-func Search(ctx context.Context, cfg Config, goal Goal) (*Found, error) {
-	setDefault(&goal.Percentile, 99)
-	setDefault(&goal.Step, max(2*time.Second, stepUnder*goal.Under))
+// checkGoal says what is wrong with the configuration of a search.
+func (c Config) checkGoal() error {
+	goal, step := c.goal(), c.stepTime()
 	switch {
 	case !(goal.Percentile > 0 && goal.Percentile < 100):
-		return nil, fmt.Errorf("load: a goal for the percentile %v; expected more than 0 and less than 100", goal.Percentile)
-	case goal.Under <= 0 || goal.Under > maxLatency:
-		return nil, fmt.Errorf("load: a goal of %v; expected more than 0, at most %v", goal.Under, maxLatency)
-	case goal.Step < 100*time.Millisecond || goal.Step > maxTime:
-		return nil, fmt.Errorf("load: steps of %v; expected 100ms or more", goal.Step)
-	case goal.Step < stepUnder*goal.Under:
-		return nil, fmt.Errorf("load: steps of %v for a goal of %v; expected %v or more, so that a queue that grows shows", goal.Step, goal.Under, stepUnder*goal.Under)
-	case cfg.Early || cfg.Ramp.Over > 0 || cfg.Lifetime > 0 || cfg.Messages > 0 || cfg.Duration > 0 || cfg.Warmup > 0:
-		return nil, errors.New("load: a search with times, messages or connections of its own; expected none")
-	case cfg.Rate.PerSecond != 0 || cfg.Rate.Each || cfg.Rate.To != 0 || cfg.Rate.Swing != 0:
-		return nil, errors.New("load: a search with a rate; expected none")
-	case cfg.mute():
-		return nil, errors.New("load: a search without answers; expected some")
+		return fmt.Errorf("load: a goal for the percentile %v; expected more than 0 and less than 100", goal.Percentile)
+	case goal.Under < 0 || goal.Under > maxLatency:
+		return fmt.Errorf("load: a goal of %v; expected more than 0, at most %v", goal.Under, maxLatency)
+	case step < 100*time.Millisecond || step > maxTime:
+		return fmt.Errorf("load: rates are tried for %v; expected 100ms or more", step)
+	case step < stepUnder*goal.Under:
+		return fmt.Errorf("load: rates are tried for %v for a goal of %v; expected %v or more, so that a queue that grows shows", step, goal.Under, stepUnder*goal.Under)
+	case c.Early || c.Ramp.Over > 0 || c.Lifetime > 0 || c.Messages > 0 || c.Warmup > 0:
+		return errors.New("load: a search with a warm-up, messages or connections of its own; expected none")
+	case c.Rate.PerSecond != 0 || c.Rate.To != 0 || c.Rate.Swing != 0:
+		return errors.New("load: a search with a rate; expected none")
+	case c.noReply():
+		return errors.New("load: a search without answers; expected some")
 	}
-	cfg.Rate.PerSecond = firstRate
-	cfg.Warmup = goal.Step / 5
-	cfg.Duration = goal.Step - cfg.Warmup
-	s := &search{found: &Found{Goal: goal}}
+	return c.step().Validate()
+}
+
+// goal is the goal of a search with its defaults.
+func (c *Config) goal() Goal {
+	g := c.Goal
+	setDefault(&g.Percentile, 99)
+	return g
+}
+
+// stepTime is how long a search tries each rate.
+func (c *Config) stepTime() time.Duration {
+	return cmp.Or(c.Duration, max(2*time.Second, stepUnder*c.Goal.Under))
+}
+
+// step is the configuration of the first step: an open loop, of which a fifth is a
+// warm-up.
+func (c Config) step() Config {
+	c.Warmup = c.stepTime() / 5
+	c.Duration = c.stepTime() - c.Warmup
+	c.Rate.Each, c.Rate.PerSecond = false, firstRate
+	c.Goal = Goal{}
+	return c
+}
+
+// runSearch looks for the highest rate that keeps a goal, on the connections of one run:
+// it tries rates that grow fourfold until one doesn't keep it, or shrink until one does,
+// and then rates between the two.
+func runSearch(ctx context.Context, cfg Config) (*Result, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &search{found: &Found{Goal: cfg.goal()}}
+	cfg = cfg.step()
 	if observe := cfg.Observe; observe != nil {
 		cfg.Observe = func(e Event) {
 			if e.Phase == Done {
@@ -122,11 +140,10 @@ func Search(ctx context.Context, cfg Config, goal Goal) (*Found, error) {
 	}
 	s.run = r
 	end, err := r.run(ctx, s.phases)
-	s.found.Result = s.conclude(end)
-	return s.found, err
+	return s.conclude(end), err
 }
 
-// search is a Search under way, on the goroutine of its run.
+// search is a search under way, on the goroutine of its run.
 type search struct {
 	*run
 	found     *Found
@@ -203,8 +220,8 @@ func (s *search) try(ctx context.Context, rate float64) (Step, *Result, error) {
 	step := goal.judge(result, Step{
 		Rate:    rate,
 		open:    s.sum().open(),
-		Latency: s.ledger.total.window.percentile(goal.Percentile),
-		Late:    s.ledger.total.late.percentile(goal.Percentile),
+		Latency: s.aggregator.total.window.percentile(goal.Percentile),
+		Late:    s.aggregator.total.late.percentile(goal.Percentile),
 	})
 	s.tell(Event{Phase: Tried, Step: &step})
 	return step, result, nil
@@ -257,9 +274,11 @@ func (s *search) meet(l Limit) {
 // knows all faults.
 func (s *search) conclude(end *Result) *Result {
 	if s.best == nil {
+		end.Search = s.found
 		return end
 	}
 	r := *s.best
+	r.Search = s.found
 	r.ConnectErrors, r.Lost, r.BadStatus = end.ConnectErrors, end.Lost, end.BadStatus
 	r.Mismatched, r.FirstMismatch = end.Mismatched, end.FirstMismatch
 	severity := []string{"descriptors", "ports", "memory", wallCPU, wallLate}
@@ -273,17 +292,17 @@ func (s *search) conclude(end *Result) *Result {
 // anew forgets what was counted for a window. Intervals go on from there.
 func (r *run) anew() {
 	planned, _ := r.planned(r.sum(), r.traffic.now())
-	r.ledger.intended -= planned
-	r.traffic.window(never, math.MinInt64)
-	r.unsent, r.early = 0, 0
+	r.aggregator.counts[nIntended] -= planned
+	r.traffic.window(pacer.Never, math.MinInt64)
+	r.skipped = pacer.Skipped{}
 	for _, s := range r.traffic.shards {
 		s.mu.Lock()
-		s.sum.window, s.sum.planned, s.sum.early, s.sum.unsent = tally{}, 0, 0, 0
+		s.sum.window, s.sum.run[nPlanned], s.sum.run[nEarly], s.sum.run[nUnsent] = counts{}, 0, 0, 0
 		s.mu.Unlock()
 	}
-	r.ledger.collect(r.traffic.shards)
-	for _, h := range r.ledger.total.all() {
-		if h != &r.ledger.total.connect && h != &r.ledger.total.firstByte {
+	r.aggregator.collect(r.traffic.shards)
+	for _, h := range r.aggregator.total.all() {
+		if h != &r.aggregator.total.connect && h != &r.aggregator.total.firstByte {
 			h.reset()
 		}
 	}

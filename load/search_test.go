@@ -3,8 +3,6 @@ package load
 import (
 	"bufio"
 	"bytes"
-	"cmp"
-	"context"
 	"encoding/json"
 	"errors"
 	"math"
@@ -51,7 +49,7 @@ func TestSearch(t *testing.T) {
 	steps, planned := 0, int64(0)
 	var done *Result
 	var stream bytes.Buffer
-	found, err := Search(t.Context(), Config{Target: s.addr(), Connections: links, Drain: under, ProgressEvery: under, Observe: func(e Event) {
+	result, err := Run(t.Context(), Config{Target: s.addr(), Goal: Goal{Percentile: 90, Under: under}, Duration: step, Connections: links, Drain: under, ProgressEvery: under, Observe: func(e Event) {
 		if err := json.NewEncoder(&stream).Encode(e); err != nil {
 			t.Error(err)
 		}
@@ -63,13 +61,14 @@ func TestSearch(t *testing.T) {
 		case Done:
 			done = e.Result
 		}
-	}}, Goal{Percentile: 90, Under: under, Step: step})
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if read, err := ReadStream(&stream); err != nil || read.Result.Answered != done.Answered {
 		t.Errorf("read again: %v", err)
 	}
+	found := result.Search
 	if steps != len(found.Steps) || steps < 2 {
 		t.Errorf("%d steps, told of %d", len(found.Steps), steps)
 	}
@@ -93,8 +92,8 @@ func TestSearch(t *testing.T) {
 	if of == 0 {
 		of = firstRate
 	}
-	if found.Result.Schedule.PerSecond != of || !reflect.DeepEqual(done, found.Result) {
-		t.Errorf("the result is of %v/s, want %v, the one of the event another: %v", found.Result.Schedule.PerSecond, of, !reflect.DeepEqual(done, found.Result))
+	if result.Schedule.PerSecond != of || !reflect.DeepEqual(done, result) {
+		t.Errorf("the result is of %v/s, want %v, the one of the event another: %v", result.Schedule.PerSecond, of, !reflect.DeepEqual(done, result))
 	}
 }
 
@@ -102,13 +101,13 @@ func TestSearch(t *testing.T) {
 // has kept the goal: the result is of one that has, and says so.
 func TestSearchLost(t *testing.T) {
 	for times := range slower(t) {
-		if searchLost(t, Goal{Under: times * 20 * time.Millisecond, Step: times * 200 * time.Millisecond}) {
+		if searchLost(t, times*20*time.Millisecond) {
 			break
 		}
 	}
 }
 
-func searchLost(t *testing.T, goal Goal) (kept bool) {
+func searchLost(t *testing.T, under time.Duration) (kept bool) {
 	t.Helper()
 	var enough atomic.Bool
 	s := serve(t, func(c net.Conn) {
@@ -124,63 +123,29 @@ func searchLost(t *testing.T, goal Goal) (kept bool) {
 		}
 	})
 	var done error
-	found, err := Search(t.Context(), Config{Target: s.addr(), Connections: 3, Drain: 10 * goal.Under, Observe: func(e Event) {
+	result, err := Run(t.Context(), Config{Target: s.addr(), Goal: Goal{Under: under}, Duration: 10 * under, Connections: 3, Drain: 10 * under, Observe: func(e Event) {
 		switch {
 		case e.Phase == Tried && e.Step.Kept:
 			enough.Store(true)
 		case e.Phase == Done:
 			done = e.Result.Err()
 		}
-	}}, goal)
+	}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !enough.Load() {
 		return false
 	}
-	if got := found.Result.Err(); got == nil || !strings.Contains(got.Error(), "connections lost") || done == nil || done.Error() != got.Error() {
+	if got := result.Err(); got == nil || !strings.Contains(got.Error(), "connections lost") || done == nil || done.Error() != got.Error() {
 		t.Errorf("%v, in the event %v; want lost connections", got, done)
 	}
+	found := result.Search
 	last := found.Steps[len(found.Steps)-1]
-	if last.Kept || last.Limited || found.Most || len(found.Steps) < 2 || found.Result.Schedule.PerSecond == last.Rate {
-		t.Errorf("the last of %d steps: %+v; the result is of %v/s", len(found.Steps), last, found.Result.Schedule.PerSecond)
+	if last.Kept || last.Limited || found.Most || len(found.Steps) < 2 || result.Schedule.PerSecond == last.Rate {
+		t.Errorf("the last of %d steps: %+v; the result is of %v/s", len(found.Steps), last, result.Schedule.PerSecond)
 	}
 	return true
-}
-
-// TestSearchNudges each connection once, not in each step.
-func TestSearchNudges(t *testing.T) {
-	s := serve(t, echo)
-	cfg := Config{Target: s.addr(), Connections: 5, Rate: Rate{PerSecond: 1000}, Duration: 50 * time.Millisecond, Drain: 50 * time.Millisecond}
-	r, err := prepare(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	bits := func(clear uint16) (some int) {
-		r.traffic.slab.each(r.traffic.shards, func(_ *shard, l *link) bool {
-			some += btoi(l.state&started != 0)
-			l.state &^= clear
-			return true
-		})
-		return some
-	}
-	_, err = r.run(t.Context(), func(ctx context.Context) error {
-		if err := cmp.Or(r.connect(ctx), r.exchange(ctx)); err != nil {
-			return err
-		}
-		if got := bits(started); got != 5 {
-			t.Errorf("%d connections have started in the first step, want 5", got)
-		}
-		r.anew()
-		err := r.exchange(ctx)
-		if got := bits(0); got != 0 {
-			t.Errorf("%d connections were nudged again", got)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // TestJudge says of a step whether its goal was kept, and why not.
@@ -246,7 +211,7 @@ func TestSearchAgain(t *testing.T) {
 	end := &Result{Lost: map[string]int64{"x": 1}, ConnectErrors: map[string]int64{"y": 1}, BadStatus: map[string]int64{"z": 1}, Mismatched: 1, FirstMismatch: &Mismatch{}}
 	got := s.conclude(end)
 	want := *end
-	want.Schedule = &Rate{PerSecond: s.found.Rate}
+	want.Schedule, want.Search = &Rate{PerSecond: s.found.Rate}, s.found
 	want.Limits = []Limit{{Wall: "ports", Evidence: "none"}, {Wall: "late sends", Evidence: "late, at 4,000/s"}}
 	if !reflect.DeepEqual(*got, want) {
 		t.Errorf("got %+v, want %+v", *got, want)
@@ -298,15 +263,16 @@ func TestSearchWrong(t *testing.T) {
 		goal Goal
 	}{
 		"percentile 100": {Config{}, Goal{Percentile: 100, Under: time.Second}},
-		"goal of 0s":     {Config{}, Goal{}},
-		"steps of 1ms":   {Config{}, Goal{Under: time.Second, Step: time.Millisecond}},
-		"10s or more":    {Config{}, Goal{Under: time.Second, Step: 9 * time.Second}},
+		"goal of -1s":    {Config{}, Goal{Under: -time.Second}},
+		"for 1ms":        {Config{Duration: time.Millisecond}, good},
+		"10s or more":    {Config{Duration: 9 * time.Second}, good},
 		"with a rate":    {Config{Rate: Rate{PerSecond: 1}}, good},
-		"with times":     {Config{Duration: time.Second}, good},
+		"a warm-up":      {Config{Warmup: time.Second}, good},
 		"without answer": {Config{Match: matchNone}, good},
 		"target":         {Config{}, good},
 	} {
-		if _, err := Search(t.Context(), test.cfg, test.goal); err == nil || !strings.Contains(err.Error(), want) {
+		test.cfg.Goal = test.goal
+		if _, err := Run(t.Context(), test.cfg); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want an error with %q", err, want)
 		}
 	}
@@ -314,9 +280,9 @@ func TestSearchWrong(t *testing.T) {
 
 // TestSearchNobody has no server.
 func TestSearchNobody(t *testing.T) {
-	found, err := Search(t.Context(), Config{Target: refusing(t), Connections: 2}, Goal{Under: time.Second})
-	if err != nil || found.Rate != 0 || found.Result == nil || found.Result.Err() == nil {
-		t.Errorf("%v, %+v", err, found)
+	r, err := Run(t.Context(), Config{Target: refusing(t), Connections: 2, Goal: Goal{Under: time.Second}})
+	if err != nil || r.Search.Rate != 0 || r.Err() == nil {
+		t.Errorf("%v, %+v", err, r)
 	}
 	if errors.Is(err, errStalled) {
 		t.Error("a stall is told")

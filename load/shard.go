@@ -7,129 +7,71 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// tally counts messages, and their bytes.
-type tally struct {
-	sent, answered    int64
-	bytesOut, bytesIn int64
-	bytesAnswered     int64 // of messages that were answered
-}
-
-func (t *tally) add(u tally) {
-	t.sent += u.sent
-	t.answered += u.answered
-	t.bytesOut += u.bytesOut
-	t.bytesIn += u.bytesIn
-	t.bytesAnswered += u.bytesAnswered
-}
-
-// sum is what links add up to. All of it is of the whole run, but for window.
+// sum is what connections add up to.
 type sum struct {
-	// opened and closed count connections, outlived those of the closed
-	// whose lifetime was over.
-	opened, closed, outlived int64
-	// lastOpened is when the last connection was established, lastAnswer
-	// when the last answer came, since the run's start.
-	lastOpened, lastAnswer time.Duration
-
-	whole, window tally
-	// dropped counts messages that were in flight on a connection when it
-	// closed; they will not be answered. droppedBytes are theirs, and cutOff
-	// those of them whose connection had outlived its time.
-	dropped, droppedBytes, cutOff int64
-	// finished counts links that are through with their messages, exchanged
-	// those of them that got all their answers.
-	finished, exchanged int64
-	// planned counts the messages of the window that links' own plans have
-	// had, early those before it, and unsent those of the window, of either
-	// plan, that went down with a link.
-	planned, early, unsent int64
-	// heartbeats, heard, again and strange count lines of connections that are
-	// held: of the server's, first broadcasts, further ones, and others;
-	// heardGone those of heard that are closed. lastHeard is when the last one
-	// came. checkWrong and checkLost count lines of roll calls.
-	heartbeats, heard, heardGone, again, strange, checkWrong, checkLost int64
-	lastHeard                                                           time.Duration
-	// due counts messages that have their time and are about to be sent.
-	due int64
+	run, window counts
+	// lastOpened is when the last connection was established, lastAnswer when the last
+	// answer came, lastHeard when the last one got the broadcast, since the run's start.
+	lastOpened, lastAnswer, lastHeard time.Duration
 }
 
-func (s *sum) add(t sum) {
-	s.opened += t.opened
-	s.closed += t.closed
-	s.outlived += t.outlived
+func (s *sum) add(t *sum) {
+	s.run.add(&t.run)
+	s.window.add(&t.window)
 	s.lastOpened = max(s.lastOpened, t.lastOpened)
 	s.lastAnswer = max(s.lastAnswer, t.lastAnswer)
-	s.whole.add(t.whole)
-	s.window.add(t.window)
-	s.dropped += t.dropped
-	s.droppedBytes += t.droppedBytes
-	s.cutOff += t.cutOff
-	s.finished += t.finished
-	s.exchanged += t.exchanged
-	s.planned += t.planned
-	s.early += t.early
-	s.unsent += t.unsent
-	s.due += t.due
-	s.heartbeats += t.heartbeats
-	s.heard += t.heard
-	s.heardGone += t.heardGone
-	s.again += t.again
-	s.strange += t.strange
-	s.checkWrong += t.checkWrong
-	s.checkLost += t.checkLost
 	s.lastHeard = max(s.lastHeard, t.lastHeard)
 }
 
-// plan counts a message of a link's own plan.
-func (s *sum) plan(window bool) {
-	if window {
-		s.planned++
-	} else {
-		s.early++
+// count counts what belongs to the window if it is measured.
+func (s *sum) count(what int, n int64, measured bool) {
+	s.run[what] += n
+	if measured {
+		s.window[what] += n
 	}
 }
 
 // open is how many connections are open.
-func (s sum) open() int64 { return s.opened - s.closed }
+func (s sum) open() int64 { return s.run[nOpened] - s.run[nClosed] }
 
 // heardOpen is how many connections that are open have had the broadcast.
-func (s sum) heardOpen() int64 { return s.heard - s.heardGone }
+func (s sum) heardOpen() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 
 // flying is how many messages an answer can still come for.
-func (s sum) flying() int64 { return s.whole.sent - s.whole.answered - s.dropped }
+func (s sum) flying() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
-// shard adds up what happens on the links of one loop, or of some goroutines, and
+// shard adds up what happens on the connections of one loop, or of some goroutines, and
 // paces them.
 type shard struct {
 	mu  sync.Mutex
 	sum sum
 	// times are the distributions since they were last taken.
 	times *times
-	// next to before end are links that are not in use yet, free those that are
-	// not any more. A link is its shard's for good.
+	// next to before end are connections that are not in use yet, free those that are
+	// not any more. A connection is its shard's for good.
 	next, end int
 	free      []uint32
-	// shut says that the connect phase is over: links are no longer given.
+	// shut says that the connect phase is over: connections are no longer given.
 	shut bool
 
-	ready  fifo   // started links with room for a message, in an open loop
-	timers timers // what links wait for
+	ready  fifo   // started connections with room for a message, in an open loop
+	timers timers // what connections wait for
 	calls  []engine.Ref
 	again  []engine.Ref // calls that found no room
 
 	// silent and told are the values of connections that are only held, before
-	// and after the broadcast; asked are those whose line of a roll call is in
+	// and after the broadcast; asked are those whose line of a verification is in
 	// flight, at most Config.Check.
-	silent, told held
-	asked        map[engine.Ref]asked
-	room         [rollLine]byte // for a line that is about to be sent
+	unheard, heard held
+	asked          map[engine.Ref]asked
+	room           [verifyLine]byte // for a line that is about to be sent
 
 	_ [64]byte // keeps the next shard off this line
 }
 
-// newLink gives a connection that was established at now its link, nil when the
-// connect phase is over or every link is in use.
-func (s *shard) newLink(from *slab, ref engine.Ref, shard int, number uint32, now time.Duration) *link {
+// newConn gives a connection that was established at now its connection, nil when the
+// connect phase is over or every connection is in use.
+func (s *shard) newConn(from *connTable, ref engine.Ref, shard int, number uint32, now time.Duration) *connState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shut {
@@ -139,16 +81,16 @@ func (s *shard) newLink(from *slab, ref engine.Ref, shard int, number uint32, no
 	if !ok {
 		return nil
 	}
-	l := &from.links[id]
-	// A place in the queue is kept: it is the new link's, if it has a use for it.
-	*l = link{id: id, ref: ref, shard: uint16(shard), number: number, state: l.state & queued}
-	s.sum.opened++
+	l := &from.conns[id]
+	// A place in the queue is kept: it is the new connection's, if it has a use for it.
+	*l = connState{id: id, ref: ref, shard: uint16(shard), number: number, state: l.state & queued}
+	s.sum.run[nOpened]++
 	s.sum.lastOpened = now
 	return l
 }
 
-// place is a place for a link.
-func (s *shard) place(from *slab, shard int) (id uint32, ok bool) {
+// place is a place for a connection.
+func (s *shard) place(from *connTable, shard int) (id uint32, ok bool) {
 	if n := len(s.free); n > 0 {
 		id, s.free = s.free[n-1], s.free[:n-1]
 		return id, true
@@ -163,8 +105,8 @@ func (s *shard) place(from *slab, shard int) (id uint32, ok bool) {
 	return uint32(s.next - 1), true
 }
 
-// each calls f for those links of the shard that are or were in use, while it says so.
-func (s *shard) each(links []link, f func(*shard, *link) bool) bool {
+// each calls f for those connections of the shard that are or were in use, while it says so.
+func (s *shard) each(links []connState, f func(*shard, *connState) bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range links {
@@ -175,9 +117,9 @@ func (s *shard) each(links []link, f func(*shard, *link) bool) bool {
 	return true
 }
 
-// shutLinks ends the connect phase for the shard: what newLink wrote can be
+// shutConns ends the connect phase for the shard: what newConn wrote can be
 // read afterwards.
-func (s *shard) shutLinks() {
+func (s *shard) shutConns() {
 	s.mu.Lock()
 	s.shut = true
 	s.mu.Unlock()
@@ -188,7 +130,7 @@ func sumOf(shards []*shard) sum {
 	var all sum
 	for _, s := range shards {
 		s.mu.Lock()
-		all.add(s.sum)
+		all.add(&s.sum)
 		s.mu.Unlock()
 	}
 	return all

@@ -1,7 +1,6 @@
 package load
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -31,38 +30,5 @@ func TestPlanSources(t *testing.T) {
 		if got := planSources(netip.MustParseAddr(test.target), test.connections, test.given, test.most); !slices.Equal(got, test.want) {
 			t.Errorf("%s: got %v, want %v", name, got, test.want)
 		}
-	}
-}
-
-func TestLoopbacks(t *testing.T) {
-	seen := map[netip.Addr]bool{}
-	for _, a := range loopbacks(70_000) {
-		last := a.As4()[3]
-		if !a.IsLoopback() || last == 0 || last == 255 || seen[a] {
-			t.Fatalf("address %v", a)
-		}
-		seen[a] = true
-	}
-	if got := loopbacks(255)[254]; got != netip.MustParseAddr("127.0.1.1") {
-		t.Errorf("the 255th is %v", got)
-	}
-}
-
-func TestRoomIn(t *testing.T) {
-	for text, want := range map[string]int{
-		"32768\t60999\n": 7058,
-		"1024 65535":     16_128,
-		"1 65535 0 0\n":  16_383,
-		"44620 48715\n":  1024,
-		"5 5":            perSource,
-		"x":              perSource,
-		"100 101":        1,
-	} {
-		if got := roomIn(text, nil); got != want {
-			t.Errorf("%q: got %d, want %d", text, got, want)
-		}
-	}
-	if got := roomIn("", errors.New("no file")); got != perSource {
-		t.Errorf("without a file: %d", got)
 	}
 }

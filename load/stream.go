@@ -13,9 +13,9 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// The bounds of a stream that is read.
+// The bounds of a stream.
 const (
-	// maxStreamLine is the length of its longest line, in bytes.
+	// maxStreamLine is the length of the longest line that is read, in bytes.
 	maxStreamLine = 4 << 20
 	// maxIntervals is how many intervals it can have: eleven days of seconds.
 	maxIntervals = 1_000_000
@@ -23,10 +23,11 @@ const (
 	maxSpan = 365 * 24 * time.Hour
 	// maxMarks bounds its other events; a run has at most nine.
 	maxMarks = 64
+	// foldAt is from how many intervals on a Recorder joins neighbours.
+	foldAt = 4096
 )
 
-// Stream is what a run told of itself, an Event a line, read back. It is plain
-// data; nothing in it changes once it has been read.
+// Stream is what a run told of itself: its events, put together. It is plain data.
 type Stream struct {
 	// Plan is what the run was about to do, nil where the stream doesn't say.
 	Plan *Plan
@@ -39,8 +40,7 @@ type Stream struct {
 	// Result is nil if the stream ends before the run did.
 	Result *Result
 
-	// histogram is that of Result, nil where it has none.
-	histogram *hdrhistogram.Histogram
+	histogram *hdrhistogram.Histogram // that of Result, nil where it has none
 }
 
 // Mark is a moment of a run.
@@ -56,6 +56,27 @@ type Mark struct {
 // stream that was cut off in the middle, by a crash or a full disk, still has
 // everything up to there.
 func (s *Stream) Complete() bool { return s.Result != nil }
+
+// Recorder makes a Stream of a run in this process. Observe is for Config.Observe; the
+// Stream is there when the run is over. From 4,096 intervals on neighbours are joined, so
+// that a run of any length takes a few MiB. The zero Recorder is ready.
+type Recorder struct {
+	Stream Stream
+	err    error
+}
+
+// Observe takes the next event.
+func (r *Recorder) Observe(e Event) {
+	if r.err == nil {
+		r.err = r.Stream.add(e)
+	}
+	if len(r.Stream.Intervals) >= foldAt {
+		r.Stream.Intervals = fold(r.Stream.Intervals, foldAt/2)
+	}
+}
+
+// Err says what was wrong with the events: nothing, where they are all of one run.
+func (r *Recorder) Err() error { return r.err }
 
 // ReadStream reads the stream of one run: JSON Events, one a line of at most
 // 4 MiB, with at most 1,000,000 intervals. Blank lines don't count, nor does a
@@ -76,8 +97,10 @@ func ReadStream(r io.Reader) (*Stream, error) {
 		return nil, fmt.Errorf("load: stream, line %d: more than %d bytes; expected an event", number, maxStreamLine)
 	case err != nil:
 		return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
+	case !s.begun() && s.Result == nil:
+		return nil, errors.New("load: an empty stream; expected the events of a run as JSON, one a line")
 	}
-	return s.check()
+	return s, nil
 }
 
 // splitLines keeps the newline at the end of a line, which a last line that is
@@ -91,14 +114,6 @@ func splitLines(data []byte, end bool) (advance int, line []byte, err error) {
 		return 0, nil, nil
 	}
 	return n, data[:n], nil
-}
-
-// check is the stream, if there is anything in it.
-func (s *Stream) check() (*Stream, error) {
-	if len(s.Marks) == 0 && len(s.Intervals) == 0 && s.Result == nil {
-		return nil, errors.New("load: an empty stream; expected the events of a run as JSON, one a line")
-	}
-	return s, nil
 }
 
 // addLine adds the event of a line. One without a newline can be cut off.
@@ -119,7 +134,7 @@ func (s *Stream) addLine(line []byte) error {
 // begun says whether there has been an event.
 func (s *Stream) begun() bool { return len(s.Marks)+len(s.Intervals) > 0 }
 
-func (s *Stream) add(e Event) error {
+func (s *Stream) add(e Event) (err error) {
 	if s.Result != nil {
 		return fmt.Errorf("%q after %q; expected the stream of one run", e.Phase, Done)
 	}
@@ -136,7 +151,13 @@ func (s *Stream) add(e Event) error {
 	case Progress:
 		return s.addInterval(e.Interval)
 	case Done:
-		return s.end(e.Result)
+		if e.Result == nil {
+			return fmt.Errorf("no result; expected one with %q", Done)
+		}
+		if s.histogram, err = decodeHistogram(e.Result.Histogram); err == nil {
+			s.Result = e.Result
+		}
+		return err
 	default:
 		return fmt.Errorf("phase %q; expected one of %q", e.Phase, []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Progress, Done})
 	}
@@ -158,18 +179,20 @@ func (s *Stream) addInterval(i *Interval) error {
 		return fmt.Errorf("an interval from %v to %v; expected it to follow on %v", i.From, i.To, s.Span())
 	case i.To > maxSpan:
 		return fmt.Errorf("an interval up to %v; expected at most %v", i.To, maxSpan)
-	case slices.Min(i.counts()) < 0:
+	case slices.Min(i.figures()) < 0:
 		return errors.New("an interval with a negative figure; expected 0 or more")
 	}
 	s.Intervals = append(s.Intervals, *i)
 	return nil
 }
 
-// counts are the figures of an interval that can't be negative.
-func (i *Interval) counts() []int64 {
-	all := []int64{
-		i.Open, i.Opened, i.Failed, i.Lost, i.Closed, i.Intended, i.Sent, i.Answered,
-		i.BytesSent, i.BytesReceived, i.Heartbeats, i.Heard, i.Strange, i.Flying, i.Waiting, int64(i.Generator.CPU), i.Generator.Resident,
+// figures are the figures of an interval that can't be negative.
+func (i *Interval) figures() []int64 {
+	all := []int64{int64(i.Generator.CPU), i.Generator.Resident}
+	for k := range Counters {
+		if n, ok := Counters[k].Of(i); ok {
+			all = append(all, n)
+		}
 	}
 	if i.Server != nil {
 		all = append(all, int64(i.Server.CPU), i.Server.Resident)
@@ -177,22 +200,13 @@ func (i *Interval) counts() []int64 {
 	for _, n := range i.Errors {
 		all = append(all, n)
 	}
-	for _, l := range []Latency{i.Latency, i.Connect} {
-		all = append(all, l.Count, int64(l.Min), int64(l.P50), int64(l.P90), int64(l.P99), int64(l.P999), int64(l.Max))
+	for _, l := range []*Latency{&i.Latency, &i.Connect} {
+		all = append(all, l.Count)
+		for _, of := range latencyPoints {
+			all = append(all, int64(of(l)))
+		}
 	}
 	return all
-}
-
-func (s *Stream) end(r *Result) error {
-	if r == nil {
-		return fmt.Errorf("no result; expected one with %q", Done)
-	}
-	var err error
-	if s.histogram, err = decodeHistogram(r.Histogram); err != nil {
-		return err
-	}
-	s.Result = r
-	return nil
 }
 
 // Span is how long the run went on, up to the end of the last interval.
@@ -201,16 +215,6 @@ func (s *Stream) Span() time.Duration {
 		return 0
 	}
 	return s.Intervals[len(s.Intervals)-1].To
-}
-
-// WriteText writes the run for people to read: its result, or how far it was
-// where the stream was cut off.
-func (s *Stream) WriteText(w io.Writer) error {
-	if s.Complete() {
-		return s.Result.WriteText(w)
-	}
-	_, err := fmt.Fprintf(w, "cut off     after %v, before there was a result\nuntil then  %v\n", round(s.Span()), s.Last)
-	return err
 }
 
 // decodeHistogram reads Result.Histogram; it is nil for none.

@@ -1,134 +1,335 @@
 package load
 
 import (
-	"bytes"
-	"math/rand/v2"
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
-// text is what connections send and expect back: a ring of messages of equal
-// size, in one block of memory that nobody changes.
-//
-//	┌───────────┬───────────┬─────┬───────────┐
-//	│ message 0 │ message 1 │ ... │ message n │ ─▶ message 0
-//	└───────────┴───────────┴─────┴───────────┘
-//
-// A connection starts at a message of its own and goes round from there. So
-// messages that follow each other lie behind each other: any number of them is
-// sent, and any piece of their answers compared, as one run of bytes. An
-// answer of another connection, or one that was left out or came twice,
-// differs from the one expected, but for the few connections that are at the
-// same message by chance.
-//
-// Where a server answers with something else, the same type holds what it
-// answers. In each answer the bytes from free to before freeEnd can be
-// anything.
-type text struct {
-	block         []byte
-	size          int // of a message
-	free, freeEnd int
-}
-
-// A block has textBytes bytes or textMessages messages, whichever is more.
-// The former is what a second-level cache holds beside everything else.
-const (
-	textBytes    = 64 << 10
-	textMessages = 16
-)
-
-// newText makes messages of random printable characters that end in "\n".
-func newText(size int, seed uint64) text {
-	t := text{size: size, block: make([]byte, size*max(textBytes/size, textMessages))}
-	random := rand.New(rand.NewPCG(seed, uint64(size)))
-	for i := range t.block {
-		t.block[i] = byte('!' + random.UintN('~'-'!'+1))
+// WriteText writes the result for people to read, a line for each figure.
+func (r *Result) WriteText(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
-	for end := size; end <= len(t.block); end += size {
-		t.block[end-1] = '\n'
+	line("target", "%s", r.Target)
+	r.writeConnections(line)
+	if r.Window > 0 {
+		r.writeTraffic(line)
 	}
-	return t
-}
-
-// repeated makes every message the given one.
-func repeated(message []byte) text {
-	return text{size: len(message), block: bytes.Repeat(message, max(textBytes/len(message), 1))}
-}
-
-// start is where in the block the messages of a connection start. Connections
-// whose numbers are close start at different messages.
-func (t *text) start(number uint32) int {
-	const spread = 2654435761 // prime, so that neighbours are far apart
-	return int(uint64(number)*spread%uint64(len(t.block)/t.size)) * t.size
-}
-
-// after is the place n bytes behind at.
-func (t *text) after(at, n int) int {
-	at += n
-	if at >= len(t.block) {
-		at %= len(t.block)
+	r.writeHeld(line)
+	if r.Window > 0 {
+		r.writeGenerator(line)
 	}
-	return at
+	r.writeFaults(line)
+	return t.Flush()
 }
 
-// run is the bytes from at on, at most n and at most to the end of the block.
-func (t *text) run(at, n int) []byte {
-	return t.block[at:min(at+n, len(t.block))]
-}
+// writeLine writes a line that has a name.
+type writeLine func(name, format string, args ...any)
 
-// match returns how many bytes at the start of in are as those at place at.
-func (t *text) match(at int, in []byte) int {
-	if t.free == t.freeEnd {
-		return t.same(at, in)
+func (r *Result) writeConnections(line writeLine) {
+	rate := ""
+	if r.ConnectTime > 0 {
+		rate = fmt.Sprintf(" in %v, %s/s", round(r.ConnectTime), group(int64(float64(r.Connected)/r.ConnectTime.Seconds())))
 	}
-	// Every message is the same here, so that one will do for all.
-	message := t.block[:t.size]
-	pos, same := at%t.size, 0
-	for same < len(in) {
-		end, free := t.size, false
-		switch {
-		case pos < t.free:
-			end = t.free
-		case pos < t.freeEnd:
-			end, free = t.freeEnd, true
+	if r.Closed > 0 {
+		line("connected", "%s in all, for %s at a time", group(int64(r.Connected)), group(int64(r.Connections)))
+	} else {
+		line("connected", "%s of %s%s", group(int64(r.Connected)), group(int64(r.Connections)), rate)
+	}
+	if l := r.Connect; l.Count > 0 {
+		line("connect time", "50%% %v, 99%% %v, max %v", round(l.P50), round(l.P99), round(l.Max))
+	}
+	if l := r.FirstByte; l.Count > 0 {
+		line("first byte", "50%% %v, 99%% %v, max %v from connecting, waits before the first message included", round(l.P50), round(l.P99), round(l.Max))
+	}
+	if r.Closed > 0 {
+		line("closed", "%s whose lifetime was over, with %s messages in flight", group(r.Closed), group(r.CutOff))
+	}
+	if r.TLS != "" {
+		line("encrypted", "%s", r.TLS)
+	}
+	if len(r.ConnectErrors) > 0 {
+		line("failed", "%s", format.Tally(r.ConnectErrors))
+	}
+}
+
+func (r *Result) writeTraffic(line writeLine) {
+	if r.Mode == "hold" {
+		line("held", "%v, %s bytes received", round(r.Window), group(r.BytesReceived))
+		return
+	}
+	r.writeMode(line)
+	if r.Corrected {
+		line("intended", "%s", group(r.Intended))
+	}
+	line("sent", "%s, %s bytes", group(r.Sent), group(r.BytesSent))
+	counted := ""
+	if r.NoReply {
+		line("received", "%s bytes, no answers awaited", group(r.BytesReceived))
+		counted = " sent"
+	} else {
+		line("answered", "%s, %s bytes", group(r.Answered), group(r.BytesReceived))
+	}
+	line("rate", "%s/s%s over %v", group(int64(math.Round(r.Rate()))), counted, round(r.Window))
+	r.writeLatency(line)
+	r.writeInFlight(line)
+}
+
+// writeInFlight has Little's law say how many messages were under way.
+func (r *Result) writeInFlight(line writeLine) {
+	if r.Corrected && r.Latency.Count > 0 {
+		line("in flight", "%s (rate × mean latency), what waited to be sent included", number(r.InFlight()))
+	}
+	if r.Messages > 0 || r.Closed > 0 || r.NoReply || r.Mode != "closed loop" {
+		return // not all connections are loaded at a time, nor meant to be
+	}
+	want := float64(r.Connected) * float64(r.Pipeline)
+	verdict := ""
+	if d := math.Abs(r.InFlight() - want); d > want/10 {
+		verdict = ": not all connections were loaded all the time"
+	}
+	line("in flight", "%s of %s (rate × mean latency)%s", group(int64(math.Round(r.InFlight()))), group(int64(want)), verdict)
+}
+
+// ratedHow says what Rate counts.
+func (r *Result) ratedHow() string {
+	if r.NoReply {
+		return "sent"
+	}
+	return "answered"
+}
+
+func (r *Result) writeMode(line writeLine) {
+	switch {
+	case r.Schedule != nil:
+		line("load", "open loop, %v, at most %d in flight a connection, seed %d", r.Schedule, r.Pipeline, r.Seed)
+	case r.Mode == "flood":
+		line("load", "flood: as fast as connections take it, no answers awaited")
+	case r.Mode != "":
+		line("load", "%s, %d in flight a connection", r.Mode, r.Pipeline)
+	}
+	line("messages", "%s bytes", group(int64(r.MessageSize)))
+}
+
+// writeLatency says from when on latency counts.
+func (r *Result) writeLatency(line writeLine) {
+	writeTimes := func(name, from string, l *Latency) {
+		line(name, "%s", from)
+		line("", "mean %v, min %v, max %v", round(l.Mean), round(l.Min), round(l.Max))
+		line("", "50%% %v, 90%% %v, 99%% %v, 99.9%% %v", round(l.P50), round(l.P90), round(l.P99), round(l.P999))
+	}
+	l := r.Latency
+	if l.Count == 0 {
+		return
+	}
+	if !r.Corrected {
+		writeTimes("latency", "from when messages were sent: what a stalled server kept from being sent does not count", &l)
+		return
+	}
+	writeTimes("latency", "from when messages were to be sent (corrected for coordinated omission)", &l)
+	if never := r.Unsent + r.Unanswered; never > 0 && r.Intended > 0 {
+		share := 100 * (1 - float64(never)/float64(r.Intended))
+		line("", "%s messages were never sent or answered: what is above %.4g%% is at least this", group(never), share)
+	}
+	if r.Service != nil && r.Service.Count > 0 {
+		writeTimes("service time", "from when they were sent: what a closed loop would have said", r.Service)
+	}
+	if r.Late != nil && r.Late.Count > 0 {
+		line("late sends", "99%% %v, max %v after their time, with a connection free", round(r.Late.P99), round(r.Late.Max))
+	}
+}
+
+// String describes the rate.
+func (r *Rate) String() string {
+	text := number(r.PerSecond) + "/s"
+	if r.To > 0 {
+		text = number(r.PerSecond) + " to " + number(r.To) + "/s"
+	}
+	if r.Each {
+		text += " on each connection"
+	}
+	if r.Swing > 0 {
+		text += fmt.Sprintf(", up and down by %.4g%% in %v", 100*r.Swing, r.Period)
+	}
+	if r.Poisson {
+		text += ", Poisson"
+	}
+	return text
+}
+
+// number writes a rate without needless digits.
+func number(x float64) string {
+	if x >= 1000 {
+		return group(int64(math.Round(x)))
+	}
+	return strconv.FormatFloat(x, 'g', 4, 64)
+}
+
+func (r *Result) writeGenerator(line writeLine) {
+	b := r.Bytes
+	if b.Sent > 0 && !r.NoReply {
+		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", group(b.Sent), group(b.Answered), group(b.InFlight), group(b.CutOff))
+	}
+	text := r.Model
+	if r.UserCPU+r.SystemCPU > 0 {
+		text += fmt.Sprintf(", user %v, system %v", round(r.UserCPU), round(r.SystemCPU))
+	}
+	if r.knowsCPU() {
+		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.CPUShare(), r.CPUs)
+	}
+	line("generator", "%s", text)
+	for _, l := range r.Limits {
+		line("limited by", "%s, on the generator's side: %s", l.Wall, l.Evidence)
+		line("", "to move it: %s", l.Advice)
+	}
+}
+
+func (r *Result) writeFaults(line writeLine) {
+	if r.Mismatched > 0 {
+		line("wrong", "answers on %s connections; first: %v", group(r.Mismatched), r.FirstMismatch)
+	}
+	if len(r.BadStatus) > 0 {
+		line("refused", "%s", format.Tally(r.BadStatus))
+	}
+	if len(r.Lost) > 0 {
+		line("lost", "%s", format.Tally(r.Lost))
+	}
+	for i := range Counters {
+		c := &Counters[i]
+		if !c.Fault || c.result == nil || *c.result(r) == 0 || c.Name == "mismatched" {
+			continue
 		}
-		want := message[pos:min(end, pos+len(in)-same)]
-		got := in[same : same+len(want)]
-		if !free && !bytes.Equal(got, want) {
-			return same + firstDifference(got, want)
+		text := group(*c.result(r))
+		if c.Name == "unexpected" {
+			text += " lines; first: " + r.FirstUnexpected
 		}
-		same += len(want)
-		if pos = end; pos == t.size {
-			pos = 0
-		}
+		line(c.Name, "%s", text)
 	}
-	return same
 }
 
-// same is match where every byte counts.
-func (t *text) same(at int, in []byte) int {
-	same := 0
-	for same < len(in) {
-		want := t.run(at, len(in)-same)
-		got := in[same : same+len(want)]
-		if !bytes.Equal(got, want) {
-			return same + firstDifference(got, want)
-		}
-		same += len(want)
-		at = t.after(at, len(want))
+// String is the snapshot in a line, without a rate.
+func (s Snapshot) String() string {
+	text := group(s.Open) + " open, " + group(s.Answered) + " answered"
+	if s.Failed > 0 {
+		text += ", " + group(s.Failed) + " failed"
 	}
-	return same
+	return text
 }
 
-// firstDifference is where two texts differ, the length of the shorter one if they
-// do not.
-func firstDifference(a, b []byte) int {
-	n := min(len(a), len(b))
-	if bytes.Equal(a[:n], b[:n]) {
-		return n
-	}
-	for i := range n {
-		if a[i] != b[i] {
-			return i
+func group(n int64) string { return format.Count(n) }
+
+func round(d time.Duration) time.Duration { return format.Round(d) }
+
+func (r *Result) writeHeld(line writeLine) {
+	for _, v := range r.Verifications {
+		text := fmt.Sprintf("%s of %s connections answered in %v, %s/s, at most %s in flight",
+			group(v.Checked), group(v.Open), round(v.Time), group(int64(v.Rate())), group(int64(v.InFlight)))
+		for _, w := range []struct {
+			n    int64
+			what string
+		}{{v.Wrong, "wrong"}, {v.Lost, "lost"}, {v.Unanswered, "unanswered"}} {
+			if w.n > 0 {
+				text += fmt.Sprintf("; %s %s", group(w.n), w.what)
+			}
+		}
+		line(fmt.Sprintf("verified %d", v.Number), "%s", text)
+		if l := v.Latency; l.Count > 0 {
+			line("", "50%% %v, 99%% %v, max %v", round(l.P50), round(l.P99), round(l.Max))
 		}
 	}
-	return n
+	if r.Heartbeats > 0 {
+		line("heartbeats", "%s", group(r.Heartbeats))
+	}
+	b := r.Broadcast
+	if b == nil {
+		return
+	}
+	line("broadcast", "received on %s of %s connections, within %v of each other", group(b.Heard), group(b.Open), round(b.Time))
+	if l := b.After; l.Count > 0 {
+		line("", "50%% %v, 99%% %v, max %v after the first", round(l.P50), round(l.P99), round(l.Max))
+	}
+	if b.Again > 0 {
+		line("", "%s times more, on connections that had it", group(b.Again))
+	}
+}
+
+// WriteText writes the run for people to read: its result, or how far it was
+// where the stream was cut off.
+func (s *Stream) WriteText(w io.Writer) error {
+	if s.Complete() {
+		return s.Result.WriteText(w)
+	}
+	_, err := fmt.Fprintf(w, "cut off     after %v, before there was a result\nuntil then  %v\n", round(s.Span()), s.Last)
+	return err
+}
+
+// compared are the rows of a comparison: figures by their names in expectations.
+var compared = []struct{ title, name string }{
+	{"connected", "connected"}, {"rate, 1/s", "rate"}, {"mean", "mean"}, {"50%", "p50"}, {"90%", "p90"}, {"99%", "p99"},
+	{"99.9%", "p99.9"}, {"max", "max"}, {"errors", "errors"}, {"generator's CPU", "cpu"},
+}
+
+// WriteComparison writes the results of several runs side by side, each with its
+// name, and how many times the first's each figure is. A "-" stands for what was
+// not measured, "cut off" for a run that did not come to its end.
+func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
+	if len(names) != len(streams) {
+		return fmt.Errorf("load: comparison: %d names of %d streams; expected one each", len(names), len(streams))
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	row := func(title string, of func(*Result) string) {
+		fmt.Fprint(t, title)
+		for _, s := range streams {
+			text := "-"
+			if s.Complete() {
+				text = cmp.Or(of(s.Result), "-")
+			} else if title == "target" {
+				text = "cut off after " + round(s.Span()).Round(time.Millisecond).String()
+			}
+			fmt.Fprint(t, "\t", text)
+		}
+		fmt.Fprintln(t)
+	}
+	fmt.Fprintln(t, "\t"+strings.Join(names, "\t"))
+	row("target", func(r *Result) string { return r.Target })
+	row("mode", func(r *Result) string { return r.Mode })
+	first := streams[0].Result
+	for _, c := range compared {
+		f, _ := figureNamed(c.name)
+		row(c.title, func(r *Result) string {
+			value, ok := f.of(r)
+			if !ok {
+				return ""
+			}
+			text := group(int64(math.Round(value)))
+			switch {
+			case f.time:
+				text = round(time.Duration(value)).String()
+			case c.name == "cpu":
+				text = strconv.FormatFloat(100*value, 'f', 0, 64) + "%"
+			}
+			if r == first || first == nil {
+				return text
+			}
+			base, ok := f.of(first)
+			if !ok || base == 0 {
+				return text
+			}
+			digits := 2
+			if value/base >= 100 {
+				digits = 0
+			}
+			return fmt.Sprintf("%s  %.*f×", text, digits, value/base)
+		})
+	}
+	return t.Flush()
 }

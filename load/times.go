@@ -126,3 +126,16 @@ func latencyOf(distributions ...*distribution) Latency {
 	}
 	return readLatency(all.counts)
 }
+
+// encode is a distribution in the form that HdrHistogram's libraries share, "" for an
+// empty one.
+func encode(d *distribution) string {
+	if d.count() == 0 {
+		return ""
+	}
+	b, err := d.counts.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		return "" // only what the library can't write, and newHistogram's it can
+	}
+	return string(b)
+}

@@ -4,9 +4,12 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
+	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -116,24 +119,45 @@ func (e *encryption) describe() string {
 	return tls.VersionName(s.Version) + ", " + tls.CipherSuiteName(s.CipherSuite)
 }
 
-// clientTLS is the TLS configuration of a run against a target, nil for none.
-func (c Config) clientTLS() *tls.Config {
+// clientTLS is the TLS configuration of a run, nil for none. Errors say what is wrong
+// with its file of certificates.
+func (c Config) clientTLS() (*tls.Config, error) {
 	if c.TLS == nil {
-		return nil
+		return nil, nil
 	}
-	cfg := c.TLS.Clone()
+	t := c.TLS
+	cfg := t.Config.Clone()
+	if cfg == nil {
+		cfg = &tls.Config{}
+	}
+	cfg.ServerName = cmp.Or(t.ServerName, cfg.ServerName)
+	cfg.InsecureSkipVerify = cfg.InsecureSkipVerify || t.Insecure
 	if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
 		host, _, _ := net.SplitHostPort(c.Target) // checked before
 		cfg.ServerName = cmp.Or(host, "localhost")
 	}
-	return cfg
+	switch {
+	case t.CAFile == "":
+		return cfg, nil
+	case t.Insecure:
+		return nil, errors.New("load: any certificate is taken, and a file of those to trust is given; expected one of the two")
+	}
+	pem, err := os.ReadFile(t.CAFile)
+	if err != nil {
+		return nil, fmt.Errorf("load: certificates to trust: %w", err)
+	}
+	cfg.RootCAs = x509.NewCertPool()
+	if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("load: certificates to trust: %s has none; expected a PEM file", t.CAFile)
+	}
+	return cfg, nil
 }
 
 // encrypt wraps a connection of package net, if it is to be encrypted.
 func (c Config) encrypt(ctx context.Context, conn net.Conn) (net.Conn, error) {
-	cfg := c.clientTLS()
-	if cfg == nil {
-		return conn, nil
+	cfg, err := c.clientTLS()
+	if cfg == nil || err != nil {
+		return conn, err
 	}
 	secured := tls.Client(conn, cfg)
 	if err := secured.HandshakeContext(ctx); err != nil {

@@ -50,9 +50,9 @@ func serverTLS() *tls.Config {
 	return &tls.Config{Certificates: []tls.Certificate{own}}
 }
 
-func clientTLS() *tls.Config {
+func clientTLS() *TLS {
 	_, trusted := identity()
-	return &tls.Config{RootCAs: trusted}
+	return &TLS{Config: &tls.Config{RootCAs: trusted}}
 }
 
 // encrypted has a function serve over crypto/tls.
@@ -158,11 +158,11 @@ func TestTLSRefused(t *testing.T) {
 	const least = 50 * time.Millisecond // for a handshake that nobody answers
 	for name, test := range map[string]struct {
 		handle func(net.Conn)
-		tls    *tls.Config
+		tls    *TLS
 		within time.Duration
 		want   string
 	}{
-		"unknown authority": {encrypted(serverTLS(), echo), &tls.Config{}, 0, "certificate"},
+		"unknown authority": {encrypted(serverTLS(), echo), &TLS{}, 0, "certificate"},
 		"another's name":    {encrypted(serverTLS(), echo), wrongName, 0, "elsewhere"},
 		"not TLS":           {func(c net.Conn) { _, _ = io.WriteString(c, "hello, I am a line\n"); silent(c) }, clientTLS(), 0, "first record does not look like a TLS handshake"},
 		"an end":            {func(net.Conn) {}, clientTLS(), 0, ""},
@@ -236,7 +236,7 @@ func TestTLSResumption(t *testing.T) {
 		})
 		client := clientTLS()
 		if cached {
-			client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+			client.Config.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 		}
 		for range 2 { // the second has what the first was given
 			check(t, Config{Target: s.addr(), Connections: 5, Messages: 1, TLS: client})
@@ -255,16 +255,15 @@ func TestTLSBounds(t *testing.T) {
 	const more = 100
 	silence := target{addr: netip.MustParseAddrPort(serve(t, silent).addr())}
 	cfg := Config{TLS: clientTLS(), Connections: halfOpen + more, ConnectRate: 1 << 20, ConnectTimeout: time.Hour}
-	r := newRun(cfg.filled(), []target{silence})
-	model, err := models.Find("")
+	cfg = cfg.filled()
+	model, err := models.Find(cfg.Model)
 	if err != nil {
 		t.Fatal(err)
 	}
-	eng, err := model.Start(r.engineConfig())
+	r, err := newRun(cfg, []target{silence}, model.Start)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.use(eng)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -289,7 +288,7 @@ func TestTLSBounds(t *testing.T) {
 	if running, waiting := gate.Count(); running+waiting != 0 {
 		t.Errorf("at the end %d handshakes were under way, %d waiting", running, waiting)
 	}
-	if plain := newRun(Config{}.filled(), []target{testTarget}).engineConfig(); plain.NewLayer != nil || plain.Limits.HandshakeTimeout != 0 {
+	if plain := fakeRun(Config{}, &fakeEngine{}).engineConfig(); plain.NewLayer != nil || plain.Limits.HandshakeTimeout != 0 {
 		t.Error("without TLS there is a layer")
 	}
 }
@@ -327,7 +326,7 @@ func TestTLSHTTP(t *testing.T) {
 	if r.Err() != nil || r.Answered != 12 {
 		t.Errorf("%v, got %+v", r.Err(), r)
 	}
-	_, err := Run(t.Context(), Config{Target: s.addr(), TLS: &tls.Config{}, HTTP: true})
+	_, err := Run(t.Context(), Config{Target: s.addr(), TLS: &TLS{}, HTTP: true})
 	if err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("without trust: got %v", err)
 	}
@@ -337,19 +336,20 @@ func TestTLSHTTP(t *testing.T) {
 func TestServerName(t *testing.T) {
 	for _, test := range []struct {
 		target, want string
-		cfg          *tls.Config
+		cfg          TLS
 	}{
-		{"there:1", "there", &tls.Config{}},
-		{"[::1]:1", "::1", &tls.Config{}},
-		{":1", "localhost", &tls.Config{}},
-		{"there:1", "here", &tls.Config{ServerName: "here"}},
-		{"there:1", "", &tls.Config{InsecureSkipVerify: true}},
+		{"there:1", "there", TLS{}},
+		{"[::1]:1", "::1", TLS{}},
+		{":1", "localhost", TLS{}},
+		{"there:1", "here", TLS{ServerName: "here"}},
+		{"there:1", "here", TLS{Config: &tls.Config{ServerName: "here"}}},
+		{"there:1", "", TLS{Insecure: true}},
 	} {
-		if got := (Config{Target: test.target, TLS: test.cfg}).clientTLS().ServerName; got != test.want {
-			t.Errorf("%s: got %q, want %q", test.target, got, test.want)
+		if got, err := (Config{Target: test.target, TLS: &test.cfg}).clientTLS(); err != nil || got.ServerName != test.want {
+			t.Errorf("%s: got %q, %v; want %q", test.target, got.ServerName, err, test.want)
 		}
 	}
-	if (Config{}).clientTLS() != nil {
+	if got, err := (Config{}).clientTLS(); got != nil || err != nil {
 		t.Error("a configuration without TLS has some")
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
 )
 
 // errLate closes a connection that was established when nobody waited for it
@@ -22,15 +23,14 @@ type traffic struct {
 	cfg    *Config
 	script *script
 	mode   mode
-	slab   *slab
+	table  *connTable
 	shards []*shard
 	looped bool          // a shard for each loop
-	ready  atomic.Bool   // all that is above is made
 	epoch  time.Duration // the run's start, of the engine's clock
 	began  time.Time     // the same, of the calendar
 
-	schedule *schedule // in an open loop for all connections together
-	line     tempo     // in one for each, from begin on
+	plan  *pacer.Shared // in an open loop for all connections together
+	curve pacer.Curve   // of plans, from begin on
 
 	// from and until are the window, since epoch. Nothing is sent from
 	// until on, but what an open loop had planned before. begin is when the
@@ -38,7 +38,7 @@ type traffic struct {
 	// established.
 	begin, from, until atomic.Int64
 	going              atomic.Bool
-	// nudged is how many links the starter is through with. It is the starter's while
+	// nudged is how many connections the starter is through with. It is the starter's while
 	// that runs.
 	nudged int
 	// draining is when what an open loop has planned is given up.
@@ -46,10 +46,10 @@ type traffic struct {
 	// closing says that connections close because the run is over.
 	closing atomic.Bool
 
-	// Of connections that are only held: the roll call that is on, or was last,
+	// Of connections that are only held: the verification that is on, or was last,
 	// and how far the loops are with it; when the broadcast first came.
 	lister     engine.Lister
-	roll       atomic.Pointer[roll]
+	verifying  atomic.Pointer[verification]
 	walks      []walk
 	firstHeard atomic.Int64
 
@@ -68,42 +68,35 @@ const (
 	holding
 )
 
-// newTraffic makes a handler. The number of the engine's loops is told to it
-// by serve, before the first connection.
-func newTraffic(cfg *Config) *traffic {
-	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), schedule: newSchedule()}
-	t.window(never, math.MinInt64)
-	return t
-}
-
-// serve makes room for connections of an engine with that many loops.
-func (t *traffic) serve(loops int) error {
+// newTraffic makes a handler for an engine with that many loops, 0 for a model without.
+func newTraffic(cfg *Config, loops int) (*traffic, error) {
+	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), plan: pacer.NewShared()}
+	t.window(pacer.Never, math.MinInt64)
 	t.walks = make([]walk, max(loops, 1))
 	t.looped = loops > 0
+	t.shards = make([]*shard, loops)
 	if !t.looped {
-		loops = goroutineShards
+		t.shards = make([]*shard, goroutineShards)
 	}
-	places := t.cfg.most()
+	for i := range t.shards {
+		s := &shard{times: newTimes(t.mode == holding)}
+		s.unheard, s.heard = held{shard: s}, held{shard: s, heard: true}
+		t.shards[i] = s
+	}
+	places := cfg.most()
 	switch {
 	case t.holdsOnly():
 		places = 0
-	case t.cfg.Lifetime > 0:
-		places *= 2 // those of closed links are their shards'
+	case cfg.Lifetime > 0:
+		places *= 2 // those of closed connections are their shards'
 	}
-	t.slab = newSlab(places, t.cfg.Pipeline, loops)
+	t.table = newConnTable(places, cfg.Pipeline, len(t.shards))
 	var err error
-	if t.script, err = newScript(t.cfg, t.slab, t.faults.status); err != nil {
-		return err
+	if t.script, err = newScript(cfg, t.table, t.faults.status); err != nil {
+		return nil, err
 	}
-	t.slab.furnish(t)
-	t.shards = make([]*shard, loops)
-	for i := range t.shards {
-		s := &shard{times: newTimes(t.mode == holding)}
-		s.silent, s.told = held{shard: s}, held{shard: s, heard: true}
-		t.shards[i] = s
-	}
-	t.ready.Store(true)
-	return nil
+	t.table.alloc(t)
+	return t, nil
 }
 
 // goroutineShards is how many shards connections share in a model without
@@ -128,7 +121,7 @@ func (t *traffic) endWindow() (from, until time.Duration) {
 	until = min(time.Duration(t.until.Load()), t.now())
 	from = min(time.Duration(t.from.Load()), until)
 	t.window(from, until)
-	t.schedule.stop(until)
+	t.plan.Stop(until)
 	return from, until
 }
 
@@ -148,7 +141,7 @@ func (t *traffic) shardOf(c *engine.Conn) int {
 	return int(c.Slot()) % len(t.shards)
 }
 
-// Opened has a connection upgraded, or gives it its link.
+// Opened has a connection upgraded, or gives it its connection.
 func (t *traffic) Opened(c *engine.Conn) {
 	began := c.DialledAt() - t.epoch
 	if t.script.frames != nil {
@@ -158,7 +151,7 @@ func (t *traffic) Opened(c *engine.Conn) {
 	t.establish(c, t.numbers.Add(1)-1, began)
 }
 
-// establish gives a connection its link; it was dialled at the given time.
+// establish gives a connection its connection; it was dialled at the given time.
 func (t *traffic) establish(c *engine.Conn, number uint32, began time.Duration) {
 	i := t.shardOf(c)
 	s, now := t.shards[i], t.now()
@@ -166,7 +159,7 @@ func (t *traffic) establish(c *engine.Conn, number uint32, began time.Duration) 
 		t.hold(c, s, now, began)
 		return
 	}
-	l := s.newLink(t.slab, c.Ref(), i, number, now)
+	l := s.newConn(t.table, c.Ref(), i, number, now)
 	if l == nil {
 		t.faults.refused(errLate) // or it would be missed; nobody counts any more if it is late
 		c.Kill(errLate)
@@ -175,10 +168,10 @@ func (t *traffic) establish(c *engine.Conn, number uint32, began time.Duration) 
 	c.SetValue(l)
 	t.script.begin(l)
 	s.mu.Lock()
-	t.slab.settle(l, now)
+	t.table.reset(l, now)
 	s.times.connect.record(now-began, 1)
 	if t.cfg.Lifetime > 0 {
-		s.timers.push(timer{at: now + t.cfg.Lifetime, link: l.id, number: l.number, kind: outlived})
+		s.timers.push(timer{at: now + t.cfg.Lifetime, conn: l.id, number: l.number, kind: outlived})
 	}
 	s.mu.Unlock()
 	if t.going.Load() {
@@ -192,21 +185,21 @@ func (t *traffic) DialFailed(err error) { t.faults.refused(err) }
 // Nudged starts the traffic on a connection, or does what is due on it.
 func (t *traffic) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
-	case *link:
+	case *connState:
 		if t.going.Load() && !t.is(v, started) {
 			t.start(c, v)
 		} else {
 			t.doDue(c, v)
 		}
 	case *held:
-		t.answerRoll(c, v)
+		t.sendLine(c, v)
 	default: // it came too late to be held
-		t.forgo(t.shardNamed(c.Ref()), c.Ref())
+		t.cancel(t.shardNamed(c.Ref()), c.Ref())
 	}
 }
 
-// is looks at a link's state.
-func (t *traffic) is(l *link, bits uint16) bool {
+// is looks at a connection's state.
+func (t *traffic) is(l *connState, bits uint16) bool {
 	s := t.shards[l.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,14 +207,14 @@ func (t *traffic) is(l *link, bits uint16) bool {
 }
 
 // start begins the traffic on a connection.
-func (t *traffic) start(c *engine.Conn, l *link) {
+func (t *traffic) start(c *engine.Conn, l *connState) {
 	s, now := t.shards[l.shard], t.now()
 	s.mu.Lock()
 	l.state |= started
 	if t.script.first && t.allowed(l, 1, now) > 0 {
 		t.claim(s, l, now)
 	}
-	if !t.script.first || t.script.mute {
+	if !t.script.first || t.script.noReply {
 		l.state |= entered
 		t.enter(s, l, now)
 	}
@@ -236,7 +229,7 @@ func (t *traffic) start(c *engine.Conn, l *link) {
 // Received checks a piece of the answers and sends what may be sent for those
 // that are complete.
 func (t *traffic) Received(c *engine.Conn, in []byte) int {
-	l, ok := c.Value().(*link)
+	l, ok := c.Value().(*connState)
 	if !ok {
 		return t.receivedElse(c, in)
 	}
@@ -269,34 +262,35 @@ func (t *traffic) Received(c *engine.Conn, in []byte) int {
 	return h.used
 }
 
-// account adds up what was heard, and moves the link on. The caller holds the
+// account adds up what was heard, and moves the connection on. The caller holds the
 // shard's lock.
-func (t *traffic) account(s *shard, l *link, h heardOf, now time.Duration) {
+func (t *traffic) account(s *shard, l *connState, h progress, now time.Duration) {
 	if l.state&replied == 0 {
 		l.state |= replied
-		if t.slab.opened != nil {
-			s.times.firstByte.record(now-t.slab.opened[l.id], 1)
+		if t.table.opened != nil {
+			s.times.firstByte.record(now-t.table.opened[l.id], 1)
 		}
 	}
-	did := tally{answered: int64(h.answers), bytesIn: int64(h.bytes)}
+	measured := t.measured(now)
+	s.sum.count(nBytesReceived, int64(h.bytes), measured)
 	if h.answers > 0 {
-		did.bytesAnswered = t.slab.bytes(l, l.answered, h.answers, t.script)
+		s.sum.count(nAnswered, int64(h.answers), measured)
+		s.sum.run[nBytesAnswered] += t.table.bytes(l, l.answered, h.answers, t.script)
 		t.recordAll(s, l, h.answers, now)
 		l.flying -= uint16(h.answers)
 		l.answered += uint64(h.answers)
 		s.sum.lastAnswer = now
 		if t.cfg.Messages > 0 && l.answered == uint64(t.cfg.Messages) {
 			l.state |= finished
-			s.sum.finished++
-			s.sum.exchanged++
+			s.sum.run[nFinished]++
+			s.sum.run[nExchanged]++
 		}
 	}
-	s.add(did, t.measured(now))
 }
 
 // recordAll records the latencies of answers: those of messages that were sent
 // together, which are alike, in one go.
-func (t *traffic) recordAll(s *shard, l *link, answers int, now time.Duration) {
+func (t *traffic) recordAll(s *shard, l *connState, answers int, now time.Duration) {
 	if t.open() {
 		t.recordOpen(s, l, answers, now)
 		return
@@ -306,8 +300,8 @@ func (t *traffic) recordAll(s *shard, l *link, answers int, now time.Duration) {
 		to = &s.times.window
 	}
 	for k := 0; k < answers; {
-		sent, alike := *t.slab.sentAt(l, l.answered+uint64(k)), 1
-		for k+alike < answers && *t.slab.sentAt(l, l.answered+uint64(k+alike)) == sent {
+		sent, alike := *t.table.sentAt(l, l.answered+uint64(k)), 1
+		for k+alike < answers && *t.table.sentAt(l, l.answered+uint64(k+alike)) == sent {
 			alike++
 		}
 		to.record(now-sent, alike)
@@ -317,19 +311,19 @@ func (t *traffic) recordAll(s *shard, l *link, answers int, now time.Duration) {
 
 // recordOpen records latencies from the times at which messages were to be sent:
 // those that were to be sent in the window count.
-func (t *traffic) recordOpen(s *shard, l *link, answers int, now time.Duration) {
+func (t *traffic) recordOpen(s *shard, l *connState, answers int, now time.Duration) {
 	for k := range uint64(answers) {
 		if t.script.first && l.answered+k == 0 {
 			continue
 		}
-		at := t.slab.place(l, l.answered+k)
-		intended := t.slab.intended[at]
+		at := t.table.place(l, l.answered+k)
+		intended := t.table.intended[at]
 		if !t.counts(intended) {
 			s.times.outside.record(now-intended, 1)
 			continue
 		}
 		s.times.window.record(now-intended, 1)
-		s.times.service.record(now-t.slab.times[at], 1)
+		s.times.service.record(now-t.table.times[at], 1)
 	}
 }
 
@@ -338,38 +332,29 @@ func (t *traffic) counts(at time.Duration) bool {
 	return int64(at) >= t.from.Load() && int64(at) < t.until.Load()
 }
 
-// sending takes the messages that are due on a link to be sent now, and counts
+// sending takes the messages that are due on a connection to be sent now, and counts
 // them. The caller holds the shard's lock, and hands them to the connection when it
 // has let go of it.
-func (t *traffic) sending(s *shard, l *link, now time.Duration) batch {
+func (t *traffic) sending(s *shard, l *connState, now time.Duration) batch {
 	if l.due == 0 {
 		return batch{}
 	}
 	p := batch{from: l.answered + uint64(l.flying), n: int(l.due), measured: t.measured(now)}
 	for k := range uint64(p.n) {
-		t.slab.times[t.slab.place(l, p.from+k)] = now
+		t.table.times[t.table.place(l, p.from+k)] = now
 	}
-	s.sum.due -= int64(p.n)
-	if l.due = 0; t.script.mute {
+	s.sum.run[nDue] -= int64(p.n)
+	if l.due = 0; t.script.noReply {
 		l.answered += uint64(p.n)
 		t.standBy(s, l, now) // no answer will
 	} else {
 		l.flying += uint16(p.n)
 	}
-	did := tally{sent: int64(p.n)}
+	s.sum.count(nSent, int64(p.n), p.measured)
 	if t.script.fixed > 0 {
-		did.bytesOut = int64(p.n * t.script.fixed)
+		s.sum.count(nBytesSent, int64(p.n*t.script.fixed), p.measured)
 	}
-	s.add(did, p.measured)
 	return p
-}
-
-// add counts what was done.
-func (s *shard) add(did tally, measured bool) {
-	s.sum.whole.add(did)
-	if measured {
-		s.sum.window.add(did)
-	}
 }
 
 // batch are messages that go out together.
@@ -380,11 +365,11 @@ type batch struct {
 }
 
 // send hands messages to a connection.
-func (t *traffic) send(c *engine.Conn, l *link, p batch) {
+func (t *traffic) send(c *engine.Conn, l *connState, p batch) {
 	if p.n == 0 {
 		return
 	}
-	size := t.script.say(c, l, t.slab, p.from, p.n)
+	size := t.script.say(c, l, t.table, p.from, p.n)
 	if t.script.fixed > 0 && t.cfg.SendLimit == 0 {
 		return
 	}
@@ -392,14 +377,14 @@ func (t *traffic) send(c *engine.Conn, l *link, p batch) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t.script.fixed == 0 {
-		s.add(tally{bytesOut: int64(size)}, p.measured)
+		s.sum.count(nBytesSent, int64(size), p.measured)
 	}
 	t.chargeOutput(l, size)
 }
 
 // mistake gives up a connection whose answer goes on with got instead of what
 // was expected.
-func (t *traffic) mistake(c *engine.Conn, l *link, got []byte, why error) {
+func (t *traffic) mistake(c *engine.Conn, l *connState, got []byte, why error) {
 	s := t.shards[l.shard]
 	s.mu.Lock()
 	l.state |= mistaken
@@ -416,7 +401,7 @@ func (t *traffic) Ended(_ *engine.Conn, in []byte) int { return len(in) }
 
 // Closed counts a connection that is gone.
 func (t *traffic) Closed(c *engine.Conn, why error) {
-	l, ok := c.Value().(*link)
+	l, ok := c.Value().(*connState)
 	if !ok {
 		t.closedElse(c, why)
 		return
@@ -426,27 +411,27 @@ func (t *traffic) Closed(c *engine.Conn, why error) {
 	}
 }
 
-// leave takes a link out of the sums that others wait for, and says how it was.
-func (t *traffic) leave(l *link) (state uint16) {
+// leave takes a connection out of the sums that others wait for, and says how it was.
+func (t *traffic) leave(l *connState) (state uint16) {
 	s := t.shards[l.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	l.state |= gone
-	s.sum.closed++
+	s.sum.run[nClosed]++
 	if !t.closing.Load() || l.state&expired != 0 {
-		s.sum.dropped += int64(l.flying)
-		s.sum.droppedBytes += t.slab.bytes(l, l.answered, int(l.flying), t.script)
+		s.sum.run[nDropped] += int64(l.flying)
+		s.sum.run[nBytesDropped] += t.table.bytes(l, l.answered, int(l.flying), t.script)
 	}
 	if l.state&expired != 0 {
-		s.sum.outlived++
-		s.sum.cutOff += int64(l.flying)
+		s.sum.run[nExpired]++
+		s.sum.run[nCutOff] += int64(l.flying)
 	}
-	t.forsake(s, l)
-	s.sum.due -= int64(l.due)
+	t.countUnsent(s, l)
+	s.sum.run[nDue] -= int64(l.due)
 	l.due = 0
 	if l.state&finished == 0 {
 		l.state |= finished
-		s.sum.finished++
+		s.sum.run[nFinished]++
 	}
 	if t.cfg.Lifetime > 0 {
 		s.free = append(s.free, l.id)

@@ -2,7 +2,6 @@ package load
 
 import (
 	"math"
-	"sync"
 	"testing"
 	"time"
 	"unsafe"
@@ -13,49 +12,8 @@ import (
 // TestLinkSize holds down what a connection costs beside the engine's part;
 // the time of its message in flight makes it 56 bytes.
 func TestLinkSize(t *testing.T) {
-	if got := unsafe.Sizeof(link{}); got > 48 {
+	if got := unsafe.Sizeof(connState{}); got > 48 {
 		t.Errorf("a link is %d bytes, want at most 48", got)
-	}
-}
-
-// TestLinks gives links to many at once: each its own, as many as asked for.
-func TestLinks(t *testing.T) {
-	const shards, each = 5, 321
-	slab := newSlab(shards*each, 3, shards)
-	var all []*shard
-	var wait sync.WaitGroup
-	for i := range shards {
-		s := &shard{}
-		all = append(all, s)
-		wait.Go(func() {
-			for range each {
-				if l := s.newLink(slab, engine.Ref{}, i, 0, 1); l == nil {
-					t.Error("no link left")
-				} else {
-					l.answered++
-				}
-			}
-		})
-	}
-	wait.Wait()
-	used := 0
-	for i, l := range slab.links {
-		used += int(l.answered)
-		if l.answered > 1 || l.answered == 1 && int(l.id) != i {
-			t.Errorf("link %d: %+v", i, l)
-		}
-	}
-	if sum := sumOf(all); used != shards*each || sum.opened != shards*each {
-		t.Errorf("%d links used, %d counted", used, sum.opened)
-	}
-	if slab.ring != 4 {
-		t.Errorf("a ring of %d for 3 in flight", slab.ring)
-	}
-	for all[0].newLink(slab, engine.Ref{}, 0, 0, 1) != nil {
-		used++
-	}
-	if used > len(slab.links) {
-		t.Errorf("%d links given of %d", used, len(slab.links))
 	}
 }
 
@@ -79,7 +37,7 @@ func TestWindow(t *testing.T) {
 			echoBack(c)
 		}
 		s := sumOf(tr.shards)
-		if s.whole != (tally{8, 6, 8 * 64, 6 * 64, 6 * 64}) || s.window.sent != test.sent || s.window.answered != test.answered {
+		if [5]int64(s.run[:5]) != [5]int64{8, 6, 8 * 64, 6 * 64, 6 * 64} || s.window[nSent] != test.sent || s.window[nAnswered] != test.answered {
 			t.Errorf("%s: got %+v", name, s)
 		}
 		if got := tr.shards[0].times.window.count(); got != test.answered {
@@ -87,7 +45,7 @@ func TestWindow(t *testing.T) {
 		}
 		tr.endWindow()
 		echoBack(c)
-		if s := sumOf(tr.shards); s.whole.sent != 8 || s.whole.answered != 8 || s.window.answered != test.answered || s.flying() != 0 {
+		if s := sumOf(tr.shards); s.run[nSent] != 8 || s.run[nAnswered] != 8 || s.window[nAnswered] != test.answered || s.flying() != 0 {
 			t.Errorf("%s, after the end: got %+v", name, s)
 		}
 	}
@@ -95,8 +53,8 @@ func TestWindow(t *testing.T) {
 
 // testTraffic is the handler of a run on one loop.
 func testTraffic(t testing.TB, cfg Config) *traffic {
-	tr := newTraffic(&cfg)
-	if err := tr.serve(1); err != nil {
+	tr, err := newTraffic(&cfg, 1)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return tr
@@ -114,12 +72,12 @@ func TestLatency(t *testing.T) {
 	tr := testTraffic(t, Config{Connections: 1, Pipeline: 3, Size: 64})
 	tr.window(0, math.MaxInt64)
 	s := tr.shards[0]
-	l := s.newLink(tr.slab, engine.Ref{}, 0, 0, 0)
+	l := s.newConn(tr.table, engine.Ref{}, 0, 0, 0)
 	for k := range uint64(7) {
-		*tr.slab.sentAt(l, k) = time.Duration(k+1) * time.Second
+		*tr.table.sentAt(l, k) = time.Duration(k+1) * time.Second
 		if k >= 2 {
 			l.answered = k - 2
-			tr.account(s, l, heardOf{answers: 1}, 10*time.Second)
+			tr.account(s, l, progress{answers: 1}, 10*time.Second)
 		}
 	}
 	got := latencyOf(&s.times.window)
@@ -128,7 +86,7 @@ func TestLatency(t *testing.T) {
 		t.Errorf("got %+v, want 5 to 9 s", got)
 	}
 	l.answered = 4
-	tr.account(s, l, heardOf{answers: 1}, time.Hour)
+	tr.account(s, l, progress{answers: 1}, time.Hour)
 	if got := latencyOf(&s.times.window); !near(got.Max, maxLatency) {
 		t.Errorf("a longer one is %v, want %v", got.Max, maxLatency)
 	}
@@ -149,7 +107,7 @@ func BenchmarkMessage(b *testing.B) {
 		c.Sent(64)
 		c.Arrived(answer)
 	}
-	if got := sumOf(tr.shards).whole.answered; got != int64(b.N) {
+	if got := sumOf(tr.shards).run[nAnswered]; got != int64(b.N) {
 		b.Fatalf("%d answers to %d messages", got, b.N)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"container/heap"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
 	"github.com/myriad-go/myriad/internal/stall"
 )
 
@@ -61,8 +63,11 @@ func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *
 	s.play(func() bool { return s.traffic.left() <= 0 })
 	s.window = cfg.Duration
 	s.traffic.endWindow()
-	s.play(func() bool { sum := s.sum(); return (sum.flying() == 0 || s.script().mute) && !s.waits() })
-	s.countUnsent()
+	s.play(func() bool {
+		sum := s.sum()
+		return (sum.flying() == 0 || s.script().noReply) && !(s.traffic.open() && s.traffic.behind())
+	})
+	s.skipUnsent()
 	return s, s.result(s.sum())
 }
 
@@ -136,13 +141,13 @@ func intendedTimes(cfg Config, begin time.Duration) (all []time.Duration) {
 	}
 	even := func(uint64) float64 { return 1 }
 	random := func(seed uint64) func(uint64) float64 {
-		return func(k uint64) float64 { return exponential(seed, k) }
+		return func(k uint64) float64 { return -math.Log(float64(pacer.Random(seed, k)>>11+1) / (1 << 53)) }
 	}
 	switch {
 	case !rate.Each && !rate.Poisson:
 		plan(even, 0)
 	case !rate.Each:
-		gaps := random(seedOf(cfg.Seed, thingPlan))
+		gaps := random(seedOf(cfg.Seed, seedPlan))
 		plan(gaps, gaps(0))
 	default:
 		for n := range uint64(cfg.Connections) {

@@ -34,7 +34,7 @@ const maxCauses = 64
 //	99th percentile, last interval:     myriad_load_latency_seconds{quantile="0.99"}
 //	CPUs that the generator keeps busy: rate(myriad_load_cpu_seconds_total{process="generator"}[1m])
 func NewLoadCollector(labels prometheus.Labels) *LoadCollector {
-	c := &LoadCollector{}
+	c := &LoadCollector{state: newLoadState()}
 	if _, ok := labels["quantile"]; ok {
 		c.wrong = errors.New("metrics: the label quantile is the summaries' own; expected another name")
 	}
@@ -73,13 +73,15 @@ type LoadCollector struct {
 
 // loadState is a run so far.
 type loadState struct {
-	plan load.Plan
-	// last is the last interval, with the counts of the whole run.
+	plan           load.Plan
 	last           load.Interval
+	counts         map[int]int64 // of the whole run, by the place in load.Counters
 	causes         map[string]int64
 	own, server    time.Duration // processor time
 	latency, setup durations
 }
+
+func newLoadState() loadState { return loadState{counts: make(map[int]int64)} }
 
 // durations are the count and the sum, in seconds, of a whole run.
 type durations struct {
@@ -97,7 +99,7 @@ func (c *LoadCollector) Observe(e load.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e.Phase == load.Began {
-		c.state = loadState{}
+		c.state = newLoadState()
 	}
 	if e.Plan != nil {
 		c.state.plan = *e.Plan
@@ -109,18 +111,11 @@ func (c *LoadCollector) Observe(e load.Event) {
 
 // add adds an interval up.
 func (s *loadState) add(i load.Interval) {
-	was := s.last
 	s.last = i
-	for _, f := range []struct {
-		to   *int64
-		from int64
-	}{
-		{&s.last.Opened, was.Opened}, {&s.last.Failed, was.Failed}, {&s.last.Lost, was.Lost}, {&s.last.Closed, was.Closed},
-		{&s.last.Intended, was.Intended}, {&s.last.Sent, was.Sent}, {&s.last.Answered, was.Answered},
-		{&s.last.BytesSent, was.BytesSent}, {&s.last.BytesReceived, was.BytesReceived},
-		{&s.last.Heartbeats, was.Heartbeats}, {&s.last.Heard, was.Heard}, {&s.last.Strange, was.Strange},
-	} {
-		*f.to += f.from
+	for k, c := range load.Counters {
+		if n, ok := c.Of(&i); ok && !c.Gauge {
+			s.counts[k] += n
+		}
 	}
 	if s.causes == nil {
 		s.causes = make(map[string]int64)
@@ -157,7 +152,7 @@ func (c *LoadCollector) Describe(to chan<- *prometheus.Desc) {
 func (c *LoadCollector) Collect(to chan<- prometheus.Metric) {
 	c.mu.Lock()
 	s := c.state
-	s.causes = maps.Clone(s.causes)
+	s.causes, s.counts = maps.Clone(s.causes), maps.Clone(s.counts)
 	c.mu.Unlock()
 	for i, m := range loadMetrics {
 		to <- prometheus.MustNewConstMetric(c.metrics[i], m.kind, m.value(&s))
@@ -204,41 +199,30 @@ type loadMetric struct {
 	value      func(*loadState) float64
 }
 
-// loadGauge is a loadMetric that tells what is now.
-func loadGauge(name, help string, value func(*load.Interval) int64) loadMetric {
-	return loadMetric{name, help, prometheus.GaugeValue, func(s *loadState) float64 { return float64(value(&s.last)) }}
-}
-
-// loadCounter is a loadMetric that only grows.
-func loadCounter(name, help string, value func(*load.Interval) int64) loadMetric {
-	return loadMetric{name, help, prometheus.CounterValue, func(s *loadState) float64 { return float64(value(&s.last)) }}
-}
-
-var loadMetrics = []loadMetric{
+// loadMetrics are the counters of a run, and what else has one value.
+var loadMetrics = append(countedMetrics(), []loadMetric{
 	{"connections_wanted", "How many connections there are to be.", prometheus.GaugeValue,
 		func(s *loadState) float64 { return float64(s.plan.Connections) }},
-	loadGauge("connections", "Connections that are established now.", func(i *load.Interval) int64 { return i.Open }),
-	loadCounter("connections_opened_total", "Connections that were established.", func(i *load.Interval) int64 { return i.Opened }),
-	loadCounter("connections_failed_total", "Attempts to connect that failed.", func(i *load.Interval) int64 { return i.Failed }),
-	loadCounter("connections_lost_total", "Connections that the server or the network ended.", func(i *load.Interval) int64 { return i.Lost }),
-	loadCounter("connections_closed_total", "Connections that the generator closed.", func(i *load.Interval) int64 { return i.Closed }),
-
-	loadCounter("messages_intended_total", "Messages that were to be sent by the plan of an open loop.", func(i *load.Interval) int64 { return i.Intended }),
-	loadCounter("messages_sent_total", "Messages that were handed to connections.", func(i *load.Interval) int64 { return i.Sent }),
-	loadCounter("messages_answered_total", "Messages whose whole answer has arrived, as expected.", func(i *load.Interval) int64 { return i.Answered }),
-	loadCounter("sent_bytes_total", "Bytes of messages sent.", func(i *load.Interval) int64 { return i.BytesSent }),
-	loadCounter("received_bytes_total", "Bytes received.", func(i *load.Interval) int64 { return i.BytesReceived }),
-	loadCounter("heartbeats_total", "Heartbeats of the server that connections which are held have got.", func(i *load.Interval) int64 { return i.Heartbeats }),
-	loadCounter("broadcast_heard_total", "Connections which are held that have got the broadcast.", func(i *load.Interval) int64 { return i.Heard }),
-	loadCounter("strange_lines_total", "Lines that connections which are held did not expect, the broadcast for a second time too.", func(i *load.Interval) int64 { return i.Strange }),
-	loadGauge("messages_in_flight", "Messages that have no answer yet.", func(i *load.Interval) int64 { return i.Flying }),
-	loadGauge("messages_waiting", "Messages of the plan of an open loop whose time has come and that have not been sent.",
-		func(i *load.Interval) int64 { return i.Waiting }),
-
 	{"run_seconds", "How long the run had taken at the end of the last interval.", prometheus.GaugeValue,
 		func(s *loadState) float64 { return s.last.To.Seconds() }},
 	{"interval_seconds", "How long the last interval was.", prometheus.GaugeValue,
 		func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }},
+}...)
+
+func countedMetrics() (all []loadMetric) {
+	for i, c := range load.Counters {
+		switch {
+		case c.Metric == "":
+		case c.Gauge:
+			all = append(all, loadMetric{c.Metric, c.Help, prometheus.GaugeValue, func(s *loadState) float64 {
+				n, _ := c.Of(&s.last)
+				return float64(n)
+			}})
+		default:
+			all = append(all, loadMetric{c.Metric, c.Help, prometheus.CounterValue, func(s *loadState) float64 { return float64(s.counts[i]) }})
+		}
+	}
+	return all
 }
 
 // processMetrics have a value for the generator and, where its processes are known,

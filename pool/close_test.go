@@ -190,42 +190,6 @@ func TestCloseDrains(t *testing.T) {
 	}
 }
 
-// A second Close, at the same time or later, waits as the first does, and that is
-// all.
-func TestSecondClose(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, fixed(2, 64))
-		release := hold(t, p, 2)
-		const closers = 5
-		returned := make(chan int, closers)
-		for range closers {
-			go func() {
-				dropped, err := p.Close(context.Background())
-				if err != nil {
-					t.Errorf("Close: %v", err)
-				}
-				returned <- len(dropped)
-			}()
-		}
-		time.Sleep(time.Minute)
-		if n := len(returned); n != 0 {
-			t.Errorf("%d of %d Closes have returned while jobs run", n, closers)
-		}
-		release()
-		for range closers {
-			if n := receive(t, returned, "Close"); n != 0 {
-				t.Errorf("Close returned %d jobs; expected none", n)
-			}
-		}
-		for _, ctx := range []context.Context{context.Background(), ended(nil), t.Context()} {
-			if dropped, err := p.Close(ctx); err != nil || len(dropped) != 0 {
-				t.Errorf("Close of a pool that is closed: %v, %v", dropped, err)
-			}
-		}
-		balance(t, p)
-	})
-}
-
 // A second Close may be in more of a hurry than the first: then both return, and each
 // job is returned by one of them.
 func TestSecondCloseForces(t *testing.T) {
@@ -391,32 +355,6 @@ func TestJobContextFollowsItsOwn(t *testing.T) {
 			if err := receive(t, got, "the job"); !errors.Is(err, errWhy) {
 				t.Errorf("the cause is %v; expected %v", err, errWhy)
 			}
-		}
-	})
-}
-
-// A context that a job has kept does not become that of another job.
-func TestJobContextIsNoOthers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, fixed(1, 64))
-		submit := func(ctx context.Context) (kept context.Context) {
-			if err := p.Submit(ctx, func(ctx context.Context) { kept = ctx }); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			return kept
-		}
-		mine := submit(context.WithValue(context.Background(), ctxKey{}, "mine"))
-		other, cancel := context.WithCancelCause(context.WithValue(context.Background(), ctxKey{}, "another's"))
-		_ = submit(other)
-		cancel(errWhy)
-		_ = submit(nil)
-		synctest.Wait()
-		if v := mine.Value(ctxKey{}); v != "mine" {
-			t.Errorf("the context of a job has the value %q after others have run; expected its own", v)
-		}
-		if err := context.Cause(mine); errors.Is(err, errWhy) {
-			t.Error("the context of a job has ended with that of another")
 		}
 	})
 }

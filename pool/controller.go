@@ -9,8 +9,8 @@ import (
 
 // controller runs once a tick while there is work: it sets the limit of workers, sheds
 // what is too old in the queue when nobody takes jobs, notices workers that are away,
-// ends idle ones, and keeps the coarse clock. It is one goroutine, which sleeps while
-// there is nothing to do. Its mutex guards its fields, because Resize changes them, too.
+// ends idle ones, and keeps the coarse clock. It is one goroutine, which sleeps while no
+// worker is active, but for once a second as long as there are idle workers to end. Its mutex guards its fields, because Resize changes them, too.
 type controller struct {
 	p    *Pool
 	wake chan struct{} // has room for one
@@ -85,19 +85,32 @@ func (c *controller) stop() {
 	c.done.Wait()
 }
 
-// sleep waits until there is work, or the end; then it is false.
+// sleep waits until there is work, or a second is over after which idle workers are
+// ended. It is false at the pool's end.
 func (c *controller) sleep() bool {
 	p := c.p
 	p.asleep.Store(true)
 	defer p.asleep.Store(false)
 	c.mu.Lock()
-	idle := c.idle()
+	idle, surplus := c.idle(), p.workers() > int64(c.minWorkers)
 	c.mu.Unlock()
 	if !idle {
 		return true // work came before asleep was set
 	}
+	var second <-chan time.Time
+	if surplus {
+		timer := time.NewTimer(time.Second)
+		defer timer.Stop()
+		second = timer.C
+	}
 	select {
 	case <-c.wake:
+		return true
+	case <-second:
+		c.mu.Lock()
+		c.surplus = int(p.parked.n.Load())
+		c.removeIdle()
+		c.mu.Unlock()
 		return true
 	case <-c.quit:
 		return false
@@ -118,11 +131,11 @@ func (c *controller) wakeUp() {
 	}
 }
 
-// idle reports whether there is nothing to do: all workers are parked, and are no more
-// than there are to be.
+// idle reports whether no worker is active, nothing waits, and there are as many workers
+// as there have to be.
 func (c *controller) idle() bool {
 	n := c.p.workers()
-	return n <= int64(c.minWorkers) && c.p.parked.n.Load() >= n && !c.p.anyQueued()
+	return n >= int64(c.minWorkers) && c.p.parked.n.Load() >= n && !c.p.anyQueued()
 }
 
 // tick runs one control cycle. It reports whether the pool is idle.
@@ -144,7 +157,9 @@ func (c *controller) tick() (idle bool) {
 	}
 	c.watchWorkers(now)
 	c.addWorkers(queued)
-	c.removeIdle()
+	if c.surplus = min(c.surplus, int(p.parked.n.Load())); c.ticks%ticksPerSecond == 0 {
+		c.removeIdle()
+	}
 	idle = c.idle()
 	c.mu.Unlock()
 	if len(shed) > 0 {
@@ -158,8 +173,11 @@ func (c *controller) tick() (idle bool) {
 func (c *controller) read(now int64, shed *[]Task) (r reading, queued int) {
 	p := c.p
 	r.at, r.workers = time.Duration(now), int(p.workers())
-	oldest := p.oldestWaiter()
-	r.refused = p.waiters.total.Load()
+	oldest := int64(0)
+	if p.waiting.Load() > 0 {
+		oldest = now - int64(tick) // at least about that
+	}
+	r.refused = p.total.Load()
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
@@ -255,10 +273,6 @@ func (c *controller) addWorkers(queued int) {
 // removeIdle ends a quarter of the workers that were idle for all of a second.
 func (c *controller) removeIdle() {
 	p := c.p
-	c.surplus = min(c.surplus, int(p.parked.n.Load()))
-	if c.ticks%ticksPerSecond != 0 {
-		return
-	}
 	for n := (c.surplus + 3) / 4; n > 0 && p.retire(int64(c.minWorkers)); n-- {
 	}
 	c.surplus = int(p.parked.n.Load())

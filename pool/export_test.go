@@ -7,3 +7,10 @@ func (p *Pool) SetBacklog(n float64) {
 	defer p.control.mu.Unlock()
 	p.control.backlog = func() float64 { return n }
 }
+
+// Ticks is how often the controller has run.
+func (p *Pool) Ticks() int {
+	p.control.mu.Lock()
+	defer p.control.mu.Unlock()
+	return p.control.ticks
+}

@@ -89,31 +89,6 @@ func TestClimberSettles(t *testing.T) {
 	}
 }
 
-// TestClimberStartsQuickly wants many workers soon for jobs that only wait.
-func TestClimberStartsQuickly(t *testing.T) {
-	t.Parallel()
-	for seed := range uint64(20) {
-		for _, k := range []struct {
-			start  int
-			within float64
-			kind   kind
-		}{
-			{2, 0.5, kind{wait: 20 * ms}},
-			{4, 0.5, kind{wait: 20 * ms, dist: even}},
-			{8, 0.7, kind{wait: 20 * ms, dist: exponential}},
-		} {
-			m := newModel(seed, 2, phase{kind: k.kind})
-			c := newClimber(1, 512, k.start)
-			for m.most < 512 && m.now < 10 {
-				drive(t, &c, m, 0.01)
-			}
-			if m.now > k.within {
-				t.Errorf("seed %d: from %d to 512 workers took %.2f s, more than %v", seed, k.start, m.now, k.within)
-			}
-		}
-	}
-}
-
 // TestClimberFollows changes the kind of the work and back.
 func TestClimberFollows(t *testing.T) {
 	t.Parallel()
@@ -188,42 +163,6 @@ func TestClimberWithoutQueue(t *testing.T) {
 		if rate < 0.95*2000 || c.limit > 256 {
 			t.Errorf("seed %d: of 2000 jobs a second %.0f ran, with a limit of %d", seed, rate, c.limit)
 		}
-	}
-}
-
-// TestClimberLongJobs has jobs of 10 s. Those that wait get all workers in time,
-// those that compute not many.
-func TestClimberLongJobs(t *testing.T) {
-	t.Parallel()
-	m := newModel(1, 2, phase{kind: kind{wait: 10}})
-	c := newClimber(1, 500, 2)
-	drive(t, &c, m, 10)
-	early := c.limit
-	drive(t, &c, m, 140)
-	t.Logf("waits: %d at 10 s, %d at 150 s", early, c.limit)
-	if early > 16 || m.most < 500 {
-		t.Errorf("10 s waits: the limit is %d at 10 s and %d at 150 s; expected at most 16 and 500", early, m.most)
-	}
-	drive(t, &c, m, 100)
-	rate, _ := drive(t, &c, m, 600)
-	t.Logf("waits: %.1f jobs a second", rate)
-	if rate < 0.94*50 {
-		t.Errorf("10 s waits: %.1f jobs a second ended, less than 94 %% of 50", rate)
-	}
-	m = newModel(1, 2, phase{kind: kind{wait: 1, dist: even}})
-	c = newClimber(1, 500, 2)
-	drive(t, &c, m, 30)
-	if rate, _ := drive(t, &c, m, 60); rate < 0.9*500 {
-		t.Errorf("1 s waits: %.0f jobs a second ended, less than 90 %% of 500", rate)
-	}
-	m = newModel(1, 2, phase{kind: kind{cpu: 10}})
-	c = newClimber(1, 500, 2)
-	drive(t, &c, m, 10)
-	early = c.limit
-	drive(t, &c, m, 140)
-	t.Logf("computes: %d at 10 s, %d at 150 s", early, c.limit)
-	if early > 16 || m.most > 64 {
-		t.Errorf("10 s of computing: the limit is %d at 10 s and %d at 150 s; expected at most 16 and 64", early, m.most)
 	}
 }
 
@@ -336,36 +275,6 @@ func saturate(c *climber, r reading, until func() bool) reading {
 		}
 	}
 	return r
-}
-
-// TestClimberReadings has readings that come twice, which change nothing, and
-// ones that go back, after which nothing is known.
-func TestClimberReadings(t *testing.T) {
-	work := phase{kind: kind{wait: 20 * ms, dist: even}}
-	m := newModel(1, 2, work)
-	once, twice := newClimber(1, 64, 2), newClimber(1, 64, 2)
-	for i := range 200 {
-		r := m.run(float64(i+1) * 0.01)
-		m.limit = once.observe(r)
-		twice.observe(r)
-		if twice.observe(r); once != twice {
-			t.Fatalf("at %v, after one step %+v, and after two with the same reading %+v", r.at, once, twice)
-		}
-	}
-	r := m.saw
-	for _, back := range []func(r *reading){
-		func(r *reading) { r.at -= time.Second },
-		func(r *reading) { r.finished -= 100 },
-		func(r *reading) { r.timed -= 100 },
-		func(r *reading) { r.service -= time.Second },
-	} {
-		c, r := once, r
-		r.at += 10 * time.Millisecond
-		back(&r)
-		if limit := c.observe(r); limit != once.limit || c.baseSample != (sample{}) || c.trial != (sample{}) {
-			t.Errorf("after %+v the limit is %d and %+v known", r, limit, c.baseSample)
-		}
-	}
 }
 
 // FuzzClimber feeds readings that may make no sense: the limit is always within

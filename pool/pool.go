@@ -39,7 +39,7 @@ import (
 // its job to a parked worker if no worker is searching for jobs, or starts a worker if
 // the limit allows; otherwise the job goes to the queue (submit.go). So a pool with a
 // spare worker never refuses a job, whatever Config.Queue is. Submits that wait for room
-// stand in a list (waiters.go).
+// receive from a channel (waiters.go).
 //
 // One goroutine, the controller, runs every 10 ms while there is work and sleeps
 // otherwise (controller.go). It alone sets the limit of workers; Resize does so under
@@ -104,7 +104,7 @@ func New(cfg Config) (*Pool, error) {
 	procs := runtime.GOMAXPROCS(0)
 	p := &Pool{
 		cfg: cfg, start: time.Now(), procs: int64(procs), searchers: int32(max(1, procs/2)),
-		exited: make(chan struct{}), done: make(chan struct{}),
+		waiters: waiters{room: make(chan struct{}, 1)}, exited: make(chan struct{}), done: make(chan struct{}),
 	}
 	p.overload = overload{
 		target: int64(cfg.Target), interval: int64(cfg.Interval),
@@ -179,7 +179,7 @@ func (p *Pool) beginClose() bool {
 		s.mu.Unlock()
 	}
 	p.closed.Store(true)
-	p.wakeAll()
+	p.wakeWaiter()
 	if p.size.Or(closedBit) == 0 {
 		close(p.exited)
 	}

@@ -3,7 +3,6 @@ package pool_test
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"runtime/pprof"
 	"strings"
@@ -135,36 +134,27 @@ func TestResize(t *testing.T) {
 	})
 }
 
-// Resizes from everywhere under work: workers are within the last bounds in the end.
-func TestResizesRace(t *testing.T) {
+// A pool without work hardly costs anything while it still has workers, and ends them.
+func TestIdleWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := start(t, pool.Config{Max: 8, Queue: 256})
-		var wg sync.WaitGroup
-		for g := range uint64(4) {
-			rng := rand.New(rand.NewPCG(1, g))
-			wg.Go(func() {
-				for range 300 {
-					least := rng.IntN(20)
-					if err := p.Resize(least, least+1+rng.IntN(20)); err != nil {
-						t.Error(err)
-					}
-					for range 10 {
-						_ = p.TrySubmit(func(context.Context) { time.Sleep(time.Millisecond) })
-					}
-					time.Sleep(time.Duration(rng.IntN(5)) * time.Millisecond)
-				}
-			})
-		}
-		wg.Wait()
-		for _, size := range []struct{ least, most int }{{7, 9}, {30, 30}, {0, 3}} {
-			if err := p.Resize(size.least, size.most); err != nil {
+		p := start(t, pool.Config{Max: 64, Queue: 64, Off: pool.Adapting})
+		for range 64 {
+			if err := p.TrySubmit(func(context.Context) { time.Sleep(100 * time.Millisecond) }); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(5 * time.Minute)
-			synctest.Wait()
-			if s := p.Stats(); s.Workers < size.least || s.Workers > size.most || s.Running+s.Queued != 0 {
-				t.Errorf("Resize(%d, %d): %+v", size.least, size.most, s)
-			}
+		}
+		time.Sleep(time.Second)
+		before, workers := p.Ticks(), p.Stats().Workers
+		time.Sleep(5 * time.Second)
+		if n := p.Ticks() - before; n > 10 {
+			t.Errorf("the controller has run %d times in 5 s without work", n)
+		}
+		if n := p.Stats().Workers; n == 0 || n >= workers/2 {
+			t.Errorf("%d workers have become %d in 5 s, expected less than half, and some", workers, n)
+		}
+		time.Sleep(time.Minute)
+		if n := p.Stats().Workers; n != 0 {
+			t.Errorf("%d workers are left after a minute", n)
 		}
 	})
 }

@@ -21,7 +21,7 @@ func (p *Pool) TrySubmit(job Func) error { return p.TrySubmitTask(Task{Job: job.
 func (p *Pool) SubmitTask(t Task) error {
 	err := t.check()
 	if err == nil {
-		if err = errNoRoom; p.behind.Load() == 0 {
+		if err = errNoRoom; p.noBarge.Load() == 0 {
 			err = p.accept(&t)
 		}
 		if err == errNoRoom {
@@ -36,7 +36,7 @@ func (p *Pool) SubmitTask(t Task) error {
 func (p *Pool) TrySubmitTask(t Task) error {
 	err := t.check()
 	if err == nil {
-		if err = errNoRoom; p.behind.Load() == 0 && !p.evidentlyFull() {
+		if err = errNoRoom; p.noBarge.Load() == 0 && !p.evidentlyFull() {
 			err = p.accept(&t)
 		}
 		for range returningTries {

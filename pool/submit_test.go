@@ -14,38 +14,6 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Ten thousand that wait for room all get it, each of its jobs runs once, and none
-// waits much longer than its turn.
-func TestManyWaitForRoom(t *testing.T) {
-	for _, queue := range []int{pool.NoQueue, 1, 64, 500} {
-		p, err := pool.New(fixed(2, queue))
-		if err != nil {
-			t.Fatal(err)
-		}
-		const submitters = 10_000
-		var ran atomic.Int64
-		done := make(chan struct{})
-		var wg sync.WaitGroup
-		release := hold(t, p, 2)
-		for range submitters {
-			wg.Go(func() {
-				if err := p.Submit(context.Background(), func(context.Context) { ran.Add(1) }); err != nil {
-					t.Errorf("Submit: %v", err)
-				}
-			})
-		}
-		release()
-		go func() { wg.Wait(); close(done) }()
-		receive(t, done, "all to get room")
-		if _, err := p.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-		if s := balance(t, p); ran.Load() != submitters || s.Full != 0 {
-			t.Errorf("queue %d: %d of %d have run, full %d", queue, ran.Load(), submitters, s.Full)
-		}
-	}
-}
-
 // None starves: those that wait for room get it about in the order in which they
 // came, though others keep coming.
 func TestNoWaiterStarves(t *testing.T) {
@@ -221,26 +189,6 @@ func TestIdlePoolTurnsNothingAway(t *testing.T) {
 				}
 				if s := p.Stats(); s.Accepted != jobs || s.Full+s.Late+s.Closed != 0 {
 					t.Errorf("accepted %d of %d, full %d, late %d, closed %d", s.Accepted, jobs, s.Full, s.Late, s.Closed)
-				}
-			})
-		}
-	}
-}
-
-// The same with a single worker, each time it has come to rest.
-func TestIdleWorkerTakesTheJob(t *testing.T) {
-	for _, least := range []int{0, 1} {
-		for _, queue := range []int{pool.NoQueue, 1} {
-			synctest.Test(t, func(t *testing.T) {
-				p := start(t, pool.Config{Min: least, Max: 1, Queue: queue})
-				for i := range 500 {
-					synctest.Wait()
-					if err := p.TrySubmit(nothing); err != nil {
-						t.Fatalf("min %d queue %d, job %d: %v", least, queue, i, err)
-					}
-					if i%50 == 0 {
-						time.Sleep(time.Minute) // the worker may have gone
-					}
 				}
 			})
 		}

@@ -18,12 +18,6 @@ func isAddress(text string) bool {
 	return ok
 }
 
-// isTarget says whether a text is a host and a port to connect to.
-func isTarget(text string) bool {
-	port, ok := portOf(text)
-	return ok && port > 0
-}
-
 // portOf is the port of HOST:PORT, which can have the name of a service.
 func portOf(text string) (port int, ok bool) {
 	_, service, err := net.SplitHostPort(text)

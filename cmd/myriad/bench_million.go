@@ -38,7 +38,7 @@ It exits with 1 when a connection was lost, an answer was wrong, a heartbeat or
 the broadcast did not arrive, the machine did not get its memory back, or one of
 these was not measured; with --strict also when memory or rates are not what is
 claimed.`
-	cmd.SetFlagErrorFunc(loadFlagError)
+	cmd.SetFlagErrorFunc(valueError)
 	flags := cmd.Flags()
 	flags.StringSliceVar(&names, "subjects", nil, "run these servers: epoll, uring, prefork (default: all)")
 	flag(flags, &w.Connections, parseMore, "connections", "n", "hold `N` connections, as 2m (default 1000000)")

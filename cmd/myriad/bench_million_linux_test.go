@@ -77,8 +77,8 @@ func TestBenchMillionFile(t *testing.T) {
 			t.Errorf("phase %d, %s: got %+v, want 300 connections, and what both sides take", i, p.Name, p.End)
 		}
 	}
-	if calls := run.Result.RollCalls; len(calls) != 2 || calls[0].InFlight != 10 || calls[1].Checked != 300 {
-		t.Errorf("roll calls %+v, want two of 300 connections with 10 lines in flight", calls)
+	if calls := run.Result.Verifications; len(calls) != 2 || calls[0].InFlight != 10 || calls[1].Checked != 300 {
+		t.Errorf("verifications %+v, want two of 300 connections with 10 lines in flight", calls)
 	}
 	if !slices.Contains(run.Command, "--loops") || !slices.Contains(run.Load, "--loops") {
 		t.Errorf("%q and %q, want loops for both", run.Command, run.Load)

@@ -1,12 +1,17 @@
 package main
 
 import (
+	"bufio"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/myriad-go/myriad/doctor"
 )
@@ -16,8 +21,8 @@ const doctorExamples = `  myriad doctor -n 1000000
   myriad doctor -n 100k --side server --print sysctl > /etc/sysctl.d/90-myriad.conf
   myriad doctor -n 200k --side client --src 10.0.0.10-10.0.0.20 --target 10.0.0.7:9000`
 
-// doctorAsked is how many connections the doctor looks at when nobody says.
-const doctorAsked = 1_000_000
+// defaultExamined is how many connections the doctor predicts for without -n.
+const defaultExamined = 1_000_000
 
 // doctorFlags are the flags of the command doctor.
 type doctorFlags struct {
@@ -33,8 +38,8 @@ func newDoctor() *cobra.Command {
 	var f doctorFlags
 	cmd := &cobra.Command{
 		Use:   "doctor [flags]",
-		Short: "Tell which walls of this machine stop how many connections, and move them",
-		Long: `Tell which walls of this machine stop how many connections, and move them.
+		Short: "Predict which limits of this machine stop how many connections, and raise them",
+		Long: `Predict which limits of this machine stop how many connections, and raise them.
 
 It reads the machine and prints for each wall its value, at how many connections it
 stops what is planned, what it needs to be, the command that does it, and where this
@@ -42,7 +47,7 @@ is documented. With --fix it makes the changes, which last until the machine sta
 again; --print writes a file that makes them last.
 
 It exits with 0 if the machine holds what is planned, with 1 if it does not, and with
-2 if the flags are wrong. Without -n it tells of 1,000,000 connections and exits with 0.`,
+2 if the flags are wrong. Without -n it predicts for 1,000,000 connections and exits with 0.`,
 		Example: doctorExamples,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
@@ -68,7 +73,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 		err = report.WriteText(out)
 	}
 	if err == nil && f.fix {
-		report, err = f.repair(cmd, report)
+		report, err = f.fixWalls(cmd, report)
 	}
 	if err != nil || !cmd.Flags().Changed("connections") {
 		return err
@@ -76,7 +81,7 @@ func (f *doctorFlags) run(cmd *cobra.Command) error {
 	return fits(report)
 }
 
-// examine asks the doctor what this machine holds of a plan.
+// examine predicts what this machine holds of a plan.
 func examine(plan doctor.Plan) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {
@@ -106,7 +111,7 @@ func (f *doctorFlags) complete(given given) error {
 	case (f.fix || f.format != "") && !given("connections"):
 		return usagef("-n is missing; expected for how many connections the machine is to be made ready, such as -n 100k")
 	case f.plan.Connections == 0:
-		f.plan.Connections = doctorAsked
+		f.plan.Connections = defaultExamined
 	}
 	f.plan.Side = doctor.Side(f.side)
 	f.plan.Sources, f.plan.Targets = nil, nil
@@ -128,4 +133,107 @@ func (f *doctorFlags) complete(given given) error {
 		return usageError{fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "doctor: "))}
 	}
 	return nil
+}
+
+// add gives the flags to the command doctor.
+func (f *doctorFlags) add(cmd *cobra.Command) {
+	var g flagGroups
+	g.add("Plan", "", f.addPlan)
+	g.add("Answer", "", f.addAnswer)
+	g.giveTo(cmd)
+}
+
+func (f *doctorFlags) addPlan(flags *pflag.FlagSet) {
+	p := &f.plan
+	flag(flags, &p.Connections, parseMore, "connections", "n", "look at `N` connections, such as 100k")
+	flag(flags, &f.side, oneOf(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "look at this `SIDE` of them: server, client or both (default both)")
+	flags.StringVar(&p.Model, "model", "", "serve, or with --side client connect, on this I/O `MODEL`: auto, goroutine, epoll or uring (default auto)")
+	flag(flags, &p.Processes, parseMore, "processes", "", "serve with `N` worker processes (default: none)")
+	flag(flags, &p.Unread, parseCount, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0: idle)")
+	flag(flags, &p.UserMemory, parseMore, "user-memory", "", "a connection takes `BYTES` of the process's memory (default: what Myriad takes)")
+	flag(flags, &p.Backlog, parseMore, "backlog", "", "the listener asks for a backlog of `N` (default: as many as it gets)")
+	flag(flags, &p.Burst, parseMore, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
+	flag(flags, &p.Closing, parseMore, "closing", "", "this side closes `N` connections a second, in order (default: none)")
+	flags.StringArrayVar(&f.sources, "src", nil, "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen by itself)")
+	flags.StringArrayVar(&f.targets, "target", nil, "connect to this `ADDRESS`, an IP address and a port (repeatable; default: one on 127.0.0.1)")
+}
+
+func (f *doctorFlags) addAnswer(flags *pflag.FlagSet) {
+	flags.BoolVar(&f.fix, "fix", false, "change what can be changed now, and say how to undo it")
+	flags.BoolVar(&f.yes, "yes", false, "don't ask before --fix")
+	flag(flags, &f.format, oneOf(doctor.Formats...), "print", "", "print only what makes it last, as `FORMAT`: sysctl, systemd, docker, kubernetes or limits")
+	flags.BoolVar(&f.json, "json", false, "print the report as JSON")
+}
+
+// fixWalls makes the changes of the report, and examines the machine again.
+func (f *doctorFlags) fixWalls(cmd *cobra.Command, r *doctor.Report) (*doctor.Report, error) {
+	out, changes := cmd.OutOrStdout(), r.Changes()
+	if len(changes) == 0 {
+		fmt.Fprintln(out, "\nThere is nothing to change.")
+		return r, nil
+	}
+	fmt.Fprintln(out, "\nThese are the changes:")
+	for i, c := range changes {
+		fmt.Fprintf(out, "  %d. %s\n", i+1, c.Command())
+	}
+	if !f.yes {
+		yes, err := confirm(cmd.Context(), cmd.InOrStdin(), out, len(changes))
+		if err != nil {
+			return r, err
+		}
+		if !yes {
+			fmt.Fprintln(out, "Nothing was changed.")
+			return r, nil
+		}
+	}
+	fmt.Fprintln(out, "\nChanged:")
+	undo, failed := doctor.Apply(cmd.Context(), out, changes)
+	if failed != nil {
+		fmt.Fprintf(out, "\nNot done:\n  %s\n", strings.ReplaceAll(failed.Error(), "\n", "\n  "))
+	}
+	if len(undo) > 0 {
+		fmt.Fprintln(out, "\nTo undo:")
+	}
+	for _, c := range undo {
+		fmt.Fprintf(out, "  %s\n", c.Command())
+	}
+	after, err := examine(r.Plan)
+	if err != nil {
+		return r, err
+	}
+	fmt.Fprintf(out, "\n%s\n", after.Summary())
+	return after, nil
+}
+
+// maxAnswer bounds what is read of an answer.
+const maxAnswer = 64
+
+// confirm prompts for whether to make n changes. It waits until there is an answer or
+// ctx ends; then the goroutine that reads ends with the process.
+func confirm(ctx context.Context, in io.Reader, out io.Writer, n int) (bool, error) {
+	changes := fmt.Sprintf("these %d changes", n)
+	if n == 1 {
+		changes = "this change"
+	}
+	fmt.Fprintf(out, "Apply %s? [y/N] ", changes)
+	type answer struct {
+		text string
+		err  error
+	}
+	answers := make(chan answer, 1)
+	go func() {
+		text, err := bufio.NewReader(io.LimitReader(in, maxAnswer)).ReadString('\n')
+		answers <- answer{strings.ToLower(strings.TrimSpace(text)), err}
+	}()
+	select {
+	case <-ctx.Done():
+		fmt.Fprintln(out)
+		return false, errors.New("interrupted; nothing was changed")
+	case a := <-answers:
+		if a.err != nil && a.text == "" {
+			fmt.Fprintln(out)
+			return false, usagef("--fix asks, and nobody answers (%w); expected y or n on standard input, or --yes", a.err)
+		}
+		return a.text == "y" || a.text == "yes", nil
+	}
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/myriad-go/myriad/load"
 )
@@ -36,33 +35,22 @@ if connections were lost, if a line was wrong, is missing or came twice.`,
 		Example: holdExamples,
 		Args:    cobra.ArbitraryArgs, // looked at by complete
 		RunE: func(cmd *cobra.Command, args []string) error {
-			f.cfg.Hold = true
-			if err := f.complete(cmd, args); err != nil {
+			if err := f.complete(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
-			f.ask(cmd)
+			f.warn(cmd)
 			f.cfg.Duration = cmp.Or(f.cfg.Duration, maxHeld)
 			return f.hold(cmd)
 		},
 	}
-	f.addHold(cmd)
+	f.cfg.Hold = true
+	f.add(cmd, "Connections", "Lines", "Encryption", "Results")
 	return cmd
 }
 
-// addHold gives the flags to the command hold.
-func (f *loadFlags) addHold(cmd *cobra.Command) {
-	var g flagGroups
-	cmd.Flags().SetNormalizeFunc(canonical)
-	g.add("Connections", "", func(flags *pflag.FlagSet) {
-		f.addConnections(flags, "n")
-		f.addDuration(flags, "hold them for this `TIME` (default: until Ctrl-C, at most 30 days)")
-		flag(flags, &f.cfg.HoldAfter, parseTime, "hold-after", "", "hold them for this `TIME` more, behind what --check does at the end (default 0s)")
-	})
-	g.add("Lines", "", f.held.add)
-	g.add("Encryption", "", f.tls.add)
-	g.add("Results", "", f.addResults)
-	g.giveTo(cmd)
-}
+// maxHeld is how long hold holds connections that nobody lets go: the most that
+// load.Config allows.
+const maxHeld = 30 * 24 * time.Hour
 
 // hold holds the connections and says what they take.
 func (f *loadFlags) hold(cmd *cobra.Command) error {

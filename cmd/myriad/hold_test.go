@@ -42,12 +42,12 @@ func TestHoldUntilInterrupted(t *testing.T) {
 	}
 }
 
-// TestHoldLines has roll calls, heartbeats and a broadcast, each with a server of its
+// TestHoldLines has verifications, heartbeats and a broadcast, each with a server of its
 // own, as one that echoes would answer the answers.
 func TestHoldLines(t *testing.T) {
 	s := startServer(t, "serve", "--app", "lines")
-	got := invoke(t, "hold", "-n", "20", "--check", "--check-inflight", "3", "--duration", "100ms", "--expect", "checked==40", s.addr)
-	if want := "20 of 20 got their line back"; got.code != 0 || strings.Count(got.stdout, want) != 2 {
+	got := invoke(t, "hold", "-n", "20", "--check=3", "--duration", "100ms", "--expect", "checked==40", s.addr)
+	if want := "20 of 20 connections answered"; got.code != 0 || strings.Count(got.stdout, want) != 2 {
 		t.Errorf("exit code %d, stdout %q, stderr %q; want %q twice", got.code, got.stdout, got.stderr, want)
 	}
 	ln := listenFor(t, "ping\nnoon\n")
@@ -109,18 +109,16 @@ func TestHoldWrongUse(t *testing.T) {
 		"--duration 31d a:1":              "expected 0 to 720h",
 		"-m ping a:1":                     "-m; expected a flag",
 		"--rate 10 a:1":                   "--rate; expected a flag",
-		"--tls-insecure a:1":              "--tls-insecure is given without --tls",
 		"--ramp 2:1:1s a:1":               `--ramp is "2:1:1s"`,
-		"--json --quiet a:1":              "--json and --quiet are given",
 		"--interval never a:1":            `--interval is "never"`,
 		"--close politely a:1":            "expected fin or rst",
 		"--src nowhere a:1":               "--src",
 		"--model threads a:1":             `"threads"`,
 		"nowhere":                         "expected HOST:PORT",
 		"--connect-rate -1 a:1":           `--connect-rate is "-1"`,
-		"--check-inflight 0 a:1":          `--check-inflight is "0"`,
-		"--check-inflight 2M a:1":         "expected 0 to 1048576",
-		"--heartbeat-answer pong a:1":     "--heartbeat-answer is given without --heartbeat",
+		"--check=0 a:1":                   `--check is "0"`,
+		"--check=2M a:1":                  "expected 0 to 1048576",
+		"--heartbeat-answer pong a:1":     "and no heartbeat; expected the line that it answers",
 		"--heartbeat= a:1":                `--heartbeat is ""; expected a line that is not empty`,
 		"--broadcast x --heartbeat x a:1": "expected two lines",
 		"--check --lifetime 1s a:1":       "--lifetime; expected a flag",

@@ -1,52 +1,55 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"golang.org/x/term"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/load"
 )
 
-// liveEvery is the least time between two drawings: ten a second.
-const liveEvery = 100 * time.Millisecond
-
-// The smallest screen that the view is drawn on; on a smaller one it is a line.
 const (
-	liveMinWidth  = 40
-	liveMinHeight = 8
+	// liveEvery is the least time between two drawings.
+	liveEvery = 100 * time.Millisecond
+	// liveHistory is how many intervals a sparkline has.
+	liveHistory = 240
+	// liveCauses bounds the causes of errors that are told apart; others count as
+	// "other".
+	liveCauses = 64
+	// The smallest screen that the view is drawn on; on a smaller one it is a line.
+	liveMinWidth, liveMinHeight = 40, 8
+	labelWidth                  = 11
 )
 
 // liveView shows on a terminal how a run of the load generator goes. It is drawn in
-// place, over what it drew before, and takes itself away at the end, so that what
-// is above it stays in the terminal's memory and what is written next stands where
-// it was. Nothing else should write to the terminal between two events.
+// place, over what it drew before, and takes itself away at the end. Nothing else should
+// write to the terminal between two events. The cursor is hidden only while a drawing is
+// written, which is one write.
 //
-// The cursor is hidden only while a drawing is written, which is one write: so it is
-// there whatever ends the process.
-//
-// It belongs to the goroutine that calls observe; close may be called when that is
-// over.
+// It belongs to the goroutine that calls observe; close may be called when that is over.
 type liveView struct {
 	out    io.Writer
 	screen func() screen // what there is to draw on now
 	now    func() time.Time
-	// stalled is for how long programs of the machine have waited for a
-	// processor; nil or an error where that isn't known.
-	stalled func() (time.Duration, error)
 
-	state liveState
-	began time.Time
-	drawn time.Time // when it was last drawn
-	shown []int     // the widths of the lines that stand on the terminal
-	line  int       // the width of the single line that does
+	plan     load.Plan
+	snapshot load.Snapshot
+	last     load.Interval // the latest
+	stage    string
+	since    time.Time // when the stage began
+	errors   map[string]int64
+	rates    []float64 // of the intervals
+	p99s     []float64 // of the intervals, in seconds
 
-	stalledThen time.Duration // at the end of the last interval
+	began, drawn time.Time
+	shown        []int // the widths of the lines that stand on the terminal
 }
 
 // screen is what there is to draw on.
@@ -60,27 +63,32 @@ type screen struct {
 func newLiveView(f *os.File) *liveView {
 	// Without a name it isn't known to move the cursor; so it is on Windows.
 	kind := os.Getenv("TERM")
-	dumb := kind == "" || kind == "dumb"
-	colour := os.Getenv("NO_COLOR") == "" // no-color.org: any text means none
-	size := func() screen {
-		width, height, err := term.GetSize(int(f.Fd()))
-		if err != nil || width <= 0 || height <= 0 {
-			width, height = 80, 24
+	on := screen{dumb: kind == "" || kind == "dumb", colour: os.Getenv("NO_COLOR") == ""} // no-color.org: any text means none
+	return &liveView{out: f, now: time.Now, screen: func() screen {
+		var err error
+		if on.width, on.height, err = term.GetSize(int(f.Fd())); err != nil || on.width <= 0 || on.height <= 0 {
+			on.width, on.height = 80, 24
 		}
-		return screen{width: width, height: height, colour: colour, dumb: dumb}
-	}
-	return &liveView{out: f, screen: size, now: time.Now, stalled: procfs.ReadCPUPressure}
+		return on
+	}}
 }
 
 // observe is for load.Config.Observe.
 func (v *liveView) observe(e load.Event) {
 	now := v.now()
-	if v.began.IsZero() || e.Phase == load.Began {
-		v.began, v.drawn, v.state = now, time.Time{}, liveState{}
+	if e.Phase == load.Began || v.began.IsZero() {
+		v.began, v.since, v.stage = now, now, "connect"
+		v.errors, v.rates, v.p99s = make(map[string]int64), nil, nil
 	}
-	v.state.add(e, now.Sub(v.began))
-	if e.Phase == load.Began || e.Phase == load.Progress {
-		v.feelPressure()
+	v.snapshot = e.Snapshot
+	if e.Plan != nil {
+		v.plan = *e.Plan
+	}
+	if e.Phase == load.Measuring {
+		v.enter("window", now)
+	}
+	if e.Interval != nil {
+		v.add(*e.Interval, now)
 	}
 	switch {
 	case e.Phase == load.Done:
@@ -91,24 +99,148 @@ func (v *liveView) observe(e load.Event) {
 	}
 }
 
-// feelPressure looks what the machine's programs have waited since the last time.
-func (v *liveView) feelPressure() {
-	if v.stalled == nil {
-		return
+func (v *liveView) enter(stage string, now time.Time) {
+	if stage != v.stage {
+		v.stage, v.since = stage, now
 	}
-	stalled, err := v.stalled()
-	if err != nil {
-		return
-	}
-	v.state.pressure = v.state.perSecond(int64(stalled-v.stalledThen)) / float64(time.Second)
-	v.stalledThen = stalled
 }
 
-// close takes what was drawn away. It may be called more than once.
-func (v *liveView) close() {
-	if text := v.erase(); text != "" {
-		_, _ = io.WriteString(v.out, text) // nobody is left to tell
+func (v *liveView) add(i load.Interval, now time.Time) {
+	v.last = i
+	v.enter(i.Stage, now)
+	for cause, n := range i.Errors {
+		if _, known := v.errors[cause]; !known && len(v.errors) >= liveCauses {
+			cause = "other"
+		}
+		v.errors[cause] += n
 	}
+	count := i.Answered
+	if v.plan.NoReply {
+		count = i.Sent
+	}
+	v.rates = remember(v.rates, v.perSecond(count))
+	v.p99s = remember(v.p99s, i.Latency.P99.Seconds())
+}
+
+// remember appends a value and forgets what is older than liveHistory.
+func remember(list []float64, v float64) []float64 {
+	if len(list) == liveHistory {
+		list = slices.Delete(list, 0, 1)
+	}
+	return append(list, v)
+}
+
+// perSecond is a count of the last interval as a rate.
+func (v *liveView) perSecond(n int64) float64 {
+	if d := v.last.To - v.last.From; d > 0 {
+		return float64(n) / d.Seconds()
+	}
+	return 0
+}
+
+// liveLine is a line of the view. A fault is red.
+type liveLine struct {
+	label, text string
+	fault       bool
+}
+
+// lines are what there is to see, the most important first, on a screen of that width.
+func (v *liveView) lines(width int) []liveLine {
+	i, elapsed := &v.last, v.now().Sub(v.began)
+	command, target := "load", ""
+	if v.plan.Mode == "hold" {
+		command = "hold"
+	}
+	if len(v.plan.Targets) > 0 {
+		target = v.plan.Targets[0]
+	}
+	all := []liveLine{
+		{label: "myriad " + command, text: strings.Join([]string{target, v.plan.Mode, v.plan.Model, format.Elapsed(elapsed)}, "  ")},
+		{label: v.stage, text: v.progress(width)},
+		{label: "open", text: fmt.Sprintf("%s of %s, %s/s, %s failed, %s lost", format.Count(v.snapshot.Open), format.Count(v.plan.Connections),
+			format.Whole(v.perSecond(i.Opened)), format.Count(v.snapshot.Failed), format.Count(i.Lost))},
+	}
+	add := func(label, format string, args ...any) {
+		all = append(all, liveLine{label: label, text: fmt.Sprintf(format, args...)})
+	}
+	if len(v.rates) > 0 && (v.snapshot.Sent > 0 || i.Intended > 0) {
+		label := "answered"
+		if v.plan.NoReply {
+			label = "sent"
+		}
+		add(label, "%-12s %s", format.Whole(v.rates[len(v.rates)-1])+"/s", sparkline(v.rates, width-labelWidth-13))
+	}
+	if i.Intended > 0 || i.Waiting > 0 {
+		add("planned", "%s/s, %s waiting, %s in flight", format.Whole(v.perSecond(i.Intended)), format.Count(i.Waiting), format.Count(i.Flying))
+	}
+	if i.BytesSent+i.BytesReceived > 0 {
+		add("bytes", "in %s/s, out %s/s", format.Bytes(v.perSecond(i.BytesReceived)), format.Bytes(v.perSecond(i.BytesSent)))
+	}
+	if l := i.Latency; l.Count > 0 {
+		add("latency", "p50 %s, p99 %s, p99.9 %s, max %s", format.Latency(l.P50), format.Latency(l.P99), format.Latency(l.P999), format.Latency(l.Max))
+		add("p99", "%-12s %s", format.Latency(l.P99), sparkline(v.p99s, width-labelWidth-13))
+	}
+	if len(v.errors) > 0 {
+		all = append(all, liveLine{"errors", format.Tally(v.errors), true})
+	}
+	add("generator", "%s", v.usage(&i.Generator, v.plan.Generator))
+	if i.Server != nil {
+		add("server", "%s", v.usage(i.Server, v.plan.Server))
+	}
+	if i.Waiting > i.Intended && i.Intended > 0 {
+		all = append(all, liveLine{"warning", "what is planned is not sent: more than an interval's messages wait for the server", true})
+	}
+	return all
+}
+
+// progress is how far the stage is, as a bar where that is known.
+func (v *liveView) progress(width int) string {
+	in := v.now().Sub(v.since)
+	share, text := -1.0, format.Elapsed(in)
+	switch d, n := v.plan.Duration, v.plan.Messages*max(int64(v.plan.Connections)-v.snapshot.Failed, 1); {
+	case v.stage == "connect" && v.plan.Connections > 0:
+		share = float64(v.snapshot.Open+v.snapshot.Failed) / float64(v.plan.Connections)
+	case v.stage == "window" && n > 0:
+		share, text = float64(v.snapshot.Answered)/float64(n), format.Count(v.snapshot.Answered)+" of "+format.Count(n)+" messages"
+	case v.stage == "window" && d > 0 && d < 24*time.Hour:
+		share, text = in.Seconds()/d.Seconds(), format.Elapsed(min(in, d))+" of "+format.Elapsed(d)
+	}
+	room := min(50, width-labelWidth-utf8.RuneCountInString(text)-2)
+	if share < 0 || room < 5 {
+		return text
+	}
+	full := int(min(share, 1) * float64(room))
+	return strings.Repeat("█", full) + strings.Repeat("░", room-full) + "  " + text
+}
+
+// usage is what a process uses, and what memory it has more for each connection.
+func (v *liveView) usage(u, before *load.Usage) string {
+	text := format.Percent(v.perSecond(int64(u.CPU))/1e9) + " of a CPU"
+	if u.Resident > 0 {
+		text += ", " + format.Bytes(float64(u.Resident))
+	}
+	if each := u.PerConnection(before, v.last.Open); each > 0 {
+		text += ", " + format.Bytes(float64(each)) + " a connection"
+	}
+	if u.Descriptors > 0 {
+		text += ", " + format.Count(u.Descriptors) + " descriptors"
+	}
+	return text
+}
+
+// sparkline draws the last of the values, each a column, from 0 to the greatest of them.
+func sparkline(values []float64, width int) string {
+	values = values[max(len(values)-max(width, 0), 0):]
+	bars := []rune("▁▂▃▄▅▆▇█")
+	most := slices.Max(append([]float64{0}, values...))
+	drawn := make([]rune, len(values))
+	for i, v := range values {
+		drawn[i] = bars[0]
+		if most > 0 {
+			drawn[i] = bars[int(v/most*float64(len(bars)-1)+0.5)]
+		}
+	}
+	return string(drawn)
 }
 
 // What moves the cursor and erases. The screen is never erased from its first row
@@ -122,57 +254,74 @@ const (
 	eraseBelow = "\x1b[J"
 )
 
-// draw puts the state in place of what is there.
+// draw puts the view in place of what is there.
 func (v *liveView) draw() {
 	on := v.screen()
 	if on.dumb || on.width < liveMinWidth || on.height < liveMinHeight {
-		v.drawLine(on)
+		rate := 0.0
+		if len(v.rates) > 0 {
+			rate = v.rates[len(v.rates)-1]
+		}
+		line, _ := liveLine{text: fmt.Sprintf("%v, %.0f/s", v.snapshot, rate)}.fit(max(on.width-1, 0), false)
+		old := v.erase(on)
+		v.shown = []int{-utf8.RuneCountInString(line)}
+		v.write(old + line)
 		return
 	}
-	text := ""
-	if v.line > 0 {
-		text = v.erase()
-	}
-	lines := render(&v.state, on)
-	lines = lines[:min(len(lines), on.height-1)] // the cursor has one, too
+	lines := v.lines(on.width)
 	var b strings.Builder
-	b.WriteString(hideCursor + text + "\r" + strings.Repeat(up, v.rows(on.width)))
-	v.shown = v.shown[:0]
-	for _, l := range lines {
-		b.WriteString(eraseLine + l.fit(on.width, on.colour) + "\n")
-		v.shown = append(v.shown, l.width(on.width))
+	b.WriteString(hideCursor + v.erase(on) + "\r")
+	for _, l := range lines[:min(len(lines), on.height-1)] { // the cursor has a row, too
+		text, width := l.fit(on.width, on.colour)
+		b.WriteString(eraseLine + text + "\n")
+		v.shown = append(v.shown, width)
 	}
-	b.WriteString(eraseBelow + showCursor)
-	_, _ = io.WriteString(v.out, b.String()) // nobody is left to tell
+	v.write(b.String() + eraseBelow + showCursor)
 }
 
-// drawLine puts a line there.
-func (v *liveView) drawLine(on screen) {
-	old := v.erase()
-	text := liveLine{{"", v.state.oneLine()}}.fit(max(on.width-1, 0), false)
-	v.line = utf8.RuneCountInString(text)
-	_, _ = io.WriteString(v.out, old+text) // nobody is left to tell
+func (v *liveView) write(text string) { _, _ = io.WriteString(v.out, text) } // nobody is left to tell
+
+// fit is the line in at most so many columns, and how many it has. What could move the
+// cursor is shown as "?".
+func (l liveLine) fit(width int, colour bool) (text string, columns int) {
+	text = l.text
+	if l.label != "" {
+		text = fmt.Sprintf("%-*s%s", labelWidth, l.label+" ", l.text)
+	}
+	runes := []rune(strings.Map(func(r rune) rune {
+		if r < ' ' || r == utf8.RuneError || r >= 0x7f && !strings.ContainsRune("▁▂▃▄▅▆▇█░µ×…\u00a0", r) {
+			return '?'
+		}
+		return r
+	}, text))
+	if len(runes) > width {
+		runes = append(runes[:max(width-1, 0)], '…')[:width]
+	}
+	if text = string(runes); l.fault && colour {
+		text = "\x1b[31m" + text + "\x1b[0m"
+	}
+	return text, len(runes)
 }
 
-// erase is what takes away what stands there.
-func (v *liveView) erase() string {
+// erase is what takes away what stands there: a single line without its newline, whose
+// width is kept as a negative number, or lines, of which those that a narrower terminal
+// has broken take more than one row.
+func (v *liveView) erase(on screen) string {
 	text := ""
-	if v.line > 0 {
-		text = "\r" + strings.Repeat(" ", v.line) + "\r"
+	for _, w := range v.shown {
+		if w < 0 {
+			text = "\r" + strings.Repeat(" ", -w) + "\r"
+		} else {
+			text += strings.Repeat(up+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))
+		}
 	}
-	if rows := v.rows(v.screen().width); rows > 0 {
-		text += "\r" + strings.Repeat(up+eraseLine, rows)
-	}
-	v.line, v.shown = 0, v.shown[:0]
+	v.shown = nil
 	return text
 }
 
-// rows is how many the lines take that stand there. Those that a narrower terminal
-// has broken take more than one.
-func (v *liveView) rows(width int) int {
-	rows := 0
-	for _, w := range v.shown {
-		rows += max(1, (w+width-1)/max(width, 1))
+// close takes what was drawn away. It may be called more than once.
+func (v *liveView) close() {
+	if text := v.erase(v.screen()); text != "" {
+		v.write("\r" + text)
 	}
-	return rows
 }

@@ -1,248 +1,248 @@
 package main
 
 import (
-	"fmt"
+	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/myriad-go/myriad/load"
 )
 
-const sec = time.Second
+// terminal understands what the view writes, and nothing else: it fails the test
+// on any other control.
+type terminal struct {
+	t      *testing.T
+	rows   []string
+	row    int // where the cursor is; it is at the beginning of its row or its end
+	start  bool
+	hidden bool
+	writes int
+}
 
-// openLoop is a run in the middle of its window, under a generator that has no CPU
-// left.
-func openLoop() *liveState {
-	s := &liveState{}
-	s.add(load.Event{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Resident: 1}, Server: &load.Usage{Resident: 1},
-		Targets: []string{"127.0.0.1:9000", "127.0.0.1:9001"}, Mode: "open loop", Connections: 10_000, Model: "uring", Loops: 1, Duration: 30 * sec,
-	}}, 0)
-	s.add(load.Event{Phase: load.Measuring, Snapshot: load.Snapshot{Open: 10_000, Failed: 3}}, 5*sec)
-	for n := range 12 {
-		at := time.Duration(6+n) * sec
-		i := load.Interval{
-			From: at - sec, To: at, Stage: "window", Open: 9_999, Intended: 50_000, Sent: 49_000, Answered: int64(40_000 + 1_000*n),
-			BytesSent: 3 << 20, BytesReceived: 5 << 19, Flying: 812, Waiting: 1_234, Errors: map[string]int64{"connection reset by peer": 1},
-			Latency: load.Latency{Count: 1, Min: 40 * time.Microsecond, P50: 120 * time.Microsecond, P75: 180 * time.Microsecond, P90: 250 * time.Microsecond,
-				P95: 400 * time.Microsecond, P99: time.Duration(n+1) * 100 * time.Microsecond, P999: 4100 * time.Microsecond, P9999: 9 * time.Millisecond, Max: 12 * time.Millisecond},
-			Generator: load.Usage{CPU: 980 * time.Millisecond, Resident: 120 << 20, Descriptors: 10_012},
-			Server:    &load.Usage{CPU: 1500 * time.Millisecond, Resident: 300 << 20, Descriptors: 10_009},
+func (w *terminal) Write(p []byte) (int, error) {
+	w.writes++
+	for text := string(p); text != ""; {
+		rest, control := "", ""
+		if i := strings.IndexAny(text, "\x1b\r\n"); i >= 0 {
+			text, rest = text[:i], text[i:]
 		}
-		if n == 0 {
-			i.Failed, i.Lost, i.Errors["connection refused"] = 3, 1, 3
-			i.Errors["b"], i.Errors["c"] = 2, 1
+		w.print(text)
+		if rest == "" {
+			break
 		}
-		s.add(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 9_999, Failed: 3, Sent: 1, Answered: 1}, Interval: &i}, at)
+		control, text = w.cut(rest)
+		w.control(control)
 	}
-	return s
-}
-
-// connecting is a closed loop that has not begun its traffic.
-func connecting() *liveState {
-	s := &liveState{}
-	s.add(load.Event{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Resident: 1}, Server: &load.Usage{Resident: 1},
-		Targets: []string{"[::1]:9000"}, Mode: "closed loop", Connections: 1000, Model: "epoll", Loops: 4, Duration: 30 * sec,
-	}}, 0)
-	i := load.Interval{To: sec, Stage: "connect", Open: 250, Opened: 250, Connect: load.Latency{Count: 250, P50: sec / 1000, P99: sec / 100}}
-	s.add(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 250}, Interval: &i}, sec)
-	return s
-}
-
-// holding holds a million connections without an end.
-func holding() *liveState {
-	s := &liveState{}
-	s.add(load.Event{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Resident: 1}, Server: &load.Usage{Resident: 1}, Targets: []string{"unix:/run/s"}, Mode: "hold", Connections: 1_000_000, Loops: 1, Duration: 30 * endless}}, 0)
-	for _, at := range []time.Duration{60 * sec, 3725 * sec} {
-		i := load.Interval{From: at - sec, To: at, Stage: "hold", Open: 1_000_000, Server: &load.Usage{Resident: 3 << 30}, Generator: load.Usage{Resident: 1 << 29}}
-		s.add(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 1_000_000}, Interval: &i}, at)
+	if w.hidden {
+		w.t.Errorf("the cursor is hidden after %q", p)
 	}
-	return s
+	return len(p), nil
 }
 
-// flooding has no intervals, as of a generator that tells snapshots only.
-func flooding() *liveState {
-	s := &liveState{}
-	s.add(load.Event{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Resident: 1}, Server: &load.Usage{Resident: 1}, Mode: "flood", Mute: true}}, 0)
-	s.add(load.Event{Phase: load.Measuring, Snapshot: load.Snapshot{Open: 2}}, sec)
-	for n := range 3 {
-		s.add(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 2, Sent: int64(n * n * 1000)}}, time.Duration(n+2)*sec)
+// cut takes a control off.
+func (w *terminal) cut(text string) (control, rest string) {
+	if text[0] != '\x1b' {
+		return text[:1], text[1:]
 	}
-	return s
-}
-
-// drawnText is what is drawn, without colours.
-func drawnText(s *liveState, width, height int) string {
-	var b strings.Builder
-	for _, l := range render(s, screen{width: width, height: height}) {
-		b.WriteString(strings.TrimRight(l.fit(width, false), " ") + "\n")
+	i := strings.IndexAny(text, "AJKhlm")
+	if i < 0 {
+		w.t.Fatalf("unknown control in %q", text)
 	}
-	return b.String()
+	return text[:i+1], text[i+1:]
 }
 
-// TestRender compares what is drawn with what it has to be.
-func TestRender(t *testing.T) {
-	for name, c := range map[string]struct {
-		state         *liveState
-		width, height int
-		want          string
-	}{
-		"an open loop": {openLoop(), 100, 40, `
-myriad load 127.0.0.1:9000 and 1 more                                          open loop, uring, 17s
-window     ████████████████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░  12s of 30s
-open       9,999 of 10,000  3 failed  1 lost
-answered   51,000/s     ▆▇▇▇▇▇▇▇████
-planned    50,000/s  1,234 waiting  812 in flight
-bytes      in 2.50 MiB/s  out 3.00 MiB/s
-latency    p50 120µs   p90 250µs   p99 1.20ms  p99.9 4.10ms  max 12.0ms
-p99        1.20ms       ▂▂▃▃▄▅▅▆▆▇▇█
-errors     12 connection reset by peer  3 connection refused  2 b  and 1 more
-generator  98% of 1 CPU   120 MiB   12.3 KiB a connection  10,012 descriptors
-server     150% of a CPU  300 MiB   30.7 KiB a connection  10,009 descriptors
-warning    the generator is the bottleneck, it uses all of its CPU; use more --loops or another
-           machine
+func (w *terminal) print(text string) {
+	for len(w.rows) <= w.row {
+		w.rows = append(w.rows, "")
+	}
+	if text == "" {
+		return
+	}
+	if w.start {
+		old := []rune(w.rows[w.row])
+		w.rows[w.row] = text + string(old[min(len(old), len([]rune(text))):])
+	} else {
+		w.rows[w.row] += text
+	}
+	w.start = false
+}
 
-Latency of the last interval, on a logarithmic scale
-      50%  ██████████ 120µs
-      75%  █████████████ 180µs
-      90%  ████████████████ 250µs
-      95%  ████████████████████ 400µs
-      99%  ██████████████████████████████ 1.20ms
-    99.9%  █████████████████████████████████████████ 4.10ms
-   99.99%  ███████████████████████████████████████████████ 9.00ms
-     100%  ██████████████████████████████████████████████████ 12.0ms
-`},
-		"narrow, and no room for the percentiles": {openLoop(), 40, 20, `
-myriad load 127.0.0.1:9000 and 1 more
-window     ███████░░░░░░░░░░  12s of 30s
-open       9,999 of 10,000  3 failed
-answered   51,000/s     ▆▇▇▇▇▇▇▇████
-planned    50,000/s  1,234 waiting
-bytes      in 2.50 MiB/s  out 3.00 MiB/s
-latency    p50 120µs   max 12.0ms
-p99        1.20ms       ▂▂▃▃▄▅▅▆▆▇▇█
-errors     12 connection reset by peer
-generator  98% of 1 CPU   120 MiB
-server     150% of a CPU  300 MiB
-warning    the generator is the
-           bottleneck, it uses all of
-           its CPU; use more --loops or
-           another machine
-`},
-		"connecting": {connecting(), 80, 24, `
-myriad load [::1]:9000                                closed loop, epoll × 4, 1s
-connect    █████████████░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░  1s
-open       250 of 1,000  +250/s  0 failed  0 lost  p50 1.00ms  p99 10.0ms
-`},
-		"holding": {holding(), 80, 24, `
-myriad hold unix:/run/s                                                    1h02m
-hold       1h01m
-open       1,000,000 of 1,000,000  0 failed  0 lost
-generator  0% of 1 CPU    512 MiB   536 B a connection
-server     0% of a CPU    3.00 GiB  3.15 KiB a connection
-`},
-		"a flood without intervals": {flooding(), 60, 24, `
-myriad load                                        flood, 4s
-window     3s
-open       2  0 failed  0 lost
-sent       3,000/s      ▁▃█
-`},
-		"nothing yet": {&liveState{}, 60, 24, `
-myriad load                                               0s
-run        0s
-open       0  0 failed  0 lost
-`},
-	} {
-		if got := drawnText(c.state, c.width, c.height); got != c.want[1:] {
-			t.Errorf("%s: got\n%s\nwant\n%s", name, got, c.want[1:])
+func (w *terminal) control(c string) {
+	switch {
+	case strings.HasSuffix(c, "m"): // a colour
+	case c == "\r":
+		w.start = true
+	case c == "\n":
+		w.row, w.start = w.row+1, true
+	case c == hideCursor || c == showCursor:
+		w.hidden = c == hideCursor
+	case c == eraseBelow:
+		if w.row == 0 {
+			w.t.Error("the screen was erased from its first row on: tmux keeps that in its history")
 		}
+		w.rows = w.rows[:min(w.row, len(w.rows))]
+	case c == eraseLine:
+		w.print("")
+		w.rows[w.row] = ""
+	case c == up:
+		if w.row--; w.row < 0 {
+			w.t.Fatal("the cursor went above the first row")
+		}
+	default:
+		w.t.Fatalf("unknown control %q", c)
 	}
 }
 
-// TestRenderColours has the same columns with colours as without.
-func TestRenderColours(t *testing.T) {
-	for i, l := range render(openLoop(), screen{width: 100, height: 40}) {
-		with, without := l.fit(100, true), l.fit(100, false)
-		for _, style := range []string{bold, dim, red, green, cyan, strong, "0"} {
-			with = strings.ReplaceAll(with, "\x1b["+style+"m", "")
-		}
-		if with != without {
-			t.Errorf("line %d: %q with colours, %q without", i, with, without)
-		}
-	}
+// text is what stands on the terminal.
+func (w *terminal) text() string { return strings.TrimRight(strings.Join(w.rows, "\n"), " \n") }
+
+// viewOn is a view on a terminal on which something stands already. Its clock
+// stands still until it is set.
+func viewOn(t *testing.T, on screen) (*liveView, *terminal, *time.Time) {
+	t.Helper()
+	w := &terminal{t: t, rows: []string{"before"}, row: 1, start: true}
+	clock := time.Unix(1e9, 0)
+	return &liveView{out: w, screen: func() screen { return on }, now: func() time.Time { return clock }}, w, &clock
 }
 
-// TestNeverTooWide has texts from elsewhere that are long, wide and move the
-// cursor.
-func TestNeverTooWide(t *testing.T) {
-	hostile := openLoop()
-	hostile.plan.Targets = []string{"\x1b[2J世界\r\n" + strings.Repeat("x", 200)}
-	hostile.errors = map[string]int64{"\x1b]0;t\a\u202e世界\xff\u0301" + strings.Repeat("y", 200): 1 << 62, "\n": 1}
-	for _, s := range []*liveState{hostile, openLoop(), connecting(), holding(), flooding(), {}} {
-		for width := 1; width < 160; width++ {
-			for _, l := range render(s, screen{width: width, height: 50}) {
-				drawn := l.fit(width, false)
-				n := utf8.RuneCountInString(drawn)
-				if n > width || n != l.width(width) {
-					t.Fatalf("%d columns on a screen of %d, said to be %d: %q", n, width, l.width(width), drawn)
-				}
-				if odd := strings.Trim(drawn, blocks); strings.IndexFunc(odd, func(r rune) bool { return cleanRune(r) != r }) >= 0 {
-					t.Fatalf("%q has what could move the cursor", drawn)
-				}
+var wide = screen{width: 80, height: 24}
+
+// TestViewInPlace has what is drawn replaced each time, and taken away in the end.
+func TestViewInPlace(t *testing.T) {
+	for _, on := range []screen{wide, {width: 80, height: 24, colour: true}, {width: 40, height: 8}, {width: 30, height: 24}, {width: 80, height: 24, dumb: true}} {
+		v, w, clock := viewOn(t, on)
+		v.observe(load.Event{Phase: load.Began})
+		v.observe(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000}})
+		for n := range int64(5) {
+			*clock = clock.Add(time.Second)
+			v.observe(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 7_000 + n, Sent: 1, Answered: n}})
+			rows := strings.Split(w.text(), "\n")
+			if rows[0] != "before" || strings.Count(w.text(), "7,00") != 1 || len(rows) > on.height {
+				t.Fatalf("%+v, after %d intervals:\n%s", on, n+1, w.text())
 			}
 		}
+		v.observe(load.Event{Phase: load.Done})
+		v.close()
+		if w.text() != "before" || w.row != 1 {
+			t.Errorf("%+v: at the end, with the cursor in row %d:\n%s", on, w.row, w.text())
+		}
 	}
 }
 
-// TestWarningOfUnsent is for a server that doesn't take what is planned.
-func TestWarningOfUnsent(t *testing.T) {
-	s := openLoop()
-	s.last.Generator.CPU = sec / 10
-	if w := s.warning(); w != "" {
-		t.Errorf("got %q; want none", w)
-	}
-	s.last.Waiting = s.last.Intended + 1
-	if w := s.warning(); !strings.Contains(w, "not sent") {
-		t.Errorf("got %q; want a warning of messages that are not sent", w)
-	}
-	s.last.Stage = "drain"
-	if w := s.warning(); w != "" {
-		t.Errorf("after the window: got %q; want none", w)
+// aView shows an open loop against a server of this machine.
+func aView(t *testing.T, on screen) (*liveView, *terminal) {
+	v, w, clock := viewOn(t, on)
+	v.observe(load.Event{Phase: load.Began, Plan: &load.Plan{Targets: []string{"10.0.0.7:9000"}, Mode: "open loop", Model: "epoll", Connections: 1000, Duration: time.Minute}})
+	v.observe(load.Event{Phase: load.Measuring})
+	*clock = clock.Add(30 * time.Second)
+	v.observe(load.Event{Phase: load.Progress, Snapshot: load.Snapshot{Open: 998, Failed: 2, Sent: 5000, Answered: 4000}, Interval: &load.Interval{
+		From: 29 * time.Second, To: 30 * time.Second, Stage: "window", Open: 998, Lost: 3, Intended: 5000, Sent: 4800, Answered: 4000, BytesSent: 1 << 20, BytesReceived: 1 << 19,
+		Flying: 17, Waiting: 6000, Latency: load.Latency{Count: 4000, P50: time.Millisecond, P99: 5 * time.Millisecond, P999: 7 * time.Millisecond, Max: time.Second},
+		Errors:    map[string]int64{"lost: reset\x1b[2J": 3},
+		Generator: load.Usage{CPU: time.Second / 2, Resident: 20 << 20}, Server: &load.Usage{CPU: time.Second, Descriptors: 1005},
+	}})
+	return v, w
+}
+
+// TestView has what there is to know.
+func TestView(t *testing.T) {
+	_, w := aView(t, wide)
+	for _, want := range []string{
+		"myriad load", "10.0.0.7:9000", "open loop", "epoll", "30s of 1m00s", "998 of 1,000", "2 failed, 3 lost", "4,000/s", "5,000/s, 6,000 waiting, 17 in flight",
+		"in 512 KiB/s, out 1 MiB/s", "p50 1.00 ms", "p99 5.00 ms", "█", "3 × lost: reset?[2J", "50 % of a CPU, 20 MiB", "100 % of a CPU, 1,005 descriptors", "what is planned is not sent",
+	} {
+		if !strings.Contains(strings.ReplaceAll(w.text(), "\u00a0", " "), want) {
+			t.Errorf("the view has no %q:\n%s", want, w.text())
+		}
 	}
 }
 
-// TestProgressOfMessages has a number of messages instead of a time.
-func TestProgressOfMessages(t *testing.T) {
-	s := &liveState{}
-	s.add(load.Event{Phase: load.Began, Plan: &load.Plan{Generator: &load.Usage{Resident: 1}, Server: &load.Usage{Resident: 1}, Messages: 10}}, 0)
-	s.add(load.Event{Phase: load.Measuring, Snapshot: load.Snapshot{Open: 100, Answered: 250}}, sec)
-	if share, text := s.progress(); share != 0.25 || text != "250 of 1,000 messages" {
-		t.Errorf("got %v, %q; want 0.25, 250 of 1,000 messages", share, text)
-	}
-	// Most have exchanged theirs and are closed.
-	s.plan.Connections, s.snapshot.Open, s.snapshot.Answered = 100, 2, 985
-	if share, _ := s.progress(); share != 0.985 {
-		t.Errorf("with 2 of 100 connections left: got %v, want 0.985", share)
+// TestViewFits never writes a line that is wider than the screen, nor more of them.
+func TestViewFits(t *testing.T) {
+	for width := range 100 {
+		_, w := aView(t, screen{width: width, height: 10})
+		rows := strings.Split(w.text(), "\n")[1:]
+		for _, row := range rows {
+			if n := len([]rune(row)); n > width {
+				t.Errorf("%d columns on a screen of %d: %q", n, width, row)
+			}
+		}
+		if len(rows) > 9 {
+			t.Errorf("%d rows on a screen of 10, with one for the cursor", len(rows))
+		}
 	}
 }
 
-// TestLiveStateIsBounded has more intervals and more causes than are remembered.
-func TestLiveStateIsBounded(t *testing.T) {
-	s := &liveState{}
-	for n := range 3 * liveHistory {
-		s.add(load.Event{Phase: load.Progress, Interval: &load.Interval{
-			From: time.Duration(n) * sec, To: time.Duration(n+1) * sec, Answered: int64(n), Errors: map[string]int64{fmt.Sprint(n): 1},
-		}}, sec)
+// TestViewIsNarrowed has the terminal made narrower, which breaks the lines, and too
+// narrow for more than a line.
+func TestViewIsNarrowed(t *testing.T) {
+	v, w := aView(t, wide)
+	v.shown = []int{80, 40, 41, 0}
+	if got := strings.Count(v.erase(screen{width: 20, height: 24}), up); got != 10 {
+		t.Errorf("lines of 80, 40, 41 and 0 columns on 20: got %d rows, want 10", got)
 	}
-	sum := int64(0)
-	for _, n := range s.errors {
-		sum += n
+	if got := v.erase(wide); got != "" {
+		t.Errorf("once more: got %q, want nothing", got)
 	}
-	if len(s.rates) != liveHistory || len(s.p99s) != liveHistory || s.rates[liveHistory-1] != 3*liveHistory-1 {
-		t.Errorf("%d rates, %d percentiles, the last %v; want %d, the last %d", len(s.rates), len(s.p99s), s.rates[len(s.rates)-1], liveHistory, 3*liveHistory-1)
+	*w = terminal{t: t, rows: []string{"before"}, row: 1, start: true}
+	for _, width := range []int{80, 30, 80} {
+		v.screen = func() screen { return screen{width: width, height: 24} }
+		for i := range v.shown {
+			v.shown[i] = min(v.shown[i], 30) // this terminal doesn't break lines
+		}
+		v.draw()
+		if rows := strings.Split(w.text(), "\n"); (len(rows) == 2) != (width == 30) || rows[0] != "before" {
+			t.Errorf("on %d columns:\n%s", width, w.text())
+		}
 	}
-	if len(s.errors) != liveCauses+1 || sum != 3*liveHistory {
-		t.Errorf("%d causes of %d errors; want %d of %d", len(s.errors), sum, liveCauses+1, 3*liveHistory)
+}
+
+// TestViewIsBounded remembers only so many intervals and causes.
+func TestViewIsBounded(t *testing.T) {
+	v, _, _ := viewOn(t, wide)
+	v.observe(load.Event{Phase: load.Began})
+	for n := range liveHistory + 10 {
+		v.observe(load.Event{Phase: load.Progress, Interval: &load.Interval{Errors: map[string]int64{strconv.Itoa(n): 1}}})
+	}
+	if len(v.rates) != liveHistory || len(v.errors) != liveCauses+1 || v.errors["other"] != liveHistory+10-liveCauses {
+		t.Errorf("%d intervals, %d causes, %d other", len(v.rates), len(v.errors), v.errors["other"])
+	}
+}
+
+// TestViewIsNotDrawnTooOften has a thousand intervals a second.
+func TestViewIsNotDrawnTooOften(t *testing.T) {
+	v, w, clock := viewOn(t, wide)
+	for range 1000 {
+		v.observe(load.Event{Phase: load.Progress, Interval: &load.Interval{}})
+		*clock = clock.Add(time.Millisecond)
+	}
+	if w.writes != 10 {
+		t.Errorf("drawn %d times in a second; want 10", w.writes)
+	}
+	v.observe(load.Event{Phase: load.Done})
+	if w.text() != "before" {
+		t.Errorf("at the end:\n%s", w.text())
+	}
+}
+
+// TestNewLiveView looks at the environment; a file that is no terminal has a size
+// all the same.
+func TestNewLiveView(t *testing.T) {
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, c := range []struct {
+		term, noColor string
+		dumb, colour  bool
+	}{{"xterm", "", false, true}, {"xterm", "1", false, false}, {"dumb", "", true, true}, {"", "", true, true}} {
+		t.Setenv("TERM", c.term)
+		t.Setenv("NO_COLOR", c.noColor)
+		if on := newLiveView(f).screen(); on != (screen{width: 80, height: 24, colour: c.colour, dumb: c.dumb}) {
+			t.Errorf("TERM=%q, NO_COLOR=%q: got %+v; want dumb %v, colour %v", c.term, c.noColor, on, c.dumb, c.colour)
+		}
 	}
 }

@@ -3,10 +3,13 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -44,44 +47,15 @@ called wrongly.`,
 		Example: loadExamples,
 		Args:    cobra.ArbitraryArgs, // looked at by complete
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.complete(cmd, args); err != nil {
+			if err := f.complete(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
-			f.ask(cmd)
-			if f.goal() != (goal{}) {
-				return f.search(cmd)
-			}
+			f.warn(cmd)
 			return f.run(cmd)
 		},
 	}
-	f.add(cmd)
+	f.add(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Results", "tcpkali")
 	return cmd
-}
-
-// complete fills in the rest of the configuration and checks it.
-func (f *loadFlags) complete(cmd *cobra.Command, targets []string) error {
-	// Before files are read, which can be missing because of it.
-	if err := checkForeign(cmd.Flags().Changed); err != nil {
-		return err
-	}
-	files, err := f.files.read()
-	if err != nil {
-		return err
-	}
-	if f.cfg, err = f.config(cmd.Flags().Changed, files, targets); err != nil {
-		return err
-	}
-	if f.cfg.TLS, err = f.tls.config(cmd); err != nil {
-		return err
-	}
-	check := f.cfg
-	if f.goal() != (goal{}) {
-		check.Rate.PerSecond = 1 // the search will say how many
-	}
-	if err := check.Validate(); err != nil {
-		return usageError{err}
-	}
-	return nil
 }
 
 // run runs the load and prints what there is to print.
@@ -91,16 +65,26 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	f.cfg.Observe = t.observe
+	f.cfg.Observe = func(e load.Event) {
+		t.observe(e)
+		if e.Step != nil && t.text && t.live == nil {
+			fmt.Fprintln(t.stdout, stepLine(e.Step, f.cfg.Goal))
+		}
+	}
 	result, err := load.Run(cmd.Context(), f.cfg)
 	outErr := t.finish(result)
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}
-	if err != nil {
-		err = fmt.Errorf("the run ended early: %w", err)
+	if t.text && result.Search != nil {
+		outErr = cmp.Or(outErr, writeFound(t.stdout, result))
 	}
-	if outErr == nil && err == nil && !f.cfg.HTTP && answersHTTP(result) {
+	switch {
+	case err != nil:
+		err = fmt.Errorf("the run ended early: %w", err)
+	case result.Search != nil && result.Search.Rate == 0:
+		err = noRate(result.Search)
+	case outErr == nil && !f.cfg.HTTP && answersHTTP(result):
 		return fmt.Errorf("the server answers HTTP, and what is sent is not; use a URL such as http://%s/, --http, or --match http with a request of your own", f.cfg.Target)
 	}
 	return cmp.Or(outErr, err, result.Err())
@@ -118,4 +102,63 @@ func (f *loadFlags) spare() {
 	if f.cfg.TLS != nil {
 		spareProcessors(max(f.cfg.Loops, 1), false)
 	}
+}
+
+// stepLine is a rate that a search has tried.
+func stepLine(s *load.Step, goal load.Goal) string {
+	verdict := "too slow"
+	switch {
+	case s.Kept:
+		verdict = "kept"
+	case s.Limited:
+		verdict = "the generator was late"
+	case s.Latency <= goal.Under:
+		verdict = "fell behind"
+	}
+	line := fmt.Sprintf("tried %.0f/s: %.0f/s answered, %s %v, %s", s.Rate, s.Answered, format.Percentile(goal.Percentile), s.Latency.Round(time.Microsecond), verdict)
+	if s.Unsent > 0 {
+		line += fmt.Sprintf(", %d never sent or answered", s.Unsent)
+	}
+	if s.Late > goal.Under/10 {
+		line += fmt.Sprintf("; the generator itself was %v late", s.Late.Round(time.Microsecond))
+	}
+	return line
+}
+
+// wall is the last try of the lowest rate above the one that was found, the zero Step
+// if there is none.
+func wall(found *load.Found) (lowest load.Step) {
+	for _, s := range found.Steps {
+		if s.Rate > found.Rate && (lowest.Rate == 0 || s.Rate <= lowest.Rate) {
+			lowest = s
+		}
+	}
+	return lowest
+}
+
+// noRate says that a search has found nothing.
+func noRate(found *load.Found) error {
+	err := fmt.Errorf("no rate kept %s of the latency under %v", format.Percentile(found.Goal.Percentile), found.Goal.Under)
+	if wall(found).Limited {
+		err = fmt.Errorf("%w: the generator was late", err)
+	}
+	return err
+}
+
+// writeFound writes what a search has found in a line.
+func writeFound(w io.Writer, r *load.Result) error {
+	found := r.Search
+	if found.Rate == 0 {
+		return nil
+	}
+	more := "5% more did not"
+	switch {
+	case found.Most:
+		more = "the search went no further"
+	case wall(found).Limited:
+		more = "at 5% more the generator was late"
+	}
+	_, err := fmt.Fprintf(w, "found %.0f/s on %d connections, %.4g/s on each, with %s under %v; %s\n",
+		found.Rate, r.Connected, found.Rate/float64(max(r.Connected, 1)), format.Percentile(found.Goal.Percentile), found.Goal.Under, more)
+	return err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/myriad-go/myriad/internal/quantity"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -31,6 +32,25 @@ func (f *resultFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.html, "html", "", "write a page with charts, which needs nothing else, to this `FILE`")
 	flags.StringVar(&f.metrics, "metrics", "", "serve metrics for Prometheus on this `ADDRESS` while it runs, on loopback if it has no host")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "show nothing while it runs")
+}
+
+// maxPercentiles bounds what --latency-percentiles prints.
+const maxPercentiles = 100
+
+// parsePercentiles reads percentiles with commas between them.
+func parsePercentiles(text string) ([]float64, error) {
+	var list []float64
+	for part := range strings.SplitSeq(text, ",") {
+		p, err := load.ParsePercentile(strings.TrimSpace(part))
+		if err != nil {
+			return nil, err
+		}
+		if len(list) == maxPercentiles {
+			return nil, quantity.Error("at most " + strconv.Itoa(maxPercentiles) + " percentiles")
+		}
+		list = append(list, p)
+	}
+	return list, nil
 }
 
 // parseExpectations reads what is expected of a result.

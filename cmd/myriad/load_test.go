@@ -82,15 +82,15 @@ func TestLoadOutWhole(t *testing.T) {
 		if err := os.WriteFile(file, []byte("before"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		teller, err := flags.open(&cobra.Command{})
+		reporter, err := flags.open(&cobra.Command{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		teller.observe(load.Event{Phase: load.Began})
+		reporter.observe(load.Event{Phase: load.Began})
 		if got, err := os.ReadFile(file); string(got) != "before" {
 			t.Errorf("%s: while it runs the file is %q, %v; want what was there", name, got, err)
 		}
-		if err := teller.finish(nil); err != nil {
+		if err := reporter.finish(nil); err != nil {
 			t.Error(err)
 		}
 		if got, err := os.ReadFile(file); string(got) != "before" {
@@ -240,8 +240,8 @@ func TestLoadExpectPage(t *testing.T) {
 		expect, says, never string
 		code                int
 	}{
-		{"connected==2", "<b>The expectation is met.</b>connected==2: 2.", "not met", 0},
-		{"connected==3", "1 of 1 expectations not met.</b>connected==3: 2.", "A clean run", 1},
+		{"connected==2", "The expectation is met.", "expectations not met", 0},
+		{"connected==3", "1 of 1 expectations not met. connected==3: 2.", "A clean run", 1},
 	} {
 		got := invoke(t, "load", "-c", "2", "--messages", "3", "--html", path, "--expect", test.expect, s.addr)
 		page, err := os.ReadFile(path)

@@ -62,7 +62,7 @@ func serve(cmd *cobra.Command, f *serveFlags) error {
 		return err
 	}
 	defer f.tls.reloadAtHangup(cmd)()
-	f.ask(cmd)
+	f.warn(cmd)
 	listener, err := f.listener()
 	if err != nil {
 		return err

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // Peers that take all that a server gives them: nobody else starves, limits are
@@ -65,11 +65,11 @@ func (p *peak) look(s *subject) {
 	if time.Since(p.at) < 50*time.Millisecond {
 		return // it is work
 	}
-	memory, err := procfs.ReadMemory(s.Pid())
+	memory, err := sample.Take(sample.Memory|sample.PSS, s.Pid())
 	if err != nil {
 		s.Fatal(err)
 	}
-	p.resident, p.at = max(p.resident, memory.RSS), time.Now()
+	p.resident, p.at = max(p.resident, memory.Total().RSS), time.Now()
 }
 
 // within waits for a condition so long at most, looks at the server meanwhile, and

@@ -3,7 +3,7 @@ package faults
 import (
 	"fmt"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // Footprint is what a process has of the machine, seen from outside.
@@ -16,12 +16,9 @@ type Footprint struct {
 
 // ReadFootprint looks at a process.
 func ReadFootprint(pid int) (Footprint, error) {
-	memory, err := procfs.ReadMemory(pid)
-	if err != nil {
-		return Footprint{}, err
-	}
-	d, err := procfs.ReadDescriptors(pid)
-	return Footprint{RSS: memory.RSS, Descriptors: d.Open, Sockets: d.Sockets}, err
+	taken, err := sample.Take(sample.Memory|sample.PSS|sample.Sockets, pid)
+	used := taken.Total()
+	return Footprint{RSS: used.RSS, Descriptors: used.Descriptors, Sockets: used.Sockets}, err
 }
 
 func (f Footprint) String() string {

@@ -1,87 +1,138 @@
 package offer
 
-import "sync/atomic"
+import (
+	"runtime"
+	"sync"
+	"time"
 
-// book is what is counted of the jobs of the warm-up, or of those of the window.
+	"github.com/HdrHistogram/hdrhistogram-go"
+)
+
+const (
+	// behind is how much later than due a submission counts as late.
+	behind = int64(10 * time.Millisecond)
+	// longest is the longest time that histograms tell from longer ones, precision their
+	// significant digits: 2 are less than 0.8 %.
+	longest, precision = int64(73 * time.Minute), 2
+)
+
+// book counts the jobs of the warm-up, or those of the window.
 type book struct {
-	tallies  []tally
-	rejected [answers]atomic.Uint64
-	late     atomic.Uint64
-	lateness histogram // of an open loop
+	tallies []tally
+
+	mu       sync.Mutex // guards what follows, of submissions
+	offered  uint64
+	rejected [answers]uint64
+	late     uint64
+	lateness *hdrhistogram.Histogram
 }
 
-func (b *book) init() { b.tallies = make([]tally, shards()) }
+// tally is a shard of what is counted where jobs end.
+type tally struct {
+	mu                                              sync.Mutex
+	finished, good, steady, panicked, expired, shed uint64
+	sum, most                                       int64 // of the latencies, in ns
+	latencies                                       *hdrhistogram.Histogram
+	_                                               [128]byte
+}
 
-// ended is how many jobs have ended and are counted.
-func (b *book) ended() (n uint64) {
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, longest, precision) }
+
+func newBook() *book {
+	b := &book{tallies: make([]tally, 2*runtime.GOMAXPROCS(0)), lateness: newHistogram()}
+	for i := range b.tallies {
+		b.tallies[i].latencies = newHistogram()
+	}
+	return b
+}
+
+// tally is the shard of a job.
+func (b *book) tally(number uint64) *tally { return &b.tallies[number%uint64(len(b.tallies))] }
+
+// offer counts a job that is submitted, late by so much.
+func (b *book) offer(late int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.offered++
+	_ = b.lateness.RecordValue(min(late, longest))
+	if late > behind {
+		b.late++
+	}
+}
+
+func (b *book) reject(a Answer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rejected[a]++
+}
+
+// accepted is how many jobs the pool has, or has had.
+func (b *book) accepted() uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := b.offered
+	for _, rejected := range b.rejected {
+		n -= rejected
+	}
+	return n
+}
+
+// each visits the shards.
+func (b *book) each(visit func(*tally)) {
 	for i := range b.tallies {
 		t := &b.tallies[i]
-		n += t.counted.Load() + t.expired.Load() + t.shed.Load()
+		t.mu.Lock()
+		visit(t)
+		t.mu.Unlock()
 	}
-	return n
 }
 
-// turnedAway is how many jobs were rejected.
-func (b *book) turnedAway() (n uint64) {
-	for i := range b.rejected {
-		n += b.rejected[i].Load()
-	}
+// ended is how many jobs have ended.
+func (b *book) ended() (n uint64) {
+	b.each(func(t *tally) { n += t.finished + t.expired + t.shed })
 	return n
-}
-
-// lag counts by how much a submission is late, in ns.
-func (b *book) lag(by int64) {
-	b.lateness.add(by)
-	if by > behind {
-		b.late.Add(1)
-	}
 }
 
 // steady is how many jobs were good and have ended within the window.
 func (b *book) steady() (n uint64) {
-	for i := range b.tallies {
-		n += b.tallies[i].steady.Load()
-	}
+	b.each(func(t *tally) { n += t.steady })
 	return n
 }
 
-// book is where a job is counted, by its number.
-func (r *run) book(number uint64) *book {
-	if number < r.first.Load() {
-		return &r.warming
+// collect writes what was counted to a Result. The ends are read before the submissions,
+// so that never more have ended than were accepted.
+func (b *book) collect(r *Result) {
+	latencies, sum, most := newHistogram(), int64(0), int64(0)
+	b.each(func(t *tally) {
+		r.Finished += t.finished
+		r.Good += t.good
+		r.Steady += t.steady
+		r.Panicked += t.panicked
+		r.Expired += t.expired
+		r.Shed += t.shed
+		sum, most = sum+t.sum, max(most, t.most)
+		latencies.Merge(t.latencies)
+	})
+	if r.Finished > 0 {
+		quantile := func(q float64) time.Duration {
+			return time.Duration(min(latencies.ValueAtQuantile(q), most))
+		}
+		r.P50, r.P99, r.P999, r.Max = quantile(50), quantile(99), quantile(99.9), time.Duration(most)
+		r.Mean = time.Duration(sum / int64(r.Finished))
 	}
-	return &r.window
-}
-
-// offered is how many jobs of a book were submitted.
-func (g *generator) offered(b *book) uint64 {
-	next := g.next.Load()
-	warming := min(next, g.run.first.Load())
-	if b == &g.run.warming {
-		return warming
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i, n := range b.rejected {
+		if n > 0 {
+			if r.Causes == nil {
+				r.Causes = map[string]uint64{}
+			}
+			r.Causes[causes[i]] = n
+			r.Rejected += n
+		}
 	}
-	return next - warming
-}
-
-// accepted is how many jobs of a book the pool has, or has had.
-func (g *generator) accepted(b *book) uint64 {
-	rejected := b.turnedAway()
-	return g.offered(b) - rejected
-}
-
-// missed is how many jobs of a book were due at a time, in ns after the start, and
-// had not been submitted.
-func (g *generator) missed(b *book, now int64) uint64 {
-	p := &g.run.plan
-	if p.Rate == 0 {
-		return 0
-	}
-	due := min(uint64(float64(now)*p.Rate/1e9)+1, p.jobs())
-	warming := min(due, g.run.first.Load())
-	if b == &g.run.warming {
-		due = warming
-	} else {
-		due -= warming
-	}
-	return due - min(due, g.offered(b))
+	r.Offered, r.Late = b.offered, b.late
+	r.LateP99 = time.Duration(b.lateness.ValueAtQuantile(99))
+	r.Accepted = r.Offered - r.Rejected
+	r.Unfinished = r.Accepted - r.Finished - r.Expired - r.Shed
 }

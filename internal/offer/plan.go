@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -191,13 +190,4 @@ func (p *Plan) rules() (off pool.Rules, err error) {
 		off |= rule
 	}
 	return off, nil
-}
-
-// shards is over how many shards counters are spread.
-func shards() int {
-	n := 1
-	for n < 2*runtime.GOMAXPROCS(0) && n < 64 {
-		n *= 2
-	}
-	return n
 }

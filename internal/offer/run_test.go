@@ -77,7 +77,7 @@ func TestLatency(t *testing.T) {
 			Offered: 10, Accepted: 6, Rejected: 4, Causes: map[string]uint64{"full": 4},
 			// Submitted at 0, 10, 20, 30, 50 and 70 ms, ended at 23, 46, 69, 92, 115
 			// and 138: 23, 36, 49, 62, 65 and 68 ms later.
-			Finished: 6, Good: 3, Steady: 3, P99: 65 * ms, P999: 65 * ms, Max: 68 * ms, Mean: 50*ms + 500*time.Microsecond,
+			Finished: 6, Good: 3, Steady: 3, P99: 68 * ms, P999: 68 * ms, Max: 68 * ms, Mean: 50*ms + 500*time.Microsecond,
 			PeakWorkers: 1,
 		}
 		within := func(got *time.Duration, least, most time.Duration) {
@@ -90,9 +90,9 @@ func TestLatency(t *testing.T) {
 		within(&r.P50, 49*ms, 49*ms*1008/1000)
 		within(&r.P99, want.P99, want.P99*1008/1000)
 		within(&r.P999, want.P999, want.P999*1008/1000)
-		within(&r.Elapsed, 138*ms, 138*ms+look)
+		within(&r.Elapsed, 138*ms, 138*ms+polling)
 		want.P99, want.P999 = 0, 0
-		if r.PeakGoroutines < 3 || r.CPUUser < 0 || r.CPUSystem < 0 {
+		if r.PeakGoroutines < 2 || r.CPUUser < 0 || r.CPUSystem < 0 {
 			t.Errorf("got %+v", r)
 		}
 		r.PeakGoroutines, r.PeakRSS, r.CPUUser, r.CPUSystem = 0, 0, 0, 0
@@ -186,7 +186,7 @@ func TestHang(t *testing.T) {
 		if r.Offered != lanes || r.Unfinished != lanes || r.Missed != 100-lanes || !strings.Contains(r.Overran, "had not returned") {
 			t.Errorf("got %+v; want a job of each of %d lanes, and why", r, lanes)
 		}
-		if took, want := time.Since(begin), 6*time.Second+hang; took != want {
+		if took, want := time.Since(begin), 6*time.Second+maxHang; took != want {
 			t.Errorf("it took %v, want %v", took, want)
 		}
 		for range lanes {

@@ -61,67 +61,22 @@ func TestWarmup(t *testing.T) {
 		if ran.Load() != 120 || r.Steady != 99 || r.Max != 20*time.Millisecond || r.Mean != 20*time.Millisecond {
 			t.Errorf("%d ran, %d within the window, in %v, at most %v; want 120, 99, 20ms", ran.Load(), r.Steady, r.Mean, r.Max)
 		}
-		if r.Warmup != p.Warmup || r.Duration != time.Second || r.Elapsed < 1010*time.Millisecond || r.Elapsed > 1010*time.Millisecond+look {
+		if r.Warmup != p.Warmup || r.Duration != time.Second || r.Elapsed < 1010*time.Millisecond || r.Elapsed > 1010*time.Millisecond+polling {
 			t.Errorf("%v after %v, took %v; want 1s after 500ms, and 1.01s", r.Duration, r.Warmup, r.Elapsed)
 		}
 		w := lines[0].Warming
-		if w == nil || w.Elapsed != report || w.Offered < 25 || w.Offered > 26 || w.Rejected < 5 || w.Expired != 5 || w.Shed != 5 || w.Finished < 8 {
+		if w == nil || w.Elapsed != reporting || w.Offered < 25 || w.Offered > 26 || w.Rejected < 5 || w.Expired != 5 || w.Shed != 5 || w.Finished < 8 {
 			t.Errorf("got %+v, want a line of what the warm-up has counted", w)
 		}
 		for i, l := range lines[1 : len(lines)-1] { // from 500 ms on
-			if l.Progress == nil || l.Progress.Elapsed != time.Duration(i)*report || l.Progress.Offered > uint64(i)*25+1 {
-				t.Errorf("line %d is %+v, want progress of the window after %v", i+1, l, time.Duration(i)*report)
+			if l.Progress == nil || l.Progress.Elapsed != time.Duration(i)*reporting || l.Progress.Offered > uint64(i)*25+1 {
+				t.Errorf("line %d is %+v, want progress of the window after %v", i+1, l, time.Duration(i)*reporting)
 			}
 		}
-		if len(lines) != 6 {
-			t.Errorf("%d lines, want one of the warm-up, four of progress and a result", len(lines))
-		}
-	})
-}
-
-// TestWarmupLate has the generator held up in the warm-up: jobs late, and missed, then
-// are of the warm-up.
-func TestWarmupLate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		begin := time.Now()
-		lines := runs(t, t.Context(), warm(100, time.Second, 0), func(j *Job) Answer {
-			if wait := 400*time.Millisecond - time.Since(begin); wait > 0 {
-				time.Sleep(wait)
-			}
-			return Full
-		})
-		w, r := lines[0].Warming, last(lines)
-		if w == nil || w.Elapsed != report+sampling || w.Offered != 1+reserves || w.Missed != 31-1-reserves {
-			t.Errorf("got %+v, want a job by each lane, and what was missed", w)
-		}
-		if r.Offered != 100 || r.Late != 0 || r.LateP99 != 0 || r.Missed != 0 {
-			t.Errorf("got %+v, want nothing late of 100", r)
+		if len(lines) != 7 {
+			t.Errorf("%d lines, want one of the warm-up, five of progress and a result", len(lines))
 		}
 	})
-}
-
-// TestWarmupMissed has a pool that hangs: only what was due in the window is missed.
-func TestWarmupMissed(t *testing.T) {
-	for name, from := range map[string]uint64{"from the start": 0, "in the window": 60} {
-		synctest.Test(t, func(t *testing.T) {
-			release := make(chan struct{})
-			p := warm(100, time.Second, 0)
-			r := last(runs(t, t.Context(), p, func(j *Job) Answer {
-				if j.number >= from {
-					<-release
-				}
-				return Full
-			}))
-			want := uint64(0)
-			if from > 0 {
-				want = from - 50 + 1 + reserves
-			}
-			if r.Offered != want || r.Missed != 100-want {
-				t.Errorf("%s: %d offered, %d missed, want %d of 100 offered", name, r.Offered, r.Missed, want)
-			}
-			close(release)
-		})
-	}
 }
 
 // TestWarmupEnds ends a run in its warm-up: nothing is counted.
@@ -151,7 +106,7 @@ func TestWarmupClosedLoop(t *testing.T) {
 		if r.Offered < 400 || r.Offered > 404 || r.Finished != r.Offered || r.Steady < 400 || r.Steady > 404 || r.Max != 20*time.Millisecond {
 			t.Errorf("got %+v; want some 400 offered, finished and steady, 20 ms each", r)
 		}
-		if r.Elapsed < time.Second || r.Elapsed > 1020*time.Millisecond+look {
+		if r.Elapsed < time.Second || r.Elapsed > 1020*time.Millisecond+polling {
 			t.Errorf("took %v, want a little more than 1s", r.Elapsed)
 		}
 	})

@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"time"
 )
 
@@ -130,8 +131,19 @@ func Iterations() uint64 {
 	best := time.Hour
 	for range 192 {
 		begin := time.Now()
-		kept.keep(spin(try))
+		keep(spin(try))
 		best = min(best, time.Since(begin))
 	}
 	return uint64(try * float64(time.Millisecond) / float64(max(best, 1)))
+}
+
+// needed stands for a use of what was computed.
+var needed atomic.Bool
+
+// keep has a result be needed, so that computing it is not left out. It hardly ever
+// writes.
+func keep(result uint64) {
+	if result == 0x5bd1e9955bd1e995 {
+		needed.Store(true)
+	}
 }

@@ -91,17 +91,6 @@ func ReadResident(pid int) (Resident, error) {
 	return Resident{Now: int64(s.VmRSS), Peak: int64(max(s.VmRSS, s.VmHWM)), Anonymous: int64(s.RssAnon)}, err
 }
 
-// CountDescriptors counts the open descriptors of a process; cheap says that the kernel
-// does.
-func CountDescriptors(pid int) (n int, cheap bool, err error) {
-	p, err := process(pid)
-	if err != nil {
-		return 0, false, err
-	}
-	n, err = p.FileDescriptorsLen()
-	return n, true, err
-}
-
 // Switches counts context switches.
 type Switches struct{ Voluntary, Involuntary int64 }
 
@@ -155,54 +144,15 @@ func ReadSocketCounts() (c SocketCounts, err error) {
 	return c, nil
 }
 
-// ReadNetCounters reads some of the kernel's counters of the network.
+// ReadNetCounters reads how many TCP connections are established, TcpCurrEstab.
 func ReadNetCounters() (map[string]int64, error) {
 	p, err := process(os.Getpid())
 	if err != nil {
 		return nil, err
 	}
 	snmp, err := p.Snmp()
-	if err != nil {
+	if err != nil || snmp.CurrEstab == nil {
 		return nil, err
 	}
-	stat, err := p.Netstat()
-	found := make(map[string]int64)
-	for name, n := range map[string]*float64{
-		"TcpCurrEstab": snmp.CurrEstab, "TcpExtListenOverflows": stat.ListenOverflows,
-		"TcpExtTCPMemoryPressures": stat.TCPMemoryPressures, "TcpExtTCPAbortOnMemory": stat.TCPAbortOnMemory,
-	} {
-		if n != nil {
-			found[name] = int64(*n)
-		}
-	}
-	return found, err
-}
-
-// ReadTrackerCounters reads what the kernel's tracker of connections has dropped.
-func ReadTrackerCounters() (map[string]int64, error) {
-	root, err := mounted()
-	if err != nil {
-		return nil, err
-	}
-	stat, err := root.ConntrackStat()
-	found := make(map[string]int64)
-	for _, s := range stat {
-		found["drop"] += int64(s.Drop)
-		found["insert_failed"] += int64(s.InsertFailed)
-	}
-	return found, err
-}
-
-// ReadCPUPressure reads for how long, since the machine started, some task of it has
-// been ready to run but had to wait for a processor.
-func ReadCPUPressure() (time.Duration, error) {
-	root, err := mounted()
-	if err != nil {
-		return 0, err
-	}
-	stats, err := root.PSIStatsForResource("cpu")
-	if err != nil || stats.Some == nil {
-		return 0, errors.Join(err, errors.New("procfs: no pressure stall information"))
-	}
-	return time.Duration(stats.Some.Total) * time.Microsecond, nil
+	return map[string]int64{"TcpCurrEstab": int64(*snmp.CurrEstab)}, nil
 }

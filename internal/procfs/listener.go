@@ -30,10 +30,10 @@ const (
 	maxLookedThread = 1 << 10
 )
 
-// errRows says that a table was not read to its end.
+// errRows means that a table was not read to its end.
 var errRows = errors.New("more rows than are read")
 
-// errNobody says that nothing listens.
+// errNobody means that nothing listens.
 var errNobody = errors.New("no process of this network namespace listens there")
 
 // Listener returns the processes that listen on a TCP port of this machine, in
@@ -221,7 +221,7 @@ type unixSocket struct {
 //
 //	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
 //
-// The path can hold spaces. It says false for rows without one, for the heading
+// The path can hold spaces. It is false for rows without one, for the heading
 // and for anything else.
 func parseUnix(line string) (unixSocket, bool) {
 	rest, fields := line, [7]string{}

@@ -11,7 +11,7 @@ import (
 type Machine struct {
 	// Kernel is the kernel's release, such as "6.18.4".
 	Kernel string
-	// CPUModel is the name of the first CPU, "" where the kernel does not tell it (as on
+	// CPUModel is the name of the first CPU, "" where the kernel does not report it (as on
 	// most ARM machines).
 	CPUModel string
 	// CPUs is the number of CPUs that are online.

@@ -26,7 +26,7 @@ type Stat struct {
 	Waited time.Duration
 	// Threads is how many threads it has now.
 	Threads int
-	// Ended says that the kernel has taken back all that it had: there is only a number left,
+	// Ended means that the kernel has taken back all that it had: there is only a number left,
 	// until its parent takes note. A process that was killed gets there when its sockets and
 	// memory are gone.
 	Ended bool

@@ -23,13 +23,13 @@ var ErrNotAvailable = errors.New("procfs: not available on " + runtime.GOOS)
 // errEnough ends a walk over names.
 var errEnough = errors.New("enough")
 
-// Gone reports whether err says that the process has ended, or that there is no such
+// Gone reports whether err means that the process has ended, or that there is no such
 // file.
 func Gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// ignoreGone is err, nil if it says that a thread has ended.
+// ignoreGone is err, nil if it means that a thread has ended.
 func ignoreGone(err error) error {
 	if Gone(err) {
 		return nil

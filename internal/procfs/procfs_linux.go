@@ -9,7 +9,7 @@ import (
 // kcmpFiles asks kcmp(2) for descriptor tables (KCMP_FILES).
 const kcmpFiles = 2
 
-// sameTable says whether two threads share one descriptor table.
+// sameTable reports whether two threads share one descriptor table.
 func sameTable(a, b int) (bool, error) {
 	order, _, errno := unix.Syscall6(unix.SYS_KCMP, uintptr(a), uintptr(b), kcmpFiles, 0, 0, 0)
 	if errno != 0 {
@@ -18,13 +18,13 @@ func sameTable(a, b int) (bool, error) {
 	return order == 0, nil
 }
 
-// writable says whether this process may write a file.
+// writable reports whether this process may write a file.
 func writable(path string) bool {
 	return unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS) == nil
 }
 
 // tasksIn counts the threads of a process by its directory of them, which has two
-// links more, and tells its effective user.
+// links more, and its effective user.
 func tasksIn(dir string) (user uint32, tasks int, err error) {
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {

@@ -14,7 +14,7 @@ type Rights struct {
 	// Capabilities are those in effect, a bit each by the numbers of
 	// linux/capability.h.
 	Capabilities uint64
-	// First says that its user namespace is the machine's first one: in another, as
+	// First means that its user namespace is the machine's first one: in another, as
 	// of a container without root, its capabilities are for what belongs to that.
 	First bool
 }
@@ -27,7 +27,7 @@ const (
 	CapSysResource = 24
 )
 
-// HasMachine says whether all of the capabilities are in effect for the whole machine.
+// HasMachine reports whether all of the capabilities are in effect for the whole machine.
 func (r Rights) HasMachine(capabilities ...int) bool {
 	return r.First && !slices.ContainsFunc(capabilities, func(c int) bool { return r.Capabilities&(1<<c) == 0 })
 }
@@ -49,13 +49,13 @@ func ReadRights(pid int) (Rights, error) {
 	return Rights{User: uint32(status.UIDs[0]), Capabilities: status.CapEff, First: err != nil || mapsAll(users)}, nil
 }
 
-// mapsAll says whether /proc/PID/uid_map maps each user to itself, which only that of
+// mapsAll reports whether /proc/PID/uid_map maps each user to itself, which only that of
 // the first user namespace does unless somebody makes another so on purpose.
 func mapsAll(b []byte) bool {
 	return slices.Equal(strings.Fields(string(b)), []string{"0", "0", "4294967295"})
 }
 
-// SameNetwork says whether the calling thread is in the network namespace of a
+// SameNetwork reports whether the calling thread is in the network namespace of a
 // process. It takes the right to trace it.
 func SameNetwork(pid int) (bool, error) {
 	theirs, err := os.Readlink(NetworkFile(pid))

@@ -6,6 +6,8 @@ import (
 	"math"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"time"
 
 	prom "github.com/prometheus/procfs"
@@ -90,7 +92,7 @@ func (s *Sample) addProcess(p prom.Proc) error {
 // supports.
 func ticks(n uint) time.Duration { return time.Duration(n) * 10 * time.Millisecond }
 
-// read reads what is not processor time. What the kernel does not tell, or a process that
+// read reads what is not processor time. What the kernel does not report, or a process that
 // has just ended, is no error.
 func (p *Process) read(root prom.FS, r *Sampler, parts Parts) error {
 	proc, err := root.Proc(p.PID)
@@ -213,16 +215,8 @@ func (m *Machine) readNetwork() error {
 	if err != nil {
 		return err
 	}
-	tasks, err := prom.NewFS("/proc/self/task")
-	if err != nil {
-		return err
-	}
-	self, err := tasks.Proc(unix.Gettid())
-	if err != nil {
-		return err
-	}
 	m.Counters = make(map[string]int64)
-	return errors.Join(m.readSockets(thread), m.readCounters(self), m.readDrops(thread), m.readFiles())
+	return errors.Join(m.readSockets(thread), m.readCounters(), m.readDrops(thread), m.readFiles())
 }
 
 func (m *Machine) readSockets(thread prom.FS) error {
@@ -257,40 +251,55 @@ func (m *Machine) readSockets(thread prom.FS) error {
 	return nil
 }
 
-// readCounters reads what tells of a limit that was met. A new one is a line here.
-func (m *Machine) readCounters(self prom.Proc) error {
-	snmp, err := self.Snmp()
+// counters are those of /proc/net/netstat that tell of a limit that was met.
+var counters = []string{
+	"ListenOverflows", "ListenDrops", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "SyncookiesSent", "TCPBacklogDrop",
+	"TCPMemoryPressures", "TCPMemoryPressuresChrono", "TCPAbortOnMemory", "PruneCalled", "RcvPruned", "TCPRcvQDrop",
+	"TCPTimeWaitOverflow", "TCPSynRetrans",
+}
+
+// readCounters reads them, and how many connections are established. The library has
+// fields for some of them that it does not fill (v0.22: TCPMemoryPressures, TCPAbortOnMemory).
+func (m *Machine) readCounters() error {
+	tcp, err := readPairs("/proc/thread-self/net/snmp", "Tcp:")
 	if err != nil {
 		return err
 	}
-	if n := snmp.CurrEstab; n != nil {
-		m.Established = int64(*n)
-	}
-	stat, err := self.Netstat()
-	if err != nil {
-		return err
-	}
-	for name, n := range map[string]*float64{
-		"ListenOverflows":          stat.ListenOverflows,
-		"ListenDrops":              stat.ListenDrops,
-		"TCPReqQFullDoCookies":     stat.TCPReqQFullDoCookies,
-		"TCPReqQFullDrop":          stat.TCPReqQFullDrop,
-		"SyncookiesSent":           stat.SyncookiesSent,
-		"TCPBacklogDrop":           stat.TCPBacklogDrop,
-		"TCPMemoryPressures":       stat.TCPMemoryPressures,
-		"TCPMemoryPressuresChrono": stat.TCPMemoryPressuresChrono,
-		"TCPAbortOnMemory":         stat.TCPAbortOnMemory,
-		"PruneCalled":              stat.PruneCalled,
-		"RcvPruned":                stat.RcvPruned,
-		"TCPRcvQDrop":              stat.TCPRcvQDrop,
-		"TCPTimeWaitOverflow":      stat.TCPTimeWaitOverflow,
-		"TCPSynRetrans":            stat.TCPSynRetrans,
-	} {
-		if n != nil {
-			m.Counters[name] = int64(*n)
+	m.Established = tcp["CurrEstab"]
+	ext, err := readPairs("/proc/thread-self/net/netstat", "TcpExt:")
+	for _, name := range counters {
+		if n, ok := ext[name]; ok {
+			m.Counters[name] = n
 		}
 	}
-	return nil
+	return err
+}
+
+// readPairs reads the two lines of a file that begin with a word, names and numbers:
+// "Tcp: RtoMin CurrEstab" and "Tcp: 200 17".
+func readPairs(file, word string) (map[string]int64, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for line := range strings.Lines(string(b)) {
+		fields := strings.Fields(line)
+		switch {
+		case len(fields) == 0 || fields[0] != word:
+		case names == nil:
+			names = fields
+		case len(fields) == len(names):
+			found := make(map[string]int64, len(names))
+			for i := 1; i < len(names); i++ {
+				if found[names[i]], err = strconv.ParseInt(fields[i], 10, 64); err != nil {
+					return nil, fmt.Errorf("sample: %s: %s: %w", file, names[i], err)
+				}
+			}
+			return found, nil
+		}
+	}
+	return nil, fmt.Errorf("sample: %s has no two lines of %s", file, word)
 }
 
 // readDrops reads packets that were dropped: before a processor took them from its

@@ -1,7 +1,7 @@
 // Package sample measures what processes, their threads, their control group and the
 // machine use. Take gives a Sample of a moment, Since what happened between two.
 //
-// Sizes are bytes. What the kernel does not tell is 0. On a system other than Linux
+// Sizes are bytes. What the kernel does not report is 0. On a system other than Linux
 // Take fails with procfs.ErrNotAvailable.
 //
 // Nothing here keeps state but a Sampler, which belongs to one goroutine; everything
@@ -53,7 +53,7 @@ const (
 // were slow less often.
 const costly = PSS | Switches | Descriptors | Tables | Sockets
 
-// ErrEnded says that none of the processes is left.
+// ErrEnded means that none of the processes is left.
 var ErrEnded = errors.New("sample: the processes have ended")
 
 // Sample is what processes and the machine used at a moment.

@@ -117,50 +117,50 @@ func (p *Poll) Event(i int) (token int32, events uint32) {
 // Close closes the instance.
 func (p *Poll) Close() { Close(p.fd) }
 
-// Bell wakes a loop from any goroutine: it is watched like a socket and becomes
-// readable when rung.
-type Bell struct {
+// Eventfd wakes a loop from any goroutine: it is watched like a socket and becomes
+// readable when signalled.
+type Eventfd struct {
 	FD     int32
-	number uint64 // bells are counted, so that one knows which tables have it
+	number uint64 // eventfds are counted, so that one knows which tables have it
 }
 
-// NewBell makes one, in the process's descriptor table.
-func NewBell() (Bell, error) {
+// NewEventfd makes one, in the process's descriptor table.
+func NewEventfd() (Eventfd, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
-		return Bell{}, fmt.Errorf("eventfd: %w", err)
+		return Eventfd{}, fmt.Errorf("eventfd: %w", err)
 	}
-	return Bell{FD: int32(fd), number: tables.bells.Add(1)}, nil
+	return Eventfd{FD: int32(fd), number: tables.eventfds.Add(1)}, nil
 }
 
-// Ring makes the bell readable. On a thread whose own descriptor table does not
-// have the bell, another thread rings it.
-func (b Bell) Ring() {
-	if b.reaches() {
-		b.ring()
+// Signal makes the eventfd readable. On a thread whose own descriptor table does not
+// have the eventfd, another thread does it.
+func (e Eventfd) Signal() {
+	if e.reaches() {
+		e.signal()
 		return
 	}
-	rung := make(chan struct{})
+	signalled := make(chan struct{})
 	go func() {
-		b.ring()
-		close(rung)
+		e.signal()
+		close(signalled)
 	}()
-	<-rung
+	<-signalled
 }
 
-func (b Bell) ring() {
+func (e Eventfd) signal() {
 	one := uint64(1)
-	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(b.FD), uintptr(unsafe.Pointer(&one)), 8)
+	_, _, _ = syscall.RawSyscall(unix.SYS_WRITE, uintptr(e.FD), uintptr(unsafe.Pointer(&one)), 8)
 }
 
-// Hush makes it unreadable again.
-func (b Bell) Hush() {
+// Clear makes it unreadable again.
+func (e Eventfd) Clear() {
 	var n uint64
-	_, _, _ = syscall.RawSyscall(unix.SYS_READ, uintptr(b.FD), uintptr(unsafe.Pointer(&n)), 8)
+	_, _, _ = syscall.RawSyscall(unix.SYS_READ, uintptr(e.FD), uintptr(unsafe.Pointer(&n)), 8)
 }
 
-// Close closes it. Nobody may ring it any more.
-func (b Bell) Close() { Close(b.FD) }
+// Close closes it. Nobody may signal it any more.
+func (e Eventfd) Close() { Close(e.FD) }
 
 // Sleep pauses for about d, or less when a signal comes. It is for short times:
 // those of package time end up to a millisecond late in a program that has nothing

@@ -15,13 +15,13 @@ func TestPollWait(t *testing.T) {
 			}
 			defer p.Close()
 			p.coarse = coarse
-			bell, err := NewBell()
+			eventfd, err := NewEventfd()
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer bell.Close()
+			defer eventfd.Close()
 			const token, wait = 7, 1500 * time.Microsecond
-			if errno := p.Add(bell.FD, token, In); errno != 0 {
+			if errno := p.Add(eventfd.FD, token, In); errno != 0 {
 				t.Fatal(errno)
 			}
 			start := time.Now()
@@ -31,7 +31,7 @@ func TestPollWait(t *testing.T) {
 			if n := p.Wait(0); n != 0 {
 				t.Errorf("Wait(0) without an event gives %d, want 0", n)
 			}
-			bell.Ring()
+			eventfd.Signal()
 			for _, most := range []time.Duration{-1, time.Hour} {
 				if n := p.Wait(most); n != 1 {
 					t.Fatalf("Wait(%v) with an event gives %d, want 1", most, n)

@@ -20,7 +20,7 @@ import (
 // A table begins as a copy of the process's. Of that copy stay the standard
 // streams, files, and what belongs to no file: among these are the descriptors
 // of Go's poller, without which the runtime can't go on on that thread, and
-// bells. Sockets and pipes are closed: a copy would keep them open when their
+// eventfds. Sockets and pipes are closed: a copy would keep them open when their
 // owner closes them.
 //
 // Code that runs on such a thread by mistake with a descriptor of the process's
@@ -28,14 +28,14 @@ import (
 // the free numbers below it are taken by something that can neither be read nor
 // written.
 
-// tables says which threads have a table of their own, and for Bell.Ring what
+// tables says which threads have a table of their own, and for Eventfd.Ring what
 // is in it.
 var tables struct {
-	private atomic.Int32 // how many
-	bells   atomic.Uint64
+	private  atomic.Int32 // how many
+	eventfds atomic.Uint64
 
 	mu sync.RWMutex
-	of map[int]uint64 // by thread: bells made up to then are in it
+	of map[int]uint64 // by thread: eventfds made up to then are in it
 }
 
 // OwnThread runs f on a thread that ends with it, and returns when f has.
@@ -67,7 +67,7 @@ func PrivateTable(keep map[int32]bool) (release func(), err error) {
 			w.Close()
 		}
 	})
-	bells := tables.bells.Load()
+	eventfds := tables.eventfds.Load()
 	if err := unshareFiles(); err != nil {
 		return nil, err
 	}
@@ -83,7 +83,7 @@ func PrivateTable(keep map[int32]bool) (release func(), err error) {
 	if tables.of == nil {
 		tables.of = make(map[int]uint64)
 	}
-	tables.of[thread] = bells
+	tables.of[thread] = eventfds
 	tables.private.Add(1)
 	return func() {
 		tables.mu.Lock()
@@ -150,15 +150,15 @@ func guard() error {
 	return unix.Close(fd)
 }
 
-// reaches says whether the calling thread's table has the bell.
-func (b Bell) reaches() bool {
+// reaches says whether the calling thread's table has the eventfd.
+func (e Eventfd) reaches() bool {
 	if tables.private.Load() == 0 {
 		return true
 	}
 	tables.mu.RLock()
 	defer tables.mu.RUnlock()
-	bells, private := tables.of[unix.Gettid()]
-	return !private || b.number <= bells
+	eventfds, private := tables.of[unix.Gettid()]
+	return !private || e.number <= eventfds
 }
 
 // DescriptorLimit is how many descriptors this process may open now (soft) and

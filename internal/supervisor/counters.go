@@ -74,7 +74,7 @@ func (p *publisher) publish() {
 	}
 }
 
-// collect moves the counts of a worker that has ended to those of the past, and
+// collect adds the counters of a worker that has ended to those of the past, and
 // clears the block. It returns how many connections the worker had open.
 func (b *block) collect(past *past) (lost int64) {
 	var last, none engine.Counts

@@ -1,4 +1,4 @@
-# What 1000000 connections need (side both, 4096 bytes unread on each), as `myriad doctor --print docker` tells.
+# What 1000000 connections need (side both, 4096 bytes unread on each), as `myriad doctor --print docker` prints it.
 # Put your image, and what it is to run, in place of IMAGE.
 #
 # These are the machine's, for all its containers; `--print sysctl` writes a file of them:

@@ -17,7 +17,6 @@ var closeCases = []testCase{
 	{"reset in the middle of a message", resetInMessage},
 	{"reset while output is owed", resetWhileOwing},
 	{"close in Opened", closeInOpened},
-	{"close in Opened with a greeting", closeWithGreeting},
 	{"close in Ended", closeInEnded},
 	{"close with output owed and input unread", closeLingers},
 	{"close while paused with input unread", closeWhilePaused},
@@ -55,22 +54,16 @@ func resetWhileOwing(b *bench) {
 }
 
 func closeInOpened(b *bench) {
-	s := b.serve(&Script{Opened: func(c *engine.Conn) { c.CloseWith(nil) }})
-	c := s.dial()
-	c.expectEnd("")
-	c.Close()
-	s.wantClosed(nil)
-}
-
-func closeWithGreeting(b *bench) {
-	s := b.serve(&Script{Opened: func(c *engine.Conn) {
-		c.WriteString("sorry, not today\n")
-		c.CloseWith(nil)
-	}})
-	c := s.dial()
-	c.expectEnd("sorry, not today\n")
-	c.Close()
-	s.wantClosed(nil)
+	for _, greeting := range []string{"", "sorry, not today\n"} {
+		s := b.serve(&Script{Opened: func(c *engine.Conn) {
+			c.WriteString(greeting)
+			c.CloseWith(nil)
+		}})
+		c := s.dial()
+		c.expectEnd(greeting)
+		c.Close()
+		s.wantClosed(nil)
+	}
 }
 
 func closeInEnded(b *bench) {

@@ -15,10 +15,9 @@ import (
 
 var relays = []nearCase{
 	{"Relay of much in both directions", relayMuch},
-	{"Relay to a client that does not read", relayToSlow},
+	{"Relay to one that does not read", relayToSlow},
 	{"Relay of a request that came before", relayEarly},
 	{"Relay of half-closes", relayHalfClose},
-	{"Relay whose client has ended before", relayEndedBefore},
 	{"Relay that the target resets", relayReset},
 	{"Relay that is closed on one side", relayClosed},
 	{"Relay with a connection that has closed", relayWithClosed},
@@ -26,7 +25,6 @@ var relays = []nearCase{
 	{"Relay that is used one way is not idle", relayOneWay},
 	{"Relay that is stopped", relayStopped},
 	{"Relay of many connections that come and go", relayMany},
-	{"Relay to a target that takes everything late", relayToLateTarget},
 }
 
 // nearCase is a case with both connections on one loop, or anywhere.
@@ -146,38 +144,44 @@ func relayMuch(b *bench, near bool) {
 	r.wantClosed(io.EOF, io.EOF)
 }
 
-// relayToSlow has the target send much, of which little is kept, until the client reads.
+// relayToSlow has either side send much, of which little is kept, until the other reads.
 func relayToSlow(b *bench, near bool) {
 	const size = 12 << 20
-	t := newTarget(b)
-	r := b.relay(t.addr(), near)
-	c := r.dial()
-	c.smallBuffers()
-	up := t.accept()
-	up.smallBuffers()
-	sent := make(chan error, 1)
-	go func() {
-		_, err := up.Write(pattern(size))
-		sent <- errors.Join(err, up.CloseWrite())
-	}()
-	eventually(b, "the relay does not pause", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
-	for range 50 {
-		if n := r.Counters()[engine.Buffered]; n > 8<<20 {
-			b.Fatalf("%d bytes are buffered for one that does not read", n)
+	for _, toTarget := range []bool{false, true} {
+		t := newTarget(b)
+		r := b.relay(t.addr(), near)
+		c := r.dial()
+		up := t.accept()
+		from, to := up, c
+		if toTarget {
+			from, to = c, up
 		}
-		// The other direction goes on.
-		c.send("ping\n")
-		up.expect("ping\n")
+		from.smallBuffers()
+		to.smallBuffers()
+		sent := make(chan error, 1)
+		go func() {
+			_, err := from.Write(pattern(size))
+			sent <- errors.Join(err, from.CloseWrite())
+		}()
+		eventually(b, "the relay does not pause", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
+		for range 50 {
+			if n := r.Counters()[engine.Buffered]; n > 8<<20 {
+				b.Fatalf("%d bytes are buffered for one that does not read", n)
+			}
+			// The other direction goes on.
+			to.send("ping\n")
+			from.expect("ping\n")
+		}
+		to.endSending()
+		got := receive(b, readAll(to), "what was sent")
+		if err := compare([]byte(got), pattern(size)); err != nil {
+			b.Error(err)
+		}
+		if err := receive(b, sent, "the end of sending"); err != nil {
+			b.Errorf("sending: %v", err)
+		}
+		r.wantClosed(io.EOF, io.EOF)
 	}
-	c.endSending()
-	got := receive(b, readAll(c), "what was sent")
-	if err := compare([]byte(got), pattern(size)); err != nil {
-		b.Error(err)
-	}
-	if err := receive(b, sent, "the end of sending"); err != nil {
-		b.Errorf("sending: %v", err)
-	}
-	r.wantClosed(io.EOF, io.EOF)
 }
 
 func relayEarly(b *bench, near bool) {
@@ -191,34 +195,29 @@ func relayEarly(b *bench, near bool) {
 	}
 }
 
+// relayHalfClose has the client end when it is joined with the target, or before.
 func relayHalfClose(b *bench, near bool) {
-	t := newTarget(b)
-	r := b.relay(t.addr(), near)
-	c := r.dial()
-	up := t.accept()
-	c.send("request")
-	c.endSending()
-	up.expectEnd("request")
-	up.send("answer")
-	c.expect("answer")
-	up.send(", all of it")
-	up.endSending()
-	c.expectEnd(", all of it")
-	r.wantClosed(io.EOF, io.EOF)
-}
-
-func relayEndedBefore(b *bench, near bool) {
-	t := newTarget(b)
-	r := b.relay(t.addr(), near)
-	c := r.dial()
-	c.send("request")
-	c.endSending()
-	up := t.accept()
-	up.expectEnd("request")
-	up.send("answer")
-	up.endSending()
-	c.expectEnd("answer")
-	r.wantClosed(io.EOF, io.EOF)
+	for _, before := range []bool{false, true} {
+		t := newTarget(b)
+		r := b.relay(t.addr(), near)
+		c := r.dial()
+		var up *client
+		if !before {
+			up = t.accept()
+		}
+		c.send("request")
+		c.endSending()
+		if before {
+			up = t.accept()
+		}
+		up.expectEnd("request")
+		up.send("answer")
+		c.expect("answer")
+		up.send(", all of it")
+		up.endSending()
+		c.expectEnd(", all of it")
+		r.wantClosed(io.EOF, io.EOF)
+	}
 }
 
 func relayReset(b *bench, near bool) {
@@ -353,28 +352,4 @@ func relayMany(b *bench, near bool) {
 	}
 	running.Wait()
 	r.closed(2 * 5 * n)
-}
-
-// relayToLateTarget has the client send much before the target reads anything.
-func relayToLateTarget(b *bench, near bool) {
-	const size = 6 << 20
-	t := newTarget(b)
-	r := b.relay(t.addr(), near)
-	c := r.dial()
-	sent := make(chan error, 1)
-	go func() {
-		_, err := c.Write(pattern(size))
-		sent <- errors.Join(err, c.CloseWrite())
-	}()
-	up := t.accept()
-	eventually(b, "nothing is read", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
-	got := receive(b, readAll(up), "what was sent")
-	if err := compare([]byte(got), pattern(size)); err != nil {
-		b.Error(err)
-	}
-	if err := receive(b, sent, "the end of sending"); err != nil {
-		b.Errorf("sending: %v", err)
-	}
-	up.CloseWrite()
-	c.expectEnd("")
 }

@@ -33,8 +33,8 @@ const eventBatch = 64
 
 // Tokens of descriptors that are no connections; those carry their slot.
 const (
-	bellToken   = -1
-	acceptToken = -2
+	eventfdToken = -1
+	acceptToken  = -2
 )
 
 // What a connection is armed for, in Conn.Armed.
@@ -58,7 +58,7 @@ func (d *driver) Open() (err error) {
 		return err
 	}
 	d.input = make([]byte, engine.ReadSize)
-	if errno := d.poll.Add(d.loop.Bell().FD, bellToken, sock.In); errno != 0 {
+	if errno := d.poll.Add(d.loop.Eventfd().FD, eventfdToken, sock.In); errno != 0 {
 		d.Close()
 		return errno
 	}
@@ -69,7 +69,7 @@ func (d *driver) Close() { d.poll.Close() }
 
 func (d *driver) Listen(fd int32) { d.poll.Add(fd, acceptToken, sock.In) }
 
-func (d *driver) Deafen(fd int32) { d.poll.Remove(fd) }
+func (d *driver) Unlisten(fd int32) { d.poll.Remove(fd) }
 
 func (d *driver) Poll() bool {
 	n := d.waited
@@ -92,7 +92,7 @@ func (d *driver) handle(n int) bool {
 		case token == acceptToken:
 			d.loop.Accept()
 		default:
-			d.loop.Bell().Hush()
+			d.loop.Eventfd().Clear()
 		}
 	}
 	return n > 0

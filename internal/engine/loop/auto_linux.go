@@ -98,6 +98,17 @@ func (l *Loop) moveAway(each time.Duration) {
 		slog.Int("loop", l.host.Index), slog.Duration("each", each))
 }
 
+// reviewPlacement has handlers come back from workers, or the loop use its own buffers.
+func (l *Loop) reviewPlacement(now time.Duration) {
+	switch {
+	case !l.group.cfg.Auto:
+	case l.host.Away:
+		l.comeBack(now)
+	default:
+		l.ownBuffers()
+	}
+}
+
 // comeBack has the loop call the handlers, if their calls have been short: quickRuns of
 // them, and at one more look, which finds that none of those begun before is still out.
 func (l *Loop) comeBack(now time.Duration) {

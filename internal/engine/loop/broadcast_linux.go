@@ -83,7 +83,7 @@ func (l *Loop) takeCast(c *cast) {
 		c.done()
 		return
 	}
-	l.rouse()
+	l.wake()
 }
 
 // castAge is for how long the oldest broadcast has been under way on the loop. Anyone
@@ -112,6 +112,13 @@ type walk struct {
 	joined []byte           // the room for that, where they are several
 }
 
+// casts are a loop's broadcasts that are under way.
+type casts struct {
+	loop *Loop
+	all  []casting // in order
+	walk walk
+}
+
 // casting is a broadcast of a loop's.
 type casting struct {
 	*cast
@@ -119,23 +126,23 @@ type casting struct {
 	wrapped bool   // the walk has come to its end since
 }
 
-// nextCasts goes on from the last slot to the first, lets go of broadcasts that have reached
+// advance goes on from the last slot to the first, lets go of broadcasts that have reached
 // all, and lets others join.
-func (l *Loop) nextCasts() {
-	w := &l.walk
-	if w.to >= l.slab.made {
+func (c *casts) advance() {
+	w := &c.walk
+	if w.to >= c.loop.slab.made {
 		w.to = 0
 		for i := range w.each {
-			l.casts[i].wrapped = true
+			c.all[i].wrapped = true
 		}
 	}
 	over := 0
-	for over < len(w.each) && l.casts[over].wrapped && w.to >= l.casts[over].from {
-		l.casts[over].done()
+	for over < len(w.each) && c.all[over].wrapped && w.to >= c.all[over].from {
+		c.all[over].done()
 		over++
 	}
-	if l.casts = slices.Delete(l.casts, 0, over); over > 0 {
-		l.noteOldest()
+	if c.all = slices.Delete(c.all, 0, over); over > 0 {
+		c.noteOldest()
 	}
 	w.each = slices.Delete(w.each, 0, over)
 	size := 0
@@ -143,13 +150,13 @@ func (l *Loop) nextCasts() {
 		size += len(m.Bytes)
 	}
 	joined := over
-	for i := len(w.each); i < len(l.casts); i++ {
-		c := &l.casts[i]
-		if size += len(c.Bytes); i > 0 && size > walkBytes {
+	for i := len(w.each); i < len(c.all); i++ {
+		one := &c.all[i]
+		if size += len(one.Bytes); i > 0 && size > walkBytes {
 			break
 		}
-		c.from = w.to
-		w.each = append(w.each, &c.Shared)
+		one.from = w.to
+		w.each = append(w.each, &one.Shared)
 		joined++
 	}
 	if joined > 0 {
@@ -158,11 +165,11 @@ func (l *Loop) nextCasts() {
 }
 
 // noteOldest has castAge know the oldest broadcast.
-func (l *Loop) noteOldest() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.oldest = nil; len(l.casts) > 0 {
-		l.oldest = l.casts[0].cast
+func (c *casts) noteOldest() {
+	c.loop.mu.Lock()
+	defer c.loop.mu.Unlock()
+	if c.loop.oldest = nil; len(c.all) > 0 {
+		c.loop.oldest = c.all[0].cast
 	}
 }
 
@@ -182,20 +189,26 @@ func (w *walk) join() {
 	}
 }
 
-// castSome goes on with the walk, until the slice is over.
-func (l *Loop) castSome() {
-	w, end := &l.walk, engine.Since()+slice
+// run goes on with the walk, until the slice is over.
+func (c *casts) run() {
+	if len(c.all) == 0 {
+		return
+	}
+	l := c.loop
+	l.doing.Store(broadcasts)
+	defer l.doing.Store(upkeep)
+	w, end := &c.walk, engine.Since()+slice
 	for n, size, joined := 0, 0, false; n < castBatch && size < castBytes; {
-		if first := l.casts[0]; !joined || w.to >= l.slab.made || first.wrapped && w.to >= first.from {
-			if l.nextCasts(); len(l.casts) == 0 {
+		if first := c.all[0]; !joined || w.to >= l.slab.made || first.wrapped && w.to >= first.from {
+			if c.advance(); len(c.all) == 0 {
 				return
 			}
 			joined = true
 		}
 		look := w.to%chunkSize == 0
 		if w.to < l.slab.made {
-			if c := l.slab.at(w.to); c.FD() >= 0 && c.Armed()&Connecting == 0 {
-				l.castOne(c)
+			if conn := l.slab.at(w.to); conn.FD() >= 0 && conn.Armed()&Connecting == 0 {
+				l.castOne(conn)
 				n++
 				size += len(w.all)
 				look = look || n%castLook == 0
@@ -211,10 +224,10 @@ func (l *Loop) castOne(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&Parting != 0:
 	case armed&Busy != 0:
-		for _, m := range l.walk.each {
+		for _, m := range l.casts.walk.each {
 			l.castLater(c, m)
 		}
-	case c.Cast(l.walk.all, l.walk.each):
+	case c.Cast(l.casts.walk.all, l.casts.walk.each):
 		l.driver.Settle(c)
 	}
 }

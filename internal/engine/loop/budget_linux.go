@@ -20,16 +20,35 @@ import (
 // when the last one has found too few that could be closed.
 const yieldEvery = 50 * time.Millisecond
 
-// yield closes the connections with the largest buffers, if all buffers together
+// budget closes connections when buffers hold too much.
+type budget struct {
+	loop    *Loop
+	pressed bool          // buffers held too much at the last look
+	yielded time.Duration // when too few could give way; 0 if enough did
+}
+
+// next is when the next walk through all connections is due.
+func (b *budget) next() time.Duration {
+	if !b.pressed {
+		return never
+	}
+	return b.yielded + yieldEvery
+}
+
+// run closes the connections with the largest buffers, if all buffers together
 // hold too much.
-func (l *Loop) yield(now time.Duration) {
+func (b *budget) run(now time.Duration) {
+	l := b.loop
+	if !b.pressed && l.counters.Get(engine.Buffered) <= l.group.evenShare {
+		return
+	}
 	most := int64(l.group.cfg.Limits.MaxBuffered)
 	held := l.group.buffered()
-	if l.pressed = held > most; !l.pressed || now-l.yielded < yieldEvery {
+	if b.pressed = held > most; !b.pressed || now-b.yielded < yieldEvery {
 		return
 	}
 	excess := min(held-most*7/8, l.counters.Get(engine.Buffered)-l.group.evenShare*7/8)
-	if l.pressed = excess > 0; !l.pressed {
+	if b.pressed = excess > 0; !b.pressed {
 		return // it is for others to give way
 	}
 	var classes [64]int64 // what the debtors of each hold, by what waits
@@ -50,8 +69,8 @@ func (l *Loop) yield(now time.Duration) {
 			l.closeDebtors(from, &excess)
 		}
 	}
-	if l.yielded = 0; excess > 0 {
-		l.yielded = now
+	if b.yielded = 0; excess > 0 {
+		b.yielded = now
 	}
 }
 

@@ -11,8 +11,9 @@ import (
 // to other servers at the same moment; those that have not been told are served
 // as before.
 
-// drained is how far that has come.
-type drained struct {
+// drain is how far that has come.
+type drain struct {
+	loop  *Loop
 	going bool
 	start time.Duration
 	again time.Duration // when some more are told
@@ -26,12 +27,15 @@ const drainEvery = 10 * time.Millisecond
 // obey does what the loop has been told since it last looked.
 func (l *Loop) obey() {
 	told := l.told.Load()
+	if told == l.stage {
+		return
+	}
 	if l.stage < stopping {
 		l.closeListeners()
-		l.drained.going, l.drained.start = true, l.host.Clock()
+		l.drain.going, l.drain.start = true, l.host.Clock()
 	}
 	if told == killing {
-		l.drained.going = false
+		l.drain.going = false
 		if l.waiting.end == nil {
 			l.waiting.end = engine.ErrServerClosed // askAgain lets go of those that wait
 		}
@@ -40,14 +44,13 @@ func (l *Loop) obey() {
 	l.stage = told
 }
 
-// drainSome tells as many as may be told by now, for no longer than a slice.
-func (l *Loop) drainSome(now time.Duration) {
-	d := &l.drained
-	if now < d.again {
+// run tells as many as may be told by now, for no longer than a slice.
+func (d *drain) run(now time.Duration) {
+	if !d.going || now < d.again {
 		return
 	}
-	most, end := l.mayDrain(now-d.start), engine.Since()+slice
-	for d.slot < l.slab.made {
+	most, end := d.allowed(now-d.start), engine.Since()+slice
+	for d.slot < d.loop.slab.made {
 		if d.told >= most {
 			d.again = now + drainEvery
 			return
@@ -55,27 +58,36 @@ func (l *Loop) drainSome(now time.Duration) {
 		if engine.Since() >= end {
 			return
 		}
-		l.slab.each(d.slot, d.slot+1, func(c *engine.Conn) {
+		d.loop.slab.each(d.slot, d.slot+1, func(c *engine.Conn) {
 			d.told++
-			l.drain(c)
+			d.loop.letGo(c)
 		})
 		d.slot++
 	}
 	d.going = false
 }
 
-// mayDrain is how many may have been told so long after the start.
-func (l *Loop) mayDrain(passed time.Duration) int {
-	rate := l.group.cfg.Limits.ShutdownRate
+// next is when some more are told.
+func (d *drain) next() time.Duration {
+	if !d.going {
+		return never
+	}
+	return d.again
+}
+
+// allowed is how many may have been told so long after the start.
+func (d *drain) allowed(passed time.Duration) int {
+	g := d.loop.group
+	rate := g.cfg.Limits.ShutdownRate
 	if rate == 0 {
 		return int(^uint(0) >> 1)
 	}
-	rate = max(rate/len(l.group.loops), 1)
+	rate = max(rate/len(g.loops), 1)
 	return int(float64(rate)*(passed+drainEvery).Seconds()) + 1
 }
 
-// drain lets the connection go at its next idle moment.
-func (l *Loop) drain(c *engine.Conn) {
+// letGo drains a connection: it ends at its next idle moment.
+func (l *Loop) letGo(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&Connecting != 0:
 		l.dialFailed(c, engine.ErrClosed)

@@ -19,7 +19,7 @@ import (
 // else: what is reported of it meanwhile is left for Loop.Later.
 type Driver interface {
 	// Open makes what the driver needs, on the thread that will use it, and
-	// begins to watch the loop's bell.
+	// begins to watch the loop's eventfd.
 	Open() error
 	// Close frees it. The last connection has been finished by then.
 	Close()
@@ -27,14 +27,14 @@ type Driver interface {
 	// Poll handles the events that are there now, up to a bound, and says
 	// whether there were any. It does not block.
 	Poll() bool
-	// Wait waits until there are events, the bell is rung, or the time is
+	// Wait waits until there are events, the eventfd is signalled, or the time is
 	// over (a negative one never is). The next Poll handles them.
 	Wait(most time.Duration)
 
 	// Listen watches one more listener, and calls Loop.Accept when
-	// connections wait at any; Deafen ends that.
+	// connections wait at any; Unlisten ends that.
 	Listen(fd int32)
-	Deafen(fd int32)
+	Unlisten(fd int32)
 
 	// Watch begins to watch the descriptor of a connection that is about to
 	// be opened, or with Connecting set that is being dialled.

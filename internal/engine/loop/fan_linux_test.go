@@ -34,7 +34,7 @@ func fan(n int) (l *Loop, d *taker, refs []engine.Ref) {
 	cfg := engine.Config{Handler: deaf{}, Loops: 1, Log: slog.New(slog.DiscardHandler), Limits: engine.Limits{
 		MaxConns: n, MaxMessage: 1000, MaxUnsent: 1 << 20, MaxMail: 1 << 20, MaxMailBytes: 1 << 20}}
 	g := &group{cfg: cfg, admission: engine.NewAdmission(&cfg)}
-	l = newLoop(g, 0, sock.Bell{})
+	l = newLoop(g, 0, sock.Eventfd{})
 	d = &taker{sends: make(map[*engine.Conn][]string)}
 	l.driver, l.host.Direct = d, nil
 	g.loops = []*Loop{l}
@@ -155,16 +155,16 @@ func TestBroadcastsWalkTogether(t *testing.T) {
 	cast("1,")
 	cast("2,")
 	cast("3,")
-	l.castSome()
-	if n := l.walk.to; n == 0 || n > castBatch {
+	l.casts.run()
+	if n := l.casts.walk.to; n == 0 || n > castBatch {
 		t.Fatalf("a turn has reached %d connections, want %d at the most", n, castBatch)
 	}
-	first := l.walk.to
+	first := l.casts.walk.to
 	cast("4,")
 	if n := l.group.Counters(); n[engine.Casting] != 4 || n[engine.CastBytes] != 8 || n[engine.CastAge] <= 0 {
 		t.Errorf("under way are %d broadcasts of %d bytes, the oldest for %d ns; want 4, 8", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
 	}
-	d.turns(t, castBatch, func() bool { return len(l.casts) > 0 }, l.castSome)
+	d.turns(t, castBatch, func() bool { return len(l.casts.all) > 0 }, l.casts.run)
 	for i, r := range refs {
 		want := []string{"1,2,3,4,"}
 		if i < int(first) {
@@ -184,7 +184,7 @@ func TestBroadcastsWalkTogether(t *testing.T) {
 		c.Finish()
 		l.free(c)
 	}
-	d.turns(t, 0, func() bool { return len(l.casts) > 0 }, l.castSome)
+	d.turns(t, 0, func() bool { return len(l.casts.all) > 0 }, l.casts.run)
 }
 
 // No more walk together than a buffer has room for.
@@ -197,10 +197,10 @@ func TestLargeBroadcastsWalkAlone(t *testing.T) {
 		}
 	}
 	l.takeOrders()
-	d.turns(t, 5, func() bool { return len(l.casts) > 0 }, func() {
-		l.castSome()
-		if len(l.walk.all) > walkBytes {
-			t.Errorf("%d bytes walk together, want %d", len(l.walk.all), walkBytes)
+	d.turns(t, 5, func() bool { return len(l.casts.all) > 0 }, func() {
+		l.casts.run()
+		if len(l.casts.walk.all) > walkBytes {
+			t.Errorf("%d bytes walk together, want %d", len(l.casts.walk.all), walkBytes)
 		}
 	})
 	if got := strings.Join(d.sends[refs[0].On(&l.host)], ""); len(got) != 5*len(p) {

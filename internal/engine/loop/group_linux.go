@@ -13,10 +13,10 @@
 //
 // From outside a loop is reached in three ways, all safe for concurrent use:
 // its mailbox (mail for connections), its orders (dials, and being told to
-// stop), and its bell, which ends the wait. A loop says in asleep that it is
+// stop), and its eventfd, which ends the wait. A loop says in asleep that it is
 // about to wait, and looks at mailbox and orders once more after that; who
-// leaves something looks at asleep afterwards and rings if it was set. So
-// nothing is left unseen, and a busy loop is never rung.
+// leaves something looks at asleep afterwards and signals if it was set. So
+// nothing is left unseen, and a busy loop is never woken.
 //
 // A loop ends when it has been told to stop and its last connection is
 // finished. Stop waits for all of them.
@@ -87,16 +87,16 @@ func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, erro
 	return g, nil
 }
 
-// makeLoops makes the loops and their bells, which come before any loop has a
+// makeLoops makes the loops and their eventfds, which come before any loop has a
 // descriptor table of its own, so that all have them.
 func (g *group) makeLoops(newDriver func(*Loop) Driver) error {
 	for i := range g.cfg.Loops {
-		bell, err := sock.NewBell()
+		eventfd, err := sock.NewEventfd()
 		if err != nil {
-			g.closeBells()
+			g.closeEventfds()
 			return err
 		}
-		l := newLoop(g, i, bell)
+		l := newLoop(g, i, eventfd)
 		l.driver = newDriver(l)
 		g.loops = append(g.loops, l)
 	}
@@ -131,7 +131,7 @@ func (g *group) run() (err error) {
 		g.adopting.Wait()
 		close(ended)
 		<-watched
-		g.closeBells()
+		g.closeEventfds()
 		close(g.done)
 	}()
 	return err
@@ -143,9 +143,9 @@ func (g *group) closeListeners() {
 	}
 }
 
-func (g *group) closeBells() {
+func (g *group) closeEventfds() {
 	for _, l := range g.loops {
-		l.bell.Close()
+		l.eventfd.Close()
 	}
 }
 

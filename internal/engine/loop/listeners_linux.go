@@ -28,9 +28,41 @@ import (
 // Only when all are full, and so MaxConns is reached, a shard goes on accepting:
 // in order to refuse.
 
+// accept is what a loop knows of accepting.
+type accept struct {
+	loop       *Loop
+	watched    []int32       // the listeners that it accepts from
+	passedOn   bool          // the loop was full, and others accept from its listener
+	token      bool          // of the accept rate, for one connection
+	paused     bool          // until resume
+	starved    bool          // because descriptors have run out
+	resume     time.Duration // when to try again
+	complained time.Duration // when that was last logged
+	held       bool          // by Engine.Hold
+}
+
+// run pauses and resumes accepting.
+func (a *accept) run(now time.Duration) {
+	if held := a.loop.group.held.Load(); held != a.held {
+		a.loop.hold(held)
+	}
+	if a.paused && now >= a.resume {
+		a.paused = false
+		a.loop.Relisten()
+	}
+}
+
+// next is when accepting goes on after a pause.
+func (a *accept) next() time.Duration {
+	if !a.paused {
+		return never
+	}
+	return a.resume
+}
+
 // Accept takes what waits at the listeners, up to a batch at each.
 func (l *Loop) Accept() {
-	for _, fd := range l.watched {
+	for _, fd := range l.accept.watched {
 		if !l.acceptFrom(fd) {
 			return
 		}
@@ -57,7 +89,7 @@ func (l *Loop) acceptFrom(listener int32) bool {
 		}
 		switch errno {
 		case 0:
-			l.token = false
+			l.accept.token = false
 			if l.group.where[number].Socket != nil {
 				_ = sock.PrepareConn(fd) // without its options it serves all the same
 			}
@@ -75,7 +107,7 @@ func (l *Loop) acceptFrom(listener int32) bool {
 		default:
 			l.pause(errno)
 		}
-		if l.paused || len(l.watched) == 0 {
+		if l.accept.paused || len(l.accept.watched) == 0 {
 			return false
 		}
 	}
@@ -85,15 +117,15 @@ func (l *Loop) acceptFrom(listener int32) bool {
 // mayAccept says whether the rate of accepting allows for one more; if not it
 // pauses.
 func (l *Loop) mayAccept() bool {
-	if l.token {
+	if l.accept.token {
 		return true
 	}
 	wait := l.group.admission.TakeToken(engine.Since())
-	if l.token = wait == 0; !l.token {
+	if l.accept.token = wait == 0; !l.accept.token {
 		l.counters.Add(engine.AcceptPauses, 1)
 		l.rest(wait)
 	}
-	return l.token
+	return l.accept.token
 }
 
 // welcome makes a connection of an accepted descriptor, from which something may have been
@@ -144,9 +176,9 @@ func (l *Loop) take(fd int32) *engine.Conn {
 func (l *Loop) pause(errno syscall.Errno) {
 	l.counters.Add(engine.AcceptErrors, 1)
 	now := l.rest(acceptRetry)
-	l.starved = true
-	if l.complained == 0 || now-l.complained > time.Second {
-		l.complained = now
+	l.accept.starved = true
+	if l.accept.complained == 0 || now-l.accept.complained > time.Second {
+		l.accept.complained = now
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
 			"cannot accept; trying again when a connection has closed, and regularly",
 			slog.String("error", errno.Error()),
@@ -156,11 +188,11 @@ func (l *Loop) pause(errno syscall.Errno) {
 
 // rest stops accepting for a while.
 func (l *Loop) rest(wait time.Duration) (now time.Duration) {
-	for _, fd := range l.watched {
-		l.driver.Deafen(fd)
+	for _, fd := range l.accept.watched {
+		l.driver.Unlisten(fd)
 	}
 	now = engine.Since()
-	l.paused, l.starved, l.resume = true, false, now+wait
+	l.accept.paused, l.accept.starved, l.accept.resume = true, false, now+wait
 	return now
 }
 
@@ -174,39 +206,39 @@ func (l *Loop) listenerStopped(fd int32) {
 	}
 }
 
-// deafened says whether the listeners are not watched for now.
-func (l *Loop) deafened() bool { return l.paused || l.held }
+// acceptStopped says whether the listeners are not watched for now.
+func (l *Loop) acceptStopped() bool { return l.accept.paused || l.accept.held }
 
 // Relisten watches the listeners anew.
 func (l *Loop) Relisten() {
-	if l.deafened() {
+	if l.acceptStopped() {
 		return
 	}
-	for _, fd := range l.watched {
+	for _, fd := range l.accept.watched {
 		l.driver.Listen(fd)
 	}
 }
 
 // watch begins to accept from a listener, unless it does so already.
 func (l *Loop) watch(fd int32) {
-	if l.told.Load() >= stopping || slices.Contains(l.watched, fd) {
+	if l.told.Load() >= stopping || slices.Contains(l.accept.watched, fd) {
 		return
 	}
-	l.watched = append(l.watched, fd)
-	if !l.deafened() {
+	l.accept.watched = append(l.accept.watched, fd)
+	if !l.acceptStopped() {
 		l.driver.Listen(fd)
 	}
 }
 
 // unwatch ends it.
 func (l *Loop) unwatch(fd int32) {
-	i := slices.Index(l.watched, fd)
+	i := slices.Index(l.accept.watched, fd)
 	if i < 0 {
 		return
 	}
-	l.watched = slices.Delete(slices.Clone(l.watched), i, i+1) // Accept may be going through it
-	if !l.deafened() {
-		l.driver.Deafen(fd)
+	l.accept.watched = slices.Delete(slices.Clone(l.accept.watched), i, i+1) // Accept may be going through it
+	if !l.acceptStopped() {
+		l.driver.Unlisten(fd)
 	}
 }
 
@@ -215,8 +247,8 @@ func (l *Loop) unwatch(fd int32) {
 // may be in use by another process, and ends with its last descriptor.
 func (l *Loop) closeListeners() {
 	l.counters.Set(engine.Holding, 0)
-	for len(l.watched) > 0 {
-		l.unwatch(l.watched[0])
+	for len(l.accept.watched) > 0 {
+		l.unwatch(l.accept.watched[0])
 	}
 	for i, fd := range l.group.listeners {
 		own := l.group.ownerOf(i) == l.host.Index
@@ -268,7 +300,7 @@ func (l *Loop) passOn() bool {
 			l.unwatch(g.listeners[i])
 		}
 	}
-	l.passedOn = true
+	l.accept.passedOn = true
 	return true
 }
 
@@ -286,7 +318,7 @@ func (l *Loop) takeListenerBack() {
 		keeper.ask(func() { keeper.inspect(i) })
 		l.inspect(i)
 	}
-	l.passedOn = false
+	l.accept.passedOn = false
 }
 
 // ownerOf is the loop whose listener it is, as long as that has room.

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"log/slog"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -37,54 +38,46 @@ type Loop struct {
 	group    *group
 	host     engine.Host
 	counters engine.Counters
-	buffers  engine.FreeList
-	trimAt   time.Duration        // when those that nobody takes are dropped next
-	shared   engine.SharedBuffers // instead, where workers use them too
 	driver   Driver
 	acceptor sock.Acceptor
-	watched  []int32 // the listeners that it accepts from
-	passedOn bool    // the loop was full, and others accept from its listener
 	slab     slab
+	buffers  engine.FreeList
+	shared   engine.SharedBuffers // instead, where workers use them too
 
-	post post // mail that has been taken and not given out
+	stage int32         // what the loop has done of told
+	began time.Duration // the turn
+	alert int           // turns that are to be looked at closely
+
+	// The duties of a turn, each with a state of its own.
+	accept  accept
+	post    post          // mail that has been taken and not given out
+	dials   []engine.Dial // that have been taken and not started
+	casts   casts
+	pacer   pacer
+	drain   drain
+	sweep   sweep
+	trim    trim
+	budget  budget
+	auto    auto
+	bulk    line[engine.Ref] // connections that wait to be read from
+	pipe    sock.Pipe        // for relays
+	spilled []byte           // what was in it and was not taken
+	waiting waiting          // connections, for room in the pool
+
 	// touched are connections to which the events of others, or Pace, have done
 	// something, and that are to be settled.
 	touched []*engine.Conn
 
-	stage      int32         // what the loop has done of told
-	drained    drained       // how far the connections have been told to drain
-	token      bool          // of the accept rate, for one connection
-	paused     bool          // not accepting until resume
-	starved    bool          // because descriptors have run out
-	held       bool          // not accepting because of Engine.Hold
-	resume     time.Duration // when to try again
-	complained time.Duration // when that was last logged
-	sweep      sweep
-	dials      []engine.Dial // dials that have been taken and not started
-	casts      []casting     // what is being broadcast, in order
-	walk       walk          // of those that are under way
-	began      time.Duration // the turn
-	alert      int           // turns that are to be looked at closely
-
-	paced time.Duration         // when Pace wants to be called; negative for never
-	touch func(engine.Ref) bool // for Pace, made once
-
-	bulk    line[engine.Ref] // connections that wait to be read from
-	pipe    sock.Pipe        // for relays
-	spilled []byte           // what was in it and was not taken
-	auto    auto
-	busy    int                       // connections with workers, or waiting for one
-	waiting waiting                   // for room in the pool
-	later   map[*engine.Conn][]func() // what is to be done when a worker gives it back
-	runs    map[*engine.Conn]*mailRun // the mail that is last among it
-	missed  map[*engine.Conn]int64    // broadcasts that those had no room for
-	yielded time.Duration             // when too few could give way; 0 if enough did
-	pressed bool                      // buffers held too much when it last looked
-	hands   []back                    // what is being taken back
-	shed    []*engine.Conn            // of that, what the pool has shed and must wait
+	// Of connections that are with workers:
+	busy   int                       // how many are, or wait for one
+	later  map[*engine.Conn][]func() // what is to be done when a worker gives it back
+	runs   map[*engine.Conn]*mailRun // the mail that is last among it
+	missed map[*engine.Conn]int64    // broadcasts that those had no room for
+	hands  []back                    // what is being taken back
+	shed   []*engine.Conn            // of that, what the pool has shed and must wait
 
 	// For everyone:
-	bell     sock.Bell
+	eventfd  sock.Eventfd
 	used     atomic.Int64 // slots of the slab
 	room     atomic.Int64 // of a shard: how many its table has room for
 	box      engine.Mailbox
@@ -101,12 +94,12 @@ type Loop struct {
 	oldest   *cast         // the first that it has taken and that is under way
 	chores   []func()      // what other loops ask of it; few, see listeners_linux.go
 	ended    bool          // nobody may leave anything any more
-	ringing  sync.Mutex    // guards what follows
-	silent   bool          // nobody may ring any more
+	wakeMu   sync.Mutex    // guards what follows
+	wakeOver bool          // nobody may wake the loop any more
 }
 
-func newLoop(g *group, index int, bell sock.Bell) *Loop {
-	l := &Loop{group: g, bell: bell}
+func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
+	l := &Loop{group: g, eventfd: eventfd}
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
 	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
@@ -126,8 +119,10 @@ func newLoop(g *group, index int, bell sock.Bell) *Loop {
 	if g.cfg.Pool != nil {
 		l.forWorkers()
 	}
-	if l.paced = -1; g.cfg.Pace != nil {
-		l.paced, l.touch = 0, l.touchOne
+	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop = l, l, l, l, l
+	l.trim.buffers = &l.buffers
+	if l.pacer = (pacer{loop: l, at: never}); g.cfg.Pace != nil {
+		l.pacer.at, l.pacer.touch = 0, l.touchOne
 	}
 	l.slab.host = &l.host
 	l.room.Store(int64(g.cfg.Shard))
@@ -146,8 +141,8 @@ func direct(c *engine.Conn, pieces [][]byte) int {
 	return n
 }
 
-// Bell is what ends a wait when it is rung. Drivers watch it, and hush it.
-func (l *Loop) Bell() sock.Bell { return l.bell }
+// Eventfd ends a wait when it is signalled. Drivers watch it, and clear it.
+func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }
 
 // Conn finds a connection by its slot, which must be one in use.
 func (l *Loop) Conn(slot uint32) *engine.Conn { return l.slab.at(slot) }
@@ -205,7 +200,7 @@ func (l *Loop) serve(started chan<- error) error {
 		}
 	}
 	started <- nil
-	if l.touch != nil {
+	if l.pacer.touch != nil {
 		defer sock.SharpTimers()()
 	}
 	for !l.finished() {
@@ -220,72 +215,48 @@ func (l *Loop) abandon() {
 	l.mu.Lock()
 	l.ended = true
 	l.mu.Unlock()
-	l.silence()
+	l.closeWakeups()
 }
 
 func (l *Loop) finished() bool {
 	return l.stage >= stopping && l.slab.used == 0 && !l.some.Load() && len(l.dials) == 0
 }
 
-// turn handles the events that are there, waits if there are none, and does
-// everything else once. A busy loop never waits.
+// turn handles the events that are there, waits if there are none, and runs each duty
+// once, in order. A busy loop never waits.
 func (l *Loop) turn() {
 	l.beginTurn()
-	if !l.poll() && len(l.dials) == 0 && len(l.casts) == 0 && !l.post.left() && !l.behind() && !l.spin() {
+	if !l.poll() && l.idle() && !l.spin() {
 		l.wait()
 		l.poll()
 	}
-	if l.back.Load() {
-		l.takeBack()
-	}
-	if l.post.left() || l.box.Waiting() {
-		l.doing.Store(mail)
-		l.takeMail()
-	}
+	l.takeBack()
+	l.takeMail()
 	l.doing.Store(upkeep)
-	if l.told.Load() > l.stage {
-		l.obey()
-	}
-	if l.some.Load() {
-		l.takeOrders()
-	}
-	if l.group.held.Load() != l.held {
-		l.hold(!l.held)
-	}
-	if len(l.dials) > 0 {
-		l.dial()
-	}
-	if len(l.casts) > 0 {
-		l.doing.Store(broadcasts)
-		l.castSome()
-		l.doing.Store(upkeep)
-	}
-	if l.touch != nil {
-		l.doing.Store(planned)
-		l.pace()
-		l.doing.Store(upkeep)
-	}
-	if l.drained.going {
-		l.drainSome(l.host.Clock())
-	}
-	if l.ticks() {
-		l.tick(l.host.Clock())
-	}
+	l.obey()
+	l.takeOrders()
+	l.dial()
+	l.casts.run()
+	l.pacer.run()
+	l.drain.run(l.host.Clock())
+	l.tick(l.host.Clock())
 	l.settleTouched()
-	if l.pressed || l.counters.Get(engine.Buffered) > l.group.evenShare {
-		l.yield(l.host.Clock())
-	}
-	if l.waiting.n > 0 {
-		l.askAgain(l.host.Clock())
-	}
-	if l.group.cfg.Auto {
-		if l.host.Away {
-			l.comeBack(l.host.Clock())
-		} else {
-			l.ownBuffers()
-		}
-	}
+	l.budget.run(l.host.Clock())
+	l.askAgain(l.host.Clock())
+	l.reviewPlacement(l.host.Clock())
 	l.slab.recycle()
+}
+
+// tick runs the duties that time alone brings, also while the loop spins.
+func (l *Loop) tick(now time.Duration) {
+	l.accept.run(now)
+	l.trim.run(now)
+	l.sweep.run(now)
+}
+
+// idle reports whether nothing is left over from the last turn.
+func (l *Loop) idle() bool {
+	return len(l.dials) == 0 && len(l.casts.all) == 0 && !l.post.left() && !l.pacer.due()
 }
 
 // beginTurn sets the clock, and sees how long the last turn took.
@@ -344,7 +315,7 @@ func (l *Loop) poll() bool {
 func (l *Loop) events() bool {
 	some := l.driver.Poll()
 	l.settleTouched()
-	if l.bulk.n == 0 || l.pressed {
+	if l.bulk.n == 0 || l.budget.pressed {
 		return some
 	}
 	l.readBulk()
@@ -363,9 +334,7 @@ func (l *Loop) spin() bool {
 			return true
 		}
 		l.host.SetClock(engine.Since())
-		if l.ticks() {
-			l.tick(l.host.Clock())
-		}
+		l.tick(l.host.Clock())
 	}
 	return false
 }
@@ -373,7 +342,7 @@ func (l *Loop) spin() bool {
 // called says whether something has come from outside, or may have: room in the
 // pool, or a time that was planned.
 func (l *Loop) called() bool {
-	return l.box.Waiting() || l.some.Load() || l.group.held.Load() != l.held || l.back.Load() || l.told.Load() > l.stage || l.waiting.due(l.host.Clock()) || l.behind()
+	return l.box.Waiting() || l.some.Load() || l.group.held.Load() != l.accept.held || l.back.Load() || l.told.Load() > l.stage || l.waiting.due(l.host.Clock()) || l.pacer.due()
 }
 
 // wait waits for events, unless there is something else to do.
@@ -394,36 +363,16 @@ func (l *Loop) wait() {
 	}
 }
 
+// never is a time that does not come.
+const never = time.Duration(math.MaxInt64)
+
 // patience is how long the loop may wait for events, negative for ever.
 func (l *Loop) patience(now time.Duration) time.Duration {
-	most := time.Duration(-1)
-	least := func(d time.Duration) {
-		if d = max(d, 0); most < 0 || d < most {
-			most = d
-		}
+	next := min(l.waiting.next(), l.pacer.at, l.drain.next(), l.accept.next(), l.sweep.next(), l.budget.next(), l.trim.next())
+	if next == never {
+		return -1
 	}
-	if l.waiting.n > 0 {
-		least(l.waiting.again - now)
-	}
-	if l.paced >= 0 {
-		least(l.paced - now)
-	}
-	if l.drained.going {
-		least(l.drained.again - now)
-	}
-	if l.paused {
-		least(l.resume - now)
-	}
-	if l.sweeping() {
-		least(l.sweep.at - now)
-	}
-	if l.pressed {
-		least(l.yielded + yieldEvery - now)
-	}
-	if l.buffers.Spare() {
-		least(l.trimAt - now)
-	}
-	return most
+	return max(next-now, 0)
 }
 
 // SweepFor counts one more or, with -1, one less reason to sweep the slab.
@@ -500,10 +449,10 @@ func (l *Loop) free(c *engine.Conn) {
 	l.slab.put(c)
 	l.used.Add(-1)
 	l.group.admission.Release()
-	if l.starved {
-		l.resume = 0
+	if l.accept.starved {
+		l.accept.resume = 0
 	}
-	if l.passedOn {
+	if l.accept.passedOn {
 		l.takeListenerBack()
 	}
 }
@@ -512,13 +461,13 @@ func (l *Loop) free(c *engine.Conn) {
 // that its reservations are released.
 func (l *Loop) end() {
 	l.box.Close()
-	for l.post.left() || l.box.Waiting() {
+	for l.hasMail() {
 		l.takeMail()
 	}
 	l.mu.Lock()
 	l.ended = true
 	orders := l.orders
-	for _, c := range l.casts {
+	for _, c := range l.casts.all {
 		c.done()
 	}
 	for _, c := range l.posted {
@@ -526,7 +475,7 @@ func (l *Loop) end() {
 	}
 	chores := l.chores
 	l.mu.Unlock()
-	l.silence()
+	l.closeWakeups()
 	for _, do := range chores { // that came between the last look and now
 		do()
 	}

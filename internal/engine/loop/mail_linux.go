@@ -126,10 +126,17 @@ func (p *post) again(run *mailRun) {
 	}
 }
 
+// hasMail reports whether there is mail to give out.
+func (l *Loop) hasMail() bool { return l.post.left() || l.box.Waiting() }
+
 // takeMail gives mail to connections, and settles each after its own, until the slice
 // is over.
 func (l *Loop) takeMail() {
 	p := &l.post
+	if !l.hasMail() {
+		return
+	}
+	l.doing.Store(mail)
 	if len(p.mail) > 0 || l.box.Waiting() {
 		p.sort(&l.box)
 	}

@@ -36,19 +36,19 @@ func (g *group) Hold(on bool) error {
 	}
 	g.held.Store(on)
 	for _, l := range g.loops {
-		l.rouse()
+		l.wake()
 	}
 	return nil
 }
 
 // hold turns away from the listeners, or to them again.
 func (l *Loop) hold(on bool) {
-	if on && !l.paused {
-		for _, fd := range l.watched {
-			l.driver.Deafen(fd)
+	if on && !l.accept.paused {
+		for _, fd := range l.accept.watched {
+			l.driver.Unlisten(fd)
 		}
 	}
-	if l.held = on; !on {
+	if l.accept.held = on; !on {
 		l.Relisten()
 	}
 	if l.told.Load() < stopping {

@@ -14,7 +14,7 @@ func TestExpelIsBounded(t *testing.T) {
 	g := &group{cfg: engine.Config{Loops: 2}, done: make(chan struct{})}
 	g.admission = engine.NewAdmission(&g.cfg)
 	for i := range 2 {
-		g.loops = append(g.loops, newLoop(g, i, sock.Bell{}))
+		g.loops = append(g.loops, newLoop(g, i, sock.Eventfd{}))
 	}
 	peer := netip.MustParseAddrPort("192.0.2.1:80")
 	for round := range 2 {

@@ -16,14 +16,14 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	if err := l.box.Put(c, gen, r); err != nil {
 		return err
 	}
-	l.rouse()
+	l.wake()
 	return nil
 }
 
 // PostMany implements engine.ManyPoster.
 func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) (sent, full int, closed []engine.Ref) {
 	if sent, full, closed = l.box.PutMany(to, s); sent > 0 {
-		l.rouse()
+		l.wake()
 	}
 	return sent, full, closed
 }
@@ -33,7 +33,7 @@ func (l *Loop) tell(what int32) {
 	for told := l.told.Load(); told < what; told = l.told.Load() {
 		l.told.CompareAndSwap(told, what)
 	}
-	l.rouse()
+	l.wake()
 }
 
 // order leaves a dial.
@@ -41,7 +41,7 @@ func (l *Loop) order(d engine.Dial) error {
 	if err := l.queue(d); err != nil {
 		return err
 	}
-	l.rouse()
+	l.wake()
 	return nil
 }
 
@@ -67,28 +67,28 @@ func (l *Loop) ask(chore func()) (ok bool) {
 		l.some.Store(true)
 	}
 	l.mu.Unlock()
-	l.rouse()
+	l.wake()
 	return ok
 }
 
-// rouse ends the loop's wait. The bell is rung under a lock of its own, because
+// wake ends the loop's wait. The eventfd is signalled under a lock of its own, because
 // it is closed when the loop has ended.
-func (l *Loop) rouse() {
+func (l *Loop) wake() {
 	if !l.asleep.Load() || !l.asleep.CompareAndSwap(true, false) {
 		return
 	}
-	l.ringing.Lock()
-	defer l.ringing.Unlock()
-	if !l.silent {
-		l.bell.Ring()
+	l.wakeMu.Lock()
+	defer l.wakeMu.Unlock()
+	if !l.wakeOver {
+		l.eventfd.Signal()
 	}
 }
 
-// silence has nobody ring any more.
-func (l *Loop) silence() {
-	l.ringing.Lock()
-	defer l.ringing.Unlock()
-	l.silent = true
+// closeWakeups stops all further wakeups.
+func (l *Loop) closeWakeups() {
+	l.wakeMu.Lock()
+	defer l.wakeMu.Unlock()
+	l.wakeOver = true
 }
 
 // settleSoon notes that a connection, which is about to be touched, is to be settled.
@@ -144,11 +144,14 @@ func (l *Loop) Abort(c *engine.Conn, why error) {
 
 // takeOrders takes what has been ordered, and does the chores.
 func (l *Loop) takeOrders() {
+	if !l.some.Load() {
+		return
+	}
 	l.mu.Lock()
 	l.dials = append(l.dials, l.orders...)
 	for _, c := range l.posted {
-		l.casts = append(l.casts, casting{cast: c})
-		l.oldest = l.casts[0].cast
+		l.casts.all = append(l.casts.all, casting{cast: c})
+		l.oldest = l.casts.all[0].cast
 	}
 	clear(l.posted)
 	chores := l.chores

@@ -1,19 +1,38 @@
 package loop
 
-import "github.com/myriad-go/myriad/internal/engine"
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
 
 // This file is how a handler gets to act at times that it plans itself; see
 // engine.Pace.
 
-// behind says whether a planned time has come.
-func (l *Loop) behind() bool { return l.paced >= 0 && l.host.Clock() >= l.paced }
+// pacer calls the handler's Pace.
+type pacer struct {
+	loop  *Loop
+	at    time.Duration         // when Pace wants to be called; never without one
+	touch func(engine.Ref) bool // for Pace, made once; nil without one
+}
 
-// pace has what is due done, and settles the connections that were touched.
-func (l *Loop) pace() {
+// due reports whether a planned time has come.
+func (p *pacer) due() bool { return p.loop.host.Clock() >= p.at }
+
+// run has what is due done, and settles the connections that were touched.
+func (p *pacer) run() {
+	if p.touch == nil {
+		return
+	}
+	l := p.loop
+	l.doing.Store(planned)
 	now := engine.Since()
 	l.host.SetClock(now)
-	l.paced = l.group.cfg.Pace(l.host.Index, now, l.touch)
+	if p.at = l.group.cfg.Pace(l.host.Index, now, p.touch); p.at < 0 {
+		p.at = never
+	}
 	l.settleTouched()
+	l.doing.Store(upkeep)
 }
 
 // touchOne has Nudged called: at once, or by mail where the connection is with a

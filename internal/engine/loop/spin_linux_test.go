@@ -24,7 +24,7 @@ type rest struct {
 
 func (r *rest) Open() (err error) {
 	if r.poll, err = sock.NewPoll(1); err == nil {
-		r.poll.Add(r.loop.Bell().FD, 0, sock.In)
+		r.poll.Add(r.loop.Eventfd().FD, 0, sock.In)
 	}
 	return err
 }

@@ -13,6 +13,7 @@ import (
 
 // sweep is how far that has come.
 type sweep struct {
+	loop   *Loop
 	period time.Duration // what the limits need; 0 for nothing
 	often  int           // for how many reasons it is to be quick
 	at     time.Duration // when the next slice is due
@@ -20,38 +21,32 @@ type sweep struct {
 	left   int           // chunks of this slice that are left
 }
 
-// sweeping says whether the slab is swept.
-func (l *Loop) sweeping() bool {
-	return l.sweep.often > 0 || l.sweep.period > 0 && l.slab.used > 0
+// active reports whether the slab is swept.
+func (s *sweep) active() bool { return s.often > 0 || s.period > 0 && s.loop.slab.used > 0 }
+
+// next is when the next slice is due.
+func (s *sweep) next() time.Duration {
+	if !s.active() {
+		return never
+	}
+	return s.at
 }
 
-// ticks says whether tick has something to do, now or later.
-func (l *Loop) ticks() bool { return l.paused || l.sweeping() || l.buffers.Spare() }
-
-// tick accepts again when it is time, drops buffers that nobody takes, and looks at
-// the next slice.
-func (l *Loop) tick(now time.Duration) {
-	if l.buffers.Spare() {
-		l.trim(now)
-	}
-	if l.paused && now >= l.resume {
-		l.paused = false
-		l.Relisten()
-	}
-	if !l.sweeping() || now < l.sweep.at {
+// run looks at the next slice.
+func (s *sweep) run(now time.Duration) {
+	if !s.active() || now < s.at {
 		return
 	}
-	period := l.sweep.period
-	if l.sweep.often > 0 {
+	period := s.period
+	if s.often > 0 {
 		period = engine.ShortSweep
 	}
-	every, n := engine.Slice(period, len(l.slab.chunks))
-	s := &l.sweep
+	every, n := engine.Slice(period, len(s.loop.slab.chunks))
 	if s.left == 0 {
 		s.at, s.left = now+every, n
 	}
 	for acts := 0; s.left > 0 && acts < sweepActs; s.left-- {
-		acts += l.sweepChunk(now)
+		acts += s.loop.sweepChunk(now)
 	}
 	if s.left > 0 {
 		s.at = now // goes on in the next turn

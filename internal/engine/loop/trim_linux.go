@@ -1,6 +1,10 @@
 package loop
 
-import "time"
+import (
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
 
 // This file is how a loop gets rid of buffers that a burst has left behind: after a
 // broadcast under io_uring there are hundreds, and after much mail they may be large.
@@ -12,11 +16,25 @@ import "time"
 // the buffers that it needs.
 const trimEvery = 2 * time.Second
 
-// trim drops what nobody has taken since the last look, when it is time.
-func (l *Loop) trim(now time.Duration) {
-	if now < l.trimAt {
+// trim drops buffers that nobody takes.
+type trim struct {
+	buffers *engine.FreeList
+	at      time.Duration // the next look
+}
+
+// next is when the next look is due.
+func (t *trim) next() time.Duration {
+	if !t.buffers.Spare() {
+		return never
+	}
+	return t.at
+}
+
+// run drops what nobody has taken since the last look, when it is time.
+func (t *trim) run(now time.Duration) {
+	if !t.buffers.Spare() || now < t.at {
 		return
 	}
-	l.buffers.Trim()
-	l.trimAt = now + trimEvery
+	t.buffers.Trim()
+	t.at = now + trimEvery
 }

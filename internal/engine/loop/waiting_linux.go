@@ -109,10 +109,20 @@ func (l *Loop) offer(most int) (taken int) {
 	return taken
 }
 
+// next is when the pool is asked again.
+func (w *waiting) next() time.Duration {
+	if w.n == 0 {
+		return never
+	}
+	return w.again
+}
+
 // askAgain offers those that wait when it is time.
 func (l *Loop) askAgain(now time.Duration) {
 	w := &l.waiting
 	switch {
+	case w.n == 0:
+		return
 	case w.end != nil:
 		l.forsakeWaiting()
 	case !w.due(now):

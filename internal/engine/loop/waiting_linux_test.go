@@ -46,7 +46,7 @@ func TestWaitingGetsOn(t *testing.T) {
 	cfg := engine.Config{Handler: deaf{}, Loops: 1, Pool: p, Log: slog.New(slog.DiscardHandler),
 		Limits: engine.Limits{MaxConns: 100, MaxMessage: 100, MaxUnsent: 100},
 		Shed:   func(_ *engine.Conn, in []byte, _ error) int { shed++; return len(in) }}
-	l := newLoop(&group{cfg: cfg, admission: engine.NewAdmission(&cfg)}, 0, sock.Bell{})
+	l := newLoop(&group{cfg: cfg, admission: engine.NewAdmission(&cfg)}, 0, sock.Eventfd{})
 	l.host.SetClock(time.Second)
 	fresh := func() *engine.Conn {
 		c := l.slab.take()

@@ -98,12 +98,15 @@ func (l *Loop) giveBack(c *engine.Conn, why error) {
 	l.returned = append(l.returned, back{c, why})
 	l.back.Store(true)
 	l.mu.Unlock()
-	l.rouse()
+	l.wake()
 }
 
 // takeBack takes the connections that were given back. What the pool has not run,
 // and may not be shed, stays busy and waits.
 func (l *Loop) takeBack() {
+	if !l.back.Load() {
+		return
+	}
 	l.mu.Lock()
 	l.returned, l.hands = l.hands[:0], l.returned
 	l.back.Store(false)

@@ -131,7 +131,7 @@ func TestKernelIsBusy(t *testing.T) {
 }
 
 // What happens while the kernel has no room to say so is seen to all the same:
-// bytes are echoed, and the bell can be rung again.
+// bytes are echoed, and the eventfd can be signalled again.
 func TestLoopOverflow(t *testing.T) {
 	h := &handler{}
 	full := make(chan net.Addr) // takes the talker's address when it is
@@ -140,7 +140,7 @@ func TestLoopOverflow(t *testing.T) {
 		case "flood":
 			flood(t, h.driver, full)
 		case "ring":
-			wantBell(t, h.driver)
+			wantEventfd(t, h.driver)
 		}
 	}
 	e := start(t, h)
@@ -164,14 +164,14 @@ func TestLoopOverflow(t *testing.T) {
 	}
 }
 
-// flood fills the queue, on the loop, rings the bell, and has the kernel receive
+// flood fills the queue, on the loop, signals the eventfd, and has the kernel receive
 // what the talker sends.
 func flood(t *testing.T, d *driver, full <-chan net.Addr) {
 	for range 2 * cqEntries {
 		d.cancel(12345) // of nothing: answered at once
 	}
 	d.ring.enter(0, 0)
-	d.loop.Bell().Ring()
+	d.loop.Eventfd().Signal()
 	talker := (<-full).String()
 	var c *engine.Conn
 	d.loop.Each(func(each *engine.Conn) {
@@ -193,12 +193,12 @@ func flood(t *testing.T, d *driver, full <-chan net.Addr) {
 	}
 }
 
-// wantBell checks, on the loop, that the ring watches the bell.
-func wantBell(t *testing.T, d *driver) {
+// wantEventfd checks, on the loop, that the ring watches the eventfd.
+func wantEventfd(t *testing.T, d *driver) {
 	d.ring.enter(enterGetEvents, 0)
 	before := d.ring.completions()
-	d.loop.Bell().Ring()
-	enterUntil(t, d.ring, "the bell is heard", func() bool { return d.ring.completions() > before })
+	d.loop.Eventfd().Signal()
+	enterUntil(t, d.ring, "the eventfd is heard", func() bool { return d.ring.completions() > before })
 }
 
 // enterUntil runs what has completed until a condition holds.

@@ -75,7 +75,7 @@ const (
 	ofRoom
 	ofPoll
 	ofListener
-	ofBell
+	ofEventfd
 	ofNothing
 )
 
@@ -122,7 +122,7 @@ func (d *driver) setUp() (err error) {
 		d.buffers.close()
 		return err
 	}
-	d.poll(d.loop.Bell().FD, ofBell, unix.POLLIN, pollMultishot)
+	d.poll(d.loop.Eventfd().FD, ofEventfd, unix.POLLIN, pollMultishot)
 	d.poll(d.accepts.FD(), ofListener, unix.POLLIN, 0)
 	return nil
 }
@@ -135,7 +135,7 @@ func (d *driver) Close() {
 
 func (d *driver) Listen(fd int32) { d.accepts.Add(fd, 0, sock.In) }
 
-func (d *driver) Deafen(fd int32) { d.accepts.Remove(fd) }
+func (d *driver) Unlisten(fd int32) { d.accepts.Remove(fd) }
 
 // Poll handles completions in rounds. Only when those of a round are handled it has
 // the kernel run what it has deferred, or they would pile up, and with them the
@@ -220,10 +220,10 @@ func (d *driver) handle() bool {
 			d.polled(d.loop.Conn(uint32(e.user)), e)
 		case ofListener:
 			d.accept()
-		case ofBell:
-			d.loop.Bell().Hush()
+		case ofEventfd:
+			d.loop.Eventfd().Clear()
 			if e.flags&cqeMore == 0 {
-				d.poll(d.loop.Bell().FD, ofBell, unix.POLLIN, pollMultishot)
+				d.poll(d.loop.Eventfd().FD, ofEventfd, unix.POLLIN, pollMultishot)
 			}
 		}
 	}

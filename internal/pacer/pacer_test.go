@@ -1,0 +1,172 @@
+package pacer
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+const begin = time.Second
+
+var curves = map[string]Curve{
+	"constant": {Begin: begin, PerSecond: 123},
+	"a third":  {Begin: begin, PerSecond: 3},
+	"up":       {Begin: begin, PerSecond: 10, To: 1000, Hold: 2 * time.Second, Over: 10 * time.Second},
+	"down":     {Begin: begin, PerSecond: 1000, To: 10, Hold: time.Second, Over: 10 * time.Second},
+	"level":    {Begin: begin, PerSecond: 50, To: 50, Over: 10 * time.Second},
+	"sine":     {Begin: begin, PerSecond: 200, Swing: 0.5, Period: 3 * time.Second},
+	"to zero":  {Begin: begin, PerSecond: 200, Swing: 1, Period: time.Second},
+}
+
+// At is the inverse of Due, for every shape of a rate.
+func TestCurve(t *testing.T) {
+	for name, c := range curves {
+		was := time.Duration(0)
+		for x := range 3000 {
+			at := c.At(float64(x))
+			if at < was {
+				t.Fatalf("%s: message %d is due at %v, the one before at %v", name, x, at, was)
+			}
+			was = at
+			if got := c.Due(at); math.Abs(got-float64(x)) > 1e-3 {
+				t.Fatalf("%s: message %d is due at %v, by when %v are", name, x, at, got)
+			}
+		}
+	}
+	up := curves["up"]
+	if got := up.Due(begin + 12*time.Second); math.Abs(got-(20+505*10)) > 1e-6 {
+		t.Errorf("a ramp has %v messages, want 5070", got)
+	}
+	slow := Curve{Begin: begin, PerSecond: 1e-9}
+	if at := slow.At(1); at != Never {
+		t.Errorf("a message in 32 years is due at %v", at)
+	}
+}
+
+// Skip counts as many messages as there are when one goes from one to the next.
+func TestSkip(t *testing.T) {
+	const from, end = begin + 700*time.Millisecond, begin + 7*time.Second/3 + 1
+	for name, c := range curves {
+		for _, phase := range []float64{0, 0.3, 0.999} {
+			p, q := c.Start(begin, phase, 0), c.Start(begin, phase, 0)
+			var want Skipped
+			for ; q.Next() < end; q.Advance(&c, 0) {
+				if q.Next() < from {
+					want.Before++
+				} else {
+					want.Within++
+				}
+			}
+			waiting, draws := p.Waiting(&c, from, end), 0
+			if got := p.Skip(&c, 0, from, end, &draws); got != want || p.Next() != q.Next() {
+				t.Errorf("%s from %v on: skipped %+v, then %v; want %+v, then %v", name, phase, got, p.Next(), want, q.Next())
+			}
+			if d := waiting - want.Before; d < 0 || d > 1 { // the one that is due at from
+				t.Errorf("%s from %v on: %d wait, want %d", name, phase, waiting, want.Before)
+			}
+		}
+	}
+	var none Plan
+	c, draws := curves["up"], 1
+	if got := none.Skip(&c, 0, from, end, &draws); got != (Skipped{}) || none.Waiting(&c, end, end) != 0 {
+		t.Errorf("the zero Plan has %+v", got)
+	}
+}
+
+// Random times have the mean and the deviation of an exponential distribution, and are the
+// same from the same seed.
+func TestPoisson(t *testing.T) {
+	c := Curve{Begin: begin, PerSecond: 1000, Poisson: true}
+	draw := func(seed uint64) (all []float64) {
+		was := begin
+		for p := c.Start(begin, 0, seed); len(all) < 20_000; p.Advance(&c, seed) {
+			all = append(all, (p.Next() - was).Seconds())
+			was = p.Next()
+		}
+		return all
+	}
+	gaps := draw(7)
+	sum, squares := 0.0, 0.0
+	for _, g := range gaps {
+		sum += g
+		squares += g * g
+	}
+	mean := sum / float64(len(gaps))
+	deviation := math.Sqrt(squares/float64(len(gaps)) - mean*mean)
+	if math.Abs(mean-0.001) > 3e-5 || math.Abs(deviation-0.001) > 5e-5 {
+		t.Errorf("mean %v, deviation %v, want 0.001 both", mean, deviation)
+	}
+	again, other := draw(7), draw(8)
+	if again[100] != gaps[100] || other[100] == gaps[100] {
+		t.Error("a seed gives other times, or another one the same")
+	}
+}
+
+// What is left of random times is drawn as long as it is little, and estimated behind that.
+func TestSkipPoisson(t *testing.T) {
+	c := Curve{Begin: begin, PerSecond: 1000, Poisson: true}
+	p, q := c.Start(begin, 0, 5), c.Start(begin, 0, 5)
+	var want Skipped
+	for ; q.Next() < 4*time.Second; q.Advance(&c, 5) {
+		if q.Next() < 2*time.Second {
+			want.Before++
+		} else {
+			want.Within++
+		}
+	}
+	draws := 10_000
+	if got := p.Skip(&c, 5, 2*time.Second, 4*time.Second, &draws); got != want || p.Next() != q.Next() || int64(draws) != 10_000-want.Before-want.Within {
+		t.Errorf("skipped %+v, then %v, %d draws left; want %+v, then %v", got, p.Next(), draws, want, q.Next())
+	}
+	c.PerSecond = 1e8
+	p, draws = c.Start(begin, 0, 5), 1000
+	got := p.Skip(&c, 5, 2*time.Second, 100*time.Second, &draws)
+	if draws != 0 || math.Abs(float64(got.Before)-1e8) > 1e6 || math.Abs(float64(got.Within)-98e8) > 1e7 || p.Next() < 100*time.Second {
+		t.Errorf("skipped %+v, %d draws left, the next at %v", got, draws, p.Next())
+	}
+}
+
+// A Shared gives what is due, counts what is left, and ends.
+func TestShared(t *testing.T) {
+	s := NewShared()
+	if _, ok := s.Take(Never - 1); ok {
+		t.Error("something is due without a plan")
+	}
+	// 10 a second from 1 s on, the window from 2 s to 4 s.
+	s.Start(Curve{Begin: time.Second, PerSecond: 10}, 0, 2*time.Second, 4*time.Second)
+	for k := range 15 {
+		at, ok := s.Take(2400 * time.Millisecond)
+		if want := time.Second + time.Duration(k)*100*time.Millisecond; !ok || (at-want).Abs() > time.Microsecond {
+			t.Fatalf("message %d: %v, %v, want %v", k, at, ok, want)
+		}
+	}
+	if _, ok := s.Take(2400 * time.Millisecond); ok {
+		t.Error("a message is taken before its time")
+	}
+	if got := s.Waiting(3 * time.Second); got != 6 {
+		t.Errorf("%d wait, want 6", got)
+	}
+	if got := s.Taken(); got != (Skipped{10, 5}) {
+		t.Errorf("%+v taken, want 10 and 5", got)
+	}
+	s.Stop(3500 * time.Millisecond)
+	if got := s.Skip(Never, 0); got != (Skipped{0, 10}) || s.Due() != Never {
+		t.Errorf("left %+v, then %v; want 10 of the window, and never", got, s.Due())
+	}
+}
+
+// A billion messages are given up by arithmetic: one by one they take longer than a test may.
+func TestSharedSkipMany(t *testing.T) {
+	const rate = 100_000_000
+	s := NewShared()
+	s.Start(Curve{Begin: time.Second, PerSecond: rate}, 0, 3*time.Second, 301*time.Second)
+	if got := s.Skip(201*time.Second, 0); got != (Skipped{2 * rate, 198 * rate}) {
+		t.Errorf("left %+v, want %d before the window and %d in it", got, 2*rate, 198*rate)
+	}
+	if at, ok := s.Take(201 * time.Second); !ok || at != 201*time.Second {
+		t.Errorf("the next is due at %v, want 3m21s", at)
+	}
+	if got := s.Skip(Never, 0); got != (Skipped{0, 100*rate - 1}) || s.Due() != Never {
+		t.Errorf("left %+v, then %v", got, s.Due())
+	}
+}

@@ -1,0 +1,139 @@
+// Package quantity reads numbers, rates and times as people write them in flags and in
+// configuration files. Errors are of type Error and say what was expected.
+package quantity
+
+import (
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Error says what was expected of a text that can't be read.
+type Error string
+
+func (e Error) Error() string { return "expected " + string(e) }
+
+// What is expected.
+const (
+	WantCount     = Error("a whole number such as 500, 20k or 1.5M")
+	WantPositive  = Error("a whole number above 0, such as 500, 20k or 1.5M")
+	WantBandwidth = Error("bytes a second such as 500k, 64ki or 1M, or as 100Mbps or 1MBps")
+	WantDuration  = Error("a time such as 1.5s, 100ms or 2m; a number alone is seconds")
+	WantPeriod    = Error("a time above 0, such as 1.5s, 100ms or 2m")
+	WantSeed      = Error("a whole number of 0 to 18446744073709551615")
+)
+
+// Max bounds every number: what is below it is exact in a float64 and fits an int64.
+const Max = 1 << 53
+
+// multiples are the suffixes of numbers, the longer ones first.
+var multiples = []struct {
+	suffix string
+	factor float64
+}{
+	{"ki", 1 << 10}, {"Ki", 1 << 10}, {"mi", 1 << 20}, {"Mi", 1 << 20}, {"gi", 1 << 30}, {"Gi", 1 << 30},
+	{"k", 1e3}, {"K", 1e3}, {"m", 1e6}, {"M", 1e6}, {"g", 1e9}, {"G", 1e9},
+}
+
+// Number reads a number of 0 to Max with at most one point, and k, M or G, or ki, Mi
+// or Gi for powers of 1024, behind it.
+func Number(text string) (n float64, ok bool) {
+	factor := 1.0
+	for _, m := range multiples {
+		if digits, found := strings.CutSuffix(text, m.suffix); found {
+			text, factor = digits, m.factor
+			break
+		}
+	}
+	// ParseFloat reads more than that: signs, exponents, names.
+	if strings.Trim(text, "0123456789.") != "" {
+		return 0, false
+	}
+	n, err := strconv.ParseFloat(text, 64)
+	n *= factor
+	return n, err == nil && n <= Max
+}
+
+// Count reads a whole number.
+func Count(text string) (int, error) {
+	n, ok := Number(text)
+	// An int can have 32 bits.
+	if !ok || n != math.Trunc(n) || n > math.MaxInt {
+		return 0, WantCount
+	}
+	return int(n), nil
+}
+
+// Positive reads a whole number above 0.
+func Positive(text string) (int, error) {
+	n, err := Count(text)
+	if err != nil || n == 0 {
+		return 0, WantPositive
+	}
+	return n, nil
+}
+
+// Positive64 reads a whole number above 0 that needs 64 bits.
+func Positive64(text string) (int64, error) {
+	n, ok := Number(text)
+	if !ok || n < 1 || n != math.Trunc(n) {
+		return 0, WantPositive
+	}
+	return int64(n), nil
+}
+
+// Seed reads any number of 64 bits.
+func Seed(text string) (uint64, error) {
+	n, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, WantSeed
+	}
+	return n, nil
+}
+
+// Bandwidth reads bytes a second, with the suffixes Bps for bytes and bps for bits too.
+func Bandwidth(text string) (int, error) {
+	share := 1.0
+	if digits, found := strings.CutSuffix(text, "Bps"); found {
+		text = digits
+	} else if digits, found := strings.CutSuffix(text, "bps"); found {
+		text, share = digits, 1.0/8
+	}
+	n, ok := Number(text)
+	n = math.Trunc(n * share)
+	if !ok || n < 1 || n > math.MaxInt {
+		return 0, WantBandwidth
+	}
+	return int(n), nil
+}
+
+// Duration reads a time of 0 or more: Go's, days as in 2d, or a number of seconds.
+func Duration(text string) (time.Duration, error) {
+	unit := time.Second
+	digits, days := strings.CutSuffix(text, "d")
+	if days {
+		unit = 24 * time.Hour
+	}
+	if strings.Trim(digits, "0123456789.") == "" {
+		n, err := strconv.ParseFloat(digits, 64)
+		if n *= float64(unit); err != nil || n > Max {
+			return 0, WantDuration
+		}
+		return time.Duration(n), nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < 0 {
+		return 0, WantDuration
+	}
+	return d, nil
+}
+
+// Period reads a time above 0.
+func Period(text string) (time.Duration, error) {
+	d, err := Duration(text)
+	if err != nil || d == 0 {
+		return 0, WantPeriod
+	}
+	return d, nil
+}

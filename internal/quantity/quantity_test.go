@@ -1,0 +1,103 @@
+package quantity
+
+import (
+	"math"
+	"testing"
+	"time"
+)
+
+func TestCount(t *testing.T) {
+	for text, want := range map[string]int{
+		"0": 0, "7": 7, "500": 500, "20k": 20_000, "20K": 20_000, "1.5M": 1_500_000, "2m": 2_000_000, "1G": 1_000_000_000,
+		"64ki": 65_536, "64Ki": 65_536, "1Mi": 1 << 20, "0.5k": 500, ".5k": 500, "5.": 5,
+	} {
+		if got, err := Count(text); got != want || err != nil {
+			t.Errorf("%q: got %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{
+		"", "k", "-1", "+1", "1.5", "1e3", "0x10", "1_000", "inf", "NaN", "1 k", "1kk", "1kb", "1..2", ".", "9007199254740993k", "ten",
+	} {
+		if got, err := Count(text); err != WantCount {
+			t.Errorf("%q: got %d, %v; want the error %q", text, got, err, WantCount)
+		}
+	}
+	for _, text := range []string{"0", "0k", "-1", ""} {
+		if got, err := Positive(text); err != WantPositive {
+			t.Errorf("more than %q: got %d, %v; want the error %q", text, got, err, WantPositive)
+		}
+		if got, err := Positive64(text); err != WantPositive {
+			t.Errorf("long %q: got %d, %v; want the error %q", text, got, err, WantPositive)
+		}
+	}
+	if got, err := Positive64("9007199254740992"); got != Max || err != nil {
+		t.Errorf("the largest number: got %d, %v", got, err)
+	}
+	if got, err := Positive64("9007199254741k"); err != WantPositive {
+		t.Errorf("more than the largest number: got %d, %v", got, err)
+	}
+	if got, err := Seed("18446744073709551615"); got != math.MaxUint64 || err != nil {
+		t.Errorf("the largest seed: got %d, %v", got, err)
+	}
+	if got, err := Seed("18446744073709551616"); err == nil {
+		t.Errorf("a seed of 65 bits: got %d", got)
+	}
+}
+
+func TestBandwidth(t *testing.T) {
+	for text, want := range map[string]int{
+		"1": 1, "500k": 500_000, "1M": 1_000_000, "64ki": 65_536, "100Mbps": 12_500_000, "1MBps": 1_000_000, "8kbps": 1000, "10Bps": 10,
+	} {
+		if got, err := Bandwidth(text); got != want || err != nil {
+			t.Errorf("%q: got %d, %v; want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "0.5", "7bps", "-1M", "1MB", "1BPS", "fast"} {
+		if got, err := Bandwidth(text); err != WantBandwidth {
+			t.Errorf("%q: got %d, %v; want the error %q", text, got, err, WantBandwidth)
+		}
+	}
+}
+
+func TestTime(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"0": 0, "0s": 0, "10": 10 * time.Second, "0.1": 100 * time.Millisecond, "1.5s": 1500 * time.Millisecond,
+		"100ms": 100 * time.Millisecond, "2m": 2 * time.Minute, "1h30m": 90 * time.Minute, "2d": 48 * time.Hour, "10us": 10 * time.Microsecond,
+	} {
+		if got, err := Duration(text); got != want || err != nil {
+			t.Errorf("%q: got %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "d", "-1", "-1s", "soon", "1 s", "1e3", "1dd", "9999999999", "1000000d", "2562048h"} {
+		if got, err := Duration(text); err != WantDuration {
+			t.Errorf("%q: got %v, %v; want the error %q", text, got, err, WantDuration)
+		}
+	}
+	if got, err := Period("0s"); err == nil {
+		t.Errorf("a period of 0s: got %v", got)
+	}
+}
+
+// Whatever a parser takes is within its bounds.
+func FuzzNumbers(f *testing.F) {
+	for _, seed := range []string{"", "0", "500", "1.5M", "64ki", "-1", "1e9", "100Mbps", "1MBps", "1.5s", "2d", "0.1", "9007199254740993", "99999999999999999999G", "2562047h47m16.854775807s"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if n, ok := Number(text); ok && !(n >= 0 && n <= Max) {
+			t.Errorf("number %q: got %v", text, n)
+		}
+		if n, err := Count(text); n < 0 || err != nil && n != 0 {
+			t.Errorf("count %q: got %d, %v", text, n, err)
+		}
+		if n, err := Positive64(text); err == nil && n < 1 {
+			t.Errorf("long %q: got %d", text, n)
+		}
+		if n, err := Bandwidth(text); err == nil && n < 1 {
+			t.Errorf("bandwidth %q: got %d", text, n)
+		}
+		if d, err := Duration(text); d < 0 || err != nil && d != 0 {
+			t.Errorf("time %q: got %v, %v", text, d, err)
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package load
+
+import (
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/match"
+	"github.com/myriad-go/myriad/internal/pacer"
+	"github.com/myriad-go/myriad/internal/websocket"
+)
+
+// connection is the generator's part of a connection. It belongs to the connection's
+// owner, but for ref and number, which are written once, under the shard's lock,
+// and for flying, due and state, which are written under it.
+//
+//	             answered            sent = answered + flying
+//	messages ──────────┼──────────────────┼────────┼──▶
+//	                   │                  └────────┘ due: have a time, and are to be sent
+//	                   │ pos bytes of the next answer have come
+//	                   └──┤ at: the place in the text of the next byte
+type connState struct {
+	ref      engine.Ref
+	answered uint64
+	id       uint32 // its place in the table
+	number   uint32 // of the connection, in the order in which they were established
+	at       uint32
+	pos      uint32
+	flying   uint16
+	due      uint16
+	shard    uint16
+	state    uint16
+}
+
+// The bits of a connection's state.
+const (
+	started  uint16 = 1 << iota // the traffic has begun
+	finished                    // it has exchanged all its messages, or is closed
+	mistaken                    // an answer was wrong
+	gone                        // it is closed
+	queued                      // it is in its shard's queue of those with room
+	called                      // it is about to be nudged by the pacing
+	expired                     // its lifetime is over
+	deaf                        // it does not receive, because of its limit
+	recovers                    // and is to receive again
+	replied                     // the server has sent something
+	entered                     // it is past its first message
+	timed                       // a timer tells it of its plan
+)
+
+// table is the memory of all connections of a run, made once: the number of
+// connections is known, so nothing grows and nothing is copied. Pages that no
+// connection uses are never touched. What only some kinds of load need lies in
+// slices of its own, nil where it is not needed.
+type connTable struct {
+	conns []connState
+	// intended are when messages in flight were to be sent, times when they
+	// were: ring places for each connection, a power of two. In a closed loop there
+	// are only times.
+	times, intended []time.Duration
+	sizes           []uint32 // of those messages, where they differ
+	ring            int
+	plans           []pacer.Plan       // of connections that have plans of their own
+	budgets         []byteBudget       // of connections that have limits of bytes
+	states          []match.State      // of answers, where they are told apart by a rule
+	frames          []websocket.Reader // of WebSockets
+	opened          []time.Duration    // when they were, until the first byte comes
+
+	mu     sync.Mutex
+	next   int      // connections from here on have never been used
+	owners []uint16 // the shards of the runs that have been taken
+}
+
+// byteBudget is until when a connection has used up what it may send and receive.
+type byteBudget struct{ sent, received time.Duration }
+
+// A shard takes connections from the table in runs of tableRun, so that the connections of
+// two loops do not lie in one cache line.
+const tableRun = 64
+
+func newConnTable(connections, pipeline, shards int) *connTable {
+	s := &connTable{ring: 1}
+	for s.ring < pipeline {
+		s.ring *= 2
+	}
+	if connections == 0 {
+		return s
+	}
+	// Each shard can leave a run unfinished.
+	s.conns = make([]connState, connections+shards*tableRun)
+	s.times = make([]time.Duration, len(s.conns)*s.ring)
+	return s
+}
+
+// takeRun takes connections from the table for a shard, which keeps them: those from first to
+// before end, none when it is used up.
+func (s *connTable) takeRun(shard int) (first, end int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first = min(s.next, len(s.conns))
+	s.next = min(first+tableRun, len(s.conns))
+	if first < s.next {
+		s.owners = append(s.owners, uint16(shard))
+	}
+	return first, s.next
+}
+
+// used is how many connections have been taken, some of them perhaps not in use.
+func (s *connTable) used() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.next
+}
+
+// each calls f for all connections that are or were in use, under their shards' locks, while
+// it says so.
+func (s *connTable) each(shards []*shard, f func(*shard, *connState) bool) {
+	s.mu.Lock()
+	owners := s.owners[:len(s.owners):len(s.owners)]
+	s.mu.Unlock()
+	for i, owner := range owners {
+		first := i * tableRun
+		if !shards[owner].each(s.conns[first:min(first+tableRun, len(s.conns))], f) {
+			return
+		}
+	}
+}
+
+// place is where things of message number k of a connection are kept.
+func (s *connTable) place(l *connState, k uint64) int { return int(l.id)*s.ring + int(k)&(s.ring-1) }
+
+// sentAt is where the time of message number k of a connection is kept.
+func (s *connTable) sentAt(l *connState, k uint64) *time.Duration { return &s.times[s.place(l, k)] }
+
+// alloc makes what a kind of load needs of its connections.
+func (s *connTable) alloc(t *traffic) {
+	n, ring := len(s.conns), len(s.times)
+	if t.open() {
+		s.intended = make([]time.Duration, ring)
+	}
+	if t.mode == openEach {
+		s.plans = make([]pacer.Plan, n)
+	}
+	if t.script.fixed == 0 {
+		s.sizes = make([]uint32, ring)
+	}
+	if t.cfg.SendLimit > 0 || t.cfg.ReceiveLimit > 0 {
+		s.budgets = make([]byteBudget, n)
+	}
+	if t.script.ruled() {
+		s.states = make([]match.State, n)
+	}
+	if t.script.frames != nil {
+		s.frames = make([]websocket.Reader, n)
+	}
+	s.opened = make([]time.Duration, n)
+}
+
+// settle makes a connection's place ready for it.
+func (s *connTable) reset(l *connState, now time.Duration) {
+	if s.plans != nil {
+		s.plans[l.id] = pacer.Plan{}
+	}
+	if s.budgets != nil {
+		s.budgets[l.id] = byteBudget{}
+	}
+	if s.states != nil {
+		s.states[l.id] = match.State{}
+	}
+	if s.frames != nil {
+		s.frames[l.id] = websocket.Reader{}
+	}
+	s.opened[l.id] = now
+}
+
+// bytes is how many bytes n messages of a connection have, from number k on.
+func (s *connTable) bytes(l *connState, k uint64, n int, of *script) (bytes int64) {
+	if of.fixed > 0 {
+		return int64(n * of.fixed)
+	}
+	for i := range uint64(n) {
+		bytes += int64(s.sizes[s.place(l, k+i)])
+	}
+	return bytes
+}

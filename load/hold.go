@@ -1,0 +1,194 @@
+package load
+
+import (
+	"bytes"
+	"errors"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+// This file is what happens on connections that are only held. They have no connections:
+// the value of each is one of two that its shard has for all, and says whether it has
+// had the broadcast. So a million of them costs the generator no more than the
+// engine's entries. What only a few need at a time, the lines of a verification that are
+// in flight, their shards know by the connections' Refs.
+
+// held is the value of a connection that is only held. Nothing in it changes.
+type held struct {
+	shard *shard
+	heard bool // it has had the broadcast
+}
+
+// asked is a line of a verification in flight. sent is when it was handed to its
+// connection; before, it only has its place.
+type asked struct {
+	of   *verification
+	sent time.Duration
+}
+
+// Why a connection that is held is closed, but for its end.
+var (
+	errWrongLine = errors.New("load: the verification was answered with another line")
+	errLongLine  = errors.New("a line of more than 4096 bytes")
+)
+
+// holdsOnly says whether connections are only held open.
+func (t *traffic) holdsOnly() bool {
+	return t.mode == holding && t.cfg.Lifetime == 0 && t.cfg.ReceiveLimit == 0
+}
+
+// hold counts a connection that is only held.
+func (t *traffic) hold(c *engine.Conn, s *shard, now, began time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.shut {
+		c.Kill(errLate)
+		return
+	}
+	s.sum.run[nOpened]++
+	s.sum.lastOpened = now
+	s.times.connect.record(now-began, 1)
+	c.SetValue(&s.unheard)
+}
+
+// receivedElse takes what arrives on a connection that has no connection.
+func (t *traffic) receivedElse(c *engine.Conn, in []byte) int {
+	switch v := c.Value().(type) {
+	case *upgrade:
+		return t.upgrade(c, v, in)
+	case *held:
+		if t.cfg.listens() && !t.closing.Load() {
+			return t.hear(c, v, in)
+		}
+		v.shard.mu.Lock()
+		defer v.shard.mu.Unlock()
+		v.shard.sum.count(nBytesReceived, int64(len(in)), t.measured(t.now()))
+	}
+	return len(in)
+}
+
+// hear takes the lines that have come whole. What is left of in waits for more.
+func (t *traffic) hear(c *engine.Conn, h *held, in []byte) (used int) {
+	s, now, heartbeats := h.shard, t.now(), 0
+	var why error
+	s.mu.Lock()
+	for why == nil {
+		n := bytes.IndexByte(in[used:], '\n') + 1
+		if n > MaxLine || n == 0 && len(in)-used >= MaxLine {
+			why = errLongLine
+		}
+		if n == 0 || why != nil {
+			break
+		}
+		line := in[used : used+n]
+		used += n
+		switch string(line) {
+		case t.cfg.Heartbeat:
+			heartbeats++
+		case t.cfg.Broadcast:
+			t.hearBroadcast(c, s, now)
+		default:
+			why = t.hearOther(c, s, line, now)
+		}
+	}
+	s.sum.run[nHeartbeats] += int64(heartbeats)
+	s.sum.count(nBytesReceived, int64(used), t.measured(now))
+	s.mu.Unlock()
+	if why != nil {
+		c.Kill(why)
+		return len(in)
+	}
+	for range heartbeats {
+		_, _ = c.WriteString(t.cfg.HeartbeatAnswer) // an error ends the connection, which Closed hears of
+	}
+	return used
+}
+
+// hearBroadcast counts the one line for all. The caller holds the shard's lock.
+func (t *traffic) hearBroadcast(c *engine.Conn, s *shard, now time.Duration) {
+	if c.Value() == any(&s.heard) {
+		s.sum.run[nHeardAgain]++
+		t.faults.unexpected(nil)
+		return
+	}
+	c.SetValue(&s.heard)
+	t.firstHeard.CompareAndSwap(0, max(int64(now), 1))
+	s.sum.run[nHeard]++
+	s.sum.lastHeard = now
+	s.times.heard.record(now-time.Duration(t.firstHeard.Load()), 1)
+}
+
+// hearOther takes a line that can only be what a verification has sent. The caller holds
+// the shard's lock.
+func (t *traffic) hearOther(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
+	ref := c.Ref()
+	a, ok := s.asked[ref]
+	if !ok || a.sent == 0 {
+		s.sum.run[nUnexpected]++
+		t.faults.unexpected(line)
+		return nil
+	}
+	var room [verifyLine]byte
+	want := a.of.line(room[:0], ref)
+	s.remove(ref)
+	if !bytes.Equal(line, want) {
+		s.sum.run[nVerifyWrong]++
+		s.drop(len(want))
+		at := firstDifference(line, want)
+		_, slot, _ := ref.Slot()
+		t.faults.wrong(errWrongLine, Mismatch{
+			Connection: int64(slot), Message: int64(a.of.number) - 1, Byte: at, Want: quote(want[at:]), Got: quote(line[at:]),
+		})
+		return errWrongLine
+	}
+	s.sum.run[nAnswered]++
+	s.sum.run[nBytesAnswered] += int64(len(want))
+	s.sum.lastAnswer = now
+	s.times.outside.record(now-a.sent, 1)
+	return nil
+}
+
+// drop counts a message that will not be answered, with its bytes.
+func (s *shard) drop(size int) {
+	s.sum.run[nDropped]++
+	s.sum.run[nBytesDropped] += int64(size)
+}
+
+// remove takes a connection off those that are asked, if it is one.
+func (s *shard) remove(ref engine.Ref) (a asked, ok bool) {
+	if a, ok = s.asked[ref]; ok {
+		delete(s.asked, ref)
+		a.of.flying.Add(-1)
+	}
+	return a, ok
+}
+
+// closedElse counts the end of a connection that has no connection.
+func (t *traffic) closedElse(c *engine.Conn, why error) {
+	switch v := c.Value().(type) {
+	case *upgrade:
+		t.notUpgraded(v, why)
+	case *held:
+		t.release(c.Ref(), v)
+		if why != errWrongLine && !t.closing.Load() {
+			t.faults.gone(why)
+		}
+	}
+}
+
+// release takes a connection that is not held any more out of the sums.
+func (t *traffic) release(ref engine.Ref, h *held) {
+	s := h.shard
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sum.run[nClosed]++
+	if h.heard {
+		s.sum.run[nHeardClosed]++
+	}
+	if a, ok := s.remove(ref); ok && a.sent > 0 {
+		var room [verifyLine]byte
+		s.sum.run[nVerifyLost]++
+		s.drop(len(a.of.line(room[:0], ref)))
+	}
+}

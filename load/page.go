@@ -1,0 +1,478 @@
+package load
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/internal/page"
+)
+
+const (
+	// mostPoints bounds the points of a curve over time; neighbouring intervals are
+	// joined until there are no more.
+	mostPoints = 400
+	// mostCauses bounds the rows of the table of errors.
+	mostCauses = 40
+	// keptUp is the share of what was intended from which on the rate counts as
+	// reached.
+	keptUp = 0.99
+)
+
+// WriteHTML writes the run as one self-contained page. Charts have at most 400 points a
+// curve; where there are more intervals, neighbours are joined. The page begins with the
+// verdict, and has a row for each expectation, as Check says it; a run that was cut off
+// meets none.
+func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
+	p := &page.Page{Title: "Load of " + s.target(), Figures: s.headline(), Facts: s.facts()}
+	remarks := s.verdict(expected)
+	p.Tone, p.Lead = remarks[0].Tone, remarks[0].Text
+	var parts []page.Part
+	if len(remarks) > 1 {
+		parts = append(parts, page.Part{Remarks: remarks[1:]})
+	}
+	if len(expected) > 0 {
+		parts = append(parts, page.Part{Table: s.expectations(expected)})
+	}
+	for _, section := range []page.Section{
+		{ID: "verdict", Title: "Verdict", Parts: parts},
+		{ID: "time", Title: "Over time", Parts: s.timeline()},
+		{ID: "latency", Title: "Latency", Parts: s.distributions()},
+		{ID: "errors", Title: "Errors", Parts: s.errorTable()},
+		{ID: "bytes", Title: "Bytes", Parts: s.bytes()},
+	} {
+		if len(section.Parts) > 0 {
+			p.Sections = append(p.Sections, section)
+		}
+	}
+	return p.WriteHTML(w)
+}
+
+func (s *Stream) target() string {
+	switch {
+	case s.Result != nil:
+		return s.Result.Target
+	case s.Plan != nil && len(s.Plan.Targets) > 0:
+		return strings.Join(s.Plan.Targets, ", ")
+	}
+	return "unknown target"
+}
+
+// mode is what sent messages, "" where that isn't known.
+func (s *Stream) mode() string {
+	return cmp.Or(cmp.Or(s.Result, new(Result)).Mode, cmp.Or(s.Plan, new(Plan)).Mode)
+}
+
+// facts say what was run, and where.
+func (s *Stream) facts() [][2]string {
+	var all [][2]string
+	add := func(name, text string) {
+		if text != "" {
+			all = append(all, [2]string{name, text})
+		}
+	}
+	p, r := cmp.Or(s.Plan, new(Plan)), cmp.Or(s.Result, new(Result))
+	add("Mode", s.mode())
+	var plan []string
+	if rate := cmp.Or(p.Rate, r.Schedule); rate != nil {
+		plan = append(plan, rate.String())
+	}
+	if n := cmp.Or(p.Messages, r.Messages); n > 0 {
+		plan = append(plan, format.Count(n)+" messages on each connection")
+	}
+	if d := cmp.Or(p.Duration, r.Window); d > 0 {
+		plan = append(plan, "for "+format.Round(d).String())
+	}
+	add("Plan", strings.Join(plan, ", "))
+	if n := cmp.Or(p.Connections, r.Connections); n > 0 {
+		add("Connections", format.Plural(n, "connection", "connections")+" from "+format.Plural(max(p.Sources, 1), "address", "addresses"))
+	}
+	if n := cmp.Or(p.Pipeline, r.Pipeline); n > 0 && s.mode() != modeHold {
+		add("In flight", "at most "+format.Count(n)+" a connection")
+	}
+	if r.MessageSize > 0 {
+		add("Message", format.Plural(r.MessageSize, "byte", "bytes"))
+	}
+	add("Encrypted", r.TLS)
+	if model := cmp.Or(p.Model, r.Model); model != "" && p.Loops > 0 {
+		add("Generator", model+", "+format.Plural(p.Loops, "loop", "loops"))
+	} else {
+		add("Generator", model)
+	}
+	add("Machine", p.Host)
+	if !p.Start.IsZero() {
+		add("Began", p.Start.Format("2006-01-02 15:04:05 MST"))
+	}
+	add("Seed", strconv.FormatUint(cmp.Or(p.Seed, r.Seed), 10))
+	return all
+}
+
+// headline are the figures that matter most.
+func (s *Stream) headline() [][2]string {
+	r := s.Result
+	if r == nil {
+		return [][2]string{{"Open", format.Count(s.Last.Open)}, {"Answered", format.Count(s.Last.Answered)}, {"Failed", format.Count(s.Last.Failed)}}
+	}
+	var all [][2]string
+	if r.Window > 0 && r.Mode != modeHold {
+		all = append(all, [2]string{"Rate", format.Number(r.Rate()) + "/s " + r.ratedHow()})
+	}
+	if r.Latency.Count > 0 {
+		all = append(all, [2]string{"p99", format.Seconds(r.Latency.P99.Seconds())})
+	}
+	return append(all, [2]string{"Errors", format.Count(r.faults())}, [2]string{"Connections", format.Count(r.Connected)})
+}
+
+// verdict says in plain words what to think of the run, the worst first. A run that
+// missed what was expected of it isn't a good one. One that met all of it is: that stands
+// first, and what else there is to say is no more than a warning.
+func (s *Stream) verdict(expected []Expectation) []page.Remark {
+	var missed []string
+	for _, e := range expected {
+		if got, ok := e.Check(s.Result); !ok {
+			missed = append(missed, e.String()+": "+got)
+		}
+	}
+	var bad, warn []page.Remark
+	fault := func(text string) { bad = append(bad, page.Remark{Tone: page.Bad, Text: text}) }
+	r := s.Result
+	if r == nil {
+		fault("The run was cut off after " + format.Round(s.Span()).String() + ". What follows is what its stream has up to there; there is no result.")
+	}
+	if len(missed) > 0 {
+		fault(fmt.Sprintf("%d of %d expectations not met. %s.", len(missed), len(expected), strings.Join(missed, "; ")))
+	}
+	if r == nil {
+		return bad
+	}
+	if err := r.Err(); err != nil {
+		fault("The run has faults: " + strings.TrimPrefix(err.Error(), "load: ") + ".")
+	}
+	for _, l := range r.Limits {
+		fault("The generator's side met a limit, " + l.Wall + ": " + l.Evidence + ". To move it: " + l.Advice + ".")
+	}
+	if text, missed := r.missedRate(); missed {
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: text})
+	}
+	if n := sumCauses(r.ConnectErrors); n > 0 && r.Connected > 0 {
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: format.Count(n) + " attempts to connect failed: " + format.Tally(r.ConnectErrors) + "."})
+	}
+	all := append(bad, warn...)
+	switch {
+	case len(expected) > 0 && len(missed) == 0:
+		for i := range all {
+			all[i].Tone = page.Warn
+		}
+		met := "All " + format.Count(len(expected)) + " expectations met."
+		if len(expected) == 1 {
+			met = "The expectation is met."
+		}
+		return append([]page.Remark{{Tone: page.Good, Text: met}}, all...)
+	case len(all) > 0:
+		return all
+	}
+	text := "A clean run: every answer came, and was right."
+	if r.Answered == 0 {
+		text = "Nothing failed."
+	}
+	if r.knowsCPU() {
+		text += " The generator used " + format.Percent(r.CPUShare()) + " of its CPUs, and met no limit that it knows of."
+	}
+	return []page.Remark{{Tone: page.Good, Text: text}}
+}
+
+// missedRate says if less was answered, or sent where no answers were awaited, than
+// the plan of an open loop had.
+func (r *Result) missedRate() (text string, missed bool) {
+	if r.Intended == 0 || r.Window <= 0 || float64(r.rated()) >= keptUp*float64(r.Intended) {
+		return "", false
+	}
+	text = fmt.Sprintf("Less was %s than intended: %s/s of %s/s.", r.ratedHow(), format.Number(r.Rate()), format.Number(float64(r.Intended)/r.Window.Seconds()))
+	if r.Unsent > 0 {
+		text += " " + format.Count(r.Unsent) + " messages of the plan could not be sent at all."
+	}
+	return text, true
+}
+
+func (s *Stream) expectations(expected []Expectation) *page.Table {
+	t := &page.Table{}
+	t.Add("Expected", "Measured", "")
+	for _, e := range expected {
+		got, ok := e.Check(s.Result)
+		tone, verdict := page.Good, "met"
+		if !ok {
+			tone, verdict = page.Bad, "not met"
+		}
+		t.Add(e.String(), got, verdict)
+		t.SetTone(2, tone)
+	}
+	return t
+}
+
+// timeline are all charts over time that have something to show.
+func (s *Stream) timeline() (parts []page.Part) {
+	intervals := fold(s.Intervals, mostPoints)
+	at := make([]float64, len(intervals))
+	for n, i := range intervals {
+		at[n] = (i.From + i.To).Seconds() / 2
+	}
+	note := s.windowNote()
+	if len(intervals) < len(s.Intervals) {
+		note = strings.TrimSpace(note + " Each point is of a few intervals, and has the worst of their percentiles.")
+	}
+	chart := func(id, title string, y page.Axis, curves map[string]func(*Interval) float64, order ...string) {
+		c := &page.Chart{ID: id, Title: title, Note: note, X: page.Axis{Label: "time", Unit: page.Clock}, Y: y}
+		for _, name := range order {
+			values := make([]float64, len(intervals))
+			some := false
+			for n := range intervals {
+				values[n] = curves[name](&intervals[n])
+				some = some || values[n] > 0
+			}
+			if some {
+				c.Series = append(c.Series, page.Series{Name: name, X: at, Y: values, Points: len(at) < 3})
+			}
+		}
+		if len(c.Series) > 0 {
+			parts = append(parts, page.Part{Chart: c})
+		}
+	}
+	type curves = map[string]func(*Interval) float64
+	chart("rate", "Messages a second", page.Axis{Label: "1/s"}, curves{
+		"intended": perSecond("intended"), "sent": perSecond("sent"), "answered": perSecond("answered"),
+	}, "intended", "sent", "answered")
+	percentiles := curves{}
+	for _, point := range []string{"max", "p99.9", "p99", "p90", "p50"} {
+		percentiles[point] = func(i *Interval) float64 {
+			if i.Latency.Count == 0 {
+				return math.NaN()
+			}
+			return max(latencyPoints[point](&i.Latency), 1).Seconds()
+		}
+	}
+	chart("percentiles", "Latency", page.Axis{Label: s.latencyOf(), Log: true, Unit: page.Seconds}, percentiles, "max", "p99.9", "p99", "p90", "p50")
+	chart("faults", "Errors a second", page.Axis{Label: "1/s"}, curves{
+		"failed to connect": perSecond("failed"), "lost connections": perSecond("lost"),
+		"other": func(i *Interval) float64 { return i.perSecond(i.errors() - i.Failed - i.Lost) },
+	}, "other", "lost connections", "failed to connect")
+	chart("flight", "Messages under way", page.Axis{}, curves{"in flight": gauge("in_flight"), "not sent yet": gauge("waiting")}, "in flight", "not sent yet")
+	chart("connections", "Connections", page.Axis{}, curves{"open": gauge("open")}, "open")
+	chart("connects", "Connects a second", page.Axis{Label: "1/s"}, curves{"closed": perSecond("closed"), "established": perSecond("opened")}, "closed", "established")
+	chart("cpu", "CPU", page.Axis{Label: "of one CPU", Unit: page.Share}, curves{
+		"server":    ofServer(func(i *Interval, u *Usage) float64 { return i.perSecond(int64(u.CPU)) / 1e9 }),
+		"generator": func(i *Interval) float64 { return i.perSecond(int64(i.Generator.CPU)) / 1e9 },
+	}, "server", "generator")
+	chart("memory", "Memory", page.Axis{Label: "RSS", Unit: page.Bytes}, curves{
+		"server":    ofServer(func(_ *Interval, u *Usage) float64 { return float64(u.Resident) }),
+		"generator": func(i *Interval) float64 { return float64(i.Generator.Resident) },
+	}, "server", "generator")
+	return parts
+}
+
+// windowNote says which part of the time is measured, "" where all is or none.
+func (s *Stream) windowNote() string {
+	is := func(i Interval) bool { return i.Stage == "window" }
+	first := slices.IndexFunc(s.Intervals, is)
+	if first < 0 {
+		return ""
+	}
+	from, to := s.Intervals[first].From, time.Duration(0)
+	for _, i := range s.Intervals {
+		if is(i) {
+			to = i.To
+		}
+	}
+	return fmt.Sprintf("The measured window is from %s to %s.", format.Clock(from.Seconds()), format.Clock(to.Seconds()))
+}
+
+// gauge is a counter of intervals, by its name, and perSecond its rate.
+func gauge(name string) func(*Interval) float64 {
+	at := slices.IndexFunc(Counters, func(c Counter) bool { return c.Name == name })
+	return func(i *Interval) float64 { return float64(*Counters[at].interval(i)) }
+}
+
+func perSecond(name string) func(*Interval) float64 {
+	count := gauge(name)
+	return func(i *Interval) float64 { return i.perSecond(int64(count(i))) }
+}
+
+func ofServer(of func(*Interval, *Usage) float64) func(*Interval) float64 {
+	return func(i *Interval) float64 {
+		if i.Server == nil {
+			return math.NaN()
+		}
+		return of(i, i.Server)
+	}
+}
+
+// latencyOf says since when a latency is.
+func (s *Stream) latencyOf() string {
+	if s.Result != nil && s.Result.Corrected || s.mode() == "open loop" {
+		return "since the intended time"
+	}
+	return "since the message was sent"
+}
+
+// distributions are the curves of the percentiles, and the table of all distributions.
+func (s *Stream) distributions() []page.Part {
+	if s.Result == nil {
+		return nil
+	}
+	t := &page.Table{Figures: true}
+	t.Add("", "count", "min", "mean", "p50", "p90", "p99", "p99.9", "p99.99", "max")
+	c := &page.Chart{ID: "distribution", Title: "Percentiles", X: page.Axis{Label: "percentile", Log: true, Unit: page.Percentile}, Y: page.Axis{Log: true, Unit: page.Seconds}}
+	r := s.Result
+	for _, d := range []struct {
+		name  string
+		of    *Latency
+		curve bool
+	}{
+		{"latency " + s.latencyOf(), &r.Latency, true},
+		{"service time, since the message was sent", r.Service, true},
+		{"sent late by the generator", r.Late, true},
+		{"connect", &r.Connect, false}, {"first byte, since connecting", &r.FirstByte, false},
+	} {
+		if d.of == nil || d.of.Count == 0 {
+			continue
+		}
+		line := []string{d.name, format.Count(d.of.Count)}
+		for _, point := range t.Lines[0][2:] {
+			line = append(line, format.Seconds(latencyPoints[point](d.of).Seconds()))
+		}
+		t.Add(line...)
+		if d.curve {
+			curve := d.of.curve()
+			if d.of == &r.Latency && s.histogram != nil {
+				curve = s.curve()
+			}
+			curve.Name, curve.Dashed = d.name, d.of != &r.Latency
+			c.Series = append(c.Series, curve)
+		}
+	}
+	var parts []page.Part
+	if len(c.Series) > 0 {
+		parts = append(parts, page.Part{Chart: c})
+	}
+	if len(t.Lines) > 1 {
+		parts = append(parts, page.Part{Table: t})
+	}
+	return parts
+}
+
+// curve is drawn through the whole histogram, up to its last value.
+func (s *Stream) curve() (c page.Series) {
+	count := float64(s.histogram.TotalCount())
+	const pointsPerNine = 16
+	for n := 0; ; n++ {
+		one := math.Pow(10, float64(n)/pointsPerNine) // in so many
+		if one > count {
+			break
+		}
+		c.X, c.Y = append(c.X, one), append(c.Y, float64(max(s.histogram.ValueAtPercentile(100-100/one), 1))/1e9)
+	}
+	c.X, c.Y = append(c.X, count), append(c.Y, float64(max(s.histogram.Max(), 1))/1e9)
+	return c
+}
+
+// curve is drawn through the percentiles that a Latency has.
+func (l *Latency) curve() (c page.Series) {
+	for _, p := range []struct {
+		one   float64
+		value time.Duration
+	}{{1, l.Min}, {2, l.P50}, {4, l.P75}, {10, l.P90}, {20, l.P95}, {100, l.P99}, {1000, l.P999}, {10000, l.P9999}, {float64(l.Count), l.Max}} {
+		if last := float64(l.Count); p.one < last || p.value == l.Max && p.one == last {
+			c.X, c.Y = append(c.X, p.one), append(c.Y, max(p.value, 1).Seconds())
+		}
+	}
+	return c
+}
+
+// errorTable has the causes of errors, the most frequent first, with the time of the
+// intervals that have them; the result's own where no interval has any.
+func (s *Stream) errorTable() []page.Part {
+	type seen struct {
+		count, worst int64
+		at           int
+		first, last  time.Duration
+	}
+	all := make(map[string]*seen)
+	for n := range s.Intervals {
+		i := &s.Intervals[n]
+		for cause, count := range i.Errors {
+			e := all[cause]
+			if e == nil {
+				e = &seen{first: i.From}
+				all[cause] = e
+			}
+			e.count += count
+			e.last = i.To
+			if count > e.worst {
+				e.worst, e.at = count, n
+			}
+		}
+	}
+	if r := s.Result; len(all) == 0 && r != nil {
+		for cause, n := range r.ConnectErrors {
+			all[cause] = &seen{count: n, at: -1}
+		}
+		for cause, n := range r.Lost {
+			all[cause+" (of an established connection)"] = &seen{count: n, at: -1}
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	t := &page.Table{Figures: true}
+	t.Add("Cause", "count", "first", "last", "most at a time")
+	causes := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		return cmp.Or(cmp.Compare(all[b].count, all[a].count), cmp.Compare(a, b))
+	})
+	for _, cause := range causes[:min(len(causes), mostCauses)] {
+		e := all[cause]
+		first, last, worst := "-", "-", "-"
+		if e.at >= 0 {
+			i := &s.Intervals[e.at]
+			first, last = format.Clock(e.first.Seconds()), format.Clock(e.last.Seconds())
+			worst = fmt.Sprintf("%s from %s to %s", format.Count(e.worst), format.Clock(i.From.Seconds()), format.Clock(i.To.Seconds()))
+		}
+		t.Add(cause, format.Count(e.count), first, last, worst)
+	}
+	parts := []page.Part{{Table: t}}
+	if more := len(causes) - mostCauses; more > 0 {
+		parts = append(parts, page.Part{Text: "And " + format.Plural(more, "more cause", "more causes") + "."})
+	}
+	if s.Result != nil && s.Result.FirstMismatch != nil {
+		parts = append(parts, page.Part{Text: "The first wrong answer: " + s.Result.FirstMismatch.String()})
+	}
+	return parts
+}
+
+// bytes is the account of bytes, and whether it adds up; none for no bytes.
+func (s *Stream) bytes() []page.Part {
+	if s.Result == nil || s.Result.Bytes == (Bytes{}) {
+		return nil
+	}
+	b, r := s.Result.Bytes, s.Result
+	t := &page.Table{Figures: true}
+	t.Add("Bytes", "")
+	t.Add("sent: handed to connections", format.Count(b.Sent))
+	note := "No answers were awaited."
+	if !r.NoReply {
+		t.Add("… of messages that were answered", format.Count(b.Answered))
+		t.Add("… of messages that were not when the run ended", format.Count(b.InFlight))
+		t.Add("… on connections that had ended before", format.Count(b.CutOff))
+		note = "The account adds up: what was sent is the sum of the three parts."
+		if sum := b.Answered + b.InFlight + b.CutOff; sum != b.Sent {
+			note = "The account doesn't add up: the three parts are " + format.Count(sum) + " bytes, " + format.Count(b.Sent-sum) + " are missing."
+		}
+	}
+	t.Add("received", format.Count(b.Received))
+	return []page.Part{{Table: t}, {Text: note}}
+}

@@ -1,0 +1,140 @@
+package load
+
+import (
+	"bytes"
+	"testing"
+)
+
+func TestText(t *testing.T) {
+	for _, size := range []int{2, 3, 64, 1000, 65_536} {
+		text := newBlock(size, 0)
+		if len(text.bytes)%size != 0 || len(text.bytes) < blockMessages*size {
+			t.Errorf("size %d: a block of %d bytes", size, len(text.bytes))
+		}
+		for at := 0; at < len(text.bytes); at += size {
+			m := text.run(at, size)
+			if len(m) != size || bytes.IndexByte(m, '\n') != size-1 {
+				t.Fatalf("size %d: message %.40q at %d", size, m, at)
+			}
+			if at < 1<<16 {
+				checkPrintable(t, m[:size-1])
+			}
+		}
+	}
+}
+
+func checkPrintable(t *testing.T, m []byte) {
+	t.Helper()
+	for _, c := range m {
+		if c <= ' ' || c > '~' {
+			t.Fatalf("character %q of %.40q is not printable", c, m)
+		}
+	}
+}
+
+// TestStart has neighbours start at different messages, and all of them at
+// messages that differ.
+func TestStart(t *testing.T) {
+	text := newBlock(64, 0)
+	seen := map[string]int{}
+	messages := len(text.bytes) / 64
+	for id := range messages {
+		at := text.start(uint32(id))
+		m := string(text.run(at, 64))
+		if other, twice := seen[m]; at%64 != 0 || twice {
+			t.Fatalf("connection %d starts at %d with the message of %d", id, at, other)
+		}
+		seen[m] = id
+	}
+	for _, id := range []uint32{1 << 20, 1<<32 - 1} {
+		if at := text.start(id); at < 0 || at >= len(text.bytes) || at%64 != 0 {
+			t.Errorf("connection %d starts at %d", id, at)
+		}
+	}
+}
+
+// FuzzCheck cuts answers into pieces: wherever that is, the verdict is that of
+// one piece. change is where a byte is changed, cuts are the sizes of pieces.
+func FuzzCheck(f *testing.F) {
+	f.Add(uint16(64), uint8(1), uint32(0), uint16(70), []byte{1, 2, 3})
+	f.Add(uint16(2), uint8(16), uint32(7), uint16(3), []byte{255, 1, 255})
+	f.Add(uint16(5000), uint8(3), uint32(1<<31), uint16(9999), []byte{200})
+	f.Add(uint16(300), uint8(200), uint32(11), uint16(50_000), []byte{0, 9})
+	f.Fuzz(func(t *testing.T, size uint16, messages uint8, id uint32, change uint16, cuts []byte) {
+		if size < 2 || messages == 0 {
+			return
+		}
+		text := newBlock(int(size), 0)
+		h := &ringAnswers{text: text, start: text.start}
+		fresh := func() *connState {
+			l := &connState{number: id, flying: uint16(messages)}
+			h.begin(l)
+			return l
+		}
+		// check takes what was heard off what is in flight, as traffic does.
+		check := func(l *connState, in []byte) (good, answers int) {
+			heard := h.check(nil, l, in, 0)
+			l.flying -= uint16(heard.answers)
+			if (heard.wrong == nil) != (heard.used == len(in)) {
+				t.Fatalf("%d of %d bytes used, %v", heard.used, len(in), heard.wrong)
+			}
+			return heard.used, heard.answers
+		}
+		answer := make([]byte, 0, int(size)*int(messages))
+		for at := text.start(id); len(answer) < cap(answer); at = 0 {
+			answer = append(answer, text.run(at, cap(answer)-len(answer))...)
+		}
+		wrong := len(answer)
+		if int(change) < len(answer) {
+			wrong = int(change)
+			answer[wrong] ^= 0x80
+		}
+
+		whole := fresh()
+		good, answers := check(whole, answer)
+		if good != wrong || answers != wrong/int(size) || int(whole.pos) != wrong%int(size) {
+			t.Fatalf("in one piece: %d good, %d answers, at %d of one; wrong is %d, size %d", good, answers, whole.pos, wrong, size)
+		}
+		pieces := fresh()
+		total, sum := 0, 0
+		for rest := answer; len(rest) > 0; {
+			n := len(rest)
+			if len(cuts) > 0 {
+				n = min(n, 1+int(cuts[0]))
+				cuts = cuts[1:]
+			}
+			good, answers := check(pieces, rest[:n])
+			total, sum = total+good, sum+answers
+			if good < n {
+				break
+			}
+			rest = rest[n:]
+		}
+		if total != good || sum != answers || *pieces != *whole {
+			t.Fatalf("in pieces: %d good, %d answers, %+v; in one: %d, %d, %+v", total, sum, *pieces, good, answers, *whole)
+		}
+	})
+}
+
+// TestFree changes each byte of three answers in turn: only those that are free
+// may change, wherever the comparison begins and ends.
+func TestFree(t *testing.T) {
+	text := repeated([]byte("ab....gh"))
+	for _, free := range [][2]int{{2, 6}, {0, 8}, {0, 3}, {5, 8}, {0, 0}} {
+		text.free, text.freeEnd = free[0], free[1]
+		for begin := range 16 {
+			for change := range 16 {
+				at := (begin + len(text.bytes) - 4) % len(text.bytes) // goes over the block's end
+				in := append(bytes.Clone(text.run(at, 16)), text.bytes...)[:16]
+				in[change] ^= 0x80
+				want := 16
+				if pos := (at + change) % text.size; pos < free[0] || pos >= free[1] {
+					want = change
+				}
+				if got := text.match(at, in); got != want {
+					t.Fatalf("free %v, from %d, byte %d changed: matched %d, want %d", free, at, change, got, want)
+				}
+			}
+		}
+	}
+}

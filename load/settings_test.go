@@ -1,0 +1,246 @@
+package load
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
+
+func sourceList(texts ...string) (list []netip.Addr) {
+	for _, text := range texts {
+		list = append(list, netip.MustParseAddr(text))
+	}
+	return list
+}
+
+// TestConfigJSON reads each setting, and what it writes is read as the same.
+func TestConfigJSON(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for text, want := range map[string]Config{
+		``: {},
+		`"connections": 10000, "connect_rate": "2k", "connect_timeout": 0.5`: {Connections: 10_000, ConnectRate: 2000, ConnectTimeout: 500 * time.Millisecond},
+		`"ramp": "0:100k:60s"`:                                                {Ramp: Ramp{To: 100_000, Over: time.Minute}},
+		`"ramp": "60s", "connections": 7`:                                     {Connections: 7, Ramp: Ramp{Over: time.Minute}},
+		`"src": "10.0.0.1-10.0.0.2"`:                                          {Sources: sourceList("10.0.0.1", "10.0.0.2")},
+		`"src": ["10.0.0.0/30", "10.0.0.7"]`:                                  {Sources: sourceList("10.0.0.1", "10.0.0.2", "10.0.0.7")},
+		`"close": "fin", "nagle": "on", "sndbuf": "64ki", "rcvbuf": "1M"`:     {Graceful: true, Socket: Socket{Delay: true, SendBuffer: 65_536, ReceiveBuffer: 1_000_000}},
+		`"close": "rst", "nagle": "off"`:                                      {},
+		`"model": "epoll", "loops": 2`:                                        {Model: "epoll", Loops: 2},
+		`"rate": "1k:100k", "arrivals": "poisson"`:                            {Rate: Rate{PerSecond: 1000, To: 100_000, Poisson: true}},
+		`"message_rate": 0.5, "sine": "0.5:10s"`:                              {Rate: Rate{PerSecond: 0.5, Each: true, Swing: 0.5, Period: 10 * time.Second}},
+		`"rate": "@10ms"`:                                                     {Goal: Goal{99, 10 * time.Millisecond}},
+		`"message_rate": "@2s,p99.9"`:                                         {Rate: Rate{Each: true}, Goal: Goal{99.9, 2 * time.Second}},
+		`"flood": true, "size": 100`:                                          {Flood: true, Size: 100},
+		`"think": "10ms", "pipeline": 16, "early": true, "lifetime": "30s"`:   {Think: 10 * time.Millisecond, Pipeline: 16, Early: true, Lifetime: 30 * time.Second},
+		`"messages": "1M", "send_limit": "8kbps", "receive_limit": "1MBps"`:   {Messages: 1_000_000, SendLimit: 1000, ReceiveLimit: 1_000_000},
+		`"duration": "2d", "warmup": 1, "hold_before": "2s", "hold_after": 3`: {Duration: 48 * time.Hour, Warmup: time.Second, HoldBefore: 2 * time.Second, HoldAfter: 3 * time.Second},
+		`"drain": "4s", "interval": "100ms", "seed": 18446744073709551615`:    {Drain: 4 * time.Second, ProgressEvery: 100 * time.Millisecond, Seed: 1<<64 - 1},
+		`"message": "ping\\n\n"`:                                              {Message: []byte("ping\\n\n")},
+		`"message": "10", "answer": "\\{b"`:                                   {Message: []byte("10"), Answer: []byte(`\{b`)},
+		`"message": "\\{connection.uid}\n", "first_message": "hello\n"`:       {Template: "\\{connection.uid}\n", First: "hello\n"},
+		`"message": "a\\\\{b"`:                                                {Message: []byte(`a\{b`)},
+		`"message_base64": "/wA="`:                                            {Message: []byte{0xff, 0}},
+		`"template": "\\{message.uid}"`:                                       {Template: `\{message.uid}`},
+		`"message_file": "` + write("m", `a\{b}\n`) + `"`:                     {Message: []byte(`a\{b}\n`)},
+		`"template_file": "` + write("t", "ping\n") + `"`:                     {Message: []byte("ping\n")},
+		`"first_message_file": "` + write("f", `\{message.uid}`) + `"`:        {First: `\{message.uid}`},
+		`"match": "delimiter:\\r\\n", "unprompted": true`:                     {Match: `delimiter:\r\n`, Unprompted: true},
+		`"latency_marker": "\r\\"`:                                            {Match: `marker:\x0d\\`},
+		`"http": true`:                                                        {HTTP: true},
+		`"ws": true, "ws_binary": true, "header": ["A: b", "A: c"]`:           {WebSocket: &WebSocket{Path: "/", Binary: true, Header: http.Header{"A": {"b", "c"}}}},
+		`"tls": true`: {TLS: &TLS{}},
+		`"tls": true, "tls_ca": "x", "tls_server_name": "y"`:                    {TLS: &TLS{CAFile: "x", ServerName: "y"}},
+		`"tls_insecure": true`:                                                  {TLS: &TLS{Insecure: true}},
+		`"hold": true, "check": true, "heartbeat": "ping"`:                      {Hold: true, Check: 1000, Heartbeat: "ping\n"},
+		`"hold": true, "check": 5, "heartbeat_answer": "a", "broadcast": "b\n"`: {Hold: true, Check: 5, HeartbeatAnswer: "a\n", Broadcast: "b\n"},
+		`"target": "a:1", "also": ["b:2", "unix:/c"]`:                           {Target: "a:1", Also: []string{"b:2", "unix:/c"}},
+		`"target": "wss://a/chat"`:                                              {Target: "a:443", TLS: &TLS{}, WebSocket: &WebSocket{Path: "/chat"}},
+	} {
+		var got Config
+		if err := json.Unmarshal([]byte("{"+text+"}"), &got); err != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %v\n got %s\nwant %s", text, err, asJSON(got), asJSON(want))
+			continue
+		}
+		written, err := json.Marshal(got)
+		var again Config
+		if err == nil {
+			err = json.Unmarshal(written, &again)
+		}
+		if err != nil || !reflect.DeepEqual(again, got) {
+			t.Errorf("%s: written as %s, %v, and again as %s", text, written, err, asJSON(again))
+		}
+	}
+}
+
+// TestConfigComplete writes a configuration in which every field is set: none is left out.
+func TestConfigComplete(t *testing.T) {
+	full := Config{Target: "a:1", Also: []string{"b:1"}, Sources: sourceList("10.0.0.1")}
+	fill(reflect.ValueOf(&full).Elem())
+	full.Ramp = Ramp{From: 1, To: 7, Over: time.Second}
+	full.Heartbeat, full.HeartbeatAnswer, full.Broadcast = "a\n", "b\n", "c\n"
+	full.WebSocket.Path, full.WebSocket.Header, full.TLS.Config = "/x", http.Header{"A": {"b"}}, nil
+	full.Rate.Swing, full.Template, full.Goal = 0.5, "", Goal{}
+	written, err := json.Marshal(full)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got Config
+	if err := json.Unmarshal(written, &got); err != nil || !reflect.DeepEqual(got, full) {
+		t.Errorf("%s, %v, and again %s", written, err, asJSON(got))
+	}
+}
+
+func asJSON(c Config) string {
+	text, err := json.Marshal(c)
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
+// fill sets each field that is empty to something.
+func fill(v reflect.Value) {
+	for i := range v.NumField() {
+		f := v.Field(i)
+		switch {
+		case !f.CanSet() || !f.IsZero():
+		case f.CanInt():
+			f.SetInt(7)
+		case f.CanUint():
+			f.SetUint(7)
+		case f.CanFloat():
+			f.SetFloat(7)
+		case f.Kind() == reflect.String:
+			f.SetString("x")
+		case f.Kind() == reflect.Bool:
+			f.SetBool(true)
+		case f.Kind() == reflect.Struct:
+			fill(f)
+		case f.Kind() == reflect.Pointer:
+			f.Set(reflect.New(f.Type().Elem()))
+			fill(f.Elem())
+		case f.Type() == reflect.TypeFor[[]byte]():
+			f.SetBytes([]byte("x"))
+		}
+	}
+}
+
+func TestConfigJSONWrong(t *testing.T) {
+	large := filepath.Join(t.TempDir(), "large")
+	if err := os.WriteFile(large, make([]byte, MaxMessage+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for text, says := range map[string]string{
+		`[]`:                                    `expected an object`,
+		`{"conections": 1}`:                     `unknown key "conections"; expected one of connections, connect_rate`,
+		`{"connections": "many"}`:               `connections is "many"; expected a whole number above 0`,
+		`{"connections": 0}`:                    `connections is "0"; expected a whole number above 0`,
+		`{"connections": [1]}`:                  `connections is an array; expected one of strings`,
+		`{"connections": ["1", "2"]}`:           `connections is given 2 times; expected once`,
+		`{"connections": null}`:                 `connections is null or an object; expected`,
+		`{"connections": true}`:                 `connections is "true"; expected a whole number`,
+		`{"rate": 0}`:                           `rate is "0"; expected messages a second above 0`,
+		`{"rate": "1k:"}`:                       `rate is "1k:"; expected messages a second`,
+		`{"rate": "@10ms,p100"}`:                `rate is "@10ms,p100"; expected messages`,
+		`{"rate": 1, "message_rate": 1}`:        `message_rate is given together with rate; expected one of the two`,
+		`{"message": "a", "template": "b"}`:     `template is given together with message`,
+		`{"match": "a", "latency_marker": "b"}`: `latency_marker is given together with match`,
+		`{"ramp": "5:1:1s"}`:                    `ramp is "5:1:1s"; expected a time such as 60s`,
+		`{"sine": "2:1s"}`:                      `sine is "2:1s"; expected SHARE:PERIOD`,
+		`{"arrivals": "random"}`:                `arrivals is "random"; expected constant or poisson`,
+		`{"message": ""}`:                       `message is ""; expected 1 to 1048576 bytes`,
+		`{"message": "\\{nothing}"}`:            `unknown expression`,
+		`{"message_base64": "?"}`:               `expected bytes in base64`,
+		`{"message_file": "/none"}`:             `no such file`,
+		`{"message_file": "` + large + `"}`:     `the file has more; expected 1 to 1048576`,
+		`{"message_file": "/dev/null"}`:         `the file has no bytes; expected 1 to`,
+		`{"ws": "chat"}`:                        `ws is "chat"; expected a path that begins with a slash`,
+		`{"header": "nothing"}`:                 `header is "nothing"; expected NAME: VALUE`,
+		`{"flood": "maybe"}`:                    `flood is "maybe"; expected true or false`,
+		`{"src": "there"}`:                      `src is "there"; expected an IP address of this machine`,
+		`{"src": "::/0"}`:                       `src is "::/0"; expected at most 65536 addresses`,
+		`{"src": ["::/112", "::1"]}`:            `src is "::1"; expected at most 65536 addresses`,
+		`{"heartbeat": "\n"}`:                   `expected a line that is not empty`,
+		`{"also": ["a:1"]}`:                     `also is given without target`,
+		`{"target": "a"}`:                       `target is "a"; expected HOST:PORT`,
+	} {
+		var c Config
+		if err := json.Unmarshal([]byte(text), &c); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v; want an error with %q", text, err, says)
+		}
+	}
+}
+
+// TestSetTargets has URLs, which are an address, a protocol and a path.
+func TestSetTargets(t *testing.T) {
+	get := func(path, host string) []byte {
+		return []byte("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n")
+	}
+	ws := func(path string) *WebSocket { return &WebSocket{Path: path} }
+	for _, test := range []struct {
+		before  Config
+		targets string
+		want    Config
+	}{
+		{Config{}, "a:1 b:2 unix:/run/c", Config{Target: "a:1", Also: []string{"b:2", "unix:/run/c"}}},
+		{Config{}, "TCP://[::1]:1/ b:2", Config{Target: "[::1]:1", Also: []string{"b:2"}}},
+		{Config{}, "http://a", Config{Target: "a:80", HTTP: true, Message: get("/", "a")}},
+		{Config{}, "http://a:1/x?y=z#here http://b/x?y=z", Config{Target: "a:1", Also: []string{"b:80"}, HTTP: true, Message: get("/x?y=z", "a:1")}},
+		{Config{}, "http://[::1]/a%20b", Config{Target: "[::1]:80", HTTP: true, Message: get("/a%20b", "[::1]")}},
+		{Config{Match: "http"}, "http://a/x", Config{Target: "a:80", Match: "http", Message: get("/x", "a")}},
+		{Config{Message: []byte("x")}, "http://a", Config{Target: "a:80", HTTP: true, Message: []byte("x")}},
+		{Config{}, "https://a/x", Config{Target: "a:443", TLS: &TLS{}, HTTP: true, Message: get("/x", "a")}},
+		{Config{}, "ws://a:1/chat?x=1", Config{Target: "a:1", WebSocket: ws("/chat?x=1")}},
+		{Config{WebSocket: &WebSocket{Binary: true}}, "ws://a:1/c", Config{Target: "a:1", WebSocket: &WebSocket{Path: "/c", Binary: true}}},
+		{Config{HTTP: true}, "a", Config{Target: "a:80", HTTP: true}},
+		{Config{HTTP: true, TLS: &TLS{}}, "a", Config{Target: "a:443", TLS: &TLS{}, HTTP: true}},
+		{Config{WebSocket: ws("/")}, "a/chat b/other", Config{Target: "a:80", Also: []string{"b:80"}, WebSocket: ws("/chat")}},
+		{Config{WebSocket: ws("/here")}, "a:1/there", Config{Target: "a:1", WebSocket: ws("/here")}},
+		{Config{WebSocket: ws("/")}, "unix:/run/c", Config{Target: "unix:/run/c", WebSocket: ws("/")}},
+	} {
+		got := test.before
+		if err := got.SetTargets(strings.Fields(test.targets)...); err != nil || !reflect.DeepEqual(got, test.want) {
+			t.Errorf("%s: %v\n got %s\nwant %s", test.targets, err, asJSON(got), asJSON(test.want))
+		}
+	}
+}
+
+// FuzzConfigJSON writes what can be read so that it is read as the same.
+func FuzzConfigJSON(f *testing.F) {
+	for _, seed := range []string{
+		`{"rate": "1k:100k", "ramp": "0:1k:60s", "sine": "0.5:10s", "src": "10.0.0.1-10.0.0.20"}`,
+		`{"message": "a\\\\{b", "answer_base64": "/wA=", "ws": "/x", "header": ["A: b"]}`,
+		`{"rate": "@10ms,p99.9", "duration": 1.5, "target": "https://a/x?y"}`, `{"messages": "9007199254740993k"}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		if strings.Contains(text, "_file") || strings.Contains(text, `\u005f`) {
+			return
+		}
+		var c, again Config
+		if json.Unmarshal([]byte(text), &c) != nil {
+			return
+		}
+		written, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(written, &again); err != nil || asJSON(again) != string(written) {
+			t.Errorf("%s is written as %s, %v, and again as %s", text, written, err, asJSON(again))
+		}
+	})
+}

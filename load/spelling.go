@@ -1,0 +1,238 @@
+package load
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/message"
+	"github.com/myriad-go/myriad/internal/quantity"
+)
+
+// This file reads and writes the values of settings that have a spelling of their own.
+
+const (
+	wantRate    = quantity.Error("messages a second above 0, such as 500 or 20k; 1k:100k for a change from the first to the second; or @10ms or @10ms,p99.9 for a search")
+	wantRamp    = quantity.Error("a time such as 60s, or FROM:TO:TIME such as 0:100k:60s, with FROM not above TO")
+	wantSine    = quantity.Error("SHARE:PERIOD such as 0.5:10s, with a share above 0, at most 1, and a period above 0")
+	wantSource  = quantity.Error("an IP address of this machine, a range such as 10.0.0.1-10.0.0.20, or a network such as 10.0.0.0/24")
+	wantFewer   = quantity.Error("at most 65536 addresses in all")
+	wantPercent = quantity.Error("percentiles above 0 and at most 100, such as 95,99,99.5")
+)
+
+// MaxSources is the most local addresses that can be named.
+const MaxSources = 65_536
+
+func same(text string) string { return text }
+
+func anyText(text string) (string, error) { return text, nil }
+
+// notEmpty reads a text of 1 byte or more.
+func notEmpty(text string) (string, error) {
+	if text == "" {
+		return "", quantity.Error(fmt.Sprintf("1 to %d bytes", MaxMessage))
+	}
+	return text, nil
+}
+
+// parseLine reads a line, whose newline can be left out.
+func parseLine(text string) (string, error) {
+	line := strings.TrimSuffix(text, "\n")
+	if line == "" {
+		return "", quantity.Error("a line that is not empty")
+	}
+	return line + "\n", nil
+}
+
+// parseFirst reads a message that can be a template.
+func parseFirst(text string) (string, error) {
+	if _, err := notEmpty(text); err != nil {
+		return "", err
+	}
+	_, err := message.Parse(text)
+	return text, err
+}
+
+func parseBool(text string) (bool, error) {
+	on, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, quantity.Error("true or false")
+	}
+	return on, nil
+}
+
+// onlyTrue writes what false is the default of.
+func onlyTrue(on bool) string {
+	if on {
+		return "true"
+	}
+	return ""
+}
+
+func orSlash(path string) string { return cmp.Or(path, "/") }
+
+func decimal[T int | int64](n T) string { return strconv.FormatInt(int64(n), 10) }
+
+func decimalFloat(x float64) string { return strconv.FormatFloat(x, 'f', -1, 64) }
+
+// parseRate reads "500", "1k:100k", "@10ms" or "@10ms,p99.9".
+func parseRate(text string) (from, to float64, goal Goal, err error) {
+	if latency, found := strings.CutPrefix(text, "@"); found {
+		goal.Percentile, goal.Under, err = parseGoal(latency)
+		return 0, 0, goal, err
+	}
+	first, second, changes := strings.Cut(text, ":")
+	from, ok := quantity.Number(first)
+	if !ok || from == 0 {
+		return 0, 0, Goal{}, wantRate
+	}
+	if changes {
+		if to, ok = quantity.Number(second); !ok || to == 0 {
+			return 0, 0, Goal{}, wantRate
+		}
+	}
+	return from, to, goal, nil
+}
+
+// parseGoal reads a latency, and a percentile behind a comma; it is 99 if none is given.
+func parseGoal(text string) (percentile float64, under time.Duration, err error) {
+	latency, percent, found := strings.Cut(text, ",")
+	if under, err = quantity.Period(latency); err != nil {
+		return 0, 0, wantRate
+	}
+	if !found {
+		return 99, under, nil
+	}
+	digits, found := strings.CutPrefix(percent, "p")
+	if percentile, err = ParsePercentile(digits); !found || err != nil || percentile == 100 {
+		return 0, 0, wantRate
+	}
+	return percentile, under, nil
+}
+
+// String is the goal as a rate is written: @10ms,p99.
+func (g Goal) String() string {
+	if g.Under == 0 {
+		return ""
+	}
+	return "@" + g.Under.String() + ",p" + decimalFloat(cmp.Or(g.Percentile, 99))
+}
+
+// ParsePercentile reads a percentile above 0, at most 100, such as 99.9.
+func ParsePercentile(text string) (float64, error) {
+	p, err := strconv.ParseFloat(text, 64)
+	if strings.Trim(text, "0123456789.") != "" || err != nil || p <= 0 || p > 100 {
+		return 0, wantPercent
+	}
+	return p, nil
+}
+
+// parseRamp reads a time, or "0:100k:60s".
+func parseRamp(text string) (r Ramp, err error) {
+	over := text
+	if numbers := strings.Split(text, ":"); len(numbers) == 3 {
+		from, fromErr := quantity.Count(numbers[0])
+		to, toErr := quantity.Positive(numbers[1])
+		if fromErr != nil || toErr != nil || from > to {
+			return Ramp{}, wantRamp
+		}
+		r.From, r.To, over = from, to, numbers[2]
+	}
+	if r.Over, err = quantity.Period(over); err != nil {
+		return Ramp{}, wantRamp
+	}
+	return r, nil
+}
+
+// String is the ramp as it is written: a time, or 0:100000:1m0s.
+func (r Ramp) String() string {
+	if r.To == 0 {
+		return r.Over.String()
+	}
+	return decimal(r.From) + ":" + decimal(r.To) + ":" + r.Over.String()
+}
+
+// parseSine reads "0.5:10s".
+func parseSine(text string) (swing float64, over time.Duration, err error) {
+	share, period, _ := strings.Cut(text, ":")
+	swing, ok := quantity.Number(share)
+	over, err = quantity.Period(period)
+	if !ok || swing == 0 || swing > 1 || err != nil {
+		return 0, 0, wantSine
+	}
+	return swing, over, nil
+}
+
+// ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a
+// network, of which it takes the addresses that hosts can have: at most room addresses.
+func ParseSources(text string, room int) ([]netip.Addr, error) {
+	first, last, ok := parseRange(text)
+	if !ok {
+		return nil, wantSource
+	}
+	var list []netip.Addr
+	for addr := first; ; addr = addr.Next() {
+		if len(list) == room {
+			return nil, wantFewer
+		}
+		if list = append(list, addr); addr == last {
+			return list, nil
+		}
+	}
+}
+
+// parseRange reads the first and the last address.
+func parseRange(text string) (first, last netip.Addr, ok bool) {
+	if from, to, found := strings.Cut(text, "-"); found {
+		first, err := netip.ParseAddr(from)
+		last, otherErr := netip.ParseAddr(to)
+		alike := first.BitLen() == last.BitLen() && first.Zone() == last.Zone()
+		return first, last, err == nil && otherErr == nil && alike && first.Compare(last) <= 0
+	}
+	if strings.Contains(text, "/") {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return netip.Addr{}, netip.Addr{}, false
+		}
+		first, last = hosts(network)
+		return first, last, true
+	}
+	first, err := netip.ParseAddr(text)
+	return first, first, err == nil
+}
+
+// hosts are the first and the last address of a network that a host can have. An IPv4
+// network keeps its lowest and its highest address for itself, unless it has no other
+// ones (RFC 3021).
+func hosts(network netip.Prefix) (first, last netip.Addr) {
+	first = network.Masked().Addr()
+	bytes := first.AsSlice()
+	for bit := network.Bits(); bit < first.BitLen(); bit++ {
+		bytes[bit/8] |= 0x80 >> (bit % 8)
+	}
+	last, _ = netip.AddrFromSlice(bytes)
+	if first.Is4() && network.Bits() < 31 {
+		first, last = first.Next(), last.Prev()
+	}
+	return first, last
+}
+
+// ruleText writes bytes as the text of a rule of Config.Match, whose own escapes are \\
+// and \xHH.
+func ruleText(text string) string {
+	var out strings.Builder
+	for _, b := range []byte(text) {
+		switch {
+		case b == '\\':
+			out.WriteString(`\\`)
+		case b < ' ' || b > '~':
+			fmt.Fprintf(&out, `\x%02x`, b)
+		default:
+			out.WriteByte(b)
+		}
+	}
+	return out.String()
+}

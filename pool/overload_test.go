@@ -1,0 +1,338 @@
+package pool_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+// The overload of these tests: 50 workers, jobs that sleep 20 ms, so 2,500 jobs a
+// second (10 to 30 ms, so that they don't keep in step); a queue for 1,000, which is 400 ms of work; a caller waits for 100 ms.
+const (
+	workers  = 50
+	service  = 20 * time.Millisecond
+	capacity = int(time.Second/service) * workers
+	patient  = 100 * time.Millisecond
+)
+
+func overloaded(off pool.Rules) pool.Config {
+	return pool.Config{Min: workers, Max: workers, Queue: 1000, Off: off}
+}
+
+// outcome is what became of jobs offered at an even rate.
+type outcome struct {
+	offered, full int
+
+	mu         sync.Mutex // of what the jobs note
+	shed, good int
+	begun      []int           // jobs in the order in which they began
+	waits      []time.Duration // how long those waited
+}
+
+// offer offers jobs at so many times the capacity for a time, and waits until none is
+// left. Waits are noted from a time on.
+func offer(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *outcome {
+	t.Helper()
+	o := &outcome{}
+	origin := time.Now()
+	perMs := times * float64(capacity) / 1000
+	for ms := 0; time.Duration(ms)*time.Millisecond < d; ms++ {
+		for o.offered < int(perMs*float64(ms+1)) {
+			job, begin := o.offered, time.Now()
+			o.offered++
+			err := p.TrySubmitTask(pool.Task{Job: &droppable{
+				run: func(context.Context) {
+					o.began(job, time.Since(begin), begin.Sub(origin) >= from)
+					time.Sleep(service/2 + time.Duration(job*7919%21)*service/20)
+					if time.Since(begin) <= patient {
+						o.isGood()
+					}
+				},
+				dropped: func(why error) {
+					if !errors.Is(why, pool.ErrShed) {
+						t.Errorf("dropped: %v; expected ErrShed", why)
+					}
+					if waited := time.Since(begin); waited < 5*time.Millisecond && p.Stats().Queued < 990 {
+						t.Errorf("shed after %v; expected more than the target of 5 ms", waited)
+					}
+					o.isShed()
+				},
+			}})
+			if err != nil {
+				o.full++
+			}
+		}
+		synctest.Wait()
+		time.Sleep(time.Millisecond)
+	}
+	for p.Stats().Queued+p.Stats().Running > 0 {
+		time.Sleep(time.Millisecond)
+	}
+	synctest.Wait()
+	return o
+}
+
+func (o *outcome) began(job int, waited time.Duration, note bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if note {
+		o.begun = append(o.begun, job)
+		o.waits = append(o.waits, waited)
+	}
+}
+
+func (o *outcome) isGood() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.good++
+}
+
+func (o *outcome) isShed() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.shed++
+}
+
+type droppable struct {
+	run     func(context.Context)
+	dropped func(error)
+}
+
+func (d *droppable) Run(ctx context.Context) { d.run(ctx) }
+func (d *droppable) Dropped(why error)       { d.dropped(why) }
+
+func (o *outcome) String() string {
+	return fmt.Sprintf("offered %d, full %d, shed %d, good %d, wait p99 %v, max %v", o.offered, o.full, o.shed, o.good, o.wait(0.99), o.wait(1))
+}
+
+// wait is a quantile of the waits.
+func (o *outcome) wait(q float64) time.Duration {
+	if len(o.waits) == 0 {
+		return 0
+	}
+	w := slices.Clone(o.waits)
+	slices.Sort(w)
+	return w[int(q*float64(len(w)-1))]
+}
+
+// A pool that can run what it is offered sheds nothing, also when jobs come in bursts
+// that take longer than the target, but not for all of the interval.
+func TestCalmPoolShedsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, overloaded(0))
+		o := offer(t, p, 0.9, 3*time.Second, 0)
+		if s := p.Stats(); o.good != o.offered || s.Shed+s.Full != 0 || s.Overloaded {
+			t.Errorf("at 0.9 of capacity: %v, %+v", o, s)
+		}
+		for range 20 {
+			burst := make([]noted, 4*workers) // 60 ms until the last one begins
+			for i := range burst {
+				burst[i] = noted{t: t, name: "of a burst", do: func(context.Context) { time.Sleep(service) }}
+				if err := p.TrySubmitTask(pool.Task{Job: &burst[i]}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(90 * time.Millisecond)
+			for i := range burst {
+				burst[i].mustRun()
+			}
+			if p.Stats().Overloaded {
+				t.Error("overloaded after a burst")
+			}
+		}
+		if s := p.Stats(); s.Shed+s.Full != 0 {
+			t.Errorf("after bursts: shed %d, full %d; expected none", s.Shed, s.Full)
+		}
+	})
+}
+
+// In an overload of whatever size what is run has not
+// waited long, and nearly all of what can be run is of use. Without the rules it is
+// all in vain: that the queue is long, and each job has waited for all of it.
+func TestOverloadKeepsLatency(t *testing.T) {
+	for _, n := range []int{2, 8} {
+		t.Run(fmt.Sprint(n, " processors"), func(t *testing.T) {
+			processors(t, n)
+			overloadKeepsLatency(t)
+		})
+	}
+}
+
+func overloadKeepsLatency(t *testing.T) {
+	for _, c := range []struct {
+		times float64
+		limit time.Duration
+	}{
+		{1.2, 50 * time.Millisecond}, // it comes and goes
+		{2, 10 * time.Millisecond},
+		{10, 15 * time.Millisecond},
+	} {
+		t.Run(fmt.Sprintf("%v of capacity", c.times), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { keepsLatency(t, c.times, c.limit) })
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, overloaded(pool.AllRules))
+		o := offer(t, p, 10, 3*time.Second, 500*time.Millisecond)
+		if o.good > 3*capacity/4 || o.wait(0.99) < 2*patient {
+			t.Errorf("without rules: %v: the test shows nothing", o)
+		}
+		if s := p.Stats(); s.Shed != 0 || s.Overloaded && o.shed != 0 {
+			t.Errorf("without rules: shed %d", s.Shed)
+		}
+	})
+}
+
+func keepsLatency(t *testing.T, times float64, limit time.Duration) {
+	p := start(t, overloaded(0))
+	o := offer(t, p, times, 3*time.Second, 500*time.Millisecond)
+	if o.good < 3*capacity*95/100 {
+		t.Errorf("%v; expected %d good ones", o, 3*capacity*95/100)
+	}
+	if p99 := o.wait(0.99); p99 > limit {
+		t.Errorf("%v; expected a p99 of the wait of at most %v, with a target of 5 ms", o, limit)
+	}
+	if s := p.Stats(); s.Shed == 0 || s.Shed != uint64(o.shed) || s.Full != uint64(o.full) {
+		t.Errorf("%v, but shed %d, full %d in Stats", o, s.Shed, s.Full)
+	}
+	if o.good+o.shed+o.full > o.offered {
+		t.Errorf("%v: more than were offered", o)
+	}
+}
+
+// It is overloaded when jobs have waited for longer than the target for all of the
+// interval, not before, and while it is, and no longer, the newest run first.
+func TestOverloadBeginsAndEnds(t *testing.T) {
+	processors(t, 2)
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, overloaded(0))
+		if o := offer(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
+			t.Errorf("%v: something was shed before the interval was over", o)
+		}
+		// That has left nothing behind: it is as long until the next is overloaded.
+		time.Sleep(time.Second)
+		if p.Stats().Overloaded {
+			t.Error("overloaded without work")
+		}
+		if o := offer(t, p, 2, 45*time.Millisecond, 0); o.shed != 0 {
+			t.Errorf("%v: something was shed before the interval was over", o)
+		}
+		time.Sleep(time.Second)
+		stop := make(chan struct{})
+		seen := 0
+		go func() {
+			defer close(stop)
+			for range 20 {
+				time.Sleep(50 * time.Millisecond)
+				if p.Stats().Overloaded {
+					seen++
+				}
+			}
+		}()
+		o := offer(t, p, 2, time.Second, 0)
+		<-stop
+		if seen < 12 || o.shed == 0 {
+			t.Errorf("overloaded in %d of 20 samples, %v; expected nearly always after the first 100 ms", seen, o)
+		}
+		// The load goes: calm again, first come first served, nothing is shed.
+		time.Sleep(time.Second)
+		shed := p.Stats().Shed
+		if p.Stats().Overloaded {
+			t.Error("still overloaded a second after the last job")
+		}
+		var mu sync.Mutex
+		var order []int
+		const all = 4 * workers
+		for i := range all {
+			if err := p.TrySubmit(func(context.Context) {
+				mu.Lock()
+				order = append(order, i)
+				mu.Unlock()
+				time.Sleep(time.Millisecond)
+			}); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		half := all / 2 // whole rounds: the jobs of one begin in any order
+		early := 0
+		for _, i := range order[:half] {
+			if i < half {
+				early++
+			}
+		}
+		// Over several shards that order is rough. Newest first, only those that found a
+		// worker at once would be among them.
+		if early < half*3/4 {
+			t.Errorf("after the overload: of the first %d that ran, %d came first; expected order of arrival", half, early)
+		}
+		if s := p.Stats(); s.Shed != shed {
+			t.Errorf("%d were shed after the overload", s.Shed-shed)
+		}
+	})
+}
+
+// overtaken is the share of jobs that began after one that had come later: by more
+// than there are workers, since those begin in any order.
+func (o *outcome) overtaken() float64 {
+	n, last := 0, 0
+	for _, job := range o.begun {
+		if job < last-workers {
+			n++
+		}
+		last = max(last, job)
+	}
+	return float64(n) / float64(len(o.begun))
+}
+
+// Each rule can be switched off alone.
+func TestRulesOff(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		// Nothing is shed: the newest run first, the others wait for long.
+		p := start(t, overloaded(pool.Shedding))
+		o := offer(t, p, 10, 3*time.Second, 0)
+		if s := p.Stats(); s.Shed != 0 || o.shed != 0 {
+			t.Errorf("without Shedding %d were shed", s.Shed)
+		}
+		if o.wait(1) < time.Second {
+			t.Errorf("without Shedding, newest first: %v; expected some that waited for long", o)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		// In order of arrival: what is run has waited up to the target.
+		p := start(t, overloaded(pool.NewestFirst))
+		o := offer(t, p, 10, 3*time.Second, 500*time.Millisecond)
+		if n := o.overtaken(); n > 0.3 {
+			t.Errorf("without NewestFirst a share of %.2f ran after one that had come later; expected order of arrival", n)
+		}
+		// The target, and a tick of the tender or two until it is seen to be passed:
+		// without Shedding it would be a second.
+		if p99 := o.wait(0.99); o.shed == 0 || p99 > 30*time.Millisecond {
+			t.Errorf("without NewestFirst: %v; expected a p99 of the wait of about the target", o)
+		}
+	})
+}
+
+// Shedding takes nothing from a pool whose target is longer than any wait.
+func TestTargetIsRespected(t *testing.T) {
+	for _, target := range []time.Duration{50 * time.Millisecond, 200 * time.Millisecond} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg := overloaded(0)
+			cfg.Target, cfg.Interval = target, time.Second
+			p := start(t, cfg)
+			o := offer(t, p, 2, 4*time.Second, 2*time.Second)
+			if p99 := o.wait(0.99); p99 > 2*target || o.shed == 0 {
+				t.Errorf("target %v: %v", target, o)
+			}
+		})
+	}
+}
