@@ -546,6 +546,9 @@ func (s *server) sendPart(b *bench) (raw *client, c *tls.Conn) {
 	if err != nil {
 		b.Fatal(err)
 	}
+	if err := exchangeTLS(c, []byte("hello\n")); err != nil {
+		b.Fatal(err)
+	}
 	const size = 16 << 10
 	header := []byte{23, 3, 3, size >> 8, size & 0xff}
 	if _, err := raw.Write(append(header, pattern(recordPart)...)); err != nil {

@@ -82,15 +82,18 @@ func untaken(b *bench) {
 		func(c *engine.Conn) error { _, err := c.Write(answer); return err },
 		func(c *engine.Conn) error { return c.SendFile(f, 0, -1) },
 	} {
-		s := b.serve(&Script{Opened: func(c *engine.Conn) {
+		s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
 			if err := send(c); errors.Is(err, errors.ErrUnsupported) {
 				c.Write(answer)
 			} else if err != nil {
 				b.Errorf("sending: %v", err)
 			}
+			return len(in)
 		}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.WriteTimeout = 2*fileSize, short }))
+		c := s.dial()
+		c.smallBuffers()
 		start := time.Now()
-		s.dial()
+		c.send("g")
 		s.wantClosed(engine.ErrWriteTimeout)
 		if took := time.Since(start); took < short {
 			b.Errorf("closed after %v, which is less than the limit", took)
