@@ -129,7 +129,7 @@ func (c *Conn) CloseWrite() error {
 // at hand leaves unused comes again then, without new input. The kernel's buffers fill
 // up, so that the peer has to wait, which is not counted as its silence; what has been
 // read already is kept, a few buffers at most. Writes go on. Ref.Do is the way to do
-// it from elsewhere.
+// it from elsewhere. In a relay, and before one, neither of the two does anything.
 func (c *Conn) Pause() {
 	if c.inCall("Pause") {
 		c.core().Listen(false)
@@ -192,9 +192,11 @@ func (c *Conn) SetDeadline(d time.Duration) {
 // heartbeats or broadcasts. IdleTimeout counts from what has come by either. A drain
 // waits for relays to end, as long as it may.
 //
-// It fails with ErrClosed when either connection is closing, with ErrBadUse when this one
-// is relayed already, or to is this one, and with ErrFull when a mailbox is full. What is
-// found later closes the connection for that reason: ErrBadUse where to is relayed.
+// It fails with ErrClosed when either connection is closing, or this one's CloseWrite was
+// called, with ErrBadUse when this one is relayed already, has asked for that, for TLS or
+// to be given up, or to is this one, and with ErrFull when to's mailbox is full. What is
+// found later closes the connection for that reason: ErrBadUse where to is relayed with
+// another one, is given up, or has ended its direction, and ErrClosed where it has closed.
 func (c *Conn) Relay(to Ref) error {
 	if !c.core().Called() {
 		return ErrOutsideCall

@@ -21,8 +21,8 @@ import (
 // Limits.WriteTimeout; a connection that is closing has Limits.CloseTimeout for all of it.
 //
 // SendFile takes all of the part or nothing. It fails with ErrOutsideCall when no call for
-// this connection is under way, with ErrClosed once the connection
-// is closing, with ErrFull while 16 files wait for this connection, with ErrShortFile if
+// this connection is under way, with ErrClosed once the connection is closing or
+// CloseWrite was called, with ErrBadUse between StartTLS and Secured, with ErrFull while 16 files wait for this connection, with ErrShortFile if
 // the file has less than that, and with the error of the operating system if there is no
 // descriptor left. It fails, too, if f is no regular file, and with
 // errors.ErrUnsupported where loops have descriptor tables of their own, because

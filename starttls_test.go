@@ -92,7 +92,11 @@ func TestStartTLS(t *testing.T) {
 				tc := tls.Client(c, client)
 				r := bufio.NewReader(tc)
 				large := strings.Repeat("x", 50_000) + "\n"
-				go io.WriteString(tc, large)
+				sent := make(chan struct{})
+				go func() {
+					defer close(sent)
+					io.WriteString(tc, large)
+				}()
 				for _, want := range []string{"secured true\n", "posted\n", large} {
 					if got, err := r.ReadString('\n'); got != want || err != nil {
 						t.Errorf("got %d bytes, %v; want %.20q", len(got), err, want)
@@ -102,6 +106,7 @@ func TestStartTLS(t *testing.T) {
 				if !<-done {
 					t.Error("Do was called before the handshake was over")
 				}
+				<-sent // Close would interrupt the write, without close_notify
 				tc.Close()
 			})
 		}

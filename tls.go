@@ -33,8 +33,8 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.State(c.core()) }
 // command, and uses no more. A Lines or Split handler does: it stops at this call.
 //
 // It fails with ErrBadConfig where cfg has no certificate, or for a client no ServerName,
-// with ErrBadUse where the connection has TLS or gets it, is relayed or given up, and
-// with ErrClosed when it is closing.
+// with ErrBadUse where the connection has TLS or gets it, is relayed or given up, or a file
+// waits to be sent (SendFile), and with ErrClosed when it is closing.
 func (c *Conn) StartTLS(cfg *tls.Config) error {
 	switch {
 	case !c.core().Called():

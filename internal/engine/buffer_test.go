@@ -5,30 +5,6 @@ import (
 	"testing"
 )
 
-func TestBufferKeepsOrder(t *testing.T) {
-	var b Buffer
-	next, want := byte(0), byte(0)
-	for round := range 2000 {
-		for range round % 13 {
-			appendTo(&b, []byte{next})
-			next++
-		}
-		appendTo(&b, []byte{next})
-		next++
-		n := min(b.Len(), round%17)
-		for i, got := range b.Bytes()[:n] {
-			if got != want {
-				t.Fatalf("round %d: byte %d is %d, want %d", round, i, got, want)
-			}
-			want++
-		}
-		b.skip(n)
-		if b.Len() != int(next-want) {
-			t.Fatalf("round %d: %d bytes left, want %d", round, b.Len(), next-want)
-		}
-	}
-}
-
 // A queue that never empties must not creep through memory, nor copy each byte
 // more than about once.
 func TestBufferSkipReusesRoom(t *testing.T) {
@@ -52,15 +28,6 @@ func TestBufferSkipReusesRoom(t *testing.T) {
 	}
 	if most := 10_000 * len(piece); copied > most {
 		t.Errorf("copied %d bytes for %d that went through", copied, most)
-	}
-}
-
-func TestBufferSkipAllStartsOver(t *testing.T) {
-	b := Buffer{bytes: make([]byte, 0, 1024)}
-	appendTo(&b, make([]byte, 100))
-	b.skip(100)
-	if b.off != 0 || b.Len() != 0 || cap(b.bytes) != 1024 {
-		t.Errorf("empty buffer has offset %d, length %d, room %d; want 0, 0, 1024", b.off, b.Len(), cap(b.bytes))
 	}
 }
 

@@ -215,9 +215,7 @@ func (c *Conn) begin(began time.Duration) {
 		c.state |= beginning
 		c.callOpened()
 		c.state &^= beginning
-		if c.heard = c.host.moment(); !c.is(relayed) {
-			c.seen = 0
-		}
+		c.seen, c.heard = 0, c.host.moment()
 	}
 }
 
@@ -287,9 +285,6 @@ func (c *Conn) Sent(n int) {
 		c.out.progress(n, c.host.Clock())
 	}
 	c.relieve()
-	if c.remote() != nil {
-		c.sentRemote()
-	}
 }
 
 // Room says that the kernel takes output again.
@@ -310,10 +305,10 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	if m.shared != nil {
 		data = m.shared.Bytes
 	}
-	late := m.Late() // and then nothing else of the connection may be looked at
-	if !late && c.keepMail(m, data) {
+	if !m.Late() && c.keepMail(m, data) {
 		return
 	}
+	late := m.Late() // and then nothing else of the connection may be looked at
 	if len(data) == 0 {
 		c.unpost(noBytes)
 	}
@@ -329,7 +324,7 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 		if c.is(relayed) {
 			c.heard = c.host.moment()
 		}
-		if c.is(shut) {
+		if c.sendsNoMore() {
 			c.unpost(len(data))
 			c.host.Counters.Add(Dropped, 1)
 		} else if c.passDown(data); c.latest() != nil {
@@ -400,7 +395,7 @@ func (c *Conn) Next() Action {
 		return c.nextGreeting()
 	case c.is(fresh | relieved | warned):
 		return Deliver
-	case c.detaches() && c.out == nil && c.mark.posted() == 0:
+	case c.detaches() && !c.owes() && c.mark.posted() == 0:
 		return Detach
 	case c.is(held), c.is(gone) && !c.is(ended), c.is(relayed) && c.in != nil:
 		if c.is(deaf) {

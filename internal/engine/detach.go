@@ -19,12 +19,12 @@ func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|finishing|shut):
 		return ErrClosed
-	case c.is(relayed|greeting) || c.layer() != nil || c.upgrades() || c.detaches():
+	case c.is(greeting) || c.layer() != nil || c.promised():
 		return ErrBadUse
 	case c.host.Shard:
 		return ErrShard
 	}
-	c.Listen(false)
+	c.listen(false)
 	c.extra().detach = &take
 	return nil
 }

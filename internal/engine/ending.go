@@ -177,6 +177,10 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
+// sendsNoMore says whether our direction has ended: it is shut, or the layer has said
+// goodbye.
+func (c *Conn) sendsNoMore() bool { return c.is(shut) || c.more != nil && c.more.bidden }
+
 // Retain keeps the connection from being closed in order, for the peer's end or a
 // drain, until Release has been called as often: something is still to be written. A
 // peer that has ended waits for IdleTimeout at most.

@@ -46,8 +46,11 @@ type files struct {
 // SendFile appends a part of a file to the output: n bytes from offset on, or with a
 // negative n all from there on.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
-	if c.is(closing|failed) || !c.is(open) {
+	switch {
+	case c.is(closing|failed|finishing) || !c.is(open):
 		return ErrClosed
+	case c.upgrades():
+		return ErrBadUse
 	}
 	n, err := c.checkFile(f, offset, n)
 	switch {

@@ -57,7 +57,7 @@ func (c *Conn) Plain(p []byte) {
 		c.offerBuffered(nil)
 	default:
 		if rest := c.offer(p, nil); len(rest) > 0 && !c.is(closing|failed) {
-			c.keep(rest) // of a relay, until Deliver
+			c.keep(rest)
 		}
 	}
 }
@@ -108,12 +108,6 @@ func (c *Conn) deliverEnd() {
 		rest = c.in.Bytes()
 	}
 	used := c.callEnded(rest)
-	if c.is(relayed) {
-		if used > 0 && c.in != nil {
-			c.in.skip(min(used, len(rest)))
-		}
-		return
-	}
 	if used > 0 && used < len(rest) && c.waits() && !c.is(closing|failed) {
 		c.in.skip(used)
 		c.seen = 0
@@ -160,8 +154,6 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 		switch {
 		case used < 0 || used > len(part):
 			c.fail(ErrBadUse)
-		case c.is(relayed):
-			return in[used:]
 		case used > 0:
 			in, c.seen = in[used:], 0
 		case c.waits():
@@ -191,8 +183,11 @@ func (c *Conn) owesMuch() bool {
 	return c.is(choked) && !c.host.ReadOn && !c.ReadsOn()
 }
 
-// relieve ends that when it is time.
+// relieve ends that when it is time, and has a partner go on.
 func (c *Conn) relieve() {
+	if c.remote() != nil {
+		c.sentRemote()
+	}
 	if !c.is(choked) || c.Pending() > c.host.Limits.LowWater {
 		return
 	}

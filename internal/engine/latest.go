@@ -133,10 +133,17 @@ func (r Ref) Publish(l *Latest, size int) error {
 	return err
 }
 
-// awaits notes that the connection is to take a value. Those of topics that it has left
-// make room for others.
+// awaits notes that the connection is to take a value, or drops that if its direction has
+// ended. Those of topics that it has left make room for others.
 func (c *Conn) awaits(l *Latest) {
 	x := c.extra()
+	if c.sendsNoMore() {
+		_, replaced, unknown := l.take()
+		x.dropped += replaced + 1
+		c.host.Counters.Add(Replaced, unknown)
+		c.host.Counters.Add(Dropped, 1)
+		return
+	}
 	if len(x.latest) == cap(x.latest) {
 		x.latest = slices.DeleteFunc(x.latest, func(l *Latest) bool { return l.gone() })
 	}
@@ -144,7 +151,9 @@ func (c *Conn) awaits(l *Latest) {
 }
 
 // mayTake says whether it is time to take values.
-func (c *Conn) mayTake() bool { return c.more != nil && len(c.more.latest) > 0 && !c.owes() }
+func (c *Conn) mayTake() bool {
+	return c.more != nil && len(c.more.latest) > 0 && !c.owes() && !c.upgrades()
+}
 
 // takeLatest makes output of the newest values, as many as fit into a buffer, but at
 // least one.

@@ -84,7 +84,7 @@ func (c *Conn) Greeted() {
 	if !c.is(greeting) || c.is(closing|failed) {
 		return
 	}
-	c.state &^= greeting
+	c.state &^= greeting | allMissed
 	c.host.Counters.Add(Greeting, -1)
 	c.heard = c.host.moment()
 	if c.upgrades() {

@@ -72,6 +72,8 @@ type Request struct {
 	most int
 	// room, if set, gets what is closed when a mailbox is emptied that was full.
 	room *<-chan struct{}
+	// certain is for what is posted seldom enough to have room always.
+	certain bool
 }
 
 func (r Request) size() int {
@@ -136,7 +138,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	switch {
 	case b.closed:
 		return ErrClosed
-	case b.n >= most, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
+	case b.n >= most && !r.certain, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
 		if r.room != nil {
 			*r.room = b.roomy()
 		}

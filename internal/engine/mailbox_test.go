@@ -50,54 +50,6 @@ func wantErr(t *testing.T, what string, got, want error) {
 	}
 }
 
-func TestMailboxKeepsOrderAndBytes(t *testing.T) {
-	o := newBoxed(100, 1000)
-	a, b := o.open(1), o.open(2)
-	if o.box.Waiting() {
-		t.Error("an empty box says that mail waits")
-	}
-	p := []byte("one")
-	wantErr(t, "first Send", a.Ref().Send(p), nil)
-	copy(p, "XXX")
-	wantErr(t, "Send to another", b.Ref().Send([]byte("three")), nil)
-	wantErr(t, "Nudge", a.Ref().Nudge(), nil)
-	wantErr(t, "Close", a.Ref().Close(), nil)
-	if !o.box.Waiting() {
-		t.Error("a box with mail says that none waits")
-	}
-	mail, data := o.box.Take()
-	if o.box.Waiting() {
-		t.Error("an emptied box says that mail waits")
-	}
-	want := []Mail{{Conn: a, Size: 3}, {Conn: b, Size: 5}, {Conn: a, Kind: MailNudge}, {Conn: a, Kind: MailClose}}
-	if fmt.Sprint(mail) != fmt.Sprint(want) {
-		t.Errorf("mail is %v, want %v", mail, want)
-	}
-	if string(data) != "onethree" {
-		t.Errorf("data is %q, want %q", data, "onethree")
-	}
-}
-
-func TestMailboxBound(t *testing.T) {
-	const most = 3
-	o := newBoxed(most, 1000)
-	r := o.open(1).Ref()
-	for range most {
-		wantErr(t, "Send with room", r.Send([]byte("x")), nil)
-	}
-	wantErr(t, "Send to a full box", r.Send([]byte("x")), ErrFull)
-	wantErr(t, "Send of nothing to a full box", r.Send(nil), ErrFull)
-	for i := range most {
-		wantErr(t, fmt.Sprintf("Close number %d into a box full of messages", i), r.Close(), nil)
-	}
-	wantErr(t, "Close into a box full of requests to close", r.Close(), ErrFull)
-	wantErr(t, "Nudge into a box full of requests to close", r.Nudge(), ErrFull)
-	if mail, _ := o.box.Take(); len(mail) != 2*most {
-		t.Errorf("took %d messages, want %d", len(mail), 2*most)
-	}
-	wantErr(t, "Send into an emptied box", r.Send([]byte("x")), nil)
-}
-
 func TestMailboxBoundsBytes(t *testing.T) {
 	o := newBoxed(100, 2*mailBytes)
 	big := make([]byte, mailBytes+1)
@@ -107,23 +59,6 @@ func TestMailboxBoundsBytes(t *testing.T) {
 	o.box.Take()
 	wantErr(t, "a message of the bound", o.open(4).Ref().Send(big[1:]), nil)
 	wantErr(t, "a byte more", o.open(5).Ref().Send([]byte("x")), ErrFull)
-}
-
-func TestMailboxRefusalLeavesNothing(t *testing.T) {
-	o := newBoxed(2, 10)
-	c := o.open(1)
-	r := c.Ref()
-	wantErr(t, "Send", r.Send(make([]byte, 6)), nil)
-	wantErr(t, "Send over MaxUnsent together", r.Send(make([]byte, 5)), ErrFull)
-	wantErr(t, "Send over MaxUnsent alone", r.Send(make([]byte, 11)), ErrTooLarge)
-	wantErr(t, "Send up to MaxUnsent", r.Send(make([]byte, 4)), nil)
-	wantErr(t, "Send to a full box", r.Send([]byte("x")), ErrFull)
-	if got := c.mark.posted(); got != 10 {
-		t.Errorf("%d bytes are marked as posted, want 10", got)
-	}
-	if mail, data := o.box.Take(); len(mail) != 2 || len(data) != 10 {
-		t.Errorf("took %d messages of %d bytes, want 2 of 10", len(mail), len(data))
-	}
 }
 
 func TestMailboxClose(t *testing.T) {
@@ -219,22 +154,6 @@ func checkOrder(t *testing.T, lines string, senders, each int) {
 	}
 }
 
-func TestMark(t *testing.T) {
-	var m mark
-	wantErr(t, "reserve within the limit", m.reserve(0, 10, 10), nil)
-	wantErr(t, "reserve over the limit", m.reserve(0, 1, 10), ErrFull)
-	wantErr(t, "reserve for a later generation", m.reserve(1, 1, 100), ErrClosed)
-	m.next()
-	wantErr(t, "reserve for an earlier generation", m.reserve(0, 1, 100), ErrClosed)
-	if m.generation() != 1 || m.posted() != 10 {
-		t.Errorf("generation %d with %d bytes, want 1 with 10", m.generation(), m.posted())
-	}
-	m.release(10)
-	if m.generation() != 1 || m.posted() != 0 {
-		t.Errorf("generation %d with %d bytes after release, want 1 with 0", m.generation(), m.posted())
-	}
-}
-
 func TestMarkGenerationWrapsWithoutTouchingTheBytes(t *testing.T) {
 	var m mark
 	m.v.Store(1<<64 - 1<<32)
@@ -324,34 +243,6 @@ func TestMarkAwaited(t *testing.T) {
 	m.woken()
 	if left, wanted := m.release(10); left != 0 || wanted || m.generation() != 1 {
 		t.Errorf("release leaves %d, %v in generation %d; want 0, nobody, 1", left, wanted, m.generation())
-	}
-}
-
-func TestRef(t *testing.T) {
-	o := newBoxed(10, 100)
-	c := o.open(3)
-	r := c.Ref()
-	if r != c.Ref() {
-		t.Error("two Refs of one connection differ")
-	}
-	if owner, slot, gen := r.Slot(); owner != 7 || slot != 3 || gen != 0 {
-		t.Errorf("Slot is %d, %d, %d; want 7, 3, 0", owner, slot, gen)
-	}
-	c.CloseWith(nil)
-	if r != c.Ref() {
-		t.Error("the Ref of a closing connection differs from the one before")
-	}
-	c.Finish()
-	wantErr(t, "Send after the end", r.Send([]byte("x")), ErrClosed)
-	c.Open(loopback, false)
-	wantErr(t, "Send after the slot was used again", r.Send([]byte("x")), ErrClosed)
-	wantErr(t, "Close after the slot was used again", r.Close(), ErrClosed)
-	wantErr(t, "Nudge after the slot was used again", r.Nudge(), ErrClosed)
-	if r == c.Ref() {
-		t.Error("a new connection in the slot has the old one's Ref")
-	}
-	if o.box.Waiting() {
-		t.Error("mail to a closed connection was left in the box")
 	}
 }
 

@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"io"
 	"sync"
 	"sync/atomic"
 )
@@ -23,39 +22,26 @@ import (
 // Where any goroutine may use a socket (Host.Pass), a connection sends to its partner's
 // directly while nothing else waits to be sent there: see bypass. What the kernel does not
 // take goes by mail, and then the connection is deaf until all of that is sent.
+//
+// One that asks for a relay knows its partner and is deaf until the two have met: mail
+// calls meet of the other one, on its owner. If that belongs to a second owner it is
+// joined then, and mail has the first one joined before any byte comes. What relays post
+// beside bytes is a few pieces of mail for each connection at a time, which have room in
+// every mailbox (Request.certain): a connection always hears of its partner's end.
 
 // Relay joins two connections. It is for the owner of one of them.
 func (c *Conn) Relay(to Ref) error {
 	switch {
-	case c.is(closing|failed) || !c.is(open) || to.Closed():
+	case c.is(closing|failed|finishing) || !c.is(open) || to.Closed():
 		return ErrClosed
-	case c.is(relayed) || to.c == c || c.upgrades() || c.detaches():
+	case to.c == c || c.promised():
 		return ErrBadUse
 	}
-	if c.host.At != nil && to.On(c.host) != nil {
-		c.state |= deaf // until they meet
-		return c.Ref().post(Request{Kind: MailDo, Shared: &Shared{
-			Do:   func(c *Conn) { c.meet(to) },
-			Lost: func() { _ = to.Close() }, // it may have closed
-		}})
-	}
 	from := c.Ref()
-	var in, out *bypass
-	if c.host.Pass != nil {
-		in, out = new(bypass), new(bypass)
-	}
-	err := to.post(Request{Kind: MailDo, Shared: &Shared{
-		Do: func(o *Conn) {
-			if o.is(relayed) {
-				_ = from.Close() // it may have closed
-				return
-			}
-			o.joinTo(from, out, in)
-		},
-		Lost: func() { _ = from.Close() },
-	}})
+	err := to.post(Request{Kind: MailDo, Shared: from.asks()})
 	if err == nil {
-		c.joinTo(to, in, out)
+		c.state |= deaf
+		c.extra().remote = &remote{partner: to}
 	}
 	return err
 }
@@ -63,37 +49,86 @@ func (c *Conn) Relay(to Ref) error {
 // Relayed says whether the connection is joined with another one.
 func (c *Conn) Relayed() bool { return c.is(relayed) }
 
-// meet joins two connections of one loop, on the loop. Where workers call handlers, the
-// other one may be with one of them: then it looks for this one when it is back.
-func (c *Conn) meet(to Ref) {
-	o, from := to.On(c.host), c.Ref()
+// promised says whether the input is for somebody else than the handler already: it is in
+// a relay, or has asked for one, for a layer, or to be given up.
+func (c *Conn) promised() bool {
+	return c.is(relayed) || c.more != nil && (c.remote() != nil || c.upgrades() || c.detaches())
+}
+
+// joinable says whether the connection can be joined with another one.
+func (c *Conn) joinable(o Ref) bool {
 	switch {
-	case c.is(relayed):
-	case o == nil:
+	case c.is(relayed | finishing):
+		return false
+	case c.promised():
+		return c.remote() != nil && c.remote().partner == o
+	}
+	return true
+}
+
+// asks is what the connection has done on the one that it wants to be joined with.
+func (r Ref) asks() *Shared {
+	return &Shared{Do: func(o *Conn) { o.meet(r) }, Lost: func() { r.closeWith(ErrClosed) }}
+}
+
+// meet joins the connection with one that has asked for that. Where workers call handlers,
+// that one may be with one of them: then it asks again when it is back.
+func (c *Conn) meet(from Ref) {
+	o, here := from.On(c.host), c.Ref()
+	near := c.host.At != nil && o != nil
+	switch {
+	case c.joinedTo(from): // both have asked
+	case !c.joinable(from):
+		from.closeWith(ErrBadUse)
+	case from.Closed():
 		c.CloseWith(ErrClosed)
-	case !c.host.Mine(o):
-		err := to.post(Request{Kind: MailDo, Shared: &Shared{
-			Do:   func(o *Conn) { o.meet(from) },
-			Lost: func() { _ = from.Close() }, // it may have closed
-		}})
-		if err != nil {
-			c.CloseWith(err)
-			_ = to.Close()
+	case !near:
+		var in, out *bypass
+		if c.host.Pass != nil {
+			in, out = new(bypass), new(bypass)
 		}
-	case o.is(relayed):
-		c.CloseWith(ErrBadUse)
+		from.tellElse(func(o *Conn) { o.joinTo(here, out, in) }, func() { here.closeWith(ErrClosed) })
+		c.join(&remote{partner: from, in: in, out: out})
+	case !c.host.Mine(o):
+		again := from.asks()
+		from.tellElse(func(*Conn) { here.tellElse(again.Do, again.Lost) }, func() { here.closeWith(ErrClosed) })
+	case !o.joinable(here):
+		o.CloseWith(ErrBadUse)
+		c.host.Touch(o)
 	default:
-		c.join()
-		o.join()
+		c.join(nil)
+		o.join(nil)
 		c.seen, o.seen = o.slot, c.slot
 		c.host.Touch(c)
 		c.host.Touch(o)
 	}
 }
 
-// join begins a relay, on either side. What was kept is forwarded by Deliver, because
-// the handler may be looking at it now.
-func (c *Conn) join() {
+// joinedTo says whether the connection is in a relay with another one.
+func (c *Conn) joinedTo(o Ref) bool {
+	if !c.is(relayed) {
+		return false
+	}
+	if near := c.joined(); near != nil {
+		return near == o.On(c.host)
+	}
+	return c.remote().partner == o
+}
+
+// joinTo joins the connection to one of another owner, which is joined already.
+func (c *Conn) joinTo(o Ref, in, out *bypass) {
+	switch {
+	case c.joinedTo(o): // both have asked
+	case c.joinable(o):
+		c.join(&remote{partner: o, in: in, out: out})
+	default:
+		o.closeWith(ErrBadUse)
+	}
+}
+
+// join begins a relay, on either side; r is nil where the partner has the same owner.
+// What was kept is forwarded by Deliver.
+func (c *Conn) join(r *remote) {
 	c.state |= relayed
 	c.state &^= silent | ended | deaf | held | relieved | allMissed
 	if c.is(choked) {
@@ -102,7 +137,28 @@ func (c *Conn) join() {
 	if c.attentive(); c.is(gone) {
 		c.more.due = 0
 	}
+	if r != nil {
+		c.extra().remote = r
+		c.openBypass()
+	} else if c.more != nil {
+		c.more.remote = nil // it has asked
+		c.shrink()
+	}
 }
+
+// tell posts something to do on a partner.
+func (r Ref) tell(do func(*Conn)) { r.tellElse(do, nil) }
+
+// tellElse is tell with what is done instead if the partner is closing.
+func (r Ref) tellElse(do func(*Conn), lost func()) {
+	err := r.post(Request{Kind: MailDo, certain: true, Shared: &Shared{Do: do, Lost: lost}})
+	if err != nil && lost != nil {
+		lost()
+	}
+}
+
+// closeWith has a partner closed.
+func (r Ref) closeWith(why error) { r.tell(func(c *Conn) { c.CloseWith(why) }) }
 
 // remote is what a connection has to know of its partner with another owner.
 type remote struct {
@@ -128,13 +184,6 @@ func (c *Conn) remote() *remote {
 		return nil
 	}
 	return c.more.remote
-}
-
-// joinTo joins the connection to one of another owner.
-func (c *Conn) joinTo(to Ref, in, out *bypass) {
-	c.join()
-	c.extra().remote = &remote{partner: to, in: in, out: out}
-	c.openBypass()
 }
 
 func (c *Conn) openBypass() {
@@ -246,13 +295,13 @@ func (c *Conn) forwardRemote(p []byte) {
 			c.keep(p)
 			r.ahead = max(r.ahead, c.host.Limits.HighWater+1)
 			p = nil
-		default:
-			c.CloseWith(io.EOF) // the other one tells why
+		default: // it is closing, and mail about that is on its way
+			return
 		}
 	}
 	if (r.ahead > c.host.Limits.HighWater || r.out != nil) && !c.is(deaf) {
 		c.state |= deaf
-		c.tell(func(o *Conn) {
+		r.partner.tell(func(o *Conn) {
 			if r := o.remote(); r != nil {
 				r.asked = true
 				o.grant()
@@ -319,7 +368,7 @@ func (c *Conn) goOn() {
 		return
 	}
 	if o := c.joined(); o != nil {
-		o.Listen(true)
+		o.listen(true)
 		c.host.Touch(o)
 	}
 }
@@ -334,19 +383,12 @@ func (c *Conn) grant() {
 		return
 	}
 	r.asked = false
-	c.tell(func(o *Conn) {
+	r.partner.tell(func(o *Conn) {
 		if r := o.remote(); r != nil {
 			r.ahead = 0
-			o.Listen(true)
+			o.listen(true)
 		}
 	})
-}
-
-// tell has something done to a partner of another owner.
-func (c *Conn) tell(do func(o *Conn)) {
-	if err := c.more.remote.partner.Do(do); errors.Is(err, ErrFull) {
-		c.CloseWith(ErrFull)
-	}
 }
 
 // relayEnd passes on that the peer has ended, behind all it has sent.
@@ -361,7 +403,7 @@ func (c *Conn) relayEnd() {
 		c.host.Touch(o)
 		return
 	}
-	c.tell((*Conn).CloseWrite)
+	c.more.remote.partner.tell((*Conn).CloseWrite)
 }
 
 // relayClose passes on that the connection closes.
@@ -373,5 +415,5 @@ func (c *Conn) relayClose(why error) {
 		}
 		return
 	}
-	_ = c.more.remote.partner.Do(func(o *Conn) { o.CloseWith(why) }) // it may have closed, too
+	c.more.remote.partner.closeWith(why)
 }

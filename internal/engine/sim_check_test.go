@@ -11,6 +11,9 @@ import (
 
 // inspect checks what holds after each step.
 func (s *sim) inspect() {
+	s.driveTouched()
+	s.check(s.failure == "", "fails in a call of the handler")
+	s.check(s.host.direct == 0, "%d bytes count as sent in this event when it is over", s.host.direct)
 	open, held := 0, 0
 	for i, c := range s.slots {
 		inBox := 0
@@ -19,15 +22,23 @@ func (s *sim) inspect() {
 				inBox += max(noBytes, len(p.data))
 			}
 		}
-		s.check(c.mark.posted() == inBox+c.posted(), "slot %d: %d bytes marked as posted, %d are in the box and %d in the output", i, c.mark.posted(), inBox, c.posted())
 		l := s.lives[i]
+		if l != nil {
+			s.pull(l, 0)
+			for _, p := range l.kept {
+				inBox += max(noBytes, len(p.data))
+			}
+		}
+		s.check(c.mark.posted() == inBox+c.posted(), "slot %d: %d bytes marked as posted, %d are in the box and %d in the output", i, c.mark.posted(), inBox, c.posted())
 		if l == nil {
 			continue
 		}
 		open++
-		s.check(c.unsent() <= 2*simMaxUnsent+16+simMaxUnsent, "%v: %d bytes of unsent output", l, c.unsent())
+		s.check(c.unsent() <= 3*simMaxUnsent+16+l.brought(), "%v: %d bytes of unsent output", l, c.unsent())
 		s.check((c.files() == nil) == (len(c.files().all()) == 0) && len(c.files().all()) <= MaxFiles, "%v: %d files wait", l, len(c.files().all()))
 		s.check(c.Pending() == len(l.wrote)-len(l.wire), "%v: %d bytes pending, want %d", l, c.Pending(), len(l.wrote)-len(l.wire))
+		s.checkMissed(l)
+		s.check(!l.tooLong || c.is(closing), "%v: has refused a message of MaxMessage bytes, and is open", l)
 		s.check(c.posted() <= c.Pending(), "%v: %d bytes owed to posts, %d pending", l, c.posted(), c.Pending())
 		s.check(!l.ended || c.in == nil, "%v: keeps input after Ended", l)
 		if c.in != nil {
@@ -45,6 +56,29 @@ func (s *sim) inspect() {
 	s.recount()
 }
 
+// brought is the most that a relay may have written beyond what it waits for: what was
+// received in spite of that.
+func (l *life) brought() int {
+	if l.mate == nil {
+		return 0
+	}
+	return l.mate.rude + simMaxMessage + simMaxRead
+}
+
+// checkMissed checks how much the connection says that it has not got.
+func (s *sim) checkMissed(l *life) {
+	want := l.fewer
+	for _, u := range l.subs {
+		if u.left {
+			return // what it did not get does not count
+		}
+	}
+	for _, u := range l.takes {
+		want += int64(u.replaced)
+	}
+	s.check(l.conn.Missed() == want, "%v: has missed %d messages, want %d", l, l.conn.Missed(), want)
+}
+
 // settle lets everything under way arrive, until nothing more happens, and
 // checks that no connection is stuck.
 func (s *sim) settle() {
@@ -55,7 +89,10 @@ func (s *sim) settle() {
 			s.deliverMail()
 		}
 		for _, l := range s.lives {
-			if l != nil && l.deaf {
+			for l != nil && l.retained > 0 && s.lives[l.conn.slot] == l {
+				s.release(l)
+			}
+			if l != nil && s.lives[l.conn.slot] == l && l.pauses() {
 				s.listen(l)
 			}
 		}
@@ -84,16 +121,41 @@ func (s *sim) checkSettled() {
 			continue
 		}
 		c := l.conn
-		s.check(c.Next() == Wait && c.Pending() == 0, "%v: at rest, but asks for %d and owes %d bytes", l, c.Next(), c.Pending())
+		next := s.next(l)
+		s.check(next == Wait && c.Pending() == 0, "%v: at rest, but asks for %d and owes %d bytes", l, next, c.Pending())
 		if c.is(greeting) && l.told {
 			continue // it has its time
 		}
-		s.check(!l.fin && c.WantsInput(), "%v: stuck: state %b", l, c.state)
+		if c.is(closing) {
+			s.check(!l.fin && c.WantsInput(), "%v: stuck while it closes: state %b", l, c.state)
+			continue
+		}
+		if l.joining && slices.ContainsFunc(l.related, func(o *life) bool { return len(o.kept) > 0 }) {
+			continue // that one's layer has its time, too
+		}
+		s.check(!l.parting && !l.joining, "%v: at rest, parting is %v, and joining is %v", l, l.parting, l.joining)
+		s.check(len(l.takes) == 0 && (len(l.kept) == 0 || c.is(greeting)), "%v: at rest, with values or mail that wait", l)
 		s.check(l.arrived == len(l.raw), "%v: at rest with %d of %d bytes read", l, l.arrived, len(l.raw))
-		s.check(s.host.Drained == nil || !l.awaits || c.is(closing), "%v: at rest, was told that it is Paused, and Writable was not called", l)
-		s.check(s.host.Draining == nil || !l.drained || !l.opened || l.draining == 1 || c.is(closing), "%v: was to drain, and Draining was called %d times", l, l.draining)
+		s.check(!l.finishing || l.shut || c.is(greeting), "%v: at rest, and has not closed its direction", l)
+		if c.is(relayed) {
+			s.checkRelayed(l)
+			continue
+		}
+		s.check(!l.fin && c.WantsInput(), "%v: stuck: state %b", l, c.state)
+		s.check(s.host.Drained == nil || !l.awaits, "%v: at rest, was told that it is Paused, and Writable was not called", l)
+		s.check(s.host.Draining == nil || !l.drained || !l.opened || l.draining == 1, "%v: was to drain, and Draining was called %d times", l, l.draining)
 		s.check(!c.is(drain) || c.in != nil || l.shut, "%v: was to drain, is idle, and is still open", l)
 	}
+}
+
+// checkRelayed checks one that is at rest and in a relay: all has been passed on.
+func (s *sim) checkRelayed(l *life) {
+	s.joined()
+	m := l.mate
+	s.check(m != nil && m.mate == l && s.lives[m.conn.slot] == m, "%v: at rest, and joined with %v", l, m)
+	s.check(l.used == l.plain(), "%v: at rest, and %d of %d bytes are relayed", l, l.used, l.plain())
+	s.check(l.told == l.fin && m.shut == l.fin, "%v: its peer has ended: %v; at rest, that is known: %v, and passed on: %v", l, l.fin, l.told, m.shut)
+	s.check(!l.fin || !m.fin, "%v: at rest, and both directions of its relay have ended", l)
 }
 
 // finishAll lets every peer end and all time pass: nothing may be left.
@@ -134,12 +196,23 @@ func (s *sim) checkComplete(l *life) {
 
 // checkReason checks why a connection closed, and what that reason promises.
 func (s *sim) checkReason(l *life, why error) {
-	s.check(slices.ContainsFunc(l.causes, func(cause error) bool { return errors.Is(why, cause) }),
-		"%v: closed for %v, which did not happen; what did: %v", l, why, l.causes)
+	causes := slices.Clone(l.causes)
+	for _, o := range append(l.related, l.mate) {
+		if o != nil {
+			causes = append(causes, o.causes...)
+		}
+	}
+	s.check(slices.ContainsFunc(causes, func(cause error) bool { return errors.Is(why, cause) }),
+		"%v: closed for %v, which did not happen; what did: %v", l, why, causes)
+	s.check(errors.Is(why, ErrDetached) == l.taken || errors.Is(why, errPanic), "%v: closed for %v, detached: %v", l, why, l.taken)
+	if l.mate != nil || l.upgrading || len(l.related) > 0 && errors.Is(why, io.EOF) {
+		return // see checkRelay
+	}
 	inOrder := errors.Is(why, io.EOF) || errors.Is(why, ErrServerClosed)
-	if inOrder || why == nil || errors.Is(why, errOwn) {
+	if inOrder || why == nil || errors.Is(why, errOwn) || errors.Is(why, ErrDeadline) || errors.Is(why, ErrMessageTooLong) || errors.Is(why, ErrDetached) {
 		s.checkComplete(l)
 	}
+	s.check(!inOrder || l.retained == 0 || l.shut, "%v: closed in order, and is retained", l)
 	s.check(!inOrder || l.waiting == 0, "%v: closed in order with %d accepted posts in the mailbox", l, l.waiting)
 	s.check(!errors.Is(why, ErrServerClosed) || l.refused == 0, "%v: drained with %d bytes of a message unused", l, l.refused)
 	s.check(!errors.Is(why, io.EOF) || l.ended, "%v: end of file without Ended", l)
@@ -150,15 +223,20 @@ func (s *sim) log(format string, args ...any) {
 }
 
 func (s *sim) check(ok bool, format string, args ...any) {
-	if !ok {
-		s.t.Helper()
+	if !ok || s.failure != "" {
 		s.fail(format, args...)
 	}
 }
 
+// simFailure ends a simulation. It may come out of a call of the handler, where Conn
+// contains it: the simulation then ends at the next check.
+type simFailure string
+
 func (s *sim) fail(format string, args ...any) {
-	s.t.Helper()
-	s.t.Fatalf("%s: %s\nafter these steps:\n\t%s", s.name, fmt.Sprintf(format, args...), strings.Join(s.trace, "\n\t"))
+	if s.failure == "" {
+		s.failure = simFailure(fmt.Sprintf("%s: %s\nafter these steps:\n\t%s", s.name, fmt.Sprintf(format, args...), strings.Join(s.trace, "\n\t")))
+	}
+	panic(s.failure)
 }
 
 // life finds the record of the connection that the handler is called for.
@@ -166,5 +244,65 @@ func (s *sim) life(c *Conn) *life {
 	l := s.lives[c.Slot()]
 	s.check(l.opened, "%v: called before Opened: state %b", l, c.state)
 	s.check(c.Value() == l, "%v: has the value of another connection", l)
+	s.check(c.Ref() == l.ref, "%v: its Ref differs from the one in Opened", l)
 	return l
+}
+
+// recount compares what is counted with what there is.
+func (s *sim) recount() {
+	var want [gauges]int64
+	for _, l := range s.lives {
+		if l == nil {
+			continue
+		}
+		want[Open]++
+		want[Buffered] += int64(l.conn.Holds())
+		for bit, n := range map[uint32]*int64{greeting: &want[Greeting], choked: &want[Paused], closing: &want[Closing]} {
+			if l.conn.is(bit) {
+				*n++
+			}
+		}
+	}
+	for i := range gauges {
+		s.check(s.counters.Get(i) == want[i], "gauge %d is %d, want %d", i, s.counters.Get(i), want[i])
+	}
+}
+
+// checkBooks compares the counters at the end with what has happened.
+func (s *sim) checkBooks(n Counts, refused int) {
+	s.check(n.AllRefused() == int64(refused), "counted %d refused, want %d", n.AllRefused(), refused)
+	var closed int64
+	for why := RefusedCauses; why < Causes; why++ {
+		closed += n.Closed(why)
+	}
+	s.check(closed == int64(s.closes), "counted %d closed, Closed was called %d times", closed, s.closes)
+	dialled := 0
+	for _, l := range s.past {
+		if l.dialled {
+			dialled++
+		}
+	}
+	accepted := 0
+	for _, l := range s.past {
+		if l.opened && !l.dialled {
+			accepted++
+		}
+	}
+	s.check(int(n[Accepted]) == accepted && int(n[Dialled]) == dialled, "counted %d accepted and %d dialled, want %d and %d", n[Accepted], n[Dialled], accepted, dialled)
+	s.check(n[Heartbeats] == int64(s.beats), "counted %d heartbeats of %d", n[Heartbeats], s.beats)
+	s.check(n[Replaced] == int64(s.replaced), "counted %d replaced of %d", n[Replaced], s.replaced)
+	s.check(n[Dropped] == int64(s.drops), "counted %d dropped of %d", n[Dropped], s.drops)
+	wants := map[Cause]error{
+		ClosedFirstByte: ErrFirstByteTimeout, ClosedMessage: ErrMessageTimeout, ClosedIdle: ErrIdleTimeout, ClosedWrite: ErrWriteTimeout,
+		ClosedHeartbeat: ErrHeartbeatTimeout, ClosedSlow: ErrSlowConsumer, ClosedBudget: ErrOverBudget, ClosedClose: ErrCloseTimeout,
+	}
+	for cause, why := range wants {
+		times := 0
+		for _, l := range s.past {
+			if l.closed && errors.Is(l.why, why) {
+				times++
+			}
+		}
+		s.check(n.Closed(cause) == int64(times), "counted %d closed for %v, want %d", n.Closed(cause), why, times)
+	}
 }

@@ -7,8 +7,7 @@ import (
 	"sync"
 )
 
-// This file is what the simulation knows of files. There are two for all simulations,
-// which have no turns of their own: one whose bytes tell where they are from, and one of
+// There are two files for all simulations, which have no turns of their own: one whose bytes tell where they are from, and one of
 // zeros that is cut off now and then while it is being sent.
 
 const simFileSize = 256
@@ -50,19 +49,23 @@ func (s *sim) sendsFile(l *life) {
 	if s.dice.roll(8) == 0 {
 		n = s.dice.roll(2)
 	}
-	closed := l.closed || c.is(closing)
+	closed := l.writesNoMore()
 	small := n < s.host.DirectSize && c.unsent()-c.posted()+s.host.direct+n <= simMaxUnsent
 	full := n > 0 && !small && len(c.files().all()) == MaxFiles
+	if fits := !closed && !l.upgrading && !full; fits {
+		l.writes(s, simContent(which)[from:from+n]) // before it is sent at once
+	}
 	err := c.SendFile(f, int64(from), int64(n))
 	s.log("%v: sends %d bytes of file %d from %d on: %v", l, n, which, from, err)
 	switch {
 	case closed:
 		s.check(errors.Is(err, ErrClosed), "%v: SendFile after the end gives %v", l, err)
+	case l.upgrading:
+		s.check(errors.Is(err, ErrBadUse), "%v: SendFile before the layer has greeted gives %v", l, err)
 	case full:
 		s.check(errors.Is(err, ErrFull), "%v: SendFile of one too many gives %v", l, err)
 	default:
 		s.check(err == nil, "%v: SendFile gives %v", l, err)
-		l.writes(s, simContent(which)[from:from+n])
 		l.high = l.high || c.Pending()+s.host.direct > simHigh
 		l.filed = true
 		if which == 1 {

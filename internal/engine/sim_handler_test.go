@@ -27,7 +27,7 @@ func (a character) String() string {
 
 func (s *sim) Opened(c *Conn) {
 	l := s.lives[c.Slot()]
-	s.check(!l.opened, "%v: Opened twice", l)
+	s.check(!l.opened && !c.is(relayed), "%v: Opened twice, or in a relay", l)
 	s.check(c.Value() == nil, "%v: has the value of another connection", l)
 	s.check(!c.is(greeting|fresh), "%v: Opened before its time: state %b", l, c.state)
 	s.check(!l.dialled || c.DialledAt() == l.began, "%v: DialledAt is %d, want %d", l, c.DialledAt(), l.began)
@@ -48,6 +48,7 @@ func (s *sim) Received(c *Conn, in []byte) int {
 	s.check(!l.choked || c.Pending() <= simLow, "%v: Received while %d bytes are owed, of more", l, c.Pending())
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Received after the end: state %b", l, c.state)
 	s.check(!l.deaf, "%v: Received while it does not listen", l)
+	s.check(l.settled(), "%v: Received, and nobody is to hear of its input: state %b", l, c.state)
 	s.check(bytes.Equal(in, want), "%v: Received offers %q, want %q", l, in, want)
 	s.check(len(in) > l.refused, "%v: Received offers the same %d bytes again", l, len(in))
 	s.check(c.Refused() == l.seen, "%v: Refused is %d, want %d", l, c.Refused(), l.seen)
@@ -78,6 +79,7 @@ func (s *sim) noteRefused(l *life, n int) {
 	}
 	l.refused = n
 	if n >= simMaxMessage {
+		l.tooLong = true
 		l.cause(ErrMessageTooLong)
 	}
 }
@@ -86,10 +88,11 @@ func (s *sim) Ended(c *Conn, in []byte) int {
 	l := s.life(c)
 	s.check(!l.ended && !l.closed && !c.is(closing|failed), "%v: Ended after the end: state %b", l, c.state)
 	s.check(!l.deaf, "%v: Ended while it does not listen", l)
+	s.check(l.settled(), "%v: Ended, and nobody is to hear of its input: state %b", l, c.state)
 	s.check(l.told && l.plain() == len(l.sent), "%v: Ended after %d of %d bytes", l, l.plain(), len(l.sent))
 	s.check(bytes.Equal(in, l.sent[l.used:]), "%v: Ended with %q, want %q", l, in, l.sent[l.used:])
 	s.check(len(in) == l.refused, "%v: Ended with %d bytes, of which Received was not offered %d", l, len(in), len(in)-l.refused)
-	l.ended = true
+	l.ended, l.used = true, len(l.sent)
 	s.log("%v: ended with %d bytes unused", l, len(in))
 	s.mayPanic(l)
 	if s.dice.roll(2) == 0 {
@@ -101,10 +104,9 @@ func (s *sim) Ended(c *Conn, in []byte) int {
 
 func (s *sim) Nudged(c *Conn) {
 	l := s.life(c)
-	s.check(l.opened && !l.closed && !c.is(closing|failed), "%v: Nudged after the end: state %b", l, c.state)
-	s.check(l.nudges == 1, "%v: Nudged without a nudge", l)
-	l.nudges = 0
+	s.mustBeCalled(l, nil)
 	s.log("%v: nudged", l)
+	defer s.mayDie(l)
 	s.mayPanic(l)
 	s.write(l, []byte("awake"))
 	s.maySurprise(l)
@@ -113,10 +115,10 @@ func (s *sim) Nudged(c *Conn) {
 func (s *sim) Closed(c *Conn, why error) {
 	l := s.life(c)
 	s.check(l.opened && !l.closed, "%v: Closed, but opened is %v and closed is %v", l, l.opened, l.closed)
-	s.check(c.Ref() == l.ref, "%v: Ref in Closed differs from the one in Opened", l)
 	l.closed, l.why = true, why
 	s.closes++
 	s.checkReason(l, why)
+	s.check(!l.cheated || errors.Is(why, ErrBadUse) || l.panicked, "%v: cheated, and closed for %v", l, why)
 	s.check(!l.panicked || errors.Is(why, errPanic), "%v: panicked, and closed for %v", l, why)
 	s.write(l, []byte("too late"))
 	err := c.Ref().Send([]byte("too late"))
@@ -166,6 +168,7 @@ func (s *sim) act(l *life, in []byte) (used int) {
 		s.mayPanic(l)
 	case cheats:
 		if s.dice.roll(6) == 0 {
+			l.cheated = !l.conn.is(closing | failed)
 			l.cause(ErrBadUse)
 			return []int{-1, len(in) + 1}[s.dice.roll(2)]
 		}
@@ -195,8 +198,12 @@ func (s *sim) close(l *life) {
 // write writes and knows what the answer has to be.
 func (s *sim) write(l *life, p []byte) {
 	c := l.conn
-	closed := l.closed || c.is(closing)
+	s.pull(l, 0)
+	closed := l.writesNoMore()
 	tooMuch := c.unsent()-c.posted()+s.host.direct+len(p) > simMaxUnsent
+	if fits := !closed && !l.upgrading && !tooMuch; fits {
+		l.writes(s, p) // before it is sent at once
+	}
 	var n int
 	var err error
 	switch s.dice.roll(3) {
@@ -212,17 +219,18 @@ func (s *sim) write(l *life, p []byte) {
 	switch {
 	case closed:
 		s.check(n == 0 && errors.Is(err, ErrClosed), "%v: Write after the end gives %d, %v", l, n, err)
+	case l.upgrading:
+		s.check(n == 0 && errors.Is(err, ErrBadUse), "%v: Write before the layer has greeted gives %d, %v", l, n, err)
 	case len(p) > simMaxUnsent:
 		s.check(n == 0 && errors.Is(err, ErrTooLarge), "%v: Write of too much at once gives %d, %v", l, n, err)
 	case tooMuch && s.host.DropMessages:
-		s.drops++
+		s.tooMuch(l)
 		s.check(n == 0 && errors.Is(err, ErrFull), "%v: Write of too much gives %d, %v", l, n, err)
 	case tooMuch:
+		s.tooMuch(l)
 		s.check(n == 0 && errors.Is(err, ErrSlowConsumer), "%v: Write of too much gives %d, %v", l, n, err)
-		l.cause(ErrSlowConsumer)
 	default:
 		s.check(n == len(p) && err == nil, "%v: Write gives %d, %v", l, n, err)
-		l.writes(s, p)
 		l.high = l.high || c.Pending()+s.host.direct > simHigh
 	}
 }
@@ -231,7 +239,7 @@ func (s *sim) write(l *life, p []byte) {
 func (s *sim) paused(l *life) bool {
 	paused := l.conn.Paused()
 	if paused && !l.conn.is(closing|failed) {
-		if l.deaf {
+		if l.deaf || !l.settled() {
 			return true
 		}
 		s.check(l.high || l.choked, "%v: Paused while %d bytes are owed", l, l.conn.Pending())
@@ -240,22 +248,75 @@ func (s *sim) paused(l *life) bool {
 	return paused
 }
 
-// maySurprise posts from inside the handler, or closes.
+// maySurprise does what a handler may do in any call.
 func (s *sim) maySurprise(l *life) {
-	switch s.dice.roll(20) {
+	c := l.conn
+	open := !l.closed && c.IsOpen()
+	switch s.dice.roll(36) {
 	case 0:
 		s.close(l)
 	case 1, 2, 3:
 		s.postToAny()
 	case 4:
-		if l.conn.IsOpen() && !l.closed {
+		if open {
 			s.log("%v: listens no more", l)
-			l.deaf = true
-			l.conn.Listen(false)
+			l.deaf = l.deaf || l.settled()
+			c.Listen(false)
 		}
 	case 5, 6:
-		s.sendsFile(l)
+		if !c.is(relayed) {
+			s.sendsFile(l)
+		}
+	case 7, 8:
+		if open {
+			s.setsTimes(l)
+		}
+	case 9:
+		if open && s.dice.roll(2) == 0 {
+			s.detaches(l)
+		}
+	case 10, 11, 12:
+		if open && s.dice.roll(2) == 0 {
+			s.relays(l)
+		}
+	case 13, 14:
+		if open && l.arrived == len(l.raw) {
+			s.upgrades(l)
+		}
+	case 15:
+		if open && !c.is(relayed) && !l.joining && s.dice.roll(2) == 0 {
+			s.closesWrite(l)
+		}
+	case 16:
+		if open && l.retained < 2 {
+			s.retains(l)
+		}
 	}
+}
+
+func (s *sim) closesWrite(l *life) {
+	s.log("%v: closes its direction", l)
+	if !l.conn.is(closing | failed) {
+		l.finishing = true
+	}
+	l.conn.CloseWrite()
+}
+
+func (s *sim) retains(l *life) {
+	s.log("%v: is retained", l)
+	if !l.conn.is(closing | failed) {
+		if l.retained++; l.conn.is(gone) {
+			l.heard = s.now
+		}
+	}
+	l.conn.Retain()
+}
+
+func (s *sim) release(l *life) {
+	s.log("%v: is released", l)
+	l.retained--
+	l.conn.Release()
+	s.drive(l)
 }
 
 func (s *sim) mayPanic(l *life) {

@@ -2,11 +2,11 @@ package engine
 
 import (
 	"errors"
-	"time"
+	"io"
 )
 
-// This file is the layer of the simulation: a header whose first byte is its
-// length, then all bytes with one bit turned, and a goodbye.
+// The layer of the simulation is a header whose first byte is its length, then all bytes
+// with one bit turned, and a goodbye.
 
 var errLayer = errors.New("sim: the layer fails")
 
@@ -23,6 +23,7 @@ type simLayer struct {
 	head int // bytes of the header
 	late bool
 
+	begun  bool
 	in     []byte // what has come before the greeting was over
 	more   int    // bytes that it had for the handler then
 	done   bool   // has greeted
@@ -37,15 +38,62 @@ func (s *sim) newLayer(c *Conn) Layer {
 	if s.dice.roll(5) == 0 {
 		return nil
 	}
-	l.layer = &simLayer{s: s, l: l, head: 1 + s.dice.roll(10), late: s.dice.roll(2) == 0}
+	s.makeLayer(l)
+	l.layer.begun = true
 	l.ref = c.Ref()
+	return l.layer
+}
+
+// makeLayer makes a layer, whose header the peer sends.
+func (s *sim) makeLayer(l *life) {
+	l.layer = &simLayer{s: s, l: l, head: 1 + s.dice.roll(10), late: s.dice.roll(2) == 0}
+	l.clear = len(l.sent)
+	first := len(l.raw)
 	for i := range l.layer.head {
 		l.raw = append(l.raw, byte(l.layer.head-i))
 	}
 	if s.dice.roll(10) == 0 {
-		l.raw[0] = 0xff
+		l.raw[first] = 0xff
 	}
-	return l.layer
+}
+
+// greets says whether layers are at work before Opened.
+func (l *life) greets() bool { return l.layer != nil && !l.opened }
+
+// upgrades has the handler ask for a layer. Its peer has sent nothing that has not
+// arrived, and begins with the header now.
+func (s *sim) upgrades(l *life) {
+	c := l.conn
+	err := c.Upgrade(func(*Conn) Layer {
+		s.check(l.upgrading && !l.layer.begun && !c.is(closing|failed|gone) && c.in == nil, "%v: its upgrade begins: state %b", l, c.state)
+		s.log("%v: its upgrade begins", l)
+		l.layer.begun, l.deaf = true, false
+		return l.layer
+	})
+	s.log("%v: asks for a layer: %v", l, err)
+	switch {
+	case l.writesNoMore():
+		s.check(errors.Is(err, ErrClosed), "%v: Upgrade after the end gives %v", l, err)
+	case l.layer != nil || !l.settled() || c.files() != nil:
+		s.check(errors.Is(err, ErrBadUse), "%v: Upgrade gives %v", l, err)
+	default:
+		s.check(err == nil, "%v: Upgrade gives %v", l, err)
+		l.upgrading, l.deaf = true, true
+		l.cause(ErrClearInput, io.EOF)
+		s.makeLayer(l)
+	}
+}
+
+// Secured is the handler's call when the layer has greeted.
+func (s *sim) Secured(c *Conn) {
+	l := s.life(c)
+	s.check(l.upgrading && l.layer.done && !l.closed && !c.is(closing|failed), "%v: Secured: state %b", l, c.state)
+	l.upgrading = false
+	s.log("%v: secured", l)
+	defer s.mayDie(l)
+	s.mayPanic(l)
+	s.write(l, []byte("safe"))
+	s.maySurprise(l)
 }
 
 func (y *simLayer) Arrived(c *Conn, p []byte) error {
@@ -75,7 +123,11 @@ func (y *simLayer) greet(c *Conn) error {
 	y.done, y.more = true, len(rest)
 	y.l.heard, y.l.since = y.s.now, y.s.now
 	y.s.log("%v: has greeted", y.l)
+	upgrades := y.l.upgrading
 	c.Greeted()
+	if upgrades {
+		y.s.flush(y.l)
+	}
 	if len(rest) > 0 {
 		c.Plain(veiled(rest))
 	}
@@ -86,10 +138,6 @@ func (y *simLayer) greet(c *Conn) error {
 func (y *simLayer) wake() {
 	err := y.l.ref.Attend()
 	y.s.log("%v: the layer wants to be attended to: %v", y.l, err)
-	if err == nil {
-		y.l.waiting++
-		y.s.posts = append(y.s.posts, post{to: y.l, kind: MailAttend})
-	}
 }
 
 func (y *simLayer) Attend(c *Conn) error {
@@ -102,7 +150,7 @@ func (y *simLayer) Attend(c *Conn) error {
 			return err
 		}
 		return y.greet(c)
-	case len(y.in) == 0 && len(y.l.wrote) == 0 && y.s.dice.roll(2) == 0:
+	case len(y.in) == 0 && len(y.l.wrote) == 0 && !c.is(shut) && y.s.dice.roll(2) == 0:
 		y.append(c, []byte("banner"))
 	}
 	return nil
@@ -115,12 +163,12 @@ func (y *simLayer) Write(c *Conn, p []byte) error {
 	return nil
 }
 
-// Ended fails where the greeting is not over, or leaves that to Attend or to the
-// time that a greeting has.
 func (y *simLayer) Full() bool { return false }
 
 func (y *simLayer) Held() (memory int, partial bool) { return 0, false }
 
+// Ended fails where the greeting is not over, or leaves that to Attend or to the
+// time that a greeting has.
 func (y *simLayer) Ended(c *Conn) error {
 	y.check(c)
 	if y.done || y.s.dice.roll(2) == 0 {
@@ -177,45 +225,3 @@ func veiled(p []byte) []byte {
 	}
 	return out
 }
-
-// What a life knows of its layer.
-
-// size is how many bytes come before the handler's.
-func (l *life) header() int {
-	if l.layer == nil {
-		return 0
-	}
-	return l.layer.head
-}
-
-// extra is how much input the layer had for the handler at once.
-func (l *life) extra() int {
-	if l.layer == nil {
-		return 0
-	}
-	return l.layer.more
-}
-
-// plain is how many of the bytes that are for the handler it may have seen.
-func (l *life) plain() int { return max(l.arrived-l.header(), 0) }
-
-// over is what the handler's bytes become on the wire.
-func (l *life) over(p []byte) []byte {
-	if l.layer == nil {
-		return p
-	}
-	return veiled(p)
-}
-
-// writes notes what the handler, or mail, has written.
-func (l *life) writes(s *sim, p []byte) { l.appends(s, l.over(p)) }
-
-func (l *life) appends(s *sim, raw []byte) {
-	l.wrote = append(l.wrote, raw...)
-	for range raw {
-		l.stamps = append(l.stamps, s.now)
-	}
-}
-
-// free is since when the peer can be blamed for its silence.
-func (l *life) free(since time.Duration) time.Duration { return max(since, l.relieved) }

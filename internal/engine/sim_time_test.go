@@ -1,38 +1,9 @@
 package engine
 
 import (
-	"cmp"
-	"errors"
 	"slices"
 	"time"
 )
-
-// This file is what the simulation knows of the passing of time, of water marks
-// and of counters.
-
-// dress rolls what the host offers beyond the plain.
-func (s *sim) dress() {
-	h, roll := &s.host, s.dice.roll(64)
-	h.DropMessages = roll&1 != 0
-	if roll&2 != 0 {
-		h.Drained, h.Draining = s.writable, s.drainingNow
-	}
-	if roll&4 != 0 {
-		l := &h.Limits
-		l.FirstByteTimeout, l.MessageTimeout, l.IdleTimeout, l.WriteTimeout = simFirstByte, simMessage, simIdle, simWrite
-	}
-	if roll&8 != 0 {
-		h.Heartbeat = Heartbeat{Every: simBeat, Send: s.beat, MaxMissed: simMissed}
-	}
-	if roll&16 != 0 {
-		h.NewLayer = s.newLayer
-		h.Limits.HandshakeTimeout = simHandshake
-	}
-	if roll&32 != 0 { // as with workers, but that they are quick
-		h.Away, h.Direct = true, nil
-		h.Shed = s.shed
-	}
-}
 
 // coarse is how much less than the truth a time of silence may be taken for, and
 // with it some more.
@@ -52,8 +23,9 @@ func (s *sim) pass(d time.Duration) {
 
 func (s *sim) expire(l *life) {
 	c := l.conn
-	at, ok := c.Due()
-	owes, over, open := c.Pending() > 0, ok && at <= s.now, !c.is(closing|failed)
+	s.pull(l, 0)
+	owes, open := c.Pending() > 0, !c.is(closing|failed)
+	at, over := l.due()
 	must := s.overdue(l)
 	if over && c.is(greeting) {
 		l.cause(ErrHandshakeTimeout)
@@ -61,22 +33,69 @@ func (s *sim) expire(l *life) {
 	if over && owes {
 		l.cause(ErrCloseTimeout)
 	}
-	l.cause2(s.mayExpire(l)...)
-	beats := s.beats
+	l.cause(s.mayExpire(l)...)
+	own := open && !c.is(greeting|fresh) && !(over && owes) // its own times count
+	deadline, timer := own && l.passed(l.deadline), own && l.passed(l.timer)
+	beats, timers := s.beats, s.timers
 	acted := c.Expire(s.now)
-	s.check(acted || c.Next() == Wait, "%v: Expire did nothing, and Next is %d", l, c.Next())
-	if want := over && (owes || !open || c.is(greeting)); want {
-		s.check(c.Next() == Close, "%v: not expired at %v, due %v", l, s.now, at)
+	if next := s.next(l); !acted {
+		s.check(next == Wait, "%v: Expire did nothing, and Next is %d", l, next)
+	} else if over && (owes || !open || c.is(greeting)) {
+		s.check(next == Close, "%v: not expired at %v, due %v", l, s.now, at)
 	}
-	if open && c.is(closing) {
+	s.check(!deadline || c.is(closing), "%v: not closed at %v, the deadline was at %v", l, s.now, l.deadline)
+	s.check(!timer || deadline || s.timers == timers+1, "%v: Timer was not called at %v, it was set for %v", l, s.now, l.timer)
+	if open && c.is(closing) && !deadline && s.timers == timers && !l.told {
 		silence := []error{ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout, ErrHeartbeatTimeout}
 		s.check(!slices.Contains(silence, c.more.why), "%v: closed for %v, and nobody has looked for input", l, c.more.why)
 	}
 	arrived := l.arrived
 	s.drive(l)
-	if open && !over && must != nil && beats == s.beats && arrived == l.arrived && !l.told {
+	if open && !over && must != nil && beats == s.beats && timers == s.timers && arrived == l.arrived && !l.told {
 		s.check(l.closed || c.is(closing|failed), "%v: not closed at %v for %v", l, s.now, must)
 	}
+}
+
+// due is when it is given up because of its end or its layer, and whether that is over.
+func (l *life) due() (at time.Duration, over bool) {
+	if l.conn.more == nil || l.conn.more.due == 0 {
+		return 0, false
+	}
+	return l.conn.more.due, l.conn.more.due <= l.conn.host.Now()
+}
+
+// passed says whether one of its own times has passed.
+func (l *life) passed(at time.Duration) bool { return at != 0 && at <= l.conn.host.Now() }
+
+// setsTimes has the handler set its timer and its deadline.
+func (s *sim) setsTimes(l *life) {
+	after := func() time.Duration { return time.Duration(s.dice.roll(4)) * time.Duration(s.dice.roll(int(simClose))) }
+	d, at := after(), time.Duration(0)
+	if d > 0 {
+		at = s.now + d
+	}
+	if s.dice.roll(4) > 0 {
+		s.log("%v: sets its timer for %v", l, at)
+		l.timer = at
+		l.conn.SetTimer(d)
+	} else {
+		s.log("%v: sets its deadline to %v", l, at)
+		l.deadline = at
+		l.conn.SetDeadline(d)
+	}
+}
+
+// timer is the handler's Timer.
+func (s *sim) timer(c *Conn) {
+	l := s.life(c)
+	s.check(!l.closed && !c.is(closing|failed), "%v: Timer after the end: state %b", l, c.state)
+	s.check(l.passed(l.timer), "%v: Timer at %v, and it was set for %v", l, s.now, l.timer)
+	l.timer = 0
+	s.timers++
+	s.log("%v: its timer runs out", l)
+	s.mayPanic(l)
+	s.write(l, []byte("tick"))
+	s.maySurprise(l)
 }
 
 // mayExpire are the reasons for which a connection may be closed now.
@@ -91,12 +110,20 @@ func (s *sim) mayExpire(l *life) (may []error) {
 			may = append(may, why)
 		}
 	}
+	if l.passed(l.deadline) {
+		may = append(may, ErrDeadline)
+	}
 	if n := len(l.wire); n < len(l.wrote) {
 		add(ErrWriteTimeout, lim.WriteTimeout, s.now-l.stamps[n])
 	}
+	if l.told && l.bound() {
+		add(ErrIdleTimeout, lim.IdleTimeout, quiet)
+	}
 	if !l.told && !c.is(outbound|choked|deaf) {
 		switch {
-		case l.arrived <= l.header():
+		case c.is(relayed):
+			add(ErrIdleTimeout, lim.IdleTimeout, calm)
+		case l.plain() == 0:
 			add(ErrFirstByteTimeout, lim.FirstByteTimeout, calm)
 		case c.in != nil:
 			add(ErrMessageTimeout, lim.MessageTimeout, s.now-l.free(l.since))
@@ -114,7 +141,7 @@ func (s *sim) mayExpire(l *life) (may []error) {
 // is none.
 func (s *sim) overdue(l *life) error {
 	lim, c := &s.host.Limits, l.conn
-	if lim.WriteTimeout == 0 || c.is(greeting|fresh|closing|failed|gone|held) {
+	if lim.WriteTimeout == 0 || c.is(greeting|fresh|closing|failed|gone|held|relayed) {
 		return nil
 	}
 	if n := len(l.wire); n < len(l.wrote) && s.now-l.stamps[n] >= 2*lim.WriteTimeout && !l.filed {
@@ -123,24 +150,22 @@ func (s *sim) overdue(l *life) error {
 	quiet, since := s.now-l.free(l.heard), l.free(l.since)
 	switch {
 	case c.is(outbound | choked | deaf):
-	case l.arrived <= l.header() && quiet >= lim.FirstByteTimeout+coarse:
+	case l.plain() == 0 && quiet >= lim.FirstByteTimeout+coarse:
 		return ErrFirstByteTimeout
-	case l.arrived > l.header() && c.in != nil && s.now-since >= lim.MessageTimeout+coarse:
+	case l.plain() > 0 && c.in != nil && s.now-since >= lim.MessageTimeout+coarse:
 		return ErrMessageTimeout
-	case l.arrived > l.header() && c.in == nil && quiet >= lim.IdleTimeout+coarse:
+	case l.plain() > 0 && c.in == nil && quiet >= lim.IdleTimeout+coarse:
 		return ErrIdleTimeout
 	}
 	return nil
 }
-
-func (l *life) cause2(whys ...error) { l.causes = append(l.causes, whys...) }
 
 // beat is the handler's heartbeat.
 func (s *sim) beat(c *Conn) {
 	l := s.lives[c.Slot()]
 	s.check(l.opened && !l.closed && !c.is(closing|failed|gone), "%v: heartbeat: state %b", l, c.state)
 	quiet := s.now - l.heard
-	s.check(!c.is(choked|held|deaf), "%v: heartbeat while nobody listens: state %b", l, c.state)
+	s.check(!c.is(choked|held|deaf|relayed), "%v: heartbeat while nobody listens: state %b", l, c.state)
 	s.check(quiet >= simBeat && l.unheard < simMissed, "%v: heartbeat after %v, %d unheard", l, quiet, l.unheard)
 	l.unheard++
 	s.beats++
@@ -152,6 +177,10 @@ func (s *sim) beat(c *Conn) {
 
 // water keeps the marks of a connection that waits.
 func (s *sim) water(l *life) {
+	if l.conn.is(relayed) {
+		l.choked, l.high = false, false // its backpressure is the other one's
+		return
+	}
 	if l.conn.Pending() > simHigh {
 		l.choked, l.high = true, true
 	}
@@ -163,7 +192,7 @@ func (s *sim) water(l *life) {
 // writable is the handler's Writable.
 func (s *sim) writable(c *Conn) {
 	l := s.life(c)
-	s.check(l.opened && !l.closed && !c.is(closing|failed), "%v: Writable after the end: state %b", l, c.state)
+	s.check(l.opened && !l.closed && !c.is(closing|failed|relayed), "%v: Writable after the end: state %b", l, c.state)
 	s.check(l.high, "%v: Writable, and never was more than %d bytes owed", l, simHigh)
 	s.check(c.Pending() <= simHigh, "%v: Writable while %d bytes are owed", l, c.Pending())
 	l.high, l.awaits = c.Pending() > simHigh, false
@@ -189,82 +218,11 @@ func (s *sim) stream(l *life) {
 // drainingNow is the handler's Draining.
 func (s *sim) drainingNow(c *Conn) {
 	l := s.life(c)
-	s.check(l.opened && !l.closed && !c.is(closing|failed), "%v: Draining after the end: state %b", l, c.state)
+	s.check(l.opened && !l.closed && !c.is(closing|failed|relayed), "%v: Draining after the end: state %b", l, c.state)
 	s.check(l.drained && l.draining == 0, "%v: Draining again, or without Drain", l)
 	l.draining++
 	s.log("%v: draining", l)
 	s.mayPanic(l)
 	s.write(l, []byte("farewell"))
 	s.maySurprise(l)
-}
-
-// yield kills the connection with the largest buffers.
-func (s *sim) yield() {
-	open := slices.DeleteFunc(slices.Clone(s.lives), func(l *life) bool { return l == nil })
-	if len(open) == 0 {
-		return
-	}
-	l := slices.MaxFunc(open, func(a, b *life) int { return cmp.Compare(a.conn.Holds(), b.conn.Holds()) })
-	s.log("%v: gives way", l)
-	l.cause(ErrOverBudget)
-	l.conn.Kill(ErrOverBudget)
-	s.drive(l)
-}
-
-// recount compares what is counted with what there is.
-func (s *sim) recount() {
-	var want [gauges]int64
-	for _, l := range s.lives {
-		if l == nil {
-			continue
-		}
-		want[Open]++
-		want[Buffered] += int64(l.conn.Holds())
-		for bit, n := range map[uint32]*int64{greeting: &want[Greeting], choked: &want[Paused], closing: &want[Closing]} {
-			if l.conn.is(bit) {
-				*n++
-			}
-		}
-	}
-	for i := range gauges {
-		s.check(s.counters.Get(i) == want[i], "gauge %d is %d, want %d", i, s.counters.Get(i), want[i])
-	}
-}
-
-// checkBooks compares the counters at the end with what has happened.
-func (s *sim) checkBooks(n Counts, refused int) {
-	s.check(n.AllRefused() == int64(refused), "counted %d refused, want %d", n.AllRefused(), refused)
-	var closed int64
-	for why := RefusedCauses; why < Causes; why++ {
-		closed += n.Closed(why)
-	}
-	s.check(closed == int64(s.closes), "counted %d closed, Closed was called %d times", closed, s.closes)
-	dialled := 0
-	for _, l := range s.past {
-		if l.dialled {
-			dialled++
-		}
-	}
-	accepted := 0
-	for _, l := range s.past {
-		if l.opened && !l.dialled {
-			accepted++
-		}
-	}
-	s.check(int(n[Accepted]) == accepted && int(n[Dialled]) == dialled, "counted %d accepted and %d dialled, want %d and %d", n[Accepted], n[Dialled], accepted, dialled)
-	s.check(n[Heartbeats] == int64(s.beats), "counted %d heartbeats of %d", n[Heartbeats], s.beats)
-	s.check(n[Dropped] == int64(s.drops), "counted %d dropped of %d", n[Dropped], s.drops)
-	wants := map[Cause]error{
-		ClosedFirstByte: ErrFirstByteTimeout, ClosedMessage: ErrMessageTimeout, ClosedIdle: ErrIdleTimeout, ClosedWrite: ErrWriteTimeout,
-		ClosedHeartbeat: ErrHeartbeatTimeout, ClosedSlow: ErrSlowConsumer, ClosedBudget: ErrOverBudget, ClosedClose: ErrCloseTimeout,
-	}
-	for cause, why := range wants {
-		times := 0
-		for _, l := range s.past {
-			if l.closed && errors.Is(l.why, why) {
-				times++
-			}
-		}
-		s.check(n.Closed(cause) == int64(times), "counted %d closed for %v, want %d", n.Closed(cause), why, times)
-	}
 }

@@ -97,7 +97,7 @@ func (c *Conn) Expire(now time.Duration) (acted bool) {
 	switch {
 	case !c.is(open) || c.is(failed):
 		return false
-	case c.more != nil && c.more.due != 0 && now >= c.more.due:
+	case c.endIsDue(now):
 		c.expireEnd()
 		return true
 	case c.runTimer(now):
@@ -105,6 +105,7 @@ func (c *Conn) Expire(now time.Duration) (acted bool) {
 	case c.is(closing | greeting):
 		if c.is(greeting) {
 			c.attend() // in case its mail found no room
+			c.endEvent()
 		}
 		return true
 	}
@@ -131,6 +132,11 @@ func (c *Conn) giveUp(why error) {
 	} else {
 		c.CloseWith(why)
 	}
+}
+
+// endIsDue says whether something has not come to its end in time.
+func (c *Conn) endIsDue(now time.Duration) bool {
+	return c.more != nil && c.more.due != 0 && now >= c.more.due && (c.is(closing|greeting) || c.Pending() > 0)
 }
 
 // expireEnd gives up a connection that has not come to its end in time.

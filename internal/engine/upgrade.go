@@ -38,10 +38,10 @@ func (c *Conn) Upgrade(make func(*Conn) Layer) error {
 	switch {
 	case !c.is(open) || c.is(closing|failed|finishing|shut):
 		return ErrClosed
-	case c.is(relayed|greeting) || c.layer() != nil || c.upgrades() || c.detaches():
+	case c.is(greeting) || c.layer() != nil || c.promised() || c.files() != nil:
 		return ErrBadUse
 	}
-	c.Listen(false)
+	c.listen(false)
 	c.extra().upgrade = &upgrade{make: make}
 	return nil
 }

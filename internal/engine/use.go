@@ -135,11 +135,18 @@ func (c *Conn) Paused() bool {
 // and so is what the call at hand leaves unused. All of it is offered when the
 // handler listens again, as if it were new. It is sent to as before, and closes as
 // before, but for the peer's end and a drain, which wait for input that is kept.
-// A transport that breaks may close it, with what the kernel had. It is for the
-// owner, in a call of the handler.
+// A transport that breaks may close it, with what the kernel had. It does nothing to a
+// connection whose input is not for the handler any more. It is for the owner, in a call
+// of the handler.
 func (c *Conn) Listen(on bool) {
+	if !c.promised() {
+		c.listen(on)
+	}
+}
+
+func (c *Conn) listen(on bool) {
 	switch {
-	case on && c.is(deaf) && !c.detaches():
+	case on && c.is(deaf):
 		c.state &^= deaf
 		c.attentive()
 	case !on && c.is(open):

@@ -141,3 +141,8 @@ func brief(p []byte) string {
 	}
 	return fmt.Sprintf("%q", p)
 }
+
+func (c *client) tryWrite(p string) error {
+	_, err := io.WriteString(c, p)
+	return err
+}

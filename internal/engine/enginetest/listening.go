@@ -189,35 +189,3 @@ func stopUnheard(b *bench) {
 	}
 	s.wantClosed(engine.ErrServerClosed)
 }
-
-// unheardPeer has a peer that says a part of a message, and then waits for longer
-// than each of the times, because nobody listens to it.
-func unheardPeer(b *bench) {
-	var once atomic.Bool
-	s := b.serve(&Script{
-		Received: func(c *engine.Conn, in []byte) int {
-			if !once.Swap(true) {
-				c.Listen(false)
-				return 0
-			}
-			return answerLine(c, in)
-		},
-		Nudged: func(c *engine.Conn) { c.Listen(true) },
-	}, limited(func(l *engine.Limits) {
-		l.FirstByteTimeout, l.IdleTimeout, l.MessageTimeout = short, short, short
-	}))
-	c := s.dial()
-	c.send("half a mess")
-	r := s.wantOpened(1)[0]
-	time.Sleep(3 * short)
-	if whys := s.reasons(); len(whys) > 0 {
-		b.Fatalf("closed for %v while nobody listens", whys)
-	}
-	if err := r.Nudge(); err != nil {
-		b.Errorf("Nudge: %v", err)
-	}
-	c.exchange2("age\n", "half a message\n")
-	c.expectEnd("") // from now on it is its own fault
-	c.Close()
-	s.wantClosed(engine.ErrIdleTimeout)
-}

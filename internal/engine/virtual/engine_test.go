@@ -28,17 +28,20 @@ func (h *echo) Nudged(c *engine.Conn) {
 	c.Ref().Nudge()
 }
 
-func serve(t *testing.T, h engine.Handler) *Engine {
+func serve(t *testing.T, h engine.Handler, with ...func(*engine.Config)) *Engine {
 	t.Helper()
 	l := &Listener{}
-	_, err := l.Start(engine.Config{
+	cfg := engine.Config{
 		Listeners: []engine.Listener{{Socket: l}}, Handler: h, Log: slog.New(slog.DiscardHandler),
 		Limits: engine.Limits{
 			MaxConns: 10, MaxMessage: 100, MaxUnsent: 1000, MaxMail: 10, MaxMailBytes: 1000,
 			CloseTimeout: time.Second, Linger: time.Second,
 		},
-	})
-	if err != nil {
+	}
+	for _, set := range with {
+		set(&cfg)
+	}
+	if _, err := l.Start(cfg); err != nil {
 		t.Fatal(err)
 	}
 	return l.Engine

@@ -1,0 +1,195 @@
+package engine
+
+import (
+	"errors"
+	"io"
+	"os"
+	"testing"
+	"time"
+)
+
+// Each test here is a failure that the simulation has found, made small.
+
+// deliver gives out the mail that waits, until there is none.
+func (o *boxed) deliver() {
+	for o.box.Waiting() {
+		mail, data := o.box.Take()
+		for _, m := range mail {
+			m.Conn.Mailed(m, data[:m.Size])
+			data = data[m.Size:]
+		}
+		o.box.Done(mail, data)
+	}
+}
+
+// pair opens two connections and has the first ask for a relay with the other.
+func (o *boxed) pair(t *testing.T) (a, b *Conn) {
+	a, b = o.open(1), o.open(2)
+	wantErr(t, "Relay", a.Relay(b.Ref()), nil)
+	return a, b
+}
+
+// wantWhy checks that a connection closes, and why.
+func wantWhy(t *testing.T, what string, c *Conn, why error) {
+	t.Helper()
+	if !c.is(closing) || !errors.Is(c.Why(), why) {
+		t.Errorf("%s: closing is %v, want that, because of %v; state %b", what, c.is(closing), why, c.state)
+	}
+}
+
+// What a relay brings counts as a word from both peers.
+func TestFoundRelayIdle(t *testing.T) {
+	o := newBoxed(10, 100)
+	o.host.Limits.IdleTimeout = time.Minute
+	a, b := o.pair(t)
+	o.deliver()
+	o.host.SetClock(2 * time.Minute)
+	a.Arrived([]byte("news"))
+	o.deliver()
+	if why := b.overdue(2*time.Minute + time.Second); why != nil {
+		t.Errorf("the receiving side of a relay is closed a second after its last byte: %v", why)
+	}
+}
+
+// A connection hears of its partner's end however full the mailbox is.
+func TestFoundRelayEndsWithFullMailbox(t *testing.T) {
+	o := newBoxed(2, 100)
+	a, b := o.pair(t)
+	o.deliver()
+	other := o.open(3).Ref()
+	for other.Nudge() == nil {
+	}
+	a.Failed(io.ErrUnexpectedEOF)
+	a.Finish()
+	o.deliver()
+	wantWhy(t, "the partner of one that broke", b, io.ErrUnexpectedEOF)
+}
+
+// One that asks for a relay with a connection that has another one gets nothing into it.
+func TestFoundRelayWithRelayed(t *testing.T) {
+	o := newBoxed(10, 100)
+	a, b := o.pair(t)
+	o.deliver()
+	c := o.open(3)
+	wantErr(t, "Relay", c.Relay(b.Ref()), nil)
+	c.Arrived([]byte("foreign"))
+	o.deliver()
+	if n := b.Pending(); n != 0 {
+		t.Errorf("%d bytes came into another one's relay", n)
+	}
+	wantWhy(t, "one that was late", c, ErrBadUse)
+	a.Arrived([]byte("own"))
+	if o.deliver(); b.Pending() != 3 {
+		t.Errorf("%d bytes came by the relay, want 3", b.Pending())
+	}
+}
+
+// A connection that goes on after its partner has closed tells the partner's reason.
+func TestFoundRelayReason(t *testing.T) {
+	o := newBoxed(10, 100)
+	a, b := o.pair(t)
+	o.deliver()
+	a.CloseWith(errOwn)
+	b.Arrived([]byte("too late"))
+	o.deliver()
+	wantWhy(t, "the partner", b, errOwn)
+}
+
+// Nothing is sent behind the end of our direction: neither a file, nor a value.
+func TestFoundAfterCloseWrite(t *testing.T) {
+	f := simFiles()[0]
+	o := newBoxed(10, 100)
+	o.host.DirectSize = 1
+	c := o.open(1)
+	c.CloseWrite()
+	wantErr(t, "SendFile", c.SendFile(f, 0, 10), ErrClosed)
+	for c.Next() == Shut {
+		c.ShutDone()
+	}
+	var news Topic
+	news.Set([]byte("news"))
+	wantErr(t, "Publish", c.Ref().Publish(NewLatest(&news), 4), nil)
+	o.deliver()
+	if a := c.Next(); a != Wait || c.Pending() != 0 || c.Missed() != 1 {
+		t.Errorf("a value for one that is shut: Next is %d with %d bytes, %d missed", a, c.Pending(), c.Missed())
+	}
+}
+
+// A connection is given up, or gets a layer, when a file that waits is sent, not before.
+func TestFoundBehindFile(t *testing.T) {
+	for what, promise := range map[string]func(c *Conn, f *os.File) error{
+		"Detach":  func(c *Conn, _ *os.File) error { return c.Detach(nil) },
+		"Upgrade": func(c *Conn, _ *os.File) error { return c.Upgrade(nil) },
+		"SendFile behind it": func(c *Conn, f *os.File) error {
+			c.extra().upgrade = &upgrade{}
+			return c.SendFile(f, 0, 10)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			o := newBoxed(10, 100)
+			o.host.DirectSize, o.host.piece = 1, pieceSize
+			c := o.open(1)
+			wantErr(t, "SendFile", c.SendFile(simFiles()[0], 0, 100), nil)
+			err := promise(c, simFiles()[0])
+			if c.Next() != SendFile {
+				t.Fatalf("Next is %d before the file is sent", c.Next())
+			}
+			if c.Sent(99); err == nil && c.Next() != Wait {
+				t.Errorf("Next is %d with a byte of the file to be sent", c.Next())
+			}
+			if what != "Detach" {
+				wantErr(t, what, err, ErrBadUse)
+			}
+			c.dropFiles()
+		})
+	}
+}
+
+// A timer runs out, and a deadline passes, also where the peer ended long ago and the
+// handler has not listened since.
+func TestFoundTimerAfterEnd(t *testing.T) {
+	for _, want := range []string{"timer", "deadline"} {
+		o, rang := newBoxed(10, 100), false
+		o.host.Timer = func(*Conn) { rang = true }
+		o.host.Limits.CloseTimeout = time.Second
+		c := o.open(1)
+		c.Listen(false)
+		c.PeerClosed()
+		if want == "timer" {
+			c.SetTimer(time.Minute)
+		} else {
+			c.SetDeadline(time.Minute)
+		}
+		if c.Expire(time.Minute); rang != (want == "timer") || c.is(closing) != (want == "deadline") {
+			t.Errorf("%s: Timer was called: %v, closing: %v", want, rang, c.is(closing))
+		}
+	}
+}
+
+// What waits for a layer is bounded, and does not get past it.
+func TestFoundMuchMailForLayer(t *testing.T) {
+	o := newBoxed(100, 100)
+	o.host.Limits.MaxMail = 1
+	c := o.open(1)
+	c.extra().upgrade = &upgrade{}
+	for range 3 {
+		wantErr(t, "Send", c.Ref().Send([]byte("secret")), nil)
+	}
+	o.deliver()
+	wantWhy(t, "with more mail than is kept", c, ErrFull)
+	if n := c.Pending(); n != 0 {
+		t.Errorf("%d bytes went past the layer", n)
+	}
+}
+
+// A handshake is an answer to the heartbeats before it.
+func TestFoundHeartbeatBeforeLayer(t *testing.T) {
+	o := newBoxed(10, 100)
+	c := o.open(1)
+	c.state += missed
+	c.extra().upgrade = &upgrade{}
+	c.state |= greeting
+	if c.Greeted(); c.unanswered() != 0 {
+		t.Errorf("%d heartbeats count as unanswered behind a handshake", c.unanswered())
+	}
+}

@@ -1,0 +1,351 @@
+package engine
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+)
+
+// open opens a connection in a slot, as an accept or a dial does.
+func (s *sim) open(slot int) {
+	s.drive(s.openLife(slot, s.dice.roll(2*simMaxUnsent), s.dice.roll(4) == 0))
+}
+
+// openLife opens one whose kernel has room for some output.
+func (s *sim) openLife(slot, room int, dialled bool) *life {
+	l := &life{conn: s.slots[slot], id: len(s.past), acts: character(s.dice.roll(int(characters))), subs: map[*topic]*sub{}}
+	l.room, l.dialled = room, dialled
+	l.born, l.heard = s.now, s.now
+	s.past, s.lives[slot] = append(s.past, l), l
+	s.log("%v: opens, %v, room for %d bytes", l, l.acts, l.room)
+	peer := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(l.id))
+	if dialled {
+		l.began = time.Duration(s.dice.roll(1<<30)) << (s.dice.roll(30)) // any bits
+		l.began++
+		l.conn.Dialling(peer, l.began)
+	}
+	l.conn.Open(peer, dialled)
+	s.check(l.opened == (!l.greets() && !s.host.Away), "%v: Opened was called: %v", l, l.opened)
+	s.check(l.conn.Outbound() == dialled, "%v: Outbound is %v", l, !dialled)
+	s.check(l.conn.Peer() == peer, "%v: Peer is %v, want %v", l, l.conn.Peer(), peer)
+	return l
+}
+
+// readable gives the driver a reason to read, and a piece of random size.
+// Now and then it comes although the connection does not want input: a receive
+// that was under way when reading paused.
+func (s *sim) readable(l *life) {
+	rude := !l.conn.WantsInput()
+	if rude && (l.told || l.taken || s.dice.roll(6) > 0) {
+		return
+	}
+	if s.read(l) {
+		s.drive(l)
+	}
+}
+
+// read reads a piece of random size, or what else there is.
+func (s *sim) read(l *life) (some bool) {
+	switch n := min(len(l.raw)-l.arrived, 1+s.dice.roll(simMaxRead)); {
+	case l.reset:
+		s.log("%v: reading fails", l)
+		s.breaks(l)
+	case n > 0:
+		s.log("%v: %d bytes arrive", l, n)
+		s.arrive(l, n)
+	case l.fin && !l.told:
+		s.log("%v: end of file", l)
+		l.told, l.heard = true, s.now
+		l.cause(io.EOF)
+		l.conn.PeerClosed()
+	default:
+		return false
+	}
+	return true
+}
+
+// arrive gives the connection the next n bytes.
+func (s *sim) arrive(l *life, n int) {
+	if !l.conn.WantsInput() {
+		l.rude += n
+	}
+	p := bytes.Clone(l.raw[l.arrived : l.arrived+n])
+	l.arrived += n
+	l.heard, l.unheard = s.now, 0
+	if l.conn.in == nil {
+		l.since = s.now
+	}
+	l.conn.Arrived(p)
+	scribble(p)
+}
+
+// readNow reads once, and says so if there is nothing.
+func (s *sim) readNow(l *life) {
+	c := l.conn
+	s.check(c.WantsInput(), "%v: is to be read, and wants no input: state %b", l, c.state)
+	some := l.reset || l.arrived < len(l.raw) || l.fin && !l.told
+	if some {
+		s.read(l)
+	} else {
+		s.log("%v: nothing to read", l)
+	}
+	if some && (l.arrived < len(l.raw) || l.reset) {
+		return
+	}
+	l.cause(s.mayExpire(l)...) // it is judged now
+	c.Empty()
+	s.check(some || !c.is(unread), "%v: is still to be read from", l)
+}
+
+// deliver has the handler called, or sheds what may be shed now and then.
+func (s *sim) deliver(l *life) {
+	c := l.conn
+	if !c.MayShed() || s.dice.roll(3) > 0 {
+		s.log("%v: deliver", l)
+		c.Deliver()
+		return
+	}
+	s.log("%v: shed", l)
+	s.check(l.opened && !l.ended, "%v: may be shed with more than input due: state %b", l, c.state)
+	sheds := s.counters.Get(Shed)
+	c.Shed(errShed)
+	s.check(s.counters.Get(Shed) == sheds+1, "%v: the shed is not counted", l)
+}
+
+// shed is the handler's call for input that is shed: what holds for Received holds
+// for it.
+func (s *sim) shed(c *Conn, in []byte, why error) int {
+	s.check(why == errShed, "shed because of %v", why)
+	return s.Received(c, in)
+}
+
+// roomFor lets the peer read, so that the kernel has room for n bytes more.
+func (s *sim) roomFor(l *life, n int) {
+	l.room += n
+	if l.room == 0 || !l.conn.WantsRoom() {
+		return
+	}
+	s.log("%v: room for %d bytes", l, l.room)
+	l.conn.Room()
+	s.drive(l)
+}
+
+func (s *sim) drain(l *life) {
+	s.log("%v: drain", l)
+	l.cause(ErrServerClosed)
+	if !l.drained {
+		l.owed = len(l.raw)
+	}
+	l.drained = l.drained || !l.conn.is(closing)
+	l.conn.Drain()
+	s.drive(l)
+}
+
+// drive does what a connection asks for until it asks for nothing, and the same for
+// those that it has touched.
+func (s *sim) drive(l *life) {
+	s.driveOne(l)
+	s.driveTouched()
+}
+
+func (s *sim) driveTouched() {
+	for len(s.touched) > 0 {
+		c := s.touched[0]
+		s.touched = s.touched[1:]
+		if l := s.lives[c.Slot()]; l != nil {
+			s.driveOne(l)
+		}
+	}
+}
+
+func (s *sim) driveOne(l *life) {
+	if s.lives[l.conn.Slot()] != l {
+		return // finished by what it had touched
+	}
+	c := l.conn
+	for range 10_000 {
+		open := !c.is(closing)
+		if c.is(choked) { // it may not be any more, in a moment
+			l.relieved = s.now
+		}
+		a := s.next(l)
+		if open && c.is(closing) && c.more.why == ErrServerClosed && !c.is(deaf|gone) {
+			s.check(l.arrived >= l.owed, "%v: drained with %d of the %d bytes read that were sent before", l, l.arrived, l.owed)
+		}
+		switch a {
+		case Wait:
+			s.checkWaiting(l)
+			return
+		case Send:
+			s.send(l)
+		case SendFile:
+			s.sendFile(l)
+		case Deliver:
+			s.deliver(l)
+		case Read:
+			s.readNow(l)
+		case Detach:
+			s.detach(l)
+		case Shut:
+			s.shutWrite(l)
+		case Close:
+			s.finish(l)
+			return
+		default:
+			s.fail("%v: unknown action %d", l, a)
+		}
+	}
+	s.fail("%v: the driver got stuck: state %b", l, c.state)
+}
+
+// next asks what to do, which may make the connection take the newest values.
+func (s *sim) next(l *life) Action {
+	s.pull(l, 0)
+	l.high = l.high || l.conn.Pending() > simHigh && !l.conn.is(relayed)
+	s.takesValues(l)
+	return l.conn.Next()
+}
+
+func (s *sim) checkWaiting(l *life) {
+	c := l.conn
+	if l.choked || c.is(choked|deaf) {
+		l.relieved = s.now
+	}
+	_, due := c.Due()
+	s.water(l)
+	s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.Pending())
+	s.check(c.Deaf() == l.deaf || !l.settled() || c.is(closing), "%v: Deaf is %v", l, c.Deaf())
+	s.check(!c.is(deaf) || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
+	s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
+	s.check(!l.told || due || l.bound(), "%v: its peer has ended, and it has no bound: state %b", l, c.state)
+	mail := c.mark.posted() > c.posted()
+	s.check(c.WantsInput() || c.WantsRoom() || due || mail || c.is(deaf) || l.bound(),
+		"%v: waits for nothing: state %b", l, c.state)
+}
+
+// bound says whether others decide how long it lives once its peer has ended.
+func (l *life) bound() bool { return l.conn.is(relayed) || l.retained > 0 }
+
+// direct is the kernel's part of a long Write. An error it keeps to itself, and
+// tells at the next send.
+func (s *sim) direct(c *Conn, pieces [][]byte) int {
+	l, p := s.lives[c.Slot()], bytes.Join(pieces, nil)
+	s.pull(l, len(p))
+	s.check(bytes.HasPrefix(p, l.wrote[len(l.wire):]), "%v: sends before what was written earlier", l)
+	s.check(!c.is(blocked), "%v: sends directly while the kernel takes nothing", l)
+	s.check(l.layer == nil, "%v: sends past its layer", l)
+	s.check(!l.shut, "%v: sends directly after the end", l)
+	if l.reset {
+		return 0
+	}
+	n := min(l.room, len(p))
+	s.log("%v: sent %d of %d bytes directly", l, n, len(p))
+	l.wire = append(l.wire, p[:n]...)
+	l.room -= n
+	return n
+}
+
+// send is a system call that takes as much as there is room for.
+func (s *sim) send(l *life) {
+	c, out := l.conn, l.conn.Output()
+	s.check(len(out) > 0, "%v: asked to send nothing", l)
+	s.check(!l.shut, "%v: sends after the end", l)
+	s.check(bytes.HasPrefix(l.wrote[len(l.wire):], out), "%v: output is %q, want %q", l, out, l.wrote[len(l.wire):])
+	s.check(len(out) <= s.host.piece, "%v: a piece of %d bytes of output, at most %d were wanted", l, len(out), s.host.piece)
+	if l.reset && s.dice.roll(2) == 0 {
+		s.log("%v: sending fails", l)
+		s.breaks(l)
+		return
+	}
+	n := min(l.room, len(out))
+	s.log("%v: sent %d of %d bytes", l, n, len(out))
+	l.wire = append(l.wire, out[:n]...)
+	l.room -= n
+	c.Sent(n)
+	if n < len(out) || c.Pending() <= simLow { // otherwise the next piece is sent now
+		s.water(l)
+	}
+}
+
+// shutWrite shuts our direction: all that was written is sent, and what a relay has
+// brought.
+func (s *sim) shutWrite(l *life) {
+	c := l.conn
+	s.check(!l.shut, "%v: shut twice", l)
+	s.checkComplete(l)
+	if m := l.mate; m != nil && !c.is(closing) {
+		s.check(m.told && m.used == len(m.sent), "%v: shut, and %v has sent %d bytes, of which %d are relayed, ended: %v", l, m, len(m.sent), m.used, m.told)
+	}
+	s.check(c.is(closing) || c.is(relayed) || l.finishing, "%v: shut, and nobody has asked for it", l)
+	s.log("%v: shut", l)
+	l.shut = true
+	c.ShutDone()
+	if c.is(closing) {
+		s.check(c.more.due == s.now+simLinger, "%v: lingers until %v, now is %v", l, c.more.due, s.now)
+	}
+}
+
+// breaks lets the transport fail. It is the reason to close unless all was done.
+func (s *sim) breaks(l *life) {
+	if !l.conn.is(closing) || l.conn.Pending() > 0 {
+		l.cause(syscall.ECONNRESET)
+	}
+	l.conn.Failed(s.resetError())
+}
+
+// resetError is a reset in one of its forms.
+func (s *sim) resetError() error {
+	return []error{
+		syscall.ECONNRESET,
+		syscall.EPIPE,
+		&net.OpError{Op: "write", Err: fmt.Errorf("wrapped: %w", syscall.ECONNABORTED)},
+	}[s.dice.roll(3)]
+}
+
+func (s *sim) finish(l *life) {
+	before := s.counters.Get(Open)
+	refused := l.conn.Greets()
+	if refused && l.layer.failed {
+		s.check(!errors.Is(l.conn.more.why, ErrHandshakeTimeout), "%v: refused for %v, but its layer has failed", l, l.conn.more.why)
+	}
+	l.conn.Finish()
+	s.log("%v: closed: %v", l, l.why)
+	s.check(l.closed == !refused, "%v: Closed was called: %v, was refused: %v", l, l.closed, refused)
+	s.check(l.opened || !l.closed, "%v: Closed without Opened", l)
+	s.check(l.layer == nil || l.layer.closed == 1 || !l.layer.begun, "%v: its layer was not closed once", l)
+	s.check(s.counters.Get(Open) == before-1, "%v: Counters.Open is %d, was %d", l, s.counters.Get(Open), before)
+	s.check(!l.conn.IsOpen() && l.conn.Next() == Wait, "%v: not free after Finish: state %b", l, l.conn.state)
+	s.check(l.conn.in == nil && l.conn.out == nil && l.conn.more == nil && l.conn.user == nil, "%v: Finish left something behind", l)
+	s.lives[l.conn.Slot()] = nil
+	s.checkRelay(l)
+}
+
+// yield kills the connection with the largest buffers.
+func (s *sim) yield() {
+	open := slices.DeleteFunc(slices.Clone(s.lives), func(l *life) bool { return l == nil })
+	if len(open) == 0 {
+		return
+	}
+	l := slices.MaxFunc(open, func(a, b *life) int { return cmp.Compare(a.conn.Holds(), b.conn.Holds()) })
+	s.log("%v: gives way", l)
+	l.cause(ErrOverBudget)
+	l.conn.Kill(ErrOverBudget)
+	s.drive(l)
+}
+
+// listen has the handler listen again, in some call of it.
+func (s *sim) listen(l *life) {
+	s.log("%v: listens", l)
+	if l.deaf = false; !l.conn.is(closing) {
+		l.relieved = s.now
+	}
+	l.conn.Listen(true)
+	s.drive(l)
+}

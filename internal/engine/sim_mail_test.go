@@ -1,0 +1,500 @@
+package engine
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+)
+
+// post is mail that the mailbox has accepted.
+type post struct {
+	to     *life
+	kind   MailKind
+	data   []byte
+	shared bool
+	own    bool // of the engine itself, for a relay or a layer
+	sub    *sub // of MailLatest
+	calls  int  // of what MailDo or MailNudge asks for
+	lost   int  // calls of what MailDo has instead
+	do     bool // posted by DoElse, so that lost is called
+}
+
+// postToAny posts to a connection, open or long gone, and knows what the answer
+// has to be.
+func (s *sim) postToAny() {
+	if len(s.past) == 0 {
+		return
+	}
+	l := s.past[len(s.past)-1-s.dice.roll(min(len(s.past), 2*simSlots))]
+	if !l.known {
+		return // nobody has its Ref yet
+	}
+	p := &post{to: l}
+	s.posting = p
+	defer func() { s.posting = nil }()
+	var err error
+	switch s.dice.roll(10) {
+	case 0:
+		p.kind = MailClose
+		err = l.ref.Close()
+	case 1:
+		p.kind = MailNudge
+		err = l.ref.Nudge()
+	case 2, 3:
+		p.kind, p.do = MailDo, true
+		err = l.ref.DoElse(func(*Conn) { s.does(p) }, func() { s.loses(p) })
+	default:
+		err = s.postBytes(l, p)
+	}
+	s.log("%v: post kind %d, %d bytes: %v", l, p.kind, len(p.data), err)
+	s.checkPosted(l, p, err)
+}
+
+// postBytes posts bytes in one of the ways that there are.
+func (s *sim) postBytes(l *life, p *post) error {
+	p.data = fmt.Appendf(nil, "<%d:%d>", l.id, s.dice.roll(1000))
+	p.data = p.data[:s.dice.roll(len(p.data)+1)]
+	if s.dice.roll(8) == 0 {
+		p.data = bytes.Repeat([]byte("M"), simMaxUnsent+1-s.dice.roll(3))
+	}
+	switch shared := (&Shared{Bytes: p.data}); {
+	case s.dice.roll(4) == 0:
+		i := s.dice.roll(len(p.data) + 1)
+		return l.ref.Sendv([][]byte{p.data[:i], nil, p.data[i:]})
+	case s.dice.roll(4) > 0:
+		return l.ref.Send(p.data)
+	case s.dice.roll(2) > 0 && s.takesMail(l) && len(p.data) <= simMaxUnsent:
+		p.kind, p.shared = MailCast, true
+		err := s.box.PutCast(l.conn, shared)
+		if err == nil {
+			s.accept(p)
+		}
+		return err
+	default:
+		p.shared = true
+		return l.ref.SendShared(shared)
+	}
+}
+
+func (s *sim) checkPosted(l *life, p *post, err error) {
+	bytes := p.kind == MailSend || p.kind == MailCast
+	switch takes := s.takesMail(l); {
+	case err == nil:
+		s.check(takes, "%v: takes a post after it has closed", l)
+		most := simMaxMail
+		if !bytes {
+			most *= 2
+		}
+		s.check(len(s.posts) <= most, "%v: takes a post of kind %d with %d in the box", l, p.kind, len(s.posts)-1)
+	case errors.Is(err, ErrClosed):
+		s.check(!takes, "%v: refuses a post as closed while it is open", l)
+	case errors.Is(err, ErrTooLarge):
+		s.check(takes && len(p.data) > simMaxUnsent, "%v: refuses %d bytes as too large", l, len(p.data))
+	case errors.Is(err, ErrFull):
+		s.check(len(p.data) <= simMaxUnsent, "%v: says that there may be room for %d bytes later", l, len(p.data))
+		owes := l.conn.mark.posted()+len(p.data) > simMaxUnsent
+		full := len(s.posts) >= simMaxMail && (bytes || len(s.posts) >= 2*simMaxMail)
+		s.check(takes && (owes && bytes || full), "%v: full with %d messages and %d bytes posted", l, len(s.posts), l.conn.mark.posted())
+	default:
+		s.fail("%v: post failed: %v", l, err)
+	}
+}
+
+// Post makes the simulation a Poster. What it has not posted itself comes from the engine.
+func (s *sim) Post(c *Conn, gen uint32, r Request) error {
+	p := s.posting
+	s.posting = nil
+	err := s.box.Put(c, gen, r)
+	if err != nil {
+		return err
+	}
+	if p == nil {
+		p = &post{to: s.lives[c.Slot()], kind: r.Kind, data: r.Bytes, own: true}
+		if r.Kind == MailSend {
+			p.data = bytes.Clone(r.Bytes)
+			s.relayedByMail(p.to, p.data)
+		}
+	}
+	s.accept(p)
+	return nil
+}
+
+func (s *sim) accept(p *post) {
+	p.to.waiting++
+	s.posts = append(s.posts, p)
+}
+
+// takesMail says whether a connection still takes mail.
+func (s *sim) takesMail(l *life) bool {
+	return s.lives[l.conn.Slot()] == l && !l.conn.is(closing)
+}
+
+// deliverMail takes the mail and gives it out; connections are driven after
+// each piece or after all.
+func (s *sim) deliverMail() {
+	s.check(s.box.Waiting() == (len(s.posts) > 0), "Waiting is %v with %d messages in the box", s.box.Waiting(), len(s.posts))
+	mail, data := s.box.Take()
+	defer s.box.Done(mail, data)
+	s.check(len(mail) == len(s.posts), "took %d messages, want %d", len(mail), len(s.posts))
+	posts, each := s.posts, s.dice.roll(2) == 0
+	s.posts = nil
+	for i, m := range mail {
+		p := posts[i]
+		body := data[:m.Size]
+		data = data[m.Size:]
+		s.check(m.Conn == p.to.conn && m.Kind == p.kind && (p.shared || bytes.Equal(body, p.data)), "message %d is for slot %d: %q, want %v: %q", i, m.Conn.slot, body, p.to, p.data)
+		s.mailed(p, m, body)
+		if each {
+			s.driveSlot(m.Conn)
+		}
+	}
+	for _, m := range mail {
+		s.driveSlot(m.Conn)
+	}
+}
+
+func (s *sim) driveSlot(c *Conn) {
+	if l := s.lives[c.Slot()]; l != nil {
+		s.drive(l)
+	}
+}
+
+// mailed gives a connection a piece of mail, and knows what that must do.
+func (s *sim) mailed(p *post, m Mail, body []byte) {
+	l := p.to
+	takes := s.takesMail(l)
+	if takes && l.upgrading && p.kind != MailAttend && p.kind != MailCast {
+		s.log("%v: mail of kind %d waits for the layer", l, p.kind)
+		if len(l.kept) < 2*simMaxMail {
+			l.kept = append(l.kept, p)
+			l.conn.Mailed(m, body)
+			return
+		}
+		l.waiting--
+		l.cause(ErrFull)
+		l.conn.Mailed(m, body)
+		s.checkCalled(p, false)
+		return
+	}
+	after := func() {}
+	switch l.waiting--; {
+	case !takes:
+		s.log("%v: mail of kind %d comes too late", l, p.kind)
+	case p.kind == MailCast:
+		after = s.receiveCast(l, p.data)
+	default:
+		s.received(p)
+	}
+	s.mailing = p
+	l.conn.Mailed(m, body)
+	s.mailing = nil
+	after()
+	s.checkCalled(p, takes)
+	s.joined()
+}
+
+// received notes what a piece of mail must do, or has done.
+func (s *sim) received(p *post) {
+	l := p.to
+	s.log("%v: mail of kind %d, %d bytes", l, p.kind, len(p.data))
+	switch p.kind {
+	case MailSend:
+		if l.sendsNoMore() {
+			s.check(!p.own, "%v: is shut, and %d bytes of a relay come", l, len(p.data))
+			s.drops++
+			return
+		}
+		l.writes(s, p.data)
+		if p.own {
+			l.heard = s.now
+		}
+	case MailClose:
+		l.cause(nil)
+	case MailLatest:
+		s.mayTake(l, p.sub)
+	}
+}
+
+// checkCalled checks that what mail asks for was called once, or what it has instead.
+func (s *sim) checkCalled(p *post, takes bool) {
+	switch {
+	case p.own || p.kind != MailNudge && p.kind != MailDo:
+	case takes:
+		s.check(p.calls == 1 && p.lost == 0, "%v: mail of kind %d was called %d times, and lost %d times", p.to, p.kind, p.calls, p.lost)
+	default:
+		lost := 0
+		if p.do {
+			lost = 1
+		}
+		s.check(p.calls == 0 && p.lost == lost, "%v: late mail of kind %d was called %d times, and lost %d times", p.to, p.kind, p.calls, p.lost)
+	}
+}
+
+// does is what is called by DoElse: it does this and that, by the rules of the handler.
+func (s *sim) does(p *post) {
+	l := p.to
+	s.mustBeCalled(l, p)
+	s.log("%v: does", l)
+	defer s.mayDie(l)
+	s.mayPanic(l)
+	switch s.dice.roll(4) {
+	case 0:
+		if l.pauses() {
+			l.deaf = false
+			l.conn.Listen(true)
+		}
+	case 1:
+		s.write(l, []byte("done"))
+	}
+	s.maySurprise(l)
+}
+
+func (s *sim) loses(p *post) {
+	s.log("%v: what was to be done is lost", p.to)
+	s.check(p.calls == 0 && p.lost == 0, "%v: is called %d times, and lost again", p.to, p.calls)
+	p.lost++
+}
+
+// mustBeCalled notes that mail calls the handler.
+func (s *sim) mustBeCalled(l *life, p *post) {
+	s.check(s.life(l.conn) == l && !l.closed && !l.conn.is(closing|failed), "%v: is called by mail after the end: state %b", l, l.conn.state)
+	if len(l.kept) > 0 && !l.upgrading {
+		p = s.flushTo(l, p)
+	} else if p == nil {
+		p = s.mailing
+	}
+	s.check(p != nil && p.to == l && p.calls == 0, "%v: is called without mail", l)
+	p.calls++
+}
+
+// flushTo does what mail asks for that has been kept for a layer, up to a call of the
+// handler: p, or if that is nil a nudge; without one, all.
+func (s *sim) flushTo(l *life, p *post) *post {
+	l.flushing = true
+	defer func() { l.flushing = false }()
+	for len(l.kept) > 0 {
+		k := l.kept[0]
+		l.kept = l.kept[1:]
+		l.waiting--
+		if k.kind == MailNudge || k.kind == MailDo && !k.own {
+			s.check(p == nil || p == k, "%v: is called by mail out of turn", l)
+			return k
+		}
+		s.received(k)
+	}
+	return nil
+}
+
+// flush does what kept mail asks for behind the last call of the handler.
+func (s *sim) flush(l *life) {
+	l.flushing = true
+	defer func() { l.flushing = false }()
+	for len(l.kept) > 0 && !l.dead {
+		k := l.kept[0]
+		calls := k.kind == MailNudge || k.kind == MailDo && !k.own
+		s.check(!calls, "%v: kept mail of kind %d has not called", l, k.kind)
+		l.kept = l.kept[1:]
+		l.waiting--
+		s.received(k)
+		l.dead = k.kind == MailClose || k.own && l.conn.is(closing) && l.conn.more.why != nil && len(l.wire)+l.conn.Pending() == len(l.wrote)
+	}
+	s.forget(l)
+}
+
+// forget lets go of kept mail that comes too late.
+func (s *sim) forget(l *life) {
+	for _, k := range l.kept {
+		l.waiting--
+		s.checkCalled(k, false)
+	}
+	l.kept = nil
+}
+
+// mayDie notes, at the end of a call by mail, whether what is kept behind it is lost.
+func (s *sim) mayDie(l *life) { l.dead = l.conn.is(closing|failed) || l.panicked }
+
+// cast sends a message to all that are open, in one or two pieces.
+func (s *sim) cast() {
+	var each []*Shared
+	var all []byte
+	for i := range 1 + s.dice.roll(2) {
+		p := fmt.Appendf(nil, "{%d:%d}", i, s.dice.roll(1000))
+		if s.dice.roll(4) == 0 {
+			p = bytes.Repeat([]byte("C"), 1+s.dice.roll(simMaxUnsent))
+		}
+		each, all = append(each, &Shared{Bytes: p}), append(all, p...)
+	}
+	s.log("a message of %d bytes to all", len(all))
+	for _, l := range s.lives {
+		if l == nil {
+			continue
+		}
+		s.castTo(l, all, each)
+		s.drive(l)
+	}
+}
+
+func (s *sim) castTo(l *life, all []byte, each []*Shared) {
+	c := l.conn
+	room := simMaxUnsent - (c.unsent() - c.posted())
+	switch {
+	case !s.hears(l):
+	case len(all) <= room:
+		l.writes(s, all)
+	default:
+		for _, m := range each {
+			if n := len(m.Bytes); n <= room {
+				room -= n
+				l.writes(s, m.Bytes)
+			} else if s.tooMuch(l); !s.host.DropMessages {
+				break
+			}
+		}
+	}
+	c.Cast(all, each)
+}
+
+// hears says whether messages to all are for a connection.
+func (s *sim) hears(l *life) bool {
+	return !l.finishing && !l.conn.is(greeting|fresh|relayed|closing) && !l.upgrading
+}
+
+// tooMuch notes that a message has no room.
+func (s *sim) tooMuch(l *life) {
+	if s.host.DropMessages {
+		s.drops++
+		l.fewer++
+	} else {
+		l.cause(ErrSlowConsumer)
+	}
+}
+
+// receiveCast is received for a message to all.
+func (s *sim) receiveCast(l *life, p []byte) (after func()) {
+	c := l.conn
+	inBox := c.posted()
+	tooMuch := c.unsent()-inBox+s.host.direct+len(p) > simMaxUnsent
+	s.log("%v: broadcast of %d bytes", l, len(p))
+	switch {
+	case !s.hears(l):
+	case tooMuch:
+		s.tooMuch(l)
+	default:
+		return func() { l.writes(s, p) }
+	}
+	return func() {}
+}
+
+// topic is a topic and its values, as many as its number.
+type topic struct {
+	Topic
+	values [][]byte
+}
+
+// sub is one connection's part in a topic.
+type sub struct {
+	topic    *topic
+	latest   *Latest
+	told     int  // the last value that it was told of
+	taken    int  // the last that it took
+	due      bool // it has mail about one, or is to take one
+	replaced int  // values that it was told of, and got newer ones instead
+	left     bool
+}
+
+// publish sets a new value, and tells some connections of it.
+func (s *sim) publish() {
+	t := s.topics[s.dice.roll(simTopics)]
+	p := fmt.Appendf(nil, "[%d]", len(t.values))
+	if s.dice.roll(4) == 0 {
+		p = bytes.Repeat([]byte("V"), 1+s.dice.roll(simMaxUnsent+1))
+	}
+	t.values = append(t.values, p)
+	t.Set(p)
+	s.log("value %d of a topic, %d bytes", len(t.values), len(p))
+	for _, l := range s.past[max(0, len(s.past)-2*simSlots):] {
+		if l.known && s.dice.roll(4) > 0 {
+			s.publishTo(l, t, len(p))
+		}
+	}
+}
+
+func (s *sim) publishTo(l *life, t *topic, size int) {
+	u := l.subs[t]
+	if u == nil {
+		u = &sub{topic: t, latest: NewLatest(&t.Topic)}
+		l.subs[t] = u
+	} else if s.dice.roll(20) == 0 && !u.left {
+		s.log("%v: leaves a topic", l)
+		u.left = true
+		u.latest.Leave()
+	}
+	if u.left {
+		return
+	}
+	p := &post{to: l, kind: MailLatest, shared: true, sub: u}
+	waits := len(s.posts)
+	s.posting = p
+	err := l.ref.Publish(u.latest, size)
+	s.posting = nil
+	s.log("%v: is told of the value: %v", l, err)
+	if u.due && s.takesMail(l) && size <= simMaxUnsent {
+		s.check(err == nil && len(s.posts) == waits, "%v: publishing what replaces a value gives %v", l, err)
+		u.told, u.replaced = len(t.values), u.replaced+1
+		s.replaced++
+		return
+	}
+	if err == nil {
+		s.check(len(s.posts) == waits+1, "%v: is told of a value without mail", l)
+		u.due = true
+	}
+	if s.takesMail(l) && size <= simMaxUnsent {
+		u.told = len(t.values)
+	}
+	p.data = make([]byte, size)
+	if errors.Is(err, ErrTooLarge) || err == nil || errors.Is(err, ErrClosed) {
+		s.checkPosted(l, p, err)
+	} else {
+		s.check(errors.Is(err, ErrFull) && len(s.posts) >= 2*simMaxMail, "%v: publishing gives %v with %d in the box", l, err, len(s.posts))
+	}
+	p.data = nil
+}
+
+// mayTake notes that a connection has been told that there is a value.
+func (s *sim) mayTake(l *life, u *sub) {
+	if l.sendsNoMore() {
+		s.drops++
+		l.fewer++
+		s.takesNone(l, u)
+		return
+	}
+	l.takes = append(l.takes, u)
+}
+
+// takesValues has it take the newest values, if it is about to.
+func (s *sim) takesValues(l *life) {
+	if len(l.takes) == 0 || l.conn.is(failed) || l.upgrading || len(l.wire) < len(l.wrote) {
+		return
+	}
+	takes := l.takes
+	l.takes = nil
+	for _, u := range takes {
+		if u.left {
+			continue
+		}
+		s.takesNone(l, u)
+		if p := u.topic.values[u.taken-1]; len(p) <= simMaxUnsent {
+			s.log("%v: takes value %d", l, u.taken)
+			l.writes(s, p)
+		}
+	}
+}
+
+// takesNone counts the newest value as taken.
+func (s *sim) takesNone(l *life, u *sub) {
+	newest := len(u.topic.values)
+	s.check(u.due && newest > u.taken, "%v: takes value %d again", l, newest)
+	s.replaced += newest - u.told
+	l.fewer += int64(u.replaced + newest - u.told)
+	u.told, u.taken, u.due, u.replaced = newest, newest, false, 0
+}
