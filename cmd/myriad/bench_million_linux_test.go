@@ -12,7 +12,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // millionModels are the servers of bench million that can run here, but for prefork.
@@ -178,9 +178,9 @@ func holdKeeping(t *testing.T, times float64) (got outcome) {
 // freeMemory is what a bench takes for free, in bytes.
 func freeMemory(t *testing.T) float64 {
 	t.Helper()
-	m, err := procfs.ReadMeminfo()
+	now, err := sample.Take(sample.MachineMemory)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return float64(m.Free + m.FilePages/2)
+	return float64(now.Machine.Free + now.Machine.FilePages/2)
 }

@@ -191,37 +191,6 @@ func (c *controller) usage(dir string) int64 {
 	return used
 }
 
-// Events counts how often a limit was met since its group was made.
-type Events struct {
-	// Refused is how often something was refused, or memory had to be freed first.
-	Refused int64
-	// Killed is how many processes of the group were killed for want of memory.
-	Killed int64
-}
-
-// Events reads how often the limit was met. What a version of cgroups or a kernel does
-// not count is 0.
-func (l Limit) Events() (Events, error) {
-	dir := path.Dir(l.File)
-	switch path.Base(l.File) {
-	case "memory.limit_in_bytes":
-		refused, err := readNumber(path.Join(dir, "memory.failcnt"))
-		if err != nil {
-			return Events{}, err
-		}
-		killed, err := readNumbers(path.Join(dir, "memory.oom_control"), "oom_kill")
-		return Events{refused, killed[0]}, err
-	case "memory.max", "memory.high":
-		// Of the events "high" there are so many that they say nothing.
-		n, err := readNumbers(path.Join(dir, "memory.events"), "max", "oom_kill")
-		return Events{n[0], n[1]}, err
-	case "pids.max":
-		n, err := readNumbers(path.Join(dir, "pids.events"), "max")
-		return Events{Refused: n[0]}, err
-	}
-	return Events{}, nil
-}
-
 // Groups returns the group that limits this process's memory under version 1 of
 // cgroups, and the one that it is in under version 2, as paths below where each is
 // mounted, such as "/a/b", and "" for none.

@@ -1,9 +1,7 @@
 package procfs
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -118,35 +116,6 @@ func eachProcess(do func(pid int) error) error {
 		}
 		return do(pid)
 	})
-}
-
-// HasEnv reports whether a process was started with an entry, such as "NAME=value", in
-// its environment; what it has changed since is not to be seen. A process that has ended,
-// or that this one may not look at, has none.
-func HasEnv(pid int, entry string) (bool, error) {
-	p, err := process(pid)
-	if err != nil {
-		return false, ignoreGone(err)
-	}
-	env, err := p.Environ()
-	if Gone(err) || errors.Is(err, fs.ErrPermission) {
-		return false, nil
-	}
-	return slices.Contains(env, entry), err
-}
-
-// WithEnv returns the processes that were started with an entry in their environment, in
-// ascending order. Processes that this one may not look at are passed over.
-func WithEnv(entry string) (pids []int, err error) {
-	err = eachProcess(func(pid int) error {
-		has, err := HasEnv(pid, entry)
-		if has {
-			pids = append(pids, pid)
-		}
-		return err
-	})
-	slices.Sort(pids)
-	return pids, err
 }
 
 // CountTasks counts the tasks, threads of processes, that a user has on the machine:

@@ -54,13 +54,3 @@ func fromKernel(limit uint64) int64 {
 	}
 	return int64(limit)
 }
-
-// readRollup reads the exact memory of a process.
-func readRollup(pid int) (rss, pss int64, err error) {
-	p, err := process(pid)
-	if err != nil {
-		return 0, 0, err
-	}
-	r, err := p.ProcSMapsRollup()
-	return int64(r.Rss), int64(r.Pss), err
-}

@@ -3,7 +3,6 @@ package procfs
 import (
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,34 +38,6 @@ func TestProcesses(t *testing.T) {
 	}
 	if _, err := ReadDescriptors(none); !Gone(err) {
 		t.Errorf("descriptors of no process: %v, want an error that says gone", err)
-	}
-}
-
-// TestWithEnv finds a child by its entry, and no longer when it has ended.
-func TestWithEnv(t *testing.T) {
-	const entry = "PROCFS_TEST_MARK=c1f3"
-	cmd := exec.Command("cat") // until its input ends
-	cmd.Env = append(os.Environ(), "LONG="+entry, entry)
-	in, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	pids, err := WithEnv(entry)
-	if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
-		t.Errorf("got %v, %v, want %d", pids, err, cmd.Process.Pid)
-	}
-	if has, err := HasEnv(cmd.Process.Pid, entry[:len(entry)-1]); has || err != nil {
-		t.Errorf("a part of an entry: %v, %v", has, err)
-	}
-	in.Close()
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	if has, err := HasEnv(cmd.Process.Pid, entry); has || err != nil {
-		t.Errorf("ended: got %v, %v", has, err)
 	}
 }
 

@@ -10,5 +10,3 @@ func tasksIn(string) (user uint32, tasks int, err error) { return 0, 0, ErrNotAv
 
 // ReadRlimits needs Linux.
 func ReadRlimits(int) (Rlimits, error) { return Rlimits{}, ErrNotAvailable }
-
-func readRollup(int) (rss, pss int64, err error) { return 0, 0, ErrNotAvailable }
