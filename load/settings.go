@@ -456,7 +456,7 @@ func ofTLS[T any](c *Config, name string, parse func(string) (T, error), set fun
 		Group: "Encryption", Name: name, Help: help,
 		set: func(text string) error {
 			value, err := parse(text)
-			if err == nil {
+			if err == nil && (c.TLS != nil || text != "false") {
 				set(c.tls(), value)
 			}
 			return err

@@ -75,7 +75,7 @@ func (h *httpHello) parse(in []byte) (n int, v verdict) {
 	head := in[n:min(len(in), n+maxHead)]
 	end := bytes.Index(head, []byte("\r\n\r\n"))
 	switch {
-	case end < 0 && bytes.Contains(head, []byte("\n\n")):
+	case end < 0 && !beginsRequest(head):
 		return n, badRequest
 	case end < 0 && len(head) == maxHead:
 		return n, headTooLarge
@@ -89,6 +89,16 @@ func (h *httpHello) parse(in []byte) (n int, v verdict) {
 		h.last.Store(last)
 	}
 	return n + len(head), last.verdict
+}
+
+// beginsRequest says whether a request can begin so: who speaks another protocol hears of
+// it at once.
+func beginsRequest(head []byte) bool {
+	line, _, complete := bytes.Cut(head, []byte("\n"))
+	if complete {
+		return bytes.Contains(line, []byte(" HTTP/")) && bytes.HasSuffix(line, []byte("\r")) && !bytes.Contains(head, []byte("\n\n"))
+	}
+	return len(line) == 0 || line[0] >= 'A' && line[0] <= 'Z' || line[0] >= 'a' && line[0] <= 'z' || line[0] == '\r'
 }
 
 // judge says what to do with a request whose head is complete.
