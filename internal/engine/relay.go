@@ -212,13 +212,19 @@ func (c *Conn) hearBypass() {
 	}
 }
 
+// HasBypass says whether Bypass may call send at times.
+func (c *Conn) HasBypass() bool {
+	r := c.remote()
+	return r != nil && r.out != nil
+}
+
 // Bypass calls send to have the partner's socket sent to, if it may be now, and says
 // whether it was called. send does not wait.
 func (c *Conn) Bypass(send func(o *Conn)) bool {
-	r := c.remote()
-	if r == nil || r.out == nil || c.in != nil || c.is(closing|failed) {
+	if !c.HasBypass() || c.in != nil || c.is(closing|failed) {
 		return false
 	}
+	r := c.remote()
 	r.out.mu.Lock()
 	defer r.out.mu.Unlock()
 	if !r.out.open || r.partner.c.mark.posted() != 0 { // that goes first
