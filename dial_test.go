@@ -352,3 +352,83 @@ func (h join) Opened(c *Conn) {
 		c.CloseWith(err)
 	}
 }
+
+// retainer owes something for a moment in each call.
+type retainer struct{ Base }
+
+func (retainer) Received(c *Conn, in []byte) int {
+	c.Retain()
+	c.Release()
+	return len(in)
+}
+
+// A drain of a peer that goes on sending, with a handler that retains and releases.
+func TestDrainOfRetained(t *testing.T) {
+	for _, model := range Models() {
+		t.Run(model, func(t *testing.T) {
+			srv := &Server{Model: model, Handler: retainer{}, Socket: Socket{ReceiveBuffer: 4 << 20}}
+			srv.Limits.ShutdownTimeout = 500 * time.Millisecond
+			s := start(t, srv)
+			c := dial(t, s.addr)
+			flooded := make(chan struct{})
+			go func() {
+				defer close(flooded)
+				for p := make([]byte, 1<<20); ; {
+					if _, err := c.Write(p); err != nil {
+						return
+					}
+				}
+			}()
+			eventually(t, func() bool { return s.Stats().BytesIn > 8<<20 }, func() string { return "nothing comes" })
+			s.stop()
+			select { // with an error, where the drain took too long
+			case <-s.err:
+			case <-time.After(patience):
+				t.Error("the server does not end")
+			}
+			c.Close()
+			<-flooded
+		})
+	}
+}
+
+// Each comes to its end while connections come and go.
+func TestEachWhileConnectionsGo(t *testing.T) {
+	for _, model := range Models() {
+		t.Run(model, func(t *testing.T) {
+			s := start(t, &Server{Model: model})
+			stop := make(chan struct{})
+			var going sync.WaitGroup
+			for range 2 {
+				going.Go(func() {
+					for {
+						select {
+						case <-stop:
+							return
+						default:
+						}
+						var conns []net.Conn
+						for range 50 {
+							if c, err := net.Dial("tcp", s.addr); err == nil {
+								c.(*net.TCPConn).SetLinger(0) // no TIME_WAIT
+								conns = append(conns, c)
+							}
+						}
+						for _, c := range conns {
+							c.Close()
+						}
+					}
+				})
+			}
+			for began := time.Now(); time.Since(began) < 300*time.Millisecond && !t.Failed(); {
+				ctx, cancel := context.WithTimeout(context.Background(), patience)
+				if err := s.Each(ctx, func(*Conn) {}); err != nil {
+					t.Errorf("Each: %v", err)
+				}
+				cancel()
+			}
+			close(stop)
+			going.Wait()
+		})
+	}
+}

@@ -2,10 +2,13 @@ package myriad
 
 import (
 	"bufio"
+	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log"
+	"math/rand"
 	"net"
 	"os"
 	"os/exec"
@@ -244,6 +247,42 @@ func BenchmarkIdleRelays(b *testing.B) {
 				b.ReportMetric(each(before.returned, after.returned), "rss-after-gc-B/pair")
 				b.ReportMetric(each(before.resident, after.resident), "rss-B/pair")
 				_ = s.Close()
+			}
+		})
+	}
+}
+
+// What a client sends much of by TLS reaches a partner in clear as it was before that.
+func TestRelayOfTLS(t *testing.T) {
+	for _, model := range Models() {
+		t.Run(model, func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			sent := make([]byte, 8<<20)
+			rand.New(rand.NewSource(1)).Read(sent)
+			got := make(chan []byte, 1)
+			go func() {
+				c, err := l.Accept()
+				if err != nil {
+					got <- nil
+					return
+				}
+				defer c.Close()
+				all, _ := io.ReadAll(c)
+				got <- all
+			}()
+			cfg, client := identity()
+			s := start(t, &Server{Model: model, TLSConfig: cfg, Handler: proxyTo{addr: l.Addr().String()}})
+			c := tls.Client(dial(t, s.addr), client)
+			if _, err := c.Write(sent); err != nil {
+				t.Error(err)
+			}
+			c.CloseWrite()
+			if all := <-got; !bytes.Equal(all, sent) {
+				t.Errorf("%d bytes have come of %d, or others", len(all), len(sent))
 			}
 		})
 	}

@@ -56,7 +56,7 @@ func (c *Conn) Drain() {
 // stillUnread takes note of a read that brought something: there may be more.
 func (c *Conn) stillUnread() {
 	switch {
-	case c.is(drain) && c.more.reads > 0:
+	case c.is(drain) && c.more != nil && c.more.reads > 0:
 		c.more.reads--
 	case c.is(held) && !c.is(drain): // a worker has to look at that first
 	case c.overdue(c.host.Now()) == nil:

@@ -91,7 +91,7 @@ func (c *conn) run(dialled time.Duration, read []byte) {
 			switch {
 			case !c.WantsRoom():
 				c.receive()
-			case c.ReadsOn() && c.awaitRoom():
+			case c.awaits || c.ReadsOn() && c.awaitRoom():
 				c.receive() // neither direction waits for the other
 			default:
 				c.Room() // the next Send waits for it
@@ -334,6 +334,9 @@ func (c *conn) detach() {
 // resets says whether the connection is to be closed with a reset.
 func (c *conn) resets() bool { return c.Outbound() && c.group.cfg.Reset }
 
+// noMail is the mailbox of connections that have closed without one.
+var noMail = func() *engine.Mailbox { b := new(engine.Mailbox); b.Close(); return b }()
+
 // close closes the connection, finishes it, and releases mail that came too
 // late.
 func (c *conn) close() {
@@ -342,8 +345,8 @@ func (c *conn) close() {
 		c.setUrgent(false)
 	}
 	c.Finish()
-	if box := c.box.Load(); box != nil {
-		box.Close()
+	if !c.box.CompareAndSwap(nil, noMail) {
+		c.box.Load().Close()
 		c.takeMail()
 	}
 	c.group.exit(c)

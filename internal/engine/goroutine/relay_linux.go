@@ -36,7 +36,7 @@ func (g *group) pass(to *engine.Conn, p []byte) (n int) {
 // and ends the turn; done says whether anything was there. What the partner doesn't take is
 // as if it were read.
 func (c *conn) splice(fd int32) (tried, done bool) {
-	if !c.heavy || !c.HasBypass() {
+	if !c.heavy || c.Layer() != nil || !c.HasBypass() {
 		return false, false
 	}
 	pipe := c.group.pipes.take()
