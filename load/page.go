@@ -156,7 +156,7 @@ func (s *Stream) verdict(expected []Expectation) []page.Remark {
 		fault("The run has faults: " + strings.TrimPrefix(err.Error(), "load: ") + ".")
 	}
 	for _, l := range r.Limits {
-		fault("The generator's side met a limit, " + l.Wall + ": " + l.Evidence + ". To move it: " + l.Advice + ".")
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The generator's side met a limit, " + l.Wall + ": " + l.Evidence + ". To move it: " + l.Advice + "."})
 	}
 	if text, missed := r.missedRate(); missed {
 		warn = append(warn, page.Remark{Tone: page.Warn, Text: text})

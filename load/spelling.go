@@ -293,6 +293,9 @@ func (c *Config) UnmarshalJSON(data []byte) error {
 	if err := numbers.Decode(&values); err != nil {
 		return fmt.Errorf("load: config: %w; expected an object", err)
 	}
+	if numbers.More() {
+		return errors.New("load: config: there is more behind the object; expected one object")
+	}
 	given := make(map[string][]string)
 	var known []string
 	for _, s := range Settings(c) {

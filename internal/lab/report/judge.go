@@ -184,7 +184,7 @@ func clause(r *result.Report, c scenario.Clause) string {
 	switch {
 	case c.Subject != "":
 	case ofBaseline.MatchString(c.Text):
-		x = bestBut(rows, f, baseline)
+		x = bestBut(rows, f, baseline, r.Scenario.Baseline)
 	default:
 		x = bestBut(rows, f)
 	}
