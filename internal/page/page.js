@@ -42,7 +42,7 @@
     if (v == null || !Number.isFinite(v)) return "";
     switch (unit) {
       case "seconds": case "bytes": return sized(v, sizes[unit]);
-      case "share": return three(v * 100) + " %";
+      case "share": return count(v * 100) + " %";
       case "percentile": return percentile(v);
       case "clock": return clock(v);
     }
