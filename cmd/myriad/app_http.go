@@ -103,6 +103,9 @@ func beginsRequest(head []byte) bool {
 
 // judge says what to do with a request whose head is complete.
 func judge(head []byte) verdict {
+	if !beginsRequest(head) {
+		return badRequest
+	}
 	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
 	switch {
 	case err != nil:

@@ -78,6 +78,7 @@ func FuzzParseRequest(f *testing.F) {
 	f.Add([]byte(one+one+"\r\n"+one), []byte{3, 40})
 	f.Add([]byte("GET /x HTTP/1.0\r\nConnection: keep-alive\r\nA:b\r\n\r\nPOST / HTTP/1.1\r\n\r\n"), []byte{1, 1, 1, 1})
 	f.Add([]byte(one+strings.Repeat("x", maxHead)), []byte{90, 200, 17})
+	f.Add([]byte("GET / HTTP/1.0\nn:alive\r\nA:b\n\n\r\n\r\n"), []byte{1, 1, 1, 27})
 	f.Fuzz(func(t *testing.T, in, cuts []byte) {
 		var pieces [][]byte
 		rest := in
