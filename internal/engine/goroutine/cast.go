@@ -179,8 +179,8 @@ func (g *group) castTo(c *conn, batch []*casting) {
 			some = true
 		case err != engine.ErrFull:
 		case g.cfg.DropMessages:
+			box.Miss() // first: who sees the count finds it at the connection
 			g.counters.Add(engine.Dropped, 1)
-			box.Miss()
 		default:
 			c.order(lagging)
 			return

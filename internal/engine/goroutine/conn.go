@@ -268,11 +268,14 @@ func (c *conn) order(what uint32) {
 
 func (c *conn) takeMail() {
 	box := c.box.Load()
-	if box == nil || !box.Waiting() {
+	if box == nil {
+		return
+	}
+	c.Miss(box.Missed())
+	if !box.Waiting() {
 		return
 	}
 	c.tick()
-	c.Miss(box.Missed())
 	mail, data := box.Take()
 	rest := data
 	for _, m := range mail {
@@ -343,6 +346,9 @@ func (c *conn) close() {
 	_ = c.nc.Close()
 	if c.urgent {
 		c.setUrgent(false)
+	}
+	if box := c.box.Load(); box != nil {
+		c.Miss(box.Missed()) // Closed may ask
 	}
 	c.Finish()
 	if !c.box.CompareAndSwap(nil, noMail) {
