@@ -200,7 +200,7 @@ func (m *Machine) readMemory(root prom.FS) error {
 		}
 		return int64(*n)
 	}
-	m.Total, m.Free, m.Available = bytes(info.MemTotalBytes), bytes(info.MemFreeBytes), bytes(info.MemAvailableBytes)
+	m.Total, m.Free = bytes(info.MemTotalBytes), bytes(info.MemFreeBytes)
 	m.FilePages = bytes(info.ActiveFileBytes) + bytes(info.InactiveFileBytes)
 	m.Slab, m.PageTables, m.KernelStacks = bytes(info.SlabBytes), bytes(info.PageTablesBytes), bytes(info.KernelStackBytes)
 	return nil

@@ -102,10 +102,9 @@ type Machine struct {
 	// to the microsecond: the mean of the processors that had work, so that it grows no
 	// faster than the clock. 0 without pressure stall information (before Linux 4.20).
 	Stalled time.Duration
-	// Total is the machine's memory and Free what nothing uses of it. Available adds
-	// what the kernel believes it could reclaim, which misleads when sockets by the
-	// million hold it. FilePages can be dropped.
-	Total, Free, Available, FilePages int64
+	// Total is the machine's memory and Free what nothing uses of it. FilePages can be
+	// dropped.
+	Total, Free, FilePages int64
 	// Slab is the kernel's small objects, sockets among them; PageTables those of
 	// processes, KernelStacks the stacks of threads within the kernel.
 	Slab, PageTables, KernelStacks int64
