@@ -191,14 +191,6 @@ func (c *controller) usage(dir string) int64 {
 	return used
 }
 
-// Groups returns the group that limits this process's memory under version 1 of
-// cgroups, and the one that it is in under version 2, as paths below where each is
-// mounted, such as "/a/b", and "" for none.
-func Groups() (one, two string, err error) {
-	g, err := readGroups("", "self")
-	return g.memory, g.unified, err
-}
-
 // groups are those of a process, "" for none: those that limit its memory and its
 // tasks under version 1, and the one under version 2.
 type groups struct{ memory, pids, unified string }
