@@ -245,10 +245,10 @@ func TestReadCgroup(t *testing.T) {
 		t.Skip("cgroups that may be written are needed")
 	}
 	c := mustRead(t, pid).Cgroup
-	if c.Memory != 100<<20 || c.MemoryFile != memory || !strings.HasPrefix(c.MemoryFrom, "cgroup /"+name+" ") || c.MemoryUsed >= c.Memory {
+	if m := c.Memory; m.Max != 100<<20 || m.File != memory || !strings.HasPrefix(m.From, "cgroup /"+name+" ") || m.Used >= m.Max {
 		t.Errorf("got %+v, want a limit of 100 MiB by %s", c, memory)
 	}
-	if c.Pids != 50 || c.PidsFile != tasks || c.PidsUsed != 1 {
+	if n := c.Tasks; n.Max != 50 || n.File != tasks || n.Used != 1 {
 		t.Errorf("got %+v, want 1 of 50 tasks by %s", c, tasks)
 	}
 }
