@@ -32,7 +32,7 @@ func newGroup(t *testing.T, controller string) (folder string) {
 // the socket itself only while some group of the machine limits the memory of TCP's
 // buffers, which this one does therefore, out of reach.
 func TestMemoryOfGroup(t *testing.T) {
-	const limit, wanted = 250 << 20, 90_000
+	const limit, wanted = 128 << 20, 45_000
 	group := newGroup(t, "memory")
 	write(t, filepath.Join(group, "memory.limit_in_bytes"), strconv.Itoa(limit))
 	write(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.FormatInt(1<<40, 10))
