@@ -255,11 +255,8 @@ func (r *reader) sockets() {
 
 // listeners reads the ports on which sockets listen, and the fullest of their queues.
 func (r *reader) listeners() {
-	low, _, err := parseRange(r.Sysctls[rangeName])
-	if err != nil {
-		r.unknown("ports on which sockets listen", err)
-		return
-	}
+	low := uint16(lowestPort)
+	_, _ = fmt.Sscan(r.Sysctls[rangeName], &low) // of what can't be read the walls say nothing
 	queues, err := sock.Queues()
 	r.unknown("sockets that listen", err)
 	s := &r.Sockets
@@ -315,14 +312,6 @@ func tracks() (bool, error) {
 	}
 	tracked, err := trackedNow()
 	return tracked > 0, err
-}
-
-// parseRange parses the two numbers of net.ipv4.ip_local_port_range.
-func parseRange(text string) (low, high uint16, err error) {
-	if n, err := fmt.Sscanf(text, "%d %d", &low, &high); n != 2 {
-		return 0, 0, fmt.Errorf("net.ipv4.ip_local_port_range is %q; expected two ports: %w", text, err)
-	}
-	return low, high, nil
 }
 
 func (r *reader) interfaces() {

@@ -281,26 +281,6 @@ func group(t *testing.T, pid int, name, mount, file, limit string) (path string)
 	return path
 }
 
-func TestParseRange(t *testing.T) {
-	if low, high, err := parseRange("32768 60999"); low != 32768 || high != 60999 || err != nil {
-		t.Errorf("got %d, %d, %v", low, high, err)
-	}
-	for _, in := range []string{"", "1", "x 2", "1 65536", "-1 5"} {
-		if low, high, err := parseRange(in); err == nil {
-			t.Errorf("%q: got %d, %d, want an error", in, low, high)
-		}
-	}
-}
-
-func FuzzParseRange(f *testing.F) {
-	f.Add(uint16(32768), uint16(60999))
-	f.Fuzz(func(t *testing.T, low, high uint16) {
-		if l, h, err := parseRange(fmt.Sprint(low, high)); l != low || h != high || err != nil {
-			t.Errorf("%d %d: got %d, %d, %v", low, high, l, h, err)
-		}
-	})
-}
-
 func BenchmarkRead(b *testing.B) {
 	for b.Loop() {
 		mustRead(b, 0)

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // A new user on a machine that nobody has tuned types `myriad doctor -n 100000`, copies
@@ -44,7 +46,7 @@ func TestNewcomer(t *testing.T) {
 	// The server is asked how many it has, which takes a flag that is not the user's.
 	w.shell("exec " + commands[0] + " --admin " + admin).await("serving echo on")
 	hold := w.shell("exec " + commands[1])
-	eventually(t, "the server has them all", func() bool {
+	await.True(t, "the server has them all", func() bool {
 		if hold.over() {
 			t.Fatalf("%q has ended: %s%s", commands[1], &hold.stdout, &hold.stderr)
 		}
