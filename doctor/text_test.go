@@ -165,9 +165,9 @@ func TestSizeUp(t *testing.T) {
 func TestWrap(t *testing.T) {
 	long := strings.Repeat("word ", 18)
 	for in, want := range map[string]string{
-		"a `b c` d": "a `b c` d\n",
+		"a `b c` d": "a `b c` d",
 		long + "(`sysctl -w net.ipv4.ip_local_port_range='1024 65535'`), and more": strings.TrimSpace(long) +
-			"\n  (`sysctl -w net.ipv4.ip_local_port_range='1024 65535'`), and more\n",
+			"\n  (`sysctl -w net.ipv4.ip_local_port_range='1024 65535'`), and more",
 	} {
 		if got := wrap(in, "  "); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
