@@ -124,10 +124,6 @@ func (p *Process) read(root prom.FS, r *Sampler, parts Parts) error {
 		p.Descriptors, err = proc.FileDescriptorsLen()
 		return err
 	})
-	try(Tables, func() (err error) {
-		p.Tables, err = procfs.ReadTables(p.PID)
-		return err
-	})
 	try(Switches, func() error { return p.readSwitches(root) })
 	try(Sockets, func() error {
 		d, err := procfs.ReadDescriptors(p.PID)
