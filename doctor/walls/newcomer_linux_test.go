@@ -1,6 +1,7 @@
 package walls
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -55,7 +56,7 @@ func TestNewcomer(t *testing.T) {
 		}
 		return w.served() == wanted
 	})
-	hold.await("held: 100000 connections")
+	hold.await(fmt.Sprintf("held: %d connections", wanted))
 }
 
 // shell runs a script in a shell that finds the command.
