@@ -62,9 +62,9 @@ func (s *Supervisor) relay(ended <-chan struct{}) {
 		switch {
 		case frame == nil:
 			frame = pause
-		case frame[0] == commands && frame[headSize] == pauses:
+		case frame[0] == kindPause:
 			pause = frame
-		case frame[0] == commands && frame[headSize] == resumes:
+		case frame[0] == kindResume:
 			pause = nil
 		}
 		if frame != nil {
