@@ -75,9 +75,11 @@ type desk struct {
 func newDesk(t *testing.T, h *calls) *desk {
 	d := &desk{T: t, calls: h, Conn: &Conn{}}
 	d.host = Host{
-		Handler:   h,
-		Limits:    Limits{MaxMessage: 8, MaxUnsent: 16, HighWater: 8, LowWater: 8, CloseTimeout: time.Second, Linger: time.Minute},
-		Log:       slog.New(slog.DiscardHandler),
+		Config: Config{
+			Handler: h,
+			Limits:  Limits{MaxMessage: 8, MaxUnsent: 16, HighWater: 8, LowWater: 8, CloseTimeout: time.Second, Linger: time.Minute},
+			Log:     slog.New(slog.DiscardHandler),
+		},
 		Buffers:   &FreeList{},
 		Admission: admitAll,
 		Counters:  &Counters{},

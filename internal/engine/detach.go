@@ -21,7 +21,7 @@ func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
 		return ErrClosed
 	case c.is(greeting) || c.layer() != nil || c.promised():
 		return ErrBadUse
-	case c.host.Shard:
+	case c.host.NoDetach:
 		return ErrShard
 	}
 	c.listen(false)

@@ -14,8 +14,7 @@ func TestDialledAtForgiven(t *testing.T) {
 		h := &calls{opened: func(c *Conn) { got = c.DialledAt() }}
 		c := &Conn{}
 		c.Bind(&Host{
-			Handler:  h,
-			Log:      slog.New(slog.DiscardHandler),
+			Config:   Config{Handler: h, Log: slog.New(slog.DiscardHandler)},
 			Buffers:  &FreeList{},
 			Counters: &Counters{},
 			Now:      func() time.Duration { return began + time.Second },

@@ -24,23 +24,13 @@ type Poster interface {
 // in the goroutine model all connections share one. It does not change after
 // the start but where that is said.
 type Host struct {
-	Handler   Handler
-	Limits    Limits
-	Log       *slog.Logger
+	// Config is what the engine was started with.
+	Config
 	Admission *admission.Controller
-	// See Config.
-	Heartbeat         Heartbeat
-	DropMessages      bool
-	ReadOn            bool
-	NewLayer          func(*Conn) Layer
-	Proxied           func(listener int, a netip.Addr) bool
-	Entrances         []*Entrance // of the listeners
-	Refuse            func(netip.AddrPort, error) []byte
-	Drained, Draining func(*Conn)
-	Timer             func(*Conn)
-	Buffers           Buffers
-	Poster            Poster
-	Counters          *Counters
+	Entrances []*Entrance // of the listeners
+	Buffers   Buffers
+	Poster    Poster
+	Counters  *Counters
 	// Now is the time since an arbitrary start, for Due and Expire. A
 	// deterministic driver brings its own clock.
 	Now func() time.Duration
@@ -49,8 +39,9 @@ type Host struct {
 	// to another. Without them connections reach each other by mail.
 	At   func(slot uint32) *Conn
 	Mine func(c *Conn) bool
-	// Shard says that its descriptors are in a table of its own.
-	Shard bool
+	// NoDetach says that no connection can be given up, and NoFiles that no file can
+	// be handed over: descriptors mean something on one thread only.
+	NoDetach, NoFiles bool
 	// LocalAddr, if set, is our side's address of a connection that can't be closed
 	// meanwhile. Anyone may call it.
 	LocalAddr func(c *Conn) netip.AddrPort
@@ -60,10 +51,8 @@ type Host struct {
 	// OnLoop, if set, says whether it is called on a loop, of this engine or another.
 	OnLoop func() bool
 	Touch  func(c *Conn)
-	// Owner is Config.Owner.
-	Owner any
-	// Index numbers the loops, of which there are Loops.
-	Index, Loops int
+	// Index numbers the loops.
+	Index int
 	// Away says that handlers are called by workers: Opened and Received
 	// are left to Deliver, which asks the driver to hand the connection
 	// over. The owner may change it, and Buffers, between two events.
@@ -81,12 +70,6 @@ type Host struct {
 	Pass func(to *Conn, p []byte) int
 	// direct is how much was sent so in this event: see Conn.direct.
 	direct int
-	// NoFiles says that descriptors mean something on one thread only, so that a
-	// file can't be handed over.
-	NoFiles bool
-	// Shed, if set, is called on the owner instead of the handler's Received,
-	// for input that a worker will not look at.
-	Shed func(c *Conn, in []byte, why error) (used int)
 	// Returned gives a connection back to its owner: a worker calls it that
 	// has run it, with nil, or whoever finds that none will, and says why.
 	Returned func(c *Conn, why error)
@@ -107,14 +90,10 @@ type Host struct {
 
 // SetUp takes what the host has from the configuration.
 func (h *Host) SetUp(cfg *Config, control *admission.Controller) {
-	h.Handler, h.Limits, h.Log = cfg.Handler, cfg.Limits, cfg.Log
-	h.Heartbeat, h.DropMessages, h.NewLayer, h.Refuse = cfg.Heartbeat, cfg.DropMessages, cfg.NewLayer, cfg.Refuse
+	h.Config = *cfg
 	if h.Limits.HighWater == 0 {
 		h.Limits.HighWater, h.Limits.LowWater = h.Limits.MaxUnsent/2, h.Limits.MaxUnsent/4
 	}
-	h.ReadOn = cfg.ReadOn
-	h.Drained, h.Draining, h.Timer, h.Proxied, h.Shed = cfg.Drained, cfg.Draining, cfg.Timer, cfg.Proxied, cfg.Shed
-	h.Owner = cfg.Owner
 	h.Admission, h.Now, h.piece, h.DirectSize = control, Since, pieceSize, directSize
 	h.SetClock(Since())
 }

@@ -26,8 +26,12 @@ type boxed struct {
 func newBoxed(maxMail, maxUnsent int) *boxed {
 	o := &boxed{box: Mailbox{Max: maxMail, MaxBytes: mailBytes}}
 	o.host = Host{
-		Limits: Limits{MaxMail: maxMail, MaxUnsent: maxUnsent, HighWater: maxUnsent / 2, LowWater: maxUnsent / 2}, Admission: admitAll, Poster: o, Counters: &Counters{},
-		Now: func() time.Duration { return 0 }, Handler: &calls{}, Buffers: &FreeList{}, Index: 7,
+		Config: Config{
+			Limits:  Limits{MaxMail: maxMail, MaxUnsent: maxUnsent, HighWater: maxUnsent / 2, LowWater: maxUnsent / 2},
+			Handler: &calls{},
+		},
+		Admission: admitAll, Poster: o, Counters: &Counters{}, Buffers: &FreeList{}, Index: 7,
+		Now: func() time.Duration { return 0 },
 	}
 	return o
 }

@@ -224,15 +224,10 @@ func (c *Conn) Ref() Ref {
 // what it writes sent, when the call is over.
 func (c *Conn) Called() bool { return c.is(called) }
 
-func (c *Conn) callOpened() {
-	returned := false
-	defer c.contain(&returned)
-	c.state |= called
-	c.handler().Opened(c)
-	returned = true
-}
+func (c *Conn) callOpened() { c.call(c.handler().Opened) }
 
-// callReceived offers input, to be shed if there is a reason.
+// callReceived offers input, to be shed if there is a reason. It repeats call: this
+// is the way of each byte.
 func (c *Conn) callReceived(in []byte, shed error) (used int) {
 	returned := false
 	defer c.contain(&returned)
@@ -247,11 +242,7 @@ func (c *Conn) callReceived(in []byte, shed error) (used int) {
 }
 
 func (c *Conn) callEnded(rest []byte) (used int) {
-	returned := false
-	defer c.contain(&returned)
-	c.state |= called
-	used = c.handler().Ended(c, rest)
-	returned = true
+	c.call(func(c *Conn) { used = c.handler().Ended(c, rest) })
 	return used
 }
 
@@ -270,7 +261,7 @@ func (c *Conn) Touched() {
 	}
 }
 
-// call calls what is seldom called.
+// call calls the handler, and contains its panic.
 func (c *Conn) call(f func(*Conn)) {
 	returned := false
 	defer c.contain(&returned)
@@ -289,11 +280,7 @@ func (c *Conn) callClosed() {
 		c.state &^= fresh
 		c.callOpened()
 	}
-	returned := false
-	defer c.contain(&returned)
-	c.state |= called
-	c.handler().Closed(c, why)
-	returned = true
+	c.call(func(c *Conn) { c.handler().Closed(c, why) })
 }
 
 // contain ends a call of the handler, and a panic in it: only this connection is closed. A handler

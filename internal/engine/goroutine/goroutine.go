@@ -124,7 +124,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	}
 	g.host.Grain = clockGrain
 	g.host.SetUp(&cfg, g.admission)
-	g.host.LocalAddr = g.local
+	g.host.LocalAddr, g.host.Loops = g.local, 1
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.host.Direct = direct
 	g.pipes.open(g)

@@ -104,12 +104,13 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Entrances = g.entrances
-	l.host.Index, l.host.Returned, l.host.Shard = index, l.giveBack, g.cfg.Shard > 0
-	l.host.Loops, l.host.OnLoop, l.host.LocalAddr = g.cfg.Loops, onLoop, local
+	l.host.Index, l.host.Returned = index, l.giveBack
+	l.host.OnLoop, l.host.LocalAddr = onLoop, local
 	if g.cfg.Shard > 0 {
 		l.host.AskLocalAddr = l.askLocalAddr
 	}
-	l.host.Direct, l.host.NoFiles = direct, g.cfg.Shard > 0
+	l.host.Direct = direct
+	l.host.NoDetach, l.host.NoFiles = g.cfg.Shard > 0, g.cfg.Shard > 0
 	l.host.At, l.host.Touch = l.Conn, l.touchLater
 	l.host.Mine = func(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
 	l.sweep.period = l.host.SweepPeriod()

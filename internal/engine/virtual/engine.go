@@ -105,7 +105,7 @@ func (l *Listener) Start(cfg engine.Config) (engine.Engine, error) {
 	e.host.Buffers, e.host.Poster, e.host.Counters = &engine.FreeList{}, e, &e.counters
 	e.host.Now = func() time.Duration { return e.now + e.ahead }
 	e.host.SetClock(e.now)
-	e.host.Shard = true // no connection can be given up
+	e.host.NoDetach, e.host.Loops = true, 1
 	e.host.Entrances = []*engine.Entrance{engine.NewEntrance(cfg.Listeners[0], l.Addr())}
 	l.Engine = e
 	return e, nil
