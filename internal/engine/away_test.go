@@ -63,10 +63,10 @@ func TestWaitingForWorkerIsForgiven(t *testing.T) {
 	d.TakenBack()
 	d.host.Shed = func(*Conn, []byte, error) int { return 0 }
 	d.Shed(errNoTime)
-	if why := d.overdue(10*time.Second + 900*time.Millisecond); why != nil {
+	if why, _ := d.overdue(10*time.Second + 900*time.Millisecond); why != nil {
 		t.Errorf("half a message that has waited 9 s for a worker is closed for %v after 0.9 s", why)
 	}
-	if why := d.overdue(12 * time.Second); why != ErrMessageTimeout {
+	if why, _ := d.overdue(12 * time.Second); why != ErrMessageTimeout {
 		t.Errorf("after 2 s: %v, want ErrMessageTimeout", why)
 	}
 }

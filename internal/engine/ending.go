@@ -59,8 +59,10 @@ func (c *Conn) stillUnread() {
 	case c.is(drain) && c.more != nil && c.more.reads > 0:
 		c.more.reads--
 	case c.is(held) && !c.is(drain): // a worker has to look at that first
-	case c.overdue(c.host.Now()) == nil:
-		c.state &^= unread
+	default:
+		if why, _ := c.overdue(c.host.Now()); why == nil {
+			c.state &^= unread
+		}
 	}
 }
 
@@ -71,7 +73,7 @@ func (c *Conn) Empty() {
 		return
 	}
 	c.state &^= unread
-	if why := c.overdue(c.host.Now()); why != nil {
+	if why, _ := c.overdue(c.host.Now()); why != nil {
 		c.giveUp(why)
 	}
 }

@@ -109,16 +109,17 @@ func (c *Conn) Expire(now time.Duration) (acted bool) {
 		}
 		return true
 	}
-	switch c.overdue(now) {
-	case nil:
-		return c.beat(now)
-	case ErrWriteTimeout:
-		c.fail(ErrWriteTimeout)
+	why, beat := c.overdue(now)
+	switch {
+	case beat:
+		c.beat()
+	case why == nil:
+		return false
+	case why == ErrWriteTimeout:
+		c.fail(why)
+	case c.is(gone):
+		c.CloseWith(why)
 	default:
-		if c.is(gone) {
-			c.CloseWith(ErrIdleTimeout)
-			break
-		}
 		c.state |= unread // it may have said something that nobody has read
 	}
 	return true
@@ -153,36 +154,65 @@ func (c *Conn) expireEnd() {
 	}
 }
 
-// overdue is the limit of an open connection that is over, nil if none is.
-func (c *Conn) overdue(now time.Duration) error {
+// timeLimit is when a limit of time is over, and the reason to close the connection
+// then; without one a heartbeat is due. The zero value is none.
+type timeLimit struct {
+	at  time.Duration
+	why error
+}
+
+func limitFrom(since, limit time.Duration, why error) timeLimit {
+	if limit <= 0 {
+		return timeLimit{}
+	}
+	return timeLimit{since + limit, why}
+}
+
+// timeLimits are those that run for an open connection. Where several are over, the
+// first counts.
+func (c *Conn) timeLimits(now time.Duration) (all [3]timeLimit) {
 	c.hearBypass()
-	l := &c.host.Limits
-	switch {
-	case c.owes() && l.WriteTimeout > 0 && now-c.owesSince() >= l.WriteTimeout:
-		return ErrWriteTimeout
-	case c.is(gone) && c.retained():
-		if l.IdleTimeout > 0 && c.heard.since(now) >= l.IdleTimeout {
-			return ErrIdleTimeout
-		}
-	case c.is(gone | held | fresh | choked | deaf):
-		// It is not the peer's turn, or nobody listens.
-	case c.beatDue(now) && c.unanswered() >= c.host.Heartbeat.MaxMissed:
-		return ErrHeartbeatTimeout
-	case c.state&(outbound|own) == outbound:
-	case c.state&(outbound|silent) == silent:
-		if l.FirstByteTimeout > 0 && c.heard.since(now) >= l.FirstByteTimeout {
-			return ErrFirstByteTimeout
-		}
-	case c.in != nil || c.partial() > 0:
-		if l.MessageTimeout > 0 && now-c.begun() >= l.MessageTimeout {
-			return ErrMessageTimeout
-		}
-	default:
-		if l.IdleTimeout > 0 && c.heard.since(now) >= l.IdleTimeout {
-			return ErrIdleTimeout
+	l, heard := &c.host.Limits, now-c.heard.since(now)
+	if c.owes() {
+		all[0] = limitFrom(c.owesSince(), l.WriteTimeout, ErrWriteTimeout)
+	}
+	if c.is(gone) && c.retained() {
+		all[1] = limitFrom(heard, l.IdleTimeout, ErrIdleTimeout)
+	}
+	if c.is(gone | held | fresh | choked | deaf) {
+		return all // it is not the peer's turn, or nobody listens
+	}
+	if every := c.host.Heartbeat.Every; !c.is(relayed) {
+		all[1] = limitFrom(heard+time.Duration(c.unanswered())*every, every, nil)
+		if c.unanswered() >= c.host.Heartbeat.MaxMissed {
+			all[1].why = ErrHeartbeatTimeout
 		}
 	}
-	return nil
+	switch {
+	case c.state&(outbound|own) == outbound:
+	case c.state&(outbound|silent) == silent:
+		all[2] = limitFrom(heard, l.FirstByteTimeout, ErrFirstByteTimeout)
+	case c.in != nil || c.partial() > 0:
+		all[2] = limitFrom(c.begun(), l.MessageTimeout, ErrMessageTimeout)
+	default:
+		all[2] = limitFrom(heard, l.IdleTimeout, ErrIdleTimeout)
+	}
+	return all
+}
+
+// overdue is the reason of the limit that is over, nil if none is, and then whether a
+// heartbeat is due.
+func (c *Conn) overdue(now time.Duration) (why error, beat bool) {
+	for _, l := range c.timeLimits(now) {
+		switch {
+		case l.at == 0 || now < l.at:
+		case l.why != nil:
+			return l.why, false
+		default:
+			beat = true
+		}
+	}
+	return nil, beat
 }
 
 // begun is when the message at hand has begun.
@@ -225,38 +255,13 @@ func (c *Conn) Forgive(d time.Duration) {
 // Wakes is when Expire may have something to do, as far as is known now; ok is
 // false for never.
 func (c *Conn) Wakes() (at time.Duration, ok bool) {
-	at, ok = c.Due()
-	sooner := func(limit time.Duration, from time.Duration) {
-		if limit > 0 && (!ok || from+limit < at) {
-			at, ok = from+limit, true
+	at, _ = c.Due()
+	if !c.is(closing | greeting | failed) {
+		for _, l := range c.timeLimits(c.host.Clock()) {
+			at = earlier(at, l.at)
 		}
 	}
-	if c.is(closing | greeting | failed) {
-		return at, ok
-	}
-	c.hearBypass()
-	l, now := &c.host.Limits, c.host.Clock()
-	heard := now - c.heard.since(now)
-	if c.owes() {
-		sooner(l.WriteTimeout, c.owesSince())
-	}
-	if c.is(gone) && c.retained() {
-		sooner(l.IdleTimeout, heard)
-	}
-	if c.is(gone | held | fresh | choked | deaf) {
-		return at, ok
-	}
-	switch {
-	case c.state&(outbound|own) == outbound:
-	case c.state&(outbound|silent) == silent:
-		sooner(l.FirstByteTimeout, heard)
-	case c.in != nil || c.partial() > 0:
-		sooner(l.MessageTimeout, c.begun())
-	default:
-		sooner(l.IdleTimeout, heard)
-	}
-	sooner(c.host.Heartbeat.Every, heard+time.Duration(c.state/missed)*c.host.Heartbeat.Every)
-	return at, ok
+	return at, at != 0
 }
 
 // Heartbeat is what keeps a silent connection alive, and finds out whether it is.
@@ -281,22 +286,12 @@ func (c *Config) Watches(gone time.Duration) bool {
 // unanswered is how many heartbeats the peer has not answered.
 func (c *Conn) unanswered() int { return int(c.state / missed) }
 
-// beatDue says whether the peer has been silent long enough for another heartbeat.
-func (c *Conn) beatDue(now time.Duration) bool {
-	every := c.host.Heartbeat.Every
-	return every > 0 && !c.is(relayed) && c.heard.since(now) >= time.Duration(c.unanswered()+1)*every
-}
-
-// beat sends a heartbeat if one is due.
-func (c *Conn) beat(now time.Duration) bool {
-	if c.is(gone|held|fresh|choked|deaf) || !c.beatDue(now) {
-		return false
-	}
+// beat sends a heartbeat.
+func (c *Conn) beat() {
 	c.state += missed
 	c.host.Counters.Add(Heartbeats, 1)
 	c.call(c.host.Heartbeat.Send)
 	c.endEvent()
-	return true
 }
 
 // SweepPeriod is how often each connection is to be looked at because of these
