@@ -77,34 +77,35 @@ const (
 
 // group is a running engine.
 type group struct {
-	cfg       engine.Config
-	host      engine.Host
-	counters  engine.Counters
-	buffers   engine.SharedBuffers
-	lns       []net.Listener
-	admission *admission.Controller // with connections and dials
-	casts     casts                 // broadcasts under way
-	orders    chan struct{}         // holds one for each Dial under way
-	dialling  chan struct{}         // holds one for each connection being dialled
-	hold      hold
-	freed     chan struct{} // a connection has closed; for an acceptor out of descriptors
-	stop      context.Context
-	halt      context.CancelFunc // ends stop, and with it dials and pauses
-	swept     int                // the sweeper's: the chunk that comes next
-	turns     turns              // of connections that send much
-	pipes     pipes              // for relays
-	reading   atomic.Int64       // bytes of large read buffers in use
-	yielding  sync.Mutex         // held by who looks for connections that are to give way
-	stood     atomic.Int64       // nanoseconds for which the process has stood still
-	urgent    atomic.Int64       // connections that are about to end
-	stir      chan struct{}      // a connection has come; for the sweeper
-	empty     chan struct{}      // the last one has gone; for the sweeper
-	quick     chan struct{}      // closed when connections are to end at once
-	kill      sync.Once          // for closing it
-	running   sync.WaitGroup
-	pacing    sync.WaitGroup // the pacer
-	gone      chan struct{}  // closed when all that runs has ended
-	done      chan struct{}  // closed when everything has ended
+	cfg        engine.Config
+	host       engine.Host
+	counters   engine.Counters
+	buffers    engine.SharedBuffers
+	lns        []net.Listener
+	admission  *admission.Controller   // with connections and dials
+	broadcasts engine.BroadcastTracker // under way
+	casts      chan *engine.Broadcast  // for the caster
+	orders     chan struct{}           // holds one for each Dial under way
+	dialling   chan struct{}           // holds one for each connection being dialled
+	hold       hold
+	freed      chan struct{} // a connection has closed; for an acceptor out of descriptors
+	stop       context.Context
+	halt       context.CancelFunc // ends stop, and with it dials and pauses
+	swept      int                // the sweeper's: the chunk that comes next
+	turns      turns              // of connections that send much
+	pipes      pipes              // for relays
+	reading    atomic.Int64       // bytes of large read buffers in use
+	yielding   sync.Mutex         // held by who looks for connections that are to give way
+	stood      atomic.Int64       // nanoseconds for which the process has stood still
+	urgent     atomic.Int64       // connections that are about to end
+	stir       chan struct{}      // a connection has come; for the sweeper
+	empty      chan struct{}      // the last one has gone; for the sweeper
+	quick      chan struct{}      // closed when connections are to end at once
+	kill       sync.Once          // for closing it
+	running    sync.WaitGroup
+	pacing     sync.WaitGroup // the pacer
+	gone       chan struct{}  // closed when all that runs has ended
+	done       chan struct{}  // closed when everything has ended
 
 	mu    sync.Mutex
 	conns table
@@ -130,7 +131,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	g.pipes.open(g)
 	g.stop, g.halt = context.WithCancel(context.Background())
 	g.hold.changed = make(chan struct{})
-	g.casts.some = make(chan struct{}, 1)
+	g.casts = make(chan *engine.Broadcast, engine.MaxBroadcasts)
 	g.running.Go(g.sweepAll)
 	g.running.Go(g.castAll)
 	if cfg.Pace != nil {
@@ -145,7 +146,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 // listen makes the listeners, and what else has to be opened.
 func (g *group) listen() error {
 	for _, l := range g.cfg.Where() {
-		all, err := l.Bind(1, g.options())
+		all, err := l.Bind(1, g.cfg.SocketOptions(false))
 		if err != nil {
 			return err
 		}
@@ -173,7 +174,7 @@ func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.st
 
 func (g *group) Counters() (sum engine.Counts) {
 	g.counters.AddTo(&sum)
-	g.casts.count(&sum)
+	g.broadcasts.Count(&sum)
 	return sum
 }
 
@@ -279,7 +280,7 @@ func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned en
 		nc.Close()
 		switch {
 		case dialled != 0:
-			g.dialFailed(owned, err)
+			g.host.DialFailed(owned, err)
 		case !errors.Is(err, engine.ErrClosed):
 			g.counters.Add(engine.AcceptErrors, 1)
 		}

@@ -21,9 +21,6 @@ type drain struct {
 	slot  uint32        // the next
 }
 
-// drainEvery is how often some more are told.
-const drainEvery = 10 * time.Millisecond
-
 // obey does what the loop has been told since it last looked.
 func (l *Loop) obey() {
 	told := l.told.Load()
@@ -52,7 +49,7 @@ func (d *drain) run(now time.Duration) {
 	most, end := d.allowed(now-d.start), engine.Since()+slice
 	for d.slot < d.loop.slab.made {
 		if d.told >= most {
-			d.again = now + drainEvery
+			d.again = now + engine.DrainEvery
 			return
 		}
 		if engine.Since() >= end {
@@ -79,11 +76,10 @@ func (d *drain) next() time.Duration {
 func (d *drain) allowed(passed time.Duration) int {
 	g := d.loop.group
 	rate := g.cfg.Limits.ShutdownRate
-	if rate == 0 {
-		return int(^uint(0) >> 1)
+	if rate > 0 {
+		rate = max(rate/len(g.loops), 1)
 	}
-	rate = max(rate/len(g.loops), 1)
-	return int(float64(rate)*(passed+drainEvery).Seconds()) + 1
+	return engine.MayDrain(rate, passed)
 }
 
 // letGo drains a connection: it ends at its next idle moment.

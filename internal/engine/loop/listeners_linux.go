@@ -341,7 +341,7 @@ func (l *Loop) inspect(i int) {
 func (l *Loop) passDialOn(d engine.Dial) (done bool) {
 	to := l.group.roomiest()
 	if to == nil {
-		l.tellDialFailed(d.Owned, engine.ErrFull)
+		l.host.DialFailed(d.Owned, engine.ErrFull)
 		return true
 	}
 	d.Count = 1
@@ -349,7 +349,7 @@ func (l *Loop) passDialOn(d engine.Dial) (done bool) {
 	case errors.Is(err, engine.ErrFull):
 		return false
 	case err != nil:
-		l.tellDialFailed(d.Owned, err)
+		l.host.DialFailed(d.Owned, err)
 	}
 	return true
 }

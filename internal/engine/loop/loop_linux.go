@@ -85,17 +85,16 @@ type Loop struct {
 	doing    atomic.Int32 // for the watch
 	adopts   atomic.Int64 // connections that are to be adopted
 	asleep   atomic.Bool
-	some     atomic.Bool   // orders or chores are not empty
-	back     atomic.Bool   // returned is not empty
-	mu       sync.Mutex    // guards what follows
-	returned []back        // from the pool
-	orders   []engine.Dial // dials that the loop has not taken yet
-	posted   []*cast       // broadcasts that the loop has not taken yet
-	oldest   *cast         // the first that it has taken and that is under way
-	chores   []func()      // what other loops ask of it; few, see listeners_linux.go
-	ended    bool          // nobody may leave anything any more
-	wakeMu   sync.Mutex    // guards what follows
-	wakeOver bool          // nobody may wake the loop any more
+	some     atomic.Bool         // orders or chores are not empty
+	back     atomic.Bool         // returned is not empty
+	mu       sync.Mutex          // guards what follows
+	returned []back              // from the pool
+	orders   []engine.Dial       // dials that the loop has not taken yet
+	posted   []*engine.Broadcast // that the loop has not taken yet
+	chores   []func()            // what other loops ask of it; few, see listeners_linux.go
+	ended    bool                // nobody may leave anything any more
+	wakeMu   sync.Mutex          // guards what follows
+	wakeOver bool                // nobody may wake the loop any more
 }
 
 func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
@@ -469,10 +468,10 @@ func (l *Loop) end() {
 	l.ended = true
 	orders := l.orders
 	for _, c := range l.casts.all {
-		c.done()
+		c.Done()
 	}
 	for _, c := range l.posted {
-		c.done()
+		c.Done()
 	}
 	chores := l.chores
 	l.mu.Unlock()
@@ -484,7 +483,7 @@ func (l *Loop) end() {
 	l.pipe.Close()
 	for _, d := range orders { // that came between the last look and now
 		for range d.Count {
-			l.tellDialFailed(d.Owned, engine.ErrClosed)
+			l.host.DialFailed(d.Owned, engine.ErrClosed)
 		}
 	}
 }

@@ -23,8 +23,8 @@ import (
 // maxExpels is how many calls of Expel may be under way.
 const maxExpels = 16
 
-// expelBatch is how many slots a turn looks at for one: a chunk of the slab.
-const expelBatch = chunkSize
+// walkBatch is how many slots a turn looks at for one: a chunk of the slab.
+const walkBatch = chunkSize
 
 // Hold implements engine.Engine.
 func (g *group) Hold(on bool) error {
@@ -63,117 +63,90 @@ func bit(on bool) int {
 	return 0
 }
 
-// expulsion is a call of Expel.
-type expulsion struct {
-	group *group
-	peer  netip.AddrPort
-	left  atomic.Int32 // loops that have not done it
+// slabWalk is work on all connections of all loops, some in a turn: a chore of each loop
+// that leaves itself for the next turn.
+type slabWalk struct {
+	some func(l *Loop, from uint32) (next uint32) // on slots from one on
+	done func()
+	left atomic.Int32 // loops that have not done it
+}
+
+// walk starts one, unless all loops have ended.
+func (g *group) walk(some func(l *Loop, from uint32) (next uint32), done func()) error {
+	select {
+	case <-g.done:
+		return engine.ErrClosed
+	default:
+	}
+	w := &slabWalk{some: some, done: done}
+	w.left.Store(int32(len(g.loops)))
+	for _, l := range g.loops {
+		l.goOnWalking(w, 0)
+	}
+	return nil
+}
+
+// goOnWalking leaves the slots from one on for another turn.
+func (l *Loop) goOnWalking(w *slabWalk, from uint32) {
+	left := l.ask(func() {
+		if next := w.some(l, from); next < l.slab.made {
+			l.goOnWalking(w, next)
+		} else {
+			w.end()
+		}
+	})
+	if !left {
+		w.end()
+	}
+}
+
+func (w *slabWalk) end() {
+	if w.left.Add(-1) == 0 {
+		w.done()
+	}
 }
 
 // Expel implements engine.Engine.
 func (g *group) Expel(peer netip.AddrPort) error {
-	select {
-	case <-g.done:
-		return engine.ErrClosed
-	default:
-	}
 	if g.expelling.Add(1) > maxExpels {
 		g.expelling.Add(-1)
 		return engine.ErrFull
 	}
-	e := &expulsion{group: g, peer: peer}
-	e.left.Store(int32(len(g.loops)))
-	for _, l := range g.loops {
-		l.goOnExpelling(e, 0)
+	err := g.walk(func(l *Loop, from uint32) (next uint32) {
+		next = from + walkBatch
+		l.slab.each(from, next, func(c *engine.Conn) {
+			if c.Armed()&(Connecting|Parting) == 0 && (c.Peer() == peer || l.comesFrom(c, peer)) {
+				l.expel(c)
+			}
+		})
+		return next
+	}, func() { g.expelling.Add(-1) })
+	if err != nil {
+		g.expelling.Add(-1)
 	}
-	return nil
+	return err
 }
 
-func (e *expulsion) done() {
-	if e.left.Add(-1) == 0 {
-		e.group.expelling.Add(-1)
-	}
-}
-
-// goOnExpelling leaves the slots from one on for another turn.
-func (l *Loop) goOnExpelling(e *expulsion, from uint32) {
-	if !l.ask(func() { l.expelSome(e, from) }) {
-		e.done()
-	}
-}
-
-// expelSome looks at the next slots.
-func (l *Loop) expelSome(e *expulsion, from uint32) {
-	to := from + expelBatch
-	l.slab.each(from, to, func(c *engine.Conn) {
-		if c.Armed()&(Connecting|Parting) == 0 && (c.Peer() == e.peer || l.comesFrom(c, e.peer)) {
-			l.expel(c)
-		}
-	})
-	if to >= l.slab.made {
-		e.done()
-		return
-	}
-	l.goOnExpelling(e, to)
-}
-
-// visit is a call of Visit.
-type visit struct {
-	*engine.Shared
-	put  func()
-	done func(full int)
-	left atomic.Int32 // loops that have not done it
-}
-
-// Visit implements engine.Visitor.
+// Visit implements engine.Visitor: it leaves mail for connections, as much as there is
+// room for.
 func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
-	select {
-	case <-g.done:
-		return engine.ErrClosed
-	default:
-	}
-	v := &visit{Shared: s, put: put, done: done}
-	v.left.Store(int32(len(g.loops)))
-	for _, l := range g.loops {
-		l.goOnVisiting(v, 0)
-	}
-	return nil
-}
-
-// goOnVisiting leaves the slots from one on for another turn.
-func (l *Loop) goOnVisiting(v *visit, from uint32) {
-	if !l.ask(func() { l.visitSome(v, from) }) {
-		v.end()
-	}
-}
-
-// visitSome leaves mail for the next connections, as much as there is room for.
-func (l *Loop) visitSome(v *visit, from uint32) {
-	slot, to := from, min(from+expelBatch, l.slab.made)
-	for ; slot < to; slot++ {
-		c := l.slab.at(slot)
-		if c.FD() < 0 || c.Armed()&(Connecting|Parting) != 0 {
-			continue
-		}
-		v.put()
-		if err := l.box.PutDo(c, v.Shared); err != nil {
-			v.Lost()
-			if err == engine.ErrFull {
-				break // until there is room
+	return g.walk(func(l *Loop, from uint32) (next uint32) {
+		end := min(from+walkBatch, l.slab.made)
+		for next = from; next < end; next++ {
+			c := l.slab.at(next)
+			if c.FD() < 0 || c.Armed()&(Connecting|Parting) != 0 {
+				continue
+			}
+			put()
+			if err := l.box.PutDo(c, s); err != nil {
+				s.Lost()
+				if err == engine.ErrFull {
+					break // until there is room
+				}
 			}
 		}
-	}
-	if slot >= l.slab.made {
-		v.end()
-		return
-	}
-	l.goOnVisiting(v, slot)
-}
-
-func (v *visit) end() {
-	if v.left.Add(-1) == 0 {
-		v.done(0)
-	}
+		return next
+	}, func() { done(0) })
 }
 
 // comesFrom says whether a connection that a proxy may have told another address of comes

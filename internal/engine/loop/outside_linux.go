@@ -150,8 +150,7 @@ func (l *Loop) takeOrders() {
 	l.mu.Lock()
 	l.dials = append(l.dials, l.orders...)
 	for _, c := range l.posted {
-		l.casts.all = append(l.casts.all, casting{cast: c})
-		l.oldest = l.casts.all[0].cast
+		l.casts.all = append(l.casts.all, casting{Broadcast: c})
 	}
 	clear(l.posted)
 	chores := l.chores
@@ -180,14 +179,14 @@ func (l *Loop) dial() {
 // be. It is not done when the loop that is to do it has no room for the order.
 func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	if l.told.Load() >= stopping {
-		l.tellDialFailed(d.Owned, engine.ErrClosed)
+		l.host.DialFailed(d.Owned, engine.ErrClosed)
 		return true
 	}
 	if l.full() {
 		return l.passDialOn(d)
 	}
 	if !l.group.admission.Acquire() {
-		l.tellDialFailed(d.Owned, engine.ErrFull)
+		l.host.DialFailed(d.Owned, engine.ErrFull)
 		return true
 	}
 	start := engine.Since()
@@ -201,7 +200,7 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 		if errors.Is(err, syscall.EMFILE) && l.fullNow() {
 			return l.passDialOn(d)
 		}
-		l.tellDialFailed(d.Owned, err)
+		l.host.DialFailed(d.Owned, err)
 		return true
 	}
 	c := l.take(fd)
@@ -229,8 +228,7 @@ func (l *Loop) dialLate(c *engine.Conn) {
 
 // connect begins to connect.
 func (l *Loop) connect(d engine.Dial) (int32, error) {
-	options := l.group.options()
-	options.Reset = l.group.cfg.Reset
+	options := l.group.cfg.SocketOptions(true)
 	if d.Path != "" {
 		return sock.DialUnix(d.Path, options)
 	}
@@ -262,21 +260,5 @@ func (l *Loop) dialFailed(c *engine.Conn, err error) {
 	}
 	owned := c.Abandon()
 	l.driver.Drop(c)
-	l.tellDialFailed(owned, err)
-}
-
-// tellDialFailed tells the handler of the connection, if it has one of its own, or that
-// of all.
-func (l *Loop) tellDialFailed(owned engine.Owned, err error) {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		err = errno
-	}
-	if owned != nil {
-		owned.DialFailed(err)
-		return
-	}
-	if f, ok := l.host.Handler.(engine.DialFailer); ok {
-		f.DialFailed(err)
-	}
+	l.host.DialFailed(owned, err)
 }

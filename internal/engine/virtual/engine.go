@@ -32,8 +32,7 @@ const (
 	// grain is the coarseness of the core's clock of silence, by which it would find
 	// a time over too late: the engine asks it that much ahead.
 	grain = 34 * time.Millisecond
-	// maxCasts, maxOrders and maxPeers bound what is kept.
-	maxCasts  = 1024
+	// maxOrders and maxPeers bound what is kept.
 	maxOrders = 16
 	maxPeers  = 1 << 16
 	// MaxTime is the most virtual time: the core's clock wraps far beyond.
@@ -44,11 +43,12 @@ const (
 
 // Engine is a running engine.
 type Engine struct {
-	cfg      engine.Config
-	host     engine.Host
-	counters engine.Counters
-	wake     chan struct{} // somebody has left something
-	done     chan struct{} // closed when everything has ended
+	cfg        engine.Config
+	host       engine.Host
+	counters   engine.Counters
+	broadcasts engine.BroadcastTracker
+	wake       chan struct{} // somebody has left something
+	done       chan struct{} // closed when everything has ended
 
 	own    sync.Mutex // by which the rest is owned
 	now    time.Duration
@@ -66,8 +66,7 @@ type Engine struct {
 
 // wishes are what others want of the engine.
 type wishes struct {
-	casts      []*engine.Shared
-	castBytes  int
+	casts      []*engine.Broadcast
 	expel      []netip.AddrPort
 	hold       bool
 	stop, kill bool
@@ -75,12 +74,12 @@ type wishes struct {
 	ended      bool
 }
 
-// all are the bytes of the broadcasts.
-func (w *wishes) all() (all []byte) {
-	for _, s := range w.casts {
-		all = append(all, s.Bytes...)
+// all are the broadcasts in one piece, and each.
+func (w *wishes) all() (all []byte, each []*engine.Shared) {
+	for _, b := range w.casts {
+		all, each = append(all, b.Bytes...), append(each, &b.Shared)
 	}
-	return all
+	return all, each
 }
 
 // Listener stands for the listener of an engine, which it starts. It accepts nothing by
@@ -123,6 +122,7 @@ func (e *Engine) Loops() int { return 0 }
 // Counters implements engine.Engine.
 func (e *Engine) Counters() (sum engine.Counts) {
 	e.counters.AddTo(&sum)
+	e.broadcasts.Count(&sum)
 	return sum
 }
 
@@ -171,20 +171,18 @@ func (e *Engine) wish(leave func(*wishes) error) error {
 
 // Broadcast implements engine.Engine.
 func (e *Engine) Broadcast(p []byte) error {
-	if len(p) > e.cfg.Limits.MaxUnsent {
-		return engine.ErrTooLarge
+	b, err := e.broadcasts.Begin(p, 1, &e.cfg.Limits)
+	if err != nil {
+		return err
 	}
-	return e.wish(func(w *wishes) error {
-		switch {
-		case w.stop:
-			return engine.ErrClosed
-		case len(w.casts) == maxCasts, w.castBytes > 0 && w.castBytes+len(p) > e.cfg.Limits.MaxMailBytes:
-			return engine.ErrFull
-		}
-		w.casts = append(w.casts, &engine.Shared{Bytes: append([]byte(nil), p...)})
-		w.castBytes += len(p)
+	err = e.wish(func(w *wishes) error {
+		w.casts = append(w.casts, b)
 		return nil
 	})
+	if err != nil {
+		b.Done()
+	}
+	return err
 }
 
 // Hold implements engine.Engine.
@@ -244,21 +242,17 @@ func (e *Engine) Stop(ctx context.Context) error {
 		w.stop = true
 		return nil
 	})
+	e.broadcasts.End()
 	if e.try(); begin {
 		return nil
 	}
-	select {
-	case <-e.done:
-		return nil
-	case <-ctx.Done():
-	}
-	cut := e.host.Admission.Open()
-	_ = e.wish(func(w *wishes) error {
-		w.kill = true
-		return nil
+	return engine.AwaitStop(ctx, e.done, e.host.Admission.Open, func() {
+		_ = e.wish(func(w *wishes) error {
+			w.kill = true
+			return nil
+		})
+		e.try()
 	})
-	e.try()
-	return engine.CutOff(ctx, cut, engine.AwaitKilled(e.done, e.host.Admission.Open))
 }
 
 // Wait implements engine.Engine.
@@ -287,13 +281,16 @@ func (e *Engine) turn() (acted bool) {
 	e.host.SetClock(e.now)
 	e.mu.Lock()
 	w := e.wishes
-	e.wishes.casts, e.wishes.castBytes, e.wishes.expel = nil, 0, nil
+	e.wishes.casts, e.wishes.expel = nil, nil
 	e.mu.Unlock()
 	acted = e.accept(w.hold || w.stop)
 	for _, p := range e.open() {
 		p.obey(&w)
 		acted = p.mail() || acted
 		acted = p.drive() || acted
+	}
+	for _, b := range w.casts {
+		b.Done()
 	}
 	e.counters.Add(engine.Broadcasts, int64(len(w.casts)))
 	acted = e.yield() || acted

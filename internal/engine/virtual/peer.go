@@ -118,7 +118,7 @@ func (p *Peer) cutOff(why error) { p.done, p.why = true, why }
 // obey gives the connection what was left for all.
 func (p *Peer) obey(w *wishes) {
 	if len(w.casts) > 0 {
-		p.conn.Cast(w.all(), w.casts)
+		p.conn.Cast(w.all())
 	}
 	for _, peer := range w.expel {
 		if peer == p.Addr || peer == p.conn.Peer() {
