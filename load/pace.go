@@ -311,7 +311,7 @@ func (t *traffic) outlive(c *engine.Conn) {
 	if t.cfg.Graceful {
 		c.CloseWith(errOutlived)
 	} else {
-		c.Kill(errOutlived)
+		c.Abort(errOutlived)
 	}
 }
 
@@ -490,7 +490,7 @@ func (t *traffic) pour(c *engine.Conn, l *connState) {
 		s.sum.count(nBytesSent, int64(p.n*t.script.fixed), p.measured)
 		s.mu.Unlock()
 		t.send(c, l, p)
-		if c.Doomed() {
+		if c.Aborted() {
 			return
 		}
 	}

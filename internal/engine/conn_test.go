@@ -198,8 +198,8 @@ func TestPartHoldsNothing(t *testing.T) {
 	if d.Holds() == 0 {
 		t.Fatal("the connection holds nothing from the beginning")
 	}
-	d.Kill(ErrOverBudget)
-	d.Part()
+	d.Abort(ErrOverBudget)
+	d.DeferClosed()
 	if n, counted := d.Holds(), d.host.Counters.Get(Buffered); n != 0 || counted != 0 {
 		t.Errorf("after Part the connection holds %d bytes, and %d are counted; want none", n, counted)
 	}

@@ -17,9 +17,9 @@ var ErrShard = errors.New("myriad: Detach of a connection whose loop has a descr
 // take is not called.
 func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
 	switch {
-	case !c.is(open) || c.is(closing|failed|finishing|shut):
+	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
 		return ErrClosed
-	case c.is(greeting) || c.layer() != nil || c.promised():
+	case c.is(greeting) || c.layer() != nil || c.inputTaken():
 		return ErrBadUse
 	case c.host.NoDetach:
 		return ErrShard

@@ -21,14 +21,14 @@ func (c *Conn) Dialling(peer netip.AddrPort, since time.Duration) {
 // connect call, or in a model that leaves that to package net before its dial. It is
 // for Opened of a connection that was dialled; otherwise it means nothing.
 func (c *Conn) DialledAt() time.Duration {
-	if c.is(beginning) || c.more == nil {
+	if c.is(opening) || c.more == nil {
 		return c.noted()
 	}
 	return c.more.dialled
 }
 
 func (c *Conn) note(t time.Duration) {
-	c.seen, c.heard = uint32(t), moment(uint64(t)>>32)
+	c.seen, c.heard = uint32(t), coarseTime(uint64(t)>>32)
 }
 
 func (c *Conn) noted() time.Duration { return time.Duration(uint64(c.heard)<<32 | uint64(c.seen)) }

@@ -21,7 +21,7 @@ func TestDialledAtForgiven(t *testing.T) {
 		}, 0, 0)
 		c.Dialling(loopback, began)
 		c.host.SetClock(began + 2*time.Second)
-		c.Forgive(2 * time.Second)
+		c.ExtendTimes(2 * time.Second)
 		c.Open(loopback, true)
 		if got != began {
 			t.Errorf("dialled at %v, said to be %v", began, got)

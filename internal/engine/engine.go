@@ -224,8 +224,8 @@ type Pace func(loop int, now time.Duration, touch func(Ref) (ok bool)) (next tim
 // Lister is an Engine whose connections can be gone through without a list of
 // them: for a Pace that has something to do on each.
 type Lister interface {
-	// Rouse has each Pace called soon, also one that did not want to be called.
-	Rouse()
+	// WakePacers has each Pace called soon, also one that did not want to be called.
+	WakePacers()
 	// Next finds the first connection of a loop from a slot on that is
 	// established and not with a worker, and the slot to go on from. It is for
 	// the Pace of that loop; in a model without loops for loop -1, and everyone.

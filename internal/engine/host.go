@@ -116,7 +116,7 @@ func (h *Host) SetClock(now time.Duration) {
 func (h *Host) Clock() time.Duration { return time.Duration(h.clock.Load()) }
 
 // moment is the clock's next moment.
-func (h *Host) moment() moment { return momentOf(h.Clock()) + 1 }
+func (h *Host) coarseNow() coarseTime { return coarseOf(h.Clock()) + 1 }
 
 // The connection's buffers are counted here, with the room that they take.
 
@@ -210,7 +210,7 @@ func (h *Host) called(c *Conn, took time.Duration, sample bool) {
 	if sample {
 		h.Counters.Called(took)
 	}
-	c.Forgive(took)
+	c.ExtendTimes(took)
 	h.judge(c, took)
 }
 

@@ -261,7 +261,7 @@ func (s *sim) step() {
 	case what == 33 && s.dice.roll(12) == 0:
 		s.log("%v: kill", l)
 		l.cause(errKilled)
-		l.conn.Kill(errKilled)
+		l.conn.Abort(errKilled)
 		s.drive(l)
 	case what >= 34:
 		s.cast()

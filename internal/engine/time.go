@@ -11,14 +11,14 @@ import (
 // moment is a point in time, coarse and small: in units of 2^24 ns, about 17 ms.
 // It wraps after 834 days; a difference of two is right as long as they are not
 // half of that apart.
-type moment uint32
+type coarseTime uint32
 
-func momentOf(d time.Duration) moment { return moment(d >> 24) }
+func coarseOf(d time.Duration) coarseTime { return coarseTime(d >> 24) }
 
 // since is how long ago m was, up to 34 ms less where Host.moment made it, and
 // never more: nobody's time is over too early.
-func (m moment) since(now time.Duration) time.Duration {
-	if ago := int32(momentOf(now) - m); ago > 0 {
+func (m coarseTime) since(now time.Duration) time.Duration {
+	if ago := int32(coarseOf(now) - m); ago > 0 {
 		return time.Duration(ago) << 24
 	}
 	return 0
@@ -75,7 +75,7 @@ func (c *Conn) DialTimeout(at time.Duration) { c.extra().due = at }
 // runTimer does what the connection's own times ask for, and says whether that was
 // something.
 func (c *Conn) runTimer(now time.Duration) bool {
-	if c.more == nil || c.is(closing|greeting|fresh) {
+	if c.more == nil || c.is(closing|greeting|openPending) {
 		return false
 	}
 	switch x := c.more; {
@@ -104,7 +104,7 @@ func (c *Conn) Expire(now time.Duration) (acted bool) {
 		return true
 	case c.is(closing | greeting):
 		if c.is(greeting) {
-			c.attend() // in case its mail found no room
+			c.resumeLayer() // in case its mail found no room
 			c.endEvent()
 		}
 		return true
@@ -112,15 +112,15 @@ func (c *Conn) Expire(now time.Duration) (acted bool) {
 	why, beat := c.overdue(now)
 	switch {
 	case beat:
-		c.beat()
+		c.sendHeartbeat()
 	case why == nil:
 		return false
 	case why == ErrWriteTimeout:
 		c.fail(why)
-	case c.is(gone):
+	case c.is(peerEnded):
 		c.CloseWith(why)
 	default:
-		c.state |= unread // it may have said something that nobody has read
+		c.state |= readBeforeClose // it may have said something that nobody has read
 	}
 	return true
 }
@@ -171,15 +171,15 @@ func limitFrom(since, limit time.Duration, why error) timeLimit {
 // timeLimits are those that run for an open connection. Where several are over, the
 // first counts.
 func (c *Conn) timeLimits(now time.Duration) (all [3]timeLimit) {
-	c.hearBypass()
+	c.noteBypassUse()
 	l, heard := &c.host.Limits, now-c.heard.since(now)
-	if c.owes() {
-		all[0] = limitFrom(c.owesSince(), l.WriteTimeout, ErrWriteTimeout)
+	if c.hasOutput() {
+		all[0] = limitFrom(c.outputSince(), l.WriteTimeout, ErrWriteTimeout)
 	}
-	if c.is(gone) && c.retained() {
+	if c.is(peerEnded) && c.retained() {
 		all[1] = limitFrom(heard, l.IdleTimeout, ErrIdleTimeout)
 	}
-	if c.is(gone | held | fresh | choked | deaf) {
+	if c.is(peerEnded | inputHeld | openPending | overHighWater | readPaused) {
 		return all // it is not the peer's turn, or nobody listens
 	}
 	if every := c.host.Heartbeat.Every; !c.is(relayed) {
@@ -189,7 +189,7 @@ func (c *Conn) timeLimits(now time.Duration) (all [3]timeLimit) {
 		}
 	}
 	switch {
-	case c.state&(outbound|own) == outbound:
+	case c.state&(outbound|ownHandler) == outbound:
 	case c.state&(outbound|silent) == silent:
 		all[2] = limitFrom(heard, l.FirstByteTimeout, ErrFirstByteTimeout)
 	case c.in != nil || c.partial() > 0:
@@ -225,31 +225,31 @@ func (c *Conn) begun() time.Duration {
 
 // StoodStill says that the process has stood still for so long. Then what bounds a
 // connection's beginning and end has stood still, too.
-func (c *Conn) StoodStill(d time.Duration) {
+func (c *Conn) ProcessStopped(d time.Duration) {
 	if c.more != nil && c.more.due > 0 {
 		c.more.due += min(d, math.MaxInt64-c.more.due)
 	}
-	c.Forgive(d)
+	c.ExtendTimes(d)
 }
 
 // Forgive says that for so long nobody has listened to the peer, because a handler
 // was at work: that is not its fault. Of a connection that is being dialled nothing
 // is expected yet.
-func (c *Conn) Forgive(d time.Duration) {
+func (c *Conn) ExtendTimes(d time.Duration) {
 	if !c.is(open) {
 		return
 	}
-	if heard := c.heard + momentOf(d); int32(c.host.moment()-heard) > 0 {
+	if heard := c.heard + coarseOf(d); int32(c.host.coarseNow()-heard) > 0 {
 		c.heard = heard
 	} else {
-		c.heard = c.host.moment()
+		c.heard = c.host.coarseNow()
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
 			b.since = min(b.since+d, c.host.Clock())
 		}
 	}
-	c.files().forgive(d, c.host.Clock())
+	c.files().extend(d, c.host.Clock())
 }
 
 // Wakes is when Expire may have something to do, as far as is known now; ok is
@@ -287,7 +287,7 @@ func (c *Config) Watches(gone time.Duration) bool {
 func (c *Conn) unanswered() int { return int(c.state / missed) }
 
 // beat sends a heartbeat.
-func (c *Conn) beat() {
+func (c *Conn) sendHeartbeat() {
 	c.state += missed
 	c.host.Counters.Add(Heartbeats, 1)
 	c.call(c.host.Heartbeat.Send)

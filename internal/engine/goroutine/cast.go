@@ -68,7 +68,7 @@ func (g *group) chunk(i int, room []*conn) (conns []*conn, ok bool) {
 // ending says whether connections are to end at once.
 func (g *group) ending() bool {
 	select {
-	case <-g.quick:
+	case <-g.killed:
 		return true
 	default:
 		return false
@@ -88,11 +88,11 @@ func (g *group) castTo(c *conn, batch []*engine.Broadcast) {
 			box.Miss() // first: who sees the count finds it at the connection
 			g.counters.Add(engine.Dropped, 1)
 		default:
-			c.order(lagging)
+			c.request(slowConsumer)
 			return
 		}
 	}
 	if some {
-		c.rouse()
+		c.wake()
 	}
 }

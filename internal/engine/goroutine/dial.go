@@ -31,13 +31,13 @@ func (g *group) Dial(d engine.Dial) error {
 		return engine.ErrClosed
 	}
 	select {
-	case g.orders <- struct{}{}:
+	case g.dialOrders <- struct{}{}:
 	default:
 		return engine.ErrFull
 	}
 	g.running.Go(func() {
 		g.dialAll(d)
-		<-g.orders
+		<-g.dialOrders
 	})
 	return nil
 }

@@ -69,10 +69,10 @@ const clockGrain = time.Millisecond
 const (
 	draining uint32 = 1 << iota
 	killing
-	yielding // Limits.MaxBuffered
-	lagging  // no room for a broadcast
-	expelled // by Expel
-	roomy    // the kernel takes output again; it is taken back when it has been seen
+	overBudget   // Limits.MaxBuffered
+	slowConsumer // no room for a broadcast
+	expelled     // by Expel
+	writable     // the kernel takes output again; it is taken back when it has been seen
 )
 
 // group is a running engine.
@@ -85,26 +85,26 @@ type group struct {
 	admission  *admission.Controller   // with connections and dials
 	broadcasts engine.BroadcastTracker // under way
 	casts      chan *engine.Broadcast  // for the caster
-	orders     chan struct{}           // holds one for each Dial under way
+	dialOrders chan struct{}           // holds one for each Dial under way
 	dialling   chan struct{}           // holds one for each connection being dialled
 	hold       hold
 	freed      chan struct{} // a connection has closed; for an acceptor out of descriptors
 	stop       context.Context
-	halt       context.CancelFunc // ends stop, and with it dials and pauses
+	cancel     context.CancelFunc // ends stop, and with it dials and pauses
 	swept      int                // the sweeper's: the chunk that comes next
 	turns      turns              // of connections that send much
 	pipes      pipes              // for relays
 	reading    atomic.Int64       // bytes of large read buffers in use
-	yielding   sync.Mutex         // held by who looks for connections that are to give way
-	stood      atomic.Int64       // nanoseconds for which the process has stood still
+	shedding   sync.Mutex         // held by who looks for connections that are to give way
+	stopped    atomic.Int64       // nanoseconds for which the process has stood still
 	urgent     atomic.Int64       // connections that are about to end
-	stir       chan struct{}      // a connection has come; for the sweeper
-	empty      chan struct{}      // the last one has gone; for the sweeper
-	quick      chan struct{}      // closed when connections are to end at once
+	added      chan struct{}      // a connection has come; for the sweeper
+	emptied    chan struct{}      // the last one has gone; for the sweeper
+	killed     chan struct{}      // closed when connections are to end at once
 	kill       sync.Once          // for closing it
 	running    sync.WaitGroup
 	pacing     sync.WaitGroup // the pacer
-	gone       chan struct{}  // closed when all that runs has ended
+	idle       chan struct{}  // closed when all that runs has ended
 	done       chan struct{}  // closed when everything has ended
 
 	mu    sync.Mutex
@@ -114,10 +114,10 @@ type group struct {
 
 func start(cfg engine.Config) (engine.Engine, error) {
 	g := &group{
-		cfg:    cfg,
-		orders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
-		freed: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{}),
-		stir: make(chan struct{}, 1), empty: make(chan struct{}, 1), quick: make(chan struct{}), admission: engine.NewAdmission(&cfg),
+		cfg:        cfg,
+		dialOrders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
+		freed: make(chan struct{}, 1), idle: make(chan struct{}), done: make(chan struct{}),
+		added: make(chan struct{}, 1), emptied: make(chan struct{}, 1), killed: make(chan struct{}), admission: engine.NewAdmission(&cfg),
 	}
 	if err := g.listen(); err != nil {
 		engine.CloseAll(g.lns)
@@ -129,7 +129,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.host.Direct = direct
 	g.pipes.open(g)
-	g.stop, g.halt = context.WithCancel(context.Background())
+	g.stop, g.cancel = context.WithCancel(context.Background())
 	g.hold.changed = make(chan struct{})
 	g.casts = make(chan *engine.Broadcast, engine.MaxBroadcasts)
 	g.running.Go(g.sweepAll)
@@ -170,7 +170,7 @@ func (g *group) Loops() int { return 0 }
 
 // now is the clock of all limits: it stands still when the process does, as far as
 // the sweeper sees that, so that nobody is blamed for what nobody could have heard.
-func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.stood.Load()) }
+func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.stopped.Load()) }
 
 func (g *group) Counters() (sum engine.Counts) {
 	g.counters.AddTo(&sum)
@@ -203,7 +203,7 @@ func (g *group) accept(listener int) {
 					slog.String("error", err.Error()),
 					slog.Int64("open", g.admission.Open()))
 			}
-			g.rest(acceptRetry, g.freed)
+			g.pause(acceptRetry, g.freed)
 		}
 	}
 }
@@ -217,14 +217,14 @@ func (g *group) mayAccept() bool {
 			return true
 		}
 		g.counters.Add(engine.AcceptPauses, 1)
-		if !g.rest(wait, nil) {
+		if !g.pause(wait, nil) {
 			return false
 		}
 	}
 }
 
 // rest waits a while, less if something comes, and says whether to go on.
-func (g *group) rest(most time.Duration, less <-chan struct{}) bool {
+func (g *group) pause(most time.Duration, less <-chan struct{}) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
@@ -263,7 +263,7 @@ func (g *group) Adopt(nc net.Conn, read []byte) error {
 // turnAway closes a connection, with an answer if there is one.
 func turnAway(nc net.Conn, answer []byte) {
 	if len(answer) > 0 {
-		sayNo(nc, answer)
+		sendRefusal(nc, answer)
 	}
 	nc.Close()
 }
@@ -289,7 +289,7 @@ func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned en
 	if owned != nil {
 		c.SetOwned(owned)
 	}
-	signal(g.stir)
+	signal(g.added)
 	go c.run(dialled, read)
 	return true
 }
@@ -319,7 +319,7 @@ func (g *group) leave() {
 	g.admission.Release()
 	signal(g.freed)
 	if g.admission.Open() == 0 {
-		signal(g.empty)
+		signal(g.emptied)
 	}
 }
 
@@ -342,6 +342,6 @@ func (g *group) Post(ec *engine.Conn, gen uint32, r engine.Request) error {
 	if err := c.mailbox().Put(ec, gen, r); err != nil {
 		return err
 	}
-	c.rouse()
+	c.wake()
 	return nil
 }

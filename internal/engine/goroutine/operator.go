@@ -97,7 +97,7 @@ func (g *group) Expel(peer netip.AddrPort) error {
 		if !more {
 			return nil
 		}
-		order(conns, expelled)
+		requestAll(conns, expelled)
 	}
 }
 
@@ -118,7 +118,7 @@ func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
 		for _, c := range conns {
 			put()
 			if err := c.mailbox().PutDo(&c.Conn, s); err == nil {
-				c.rouse()
+				c.wake()
 			} else if s.Lost(); err == engine.ErrFull {
 				full++
 			}
@@ -140,7 +140,7 @@ func (g *group) chunkOf(peer netip.AddrPort, i int, room []*conn) (conns []*conn
 
 // isOf says whether a connection comes from a peer, or is one's by what its proxy has told.
 func (t *table) isOf(c *conn, peer netip.AddrPort) bool {
-	if told, ok := t.told[c]; ok && told == peer {
+	if told, ok := t.proxied[c]; ok && told == peer {
 		return true
 	}
 	at := addrPort(c.nc.RemoteAddr())
@@ -149,16 +149,16 @@ func (t *table) isOf(c *conn, peer netip.AddrPort) bool {
 
 // tellPeer notes whose the connection is when its proxy has said that: with the
 // first input that the core has seen after the greeting.
-func (c *conn) tellPeer() {
-	if c.group.cfg.Proxied == nil || c.named || c.Greets() {
+func (c *conn) noteProxiedPeer() {
+	if c.group.cfg.Proxied == nil || c.peerTold || c.Greets() {
 		return
 	}
-	c.named = true
+	c.peerTold = true
 	g := c.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.conns.told == nil {
-		g.conns.told = make(map[*conn]netip.AddrPort)
+	if g.conns.proxied == nil {
+		g.conns.proxied = make(map[*conn]netip.AddrPort)
 	}
-	g.conns.told[c] = c.Peer()
+	g.conns.proxied[c] = c.Peer()
 }

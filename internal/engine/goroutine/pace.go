@@ -13,7 +13,7 @@ import (
 
 // paceAll is the pacer.
 func (g *group) paceAll() {
-	for !g.hasGone() {
+	for !g.isIdle() {
 		now := engine.Since()
 		next := g.cfg.Pace(-1, now, touch)
 		if next < 0 {
@@ -23,9 +23,9 @@ func (g *group) paceAll() {
 	}
 }
 
-func (g *group) hasGone() bool {
+func (g *group) isIdle() bool {
 	select {
-	case <-g.gone:
+	case <-g.idle:
 		return true
 	default:
 		return false
@@ -42,8 +42,8 @@ func nap(d time.Duration) {
 	sock.Sleep(d)
 }
 
-// Rouse implements engine.Lister: the pacer never rests for long.
-func (*group) Rouse() {}
+// WakePacers implements engine.Lister: the pacer never rests for long.
+func (*group) WakePacers() {}
 
 // Next implements engine.Lister.
 func (g *group) Next(_ int, slot uint32) (ref engine.Ref, next uint32, ok bool) {

@@ -14,7 +14,7 @@ import (
 func (g *group) Stop(ctx context.Context) error {
 	g.beginStop()
 	return engine.AwaitStop(ctx, g.done, g.admission.Open, func() {
-		g.kill.Do(func() { close(g.quick) })
+		g.kill.Do(func() { close(g.killed) })
 	})
 }
 
@@ -23,7 +23,7 @@ func (g *group) Wait() { <-g.done }
 // beginStop lets nothing start any more, and has the connections told.
 func (g *group) beginStop() {
 	g.broadcasts.End()
-	g.halt()
+	g.cancel()
 	engine.CloseAll(g.lns)
 	g.mu.Lock()
 	first := !g.ended
@@ -38,16 +38,16 @@ func (g *group) beginStop() {
 		defer close(told)
 		g.drain(conns)
 		select {
-		case <-g.quick:
-			order(conns, killing)
-		case <-g.gone:
+		case <-g.killed:
+			requestAll(conns, killing)
+		case <-g.idle:
 		}
 	}()
 	go func() {
 		g.running.Wait()
-		g.turns.network.close()
+		g.turns.barrier.close()
 		g.pipes.close()
-		close(g.gone)
+		close(g.idle)
 		<-told
 		g.pacing.Wait()
 		close(g.done)
@@ -62,23 +62,23 @@ func (g *group) drain(conns []*conn) {
 	start, told := engine.Since(), 0
 	for {
 		may := min(engine.MayDrain(g.cfg.Limits.ShutdownRate, engine.Since()-start), len(conns))
-		order(conns[told:may], draining)
+		requestAll(conns[told:may], draining)
 		if told = may; told == len(conns) {
 			return
 		}
 		select {
 		case <-tick.C:
-		case <-g.quick:
+		case <-g.killed:
 			return
-		case <-g.gone:
+		case <-g.idle:
 			return
 		}
 	}
 }
 
 // order tells connections something.
-func order(conns []*conn, what uint32) {
+func requestAll(conns []*conn, what uint32) {
 	for _, c := range conns {
-		c.order(what)
+		c.request(what)
 	}
 }

@@ -22,24 +22,24 @@ func (g *group) sweepAll() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
-	for g.await(timer) {
+	for g.awaitSlice(timer) {
 		now := g.now()
 		g.host.SetClock(now)
 		for _, c := range g.slice(period) {
-			if due := c.due.Load(); due != 0 && int32(instant(now)-due) >= 0 {
-				c.rouse()
+			if due := c.wakeAt.Load(); due != 0 && int32(instant(now)-due) >= 0 {
+				c.wake()
 			}
 		}
-		g.yield()
+		g.shedBuffers()
 	}
 }
 
 // await waits for the next slice, and as long as there are no connections. It
 // fails when the group stops and there are none.
-func (g *group) await(timer *time.Timer) bool {
+func (g *group) awaitSlice(timer *time.Timer) bool {
 	if g.admission.Open() == 0 {
 		select {
-		case <-g.stir:
+		case <-g.added:
 		case <-g.stop.Done():
 		}
 		if g.admission.Open() == 0 && g.stop.Err() != nil {
@@ -50,10 +50,10 @@ func (g *group) await(timer *time.Timer) bool {
 	asleep := engine.Since()
 	select {
 	case <-timer.C:
-	case <-g.empty:
+	case <-g.emptied:
 	}
 	if late := engine.Since() - asleep - engine.MinSlice; late >= standstill {
-		g.stood.Add(int64(late))
+		g.stopped.Add(int64(late))
 	}
 	return true
 }
@@ -85,23 +85,23 @@ func (g *group) overBudget(more int64) bool {
 // hold too much, until an eighth of what they may hold is free. None goes that holds
 // less than the average: what large ones hold may not be known yet. One goroutine at a
 // time looks for them.
-func (g *group) yield() {
-	if !g.overBudget(0) || !g.yielding.TryLock() {
+func (g *group) shedBuffers() {
+	if !g.overBudget(0) || !g.shedding.TryLock() {
 		return
 	}
-	defer g.yielding.Unlock()
+	defer g.shedding.Unlock()
 	excess := g.counters.Get(engine.Buffered) - int64(g.cfg.Limits.MaxBuffered)*7/8
 	g.mu.Lock()
-	debtors := slices.DeleteFunc(g.conns.all(), func(c *conn) bool { return c.debt.Load() == 0 })
+	debtors := slices.DeleteFunc(g.conns.all(), func(c *conn) bool { return c.buffered.Load() == 0 })
 	g.mu.Unlock()
-	slices.SortFunc(debtors, func(a, b *conn) int { return cmp.Compare(b.debt.Load(), a.debt.Load()) })
+	slices.SortFunc(debtors, func(a, b *conn) int { return cmp.Compare(b.buffered.Load(), a.buffered.Load()) })
 	average := g.counters.Get(engine.Buffered) / max(g.admission.Open(), 1)
 	for _, c := range debtors {
-		if int64(c.debt.Load()) < average || excess <= 0 {
+		if int64(c.buffered.Load()) < average || excess <= 0 {
 			return
 		}
-		excess -= int64(c.debt.Load())
-		c.order(yielding)
+		excess -= int64(c.buffered.Load())
+		c.request(overBudget)
 	}
 }
 

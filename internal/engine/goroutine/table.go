@@ -12,10 +12,10 @@ const tableChunk = 512
 // table holds connections by slot. It grows by chunks: copying a large table
 // would leave its old room as garbage. The group's lock guards it.
 type table struct {
-	chunks []*chunk
-	free   []uint32
-	used   int
-	told   map[*conn]netip.AddrPort // whose connections are, where a proxy has said it
+	chunks  []*chunk
+	free    []uint32
+	used    int
+	proxied map[*conn]netip.AddrPort // whose connections are, where a proxy has said it
 }
 
 // chunk is some of its entries. Each has a connection, nil if it is free, and a generation:
@@ -54,7 +54,7 @@ func (t *table) ref(slot uint32) engine.Ref {
 
 // drop frees a slot.
 func (t *table) drop(slot uint32) {
-	delete(t.told, t.get(slot))
+	delete(t.proxied, t.get(slot))
 	in, i := t.chunks[slot/tableChunk], slot%tableChunk
 	in.conns[i] = nil
 	in.generations[i]++

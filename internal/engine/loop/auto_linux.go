@@ -26,28 +26,28 @@ import (
 // short again they come back. Each time they move again they stay away for twice
 // as long.
 const (
-	slowTurn  = 2 * time.Millisecond
-	slowRead  = 100 * time.Microsecond
-	slowTurns = 3
-	stuckTurn = 50 * time.Millisecond
-	stuckRead = time.Millisecond
-	quickRun  = 20 * time.Microsecond
-	quickRuns = 1000
-	firstLook = 100 * time.Millisecond
-	firstStay = time.Second
-	longStay  = time.Minute
+	slowTurn    = 2 * time.Millisecond
+	slowRead    = 100 * time.Microsecond
+	slowTurns   = 3
+	stuckTurn   = 50 * time.Millisecond
+	stuckRead   = time.Millisecond
+	quickRun    = 20 * time.Microsecond
+	quickRuns   = 1000
+	firstReview = 100 * time.Millisecond
+	firstAway   = time.Second
+	longestAway = time.Minute
 )
 
 // auto decides, for one loop, where its handlers run. It is the loop's, but for
 // the times, which workers add to.
 type auto struct {
-	alert bool          // the last turn looked slow
-	slow  int           // slow turns in a row
-	look  time.Duration // when to see whether handlers can come back
-	stay  time.Duration // how long they stay away at least
-	calm  int           // looks in a row at which they were quick
-	quick int64         // calls that these have counted
-	times engine.RunTimes
+	alert        bool          // the last turn looked slow
+	slow         int           // slow turns in a row
+	reviewAt     time.Duration // when to see whether handlers can come back
+	minAway      time.Duration // how long they stay away at least
+	quickReviews int           // looks in a row at which they were quick
+	quickCalls   int64         // calls that these have counted
+	times        engine.RunTimes
 }
 
 // pollTimed polls, and moves handlers that hold the loop onto workers.
@@ -89,8 +89,8 @@ func (l *Loop) slowTurn(took, reads time.Duration, did sock.ThreadWork) {
 // moveAway has workers call the handlers from now on.
 func (l *Loop) moveAway(each time.Duration) {
 	l.auto.alert, l.auto.slow = false, 0
-	l.auto.stay = min(max(2*l.auto.stay, firstStay), longStay)
-	l.auto.look, l.auto.calm, l.auto.quick = engine.Since()+l.auto.stay/2, 0, 0
+	l.auto.minAway = min(max(2*l.auto.minAway, firstAway), longestAway)
+	l.auto.reviewAt, l.auto.quickReviews, l.auto.quickCalls = engine.Since()+l.auto.minAway/2, 0, 0
 	l.auto.times.Take()
 	l.forWorkers()
 	l.counters.Add(engine.Moved, 1)
@@ -103,7 +103,7 @@ func (l *Loop) reviewPlacement(now time.Duration) {
 	switch {
 	case !l.group.cfg.Auto:
 	case l.host.Away:
-		l.comeBack(now)
+		l.reviewReturn(now)
 	default:
 		l.ownBuffers()
 	}
@@ -111,22 +111,22 @@ func (l *Loop) reviewPlacement(now time.Duration) {
 
 // comeBack has the loop call the handlers, if their calls have been short: quickRuns of
 // them, and at one more look, which finds that none of those begun before is still out.
-func (l *Loop) comeBack(now time.Duration) {
-	if now < l.auto.look {
+func (l *Loop) reviewReturn(now time.Duration) {
+	if now < l.auto.reviewAt {
 		return
 	}
-	l.auto.look = now + max(l.auto.stay/2, firstLook)
+	l.auto.reviewAt = now + max(l.auto.minAway/2, firstReview)
 	runs, took, stuck := l.auto.times.Take()
 	switch {
 	case stuck, l.group.stuck.Load() > 0, runs > 0 && took/time.Duration(runs) > quickRun:
-		l.auto.calm, l.auto.quick = 0, 0
+		l.auto.quickReviews, l.auto.quickCalls = 0, 0
 		return
 	case runs == 0:
 		return
 	}
-	enough := l.auto.quick >= quickRuns
-	l.auto.quick += runs
-	if l.auto.calm++; l.auto.calm < 2 || !enough {
+	enough := l.auto.quickCalls >= quickRuns
+	l.auto.quickCalls += runs
+	if l.auto.quickReviews++; l.auto.quickReviews < 2 || !enough {
 		return // calls that are out may be slow ones: the next look tells
 	}
 	l.host.Away = false

@@ -42,7 +42,7 @@ func (l *Loop) takeBroadcast(b *engine.Broadcast) {
 	ended := l.ended
 	if !ended {
 		l.posted = append(l.posted, b)
-		l.some.Store(true)
+		l.hasOrders.Store(true)
 	}
 	l.mu.Unlock()
 	if ended {
@@ -163,7 +163,7 @@ func (c *casts) run() {
 
 func (l *Loop) castOne(c *engine.Conn) {
 	switch armed := c.Armed(); {
-	case armed&Parting != 0:
+	case armed&ClosePending != 0:
 	case armed&Busy != 0:
 		for _, m := range l.casts.walk.each {
 			l.castLater(c, m)
@@ -177,7 +177,7 @@ func (l *Loop) castOne(c *engine.Conn) {
 // counts as if it had been posted. One that has no room for it loses it, or is
 // closed when it is back.
 func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
-	m, err := c.HoldCast(s)
+	m, err := c.ReserveBroadcast(s)
 	switch {
 	case err == nil:
 		l.Later(c, func() { c.Mailed(m, nil) })
@@ -188,8 +188,8 @@ func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
 			l.missed = make(map[*engine.Conn]int64)
 		}
 		l.missed[c]++
-	case c.Armed()&Lagging == 0:
-		c.SetArmed(c.Armed() | Lagging)
-		l.Later(c, func() { c.Kill(engine.ErrSlowConsumer) })
+	case c.Armed()&SlowConsumer == 0:
+		c.SetArmed(c.Armed() | SlowConsumer)
+		l.Later(c, func() { c.Abort(engine.ErrSlowConsumer) })
 	}
 }

@@ -22,8 +22,8 @@ type drain struct {
 }
 
 // obey does what the loop has been told since it last looked.
-func (l *Loop) obey() {
-	told := l.told.Load()
+func (l *Loop) applyStop() {
+	told := l.wanted.Load()
 	if told == l.stage {
 		return
 	}
@@ -36,7 +36,7 @@ func (l *Loop) obey() {
 		if l.waiting.end == nil {
 			l.waiting.end = engine.ErrServerClosed // askAgain lets go of those that wait
 		}
-		l.Each(l.kill)
+		l.Each(l.abortConn)
 	}
 	l.stage = told
 }
@@ -57,7 +57,7 @@ func (d *drain) run(now time.Duration) {
 		}
 		d.loop.slab.each(d.slot, d.slot+1, func(c *engine.Conn) {
 			d.told++
-			d.loop.letGo(c)
+			d.loop.drainConn(c)
 		})
 		d.slot++
 	}
@@ -83,7 +83,7 @@ func (d *drain) allowed(passed time.Duration) int {
 }
 
 // letGo drains a connection: it ends at its next idle moment.
-func (l *Loop) letGo(c *engine.Conn) {
+func (l *Loop) drainConn(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&Connecting != 0:
 		l.dialFailed(c, engine.ErrClosed)
@@ -95,11 +95,11 @@ func (l *Loop) letGo(c *engine.Conn) {
 	}
 }
 
-func (l *Loop) kill(c *engine.Conn) {
+func (l *Loop) abortConn(c *engine.Conn) {
 	if c.Armed()&Busy != 0 {
-		l.Later(c, func() { c.Kill(engine.ErrServerClosed) })
+		l.Later(c, func() { c.Abort(engine.ErrServerClosed) })
 		return
 	}
-	c.Kill(engine.ErrServerClosed)
+	c.Abort(engine.ErrServerClosed)
 	l.driver.Settle(c)
 }

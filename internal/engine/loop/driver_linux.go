@@ -59,12 +59,12 @@ type Driver interface {
 
 // The bits of Conn.Armed that are the loop's.
 const (
-	Connecting uint16 = 1 << iota // dialled, not established
-	Timed                         // will expire
-	Busy                          // with a worker, or waiting for one
-	Parting                       // and that is to call Closed
-	Lagging                       // had no room for a broadcast, and is to be closed for that
-	Bulk                          // waits for the loop to read from it
-	Late                          // its dial has taken too long
-	DriverBits = iota             // drivers use the bits from here
+	Connecting   uint16 = 1 << iota // dialled, not established
+	Expiring                        // will expire
+	Busy                            // with a worker, or waiting for one
+	ClosePending                    // and that is to call Closed
+	SlowConsumer                    // had no room for a broadcast, and is to be closed for that
+	Bulk                            // waits for the loop to read from it
+	DialTimedOut                    // its dial has taken too long
+	DriverBits   = iota             // drivers use the bits from here
 )

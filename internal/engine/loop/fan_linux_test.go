@@ -180,7 +180,7 @@ func TestBroadcastsWalkTogether(t *testing.T) {
 	cast("5,") // to none
 	for _, r := range refs {
 		c := r.On(&l.host)
-		c.Kill(nil)
+		c.Abort(nil)
 		c.Finish()
 		l.free(c)
 	}
@@ -217,14 +217,14 @@ func TestHeldUp(t *testing.T) {
 		l.group.cfg.Limits.HandlerTime = 1
 		l.host.Log = slog.New(slog.NewTextHandler(&log, nil))
 		l.doing.Store(doing)
-		turn := seen{clock: l.host.Clock(), at: engine.Since() - time.Second}
+		turn := observedTurn{clock: l.host.Clock(), at: engine.Since() - time.Second}
 		l.judgeTurn(&turn)
 		l.judgeTurn(&turn) // and once
 		if n := l.counters.Get(engine.Slow); n != slow {
-			t.Errorf("held up by %s: %d slow handlers are counted, want %d", doings[doing], n, slow)
+			t.Errorf("held up by %s: %d slow handlers are counted, want %d", doingNames[doing], n, slow)
 		}
-		if !strings.Contains(log.String(), doings[doing]) || strings.Count(log.String(), "\n") != 1 {
-			t.Errorf("held up by %s: the log says %s", doings[doing], log.String())
+		if !strings.Contains(log.String(), doingNames[doing]) || strings.Count(log.String(), "\n") != 1 {
+			t.Errorf("held up by %s: the log says %s", doingNames[doing], log.String())
 		}
 	}
 }

@@ -2,37 +2,37 @@ package loop
 
 // line is a queue that takes some at its head, too. It is a ring, so
 // that none costs more where many wait. The zero value is empty.
-type line[T any] struct {
+type deque[T any] struct {
 	ring []T // as many as a power of two, or none
 	head int
 	n    int
 }
 
 // minLine is the smallest ring.
-const minLine = 16
+const minDeque = 16
 
-func (q *line[T]) at(i int) *T { return &q.ring[(q.head+i)&(len(q.ring)-1)] }
+func (q *deque[T]) at(i int) *T { return &q.ring[(q.head+i)&(len(q.ring)-1)] }
 
 // first is the one at the head.
-func (q *line[T]) first() T { return *q.at(0) }
+func (q *deque[T]) front() T { return *q.at(0) }
 
 // drop takes it out.
-func (q *line[T]) drop() {
+func (q *deque[T]) popFront() {
 	*q.at(0) = *new(T)
 	q.head++
 	q.n--
 }
 
 // put appends one.
-func (q *line[T]) put(v T) {
-	q.room(1)
+func (q *deque[T]) pushBack(v T) {
+	q.grow(1)
 	*q.at(q.n) = v
 	q.n++
 }
 
 // putFirst puts some at the head, in their order.
-func (q *line[T]) putFirst(some []T) {
-	q.room(len(some))
+func (q *deque[T]) pushFront(some []T) {
+	q.grow(len(some))
 	q.head -= len(some)
 	for i, v := range some {
 		*q.at(i) = v
@@ -41,8 +41,8 @@ func (q *line[T]) putFirst(some []T) {
 }
 
 // room sees to it that there is room for some more.
-func (q *line[T]) room(more int) {
-	size := max(len(q.ring), minLine)
+func (q *deque[T]) grow(more int) {
+	size := max(len(q.ring), minDeque)
 	for size < q.n+more {
 		size *= 2
 	}

@@ -15,7 +15,7 @@ func TestLine(t *testing.T) {
 	conns := make([]engine.Conn, 100)
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		var q line[*engine.Conn]
+		var q deque[*engine.Conn]
 		var want []*engine.Conn
 		some := func(most int) (cs []*engine.Conn) {
 			for range random.IntN(most + 1) {
@@ -27,16 +27,16 @@ func TestLine(t *testing.T) {
 			switch random.IntN(3) {
 			case 0:
 				for _, c := range some(5) {
-					q.put(c)
+					q.pushBack(c)
 					want = append(want, c)
 				}
 			case 1:
 				cs := some(40)
-				q.putFirst(cs)
+				q.pushFront(cs)
 				want = append(cs, want...)
 			default:
 				for range random.IntN(len(want) + 1) {
-					q.drop()
+					q.popFront()
 					want = want[1:]
 				}
 			}
@@ -44,7 +44,7 @@ func TestLine(t *testing.T) {
 			for i := range q.n {
 				got = append(got, *q.at(i))
 			}
-			if !slices.Equal(got, want) || q.n > 0 && q.first() != want[0] {
+			if !slices.Equal(got, want) || q.n > 0 && q.front() != want[0] {
 				t.Fatalf("seed %d, step %d: %d connections in line in another order than the %d that were put", seed, step, q.n, len(want))
 			}
 			if left := len(slices.DeleteFunc(slices.Clone(q.ring), func(c *engine.Conn) bool { return c == nil })); left != q.n {
@@ -58,15 +58,15 @@ func TestLine(t *testing.T) {
 func BenchmarkLine(b *testing.B) {
 	for _, n := range []int{20, 200_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			var q line[*engine.Conn]
+			var q deque[*engine.Conn]
 			var c engine.Conn
 			for range n {
-				q.put(&c)
+				q.pushBack(&c)
 			}
 			shed := []*engine.Conn{&c}
 			for b.Loop() {
-				q.putFirst(shed)
-				q.drop()
+				q.pushFront(shed)
+				q.popFront()
 			}
 		})
 	}

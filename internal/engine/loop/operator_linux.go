@@ -34,7 +34,7 @@ func (g *group) Hold(on bool) error {
 	case len(g.listeners) == 0:
 		return nil
 	}
-	g.held.Store(on)
+	g.acceptPaused.Store(on)
 	for _, l := range g.loops {
 		l.wake()
 	}
@@ -42,16 +42,16 @@ func (g *group) Hold(on bool) error {
 }
 
 // hold turns away from the listeners, or to them again.
-func (l *Loop) hold(on bool) {
+func (l *Loop) pauseAccept(on bool) {
 	if on && !l.accept.paused {
 		for _, fd := range l.accept.watched {
 			l.driver.Unlisten(fd)
 		}
 	}
-	if l.accept.held = on; !on {
+	if l.accept.byOperator = on; !on {
 		l.Relisten()
 	}
-	if l.told.Load() < stopping {
+	if l.wanted.Load() < stopping {
 		l.counters.Set(engine.Holding, int64(bit(on)))
 	}
 }
@@ -81,16 +81,16 @@ func (g *group) walk(some func(l *Loop, from uint32) (next uint32), done func())
 	w := &slabWalk{some: some, done: done}
 	w.left.Store(int32(len(g.loops)))
 	for _, l := range g.loops {
-		l.goOnWalking(w, 0)
+		l.walkNext(w, 0)
 	}
 	return nil
 }
 
 // goOnWalking leaves the slots from one on for another turn.
-func (l *Loop) goOnWalking(w *slabWalk, from uint32) {
-	left := l.ask(func() {
+func (l *Loop) walkNext(w *slabWalk, from uint32) {
+	left := l.addChore(func() {
 		if next := w.some(l, from); next < l.slab.made {
-			l.goOnWalking(w, next)
+			l.walkNext(w, next)
 		} else {
 			w.end()
 		}
@@ -115,7 +115,7 @@ func (g *group) Expel(peer netip.AddrPort) error {
 	err := g.walk(func(l *Loop, from uint32) (next uint32) {
 		next = from + walkBatch
 		l.slab.each(from, next, func(c *engine.Conn) {
-			if c.Armed()&(Connecting|Parting) == 0 && (c.Peer() == peer || l.comesFrom(c, peer)) {
+			if c.Armed()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.comesFrom(c, peer)) {
 				l.expel(c)
 			}
 		})
@@ -134,7 +134,7 @@ func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
 		end := min(from+walkBatch, l.slab.made)
 		for next = from; next < end; next++ {
 			c := l.slab.at(next)
-			if c.FD() < 0 || c.Armed()&(Connecting|Parting) != 0 {
+			if c.FD() < 0 || c.Armed()&(Connecting|ClosePending) != 0 {
 				continue
 			}
 			put()
@@ -162,11 +162,11 @@ func (l *Loop) comesFrom(c *engine.Conn, from netip.AddrPort) bool {
 // expel closes a connection, when it is back if it is with a worker.
 func (l *Loop) expel(c *engine.Conn) {
 	if c.Armed()&Busy != 0 {
-		l.Later(c, func() { c.Kill(engine.ErrExpelled) })
+		l.Later(c, func() { c.Abort(engine.ErrExpelled) })
 		return
 	}
 	if c.IsOpen() {
-		c.Kill(engine.ErrExpelled)
+		c.Abort(engine.ErrExpelled)
 		l.driver.Settle(c)
 	}
 }

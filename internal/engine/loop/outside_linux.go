@@ -29,9 +29,9 @@ func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) (sent, full int, clos
 }
 
 // tell raises what the loop is told to do.
-func (l *Loop) tell(what int32) {
-	for told := l.told.Load(); told < what; told = l.told.Load() {
-		l.told.CompareAndSwap(told, what)
+func (l *Loop) request(what int32) {
+	for told := l.wanted.Load(); told < what; told = l.wanted.Load() {
+		l.wanted.CompareAndSwap(told, what)
 	}
 	l.wake()
 }
@@ -49,22 +49,22 @@ func (l *Loop) queue(d engine.Dial) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.ended || l.told.Load() >= stopping:
+	case l.ended || l.wanted.Load() >= stopping:
 		return engine.ErrClosed
 	case len(l.orders) >= maxOrders:
 		return engine.ErrFull
 	}
 	l.orders = append(l.orders, d)
-	l.some.Store(true)
+	l.hasOrders.Store(true)
 	return nil
 }
 
 // ask leaves a chore for the loop. One that has ended does it no more, and says so.
-func (l *Loop) ask(chore func()) (ok bool) {
+func (l *Loop) addChore(chore func()) (ok bool) {
 	l.mu.Lock()
 	if ok = !l.ended; ok {
 		l.chores = append(l.chores, chore)
-		l.some.Store(true)
+		l.hasOrders.Store(true)
 	}
 	l.mu.Unlock()
 	l.wake()
@@ -144,7 +144,7 @@ func (l *Loop) Abort(c *engine.Conn, why error) {
 
 // takeOrders takes what has been ordered, and does the chores.
 func (l *Loop) takeOrders() {
-	if !l.some.Load() {
+	if !l.hasOrders.Load() {
 		return
 	}
 	l.mu.Lock()
@@ -155,7 +155,7 @@ func (l *Loop) takeOrders() {
 	clear(l.posted)
 	chores := l.chores
 	l.orders, l.posted, l.chores = l.orders[:0], l.posted[:0], nil
-	l.some.Store(false)
+	l.hasOrders.Store(false)
 	l.mu.Unlock()
 	for _, do := range chores {
 		do()
@@ -178,7 +178,7 @@ func (l *Loop) dial() {
 // dialOne starts one connection, has another loop do it, or tells that it can't
 // be. It is not done when the loop that is to do it has no room for the order.
 func (l *Loop) dialOne(d engine.Dial) (done bool) {
-	if l.told.Load() >= stopping {
+	if l.wanted.Load() >= stopping {
 		l.host.DialFailed(d.Owned, engine.ErrClosed)
 		return true
 	}
@@ -197,7 +197,7 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	}
 	if err != nil {
 		l.group.admission.Release()
-		if errors.Is(err, syscall.EMFILE) && l.fullNow() {
+		if errors.Is(err, syscall.EMFILE) && l.noteTableFull() {
 			return l.passDialOn(d)
 		}
 		l.host.DialFailed(d.Owned, err)
@@ -215,14 +215,14 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	if errno := l.driver.Watch(c); errno != 0 {
 		l.dialFailed(c, errno)
 	} else {
-		l.Time(c)
+		l.TrackExpiry(c)
 	}
 	return true
 }
 
 // dialLate ends an attempt that has taken too long: the kernel reports it as failed.
 func (l *Loop) dialLate(c *engine.Conn) {
-	c.SetArmed(c.Armed() | Late)
+	c.SetArmed(c.Armed() | DialTimedOut)
 	sock.Sever(c.FD())
 }
 
@@ -238,7 +238,7 @@ func (l *Loop) connect(d engine.Dial) (int32, error) {
 // Connected ends a dial, well or not.
 func (l *Loop) Connected(c *engine.Conn) {
 	errno := sock.SocketError(c.FD())
-	if c.Armed()&Late != 0 {
+	if c.Armed()&DialTimedOut != 0 {
 		errno = syscall.ETIMEDOUT
 	}
 	if errno == 0 {
@@ -255,7 +255,7 @@ func (l *Loop) Connected(c *engine.Conn) {
 
 // dialFailed gives up a dial that has a descriptor.
 func (l *Loop) dialFailed(c *engine.Conn, err error) {
-	if c.Armed()&Late != 0 {
+	if c.Armed()&DialTimedOut != 0 {
 		err = engine.ErrDialTimeout
 	}
 	owned := c.Abandon()

@@ -63,7 +63,7 @@ func (l *Loop) sweepChunk(now time.Duration) (acts int) {
 	s := &l.sweep
 	from := uint32(s.chunk) * chunkSize
 	l.slab.each(from, from+chunkSize, func(c *engine.Conn) {
-		if c.Armed()&(Connecting|Late) == Connecting {
+		if c.Armed()&(Connecting|DialTimedOut) == Connecting {
 			if due, ok := c.Due(); ok && now >= due {
 				acts++
 				l.dialLate(c)

@@ -46,7 +46,7 @@ func TestLoopForgetsABurst(t *testing.T) {
 		t.Errorf("a loop that holds nothing waits for %v, want for ever", most)
 	}
 	spare := make(chan bool, 1)
-	s.loop.ask(func() {
+	s.loop.addChore(func() {
 		burst(&s.loop.buffers, 1000)
 		spare <- s.loop.buffers.Spare()
 	})
@@ -55,7 +55,7 @@ func TestLoopForgetsABurst(t *testing.T) {
 	}
 	for most := awaitSleep(); most >= 0; most = awaitSleep() {
 	}
-	s.loop.ask(func() { spare <- s.loop.buffers.Spare() })
+	s.loop.addChore(func() { spare <- s.loop.buffers.Spare() })
 	if <-spare {
 		t.Error("it sleeps for ever with more than it is to hold on to")
 	}
@@ -80,13 +80,13 @@ func burst(f *engine.FreeList, n int) {
 func TestTrimKeepsItsTimes(t *testing.T) {
 	l := newLoop(&group{}, 0, sock.Eventfd{})
 	now := time.Hour
-	if l.patience(now) >= 0 {
-		t.Errorf("a loop that holds nothing waits for %v only", l.patience(now))
+	if l.waitLimit(now) >= 0 {
+		t.Errorf("a loop that holds nothing waits for %v only", l.waitLimit(now))
 	}
 	burst(&l.buffers, 1000)
 	for range 10 { // in use before the first look, and again before each further one
-		if l.tick(now); l.patience(now) != trimEvery {
-			t.Fatalf("after a look the next one is due in %v, want %v", l.patience(now), trimEvery)
+		if l.tick(now); l.waitLimit(now) != trimEvery {
+			t.Fatalf("after a look the next one is due in %v, want %v", l.waitLimit(now), trimEvery)
 		}
 		l.tick(now + trimEvery - 1)
 		burst(&l.buffers, 1000)
@@ -96,7 +96,7 @@ func TestTrimKeepsItsTimes(t *testing.T) {
 	if l.tick(now + trimEvery - 1); !l.buffers.Spare() {
 		t.Error("what was in use has been dropped before its time")
 	}
-	if l.tick(now + trimEvery); l.buffers.Spare() || l.patience(now+trimEvery) >= 0 {
+	if l.tick(now + trimEvery); l.buffers.Spare() || l.waitLimit(now+trimEvery) >= 0 {
 		t.Error("what was not in use any more is still there, or the loop goes on to look")
 	}
 }

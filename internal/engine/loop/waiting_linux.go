@@ -38,11 +38,11 @@ import (
 const poolRetry = time.Millisecond
 
 // shedPause is for how long after a shed connections are offered sparingly.
-const shedPause = 100 * time.Millisecond
+const throttleTime = 100 * time.Millisecond
 
 // waiting are the connections that wait for room in the pool.
 type waiting struct {
-	line[*engine.Conn]
+	deque[*engine.Conn]
 	why   error         // why the pool took no more
 	again time.Duration // when it is asked again
 	shed  time.Duration // when it last shed one that must wait, 0 for never
@@ -53,7 +53,7 @@ type waiting struct {
 func (w *waiting) due(now time.Duration) bool { return w.n > 0 && now >= w.again }
 
 // sparing says whether connections are offered sparingly.
-func (w *waiting) sparing(now time.Duration) bool { return w.shed > 0 && now-w.shed < shedPause }
+func (w *waiting) throttled(now time.Duration) bool { return w.shed > 0 && now-w.shed < throttleTime }
 
 // submit gives a connection to the pool, unless others wait that have to come
 // first: all of them, or while they are offered sparingly one, if its input may be
@@ -64,7 +64,7 @@ func (l *Loop) submit(c *engine.Conn) error {
 	case w.n == 0:
 	case !c.MayShed():
 		return w.why
-	case w.sparing(l.host.Clock()):
+	case w.throttled(l.host.Clock()):
 		if l.offer(1) == 0 {
 			return w.why
 		}
@@ -91,7 +91,7 @@ func (l *Loop) refused(why error) {
 		return
 	}
 	l.waiting.end = engine.ErrPoolClosed
-	l.group.forsaken.Do(func() {
+	l.group.poolClosedLogged.Do(func() {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
 			"the pool of Server.Workers was closed before the server had ended: connections are closed as soon as their handler is to be called")
 	})
@@ -102,8 +102,8 @@ func (l *Loop) refused(why error) {
 func (l *Loop) offer(most int) (taken int) {
 	w := &l.waiting
 	most = min(most, w.n)
-	for taken < most && l.trySubmit(w.first()) == nil {
-		w.drop()
+	for taken < most && l.trySubmit(w.front()) == nil {
+		w.popFront()
 		taken++
 	}
 	return taken
@@ -118,16 +118,16 @@ func (w *waiting) next() time.Duration {
 }
 
 // askAgain offers those that wait when it is time.
-func (l *Loop) askAgain(now time.Duration) {
+func (l *Loop) retryWaiting(now time.Duration) {
 	w := &l.waiting
 	switch {
 	case w.n == 0:
 		return
 	case w.end != nil:
-		l.forsakeWaiting()
+		l.closeWaiting()
 	case !w.due(now):
 		return
-	case w.sparing(now):
+	case w.throttled(now):
 		l.offer(1)
 	default:
 		l.offer(w.n)
@@ -137,15 +137,15 @@ func (l *Loop) askAgain(now time.Duration) {
 
 // cameBack lets those wait that the pool has shed, and offers some in the place of
 // those that have run.
-func (l *Loop) cameBack(ran int, shed []*engine.Conn, now time.Duration) {
+func (l *Loop) offerAfterReturn(ran int, shed []*engine.Conn, now time.Duration) {
 	w := &l.waiting
 	if len(shed) > 0 {
 		w.shed, w.again = now, now+poolRetry
-		w.putFirst(shed)
+		w.pushFront(shed)
 	}
 	switch {
 	case w.n == 0 || w.end != nil:
-	case w.sparing(now):
+	case w.throttled(now):
 		l.offer(2 * ran)
 	default:
 		l.offer(w.n)
@@ -154,9 +154,9 @@ func (l *Loop) cameBack(ran int, shed []*engine.Conn, now time.Duration) {
 
 // forsake is for a connection whose handler is to be called when none waits any
 // more: it is closed. The handler hears of that on the loop.
-func (l *Loop) forsake(c *engine.Conn) (here bool) {
-	if c.Parted() {
-		c.Unpart()
+func (l *Loop) closeUnserved(c *engine.Conn) (here bool) {
+	if c.ClosedDeferred() {
+		c.UndeferClosed()
 		c.Finish()
 		l.free(c)
 		return false
@@ -166,10 +166,10 @@ func (l *Loop) forsake(c *engine.Conn) (here bool) {
 }
 
 // forsakeWaiting does the same for all that wait.
-func (l *Loop) forsakeWaiting() {
-	conns := l.waiting.line
-	l.waiting.line = line[*engine.Conn]{}
-	for ; conns.n > 0; conns.drop() {
-		l.goOn(conns.first(), l.waiting.why)
+func (l *Loop) closeWaiting() {
+	conns := l.waiting.deque
+	l.waiting.deque = deque[*engine.Conn]{}
+	for ; conns.n > 0; conns.popFront() {
+		l.resume(conns.front(), l.waiting.why)
 	}
 }

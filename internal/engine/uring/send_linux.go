@@ -23,7 +23,7 @@ func (d *driver) sent(c *engine.Conn, e cqe) {
 }
 
 // roomy takes the completion of a poll for room.
-func (d *driver) roomy(c *engine.Conn) {
+func (d *driver) writable(c *engine.Conn) {
 	d.clear(c, sending)
 	if c.Armed()&loop.Busy != 0 {
 		d.loop.Later(c, c.Room)

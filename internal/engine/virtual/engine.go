@@ -59,13 +59,13 @@ type Engine struct {
 	drains bool          // all have been told
 	stopBy time.Duration // when those that are left are closed; 0 for never
 
-	mu     sync.Mutex // guards what follows
-	peers  []*Peer    // all that ever were, by slot
-	wishes wishes
+	mu       sync.Mutex // guards what follows
+	peers    []*Peer    // all that ever were, by slot
+	requests requests
 }
 
 // wishes are what others want of the engine.
-type wishes struct {
+type requests struct {
 	casts      []*engine.Broadcast
 	expel      []netip.AddrPort
 	hold       bool
@@ -75,7 +75,7 @@ type wishes struct {
 }
 
 // all are the broadcasts in one piece, and each.
-func (w *wishes) all() (all []byte, each []*engine.Shared) {
+func (w *requests) all() (all []byte, each []*engine.Shared) {
 	for _, b := range w.casts {
 		all, each = append(all, b.Bytes...), append(each, &b.Shared)
 	}
@@ -144,11 +144,11 @@ func (e *Engine) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	if err := p.box.Put(c, gen, r); err != nil {
 		return err
 	}
-	e.rouse()
+	e.signal()
 	return nil
 }
 
-func (e *Engine) rouse() {
+func (e *Engine) signal() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
@@ -156,16 +156,16 @@ func (e *Engine) rouse() {
 }
 
 // wish leaves a wish, unless everything has ended or it can't be had.
-func (e *Engine) wish(leave func(*wishes) error) error {
+func (e *Engine) request(leave func(*requests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.wishes.ended {
+	if e.requests.ended {
 		return engine.ErrClosed
 	}
-	if err := leave(&e.wishes); err != nil {
+	if err := leave(&e.requests); err != nil {
 		return err
 	}
-	e.rouse()
+	e.signal()
 	return nil
 }
 
@@ -175,7 +175,7 @@ func (e *Engine) Broadcast(p []byte) error {
 	if err != nil {
 		return err
 	}
-	err = e.wish(func(w *wishes) error {
+	err = e.request(func(w *requests) error {
 		w.casts = append(w.casts, b)
 		return nil
 	})
@@ -187,7 +187,7 @@ func (e *Engine) Broadcast(p []byte) error {
 
 // Hold implements engine.Engine.
 func (e *Engine) Hold(on bool) error {
-	return e.wish(func(w *wishes) error {
+	return e.request(func(w *requests) error {
 		w.hold = on
 		return nil
 	})
@@ -195,7 +195,7 @@ func (e *Engine) Hold(on bool) error {
 
 // Expel implements engine.Engine.
 func (e *Engine) Expel(peer netip.AddrPort) error {
-	return e.wish(func(w *wishes) error {
+	return e.request(func(w *requests) error {
 		if len(w.expel) == maxOrders {
 			return engine.ErrFull
 		}
@@ -217,7 +217,7 @@ func (e *Engine) Visit(s *engine.Shared, put func(), done func(full int)) error 
 			full++
 		}
 	}
-	e.rouse()
+	e.signal()
 	done(full)
 	return nil
 }
@@ -235,7 +235,7 @@ func Within(d time.Duration) context.Context {
 // the tester's goroutine; what is left after that is for the tester's calls on another.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(withinKey{}).(time.Duration)
-	_ = e.wish(func(w *wishes) error { // an error says that it has ended
+	_ = e.request(func(w *requests) error { // an error says that it has ended
 		if begin && !w.stop {
 			w.within = within
 		}
@@ -247,7 +247,7 @@ func (e *Engine) Stop(ctx context.Context) error {
 		return nil
 	}
 	return engine.AwaitStop(ctx, e.done, e.host.Admission.Open, func() {
-		_ = e.wish(func(w *wishes) error {
+		_ = e.request(func(w *requests) error {
 			w.kill = true
 			return nil
 		})
@@ -280,12 +280,12 @@ func (e *Engine) settle() {
 func (e *Engine) turn() (acted bool) {
 	e.host.SetClock(e.now)
 	e.mu.Lock()
-	w := e.wishes
-	e.wishes.casts, e.wishes.expel = nil, nil
+	w := e.requests
+	e.requests.casts, e.requests.expel = nil, nil
 	e.mu.Unlock()
 	acted = e.accept(w.hold || w.stop)
 	for _, p := range e.open() {
-		p.obey(&w)
+		p.apply(&w)
 		acted = p.mail() || acted
 		acted = p.drive() || acted
 	}
@@ -293,7 +293,7 @@ func (e *Engine) turn() (acted bool) {
 		b.Done()
 	}
 	e.counters.Add(engine.Broadcasts, int64(len(w.casts)))
-	acted = e.yield() || acted
+	acted = e.shedBuffers() || acted
 	if w.stop {
 		acted = e.stopping(w) || acted
 	}
@@ -328,7 +328,7 @@ func (e *Engine) accept(held bool) (acted bool) {
 }
 
 // yield closes connections with the largest buffers while all hold too much.
-func (e *Engine) yield() (acted bool) {
+func (e *Engine) shedBuffers() (acted bool) {
 	most := int64(e.cfg.Limits.MaxBuffered)
 	for most > 0 && e.counters.Get(engine.Buffered) > most {
 		var largest *Peer
@@ -340,7 +340,7 @@ func (e *Engine) yield() (acted bool) {
 		if largest == nil || largest.conn.Holds() == 0 {
 			break
 		}
-		largest.conn.Kill(engine.ErrOverBudget)
+		largest.conn.Abort(engine.ErrOverBudget)
 		largest.drive()
 		acted = true
 	}
@@ -348,7 +348,7 @@ func (e *Engine) yield() (acted bool) {
 }
 
 // stopping begins the end, and ends when nobody is left.
-func (e *Engine) stopping(w wishes) (acted bool) {
+func (e *Engine) stopping(w requests) (acted bool) {
 	if !e.drains {
 		e.drains = true
 		if w.within > 0 {
@@ -361,7 +361,7 @@ func (e *Engine) stopping(w wishes) (acted bool) {
 	}
 	for _, p := range e.open() {
 		if p.conn.Drain(); w.kill || e.stopBy > 0 && e.now >= e.stopBy {
-			p.conn.Kill(engine.ErrServerClosed)
+			p.conn.Abort(engine.ErrServerClosed)
 		}
 		acted = p.drive() || acted
 	}
@@ -370,8 +370,8 @@ func (e *Engine) stopping(w wishes) (acted bool) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.wishes.ended {
-		e.wishes.ended = true
+	if !e.requests.ended {
+		e.requests.ended = true
 		close(e.done)
 	}
 	return acted

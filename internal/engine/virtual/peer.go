@@ -116,13 +116,13 @@ func (p *Peer) welcome() {
 func (p *Peer) cutOff(why error) { p.done, p.why = true, why }
 
 // obey gives the connection what was left for all.
-func (p *Peer) obey(w *wishes) {
+func (p *Peer) apply(w *requests) {
 	if len(w.casts) > 0 {
 		p.conn.Cast(w.all())
 	}
 	for _, peer := range w.expel {
 		if peer == p.Addr || peer == p.conn.Peer() {
-			p.conn.Kill(engine.ErrExpelled)
+			p.conn.Abort(engine.ErrExpelled)
 		}
 	}
 }
