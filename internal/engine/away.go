@@ -23,7 +23,7 @@ import "context"
 // same messages whichever is called, each of them goes to one of the two, and
 // the answers are in order.
 
-// Part is for a connection whose Closed a worker is to call: Run does that, and
+// DeferClosed is for a connection whose Closed a worker is to call: Run does that, and
 // Finish then does not. Its buffers are of no more use.
 func (c *Conn) DeferClosed() {
 	c.dropInput()
@@ -31,10 +31,10 @@ func (c *Conn) DeferClosed() {
 	c.more.closedByWorker = true
 }
 
-// Parted says whether Part has been called.
+// ClosedDeferred says whether Part has been called.
 func (c *Conn) ClosedDeferred() bool { return c.more != nil && c.more.closedByWorker }
 
-// Unpart takes Part back, for a connection that no worker will run: Finish calls
+// UndeferClosed takes Part back, for a connection that no worker will run: Finish calls
 // Closed.
 func (c *Conn) UndeferClosed() { c.more.closedByWorker = false }
 

@@ -21,63 +21,6 @@ const (
 	Close                  // close the descriptor, then report Finish
 )
 
-// The bits of a connection's state. Above them stands how many heartbeats the
-// peer has left unanswered.
-//
-//	open       established, not finished
-//	ended      the handler knows that the peer has ended (with gone)
-//	gone       the peer will send no more
-//	held       unused input waits for output to drain, or to be listened to again, not for more input
-//	drain      close at the next idle moment
-//	closing    no more input is offered; more says why
-//	shut       our sending direction is shut; lingering for the peer's end
-//	failed     the transport is of no more use: close at once
-//	blocked    the kernel took less output than it was given
-//	outbound   we dialled
-//	fresh      Opened is still to be called, by a worker
-//	greeting   layers are at work before Opened
-//	silent     the peer has sent nothing yet
-//	choked     owes more than HighWater, and has not got below LowWater since
-//	relieved   Drained is to be called
-//	warned     Draining is to be called
-//	registered counted among the connections of its source
-//	beginning  seen and heard together are when it was dialled; Opened is under way
-//	deaf       the handler does not listen: see Listen
-//	unread     is to be read from before it is closed for silence or a drain
-//	own        user is an Owned: its handler is its own
-//	finishing  our sending direction is to be shut when output is sent: see CloseWrite
-//	relayed    joined with another connection: see Relay
-//	called     its handler is being called for it
-const (
-	open uint32 = 1 << iota
-	endDelivered
-	peerEnded
-	inputHeld
-	draining
-	closing
-	shut
-	failed
-	blocked
-	outbound
-	openPending
-	greeting
-	silent
-	overHighWater
-	drainedPending
-	drainingPending
-	registered
-	opening
-	readPaused
-	readBeforeClose
-	ownHandler
-	closingWrite
-	relayed
-
-	inCall    = 1 << 23
-	missed    = 1 << 24 // one heartbeat
-	allMissed = 0xff * missed
-)
-
 // Conn is one connection: a state machine that makes no system call. Events go
 // in through its methods, Next says what is to be done; see the package
 // comment. It belongs to its owner: only Ref is for others.
@@ -140,8 +83,6 @@ func (x *extra) empty() bool {
 		x.detach == nil && x.upgrade == nil && x.timer == 0 && x.deadline == 0 &&
 		x.queue == nil && x.direct == 0 && x.partial == 0 && len(x.values) == 0 && x.dropped == 0
 }
-
-func (c *Conn) is(bits uint32) bool { return c.state&bits != 0 }
 
 // Bind gives a connection its host, its number, and the generation that it begins with,
 // once, before anyone else can know it. Two connections with the same number have
@@ -249,7 +190,7 @@ func (c *Conn) Offered() {
 	c.state |= blocked
 }
 
-// Waits says that the kernel takes nothing of Output now. A driver says so that
+// SendBlocked says that the kernel takes nothing of Output now. A driver says so that
 // waits before it reports Sent: the time to take it begins at the first time.
 func (c *Conn) SendBlocked(now time.Duration) {
 	if c.out == nil {

@@ -11,7 +11,7 @@ import (
 // ErrShard says that a connection can't leave the descriptor table of its loop.
 var ErrShard = errors.New("myriad: Detach of a connection whose loop has a descriptor table of its own; expected fewer Limits.MaxConns, or Server.Processes")
 
-// Detach gives the connection up: its handler hears of no more input, and when all output
+// Detach gives the connection up: its handler gets no more input, and when all output
 // has been sent, take is called with the connection as one of package net, and with the
 // input that the handler has not used; then Closed, with ErrDetached. If it ends before,
 // take is not called.

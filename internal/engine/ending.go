@@ -26,7 +26,7 @@ func (c *Conn) PeerEnded() {
 // Failed says that the transport is broken.
 func (c *Conn) Failed(err error) { c.Abort(Reason(err)) }
 
-// Kill closes at once, without sending what is owed. The reason of a connection
+// Abort closes at once, without sending what is owed. The reason of a connection
 // that is closing already and owes nothing stays as it is.
 func (c *Conn) Abort(why error) {
 	if c.is(closing) && c.Pending() == 0 {
@@ -160,7 +160,7 @@ func (c *Conn) nextShut() Action {
 	return Shut
 }
 
-// farewell has the layer say goodbye, once, and says whether there is something to
+// sayGoodbye has the layer say goodbye, once, and says whether there is something to
 // send.
 func (c *Conn) sayGoodbye() bool {
 	if c.layer() == nil || c.more.byeSent {
@@ -179,7 +179,7 @@ func (c *Conn) CloseWrite() {
 	}
 }
 
-// sendsNoMore says whether our direction has ended: it is shut, or the layer has said
+// sendClosed says whether our direction has ended: it is shut, or the layer has said
 // goodbye.
 func (c *Conn) sendClosed() bool { return c.is(shut) || c.more != nil && c.more.byeSent }
 

@@ -163,17 +163,17 @@ func (q *files) begin(now time.Duration) {
 	}
 }
 
-// forgive moves the time on.
+// extend moves the times on.
 func (q *files) extend(d, now time.Duration) {
 	if q != nil {
 		q.since = min(q.since+d, now)
 	}
 }
 
-// owes says whether there is something to send.
+// hasOutput says whether there is something to send.
 func (c *Conn) hasOutput() bool { return c.out != nil || c.files() != nil }
 
-// owesSince is since when the first of that waits.
+// outputSince is since when the first of that waits.
 func (c *Conn) outputSince() time.Duration {
 	if c.out != nil {
 		return c.out.since
@@ -189,7 +189,7 @@ func (c *Conn) end() **Buffer {
 	return &c.out
 }
 
-// latest is what was written last, nil if nothing of that waits.
+// lastOutput is what was written last, nil if nothing of that waits.
 func (c *Conn) lastOutput() *Buffer { return *c.end() }
 
 // room is the buffer to append n bytes to that are written.

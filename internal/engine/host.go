@@ -115,7 +115,7 @@ func (h *Host) SetClock(now time.Duration) {
 // Clock is the time that SetClock was last told, or up to Grain more.
 func (h *Host) Clock() time.Duration { return time.Duration(h.clock.Load()) }
 
-// moment is the clock's next moment.
+// coarseNow is the clock's next moment.
 func (h *Host) coarseNow() coarseTime { return coarseOf(h.Clock()) + 1 }
 
 // The connection's buffers are counted here, with the room that they take.

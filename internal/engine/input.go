@@ -169,12 +169,12 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 	return in
 }
 
-// waits says whether no input is offered now.
+// inputPaused says whether no input is offered now.
 func (c *Conn) inputPaused() bool { return c.pausesReading() || c.is(readPaused) }
 
-// owesMuch says whether reading pauses until output has been sent: from above
-// HighWater until not above LowWater. With ReadOn it never does, but the handler
-// hears of the latter all the same.
+// pausesReading says whether reading pauses until output has been sent: from above
+// HighWater until not above LowWater. With ReadOn it never does, but Drained
+// is called all the same.
 func (c *Conn) pausesReading() bool {
 	if !c.is(overHighWater|relayed) && c.Pending()+c.direct() > c.host.Limits.HighWater {
 		c.state |= overHighWater
@@ -183,7 +183,7 @@ func (c *Conn) pausesReading() bool {
 	return c.is(overHighWater) && !c.host.ReadOn && !c.ReadsOn()
 }
 
-// relieve ends that when it is time, and has a partner go on.
+// checkLowWater ends that when it is time, and has a partner go on.
 func (c *Conn) checkLowWater() {
 	if c.remote() != nil {
 		c.sentRemote()
@@ -201,15 +201,14 @@ func (c *Conn) checkLowWater() {
 	}
 }
 
-// unchoke goes on with reading. The peer's times begin anew: so far nobody has
-// listened.
+// resumeReading ends the pause. The peer's times begin anew: nobody has read meanwhile.
 func (c *Conn) resumeReading() {
 	c.state &^= overHighWater
 	c.host.Counters.Add(Paused, -1)
 	c.restartPeerTimes()
 }
 
-// attentive has the peer's times begin now.
+// restartPeerTimes has the peer's limits of time begin now.
 func (c *Conn) restartPeerTimes() {
 	c.heard = c.host.coarseNow()
 	if c.in != nil {

@@ -60,14 +60,14 @@ func (l *Latest) Leave() {
 	l.unsubscribed = true
 }
 
-// gone says whether it has been told to leave.
+// isUnsubscribed says whether it has been told to leave.
 func (l *Latest) isUnsubscribed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.unsubscribed
 }
 
-// tell notes that there is a newer value. It says whether that needs mail, and how many
+// announce notes that there is a newer value. It says whether that needs mail, and how many
 // others have been replaced.
 func (l *Latest) announce() (mail bool, replaced int64) {
 	l.mu.Lock()
@@ -84,7 +84,7 @@ func (l *Latest) announce() (mail bool, replaced int64) {
 	return true, 0
 }
 
-// untell takes that back, because the mail has found no room.
+// withdraw takes that back, because the mail has found no room.
 func (l *Latest) withdraw() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,7 +133,7 @@ func (r Ref) Publish(l *Latest, size int) error {
 	return err
 }
 
-// awaits notes that the connection is to take a value, or drops that if its direction has
+// queueValue notes that the connection is to take a value, or drops that if its direction has
 // ended. Those of topics that it has left make room for others.
 func (c *Conn) queueValue(l *Latest) {
 	x := c.extra()
@@ -150,12 +150,12 @@ func (c *Conn) queueValue(l *Latest) {
 	x.values = append(x.values, l)
 }
 
-// mayTake says whether it is time to take values.
+// mayTakeValues says whether it is time to take values.
 func (c *Conn) mayTakeValues() bool {
 	return c.more != nil && len(c.more.values) > 0 && !c.hasOutput() && !c.upgrades()
 }
 
-// takeLatest makes output of the newest values, as many as fit into a buffer, but at
+// takeValues makes output of the newest values, as many as fit into a buffer, but at
 // least one.
 func (c *Conn) takeValues() {
 	x, n := c.more, 0

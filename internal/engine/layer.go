@@ -51,7 +51,7 @@ func (c *Conn) layer() Layer {
 // Layer is the connection's layer, nil if it has none.
 func (c *Conn) Layer() Layer { return c.layer() }
 
-// greet begins with a layer.
+// startLayer begins with a layer.
 func (c *Conn) startLayer(l Layer, began time.Duration) {
 	c.state |= greeting
 	c.host.Counters.Add(Greeting, 1)
@@ -108,7 +108,7 @@ func (c *Conn) passUp(p []byte) {
 	c.accountLayer()
 }
 
-// weigh counts what the layer holds, and notes since when it waits for the rest of
+// accountLayer counts what the layer holds, and notes since when it waits for the rest of
 // something.
 func (c *Conn) accountLayer() {
 	l := c.layer()
@@ -162,7 +162,7 @@ func (c *Conn) Append(p []byte) {
 	}
 }
 
-// attend has the layer do what it has to.
+// resumeLayer has the layer go on with its handshake.
 func (c *Conn) resumeLayer() {
 	if l := c.layer(); l != nil && !c.is(closing|failed) {
 		c.failLayer(l.Resume(c))
@@ -170,7 +170,7 @@ func (c *Conn) resumeLayer() {
 	}
 }
 
-// concern takes a layer's error.
+// failLayer takes a layer's error.
 func (c *Conn) failLayer(err error) {
 	switch {
 	case err == nil || c.is(closing|failed):

@@ -19,7 +19,7 @@ func (c *Conn) TooLong(size uint64) {
 	}
 }
 
-// tellLimit logs that a limit closes the connection, if that is why. size is that of a
+// logLimit logs that a limit closes the connection, if that is why. size is that of a
 // message; 0 where it is not known.
 func (c *Conn) logLimit(why error, size uint64) {
 	name, value, help := c.host.limit(why)
@@ -71,7 +71,7 @@ func (h *Host) limit(why error) (name string, value any, help string) {
 	return "", nil, ""
 }
 
-// seenOf is what was seen of what a limit bounds.
+// limitAttr is what was seen of what a limit bounds.
 func (c *Conn) limitAttr(why error, size uint64) slog.Attr {
 	const key = "seen"
 	now := c.host.Clock()
@@ -100,7 +100,7 @@ func (c *Conn) limitAttr(why error, size uint64) slog.Attr {
 	return slog.Attr{}
 }
 
-// tellRefused logs that a connection is not admitted.
+// logRefused logs that a connection is not admitted.
 func (h *Host) logRefused(at *Entrance, peer netip.AddrPort, why error) {
 	name, value := "Limits.MaxConns", any(h.Limits.MaxConns)
 	level := slog.LevelWarn

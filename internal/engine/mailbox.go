@@ -68,11 +68,11 @@ type Request struct {
 	Bytes  []byte
 	Pieces [][]byte
 	Shared *Shared
-	// most, if above 0, bounds what is posted for the connection instead of MaxUnsent.
+	// limit, if above 0, bounds what is posted for the connection instead of MaxUnsent.
 	limit int
 	// room, if set, gets what is closed when a mailbox is emptied that was full.
 	room *<-chan struct{}
-	// certain is for what is posted seldom enough to have room always.
+	// alwaysFits is for what is posted seldom enough to have room always.
 	alwaysFits bool
 }
 
@@ -201,7 +201,7 @@ func (b *Mailbox) grow(n int) {
 	}
 }
 
-// roomy is closed when the box is emptied.
+// roomFreed gives a channel that is closed when the box is emptied.
 func (b *Mailbox) roomFreed() <-chan struct{} {
 	if b.room == nil {
 		b.room = make(chan struct{})

@@ -151,7 +151,7 @@ func (r Ref) On(h *Host) *Conn {
 	return r.c
 }
 
-// HoldCast makes mail of a message to all, for a connection that is open and with
+// ReserveBroadcast makes mail of a message to all, for a connection that is open and with
 // a worker, which is to be Mailed when it is back. It fails when so much is held or
 // posted for it already as may be. Anyone may call it.
 func (c *Conn) ReserveBroadcast(s *Shared) (Mail, error) {

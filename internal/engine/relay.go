@@ -10,24 +10,24 @@ import (
 //
 // Connections of one loop, which has Host.At, know each other by slot, which takes the
 // place of seen: a relay needs no memory beside them. What one receives is written to
-// the other at once; the other is choked when it owes more than HighWater, and then the
-// first is deaf until it has come down to LowWater. The two begin to close in one step,
+// the other at once. When that has more than HighWater unsent, the first is not read from
+// until it has come down to LowWater. The two begin to close in one step,
 // so that neither slot outlives the relay.
 //
 // Connections of two owners know each other by Ref, and all goes by mail. A connection
-// that is ahead of its partner by more than HighWater asks for a grant and is deaf until
-// that has come: the partner gives it when what it owes has come down to LowWater. Mail
+// that is ahead of its partner by more than HighWater asks for a grant and is not read
+// from until that has come: the partner gives it when its output has come down to LowWater. Mail
 // keeps the order, so that the end of a direction comes behind its bytes.
 //
 // Where any goroutine may use a socket (Host.Pass), a connection sends to its partner's
 // directly while nothing else waits to be sent there: see bypass. What the kernel does not
-// take goes by mail, and then the connection is deaf until all of that is sent.
+// take goes by mail, and then the connection is not read from until all of that is sent.
 //
-// One that asks for a relay knows its partner and is deaf until the two have met: mail
-// calls meet of the other one, on its owner. If that belongs to a second owner it is
+// One that asks for a relay knows its partner and is not read from until the two are
+// joined: mail calls acceptRelay of the other one, on its owner. If that belongs to a second owner it is
 // joined then, and mail has the first one joined before any byte comes. What relays post
 // beside bytes is a few pieces of mail for each connection at a time, which have room in
-// every mailbox (Request.certain): a connection always hears of its partner's end.
+// every mailbox (Request.alwaysFits): a connection always learns of its partner's end.
 
 // Relay joins two connections. It is for the owner of one of them.
 func (c *Conn) Relay(to Ref) error {
@@ -49,7 +49,7 @@ func (c *Conn) Relay(to Ref) error {
 // Relayed says whether the connection is joined with another one.
 func (c *Conn) Relayed() bool { return c.is(relayed) }
 
-// promised says whether the input is for somebody else than the handler already: it is in
+// inputTaken says whether the input is for somebody else than the handler already: it is in
 // a relay, or has asked for one, for a layer, or to be given up.
 func (c *Conn) inputTaken() bool {
 	return c.is(relayed) || c.more != nil && (c.remote() != nil || c.upgrades() || c.detaches())
@@ -66,12 +66,12 @@ func (c *Conn) joinable(o Ref) bool {
 	return true
 }
 
-// asks is what the connection has done on the one that it wants to be joined with.
+// relayRequest is what the connection has done on the one that it wants to be joined with.
 func (r Ref) relayRequest() *Shared {
 	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, Lost: func() { r.closeWith(ErrClosed) }}
 }
 
-// meet joins the connection with one that has asked for that. Where workers call handlers,
+// acceptRelay joins the connection with one that has asked for that. Where workers call handlers,
 // that one may be with one of them: then it asks again when it is back.
 func (c *Conn) acceptRelay(from Ref) {
 	o, here := from.On(c.host), c.Ref()
@@ -203,7 +203,7 @@ func (c *Conn) closeBypass() {
 	}
 }
 
-// hearBypass counts what came by a bypass as heard.
+// noteBypassUse counts what came by a bypass as heard.
 func (c *Conn) noteBypassUse() {
 	if r := c.remote(); r != nil && r.in != nil {
 		if used := coarseTime(r.in.used.Load()); used != 0 && int32(used-c.heard) > 0 {
@@ -368,7 +368,7 @@ func (c *Conn) Spliced(n int) {
 	}
 }
 
-// goOn has the other connection read again, after this one was choked.
+// resumePartner has the other connection read again, when this one is below LowWater.
 func (c *Conn) resumePartner() {
 	if c.is(closing | failed) {
 		return

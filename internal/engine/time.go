@@ -8,7 +8,7 @@ import (
 // This file is what the passing of time does to connections. No connection has a
 // timer: its owner looks at all of them, a slice at a time, with Expire.
 
-// moment is a point in time, coarse and small: in units of 2^24 ns, about 17 ms.
+// coarseTime is a point in time, coarse and small: in units of 2^24 ns, about 17 ms.
 // It wraps after 834 days; a difference of two is right as long as they are not
 // half of that apart.
 type coarseTime uint32
@@ -223,7 +223,7 @@ func (c *Conn) begun() time.Duration {
 	return c.partial()
 }
 
-// StoodStill says that the process has stood still for so long. Then what bounds a
+// ProcessStopped says that the process has stood still for so long. Then what bounds a
 // connection's beginning and end has stood still, too.
 func (c *Conn) ProcessStopped(d time.Duration) {
 	if c.more != nil && c.more.due > 0 {
@@ -232,7 +232,7 @@ func (c *Conn) ProcessStopped(d time.Duration) {
 	c.ExtendTimes(d)
 }
 
-// Forgive says that for so long nobody has listened to the peer, because a handler
+// ExtendTimes says that for so long nobody has listened to the peer, because a handler
 // was at work: that is not its fault. Of a connection that is being dialled nothing
 // is expected yet.
 func (c *Conn) ExtendTimes(d time.Duration) {
@@ -286,7 +286,7 @@ func (c *Config) Watches(gone time.Duration) bool {
 // unanswered is how many heartbeats the peer has not answered.
 func (c *Conn) unanswered() int { return int(c.state / missed) }
 
-// beat sends a heartbeat.
+// sendHeartbeat sends a heartbeat.
 func (c *Conn) sendHeartbeat() {
 	c.state += missed
 	c.host.Counters.Add(Heartbeats, 1)

@@ -10,7 +10,7 @@ import (
 // This file is how a connection gets a layer after its handler has heard of it, as by
 // STARTTLS. It is asked for in a call of the handler and begins when that has returned: no
 // input in clear may be left then, because the handler would take it for input that came by
-// the layer. From then on the connection greets again, but its handler hears of its end.
+// the layer. From then on the connection greets again, but Closed is called for its end.
 // Mail that comes meanwhile is kept: it goes by the layer.
 
 // ErrClearInput says that there was such input.
@@ -27,8 +27,8 @@ type keptMail struct {
 	data []byte
 }
 
-// Securer is a Handler that hears when the layer of an Upgrade has greeted: on the owner,
-// never by a worker.
+// Securer is a Handler that is called when the layer of an Upgrade has greeted: on the
+// owner, never by a worker.
 type Securer interface {
 	Secured(c *Conn)
 }

@@ -39,7 +39,7 @@ func (c *Conn) Cast(all []byte, each []*Shared) bool {
 	return true
 }
 
-// hears says whether messages to all are for the connection.
+// takesBroadcasts says whether broadcasts are for the connection.
 func (c *Conn) takesBroadcasts() bool {
 	return c.is(open) && !c.is(greeting|openPending|closing|closingWrite|relayed)
 }
@@ -120,7 +120,7 @@ func (c *Conn) memory(size func(*Buffer) int) (n int) {
 	return n + c.files().sum(size)
 }
 
-// Doomed says whether the connection is about to be closed without sending what it
+// Aborted says whether the connection is about to be closed without sending what it
 // owes.
 func (c *Conn) Aborted() bool { return c.is(failed) }
 
@@ -171,7 +171,7 @@ func (c *Conn) Duplex(on bool) {
 // ReadsOn says whether neither direction waits for the other.
 func (c *Conn) ReadsOn() bool { return c.is(relayed) || c.more != nil && c.more.duplex }
 
-// Deaf says that the handler does not listen.
+// ReadPaused says that the handler does not listen.
 func (c *Conn) ReadPaused() bool { return c.is(readPaused) }
 
 // CountMessages counts messages that were cut out of the input.

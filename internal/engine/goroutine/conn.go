@@ -100,7 +100,7 @@ func (c *conn) run(dialled time.Duration, read []byte) {
 	}
 }
 
-// tick sets the clock, before something that is timed begins by it.
+// updateClock sets the clock, before something that is timed begins by it.
 func (c *conn) updateClock() { c.group.host.SetClock(c.group.now()) }
 
 // send sends what is owed, and waits until the kernel has taken it.
@@ -115,7 +115,7 @@ func (c *conn) send() {
 	c.afterSend(err)
 }
 
-// goOn takes the end of a write: an error, or what has come meanwhile.
+// afterSend takes the end of a write: an error, or what has come meanwhile.
 func (c *conn) afterSend(err error) {
 	if err != nil {
 		c.interrupted(err)
@@ -191,8 +191,8 @@ func (c *conn) interrupted(err error) {
 	c.Expire(c.group.now())
 }
 
-// leaveWord tells the sweeper when this connection wants to be woken, and what it
-// holds.
+// publish shows the sweeper when this connection wants to be woken, and what its buffers
+// hold.
 func (c *conn) publish() {
 	due := uint32(0)
 	if at, ok := c.Wakes(); ok {
@@ -201,8 +201,8 @@ func (c *conn) publish() {
 	if c.wakeAt.Load() != due {
 		c.wakeAt.Store(due)
 	}
-	if debt := uint32(min(int64(c.Holds()), math.MaxUint32)); c.buffered.Load() != debt {
-		c.buffered.Store(debt)
+	if n := uint32(min(int64(c.Holds()), math.MaxUint32)); c.buffered.Load() != n {
+		c.buffered.Store(n)
 	}
 	if _, soon := c.Due(); soon != c.urgent {
 		c.setUrgent(soon)
@@ -217,7 +217,7 @@ func (c *conn) setUrgent(urgent bool) {
 	}
 }
 
-// attention says whether someone outside wants something.
+// hasRequests says whether someone outside wants something.
 func (c *conn) hasRequests() bool {
 	if c.requests.Load() != uint32(c.handled) {
 		return true
@@ -226,13 +226,13 @@ func (c *conn) hasRequests() bool {
 	return box != nil && box.Waiting()
 }
 
-// stay says that the owner is about to wait, and whether it should not.
+// prepareWait says that the owner is about to wait, and whether it should not.
 func (c *conn) prepareWait() bool {
 	c.parked.Store(true)
 	return c.hasRequests()
 }
 
-// attend takes the mail, and does what the connection has been told.
+// handleRequests takes the mail, and does what is asked of the connection.
 func (c *conn) handleRequests() {
 	if c.requests.Load()&writable != 0 {
 		c.requests.And(^uint32(writable))
@@ -260,7 +260,7 @@ func (c *conn) handleRequests() {
 	}
 }
 
-// order tells the connection something. Anyone may call it.
+// request tells the connection something. Anyone may call it.
 func (c *conn) request(what uint32) {
 	c.requests.Or(what)
 	c.wake()
@@ -285,7 +285,7 @@ func (c *conn) takeMail() {
 	box.Done(mail, data)
 }
 
-// rouse ends the owner's wait. Anyone may call it.
+// wake ends the owner's wait. Anyone may call it.
 func (c *conn) wake() {
 	if c.parked.Load() && c.parked.CompareAndSwap(true, false) {
 		_ = c.nc.SetDeadline(time.Unix(1, 0))
@@ -314,7 +314,7 @@ func (c *conn) shut() {
 }
 
 // detach makes the connection another one of package net: the deadline of this one may be
-// set by who rouses its owner. A goroutine that waits for room has to end first.
+// set by who wakes its owner. A goroutine that waits for room has to end first.
 func (c *conn) detach() {
 	if c.awaitingRoom {
 		c.receive()

@@ -13,12 +13,12 @@
 // looks at its mailbox once more after that; who leaves mail looks at parked
 // afterwards and, if it was set, ends the wait by a deadline in the past. An
 // owner that was woken takes the deadline back first and looks at its mail
-// after that, so that none is left unseen. What the sweeper and Stop order of a
-// connection, as bits in orders, reaches it in the same way.
+// after that, so that none is left unseen. What the sweeper and Stop ask of a
+// connection, as bits in requests, reaches it in the same way.
 //
-// The sweeper is one goroutine for all: before an owner waits it leaves word when
-// it wants to be woken (due) and what its buffers hold (debt), and the sweeper
-// walks over that, a slice at a time. So no connection has a timer.
+// The sweeper is one goroutine for all: before an owner waits it publishes when it wants
+// to be woken (wakeAt) and what its buffers hold (buffered), and the sweeper looks at a
+// slice of the connections at a time. So no connection has a timer.
 //
 // One that sends much would go on for as long as the scheduler lets it. Such
 // connections take turns: see turns.
@@ -65,7 +65,7 @@ const acceptRetry = 50 * time.Millisecond
 // often they write it at the most.
 const clockGrain = time.Millisecond
 
-// What a connection is told, as bits.
+// What is asked of a connection, as bits.
 const (
 	draining uint32 = 1 << iota
 	killing
@@ -223,7 +223,7 @@ func (g *group) mayAccept() bool {
 	}
 }
 
-// rest waits a while, less if something comes, and says whether to go on.
+// pause waits a while, less if something comes, and says whether to go on.
 func (g *group) pause(most time.Duration, less <-chan struct{}) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -323,7 +323,7 @@ func (g *group) leave() {
 	}
 }
 
-// signal leaves word for one who looks for it; once is enough.
+// signal wakes who waits for a channel with room for one signal.
 func signal(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:

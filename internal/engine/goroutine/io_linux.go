@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sayNo answers a connection that is turned away, without waiting: this is the
+// sendRefusal answers a connection that is turned away, without waiting: this is the
 // acceptor. Input that has come is thrown away: otherwise the kernel would send a
 // reset, which can destroy the answer.
 func sendRefusal(nc net.Conn, answer []byte) {
@@ -42,7 +42,7 @@ type transport struct {
 	op    operation
 }
 
-// deed is what the next step does.
+// operation is what the next step does.
 type operation uint8
 
 const (
@@ -114,7 +114,7 @@ func (c *conn) recv(fd int32) bool {
 	return true
 }
 
-// stuck is stay for output of which nothing is taken.
+// sendBlocked is stay for output of which nothing is taken.
 func (c *conn) sendBlocked() bool {
 	c.wasBlocked = true
 	c.SendBlocked(c.group.now())
@@ -145,7 +145,7 @@ func (c *conn) readAs(does operation) ([]byte, error) {
 	return c.got(int(c.io.n)), nil
 }
 
-// rest waits for mail and does not read.
+// waitMail waits for mail and does not read.
 func (c *conn) waitMail() error {
 	c.io.op = resting
 	err := c.io.raw.Read(c.io.step)
@@ -170,7 +170,7 @@ func (c *conn) writeAs(does operation) (int, error) {
 
 // awaitRoom has a goroutine wait until the kernel takes output again, while the owner
 // reads on; the owner writes nothing meanwhile. It ends when it has found room, when the
-// owner is roused, which is mostly in vain, and when the connection is closed.
+// owner is woken, which is mostly in vain, and when the connection is closed.
 func (c *conn) awaitRoom() bool {
 	if c.awaitingRoom {
 		return true

@@ -14,7 +14,7 @@ import (
 // answerTime bounds the answer to a connection that is turned away.
 const answerTime = 10 * time.Millisecond
 
-// sayNo answers a connection that is turned away. Input that has come is thrown
+// sendRefusal answers a connection that is turned away. Input that has come is thrown
 // away: otherwise the kernel would send a reset, which can destroy the answer.
 func sendRefusal(nc net.Conn, answer []byte) {
 	_ = nc.SetDeadline(time.Now().Add(answerTime))
@@ -53,7 +53,7 @@ func (c *conn) read() ([]byte, error) {
 // one whose deadline is over does not look.
 const tryWait = time.Millisecond
 
-// tryRead reads what is there and hardly waits. Who rouses the owner meanwhile is
+// tryRead reads what is there and hardly waits. Who wakes the owner meanwhile is
 // not missed: it looks at its mail and orders before its next wait.
 func (c *conn) tryRead() ([]byte, error) {
 	_ = c.nc.SetReadDeadline(time.Now().Add(tryWait))
@@ -65,7 +65,7 @@ func (c *conn) tryRead() ([]byte, error) {
 	return c.got(n), err
 }
 
-// rest waits for mail and does not read.
+// waitMail waits for mail and does not read.
 func (c *conn) waitMail() error {
 	err := c.io.wait.idle(c.prepareWait)
 	if roused := !c.parked.Swap(false); roused && err == nil {

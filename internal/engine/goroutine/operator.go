@@ -147,7 +147,7 @@ func (t *table) isOf(c *conn, peer netip.AddrPort) bool {
 	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port()) == peer
 }
 
-// tellPeer notes whose the connection is when its proxy has said that: with the
+// noteProxiedPeer notes whose the connection is when its proxy has said that: with the
 // first input that the core has seen after the greeting.
 func (c *conn) noteProxiedPeer() {
 	if c.group.cfg.Proxied == nil || c.peerTold || c.Greets() {

@@ -76,7 +76,7 @@ func (g *group) drain(conns []*conn) {
 	}
 }
 
-// order tells connections something.
+// requestAll tells connections something.
 func requestAll(conns []*conn, what uint32) {
 	for _, c := range conns {
 		c.request(what)

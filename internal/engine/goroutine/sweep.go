@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how connections are found whose time has come, and those that are
-// to give way when all buffers together hold too much.
+// This file finds connections whose time has come, and the ones to close when all
+// buffers together hold too much.
 
 // standstill is how late the sweeper is when the process has stood still, rather
 // than had much to do.
@@ -34,7 +34,7 @@ func (g *group) sweepAll() {
 	}
 }
 
-// await waits for the next slice, and as long as there are no connections. It
+// awaitSlice waits for the next slice, and as long as there are no connections. It
 // fails when the group stops and there are none.
 func (g *group) awaitSlice(timer *time.Timer) bool {
 	if g.admission.Open() == 0 {
@@ -81,7 +81,7 @@ func (g *group) overBudget(more int64) bool {
 	return most > 0 && g.counters.Get(engine.Buffered)+more > most
 }
 
-// yield has the connections with the largest buffers closed, if all buffers together
+// shedBuffers has the connections with the largest buffers closed, if all buffers together
 // hold too much, until an eighth of what they may hold is free. None goes that holds
 // less than the average: what large ones hold may not be known yet. One goroutine at a
 // time looks for them.
@@ -92,11 +92,11 @@ func (g *group) shedBuffers() {
 	defer g.shedding.Unlock()
 	excess := g.counters.Get(engine.Buffered) - int64(g.cfg.Limits.MaxBuffered)*7/8
 	g.mu.Lock()
-	debtors := slices.DeleteFunc(g.conns.all(), func(c *conn) bool { return c.buffered.Load() == 0 })
+	largest := slices.DeleteFunc(g.conns.all(), func(c *conn) bool { return c.buffered.Load() == 0 })
 	g.mu.Unlock()
-	slices.SortFunc(debtors, func(a, b *conn) int { return cmp.Compare(b.buffered.Load(), a.buffered.Load()) })
+	slices.SortFunc(largest, func(a, b *conn) int { return cmp.Compare(b.buffered.Load(), a.buffered.Load()) })
 	average := g.counters.Get(engine.Buffered) / max(g.admission.Open(), 1)
-	for _, c := range debtors {
+	for _, c := range largest {
 		if int64(c.buffered.Load()) < average || excess <= 0 {
 			return
 		}

@@ -18,7 +18,7 @@ import (
 // ends when the bytes have been read, because a handler may block.
 
 const (
-	// heavyRead is the most that a read brings of a connection that takes no turns.
+	// bulkRead is the most that a read brings of a connection that takes no turns.
 	bulkRead  = 16 << 10
 	turnSlice = time.Millisecond
 )

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// visitor sees to it that Go's poller looks at the network: it waits there for an
+// pollBarrier sees to it that Go's poller looks at the network: it waits there for an
 // event of its own, behind all that have come before. It is for one goroutine at a
 // time.
 type pollBarrier struct {
@@ -31,13 +31,13 @@ func (v *pollBarrier) open() error {
 	return err
 }
 
-// visit returns when the events that the network has now have been reported.
+// pass returns when the events that the network has now have been reported.
 func (v *pollBarrier) pass() {
 	v.signalled = false
 	_ = v.raw.Read(v.stepFunc) // it fails when it is closed
 }
 
-// look signals the event when the poller has been told that somebody waits for it,
+// step signals the event when the poller has been told that somebody waits for it,
 // and clears it when it has been reported.
 func (v *pollBarrier) step(fd uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)

@@ -2,7 +2,7 @@
 
 package goroutine
 
-// visitor does nothing here: a pause between turns is all that the others get.
+// pollBarrier does nothing here: a pause between turns is all that the others get.
 type pollBarrier struct{}
 
 func (*pollBarrier) open() error { return nil }

@@ -109,7 +109,7 @@ func (l *Loop) reviewPlacement(now time.Duration) {
 	}
 }
 
-// comeBack has the loop call the handlers, if their calls have been short: quickRuns of
+// reviewReturn has the loop call the handlers, if their calls have been short: quickRuns of
 // them, and at one more look, which finds that none of those begun before is still out.
 func (l *Loop) reviewReturn(now time.Duration) {
 	if now < l.auto.reviewAt {

@@ -9,14 +9,14 @@ import (
 
 // This file is the bound of all buffers together. Each loop counts its own. When
 // all hold more than Limits.MaxBuffered, those loops that hold more than an even
-// share of it, of which there is at least one, close their largest debtors until
-// an eighth of the bound is free. So a loop looks at the others only when it is
-// above its share. Debtors are told apart by the power of two of the bytes that they
-// have waiting, so that none has to be sorted: not by the room of their buffers, because
-// one with little to say may have been given a large one. No connection is closed that holds less than the
+// share of it, of which there is at least one, close the connections with the largest
+// buffers until an eighth of the bound is free. So a loop looks at the others only when it is
+// above its share. They are told apart by the power of two of the bytes that
+// wait, so that none has to be sorted: not by the room of their buffers, because one with
+// little to send may have been given a large one. No connection is closed that holds less than the
 // average: the large ones may be with workers, and are found when they are back.
 
-// yieldEvery is the least time between two walks through all connections for that
+// retryEvery is the least time between two walks through all connections for that
 // when the last one has found too few that could be closed.
 const retryEvery = 50 * time.Millisecond
 
@@ -51,7 +51,7 @@ func (b *budget) run(now time.Duration) {
 	if b.over = excess > 0; !b.over {
 		return // it is for others to give way
 	}
-	var classes [64]int64 // what the debtors of each hold, by what waits
+	var classes [64]int64 // what those of each size class hold
 	l.eachWithBuffers(func(c *engine.Conn, n int) {
 		if c.Aborted() {
 			excess -= int64(n) // soon
@@ -74,7 +74,7 @@ func (b *budget) run(now time.Duration) {
 	}
 }
 
-// closeDebtors closes debtors from a class on, until the excess is gone.
+// closeLargest closes connections from a size class on, until the excess is gone.
 func (l *Loop) closeLargest(from int, excess *int64) {
 	average := l.counters.Get(engine.Buffered) / int64(max(l.slab.used, 1))
 	l.eachWithBuffers(func(c *engine.Conn, n int) {
@@ -86,10 +86,10 @@ func (l *Loop) closeLargest(from int, excess *int64) {
 	})
 }
 
-// class is the power of two of the bytes that a connection has waiting.
+// sizeClass is the power of two of the bytes that a connection has waiting.
 func sizeClass(c *engine.Conn) int { return bits.Len(uint(c.Waiting())) }
 
-// eachDebtor calls f for every connection that holds something and is here.
+// eachWithBuffers calls f for every connection that holds something and is here.
 func (l *Loop) eachWithBuffers(f func(c *engine.Conn, n int)) {
 	l.Each(func(c *engine.Conn) {
 		if c.Armed()&Busy != 0 || !c.IsOpen() {

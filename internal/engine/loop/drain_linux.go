@@ -21,7 +21,7 @@ type drain struct {
 	slot  uint32        // the next
 }
 
-// obey does what the loop has been told since it last looked.
+// applyStop does what the loop has been told since it last looked.
 func (l *Loop) applyStop() {
 	told := l.wanted.Load()
 	if told == l.stage {
@@ -82,7 +82,7 @@ func (d *drain) allowed(passed time.Duration) int {
 	return engine.MayDrain(rate, passed)
 }
 
-// letGo drains a connection: it ends at its next idle moment.
+// drainConn drains a connection: it ends at its next idle moment.
 func (l *Loop) drainConn(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&Connecting != 0:

@@ -31,7 +31,7 @@ func (d *taker) Settle(c *engine.Conn) {
 
 // fan is a loop with n connections that nobody runs.
 func fan(n int) (l *Loop, d *taker, refs []engine.Ref) {
-	cfg := engine.Config{Handler: deaf{}, Loops: 1, Log: slog.New(slog.DiscardHandler), Limits: engine.Limits{
+	cfg := engine.Config{Handler: idler{}, Loops: 1, Log: slog.New(slog.DiscardHandler), Limits: engine.Limits{
 		MaxConns: n, MaxMessage: 1000, MaxUnsent: 1 << 20, MaxMail: 1 << 20, MaxMailBytes: 1 << 20}}
 	g := &group{cfg: cfg, admission: engine.NewAdmission(&cfg)}
 	l = newLoop(g, 0, sock.Eventfd{})

@@ -1,6 +1,6 @@
 package loop
 
-// line is a queue that takes some at its head, too. It is a ring, so
+// deque is a queue that takes some at its head, too. It is a ring, so
 // that none costs more where many wait. The zero value is empty.
 type deque[T any] struct {
 	ring []T // as many as a power of two, or none
@@ -8,29 +8,29 @@ type deque[T any] struct {
 	n    int
 }
 
-// minLine is the smallest ring.
+// minDeque is the smallest ring.
 const minDeque = 16
 
 func (q *deque[T]) at(i int) *T { return &q.ring[(q.head+i)&(len(q.ring)-1)] }
 
-// first is the one at the head.
+// front is the one at the head.
 func (q *deque[T]) front() T { return *q.at(0) }
 
-// drop takes it out.
+// popFront takes it out.
 func (q *deque[T]) popFront() {
 	*q.at(0) = *new(T)
 	q.head++
 	q.n--
 }
 
-// put appends one.
+// pushBack appends one.
 func (q *deque[T]) pushBack(v T) {
 	q.grow(1)
 	*q.at(q.n) = v
 	q.n++
 }
 
-// putFirst puts some at the head, in their order.
+// pushFront puts some at the head, in their order.
 func (q *deque[T]) pushFront(some []T) {
 	q.grow(len(some))
 	q.head -= len(some)
@@ -40,7 +40,7 @@ func (q *deque[T]) pushFront(some []T) {
 	q.n += len(some)
 }
 
-// room sees to it that there is room for some more.
+// grow sees to it that there is room for some more.
 func (q *deque[T]) grow(more int) {
 	size := max(len(q.ring), minDeque)
 	for size < q.n+more {

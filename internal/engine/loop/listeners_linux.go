@@ -128,7 +128,7 @@ func (l *Loop) mayAccept() bool {
 	return l.accept.hasToken
 }
 
-// welcome makes a connection of an accepted descriptor, from which something may have been
+// addAccepted makes a connection of an accepted descriptor, from which something may have been
 // read already, or turns it away.
 func (l *Loop) addAccepted(fd int32, listener int, peer netip.AddrPort, read []byte) {
 	if err := l.host.Admit(listener, peer); err != nil {
@@ -264,7 +264,7 @@ func (l *Loop) closeListeners() {
 // full says whether a shard has as many connections as its table has room for.
 func (l *Loop) full() bool { return l.group.cfg.Shard > 0 && l.used.Load() >= l.room.Load() }
 
-// fullNow notes that a shard's table is full, before it was to be: something else
+// noteTableFull notes that a shard's table is full, before it was to be: something else
 // has descriptors in it too, or the limit has been lowered.
 func (l *Loop) noteTableFull() bool {
 	if l.group.cfg.Shard == 0 {
@@ -304,7 +304,7 @@ func (l *Loop) passOn() bool {
 	return true
 }
 
-// takeListenerBack does so when there is some room again.
+// reclaimListeners does so when there is some room again.
 func (l *Loop) reclaimListeners() {
 	g, own := l.group, l.host.Index
 	if most := l.room.Load(); most-l.used.Load() <= most/16 {

@@ -286,12 +286,12 @@ func (l *Loop) endTurn(now time.Duration) {
 	}
 }
 
-// forgive says that nobody has been listened to for a while.
-func (l *Loop) extendTimes(now, took time.Duration, forgive func(*engine.Conn, time.Duration)) {
+// extendTimes moves the peers' limits of time on by a time in which nobody has read.
+func (l *Loop) extendTimes(now, took time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.Each(func(c *engine.Conn) {
 		if c.Armed()&Busy == 0 {
-			forgive(c, took)
+			extend(c, took)
 		}
 	})
 }
@@ -339,7 +339,7 @@ func (l *Loop) spin() bool {
 	return false
 }
 
-// called says whether something has come from outside, or may have: room in the
+// hasRequests says whether something has come from outside, or may have: room in the
 // pool, or a time that was planned.
 func (l *Loop) hasRequests() bool {
 	return l.box.Waiting() || l.hasOrders.Load() || l.group.acceptPaused.Load() != l.accept.byOperator || l.hasReturned.Load() || l.wanted.Load() > l.stage || l.waiting.due(l.host.Clock()) || l.pacer.due()
@@ -366,7 +366,7 @@ func (l *Loop) wait() {
 // never is a time that does not come.
 const never = time.Duration(math.MaxInt64)
 
-// patience is how long the loop may wait for events, negative for ever.
+// waitLimit is how long the loop may wait for events, negative for ever.
 func (l *Loop) waitLimit(now time.Duration) time.Duration {
 	next := min(l.waiting.next(), l.pacer.at, l.drain.next(), l.accept.next(), l.sweep.next(), l.budget.next(), l.trim.next())
 	if next == never {
@@ -382,7 +382,7 @@ func (l *Loop) SweepFor(n int) {
 	}
 }
 
-// Time sees to it that a connection that has a Due is expired. Drivers call it
+// TrackExpiry sees to it that a connection that has a Due is expired. Drivers call it
 // when the connection waits.
 func (l *Loop) TrackExpiry(c *engine.Conn) {
 	switch _, due := c.Due(); {
@@ -394,7 +394,7 @@ func (l *Loop) TrackExpiry(c *engine.Conn) {
 	}
 }
 
-// untime takes Time back.
+// untrackExpiry takes Time back.
 func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.Armed()&Expiring != 0 {
 		c.SetArmed(c.Armed() &^ Expiring)

@@ -41,7 +41,7 @@ func (g *group) Hold(on bool) error {
 	return nil
 }
 
-// hold turns away from the listeners, or to them again.
+// pauseAccept turns away from the listeners, or to them again.
 func (l *Loop) pauseAccept(on bool) {
 	if on && !l.accept.paused {
 		for _, fd := range l.accept.watched {
@@ -86,7 +86,7 @@ func (g *group) walk(some func(l *Loop, from uint32) (next uint32), done func())
 	return nil
 }
 
-// goOnWalking leaves the slots from one on for another turn.
+// walkNext leaves the slots from one on for another turn.
 func (l *Loop) walkNext(w *slabWalk, from uint32) {
 	left := l.addChore(func() {
 		if next := w.some(l, from); next < l.slab.made {

@@ -28,7 +28,7 @@ func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) (sent, full int, clos
 	return sent, full, closed
 }
 
-// tell raises what the loop is told to do.
+// request raises what the loop is told to do.
 func (l *Loop) request(what int32) {
 	for told := l.wanted.Load(); told < what; told = l.wanted.Load() {
 		l.wanted.CompareAndSwap(told, what)
@@ -59,7 +59,7 @@ func (l *Loop) queue(d engine.Dial) error {
 	return nil
 }
 
-// ask leaves a chore for the loop. One that has ended does it no more, and says so.
+// addChore leaves a chore for the loop. One that has ended does it no more, and says so.
 func (l *Loop) addChore(chore func()) (ok bool) {
 	l.mu.Lock()
 	if ok = !l.ended; ok {

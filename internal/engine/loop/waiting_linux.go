@@ -37,7 +37,7 @@ import (
 // poolRetry is how soon a pool that had no room is asked again.
 const poolRetry = time.Millisecond
 
-// shedPause is for how long after a shed connections are offered sparingly.
+// throttleTime is for how long after a shed connections are offered sparingly.
 const throttleTime = 100 * time.Millisecond
 
 // waiting are the connections that wait for room in the pool.
@@ -52,7 +52,7 @@ type waiting struct {
 // due says whether it is time to ask again.
 func (w *waiting) due(now time.Duration) bool { return w.n > 0 && now >= w.again }
 
-// sparing says whether connections are offered sparingly.
+// throttled says whether connections are offered sparingly.
 func (w *waiting) throttled(now time.Duration) bool { return w.shed > 0 && now-w.shed < throttleTime }
 
 // submit gives a connection to the pool, unless others wait that have to come
@@ -117,7 +117,7 @@ func (w *waiting) next() time.Duration {
 	return w.again
 }
 
-// askAgain offers those that wait when it is time.
+// retryWaiting offers those that wait when it is time.
 func (l *Loop) retryWaiting(now time.Duration) {
 	w := &l.waiting
 	switch {
@@ -135,7 +135,7 @@ func (l *Loop) retryWaiting(now time.Duration) {
 	w.again = now + poolRetry
 }
 
-// cameBack lets those wait that the pool has shed, and offers some in the place of
+// offerAfterReturn lets those wait that the pool has shed, and offers some in the place of
 // those that have run.
 func (l *Loop) offerAfterReturn(ran int, shed []*engine.Conn, now time.Duration) {
 	w := &l.waiting
@@ -152,8 +152,8 @@ func (l *Loop) offerAfterReturn(ran int, shed []*engine.Conn, now time.Duration)
 	}
 }
 
-// forsake is for a connection whose handler is to be called when none waits any
-// more: it is closed. The handler hears of that on the loop.
+// closeUnserved is for a connection whose handler is to be called when none waits any
+// more: it is closed. Its handler is told of that on the loop.
 func (l *Loop) closeUnserved(c *engine.Conn) (here bool) {
 	if c.ClosedDeferred() {
 		c.UndeferClosed()
@@ -165,7 +165,7 @@ func (l *Loop) closeUnserved(c *engine.Conn) (here bool) {
 	return true
 }
 
-// forsakeWaiting does the same for all that wait.
+// closeWaiting does the same for all that wait.
 func (l *Loop) closeWaiting() {
 	conns := l.waiting.deque
 	l.waiting.deque = deque[*engine.Conn]{}

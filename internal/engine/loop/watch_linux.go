@@ -46,7 +46,7 @@ const (
 	upkeep
 )
 
-// doings say so in logs.
+// doingNames say so in logs.
 var doingNames = [...]string{
 	events:     "events: a handler has not returned, or there was no CPU",
 	mail:       "mail: a handler has not returned, or there was no CPU",
@@ -55,7 +55,7 @@ var doingNames = [...]string{
 	upkeep:     "upkeep",
 }
 
-// seen is a turn that was under way at a look.
+// observedTurn is a turn that was under way at a look.
 type observedTurn struct {
 	clock time.Duration // of the loop
 	at    time.Duration // when it was first seen

@@ -47,7 +47,7 @@ func (l *Loop) handOver(c *engine.Conn) (here bool) {
 	return false
 }
 
-// regain makes a busy connection the loop's again.
+// reclaim makes a busy connection the loop's again.
 func (l *Loop) reclaim(c *engine.Conn) {
 	c.SetArmed(c.Armed() &^ Busy)
 	l.busy--
@@ -63,7 +63,7 @@ func (l *Loop) Later(c *engine.Conn, do func()) {
 	delete(l.runs, c) // mail that comes now comes after it
 }
 
-// mailLater keeps mail for a busy connection: in one run while nothing else comes in
+// queueMail keeps mail for a busy connection: in one run while nothing else comes in
 // between.
 func (l *Loop) queueMail(m engine.Mail, data []byte) {
 	run := l.runs[m.Conn]
@@ -127,7 +127,7 @@ func (l *Loop) takeBack() {
 	l.shed = l.shed[:0]
 }
 
-// goOn goes on with a connection that is back: with its input, if that is shed, and
+// resume goes on with a connection that is back: with its input, if that is shed, and
 // with what has come meanwhile.
 func (l *Loop) resume(c *engine.Conn, why error) {
 	l.reclaim(c)

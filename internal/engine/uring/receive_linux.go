@@ -40,7 +40,7 @@ func (d *driver) received(c *engine.Conn, e cqe) {
 // without a buffer of the ring where those may not be enough for all.
 const bulk = 8 << 10
 
-// judge notes whether the connection sends much: more than there was room for, too.
+// noteSize notes whether the connection sends much: more than there was room for, too.
 func (d *driver) noteSize(c *engine.Conn, e cqe) {
 	switch armed := c.Armed(); {
 	case e.res >= bulk, e.res > 0 && d.buffers.full(e):
@@ -70,7 +70,7 @@ func (d *driver) take(c *engine.Conn, res int32, in []byte) {
 	}
 }
 
-// keep keeps a receive's completion until the connection is back.
+// keepCompletion keeps a receive's completion until the connection is back.
 func (d *driver) keepCompletion(c *engine.Conn, e cqe) {
 	var in []byte
 	if e.res > 0 {
@@ -88,7 +88,7 @@ func (d *driver) stopReceiving(c *engine.Conn) {
 	}
 }
 
-// stop has all that is under way to receive end.
+// cancelAll has all that is under way to receive end.
 func (d *driver) cancelAll(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
 	d.stopReceiving(c)

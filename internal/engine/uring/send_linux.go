@@ -22,7 +22,7 @@ func (d *driver) sent(c *engine.Conn, e cqe) {
 	d.Settle(c)
 }
 
-// roomy takes the completion of a poll for room.
+// writable takes the completion of a poll for room.
 func (d *driver) writable(c *engine.Conn) {
 	d.clear(c, sending)
 	if c.Armed()&loop.Busy != 0 {

@@ -325,7 +325,7 @@ func (d *driver) Settle(c *engine.Conn) {
 	}
 }
 
-// end closes a connection when nothing of it is under way any more, and sees to
+// closeWhenIdle closes a connection when nothing of it is under way any more, and sees to
 // it that it soon is so.
 func (d *driver) closeWhenIdle(c *engine.Conn) {
 	armed := c.Armed()
@@ -343,7 +343,7 @@ func (d *driver) closeWhenIdle(c *engine.Conn) {
 	}
 }
 
-// sever ends the connection below its descriptor, so that all that is under way
+// shutdown ends the connection but not its descriptor, so that all that is under way
 // completes, and the descriptor can be closed. To cancel what is under way on a
 // descriptor would have the kernel look at all that is on the ring, and so closing
 // many would take time by the square of their number.

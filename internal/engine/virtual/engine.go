@@ -64,7 +64,7 @@ type Engine struct {
 	requests requests
 }
 
-// wishes are what others want of the engine.
+// requests are what others want of the engine.
 type requests struct {
 	casts      []*engine.Broadcast
 	expel      []netip.AddrPort
@@ -155,7 +155,7 @@ func (e *Engine) signal() {
 	}
 }
 
-// wish leaves a wish, unless everything has ended or it can't be had.
+// request leaves a wish, unless everything has ended or it can't be had.
 func (e *Engine) request(leave func(*requests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -327,7 +327,7 @@ func (e *Engine) accept(held bool) (acted bool) {
 	return acted
 }
 
-// yield closes connections with the largest buffers while all hold too much.
+// shedBuffers closes connections with the largest buffers while all together hold too much.
 func (e *Engine) shedBuffers() (acted bool) {
 	most := int64(e.cfg.Limits.MaxBuffered)
 	for most > 0 && e.counters.Get(engine.Buffered) > most {

@@ -115,7 +115,7 @@ func (p *Peer) welcome() {
 // cutOff ends a peer that is turned away.
 func (p *Peer) cutOff(why error) { p.done, p.why = true, why }
 
-// obey gives the connection what was left for all.
+// apply gives the connection what was left for all.
 func (p *Peer) apply(w *requests) {
 	if len(w.casts) > 0 {
 		p.conn.Cast(w.all())
