@@ -36,7 +36,7 @@ func (l *Loop) applyStop() {
 		if l.waiting.end == nil {
 			l.waiting.end = engine.ErrServerClosed // askAgain lets go of those that wait
 		}
-		l.Each(l.abortConn)
+		l.Each(func(c *engine.Conn) { l.Abort(c, engine.ErrServerClosed) })
 	}
 	l.stage = told
 }
@@ -93,13 +93,4 @@ func (l *Loop) drainConn(c *engine.Conn) {
 		c.Drain()
 		l.driver.Settle(c)
 	}
-}
-
-func (l *Loop) abortConn(c *engine.Conn) {
-	if c.Armed()&Busy != 0 {
-		l.Later(c, func() { c.Abort(engine.ErrServerClosed) })
-		return
-	}
-	c.Abort(engine.ErrServerClosed)
-	l.driver.Settle(c)
 }

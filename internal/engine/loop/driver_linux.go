@@ -61,7 +61,7 @@ type Driver interface {
 // the connection.
 //
 //	bit           meaning                                      set by          cleared by
-//	Connecting    dialled, not established                     dialOne         Connected
+//	Connecting    dialled, not established                     dialOne         Connected, Abort
 //	DialTimedOut  and its dial has taken too long              the sweep
 //	Expiring      counted as one that will expire              TrackExpiry     TrackExpiry
 //	Busy          with a worker, or waiting for one            handOver        takeBack

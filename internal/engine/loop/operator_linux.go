@@ -116,7 +116,7 @@ func (g *group) Expel(peer netip.AddrPort) error {
 		next = from + walkBatch
 		l.slab.each(from, next, func(c *engine.Conn) {
 			if c.Armed()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.comesFrom(c, peer)) {
-				l.expel(c)
+				l.Abort(c, engine.ErrExpelled)
 			}
 		})
 		return next
@@ -157,16 +157,4 @@ func (l *Loop) comesFrom(c *engine.Conn, from netip.AddrPort) bool {
 	}
 	at := sock.Peer(c.FD())
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) == from
-}
-
-// expel closes a connection, when it is back if it is with a worker.
-func (l *Loop) expel(c *engine.Conn) {
-	if c.Armed()&Busy != 0 {
-		l.Later(c, func() { c.Abort(engine.ErrExpelled) })
-		return
-	}
-	if c.IsOpen() {
-		c.Abort(engine.ErrExpelled)
-		l.driver.Settle(c)
-	}
 }

@@ -126,18 +126,16 @@ func (l *Loop) settleTouched() {
 // Each calls f for every connection and every dial.
 func (l *Loop) Each(f func(*engine.Conn)) { l.slab.each(0, l.slab.made, f) }
 
-// Abort ends a connection or a dial of which nothing is under way any more,
-// because its driver has failed.
+// Abort closes a connection at once, or when it is back if it is with a worker, and gives
+// up a dial.
 func (l *Loop) Abort(c *engine.Conn, why error) {
 	switch {
 	case c.Armed()&Connecting != 0:
 		l.dialFailed(c, why)
 	case c.Armed()&Busy != 0:
-		l.Later(c, func() { c.Failed(why) })
-	case !c.IsOpen():
-		l.driver.Drop(c)
-	default:
-		c.Failed(why)
+		l.Later(c, func() { c.Abort(why) })
+	case c.IsOpen():
+		c.Abort(why)
 		l.driver.Settle(c)
 	}
 }
@@ -258,6 +256,7 @@ func (l *Loop) dialFailed(c *engine.Conn, err error) {
 	if c.Armed()&DialTimedOut != 0 {
 		err = engine.ErrDialTimeout
 	}
+	c.SetArmed(c.Armed() &^ Connecting)
 	owned := c.Abandon()
 	l.driver.Drop(c)
 	l.host.DialFailed(owned, err)

@@ -193,7 +193,9 @@ func (d *driver) revive() {
 	}
 	d.loop.Each(func(c *engine.Conn) {
 		d.clear(c, underWay|canceling)
-		d.loop.Abort(c, errno)
+		if d.loop.Abort(c, engine.Reason(errno)); c.Armed()&dying != 0 {
+			d.closeWhenIdle(c)
+		}
 	})
 	d.loop.Relisten()
 }
