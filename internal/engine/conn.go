@@ -78,7 +78,7 @@ type extra struct {
 
 // empty says whether it means nothing.
 func (x *extra) empty() bool {
-	return x.why == nil && x.due == 0 && x.layer == nil && x.layerBytes == 0 && !x.byeSent && !x.closedByWorker &&
+	return x.why == nil && x.due == 0 && x.dialled == 0 && x.layer == nil && x.layerBytes == 0 && !x.byeSent && !x.closedByWorker &&
 		x.remote == nil && x.reads == 0 && x.retained == 0 && !x.duplex &&
 		x.detach == nil && x.upgrade == nil && x.timer == 0 && x.deadline == 0 &&
 		x.queue == nil && x.direct == 0 && x.partial == 0 && len(x.values) == 0 && x.dropped == 0
@@ -113,17 +113,32 @@ func (c *Conn) Armed() uint16 { return c.armed }
 // SetArmed keeps that note.
 func (c *Conn) SetArmed(bits uint16) { c.armed = bits }
 
+// Dialling says that a connection to a peer, none for a unix socket, is being made
+// since a time of Host.Now.
+func (c *Conn) Dialling(peer netip.AddrPort, since time.Duration) {
+	c.Expect(peer)
+	c.extra().dialled = since
+}
+
+// DialledAt is when connecting began, by the clock of Since: just before the connect call,
+// or in a model that leaves that to package net before its dial. It is for Opened of a
+// connection that was dialled; otherwise it means nothing.
+func (c *Conn) DialledAt() time.Duration {
+	if c.more == nil {
+		return 0
+	}
+	return c.more.dialled
+}
+
 // Open says that the connection is established. It calls Opened, unless layers
 // have to do their part before.
 func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
 	c.state = c.state&ownHandler | open | silent
-	c.more = nil // of a dial
-	var began time.Duration
 	switch {
 	case dialled:
 		c.state |= outbound
 		c.host.Counters.Add(Dialled, 1)
-		began = c.noted()
+		*c.extra() = extra{dialled: c.more.dialled}
 	case !c.host.proxied(c.Listener(), peer):
 		c.state |= registered
 	}
@@ -131,32 +146,22 @@ func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
 	c.Expect(peer)
 	c.seen, c.heard = 0, c.host.coarseNow()
 	if l := c.newLayer(); l != nil {
-		c.startLayer(l, began)
+		c.startLayer(l)
 		return
 	}
-	c.begin(began)
+	c.begin()
 	c.endEvent()
 }
 
-// begin calls Opened, or has it called by a worker. A dial began at a time.
-func (c *Conn) begin(began time.Duration) {
+// begin calls Opened, or has it called by a worker.
+func (c *Conn) begin() {
 	if !c.is(outbound) {
 		c.host.Counters.Add(Accepted, 1)
 	}
-	switch {
-	case c.host.Away:
+	if c.host.Away {
 		c.state |= openPending
-		if began != 0 {
-			c.extra().dialled = began
-		}
-	case began == 0:
+	} else {
 		c.callOpened()
-	default:
-		c.note(began)
-		c.state |= opening
-		c.callOpened()
-		c.state &^= opening
-		c.seen, c.heard = 0, c.host.coarseNow()
 	}
 }
 

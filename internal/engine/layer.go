@@ -52,11 +52,11 @@ func (c *Conn) layer() Layer {
 func (c *Conn) Layer() Layer { return c.layer() }
 
 // startLayer begins with a layer.
-func (c *Conn) startLayer(l Layer, began time.Duration) {
+func (c *Conn) startLayer(l Layer) {
 	c.state |= greeting
 	c.host.Counters.Add(Greeting, 1)
 	x := c.extra()
-	x.layer, x.dialled, x.due = l, began, math.MaxInt64 // a due, so that it is looked at often
+	x.layer, x.due = l, math.MaxInt64 // a due, so that it is looked at often
 	if t := c.host.Limits.HandshakeTimeout; t > 0 {
 		x.due = c.host.Now() + t
 	}
@@ -92,14 +92,10 @@ func (c *Conn) Greeted() {
 		return
 	}
 	c.state |= silent
-	began := c.more.dialled
-	switch c.more.due = 0; {
-	case c.is(peerEnded): // already: see PeerEnded
+	if c.more.due = 0; c.is(peerEnded) { // already: see PeerEnded
 		c.more.due = c.host.Now() + c.host.Limits.CloseTimeout
-	case c.more.layer == nil && !c.is(draining):
-		c.more = nil
 	}
-	c.begin(began)
+	c.begin()
 }
 
 // passUp gives the layer what has arrived.

@@ -10,7 +10,6 @@ package engine
 //	ownHandler       user is an Owned                                  SetOwned
 //	greeting         layers are at work: Opened is not called yet      Open, Upgrade      Greeted
 //	openPending      Opened is to be called by a worker                Open, Greeted      Deliver
-//	opening          Opened is being called for a dial: see DialledAt  Open               Open
 //	inCall           its handler is being called for it                each call          its return
 //	silent           the peer has sent nothing yet                     Open, Greeted      Arrived
 //	inputHeld        input waits for a worker, for output to drain     Arrived, Deliver   Deliver
@@ -44,7 +43,6 @@ const (
 	ownHandler
 	greeting
 	openPending
-	opening
 	inCall
 	silent
 	inputHeld
@@ -63,7 +61,7 @@ const (
 	shut
 	failed
 
-	missed    = 1 << iota // one heartbeat
+	missed    = 1 << 24 // one heartbeat
 	allMissed = 0xff * missed
 )
 

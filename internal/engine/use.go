@@ -190,9 +190,6 @@ func (c *Conn) MaxMessage() int { return c.host.Limits.MaxMessage }
 // Refused is how many bytes of the input the handler was offered before and did
 // not use. It goes back to 0 when input is used.
 func (c *Conn) Refused() int {
-	if c.is(opening) {
-		return 0
-	}
 	return int(c.seen)
 }
 
@@ -226,7 +223,13 @@ func (c *Conn) Ref() Ref {
 // what it writes sent, when the call is over.
 func (c *Conn) Called() bool { return c.is(inCall) }
 
-func (c *Conn) callOpened() { c.call(c.handler().Opened) }
+func (c *Conn) callOpened() {
+	c.call(c.handler().Opened)
+	if c.more != nil {
+		c.more.dialled = 0
+		c.shrink()
+	}
+}
 
 // callReceived offers input, to be shed if there is a reason. It repeats call: this
 // is the way of each byte.
