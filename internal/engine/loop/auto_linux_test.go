@@ -30,7 +30,7 @@ func TestSlowTurns(t *testing.T) {
 		l := newLoop(&group{cfg: engine.Config{Auto: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Eventfd{})
 		moved := 0
 		for turn := 1; turn <= 10 && moved == 0; turn++ {
-			l.slowTurn(test.took, test.reads, test.did)
+			l.auto.slowTurn(test.took, test.reads, test.did)
 			if l.host.Away {
 				moved = turn
 			}

@@ -99,6 +99,7 @@ type Loop struct {
 
 func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l := &Loop{group: g, eventfd: eventfd}
+	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop, l.auto.loop = l, l, l, l, l, l
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
 	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
@@ -117,9 +118,8 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 		l.host.Times = &l.auto.times
 	}
 	if g.cfg.Pool != nil {
-		l.forWorkers()
+		l.auto.forWorkers()
 	}
-	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop = l, l, l, l, l
 	l.trim.buffers = &l.buffers
 	if l.pacer = (pacer{loop: l, at: never}); g.cfg.Pace != nil {
 		l.pacer.at, l.pacer.touch = 0, l.touchOne
@@ -243,7 +243,7 @@ func (l *Loop) turn() {
 	l.settleTouched()
 	l.budget.run(l.host.Clock())
 	l.retryWaiting(l.host.Clock())
-	l.reviewPlacement(l.host.Clock())
+	l.auto.run(l.host.Clock())
 	l.slab.recycle()
 }
 
@@ -305,7 +305,7 @@ const alertTurns = 10_000
 // it matters.
 func (l *Loop) poll() bool {
 	if l.group.cfg.Auto && !l.host.Away {
-		return l.pollTimed()
+		return l.auto.poll()
 	}
 	return l.events()
 }

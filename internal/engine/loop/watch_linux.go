@@ -93,7 +93,7 @@ func (g *group) moveOthers(but *Loop, held time.Duration) {
 		if g.cfg.Auto && l != but {
 			l.addChore(func() {
 				if !l.host.Away {
-					l.moveAway(held)
+					l.auto.moveAway(held)
 				}
 			})
 		}
