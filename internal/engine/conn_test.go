@@ -135,15 +135,6 @@ func TestFirstReasonCounts(t *testing.T) {
 	d.wantClosed(other)
 }
 
-func TestResetWhileOwingIsTheReason(t *testing.T) {
-	d := newDesk(t, &calls{})
-	d.WriteString("owed")
-	d.CloseWith(nil)
-	d.send(0)
-	d.Failed(syscall.EPIPE)
-	d.wantClosed(syscall.ECONNRESET)
-}
-
 func TestReason(t *testing.T) {
 	other := errors.New("another")
 	wrap := func(err error) error {

@@ -40,23 +40,3 @@ func TestSlowTurns(t *testing.T) {
 		}
 	}
 }
-
-// What a thread has done is told apart: working, and sleeping.
-func TestThreadWork(t *testing.T) {
-	sock.OwnThread(func() {
-		begin := sock.Worked()
-		for sock.Worked().Since(begin).CPU < 10*time.Millisecond {
-		}
-		var did sock.ThreadWork
-		for tries := 0; did.Sleeps == 0 && tries < 1000; tries++ { // on a busy machine a sleep may be over before it begins
-			worked := sock.Worked()
-			sleep := make(chan struct{})
-			time.AfterFunc(time.Millisecond, func() { close(sleep) })
-			<-sleep
-			did = sock.Worked().Since(worked)
-		}
-		if did.Sleeps == 0 || did.CPU > 5*time.Millisecond {
-			t.Errorf("a thread that has slept: %+v", did)
-		}
-	})
-}

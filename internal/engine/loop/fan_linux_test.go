@@ -95,35 +95,6 @@ func TestMailOfATurn(t *testing.T) {
 	}
 }
 
-// A connection with very much mail takes turns with the others.
-func TestMuchMailForOne(t *testing.T) {
-	const much = 20 * mailLook
-	l, d, refs := fan(2)
-	for range much {
-		if err := refs[0].Send([]byte("x")); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := refs[1].Send([]byte("y")); err != nil {
-		t.Fatal(err)
-	}
-	l.post.sort(&l.box)
-	for range 2 { // each at once over
-		run := l.post.next()
-		c := run.conn
-		l.deliver(run, 0)
-		l.post.again(run)
-		d.Settle(c)
-	}
-	if got := d.sends[refs[1].On(&l.host)]; len(got) != 1 {
-		t.Errorf("the other one got %q after two turns, want its mail", got)
-	}
-	d.turns(t, 1, l.post.left, l.takeMail)
-	if got := strings.Join(d.sends[refs[0].On(&l.host)], ""); len(got) != much {
-		t.Errorf("one got %d bytes, want %d", len(got), much)
-	}
-}
-
 // Queues that hold as much as the mailbox may take no more.
 func TestMailIsBounded(t *testing.T) {
 	l, _, refs := fan(1)
@@ -185,27 +156,6 @@ func TestBroadcastsWalkTogether(t *testing.T) {
 		l.free(c)
 	}
 	d.turns(t, 0, func() bool { return len(l.casts.all) > 0 }, l.casts.run)
-}
-
-// No more walk together than a buffer has room for.
-func TestLargeBroadcastsWalkAlone(t *testing.T) {
-	l, d, refs := fan(1)
-	p := bytes.Repeat([]byte("x"), walkBytes/2)
-	for range 5 {
-		if err := l.group.Broadcast(p); err != nil {
-			t.Fatal(err)
-		}
-	}
-	l.takeOrders()
-	d.turns(t, 5, func() bool { return len(l.casts.all) > 0 }, func() {
-		l.casts.run()
-		if len(l.casts.walk.all) > walkBytes {
-			t.Errorf("%d bytes walk together, want %d", len(l.casts.walk.all), walkBytes)
-		}
-	})
-	if got := strings.Join(d.sends[refs[0].On(&l.host)], ""); len(got) != 5*len(p) {
-		t.Errorf("%d bytes have come, want %d", len(got), 5*len(p))
-	}
 }
 
 // A loop that is held up is reported with what it does, and only a handler is blamed

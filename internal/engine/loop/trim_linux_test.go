@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // sleeper is a driver to whom nothing happens, which says for how long it is to wait.
@@ -72,31 +71,5 @@ func burst(f *engine.FreeList, n int) {
 	}
 	for _, b := range taken {
 		f.Put(b)
-	}
-}
-
-// Looks are trimEvery apart, also in a loop that is busy and spins, and there are none
-// where nothing is to be dropped.
-func TestTrimKeepsItsTimes(t *testing.T) {
-	l := newLoop(&group{}, 0, sock.Eventfd{})
-	now := time.Hour
-	if l.waitLimit(now) >= 0 {
-		t.Errorf("a loop that holds nothing waits for %v only", l.waitLimit(now))
-	}
-	burst(&l.buffers, 1000)
-	for range 10 { // in use before the first look, and again before each further one
-		if l.tick(now); l.waitLimit(now) != trimEvery {
-			t.Fatalf("after a look the next one is due in %v, want %v", l.waitLimit(now), trimEvery)
-		}
-		l.tick(now + trimEvery - 1)
-		burst(&l.buffers, 1000)
-		now += trimEvery
-	}
-	l.tick(now)
-	if l.tick(now + trimEvery - 1); !l.buffers.Spare() {
-		t.Error("what was in use has been dropped before its time")
-	}
-	if l.tick(now + trimEvery); l.buffers.Spare() || l.waitLimit(now+trimEvery) >= 0 {
-		t.Error("what was not in use any more is still there, or the loop goes on to look")
 	}
 }

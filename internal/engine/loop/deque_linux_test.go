@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -9,9 +8,9 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// A line keeps the order in which connections were put at either end, however it
+// A deque keeps the order in which connections were put at either end, however it
 // grows and goes round, and keeps none that has left.
-func TestLine(t *testing.T) {
+func TestDeque(t *testing.T) {
 	conns := make([]engine.Conn, 100)
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 0))
@@ -51,23 +50,5 @@ func TestLine(t *testing.T) {
 				t.Fatalf("seed %d, step %d: the ring holds %d connections, of which %d are in line", seed, step, left, q.n)
 			}
 		}
-	}
-}
-
-// What a shed and an offer cost does not depend on how many wait.
-func BenchmarkLine(b *testing.B) {
-	for _, n := range []int{20, 200_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			var q deque[*engine.Conn]
-			var c engine.Conn
-			for range n {
-				q.pushBack(&c)
-			}
-			shed := []*engine.Conn{&c}
-			for b.Loop() {
-				q.pushFront(shed)
-				q.popFront()
-			}
-		})
 	}
 }
