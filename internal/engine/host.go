@@ -289,12 +289,8 @@ var epoch = time.Now()
 // Since is the monotonic clock of the real drivers.
 func Since() time.Duration { return time.Since(epoch) }
 
-// panicked logs and counts a handler's panic.
-func (h *Host) panicked(c *Conn, value any) *PanicError {
-	return h.panickedAt(c.Ref(), c.name(), value, debug.Stack())
-}
-
-func (h *Host) panickedAt(r Ref, peer string, value any, stack []byte) *PanicError {
+// panicked logs and counts a panic of a handler, or of code that works for a connection.
+func (h *Host) panicked(r Ref, peer string, value any, stack []byte) *PanicError {
 	err := &PanicError{Value: value, Stack: stack}
 	h.Counters.Add(Panics, 1)
 	h.Log.LogAttrs(context.Background(), slog.LevelError, "handler panicked; its connection is closed",

@@ -118,7 +118,7 @@ func (r Ref) DoElse(f func(*Conn), lost func()) error {
 // Panicked counts and logs a panic of code that works elsewhere for the connection, whose
 // peer is named, and makes a reason of it.
 func (r Ref) Panicked(peer string, value any, stack []byte) error {
-	return r.c.host.panickedAt(r, peer, value, stack)
+	return r.c.host.panicked(r, peer, value, stack)
 }
 
 // ResumeLayer posts a request to call the layer's Resume.

@@ -1,6 +1,9 @@
 package engine
 
-import "net/netip"
+import (
+	"net/netip"
+	"runtime/debug"
+)
 
 // This file has what a handler may do with its connection, and the calls into
 // the handler. The root package documents the former for its users.
@@ -302,5 +305,5 @@ func (c *Conn) contain(returned *bool) {
 		go panic("myriad: a handler has called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 		select {}
 	}
-	c.fail(c.host.panicked(c, v))
+	c.fail(c.host.panicked(c.Ref(), c.name(), v, debug.Stack()))
 }

@@ -19,7 +19,6 @@ func (g *group) Broadcast(p []byte) error {
 
 // castAll is the caster. It ends with the last broadcast.
 func (g *group) castAll() {
-	room := make([]*conn, 0, tableChunk)
 	var batch []*engine.Broadcast
 	for ended := g.stop.Done(); ended != nil || g.broadcasts.UnderWay() > 0; {
 		select {
@@ -28,7 +27,7 @@ func (g *group) castAll() {
 			for range len(g.casts) {
 				batch = append(batch, <-g.casts)
 			}
-			g.cast(batch, room)
+			g.cast(batch)
 			for _, b := range batch {
 				b.Done()
 			}
@@ -41,37 +40,14 @@ func (g *group) castAll() {
 
 // cast leaves messages in all mailboxes. Connections that come meanwhile may get
 // them or not.
-func (g *group) cast(batch []*engine.Broadcast, room []*conn) {
-	for i := 0; ; i++ {
-		conns, more := g.chunk(i, room)
-		if !more || g.ending() {
-			return
-		}
+func (g *group) cast(batch []*engine.Broadcast) {
+	for conns := range g.chunks {
 		for _, c := range conns {
 			g.castTo(c, batch)
 		}
-		clear(conns)
-	}
-}
-
-// chunk lists the connections of a chunk of the table, if there is such a chunk
-// and the table is not empty.
-func (g *group) chunk(i int, room []*conn) (conns []*conn, ok bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if i >= len(g.conns.chunks) || g.conns.used == 0 {
-		return nil, false
-	}
-	return g.conns.inChunk(i, room), true
-}
-
-// ending says whether connections are to end at once.
-func (g *group) ending() bool {
-	select {
-	case <-g.killed:
-		return true
-	default:
-		return false
+		if isClosed(g.killed) {
+			return
+		}
 	}
 }
 

@@ -13,22 +13,13 @@ import (
 
 // paceAll is the pacer.
 func (g *group) paceAll() {
-	for !g.isIdle() {
+	for !isClosed(g.idle) {
 		now := engine.Since()
 		next := g.cfg.Pace(-1, now, touch)
 		if next < 0 {
 			next = now + engine.PaceRest
 		}
 		nap(min(max(next-engine.Since(), engine.PaceGrain), engine.PaceRest))
-	}
-}
-
-func (g *group) isIdle() bool {
-	select {
-	case <-g.idle:
-		return true
-	default:
-		return false
 	}
 }
 

@@ -72,7 +72,7 @@ func (g *group) slice(period time.Duration) []*conn {
 	if g.swept = to; to >= chunks {
 		g.swept = 0
 	}
-	return g.conns.some(from, to)
+	return g.conns.some(make([]*conn, 0, min(g.conns.used, (to-from)*tableChunk)), from, to)
 }
 
 // overBudget says whether all buffers together hold too much, with so much more.

@@ -63,22 +63,10 @@ func (t *table) drop(slot uint32) {
 }
 
 // all lists the connections.
-func (t *table) all() []*conn { return t.some(0, len(t.chunks)) }
+func (t *table) all() []*conn { return t.some(make([]*conn, 0, t.used), 0, len(t.chunks)) }
 
-// inChunk lists those in one chunk, in the room of conns.
-func (t *table) inChunk(i int, conns []*conn) []*conn {
-	conns = conns[:0]
-	for _, c := range t.chunks[i].conns {
-		if c != nil {
-			conns = append(conns, c)
-		}
-	}
-	return conns
-}
-
-// some lists those in the chunks from..to-1.
-func (t *table) some(from, to int) []*conn {
-	conns := make([]*conn, 0, min(t.used, (to-from)*tableChunk))
+// some appends those in the chunks from..to-1 to a list.
+func (t *table) some(conns []*conn, from, to int) []*conn {
 	for _, chunk := range t.chunks[from:to] {
 		for _, c := range chunk.conns {
 			if c != nil {

@@ -27,14 +27,6 @@ type budget struct {
 	triedAt time.Duration // when too few could give way; 0 if enough did
 }
 
-// next is when the next walk through all connections is due.
-func (b *budget) next() time.Duration {
-	if !b.over {
-		return never
-	}
-	return b.triedAt + retryEvery
-}
-
 // run closes the connections with the largest buffers, if all buffers together
 // hold too much.
 func (b *budget) run(now time.Duration) {

@@ -64,14 +64,6 @@ func (d *drain) run(now time.Duration) {
 	d.going = false
 }
 
-// next is when some more are told.
-func (d *drain) next() time.Duration {
-	if !d.going {
-		return never
-	}
-	return d.again
-}
-
 // allowed is how many may have been told so long after the start.
 func (d *drain) allowed(passed time.Duration) int {
 	g := d.loop.group

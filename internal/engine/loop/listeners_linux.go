@@ -52,14 +52,6 @@ func (a *accept) run(now time.Duration) {
 	}
 }
 
-// next is when accepting goes on after a pause.
-func (a *accept) next() time.Duration {
-	if !a.paused {
-		return never
-	}
-	return a.resume
-}
-
 // Accept takes what waits at the listeners, up to a batch at each.
 func (l *Loop) Accept() {
 	for _, fd := range l.accept.watched {

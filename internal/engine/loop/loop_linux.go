@@ -366,9 +366,25 @@ func (l *Loop) wait() {
 // never is a time that does not come.
 const never = time.Duration(math.MaxInt64)
 
-// waitLimit is how long the loop may wait for events, negative for ever.
+// waitLimit is how long the loop may wait for events, negative for ever: until one of its
+// duties has something to do.
 func (l *Loop) waitLimit(now time.Duration) time.Duration {
-	next := min(l.waiting.next(), l.pacer.at, l.drain.next(), l.accept.next(), l.sweep.next(), l.budget.next(), l.trim.next())
+	next := l.pacer.at
+	for _, duty := range [...]struct {
+		active bool
+		at     time.Duration
+	}{
+		{l.waiting.n > 0, l.waiting.again},
+		{l.drain.going, l.drain.again},
+		{l.accept.paused, l.accept.resume},
+		{l.sweep.active(), l.sweep.at},
+		{l.budget.over, l.budget.triedAt + retryEvery},
+		{l.buffers.Spare(), l.trim.at},
+	} {
+		if duty.active {
+			next = min(next, duty.at)
+		}
+	}
 	if next == never {
 		return -1
 	}

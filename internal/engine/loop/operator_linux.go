@@ -52,15 +52,8 @@ func (l *Loop) pauseAccept(on bool) {
 		l.Relisten()
 	}
 	if l.wanted.Load() < stopping {
-		l.counters.Set(engine.Holding, int64(bit(on)))
+		l.counters.SetFlag(engine.Holding, on)
 	}
-}
-
-func bit(on bool) int {
-	if on {
-		return 1
-	}
-	return 0
 }
 
 // slabWalk is work on all connections of all loops, some in a turn: a chore of each loop

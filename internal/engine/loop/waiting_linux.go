@@ -109,14 +109,6 @@ func (l *Loop) offer(most int) (taken int) {
 	return taken
 }
 
-// next is when the pool is asked again.
-func (w *waiting) next() time.Duration {
-	if w.n == 0 {
-		return never
-	}
-	return w.again
-}
-
 // retryWaiting offers those that wait when it is time.
 func (l *Loop) retryWaiting(now time.Duration) {
 	w := &l.waiting

@@ -308,11 +308,7 @@ func (e *Engine) open() []*Peer {
 
 // accept lets those in that wait, as far as they may.
 func (e *Engine) accept(held bool) (acted bool) {
-	var holding int64
-	if held {
-		holding = 1
-	}
-	e.counters.Set(engine.Holding, holding)
+	e.counters.SetFlag(engine.Holding, held)
 	e.admits = 0
 	for !held && len(e.queue) > 0 {
 		if wait := e.host.Admission.TakeToken(e.now); wait > 0 {
