@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -123,7 +124,7 @@ func TestSubmitFromAJob(t *testing.T) {
 	if err := p.TrySubmit(step(1)); err != nil {
 		t.Fatal(err)
 	}
-	receive(t, done, "a chain of jobs")
+	await.Receive(t, done, "a chain of jobs")
 }
 
 // A job whose end is the reason for the next one does not stand in its way for longer
@@ -138,7 +139,7 @@ func TestNoQueueOneAfterTheOther(t *testing.T) {
 			}
 			runtime.Gosched()
 		}
-		receive(t, done, "the job")
+		await.Receive(t, done, "the job")
 	}
 }
 
@@ -185,7 +186,7 @@ func TestIdlePoolTurnsNothingAway(t *testing.T) {
 					if err != nil {
 						t.Fatalf("job %d: %v", i, err)
 					}
-					receive(t, done, "the job")
+					await.Receive(t, done, "the job")
 				}
 				if s := p.Stats(); s.Accepted != jobs || s.Full+s.Late+s.Closed != 0 {
 					t.Errorf("accepted %d of %d, full %d, late %d, closed %d", s.Accepted, jobs, s.Full, s.Late, s.Closed)
@@ -206,14 +207,13 @@ func TestLateJobsNeverRun(t *testing.T) {
 		past, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
 		defer cancel()
 		ran := func(context.Context) { t.Error("a job ran whose context had ended") }
-		const rounds = 1000
+		const rounds = 100
 		for range rounds {
 			job := &noted{t: t, name: "late"}
 			for call, err := range map[string]error{
-				"Submit":          p.Submit(ctx, ran),
-				"SubmitTask":      p.SubmitTask(pool.Task{Job: job, Ctx: ctx}),
-				"TrySubmitTask":   p.TrySubmitTask(pool.Task{Job: job, Ctx: ctx}),
-				"SubmitTask High": p.SubmitTask(pool.Task{Job: job, Ctx: ctx}),
+				"Submit":        p.Submit(ctx, ran),
+				"SubmitTask":    p.SubmitTask(pool.Task{Job: job, Ctx: ctx}),
+				"TrySubmitTask": p.TrySubmitTask(pool.Task{Job: job, Ctx: ctx}),
 			} {
 				if !errors.Is(err, pool.ErrExpired) || !errors.Is(err, errWhy) {
 					t.Fatalf("%s: got %v; expected ErrExpired and the cause", call, err)
@@ -227,8 +227,8 @@ func TestLateJobsNeverRun(t *testing.T) {
 		if _, err := p.Close(context.Background()); err != nil {
 			t.Error(err)
 		}
-		if s := balance(t, p); s.Late != 5*rounds || s.Accepted != 0 || s.Expired != 0 {
-			t.Errorf("late %d, accepted %d, expired %d; expected %d, 0, 0", s.Late, s.Accepted, s.Expired, 5*rounds)
+		if s := balance(t, p); s.Late != 4*rounds || s.Accepted != 0 || s.Expired != 0 {
+			t.Errorf("late %d, accepted %d, expired %d; expected %d, 0, 0", s.Late, s.Accepted, s.Expired, 4*rounds)
 		}
 	}
 }
@@ -306,7 +306,7 @@ func TestWaitForRoomEndsWithTheContext(t *testing.T) {
 			for range waiting {
 				// What it is called is not the matter here: it waited for room,
 				// in vain, until its context ended.
-				err := receive(t, errs, "Submit")
+				err := await.Receive(t, errs, "Submit")
 				if !errors.Is(err, pool.ErrExpired) && !errors.Is(err, pool.ErrFull) || !errors.Is(err, errWhy) {
 					t.Errorf("queue %d: got %v; expected ErrExpired or ErrFull, and the cause", queue, err)
 				}
