@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -129,37 +128,6 @@ func TestQueueBoundIsExact(t *testing.T) {
 					}
 				})
 			}
-		}
-	}
-}
-
-// Racing submitters do not get past the bound either.
-func TestQueueBoundUnderRace(t *testing.T) {
-	for _, queue := range []int{1, 63, 64, 1000} {
-		p := start(t, fixed(2, queue))
-		for range 5 {
-			release := hold(t, p, 2)
-			var accepted atomic.Int64
-			done := make(chan struct{})
-			const submitters = 8
-			for range submitters {
-				go func() {
-					for range queue {
-						if p.TrySubmit(nothing) == nil {
-							accepted.Add(1)
-						}
-					}
-					done <- struct{}{}
-				}()
-			}
-			for range submitters {
-				await.Receive(t, done, "a submitter")
-			}
-			if n := accepted.Load(); n != int64(queue) {
-				t.Errorf("queue %d: %d were accepted to wait", queue, n)
-			}
-			release()
-			await.True(t, "all to run", func() bool { s := p.Stats(); return s.Queued+s.Running == 0 && s.Idle == 2 })
 		}
 	}
 }

@@ -3,8 +3,6 @@ package pool_test
 import (
 	"context"
 	"runtime"
-	"runtime/pprof"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,26 +11,6 @@ import (
 
 	"github.com/myriad-go/myriad/pool"
 )
-
-// Min workers are there from New on, before any job.
-func TestMinFromNewOn(t *testing.T) {
-	for _, least := range []int{0, 1, 4, 1000} {
-		synctest.Test(t, func(t *testing.T) {
-			p := start(t, pool.Config{Min: least})
-			synctest.Wait()
-			if s := p.Stats(); s.Workers != least || s.Idle != least || s.Running != 0 || s.Limit < least {
-				t.Errorf("min %d: workers %d, idle %d, running %d, limit %d", least, s.Workers, s.Idle, s.Running, s.Limit)
-			}
-			var stacks strings.Builder
-			if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
-				t.Fatal(err)
-			}
-			if n := strings.Count(stacks.String(), "pool.(*worker).run("); n < least {
-				t.Errorf("min %d: there are %d goroutines of workers", least, n)
-			}
-		})
-	}
-}
 
 // Whatever jobs do, and however long there are none, workers never fall under Min.
 func TestNeverUnderMin(t *testing.T) {
@@ -73,28 +51,6 @@ func TestNeverUnderMin(t *testing.T) {
 				check("at the end")
 			})
 		})
-	}
-}
-
-// A pool whose jobs all end their goroutine runs all of them nevertheless, also in
-// Close.
-func TestGoexitLosesNoWorker(t *testing.T) {
-	const jobs = 1000
-	p, err := pool.New(pool.Config{Min: 2, Max: 2, Queue: 2 * jobs, Target: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ran atomic.Int64
-	for range jobs {
-		if err := p.TrySubmit(func(context.Context) { ran.Add(1); runtime.Goexit() }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := p.Close(context.Background()); err != nil {
-		t.Error(err)
-	}
-	if s := balance(t, p); ran.Load() != jobs || s.Panicked != jobs || s.Finished != jobs {
-		t.Errorf("%d of %d have run; panicked %d, finished %d", ran.Load(), jobs, s.Panicked, s.Finished)
 	}
 }
 
