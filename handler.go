@@ -168,14 +168,12 @@ func (s *Server) checkShed() error {
 	return nil
 }
 
-// overloaded is ErrOverloaded with what the pool says.
-type overloaded struct{ why error }
-
-func (o *overloaded) Error() string   { return fmt.Sprintf("%v: %v", ErrOverloaded, o.why) }
-func (o *overloaded) Unwrap() []error { return []error{ErrOverloaded, o.why} }
-
-// The two that there are are made once: shedding is to be cheap.
-var overloadFull, overloadShed error = &overloaded{pool.ErrFull}, &overloaded{pool.ErrShed}
+// overloadFull and overloadShed are ErrOverloaded with what the pool says, made once:
+// shedding is to be cheap.
+var (
+	overloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
+	overloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
+)
 
 func overload(why error) error {
 	if errors.Is(why, pool.ErrFull) {
@@ -310,10 +308,8 @@ func (a adapter) Ended(c *engine.Conn, rest []byte) int { return a.h.Ended((*Con
 
 func (a adapter) Closed(c *engine.Conn, why error) { a.h.Closed((*Conn)(c), why) }
 
-func (a adapter) Secured(c *engine.Conn) { secured(a.h, c) }
-
-func secured(h Handler, c *engine.Conn) {
-	if h, ok := extension[SecuredHandler](h); ok {
+func (a adapter) Secured(c *engine.Conn) {
+	if h, ok := extension[SecuredHandler](a.h); ok {
 		h.Secured((*Conn)(c))
 	}
 }

@@ -299,15 +299,22 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, where)
 }
 
-// badConfig makes an error that wraps ErrBadConfig.
+// badConfig makes an error that wraps ErrBadConfig, badUse one that wraps ErrBadUse.
 func badConfig(format string, args ...any) error {
-	return &configError{fmt.Errorf("myriad: "+format, args...)}
+	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadConfig}
 }
 
-// configError reads as its text alone.
-type configError struct{ error }
+func badUse(format string, args ...any) error {
+	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadUse}
+}
 
-func (e *configError) Unwrap() []error { return []error{ErrBadConfig, e.error} }
+// kindError is of a kind, and reads as its text alone.
+type kindError struct {
+	error
+	kind error
+}
+
+func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 
 func (s *Server) serve(ctx context.Context, where []Listener) error {
 	if l, ok := s.Handler.(*NetListener); ok {
@@ -481,7 +488,12 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkHandler, s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.Heartbeat.check} {
+	if b, ok := s.Handler.(*Blocking); ok {
+		if err = b.check(); err != nil {
+			return m, l, err
+		}
+	}
+	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.Heartbeat.check} {
 		if err = check(); err != nil {
 			return m, l, err
 		}
@@ -495,14 +507,6 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	}
 	l, err = s.share().resolve()
 	return m, l, err
-}
-
-// checkHandler says what is wrong with a handler that has settings.
-func (s *Server) checkHandler() error {
-	if b, ok := s.Handler.(*Blocking); ok {
-		return b.check()
-	}
-	return nil
 }
 
 // listensOn is where the server listens; an address without host and port if it does not.
