@@ -5,7 +5,6 @@ import (
 	"net"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -191,12 +190,4 @@ func churnOnLoops(t *testing.T, model string, each bool, window time.Duration) *
 		t.Errorf("%d sent, %d answered, %d cut off, %d not answered: %d are missing", sent, answered, r.CutOff, r.Unanswered, missing)
 	}
 	return r
-}
-
-// TestEarlyHold is refused.
-func TestEarlyHold(t *testing.T) {
-	err := Config{Target: "127.0.0.1:1", Early: true, HoldAfter: time.Second}.Validate()
-	if err == nil || !strings.Contains(err.Error(), "expected one of the two") {
-		t.Error(err)
-	}
 }

@@ -21,7 +21,6 @@ func TestOpenLoop(t *testing.T) {
 		"all, Poisson": {PerSecond: 2000, Poisson: true},
 		"all, ramp":    {PerSecond: 500, To: 3500},
 		"each":         {PerSecond: 100, Each: true},
-		"each, sine":   {PerSecond: 100, Each: true, Swing: 0.9, Period: 100 * time.Millisecond},
 		"each Poisson": {PerSecond: 100, Each: true, Poisson: true},
 	} {
 		t.Run(name, func(t *testing.T) {

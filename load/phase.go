@@ -194,7 +194,7 @@ func (r *run) schedule(lead time.Duration) {
 	rate := r.cfg.Rate
 	t.curve = pacer.Curve{
 		Begin: begin, PerSecond: rate.PerSecond, Poisson: rate.Poisson,
-		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration, Swing: rate.Swing, Period: rate.Period,
+		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration,
 	}
 	t.window(from, until)
 	t.begin.Store(int64(begin)) // last: who knows it knows the others

@@ -267,7 +267,7 @@ func TestSearchWrong(t *testing.T) {
 		"for 1ms":        {Config{Duration: time.Millisecond}, good},
 		"10s or more":    {Config{Duration: 9 * time.Second}, good},
 		"with a rate":    {Config{Rate: Rate{PerSecond: 1}}, good},
-		"a warm-up":      {Config{Warmup: time.Second}, good},
+		"--warmup":       {Config{Warmup: time.Second}, good},
 		"without answer": {Config{Match: matchNone}, good},
 		"target":         {Config{}, good},
 	} {

@@ -157,9 +157,6 @@ func (r *Rate) String() string {
 	if r.Each {
 		text += " on each connection"
 	}
-	if r.Swing > 0 {
-		text += fmt.Sprintf(", up and down by %.4g%% in %v", 100*r.Swing, r.Period)
-	}
 	if r.Poisson {
 		text += ", Poisson"
 	}
