@@ -144,6 +144,8 @@ func (r *run) result(end sum) *Result {
 		cpus = min(cpus, loops)
 	}
 	result := &Result{
+		Start:       t.began,
+		Took:        t.now(),
 		Target:      strings.Join(r.targets(), ", "),
 		Model:       r.cfg.Model,
 		TLS:         r.tls.describe(),

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -541,29 +540,5 @@ func TestHeldExpectations(t *testing.T) {
 		if _, ok := e.Check(&Result{}); ok && (strings.Contains(text, "heard") || strings.Contains(text, "rate") || strings.Contains(text, ".")) {
 			t.Errorf("%s is met by a run without it", text)
 		}
-	}
-}
-
-// TestHeldMerge adds what several generators saw, and reads it back.
-func TestHeldMerge(t *testing.T) {
-	one := *heldResult()
-	other := *heldResult()
-	other.Verifications = append([]Verification(nil), other.Verifications...)
-	other.Verifications = append(other.Verifications, Verification{Number: 3, Open: 1, Checked: 1})
-	one.add(&other)
-	got, err := json.Marshal(one)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var back Result
-	if err := json.Unmarshal(got, &back); err != nil {
-		t.Fatal(err)
-	}
-	want := Verification{Number: 2, InFlight: 8, Open: 20, Asked: 20, Checked: 10, Wrong: 4, Lost: 2, Unanswered: 4, Time: time.Second, Latency: Latency{Count: 10, P99: 7 * time.Millisecond}}
-	if len(back.Verifications) != 3 || back.Verifications[1] != want || back.Heartbeats != 60 || back.Unexpected != 2 || back.FirstUnexpected != `"x\n"` {
-		t.Errorf("got %s", got)
-	}
-	if b := back.Broadcast; b.Open != 20 || b.Heard != 16 || b.Again != 6 || b.After.Count != 16 || heldResult().Broadcast.Open != 10 {
-		t.Errorf("broadcast %+v", b)
 	}
 }

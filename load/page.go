@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/HdrHistogram/hdrhistogram-go"
+
 	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
 )
@@ -145,6 +147,9 @@ func (s *Stream) verdict(expected []Expectation) []page.Remark {
 	r := s.Result
 	if r == nil {
 		fault("The run was cut off after " + format.Round(s.Span()).String() + ". What follows is what its stream has up to there; there is no result.")
+	}
+	if r != nil && r.Interrupted && r.Mode != modeHold {
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.Round(r.Took).String() + ": its figures are of what there was until then."})
 	}
 	if len(missed) > 0 {
 		fault(fmt.Sprintf("%d of %d expectations not met. %s.", len(missed), len(expected), strings.Join(missed, "; ")))
@@ -349,8 +354,8 @@ func (s *Stream) distributions() []page.Part {
 		t.Add(line...)
 		if d.curve {
 			curve := d.of.curve()
-			if d.of == &r.Latency && s.histogram != nil {
-				curve = s.curve()
+			if h, err := decodeHistogram(r.Histogram); d.of == &r.Latency && err == nil && h != nil {
+				curve = curveOf(h)
 			}
 			curve.Name, curve.Dashed = d.name, d.of != &r.Latency
 			c.Series = append(c.Series, curve)
@@ -366,18 +371,18 @@ func (s *Stream) distributions() []page.Part {
 	return parts
 }
 
-// curve is drawn through the whole histogram, up to its last value.
-func (s *Stream) curve() (c page.Series) {
-	count := float64(s.histogram.TotalCount())
+// curveOf is drawn through the whole histogram, up to its last value.
+func curveOf(h *hdrhistogram.Histogram) (c page.Series) {
+	count := float64(h.TotalCount())
 	const pointsPerNine = 16
 	for n := 0; ; n++ {
 		one := math.Pow(10, float64(n)/pointsPerNine) // in so many
 		if one > count {
 			break
 		}
-		c.X, c.Y = append(c.X, one), append(c.Y, float64(max(s.histogram.ValueAtPercentile(100-100/one), 1))/1e9)
+		c.X, c.Y = append(c.X, one), append(c.Y, float64(max(h.ValueAtPercentile(100-100/one), 1))/1e9)
 	}
-	c.X, c.Y = append(c.X, count), append(c.Y, float64(max(s.histogram.Max(), 1))/1e9)
+	c.X, c.Y = append(c.X, count), append(c.Y, float64(max(h.Max(), 1))/1e9)
 	return c
 }
 

@@ -237,6 +237,7 @@ func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Res
 		r.tell(Event{Phase: Progress, Interval: r.interval()})
 	}
 	result := r.result(r.sum()) // nothing changes any more
+	result.Interrupted = err != nil && ctx.Err() != nil
 	r.tell(Event{Phase: Done, Result: result})
 	return result, err
 }

@@ -354,7 +354,7 @@ func TestCancel(t *testing.T) {
 						done = e.Phase == Done && e.Result != nil
 					}
 					r, err := Run(ctx, cfg)
-					if !errors.Is(err, cause) || r == nil {
+					if !errors.Is(err, cause) || r == nil || !r.Interrupted {
 						t.Fatalf("got %+v, %v, want a result and %v", r, err, cause)
 					}
 					if !done || r.Connected == 0 || len(r.Lost) != 0 {

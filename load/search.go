@@ -279,6 +279,7 @@ func (s *search) conclude(end *Result) *Result {
 	}
 	r := *s.best
 	r.Search = s.found
+	r.Start, r.Took, r.Interrupted = end.Start, end.Took, end.Interrupted
 	r.ConnectErrors, r.Lost, r.BadStatus = end.ConnectErrors, end.Lost, end.BadStatus
 	r.Mismatched, r.FirstMismatch = end.Mismatched, end.FirstMismatch
 	severity := []string{"descriptors", "ports", "memory", wallCPU, wallLate}

@@ -20,6 +20,9 @@ func (r *Result) WriteText(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("target", "%s", r.Target)
+	if r.Interrupted && r.Mode != modeHold {
+		line("interrupted", "after %v: what follows is what there was until then", round(r.Took))
+	}
 	r.writeConnections(line)
 	if r.Window > 0 {
 		r.writeTraffic(line)
@@ -63,7 +66,7 @@ func (r *Result) writeConnections(line writeLine) {
 }
 
 func (r *Result) writeTraffic(line writeLine) {
-	if r.Mode == "hold" {
+	if r.Mode == modeHold {
 		line("held", "%v, %s bytes received", round(r.Window), group(r.BytesReceived))
 		return
 	}
