@@ -48,8 +48,7 @@ func (r *run) interval() *Interval {
 	g, t := r.aggregator, r.traffic
 	g.collect(t.shards)
 	s, now := r.sum(), t.now()
-	failed, lost, wrong := t.faults.totals()
-	s.run[nFailed], s.run[nLost] = failed, lost+wrong
+	s.run[nFailed], s.run[nLost] = t.faults.totals()
 	causes := t.faults.all()
 	i := &Interval{
 		From: g.at, To: now, Stage: r.stage, Open: s.open(), Errors: causes.since(g.causes),

@@ -11,7 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/engine"
 )
 
 // TestMuteRate sends what is planned although nothing answers.
@@ -109,10 +108,11 @@ func TestTargetsOfAllKinds(t *testing.T) {
 	cfg := Config{Target: one.addr(), Also: []string{"unix:" + ln.Addr().String()}, Connections: 10, Messages: 3}
 	cfg.Sources = nil
 	f := &fakeEngine{}
-	r, err := newRun(cfg.filled(), []target{testTarget, {path: "/x"}}, func(engine.Config) (engine.Engine, error) { return f, nil })
+	r, err := newRun(cfg.filled(), []target{testTarget, {path: "/x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.use(f, "")
 	r.dialer.plan = []source{{addrs("127.0.0.1")[0], 10}} // as if there were many
 	if err := r.dialer.issue(10); err != nil {
 		t.Fatal(err)

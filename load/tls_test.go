@@ -260,10 +260,15 @@ func TestTLSBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRun(cfg, []target{silence}, model.Start)
+	r, err := newRun(cfg, []target{silence})
 	if err != nil {
 		t.Fatal(err)
 	}
+	started, err := model.Start(r.engineConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.use(started, model.Name)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
