@@ -12,28 +12,6 @@ import (
 	"time"
 )
 
-// TestMuteRate sends what is planned although nothing answers.
-func TestMuteRate(t *testing.T) {
-	for _, each := range []bool{false, true} {
-		eachModel(t, func(t *testing.T, model string) {
-			s := serve(t, silent)
-			rate := Rate{PerSecond: 1000}
-			if each {
-				rate = Rate{PerSecond: 100, Each: true}
-			}
-			for times := range slower(t) {
-				r := check(t, Config{Target: s.addr(), Connections: 10, Model: model, Match: matchNone, Rate: rate, Duration: times * 300 * time.Millisecond})
-				if !near(float64(r.Intended), float64(times)*300, 0.04) || r.Bytes.Sent < 64*(r.Intended-r.Unsent) {
-					t.Errorf("each %v: %d planned, %d not sent, %+v", each, r.Intended, r.Unsent, r.Bytes)
-				}
-				if r.Unsent <= r.Intended/2 {
-					break
-				}
-			}
-		})
-	}
-}
-
 // TestLifetimeLost has a server that ends its connections: others take their places.
 func TestLifetimeLost(t *testing.T) {
 	eachModel(t, func(t *testing.T, model string) {
@@ -145,48 +123,4 @@ func TestMessagesThink(t *testing.T) {
 			t.Errorf("%d answers, %d exchanged all; want 6 and 2", sum.run[nAnswered], sum.run[nExchanged])
 		}
 	})
-}
-
-// TestChurnOnLoops has connections change hands on several loops at once, with everything
-// that is timed; the race detector looks on.
-func TestChurnOnLoops(t *testing.T) {
-	eachModel(t, func(t *testing.T, model string) {
-		for _, each := range []bool{false, true} {
-			for times := range slower(t) {
-				if r := churnOnLoops(t, model, each, times*400*time.Millisecond); r.Closed > 0 && r.Latency.Count > 0 {
-					break
-				}
-			}
-		}
-	})
-}
-
-func churnOnLoops(t *testing.T, model string, each bool, window time.Duration) *Result {
-	t.Helper()
-	s := serve(t, echo)
-	var sent, answered int64
-	rate := Rate{PerSecond: 2000, Each: each}
-	if each {
-		rate.PerSecond = 40
-	}
-	r, err := Run(t.Context(), Config{
-		Target: s.addr(), Connections: 50, Model: model, Loops: 3, Rate: rate, Template: `\{re x{1,30}}` + "\n",
-		Lifetime: 30 * time.Millisecond, Duration: window,
-		Observe: func(e Event) {
-			if e.Interval != nil {
-				sent += e.Interval.Sent
-				answered += e.Interval.Answered
-			}
-		},
-	})
-	if err != nil || r.FirstMismatch != nil || len(r.Lost) > 0 {
-		t.Fatalf("%v, %v", err, r.Err())
-	}
-	if b := r.Bytes; b.Sent != b.Answered+b.InFlight+b.CutOff || b.InFlight < 0 || b.CutOff < 0 {
-		t.Errorf("bytes %+v", b)
-	}
-	if missing := sent - answered - r.CutOff - r.Unanswered; missing != 0 {
-		t.Errorf("%d sent, %d answered, %d cut off, %d not answered: %d are missing", sent, answered, r.CutOff, r.Unanswered, missing)
-	}
-	return r
 }

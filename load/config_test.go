@@ -1,11 +1,12 @@
 package load
 
 import (
-	"github.com/myriad-go/myriad/internal/sock"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 func TestValidate(t *testing.T) {

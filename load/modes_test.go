@@ -177,17 +177,6 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// TestTargets connects to several servers in turn.
-func TestTargets(t *testing.T) {
-	a, b, c := serve(t, echo), serve(t, echo), serve(t, echo)
-	check(t, Config{Target: a.addr(), Also: []string{b.addr(), c.addr()}, Connections: 99, Messages: 2})
-	for _, s := range []*testServer{a, b, c} {
-		if n := s.accepted(); n < 30 || n > 36 {
-			t.Errorf("%d connections, want a third of 99", n)
-		}
-	}
-}
-
 // recorder answers lines with themselves and keeps what each connection said.
 type recorder struct {
 	mu    sync.Mutex
@@ -370,14 +359,5 @@ func TestIntervals(t *testing.T) {
 	}
 	if cpu == 0 {
 		t.Error("no processor time in any interval")
-	}
-}
-
-// TestFloodAhead has many connections be given less at once than few.
-func TestFloodAhead(t *testing.T) {
-	for connections, want := range map[int]int{1: floodBytes, 2048: floodBytes, 4096: floodBytes / 2, 30_000: floodTotal / 30_000, 1_000_000: floodLeast} {
-		if got := (&Config{Connections: connections}).floodAhead(); got != want {
-			t.Errorf("%d connections: %d bytes, want %d", connections, got, want)
-		}
 	}
 }

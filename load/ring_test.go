@@ -5,33 +5,6 @@ import (
 	"testing"
 )
 
-func TestText(t *testing.T) {
-	for _, size := range []int{2, 3, 64, 1000, 65_536} {
-		text := newBlock(size, 0)
-		if len(text.bytes)%size != 0 || len(text.bytes) < blockMessages*size {
-			t.Errorf("size %d: a block of %d bytes", size, len(text.bytes))
-		}
-		for at := 0; at < len(text.bytes); at += size {
-			m := text.run(at, size)
-			if len(m) != size || bytes.IndexByte(m, '\n') != size-1 {
-				t.Fatalf("size %d: message %.40q at %d", size, m, at)
-			}
-			if at < 1<<16 {
-				checkPrintable(t, m[:size-1])
-			}
-		}
-	}
-}
-
-func checkPrintable(t *testing.T, m []byte) {
-	t.Helper()
-	for _, c := range m {
-		if c <= ' ' || c > '~' {
-			t.Fatalf("character %q of %.40q is not printable", c, m)
-		}
-	}
-}
-
 // TestStart has neighbours start at different messages, and all of them at
 // messages that differ.
 func TestStart(t *testing.T) {
