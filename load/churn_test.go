@@ -14,6 +14,7 @@ import (
 
 // TestLifetimeLost has a server that ends its connections: others take their places.
 func TestLifetimeLost(t *testing.T) {
+	t.Parallel()
 	eachModel(t, func(t *testing.T, model string) {
 		s := serve(t, func(c net.Conn) {
 			b := make([]byte, 64)
@@ -38,6 +39,7 @@ func TestLifetimeLost(t *testing.T) {
 
 // TestLifetimeRefused tries again when nobody listens, and not too often.
 func TestLifetimeRefused(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	began := time.Now()

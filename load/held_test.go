@@ -85,8 +85,10 @@ func heldRun(t *testing.T, cfg Config) (*Result, *story) {
 
 // TestVerification checks every connection twice, on any number of loops.
 func TestVerification(t *testing.T) {
+	t.Parallel()
 	for _, loops := range []int{1, 3} {
 		t.Run(fmt.Sprint(loops), func(t *testing.T) {
+			t.Parallel()
 			eachModel(t, func(t *testing.T, model string) {
 				const n = 200
 				var mu sync.Mutex
@@ -129,6 +131,7 @@ func TestVerification(t *testing.T) {
 // TestVerificationInFlight has a server answer only when as many lines have come as may
 // be in flight: the bound is reached, and never passed.
 func TestVerificationInFlight(t *testing.T) {
+	t.Parallel()
 	const n, most = 60, 20
 	for _, loops := range []int{1, 4} {
 		eachModel(t, func(t *testing.T, model string) {
@@ -158,6 +161,7 @@ func TestVerificationInFlight(t *testing.T) {
 
 // TestVerificationFaults has servers that do not give every line back.
 func TestVerificationFaults(t *testing.T) {
+	t.Parallel()
 	const n = 40
 	for name, test := range map[string]struct {
 		answer func(bad func() bool) func(net.Conn, string, int) error
@@ -211,6 +215,7 @@ func TestVerificationFaults(t *testing.T) {
 		}, 2, 10, Verification{Asked: n, Checked: n - 2, Lost: 2}, 0, "2 × a line of more than 4096 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			eachModel(t, func(t *testing.T, model string) {
 				for times := range slower(t) {
 					s := serve(t, byLine(test.answer(chosen(test.bad))))
@@ -251,6 +256,7 @@ func checkFaults(t *testing.T, r *Result, told *story) {
 
 // TestVerificationInterrupted ends soon, although nothing is answered.
 func TestVerificationInterrupted(t *testing.T) {
+	t.Parallel()
 	eachModel(t, func(t *testing.T, model string) {
 		s := serve(t, silent)
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -271,6 +277,7 @@ func TestVerificationInterrupted(t *testing.T) {
 
 // TestHeartbeats answers them at once, in the middle of verifications and in pieces.
 func TestHeartbeats(t *testing.T) {
+	t.Parallel()
 	const n = 30
 	eachModel(t, func(t *testing.T, model string) {
 		var answers, strays atomic.Int64
@@ -302,6 +309,7 @@ func TestHeartbeats(t *testing.T) {
 
 // TestBroadcast is heard once on each connection, in pieces too.
 func TestBroadcast(t *testing.T) {
+	t.Parallel()
 	const n = 50
 	eachModel(t, func(t *testing.T, model string) {
 		for times := range slower(t) {
@@ -350,6 +358,7 @@ func hearYe(t *testing.T, model string, n int, hold time.Duration) (*Result, *st
 
 // TestBroadcastFaults has it come twice, or not at all, or changed.
 func TestBroadcastFaults(t *testing.T) {
+	t.Parallel()
 	const n = 20
 	for name, test := range map[string]struct {
 		first         string // what one of the connections gets
@@ -363,6 +372,7 @@ func TestBroadcastFaults(t *testing.T) {
 		"more":    {"hear ye\nand me\n", n, 0, 1, `1 lines that nobody expected; first: "and me\n"`, "not expected"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			eachModel(t, func(t *testing.T, model string) {
 				var r *Result
 				var told *story
@@ -400,6 +410,7 @@ func TestBroadcastFaults(t *testing.T) {
 
 // TestVerificationEncrypted has lines go through TLS.
 func TestVerificationEncrypted(t *testing.T) {
+	t.Parallel()
 	eachModel(t, func(t *testing.T, model string) {
 		s := serve(t, encrypted(serverTLS(), echo))
 		r, _ := heldRun(t, Config{Target: s.addr(), Connections: 20, Model: model, Check: 3, TLS: clientTLS()})
@@ -411,6 +422,7 @@ func TestVerificationEncrypted(t *testing.T) {
 
 // TestHeldRamp has the hold begin when all are there.
 func TestHeldRamp(t *testing.T) {
+	t.Parallel()
 	s := serve(t, echo)
 	ramp := Ramp{From: 1, To: 11, Over: 200 * time.Millisecond}
 	r, told := heldRun(t, Config{Target: s.addr(), Ramp: ramp, Check: 2})

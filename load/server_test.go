@@ -91,12 +91,16 @@ func refusing(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// availableModels are the names of those that can run here.
+// availableModels are the names of those that can run here, of the last one alone with
+// -short.
 func availableModels() (names []string) {
 	for _, m := range models.All() {
 		if m.Available() == nil {
 			names = append(names, m.Name)
 		}
+	}
+	if testing.Short() {
+		names = names[len(names)-1:]
 	}
 	return names
 }

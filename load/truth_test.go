@@ -183,6 +183,7 @@ var (
 // percentile of an open loop is that of messages that come to the server when the plan
 // has them, no matter how many connections there are to send them on.
 func TestTruth(t *testing.T) {
+	t.Parallel()
 	for _, share := range []float64{0.5, 0.9, 1.1} {
 		for name, cfg := range map[string]Config{
 			"all, constant":             {Connections: 2000},
@@ -195,6 +196,7 @@ func TestTruth(t *testing.T) {
 			"each, one, short pipeline": {Connections: 1, Pipeline: 2, Rate: Rate{Each: true}},
 		} {
 			t.Run(fmt.Sprintf("%s, %.0f%%", name, 100*share), func(t *testing.T) {
+				t.Parallel()
 				cfg := cfg
 				cfg.Size, cfg.Seed, cfg.Duration = 2, 7, 5*time.Second
 				setDefault(&cfg.Pipeline, 1)
