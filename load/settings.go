@@ -175,15 +175,14 @@ func messageSettings(c *Config) []Setting {
 				c.webSocket().Path = path
 				return nil
 			},
-			texts: func() []string { return c.ofWebSocket(func(ws *WebSocket) string { return orSlash(ws.Path) }) },
-		},
-		{
-			Group: group, Name: "ws-binary", Bare: "true", Help: "send binary messages on a WebSocket (default: text)",
-			set: func(text string) (err error) { c.webSocket().Binary, err = parseBool(text); return err },
 			texts: func() []string {
-				return c.ofWebSocket(func(ws *WebSocket) string { return onlyTrue(ws.Binary) })
+				if c.WebSocket == nil {
+					return nil
+				}
+				return []string{orSlash(c.WebSocket.Path)}
 			},
 		},
+		part(group, "ws-binary", &c.WebSocket, func(ws *WebSocket) *bool { return &ws.Binary }, parseBool, onlyTrue, "send binary messages on a WebSocket (default: text)").bare("true"),
 		{
 			Group: group, Name: "header", Short: "H", List: true, Help: "add this `NAME: VALUE` to the request of a WebSocket (repeatable)",
 			set: func(line string) error {
@@ -242,16 +241,24 @@ func encryptionSettings(c *Config) []Setting {
 			Group: group, Name: "tls", Bare: "true", Help: "encrypt with TLS; a connection is established when its handshake is over",
 			set: func(text string) error {
 				on, err := parseBool(text)
-				if c.tls(); !on {
+				switch {
+				case !on:
 					c.TLS = nil
+				case c.TLS == nil:
+					c.TLS = new(TLS)
 				}
 				return err
 			},
-			texts: func() []string { return c.ofTLS(func(*TLS) string { return "true" }) },
+			texts: func() []string {
+				if c.TLS == nil {
+					return nil
+				}
+				return []string{"true"}
+			},
 		},
-		ofTLS(c, "tls-ca", anyText, func(t *TLS, text string) { t.CAFile = text }, func(t *TLS) string { return t.CAFile }, "trust the certificates in this PEM `FILE` (default: those that the system trusts)"),
-		ofTLS(c, "tls-insecure", parseBool, func(t *TLS, on bool) { t.Insecure = on }, func(t *TLS) string { return onlyTrue(t.Insecure) }, "take any certificate").bare("true"),
-		ofTLS(c, "tls-server-name", anyText, func(t *TLS, text string) { t.ServerName = text }, func(t *TLS) string { return t.ServerName }, "expect a certificate for this `NAME`, and ask for it (default: the host)"),
+		part(group, "tls-ca", &c.TLS, func(t *TLS) *string { return &t.CAFile }, anyText, same, "trust the certificates in this PEM `FILE` (default: those that the system trusts)"),
+		part(group, "tls-insecure", &c.TLS, func(t *TLS) *bool { return &t.Insecure }, parseBool, onlyTrue, "take any certificate").bare("true"),
+		part(group, "tls-server-name", &c.TLS, func(t *TLS) *string { return &t.ServerName }, anyText, same, "expect a certificate for this `NAME`, and ask for it (default: the host)"),
 	}
 }
 
@@ -293,6 +300,29 @@ func one[T comparable](group, name string, to *T, parse func(string) (T, error),
 			return []string{format(*to)}
 		},
 	}
+}
+
+// part makes a setting of a field of TLS or of WebSocket, which are there from then on.
+func part[P any, T comparable](group, name string, of **P, field func(*P) *T, parse func(string) (T, error), format func(T) string, help string) Setting {
+	s := one(group, name, new(T), parse, format, help)
+	s.set = func(text string) error {
+		value, err := parse(text)
+		switch {
+		case err != nil || *of == nil && value == *new(T):
+			return err
+		case *of == nil:
+			*of = new(P)
+		}
+		*field(*of) = value
+		return nil
+	}
+	s.texts = func() []string {
+		if *of == nil || *field(*of) == *new(T) {
+			return nil
+		}
+		return []string{format(*field(*of))}
+	}
+	return s
 }
 
 // listOf makes a setting of a field that each text adds to, as parse says, given how many
@@ -452,21 +482,6 @@ func file(group, name string, set func(text string) error, help string) Setting 
 	}
 }
 
-// ofTLS makes a setting of TLS, which it turns on.
-func ofTLS[T any](c *Config, name string, parse func(string) (T, error), set func(*TLS, T), get func(*TLS) string, help string) Setting {
-	return Setting{
-		Group: "Encryption", Name: name, Help: help,
-		set: func(text string) error {
-			value, err := parse(text)
-			if err == nil && (c.TLS != nil || text != "false") {
-				set(c.tls(), value)
-			}
-			return err
-		},
-		texts: func() []string { return c.ofTLS(get) },
-	}
-}
-
 // setMessage takes a text that is a template where it has a \{.
 func (c *Config) setMessage(text string) error {
 	if !isTemplate(text) {
@@ -498,26 +513,4 @@ func (c *Config) webSocket() *WebSocket {
 		c.WebSocket = new(WebSocket)
 	}
 	return c.WebSocket
-}
-
-func (c *Config) ofWebSocket(text func(*WebSocket) string) []string {
-	if c.WebSocket == nil || text(c.WebSocket) == "" {
-		return nil
-	}
-	return []string{text(c.WebSocket)}
-}
-
-// tls is how connections are encrypted, which they are from then on.
-func (c *Config) tls() *TLS {
-	if c.TLS == nil {
-		c.TLS = new(TLS)
-	}
-	return c.TLS
-}
-
-func (c *Config) ofTLS(text func(*TLS) string) []string {
-	if c.TLS == nil || text(c.TLS) == "" {
-		return nil
-	}
-	return []string{text(c.TLS)}
 }

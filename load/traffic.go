@@ -215,8 +215,7 @@ func (t *traffic) start(c *engine.Conn, l *connState) {
 		t.claim(s, l, now)
 	}
 	if !t.script.first || t.script.noReply {
-		l.state |= entered
-		t.enter(s, l, now)
+		t.refill(s, l, 0, now)
 	}
 	p := t.sending(s, l, now)
 	s.mu.Unlock()
