@@ -111,7 +111,6 @@ func checkTogether(settings []Setting) error {
 	return nil
 }
 
-// filled is the configuration with its defaults.
 func (c Config) filled() Config {
 	setDefault(&c.Connections, 100)
 	setDefault(&c.ConnectTimeout, 10*time.Second)
@@ -166,13 +165,11 @@ const (
 	matchHTTP   = "http"
 )
 
-// noReply says whether no answer is awaited.
 func (c *Config) noReply() bool { return c.Match == matchNone || c.Hold }
 
-// listens says whether lines matter that come to connections which are held.
-func (c *Config) listens() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
+// watchesLines says whether lines matter that come to connections which are held.
+func (c *Config) watchesLines() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
 
-// mode is what sends messages.
 func (c *Config) mode() mode {
 	switch {
 	case c.Hold:
@@ -301,7 +298,6 @@ func (c Config) checkMessages() error {
 	return nil
 }
 
-// checkAnswers says what is wrong with the rule for answers.
 func (c Config) checkAnswers() error {
 	wrong := func(expected string) error {
 		return &SettingError{"match", fmt.Errorf("%q; expected %s", c.Match, expected)}
@@ -328,7 +324,6 @@ func (c Config) checkAnswers() error {
 	return nil
 }
 
-// checkLines says what is wrong with the lines of connections that are held.
 func (c Config) checkLines() error {
 	for _, l := range []struct{ name, text string }{{"heartbeat", c.Heartbeat}, {"heartbeat-answer", c.HeartbeatAnswer}, {"broadcast", c.Broadcast}} {
 		n := len(l.text)
@@ -386,7 +381,6 @@ func (c Config) checkConnections() error {
 	return nil
 }
 
-// checkMachine says what this machine does not allow.
 func (c Config) checkMachine() error {
 	if _, err := models.Find(c.Model); err != nil {
 		return fmt.Errorf("load: %w", err)

@@ -225,7 +225,6 @@ func (r *Result) numbers() map[string]float64 {
 // nothing is a result that has measured nothing: it has the names of all figures.
 var nothing Result
 
-// figureNamed is a figure by its name.
 func figureNamed(name string) (figure, bool) {
 	if _, ok := nothing.numbers()[name]; ok {
 		return figure{of: func(r *Result) (float64, bool) { n := r.numbers()[name]; return n, !math.IsNaN(n) }}, true
@@ -262,7 +261,6 @@ func figureNamed(name string) (figure, bool) {
 	}}, true
 }
 
-// figureNames lists all names.
 func figureNames() string {
 	names := slices.Sorted(maps.Keys(latencyPoints))
 	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")

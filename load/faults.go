@@ -57,7 +57,6 @@ func (f *faults) count(what fault, cause string, n int64) {
 	f.by[what][cause] += n
 }
 
-// all counts everything that went wrong, by cause.
 func (f *faults) all() causes {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,7 +79,6 @@ func (f *faults) status(status int) {
 	f.count(badStatus, "HTTP status "+strconv.Itoa(status), 1)
 }
 
-// refused counts a failed attempt to connect.
 func (f *faults) refused(err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -109,14 +107,12 @@ func (f *faults) settle(asked, opened int64, cause string) {
 	}
 }
 
-// failures counts failed attempts to connect.
 func (f *faults) failures() int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return sumCauses(f.by[failedConnect])
 }
 
-// gone counts a connection that was lost.
 func (f *faults) gone(why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -166,7 +162,6 @@ func (f *faults) totals() (failed, lost int64) {
 	return sumCauses(f.by[failedConnect]), sumCauses(f.by[lostConn]) + f.wrongs
 }
 
-// fill writes the faults into a result.
 func (f *faults) fill(r *Result) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,7 +199,6 @@ func cause(err error) string {
 // quoted is how many bytes of a mismatch are kept.
 const quoted = 32
 
-// quote quotes the start of p as in Go.
 func quote(p []byte) string {
 	if len(p) > quoted {
 		return strconv.Quote(string(p[:quoted])) + "..."

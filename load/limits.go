@@ -54,7 +54,6 @@ const (
 	leastLate = 100
 )
 
-// late says whether the generator was too late.
 func (r *Result) late() bool {
 	if r.Late == nil || r.Late.Count < leastLate {
 		return false
@@ -125,7 +124,6 @@ func (r *run) kernelLimits(of *Result, add func(wall, advice, evidence string, a
 	}
 }
 
-// toSelf says whether a target is on this machine.
 func (r *run) toSelf() bool {
 	return slices.ContainsFunc(r.dialer.targets, func(t target) bool { return t.path == "" && sock.IsLocal(t.addr.Addr()) })
 }

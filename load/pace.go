@@ -154,7 +154,6 @@ const (
 	paceAgain = 100 * time.Microsecond
 )
 
-// pace implements engine.Config.Pace.
 func (t *traffic) pace(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
 	now, next := at-t.epoch, at-t.epoch+paceEvery
 	if loop >= 0 {
@@ -219,7 +218,6 @@ func call(calls []engine.Ref, l *connState) []engine.Ref {
 	return append(calls, l.ref)
 }
 
-// paceTimers does what timers say that is due.
 func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []engine.Ref {
 	for len(calls) < paceBatch {
 		timer, ok := s.timers.pop(now)
@@ -242,7 +240,7 @@ func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []
 		case outlived:
 			l.state |= expired
 		case heard:
-			l.state |= recovers
+			l.state |= resumes
 		}
 		calls = call(calls, l)
 	}
@@ -297,14 +295,14 @@ func (t *traffic) doDue(c *engine.Conn, l *connState) {
 	l.state &^= called
 	if l.state&expired != 0 {
 		s.mu.Unlock()
-		t.outlive(c)
+		t.expire(c)
 		return
 	}
 	t.recordLate(s, l, now)
 	p := t.sending(s, l, now)
-	hears := l.state&recovers != 0
+	hears := l.state&resumes != 0
 	if hears {
-		l.state &^= recovers | deaf
+		l.state &^= resumes | readPaused
 	}
 	s.mu.Unlock()
 	if hears {
@@ -316,8 +314,8 @@ func (t *traffic) doDue(c *engine.Conn, l *connState) {
 	}
 }
 
-// outlive closes a connection whose lifetime is over.
-func (t *traffic) outlive(c *engine.Conn) {
+// expire closes a connection whose lifetime is over.
+func (t *traffic) expire(c *engine.Conn) {
 	if t.cfg.Graceful {
 		c.CloseWith(errOutlived)
 	} else {
@@ -358,7 +356,6 @@ func (t *traffic) beginPlan(l *connState, now time.Duration) {
 	t.table.plans[l.id] = t.curve.Start(since, phase, t.seed(l))
 }
 
-// seed is that of a connection's own plan.
 func (t *traffic) seed(l *connState) uint64 { return seedOf(t.cfg.Seed, uint64(l.number)) }
 
 // The bounds of giving up random times: how many are drawn of one plan, and of all those
@@ -439,14 +436,13 @@ const (
 	floodTurn  = 4
 )
 
-// floodAhead is how much a connection is given at once.
 func (c *Config) floodAhead() int {
 	return min(max(floodTotal/c.most(), floodLeast), floodBytes)
 }
 
 // Drained goes on with a flood when the kernel has taken what it had.
 func (t *traffic) Drained(c *engine.Conn) {
-	if l, ok := c.Value().(*connState); ok && t.mode == flooding && t.is(l, started) {
+	if l, ok := c.Value().(*connState); ok && t.mode == flooding && t.has(l, started) {
 		t.pour(c, l)
 	}
 }
@@ -484,7 +480,6 @@ func (t *traffic) pour(c *engine.Conn, l *connState) {
 	}
 }
 
-// floodMessages is how many messages are sent at once.
 func (t *traffic) floodMessages() int {
 	bytes := t.cfg.floodAhead()
 	if limit := t.cfg.SendLimit; limit > 0 {
@@ -526,10 +521,10 @@ func (t *traffic) limitInput(s *shard, l *connState, bytes int, now time.Duratio
 	}
 	budget := &t.table.budgets[l.id]
 	budget.received = max(budget.received, now) + per(bytes, t.cfg.ReceiveLimit)
-	if budget.received < now+hearAhead || l.state&deaf != 0 {
+	if budget.received < now+hearAhead || l.state&readPaused != 0 {
 		return false
 	}
-	l.state |= deaf
+	l.state |= readPaused
 	s.timers.push(timer{at: budget.received, conn: l.id, number: l.number, kind: heard})
 	return true
 }

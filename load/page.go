@@ -69,7 +69,6 @@ func (s *Stream) mode() string {
 	return cmp.Or(cmp.Or(s.Result, new(Result)).Mode, cmp.Or(s.Plan, new(Plan)).Mode)
 }
 
-// facts say what was run, and where.
 func (s *Stream) facts() [][2]string {
 	p, r := cmp.Or(s.Plan, new(Plan)), cmp.Or(s.Result, new(Result))
 	plan := ""
@@ -104,7 +103,6 @@ func (s *Stream) facts() [][2]string {
 	return slices.DeleteFunc(all, func(fact [2]string) bool { return fact[1] == "" })
 }
 
-// headline are the figures that matter most.
 func (s *Stream) headline() [][2]string {
 	r := s.Result
 	if r == nil {

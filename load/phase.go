@@ -211,7 +211,6 @@ func (r *run) skipUnsent() {
 	}
 }
 
-// measure is the window.
 func (r *run) measure(ctx context.Context) error {
 	user, system := cpuTime()
 	stalled := readPressure()
@@ -233,7 +232,6 @@ func (r *run) measure(ctx context.Context) error {
 	return err
 }
 
-// windowWait is what ends the window.
 func (r *run) windowWait() wait {
 	if r.cfg.Messages == 0 {
 		return wait{most: max(r.traffic.left(), 1), done: r.over} // it can be over already

@@ -229,7 +229,7 @@ func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Res
 	r.tell(Event{Phase: Began, Plan: r.plan()})
 	err := phases(ctx)
 	r.last = r.sum()
-	r.hears(r.last)
+	r.tellBroadcast(r.last)
 	now, _ := sample.Take(sample.Network)
 	r.kernel = now.Since(&before).Machine.Counters
 	r.stage = "close"
@@ -267,7 +267,7 @@ func (r *run) await(ctx context.Context, w wait) error {
 			r.complete = true
 			r.tell(Event{Phase: Connected})
 		}
-		r.hears(s)
+		r.tellBroadcast(s)
 		if w.stall > 0 {
 			if now := w.moved(s); now != moved {
 				moved, since = now, time.Now()
@@ -288,7 +288,6 @@ func (r *run) await(ctx context.Context, w wait) error {
 	return nil
 }
 
-// sum is how far the run is.
 func (r *run) sum() sum { return sumOf(r.traffic.shards) }
 
 // tell completes an event and hands it to the observer.

@@ -11,7 +11,7 @@ import (
 )
 
 // script is what connections say, and what they expect to hear. It does not
-// change during a run; what it has to remember of a connection is in its connection
+// change during a run; what it has to remember of a connection is in its connState
 // and the table, and is touched by the connection's owner only.
 type script struct {
 	messageMaker

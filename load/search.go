@@ -73,7 +73,6 @@ const (
 	stepUnder = 10
 )
 
-// checkGoal says what is wrong with the configuration of a search.
 func (c Config) checkGoal() error {
 	goal, step := c.goal(), c.stepTime()
 	switch {
@@ -95,7 +94,6 @@ func (c Config) checkGoal() error {
 	return nil
 }
 
-// goal is the goal of a search with its defaults.
 func (c *Config) goal() Goal {
 	g := c.Goal
 	setDefault(&g.Percentile, 99)
@@ -152,7 +150,6 @@ type search struct {
 	low, high float64 // rates that kept the goal, and that did not; 0 for none yet
 }
 
-// phases connects and tries rates.
 func (s *search) phases(ctx context.Context) error {
 	if err := s.connect(ctx); err != nil {
 		return err
@@ -209,7 +206,6 @@ func (s *search) next() float64 {
 // leastMessages is how few messages make a percentile.
 const leastMessages = 20
 
-// try tries a rate and says what came of it.
 func (s *search) try(ctx context.Context, rate float64) (Step, *Result, error) {
 	s.cfg.Rate.PerSecond = rate
 	s.anew()

@@ -282,7 +282,6 @@ func (s Setting) bare(text string) Setting {
 	return s
 }
 
-// one makes a setting of a field.
 func one[T comparable](group, name string, to *T, parse func(string) (T, error), format func(T) string, help string) Setting {
 	return Setting{
 		Group: group, Name: name, Help: help,

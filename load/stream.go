@@ -144,7 +144,6 @@ func (s *Stream) add(e Event) error {
 	return s.addInterval(e.Interval)
 }
 
-// addInterval adds what happened up to a Progress.
 func (s *Stream) addInterval(i *Interval) error {
 	switch {
 	case i == nil:

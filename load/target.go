@@ -42,7 +42,6 @@ func (t target) dialName() (network, address string) {
 	return "tcp", t.addr.String()
 }
 
-// resolveAll looks all targets up.
 func resolveAll(ctx context.Context, cfg *Config) ([]target, error) {
 	var targets []target
 	for _, text := range append([]string{cfg.Target}, cfg.Also...) {

@@ -103,7 +103,6 @@ func (r *Result) writeInFlight(line writeLine) {
 	line("in flight", "%s of %s (rate × mean latency)%s", group(int64(math.Round(r.InFlight()))), group(int64(want)), verdict)
 }
 
-// ratedHow says what Rate counts.
 func (r *Result) ratedHow() string {
 	if r.NoReply {
 		return "sent"
