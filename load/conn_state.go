@@ -17,14 +17,12 @@ import (
 //	             answered            sent = answered + flying
 //	messages ──────────┼──────────────────┼────────┼──▶
 //	                   │                  └────────┘ due: have a time, and are to be sent
-//	                   │ pos bytes of the next answer have come
-//	                   └──┤ at: the place in the text of the next byte
+//	                   └─ pos bytes of the next answer have come
 type connState struct {
 	ref      engine.Ref
 	answered uint64
 	id       uint32 // its place in the table
 	number   uint32 // of the connection, in the order in which they were established
-	at       uint32
 	pos      uint32
 	flying   uint16
 	due      uint16

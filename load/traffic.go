@@ -163,7 +163,6 @@ func (t *traffic) establish(c *engine.Conn, number uint32, began time.Duration) 
 		return
 	}
 	c.SetValue(l)
-	t.script.begin(l)
 	s.mu.Lock()
 	t.table.reset(l, now)
 	s.times.connect.record(now-began, 1)

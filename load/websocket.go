@@ -140,5 +140,4 @@ func (f *framing) reply(c *engine.Conn, op websocket.Opcode, payload []byte) {
 	_, _ = c.Write(websocket.AppendFrame(nil, op, [4]byte{}, payload)) // Closed tells why not
 }
 
-func (f *framing) begin(l *connState)          { f.inner.begin(l) }
 func (f *framing) expects(l *connState) []byte { return f.inner.expects(l) }
