@@ -1,7 +1,6 @@
 package result
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -187,6 +186,16 @@ type Side struct {
 	Processes int           `json:"processes,omitempty"`
 	Threads   int           `json:"threads,omitempty"`
 	Sockets   int           `json:"sockets,omitempty"`
+	// Voluntary and Involuntary are context switches.
+	Voluntary   int64 `json:"voluntary,omitempty"`
+	Involuntary int64 `json:"involuntary,omitempty"`
+	// Goroutines and GCs are what Go's runtime says in a Tick, where it can be asked.
+	Goroutines int64 `json:"goroutines,omitempty"`
+	GCs        int64 `json:"gcs,omitempty"`
+	// Lag is how long the turns of event loops have taken, and Turns how many there were, in
+	// a Tick.
+	Lag   time.Duration `json:"lag,omitempty"`
+	Turns int64         `json:"turns,omitempty"`
 }
 
 // CPU is user and system time together.
@@ -294,8 +303,8 @@ type Broadcaster struct {
 type Tick struct {
 	// At is the time since Run.Started.
 	At     time.Duration `json:"at"`
-	Server TickSide      `json:"server"`
-	Load   TickSide      `json:"load"`
+	Server Side          `json:"server"`
+	Load   Side          `json:"load"`
 	// Slab is the kernel's memory of small objects, Free what nothing uses, in bytes.
 	Slab int64 `json:"slab,omitempty"`
 	Free int64 `json:"free,omitempty"`
@@ -311,32 +320,5 @@ type Tick struct {
 	Answered int64 `json:"answered,omitempty"`
 }
 
-// TickSide is one side at a moment.
-type TickSide struct {
-	User        time.Duration `json:"user,omitempty"`
-	System      time.Duration `json:"system,omitempty"`
-	RSS         int64         `json:"rss,omitempty"`
-	PSS         int64         `json:"pss,omitempty"`
-	Anonymous   int64         `json:"anonymous,omitempty"`
-	Threads     int           `json:"threads,omitempty"`
-	Voluntary   int64         `json:"voluntary,omitempty"`
-	Involuntary int64         `json:"involuntary,omitempty"`
-	// Goroutines and GCs are what Go's runtime says, where it can be asked.
-	Goroutines int64 `json:"goroutines,omitempty"`
-	GCs        int64 `json:"gcs,omitempty"`
-	// Lag is how long the turns of event loops have taken, and Turns how many there were.
-	Lag   time.Duration `json:"lag,omitempty"`
-	Turns int64         `json:"turns,omitempty"`
-}
-
-// UnmarshalJSON reads a run, also one of the version before.
-func (r *Run) UnmarshalJSON(text []byte) error {
-	type plain Run
-	if err := json.Unmarshal(text, (*plain)(r)); err != nil {
-		return err
-	}
-	if r.Figures == nil {
-		return r.readOld(text)
-	}
-	return nil
-}
+// TickSide is a Side.
+type TickSide = Side
