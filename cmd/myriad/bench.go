@@ -87,7 +87,7 @@ func (f *benchFlags) add(flags *pflag.FlagSet) {
 
 // addScale adds the flags that say how large scenarios are.
 func (f *benchFlags) addScale(flags *pflag.FlagSet) {
-	flags.StringVar(&f.scale, "scale", "", "run at this `SCALE`: small, full, or a factor for connections and times such as 0.5 (default: full)")
+	flags.StringVar(&f.scale, "scale", "", "run at this `SCALE`: small, full, or one of a file's own (default: full)")
 	flags.IntVar(&f.connections, "connections-max", 0, "have `N` connections, or goroutines, at most in each workload (default: the workload's own)")
 }
 

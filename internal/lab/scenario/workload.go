@@ -430,7 +430,12 @@ func (w Workload) caption() string {
 			w.Caption = fmt.Sprintf("App %s, {connections} connections: %s.", w.App, strings.Join(words, ", "))
 		}
 	}
-	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.Heartbeat().String()).Replace(w.Caption)
+	return w.fill(w.Caption)
+}
+
+// fill fills the workload's placeholders in.
+func (w Workload) fill(text string) string {
+	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.Heartbeat().String()).Replace(text)
 }
 
 // For is the workload for a subject that can hold so many connections; 0 is any number.
