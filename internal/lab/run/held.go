@@ -62,7 +62,6 @@ func (m *measurement) hold(ctx context.Context) error {
 		m.record.Logf("doctor: %s", line)
 		m.tell(true, "doctor: %s", line)
 	}
-	m.server.grace = heldGrace
 	h := &holder{measurement: m, stage: stages[0]}
 	// The lab's first connection has to be counted: the counts of worker processes come a
 	// moment later.
@@ -81,10 +80,7 @@ func (m *measurement) hold(ctx context.Context) error {
 	}
 	h.phase, h.since = probe.Connected, time.Now()
 	config := m.config(h.stage)
-	seen, err := m.generate(ctx, config, func(e load.Event) error {
-		m.generator.grace = heldGrace
-		return h.at(ctx, e)
-	})
+	seen, err := m.generate(ctx, config, func(e load.Event) error { return h.at(ctx, e) })
 	if h.guard.cancel != nil {
 		h.guard.end()
 	}

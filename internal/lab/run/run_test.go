@@ -62,23 +62,23 @@ func TestProcesses(t *testing.T) {
 	l, self := startLauncher(t), os.Args[0]
 	var got []string
 	keep := func(line []byte) error { got = append(got, string(line)); return nil }
-	if _, err := l.lines(t.Context(), []string{self, "lines"}, nil, nil, nil, keep); err != nil || !slices.Equal(got, []string{"one", "two"}) {
+	if _, err := l.lines(t.Context(), command{args: []string{self, "lines"}, grace: time.Minute}, nil, keep); err != nil || !slices.Equal(got, []string{"one", "two"}) {
 		t.Errorf("got %q, %v", got, err)
 	}
-	p, err := l.lines(t.Context(), []string{self, "fail"}, nil, nil, nil, keep)
+	p, err := l.lines(t.Context(), command{args: []string{self, "fail"}, grace: time.Minute}, nil, keep)
 	if err != nil || p.failure("it").Error() != "it ended: exit status 3: its last words" {
 		t.Errorf("got %v, %v", p.failure("it"), err)
 	}
 	broken := errors.New("broken")
-	if _, err := l.lines(t.Context(), []string{self, "lines"}, nil, nil, nil, func([]byte) error { return broken }); !errors.Is(err, broken) {
+	if _, err := l.lines(t.Context(), command{args: []string{self, "lines"}, grace: time.Minute}, nil, func([]byte) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("got %v, want what the line's function said", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	p, err = l.lines(ctx, []string{self, "stubborn"}, nil, nil, func(p *process) { p.grace = time.Millisecond }, func([]byte) error { cancel(broken); return nil })
+	p, err = l.lines(ctx, command{args: []string{self, "stubborn"}, grace: time.Millisecond}, nil, func([]byte) error { cancel(broken); return nil })
 	if !errors.Is(err, broken) || p.err == nil {
 		t.Errorf("got %v, %v, want that it was killed", err, p.err)
 	}
-	if _, err := l.start([]string{"/no/such/program"}, nil, nil, nil); err == nil {
+	if _, err := l.start(t.Context(), command{args: []string{"/no/such/program"}}, nil); err == nil {
 		t.Error("a program that there is not was started")
 	}
 	long := &tail{}

@@ -100,11 +100,13 @@ func (m *measurement) loadSide(pids []int, parts sample.Parts) result.Side {
 	if err == nil && len(taken.Processes) > 0 {
 		return sideOf(&taken)
 	}
-	m.generator.await(time.Second) // it may be about to end
-	if state := m.generator.cmd.ProcessState; state != nil {
+	select {
+	case <-m.generator.done:
+		state := m.generator.cmd.ProcessState
 		return result.Side{User: state.UserTime(), System: state.SystemTime()}
+	case <-time.After(time.Second): // it was about to end
+		return result.Side{}
 	}
-	return result.Side{}
 }
 
 // sideOf is what processes use together.
@@ -113,6 +115,7 @@ func sideOf(s *sample.Sample) result.Side {
 	return result.Side{
 		User: p.User, System: p.System, RSS: p.RSS, PSS: p.PSS, Anonymous: p.Anonymous,
 		Processes: len(s.Processes), Threads: p.Threads, Sockets: p.Sockets,
+		Voluntary: p.Voluntary, Involuntary: p.Involuntary,
 	}
 }
 

@@ -335,7 +335,7 @@ func (s *session) step(ctx context.Context, n, report int, st scenario.Step) err
 		if ctx.Err() != nil {
 			return s.interrupted(ctx, n, r)
 		}
-		s.progress.show(n)
+		s.progress.begin(n)
 		run := s.runner.run(ctx, st, &r.Scenario, r.Runs)
 		run.Attempt = attempt
 		if ctx.Err() != nil && run.Error != "" { // which is why it failed: that says nothing of the server

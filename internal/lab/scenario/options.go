@@ -53,13 +53,14 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 	s = Scale{Connections: o.Connections, Rounds: o.Rounds}.apply(s)
 	s.Answer = slices.Clone(s.Answer)
 	for i := range s.Workloads {
-		w := s.Workloads[i].Filled()
-		for j := range w.Phases {
+		w := s.Workloads[i]
+		for j := range w.Phases { // which are copies
 			p := &w.Phases[j]
 			if o.Duration != 0 && p.Heartbeat == 0 && slices.Contains([]string{Load, Flood, Jobs, Attack}, p.Do) {
 				p.For = Duration(o.Duration)
 			}
 		}
+		w = w.Filled()
 		w.Caption = w.caption()
 		s.Workloads[i] = w
 		for j := range s.Answer {

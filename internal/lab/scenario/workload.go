@@ -228,6 +228,12 @@ func (s *Stage) Phase(do string) Phase {
 	return Phase{}
 }
 
+// Name is what the stage is about: its load or exchange.
+func (s *Stage) Name() string {
+	i := slices.IndexFunc(s.Phases, func(p Phase) bool { return p.Do != Hold })
+	return s.Phases[max(i, 0)].Do
+}
+
 var (
 	oneExchange = regexp.MustCompile(`^(hold )?(load|flood|verify)( hold)?$`)
 	heldStage   = "verify hold broadcast hold verify hold"
