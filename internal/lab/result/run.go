@@ -150,10 +150,8 @@ type Sample struct {
 	Sockets  int64 `json:"sockets,omitempty"`
 	TimeWait int64 `json:"time_wait,omitempty"`
 	Files    int64 `json:"files,omitempty"`
-	// TCP is for how many TCP sockets the kernel has room in its cache of them, and Caches
-	// what of Slab each of its caches has, where it tells.
-	TCP    int64            `json:"tcp,omitempty"`
-	Caches map[string]int64 `json:"caches,omitempty"`
+	// TCP is for how many TCP sockets the kernel has room in its cache of them, where it tells.
+	TCP int64 `json:"tcp,omitempty"`
 	// Accepted is how many connections of the load the server has accepted, where the
 	// kernel tells, and SegmentsIn and SegmentsOut how many TCP segments with data they
 	// have brought and taken.
@@ -184,7 +182,6 @@ type Side struct {
 	PSS       int64         `json:"pss,omitempty"`
 	Anonymous int64         `json:"anonymous,omitempty"`
 	Processes int           `json:"processes,omitempty"`
-	Threads   int           `json:"threads,omitempty"`
 	Sockets   int           `json:"sockets,omitempty"`
 	// Voluntary and Involuntary are context switches.
 	Voluntary   int64 `json:"voluntary,omitempty"`
@@ -308,12 +305,10 @@ type Tick struct {
 	// Slab is the kernel's memory of small objects, Free what nothing uses, in bytes.
 	Slab int64 `json:"slab,omitempty"`
 	Free int64 `json:"free,omitempty"`
-	// Established, TimeWait and Orphans are TCP sockets, and TCPMemory what their buffers
-	// take, in bytes.
-	Established int64 `json:"established,omitempty"`
-	TimeWait    int64 `json:"time_wait,omitempty"`
-	Orphans     int64 `json:"orphans,omitempty"`
-	TCPMemory   int64 `json:"tcp_memory,omitempty"`
+	// TimeWait and Orphans are TCP sockets, and TCPMemory what their buffers take, in bytes.
+	TimeWait  int64 `json:"time_wait,omitempty"`
+	Orphans   int64 `json:"orphans,omitempty"`
+	TCPMemory int64 `json:"tcp_memory,omitempty"`
 	// Open is how many connections the load has, Answered how many messages have been
 	// answered, as it said last.
 	Open     int64 `json:"open,omitempty"`

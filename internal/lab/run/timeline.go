@@ -86,7 +86,7 @@ func (t *timeline) add(ctx context.Context) {
 	tick.Server = sideOf(&taken)
 	m := &taken.Machine
 	tick.Slab, tick.Free = m.Slab, m.Free
-	tick.Established, tick.TimeWait, tick.Orphans, tick.TCPMemory = m.Established, m.TimeWait, m.Orphans, m.TCPBuffers
+	tick.TimeWait, tick.Orphans, tick.TCPMemory = m.TimeWait, m.Orphans, m.TCPBuffers
 	if generator != 0 {
 		taken, _ := t.sampler[1].Take(parts, groups[generator]...)
 		tick.Load = sideOf(&taken)
