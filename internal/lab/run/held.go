@@ -59,7 +59,7 @@ func (m *measurement) hold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range m.doctorLines(m.step) {
+	for _, line := range doctorLines(m.step) {
 		m.record.Logf("doctor: %s", line)
 		m.tell(true, "doctor: %s", line)
 	}
@@ -75,16 +75,11 @@ func (m *measurement) hold(ctx context.Context) error {
 	}
 	ctx, over := context.WithCancelCause(ctx)
 	defer over(nil)
-	h.guard = &memoryGuard{over: over, stop: func() error { return m.generator.stopConnecting() }}
-	if r, err := readRoom(); err == nil {
-		h.guard.keep = r.kept(m.workload.KeepFree)
-	}
+	h.guard = newMemoryGuard(m.workload, over, func() error { return m.generator.stopConnecting() })
 	h.phase, h.since = probe.Connected, time.Now()
 	config := m.config(h.stage)
 	seen, err := m.generate(ctx, config, func(e load.Event) error { return h.at(ctx, e) })
-	if h.guard.cancel != nil {
-		h.guard.end()
-	}
+	h.guard.end()
 	if h.broadcaster != nil {
 		m.record.Broadcaster = endBroadcaster(h.broadcaster, time.Millisecond)
 	}

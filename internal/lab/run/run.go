@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/myriad-go/myriad/doctor"
 	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/lab/probe"
 	"github.com/myriad-go/myriad/internal/lab/result"
@@ -33,7 +32,6 @@ type runner struct {
 	pinning  pinning
 	launcher *launcher
 	sampled  bool // /proc is available
-	facts    *doctor.Facts
 	progress *progress
 }
 
@@ -46,7 +44,7 @@ func (r *runner) run(ctx context.Context, s scenario.Step, all *scenario.Scenari
 		Workload: w.Name, Subject: s.Subject.Name, Round: s.Round,
 		Started: time.Now(), Beating: s.Subject.Beats(), Connections: w.Connections,
 	}
-	if rec.Skipped = r.wall(s, before); rec.Skipped != "" {
+	if rec.Skipped = wall(s); rec.Skipped != "" {
 		return rec
 	}
 	*w = w.For(s.Subject.MaxConns)
@@ -207,9 +205,12 @@ func (m *measurement) phases(ctx context.Context, name string, trusted *tls.Conf
 func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) error {
 	holds := s.Phase(scenario.Hold)
 	if holds.Do != "" {
-		guard, watched := m.guardMemory(ctx)
+		var over context.CancelCauseFunc
+		ctx, over = context.WithCancelCause(ctx)
+		defer over(nil)
+		guard := newMemoryGuard(m.workload, over, nil)
+		guard.begin()
 		defer guard.end()
-		ctx = watched
 	}
 	config := m.config(s)
 	began := time.Now()
@@ -249,18 +250,6 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 		err = fmt.Errorf("the server still had connections open %v after they were closed", closeBound)
 	}
 	return err
-}
-
-// guardMemory returns a context that ends, with the reason as its cause, when memory is about
-// to run out.
-func (m *measurement) guardMemory(ctx context.Context) (*memoryGuard, context.Context) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	g := &memoryGuard{over: cancel}
-	if r, err := readRoom(); err == nil {
-		g.keep = r.kept(m.workload.KeepFree)
-	}
-	g.begin()
-	return g, ctx
 }
 
 // atRest samples memory while the load holds its connections: when the server has accepted

@@ -167,13 +167,6 @@ func TestMemoryGuard(t *testing.T) {
 	if r := (room{total: 100 << 30}); r.kept(0) != 5<<30 || r.kept(7) != 7 || (room{}).kept(0) != leastKept {
 		t.Error("too little memory, or too much, is kept")
 	}
-	before := []result.Run{{Subject: "net", Connections: 100, Figures: map[string]float64{"bytes-idle": 1000, "kernel-idle": 1000}}}
-	if each, from := needs(scenario.Step{Subject: scenario.Subject{Name: "net"}}, before); each != 2000*growth || from != "the run with 100" {
-		t.Errorf("needs %v by %s", each, from)
-	}
-	if each, _ := needs(scenario.Step{Subject: scenario.Subject{Name: "other"}}, before); each != firstGuess {
-		t.Errorf("another subject needs %v", each)
-	}
 }
 
 // parking is a scenario whose one subject is this test's binary.

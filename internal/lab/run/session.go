@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/myriad-go/myriad/doctor"
 	"github.com/myriad-go/myriad/internal/lab/probe"
 	"github.com/myriad-go/myriad/internal/lab/result"
 	"github.com/myriad-go/myriad/internal/lab/scenario"
@@ -262,7 +261,6 @@ func (s *session) begin() (err error) {
 	if err := raiseFileLimit(); err != nil {
 		s.noteAll("The limit of open descriptors could not be raised: %v.", err)
 	}
-	s.facts, _ = doctor.Read(0) // or a run that doesn't fit fails
 	_, err = procfs.ReadMachine()
 	if s.sampled = err == nil; err != nil {
 		s.noteAll("Figures of the server's processor time, memory and connections are missing: %v.", err)
@@ -340,7 +338,8 @@ func (s *session) step(ctx context.Context, n, report int, st scenario.Step) err
 		run.Attempt = attempt
 		if ctx.Err() != nil && run.Error != "" { // which is why it failed: that says nothing of the server
 			if len(run.Phases) > 0 || st.Workload.Phase(scenario.Broadcast) != nil {
-				r.Runs = append(r.Runs, run) // for what it had seen
+				run.Error, run.Skipped = "", "interrupted"
+				r.Runs = append(r.Runs, run) // for what it had seen; the journal does not have it
 			}
 			return s.interrupted(ctx, n, r)
 		}
