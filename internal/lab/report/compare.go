@@ -98,7 +98,6 @@ func (c *Comparison) warn(i int) {
 			name := r.Scenario.Name + "/" + x.Name
 			if o := other.Scenario.Subject(x.Name); o != nil {
 				differ("command of "+name, strings.Join(x.Command, " "), strings.Join(o.Command, " "))
-				differ("number of connections for each process of "+name, fmt.Sprint(x.PerProcess), fmt.Sprint(o.PerProcess))
 				differ("most connections of "+name, fmt.Sprint(x.MaxConns), fmt.Sprint(o.MaxConns))
 			}
 		}

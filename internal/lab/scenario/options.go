@@ -186,14 +186,9 @@ func (s Scenario) expanded(h host) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
 	for _, x := range subjects {
-		switch {
-		case h.table == 0:
-		case x.OneTable:
-			x.MaxConns, x.Wall = h.table, h.wall
-		case x.PerTable:
-			x.PerProcess = max(h.table*3/4, 1)
+		if x.OneTable && h.table > 0 {
+			x.MaxConns, x.Wall, x.OneTable = h.table, h.wall, false
 		}
-		x.OneTable, x.PerTable = false, false
 		if len(x.Models) == 0 {
 			s.Subjects = append(s.Subjects, x)
 			continue

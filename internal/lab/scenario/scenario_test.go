@@ -61,7 +61,6 @@ func TestRead(t *testing.T) {
 		`app = "echo" -> app = "ftp"`:          `app "ftp"; expected echo, lines`,
 		`app = "echo" -> app = "sink"`:         "app sink; expected sink with",
 		`connections = 100 -> connections = 0`: "0 connections; expected 1 to",
-		`{addr} -> {adrd}`:                     "did you mean {addr}?",
 		`--addr {addr} -> x`:                   "says no address; expected {addr} or {port} in it",
 		`'two words' -> 'two`:                  "has an open '; expected it to be closed",
 		`"goroutine", -> "threads",`:           `model "threads"; expected`,
