@@ -150,7 +150,6 @@ func TestBenchRefuses(t *testing.T) {
 		"quick --duration 1ms":              "load for 1ms; expected 100ms to",
 		"quick --connections-max 0":         "--connections-max is 0; expected at least 1",
 		"quick --connections-max x":         "--connections-max",
-		"quick --repeats 11":                "--repeats is 11; expected 0 to 10",
 		"quick --only (":                    "expected a regular expression",
 		"quick --with (":                    "--with is \"(\": error parsing regexp: missing closing ): `(`; expected a regular expression",
 		"quick --with net,":                 "--with has an empty name",

@@ -53,12 +53,7 @@ const (
 type Report struct {
 	// Scenario is what was run, options applied.
 	Scenario scenario.Scenario `json:"scenario"`
-	Machine  Machine           `json:"machine"`
 	Pinning  Pinning           `json:"pinning"`
-	// Date is when the first run began.
-	Date time.Time `json:"date"`
-	// Command is the command line that made the report.
-	Command string `json:"command"`
 	// Notes are sentences on what is missing or was different.
 	Notes []string `json:"notes,omitempty"`
 	// Planned is how many runs there were to be; Runs are those that were, in the order of

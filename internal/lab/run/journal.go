@@ -30,10 +30,9 @@ const (
 
 // head is the first line.
 type head struct {
-	Format  string      `json:"format"`
-	Set     *result.Set `json:"set"`
-	Only    string      `json:"only,omitempty"`
-	Repeats int         `json:"repeats,omitempty"`
+	Format string      `json:"format"`
+	Set    *result.Set `json:"set"`
+	Only   string      `json:"only,omitempty"`
 }
 
 // entry is a line after it: a run of a report, or a note of the set.
@@ -80,8 +79,11 @@ func isFile(path string) bool {
 	return err == nil && !info.IsDir() || errors.Is(err, syscall.ENOTDIR)
 }
 
-// createJournal makes the directory and the journal in it.
+// createJournal makes the directory, which has to be empty, and the journal in it.
 func createJournal(dir string, h head) (*journal, error) {
+	if err := checkDir(dir); err != nil {
+		return nil, err
+	}
 	h.Format = journalFormat
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("cannot write the report: %w", err)
@@ -129,7 +131,7 @@ func (j *journal) close() error {
 // found is what a journal says.
 type found struct {
 	head    head
-	runs    map[stepKey][]result.Run // attempts, in their order
+	runs    map[stepKey]result.Run
 	notes   []string
 	elapsed time.Duration
 	whole   int64 // bytes of the lines that are whole
@@ -182,7 +184,7 @@ func openJournal(dir string) (*journal, *found, error) {
 func readJournal(in io.Reader) (*found, error) {
 	limited := &io.LimitedReader{R: in, N: maxJournal + 1}
 	values := json.NewDecoder(limited)
-	f := &found{runs: make(map[stepKey][]result.Run)}
+	f := &found{runs: make(map[stepKey]result.Run)}
 	for n := 1; ; n++ {
 		var err error
 		if n == 1 {
@@ -235,21 +237,19 @@ func (f *found) add(e *entry) error {
 		f.notes = append(f.notes, e.Note)
 	}
 	if e.Run != nil {
-		key := stepKey{e.Report, e.Run.Workload, e.Run.Subject, e.Run.Round}
-		f.runs[key] = append(f.runs[key], *e.Run)
+		f.runs[stepKey{e.Report, e.Run.Workload, e.Run.Subject, e.Run.Round}] = *e.Run
 	}
 	return nil
 }
 
-// options are those that the set was begun with. Progress, Self and Judge are of o.
-func (h *head) options(dir string, o Options) (Options, error) {
-	o.Dir, o.Repeats = dir, h.Repeats
-	if h.Only != "" {
-		only, err := regexp.Compile(h.Only)
-		if err != nil {
-			return o, scenario.Errorf("%s: %v", filepath.Join(dir, journalName), err)
-		}
-		o.Only = only
+// only is Options.Only that the set was begun with.
+func (h *head) only(dir string) (*regexp.Regexp, error) {
+	if h.Only == "" {
+		return nil, nil
 	}
-	return o, nil
+	only, err := regexp.Compile(h.Only)
+	if err != nil {
+		return nil, scenario.Errorf("%s: %v", filepath.Join(dir, journalName), err)
+	}
+	return only, nil
 }

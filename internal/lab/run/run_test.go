@@ -107,48 +107,6 @@ func TestSplitCPUs(t *testing.T) {
 	}
 }
 
-// Of attempts the one counts that others have disturbed least, and one that failed only if all
-// have.
-func TestSupersede(t *testing.T) {
-	for _, c := range []struct {
-		attempts []result.Run
-		counts   int
-	}{
-		{[]result.Run{{Foreign: 0.5}}, 0},
-		{[]result.Run{{Foreign: 0.5}, {Foreign: 0.2}, {Foreign: 0.3}}, 1},
-		{[]result.Run{{Error: "x"}, {Foreign: 0.9}}, 1},
-		{[]result.Run{{Foreign: 0.9}, {Error: "x"}}, 0},
-		{[]result.Run{{Error: "x", Foreign: 0.5}, {Error: "x", Foreign: 0.1}}, 1},
-	} {
-		supersede(c.attempts)
-		for i, a := range c.attempts {
-			if a.Superseded == (i == c.counts) {
-				t.Errorf("%+v: want that %d counts", c.attempts, c.counts)
-			}
-		}
-	}
-}
-
-// A disturbed run is repeated, but not for ever, nor where its figures are of memory.
-func TestWants(t *testing.T) {
-	timed := scenario.Step{Workload: scenario.Workload{Phases: []scenario.Phase{{Do: scenario.Load, For: scenario.Duration(time.Second)}}}}
-	held := scenario.Step{Workload: scenario.Workload{Phases: []scenario.Phase{{Do: scenario.Hold}}}}
-	noisy := []result.Run{{Marks: []result.Mark{{Rule: probe.RuleNoise}}}}
-	s := &session{repeats: 2, planned: time.Minute}
-	for _, c := range []struct {
-		attempts []result.Run
-		st       scenario.Step
-		want     bool
-	}{{nil, timed, true}, {noisy, timed, true}, {noisy, held, false}, {[]result.Run{{}}, timed, false}, {slices.Repeat(noisy, 3), timed, false}} {
-		if got := s.wants(c.attempts, c.st); got != c.want {
-			t.Errorf("%d attempts: %v, want %v", len(c.attempts), got, c.want)
-		}
-	}
-	if s.spent = time.Minute; s.wants(noisy, timed) || s.refused != 1 {
-		t.Error("repeats take more than their part of the time")
-	}
-}
-
 func TestMemoryGuard(t *testing.T) {
 	told := 0
 	g := &memoryGuard{keep: 1000, opening: true, stop: func() error { told++; return nil }}
@@ -253,7 +211,7 @@ func TestFailures(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || set.Runs() != 0 || !strings.Contains(err.Error(), "interrupted in run 1 of 2") {
 		t.Errorf("interrupted: %v, %d runs", err, set.Runs())
 	}
-	for _, o := range []Options{{Repeats: MaxRepeats + 1}, {Options: scenario.Options{Only: regexp.MustCompile("none")}}, {Dir: os.Args[0]}} {
+	for _, o := range []Options{{Options: scenario.Options{Only: regexp.MustCompile("none")}}, {Dir: os.Args[0]}} {
 		var wrong scenario.Error
 		if _, err := All(t.Context(), []scenario.Scenario{parking(t, 1, "park")}, o); !errors.As(err, &wrong) {
 			t.Errorf("%+v: %v, want a scenario.Error", o, err)

@@ -3,7 +3,6 @@ package scenario
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -296,9 +295,11 @@ func (w Workload) checkKeys() error {
 	if len(w.Phases) == 0 {
 		return Errorf("no phases; expected some, such as { do = %q, for = \"2s\" }", Load)
 	}
+	if w.KeepFree < 0 {
+		return Errorf("%d bytes to stay free; expected 1 or more", w.KeepFree)
+	}
 	err := cmp.Or(
 		within("%v rounds", w.Rounds, 0, maxRounds),
-		within("%v bytes to stay free", w.KeepFree, 0, math.MaxInt64),
 		within("%v loops of the generator", w.LoadLoops, 0, maxLoops),
 		within("pipeline of %v", w.Pipeline, 1, maxPipeline),
 	)
@@ -400,9 +401,10 @@ func (p Phase) checkJobs() error {
 		return Errorf("jobs of shape %q; expected %s", p.Shape, Join(shapes))
 	case p.Times < 0 || p.Times > maxTimes || (p.Rate == 0) == (p.Times == 0):
 		return Errorf("%d jobs a second, and %g times the capacity; expected one of the two above 0, and times up to %d", p.Rate, p.Times, maxTimes)
+	case p.Memory < minMemory:
+		return Errorf("a memory of %d bytes; expected at least %d", p.Memory, minMemory)
 	}
 	return cmp.Or(
-		within("a memory of %v bytes", p.Memory, minMemory, math.MaxInt64),
 		within("a deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
 		within("a queue of %v", p.Queue, 1, maxQueue),
 	)
