@@ -129,7 +129,7 @@ func (s *Scenario) noteChanges(was *Scenario, o Options) {
 		case w.Connections != old.Connections:
 			s.note("%s has %s connections instead of %s (%s).", w.Name, format.Count(w.Connections), format.Count(old.Connections), why)
 		}
-		if !reflect.DeepEqual(w.Phases, old.Phases) {
+		if !reflect.DeepEqual(w.Filled().Phases, old.Filled().Phases) {
 			shorter = append(shorter, w.Name)
 		}
 	}

@@ -98,6 +98,9 @@ func TestBuiltIns(t *testing.T) {
 		}
 		for _, scale := range []string{"", "small"} {
 			small, err := Options{Scale: scale}.Apply(s)
+			if notes := strings.Join(small.Notes, "\n"); scale == "" && strings.Contains(notes, "changed") {
+				t.Errorf("%s as it is written has notes %q", name, notes)
+			}
 			if err != nil || small.Duration() <= 0 {
 				t.Errorf("%s at scale %q: %v, takes %v", name, scale, err, small.Duration())
 			}
