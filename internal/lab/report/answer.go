@@ -18,9 +18,10 @@ import (
 // answer is what the report of a scenario begins with: a sentence and a picture.
 type answer struct {
 	clauses []string
-	// doubts are what makes the sentence less certain, each once.
-	doubts  []string
-	picture *page.Bars
+	// doubts are what makes the sentence less certain, each once; disturbed are subjects
+	// beside which other programs ran.
+	doubts, disturbed []string
+	picture           *page.Bars
 }
 
 // answerOf fills the clauses of a scenario's answer in, but for those with a figure that is
@@ -38,8 +39,12 @@ func (a *answer) String() string {
 		return ""
 	}
 	text := strings.Join(a.clauses, "; ") + "."
-	if len(a.doubts) > 0 {
-		text = "Probably: " + text + " Not certain, because " + scenario.Join(a.doubts) + "."
+	doubts := a.doubts
+	if len(a.disturbed) > 0 {
+		doubts = append(slices.Clone(doubts), "other programs disturbed "+scenario.Join(a.disturbed))
+	}
+	if len(doubts) > 0 {
+		text = "Probably: " + text + " Not certain, because " + scenario.Join(doubts) + "."
 	}
 	return text
 }
@@ -78,7 +83,7 @@ func (a *answer) clause(r *result.Report, c scenario.Clause) {
 	if compares {
 		a.doubt(base)
 		if margin, ok := stats.Margin(ratios); ok && margin >= math.Abs(ratio-1) {
-			a.because("the rounds differ by as much as the subjects")
+			a.doubts = once(a.doubts, "the rounds differ by as much as the subjects")
 		}
 	}
 	inverse := 0.0
@@ -94,27 +99,27 @@ func (a *answer) clause(r *result.Report, c scenario.Clause) {
 
 // doubt looks for what makes the figures of a row less certain.
 func (a *answer) doubt(x row) {
-	rounds, noisy := 0, 0
+	rounds, noise := 0, false
 	for _, run := range x.runs {
 		if run.Counts() {
 			rounds++
 		}
-		if run.Marked(probe.RuleNoise) {
-			noisy++
-		}
+		noise = noise || run.Marked(probe.RuleNoise)
 	}
 	if rounds < 2 {
-		a.because("there was one round")
+		a.doubts = once(a.doubts, "there was one round")
 	}
-	if noisy > 0 {
-		a.because("other programs disturbed " + x.subject)
+	if noise {
+		a.disturbed = once(a.disturbed, x.subject)
 	}
 }
 
-func (a *answer) because(doubt string) {
-	if !slices.Contains(a.doubts, doubt) {
-		a.doubts = append(a.doubts, doubt)
+// once appends a word that is not there yet.
+func once(words []string, word string) []string {
+	if slices.Contains(words, word) {
+		return words
 	}
+	return append(words, word)
 }
 
 // picture is a figure of each subject.
