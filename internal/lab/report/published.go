@@ -16,66 +16,88 @@ import (
 )
 
 // standing says how one subject of ours stands beside the design of a published row, by one
-// figure, in the same run.
+// figure, in the same rounds.
 type standing struct {
-	row             *scenario.PublishedRow
-	figure          probe.Figure
-	subject, design string
-	at              string // how many connections both had, where the published row had another number
-	// ratio is above 1 where ours is ahead, margin its ±; of one round there is none. It is
-	// infinite where the design came to nothing in all rounds.
-	ratio, margin float64
-	// rounds are those that the ratio is of, alone those in which only the design came to
-	// nothing, and of is how many were run.
-	rounds, alone, of int
-	ours, theirs      string // the figures
-	marks             string // of both
-	why               string // there is no ratio, "" if there is one
-	cut               bool   // because the watchdog has ended the design: then other figures say how ours stands
+	figure  probe.Figure
+	outcome string
+	// lead is the ratio, above 1 where ours is ahead, with its ±.
+	lead string
+	// text says it in a sentence.
+	text string
+	// cut says that the watchdog has ended the design: then other figures say how ours stands.
+	cut bool
 }
 
-// stand compares a row of ours with that of a design.
-func stand(f probe.Figure, ours, design row) standing {
-	s := standing{figure: f, subject: ours.subject, design: design.subject, ours: ours.cell(f), theirs: design.cell(f),
-		of: max(len(ours.runs), len(design.runs))}
-	for _, w := range []row{ours, design} {
-		if marks := w.marks(); marks != "" {
-			s.marks += fmt.Sprintf("; %s is marked %s", w.subject, marks)
-		}
-	}
-	var all []float64
+// oneRound is the ± of a ratio that is of one round, where none is known.
+const oneRound = 0.1
+
+// stand compares a row of ours with that of a design. The subject of the sentence is name; at
+// says how many connections both had, where the published row had another number.
+func stand(name string, f probe.Figure, ours, design row, at string) standing {
+	var ratios []float64
+	alone := 0 // rounds in which only the design came to nothing
 	theirs := design.byRound(f.Name)
 	for round, v := range ours.byRound(f.Name) {
-		b, ok := theirs[round]
-		switch {
+		switch b, ok := theirs[round]; {
 		case !ok || nothing(f, v):
 		case nothing(f, b):
-			s.alone++
-		case v > 0 && b > 0 && f.Better == probe.Lower:
-			all = append(all, b/v)
+			alone++
 		case v > 0 && b > 0:
-			all = append(all, v/b)
+			ratios = append(ratios, math.Pow(v/b, float64(f.Better)))
 		}
 	}
-	s.rounds = len(all)
-	if s.why = cmp.Or(unfit(f, ours), missing(f, ours)); s.why != "" {
-		return s
+	values := ours.cell(f) + " against " + design.cell(f)
+	why := cmp.Or(unfit(f, ours), ours.missing(f))
+	ended := ""
+	if why == "" {
+		ended = cutOff(f, design)
+		why = cmp.Or(ended, design.missing(f))
 	}
-	if s.why = cutOff(f, design); s.why != "" {
-		s.cut = true
-		return s
+	ratio, ok := stats.Median(ratios)
+	if why == "" && !ok && alone == 0 {
+		why = "there is no ratio of " + strings.Replace(values, "against", "and", 1) + " in the same round"
 	}
-	if s.why = missing(f, design); s.why != "" {
-		return s
+	if why != "" {
+		return standing{figure: f, outcome: result.NotMeasured, lead: probe.None, cut: ended != "", text: fmt.Sprintf(
+			"%s: %s is not measured against %s in %s: %s.", name, ours.subject, design.subject, f.Heading, strings.TrimSuffix(why, "."))}
 	}
-	var ok bool
-	if s.ratio, ok = stats.Median(all); ok {
-		s.margin, _ = stats.Margin(all)
-	} else if s.alone > 0 {
-		s.ratio = math.Inf(1)
-	} else {
-		s.why = "there is no ratio of " + s.ours + " and " + s.theirs + " in the same round"
+	s := standing{figure: f, outcome: result.Level}
+	margin, rounds := oneRound, max(len(ours.runs), len(design.runs))
+	switch len(ratios) {
+	case 0:
+		ratio, s.lead = math.Inf(1), "alone"
+	case 1:
+		s.lead = fmt.Sprintf("%.2f", ratio)
+	default:
+		margin, _ = stats.Margin(ratios)
+		s.lead = fmt.Sprintf("%.2f ±%.2f", ratio, margin)
 	}
+	says := "level with " + design.subject + ", within the spread,"
+	switch {
+	case ratio-margin > 1:
+		s.outcome, says = result.Ahead, "ahead of "+design.subject
+	case ratio+margin < 1:
+		s.outcome, says = result.Behind, "behind "+design.subject
+	}
+	s.text = fmt.Sprintf("%s: %s is %s in %s, %s (%s)", name, ours.subject, says, f.Heading, s.lead, values)
+	if at != "" {
+		s.text += ", " + at
+	}
+	switch n := len(ratios); {
+	case n == 1:
+		s.text += fmt.Sprintf(", in one round, of which no spread is known: %.0f %% are taken for it", oneRound*100)
+	case n > 1 && n < rounds:
+		s.text += fmt.Sprintf(", in %d of %d rounds", n, rounds)
+	}
+	if alone > 0 {
+		s.text += fmt.Sprintf("; %s came to nothing in %d of %d rounds", design.subject, alone, rounds)
+	}
+	for _, w := range []row{ours, design} {
+		if marks, _ := w.marks(); marks != "" {
+			s.text += fmt.Sprintf("; %s is marked %s", w.subject, marks)
+		}
+	}
+	s.text += "."
 	return s
 }
 
@@ -91,7 +113,7 @@ func cutOff(f probe.Figure, design row) string {
 	if ended == nil || f.Name == "peak-memory" {
 		return ""
 	}
-	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB: not compared", design.subject, float64(ended.Most)/1e9)
+	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB", design.subject, float64(ended.Most)/1e9)
 }
 
 // unfit says why a row of ours is not compared though it may have figures: the rounds that are
@@ -117,101 +139,20 @@ func unfit(f probe.Figure, ours row) string {
 	return ""
 }
 
-// missing says why a row has no figure, "" if it has one.
-func missing(f probe.Figure, w row) string {
-	if _, ok := w.median(f.Name); ok {
-		return ""
-	}
-	for _, run := range w.runs {
-		if run.Error != "" {
-			return w.subject + " has failed: " + run.Failure()
-		}
-		if run.Skipped != "" {
-			return w.subject + " was not run: " + run.Skipped
-		}
-	}
-	if len(w.runs) == 0 {
-		return w.subject + " was not run"
-	}
-	return w.subject + " has no figure of this kind"
-}
-
-// oneRound is the ± of a ratio that is of one round, where none is known.
-const oneRound = 0.1
-
-func (s *standing) outcome() string {
-	margin := s.margin
-	if s.rounds == 1 {
-		margin = oneRound
-	}
-	switch {
-	case s.why != "":
-		return result.NotMeasured
-	case s.ratio-margin > 1:
-		return result.Ahead
-	case s.ratio+margin < 1:
-		return result.Behind
-	}
-	return result.Level
-}
-
 // tones are those of the outcomes of verdicts.
 var tones = map[string]page.Tone{
 	result.Ahead: page.Good, result.Behind: page.Bad, result.Level: page.Warn, result.NotMeasured: page.Warn,
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
-// lead writes the ratio with its ±.
-func (s *standing) lead() string {
-	switch {
-	case s.why != "":
-		return probe.None
-	case math.IsInf(s.ratio, 1):
-		return "alone"
-	case s.rounds < 2:
-		return fmt.Sprintf("%.2f", s.ratio)
-	}
-	return fmt.Sprintf("%.2f ±%.2f", s.ratio, s.margin)
-}
-
-// String says it in a sentence.
-func (s *standing) String() string {
-	if s.cut {
-		return fmt.Sprintf("%s: %s beside %s in %s: %s.", s.row.Name, s.subject, s.design, s.figure.Heading, s.why)
-	}
-	says := map[string]string{
-		result.Ahead: "ahead of " + s.design, result.Behind: "behind " + s.design, result.Level: "level with " + s.design + ", within the spread",
-	}[s.outcome()]
-	if says == "" {
-		return fmt.Sprintf("%s: %s is not measured against %s in %s: %s.", s.row.Name, s.subject, s.design, s.figure.Heading, strings.TrimSuffix(s.why, "."))
-	}
-	text := fmt.Sprintf("%s: %s is %s in %s, %s (%s against %s)", s.row.Name, s.subject, says, s.figure.Heading, s.lead(), s.ours, s.theirs)
-	if s.at != "" {
-		text += ", " + s.at
-	}
-	switch {
-	case s.rounds == 1:
-		text += fmt.Sprintf(", in one round, of which no spread is known: %.0f %% are taken for it", oneRound*100)
-	case s.rounds > 1 && s.rounds < s.of:
-		text += fmt.Sprintf(", in %d of %d rounds", s.rounds, s.of)
-	}
-	if s.alone > 0 {
-		text += fmt.Sprintf("; %s came to nothing in %d of %d rounds", s.design, s.alone, s.of)
-	}
-	return text + s.marks + "."
-}
-
-// standings are those of one row of ours, by each figure that the published row is about.
-type standings []standing
-
-// outcome is the worst of them, but for those of a design that the watchdog has ended if there
-// are others.
-func (all standings) outcome() string {
+// worst is the worst outcome of a row of ours, but for those of a design that the watchdog has
+// ended if there are others.
+func worst(all []standing) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s standing) bool { return s.cut }); len(fair) > 0 {
 		all = fair
 	}
 	for _, o := range []string{result.Behind, result.NotMeasured, result.Level} {
-		if slices.ContainsFunc(all, func(s standing) bool { return s.outcome() == o }) {
+		if slices.ContainsFunc(all, func(s standing) bool { return s.outcome == o }) {
 			return o
 		}
 	}
@@ -219,30 +160,30 @@ func (all standings) outcome() string {
 }
 
 // leads are the ratios by which a row is ahead.
-func (all standings) leads() string {
+func leads(all []standing) string {
 	if len(all) == 1 {
-		return all[0].lead()
+		return all[0].lead
 	}
 	var words []string
 	for _, s := range all {
-		words = append(words, s.figure.Heading+" "+s.lead())
+		words = append(words, s.figure.Heading+" "+s.lead)
 	}
 	return strings.Join(words, ", ")
 }
 
-// comparison is a published table with ours in it.
-type comparison struct {
+// publishedTable is a published table with ours in it.
+type publishedTable struct {
 	report    *result.Report
 	published *scenario.Published
 	table     *page.Table
-	standings []standings
+	standings [][]standing  // of each row of ours, by each figure that the published row is about
 	unloaded  []page.Remark // published rows whose connections were not loaded
 	missing   []string      // published rows of which nothing was run
 }
 
 // compare puts ours beside a published table.
-func compare(r *result.Report, p *scenario.Published) *comparison {
-	c := &comparison{report: r, published: p, table: &page.Table{Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
+func compare(r *result.Report, p *scenario.Published) *publishedTable {
+	c := &publishedTable{report: r, published: p, table: &page.Table{Caption: "Below each published row stand its design and ours as they were measured here, in the same run: medians over the rounds. " +
 		"Ahead is the median of each round's ratio to the design, above 1 where ours is ahead."}}
 	line := []string{"row"}
 	if p.Count != "" {
@@ -261,8 +202,8 @@ func compare(r *result.Report, p *scenario.Published) *comparison {
 	return c
 }
 
-// row adds a published row and those of ours.
-func (c *comparison) row(p *scenario.PublishedRow) {
+// row adds a published row, its design here, and those of ours.
+func (c *publishedTable) row(p *scenario.PublishedRow) {
 	c.publishedLine(p)
 	w, rows := c.workload(p)
 	if len(rows) == 0 {
@@ -295,7 +236,7 @@ func (c *comparison) row(p *scenario.PublishedRow) {
 
 // publishedLine adds the row as it was published. By Little's law it may tell that the
 // connections were not loaded.
-func (c *comparison) publishedLine(p *scenario.PublishedRow) {
+func (c *publishedTable) publishedLine(p *scenario.PublishedRow) {
 	line := []string{"published: " + p.Name}
 	if c.published.Count != "" {
 		line = append(line, countOrNone(p.Count))
@@ -321,27 +262,26 @@ func (c *comparison) publishedLine(p *scenario.PublishedRow) {
 }
 
 // line adds what was measured of a subject.
-func (c *comparison) line(name string, p *scenario.PublishedRow, w scenario.Workload, rows []row, x row, all standings) {
+func (c *publishedTable) line(name string, p *scenario.PublishedRow, w scenario.Workload, rows []row, x row, all []standing) {
 	line := []string{name}
 	if c.published.Count != "" {
-		line = append(line, countOrNone(held(c.report, w, x.subject)))
+		line = append(line, countOrNone(connections(c.report, w, x.subject)))
 	}
 	for _, column := range c.published.Columns {
 		text := cellOf(column, rows, x)
 		if column.Relative == "" && slices.Contains(p.About, column.Figure) {
-			if s := around(x.values(column.Figure)); s != probe.None {
+			if s := spread(x.values(column.Figure)); s != probe.None {
 				text += " (" + s + ")"
 			}
 		}
 		line = append(line, text)
 	}
-	ahead, tone := "", page.Plain
+	marks, tone := x.marks()
+	c.table.Add(append(line, marks, leads(all))...)
+	c.table.SetTone(len(line), tone)
 	if len(all) > 0 {
-		ahead, tone = all.leads(), tones[all.outcome()]
+		c.table.SetTone(len(line)+1, tones[worst(all)])
 	}
-	c.table.Add(append(line, x.marks(), ahead)...)
-	c.table.SetTone(len(line), x.tone())
-	c.table.SetTone(len(line)+1, tone)
 }
 
 func countOrNone(n int) string {
@@ -358,8 +298,8 @@ func cellOf(c scenario.Column, rows []row, w row) string {
 		return probe.None
 	}
 	if base := rowNamed(rows, c.Relative); c.Relative != "" && cutOff(f, base) == "" {
-		if v, ok := w.ratio(base, f.Name); ok {
-			return threeDigits(v) + "×"
+		if v, ok := stats.Median(w.ratios(base, f.Name)); ok {
+			return format.Number(v) + "×"
 		}
 	}
 	v, ok := w.median(f.Name)
@@ -367,45 +307,29 @@ func cellOf(c scenario.Column, rows []row, w row) string {
 		return probe.None
 	}
 	if unit := scenario.Units[c.Unit]; unit != 0 {
-		return threeDigits(v/unit) + " " + c.Unit
+		return format.Number(v/unit) + " " + c.Unit
 	}
 	return f.Text(v)
 }
 
-// threeDigits writes a value with three significant digits, or all that stand before the
-// point.
-func threeDigits(v float64) string {
-	switch {
-	case math.Abs(v) >= 999.5:
-		return format.Whole(v)
-	case v >= 0.9995 || v == 0:
-		return format.Fixed(v)
-	}
-	return fmt.Sprintf("%.3f", v)
-}
-
 // stand compares a row of ours with that of the design by each figure that the published row
 // is about. Without a design there is nothing to compare.
-func (c *comparison) stand(p *scenario.PublishedRow, w scenario.Workload, ours, design row) (all standings) {
+func (c *publishedTable) stand(p *scenario.PublishedRow, w scenario.Workload, ours, design row) (all []standing) {
 	if p.Design == "" {
 		return nil
 	}
-	design.subject = p.Design
-	us, them := held(c.report, w, ours.subject), held(c.report, w, p.Design)
+	at := ""
+	us, them := connections(c.report, w, ours.subject), connections(c.report, w, p.Design)
+	switch {
+	case us != them:
+		at = fmt.Sprintf("with %s against %s %s", format.Count(us), format.Count(them), c.published.Count)
+	case p.Count > 0 && us != p.Count:
+		at = fmt.Sprintf("with %s %s instead of %s", format.Count(us), c.published.Count, format.Count(p.Count))
+	}
 	for _, name := range p.About {
-		f, ok := probe.Named(name)
-		if !ok {
-			continue
+		if f, ok := probe.Named(name); ok {
+			all = append(all, stand(p.Name, f, ours, design, at))
 		}
-		s := stand(f, ours, design)
-		s.row = p
-		switch {
-		case us != them:
-			s.at = fmt.Sprintf("with %s against %s %s", format.Count(us), format.Count(them), c.published.Count)
-		case p.Count > 0 && us != p.Count:
-			s.at = fmt.Sprintf("with %s %s instead of %s", format.Count(us), c.published.Count, format.Count(p.Count))
-		}
-		all = append(all, s)
 	}
 	return all
 }
@@ -414,7 +338,7 @@ func (c *comparison) stand(p *scenario.PublishedRow, w scenario.Workload, ours, 
 // names it is the first under which the design and one of ours have figures, and the design
 // all the connections; otherwise the first under which both have figures, or else the first
 // with runs.
-func (c *comparison) workload(p *scenario.PublishedRow) (found scenario.Workload, rows []row) {
+func (c *publishedTable) workload(p *scenario.PublishedRow) (found scenario.Workload, rows []row) {
 	best := 0
 	for _, name := range append([]string{p.Workload}, p.Else...) {
 		w := c.report.Scenario.Workload(name)
@@ -433,7 +357,7 @@ func (c *comparison) workload(p *scenario.PublishedRow) (found scenario.Workload
 			fits = 0
 		case !both:
 			fits = 1
-		case held(c.report, *w, p.Design) < w.Connections:
+		case connections(c.report, *w, p.Design) < w.Connections:
 			fits = 2
 		}
 		if fits > best {
@@ -443,18 +367,18 @@ func (c *comparison) workload(p *scenario.PublishedRow) (found scenario.Workload
 	return found, rows
 }
 
-// tally says how many rows of ours stand how.
-func (c *comparison) tally() (counts map[string]int) {
+// outcomes says how many rows of ours stand how.
+func (c *publishedTable) outcomes() (counts map[string]int) {
 	counts = make(map[string]int)
 	for _, all := range c.standings {
-		counts[all.outcome()]++
+		counts[worst(all)]++
 	}
 	return counts
 }
 
 // summary is how many rows of ours are ahead, and how the others stand.
-func (c *comparison) summary() page.Remark {
-	counts := c.tally()
+func (c *publishedTable) summary() page.Remark {
+	counts := c.outcomes()
 	tone := page.Good
 	text := fmt.Sprintf("%d of %d rows of ours are ahead of the published design in the same run", counts[result.Ahead], len(c.standings))
 	var rest []string
@@ -473,4 +397,42 @@ func (c *comparison) summary() page.Remark {
 		text += "; " + strings.Join(rest, ", ")
 	}
 	return page.Remark{Tone: tone, Text: text + "."}
+}
+
+// verdicts are those of the rows of ours, and of published rows of which nothing was run.
+func (c *publishedTable) verdicts() (all []result.Verdict) {
+	for _, s := range slices.Concat(c.standings...) {
+		all = append(all, result.Verdict{Of: c.published.Title, Outcome: s.outcome, Text: s.text})
+	}
+	for _, text := range c.missing {
+		all = append(all, result.Verdict{Of: c.published.Title, Outcome: result.NotMeasured, Text: text})
+	}
+	return all
+}
+
+// parts are the published table with ours in it, what is wrong with it, and how ours stand
+// beside the published designs.
+func (c *publishedTable) parts() []page.Part {
+	p := c.published
+	text := "Published by " + p.Source + "."
+	if p.Machine != "" {
+		text += " Measured there on " + p.Machine + "."
+	}
+	parts := []page.Part{{Heading: "Published: " + p.Title}, {Text: text}, {Table: c.table}}
+	if len(c.standings) > 0 {
+		parts = append(parts, page.Part{Remarks: []page.Remark{c.summary()}})
+	}
+	var all []page.Remark
+	for _, v := range c.verdicts() {
+		all = append(all, page.Remark{Tone: tones[v.Outcome], Text: v.Text})
+	}
+	parts = append(parts, folded("Each row in words", all)...)
+	all = nil
+	for _, text := range p.Faults {
+		all = append(all, page.Remark{Text: "Known fault of what is published: " + text})
+	}
+	for _, text := range p.Notes {
+		all = append(all, page.Remark{Text: text})
+	}
+	return append(parts, folded("What is to be known of this table", append(all, c.unloaded...))...)
 }

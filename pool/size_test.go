@@ -2,10 +2,7 @@ package pool_test
 
 import (
 	"context"
-	"fmt"
 	"runtime"
-	"runtime/pprof"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -14,26 +11,6 @@ import (
 
 	"github.com/myriad-go/myriad/pool"
 )
-
-// Min workers are there from New on, before any job.
-func TestMinFromNewOn(t *testing.T) {
-	for _, least := range []int{0, 1, 4, 1000} {
-		synctest.Test(t, func(t *testing.T) {
-			p := start(t, pool.Config{Min: least})
-			synctest.Wait()
-			if s := p.Stats(); s.Workers != least || s.Idle != least || s.Running != 0 || s.Limit < least {
-				t.Errorf("min %d: workers %d, idle %d, running %d, limit %d", least, s.Workers, s.Idle, s.Running, s.Limit)
-			}
-			var stacks strings.Builder
-			if err := pprof.Lookup("goroutine").WriteTo(&stacks, 2); err != nil {
-				t.Fatal(err)
-			}
-			if n := strings.Count(stacks.String(), "pool.(*worker).run("); n < least {
-				t.Errorf("min %d: there are %d goroutines of workers", least, n)
-			}
-		})
-	}
-}
 
 // Whatever jobs do, and however long there are none, workers never fall under Min.
 func TestNeverUnderMin(t *testing.T) {
@@ -77,63 +54,6 @@ func TestNeverUnderMin(t *testing.T) {
 	}
 }
 
-// A pool whose jobs all end their goroutine runs all of them nevertheless, also in
-// Close.
-func TestGoexitLosesNoWorker(t *testing.T) {
-	const jobs = 1000
-	p, err := pool.New(pool.Config{Min: 2, Max: 2, Queue: 2 * jobs, Target: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ran atomic.Int64
-	for range jobs {
-		if err := p.TrySubmit(func(context.Context) { ran.Add(1); runtime.Goexit() }); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := p.Close(context.Background()); err != nil {
-		t.Error(err)
-	}
-	if s := balance(t, p); ran.Load() != jobs || s.Panicked != jobs || s.Finished != jobs {
-		t.Errorf("%d of %d have run; panicked %d, finished %d", ran.Load(), jobs, s.Panicked, s.Finished)
-	}
-}
-
-// Resize up gives the new Min at once, Resize down the new Max as soon as jobs end.
-func TestResize(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, pool.Config{Min: 2, Max: 2, Queue: 4096, Target: time.Hour, Off: pool.Adapting})
-		work := func(n int) {
-			t.Helper()
-			for range n {
-				if err := p.TrySubmit(func(context.Context) { time.Sleep(time.Second) }); err != nil {
-					t.Fatal(err)
-				}
-			}
-			synctest.Wait()
-		}
-		for _, size := range []struct{ least, most int }{{50, 50}, {3, 3}, {0, 1}, {20, 100}, {1, 1}, {64, 64}} {
-			if err := p.Resize(size.least, size.most); err != nil {
-				t.Fatal(err)
-			}
-			synctest.Wait()
-			if s := p.Stats(); s.Workers < size.least || s.Limit > size.most {
-				t.Errorf("Resize(%d, %d): workers %d, limit %d", size.least, size.most, s.Workers, s.Limit)
-			}
-			time.Sleep(time.Minute) // none is busy any more
-			synctest.Wait()
-			if s := p.Stats(); s.Workers > size.most || s.Workers < size.least {
-				t.Errorf("Resize(%d, %d), a minute later: %d workers", size.least, size.most, s.Workers)
-			}
-			work(3 * size.most)
-			if s := p.Stats(); s.Running != size.most || s.Workers != size.most {
-				t.Errorf("Resize(%d, %d), with work: %d run on %d workers", size.least, size.most, s.Running, s.Workers)
-			}
-			time.Sleep(1500 * time.Millisecond)
-		}
-	})
-}
-
 // A pool without work hardly costs anything while it still has workers, and ends them.
 func TestIdleWorkers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -144,8 +64,10 @@ func TestIdleWorkers(t *testing.T) {
 			}
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		before, workers := p.Ticks(), p.Stats().Workers
 		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		if n := p.Ticks() - before; n > 10 {
 			t.Errorf("the controller has run %d times in 5 s without work", n)
 		}
@@ -157,22 +79,6 @@ func TestIdleWorkers(t *testing.T) {
 			t.Errorf("%d workers are left after a minute", n)
 		}
 	})
-}
-
-func TestResizeRefuses(t *testing.T) {
-	p := start(t, pool.Config{Min: 2, Max: 4})
-	for _, size := range []struct {
-		least, most int
-		says        string
-	}{
-		{-1, 4, "Min is -1"}, {5, 4, "Max is 4"}, {0, 0, "Max is 0"}, {0, -3, "Max is -3"},
-		{1_000_001, 1_000_001, "Min is 1000001"}, {0, 1_000_001, "Max is 1000001"},
-	} {
-		refused(t, fmt.Sprintf("Resize(%d, %d)", size.least, size.most), p.Resize(size.least, size.most), size.says)
-	}
-	if s := p.Stats(); s.Workers < 2 || s.Limit > 4 {
-		t.Errorf("a Resize that was refused has changed something: workers %d, limit %d", s.Workers, s.Limit)
-	}
 }
 
 // Jobs that wait get as many workers as their load needs, within a second, and these
@@ -189,8 +95,8 @@ func TestWorkersFollowTheLoad(t *testing.T) {
 func workersFollowTheLoad(t *testing.T, backlog float64, times int) {
 	synctest.Test(t, func(t *testing.T) {
 		const need = 400 // 20,000 jobs of 20 ms a second
-		p := start(t, pool.Config{Min: 4, Queue: 4096})
-		p.SetBacklog(backlog)
+		p, err := pool.NewWithBacklog(pool.Config{Min: 4, Queue: 4096}, backlog)
+		closes(t, p, err)
 		var done, quick atomic.Int64
 		offered := 0
 		load := func(d time.Duration) {
@@ -267,7 +173,8 @@ func TestWorkersGrowAtOnce(t *testing.T) {
 // Jobs that compute have some small multiple of the processors, not hundreds of
 // workers: real time, since this can't be faked.
 func TestComputingJobsGetFewWorkers(t *testing.T) {
-	p := startUnstubbed(t, pool.Config{Queue: 256, Target: time.Second})
+	p, err := pool.New(pool.Config{Queue: 256, Target: time.Second})
+	closes(t, p, err)
 	var submitters sync.WaitGroup
 	for range 2 {
 		submitters.Go(func() {

@@ -2,7 +2,6 @@ package load
 
 import (
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,9 +15,6 @@ import (
 // server's process would. end ends it.
 func heir(t testing.TB, ln interface{ File() (*os.File, error) }) (pid int, end func()) {
 	t.Helper()
-	if runtime.GOOS != "linux" {
-		t.Skip("no /proc")
-	}
 	file, err := ln.File()
 	if err != nil {
 		t.Fatal(err)
@@ -82,20 +78,6 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-// TestUsageOfAUnixServer finds it by its path.
-func TestUsageOfAUnixServer(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	ln, err := net.Listen("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ln.Close()
-	pid, _ := heir(t, ln.(*net.UnixListener))
-	if u := newUsage([]string{"unix:" + path}); !slices.Equal(u.server.pids, []int{pid}) {
-		t.Errorf("found %+v; want process %d", u.server.pids, pid)
-	}
-}
-
 // TestUsageOfALateServer finds it at the first sample, has its figures from the
 // second on, and doesn't look for ever.
 func TestUsageOfALateServer(t *testing.T) {
@@ -116,31 +98,35 @@ func TestUsageOfALateServer(t *testing.T) {
 	}
 }
 
-func TestUsageWithoutServer(t *testing.T) {
-	for _, target := range []string{"192.0.2.1:9000", "unix:/nowhere", "nonsense", "", "0.0.0.0:1", "[::]:1", "[fe80::1%eth0]:1"} {
-		u := newUsage([]string{target})
-		for range 3 {
-			if _, server := u.sample(); server != nil {
-				t.Errorf("%q: got %+v; want no server", target, server)
-			}
-		}
+// TestUsageOf finds a server by the path of its unix socket, and at whatever address of
+// this machine it listens; a port of this machine is not another's.
+func TestUsageOf(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	unix, err := net.Listen("unix", path)
+	if err != nil {
+		t.Fatal(err)
 	}
-}
-
-// TestUsageOfAnotherMachine has a port of this machine that listens everywhere: it
-// is not who listens on that port elsewhere.
-func TestUsageOfAnotherMachine(t *testing.T) {
+	defer unix.Close()
+	heir(t, unix.(*net.UnixListener))
 	ln, err := net.Listen("tcp4", "0.0.0.0:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer ln.Close()
-	pid, _ := heir(t, ln.(*net.TCPListener))
-	port := ln.Addr().(*net.TCPAddr).AddrPort().Port()
-	for addr, want := range map[string]int{"127.0.0.9": 1, "0.0.0.0": 1, "192.0.2.1": 0} {
-		u := newUsage([]string{netip.AddrPortFrom(netip.MustParseAddr(addr), port).String()})
+	heir(t, ln.(*net.TCPListener))
+	_, port, _ := net.SplitHostPort(ln.Addr().String())
+	for target, want := range map[string]int{
+		"unix:" + path: 1, "127.0.0.9:" + port: 1, "0.0.0.0:" + port: 1, "192.0.2.1:" + port: 0,
+		"192.0.2.1:9000": 0, "unix:/nowhere": 0, "nonsense": 0, "": 0, "0.0.0.0:1": 0, "[::]:1": 0, "[fe80::1%eth0]:1": 0,
+	} {
+		u := newUsage([]string{target})
 		if len(u.server.pids) != want {
-			t.Errorf("%s: found %+v; want %d processes, %d", addr, u.server.pids, want, pid)
+			t.Errorf("%q: found %+v; want %d processes", target, u.server.pids, want)
+		}
+		for range 3 {
+			if _, server := u.sample(); (server != nil) != (want > 0) {
+				t.Errorf("%q: got %+v; want %d servers", target, server, want)
+			}
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -9,13 +8,13 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// A line keeps the order in which connections were put at either end, however it
+// A deque keeps the order in which connections were put at either end, however it
 // grows and goes round, and keeps none that has left.
-func TestLine(t *testing.T) {
+func TestDeque(t *testing.T) {
 	conns := make([]engine.Conn, 100)
 	for seed := range uint64(100) {
 		random := rand.New(rand.NewPCG(seed, 0))
-		var q line[*engine.Conn]
+		var q deque[*engine.Conn]
 		var want []*engine.Conn
 		some := func(most int) (cs []*engine.Conn) {
 			for range random.IntN(most + 1) {
@@ -27,16 +26,16 @@ func TestLine(t *testing.T) {
 			switch random.IntN(3) {
 			case 0:
 				for _, c := range some(5) {
-					q.put(c)
+					q.pushBack(c)
 					want = append(want, c)
 				}
 			case 1:
 				cs := some(40)
-				q.putFirst(cs)
+				q.pushFront(cs)
 				want = append(cs, want...)
 			default:
 				for range random.IntN(len(want) + 1) {
-					q.drop()
+					q.popFront()
 					want = want[1:]
 				}
 			}
@@ -44,30 +43,12 @@ func TestLine(t *testing.T) {
 			for i := range q.n {
 				got = append(got, *q.at(i))
 			}
-			if !slices.Equal(got, want) || q.n > 0 && q.first() != want[0] {
+			if !slices.Equal(got, want) || q.n > 0 && q.front() != want[0] {
 				t.Fatalf("seed %d, step %d: %d connections in line in another order than the %d that were put", seed, step, q.n, len(want))
 			}
 			if left := len(slices.DeleteFunc(slices.Clone(q.ring), func(c *engine.Conn) bool { return c == nil })); left != q.n {
 				t.Fatalf("seed %d, step %d: the ring holds %d connections, of which %d are in line", seed, step, left, q.n)
 			}
 		}
-	}
-}
-
-// What a shed and an offer cost does not depend on how many wait.
-func BenchmarkLine(b *testing.B) {
-	for _, n := range []int{20, 200_000} {
-		b.Run(fmt.Sprint(n), func(b *testing.B) {
-			var q line[*engine.Conn]
-			var c engine.Conn
-			for range n {
-				q.put(&c)
-			}
-			shed := []*engine.Conn{&c}
-			for b.Loop() {
-				q.putFirst(shed)
-				q.drop()
-			}
-		})
 	}
 }

@@ -2,11 +2,9 @@ package report
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
-	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/lab/probe"
 	"github.com/myriad-go/myriad/internal/lab/result"
 	"github.com/myriad-go/myriad/internal/lab/scenario"
@@ -18,15 +16,7 @@ func Judge(s *result.Set) {
 	for _, r := range s.Reports {
 		r.Verdicts = nil
 		for i := range r.Scenario.Published {
-			c := compare(r, &r.Scenario.Published[i])
-			for _, all := range c.standings {
-				for _, x := range all {
-					r.Verdicts = append(r.Verdicts, result.Verdict{Of: c.published.Title, Outcome: x.outcome(), Text: x.String()})
-				}
-			}
-			for _, text := range c.missing {
-				r.Verdicts = append(r.Verdicts, result.Verdict{Of: c.published.Title, Outcome: result.NotMeasured, Text: text})
-			}
+			r.Verdicts = append(r.Verdicts, compare(r, &r.Scenario.Published[i]).verdicts()...)
 		}
 		for _, claim := range r.Scenario.Claims {
 			r.Verdicts = append(r.Verdicts, judge(r, claim, s.Strict)...)
@@ -37,7 +27,7 @@ func Judge(s *result.Set) {
 // judge are the verdicts of a claim: one for each subject and workload that it is of.
 func judge(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdict) {
 	if len(c.Against) > 0 {
-		return against(r, c)
+		return []result.Verdict{against(r, c)}
 	}
 	f, ok := probe.Named(c.Figure)
 	if !ok {
@@ -51,13 +41,12 @@ func judge(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdic
 			if len(c.Subjects) > 0 && !slices.Contains(c.Subjects, x.subject) {
 				continue
 			}
-			v := result.Verdict{Of: c.Text}
-			var why string
-			v.Outcome, why = decide(r, c, f, w, x)
-			v.Text = fmt.Sprintf("%s/%s: %s", w.Name, x.subject, why)
-			v.Failed = v.Outcome == result.NotMet && (c.Fails == scenario.UnlessMet || c.Fails == scenario.IfNotMet || c.Fails == scenario.IfStrict && strict) ||
-				v.Outcome == result.NotMeasured && c.Fails == scenario.UnlessMet
-			all = append(all, v)
+			outcome, why := decide(r, c, f, w, x)
+			required := c.Fails == scenario.UnlessMet || c.Fails == scenario.IfNotMet || c.Fails == scenario.IfStrict && strict
+			all = append(all, result.Verdict{
+				Of: c.Text, Outcome: outcome, Text: fmt.Sprintf("%s/%s: %s", w.Name, x.subject, why),
+				Failed: outcome == result.NotMet && required || outcome == result.NotMeasured && c.Fails == scenario.UnlessMet,
+			})
 		}
 	}
 	return all
@@ -70,9 +59,9 @@ func decide(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workl
 	}
 	v, ok := x.median(f.Name)
 	if !ok {
-		return result.NotMeasured, missing(f, x)
+		return result.NotMeasured, x.missing(f)
 	}
-	if n := held(r, w, x.subject); n < c.From {
+	if n := connections(r, w, x.subject); n < c.From {
 		return result.NotMeasured, fmt.Sprintf("%s, of too few connections to tell", f.Text(v))
 	}
 	base, unit := 1.0, ""
@@ -86,19 +75,21 @@ func decide(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workl
 		}
 		unit = fmt.Sprintf(" (%s under %s)", f.Text(base), c.Of)
 	}
+	var bound float64
+	var met bool
+	word := "at most"
 	if c.AtMost != nil {
-		bound := *c.AtMost*base + c.Plus
-		return met(v <= bound), fmt.Sprintf("%s; at most %s%s", f.Text(v), f.Text(bound), unit)
+		bound = *c.AtMost*base + c.Plus
+		met = v <= bound
+	} else {
+		bound, word = *c.AtLeast*base+c.Plus, "at least"
+		met = v >= bound
 	}
-	bound := *c.AtLeast*base + c.Plus
-	return met(v >= bound), fmt.Sprintf("%s; at least %s%s", f.Text(v), f.Text(bound), unit)
-}
-
-func met(is bool) string {
-	if is {
-		return result.Met
+	outcome = result.NotMet
+	if met {
+		outcome = result.Met
 	}
-	return result.NotMet
+	return outcome, fmt.Sprintf("%s; %s %s%s", f.Text(v), word, f.Text(bound), unit)
 }
 
 // ahead is by how much a subject has to be ahead in each figure.
@@ -106,7 +97,7 @@ const ahead = 1.01
 
 // against looks for subjects that are ahead of the claim's in all of its figures, under the
 // same workload. One that the watchdog has ended is not ahead.
-func against(r *result.Report, c scenario.Claim) []result.Verdict {
+func against(r *result.Report, c scenario.Claim) result.Verdict {
 	v := result.Verdict{Of: c.Text, Outcome: result.NotMeasured}
 	var found []string
 	for _, w := range r.Scenario.Workloads {
@@ -127,7 +118,7 @@ func against(r *result.Report, c scenario.Claim) []result.Verdict {
 	if len(found) > 0 {
 		v.Outcome, v.Text = result.NotMet, strings.Join(found, "; ")
 	}
-	return []result.Verdict{v}
+	return v
 }
 
 func aheadInAll(ours, other row, figures []string) (text string, is bool) {
@@ -149,58 +140,4 @@ func aheadInAll(ours, other row, figures []string) (text string, is bool) {
 		words = append(words, fmt.Sprintf("%s %s against %s", f.Heading, f.Text(them), f.Text(us)))
 	}
 	return strings.Join(words, ", "), true
-}
-
-// Answer is the sentence with which the report of a scenario begins, "" where nothing was
-// measured.
-func Answer(r *result.Report) string {
-	var clauses []string
-	for _, c := range r.Scenario.Answer {
-		if text := clause(r, c); text != "" {
-			clauses = append(clauses, text)
-		}
-	}
-	if len(clauses) == 0 {
-		return ""
-	}
-	return strings.Join(clauses, "; ") + "."
-}
-
-// ofBaseline is in the text of a clause that compares.
-var ofBaseline = regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`)
-
-// clause fills a clause in, "" where one of the figures is missing.
-func clause(r *result.Report, c scenario.Clause) string {
-	f, ok := probe.Named(c.Figure)
-	if !ok {
-		return ""
-	}
-	rows := rowsOf(r, c.Workload)
-	baseline := c.Baseline
-	if baseline == "" {
-		baseline = r.Scenario.Baseline
-	}
-	base, x := rowNamed(rows, baseline), rowNamed(rows, c.Subject)
-	switch {
-	case c.Subject != "":
-	case ofBaseline.MatchString(c.Text):
-		x = bestBut(rows, f, baseline, r.Scenario.Baseline)
-	default:
-		x = bestBut(rows, f)
-	}
-	v, ok := x.median(f.Name)
-	if !ok {
-		return ""
-	}
-	b, known := base.median(f.Name)
-	ratio, hasRatio := x.ratio(base, f.Name)
-	if strings.Contains(c.Text, "{base") && !known || strings.Contains(c.Text, "{ratio}") && !hasRatio || strings.Contains(c.Text, "{inverse}") && (!hasRatio || ratio == 0) {
-		return ""
-	}
-	inverse := 0.0
-	if ratio > 0 {
-		inverse = 1 / ratio
-	}
-	return strings.NewReplacer("{subject}", x.subject, "{baseline}", baseline, "{value}", f.Text(v), "{base}", f.Text(b),
-		"{ratio}", format.Number(ratio), "{inverse}", format.Number(inverse)).Replace(c.Text)
 }
