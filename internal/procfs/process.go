@@ -19,9 +19,8 @@ type Stat struct {
 	User, System time.Duration
 	// Threads is how many threads it has now.
 	Threads int
-	// Ended means that the kernel has taken back all that it had: there is only a number left,
-	// until its parent takes note. A process that was killed gets there when its sockets and
-	// memory are gone.
+	// Ended means that it is a zombie, whose sockets and memory are released, until its
+	// parent waits for it.
 	Ended bool
 }
 
@@ -158,8 +157,8 @@ const maxThreads = 32 << 10
 
 // Table is a descriptor table of a process.
 type Table struct {
-	// Thread is the thread whose it is: the process's number for the first, which
-	// most threads share.
+	// Thread is the thread that has it: the process's number for the first, which most
+	// threads share.
 	Thread int
 	// Open is how many descriptors are open in it.
 	Open int

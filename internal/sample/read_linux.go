@@ -247,7 +247,7 @@ func (m *Machine) readSockets(thread prom.FS) error {
 	return nil
 }
 
-// counters are those of /proc/net/netstat that tell of a limit that was met.
+// counters are those of /proc/net/netstat that show that a limit was met.
 var counters = []string{
 	"ListenOverflows", "ListenDrops", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "SyncookiesSent", "TCPBacklogDrop",
 	"TCPMemoryPressures", "TCPMemoryPressuresChrono", "TCPAbortOnMemory", "PruneCalled", "RcvPruned", "TCPRcvQDrop",

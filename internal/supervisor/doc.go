@@ -21,8 +21,8 @@
 // goroutine reads and another one writes, from a bounded outbox.
 //
 // The worker says when it serves, and shuts down its direction when it has stopped
-// serving. The supervisor orders a drain, which it bounds with a kill. When the supervisor dies the kernel ends its direction, and the worker
-// drains and exits.
+// serving. The supervisor orders a drain, which it bounds with a kill. When the
+// supervisor dies the kernel ends its direction, and the worker drains and exits.
 //
 // Broadcasts and operators' commands go both ways: from the worker in which they were
 // made to the supervisor, and from its relay, one goroutine, to all workers that serve,

@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Run accompanies a worker's engine until it has ended: it tells the supervisor
+// Run attends a worker's engine until it has ended: it tells the supervisor
 // that the worker serves, publishes its counters, and drains it when that is
 // asked for. It is called once, after a successful Take.
 //
@@ -92,7 +92,7 @@ type drain struct {
 	ordered   bool // by the supervisor, or because that is gone
 	signalled bool // by a SIGTERM
 	raised    bool // the order was passed on as a SIGTERM
-	deafened  bool // further ones do nothing
+	ignoring  bool // further ones do nothing
 }
 
 // begin begins the drain, unless it has begun, sets or lifts its bound, and passes the
@@ -114,8 +114,8 @@ func (d *drain) begin() {
 	case d.ordered && !d.signalled && !d.raised:
 		d.raised = true
 		raise()
-	case d.signalled && !d.bounded && !d.deafened:
-		d.deafened = true
+	case d.signalled && !d.bounded && !d.ignoring:
+		d.ignoring = true
 		swallow(syscall.SIGTERM)
 	}
 }
