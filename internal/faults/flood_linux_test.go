@@ -230,14 +230,13 @@ func TestNeverReadersAtSpeed(t *testing.T) {
 		w := s.attack(NeverReadAtSpeed(s.addr, many(3000), floodOfLines))
 		var p peak
 		longest, turns := time.Duration(0), 0
-		for sent, at := int64(-1), time.Now(); time.Since(at) < 500*time.Millisecond; turns++ { // until nothing moves
-			if now := w.Counts(); now.Sent != sent || now.Connected < int64(w.Conns) {
-				sent, at = now.Sent, time.Now()
-			}
+		for sent, moved := int64(-1), time.Now(); time.Since(moved) < 500*time.Millisecond; turns++ {
 			took, ok := s.turn(&p)
-			longest = max(longest, took)
-			if !ok {
+			if longest = max(longest, took); !ok {
 				break
+			}
+			if now := w.Counts(); now.Sent != sent || now.Connected < int64(w.Conns) {
+				sent, moved = now.Sent, time.Now()
 			}
 		}
 		t.Logf("%d turns, the longest %v; at most %.1f MB buffered, %.1f resident; %+v",
