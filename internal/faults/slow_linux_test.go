@@ -12,11 +12,11 @@ import (
 // Ten thousand connections, or fewer, that drip a line without an end are closed for
 // taking too long over one message, however busily they drip.
 func TestSlowloris(t *testing.T) {
-	onModelsAtOnce(t, func(t *testing.T, model string) {
-		n, limit := int64(1000), time.Second
-		if full {
-			n, limit = 10_000, 3*time.Second
-		}
+	n, limit, run := int64(1000), time.Second, onModelsAtOnce
+	if full { // all together may be more than there are descriptors
+		n, limit, run = 10_000, 3*time.Second, onModels
+	}
+	run(t, func(t *testing.T, model string) {
 		besiege(t, spec{Model: model, Limits: myriad.Limits{MessageTimeout: limit}}, func(s *subject) {
 			w := s.attack(Slowloris(s.addr, int(n), limit/3))
 			s.counts("the first is closed", func(st myriad.Stats) bool { return st.Closed.Message > 0 })
