@@ -33,7 +33,7 @@ func TestOffer(t *testing.T) {
 
 // TestOfferInterrupted has it print its result when it is asked to end.
 func TestOfferInterrupted(t *testing.T) {
-	cmd := command(t, "offer", "--pool", "channel", "--rate", "100", "--duration", "1h", "--bytes", "0")
+	cmd := command(t, "offer", "--pool", "channel", "--rate", "100", "--duration", "1h")
 	out := &lockedBuffer{}
 	cmd.Stdout = out
 	if err := cmd.Start(); err != nil {
