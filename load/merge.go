@@ -117,7 +117,6 @@ func (r *Result) add(o *Result) {
 	r.ConnectErrors = addCauses(r.ConnectErrors, o.ConnectErrors)
 	r.Lost = addCauses(r.Lost, o.Lost)
 	r.BadStatus = addCauses(r.BadStatus, o.BadStatus)
-	r.Exchanged += o.Exchanged
 	r.ConnectTime = max(r.ConnectTime, o.ConnectTime)
 	r.Connect = addLatency(r.Connect, o.Connect)
 	r.FirstByte = addLatency(r.FirstByte, o.FirstByte)
