@@ -156,7 +156,6 @@ func (r *run) result(end sum) *Result {
 		FirstByte:   latencyOf(&total.firstByte),
 		Pipeline:    r.cfg.Pipeline,
 		Messages:    r.cfg.Messages,
-		Exchanged:   end.run[nExchanged],
 		MessageSize: r.cfg.messageSize(),
 		Window:      r.window,
 		Latency:     latencyOf(&total.window),
