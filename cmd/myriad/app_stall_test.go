@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/stall"
 )
 
@@ -21,10 +22,11 @@ var epochLine = regexp.MustCompile(`myriad: stall: epoch (\d+)ns\n`)
 // epochOf is when the server says that its stalls began.
 func epochOf(t *testing.T, s *server) time.Time {
 	t.Helper()
-	found := epochLine.FindStringSubmatch(s.stderr.String())
-	if found == nil {
-		t.Fatalf("stderr is %q, want a line with the epoch", s.stderr)
-	}
+	var found []string
+	await.TrueOr(t, func() bool {
+		found = epochLine.FindStringSubmatch(s.stderr.String())
+		return found != nil
+	}, func() string { return fmt.Sprintf("stderr is %q, want a line with the epoch", s.stderr) })
 	ns, err := strconv.ParseInt(found[1], 10, 64)
 	if err != nil {
 		t.Fatal(err)
