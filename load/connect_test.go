@@ -180,9 +180,7 @@ func TestSlow(t *testing.T) {
 func openConn(t *traffic) *engine.Conn {
 	c := &engine.Conn{}
 	c.Bind(&engine.Host{
-		Handler:  t,
-		Limits:   engine.Limits{MaxMessage: 1 << 20, MaxUnsent: 1 << 30},
-		Log:      slog.New(slog.DiscardHandler),
+		Config:   engine.Config{Handler: t, Limits: engine.Limits{MaxMessage: 1 << 20, MaxUnsent: 1 << 30}, Log: slog.New(slog.DiscardHandler)},
 		Buffers:  &engine.FreeList{},
 		Counters: &engine.Counters{},
 		Now:      engine.Since,

@@ -392,7 +392,7 @@ func TestHeldMemory(t *testing.T) {
 // listed is an engine whose connections nobody goes through.
 type listed struct{}
 
-func (listed) Rouse() {}
+func (listed) WakePacers() {}
 
 func (listed) Next(int, uint32) (engine.Ref, uint32, bool) { return engine.Ref{}, 0, false }
 

@@ -42,7 +42,7 @@ func (t *traffic) hold(c *engine.Conn, s *shard, now, began time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shut {
-		c.Kill(errLate)
+		c.Abort(errLate)
 		return
 	}
 	s.sum.run[nOpened]++
@@ -95,7 +95,7 @@ func (t *traffic) hear(c *engine.Conn, h *held, in []byte) (used int) {
 	s.sum.count(nBytesReceived, int64(used), t.measured(now))
 	s.mu.Unlock()
 	if why != nil {
-		c.Kill(why)
+		c.Abort(why)
 		return len(in)
 	}
 	for range heartbeats {

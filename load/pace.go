@@ -319,7 +319,7 @@ func (t *traffic) expire(c *engine.Conn) {
 	if t.cfg.Graceful {
 		c.CloseWith(errOutlived)
 	} else {
-		c.Kill(errOutlived)
+		c.Abort(errOutlived)
 	}
 }
 
@@ -468,7 +468,7 @@ func (t *traffic) pour(c *engine.Conn, l *connState) {
 		s.sum.count(nBytesSent, int64(p.n*t.script.fixed), p.measured)
 		s.mu.Unlock()
 		t.send(c, l, p)
-		if c.Doomed() {
+		if c.Aborted() {
 			return
 		}
 	}

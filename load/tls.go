@@ -68,7 +68,7 @@ type handshake struct {
 func (h *handshake) Arrived(c *engine.Conn, p []byte) error {
 	return h.look(c, h.Layer.Arrived(c, p))
 }
-func (h *handshake) Attend(c *engine.Conn) error { return h.look(c, h.Layer.Attend(c)) }
+func (h *handshake) Resume(c *engine.Conn) error { return h.look(c, h.Layer.Resume(c)) }
 
 // Ended says why, where TLS has nothing to say.
 func (h *handshake) Ended(c *engine.Conn) error {

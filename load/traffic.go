@@ -159,7 +159,7 @@ func (t *traffic) establish(c *engine.Conn, number uint32, began time.Duration) 
 	l := s.newConn(t.table, c.Ref(), i, number, now)
 	if l == nil {
 		t.faults.refused(errLate) // or it would be missed; nobody counts any more if it is late
-		c.Kill(errLate)
+		c.Abort(errLate)
 		return
 	}
 	c.SetValue(l)
@@ -385,7 +385,7 @@ func (t *traffic) mistake(c *engine.Conn, l *connState, got []byte, why error) {
 		Connection: int64(l.number), Message: int64(l.answered), Byte: int(l.pos),
 		Want: quote(t.script.expects(l)), Got: quote(got),
 	})
-	c.Kill(why)
+	c.Abort(why)
 }
 
 // Ended leaves it to the engine to close the connection.

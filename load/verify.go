@@ -179,7 +179,7 @@ func (t *traffic) beginVerify(number int) *verification {
 	r := &verification{number: number, seed: seedOf(t.cfg.Seed, seedVerify), most: int32(t.cfg.Check)}
 	r.walking.Store(int32(len(t.walks)))
 	t.verifying.Store(r)
-	t.lister.Rouse()
+	t.lister.WakePacers()
 	return r
 }
 

@@ -60,7 +60,7 @@ func (t *traffic) upgrade(c *engine.Conn, u *upgrade, in []byte) int {
 	n, err := websocket.CheckResponse(in, u.key)
 	if err != nil {
 		u.why = fmt.Errorf("WebSocket: %w", err)
-		c.Kill(u.why)
+		c.Abort(u.why)
 		return len(in)
 	}
 	if n > 0 {
