@@ -52,7 +52,12 @@ func Merge(results ...*Result) (*Result, error) {
 		// Of windows that differ a little, the one in which the rates add up.
 		all.Window = time.Duration(float64(all.rated()) / rate * float64(time.Second))
 	}
-	return &all, all.setLatency(latency)
+	if latency.TotalCount() > 0 {
+		ends := all.Latency // known better from the results than from the histogram
+		all.Latency, all.Histogram = readLatency(latency), encode(latency)
+		all.Latency.Min, all.Latency.Max = ends.Min, ends.Max
+	}
+	return &all, nil
 }
 
 // mergeable says what keeps a result from being merged with the first one. It returns
@@ -88,20 +93,6 @@ func addRates(a, b *Rate) *Rate {
 		sum.To = cmp.Or(a.To, a.PerSecond) + cmp.Or(b.To, b.PerSecond)
 	}
 	return &sum
-}
-
-// setLatency is the latency of a merged histogram. The ends are known better
-// from the results than from the histogram.
-func (r *Result) setLatency(h *hdrhistogram.Histogram) error {
-	if h.TotalCount() == 0 {
-		return nil
-	}
-	ends := r.Latency
-	r.Latency = readLatency(h)
-	r.Latency.Min, r.Latency.Max = ends.Min, ends.Max
-	text, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	r.Histogram = string(text)
-	return err
 }
 
 // add adds another result, but for its histogram.
