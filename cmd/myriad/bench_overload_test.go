@@ -58,7 +58,7 @@ func TestBenchOverloadWrongUse(t *testing.T) {
 		{"--with", "networks", "\"networks\" matches no workload and no subject; expected to match some of those that are optional: ants, "},
 		{"--with", "ants", "subject ants: {peers} in its command stands for nothing; expected \"bench overload --peers FILE\""},
 		{"--only", "cpu-1x/ants", "matches only what is optional; expected that to be asked for, as by --with"},
-		{"--subject", "mine=x {n}", "{n} in its command stands for nothing; expected {self} only"},
+		{"--subject", "mine=x {port}", "an address in its command; expected none, where jobs are offered"},
 		{"--out", "r.json", "expected a directory"},
 	} {
 		if got := invoke(t, "bench", "overload", c.flag, c.value); got.code != 2 || !strings.Contains(got.stderr, c.says) {

@@ -169,7 +169,6 @@ func (c *Comparison) warn(i int) {
 			name := r.Scenario.Name + "/" + x.Name
 			if o := other.Scenario.Subject(x.Name); o != nil {
 				differ("command of "+name, strings.Join(x.Command, " "), strings.Join(o.Command, " "))
-				differ("number of connections for each process of "+name, x.PerProcess, o.PerProcess)
 				differ("most connections of "+name, x.MaxConns, o.MaxConns)
 			}
 		}
