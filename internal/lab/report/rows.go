@@ -114,6 +114,16 @@ func best(rows []row, f probe.Figure, but ...string) (found row) {
 // complete says whether any run of the row came to its end.
 func (w row) complete() bool { return slices.ContainsFunc(w.runs, (*result.Run).Counts) }
 
+// last is the last run that counts, nil if none does.
+func (w row) last() (last *result.Run) {
+	for _, run := range w.runs {
+		if run.Counts() {
+			last = run
+		}
+	}
+	return last
+}
+
 // failures counts the runs that failed, and says why the first of them did.
 func (w row) failures() (n int, why string) {
 	for _, run := range w.runs {
