@@ -141,15 +141,15 @@ func TestLivePage(t *testing.T) {
 	const n = 20
 	s.talk(t, n)
 	p := open(t, s.admin)
-	p.until(drawnCharts+" === 6")
+	p.until(drawnCharts + " === 6")
 	if !eval[bool](p, `document.getElementById("_state").textContent.startsWith("live") && getComputedStyle(document.getElementById("_state")).position === "static"`) {
 		t.Error("the state of the page has no label, or lies over the page")
 	}
 	if !eval[bool](p, `(({ series }) => series[1].dash === undefined && series[2].dash.length === 2)(myriadPage.charts.get("bytes").plot)`) {
 		t.Error("where the curves of what is received and sent coincide one is not seen")
 	}
-	p.until(fact("Connections")+fmt.Sprintf(`.startsWith("%d of ")`, n))
-	p.until(fact("Messages")+`.match(/^[1-9][0-9,.]* a second$/) !== null`)
+	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
+	p.until(fact("Messages") + `.match(/^[1-9][0-9,.]* a second$/) !== null`)
 	if open := s.stats(t).Open; open != n {
 		t.Errorf("the server has %d connections open, the page %d", open, n)
 	}
@@ -191,9 +191,9 @@ func (p *tab) control(s liveServer, n int) {
 	}
 	defer c.Close()
 	p.do(chromedp.Click(`button[data-post="control/resume"]`)) // the token is asked for once
-	p.until(fact("Connections")+fmt.Sprintf(`.startsWith("%d of ")`, n+1))
+	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n+1))
 	p.do(chromedp.Click(`#talkers button[data-post^="control/close"]`))
-	p.until(fact("Connections")+fmt.Sprintf(`.startsWith("%d of ")`, n))
+	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
 	if eval[bool](p, fmt.Sprintf("JSON.stringify({ ...localStorage, ...sessionStorage }).includes(%q) || document.documentElement.outerHTML.includes(%q)", liveToken, liveToken)) {
 		p.t.Error("the token is kept where others can read it")
 	}
