@@ -133,35 +133,34 @@ func (h *HTTP) Received(c *myriad.Conn, in []byte) (used int) {
 			}
 			continue
 		}
-		n := h.next(c, in[used:])
-		if n == 0 {
+		n, more := h.next(c, in[used:])
+		if used += n; !more {
 			break
 		}
-		used += n
 	}
 	return used
 }
 
 // next takes the request that in begins with, if its head is whole, and says how many bytes
-// it has used.
-func (h *HTTP) next(c *myriad.Conn, in []byte) int {
+// it has used, and whether what is behind them is HTTP's.
+func (h *HTTP) next(c *myriad.Conn, in []byte) (used int, more bool) {
 	n, err := headLength(in, h.most(&c.Server().Limits))
 	if err != nil {
 		h.bad(c, err)
-		return len(in)
+		return len(in), false
 	}
 	if n == 0 {
 		if h.ReadHeaderTimeout > 0 {
 			c.SetTimer(h.ReadHeaderTimeout)
 		}
-		return 0
+		return 0, false
 	}
 	x := quickExchanges.Get().(*exchange)
 	x.prepare(h, c)
 	if x.head, err = parseHead(in[:n], &x.request, &x.memory); err != nil {
 		x.recycle()
 		h.bad(c, err)
-		return len(in)
+		return len(in), false
 	}
 	if h.IdleTimeout > 0 || h.ReadHeaderTimeout > 0 {
 		c.SetTimer(0)
@@ -169,11 +168,10 @@ func (h *HTTP) next(c *myriad.Conn, in []byte) int {
 	x.request.RemoteAddr = remoteAddr(c, x.ref)
 	x.request.TLS = c.TLS()
 	if x.length == 0 && x.isQuick() {
-		x.answer(c)
-		return n
+		return n, x.answer(c)
 	}
 	x.start(c)
-	return n
+	return n, true
 }
 
 func remoteAddr(c *myriad.Conn, ref myriad.Ref) string {
@@ -183,8 +181,8 @@ func remoteAddr(c *myriad.Conn, ref myriad.Ref) string {
 	return c.RemoteAddr().String()
 }
 
-// answer has the handler called at once.
-func (x *exchange) answer(c *myriad.Conn) {
+// answer has the handler called at once, and says whether the connection is still HTTP's.
+func (x *exchange) answer(c *myriad.Conn) (more bool) {
 	x.req = &x.request
 	x.req.Body = http.NoBody
 	x.body.framed.done = true
@@ -193,12 +191,14 @@ func (x *exchange) answer(c *myriad.Conn) {
 	if len(x.res.out) > 0 {
 		_, _ = c.Write(x.res.out)
 	}
+	more = x.then == nil && !x.res.close
 	if x.then != nil {
 		x.then(c)
 	} else if x.res.close {
 		_ = c.Close()
 	}
 	x.recycle()
+	return more
 }
 
 // bad answers what is no request, and closes the connection.

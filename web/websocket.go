@@ -249,13 +249,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 		return key == "Upgrade" || key == "Connection" || key == "Content-Length" || key == "Transfer-Encoding" || strings.HasPrefix(key, "Sec-Websocket-")
 	})
 	res.out = append(out, "\r\n"...)
-	res.committed, res.status = true, http.StatusSwitchingProtocols
-	res.x.handed = true
-	res.x.then = func(c *myriad.Conn) {
-		_ = c.SetHandler(v)
-		c.SetValue(value)
-		v.Handler.Opened(Socket{c, v})
-	}
+	res.become(v, value, func(c *myriad.Conn) { v.Handler.Opened(Socket{c, v}) })
 	return nil
 }
 
