@@ -55,6 +55,9 @@ type exchange struct {
 // connection can be used further; as in net/http.
 const maxSkipped = 256 << 10
 
+// maxRest is the most time for that.
+const maxRest = 30 * time.Second
+
 // quickExchanges are those that are used again.
 var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(http.Header)} }}
 
@@ -90,7 +93,7 @@ func (x *exchange) unreadable() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	b := &x.body
-	return !b.complete() && (x.expects && !b.told || b.err != nil || !b.framed.chunked && b.framed.left > maxSkipped)
+	return !b.complete() && (x.expects && !b.told || b.err != nil || b.by.over || !b.framed.chunked && b.framed.left > maxSkipped)
 }
 
 // start has the handler called by a worker.
@@ -119,8 +122,8 @@ func (x *exchange) start(c *myriad.Conn) {
 func (x *exchange) Run(context.Context) {
 	x.serve()
 	x.mu.Lock()
-	x.body.by.stop()
-	x.res.by.stop()
+	x.body.by.end()
+	x.res.by.end()
 	x.body.drop()
 	if !x.handed || x.then != nil {
 		x.ask((*exchange).finish)
@@ -261,6 +264,7 @@ func (x *exchange) finish(c *myriad.Conn) {
 		x.idle(c)
 	default:
 		x.answered = true
+		c.SetDeadline(maxRest)
 		c.Resume()
 	}
 }
@@ -268,6 +272,9 @@ func (x *exchange) finish(c *myriad.Conn) {
 // idle has the connection wait for its next request.
 func (x *exchange) idle(c *myriad.Conn) {
 	c.SetValue(nil)
+	if x.answered {
+		c.SetDeadline(0)
+	}
 	if x.paused {
 		c.Resume()
 	}

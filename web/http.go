@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -49,6 +50,10 @@ type HTTP struct {
 
 // Handler is an [HTTP] with default settings.
 func Handler(h http.Handler) myriad.Handler { return &HTTP{Handler: h} }
+
+// ErrTimeout is the reason of connections whose client let IdleTimeout or ReadHeaderTimeout
+// pass.
+var ErrTimeout = errors.New("web: no request within IdleTimeout or ReadHeaderTimeout")
 
 // maxHeaderBytes is the default of HTTP.MaxHeaderBytes.
 const maxHeaderBytes = 32 << 10
@@ -237,7 +242,7 @@ func (h *HTTP) Draining(c *myriad.Conn) {
 // Timer implements myriad.TimerHandler.
 func (h *HTTP) Timer(c *myriad.Conn) {
 	if _, ok := c.Value().(*exchange); !ok {
-		c.CloseWith(myriad.ErrIdleTimeout)
+		c.CloseWith(ErrTimeout)
 	}
 }
 

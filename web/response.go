@@ -613,9 +613,14 @@ func (d *deadline) set(mu *sync.Mutex, t time.Time, f func()) {
 }
 
 func (d *deadline) stop() {
+	d.end()
+	*d = deadline{}
+}
+
+// end stops its timer. Whether it was over is still known.
+func (d *deadline) end() {
 	if d.timer != nil {
 		d.timer.Stop()
 		d.cancel()
 	}
-	*d = deadline{}
 }
