@@ -323,6 +323,7 @@ func (w *wire) wantClose(code int) {
 	} else if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
 		w.t.Fatal("the server does not end the connection")
 	}
+	w.Conn.Close()
 }
 
 // eachSocketServer calls f with a server for each model.
