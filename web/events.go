@@ -53,17 +53,14 @@ func oneLine(s string) string {
 	}, s)
 }
 
-// EventComment is what streams are sent to keep proxies from closing them for silence, once
-// a minute or so: browsers ignore it.
-var EventComment = []byte(":\n\n")
-
 // Events makes the connections of requests streams of server-sent events. It is an
 // [http.Handler], to be registered as it is; a handler that decides for itself calls
 // Subscribe. Mark it as [Quick], and a subscription takes no goroutine either.
 //
 // A stream has no goroutine. It takes what an idle connection takes, and some 50 bytes, and
 // gets what its Ref, groups and broadcasts are sent: Event.Bytes. It ends when the client
-// goes, when it is closed, and when the server is told to end.
+// goes, when it is closed, and when the server is told to end. With Server.Heartbeat it is
+// sent a comment as often, which keeps proxies from closing it, and which browsers ignore.
 type Events struct {
 	// Opened, if set, is called when a stream begins, on the connection's owner by the
 	// rules of a myriad.Handler: to keep c.Ref(), or add it to a myriad.Group.
@@ -134,6 +131,12 @@ func (s stream) Received(_ *myriad.Conn, in []byte) int { return len(in) }
 
 // Ended implements myriad.Handler.
 func (s stream) Ended(_ *myriad.Conn, rest []byte) int { return len(rest) }
+
+// Heartbeat implements myriad.HeartbeatHandler with a comment.
+func (s stream) Heartbeat(c *myriad.Conn) (answers bool) {
+	_, _ = c.WriteString(":\n\n")
+	return false
+}
 
 // Closed implements myriad.Handler.
 func (s stream) Closed(c *myriad.Conn, why error) {

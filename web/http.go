@@ -239,6 +239,13 @@ func (h *HTTP) Draining(c *myriad.Conn) {
 	}
 }
 
+// Heartbeat implements myriad.HeartbeatHandler: HTTP has none. A connection without a request
+// is closed when it has been silent for as long as one that leaves them unanswered.
+func (h *HTTP) Heartbeat(c *myriad.Conn) (answers bool) {
+	_, busy := c.Value().(*exchange)
+	return !busy
+}
+
 // Timer implements myriad.TimerHandler.
 func (h *HTTP) Timer(c *myriad.Conn) {
 	if _, ok := c.Value().(*exchange); !ok {
@@ -280,7 +287,8 @@ func Ref(r *http.Request) (ref myriad.Ref, ok bool) {
 }
 
 var (
-	_ myriad.DrainingHandler = (*HTTP)(nil)
-	_ myriad.TimerHandler    = (*HTTP)(nil)
-	_ io.ReaderFrom          = (*response)(nil)
+	_ myriad.DrainingHandler  = (*HTTP)(nil)
+	_ myriad.TimerHandler     = (*HTTP)(nil)
+	_ myriad.HeartbeatHandler = (*HTTP)(nil)
+	_ io.ReaderFrom           = (*response)(nil)
 )

@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
@@ -224,6 +226,50 @@ func TestSocketDrain(t *testing.T) {
 			if err := await.Receive(t, done, "the server's end"); err != nil {
 				t.Error(err)
 			}
+		})
+	}
+}
+
+// TestHeartbeats pings sockets, comments on streams, and leaves requests alone: with the same
+// server, where only who is to answer and does not is closed.
+func TestHeartbeats(t *testing.T) {
+	mux := http.NewServeMux()
+	mux.Handle("/ws", &web.WebSocket{Handler: echoSocket})
+	mux.Handle("/events", &web.Events{})
+	enough := make(chan struct{})
+	mux.HandleFunc("/slow", func(w http.ResponseWriter, r *http.Request) { <-enough })
+	for _, model := range myriad.Models() {
+		t.Run(model, func(t *testing.T) {
+			addr := serve(t, &myriad.Server{Model: model, Handler: web.Handler(mux), Heartbeat: myriad.Heartbeat{Interval: 100 * time.Millisecond, MaxMissed: 2}})
+			deaf, live := dialSocket(t, addr, ""), dialSocket(t, addr, "")
+			events, re := dial(t, addr)
+			io.WriteString(events, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+			slow, rs := dial(t, addr)
+			io.WriteString(slow, "GET /slow HTTP/1.1\r\nHost: x\r\n\r\n")
+			idle, ri := dial(t, addr)
+			_ = idle
+			res, err := http.ReadResponse(re, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var comments [4 * 3]byte
+			for i := range 4 { // longer than MaxMissed
+				if op, _, err := live.readFrame(); op != fin|9 {
+					t.Fatalf("ping %d: %#x, %v", i, op, err)
+				}
+				live.say(fr(fin|10, ""), 0)
+			}
+			if _, err := io.ReadFull(res.Body, comments[:]); string(comments[:]) != ":\n\n:\n\n:\n\n:\n\n" {
+				t.Errorf("the stream got %q, %v", comments, err)
+			}
+			if _, err := io.ReadAll(deaf.r); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("a socket that leaves pings unanswered ended with %v", err)
+			}
+			if _, err := io.ReadAll(ri); err != nil && !errors.Is(err, syscall.ECONNRESET) {
+				t.Errorf("an idle connection ended with %v", err)
+			}
+			enough <- struct{}{}
+			answer(t, rs)
 		})
 	}
 }

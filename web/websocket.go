@@ -11,7 +11,6 @@ import (
 	"net/url"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	"github.com/myriad-go/myriad"
@@ -60,7 +59,8 @@ func (OnMessage) Closed(Socket, error) {}
 // and the upgrade takes no goroutine either.
 //
 // An idle WebSocket takes what an idle connection takes, and some 50 bytes. It answers pings,
-// and takes part in the close handshake, by itself. Its fields are not changed once it is
+// takes part in the close handshake, and pings silent peers by itself, as often as
+// Server.Heartbeat has it, of which Interval and MaxMissed are enough. Its fields are not changed once it is
 // used.
 type WebSocket struct {
 	// Handler is what happens on the sockets. It is required.
@@ -191,17 +191,6 @@ func CloseFrame(code int, reason string) []byte {
 	}
 	b := appendFrameHead(nil, opClose, 2+len(reason))
 	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
-}
-
-// Heartbeat pings the WebSockets of a server when their peers are silent for that long, as
-// Server.Heartbeat. Other connections that are as silent are sent nothing, and closed when
-// they would have missed as many.
-func Heartbeat(interval time.Duration) myriad.Heartbeat {
-	return myriad.Heartbeat{Interval: interval, Send: func(c *myriad.Conn) {
-		if c.Server() != nil {
-			_, _ = c.Write([]byte{bitFin | opPing, 0})
-		}
-	}}
 }
 
 // ErrNoUpgrade says that a request did not ask for a WebSocket, or may not have one. It has
@@ -539,6 +528,12 @@ func (v *variant) cutOff(c *myriad.Conn) {
 
 // Closed implements myriad.Handler.
 func (v *variant) Closed(c *myriad.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
+
+// Heartbeat implements myriad.HeartbeatHandler with a ping.
+func (v *variant) Heartbeat(c *myriad.Conn) (answers bool) {
+	_ = Socket{c, v}.Ping()
+	return true
+}
 
 // Draining implements myriad.DrainingHandler: the server ends.
 func (v *variant) Draining(c *myriad.Conn) {
