@@ -99,7 +99,7 @@ func (e *Events) Subscribe(w http.ResponseWriter, r *http.Request, value any) er
 	}
 	h.Set("Connection", "close")
 	out := appendStatus(res.out, r.ProtoMinor, http.StatusOK)
-	out = appendHeader(out, h, func(key string) bool { return key == "Content-Length" || key == "Transfer-Encoding" })
+	out = appendHeader(out, h, contentLength|transferEncoding)
 	res.out = append(appendField(out, "Date", date()), "\r\n"...)
 	res.become(stream{e}, value, func(c *myriad.Conn) {
 		if e.Opened != nil {

@@ -120,7 +120,7 @@ func (x *exchange) start(c *myriad.Conn) {
 
 // Run implements pool.Job.
 func (x *exchange) Run(context.Context) {
-	x.serve()
+	x.serve(x.h.handler())
 	x.mu.Lock()
 	x.body.by.end()
 	x.res.by.end()
@@ -148,8 +148,8 @@ func (x *exchange) refuse() {
 	x.res.finish()
 }
 
-// serve calls the handler. It panics for a Goexit alone.
-func (x *exchange) serve() {
+// serve calls a handler.
+func (x *exchange) serve(h http.Handler) {
 	defer func() {
 		if v := recover(); v != nil {
 			x.panicked(v)
@@ -162,7 +162,7 @@ func (x *exchange) serve() {
 	case x.req.RequestURI == "*" && x.req.Method == http.MethodOptions:
 		x.res.Header().Set("Content-Length", "0")
 	default:
-		x.h.handler().ServeHTTP(&x.res, x.req)
+		h.ServeHTTP(&x.res, x.req)
 	}
 	if !x.handed {
 		x.res.finish()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"log"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -172,8 +173,10 @@ func (h *HTTP) next(c *myriad.Conn, in []byte) (used int, more bool) {
 	}
 	x.request.RemoteAddr = remoteAddr(c, x.ref)
 	x.request.TLS = c.TLS()
-	if x.length == 0 && x.isQuick() {
-		return n, x.answer(c)
+	if x.length == 0 {
+		if q := x.quickHandler(); q != nil {
+			return n, x.answer(c, q)
+		}
 	}
 	x.start(c)
 	return n, true
@@ -187,12 +190,12 @@ func remoteAddr(c *myriad.Conn, ref myriad.Ref) string {
 }
 
 // answer has the handler called at once, and says whether the connection is still HTTP's.
-func (x *exchange) answer(c *myriad.Conn) (more bool) {
+func (x *exchange) answer(c *myriad.Conn, q http.Handler) (more bool) {
 	x.req = &x.request
 	x.req.Body = http.NoBody
 	x.body.framed.done = true
 	x.res.init(x, c)
-	x.serve()
+	x.serve(q)
 	if len(x.res.out) > 0 {
 		_, _ = c.Write(x.res.out)
 	}
@@ -265,17 +268,26 @@ func Quick(h http.Handler) http.Handler { return quick{h} }
 
 type quick struct{ http.Handler }
 
-// isQuick says whether the request's handler is marked.
-func (x *exchange) isQuick() bool {
-	switch h := x.h.handler().(type) {
-	case quick:
-		return true
-	case *http.ServeMux:
-		h2, _ := h.Handler(&x.request)
-		_, ok := h2.(quick)
-		return ok
+// quickHandler is what is to be called on the event loop; nil if the request's handler is not
+// marked.
+func (x *exchange) quickHandler() http.Handler {
+	all := x.h.handler()
+	mux, ok := all.(*http.ServeMux)
+	if !ok {
+		if _, ok := all.(quick); ok {
+			return all
+		}
+		return nil
 	}
-	return false
+	h, pattern := mux.Handler(&x.request)
+	if _, ok := h.(quick); !ok {
+		return nil
+	}
+	if strings.Contains(pattern, "{") {
+		return mux // whose ServeHTTP alone can tell the request its PathValues
+	}
+	x.request.Pattern = pattern
+	return h
 }
 
 // Ref is the connection of a request that an HTTP serves: for what outlives the request,

@@ -128,7 +128,7 @@ func (w *response) informational(status int) {
 		w.x.body.told = true
 	}
 	w.out = appendStatus(w.out, 1, status)
-	w.out = appendHeader(w.out, w.header, func(key string) bool { return key == "Content-Length" || key == "Transfer-Encoding" })
+	w.out = appendHeader(w.out, w.header, contentLength|transferEncoding)
 	w.out = append(w.out, "\r\n"...)
 	w.flush()
 }
@@ -251,7 +251,7 @@ func (w *response) head(p []byte) {
 	head := r.Method == http.MethodHead
 	allowed := bodyAllowed(w.status)
 	w.trailers = declaredTrailers(h)
-	var skip []string
+	var skip fields
 	has := func(key string) bool { return h[key] != nil }
 	encoding := h.Get("Transfer-Encoding")
 	var length, kind, connection string
@@ -273,48 +273,46 @@ func (w *response) head(p []byte) {
 			kind = http.DetectContentType(p)
 		}
 	} else {
-		skip = append(skip, "Transfer-Encoding")
+		skip |= transferEncoding
 		if w.status != http.StatusNotModified {
-			skip = append(skip, "Content-Length")
+			skip |= contentLength
 		} else {
-			skip = append(skip, "Content-Type", "Content-Length")
+			skip |= contentType | contentLength
 		}
 	}
 	if w.length >= 0 && encoding != "" && encoding != "identity" {
 		w.x.h.logf("web: both Transfer-Encoding of %q and Content-Length of %d", encoding, w.length)
-		skip = append(skip, "Content-Length")
+		skip |= contentLength
 		w.length = -1
 	}
 	chunked := ""
 	switch {
 	case head || !allowed:
-		skip = append(skip, "Transfer-Encoding")
+		skip |= transferEncoding
 	case w.length >= 0:
-		skip = append(skip, "Transfer-Encoding")
+		skip |= transferEncoding
 	case r.ProtoMinor == 1 && encoding == "identity":
-		skip = append(skip, "Transfer-Encoding")
+		skip |= transferEncoding
 		w.close = true
 	case r.ProtoMinor == 1:
 		w.chunked, chunked = true, "chunked"
-		skip = append(skip, "Content-Length")
+		skip |= contentLength
 		if encoding == "chunked" {
-			skip = append(skip, "Transfer-Encoding")
+			skip |= transferEncoding
 		}
 	default:
-		skip = append(skip, "Transfer-Encoding")
+		skip |= transferEncoding
 		w.close = true
 	}
 	if w.close && !hasToken(h.Get("Connection"), "close") {
-		skip = append(skip, "Connection")
+		skip |= connectionField
 		if connection = ""; r.ProtoMinor == 1 {
 			connection = "close"
 		}
 	}
 
 	w.out = appendStatus(w.out, r.ProtoMinor, w.status)
-	w.out = appendHeader(w.out, h, func(key string) bool {
-		return slices.Contains(skip, key) || slices.Contains(w.trailers, key) || strings.HasPrefix(key, http.TrailerPrefix)
-	})
+	w.out = appendHeader(w.out, h, skip|trailerPrefix, w.trailers...)
 	if _, ok := h["Date"]; !ok {
 		w.out = appendField(w.out, "Date", date())
 	}
@@ -365,7 +363,7 @@ func (w *response) finish() {
 	if w.chunked && w.x.req.Method != http.MethodHead {
 		w.out = append(w.out, "0\r\n"...)
 		if w.hasTrailers() {
-			w.out = appendHeader(w.out, w.trailer(), nil)
+			w.out = appendHeader(w.out, w.trailer(), 0)
 		}
 		w.out = append(w.out, "\r\n"...)
 	}
@@ -516,12 +514,43 @@ func appendStatus(b []byte, minor, status int) []byte {
 	return append(b, "\r\n"...)
 }
 
+// fields are some that a response has a meaning for.
+type fields uint8
+
+const (
+	contentLength fields = 1 << iota
+	contentType
+	transferEncoding
+	connectionField
+	upgradeField
+	trailerPrefix // all that begin with http.TrailerPrefix
+	socketPrefix  // all that begin with Sec-Websocket-
+)
+
+// has says whether a field is one of them.
+func (f fields) has(key string) bool {
+	switch key {
+	case "Content-Length":
+		return f&contentLength != 0
+	case "Content-Type":
+		return f&contentType != 0
+	case "Transfer-Encoding":
+		return f&transferEncoding != 0
+	case "Connection":
+		return f&connectionField != 0
+	case "Upgrade":
+		return f&upgradeField != 0
+	}
+	return f&trailerPrefix != 0 && strings.HasPrefix(key, http.TrailerPrefix) ||
+		f&socketPrefix != 0 && strings.HasPrefix(key, "Sec-Websocket-")
+}
+
 // appendHeader appends fields in the order of their names, but those to be skipped.
-func appendHeader(b []byte, h http.Header, skip func(key string) bool) []byte {
+func appendHeader(b []byte, h http.Header, skip fields, also ...string) []byte {
 	var room [16]string
 	keys := room[:0]
 	for key := range h {
-		if isToken(key) && (skip == nil || !skip(key)) {
+		if isToken(key) && !skip.has(key) && !slices.Contains(also, key) {
 			keys = append(keys, key)
 		}
 	}

@@ -234,9 +234,7 @@ func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) 
 	if v.deflate {
 		out = appendField(out, "Sec-WebSocket-Extensions", "permessage-deflate; server_no_context_takeover; client_no_context_takeover")
 	}
-	out = appendHeader(out, w.Header(), func(key string) bool {
-		return key == "Upgrade" || key == "Connection" || key == "Content-Length" || key == "Transfer-Encoding" || strings.HasPrefix(key, "Sec-Websocket-")
-	})
+	out = appendHeader(out, w.Header(), upgradeField|connectionField|contentLength|transferEncoding|socketPrefix)
 	res.out = append(out, "\r\n"...)
 	res.become(v, value, func(c *myriad.Conn) { v.Handler.Opened(Socket{c, v}) })
 	return nil
