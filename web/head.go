@@ -261,13 +261,10 @@ func (h *head) finish(r *http.Request) error {
 // trailer notes the fields that are announced to come behind a chunked body.
 func (h *head) trailer(r *http.Request) error {
 	values := r.Header["Trailer"]
-	if values == nil {
+	if values == nil || !h.seenTE {
 		return nil
 	}
 	delete(r.Header, "Trailer")
-	if !h.seenTE {
-		return nil
-	}
 	r.Trailer = make(http.Header)
 	for _, v := range values {
 		for name := range strings.SplitSeq(v, ",") {
