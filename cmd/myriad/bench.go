@@ -69,7 +69,6 @@ type benchFlags struct {
 	out         string
 	scale       string
 	connections int
-	repeats     int
 	strict      bool
 	resume      string
 }
@@ -88,13 +87,12 @@ func (f *benchFlags) add(flags *pflag.FlagSet) {
 			"and {cert}, {key} and {heartbeat} where there is TLS or a heartbeat (repeatable)")
 	flags.StringVar(&f.out, "out", "", "write the report to this `DIR` (default: bench-SCENARIO-DATE-TIME here)")
 	flags.StringVar(&f.resume, "resume", "", "run what is missing in this `DIR` of an earlier bench")
-	flags.IntVar(&f.repeats, "repeats", 2, "repeat a run at most `N` times that something else on the machine has disturbed")
 	flags.BoolVar(&f.strict, "strict", false, "fail, too, when sizes or rates are not what is claimed")
 }
 
 // addScale adds the flags that say how large scenarios are.
 func (f *benchFlags) addScale(flags *pflag.FlagSet) {
-	flags.StringVar(&f.scale, "scale", "", "run at this `SCALE`: small, full, or a factor for connections and times such as 0.5 (default: full)")
+	flags.StringVar(&f.scale, "scale", "", "run at this `SCALE`: small, full, or one of a file's own (default: full)")
 	flag(flags, &f.connections, quantity.Positive, "connections-max", "n", "have `N` connections, or goroutines, at most in each workload, such as 100k (default: the workload's own)")
 }
 
@@ -103,7 +101,7 @@ func (f *benchFlags) addScale(flags *pflag.FlagSet) {
 func (f *benchFlags) options(cmd *cobra.Command, jobs bool) (run.Options, error) {
 	o := run.Options{
 		Options: scenario.Options{Rounds: f.rounds, Duration: f.duration, Scale: f.scale, Connections: f.connections},
-		Write:   report.Write, Judge: report.Judge, Repeats: f.repeats, Strict: f.strict, Progress: cmd.ErrOrStderr(),
+		Write:   report.Write, Judge: report.Judge, Strict: f.strict, Progress: cmd.ErrOrStderr(),
 		Command: strings.Join(append([]string{"myriad"}, os.Args[1:]...), " "),
 	}
 	changed := cmd.Flags().Changed
@@ -114,12 +112,8 @@ func (f *benchFlags) options(cmd *cobra.Command, jobs bool) (run.Options, error)
 		return o, usagef("--duration is %v; expected more than 0", f.duration)
 	case changed("with") && (len(f.with) == 0 || slices.Contains(f.with, "")):
 		return o, usagef("--with has an empty name; expected what is optional, as \"bench list\" has it")
-	case f.repeats < 0 || f.repeats > run.MaxRepeats:
-		return o, usagef("--repeats is %d; expected 0 to %d", f.repeats, run.MaxRepeats)
 	case filepath.Ext(f.out) == ".json":
 		return o, usagef("--out is %q; expected a directory: report.json in it has every run", f.out)
-	case f.repeats == 0:
-		o.Repeats = -1 // which is never
 	}
 	var err error
 	if f.only != "" {

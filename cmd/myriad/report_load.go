@@ -34,11 +34,11 @@ func (f *reportFlags) loads(cmd *cobra.Command, files []reportFile) error {
 		names, streams = append(names, r.name), append(streams, r.stream)
 	}
 	if f.merge {
-		merged, err := load.MergeStreams(streams...)
+		merged, err := mergeReported(all)
 		if err != nil {
 			return err
 		}
-		all = []reported{{stream: merged}}
+		all = []reported{{stream: &load.Stream{Result: merged}}}
 	}
 	write := func(w io.Writer) error {
 		if len(all) > 1 {
@@ -61,6 +61,9 @@ func (f *reportFlags) checkLoads(files int) ([]load.Expectation, error) {
 	if f.merge && files < 2 {
 		return nil, usagef("--merge of one file; expected two or more")
 	}
+	if f.merge && f.format == "csv" {
+		return nil, usagef("--format csv with --merge; expected text, html or json: what is merged has no intervals")
+	}
 	if !f.merge && files > 1 && f.format != "text" {
 		return nil, usagef("--format %s of %d files; expected one file, or --merge, or text, which compares them", f.format, files)
 	}
@@ -78,6 +81,21 @@ func readReported(files []reportFile) ([]reported, error) {
 		all = append(all, reported{f.name, s})
 	}
 	return all, nil
+}
+
+func mergeReported(all []reported) (*load.Result, error) {
+	var results []*load.Result
+	for _, r := range all {
+		if !r.stream.Complete() {
+			return nil, usagef("%s is cut off; expected complete runs to merge", r.name)
+		}
+		results = append(results, r.stream.Result)
+	}
+	merged, err := load.Merge(results...)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return merged, nil
 }
 
 func (f *reportFlags) writeLoad(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
