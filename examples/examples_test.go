@@ -3,6 +3,7 @@ package examples
 
 import (
 	"bufio"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -16,24 +17,33 @@ import (
 
 const patience = time.Minute
 
-// build builds an example, and says where it is.
-func build(t *testing.T, name string) (program string) {
-	t.Helper()
+// programs is the directory in which TestMain has built all examples.
+var programs string
+
+func TestMain(m *testing.M) {
 	if runtime.GOOS == "windows" {
-		t.Skip("a process can't be interrupted on Windows")
+		return // where a process can't be interrupted
 	}
-	program = filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("go", "build", "-o", program, "./"+name).CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	dir, err := os.MkdirTemp("", "examples")
+	if err != nil {
+		panic(err)
 	}
-	return program
+	programs = dir
+	code := 1
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir, "./...").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+	} else {
+		code = m.Run()
+	}
+	os.RemoveAll(dir)
+	os.Exit(code)
 }
 
-// run builds an example and runs it until the test has ended, then interrupts
-// it and expects an orderly end.
+// run runs an example until the test has ended, then interrupts it and expects an orderly
+// end.
 func run(t *testing.T, name string, args ...string) *program {
 	t.Helper()
-	return start(t, exec.Command(build(t, name), args...))
+	return start(t, exec.Command(filepath.Join(programs, name), args...))
 }
 
 // program is an example that runs.
