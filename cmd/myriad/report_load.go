@@ -34,11 +34,9 @@ func (f *reportFlags) loads(cmd *cobra.Command, files []reportFile) error {
 		names, streams = append(names, r.name), append(streams, r.stream)
 	}
 	if f.merge {
-		merged, err := mergeReported(all)
-		if err != nil {
+		if all, err = mergeReported(all); err != nil {
 			return err
 		}
-		all = []reported{{stream: &load.Stream{Result: merged}}}
 	}
 	write := func(w io.Writer) error {
 		if len(all) > 1 {
@@ -83,7 +81,8 @@ func readReported(files []reportFile) ([]reported, error) {
 	return all, nil
 }
 
-func mergeReported(all []reported) (*load.Result, error) {
+// mergeReported makes one result of several generators'.
+func mergeReported(all []reported) ([]reported, error) {
 	var results []*load.Result
 	for _, r := range all {
 		if !r.stream.Complete() {
@@ -95,7 +94,7 @@ func mergeReported(all []reported) (*load.Result, error) {
 	if err != nil {
 		return nil, usageError{err}
 	}
-	return merged, nil
+	return []reported{{fmt.Sprintf("%d generators", len(all)), &load.Stream{Result: merged}}}, nil
 }
 
 func (f *reportFlags) writeLoad(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
