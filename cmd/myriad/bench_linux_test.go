@@ -19,6 +19,9 @@ import (
 // Each kind of phase runs, and the report has what it saw. Built-in scenarios run beside a
 // file, with subjects of the user's own.
 func TestBench(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	t.Setenv(asMyriad, "1")
 	out := filepath.Join(t.TempDir(), "out")
 	mine := writeScenario(t, "mine", small)
@@ -149,6 +152,9 @@ func (b *benching) gone(t *testing.T) {
 
 // What kills a bench leaves no process, and no file but in the report's directory.
 func TestBenchKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	for word, args := range map[string][]string{ // by what is in the command line of a process at work
 		"load":  {"tls", "--only", "^echo-100/net$", "--duration", "1h"},
 		"serve": {"models", "--only", "^compute-100/prefork-2$", "--duration", "1h"},
@@ -168,6 +174,9 @@ func TestBenchKilled(t *testing.T) {
 // What was interrupted is reported as far as it is, and resumed: in the end every step is
 // there once.
 func TestBenchResumed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	other := map[os.Signal]os.Signal{os.Interrupt: syscall.SIGTERM, syscall.SIGTERM: os.Interrupt}
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, os.Kill} {
 		b := startBench(t, "quick", "--rounds", "2", "--duration", "100ms", "--only", "^echo-100/(net|goroutine)$")

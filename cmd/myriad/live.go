@@ -186,10 +186,6 @@ func (v *liveView) lines(width int) (all []liveLine) {
 		add("latency", "p50 %s, p90 %s, p99 %s, p99.9 %s, max %s", format.Latency(l.P50), format.Latency(l.P90), format.Latency(l.P99), format.Latency(l.P999), format.Latency(l.Max))
 		add("p99", "%-12s %s", format.Latency(l.P99), sparkline(v.p99s, width-labelWidth-13))
 	}
-	add("generator", "%s", v.usage(&i.Generator, v.plan.Generator))
-	if i.Server != nil {
-		add("server", "%s", v.usage(i.Server, v.plan.Server))
-	}
 	faults := len(all)
 	if len(v.errors) > 0 {
 		add("errors", "%s", format.Tally(v.errors))
@@ -202,6 +198,10 @@ func (v *liveView) lines(width int) (all []liveLine) {
 	}
 	for i := range all[faults:] {
 		all[faults+i].fault = true
+	}
+	add("generator", "%s", v.usage(&i.Generator, v.plan.Generator))
+	if i.Server != nil {
+		add("server", "%s", v.usage(i.Server, v.plan.Server))
 	}
 	return all
 }
