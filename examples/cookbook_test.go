@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -128,7 +127,7 @@ func TestLogin(t *testing.T) {
 
 // TestActivated does what systemd does: it opens the socket, and restarts the program.
 func TestActivated(t *testing.T) {
-	exe := filepath.Join(programs, "activated")
+	exe := built(t, "activated")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package examples
 
 import (
 	"bufio"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -17,33 +18,46 @@ import (
 
 const patience = time.Minute
 
-// programs is the directory in which TestMain has built all examples.
+// programs is the directory in which TestMain has built all examples, "" where it has not:
+// in short runs, and on Windows, where a process can't be interrupted.
 var programs string
 
 func TestMain(m *testing.M) {
-	if runtime.GOOS == "windows" {
-		return // where a process can't be interrupted
+	flag.Parse()
+	os.Exit(buildAndRun(m))
+}
+
+func buildAndRun(m *testing.M) (code int) {
+	if testing.Short() || runtime.GOOS == "windows" {
+		return m.Run()
 	}
 	dir, err := os.MkdirTemp("", "examples")
 	if err != nil {
 		panic(err)
 	}
-	programs = dir
-	code := 1
+	defer os.RemoveAll(dir)
 	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir, "./...").CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
-	} else {
-		code = m.Run()
+		return 1
 	}
-	os.RemoveAll(dir)
-	os.Exit(code)
+	programs = dir
+	return m.Run()
+}
+
+// built is where an example is.
+func built(t *testing.T, name string) (path string) {
+	t.Helper()
+	if programs == "" {
+		t.Skip("the examples are not built")
+	}
+	return filepath.Join(programs, name)
 }
 
 // run runs an example until the test has ended, then interrupts it and expects an orderly
 // end.
 func run(t *testing.T, name string, args ...string) *program {
 	t.Helper()
-	return start(t, exec.Command(filepath.Join(programs, name), args...))
+	return start(t, exec.Command(built(t, name), args...))
 }
 
 // program is an example that runs.

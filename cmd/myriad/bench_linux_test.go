@@ -19,9 +19,7 @@ import (
 // Each kind of phase runs, and the report has what it saw. Built-in scenarios run beside a
 // file, with subjects of the user's own.
 func TestBench(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	slow(t)
 	t.Setenv(asMyriad, "1")
 	out := filepath.Join(t.TempDir(), "out")
 	mine := writeScenario(t, "mine", small)
@@ -70,6 +68,7 @@ func TestBench(t *testing.T) {
 // A subject that joins by its command line is run as the others are, and one that fails
 // makes the command fail.
 func TestBenchSubjects(t *testing.T) {
+	slow(t)
 	t.Setenv(asMyriad, "1")
 	got := invoke(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/(mine|broken)$", "--out", filepath.Join(t.TempDir(), "r"),
 		"--subject", "mine={self} plain --addr {addr} --app {app}", "--subject", "broken={self} plain --addr {addr} --app none")
@@ -152,9 +151,7 @@ func (b *benching) gone(t *testing.T) {
 
 // What kills a bench leaves no process, and no file but in the report's directory.
 func TestBenchKilled(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	slow(t)
 	for word, args := range map[string][]string{ // by what is in the command line of a process at work
 		"load":  {"tls", "--only", "^echo-100/net$", "--duration", "1h"},
 		"serve": {"models", "--only", "^compute-100/prefork-2$", "--duration", "1h"},
@@ -174,9 +171,7 @@ func TestBenchKilled(t *testing.T) {
 // What was interrupted is reported as far as it is, and resumed: in the end every step is
 // there once.
 func TestBenchResumed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes seconds")
-	}
+	slow(t)
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Kill} {
 		b := startBench(t, "quick", "--rounds", "2", "--duration", "100ms", "--only", "^echo-100/(net|goroutine)$")
 		await.True(t, "a run has ended", func() bool { return b.records() > 0 })

@@ -119,6 +119,7 @@ func fallsBack(t *testing.T, how string, number int, why string, args ...string)
 // Where the kernel refuses io_uring, auto serves over epoll, in worker processes too. Where
 // uring was asked for it is not replaced: the answer names the cause.
 func TestFallback(t *testing.T) {
+	slow(t)
 	for i, c := range refusals {
 		args := [][]string{{"--processes", "2"}, {"--loops", "8"}, nil, nil}[i]
 		fallsBack(t, refuseRing, int(c.errno), c.says, args...)
@@ -137,6 +138,7 @@ func TestFallback(t *testing.T) {
 // One ring is within what may be locked, and one for each loop is not: auto takes
 // epoll for all, and does not end.
 func TestFallbackOfSomeLoops(t *testing.T) {
+	slow(t)
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to give up its privilege to lock memory")
 	}

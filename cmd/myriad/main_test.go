@@ -30,6 +30,14 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// slow leaves a test that takes seconds out of short runs.
+func slow(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+}
+
 // outcome is how a command ended.
 type outcome struct {
 	code           int
