@@ -64,7 +64,7 @@ command = "{self} serve --addr {addr} --app {app} --model {model} --tls-cert {ce
 [[subject]]
 name = "prefork"
 workloads = ["held"]
-per_process = 1000
+per_cpu = true
 command = "{self} serve --app push --model epoll --addr {addr} --admin {admin} --max-conns {room} --first-byte-timeout never --heartbeat {heartbeat} --processes {processes}"
 [[subject]]
 name = "under-attack"
