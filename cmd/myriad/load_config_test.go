@@ -57,7 +57,7 @@ func TestLoadConfig(t *testing.T) {
 	} {
 		got, err := configOf(append(strings.Fields(line), "127.0.0.1:9000")...)
 		if strings.Contains(line, "-r @") {
-			if err == nil || !strings.Contains(err.Error(), "a search with") {
+			if err == nil || !strings.Contains(err.Error(), "--messages is given together with --message-rate") {
 				t.Errorf("%s: %v", line, err)
 			}
 			continue
@@ -105,18 +105,18 @@ func TestLoadConfigErrors(t *testing.T) {
 	for line, says := range map[string]string{
 		"":                                    "no target is given; expected HOST:PORT or unix:PATH",
 		"-c many a:1":                         `--connections is "many"; expected a whole number above 0`,
-		"--rate 1 -r 1 a:1":                   "--message-rate is given together with rate; expected one of the two",
-		"-m a -f b a:1":                       "--message-file is given together with message",
+		"--rate 1 -r 1 a:1":                   "--message-rate is given together with --rate; expected one of the two",
+		"-m a -f b a:1":                       "--message-file is given together with --message",
 		"-m a -m b a:1":                       "--message is given 2 times; expected once",
-		"--rate 1 --flood a:1":                "a rate and a flood; expected one of them",
+		"--rate 1 --flood a:1":                "--flood is given together with --rate; expected one of the two",
 		"--arrivals poisson a:1":              "rate of 0 messages a second; expected more than 0",
-		"--ramp 0:10:1s -c 11 a:1":            "a ramp to 10 and 11 connections; expected the same",
+		"--ramp 0:10:1s -c 11 a:1":            "--ramp is to 10, and --connections 11; expected the same",
 		"--message= a:1":                      `--message is ""; expected 1 to 1048576 bytes`,
 		`-em a\q a:1`:                         `--message: "\\q"; expected one of \n`,
 		`-m \{nothing} a:1`:                   `--message is "\\{nothing}"; `,
 		`-e -m a --answer \{message.uid} a:1`: "--answer is \"\\\\{message.uid}\", which has an expression; expected none",
 		"--answer a --match none a:1":         "expected",
-		"--http --ws a:1":                     "HTTP and a WebSocket; expected one of the two",
+		"--http --ws a:1":                     "--http is given together with --ws; expected one of the two",
 		"--tls-insecure --tls-ca x a:1":       "expected one of the two",
 		"--latency-percentiles 101 a:1":       `--latency-percentiles is "101"; expected percentiles above 0`,
 		"--nonsense a:1":                      "--nonsense; expected a flag that",

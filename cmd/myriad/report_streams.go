@@ -55,6 +55,9 @@ func (f *reportFlags) checkStreams(files int) ([]load.Expectation, error) {
 	if f.merge && files < 2 {
 		return nil, usagef("--merge of one file; expected two or more")
 	}
+	if f.merge && f.format == "csv" {
+		return nil, usagef("--format csv with --merge; expected text, html or json: what is merged has no intervals")
+	}
 	if !f.merge && files > 1 && f.format != "text" {
 		return nil, usagef("--format %s of %d files; expected one file, or --merge, or text, which compares them", f.format, files)
 	}
@@ -75,15 +78,18 @@ func readReported(files []reportFile) ([]reported, error) {
 }
 
 func mergeReported(all []reported) ([]reported, error) {
-	var streams []*load.Stream
+	var results []*load.Result
 	for _, r := range all {
-		streams = append(streams, r.stream)
+		if !r.stream.Complete() {
+			return nil, usagef("%s is cut off; expected complete runs to merge", r.name)
+		}
+		results = append(results, r.stream.Result)
 	}
-	s, err := load.MergeStreams(streams...)
+	merged, err := load.Merge(results...)
 	if err != nil {
-		return nil, err
+		return nil, usageError{err}
 	}
-	return []reported{{fmt.Sprintf("%d generators", len(all)), s}}, nil
+	return []reported{{fmt.Sprintf("%d generators", len(all)), &load.Stream{Result: merged}}}, nil
 }
 
 func (f *reportFlags) write(w io.Writer, all []reported, expectations []load.Expectation) error {

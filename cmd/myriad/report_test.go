@@ -40,7 +40,7 @@ func TestReport(t *testing.T) {
 		{[]string{path, "--expect", "p99<500us", "--expect", "errors==0", "--expect", "rate>1"}, 1,
 			[]string{"FAIL p99<500us: 900µs\n", "FAIL errors==0: 203\n", "2 of 3 expectations not met", "target"}},
 		{[]string{path, path, "--expect", "unsent==0"}, 1, []string{path + ": FAIL unsent==0: 200\n", "2 of 2"}},
-		{[]string{path, path, "--merge"}, 1, []string{"no histogram"}},
+		{[]string{path, path, "--merge"}, 2, []string{"no histogram"}},
 		{[]string{path, "--merge"}, 2, []string{"--merge of one file"}},
 		{[]string{path, path, "--format", "html"}, 2, []string{"--format html of 2 files", "--merge"}},
 		{[]string{path, "--format", "xml"}, 2, []string{`--format is "xml"`, "text, csv, html, json"}},

@@ -191,7 +191,7 @@ type patient struct {
 	refs  chan engine.Ref
 }
 
-func (l *patient) Attend(c *engine.Conn) error {
+func (l *patient) Resume(c *engine.Conn) error {
 	select {
 	case <-l.ready:
 		c.Greeted()
@@ -236,8 +236,8 @@ func endsInGreeting(b *bench) {
 		b.Errorf("counted %d greeting and %d accepted, want 1 and 0", n[engine.Greeting], n[engine.Accepted])
 	}
 	close(l.ready)
-	if err := ref.Attend(); err != nil {
-		b.Errorf("Attend: %v", err)
+	if err := ref.ResumeLayer(); err != nil {
+		b.Errorf("Resume: %v", err)
 	}
 	c.expectEnd("goodbye")
 	s.wantClosed(io.EOF)
