@@ -18,10 +18,6 @@ type Run struct {
 	Round   int           `json:"round"`
 	Started time.Time     `json:"started"`
 	Took    time.Duration `json:"took"`
-	// Attempt counts from 1: a run that something else on the machine has disturbed is
-	// repeated. Superseded says that another attempt counts instead of this.
-	Attempt    int  `json:"attempt,omitempty"`
-	Superseded bool `json:"superseded,omitempty"`
 	// Connections is how many there were to be, Processes how many processes the server
 	// was told to have, Beating that it was told to send heartbeats.
 	Connections int  `json:"connections,omitempty"`
@@ -85,7 +81,7 @@ func (r *Run) Failure() string {
 }
 
 // Counts says whether the run came to its end and its figures count.
-func (r *Run) Counts() bool { return r.Error == "" && r.Skipped == "" && !r.Superseded }
+func (r *Run) Counts() bool { return r.Error == "" && r.Skipped == "" }
 
 // Phase is a part of a run.
 type Phase struct {
@@ -314,6 +310,3 @@ type Tick struct {
 	Open     int64 `json:"open,omitempty"`
 	Answered int64 `json:"answered,omitempty"`
 }
-
-// TickSide is a Side.
-type TickSide = Side
