@@ -256,8 +256,7 @@ func (h *holder) checkpoint(ctx context.Context, name string) (*result.Sample, e
 		return nil, err
 	}
 	s.Counts = &c
-	h.record.Samples = append(h.record.Samples, s)
-	return &h.record.Samples[len(h.record.Samples)-1], nil
+	return h.keep(s), nil
 }
 
 // collect has a server of one process collect its garbage: of several only the one that shows
