@@ -304,7 +304,7 @@ func workload(r *result.Report, w scenario.Workload) []page.Part {
 			parts = append(parts, folded(fmt.Sprintf("What %s said in round %d", x.subject, run.Round), log)...)
 		}
 	}
-	return append(parts, folded("Marks, failures and repeats", marksOf(rows))...)
+	return append(parts, folded("Marks and failures", marksOf(rows))...)
 }
 
 // notes are sentences below the table: what was offered, and how the subject that chooses for

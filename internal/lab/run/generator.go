@@ -28,8 +28,8 @@ const (
 // config is what the load generator is to do in a stage.
 func (m *measurement) config(s scenario.Stage) load.Config {
 	w := m.workload
-	c := load.Config{Target: m.server.addr, Connections: s.Connections, ConnectRate: s.Rate, Loops: w.LoadLoops}
-	if n := len(m.pinning.Load); n > 0 && c.Loops == 0 {
+	c := load.Config{Target: m.server.addr, Connections: s.Connections, ConnectRate: s.Rate}
+	if n := len(m.pinning.Load); n > 0 {
 		c.Loops = n
 	}
 	if w.TLS {

@@ -75,7 +75,7 @@ func (m *measurement) hold(ctx context.Context) error {
 	}
 	ctx, over := context.WithCancelCause(ctx)
 	defer over(nil)
-	h.guard = newMemoryGuard(m.workload, over, func() error { return m.generator.stopConnecting() })
+	h.guard = newMemoryGuard(over, func() error { return m.generator.stopConnecting() })
 	h.phase, h.since = probe.Connected, time.Now()
 	config := m.config(h.stage)
 	seen, err := m.generate(ctx, config, func(e load.Event) error { return h.at(ctx, e) })

@@ -40,12 +40,7 @@ type room struct {
 }
 
 // kept is how much of the memory is to stay free.
-func (r room) kept(asked int64) int64 {
-	if asked > 0 {
-		return asked
-	}
-	return max(leastKept, r.total/keptShare)
-}
+func (r room) kept() int64 { return max(leastKept, r.total/keptShare) }
 
 // in says where it is: nothing for the machine.
 func (r room) in() string {
@@ -83,7 +78,7 @@ func wall(s scenario.Step) string {
 	}
 	if w.Phase(scenario.Park) != nil {
 		room, err := readRoom()
-		if need := int64(w.Connections) * parkedBytes; err == nil && need > room.free-room.kept(w.KeepFree) {
+		if need := int64(w.Connections) * parkedBytes; err == nil && need > room.free-room.kept() {
 			return fmt.Sprintf("memory: %s goroutines need up to %s; %s are free%s", format.Count(w.Connections), format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.in())
 		}
 		return ""
@@ -163,10 +158,10 @@ type memoryGuard struct {
 	stopped string
 }
 
-func newMemoryGuard(w *scenario.Workload, over func(error), stop func() error) *memoryGuard {
+func newMemoryGuard(over func(error), stop func() error) *memoryGuard {
 	g := &memoryGuard{over: over, stop: stop}
 	if r, err := readRoom(); err == nil {
-		g.keep = r.kept(w.KeepFree)
+		g.keep = r.kept()
 	}
 	return g
 }

@@ -208,7 +208,7 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 		var over context.CancelCauseFunc
 		ctx, over = context.WithCancelCause(ctx)
 		defer over(nil)
-		guard := newMemoryGuard(m.workload, over, nil)
+		guard := newMemoryGuard(over, nil)
 		guard.begin()
 		defer guard.end()
 	}

@@ -25,9 +25,6 @@ type Options struct {
 	Connections int
 	// Only keeps the runs whose "workload/subject" it matches; nil keeps all.
 	Only *regexp.Regexp
-	// With asks for what is optional: the subjects and workloads whose names any of these
-	// matches.
-	With []*regexp.Regexp
 	// Subjects are compared in addition to the scenario's own.
 	Subjects []Subject
 	// Scale is the name of a scale of the scenarios; "" runs them as they are written.
@@ -48,7 +45,7 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 		return s, err
 	}
 	s.Subjects = slices.Concat(s.Subjects, o.Subjects)
-	was := s.expanded(thisHost()).withOptional(o.With)
+	was := s.expanded(thisHost())
 	s = scale.apply(was)
 	s = Scale{Connections: o.Connections, Rounds: o.Rounds}.apply(s)
 	s.Answer = slices.Clone(s.Answer)
@@ -89,31 +86,6 @@ func (o Options) String() string {
 	return Join(words)
 }
 
-// CheckWith returns an Error where something optional is asked for that none of the
-// scenarios has.
-func (o Options) CheckWith(all []Scenario) error {
-	var names, optional []string
-	for _, s := range all {
-		optional = append(optional, s.Optional()...)
-		for _, w := range s.Workloads {
-			names = append(names, w.Name)
-		}
-		for _, x := range s.expanded(anyHost).Subjects {
-			names = append(names, x.Name)
-		}
-	}
-	for _, r := range o.With {
-		switch {
-		case slices.ContainsFunc(names, r.MatchString):
-		case len(optional) == 0:
-			return Errorf("%q is asked for; expected nothing to be, as nothing is optional here", r)
-		default:
-			return Errorf("%q matches no workload and no subject; expected to match some of those that are optional: %s", r, strings.Join(optional, ", "))
-		}
-	}
-	return nil
-}
-
 // WithPeers returns the scenario with the sides of the module peers, whose executable it is.
 func (s Scenario) WithPeers(executable string) (Scenario, error) {
 	path, err := filepath.Abs(executable) // or it would be looked for in PATH
@@ -129,7 +101,7 @@ func (s Scenario) WithPeers(executable string) (Scenario, error) {
 		if !x.says(peersPlaceholder) {
 			continue
 		}
-		x.Optional, x.Command = false, slices.Clone(x.Command)
+		x.Command = slices.Clone(x.Command)
 		for i, word := range x.Command {
 			x.Command[i] = strings.ReplaceAll(word, peersPlaceholder, path)
 		}
@@ -137,10 +109,10 @@ func (s Scenario) WithPeers(executable string) (Scenario, error) {
 	return s, nil
 }
 
-// Peers are the sides of the module peers that are left out.
+// Peers are the sides of the module peers, which are left out without its executable.
 func (s *Scenario) Peers() (names []string) {
 	for _, x := range s.Subjects {
-		if x.Optional && x.says(peersPlaceholder) {
+		if x.says(peersPlaceholder) {
 			names = append(names, x.Name)
 		}
 	}

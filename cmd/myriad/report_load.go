@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,18 +12,15 @@ import (
 	"github.com/myriad-go/myriad/load"
 )
 
-// streamFormats are what the report of a load can be written as.
-var streamFormats = []string{"text", "csv", "html", "json"}
-
 // reported is a stream with its name.
 type reported struct {
 	name   string
 	stream *load.Stream
 }
 
-// streams reports the results of loads.
-func (f *reportFlags) streams(cmd *cobra.Command, files []reportFile) error {
-	expectations, err := f.checkStreams(len(files))
+// loads reports the results of loads.
+func (f *reportFlags) loads(cmd *cobra.Command, files []reportFile) error {
+	expectations, err := f.checkLoads(len(files))
 	if err != nil {
 		return err
 	}
@@ -32,25 +28,33 @@ func (f *reportFlags) streams(cmd *cobra.Command, files []reportFile) error {
 	if err != nil {
 		return err
 	}
+	var names []string
+	var streams []*load.Stream
+	for _, r := range all {
+		names, streams = append(names, r.name), append(streams, r.stream)
+	}
 	if f.merge {
 		if all, err = mergeReported(all); err != nil {
 			return err
 		}
 	}
-	if err := f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.write(w, all, expectations) }); err != nil {
+	write := func(w io.Writer) error {
+		if len(all) > 1 {
+			return load.WriteComparison(w, names, streams)
+		}
+		return f.writeLoad(w, all[0].stream, expectations)
+	}
+	if err := f.writeOut(cmd.OutOrStdout(), write); err != nil {
 		return err
 	}
 	return checkReported(cmd.ErrOrStderr(), all, expectations)
 }
 
-// checkStreams says how the flags were wrong for results of loads, before more of them is
+// checkLoads says how the flags were wrong for results of loads, before more of them is
 // read than their beginning.
-func (f *reportFlags) checkStreams(files int) ([]load.Expectation, error) {
+func (f *reportFlags) checkLoads(files int) ([]load.Expectation, error) {
 	if f.only != "" || f.regression != "" {
 		return nil, usagef("--only and --fail-on-regression are for reports of a bench; expected two or more report.json")
-	}
-	if !slices.Contains(streamFormats, f.format) {
-		return nil, usagef("--format is %q; expected one of %s", f.format, strings.Join(streamFormats, ", "))
 	}
 	if f.merge && files < 2 {
 		return nil, usagef("--merge of one file; expected two or more")
@@ -77,6 +81,7 @@ func readReported(files []reportFile) ([]reported, error) {
 	return all, nil
 }
 
+// mergeReported makes one result of several generators'.
 func mergeReported(all []reported) ([]reported, error) {
 	var results []*load.Result
 	for _, r := range all {
@@ -92,16 +97,7 @@ func mergeReported(all []reported) ([]reported, error) {
 	return []reported{{fmt.Sprintf("%d generators", len(all)), &load.Stream{Result: merged}}}, nil
 }
 
-func (f *reportFlags) write(w io.Writer, all []reported, expectations []load.Expectation) error {
-	if len(all) > 1 {
-		var names []string
-		var streams []*load.Stream
-		for _, r := range all {
-			names, streams = append(names, r.name), append(streams, r.stream)
-		}
-		return load.WriteComparison(w, names, streams)
-	}
-	s := all[0].stream
+func (f *reportFlags) writeLoad(w io.Writer, s *load.Stream, expectations []load.Expectation) error {
 	switch f.format {
 	case "csv":
 		return s.WriteCSV(w)

@@ -2,14 +2,38 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 
 	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad/internal/baseline"
 	"github.com/myriad-go/myriad/internal/lab/run"
+	"github.com/myriad-go/myriad/internal/offer"
 )
 
-// newPark is what "bench idle" starts to see what goroutines take.
+// Hidden commands, which "bench" starts as processes of their own.
+
+// newOffer offers jobs to a pool, for the scenario overload.
+func newOffer() *cobra.Command {
+	var plan offer.Plan
+	cmd := &cobra.Command{
+		Use:    "offer",
+		Short:  "Offer jobs to a pool in an open loop, and count what becomes of them",
+		Args:   cobra.NoArgs,
+		Hidden: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			err := offer.Run(cmd.Context(), plan, offer.Own(), cmd.OutOrStdout())
+			if wrong, ok := errors.AsType[offer.PlanError](err); ok {
+				return usageError{wrong}
+			}
+			return err
+		},
+	}
+	plan.AddFlags(cmd.Flags(), offer.Own())
+	return cmd
+}
+
+// newPark parks goroutines, for the scenario idle.
 func newPark() *cobra.Command {
 	var n int
 	cmd := &cobra.Command{

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -17,12 +16,9 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// bookFormats are what the report of a bench, and a comparison, can be written as.
-var bookFormats = []string{"text", "markdown", "html", "json"}
-
-// books reports a bench, or compares several.
-func (f *reportFlags) books(cmd *cobra.Command, files []reportFile) error {
-	only, bound, err := f.checkBooks(len(files))
+// benches reports a bench, or compares several.
+func (f *reportFlags) benches(cmd *cobra.Command, files []reportFile) error {
+	only, bound, err := f.checkBenches(len(files))
 	if err != nil {
 		return err
 	}
@@ -36,7 +32,7 @@ func (f *reportFlags) books(cmd *cobra.Command, files []reportFile) error {
 		names, all = append(names, file.name), append(all, b)
 	}
 	if len(all) == 1 {
-		return f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBook(w, setReport{all[0]}) })
+		return f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBench(w, report.Page(all[0]), all[0]) })
 	}
 	c, err := report.Compare(names, all, only)
 	if wrong, ok := errors.AsType[scenario.Error](err); ok {
@@ -45,7 +41,7 @@ func (f *reportFlags) books(cmd *cobra.Command, files []reportFile) error {
 	if err != nil {
 		return err
 	}
-	if err := f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBook(w, c) }); err != nil {
+	if err := f.writeOut(cmd.OutOrStdout(), func(w io.Writer) error { return f.writeBench(w, c.Page(), c) }); err != nil {
 		return err
 	}
 	if f.regression == "" {
@@ -74,13 +70,11 @@ func failOn(w io.Writer, c *report.Comparison, bound float64) error {
 	return nil
 }
 
-// checkBooks says how the flags were wrong for reports of benches.
-func (f *reportFlags) checkBooks(files int) (only *regexp.Regexp, bound float64, err error) {
+// checkBenches says how the flags were wrong for reports of benches.
+func (f *reportFlags) checkBenches(files int) (only *regexp.Regexp, bound float64, err error) {
 	switch {
 	case f.merge || len(f.expect) > 0:
 		return nil, 0, usagef("--merge and --expect are for results of a load; expected none of them with reports of a bench")
-	case !slices.Contains(bookFormats, f.format):
-		return nil, 0, usagef("--format is %q; expected one of %s", f.format, strings.Join(bookFormats, ", "))
 	case files < 2 && (f.only != "" || f.regression != ""):
 		return nil, 0, usagef("--only and --fail-on-regression are for a comparison; expected two or more reports")
 	}
@@ -100,22 +94,11 @@ func (f *reportFlags) checkBooks(files int) (only *regexp.Regexp, bound float64,
 	return only, bound, nil
 }
 
-// setReport is a report of a bench as a page.
-type setReport struct{ *result.Set }
-
-func (s setReport) Page() page.Page { return report.Page(s.Set) }
-
-// book is a report of a bench, or a comparison.
-type book interface {
-	WriteJSON(w io.Writer) error
-	Page() page.Page
-}
-
-func (f *reportFlags) writeBook(w io.Writer, b book) error {
-	p := b.Page()
+// writeBench writes a report, or a comparison: its page, or as JSON itself.
+func (f *reportFlags) writeBench(w io.Writer, p page.Page, of interface{ WriteJSON(io.Writer) error }) error {
 	switch f.format {
 	case "json":
-		return b.WriteJSON(w)
+		return of.WriteJSON(w)
 	case "html":
 		return p.WriteHTML(w)
 	case "markdown":
