@@ -45,8 +45,6 @@ type Run struct {
 	Capacity *Capacity `json:"capacity,omitempty"`
 	// Broadcaster is the connection that has asked for a broadcast.
 	Broadcaster *Broadcaster `json:"broadcaster,omitempty"`
-	// Stopped says where connections were no longer opened because memory ran low.
-	Stopped string `json:"stopped,omitempty"`
 	// Foreign is how many CPUs anything but the lab and what it had started kept busy in
 	// the run, Stolen how many of them the host of a virtual machine took.
 	Foreign float64 `json:"foreign,omitempty"`

@@ -88,10 +88,7 @@ func wall(s scenario.Step) string {
 	if n < 1 || err != nil {
 		return "" // or it fails
 	}
-	i := slices.IndexFunc(report.Walls, func(x doctor.Wall) bool {
-		memory := x.Name == "memory" || x.Name == "cgroup-memory"
-		return !x.Soft && x.Near(n) && !(memory && w.Phase(scenario.Broadcast) != nil) // which goes on with those that there are
-	})
+	i := slices.IndexFunc(report.Walls, func(x doctor.Wall) bool { return !x.Soft && x.Near(n) })
 	if i < 0 {
 		return ""
 	}
@@ -120,66 +117,22 @@ func examine(s scenario.Step, n int) (*doctor.Report, error) {
 	return doctor.Examine(facts, plan)
 }
 
-// doctorLines is what package doctor says of connections before they are opened: how many
-// this machine holds, and each wall that is below what is wanted.
-func doctorLines(s scenario.Step) []string {
-	n := s.Workload.Connections
-	report, err := examine(s, n)
-	if err != nil {
-		return []string{fmt.Sprintf("the machine's walls are not known: %v", err)}
-	}
-	lines := []string{fmt.Sprintf("this machine holds %s connections of %s", format.Count(report.Holds), format.Count(n))}
-	for i := range report.Walls {
-		w := &report.Walls[i]
-		if !w.Near(n) {
-			continue
-		}
-		does := "stops them at"
-		if w.Soft {
-			does = "may hurt from"
-		}
-		lines = append(lines, fmt.Sprintf("%s is %s: %s %s connections", w.Name, w.Present, does, format.Count(w.Holds)))
-	}
-	return lines
-}
-
-// memoryGuard looks at the memory while connections are opened and held: with less than keep
-// no more are opened, with less than half of it the run ends. It has a goroutine of its own,
-// from begin to end.
-type memoryGuard struct {
-	keep int64        // bytes
-	stop func() error // opens no more connections, nil where that can't be told
-	over func(error)  // ends the run
-
-	cancel  context.CancelFunc // nil before begin
-	wait    sync.WaitGroup
-	mu      sync.Mutex
-	opening bool
-	stopped string
-}
-
-func newMemoryGuard(over func(error), stop func() error) *memoryGuard {
-	g := &memoryGuard{over: over, stop: stop}
-	if r, err := readRoom(); err == nil {
-		g.keep = r.kept()
-	}
-	return g
-}
-
-// begin begins to look, while connections are opened.
-func (g *memoryGuard) begin() {
-	ctx, cancel := context.WithCancel(context.Background())
-	g.cancel, g.opening = cancel, true
-	g.wait.Go(func() {
+// guardMemory looks at the memory ten times a second until the returned function is called,
+// which waits. When less than half of what is to stay free is left, the returned context ends,
+// with that as its cause.
+func guardMemory(ctx context.Context) (context.Context, func()) {
+	ctx, over := context.WithCancelCause(ctx)
+	var wait sync.WaitGroup
+	wait.Go(func() {
 		for {
 			room, err := readRoom()
 			if errors.Is(err, procfs.ErrNotAvailable) {
 				return
 			}
 			if err == nil { // or the next look tells
-				err = g.look(room)
+				err = room.low()
 				if err != nil {
-					g.over(err)
+					over(err)
 					return
 				}
 			}
@@ -188,42 +141,17 @@ func (g *memoryGuard) begin() {
 			}
 		}
 	})
-}
-
-// end ends the guard's goroutine and waits for it.
-func (g *memoryGuard) end() {
-	if g.cancel != nil {
-		g.cancel()
-		g.wait.Wait()
+	return ctx, func() {
+		over(nil)
+		wait.Wait()
 	}
 }
 
-// connected is when no more connections are opened. It says where memory ran low, "" if it
-// did not.
-func (g *memoryGuard) connected() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.opening = false
-	return g.stopped
-}
-
-// look decides by what is free. An error says that nothing is to go on.
-func (g *memoryGuard) look(r room) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if r.free >= g.keep {
+// low fails when less than half of what is to stay free is left.
+func (r room) low() error {
+	if r.free >= r.kept()/2 {
 		return nil
 	}
-	low := fmt.Sprintf("%s MB are free%s", format.Whole(float64(r.free)/1e6), r.in())
-	keep := format.Whole(float64(g.keep) / 1e6)
-	if g.opening && g.stop != nil && g.stopped == "" {
-		g.stopped = fmt.Sprintf("%s, and %s MB are to stay free", low, keep)
-		if err := g.stop(); err != nil {
-			return fmt.Errorf("memory: only %s, and the load generator can't be told: %w", low, err)
-		}
-	}
-	if r.free < g.keep/2 {
-		return fmt.Errorf("memory: only %s, less than half of the %s MB that are to stay free", low, keep)
-	}
-	return nil
+	return fmt.Errorf("memory: only %s MB are free%s, less than half of the %s MB that are to stay free",
+		format.Whole(float64(r.free)/1e6), r.in(), format.Whole(float64(r.kept())/1e6))
 }

@@ -205,12 +205,9 @@ func (m *measurement) phases(ctx context.Context, name string, trusted *tls.Conf
 func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) error {
 	holds := s.Phase(scenario.Hold)
 	if holds.Do != "" {
-		var over context.CancelCauseFunc
-		ctx, over = context.WithCancelCause(ctx)
-		defer over(nil)
-		guard := newMemoryGuard(over, nil)
-		guard.begin()
-		defer guard.end()
+		guarded, end := guardMemory(ctx)
+		defer end()
+		ctx = guarded
 	}
 	config := m.config(s)
 	began := time.Now()
