@@ -24,9 +24,8 @@ const (
 	keptShare = 20
 	// parkedBytes is more than a parked goroutine has ever taken.
 	parkedBytes = 4 << 10
-	// costlyBytes is what a connection is taken to need on each side where TLS or a server of
-	// somebody else's has it: more than any that was seen.
-	costlyBytes = 16 << 10
+	// tlsBytes is more than a connection with TLS has ever taken on each side.
+	tlsBytes = 16 << 10
 	// guardEvery is the time between two looks at the memory: at 30,000 connections a second
 	// of 9 KB each, 27 MB are taken between them.
 	guardEvery = 100 * time.Millisecond
@@ -104,15 +103,15 @@ func wall(s scenario.Step) string {
 }
 
 // examine has package doctor say how many connections of a step this machine holds, with both
-// ends on it.
+// ends on it. A server of somebody else's is taken for one with a goroutine for each.
 func examine(s scenario.Step, n int) (*doctor.Report, error) {
 	facts, err := doctor.Read(0)
 	if err != nil {
 		return nil, err
 	}
 	plan := doctor.Plan{Connections: max(n, 1), Side: doctor.Both, Model: cmp.Or(s.Subject.Model(), "goroutine"), Processes: s.Subject.Processes(s.Workload)}
-	if s.Subject.Model() == "" || s.Workload.TLS {
-		plan.UserMemory = costlyBytes
+	if s.Workload.TLS {
+		plan.UserMemory = tlsBytes
 	}
 	return doctor.Examine(facts, plan)
 }
