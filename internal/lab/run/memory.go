@@ -1,18 +1,14 @@
 package run
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 	"time"
 
-	"github.com/myriad-go/myriad/doctor"
 	"github.com/myriad-go/myriad/internal/format"
-	"github.com/myriad-go/myriad/internal/lab/scenario"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sample"
 )
@@ -65,55 +61,6 @@ func readRoom() (room, error) {
 		}
 	}
 	return r, nil
-}
-
-// wall says why a run can't be made, "" if it can: the subject holds fewer connections, or the
-// machine does. Nothing has been started.
-func wall(s scenario.Step) string {
-	w := s.Workload
-	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
-		return fmt.Sprintf("%s connections are more than the %s that it can hold: %s",
-			format.Count(w.Connections), format.Count(most), s.Subject.Wall)
-	}
-	if w.Phase(scenario.Park) != nil {
-		room, err := readRoom()
-		if need := int64(w.Connections) * parkedBytes; err == nil && need > room.free-room.kept() {
-			return fmt.Sprintf("memory: %s goroutines need up to %s; %s are free%s", format.Count(w.Connections), format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.in())
-		}
-		return ""
-	}
-	n := w.For(s.Subject.MaxConns).Connections
-	report, err := examine(s, n)
-	if n < 1 || err != nil {
-		return "" // or it fails
-	}
-	i := slices.IndexFunc(report.Walls, func(x doctor.Wall) bool { return !x.Soft && x.Near(n) })
-	if i < 0 {
-		return ""
-	}
-	wall := &report.Walls[i]
-	text := fmt.Sprintf("%s: %s stops %s connections at %s", wall.Name, wall.What, format.Count(n), format.Count(wall.Holds))
-	if wall.Present != "" {
-		text += "; it is " + wall.Present
-	}
-	if wall.Needs != "" {
-		text += ", needs " + wall.Needs
-	}
-	return text + fmt.Sprintf("; `myriad doctor -n %d` says how to move it", n)
-}
-
-// examine has package doctor say how many connections of a step this machine holds, with both
-// ends on it. A server of somebody else's is taken for one with a goroutine for each.
-func examine(s scenario.Step, n int) (*doctor.Report, error) {
-	facts, err := doctor.Read(0)
-	if err != nil {
-		return nil, err
-	}
-	plan := doctor.Plan{Connections: max(n, 1), Side: doctor.Both, Model: cmp.Or(s.Subject.Model(), "goroutine"), Processes: s.Subject.Processes(s.Workload)}
-	if s.Workload.TLS {
-		plan.UserMemory = tlsBytes
-	}
-	return doctor.Examine(facts, plan)
 }
 
 // guardMemory looks at the memory ten times a second until the returned function is called,

@@ -193,14 +193,9 @@ func (s Subject) Fill(p Place) []string {
 	if p.Heartbeat > 0 {
 		heartbeat = p.Heartbeat.String()
 	}
-	replacer := strings.NewReplacer("{self}", p.Self, "{addr}", p.Addr, "{port}", port, "{app}", p.App,
+	return s.Command.replace("{self}", p.Self, "{addr}", p.Addr, "{port}", port, "{app}", p.App,
 		"{cert}", p.Cert, "{key}", p.Key, "{heartbeat}", heartbeat, "{admin}", p.Admin,
 		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.room()), "{processes}", strconv.Itoa(p.Processes))
-	words := make([]string, len(s.Command))
-	for i, word := range s.Command {
-		words[i] = replacer.Replace(word)
-	}
-	return words
 }
 
 // room is {room}.
