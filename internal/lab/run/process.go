@@ -49,6 +49,7 @@ const (
 type launcher struct {
 	starts chan func()
 	ended  chan struct{}
+	all    []int // CPUs that this process may use
 
 	mu   sync.Mutex
 	left error // processes that did not end within groupBound
@@ -56,6 +57,7 @@ type launcher struct {
 
 func newLauncher() *launcher {
 	l := &launcher{starts: make(chan func()), ended: make(chan struct{})}
+	l.all, _ = allowedCPUs() // or nothing is pinned
 	go func() {
 		defer close(l.ended)
 		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
@@ -98,7 +100,7 @@ func (l *launcher) endGroup(pid int) {
 type command struct {
 	args  []string
 	in    io.Reader     // its standard input; nil for none
-	cpus  []int         // where it runs; nil for where the launcher does
+	cpus  []int         // where it runs; nil for wherever this process may
 	grace time.Duration // between SIGTERM and SIGKILL
 }
 
@@ -128,8 +130,12 @@ func (l *launcher) start(ctx context.Context, c command, out io.WriteCloser) (*p
 	if out != nil {
 		p.cmd.Stdout = out
 	}
+	cpus := c.cpus
+	if cpus == nil {
+		cpus = l.all // or those of the process before it would stay the thread's
+	}
 	started := make(chan error)
-	l.starts <- func() { started <- startOn(p.cmd, c.cpus) }
+	l.starts <- func() { started <- startOn(p.cmd, cpus) }
 	if err := <-started; err != nil {
 		stop()
 		return nil, fmt.Errorf("cannot start %s: %w", c.args[0], err)

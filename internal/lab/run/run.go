@@ -33,7 +33,7 @@ import (
 type runner struct {
 	self     string // the executable with the subcommands load and hold
 	cert     string // the certificate and its key; "" where no workload needs it
-	pinning  pinning
+	pinning  result.Pinning
 	launcher *launcher
 	sampled  bool // /proc is available
 	progress *progress
@@ -71,7 +71,7 @@ func (r *runner) run(ctx context.Context, s scenario.Step, all *scenario.Scenari
 		rec.Error = err.Error()
 	}
 	if err == nil || w.Phase(scenario.Broadcast) != nil { // of that what there was is told
-		probe.Measure(probe.Input{Run: &rec, Workload: *w, Pinning: r.pinning.of(*w).Pinning})
+		probe.Measure(probe.Input{Run: &rec, Workload: *w, Pinning: r.pinningOf(*w)})
 	}
 	if rec.Error == "" && w.Phase(scenario.Attack) == nil { // whose clients live in the lab
 		probe.MarkNoise(&rec)
@@ -105,7 +105,7 @@ type measurement struct {
 	record    *result.Run
 	server    *server
 	generator *process // the last one that was started
-	pinning   pinning
+	pinning   result.Pinning
 	admin     *admin // nil where the server shows nothing
 	timeline  *timeline
 	base      int // sockets, or connections, of the server without any of the load
@@ -113,7 +113,7 @@ type measurement struct {
 
 // serve starts the server, goes through the phases and ends the server.
 func (r *runner) serve(ctx context.Context, s scenario.Step, rec *result.Run) error {
-	m := &measurement{runner: r, step: s, workload: &s.Workload, record: rec, pinning: r.pinning.of(s.Workload)}
+	m := &measurement{runner: r, step: s, workload: &s.Workload, record: rec, pinning: r.pinningOf(s.Workload)}
 	var trusted *tls.Config
 	if s.Workload.TLS {
 		var err error
@@ -127,7 +127,7 @@ func (r *runner) serve(ctx context.Context, s scenario.Step, rec *result.Run) er
 	}
 	rec.Command, rec.Processes = s.Subject.Fill(place), place.Processes
 	held := s.Workload.Phase(scenario.Broadcast) != nil
-	c := command{args: rec.Command, cpus: m.pinning.serverCPUs(), grace: stopGrace}
+	c := command{args: rec.Command, cpus: m.pinning.Server, grace: stopGrace}
 	if held {
 		c.grace = heldGrace
 	}
@@ -350,7 +350,7 @@ func (m *measurement) generate(ctx context.Context, c load.Config, at func(load.
 	if err != nil {
 		return nil, err
 	}
-	run := command{args: []string{m.self, "load", "--json", "--config", "-"}, in: bytes.NewReader(config), cpus: m.pinning.loadCPUs(), grace: outputGrace}
+	run := command{args: []string{m.self, "load", "--json", "--config", "-"}, in: bytes.NewReader(config), cpus: m.pinning.Load, grace: outputGrace}
 	if c.Hold {
 		run.args[1], run.grace = "hold", heldGrace
 	}

@@ -127,7 +127,7 @@ func plan(all []scenario.Scenario, o Options) (*result.Set, error) {
 			continue
 		}
 		set.Reports = append(set.Reports, &result.Report{
-			Scenario: s, Pinning: pinned.Pinning, Notes: s.Notes, Planned: len(steps), Runs: []result.Run{},
+			Scenario: s, Pinning: pinned, Notes: s.Notes, Planned: len(steps), Runs: []result.Run{},
 		})
 	}
 	if len(set.Reports) == 0 {
