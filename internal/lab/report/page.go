@@ -100,10 +100,10 @@ func summarize(r *result.Report) summary {
 		switch {
 		case run.Error != "":
 			n.failed++
-			problem(page.Bad, where, "FAILED", run.Failure())
+			problem(page.Bad, where, markFailed, run.Failure())
 		case run.Skipped != "":
 			n.skipped++
-			problem(page.Warn, where, "not run", run.Skipped)
+			problem(page.Warn, where, markNotRun, run.Skipped)
 		case len(run.Marks) > 0:
 			n.marked++
 		}
@@ -422,21 +422,13 @@ func phases(run *result.Run) *page.Table {
 	return t
 }
 
-// marksOf are each rule that was broken and each error.
+// marksOf are what was wrong with each run.
 func marksOf(rows []row) (all []page.Remark) {
 	for _, x := range rows {
-		add := func(tone page.Tone, run *result.Run, text string, args ...any) {
-			all = append(all, page.Remark{Tone: tone, Text: fmt.Sprintf("%s, round %d: ", x.subject, run.Round) + fmt.Sprintf(text, args...)})
-		}
 		for _, run := range x.runs {
-			if run.Error != "" {
-				add(page.Bad, run, "FAILED: %s", run.Error)
-			}
-			if run.Skipped != "" {
-				add(page.Warn, run, "not run: %s", run.Skipped)
-			}
-			for _, m := range run.Marks {
-				add(page.Warn, run, "%s: %s", m.Rule, m.Detail)
+			where := fmt.Sprintf("%s, round %d: ", x.subject, run.Round)
+			for _, p := range problems(run) {
+				all = append(all, page.Remark{Tone: p.Tone, Text: where + p.word + ": " + p.Text})
 			}
 		}
 	}
