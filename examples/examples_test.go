@@ -3,6 +3,8 @@ package examples
 
 import (
 	"bufio"
+	"flag"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -16,24 +18,46 @@ import (
 
 const patience = time.Minute
 
-// build builds an example, and says where it is.
-func build(t *testing.T, name string) (program string) {
-	t.Helper()
-	if runtime.GOOS == "windows" {
-		t.Skip("a process can't be interrupted on Windows")
-	}
-	program = filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("go", "build", "-o", program, "./"+name).CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
-	}
-	return program
+// programs is the directory in which TestMain has built all examples, "" where it has not:
+// in short runs, and on Windows, where a process can't be interrupted.
+var programs string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(buildAndRun(m))
 }
 
-// run builds an example and runs it until the test has ended, then interrupts
-// it and expects an orderly end.
+func buildAndRun(m *testing.M) (code int) {
+	if testing.Short() || runtime.GOOS == "windows" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "examples")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", dir, "./...").CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
+		return 1
+	}
+	programs = dir
+	return m.Run()
+}
+
+// built is where an example is.
+func built(t *testing.T, name string) (path string) {
+	t.Helper()
+	if programs == "" {
+		t.Skip("the examples are not built")
+	}
+	return filepath.Join(programs, name)
+}
+
+// run runs an example until the test has ended, then interrupts it and expects an orderly
+// end.
 func run(t *testing.T, name string, args ...string) *program {
 	t.Helper()
-	return start(t, exec.Command(build(t, name), args...))
+	return start(t, exec.Command(built(t, name), args...))
 }
 
 // program is an example that runs.

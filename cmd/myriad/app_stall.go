@@ -1,7 +1,7 @@
 package main
 
 import (
-	"errors"
+	"context"
 	"fmt"
 	"strings"
 	"sync"
@@ -61,19 +61,17 @@ func newStaller(f stallFlags) *staller {
 	return &staller{flags: f, stations: make(map[int]*stall.Station)}
 }
 
-// stallConn is what the application knows of a connection.
-type stallConn struct {
-	station *stall.Station
-	answer  func(text []byte)
-}
-
-// Opened gives the connection the station of its loop.
+// Opened gives the connection the station of its loop. Where there is no room for an answer,
+// it waits for some, as do all lines behind it: a peer that takes nothing is closed in the
+// end.
 func (s *staller) Opened(c *myriad.Conn) {
-	to := c.Ref()
-	c.SetValue(&stallConn{
-		station: s.station((*engine.Conn)(c).Owner()),
-		answer:  func(text []byte) { send(to, text) },
-	})
+	to, station := c.Ref(), s.station((*engine.Conn)(c).Owner())
+	answer := func(text []byte) {
+		if to.SendWait(context.Background(), text) != nil {
+			_ = to.Close() // an error says that it is closed already
+		}
+	}
+	c.SetValue(func(text []byte) error { return station.Serve(text, answer) })
 }
 
 // station is that of a loop.
@@ -89,22 +87,9 @@ func (s *staller) station(loop int) *stall.Station {
 // Message has a line served.
 func (*staller) Message(c *myriad.Conn, text []byte) {
 	text = append(append(make([]byte, 0, len(text)+1), text...), '\n')
-	own := c.Value().(*stallConn)
-	if err := own.station.Serve(text, own.answer); err != nil {
+	if err := c.Value().(func([]byte) error)(text); err != nil {
 		c.CloseWith(err)
 	}
 }
 
 func (*staller) Closed(*myriad.Conn, error) {}
-
-// send sends a text, if the connection is still open. Where there is no room it waits
-// for some, as do all lines behind it: a peer that takes nothing is closed in the end.
-func send(to myriad.Ref, text []byte) {
-	err := to.Send(text)
-	for ; errors.Is(err, myriad.ErrFull); err = to.Send(text) {
-		time.Sleep(100 * time.Microsecond)
-	}
-	if err != nil {
-		_ = to.Close() // an error says that it is closed already
-	}
-}

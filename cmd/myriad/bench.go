@@ -58,79 +58,40 @@ was not met that has to be; with --strict also when one of size or speed was not
 	return cmd
 }
 
-// benchFlags are the flags of a scenario.
+// benchFlags are the flags of bench.
 type benchFlags struct {
-	rounds      int
-	duration    time.Duration
-	only        string
-	peers       string
-	subjects    []string
-	out         string
-	scale       string
-	connections int
-	strict      bool
-	resume      string
+	options  run.Options
+	peers    string
+	subjects []string
+	resume   string
 }
 
 func (f *benchFlags) add(flags *pflag.FlagSet) {
+	o := &f.options
 	f.addScale(flags)
-	flags.IntVar(&f.rounds, "rounds", 0, "how often each subject is run under each workload (default: the scenario's own)")
-	flags.DurationVar(&f.duration, "duration", 0, "measure each run for this long (default: the workload's own)")
-	flags.StringVar(&f.only, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
+	flag(flags, &o.Rounds, quantity.Positive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's own)")
+	flag(flags, &o.Duration, quantity.Period, "duration", "", "measure each run for this `TIME` (default: the workload's own)")
+	flag(flags, &o.Only, parseRegexp, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
 	flags.StringVar(&f.peers, "peers", "", "compare the pools of overload with ants, pond and failsafe, by this `FILE`: go build -C peers -o FILE .")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
 			"{addr}, {port} and {app} (echo, lines, sink, http, wait, pow or sha) are filled in, "+
 			"and {cert}, {key} and {heartbeat} where there is TLS or a heartbeat (repeatable)")
-	flags.StringVar(&f.out, "out", "", "write the report to this `DIR` (default: bench-SCENARIO-DATE-TIME here)")
+	flags.StringVar(&o.Dir, "out", "", "write the report to this `DIR` (default: bench-SCENARIO-DATE-TIME here)")
 	flags.StringVar(&f.resume, "resume", "", "run what is missing in this `DIR` of an earlier bench")
-	flags.BoolVar(&f.strict, "strict", false, "fail, too, when sizes or rates are not what is claimed")
+	flags.BoolVar(&o.Strict, "strict", false, "fail, too, when sizes or rates are not what is claimed")
 }
 
 // addScale adds the flags that say how large scenarios are.
 func (f *benchFlags) addScale(flags *pflag.FlagSet) {
-	flags.StringVar(&f.scale, "scale", "", "run at this `SCALE`: small, full, or one of a file's own (default: full)")
-	flag(flags, &f.connections, quantity.Positive, "connections-max", "n", "have `N` connections, or goroutines, at most in each workload, such as 100k (default: the workload's own)")
+	flags.StringVar(&f.options.Scale, "scale", "", "run at this `SCALE`: small, full, or one of a file's own (default: full)")
+	flag(flags, &f.options.Connections, quantity.Positive, "connections-max", "n", "have `N` connections, or goroutines, at most in each workload, such as 100k (default: the workload's own)")
 }
 
-// options checks the flags and turns them into options. jobs says that a --subject is offered
-// jobs.
-func (f *benchFlags) options(cmd *cobra.Command, jobs bool) (run.Options, error) {
-	o := run.Options{
-		Options: scenario.Options{Rounds: f.rounds, Duration: f.duration, Scale: f.scale, Connections: f.connections},
-		Write:   report.Write, Judge: report.Judge, Strict: f.strict, Progress: cmd.ErrOrStderr(),
-		Command: strings.Join(append([]string{"myriad"}, os.Args[1:]...), " "),
-	}
-	changed := cmd.Flags().Changed
-	switch {
-	case f.rounds < 0 || f.rounds == 0 && changed("rounds"):
-		return o, usagef("--rounds is %d; expected at least 1", f.rounds)
-	case f.duration < 0 || f.duration == 0 && changed("duration"):
-		return o, usagef("--duration is %v; expected more than 0", f.duration)
-	case filepath.Ext(f.out) == ".json":
-		return o, usagef("--out is %q; expected a directory: report.json in it has every run", f.out)
-	}
-	var err error
-	if f.only != "" {
-		if o.Only, err = expression("only", f.only); err != nil {
-			return o, err
-		}
-	}
-	for _, text := range f.subjects {
-		subject, err := scenario.ParseSubject(text, jobs)
-		if err != nil {
-			return o, usagef("--subject: %w", err)
-		}
-		o.Subjects = append(o.Subjects, subject)
-	}
-	return o, nil
-}
-
-// expression is the value of a flag that is one.
-func expression(flag, text string) (*regexp.Regexp, error) {
+func parseRegexp(text string) (*regexp.Regexp, error) {
 	compiled, err := regexp.Compile(text)
 	if err != nil {
-		return nil, usagef("--%s is %q: %w; expected a regular expression", flag, text, err)
+		return nil, quantity.Error("a regular expression: " + err.Error())
 	}
 	return compiled, nil
 }
@@ -147,22 +108,25 @@ func (f *benchFlags) bench(cmd *cobra.Command, names []string) error {
 		if len(names) > 0 {
 			return usagef("--resume with %s; expected it alone: the directory says what is to be run", strings.Join(names, ", "))
 		}
-		o, err := f.options(cmd, false)
-		if err != nil {
-			return err
-		}
-		set, err := run.Resume(cmd.Context(), f.resume, o)
+		set, err := run.Resume(cmd.Context(), f.resume, f.runOptions(cmd))
 		return printSet(cmd, set, f.resume, err)
+	}
+	if filepath.Ext(f.options.Dir) == ".json" {
+		return usagef("--out is %q; expected a directory: report.json in it has every run", f.options.Dir)
 	}
 	chosen, err := f.scenarios(names)
 	if err != nil {
 		return err
 	}
-	o, err := f.options(cmd, len(chosen) == 1 && chosen[0].OffersJobs())
-	if err != nil {
-		return err
+	o := f.runOptions(cmd)
+	for _, text := range f.subjects {
+		subject, err := scenario.ParseSubject(text, len(chosen) == 1 && chosen[0].OffersJobs())
+		if err != nil {
+			return usagef("--subject: %w", err)
+		}
+		o.Subjects = append(o.Subjects, subject)
 	}
-	if o.Dir = f.out; o.Dir == "" {
+	if o.Dir == "" {
 		o.Dir = "bench"
 		for _, s := range chosen {
 			o.Dir += "-" + s.Name
@@ -171,6 +135,13 @@ func (f *benchFlags) bench(cmd *cobra.Command, names []string) error {
 	}
 	set, err := run.All(cmd.Context(), chosen, o)
 	return printSet(cmd, set, o.Dir, err)
+}
+
+func (f *benchFlags) runOptions(cmd *cobra.Command) run.Options {
+	o := f.options
+	o.Write, o.Judge, o.Progress = report.Write, report.Judge, cmd.ErrOrStderr()
+	o.Command = strings.Join(append([]string{"myriad"}, os.Args[1:]...), " ")
+	return o
 }
 
 // scenarios are those that the command line names, with --peers if that is given.
@@ -242,15 +213,11 @@ func newBenchList() *cobra.Command {
 // list prints a line for each built-in scenario: its name, about how long it takes, and its
 // question.
 func (f *benchFlags) list(cmd *cobra.Command) error {
-	o, err := f.options(cmd, false)
-	if err != nil {
-		return err
-	}
 	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	for _, name := range scenario.BuiltIns() {
 		s, err := probe.Scenarios.BuiltIn(name)
 		if err == nil {
-			s, err = o.Apply(s)
+			s, err = f.options.Apply(s)
 		}
 		if err != nil {
 			return usageError{err}

@@ -20,6 +20,7 @@ import (
 // Each kind of phase runs, and the report has what it saw. Built-in scenarios run beside a
 // file, with subjects of the user's own.
 func TestBench(t *testing.T) {
+	slow(t)
 	t.Setenv(asMyriad, "1")
 	out := filepath.Join(t.TempDir(), "out")
 	mine := writeScenario(t, "mine", small)
@@ -68,6 +69,7 @@ func TestBench(t *testing.T) {
 // A subject that joins by its command line is run as the others are, and one that fails
 // makes the command fail.
 func TestBenchSubjects(t *testing.T) {
+	slow(t)
 	t.Setenv(asMyriad, "1")
 	got := invoke(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/(mine|broken)$", "--out", filepath.Join(t.TempDir(), "r"),
 		"--subject", "mine={self} plain --addr {addr} --app {app}", "--subject", "broken={self} plain --addr {addr} --app none")
@@ -150,6 +152,7 @@ func (b *benching) gone(t *testing.T) {
 
 // What kills a bench leaves no process, and no file but in the report's directory.
 func TestBenchKilled(t *testing.T) {
+	slow(t)
 	for word, args := range map[string][]string{ // by what is in the command line of a process at work
 		"load":  {"tls", "--only", "^echo-100/net$", "--duration", "1h"},
 		"serve": {"models", "--only", "^compute-100/prefork-2$", "--duration", "1h"},
@@ -169,15 +172,15 @@ func TestBenchKilled(t *testing.T) {
 // What was interrupted is reported as far as it is, and resumed: in the end every step is
 // there once.
 func TestBenchResumed(t *testing.T) {
-	other := map[os.Signal]os.Signal{os.Interrupt: syscall.SIGTERM, syscall.SIGTERM: os.Interrupt}
-	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, os.Kill} {
+	slow(t)
+	for _, sig := range []os.Signal{syscall.SIGTERM, os.Kill} {
 		b := startBench(t, "quick", "--rounds", "2", "--duration", "100ms", "--only", "^echo-100/(net|goroutine)$")
 		await.True(t, "a run has ended", func() bool { return b.records() > 0 })
 		if err := b.Process.Signal(sig); err != nil {
 			t.Fatal(err)
 		}
 		if sig != os.Kill {
-			_ = b.Process.Signal(other[sig]) // as timeout(1) sends two: they count as one
+			_ = b.Process.Signal(os.Interrupt) // as timeout(1) sends two: they count as one
 		}
 		_ = b.Wait() // the exit code says what it returned
 		made := b.records()

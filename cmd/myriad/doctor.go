@@ -28,9 +28,8 @@ const defaultExamined = 1_000_000
 
 // doctorFlags are the flags of the command doctor.
 type doctorFlags struct {
-	plan             doctor.Plan
-	side             string
-	sources, targets []string
+	plan doctor.Plan
+	side string
 
 	fix, yes, json bool
 	format         string
@@ -119,21 +118,6 @@ func (f *doctorFlags) complete(given func(flag string) bool) error {
 		f.plan.Connections = defaultExamined
 	}
 	f.plan.Side = doctor.Side(f.side)
-	f.plan.Sources, f.plan.Targets = nil, nil
-	for _, text := range f.sources {
-		some, err := load.ParseSources(text, load.MaxSources-len(f.plan.Sources))
-		if err != nil {
-			return usagef("--src is %q; %w", text, err)
-		}
-		f.plan.Sources = append(f.plan.Sources, some...)
-	}
-	for _, text := range f.targets {
-		target, err := netip.ParseAddrPort(text)
-		if err != nil {
-			return usagef("--target is %q; expected an IP address and a port, such as 10.0.0.7:9000", text)
-		}
-		f.plan.Targets = append(f.plan.Targets, target)
-	}
 	if _, err := doctor.Examine(&doctor.Facts{}, f.plan); err != nil {
 		return usageError{fmt.Errorf("%s", strings.TrimPrefix(err.Error(), "doctor: "))}
 	}
@@ -151,8 +135,18 @@ func (f *doctorFlags) addPlan(flags *pflag.FlagSet) {
 	flag(flags, &p.Backlog, quantity.Positive, "backlog", "", "the listener asks for a backlog of `N` (default: as many as it gets)")
 	flag(flags, &p.Burst, quantity.Positive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
 	flag(flags, &p.Closing, quantity.Positive, "closing", "", "this side closes `N` connections a second, in order (default: none)")
-	flags.StringArrayVar(&f.sources, "src", nil, "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen by itself)")
-	flags.StringArrayVar(&f.targets, "target", nil, "connect to this `ADDRESS`, an IP address and a port (repeatable; default: one on 127.0.0.1)")
+	sources := func(text string) ([]netip.Addr, error) {
+		return load.ParseSources(text, load.MaxSources-len(p.Sources))
+	}
+	target := func(text string) ([]netip.AddrPort, error) {
+		at, err := netip.ParseAddrPort(text)
+		if err != nil {
+			return nil, quantity.Error("an IP address and a port, such as 10.0.0.7:9000")
+		}
+		return []netip.AddrPort{at}, nil
+	}
+	flags.Var(&list[netip.Addr]{&p.Sources, sources}, "src", "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen by itself)")
+	flags.Var(&list[netip.AddrPort]{&p.Targets, target}, "target", "connect to this `ADDRESS`, an IP address and a port (repeatable; default: one on 127.0.0.1)")
 }
 
 func (f *doctorFlags) addAnswer(flags *pflag.FlagSet) {

@@ -100,6 +100,7 @@ func TestDoctorJSON(t *testing.T) {
 // It changes what it says, the machine then holds what is wanted, and what it
 // prints takes that back.
 func TestDoctorFix(t *testing.T) {
+	slow(t)
 	for _, c := range []struct{ flag, stdin string }{{"--yes", ""}, {"", "y\n"}, {"", "YES"}} {
 		ns := narrow(t)
 		args := append(few, "--fix")
@@ -129,6 +130,7 @@ func TestDoctorFix(t *testing.T) {
 }
 
 func TestDoctorFixRefused(t *testing.T) {
+	slow(t)
 	ns := narrow(t)
 	for _, c := range []struct {
 		stdin, stdout, stderr string
@@ -200,6 +202,7 @@ func TestDoctorPrint(t *testing.T) {
 // TestWarnings hears what commands say of walls before they begin, in a network namespace
 // that has a hundred ports and short queues.
 func TestWarnings(t *testing.T) {
+	slow(t)
 	network := narrow(t)
 	if err := network.Do(func() error { return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("16"), 0) }); err != nil {
 		t.Fatal(err)

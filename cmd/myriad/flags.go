@@ -38,6 +38,21 @@ func flag[T any](flags *pflag.FlagSet, to *T, parse func(string) (T, error), nam
 	flags.VarP(&value[T]{to: to, parse: parse}, name, short, help)
 }
 
+// list is a repeatable flag, each text of which a function reads.
+type list[T any] struct {
+	to    *[]T
+	parse func(string) ([]T, error)
+}
+
+func (l *list[T]) Set(text string) error {
+	some, err := l.parse(text)
+	*l.to = append(*l.to, some...)
+	return err
+}
+
+func (l *list[T]) String() string { return "" }
+func (l *list[T]) Type() string   { return "value" }
+
 // oneOf reads one of a few words.
 func oneOf(words ...string) func(string) (string, error) {
 	return func(text string) (string, error) {

@@ -99,6 +99,7 @@ func certificate(t *testing.T) (cert, key string) {
 
 // Programs that we did not write get their answers on every model.
 func TestInterop(t *testing.T) {
+	slow(t)
 	const text = "one\nand two\n"
 	cert, key := certificate(t)
 	secured := " --tls-cert " + cert + " --tls-key " + key

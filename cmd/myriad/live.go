@@ -153,8 +153,11 @@ type liveLine struct {
 }
 
 // lines are what there is to see, the most important first, on a screen of that width.
-func (v *liveView) lines(width int) []liveLine {
-	i, elapsed := &v.last, v.now().Sub(v.began)
+func (v *liveView) lines(width int) (all []liveLine) {
+	i := &v.last
+	add := func(label, format string, args ...any) {
+		all = append(all, liveLine{label: label, text: fmt.Sprintf(format, args...)})
+	}
 	command, target := "load", ""
 	if v.plan.Mode == "hold" {
 		command = "hold"
@@ -162,15 +165,10 @@ func (v *liveView) lines(width int) []liveLine {
 	if len(v.plan.Targets) > 0 {
 		target = v.plan.Targets[0]
 	}
-	all := []liveLine{
-		{label: "myriad " + command, text: strings.Join([]string{target, v.plan.Mode, v.plan.Model, format.Elapsed(elapsed)}, "  ")},
-		{label: v.stage, text: v.progress(width)},
-		{label: "open", text: fmt.Sprintf("%s of %s, %s/s, %s failed, %s lost", format.Count(v.snapshot.Open), format.Count(v.plan.Connections),
-			format.Whole(v.perSecond(i.Opened)), format.Count(v.snapshot.Failed), format.Count(i.Lost))},
-	}
-	add := func(label, format string, args ...any) {
-		all = append(all, liveLine{label: label, text: fmt.Sprintf(format, args...)})
-	}
+	add("myriad "+command, "%s  %s  %s  %s", target, v.plan.Mode, v.plan.Model, format.Elapsed(v.now().Sub(v.began)))
+	add(v.stage, "%s", v.progress(width))
+	add("open", "%s of %s, %s/s, %s failed, %s lost", format.Count(v.snapshot.Open), format.Count(v.plan.Connections),
+		format.Whole(v.perSecond(i.Opened)), format.Count(v.snapshot.Failed), format.Count(i.Lost))
 	if len(v.rates) > 0 && (v.snapshot.Sent > 0 || i.Intended > 0) {
 		label := "answered"
 		if v.plan.NoReply {
@@ -188,18 +186,22 @@ func (v *liveView) lines(width int) []liveLine {
 		add("latency", "p50 %s, p90 %s, p99 %s, p99.9 %s, max %s", format.Latency(l.P50), format.Latency(l.P90), format.Latency(l.P99), format.Latency(l.P999), format.Latency(l.Max))
 		add("p99", "%-12s %s", format.Latency(l.P99), sparkline(v.p99s, width-labelWidth-13))
 	}
+	faults := len(all)
 	if len(v.errors) > 0 {
-		all = append(all, liveLine{"errors", format.Tally(v.errors), true})
+		add("errors", "%s", format.Tally(v.errors))
+	}
+	if v.starved > liveStarved {
+		add("warning", "programs waited for a processor for %s of the time: run it on a quiet machine", format.Percent(v.starved))
+	}
+	if i.Waiting > i.Intended && i.Intended > 0 {
+		add("warning", "what is planned is not sent: more than an interval's messages wait for the server")
+	}
+	for i := range all[faults:] {
+		all[faults+i].fault = true
 	}
 	add("generator", "%s", v.usage(&i.Generator, v.plan.Generator))
 	if i.Server != nil {
 		add("server", "%s", v.usage(i.Server, v.plan.Server))
-	}
-	if v.starved > liveStarved {
-		all = append(all, liveLine{"warning", "programs waited for a processor for " + format.Percent(v.starved) + " of the time: run it on a quiet machine", true})
-	}
-	if i.Waiting > i.Intended && i.Intended > 0 {
-		all = append(all, liveLine{"warning", "what is planned is not sent: more than an interval's messages wait for the server", true})
 	}
 	return all
 }

@@ -271,6 +271,7 @@ func TestOutputsAreWhole(t *testing.T) {
 
 // load speaks TLS with every server of this program, and says who is not to be trusted.
 func TestLoadTLS(t *testing.T) {
+	slow(t)
 	cert, key := certificate(t)
 	serves := []string{"plain"}
 	for _, model := range myriad.Models() {

@@ -74,9 +74,9 @@ func (f *serveFlags) add(cmd *cobra.Command) {
 	span(&limits.HandlerTime, "handler-time", "Limits.HandlerTime", "report handlers that take longer (default 1s)")
 	span(&limits.ShutdownTimeout, "drain", "Limits.ShutdownTimeout", "most time to drain (default 30s)")
 	flag(flags, &srv.SlowConsumer, parseSlowConsumer, "slow-consumer", "", "what happens to a peer with --max-unsent bytes waiting: close the connection, or drop the message (default close)")
-	flags.Var((*networks)(&srv.Allow), "allow", "let in only this network, such as 10.0.0.0/8, or address (repeatable)")
-	flags.Var((*networks)(&srv.Deny), "deny", "keep out this network or address (repeatable)")
-	flags.Var((*networks)(&srv.TrustedProxies), "trusted-proxy", "expect the PROXY protocol from this network or address, headers of at most 4096 bytes (repeatable)")
+	flags.Var(&list[netip.Prefix]{&srv.Allow, parseNetwork}, "allow", "let in only this network, such as 10.0.0.0/8, or address (repeatable)")
+	flags.Var(&list[netip.Prefix]{&srv.Deny, parseNetwork}, "deny", "keep out this network or address (repeatable)")
+	flags.Var(&list[netip.Prefix]{&srv.TrustedProxies, parseNetwork}, "trusted-proxy", "expect the PROXY protocol from this network or address, headers of at most 4096 bytes (repeatable)")
 	flags.DurationVar(&srv.Heartbeat.Interval, "heartbeat", 0, "send a heartbeat to peers that have been silent so long (default: none)")
 	flags.StringVar(&f.heartbeat, "heartbeat-message", "ping\n", "what a heartbeat is")
 	flags.IntVar(&srv.Heartbeat.MaxMissed, "heartbeat-missed", 0, "close a connection that leaves so many unanswered (default 2)")
@@ -124,24 +124,17 @@ func fromSystemd(addr string) bool {
 	return ok && (name == "" || name[0] == ':')
 }
 
-// networks is a repeatable flag of networks and addresses.
-type networks []netip.Prefix
-
-func (n *networks) Set(text string) error {
-	p, err := netip.ParsePrefix(text)
-	if err != nil {
-		a, err := netip.ParseAddr(text)
-		if err != nil {
-			return quantity.Error("a network such as 10.0.0.0/8 or an address such as 10.1.2.3")
-		}
-		p = netip.PrefixFrom(a, a.BitLen())
+// parseNetwork reads a network or an address.
+func parseNetwork(text string) ([]netip.Prefix, error) {
+	if p, err := netip.ParsePrefix(text); err == nil {
+		return []netip.Prefix{p}, nil
 	}
-	*n = append(*n, p)
-	return nil
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return nil, quantity.Error("a network such as 10.0.0.0/8 or an address such as 10.1.2.3")
+	}
+	return []netip.Prefix{netip.PrefixFrom(a, a.BitLen())}, nil
 }
-
-func (n *networks) String() string { return "" }
-func (n *networks) Type() string   { return "network" }
 
 // parseSpan reads a duration that may be never.
 func parseSpan(text string) (time.Duration, error) {

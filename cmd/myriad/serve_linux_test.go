@@ -163,6 +163,7 @@ func TestHangupReloads(t *testing.T) {
 // Workers whose supervisor is killed drain and end: nothing holds the address
 // or the standard error any more.
 func TestSupervisorKilled(t *testing.T) {
+	slow(t)
 	s := startGroup(t, "--processes", "2")
 	c := halfMessage(t, s.addr)
 	s.Process.Signal(os.Kill)
@@ -190,6 +191,7 @@ func limited(t *testing.T, limit string, args ...string) *exec.Cmd {
 // The limit of descriptors is one of each process and, with loops, of each table: so
 // processes and loops hold more connections than it says.
 func TestDescriptorLimits(t *testing.T) {
+	slow(t)
 	for _, processes := range []string{"1", "3"} {
 		got := runProcess(t, limited(t, "300", "--model", "goroutine", "--max-conns", "600", "--processes", processes))
 		if got.code != 2 || !strings.Contains(got.stderr, "RLIMIT_NOFILE") {
@@ -217,6 +219,7 @@ func TestDescriptorLimits(t *testing.T) {
 
 // Workers with shards that end leave their listeners to the next ones.
 func TestShardsInRestartedProcess(t *testing.T) {
+	slow(t)
 	s := startProcess(t, limited(t, "1000", "--model", "epoll", "--max-conns", "4000", "--processes", "2", "--addr", "127.0.0.1:0"))
 	pids := childrenOf(t, s.Process.Pid)
 	if len(pids) != 2 {
@@ -262,6 +265,7 @@ func childrenOf(t *testing.T, pid int) (pids []int) {
 // Worker processes serve with a pool each, their supervisor says so once, its metrics have
 // what Go's runtime says of them, and its page controls them.
 func TestProcesses(t *testing.T) {
+	slow(t)
 	s := startServer(t, "serve", "--app", "lines", "--processes", "2", "--workers", "adaptive", "--max-conns", "30", "--model", "epoll",
 		"--admin", "127.0.0.1:0", "--admin-control", "--admin-token-file", tokenFile(t))
 	if ready := s.stdout.String(); !strings.HasSuffix(ready, " (model epoll, loops 2, processes 2, at most 30 connections)\n") || strings.Count(ready, "\n") != 2 {
@@ -324,6 +328,7 @@ func TestServiceManager(t *testing.T) {
 // Connections that are opened and killed leave no descriptor behind, and after a kill the
 // address is free at once, also where a ring watched it.
 func TestNothingIsLeft(t *testing.T) {
+	slow(t)
 	for _, model := range myriad.Models() {
 		addr := "127.0.0.1:0"
 		for range 2 {
