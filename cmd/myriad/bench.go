@@ -72,7 +72,6 @@ func (f *benchFlags) add(flags *pflag.FlagSet) {
 	flag(flags, &o.Rounds, quantity.Positive, "rounds", "", "run each subject `N` times under each workload (default: the scenario's own)")
 	flag(flags, &o.Duration, quantity.Period, "duration", "", "measure each run for this `TIME` (default: the workload's own)")
 	flag(flags, &o.Only, parseRegexp, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
-	flag(flags, &o.With, parseRegexps, "with", "", "run also the optional subjects and workloads whose names this `REGEXP` matches; several are separated by commas (\"bench list\" has the names)")
 	flags.StringVar(&f.peers, "peers", "", "compare the pools of overload with ants, pond and failsafe, by this `FILE`: go build -C peers -o FILE .")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
@@ -95,21 +94,6 @@ func parseRegexp(text string) (*regexp.Regexp, error) {
 		return nil, quantity.Error("a regular expression: " + err.Error())
 	}
 	return compiled, nil
-}
-
-// parseRegexps reads expressions with commas between them.
-func parseRegexps(text string) (list []*regexp.Regexp, err error) {
-	for part := range strings.SplitSeq(text, ",") {
-		if part == "" {
-			return nil, quantity.Error("names of what is optional, as \"bench list\" has them")
-		}
-		one, err := parseRegexp(part)
-		if err != nil {
-			return nil, err
-		}
-		list = append(list, one)
-	}
-	return list, nil
 }
 
 // bench runs the scenarios that are named, or resumes an earlier bench, and prints the
@@ -218,7 +202,7 @@ func newBenchList() *cobra.Command {
 	var f benchFlags
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List the scenarios that there are, how long they take here, and what is optional",
+		Short: "List the scenarios that there are, and how long they take here",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return f.list(cmd) },
 	}
@@ -227,9 +211,8 @@ func newBenchList() *cobra.Command {
 }
 
 // list prints a line for each built-in scenario: its name, about how long it takes, and its
-// question. Behind them is what is optional.
+// question.
 func (f *benchFlags) list(cmd *cobra.Command) error {
-	var optional []string
 	out := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 	for _, name := range scenario.BuiltIns() {
 		s, err := probe.Scenarios.BuiltIn(name)
@@ -240,12 +223,6 @@ func (f *benchFlags) list(cmd *cobra.Command) error {
 			return usageError{err}
 		}
 		fmt.Fprintf(out, "%s\t%s\t%s\n", name, minutes(s.Duration()), s.Question)
-		if names := s.Optional(); len(names) > 0 {
-			optional = append(optional, fmt.Sprintf("%s: %s", name, strings.Join(names, ", ")))
-		}
-	}
-	if len(optional) > 0 {
-		fmt.Fprintf(out, "\nLeft out unless --with asks for it:\n%s\n", strings.Join(optional, "\n"))
 	}
 	return out.Flush()
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -49,7 +50,7 @@ func TestBench(t *testing.T) {
 				t.Errorf("verifications %+v, want two of 1,500 connections", calls)
 			}
 			for _, phase := range r.Phases[:6] {
-				if s := r.Sample(phase.Name); s == nil || s.Counts.Open != 1500 || s.Server.Processes != 3 || s.Load.Processes != 1 || s.Server.Anonymous == 0 {
+				if s := r.Sample(phase.Name); s == nil || s.Counts.Open != 1500 || s.Server.Processes != max(runtime.NumCPU(), 2)+1 || s.Load.Processes != 1 || s.Server.Anonymous == 0 {
 					t.Errorf("phase %s: got %+v, want 1,500 connections, and what both sides take", phase.Name, s)
 				}
 			}
@@ -200,9 +201,7 @@ func TestBenchResumed(t *testing.T) {
 		set := readReport(t, b.out)
 		steps := make(map[string]int)
 		for _, r := range set.Reports[0].Runs {
-			if !r.Superseded {
-				steps[fmt.Sprint(r.Subject, r.Round)]++
-			}
+			steps[fmt.Sprint(r.Subject, r.Round)]++
 		}
 		for _, step := range []string{"net1", "goroutine1", "net2", "goroutine2"} {
 			if steps[step] != 1 || len(steps) != 4 {

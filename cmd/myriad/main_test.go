@@ -431,19 +431,15 @@ bench {no}.toml                             = {no}.toml
 bench {x}.toml                              = {x}.toml
 bench quick --out x.json                    = --out is "x.json"; expected a directory
 bench quick --out {x}                       = {x} is a file, or below one; expected an empty directory
+bench quick --scale -1                      = quick has no scale "-1"
 bench quick --rounds 0                      = --rounds is "0"; expected a whole number above 0
 bench quick --duration 0s                   = --duration is "0s"; expected a time above 0
 bench quick --duration 1ms                  = load for 1ms; expected 100ms to
 bench quick -n 0                            = --connections-max is "0"; expected a whole number above 0
 bench quick --only [                        = --only is "["
 bench quick --only nothing                  = matches no run
-bench quick --with (                        = --with is "("; expected a regular expression: error parsing regexp
-bench quick --with net,                     = --with is "net,"; expected names of what is optional
-bench quick --with nest                     = "nest" is asked for; expected nothing to be, as nothing is optional here
-bench quick overload --with none            = "none" matches no workload and no subject; expected to match some of those that are optional: ants,
 bench quick --subject mine                  = --subject: subject "mine" has no name
 bench peers --subject x:ftp=y               = app "ftp"; expected echo, lines, sink, http, wait, pow or sha
-bench overload --with ants                  = {peers} in its command stands for nothing; expected "bench overload --peers FILE"
 bench overload --peers {no}                 = go build -C peers
 bench quick --peers {x}                     = --peers is given for quick; expected it with overload
 bench soak --duration 1s                    = expected 4s to
@@ -505,7 +501,7 @@ func TestHelp(t *testing.T) {
 		"plain --help":    {"--app"},
 		"--version":       {"go1."},
 		"version":         {"go1."},
-		"bench list":      {"quick      2 minutes", "\nLeft out unless --with asks for it:\noverload: ants, pond, "},
+		"bench list":      {"quick      2 minutes"},
 		"bench show idle": {`name = "idle"`},
 		"load --help": {
 			"Usage:\n  myriad load", "Examples:\n  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\\n' 127.0.0.1:9000\n",

@@ -44,7 +44,6 @@ var held = Probe{
 		{Name: "held-connects", Heading: "conn/s", Better: Higher},
 		{Name: "held-echoes", Heading: "echoes/s", Better: Higher},
 		{Name: "held-missing", Heading: "connections missing", Better: Lower, Hidden: true},
-		{Name: "held-refused", Heading: "connections missing but for memory", Better: Lower, Hidden: true},
 		{Name: "verify-missing", Heading: "answers missing or wrong", Better: Lower, Hidden: true},
 		{Name: "heartbeats-lost", Heading: "heartbeats lost", Better: Lower, Hidden: true},
 		{Name: "heartbeats-missing", Heading: "heartbeats missing", Better: Lower, Hidden: true},
@@ -70,12 +69,7 @@ func (h holding) measure(set func(string, float64)) {
 	if s := r.Sample(Connected); s != nil && s.Counts != nil {
 		open := s.Counts.Open
 		set("held", float64(open))
-		missing := float64(h.Workload.Connections) - float64(open)
-		set("held-missing", missing)
-		if r.Stopped != "" {
-			missing = 0
-		}
-		set("held-refused", missing)
+		set("held-missing", float64(h.Workload.Connections)-float64(open))
 	}
 	if s := r.Sample(Alone); s != nil && s.Counts != nil && s.Counts.Open > 0 {
 		each := func(name string, of func(*result.Sample) int64) {

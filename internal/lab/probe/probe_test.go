@@ -122,7 +122,7 @@ func TestMeasure(t *testing.T) {
 		{"jobs of which none has run", job(func(j *result.Jobs) { j.Result.P99, j.Result.Late = 0, 100 }), jobWork, map[string]float64{"p99": stats.Never}, []string{RuleLate}},
 		{"jobs whose counts are wrong", job(func(j *result.Jobs) { j.Result.Finished, j.Result.Unfinished = 1, 1 }), jobWork, nil, []string{RuleUnfinished, RuleCounts}},
 		{"a side that was ended", job(func(j *result.Jobs) { j.Ended = &result.Ended{}; j.Capacity, j.Result.Overran = 10, "x" }), jobWork, nil, []string{RuleWatchdog, RuleCapacity, RuleOverran}},
-		{"held", heldRun(), heldWorkload, map[string]float64{"held": 10, "held-server": 100, "held-kernel": 9000, "held-connects": 100, "held-echoes": 50, "held-missing": 0, "held-refused": 0,
+		{"held", heldRun(), heldWorkload, map[string]float64{"held": 10, "held-server": 100, "held-kernel": 9000, "held-connects": 100, "held-echoes": 50, "held-missing": 0,
 			"verify-missing": 0, "heartbeats-lost": 0, "heartbeats-missing": 0, "broadcast-missing": 0, "unclean": 0, "left": 0}, nil},
 	} {
 		Measure(Input{Run: c.run, Workload: c.w})
@@ -148,7 +148,6 @@ func TestMeasure(t *testing.T) {
 func TestHeldLosses(t *testing.T) {
 	for figure, lose := range map[string]func(*result.Run, *load.Result){
 		"held-missing":       func(r *result.Run, _ *load.Result) { r.Sample(Connected).Counts.Open = 9 },
-		"held-refused":       func(r *result.Run, _ *load.Result) { r.Sample(Connected).Counts.Open = 9 },
 		"verify-missing":     func(_ *result.Run, l *load.Result) { l.Verifications[1].Checked = 9 },
 		"heartbeats-lost":    func(_ *result.Run, l *load.Result) { l.Heartbeats = 19 },
 		"heartbeats-missing": func(r *result.Run, _ *load.Result) { r.Sample(VerifyAgain).Counts.Heartbeats = 19 },
@@ -170,12 +169,6 @@ func TestHeldLosses(t *testing.T) {
 	Measure(Input{Run: answered, Workload: heldWorkload})
 	if v := answered.Figures["heartbeats-lost"]; v != 1 {
 		t.Errorf("one heartbeat was not answered: %v lost", v)
-	}
-	stopped := heldRun()
-	stopped.Sample(Connected).Counts.Open, stopped.Stopped = 5, "memory"
-	Measure(Input{Run: stopped, Workload: heldWorkload})
-	if stopped.Figures["held-missing"] != 5 || stopped.Figures["held-refused"] != 0 {
-		t.Errorf("stopped for want of memory: %v", stopped.Figures)
 	}
 }
 

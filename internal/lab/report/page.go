@@ -80,9 +80,9 @@ func facts(s *result.Set) [][2]string {
 
 // summary is what became of the runs of a report.
 type summary struct {
-	runs, failed, skipped, repeated, marked, missing, unmet int
-	rules                                                   map[string]int // runs that broke each rule
-	problems                                                []page.Remark  // each once
+	runs, failed, skipped, marked, missing, unmet int
+	rules                                         map[string]int // runs that broke each rule
+	problems                                      []page.Remark  // each once
 }
 
 func summarize(r *result.Report) summary {
@@ -98,9 +98,6 @@ func summarize(r *result.Report) summary {
 		run := &r.Runs[i]
 		where := run.Workload + "/" + run.Subject
 		switch {
-		case run.Superseded:
-			n.repeated++
-			continue
 		case run.Error != "":
 			n.failed++
 			problem(page.Bad, where, markFailed, run.Failure())
@@ -139,7 +136,7 @@ func status(s *result.Set) (string, page.Tone) {
 	var n summary
 	for _, r := range s.Reports {
 		one := summarize(r)
-		n.runs += one.runs - one.repeated
+		n.runs += one.runs
 		n.failed += one.failed
 		n.unmet += one.unmet
 		n.missing += one.missing + one.skipped
@@ -164,15 +161,15 @@ func status(s *result.Set) (string, page.Tone) {
 func overview(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
 	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
-	runs.Add("scenario", "runs", "failed", "not made", "repeated", "marked", "rules broken")
+	runs.Add("scenario", "runs", "failed", "not made", "marked", "rules broken")
 	var published, problems []page.Remark
 	for _, r := range s.Reports {
 		if a := answerOf(r); a.clauses != nil {
 			x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
 		}
 		n := summarize(r)
-		runs.Add(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped), fmt.Sprint(n.repeated),
-			fmt.Sprint(n.marked), counted(n.rules, n.runs-n.repeated))
+		runs.Add(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),
+			fmt.Sprint(n.marked), counted(n.rules, n.runs))
 		if tone := n.tone(); tone != page.Good {
 			runs.SetTone(0, tone)
 		}
@@ -296,7 +293,7 @@ func workload(r *result.Report, w scenario.Workload) []page.Part {
 	parts = append(parts, page.Part{Table: t})
 	parts = append(parts, notes(r, w, rows)...)
 	for _, x := range rows {
-		for _, run := range slices.Concat(x.superseded, x.runs) {
+		for _, run := range x.runs {
 			if t := phases(run); t != nil {
 				parts = append(parts, page.Part{Heading: fmt.Sprintf("%s, round %d: %v", x.subject, run.Round, run.Took.Round(time.Second))}, page.Part{Table: t})
 			}
@@ -307,7 +304,7 @@ func workload(r *result.Report, w scenario.Workload) []page.Part {
 			parts = append(parts, folded(fmt.Sprintf("What %s said in round %d", x.subject, run.Round), log)...)
 		}
 	}
-	return append(parts, folded("Marks, failures and repeats", marksOf(rows))...)
+	return append(parts, folded("Marks and failures", marksOf(rows))...)
 }
 
 // notes are sentences below the table: what was offered, and how the subject that chooses for
@@ -428,15 +425,9 @@ func phases(run *result.Run) *page.Table {
 // marksOf are what was wrong with each run.
 func marksOf(rows []row) (all []page.Remark) {
 	for _, x := range rows {
-		for _, run := range slices.Concat(x.superseded, x.runs) {
+		for _, run := range x.runs {
 			where := fmt.Sprintf("%s, round %d: ", x.subject, run.Round)
-			if run.Superseded {
-				where = fmt.Sprintf("%s, round %d, attempt %d, which was repeated: ", x.subject, run.Round, max(run.Attempt, 1))
-			}
 			for _, p := range problems(run) {
-				if run.Superseded {
-					p.Tone = page.Faint
-				}
 				all = append(all, page.Remark{Tone: p.Tone, Text: where + p.word + ": " + p.Text})
 			}
 		}

@@ -124,19 +124,16 @@ func TestAnswerDoubts(t *testing.T) {
 	}
 }
 
-// Runs that failed, were not made, or were repeated are told of, and are part of no median.
+// Runs that failed or were not made are told of, and are part of no median.
 func TestReportFaults(t *testing.T) {
 	s := set([]float64{100, 100}, []float64{200, 200})
 	runs := s.Reports[0].Runs
 	runs[1].Error, runs[1].Marks = "it broke\nbadly", []result.Mark{{Rule: probe.RuleNoise, Detail: "others"}}
 	runs[0].Skipped = "no room"
-	again := runs[2]
-	again.Superseded, again.Attempt, again.Marks = true, 1, []result.Mark{{Rule: probe.RuleNoise, Detail: "much"}}
-	s.Reports[0].Runs = append(runs, again)
 	s.Reports[0].Planned = 12
 	got := text(t, s)
 	for _, want := range []string{
-		"1 of 10 runs failed.", "What was not as it should be test: few-10/net: not run: no room test: few-10/epoll: FAILED: it broke test:", "epoll, round 1: FAILED: it broke badly", "net, round 1: not run: no room", "auto, round 1, attempt 1, which was repeated: noise: much",
+		"1 of 10 runs failed.", "What was not as it should be test: few-10/net: not run: no room test: few-10/epoll: FAILED: it broke test:", "epoll, round 1: FAILED: it broke badly", "net, round 1: not run: no room",
 		"FAILED 1/2, noise 1/2", "epoll failed in 1 of 2 rounds: it broke",
 	} {
 		if !strings.Contains(got, want) {
@@ -272,7 +269,7 @@ func TestTimelines(t *testing.T) {
 	run := &s.Reports[0].Runs[0]
 	for i := range 5 {
 		at := time.Duration(i) * time.Second
-		run.Timeline = append(run.Timeline, result.Tick{At: at, Server: result.TickSide{User: at / 2, RSS: 1 << 20}, Load: result.TickSide{RSS: 1}, Answered: int64(100 * i), Slab: int64(1000 + i)})
+		run.Timeline = append(run.Timeline, result.Tick{At: at, Server: result.Side{User: at / 2, RSS: 1 << 20}, Load: result.Side{RSS: 1}, Answered: int64(100 * i), Slab: int64(1000 + i)})
 	}
 	run.Timeline[4].Server.User = 0
 	for _, part := range timelines(s.Reports[0]).Parts {

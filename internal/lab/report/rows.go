@@ -21,8 +21,6 @@ import (
 type row struct {
 	subject string
 	runs    []*result.Run
-	// superseded are attempts that don't count: they are part of no figure.
-	superseded []*result.Run
 }
 
 // rowsOf collects the runs of a workload by subject, in the scenario's order. Subjects without
@@ -31,13 +29,7 @@ func rowsOf(r *result.Report, workload string) (rows []row) {
 	for _, s := range r.Scenario.Subjects {
 		found := row{subject: s.Name}
 		for i := range r.Runs {
-			run := &r.Runs[i]
-			if run.Workload != workload || run.Subject != s.Name {
-				continue
-			}
-			if run.Superseded {
-				found.superseded = append(found.superseded, run)
-			} else {
+			if run := &r.Runs[i]; run.Workload == workload && run.Subject == s.Name {
 				found.runs = append(found.runs, run)
 			}
 		}

@@ -47,7 +47,7 @@ func positive(v int64) float64 {
 	return float64(v)
 }
 
-func cpuTime(s *result.TickSide) float64 {
+func cpuTime(s *result.Side) float64 {
 	if s.RSS == 0 {
 		return math.NaN()
 	}

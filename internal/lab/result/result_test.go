@@ -15,7 +15,7 @@ import (
 func TestReadAndWrite(t *testing.T) {
 	s := &Set{Format: Format, Reports: []*Report{{Runs: []Run{
 		{Workload: "w", Figures: map[string]float64{"tps": 1}, Error: "first\nsecond"},
-		{Workload: "w", Figures: nil, Superseded: true, Error: "x"},
+		{Workload: "w", Skipped: "x"},
 	}, Verdicts: []Verdict{{Failed: true}}}}}
 	var b bytes.Buffer
 	if err := s.WriteJSON(&b); err != nil {

@@ -18,10 +18,6 @@ type Run struct {
 	Round   int           `json:"round"`
 	Started time.Time     `json:"started"`
 	Took    time.Duration `json:"took"`
-	// Attempt counts from 1: a run that something else on the machine has disturbed is
-	// repeated. Superseded says that another attempt counts instead of this.
-	Attempt    int  `json:"attempt,omitempty"`
-	Superseded bool `json:"superseded,omitempty"`
 	// Connections is how many there were to be, Processes how many processes the server
 	// was told to have, Beating that it was told to send heartbeats.
 	Connections int  `json:"connections,omitempty"`
@@ -49,8 +45,6 @@ type Run struct {
 	Capacity *Capacity `json:"capacity,omitempty"`
 	// Broadcaster is the connection that has asked for a broadcast.
 	Broadcaster *Broadcaster `json:"broadcaster,omitempty"`
-	// Stopped says where connections were no longer opened because memory ran low.
-	Stopped string `json:"stopped,omitempty"`
 	// Foreign is how many CPUs anything but the lab and what it had started kept busy in
 	// the run, Stolen how many of them the host of a virtual machine took.
 	Foreign float64 `json:"foreign,omitempty"`
@@ -85,7 +79,7 @@ func (r *Run) Failure() string {
 }
 
 // Counts says whether the run came to its end and its figures count.
-func (r *Run) Counts() bool { return r.Error == "" && r.Skipped == "" && !r.Superseded }
+func (r *Run) Counts() bool { return r.Error == "" && r.Skipped == "" }
 
 // Phase is a part of a run.
 type Phase struct {
@@ -314,6 +308,3 @@ type Tick struct {
 	Open     int64 `json:"open,omitempty"`
 	Answered int64 `json:"answered,omitempty"`
 }
-
-// TickSide is a Side.
-type TickSide = Side

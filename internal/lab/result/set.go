@@ -188,7 +188,7 @@ func (s *Set) Runs() (n int) {
 func (s *Set) Failed() (runs, claims int) {
 	for _, r := range s.Reports {
 		for i := range r.Runs {
-			if r.Runs[i].Error != "" && !r.Runs[i].Superseded {
+			if r.Runs[i].Error != "" {
 				runs++
 			}
 		}

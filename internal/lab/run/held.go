@@ -41,7 +41,6 @@ const (
 type holder struct {
 	*measurement
 	stage       scenario.Stage
-	guard       *memoryGuard
 	broadcaster net.Conn // asked for the broadcast that is under way
 
 	asked int64  // lines that were sent to be verified
@@ -59,10 +58,6 @@ func (m *measurement) hold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range doctorLines(m.step) {
-		m.record.Logf("doctor: %s", line)
-		m.tell(true, "doctor: %s", line)
-	}
 	h := &holder{measurement: m, stage: stages[0]}
 	// The lab's first connection has to be counted: the counts of worker processes come a
 	// moment later.
@@ -73,13 +68,12 @@ func (m *measurement) hold(ctx context.Context) error {
 	if h.last, err = h.checkpoint(ctx, probe.Before); err != nil {
 		return err
 	}
-	ctx, over := context.WithCancelCause(ctx)
-	defer over(nil)
-	h.guard = newMemoryGuard(m.workload, over, func() error { return m.generator.stopConnecting() })
+	guarded, endGuard := guardMemory(ctx)
+	defer endGuard()
 	h.phase, h.since = probe.Connected, time.Now()
 	config := m.config(h.stage)
-	seen, err := m.generate(ctx, config, func(e load.Event) error { return h.at(ctx, e) })
-	h.guard.end()
+	seen, err := m.generate(guarded, config, func(e load.Event) error { return h.at(guarded, e) })
+	endGuard()
 	if h.broadcaster != nil {
 		m.record.Broadcaster = endBroadcaster(h.broadcaster, time.Millisecond)
 	}
@@ -109,7 +103,6 @@ func (h *holder) at(ctx context.Context, e load.Event) error {
 			h.last.Load.RSS, h.last.Load.Anonymous = e.Plan.Generator.Resident, e.Plan.Generator.Anonymous
 		}
 		h.since = time.Now()
-		h.guard.begin()
 	case load.Connected:
 		return h.connected(ctx, e.Snapshot.Open)
 	case load.Checked:
@@ -136,18 +129,11 @@ func (h *holder) at(ctx context.Context, e load.Event) error {
 
 // connected is when no more connections are opened: the server is to have so many.
 func (h *holder) connected(ctx context.Context, open int64) error {
-	stopped := h.guard.connected()
 	if _, err := h.awaitOpen(ctx, open); err != nil {
 		return err
 	}
 	before := h.record.Sample(probe.Before).Counts.Accepted
-	err := h.end(ctx, probe.Verified, func(p *result.Phase) { setCount(p, h.last.Counts.Accepted-before) })
-	if stopped != "" && err == nil {
-		h.record.Stopped = fmt.Sprintf("memory: stopped at %s connections: %s", format.Count(h.last.Counts.Open), stopped)
-		h.record.Logf("%s", h.record.Stopped)
-		h.tell(true, "%s", h.record.Stopped)
-	}
-	return err
+	return h.end(ctx, probe.Verified, func(p *result.Phase) { setCount(p, h.last.Counts.Accepted-before) })
 }
 
 // verified is when all lines are back, or given up.
@@ -256,8 +242,7 @@ func (h *holder) checkpoint(ctx context.Context, name string) (*result.Sample, e
 		return nil, err
 	}
 	s.Counts = &c
-	h.record.Samples = append(h.record.Samples, s)
-	return &h.record.Samples[len(h.record.Samples)-1], nil
+	return h.keep(s), nil
 }
 
 // collect has a server of one process collect its garbage: of several only the one that shows

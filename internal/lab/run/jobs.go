@@ -50,22 +50,15 @@ type jobs struct {
 
 // run makes one run.
 func (j *jobs) run(ctx context.Context, s scenario.Step, rec *result.Run) error {
-	rec.Jobs = j.record(j.phase.For.Std())
-	rec.Jobs.Load, rec.Jobs.Rate = loadName(j.phase), float64(j.phase.Rate)
 	capacity, err := j.capacity(ctx, rec)
 	if err != nil {
 		return err
 	}
-	rec.Jobs.Capacity = capacity.PerSecond
+	rec.Jobs = &result.Jobs{Load: loadName(j.phase), Rate: float64(j.phase.Rate), Capacity: capacity.PerSecond, Window: j.phase.For.Std()}
 	if rec.Jobs.Rate == 0 {
 		rec.Jobs.Rate = math.Ceil(j.phase.Times * capacity.PerSecond)
 	}
 	return j.offer(ctx, rec, s.Subject, offering{rate: rec.Jobs.Rate, queue: j.phase.Queue, workers: capacity.Workers})
-}
-
-// record is a record of what is offered for so long.
-func (j *jobs) record(window time.Duration) *result.Jobs {
-	return &result.Jobs{Shape: j.phase.Shape, WarmUp: j.phase.WarmUp.Std(), Window: window, Deadline: j.phase.Deadline.Std()}
 }
 
 // loadName is what a load is called: "unloaded", "1x", "10x" or so many a second.
@@ -89,6 +82,9 @@ type offering struct {
 
 // command is the command line of a side.
 func (j *jobs) command(s scenario.Subject, window time.Duration, o offering) []string {
+	if !s.Side.Told {
+		o.workers = ownWorkers
+	}
 	command := s.Fill(scenario.Place{Self: j.self})
 	add := func(name string, value any) { command = append(command, "--"+name, fmt.Sprint(value)) }
 	add("work", j.phase.Shape)
@@ -102,9 +98,6 @@ func (j *jobs) command(s scenario.Subject, window time.Duration, o offering) []s
 	add("deadline", j.phase.Deadline)
 	add("queue", o.queue)
 	add("memory", j.phase.Memory)
-	if !s.Side.Told {
-		o.workers = ownWorkers
-	}
 	add("workers", o.workers)
 	if j.iterations > 0 {
 		add("iterations", j.iterations)
@@ -116,6 +109,7 @@ func (j *jobs) command(s scenario.Subject, window time.Duration, o offering) []s
 // is bounded.
 func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o offering) error {
 	run := rec.Jobs
+	run.Shape, run.WarmUp, run.Deadline = j.phase.Shape, j.phase.WarmUp.Std(), j.phase.Deadline.Std()
 	rec.Command = j.command(s, run.Window, o)
 	bound := run.WarmUp + run.Window + jobsDrain + jobsSlack
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the side took longer than %v", bound))
@@ -230,7 +224,7 @@ func (j *jobs) try(ctx context.Context, c *result.Capacity, s scenario.Subject, 
 	if ctx.Err() != nil {
 		return 0
 	}
-	rec := &result.Run{Started: time.Now(), Jobs: j.record(j.phase.Calibration())}
+	rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{Window: j.phase.Calibration()}}
 	err := j.offer(ctx, rec, s, offering{inFlight: 2 * workers, queue: max(j.phase.Queue, 2*workers), workers: told})
 	name := s.Name
 	if told > 0 {

@@ -9,49 +9,27 @@ import (
 	"github.com/myriad-go/myriad/internal/procfs"
 )
 
-// pinning is where to start server and load generator. all are the CPUs to run on when
-// nothing is pinned, nil for those that this process runs on: a process would begin on the
-// CPUs of the one before it.
-type pinning struct {
-	result.Pinning
-	all []int
-}
-
-// of is the pinning of a workload.
-func (p pinning) of(w scenario.Workload) pinning {
-	if !w.Unpinned || !p.Pinned() {
-		return p
-	}
-	return pinning{result.Pinning{Why: "not asked for"}, slices.Concat(p.Server, p.Load)}
-}
-
-func (p pinning) serverCPUs() []int {
-	if p.Pinned() {
-		return p.Server
-	}
-	return p.all
-}
-
-func (p pinning) loadCPUs() []int {
-	if p.Pinned() {
-		return p.Load
-	}
-	return p.all
-}
-
 // choosePinning splits the CPUs that this process may use into two halves.
-func choosePinning() pinning {
+func choosePinning() result.Pinning {
 	cpus, err := allowedCPUs()
 	if err != nil {
-		return pinning{Pinning: result.Pinning{Why: "pinning is " + err.Error()}}
+		return result.Pinning{Why: "pinning is " + err.Error()}
 	}
-	return pinning{Pinning: splitCPUs(cpus, func(cpu int) int {
+	return splitCPUs(cpus, func(cpu int) int {
 		core, err := procfs.Core(cpu)
 		if err != nil {
 			return cpu // unknown: a core of its own
 		}
 		return core
-	})}
+	})
+}
+
+// pinningOf is the pinning of a workload.
+func (r *runner) pinningOf(w scenario.Workload) result.Pinning {
+	if w.Unpinned && r.pinning.Pinned() {
+		return result.Pinning{Why: "not asked for"}
+	}
+	return r.pinning
 }
 
 // splitCPUs gives the server one half of the CPUs and the load the other, an odd one to the

@@ -3,9 +3,13 @@ package run
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"runtime"
@@ -13,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/lab/app"
 )
 
 const (
@@ -43,6 +49,7 @@ const (
 type launcher struct {
 	starts chan func()
 	ended  chan struct{}
+	all    []int // CPUs that this process may use
 
 	mu   sync.Mutex
 	left error // processes that did not end within groupBound
@@ -50,6 +57,7 @@ type launcher struct {
 
 func newLauncher() *launcher {
 	l := &launcher{starts: make(chan func()), ended: make(chan struct{})}
+	l.all, _ = allowedCPUs() // or nothing is pinned
 	go func() {
 		defer close(l.ended)
 		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
@@ -92,7 +100,7 @@ func (l *launcher) endGroup(pid int) {
 type command struct {
 	args  []string
 	in    io.Reader     // its standard input; nil for none
-	cpus  []int         // where it runs; nil for where the launcher does
+	cpus  []int         // where it runs; nil for wherever this process may
 	grace time.Duration // between SIGTERM and SIGKILL
 }
 
@@ -122,8 +130,12 @@ func (l *launcher) start(ctx context.Context, c command, out io.WriteCloser) (*p
 	if out != nil {
 		p.cmd.Stdout = out
 	}
+	cpus := c.cpus
+	if cpus == nil {
+		cpus = l.all // or those of the process before it would stay the thread's
+	}
 	started := make(chan error)
-	l.starts <- func() { started <- startOn(p.cmd, c.cpus) }
+	l.starts <- func() { started <- startOn(p.cmd, cpus) }
 	if err := <-started; err != nil {
 		stop()
 		return nil, fmt.Errorf("cannot start %s: %w", c.args[0], err)
@@ -234,4 +246,119 @@ func pause(ctx context.Context, d time.Duration) error {
 	case <-timer.C:
 		return nil
 	}
+}
+
+const (
+	// readyBound is how long a server may take to answer its first connection. One that
+	// followed a run of a million connections, on a busy machine, took more than 10 s.
+	readyBound = 30 * time.Second
+	// attemptBound is how long one attempt to reach it may take.
+	attemptBound = time.Second
+)
+
+// server is a subject that runs.
+type server struct {
+	*process
+	addr string
+}
+
+// port is where the server listens.
+func (s *server) port() uint16 { return netip.MustParseAddrPort(s.addr).Port() }
+
+// watch returns a context that ends, with the reason as its cause, when the server ends by
+// itself. The returned function releases it and waits.
+func (s *server) watch(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var wait sync.WaitGroup
+	wait.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-s.done:
+			cancel(s.failure("the server"))
+		}
+	})
+	return ctx, func() {
+		cancel(nil)
+		wait.Wait()
+	}
+}
+
+// awaitReady waits until the server answers, and returns the connection over which it did.
+func (s *server) awaitReady(ctx context.Context, name string, trust *tls.Config) (net.Conn, error) {
+	bound, cancel := context.WithTimeout(ctx, readyBound)
+	defer cancel()
+	var last error
+	for {
+		conn, err := dialAndAsk(bound, s.addr, name, trust)
+		if err == nil {
+			return conn, nil
+		}
+		if bound.Err() == nil || last == nil {
+			last = err // and not that there was no more time
+		}
+		if pause(bound, poll) != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return nil, fmt.Errorf("the server was not ready within %v: %w%s", readyBound, last, s.words())
+		}
+	}
+}
+
+// dialAndAsk connects and has the app answer once. So the connection has been accepted, not
+// only queued.
+func dialAndAsk(ctx context.Context, addr, name string, trust *tls.Config) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptBound)
+	defer cancel()
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	raw := conn
+	if trust != nil {
+		conn = tls.Client(conn, trust)
+	}
+	err = conn.SetDeadline(time.Now().Add(attemptBound))
+	if err == nil {
+		err = app.Ask(conn, name)
+	}
+	if err != nil {
+		raw.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// dialTraceless connects so that nothing is left of the connection when it is closed: no
+// TIME_WAIT.
+func dialTraceless(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{Timeout: broadcastBound}).DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		err = tcp.SetLinger(0)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// freeAddr returns a loopback address that nobody listens on. It looks below the range that
+// systems take client ports from, so that none of the many connections of a load takes the
+// port first.
+func freeAddr() (string, error) {
+	const from, to, tries = 20000, 30000, 100
+	var last error
+	for range tries {
+		addr := fmt.Sprintf("127.0.0.1:%d", from+rand.IntN(to-from))
+		ln, err := net.Listen("tcp", addr)
+		if err == nil {
+			return addr, ln.Close()
+		}
+		last = err
+	}
+	return "", fmt.Errorf("no free port found in %d tries: %w", tries, last)
 }

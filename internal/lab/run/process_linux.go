@@ -73,9 +73,6 @@ func raiseFileLimit() error {
 	return syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit)
 }
 
-// stopConnecting tells a load generator that holds connections to open no more.
-func (p *process) stopConnecting() error { return p.cmd.Process.Signal(unix.SIGUSR1) }
-
 // lockFile locks a file for this process, until it is closed. It fails when another one
 // has it locked.
 func lockFile(f *os.File) error {

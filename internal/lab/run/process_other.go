@@ -22,7 +22,5 @@ func allowedCPUs() ([]int, error) {
 
 func raiseFileLimit() error { return nil }
 
-func (p *process) stopConnecting() error { return errors.New("not available on " + runtime.GOOS) }
-
 // lockFile locks nothing on this system.
 func lockFile(*os.File) error { return nil }

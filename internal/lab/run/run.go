@@ -10,14 +10,18 @@
 package run
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
+	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/lab/probe"
 	"github.com/myriad-go/myriad/internal/lab/result"
@@ -29,7 +33,7 @@ import (
 type runner struct {
 	self     string // the executable with the subcommands load and hold
 	cert     string // the certificate and its key; "" where no workload needs it
-	pinning  pinning
+	pinning  result.Pinning
 	launcher *launcher
 	sampled  bool // /proc is available
 	progress *progress
@@ -67,7 +71,7 @@ func (r *runner) run(ctx context.Context, s scenario.Step, all *scenario.Scenari
 		rec.Error = err.Error()
 	}
 	if err == nil || w.Phase(scenario.Broadcast) != nil { // of that what there was is told
-		probe.Measure(probe.Input{Run: &rec, Workload: *w, Pinning: r.pinning.of(*w).Pinning})
+		probe.Measure(probe.Input{Run: &rec, Workload: *w, Pinning: r.pinningOf(*w)})
 	}
 	if rec.Error == "" && w.Phase(scenario.Attack) == nil { // whose clients live in the lab
 		probe.MarkNoise(&rec)
@@ -101,7 +105,7 @@ type measurement struct {
 	record    *result.Run
 	server    *server
 	generator *process // the last one that was started
-	pinning   pinning
+	pinning   result.Pinning
 	admin     *admin // nil where the server shows nothing
 	timeline  *timeline
 	base      int // sockets, or connections, of the server without any of the load
@@ -109,7 +113,7 @@ type measurement struct {
 
 // serve starts the server, goes through the phases and ends the server.
 func (r *runner) serve(ctx context.Context, s scenario.Step, rec *result.Run) error {
-	m := &measurement{runner: r, step: s, workload: &s.Workload, record: rec, pinning: r.pinning.of(s.Workload)}
+	m := &measurement{runner: r, step: s, workload: &s.Workload, record: rec, pinning: r.pinningOf(s.Workload)}
 	var trusted *tls.Config
 	if s.Workload.TLS {
 		var err error
@@ -123,7 +127,7 @@ func (r *runner) serve(ctx context.Context, s scenario.Step, rec *result.Run) er
 	}
 	rec.Command, rec.Processes = s.Subject.Fill(place), place.Processes
 	held := s.Workload.Phase(scenario.Broadcast) != nil
-	c := command{args: rec.Command, cpus: m.pinning.serverCPUs(), grace: stopGrace}
+	c := command{args: rec.Command, cpus: m.pinning.Server, grace: stopGrace}
 	if held {
 		c.grace = heldGrace
 	}
@@ -205,12 +209,9 @@ func (m *measurement) phases(ctx context.Context, name string, trusted *tls.Conf
 func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) error {
 	holds := s.Phase(scenario.Hold)
 	if holds.Do != "" {
-		var over context.CancelCauseFunc
-		ctx, over = context.WithCancelCause(ctx)
-		defer over(nil)
-		guard := newMemoryGuard(m.workload, over, nil)
-		guard.begin()
-		defer guard.end()
+		guarded, end := guardMemory(ctx)
+		defer end()
+		ctx = guarded
 	}
 	config := m.config(s)
 	began := time.Now()
@@ -269,4 +270,163 @@ func (m *measurement) atRest(ctx context.Context, checkpoint string, hold scenar
 // tell tells of the run as it goes on.
 func (m *measurement) tell(final bool, format string, args ...any) {
 	m.progress.tell(final, m.step.Subject.Name+": "+fmt.Sprintf(format, args...))
+}
+
+const (
+	// floodBuffer is SO_SNDBUF of the connections of a flood, in bytes: what they have sent
+	// is to be the server's soon.
+	floodBuffer = 16 << 10
+	// floodHold is how long connections stay open when the window has ended: they are
+	// counted meanwhile.
+	floodHold = time.Second
+	// verifyDrain is how long an answer may not come.
+	verifyDrain = 2 * time.Second
+	// announcement is the line that is broadcast.
+	announcement = "an announcement to all"
+)
+
+// config is what the load generator is to do in a stage.
+func (m *measurement) config(s scenario.Stage) load.Config {
+	w := m.workload
+	c := load.Config{Target: m.server.addr, Connections: s.Connections, ConnectRate: s.Rate}
+	if n := len(m.pinning.Load); n > 0 {
+		c.Loops = n
+	}
+	if w.TLS {
+		c.TLS = &load.TLS{CAFile: m.cert}
+	}
+	if s.Held {
+		return heldConfig(c, s)
+	}
+	message := app.MessageOf(w.App)
+	if message.Text != "" {
+		c.Message, c.Answer = []byte(message.Text), []byte(message.Answer)
+	}
+	c.Size, c.HTTP = w.Size, w.App == app.HTTP
+	for i, p := range s.Phases {
+		switch {
+		case p.Do == scenario.Hold && i == 0:
+			c.HoldBefore = p.For.Std()
+		case p.Do == scenario.Hold:
+			c.HoldAfter = p.For.Std()
+		case p.Do == scenario.Verify:
+			c.Messages, c.Pipeline = int64(p.Messages), p.Messages
+			if p.Messages > 1 {
+				c.Drain = verifyDrain
+			}
+		default:
+			c.Warmup, c.Duration, c.Pipeline = p.WarmUp.Std(), p.For.Std(), w.Pipeline
+			c.Unprompted = p.Heartbeat > 0
+		}
+		if p.Do == scenario.Flood {
+			c.Flood, c.Pipeline, c.Socket.SendBuffer, c.HoldAfter = true, 0, floodBuffer, floodHold
+			c.Message, c.Answer, c.Size = []byte(app.Ping), nil, 0
+		}
+	}
+	if w.Phase(scenario.Flood) != nil && len(c.Message) == 0 {
+		c.Message = []byte(app.Ping)
+	}
+	return c
+}
+
+// heldConfig is that of connections that are held, verified twice, with a broadcast.
+func heldConfig(c load.Config, s scenario.Stage) load.Config {
+	c.Hold, c.Check = true, s.Phases[0].InFlight
+	c.Heartbeat, c.HeartbeatAnswer, c.Broadcast = app.Heartbeat, app.HeartbeatAnswer, announcement+"\n"
+	alone, beats, after := s.Phases[1].For.Std(), s.Phases[3], s.Phases[5].For.Std()
+	slack := scenario.HeartbeatSlack(beats.Heartbeat.Std())
+	c.Duration = alone + time.Duration(beats.For/beats.Heartbeat)*(beats.Heartbeat.Std()+slack) + slack // and as much for the answers
+	c.HoldAfter = after
+	c.ProgressEvery = min(max(alone/20, 20*time.Millisecond), time.Second)
+	return c
+}
+
+// generate runs the load generator on its CPUs and calls at with each of its events, in
+// order; it may be nil. When ctx ends or at returns an error the generator is ended. It has
+// ended in any case when generate returns. A generator that fails because of what its result
+// says has not failed here: the result is marked.
+func (m *measurement) generate(ctx context.Context, c load.Config, at func(load.Event) error) (seen *load.Result, err error) {
+	config, err := json.Marshal(c)
+	if err != nil {
+		return nil, err
+	}
+	run := command{args: []string{m.self, "load", "--json", "--config", "-"}, in: bytes.NewReader(config), cpus: m.pinning.Load, grace: outputGrace}
+	if c.Hold {
+		run.args[1], run.grace = "hold", heldGrace
+	}
+	started := func(p *process) {
+		m.generator = p
+		m.timeline.generator(p.pid())
+	}
+	p, err := m.launcher.lines(ctx, run, started, func(line []byte) error {
+		var e load.Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return fmt.Errorf("the load generator said %.100q: %w", line, err)
+		}
+		m.timeline.hear(e)
+		if e.Result != nil {
+			seen = e.Result
+		}
+		if at == nil {
+			return nil
+		}
+		return at(e)
+	})
+	m.timeline.generator(0)
+	switch {
+	case err != nil:
+		return nil, err
+	case seen == nil, p.err != nil && seen.Err() == nil:
+		return nil, p.failure("the load generator")
+	}
+	return seen, nil
+}
+
+// wall says why a run can't be made, "" if it can: the subject holds fewer connections, or the
+// machine does. Nothing has been started.
+func wall(s scenario.Step) string {
+	w := s.Workload
+	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
+		return fmt.Sprintf("%s connections are more than the %s that it can hold: %s",
+			format.Count(w.Connections), format.Count(most), s.Subject.Wall)
+	}
+	if w.Phase(scenario.Park) != nil {
+		room, err := readRoom()
+		if need := int64(w.Connections) * parkedBytes; err == nil && need > room.free-room.kept() {
+			return fmt.Sprintf("memory: %s goroutines need up to %s; %s are free%s", format.Count(w.Connections), format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.in())
+		}
+		return ""
+	}
+	n := w.For(s.Subject.MaxConns).Connections
+	report, err := examine(s, n)
+	if n < 1 || err != nil {
+		return "" // or it fails
+	}
+	i := slices.IndexFunc(report.Walls, func(x doctor.Wall) bool { return !x.Soft && x.Near(n) })
+	if i < 0 {
+		return ""
+	}
+	wall := &report.Walls[i]
+	text := fmt.Sprintf("%s: %s stops %s connections at %s", wall.Name, wall.What, format.Count(n), format.Count(wall.Holds))
+	if wall.Present != "" {
+		text += "; it is " + wall.Present
+	}
+	if wall.Needs != "" {
+		text += ", needs " + wall.Needs
+	}
+	return text + fmt.Sprintf("; `myriad doctor -n %d` says how to move it", n)
+}
+
+// examine has package doctor say how many connections of a step this machine holds, with both
+// ends on it. A server of somebody else's is taken for one with a goroutine for each.
+func examine(s scenario.Step, n int) (*doctor.Report, error) {
+	facts, err := doctor.Read(0)
+	if err != nil {
+		return nil, err
+	}
+	plan := doctor.Plan{Connections: max(n, 1), Side: doctor.Both, Model: cmp.Or(s.Subject.Model(), "goroutine"), Processes: s.Subject.Processes(s.Workload)}
+	if s.Workload.TLS {
+		plan.UserMemory = tlsBytes
+	}
+	return doctor.Examine(facts, plan)
 }

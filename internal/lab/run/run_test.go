@@ -107,23 +107,16 @@ func TestSplitCPUs(t *testing.T) {
 	}
 }
 
-func TestMemoryGuard(t *testing.T) {
-	told := 0
-	g := &memoryGuard{keep: 1000, opening: true, stop: func() error { told++; return nil }}
-	for _, c := range []struct {
-		free int64
-		told int
-		ends bool
-	}{{1000, 0, false}, {999, 1, false}, {600, 1, false}, {499, 1, true}} {
-		if err := g.look(room{free: c.free, of: "a cgroup"}); (err != nil) != c.ends || told != c.told {
-			t.Errorf("%d free: %v, told %d times", c.free, err, told)
+func TestMemory(t *testing.T) {
+	all := int64(100 << 30)
+	for free, low := range map[int64]bool{all: false, all / keptShare / 2: false, all/keptShare/2 - 1: true} {
+		err := room{free: free, total: all, of: "a cgroup"}.low()
+		if (err != nil) != low || err != nil && !strings.Contains(err.Error(), "free in a cgroup, less than half") {
+			t.Errorf("%d free: %v", free, err)
 		}
 	}
-	if text := g.connected(); !strings.Contains(text, "free in a cgroup") || g.opening {
-		t.Errorf("it says %q", text)
-	}
-	if r := (room{total: 100 << 30}); r.kept(0) != 5<<30 || r.kept(7) != 7 || (room{}).kept(0) != leastKept {
-		t.Error("too little memory, or too much, is kept")
+	if (room{}).kept() != leastKept {
+		t.Error("too little memory is kept")
 	}
 }
 

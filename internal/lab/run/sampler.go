@@ -34,18 +34,7 @@ const (
 	closeBound = 5 * time.Second
 )
 
-// sample takes a sample and keeps it. Without /proc there is none.
-func (m *measurement) sample(checkpoint string, parts sample.Parts) (*result.Sample, error) {
-	if !m.sampled {
-		return nil, nil
-	}
-	s, err := m.take(checkpoint, parts)
-	if err != nil {
-		return nil, err
-	}
-	return m.keep(s), nil
-}
-
+// keep adds a sample to the record.
 func (m *measurement) keep(s result.Sample) *result.Sample {
 	m.record.Samples = append(m.record.Samples, s)
 	return &m.record.Samples[len(m.record.Samples)-1]
@@ -223,16 +212,21 @@ func (m *measurement) settled(ctx context.Context, checkpoint string, bound time
 // window samples at the beginning and at the end of a window. Connections are counted by the
 // port that the server has them on; of a flood with the segments that they carried.
 func (m *measurement) window(checkpoint string, flood bool) error {
+	if !m.sampled {
+		return nil
+	}
 	parts := windowParts
 	if checkpoint == "measured" {
 		parts |= sample.Memory
 	}
-	s, err := m.sample(checkpoint, parts)
-	if err != nil || s == nil || m.workload.Heartbeat() > 0 {
+	taken, err := m.take(checkpoint, parts)
+	if err != nil {
 		return err
 	}
+	s := m.keep(taken)
 	most := m.workload.Connections + 100
 	switch {
+	case m.workload.Heartbeat() > 0:
 	case flood:
 		if found, err := sock.SegmentsOf(m.server.port(), most); err == nil { // or the kernel does not tell
 			s.Accepted, s.SegmentsIn, s.SegmentsOut = found.Sockets, found.In, found.Out

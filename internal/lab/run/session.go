@@ -106,9 +106,6 @@ func plan(all []scenario.Scenario, o Options) (*result.Set, error) {
 	if n := len(all); n < 1 || n > scenario.MaxParts {
 		return nil, scenario.Errorf("%d scenarios; expected 1 to %d", n, scenario.MaxParts)
 	}
-	if err := o.CheckWith(all); err != nil {
-		return nil, err
-	}
 	command := o.Command
 	if command == "" {
 		command = strings.Join(os.Args, " ")
@@ -130,7 +127,7 @@ func plan(all []scenario.Scenario, o Options) (*result.Set, error) {
 			continue
 		}
 		set.Reports = append(set.Reports, &result.Report{
-			Scenario: s, Pinning: pinned.Pinning, Notes: s.Notes, Planned: len(steps), Runs: []result.Run{},
+			Scenario: s, Pinning: pinned, Notes: s.Notes, Planned: len(steps), Runs: []result.Run{},
 		})
 	}
 	if len(set.Reports) == 0 {

@@ -128,7 +128,7 @@ func (s *Scenario) RoundsOf(w Workload) int { return cmp.Or(w.Rounds, s.Rounds) 
 func (s *Scenario) Duration() (all time.Duration) {
 	shapes := make(map[string]bool)
 	for _, w := range s.Workloads {
-		if p := w.Phase(Jobs); p != nil && !w.Optional && !shapes[p.Shape] {
+		if p := w.Phase(Jobs); p != nil && !shapes[p.Shape] {
 			shapes[p.Shape] = true
 			all += calibrationTries * (time.Duration(p.WarmUp) + p.Calibration() + time.Second)
 		}
@@ -172,11 +172,6 @@ func (s *Scenario) Plan(only *regexp.Regexp) (steps []Step, err error) {
 	if len(steps) > 0 {
 		return steps, nil
 	}
-	if whole := s.withOptional([]*regexp.Regexp{regexp.MustCompile("")}); len(s.Optional()) > 0 {
-		if _, err := whole.Plan(only); err == nil {
-			return nil, Errorf("%q matches only what is optional; expected that to be asked for, as by --with", only)
-		}
-	}
 	return nil, Errorf("%q matches no run; expected to match a WORKLOAD/SUBJECT such as %q",
 		only, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
 }
@@ -189,73 +184,6 @@ func (s *Scenario) runs(w Workload, only *regexp.Regexp) bool {
 // matches says whether a pair is one of Options.Only.
 func matches(only *regexp.Regexp, w Workload, x Subject) bool {
 	return only == nil || only.MatchString(w.Name+"/"+x.Name)
-}
-
-// Keep returns the scenario with only the subjects of these names, or with all if there are
-// none; s stays as it is. Of a subject with models it keeps those that are named.
-func (s Scenario) Keep(names ...string) (Scenario, error) {
-	if len(names) == 0 {
-		return s, nil
-	}
-	var all []string
-	var kept []Subject
-	for _, x := range s.Subjects {
-		var models []string
-		for _, m := range x.Models {
-			name := strings.ReplaceAll(x.Name, modelPlaceholder, m)
-			if all = append(all, name); slices.Contains(names, name) {
-				models = append(models, m)
-			}
-		}
-		if len(x.Models) == 0 {
-			all = append(all, x.Name)
-		}
-		if len(models) > 0 || len(x.Models) == 0 && slices.Contains(names, x.Name) {
-			x.Models = models
-			kept = append(kept, x)
-		}
-	}
-	for _, name := range names {
-		if !slices.Contains(all, name) {
-			return s, Errorf("subject %q; expected some of %v", name, all)
-		}
-	}
-	s.Subjects = kept
-	return s, nil
-}
-
-// Optional are the names of the workloads and of the subjects that are left out unless they
-// are asked for. A subject with models has one for each of them.
-func (s Scenario) Optional() (names []string) {
-	for _, w := range s.Workloads {
-		if w.Optional {
-			names = append(names, w.Name)
-		}
-	}
-	for _, x := range s.expanded(anyHost).Subjects {
-		if x.Optional {
-			names = append(names, x.Name)
-		}
-	}
-	return names
-}
-
-// withOptional returns the scenario with the optional parts whose names are matched as parts
-// like any other; s stays as it is.
-func (s Scenario) withOptional(with []*regexp.Regexp) Scenario {
-	still := func(optional bool, name string) bool {
-		return optional && !slices.ContainsFunc(with, func(r *regexp.Regexp) bool { return r.MatchString(name) })
-	}
-	s.Workloads, s.Subjects = slices.Clone(s.Workloads), slices.Clone(s.Subjects)
-	for i := range s.Workloads {
-		w := &s.Workloads[i]
-		w.Optional = still(w.Optional, w.Name)
-	}
-	for i := range s.Subjects {
-		x := &s.Subjects[i]
-		x.Optional = still(x.Optional, x.Name)
-	}
-	return s
 }
 
 // Join writes words as "a, b and c".

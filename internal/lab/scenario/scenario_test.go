@@ -139,8 +139,6 @@ func TestPhases(t *testing.T) {
 		{Workload{Phases: []Phase{{Do: Attack, For: second}}}, "attack for 1s; expected 4s to"},
 		{Workload{App: "sink", Connections: 1, Phases: []Phase{{Do: Load, Heartbeat: second, For: second}}}, "load for 1s; expected 1.125s to"},
 		{Workload{App: "echo", Connections: 1, Size: 8, Pipeline: 5000, Phases: exchange}, "pipeline of 5000"},
-		{Workload{App: "echo", Connections: 1, Size: 8, LoadLoops: 5000, Phases: exchange}, "5000 loops of the generator"},
-		{Workload{App: "echo", Connections: 1, Size: 8, KeepFree: -1, Phases: exchange}, "-1 bytes to stay free"},
 	} {
 		c.w.Name = "w"
 		err := c.w.check()
@@ -186,12 +184,6 @@ func TestOptions(t *testing.T) {
 		if _, err := o.Apply(s); err == nil {
 			t.Errorf("%+v: no error", o)
 		}
-	}
-	if kept, err := s.Keep("auto"); err != nil || len(kept.Subjects) != 1 || !slices.Equal(kept.Subjects[0].Models, []string{"auto"}) {
-		t.Errorf("kept %+v, %v", kept.Subjects, err)
-	}
-	if _, err := s.Keep("none"); err == nil || !strings.Contains(err.Error(), "expected some of [net goroutine auto]") {
-		t.Errorf("kept none: %v", err)
 	}
 	bounded := s.expanded(host{forbids: anyHost.forbids, table: 50, wall: "x"})
 	bounded.Subjects[0].OneTable = true

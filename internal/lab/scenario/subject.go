@@ -39,8 +39,6 @@ type Subject struct {
 	// Models has the subject stand for one of each of these I/O models that can run here:
 	// "{model}" in its name and in its command is the model's name.
 	Models []string `json:"-" toml:"models"`
-	// Optional has the subject left out, unless Options.With asks for it.
-	Optional bool `json:"optional,omitempty" toml:"optional"`
 	// OneTable says that the server has one table of descriptors: MaxConns and Wall follow
 	// from the hard RLIMIT_NOFILE.
 	OneTable bool `json:"-" toml:"one_table"`
@@ -121,8 +119,6 @@ func (s Subject) check() error {
 		return Errorf("subject %s: one_table beside max_conns; expected one of them", s.Name)
 	case len(s.Models) == 0 && strings.Contains(s.Name+line, modelPlaceholder):
 		return Errorf("subject %s: {model} without models; expected models = [%q]", s.Name, "epoll")
-	case s.says(peersPlaceholder) && !s.Optional:
-		return Errorf("subject %s: {peers} in its command stands for nothing; expected \"bench overload --peers FILE\", or the program's path in its place", s.Name)
 	case s.Side != nil && (s.says("{addr}") || s.says("{port}")):
 		return Errorf("subject %s: an address in its command; expected none, where jobs are offered", s.Name)
 	case s.Parks && !s.says("{n}"):
@@ -135,7 +131,7 @@ func (s Subject) check() error {
 
 // Serves says whether the subject is run under a workload.
 func (s Subject) Serves(w Workload) bool {
-	return !s.Optional && !w.Optional &&
+	return !s.says(peersPlaceholder) &&
 		(s.Side != nil) == (w.Phase(Jobs) != nil) && s.Parks == (w.Phase(Park) != nil) &&
 		(s.Apps == nil || slices.Contains(s.Apps, w.App)) &&
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
@@ -197,14 +193,9 @@ func (s Subject) Fill(p Place) []string {
 	if p.Heartbeat > 0 {
 		heartbeat = p.Heartbeat.String()
 	}
-	replacer := strings.NewReplacer("{self}", p.Self, "{addr}", p.Addr, "{port}", port, "{app}", p.App,
+	return s.Command.replace("{self}", p.Self, "{addr}", p.Addr, "{port}", port, "{app}", p.App,
 		"{cert}", p.Cert, "{key}", p.Key, "{heartbeat}", heartbeat, "{admin}", p.Admin,
 		"{n}", strconv.Itoa(p.Connections), "{room}", strconv.Itoa(p.room()), "{processes}", strconv.Itoa(p.Processes))
-	words := make([]string, len(s.Command))
-	for i, word := range s.Command {
-		words[i] = replacer.Replace(word)
-	}
-	return words
 }
 
 // room is {room}.

@@ -41,6 +41,16 @@ func (w *Words) UnmarshalText(text []byte) (err error) {
 // UnmarshalJSON reads a list of words.
 func (w *Words) UnmarshalJSON(text []byte) error { return json.Unmarshal(text, (*[]string)(w)) }
 
+// replace returns the words with some pairs of old and new texts replaced.
+func (w Words) replace(oldnew ...string) Words {
+	r := strings.NewReplacer(oldnew...)
+	words := make(Words, len(w))
+	for i, word := range w {
+		words[i] = r.Replace(word)
+	}
+	return words
+}
+
 // splitWords splits a command line at spaces, tabs and line ends outside of quotes.
 func splitWords(line string) (words []string, err error) {
 	var word strings.Builder

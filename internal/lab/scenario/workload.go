@@ -36,18 +36,9 @@ type Workload struct {
 	Unpinned bool `json:"unpinned,omitempty" toml:"unpinned"`
 	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them.
 	Rounds int `json:"rounds,omitempty" toml:"rounds"`
-	// Optional has the workload left out, unless Options.With asks for it.
-	Optional bool `json:"optional,omitempty" toml:"optional"`
 	// Whole has subjects left out that can't hold all connections, instead of applying the
 	// workload with as many as they can.
 	Whole bool `json:"whole,omitempty" toml:"whole"`
-	// KeepFree is how many bytes of memory are to stay free: with less no more connections
-	// are opened, and with half of it the run ends. Default: the twentieth part of the
-	// memory, 256 MiB at least.
-	KeepFree int64 `json:"keep_free,omitempty" toml:"keep_free"`
-	// LoadLoops is how many event loops the generator has, up to 1,024. Default: one for
-	// each of its CPUs, or as many as the connections take.
-	LoadLoops int `json:"load_loops,omitempty" toml:"load_loops"`
 	// Phases are gone through in order.
 	Phases []Phase `json:"phases,omitempty" toml:"phases"`
 }
@@ -134,7 +125,6 @@ const (
 	maxPipeline  = 1024
 	maxHeld      = 64 << 20
 	maxRate      = 100_000_000
-	maxLoops     = 1024
 	maxInFlight  = 1 << 20
 	maxHonest    = 10_000
 	minMemory    = 16 << 20
@@ -295,12 +285,8 @@ func (w Workload) checkKeys() error {
 	if len(w.Phases) == 0 {
 		return Errorf("no phases; expected some, such as { do = %q, for = \"2s\" }", Load)
 	}
-	if w.KeepFree < 0 {
-		return Errorf("%d bytes to stay free; expected 1 or more", w.KeepFree)
-	}
 	err := cmp.Or(
 		within("%v rounds", w.Rounds, 0, maxRounds),
-		within("%v loops of the generator", w.LoadLoops, 0, maxLoops),
 		within("pipeline of %v", w.Pipeline, 1, maxPipeline),
 	)
 	for _, p := range w.Phases {
