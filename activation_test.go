@@ -25,9 +25,7 @@ func serveUnix(t *testing.T, path string) (stop func()) {
 	}
 	return func() {
 		cancel()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
+		ok(t, <-ended)
 	}
 }
 
@@ -39,9 +37,7 @@ func TestUnixSuccessor(t *testing.T) {
 	}
 	path := filepath.Join(t.TempDir(), "s")
 	stop := serveUnix(t, path)
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(path))
 	stopSuccessor := serveUnix(t, path)
 	stop()
 	c, err := net.Dial("unix", path)
@@ -62,22 +58,16 @@ func TestSameSocket(t *testing.T) {
 	look := func() os.FileInfo {
 		t.Helper()
 		info, err := os.Lstat(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return info
 	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, nil, 0o600))
 	before := look()
 	if !sameSocket(before, look()) {
 		t.Error("a file is not the same as itself")
 	}
 	later := before.ModTime().Add(1e9)
-	if err := os.Chtimes(path, later, later); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chtimes(path, later, later))
 	if sameSocket(before, look()) {
 		t.Error("a file of another time is taken for ours")
 	}

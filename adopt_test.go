@@ -2,16 +2,13 @@ package myriad
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"path/filepath"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,9 +18,7 @@ import (
 func pair(t *testing.T) (c, accepted net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	c = dial(t, l.Addr().String())
 	if accepted, err = l.Accept(); err != nil {
@@ -65,30 +60,6 @@ func TestAdopt(t *testing.T) {
 	})
 }
 
-func TestAdoptUnix(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		s := start(t, srv)
-		l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		c, err := net.Dial("unix", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-		accepted, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Adopt(accepted, nil); err != nil {
-			t.Fatal(err)
-		}
-		ask(t, c, "hello")
-	})
-}
-
 // Limits hold for it, and an end of the server.
 func TestAdoptLimits(t *testing.T) {
 	underAll(t, func(t *testing.T, srv *Server) {
@@ -96,14 +67,10 @@ func TestAdoptLimits(t *testing.T) {
 		srv.Refuse = func(_ net.Addr, why error) []byte { return []byte("not you: " + why.Error()) }
 		s := start(t, srv)
 		c, accepted := pair(t)
-		if err := s.Adopt(accepted, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Adopt(accepted, nil))
 		ask(t, c, "hello")
 		other, accepted := pair(t)
-		if err := s.Adopt(accepted, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Adopt(accepted, nil))
 		if got, _ := io.ReadAll(other); !bytes.HasPrefix(got, []byte("not you")) {
 			t.Errorf("one too many got %q", got)
 		}
@@ -204,9 +171,7 @@ func TestDetach(t *testing.T) {
 			for len(got) < len("unread, late") {
 				more := make([]byte, 100)
 				n, err := nc.Read(more)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				got = append(got, more[:n]...)
 			}
 			if string(got) != "unread, late" {
@@ -214,9 +179,7 @@ func TestDetach(t *testing.T) {
 			}
 			io.WriteString(nc, "by net\n")
 			expect(t, c, "by net\n")
-			if err := s.Adopt(nc, nil); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Adopt(nc, nil))
 		}
 		select {
 		case err := <-d.errs:
@@ -270,35 +233,3 @@ type opener struct {
 }
 
 func (o opener) Opened(c *Conn) { o.f(c) }
-
-// A panic in take does not leave the connection open.
-func TestDetachPanic(t *testing.T) {
-	underAll(t, func(t *testing.T, srv *Server) {
-		if srv.Limits.MaxConns > 0 {
-			return // shards can't
-		}
-		var closed atomic.Value
-		srv.Handler = Lines(lastWords{func(c *Conn, _ []byte) {
-			c.Detach(func(net.Conn, []byte) { panic("no") })
-		}, &closed})
-		s := start(t, srv)
-		c := dial(t, s.addr)
-		io.WriteString(c, "x\n")
-		if _, err := io.ReadAll(c); err != nil && !errors.Is(err, syscall.ECONNRESET) {
-			t.Errorf("read: %v", err)
-		}
-		if err := s.Shutdown(context.Background()); err != nil {
-			t.Error(err)
-		}
-		if _, ok := closed.Load().(*PanicError); !ok {
-			t.Errorf("Closed(%v); want a *PanicError", closed.Load())
-		}
-	})
-}
-
-type lastWords struct {
-	MessageFunc
-	why *atomic.Value
-}
-
-func (h lastWords) Closed(_ *Conn, why error) { h.why.Store(why) }

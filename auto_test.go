@@ -82,7 +82,7 @@ func TestAutoFirstCallWaits(t *testing.T) {
 		fmt.Fprintln(dial(t, s.addr), "wait")
 	}
 	c := dial(t, s.addr)
-	for end := time.Now().Add(time.Second); time.Now().Before(end); { // in which quick ones would come to the loop
+	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); { // in which quick ones would come to the loop
 		ask(t, c, "hello")
 	}
 	if st := s.Stats(); st.OnWorkers != 1 {
@@ -103,7 +103,7 @@ func TestAutoHeldLoop(t *testing.T) {
 	s.until(t, "handlers that are quick are not called on their loops", talk, func(st Stats) bool { return st.OnWorkers == 0 })
 	fmt.Fprintln(held, "wait")
 	s.until(t, "the other loop does not move its handlers", func() { ask(t, other, "hello") }, func(st Stats) bool { return st.OnWorkers == 1 })
-	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); { // in which they would come back
+	for end := time.Now().Add(600 * time.Millisecond); time.Now().Before(end); { // in which they would come back
 		ask(t, other, "hello")
 	}
 	if st := s.Stats(); st.OnWorkers != 1 {
@@ -120,9 +120,7 @@ func onTwoLoops(t *testing.T, s *started) (a, b net.Conn) {
 		c.SetDeadline(time.Now().Add(patience))
 		fmt.Fprintln(c, "loop")
 		loop, err := bufio.NewReader(c).ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if of[loop] = c; len(of) == 2 {
 			break
 		}

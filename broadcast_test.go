@@ -24,9 +24,7 @@ func TestBroadcastBeforeTheStartAndAfterTheEnd(t *testing.T) {
 		if err := s.Broadcast(make([]byte, 1001)); !errors.Is(err, ErrTooLarge) {
 			t.Errorf("Broadcast of too much: %v, want %v", err, ErrTooLarge)
 		}
-		if err := s.Broadcast([]byte("news\n")); err != nil {
-			t.Errorf("Broadcast: %v", err)
-		}
+		ok(t, s.Broadcast([]byte("news\n")))
 		if line, err := bufio.NewReader(c).ReadString('\n'); line != "news\n" {
 			t.Errorf("got %q, %v", line, err)
 		}

@@ -19,9 +19,7 @@ func testControlOfProcesses(t *testing.T, model string) {
 	defer gone(t)
 	defer s.Close()
 	peers, of := meetAll(t, s.addr, 2, 1)
-	if err := s.PauseAccepting(); err != nil {
-		t.Error(err)
-	}
+	ok(t, s.PauseAccepting())
 	s.wantPaused(t, true)
 	for pid := range of {
 		syscall.Kill(pid, syscall.SIGKILL)
@@ -31,9 +29,7 @@ func testControlOfProcesses(t *testing.T, model string) {
 		return fmt.Sprintf("a worker that was started again does not pause: %+v", s.Stats())
 	})
 	late := dial(t, s.addr)
-	if err := s.ResumeAccepting(); err != nil {
-		t.Error(err)
-	}
+	ok(t, s.ResumeAccepting())
 	ask(t, late, "let in")
 	s.wantPaused(t, false)
 	var alive *peer
@@ -51,9 +47,7 @@ func testControlOfProcesses(t *testing.T, model string) {
 
 	peers, _ = meetAll(t, s.addr, 2, 1)
 	for i, p := range peers {
-		if err := s.CloseConns(remoteOf(p.Conn)); err != nil {
-			t.Error(err)
-		}
+		ok(t, s.CloseConns(remoteOf(p.Conn)))
 		if got := ended(t, p.Conn); got != "" {
 			t.Errorf("it has got %q", got)
 		}

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -62,39 +61,19 @@ func TestDial(t *testing.T) {
 		_, port, _ := net.SplitHostPort(s.addr)
 		for _, addr := range []string{s.addr, "localhost:" + port} {
 			h := newCaller()
-			if err := s.Dial(Dial{Addr: addr, Handler: h, Value: 7}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Dial(Dial{Addr: addr, Handler: h, Value: 7}))
 			h.wants(t, "opened 7", "received hello\n", "closed <nil>")
 		}
 		free, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		free.Close()
 		h := newCaller()
-		if err := s.Dial(Dial{Addr: free.Addr().String(), Handler: h}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Dial(Dial{Addr: free.Addr().String(), Handler: h}))
 		h.wants(t, "failed "+syscall.ECONNREFUSED.Error())
-		if err := s.Dial(Dial{Addr: "host.invalid:1", Handler: h}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Dial(Dial{Addr: "host.invalid:1", Handler: h}))
 		if got := <-h.events; !strings.HasPrefix(got, "failed lookup host.invalid") {
 			t.Errorf("a name that does not exist: %q", got)
 		}
-	})
-}
-
-func TestDialUnix(t *testing.T) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		path := filepath.Join(t.TempDir(), "socket")
-		s := start(t, &Server{Model: model, Loops: loops, Listeners: []Listener{{Network: "unix", Addr: path}}})
-		h := newCaller()
-		if err := s.Dial(Dial{Network: "unix", Addr: path, Handler: h}); err != nil {
-			t.Fatal(err)
-		}
-		h.wants(t, "opened <nil>", "received hello\n", "closed <nil>")
 	})
 }
 
@@ -103,15 +82,11 @@ func TestDialTLS(t *testing.T) {
 		server, client := tlsConfigs(t)
 		s := start(t, &Server{Model: model, Loops: loops, TLSConfig: server})
 		h := newCaller()
-		if err := s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: client}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: client}))
 		h.wants(t, "opened <nil>", "received hello\n", "closed <nil>")
 		wrong := client.Clone()
 		wrong.ServerName = "elsewhere.example"
-		if err := s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: wrong}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Dial(Dial{Addr: s.addr, Handler: h, TLSConfig: wrong}))
 		if got := <-h.events; !strings.Contains(got, "elsewhere.example") || !strings.HasPrefix(got, "failed ") {
 			t.Errorf("a wrong certificate: %q", got)
 		}
@@ -134,9 +109,7 @@ func TestRun(t *testing.T) {
 			t.Errorf("it listens at %v", a)
 		}
 		h := newCaller()
-		if err := s.Dial(Dial{Addr: echo.addr, Handler: h}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Dial(Dial{Addr: echo.addr, Handler: h}))
 		h.wants(t, "opened <nil>", "received hello\n", "closed <nil>")
 		cancel()
 		if err := <-done; err != nil {
@@ -422,9 +395,7 @@ func TestEachWhileConnectionsGo(t *testing.T) {
 			}
 			for began := time.Now(); time.Since(began) < 300*time.Millisecond && !t.Failed(); {
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
-				if err := s.Each(ctx, func(*Conn) {}); err != nil {
-					t.Errorf("Each: %v", err)
-				}
+				ok(t, s.Each(ctx, func(*Conn) {}))
 				cancel()
 			}
 			close(stop)

@@ -25,25 +25,19 @@ func (h copies) Received(c *Conn, in []byte) int {
 func TestCopy(t *testing.T) {
 	content := strings.Repeat("0123456789abcdef", 20<<10)
 	path := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(content), 0o600))
 	for _, model := range Models() {
 		t.Run(model, func(t *testing.T) {
 			s := start(t, &Server{Model: model, Handler: copies{copy: func(c *Conn) { copyAll(t, c, path, len(content)) }}})
 			nc, err := net.Dial("tcp", s.addr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer nc.Close()
 			nc.SetDeadline(time.Now().Add(patience))
 			if _, err := io.WriteString(nc, "go"); err != nil {
 				t.Fatal(err)
 			}
 			got, err := io.ReadAll(nc)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if want := content[:100000] + content[100000:] + "reader" + "pipe" + "slices"; string(got) != want {
 				t.Errorf("got %d bytes, want %d, or others", len(got), len(want))
 			}

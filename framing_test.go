@@ -29,9 +29,7 @@ type wire struct {
 func newWire(t testing.TB, h Handler, limits Limits) *wire {
 	t.Helper()
 	limits, err := limits.resolve()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w := &wire{Conn: new(engine.Conn)}
 	w.host = &engine.Host{
 		Admission: engine.NewAdmission(&engine.Config{}),
@@ -256,16 +254,4 @@ func TestLengthPrefixedPanics(t *testing.T) {
 		}
 	}()
 	LengthPrefixed(3, binary.BigEndian)
-}
-
-// A line that trickles in must not be searched again from its start with every
-// byte.
-func BenchmarkLineByteByByte(b *testing.B) {
-	line := append(bytes.Repeat([]byte("x"), 1<<16-2), '\n')
-	for b.Loop() {
-		w := newWire(b, Lines(MessageFunc(func(*Conn, []byte) {})), Limits{})
-		for i := range line {
-			w.Arrived(line[i : i+1])
-		}
-	}
 }

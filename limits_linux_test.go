@@ -37,13 +37,9 @@ func TestMoreConnectionsThanDescriptors(t *testing.T) {
 func TestServeListenerOptions(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f, err := l.(*net.TCPListener).File()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		f.Fd() // makes the socket a blocking one
 		f.Close()
 		srv := &Server{Handler: Lines(MessageFunc(echoLine)), Model: model, Loops: loops, Limits: Limits{Linger: 50 * time.Millisecond}}
@@ -66,9 +62,7 @@ func TestServeListenerOptions(t *testing.T) {
 			t.Errorf("an accepted socket has the options %v, want both set", got)
 		}
 		srv.Close()
-		if err := <-ended; err != nil {
-			t.Errorf("Serve: %v", err)
-		}
+		ok(t, <-ended)
 	})
 }
 

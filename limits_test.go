@@ -91,9 +91,7 @@ func TestNever(t *testing.T) {
 		WriteTimeout: Never, HandlerTime: Never, CloseTimeout: Never, Linger: Never, ShutdownTimeout: Never,
 	}
 	l, err := set.resolve()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e := l.engine()
 	if e.HandshakeTimeout+e.FirstByteTimeout+e.MessageTimeout+e.IdleTimeout+e.WriteTimeout+e.HandlerTime != 0 {
 		t.Errorf("Never is a limit: %+v", e)

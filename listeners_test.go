@@ -101,9 +101,7 @@ func TestListeners(t *testing.T) {
 			eventually(t, func() bool { return s.ListenerStats()[2].Open == 0 }, func() string { return "a closed connection keeps its place" })
 			says(t, dialUnix(t, path), "e", "e by local, tls false")
 			s.stop()
-			if err := s.result(t); err != nil {
-				t.Errorf("ListenAndServe: %v", err)
-			}
+			ok(t, s.result(t))
 			if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the socket's file after the end: %v, want none", err)
 			}
@@ -120,9 +118,7 @@ func TestListeners(t *testing.T) {
 func dialUnix(t *testing.T, path string) net.Conn {
 	t.Helper()
 	c, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	c.SetDeadline(time.Now().Add(patience))
 	return c
@@ -131,13 +127,9 @@ func dialUnix(t *testing.T, path string) net.Conn {
 // Serve listens at Listeners, too, and no Addr is needed.
 func TestListenersWithServe(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	given, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	srv := &Server{
 		Handler:   Lines(MessageFunc(func(c *Conn, line []byte) { fmt.Fprintln(c, c.Listener()) })),
 		Listeners: []Listener{{Listener: NamedListener{Name: "given", Listener: given}}},
@@ -148,9 +140,7 @@ func TestListenersWithServe(t *testing.T) {
 	says(t, dial(t, l.Addr().String()), "a", l.Addr().String())
 	says(t, dial(t, given.Addr().String()), "b", "given")
 	cancel()
-	if err := <-ended; err != nil {
-		t.Errorf("Serve: %v", err)
-	}
+	ok(t, <-ended)
 	addrs, _ := many(t, &Server{Listeners: []Listener{{Addr: "127.0.0.1:0"}}}, 1)
 	says(t, dial(t, addrs[0]), "c", "c by 127.0.0.1:0, tls false")
 }
@@ -162,17 +152,13 @@ func TestPausedListeners(t *testing.T) {
 		paused := func(want bool) {
 			eventually(t, func() bool { return s.Stats().AcceptingPaused == want }, func() string { return fmt.Sprintf("%s: AcceptingPaused is not %t", model, want) })
 		}
-		if err := s.PauseAccepting(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.PauseAccepting())
 		paused(true)
 		a, b := dial(t, addrs[0]), dial(t, addrs[1])
 		if n := s.Stats().Open; n != 0 {
 			t.Errorf("%s: %d connections are open while accepting is paused", model, n)
 		}
-		if err := s.ResumeAccepting(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.ResumeAccepting())
 		says(t, a, "a", "a by 127.0.0.1:0, tls false")
 		says(t, b, "b", "b by 127.0.0.1:0, tls false")
 		paused(false)

@@ -58,15 +58,11 @@ func TestIdleMemory(t *testing.T) {
 			err = greetRaw(addr, conns)
 			each = (userMemory() - before) / conns
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return each
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go loop(l)
 	t.Logf("package net, a goroutine each: %d bytes each", measure(t, l.Addr().String()))
 	l.Close()
@@ -106,16 +102,20 @@ func userMemory() int64 {
 	return int64(m.HeapAlloc + m.StackInuse)
 }
 
-// greetRaw makes connections that take no memory of this process but descriptors, and has
-// each of them echo something.
-func greetRaw(addr string, conns int) error {
+// dialRaw makes a connection that takes no memory of this process but a descriptor.
+func dialRaw(addr string) (fd int, err error) {
 	to := netip.MustParseAddrPort(addr)
+	if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		return 0, err
+	}
+	return fd, unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
+}
+
+// greetRaw makes such connections, and has each of them echo something.
+func greetRaw(addr string, conns int) error {
 	fds, line := make([]int, conns), make([]byte, 8)
 	for i := range fds {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err == nil {
-			err = unix.Connect(fd, &unix.SockaddrInet4{Addr: to.Addr().As4(), Port: int(to.Port())})
-		}
+		fd, err := dialRaw(addr)
 		if err == nil {
 			_, err = unix.Write(fd, line)
 		}

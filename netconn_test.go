@@ -160,9 +160,7 @@ func TestBlockingIdle(t *testing.T) {
 		b.mu.Unlock()
 		ask(t, c, "again")
 		eventually(t, func() bool { under, _ := callsOf(b); return under == 0 }, func() string { return "the call goes on" })
-		if err := ref.Do(func(c *Conn) { value <- c.Value() }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, ref.Do(func(c *Conn) { value <- c.Value() }))
 		if n, ok := (<-value).(*NetConn); !ok || n.Value() != "kept" {
 			t.Errorf("the value is not kept: %v", n)
 		}
@@ -294,9 +292,7 @@ func TestBlockingDrain(t *testing.T) {
 			}
 			c.Close()
 		}
-		if err := <-done; err != nil {
-			t.Errorf("Shutdown: %v", err)
-		}
+		ok(t, <-done)
 	})
 }
 
@@ -346,9 +342,7 @@ func TestNetConnBackpressure(t *testing.T) {
 		s := start(t, srv)
 		c := dial(t, s.addr)
 		n, err := l.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		const size = 8 << 20
 		sent := make(chan error, 2)
 		go func() {
@@ -381,9 +375,7 @@ func TestNetConnBackpressure(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if err := <-sent; err != nil {
-				t.Error(err)
-			}
+			ok(t, <-sent)
 		}
 	})
 }

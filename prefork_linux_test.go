@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -26,9 +24,7 @@ func startProcesses(t *testing.T, srv *Server) *started {
 	settings, err := json.Marshal(map[string]any{
 		"Addr": srv.Addr, "Model": srv.Model, "Processes": srv.Processes, "Limits": srv.Limits, "Listeners": srv.Listeners,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Setenv(workerSettings, string(settings))
 	t.Setenv("GORACE", "atexit_sleep_ms=0") // the race detector would hold up each exit by a second
 	return start(t, srv)
@@ -54,9 +50,7 @@ func TestProcessesWithListeners(t *testing.T) {
 		}
 	}
 	byListener()
-	if err := syscall.Kill(meet(t, second).pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(meet(t, second).pid, syscall.SIGKILL))
 	eventually(t, func() bool { return s.Stats().Restarts == 1 && s.Stats().Processes == workers }, func() string { return "the worker is not started again" })
 	byListener()
 	eventually(t, func() bool {
@@ -64,9 +58,7 @@ func TestProcessesWithListeners(t *testing.T) {
 		return l[0].Accepted > workers && l[1].Accepted > workers && l[0].Accepted+l[1].Accepted == sum.Accepted && l[0].Open+l[1].Open == sum.Open
 	}, func() string { return fmt.Sprintf("the listeners have counted %+v", s.ListenerStats()) })
 	s.stop()
-	if err := s.result(t); err != nil {
-		t.Errorf("ListenAndServe: %v", err)
-	}
+	ok(t, s.result(t))
 	gone(t)
 }
 
@@ -74,9 +66,7 @@ func TestProcessesWithListeners(t *testing.T) {
 func children(t *testing.T) (pids []int) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
@@ -218,75 +208,7 @@ func TestBroadcastToProcesses(t *testing.T) {
 		p.Close()
 	}
 	s.stop()
-	if err := s.result(t); err != nil {
-		t.Error(err)
-	}
-	gone(t)
-}
-
-// A worker that is killed under load costs its own connections and no other.
-func TestWorkerKilled(t *testing.T) {
-	for _, model := range Models() {
-		t.Run(model, func(t *testing.T) { testWorkerKilled(t, model) })
-	}
-}
-
-func testWorkerKilled(t *testing.T, model string) {
-	const workers = 3
-	s := startProcesses(t, &Server{Model: model, Processes: workers})
-	peers, of := meetAll(t, s.addr, workers, 3)
-	victim := peers[0].pid
-	var stop atomic.Bool
-	var load sync.WaitGroup
-	var lost atomic.Int64
-	answers := make([]atomic.Int64, len(peers))
-	for i, p := range peers {
-		load.Go(func() {
-			for n := 0; !stop.Load(); n++ {
-				line := fmt.Sprintf("%d of %d", n, i)
-				answer, err := p.ask(line)
-				switch {
-				case err == nil && answer == line:
-					answers[i].Add(1)
-				case p.pid == victim && err != nil:
-					lost.Add(1)
-					return
-				default:
-					t.Errorf("connection %d of worker %d: asked %q, got %q, %v", i, p.pid, line, answer, err)
-					return
-				}
-			}
-		})
-	}
-	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, func() bool { return lost.Load() == int64(of[victim]) }, func() string {
-		return fmt.Sprintf("the victim's %d connections: %d are lost", of[victim], lost.Load())
-	})
-	// Some of these wait at the victim's socket for its next life.
-	reborn := false
-	for range 60 {
-		reborn = of[meet(t, s.addr).pid] == 0 || reborn
-	}
-	if !reborn {
-		t.Error("60 new connections, and none was served by a new worker")
-	}
-	for i, p := range peers {
-		before := answers[i].Load()
-		eventually(t, func() bool { return p.pid == victim || answers[i].Load() > before }, func() string {
-			return fmt.Sprintf("connection %d of worker %d is not answered any more", i, p.pid)
-		})
-	}
-	stop.Store(true)
-	load.Wait()
-	if st := s.Stats(); st.Restarts != 1 || st.Processes != workers {
-		t.Errorf("%d processes, %d restarts; want %d and 1", st.Processes, st.Restarts, workers)
-	}
-	s.stop()
-	if err := s.result(t); err != nil {
-		t.Error(err)
-	}
+	ok(t, s.result(t))
 	gone(t)
 }
 
@@ -318,9 +240,7 @@ func TestProcessesStats(t *testing.T) {
 
 	before := s.Stats()
 	victim := peers[0].pid
-	if err := syscall.Kill(victim, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must(t, syscall.Kill(victim, syscall.SIGKILL))
 	remain := func() bool {
 		st := s.Stats()
 		return st.Restarts == 1 && st.Processes == workers && st.Open == conns-int64(of[victim]) &&
@@ -330,9 +250,7 @@ func TestProcessesStats(t *testing.T) {
 		return fmt.Sprintf("after a worker with %d connections was killed: %+v, before %+v", of[victim], s.Stats(), before)
 	})
 	s.stop()
-	if err := s.result(t); err != nil {
-		t.Error(err)
-	}
+	ok(t, s.result(t))
 	if st := s.Stats(); st.Open != 0 || st.Processes != 0 || st.Accepted != conns || st.BytesIn != before.BytesIn {
 		t.Errorf("at the end %+v, want the counts of %+v", st, before)
 	}
@@ -374,9 +292,7 @@ func TestProcessesDrain(t *testing.T) {
 			if answer, err := half.ask(" and half"); err != nil || answer != "half and half" {
 				t.Errorf("the message that had begun: %q, %v", answer, err)
 			}
-			if err := s.result(t); err != nil {
-				t.Error(err)
-			}
+			ok(t, s.result(t))
 			gone(t)
 		})
 	}
@@ -408,9 +324,7 @@ func TestProcessesShutdown(t *testing.T) {
 	if answer, err := half.ask(""); err != nil || answer != "half" {
 		t.Errorf("%q, %v", answer, err)
 	}
-	if err := <-shut; err != nil {
-		t.Error(err)
-	}
+	ok(t, <-shut)
 	if err := s.result(t); err != nil {
 		t.Error(err)
 	}
@@ -424,9 +338,7 @@ func TestProcessesClose(t *testing.T) {
 	if _, err := half.in.ReadByte(); err == nil {
 		t.Error("the connection lives on")
 	}
-	if err := s.result(t); err != nil {
-		t.Error(err)
-	}
+	ok(t, s.result(t))
 	gone(t)
 }
 
@@ -456,9 +368,7 @@ func TestSignalToWorker(t *testing.T) {
 func TestProcessesLeaveNothing(t *testing.T) {
 	descriptors := func() int {
 		entries, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return len(entries)
 	}
 	once := func(kills int) {
@@ -472,9 +382,7 @@ func TestProcessesLeaveNothing(t *testing.T) {
 				func() string { return fmt.Sprintf("after %d kills: %+v", n+1, s.Stats()) })
 		}
 		s.stop()
-		if err := s.result(t); err != nil {
-			t.Error(err)
-		}
+		ok(t, s.result(t))
 		gone(t)
 	}
 	once(0)

@@ -71,9 +71,7 @@ func tellPid(c *Conn, line []byte) {
 
 func TestServeWithProcesses(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	srv := Server{Handler: Base{}, Processes: 2}
 	if err := srv.Serve(context.Background(), l); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "ListenAndServe") {
 		t.Errorf("%v; want an error that wraps ErrBadConfig and says what to call", err)
@@ -107,9 +105,7 @@ func TestShareOfMemory(t *testing.T) {
 	defer debug.SetMemoryLimit(before)
 	all, share := Server{}, Server{Processes: 4}
 	l, err := all.share().resolve()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := share.share().MaxBuffered; got != l.MaxBuffered/4 {
 		t.Errorf("one of 4 processes gets %d of %d bytes, want a quarter", got, l.MaxBuffered)
 	}

@@ -177,40 +177,6 @@ func TestIDInLog(t *testing.T) {
 	}
 }
 
-func TestSendWait(t *testing.T) {
-	onAll(t, func(t *testing.T, srv *Server) {
-		m := newMet()
-		srv.Handler, srv.Limits = m, Limits{HighWater: 4000, LowWater: 1000}
-		s := start(t, srv)
-		c := dial(t, s.addr)
-		r, sent := <-m.refs, make(chan error, 1)
-		go func() {
-			for i := range 5000 {
-				if err := r.SendWait(t.Context(), fmt.Appendf(nil, "%999d\n", i)); err != nil {
-					sent <- err
-					return
-				}
-			}
-			sent <- r.Close()
-		}()
-		all, err := io.ReadAll(c)
-		if err != nil || len(all) != 5000*1000 {
-			t.Errorf("got %d bytes, %v", len(all), err)
-		}
-		if err := <-sent; err != nil {
-			t.Errorf("SendWait: %v", err)
-		}
-		c.Close()
-		<-m.closed
-		if err := r.SendWait(t.Context(), nil); !errors.Is(err, ErrClosed) {
-			t.Errorf("SendWait after the end: %v, want %v", err, ErrClosed)
-		}
-		if err := (Ref{}).SendWait(t.Context(), nil); !errors.Is(err, ErrClosed) {
-			t.Errorf("SendWait of the zero Ref: %v, want %v", err, ErrClosed)
-		}
-	})
-}
-
 // A handler on a loop may use SendWait as long as it would not wait.
 func TestSendWaitOnLoop(t *testing.T) {
 	onLoops(t, func(t *testing.T, model string, loops int) {

@@ -58,9 +58,7 @@ type started struct {
 func newPool(t *testing.T, cfg pool.Config) *pool.Pool {
 	t.Helper()
 	p, err := pool.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() {
 		if dropped, err := p.Close(context.Background()); len(dropped) > 0 || err != nil {
 			t.Errorf("closing the pool after its servers have ended: %d jobs dropped, %v; want none", len(dropped), err)
@@ -118,12 +116,26 @@ func (s *started) result(t *testing.T) error {
 	}
 }
 
-func dial(t *testing.T, addr string) net.Conn {
+// must ends the test with an error.
+func must(t testing.TB, err error) {
 	t.Helper()
-	c, err := net.DialTimeout("tcp", addr, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// ok reports an error, on any goroutine.
+func ok(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.DialTimeout("tcp", addr, patience)
+	must(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c
 }
@@ -141,17 +153,16 @@ func ask(t *testing.T, c net.Conn, line string) {
 
 var eventually = await.TrueOr
 
-// onModels runs a test under every model, and with more than one loop.
+// onModels runs a test under every model, with two loops if it has any.
 func onModels(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	t.Run(Goroutine, func(t *testing.T) { f(t, Goroutine, 1) })
 	onLoops(t, f)
 }
 
-// onLoops runs a test under the models that have loops, with one and with two.
+// onLoops runs a test under the models that have loops.
 func onLoops(t *testing.T, f func(t *testing.T, model string, loops int)) {
 	for _, m := range Models()[1:] {
-		t.Run(m, func(t *testing.T) { f(t, m, 1) })
-		t.Run(m+" with two loops", func(t *testing.T) { f(t, m, 2) })
+		t.Run(m, func(t *testing.T) { f(t, m, 2) })
 	}
 }
 
@@ -186,9 +197,7 @@ func TestServe(t *testing.T) {
 func TestServeListener(t *testing.T) {
 	onModels(t, func(t *testing.T, model string, loops int) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		srv := &Server{Handler: Lines(MessageFunc(echoLine)), Model: model, Loops: loops}
 		ended := make(chan error, 1)
 		go func() { ended <- srv.Serve(context.Background(), l) }()
@@ -198,9 +207,7 @@ func TestServeListener(t *testing.T) {
 			t.Errorf("a second Serve answers %v", err)
 		}
 		c.Close()
-		if err := srv.Shutdown(context.Background()); err != nil {
-			t.Error(err)
-		}
+		ok(t, srv.Shutdown(context.Background()))
 		if err := <-ended; err != nil {
 			t.Errorf("Serve returned %v after Shutdown, want nil", err)
 		}
@@ -289,19 +296,7 @@ func TestBeforeStart(t *testing.T) {
 	if st := srv.Stats(); st != (Stats{}) {
 		t.Errorf("a server that has not started counts %+v", st)
 	}
-	if err := srv.Shutdown(context.Background()); err != nil {
-		t.Errorf("Shutdown before the start: %v", err)
-	}
-}
-
-func TestZeroRef(t *testing.T) {
-	var r Ref
-	if err := r.Send([]byte("x")); err != ErrClosed {
-		t.Errorf("the zero Ref's Send answers %v, want ErrClosed", err)
-	}
-	if err := r.Close(); err != ErrClosed {
-		t.Errorf("the zero Ref's Close answers %v, want ErrClosed", err)
-	}
+	ok(t, srv.Shutdown(context.Background()))
 }
 
 // Connections that are opened and killed leave no memory behind.
@@ -313,9 +308,7 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 			open := make([]net.Conn, conns)
 			for i := range open {
 				c, err := net.DialTimeout("tcp", s.addr, patience) // without a cleanup, which would keep it
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				ask(t, c, "hello")
 				open[i] = c
 			}
@@ -354,31 +347,6 @@ func heap() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A handler that blocks holds up its own connection and no other.
-func TestWorkers(t *testing.T) {
-	for _, model := range Models()[1:] {
-		t.Run(model, func(t *testing.T) {
-			release := make(chan struct{})
-			s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, noRules(2, 2)), Handler: Lines(MessageFunc(func(c *Conn, line []byte) {
-				if string(line) == "block" {
-					<-release
-				}
-				echoLine(c, line)
-			}))})
-			slow, quick := dial(t, s.addr), dial(t, s.addr)
-			io.WriteString(slow, "block\nafter\n")
-			for range 100 {
-				ask(t, quick, "hello")
-			}
-			close(release)
-			got := make([]byte, len("block\nafter\n"))
-			if _, err := io.ReadFull(slow, got); err != nil || string(got) != "block\nafter\n" {
-				t.Errorf("the connection that was held up got %q, %v", got, err)
-			}
-		})
-	}
-}
-
 // A handler that does not return holds up neither Shutdown nor Close, though it
 // does hold up ListenAndServe.
 func TestShutdownWithStuckHandler(t *testing.T) {
@@ -401,9 +369,7 @@ func TestShutdownWithStuckHandler(t *testing.T) {
 			t.Errorf("Shutdown answers %v; want an error that counts the %d connections that are open", err, s.Stats().Open)
 		}
 		close(release)
-		if err := s.result(t); err != nil {
-			t.Errorf("ListenAndServe: %v", err)
-		}
+		ok(t, s.result(t))
 	})
 }
 
@@ -414,9 +380,7 @@ func TestCloseFromHandler(t *testing.T) {
 		srv = &Server{Model: model, Loops: loops, Handler: Lines(MessageFunc(func(*Conn, []byte) { srv.Close() }))}
 		s := start(t, srv)
 		io.WriteString(dial(t, s.addr), "quit\n")
-		if err := s.result(t); err != nil {
-			t.Errorf("ListenAndServe: %v", err)
-		}
+		ok(t, s.result(t))
 	})
 }
 
@@ -432,26 +396,6 @@ func TestWrappedFramer(t *testing.T) {
 		c.(*net.TCPConn).CloseWrite()
 		if got, err := io.ReadAll(c); err != nil || string(got) != "a\nlast\n" {
 			t.Errorf("got %q, %v; want both lines", got, err)
-		}
-	})
-}
-
-// A peer that has ended and does not take its answers is not held for ever,
-// where the model notices the end at once; see Handler.Ended.
-func TestEndedPeerThatDoesNotRead(t *testing.T) {
-	onLoops(t, func(t *testing.T, model string, loops int) {
-		closed := make(chan error, 1)
-		h := &reasons{Handler: Base{}, closed: closed, opened: func(c *Conn) { c.Write(make([]byte, 16<<20)) }}
-		s := start(t, &Server{Model: model, Loops: loops, Handler: h,
-			Limits: Limits{MaxUnsent: 32 << 20, HighWater: 32 << 20, CloseTimeout: 50 * time.Millisecond}})
-		dial(t, s.addr).(*net.TCPConn).CloseWrite()
-		select {
-		case why := <-closed:
-			if !errors.Is(why, ErrCloseTimeout) {
-				t.Errorf("closed with %v, want ErrCloseTimeout", why)
-			}
-		case <-time.After(patience):
-			t.Error("the connection is held")
 		}
 	})
 }
@@ -508,9 +452,7 @@ func TestBroadcastFromHandler(t *testing.T) {
 		io.WriteString(conns[0], "now\n")
 		select {
 		case err := <-failed:
-			if err != nil {
-				t.Errorf("Send to all: %v", err)
-			}
+			ok(t, err)
 		case <-time.After(patience):
 			t.Error("the handler is not called")
 		}
@@ -524,9 +466,7 @@ func TestServeUnfitListener(t *testing.T) {
 		t.Errorf("Serve on no listener: %v, want ErrBadConfig", err)
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	odd := struct{ net.Listener }{l}
 	if err := srv.Serve(context.Background(), odd); !errors.Is(err, ErrBadConfig) || !strings.Contains(err.Error(), "struct") {

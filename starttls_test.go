@@ -86,9 +86,7 @@ func TestStartTLS(t *testing.T) {
 					t.Errorf("Send: %v", err)
 				}
 				done := make(chan bool, 1)
-				if err := ref.Do(func(c *Conn) { done <- c.TLS() != nil }); err != nil {
-					t.Errorf("Do: %v", err)
-				}
+				ok(t, ref.Do(func(c *Conn) { done <- c.TLS() != nil }))
 				tc := tls.Client(c, client)
 				r := bufio.NewReader(tc)
 				large := strings.Repeat("x", 50_000) + "\n"
@@ -193,9 +191,7 @@ func TestStartTLSOfSilentPeers(t *testing.T) {
 		go func() { done <- s.Shutdown(context.Background()) }()
 		io.ReadAll(c)
 		c.Close()
-		if err := <-done; err != nil {
-			t.Errorf("Shutdown: %v", err)
-		}
+		ok(t, <-done)
 		if why := <-h.closed; why != ErrServerClosed && why != ErrHandshakeTimeout {
 			t.Errorf("a drain: Closed(%v)", why)
 		}
@@ -237,9 +233,7 @@ func TestStartTLSOfClient(t *testing.T) {
 		s := start(t, srv)
 		_, client := identity()
 		h := &dialling{heard: make(chan string, 10), cfg: client}
-		if err := s.Dial(Dial{Addr: s.addr, Handler: h}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Dial(Dial{Addr: s.addr, Handler: h}))
 		var heard string
 		for !strings.HasSuffix(heard, "hello\n") {
 			select {
@@ -253,9 +247,7 @@ func TestStartTLSOfClient(t *testing.T) {
 			t.Errorf("heard %q", heard)
 		}
 		bad := &dialling{heard: make(chan string, 10), cfg: &tls.Config{}}
-		if err := s.Dial(Dial{Addr: s.addr, Handler: bad}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Dial(Dial{Addr: s.addr, Handler: bad}))
 		if text := <-bad.heard; !strings.Contains(text, "ServerName is empty") {
 			t.Errorf("without a name: %q", text)
 		}

@@ -13,7 +13,6 @@ import (
 	"os/exec"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -43,84 +42,11 @@ func TestSharedPool(t *testing.T) {
 	})
 }
 
-// Lines that many connections pipeline through a tiny pool that sheds all it can are
-// each answered once and in order: served, or busy where the handler sheds.
-func TestOrderUnderOverload(t *testing.T) {
-	tiny := pool.Config{Max: 1, Queue: 1, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond}
-	roomier := tiny
-	roomier.Queue = 8
-	for name, cfg := range map[string]pool.Config{"queue of 1": tiny, "queue of 8": roomier} {
-		for _, sheds := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, sheds %v", name, sheds), func(t *testing.T) {
-				underLoops(t, func(t *testing.T, model string) { pipelines(t, model, newPool(t, cfg), sheds) })
-			})
-		}
-	}
-}
-
 // slowEcho takes a little for each line.
 func slowEcho(c *Conn, line []byte) {
 	for end := time.Now().Add(10 * time.Microsecond); time.Now().Before(end); {
 	}
 	echoLine(c, line)
-}
-
-// pipelines has many connections send numbered lines, some at a time, in pieces that
-// end anywhere.
-func pipelines(t *testing.T, model string, p *pool.Pool, sheds bool) {
-	const conns, rounds, lines = 40, 15, 10
-	var h MessageHandler = MessageFunc(slowEcho)
-	if sheds {
-		h = busy{MessageFunc(slowEcho)}
-	}
-	s := start(t, &Server{Model: model, Loops: 2, Workers: p, Handler: Lines(h)})
-	var served, shed atomic.Int64
-	talk := func(c net.Conn, number int) error {
-		in := bufio.NewReader(c)
-		// Longer, if not both have happened yet.
-		for round := 0; round < rounds || sheds && round < 100*rounds && (served.Load() == 0 || shed.Load() == 0); round++ {
-			var text []byte
-			for i := range lines {
-				text = fmt.Appendf(text, "%d\n", round*lines+i)
-			}
-			cut := (number*7 + round*13) % len(text)
-			c.Write(text[:cut])
-			c.Write(text[cut:])
-			for i := range lines {
-				got, err := in.ReadString('\n')
-				answer, isBusy := strings.CutPrefix(strings.TrimSuffix(got, "\n"), "busy ")
-				if want := strconv.Itoa(round*lines + i); err != nil || answer != want {
-					return fmt.Errorf("got %q, %w; want %s, served or busy", got, err, want)
-				}
-				if isBusy {
-					shed.Add(1)
-				} else {
-					served.Add(1)
-				}
-			}
-		}
-		return nil
-	}
-	var all sync.WaitGroup
-	for number := range conns {
-		c := dial(t, s.addr)
-		all.Go(func() {
-			defer c.Close()
-			if err := talk(c, number); err != nil {
-				t.Errorf("connection %d: %v", number, err)
-			}
-		})
-	}
-	all.Wait()
-	switch st := s.Stats(); {
-	case sheds && (served.Load() == 0 || shed.Load() == 0 || st.Shed == 0):
-		t.Errorf("%d lines served, %d shed, Stats.Shed %d; want some of each", served.Load(), shed.Load(), st.Shed)
-	case !sheds && (shed.Load() > 0 || st.Shed > 0):
-		t.Errorf("%d lines shed, Stats.Shed %d; want none without a ShedHandler", shed.Load(), st.Shed)
-	}
-	if st := p.Stats(); st.Shed+st.Full == 0 {
-		t.Error("the pool has neither refused nor shed anything: this was no overload")
-	}
 }
 
 // busy answers what is shed.
@@ -134,9 +60,7 @@ func TestPoolClosedEarly(t *testing.T) {
 	underLoops(t, func(t *testing.T, model string) {
 		g := newGated()
 		p, err := pool.New(pool.Config{Max: 1, Queue: 3, Off: pool.AllRules})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var log lockedBuffer
 		s := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		idle, queue, reset, waits := enter(t, s.addr), enter(t, s.addr), enter(t, s.addr), enter(t, s.addr)
@@ -189,9 +113,7 @@ func TestPoolClosedEarly(t *testing.T) {
 		if n := strings.Count(log.String(), "was closed before the server had ended"); n != 1 {
 			t.Errorf("the log says so %d times, want once:\n%s", n, log.String())
 		}
-		if err := s.Shutdown(context.Background()); err != nil {
-			t.Errorf("Shutdown: %v", err)
-		}
+		ok(t, s.Shutdown(context.Background()))
 	})
 }
 

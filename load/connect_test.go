@@ -110,10 +110,11 @@ func TestMailboxFull(t *testing.T) {
 
 // fakeRun is a run on a fake engine.
 func fakeRun(cfg Config, f *fakeEngine) *run {
-	r, err := newRun(cfg.filled(), []target{testTarget}, func(engine.Config) (engine.Engine, error) { return f, nil })
+	r, err := newRun(cfg.filled(), []target{testTarget})
 	if err != nil {
 		panic(err)
 	}
+	r.use(f, "")
 	r.report = time.NewTicker(time.Second)
 	return r
 }

@@ -136,11 +136,8 @@ func (c Config) clientTLS() (*tls.Config, error) {
 		host, _, _ := net.SplitHostPort(c.Target) // checked before
 		cfg.ServerName = cmp.Or(host, "localhost")
 	}
-	switch {
-	case t.CAFile == "":
+	if t.CAFile == "" {
 		return cfg, nil
-	case t.Insecure:
-		return nil, errors.New("load: any certificate is taken, and a file of those to trust is given; expected one of the two")
 	}
 	pem, err := os.ReadFile(t.CAFile)
 	if err != nil {

@@ -1,7 +1,6 @@
 // Package faults is what goes wrong around a server, on purpose: clients that
-// mean it harm (Swarm), networks that lose, delay and reorder packets (Link), and
-// a server in a process of its own (Process) that is looked at from outside. Honest
-// clients, which check each answer, say whether it matters to them.
+// mean it harm (Swarm), and a server in a process of its own (Process) that is looked
+// at from outside. Honest clients, which check each answer, say whether it matters to them.
 //
 // The tests of this package are the fault suite; docs/reliability.md lists what
 // they prove. A benchmark can use the same parts.

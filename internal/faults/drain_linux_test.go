@@ -87,7 +87,7 @@ func taken(s *subject, all []*pipeliner) {
 // What the kernel has received when a server is told to drain is answered, wherever
 // handlers run: also what nobody has read yet, because a worker has the connection.
 func TestDrainAnswersAll(t *testing.T) {
-	onModels(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, func(t *testing.T, model string) {
 		drained(t, serve(t, spec{Model: model}, nil), "1ms")
 		if model != myriad.Goroutine { // which leaves workers alone
 			drained(t, serve(t, spec{Model: model, Workers: 8}, nil), "50ms")

@@ -11,7 +11,7 @@ import (
 
 // A handler that panics costs its own connection, on loops and on workers.
 func TestHandlerPanics(t *testing.T) {
-	onModels(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, func(t *testing.T, model string) {
 		for _, workers := range []int{0, 8} {
 			if workers > 0 && model == myriad.Goroutine {
 				continue
@@ -35,11 +35,13 @@ func TestHandlerPanics(t *testing.T) {
 
 // mayBlock are the servers whose handlers may block.
 func mayBlock(t *testing.T, workers int, f func(t *testing.T, sp spec)) {
+	t.Parallel()
 	for _, sp := range []spec{
 		{Model: myriad.Goroutine}, {Model: myriad.Auto},
 		{Model: myriad.Epoll, Workers: workers}, {Model: myriad.Uring, Workers: workers},
 	} {
 		t.Run(sp.Model, func(t *testing.T) {
+			t.Parallel()
 			if sp.Model == myriad.Uring && myriad.Models()[len(myriad.Models())-1] != myriad.Uring {
 				t.Skip("io_uring is not available on this machine")
 			}
@@ -130,8 +132,9 @@ func TestHandlersReturnLate(t *testing.T) {
 // Auto leaves handlers to workers as long as some of them block there: a loop
 // that calls them itself again would be held by the next one.
 func TestAutoWhileHandlersBlock(t *testing.T) {
+	t.Parallel()
 	s, _ := blocked(t, spec{Model: myriad.Auto}, 16)
-	for range 30 {
+	for range 10 {
 		if st := s.stats(); st.OnWorkers == 0 {
 			t.Fatalf("handlers are called on their loop while 16 calls have not returned: %+v\n%s", st, s.Said())
 		}
@@ -145,7 +148,7 @@ func TestAutoWhileHandlersBlock(t *testing.T) {
 // A handler that keeps the Ref of each connection for ever keeps a name that
 // answers ErrClosed, not what made up the connection.
 func TestHandlersLeakRefs(t *testing.T) {
-	onModels(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, func(t *testing.T, model string) {
 		const n = 3000
 		besiege(t, spec{Model: model}, func(s *subject) {
 			w := s.attack(&Swarm{

@@ -48,15 +48,23 @@ var raced = func() bool {
 	return false
 }()
 
-// onModels runs a test under every model.
+// full has as many attackers as docs/reliability.md promises.
+var full = os.Getenv("MYRIAD_TEST_FULL") != "" && !raced
+
+// onModels runs a test under every model, in short runs under one.
 func onModels(t *testing.T, f func(t *testing.T, model string)) {
-	for _, m := range myriad.Models() {
+	models := myriad.Models()
+	if testing.Short() {
+		models = models[min(1, len(models)-1):min(2, len(models))] // epoll, or the only one
+	}
+	for _, m := range models {
 		t.Run(m, func(t *testing.T) { f(t, m) })
 	}
 }
 
-// onModelsAtOnce does so at the same time, where most of the time is waiting.
+// onModelsAtOnce does so at the same time, beside other such tests: most of it is waiting.
 func onModelsAtOnce(t *testing.T, f func(t *testing.T, model string)) {
+	t.Parallel()
 	onModels(t, func(t *testing.T, model string) {
 		t.Parallel()
 		f(t, model)

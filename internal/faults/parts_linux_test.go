@@ -3,7 +3,6 @@ package faults
 import (
 	"bufio"
 	"bytes"
-	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -105,60 +104,6 @@ func TestHonestNotices(t *testing.T) {
 	}
 }
 
-func TestHonestCounts(t *testing.T) {
-	to := listen(t, func(c net.Conn) { io.Copy(c, c) })
-	h := &Honest{Addr: to.String(), Conns: 40, Pipeline: 3}
-	if err := h.Start(); err != nil {
-		t.Fatal(err)
-	}
-	await.True(t, "each has answers", func() bool {
-		for _, n := range h.Each() {
-			if n < 6 {
-				return false
-			}
-		}
-		return true
-	})
-	r := h.Stop()
-	if r.Wrong+r.Lost+r.Failed > 0 || r.First != nil || r.Answers < 240 {
-		t.Errorf("%+v", r)
-	}
-	if got := h.Latency().TotalCount(); got != r.Answers {
-		t.Errorf("%d answers, %d latencies", r.Answers, got)
-	}
-	if got := h.Latency().TotalCount(); got != 0 {
-		t.Errorf("%d latencies after they were taken", got)
-	}
-	if err := (&Honest{Addr: to.String()}).Start(); err == nil {
-		t.Error("no connections were accepted as a number")
-	}
-}
-
-// A swarm sends First once and Stream in pieces, again and again.
-func TestSwarmSends(t *testing.T) {
-	var got sync.Map
-	to := listen(t, func(c net.Conn) {
-		b := make([]byte, 20)
-		_, err := io.ReadFull(c, b)
-		got.Store(fmt.Sprintf("%s %v", b, err), true)
-	})
-	w := &Swarm{Target: to, Conns: 3, Every: 20 * time.Millisecond, First: []byte("hello "), Stream: []byte("abcde"), Piece: 2}
-	if err := w.Start(); err != nil {
-		t.Fatal(err)
-	}
-	await.True(t, "the listener has closed all", func() bool { return w.Counts().Lost == 3 })
-	w.Stop()
-	got.Range(func(k, _ any) bool {
-		if k != "hello abcdeabcdeabcd <nil>" {
-			t.Errorf("received %q", k)
-		}
-		return true
-	})
-	if c := w.Counts(); c.Made != 3 || c.Connected != 3 || c.Open != 0 || c.Failed != 0 {
-		t.Errorf("%+v", c)
-	}
-}
-
 // A swarm that comes and goes makes as many connections as it may.
 func TestSwarmComesAndGoes(t *testing.T) {
 	var came atomic.Int64
@@ -204,25 +149,6 @@ func TestSwarmGreedy(t *testing.T) {
 		return sent > 0 && deaf.Counts().Sent == sent
 	})
 	if c := deaf.Counts(); c.Received > 0 || c.Open != n {
-		t.Errorf("%+v", c)
-	}
-}
-
-// With nobody there attempts fail, and are made again where that is asked for.
-func TestSwarmRefused(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	to := l.Addr().(*net.TCPAddr).AddrPort()
-	l.Close()
-	w := &Swarm{Target: to, Conns: 2, Every: time.Millisecond, Redial: true}
-	if err := w.Start(); err != nil {
-		t.Fatal(err)
-	}
-	await.True(t, "attempts are made again", func() bool { return w.Counts().Failed > 10 })
-	w.Stop()
-	if c := w.Counts(); c.Connected > 0 || c.Open > 0 || c.Lost > 0 {
 		t.Errorf("%+v", c)
 	}
 }

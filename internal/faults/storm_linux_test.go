@@ -17,7 +17,7 @@ import (
 // Connections that are reset as soon as they are made, or with a request under
 // way.
 func TestResetStorm(t *testing.T) {
-	onModels(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, func(t *testing.T, model string) {
 		const rate, most = 4000, 2000
 		besiege(t, spec{Model: model}, func(s *subject) {
 			before, made := s.stats(), int64(0)
@@ -52,7 +52,7 @@ func TestConnectStorm(t *testing.T) {
 	if err != nil || backlog > 8192 {
 		t.Skipf("a queue of %d connections is more than this test fills (%v)", backlog, err)
 	}
-	onModels(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, func(t *testing.T, model string) {
 		n := int64(backlog + 500)
 		besiege(t, spec{Model: model, Loops: 1}, func(s *subject) {
 			if err := unix.Kill(s.Pid(), unix.SIGSTOP); err != nil {
@@ -85,7 +85,7 @@ func TestConnectStorm(t *testing.T) {
 // More connections than Limits.MaxConns, again and again: the further ones are
 // refused, and those that are there stay.
 func TestTooManyConnections(t *testing.T) {
-	onModels(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, func(t *testing.T, model string) {
 		const most, n = 200, 400
 		besiege(t, spec{Model: model, Limits: myriad.Limits{MaxConns: most}}, func(s *subject) {
 			w := HalfOpen(s.addr, n, []byte("hello\n"))
@@ -104,7 +104,7 @@ func TestTooManyConnections(t *testing.T) {
 
 // Random bytes, lines without an end and zeros.
 func TestGarbage(t *testing.T) {
-	onModels(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, func(t *testing.T, model string) {
 		const n = 100
 		sp := spec{Model: model, Limits: myriad.Limits{MaxMessage: 32 << 10}}
 		besiege(t, sp, func(s *subject) {
@@ -130,7 +130,7 @@ func TestGarbage(t *testing.T) {
 // With all descriptors taken the server goes on serving, does not spin, and
 // accepts again when some are free.
 func TestDescriptorsExhausted(t *testing.T) {
-	onModels(t, func(t *testing.T, model string) {
+	onModelsAtOnce(t, func(t *testing.T, model string) {
 		const most, n = 200, 400
 		sp := spec{Model: model, Descriptors: most, Limits: myriad.Limits{MaxConns: 1000}}
 		besiege(t, sp, func(s *subject) {
@@ -138,7 +138,7 @@ func TestDescriptorsExhausted(t *testing.T) {
 			s.counts("descriptors run out", func(st myriad.Stats) bool { return st.AcceptErrors > 0 && st.Open > most/2 })
 			s.round()
 			begun, errs, work := time.Now(), s.stats().AcceptErrors, s.cpu()
-			time.Sleep(time.Second)
+			time.Sleep(500 * time.Millisecond)
 			more, used := s.stats().AcceptErrors-errs, s.cpu()-work
 			took := time.Since(begun) // longer where the machine is busy
 			t.Logf("in %v with all descriptors taken accept failed %d times; %v of processor time", took, more, used)

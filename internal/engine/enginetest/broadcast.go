@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -20,8 +21,6 @@ var castCases = []testCase{
 	{"broadcast to a peer that does not read", castToSlow},
 	{"broadcast to a peer that does not read, with messages dropped", castDropping},
 	{"broadcast to a connection whose handler takes long", castToBusy},
-	{"broadcast of more than a connection has room for whose handler takes long", castOverBusy},
-	{"broadcast of too much", castTooMuch},
 	{"broadcast while the engine stops", castAtStop},
 }
 
@@ -117,7 +116,7 @@ func comeAndGo(b *bench, s *server, stop <-chan struct{}) {
 
 // castUntil broadcasts until ok, no faster than r takes it; it gives how many.
 func castUntil(b *bench, s *server, size int, r *reader, ok func(n engine.Counts) bool) (n int) {
-	eventually(b, "the broadcasts have no effect", func() bool {
+	await.True(b, "the broadcasts have no effect", func() bool {
 		if ok(s.Counters()) {
 			return true
 		}
@@ -169,14 +168,14 @@ func (c *client) reads(b *bench) *reader {
 // dropped, which had only this one to go to, and ends it.
 func (r *reader) wantAll(b *bench, s *server, c *client, n int) {
 	b.Helper()
-	eventually(b, fmt.Sprintf("a client did not get all of %d messages", n), func() bool {
+	await.True(b, fmt.Sprintf("a client did not get all of %d messages", n), func() bool {
 		return r.n.Load()+s.Counters()[engine.Dropped] >= int64(n)
 	})
 	if got, dropped := r.n.Load(), s.Counters()[engine.Dropped]; got+dropped != int64(n) {
 		b.Errorf("%d messages were taken and %d are counted as dropped, of %d", got, dropped, n)
 	}
 	c.endSending()
-	receive(b, r.done, "a client's end")
+	await.Receive(b, r.done, "a client's end")
 }
 
 func castToSlow(b *bench) {
@@ -218,24 +217,9 @@ func castToBusy(b *bench) {
 	s, held, n := b.castWhileHeld(true, func(c *engine.Conn, _ error) { missed <- c.Missed() })
 	held.reads(b).wantAll(b, s, held, n)
 	s.wantClosed(io.EOF)
-	if got, want := receive(b, missed, "Closed"), s.Counters()[engine.Dropped]; got != want {
+	if got, want := await.Receive(b, missed, "Closed"), s.Counters()[engine.Dropped]; got != want {
 		b.Errorf("the connection has missed %d messages, %d are counted", got, want)
 	}
-}
-
-// castOverBusy is the same, where a connection without room is closed. On a loop
-// of its own the handler holds up the broadcasts themselves: no harm is done.
-func castOverBusy(b *bench) {
-	s, held, n := b.castWhileHeld(false, nil)
-	got := held.reads(b)
-	eventually(b, "neither all has come nor the connection closed", func() bool {
-		return len(s.reasons()) > 0 || got.n.Load() == int64(n)
-	})
-	if why := s.reasons(); len(why) > 0 && !errors.Is(why[0], engine.ErrSlowConsumer) {
-		b.Errorf("closed for %v", why)
-	}
-	held.endSending()
-	receive(b, got.done, "the end")
 }
 
 // castWhileHeld broadcasts while a handler takes long, until that has no effect
@@ -253,7 +237,7 @@ func (b *bench) castWhileHeld(drop bool, closed func(*engine.Conn, error)) (s *s
 		func(cfg *engine.Config) { cfg.DropMessages = drop })
 	held = s.dial()
 	held.send("h")
-	receive(b, entered, "the handler")
+	await.Receive(b, entered, "the handler")
 	full := 0
 	for full < 5 && sent < 5000 {
 		switch err := s.Broadcast(bulletin(sent, size)); {
@@ -268,24 +252,6 @@ func (b *bench) castWhileHeld(drop bool, closed func(*engine.Conn, error)) (s *s
 	}
 	close(release)
 	return s, held, sent
-}
-
-func castTooMuch(b *bench) {
-	s := b.serve(echo(), limited(func(l *engine.Limits) { l.MaxUnsent = 1000 }))
-	c := s.dial()
-	c.exchange("hello")
-	if err := s.Broadcast(make([]byte, 1001)); !errors.Is(err, engine.ErrTooLarge) {
-		b.Errorf("Broadcast of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
-	}
-	s.cast(pattern(1000))
-	c.expect(string(pattern(1000)))
-	s.cast(nil)
-	c.Close()
-	s.wantClosed(io.EOF)
-	wantStopped(b, s, s.stopNow(b))
-	if err := s.Broadcast([]byte("late")); !errors.Is(err, engine.ErrClosed) {
-		b.Errorf("Broadcast after Stop: %v, want %v", err, engine.ErrClosed)
-	}
 }
 
 func castAtStop(b *bench) {
@@ -317,9 +283,9 @@ func castAtStop(b *bench) {
 	casting.Wait()
 	for i, c := range clients {
 		c.endSending()
-		if got := receive(b, ends[i], "a client's end"); got != strings.Repeat(news, len(got)/len(news)) {
+		if got := await.Receive(b, ends[i], "a client's end"); got != strings.Repeat(news, len(got)/len(news)) {
 			b.Errorf("a client got %s", brief([]byte(got)))
 		}
 	}
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 }

@@ -2,7 +2,6 @@ package enginetest
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"slices"
 	"strings"
@@ -14,29 +13,13 @@ import (
 )
 
 var closeCases = []testCase{
-	{"reset in the middle of a message", resetInMessage},
 	{"reset while output is owed", resetWhileOwing},
 	{"close in Opened", closeInOpened},
-	{"close in Ended", closeInEnded},
 	{"close with output owed and input unread", closeLingers},
 	{"close while paused with input unread", closeWhilePaused},
-	{"close with a reason of the handler's", closeWithReason},
-	{"client that never reads while the server closes", closeTimeout},
 	{"client that never closes", lingerExpires},
 	{"clients that flood while the server closes", closeFlooding},
 	{"client that never closes, beside slow handlers", lingerBesideSlow},
-}
-
-func resetInMessage(b *bench) {
-	s := b.serve(&Script{
-		Received: answerLine,
-		Ended:    func(*engine.Conn, []byte) { b.Error("Ended after a reset") },
-	})
-	c := s.dial()
-	c.send("half a mess")
-	s.wantBytesIn(11)
-	c.reset()
-	s.wantClosed(syscall.ECONNRESET)
 }
 
 func resetWhileOwing(b *bench) {
@@ -64,20 +47,6 @@ func closeInOpened(b *bench) {
 		c.Close()
 		s.wantClosed(nil)
 	}
-}
-
-func closeInEnded(b *bench) {
-	s := b.serve(&Script{Ended: func(c *engine.Conn, _ []byte) {
-		c.WriteString("goodbye")
-		c.CloseWith(nil)
-		if _, err := c.WriteString("too late"); !errors.Is(err, engine.ErrClosed) {
-			b.Errorf("Write after CloseWith: %v, want %v", err, engine.ErrClosed)
-		}
-	}})
-	c := s.dial()
-	c.endSending()
-	c.expectEnd("goodbye")
-	s.wantClosed(nil)
 }
 
 // closeLingers has input left in the kernel when the server closes. A server
@@ -118,9 +87,7 @@ func closeWhilePaused(b *bench) {
 	c.smallBuffers()
 	c.send(strings.Repeat("g", requests))
 	s.wantBytesIn(requests)
-	if err := s.wantOpened(1)[0].Close(); err != nil {
-		b.Errorf("Close: %v", err)
-	}
+	b.ok(s.wantOpened(1)[0].Close())
 	c.send("more that is never read")
 	got, err := io.ReadAll(c)
 	if err != nil {
@@ -133,39 +100,6 @@ func closeWhilePaused(b *bench) {
 	}
 	c.Close()
 	s.wantClosed(nil)
-}
-
-func closeWithReason(b *bench) {
-	own := errors.New("the handler's own reason")
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.CloseWith(own)
-		c.CloseWith(nil)
-		return len(in)
-	}})
-	c := s.dial()
-	c.send("x")
-	c.expectEnd("")
-	c.Close()
-	s.wantClosed(own)
-}
-
-func closeTimeout(b *bench) {
-	const owed, limit = 8 << 20, 200 * time.Millisecond
-	start := make(chan time.Time, 1)
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.Write(make([]byte, owed))
-		c.CloseWith(nil)
-		start <- time.Now()
-		return len(in)
-	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.CloseTimeout = 2*owed, limit }))
-	c := s.dial()
-	c.smallBuffers()
-	c.send("x")
-	closing := receive(b, start, "Received")
-	s.wantClosed(engine.ErrCloseTimeout)
-	if took := time.Since(closing); took < limit {
-		b.Errorf("given up after %v, CloseTimeout is %v", took, limit)
-	}
 }
 
 func lingerExpires(b *bench) {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -32,11 +33,9 @@ func dialReset(b *bench) {
 	target := echoServer(b)
 	before := socketsTo(b, target) // of another case, if the port was its target
 	s := b.serve(caller(b, target), dialsOnly, func(cfg *engine.Config) { cfg.Reset = true })
-	if err := s.Dial(engine.Dial{Target: target, Count: n}); err != nil {
-		b.Fatalf("Dial: %v", err)
-	}
+	b.must(s.Dial(engine.Dial{Target: target, Count: n}))
 	s.wantClosed(make([]error, n)...)
-	eventually(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
+	await.True(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
 }
 
 // killedTarget is set for a process that dials there until it is killed.
@@ -45,7 +44,7 @@ const killedTarget = "MYRIAD_TEST_KILLED_TARGET"
 // dialKilled kills a process that has dialled: nothing must be left of its
 // connections. That process is this test once more.
 func dialKilled(b *bench) {
-	const n = 2000
+	const n = 200
 	if target := os.Getenv(killedTarget); target != "" {
 		dialUntilKilled(b, netip.MustParseAddrPort(target), n)
 		return
@@ -59,24 +58,20 @@ func dialKilled(b *bench) {
 	child := exec.Command(os.Args[0], "-test.run="+strings.Join(path, "/"), "-test.timeout="+(3*patience).String())
 	child.Env = append(os.Environ(), killedTarget+"="+target.String())
 	said, err := child.StdoutPipe()
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
 	if _, err = child.StdinPipe(); err != nil { // which ends with this process
 		b.Fatal(err)
 	}
-	if err := child.Start(); err != nil {
-		b.Fatal(err)
-	}
+	b.must(child.Start())
 	first, err := bufio.NewReader(said).ReadString('\n')
 	if err != nil || first != dialledAll {
 		b.Errorf("the process that dials says %q (%v), want %q", first, err, dialledAll)
 	}
 	// The kernel's table is not read in one moment.
-	eventually(b, fmt.Sprintf("not %d sockets are connected", n), func() bool { return socketsTo(b, target) >= n })
+	await.True(b, fmt.Sprintf("not %d sockets are connected", n), func() bool { return socketsTo(b, target) >= n })
 	_ = child.Process.Kill()
 	_ = child.Wait() // "signal: killed"
-	eventually(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
+	await.True(b, "sockets are left behind", func() bool { return socketsTo(b, target) <= before })
 }
 
 // dialledAll is what that process says when it has dialled.
@@ -85,9 +80,7 @@ const dialledAll = "all are open\n"
 func dialUntilKilled(b *bench, target netip.AddrPort, n int) {
 	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = n }),
 		func(cfg *engine.Config) { cfg.Reset = true })
-	if err := s.Dial(engine.Dial{Target: target, Count: n}); err != nil {
-		b.Fatalf("Dial: %v", err)
-	}
+	b.must(s.Dial(engine.Dial{Target: target, Count: n}))
 	s.wantOpened(n)
 	fmt.Print(dialledAll)
 	_, _ = io.Copy(io.Discard, os.Stdin) // until this process is killed, or the other one has ended
@@ -98,9 +91,7 @@ func dialUntilKilled(b *bench, target netip.AddrPort, n int) {
 func socketsTo(b *bench, target netip.AddrPort) (n int) {
 	b.Helper()
 	table, err := os.ReadFile("/proc/net/tcp")
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
 	remote := fmt.Sprintf("0100007F:%04X", target.Port())
 	for line := range strings.Lines(string(table)) {
 		if strings.Fields(line)[2] == remote {
@@ -117,14 +108,10 @@ func dialFromNowhere(b *bench) {
 	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.MaxConns = 1 }))
 	for i := range 3 {
 		source := netip.MustParseAddr("192.0.2.1")
-		if err := s.Dial(engine.Dial{Target: target, Source: source, Count: 1}); err != nil {
-			b.Fatalf("Dial: %v", err)
-		}
+		b.must(s.Dial(engine.Dial{Target: target, Source: source, Count: 1}))
 		s.wantDialFailed(slices.Repeat([]error{syscall.EADDRNOTAVAIL}, i+1)...)
 	}
-	if err := s.Dial(engine.Dial{Target: target, Count: 1}); err != nil {
-		b.Fatalf("Dial: %v", err)
-	}
+	b.must(s.Dial(engine.Dial{Target: target, Count: 1}))
 	s.wantOpened(1)
 }
 
@@ -133,13 +120,9 @@ func dialFromNowhere(b *bench) {
 func stopWhileDialling(b *bench) {
 	const n = 20
 	s := b.serve(&Script{}, dialsOnly, limited(func(l *engine.Limits) { l.Linger = 100 * time.Millisecond }))
-	if err := s.Dial(engine.Dial{Target: deafListener(b), Count: n}); err != nil {
-		b.Fatalf("Dial: %v", err)
-	}
-	eventually(b, "no dial succeeds", func() bool { return s.Counters()[engine.Dialled] > 0 })
-	if err := s.stopNow(b); err != nil {
-		b.Errorf("Stop: %v", err)
-	}
+	b.must(s.Dial(engine.Dial{Target: deafListener(b), Count: n}))
+	await.True(b, "no dial succeeds", func() bool { return s.Counters()[engine.Dialled] > 0 })
+	b.ok(s.stopNow(b))
 	made := len(s.reasons())
 	if made == n {
 		b.Errorf("all %d dials succeeded at once", n)
@@ -151,20 +134,14 @@ func stopWhileDialling(b *bench) {
 // deafListener accepts nothing and has the shortest backlog there is.
 func deafListener(b *bench) netip.AddrPort {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
 	b.Cleanup(func() { syscall.Close(fd) })
-	if err := syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
-		b.Fatal(err)
-	}
+	b.must(syscall.Bind(fd, &syscall.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}))
 	if err := syscall.Listen(fd, 0); err != nil {
 		b.Fatal(err)
 	}
 	addr, err := syscall.Getsockname(fd)
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
 	at := addr.(*syscall.SockaddrInet4)
 	return netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port))
 }

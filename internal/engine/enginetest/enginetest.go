@@ -1,15 +1,15 @@
 // Package enginetest is the promise of package engine as a test suite: what an
 // I/O model must do, whatever the kernel interface below it. Each case runs
-// against real sockets on the loopback, with plain net connections as clients,
-// and ends with a look for goroutines and descriptors that were left behind.
+// against real sockets on the loopback, with plain net connections as clients.
+// At the end no goroutine and no descriptor may be left behind.
 //
-// Nothing in it waits for a time to pass but where time is what is tested. It
-// waits for conditions, for no longer than patience.
+// What the core decides, whatever the driver, is tested by the simulation in package
+// engine: here are the cases in which a driver, a loop or a worker has a part. They wait
+// for conditions, and for time only where time is what is tested.
 package enginetest
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -22,9 +22,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// patience bounds every wait. It is far longer than anything takes, on a busy machine
-// too.
-const patience = time.Minute
+// patience bounds every wait.
+const patience = await.Patience
 
 // bench is what a case runs on: a model with a number of loops.
 type bench struct {
@@ -33,27 +32,90 @@ type bench struct {
 	loops int
 }
 
+// ok reports an error, on any goroutine.
+func (b *bench) ok(err error) {
+	b.Helper()
+	if err != nil {
+		b.Error(err)
+	}
+}
+
+// must ends the case with an error.
+func (b *bench) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
 // testCase is one promise.
 type testCase struct {
 	name string
 	run  func(b *bench)
 }
 
-// Run runs the suite against a model: with one loop and with two, if it has
-// loops.
-func Run(t *testing.T, m engine.Model) {
-	if !hasLoops(t, m) {
-		t.Run("no loops", func(t *testing.T) { runCases(t, m, 1) })
-		return
-	}
-	for _, loops := range []int{1, 2} {
-		t.Run(fmt.Sprintf("loops=%d", loops), func(t *testing.T) { runCases(t, m, loops) })
+// Kind is what the outcome of cases may differ with, beside the model.
+type Kind uint8
+
+const (
+	// Handlers is where handlers run: on loops or on workers.
+	Handlers Kind = 1 << iota
+	// Sockets is whose descriptor table connections are in.
+	Sockets
+	// All cases, those included that differ with the model alone.
+	All Kind = 0
+)
+
+// Run runs the cases of a kind against a model with a number of loops, which counts if it
+// has any. Cases run in parallel, but for those that measure something of the process.
+func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
+	start(t, m) // which also lets Go open the descriptors that it keeps
+	checkLeaks(t)
+	for _, group := range []struct {
+		kind  Kind
+		alone bool
+		cases []testCase
+	}{
+		{0, true, aloneCases},
+		{Handlers, false, inputCases},
+		{Handlers, false, outputCases},
+		{Handlers, false, fileCases},
+		{Handlers | Sockets, false, closeCases},
+		{Handlers | Sockets, false, mailCases},
+		{Handlers | Sockets, false, refCases},
+		{Handlers, false, sendWaitCases},
+		{Handlers, false, panicCases},
+		{Handlers | Sockets, false, stopCases},
+		{Sockets, false, dialCases},
+		{Sockets, false, systemCases},
+		{Handlers | Sockets, false, castCases},
+		{Handlers, false, waterCases},
+		{Sockets, false, entryCases},
+		{Handlers, false, layerCases},
+		{Handlers, false, overloadCases},
+		{Handlers, false, paceCases},
+		{Handlers, false, listenCases},
+		{Handlers | Sockets, false, operatorCases},
+		{Handlers | Sockets, false, relayCases(m, loops)},
+		{Handlers, false, fanCases},
+		{0, false, timeCases},
+	} {
+		if kind != All && group.kind&kind == 0 {
+			continue
+		}
+		for _, c := range group.cases {
+			t.Run(c.name, func(t *testing.T) {
+				if !group.alone {
+					t.Parallel()
+				}
+				c.run(&bench{TB: t, model: m, loops: loops})
+			})
+		}
 	}
 }
 
-// hasLoops starts the model once, which also lets Go open the descriptors that
-// it keeps.
-func hasLoops(t *testing.T, m engine.Model) bool {
+// start starts and stops the model.
+func start(t *testing.T, m engine.Model) {
 	e, err := m.Start(engine.Config{
 		Network: "tcp", Addr: "127.0.0.1:0", Handler: newWitness(t, &Script{}),
 		Limits: Limits(), Loops: 1, Log: slog.New(slog.DiscardHandler),
@@ -64,37 +126,12 @@ func hasLoops(t *testing.T, m engine.Model) bool {
 	if err := e.Stop(context.Background()); err != nil {
 		t.Fatalf("Stop: %v", err)
 	}
-	return e.Loops() > 0
 }
 
-func runCases(t *testing.T, m engine.Model, loops int) {
-	for _, cases := range [][]testCase{
-		inputCases, outputCases, gatherCases, fileCases, closeCases, mailCases, refCases, sendWaitCases, panicCases, limitCases, stopCases, dialCases, stormCases, systemCases,
-		castCases, waterCases, entryCases, layerCases, overloadCases, paceCases, listenCases, operatorCases, relayCases(m, loops), fanCases,
-	} {
-		for _, c := range cases {
-			t.Run(c.name, func(t *testing.T) {
-				checkLeaks(t)
-				c.run(&bench{TB: t, model: m, loops: loops})
-			})
-		}
-	}
-	runTogether(t, m, loops, timeCases)
-}
-
-// runTogether runs the cases that wait for times to pass, all at once.
-func runTogether(t *testing.T, m engine.Model, loops int, cases []testCase) {
-	t.Run("times", func(t *testing.T) {
-		checkLeaks(t)
-		t.Run("", func(t *testing.T) { // ends when all have ended
-			for _, c := range cases {
-				t.Run(c.name, func(t *testing.T) {
-					t.Parallel()
-					c.run(&bench{TB: t, model: m, loops: loops})
-				})
-			}
-		})
-	})
+// aloneCases are those that look at what this process uses.
+var aloneCases = []testCase{
+	{"peer that ends while a layer is at work", endsInGreeting},
+	{"Ref tells of its connection", refTells},
 }
 
 // systemCases are those of the system that the suite runs on.
@@ -113,8 +150,8 @@ func Limits() engine.Limits {
 	}
 }
 
-// checkLeaks makes the test fail if it leaves goroutines or descriptors behind.
-// It comes first in a case, so that it looks after all other cleaning up.
+// checkLeaks makes the test fail if it leaves goroutines or descriptors behind, its cases
+// included.
 func checkLeaks(t *testing.T) {
 	running := goleak.IgnoreCurrent()
 	before := openFiles()
@@ -129,7 +166,7 @@ func checkLeaks(t *testing.T) {
 		if before < 0 {
 			return
 		}
-		eventually(t, "descriptors are left behind", func() bool { return openFiles() <= before })
+		await.True(t, "descriptors are left behind", func() bool { return openFiles() <= before })
 	})
 }
 
@@ -140,14 +177,6 @@ func openFiles() int {
 		return -1
 	}
 	return len(entries)
-}
-
-var eventually = await.True
-
-// receive waits for a value.
-func receive[T any](t testing.TB, ch <-chan T, what string) T {
-	t.Helper()
-	return await.Receive(t, ch, what)
 }
 
 // listen opens a listener of this test's own.

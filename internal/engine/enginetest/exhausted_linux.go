@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -49,8 +50,8 @@ func descriptorsRunOut(b *bench) {
 			}
 		}()
 	}
-	first := receive(b, answered, "the first answer")
-	eventually(b, "descriptors do not run out", func() bool { return child.report().acceptErrors > 0 })
+	first := await.Receive(b, answered, "the first answer")
+	await.True(b, "descriptors do not run out", func() bool { return child.report().acceptErrors > 0 })
 
 	// For a while nothing changes, and the server is to be at rest.
 	begun, before := time.Now(), child.report()
@@ -67,7 +68,7 @@ func descriptorsRunOut(b *bench) {
 
 	clients[first].Close()
 	for range n - 1 {
-		i := receive(b, answered, "an answer to one who waited for room")
+		i := await.Receive(b, answered, "an answer to one who waited for room")
 		clients[i].exchange("served at last\n")
 		clients[i].Close()
 	}
@@ -97,13 +98,9 @@ func (b *bench) startChild() *child {
 	cmd.Stdout, cmd.Stderr = &output, &output
 	ask, err := cmd.StdinPipe()
 	says, childSays, err2 := os.Pipe()
-	if err := errors.Join(err, err2); err != nil {
-		b.Fatal(err)
-	}
+	b.must(errors.Join(err, err2))
 	cmd.ExtraFiles = []*os.File{childSays} // descriptor 3
-	if err := cmd.Start(); err != nil {
-		b.Fatal(err)
-	}
+	b.must(cmd.Start())
 	childSays.Close()
 	done := make(chan error, 1)
 	go func() { done <- cmd.Wait() }()
@@ -113,14 +110,12 @@ func (b *bench) startChild() *child {
 		if b.Failed() {
 			cmd.Process.Kill()
 		}
-		if err := receive(b, done, "the end of the child"); err != nil || b.Failed() {
+		if err := await.Receive(b, done, "the end of the child"); err != nil || b.Failed() {
 			b.Errorf("the child's process: %v\n%s", err, output.String())
 		}
 	})
 	c := &child{b: b, ask: ask, says: bufio.NewReader(says), done: done}
-	if err := says.SetReadDeadline(time.Now().Add(2 * patience)); err != nil {
-		b.Fatal(err)
-	}
+	b.must(says.SetReadDeadline(time.Now().Add(2 * patience)))
 	c.addr = c.line()
 	return c
 }
@@ -165,14 +160,10 @@ func (b *bench) runOutOfDescriptors() {
 	defer says.Close()
 	s := b.serve(lines())
 	var old syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
-		b.Fatal(err)
-	}
+	b.must(syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old))
 	few := old
 	few.Cur = uint64(mostOpenFiles()) + childRoom
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
-		b.Fatal(err)
-	}
+	b.must(syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few))
 	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old)
 	fmt.Fprintln(says, s.Addr())
 	question := make([]byte, 1)
@@ -200,8 +191,6 @@ func mostOpenFiles() (most int) {
 // cpuTime is the processor time that this process has used.
 func cpuTime(b *bench) time.Duration {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	b.must(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -36,7 +37,7 @@ func (b *bench) hold(changes ...with) (s *server, held *client, ref engine.Ref, 
 	held = s.dial()
 	ref = s.wantOpened(1)[0]
 	held.send("h")
-	receive(b, entered, "the handler")
+	await.Receive(b, entered, "the handler")
 	return s, held, ref, func() { close(wait) }
 }
 
@@ -49,7 +50,7 @@ func fanTogether(b *bench) {
 		want += fmt.Sprintf("%d,", i)
 	}
 	if s.Loops() == 0 { // where others than the handler's owner bring them
-		eventually(b, "broadcasts stay under way", func() bool { return s.Counters()[engine.Casting] == 0 })
+		await.True(b, "broadcasts stay under way", func() bool { return s.Counters()[engine.Casting] == 0 })
 	}
 	if n := s.Counters(); n[engine.Casting] > 0 && (n[engine.CastBytes] == 0 || n[engine.CastAge] == 0) {
 		b.Errorf("of %d broadcasts under way %d bytes are counted, and an age of %d ns", n[engine.Casting], n[engine.CastBytes], n[engine.CastAge])
@@ -57,7 +58,7 @@ func fanTogether(b *bench) {
 	release()
 	held.expect(want)
 	s.wantFewWrites(messages)
-	eventually(b, "broadcasts stay under way", func() bool {
+	await.True(b, "broadcasts stay under way", func() bool {
 		n := s.Counters()
 		return n[engine.Casting] == 0 && n[engine.CastBytes] == 0 && n[engine.CastAge] == 0
 	})
@@ -76,9 +77,7 @@ func mailTogether(b *bench) {
 	s, held, ref, release := b.hold()
 	want := ""
 	for i := range messages {
-		if err := ref.Send(fmt.Appendf(nil, "%d,", i)); err != nil {
-			b.Fatalf("Send: %v", err)
-		}
+		b.must(ref.Send(fmt.Appendf(nil, "%d,", i)))
 		want += fmt.Sprintf("%d,", i)
 	}
 	release()
@@ -111,9 +110,7 @@ func manyAndOne(b *bench) {
 		}
 		all, one = all+text, one+text
 		if i%7 == 0 {
-			if err := refs[2].Send([]byte("you,")); err != nil {
-				b.Errorf("Send: %v", err)
-			}
+			b.ok(refs[2].Send([]byte("you,")))
 			one += "you,"
 		}
 		if i%50 == 0 {
@@ -123,7 +120,7 @@ func manyAndOne(b *bench) {
 	got := make([]string, conns)
 	for i, c := range clients {
 		c.endSending()
-		got[i] = receive(b, readAll(c), "the end")
+		got[i] = await.Receive(b, readAll(c), "the end")
 	}
 	slices.Sort(got)
 	want := []string{all, all, all, all, one}
@@ -154,7 +151,7 @@ func latestToSlow(b *bench) {
 	ref := s.wantOpened(1)[0]
 	var topic engine.Topic
 	latest, n := engine.NewLatest(&topic), 0
-	eventually(b, "nothing is replaced", func() bool {
+	await.True(b, "nothing is replaced", func() bool {
 		for range 20 {
 			s.publish(&topic, ref, latest, bulletin(n, size))
 			n++
@@ -168,15 +165,15 @@ func latestToSlow(b *bench) {
 		b.Errorf("Publish of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
 	}
 	got := slow.reads(b)
-	eventually(b, "the last value does not come", func() bool { return got.last.Load() == int64(n-1) })
+	await.True(b, "the last value does not come", func() bool { return got.last.Load() == int64(n-1) })
 	replaced := s.Counters()[engine.Replaced]
 	if taken := got.n.Load(); taken+replaced != int64(n) {
 		b.Errorf("%d values were taken and %d replaced, of %d", taken, replaced, n)
 	}
 	slow.endSending()
-	receive(b, got.done, "the end")
+	await.Receive(b, got.done, "the end")
 	s.wantClosed(io.EOF)
-	if n := receive(b, missed, "Closed"); n != replaced {
+	if n := await.Receive(b, missed, "Closed"); n != replaced {
 		b.Errorf("the connection has missed %d values, want %d", n, replaced)
 	}
 	if err := ref.Publish(latest, 1); err != engine.ErrClosed {
@@ -194,14 +191,14 @@ func latestToBusy(b *bench) {
 	}
 	got := held.reads(b)
 	release()
-	eventually(b, "the last value does not come", func() bool { return got.last.Load() == values-1 })
+	await.True(b, "the last value does not come", func() bool { return got.last.Load() == values-1 })
 	if n, r := got.n.Load(), s.Counters()[engine.Replaced]; n != 1 || r != values-1 {
 		b.Errorf("got %d values, %d were replaced; want 1, %d", n, r, values-1)
 	}
 	s.publish(&topic, ref, latest, bulletin(values, 0))
-	eventually(b, "a later value does not come", func() bool { return got.last.Load() == values })
+	await.True(b, "a later value does not come", func() bool { return got.last.Load() == values })
 	held.endSending()
-	receive(b, got.done, "the end")
+	await.Receive(b, got.done, "the end")
 }
 
 // latestOfMany: each value of the last ones comes, whoever publishes what meanwhile, and
@@ -240,10 +237,10 @@ func latestOfMany(b *bench) {
 	}
 	publishing.Wait()
 	for t := range topics {
-		eventually(b, "the last value does not come", func() bool { return last[t].Load() == values })
+		await.True(b, "the last value does not come", func() bool { return last[t].Load() == values })
 	}
 	c.endSending()
-	receive(b, end, "the end")
+	await.Receive(b, end, "the end")
 }
 
 // latestAtEnd has the peer end while values come: what was published before the
@@ -264,7 +261,7 @@ func latestAtEnd(b *bench) {
 			}
 			last = int64(n)
 		}
-		receive(b, got.done, "the end of the connection")
+		await.Receive(b, got.done, "the end of the connection")
 		// The one after that has been set, and may have been taken instead.
 		if n := got.last.Load(); n < last-1 {
 			b.Errorf("the last value that came is %d, %d was published", n, last)

@@ -2,12 +2,12 @@ package enginetest
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"sync/atomic"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -19,7 +19,6 @@ var fileCases = []testCase{
 	{"SendFile of a file that is cut off", fileCutOff},
 	{"SendFile to a client that resets", fileReset},
 	{"SendFile during Stop", fileDrained},
-	{"SendFile of too many, and of what is none", filesRefused},
 }
 
 const fileSize = 6 << 20
@@ -32,9 +31,7 @@ func (b *bench) file(n int) (*os.File, string) {
 	if err == nil {
 		_, err = f.Write(content)
 	}
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
 	b.Cleanup(func() { f.Close() })
 	return f, string(content)
 }
@@ -60,7 +57,7 @@ func (b *bench) answerFile(answer func(c *engine.Conn), changes ...with) *server
 	}()
 	c.send("?")
 	c.expect("!")
-	if err := receive(b, sends, "an answer of SendFile"); errors.Is(err, errors.ErrUnsupported) {
+	if err := await.Receive(b, sends, "an answer of SendFile"); errors.Is(err, errors.ErrUnsupported) {
 		return nil
 	} else if err != nil {
 		b.Errorf("SendFile of nothing: %v", err)
@@ -72,13 +69,9 @@ func fileBetweenWrites(b *bench, encrypted bool) {
 	f, content := b.file(1 << 20)
 	large := string(pattern(64 << 10))
 	offset, err := f.Seek(17, io.SeekStart)
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
 	s := b.answerFile(func(c *engine.Conn) {
-		if err := c.Ref().Send([]byte("posted")); err != nil {
-			b.Errorf("Send: %v", err)
-		}
+		b.ok(c.Ref().Send([]byte("posted")))
 		own, err := os.Open(f.Name())
 		if err != nil {
 			b.Error(err)
@@ -98,9 +91,7 @@ func fileBetweenWrites(b *bench, encrypted bool) {
 		if got := c.Pending(); before < len(content) || got < len(content)+300000+len(large) {
 			b.Errorf("Pending is %d and %d with files that wait", before, got)
 		}
-		if err := errors.Join(errs...); err != nil {
-			b.Errorf("SendFile: %v", err)
-		}
+		b.ok(errors.Join(errs...))
 	}, b.onlyTLS(encrypted))
 	if s == nil {
 		return
@@ -127,9 +118,7 @@ func fileBetweenWrites(b *bench, encrypted bool) {
 			if err != nil {
 				b.Fatalf("client: %d bytes, then %v", n, err)
 			}
-			if err := compare(got, []byte(want+"posted")); err != nil {
-				b.Fatal(err)
-			}
+			b.must(compare(got, []byte(want+"posted")))
 		}
 	}
 	if at, err := f.Seek(0, io.SeekCurrent); at != offset || err != nil {
@@ -164,9 +153,7 @@ func fileSlowly(b *bench, encrypted bool) {
 	const high, low = 200 << 10, 100 << 10
 	drained := make(chan int, 10)
 	s := b.answerFile(func(c *engine.Conn) {
-		if err := c.SendFile(f, 0, -1); err != nil {
-			b.Errorf("SendFile: %v", err)
-		}
+		b.ok(c.SendFile(f, 0, -1))
 		if !c.Paused() {
 			b.Error("not Paused with a file that waits")
 		}
@@ -190,7 +177,7 @@ func fileSlowly(b *bench, encrypted bool) {
 	if _, err := io.WriteString(stream, "x"); err != nil {
 		b.Fatal(err)
 	}
-	eventually(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	await.True(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	s2 := s.Counters()
 	got, most := make([]byte, len(content)+10), int64(0)
 	for n := 0; n < len(got); {
@@ -203,10 +190,8 @@ func fileSlowly(b *bench, encrypted bool) {
 	if most-s2[engine.Buffered] > 300<<10 {
 		b.Errorf("up to %d bytes of memory were held for a file", most)
 	}
-	if err := compare(got, append([]byte(content), make([]byte, 10)...)); err != nil {
-		b.Error(err)
-	}
-	if left := receive(b, drained, "Writable"); left > low {
+	b.ok(compare(got, append([]byte(content), make([]byte, 10)...)))
+	if left := await.Receive(b, drained, "Writable"); left > low {
 		b.Errorf("Writable while %d bytes are owed", left)
 	}
 }
@@ -219,13 +204,9 @@ func fileCutOff(b *bench) {
 			b.Errorf("SendFile of more than there is: %v", err)
 		}
 		c.WriteString("head")
-		if err := c.SendFile(f, 0, fileSize); err != nil {
-			b.Errorf("SendFile: %v", err)
-		}
+		b.ok(c.SendFile(f, 0, fileSize))
 		c.WriteString("tail")
-		if err := f.Truncate(left); err != nil {
-			b.Error(err)
-		}
+		b.ok(f.Truncate(left))
 	})
 	if s == nil {
 		return
@@ -263,16 +244,14 @@ func fileReset(b *bench) {
 	if why := s.closed(2)[1]; !isReset(why) {
 		b.Errorf("closed for %v, want a reset", why)
 	}
-	eventually(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
+	await.True(b, "buffers are still held", func() bool { return s.Counters()[engine.Buffered] == 0 })
 }
 
 // fileDrained stops in the middle: the file is sent whole.
 func fileDrained(b *bench) {
 	f, content := b.file(4 * fileSize)
 	s := b.answerFile(func(c *engine.Conn) {
-		if err := c.SendFile(f, 0, -1); err != nil {
-			b.Errorf("SendFile: %v", err)
-		}
+		b.ok(c.SendFile(f, 0, -1))
 		c.WriteString("end")
 	})
 	if s == nil {
@@ -288,55 +267,5 @@ func fileDrained(b *bench) {
 	idle.Close()
 	c.expectEnd(content[1000:] + "end")
 	c.Close()
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
-}
-
-func filesRefused(b *bench) {
-	const size = 20 << 10
-	f, content := b.file(size)
-	errs := make(chan error, 2*engine.MaxFiles)
-	s := b.answerFile(func(c *engine.Conn) {
-		for range engine.MaxFiles {
-			errs <- c.SendFile(f, 0, -1)
-		}
-		errs <- c.SendFile(f, 0, -1)
-		c.WriteString("end")
-		dir, err := os.Open(filepath.Dir(f.Name()))
-		if err != nil {
-			b.Error(err)
-		}
-		defer dir.Close()
-		for i, err := range []error{c.SendFile(dir, 0, 1), c.SendFile(f, -1, 1), c.SendFile(f, size+1, -1), c.SendFile(nil, 0, 1)} {
-			if err == nil {
-				b.Errorf("SendFile of nonsense, %d: no error", i)
-			}
-		}
-		c.CloseWith(nil)
-		if err := c.SendFile(f, 0, 10); err != engine.ErrClosed {
-			b.Errorf("SendFile after Close: %v", err)
-		}
-	})
-	if s == nil {
-		return
-	}
-	c := s.dial()
-	c.send("x")
-	for i := range engine.MaxFiles + 1 {
-		want := error(nil)
-		if i == engine.MaxFiles {
-			want = engine.ErrFull
-		}
-		if err := receive(b, errs, "an answer of SendFile"); err != want {
-			b.Errorf("SendFile, number %d: %v, want %v", i, err, want)
-		}
-	}
-	var want string
-	for range engine.MaxFiles {
-		want += content
-	}
-	c.expectEnd(want + "end")
-	c.Close()
-	if why := s.closed(2)[1]; why != nil {
-		b.Error(fmt.Errorf("closed for %w", why))
-	}
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 }

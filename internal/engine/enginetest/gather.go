@@ -1,26 +1,16 @@
 package enginetest
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"runtime"
-	"slices"
-	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
-
-var gatherCases = []testCase{
-	{"head and body to slow readers, with Send from outside", headAndBody},
-	{"head and body with TLS", func(b *bench) { headsAndBodies(b, true) }},
-	{"Writev takes all or nothing", writevWhole},
-}
-
-func headAndBody(b *bench) { headsAndBodies(b, false) }
 
 const (
 	bodySize = 100 << 10
@@ -84,12 +74,10 @@ func headsAndBodies(b *bench, encrypted bool) {
 		}
 		if encrypted {
 			t, err := c.encrypt(clientTLS())
-			if err != nil {
-				b.Fatal(err)
-			}
+			b.must(err)
 			stream = t
 		}
-		ref := receive(b, refs, "Opened")
+		ref := await.Receive(b, refs, "Opened")
 		go func() { done <- sendNotes(ref) }()
 		go func() { done <- readFrames(stream, body, slow) }()
 		if _, err := stream.Write(make([]byte, bodies)); err != nil {
@@ -97,9 +85,7 @@ func headsAndBodies(b *bench, encrypted bool) {
 		}
 	}
 	for range 4 {
-		if err := receive(b, done, "all frames"); err != nil {
-			b.Error(err)
-		}
+		b.ok(await.Receive(b, done, "all frames"))
 	}
 }
 
@@ -150,53 +136,4 @@ func readFrames(r io.Reader, body []byte, slow bool) error {
 		got[head[0]]++
 	}
 	return nil
-}
-
-// writevWhole writes until there is no room, to a client that does not read.
-func writevWhole(b *bench) {
-	const unsent, size = 64 << 10, 20 << 10
-	var taken, refused atomic.Int64
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		if n, err := c.Writev(make([]byte, unsent), []byte{1}); n != 0 || err != engine.ErrTooLarge {
-			b.Errorf("Writev of %d bytes: %d, %v; want 0, %v", unsent+1, n, err, engine.ErrTooLarge)
-		}
-		for range 10 { // more than MaxUnsent, whatever the kernel takes meanwhile
-			p := bytes.Repeat([]byte{byte(taken.Load())}, size/2)
-			switch n, err := c.Writev(slices.Repeat([][]byte{p}, 2)...); {
-			case err == nil && n == size:
-				taken.Add(1)
-			case n == 0 && err == engine.ErrFull:
-				refused.Add(1)
-			default:
-				b.Errorf("Writev: %d, %v", n, err)
-			}
-		}
-		many := slices.Repeat([][]byte{[]byte("many")}, 1000)
-		if n, err := c.Writev(many...); (n != 4000 || err != nil) && (n != 0 || err != engine.ErrFull) {
-			b.Errorf("Writev of 1000 pieces: %d, %v", n, err)
-		} else if err == nil {
-			c.Writev() // and nothing
-		}
-		c.CloseWith(nil)
-		return len(in)
-	}}, limited(func(l *engine.Limits) { l.MaxUnsent = unsent }), func(cfg *engine.Config) { cfg.DropMessages = true })
-	c := s.dial()
-	c.send("x")
-	got, err := io.ReadAll(c)
-	if err != nil {
-		b.Errorf("client: %v", err)
-	}
-	c.Close()
-	s.wantClosed(nil)
-	if taken.Load() != unsent/size || refused.Load() != 10-unsent/size {
-		b.Errorf("%d were taken and %d refused, want %d and %d", taken.Load(), refused.Load(), unsent/size, 10-unsent/size)
-	}
-	var want []byte
-	for i := range int(taken.Load()) {
-		want = append(want, bytes.Repeat([]byte{byte(i)}, size)...)
-	}
-	want = append(want, bytes.Repeat([]byte("many"), 1000)...)
-	if err := compare(got, want); err != nil {
-		b.Error(err)
-	}
 }

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -36,7 +37,7 @@ func (c *client) sendMuch(b *bench, most int) (sent []byte) {
 // listensLater has a handler that uses half of its first input and then does not
 // listen, until it is nudged. Nothing is lost, and nothing offered meanwhile.
 func listensLater(b *bench) {
-	const most = 64 << 20
+	const most = 16 << 20
 	var got bytes.Buffer
 	var deaf atomic.Bool
 	s := b.serve(&Script{
@@ -63,15 +64,11 @@ func listensLater(b *bench) {
 	if in := s.Counters()[engine.BytesIn]; in > 4<<20 {
 		b.Errorf("%d bytes were received of one to whom nobody listens, want no more than what was under way", in)
 	}
-	if err := s.wantOpened(1)[0].Nudge(); err != nil {
-		b.Errorf("Nudge: %v", err)
-	}
+	b.ok(s.wantOpened(1)[0].Nudge())
 	c.endSending()
 	c.expectEnd("")
 	s.wantClosed(io.EOF)
-	if err := compare(got.Bytes(), want); err != nil {
-		b.Errorf("the server: %v", err)
-	}
+	b.ok(compare(got.Bytes(), want))
 }
 
 func copyHalf(to *bytes.Buffer, in []byte) int {
@@ -105,17 +102,13 @@ func listensByTurns(b *bench) {
 	c.endSending()
 	c.expectEnd("")
 	s.wantClosed(io.EOF)
-	if err := compare(got.Bytes(), want); err != nil {
-		b.Errorf("the server: %v", err)
-	}
+	b.ok(compare(got.Bytes(), want))
 }
 
 // endsUnheard dials a peer that says something and ends.
 func endsUnheard(b *bench, network, addr string) {
 	l, err := net.Listen(network, addr)
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
 	b.Cleanup(func() { l.Close() })
 	var got bytes.Buffer
 	var listens atomic.Bool
@@ -143,13 +136,9 @@ func endsUnheard(b *bench, network, addr string) {
 	if network == "tcp" {
 		d = engine.Dial{Count: 1, Target: l.Addr().(*net.TCPAddr).AddrPort()}
 	}
-	if err := s.Dial(d); err != nil {
-		b.Fatalf("Dial: %v", err)
-	}
+	b.must(s.Dial(d))
 	nc, err := l.Accept()
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
 	r := s.wantOpened(1)[0]
 	want := pattern(10_000)
 	if _, err := nc.Write(want); err != nil {
@@ -157,22 +146,16 @@ func endsUnheard(b *bench, network, addr string) {
 	}
 	nc.Close()
 	for range 3 { // turns, in which the end is seen
-		if err := r.Nudge(); err != nil {
-			b.Errorf("Nudge: %v", err)
-		}
+		b.ok(r.Nudge())
 		time.Sleep(5 * time.Millisecond)
 	}
 	if whys := s.reasons(); len(whys) > 0 {
 		b.Errorf("closed for %v while nobody listens", whys)
 	}
 	listens.Store(true)
-	if err := r.Nudge(); err != nil {
-		b.Errorf("Nudge: %v", err)
-	}
+	b.ok(r.Nudge())
 	s.wantClosed(io.EOF)
-	if err := compare(got.Bytes(), want); err != nil {
-		b.Errorf("the dialler: %v", err)
-	}
+	b.ok(compare(got.Bytes(), want))
 }
 
 // stopUnheard stops while a handler does not listen, to a peer that has said
@@ -184,8 +167,6 @@ func stopUnheard(b *bench) {
 	done := s.stop(background(b))
 	c.expectEnd("")
 	c.Close()
-	if err := receive(b, done, "the return of Stop"); err != nil {
-		b.Errorf("Stop: %v", err)
-	}
+	b.ok(await.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)
 }

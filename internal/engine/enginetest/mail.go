@@ -9,18 +9,15 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
 var mailCases = []testCase{
 	{"Send from ten goroutines", sendConcurrently},
 	{"Send while the client half-closes", sendAtHalfClose},
-	{"Send to a client that does not read", sendUntilFull},
 	{"Send from one connection's handler to another", sendToAnother},
-	{"Ref after its connection has closed", refAfterClose},
-	{"Ref after its slot was used again", refAfterReuse},
-	{"Close from outside", closeFromOutside},
-	{"Nudge", nudge},
+	{"Nudge, Send and Close from outside", closeFromOutside},
 	{"Send to a connection that has been reset", mailAtReset},
 }
 
@@ -86,7 +83,7 @@ func sendConcurrently(b *bench) {
 		}
 	}
 	c.endSending()
-	checkMail(b, receive(b, got, "the end of the connection"), accepted)
+	checkMail(b, await.Receive(b, got, "the end of the connection"), accepted)
 	s.wantClosed(io.EOF)
 }
 
@@ -114,38 +111,8 @@ func sendAtHalfClose(b *bench) {
 		var once sync.Once
 		go once.Do(func() { c.CloseWrite() })
 		accepted := sendAll(b, r, 1<<30)
-		checkMail(b, receive(b, got, "the end of the connection"), accepted)
+		checkMail(b, await.Receive(b, got, "the end of the connection"), accepted)
 	}
-}
-
-func sendUntilFull(b *bench) {
-	const unsent = 64 << 10
-	s := b.serve(&Script{}, limited(func(l *engine.Limits) { l.MaxUnsent = unsent }))
-	c := s.dial()
-	c.smallBuffers()
-	r := s.wantOpened(1)[0]
-	if err := r.Send(make([]byte, unsent+1)); !errors.Is(err, engine.ErrTooLarge) {
-		b.Errorf("Send of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
-	}
-	// The kernel takes some, then the connection owes MaxUnsent, and stays
-	// full. Each full answer is followed by one for half as much.
-	sent := 0
-	for size := unsent; size > 0; {
-		switch err := r.Send(make([]byte, size)); {
-		case err == nil:
-			sent += size
-		case errors.Is(err, engine.ErrFull):
-			if n := s.Counters(); n[engine.BytesOut] == int64(sent) {
-				continue // all was sent: this was the mailbox
-			}
-			size /= 2
-		default:
-			b.Fatalf("Send: %v", err)
-		}
-	}
-	c.expect(string(make([]byte, sent)))
-	eventually(b, "Send is still refused when all has been read", func() bool { return r.Send([]byte("again")) == nil })
-	c.expect("again")
 }
 
 func sendToAnother(b *bench) {
@@ -153,15 +120,13 @@ func sendToAnother(b *bench) {
 	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
 		r := c.Ref()
 		if to := other.Swap(&r); to != nil {
-			if err := to.Send(in); err != nil {
-				b.Errorf("Send: %v", err)
-			}
+			b.ok(to.Send(in))
 		}
 		return len(in)
 	}})
 	clients := []*client{s.dial(), s.dial(), s.dial(), s.dial()}
 	clients[0].send("first\n")
-	eventually(b, "the first handler does not run", func() bool { return other.Load() != nil })
+	await.True(b, "the first handler does not run", func() bool { return other.Load() != nil })
 	for i := range 100 {
 		from, to := clients[(i+1)%4], clients[i%4]
 		line := fmt.Sprintf("message %d\n", i)
@@ -183,66 +148,19 @@ func wantClosedRef(b *bench, r engine.Ref) {
 	}
 }
 
-func refAfterClose(b *bench) {
-	inClosed := make(chan error, 1)
-	s := b.serve(&Script{Closed: func(c *engine.Conn, _ error) { inClosed <- c.Ref().Send([]byte("late")) }})
-	c := s.dial()
-	r := s.wantOpened(1)[0]
-	c.Close()
-	if err := receive(b, inClosed, "Closed"); !errors.Is(err, engine.ErrClosed) {
-		b.Errorf("Send in Closed: %v, want %v", err, engine.ErrClosed)
-	}
-	s.wantClosed(io.EOF)
-	wantClosedRef(b, r)
-}
-
-func refAfterReuse(b *bench) {
-	s := b.serve(echo())
-	first := s.dial()
-	old := s.wantOpened(1)[0]
-	first.Close()
-	s.wantClosed(io.EOF)
-	owner, slot, _ := old.Slot()
-	var clients []*client
-	for reused := false; !reused; {
-		if len(clients) > 100 {
-			b.Fatalf("slot %d of loop %d is not used again by %d connections", slot, owner, len(clients))
-		}
-		clients = append(clients, s.dial())
-		o, n, _ := s.wantOpened(len(clients) + 1)[len(clients)].Slot()
-		reused = o == owner && n == slot
-	}
-	wantClosedRef(b, old)
-	for _, c := range clients {
-		c.exchange("right")
-	}
-}
-
 func closeFromOutside(b *bench) {
-	s := b.serve(&Script{})
+	s := b.serve(&Script{Nudged: func(c *engine.Conn) { c.WriteString("awake") }})
 	c := s.dial()
 	r := s.wantOpened(1)[0]
-	if err := r.Send([]byte("goodbye")); err != nil {
-		b.Errorf("Send: %v", err)
+	for range 3 {
+		b.ok(r.Nudge())
+		c.expect("awake")
 	}
+	b.ok(r.Send([]byte("goodbye")))
 	if err := r.Close(); err != nil {
 		b.Errorf("Close: %v", err)
 	}
 	c.expectEnd("goodbye")
 	c.Close()
 	s.wantClosed(nil)
-}
-
-func nudge(b *bench) {
-	s := b.serve(&Script{Nudged: func(c *engine.Conn) { c.WriteString("awake") }})
-	c := s.dial()
-	r := s.wantOpened(1)[0]
-	for range 3 {
-		if err := r.Nudge(); err != nil {
-			b.Errorf("Nudge: %v", err)
-		}
-		c.expect("awake")
-	}
-	c.Close()
-	s.wantClosed(io.EOF)
 }

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"sync/atomic"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -29,7 +30,7 @@ func (s *server) wantHolding(on bool) {
 	if on {
 		want = int64(max(s.Loops(), 1))
 	}
-	eventually(s.t, fmt.Sprintf("not %d are counted as holding", want), func() bool {
+	await.True(s.t, fmt.Sprintf("not %d are counted as holding", want), func() bool {
 		return s.Counters()[engine.Holding] == want
 	})
 }
@@ -120,9 +121,7 @@ func stopHeld(b *bench) {
 	done := s.stop(background(b))
 	c.expectEnd("")
 	c.Close()
-	if err := receive(b, done, "the return of Stop"); err != nil {
-		b.Errorf("Stop: %v", err)
-	}
+	b.ok(await.Receive(b, done, "the return of Stop"))
 	late.expectGone()
 	if n := s.Counters()[engine.Holding]; n != 0 {
 		b.Errorf("%d are counted as holding after the end", n)
@@ -137,9 +136,7 @@ func expels(b *bench) {
 		c.exchange("hello\n")
 		clients = append(clients, c)
 	}
-	if err := s.Expel(netip.MustParseAddrPort("192.0.2.1:80")); err != nil {
-		b.Errorf("Expel of a peer that is not there: %v", err)
-	}
+	b.ok(s.Expel(netip.MustParseAddrPort("192.0.2.1:80")))
 	s.expelNow(clients[2])
 	clients[2].expectGone()
 	s.wantClosed(engine.ErrExpelled)
@@ -201,7 +198,7 @@ func expelsBusy(b *bench) {
 	}})
 	c := s.dial()
 	c.send("one\n")
-	receive(b, called, "the handler")
+	await.Receive(b, called, "the handler")
 	s.expelNow(c)
 	if whys := s.reasons(); len(whys) != 0 {
 		b.Errorf("closed for %v while the handler has not returned", whys)

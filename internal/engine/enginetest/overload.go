@@ -71,9 +71,7 @@ func pipelinedLines(b *bench, mayShed bool) {
 		})
 	}
 	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		b.Fatal(err)
-	}
+	b.must(errors.Join(errs...))
 	switch shed := s.Counters()[engine.Shed]; {
 	case shed > busy.Load() || (shed == 0) != (busy.Load() == 0):
 		b.Errorf("%d lines were answered as busy in %d sheds", busy.Load(), shed)

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -83,7 +84,7 @@ func paceTouches(b *bench) {
 // paceAtWork touches connections again and again that talk meanwhile, on workers
 // where there are some.
 func paceAtWork(b *bench) {
-	const n, rounds = 4, 50
+	const n, rounds = 4, 20
 	var refs atomic.Pointer[[]engine.Ref]
 	var nudges atomic.Int64
 	script := lines()
@@ -107,7 +108,7 @@ func paceAtWork(b *bench) {
 			c.exchange("hello\n")
 		}
 	}
-	eventually(b, "Nudged is called too seldom", func() bool { return nudges.Load() >= rounds })
+	await.True(b, "Nudged is called too seldom", func() bool { return nudges.Load() >= rounds })
 	for _, c := range clients {
 		c.Close()
 	}
@@ -143,7 +144,7 @@ func paceStale(b *bench) {
 	p.add(engine.Ref{})
 	p.add(old...)
 	p.add(fresh...)
-	eventually(b, "Nudged is not called", func() bool { return right.Load() >= n })
+	await.True(b, "Nudged is not called", func() bool { return right.Load() >= n })
 	if wrong.Load() > 0 || right.Load() > n {
 		b.Errorf("Nudged was called %d times for connections that had closed, and %d for %d others; expected 0 and %d",
 			wrong.Load(), right.Load(), n, n)
@@ -188,12 +189,12 @@ func paceFull(b *bench) {
 		s.wantBytesIn(1)
 	}
 	ref.Store(&r)
-	receive(b, called, "a call of Pace")
+	await.Receive(b, called, "a call of Pace")
 	if n := taken.Load(); held.Load() && n != 2*mail {
 		b.Errorf("%d of %d touches of a connection that takes no mail were taken, want %d", n, touches, 2*mail)
 	}
 	close(release)
-	eventually(b, "not every touch that was taken has come to Nudged", func() bool { return nudges.Load() >= taken.Load() })
+	await.True(b, "not every touch that was taken has come to Nudged", func() bool { return nudges.Load() >= taken.Load() })
 	if nudges.Load() > taken.Load() {
 		b.Errorf("Nudged was called %d times, but %d touches were taken", nudges.Load(), taken.Load())
 	}
@@ -222,7 +223,7 @@ func paceAlone(b *bench) {
 		count[loop+1].Add(1)
 		return now + 300*time.Microsecond
 	}))
-	eventually(b, "a wait does not end when Pace wants to be called", func() bool { return count.least(s.Loops()) >= 20 })
+	await.True(b, "a wait does not end when Pace wants to be called", func() bool { return count.least(s.Loops()) >= 20 })
 }
 
 // paceIdle has a Pace that wants nothing: loops do not turn for it.
@@ -232,7 +233,7 @@ func paceIdle(b *bench) {
 		count[loop+1].Add(1)
 		return -1
 	}))
-	eventually(b, "Pace is never called", func() bool { return count.least(s.Loops()) > 0 })
+	await.True(b, "Pace is never called", func() bool { return count.least(s.Loops()) > 0 })
 	begun := time.Now()
 	time.Sleep(5 * engine.PaceRest)
 	for i := range count {

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"sync/atomic"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -36,6 +37,30 @@ var panicCases = []testCase{
 			s.Closed = func(c *engine.Conn, _ error) { blow(c) }
 		})
 	}},
+	{"panic in Writable and Draining", panicsInExtensions},
+}
+
+func panicsInExtensions(b *bench) {
+	const owed = 16 << 20 // more than the kernel takes
+	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		c.Write(pattern(owed))
+		return len(in)
+	}}, limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 2*owed, 1000, 1000 }), func(cfg *engine.Config) {
+		cfg.Drained = func(*engine.Conn) { panic(errPanic) }
+		cfg.Draining = cfg.Drained
+	})
+	c, drained := s.dial(), s.dial()
+	c.smallBuffers()
+	s.wantOpened(2)
+	c.send("x")
+	await.True(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	c.expectGone()
+	s.wantClosed(errPanic)
+	done := s.stop(background(b))
+	drained.expectGone()
+	drained.Close()
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
+	s.wantClosed(errPanic, errPanic)
 }
 
 // testPanic lets one connection panic where set says, while a bystander,
@@ -73,7 +98,7 @@ func testPanic(b *bench, why error, set func(s *Script, blow func(*engine.Conn))
 	s.wantClosed(why)
 
 	bystander.exchange("after\n")
-	eventually(b, "the panic is not logged with its stack", func() bool {
+	await.True(b, "the panic is not logged with its stack", func() bool {
 		return s.log.count(slog.LevelError, "stack", "enginetest.testPanic") == 1
 	})
 	if n := s.log.count(slog.LevelError, "panic", errPanic.Error()); n != 1 {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -135,10 +136,8 @@ func relayMuch(b *bench, near bool) {
 		sent <- errors.Join(err, c.CloseWrite())
 	}()
 	got := readAll(c)
-	if err := receive(b, sent, "the end of sending"); err != nil {
-		b.Errorf("sending: %v", err)
-	}
-	if err := compare([]byte(receive(b, got, "what was echoed")), pattern(size)); err != nil {
+	b.ok(await.Receive(b, sent, "the end of sending"))
+	if err := compare([]byte(await.Receive(b, got, "what was echoed")), pattern(size)); err != nil {
 		b.Error(err)
 	}
 	r.wantClosed(io.EOF, io.EOF)
@@ -163,7 +162,7 @@ func relayToSlow(b *bench, near bool) {
 			_, err := from.Write(pattern(size))
 			sent <- errors.Join(err, from.CloseWrite())
 		}()
-		eventually(b, "the relay does not pause", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
+		await.True(b, "the relay does not pause", func() bool { return r.Counters()[engine.BytesIn] > 128<<10 })
 		for range 50 {
 			if n := r.Counters()[engine.Buffered]; n > 8<<20 {
 				b.Fatalf("%d bytes are buffered for one that does not read", n)
@@ -173,11 +172,9 @@ func relayToSlow(b *bench, near bool) {
 			from.expect("ping\n")
 		}
 		to.endSending()
-		got := receive(b, readAll(to), "what was sent")
-		if err := compare([]byte(got), pattern(size)); err != nil {
-			b.Error(err)
-		}
-		if err := receive(b, sent, "the end of sending"); err != nil {
+		got := await.Receive(b, readAll(to), "what was sent")
+		b.ok(compare([]byte(got), pattern(size)))
+		if err := await.Receive(b, sent, "the end of sending"); err != nil {
 			b.Errorf("sending: %v", err)
 		}
 		r.wantClosed(io.EOF, io.EOF)
@@ -239,9 +236,7 @@ func relayClosed(b *bench, near bool) {
 	c := r.dial()
 	up := t.accept()
 	c.exchangeWith(up, "before\n")
-	if err := r.wantOpened(2)[0].Close(); err != nil {
-		b.Errorf("Close: %v", err)
-	}
+	b.ok(r.wantOpened(2)[0].Close())
 	c.expectEnd("")
 	up.expectEnd("")
 	c.Close()
@@ -279,9 +274,7 @@ func relayQuiet(b *bench, near bool) {
 	c := r.dial()
 	up := t.accept()
 	c.exchangeWith(up, "before\n")
-	if err := r.Broadcast([]byte("to all\n")); err != nil {
-		b.Errorf("Broadcast: %v", err)
-	}
+	b.ok(r.Broadcast([]byte("to all\n")))
 	c.SetReadDeadline(time.Now().Add(short))
 	if n, err := c.Read(make([]byte, 64)); n > 0 || err == nil {
 		b.Errorf("a relay got %d bytes that the target has not sent, %v", n, err)
@@ -321,9 +314,7 @@ func relayStopped(b *bench, near bool) {
 	up.send("last")
 	up.Close()
 	c.expectEnd("last")
-	if err := receive(b, done, "Stop"); err != nil {
-		b.Errorf("Stop: %v", err)
-	}
+	b.ok(await.Receive(b, done, "Stop"))
 }
 
 func relayMany(b *bench, near bool) {
@@ -340,9 +331,7 @@ func relayMany(b *bench, near bool) {
 				}
 				line := fmt.Sprintf("client %d, %d: %s\n", i, j, bytes.Repeat([]byte("x"), 1000*i))
 				c.send(line)
-				if err := c.tryExpect(line); err != nil {
-					b.Error(err)
-				}
+				b.ok(c.tryExpect(line))
 				if c.CloseWrite(); i%2 == 0 {
 					io.Copy(io.Discard, c)
 				}

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -38,7 +39,7 @@ func (h *holder) with(cfg *engine.Config) {
 // hold holds up the owner of r.
 func (h *holder) hold(b *bench, r engine.Ref) {
 	h.ref.Store(&r)
-	receive(b, h.entered, "a heartbeat")
+	await.Receive(b, h.entered, "a heartbeat")
 }
 
 // dialBeside dials until a connection has the owner of r, and in another slot, or
@@ -74,9 +75,7 @@ func mailAtReset(b *bench) {
 		if s.Loops() == 0 && errors.Is(err, engine.ErrClosed) {
 			err = nil // its goroutine is not held up
 		}
-		if err != nil {
-			b.Errorf("Send before the reset is known: %v", err)
-		}
+		b.ok(err)
 	}
 	close(h.release)
 	s.wantClosed(syscall.ECONNRESET)

@@ -3,6 +3,7 @@ package enginetest
 import (
 	"bytes"
 	"encoding/binary"
+	"sync"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
@@ -51,11 +52,13 @@ func frames() *Script {
 	}}
 }
 
-// pattern is n bytes that do not repeat soon.
-func pattern(n int) []byte {
-	p := make([]byte, n)
+// pattern is n bytes that do not repeat soon, not to be changed.
+func pattern(n int) []byte { return longPattern()[:n:n] }
+
+var longPattern = sync.OnceValue(func() []byte {
+	p := make([]byte, 24<<20)
 	for i := range p {
 		p[i] = byte(i ^ i>>8 ^ i>>16)
 	}
 	return p
-}
+})

@@ -8,17 +8,15 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
 var sendWaitCases = []testCase{
 	{"SendWait is as fast as the client reads", sendWaitPaces},
-	{"SendWait of long messages", sendWaitLong},
 	{"SendWait from many goroutines", sendWaitMany},
 	{"SendWait ends with its context, or the connection", sendWaitEnds},
 	{"SendWait has a bound of senders", sendWaitBound},
-	{"SendWait for a mailbox that is full", sendWaitMailbox},
-	{"SendWait in a handler", sendWaitInHandler},
 }
 
 const (
@@ -56,7 +54,7 @@ func (b *bench) block() *blocked {
 	b.Cleanup(func() { cancel(nil) })
 	k.cancel = cancel
 	go func() { k.ended <- k.sendAll(ctx, 1000) }()
-	eventually(b, "SendWait does not wait", func() bool {
+	await.True(b, "SendWait does not wait", func() bool {
 		select {
 		case err := <-k.ended:
 			b.Fatalf("SendWait of %d bytes to a client that does not read: %v", k.n.Load(), err)
@@ -90,7 +88,7 @@ func (k *blocked) sendAll(ctx context.Context, size int) error {
 // end waits for the end of that, and gives what was taken.
 func (k *blocked) end(want error) (sent string) {
 	k.t.Helper()
-	if err := receive(k.t, k.ended, "the end of SendWait"); !errors.Is(err, want) {
+	if err := await.Receive(k.t, k.ended, "the end of SendWait"); !errors.Is(err, want) {
 		k.t.Errorf("SendWait: %v, want %v", err, want)
 	}
 	return string(k.all[:k.n.Load()])
@@ -102,38 +100,6 @@ func sendWaitPaces(b *bench) {
 	k.end(nil)
 	k.Close()
 	k.s.wantClosed(io.EOF)
-}
-
-// sendWaitLong sends messages for which there is room only when little, or nothing, waits
-// before them.
-func sendWaitLong(b *bench) {
-	const n = 60
-	s := b.serve(&Script{}, limited(waterMarks))
-	c := s.dial()
-	c.smallBuffers()
-	r := s.wantOpened(1)[0]
-	if err := r.SendWait(b.Context(), make([]byte, waitUnsent+1)); !errors.Is(err, engine.ErrTooLarge) {
-		b.Errorf("SendWait of more than MaxUnsent: %v, want %v", err, engine.ErrTooLarge)
-	}
-	sizes := []int{1, waitHigh, waitUnsent - waitLow, waitUnsent, 0}
-	want := ""
-	for i := range n {
-		want += string(pattern(sizes[i%len(sizes)]))
-	}
-	sent := make(chan error, 1)
-	go func() {
-		for i := range n {
-			if err := r.SendWait(context.Background(), pattern(sizes[i%len(sizes)])); err != nil {
-				sent <- err
-				return
-			}
-		}
-		sent <- nil
-	}()
-	c.expect(want)
-	if err := receive(b, sent, "the end of sending"); err != nil {
-		b.Errorf("SendWait: %v", err)
-	}
 }
 
 func sendWaitMany(b *bench) {
@@ -158,7 +124,7 @@ func sendWaitMany(b *bench) {
 	}
 	wg.Wait()
 	c.endSending()
-	checkMail(b, receive(b, got, "the end of the connection"), accepted)
+	checkMail(b, await.Receive(b, got, "the end of the connection"), accepted)
 	s.wantClosed(io.EOF)
 }
 
@@ -172,9 +138,7 @@ func sendWaitEnds(b *bench) {
 	if err := k.ref.SendWait(ctx, []byte("x")); !errors.Is(err, enough) {
 		b.Errorf("SendWait with a context that has ended: %v, want its cause", err)
 	}
-	if err := k.ref.Close(); err != nil {
-		b.Errorf("Close: %v", err)
-	}
+	b.ok(k.ref.Close())
 	k.expectEnd(sent)
 	k.Close()
 	k.s.wantClosed(nil)
@@ -187,9 +151,7 @@ func sendWaitEnds(b *bench) {
 	k.end(engine.ErrClosed)
 
 	k = b.block()
-	if err := k.ref.Close(); err != nil {
-		b.Errorf("Close: %v", err)
-	}
+	b.ok(k.ref.Close())
 	k.end(engine.ErrClosed)
 	if _, err := io.Copy(io.Discard, k); err != nil { // what came behind the close is not sent
 		b.Errorf("client: %v, want the end", err)
@@ -204,9 +166,7 @@ func sendWaitBound(b *bench) {
 	r := s.wantOpened(1)[0]
 	h.hold(b, r)
 	first := string(pattern(waitHigh))
-	if err := r.SendWait(b.Context(), []byte(first)); err != nil {
-		b.Errorf("SendWait where there is room: %v", err)
-	}
+	b.ok(r.SendWait(b.Context(), []byte(first)))
 	ctx, cancel := context.WithCancel(b.Context())
 	var wg sync.WaitGroup
 	var refused atomic.Int64
@@ -220,68 +180,11 @@ func sendWaitBound(b *bench) {
 			}
 		})
 	}
-	eventually(b, "too many senders wait", func() bool { return refused.Load() == engine.MaxSenders })
+	await.True(b, "too many senders wait", func() bool { return refused.Load() == engine.MaxSenders })
 	cancel()
 	wg.Wait()
 	close(h.release)
 	c.expect(first)
-	if err := r.SendWait(b.Context(), []byte("goes on")); err != nil {
-		b.Errorf("SendWait when all has been read: %v", err)
-	}
+	b.ok(r.SendWait(b.Context(), []byte("goes on")))
 	c.expect("goes on")
-}
-
-// sendWaitMailbox has what is sent wait for an owner that is held up.
-func sendWaitMailbox(b *bench) {
-	const most, n = 4, 3 * 4
-	h := newHolder()
-	s := b.serve(&Script{}, h.with, limited(func(l *engine.Limits) { l.MaxMail = most }))
-	c := s.dial()
-	r := s.wantOpened(1)[0]
-	h.hold(b, r)
-	var sent atomic.Int64
-	done := make(chan error, 1)
-	go func() {
-		for i := range n {
-			if err := r.SendWait(context.Background(), fmt.Appendf(nil, "%d\n", i)); err != nil {
-				done <- err
-				return
-			}
-			sent.Add(1)
-		}
-		done <- nil
-	}()
-	eventually(b, "the mailbox is not full", func() bool { return sent.Load() == most })
-	close(h.release)
-	for i := range n {
-		c.expect(fmt.Sprintf("%d\n", i))
-	}
-	if err := receive(b, done, "the end of sending"); err != nil {
-		b.Errorf("SendWait: %v", err)
-	}
-	if sent.Load() != n {
-		b.Errorf("%d messages were sent, want %d", sent.Load(), n)
-	}
-}
-
-// sendWaitInHandler finds that a loop is not held up.
-func sendWaitInHandler(b *bench) {
-	answer := make(chan error, 1)
-	s := b.serve(&Script{Nudged: func(c *engine.Conn) {
-		var err error
-		for err == nil {
-			err = c.Ref().SendWait(context.Background(), make([]byte, waitLow))
-		}
-		answer <- err
-	}}, limited(waterMarks))
-	if s.Loops() == 0 {
-		return // there is no loop to hold up
-	}
-	s.dial()
-	if err := s.wantOpened(1)[0].Nudge(); err != nil {
-		b.Errorf("Nudge: %v", err)
-	}
-	if err := receive(b, answer, "Nudged"); !errors.Is(err, engine.ErrOnLoop) {
-		b.Errorf("SendWait on a loop: %v, want %v", err, engine.ErrOnLoop)
-	}
 }

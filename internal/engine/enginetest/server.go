@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -37,9 +38,7 @@ func (b *bench) serve(script *Script, changes ...with) *server {
 		change(&cfg)
 	}
 	e, err := b.model.Start(cfg)
-	if err != nil {
-		b.Fatalf("Start: %v", err)
-	}
+	b.must(err)
 	s.Engine = e
 	b.Cleanup(s.end)
 	return s
@@ -66,7 +65,7 @@ func (s *server) end() {
 // wantBytesIn waits until the engine has received n bytes in all.
 func (s *server) wantBytesIn(n int) {
 	s.t.Helper()
-	eventually(s.t, fmt.Sprintf("not %d bytes received", n), func() bool {
+	await.True(s.t, fmt.Sprintf("not %d bytes received", n), func() bool {
 		return s.Counters()[engine.BytesIn] >= int64(n)
 	})
 }
@@ -81,7 +80,7 @@ func (s *server) stop(ctx context.Context) <-chan error {
 // stopNow calls Stop and waits for it.
 func (s *server) stopNow(b *bench) error {
 	b.Helper()
-	return receive(b, s.stop(background(b)), "the return of Stop")
+	return await.Receive(b, s.stop(background(b)), "the return of Stop")
 }
 
 // logbook is a slog.Handler that keeps what is logged.

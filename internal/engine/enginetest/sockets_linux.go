@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -37,20 +38,14 @@ func dialFullUnix(b *bench) {
 	const n = 20
 	path := unixPath(b)
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.must(err)
 	b.Cleanup(func() { syscall.Close(fd) })
-	if err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}); err != nil {
-		b.Fatal(err)
-	}
+	b.must(syscall.Bind(fd, &syscall.SockaddrUnix{Name: path}))
 	if err := syscall.Listen(fd, 0); err != nil {
 		b.Fatal(err)
 	}
 	s := b.serve(&Script{}, dialsOnly, func(cfg *engine.Config) { cfg.Reset = true })
-	if err := s.Dial(engine.Dial{Path: path, Count: n}); err != nil {
-		b.Fatalf("Dial: %v", err)
-	}
+	b.must(s.Dial(engine.Dial{Path: path, Count: n}))
 	const room = 1 // of a queue of 0
 	s.wantOpened(room)
 	s.wantDialFailed(slices.Repeat([]error{syscall.EAGAIN}, n-room)...)
@@ -64,10 +59,8 @@ func dialWithOptions(b *bench, want engine.Socket) {
 	seen := make(chan engine.Socket, 1)
 	s := b.serve(&Script{Opened: func(*engine.Conn) { seen <- socketTo(b, target) }}, dialsOnly,
 		func(cfg *engine.Config) { cfg.Socket, cfg.Reset = want, true }) // nobody takes the connection, to end it in order
-	if err := s.Dial(engine.Dial{Target: target, Count: 1}); err != nil {
-		b.Fatalf("Dial: %v", err)
-	}
-	got := receive(b, seen, "Opened")
+	b.must(s.Dial(engine.Dial{Target: target, Count: 1}))
+	got := await.Receive(b, seen, "Opened")
 	if want.SendBuffer == 0 { // then it is the kernel's choice
 		got.SendBuffer, got.ReceiveBuffer = 0, 0
 	}
@@ -87,7 +80,7 @@ func acceptedWithOptions(b *bench) {
 		func(cfg *engine.Config) { cfg.Socket = want })
 	c := s.dial()
 	defer c.Close()
-	if got := receive(b, seen, "Opened"); got != want {
+	if got := await.Receive(b, seen, "Opened"); got != want {
 		b.Errorf("the socket's options are %+v, want %+v", got, want)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -35,9 +36,7 @@ func background(b *bench) context.Context {
 
 func wantStopped(b *bench, s *server, err error) {
 	b.Helper()
-	if err != nil {
-		b.Errorf("Stop: %v", err)
-	}
+	b.ok(err)
 	if n := s.Counters()[engine.Open]; n != 0 {
 		b.Errorf("%d connections are open after Stop", n)
 	}
@@ -57,7 +56,7 @@ func stopWithNothing(b *bench) {
 	default:
 	}
 	wantStopped(b, s, s.Stop(background(b)))
-	receive(b, waited, "the return of Wait")
+	await.Receive(b, waited, "the return of Wait")
 }
 
 func stopWithIdle(b *bench) {
@@ -74,7 +73,7 @@ func stopWithIdle(b *bench) {
 		c.expectEnd("")
 		c.Close()
 	}
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 	s.wantClosed(slices.Repeat([]error{engine.ErrServerClosed}, n)...)
 }
 
@@ -97,7 +96,7 @@ func stopWhileOwing(b *bench) {
 	idle.Close()
 	c.expectEnd(string(answer))
 	c.Close()
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
 }
 
@@ -113,7 +112,7 @@ func stopInMessage(b *bench) {
 	c.send("age\n")
 	c.expectEnd("half a message\n")
 	c.Close()
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed)
 }
 
@@ -135,7 +134,7 @@ func stopWithUnreadInput(b *bench) {
 		b.Errorf("client: got %s, want whole answers", brief(got))
 	}
 	c.Close()
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 	s.wantClosed(engine.ErrServerClosed)
 }
 
@@ -167,7 +166,7 @@ func stopCutOff(b *bench) {
 	default:
 	}
 	cancel(cause)
-	if err := receive(b, done, "the return of Stop"); !errors.Is(err, cause) {
+	if err := await.Receive(b, done, "the return of Stop"); !errors.Is(err, cause) {
 		b.Errorf("Stop: %v, want the context's cause: %v", err, cause)
 	}
 	s.wantClosed(engine.ErrServerClosed, engine.ErrServerClosed, engine.ErrServerClosed)
@@ -178,7 +177,7 @@ func stopCutOff(b *bench) {
 
 // stopAllGone stops at a rate at which it would take longer than anyone waits.
 func stopAllGone(b *bench) {
-	const n = 2 * int(patience/time.Second)
+	const n = int(patience/time.Second) + 20
 	s := b.serve(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = 1 }))
 	var clients []*client
 	for range n {
@@ -189,7 +188,7 @@ func stopAllGone(b *bench) {
 	for _, c := range clients {
 		c.Close()
 	}
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 }
 
 func stopTwice(b *bench) {
@@ -212,11 +211,11 @@ func stopTwice(b *bench) {
 	default:
 	}
 	cancel()
-	if err := receive(b, second, "the return of the Stop whose context ended"); !errors.Is(err, context.Canceled) {
+	if err := await.Receive(b, second, "the return of the Stop whose context ended"); !errors.Is(err, context.Canceled) {
 		b.Errorf("the Stop whose context ended: %v, want %v", err, context.Canceled)
 	}
-	wantStopped(b, s, receive(b, first, "the return of the first Stop"))
-	wantStopped(b, s, receive(b, third, "the return of the third Stop"))
+	wantStopped(b, s, await.Receive(b, first, "the return of the first Stop"))
+	wantStopped(b, s, await.Receive(b, third, "the return of the third Stop"))
 	wantStopped(b, s, s.Stop(background(b)))
 	c.expectGone()
 }
@@ -228,7 +227,7 @@ func afterStop(b *bench) {
 	done := s.stop(background(b))
 	c.expectEnd("")
 	c.Close()
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 	wantClosedRef(b, r)
 	err := s.Dial(engine.Dial{Target: listen(b).Addr().(*net.TCPAddr).AddrPort(), Count: 1})
 	if !errors.Is(err, engine.ErrClosed) {
@@ -245,7 +244,7 @@ func stopWithUnreadHeader(b *bench) {
 	for i := range clients {
 		clients[i] = s.dial()
 	}
-	eventually(b, "not all have been accepted", func() bool { return s.Counters()[engine.Greeting] == n })
+	await.True(b, "not all have been accepted", func() bool { return s.Counters()[engine.Greeting] == n })
 	for _, c := range clients {
 		c.send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\nhello\n")
 	}
@@ -256,7 +255,7 @@ func stopWithUnreadHeader(b *bench) {
 		}
 		c.Close()
 	}
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 }
 
 // stopFlooded stops while clients send on and on, who do not keep it from ending.

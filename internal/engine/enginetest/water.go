@@ -8,16 +8,14 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
 var waterCases = []testCase{
 	{"Writable streams without end of input", streaming},
-	{"panic in Writable", writablePanics},
-	{"writes that are dropped", writesDropped},
 	{"largest debtors give way to MaxBuffered", overBudget},
 	{"Draining says goodbye", drainingGoodbye},
-	{"panic in Draining", drainingPanics},
 	{"ShutdownRate spreads the end", shutdownSpread},
 	{"ShutdownRate and the end of patience", shutdownCut},
 }
@@ -55,7 +53,7 @@ func streaming(b *bench) {
 	late.send("go")
 	quick.send("go")
 	quick.expect(string(bytes.Repeat(piece, pieces)))
-	eventually(b, "the late one is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
+	await.True(b, "the late one is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	late.expect(string(bytes.Repeat(piece, pieces)))
 	if calls.Load() == 0 {
 		b.Error("Writable was not called")
@@ -66,56 +64,6 @@ func streaming(b *bench) {
 		c.Close()
 	}
 	s.wantClosed(io.EOF, io.EOF)
-}
-
-func writablePanics(b *bench) {
-	const owed = 16 << 20 // more than the kernel takes
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.Write(make([]byte, owed))
-		return len(in)
-	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed; l.HighWater, l.LowWater = 1000, 1000 }),
-		func(cfg *engine.Config) { cfg.Drained = func(*engine.Conn) { panic(errPanic) } })
-	c := s.dial()
-	c.smallBuffers()
-	c.send("x")
-	eventually(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
-	c.expectGone()
-	s.wantClosed(errPanic)
-}
-
-func writesDropped(b *bench) {
-	const size = 10 << 10
-	var tried, failed atomic.Int64
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		for range in {
-			tried.Add(1)
-			switch _, err := c.Write(bytes.Repeat([]byte("x"), size)); err {
-			case nil:
-			case engine.ErrFull:
-				failed.Add(1)
-			default:
-				b.Errorf("Write: %v", err)
-			}
-		}
-		return len(in)
-	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 100 << 10; l.HighWater, l.LowWater = 100<<10, 100<<10 }),
-		func(cfg *engine.Config) { cfg.DropMessages = true })
-	c := s.dial()
-	c.smallBuffers()
-	c.send(string(make([]byte, 2000)))
-	eventually(b, "nothing is dropped", func() bool { return s.Counters()[engine.Dropped] > 10 })
-	c.endSending()
-	n, err := io.Copy(io.Discard, c)
-	if err != nil {
-		b.Errorf("client: %v", err)
-	}
-	s.wantClosed(io.EOF)
-	if want := (tried.Load() - failed.Load()) * size; n != want {
-		b.Errorf("the client got %d bytes, want %d", n, want)
-	}
-	if got := s.Counters()[engine.Dropped]; got != failed.Load() {
-		b.Errorf("%d messages are counted as dropped, %d were", got, failed.Load())
-	}
 }
 
 // overBudget has some connections owe much, and one little: the large ones go.
@@ -138,7 +86,7 @@ func overBudget(b *bench) {
 		c.smallBuffers()
 		c.send("g")
 	}
-	eventually(b, "the budget is not kept", func() bool {
+	await.True(b, "the budget is not kept", func() bool {
 		return len(s.reasons()) > 0 && s.Counters()[engine.Buffered] <= much
 	})
 	for _, why := range s.reasons() {
@@ -146,7 +94,7 @@ func overBudget(b *bench) {
 			b.Errorf("closed for %v, want %v", why, engine.ErrOverBudget)
 		}
 	}
-	eventually(b, "not as many are counted as were closed", func() bool { // a worker may be calling Closed
+	await.True(b, "not as many are counted as were closed", func() bool { // a worker may be calling Closed
 		return s.Counters().Closed(engine.ClosedBudget) == int64(len(s.reasons()))
 	})
 	small.send("age\n")
@@ -178,24 +126,11 @@ func drainingGoodbye(b *bench) {
 	clients[0].send("age\n")
 	clients[0].expectEnd("half a message\n")
 	clients[0].Close()
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, done, "the return of Stop"))
 	if got := called.Load(); got != n {
 		b.Errorf("Draining was called %d times for %d connections", got, n)
 	}
 	s.wantCause(engine.ClosedShutdown, n)
-}
-
-func drainingPanics(b *bench) {
-	s := b.serve(lines(), func(cfg *engine.Config) {
-		cfg.Draining = func(*engine.Conn) { panic(errPanic) }
-	})
-	c := s.dial()
-	s.wantOpened(1)
-	done := s.stop(background(b))
-	c.expectGone()
-	c.Close()
-	wantStopped(b, s, receive(b, done, "the return of Stop"))
-	s.wantClosed(errPanic)
 }
 
 // shutdownSpread has some hundred connections end at a rate.
@@ -210,7 +145,7 @@ func shutdownSpread(b *bench) {
 		})
 	}
 	start := time.Now()
-	wantStopped(b, s, receive(b, s.stop(background(b)), "the return of Stop"))
+	wantStopped(b, s, await.Receive(b, s.stop(background(b)), "the return of Stop"))
 	if took := time.Since(start); took < 90*time.Millisecond {
 		b.Errorf("%d connections were told to end within %v, at a rate of 4000", len(clients), took)
 	}
@@ -231,13 +166,13 @@ func shutdownCut(b *bench) {
 	s, clients := b.serveMany(600, 1)
 	ctx, cancel := context.WithCancel(background(b))
 	done := s.stop(ctx)
-	eventually(b, "none is told", func() bool { return s.Counters()[engine.Closing] > 0 })
+	await.True(b, "none is told", func() bool { return s.Counters()[engine.Closing] > 0 })
 	open := len(clients) - int(s.Counters()[engine.Closing])
 	if open == 0 {
 		b.Errorf("all of %d were told at once, at a rate of 1", len(clients))
 	}
 	cancel()
-	if err := receive(b, done, "the return of Stop"); err == nil {
+	if err := await.Receive(b, done, "the return of Stop"); err == nil {
 		b.Error("Stop says nothing of those that were cut off")
 	}
 	s.closed(len(clients))

@@ -30,7 +30,7 @@ func newEncryption(cfg *Config, c *engine.Conn) *encryption {
 	if c.Outbound() {
 		begin = secure.Client
 	}
-	l.session = begin(cfg.TLS, cfg.Gate, l, nil, remote)
+	l.session = begin(cfg.TLS, cfg.Gate, l, remote)
 	return l
 }
 

@@ -2,6 +2,7 @@ package models_test
 
 import (
 	"context"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -13,67 +14,76 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
+// full has every case run under every variant, and on one loop, too. Without it each case
+// runs once on each model, with two loops; where handlers are on workers, or descriptors in
+// tables of their own, only those that may differ with that.
+var full = os.Getenv("MYRIAD_TEST_FULL") != ""
+
+// TestConformance holds each model to the suite, as it is and with what may be added to it.
 func TestConformance(t *testing.T) {
 	for _, m := range models.All() {
 		t.Run(m.Name, func(t *testing.T) {
 			if err := m.Available(); err != nil {
 				t.Skip(err)
 			}
-			enginetest.Run(t, m)
-		})
-	}
-}
-
-// Handlers on workers keep every promise: with enough of them, and with one whose
-// queue is full most of the time, and which sheds all it can.
-func TestConformanceWithWorkers(t *testing.T) {
-	for _, m := range models.All()[1:] { // the first has no loops to hold up
-		for name, cfg := range map[string]pool.Config{
-			"8 workers":           noRules(8),
-			"1 worker that sheds": {Max: 1, Queue: 1, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond},
-		} {
-			t.Run(m.Name+" with "+name, func(t *testing.T) {
-				if err := m.Available(); err != nil {
-					t.Skip(err)
+			if full && m.Loops {
+				t.Run("one loop", func(t *testing.T) { enginetest.Run(t, m, 1, enginetest.All) })
+			}
+			if testing.Short() && m.Name != "epoll" {
+				enginetest.Run(t, m, 2, enginetest.Sockets)
+				return
+			}
+			t.Run("plain", func(t *testing.T) { enginetest.Run(t, m, 2, enginetest.All) })
+			if !m.Loops || testing.Short() {
+				return
+			}
+			type variant struct {
+				name  string
+				loops int
+				kind  enginetest.Kind
+				model engine.Model
+			}
+			variants := []variant{
+				{"shards", 2, enginetest.Sockets, withShards(m)},
+				// Its queue is full most of the time, and it sheds all it can.
+				{"1 worker that sheds", 1, enginetest.Handlers, withPool(m, pool.Config{Max: 1, Queue: 1, Target: 100 * time.Microsecond, Interval: 100 * time.Microsecond})},
+				{"auto", 2, enginetest.Handlers, withAuto(m)},
+			}
+			switch {
+			case full:
+				variants = append(variants, variant{"8 workers", 2, enginetest.All, withPool(m, noRules(8))})
+			case m.Name != "epoll": // loops call handlers alike
+				variants = variants[:1]
+			}
+			for _, v := range variants {
+				if full {
+					v.kind = enginetest.All
 				}
-				enginetest.Run(t, withPool(m, cfg))
-			})
-		}
-	}
-}
-
-// So does a model that moves handlers between loops and workers by itself.
-func TestConformanceOfAuto(t *testing.T) {
-	for _, m := range models.All()[1:] {
-		t.Run(m.Name, func(t *testing.T) {
-			if err := m.Available(); err != nil {
-				t.Skip(err)
+				t.Run(v.name, func(t *testing.T) { enginetest.Run(t, v.model, v.loops, v.kind) })
 			}
-			start := withPool(m, noRules(64)).Start
-			m.Start = func(cfg engine.Config) (engine.Engine, error) {
-				cfg.Auto = true
-				return start(cfg)
-			}
-			enginetest.Run(t, m)
 		})
 	}
 }
 
-// So do loops that have a descriptor table each.
-func TestConformanceOfShards(t *testing.T) {
-	for _, m := range models.All()[1:] {
-		t.Run(m.Name, func(t *testing.T) {
-			if err := m.Available(); err != nil {
-				t.Skip(err)
-			}
-			start := m.Start
-			m.Start = func(cfg engine.Config) (engine.Engine, error) {
-				cfg.Shard = cfg.Limits.MaxConns
-				return start(cfg)
-			}
-			enginetest.Run(t, m)
-		})
+// withAuto is a model that moves handlers between loops and workers by itself.
+func withAuto(m engine.Model) engine.Model {
+	m = withPool(m, noRules(64))
+	start := m.Start
+	m.Start = func(cfg engine.Config) (engine.Engine, error) {
+		cfg.Auto = true
+		return start(cfg)
 	}
+	return m
+}
+
+// withShards is a model whose loops have a descriptor table each.
+func withShards(m engine.Model) engine.Model {
+	start := m.Start
+	m.Start = func(cfg engine.Config) (engine.Engine, error) {
+		cfg.Shard = cfg.Limits.MaxConns
+		return start(cfg)
+	}
+	return m
 }
 
 // noRules is a pool of n workers with as much room.
