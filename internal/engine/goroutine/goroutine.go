@@ -248,7 +248,6 @@ func (g *group) welcome(nc net.Conn, listener int, read []byte) {
 	}
 }
 
-// Adopt implements engine.Engine.
 func (g *group) Adopt(nc net.Conn, read []byte) error {
 	if g.stop.Err() != nil {
 		return engine.ErrClosed
@@ -331,7 +330,6 @@ func signal(ch chan<- struct{}) {
 	}
 }
 
-// Post implements engine.Poster.
 func (g *group) Post(ec *engine.Conn, gen uint32, r engine.Request) error {
 	g.mu.Lock()
 	c := g.conns.get(ec.Slot())

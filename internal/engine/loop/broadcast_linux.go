@@ -22,7 +22,6 @@ const (
 	walkBytes = 64 << 10
 )
 
-// Broadcast implements engine.Engine.
 func (g *group) Broadcast(p []byte) error {
 	b, err := g.broadcasts.Begin(p, len(g.loops), &g.cfg.Limits)
 	if err != nil {
