@@ -234,8 +234,8 @@ func (c *Conn) ProcessStopped(d time.Duration) {
 	c.ExtendTimes(d)
 }
 
-// ExtendTimes says that for so long nobody has listened to the peer, because a handler
-// was at work: that is not its fault. Of a connection that is being dialled nothing
+// ExtendTimes says that for so long nobody has read from the peer, because a handler was at work: its
+// limits of time are extended by that. Of a connection that is being dialled nothing
 // is expected yet.
 func (c *Conn) ExtendTimes(d time.Duration) {
 	if !c.is(open) {

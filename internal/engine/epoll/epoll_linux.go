@@ -121,7 +121,7 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 		} else if c.ReadPaused() && events&sock.Error == 0 {
 			d.detach(c) // a unix socket whose peer has gone; there may be input left
 		} else if events&(sock.Hup|sock.Error) != 0 {
-			// Both directions have ended while output is owed.
+			// Both directions have ended while output is unsent.
 			c.Failed(cmp.Or(sock.SocketError(c.FD()), syscall.ECONNRESET))
 		}
 	}

@@ -169,7 +169,7 @@ func (g *group) Listening() []engine.Listening { return g.host.Listening() }
 func (g *group) Loops() int { return 0 }
 
 // now is the clock of all limits: it stands still when the process does, as far as
-// the sweeper sees that, so that nobody is blamed for what nobody could have heard.
+// the sweeper sees that, so that no peer is blamed for that.
 func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.stopped.Load()) }
 
 func (g *group) Counters() (sum engine.Counts) {

@@ -54,7 +54,7 @@ func (c *conn) read() ([]byte, error) {
 const tryWait = time.Millisecond
 
 // tryRead reads what is there and hardly waits. Who wakes the owner meanwhile is
-// not missed: it looks at its mail and orders before its next wait.
+// not missed: it looks at its mail and requests before its next wait.
 func (c *conn) tryRead() ([]byte, error) {
 	_ = c.nc.SetReadDeadline(time.Now().Add(tryWait))
 	defer c.nc.SetReadDeadline(time.Time{})

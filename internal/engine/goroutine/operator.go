@@ -17,7 +17,7 @@ import (
 //
 // To close the connections of a peer their table is gone through, a chunk at a time.
 // Whose a connection is only its owner may ask the core. So the address comes from
-// the connection of package net, and where a proxy tells another one, from table.told, too.
+// the connection of package net, and where a proxy tells another one, from table.proxied, too.
 
 // hold is whether anything is accepted.
 type hold struct {

@@ -75,7 +75,7 @@ func (g *group) drain(conns []*conn) {
 	}
 }
 
-// requestAll tells connections something.
+// requestAll asks something of connections.
 func requestAll(conns []*conn, what uint32) {
 	for _, c := range conns {
 		c.request(what)
