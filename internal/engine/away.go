@@ -77,7 +77,7 @@ func (c *Conn) Shed(why error) {
 }
 
 // HandedOver says that the connection waits for a worker, and TakenBack that it is
-// its owner's again: in between nobody has listened to the peer, or sent to it.
+// its owner's again: in between nobody has read from the peer, or sent to it.
 func (c *Conn) HandedOver() {
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {

@@ -72,7 +72,7 @@ type extra struct {
 	// partial is since when the layer waits for the rest of something; 0 if
 	// it does not.
 	partial time.Duration
-	values  []*Latest // values to take when nothing else is owed
+	values  []*Latest // values to take when nothing else is unsent
 	dropped int64     // messages that its peer had no room for
 }
 

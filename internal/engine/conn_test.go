@@ -68,7 +68,6 @@ type desk struct {
 	*Conn
 	host Host
 	now  time.Duration
-	wire string
 }
 
 // newDesk opens a connection with a MaxMessage of 8 and a MaxUnsent of 16.
@@ -96,15 +95,6 @@ func (d *desk) want(when string, a Action) {
 	if got := d.Next(); got != a {
 		d.Fatalf("%s: Next is %d, want %d (state %b)", when, got, a, d.state)
 	}
-}
-
-// send takes at most n bytes of output.
-func (d *desk) send(n int) {
-	d.Helper()
-	d.want("before sending", Send)
-	n = min(n, len(d.Output()))
-	d.wire += string(d.Output()[:n])
-	d.Sent(n)
 }
 
 // wantClosed finishes the connection and checks why.

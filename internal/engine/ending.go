@@ -2,7 +2,7 @@ package engine
 
 // This file is how connections come to their end.
 
-// PeerClosed says that the peer will send no more. What it is owed it must take
+// PeerClosed says that the peer will send no more. It must take its output
 // within the time that a close has.
 func (c *Conn) PeerClosed() {
 	if l := c.layer(); l != nil && !c.is(peerEnded|closing|failed) {
@@ -26,8 +26,8 @@ func (c *Conn) PeerEnded() {
 // Failed says that the transport is broken.
 func (c *Conn) Failed(err error) { c.Abort(Reason(err)) }
 
-// Abort closes at once, without sending what is owed. The reason of a connection
-// that is closing already and owes nothing stays as it is.
+// Abort closes at once, without sending the output. The reason of a connection that is
+// closing already and has nothing unsent stays as it is.
 func (c *Conn) Abort(why error) {
 	if c.is(closing) && c.Pending() == 0 {
 		c.state |= failed
@@ -78,7 +78,7 @@ func (c *Conn) Empty() {
 	}
 }
 
-// fail gives up the connection: output that is owed is dropped.
+// fail gives up the connection: unsent output is dropped.
 func (c *Conn) fail(why error) {
 	if c.is(closing) && !c.is(failed) {
 		c.logLimit(why, 0) // that of the close itself
@@ -139,7 +139,7 @@ func (c *Conn) setClosing(why error) {
 	}
 }
 
-// nextClosing is Next for a closing connection that owes nothing.
+// nextClosing is Next for a closing connection with nothing unsent.
 func (c *Conn) nextClosing() Action {
 	switch {
 	case c.sayGoodbye():
@@ -152,7 +152,7 @@ func (c *Conn) nextClosing() Action {
 	return Shut
 }
 
-// nextShut is Next for one that is to shut its sending direction and owes nothing.
+// nextShut is Next for one that is to shut its sending direction, with nothing unsent.
 func (c *Conn) nextShut() Action {
 	if c.sayGoodbye() {
 		return Send

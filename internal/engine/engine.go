@@ -72,7 +72,8 @@
 //	   │ Finish                                              ▼
 //	   └───────── closed ◀── peer's end, Due, Failed ──── shut (lingering)
 //
-// While open, reading pauses when more output is owed than Limits.HighWater. A connection that is shut still reads, and throws away,
+// While open, reading pauses when more output is unsent than Limits.HighWater. A
+// connection that is shut still reads, and throws away,
 // until the peer ends too: closing a socket with unread input makes the kernel
 // send a reset, which can destroy answers that the peer has not read yet.
 package engine
@@ -181,7 +182,7 @@ type Config struct {
 	// is the most connections that one takes. All loops together must have
 	// room for Limits.MaxConns.
 	Shard int
-	// Spin is how long a loop without work looks for some before it blocks.
+	// Spin is how long a loop without work busy-polls before it blocks.
 	Spin time.Duration
 	// Pool, if set, runs the handlers of the models that have loops. It
 	// should outlive the engine. When it is closed before, connections are
@@ -194,7 +195,7 @@ type Config struct {
 	// Reset closes dialled connections with a reset, so that they leave no
 	// TIME_WAIT behind.
 	Reset bool
-	// ReadOn goes on reading from a connection that owes more than HighWater:
+	// ReadOn goes on reading from a connection with more unsent than HighWater:
 	// for a handler that does not answer what it reads.
 	ReadOn bool
 	// Socket are options of the sockets of dialled connections.
@@ -354,8 +355,8 @@ type Engine interface {
 	// have heard of it. After Stop it answers ErrClosed or does nothing.
 	Hold(on bool) error
 	// Expel closes the connections whose Peer is this one, which is valid, and those that come
-	// from it by a proxy that has told another, with ErrExpelled, at once, without sending what
-	// they are owed. It returns before that is done,
+	// from it by a proxy that has told another, with ErrExpelled, at once, without sending their
+	// output. It returns before that is done,
 	// and does not say whether there are any. It answers ErrFull when 16 or
 	// more are under way, and ErrClosed after the end.
 	Expel(peer netip.AddrPort) error

@@ -100,7 +100,7 @@ func (h *Host) SetUp(cfg *Config, control *admission.Controller) {
 
 // SetClock says what time it is, for all that needs no more than to know it
 // roughly. The owner does so before it handles events. With a Grain the clock is not
-// behind any time that it has been told, and never goes back: what begins by it is
+// behind any time that it was set to, and never goes back: what begins by it is
 // not over too early.
 func (h *Host) SetClock(now time.Duration) {
 	if h.Grain == 0 {
@@ -112,7 +112,7 @@ func (h *Host) SetClock(now time.Duration) {
 	}
 }
 
-// Clock is the time that SetClock was last told, or up to Grain more.
+// Clock is the time of the last SetClock, or up to Grain more.
 func (h *Host) Clock() time.Duration { return time.Duration(h.clock.Load()) }
 
 // coarseNow is the clock's next moment.

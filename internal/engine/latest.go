@@ -10,7 +10,7 @@ import (
 //
 // A Topic has the newest value, and values are numbered. What a connection is told, by
 // mail, is only that there is one (Latest.due): until it has taken a value, newer ones
-// need no mail and no room. It takes one when it owes nothing else, so a value that its
+// need no mail and no room. It takes one when it has nothing else to send, so a value that its
 // peer has no room for is replaced until it has, and one that has begun to be sent is
 // sent to its end. A Latest has a lock, under which it is said that there is a value,
 // and one is taken: so the newest is never left behind, and none is sent twice.
@@ -41,9 +41,9 @@ type Latest struct {
 	mu           sync.Mutex
 	due          bool  // the connection is to take a value, or has mail about that
 	unsubscribed bool  // it is to get no more
-	announced    int64 // the last value that it was told of
+	announced    int64 // the last value that was announced to it
 	taken        int64 // the last one that it took
-	replaced     int64 // values that it was told of and did not take, since it last took one
+	replaced     int64 // values that were announced and not taken, since it last took one
 }
 
 // NewLatest makes it for one connection.
@@ -60,7 +60,7 @@ func (l *Latest) Leave() {
 	l.unsubscribed = true
 }
 
-// isUnsubscribed says whether it has been told to leave.
+// isUnsubscribed says whether Leave was called.
 func (l *Latest) isUnsubscribed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -92,12 +92,12 @@ func (l *Latest) withdraw() {
 }
 
 // take gives the newest value, and how many were replaced since the last was taken; of
-// those, so many nobody knew of.
+// those, how many were never announced.
 func (l *Latest) take() (p []byte, replaced, unknown int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	newest := l.topic.newest.Load()
-	unknown = newest.number - l.announced // it was not told of the newest yet
+	unknown = newest.number - l.announced // the newest was not announced yet
 	replaced = l.replaced + unknown
 	l.due, l.announced, l.taken, l.replaced = false, newest.number, newest.number, 0
 	return newest.bytes, replaced, unknown

@@ -12,8 +12,8 @@ import (
 // a PROXY header. Drivers and handlers know nothing of it. Its methods are called
 // on the connection's owner, none after Closed.
 //
-// A connection with layers greets: its handler has not heard of it, and does when
-// the last layer that has to has called Conn.Greeted. One that ends before is
+// A connection with layers greets: Opened is called when the last layer that has to has
+// called Conn.Greeted. One that ends before is
 // counted as refused.
 type Layer interface {
 	// Arrived takes what the transport has received; p is valid during the

@@ -166,11 +166,10 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	return nil
 }
 
-// PutCast leaves a message to all, for a model that has no other way. Anyone may
-// call it, as long as the entry serves this connection and no other. The caller
-// wakes the owner.
-func (b *Mailbox) PutCast(c *Conn, s *Shared) error {
-	return b.Put(c, c.mark.generation(), Request{Kind: MailCast, Shared: s})
+// PutShared leaves something shared, of a kind, for whoever the entry serves. Anyone may
+// call it, as long as that is this connection and no other. The caller wakes the owner.
+func (b *Mailbox) PutShared(c *Conn, kind MailKind, s *Shared) error {
+	return b.Put(c, c.mark.generation(), Request{Kind: kind, Shared: s})
 }
 
 // Miss counts a message to all that had no room in the box of one connection, and
@@ -182,11 +181,6 @@ func (b *Mailbox) Missed() int64 {
 		return 0
 	}
 	return b.missed.Swap(0)
-}
-
-// PutDo leaves something to do on a connection, by the rules of PutCast.
-func (b *Mailbox) PutDo(c *Conn, s *Shared) error {
-	return b.Put(c, c.mark.generation(), Request{Kind: MailDo, Shared: s})
 }
 
 // Waiting says whether there is mail, without a lock.

@@ -65,7 +65,7 @@ func (s *sim) postBytes(l *life, p *post) error {
 		return l.ref.Send(p.data)
 	case s.dice.roll(2) > 0 && s.takesMail(l) && len(p.data) <= simMaxUnsent:
 		p.kind, p.shared = MailCast, true
-		err := s.box.PutCast(l.conn, shared)
+		err := s.box.PutShared(l.conn, MailCast, shared)
 		if err == nil {
 			s.accept(p)
 		}

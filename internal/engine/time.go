@@ -170,7 +170,7 @@ func limitFrom(since, limit time.Duration, why error) timeLimit {
 
 // timeLimits are those that run for an open connection. Where several are over, the
 // first counts.
-func (c *Conn) timeLimits(now time.Duration) (all [3]timeLimit) {
+func (c *Conn) timeLimits(now time.Duration, all *[3]timeLimit) {
 	c.noteBypassUse()
 	l, heard := &c.host.Limits, now-c.heard.since(now)
 	if c.hasOutput() {
@@ -180,7 +180,7 @@ func (c *Conn) timeLimits(now time.Duration) (all [3]timeLimit) {
 		all[1] = limitFrom(heard, l.IdleTimeout, ErrIdleTimeout)
 	}
 	if c.is(peerEnded | inputHeld | openPending | overHighWater | readPaused) {
-		return all // it is not the peer's turn, or nobody listens
+		return // it is not the peer's turn, or nobody listens
 	}
 	if every := c.host.Heartbeat.Every; !c.is(relayed) {
 		all[1] = limitFrom(heard+time.Duration(c.unanswered())*every, every, nil)
@@ -197,13 +197,15 @@ func (c *Conn) timeLimits(now time.Duration) (all [3]timeLimit) {
 	default:
 		all[2] = limitFrom(heard, l.IdleTimeout, ErrIdleTimeout)
 	}
-	return all
 }
 
 // overdue is the reason of the limit that is over, nil if none is, and then whether a
 // heartbeat is due.
 func (c *Conn) overdue(now time.Duration) (why error, beat bool) {
-	for _, l := range c.timeLimits(now) {
+	var limits [3]timeLimit
+	c.timeLimits(now, &limits)
+	for i := range limits {
+		l := &limits[i]
 		switch {
 		case l.at == 0 || now < l.at:
 		case l.why != nil:
@@ -232,8 +234,8 @@ func (c *Conn) ProcessStopped(d time.Duration) {
 	c.ExtendTimes(d)
 }
 
-// ExtendTimes says that for so long nobody has listened to the peer, because a handler
-// was at work: that is not its fault. Of a connection that is being dialled nothing
+// ExtendTimes says that for so long nobody has read from the peer, because a handler was at work: its
+// limits of time are extended by that. Of a connection that is being dialled nothing
 // is expected yet.
 func (c *Conn) ExtendTimes(d time.Duration) {
 	if !c.is(open) {
@@ -257,8 +259,10 @@ func (c *Conn) ExtendTimes(d time.Duration) {
 func (c *Conn) Wakes() (at time.Duration, ok bool) {
 	at, _ = c.Due()
 	if !c.is(closing | greeting | failed) {
-		for _, l := range c.timeLimits(c.host.Clock()) {
-			at = earlier(at, l.at)
+		var limits [3]timeLimit
+		c.timeLimits(c.host.Clock(), &limits)
+		for i := range limits {
+			at = earlier(at, limits[i].at)
 		}
 	}
 	return at, at != 0

@@ -23,7 +23,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 
 // Cast writes messages to all, and all of them in one piece if that fits, unless the
 // handler has not heard of the connection. It says whether there may be something to
-// do. What is owed nothing is sent to at once: nothing is to come behind them.
+// do. Where nothing is unsent they are sent at once.
 func (c *Conn) Cast(all []byte, each []*Shared) bool {
 	if !c.takesBroadcasts() {
 		return false
@@ -128,7 +128,7 @@ func (c *Conn) memory(size func(*Buffer) int) (n int) {
 func (c *Conn) Aborted() bool { return c.is(failed) }
 
 // Paused says whether a handler that has input left to use is to stop and
-// leave it: more output is owed than reading goes on for, or it does not listen.
+// leave it: more output is unsent than reading goes on for, or it does not listen.
 func (c *Conn) Paused() bool {
 	return c.is(closing|failed) || c.inputPaused()
 }

@@ -121,7 +121,7 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 		} else if c.ReadPaused() && events&sock.Error == 0 {
 			d.detach(c) // a unix socket whose peer has gone; there may be input left
 		} else if events&(sock.Hup|sock.Error) != 0 {
-			// Both directions have ended while output is owed.
+			// Both directions have ended while output is unsent.
 			c.Failed(cmp.Or(sock.SocketError(c.FD()), syscall.ECONNRESET))
 		}
 	}
@@ -154,34 +154,15 @@ func (d *driver) Sweep(*engine.Conn) {}
 func (d *driver) MayRead(*engine.Conn) bool { return true }
 
 // Read receives once; what is left is reported again.
-func (d *driver) Read(c *engine.Conn) bool {
-	n, errno := sock.Recv(c.FD(), d.input)
-	switch {
-	case errno == 0 && n > 0:
-		c.Arrived(d.input[:n])
-		d.loop.Brought(c, n)
-		if n < len(d.input) {
-			c.Empty()
-		}
-		return true
-	case errno == 0:
-		c.PeerClosed()
-	case errno == syscall.EAGAIN:
-		c.Empty()
-	default:
-		c.Failed(errno)
-	}
-	return false
-}
+func (d *driver) Read(c *engine.Conn) bool { return d.loop.Receive(c, d.input) > 0 }
 
-// Settle implements loop.Driver.
 func (d *driver) Settle(c *engine.Conn) {
 	for {
 		switch c.Next() {
 		case engine.Send:
 			d.send(c)
 		case engine.SendFile:
-			d.sendFile(c)
+			d.loop.SendFile(c, sock.SendFile)
 		case engine.Deliver:
 			if !d.loop.Deliver(c) {
 				return
@@ -219,24 +200,6 @@ func (d *driver) send(c *engine.Conn) {
 		c.Sent(0)
 	default:
 		c.Failed(errno)
-	}
-}
-
-// sendFile has the kernel send a file, as far as it can. At its end, and whatever is
-// wrong, it is read instead: that tells, or the next send does.
-func (d *driver) sendFile(c *engine.Conn) {
-	f, offset, n := c.File()
-	if f == nil {
-		c.Load()
-		return
-	}
-	switch n, errno := sock.SendFile(c.FD(), f, offset, n); {
-	case errno == 0 && n > 0:
-		c.Sent(n)
-	case errno == syscall.EAGAIN:
-		c.Sent(0)
-	default:
-		c.Load()
 	}
 }
 

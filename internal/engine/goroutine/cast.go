@@ -56,7 +56,7 @@ func (g *group) cast(batch []*engine.Broadcast) {
 func (g *group) castTo(c *conn, batch []*engine.Broadcast) {
 	box, some := c.mailbox(), false
 	for _, m := range batch {
-		switch err := box.PutCast(&c.Conn, &m.Shared); {
+		switch err := box.PutShared(&c.Conn, engine.MailCast, &m.Shared); {
 		case err == nil:
 			some = true
 		case err != engine.ErrFull:

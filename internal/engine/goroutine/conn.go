@@ -103,7 +103,7 @@ func (c *conn) run(dialled time.Duration, read []byte) {
 // updateClock sets the clock, before something that is timed begins by it.
 func (c *conn) updateClock() { c.group.host.SetClock(c.group.now()) }
 
-// send sends what is owed, and waits until the kernel has taken it.
+// send sends the output, and waits until the kernel has taken it.
 func (c *conn) send() {
 	c.publish()
 	n, err := c.write()
@@ -260,7 +260,7 @@ func (c *conn) handleRequests() {
 	}
 }
 
-// request tells the connection something. Anyone may call it.
+// request asks something of the connection. Anyone may call it.
 func (c *conn) request(what uint32) {
 	c.requests.Or(what)
 	c.wake()

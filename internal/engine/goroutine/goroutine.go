@@ -169,7 +169,7 @@ func (g *group) Listening() []engine.Listening { return g.host.Listening() }
 func (g *group) Loops() int { return 0 }
 
 // now is the clock of all limits: it stands still when the process does, as far as
-// the sweeper sees that, so that nobody is blamed for what nobody could have heard.
+// the sweeper sees that, so that no peer is blamed for that.
 func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.stopped.Load()) }
 
 func (g *group) Counters() (sum engine.Counts) {
@@ -248,7 +248,6 @@ func (g *group) welcome(nc net.Conn, listener int, read []byte) {
 	}
 }
 
-// Adopt implements engine.Engine.
 func (g *group) Adopt(nc net.Conn, read []byte) error {
 	if g.stop.Err() != nil {
 		return engine.ErrClosed
@@ -331,7 +330,6 @@ func signal(ch chan<- struct{}) {
 	}
 }
 
-// Post implements engine.Poster.
 func (g *group) Post(ec *engine.Conn, gen uint32, r engine.Request) error {
 	g.mu.Lock()
 	c := g.conns.get(ec.Slot())

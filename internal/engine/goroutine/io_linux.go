@@ -92,7 +92,7 @@ func (c *conn) step(fd uintptr) bool {
 	}
 	if !c.mayRead() {
 		c.io.errno = int16(syscall.EAGAIN)
-		return true // and not stay: the poller has told of the input already
+		return true // and not prepareWait: the poller has reported the input already
 	}
 	tried, done := c.splice(int32(fd))
 	if !tried {
@@ -114,7 +114,7 @@ func (c *conn) recv(fd int32) bool {
 	return true
 }
 
-// sendBlocked is stay for output of which nothing is taken.
+// sendBlocked is prepareWait for output of which nothing is taken.
 func (c *conn) sendBlocked() bool {
 	c.wasBlocked = true
 	c.SendBlocked(c.group.now())

@@ -17,7 +17,7 @@ import (
 //
 // To close the connections of a peer their table is gone through, a chunk at a time.
 // Whose a connection is only its owner may ask the core. So the address comes from
-// the connection of package net, and where a proxy tells another one, from table.told, too.
+// the connection of package net, and where a proxy tells another one, from table.proxied, too.
 
 // hold is whether anything is accepted.
 type hold struct {
@@ -27,7 +27,6 @@ type hold struct {
 	changed chan struct{} // closed when on has changed, and made anew
 }
 
-// Hold implements engine.Engine.
 func (g *group) Hold(on bool) error {
 	if g.stop.Err() != nil {
 		return engine.ErrClosed
@@ -80,7 +79,6 @@ func (h *hold) count(g *group, n int) {
 	g.counters.SetFlag(engine.Holding, h.waiting == len(g.lns))
 }
 
-// Expel implements engine.Engine.
 func (g *group) Expel(peer netip.AddrPort) error {
 	if isClosed(g.done) {
 		return engine.ErrClosed
@@ -94,7 +92,6 @@ func (g *group) Expel(peer netip.AddrPort) error {
 	return nil
 }
 
-// Visit implements engine.Visitor.
 func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
 	if isClosed(g.done) {
 		return engine.ErrClosed
@@ -103,7 +100,7 @@ func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
 	for conns := range g.chunks {
 		for _, c := range conns {
 			put()
-			if err := c.mailbox().PutDo(&c.Conn, s); err == nil {
+			if err := c.mailbox().PutShared(&c.Conn, engine.MailDo, s); err == nil {
 				c.wake()
 			} else if s.Lost(); err == engine.ErrFull {
 				full++

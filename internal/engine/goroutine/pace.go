@@ -36,7 +36,6 @@ func nap(d time.Duration) {
 // WakePacers implements engine.Lister: the pacer never rests for long.
 func (*group) WakePacers() {}
 
-// Next implements engine.Lister.
 func (g *group) Next(_ int, slot uint32) (ref engine.Ref, next uint32, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -10,7 +10,6 @@ import (
 // This file is how connections end: so many a second are told, so that their
 // clients do not all turn to other servers at the same moment.
 
-// Stop implements engine.Engine.
 func (g *group) Stop(ctx context.Context) error {
 	g.beginStop()
 	return engine.AwaitStop(ctx, g.done, g.admission.Open, func() {
@@ -76,7 +75,7 @@ func (g *group) drain(conns []*conn) {
 	}
 }
 
-// requestAll tells connections something.
+// requestAll asks something of connections.
 func requestAll(conns []*conn, what uint32) {
 	for _, c := range conns {
 		c.request(what)

@@ -34,7 +34,6 @@ func newEncryption(cfg *Config, c *engine.Conn) *encryption {
 	return l
 }
 
-// Emit implements secure.Owner.
 func (l *encryption) Emit(p []byte) { l.conn.Append(p) }
 
 // Wake implements secure.Owner. Where there is no room for it, the sweep looks.

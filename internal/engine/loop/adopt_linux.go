@@ -15,7 +15,6 @@ import (
 // brings it a descriptor of its own. A shard has to fetch that out of the process's table;
 // so a goroutine, which is on another thread, keeps the one there until it has.
 
-// Adopt implements engine.Engine.
 func (g *group) Adopt(nc net.Conn, read []byte) error {
 	to, read := g.loops[g.next.Add(1)%uint64(len(g.loops))], slices.Clone(read)
 	if g.cfg.Shard == 0 {

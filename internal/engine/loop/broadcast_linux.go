@@ -9,7 +9,7 @@ import (
 // This file is how a message goes to all connections. It is kept once; each loop
 // has a reference to it in posted, which the loop's lock guards, and walks through
 // its connections with all those that wait, some connections in a turn, so that others
-// do not wait. What is owed nothing is sent to without a copy; what a connection
+// do not wait. A connection with nothing unsent is sent to without a copy; what a connection
 // can't take at once is copied to its own output; one that is with a worker gets it
 // when it is back.
 
@@ -22,7 +22,6 @@ const (
 	walkBytes = 64 << 10
 )
 
-// Broadcast implements engine.Engine.
 func (g *group) Broadcast(p []byte) error {
 	b, err := g.broadcasts.Begin(p, len(g.loops), &g.cfg.Limits)
 	if err != nil {

@@ -21,7 +21,7 @@ type drain struct {
 	slot  uint32        // the next
 }
 
-// applyStop does what the loop has been told since it last looked.
+// applyStop begins the stage of stopping that is wanted of the loop.
 func (l *Loop) applyStop() {
 	told := l.wanted.Load()
 	if told == l.stage {

@@ -3,9 +3,11 @@ package loop
 import (
 	"log/slog"
 	"math"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -415,6 +417,46 @@ func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.Armed()&Expiring != 0 {
 		c.SetArmed(c.Armed() &^ Expiring)
 		l.SweepFor(-1)
+	}
+}
+
+// Receive receives once from a connection, without waiting, and says how many bytes have
+// come.
+func (l *Loop) Receive(c *engine.Conn, room []byte) (n int) {
+	n, errno := sock.Recv(c.FD(), room)
+	switch {
+	case errno == 0 && n > 0:
+		c.Arrived(room[:n])
+		l.Brought(c, n)
+		if n < len(room) {
+			c.Empty()
+		}
+		return n
+	case errno == 0:
+		c.PeerClosed()
+	case errno == syscall.EAGAIN:
+		c.Empty()
+	default:
+		c.Failed(errno)
+	}
+	return 0
+}
+
+// SendFile has the kernel send a file by a call, as far as it can. At its end, and whatever
+// is wrong, it is read instead: that tells, or the next send does.
+func (l *Loop) SendFile(c *engine.Conn, send func(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno)) {
+	f, offset, n := c.File()
+	if f == nil {
+		c.Load()
+		return
+	}
+	switch n, errno := send(c.FD(), f, offset, n); {
+	case errno == 0 && n > 0:
+		c.Sent(n)
+	case errno == syscall.EAGAIN:
+		c.Sent(0)
+	default:
+		c.Load()
 	}
 }
 

@@ -26,7 +26,6 @@ const maxExpels = 16
 // walkBatch is how many slots a turn looks at for one: a chunk of the slab.
 const walkBatch = chunkSize
 
-// Hold implements engine.Engine.
 func (g *group) Hold(on bool) error {
 	switch {
 	case g.stopping.Load():
@@ -99,7 +98,6 @@ func (w *slabWalk) end() {
 	}
 }
 
-// Expel implements engine.Engine.
 func (g *group) Expel(peer netip.AddrPort) error {
 	if g.expelling.Add(1) > maxExpels {
 		g.expelling.Add(-1)
@@ -131,7 +129,7 @@ func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
 				continue
 			}
 			put()
-			if err := l.box.PutDo(c, s); err != nil {
+			if err := l.box.PutShared(c, engine.MailDo, s); err != nil {
 				s.Lost()
 				if err == engine.ErrFull {
 					break // until there is room

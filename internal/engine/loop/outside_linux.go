@@ -11,7 +11,6 @@ import (
 // This file is how connections come to a loop, and how a loop is reached from
 // outside.
 
-// Post implements engine.Poster.
 func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	if err := l.box.Put(c, gen, r); err != nil {
 		return err
@@ -20,7 +19,6 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	return nil
 }
 
-// PostMany implements engine.ManyPoster.
 func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) (sent, full int, closed []engine.Ref) {
 	if sent, full, closed = l.box.PutMany(to, s); sent > 0 {
 		l.wake()
@@ -91,21 +89,8 @@ func (l *Loop) closeWakeups() {
 	l.wakeOver = true
 }
 
-// settleSoon notes that a connection, which is about to be touched, is to be settled.
-// When it is one too many for a batch, those before it are: few hold an output buffer
-// at a time.
-func (l *Loop) settleSoon(c *engine.Conn) {
-	n := len(l.touched)
-	if n > 0 && l.touched[n-1] == c {
-		return
-	}
-	if n == touchBatch {
-		l.settleTouched()
-	}
-	l.touched = append(l.touched, c)
-}
-
-// touchLater is Host.Touch. It is called within events, so that nothing is settled now.
+// touchLater is Host.Touch: it notes that a connection is to be settled. It is called
+// within events, so that nothing is settled now.
 func (l *Loop) touchLater(c *engine.Conn) {
 	if n := len(l.touched); n == 0 || l.touched[n-1] != c {
 		l.touched = append(l.touched, c)

@@ -42,19 +42,20 @@ func (l *Loop) touchOne(r engine.Ref) (ok bool) {
 	if c == nil || c.Armed()&Busy != 0 {
 		return r.Nudge() != engine.ErrFull
 	}
-	l.settleSoon(c)
+	if len(l.touched) == touchBatch { // few hold an output buffer at a time
+		l.settleTouched()
+	}
+	l.touchLater(c)
 	c.Touched()
 	return true
 }
 
-// WakePacers implements engine.Lister.
 func (g *group) WakePacers() {
 	for _, l := range g.loops {
 		l.addChore(func() {}) // a turn ends with the pacing
 	}
 }
 
-// Next implements engine.Lister.
 func (g *group) Next(loop int, slot uint32) (ref engine.Ref, next uint32, ok bool) {
 	c, ok := g.loops[loop].slab.next(slot)
 	if !ok {

@@ -63,51 +63,6 @@ func takeAll(t *testing.T, r *ring, each func(cqe)) {
 	}
 }
 
-// overflow submits nops that complete with more than the queue has room for.
-func overflow(t *testing.T, r *ring, more int) (nops int) {
-	t.Helper()
-	nops = cqEntries + more
-	fillNops(r, nops)
-	r.enter(0, 0)
-	if n := r.completions(); n != cqEntries || r.broken != 0 || r.submitted != r.tail {
-		t.Fatalf("%d completions, want %d; %d submissions left; broken: %d", n, cqEntries, r.tail-r.submitted, r.broken)
-	}
-	return nops
-}
-
-// Each completion comes once, and then the ring can do it again.
-func TestCompletionsOverflow(t *testing.T) {
-	r := ringForTest(t)
-	for round := range 2 {
-		came := make([]int, overflow(t, r, 2*cqEntries+1))
-		takeAll(t, r, func(c cqe) {
-			if c.res != 0 || c.user >= uint64(len(came)) {
-				t.Fatalf("a completion that nothing was submitted for: %+v", c)
-			}
-			came[c.user]++
-		})
-		for i, n := range came {
-			if n != 1 {
-				t.Fatalf("round %d: completion %d of %d came %d times, want once", round, i, len(came), n)
-			}
-		}
-	}
-}
-
-// A loop does not sleep while the kernel keeps completions for it.
-func TestWaitSeesOverflow(t *testing.T) {
-	r := ringForTest(t)
-	const more = 10
-	overflow(t, r, more)
-	for range cqEntries {
-		r.take()
-	}
-	r.wait(patience)
-	if n := r.completions(); n != more {
-		t.Errorf("%d completions after the wait, want %d", n, more)
-	}
-}
-
 // A kernel that is busy, or has no memory just now, has taken nothing: the next
 // enter gives it the same again.
 func TestKernelIsBusy(t *testing.T) {

@@ -57,25 +57,9 @@ func (d *driver) send(c *engine.Conn) {
 	s.user = ofSend | uint64(c.Slot())
 }
 
-// sendFile has the kernel send a file, as far as it can: the ring has no operation for
-// that. At its end, and whatever is wrong, it is read instead: that tells, or the next
-// send does.
+// sendFile has the kernel send a file: the ring has no operation for that.
 func (d *driver) sendFile(c *engine.Conn) {
-	f, offset, n := c.File()
-	if f == nil {
-		c.Load()
-		return
-	}
-	switch n, errno := sock.SendFileNow(c.FD(), f, offset, n); {
-	case errno == 0 && n > 0:
-		c.Sent(n)
-	case errno == unix.EAGAIN:
-		c.Sent(0)
-	default:
-		c.Load()
-		return
-	}
-	if c.WantsRoom() {
+	if d.loop.SendFile(c, sock.SendFileNow); c.WantsRoom() {
 		c.SetArmed(c.Armed() | sending)
 		d.poll(c.FD(), ofRoom|uint64(c.Slot()), unix.POLLOUT, 0)
 	}

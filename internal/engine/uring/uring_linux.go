@@ -281,7 +281,6 @@ func (d *driver) Established(c *engine.Conn) syscall.Errno {
 
 func (d *driver) Drop(c *engine.Conn) { d.closeWhenIdle(c) }
 
-// Settle implements loop.Driver.
 func (d *driver) Settle(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&loop.Busy != 0:

@@ -110,16 +110,12 @@ func (l *Listener) Start(cfg engine.Config) (engine.Engine, error) {
 	return e, nil
 }
 
-// Addr implements engine.Engine.
 func (e *Engine) Addr() net.Addr { return e.cfg.Listeners[0].Socket.Addr() }
 
-// Listening implements engine.Engine.
 func (e *Engine) Listening() []engine.Listening { return e.host.Listening() }
 
-// Loops implements engine.Engine.
 func (e *Engine) Loops() int { return 0 }
 
-// Counters implements engine.Engine.
 func (e *Engine) Counters() (sum engine.Counts) {
 	e.counters.AddTo(&sum)
 	e.broadcasts.Count(&sum)
@@ -136,7 +132,6 @@ func (e *Engine) Adopt(net.Conn, []byte) error {
 	return fmt.Errorf("a connection of a network: %w", errors.ErrUnsupported)
 }
 
-// Post implements engine.Poster.
 func (e *Engine) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	e.mu.Lock()
 	p := e.peers[c.Slot()]
@@ -169,7 +164,6 @@ func (e *Engine) request(leave func(*requests) error) error {
 	return nil
 }
 
-// Broadcast implements engine.Engine.
 func (e *Engine) Broadcast(p []byte) error {
 	b, err := e.broadcasts.Begin(p, 1, &e.cfg.Limits)
 	if err != nil {
@@ -185,7 +179,6 @@ func (e *Engine) Broadcast(p []byte) error {
 	return err
 }
 
-// Hold implements engine.Engine.
 func (e *Engine) Hold(on bool) error {
 	return e.request(func(w *requests) error {
 		w.hold = on
@@ -193,7 +186,6 @@ func (e *Engine) Hold(on bool) error {
 	})
 }
 
-// Expel implements engine.Engine.
 func (e *Engine) Expel(peer netip.AddrPort) error {
 	return e.request(func(w *requests) error {
 		if len(w.expel) == maxOrders {
@@ -204,7 +196,6 @@ func (e *Engine) Expel(peer netip.AddrPort) error {
 	})
 }
 
-// Visit implements engine.Visitor.
 func (e *Engine) Visit(s *engine.Shared, put func(), done func(full int)) error {
 	e.mu.Lock()
 	peers := slices.Clone(e.peers)
@@ -212,7 +203,7 @@ func (e *Engine) Visit(s *engine.Shared, put func(), done func(full int)) error 
 	full := 0
 	for _, p := range peers {
 		put()
-		if err := p.box.PutDo(&p.conn, s); err != nil {
+		if err := p.box.PutShared(&p.conn, engine.MailDo, s); err != nil {
 			s.Lost()
 			full++
 		}
@@ -255,7 +246,6 @@ func (e *Engine) Stop(ctx context.Context) error {
 	})
 }
 
-// Wait implements engine.Engine.
 func (e *Engine) Wait() { <-e.done }
 
 // try does what can be done, unless somebody is at it.
