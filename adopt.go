@@ -46,16 +46,6 @@ func (s *Server) Adopt(nc net.Conn, read []byte) error {
 	return named(e.Adopt(nc, read))
 }
 
-// badUse makes an error that wraps ErrBadUse.
-func badUse(format string, args ...any) error {
-	return &useError{fmt.Errorf("myriad: "+format, args...)}
-}
-
-// useError reads as its text alone.
-type useError struct{ error }
-
-func (e *useError) Unwrap() []error { return []error{ErrBadUse, e.error} }
-
 // Detach gives the connection up, for code that takes a net.Conn and its goroutine. When
 // the call at hand has returned and all output has been sent, what Refs have sent by then
 // included, the server forgets it: take is called with the connection, a *net.TCPConn or

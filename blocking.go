@@ -252,7 +252,7 @@ func (b *Blocking) back(c *Conn, n *NetConn, err error) {
 		b.run(n)
 		return
 	case errors.As(err, &panicked):
-		c.core().Kill(err)
+		c.core().Abort(err)
 	case err != nil:
 		c.CloseWith(err)
 	case unread >= maxUnread:

@@ -28,21 +28,15 @@ func (s *Server) Broadcast(p []byte) error {
 	s.mu.Lock()
 	e, w := s.engine, s.worker
 	s.mu.Unlock()
-	var err error
 	switch {
 	case e == nil:
 		return ErrServerClosed
 	case len(p) > s.limits.MaxUnsent:
 		return ErrTooLarge
 	case w != nil:
-		err = w.Broadcast(p)
-	default:
-		err = e.Broadcast(p)
+		return named(w.Broadcast(p))
 	}
-	if errors.Is(err, engine.ErrClosed) {
-		return ErrServerClosed
-	}
-	return err
+	return named(e.Broadcast(p))
 }
 
 // Group is a set of connections that get the same messages, such as those in a

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"runtime"
 	"strconv"
 	"sync"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/layers"
-	"github.com/myriad-go/myriad/internal/secure"
 )
 
 // Dial is a connection that is to be made; see Server.Dial.
@@ -132,7 +130,7 @@ func (s *Server) order(e engine.Engine, order engine.Dial) error {
 
 // dialled makes what the engine calls for a connection.
 func (s *Server) dialled(d Dial, host string) engine.Owned {
-	o := owned{h: d.Handler, value: d.Value}
+	o := owned{adapter{d.Handler}, d.Value}
 	if d.TLSConfig == nil {
 		return &o
 	}
@@ -144,29 +142,11 @@ func (s *Server) dialled(d Dial, host string) engine.Owned {
 	return &encrypted{owned: o, layers: layers.Config{TLS: cfg, Gate: s.handshakes()}}
 }
 
-// handshakes bounds the handshakes of all connections.
-func (s *Server) handshakes() *secure.Gate {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.gate == nil {
-		s.gate = secure.NewGate(s.limits.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
-	}
-	return s.gate
-}
-
 // owned is the handler of one connection, as the engines know it.
 type owned struct {
-	h     Handler
+	adapter
 	value any
 }
-
-func (o *owned) Opened(c *engine.Conn) { o.h.Opened((*Conn)(c)) }
-
-func (o *owned) Received(c *engine.Conn, in []byte) int { return o.h.Received((*Conn)(c), in) }
-
-func (o *owned) Ended(c *engine.Conn, rest []byte) int { return o.h.Ended((*Conn)(c), rest) }
-
-func (o *owned) Closed(c *engine.Conn, why error) { o.h.Closed((*Conn)(c), why) }
 
 func (o *owned) NewLayer(*engine.Conn) engine.Layer { return nil }
 
@@ -187,8 +167,6 @@ func (o *owned) Timer(c *engine.Conn) {
 		h.Timer((*Conn)(c))
 	}
 }
-
-func (o *owned) Secured(c *engine.Conn) { secured(o.h, c) }
 
 func (o *owned) DialFailed(err error) {
 	if h, ok := extension[DialFailedHandler](o.h); ok {
@@ -219,7 +197,7 @@ func (c *Conn) SetHandler(h Handler) error {
 	case h == nil:
 		return badUse("the Handler of SetHandler is nil; expected what to do with the connection")
 	}
-	c.core().SetOwned(&owned{h: h, value: c.Value()})
+	c.core().SetOwned(&owned{adapter{h}, c.Value()})
 	return nil
 }
 

@@ -7,10 +7,9 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
 	"testing"
 	"time"
-
-	"github.com/myriad-go/myriad/internal/proxyproto"
 )
 
 // TrustedProxies goes by the same rules as Allow and Deny.
@@ -67,8 +66,9 @@ func (s *started) wantRefused(t *testing.T, want Refusals) {
 // A proxy that tells no address is somebody too: who is let in is asked for its
 // own.
 func TestProxyWithoutAddress(t *testing.T) {
-	local := string(proxyproto.Append(nil, proxyproto.Header{Local: true}, 2))
-	ofUnix := string(proxyproto.Append(nil, proxyproto.Header{Unix: true}, 2))
+	const signature = "\r\n\r\n\x00\r\nQUIT\n"
+	local := signature + "\x20\x00\x00\x00"
+	ofUnix := signature + "\x21\x31\x00\xd8" + strings.Repeat("\x00", 216)
 	onModels(t, func(t *testing.T, model string, loops int) {
 		s := behindProxy(t, &Server{Model: model, Loops: loops, Limits: Limits{MaxConnsPerSource: 1}})
 		for range 3 { // whose place comes back

@@ -33,8 +33,8 @@ func newWire(t testing.TB, h Handler, limits Limits) *wire {
 	w := &wire{Conn: new(engine.Conn)}
 	w.host = &engine.Host{
 		Admission: engine.NewAdmission(&engine.Config{}),
-		Handler:   adapter{watched{h, w}}, Limits: limits.engine(), Log: slog.New(slog.DiscardHandler),
-		Buffers: new(engine.FreeList), Counters: new(engine.Counters),
+		Config:    engine.Config{Handler: adapter{watched{h, w}}, Limits: limits.engine(), Log: slog.New(slog.DiscardHandler)},
+		Buffers:   new(engine.FreeList), Counters: new(engine.Counters),
 		Now: func() time.Duration { return 0 },
 	}
 	w.Bind(w.host, 0, 0)

@@ -8,36 +8,31 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
-// Handler is the user's code: what happens on each connection. The calls for
-// one connection come one at a time, in order: Opened once, Received any
-// number of times, Closed once. Calls for different connections may come at
-// the same time.
+// Handler is the user's code: what happens on each connection. The calls for one connection
+// come one at a time, in order: Opened once, Received any number of times, Closed once.
+// Calls for different connections may come at the same time.
 //
-// Under a model with event loops a call that blocks holds up all connections
-// of its loop, unless Server.Workers is set. A call must return: one that ends
-// its goroutine with runtime.Goexit crashes the program.
-//
-// A panic in a call closes that connection alone, with a *[PanicError] as the
-// reason. It is logged with its stack and counted in Stats.Panics.
+// Under a model with event loops a call that blocks holds up all connections of its loop,
+// unless Server.Workers is set. A call must return: one that ends its goroutine with
+// runtime.Goexit crashes the program. A panic in a call closes that connection alone, with a
+// *[PanicError] as the reason; it is logged with its stack and counted in Stats.Panics.
 type Handler interface {
-	// Opened is the first call for a connection: it is established. What
-	// is written here is sent without waiting for the peer.
+	// Opened is the first call for a connection: it is established. What is written here
+	// is sent without waiting for the peer.
 	Opened(c *Conn)
 
-	// Received offers input. in is valid during the call only, and must
-	// not be changed. Received returns how many bytes of it are used; what
-	// is not used comes again with more behind it, and at once if some of
-	// it was used. A connection that leaves Limits.MaxMessage bytes or
-	// more unused is closed with ErrMessageTooLong.
+	// Received offers input. in is valid during the call only, and must not be changed.
+	// Received returns how many bytes of it are used; what is not used comes again with
+	// more behind it, and at once if some of it was used. A connection that leaves
+	// Limits.MaxMessage bytes or more unused is closed with ErrMessageTooLong.
 	Received(c *Conn, in []byte) (used int)
 
-	// Ended says that the peer will send no more; rest is the input that is
-	// unused. Answers can still be written. Ended returns how many bytes of
-	// rest are used; what is not used is lost, unless the connection is
-	// Paused: then it comes again when output has been sent. The connection
-	// closes when everything is sent, what Refs had posted included; the
-	// peer must take it within Limits.CloseTimeout. Under the goroutine
-	// model the end is noticed when output is no longer blocked.
+	// Ended says that the peer will send no more; rest is the input that is unused.
+	// Answers can still be written. Ended returns how many bytes of rest are used; what is
+	// not used is lost, unless the connection is Paused: then it comes again when output
+	// has been sent. The connection closes when everything is sent, what Refs had posted
+	// included; the peer must take it within Limits.CloseTimeout. Under the goroutine model
+	// the end is noticed when output is no longer blocked.
 	Ended(c *Conn, rest []byte) (used int)
 
 	// Closed is the last call for a connection. The reason is
@@ -108,23 +103,19 @@ type DrainingHandler interface {
 }
 
 // ShedHandler is a Handler that says what is to become of input that no worker of
-// Server.Workers will look at, because the pool has no room for its connection or
-// has shed it. For a handler that is none such a connection waits for its turn, and
-// is not read from meanwhile. Nothing is shed without Workers, nor under the
-// goroutine model.
+// Server.Workers will look at, because the pool has no room for its connection or has shed
+// it. For other handlers such a connection waits for its turn, and is not read from
+// meanwhile. Nothing is shed without Workers, nor under the goroutine model.
 //
-// A Handler that has Shed as a MessageShedHandler has it, or the other way round,
-// would never shed: its server does not start, but says ErrBadConfig. A Shed that is
-// none of the server's business is hidden by struct{ Handler }{h}.
+// A Handler that has Shed as a MessageShedHandler has it, or the other way round, would
+// never shed: its server fails to start with ErrBadConfig. A Shed that is none of the
+// server's business is hidden by struct{ Handler }{h}.
 type ShedHandler interface {
-	// Shed is called instead of Received, by the same rules, with the input
-	// that it would have got: it answers in the way of its protocol that there
-	// is no room, or closes. It runs on the event loop, so it must be quick.
-	// To errors.Is, why is ErrOverloaded, and also pool.ErrFull or
-	// pool.ErrShed.
-	//
-	// Only input is shed. Where another call is due, even beside input, the
-	// connection waits for a worker.
+	// Shed is called instead of Received, by the same rules, with the input that it would
+	// have got: it answers in the way of its protocol that there is no room, or closes. It
+	// runs on the event loop, so it must be quick. To errors.Is, why is ErrOverloaded, and
+	// also pool.ErrFull or pool.ErrShed. Only input is shed: where another call is due,
+	// even beside input, the connection waits for a worker.
 	Shed(c *Conn, in []byte, why error) (used int)
 }
 
@@ -168,14 +159,12 @@ func (s *Server) checkShed() error {
 	return nil
 }
 
-// overloaded is ErrOverloaded with what the pool says.
-type overloaded struct{ why error }
-
-func (o *overloaded) Error() string   { return fmt.Sprintf("%v: %v", ErrOverloaded, o.why) }
-func (o *overloaded) Unwrap() []error { return []error{ErrOverloaded, o.why} }
-
-// The two that there are are made once: shedding is to be cheap.
-var overloadFull, overloadShed error = &overloaded{pool.ErrFull}, &overloaded{pool.ErrShed}
+// overloadFull and overloadShed are ErrOverloaded with what the pool says, made once:
+// shedding is to be cheap.
+var (
+	overloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
+	overloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
+)
 
 func overload(why error) error {
 	if errors.Is(why, pool.ErrFull) {
@@ -210,83 +199,71 @@ func (Base) Closed(*Conn, error) {}
 var (
 	// ErrClosed answers calls for a connection that is closing or closed.
 	ErrClosed = engine.ErrClosed
-	// ErrOutsideCall answers the methods of a Conn that was kept for later and is used
-	// when its handler is not being called for it: nothing has been done. Its Ref is
-	// for that.
+	// ErrOutsideCall answers the methods of a Conn that was kept for later and is used when
+	// its handler is not being called for it: nothing has been done. Its Ref is for that.
 	ErrOutsideCall = engine.ErrOutsideCall
-	// ErrFull is Ref's answer when there is no room: the connection already
-	// has Limits.MaxUnsent posted bytes to send, or its loop's mailbox is full
-	// (Limits.MaxMail, Limits.MaxMailBytes). Nothing was accepted; later
-	// there may be room.
+	// ErrFull is Ref's answer when there is no room: the connection already has
+	// Limits.MaxUnsent posted bytes to send, or its loop's mailbox is full (Limits.MaxMail,
+	// Limits.MaxMailBytes). Nothing was accepted; later there may be room.
 	ErrFull = engine.ErrFull
-	// ErrTooLarge answers a single Write or Send of more than
-	// Limits.MaxUnsent bytes. Nothing was accepted, and never will be.
+	// ErrTooLarge answers a single Write or Send of more than Limits.MaxUnsent bytes.
+	// Nothing was accepted, and never will be.
 	ErrTooLarge = engine.ErrTooLarge
-	// ErrMessageTooLong closes a connection whose message is longer than
-	// Limits.MaxMessage. Answers to earlier messages are sent.
+	// ErrMessageTooLong closes a connection whose message is longer than Limits.MaxMessage.
+	// Answers to earlier messages are sent.
 	ErrMessageTooLong = engine.ErrMessageTooLong
-	// ErrSlowConsumer closes a connection whose handler writes more than
-	// Limits.MaxUnsent bytes that the peer does not take; see
-	// Server.SlowConsumer.
+	// ErrSlowConsumer closes a connection whose handler writes more than Limits.MaxUnsent
+	// bytes that the peer does not take; see Server.SlowConsumer.
 	ErrSlowConsumer = engine.ErrSlowConsumer
-	// ErrShortFile closes a connection when a file of Conn.SendFile turns out to be
-	// shorter than it was, and answers SendFile if it is too short already.
+	// ErrShortFile closes a connection when a file of Conn.SendFile turns out to be shorter
+	// than it was, and answers SendFile if it is too short already.
 	ErrShortFile = engine.ErrShortFile
-	// ErrCloseTimeout says that the peer did not take the pending output
-	// within Limits.CloseTimeout of the close.
-	ErrCloseTimeout = engine.ErrCloseTimeout
-	// ErrFirstByteTimeout, ErrMessageTimeout, ErrIdleTimeout and
-	// ErrWriteTimeout close connections whose peers have let a time of Limits
-	// pass: FirstByteTimeout and so on.
+	// These close connections whose peers have let a time of Limits pass: CloseTimeout,
+	// FirstByteTimeout and so on.
+	ErrCloseTimeout     = engine.ErrCloseTimeout
 	ErrFirstByteTimeout = engine.ErrFirstByteTimeout
 	ErrMessageTimeout   = engine.ErrMessageTimeout
 	ErrIdleTimeout      = engine.ErrIdleTimeout
 	ErrWriteTimeout     = engine.ErrWriteTimeout
-	// ErrHeartbeatTimeout closes a connection whose peer has left
-	// Heartbeat.MaxMissed heartbeats unanswered.
+	// ErrHeartbeatTimeout closes a connection whose peer has left Heartbeat.MaxMissed
+	// heartbeats unanswered.
 	ErrHeartbeatTimeout = engine.ErrHeartbeatTimeout
 	// ErrDeadline closes a connection whose Conn.SetDeadline has passed.
 	ErrDeadline = engine.ErrDeadline
 	// ErrDetached is the reason of connections that Conn.Detach has given up. They are
 	// counted in Stats.Closed.Handler.
 	ErrDetached = engine.ErrDetached
-	// ErrClearInput closes a connection that had sent more in clear when StartTLS was
-	// called.
+	// ErrClearInput closes a connection that had sent more in clear when StartTLS was called.
 	ErrClearInput = engine.ErrClearInput
 	// ErrHandshakeTimeout closes a connection whose StartTLS took longer than
 	// Limits.HandshakeTimeout.
 	ErrHandshakeTimeout = engine.ErrHandshakeTimeout
-	// ErrShard answers Conn.Detach of a connection whose event loop has a descriptor
-	// table of its own; see Server.Loops.
+	// ErrShard answers Conn.Detach of a connection whose event loop has a descriptor table
+	// of its own; see Server.Loops.
 	ErrShard = engine.ErrShard
 	// ErrDialTimeout says that no connection was made within Dial.Timeout.
 	ErrDialTimeout = engine.ErrDialTimeout
-	// ErrOverBudget closes a connection that has one of the largest buffers
-	// when all buffers hold more than Limits.MaxBuffered.
+	// ErrOverBudget closes a connection that has one of the largest buffers when all
+	// buffers hold more than Limits.MaxBuffered.
 	ErrOverBudget = engine.ErrOverBudget
-	// ErrTooManyConns, ErrTooManyFromSource and ErrDenied are what Server.Refuse
-	// hears of connections that are turned away.
+	// ErrTooManyConns, ErrTooManyFromSource and ErrDenied are what Server.Refuse hears of
+	// connections that are turned away.
 	ErrTooManyConns      = engine.ErrTooManyConns
 	ErrTooManyFromSource = engine.ErrRefusedSource
 	ErrDenied            = engine.ErrDenied
-	// ErrOverloaded is what a ShedHandler hears: no worker has time for a
-	// connection's input.
+	// ErrOverloaded is what a ShedHandler hears: no worker has time for a connection's input.
 	ErrOverloaded = errors.New("myriad: overloaded")
-	// ErrClosedByOperator is the reason of connections that
-	// Server.CloseConns has closed.
+	// ErrClosedByOperator is the reason of connections that Server.CloseConns has closed.
 	ErrClosedByOperator = engine.ErrExpelled
-	// ErrWorkersClosed closes connections of a server whose pool
-	// (Server.Workers) was closed before it had ended.
+	// ErrWorkersClosed closes connections of a server whose pool (Server.Workers) was closed
+	// before it had ended.
 	ErrWorkersClosed = engine.ErrPoolClosed
-	// ErrServerClosed is the reason of connections that the server closes
-	// because it is shutting down, and the answer of a Server that has been
-	// shut down.
+	// ErrServerClosed is the reason of connections that the server closes because it is
+	// shutting down, and the answer of a Server that has been shut down.
 	ErrServerClosed = engine.ErrServerClosed
-	// ErrBadConfig is wrapped by the error of a Server whose fields can't
-	// be served with.
+	// ErrBadConfig is wrapped by the error of a Server whose fields can't be served with.
 	ErrBadConfig = errors.New("bad configuration")
-	// ErrBadUse closes a connection whose Received returned a number
-	// outside of 0..len(in).
+	// ErrBadUse closes a connection whose Received returned a number outside of 0..len(in).
 	ErrBadUse = engine.ErrBadUse
 )
 
@@ -310,10 +287,8 @@ func (a adapter) Ended(c *engine.Conn, rest []byte) int { return a.h.Ended((*Con
 
 func (a adapter) Closed(c *engine.Conn, why error) { a.h.Closed((*Conn)(c), why) }
 
-func (a adapter) Secured(c *engine.Conn) { secured(a.h, c) }
-
-func secured(h Handler, c *engine.Conn) {
-	if h, ok := extension[SecuredHandler](h); ok {
+func (a adapter) Secured(c *engine.Conn) {
+	if h, ok := extension[SecuredHandler](a.h); ok {
 		h.Secured((*Conn)(c))
 	}
 }

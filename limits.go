@@ -17,162 +17,137 @@ const Never = time.Duration(math.MaxInt64)
 // in slices, not by a timer for each: what is said to happen after a time happens
 // up to an eighth of it later, or 400 ms if that is more.
 type Limits struct {
-	// MaxConns is the most connections at a time. Further ones are accepted
-	// and closed at once, and counted in Stats.Refused. The default is the
-	// limit of descriptors less 128, at most 1,048,576. More than that are
-	// held by loops with a descriptor table each, because the limit is one
-	// of each table; see Server.Loops for what that means. The goroutine
-	// model has no loops: there it is an error.
+	// MaxConns is the most connections at a time. Further ones are accepted and closed at
+	// once, and counted in Stats.Refused. The default is the limit of descriptors less 128,
+	// at most 1,048,576. More than that limit are held by loops with a descriptor table
+	// each, see Server.Loops; for the goroutine model, which has no loops, it is an error.
 	MaxConns int
 
-	// MaxConnsPerSource is the most connections at a time from one address,
-	// for IPv6 from one prefix of SourcePrefix bits. The default is 0: no
-	// limit, because many people can share an address. Where the PROXY
-	// protocol is used, it counts the addresses that proxies tell.
+	// MaxConnsPerSource is the most connections at a time from one address, for IPv6 from
+	// one prefix of SourcePrefix bits. The default is 0: no limit, because many people can
+	// share an address. With the PROXY protocol it counts the addresses that proxies tell.
 	MaxConnsPerSource int
 
-	// SourcePrefix is how many bits of an IPv6 address tell sources apart,
-	// at most 128. The default is 64, what one subscriber has at least.
+	// SourcePrefix is how many bits of an IPv6 address tell sources apart, at most 128. The
+	// default is 64, what one subscriber has at least.
 	SourcePrefix int
 
-	// AcceptRate is the most connections accepted in a second; as many may
-	// come at once after a quiet second. Further ones wait in the kernel's
-	// queue. The default is 0: no limit. With Server.Processes it is at least
-	// that many, and each process has its part, rounded down.
+	// AcceptRate is the most connections accepted in a second; as many may come at once
+	// after a quiet second. Further ones wait in the kernel's queue. The default is 0: no
+	// limit. With Server.Processes it is at least that many, and each process has its part,
+	// rounded down.
 	AcceptRate int
 
-	// MaxMessage is the most bytes of a message, its framing included, and
-	// so the most input that a connection keeps for its handler. A longer
-	// one closes the connection with ErrMessageTooLong: as soon as so many
-	// bytes have come without its end, or LengthPrefixed has read a length
-	// beyond it. The log says so, with this limit and what was seen. The
-	// client gets the answers to its earlier messages and then the end of the
-	// stream; if it goes on sending for longer than Linger, a reset
-	// (ECONNRESET or EPIPE). A server for larger messages sets this, and
-	// MaxUnsent if it answers with such. The default is 65,536, as in
-	// bufio.Scanner; the most is 1 GiB.
+	// MaxMessage is the most bytes of a message, its framing included, and so the most
+	// input that a connection keeps for its handler. A longer one closes the connection
+	// with ErrMessageTooLong as soon as so many bytes have come without its end, or
+	// LengthPrefixed has read a length beyond it; the log tells this limit and what was
+	// seen. The client gets the answers to its earlier messages and then the end of the
+	// stream, or, if it goes on sending for longer than Linger, a reset (ECONNRESET or
+	// EPIPE). A server that answers with larger messages raises MaxUnsent, too. The default
+	// is 65,536, as in bufio.Scanner; the most is 1 GiB.
 	MaxMessage int
 
-	// MaxUnsent is the most bytes of output that wait for one peer to take
-	// them: as many written by the handler, and as many sent by Refs and
-	// broadcasts. Server.SlowConsumer says what happens beyond. As what waits
-	// must be gone within WriteTimeout, a peer that is owed all of it has to
-	// take MaxUnsent/WriteTimeout bytes a second, 34 KiB with the defaults:
-	// who raises the one for slow peers raises the other. The default is
-	// 1 MiB; the most is 1 GiB.
+	// MaxUnsent is the most bytes of output that wait for one peer: as many written by the
+	// handler, and as many sent by Refs and broadcasts. Server.SlowConsumer says what
+	// happens beyond. As what waits must be gone within WriteTimeout, a peer that is owed
+	// all of it has to take MaxUnsent/WriteTimeout, 34 KiB a second with the defaults: who
+	// raises the one for slow peers raises the other. The default is 1 MiB; the most is
+	// 1 GiB.
 	MaxUnsent int
 
-	// HighWater is how many bytes of unsent output pause reading on a
-	// connection, and LowWater how few let it go on. They are what a peer that
-	// sends and never reads makes the server hold, beside what the kernel does.
-	// The defaults are 64 KiB, or half of MaxUnsent if that is less, and half of
-	// HighWater; LowWater is at most HighWater, and that at most MaxUnsent.
+	// HighWater is how many bytes of unsent output pause reading on a connection, and
+	// LowWater how few let it go on: what a peer that sends and never reads makes the
+	// server hold. The defaults are 64 KiB, or half of MaxUnsent if that is less, and half
+	// of HighWater; LowWater is at most HighWater, and that at most MaxUnsent.
 	HighWater, LowWater int
 
-	// MaxBuffered is the most memory, in bytes, that the buffers of all
-	// connections hold together: unused input and unsent output. Above it the
-	// connections with the largest buffers are closed with ErrOverBudget until
-	// it is kept. The default is a quarter of the memory that this process may
-	// use: of the machine's, its cgroup's or GOMEMLIMIT, whichever is least;
-	// with Server.Processes of its part of the machine's or cgroup's, but of
-	// all of GOMEMLIMIT, which is one of each process.
-	//
-	// It counts, too, what TLS keeps of records and handshakes that are not
-	// complete, and about what it keeps after large records. It does not
-	// count what a TLS session takes in any case, the buffers that are read
-	// into, what waits in mailboxes (MaxMailBytes), broadcasts under way, the
-	// handler's own memory, or what the kernel holds for sockets.
+	// MaxBuffered is the most memory, in bytes, that the buffers of all connections hold
+	// together: unused input and unsent output, what TLS keeps of incomplete records and
+	// handshakes, and about what it keeps after large records. Above it the connections
+	// with the largest buffers are closed with ErrOverBudget until it is kept. It does not
+	// count what a TLS session takes in any case, buffers that are read into, mailboxes
+	// (MaxMailBytes), broadcasts under way, the handler's own memory, or the kernel's. The
+	// default is a quarter of the memory that this process may use: of the machine's, its
+	// cgroup's or GOMEMLIMIT, whichever is least; with Server.Processes of its part of the
+	// machine's or cgroup's, but of all of GOMEMLIMIT, which is one of each process.
 	MaxBuffered int
 
-	// MaxMail is the most messages from Refs that wait for one loop, or in
-	// the goroutine model for one connection. Beyond it Send fails with
-	// ErrFull; requests to close have room for as many again. The default
-	// is 1,048,576; the most is 268,435,456.
+	// MaxMail is the most messages from Refs that wait for one loop, or in the goroutine
+	// model for one connection. Beyond it Send fails with ErrFull; requests to close have
+	// room for as many again. The default is 1,048,576; the most is 268,435,456.
 	MaxMail int
 
-	// MaxMailBytes is the most bytes of such messages that wait, but for one
-	// message, which an empty mailbox takes whatever its size. The default
-	// is 64 MiB; the most is 1 GiB. A loop may hold twice as much again that
-	// it is giving to its connections.
+	// MaxMailBytes is the most bytes of such messages that wait, but for one message, which
+	// an empty mailbox takes whatever its size. A loop may hold twice as much again that it
+	// is giving to its connections. The default is 64 MiB; the most is 1 GiB.
 	MaxMailBytes int
 
-	// MaxHandshakes is the most TLS handshakes under way at a time. Further
-	// connections wait for their turn. One takes about 22 KiB. While others
-	// wait, one whose client has sent nothing for a second gives up its
-	// place and is closed, and counted in Stats.Refused.Handshake; otherwise
-	// it keeps it until HandshakeTimeout. The default is 4,096.
+	// MaxHandshakes is the most TLS handshakes under way at a time, of some 22 KiB each.
+	// Further connections wait for their turn. While others wait, a handshake whose client
+	// has sent nothing for a second gives up its place and is closed, and counted in
+	// Stats.Refused.Handshake. The default is 4,096.
 	MaxHandshakes int
 
-	// HandshakeTimeout is the most time from the connection's beginning to
-	// the end of what comes before the first message: the PROXY protocol's
-	// header and the TLS handshake. The default is 10 s. It is not used
-	// where neither is. That of Conn.StartTLS has as much again.
+	// HandshakeTimeout is the most time for what comes before the first message, from the
+	// connection's beginning: the PROXY protocol's header and the TLS handshake, where
+	// there are any. The handshake of Conn.StartTLS has as much again. The default is 10 s.
 	HandshakeTimeout time.Duration
 
-	// FirstByteTimeout is the most time that a peer may take to send its
-	// first byte. A connection that stays silent is closed with
-	// ErrFirstByteTimeout. The default is 1 min; Never suits servers whose
-	// clients only listen.
+	// FirstByteTimeout is the most time until a peer's first byte: a connection that stays
+	// silent is closed with ErrFirstByteTimeout. The default is 1 min; Never suits servers
+	// whose clients only listen.
 	FirstByteTimeout time.Duration
 
-	// MessageTimeout is the most time from the first byte of a message to
-	// its last, as far as they have not come together: after it the
-	// connection is closed with ErrMessageTimeout, however busily its bytes
-	// drip in. A message is what the handler has left unused. The default is
-	// 30 s.
+	// MessageTimeout is the most time from the first byte of a message to its last, as far
+	// as they have not come together: then the connection is closed with ErrMessageTimeout,
+	// however busily its bytes drip in. A message is what the handler has left unused. The
+	// default is 30 s.
 	MessageTimeout time.Duration
 
-	// IdleTimeout is the most time without a byte from the peer; then the
-	// connection is closed with ErrIdleTimeout. It does not count while a
-	// message is incomplete. The default is Never: a peer that has gone
-	// without a word is found by TCP keep-alive, within 3 minutes, and one
-	// that is there costs little. There is no keep-alive where heartbeats or
-	// this find it within 3 minutes.
+	// IdleTimeout is the most time without a byte from the peer, while no message is
+	// incomplete; then the connection is closed with ErrIdleTimeout. The default is Never:
+	// a peer that has gone without a word is found by TCP keep-alive within 3 minutes, and
+	// one that is there costs little. There is no keep-alive where heartbeats or this find
+	// it within 3 minutes.
 	IdleTimeout time.Duration
 
-	// WriteTimeout is the most time that a peer may take to take what is
-	// owed: bytes that wait at one moment must have gone so much later,
-	// whatever has been added behind them. Otherwise the connection is closed
-	// with ErrWriteTimeout. The kernel goes by it too (TCP_USER_TIMEOUT): a
-	// peer that does not acknowledge what was sent to it is given up, and so
-	// is one that acknowledges everything but keeps its window closed: those
-	// end with syscall.ETIMEDOUT, and count as Stats.Closed.Reset, if the
-	// kernel is the first to find them. It waits for 3 minutes if that is
-	// more, unless the server finds out about peers that have gone within 3
-	// minutes, by heartbeats or IdleTimeout: otherwise one lost keep-alive
-	// probe would end a connection that is idle. The default is 30 s.
+	// WriteTimeout is the most time that a peer may take to take what is owed: bytes that
+	// wait at one moment must have gone so much later, whatever has been added behind them.
+	// Otherwise the connection is closed with ErrWriteTimeout. The kernel goes by it too
+	// (TCP_USER_TIMEOUT): it gives up a peer that does not acknowledge what was sent, or
+	// keeps its window closed; if it is first, the reason is syscall.ETIMEDOUT, counted in
+	// Stats.Closed.Reset. The kernel waits for 3 minutes if that is more, unless heartbeats
+	// or IdleTimeout find peers that have gone within 3 minutes: otherwise one lost
+	// keep-alive probe would end an idle connection. The default is 30 s.
 	WriteTimeout time.Duration
 
-	// HandlerTime is how long a call of the handler may take before that is
-	// reported, in the log and in Stats.SlowHandlers; nothing is done to it.
-	// The default is 1 s. On an event loop calls are timed one by one only
-	// after a turn of the loop has taken that long: the first is counted with
-	// its turn, further ones are named.
+	// HandlerTime is how long a call of the handler may take before that is reported, in
+	// the log and in Stats.SlowHandlers; nothing is done to it. On an event loop calls are
+	// timed one by one only after a turn of the loop has taken that long: the first is
+	// counted with its turn, further ones are named. The default is 1 s.
 	HandlerTime time.Duration
 
-	// CloseTimeout is the most time that a peer may take to read what it is
-	// owed when its connection is closing, or when it has ended its own
-	// direction; then the connection ends with ErrCloseTimeout. It counts
-	// from that moment, however steadily the peer reads. A client that ends
-	// its direction behind its request (shutdown(2), nc -N) and then reads a
-	// long answer needs one as long as that takes. The default is 10 s.
+	// CloseTimeout is the most time that a peer may take to read what it is owed when its
+	// connection is closing, or when it has ended its own direction; then the connection
+	// ends with ErrCloseTimeout. It counts from that moment, however steadily the peer
+	// reads: a client that ends its direction behind its request (shutdown(2), nc -N) and
+	// then reads a long answer needs one as long as that takes. The default is 10 s.
 	CloseTimeout time.Duration
 
-	// Linger is the most time that a connection waits for the peer to end
-	// as well, when we have sent everything and ended. Without it the
-	// kernel would answer input that is still coming with a reset, which
+	// Linger is the most time to wait for the peer's end when we have sent everything and
+	// ended. Without it the kernel would answer input that still comes with a reset, which
 	// can destroy answers that the peer has not read. The default is 1 s.
 	Linger time.Duration
 
-	// ShutdownTimeout bounds the drain that begins when the context of
-	// ListenAndServe or Serve ends. The default is 30 s. Shutdown is
-	// bounded by its own context instead.
+	// ShutdownTimeout bounds the drain that begins when the context of ListenAndServe or
+	// Serve ends. Shutdown is bounded by its own context instead. The default is 30 s.
 	ShutdownTimeout time.Duration
 
-	// ShutdownRate is how many connections a second, at most, are told to
-	// end while the server shuts down, so that their clients do not all come
-	// to its neighbours at one moment. The default is 100,000: up to 10,000
-	// connections are told within a tenth of a second. It is for each process.
+	// ShutdownRate is how many connections a second, at most, each process tells to end
+	// while the server shuts down, so that their clients do not all come to its neighbours
+	// at one moment. The default is 100,000: up to 10,000 are told within a tenth of a
+	// second.
 	ShutdownRate int
 }
 

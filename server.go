@@ -41,87 +41,64 @@ type Server struct {
 	Handler Handler
 	// Model is the I/O model: Goroutine, Epoll, Uring or Auto, the default.
 	Model string
-	// Loops is the number of event loops, for the models that have them, at
-	// most 1,024. The default is half of GOMAXPROCS, at least 1. A program
-	// with as many loops as GOMAXPROCS does well to raise that by one: then
-	// Go's scheduler leaves a loop that waits for a moment alone. With
-	// workers it does well to raise it to the number of CPUs and of loops
-	// together: then a loop that waits keeps no CPU from them.
+	// Loops is the number of event loops, for the models that have them, at most 1,024.
+	// The default is half of GOMAXPROCS, at least 1. With as many loops as GOMAXPROCS,
+	// raise GOMAXPROCS by one, so that Go's scheduler leaves loops that wait for a moment
+	// alone; with workers, raise it to the number of CPUs plus that of loops.
 	//
-	// When Limits.MaxConns is more than the limit of descriptors allows,
-	// there are as many loops as it takes, each with a descriptor table of
-	// its own (a shard). A handler that runs on such a loop can use files
-	// that were open when the server started, and what it opens, uses and
-	// closes by itself within one call; not what other goroutines take part
-	// in, as with os/exec and net.Dial, and no other descriptor of the
-	// program, such as a connection to a database: it is not in that table,
-	// and its number, if it is 512 or above, may be that of a client there.
-	// With Workers handlers run elsewhere, and can use all. Files that were
-	// open at the start stay so in each table until the server ends. What
-	// connections a process has in such tables is seen in
-	// /proc/PID/task/TID/fd, not in /proc/PID/fd.
+	// When Limits.MaxConns exceeds the limit of descriptors, there are as many loops as
+	// it takes, each with a descriptor table of its own (a shard). A handler on such a
+	// loop can use the files that were open when the server started, and what it opens and
+	// closes by itself within one call; not descriptors that other goroutines use or
+	// open, as those of os/exec, net.Dial or a connection to a database: in that table
+	// their numbers, from 512 on, may be those of clients. With Workers handlers run
+	// elsewhere, and can use all. Files open at the start stay so in each table until the
+	// server ends; /proc/PID/task/TID/fd shows the connections, /proc/PID/fd does not.
 	Loops int
-	// Spin is how long an event loop that has nothing to do looks for work
-	// before it blocks, at most 10 ms. The default is 0: it blocks at once.
-	// Spinning saves the time that it takes to be woken, which shows where
-	// few connections wait for each answer, and gives nothing under load: on
-	// two CPUs, with one connection, 200 µs gave 26,000 echoes a second
-	// instead of 13,000, for 38 µs of CPU each instead of 28. It costs a CPU
-	// for each loop: all of it while messages come more often than this, and
-	// this much for each that comes less often. On a machine that the loops
-	// share with other work it makes everything slower.
+	// Spin is how long an event loop without work polls before it blocks, at most 10 ms.
+	// The default is 0: it blocks at once. Spinning saves wake-ups, which shows where few
+	// connections wait for each answer (with one connection on two CPUs, 200 µs gave
+	// 26,000 echoes a second instead of 13,000, for 38 µs of CPU each instead of 28), and
+	// gives nothing under load. It costs up to a CPU for each loop, and slows down other
+	// work on the machine.
 	Spin time.Duration
-	// Workers, if set, runs the handler, off the event loops, for the models
-	// that have them; the goroutine model has its goroutines, and leaves the
-	// pool alone. Calls for one connection stay in order. A connection that
-	// the pool has no room for waits, and is not read from; so does one that
-	// the pool sheds, unless the handler is a ShedHandler. No call is lost by
-	// that. For a handler that is none a pool without pool.Shedding and
-	// pool.NewestFirst does best: what is shed only comes again. A connection
-	// has one job in the pool at most.
+	// Workers, if set, runs the handler, off the event loops, for the models that have
+	// them; the goroutine model ignores it. The default, nil, runs handlers on the loops,
+	// which is fastest as long as they neither block nor compute for long. Calls for one
+	// connection stay in order, and it has at most one job in the pool. A connection that
+	// the pool has no room for, or sheds, waits and is not read from, unless the handler
+	// is a ShedHandler: no call is lost. For a handler that is none, a pool without
+	// pool.Shedding and pool.NewestFirst does best, as what is shed only comes again.
 	//
-	// The pool is the caller's: several servers and other work may share it,
-	// and the caller closes it after they have ended. When it is closed
-	// before, each connection is closed with ErrWorkersClosed as soon as its
-	// handler is to be called. What the handler still hears then, Closed, and
-	// Opened if that was due, it hears on the loop.
+	// The pool is the caller's, who may share it and closes it after the server has ended.
+	// If it is closed before, each connection is closed with ErrWorkersClosed when its
+	// handler is next to be called; Opened, if due, and Closed are called on the loop then.
 	//
-	// While a server ends in order (Shutdown), what is due still waits for room
-	// in the pool. At an end by force (Close, or when the time of Shutdown is
-	// over) nothing waits any more: connections that the pool has no room for
-	// are closed with ErrServerClosed, and their handlers hear the same on the
-	// loop. What the pool has taken into its queue comes back only when it has
-	// run or shed it: as long as others hold all its workers, the server does
-	// not end.
-	//
-	// The default is nil: handlers run on the loops, which is fastest as long
-	// as they don't block or compute for long.
+	// In an orderly end (Shutdown) what is due still waits for room in the pool. At a
+	// forced end (Close, or the end of Shutdown's context) connections that the pool has
+	// no room for are closed with ErrServerClosed, on the loop. What the pool has queued
+	// comes back only when it has run or was shed: as long as others hold all its
+	// workers, the server does not end.
 	Workers *pool.Pool
-	// Processes is how many worker processes serve, at most 1,024; 0 (the
-	// default) and 1 mean that this process does (Linux only). ListenAndServe
-	// then becomes their supervisor: it starts this program with the same
-	// arguments that often, and main, which runs again in each of them, must
-	// come to the same call; see WorkerProcess. A worker that ends is started
-	// again, after 100 ms, doubled for each life shorter than 10 s in a row
-	// up to 10 s; connections to its socket wait meanwhile. When all workers
-	// have ended 10 times in a row before they served, ListenAndServe returns
-	// an error. A worker that does not serve 2 minutes after its start, or
-	// does not end 30 s after it has stopped serving, is killed.
+	// Processes is how many worker processes serve, at most 1,024 (Linux only); with 0, the
+	// default, and 1 this process does. ListenAndServe then supervises: it starts this
+	// program with the same arguments that often, and main, which runs in each of them,
+	// must come to the same call; see WorkerProcess. A worker that ends is started again,
+	// after 100 ms, doubled up to 10 s for each life in a row shorter than 10 s;
+	// connections to its socket wait meanwhile. ListenAndServe fails when all workers have
+	// ended 10 times in a row before they served. A worker that does not serve within 2
+	// minutes of its start, or end within 30 s of having stopped to serve, is killed.
 	//
-	// Limits.MaxConns, MaxBuffered and AcceptRate are for all of them together
-	// and divided evenly, the other limits, MaxConnsPerSource too, are for
-	// each, as that of descriptors is. The kernel spreads connections by
-	// chance, so a worker may be full a few per cent early. Loops (1 by
-	// default) are for each, and so is the pool of Workers, which main makes. Listening is called when all serve,
-	// and only in this process. Shutdown drains the workers and kills those
-	// that have not ended with its ctx; Close kills them at once.
+	// Limits.MaxConns, MaxBuffered and AcceptRate are divided evenly among them; all other
+	// limits, Loops (1 by default) and Workers are for each. The kernel spreads
+	// connections by chance, so a worker may be full a few per cent early. Listening is
+	// called when all serve, and only in this process. Shutdown drains the workers and
+	// kills those that have not ended with its ctx; Close kills them at once.
 	//
-	// In a worker SIGINT does nothing, SIGHUP nothing but what main asks for
-	// with package os/signal, and SIGTERM drains it within
-	// Limits.ShutdownTimeout. When the supervisor has ordered the drain, it
-	// bounds it; main gets a SIGTERM then, if it has not had one, and no
-	// further ones. When the supervisor is gone, its workers drain and end
-	// by themselves.
+	// A worker ignores SIGINT, and SIGHUP unless main asks for it with os/signal; SIGTERM
+	// drains it within Limits.ShutdownTimeout. The supervisor bounds a drain that it orders,
+	// for which main gets one SIGTERM at most. Workers whose supervisor has gone drain and
+	// end.
 	Processes int
 	// Limits are the bounds that are kept.
 	Limits Limits
@@ -136,36 +113,28 @@ type Server struct {
 	// empty, those that are, of the others. Connections by unix sockets are
 	// always let in. At most 1,048,576 prefixes each.
 	Allow, Deny []netip.Prefix
-	// TrustedProxies are the addresses from which connections begin with a
-	// header of the PROXY protocol, version 1 or 2, which tells whose they
-	// are: RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource go by that.
-	// Where a header tells no address (LOCAL, as in a proxy's own check of
-	// our health, UNKNOWN, a unix socket) they go by the proxy's own.
-	// A connection without a valid header is turned away, and so is one from
-	// an unspecified address (0.0.0.0 or ::), or whose header has more than
-	// 4,096 bytes, as one with a certificate in it can. From other addresses such a
-	// header is nothing but input. With any prefix here connections by unix
-	// sockets, too, begin with it.
+	// TrustedProxies are the addresses from which connections begin with a header of the
+	// PROXY protocol, version 1 or 2: RemoteAddr, Allow, Deny and Limits.MaxConnsPerSource
+	// go by the address in it, or by the proxy's own where there is none (LOCAL, as in
+	// health checks, UNKNOWN, a unix socket). A connection without a valid header, with one
+	// of more than 4,096 bytes, or from an unspecified address (0.0.0.0 or ::) is turned
+	// away. From other addresses such a header is nothing but input. With any prefix here
+	// connections by unix sockets, too, begin with it.
 	TrustedProxies []netip.Prefix
-	// TLSConfig, if set, has every connection by Addr or Serve encrypted: the handler is called
-	// when the handshake is over. It needs a certificate; see
-	// ReloadCertificate. Limits.MaxHandshakes handshakes are under way at a
-	// time, and they compute on half of GOMAXPROCS goroutines, off the loops.
-	// It is not changed while the server runs. With Processes each worker
-	// makes keys for session tickets of its own, so that a client resumes its
-	// session only where the kernel happens to lead it to the same worker;
-	// tls.Config.SetSessionTicketKeys, called before the start with the same
-	// keys in each, lets it resume at all of them.
+	// TLSConfig, if set, encrypts every connection by Addr or Serve: the handler is called
+	// when the handshake is over. It needs a certificate, see ReloadCertificate, and is not
+	// changed while the server runs. At most Limits.MaxHandshakes handshakes are under
+	// way, which compute on half of GOMAXPROCS goroutines, off the loops. With Processes
+	// each worker makes its own keys for session tickets; tls.Config.SetSessionTicketKeys,
+	// called before the start with the same keys in each, lets clients resume at any.
 	TLSConfig *tls.Config
-	// Refuse, if set, gives the answer to a connection that is not
-	// admitted, which is sent as far as the kernel takes it at once, before
-	// the connection is closed; nil is none. One that is turned away by what
-	// a proxy has told (TrustedProxies) gets its answer like any other output,
-	// and is closed in order, so with an answer it keeps its place among
-	// Limits.MaxConns meanwhile: for Limits.CloseTimeout and Linger at most.
-	// why is ErrTooManyConns, ErrTooManyFromSource or ErrDenied. It is called
-	// on any goroutine, also at the same time, and does not block. The answer
-	// is not encrypted.
+	// Refuse, if set, gives the answer, nil for none, to a connection that is not admitted,
+	// because of why: ErrTooManyConns, ErrTooManyFromSource or ErrDenied. It is sent, not
+	// encrypted, as far as the kernel takes it at once, and the connection closed. One that
+	// is turned away by what a proxy has told (TrustedProxies) gets its answer like any
+	// output and is closed in order; it counts among Limits.MaxConns until then, for
+	// Limits.CloseTimeout and Linger at most. It is called on any goroutine, concurrently,
+	// and must not block.
 	Refuse func(remote net.Addr, why error) (answer []byte)
 	// Log gets what an operator has to know, such as panics and accepts
 	// that fail. The default is slog.Default().
@@ -299,15 +268,22 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return s.serve(ctx, where)
 }
 
-// badConfig makes an error that wraps ErrBadConfig.
+// badConfig makes an error that wraps ErrBadConfig, badUse one that wraps ErrBadUse.
 func badConfig(format string, args ...any) error {
-	return &configError{fmt.Errorf("myriad: "+format, args...)}
+	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadConfig}
 }
 
-// configError reads as its text alone.
-type configError struct{ error }
+func badUse(format string, args ...any) error {
+	return &kindError{fmt.Errorf("myriad: "+format, args...), ErrBadUse}
+}
 
-func (e *configError) Unwrap() []error { return []error{ErrBadConfig, e.error} }
+// kindError is of a kind, and reads as its text alone.
+type kindError struct {
+	error
+	kind error
+}
+
+func (e *kindError) Unwrap() []error { return []error{e.kind, e.error} }
 
 func (s *Server) serve(ctx context.Context, where []Listener) error {
 	if l, ok := s.Handler.(*NetListener); ok {
@@ -481,7 +457,12 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	if s.SlowConsumer != CloseConn && s.SlowConsumer != DropMessage {
 		return m, l, badConfig("Server.SlowConsumer is %d; expected CloseConn (the default, %d) or DropMessage (%d)", s.SlowConsumer, CloseConn, DropMessage)
 	}
-	for _, check := range []func() error{s.checkHandler, s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.Heartbeat.check} {
+	if b, ok := s.Handler.(*Blocking); ok {
+		if err = b.check(); err != nil {
+			return m, l, err
+		}
+	}
+	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.Heartbeat.check} {
 		if err = check(); err != nil {
 			return m, l, err
 		}
@@ -495,14 +476,6 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 	}
 	l, err = s.share().resolve()
 	return m, l, err
-}
-
-// checkHandler says what is wrong with a handler that has settings.
-func (s *Server) checkHandler() error {
-	if b, ok := s.Handler.(*Blocking); ok {
-		return b.check()
-	}
-	return nil
 }
 
 // listensOn is where the server listens; an address without host and port if it does not.

@@ -6,99 +6,84 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Stats are a server's counters at one moment. They count since the start, but
-// for those that say "now".
+// Stats are a server's counters at one moment. They count since the start, but for those
+// that say "now".
 type Stats struct {
-	// Model is the I/O model that serves, "" before the start.
+	// Model is the I/O model that serves, "" before the start; Loops is the number of its
+	// event loops, 0 for a model without them.
 	Model string
-	// Loops is the number of its event loops, 0 for a model without them.
 	Loops int
-	// Processes is how many worker processes run now, 0 without
-	// Server.Processes. All that follows, and Loops, is then the sum over
-	// them, up to 100 ms old. Of a worker that has ended the counts remain,
-	// but for those of now; one that was killed has taken the last 100 ms
-	// with it.
+	// Processes is how many worker processes run now, 0 without Server.Processes. All that
+	// follows, and Loops, is then the sum over them, up to 100 ms old. The counts of a
+	// worker that has ended remain, but for those of now; one that was killed has taken
+	// the last 100 ms with it. Restarts counts the workers that were started again.
 	Processes int
-	// Restarts counts the worker processes that were started again.
-	Restarts int64
-	// Goroutines is how many goroutines the worker processes have now, GCs
-	// how many collections of garbage they have made, and GCPause for how
-	// long those have stopped one of them, all together. They are 0 without
-	// Server.Processes: what Go's runtime says is of this process then.
+	Restarts  int64
+	// Goroutines is how many goroutines the worker processes have now, GCs how many garbage
+	// collections they have made, and GCPause how long those have stopped one of them, all
+	// together. Without Server.Processes they are 0: Go's runtime tells of this process.
 	Goroutines, GCs int64
 	GCPause         time.Duration
-	// Draining says that the server shuts down, or has.
-	Draining bool
-	// AcceptingPaused says that nothing is accepted now because of
-	// Server.PauseAccepting: all that accept have heard of it.
-	AcceptingPaused bool
+	// Draining says that the server shuts down, or has. AcceptingPaused says that nothing
+	// is accepted now because of Server.PauseAccepting: all that accept have heard of it.
+	Draining, AcceptingPaused bool
 	// MaxConns is Limits.MaxConns with its default filled in.
 	MaxConns int
 
-	// Open is the number of connections that are open now. Of those,
-	// Greeting are before their first message (PROXY header, TLS handshake),
-	// Paused are not read from because they owe more than Limits.HighWater,
-	// and Closing wait for output to be taken or for the peer's end.
+	// Open is the number of connections that are open now. Of those, Greeting are before
+	// their first message (PROXY header, TLS handshake), Paused are not read from because
+	// they owe more than Limits.HighWater, and Closing wait for output to be taken or for
+	// the peer's end.
 	Open, Greeting, Paused, Closing int64
-	// Accepted counts connections that were opened.
-	Accepted int64
-	// Dialed counts connections that were made by Dial.
-	Dialed int64
-	// Refused counts those that were turned away, by cause.
+	// Accepted counts connections that were opened, Dialed those that Dial has made.
+	Accepted, Dialed int64
+	// Refused counts those that were turned away, Closed those that have closed, by cause.
 	Refused Refusals
-	// AcceptErrors counts failures to accept, such as for want of
-	// descriptors. AcceptPauses counts how often Limits.AcceptRate has let
-	// connections wait.
+	Closed  Closes
+	// AcceptErrors counts failures to accept, such as for want of descriptors, AcceptPauses
+	// how often Limits.AcceptRate has let connections wait.
 	AcceptErrors, AcceptPauses int64
-	// Closed counts connections that have closed, by cause.
-	Closed Closes
 
 	// Reads counts receive calls that brought bytes, Writes send calls.
 	Reads, Writes int64
-	// BytesIn and BytesOut count bytes received and sent, as they are on the
-	// wire.
+	// BytesIn and BytesOut count bytes received and sent, as they are on the wire.
 	BytesIn, BytesOut int64
 	// Messages counts the messages that Lines and Split have cut out.
 	Messages int64
-	// Dropped counts messages that were not taken because their peer reads
-	// too slowly: writes under SlowConsumer DropMessages, and broadcasts.
-	Dropped int64
-	// Replaced counts values of Group.Publish that newer ones have replaced
-	// before they were sent, for each connection.
-	Replaced int64
-	// Casting is how many messages to all (Server.Broadcast) are under way now:
-	// loops have not given them to all their connections yet. CastBytes are their
-	// bytes, CastAge is for how long the oldest has been under way; with worker
-	// processes that of the slowest. What single peers have not taken is in
-	// Buffered.
-	Casting, CastBytes int64
-	CastAge            time.Duration
-	// Broadcasts counts messages to all, in each worker process that they
-	// reached; Heartbeats those that were sent.
-	Broadcasts, Heartbeats int64
-	// Buffered is how many bytes of memory the buffers of all connections
-	// hold now; see Limits.MaxBuffered.
+	// Dropped counts messages that were not taken because their peer reads too slowly:
+	// writes under SlowConsumer DropMessage, and broadcasts. Replaced counts values of
+	// Group.Publish that newer ones have replaced before they were sent, for each
+	// connection.
+	Dropped, Replaced int64
+	// Broadcasts counts messages to all (Server.Broadcast), in each worker process that they
+	// reached. Casting is how many of them are under way now, not given to all connections
+	// yet, CastBytes their bytes, and CastAge for how long the oldest has been, with worker
+	// processes that of the slowest. What single peers have not taken is in Buffered.
+	Broadcasts, Casting, CastBytes int64
+	CastAge                        time.Duration
+	// Heartbeats counts those that were sent.
+	Heartbeats int64
+	// Buffered is how many bytes of memory the buffers of all connections hold now; see
+	// Limits.MaxBuffered.
 	Buffered int64
 
-	// Panics counts panics in the handler, SlowHandlers calls that took
-	// longer than Limits.HandlerTime.
+	// Panics counts panics in the handler, SlowHandlers calls that took longer than
+	// Limits.HandlerTime.
 	Panics, SlowHandlers int64
-	// OnWorkers is the number of loops whose handlers are called by workers
-	// now, and Moved counts how often Auto has moved the handlers of a loop
-	// there, because they held it.
+	// OnWorkers is the number of loops whose handlers are called by workers now, and Moved
+	// counts how often Auto has moved the handlers of a loop there, because they held it.
 	OnWorkers, Moved int64
-	// Shed counts how often a connection's input was shed: no worker had time
-	// for what was at hand of it, however many messages that were, and it went
-	// to the handler's Shed. What waits instead is not counted here.
+	// Shed counts how often a connection's input, however many messages, went to the
+	// handler's Shed because no worker had time for it. What waits is not counted here.
 	Shed int64
-	// HandlerTime is how long calls of the handler take: one in 64 is timed,
-	// and on workers all.
+	// HandlerTime is how long calls of the handler take: one in 64 is timed, and on workers
+	// all.
 	HandlerTime Histogram
-	// Lag is how long the turns of event loops take: a connection that
-	// becomes ready waits so long at the most until its loop looks again.
+	// Lag is how long the turns of event loops take: a connection that becomes ready waits
+	// so long at the most until its loop looks again.
 	Lag Histogram
-	// Busy is the time that event loops have worked, all together: its
-	// growth, divided by the time and Loops, is their utilisation.
+	// Busy is the time that event loops have worked, all together: its growth, divided by
+	// the time and Loops, is their utilisation.
 	Busy time.Duration
 }
 

@@ -56,15 +56,11 @@ func certified(c *tls.Config) bool {
 }
 
 // ReloadCertificate reads a certificate and its key, both in PEM form, for
-// tls.Config.GetCertificate. When a handshake asks for it, the files are looked at
-// again, at most once a second, and read when they have changed: so a certificate
-// can be renewed while the server runs. A pair that can't be read leaves the old
-// one in use and is logged; log is slog.Default() if it is nil. What it returns is
-// safe for concurrent use.
+// tls.Config.GetCertificate. When a handshake asks for it, the files are read again, at
+// most once a second: so a certificate can be renewed while the server runs. A pair that
+// can't be loaded leaves the old one in use and is logged once; log is slog.Default() if it
+// is nil. What it returns is safe for concurrent use.
 func ReloadCertificate(certFile, keyFile string, log *slog.Logger) (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
-	if log == nil {
-		log = slog.Default()
-	}
 	r, err := secure.Reload(certFile, keyFile, log)
 	if err != nil {
 		return nil, fmt.Errorf("myriad: %w", err)
@@ -80,6 +76,20 @@ func checkTLS(of string, c *tls.Config) error {
 	return nil
 }
 
+// handshakes bounds the handshakes of all connections.
+func (s *Server) handshakes() *secure.Gate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.handshakesLocked(s.limits)
+}
+
+func (s *Server) handshakesLocked(l Limits) *secure.Gate {
+	if s.gate == nil {
+		s.gate = secure.NewGate(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
+	}
+	return s.gate
+}
+
 // addLayers tells the engine what stands between connections and the handler, by the
 // listener that they have come by.
 func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
@@ -91,10 +101,7 @@ func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
 		if at.TLSConfig == nil {
 			continue
 		}
-		if s.gate == nil {
-			s.gate = secure.NewGate(l.MaxHandshakes, max(runtime.GOMAXPROCS(0)/2, 1))
-		}
-		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.gate, true
+		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.handshakesLocked(l), true
 	}
 	if some {
 		cfg.NewLayer = func(c *engine.Conn) engine.Layer {

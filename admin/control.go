@@ -92,36 +92,32 @@ func newControl(cfg *Config, refused *refusals) *control {
 // add adds the orders.
 func (c *control) add(to routes) {
 	for path, do := range map[string]func(http.ResponseWriter, *http.Request) error{
-		"pause":  c.pause,
-		"resume": c.resume,
+		"pause":  c.simple(c.server.PauseAccepting, "accepting is paused"),
+		"resume": c.simple(c.server.ResumeAccepting, "accepting goes on"),
 		"drain":  c.drain,
 		"close":  c.close,
 	} {
-		to["POST /control/"+path] = func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, path, do) }
+		to["POST /control/"+path] = func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, do) }
 	}
 }
 
 // serve carries out an order, if it may be given.
-func (c *control) serve(w http.ResponseWriter, r *http.Request, order string, do func(http.ResponseWriter, *http.Request) error) {
+func (c *control) serve(w http.ResponseWriter, r *http.Request, do func(http.ResponseWriter, *http.Request) error) {
 	if status, why := c.refuse(r); status != 0 {
 		c.refused.add(r, why)
 		say(w, status, why)
 		return
 	}
 	if err := do(w, r); err != nil {
-		c.log.Warn("admin: an order has failed", "order", order, "from", r.RemoteAddr, "error", err)
-		status := http.StatusConflict
-		if _, malformed := errors.AsType[malformedOrder](err); malformed {
-			status = http.StatusBadRequest
-		}
-		say(w, status, err.Error())
+		c.failed(w, r, http.StatusConflict, err)
 	}
 }
 
-// malformedOrder says what is wrong with an order, whatever the server is doing.
-type malformedOrder string
-
-func (e malformedOrder) Error() string { return string(e) }
+// failed logs and tells why an order was not carried out.
+func (c *control) failed(w http.ResponseWriter, r *http.Request, status int, err error) {
+	c.log.Warn("admin: an order has failed", "order", r.URL.Path, "from", r.RemoteAddr, "error", err)
+	say(w, status, err.Error())
+}
 
 // refuse says why an order is refused, 0 if it is not.
 func (c *control) refuse(r *http.Request) (status int, why string) {
@@ -153,27 +149,23 @@ func (c *control) done(w http.ResponseWriter, r *http.Request, text string, more
 	say(w, http.StatusOK, text)
 }
 
-func (c *control) pause(w http.ResponseWriter, r *http.Request) error {
-	if err := c.server.PauseAccepting(); err != nil {
+// simple is an order without parameters.
+func (c *control) simple(do func() error, done string) func(http.ResponseWriter, *http.Request) error {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		err := do()
+		if err == nil {
+			c.done(w, r, done)
+		}
 		return err
 	}
-	c.done(w, r, "accepting is paused")
-	return nil
-}
-
-func (c *control) resume(w http.ResponseWriter, r *http.Request) error {
-	if err := c.server.ResumeAccepting(); err != nil {
-		return err
-	}
-	c.done(w, r, "accepting goes on")
-	return nil
 }
 
 // close closes the connections of a peer, and tells how many were.
 func (c *control) close(w http.ResponseWriter, r *http.Request) error {
 	remote, err := netip.ParseAddrPort(r.URL.Query().Get("remote"))
 	if err != nil {
-		return malformedOrder(fmt.Sprintf("?remote= is %q; expected an address and a port, such as 192.0.2.1:4000", r.URL.Query().Get("remote")))
+		c.failed(w, r, http.StatusBadRequest, fmt.Errorf("?remote= is %q; expected an address and a port, such as 192.0.2.1:4000", r.URL.Query().Get("remote")))
+		return nil
 	}
 	c.closing.Lock()
 	defer c.closing.Unlock()

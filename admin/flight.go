@@ -2,102 +2,72 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime/trace"
-	"slices"
 	"sync"
 	"time"
 
 	"github.com/myriad-go/myriad"
 )
 
-// FlightConfig says what a Flight keeps, and when it writes it down.
+// FlightConfig says when a Flight writes down what it keeps.
 type FlightConfig struct {
-	// Source is the server whose Stats().Lag is watched. It is required if
-	// Dir is set.
+	// Source is the server whose Stats().Lag is watched. It is required if Dir is set.
 	Source Source
-	// Dir is where dumps are written: it is made if it is not there. The
-	// default is "": nothing is watched, and dumps are what WriteTo and
-	// /debug/flight give.
+	// Dir is where dumps are written, 10 at the most, those of other processes and earlier
+	// runs included; the oldest give way. It is made if it is not there. The default is "":
+	// nothing is watched, and dumps are what WriteTo and /debug/flight give.
 	Dir string
-	// Lag is the bound: a turn of an event loop that took longer is a reason
-	// to dump. Lag is counted in buckets, so it is rounded up to one's bound:
-	// a microsecond doubled so often, 8.4 s at the most. The default is
-	// 100 ms, which becomes 131 ms.
+	// Lag is the bound: a turn of an event loop that took longer is a reason to dump. Lag
+	// is counted in buckets, so it is rounded up to one's bound: a microsecond doubled so
+	// often, 8.4 s at the most. The default is 100 ms, which becomes 131 ms.
 	Lag time.Duration
-	// MinAge is how far back a dump goes at least, as far as MaxBytes
-	// allows, at most 10 min. The default is 10 s. A turn is counted when it
-	// ends; so what held a loop for longer than MinAge may have begun before
-	// the dump does.
-	MinAge time.Duration
-	// MaxBytes is about how much memory the recorder takes, 1 MiB to 1 GiB.
-	// The default is 10 MiB. A dump may be somewhat larger, and takes as much
-	// again while it is made.
-	MaxBytes int64
-	// Keep is how many dumps there are in Dir at the most, 1 to 1,000, those
-	// of other processes and of earlier runs included; the oldest give way.
-	// The default is 10.
-	Keep int
-	// Log gets the path of each dump, and what fails. The default is
-	// slog.Default().
+	// Log gets the path of each dump, and what fails. The default is slog.Default().
 	Log *slog.Logger
 }
 
-// The bounds of FlightConfig, and what is not for it to say.
 const (
-	maxLag      = time.Microsecond << (myriad.Buckets - 2) // what the last bucket begins at
-	maxAge      = 10 * time.Minute
-	minBytes    = 1 << 20
-	maxBytes    = 1 << 30
-	maxKeep     = 1000
-	lookEvery   = time.Second
-	dumpAtMost  = time.Minute // one in so long
-	flightGiven = "admin: FlightConfig."
+	defaultLag = 100 * time.Millisecond
+	maxLag     = time.Microsecond << (myriad.Buckets - 2) // what the last bucket begins at
+	lookEvery  = time.Second
+	dumpAtMost = time.Minute // one in so long
+	dumpsKept  = 10
+	// The recorder keeps flightAge, as far as flightBytes allow.
+	flightAge   = 10 * time.Second
+	flightBytes = 10 << 20
 )
 
 // resolve fills in the defaults and says what is wrong.
 func (c *FlightConfig) resolve() error {
-	if c.Dir != "" && c.Source == nil {
-		return errors.New(flightGiven + "Source is nil; expected the *myriad.Server whose lag is watched, or no Dir")
-	}
-	if c.Log == nil {
-		c.Log = slog.Default()
-	}
-	if c.Lag == 0 {
-		c.Lag = 100 * time.Millisecond
-	}
-	if c.MinAge == 0 {
-		c.MinAge = 10 * time.Second
-	}
-	if c.MaxBytes == 0 {
-		c.MaxBytes = 10 << 20
-	}
-	if c.Keep == 0 {
-		c.Keep = 10
-	}
+	c.Log, c.Lag = cmp.Or(c.Log, slog.Default()), cmp.Or(c.Lag, defaultLag)
 	switch {
+	case c.Dir != "" && c.Source == nil:
+		return errors.New("admin: FlightConfig.Source is nil; expected the *myriad.Server whose lag is watched, or no Dir")
 	case c.Lag < 0 || c.Lag > maxLag:
-		return fmt.Errorf(flightGiven+"Lag is %v; expected 0 (the default, 100ms) to %v", c.Lag, maxLag)
-	case c.MinAge < 0 || c.MinAge > maxAge:
-		return fmt.Errorf(flightGiven+"MinAge is %v; expected 0 (the default, 10s) to %v", c.MinAge, maxAge)
-	case c.MaxBytes < minBytes || c.MaxBytes > maxBytes:
-		return fmt.Errorf(flightGiven+"MaxBytes is %d; expected %d to %d, or 0 for the default, %d", c.MaxBytes, minBytes, maxBytes, 10<<20)
-	case c.Keep < 1 || c.Keep > maxKeep:
-		return fmt.Errorf(flightGiven+"Keep is %d; expected 1 to %d, or 0 for the default, 10", c.Keep, maxKeep)
+		return fmt.Errorf("admin: FlightConfig.Lag is %v; expected 0 (the default, %v) to %v", c.Lag, defaultLag, maxLag)
+	case c.Dir == "":
+		return nil
+	}
+	if err := os.MkdirAll(c.Dir, 0o700); err != nil {
+		return fmt.Errorf("admin: FlightConfig.Dir: %w", err)
 	}
 	return nil
 }
 
 // Flight is a flight recorder: Go's execution tracer runs all the time, and its
-// last seconds are kept in memory (runtime/trace.FlightRecorder). Once a second
-// it looks at the server's lag, and when that has passed the bound it writes
-// them to a file for go tool trace, at most one a minute. Go allows one flight
+// last 10 s, or 10 MiB if that is less, are kept in memory
+// (runtime/trace.FlightRecorder); while a dump is made it takes as much again. Once a
+// second it looks at the server's lag, and when that has passed the bound it writes
+// them to a file for go tool trace, at most one a minute. A turn is counted when it ends:
+// what held a loop for longer may have begun before the dump does. Go allows one flight
 // recorder in a process.
 //
 // It is not free: a server that echoed 64 bytes on 50 connections took 3.4 µs of
@@ -109,9 +79,8 @@ func (c *FlightConfig) resolve() error {
 // dump, the one that WriteTo and Stop share. Its methods are safe for concurrent
 // use.
 type Flight struct {
-	config FlightConfig
-	stop   chan struct{} // closed by Stop
-	ended  sync.WaitGroup
+	stop  chan struct{} // closed by Stop
+	ended sync.WaitGroup
 
 	mu       sync.Mutex // one dump at a time, and none after Stop
 	recorder *trace.FlightRecorder
@@ -123,19 +92,14 @@ func StartFlight(cfg FlightConfig) (*Flight, error) {
 	if err := cfg.resolve(); err != nil {
 		return nil, err
 	}
-	if cfg.Dir != "" {
-		if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
-			return nil, fmt.Errorf(flightGiven+"Dir: %w", err)
-		}
-	}
-	f := &Flight{config: cfg, stop: make(chan struct{}), recorder: trace.NewFlightRecorder(
-		trace.FlightRecorderConfig{MinAge: cfg.MinAge, MaxBytes: uint64(cfg.MaxBytes)})}
+	f := &Flight{stop: make(chan struct{}), recorder: trace.NewFlightRecorder(
+		trace.FlightRecorderConfig{MinAge: flightAge, MaxBytes: flightBytes})}
 	if err := f.recorder.Start(); err != nil {
 		return nil, fmt.Errorf("admin: flight recorder: %w", err)
 	}
 	if cfg.Dir != "" {
 		w := &watch{source: cfg.Source, bound: bucketAbove(cfg.Lag), last: cfg.Source.Stats().Lag,
-			files: dumps{dir: cfg.Dir, keep: cfg.Keep}, dump: f, log: cfg.Log}
+			dir: cfg.Dir, dump: f, log: cfg.Log}
 		f.ended.Go(func() { w.run(f.stop) })
 	}
 	return f, nil
@@ -177,24 +141,9 @@ func (f *Flight) snapshot() (*bytes.Buffer, error) {
 	return b, nil
 }
 
-// flightDump serves a Flight's dump, one request at a time, because each holds
-// it in memory until the peer has taken it.
-type flightDump struct {
-	flight *Flight
-	busy   sync.Mutex // held by the request that dumps
-}
-
-func (d *flightDump) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if r.Method == http.MethodHead {
-		attach(w, "flight")
-		return
-	}
-	if !d.busy.TryLock() {
-		say(w, http.StatusConflict, "a dump is being sent; expected one at a time: try again when it is done")
-		return
-	}
-	defer d.busy.Unlock()
-	b, err := d.flight.snapshot()
+// download serves a dump for go tool trace.
+func (f *Flight) download(w http.ResponseWriter, _ *http.Request) {
+	b, err := f.snapshot()
 	if err != nil {
 		say(w, http.StatusServiceUnavailable, err.Error())
 		return
@@ -208,7 +157,7 @@ func (d *flightDump) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type watch struct {
 	source Source
 	bound  int // the first bucket that counts
-	files  dumps
+	dir    string
 	dump   io.WriterTo
 	log    *slog.Logger
 
@@ -250,7 +199,7 @@ func (w *watch) look(now time.Time) {
 		return
 	}
 	w.dumped = now // also if it fails: a full disk is not tried every second
-	path, err := w.files.write(now, w.dump)
+	path, err := writeDump(w.dir, now, w.dump)
 	if err != nil {
 		w.log.Error("flight recorder: event loops lagged, and the dump failed", "error", err)
 		return
@@ -268,23 +217,23 @@ func passed(before, now myriad.Histogram, bound int) (n int64) {
 	return n
 }
 
-// dumps are the files of dumps in a directory. Their names sort by time; those
-// of all processes that write there count.
-type dumps struct {
-	dir  string
-	keep int
-}
-
+// dumpNames matches the files of dumps. Their names sort by time.
 const dumpNames = "myriad-flight-*.trace"
 
-// write writes a dump and returns its path. First the oldest files make room,
-// so that there are never more than keep.
-func (d dumps) write(now time.Time, from io.WriterTo) (path string, err error) {
-	if err := d.makeRoom(); err != nil {
+// writeDump writes a dump and returns its path. First the oldest files make room, so that
+// there are never more than dumpsKept.
+func writeDump(dir string, now time.Time, from io.WriterTo) (path string, err error) {
+	old, err := fs.Glob(os.DirFS(dir), dumpNames) // in order
+	if err != nil {
 		return "", err
 	}
-	name := fmt.Sprintf("myriad-flight-%s-%d.trace", now.UTC().Format("20060102T150405.000Z"), os.Getpid())
-	path = filepath.Join(d.dir, name)
+	for len(old) >= dumpsKept {
+		if err := os.Remove(filepath.Join(dir, old[0])); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return "", err
+		}
+		old = old[1:]
+	}
+	path = filepath.Join(dir, fmt.Sprintf("myriad-flight-%s-%d.trace", now.UTC().Format("20060102T150405.000Z"), os.Getpid()))
 	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", err
@@ -294,26 +243,4 @@ func (d dumps) write(now time.Time, from io.WriterTo) (path string, err error) {
 		return "", errors.Join(err, os.Remove(path)) // half a dump is none
 	}
 	return path, nil
-}
-
-// makeRoom removes the oldest dumps until there are fewer than keep.
-func (d dumps) makeRoom() error {
-	entries, err := os.ReadDir(d.dir)
-	if err != nil {
-		return err
-	}
-	var names []string
-	for _, e := range entries {
-		if ok, _ := filepath.Match(dumpNames, e.Name()); ok && e.Type().IsRegular() {
-			names = append(names, e.Name())
-		}
-	}
-	slices.Sort(names)
-	for len(names) >= d.keep {
-		if err := os.Remove(filepath.Join(d.dir, names[0])); err != nil && !errors.Is(err, os.ErrNotExist) {
-			return err
-		}
-		names = names[1:]
-	}
-	return nil
 }

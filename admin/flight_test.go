@@ -55,7 +55,7 @@ func TestFlightOneDumpAtATime(t *testing.T) {
 	f := startFlight(t, FlightConfig{})
 	h := Handler(Config{Source: newSource(myriad.Stats{}), Flight: f})
 	slow := newWatched()
-	d := &flightDump{flight: f}
+	d := &exclusive{what: "dump", file: "flight", write: f.download}
 	d.busy.Lock() // as one that sends does
 	w := ask(d, "GET", "/debug/flight")
 	d.busy.Unlock()
@@ -101,12 +101,6 @@ func TestFlightRefuses(t *testing.T) {
 		"Source":                      {Dir: t.TempDir()},
 		"Lag is -1ns":                 {Lag: -1},
 		"Lag is 8.4s":                 {Lag: 8400 * time.Millisecond},
-		"MinAge is -1ns":              {MinAge: -1},
-		"MinAge is 10m0.000000001s":   {MinAge: 10*time.Minute + 1},
-		"MaxBytes is 1":               {MaxBytes: 1},
-		"MaxBytes is 1073741825":      {MaxBytes: 1<<30 + 1},
-		"Keep is -1":                  {Keep: -1},
-		"Keep is 1001":                {Keep: 1001},
 		"Dir: mkdir " + file + ": no": {Source: src, Dir: file},
 	} {
 		f, err := StartFlight(cfg)
@@ -161,7 +155,7 @@ func TestWatch(t *testing.T) {
 		lag(20, 5) // before its time
 		var d fakeDump
 		var log lockedBuffer
-		w := &watch{source: src, bound: 18, last: src.Stats().Lag, files: dumps{t.TempDir(), 2}, dump: &d,
+		w := &watch{source: src, bound: 18, last: src.Stats().Lag, dir: t.TempDir(), dump: &d,
 			log: slog.New(slog.NewTextHandler(&log, nil))}
 		stop, ended := make(chan struct{}), make(chan struct{})
 		go func() {
@@ -219,10 +213,9 @@ func TestDumpsAreBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	var paths []string
-	d := dumps{dir: dir, keep: 3}
 	now := time.Unix(1e9, 0)
-	for range 5 {
-		path, err := d.write(now, &fakeDump{})
+	for range dumpsKept + 2 {
+		path, err := writeDump(dir, now, &fakeDump{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,18 +224,18 @@ func TestDumpsAreBounded(t *testing.T) {
 	}
 	files, err := filepath.Glob(filepath.Join(dir, dumpNames))
 	if err != nil || strings.Join(files, " ") != strings.Join(paths[2:], " ") {
-		t.Errorf("kept %q, %v; want the last three of %q", files, err, paths)
+		t.Errorf("kept %q, %v; want the last ten of %q", files, err, paths)
 	}
 	if _, err := os.Stat(mine); err != nil {
 		t.Errorf("a file that is no dump was touched: %v", err)
 	}
-	if _, err := d.write(now.Add(-time.Millisecond), &fakeDump{}); err == nil {
+	if _, err := writeDump(dir, now.Add(-time.Millisecond), &fakeDump{}); err == nil {
 		t.Error("a dump was written over another")
 	}
 	failing := &fakeDump{err: io.ErrUnexpectedEOF}
-	path, err := d.write(now, failing)
+	path, err := writeDump(dir, now, failing)
 	files, _ = filepath.Glob(filepath.Join(dir, dumpNames))
-	if !errors.Is(err, io.ErrUnexpectedEOF) || path != "" || len(files) >= 3 {
+	if !errors.Is(err, io.ErrUnexpectedEOF) || path != "" || len(files) >= dumpsKept {
 		t.Errorf("a dump that failed: %q, %v, files %q; want nothing left of it", path, err, files)
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"runtime/pprof"
+	"runtime/trace"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -129,10 +131,10 @@ func newRoutes(cfg *Config, known *live, refused *refusals) routes {
 		"GET /debug/pprof/cmdline": showCommand,
 	}
 	all.addDear("/debug/pprof/{name}", http.HandlerFunc(showProfile))
-	all.addDear("/debug/pprof/profile", &recording{what: "CPU profile", standard: 30, file: "profile", start: startProfile})
-	all.addDear("/debug/trace", &recording{what: "trace", standard: 1, file: "trace", start: startTrace})
+	all.addDear("/debug/pprof/profile", recording("CPU profile", "profile", 30, pprof.StartCPUProfile, pprof.StopCPUProfile))
+	all.addDear("/debug/trace", recording("trace", "trace", 1, trace.Start, trace.Stop))
 	if cfg.Flight != nil {
-		all.addDear("/debug/flight", &flightDump{flight: cfg.Flight})
+		all.addDear("/debug/flight", &exclusive{what: "dump", file: "flight", write: cfg.Flight.download})
 	}
 	if cfg.Token != "" {
 		newControl(cfg, refused).add(all)

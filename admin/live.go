@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"maps"
 	"math"
 	"net"
 	"os"
@@ -42,8 +41,8 @@ type live struct {
 	mu      sync.Mutex
 	began   time.Time // the first look
 	base    point     // the first with memory in it
-	ring    ring
-	past    []moment // of the last ratesOver, the oldest first
+	points  []point   // of the last ringTime, the oldest first
+	past    []moment  // of the last ratesOver, the oldest first
 	asked   time.Time
 	workers workers
 	walls   walls
@@ -82,12 +81,6 @@ func (l *live) look(now time.Time) {
 	l.lookLocked(now)
 }
 
-// ask looks for somebody who wants to see the page.
-func (l *live) ask(now time.Time) {
-	l.asked = now
-	l.lookLocked(now)
-}
-
 func (l *live) lookLocked(now time.Time) {
 	if n := len(l.past); n == 0 || now.Sub(l.past[n-1].at) >= lookAgain-lookSlack {
 		l.read(now)
@@ -123,7 +116,7 @@ func (l *live) read(now time.Time) {
 		p.rss, p.anonymous = float64(total.RSS), float64(total.Anonymous)
 	}
 	p.heap, p.buffers = heap(), float64(m.stats.Buffered)
-	p.open, p.greeting = float64(m.stats.Open), float64(m.stats.Greeting)
+	p.open = float64(m.stats.Open)
 	var before *moment
 	if n := len(l.past); n > 0 {
 		before = &l.past[n-1]
@@ -132,8 +125,10 @@ func (l *live) read(now time.Time) {
 	if l.base.at.IsZero() && !math.IsNaN(p.anonymous) {
 		l.base = p
 	}
-	l.ring.add(p)
-	l.past = append(l.past, m)
+	l.points, l.past = append(l.points, p), append(l.past, m)
+	for len(l.points) > ringRoom || now.Sub(l.points[0].at) > ringTime {
+		l.points = slices.Delete(l.points, 0, 1)
+	}
 	for len(l.past) > pastRoom || now.Sub(l.past[0].at) > ratesOver+lookAgain {
 		l.past = slices.Delete(l.past, 0, 1)
 	}
@@ -194,37 +189,10 @@ func (w *workers) pids(now time.Time, s myriad.Stats) []int {
 
 // lately is a point of the last ratesOver, with what is now of the last look.
 func (l *live) lately() point {
-	all := l.ring.since(l.past[len(l.past)-1].at)
-	p := all[len(all)-1]
+	p := l.points[len(l.points)-1]
 	p.since(&l.past[0], &l.past[len(l.past)-1])
 	return p
 }
-
-// refused is what has been turned away a second, by cause, lately.
-func (l *live) refused() map[string]float64 {
-	first, last := &l.past[0], &l.past[len(l.past)-1]
-	rates := make(map[string]float64)
-	for name, of := range causes {
-		if of(last.stats.Refused) > 0 {
-			rates[name] = perSecond(of(first.stats.Refused), of(last.stats.Refused), last.at.Sub(first.at))
-		}
-	}
-	return rates
-}
-
-// causes are those of refusals, by what the page calls them.
-var causes = map[string]func(myriad.Refusals) int64{
-	"server full":             func(r myriad.Refusals) int64 { return r.Full },
-	"too many from a source":  func(r myriad.Refusals) int64 { return r.Source },
-	"address not let in":      func(r myriad.Refusals) int64 { return r.Denied },
-	"wrong PROXY header":      func(r myriad.Refusals) int64 { return r.Proxy },
-	"TLS handshake failed":    func(r myriad.Refusals) int64 { return r.Handshake },
-	"handshake took too long": func(r myriad.Refusals) int64 { return r.Timeout },
-	"ended before":            func(r myriad.Refusals) int64 { return r.Other },
-}
-
-// names are those of rates, in order.
-func names(rates map[string]float64) []string { return slices.Sorted(maps.Keys(rates)) }
 
 // The bounds of what is remembered.
 const (
@@ -236,7 +204,7 @@ const (
 // is NaN.
 type point struct {
 	at                            time.Time
-	open, greeting                float64
+	open                          float64
 	accepted, messages, reads     float64 // a second
 	bytesIn, bytesOut             float64 // a second
 	handler, handler50            float64 // seconds: the 99th and the 50th of 100
@@ -244,34 +212,6 @@ type point struct {
 	busy                          float64 // share of the loops' time
 	rss, anonymous, heap, buffers float64 // bytes
 	cpu                           float64 // processors
-}
-
-// ring has the last points, the oldest first: ringRoom at the most, and none that is
-// older than ringTime.
-type ring struct {
-	points []point // a ring once it is full
-	first  int
-}
-
-func (r *ring) add(p point) {
-	if len(r.points) < ringRoom {
-		r.points = append(r.points, p)
-		return
-	}
-	r.points[r.first] = p
-	r.first = (r.first + 1) % ringRoom
-}
-
-// since gives the points that are not too old, in order.
-func (r *ring) since(now time.Time) []point {
-	all := make([]point, 0, len(r.points))
-	for i := range r.points {
-		p := r.points[(r.first+i)%len(r.points)]
-		if now.Sub(p.at) <= ringTime {
-			all = append(all, p)
-		}
-	}
-	return all
 }
 
 // perSecond is by how much a counter grew a second. One that shrank, because a worker

@@ -81,31 +81,27 @@ func TestRates(t *testing.T) {
 		column        int
 		is            string
 	}{
-		{"Connections", "open", 1, "1,029"},
-		{"Connections", "accepted", 1, "10"},
-		{"Connections", "refused: server full", 1, "3"},
-		{"Connections", "dialed", 1, "58"},
-		{"Broadcasts and slow peers", "broadcasts", 1, "100"},
-		{"Broadcasts and slow peers", "under way", 1, "5"},
-		{"Broadcasts and slow peers", "their bytes", 1, "4 KiB"},
-		{"Broadcasts and slow peers", "oldest", 1, "2 s"},
-		{"Broadcasts and slow peers", "dropped", 1, "7"},
-		{"Broadcasts and slow peers", "replaced", 1, "8"},
-		{"Rates", "messages", 1, "500"},
-		{"Rates", "messages", 2, "14,500"},
-		{"Rates", "receives", 1, "250"},
-		{"Rates", "received", 1, "2 KiB"},
-		{"Rates", "sent", 1, "4 KiB"},
+		{"Counters", "connections", 1, "1,029"},
+		{"Counters", "connections_accepted_total", 2, "10"},
+		{"Counters", "connections_refused_total: full", 2, "3"},
+		{"Counters", "connections_dialed_total", 1, "58"},
+		{"Counters", "broadcasts_pending_bytes", 1, "4 KiB"},
+		{"Counters", "broadcasts_pending_age_seconds", 1, "2 s"},
+		{"Counters", "messages_dropped_total", 1, "7"},
+		{"Counters", "messages_total", 1, "14,500"},
+		{"Counters", "messages_total", 2, "500"},
 		{"Times, as the bounds of buckets that double", "handler", 1, "16 µs"},
 		{"Times, as the bounds of buckets that double", "handler", 2, "256 µs"},
 		{"Times, as the bounds of buckets that double", "lag", 2, "–"},
 		{"Memory", "buffers", 1, "1 MiB"},
 		{"Memory", "buffers", 2, format.Bytes(float64(1<<20) / 1029)},
-		{"Loops and processes", "utilisation", 1, "50 %"},
 	} {
 		if got := cell(t, p, want.caption, want.line, want.column); got != want.is {
 			t.Errorf("%s, %s: %q, want %q", want.caption, want.line, got, want.is)
 		}
+	}
+	if !slices.Contains(p.Facts, [2]string{"Utilisation of the loops", "50 %"}) {
+		t.Errorf("the facts are %q; want 50 %% of utilisation", p.Facts)
 	}
 	c := chart(t, p, "connections")
 	if n := len(c.Series[0].X); n != 30 || c.Series[0].X[0] != -29 || c.Series[0].X[29] != 0 || c.Series[0].Y[29] != 1029 {
@@ -182,11 +178,11 @@ func TestLooksAreBounded(t *testing.T) {
 	begin := time.Now()
 	for i := range 5000 {
 		l.look(begin.Add(time.Duration(i) * lookAgain / 3))
-		if len(l.past) > pastRoom || len(l.ring.points) > ringRoom {
-			t.Fatalf("%d moments and %d points are kept", len(l.past), len(l.ring.points))
+		if len(l.past) > pastRoom || len(l.points) > ringRoom {
+			t.Fatalf("%d moments and %d points are kept", len(l.past), len(l.points))
 		}
 	}
-	if n := len(l.ring.points); n != ringRoom {
+	if n := len(l.points); n != ringRoom {
 		t.Errorf("%d points of 5,000 looks in 1,667 s, want %d", n, ringRoom)
 	}
 	if !l.walls.at.IsZero() || !l.talkers.at.IsZero() {
@@ -227,7 +223,7 @@ func TestPointASecond(t *testing.T) {
 		time.Sleep(20*time.Second + lookAgain/2)
 		close(stop)
 		<-ended
-		if n := len(l.ring.points); n != 21 {
+		if n := len(l.points); n != 21 {
 			t.Errorf("%d points after 20 s, want 21", n)
 		}
 	})

@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 	"runtime/pprof"
-	"runtime/trace"
 	"slices"
 	"strconv"
 	"strings"
@@ -83,54 +82,51 @@ const (
 	sendTime   = 5 * time.Second
 )
 
-// recording serves what is recorded while the request lasts, one at a time.
-type recording struct {
+// exclusive serves a file that is made while the request lasts, one at a time.
+type exclusive struct {
 	what, file string
-	standard   int // seconds
-	start      func(io.Writer) (stop func(), err error)
+	write      func(w http.ResponseWriter, r *http.Request)
 
-	busy sync.Mutex // held by the request that records
+	busy sync.Mutex // held by the request that is served
 }
 
-func startProfile(w io.Writer) (stop func(), err error) {
-	return pprof.StopCPUProfile, pprof.StartCPUProfile(w)
-}
-
-func startTrace(w io.Writer) (stop func(), err error) {
-	return trace.Stop, trace.Start(w)
-}
-
-func (rec *recording) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	seconds, err := seconds(r.URL.Query().Get("seconds"), rec.standard)
-	if err != nil {
-		say(w, http.StatusBadRequest, err.Error())
-		return
-	}
+func (e *exclusive) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodHead {
-		attach(w, rec.file)
+		attach(w, e.file)
 		return
 	}
-	if !rec.busy.TryLock() {
-		say(w, http.StatusConflict, "a "+rec.what+" is being recorded; expected one at a time: try again when it is done")
+	if !e.busy.TryLock() {
+		say(w, http.StatusConflict, "a "+e.what+" is being made; expected one at a time: try again when it is done")
 		return
 	}
-	defer rec.busy.Unlock()
-	attach(w, rec.file)
-	to := &sender{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
-	stop, err := rec.start(to)
-	if err != nil { // the program itself records
-		w.Header().Del("Content-Disposition")
-		say(w, http.StatusConflict, fmt.Sprintf("no %s can be recorded now: %v", rec.what, err))
-		return
-	}
-	defer stop() // it returns when all is written
-	timer := time.NewTimer(time.Duration(seconds) * time.Second)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-	case <-to.failed:
-	case <-r.Context().Done():
-	}
+	defer e.busy.Unlock()
+	e.write(w, r)
+}
+
+// recording is what the runtime records for some seconds.
+func recording(what, file string, standard int, start func(io.Writer) error, stop func()) *exclusive {
+	return &exclusive{what: what, file: file, write: func(w http.ResponseWriter, r *http.Request) {
+		seconds, err := seconds(r.URL.Query().Get("seconds"), standard)
+		if err != nil {
+			say(w, http.StatusBadRequest, err.Error())
+			return
+		}
+		attach(w, file)
+		to := &sender{to: w, control: http.NewResponseController(w), failed: make(chan struct{})}
+		if err := start(to); err != nil { // the program itself records
+			w.Header().Del("Content-Disposition")
+			say(w, http.StatusConflict, fmt.Sprintf("no %s can be recorded now: %v", what, err))
+			return
+		}
+		defer stop() // it returns when all is written
+		timer := time.NewTimer(time.Duration(seconds) * time.Second)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-to.failed:
+		case <-r.Context().Done():
+		}
+	}}
 }
 
 // seconds reads the length of a recording.

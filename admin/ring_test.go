@@ -8,31 +8,6 @@ import (
 	"github.com/myriad-go/myriad"
 )
 
-// The ring has the last ringRoom points in order, none of which is too old.
-func TestRing(t *testing.T) {
-	var r ring
-	begin := time.Unix(1000, 0)
-	at := func(i int) time.Time { return begin.Add(time.Duration(i) * time.Second / 2) } // twice as many as fit
-	for i := range 3*ringRoom + 7 {
-		r.add(point{at: at(i), open: float64(i)})
-		if len(r.points) > ringRoom {
-			t.Fatalf("%d points are kept, want at most %d", len(r.points), ringRoom)
-		}
-		last := min(i+1, ringRoom)
-		all := r.since(at(i))
-		if len(all) != last || all[last-1].open != float64(i) || all[0].open != float64(i-last+1) {
-			t.Fatalf("after %d points there are %d, from %v to %v", i+1, len(all), all[0].open, all[len(all)-1].open)
-		}
-	}
-	newest := at(3*ringRoom + 6)
-	if all := r.since(newest.Add(ringTime)); len(all) != 1 {
-		t.Errorf("of all but one too old points %d are told", len(all))
-	}
-	if all := r.since(newest.Add(ringTime + 1)); len(all) != 0 {
-		t.Errorf("of points that are too old %d are told", len(all))
-	}
-}
-
 func TestQuantile(t *testing.T) {
 	var none, some, beyond myriad.Histogram
 	if q := quantile(none, 0.99); !math.IsNaN(q) {

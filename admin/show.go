@@ -7,13 +7,16 @@ import (
 	"os"
 	"runtime"
 	"slices"
-	"strconv"
+	"strings"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/doctor"
 	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/page"
+	"github.com/myriad-go/myriad/metrics"
 )
 
 // This file makes a page of what is known of a server. Texts and figures only: how it
@@ -26,7 +29,8 @@ const followEvery = 2 * time.Second
 func (l *live) show(now time.Time) *page.Page {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ask(now)
+	l.asked = now
+	l.lookLocked(now)
 	stats, p := l.past[len(l.past)-1].stats, l.lately()
 	made := &page.Page{
 		Title: "Myriad", Figures: figures(stats, p), Facts: l.facts(stats, p), Live: &page.Live{URL: "live", Every: followEvery},
@@ -94,6 +98,7 @@ func (l *live) facts(s myriad.Stats, p point) [][2]string {
 		{"Received, sent a second", known(format.Bytes(p.bytesIn)) + ", " + known(format.Bytes(p.bytesOut))},
 		{"Loop lag, p99", span(p.lag)},
 		{"CPU", ofCPU(p.cpu)},
+		{"Utilisation of the loops", known(format.Percent(p.busy))},
 		{"Memory per connection", each},
 		{"I/O model", known(s.Model)},
 	}
@@ -108,7 +113,7 @@ func (l *live) facts(s myriad.Stats, p point) [][2]string {
 }
 
 func (l *live) figureSection(s myriad.Stats, p point) page.Section {
-	tables := []*page.Table{l.connectionTable(s, p), l.listenerTable(), rateTable(s, p), slowTable(s), timeTable(p), l.memoryTable(s, p), loopTable(s, p)}
+	tables := []*page.Table{l.listenerTable(), timeTable(p), l.memoryTable(s, p), l.counterTable()}
 	var parts []page.Part
 	for _, t := range tables {
 		if t != nil {
@@ -121,28 +126,6 @@ func (l *live) figureSection(s myriad.Stats, p point) page.Section {
 			"this page's server began to look, for each connection more than there were then; it is told from %d on.", fewConns),
 		Parts: parts,
 	}
-}
-
-func (l *live) connectionTable(s myriad.Stats, p point) *page.Table {
-	t := &page.Table{Caption: "Connections"}
-	t.Add("What", "Now", "What it is")
-	t.Add("open", format.Count(s.Open), "with all that follow")
-	t.Add("greeting", format.Count(s.Greeting), "before their first message: PROXY header, TLS handshake")
-	t.Add("paused", format.Count(s.Paused), "not read from, because they owe more than Limits.HighWater")
-	t.Add("closing", format.Count(s.Closing), "wait for output to be taken, or for the peer's end")
-	t.Add("accepted", rate(p.accepted), "a second")
-	t.Add("dialed", format.Count(s.Dialed), "since the start, by Dial")
-	refused := l.refused()
-	if len(refused) == 0 {
-		t.Add("refused", "0", "none since the start")
-	}
-	for _, name := range names(refused) {
-		t.Add("refused: "+name, rate(refused[name]), "a second")
-		if refused[name] > 0 {
-			t.SetTone(1, page.Warn)
-		}
-	}
-	return t
 }
 
 // listenerTable is nil for a server that does not know of listeners, or has not started.
@@ -166,31 +149,68 @@ func (l *live) listenerTable() *page.Table {
 	return t
 }
 
-// slowTable is of peers that read too slowly for what is sent to many.
-func slowTable(s myriad.Stats) *page.Table {
-	t := &page.Table{Caption: "Broadcasts and slow peers"}
-	t.Add("What", "Now", "What it is")
-	t.Add("broadcasts", format.Count(s.Broadcasts), "messages to all, since the start")
-	t.Add("under way", format.Count(s.Casting), "of those: not given to all connections yet")
-	t.Add("their bytes", format.Bytes(float64(s.CastBytes)), "kept once for all connections")
-	t.Add("oldest", span(s.CastAge.Seconds()), "for how long it has been under way")
-	t.Add("dropped", format.Count(s.Dropped), "messages that a peer had no room for, since the start")
-	if s.Dropped > 0 {
-		t.SetTone(1, page.Warn)
-	}
-	t.Add("replaced", format.Count(s.Replaced), "published values that newer ones have replaced, since the start")
-	return t
+// fixed is a Source that always says the same.
+type fixed myriad.Stats
+
+func (f *fixed) Stats() myriad.Stats { return myriad.Stats(*f) }
+
+// figure is a value that package metrics tells Prometheus of a server.
+type figure struct {
+	name, help string
+	value      float64
+	grows      bool
 }
 
-func rateTable(s myriad.Stats, p point) *page.Table {
-	t := &page.Table{Caption: "Rates"}
-	t.Add("What", "A second", "Since the start")
-	if s.Messages > 0 { // that are cut out by a framer
-		t.Add("messages", rate(p.messages), format.Count(s.Messages))
+// figuresOf are all of them but histograms, in the order of their names.
+func figuresOf(s myriad.Stats) (all []figure) {
+	r := prometheus.NewRegistry()
+	r.MustRegister(metrics.NewServerCollector((*fixed)(&s), nil))
+	families, _ := r.Gather() // of a registry with one collector nothing is inconsistent
+	for _, f := range families {
+		for _, m := range f.Metric {
+			if m.Histogram != nil {
+				continue
+			}
+			name := strings.TrimPrefix(f.GetName(), "myriad_")
+			for _, label := range m.Label {
+				name += ": " + label.GetValue()
+			}
+			all = append(all, figure{name, f.GetHelp(), m.GetCounter().GetValue() + m.GetGauge().GetValue(), m.Counter != nil})
+		}
 	}
-	t.Add("receives", rate(p.reads), format.Count(s.Reads))
-	t.Add("received", format.Bytes(p.bytesIn), format.Bytes(float64(s.BytesIn)))
-	t.Add("sent", format.Bytes(p.bytesOut), format.Bytes(float64(s.BytesOut)))
+	return all
+}
+
+// bad are the beginnings of the names of counters that should not grow.
+var bad = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
+
+// counterTable has what Prometheus is told of the server.
+func (l *live) counterTable() *page.Table {
+	t := &page.Table{Caption: "Counters"}
+	t.Add("Name, as in /metrics", "Now", "A second", "What it is")
+	first, last := &l.past[0], &l.past[len(l.past)-1]
+	before := make(map[string]float64)
+	for _, f := range figuresOf(first.stats) {
+		before[f.name] = f.value
+	}
+	for _, f := range figuresOf(last.stats) {
+		write, grown := format.Number, "–"
+		switch {
+		case strings.Contains(f.name, "bytes"):
+			write = format.Bytes
+		case strings.Contains(f.name, "seconds"):
+			write = format.Seconds
+		case f.value == math.Trunc(f.value):
+			write = func(v float64) string { return format.Count(int64(v)) }
+		}
+		if f.grows {
+			grown = rate(max(f.value-before[f.name], 0) / last.at.Sub(first.at).Seconds())
+		}
+		t.Add(f.name, write(f.value), grown, f.help)
+		if f.value > 0 && slices.ContainsFunc(bad, func(name string) bool { return strings.HasPrefix(f.name, name) }) {
+			t.SetTone(1, page.Warn)
+		}
+	}
 	return t
 }
 
@@ -219,26 +239,6 @@ func (l *live) memoryTable(s myriad.Stats, p point) *page.Table {
 	return t
 }
 
-func loopTable(s myriad.Stats, p point) *page.Table {
-	t := &page.Table{Caption: "Loops and processes"}
-	t.Add("What", "Now", "What it is")
-	t.Add("event loops", strconv.Itoa(s.Loops), "0 for a model without them")
-	t.Add("utilisation", known(format.Percent(p.busy)), "of the loops' time that they worked")
-	t.Add("on workers", format.Count(s.OnWorkers), "loops whose handlers are called by workers")
-	t.Add("shed", format.Count(s.Shed), "since the start: input that no worker had time for")
-	t.Add("CPU", ofCPU(p.cpu), "of the server's processes")
-	t.Add("worker processes", strconv.Itoa(s.Processes), "0 without Server.Processes")
-	t.Add("restarts", format.Count(s.Restarts), "of worker processes, since the start")
-	if s.Restarts > 0 {
-		t.SetTone(1, page.Warn)
-	}
-	t.Add("panics", format.Count(s.Panics), "in the handler, since the start")
-	if s.Panics > 0 {
-		t.SetTone(1, page.Warn)
-	}
-	return t
-}
-
 // curve is a curve of a chart, of points.
 type curve struct {
 	name string
@@ -246,7 +246,7 @@ type curve struct {
 }
 
 func (l *live) chartSection(now time.Time) page.Section {
-	points := l.ring.since(now)
+	points := l.points
 	s := page.Section{ID: "charts", Title: "The last 10 minutes", Lead: "One point a second, as long as the server of this page runs."}
 	chart := func(id, title, label string, unit page.Unit, curves ...curve) {
 		c := &page.Chart{

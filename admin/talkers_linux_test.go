@@ -82,7 +82,7 @@ func TestTopTalker(t *testing.T) {
 			if got := cell(t, p, "Connections, the loudest first", loud.LocalAddr().String(), 1); got != "48.8 KiB" {
 				t.Errorf("it says %q a second, want 100,000 bytes in 2 s", got)
 			}
-			if !strings.Contains(p.Lead, "31 connections") || cell(t, p, "Connections", "open", 1) != "31" {
+			if !strings.Contains(p.Lead, "31 connections") || cell(t, p, "Counters", "connections", 1) != "31" {
 				t.Errorf("the page says %q", p.Lead)
 			}
 			if cell(t, p, "Memory", "anonymous", 1) == "–" || len(l.walls.report.Walls) == 0 {

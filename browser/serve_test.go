@@ -160,7 +160,7 @@ func TestLivePage(t *testing.T) {
 	if open := s.stats(t).Open; open != n {
 		t.Errorf("the server has %d connections open, the page %d", open, n)
 	}
-	total := `Number([...document.querySelectorAll("#figures tr")].find((r) => r.cells[0].textContent === "messages").cells[2].textContent.replaceAll(",", ""))`
+	total := `Number([...document.querySelectorAll("#figures tr")].find((r) => r.cells[0].textContent === "messages_total").cells[1].textContent.replaceAll(",", ""))`
 	before := eval[float64](p, total)
 	p.eventually("the number of messages moves", fmt.Sprintf("%s > %v", total, before))
 	low, shown, high := int64(0), int64(0), int64(0)

@@ -95,31 +95,9 @@ func quote(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// setting is what is known of a setting of the kernel that a wall reads.
-type setting struct {
-	name string
-	// amount: it is how much of something there can be, so that more allows for all
-	// that less does.
-	amount bool
-	// own: each network namespace has its own, which can be written there. Which ones
-	// do is as Linux 6.18 has it; older ones have fewer.
-	own bool
-	// machineWide: it is shown in the first network namespace only, and holds for all.
-	machineWide bool
-	// safe: Kubernetes lets a pod set it without being told so, see
-	// kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster.
-	safe bool
-	// least is a value that no plan finds too high: what the kernel begins with where
-	// that is the same on each machine, and a small one where it depends on the
-	// machine's memory. It is empty for a setting that no wall changes.
-	least string
-}
-
 // widest is a value that allows for what both values allow.
 func (c Change) widest(value, other string) string {
 	switch {
-	case c.Kind == Link || c.Kind == Address:
-		return other
 	case c.Name == reservedName:
 		ports, ok := portList(value)
 		others, otherOK := portList(other)
@@ -128,7 +106,7 @@ func (c Change) widest(value, other string) string {
 		}
 		maps.Copy(others, ports)
 		return portRuns(others)
-	case c.Kind == Sysctl && !settings[c.Name].amount:
+	case c.Kind == Link, c.Kind == Address, c.Kind == Sysctl && !settings[c.Name].amount:
 		return other
 	}
 	return mostOf(value, other, c.Name == rangeName)
@@ -165,19 +143,9 @@ func parseAmount(field string) (int64, bool) {
 // changeTime bounds how long one change may take.
 const changeTime = 10 * time.Second
 
-// ChangeError says why a change was not made.
-type ChangeError struct {
-	Change Change
-	Err    error
-}
-
-func (e *ChangeError) Error() string { return fmt.Sprintf("%s: %v", e.Change, e.Err) }
-func (e *ChangeError) Unwrap() error { return e.Err }
-
 // Apply makes the changes on this machine, in order, by running the Command of each
 // with sh in the network namespace of the calling thread. It tells each that was made
-// on out. What can't be made is passed over: err is an errors.Join of a *ChangeError
-// for each. undo are the changes that take back what was made, in reverse order. When
+// on out. What can't be made is passed over: err joins an error for each. undo are the changes that take back what was made, in reverse order. When
 // ctx ends no further change is begun.
 //
 // A limit of a process can't be changed from outside of the shell that starts the
@@ -186,7 +154,7 @@ func Apply(ctx context.Context, out io.Writer, changes []Change) (undo []Change,
 	var errs []error
 	for _, c := range changes {
 		if err := c.apply(ctx); err != nil {
-			errs = append(errs, &ChangeError{c, err})
+			errs = append(errs, fmt.Errorf("%s: %w", c, err))
 			continue
 		}
 		fmt.Fprintf(out, "  %s\n", c)

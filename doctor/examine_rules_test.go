@@ -67,8 +67,7 @@ func TestMemory(t *testing.T) {
 func TestMemoryOfCaches(t *testing.T) {
 	f := machine()
 	f.Caches = map[string]float64{"TCP": 5000, "dentry": 1000, "filp": -1}
-	x := &exam{f: f, p: Plan{Connections: 1, Side: Server, Model: epoll}.filled()}
-	x.ends = x.sides()
+	x := newExam(f, Plan{Connections: 1, Side: Server, Model: epoll})
 	if got, want := x.kernelBytes(), int64(5000+863+1000+195+123+208); got != want {
 		t.Errorf("%d bytes in the kernel, want %d", got, want)
 	}
@@ -80,7 +79,7 @@ func TestMemoryOfCaches(t *testing.T) {
 	x.p.Targets = nil
 	f.Caches = nil
 	each := (2520+863+197+195+123+208)*chargedShare/1000 + int64(loopConn)
-	f.Cgroup.Memory, f.Cgroup.MemoryUsed = 1<<30, 1<<30-processBase-epollBase-1000*each
+	f.Cgroup.Memory.Max, f.Cgroup.Memory.Used = 1<<30, 1<<30-processBase-epollBase-1000*each
 	r, err := Examine(f, x.p)
 	if err != nil {
 		t.Fatal(err)
@@ -160,9 +159,9 @@ func someFacts(random *rand.Rand) *Facts {
 	f.Tasks, f.PageSize = used(), []int64{0, 4096, 65536, -1}[random.IntN(4)]
 	f.FilesOpen, f.Meminfo.Free, f.Meminfo.Total, f.Nodes = used(), number(), number(), int(number())
 	f.Machine.CPUs = random.IntN(300)
-	f.Cgroup = CgroupFacts{Memory: number(), MemoryUsed: used(), Sockets: number(), Pids: number(), PidsUsed: used(), SocketsUsed: used()}
+	f.Cgroup = CgroupFacts{Memory: CgroupLimit{Max: number(), Used: used()}, Sockets: CgroupLimit{Max: number(), Used: used()}, Tasks: CgroupLimit{Max: number(), Used: used()}}
 	if random.IntN(2) == 0 {
-		f.Cgroup.MemoryFile, f.Cgroup.SocketsFile, f.Cgroup.PidsFile = "/m", "/s", "/p"
+		f.Cgroup.Memory.File, f.Cgroup.Sockets.File, f.Cgroup.Tasks.File = "/m", "/s", "/p"
 	}
 	f.Sockets = SocketFacts{TimeWait: used(), Orphans: used(), Pages: used(), Tracked: used()}
 	f.Interfaces[0].Up, f.Interfaces[1].Up = random.IntN(2) == 0, random.IntN(2) == 0
@@ -274,11 +273,11 @@ func applied(t *testing.T, f *Facts, changes []Change) *Facts {
 			notLowered(t, c)
 			switch c.Name {
 			case "/m":
-				after.Cgroup.Memory = n
+				after.Cgroup.Memory.Max = n
 			case "/s":
-				after.Cgroup.Sockets = n
+				after.Cgroup.Sockets.Max = n
 			case "/p":
-				after.Cgroup.Pids = n
+				after.Cgroup.Tasks.Max = n
 			}
 		default:
 			t.Errorf("a change of the kind %s", c.Kind)
@@ -345,7 +344,7 @@ func TestMoreHoldsMore(t *testing.T) {
 		"memlock":       func(f *Facts) { f.Process.Memlock.Soft *= 2 },
 		"nproc":         func(f *Facts) { f.Process.Nproc.Soft *= 2 },
 		"memory":        func(f *Facts) { f.Meminfo.Free *= 2 },
-		"cgroup":        func(f *Facts) { f.Cgroup.Memory, f.Cgroup.Pids, f.Cgroup.Sockets = 1<<31, 2000, 1<<31 },
+		"cgroup":        func(f *Facts) { f.Cgroup.Memory.Max, f.Cgroup.Tasks.Max, f.Cgroup.Sockets.Max = 1<<31, 2000, 1<<31 },
 		"files open":    func(f *Facts) { f.FilesOpen /= 2 },
 		"sockets":       func(f *Facts) { f.Sockets = SocketFacts{Tracked: 1} },
 		"go's limit":    func(f *Facts) { f.Process.GoMemoryLimit *= 2 },
@@ -355,7 +354,7 @@ func TestMoreHoldsMore(t *testing.T) {
 	}
 	base := func() *Facts {
 		f := machine()
-		f.Cgroup = CgroupFacts{Memory: 1 << 30, MemoryUsed: 1 << 20, Pids: 1000, PidsUsed: 900, Sockets: 1 << 30}
+		f.Cgroup = CgroupFacts{Memory: CgroupLimit{Max: 1 << 30, Used: 1 << 20}, Tasks: CgroupLimit{Max: 1000, Used: 900}, Sockets: CgroupLimit{Max: 1 << 30}}
 		f.Sockets = SocketFacts{Tracked: 1000, Pages: 1000, Orphans: 1000, TimeWait: 1000}
 		f.Process.GoMemoryLimit = 1 << 30
 		f.Sysctls[reservedName] = "40000-41000"
@@ -406,7 +405,7 @@ func FuzzExamine(f *testing.F) {
 		random := rand.New(rand.NewPCG(seed, 3))
 		facts, p := someFacts(random), somePlan(random)
 		facts.Sysctls[name] = value
-		facts.FilesOpen, facts.Cgroup.MemoryUsed, facts.Cgroup.PidsUsed = used, used, used
+		facts.FilesOpen, facts.Cgroup.Memory.Used, facts.Cgroup.Tasks.Used = used, used, used
 		facts.Sockets = SocketFacts{TimeWait: used, Orphans: used, Pages: used, Tracked: used}
 		if _, err := check(facts, p); err != nil {
 			t.Error(err)

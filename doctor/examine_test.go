@@ -181,11 +181,11 @@ func TestWalls(t *testing.T) {
 		{"a second does not", "tcp_mem", Plan{Unread: 60000}, pages(4000), 5000},
 		// 61,664 bytes are one page of 64 KiB.
 		{"large pages", "tcp_mem", Plan{Unread: 60000}, func(f *Facts) { f.PageSize, f.Sockets.Pages = 65536, 4000 }, 80000},
-		{"large pages", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.PageSize, f.Cgroup.Sockets = 65536, 100*65536+65535 }, 100},
+		{"large pages", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.PageSize, f.Cgroup.Sockets.Max = 65536, 100*65536+65535 }, 100},
 		{"all used", "tcp_mem", Plan{Unread: 60000}, pages(99999), 0},
 		{"no group", "cgroup-sockets", Plan{Unread: 60000}, nil, absent},
-		{"", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.Cgroup.Sockets, f.Cgroup.SocketsUsed = 5000*4096, 1000*4096 }, 250},
-		{"first segments", "cgroup-sockets", Plan{Unread: 5}, func(f *Facts) { f.Cgroup.Sockets = 4096 }, Unlimited},
+		{"", "cgroup-sockets", Plan{Unread: 60000}, func(f *Facts) { f.Cgroup.Sockets.Max, f.Cgroup.Sockets.Used = 5000*4096, 1000*4096 }, 250},
+		{"first segments", "cgroup-sockets", Plan{Unread: 5}, func(f *Facts) { f.Cgroup.Sockets.Max = 4096 }, Unlimited},
 		{"fits", "tcp_rmem", Plan{Unread: 127744}, nil, Unlimited},
 		{"does not", "tcp_rmem", Plan{Unread: 127745}, nil, 0},
 		{"fits", "tcp_wmem", Plan{Unread: 4 << 20}, set("net.ipv4.tcp_wmem", "4096 16384 5000000"), Unlimited},
@@ -209,7 +209,7 @@ func TestWalls(t *testing.T) {
 		{"not tracked", "conntrack-buckets", Plan{}, nil, absent},
 
 		{"no group", "cgroup-memory", Plan{}, nil, absent},
-		{"all used", "cgroup-memory", Plan{}, func(f *Facts) { f.Cgroup.Memory, f.Cgroup.MemoryUsed = 1, 2 }, 0},
+		{"all used", "cgroup-memory", Plan{}, func(f *Facts) { f.Cgroup.Memory.Max, f.Cgroup.Memory.Used = 1, 2 }, 0},
 		// 24 MB less 3.5 for the process, by 3,800 bytes.
 		{"", "GOMEMLIMIT", Plan{Model: goroutine, Side: Server}, func(f *Facts) { f.Process.GoMemoryLimit = 24_000_000 }, 20_500_000 / 3800},
 		{"for each process", "GOMEMLIMIT", Plan{Model: goroutine, Side: Server, Processes: 3}, func(f *Facts) { f.Process.GoMemoryLimit = 24_000_000 }, 3 * (20_500_000 / 3800)},
@@ -278,5 +278,5 @@ func pages(n int64) func(*Facts) { return func(f *Facts) { f.Sockets.Pages = n }
 func tracked(n int64) func(*Facts) { return func(f *Facts) { f.Sockets.Tracked = n } }
 
 func inGroup(pids, used int64) func(*Facts) {
-	return func(f *Facts) { f.Cgroup.Pids, f.Cgroup.PidsUsed = pids, used }
+	return func(f *Facts) { f.Cgroup.Tasks.Max, f.Cgroup.Tasks.Used = pids, used }
 }

@@ -110,26 +110,24 @@ type Rlimit struct {
 }
 
 // CgroupFacts are the limits of the control groups that the process is in: of
-// each the one on the way up that leaves the least room. 0 is none.
+// each the one on the way up that leaves the least room.
 type CgroupFacts struct {
-	// Memory is the limit in bytes, MemoryFrom what sets it, such as "cgroup
-	// /a memory.max", and MemoryFile the path of that file; MemoryUsed is what
-	// that group holds without pages of files.
-	Memory     int64  `json:"memory"`
-	MemoryFrom string `json:"memory_from,omitempty"`
-	MemoryFile string `json:"memory_file,omitempty"`
-	MemoryUsed int64  `json:"memory_used"`
+	// Memory is in bytes; what is used is without pages of files.
+	Memory CgroupLimit `json:"memory"`
 	// Sockets is the limit of the memory of sockets alone (version 1's
 	// memory.kmem.tcp.limit_in_bytes), in bytes.
-	Sockets     int64  `json:"sockets"`
-	SocketsFrom string `json:"sockets_from,omitempty"`
-	SocketsFile string `json:"sockets_file,omitempty"`
-	SocketsUsed int64  `json:"sockets_used"`
-	// Pids is how many tasks the group may have, PidsUsed how many it has.
-	Pids     int64  `json:"pids"`
-	PidsFrom string `json:"pids_from,omitempty"`
-	PidsFile string `json:"pids_file,omitempty"`
-	PidsUsed int64  `json:"pids_used"`
+	Sockets CgroupLimit `json:"sockets"`
+	// Tasks are processes and threads.
+	Tasks CgroupLimit `json:"tasks"`
+}
+
+// CgroupLimit is a limit of a control group: what it may have, 0 for no limit, and what it
+// has; what sets it, such as "cgroup /a memory.max", and the path of that file.
+type CgroupLimit struct {
+	Max  int64  `json:"max"`
+	Used int64  `json:"used"`
+	From string `json:"from,omitempty"`
+	File string `json:"file,omitempty"`
 }
 
 // SocketFacts are how the sockets of this network namespace are.
@@ -179,3 +177,17 @@ type Interface struct {
 	Receive int `json:"receive"`
 	Send    int `json:"send"`
 }
+
+// Read reads the machine as the process pid meets it, 0 for this one: its limits, its
+// control groups, its network namespace. What can't be read is reported in Facts.Unknown; it
+// fails if there is no such process, and on a system other than Linux.
+//
+// For this process the network namespace is the calling thread's: a goroutine in a
+// namespace of its own is to be locked to its thread. That of another process is
+// entered on a thread that ends, which takes CAP_SYS_ADMIN. Facts.Uring and
+// Facts.Shards are always what this process may do.
+//
+// Where the kernel could track connections, and has none, one datagram is sent from
+// this machine to itself, to see whether it is tracked. Read takes some milliseconds,
+// however many connections there are. It may be called from any goroutine at any time.
+func Read(pid int) (*Facts, error) { return read(pid) }

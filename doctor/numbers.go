@@ -3,10 +3,6 @@ package doctor
 import (
 	"math"
 	"math/bits"
-	"strconv"
-	"strings"
-
-	"github.com/myriad-go/myriad/internal/format"
 )
 
 // This file has arithmetic that neither overflows nor goes below zero: Facts may
@@ -81,44 +77,4 @@ func largestFit(fits func(connections int64) bool) int64 {
 		}
 	}
 	return low
-}
-
-// number reads a setting that is one number.
-func (x *exam) number(name string) (int64, bool) {
-	n, ok := x.numbers(name, 1)
-	if !ok {
-		return 0, false
-	}
-	return n[0], true
-}
-
-// numbers reads a setting of so many numbers, none below zero; false if it is not
-// there or something else.
-func (x *exam) numbers(name string, count int) ([]int64, bool) {
-	fields := strings.Fields(x.f.Sysctls[name])
-	if len(fields) != count {
-		return nil, false
-	}
-	list := make([]int64, count)
-	for i, field := range fields {
-		n, err := strconv.ParseUint(field, 10, 64)
-		if err != nil {
-			return nil, false
-		}
-		list[i] = int64(min(n, math.MaxInt64))
-	}
-	return list, true
-}
-
-// sysctl is the change of a setting.
-func (x *exam) sysctl(name, to string) Change {
-	return Change{Kind: Sysctl, Name: name, From: x.f.Sysctls[name], To: to}
-}
-
-// limited writes a limit, of which -1 is none.
-func limited(n int64) string {
-	if n < 0 || n == Unlimited {
-		return "none"
-	}
-	return format.Count(n)
 }

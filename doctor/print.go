@@ -2,11 +2,14 @@ package doctor
 
 import (
 	"cmp"
+	"embed"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strconv"
 	"strings"
+	"text/template"
 )
 
 // Formats are what Print can write.
@@ -27,63 +30,110 @@ var Formats = []string{"sysctl", "systemd", "docker", "kubernetes", "limits"}
 // with. A setting that is above what the plan needs is written as it is. It does not
 // count on a descriptor table for each loop.
 func Print(w io.Writer, kind string, r *Report) error {
-	writers := map[string]func(*requirements) string{
-		"sysctl": (*requirements).sysctl, "systemd": (*requirements).systemd, "docker": (*requirements).docker,
-		"kubernetes": (*requirements).kubernetes, "limits": (*requirements).limits,
-	}
-	write := writers[kind]
-	if write == nil {
+	if !slices.Contains(Formats, kind) {
 		return fmt.Errorf("doctor: the format %q; expected one of %s", kind, strings.Join(Formats, ", "))
 	}
 	l, err := requirementsOf(r)
 	if err != nil {
 		return err
 	}
-	_, err = io.WriteString(w, write(l))
-	return err
+	return l.write(w, kind)
 }
 
-// requirements is what a machine needs for a plan, whatever it has now.
+//go:embed print/*.tmpl
+var printFiles embed.FS
+
+var printed = template.Must(template.New("").Funcs(template.FuncMap{"quote": quote}).ParseFS(printFiles, "print/*.tmpl"))
+
+// write writes one of Formats.
+func (l *requirements) write(w io.Writer, kind string) error {
+	l.Format, l.Machine = kind, "the machine's"
+	if kind == "kubernetes" {
+		l.Machine = "the node's"
+	}
+	return printed.ExecuteTemplate(w, kind+".tmpl", l)
+}
+
+// requirements is what a machine needs for a plan, whatever it has now. The templates read
+// it.
 type requirements struct {
-	plan    Plan
-	sysctls []explained
-	nofile  int64 // 0 where what every machine has is enough
-	memlock int64 // bytes, likewise
-	memory  int64 // bytes that a container with its processes and sockets is to have
-	uring   bool
+	Plan    Plan
+	Sysctls []need
+	Nofile  int64 // 0 where what every machine has is enough
+	Memlock int64 // bytes, likewise
+	MiB     int64 // memory that a container with its processes and sockets is to have
+	Uring   bool
+
+	Format, Machine string // which is written, and whose the settings are that a container has not
 }
 
-// explained is a change with the wall that it moves.
-type explained struct {
+// need is a change of a setting of the kernel, with the walls that it moves.
+type need struct {
 	Change
-	why string
+	Why string
 }
+
+// Own, Safe and Tracker are what the templates ask of a setting: whether a container can
+// be given it, Kubernetes allows it without being told, and it comes with a module.
+func (n need) Own() bool     { return settings[n.Name].own }
+func (n need) Safe() bool    { return settings[n.Name].safe }
+func (n need) Tracker() bool { return strings.Contains(n.Name, "nf_conntrack") }
+
+// Own are the settings that a container can be given, Host those of the machine below it.
+func (l *requirements) Own() []need { return l.which(need.Own) }
+func (l *requirements) Host() []need {
+	return l.which(func(n need) bool { return !n.Own() })
+}
+
+func (l *requirements) which(is func(need) bool) (list []need) {
+	for _, n := range l.Sysctls {
+		if is(n) {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// Unsafe names those that Kubernetes does not call safe.
+func (l *requirements) Unsafe() string {
+	var names []string
+	for _, n := range l.Own() {
+		if !n.Safe() {
+			names = append(names, n.Name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+func (l *requirements) Tracker() bool { return slices.ContainsFunc(l.Sysctls, need.Tracker) }
+
+func (l *requirements) MemlockKiB() int64 { return ceilDiv(l.Memlock, 1024) }
 
 // requirementsOf is what the plan needs of a machine that has nothing but what a
 // kernel begins with.
 func requirementsOf(r *Report) (*requirements, error) {
 	if r == nil || r.Facts == nil {
-		return nil, fmt.Errorf("doctor: a report without facts; expected one of Examine")
+		return nil, errors.New("doctor: a report without facts; expected one of Examine")
 	}
 	bare, err := Examine(defaultFacts(r.Facts), r.Plan)
 	if err != nil {
 		return nil, err
 	}
-	l := &requirements{plan: bare.Plan, uring: bare.Plan.Model != "epoll" && bare.Plan.Model != "goroutine"}
+	l := &requirements{Plan: bare.Plan, Uring: bare.Plan.Model != epoll && bare.Plan.Model != goroutine}
 	for _, c := range united(bare.Changes(), r.Changes()) {
 		switch c.Kind {
 		case Sysctl:
 			c.From = r.Facts.Sysctls[c.Name]
 			c.To = c.widest(c.From, c.To)
-			l.sysctls = append(l.sysctls, explained{c, cmp.Or(bare.why(c), r.why(c))})
+			l.Sysctls = append(l.Sysctls, need{c, cmp.Or(bare.why(c), r.why(c))})
 		case Nofile:
-			l.nofile = atLeast(c.To, r.Facts.Process.Nofile.Hard)
+			l.Nofile = atLeast(c.To, r.Facts.Process.Nofile.Hard)
 		case Memlock:
-			l.memlock = max(atLeast(c.To, r.Facts.Process.Memlock.Hard), newMemlock)
+			l.Memlock = max(atLeast(c.To, r.Facts.Process.Memlock.Hard), newMemlock)
 		}
 	}
 	x := newExam(bare.Facts, bare.Plan)
-	l.memory = withHeadroom(x.needed(x.charged()))
+	l.MiB = ceilDiv(withHeadroom(x.needed(x.charged())), 1<<20)
 	return l, nil
 }
 
@@ -150,207 +200,4 @@ func (r *Report) why(c Change) string {
 		}
 	}
 	return strings.Join(whats, "; ")
-}
-
-// head is the first lines of a file: what it is for and how it is put in place.
-func (l *requirements) head(kind string, use ...string) string {
-	out := fmt.Sprintf("# What %d connections need (side %s", l.plan.Connections, l.plan.Side)
-	if l.plan.Unread > 0 {
-		out += fmt.Sprintf(", %d bytes unread on each", l.plan.Unread)
-	}
-	out += "), as `myriad doctor --print " + kind + "` prints it.\n"
-	for _, line := range use {
-		out += "# " + line + "\n"
-	}
-	return out
-}
-
-// This file has what is written for containers. Those have settings of their own
-// only where a network namespace has; the others are the machine's below.
-
-// inside are the settings that a container can be given.
-func (l *requirements) inside() (own, host []explained) {
-	for _, s := range l.sysctls {
-		if settings[s.Name].own {
-			own = append(own, s)
-		} else {
-			host = append(host, s)
-		}
-	}
-	return own, host
-}
-
-// onHost writes, as comments, what has to be set on the machine below.
-func onHost(out *strings.Builder, where string, host []explained) {
-	if len(host) == 0 {
-		return
-	}
-	fmt.Fprintf(out, "#\n# These are %s, for all its containers; `--print sysctl` writes a file of them:\n", where)
-	for _, s := range host {
-		fmt.Fprintf(out, "#   %s\n", s.Command())
-	}
-}
-
-// docker writes the command docker run.
-func (l *requirements) docker() string {
-	own, host := l.inside()
-	var out strings.Builder
-	out.WriteString(l.head("docker", "Put your image, and what it is to run, in place of IMAGE."))
-	onHost(&out, "the machine's", host)
-	if l.memory > 0 {
-		fmt.Fprintf(&out, "#\n# If --memory is given, it needs %dm: sockets count too.\n", mebibytes(l.memory))
-	}
-	if len(own) > 0 {
-		out.WriteString("#\n# With --network host leave out each --sysctl, and set these on the machine too.\n")
-	}
-	if l.uring {
-		out.WriteString("#\n# Docker's own seccomp profile forbids io_uring (since version 25): Myriad then runs on epoll. To allow\n" +
-			"# it, take that profile, add io_uring_setup, io_uring_enter and io_uring_register, and give it by\n" +
-			"#   --security-opt seccomp=PROFILE.json\n# See https://docs.docker.com/engine/security/seccomp/\n")
-	}
-	out.WriteString("docker run \\\n")
-	if l.nofile > 0 {
-		fmt.Fprintf(&out, "  --ulimit nofile=%d:%d \\\n", l.nofile, l.nofile)
-	}
-	if l.memlock > 0 {
-		fmt.Fprintf(&out, "  --ulimit memlock=%d:%d \\\n", l.memlock, l.memlock)
-	}
-	for _, s := range own {
-		fmt.Fprintf(&out, "  --sysctl %s=%s \\\n", s.Name, quote(s.To))
-	}
-	out.WriteString("  IMAGE\n")
-	return out.String()
-}
-
-// kubernetes writes a pod.
-func (l *requirements) kubernetes() string {
-	own, host := l.inside()
-	var out strings.Builder
-	out.WriteString(l.head("kubernetes", "Put your image, and what it is to run, in place of IMAGE.",
-		"See https://kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster/"))
-	onHost(&out, "the node's", host)
-	if l.nofile > 0 {
-		fmt.Fprintf(&out, "#\n# A pod can't ask for descriptors: it has what the node's container runtime gives, which must be at least\n"+
-			"# %d: for containerd LimitNOFILE= of containerd.service, for CRI-O default_ulimits in crio.conf.\n", l.nofile)
-	}
-	if unsafe := unsafeNames(own); unsafe != "" {
-		fmt.Fprintf(&out, "#\n# The node's kubelet has to allow what Kubernetes does not call safe, or the pod does not start:\n"+
-			"#   --allowed-unsafe-sysctls=%s\n", unsafe)
-	}
-	if l.uring {
-		out.WriteString("#\n# The profile RuntimeDefault forbids io_uring where containerd is 2.0 or newer: Myriad then runs on epoll.\n")
-	}
-	out.WriteString("apiVersion: v1\nkind: Pod\nmetadata:\n  name: myriad\nspec:\n")
-	if len(own) > 0 {
-		out.WriteString("  securityContext:\n    sysctls:\n")
-		for _, s := range own {
-			kind := "unsafe"
-			if settings[s.Name].safe {
-				kind = "safe"
-			}
-			fmt.Fprintf(&out, "      - name: %s # %s\n        value: %q\n", s.Name, kind, s.To)
-		}
-	}
-	out.WriteString("  containers:\n    - name: myriad\n      image: IMAGE\n")
-	if l.memory > 0 {
-		fmt.Fprintf(&out, "      resources: # sockets count too\n        requests:\n          memory: %[1]dMi\n        limits:\n          memory: %[1]dMi\n",
-			mebibytes(l.memory))
-	}
-	return out.String()
-}
-
-func unsafeNames(own []explained) string {
-	var names []string
-	for _, s := range own {
-		if !settings[s.Name].safe {
-			names = append(names, s.Name)
-		}
-	}
-	return strings.Join(names, ",")
-}
-
-// mebibytes is an amount of memory in the unit that systemd, Docker and Kubernetes
-// all know, rounded up.
-func mebibytes(bytes int64) int64 { return ceilDiv(bytes, 1<<20) }
-
-// This file has what is written for a machine: settings of its kernel, limits of
-// logins and of services.
-
-// sysctl writes a file as sysctl.d(5) has it.
-func (l *requirements) sysctl() string {
-	var out strings.Builder
-	out.WriteString(l.head("sysctl",
-		"Save it as /etc/sysctl.d/90-myriad.conf; `sysctl --system` reads it at once, and each start of the machine does."))
-	conntrack := false
-	for _, s := range l.sysctls {
-		name := s.Name
-		if strings.Contains(name, "nf_conntrack") {
-			conntrack, name = true, "-"+name
-		}
-		fmt.Fprintf(&out, "\n# %s\n%s = %s\n", s.why, name, s.To)
-	}
-	if conntrack {
-		out.WriteString("\n# Those of nf_conntrack are there once its module is: name nf_conntrack in\n" +
-			"# /etc/modules-load.d/90-myriad.conf, so that it is loaded before this is read.\n")
-	}
-	if len(l.sysctls) == 0 {
-		out.WriteString("\n# Nothing: what a kernel begins with is enough.\n")
-	}
-	return out.String()
-}
-
-// limits writes a file as limits.conf(5) has it. Its star does not mean root.
-func (l *requirements) limits() string {
-	var out strings.Builder
-	out.WriteString(l.head("limits",
-		"Save it as /etc/security/limits.d/90-myriad.conf; it holds from the next login on, and not for services."))
-	if l.nofile > 1<<20 {
-		fmt.Fprintf(&out, "# Without fs.nr_open = %d or more, which `--print sysctl` sets, logins fail.\n", l.nofile)
-	}
-	item := func(name, why string, value int64) {
-		if value <= 0 {
-			fmt.Fprintf(&out, "\n# %s: what every machine has is enough.\n", name)
-			return
-		}
-		fmt.Fprintf(&out, "\n# %s\n", why)
-		for _, who := range []string{"*   ", "root"} {
-			for _, kind := range []string{"soft", "hard"} {
-				fmt.Fprintf(&out, "%s %s %s %d\n", who, kind, name, value)
-			}
-		}
-	}
-	item("nofile", "open descriptors", l.nofile)
-	item("memlock", "locked memory in KiB", (l.memlock+1023)/1024)
-	return out.String()
-}
-
-// systemd writes a drop-in as systemd.exec(5) and systemd.resource-control(5)
-// have it.
-func (l *requirements) systemd() string {
-	var out strings.Builder
-	out.WriteString(l.head("systemd",
-		"Save it as /etc/systemd/system/NAME.service.d/90-myriad.conf, NAME being your service's, then:",
-		"systemctl daemon-reload && systemctl restart NAME",
-		"The kernel's settings are the machine's: `--print sysctl` writes them."))
-	out.WriteString("\n[Service]\n")
-	if l.nofile > 0 {
-		if l.nofile > 1<<20 {
-			fmt.Fprintf(&out, "# It takes fs.nr_open = %d or more, which `--print sysctl` sets.\n", l.nofile)
-		}
-		fmt.Fprintf(&out, "LimitNOFILE=%d\n", l.nofile)
-	}
-	if l.memlock > 0 {
-		fmt.Fprintf(&out, "LimitMEMLOCK=%d\n", l.memlock)
-	}
-	if l.nofile+l.memlock <= 0 {
-		out.WriteString("# No limit: what every service has is enough.\n")
-	}
-	if l.memory > 0 {
-		fmt.Fprintf(&out, "# If MemoryMax= is set, it needs %dM: sockets count too.\n", mebibytes(l.memory))
-	}
-	if l.uring {
-		out.WriteString("# If SystemCallFilter= is set, io_uring needs these too:\n" +
-			"#SystemCallFilter=io_uring_setup io_uring_enter io_uring_register\n")
-	}
-	return out.String()
 }

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"bytes"
 	"flag"
 	"io"
 	"os"
@@ -10,37 +11,31 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files anew")
 
-// requirementsOfMillion is what a million connections need, with each kind of setting.
-func requirementsOfMillion() *requirements {
-	need := func(name, from, to, why string) explained {
-		return explained{Change{Sysctl, name, from, to}, why}
-	}
-	return &requirements{
-		plan: Plan{Connections: 1_000_000, Side: Both, Unread: 4096},
-		sysctls: []explained{
-			need("fs.nr_open", "1048576", "1200000", "nofile: descriptors that a process may open"),
-			need(rangeName, "32768 60999", "1024 65535", "ports: local ports of a source address"),
-			need("net.core.somaxconn", "4096", "8192", "somaxconn: connections that wait to be accepted"),
-			need("net.ipv4.tcp_mem", "1 2 3", "900000 1000000 1200000", "tcp_mem: pages of TCP's buffers"),
-			need("net.netfilter.nf_conntrack_max", "262144", "1200000", "conntrack: connections that the firewall follows"),
-		},
-		nofile: 1_125_144, memlock: 64<<20 + 1, memory: 9_114_000_000, uring: true,
-	}
-}
-
 func TestPrinted(t *testing.T) {
-	idle := &requirements{plan: Plan{Connections: 100, Side: Server}}
-	for _, c := range []struct{ file, text string }{
-		{"sysctl.conf", requirementsOfMillion().sysctl()},
-		{"systemd.conf", requirementsOfMillion().systemd()},
-		{"docker.sh", requirementsOfMillion().docker()},
-		{"kubernetes.yaml", requirementsOfMillion().kubernetes()},
-		{"limits.conf", requirementsOfMillion().limits()},
-		{"few.txt", idle.sysctl() + idle.systemd() + idle.docker() + idle.kubernetes() + idle.limits()},
+	setting := func(name, from, to, why string) need { return need{Change{Sysctl, name, from, to}, why} }
+	for name, l := range map[string]*requirements{
+		"few": {Plan: Plan{Connections: 100, Side: Server}},
+		"million": {
+			Plan: Plan{Connections: 1_000_000, Side: Both, Unread: 4096},
+			Sysctls: []need{ // each kind
+				setting("fs.nr_open", "1048576", "1200000", "nofile: descriptors that a process may open"),
+				setting(rangeName, "32768 60999", "1024 65535", "ports: local ports of a source address"),
+				setting("net.core.somaxconn", "4096", "8192", "somaxconn: connections that wait to be accepted"),
+				setting("net.ipv4.tcp_mem", "1 2 3", "900000 1000000 1200000", "tcp_mem: pages of TCP's buffers"),
+				setting("net.netfilter.nf_conntrack_max", "262144", "1200000", "conntrack: connections that the firewall follows"),
+			},
+			Nofile: 1_125_144, Memlock: 64<<20 + 1, MiB: 8692, Uring: true,
+		},
 	} {
-		path := filepath.Join("testdata", "print", c.file)
+		var got bytes.Buffer
+		for _, format := range Formats {
+			if err := l.write(&got, format); err != nil {
+				t.Fatal(err)
+			}
+		}
+		path := filepath.Join("testdata", "print-"+name+".txt")
 		if *update {
-			if err := os.WriteFile(path, []byte(c.text), 0o644); err != nil {
+			if err := os.WriteFile(path, got.Bytes(), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -48,8 +43,8 @@ func TestPrinted(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if c.text != string(want) {
-			t.Errorf("%s is now:\n%s\nand was:\n%s", path, c.text, want)
+		if got.String() != string(want) {
+			t.Errorf("%s is now:\n%s\nand was:\n%s", path, &got, want)
 		}
 	}
 }

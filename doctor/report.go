@@ -96,50 +96,40 @@ func before(c Change) int {
 	return 1
 }
 
-// In JSON, Holds of what never stops a plan, Unlimited here, is null.
-type (
-	reportFields Report
-	reportJSON   struct {
-		reportFields
-		Holds *int64 `json:"holds"`
-	}
-	wallFields Wall
-	wallJSON   struct {
-		wallFields
-		Holds *int64 `json:"holds"`
-	}
-)
-
-// MarshalJSON writes the report as an object, with null for Unlimited.
+// MarshalJSON writes the report as an object, with null for Holds that is Unlimited.
 func (r Report) MarshalJSON() ([]byte, error) {
-	return json.Marshal(reportJSON{reportFields(r), bounded(r.Holds)})
+	type fields Report
+	return json.Marshal(struct {
+		fields
+		Holds *int64 `json:"holds"`
+	}{fields(r), bounded(r.Holds)})
 }
 
 // UnmarshalJSON reads what MarshalJSON has written.
 func (r *Report) UnmarshalJSON(b []byte) error {
-	var from reportJSON
-	if err := json.Unmarshal(b, &from); err != nil {
-		return err
-	}
-	*r = Report(from.reportFields)
-	r.Holds = unbounded(from.Holds)
-	return nil
+	type fields Report
+	read := fields{Holds: Unlimited} // which null leaves as it is
+	err := json.Unmarshal(b, &read)
+	*r = Report(read)
+	return err
 }
 
-// MarshalJSON writes the wall as an object, with null for Unlimited.
+// MarshalJSON writes the wall as an object, with null for Holds that is Unlimited.
 func (w Wall) MarshalJSON() ([]byte, error) {
-	return json.Marshal(wallJSON{wallFields(w), bounded(w.Holds)})
+	type fields Wall
+	return json.Marshal(struct {
+		fields
+		Holds *int64 `json:"holds"`
+	}{fields(w), bounded(w.Holds)})
 }
 
 // UnmarshalJSON reads what MarshalJSON has written.
 func (w *Wall) UnmarshalJSON(b []byte) error {
-	var from wallJSON
-	if err := json.Unmarshal(b, &from); err != nil {
-		return err
-	}
-	*w = Wall(from.wallFields)
-	w.Holds = unbounded(from.Holds)
-	return nil
+	type fields Wall
+	read := fields{Holds: Unlimited}
+	err := json.Unmarshal(b, &read)
+	*w = Wall(read)
+	return err
 }
 
 func bounded(holds int64) *int64 {
@@ -147,11 +137,4 @@ func bounded(holds int64) *int64 {
 		return nil
 	}
 	return &holds
-}
-
-func unbounded(holds *int64) int64 {
-	if holds == nil {
-		return Unlimited
-	}
-	return *holds
 }

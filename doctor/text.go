@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"net/netip"
@@ -21,19 +22,62 @@ const textWidth = 100
 // WriteText writes the report for people: how many connections the machine holds,
 // the walls that are near, what moves them, and the commands that then do it.
 func (r *Report) WriteText(w io.Writer) error {
+	near, far, never := r.sorted()
+	shown := min(beyond, len(far))
+	var further, unmet []string
+	for _, w := range far[shown:] {
+		further = append(further, fmt.Sprintf("%s %s", w.Name, format.Count(w.Holds)))
+	}
+	for _, w := range never {
+		unmet = append(unmet, w.Name)
+	}
+	var here, elsewhere []string
+	for _, c := range r.Changes() {
+		if r.elsewhere(c) {
+			elsewhere = append(elsewhere, c.Command())
+		} else {
+			here = append(here, c.Command())
+		}
+	}
+
 	var b bytes.Buffer
 	fmt.Fprintln(&b, r.Summary())
-	near, far, never := r.sorted()
-	shown := slices.Concat(near, far[:min(beyond, len(far))])
-	r.writeTable(&b, shown)
-	r.writeRest(&b, far[len(shown)-len(near):], never)
-	writeNamed(&b, "What is seen there:", near, func(w *Wall) string { return w.Effect })
-	r.writeChanges(&b)
-	writeNamed(&b, "No setting is enough here:", near, func(w *Wall) string { return w.Advice })
-	r.writeCommands(&b)
-	writeNamed(&b, "Sources:", near, func(w *Wall) string { return w.Source })
+	writeTable(&b, slices.Concat(near, far[:shown]))
+	writeItems(&b, "Further away: ", further)
+	writeItems(&b, "Not met by this plan: ", unmet)
+	writeItems(&b, "Not known: ", r.Facts.Unknown)
+	writeLines(&b, "What is seen there:", named(near, func(w *Wall) string { return w.Effect }))
+	writeLines(&b, "To move them, in this order, as root:", here)
+	writeLines(&b, "Not from here, where it can't be written, but on the machine itself or when the container is made:", elsewhere)
+	writeLines(&b, "No setting is enough here:", named(near, func(w *Wall) string { return w.Advice }))
+	writeLines(&b, r.beforeCommands(), r.Commands())
+	writeLines(&b, "Sources:", named(near, func(w *Wall) string { return w.Source }))
 	_, err := w.Write(b.Bytes())
 	return err
+}
+
+// writeLines writes lines below a title, nothing without lines.
+func writeLines(b *bytes.Buffer, title string, lines []string) {
+	if len(lines) > 0 {
+		fmt.Fprintf(b, "\n%s\n  %s\n", title, strings.Join(lines, "\n  "))
+	}
+}
+
+// writeItems writes items in running text.
+func writeItems(b *bytes.Buffer, title string, items []string) {
+	if len(items) > 0 {
+		fmt.Fprintf(b, "\n%s\n", wrap(title+strings.Join(items, ", ")+".", "  "))
+	}
+}
+
+// named is what is to be said of each wall, behind its name.
+func named(walls []*Wall, text func(*Wall) string) (lines []string) {
+	for _, w := range walls {
+		if said := text(w); said != "" {
+			lines = append(lines, wrap(w.Name+": "+said, "    "))
+		}
+	}
+	return lines
 }
 
 // Summary is the first line: how many connections the machine holds now, and which
@@ -78,7 +122,7 @@ func (r *Report) sorted() (near, far, never []*Wall) {
 }
 
 // writeTable writes a line for each wall.
-func (r *Report) writeTable(b *bytes.Buffer, walls []*Wall) {
+func writeTable(b *bytes.Buffer, walls []*Wall) {
 	if len(walls) == 0 {
 		return
 	}
@@ -89,66 +133,9 @@ func (r *Report) writeTable(b *bytes.Buffer, walls []*Wall) {
 		if w.Soft {
 			at = "hurts at " + at
 		}
-		needs := w.Needs
-		if needs == "" {
-			needs = "enough"
-		}
-		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", w.Name, w.Side, w.Present, at, needs)
+		fmt.Fprintf(t, "  %s\t%s\t%s\t%s\t%s\n", w.Name, w.Side, w.Present, at, cmp.Or(w.Needs, "enough"))
 	}
 	_ = t.Flush() // to a buffer
-}
-
-// writeRest writes in few lines which walls are further away, and which are not met
-// at all.
-func (r *Report) writeRest(b *bytes.Buffer, far, never []*Wall) {
-	var items []string
-	for _, w := range far {
-		items = append(items, fmt.Sprintf("%s %s", w.Name, format.Count(w.Holds)))
-	}
-	writeList(b, "Further away: ", items)
-	items = nil
-	for _, w := range never {
-		items = append(items, w.Name)
-	}
-	writeList(b, "Not met by this plan: ", items)
-	writeList(b, "Not known: ", r.Facts.Unknown)
-}
-
-func writeList(b *bytes.Buffer, title string, items []string) {
-	if len(items) > 0 {
-		b.WriteString("\n" + wrap(title+strings.Join(items, ", ")+".", "  "))
-	}
-}
-
-// writeNamed writes what is to be said of each wall behind its name.
-func writeNamed(b *bytes.Buffer, title string, walls []*Wall, text func(*Wall) string) {
-	for _, w := range walls {
-		if said := text(w); said != "" {
-			if title != "" {
-				b.WriteString("\n" + title + "\n")
-				title = ""
-			}
-			b.WriteString("  " + wrap(w.Name+": "+said, "    "))
-		}
-	}
-}
-
-// writeChanges writes the commands that make the changes, to be copied.
-func (r *Report) writeChanges(b *bytes.Buffer) {
-	title := "\nTo move them, in this order, as root:\n"
-	for _, c := range r.Changes() {
-		if !r.elsewhere(c) {
-			fmt.Fprintf(b, "%s  %s\n", title, c.Command())
-			title = ""
-		}
-	}
-	title = "\nNot from here, where it can't be written, but on the machine itself or when the container is made:\n"
-	for _, c := range r.Changes() {
-		if r.elsewhere(c) {
-			fmt.Fprintf(b, "%s  %s\n", title, c.Command())
-			title = ""
-		}
-	}
 }
 
 // elsewhere reports whether a change can't be made here even by root: the setting is
@@ -174,7 +161,7 @@ func wrap(text, indent string) string {
 		out.WriteString(word)
 		width += len(word)
 	}
-	return out.String() + "\n"
+	return out.String()
 }
 
 // words splits text at spaces, but not within backticks.
@@ -275,23 +262,17 @@ func runs(addrs []netip.Addr) []string {
 	return list
 }
 
-// writeCommands writes them.
-func (r *Report) writeCommands(b *bytes.Buffer) {
-	lines, title := r.Commands(), "Then"
-	if len(lines) == 0 {
-		return
-	}
+// beforeCommands is the title of the Commands.
+func (r *Report) beforeCommands() string {
+	title := "Then"
 	if room := r.reach(); room < int64(r.Plan.Connections) {
 		title += fmt.Sprintf(", for the %s connections that have room", format.Count(room))
 	}
-	if len(lines) > 1 {
+	if r.Plan.Side == Both {
 		title += ", each in a shell of its own"
 		if slices.ContainsFunc(r.Changes(), Change.ofShell) {
 			title += ", after the ulimit above in both"
 		}
 	}
-	fmt.Fprintf(b, "\n%s:\n", title)
-	for _, line := range lines {
-		fmt.Fprintf(b, "  %s\n", line)
-	}
+	return title + ":"
 }

@@ -28,7 +28,7 @@ func TestWriteText(t *testing.T) {
 		{"text-client", Plan{Connections: 100000, Side: Client, Targets: targets("10.0.0.9:9000"), Sources: addrs("10.0.0.5", "10.0.0.6", "10.0.0.7"), Closing: 100}, nil},
 		{"text-container", Plan{Connections: 50000, Side: Server, Model: goroutine, Processes: 2, Unread: 100, Burst: 8000}, func(f *Facts) {
 			f.Shards = "close_range: operation not permitted"
-			f.Cgroup = CgroupFacts{Memory: 256 << 20, MemoryUsed: 10 << 20, MemoryFrom: "cgroup /a memory.max", Pids: 100, PidsUsed: 50}
+			f.Cgroup = CgroupFacts{Memory: CgroupLimit{Max: 256 << 20, Used: 10 << 20, From: "cgroup /a memory.max"}, Tasks: CgroupLimit{Max: 100, Used: 50}}
 			f.Process.GoMemoryLimit = 200 << 20
 			f.Sockets.Tracked = 40000
 			f.Process.Nofile.Hard = 10000
@@ -165,9 +165,9 @@ func TestSizeUp(t *testing.T) {
 func TestWrap(t *testing.T) {
 	long := strings.Repeat("word ", 18)
 	for in, want := range map[string]string{
-		"a `b c` d": "a `b c` d\n",
+		"a `b c` d": "a `b c` d",
 		long + "(`sysctl -w net.ipv4.ip_local_port_range='1024 65535'`), and more": strings.TrimSpace(long) +
-			"\n  (`sysctl -w net.ipv4.ip_local_port_range='1024 65535'`), and more\n",
+			"\n  (`sysctl -w net.ipv4.ip_local_port_range='1024 65535'`), and more",
 	} {
 		if got := wrap(in, "  "); got != want {
 			t.Errorf("got\n%s\nwant\n%s", got, want)

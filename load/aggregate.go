@@ -43,13 +43,11 @@ func (g *aggregator) collect(shards []*shard) {
 	g.total.add(g.now)
 }
 
-// interval closes an interval.
 func (r *run) interval() *Interval {
 	g, t := r.aggregator, r.traffic
 	g.collect(t.shards)
 	s, now := r.sum(), t.now()
-	failed, lost, wrong := t.faults.totals()
-	s.run[nFailed], s.run[nLost] = failed, lost+wrong
+	s.run[nFailed], s.run[nLost] = t.faults.totals()
 	causes := t.faults.all()
 	i := &Interval{
 		From: g.at, To: now, Stage: r.stage, Open: s.open(), Errors: causes.since(g.causes),
@@ -98,7 +96,6 @@ func (c causes) since(before causes) map[string]int64 {
 	return more
 }
 
-// plan is what the run is about to do.
 func (r *run) plan() *Plan {
 	host, _ := os.Hostname() // "" if it has no name
 	p := &Plan{
@@ -135,7 +132,6 @@ func (r *run) targets() (names []string) {
 	return names
 }
 
-// result puts together what the run saw.
 func (r *run) result(end sum) *Result {
 	r.aggregator.collect(r.traffic.shards)
 	total, t := r.aggregator.total, r.traffic
@@ -144,6 +140,8 @@ func (r *run) result(end sum) *Result {
 		cpus = min(cpus, loops)
 	}
 	result := &Result{
+		Start:       t.began,
+		Took:        t.now(),
 		Target:      strings.Join(r.targets(), ", "),
 		Model:       r.cfg.Model,
 		TLS:         r.tls.describe(),
@@ -232,7 +230,6 @@ type distribution struct {
 	coarse bool // two significant digits, steps of a hundredth, are enough
 }
 
-// make makes room for times.
 func (d *distribution) make() {
 	switch {
 	case d.counts != nil:
@@ -257,7 +254,6 @@ func (d *distribution) count() int64 {
 	return d.counts.TotalCount()
 }
 
-// add adds e to d.
 func (d *distribution) add(e *distribution) {
 	if e.count() == 0 {
 		return
@@ -300,7 +296,6 @@ func newTimes(held bool) *times {
 	return &times{connect: rough, firstByte: rough, heard: rough, outside: distribution{coarse: held}, window: distribution{coarse: held}}
 }
 
-// add adds u to t.
 func (t *times) add(u *times) {
 	from := u.all()
 	for i, d := range t.all() {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,18 +17,33 @@ import (
 )
 
 // Validate says what is wrong with the configuration, nil if nothing is. It
-// looks at the fields only, not at the machine or the network.
+// looks at the fields only, not at the machine or the network. Errors name settings as
+// flags, where there are some.
 func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
-		return fmt.Errorf("load: a ramp to %d and %d connections; expected the same, or one of the two", c.Ramp.To, c.Connections)
+		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
+	}
+	if err := checkTogether(Settings(&c)); err != nil {
+		return err
 	}
 	if c.Goal.Under != 0 {
-		return c.checkGoal()
+		if err := c.checkGoal(); err != nil {
+			return err
+		}
+		c = c.step()
 	}
 	c = c.filled()
+	for _, s := range Settings(&c) {
+		if s.check == nil {
+			continue
+		}
+		if err := s.check(); err != nil {
+			return &SettingError{s.Name, err}
+		}
+	}
 	for _, check := range []func() error{
-		c.checkTargets, c.checkTLS, c.checkMessage, c.checkAnswers, c.checkBounds, c.checkTimes,
-		c.checkPace, c.checkHold, c.checkRate, c.checkWebSocket, c.checkMachine,
+		c.checkTargets, c.checkTLS, c.checkMessages, c.checkAnswers, c.checkConnections,
+		c.checkRate, c.checkLines, c.checkWebSocket, c.checkMachine,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -36,7 +52,65 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// filled is the configuration with its defaults.
+// alternatives are settings of one field, of which at most one can be given.
+var alternatives = [][]string{
+	{"rate", "message-rate"},
+	{"message", "message-base64", "message-file", "template", "template-file"},
+	{"first-message", "first-message-file"},
+	{"answer", "answer-base64"},
+	{"match", "latency-marker"},
+}
+
+// exclusive are settings that exclude each other.
+var exclusive = [][]string{
+	{"rate", "message-rate", "flood", "unprompted", "hold", "think"},
+	{"message", "message-base64", "template", "size"},
+	{"size", "http"},
+	{"tls-ca", "tls-insecure"},
+	{"answer", "answer-base64", "http", "match"},
+}
+
+// rules say of settings which others they exclude, and that they need one of some.
+var rules = []struct{ names, not, need []string }{
+	{names: []string{"messages"}, not: []string{"duration", "warmup", "rate", "message-rate", "flood", "hold", "early", "ramp", "lifetime"}},
+	{names: []string{"send-limit"}, not: []string{"rate", "message-rate"}},
+	{names: []string{"flood"}, not: []string{"template", "first-message", "answer", "answer-base64", "http"}},
+	{names: []string{"http"}, not: []string{"template", "first-message", "ws"}},
+	{names: []string{"answer", "answer-base64"}, need: []string{"message", "message-base64", "template"}},
+	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"ws", "lifetime", "early", "send-limit", "receive-limit"}, need: []string{"hold"}},
+	{names: []string{"heartbeat-answer"}, need: []string{"heartbeat"}},
+}
+
+// checkTogether says which settings that are given exclude each other, or need another.
+func checkTogether(settings []Setting) error {
+	given := make(map[string]bool)
+	for _, s := range settings {
+		given[s.Name] = len(s.texts()) > 0
+	}
+	is := func(name string) bool { return given[name] }
+	for _, names := range exclusive {
+		if err := exclude(names, is); err != nil {
+			return err
+		}
+	}
+	for _, rule := range rules {
+		for _, name := range rule.names {
+			if !given[name] {
+				continue
+			}
+			for _, other := range rule.not {
+				if err := exclude([]string{other, name}, is); err != nil {
+					return err
+				}
+			}
+			if rule.need != nil && !slices.ContainsFunc(rule.need, is) {
+				return &SettingError{name, fmt.Errorf("given without --%s; expected both", strings.Join(rule.need, " or --"))}
+			}
+		}
+	}
+	return nil
+}
+
 func (c Config) filled() Config {
 	setDefault(&c.Connections, 100)
 	setDefault(&c.ConnectTimeout, 10*time.Second)
@@ -91,13 +165,11 @@ const (
 	matchHTTP   = "http"
 )
 
-// noReply says whether no answer is awaited.
 func (c *Config) noReply() bool { return c.Match == matchNone || c.Hold }
 
-// listens says whether lines matter that come to connections which are held.
-func (c *Config) listens() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
+// watchesLines says whether lines matter that come to connections which are held.
+func (c *Config) watchesLines() bool { return c.Check > 0 || c.Heartbeat != "" || c.Broadcast != "" }
 
-// mode is what sends messages.
 func (c *Config) mode() mode {
 	switch {
 	case c.Hold:
@@ -196,21 +268,20 @@ func errFamily(source, target netip.Addr) error {
 	return fmt.Errorf("load: source %v for target %v; expected both to be IPv4 or both IPv6", source, target)
 }
 
-func (c Config) checkMessage() error {
-	given := 0
-	for _, is := range []bool{c.Message != nil, c.Template != "", c.Size != 0} {
-		if is {
-			given++
+func (c Config) checkMessages() error {
+	switch {
+	case c.Size == 1:
+		return &SettingError{"size", fmt.Errorf("1; expected 2 to %d", MaxMessage)} // a character and a newline
+	case c.Size != 0 && c.Message != nil:
+		return &SettingError{"size", fmt.Errorf("%d beside a message; expected one of the two", c.Size)}
+	}
+	for _, m := range []struct {
+		name  string
+		bytes []byte
+	}{{"message", c.Message}, {"answer", c.Answer}} {
+		if n := len(m.bytes); m.bytes != nil && (n < 1 || n > MaxMessage) {
+			return &SettingError{m.name, fmt.Errorf("%d bytes; expected 1 to %d", n, MaxMessage)}
 		}
-	}
-	if given != 1 {
-		return fmt.Errorf("load: a message of %d bytes, a template of %d and a size of %d; expected one of the three", len(c.Message), len(c.Template), c.Size)
-	}
-	if n := len(c.Message); c.Message != nil && (n < 1 || n > MaxMessage) {
-		return fmt.Errorf("load: a message of %d bytes; expected 1 to %d", n, MaxMessage)
-	}
-	if c.Size != 0 && (c.Size < 2 || c.Size > MaxMessage) {
-		return fmt.Errorf("load: messages of %d bytes; expected 2 to %d", c.Size, MaxMessage)
 	}
 	for _, text := range []string{c.Template, c.First} {
 		if text == "" {
@@ -228,117 +299,40 @@ func (c Config) checkMessage() error {
 }
 
 func (c Config) checkAnswers() error {
-	if err := c.checkAnswer(); err != nil {
-		return err
+	wrong := func(expected string) error {
+		return &SettingError{"match", fmt.Errorf("%q; expected %s", c.Match, expected)}
 	}
-	switch c.Match {
-	case "":
-		return nil
-	case matchNone:
+	switch {
+	case c.Flood && c.Match != matchNone:
+		return wrong("none with --flood, which awaits no answers")
+	case c.Match == "":
+	case c.Match == matchNone:
 		if c.mode() == closedLoop {
-			return errors.New("load: no answers are awaited in a closed loop, which waits for them; expected a rate or a flood")
+			return wrong("another rule, or --rate or --flood: a closed loop waits for answers")
 		}
-	case matchFrames:
+	case c.Match == matchFrames:
 		if c.WebSocket == nil {
-			return errors.New("load: answers are frames without a WebSocket; expected one")
+			return wrong("--ws with it")
 		}
+	case c.WebSocket != nil:
+		return wrong("none or frames with --ws, or none of it")
 	default:
 		if _, err := match.Parse(c.Match); err != nil {
 			return fmt.Errorf("load: %w", err)
 		}
-		if c.WebSocket != nil {
-			return fmt.Errorf("load: answers on WebSockets are told apart by %q; expected \"\", frames or none", c.Match)
-		}
-	}
-	if c.Answer != nil || c.HTTP {
-		return fmt.Errorf("load: answers are told apart by %q and known byte for byte; expected one of the two", c.Match)
 	}
 	return nil
 }
 
-func (c Config) checkAnswer() error {
-	switch n := len(c.Answer); {
-	case c.HTTP && (c.Template != "" || c.First != ""):
-		return errors.New("load: a template for an HTTP answer that is learned; expected one message, or a match of http")
-	case c.HTTP && c.WebSocket != nil:
-		return errors.New("load: HTTP and a WebSocket; expected one of the two")
-	case c.Answer == nil:
-		return nil
-	case c.HTTP:
-		return fmt.Errorf("load: an answer of %d bytes for HTTP; expected none, it is learned from the server", n)
-	case n < 1 || n > MaxMessage:
-		return fmt.Errorf("load: an answer of %d bytes; expected 1 to %d", n, MaxMessage)
-	case c.Message == nil && c.Template == "":
-		return fmt.Errorf("load: an answer of %d bytes, and no message; expected the message that it answers", n)
-	}
-	return nil
-}
-
-// checkPace says which ways of sending exclude each other.
-func (c Config) checkPace() error {
-	var ways []string
-	for _, w := range []struct {
-		name string
-		is   bool
-	}{
-		{"a rate", c.Rate.PerSecond != 0}, {"a flood", c.Flood}, {"unprompted answers", c.Unprompted}, {"holding", c.Hold},
-		{"a time to think", c.Think != 0},
-	} {
-		if w.is {
-			ways = append(ways, w.name)
-		}
-	}
-	switch {
-	case len(ways) > 1:
-		return fmt.Errorf("load: %s; expected one of them", strings.Join(ways, " and "))
-	case c.Flood && c.Match != matchNone:
-		return fmt.Errorf("load: a flood that awaits answers told apart by %q; expected none", c.Match)
-	case c.Flood && (c.Template != "" || c.First != ""):
-		return errors.New("load: a flood of messages from a template; expected one message or a size")
-	case c.Messages > 0 && len(ways) > 0 && !c.Unprompted && c.Think == 0:
-		return fmt.Errorf("load: %d messages a connection and %s; expected one of the two", c.Messages, ways[0])
-	case c.Messages > 0 && c.Early:
-		return fmt.Errorf("load: %d messages a connection and connections that come and go; expected a duration", c.Messages)
-	case c.Early && c.HoldBefore+c.HoldAfter > 0:
-		return errors.New("load: connections that come while there is traffic, and times without traffic; expected one of the two")
-	case c.SendLimit > 0 && c.Rate.PerSecond > 0:
-		return errors.New("load: a rate of messages and one of bytes sent; expected one of the two")
-	}
-	return nil
-}
-
-// checkHold says what the lines of connections that are held exclude.
-func (c Config) checkHold() error {
-	lines := []struct{ name, text string }{{"heartbeat", c.Heartbeat}, {"answer to a heartbeat", c.HeartbeatAnswer}, {"broadcast", c.Broadcast}}
-	for _, l := range lines {
+func (c Config) checkLines() error {
+	for _, l := range []struct{ name, text string }{{"heartbeat", c.Heartbeat}, {"heartbeat-answer", c.HeartbeatAnswer}, {"broadcast", c.Broadcast}} {
 		n := len(l.text)
 		if n > 0 && (n < 2 || n > MaxLine || strings.IndexByte(l.text, '\n') != n-1) {
-			return fmt.Errorf("load: %s of %s; expected a line of 2 to %d bytes that ends in \"\\n\"", l.name, quote([]byte(l.text)), MaxLine)
+			return &SettingError{l.name, fmt.Errorf("%s; expected a line of 2 to %d bytes that ends in \"\\n\"", quote([]byte(l.text)), MaxLine)}
 		}
 	}
-	var other []string
-	for _, w := range []struct {
-		name string
-		is   bool
-	}{
-		{"WebSockets", c.WebSocket != nil}, {"lifetimes", c.Lifetime > 0}, {"connections that come early", c.Early},
-		{"limits of bytes", c.SendLimit > 0 || c.ReceiveLimit > 0},
-	} {
-		if w.is {
-			other = append(other, w.name)
-		}
-	}
-	switch {
-	case !c.listens() && c.HeartbeatAnswer == "":
-		return nil
-	case !c.Hold:
-		return errors.New("load: a verification, a heartbeat or a broadcast of connections that are not held; expected them with Hold")
-	case len(other) > 0:
-		return fmt.Errorf("load: a verification, a heartbeat or a broadcast with %s; expected neither", strings.Join(other, " and "))
-	case c.Heartbeat == "" && c.HeartbeatAnswer != "":
-		return fmt.Errorf("load: an answer %q to heartbeats, and no heartbeat; expected the line that it answers", c.HeartbeatAnswer)
-	case c.Heartbeat != "" && c.Heartbeat == c.Broadcast:
-		return fmt.Errorf("load: %q is the heartbeat and the broadcast; expected two lines", c.Heartbeat)
+	if c.Heartbeat != "" && c.Heartbeat == c.Broadcast {
+		return &SettingError{"broadcast", fmt.Errorf("%q, as --heartbeat; expected two lines", c.Broadcast)}
 	}
 	return nil
 }
@@ -352,12 +346,6 @@ func (c Config) checkRate() error {
 		return fmt.Errorf("load: rate of %v messages a second; expected more than 0, at most %d", r.PerSecond, MaxRate)
 	case !(r.To >= 0 && r.To <= MaxRate):
 		return fmt.Errorf("load: rate that changes to %v messages a second; expected more than 0, at most %d", r.To, MaxRate)
-	case !(r.Swing >= 0 && r.Swing <= 1):
-		return fmt.Errorf("load: rate that swings by %v of itself; expected 0 to 1", r.Swing)
-	case (r.Swing > 0) != (r.Period > 0) || r.Period < 0 || r.Period > maxTime:
-		return fmt.Errorf("load: rate that swings by %v of itself in %v; expected a share and a time, or neither", r.Swing, r.Period)
-	case r.Swing > 0 && r.To > 0:
-		return errors.New("load: rate that changes and swings; expected one of the two")
 	}
 	return nil
 }
@@ -372,28 +360,17 @@ func (c Config) checkWebSocket() error {
 	return nil
 }
 
-func (c Config) checkBounds() error {
-	for _, f := range []struct {
-		name           string
-		got, low, high int
-	}{
-		{"connections", c.Connections, 1, maxConnections},
-		{"connect rate", c.ConnectRate, 0, maxRate},
-		{"pipeline", c.Pipeline, 1, MaxPipeline},
-		{"lines of a verification in flight", c.Check, 0, MaxCheck},
-		{"loops", c.Loops, 1, maxLoops},
-		{"ramp from", c.Ramp.From, 0, c.Connections},
-		{"send buffer", c.Socket.SendBuffer, 0, maxSocketBuffer},
-		{"receive buffer", c.Socket.ReceiveBuffer, 0, maxSocketBuffer},
-		{"bytes sent a second", c.SendLimit, 0, maxLimit},
-		{"bytes received a second", c.ReceiveLimit, 0, maxLimit},
-	} {
-		if f.got < f.low || f.got > f.high {
-			return fmt.Errorf("load: %s of %d; expected %d to %d", f.name, f.got, f.low, f.high)
-		}
+// checkConnections says what is wrong with how connections come, and bounds what is in
+// flight on them together.
+func (c Config) checkConnections() error {
+	if c.Early && c.HoldBefore+c.HoldAfter > 0 {
+		return errors.New("load: connections that come while there is traffic (--early, --ramp or --lifetime), and --hold-before or --hold-after; expected one of the two")
 	}
-	if c.Messages < 0 {
-		return fmt.Errorf("load: %d messages a connection; expected 1 or more, or 0 for as many as there is time for", c.Messages)
+	if c.Ramp.From < 0 || c.Ramp.From > c.Connections {
+		return &SettingError{"ramp", fmt.Errorf("from %d; expected 0 to %d", c.Ramp.From, c.Connections)}
+	}
+	if c.Ramp.Over < 0 || c.Ramp.Over > maxTime {
+		return &SettingError{"ramp", fmt.Errorf("%v; expected 0s to %v", c.Ramp.Over, maxTime)}
 	}
 	if n := int64(c.Pipeline) * int64(c.messageSize()); n > maxFlyingBytes {
 		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.messageSize(), maxFlyingBytes)
@@ -404,7 +381,6 @@ func (c Config) checkBounds() error {
 	return nil
 }
 
-// checkMachine says what this machine does not allow.
 func (c Config) checkMachine() error {
 	if _, err := models.Find(c.Model); err != nil {
 		return fmt.Errorf("load: %w", err)
@@ -423,32 +399,6 @@ func (c Config) shards() (loops, each int, err error) {
 		most = 0
 	}
 	return sock.Shards(c.most(), c.Loops, most)
-}
-
-func (c Config) checkTimes() error {
-	for _, f := range []struct {
-		name string
-		got  time.Duration
-	}{
-		{"connect timeout", c.ConnectTimeout},
-		{"duration", c.Duration},
-		{"warm-up", c.Warmup},
-		{"hold before the traffic", c.HoldBefore},
-		{"hold after the traffic", c.HoldAfter},
-		{"drain", c.Drain},
-		{"ramp", c.Ramp.Over},
-		{"lifetime", c.Lifetime},
-		{"time to think", c.Think},
-		{"time between progress events", c.ProgressEvery},
-	} {
-		if f.got < 0 || f.got > maxTime {
-			return fmt.Errorf("load: %s of %v; expected 0 to %v", f.name, f.got, maxTime)
-		}
-	}
-	if c.Messages > 0 && (c.Duration > 0 || c.Warmup > 0) {
-		return fmt.Errorf("load: %d messages a connection and a duration of %v with a warm-up of %v; expected a number of messages or times", c.Messages, c.Duration, c.Warmup)
-	}
-	return nil
 }
 
 // messageSize is the size of the longest message in bytes.

@@ -5,40 +5,16 @@ import (
 	"net"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/myriad-go/myriad/internal/engine"
 )
-
-// TestMuteRate sends what is planned although nothing answers.
-func TestMuteRate(t *testing.T) {
-	for _, each := range []bool{false, true} {
-		eachModel(t, func(t *testing.T, model string) {
-			s := serve(t, silent)
-			rate := Rate{PerSecond: 1000}
-			if each {
-				rate = Rate{PerSecond: 100, Each: true}
-			}
-			for times := range slower(t) {
-				r := check(t, Config{Target: s.addr(), Connections: 10, Model: model, Match: matchNone, Rate: rate, Duration: times * 300 * time.Millisecond})
-				if !near(float64(r.Intended), float64(times)*300, 0.04) || r.Bytes.Sent < 64*(r.Intended-r.Unsent) {
-					t.Errorf("each %v: %d planned, %d not sent, %+v", each, r.Intended, r.Unsent, r.Bytes)
-				}
-				if r.Unsent <= r.Intended/2 {
-					break
-				}
-			}
-		})
-	}
-}
 
 // TestLifetimeLost has a server that ends its connections: others take their places.
 func TestLifetimeLost(t *testing.T) {
+	t.Parallel()
 	eachModel(t, func(t *testing.T, model string) {
 		s := serve(t, func(c net.Conn) {
 			b := make([]byte, 64)
@@ -63,6 +39,7 @@ func TestLifetimeLost(t *testing.T) {
 
 // TestLifetimeRefused tries again when nobody listens, and not too often.
 func TestLifetimeRefused(t *testing.T) {
+	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	began := time.Now()
@@ -110,10 +87,11 @@ func TestTargetsOfAllKinds(t *testing.T) {
 	cfg := Config{Target: one.addr(), Also: []string{"unix:" + ln.Addr().String()}, Connections: 10, Messages: 3}
 	cfg.Sources = nil
 	f := &fakeEngine{}
-	r, err := newRun(cfg.filled(), []target{testTarget, {path: "/x"}}, func(engine.Config) (engine.Engine, error) { return f, nil })
+	r, err := newRun(cfg.filled(), []target{testTarget, {path: "/x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.use(f, "")
 	r.dialer.plan = []source{{addrs("127.0.0.1")[0], 10}} // as if there were many
 	if err := r.dialer.issue(10); err != nil {
 		t.Fatal(err)
@@ -147,56 +125,4 @@ func TestMessagesThink(t *testing.T) {
 			t.Errorf("%d answers, %d exchanged all; want 6 and 2", sum.run[nAnswered], sum.run[nExchanged])
 		}
 	})
-}
-
-// TestChurnOnLoops has connections change hands on several loops at once, with everything
-// that is timed; the race detector looks on.
-func TestChurnOnLoops(t *testing.T) {
-	eachModel(t, func(t *testing.T, model string) {
-		for _, each := range []bool{false, true} {
-			for times := range slower(t) {
-				if r := churnOnLoops(t, model, each, times*400*time.Millisecond); r.Closed > 0 && r.Latency.Count > 0 {
-					break
-				}
-			}
-		}
-	})
-}
-
-func churnOnLoops(t *testing.T, model string, each bool, window time.Duration) *Result {
-	t.Helper()
-	s := serve(t, echo)
-	var sent, answered int64
-	rate := Rate{PerSecond: 2000, Each: each}
-	if each {
-		rate.PerSecond = 40
-	}
-	r, err := Run(t.Context(), Config{
-		Target: s.addr(), Connections: 50, Model: model, Loops: 3, Rate: rate, Template: `\{re x{1,30}}` + "\n",
-		Lifetime: 30 * time.Millisecond, Duration: window,
-		Observe: func(e Event) {
-			if e.Interval != nil {
-				sent += e.Interval.Sent
-				answered += e.Interval.Answered
-			}
-		},
-	})
-	if err != nil || r.FirstMismatch != nil || len(r.Lost) > 0 {
-		t.Fatalf("%v, %v", err, r.Err())
-	}
-	if b := r.Bytes; b.Sent != b.Answered+b.InFlight+b.CutOff || b.InFlight < 0 || b.CutOff < 0 {
-		t.Errorf("bytes %+v", b)
-	}
-	if missing := sent - answered - r.CutOff - r.Unanswered; missing != 0 {
-		t.Errorf("%d sent, %d answered, %d cut off, %d not answered: %d are missing", sent, answered, r.CutOff, r.Unanswered, missing)
-	}
-	return r
-}
-
-// TestEarlyHold is refused.
-func TestEarlyHold(t *testing.T) {
-	err := Config{Target: "127.0.0.1:1", Early: true, HoldAfter: time.Second}.Validate()
-	if err == nil || !strings.Contains(err.Error(), "expected one of the two") {
-		t.Error(err)
-	}
 }

@@ -267,10 +267,6 @@ type Rate struct {
 	// linearly from the beginning of the window. Default 0: it does not
 	// change.
 	To float64 `json:"to,omitempty"`
-	// Swing has the rate go up and down by that share of itself, 0 to 1, as
-	// a sine with the given Period. Default 0.
-	Swing  float64       `json:"swing,omitempty"`
-	Period time.Duration `json:"period,omitempty"`
 }
 
 // TLS is how connections are encrypted.

@@ -1,11 +1,12 @@
 package load
 
 import (
-	"github.com/myriad-go/myriad/internal/sock"
 	"net/netip"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 func TestValidate(t *testing.T) {
@@ -23,32 +24,40 @@ func TestValidate(t *testing.T) {
 		"answer":             {func(c *Config) { c.Message, c.Answer = []byte("x"), []byte("y") }, ""},
 		"HTTP":               {func(c *Config) { c.HTTP = true }, ""},
 		"HTTP request":       {func(c *Config) { c.HTTP, c.Message = true, []byte("GET /a HTTP/1.1\r\n\r\n") }, ""},
-		"empty answer":       {func(c *Config) { c.Message, c.Answer = []byte("x"), []byte{} }, "answer of 0 bytes; expected 1 to"},
-		"answer to nothing":  {func(c *Config) { c.Answer = []byte("y") }, "and no message"},
-		"answer and HTTP":    {func(c *Config) { c.HTTP, c.Answer = true, []byte("y") }, "learned from the server"},
-		"HTTP and size":      {func(c *Config) { c.HTTP, c.Size = true, 7 }, "one of the three"},
+		"empty answer":       {func(c *Config) { c.Message, c.Answer = []byte("x"), []byte{} }, "--answer is 0 bytes; expected 1 to"},
+		"answer to nothing":  {func(c *Config) { c.Answer = []byte("y") }, "--answer is given without --message"},
+		"answer and HTTP":    {func(c *Config) { c.HTTP, c.Answer = true, []byte("y") }, "--http is given together with --answer"},
+		"HTTP and size":      {func(c *Config) { c.HTTP, c.Size = true, 7 }, "--http is given together with --size"},
 		"no target":          {func(c *Config) { c.Target = "" }, "expected host:port"},
 		"no port":            {func(c *Config) { c.Target = "localhost" }, "expected host:port"},
 		"port 0":             {func(c *Config) { c.Target = "localhost:0" }, "expected host:port"},
-		"connections":        {func(c *Config) { c.Connections = -1 }, "connections of -1; expected 1 to"},
+		"connections":        {func(c *Config) { c.Connections = -1 }, "--connections is -1; expected 1 to"},
 		"many connections":   {func(c *Config) { c.Connections = 1 << 30 }, "expected 1 to"},
-		"rate":               {func(c *Config) { c.ConnectRate = -1 }, "connect rate of -1"},
+		"rate":               {func(c *Config) { c.ConnectRate = -1 }, "--connect-rate is -1"},
 		"pipeline":           {func(c *Config) { c.Pipeline = 1025 }, "expected 1 to 1024"},
-		"loops":              {func(c *Config) { c.Loops = -2 }, "loops of -2"},
+		"loops":              {func(c *Config) { c.Loops = -2 }, "--loops is -2"},
 		"size":               {func(c *Config) { c.Size = 1 }, "expected 2 to 1048576"},
-		"large":              {func(c *Config) { c.Size = MaxMessage + 1 }, "expected 2 to"},
-		"empty message":      {func(c *Config) { c.Message = []byte{} }, "message of 0 bytes"},
-		"message and size":   {func(c *Config) { c.Message, c.Size = []byte("x"), 1 }, "one of the three"},
+		"large":              {func(c *Config) { c.Size = MaxMessage + 1 }, "--size is 1048577; expected 1 to"},
+		"empty message":      {func(c *Config) { c.Message = []byte{} }, "--message is 0 bytes"},
+		"message and size":   {func(c *Config) { c.Message, c.Size = []byte("x"), 1 }, "--size is given together with --message"},
 		"bytes in flight":    {func(c *Config) { c.Size, c.Pipeline = MaxMessage, 65 }, "in flight on a connection"},
 		"in flight":          {func(c *Config) { c.Connections, c.Pipeline = 1_000_000, 1000 }, "messages in flight"},
-		"negative messages":  {func(c *Config) { c.Messages = -1 }, "-1 messages"},
-		"messages and time":  {func(c *Config) { c.Messages, c.Duration = 1, 1 }, "or times"},
-		"messages, warm-up":  {func(c *Config) { c.Messages, c.Warmup = 1, 1 }, "or times"},
-		"negative time":      {func(c *Config) { c.HoldAfter = -1 }, "hold after the traffic of -1ns"},
-		"long time":          {func(c *Config) { c.Duration = 1 << 62 }, "duration of"},
+		"negative messages":  {func(c *Config) { c.Messages = -1 }, "--messages is -1"},
+		"messages and time":  {func(c *Config) { c.Messages, c.Duration = 1, 1 }, "--messages is given together with --duration"},
+		"messages, warm-up":  {func(c *Config) { c.Messages, c.Warmup = 1, 1 }, "--messages is given together with --warmup"},
+		"negative time":      {func(c *Config) { c.HoldAfter = -1 }, "--hold-after is -1ns; expected 0s to"},
+		"long time":          {func(c *Config) { c.Duration = 1 << 62 }, "--duration is"},
 		"source not set":     {func(c *Config) { c.Sources = []netip.Addr{{}} }, "source address is not set"},
 		"source's family":    {func(c *Config) { c.Sources = addrs("::1") }, "both to be IPv4"},
-		"unlimited patience": {func(c *Config) { c.Drain = maxTime + time.Second }, "drain of"},
+		"rate and flood":     {func(c *Config) { c.Rate.PerSecond, c.Flood = 1, true }, "--flood is given together with --rate"},
+		"match and size":     {func(c *Config) { c.Match, c.Size = matchHTTP, 7 }, "--size is 7 beside a message"},
+		"HTTP on WebSockets": {func(c *Config) { c.HTTP, c.WebSocket = true, &WebSocket{} }, "--http is given together with --ws"},
+		"flood of answers":   {func(c *Config) { c.Flood, c.Match = true, "bytes:1" }, "expected none with --flood"},
+		"no answers":         {func(c *Config) { c.Match = matchNone }, "a closed loop waits for answers"},
+		"frames":             {func(c *Config) { c.Match = matchFrames }, "expected --ws with it"},
+		"early and idle":     {func(c *Config) { c.Early, c.HoldAfter = true, time.Second }, "expected one of the two"},
+		"late ramp":          {func(c *Config) { c.Ramp = Ramp{From: 101, Over: 1} }, "--ramp is from 101; expected 0 to 100"},
+		"unlimited patience": {func(c *Config) { c.Drain = maxTime + time.Second }, "--drain is"},
 	} {
 		c := Config{Target: "127.0.0.1:9000"}
 		test.change(&c)

@@ -10,21 +10,19 @@ import (
 	"github.com/myriad-go/myriad/internal/websocket"
 )
 
-// connection is the generator's part of a connection. It belongs to the connection's
+// connState is the generator's part of a connection. It belongs to the connection's
 // owner, but for ref and number, which are written once, under the shard's lock,
 // and for flying, due and state, which are written under it.
 //
 //	             answered            sent = answered + flying
 //	messages ──────────┼──────────────────┼────────┼──▶
 //	                   │                  └────────┘ due: have a time, and are to be sent
-//	                   │ pos bytes of the next answer have come
-//	                   └──┤ at: the place in the text of the next byte
+//	                   └─ pos bytes of the next answer have come
 type connState struct {
 	ref      engine.Ref
 	answered uint64
 	id       uint32 // its place in the table
 	number   uint32 // of the connection, in the order in which they were established
-	at       uint32
 	pos      uint32
 	flying   uint16
 	due      uint16
@@ -34,21 +32,21 @@ type connState struct {
 
 // The bits of a connection's state.
 const (
-	started  uint16 = 1 << iota // the traffic has begun
-	finished                    // it has exchanged all its messages, or is closed
-	mistaken                    // an answer was wrong
-	gone                        // it is closed
-	queued                      // it is in its shard's queue of those with room
-	called                      // it is about to be nudged by the pacing
-	expired                     // its lifetime is over
-	deaf                        // it does not receive, because of its limit
-	recovers                    // and is to receive again
-	replied                     // the server has sent something
-	entered                     // it is past its first message
-	timed                       // a timer tells it of its plan
+	started    uint16 = 1 << iota // the traffic has begun
+	finished                      // it has exchanged all its messages, or is closed
+	mistaken                      // an answer was wrong
+	gone                          // it is closed
+	queued                        // it is in its shard's queue of those with room
+	called                        // it is about to be nudged by the pacing
+	expired                       // its lifetime is over
+	readPaused                    // it does not receive, because of its limit
+	resumes                       // and is to receive again
+	replied                       // the server has sent something
+	entered                       // it is past its first message
+	timed                         // a timer tells it of its plan
 )
 
-// table is the memory of all connections of a run, made once: the number of
+// connTable is the memory of all connections of a run, made once: the number of
 // connections is known, so nothing grows and nothing is copied. Pages that no
 // connection uses are never touched. What only some kinds of load need lies in
 // slices of its own, nil where it is not needed.
@@ -156,7 +154,7 @@ func (s *connTable) alloc(t *traffic) {
 	s.opened = make([]time.Duration, n)
 }
 
-// settle makes a connection's place ready for it.
+// reset makes a connection's place ready for it.
 func (s *connTable) reset(l *connState, now time.Duration) {
 	if s.plans != nil {
 		s.plans[l.id] = pacer.Plan{}

@@ -110,10 +110,11 @@ func TestMailboxFull(t *testing.T) {
 
 // fakeRun is a run on a fake engine.
 func fakeRun(cfg Config, f *fakeEngine) *run {
-	r, err := newRun(cfg.filled(), []target{testTarget}, func(engine.Config) (engine.Engine, error) { return f, nil })
+	r, err := newRun(cfg.filled(), []target{testTarget})
 	if err != nil {
 		panic(err)
 	}
+	r.use(f, "")
 	r.report = time.NewTicker(time.Second)
 	return r
 }
@@ -189,9 +190,7 @@ func TestSlowRamp(t *testing.T) {
 func openConn(t *traffic) *engine.Conn {
 	c := &engine.Conn{}
 	c.Bind(&engine.Host{
-		Handler:  t,
-		Limits:   engine.Limits{MaxMessage: 1 << 20, MaxUnsent: 1 << 30},
-		Log:      slog.New(slog.DiscardHandler),
+		Config:   engine.Config{Handler: t, Limits: engine.Limits{MaxMessage: 1 << 20, MaxUnsent: 1 << 30}, Log: slog.New(slog.DiscardHandler)},
 		Buffers:  &engine.FreeList{},
 		Counters: &engine.Counters{},
 		Now:      engine.Since,

@@ -139,7 +139,6 @@ func inSeconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', -1, 64)
 }
 
-// perSecond is how many there were a second of the interval.
 func (i *Interval) perSecond(n int64) float64 {
 	if i.To <= i.From {
 		return 0
@@ -147,5 +146,4 @@ func (i *Interval) perSecond(n int64) float64 {
 	return float64(n) / (i.To - i.From).Seconds()
 }
 
-// errors counts what went wrong in the interval.
 func (i *Interval) errors() int64 { return max(sumCauses(i.Errors), i.Failed+i.Lost) }

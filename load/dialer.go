@@ -120,7 +120,6 @@ func (d *dialer) wanted(now time.Duration) int {
 // retryEvery is how long attempts that failed wait for another one.
 const retryEvery = 100 * time.Millisecond
 
-// issue starts n connections.
 func (d *dialer) issue(n int) error {
 	part := min(max((n+d.loops-1)/d.loops, leastOrder), n)
 	for n > 0 {
@@ -216,7 +215,6 @@ func sourceRoom() int {
 	return roomIn(procfs.ReadSysctl("net.ipv4.ip_local_port_range"))
 }
 
-// roomIn works out sourceRoom from the two numbers of the port range.
 func roomIn(portRange string, err error) int {
 	var low, high int
 	if err != nil {

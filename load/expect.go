@@ -3,6 +3,7 @@ package load
 import (
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -184,12 +185,14 @@ func (r *Result) latencies() map[string]*Latency {
 	return all
 }
 
-// numbers are the figures of a result by name that aren't times; those that were not
-// measured are left out.
+// numbers are the figures of a result by name that aren't times, NaN for what was not
+// measured.
 func (r *Result) numbers() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.faults()), "failed": float64(sumCauses(r.ConnectErrors)), "lost": float64(sumCauses(r.Lost)),
-		"connected": float64(r.Connected),
+		"connected": float64(r.Connected), "rate": math.NaN(), "cpu": math.NaN(), "check_rate": math.NaN(),
+		"checked": 0, "check_asked": 0, "check_wrong": 0, "check_lost": 0, "check_unanswered": 0,
+		"heard": math.NaN(), "heard_again": math.NaN(), "heard_missing": math.NaN(),
 	}
 	for i := range Counters {
 		if c := &Counters[i]; c.result != nil {
@@ -209,7 +212,7 @@ func (r *Result) numbers() map[string]float64 {
 		all["check_wrong"] += float64(v.Wrong)
 		all["check_lost"] += float64(v.Lost)
 		all["check_unanswered"] += float64(v.Unanswered)
-		if i == 0 || v.Rate() < all["check_rate"] {
+		if slowest := all["check_rate"]; !(slowest <= v.Rate()) {
 			all["check_rate"] = v.Rate()
 		}
 	}
@@ -219,16 +222,12 @@ func (r *Result) numbers() map[string]float64 {
 	return all
 }
 
-// complete is a result in which everything is measured: it has all names.
-var complete = Result{
-	Window: time.Second, UserCPU: time.Second, Verifications: make([]Verification, 1), Broadcast: new(Broadcast),
-	Service: new(Latency), Late: new(Latency),
-}
+// nothing is a result that has measured nothing: it has the names of all figures.
+var nothing Result
 
-// figureNamed is a figure by its name.
 func figureNamed(name string) (figure, bool) {
-	if _, ok := complete.numbers()[name]; ok {
-		return figure{of: func(r *Result) (float64, bool) { n, ok := r.numbers()[name]; return n, ok || !r.absent(name) }}, true
+	if _, ok := nothing.numbers()[name]; ok {
+		return figure{of: func(r *Result) (float64, bool) { n := r.numbers()[name]; return n, !math.IsNaN(n) }}, true
 	}
 	switch name {
 	case "connect_time":
@@ -237,7 +236,7 @@ func figureNamed(name string) (figure, bool) {
 		return figure{true, func(r *Result) (float64, bool) { return float64(r.Window), r.Window > 0 }}, true
 	}
 	which, point, found := strings.Cut(name, ".")
-	if _, ok := complete.latencies()[which]; !ok || !found {
+	if _, ok := nothing.latencies()[which]; !ok || !found {
 		which, point = "latency", name
 	}
 	if of, ok := latencyPoints[point]; ok {
@@ -262,16 +261,9 @@ func figureNamed(name string) (figure, bool) {
 	}}, true
 }
 
-// absent says whether a figure is not measured where it is not in numbers; sums of
-// verifications are 0 without one.
-func (r *Result) absent(name string) bool {
-	return !strings.HasPrefix(name, "check") || name == "check_rate"
-}
-
-// figureNames lists all names.
 func figureNames() string {
 	names := slices.Sorted(maps.Keys(latencyPoints))
 	names = append(names, "another percentile such as p99.5", "those after broadcast. check. connect. first_byte. late. service. (p99.5 not)")
-	names = append(names, slices.Sorted(maps.Keys(complete.numbers()))...)
+	names = append(names, slices.Sorted(maps.Keys(nothing.numbers()))...)
 	return strings.Join(append(names, "connect_time", "window"), ", ")
 }

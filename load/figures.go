@@ -140,7 +140,6 @@ func (r *Result) Rate() float64 {
 	return float64(r.rated()) / r.Window.Seconds()
 }
 
-// rated is how many messages Rate counts.
 func (r *Result) rated() int64 {
 	if r.NoReply {
 		return r.Sent
@@ -169,7 +168,6 @@ func (r *Result) GeneratorBound() bool {
 	return r.Messages == 0 && r.knowsCPU() && r.CPUShare() >= busy
 }
 
-// knowsCPU says whether CPUShare says anything.
 func (r *Result) knowsCPU() bool { return r.Window >= shortest && r.UserCPU+r.SystemCPU > 0 }
 
 // CPUShare is the share of its processors that the generator used in the window, 1

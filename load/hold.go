@@ -8,7 +8,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is what happens on connections that are only held. They have no connections:
+// This file is what happens on connections that are only held. They have no connState:
 // the value of each is one of two that its shard has for all, and says whether it has
 // had the broadcast. So a million of them costs the generator no more than the
 // engine's entries. What only a few need at a time, the lines of a verification that are
@@ -33,7 +33,6 @@ var (
 	errLongLine  = errors.New("a line of more than 4096 bytes")
 )
 
-// holdsOnly says whether connections are only held open.
 func (t *traffic) holdsOnly() bool {
 	return t.mode == holding && t.cfg.Lifetime == 0 && t.cfg.ReceiveLimit == 0
 }
@@ -43,7 +42,7 @@ func (t *traffic) hold(c *engine.Conn, s *shard, now, began time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.shut {
-		c.Kill(errLate)
+		c.Abort(errLate)
 		return
 	}
 	s.sum.run[nOpened]++
@@ -52,13 +51,13 @@ func (t *traffic) hold(c *engine.Conn, s *shard, now, began time.Duration) {
 	c.SetValue(&s.unheard)
 }
 
-// receivedElse takes what arrives on a connection that has no connection.
+// receivedElse takes what arrives on a connection that has no connState.
 func (t *traffic) receivedElse(c *engine.Conn, in []byte) int {
 	switch v := c.Value().(type) {
 	case *upgrade:
 		return t.upgrade(c, v, in)
 	case *held:
-		if t.cfg.listens() && !t.closing.Load() {
+		if t.cfg.watchesLines() && !t.closing.Load() {
 			return t.hear(c, v, in)
 		}
 		v.shard.mu.Lock()
@@ -96,7 +95,7 @@ func (t *traffic) hear(c *engine.Conn, h *held, in []byte) (used int) {
 	s.sum.count(nBytesReceived, int64(used), t.measured(now))
 	s.mu.Unlock()
 	if why != nil {
-		c.Kill(why)
+		c.Abort(why)
 		return len(in)
 	}
 	for range heartbeats {
@@ -164,7 +163,7 @@ func (s *shard) remove(ref engine.Ref) (a asked, ok bool) {
 	return a, ok
 }
 
-// closedElse counts the end of a connection that has no connection.
+// closedElse counts the end of a connection that has no connState.
 func (t *traffic) closedElse(c *engine.Conn, why error) {
 	switch v := c.Value().(type) {
 	case *upgrade:

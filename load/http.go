@@ -50,7 +50,6 @@ func (c *Config) learn(ctx context.Context, to target) error {
 	return nil
 }
 
-// readAnswer reads one answer to a request and returns its bytes.
 func readAnswer(conn io.Reader) ([]byte, error) {
 	var raw bytes.Buffer
 	in := bufio.NewReader(io.TeeReader(io.LimitReader(conn, 2*MaxMessage), &raw))

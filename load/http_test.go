@@ -54,6 +54,7 @@ func TestHTTP(t *testing.T) {
 
 // TestHTTPMistakes changes one byte of an answer's status, head and content.
 func TestHTTPMistakes(t *testing.T) {
+	t.Parallel()
 	good := hello(time.Unix(0, 0))
 	for _, byte := range []int{9, strings.Index(good, "Date"), strings.Index(good, "GMT") + 3, len(good) - 1} {
 		s := answering(t, func(_ net.Conn, n int) string {
@@ -71,6 +72,7 @@ func TestHTTPMistakes(t *testing.T) {
 
 // TestHTTPRefused has servers whose answers can't be learned.
 func TestHTTPRefused(t *testing.T) {
+	t.Parallel()
 	long := fmt.Sprint("HTTP/1.1 200 OK\r\nContent-Length: ", MaxMessage+1, "\r\n\r\n")
 	for want, answer := range map[string]string{
 		"status 404":                "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
@@ -95,6 +97,7 @@ func TestHTTPRefused(t *testing.T) {
 // TestHTTPSilent gives up a server that does not answer, after a time or when
 // the context ends.
 func TestHTTPSilent(t *testing.T) {
+	t.Parallel()
 	cfg := Config{Target: serve(t, silent).addr(), HTTP: true, ConnectTimeout: 20 * time.Millisecond}
 	_, err := Run(t.Context(), cfg)
 	// On a busy machine it is over as soon as it connects, and package net says that.

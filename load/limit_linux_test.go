@@ -13,6 +13,7 @@ import (
 // TestBacklogLimit connects to a listener that never accepts: when its queue is full
 // the kernel counts that, and the result says so.
 func TestBacklogLimit(t *testing.T) {
+	t.Parallel()
 	ln, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

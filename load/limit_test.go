@@ -62,15 +62,6 @@ func TestLimitsOf(t *testing.T) {
 	}
 }
 
-// TestPressure is no more than all of the window.
-func TestPressure(t *testing.T) {
-	r := quietRun()
-	r.window, r.stalled = time.Second, time.Minute
-	if got := r.pressure(); got != 1 {
-		t.Errorf("a share of %v, want 1", got)
-	}
-}
-
 // TestKernelLimits names what the kernel has counted, where it did harm.
 func TestKernelLimits(t *testing.T) {
 	here, away := []target{{addr: netip.MustParseAddrPort("127.0.0.1:1")}}, []target{testTarget}

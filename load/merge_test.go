@@ -3,7 +3,6 @@ package load
 import (
 	"fmt"
 	"math"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -11,8 +10,10 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// generatorStream is the stream of one that answered each message within took.
-func generatorStream(t testing.TB, start time.Time, answered int64, window, took time.Duration) *Stream {
+var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+// generatorResult is that of a generator that answered each message within took.
+func generatorResult(t testing.TB, start time.Time, answered int64, window, took time.Duration) *Result {
 	t.Helper()
 	h := newHistogram()
 	h.RecordValues(int64(took), answered)
@@ -20,37 +21,30 @@ func generatorStream(t testing.TB, start time.Time, answered int64, window, took
 	if err != nil {
 		t.Fatal(err)
 	}
-	events := []Event{{Phase: Began, Plan: &Plan{Start: start, Targets: []string{"a:1"}, Mode: "open loop", Connections: 5, Sources: 1, Loops: 1, Host: "m", Rate: &Rate{PerSecond: 100}}}}
-	for n := range 3 {
-		from := time.Duration(n) * time.Second
-		i := &Interval{
-			From: from, To: from + time.Second, Stage: "window", Open: 5, Sent: 7, Answered: answered / 3, Errors: map[string]int64{"timed out": 1},
-			Latency: Latency{Count: answered / 3, Min: took, Mean: took, P50: took, P99: took, Max: took}, Generator: Usage{CPU: time.Second / 2, Resident: 100},
-		}
-		events = append(events, Event{Phase: Progress, Interval: i, Snapshot: Snapshot{5, 0, 7, 7}})
-	}
-	return readBack(t, append(events, Event{Phase: Done, Snapshot: Snapshot{0, 1, 7, 7}, Result: &Result{
+	return &Result{
+		Start: start, Took: 3 * time.Second,
 		Target: "a:1", Mode: "open loop", Corrected: true, CPUs: 1, Connections: 5, Connected: 4, ConnectErrors: map[string]int64{"timed out": 1},
 		Window: window, Sent: answered, Answered: answered, Intended: answered, Latency: readLatency(h), Histogram: string(text),
 		Service: &Latency{Count: answered, Mean: took, P99: took}, Schedule: &Rate{PerSecond: 100}, UserCPU: time.Second, Bytes: Bytes{Sent: 64 * answered, Answered: 64 * answered},
-	}}))
+		Verifications: []Verification{{Number: 1, InFlight: 4, Open: 10, Asked: 10, Checked: 5, Wrong: 2, Lost: 1, Unanswered: 2, Time: took}},
+		Broadcast:     &Broadcast{Open: 10, Heard: 8, Again: 3, Time: took, After: Latency{Count: 8}},
+	}
 }
 
-var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-
-func TestMergeStreams(t *testing.T) {
-	a := generatorStream(t, noon, 3000, 3*time.Second, time.Millisecond)
-	b := generatorStream(t, noon.Add(400*time.Millisecond), 9000, 3100*time.Millisecond, 3*time.Millisecond)
-	before := fmt.Sprintf("%+v %+v", *a.Result, a.Intervals)
-	s, err := MergeStreams(a, b)
+func TestMerge(t *testing.T) {
+	a := generatorResult(t, noon, 3000, 3*time.Second, time.Millisecond)
+	b := generatorResult(t, noon.Add(400*time.Millisecond), 9000, 3100*time.Millisecond, 3*time.Millisecond)
+	b.Target, b.Interrupted = "b:1", true
+	b.Verifications = append(b.Verifications, Verification{Number: 2, Open: 1, Checked: 1})
+	before := fmt.Sprintf("%+v %+v", *a, a.ConnectErrors)
+	r, err := Merge(a, b)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if after := fmt.Sprintf("%+v %+v", *a.Result, a.Intervals); after != before {
-		t.Error("the first stream has been changed")
+	if after := fmt.Sprintf("%+v %+v", *a, a.ConnectErrors); after != before {
+		t.Error("the first result has been changed")
 	}
-	r := s.Result
-	if want := a.Result.Rate() + b.Result.Rate(); math.Abs(r.Rate()-want) > .01 {
+	if want := a.Rate() + b.Rate(); math.Abs(r.Rate()-want) > .01 {
 		t.Errorf("a rate of %f, want the sum %f", r.Rate(), want)
 	}
 	l := r.Latency
@@ -58,118 +52,66 @@ func TestMergeStreams(t *testing.T) {
 	if l.Count != 12_000 || !near(l.P50, 3*time.Millisecond) || !near(l.Mean, 2500*time.Microsecond) || !near(l.Min, time.Millisecond) {
 		t.Errorf("latency %+v; expected a quarter of 1ms, the rest 3ms", l)
 	}
-	if p := time.Duration(s.histogram.ValueAtPercentile(24)); !near(p, time.Millisecond) {
-		t.Errorf("24 %% of the merged histogram are %v, want 1ms", p)
+	if h, err := decodeHistogram(r.Histogram); err != nil || !near(time.Duration(h.ValueAtPercentile(24)), time.Millisecond) {
+		t.Errorf("%v; 24 %% of the merged histogram are not 1ms", err)
 	}
 	if r.Service.Count != 12_000 || r.Service.P99 != 3*time.Millisecond || r.Service.Mean != 2500*time.Microsecond {
 		t.Errorf("service %+v; expected the worse percentile and the mean of both", r.Service)
 	}
-	if r.Connected != 8 || r.ConnectErrors["timed out"] != 2 || r.CPUs != 2 || r.UserCPU != 2*time.Second || r.Bytes.Sent != 768_000 || r.Schedule.PerSecond != 200 {
+	if r.Target != "a:1, b:1" || !r.Interrupted || r.Connected != 8 || r.ConnectErrors["timed out"] != 2 || r.CPUs != 2 || r.UserCPU != 2*time.Second || r.Bytes.Sent != 768_000 || r.Schedule.PerSecond != 200 {
 		t.Errorf("figures don't add up: %+v", r)
 	}
-	if s.Plan.Connections != 10 || s.Plan.Rate.PerSecond != 200 || s.Plan.Host != "m" || !s.Plan.Start.Equal(noon) || s.Last.Sent != 14 {
-		t.Errorf("plan %+v, last %+v", s.Plan, s.Last)
+	want := Verification{Number: 1, InFlight: 8, Open: 20, Asked: 20, Checked: 10, Wrong: 4, Lost: 2, Unanswered: 4, Time: 3 * time.Millisecond}
+	if len(r.Verifications) != 2 || r.Verifications[0] != want || r.Broadcast.Heard != 16 || r.Broadcast.Again != 6 || r.Broadcast.After.Count != 16 {
+		t.Errorf("verifications %+v, broadcast %+v", r.Verifications, r.Broadcast)
 	}
-	if len(s.Intervals) != 3 {
-		t.Fatalf("%d intervals, want those of the first", len(s.Intervals))
+	if one, err := Merge(a); err != nil || one.Answered != 3000 || one.Histogram == "" {
+		t.Errorf("one result is not itself: %v", err)
 	}
-	if i := s.Intervals[1]; i.Open != 10 || i.Answered != 4000 || i.Errors["timed out"] != 2 || i.Latency.P99 != 3*time.Millisecond || i.Generator != (Usage{CPU: time.Second, Resident: 200}) {
-		t.Errorf("the second interval is %+v", i)
+	// Where no answers were awaited the rates at which was sent add up.
+	for _, of := range []*Result{a, b} {
+		of.NoReply, of.Answered = true, 0
 	}
-	if one, err := MergeStreams(a); err != nil || one.Result.Answered != 3000 || !reflect.DeepEqual(one.Intervals, a.Intervals) {
-		t.Errorf("one stream is not itself: %v", err)
-	}
-}
-
-// TestMergeMute adds up the rates at which was sent where no answers were awaited.
-func TestMergeMute(t *testing.T) {
-	of := func(sent int64, window time.Duration) *Stream {
-		s := generatorStream(t, noon, 3, time.Second, time.Millisecond)
-		s.Result.NoReply, s.Result.Sent, s.Result.Answered, s.Result.Window = true, sent, 0, window
-		return s
-	}
-	s, err := MergeStreams(of(3000, 3*time.Second), of(9000, 3100*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := 1000 + 9000/3.1; math.Abs(s.Result.Rate()-want) > .01 {
-		t.Errorf("a rate of %f, want the sum %f", s.Result.Rate(), want)
+	if r, err := Merge(a, b); err != nil || math.Abs(r.Rate()-1000-9000/3.1) > .01 {
+		t.Errorf("%v, a rate of %f without answers", err, r.Rate())
 	}
 }
 
 func TestMergeRefuses(t *testing.T) {
-	first := generatorStream(t, noon, 30, time.Second, time.Millisecond)
-	change := func(f func(*Stream)) *Stream {
-		s := generatorStream(t, noon, 30, time.Second, time.Millisecond)
-		f(s)
-		return s
-	}
+	first := generatorResult(t, noon, 30, time.Second, time.Millisecond)
 	coarse := hdrhistogram.New(1, int64(time.Hour), 3)
 	coarse.RecordValue(int64(30 * time.Minute))
-	for _, test := range []struct {
-		says    string
-		streams []*Stream
-	}{
-		{"merge of no streams", nil},
-		{"stream 2: it is cut off", []*Stream{first, change(func(s *Stream) { s.Result = nil })}},
-		{"stream 1: it is cut off", []*Stream{change(func(s *Stream) { s.Result = nil }), first}},
-		{`stream 2: mode "flood"; expected "open loop"`, []*Stream{first, change(func(s *Stream) { s.Result.Mode = "flood" })}},
-		{"only one of", []*Stream{first, change(func(s *Stream) { s.Result.Corrected = false })}},
-		{"no histogram", []*Stream{first, change(func(s *Stream) { s.histogram = nil })}},
-		{"at the time of the first", []*Stream{first, change(func(s *Stream) { s.Plan.Start = noon.Add(3 * time.Second) })}},
-		{"at the time of the first", []*Stream{first, change(func(s *Stream) { s.Plan.Start = noon.Add(-3 * time.Second) })}},
-		{"stream 2: histogram: 1 latencies of more than 1m0s", []*Stream{first, change(func(s *Stream) { s.histogram = coarse })}},
+	text, err := coarse.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for says, change := range map[string]func(*Result){
+		`result 2: mode "flood"; expected "open loop"`: func(r *Result) { r.Mode = "flood" },
+		"only one of":                  func(r *Result) { r.Corrected = false },
+		"no histogram":                 func(r *Result) { r.Histogram = "" },
+		"result 2: histogram: ":        func(r *Result) { r.Histogram = "AAAA" },
+		"at the time of the first":     func(r *Result) { r.Start = noon.Add(3 * time.Second) },
+		"expected at the time of the ": func(r *Result) { r.Start = noon.Add(-3 * time.Second) },
+		"result 2: histogram: 1 latencies of more than 1m0s": func(r *Result) { r.Histogram = string(text) },
 	} {
-		if _, err := MergeStreams(test.streams...); err == nil || !strings.Contains(err.Error(), test.says) {
-			t.Errorf("got %v, want %q", err, test.says)
+		r := generatorResult(t, noon, 30, time.Second, time.Millisecond)
+		change(r)
+		if _, err := Merge(first, r); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("got %v, want %q", err, says)
 		}
 	}
-}
-
-// Folding loses nothing but detail.
-func TestFold(t *testing.T) {
-	var all []Interval
-	for n := range 1000 {
-		from := time.Duration(n) * time.Second
-		all = append(all, Interval{
-			From: from, To: from + time.Second, Sent: 3, Open: int64(n), Errors: map[string]int64{"x": 1}, Latency: Latency{Count: 1, P99: time.Duration(n)},
-			Generator: Usage{CPU: 2, Resident: int64(n)}, Server: &Usage{CPU: 3},
-		})
-	}
-	folded := fold(all, 30)
-	if len(folded) > 30 || len(folded) < 29 {
-		t.Fatalf("%d intervals, want 30", len(folded))
-	}
-	var sent, errors, at, count int64
-	var cpu time.Duration
-	for _, i := range folded {
-		if int64(i.From) != at {
-			t.Errorf("an interval from %v after %v", i.From, time.Duration(at))
-		}
-		at = int64(i.To)
-		sent, errors, count = sent+i.Sent, errors+i.errors(), count+i.Latency.Count
-		cpu += i.Generator.CPU + i.Server.CPU
-		if last := int64(i.To/time.Second) - 1; i.Open != last || int64(i.Latency.P99) != last || i.Generator.Resident != last {
-			t.Errorf("to %v: %d open, p99 %v; want the last and the worst, %d", i.To, i.Open, i.Latency.P99, last)
-		}
-	}
-	if sent != 3000 || errors != 1000 || count != 1000 || cpu != 5000 {
-		t.Errorf("sent %d, errors %d, latencies %d, CPU %v", sent, errors, count, cpu)
-	}
-	if all[0].Errors["x"] != 1 || all[0].Sent != 3 || all[0].Server.CPU != 3 {
-		t.Error("what was folded has been changed")
-	}
-	if same := fold(all, 1000); len(same) != 1000 {
-		t.Errorf("%d intervals of 1000 that may stay", len(same))
+	if _, err := Merge(); err == nil {
+		t.Error("no results are merged")
 	}
 }
 
 func TestWriteComparison(t *testing.T) {
-	a := generatorStream(t, noon, 3000, 3*time.Second, time.Millisecond)
-	b := generatorStream(t, noon, 9000, 3*time.Second, 3*time.Millisecond)
+	a := &Stream{Result: generatorResult(t, noon, 3000, 3*time.Second, time.Millisecond)}
+	b := &Stream{Result: generatorResult(t, noon, 9000, 3*time.Second, 3*time.Millisecond)}
+	a.Result.Verifications, a.Result.Broadcast, b.Result.Verifications, b.Result.Broadcast = nil, nil, nil, nil
 	b.Result.ConnectErrors, b.Result.UserCPU, b.Result.Connected = nil, 0, 1000
 	var out strings.Builder
-	if err := WriteComparison(&out, []string{"old", "new", "broken"}, []*Stream{a, b, {Intervals: a.Intervals}}); err != nil {
+	if err := WriteComparison(&out, []string{"old", "new", "broken"}, []*Stream{a, b, {Intervals: []Interval{{To: 3 * time.Second}}}}); err != nil {
 		t.Fatal(err)
 	}
 	const want = `                 old        new           broken

@@ -37,35 +37,24 @@ func (t *traffic) allowed(l *connState, n int, now time.Duration) int {
 	return n
 }
 
-// enter begins a connection's regular traffic.
-func (t *traffic) enter(s *shard, l *connState, now time.Duration) {
-	switch t.mode {
-	case closedLoop:
+// refill has a connection send what it may when answers have made room, or when its
+// regular traffic begins.
+func (t *traffic) refill(s *shard, l *connState, answers int, now time.Duration) {
+	begins := l.state&entered == 0
+	l.state |= entered
+	switch {
+	case t.open():
+		if begins && t.mode == openEach {
+			t.beginPlan(l, now)
+		}
+		t.fill(s, l, now)
+	case t.mode != closedLoop:
+	case begins:
 		for range t.allowed(l, t.cfg.Pipeline, now) {
 			t.claim(s, l, now)
 		}
-	case openLoop:
-		t.fill(s, l, now)
-	case openEach:
-		t.beginPlan(l, now)
-		t.fillOwn(s, l, now)
-	}
-}
-
-// refill has a connection send what it may when answers have made room.
-func (t *traffic) refill(s *shard, l *connState, answers int, now time.Duration) {
-	if l.state&entered == 0 {
-		l.state |= entered
-		t.enter(s, l, now)
-		return
-	}
-	switch t.mode {
-	case closedLoop:
+	default:
 		t.goOn(s, l, answers, now)
-	case openLoop:
-		t.fill(s, l, now)
-	case openEach:
-		t.fillOwn(s, l, now)
 	}
 }
 
@@ -88,44 +77,65 @@ func (t *traffic) goOn(s *shard, l *connState, answers int, now time.Duration) {
 	}
 }
 
-// fill has a connection send what the plan of all has waiting, and then lets it wait for
-// more.
+// fill has a connection send what the plan has waiting, and then lets it wait for more.
 func (t *traffic) fill(s *shard, l *connState, now time.Duration) {
 	for t.room(l) {
-		at, ok := t.take(now)
+		at, ok := t.take(s, l, now)
 		if !ok {
 			break
 		}
 		t.claim(s, l, at)
 	}
-	t.queue(s, l)
+	t.standBy(s, l, now)
 }
 
-// queue lets a connection wait for the plan of all.
-func (t *traffic) queue(s *shard, l *connState) {
-	if t.room(l) && l.state&queued == 0 {
-		l.state |= queued
-		s.ready.push(l.id)
-	}
-}
-
-// standBy lets a connection wait for what is to be sent next.
-func (t *traffic) standBy(s *shard, l *connState, now time.Duration) {
-	switch {
-	case l.state&entered == 0:
-	case t.mode == openLoop:
-		t.queue(s, l)
-	case t.mode == openEach:
-		t.alarm(s, l, now)
-	}
-}
-
-// take takes the next message of the plan of all, unless it has been given up.
-func (t *traffic) take(now time.Duration) (at time.Duration, ok bool) {
+// take takes the next message of the plan, the connection's own if it has one, unless it
+// has been given up.
+func (t *traffic) take(s *shard, l *connState, now time.Duration) (at time.Duration, ok bool) {
 	if int64(now) >= t.draining.Load() {
 		return 0, false
 	}
-	return t.plan.Take(now)
+	if t.mode == openLoop {
+		return t.plan.Take(now)
+	}
+	p := &t.table.plans[l.id]
+	if at = p.Next(); at > now || at >= time.Duration(t.until.Load()) {
+		return 0, false
+	}
+	if t.counts(at) {
+		s.sum.run[nPlanned]++
+	} else {
+		s.sum.run[nEarly]++
+	}
+	p.Advance(&t.curve, t.seed(l))
+	return at, true
+}
+
+// standBy lets a connection with room wait for the plan: in the queue of its shard, or
+// for a timer.
+func (t *traffic) standBy(s *shard, l *connState, now time.Duration) {
+	if !t.open() || l.state&entered == 0 || !t.room(l) {
+		return
+	}
+	if t.mode == openLoop {
+		if l.state&queued == 0 {
+			l.state |= queued
+			s.ready.push(l.id)
+		}
+		return
+	}
+	next := t.table.plans[l.id].Next()
+	if next > 0 && next < time.Duration(t.until.Load()) && int64(now) < t.draining.Load() {
+		t.alarm(s, l, next)
+	}
+}
+
+// alarm sets a connection's timer for its plan or its limit, unless it is set.
+func (t *traffic) alarm(s *shard, l *connState, at time.Duration) {
+	if l.state&timed == 0 {
+		l.state |= timed
+		s.timers.push(timer{at: at, conn: l.id, number: l.number, kind: planned})
+	}
 }
 
 // paced says whether the run has times to wait for at all.
@@ -144,7 +154,6 @@ const (
 	paceAgain = 100 * time.Microsecond
 )
 
-// pace implements engine.Config.Pace.
 func (t *traffic) pace(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
 	now, next := at-t.epoch, at-t.epoch+paceEvery
 	if loop >= 0 {
@@ -209,7 +218,6 @@ func call(calls []engine.Ref, l *connState) []engine.Ref {
 	return append(calls, l.ref)
 }
 
-// paceTimers does what timers say that is due.
 func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []engine.Ref {
 	for len(calls) < paceBatch {
 		timer, ok := s.timers.pop(now)
@@ -227,12 +235,12 @@ func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []
 			}
 		case planned:
 			if l.state &^= timed; t.mode == openEach {
-				t.fillOwn(s, l, now)
+				t.fill(s, l, now)
 			}
 		case outlived:
 			l.state |= expired
 		case heard:
-			l.state |= recovers
+			l.state |= resumes
 		}
 		calls = call(calls, l)
 	}
@@ -251,7 +259,7 @@ func (t *traffic) pacePlan(s *shard, calls []engine.Ref, now time.Duration) []en
 		if !t.room(l) || l.state&started == 0 {
 			continue
 		}
-		at, ok := t.take(now)
+		at, ok := t.take(s, l, now)
 		if !ok {
 			l.state |= queued
 			s.ready.push(id)
@@ -287,14 +295,14 @@ func (t *traffic) doDue(c *engine.Conn, l *connState) {
 	l.state &^= called
 	if l.state&expired != 0 {
 		s.mu.Unlock()
-		t.outlive(c)
+		t.expire(c)
 		return
 	}
 	t.recordLate(s, l, now)
 	p := t.sending(s, l, now)
-	hears := l.state&recovers != 0
+	hears := l.state&resumes != 0
 	if hears {
-		l.state &^= recovers | deaf
+		l.state &^= resumes | readPaused
 	}
 	s.mu.Unlock()
 	if hears {
@@ -306,12 +314,12 @@ func (t *traffic) doDue(c *engine.Conn, l *connState) {
 	}
 }
 
-// outlive closes a connection whose lifetime is over.
-func (t *traffic) outlive(c *engine.Conn) {
+// expire closes a connection whose lifetime is over.
+func (t *traffic) expire(c *engine.Conn) {
 	if t.cfg.Graceful {
 		c.CloseWith(errOutlived)
 	} else {
-		c.Kill(errOutlived)
+		c.Abort(errOutlived)
 	}
 }
 
@@ -348,36 +356,7 @@ func (t *traffic) beginPlan(l *connState, now time.Duration) {
 	t.table.plans[l.id] = t.curve.Start(since, phase, t.seed(l))
 }
 
-// seed is that of a connection's own plan.
 func (t *traffic) seed(l *connState) uint64 { return seedOf(t.cfg.Seed, uint64(l.number)) }
-
-// fillOwn has a connection send what its own plan has waiting, and sets its timer for
-// the next.
-func (t *traffic) fillOwn(s *shard, l *connState, now time.Duration) {
-	p := &t.table.plans[l.id]
-	end := time.Duration(t.until.Load())
-	for t.room(l) && p.Next() <= now && p.Next() < end && int64(now) < t.draining.Load() {
-		t.claim(s, l, p.Next())
-		if t.counts(p.Next()) {
-			s.sum.run[nPlanned]++
-		} else {
-			s.sum.run[nEarly]++
-		}
-		p.Advance(&t.curve, t.seed(l))
-	}
-	if p.Next() > now {
-		t.alarm(s, l, now)
-	}
-}
-
-// alarm sets a connection's timer for the next message of its own plan.
-func (t *traffic) alarm(s *shard, l *connState, now time.Duration) {
-	next := t.table.plans[l.id].Next()
-	if t.room(l) && next > 0 && next < time.Duration(t.until.Load()) && int64(now) < t.draining.Load() && l.state&timed == 0 {
-		l.state |= timed
-		s.timers.push(timer{at: next, conn: l.id, number: l.number, kind: planned})
-	}
-}
 
 // The bounds of giving up random times: how many are drawn of one plan, and of all those
 // of connections together; how many are behind them is estimated.
@@ -457,14 +436,13 @@ const (
 	floodTurn  = 4
 )
 
-// floodAhead is how much a connection is given at once.
 func (c *Config) floodAhead() int {
 	return min(max(floodTotal/c.most(), floodLeast), floodBytes)
 }
 
 // Drained goes on with a flood when the kernel has taken what it had.
 func (t *traffic) Drained(c *engine.Conn) {
-	if l, ok := c.Value().(*connState); ok && t.mode == flooding && t.is(l, started) {
+	if l, ok := c.Value().(*connState); ok && t.mode == flooding && t.has(l, started) {
 		t.pour(c, l)
 	}
 }
@@ -490,19 +468,18 @@ func (t *traffic) pour(c *engine.Conn, l *connState) {
 		s.sum.count(nBytesSent, int64(p.n*t.script.fixed), p.measured)
 		s.mu.Unlock()
 		t.send(c, l, p)
-		if c.Doomed() {
+		if c.Aborted() {
 			return
 		}
 	}
 	c.Paused()
 	if t.cfg.SendLimit > 0 { // the kernel may have taken all
 		s.mu.Lock()
-		t.alarmTab(s, l)
+		t.alarm(s, l, t.table.budgets[l.id].sent)
 		s.mu.Unlock()
 	}
 }
 
-// floodMessages is how many messages are sent at once.
 func (t *traffic) floodMessages() int {
 	bytes := t.cfg.floodAhead()
 	if limit := t.cfg.SendLimit; limit > 0 {
@@ -529,16 +506,8 @@ func (t *traffic) owesLimit(s *shard, l *connState, now time.Duration) bool {
 	if t.cfg.SendLimit == 0 || t.table.budgets[l.id].sent <= now {
 		return false
 	}
-	t.alarmTab(s, l)
+	t.alarm(s, l, t.table.budgets[l.id].sent)
 	return true
-}
-
-// alarmTab sets a connection's timer for when it may send again.
-func (t *traffic) alarmTab(s *shard, l *connState) {
-	if l.state&timed == 0 {
-		l.state |= timed
-		s.timers.push(timer{at: t.table.budgets[l.id].sent, conn: l.id, number: l.number, kind: planned})
-	}
 }
 
 // hearAhead is how far ahead of its limit a connection may receive before it stops.
@@ -552,10 +521,10 @@ func (t *traffic) limitInput(s *shard, l *connState, bytes int, now time.Duratio
 	}
 	budget := &t.table.budgets[l.id]
 	budget.received = max(budget.received, now) + per(bytes, t.cfg.ReceiveLimit)
-	if budget.received < now+hearAhead || l.state&deaf != 0 {
+	if budget.received < now+hearAhead || l.state&readPaused != 0 {
 		return false
 	}
-	l.state |= deaf
+	l.state |= readPaused
 	s.timers.push(timer{at: budget.received, conn: l.id, number: l.number, kind: heard})
 	return true
 }

@@ -46,7 +46,6 @@ func (s *Stream) WriteHTML(w io.Writer, expected ...Expectation) error {
 		{ID: "time", Title: "Over time", Parts: s.timeline()},
 		{ID: "latency", Title: "Latency", Parts: s.distributions()},
 		{ID: "errors", Title: "Errors", Parts: s.errorTable()},
-		{ID: "bytes", Title: "Bytes", Parts: s.bytes()},
 	} {
 		if len(section.Parts) > 0 {
 			p.Sections = append(p.Sections, section)
@@ -70,51 +69,40 @@ func (s *Stream) mode() string {
 	return cmp.Or(cmp.Or(s.Result, new(Result)).Mode, cmp.Or(s.Plan, new(Plan)).Mode)
 }
 
-// facts say what was run, and where.
 func (s *Stream) facts() [][2]string {
-	var all [][2]string
-	add := func(name, text string) {
-		if text != "" {
-			all = append(all, [2]string{name, text})
-		}
-	}
 	p, r := cmp.Or(s.Plan, new(Plan)), cmp.Or(s.Result, new(Result))
-	add("Mode", s.mode())
-	var plan []string
+	plan := ""
 	if rate := cmp.Or(p.Rate, r.Schedule); rate != nil {
-		plan = append(plan, rate.String())
+		plan = rate.String() + ", "
 	}
 	if n := cmp.Or(p.Messages, r.Messages); n > 0 {
-		plan = append(plan, format.Count(n)+" messages on each connection")
+		plan += format.Count(n) + " messages on each connection"
+	} else if d := cmp.Or(p.Duration, r.Window); d > 0 {
+		plan += "for " + format.Round(d).String()
 	}
-	if d := cmp.Or(p.Duration, r.Window); d > 0 {
-		plan = append(plan, "for "+format.Round(d).String())
-	}
-	add("Plan", strings.Join(plan, ", "))
-	if n := cmp.Or(p.Connections, r.Connections); n > 0 {
-		add("Connections", format.Plural(n, "connection", "connections")+" from "+format.Plural(max(p.Sources, 1), "address", "addresses"))
-	}
+	flight, size, generator, began := "", "", cmp.Or(p.Model, r.Model), ""
 	if n := cmp.Or(p.Pipeline, r.Pipeline); n > 0 && s.mode() != modeHold {
-		add("In flight", "at most "+format.Count(n)+" a connection")
+		flight = "at most " + format.Count(n) + " a connection"
 	}
 	if r.MessageSize > 0 {
-		add("Message", format.Plural(r.MessageSize, "byte", "bytes"))
+		size = format.Plural(r.MessageSize, "byte", "bytes")
 	}
-	add("Encrypted", r.TLS)
-	if model := cmp.Or(p.Model, r.Model); model != "" && p.Loops > 0 {
-		add("Generator", model+", "+format.Plural(p.Loops, "loop", "loops"))
-	} else {
-		add("Generator", model)
+	if p.Loops > 0 {
+		generator += ", " + format.Plural(p.Loops, "loop", "loops")
 	}
-	add("Machine", p.Host)
-	if !p.Start.IsZero() {
-		add("Began", p.Start.Format("2006-01-02 15:04:05 MST"))
+	if start := cmp.Or(p.Start, r.Start); !start.IsZero() {
+		began = start.Format("2006-01-02 15:04:05 MST")
 	}
-	add("Seed", strconv.FormatUint(cmp.Or(p.Seed, r.Seed), 10))
-	return all
+	n := cmp.Or(p.Connections, r.Connections)
+	all := [][2]string{
+		{"Mode", s.mode()}, {"Plan", plan},
+		{"Connections", format.Plural(n, "connection", "connections") + " from " + format.Plural(max(p.Sources, 1), "address", "addresses")},
+		{"In flight", flight}, {"Message", size}, {"Encrypted", r.TLS}, {"Generator", generator}, {"Machine", p.Host}, {"Began", began},
+		{"Seed", strconv.FormatUint(cmp.Or(p.Seed, r.Seed), 10)},
+	}
+	return slices.DeleteFunc(all, func(fact [2]string) bool { return fact[1] == "" })
 }
 
-// headline are the figures that matter most.
 func (s *Stream) headline() [][2]string {
 	r := s.Result
 	if r == nil {
@@ -145,6 +133,9 @@ func (s *Stream) verdict(expected []Expectation) []page.Remark {
 	r := s.Result
 	if r == nil {
 		fault("The run was cut off after " + format.Round(s.Span()).String() + ". What follows is what its stream has up to there; there is no result.")
+	}
+	if r != nil && r.Interrupted && r.Mode != modeHold {
+		warn = append(warn, page.Remark{Tone: page.Warn, Text: "The run was interrupted after " + format.Round(r.Took).String() + ": its figures are of what there was until then."})
 	}
 	if len(missed) > 0 {
 		fault(fmt.Sprintf("%d of %d expectations not met. %s.", len(missed), len(expected), strings.Join(missed, "; ")))
@@ -349,9 +340,6 @@ func (s *Stream) distributions() []page.Part {
 		t.Add(line...)
 		if d.curve {
 			curve := d.of.curve()
-			if d.of == &r.Latency && s.histogram != nil {
-				curve = s.curve()
-			}
 			curve.Name, curve.Dashed = d.name, d.of != &r.Latency
 			c.Series = append(c.Series, curve)
 		}
@@ -364,21 +352,6 @@ func (s *Stream) distributions() []page.Part {
 		parts = append(parts, page.Part{Table: t})
 	}
 	return parts
-}
-
-// curve is drawn through the whole histogram, up to its last value.
-func (s *Stream) curve() (c page.Series) {
-	count := float64(s.histogram.TotalCount())
-	const pointsPerNine = 16
-	for n := 0; ; n++ {
-		one := math.Pow(10, float64(n)/pointsPerNine) // in so many
-		if one > count {
-			break
-		}
-		c.X, c.Y = append(c.X, one), append(c.Y, float64(max(s.histogram.ValueAtPercentile(100-100/one), 1))/1e9)
-	}
-	c.X, c.Y = append(c.X, count), append(c.Y, float64(max(s.histogram.Max(), 1))/1e9)
-	return c
 }
 
 // curve is drawn through the percentiles that a Latency has.
@@ -452,27 +425,4 @@ func (s *Stream) errorTable() []page.Part {
 		parts = append(parts, page.Part{Text: "The first wrong answer: " + s.Result.FirstMismatch.String()})
 	}
 	return parts
-}
-
-// bytes is the account of bytes, and whether it adds up; none for no bytes.
-func (s *Stream) bytes() []page.Part {
-	if s.Result == nil || s.Result.Bytes == (Bytes{}) {
-		return nil
-	}
-	b, r := s.Result.Bytes, s.Result
-	t := &page.Table{Figures: true}
-	t.Add("Bytes", "")
-	t.Add("sent: handed to connections", format.Count(b.Sent))
-	note := "No answers were awaited."
-	if !r.NoReply {
-		t.Add("… of messages that were answered", format.Count(b.Answered))
-		t.Add("… of messages that were not when the run ended", format.Count(b.InFlight))
-		t.Add("… on connections that had ended before", format.Count(b.CutOff))
-		note = "The account adds up: what was sent is the sum of the three parts."
-		if sum := b.Answered + b.InFlight + b.CutOff; sum != b.Sent {
-			note = "The account doesn't add up: the three parts are " + format.Count(sum) + " bytes, " + format.Count(b.Sent-sum) + " are missing."
-		}
-	}
-	t.Add("received", format.Count(b.Received))
-	return []page.Part{{Table: t}, {Text: note}}
 }

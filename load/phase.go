@@ -194,7 +194,7 @@ func (r *run) schedule(lead time.Duration) {
 	rate := r.cfg.Rate
 	t.curve = pacer.Curve{
 		Begin: begin, PerSecond: rate.PerSecond, Poisson: rate.Poisson,
-		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration, Swing: rate.Swing, Period: rate.Period,
+		To: rate.To, Hold: r.cfg.Warmup, Over: r.cfg.Duration,
 	}
 	t.window(from, until)
 	t.begin.Store(int64(begin)) // last: who knows it knows the others
@@ -211,7 +211,6 @@ func (r *run) skipUnsent() {
 	}
 }
 
-// measure is the window.
 func (r *run) measure(ctx context.Context) error {
 	user, system := cpuTime()
 	stalled := readPressure()
@@ -233,7 +232,6 @@ func (r *run) measure(ctx context.Context) error {
 	return err
 }
 
-// windowWait is what ends the window.
 func (r *run) windowWait() wait {
 	if r.cfg.Messages == 0 {
 		return wait{most: max(r.traffic.left(), 1), done: r.over} // it can be over already

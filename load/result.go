@@ -63,6 +63,11 @@ type Interval struct {
 // field can be written as JSON and read back. Durations are nanoseconds in
 // JSON.
 type Result struct {
+	// Start is when the run began, by the clock of its machine, Took how long all of it
+	// took. Interrupted says that it ended before its time, because its context did.
+	Start       time.Time     `json:"start,omitzero"`
+	Took        time.Duration `json:"took,omitempty"`
+	Interrupted bool          `json:"interrupted,omitempty"`
 	// Target is the address that was loaded, as host:port or unix: and a path;
 	// several have ", " between them.
 	Target string `json:"target"`

@@ -28,8 +28,12 @@ func (r *ring) place(number uint32, k uint64) int {
 	return r.text.after(r.start(number), int(k%messages)*r.text.size)
 }
 
-func (r *ring) append(dst []byte, number uint32, k uint64) []byte {
-	return append(dst, r.text.run(r.place(number, k), r.text.size)...)
+func (r *ring) message(dst []byte, number uint32, k uint64) []byte {
+	m := r.text.run(r.place(number, k), r.text.size)
+	if dst == nil {
+		return m
+	}
+	return append(dst, m...)
 }
 
 // send hands n messages to a connection, without copying them first.
@@ -46,45 +50,6 @@ func (r *ring) send(c *engine.Conn, number uint32, k uint64, n int) int {
 	return n * r.text.size
 }
 
-// ringAnswers expects answers that lie in memory one behind the other.
-type ringAnswers struct {
-	text  block
-	start func(number uint32) int
-}
-
-// newRingAnswers expects the one answer of a configuration.
-func newRingAnswers(cfg *Config) *ringAnswers {
-	r := &ringAnswers{text: repeated(cfg.Answer)}
-	r.text.free, r.text.freeEnd = cfg.free, cfg.freeEnd
-	r.start = r.text.start
-	return r
-}
-
-func (r *ringAnswers) begin(l *connState) { l.at = uint32(r.start(l.number)) }
-
-func (r *ringAnswers) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
-	owed := (int(l.flying)-ahead)*r.text.size - int(l.pos)
-	good := r.text.match(int(l.at), in[:min(len(in), owed)])
-	l.at = uint32(r.text.after(int(l.at), good))
-	pos := int(l.pos) + good
-	for ; pos >= r.text.size; pos -= r.text.size {
-		h.answers++
-	}
-	l.pos = uint32(pos)
-	h.used, h.bytes = good, good
-	if good < len(in) {
-		h.wrong = errWrong
-	}
-	return h
-}
-
-func (r *ringAnswers) expects(l *connState) []byte {
-	if l.flying == 0 {
-		return nil
-	}
-	return r.text.run(int(l.at), r.text.size-int(l.pos))
-}
-
 // block is what connections send and expect back: a ring of messages of equal
 // size, in one block of memory that nobody changes.
 //
@@ -98,14 +63,9 @@ func (r *ringAnswers) expects(l *connState) []byte {
 // answer of another connection, or one that was left out or came twice,
 // differs from the one expected, but for the few connections that are at the
 // same message by chance.
-//
-// Where a server answers with something else, the same type holds what it
-// answers. In each answer the bytes from free to before freeEnd can be
-// anything.
 type block struct {
-	bytes         []byte
-	size          int // of a message
-	free, freeEnd int
+	bytes []byte
+	size  int // of a message
 }
 
 // A block has blockBytes bytes or blockMessages messages, whichever is more.
@@ -152,50 +112,6 @@ func (b *block) after(at, n int) int {
 // run is the bytes from at on, at most n and at most to the end of the block.
 func (b *block) run(at, n int) []byte {
 	return b.bytes[at:min(at+n, len(b.bytes))]
-}
-
-// match returns how many bytes at the start of in are as those at place at.
-func (b *block) match(at int, in []byte) int {
-	if b.free == b.freeEnd {
-		return b.same(at, in)
-	}
-	// Every message is the same here, so that one will do for all.
-	message := b.bytes[:b.size]
-	pos, same := at%b.size, 0
-	for same < len(in) {
-		end, free := b.size, false
-		switch {
-		case pos < b.free:
-			end = b.free
-		case pos < b.freeEnd:
-			end, free = b.freeEnd, true
-		}
-		want := message[pos:min(end, pos+len(in)-same)]
-		got := in[same : same+len(want)]
-		if !free && !bytes.Equal(got, want) {
-			return same + firstDifference(got, want)
-		}
-		same += len(want)
-		if pos = end; pos == b.size {
-			pos = 0
-		}
-	}
-	return same
-}
-
-// same is match where every byte counts.
-func (b *block) same(at int, in []byte) int {
-	same := 0
-	for same < len(in) {
-		want := b.run(at, len(in)-same)
-		got := in[same : same+len(want)]
-		if !bytes.Equal(got, want) {
-			return same + firstDifference(got, want)
-		}
-		same += len(want)
-		at = b.after(at, len(want))
-	}
-	return same
 }
 
 // firstDifference is where two texts differ, the length of the shorter one if they

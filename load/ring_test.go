@@ -1,36 +1,9 @@
 package load
 
 import (
-	"bytes"
+	"strings"
 	"testing"
 )
-
-func TestText(t *testing.T) {
-	for _, size := range []int{2, 3, 64, 1000, 65_536} {
-		text := newBlock(size, 0)
-		if len(text.bytes)%size != 0 || len(text.bytes) < blockMessages*size {
-			t.Errorf("size %d: a block of %d bytes", size, len(text.bytes))
-		}
-		for at := 0; at < len(text.bytes); at += size {
-			m := text.run(at, size)
-			if len(m) != size || bytes.IndexByte(m, '\n') != size-1 {
-				t.Fatalf("size %d: message %.40q at %d", size, m, at)
-			}
-			if at < 1<<16 {
-				checkPrintable(t, m[:size-1])
-			}
-		}
-	}
-}
-
-func checkPrintable(t *testing.T, m []byte) {
-	t.Helper()
-	for _, c := range m {
-		if c <= ' ' || c > '~' {
-			t.Fatalf("character %q of %.40q is not printable", c, m)
-		}
-	}
-}
 
 // TestStart has neighbours start at different messages, and all of them at
 // messages that differ.
@@ -65,16 +38,13 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		text := newBlock(int(size), 0)
-		h := &ringAnswers{text: text, start: text.start}
-		fresh := func() *connState {
-			l := &connState{number: id, flying: uint16(messages)}
-			h.begin(l)
-			return l
-		}
+		h := &expected{of: &ring{text}}
+		fresh := func() *connState { return &connState{number: id, flying: uint16(messages)} }
 		// check takes what was heard off what is in flight, as traffic does.
 		check := func(l *connState, in []byte) (good, answers int) {
 			heard := h.check(nil, l, in, 0)
 			l.flying -= uint16(heard.answers)
+			l.answered += uint64(heard.answers)
 			if (heard.wrong == nil) != (heard.used == len(in)) {
 				t.Fatalf("%d of %d bytes used, %v", heard.used, len(in), heard.wrong)
 			}
@@ -116,23 +86,23 @@ func FuzzCheck(f *testing.F) {
 	})
 }
 
-// TestFree changes each byte of three answers in turn: only those that are free
-// may change, wherever the comparison begins and ends.
+// TestFree changes each byte of three answers in turn: only those that are free may
+// change, wherever the comparison begins and ends.
 func TestFree(t *testing.T) {
-	text := repeated([]byte("ab....gh"))
+	const answer = "ab....gh"
 	for _, free := range [][2]int{{2, 6}, {0, 8}, {0, 3}, {5, 8}, {0, 0}} {
-		text.free, text.freeEnd = free[0], free[1]
-		for begin := range 16 {
-			for change := range 16 {
-				at := (begin + len(text.bytes) - 4) % len(text.bytes) // goes over the block's end
-				in := append(bytes.Clone(text.run(at, 16)), text.bytes...)[:16]
+		for begin := range len(answer) {
+			for change := range 2 * len(answer) {
+				h := &expected{of: &ring{repeated([]byte(answer))}, free: free[0], freeEnd: free[1]}
+				l := &connState{flying: 3, pos: uint32(begin)}
+				in := []byte(strings.Repeat(answer, 3)[begin : begin+2*len(answer)])
 				in[change] ^= 0x80
-				want := 16
-				if pos := (at + change) % text.size; pos < free[0] || pos >= free[1] {
+				want := len(in)
+				if pos := (begin + change) % len(answer); pos < free[0] || pos >= free[1] {
 					want = change
 				}
-				if got := text.match(at, in); got != want {
-					t.Fatalf("free %v, from %d, byte %d changed: matched %d, want %d", free, at, change, got, want)
+				if got := h.check(nil, l, in, 0); got.used != want {
+					t.Fatalf("free %v, from %d, byte %d changed: %d are as expected, want %d", free, begin, change, got.used, want)
 				}
 			}
 		}

@@ -58,17 +58,13 @@ func Run(ctx context.Context, cfg Config) (*Result, error) {
 	return r.run(ctx, r.phases)
 }
 
-// prepare starts the engine of a run; run stops it.
+// prepare makes a run and starts its engine, which dials nobody yet; run stops it.
 func prepare(ctx context.Context, cfg Config) (*run, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	asked := cfg.Model != ""
 	cfg = cfg.filled()
-	model, err := models.Find(cfg.Model)
-	if err != nil {
-		return nil, fmt.Errorf("load: %w", err)
-	}
 	targets, err := resolveAll(ctx, &cfg)
 	if err != nil {
 		return nil, err
@@ -78,15 +74,19 @@ func prepare(ctx context.Context, cfg Config) (*run, error) {
 			return nil, fmt.Errorf("load: learning what %s answers: %w", targets[0], err)
 		}
 	}
-	var used engine.Model
-	r, err := newRun(cfg, targets, func(cfg engine.Config) (e engine.Engine, err error) {
-		e, used, _, err = models.Start(model, asked, cfg)
-		return e, err
-	})
+	model, err := models.Find(cfg.Model)
+	if err != nil {
+		return nil, fmt.Errorf("load: %w", err)
+	}
+	r, err := newRun(cfg, targets)
+	if err != nil {
+		return nil, err
+	}
+	started, used, _, err := models.Start(model, asked, r.engineConfig())
 	if err != nil {
 		return nil, fmt.Errorf("load: I/O model %s: %w", cfg.Model, err)
 	}
-	r.cfg.Model = used.Name
+	r.use(started, used.Name)
 	return r, nil
 }
 
@@ -118,8 +118,8 @@ type run struct {
 	last          sum  // before the connections were closed
 }
 
-// newRun makes a run and has its engine started, which dials nobody yet.
-func newRun(cfg Config, targets []target, start func(engine.Config) (engine.Engine, error)) (*run, error) {
+// newRun makes a run with all its memory, for the engine that use gives it.
+func newRun(cfg Config, targets []target) (*run, error) {
 	r := &run{cfg: cfg, stage: "connect", aggregator: newAggregator(cfg.Hold)}
 	loops, _, err := cfg.shards()
 	if err != nil {
@@ -138,13 +138,8 @@ func newRun(cfg Config, targets []target, start func(engine.Config) (engine.Engi
 	if encrypted != nil {
 		r.tls = newEncryption(encrypted, cfg.ConnectTimeout, r.traffic.DialFailed)
 	}
-	if r.engine, err = start(r.engineConfig()); err != nil {
-		return nil, err
-	}
-	r.traffic.lister, _ = r.engine.(engine.Lister) // as every model is
 	r.wanted.Store(int64(cfg.Connections))
 	r.dialer = dialer{
-		engine:      r.engine,
 		targets:     targets,
 		plan:        planFor(&cfg, targets),
 		rate:        cfg.ConnectRate,
@@ -160,6 +155,12 @@ func newRun(cfg Config, targets []target, start func(engine.Config) (engine.Engi
 		r.dialer.enough, r.dialer.cut = cfg.Enough, func(issued int) { r.wanted.Store(int64(issued)) }
 	}
 	return r, nil
+}
+
+// use gives a run its engine.
+func (r *run) use(e engine.Engine, model string) {
+	r.engine, r.dialer.engine, r.cfg.Model = e, e, model
+	r.traffic.lister, _ = e.(engine.Lister) // as every model is
 }
 
 func (r *run) script() *script { return r.traffic.script }
@@ -228,7 +229,7 @@ func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Res
 	r.tell(Event{Phase: Began, Plan: r.plan()})
 	err := phases(ctx)
 	r.last = r.sum()
-	r.hears(r.last)
+	r.tellBroadcast(r.last)
 	now, _ := sample.Take(sample.Network)
 	r.kernel = now.Since(&before).Machine.Counters
 	r.stage = "close"
@@ -237,6 +238,7 @@ func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Res
 		r.tell(Event{Phase: Progress, Interval: r.interval()})
 	}
 	result := r.result(r.sum()) // nothing changes any more
+	result.Interrupted = err != nil && ctx.Err() != nil
 	r.tell(Event{Phase: Done, Result: result})
 	return result, err
 }
@@ -265,7 +267,7 @@ func (r *run) await(ctx context.Context, w wait) error {
 			r.complete = true
 			r.tell(Event{Phase: Connected})
 		}
-		r.hears(s)
+		r.tellBroadcast(s)
 		if w.stall > 0 {
 			if now := w.moved(s); now != moved {
 				moved, since = now, time.Now()
@@ -286,7 +288,6 @@ func (r *run) await(ctx context.Context, w wait) error {
 	return nil
 }
 
-// sum is how far the run is.
 func (r *run) sum() sum { return sumOf(r.traffic.shards) }
 
 // tell completes an event and hands it to the observer.

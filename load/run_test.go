@@ -310,16 +310,6 @@ func TestUnprompted(t *testing.T) {
 	})
 }
 
-func TestSources(t *testing.T) {
-	eachModel(t, func(t *testing.T, model string) {
-		s := serve(t, echo)
-		r := check(t, Config{Target: s.addr(), Model: model, Connections: 10, Messages: 1, Sources: addrs("127.0.0.1")})
-		if r.Connected != 10 || r.Err() != nil {
-			t.Errorf("got %+v", r)
-		}
-	})
-}
-
 // TestCancel ends the context in each phase.
 func TestCancel(t *testing.T) {
 	t.Parallel()
@@ -354,7 +344,7 @@ func TestCancel(t *testing.T) {
 						done = e.Phase == Done && e.Result != nil
 					}
 					r, err := Run(ctx, cfg)
-					if !errors.Is(err, cause) || r == nil {
+					if !errors.Is(err, cause) || r == nil || !r.Interrupted {
 						t.Fatalf("got %+v, %v, want a result and %v", r, err, cause)
 					}
 					if !done || r.Connected == 0 || len(r.Lost) != 0 {
@@ -386,27 +376,5 @@ func TestCancelWithoutAnswers(t *testing.T) {
 	})
 	if !errors.Is(err, context.Canceled) || r.Unanswered != 2 {
 		t.Errorf("got %+v, %v", r, err)
-	}
-}
-
-// TestCancelled does nothing with a context that has ended.
-func TestCancelled(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	r, err := Run(ctx, Config{Target: serve(t, echo).addr()})
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %+v, %v", r, err)
-	}
-}
-
-func TestTooManyForTheMachine(t *testing.T) {
-	err := Config{Target: "127.0.0.1:9000", Connections: maxConnections}.Validate()
-	if err == nil {
-		t.Skip("this machine allows any number of descriptors")
-	}
-	for _, want := range []string{"RLIMIT_NOFILE", "ulimit -n"} {
-		if !strings.Contains(err.Error(), want) {
-			t.Errorf("%q does not say %q", err, want)
-		}
 	}
 }

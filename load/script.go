@@ -11,7 +11,7 @@ import (
 )
 
 // script is what connections say, and what they expect to hear. It does not
-// change during a run; what it has to remember of a connection is in its connection
+// change during a run; what it has to remember of a connection is in its connState
 // and the table, and is touched by the connection's owner only.
 type script struct {
 	messageMaker
@@ -26,8 +26,9 @@ type script struct {
 
 // messageMaker makes messages.
 type messageMaker interface {
-	// append appends message number k of a connection to dst.
-	append(dst []byte, number uint32, k uint64) []byte
+	// message appends message number k of a connection to dst. With a nil dst what it
+	// returns can be shared, and is not to be changed.
+	message(dst []byte, number uint32, k uint64) []byte
 	// longest is the most bytes that a message has.
 	longest() int
 }
@@ -41,8 +42,6 @@ type checker interface {
 	// expects says what the next bytes should have been, for a report of what
 	// came instead; nil if nothing was owed or it isn't known.
 	expects(l *connState) []byte
-	// begin makes a connection ready to hear.
-	begin(l *connState)
 }
 
 // progress is what was heard in a piece of input.
@@ -76,11 +75,9 @@ func newScript(cfg *Config, table *connTable, seen func(status int)) (*script, e
 		}
 		s.checker = &ruled{rule: rule, table: table, seen: seen}
 	case cfg.Answer != nil:
-		s.checker = newRingAnswers(cfg)
-	case s.direct != nil:
-		s.checker = &ringAnswers{text: s.direct.text, start: s.direct.start}
+		s.checker = &expected{of: &ring{repeated(cfg.Answer)}, free: cfg.free, freeEnd: cfg.freeEnd}
 	default:
-		s.checker = &echoed{messageMaker: text}
+		s.checker = &expected{of: text}
 	}
 	if cfg.WebSocket != nil {
 		s.frames = newFraming(cfg, s.checker, table)
@@ -120,15 +117,15 @@ func (s *script) say(c *engine.Conn, l *connState, table *connTable, k uint64, n
 	}
 	b := scratch.Get().(*[]byte)
 	defer scratch.Put(b)
-	out, plain := (*b)[:0], []byte(nil)
+	out, plain := (*b)[:0], []byte{}
 	for i := range uint64(n) {
 		was := len(out)
 		if s.frames != nil {
-			plain = s.append(plain[:0], l.number, k+i)
+			plain = s.message(plain[:0], l.number, k+i)
 			out = s.frames.append(out, plain, l.number, k+i)
 			was = len(out) - len(plain) // what counts is the message
 		} else {
-			out = s.append(out, l.number, k+i)
+			out = s.message(out, l.number, k+i)
 		}
 		if table.sizes != nil {
 			table.sizes[table.place(l, k+i)] = uint32(len(out) - was)
@@ -158,7 +155,7 @@ const (
 const sayBytes = 64 << 10
 
 // scratch are buffers in which messages are made.
-var scratch = sync.Pool{New: func() any { return new([]byte) }}
+var scratch = sync.Pool{New: func() any { return &[]byte{} }}
 
 // What ends a connection because of what the server sent.
 var (
@@ -173,7 +170,7 @@ type templates struct {
 	seed        uint64
 }
 
-func (t *templates) append(dst []byte, number uint32, k uint64) []byte {
+func (t *templates) message(dst []byte, number uint32, k uint64) []byte {
 	of := message.Of{Seed: t.seed, Connection: uint64(number), Message: k}
 	switch {
 	case k == 0 && t.first != nil:
@@ -181,7 +178,7 @@ func (t *templates) append(dst []byte, number uint32, k uint64) []byte {
 	case t.body != nil:
 		return t.body.Append(dst, of)
 	}
-	return t.ring.append(dst, number, k)
+	return t.ring.message(dst, number, k)
 }
 
 func (t *templates) longest() (n int) {
@@ -196,30 +193,38 @@ func (t *templates) longest() (n int) {
 	return n
 }
 
-// echoed expects every message back.
-type echoed struct{ messageMaker messageMaker }
+// expected are answers that are known to the byte: the messages themselves, or others.
+type expected struct {
+	of            messageMaker
+	free, freeEnd int // the bytes of each answer that can be anything
+}
 
-func (e *echoed) begin(*connState) {}
-
-func (e *echoed) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
-	b := scratch.Get().(*[]byte)
-	defer scratch.Put(b)
+func (e *expected) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
+	var made []byte // nil where messages lie in memory
+	if _, direct := e.of.(*ring); !direct {
+		b := scratch.Get().(*[]byte)
+		defer func() { *b = made; scratch.Put(b) }()
+		made = *b
+	}
 	for h.used < len(in) {
 		if ahead+h.answers == int(l.flying) {
 			h.wrong = errWrong
 			break
 		}
-		*b = e.messageMaker.append((*b)[:0], l.number, l.answered+uint64(ahead+h.answers))
-		want := (*b)[l.pos:]
-		got := in[h.used:min(h.used+len(want), len(in))]
-		same := firstDifference(got, want)
+		want := e.of.message(made[:0], l.number, l.answered+uint64(ahead+h.answers))
+		if made != nil {
+			made = want
+		}
+		pos := int(l.pos)
+		got := in[h.used:min(h.used+len(want)-pos, len(in))]
+		same := e.same(want, pos, got)
 		h.used += same
 		l.pos += uint32(same)
 		if same < len(got) {
 			h.wrong = errWrong
 			break
 		}
-		if same == len(want) {
+		if pos+same == len(want) {
 			h.answers++
 			l.pos = 0
 		}
@@ -228,11 +233,21 @@ func (e *echoed) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h pr
 	return h
 }
 
-func (e *echoed) expects(l *connState) []byte {
+// same is how many bytes of got are as the wanted ones from pos on.
+func (e *expected) same(want []byte, pos int, got []byte) int {
+	n := firstDifference(got, want[pos:])
+	for n < len(got) && pos+n >= e.free && pos+n < e.freeEnd {
+		n = min(e.freeEnd-pos, len(got))
+		n += firstDifference(got[n:], want[pos+n:])
+	}
+	return n
+}
+
+func (e *expected) expects(l *connState) []byte {
 	if l.flying == 0 {
 		return nil
 	}
-	return e.messageMaker.append(nil, l.number, l.answered)[l.pos:]
+	return e.of.message(nil, l.number, l.answered)[l.pos:]
 }
 
 // ruled tells answers apart by a rule.
@@ -241,8 +256,6 @@ type ruled struct {
 	table *connTable
 	seen  func(status int) // of each HTTP response
 }
-
-func (r *ruled) begin(*connState) {}
 
 func (r *ruled) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
 	h.used, h.answers, h.wrong = r.rule.Feed(&r.table.states[l.id], in, r.seen)
@@ -259,7 +272,6 @@ func (r *ruled) expects(*connState) []byte { return nil }
 // unchecked awaits no answer: whatever comes is fine.
 type unchecked struct{}
 
-func (unchecked) begin(*connState) {}
 func (unchecked) check(_ *engine.Conn, _ *connState, in []byte, _ int) progress {
 	return progress{used: len(in), bytes: len(in)}
 }

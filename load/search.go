@@ -73,7 +73,6 @@ const (
 	stepUnder = 10
 )
 
-// checkGoal says what is wrong with the configuration of a search.
 func (c Config) checkGoal() error {
 	goal, step := c.goal(), c.stepTime()
 	switch {
@@ -85,17 +84,16 @@ func (c Config) checkGoal() error {
 		return fmt.Errorf("load: rates are tried for %v; expected 100ms or more", step)
 	case step < stepUnder*goal.Under:
 		return fmt.Errorf("load: rates are tried for %v for a goal of %v; expected %v or more, so that a queue that grows shows", step, goal.Under, stepUnder*goal.Under)
-	case c.Early || c.Ramp.Over > 0 || c.Lifetime > 0 || c.Messages > 0 || c.Warmup > 0:
-		return errors.New("load: a search with a warm-up, messages or connections of its own; expected none")
-	case c.Rate.PerSecond != 0 || c.Rate.To != 0 || c.Rate.Swing != 0:
+	case c.Early || c.Ramp.Over > 0 || c.Lifetime > 0 || c.Warmup > 0:
+		return errors.New("load: a search with --warmup, --early, --ramp or --lifetime; expected none of them")
+	case c.Rate.PerSecond != 0 || c.Rate.To != 0:
 		return errors.New("load: a search with a rate; expected none")
 	case c.noReply():
 		return errors.New("load: a search without answers; expected some")
 	}
-	return c.step().Validate()
+	return nil
 }
 
-// goal is the goal of a search with its defaults.
 func (c *Config) goal() Goal {
 	g := c.Goal
 	setDefault(&g.Percentile, 99)
@@ -152,7 +150,6 @@ type search struct {
 	low, high float64 // rates that kept the goal, and that did not; 0 for none yet
 }
 
-// phases connects and tries rates.
 func (s *search) phases(ctx context.Context) error {
 	if err := s.connect(ctx); err != nil {
 		return err
@@ -209,7 +206,6 @@ func (s *search) next() float64 {
 // leastMessages is how few messages make a percentile.
 const leastMessages = 20
 
-// try tries a rate and says what came of it.
 func (s *search) try(ctx context.Context, rate float64) (Step, *Result, error) {
 	s.cfg.Rate.PerSecond = rate
 	s.anew()
@@ -279,6 +275,7 @@ func (s *search) conclude(end *Result) *Result {
 	}
 	r := *s.best
 	r.Search = s.found
+	r.Start, r.Took, r.Interrupted = end.Start, end.Took, end.Interrupted
 	r.ConnectErrors, r.Lost, r.BadStatus = end.ConnectErrors, end.Lost, end.BadStatus
 	r.Mismatched, r.FirstMismatch = end.Mismatched, end.FirstMismatch
 	severity := []string{"descriptors", "ports", "memory", wallCPU, wallLate}

@@ -39,6 +39,7 @@ func slowly(each time.Duration) func(net.Conn) {
 // TestSearch finds no rate above what a server can do, having tried some. How far
 // below it is depends on the machine.
 func TestSearch(t *testing.T) {
+	t.Parallel()
 	const (
 		most  = 1000 // that the server answers in a second
 		under = 20 * time.Millisecond
@@ -100,6 +101,7 @@ func TestSearch(t *testing.T) {
 // TestSearchLost has a server that closes all connections after the first step that
 // has kept the goal: the result is of one that has, and says so.
 func TestSearchLost(t *testing.T) {
+	t.Parallel()
 	for times := range slower(t) {
 		if searchLost(t, times*20*time.Millisecond) {
 			break
@@ -267,7 +269,7 @@ func TestSearchWrong(t *testing.T) {
 		"for 1ms":        {Config{Duration: time.Millisecond}, good},
 		"10s or more":    {Config{Duration: 9 * time.Second}, good},
 		"with a rate":    {Config{Rate: Rate{PerSecond: 1}}, good},
-		"a warm-up":      {Config{Warmup: time.Second}, good},
+		"--warmup":       {Config{Warmup: time.Second}, good},
 		"without answer": {Config{Match: matchNone}, good},
 		"target":         {Config{}, good},
 	} {

@@ -91,15 +91,27 @@ func refusing(t *testing.T) string {
 	return ln.Addr().String()
 }
 
-// eachModel runs a test on every model that can run here.
-func eachModel(t *testing.T, test func(t *testing.T, model string)) {
+// availableModels are the names of those that can run here, of the last one alone with
+// -short.
+func availableModels() (names []string) {
 	for _, m := range models.All() {
 		if m.Available() == nil {
-			t.Run(m.Name, func(t *testing.T) {
-				t.Parallel()
-				test(t, m.Name)
-			})
+			names = append(names, m.Name)
 		}
+	}
+	if testing.Short() {
+		names = names[len(names)-1:]
+	}
+	return names
+}
+
+// eachModel runs a test on every model that can run here, on all at a time.
+func eachModel(t *testing.T, test func(t *testing.T, model string)) {
+	for _, name := range availableModels() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, name)
+		})
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/netip"
 	"os"
@@ -36,8 +37,9 @@ type Setting struct {
 	List bool
 
 	set   func(text string) error
-	texts func() []string
-	reset func() // of a list
+	texts func() []string // nil for the default
+	reset func()          // of a list
+	check func() error    // of its bounds, nil for none
 }
 
 // SettingError says what is wrong with a setting.
@@ -46,17 +48,23 @@ type SettingError struct {
 	Err  error  // such as: "x"; expected a whole number
 }
 
-func (e *SettingError) Error() string { return "load: " + e.Name + " is " + e.Err.Error() }
+func (e *SettingError) Error() string { return "load: --" + e.Name + " is " + e.Err.Error() }
 
 func (e *SettingError) Unwrap() error { return e.Err }
 
-// alternatives are settings of which at most one can be given.
-var alternatives = [][]string{
-	{"rate", "message-rate"},
-	{"message", "message-base64", "message-file", "template", "template-file"},
-	{"first-message", "first-message-file"},
-	{"answer", "answer-base64"},
-	{"match", "latency-marker"},
+// exclude says if more than one of some settings is given, which exclude each other.
+func exclude(names []string, given func(name string) bool) error {
+	first := ""
+	for _, name := range names {
+		switch {
+		case !given(name):
+		case first != "":
+			return &SettingError{name, fmt.Errorf("given together with --%s; expected one of the two", first)}
+		default:
+			first = name
+		}
+	}
+	return nil
 }
 
 // Set sets what the texts say, by the names of Settings; for a List there can be
@@ -64,15 +72,8 @@ var alternatives = [][]string{
 // error is a *SettingError.
 func (c *Config) Set(texts map[string][]string) error {
 	for _, names := range alternatives {
-		first := ""
-		for _, name := range names {
-			switch {
-			case texts[name] == nil:
-			case first != "":
-				return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", first)}
-			default:
-				first = name
-			}
+		if err := exclude(names, func(name string) bool { return texts[name] != nil }); err != nil {
+			return err
 		}
 	}
 	for _, s := range Settings(c) {
@@ -116,16 +117,16 @@ func Settings(c *Config) []Setting {
 func connectionSettings(c *Config) []Setting {
 	const group = "Connections"
 	return []Setting{
-		count(group, "connections", &c.Connections, "open `N` connections (default 100)").short("c"),
-		count(group, "connect-rate", &c.ConnectRate, "start `N` connections a second (default as fast as they are taken)"),
+		count(group, "connections", &c.Connections, maxConnections, "open `N` connections (default 100)").short("c"),
+		count(group, "connect-rate", &c.ConnectRate, maxRate, "start `N` connections a second (default as fast as they are taken)"),
 		period(group, "connect-timeout", &c.ConnectTimeout, "give up those that are missing when none has succeeded or failed for this `TIME` (default 10s)"),
 		one(group, "ramp", &c.Ramp, parseRamp, Ramp.String, "open them evenly over a `TIME`, or FROM:TO:TIME as 0:100k:60s (default: all from the start)"),
 		listOf(group, "src", &c.Sources, moreSources, netip.Addr.String, "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen automatically)"),
 		choice(group, "close", &c.Graceful, "fin", "rst", "end with `fin|rst`: in order, or by a reset, which leaves nothing behind (default rst)"),
-		count(group, "sndbuf", &c.Socket.SendBuffer, "set SO_SNDBUF to `BYTES` (default: the kernel's choice)"),
-		count(group, "rcvbuf", &c.Socket.ReceiveBuffer, "set SO_RCVBUF to `BYTES` (default: the kernel's choice)"),
+		count(group, "sndbuf", &c.Socket.SendBuffer, maxSocketBuffer, "set SO_SNDBUF to `BYTES` (default: the kernel's choice)"),
+		count(group, "rcvbuf", &c.Socket.ReceiveBuffer, maxSocketBuffer, "set SO_RCVBUF to `BYTES` (default: the kernel's choice)"),
 		one(group, "model", &c.Model, anyText, same, "run on this I/O `MODEL` (default: the best that can run here)"),
-		count(group, "loops", &c.Loops, "run `N` loops, if the model has them (default 1)").short("w"),
+		count(group, "loops", &c.Loops, maxLoops, "run `N` loops, if the model has them (default 1)").short("w"),
 	}
 }
 
@@ -133,18 +134,17 @@ func trafficSettings(c *Config) []Setting {
 	const group = "Traffic"
 	return []Setting{
 		period(group, "duration", &c.Duration, "measure for this `TIME` (default 10s)").short("T"),
-		one(group, "messages", &c.Messages, quantity.Positive64, decimal, "exchange `N` messages on each connection, instead of a duration"),
+		bounded(one(group, "messages", &c.Messages, quantity.Positive64, decimal, "exchange `N` messages on each connection, instead of a duration"), &c.Messages, 1, math.MaxInt64),
 		rate(group, "rate", c, false, "open loop: send `N` messages a second in all, as 50k; 1k:100k goes from the one to the other; @10ms or @10ms,p99.9 searches the highest with which p99, or p99.9, stays below"),
 		rate(group, "message-rate", c, true, "open loop: send `N` messages a second on each connection; otherwise as --rate").short("r"),
 		choice(group, "arrivals", &c.Rate.Poisson, "poisson", "constant", "times between the messages of a rate, `constant|poisson`: equal, or drawn from an exponential distribution (default constant)"),
-		sine(group, "sine", &c.Rate, "have the rate go up and down by `SHARE:PERIOD`, as 0.5:10s"),
 		toggle(group, "flood", &c.Flood, "send as fast as connections take it, without waiting for answers"),
-		count(group, "pipeline", &c.Pipeline, "keep `N` messages in flight on each connection; with a rate, at most (default 1)"),
+		count(group, "pipeline", &c.Pipeline, MaxPipeline, "keep `N` messages in flight on each connection; with a rate, at most (default 1)"),
 		duration(group, "think", &c.Think, "wait this `TIME` between an answer and the next message (default 0s)"),
 		toggle(group, "early", &c.Early, "begin on each connection when it is established (default: on all when all are)"),
 		period(group, "lifetime", &c.Lifetime, "close each connection after this `TIME` and open another one (default: never)"),
-		one(group, "send-limit", &c.SendLimit, quantity.Bandwidth, decimal, "send at most `BYTES` a second on each connection, as 1M (default: no limit)"),
-		one(group, "receive-limit", &c.ReceiveLimit, quantity.Bandwidth, decimal, "take at most `BYTES` a second on each connection (default: no limit)"),
+		bandwidth(group, "send-limit", &c.SendLimit, "send at most `BYTES` a second on each connection, as 1M (default: no limit)"),
+		bandwidth(group, "receive-limit", &c.ReceiveLimit, "take at most `BYTES` a second on each connection (default: no limit)"),
 		choice(group, "nagle", &c.Socket.Delay, "on", "off", "Nagle's algorithm, `on|off` (default off)"),
 		duration(group, "warmup", &c.Warmup, "run for this `TIME` before measuring (default 0s)"),
 		duration(group, "hold-before", &c.HoldBefore, "leave the connections alone for this `TIME` before the traffic (default 0s)"),
@@ -163,7 +163,7 @@ func messageSettings(c *Config) []Setting {
 		file(group, "template-file", c.setTemplate, "send what the template in this `FILE` makes"),
 		one(group, "first-message", &c.First, parseFirst, same, "send this `TEXT`, or template, first on each connection").short("1"),
 		file(group, "first-message-file", func(text string) (err error) { c.First, err = parseFirst(text); return err }, "send what the template in this `FILE` makes first on each connection"),
-		count(group, "size", &c.Size, "without a message, send lines of `BYTES`, each different (default 64)"),
+		count(group, "size", &c.Size, MaxMessage, "without a message, send lines of `BYTES`, each different (default 64)"),
 		one(group, "seed", &c.Seed, quantity.Seed, func(n uint64) string { return strconv.FormatUint(n, 10) }, "make everything random from this `NUMBER` (default 0)"),
 		toggle(group, "http", &c.HTTP, "send HTTP/1.1 requests: the message, or a GET of \"/\""),
 		{
@@ -175,15 +175,14 @@ func messageSettings(c *Config) []Setting {
 				c.webSocket().Path = path
 				return nil
 			},
-			texts: func() []string { return c.ofWebSocket(func(ws *WebSocket) string { return orSlash(ws.Path) }) },
-		},
-		{
-			Group: group, Name: "ws-binary", Bare: "true", Help: "send binary messages on a WebSocket (default: text)",
-			set: func(text string) (err error) { c.webSocket().Binary, err = parseBool(text); return err },
 			texts: func() []string {
-				return c.ofWebSocket(func(ws *WebSocket) string { return onlyTrue(ws.Binary) })
+				if c.WebSocket == nil {
+					return nil
+				}
+				return []string{orSlash(c.WebSocket.Path)}
 			},
 		},
+		part(group, "ws-binary", &c.WebSocket, func(ws *WebSocket) *bool { return &ws.Binary }, parseBool, onlyTrue, "send binary messages on a WebSocket (default: text)").bare("true"),
 		{
 			Group: group, Name: "header", Short: "H", List: true, Help: "add this `NAME: VALUE` to the request of a WebSocket (repeatable)",
 			set: func(line string) error {
@@ -242,23 +241,31 @@ func encryptionSettings(c *Config) []Setting {
 			Group: group, Name: "tls", Bare: "true", Help: "encrypt with TLS; a connection is established when its handshake is over",
 			set: func(text string) error {
 				on, err := parseBool(text)
-				if c.tls(); !on {
+				switch {
+				case !on:
 					c.TLS = nil
+				case c.TLS == nil:
+					c.TLS = new(TLS)
 				}
 				return err
 			},
-			texts: func() []string { return c.ofTLS(func(*TLS) string { return "true" }) },
+			texts: func() []string {
+				if c.TLS == nil {
+					return nil
+				}
+				return []string{"true"}
+			},
 		},
-		ofTLS(c, "tls-ca", anyText, func(t *TLS, text string) { t.CAFile = text }, func(t *TLS) string { return t.CAFile }, "trust the certificates in this PEM `FILE` (default: those that the system trusts)"),
-		ofTLS(c, "tls-insecure", parseBool, func(t *TLS, on bool) { t.Insecure = on }, func(t *TLS) string { return onlyTrue(t.Insecure) }, "take any certificate").bare("true"),
-		ofTLS(c, "tls-server-name", anyText, func(t *TLS, text string) { t.ServerName = text }, func(t *TLS) string { return t.ServerName }, "expect a certificate for this `NAME`, and ask for it (default: the host)"),
+		part(group, "tls-ca", &c.TLS, func(t *TLS) *string { return &t.CAFile }, anyText, same, "trust the certificates in this PEM `FILE` (default: those that the system trusts)"),
+		part(group, "tls-insecure", &c.TLS, func(t *TLS) *bool { return &t.Insecure }, parseBool, onlyTrue, "take any certificate").bare("true"),
+		part(group, "tls-server-name", &c.TLS, func(t *TLS) *string { return &t.ServerName }, anyText, same, "expect a certificate for this `NAME`, and ask for it (default: the host)"),
 	}
 }
 
 func lineSettings(c *Config) []Setting {
 	const group = "Lines"
 	return []Setting{
-		count(group, "check", &c.Check, "verify all connections when they are established, and again at the end: each sends a line of its own, and the same must come back; at most `N` lines are in flight, given as --check=N (default 1000)").bare("1000"),
+		count(group, "check", &c.Check, MaxCheck, "verify all connections when they are established, and again at the end: each sends a line of its own, and the same must come back; at most `N` lines are in flight, given as --check=N (default 1000)").bare("1000"),
 		one(group, "heartbeat", &c.Heartbeat, parseLine, same, "the `LINE` that the server sends as a heartbeat, answered at once; the newline at its end can be left out"),
 		one(group, "heartbeat-answer", &c.HeartbeatAnswer, parseLine, same, "the `LINE` that answers it (default pong)"),
 		one(group, "broadcast", &c.Broadcast, parseLine, same, "expect this `LINE` once on each connection"),
@@ -275,7 +282,6 @@ func (s Setting) bare(text string) Setting {
 	return s
 }
 
-// one makes a setting of a field.
 func one[T comparable](group, name string, to *T, parse func(string) (T, error), format func(T) string, help string) Setting {
 	return Setting{
 		Group: group, Name: name, Help: help,
@@ -293,6 +299,29 @@ func one[T comparable](group, name string, to *T, parse func(string) (T, error),
 			return []string{format(*to)}
 		},
 	}
+}
+
+// part makes a setting of a field of TLS or of WebSocket, which are there from then on.
+func part[P any, T comparable](group, name string, of **P, field func(*P) *T, parse func(string) (T, error), format func(T) string, help string) Setting {
+	s := one(group, name, new(T), parse, format, help)
+	s.set = func(text string) error {
+		value, err := parse(text)
+		switch {
+		case err != nil || *of == nil && value == *new(T):
+			return err
+		case *of == nil:
+			*of = new(P)
+		}
+		*field(*of) = value
+		return nil
+	}
+	s.texts = func() []string {
+		if *of == nil || *field(*of) == *new(T) {
+			return nil
+		}
+		return []string{format(*field(*of))}
+	}
+	return s
 }
 
 // listOf makes a setting of a field that each text adds to, as parse says, given how many
@@ -315,16 +344,31 @@ func listOf[T any](group, name string, to *[]T, parse func(text string, have int
 	}
 }
 
-func count(group, name string, to *int, help string) Setting {
-	return one(group, name, to, quantity.Positive, decimal, help)
+func count(group, name string, to *int, most int, help string) Setting {
+	return bounded(one(group, name, to, quantity.Positive, decimal, help), to, 1, most)
+}
+
+func bandwidth(group, name string, to *int, help string) Setting {
+	return bounded(one(group, name, to, quantity.Bandwidth, decimal, help), to, 1, maxLimit)
 }
 
 func duration(group, name string, to *time.Duration, help string) Setting {
-	return one(group, name, to, quantity.Duration, time.Duration.String, help)
+	return bounded(one(group, name, to, quantity.Duration, time.Duration.String, help), to, 0, maxTime)
 }
 
 func period(group, name string, to *time.Duration, help string) Setting {
-	return one(group, name, to, quantity.Period, time.Duration.String, help)
+	return bounded(one(group, name, to, quantity.Period, time.Duration.String, help), to, 0, maxTime)
+}
+
+// bounded has a setting, unless it is 0, be from least to most.
+func bounded[T int | int64 | time.Duration](s Setting, value *T, least, most T) Setting {
+	s.check = func() error {
+		if *value != 0 && (*value < least || *value > most) {
+			return fmt.Errorf("%v; expected %v to %v", *value, least, most)
+		}
+		return nil
+	}
+	return s
 }
 
 func moreSources(text string, have int) ([]netip.Addr, error) {
@@ -360,25 +404,12 @@ func rate(group, name string, c *Config, each bool, help string) Setting {
 				return nil
 			case c.Goal.Under > 0:
 				return []string{c.Goal.String()}
-			case c.Rate.PerSecond > 0 && c.Rate.To > 0:
+			case c.Rate.PerSecond != 0 && c.Rate.To != 0:
 				return []string{decimalFloat(c.Rate.PerSecond) + ":" + decimalFloat(c.Rate.To)}
-			case c.Rate.PerSecond > 0:
+			case c.Rate.PerSecond != 0:
 				return []string{decimalFloat(c.Rate.PerSecond)}
 			}
 			return nil
-		},
-	}
-}
-
-func sine(group, name string, r *Rate, help string) Setting {
-	return Setting{
-		Group: group, Name: name, Help: help,
-		set: func(text string) (err error) { r.Swing, r.Period, err = parseSine(text); return err },
-		texts: func() []string {
-			if r.Swing == 0 {
-				return nil
-			}
-			return []string{decimalFloat(r.Swing) + ":" + r.Period.String()}
 		},
 	}
 }
@@ -450,21 +481,6 @@ func file(group, name string, set func(text string) error, help string) Setting 
 	}
 }
 
-// ofTLS makes a setting of TLS, which it turns on.
-func ofTLS[T any](c *Config, name string, parse func(string) (T, error), set func(*TLS, T), get func(*TLS) string, help string) Setting {
-	return Setting{
-		Group: "Encryption", Name: name, Help: help,
-		set: func(text string) error {
-			value, err := parse(text)
-			if err == nil && (c.TLS != nil || text != "false") {
-				set(c.tls(), value)
-			}
-			return err
-		},
-		texts: func() []string { return c.ofTLS(get) },
-	}
-}
-
 // setMessage takes a text that is a template where it has a \{.
 func (c *Config) setMessage(text string) error {
 	if !isTemplate(text) {
@@ -496,26 +512,4 @@ func (c *Config) webSocket() *WebSocket {
 		c.WebSocket = new(WebSocket)
 	}
 	return c.WebSocket
-}
-
-func (c *Config) ofWebSocket(text func(*WebSocket) string) []string {
-	if c.WebSocket == nil || text(c.WebSocket) == "" {
-		return nil
-	}
-	return []string{text(c.WebSocket)}
-}
-
-// tls is how connections are encrypted, which they are from then on.
-func (c *Config) tls() *TLS {
-	if c.TLS == nil {
-		c.TLS = new(TLS)
-	}
-	return c.TLS
-}
-
-func (c *Config) ofTLS(text func(*TLS) string) []string {
-	if c.TLS == nil || text(c.TLS) == "" {
-		return nil
-	}
-	return []string{text(c.TLS)}
 }

@@ -40,7 +40,7 @@ func TestConfigJSON(t *testing.T) {
 		`"close": "rst", "nagle": "off"`:                                      {},
 		`"model": "epoll", "loops": 2`:                                        {Model: "epoll", Loops: 2},
 		`"rate": "1k:100k", "arrivals": "poisson"`:                            {Rate: Rate{PerSecond: 1000, To: 100_000, Poisson: true}},
-		`"message_rate": 0.5, "sine": "0.5:10s"`:                              {Rate: Rate{PerSecond: 0.5, Each: true, Swing: 0.5, Period: 10 * time.Second}},
+		`"message_rate": 0.5`:                                                 {Rate: Rate{PerSecond: 0.5, Each: true}},
 		`"rate": "@10ms"`:                                                     {Goal: Goal{99, 10 * time.Millisecond}},
 		`"message_rate": "@2s,p99.9"`:                                         {Rate: Rate{Each: true}, Goal: Goal{99.9, 2 * time.Second}},
 		`"flood": true, "size": 100`:                                          {Flood: true, Size: 100},
@@ -92,7 +92,7 @@ func TestConfigComplete(t *testing.T) {
 	full.Ramp = Ramp{From: 1, To: 7, Over: time.Second}
 	full.Heartbeat, full.HeartbeatAnswer, full.Broadcast = "a\n", "b\n", "c\n"
 	full.WebSocket.Path, full.WebSocket.Header, full.TLS.Config = "/x", http.Header{"A": {"b"}}, nil
-	full.Rate.Swing, full.Template, full.Goal = 0.5, "", Goal{}
+	full.Template, full.Goal = "", Goal{}
 	written, err := json.Marshal(full)
 	if err != nil {
 		t.Fatal(err)
@@ -155,11 +155,10 @@ func TestConfigJSONWrong(t *testing.T) {
 		`{"rate": 0}`:                           `rate is "0"; expected messages a second above 0`,
 		`{"rate": "1k:"}`:                       `rate is "1k:"; expected messages a second`,
 		`{"rate": "@10ms,p100"}`:                `rate is "@10ms,p100"; expected messages`,
-		`{"rate": 1, "message_rate": 1}`:        `message_rate is given together with rate; expected one of the two`,
-		`{"message": "a", "template": "b"}`:     `template is given together with message`,
-		`{"match": "a", "latency_marker": "b"}`: `latency_marker is given together with match`,
+		`{"rate": 1, "message_rate": 1}`:        `message_rate is given together with --rate; expected one of the two`,
+		`{"message": "a", "template": "b"}`:     `template is given together with --message`,
+		`{"match": "a", "latency_marker": "b"}`: `latency_marker is given together with --match`,
 		`{"ramp": "5:1:1s"}`:                    `ramp is "5:1:1s"; expected a time such as 60s`,
-		`{"sine": "2:1s"}`:                      `sine is "2:1s"; expected SHARE:PERIOD`,
 		`{"arrivals": "random"}`:                `arrivals is "random"; expected constant or poisson`,
 		`{"message": ""}`:                       `message is ""; expected 1 to 1048576 bytes`,
 		`{"message": "\\{nothing}"}`:            `unknown expression`,
@@ -221,7 +220,7 @@ func TestSetTargets(t *testing.T) {
 // FuzzConfigJSON writes what can be read so that it is read as the same.
 func FuzzConfigJSON(f *testing.F) {
 	for _, seed := range []string{
-		`{"rate": "1k:100k", "ramp": "0:1k:60s", "sine": "0.5:10s", "src": "10.0.0.1-10.0.0.20"}`,
+		`{"rate": "1k:100k", "ramp": "0:1k:60s", "src": "10.0.0.1-10.0.0.20"}`,
 		`{"message": "a\\\\{b", "answer_base64": "/wA=", "ws": "/x", "header": ["A: b"]}`,
 		`{"rate": "@10ms,p99.9", "duration": 1.5, "target": "https://a/x?y"}`, `{"messages": "9007199254740993k"}`,
 	} {

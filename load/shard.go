@@ -32,7 +32,6 @@ func (s *sum) count(what int, n int64, measured bool) {
 	}
 }
 
-// open is how many connections are open.
 func (s sum) open() int64 { return s.run[nOpened] - s.run[nClosed] }
 
 // heardOpen is how many connections that are open have had the broadcast.
@@ -60,7 +59,7 @@ type shard struct {
 	calls  []engine.Ref
 	again  []engine.Ref // calls that found no room
 
-	// silent and told are the values of connections that are only held, before
+	// unheard and heard are the values of connections that are only held, before
 	// and after the broadcast; asked are those whose line of a verification is in
 	// flight, at most Config.Check.
 	unheard, heard held
@@ -70,7 +69,7 @@ type shard struct {
 	_ [64]byte // keeps the next shard off this line
 }
 
-// newConn gives a connection that was established at now its connection, nil when the
+// newConn gives a connection that was established at now its state, nil when the
 // connect phase is over or every connection is in use.
 func (s *shard) newConn(from *connTable, ref engine.Ref, shard int, number uint32, now time.Duration) *connState {
 	s.mu.Lock()
@@ -90,7 +89,6 @@ func (s *shard) newConn(from *connTable, ref engine.Ref, shard int, number uint3
 	return l
 }
 
-// place is a place for a connection.
 func (s *shard) place(from *connTable, shard int) (id uint32, ok bool) {
 	if n := len(s.free); n > 0 {
 		id, s.free = s.free[n-1], s.free[:n-1]
@@ -126,7 +124,6 @@ func (s *shard) shutConns() {
 	s.mu.Unlock()
 }
 
-// sumOf adds up shards.
 func sumOf(shards []*shard) sum {
 	var all sum
 	for _, s := range shards {
@@ -157,7 +154,6 @@ const (
 // timers are ordered by time: a heap, the earliest first.
 type timers []timer
 
-// push adds one.
 func (h *timers) push(t timer) {
 	*h = append(*h, t)
 	s := *h
@@ -173,7 +169,6 @@ func (h *timers) push(t timer) {
 	s[i] = t
 }
 
-// next is when the first one is due.
 func (h timers) next() time.Duration {
 	if len(h) == 0 {
 		return pacer.Never

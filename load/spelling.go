@@ -20,7 +20,6 @@ import (
 const (
 	wantRate    = quantity.Error("messages a second above 0, such as 500 or 20k; 1k:100k for a change from the first to the second; or @10ms or @10ms,p99.9 for a search")
 	wantRamp    = quantity.Error("a time such as 60s, or FROM:TO:TIME such as 0:100k:60s, with FROM not above TO")
-	wantSine    = quantity.Error("SHARE:PERIOD such as 0.5:10s, with a share above 0, at most 1, and a period above 0")
 	wantSource  = quantity.Error("an IP address of this machine, a range such as 10.0.0.1-10.0.0.20, or a network such as 10.0.0.0/24")
 	wantFewer   = quantity.Error("at most 65536 addresses in all")
 	wantPercent = quantity.Error("percentiles above 0 and at most 100, such as 95,99,99.5")
@@ -156,17 +155,6 @@ func (r Ramp) String() string {
 		return r.Over.String()
 	}
 	return decimal(r.From) + ":" + decimal(r.To) + ":" + r.Over.String()
-}
-
-// parseSine reads "0.5:10s".
-func parseSine(text string) (swing float64, over time.Duration, err error) {
-	share, period, _ := strings.Cut(text, ":")
-	swing, ok := quantity.Number(share)
-	over, err = quantity.Period(period)
-	if !ok || swing == 0 || swing > 1 || err != nil {
-		return 0, 0, wantSine
-	}
-	return swing, over, nil
 }
 
 // ParseSources reads an address, a range of addresses such as 10.0.0.1-10.0.0.20, or a

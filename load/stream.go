@@ -3,10 +3,12 @@ package load
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -21,8 +23,6 @@ const (
 	maxIntervals = 1_000_000
 	// maxSpan is how long its run can have been.
 	maxSpan = 365 * 24 * time.Hour
-	// maxMarks bounds its other events; a run has at most nine.
-	maxMarks = 64
 	// foldAt is from how many intervals on a Recorder joins neighbours.
 	foldAt = 4096
 )
@@ -31,8 +31,6 @@ const (
 type Stream struct {
 	// Plan is what the run was about to do, nil where the stream doesn't say.
 	Plan *Plan
-	// Marks are the moments of the run, but for Progress and Done.
-	Marks []Mark
 	// Intervals are what happened from Progress to Progress, in order.
 	Intervals []Interval
 	// Last is how far the run was in its last event.
@@ -40,16 +38,7 @@ type Stream struct {
 	// Result is nil if the stream ends before the run did.
 	Result *Result
 
-	histogram *hdrhistogram.Histogram // that of Result, nil where it has none
-}
-
-// Mark is a moment of a run.
-type Mark struct {
-	Phase Phase
-	// After is the end of the interval before it, since the run's start: it
-	// happened then or in the interval that follows.
-	After    time.Duration
-	Snapshot Snapshot
+	begun bool // there has been an event
 }
 
 // Complete says whether the run came to its end, so that there is a Result. A
@@ -97,7 +86,7 @@ func ReadStream(r io.Reader) (*Stream, error) {
 		return nil, fmt.Errorf("load: stream, line %d: more than %d bytes; expected an event", number, maxStreamLine)
 	case err != nil:
 		return nil, fmt.Errorf("load: stream, line %d: %w", number, err)
-	case !s.begun() && s.Result == nil:
+	case !s.begun:
 		return nil, errors.New("load: an empty stream; expected the events of a run as JSON, one a line")
 	}
 	return s, nil
@@ -123,7 +112,7 @@ func (s *Stream) addLine(line []byte) error {
 	}
 	var e Event
 	if err := json.Unmarshal(line, &e); err != nil {
-		if _, ok := errors.AsType[*json.SyntaxError](err); ok && !bytes.HasSuffix(line, []byte("\n")) && s.begun() {
+		if _, ok := errors.AsType[*json.SyntaxError](err); ok && !bytes.HasSuffix(line, []byte("\n")) && s.begun {
 			return nil
 		}
 		return fmt.Errorf("%w; expected an event as JSON", err)
@@ -131,48 +120,34 @@ func (s *Stream) addLine(line []byte) error {
 	return s.add(e)
 }
 
-// begun says whether there has been an event.
-func (s *Stream) begun() bool { return len(s.Marks)+len(s.Intervals) > 0 }
+// phases are all phases that a stream can have.
+var phases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Progress, Done}
 
-func (s *Stream) add(e Event) (err error) {
-	if s.Result != nil {
+func (s *Stream) add(e Event) error {
+	switch {
+	case !slices.Contains(phases, e.Phase):
+		return fmt.Errorf("phase %q; expected one of %q", e.Phase, phases)
+	case s.Result != nil:
 		return fmt.Errorf("%q after %q; expected the stream of one run", e.Phase, Done)
+	case e.Phase == Began && s.begun:
+		return fmt.Errorf("%q in the middle; expected the stream of one run", e.Phase)
+	case e.Phase == Done && e.Result == nil:
+		return fmt.Errorf("no result; expected one with %q", Done)
 	}
-	s.Last = e.Snapshot
-	switch e.Phase {
-	case Began:
-		if s.begun() {
-			return fmt.Errorf("%q in the middle; expected the stream of one run", e.Phase)
+	s.begun, s.Last, s.Plan = true, e.Snapshot, cmp.Or(e.Plan, s.Plan)
+	if e.Result != nil {
+		if _, err := decodeHistogram(e.Result.Histogram); err != nil {
+			return err
 		}
-		s.Plan = e.Plan
-	case Connected, Measuring, Measured, Exchanged, Checking, Checked, Heard:
-	case Tried:
-		return nil // what a search tried is in its result
-	case Progress:
-		return s.addInterval(e.Interval)
-	case Done:
-		if e.Result == nil {
-			return fmt.Errorf("no result; expected one with %q", Done)
-		}
-		if s.histogram, err = decodeHistogram(e.Result.Histogram); err == nil {
-			s.Result = e.Result
-		}
-		return err
-	default:
-		return fmt.Errorf("phase %q; expected one of %q", e.Phase, []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Progress, Done})
+		s.Result = e.Result
 	}
-	if len(s.Marks) >= maxMarks {
-		return fmt.Errorf("more than %d events beside progress; expected the stream of one run", maxMarks)
-	}
-	s.Marks = append(s.Marks, Mark{e.Phase, s.Span(), e.Snapshot})
-	return nil
+	return s.addInterval(e.Interval)
 }
 
-// addInterval adds what happened up to a Progress.
 func (s *Stream) addInterval(i *Interval) error {
 	switch {
 	case i == nil:
-		return nil // as older versions wrote it
+		return nil
 	case len(s.Intervals) >= maxIntervals:
 		return fmt.Errorf("more than %d intervals", maxIntervals)
 	case i.From < s.Span() || i.To < i.From:
@@ -215,6 +190,53 @@ func (s *Stream) Span() time.Duration {
 		return 0
 	}
 	return s.Intervals[len(s.Intervals)-1].To
+}
+
+// fold joins neighbours until at most so many intervals are left, in equal
+// parts of the time. Counts add up, of percentiles the worst is kept.
+func fold(intervals []Interval, most int) []Interval {
+	if len(intervals) <= most {
+		return intervals
+	}
+	span := intervals[len(intervals)-1].To
+	var folded []Interval
+	last := -1
+	for _, i := range intervals {
+		part := min(int(float64(i.From)/float64(max(span, 1))*float64(most)), most-1)
+		if part != last {
+			i.Errors = maps.Clone(i.Errors)
+			folded = append(folded, i)
+			last = part
+			continue
+		}
+		joinInterval(&folded[len(folded)-1], i)
+	}
+	return folded
+}
+
+// joinInterval adds the interval that follows on another. What is counted at the end of
+// an interval is that of the later one.
+func joinInterval(to *Interval, next Interval) {
+	was := *to
+	*to = next
+	to.From, to.Errors, to.Latency, to.Connect = was.From, was.Errors, was.Latency, was.Connect
+	to.addCounts(&was, false)
+	to.addCauses(&next)
+	server := next.Server
+	if was.Server != nil && next.Server != nil {
+		sum := *next.Server
+		sum.CPU += was.Server.CPU
+		server = &sum
+	}
+	to.Server = server
+	to.Generator.CPU += was.Generator.CPU
+}
+
+// addCauses adds the errors of another interval, and its times.
+func (i *Interval) addCauses(o *Interval) {
+	i.Errors = addCauses(i.Errors, o.Errors)
+	i.Latency = addLatency(i.Latency, o.Latency)
+	i.Connect = addLatency(i.Connect, o.Connect)
 }
 
 // decodeHistogram reads Result.Histogram; it is nil for none.

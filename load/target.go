@@ -42,7 +42,6 @@ func (t target) dialName() (network, address string) {
 	return "tcp", t.addr.String()
 }
 
-// resolveAll looks all targets up.
 func resolveAll(ctx context.Context, cfg *Config) ([]target, error) {
 	var targets []target
 	for _, text := range append([]string{cfg.Target}, cfg.Also...) {
@@ -231,8 +230,8 @@ func (c *Config) speak(u *targetURL) error {
 	case u.http && u.path != "/" && (c.Message != nil || c.Template != ""):
 		return fmt.Errorf("a message is given, and target is %q; expected the path in the message", u.text)
 	}
-	if u.tls {
-		c.tls()
+	if u.tls && c.TLS == nil {
+		c.TLS = new(TLS)
 	}
 	if u.ws {
 		c.webSocket().Path = u.path

@@ -20,6 +20,9 @@ func (r *Result) WriteText(w io.Writer) error {
 		fmt.Fprintf(t, "%s\t%s\n", name, fmt.Sprintf(format, args...))
 	}
 	line("target", "%s", r.Target)
+	if r.Interrupted && r.Mode != modeHold {
+		line("interrupted", "after %v: what follows is what there was until then", round(r.Took))
+	}
 	r.writeConnections(line)
 	if r.Window > 0 {
 		r.writeTraffic(line)
@@ -63,7 +66,7 @@ func (r *Result) writeConnections(line writeLine) {
 }
 
 func (r *Result) writeTraffic(line writeLine) {
-	if r.Mode == "hold" {
+	if r.Mode == modeHold {
 		line("held", "%v, %s bytes received", round(r.Window), group(r.BytesReceived))
 		return
 	}
@@ -100,7 +103,6 @@ func (r *Result) writeInFlight(line writeLine) {
 	line("in flight", "%s of %s (rate × mean latency)%s", group(int64(math.Round(r.InFlight()))), group(int64(want)), verdict)
 }
 
-// ratedHow says what Rate counts.
 func (r *Result) ratedHow() string {
 	if r.NoReply {
 		return "sent"
@@ -156,9 +158,6 @@ func (r *Rate) String() string {
 	}
 	if r.Each {
 		text += " on each connection"
-	}
-	if r.Swing > 0 {
-		text += fmt.Sprintf(", up and down by %.4g%% in %v", 100*r.Swing, r.Period)
 	}
 	if r.Poisson {
 		text += ", Poisson"

@@ -68,7 +68,7 @@ type handshake struct {
 func (h *handshake) Arrived(c *engine.Conn, p []byte) error {
 	return h.look(c, h.Layer.Arrived(c, p))
 }
-func (h *handshake) Attend(c *engine.Conn) error { return h.look(c, h.Layer.Attend(c)) }
+func (h *handshake) Resume(c *engine.Conn) error { return h.look(c, h.Layer.Resume(c)) }
 
 // Ended says why, where TLS has nothing to say.
 func (h *handshake) Ended(c *engine.Conn) error {
@@ -136,11 +136,8 @@ func (c Config) clientTLS() (*tls.Config, error) {
 		host, _, _ := net.SplitHostPort(c.Target) // checked before
 		cfg.ServerName = cmp.Or(host, "localhost")
 	}
-	switch {
-	case t.CAFile == "":
+	if t.CAFile == "" {
 		return cfg, nil
-	case t.Insecure:
-		return nil, errors.New("load: any certificate is taken, and a file of those to trust is given; expected one of the two")
 	}
 	pem, err := os.ReadFile(t.CAFile)
 	if err != nil {

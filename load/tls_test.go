@@ -12,6 +12,7 @@ import (
 	"math/big"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"sync"
@@ -260,10 +261,15 @@ func TestTLSBounds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRun(cfg, []target{silence}, model.Start)
+	r, err := newRun(cfg, []target{silence})
 	if err != nil {
 		t.Fatal(err)
 	}
+	started, err := model.Start(r.engineConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.use(started, model.Name)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -293,41 +299,19 @@ func TestTLSBounds(t *testing.T) {
 	}
 }
 
-// TestTLSCancel ends a run in the middle of its handshakes.
-func TestTLSCancel(t *testing.T) {
-	t.Parallel()
-	eachModel(t, func(t *testing.T, model string) {
-		s := serve(t, silent)
-		begin := time.Now()
-		r, err := Run(waitFor(t, s, 10), Config{Target: s.addr(), Model: model, Connections: 10, TLS: clientTLS(), ConnectTimeout: time.Hour})
-		if err == nil || r == nil || r.Connected != 0 || time.Since(begin) > time.Minute {
-			t.Errorf("got %+v, %v after %v", r, err, time.Since(begin))
-		}
-	})
-}
-
 // TestTLSHTTP learns an answer over TLS.
 func TestTLSHTTP(t *testing.T) {
 	t.Parallel()
-	s := serve(t, encrypted(serverTLS(), func(c net.Conn) {
-		one := &oneListener{conn: make(chan net.Conn, 1)}
-		one.conn <- c
-		srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") })}
-		ended := make(chan struct{})
-		srv.ConnState = func(_ net.Conn, state http.ConnState) {
-			if state == http.StateClosed {
-				close(ended)
-			}
-		}
-		_ = srv.Serve(one)
-		<-ended
-	}))
-	r := check(t, Config{Target: s.addr(), TLS: clientTLS(), HTTP: true, Connections: 4, Messages: 3})
-	if r.Err() != nil || r.Answered != 12 {
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
+	s.TLS = serverTLS()
+	s.StartTLS()
+	defer s.Close()
+	cfg := Config{Target: s.Listener.Addr().String(), TLS: clientTLS(), HTTP: true, Connections: 4, Messages: 3}
+	if r := check(t, cfg); r.Err() != nil || r.Answered != 12 {
 		t.Errorf("%v, got %+v", r.Err(), r)
 	}
-	_, err := Run(t.Context(), Config{Target: s.addr(), TLS: &TLS{}, HTTP: true})
-	if err == nil || !strings.Contains(err.Error(), "certificate") {
+	cfg.TLS = &TLS{}
+	if _, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "certificate") {
 		t.Errorf("without trust: got %v", err)
 	}
 }
@@ -352,33 +336,4 @@ func TestServerName(t *testing.T) {
 	if got, err := (Config{}).clientTLS(); got != nil || err != nil {
 		t.Error("a configuration without TLS has some")
 	}
-}
-
-// oneListener accepts one connection.
-type oneListener struct{ conn chan net.Conn }
-
-func (l *oneListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conn:
-		return c, nil
-	default:
-		return nil, net.ErrClosed
-	}
-}
-func (l *oneListener) Close() error   { return nil }
-func (l *oneListener) Addr() net.Addr { return &net.TCPAddr{} }
-
-// waitFor is a context that ends when a server has accepted so many connections.
-func waitFor(t *testing.T, s *testServer, n int) context.Context {
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for ctx.Err() == nil && s.accepted() < n {
-			time.Sleep(time.Millisecond)
-		}
-		cancel()
-	}()
-	t.Cleanup(func() { cancel(); <-ended })
-	return ctx
 }

@@ -106,10 +106,8 @@ const goroutineShards = 16
 // open says whether messages have planned times.
 func (t *traffic) open() bool { return t.mode == openLoop || t.mode == openEach }
 
-// now is the time since the run's start.
 func (t *traffic) now() time.Duration { return engine.Since() - t.epoch }
 
-// window sets the measured time.
 func (t *traffic) window(from, until time.Duration) {
 	t.from.Store(int64(from))
 	t.until.Store(int64(until))
@@ -128,7 +126,6 @@ func (t *traffic) endWindow() (from, until time.Duration) {
 // left is the time until the window's end.
 func (t *traffic) left() time.Duration { return time.Duration(t.until.Load()) - t.now() }
 
-// measured says whether now is in the window.
 func (t *traffic) measured(now time.Duration) bool {
 	return int64(now) >= t.from.Load() && int64(now) < t.until.Load()
 }
@@ -141,7 +138,7 @@ func (t *traffic) shardOf(c *engine.Conn) int {
 	return int(c.Slot()) % len(t.shards)
 }
 
-// Opened has a connection upgraded, or gives it its connection.
+// Opened has a connection upgraded first where that is asked for.
 func (t *traffic) Opened(c *engine.Conn) {
 	began := c.DialledAt() - t.epoch
 	if t.script.frames != nil {
@@ -151,7 +148,7 @@ func (t *traffic) Opened(c *engine.Conn) {
 	t.establish(c, t.numbers.Add(1)-1, began)
 }
 
-// establish gives a connection its connection; it was dialled at the given time.
+// establish gives a connection, which was dialled at the given time, its state.
 func (t *traffic) establish(c *engine.Conn, number uint32, began time.Duration) {
 	i := t.shardOf(c)
 	s, now := t.shards[i], t.now()
@@ -162,11 +159,10 @@ func (t *traffic) establish(c *engine.Conn, number uint32, began time.Duration) 
 	l := s.newConn(t.table, c.Ref(), i, number, now)
 	if l == nil {
 		t.faults.refused(errLate) // or it would be missed; nobody counts any more if it is late
-		c.Kill(errLate)
+		c.Abort(errLate)
 		return
 	}
 	c.SetValue(l)
-	t.script.begin(l)
 	s.mu.Lock()
 	t.table.reset(l, now)
 	s.times.connect.record(now-began, 1)
@@ -186,7 +182,7 @@ func (t *traffic) DialFailed(err error) { t.faults.refused(err) }
 func (t *traffic) Nudged(c *engine.Conn) {
 	switch v := c.Value().(type) {
 	case *connState:
-		if t.going.Load() && !t.is(v, started) {
+		if t.going.Load() && !t.has(v, started) {
 			t.start(c, v)
 		} else {
 			t.doDue(c, v)
@@ -198,15 +194,13 @@ func (t *traffic) Nudged(c *engine.Conn) {
 	}
 }
 
-// is looks at a connection's state.
-func (t *traffic) is(l *connState, bits uint16) bool {
+func (t *traffic) has(l *connState, bits uint16) bool {
 	s := t.shards[l.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return l.state&bits != 0
 }
 
-// start begins the traffic on a connection.
 func (t *traffic) start(c *engine.Conn, l *connState) {
 	s, now := t.shards[l.shard], t.now()
 	s.mu.Lock()
@@ -215,8 +209,7 @@ func (t *traffic) start(c *engine.Conn, l *connState) {
 		t.claim(s, l, now)
 	}
 	if !t.script.first || t.script.noReply {
-		l.state |= entered
-		t.enter(s, l, now)
+		t.refill(s, l, 0, now)
 	}
 	p := t.sending(s, l, now)
 	s.mu.Unlock()
@@ -249,13 +242,13 @@ func (t *traffic) Received(c *engine.Conn, in []byte) int {
 		}
 		p = t.sending(s, l, now)
 	}
-	deafened := t.limitInput(s, l, h.bytes, now)
+	paused := t.limitInput(s, l, h.bytes, now)
 	s.mu.Unlock()
 	if h.wrong != nil {
 		t.mistake(c, l, in[h.used:], h.wrong)
 		return len(in)
 	}
-	if deafened {
+	if paused {
 		c.Listen(false)
 	}
 	t.send(c, l, p)
@@ -364,7 +357,6 @@ type batch struct {
 	measured bool
 }
 
-// send hands messages to a connection.
 func (t *traffic) send(c *engine.Conn, l *connState, p batch) {
 	if p.n == 0 {
 		return
@@ -393,7 +385,7 @@ func (t *traffic) mistake(c *engine.Conn, l *connState, got []byte, why error) {
 		Connection: int64(l.number), Message: int64(l.answered), Byte: int(l.pos),
 		Want: quote(t.script.expects(l)), Got: quote(got),
 	})
-	c.Kill(why)
+	c.Abort(why)
 }
 
 // Ended leaves it to the engine to close the connection.

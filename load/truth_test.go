@@ -183,6 +183,7 @@ var (
 // percentile of an open loop is that of messages that come to the server when the plan
 // has them, no matter how many connections there are to send them on.
 func TestTruth(t *testing.T) {
+	t.Parallel()
 	for _, share := range []float64{0.5, 0.9, 1.1} {
 		for name, cfg := range map[string]Config{
 			"all, constant":             {Connections: 2000},
@@ -195,6 +196,7 @@ func TestTruth(t *testing.T) {
 			"each, one, short pipeline": {Connections: 1, Pipeline: 2, Rate: Rate{Each: true}},
 		} {
 			t.Run(fmt.Sprintf("%s, %.0f%%", name, 100*share), func(t *testing.T) {
+				t.Parallel()
 				cfg := cfg
 				cfg.Size, cfg.Seed, cfg.Duration = 2, 7, 5*time.Second
 				setDefault(&cfg.Pipeline, 1)
@@ -319,7 +321,7 @@ func lying(c net.Conn) {
 }
 
 // TestAccounts accounts for every byte, and in open loops for every message that was
-// planned, whatever happens to the connections.
+// planned, whatever happens to the connections: each case on one of the models.
 func TestAccounts(t *testing.T) {
 	servers := map[string]func(net.Conn){"echo": echo, "silent": silent, "breaking": breaking, "lying": lying}
 	loads := map[string]Config{
@@ -329,20 +331,21 @@ func TestAccounts(t *testing.T) {
 		"each":         {Rate: Rate{PerSecond: 500, Each: true}},
 		"each Poisson": {Rate: Rate{PerSecond: 500, Each: true, Poisson: true}},
 	}
+	lives := map[time.Duration]int{0: 0, 30 * time.Millisecond: 1}
 	for name, server := range servers {
 		for way, cfg := range loads {
-			for _, life := range []time.Duration{0, 30 * time.Millisecond} {
+			for life, odd := range lives {
 				t.Run(fmt.Sprintf("%s, %s, lifetime %v", name, way, life), func(t *testing.T) {
-					eachModel(t, func(t *testing.T, model string) {
-						cfg := cfg
-						cfg.Target, cfg.Model, cfg.Loops, cfg.Lifetime = serve(t, server).addr(), model, 2, life
-						cfg.Connections, cfg.Pipeline, cfg.Graceful = 16, 4, rand.IntN(2) == 0
-						cfg.Duration, cfg.Drain, cfg.ProgressEvery = 150*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
-						if rand.IntN(2) == 0 {
-							cfg.Template = "\\{re [a-z]{1,90}}\n"
-						}
-						checkAccounts(t, cfg)
-					})
+					t.Parallel()
+					all := availableModels()
+					cfg := cfg
+					cfg.Target, cfg.Model, cfg.Loops, cfg.Lifetime = serve(t, server).addr(), all[(len(name)+len(way)+odd)%len(all)], 2, life
+					cfg.Connections, cfg.Pipeline, cfg.Graceful = 16, 4, rand.IntN(2) == 0
+					cfg.Duration, cfg.Drain, cfg.ProgressEvery = 150*time.Millisecond, 50*time.Millisecond, 20*time.Millisecond
+					if rand.IntN(2) == 0 {
+						cfg.Template = "\\{re [a-z]{1,90}}\n"
+					}
+					checkAccounts(t, cfg)
 				})
 			}
 		}

@@ -19,7 +19,7 @@ import (
 // goes on in the turn in which an answer has made some. Without loops one goroutine
 // walks through all, and asks by mail.
 
-// roll is one verification. It is for all loops.
+// verification is one for all loops.
 type verification struct {
 	number int
 	seed   uint64
@@ -87,7 +87,6 @@ func (r *verification) claim() bool {
 // done says that every connection has been asked, and none has to answer.
 func (r *verification) done() bool { return r.walking.Load() == 0 && r.flying.Load() == 0 }
 
-// paceVerify implements engine.Config.Pace.
 func (t *traffic) paceVerify(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
 	r := t.verifying.Load()
 	if r == nil {
@@ -160,7 +159,6 @@ func (t *traffic) cancel(s *shard, ref engine.Ref) {
 	}
 }
 
-// sendLine has a connection send its line.
 func (t *traffic) sendLine(c *engine.Conn, h *held) {
 	s, ref, now := h.shard, c.Ref(), t.now()
 	s.mu.Lock()
@@ -177,12 +175,11 @@ func (t *traffic) sendLine(c *engine.Conn, h *held) {
 	_, _ = c.Write(line) // an error ends the connection, which Closed hears of
 }
 
-// beginVerify begins a verification.
 func (t *traffic) beginVerify(number int) *verification {
 	r := &verification{number: number, seed: seedOf(t.cfg.Seed, seedVerify), most: int32(t.cfg.Check)}
 	r.walking.Store(int32(len(t.walks)))
 	t.verifying.Store(r)
-	t.lister.Rouse()
+	t.lister.WakePacers()
 	return r
 }
 
@@ -242,8 +239,8 @@ func (r *run) verify(ctx context.Context) error {
 	return unlessStalled(err)
 }
 
-// hears tells, once, that all connections have had the broadcast.
-func (r *run) hears(s sum) {
+// tellBroadcast tells, once, that all connections have had the broadcast.
+func (r *run) tellBroadcast(s sum) {
 	if r.told || r.cfg.Broadcast == "" || r.stage == "connect" || s.open() == 0 || s.heardOpen() < s.open() {
 		return
 	}

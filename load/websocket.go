@@ -47,7 +47,6 @@ type upgrade struct {
 	why    error // that it did not
 }
 
-// greet asks for the upgrade.
 func (f *framing) greet(c *engine.Conn, number uint32, began time.Duration) {
 	u := &upgrade{number: number, began: began}
 	binary.LittleEndian.PutUint64(u.key[:], pacer.Random(seedOf(f.seed, uint64(number)), 0))
@@ -61,7 +60,7 @@ func (t *traffic) upgrade(c *engine.Conn, u *upgrade, in []byte) int {
 	n, err := websocket.CheckResponse(in, u.key)
 	if err != nil {
 		u.why = fmt.Errorf("WebSocket: %w", err)
-		c.Kill(u.why)
+		c.Abort(u.why)
 		return len(in)
 	}
 	if n > 0 {
@@ -81,7 +80,6 @@ func (t *traffic) notUpgraded(u *upgrade, why error) {
 	t.faults.refused(u.why)
 }
 
-// append puts a frame around a message.
 func (f *framing) append(dst, message []byte, number uint32, k uint64) []byte {
 	var mask [4]byte
 	binary.LittleEndian.PutUint32(mask[:], uint32(pacer.Random(seedOf(f.seed, uint64(number)), k+2)))
@@ -116,7 +114,6 @@ func (f *framing) check(c *engine.Conn, l *connState, in []byte, ahead int) (h p
 	return h
 }
 
-// data takes a piece of a message.
 func (f *framing) data(c *engine.Conn, l *connState, part websocket.Part, ahead int, h *progress) {
 	if !f.whole {
 		g := f.inner.check(c, l, part.Payload, ahead+h.answers)
@@ -143,5 +140,4 @@ func (f *framing) reply(c *engine.Conn, op websocket.Opcode, payload []byte) {
 	_, _ = c.Write(websocket.AppendFrame(nil, op, [4]byte{}, payload)) // Closed tells why not
 }
 
-func (f *framing) begin(l *connState)          { f.inner.begin(l) }
 func (f *framing) expects(l *connState) []byte { return f.inner.expects(l) }

@@ -3,116 +3,127 @@ package metrics
 import (
 	"errors"
 	"runtime/metrics"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/myriad-go/myriad"
 )
-
-// Source is where the figures come from: a *myriad.Server.
-type Source interface {
-	// Stats is called once a scrape, from any goroutine.
-	Stats() myriad.Stats
-}
-
-// NewServerCollector gives the Stats of a server to Prometheus. The labels, if
-// any, are put on each of its metrics, so that several servers of one process
-// can be told apart. Registering it fails if source is nil or a label's name is
-// not one, or is taken: model, state, cause and le are. It is safe for concurrent
-// use, and asks for Stats once a scrape.
-//
-// myriad_memory_per_connection_bytes is the memory of this process's heap that
-// is in use (spans with at least one object: live objects, garbage that has not
-// been swept yet, and the room between them; HeapInuse of runtime.MemStats) and
-// of its goroutines' stacks (StackInuse), divided by the connections that are
-// open. So the rest of the program is in it, and the kernel's memory for sockets
-// is not; it tells what a connection costs when there are so many that the rest
-// does not count. It is left out while no connection is open, and with worker
-// processes, because their memory is not this one's.
-func NewServerCollector(source Source, labels prometheus.Labels) prometheus.Collector {
-	c := &collector{source: source}
-	if _, ok := labels["le"]; ok {
-		c.wrong = errors.New("metrics: the label le is the histograms' own; expected another name")
-	}
-	if source == nil {
-		c.wrong = errors.New("metrics: the source is nil; expected a *myriad.Server")
-	}
-	for _, s := range singles {
-		c.singles = append(c.singles, prometheus.NewDesc(namespace+s.name, s.help, nil, labels))
-	}
-	for _, f := range families {
-		c.families = append(c.families, prometheus.NewDesc(namespace+f.name, f.help, []string{f.label}, labels))
-	}
-	for _, h := range histograms {
-		c.histograms = append(c.histograms, prometheus.NewDesc(namespace+h.name, h.help, nil, labels))
-	}
-	c.model = prometheus.NewDesc(namespace+"server_info", "Always 1; the label model is the I/O model that serves, empty before the start.",
-		[]string{"model"}, labels)
-	c.memory = prometheus.NewDesc(namespace+"memory_per_connection_bytes",
-		"Heap in use and stacks of this process, divided by the open connections.", nil, labels)
-	return c
-}
 
 // namespace begins the name of each metric.
 const namespace = "myriad_"
 
-// collector is a Source with the descriptions of its metrics, in the order of
-// the tables.
-type collector struct {
-	source                        Source
-	wrong                         error // why it can't be registered
-	singles, families, histograms []*prometheus.Desc
-	model, memory                 *prometheus.Desc
+// metric is a metric of what S says: emit is called for each of its values, with those of
+// its labels.
+type metric[S any] struct {
+	name, help string
+	kind       prometheus.ValueType
+	labels     []string
+	each       func(s *S, emit func(value float64, labels ...string))
+}
+
+// distribution is a histogram or a summary of what S says.
+type distribution[S any] struct {
+	name, help string
+	of         func(s *S, d *prometheus.Desc) prometheus.Metric
+}
+
+type number interface {
+	~int | ~int64 | ~uint64 | ~float64
+}
+
+// gauge is a metric with one value, of what is now.
+func gauge[S any, N number](name, help string, of func(*S) N) metric[S] {
+	return metric[S]{name, help, prometheus.GaugeValue, nil, func(s *S, emit func(float64, ...string)) { emit(float64(of(s))) }}
+}
+
+// counter is a metric with one value, which only grows.
+func counter[S any, N number](name, help string, of func(*S) N) metric[S] {
+	m := gauge(name, help, of)
+	m.kind = prometheus.CounterValue
+	return m
+}
+
+// labelled is a metric with a value for each value of a label.
+func labelled[S any, N number](name, help string, kind prometheus.ValueType, label string, of func(*S) map[string]N) metric[S] {
+	return metric[S]{name, help, kind, []string{label}, func(s *S, emit func(float64, ...string)) {
+		for l, n := range of(s) {
+			emit(float64(n), l)
+		}
+	}}
+}
+
+// flag is 1 for true.
+func flag(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// collector is a source with the descriptions of its metrics.
+type collector[S any] struct {
+	source        func() S // called once a scrape
+	wrong         error    // why it can't be registered
+	metrics       []metric[S]
+	distributions []distribution[S]
+	descs         []*prometheus.Desc // of the metrics, and then of the distributions
+}
+
+// newCollector makes a collector of metrics whose names begin with a prefix. The label
+// that distributions have of their own is reserved.
+func newCollector[S any](prefix string, labels prometheus.Labels, reserved string, source func() S,
+	metrics []metric[S], distributions []distribution[S],
+) *collector[S] {
+	c := &collector[S]{source: source, metrics: metrics, distributions: distributions}
+	if _, ok := labels[reserved]; ok {
+		c.wrong = errors.New("metrics: the label " + reserved + " is that of histograms and summaries; expected another name")
+	}
+	for _, m := range metrics {
+		c.descs = append(c.descs, prometheus.NewDesc(prefix+m.name, m.help, m.labels, labels))
+	}
+	for _, d := range distributions {
+		c.descs = append(c.descs, prometheus.NewDesc(prefix+d.name, d.help, nil, labels))
+	}
+	return c
 }
 
 // Describe is for the registry.
-func (c *collector) Describe(to chan<- *prometheus.Desc) {
+func (c *collector[S]) Describe(to chan<- *prometheus.Desc) {
 	if c.wrong != nil {
 		to <- prometheus.NewInvalidDesc(c.wrong)
 		return
 	}
-	for _, list := range [][]*prometheus.Desc{c.singles, c.families, c.histograms, {c.model, c.memory}} {
-		for _, d := range list {
-			to <- d
-		}
+	for _, d := range c.descs {
+		to <- d
 	}
 }
 
 // Collect is for the registry.
-func (c *collector) Collect(to chan<- prometheus.Metric) {
-	stats := c.source.Stats()
-	for i, s := range singles {
-		to <- prometheus.MustNewConstMetric(c.singles[i], s.kind, s.value(&stats))
+func (c *collector[S]) Collect(to chan<- prometheus.Metric) {
+	s := c.source()
+	for i, m := range c.metrics {
+		m.each(&s, func(value float64, labels ...string) {
+			to <- prometheus.MustNewConstMetric(c.descs[i], m.kind, value, labels...)
+		})
 	}
-	for i, f := range families {
-		for _, m := range f.members {
-			to <- prometheus.MustNewConstMetric(c.families[i], f.kind, float64(m.value(&stats)), m.name)
-		}
-	}
-	for i, h := range histograms {
-		to <- constHistogram(c.histograms[i], h.value(&stats))
-	}
-	to <- prometheus.MustNewConstMetric(c.model, prometheus.GaugeValue, 1, stats.Model)
-	if stats.Open > 0 && stats.Processes == 0 {
-		to <- prometheus.MustNewConstMetric(c.memory, prometheus.GaugeValue, float64(goMemory())/float64(stats.Open))
+	for i, d := range c.distributions {
+		to <- d.of(&s, c.descs[len(c.metrics)+i])
 	}
 }
 
-// constHistogram turns counts for each bucket into Prometheus's, which are of
-// all up to a bound, in seconds. The last bucket has no bound: it is what the
-// count of all has more.
-func constHistogram(d *prometheus.Desc, h myriad.Histogram) prometheus.Metric {
-	upTo := make(map[float64]uint64, len(h.Buckets))
-	var sum uint64
-	for i, n := range h.Buckets[:len(h.Buckets)-1] {
-		sum += uint64(n)
-		upTo[h.Bound(i).Seconds()] = sum
+// histogram turns counts for each bucket into Prometheus's, which are of all up to a bound,
+// in seconds. The last bucket has no bound: it is what the count of all has more.
+func histogram[N int64 | uint64](d *prometheus.Desc, count N, sum time.Duration, buckets []N, bound func(i int) time.Duration) prometheus.Metric {
+	upTo := make(map[float64]uint64, len(buckets))
+	var below N
+	for i, n := range buckets[:len(buckets)-1] {
+		below += n
+		upTo[bound(i).Seconds()] = uint64(below)
 	}
-	return prometheus.MustNewConstHistogram(d, uint64(h.Count), h.Sum.Seconds(), upTo)
+	return prometheus.MustNewConstHistogram(d, uint64(count), sum.Seconds(), upTo)
 }
 
-// goMemory is the heap in use and the stacks of this process, in bytes. Reading
-// it does not stop the world, as runtime.ReadMemStats does.
+// goMemory is the heap in use and the stacks of this process, in bytes. Reading it does
+// not stop the world, as runtime.ReadMemStats does.
 func goMemory() (sum uint64) {
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"},

@@ -1,7 +1,6 @@
 package metrics
 
 import (
-	"errors"
 	"maps"
 	"math"
 	"strings"
@@ -35,40 +34,25 @@ const maxCauses = 64
 //	CPUs that the generator keeps busy: rate(myriad_load_cpu_seconds_total{process="generator"}[1m])
 func NewLoadCollector(labels prometheus.Labels) *LoadCollector {
 	c := &LoadCollector{state: newLoadState()}
-	if _, ok := labels["quantile"]; ok {
-		c.wrong = errors.New("metrics: the label quantile is the summaries' own; expected another name")
-	}
-	desc := func(name, help string, variable ...string) *prometheus.Desc {
-		return prometheus.NewDesc(loadNamespace+name, help, variable, labels)
-	}
-	for _, m := range loadMetrics {
-		c.metrics = append(c.metrics, desc(m.name, m.help))
-	}
-	for _, m := range processMetrics {
-		c.processes = append(c.processes, desc(m.name, m.help, "process"))
-	}
-	for _, s := range loadSummaries {
-		c.summaries = append(c.summaries, desc(s.name, s.help))
-	}
-	c.errors = desc("errors_total", "What went wrong, by cause: of attempts to connect, of connections and of answers.", "cause")
-	c.stage = desc("stage", "Always 1; the label stage is what the run does.", "stage")
-	c.info = desc("info", "Always 1; target is the first of the addresses that are loaded, mode what sends messages, model what the generator runs on.",
-		"target", "mode", "model")
+	c.collector = newCollector(namespace+"load_", labels, "quantile", c.snapshot, loadMetrics(), loadSummaries)
 	return c
 }
 
-// loadNamespace begins the name of each metric of a run.
-const loadNamespace = namespace + "load_"
-
-// LoadCollector is what NewLoadCollector makes. Its methods are safe for
-// concurrent use.
+// LoadCollector is what NewLoadCollector makes. Its methods are safe for concurrent use.
 type LoadCollector struct {
-	wrong                         error // why it can't be registered
-	metrics, processes, summaries []*prometheus.Desc
-	errors, stage, info           *prometheus.Desc
+	*collector[loadState]
 
 	mu    sync.Mutex
 	state loadState
+}
+
+// snapshot is a copy of the state.
+func (c *LoadCollector) snapshot() loadState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.state
+	s.causes, s.counts = maps.Clone(s.causes), maps.Clone(s.counts)
+	return s
 }
 
 // loadState is a run so far.
@@ -135,49 +119,6 @@ func (s *loadState) add(i load.Interval) {
 	s.setup.add(i.Connect)
 }
 
-// Describe is for the registry.
-func (c *LoadCollector) Describe(to chan<- *prometheus.Desc) {
-	if c.wrong != nil {
-		to <- prometheus.NewInvalidDesc(c.wrong)
-		return
-	}
-	for _, list := range [][]*prometheus.Desc{c.metrics, c.processes, c.summaries, {c.errors, c.stage, c.info}} {
-		for _, d := range list {
-			to <- d
-		}
-	}
-}
-
-// Collect is for the registry.
-func (c *LoadCollector) Collect(to chan<- prometheus.Metric) {
-	c.mu.Lock()
-	s := c.state
-	s.causes, s.counts = maps.Clone(s.causes), maps.Clone(s.counts)
-	c.mu.Unlock()
-	for i, m := range loadMetrics {
-		to <- prometheus.MustNewConstMetric(c.metrics[i], m.kind, m.value(&s))
-	}
-	for i, m := range processMetrics {
-		to <- prometheus.MustNewConstMetric(c.processes[i], m.kind, m.value(s.last.Generator, s.own), "generator")
-		if s.last.Server != nil {
-			to <- prometheus.MustNewConstMetric(c.processes[i], m.kind, m.value(*s.last.Server, s.server), "server")
-		}
-	}
-	for i, m := range loadSummaries {
-		all, last := m.value(&s)
-		to <- prometheus.MustNewConstSummary(c.summaries[i], all.count, all.sum, quantiles(last))
-	}
-	for cause, n := range s.causes {
-		to <- prometheus.MustNewConstMetric(c.errors, prometheus.CounterValue, float64(n), cause)
-	}
-	if s.last.Stage != "" {
-		to <- prometheus.MustNewConstMetric(c.stage, prometheus.GaugeValue, 1, s.last.Stage)
-	}
-	if len(s.plan.Targets) > 0 {
-		to <- prometheus.MustNewConstMetric(c.info, prometheus.GaugeValue, 1, strings.ToValidUTF8(s.plan.Targets[0], "?"), s.plan.Mode, s.plan.Model)
-	}
-}
-
 // quantiles are those of an interval, in seconds.
 func quantiles(l load.Latency) map[float64]float64 {
 	to := map[float64]float64{
@@ -192,68 +133,74 @@ func quantiles(l load.Latency) map[float64]float64 {
 	return to
 }
 
-// loadMetric is a metric with one value.
-type loadMetric struct {
-	name, help string
-	kind       prometheus.ValueType
-	value      func(*loadState) float64
-}
+// loadMetrics are the counters of a run, and what else has a value.
+func loadMetrics() []metric[loadState] {
+	all := []metric[loadState]{
+		gauge("connections_wanted", "How many connections there are to be.", func(s *loadState) int { return s.plan.Connections }),
+		gauge("run_seconds", "How long the run had taken at the end of the last interval.", func(s *loadState) float64 { return s.last.To.Seconds() }),
+		gauge("interval_seconds", "How long the last interval was.", func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }),
 
-// loadMetrics are the counters of a run, and what else has one value.
-var loadMetrics = append(countedMetrics(), []loadMetric{
-	{"connections_wanted", "How many connections there are to be.", prometheus.GaugeValue,
-		func(s *loadState) float64 { return float64(s.plan.Connections) }},
-	{"run_seconds", "How long the run had taken at the end of the last interval.", prometheus.GaugeValue,
-		func(s *loadState) float64 { return s.last.To.Seconds() }},
-	{"interval_seconds", "How long the last interval was.", prometheus.GaugeValue,
-		func(s *loadState) float64 { return (s.last.To - s.last.From).Seconds() }},
-}...)
+		ofProcess("cpu_seconds_total", "Processor time, of the server since the run began.", prometheus.CounterValue,
+			func(_ load.Usage, cpu time.Duration) float64 { return cpu.Seconds() }),
+		ofProcess("resident_memory_bytes", "Memory that the process has, 0 where that isn't known.", prometheus.GaugeValue,
+			func(last load.Usage, _ time.Duration) float64 { return float64(last.Resident) }),
+		ofProcess("anonymous_memory_bytes", "Memory of it that no file holds, heap and stacks, 0 where that isn't known.", prometheus.GaugeValue,
+			func(last load.Usage, _ time.Duration) float64 { return float64(last.Anonymous) }),
+		ofProcess("open_fds", "Descriptors that the process has open, 0 where that isn't known.", prometheus.GaugeValue,
+			func(last load.Usage, _ time.Duration) float64 { return float64(last.Descriptors) }),
+		ofProcess("goroutines", "Goroutines that the process has, 0 where that isn't known.", prometheus.GaugeValue,
+			func(last load.Usage, _ time.Duration) float64 { return float64(last.Goroutines) }),
+		ofProcess("gc_cycles_total", "Collections of garbage, 0 where that isn't known.", prometheus.CounterValue,
+			func(last load.Usage, _ time.Duration) float64 { return float64(last.GCs) }),
+		ofProcess("gc_pause_seconds_total", "How long collections of garbage stopped everything, 0 where that isn't known.", prometheus.CounterValue,
+			func(last load.Usage, _ time.Duration) float64 { return last.GCPause.Seconds() }),
 
-func countedMetrics() (all []loadMetric) {
+		labelled("errors_total", "What went wrong, by cause: of attempts to connect, of connections and of answers.",
+			prometheus.CounterValue, "cause", func(s *loadState) map[string]int64 { return s.causes }),
+		{"stage", "Always 1; the label stage is what the run does.", prometheus.GaugeValue, []string{"stage"},
+			func(s *loadState, emit func(float64, ...string)) {
+				if s.last.Stage != "" {
+					emit(1, s.last.Stage)
+				}
+			}},
+		{"info", "Always 1; target is the first of the addresses that are loaded, mode what sends messages, model what the generator runs on.",
+			prometheus.GaugeValue, []string{"target", "mode", "model"},
+			func(s *loadState, emit func(float64, ...string)) {
+				if len(s.plan.Targets) > 0 {
+					emit(1, strings.ToValidUTF8(s.plan.Targets[0], "?"), s.plan.Mode, s.plan.Model)
+				}
+			}},
+	}
 	for i, c := range load.Counters {
 		switch {
 		case c.Metric == "":
 		case c.Gauge:
-			all = append(all, loadMetric{c.Metric, c.Help, prometheus.GaugeValue, func(s *loadState) float64 {
-				n, _ := c.Of(&s.last)
-				return float64(n)
-			}})
+			all = append(all, gauge(c.Metric, c.Help, func(s *loadState) int64 { n, _ := c.Of(&s.last); return n }))
 		default:
-			all = append(all, loadMetric{c.Metric, c.Help, prometheus.CounterValue, func(s *loadState) float64 { return float64(s.counts[i]) }})
+			all = append(all, counter(c.Metric, c.Help, func(s *loadState) int64 { return s.counts[i] }))
 		}
 	}
 	return all
 }
 
-// processMetrics have a value for the generator and, where its processes are known,
+// ofProcess is a metric with a value for the generator and, where its processes are known,
 // one for the server.
-var processMetrics = []struct {
-	name, help string
-	kind       prometheus.ValueType
-	value      func(last load.Usage, cpu time.Duration) float64
-}{
-	{"cpu_seconds_total", "Processor time, of the server since the run began.", prometheus.CounterValue,
-		func(_ load.Usage, cpu time.Duration) float64 { return cpu.Seconds() }},
-	{"resident_memory_bytes", "Memory that the process has, 0 where that isn't known.", prometheus.GaugeValue,
-		func(last load.Usage, _ time.Duration) float64 { return float64(last.Resident) }},
-	{"anonymous_memory_bytes", "Memory of it that no file holds, heap and stacks, 0 where that isn't known.", prometheus.GaugeValue,
-		func(last load.Usage, _ time.Duration) float64 { return float64(last.Anonymous) }},
-	{"open_fds", "Descriptors that the process has open, 0 where that isn't known.", prometheus.GaugeValue,
-		func(last load.Usage, _ time.Duration) float64 { return float64(last.Descriptors) }},
-	{"goroutines", "Goroutines that the process has, 0 where that isn't known.", prometheus.GaugeValue,
-		func(last load.Usage, _ time.Duration) float64 { return float64(last.Goroutines) }},
-	{"gc_cycles_total", "Collections of garbage, 0 where that isn't known.", prometheus.CounterValue,
-		func(last load.Usage, _ time.Duration) float64 { return float64(last.GCs) }},
-	{"gc_pause_seconds_total", "How long collections of garbage stopped everything, 0 where that isn't known.", prometheus.CounterValue,
-		func(last load.Usage, _ time.Duration) float64 { return last.GCPause.Seconds() }},
+func ofProcess(name, help string, kind prometheus.ValueType, of func(last load.Usage, cpu time.Duration) float64) metric[loadState] {
+	return metric[loadState]{name, help, kind, []string{"process"}, func(s *loadState, emit func(float64, ...string)) {
+		emit(of(s.last.Generator, s.own), "generator")
+		if s.last.Server != nil {
+			emit(of(*s.last.Server, s.server), "server")
+		}
+	}}
 }
 
-var loadSummaries = []struct {
-	name, help string
-	value      func(*loadState) (all durations, last load.Latency)
-}{
+var loadSummaries = []distribution[loadState]{
 	{"latency_seconds", "Time to the last byte of an answer; the quantiles are of the last interval.",
-		func(s *loadState) (durations, load.Latency) { return s.latency, s.last.Latency }},
+		func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.latency, s.last.Latency) }},
 	{"connect_seconds", "Time to establish a connection; the quantiles are of the last interval.",
-		func(s *loadState) (durations, load.Latency) { return s.setup, s.last.Connect }},
+		func(s *loadState, d *prometheus.Desc) prometheus.Metric { return summary(d, s.setup, s.last.Connect) }},
+}
+
+func summary(d *prometheus.Desc, all durations, last load.Latency) prometheus.Metric {
+	return prometheus.MustNewConstSummary(d, all.count, all.sum, quantiles(last))
 }

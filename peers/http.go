@@ -19,7 +19,7 @@ const hello = "Hello, World!"
 const closeBound = 2 * time.Second
 
 // serveNetHTTP serves HTTP with net/http.
-func serveNetHTTP(ctx context.Context, ln net.Listener, _ settings) error {
+func serveNetHTTP(ctx context.Context, ln net.Listener) error {
 	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain")
 		io.WriteString(w, hello) // an error ends the connection
@@ -29,7 +29,7 @@ func serveNetHTTP(ctx context.Context, ln net.Listener, _ settings) error {
 
 // serveFastHTTP serves HTTP with fasthttp, without what a plain text does not
 // need.
-func serveFastHTTP(ctx context.Context, ln net.Listener, _ settings) error {
+func serveFastHTTP(ctx context.Context, ln net.Listener) error {
 	srv := &fasthttp.Server{
 		Handler: func(ctx *fasthttp.RequestCtx) {
 			ctx.SetContentType("text/plain")

@@ -17,7 +17,6 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
-	"time"
 )
 
 func main() {
@@ -52,15 +51,7 @@ func run(ctx context.Context, args []string, out, errOut io.Writer) int {
 // settings are what the flags say.
 type settings struct {
 	addr, server, app string
-	wait              time.Duration
-	bits              int
 }
-
-// The bounds of the settings.
-const (
-	maxWait = time.Minute
-	maxBits = 32
-)
 
 func parse(args []string, help io.Writer) (settings, error) {
 	var s settings
@@ -69,8 +60,6 @@ func parse(args []string, help io.Writer) (settings, error) {
 	flags.StringVar(&s.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
 	flags.StringVar(&s.server, "server", "net", "serve with this `SERVER`, of the list below")
 	flags.StringVar(&s.app, "app", "echo", "serve this `APP`, of those that the server has")
-	flags.DurationVar(&s.wait, "wait", 10*time.Millisecond, "how long the app wait waits for each line")
-	flags.IntVar(&s.bits, "bits", 16, "how many leading zero bits the app pow finds for each line")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			flags.SetOutput(help)
@@ -87,10 +76,6 @@ func parse(args []string, help io.Writer) (settings, error) {
 		return s, usagef("unexpected argument %q; expected flags only", flags.Arg(0))
 	case err != nil:
 		return s, usagef("--addr is %q; expected HOST:PORT", s.addr)
-	case s.wait < 0 || s.wait > maxWait:
-		return s, usagef("--wait is %v; expected 0s to %v", s.wait, maxWait)
-	case s.bits < 0 || s.bits > maxBits:
-		return s, usagef("--bits is %d; expected 0 to %d", s.bits, maxBits)
 	}
 	return s, nil
 }
@@ -110,5 +95,5 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	fmt.Fprintf(out, "peers: serving %s with %s on %s\n", s.app, s.server, ln.Addr())
-	return start(ctx, ln, s)
+	return start(ctx, ln)
 }

@@ -12,8 +12,8 @@ import (
 const bufferSize = 16 << 10
 
 // conns serves each connection with a function on a goroutine of its own.
-func conns(handle func(conn net.Conn, s settings)) start {
-	return func(ctx context.Context, ln net.Listener, s settings) error {
+func conns(handle func(conn net.Conn)) start {
+	return func(ctx context.Context, ln net.Listener) error {
 		g := group{open: make(map[net.Conn]struct{})}
 		defer g.wait.Wait()
 		ctx, cancel := context.WithCancel(ctx)
@@ -34,7 +34,7 @@ func conns(handle func(conn net.Conn, s settings)) start {
 			if err != nil {
 				return err
 			}
-			g.add(conn, func() { handle(conn, s) })
+			g.add(conn, func() { handle(conn) })
 		}
 	}
 }
@@ -76,7 +76,7 @@ func (g *group) closeAll() {
 
 // echo sends back what it reads. io.Copy would have the kernel move the bytes,
 // through a pipe: more calls for each message.
-func echo(conn net.Conn, _ settings) {
+func echo(conn net.Conn) {
 	buf := make([]byte, bufferSize)
 	for {
 		n, err := conn.Read(buf)
@@ -89,16 +89,10 @@ func echo(conn net.Conn, _ settings) {
 	}
 }
 
-// lines sends back every line: all those that came with one read in one write.
-func lines(conn net.Conn, _ settings) {
-	answerLines(conn, func(out *bufio.Writer, line []byte) { out.Write(line) })
-}
-
-// answerLines has answer write the answer to each line, its end included. What
-// was written is sent before more is read, so never later than when all lines at
-// hand are answered. A writer keeps its first error and tells it when it is
-// flushed.
-func answerLines(conn net.Conn, answer func(out *bufio.Writer, line []byte)) {
+// lines sends back every line, its end included: all those that came with one read in one
+// write. What was written is sent before more is read, so never later than when all lines
+// at hand are answered. A writer keeps its first error and tells it when it is flushed.
+func lines(conn net.Conn) {
 	out := bufio.NewWriterSize(conn, bufferSize)
 	in := bufio.NewReaderSize(flushing{conn, out}, bufferSize)
 	for {
@@ -107,7 +101,7 @@ func answerLines(conn net.Conn, answer func(out *bufio.Writer, line []byte)) {
 			out.Flush() // for answers before a line that is too long
 			return
 		}
-		answer(out, line)
+		out.Write(line)
 	}
 }
 

@@ -61,19 +61,9 @@ func newAnts(p offer.Plan) (offer.Side, error) {
 	return antsPool{made}, err
 }
 
-func (a antsPool) Try(j *offer.Job) offer.Answer {
-	switch err := a.Invoke(j); {
-	case err == nil:
-		return offer.Accepted
-	case errors.Is(err, ants.ErrPoolOverload):
-		return offer.Full
-	case errors.Is(err, ants.ErrPoolClosed):
-		return offer.Closed
-	}
-	return offer.Other
-}
-func (a antsPool) Workers() int { return a.Running() }
-func (a antsPool) Close()       { a.ReleaseTimeout(time.Minute) }
+func (a antsPool) Try(j *offer.Job) bool { return a.Invoke(j) == nil }
+func (a antsPool) Workers() int          { return a.Running() }
+func (a antsPool) Close()                { a.ReleaseTimeout(time.Minute) }
 
 // pondPool is github.com/alitto/pond: at most --workers workers, which it makes
 // when needed and ends when there is nothing to do, and a queue of --queue
@@ -85,19 +75,9 @@ func newPond(p offer.Plan) (offer.Side, error) {
 	return pondPool{pond.NewPool(p.Workers, pond.WithQueueSize(p.Queue), pond.WithNonBlocking(true))}, nil
 }
 
-func (p pondPool) Try(j *offer.Job) offer.Answer {
-	switch err := p.Go(j.Func()); {
-	case err == nil:
-		return offer.Accepted
-	case errors.Is(err, pond.ErrQueueFull):
-		return offer.Full
-	case errors.Is(err, pond.ErrPoolStopped):
-		return offer.Closed
-	}
-	return offer.Other
-}
-func (p pondPool) Workers() int { return int(p.RunningWorkers()) }
-func (p pondPool) Close()       { p.StopAndWait() }
+func (p pondPool) Try(j *offer.Job) bool { return p.Go(j.Do) == nil }
+func (p pondPool) Workers() int          { return int(p.RunningWorkers()) }
+func (p pondPool) Close()                { p.StopAndWait() }
 
 // limiter is the adaptive limiter of github.com/failsafe-go/failsafe-go before a
 // goroutine for each job. Its limit may go up to --workers and begins at a tenth
@@ -120,23 +100,23 @@ func newFailsafe(p offer.Plan) (offer.Side, error) {
 	return &limiter{AdaptiveLimiter: b.Build(), queues: p.Queue > 0}, nil
 }
 
-func (l *limiter) Try(j *offer.Job) offer.Answer {
+func (l *limiter) Try(j *offer.Job) bool {
 	if permit, ok := l.TryAcquirePermit(); ok {
 		l.done.Add(1)
 		go l.work(j, permit)
-		return offer.Accepted
+		return true
 	}
 	if !l.queues || !l.CanAcquirePermit() {
-		return offer.Exceeded
+		return false
 	}
 	l.done.Add(1)
 	go l.queue(j)
-	return offer.Accepted
+	return true
 }
 
 // queue has a job wait for its permit.
 func (l *limiter) queue(j *offer.Job) {
-	permit, err := l.AcquirePermit(j.Context())
+	permit, err := l.AcquirePermit(j)
 	switch {
 	case err == nil:
 		l.work(j, permit)
@@ -152,7 +132,7 @@ func (l *limiter) queue(j *offer.Job) {
 // work does a job that has its permit.
 func (l *limiter) work(j *offer.Job, permit adaptivelimiter.Permit) {
 	defer l.done.Done()
-	if j.Context().Err() != nil {
+	if j.Err() != nil {
 		permit.Drop()
 		j.Expired()
 		return

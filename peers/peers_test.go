@@ -4,9 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -138,7 +135,6 @@ func TestHalfClose(t *testing.T) {
 	for _, args := range [][]string{
 		{"--server", "net", "--app", "echo"},
 		{"--server", "net", "--app", "lines"},
-		{"--server", "net", "--app", "wait", "--wait", "1ms"},
 	} {
 		c := launch(t, args...).dial(t)
 		send(t, c, "a\nb\n")
@@ -172,47 +168,6 @@ func TestTooLong(t *testing.T) {
 			t.Errorf("%q: got %d bytes, want the connection closed", args, n)
 		}
 	}
-}
-
-func TestWait(t *testing.T) {
-	const wait = 30 * time.Millisecond
-	c := launch(t, "--app", "wait", "--wait", wait.String()).dial(t)
-	begin := time.Now()
-	send(t, c, "a\nb\n")
-	want(t, c, "a\nb\n")
-	if took := time.Since(begin); took < 2*wait {
-		t.Errorf("two lines took %v, want at least %v", took, 2*wait)
-	}
-}
-
-// TestPow checks that the proof holds and is the smallest.
-func TestPow(t *testing.T) {
-	c := bufio.NewReader(launchPow(t, "ping\nother\r\n"))
-	for _, line := range []string{"ping", "other"} {
-		got, err := c.ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		var n uint64
-		if _, err := fmt.Sscanf(got, line+" %016x\n", &n); err != nil || len(got) != len(line)+1+16+1 {
-			t.Fatalf("got %q, %v, want the line and a nonce", got, err)
-		}
-		for try := range n + 1 {
-			nonce, _ := hex.DecodeString(fmt.Sprintf("%016x", try))
-			sum := sha256.Sum256(append([]byte(line), nonce...))
-			// Nine bits: the first byte and half of the second.
-			if proves := sum[0] == 0 && sum[1] < 0x80; proves != (try == n) {
-				t.Fatalf("%s: nonce %d is %v a proof; the answer was %d", line, try, proves, n)
-			}
-		}
-	}
-}
-
-func launchPow(t *testing.T, text string) net.Conn {
-	t.Helper()
-	c := launch(t, "--app", "pow", "--bits", "9").dial(t)
-	send(t, c, text)
-	return c
 }
 
 // TestHTTP pipelines requests and cuts them into pieces.
@@ -270,8 +225,6 @@ func TestWrongUse(t *testing.T) {
 		{[]string{"--server", "apache"}, 2, "expected one of net, netpoll, fasthttp"},
 		{[]string{"--server", "fasthttp"}, 2, "what fasthttp has: http"},
 		{[]string{"--addr", "9000"}, 2, "expected HOST:PORT"},
-		{[]string{"--wait", "-1s"}, 2, "--wait is -1s"},
-		{[]string{"--bits", "33"}, 2, "expected 0 to 32"},
 		{[]string{"--nonsense"}, 2, "nonsense"},
 		{[]string{"extra"}, 2, `"extra"`},
 		{[]string{"--addr", ln.Addr().String()}, 1, "in use"},

@@ -9,7 +9,7 @@ import (
 
 // start serves on ln until ctx ends, then returns nil, or until ln fails. It owns
 // ln and closes it, and every connection.
-type start func(ctx context.Context, ln net.Listener, s settings) error
+type start func(ctx context.Context, ln net.Listener) error
 
 // app is a protocol that a server speaks.
 type app struct {
@@ -26,8 +26,6 @@ var servers = []struct {
 		{"echo", conns(echo)},
 		{"lines", conns(lines)},
 		{"http", serveNetHTTP},
-		{"wait", conns(waitLines)},
-		{"pow", conns(proveLines)},
 	}},
 	{"netpoll", "github.com/cloudwego/netpoll", []app{
 		{"echo", serveNetpoll(netpollEcho)},

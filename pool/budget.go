@@ -12,8 +12,6 @@ import (
 // collector to decide. When fewer workers don't make the heap smaller, it is not theirs.
 type budget struct {
 	limit   int64  // bytes; MaxInt64 is none
-	job     int64  // bytes of a job; 0 is not known
-	fits    int    // so many jobs fit in half of the limit
 	now     int    // the number of workers there may be; 0 is any
 	cycle   uint64 // of the garbage collector, at the last cut
 	before  int64  // what was used then
@@ -31,8 +29,8 @@ const (
 	maxFutile = 2
 )
 
-func newBudget(limit, job int64) *budget {
-	b := &budget{limit: limit, job: job, fits: maxWorkers, samples: []metrics.Sample{
+func newBudget(limit int64) *budget {
+	b := &budget{limit: limit, samples: []metrics.Sample{
 		{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}, {Name: "/gc/cycles/total:gc-cycles"},
 	}}
 	b.read = b.used
@@ -42,24 +40,11 @@ func newBudget(limit, job int64) *budget {
 	case limit < 0:
 		b.limit = math.MaxInt64
 	}
-	if job > 0 && b.limit != math.MaxInt64 {
-		b.fits = int(max(1, min(b.limit/2/job, maxWorkers)))
-	}
 	return b
-}
-
-// check says whether there may be so many workers always.
-func (b *budget) check(least int) error {
-	if least > b.fits {
-		return badConfig("Min is %d with jobs of %d bytes (JobBytes) and %d in all (MemoryLimit); expected 0 to %d, which fit in half of that",
-			least, b.job, b.limit, b.fits)
-	}
-	return nil
 }
 
 // cap is how many workers there may be at most, for so many that there are.
 func (b *budget) cap(workers, most int) int {
-	most = min(most, b.fits)
 	if b.limit == math.MaxInt64 {
 		return most
 	}

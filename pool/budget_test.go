@@ -3,17 +3,11 @@ package pool
 import "testing"
 
 func TestBudget(t *testing.T) {
-	b := newBudget(1000, 10)
-	b.read = func() (int64, uint64) { return 0, 0 }
-	if got := b.cap(10, 500); got != 50 {
-		t.Errorf("jobs of 10 bytes in half of 1,000: %d workers, want 50", got)
-	}
-	b = newBudget(1000, 0)
-	used := int64(0)
-	cycle := uint64(0)
+	b := newBudget(1000)
+	used, cycle := int64(0), uint64(0)
 	b.read = func() (int64, uint64) { return used, cycle }
 	if got := b.cap(100, 500); got != 500 {
-		t.Errorf("%d workers without need, want 500", got)
+		t.Errorf("%d workers without need; expected 500", got)
 	}
 	used = 800
 	last := 100
@@ -21,17 +15,17 @@ func TestBudget(t *testing.T) {
 		cycle++
 		got := b.cap(last, 500)
 		if got >= last {
-			t.Errorf("%d workers with %d of 1,000 used, want fewer than %d", got, used, last)
+			t.Errorf("%d workers with %d of 1,000 used; expected fewer than %d", got, used, last)
 		}
 		if again := b.cap(last, 500); again != got {
-			t.Errorf("%d workers at a second look without a garbage collection, want %d", again, got)
+			t.Errorf("%d workers at a second look without a garbage collection; expected %d", again, got)
 		}
 		last = got
 		used -= 42
 	}
 	used = 650
 	if got := b.cap(last, 500); got != last {
-		t.Errorf("%d workers in between, want %d as before", got, last)
+		t.Errorf("%d workers in between; expected %d as before", got, last)
 	}
 	used = 990
 	for range 20 {
@@ -39,7 +33,7 @@ func TestBudget(t *testing.T) {
 		last = b.cap(last, 500)
 	}
 	if last < 15 {
-		t.Errorf("%d workers although fewer don't help, want no more cuts than %d", last, maxFutile)
+		t.Errorf("%d workers although fewer don't help; expected no more cuts than %d", last, maxFutile)
 	}
 	used = 100
 	for i := 0; last < 500; i++ {
@@ -48,14 +42,10 @@ func TestBudget(t *testing.T) {
 		}
 		last = b.cap(last, 500)
 	}
-	b = newBudget(-1, 0)
-	if got := b.cap(5, 77); got != 77 {
-		t.Errorf("%d workers without a limit, want 77", got)
+	if got := newBudget(-1).cap(5, 77); got != 77 {
+		t.Errorf("%d workers without a limit; expected 77", got)
 	}
-	if b = newBudget(0, 0); b.limit <= 0 {
-		t.Errorf("limit %d", b.limit)
-	}
-	if used, _ := b.used(); used <= 0 {
+	if used, _ := newBudget(0).used(); used <= 0 {
 		t.Errorf("used %d", used)
 	}
 }

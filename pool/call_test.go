@@ -50,80 +50,44 @@ var panics = []struct {
 	{"Goexit", runtime.Goexit, func(v any) bool { return v == any(pool.ErrGoexit) }, pool.ErrGoexit},
 }
 
-// A panic in a call is its error; the worker goes on, and Panicked hears of it once.
-func TestCallPanics(t *testing.T) {
+// A panic of a job, or of a call, whose error it is, ends that alone: the worker goes on,
+// and Panicked hears of it once.
+func TestPanicsAreContained(t *testing.T) {
 	for _, c := range panics {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var heard []*pool.PanicError
-				p := start(t, pool.Config{Min: 1, Max: 1, Panicked: func(e *pool.PanicError) { heard = append(heard, e) }})
-				n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { c.do(); return 1, nil })
-				var e *pool.PanicError
-				if !errors.As(err, &e) || n != 0 {
-					t.Fatalf("got %d, %v; expected a *PanicError", n, err)
+				cfg := fixed(1, 64)
+				cfg.Panicked = func(e *pool.PanicError) { heard = append(heard, e); panic("in the callback") }
+				p := start(t, cfg)
+				for range 10 {
+					if err := p.Submit(context.Background(), func(context.Context) { c.do() }); err != nil {
+						t.Fatal(err)
+					}
 				}
-				checkPanic(t, e, c.is, c.err)
 				synctest.Wait()
-				if len(heard) != 1 || heard[0] != e {
-					t.Errorf("Panicked has heard of %v; expected of what Call has returned, once", heard)
+				n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { c.do(); return 1, nil })
+				synctest.Wait()
+				var e *pool.PanicError
+				if !errors.As(err, &e) || n != 0 || len(heard) != 11 || heard[10] != e {
+					t.Fatalf("got %d, %v, and Panicked has heard of %v; expected a *PanicError, of 11", n, err, heard)
 				}
-				if s := p.Stats(); s.Panicked != 1 || s.Finished != 1 || s.Workers != 1 || s.Running != 0 {
-					t.Errorf("panicked %d, finished %d, workers %d, running %d; expected 1, 1, 1, 0", s.Panicked, s.Finished, s.Workers, s.Running)
+				for _, e := range heard {
+					if !c.is(e.Value) || c.err != nil && !errors.Is(e, c.err) || !strings.Contains(e.Error(), fmt.Sprint(e.Value)) {
+						t.Errorf("%v, with the value %#v", e, e.Value)
+					}
+					if !strings.Contains(string(e.Stack), "call_test.go") {
+						t.Errorf("the stack has not the place of the panic:\n%s", e.Stack)
+					}
 				}
-				ctx, cancel := context.WithTimeout(context.Background(), patience)
-				defer cancel()
-				if n, err := pool.Call(ctx, p, func(context.Context) (int, error) { return 2, nil }); n != 2 || err != nil {
+				if s := p.Stats(); s.Panicked != 11 || s.Finished != 11 || s.Workers != 1 || s.Running != 0 {
+					t.Errorf("panicked %d, finished %d, workers %d, running %d; expected 11, 11, 1, 0", s.Panicked, s.Finished, s.Workers, s.Running)
+				}
+				if n, err := pool.Call(context.Background(), p, func(context.Context) (int, error) { return 2, nil }); n != 2 || err != nil {
 					t.Errorf("the next call: %d, %v", n, err)
 				}
 			})
 		})
-	}
-}
-
-func checkPanic(t *testing.T, e *pool.PanicError, is func(any) bool, want error) {
-	t.Helper()
-	if !is(e.Value) {
-		t.Errorf("Value is %#v", e.Value)
-	}
-	if want != nil && !errors.Is(e, want) {
-		t.Errorf("%v is not %v", e, want)
-	}
-	if !strings.Contains(string(e.Stack), "call_test.go") {
-		t.Errorf("the stack has not the place of the panic:\n%s", e.Stack)
-	}
-	if want := fmt.Sprint(e.Value); !strings.Contains(e.Error(), want) {
-		t.Errorf("the error is %q; expected that to say %q", e, want)
-	}
-}
-
-// The same for a plain job, also without anybody to hear of it.
-func TestPanicsAreContained(t *testing.T) {
-	for _, c := range panics {
-		for _, hears := range []bool{true, false} {
-			synctest.Test(t, func(t *testing.T) {
-				var heard []*pool.PanicError
-				cfg := fixed(2, 64)
-				if hears {
-					cfg.Panicked = func(e *pool.PanicError) { heard = append(heard, e) }
-				}
-				p := start(t, cfg)
-				for i := range 10 {
-					if err := p.Submit(context.Background(), func(context.Context) { c.do() }); err != nil {
-						t.Fatal(err)
-					}
-					synctest.Wait()
-					if hears {
-						if len(heard) != i+1 {
-							t.Fatalf("%s: Panicked has heard of %d panics; expected %d", c.name, len(heard), i+1)
-						}
-						checkPanic(t, heard[i], c.is, c.err)
-					}
-				}
-				if s := p.Stats(); s.Panicked != 10 || s.Finished != 10 || s.Workers != 2 {
-					t.Errorf("%s: panicked %d, finished %d, workers %d; expected 10, 10, 2", c.name, s.Panicked, s.Finished, s.Workers)
-				}
-			})
-		}
 	}
 }
 
@@ -239,22 +203,21 @@ func TestCallLeavesWithItsContext(t *testing.T) {
 // No Submit of a prepared job allocates, neither on the way in nor on the way out.
 func TestSubmitAllocatesNothing(t *testing.T) {
 	for _, queue := range []int{pool.NoQueue, 64, 4096} {
-		p := start(t, pool.Config{Min: 2, Max: 2, Queue: queue, Target: time.Hour})
+		p := start(t, fixed(2, queue))
 		done := make(chan struct{})
 		job := pool.Func(func(context.Context) { done <- struct{}{} })
 		shared, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		tasks := map[string]func() error{
-			"Submit, Background":        func() error { return p.Submit(context.Background(), job) },
-			"Submit, shared context":    func() error { return p.Submit(shared, job) },
-			"SubmitTask":                func() error { return p.SubmitTask(pool.Task{Job: job}) },
-			"SubmitTask, Key, Priority": func() error { return p.SubmitTask(pool.Task{Job: job, Ctx: shared}) },
+		submits := map[string]func() error{
+			"Submit, Background":     func() error { return p.Submit(context.Background(), job) },
+			"Submit, shared context": func() error { return p.Submit(shared, job) },
+			"SubmitTask":             func() error { return p.SubmitTask(pool.Task{Job: job}) },
 		}
 		if queue > 0 {
-			tasks["TrySubmit"] = func() error { return p.TrySubmit(job) }
-			tasks["TrySubmitTask"] = func() error { return p.TrySubmitTask(pool.Task{Job: job, Ctx: shared}) }
+			submits["TrySubmit"] = func() error { return p.TrySubmit(job) }
+			submits["TrySubmitTask"] = func() error { return p.TrySubmitTask(pool.Task{Job: job, Ctx: shared}) }
 		}
-		for name, submit := range tasks {
+		for name, submit := range submits {
 			n := testing.AllocsPerRun(2000, func() {
 				if err := submit(); err != nil {
 					t.Error(err)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,99 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
 )
-
-// Submit, in all its forms, may race with Close: no panic, an answer for each, and
-// each job that was accepted runs or is returned, once.
-func TestSubmitRacesClose(t *testing.T) {
-	for round := range 60 {
-		for _, queue := range []int{pool.NoQueue, 1, 200} {
-			raceClose(t, round, queue, 1+round%4)
-			if t.Failed() {
-				t.Fatalf("round %d, queue %d", round, queue)
-			}
-		}
-	}
-}
-
-func raceClose(t *testing.T, round, queue, workers int) {
-	p, err := pool.New(pool.Config{Min: round % 2, Max: workers, Queue: queue, Target: time.Hour})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	accepted := map[*noted]bool{}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	for s := range 8 {
-		wg.Go(func() {
-			var mine []*noted
-			defer func() {
-				mu.Lock()
-				defer mu.Unlock()
-				for _, job := range mine {
-					accepted[job] = true
-				}
-			}()
-			for {
-				job := &noted{t: t, name: fmt.Sprint("of submitter ", s), do: func(context.Context) { runtime.Gosched() }}
-				task, submit := pool.Task{Job: job}, p.SubmitTask
-				switch s % 4 {
-				case 1:
-					task.Ctx = ctx
-				case 2:
-					task.Ctx = context.Background()
-				case 3:
-					submit = p.TrySubmitTask
-				}
-				switch err := submit(task); {
-				case err == nil:
-					mine = append(mine, job)
-				case errors.Is(err, pool.ErrClosed):
-					job.mustNothing()
-					return
-				case s%4 == 3 && errors.Is(err, pool.ErrFull):
-					job.mustNothing()
-					runtime.Gosched()
-				default:
-					t.Errorf("Submit while Close runs: %v", err)
-					return
-				}
-			}
-		})
-	}
-	for range rand.IntN(200) {
-		runtime.Gosched()
-	}
-	end := context.Background()
-	if round%3 == 0 {
-		end = ended(nil)
-	}
-	dropped := closeIt(t, p, end)
-	wg.Wait()
-	returned := map[*noted]bool{}
-	for _, task := range dropped {
-		job := task.Job.(*noted)
-		if returned[job] {
-			t.Errorf("job %q was returned twice", job.name)
-		}
-		returned[job] = true
-		job.mustDrop(pool.ErrClosed)
-		if !accepted[job] {
-			t.Errorf("job %q was returned by Close, but not accepted", job.name)
-		}
-	}
-	for job := range accepted {
-		if !returned[job] {
-			job.mustRun()
-		}
-	}
-	if s := balance(t, p); s.Accepted != uint64(len(accepted)) || s.Dropped != uint64(len(dropped)) || s.Closed == 0 {
-		t.Errorf("Stats: accepted %d, dropped %d, closed %d; expected %d, %d, some", s.Accepted, s.Dropped, s.Closed, len(accepted), len(dropped))
-	}
-}
 
 // A Submit that waits for room when Close begins gets an answer: ErrClosed, or nil
 // for a job that is run still.
@@ -139,7 +47,7 @@ func TestCloseFreesThoseThatWaitForRoom(t *testing.T) {
 					synctest.Wait()
 				}
 				release()
-				dropped := receive(t, closed, "Close")
+				dropped := await.Receive(t, closed, "Close")
 				wg.Wait()
 				refused := 0
 				for i, err := range errs {
@@ -217,7 +125,7 @@ func TestSecondCloseForces(t *testing.T) {
 			}
 			times := map[*noted]int{}
 			for range 1 + closers {
-				for _, task := range receive(t, returned, "Close") {
+				for _, task := range await.Receive(t, returned, "Close") {
 					times[task.Job.(*noted)]++
 				}
 			}
@@ -352,7 +260,7 @@ func TestJobContextFollowsItsOwn(t *testing.T) {
 		synctest.Wait()
 		cancel(errWhy)
 		for range 2 {
-			if err := receive(t, got, "the job"); !errors.Is(err, errWhy) {
+			if err := await.Receive(t, got, "the job"); !errors.Is(err, errWhy) {
 				t.Errorf("the cause is %v; expected %v", err, errWhy)
 			}
 		}
@@ -415,7 +323,7 @@ func TestCloseOfIdlePools(t *testing.T) {
 					if err := p.TrySubmit(func(context.Context) { close(done) }); err != nil {
 						t.Fatal(err)
 					}
-					receive(t, done, "the job")
+					await.Receive(t, done, "the job")
 				}
 				if dropped, err := p.Close(ctx); err != nil || len(dropped) != 0 {
 					t.Errorf("Close of an idle pool: %v, %v", dropped, err)
@@ -425,9 +333,6 @@ func TestCloseOfIdlePools(t *testing.T) {
 				}
 				if err := p.Submit(context.Background(), nothing); !errors.Is(err, pool.ErrClosed) {
 					t.Errorf("Submit after Close: %v", err)
-				}
-				if err := p.Resize(10, 10); !errors.Is(err, pool.ErrClosed) {
-					t.Errorf("Resize after Close: %v", err)
 				}
 				if s := balance(t, p); s.Closed != 2 || s.Finished != uint64(jobs) {
 					t.Errorf("closed %d, finished %d; expected 2, %d", s.Closed, s.Finished, jobs)

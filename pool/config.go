@@ -29,9 +29,6 @@ type Config struct {
 	// that, the number of workers is reduced. 0, the default, is what Go's memory limit,
 	// the cgroup and the machine allow; a negative number is no limit.
 	MemoryLimit int64
-	// JobBytes, if known, is about how many bytes a job takes while it runs. There are
-	// never more workers then than fit in half of MemoryLimit, and Min is at most that.
-	JobBytes int64
 	// Panicked, if set, is called with each panic of a job, on its worker; with
 	// several workers it may be called concurrently. Panics are counted and contained
 	// in any case.
@@ -62,7 +59,7 @@ const NoQueue = -1
 
 const (
 	defaultMax   = 10_000
-	maxWorkers   = 1_000_000
+	maxLimit     = 1_000_000
 	defaultQueue = 1024
 	maxQueue     = 1 << 24
 
@@ -92,10 +89,11 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Interval == 0 {
 		c.Interval = max(defaultInterval, c.Target)
 	}
-	if err := checkSize(c.Min, c.Max); err != nil {
-		return c, err
-	}
 	switch {
+	case c.Min < 0 || c.Min > maxLimit:
+		return c, badConfig("Min is %d; expected 0 to %d", c.Min, maxLimit)
+	case c.Max < 1 || c.Max < c.Min || c.Max > maxLimit:
+		return c, badConfig("Max is %d with a Min of %d; expected %d to %d", c.Max, c.Min, max(1, c.Min), maxLimit)
 	case c.Queue < 0 || c.Queue > maxQueue:
 		return c, badConfig("Queue is %d; expected 0 (the default, %d), NoQueue (%d), or up to %d", c.Queue, defaultQueue, NoQueue, maxQueue)
 	case c.Target < minTarget || c.Target > maxInterval:
@@ -104,21 +102,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, badConfig("Interval is %v; expected 0 (the default, %v), or %v (Target) to %v", c.Interval, defaultInterval, c.Target, maxInterval)
 	case c.Off&^AllRules != 0:
 		return c, badConfig("Off is %#x; expected some of %#x (AllRules)", uint(c.Off), uint(AllRules))
-	case c.JobBytes < 0:
-		return c, badConfig("JobBytes is %d; expected 0 (not known) or more", c.JobBytes)
 	}
 	return c, nil
-}
-
-// checkSize checks bounds of the number of workers.
-func checkSize(least, most int) error {
-	switch {
-	case least < 0 || least > maxWorkers:
-		return badConfig("Min is %d; expected 0 to %d", least, maxWorkers)
-	case most < 1 || most < least || most > maxWorkers:
-		return badConfig("Max is %d with a Min of %d; expected %d to %d", most, least, max(1, least), maxWorkers)
-	}
-	return nil
 }
 
 func badConfig(format string, args ...any) error {

@@ -63,9 +63,6 @@ func TestConfigBounds(t *testing.T) {
 		{pool.Config{Interval: h + 1}, []string{"Interval is 1h0m0.000000001s", "1h0m0s"}},
 		{pool.Config{Off: pool.AllRules}, nil},
 		{pool.Config{Off: pool.AllRules + 1}, []string{"Off is 0x8", "0x7"}},
-		{pool.Config{JobBytes: -1}, []string{"JobBytes is -1", "0"}},
-		{pool.Config{JobBytes: 1 << 62}, nil},
-		{pool.Config{Min: 3, MemoryLimit: 1 << 30, JobBytes: 256 << 20}, []string{"Min is 3", "JobBytes", "0 to 2"}},
 		{pool.Config{MemoryLimit: -1}, nil},
 		{pool.Config{MemoryLimit: 1}, nil},
 	} {
@@ -135,37 +132,6 @@ func TestQueueBoundIsExact(t *testing.T) {
 	}
 }
 
-// Racing submitters do not get past the bound either.
-func TestQueueBoundUnderRace(t *testing.T) {
-	for _, queue := range []int{1, 63, 64, 1000} {
-		p := start(t, fixed(2, queue))
-		for range 5 {
-			release := hold(t, p, 2)
-			var accepted atomic.Int64
-			done := make(chan struct{})
-			const submitters = 8
-			for range submitters {
-				go func() {
-					for range queue {
-						if p.TrySubmit(nothing) == nil {
-							accepted.Add(1)
-						}
-					}
-					done <- struct{}{}
-				}()
-			}
-			for range submitters {
-				receive(t, done, "a submitter")
-			}
-			if n := accepted.Load(); n != int64(queue) {
-				t.Errorf("queue %d: %d were accepted to wait", queue, n)
-			}
-			release()
-			eventually(t, "all to run", func() bool { s := p.Stats(); return s.Queued+s.Running == 0 && s.Idle == 2 })
-		}
-	}
-}
-
 // A process that is over its memory limit has few workers, but some; with no limit
 // the same load has many. (It starts with some for each processor.)
 func TestMemoryPressure(t *testing.T) {
@@ -195,8 +161,7 @@ func TestMemoryPressure(t *testing.T) {
 	}
 }
 
-// Never more jobs run at once than Max, or than fit in half of MemoryLimit by JobBytes,
-// but as many do where none of that forbids it and the number need not adapt.
+// Never more jobs run at once than Max, but as many do where none of that forbids it and the number need not adapt.
 func TestWorkersAreBounded(t *testing.T) {
 	for _, c := range []struct {
 		cfg  pool.Config
@@ -207,8 +172,6 @@ func TestWorkersAreBounded(t *testing.T) {
 		{pool.Config{Max: 7}, 7, true},
 		{pool.Config{Max: 100}, 100, false},
 		{pool.Config{Max: 300, Off: pool.Adapting}, 300, true},
-		{pool.Config{Max: 100, MemoryLimit: 64 << 30, JobBytes: 4 << 30}, 8, true},
-		{pool.Config{Max: 100, MemoryLimit: 64 << 30, JobBytes: 1 << 40}, 1, true}, // it fits none
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			c.cfg.Queue, c.cfg.Target = 4096, time.Hour

@@ -4,33 +4,32 @@ import (
 	"runtime"
 	"runtime/metrics"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // controller runs once a tick while there is work: it sets the limit of workers, sheds
 // what is too old in the queue when nobody takes jobs, notices workers that are away,
 // ends idle ones, and keeps the coarse clock. It is one goroutine, which sleeps while no
-// worker is active, but for once a second as long as there are idle workers to end. Its mutex guards its fields, because Resize changes them, too.
+// worker is active, but for once a second as long as there are idle workers to end.
 type controller struct {
 	p    *Pool
 	wake chan struct{} // has room for one
 	quit chan struct{}
 	done sync.WaitGroup
 
-	mu                     sync.Mutex
-	minWorkers, maxWorkers int
-	climber                climber
-	budget                 *budget
-	backlog                func() float64 // runnableBacklog, except in tests
-	blockedShare           float64        // of the busy workers, those that are blocked: a moving average
-	ticks                  int
-	watch                  int // ticks for which workers are still watched for being away
-	surplus                int // the least number of idle workers in this second
+	climber      climber
+	budget       *budget
+	backlog      func() float64 // runnableBacklog, except in tests
+	blockedShare float64        // of the busy workers, those that are blocked: a moving average
+	ticks        atomic.Int64
+	watch        int // ticks for which workers are still watched for being away
+	surplus      int // the least number of idle workers in this second
 }
 
 const (
 	tick           = 10 * time.Millisecond
-	ticksPerSecond = int(time.Second / tick)
+	ticksPerSecond = int64(time.Second / tick)
 	// memoryTicks is after how many ticks the memory budget is checked.
 	memoryTicks = 10
 	// watchTicks is for how many ticks workers are watched after jobs were predicted to
@@ -44,20 +43,16 @@ const (
 )
 
 // init prepares the controller; New starts its goroutine.
-func (c *controller) init(p *Pool) error {
-	c.p = p
+func (c *controller) init(p *Pool, backlog func() float64) {
+	c.p, c.backlog = p, backlog
 	c.wake, c.quit = make(chan struct{}, 1), make(chan struct{})
-	c.minWorkers, c.maxWorkers = p.cfg.Min, p.cfg.Max
-	limit := min(max(initialPerProc*int(p.procs), c.minWorkers), c.maxWorkers)
-	c.climber = newClimber(c.minWorkers, c.maxWorkers, limit)
+	limit := min(max(initialPerProc*int(p.procs), p.cfg.Min), p.cfg.Max)
+	c.climber = newClimber(p.cfg.Min, p.cfg.Max, limit)
 	if p.cfg.Off&Adapting != 0 {
-		limit = c.maxWorkers
+		limit = p.cfg.Max
 	}
-	c.backlog = runnableBacklog()
-	c.budget = newBudget(p.cfg.MemoryLimit, p.cfg.JobBytes)
-	p.maxLimit.Store(int64(min(c.maxWorkers, c.budget.fits)))
-	c.setLimit(limit)
-	return c.budget.check(c.minWorkers)
+	c.budget = newBudget(p.cfg.MemoryLimit)
+	p.limit.Store(int64(limit))
 }
 
 func (c *controller) run() {
@@ -91,14 +86,11 @@ func (c *controller) sleep() bool {
 	p := c.p
 	p.asleep.Store(true)
 	defer p.asleep.Store(false)
-	c.mu.Lock()
-	idle, surplus := c.idle(), p.workers() > int64(c.minWorkers)
-	c.mu.Unlock()
-	if !idle {
+	if !c.idle() {
 		return true // work came before asleep was set
 	}
 	var second <-chan time.Time
-	if surplus {
+	if p.workers() > int64(p.cfg.Min) {
 		timer := time.NewTimer(time.Second)
 		defer timer.Stop()
 		second = timer.C
@@ -107,10 +99,8 @@ func (c *controller) sleep() bool {
 	case <-c.wake:
 		return true
 	case <-second:
-		c.mu.Lock()
 		c.surplus = int(p.parked.n.Load())
 		c.removeIdle()
-		c.mu.Unlock()
 		return true
 	case <-c.quit:
 		return false
@@ -120,14 +110,10 @@ func (c *controller) sleep() bool {
 // wakeController is called when a worker is given something to do.
 func (p *Pool) wakeController() {
 	if p.asleep.Load() {
-		p.control.wakeUp()
-	}
-}
-
-func (c *controller) wakeUp() {
-	select {
-	case c.wake <- struct{}{}:
-	default:
+		select {
+		case p.control.wake <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -135,7 +121,7 @@ func (c *controller) wakeUp() {
 // as there have to be.
 func (c *controller) idle() bool {
 	n := c.p.workers()
-	return n >= int64(c.minWorkers) && c.p.parked.n.Load() >= n && !c.p.anyQueued()
+	return n >= int64(c.p.cfg.Min) && c.p.parked.n.Load() >= n && !c.p.anyQueued()
 }
 
 // tick runs one control cycle. It reports whether the pool is idle.
@@ -144,29 +130,26 @@ func (c *controller) tick() (idle bool) {
 	now := p.now()
 	p.clock.Store(now)
 	var shed []Task
-	c.mu.Lock()
-	c.ticks++
+	ticks := c.ticks.Add(1)
 	r, queued := c.read(now, &shed)
 	c.observeBlocking(r)
 	if p.cfg.Off&Adapting == 0 {
-		if c.ticks%memoryTicks == 0 {
-			c.climber.setCeiling(c.budget.cap(r.workers, c.maxWorkers))
+		if ticks%memoryTicks == 0 {
+			c.climber.setCeiling(c.budget.cap(r.workers, p.cfg.Max))
 		}
 		c.setLimit(c.climber.observe(r))
 		p.overload.growing.Store(c.climber.growing())
 	}
 	c.watchWorkers(now)
 	c.addWorkers(queued)
-	if c.surplus = min(c.surplus, int(p.parked.n.Load())); c.ticks%ticksPerSecond == 0 {
+	if c.surplus = min(c.surplus, int(p.parked.n.Load())); ticks%ticksPerSecond == 0 {
 		c.removeIdle()
 	}
-	idle = c.idle()
-	c.mu.Unlock()
 	if len(shed) > 0 {
 		p.notifyShed(shed)
 		p.wakeWaiter()
 	}
-	return idle
+	return c.idle()
 }
 
 // read is the state of the pool, and how many jobs wait. It sheds what is too old.
@@ -228,7 +211,6 @@ func runnableBacklog() func() float64 {
 
 // setLimit sets the limit of workers.
 func (c *controller) setLimit(limit int) {
-	limit = max(1, min(limit, c.budget.fits))
 	if int64(limit) > c.p.limit.Swap(int64(limit)) {
 		c.p.wakeWaiter()
 	}
@@ -246,7 +228,9 @@ func (c *controller) watchWorkers(now int64) {
 	}
 	c.watch--
 	away := int64(0)
-	for _, w := range *p.table.Load() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, w := range p.all {
 		if start := w.lapStart.Load(); start != 0 && now-start >= int64(tick) {
 			away++
 		}
@@ -266,48 +250,14 @@ func (c *controller) addWorkers(queued int) {
 		p.wakeWorker()
 	}
 	if !p.closed.Load() {
-		p.startWorkers(c.minWorkers)
+		p.startWorkers(p.cfg.Min)
 	}
 }
 
 // removeIdle ends a quarter of the workers that were idle for all of a second.
 func (c *controller) removeIdle() {
 	p := c.p
-	for n := (c.surplus + 3) / 4; n > 0 && p.retire(int64(c.minWorkers)); n-- {
+	for n := (c.surplus + 3) / 4; n > 0 && p.retire(int64(p.cfg.Min)); n-- {
 	}
 	c.surplus = int(p.parked.n.Load())
-}
-
-// resize implements Resize.
-func (c *controller) resize(minWorkers, maxWorkers int) error {
-	p := c.p
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if p.closed.Load() {
-		return ErrClosed
-	}
-	if err := c.budget.check(minWorkers); err != nil {
-		return err
-	}
-	c.minWorkers, c.maxWorkers = minWorkers, maxWorkers
-	p.maxLimit.Store(int64(min(maxWorkers, c.budget.fits)))
-	c.climber.resize(minWorkers, maxWorkers)
-	if p.cfg.Off&Adapting != 0 {
-		c.setLimit(maxWorkers)
-	} else {
-		c.setLimit(min(max(int(p.limit.Load()), minWorkers), maxWorkers))
-	}
-	p.startWorkers(minWorkers)
-	queued := 0
-	for i := range p.shards {
-		s := &p.shards[i]
-		s.mu.Lock()
-		queued += s.n
-		s.mu.Unlock()
-	}
-	c.addWorkers(queued)
-	for p.workers() > p.limit.Load() && p.retire(p.limit.Load()) {
-	}
-	c.wakeUp()
-	return nil
 }

@@ -105,37 +105,19 @@ const (
 // newClimber makes a climber for minWorkers to maxWorkers with an initial limit. What is
 // out of bounds is brought into them.
 func newClimber(minWorkers, maxWorkers, initial int) climber {
-	c := climber{rest: minRest, patience: minPatience}
-	c.minWorkers, c.maxWorkers = normalBounds(minWorkers, maxWorkers)
-	c.initial = initial
+	c := climber{rest: minRest, patience: minPatience, initial: initial}
+	c.minWorkers = max(1, min(minWorkers, maxLimit))
+	c.maxWorkers = max(c.minWorkers, min(maxWorkers, maxLimit))
 	c.setLimit(c.clamp(initial))
 	c.baseline = c.limit
 	return c
 }
 
-func normalBounds(least, most int) (int, int) {
-	least = max(1, min(least, maxWorkers))
-	return least, max(least, min(most, maxWorkers))
-}
-
-// resize sets other bounds.
-func (c *climber) resize(minWorkers, maxWorkers int) {
-	top := c.top()
-	c.minWorkers, c.maxWorkers = normalBounds(minWorkers, maxWorkers)
-	c.rebound(top)
-}
-
 // setCeiling sets a ceiling below the upper bound, 0 for none. The lower bound always
-// holds.
+// holds. If the old ceiling held the limit down, the next trial is a step up.
 func (c *climber) setCeiling(most int) {
 	top := c.top()
 	c.ceiling = max(0, most)
-	c.rebound(top)
-}
-
-// rebound brings the limit into new bounds. If the old top held it down, the next trial
-// is a step up.
-func (c *climber) rebound(top int) {
 	if c.limit >= top && c.top() > top {
 		c.step, c.rest, c.nextTrial = firstUp, minRest, 0
 	}
@@ -262,7 +244,7 @@ func (c *climber) decayUnused(r reading) {
 		c.bold = false
 	}
 	limit := c.limit >> min(periods, 32)
-	if limit = c.clamp(max(limit, c.initial, 2*min(c.peakBusy, maxWorkers))); limit < c.limit {
+	if limit = c.clamp(max(limit, c.initial, 2*min(c.peakBusy, maxLimit))); limit < c.limit {
 		c.setLimit(limit)
 		c.rebase()
 	}

@@ -30,12 +30,10 @@ type phase struct {
 	kind
 	until float64 // seconds
 	rate  float64 // jobs a second, at random; 0: always more than can be run
-	// callers, if any, offer a job each and the next when that has ended.
-	callers int
-	burst   int // how many jobs come at once; 0: one
+	burst int     // how many jobs come at once; 0: one
 }
 
-func (p *phase) queues() bool { return p.rate > 0 || p.callers > 0 }
+func (p *phase) queues() bool { return p.rate > 0 }
 
 // place is a job in a heap.
 type place struct {
@@ -81,10 +79,9 @@ func (p *places) pop() place {
 // is simulated event by event: jobs that compute share the cores evenly.
 type model struct {
 	*rand.Rand
-	cores   float64
-	noQueue bool // jobs that find no worker are turned away
-	phases  []phase
-	noise   float64 // of the cores' speed
+	cores  float64
+	phases []phase
+	noise  float64 // of the cores' speed
 
 	now, done, arrival float64 // done is how long a job would have computed that has since the start
 	slow, speed        float64
@@ -145,9 +142,6 @@ func (m *model) end(began float64) {
 	m.saw.finished++
 	m.saw.timed++
 	m.saw.service += time.Duration((m.now - began) * 1e9)
-	if m.busy+len(m.queue) < m.phase().callers {
-		m.queue = append(m.queue, m.now)
-	}
 }
 
 // run runs until a time, and reads what the pool sees.
@@ -160,13 +154,7 @@ func (m *model) run(until float64) reading {
 	if p.rate > 0 && (m.arrival <= m.now || math.IsInf(m.arrival, 1)) {
 		m.arrival = m.now + m.ExpFloat64()/p.rate
 	} else if p.rate == 0 {
-		m.arrival = math.Inf(1)
-		if p.callers == 0 {
-			m.queue = m.queue[:0]
-		}
-		for m.busy+len(m.queue) < p.callers {
-			m.queue = append(m.queue, m.now)
-		}
+		m.arrival, m.queue = math.Inf(1), m.queue[:0]
 	}
 	if p.fluid {
 		m.saw.finished += uint64(min(float64(m.limit), m.cores) * m.speed * (until - m.now) / p.cpu)
@@ -199,11 +187,7 @@ func (m *model) run(until float64) reading {
 		if m.now >= m.arrival {
 			m.arrival = m.now + m.ExpFloat64()/p.rate
 			for range max(1, p.burst) {
-				if m.noQueue && m.busy >= m.limit {
-					m.saw.refused++
-				} else {
-					m.queue = append(m.queue, m.now)
-				}
+				m.queue = append(m.queue, m.now)
 			}
 		}
 	}

@@ -42,9 +42,9 @@ import (
 // receive from a channel (waiters.go).
 //
 // One goroutine, the controller, runs every 10 ms while there is work and sleeps
-// otherwise (controller.go). It alone sets the limit of workers; Resize does so under
-// its lock. Close refuses new jobs, lets the workers drain the queue and exit, then
-// stops the controller and waits for all of them.
+// otherwise (controller.go). It alone sets the limit of workers. Close refuses new jobs,
+// lets the workers drain the queue and exit, then stops the controller and waits for all
+// of them.
 
 // Pool is a bounded pool of workers. Its methods are safe for concurrent use.
 type Pool struct {
@@ -62,7 +62,6 @@ type Pool struct {
 	_         [64]byte
 	size      atomic.Int64 // workers, and closedBit
 	limit     atomic.Int64 // of workers now
-	maxLimit  atomic.Int64 // that limit may ever reach
 	searching atomic.Int32 // workers that look for jobs
 	closed    atomic.Bool
 	away      atomic.Int64 // workers that will not be back soon although jobs are short
@@ -79,9 +78,9 @@ type Pool struct {
 	procs     int64
 	searchers int32 // bound of searching
 
-	mu      sync.Mutex // guards table, spare and the creation of workers
-	table   atomic.Pointer[[]*worker]
-	spare   []*worker // that have exited, for reuse
+	mu      sync.Mutex // guards all and spare
+	all     []*worker  // with those that have exited
+	spare   []*worker  // that have exited, for reuse
 	control controller
 	exited  chan struct{} // closed when the last worker leaves
 	done    chan struct{} // closed when Close is complete
@@ -96,7 +95,10 @@ const grace = time.Second
 
 // New makes a pool and starts its first Min workers. The error wraps [ErrBadConfig].
 // Close ends the pool; one that is not closed keeps its goroutines.
-func New(cfg Config) (*Pool, error) {
+func New(cfg Config) (*Pool, error) { return newPool(cfg, runnableBacklog()) }
+
+// newPool is New with a source of the runnable backlog; see controller.
+func newPool(cfg Config, backlog func() float64) (*Pool, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -112,11 +114,8 @@ func New(cfg Config) (*Pool, error) {
 	}
 	p.short.score.Store(firstScore)
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
-	p.table.Store(new([]*worker))
 	p.makeShards(cfg.Queue, cfg.shards())
-	if err := p.control.init(p); err != nil {
-		return nil, err
-	}
+	p.control.init(p, backlog)
 	p.startWorkers(cfg.Min)
 	p.control.done.Go(p.control.run)
 	return p, nil
@@ -124,15 +123,6 @@ func New(cfg Config) (*Pool, error) {
 
 // now is the time since the pool was made, never 0.
 func (p *Pool) now() int64 { return int64(time.Since(p.start)) + 1 }
-
-// Resize changes Config.Min and Config.Max. Workers beyond the new Max exit when their
-// jobs end. The error wraps [ErrBadConfig], or is [ErrClosed].
-func (p *Pool) Resize(minWorkers, maxWorkers int) error {
-	if err := checkSize(minWorkers, maxWorkers); err != nil {
-		return err
-	}
-	return p.control.resize(minWorkers, maxWorkers)
-}
 
 // Close refuses further jobs and waits until those that were accepted have run. When
 // ctx ends first, it drops the jobs that still wait and returns them, cancels the

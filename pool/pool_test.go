@@ -27,17 +27,15 @@ const patience = 30 * time.Second
 // and nothing of the jobs.
 func start(t testing.TB, cfg pool.Config) *pool.Pool {
 	t.Helper()
-	p := startUnstubbed(t, cfg)
-	p.SetBacklog(0)
-	return p
+	p, err := pool.NewWithBacklog(cfg, 0)
+	return closes(t, p, err)
 }
 
-// startUnstubbed makes a pool that asks the scheduler, for jobs that really compute.
-func startUnstubbed(t testing.TB, cfg pool.Config) *pool.Pool {
+// closes has a new pool closed at the end of the test.
+func closes(t testing.TB, p *pool.Pool, err error) *pool.Pool {
 	t.Helper()
-	p, err := pool.New(cfg)
 	if err != nil {
-		t.Fatalf("New(%+v): %v", cfg, err)
+		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
@@ -67,7 +65,7 @@ func hold(t testing.TB, p *pool.Pool, n int) (release func()) {
 		}
 	}
 	for range n {
-		receive(t, started, "a job that holds a worker")
+		await.Receive(t, started, "a job that holds a worker")
 	}
 	return release
 }
@@ -84,14 +82,6 @@ func closeIt(t testing.TB, p *pool.Pool, ctx context.Context) (dropped []pool.Ta
 	}
 	return dropped
 }
-
-// receive waits for a value.
-func receive[T any](t testing.TB, ch <-chan T, what string) T {
-	t.Helper()
-	return await.Receive(t, ch, what)
-}
-
-var eventually = await.True
 
 // ended is a context that has ended, because of why.
 func ended(why error) context.Context {

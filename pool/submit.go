@@ -122,7 +122,7 @@ func (p *Pool) overdraft() int64 {
 	if p.cfg.Queue > 0 {
 		return 0
 	}
-	return max(0, min(p.procs, p.maxLimit.Load()-p.limit.Load()))
+	return max(0, min(p.procs, int64(p.cfg.Max)-p.limit.Load()))
 }
 
 // handOver hands a job to a parked worker, or to a new one.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -105,43 +105,6 @@ func TestWaitersLeaveInARace(t *testing.T) {
 	}
 }
 
-// A Submit from within a job is one like any other.
-func TestSubmitFromAJob(t *testing.T) {
-	p := start(t, pool.Config{Min: 1, Max: 1, Queue: 1})
-	done := make(chan int, 1)
-	var step func(n int) pool.Func
-	step = func(n int) pool.Func {
-		return func(context.Context) {
-			if n == 1000 {
-				done <- n
-			} else if err := p.Submit(context.Background(), step(n+1)); err != nil {
-				t.Errorf("job %d: %v", n, err)
-				done <- n
-			}
-		}
-	}
-	if err := p.TrySubmit(step(1)); err != nil {
-		t.Fatal(err)
-	}
-	receive(t, done, "a chain of jobs")
-}
-
-// A job whose end is the reason for the next one does not stand in its way for longer
-// than a moment.
-func TestNoQueueOneAfterTheOther(t *testing.T) {
-	p := start(t, fixed(1, pool.NoQueue))
-	for i := range 1000 {
-		done := make(chan struct{})
-		for tries := 0; errors.Is(p.TrySubmit(func(context.Context) { close(done) }), pool.ErrFull); tries++ {
-			if tries > 10_000 {
-				t.Fatalf("job %d is refused, long after the one before has returned", i)
-			}
-			runtime.Gosched()
-		}
-		receive(t, done, "the job")
-	}
-}
-
 func TestNilFuncPanics(t *testing.T) {
 	p := start(t, pool.Config{})
 	for name, submit := range map[string]func(){
@@ -185,7 +148,7 @@ func TestIdlePoolTurnsNothingAway(t *testing.T) {
 					if err != nil {
 						t.Fatalf("job %d: %v", i, err)
 					}
-					receive(t, done, "the job")
+					await.Receive(t, done, "the job")
 				}
 				if s := p.Stats(); s.Accepted != jobs || s.Full+s.Late+s.Closed != 0 {
 					t.Errorf("accepted %d of %d, full %d, late %d, closed %d", s.Accepted, jobs, s.Full, s.Late, s.Closed)
@@ -197,38 +160,26 @@ func TestIdlePoolTurnsNothingAway(t *testing.T) {
 
 // A job whose context has ended is not accepted, not even by a pool without work.
 func TestLateJobsNeverRun(t *testing.T) {
+	past, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
+	defer cancel()
 	for _, queue := range []int{pool.NoQueue, 1024} {
-		p, err := pool.New(pool.Config{Min: 2, Queue: queue})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx := ended(errWhy)
-		past, cancel := context.WithDeadline(context.Background(), time.Now().Add(-time.Second))
-		defer cancel()
-		ran := func(context.Context) { t.Error("a job ran whose context had ended") }
-		const rounds = 1000
-		for range rounds {
+		p := start(t, pool.Config{Min: 2, Queue: queue})
+		for ctx, why := range map[context.Context]error{ended(errWhy): errWhy, past: context.DeadlineExceeded} {
 			job := &noted{t: t, name: "late"}
+			task := pool.Task{Job: job, Ctx: ctx}
 			for call, err := range map[string]error{
-				"Submit":          p.Submit(ctx, ran),
-				"SubmitTask":      p.SubmitTask(pool.Task{Job: job, Ctx: ctx}),
-				"TrySubmitTask":   p.TrySubmitTask(pool.Task{Job: job, Ctx: ctx}),
-				"SubmitTask High": p.SubmitTask(pool.Task{Job: job, Ctx: ctx}),
+				"Submit":        p.Submit(ctx, job.Run),
+				"SubmitTask":    p.SubmitTask(task),
+				"TrySubmitTask": p.TrySubmitTask(task),
 			} {
-				if !errors.Is(err, pool.ErrExpired) || !errors.Is(err, errWhy) {
-					t.Fatalf("%s: got %v; expected ErrExpired and the cause", call, err)
+				if !errors.Is(err, pool.ErrExpired) || !errors.Is(err, why) {
+					t.Errorf("%s: got %v; expected ErrExpired and %v", call, err, why)
 				}
-			}
-			if err := p.Submit(past, ran); !errors.Is(err, pool.ErrExpired) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Fatalf("a deadline in the past: got %v; expected ErrExpired and DeadlineExceeded", err)
 			}
 			job.mustNothing()
 		}
-		if _, err := p.Close(context.Background()); err != nil {
-			t.Error(err)
-		}
-		if s := balance(t, p); s.Late != 5*rounds || s.Accepted != 0 || s.Expired != 0 {
-			t.Errorf("late %d, accepted %d, expired %d; expected %d, 0, 0", s.Late, s.Accepted, s.Expired, 5*rounds)
+		if s := p.Stats(); s.Late != 6 || s.Accepted != 0 || s.Expired != 0 {
+			t.Errorf("late %d, accepted %d, expired %d; expected 6, 0, 0", s.Late, s.Accepted, s.Expired)
 		}
 	}
 }
@@ -306,7 +257,7 @@ func TestWaitForRoomEndsWithTheContext(t *testing.T) {
 			for range waiting {
 				// What it is called is not the matter here: it waited for room,
 				// in vain, until its context ended.
-				err := receive(t, errs, "Submit")
+				err := await.Receive(t, errs, "Submit")
 				if !errors.Is(err, pool.ErrExpired) && !errors.Is(err, pool.ErrFull) || !errors.Is(err, errWhy) {
 					t.Errorf("queue %d: got %v; expected ErrExpired or ErrFull, and the cause", queue, err)
 				}

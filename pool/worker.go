@@ -44,10 +44,8 @@ const (
 // worker is a goroutine that runs jobs. Its fields belong to that goroutine, or to
 // whoever popped it from the stack of parked workers until it is woken.
 type worker struct {
-	p      *Pool
-	number uint32
-	below  atomic.Uint32 // the worker below in the stack
-	wake   chan order    // has room for one
+	p    *Pool
+	wake chan order // has room for one
 
 	lapStart atomic.Int64 // when it read the clock last; 0 while it is parked or yields
 

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -41,11 +42,8 @@ func (p *Pool) newWorker() *worker {
 		p.spare = p.spare[:n-1]
 		return w
 	}
-	all := *p.table.Load()
-	w := &worker{p: p, number: uint32(len(all) + 1), wake: make(chan order, 1)}
-	w.home = len(all) & (len(p.shards) - 1)
-	all = append(all, w)
-	p.table.Store(&all)
+	w := &worker{p: p, wake: make(chan order, 1), home: len(p.all) & (len(p.shards) - 1)}
+	p.all = append(p.all, w)
 	return w
 }
 
@@ -89,7 +87,7 @@ func (p *Pool) busy() int      { return int(max(0, p.active()-int64(p.searching.
 
 // available reports whether a worker is parked or another may be started.
 func (p *Pool) available() bool {
-	return p.parked.head.Load()&numberMask != 0 || p.workers() < p.limit.Load()
+	return p.parked.n.Load() > 0 || p.workers() < p.limit.Load()
 }
 
 // anyQueued reports whether jobs wait in the queue.
@@ -119,42 +117,37 @@ func (p *Pool) wakeToSearch(w *worker) {
 }
 
 // workerStack has the parked workers, the last one on top, whose stack and caches are
-// warm. It is Treiber's, with a count in the head against ABA. Workers are numbered from
-// 1 and found in a table that only grows.
+// warm.
 type workerStack struct {
-	head atomic.Uint64 // a count, and in the low bits the number of the top worker; 0 is none
-	n    atomic.Int64
+	n  atomic.Int64 // how many there are
+	mu sync.Mutex
+	of []*worker
 }
 
-const (
-	numberBits = 24
-	numberMask = 1<<numberBits - 1
-)
-
 func (p *Pool) pushParked(w *worker) {
-	p.parked.n.Add(1)
-	for {
-		head := p.parked.head.Load()
-		w.below.Store(uint32(head & numberMask))
-		if p.parked.head.CompareAndSwap(head, (head>>numberBits+1)<<numberBits|uint64(w.number)) {
-			return
-		}
-	}
+	s := &p.parked
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.of = append(s.of, w)
+	s.n.Add(1)
 }
 
 // popParked takes a parked worker, which is then the caller's to wake; nil for none.
 func (p *Pool) popParked() *worker {
-	for {
-		head := p.parked.head.Load()
-		if head&numberMask == 0 {
-			return nil
-		}
-		w := (*p.table.Load())[head&numberMask-1]
-		if p.parked.head.CompareAndSwap(head, (head>>numberBits+1)<<numberBits|uint64(w.below.Load())) {
-			p.parked.n.Add(-1)
-			return w
-		}
+	s := &p.parked
+	if s.n.Load() == 0 {
+		return nil
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last := len(s.of) - 1
+	if last < 0 {
+		return nil
+	}
+	w := s.of[last]
+	s.of[last], s.of = nil, s.of[:last]
+	s.n.Add(-1)
+	return w
 }
 
 // predictor tells whether jobs are short: as good as all of them were lately.

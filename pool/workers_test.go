@@ -112,8 +112,8 @@ func TestWorkersYield(t *testing.T) {
 		others := 0 // rounds in which the other one came first, but for whims of Go's scheduler
 		for range rounds {
 			synctest.Test(t, func(t *testing.T) {
-				p := start(t, fixed(workers, 0))
-				p.SetBacklog(c.backlog)
+				p, err := pool.NewWithBacklog(fixed(workers, 0), c.backlog)
+				closes(t, p, err)
 				order := make(chan bool, 2)
 				p.TrySubmit(func(context.Context) {
 					time.Sleep(time.Second)

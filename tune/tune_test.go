@@ -75,7 +75,7 @@ func run(t *testing.T, o Options, group *group, env ...string) (r result) {
 		t.Fatal(err)
 	}
 	if group != nil {
-		if err := group.Add(cmd.Process.Pid); err != nil {
+		if err := group.write("cgroup.procs", int64(cmd.Process.Pid)); err != nil {
 			t.Error(err)
 		}
 	}
@@ -91,15 +91,7 @@ func run(t *testing.T, o Options, group *group, env ...string) (r result) {
 
 func TestMemoryUnderCgroup(t *testing.T) {
 	const bound = 512 << 20
-	group, err := newGroup(bound)
-	if err != nil {
-		t.Skip(err)
-	}
-	defer func() {
-		if err := group.Remove(); err != nil {
-			t.Error(err)
-		}
-	}()
+	group := newGroup(t, bound)
 	for name, c := range map[string]struct {
 		options Options
 		limit   int64
@@ -112,8 +104,8 @@ func TestMemoryUnderCgroup(t *testing.T) {
 	} {
 		r := run(t, c.options, group)
 		s := r.Settings
-		if s.Bound != bound || !strings.HasPrefix(s.From, "cgroup "+group.Name+" memory.") {
-			t.Errorf("%s: the bound is %d, from %q; want %d, from the group %s", name, s.Bound, s.From, bound, group.Name)
+		if s.Bound != bound || !strings.HasPrefix(s.From, "cgroup "+group.path+" memory.") {
+			t.Errorf("%s: the bound is %d, from %q; want %d, from the group %s", name, s.Bound, s.From, bound, group.path)
 		}
 		if r.Error != "" || r.Limit != c.limit || r.GOGC != c.gogc || s.MemoryLimit != c.limit || s.GOGC != c.gogc || !s.SetLimit {
 			t.Errorf("%s: got limit %d, GOGC %d, %+v, %s; want %d, %d", name, r.Limit, r.GOGC, s, r.Error, c.limit, c.gogc)

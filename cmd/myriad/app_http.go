@@ -14,8 +14,8 @@ import (
 const maxHead = 8 << 10
 
 // httpHello answers every HTTP/1.1 GET request without a body, pipelined or not, with
-// the same text. Connections stay open as HTTP/1.1 says; a request that it can't serve
-// is answered with an error and ends its connection.
+// the same text. Connections stay open as HTTP/1.1 says; any other request is answered
+// with 400 and ends its connection.
 type httpHello struct {
 	myriad.Base
 	answers atomic.Pointer[answers]
@@ -28,6 +28,19 @@ type parsedHead struct {
 	verdict verdict
 }
 
+// verdict is what to do with a request.
+type verdict uint8
+
+const (
+	incomplete verdict = iota // wait for more
+	served                    // answer, and stay open
+	servedKept                // the same, and say so: HTTP/1.0
+	servedLast                // answer, and close
+	refused                   // answer with an error, and close
+
+	verdicts = iota
+)
+
 // Received answers the requests that are complete.
 func (h *httpHello) Received(c *myriad.Conn, in []byte) (used int) {
 	a := h.current(time.Now())
@@ -39,32 +52,13 @@ func (h *httpHello) Received(c *myriad.Conn, in []byte) (used int) {
 		used += n
 		// An error says that the connection is closing.
 		_, _ = c.Write(a.text[verdict])
-		if verdict.closes() {
+		if verdict >= servedLast {
 			c.Close()
 			return len(in)
 		}
 	}
 	return used
 }
-
-// verdict is what to do with a request.
-type verdict uint8
-
-const (
-	incomplete verdict = iota // wait for more
-	served                    // answer, and stay open
-	servedKept                // the same, and say so: HTTP/1.0
-	servedLast                // answer, and close
-	badRequest                // the rest: answer with an error, and close
-	badMethod
-	headTooLarge
-	versionNotServed
-
-	verdicts = iota
-)
-
-// closes says whether the connection is closed after the answer.
-func (v verdict) closes() bool { return v >= servedLast }
 
 // parse looks at the first request. It says how many bytes are used up, with empty
 // lines before the request, and what to do.
@@ -75,10 +69,8 @@ func (h *httpHello) parse(in []byte) (n int, v verdict) {
 	head := in[n:min(len(in), n+maxHead)]
 	end := bytes.Index(head, []byte("\r\n\r\n"))
 	switch {
-	case end < 0 && !beginsRequest(head):
-		return n, badRequest
-	case end < 0 && len(head) == maxHead:
-		return n, headTooLarge
+	case end < 0 && (len(head) == maxHead || !beginsRequest(head)):
+		return n, refused
 	case end < 0:
 		return n, incomplete
 	}
@@ -104,18 +96,12 @@ func beginsRequest(head []byte) bool {
 // judge says what to do with a request whose head is complete.
 func judge(head []byte) verdict {
 	if !beginsRequest(head) {
-		return badRequest
+		return refused
 	}
 	r, err := http.ReadRequest(bufio.NewReader(bytes.NewReader(head)))
 	switch {
-	case err != nil:
-		return badRequest
-	case r.ProtoMajor != 1:
-		return versionNotServed
-	case r.Method != http.MethodGet:
-		return badMethod
-	case r.ContentLength != 0, r.Host == "" && r.ProtoAtLeast(1, 1):
-		return badRequest
+	case err != nil, r.ProtoMajor != 1, r.Method != http.MethodGet, r.ContentLength != 0, r.Host == "" && r.ProtoAtLeast(1, 1):
+		return refused
 	case r.Close:
 		return servedLast
 	case !r.ProtoAtLeast(1, 1):
@@ -124,44 +110,29 @@ func judge(head []byte) verdict {
 	return served
 }
 
-// current is the answers of this second. They are made once a second; where two
-// loops make them at once, both are right.
-func (h *httpHello) current(now time.Time) *answers {
-	second := now.Unix()
-	a := h.answers.Load()
-	if a == nil || a.second != second {
-		a = newAnswers(second)
-		h.answers.Store(a)
-	}
-	return a
-}
-
 // answers are what is sent for each verdict, in one second.
 type answers struct {
 	second int64
 	text   [verdicts][]byte
 }
 
-const (
-	helloHead = "Content-Type: text/plain\r\nContent-Length: 13\r\n"
-	helloText = "\r\nHello, World!"
-	emptyHead = "Content-Length: 0\r\nConnection: close\r\n"
-	noText    = "\r\n"
-)
-
-func newAnswers(second int64) *answers {
-	date := "Date: " + time.Unix(second, 0).UTC().Format(http.TimeFormat) + "\r\n"
-	a := &answers{second: second}
-	for v, t := range map[verdict]struct{ status, head, text string }{
-		served:           {"200 OK", helloHead, helloText},
-		servedLast:       {"200 OK", helloHead + "Connection: close\r\n", helloText},
-		servedKept:       {"200 OK", helloHead + "Connection: keep-alive\r\n", helloText},
-		badRequest:       {"400 Bad Request", emptyHead, noText},
-		badMethod:        {"405 Method Not Allowed", "Allow: GET\r\n" + emptyHead, noText},
-		headTooLarge:     {"431 Request Header Fields Too Large", emptyHead, noText},
-		versionNotServed: {"505 HTTP Version Not Supported", emptyHead, noText},
-	} {
-		a.text[v] = []byte("HTTP/1.1 " + t.status + "\r\n" + date + t.head + t.text)
+// current is the answers of this second. They are made once a second; where two
+// loops make them at once, both are right.
+func (h *httpHello) current(now time.Time) *answers {
+	second := now.Unix()
+	a := h.answers.Load()
+	if a == nil || a.second != second {
+		date := "Date: " + now.UTC().Format(http.TimeFormat) + "\r\n"
+		hello := func(connection string) []byte {
+			return []byte("HTTP/1.1 200 OK\r\n" + date + "Content-Type: text/plain\r\nContent-Length: 13\r\n" + connection + "\r\nHello, World!")
+		}
+		a = &answers{second, [verdicts][]byte{
+			served:     hello(""),
+			servedKept: hello("Connection: keep-alive\r\n"),
+			servedLast: hello("Connection: close\r\n"),
+			refused:    []byte("HTTP/1.1 400 Bad Request\r\n" + date + "Content-Length: 0\r\nConnection: close\r\n\r\n"),
+		}}
+		h.answers.Store(a)
 	}
 	return a
 }

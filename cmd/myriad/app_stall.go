@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/engine"
@@ -20,9 +21,7 @@ type stallFlags struct {
 	epoch time.Time // set by begin
 }
 
-// add adds the flags to a command.
-func (f *stallFlags) add(cmd *cobra.Command) {
-	flags := cmd.Flags()
+func (f *stallFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.plan.Stall, "stall", 200*time.Millisecond, "how long the application stall serves nothing at a time; 0s for no stalls")
 	flags.DurationVar(&f.plan.Every, "stall-every", time.Second, "the time from the beginning of a stall to the next; the first is at the start")
 	flags.Float64Var(&f.plan.Capacity, "stall-capacity", 0, "how many lines a second it serves on each loop, or on all connections where there are no loops (default 0: as fast as it goes)")
@@ -31,16 +30,11 @@ func (f *stallFlags) add(cmd *cobra.Command) {
 // stallFields names flags instead of what a plan calls its fields.
 var stallFields = strings.NewReplacer("stall: capacity", "--stall-capacity is a capacity", "stall: stalls", "--stall and --stall-every are stalls")
 
-// check checks the flags.
-func (f *stallFlags) check() error {
+// begin checks the flags, sets the epoch of a server's stalls, and says when it is.
+func (f *stallFlags) begin(cmd *cobra.Command, srv *myriad.Server) error {
 	if err := f.plan.Check(); err != nil {
 		return usagef("%s", stallFields.Replace(err.Error()))
 	}
-	return nil
-}
-
-// begin sets the epoch of a server's stalls, and says when it is.
-func (f *stallFlags) begin(cmd *cobra.Command, srv *myriad.Server) error {
 	if srv.Processes > 0 {
 		return usagef("--processes is %d with --app stall; expected none, because each would have stalls of its own", srv.Processes)
 	}
@@ -57,13 +51,13 @@ func (f *stallFlags) begin(cmd *cobra.Command, srv *myriad.Server) error {
 // lines within 4 s, at a capacity of 1,000 a second, had a 90th percentile of 1.73 s
 // where the truth was 1.26 s; like this both were 1.25 s, in another run.
 type staller struct {
-	flags *stallFlags
+	flags stallFlags
 
 	mu       sync.Mutex
 	stations map[int]*stall.Station
 }
 
-func newStaller(f *stallFlags) *staller {
+func newStaller(f stallFlags) *staller {
 	return &staller{flags: f, stations: make(map[int]*stall.Station)}
 }
 

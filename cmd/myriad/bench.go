@@ -20,6 +20,7 @@ import (
 	"github.com/myriad-go/myriad/internal/lab/result"
 	"github.com/myriad-go/myriad/internal/lab/run"
 	"github.com/myriad-go/myriad/internal/lab/scenario"
+	"github.com/myriad-go/myriad/internal/quantity"
 )
 
 // everyScenario names every built-in scenario.
@@ -33,13 +34,17 @@ func newBench() *cobra.Command {
 		Long: `Compare servers side by side under the same load.
 
 "myriad bench list" says what there is, and how long it takes; "all" is all of
-it. A scenario of your own is a file: "myriad bench show quick > mine.toml" gives
-one to begin with, and docs/scenarios.md says what can stand in it.
+it. A scenario of your own is a file: "myriad bench show quick > mine.toml" prints
+one to change, and docs/scenarios.md explains its keys. Flags are for all of
+the scenarios.
 
 Server and load generator are processes of their own, pinned to CPUs of their
 own where there are at least two and the workload does not say otherwise. The
 subjects are run in turn, in rounds. What this machine cannot run is listed with
-the reason. Ctrl-C ends it; --resume goes on.`,
+the reason. Ctrl-C ends it; --resume goes on.
+
+It exits with 1 when a run failed, an answer was wrong, or a claim of a scenario
+was not met that has to be; with --strict also when one of size or speed was not.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, names []string) error {
 			if f.resume == "" && len(names) == 0 {
@@ -49,7 +54,7 @@ the reason. Ctrl-C ends it; --resume goes on.`,
 		},
 	}
 	f.add(cmd.Flags())
-	cmd.AddCommand(newBenchList(), newBenchShow(), newBenchMillion(), newBenchSoak(), newBenchOverload())
+	cmd.AddCommand(newBenchList(), newBenchShow())
 	return cmd
 }
 
@@ -59,11 +64,11 @@ type benchFlags struct {
 	duration    time.Duration
 	only        string
 	with        []string
+	peers       string
 	subjects    []string
 	out         string
 	scale       string
 	connections int
-	repeats     int
 	strict      bool
 	resume      string
 }
@@ -75,20 +80,20 @@ func (f *benchFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.only, "only", "", "run only what matches this `REGEXP`, as WORKLOAD/SUBJECT")
 	flags.StringSliceVar(&f.with, "with", nil,
 		"run also the optional subjects and workloads whose names this `REGEXP` matches; several are separated by commas (\"bench list\" has the names)")
+	flags.StringVar(&f.peers, "peers", "", "compare the pools of overload with ants, pond and failsafe, by this `FILE`: go build -C peers -o FILE .")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
 			"{addr}, {port} and {app} (echo, lines, sink, http, wait, pow or sha) are filled in, "+
 			"and {cert}, {key} and {heartbeat} where there is TLS or a heartbeat (repeatable)")
 	flags.StringVar(&f.out, "out", "", "write the report to this `DIR` (default: bench-SCENARIO-DATE-TIME here)")
 	flags.StringVar(&f.resume, "resume", "", "run what is missing in this `DIR` of an earlier bench")
-	flags.IntVar(&f.repeats, "repeats", 2, "repeat a run at most `N` times that something else on the machine has disturbed")
 	flags.BoolVar(&f.strict, "strict", false, "fail, too, when sizes or rates are not what is claimed")
 }
 
 // addScale adds the flags that say how large scenarios are.
 func (f *benchFlags) addScale(flags *pflag.FlagSet) {
-	flags.StringVar(&f.scale, "scale", "", "run at this `SCALE`: small, full, or a factor for connections and times such as 0.5 (default: full)")
-	flags.IntVar(&f.connections, "connections-max", 0, "have `N` connections, or goroutines, at most in each workload (default: the workload's own)")
+	flags.StringVar(&f.scale, "scale", "", "run at this `SCALE`: small, full, or one of a file's own (default: full)")
+	flag(flags, &f.connections, quantity.Positive, "connections-max", "n", "have `N` connections, or goroutines, at most in each workload, such as 100k (default: the workload's own)")
 }
 
 // options checks the flags and turns them into options. jobs says that a --subject is offered
@@ -96,7 +101,7 @@ func (f *benchFlags) addScale(flags *pflag.FlagSet) {
 func (f *benchFlags) options(cmd *cobra.Command, jobs bool) (run.Options, error) {
 	o := run.Options{
 		Options: scenario.Options{Rounds: f.rounds, Duration: f.duration, Scale: f.scale, Connections: f.connections},
-		Write:   report.Write, Judge: report.Judge, Repeats: f.repeats, Strict: f.strict, Progress: os.Stderr,
+		Write:   report.Write, Judge: report.Judge, Strict: f.strict, Progress: cmd.ErrOrStderr(),
 		Command: strings.Join(append([]string{"myriad"}, os.Args[1:]...), " "),
 	}
 	changed := cmd.Flags().Changed
@@ -105,16 +110,10 @@ func (f *benchFlags) options(cmd *cobra.Command, jobs bool) (run.Options, error)
 		return o, usagef("--rounds is %d; expected at least 1", f.rounds)
 	case f.duration < 0 || f.duration == 0 && changed("duration"):
 		return o, usagef("--duration is %v; expected more than 0", f.duration)
-	case f.connections < 0 || f.connections == 0 && changed("connections-max"):
-		return o, usagef("--connections-max is %d; expected at least 1", f.connections)
 	case changed("with") && (len(f.with) == 0 || slices.Contains(f.with, "")):
 		return o, usagef("--with has an empty name; expected what is optional, as \"bench list\" has it")
-	case f.repeats < 0 || f.repeats > run.MaxRepeats:
-		return o, usagef("--repeats is %d; expected 0 to %d", f.repeats, run.MaxRepeats)
 	case filepath.Ext(f.out) == ".json":
 		return o, usagef("--out is %q; expected a directory: report.json in it has every run", f.out)
-	case f.repeats == 0:
-		o.Repeats = -1 // which is never
 	}
 	var err error
 	if f.only != "" {
@@ -148,9 +147,9 @@ func expression(flag, text string) (*regexp.Regexp, error) {
 	return compiled, nil
 }
 
-// bench runs some scenarios and those that are named, or resumes an earlier bench, and prints
-// the reports.
-func (f *benchFlags) bench(cmd *cobra.Command, names []string, chosen ...scenario.Scenario) error {
+// bench runs the scenarios that are named, or resumes an earlier bench, and prints the
+// reports.
+func (f *benchFlags) bench(cmd *cobra.Command, names []string) error {
 	if f.resume != "" {
 		cmd.Flags().Visit(func(flag *pflag.Flag) {
 			if flag.Name != "resume" {
@@ -167,7 +166,7 @@ func (f *benchFlags) bench(cmd *cobra.Command, names []string, chosen ...scenari
 		set, err := run.Resume(cmd.Context(), f.resume, o)
 		return printSet(cmd, set, f.resume, err)
 	}
-	chosen, err := scenariosOf(names, chosen)
+	chosen, err := f.scenarios(names)
 	if err != nil {
 		return err
 	}
@@ -186,21 +185,22 @@ func (f *benchFlags) bench(cmd *cobra.Command, names []string, chosen ...scenari
 	return printSet(cmd, set, o.Dir, err)
 }
 
-// scenariosOf are some scenarios and those that the command line names.
-func scenariosOf(names []string, chosen []scenario.Scenario) ([]scenario.Scenario, error) {
+// scenarios are those that the command line names, with --peers if that is given.
+func (f *benchFlags) scenarios(names []string) (chosen []scenario.Scenario, err error) {
 	if i := slices.Index(names, everyScenario); i >= 0 {
 		names = slices.Concat(names[:i], scenario.BuiltIns(), names[i+1:])
 	}
-	known := make(map[string]bool)
-	for _, s := range chosen {
-		known[s.Name] = true
-	}
+	known, peers := make(map[string]bool), f.peers == ""
 	for _, name := range names {
 		read := probe.Scenarios.BuiltIn
 		if filepath.Ext(name) == ".toml" || strings.ContainsAny(name, `/\`) {
 			read = probe.Scenarios.Open
 		}
 		s, err := read(name)
+		if err == nil && f.peers != "" && len(s.Peers()) > 0 {
+			peers = true
+			s, err = s.WithPeers(f.peers)
+		}
 		if err != nil {
 			return nil, usageError{err}
 		}
@@ -209,6 +209,9 @@ func scenariosOf(names []string, chosen []scenario.Scenario) ([]scenario.Scenari
 		}
 		known[s.Name] = true
 		chosen = append(chosen, s)
+	}
+	if !peers {
+		return nil, usagef("--peers is given for %s; expected it with overload", strings.Join(names, ", "))
 	}
 	return chosen, nil
 }

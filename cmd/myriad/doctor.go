@@ -14,6 +14,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/quantity"
+	"github.com/myriad-go/myriad/load"
 )
 
 const doctorExamples = `  myriad doctor -n 1000000
@@ -52,7 +54,10 @@ It exits with 0 if the machine holds what is planned, with 1 if it does not, and
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
 	}
-	f.add(cmd)
+	var g flagGroups
+	g.add("Plan", "", f.addPlan)
+	g.add("Answer", "", f.addAnswer)
+	g.giveTo(cmd)
 	return cmd
 }
 
@@ -99,7 +104,7 @@ func fits(r *doctor.Report) error {
 }
 
 // complete fills in the plan and checks the flags.
-func (f *doctorFlags) complete(given given) error {
+func (f *doctorFlags) complete(given func(flag string) bool) error {
 	for _, pair := range [][2]string{{"json", "print"}, {"fix", "print"}, {"fix", "json"}} {
 		if given(pair[0]) && given(pair[1]) {
 			return usagef("--%s and --%s are given; expected one of the two", pair[0], pair[1])
@@ -116,7 +121,7 @@ func (f *doctorFlags) complete(given given) error {
 	f.plan.Side = doctor.Side(f.side)
 	f.plan.Sources, f.plan.Targets = nil, nil
 	for _, text := range f.sources {
-		some, err := parseSources(text, maxSources-len(f.plan.Sources))
+		some, err := load.ParseSources(text, load.MaxSources-len(f.plan.Sources))
 		if err != nil {
 			return usagef("--src is %q; %w", text, err)
 		}
@@ -135,25 +140,17 @@ func (f *doctorFlags) complete(given given) error {
 	return nil
 }
 
-// add gives the flags to the command doctor.
-func (f *doctorFlags) add(cmd *cobra.Command) {
-	var g flagGroups
-	g.add("Plan", "", f.addPlan)
-	g.add("Answer", "", f.addAnswer)
-	g.giveTo(cmd)
-}
-
 func (f *doctorFlags) addPlan(flags *pflag.FlagSet) {
 	p := &f.plan
-	flag(flags, &p.Connections, parseMore, "connections", "n", "look at `N` connections, such as 100k")
+	flag(flags, &p.Connections, quantity.Positive, "connections", "n", "look at `N` connections, such as 100k")
 	flag(flags, &f.side, oneOf(string(doctor.Server), string(doctor.Client), string(doctor.Both)), "side", "", "look at this `SIDE` of them: server, client or both (default both)")
 	flags.StringVar(&p.Model, "model", "", "serve, or with --side client connect, on this I/O `MODEL`: auto, goroutine, epoll or uring (default auto)")
-	flag(flags, &p.Processes, parseMore, "processes", "", "serve with `N` worker processes (default: none)")
-	flag(flags, &p.Unread, parseCount, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0: idle)")
-	flag(flags, &p.UserMemory, parseMore, "user-memory", "", "a connection takes `BYTES` of the process's memory (default: what Myriad takes)")
-	flag(flags, &p.Backlog, parseMore, "backlog", "", "the listener asks for a backlog of `N` (default: as many as it gets)")
-	flag(flags, &p.Burst, parseMore, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
-	flag(flags, &p.Closing, parseMore, "closing", "", "this side closes `N` connections a second, in order (default: none)")
+	flag(flags, &p.Processes, quantity.Positive, "processes", "", "serve with `N` worker processes (default: none)")
+	flag(flags, &p.Unread, quantity.Count, "unread", "", "each connection has `BYTES` in the kernel, unread or unsent (default 0: idle)")
+	flag(flags, &p.UserMemory, quantity.Positive, "user-memory", "", "a connection takes `BYTES` of the process's memory (default: what Myriad takes)")
+	flag(flags, &p.Backlog, quantity.Positive, "backlog", "", "the listener asks for a backlog of `N` (default: as many as it gets)")
+	flag(flags, &p.Burst, quantity.Positive, "burst", "", "`N` connections may arrive before the server accepts one (default 512)")
+	flag(flags, &p.Closing, quantity.Positive, "closing", "", "this side closes `N` connections a second, in order (default: none)")
 	flags.StringArrayVar(&f.sources, "src", nil, "connect from this local `ADDRESS`, range A-B or network A/BITS (repeatable; default: chosen by itself)")
 	flags.StringArrayVar(&f.targets, "target", nil, "connect to this `ADDRESS`, an IP address and a port (repeatable; default: one on 127.0.0.1)")
 }

@@ -68,23 +68,23 @@ func within(t *testing.T, ns *faults.Namespace, cmd *exec.Cmd, stdin string) out
 
 func TestDoctor(t *testing.T) {
 	ns := narrow(t)
-	got := within(t, ns, command(t, few...), "")
+	got := within(t, ns, process(t, few...), "")
 	if first, _, _ := strings.Cut(got.stdout, "\n"); got.code != 1 || !strings.Contains(first, "100 connections") || !strings.Contains(first, "ports") {
 		t.Errorf("%+v; expected 1, and the first wall, ports, in the first line", got)
 	}
 	if want := "myriad: this machine holds 100 of 1000 connections: the first wall is ports\n"; got.stderr != want {
 		t.Errorf("stderr is %q, expected %q", got.stderr, want)
 	}
-	if got := within(t, ns, command(t, append(few, "-n", "100")...), ""); got.code != 0 || got.stderr != "" {
+	if got := within(t, ns, process(t, append(few, "-n", "100")...), ""); got.code != 0 || got.stderr != "" {
 		t.Errorf("%+v; expected 0: as many as there are ports", got)
 	}
-	if got := within(t, ns, command(t, "doctor", "--side", "client", "--src", "127.0.0.1"), ""); got.code != 0 || !strings.Contains(got.stdout, "(wanted: 1,000,000;") {
+	if got := within(t, ns, process(t, "doctor", "--side", "client", "--src", "127.0.0.1"), ""); got.code != 0 || !strings.Contains(got.stdout, "(wanted: 1,000,000;") {
 		t.Errorf("%+v; expected 0 where nobody says how many", got)
 	}
 }
 
 func TestDoctorJSON(t *testing.T) {
-	got := within(t, narrow(t), command(t, append(few, "--json")...), "")
+	got := within(t, narrow(t), process(t, append(few, "--json")...), "")
 	var r doctor.Report
 	if err := json.Unmarshal([]byte(got.stdout), &r); err != nil {
 		t.Fatal(err)
@@ -106,7 +106,7 @@ func TestDoctorFix(t *testing.T) {
 		if c.flag != "" {
 			args = append(args, c.flag)
 		}
-		got := within(t, ns, command(t, args...), c.stdin)
+		got := within(t, ns, process(t, args...), c.stdin)
 		now := ports(t, ns)
 		if got.code != 0 || now == "50000 50099" {
 			t.Errorf("%v: ports are %s, %+v; expected 0 and more ports", c, now, got)
@@ -139,7 +139,7 @@ func TestDoctorFixRefused(t *testing.T) {
 		{strings.Repeat("y", 1000), "Nothing was changed.\n", "this machine holds 100 of 1000", 1},
 		{"", "[y/N] \n", "--fix asks, and nobody answers (EOF); expected y or n on standard input, or --yes", 2},
 	} {
-		got := within(t, ns, command(t, append(few, "--fix")...), c.stdin)
+		got := within(t, ns, process(t, append(few, "--fix")...), c.stdin)
 		if got.code != c.code || !strings.HasSuffix(got.stdout, c.stdout) || !strings.HasPrefix(got.stderr, "myriad: "+c.stderr) {
 			t.Errorf("%q: %+v; expected %+v", c.stdin, got, c)
 		}
@@ -152,7 +152,7 @@ func TestDoctorFixRefused(t *testing.T) {
 // Ctrl-C is an answer too.
 func TestDoctorFixInterrupted(t *testing.T) {
 	ns := narrow(t)
-	cmd := command(t, append(few, "--fix")...)
+	cmd := process(t, append(few, "--fix")...)
 	var stdout, stderr lockedBuffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	stdin, err := cmd.StdinPipe() // on which nothing comes
@@ -179,7 +179,7 @@ func TestDoctorFixInterrupted(t *testing.T) {
 // What is printed for sysctl does what --fix does.
 func TestDoctorPrint(t *testing.T) {
 	ns := narrow(t)
-	got := within(t, ns, command(t, append(few, "--print", "sysctl")...), "")
+	got := within(t, ns, process(t, append(few, "--print", "sysctl")...), "")
 	file := filepath.Join(t.TempDir(), "90-myriad.conf")
 	if err := os.WriteFile(file, []byte(got.stdout), 0o644); err != nil {
 		t.Fatal(err)
@@ -192,34 +192,54 @@ func TestDoctorPrint(t *testing.T) {
 	if done := within(t, ns, exec.Command("sysctl", "-p", file), ""); done.code != 0 {
 		t.Errorf("sysctl -p: %+v", done)
 	}
-	if after := within(t, ns, command(t, few...), ""); after.code != 0 {
+	if after := within(t, ns, process(t, few...), ""); after.code != 0 {
 		t.Errorf("after sysctl -p: %+v", after)
 	}
 }
 
-// What is printed is the same when the machine has it.
-func TestDoctorPrintAfterFix(t *testing.T) {
-	ns := narrow(t)
-	if err := ns.Do(func() error { return os.WriteFile(portsFile, []byte("32768 60999"), 0) }); err != nil {
+// TestWarnings hears what commands say of walls before they begin, in a network namespace
+// that has a hundred ports and short queues.
+func TestWarnings(t *testing.T) {
+	network := narrow(t)
+	if err := network.Do(func() error { return os.WriteFile("/proc/sys/net/core/somaxconn", []byte("16"), 0) }); err != nil {
 		t.Fatal(err)
 	}
-	more := []string{"doctor", "-n", "30000", "--side", "client", "--src", "127.0.0.1"}
-	printed := func() (all []outcome) {
-		for _, format := range doctor.Formats {
-			all = append(all, within(t, ns, command(t, append(more, "--print", format)...), ""))
+	const refused = "127.0.0.1:9" // nobody listens there
+	const nowhere = "192.0.2.1:9" // which no machine has: TEST-NET-1
+	from := []string{"--src", "127.0.0.1", "--connect-timeout", "1s", "--duration", "1ms", refused}
+	for _, test := range []struct {
+		name string
+		args []string
+		says []string // nothing if it is empty
+	}{
+		{"load, too many", append([]string{"load", "-c", "1000"}, from...), []string{"this machine stops at 100 connections of 1000: ports (", "`myriad doctor -n 1000 --side client --src 127.0.0.1` says how to move it"}},
+		{"load, near", append([]string{"load", "-c", "90"}, from...), []string{"90 connections are 90% of what this machine holds, 100: ports ("}},
+		{"load, far", append([]string{"load", "-c", "50"}, from...), nil},
+		{"load, quiet", append([]string{"load", "-q", "-c", "1000"}, from...), nil},
+		{"load, json", append([]string{"load", "--json", "-c", "1000"}, from...), []string{"stops at 100 connections"}},
+		{"load, a hundred", append([]string{"load"}, from...), nil},
+		{"hold, too many", append([]string{"hold", "-n", "1000"}, from...), []string{"this machine stops at 100 connections of 1000: ports ("}},
+		{"serve, short queue", []string{"serve", "--max-conns", "1000", "--addr", nowhere}, []string{"somaxconn (16) hurts from 17 connections of 1000 on; `myriad doctor -n 1000 --side server` says"}},
+		{"serve, few", []string{"serve", "--max-conns", "17", "--addr", nowhere}, nil},
+		{"serve, processes", []string{"serve", "--max-conns", "1000", "--model", "epoll", "--processes", "2", "--addr", nowhere}, []string{"`myriad doctor -n 1000 --side server --model epoll --processes 2` says"}},
+	} {
+		got := within(t, network, process(t, test.args...), "") // which fails: nobody listens, or no such address
+		var said []string
+		for line := range strings.Lines(got.stderr) {
+			if strings.Contains(line, "myriad doctor") {
+				said = append(said, line)
+			}
 		}
-		return all
-	}
-	before := printed()
-	if got := within(t, ns, command(t, append(more, "--fix", "--yes")...), ""); got.code != 0 {
-		t.Fatalf("%+v", got)
-	}
-	for i, after := range printed() {
-		if before[i] != after || after.code != 0 || !strings.Contains(after.stdout, "30000 connections") {
-			t.Errorf("%s: it printed %+v and then %+v", doctor.Formats[i], before[i], after)
+		if len(said) > 2 || (len(said) > 0) != (len(test.says) > 0) {
+			t.Errorf("%s: it said %q; all of it:\n%s", test.name, said, got.stderr)
 		}
-	}
-	if !strings.Contains(before[0].stdout, "\nnet.ipv4.ip_local_port_range = ") {
-		t.Errorf("there is no range of ports in %s", before[0].stdout)
+		for _, text := range test.says {
+			if !strings.Contains(strings.Join(said, ""), text) {
+				t.Errorf("%s: it said %q, want %q", test.name, said, text)
+			}
+		}
+		if strings.Contains(got.stdout, "myriad doctor") {
+			t.Errorf("%s: standard output has %q", test.name, got.stdout)
+		}
 	}
 }

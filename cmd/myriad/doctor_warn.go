@@ -2,12 +2,10 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -93,11 +91,12 @@ func (p *prediction) advice(n int) string {
 // number is given: the limit of descriptors may allow a thousand million.
 const defaultServed = 10_000
 
-// prediction is that of serve. Worker processes make none.
-func (f *serveFlags) prediction() (p prediction, ok bool) {
+// warn warns before serve starts. Worker processes leave that to the first one.
+func (f *serveFlags) warn(cmd *cobra.Command) {
 	if _, worker := myriad.WorkerProcess(); worker || f.srv.Network == "unix" {
-		return p, false
+		return
 	}
+	var p prediction
 	n := f.srv.Limits.MaxConns
 	p.derived = n == 0
 	if p.derived {
@@ -111,34 +110,28 @@ func (f *serveFlags) prediction() (p prediction, ok bool) {
 	if f.srv.Processes > 0 {
 		p.args = append(p.args, fmt.Sprintf("--processes %d", f.srv.Processes))
 	}
-	return p, true
+	warn(cmd, p)
 }
 
-// warn warns before serve starts.
-func (f *serveFlags) warn(cmd *cobra.Command) {
-	if p, ok := f.prediction(); ok {
-		warn(cmd, p)
+// warn warns before load and hold start, unless they are to be quiet, the number of
+// connections is not given, which makes it few, or a target has no port.
+func (f *loadFlags) warn(cmd *cobra.Command) {
+	if f.results.quiet || f.cfg.Connections == 0 {
+		return
 	}
-}
-
-// lookupTime bounds the wait for the address of a target that is a name.
-const lookupTime = 20 * time.Millisecond
-
-// prediction is that of load and hold: none where the number of connections is not
-// given, which makes it few, nor of unix sockets, which have no ports, nor of a target
-// whose address can't be looked up at once.
-func (f *loadFlags) prediction(ctx context.Context) (p prediction, ok bool) {
-	if f.cfg.Connections == 0 {
-		return p, false
+	p := prediction{args: []string{"--side client"}}
+	p.plan = doctor.Plan{Connections: f.cfg.Connections, Side: doctor.Client, Model: f.cfg.Model, Sources: f.cfg.Sources}
+	if f.cfg.Graceful && f.cfg.Lifetime > 0 {
+		p.plan.Closing = int(float64(f.cfg.Connections) / f.cfg.Lifetime.Seconds())
 	}
-	ctx, cancel := context.WithTimeout(ctx, lookupTime)
-	defer cancel()
-	p.plan = doctor.Plan{Connections: f.cfg.Connections, Side: doctor.Client, Model: f.cfg.Model, Sources: f.cfg.Sources, Closing: f.closes()}
-	p.args = []string{"--side client"}
 	for _, target := range append([]string{f.cfg.Target}, f.cfg.Also...) {
-		at, err := addressOf(ctx, target)
+		addr, err := net.ResolveTCPAddr("tcp", target)
 		if err != nil {
-			return p, false
+			return
+		}
+		at := netip.AddrPortFrom(addr.AddrPort().Addr().Unmap(), addr.AddrPort().Port())
+		if !at.Addr().IsValid() { // no host
+			at = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), at.Port())
 		}
 		p.plan.Targets = append(p.plan.Targets, at)
 		if !at.Addr().IsLoopback() || len(f.cfg.Also) > 0 {
@@ -148,42 +141,5 @@ func (f *loadFlags) prediction(ctx context.Context) (p prediction, ok bool) {
 	for _, text := range f.given["src"] {
 		p.args = append(p.args, "--src "+text)
 	}
-	return p, true
-}
-
-// closes is how many connections a second the generator closes in order.
-func (f *loadFlags) closes() int {
-	if !f.cfg.Graceful || f.cfg.Lifetime <= 0 {
-		return 0
-	}
-	return int(float64(f.cfg.Connections) / f.cfg.Lifetime.Seconds())
-}
-
-// addressOf is the address of HOST:PORT.
-func addressOf(ctx context.Context, target string) (netip.AddrPort, error) {
-	host, service, err := net.SplitHostPort(target)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	port, err := net.DefaultResolver.LookupPort(ctx, "tcp", service)
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", cmp.Or(host, "127.0.0.1"))
-	if err != nil {
-		return netip.AddrPort{}, err
-	}
-	for _, a := range addrs {
-		if a.Unmap().Is4() {
-			return netip.AddrPortFrom(a.Unmap(), uint16(port)), nil
-		}
-	}
-	return netip.AddrPortFrom(addrs[0], uint16(port)), nil
-}
-
-// warn warns before load and hold start, unless they are to be quiet.
-func (f *loadFlags) warn(cmd *cobra.Command) {
-	if p, ok := f.prediction(cmd.Context()); ok && !f.results.quiet {
-		warn(cmd, p)
-	}
+	warn(cmd, p)
 }

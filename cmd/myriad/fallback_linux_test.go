@@ -1,18 +1,13 @@
 package main
 
 import (
-	"bufio"
-	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -91,130 +86,50 @@ var refusals = []struct {
 	{unix.ENOMEM, "no memory for an io_uring, or over the limit of locked memory (ulimit -l): cannot allocate memory"},
 }
 
-// becauseOf is how the log says that it is epoll and why.
-func becauseOf(why string) string {
-	return fmt.Sprintf("INFO I/O model chosen model=epoll because=%q", why)
-}
-
-// restricted restricts a command that was prepared.
-func restricted(cmd *exec.Cmd, how string, number int) *exec.Cmd {
+// restricted is a command with a restriction.
+func restricted(t *testing.T, how string, number int, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := process(t, args...)
 	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", how, number))
 	return cmd
 }
 
-// refused puts a command that was prepared under the filter.
-func refused(cmd *exec.Cmd, errno syscall.Errno) *exec.Cmd {
-	return restricted(cmd, refuseRing, int(errno))
-}
-
-// serveRestricted runs `myriad serve --model auto` with a restriction until it is
-// ready, and gives its ready line too.
-func serveRestricted(t *testing.T, how string, number int, args ...string) (s *server, ready string) {
+// fallsBack has serve and load, with --model auto and a restriction, say once why it is epoll,
+// and serve.
+func fallsBack(t *testing.T, how string, number int, why string, args ...string) {
 	t.Helper()
-	args = append([]string{"serve", "--app", "echo", "--model", "auto", "--addr", "127.0.0.1:0"}, args...)
-	s = &server{Cmd: restricted(command(t, args...), how, number), stderr: &lockedBuffer{}}
-	s.Stderr = s.stderr
-	out, err := s.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
+	s := startProcess(t, restricted(t, how, number, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0"}, args...)...))
+	if ready := s.stdout.String(); !strings.Contains(ready, "(model epoll, ") {
+		t.Errorf("%s: it said %q, want model epoll", why, ready)
 	}
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
+	exchange(t, dial(t, s.addr), "is anybody there?\n", "is anybody there?\n")
+	got := runProcess(t, restricted(t, how, number, "load", "-c", "20", "--messages", "2", "--loops", "8", s.addr))
+	if got.code != 0 || !strings.Contains(got.stdout, "20 of 20") || !strings.Contains(got.stdout, "epoll, ") {
+		t.Errorf("load: %+v; want all 20 connected, by epoll", got)
 	}
-	if ready, err = bufio.NewReader(out).ReadString('\n'); err != nil {
-		_ = s.Wait() // until all of its standard error is there
-		t.Fatalf("%s=%d: no ready line: %v; stderr: %s", how, number, err, s.stderr)
+	code, because := s.end(t, syscall.SIGTERM), fmt.Sprintf("INFO I/O model chosen model=epoll because=%q\n", why)
+	if said := s.stderr.String(); code != 0 || strings.Count(said, because) != 1 || strings.Count(said, "\n") != 2 {
+		t.Errorf("exit code %d, stderr %q, want one line on why it is epoll, %q, and one of draining", code, said, because)
 	}
-	_, after, _ := strings.Cut(ready, " on ")
-	s.addr, _, _ = strings.Cut(after, " ")
-	return s, ready
 }
 
-// echoes says what is wrong with the echo of an address, if anything is.
-func echoes(addr string) error {
-	c, err := net.Dial("tcp", addr)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(patience))
-	const said = "is anybody there?"
-	io.WriteString(c, said)
-	answer := make([]byte, len(said))
-	if _, err := io.ReadFull(c, answer); err != nil {
-		return err
-	}
-	if string(answer) != said {
-		return errors.New("the answer is " + strconv.Quote(string(answer)))
-	}
-	return nil
-}
-
-// Where the kernel refuses io_uring, auto says why, once, and serves over epoll.
+// Where the kernel refuses io_uring, auto serves over epoll, in worker processes too. Where
+// uring was asked for it is not replaced: the answer names the cause.
 func TestFallback(t *testing.T) {
-	for _, c := range refusals {
-		s, ready := serveRestricted(t, refuseRing, int(c.errno))
-		if !strings.Contains(ready, "(model epoll, ") {
-			t.Errorf("%v: it said %q, want model epoll", c.errno, ready)
+	for i, c := range refusals {
+		if i == 0 {
+			fallsBack(t, refuseRing, int(c.errno), c.says, "--processes", "2")
 		}
-		if err := echoes(s.addr); err != nil {
-			t.Errorf("%v: it does not echo: %v", c.errno, err)
-		}
-		if code := s.end(t, syscall.SIGTERM); code != 0 {
-			t.Errorf("%v: after SIGTERM: exit code %d, want 0", c.errno, code)
-		}
-		lines := strings.Split(s.stderr.String(), "\n")
-		if len(lines) != 3 || !strings.HasSuffix(lines[0], becauseOf(c.says)) ||
-			!strings.Contains(lines[1], "draining") || lines[2] != "" {
-			t.Errorf("%v: stderr %q, want one line on why it is epoll, %q, and one of draining", c.errno, lines, c.says)
-		}
-	}
-}
-
-// A model that was asked for is not replaced: the answer names the cause.
-func TestNoFallbackFromUring(t *testing.T) {
-	for _, c := range refusals {
+		fallsBack(t, refuseRing, int(c.errno), c.says)
 		for asked, args := range map[string][]string{
 			"myriad: --model: ": {"serve", "--addr", "127.0.0.1:0"},
 			"myriad: load: ":    {"load", "-c", "1", "127.0.0.1:1"},
 		} {
-			cmd := refused(command(t, append(args, "--model", "uring")...), c.errno)
-			out, err := cmd.CombinedOutput()
-			if err != nil && cmd.ProcessState == nil {
-				t.Fatal(err)
-			}
-			said, want := string(out), asked+c.says
-			if code := cmd.ProcessState.ExitCode(); code != 2 || !strings.HasPrefix(said, want) || strings.Count(said, "\n") != 1 {
-				t.Fatalf("%v: %s: exit code %d, it said %q; want 2 and one line that begins with %q", c.errno, args[0], code, said, want)
+			got := runProcess(t, restricted(t, refuseRing, int(c.errno), append(args, "--model", "uring")...))
+			if got.code != 2 || !strings.HasPrefix(got.stderr, asked+c.says) || strings.Count(got.says(), "\n") != 1 {
+				t.Errorf("%v: %s: %+v; want 2 and one line that begins with %q", c.errno, args[0], got, asked+c.says)
 			}
 		}
-	}
-}
-
-// The load generator falls back too, and its report says to what.
-func TestLoadFallback(t *testing.T) {
-	s := startServer(t, "serve")
-	cmd := refused(command(t, "load", "-c", "20", "--messages", "2", s.addr), unix.EPERM)
-	out, err := cmd.CombinedOutput()
-	if said := string(out); err != nil || !strings.Contains(said, "20 of 20") || !strings.Contains(said, "epoll, ") {
-		t.Errorf("load: %v, it said %q; want all 20 connected, by epoll", err, said)
-	}
-}
-
-// So do worker processes, which are under the filter as well.
-func TestProcessesFallback(t *testing.T) {
-	s, ready := serveRestricted(t, refuseRing, int(unix.EPERM), "--processes", "2")
-	if !strings.Contains(ready, "(model epoll, ") || !strings.Contains(ready, ", processes 2,") {
-		t.Errorf("it said %q, want model epoll and 2 processes", ready)
-	}
-	if err := echoes(s.addr); err != nil {
-		t.Errorf("it does not echo: %v", err)
-	}
-	if code := s.end(t, syscall.SIGTERM); code != 0 {
-		t.Errorf("after SIGTERM: exit code %d, stderr %q; want 0", code, s.stderr)
-	}
-	if said := s.stderr.String(); !strings.Contains(said, becauseOf(refusals[0].says)) || strings.Count(said, "I/O model chosen") != 1 {
-		t.Errorf("stderr %q, want why it is epoll, once for all processes", said)
 	}
 }
 
@@ -224,23 +139,6 @@ func TestFallbackOfSomeLoops(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to give up its privilege to lock memory")
 	}
-	const enough, loops = 500_000, 8 // bytes, for one or two rings
-	s, ready := serveRestricted(t, lockBytes, enough, "--loops", strconv.Itoa(loops))
-	if !strings.Contains(ready, "(model epoll, ") {
-		t.Errorf("it said %q, want model epoll", ready)
-	}
-	if err := echoes(s.addr); err != nil {
-		t.Errorf("it does not echo: %v", err)
-	}
-	if code := s.end(t, syscall.SIGTERM); code != 0 {
-		t.Errorf("after SIGTERM: exit code %d, stderr %q; want 0", code, s.stderr)
-	}
-	if said := s.stderr.String(); !strings.Contains(said, becauseOf(refusals[3].says)) {
-		t.Errorf("stderr %q, want why it is epoll", said)
-	}
-	to := startServer(t, "serve")
-	cmd := restricted(command(t, "load", "-c", "20", "--messages", "2", "--loops", strconv.Itoa(loops), to.addr), lockBytes, enough)
-	if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "20 of 20") || !strings.Contains(string(out), "epoll, ") {
-		t.Errorf("load: %v, it said %q; want all 20 connected, by epoll", err, out)
-	}
+	const enough = 500_000 // bytes, for one or two rings
+	fallsBack(t, lockBytes, enough, refusals[3].says, "--loops", "8")
 }

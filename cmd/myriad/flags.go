@@ -3,18 +3,15 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/netip"
+	"net"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/myriad-go/myriad/internal/quantity"
-	"github.com/myriad-go/myriad/load"
 )
-
-// given says whether a flag is on the command line.
-type given func(name string) bool
 
 // value is a flag that a function reads.
 type value[T any] struct {
@@ -35,45 +32,53 @@ func (v *value[T]) Set(text string) error {
 func (v *value[T]) String() string { return v.text }
 func (v *value[T]) Type() string   { return "value" }
 
-var _ pflag.Value = (*value[int])(nil)
-
-// flag adds a flag that a function reads; short is "" for none.
+// flag adds a flag that a function reads; short is "" for none. The function's error is a
+// quantity.Error, which says what was expected.
 func flag[T any](flags *pflag.FlagSet, to *T, parse func(string) (T, error), name, short, help string) {
 	flags.VarP(&value[T]{to: to, parse: parse}, name, short, help)
 }
 
-// How numbers and times are read.
-var (
-	parseCount  = quantity.Count
-	parseMore   = quantity.Positive
-	parseLong   = quantity.Positive64
-	parsePeriod = quantity.Period
-)
-
-// maxSources bounds how many local addresses --src can name.
-const maxSources = load.MaxSources
-
-func parseSources(text string, room int) ([]netip.Addr, error) { return load.ParseSources(text, room) }
-
 // oneOf reads one of a few words.
 func oneOf(words ...string) func(string) (string, error) {
 	return func(text string) (string, error) {
-		for _, w := range words {
-			if w == text {
-				return text, nil
-			}
+		if !slices.Contains(words, text) {
+			return "", quantity.Error(strings.Join(words, " or "))
 		}
-		return "", quantity.Error(strings.Join(words, " or "))
+		return text, nil
 	}
 }
 
-// valueError says what is wrong with a flag, and what was expected.
-func valueError(cmd *cobra.Command, err error) error {
-	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
-	if want, found := errors.AsType[quantity.Error](err); ok && found {
-		return usagef("--%s is %q; %w", invalid.GetFlag().Name, invalid.GetValue(), want)
+// checkAddress says what is wrong with what a flag says to listen on.
+func checkAddress(flag, text string) error {
+	_, service, err := net.SplitHostPort(text)
+	if err == nil {
+		_, err = net.LookupPort("tcp", service)
 	}
-	return flagError(cmd, err)
+	if err != nil {
+		return usagef("--%s is %q; expected HOST:PORT, with a port of 0 to 65535", flag, text)
+	}
+	return nil
+}
+
+// flagError says what is wrong with a flag and what was expected.
+func flagError(cmd *cobra.Command, err error) error {
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		return usagef("%w; expected a flag that \"%s --help\" lists%s", err, cmd.CommandPath(), suggestFlag(cmd, e))
+	}
+	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
+		return usagef("%w; expected a value of type %s", err, e.GetFlag().Value.Type())
+	}
+	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
+		if want, ok := errors.AsType[quantity.Error](err); ok {
+			return usagef("--%s is %q; %w", e.GetFlag().Name, e.GetValue(), want)
+		}
+		kind := e.GetFlag().Value.Type()
+		if kind == "duration" {
+			kind += " such as 1.5s"
+		}
+		return usagef("--%s is %q; expected a value of type %s", e.GetFlag().Name, e.GetValue(), kind)
+	}
+	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
 }
 
 // flagGroup is some flags of a command, under a title of their own in its help.
@@ -84,35 +89,30 @@ type flagGroup struct {
 }
 
 // flagGroups is a command's flags in groups.
-type flagGroups struct{ list []flagGroup }
+type flagGroups []flagGroup
 
 // add adds a group that fill makes.
 func (g *flagGroups) add(title, text string, fill func(*pflag.FlagSet)) {
 	flags := pflag.NewFlagSet(title, pflag.ContinueOnError)
 	flags.SortFlags = false
 	fill(flags)
-	g.list = append(g.list, flagGroup{title, text, flags})
+	*g = append(*g, flagGroup{title, text, flags})
 }
 
 // giveTo makes the groups the flags of a command, and its help show them.
-func (g *flagGroups) giveTo(cmd *cobra.Command) {
-	for _, group := range g.list {
+func (g flagGroups) giveTo(cmd *cobra.Command) {
+	for _, group := range g {
 		cmd.Flags().AddFlagSet(group.flags)
 	}
-	cmd.SetFlagErrorFunc(valueError)
 	cmd.SetUsageFunc(func(cmd *cobra.Command) error {
-		_, err := fmt.Fprint(cmd.OutOrStderr(), g.usage(cmd))
+		var out strings.Builder
+		fmt.Fprintf(&out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
+		for _, group := range g {
+			fmt.Fprintf(&out, "\n%s:\n%s%s", group.title, group.flags.FlagUsagesWrapped(helpWidth), group.text)
+		}
+		_, err := fmt.Fprint(cmd.OutOrStderr(), out.String())
 		return err
 	})
-}
-
-func (g *flagGroups) usage(cmd *cobra.Command) string {
-	var out strings.Builder
-	fmt.Fprintf(&out, "Usage:\n  %s\n\nExamples:\n%s\n", cmd.UseLine(), cmd.Example)
-	for _, group := range g.list {
-		fmt.Fprintf(&out, "\n%s:\n%s%s", group.title, group.flags.FlagUsagesWrapped(helpWidth), group.text)
-	}
-	return out.String()
 }
 
 // helpWidth is the columns of a line of help.

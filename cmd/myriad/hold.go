@@ -2,9 +2,9 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
-	"io"
-	"text/tabwriter"
+	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -59,21 +59,19 @@ func (f *loadFlags) hold(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	held := &heldConns{began: time.Now()}
+	held := &heldConns{began: time.Now(), say: t.say}
 	t.observers = append(t.observers, held.observe)
-	if t.text && t.live == nil {
-		held.out = t.stdout // at once; otherwise behind the live view
-	}
 	f.cfg.Observe = t.observe
-	var stop func()
-	f.cfg.Enough, stop = enoughAtSignal()
-	defer stop()
-	result, err := load.Run(cmd.Context(), f.cfg)
-	var heldErr error
-	if t.text && result != nil {
-		heldErr = held.write(t.stdout)
+	if len(enoughSignals) > 0 {
+		enough, stop := signal.NotifyContext(context.Background(), enoughSignals...)
+		defer stop()
+		f.cfg.Enough = enough.Done()
 	}
-	outErr := cmp.Or(heldErr, t.finish(result))
+	result, err := load.Run(cmd.Context(), f.cfg)
+	if result != nil {
+		held.writeMemory()
+	}
+	outErr := t.finish(result)
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}
@@ -87,11 +85,10 @@ func (f *loadFlags) hold(cmd *cobra.Command) error {
 
 // heldConns follows connections that are held.
 type heldConns struct {
-	out    io.Writer // where to say at once how many there are, nil for nowhere
-	began  time.Time
-	opened string // says how many there are and how long it took
-	plan   load.Plan
-	last   *load.Interval // the latest in which they were held
+	say   func(format string, args ...any)
+	began time.Time
+	plan  load.Plan
+	last  *load.Interval // the latest in which they were held
 }
 
 func (h *heldConns) observe(e load.Event) {
@@ -99,36 +96,25 @@ func (h *heldConns) observe(e load.Event) {
 	case e.Plan != nil:
 		h.plan = *e.Plan
 	case e.Phase == load.Connected:
-		h.opened = fmt.Sprintf("held: %d connections after %v\n", e.Snapshot.Open, time.Since(h.began).Round(time.Millisecond))
-		if h.out != nil {
-			fmt.Fprint(h.out, h.opened)
-		}
-	case e.Phase == load.Progress && e.Interval != nil && e.Interval.Open > 0 && isHeld(e.Interval.Stage):
+		h.say("held: %d connections after %v", e.Snapshot.Open, time.Since(h.began).Round(time.Millisecond))
+	case e.Phase == load.Progress && e.Interval != nil && e.Interval.Open > 0 && (e.Interval.Stage == "hold" || e.Interval.Stage == "window"):
 		h.last = e.Interval
 	}
 }
 
-// isHeld says whether all connections are open in a stage.
-func isHeld(stage string) bool { return stage == "hold" || stage == "window" }
-
-// write writes what memory both sides had for a connection, and before that what
-// has not been said yet.
-func (h *heldConns) write(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if h.out == nil {
-		fmt.Fprint(t, h.opened)
+// writeMemory says what memory both sides had for a connection: what they have more than
+// before the first.
+func (h *heldConns) writeMemory() {
+	if h.last == nil {
+		return
 	}
-	if h.last != nil {
-		h.writeMemory(t, "generator", &h.last.Generator, h.plan.Generator)
-		h.writeMemory(t, "server", h.last.Server, h.plan.Server)
-	}
-	return t.Flush()
-}
-
-// writeMemory says what a process has more than before the first connection.
-func (h *heldConns) writeMemory(w io.Writer, side string, u, before *load.Usage) {
-	if each := u.PerConnection(before, h.last.Open); each > 0 {
-		fmt.Fprintf(w, "%s\t%d bytes of user memory a connection; resident %.1f MiB in all, %.1f MiB before\n", side, each, mebibytes(u), mebibytes(before))
+	for _, p := range []struct {
+		side        string
+		now, before *load.Usage
+	}{{"generator", &h.last.Generator, h.plan.Generator}, {"server", h.last.Server, h.plan.Server}} {
+		if each := p.now.PerConnection(p.before, h.last.Open); each > 0 {
+			h.say("%-9s  %d bytes of user memory a connection; resident %.1f MiB in all, %.1f MiB before", p.side, each, mebibytes(p.now), mebibytes(p.before))
+		}
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"io"
 	"math/big"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,14 +21,6 @@ import (
 )
 
 // These tests let programs that we did not write be the clients.
-
-// need skips a test whose program is not installed.
-func need(t *testing.T, program string) {
-	t.Helper()
-	if _, err := exec.LookPath(program); err != nil {
-		t.Skipf("%s is not installed: %v", program, err)
-	}
-}
 
 // client runs a program to its end, with input, and returns what it printed. The
 // input stays open until it has ended if hold is set.
@@ -81,7 +72,7 @@ func certificate(t *testing.T) (cert, key string) {
 		t.Fatal(err)
 	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost"},
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost", "there"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true,
 	}
@@ -106,126 +97,45 @@ func certificate(t *testing.T) (cert, key string) {
 	return cert, key
 }
 
-// onEveryModel runs a test under every model that can run here.
-func onEveryModel(t *testing.T, f func(t *testing.T, model string)) {
-	for _, m := range myriad.Models() {
-		t.Run(m, func(t *testing.T) { f(t, m) })
-	}
-}
-
-const twoLines = "one\nand two\n"
-
-func wantText(t *testing.T, who, got, want string) {
-	t.Helper()
-	if got != want {
-		t.Errorf("%s printed %q, want %q", who, got, want)
-	}
-}
-
-func TestOpenSSL(t *testing.T) {
-	need(t, "openssl")
+// Programs that we did not write get their answers on every model.
+func TestInterop(t *testing.T) {
+	const text = "one\nand two\n"
 	cert, key := certificate(t)
-	onEveryModel(t, func(t *testing.T, model string) {
-		s := startServer(t, "serve", "--app", "lines", "--model", model, "--tls-cert", cert, "--tls-key", key)
-		for _, version := range []string{"-tls1_2", "-tls1_3"} {
-			got := client(t, true, twoLines, "openssl", "s_client", "-connect", s.addr, "-quiet", "-verify_return_error",
-				"-CAfile", cert, "-servername", "localhost", "-verify_hostname", "localhost", version)
-			wantText(t, "openssl s_client "+version, got, twoLines)
+	secured := " --tls-cert " + cert + " --tls-key " + key
+	for _, model := range myriad.Models() {
+		socket := filepath.Join(t.TempDir(), "socket")
+		for name, c := range map[string]struct {
+			serve, client, input, want string
+			hold                       bool
+		}{
+			"openssl 1.2": {"lines" + secured, "openssl s_client -connect {addr} -quiet -verify_return_error -CAfile " + cert + " -servername localhost -verify_hostname localhost -tls1_2", text, text, true},
+			"openssl 1.3": {"lines" + secured, "openssl s_client -connect {addr} -quiet -verify_return_error -CAfile " + cert + " -servername localhost -verify_hostname localhost -tls1_3", text, text, true},
+			"socat, TLS":  {"lines" + secured, "socat -t5 - OPENSSL:{addr},cafile=" + cert + ",commonname=localhost", text, text, false},
+			"socat, unix": {"lines --network unix --addr " + socket, "socat -t5 - UNIX-CONNECT:" + socket, text, text, false},
+			"nc":          {"lines", "nc -N {host} {port}", text, text, false},
+			"nc, a proxy": {"lines --trusted-proxy 127.0.0.1", "nc -N {host} {port}", "PROXY TCP4 192.0.2.1 192.0.2.2 1000 2000\r\n" + text, text, false},
+			"nc, none":    {"lines --trusted-proxy 127.0.0.1", "nc -N {host} {port}", text, "", false},
+			"curl":        {"http", "curl -sS --fail http://{addr}/[1-3]", "", strings.Repeat("Hello, World!", 3), false},
+			"curl, TLS":   {"http" + secured, "curl -sS --fail --cacert " + cert + " https://{addr}/[1-3]", "", strings.Repeat("Hello, World!", 3), false},
+		} {
+			t.Run(model+"/"+name, func(t *testing.T) {
+				program, _, _ := strings.Cut(c.client, " ")
+				if _, err := exec.LookPath(program); err != nil {
+					t.Skipf("%s is not installed: %v", program, err)
+				}
+				s := serveHere(t, "serve --model "+model+" --app "+c.serve)
+				host, port, _ := net.SplitHostPort(s.addr)
+				args := strings.Fields(strings.NewReplacer("{addr}", s.addr, "{host}", host, "{port}", port).Replace(c.client))
+				if got := client(t, c.hold, c.input, args...); got != c.want {
+					t.Errorf("it printed %q, want %q", got, c.want)
+				}
+				if code := s.stop(); code != 0 {
+					t.Errorf("exit code %d; stderr: %s", code, s.stderr)
+				}
+			})
 		}
-		if code := s.end(t, os.Interrupt); code != 0 {
-			t.Errorf("exit code %d, want 0; stderr: %s", code, s.stderr)
-		}
-	})
-}
-
-func TestSocat(t *testing.T) {
-	need(t, "socat")
-	cert, key := certificate(t)
-	onEveryModel(t, func(t *testing.T, model string) {
-		s := startServer(t, "serve", "--app", "lines", "--model", model, "--tls-cert", cert, "--tls-key", key)
-		got := client(t, false, twoLines, "socat", "-t5", "-", "OPENSSL:"+s.addr+",cafile="+cert+",commonname=localhost")
-		wantText(t, "socat, with TLS", got, twoLines)
-		path := filepath.Join(t.TempDir(), "socket")
-		u := startCommand(t, command(t, "serve", "--app", "lines", "--model", model, "--network", "unix", "--addr", path))
-		got = client(t, false, twoLines, "socat", "-t5", "-", "UNIX-CONNECT:"+path)
-		wantText(t, "socat, by a unix socket", got, twoLines)
-		if code := u.end(t, os.Interrupt); code != 0 {
-			t.Errorf("exit code %d, want 0; stderr: %s", code, u.stderr)
-		}
-		if _, err := os.Lstat(path); !os.IsNotExist(err) {
+		if _, err := os.Lstat(socket); !os.IsNotExist(err) {
 			t.Errorf("the socket's file after the end: %v, want that it is removed", err)
-		}
-	})
-}
-
-func TestNetcatAsProxy(t *testing.T) {
-	need(t, "nc")
-	onEveryModel(t, func(t *testing.T, model string) {
-		s := startServer(t, "serve", "--app", "lines", "--model", model, "--trusted-proxy", "127.0.0.1")
-		host, port, _ := net.SplitHostPort(s.addr)
-		got := client(t, false, "PROXY TCP4 192.0.2.1 192.0.2.2 1000 2000\r\n"+twoLines, "nc", "-N", host, port)
-		wantText(t, "nc, as a proxy", got, twoLines)
-		if got := client(t, false, twoLines, "nc", "-N", host, port); got != "" {
-			t.Errorf("a proxy that sends no PROXY header was answered %q, want nothing", got)
-		}
-	})
-}
-
-func TestCurl(t *testing.T) {
-	need(t, "curl")
-	cert, key := certificate(t)
-	onEveryModel(t, func(t *testing.T, model string) {
-		plain := startServer(t, "serve", "--app", "http", "--model", model)
-		got := client(t, false, "", "curl", "-sS", "--fail", "http://"+plain.addr+"/[1-3]")
-		wantText(t, "curl, three times", got, strings.Repeat("Hello, World!", 3))
-		secured := startServer(t, "serve", "--app", "http", "--model", model, "--tls-cert", cert, "--tls-key", key)
-		got = client(t, false, "", "curl", "-sS", "--fail", "--cacert", cert, "https://"+secured.addr+"/[1-3]")
-		wantText(t, "curl, with TLS", got, strings.Repeat("Hello, World!", 3))
-	})
-}
-
-func TestWrk(t *testing.T) {
-	need(t, "wrk")
-	cert, key := certificate(t)
-	onEveryModel(t, func(t *testing.T, model string) {
-		for _, how := range []struct {
-			scheme string
-			flags  []string
-		}{{"http", nil}, {"https", []string{"--tls-cert", cert, "--tls-key", key}}} {
-			s := startServer(t, append([]string{"serve", "--app", "http", "--model", model}, how.flags...)...)
-			got := client(t, false, "", "wrk", "-t1", "-c50", "-d1s", how.scheme+"://"+s.addr+"/")
-			if !strings.Contains(got, "requests in") || strings.Contains(got, "errors") || strings.Contains(got, "Non-2xx") {
-				t.Errorf("wrk over %s printed:\n%s\nwant requests and no errors", how.scheme, got)
-			}
-		}
-	})
-}
-
-func TestAdmin(t *testing.T) {
-	s := startServer(t, "serve", "--app", "lines", "--admin", "127.0.0.1:0", "--memory-limit", "auto")
-	c, err := net.Dial("tcp", s.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
-	if _, err := c.Write([]byte("hello\n")); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.Read(make([]byte, 16)); err != nil {
-		t.Fatal(err)
-	}
-	for path, want := range map[string]string{
-		"/healthz": "ok", "/readyz": "ok", "/stats": `"Messages": 1`, "/metrics": "\nmyriad_messages_total 1\n",
-		"/debug/pprof/goroutine?debug=1": "goroutine profile",
-	} {
-		answer, err := http.Get(s.admin + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, _ := io.ReadAll(answer.Body)
-		answer.Body.Close()
-		if answer.StatusCode != http.StatusOK || !strings.Contains(string(text), want) {
-			t.Errorf("GET %s: %s, %.200q; want 200 and %q in it", path, answer.Status, text, want)
 		}
 	}
 }

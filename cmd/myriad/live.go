@@ -7,11 +7,13 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"golang.org/x/term"
 
 	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -23,9 +25,10 @@ const (
 	// liveCauses bounds the causes of errors that are told apart; others count as
 	// "other".
 	liveCauses = 64
-	// The smallest screen that the view is drawn on; on a smaller one it is a line.
-	liveMinWidth, liveMinHeight = 40, 8
-	labelWidth                  = 11
+	// liveStarved is the share of time in which programs waited for a processor from which on
+	// the view warns, as the result does.
+	liveStarved = 0.2
+	labelWidth  = 11
 )
 
 // liveView shows on a terminal how a run of the load generator goes. It is drawn in
@@ -38,6 +41,8 @@ type liveView struct {
 	out    io.Writer
 	screen func() screen // what there is to draw on now
 	now    func() time.Time
+	// stalled is for how long so far some program of the machine has waited for a processor.
+	stalled func() time.Duration
 
 	plan     load.Plan
 	snapshot load.Snapshot
@@ -45,8 +50,10 @@ type liveView struct {
 	stage    string
 	since    time.Time // when the stage began
 	errors   map[string]int64
-	rates    []float64 // of the intervals
-	p99s     []float64 // of the intervals, in seconds
+	rates    []float64     // of the intervals
+	p99s     []float64     // of the intervals, in seconds
+	waited   time.Duration // what stalled said at the end of the last interval
+	starved  float64       // the share of the last interval that it was
 
 	began, drawn time.Time
 	shown        []int // the widths of the lines that stand on the terminal
@@ -56,20 +63,19 @@ type liveView struct {
 type screen struct {
 	width, height int
 	colour        bool
-	dumb          bool // it doesn't know how to move the cursor
 }
 
-// newLiveView draws on a terminal.
+// newLiveView makes a view on a terminal.
 func newLiveView(f *os.File) *liveView {
-	// Without a name it isn't known to move the cursor; so it is on Windows.
-	kind := os.Getenv("TERM")
-	on := screen{dumb: kind == "" || kind == "dumb", colour: os.Getenv("NO_COLOR") == ""} // no-color.org: any text means none
 	return &liveView{out: f, now: time.Now, screen: func() screen {
-		var err error
-		if on.width, on.height, err = term.GetSize(int(f.Fd())); err != nil || on.width <= 0 || on.height <= 0 {
-			on.width, on.height = 80, 24
+		width, height, err := term.GetSize(int(f.Fd()))
+		if err != nil || width <= 0 || height <= 0 {
+			width, height = 80, 24
 		}
-		return on
+		return screen{width, height, os.Getenv("NO_COLOR") == ""}
+	}, stalled: func() time.Duration {
+		taken, _ := sample.Take(sample.MachineCPU)
+		return taken.Machine.Stalled
 	}}
 }
 
@@ -78,7 +84,7 @@ func (v *liveView) observe(e load.Event) {
 	now := v.now()
 	if e.Phase == load.Began || v.began.IsZero() {
 		v.began, v.since, v.stage = now, now, "connect"
-		v.errors, v.rates, v.p99s = make(map[string]int64), nil, nil
+		v.errors, v.rates, v.p99s, v.waited = make(map[string]int64), nil, nil, v.stalled()
 	}
 	v.snapshot = e.Snapshot
 	if e.Plan != nil {
@@ -114,6 +120,8 @@ func (v *liveView) add(i load.Interval, now time.Time) {
 		}
 		v.errors[cause] += n
 	}
+	waited := v.stalled()
+	v.starved, v.waited = v.perSecond(int64(waited-v.waited))/1e9, waited
 	count := i.Answered
 	if v.plan.NoReply {
 		count = i.Sent
@@ -177,7 +185,7 @@ func (v *liveView) lines(width int) []liveLine {
 		add("bytes", "in %s/s, out %s/s", format.Bytes(v.perSecond(i.BytesReceived)), format.Bytes(v.perSecond(i.BytesSent)))
 	}
 	if l := i.Latency; l.Count > 0 {
-		add("latency", "p50 %s, p99 %s, p99.9 %s, max %s", format.Latency(l.P50), format.Latency(l.P99), format.Latency(l.P999), format.Latency(l.Max))
+		add("latency", "p50 %s, p90 %s, p99 %s, p99.9 %s, max %s", format.Latency(l.P50), format.Latency(l.P90), format.Latency(l.P99), format.Latency(l.P999), format.Latency(l.Max))
 		add("p99", "%-12s %s", format.Latency(l.P99), sparkline(v.p99s, width-labelWidth-13))
 	}
 	if len(v.errors) > 0 {
@@ -186,6 +194,9 @@ func (v *liveView) lines(width int) []liveLine {
 	add("generator", "%s", v.usage(&i.Generator, v.plan.Generator))
 	if i.Server != nil {
 		add("server", "%s", v.usage(i.Server, v.plan.Server))
+	}
+	if v.starved > liveStarved {
+		all = append(all, liveLine{"warning", "programs waited for a processor for " + format.Percent(v.starved) + " of the time: run it on a quiet machine", true})
 	}
 	if i.Waiting > i.Intended && i.Intended > 0 {
 		all = append(all, liveLine{"warning", "what is planned is not sent: more than an interval's messages wait for the server", true})
@@ -257,22 +268,11 @@ const (
 // draw puts the view in place of what is there.
 func (v *liveView) draw() {
 	on := v.screen()
-	if on.dumb || on.width < liveMinWidth || on.height < liveMinHeight {
-		rate := 0.0
-		if len(v.rates) > 0 {
-			rate = v.rates[len(v.rates)-1]
-		}
-		line, _ := liveLine{text: fmt.Sprintf("%v, %.0f/s", v.snapshot, rate)}.fit(max(on.width-1, 0), false)
-		old := v.erase(on)
-		v.shown = []int{-utf8.RuneCountInString(line)}
-		v.write(old + line)
-		return
-	}
 	lines := v.lines(on.width)
 	var b strings.Builder
 	b.WriteString(hideCursor + v.erase(on) + "\r")
-	for _, l := range lines[:min(len(lines), on.height-1)] { // the cursor has a row, too
-		text, width := l.fit(on.width, on.colour)
+	for _, l := range lines[:min(len(lines), max(on.height-1, 0))] { // the cursor has a row, too
+		text, width := l.fit(on)
 		b.WriteString(eraseLine + text + "\n")
 		v.shown = append(v.shown, width)
 	}
@@ -281,39 +281,30 @@ func (v *liveView) draw() {
 
 func (v *liveView) write(text string) { _, _ = io.WriteString(v.out, text) } // nobody is left to tell
 
-// fit is the line in at most so many columns, and how many it has. What could move the
-// cursor is shown as "?".
-func (l liveLine) fit(width int, colour bool) (text string, columns int) {
-	text = l.text
-	if l.label != "" {
-		text = fmt.Sprintf("%-*s%s", labelWidth, l.label+" ", l.text)
-	}
+// fit is the line in the columns of a screen, and how many it has. What could move the
+// cursor, or take two columns, is shown as "?".
+func (l liveLine) fit(on screen) (text string, columns int) {
+	const wide = 0x2e80 // the first characters of East Asia
 	runes := []rune(strings.Map(func(r rune) rune {
-		if r < ' ' || r == utf8.RuneError || r >= 0x7f && !strings.ContainsRune("▁▂▃▄▅▆▇█░µ×…\u00a0", r) {
+		if r == utf8.RuneError || r >= wide || !unicode.IsGraphic(r) {
 			return '?'
 		}
 		return r
-	}, text))
-	if len(runes) > width {
-		runes = append(runes[:max(width-1, 0)], '…')[:width]
+	}, fmt.Sprintf("%-*s%s", labelWidth, l.label+" ", l.text)))
+	if len(runes) > on.width {
+		runes = append(runes[:max(on.width-1, 0)], '…')[:on.width]
 	}
-	if text = string(runes); l.fault && colour {
+	if text = string(runes); l.fault && on.colour {
 		text = "\x1b[31m" + text + "\x1b[0m"
 	}
 	return text, len(runes)
 }
 
-// erase is what takes away what stands there: a single line without its newline, whose
-// width is kept as a negative number, or lines, of which those that a narrower terminal
-// has broken take more than one row.
-func (v *liveView) erase(on screen) string {
-	text := ""
+// erase is what takes away the lines that stand there, of which those that a narrower
+// terminal has broken take more than one row.
+func (v *liveView) erase(on screen) (text string) {
 	for _, w := range v.shown {
-		if w < 0 {
-			text = "\r" + strings.Repeat(" ", -w) + "\r"
-		} else {
-			text += strings.Repeat(up+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))
-		}
+		text += strings.Repeat(up+eraseLine, max(1, (w+on.width-1)/max(on.width, 1)))
 	}
 	v.shown = nil
 	return text

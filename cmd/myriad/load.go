@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -67,8 +66,8 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 	}
 	f.cfg.Observe = func(e load.Event) {
 		t.observe(e)
-		if e.Step != nil && t.text && t.live == nil {
-			fmt.Fprintln(t.stdout, stepLine(e.Step, f.cfg.Goal))
+		if e.Step != nil {
+			t.say("%s", stepLine(e.Step, f.cfg.Goal))
 		}
 	}
 	result, err := load.Run(cmd.Context(), f.cfg)
@@ -76,8 +75,8 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 	if result == nil {
 		return cmp.Or(err, outErr)
 	}
-	if t.text && result.Search != nil {
-		outErr = cmp.Or(outErr, writeFound(t.stdout, result))
+	if result.Search != nil && result.Search.Rate > 0 {
+		t.say("%s", foundLine(result))
 	}
 	switch {
 	case err != nil:
@@ -145,12 +144,9 @@ func noRate(found *load.Found) error {
 	return err
 }
 
-// writeFound writes what a search has found in a line.
-func writeFound(w io.Writer, r *load.Result) error {
+// foundLine is what a search has found.
+func foundLine(r *load.Result) string {
 	found := r.Search
-	if found.Rate == 0 {
-		return nil
-	}
 	more := "5% more did not"
 	switch {
 	case found.Most:
@@ -158,7 +154,6 @@ func writeFound(w io.Writer, r *load.Result) error {
 	case wall(found).Limited:
 		more = "at 5% more the generator was late"
 	}
-	_, err := fmt.Fprintf(w, "found %.0f/s on %d connections, %.4g/s on each, with %s under %v; %s\n",
+	return fmt.Sprintf("found %.0f/s on %d connections, %.4g/s on each, with %s under %v; %s",
 		found.Rate, r.Connected, found.Rate/float64(max(r.Connected, 1)), format.Percentile(found.Goal.Percentile), found.Goal.Under, more)
-	return err
 }

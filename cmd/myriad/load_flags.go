@@ -147,6 +147,7 @@ func (f *loadFlags) complete(stdin io.Reader, targets []string) error {
 			return err
 		}
 	}
+	webSocket := f.cfg.WebSocket != nil || f.given["ws"] != nil
 	if err := f.cfg.Set(f.given); err != nil {
 		of, _ := errors.AsType[*load.SettingError](err)
 		return usagef("--%s is %w", of.Name, of.Err)
@@ -157,6 +158,14 @@ func (f *loadFlags) complete(stdin io.Reader, targets []string) error {
 	case !configured:
 		if err := f.cfg.SetTargets(targets...); err != nil {
 			return usageError{err}
+		}
+	}
+	for _, name := range []string{"header", "ws-binary"} {
+		url := func(target string) bool {
+			return strings.HasPrefix(target, "ws://") || strings.HasPrefix(target, "wss://")
+		}
+		if f.given[name] != nil && !webSocket && !slices.ContainsFunc(targets, url) {
+			return usagef("--%s is given without a WebSocket; expected it with --ws or a target such as ws://HOST/", name)
 		}
 	}
 	if err := f.cfg.Validate(); err != nil {

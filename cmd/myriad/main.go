@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime"
@@ -19,18 +20,24 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/myriad-go/myriad/internal/version"
 )
 
-func main() { os.Exit(execute(os.Args[1:])) }
+func main() {
+	os.Exit(execute(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
+}
 
-// execute runs the command line and returns the exit code.
-func execute(args []string) int {
+// execute runs a command line and returns the exit code.
+func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Writer) int {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // which gives signals back
 	root := newRoot()
 	root.SetArgs(args)
-	err := root.Execute()
+	root.SetIn(in)
+	root.SetOut(out)
+	root.SetErr(errOut)
+	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return 0
 	}
@@ -39,7 +46,7 @@ func execute(args []string) int {
 	if wrong {
 		text += suggestion(text)
 	}
-	fmt.Fprintf(os.Stderr, "myriad: %s\n", text)
+	fmt.Fprintf(errOut, "myriad: %s\n", text)
 	if wrong {
 		return 2
 	}
@@ -140,24 +147,6 @@ func below(cmd *cobra.Command) []string {
 		}
 	}
 	return names
-}
-
-// flagError says what is wrong with a flag and what was expected.
-func flagError(cmd *cobra.Command, err error) error {
-	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		return usagef("%w; expected a flag that \"%s --help\" lists%s", err, cmd.CommandPath(), meantFlag(cmd, e))
-	}
-	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
-		return usagef("%w; expected a value of type %s", err, e.GetFlag().Value.Type())
-	}
-	if e, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		kind := e.GetFlag().Value.Type()
-		if kind == "duration" {
-			kind += " such as 1.5s"
-		}
-		return usagef("--%s is %q; expected a value of type %s", e.GetFlag().Name, e.GetValue(), kind)
-	}
-	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
 }
 
 // newVersion prints what --version does.

@@ -1,15 +1,19 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
+	"io"
+	"net"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // asMyriad makes the test binary be the command.
@@ -21,13 +25,36 @@ const patience = 2 * time.Minute
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asMyriad) != "" {
-		os.Exit(execute(os.Args[1:]))
+		main()
 	}
 	os.Exit(m.Run())
 }
 
-// command is the command with its arguments, ended when the test ends.
-func command(t *testing.T, args ...string) *exec.Cmd {
+// outcome is how a command ended.
+type outcome struct {
+	code           int
+	stdout, stderr string
+}
+
+// says is what the command printed.
+func (o outcome) says() string { return o.stdout + o.stderr }
+
+// invoke runs a command line in this process.
+func invoke(t *testing.T, args ...string) outcome {
+	t.Helper()
+	var stdout, stderr lockedBuffer
+	code := execute(t.Context(), args, strings.NewReader(""), &stdout, &stderr)
+	return outcome{code, stdout.String(), stderr.String()}
+}
+
+// runLine runs a command line whose arguments have spaces between them.
+func runLine(t *testing.T, line string) outcome {
+	t.Helper()
+	return invoke(t, strings.Fields(line)...)
+}
+
+// process is the command as a process, ended when the test ends.
+func process(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
@@ -38,15 +65,9 @@ func command(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// outcome is how a command ended.
-type outcome struct {
-	code           int
-	stdout, stderr string
-}
-
-func invoke(t *testing.T, args ...string) outcome {
+// runProcess runs a process to its end.
+func runProcess(t *testing.T, cmd *exec.Cmd) outcome {
 	t.Helper()
-	cmd := command(t, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
@@ -55,70 +76,137 @@ func invoke(t *testing.T, args ...string) outcome {
 	return outcome{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// server is a command that serves.
+// server is a command that serves: a process, or in this one.
 type server struct {
-	*exec.Cmd
-	addr   string
-	admin  string // where --admin serves, "" without
-	stderr *lockedBuffer
+	*exec.Cmd      // nil in this process
+	addr, admin    string
+	stdout, stderr *lockedBuffer
+	stop           func() (code int)
 }
 
-// startServer runs a serving command on a free port and waits until it is
-// ready.
-func startServer(t *testing.T, args ...string) *server {
-	t.Helper()
-	return startCommand(t, command(t, append(args, "--addr", "127.0.0.1:0")...))
-}
+var (
+	servingLine = regexp.MustCompile(`(?m)^myriad: serving \S+ (?:with plain net )?on (\S+)`)
+	adminLine   = regexp.MustCompile(`(?m)^myriad: .*metrics.* on (http://[^/]+)`)
+)
 
-// startCommand does so with a command that was prepared.
-func startCommand(t *testing.T, cmd *exec.Cmd) *server {
+// ready waits until the server serves.
+func (s *server) ready(t *testing.T, ended func() bool) *server {
 	t.Helper()
-	s := &server{Cmd: cmd, stderr: &lockedBuffer{}}
-	if s.Stderr == nil {
-		s.Stderr = s.stderr
-	}
-	out, err := s.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if s.ProcessState == nil {
-			s.Process.Kill()
-			s.Wait()
+	await.True(t, "the server's ready line", func() bool {
+		if ended() {
+			t.Fatalf("it ended: %s%s", s.stdout, s.stderr)
 		}
+		return servingLine.MatchString(s.stdout.String())
 	})
-	lines := bufio.NewScanner(out)
-	for s.addr == "" {
-		if !lines.Scan() {
-			t.Fatalf("no ready line: %v; stderr: %s", lines.Err(), s.stderr)
-		}
-		before, after, _ := strings.Cut(lines.Text(), " on ")
-		switch {
-		case strings.Contains(before, "serving"):
-			s.addr, _, _ = strings.Cut(after, " ")
-		case strings.Contains(before, "metrics"):
-			s.admin = strings.TrimSuffix(after, "/")
-		}
+	s.addr = servingLine.FindStringSubmatch(s.stdout.String())[1]
+	if found := adminLine.FindStringSubmatch(s.stdout.String()); found != nil {
+		s.admin = found[1]
 	}
 	return s
 }
 
-// end sends a signal and waits; it returns the exit code.
+// serveHere runs a serving command in this process, on a free port unless the line says
+// where, and ends it with the test.
+func serveHere(t *testing.T, line string) *server {
+	t.Helper()
+	if !strings.Contains(line, "--addr") {
+		line += " --addr 127.0.0.1:0"
+	}
+	s := &server{stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
+	ctx, cancel := context.WithCancel(context.Background())
+	code, done := 0, make(chan struct{})
+	go func() {
+		defer close(done)
+		code = execute(ctx, strings.Fields(line), strings.NewReader(""), s.stdout, s.stderr)
+	}()
+	s.stop = func() int {
+		cancel()
+		<-done
+		return code
+	}
+	t.Cleanup(func() { s.stop() })
+	return s.ready(t, func() bool {
+		select {
+		case <-done:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// startServer starts a process that serves on a free port.
+func startServer(t *testing.T, args ...string) *server {
+	t.Helper()
+	return startProcess(t, process(t, append(args, "--addr", "127.0.0.1:0")...))
+}
+
+// startProcess does so with a command that was prepared.
+func startProcess(t *testing.T, cmd *exec.Cmd) *server {
+	t.Helper()
+	s := &server{Cmd: cmd, stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
+	s.Stdout = s.stdout
+	if s.Stderr == nil {
+		s.Stderr = s.stderr
+	}
+	if err := s.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = s.Wait() // the exit code says what it returned
+	}()
+	s.stop = func() int {
+		<-ended
+		return s.ProcessState.ExitCode()
+	}
+	t.Cleanup(func() {
+		s.Process.Kill()
+		<-ended
+	})
+	return s.ready(t, func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+// end sends a signal to the process and waits; it returns the exit code.
 func (s *server) end(t *testing.T, sig os.Signal) int {
 	t.Helper()
 	if err := s.Process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Wait(); err != nil && s.ProcessState == nil {
-		t.Fatal(err)
-	}
-	return s.ProcessState.ExitCode()
+	return s.stop()
 }
 
-// lockedBuffer is a buffer that a process writes while the test reads.
+// dial connects to a server.
+func dial(t *testing.T, addr string) net.Conn {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(patience))
+	return c
+}
+
+// exchange sends a text on a connection and wants an answer.
+func exchange(t *testing.T, c net.Conn, text, want string) {
+	t.Helper()
+	io.WriteString(c, text)
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(c, got); err != nil || string(got) != want {
+		t.Fatalf("%q is answered with %q, %v; want %q", text, got[:n], err, want)
+	}
+}
+
+// lockedBuffer is a buffer that a command writes while the test reads.
 type lockedBuffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer
@@ -136,104 +224,297 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
+// wrongUses are command lines, a subcommand's together, and what the error says; {x} is a
+// file with no report, scenario, certificate or message in it, {no} is none, {d} is a
+// directory, and {t} a target that refuses connections: what gets that far ends with 1.
+const wrongUses = `
+frobnicate                                  = "frobnicate"; expected one of bench, doctor, hold, load, plain, report, serve
+help frobnicate                             = "frobnicate"
+version x                                   = unexpected argument "x"; expected myriad version
+serv                                        = did you mean "serve"?
+doc                                         = did you mean "doctor"?
+
+serve --model threads                       = "threads"
+serve --model epol                          = did you mean "epoll"?
+serve --app ftp                             = expected one of echo, lines, sha, sink, http, wait, pow
+serve --app ehco                            = did you mean "echo"?
+serve --max-con 1                           = did you mean --max-conns?
+serve --max-conns -1                        = --max-conns is -1; expected 0
+serve --max-conns many                      = "many"; expected a value of type int
+serve --max-conns 1000000000                = RLIMIT_NOFILE
+serve --loops -2                            = --loops is -2
+serve --loops 100000                        = --loops is 100000
+serve --max-conns-per-source -1             = --max-conns-per-source is -1; expected 0
+serve --idle-timeout soon                   = --idle-timeout is "soon"; expected a duration such as 1.5s, or never
+serve --idle-timeout -1s                    = --idle-timeout is -1s
+serve --drain -1s                           = --drain is -1s
+serve --deny 10.0.0.0/33                    = --deny is "10.0.0.0/33"; expected a network such as 10.0.0.0/8
+serve --slow-consumer wait                  = --slow-consumer is "wait"; expected close or drop
+serve --heartbeat 1ms                       = --heartbeat is 1ms; expected
+serve --heartbeat -1s                       = --heartbeat is -1s
+serve --heartbeat-missed 3                  = expected them with --heartbeat
+serve --tls-cert cert.pem                   = only one of --tls-cert and --tls-key is given; expected both
+serve --tls-client-ca ca.pem                = --tls-client-ca is given without a certificate
+serve --tls-cert {no} --tls-key {no}        = no such file
+serve --tls-cert {x} --tls-key {x}          = {x}
+serve --memory-limit half                   = --memory-limit is "half"; expected auto
+serve --memory-limit 101%                   = --memory-limit is "101%"; expected auto or 1% to 100%
+serve --gogc -5                             = --gogc
+serve --network udp                         = "udp"
+serve --network unix --addr {no}            = {no}
+serve --network unix --processes 2          = unix
+serve --admin nonsense                      = --admin is "nonsense"; expected HOST:PORT
+serve --admin 127.0.0.1:99999               = --admin is "127.0.0.1:99999"; expected HOST:PORT
+serve --addr 127.0.0.1:http-but-not         = --addr is "127.0.0.1:http-but-not"; expected HOST:PORT
+serve --addr 127.0.0.1                      = expected HOST:PORT
+serve --addr :::1                           = expected HOST:PORT
+serve --admin-control                       = expected it with --admin
+serve --admin 127.0.0.1:0 --admin-token-file x = --admin-token-file is for --admin-control
+serve --admin 127.0.0.1:0 --admin-control --admin-token-file {no} = no such file
+serve --admin 127.0.0.1:0 --admin-control --admin-token-file {x} = expected a token of 16 or more
+serve --flight-lag 1s                       = with --flight-dir
+serve --flight-dir {d} --flight-lag -1s     = --flight-lag is -1s; expected more than 0
+serve --flight-dir {d} --flight-lag 1h --addr 127.0.0.1:0 = --flight-dir
+serve --flight-dir {x} --addr 127.0.0.1:0   = --flight-dir
+serve --processes -1                        = --processes is -1
+serve --processes 99999                     = --processes is 99999
+serve --nonsense                            = unknown flag: --nonsense; expected a flag that "myriad serve --help" lists
+serve extra                                 = unexpected argument "extra"; expected myriad serve
+serve --app wait --wait -1s                 = --wait is -1s; expected 0s to
+serve --app wait --wait 2m                  = --wait is 2m0s; expected 0s to
+serve --app pow --bits 33                   = --bits is 33; expected 0 to 32
+serve --app pow --bits -1                   = --bits is -1
+serve --bits 3                              = for the application "echo"; expected it with --app pow
+serve --app pow --wait 1s                   = expected it with --app wait
+serve --app lines --shed                    = expected it with --app wait or pow
+serve --stall 1s                            = expected it with --app stall
+serve --app stall --stall 2s                = --stall and --stall-every are stalls
+serve --app stall --stall-capacity -1       = --stall-capacity is a capacity
+serve --app stall --processes 2             = --processes is 2 with --app stall; expected none
+serve --workers many                        = --workers is "many"; expected a number such as 128, MIN-MAX such as 2-1000, or adaptive
+serve --workers -3                          = --workers is "-3"; expected a number
+serve --workers 3-                          = --workers is "3-"; expected a number
+serve --workers 3-2                         = --workers 3-2: Max is 2 with a Min of 3; expected 3 to
+serve --workers 2000000                     = --workers 2000000: Max is 2000000
+serve --workers 2000000 --processes 2       = --workers 2000000: Max is 2000000
+serve --workers 8 --workers-target 1ms      = expected it with --workers adaptive or MIN-MAX
+serve --workers adaptive --workers-target 1ns = --workers-target is 1ns; expected 0
+serve --workers 8 --workers-queue -2        = --workers-queue is -2; expected 0
+serve --workers-queue 5                     = expected them with --workers
+
+load                                        = no target is given; expected HOST:PORT or unix:PATH
+load nonsense                               = expected HOST:PORT
+load 127.0.0.1                              = expected HOST:PORT
+load ::1                                    = expected HOST:PORT
+load 127.0.0.1:99999                        = 99999
+load 127.0.0.1:0                            = expected
+load unix:                                  = unix:
+load ftp://a:1/                             = ftp
+load http://a:99999/                        = 99999
+load http://user@a:1/                       = expected
+load tcp://a:1/path                         = expected
+load http://a:1/x https://a:1/x             = expected
+load --ws http://a:1/                       = expected
+load --tls http://a:1/                      = expected
+load -m x http://a:1/y                      = expected
+load -H a:b {t}                             = --header is given without a WebSocket; expected it with --ws
+load --ws-binary {t}                        = --ws-binary is given without a WebSocket; expected it with --ws
+load --pipline 3 {t}                        = did you mean --pipeline?
+load -pipeline 3 {t}                        = did you mean --pipeline?
+load --model gorutine {t}                   = did you mean "goroutine"?
+load -c -5 {t}                              = "-5"; expected a whole number above 0
+load -c 60000000 {t}                        = RLIMIT_NOFILE
+load --duration soon {t}                    = "soon"; expected
+load --rate 1 -r 1 {t}                      = --message-rate is given together with rate; expected one of the two
+load -m a -f b {t}                          = --message-file is given together with message
+load -m a -m b {t}                          = --message is given 2 times; expected once
+load --rate 1 --flood {t}                   = a rate and a flood; expected one of them
+load --arrivals poisson {t}                 = rate of 0 messages a second; expected more than 0
+load --ramp 0:10:1s -c 11 {t}               = a ramp to 10 and 11 connections; expected the same
+load --message= {t}                         = --message is ""; expected 1 to 1048576 bytes
+load -em a\q {t}                            = --message: "\\q"; expected one of \n
+load -m \{nothing} {t}                      = --message is "\\{nothing}"
+load -e -m a --answer \{message.uid} {t}    = --answer is "\\{message.uid}", which has an expression; expected none
+load --answer a --match none {t}            = expected
+load --answer x {t}                         = and no message
+load --answer x --http {t}                  = learned
+load --http --ws {t}                        = HTTP and a WebSocket; expected one of the two
+load --ws --header :x {t}                   = header
+load --tls --tls-ca {no} {t}                = {no}
+load --tls --tls-ca {x} {t}                 = expected a PEM file
+load --tls-insecure --tls-ca x {t}          = expected one of the two
+load --latency-percentiles 101 {t}          = --latency-percentiles is "101"; expected percentiles above 0
+load -r @10ms,p101 {t}                      = p101
+load --src ::1 {t}                          = ::1
+load --src 10.0.0.0.1 {t}                   = 10.0.0.0.1
+load --loops 100000 {t}                     = 100000
+load -f {no} {t}                            = {no}
+load -f {d} {t}                             = --message-file
+load --out {no}/x {t}                       = --out: open {no}
+load --html {no}/x {t}                      = --html: open {no}
+load --csv {no}/x {t}                       = --csv: open {no}
+load --out {d}/a --html {d}/a {t}           = expected a file for each
+load --csv {d}/a --html {d}/a {t}           = expected a file for each
+load --metrics nonsense {t}                 = --metrics is "nonsense"; expected HOST:PORT
+load --expect joy>1 {t}                     = --expect: expectation "joy>1": name "joy"; expected one of
+load --config {no}                          = --config: open
+load --config {d}                           = is a directory
+load --config - {t}                         = EOF; expected an object
+load --config /dev/zero {t}                 = which has more; expected at most 4194304 bytes
+
+hold                                        = no target is given
+hold nowhere                                = expected HOST:PORT
+hold http://a:1/                            = expected
+hold -n 0 {t}                               = --connections is "0"
+hold --duration -1s {t}                     = --duration is "-1s"; expected a time above 0
+hold --duration 31d {t}                     = expected 0 to 720h
+hold -m ping {t}                            = -m; expected a flag
+hold --rate 10 {t}                          = --rate; expected a flag
+hold --check --lifetime 1s {t}              = --lifetime; expected a flag
+hold --close politely {t}                   = expected fin or rst
+hold --check=0 {t}                          = --check is "0"
+hold --check=2M {t}                         = expected 0 to 1048576
+hold --heartbeat-answer pong {t}            = and no heartbeat; expected the line that it answers
+hold --heartbeat= {t}                       = --heartbeat is ""; expected a line that is not empty
+hold --broadcast x --heartbeat x {t}        = expected two lines
+
+report                                      = FILE
+report {no}                                 = {no}: no such file
+report {x}                                  = {x}: it is neither of a bench nor of a load; expected the report.json of a bench
+report {d}                                  = {d} has no report.json; expected the report.json of a bench, or its directory
+
+doctor now                                  = unexpected argument "now"; expected myriad doctor [flags]
+doctor --fix                                = -n is missing; expected for how many connections the machine is to be made ready, such as -n 100k
+doctor --print sysctl                       = -n is missing; expected for how many connections
+doctor --yes -n 10                          = --yes is given without --fix; expected both
+doctor -n 10 --fix --json                   = --fix and --json are given; expected one of the two
+doctor -n 10 --print sysctl --fix           = --fix and --print are given; expected one of the two
+doctor -n 10 --print sysctl --json          = --json and --print are given; expected one of the two
+doctor -n 10 --print nix                    = --print is "nix"; expected sysctl or systemd or docker or kubernetes or limits
+doctor -n 0                                 = --connections is "0"; expected a whole number above 0, such as 500, 20k or 1.5M
+doctor -n 10 --side middle                  = --side is "middle"; expected server or client or both
+doctor -n 10 --target localhost:1           = --target is "localhost:1"; expected an IP address and a port, such as 10.0.0.7:9000
+doctor -n 10 --src here                     = --src is "here"; expected an IP address of this machine
+doctor -n 10G                               = Plan.Connections is 10,000,000,000; expected 1 to
+doctor -n 10 --model fast                   = Plan.Model is "fast"; expected
+
+plain --app ftp                             = "ftp"; expected echo, lines, sink, http, wait, pow or sha
+plain --app line                            = did you mean "lines"?
+plain --buffer 511                          = --buffer is 511; expected 512 to 1048576
+plain --design frob                         = frob
+plain --addr 127.0.0.1:99999                = expected HOST:PORT
+plain --tls-cert {x}                        = expected both
+plain --heartbeat 1ms                       = a heartbeat every 1ms; expected
+plain --app http --admin 127.0.0.1:0        = an address for metrics with http
+park -n 0                                   = -n is 0; expected 1 to
+offer --pool ants                           = --pool is "ants"; expected one of channel, naive, ours
+offer --pool ours --rate -1                 = --rate is -1; expected 0 (a closed loop) to 100000000
+offer --pool ours --off all                 = --off has "all"; expected some of adapting, newest, shedding
+
+bench                                       = no scenario given; expected one of quick,
+bench qick                                  = did you mean "quick"?
+bench quick quick                           = two scenarios are named "quick"; expected each once
+bench quick all                             = two scenarios are named "quick"
+bench show                                  = accepts 1 arg
+bench show overlod                          = did you mean "overload"?
+bench list x                                = unexpected argument "x"
+bench list --scale tiny                     = has no scale "tiny"; expected one of small, full, or a factor
+bench {no}.toml                             = {no}.toml
+bench {x}.toml                              = {x}.toml
+bench quick --out x.json                    = --out is "x.json"; expected a directory
+bench quick --out {x}                       = {x} is a file, or below one; expected an empty directory
+bench quick --scale -1                      = scale -1; expected a factor from 0.001 to 1000
+bench quick --rounds 0                      = --rounds is 0; expected at least 1
+bench quick --duration 0s                   = --duration is 0s; expected more than 0
+bench quick --duration 1ms                  = load for 1ms; expected 100ms to
+bench quick -n 0                            = --connections-max is "0"; expected a whole number above 0
+bench quick --repeats 11                    = --repeats is 11; expected 0 to 10
+bench quick --only [                        = --only is "["
+bench quick --only nothing                  = matches no run
+bench quick --with (                        = --with is "(": error parsing regexp
+bench quick --with net,                     = --with has an empty name
+bench quick --with nest                     = "nest" is asked for; expected nothing to be, as nothing is optional here
+bench quick overload --with none            = "none" matches no workload and no subject; expected to match some of those that are optional: ants,
+bench quick --subject mine                  = --subject: subject "mine" has no name
+bench peers --subject x:ftp=y               = app "ftp"; expected echo, lines, sink, http, wait, pow or sha
+bench overload --with ants                  = {peers} in its command stands for nothing; expected "bench overload --peers FILE"
+bench overload --peers {no}                 = go build -C peers
+bench quick --peers {x}                     = --peers is given for quick; expected it with overload
+bench soak --duration 1s                    = expected 4s to
+bench quick --resume x                      = --resume with quick; expected it alone
+bench --resume {x}                          = {x} is a file, or below one; expected the directory of a report
+bench --resume {d}                          = has no journal.jsonl; expected the directory of a report
+`
+
+// TestWrongUse has wrong command lines end with 2 and say what was expected.
 func TestWrongUse(t *testing.T) {
-	for _, c := range []struct {
-		args []string
-		code int
-		says []string
-	}{
-		{[]string{"frobnicate"}, 2, []string{`"frobnicate"`, "serve", "load", "bench"}},
-		{[]string{"serve", "--model", "threads"}, 2, []string{`"threads"`, "goroutine"}},
-		{[]string{"serve", "--app", "ftp"}, 2, []string{`"ftp"`, "echo, lines, sha256, sha, sink"}},
-		{[]string{"serve", "--max-conns", "-1"}, 2, []string{"--max-conns is -1", "expected 0"}},
-		{[]string{"serve", "--max-conns", "many"}, 2, []string{`"many"`, "int"}},
-		{[]string{"serve", "--loops", "-2"}, 2, []string{"--loops is -2"}},
-		{[]string{"serve", "--max-conns-per-source", "-1"}, 2, []string{"--max-conns-per-source is -1", "expected 0"}},
-		{[]string{"serve", "--idle-timeout", "soon"}, 2, []string{"--idle-timeout", `"soon"`, "1.5s"}},
-		{[]string{"serve", "--idle-timeout", "-1s"}, 2, []string{"--idle-timeout is -1s", "Never"}},
-		{[]string{"serve", "--deny", "10.0.0.0/33"}, 2, []string{`--deny is "10.0.0.0/33"`, "10.0.0.0/8"}},
-		{[]string{"serve", "--slow-consumer", "wait"}, 2, []string{`"wait"`, "close or drop"}},
-		{[]string{"serve", "--heartbeat", "1ms"}, 2, []string{"--heartbeat is 1ms", "at least 100ms"}},
-		{[]string{"serve", "--heartbeat-missed", "3"}, 2, []string{"--heartbeat-missed", "with --heartbeat"}},
-		{[]string{"serve", "--tls-cert", "cert.pem"}, 2, []string{"--tls-cert", "both"}},
-		{[]string{"serve", "--tls-client-ca", "ca.pem"}, 2, []string{"--tls-client-ca", "--tls-cert"}},
-		{[]string{"serve", "--tls-cert", "/no/cert", "--tls-key", "/no/key"}, 2, []string{"/no/cert"}},
-		{[]string{"serve", "--memory-limit", "half"}, 2, []string{`--memory-limit is "half"`, "auto"}},
-		{[]string{"serve", "--addr", "systemd"}, 1, []string{"LISTEN_FDS"}},
-		{[]string{"serve", "--network", "udp"}, 2, []string{`"udp"`, "unix"}},
-		{[]string{"serve", "--network", "unix", "--addr", "/no/such/directory/socket"}, 2, []string{"/no/such/directory/socket"}},
-		{[]string{"serve", "--network", "unix", "--processes", "2"}, 2, []string{"unix", "0 or 1"}},
-		{[]string{"serve", "--admin", "127.0.0.1:http-but-not"}, 2, []string{"--admin is", "HOST:PORT"}},
-		{[]string{"serve", "--addr", "127.0.0.1:7", "--admin", ":7"}, 2, []string{`--addr is "127.0.0.1:7" and --admin is ":7": both would listen on one port`}},
-		{[]string{"serve", "--nonsense"}, 2, []string{"--nonsense"}},
-		{[]string{"serve", "extra"}, 2, []string{"extra"}},
-		{[]string{"serve", "--addr", "127.0.0.1:http-but-not"}, 2, []string{"--addr is", "HOST:PORT"}},
-		{[]string{"load"}, 2, []string{"HOST:PORT"}},
-		{[]string{"load", "-c", "-5", "127.0.0.1:1"}, 2, []string{"-5"}},
-		{[]string{"load", "--model", "threads", "127.0.0.1:1"}, 2, []string{`"threads"`, "goroutine"}},
-		{[]string{"load", "-c", "60000000", "127.0.0.1:1"}, 2, []string{"RLIMIT_NOFILE", "ulimit -n"}},
-		{[]string{"load", "-c", "1", "--duration", "soon", "127.0.0.1:1"}, 2, []string{`"soon"`, "1.5s"}},
-		{[]string{"load", "-c", "2", "--duration", "100ms", "127.0.0.1:1"}, 1, []string{"connection refused"}},
-		{[]string{"bench", "slow"}, 2, []string{`"slow"`, "quick"}},
-		{[]string{"bench", "quick", "--rounds", "-1"}, 2, []string{"-1"}},
-		{[]string{"plain", "--app", "ftp"}, 2, []string{`"ftp"`, "echo"}},
+	x := t.TempDir() + "/x"
+	if err := os.WriteFile(x, []byte("nothing\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	fill := strings.NewReplacer("{x}", x, "{no}", dir+"/none/none", "{d}", dir, "{t}", "127.0.0.1:1")
+	for text := range strings.Lines(wrongUses) {
+		line, says, found := strings.Cut(strings.TrimSpace(text), " = ")
+		if !found {
+			continue
+		}
+		got := runLine(t, fill.Replace(line))
+		if got.code != 2 || !strings.HasPrefix(got.stderr, "myriad: ") || !strings.Contains(got.stderr, fill.Replace(says)) {
+			t.Errorf("myriad %s: exit code %d, stderr %q; want 2 and %q", line, got.code, got.stderr, says)
+		}
+		if strings.Contains(got.says(), "report in ") {
+			t.Errorf("myriad %s: it says where a report is that there is not", line)
+		}
+	}
+	if got := invoke(t, append([]string{"report"}, make([]string, maxReported+1)...)...); got.code != 2 || !strings.Contains(got.stderr, "65 files; expected at most 64") {
+		t.Errorf("too many files: exit code %d, stderr %q", got.code, got.stderr)
+	}
+}
+
+// What fails without being called wrongly ends with 1.
+func TestFailures(t *testing.T) {
+	s := serveHere(t, "serve --app lines")
+	for line, says := range map[string]string{
+		"load -c 1 127.0.0.1:1":                                "connection refused",
+		"hold -n 1 127.0.0.1:1":                                "connection refused",
+		"load -c 1 http://127.0.0.1:1/":                        "connection refused",
+		"serve --addr systemd":                                 "LISTEN_FDS",
+		"serve --addr " + s.addr:                               "listens on " + s.addr + ": end it, or choose another address with --addr",
+		"load -c 1 --messages 1 --expect answered>1 " + s.addr: "1 of 1 expectations not met",
 	} {
-		got := invoke(t, c.args...)
-		name := "myriad " + strings.Join(c.args, " ")
-		if got.code != c.code {
-			t.Errorf("%s: exit code %d, want %d; stderr: %s", name, got.code, c.code, got.stderr)
-		}
-		for _, word := range c.says {
-			if !strings.Contains(got.stdout+got.stderr, word) {
-				t.Errorf("%s: the answer %q does not say %q", name, got.stderr, word)
-			}
+		if got := runLine(t, line); got.code != 1 || !strings.Contains(got.stderr, says) {
+			t.Errorf("myriad %s: exit code %d, stderr %q; want 1 and %q", line, got.code, got.stderr, says)
 		}
 	}
 }
 
-func TestLoad(t *testing.T) {
-	s := startServer(t, "serve", "--app", "lines")
-	got := invoke(t, "load", "-c", "20", "--duration", "200ms", "-m", "ping\n", s.addr)
-	if got.code != 0 || !strings.Contains(got.stdout, "20 of 20") || got.stderr != "" {
-		t.Errorf("load: exit code %d, stdout %q, stderr %q; want 0, all 20 connected, and no noise off a terminal", got.code, got.stdout, got.stderr)
-	}
-}
-
-// An answer that differs from what was sent must be seen.
-func TestLoadSeesWrongAnswers(t *testing.T) {
-	s := startServer(t, "serve", "--app", "sha256")
-	got := invoke(t, "load", "-c", "2", "--messages", "1", "-m", "ping\n", s.addr)
-	if got.code != 1 || !strings.Contains(got.stdout+got.stderr, "ping") {
-		t.Errorf("load against a server that does not echo: exit code %d, stdout %q, stderr %q; want 1 and what was expected", got.code, got.stdout, got.stderr)
-	}
-}
-
-func TestPlain(t *testing.T) {
-	s := startServer(t, "plain", "--app", "lines")
-	if got := invoke(t, "load", "-c", "2", "--messages", "3", s.addr); got.code != 0 {
-		t.Errorf("load against plain: exit code %d, stderr %q", got.code, got.stderr)
-	}
-}
-
-func TestBench(t *testing.T) {
-	got := invoke(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "echo-100/")
-	if got.code != 0 {
-		t.Fatalf("bench: exit code %d, stderr %s", got.code, got.stderr)
-	}
-	for _, word := range []string{"net", "goroutine", "epoll", "report in bench-quick-"} {
-		if !strings.Contains(got.stdout+got.stderr, word) {
-			t.Errorf("the report does not say %q:\n%s", word, got.stdout)
-		}
-	}
-}
-
+// The help has what it has to, in this order.
 func TestHelp(t *testing.T) {
-	for _, c := range []struct{ args, says string }{
-		{"--help", "serve"}, {"serve --help", "--model"}, {"load --help", "--pipeline"}, {"bench --help", "quick"},
-		{"bench quick --help", "--subject"}, {"plain --help", "--app"}, {"--version", "go1."}, {"version", "go1."}, {"help bench quick", "quick"},
+	for line, says := range map[string][]string{
+		"--help":          {"bench", "doctor", "serve"},
+		"serve --help":    {"Applications:\n  echo", "--model"},
+		"bench --help":    {"bench list", "--peers", "--subject"},
+		"help bench":      {"--scale"},
+		"plain --help":    {"--app"},
+		"--version":       {"go1."},
+		"version":         {"go1."},
+		"bench list":      {"quick      2 minutes", "\nLeft out unless --with asks for it:\noverload: ants, pond, "},
+		"bench show idle": {`name = "idle"`},
+		"load --help": {
+			"Usage:\n  myriad load", "Examples:\n  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\\n' 127.0.0.1:9000\n",
+			"\nConnections:\n", "--connections N", "\nTraffic:\n", "--message-rate N", "\nMessages:\n", "--ws PATH", "\nAnswers:\n", "--match RULE",
+			"\nEncryption:\n", "\nResults:\n", "--out FILE", "\ntcpkali:\n", "--ssl is --tls",
+		},
 	} {
-		if got := invoke(t, strings.Fields(c.args)...); got.code != 0 || !strings.Contains(got.stdout, c.says) {
-			t.Errorf("myriad %s: exit code %d, does not say %q:\n%s", c.args, got.code, c.says, got.stdout)
+		got := runLine(t, line)
+		rest := got.stdout
+		for _, part := range says {
+			_, after, found := strings.Cut(rest, part)
+			if got.code != 0 || !found {
+				t.Fatalf("myriad %s: exit code %d, does not say %q behind what came before:\n%s", line, got.code, part, got.stdout)
+			}
+			rest = after
 		}
 	}
 }

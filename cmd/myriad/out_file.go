@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"crypto/rand"
 	"errors"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -19,7 +18,7 @@ type outFile struct {
 }
 
 // createOut opens what write needs, so that what is wrong with the path is known before.
-// It ends with write, with finish or with discard.
+// It ends with finish or with discard.
 func createOut(path string) (*outFile, error) {
 	name, mode := path, fs.FileMode(0)
 	switch old, err := os.OpenFile(path, os.O_WRONLY, 0); {
@@ -52,9 +51,6 @@ func createOut(path string) (*outFile, error) {
 	}
 	return o, nil
 }
-
-// write writes the file, and gives it its name.
-func (o *outFile) write(write func(io.Writer) error) error { return o.finish(write(o.file)) }
 
 // finish gives the file its name when all of it has been written, and err is nil.
 func (o *outFile) finish(err error) error {

@@ -5,7 +5,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 )
@@ -48,7 +47,7 @@ func TestOutFile(t *testing.T) {
 			}
 			if c.write == nil {
 				o.discard()
-			} else if err := o.write(c.write); (err == nil) != (c.then == "<html></html>") {
+			} else if err := o.finish(c.write(o.file)); (err == nil) != (c.then == "<html></html>") {
 				t.Errorf("writing: %v", err)
 			}
 			got, err := os.ReadFile(path)
@@ -66,23 +65,5 @@ func TestOutFile(t *testing.T) {
 				t.Errorf("beside it are %v, %v", all, err)
 			}
 		})
-	}
-}
-
-// A page for which there is no room is not there, and the command says so.
-func TestOutFileOfCommands(t *testing.T) {
-	s := startServer(t, "serve", "--app", "lines")
-	page := filepath.Join(t.TempDir(), "none", "report.html")
-	if got := invoke(t, "load", "-c", "1", "--messages", "1", "--html", page, s.addr); got.code != 2 || !strings.Contains(got.stderr, page) {
-		t.Errorf("no such directory: exit code %d, stderr %q", got.code, got.stderr)
-	}
-	if _, err := os.Stat("/dev/full"); err != nil {
-		t.Skip("no device that is always full: ", err)
-	}
-	if got := invoke(t, "load", "-c", "1", "--messages", "1", "--html", "/dev/full", s.addr); got.code != 1 || !strings.Contains(got.stderr, "/dev/full is not written") {
-		t.Errorf("a full device: exit code %d, stderr %q", got.code, got.stderr)
-	}
-	if info, err := os.Stat("/dev/full"); err != nil || info.Mode().IsRegular() {
-		t.Errorf("/dev/full is %v, %v; want the device", info, err)
 	}
 }

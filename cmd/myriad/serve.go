@@ -10,10 +10,12 @@ import (
 	"os/signal"
 	"runtime"
 	"syscall"
-	"time"
+
+	"github.com/spf13/cobra"
 
 	"github.com/myriad-go/myriad"
-	"github.com/spf13/cobra"
+	"github.com/myriad-go/myriad/admin"
+	"github.com/myriad-go/myriad/metrics"
 )
 
 func newServe() *cobra.Command {
@@ -22,12 +24,12 @@ func newServe() *cobra.Command {
 		Use:   "serve",
 		Short: "Serve one of the example applications under an I/O model",
 		Long: "Serve one of the example applications under an I/O model.\n\n" +
-			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP has\n" +
-			"the certificate of --tls-cert read again; without TLS it drains, too, unless it is\n" +
-			"ignored (nohup): a terminal that is closed sends it.\n\n" +
+			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads\n" +
+			"the certificate of --tls-cert; without TLS it drains, too, unless it is ignored (nohup):\n" +
+			"a terminal that is closed sends it.\n\n" +
 			"Applications:\n" + describeApps(),
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return serve(cmd, f) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve(cmd) },
 	}
 	f.add(cmd)
 	return cmd
@@ -53,15 +55,11 @@ func spareProcessors(loops int, workers bool) {
 }
 
 // serve runs the server until a signal has ended it.
-func serve(cmd *cobra.Command, f *serveFlags) error {
+func (f *serveFlags) serve(cmd *cobra.Command) error {
 	srv, err := f.server(cmd)
 	if err != nil {
 		return err
 	}
-	if err := f.checkAddresses(); err != nil {
-		return err
-	}
-	defer f.tls.reloadAtHangup(cmd)()
 	f.warn(cmd)
 	listener, err := f.listener()
 	if err != nil {
@@ -74,17 +72,17 @@ func serve(cmd *cobra.Command, f *serveFlags) error {
 		return err
 	}
 	defer f.workers.stop()
-	side := &beside{srv: srv, flags: f}
-	if err := side.start(cmd); err != nil {
+	stop, err := f.serveAdmin(cmd)
+	if err != nil {
 		return err
 	}
-	defer side.stop()
+	defer stop()
 	srv.Listening = func(addr net.Addr) {
-		announce(cmd, f, addr)
+		f.announce(cmd, addr)
 		notify(cmd, "READY=1")
 	}
 	srv.Stopping = func() { notify(cmd, "STOPPING=1") }
-	ctx, ended := drainOnSignal(cmd, srv)
+	ctx, ended := f.handleSignals(cmd)
 	if listener != nil {
 		err = srv.Serve(ctx, listener)
 	} else {
@@ -95,9 +93,9 @@ func serve(cmd *cobra.Command, f *serveFlags) error {
 	case cut > 0:
 		return fmt.Errorf("stopped at once; %d connections were closed before they had finished", cut)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("%w; another program listens on %s: end it, or choose another address with --addr", err, srv.Addr)
-	case f.srv.Network == "unix" && errors.Is(err, fs.ErrNotExist):
-		return usagef("--addr is %q, whose directory is not there; expected the path of a socket", f.srv.Addr)
+		return fmt.Errorf("%w; another program, or --admin, listens on %s: end it, or choose another address with --addr", err, srv.Addr)
+	case srv.Network == "unix" && errors.Is(err, fs.ErrNotExist):
+		return usagef("--addr is %q, whose directory is not there; expected the path of a socket", srv.Addr)
 	case errors.Is(err, myriad.ErrBadConfig):
 		return usagef("%s", f.asFlags(err.Error()))
 	}
@@ -105,7 +103,7 @@ func serve(cmd *cobra.Command, f *serveFlags) error {
 }
 
 // announce says that the server serves.
-func announce(cmd *cobra.Command, f *serveFlags, addr net.Addr) {
+func (f *serveFlags) announce(cmd *cobra.Command, addr net.Addr) {
 	srv := &f.srv
 	s := srv.Stats()
 	spareProcessors(s.Loops, f.workers.some() || srv.Model == "" || srv.Model == myriad.Auto)
@@ -130,51 +128,31 @@ func notify(cmd *cobra.Command, state string) {
 	}
 }
 
-// another is what ends a drain that a signal has begun.
-func another(sig os.Signal) string {
-	if sig == syscall.SIGHUP {
-		return "SIGTERM"
-	}
-	return "once more"
-}
-
-// drainOnSignal gives a context that ends at the first signal, and closes the
-// server at the second. ended gives the signals back and says how many
-// connections the second has cut off.
-func drainOnSignal(cmd *cobra.Command, srv *myriad.Server) (ctx context.Context, ended func() (cut int64)) {
-	if _, ok := myriad.WorkerProcess(); ok {
-		return cmd.Context(), func() int64 { return 0 } // the first process decides
-	}
+// handleSignals gives a context that ends at the first signal, and closes the server at
+// the second. With TLS, SIGHUP reloads the certificate instead. In a worker process it does
+// only that: the first process decides about the rest. ended gives the signals back, waits
+// for the goroutine that handles them, and says how many connections were cut off.
+func (f *serveFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, ended func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
-	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-	if srv.TLSConfig == nil && !signal.Ignored(syscall.SIGHUP) {
+	signals := make(chan os.Signal, 4)
+	_, worker := myriad.WorkerProcess()
+	if f.tls.pair != nil || !worker && !signal.Ignored(syscall.SIGHUP) {
 		signal.Notify(signals, syscall.SIGHUP)
+	}
+	if !worker {
+		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	}
 	done, finished := make(chan struct{}), make(chan struct{})
 	var cut int64 // the goroutine's until it has finished
 	go func() {
 		defer close(finished)
-		select {
-		case sig := <-signals:
-			signal.Ignore(syscall.SIGPIPE) // the signal may have ended whoever reads this
-			fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: draining %d connections; %s stops at once\n", sig, srv.Stats().Open, another(sig))
-			drain()
-		case <-done:
-			return
-		}
 		for {
 			select {
 			case sig := <-signals:
-				if sig == syscall.SIGHUP {
-					continue // a shell and the kernel send one each
-				}
-				cut = srv.Stats().Open
-				fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v again: stopping at once\n", sig)
-				srv.Close()
+				cut += f.handleSignal(cmd, sig, ctx.Err() != nil, drain)
 			case <-done:
+				return
 			}
-			return
 		}
 	}()
 	return ctx, func() int64 {
@@ -186,42 +164,67 @@ func drainOnSignal(cmd *cobra.Command, srv *myriad.Server) (ctx context.Context,
 	}
 }
 
-// reloadAtHangup has the certificate read again at each SIGHUP, until it is ended. With
-// worker processes the first one tells of it; they, too, read it when the signal was for
-// all of the group, and otherwise when a handshake finds that it has changed.
-func (f *serverTLS) reloadAtHangup(cmd *cobra.Command) (end func()) {
-	if f.pair == nil {
-		return func() {}
-	}
-	hangups, done := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(hangups, syscall.SIGHUP)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case sig := <-hangups:
-				f.reload(cmd, sig)
-			case <-done:
-				return
-			}
+func (f *serveFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining bool, drain func()) (cut int64) {
+	out := cmd.ErrOrStderr()
+	switch hangup := sig == syscall.SIGHUP; {
+	case hangup && f.tls.pair != nil:
+		f.tls.reload(cmd, sig)
+	case !draining:
+		signal.Ignore(syscall.SIGPIPE) // the signal may have ended whoever reads this
+		again := "once more"
+		if hangup {
+			again = "SIGTERM"
 		}
-	}()
-	return func() {
-		signal.Stop(hangups)
-		close(done)
-		<-ended
+		fmt.Fprintf(out, "myriad: %v: draining %d connections; %s stops at once\n", sig, f.srv.Stats().Open, again)
+		drain()
+	case hangup: // a shell and the kernel send one each
+	default:
+		cut = f.srv.Stats().Open
+		fmt.Fprintf(out, "myriad: %v again: stopping at once\n", sig)
+		f.srv.Close()
 	}
+	return cut
 }
 
-func (f *serverTLS) reload(cmd *cobra.Command, sig os.Signal) {
-	expires, err := f.pair.Again()
+// serveAdmin starts the admin server and the flight recorder, as far as they are asked for.
+// With worker processes their supervisor shows the sum of all, and each of them records
+// itself. stop ends both and waits.
+func (f *serveFlags) serveAdmin(cmd *cobra.Command) (stop func(), err error) {
 	_, worker := myriad.WorkerProcess()
-	switch {
-	case worker: // the first process has said it
-	case err != nil:
-		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: the certificate can't be reloaded, the old one stays in use: %v\n", sig, err)
-	default:
-		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: certificate %s reloaded, it expires %s\n", sig, f.cert, expires.Format(time.RFC3339))
+	token := ""
+	if !worker {
+		if token, err = f.admin.token(cmd.OutOrStdout()); err != nil {
+			return nil, err
+		}
 	}
+	var flight *admin.Flight
+	stop = func() {}
+	if f.flights != "" && worker == (f.srv.Processes > 1) {
+		if flight, err = admin.StartFlight(admin.FlightConfig{Source: &f.srv, Dir: f.flights, Lag: f.flightLag}); err != nil {
+			return nil, usagef("--flight-dir: %w", err)
+		}
+		stop = flight.Stop
+	}
+	if f.admin.addr == "" || worker {
+		return stop, nil
+	}
+	cfg := admin.Config{Source: &f.srv, Flight: flight, Token: token}
+	if f.workers.pool != nil {
+		if cfg.Gatherer, err = gatherer(metrics.NewServerCollector(&f.srv, nil), metrics.NewPoolCollector(f.workers.pool, nil)); err != nil {
+			stop()
+			return nil, fmt.Errorf("--admin: %w", err)
+		}
+	}
+	stopAdmin, err := startAdmin(f.admin.addr, cfg, func(addr net.Addr) {
+		fmt.Fprintf(cmd.OutOrStdout(), "myriad: the page of this server, metrics, health and profiles on http://%s/\n", addr)
+	})
+	if err != nil {
+		stop()
+		return nil, fmt.Errorf("--admin: %w", err)
+	}
+	stopFlight := stop
+	return func() {
+		stopAdmin()
+		stopFlight()
+	}, nil
 }

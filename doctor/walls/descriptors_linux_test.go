@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 const lowNofile = 1024
@@ -25,7 +26,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	server := w.serve("--model", "goroutine")
 	w.whileHolding(wanted, func() {
-		eventually(t, "all are served or turned away", func() bool {
+		await.True(t, "all are served or turned away", func() bool {
 			return w.served()+w.metric(`myriad_connections_refused_total{cause="full"}`) == wanted
 		})
 		within(t, "a server", w.served(), report.Holds)
@@ -39,7 +40,7 @@ func TestDescriptors(t *testing.T) {
 	}
 	defer w.serve("--model", "epoll", "--max-conns", strconv.Itoa(wanted)).kill()
 	w.whileHolding(wanted, func() {
-		eventually(t, "with loops, the server has all connections", func() bool { return w.served() == wanted })
+		await.True(t, "with loops, the server has all connections", func() bool { return w.served() == wanted })
 	})
 }
 
@@ -71,7 +72,7 @@ func TestDescriptorTables(t *testing.T) {
 	below.await("serving echo on")
 	w.stage.Nofile = 0
 	w.whileHolding(int(report.Holds), func() {
-		eventually(t, "the server has as many as its tables hold", func() bool { return int64(w.served()) == report.Holds })
+		await.True(t, "the server has as many as its tables hold", func() bool { return int64(w.served()) == report.Holds })
 	})
 }
 

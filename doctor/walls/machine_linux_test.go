@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // The kernel has these walls once for the whole machine, so each test here changes a
@@ -71,7 +72,7 @@ func cleanUp(t *testing.T, after remains) {
 			}
 		}
 	})
-	eventually(t, "what cleans up is ready", func() bool { return strings.Contains(out.String(), "ready") })
+	await.True(t, "what cleans up is ready", func() bool { return strings.Contains(out.String(), "ready") })
 }
 
 // write writes a file of the machine.
@@ -179,7 +180,7 @@ func press(t *testing.T, file string) (off string) {
 		return report, wallOf(t, report, "tcp_mem-pressure")
 	}
 	pages := int64(-1)
-	eventually(t, "buffers of the attempt before are given back", func() bool {
+	await.True(t, "buffers of the attempt before are given back", func() bool {
 		last := pages
 		report, _ := bound()
 		pages = report.Facts.Sockets.Pages

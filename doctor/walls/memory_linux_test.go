@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/doctor"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // newGroup makes a control group, of version 1, which is removed when the test ends.
@@ -32,7 +33,7 @@ func newGroup(t *testing.T, controller string) (folder string) {
 // the socket itself only while some group of the machine limits the memory of TCP's
 // buffers, which this one does therefore, out of reach.
 func TestMemoryOfGroup(t *testing.T) {
-	const limit, wanted = 250 << 20, 90_000
+	const limit, wanted = 128 << 20, 45_000
 	group := newGroup(t, "memory")
 	write(t, filepath.Join(group, "memory.limit_in_bytes"), strconv.Itoa(limit))
 	write(t, filepath.Join(group, "memory.kmem.tcp.limit_in_bytes"), strconv.FormatInt(1<<40, 10))
@@ -45,7 +46,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	}
 	idle := in(func() *process { return w.shell("echo ready; exec sleep 1h") })
 	idle.await("ready")
-	eventually(t, "the group is no longer charged for how the shell began", func() bool {
+	await.True(t, "the group is no longer charged for how the shell began", func() bool {
 		used, err := os.ReadFile(filepath.Join(group, "memory.usage_in_bytes"))
 		if err != nil {
 			t.Fatal(err)
@@ -63,7 +64,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	// is reset like some of what it has accepted, and a busy client sees the ends late.
 	below, above := int(report.Holds-report.Holds/100), int(report.Holds/50)
 	w.whileHolding(below, func() {
-		eventually(t, "a hundredth below the prediction, the server has all connections", func() bool { return w.served() == below })
+		await.True(t, "a hundredth below the prediction, the server has all connections", func() bool { return w.served() == below })
 		w.hold("-n", strconv.Itoa(above), "--connect-timeout", "1s", "--duration", "100ms", target)
 		server.finish()
 	})
@@ -77,7 +78,7 @@ func TestMemoryOfGroup(t *testing.T) {
 	change(t, report, "cgroup-memory")
 	defer in(serve).kill()
 	w.whileHolding(wanted, func() {
-		eventually(t, "after what the doctor changed, the server has all connections", func() bool { return w.served() == wanted })
+		await.True(t, "after what the doctor changed, the server has all connections", func() bool { return w.served() == wanted })
 	})
 }
 
@@ -124,7 +125,7 @@ func (w *world) leave(server *process, n int64, bytes int) *process {
 	p := w.start(stage{Talk: &talk{Port: deafPort, Conns: int(n), Bytes: bytes}})
 	p.await("connected")
 	// The group is charged for a connection from when it is accepted.
-	eventually(w.t, "all are accepted", func() bool { return server.conns() == before+int(n) })
+	await.True(w.t, "all are accepted", func() bool { return server.conns() == before+int(n) })
 	p.tell()
 	p.await("done")
 	return p
@@ -144,7 +145,7 @@ func (p *process) waiting() (conns map[int]int) {
 	p.w.t.Helper()
 	had := len(p.stdout.String())
 	p.tell()
-	eventually(p.w.t, "the server has answered", func() bool { return strings.HasSuffix(p.stdout.String()[had:], "\n") })
+	await.True(p.w.t, "the server has answered", func() bool { return strings.HasSuffix(p.stdout.String()[had:], "\n") })
 	if err := json.Unmarshal([]byte(p.stdout.String()[had:]), &conns); err != nil {
 		p.w.t.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -69,7 +70,7 @@ func (p *process) kill() {
 // finish waits for its end.
 func (p *process) finish() {
 	p.w.t.Helper()
-	eventually(p.w.t, strings.Join(p.Args, " ")+" has ended", p.over)
+	await.True(p.w.t, strings.Join(p.Args, " ")+" has ended", p.over)
 }
 
 func (p *process) over() bool {
@@ -87,7 +88,7 @@ func (p *process) code() int { return p.ProcessState.ExitCode() }
 // await waits for a text on its standard output.
 func (p *process) await(text string) {
 	p.w.t.Helper()
-	eventually(p.w.t, "the output "+text, func() bool {
+	await.True(p.w.t, "the output "+text, func() bool {
 		if strings.Contains(p.stdout.String(), text) {
 			return true
 		}

@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad/doctor"
-	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/faults"
 	"github.com/myriad-go/myriad/load"
 )
@@ -200,5 +199,3 @@ func first(t *testing.T, r *doctor.Report, name string) {
 		t.Errorf("the first wall is %q, at %d; want %q", r.First, r.Holds, name)
 	}
 }
-
-var eventually = await.True

@@ -28,7 +28,9 @@ func adopt(names []string) ([]Named, error) {
 		l, err := net.FileListener(f) // on a descriptor of its own
 		f.Close()
 		if err != nil {
-			closeAll(all)
+			for _, taken := range all {
+				taken.Close()
+			}
 			return nil, fmt.Errorf("descriptor %d (%.60q) can't be taken: %w", firstFD+i, name, err)
 		}
 		all = append(all, Named{name, l})
@@ -36,35 +38,22 @@ func adopt(names []string) ([]Named, error) {
 	return all, nil
 }
 
-func closeAll(all []Named) {
-	for _, l := range all {
-		l.Close()
-	}
-}
-
 // check says what a descriptor is if it is no listening stream socket.
 func check(fd int) error {
-	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
-	switch {
-	case errors.Is(err, unix.EBADF):
-		return errors.New("is not open; expected a socket that listens")
-	case errors.Is(err, unix.ENOTSOCK):
-		return errors.New("is no socket; expected one that listens")
-	case err != nil:
-		return fmt.Errorf("can't be asked what it is: %w", err)
+	var found [4]int
+	for i, option := range []int{unix.SO_DOMAIN, unix.SO_TYPE, unix.SO_PROTOCOL, unix.SO_ACCEPTCONN} {
+		value, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, option)
+		switch {
+		case errors.Is(err, unix.EBADF):
+			return errors.New("is not open; expected a socket that listens")
+		case errors.Is(err, unix.ENOTSOCK):
+			return errors.New("is no socket; expected one that listens")
+		case err != nil:
+			return fmt.Errorf("can't be asked what it is: %w", err)
+		}
+		found[i] = value
 	}
-	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-	if err != nil {
-		return fmt.Errorf("can't be asked what it is: %w", err)
-	}
-	protocol, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
-	if err != nil {
-		return fmt.Errorf("can't be asked what it is: %w", err)
-	}
-	listens, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
-	switch {
-	case err != nil:
-		return fmt.Errorf("can't be asked what it is: %w", err)
+	switch domain, kind, protocol, listens := found[0], found[1], found[2], found[3]; {
 	case !isStream(domain, kind, protocol):
 		return fmt.Errorf("is a socket of family %d, type %d, protocol %d; expected TCP or a unix stream socket (ListenStream= in the .socket unit)",
 			domain, kind, protocol)
@@ -75,12 +64,9 @@ func check(fd int) error {
 }
 
 func isStream(domain, kind, protocol int) bool {
-	if kind != unix.SOCK_STREAM {
-		return false
-	}
 	switch domain {
 	case unix.AF_INET, unix.AF_INET6:
-		return protocol == unix.IPPROTO_TCP || protocol == unix.IPPROTO_MPTCP
+		return kind == unix.SOCK_STREAM && (protocol == unix.IPPROTO_TCP || protocol == unix.IPPROTO_MPTCP)
 	}
-	return domain == unix.AF_UNIX
+	return kind == unix.SOCK_STREAM && domain == unix.AF_UNIX
 }

@@ -252,21 +252,3 @@ func TestCheckNotOpen(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
-
-func TestIsStream(t *testing.T) {
-	for _, c := range []struct {
-		domain, kind, protocol int
-		want                   bool
-	}{
-		{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_TCP, true},
-		{unix.AF_INET6, unix.SOCK_STREAM, unix.IPPROTO_MPTCP, true},
-		{unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_SCTP, false},
-		{unix.AF_UNIX, unix.SOCK_STREAM, 0, true},
-		{unix.AF_UNIX, unix.SOCK_SEQPACKET, 0, false},
-		{unix.AF_VSOCK, unix.SOCK_STREAM, 0, false},
-	} {
-		if got := isStream(c.domain, c.kind, c.protocol); got != c.want {
-			t.Errorf("%+v: got %v", c, got)
-		}
-	}
-}

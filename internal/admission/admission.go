@@ -118,7 +118,7 @@ func (c *Controller) Allowed(source netip.Addr) bool {
 	if !source.IsValid() {
 		return true
 	}
-	return !c.deny.contain(source) && (c.allow.empty() || c.allow.contain(source))
+	return !c.deny.Contain(source) && (c.allow.empty() || c.allow.Contain(source))
 }
 
 // AcquireSource counts a connection from a source, unless there are MaxPerSource of

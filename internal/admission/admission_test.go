@@ -25,25 +25,6 @@ func list(s ...string) (p []netip.Prefix) {
 	return p
 }
 
-func TestAcquire(t *testing.T) {
-	d := New(Config{MaxConns: 2})
-	for i, want := range []bool{true, true, false, false} {
-		if got := d.Acquire(); got != want {
-			t.Errorf("the %d. Acquire: %v, want %v", i+1, got, want)
-		}
-	}
-	if d.Open() != 2 {
-		t.Errorf("%d are in, want 2", d.Open())
-	}
-	d.Release()
-	if !d.Acquire() || d.Acquire() {
-		t.Error("one has left, and not just one got in")
-	}
-	if New(Config{}).Acquire() {
-		t.Error("one of 0 got in")
-	}
-}
-
 // TestAcquireConcurrently has many threads at a controller that is nearly full: there are never
 // too many in, and nobody is refused while there is room.
 func TestAcquireConcurrently(t *testing.T) {

@@ -18,34 +18,6 @@ func burst(c *Controller, now time.Duration) (n int) {
 	return n
 }
 
-func TestTakeToken(t *testing.T) {
-	d := New(Config{Rate: 100})
-	if got := burst(d, 0); got != 100 {
-		t.Errorf("%d at the start, want 100", got)
-	}
-	if got := d.TakeToken(0); got != 10*time.Millisecond {
-		t.Errorf("empty: wait for %v, want 10ms", got)
-	}
-	if got := d.TakeToken(10*time.Millisecond - 1); got != 1 {
-		t.Errorf("a nanosecond early: wait for %v, want 1ns", got)
-	}
-	if got := burst(d, 10*time.Millisecond); got != 1 {
-		t.Errorf("%d after 10ms, want 1", got)
-	}
-	if got := burst(d, 510*time.Millisecond); got != 50 {
-		t.Errorf("%d after half a second, want 50", got)
-	}
-	if got := burst(d, time.Hour); got != 100 {
-		t.Errorf("%d after an hour, want 100", got)
-	}
-	d = New(Config{})
-	for range 3 {
-		if got := d.TakeToken(0); got != 0 {
-			t.Errorf("without a bound: wait for %v", got)
-		}
-	}
-}
-
 // TestTokenLongQuiet has times whose product with the rate has no room in 64 bits.
 func TestTokenLongQuiet(t *testing.T) {
 	const rate = 100_000

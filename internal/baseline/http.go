@@ -28,17 +28,13 @@ func serveHTTP(ctx context.Context, ln net.Listener) error {
 			}
 		},
 	}
-	closed := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(closed)
+	serving, end := context.WithCancel(ctx)
+	open.Go(func() {
+		<-serving.Done()
 		srv.Close()
 	})
 	err := srv.Serve(ln)
-	if stop() {
-		srv.Close()
-	} else {
-		<-closed
-	}
+	end()
 	open.Wait()
 	if ctx.Err() != nil && errors.Is(err, http.ErrServerClosed) {
 		return nil

@@ -30,16 +30,19 @@ var answers = map[string]func(line []byte) []byte{
 
 // handler is what is done with a connection that has a goroutine.
 func handler(o Options) func(conn net.Conn, buffer int) {
-	answer := answers[o.App]
-	switch {
-	case o.App == app.Echo:
+	switch o.App {
+	case app.Echo:
 		return serveEcho
-	case o.App == app.Sink:
+	case app.Sink:
 		return serveSink
-	case o.Flush == FlushTenth:
-		return func(conn net.Conn, buffer int) { serveTenth(conn, buffer, answer) }
 	}
-	return func(conn net.Conn, buffer int) { serveEach(conn, buffer, answer) }
+	return func(conn net.Conn, buffer int) {
+		var out io.Writer = conn // each answer by itself
+		if o.Flush == FlushTenth {
+			out = &tenthWriter{out: bufio.NewWriterSize(conn, buffer)}
+		}
+		serveLines(bufio.NewReaderSize(conn, buffer), answers[o.App], out)
+	}
 }
 
 func serveEcho(conn net.Conn, buffer int) {
@@ -64,14 +67,8 @@ func serveSink(conn net.Conn, buffer int) {
 	}
 }
 
-// serveEach writes each answer by itself.
-func serveEach(conn net.Conn, buffer int, answer func(line []byte) []byte) {
-	in := bufio.NewReaderSize(conn, buffer)
-	eachAnswer(in, answer, conn)
-}
-
-// eachAnswer writes the answers to lines until there are no more.
-func eachAnswer(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer) {
+// serveLines writes the answers to lines until there are no more.
+func serveLines(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer) {
 	for {
 		line, err := in.ReadSlice('\n')
 		if err != nil {
@@ -83,13 +80,8 @@ func eachAnswer(in *bufio.Reader, answer func(line []byte) []byte, out io.Writer
 	}
 }
 
-// serveTenth writes answers with every tenth, as it was published. What is left when
-// the connection ends is not written, nor was it there.
-func serveTenth(conn net.Conn, buffer int, answer func(line []byte) []byte) {
-	eachAnswer(bufio.NewReaderSize(conn, buffer), answer, &tenthWriter{out: bufio.NewWriterSize(conn, buffer)})
-}
-
-// tenthWriter flushes with every tenth Write.
+// tenthWriter flushes with every tenth Write, as it was published. What is left when the
+// connection ends is not written, nor was it there.
 type tenthWriter struct {
 	out    *bufio.Writer
 	writes int

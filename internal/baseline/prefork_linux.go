@@ -29,14 +29,24 @@ func listenShared(ctx context.Context, addr string) (net.Listener, error) {
 // the reason.
 func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error {
 	running, cancel := context.WithCancelCause(ctx)
-	var wait sync.WaitGroup
-	defer wait.Wait()
 	defer cancel(nil)
-	files, err := sharedFiles(running, ln, o.Processes)
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
+	var wait sync.WaitGroup
+	addr := ln.Addr().String()
+	for i := range o.Processes {
+		var err error
+		if i > 0 {
+			ln, err = listenShared(running, addr)
+		}
+		if err != nil {
+			cancel(err)
+			break
+		}
+		f, err := ln.(*net.TCPListener).File()
+		ln.Close()
+		if err != nil {
+			cancel(err)
+			break
+		}
 		wait.Go(func() {
 			runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
 			if err := preforked(running, f, o.Command); err != nil {
@@ -45,34 +55,11 @@ func servePrefork(ctx context.Context, ln net.Listener, o PreforkOptions) error 
 		})
 	}
 	<-running.Done()
+	wait.Wait()
 	if ctx.Err() != nil {
 		return nil
 	}
 	return context.Cause(running)
-}
-
-// sharedFiles are ln and more listeners on its port, n in all, as files. It closes
-// what it got and made.
-func sharedFiles(ctx context.Context, ln net.Listener, n int) (files []*os.File, err error) {
-	addr := ln.Addr().String()
-	for len(files) < n {
-		if len(files) > 0 {
-			ln, err = listenShared(ctx, addr)
-		}
-		if err == nil {
-			var f *os.File
-			f, err = ln.(*net.TCPListener).File()
-			ln.Close()
-			files = append(files, f)
-		}
-		if err != nil {
-			for _, f := range files {
-				f.Close() // a nil one, too
-			}
-			return nil, err
-		}
-	}
-	return files, nil
 }
 
 // preforked runs a process until ctx ends, and closes the file that it gets.

@@ -5,13 +5,12 @@ package cgroup
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io/fs"
 	"math"
 	"os"
 	"path"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -114,30 +113,25 @@ type controller struct {
 	droppable []string
 }
 
-// unifiedMounts are where version 2 is mounted: where both versions are in use, it is
-// below.
-var unifiedMounts = []string{"", "/unified"}
+// Version 2 is mounted at one of these: the second where both versions are in use.
+const unified, hybrid = "", "/unified"
 
 func memoryControllers(g groups) []controller {
-	all := []controller{{
-		"/memory", g.memory, []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes",
-		[]string{"total_inactive_file", "total_active_file"},
-	}}
-	for _, mount := range unifiedMounts {
-		all = append(all, controller{
-			mount, g.unified, []string{"memory.max", "memory.high"}, "memory.current",
-			[]string{"inactive_file", "active_file"},
-		})
+	limits, droppable := []string{"memory.max", "memory.high"}, []string{"inactive_file", "active_file"}
+	return []controller{
+		{"/memory", g.memory, []string{"memory.limit_in_bytes"}, "memory.usage_in_bytes", []string{"total_inactive_file", "total_active_file"}},
+		{unified, g.unified, limits, "memory.current", droppable},
+		{hybrid, g.unified, limits, "memory.current", droppable},
 	}
-	return all
 }
 
 func taskControllers(g groups) []controller {
-	all := []controller{{"/pids", g.pids, []string{"pids.max"}, "pids.current", nil}}
-	for _, mount := range unifiedMounts {
-		all = append(all, controller{mount, g.unified, []string{"pids.max"}, "pids.current", nil})
+	limits := []string{"pids.max"}
+	return []controller{
+		{"/pids", g.pids, limits, "pids.current", nil},
+		{unified, g.unified, limits, "pids.current", nil},
+		{hybrid, g.unified, limits, "pids.current", nil},
 	}
-	return all
 }
 
 // noLimit and more is none: version 1 writes none as the largest number of whole pages.
@@ -181,22 +175,14 @@ func (c *controller) usage(dir string) int64 {
 	if err != nil || len(c.droppable) == 0 {
 		return used
 	}
-	numbers, err := readNumbers(path.Join(dir, "memory.stat"), c.droppable...)
-	if err != nil {
-		return used
-	}
-	for _, n := range numbers {
-		used -= min(n, used)
+	stat, _ := os.ReadFile(path.Join(dir, "memory.stat")) // the group at the top has none
+	for line := range strings.Lines(string(stat)) {
+		name, digits, _ := strings.Cut(strings.TrimSpace(line), " ")
+		if n, err := strconv.ParseUint(digits, 10, 63); err == nil && slices.Contains(c.droppable, name) {
+			used -= min(int64(n), used)
+		}
 	}
 	return used
-}
-
-// Groups returns the group that limits this process's memory under version 1 of
-// cgroups, and the one that it is in under version 2, as paths below where each is
-// mounted, such as "/a/b", and "" for none.
-func Groups() (one, two string, err error) {
-	g, err := readGroups("", "self")
-	return g.memory, g.unified, err
 }
 
 // groups are those of a process, "" for none: those that limit its memory and its
@@ -253,28 +239,4 @@ func readNumber(file string) (int64, error) {
 		return 0, fmt.Errorf("cgroup: %s: %w", file, err)
 	}
 	return int64(n), nil
-}
-
-// readNumbers finds the numbers of a file's lines "name 123" by their names, 0 for one
-// that is not there. Without the file all are 0: the group at the top has none.
-func readNumbers(file string, names ...string) ([]int64, error) {
-	numbers := make([]int64, len(names))
-	b, err := os.ReadFile(file)
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
-	}
-	for line := range bytes.Lines(b) {
-		name, digits, _ := strings.Cut(strings.TrimSpace(string(line)), " ")
-		for i, wanted := range names {
-			if name != wanted {
-				continue
-			}
-			n, wrong := strconv.ParseUint(digits, 10, 63)
-			if wrong != nil {
-				return make([]int64, len(names)), fmt.Errorf("cgroup: %s: %s: %w", file, name, wrong)
-			}
-			numbers[i] = int64(n)
-		}
-	}
-	return numbers, err
 }

@@ -23,20 +23,20 @@ import "context"
 // same messages whichever is called, each of them goes to one of the two, and
 // the answers are in order.
 
-// Part is for a connection whose Closed a worker is to call: Run does that, and
+// DeferClosed is for a connection whose Closed a worker is to call: Run does that, and
 // Finish then does not. Its buffers are of no more use.
-func (c *Conn) Part() {
+func (c *Conn) DeferClosed() {
 	c.dropInput()
 	c.dropOutput()
-	c.more.parting = true
+	c.more.closedByWorker = true
 }
 
-// Parted says whether Part has been called.
-func (c *Conn) Parted() bool { return c.more != nil && c.more.parting }
+// ClosedDeferred says whether Part has been called.
+func (c *Conn) ClosedDeferred() bool { return c.more != nil && c.more.closedByWorker }
 
-// Unpart takes Part back, for a connection that no worker will run: Finish calls
+// UndeferClosed takes Part back, for a connection that no worker will run: Finish calls
 // Closed.
-func (c *Conn) Unpart() { c.more.parting = false }
+func (c *Conn) UndeferClosed() { c.more.closedByWorker = false }
 
 // Run is a worker's part: the handler's calls that are due. The worker owns the
 // connection until Returned has been called.
@@ -45,7 +45,7 @@ func (c *Conn) Run(context.Context) {
 	if times != nil {
 		place = times.begin()
 	}
-	if c.Parted() {
+	if c.ClosedDeferred() {
 		c.callClosed()
 	} else {
 		c.Deliver()
@@ -66,7 +66,7 @@ func (c *Conn) Dropped(why error) { c.host.Returned(c, why) }
 
 // MayShed says whether what is due may be shed.
 func (c *Conn) MayShed() bool {
-	return c.host.Shed != nil && c.state&(own|held|fresh|relieved|warned|closing|failed) == held
+	return c.host.Shed != nil && c.state&(ownHandler|inputHeld|openPending|drainedPending|drainingPending|closing|failed) == inputHeld
 }
 
 // Shed has the handler answer for the input at hand, which no worker will look at.
@@ -89,12 +89,12 @@ func (c *Conn) HandedOver() {
 func (c *Conn) TakenBack() {
 	now := c.host.Clock()
 	if c.in == nil {
-		c.heard = c.host.moment()
+		c.heard = c.host.coarseNow()
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil && b.handed > 0 {
 			b.since, b.handed = min(b.since+now-b.handed, now), 0
 		}
 	}
-	c.files().forgive(now, now)
+	c.files().extend(now, now)
 }

@@ -12,7 +12,7 @@ import (
 // back.
 func newAway(t *testing.T, h *calls) (d *desk, returned *[]error) {
 	d, returned = newDesk(t, h), new([]error)
-	d.Kill(nil) // Opened has been called already
+	d.Abort(nil) // Opened has been called already
 	d.Finish()
 	h.notes, h.why = nil, nil
 	d.host.Away = true
@@ -31,8 +31,8 @@ var errNoTime = errors.New("no worker has time")
 // worker, or if none will do it on its owner.
 func TestClosedBeforeOpened(t *testing.T) {
 	for name, end := range map[string]func(d *desk){
-		"worker": func(d *desk) { d.Part(); d.Conn.Run(context.Background()); d.Finish() },
-		"owner":  func(d *desk) { d.Part(); d.Unpart(); d.Finish() },
+		"worker": func(d *desk) { d.DeferClosed(); d.Conn.Run(context.Background()); d.Finish() },
+		"owner":  func(d *desk) { d.DeferClosed(); d.UndeferClosed(); d.Finish() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			d, _ := newAway(t, &calls{})
@@ -63,10 +63,10 @@ func TestWaitingForWorkerIsForgiven(t *testing.T) {
 	d.TakenBack()
 	d.host.Shed = func(*Conn, []byte, error) int { return 0 }
 	d.Shed(errNoTime)
-	if why := d.overdue(10*time.Second + 900*time.Millisecond); why != nil {
+	if why, _ := d.overdue(10*time.Second + 900*time.Millisecond); why != nil {
 		t.Errorf("half a message that has waited 9 s for a worker is closed for %v after 0.9 s", why)
 	}
-	if why := d.overdue(12 * time.Second); why != ErrMessageTimeout {
+	if why, _ := d.overdue(12 * time.Second); why != ErrMessageTimeout {
 		t.Errorf("after 2 s: %v, want ErrMessageTimeout", why)
 	}
 }

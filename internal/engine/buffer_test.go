@@ -31,19 +31,6 @@ func TestBufferSkipReusesRoom(t *testing.T) {
 	}
 }
 
-func TestFreeListLastInFirstOut(t *testing.T) {
-	var f FreeList
-	a, b := f.Get(0), f.Get(0)
-	appendTo(a, []byte("left over"))
-	f.Put(b)
-	f.Put(a)
-	if got := f.Get(0); got != a {
-		t.Error("Get did not give the buffer that came back last")
-	} else if got.Len() != 0 {
-		t.Errorf("a buffer that came back still has %q in it", got.Bytes())
-	}
-}
-
 func TestFreeListIsBounded(t *testing.T) {
 	var f FreeList
 	big := &Buffer{bytes: make([]byte, 0, keepSize+1)}
@@ -155,23 +142,6 @@ func TestLargeBuffersAreForThoseWhoNeedThem(t *testing.T) {
 	}
 	if n := h.Counters.Get(Buffered); n != int64(cap(b.bytes)) {
 		t.Errorf("%d bytes are counted, %d are held", n, cap(b.bytes))
-	}
-}
-
-func TestSharedBuffers(t *testing.T) {
-	var s SharedBuffers
-	b := s.Get(0)
-	appendTo(b, []byte("left over"))
-	s.Put(b)
-	s.Put(&Buffer{bytes: make([]byte, 0, keepSize+1)})
-	for range 10 {
-		got := s.Get(0)
-		if got.Len() != 0 {
-			t.Fatalf("a buffer that came back still has %q in it", got.Bytes())
-		}
-		if cap(got.bytes) > keepSize {
-			t.Fatalf("kept a buffer of %d bytes, the bound is %d", cap(got.bytes), keepSize)
-		}
 	}
 }
 

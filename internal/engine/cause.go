@@ -41,40 +41,40 @@ const (
 	RefusedCauses = ClosedByPeer
 )
 
+// closeCauses are the causes of reasons of our own.
+var closeCauses = []struct {
+	why   error
+	cause Cause
+}{
+	{nil, ClosedByHandler},
+	{io.EOF, ClosedByPeer},
+	{io.ErrUnexpectedEOF, ClosedByPeer},
+	{ErrFirstByteTimeout, ClosedFirstByte},
+	{ErrMessageTimeout, ClosedMessage},
+	{ErrIdleTimeout, ClosedIdle},
+	{ErrWriteTimeout, ClosedWrite},
+	{ErrCloseTimeout, ClosedClose},
+	{ErrHeartbeatTimeout, ClosedHeartbeat},
+	{ErrSlowConsumer, ClosedSlow},
+	{ErrOverBudget, ClosedBudget},
+	{ErrMessageTooLong, ClosedTooLong},
+	{ErrServerClosed, ClosedShutdown},
+	{ErrExpelled, ClosedExpelled},
+	{ErrClearInput, ClosedTLS},
+	{ErrHandshakeTimeout, ClosedTLS},
+	{ErrBadUse, ClosedOther},
+	{ErrClosed, ClosedOther},
+	{ErrPoolClosed, ClosedOther},
+	{ErrShortFile, ClosedOther},
+}
+
 // closeCause is the cause of a connection that has ended for a reason. What is
 // none of ours nor the system's is the handler's own.
 func closeCause(why error) Cause {
-	switch why {
-	case nil:
-		return ClosedByHandler
-	case io.EOF, io.ErrUnexpectedEOF:
-		return ClosedByPeer
-	case ErrFirstByteTimeout:
-		return ClosedFirstByte
-	case ErrMessageTimeout:
-		return ClosedMessage
-	case ErrIdleTimeout:
-		return ClosedIdle
-	case ErrWriteTimeout:
-		return ClosedWrite
-	case ErrCloseTimeout:
-		return ClosedClose
-	case ErrHeartbeatTimeout:
-		return ClosedHeartbeat
-	case ErrSlowConsumer:
-		return ClosedSlow
-	case ErrOverBudget:
-		return ClosedBudget
-	case ErrMessageTooLong:
-		return ClosedTooLong
-	case ErrServerClosed:
-		return ClosedShutdown
-	case ErrExpelled:
-		return ClosedExpelled
-	case ErrClearInput, ErrHandshakeTimeout:
-		return ClosedTLS
-	case ErrBadUse, ErrClosed, ErrPoolClosed, ErrShortFile:
-		return ClosedOther
+	for _, c := range closeCauses {
+		if why == c.why {
+			return c.cause
+		}
 	}
 	switch why := why.(type) {
 	case *PanicError:
@@ -82,18 +82,13 @@ func closeCause(why error) Cause {
 	case *TLSError:
 		return ClosedTLS
 	case syscall.Errno:
-		return systemCause(why)
+		switch why {
+		case syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH:
+			return ClosedByReset
+		}
+		return ClosedOther
 	}
 	return ClosedByHandler
-}
-
-// systemCause is the cause of an error of the operating system.
-func systemCause(why syscall.Errno) Cause {
-	switch why {
-	case syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH:
-		return ClosedByReset
-	}
-	return ClosedOther
 }
 
 // refuseCause is the cause of one that ended before its handler heard of it.

@@ -36,27 +36,3 @@ func TestSharedClock(t *testing.T) {
 	}
 	all.Wait()
 }
-
-// A clock with one owner says what it is told.
-func TestClockOfOne(t *testing.T) {
-	h := &Host{}
-	for _, now := range []time.Duration{7, 8, 7} {
-		if h.SetClock(now); h.Clock() != now {
-			t.Errorf("after %d the clock is at %d", now, h.Clock())
-		}
-	}
-}
-
-func BenchmarkSetClock(b *testing.B) {
-	for name, grain := range map[string]time.Duration{"one": 0, "shared": time.Millisecond} {
-		b.Run(name, func(b *testing.B) {
-			h := &Host{Grain: grain}
-			b.RunParallel(func(p *testing.PB) {
-				for p.Next() {
-					h.SetClock(Since())
-					_ = h.Clock()
-				}
-			})
-		})
-	}
-}

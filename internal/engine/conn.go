@@ -21,63 +21,6 @@ const (
 	Close                  // close the descriptor, then report Finish
 )
 
-// The bits of a connection's state. Above them stands how many heartbeats the
-// peer has left unanswered.
-//
-//	open       established, not finished
-//	ended      the handler knows that the peer has ended (with gone)
-//	gone       the peer will send no more
-//	held       unused input waits for output to drain, or to be listened to again, not for more input
-//	drain      close at the next idle moment
-//	closing    no more input is offered; more says why
-//	shut       our sending direction is shut; lingering for the peer's end
-//	failed     the transport is of no more use: close at once
-//	blocked    the kernel took less output than it was given
-//	outbound   we dialled
-//	fresh      Opened is still to be called, by a worker
-//	greeting   layers are at work before Opened
-//	silent     the peer has sent nothing yet
-//	choked     owes more than HighWater, and has not got below LowWater since
-//	relieved   Drained is to be called
-//	warned     Draining is to be called
-//	registered counted among the connections of its source
-//	beginning  seen and heard together are when it was dialled; Opened is under way
-//	deaf       the handler does not listen: see Listen
-//	unread     is to be read from before it is closed for silence or a drain
-//	own        user is an Owned: its handler is its own
-//	finishing  our sending direction is to be shut when output is sent: see CloseWrite
-//	relayed    joined with another connection: see Relay
-//	called     its handler is being called for it
-const (
-	open uint32 = 1 << iota
-	ended
-	gone
-	held
-	drain
-	closing
-	shut
-	failed
-	blocked
-	outbound
-	fresh
-	greeting
-	silent
-	choked
-	relieved
-	warned
-	registered
-	beginning
-	deaf
-	unread
-	own
-	finishing
-	relayed
-
-	called    = 1 << 23
-	missed    = 1 << 24 // one heartbeat
-	allMissed = 0xff * missed
-)
-
 // Conn is one connection: a state machine that makes no system call. Events go
 // in through its methods, Next says what is to be done; see the package
 // comment. It belongs to its owner: only Ref is for others.
@@ -90,8 +33,8 @@ type Conn struct {
 	more  *extra  // nil if none of it is needed
 	user  any
 	mark  mark
-	seen  uint32 // bytes of unused input that the handler was offered and refused
-	heard moment // when the peer last sent something
+	seen  uint32     // bytes of unused input that the handler was offered and refused
+	heard coarseTime // when the peer last sent something
 
 	peerAddr [16]byte
 	peerPort uint16
@@ -107,12 +50,12 @@ type extra struct {
 	why error         // set with closing
 	due time.Duration // when it expires; 0 for never
 	// dialled is when connecting began, until Opened has been called.
-	dialled time.Duration
-	layer   Layer   // nil if none
-	held    int     // what the layer holds, as it is counted
-	bidden  bool    // the layer has said goodbye
-	parting bool    // a worker calls Closed, or has called it
-	remote  *remote // of a relay between two owners
+	dialled        time.Duration
+	layer          Layer   // nil if none
+	layerBytes     int     // what the layer holds, as it is counted
+	byeSent        bool    // the layer has said goodbye
+	closedByWorker bool    // a worker calls Closed, or has called it
+	remote         *remote // of a relay between two owners
 	// reads is how many reads a drain still waits for.
 	reads int
 	// retained is how often the connection is retained: see Retain.
@@ -129,19 +72,17 @@ type extra struct {
 	// partial is since when the layer waits for the rest of something; 0 if
 	// it does not.
 	partial time.Duration
-	latest  []*Latest // values to take when nothing else is owed
+	values  []*Latest // values to take when nothing else is owed
 	dropped int64     // messages that its peer had no room for
 }
 
 // empty says whether it means nothing.
 func (x *extra) empty() bool {
-	return x.why == nil && x.due == 0 && x.layer == nil && x.held == 0 && !x.bidden && !x.parting &&
+	return x.why == nil && x.due == 0 && x.dialled == 0 && x.layer == nil && x.layerBytes == 0 && !x.byeSent && !x.closedByWorker &&
 		x.remote == nil && x.reads == 0 && x.retained == 0 && !x.duplex &&
 		x.detach == nil && x.upgrade == nil && x.timer == 0 && x.deadline == 0 &&
-		x.queue == nil && x.direct == 0 && x.partial == 0 && len(x.latest) == 0 && x.dropped == 0
+		x.queue == nil && x.direct == 0 && x.partial == 0 && len(x.values) == 0 && x.dropped == 0
 }
-
-func (c *Conn) is(bits uint32) bool { return c.state&bits != 0 }
 
 // Bind gives a connection its host, its number, and the generation that it begins with,
 // once, before anyone else can know it. Two connections with the same number have
@@ -172,50 +113,55 @@ func (c *Conn) Armed() uint16 { return c.armed }
 // SetArmed keeps that note.
 func (c *Conn) SetArmed(bits uint16) { c.armed = bits }
 
+// Dialling says that a connection to a peer, none for a unix socket, is being made
+// since a time of Host.Now.
+func (c *Conn) Dialling(peer netip.AddrPort, since time.Duration) {
+	c.Expect(peer)
+	c.extra().dialled = since
+}
+
+// DialledAt is when connecting began, by the clock of Since: just before the connect call,
+// or in a model that leaves that to package net before its dial. It is for Opened of a
+// connection that was dialled; otherwise it means nothing.
+func (c *Conn) DialledAt() time.Duration {
+	if c.more == nil {
+		return 0
+	}
+	return c.more.dialled
+}
+
 // Open says that the connection is established. It calls Opened, unless layers
 // have to do their part before.
 func (c *Conn) Open(peer netip.AddrPort, dialled bool) {
-	c.state = c.state&own | open | silent
-	c.more = nil // of a dial
-	var began time.Duration
+	c.state = c.state&ownHandler | open | silent
 	switch {
 	case dialled:
 		c.state |= outbound
 		c.host.Counters.Add(Dialled, 1)
-		began = c.noted()
+		*c.extra() = extra{dialled: c.more.dialled}
 	case !c.host.proxied(c.Listener(), peer):
 		c.state |= registered
 	}
 	c.host.Counters.Add(Open, 1)
 	c.Expect(peer)
-	c.seen, c.heard = 0, c.host.moment()
+	c.seen, c.heard = 0, c.host.coarseNow()
 	if l := c.newLayer(); l != nil {
-		c.greet(l, began)
+		c.startLayer(l)
 		return
 	}
-	c.begin(began)
+	c.begin()
 	c.endEvent()
 }
 
-// begin calls Opened, or has it called by a worker. A dial began at a time.
-func (c *Conn) begin(began time.Duration) {
+// begin calls Opened, or has it called by a worker.
+func (c *Conn) begin() {
 	if !c.is(outbound) {
 		c.host.Counters.Add(Accepted, 1)
 	}
-	switch {
-	case c.host.Away:
-		c.state |= fresh
-		if began != 0 {
-			c.extra().dialled = began
-		}
-	case began == 0:
+	if c.host.Away {
+		c.state |= openPending
+	} else {
 		c.callOpened()
-	default:
-		c.note(began)
-		c.state |= beginning
-		c.callOpened()
-		c.state &^= beginning
-		c.seen, c.heard = 0, c.host.moment()
 	}
 }
 
@@ -249,9 +195,9 @@ func (c *Conn) Offered() {
 	c.state |= blocked
 }
 
-// Waits says that the kernel takes nothing of Output now. A driver says so that
+// SendBlocked says that the kernel takes nothing of Output now. A driver says so that
 // waits before it reports Sent: the time to take it begins at the first time.
-func (c *Conn) Waits(now time.Duration) {
+func (c *Conn) SendBlocked(now time.Duration) {
 	if c.out == nil {
 		c.files().begin(now)
 	} else if c.out.goal == 0 {
@@ -284,7 +230,7 @@ func (c *Conn) Sent(n int) {
 		c.state |= blocked
 		c.out.progress(n, c.host.Clock())
 	}
-	c.relieve()
+	c.checkLowWater()
 }
 
 // Room says that the kernel takes output again.
@@ -322,26 +268,26 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	switch m.Kind {
 	case MailSend:
 		if c.is(relayed) {
-			c.heard = c.host.moment()
+			c.heard = c.host.coarseNow()
 		}
-		if c.sendsNoMore() {
+		if c.sendClosed() {
 			c.unpost(len(data))
 			c.host.Counters.Add(Dropped, 1)
-		} else if c.passDown(data); c.latest() != nil {
-			c.latest().owed += len(data)
+		} else if c.passDown(data); c.lastOutput() != nil {
+			c.lastOutput().owed += len(data)
 		} else {
 			c.unpost(len(data))
 		}
 	case MailCast:
 		c.unpost(len(data))
-		if c.hears() {
+		if c.takesBroadcasts() {
 			_, _ = c.Write(data) // as in Cast
 			c.endEvent()
 		}
 	case MailLatest:
-		c.awaits(m.shared.latest)
-	case MailAttend:
-		c.attend()
+		c.queueValue(m.shared.latest)
+	case MailResumeLayer:
+		c.resumeLayer()
 		c.endEvent()
 	case MailClose:
 		c.CloseWith(nil)
@@ -349,7 +295,7 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 		c.callNudged()
 		c.endEvent()
 	case MailDo:
-		if !c.is(greeting | fresh | closing | failed) {
+		if !c.is(greeting | openPending | closing | failed) {
 			c.call(m.shared.Do)
 			c.endEvent()
 		} else if m.shared.Lost != nil {
@@ -361,14 +307,14 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 // WantsInput says whether the driver is to read.
 func (c *Conn) WantsInput() bool {
 	switch {
-	case c.is(gone | failed):
+	case c.is(peerEnded | failed):
 		return false
 	case c.is(closing):
 		return c.is(shut)
 	case c.is(greeting) && c.more.layer.Full():
 		return false
 	}
-	return !c.is(held|fresh) && !c.waits()
+	return !c.is(inputHeld|openPending) && !c.inputPaused()
 }
 
 // WantsRoom says whether the driver is to report Room.
@@ -379,40 +325,40 @@ func (c *Conn) Next() Action {
 	switch {
 	case c.is(failed):
 		return Close
-	case c.mayTake():
-		c.takeLatest()
+	case c.mayTakeValues():
+		c.takeValues()
 		return c.Next()
-	case c.owes() && !c.is(blocked):
+	case c.hasOutput() && !c.is(blocked):
 		if c.out == nil {
 			return SendFile
 		}
 		return Send
-	case c.owes() && (c.is(closing) || c.owesMuch()):
+	case c.hasOutput() && (c.is(closing) || c.pausesReading()):
 		return Wait
 	case c.is(closing):
 		return c.nextClosing()
 	case c.is(greeting):
 		return c.nextGreeting()
-	case c.is(fresh | relieved | warned):
+	case c.is(openPending | drainedPending | drainingPending):
 		return Deliver
-	case c.detaches() && !c.owes() && c.mark.posted() == 0:
+	case c.detaches() && !c.hasOutput() && c.mark.posted() == 0:
 		return Detach
-	case c.is(held), c.is(gone) && !c.is(ended), c.is(relayed) && c.in != nil:
-		if c.is(deaf) {
+	case c.is(inputHeld), c.is(peerEnded) && !c.is(endDelivered), c.is(relayed) && c.in != nil:
+		if c.is(readPaused) {
 			return Wait
 		}
 		return Deliver
-	case c.is(unread) && c.WantsInput():
+	case c.is(readBeforeClose) && c.WantsInput():
 		return Read
-	case c.owes():
+	case c.hasOutput():
 		return Wait
-	case c.is(finishing) && !c.is(shut) && c.mark.posted() == 0:
+	case c.is(closingWrite) && !c.is(shut) && c.mark.posted() == 0:
 		return c.nextShut()
 	case c.retained():
 		return Wait
-	case c.is(gone) && c.retire(io.EOF):
+	case c.is(peerEnded) && c.retire(io.EOF):
 		return c.nextClosing()
-	case c.is(drain) && !c.is(relayed) && c.in == nil && c.partial() == 0 && c.retire(ErrServerClosed):
+	case c.is(draining) && !c.is(relayed) && c.in == nil && c.partial() == 0 && c.retire(ErrServerClosed):
 		return c.nextClosing()
 	}
 	return Wait
@@ -421,10 +367,10 @@ func (c *Conn) Next() Action {
 // nextGreeting is Next for a connection that its handler has not heard of. What
 // the peer's end means to it is for its layer to say.
 func (c *Conn) nextGreeting() Action {
-	if c.is(unread) && c.WantsInput() {
+	if c.is(readBeforeClose) && c.WantsInput() {
 		return Read
 	}
-	if c.out == nil && c.is(drain) && c.retire(ErrServerClosed) {
+	if c.out == nil && c.is(draining) && c.retire(ErrServerClosed) {
 		return c.nextClosing()
 	}
 	return Wait

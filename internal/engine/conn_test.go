@@ -75,9 +75,11 @@ type desk struct {
 func newDesk(t *testing.T, h *calls) *desk {
 	d := &desk{T: t, calls: h, Conn: &Conn{}}
 	d.host = Host{
-		Handler:   h,
-		Limits:    Limits{MaxMessage: 8, MaxUnsent: 16, HighWater: 8, LowWater: 8, CloseTimeout: time.Second, Linger: time.Minute},
-		Log:       slog.New(slog.DiscardHandler),
+		Config: Config{
+			Handler: h,
+			Limits:  Limits{MaxMessage: 8, MaxUnsent: 16, HighWater: 8, LowWater: 8, CloseTimeout: time.Second, Linger: time.Minute},
+			Log:     slog.New(slog.DiscardHandler),
+		},
 		Buffers:   &FreeList{},
 		Admission: admitAll,
 		Counters:  &Counters{},
@@ -131,15 +133,6 @@ func TestFirstReasonCounts(t *testing.T) {
 	d.CloseWith(nil)
 	d.Failed(syscall.ECONNRESET)
 	d.wantClosed(other)
-}
-
-func TestResetWhileOwingIsTheReason(t *testing.T) {
-	d := newDesk(t, &calls{})
-	d.WriteString("owed")
-	d.CloseWith(nil)
-	d.send(0)
-	d.Failed(syscall.EPIPE)
-	d.wantClosed(syscall.ECONNRESET)
 }
 
 func TestReason(t *testing.T) {
@@ -196,8 +189,8 @@ func TestPartHoldsNothing(t *testing.T) {
 	if d.Holds() == 0 {
 		t.Fatal("the connection holds nothing from the beginning")
 	}
-	d.Kill(ErrOverBudget)
-	d.Part()
+	d.Abort(ErrOverBudget)
+	d.DeferClosed()
 	if n, counted := d.Holds(), d.host.Counters.Get(Buffered); n != 0 || counted != 0 {
 		t.Errorf("after Part the connection holds %d bytes, and %d are counted; want none", n, counted)
 	}

@@ -68,6 +68,15 @@ func (c *Counters) Add(what Counter, n int64) int64 { return c.n[what].Add(n) }
 // Set sets one that tells what is now.
 func (c *Counters) Set(what Counter, n int64) { c.n[what].Store(n) }
 
+// SetFlag sets one to 1 or 0.
+func (c *Counters) SetFlag(what Counter, on bool) {
+	n := int64(0)
+	if on {
+		n = 1
+	}
+	c.Set(what, n)
+}
+
 // Get is one of them.
 func (c *Counters) Get(what Counter) int64 { return c.n[what].Load() }
 

@@ -11,17 +11,17 @@ import (
 // ErrShard says that a connection can't leave the descriptor table of its loop.
 var ErrShard = errors.New("myriad: Detach of a connection whose loop has a descriptor table of its own; expected fewer Limits.MaxConns, or Server.Processes")
 
-// Detach gives the connection up: its handler hears of no more input, and when all output
+// Detach gives the connection up: its handler gets no more input, and when all output
 // has been sent, take is called with the connection as one of package net, and with the
 // input that the handler has not used; then Closed, with ErrDetached. If it ends before,
 // take is not called.
 func (c *Conn) Detach(take func(nc net.Conn, unread []byte)) error {
 	switch {
-	case !c.is(open) || c.is(closing|failed|finishing|shut):
+	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
 		return ErrClosed
-	case c.is(greeting) || c.layer() != nil || c.promised():
+	case c.is(greeting) || c.layer() != nil || c.inputTaken():
 		return ErrBadUse
-	case c.host.Shard:
+	case c.host.NoDetach:
 		return ErrShard
 	}
 	c.listen(false)

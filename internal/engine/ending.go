@@ -5,30 +5,30 @@ package engine
 // PeerClosed says that the peer will send no more. What it is owed it must take
 // within the time that a close has.
 func (c *Conn) PeerClosed() {
-	if l := c.layer(); l != nil && !c.is(gone|closing|failed) {
-		c.concern(l.Ended(c))
+	if l := c.layer(); l != nil && !c.is(peerEnded|closing|failed) {
+		c.failLayer(l.Ended(c))
 	}
 	c.PeerEnded()
 }
 
 // PeerEnded is PeerClosed for a layer that has been told so by its own means.
 func (c *Conn) PeerEnded() {
-	c.state |= gone
+	c.state |= peerEnded
 	if c.is(relayed) && !c.is(closing|failed) {
 		c.relayEnd()
 	} else if x := c.extra(); x.retained > 0 {
-		c.heard = c.host.moment()
+		c.heard = c.host.coarseNow()
 	} else if x.due == 0 {
 		x.due = c.host.Now() + c.host.Limits.CloseTimeout
 	}
 }
 
 // Failed says that the transport is broken.
-func (c *Conn) Failed(err error) { c.Kill(Reason(err)) }
+func (c *Conn) Failed(err error) { c.Abort(Reason(err)) }
 
-// Kill closes at once, without sending what is owed. The reason of a connection
+// Abort closes at once, without sending what is owed. The reason of a connection
 // that is closing already and owes nothing stays as it is.
-func (c *Conn) Kill(why error) {
+func (c *Conn) Abort(why error) {
 	if c.is(closing) && c.Pending() == 0 {
 		c.state |= failed
 		return
@@ -43,35 +43,37 @@ const drainReads = 64
 // Drain closes at the next moment at which nothing is under way, and tells the
 // handler. What the kernel has taken from the peer by now is under way.
 func (c *Conn) Drain() {
-	if c.is(drain | closing) {
+	if c.is(draining | closing) {
 		return
 	}
-	if c.host.Draining != nil || c.is(own) {
-		c.state |= warned
+	if c.host.Draining != nil || c.is(ownHandler) {
+		c.state |= drainingPending
 	}
-	c.state |= drain | unread
+	c.state |= draining | readBeforeClose
 	c.extra().reads = drainReads
 }
 
 // stillUnread takes note of a read that brought something: there may be more.
 func (c *Conn) stillUnread() {
 	switch {
-	case c.is(drain) && c.more != nil && c.more.reads > 0:
+	case c.is(draining) && c.more != nil && c.more.reads > 0:
 		c.more.reads--
-	case c.is(held) && !c.is(drain): // a worker has to look at that first
-	case c.overdue(c.host.Now()) == nil:
-		c.state &^= unread
+	case c.is(inputHeld) && !c.is(draining): // a worker has to look at that first
+	default:
+		if why, _ := c.overdue(c.host.Now()); why == nil {
+			c.state &^= readBeforeClose
+		}
 	}
 }
 
 // Empty says that a Read has found nothing, or all there was. A peer whose time was
 // over is given up then, unless a worker has to look at what has come first.
 func (c *Conn) Empty() {
-	if !c.is(unread) || c.is(held) && !c.is(drain) {
+	if !c.is(readBeforeClose) || c.is(inputHeld) && !c.is(draining) {
 		return
 	}
-	c.state &^= unread
-	if why := c.overdue(c.host.Now()); why != nil {
+	c.state &^= readBeforeClose
+	if why, _ := c.overdue(c.host.Now()); why != nil {
 		c.giveUp(why)
 	}
 }
@@ -79,7 +81,7 @@ func (c *Conn) Empty() {
 // fail gives up the connection: output that is owed is dropped.
 func (c *Conn) fail(why error) {
 	if c.is(closing) && !c.is(failed) {
-		c.tellLimit(why, 0) // that of the close itself
+		c.logLimit(why, 0) // that of the close itself
 	}
 	c.CloseWith(why)
 	c.more.why = why
@@ -92,7 +94,7 @@ func (c *Conn) CloseWith(why error) {
 	if c.is(closing) {
 		return
 	}
-	c.tellLimit(why, 0)
+	c.logLimit(why, 0)
 	c.beginClose(why)
 }
 
@@ -129,7 +131,7 @@ func (c *Conn) setClosing(why error) {
 		c.relayClose(why)
 	}
 	switch now := c.host.Now(); {
-	case c.is(gone) && x.due > 0: // it has its time already
+	case c.is(peerEnded) && x.due > 0: // it has its time already
 	case c.is(shut):
 		x.due = now + c.host.Limits.Linger
 	default:
@@ -140,9 +142,9 @@ func (c *Conn) setClosing(why error) {
 // nextClosing is Next for a closing connection that owes nothing.
 func (c *Conn) nextClosing() Action {
 	switch {
-	case c.farewell():
+	case c.sayGoodbye():
 		return Send
-	case c.is(gone):
+	case c.is(peerEnded):
 		return Close
 	case c.is(shut):
 		return Wait
@@ -152,19 +154,19 @@ func (c *Conn) nextClosing() Action {
 
 // nextShut is Next for one that is to shut its sending direction and owes nothing.
 func (c *Conn) nextShut() Action {
-	if c.farewell() {
+	if c.sayGoodbye() {
 		return Send
 	}
 	return Shut
 }
 
-// farewell has the layer say goodbye, once, and says whether there is something to
+// sayGoodbye has the layer say goodbye, once, and says whether there is something to
 // send.
-func (c *Conn) farewell() bool {
-	if c.layer() == nil || c.more.bidden {
+func (c *Conn) sayGoodbye() bool {
+	if c.layer() == nil || c.more.byeSent {
 		return false
 	}
-	c.more.bidden = true
+	c.more.byeSent = true
 	c.more.layer.Closing(c)
 	return c.out != nil
 }
@@ -173,13 +175,13 @@ func (c *Conn) farewell() bool {
 // posted by then included: the peer reads its end, and may send on. Later writes fail.
 func (c *Conn) CloseWrite() {
 	if c.is(open) && !c.is(closing|failed) {
-		c.state |= finishing
+		c.state |= closingWrite
 	}
 }
 
-// sendsNoMore says whether our direction has ended: it is shut, or the layer has said
+// sendClosed says whether our direction has ended: it is shut, or the layer has said
 // goodbye.
-func (c *Conn) sendsNoMore() bool { return c.is(shut) || c.more != nil && c.more.bidden }
+func (c *Conn) sendClosed() bool { return c.is(shut) || c.more != nil && c.more.byeSent }
 
 // Retain keeps the connection from being closed in order, for the peer's end or a
 // drain, until Release has been called as often: something is still to be written. A
@@ -189,8 +191,8 @@ func (c *Conn) Retain() {
 		return
 	}
 	x := c.extra()
-	if x.retained++; c.is(gone) {
-		x.due, c.heard = 0, c.host.moment()
+	if x.retained++; c.is(peerEnded) {
+		x.due, c.heard = 0, c.host.coarseNow()
 	}
 }
 
@@ -199,7 +201,7 @@ func (c *Conn) Release() {
 	if c.more == nil || c.more.retained == 0 {
 		return
 	}
-	if c.more.retained--; c.more.retained == 0 && c.is(gone) && !c.is(closing) {
+	if c.more.retained--; c.more.retained == 0 && c.is(peerEnded) && !c.is(closing) {
 		c.more.due = c.host.Now() + c.host.Limits.CloseTimeout
 	}
 	c.shrink()
@@ -214,7 +216,7 @@ func (c *Conn) shrink() {
 
 // retained says whether it is, and can still be written to, or read from.
 func (c *Conn) retained() bool {
-	if c.more != nil && c.more.duplex && !c.is(gone) {
+	if c.more != nil && c.more.duplex && !c.is(peerEnded) {
 		return true
 	}
 	return (c.is(relayed) || c.more != nil && c.more.retained > 0) && !c.is(shut)
@@ -240,7 +242,7 @@ func (c *Conn) Finish() {
 			o.DialFailed(c.more.why)
 		}
 	default:
-		if !c.more.parting {
+		if !c.more.closedByWorker {
 			c.callClosed()
 		}
 		n.close(closeCause(c.more.why))
@@ -249,7 +251,7 @@ func (c *Conn) Finish() {
 		l.Closed(c)
 		c.forgetHeld()
 	}
-	if c.is(choked) {
+	if c.is(overHighWater) {
 		n.Add(Paused, -1)
 	}
 	n.Add(Closing, -1)

@@ -84,6 +84,8 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // Handler is what the core calls, on the connection's owner.
@@ -222,8 +224,8 @@ type Pace func(loop int, now time.Duration, touch func(Ref) (ok bool)) (next tim
 // Lister is an Engine whose connections can be gone through without a list of
 // them: for a Pace that has something to do on each.
 type Lister interface {
-	// Rouse has each Pace called soon, also one that did not want to be called.
-	Rouse()
+	// WakePacers has each Pace called soon, also one that did not want to be called.
+	WakePacers()
 	// Next finds the first connection of a loop from a slot on that is
 	// established and not with a worker, and the slot to go on from. It is for
 	// the Pace of that loop; in a model without loops for loop -1, and everyone.
@@ -292,6 +294,23 @@ type Dial struct {
 	Loop int
 }
 
+// SocketOptions are the options of sockets, of those that are dialled or of listeners.
+func (c *Config) SocketOptions(dialled bool) sock.Options {
+	s := c.Socket
+	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Unsent: s.Unsent, Delay: s.Delay, Reset: dialled && c.Reset}
+}
+
+// DialFailed tells the handler of the connection, if it has one of its own, or that of
+// all, that no connection was made.
+func (h *Host) DialFailed(o Owned, err error) {
+	err = Reason(err)
+	if o != nil {
+		o.DialFailed(err)
+	} else if f, ok := h.Handler.(DialFailer); ok {
+		f.DialFailed(err)
+	}
+}
+
 // Check says what is wrong with an order, for models.
 func (d Dial) Check() error {
 	switch {
@@ -305,41 +324,6 @@ func (d Dial) Check() error {
 		return fmt.Errorf("dial of the unix socket %q and to %q from %q; expected the path alone", d.Path, d.Target, d.Source)
 	}
 	return nil
-}
-
-// KillGrace is how long Stop waits, when its ctx has ended, for connections to
-// be closed, and again as long as some have been closed in that time: it takes
-// longer only if a handler does not return.
-const KillGrace = time.Second
-
-// AwaitKilled is that wait: until done, or until the number of those that are open
-// has not gone down for KillGrace. It says how many are left then.
-func AwaitKilled(done <-chan struct{}, open func() int64) (stuck int64) {
-	tick := time.NewTicker(KillGrace)
-	defer tick.Stop()
-	for left := open(); ; left = stuck {
-		select {
-		case <-done:
-			return 0
-		case <-tick.C:
-		}
-		if stuck = open(); stuck >= left {
-			return stuck
-		}
-	}
-}
-
-// CutOff is the error of a Stop whose ctx ended with n connections open, of which some
-// are stuck: behind a handler that has not returned, their own or, on its loop or in the
-// queue for its worker, another's.
-func CutOff(ctx context.Context, n, stuck int64) error {
-	switch {
-	case stuck > 0:
-		return fmt.Errorf("%d connections were closed before they had finished, and %d are still open because of handlers that have not returned: %w", n-stuck, stuck, context.Cause(ctx))
-	case n == 0:
-		return nil
-	}
-	return fmt.Errorf("%d connections were closed before they had finished: %w", n, context.Cause(ctx))
 }
 
 // Engine is a running model. Its methods are safe for concurrent use.

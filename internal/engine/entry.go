@@ -41,7 +41,7 @@ func (h *Host) Admit(listener int, peer netip.AddrPort) error {
 
 // refuse counts a connection that is not admitted, and says why.
 func (h *Host) refuse(at *Entrance, peer netip.AddrPort, why error) error {
-	h.tellRefused(at, peer, why)
+	h.logRefused(at, peer, why)
 	if why == errListenerFull {
 		at.refused.Add(1)
 		why = ErrTooManyConns

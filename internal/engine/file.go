@@ -47,7 +47,7 @@ type files struct {
 // negative n all from there on.
 func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	switch {
-	case c.is(closing|failed|finishing) || !c.is(open):
+	case c.is(closing|failed|closingWrite) || !c.is(open):
 		return ErrClosed
 	case c.upgrades():
 		return ErrBadUse
@@ -163,18 +163,18 @@ func (q *files) begin(now time.Duration) {
 	}
 }
 
-// forgive moves the time on.
-func (q *files) forgive(d, now time.Duration) {
+// extend moves the times on.
+func (q *files) extend(d, now time.Duration) {
 	if q != nil {
 		q.since = min(q.since+d, now)
 	}
 }
 
-// owes says whether there is something to send.
-func (c *Conn) owes() bool { return c.out != nil || c.files() != nil }
+// hasOutput says whether there is something to send.
+func (c *Conn) hasOutput() bool { return c.out != nil || c.files() != nil }
 
-// owesSince is since when the first of that waits.
-func (c *Conn) owesSince() time.Duration {
+// outputSince is since when the first of that waits.
+func (c *Conn) outputSince() time.Duration {
 	if c.out != nil {
 		return c.out.since
 	}
@@ -189,21 +189,21 @@ func (c *Conn) end() **Buffer {
 	return &c.out
 }
 
-// latest is what was written last, nil if nothing of that waits.
-func (c *Conn) latest() *Buffer { return *c.end() }
+// lastOutput is what was written last, nil if nothing of that waits.
+func (c *Conn) lastOutput() *Buffer { return *c.end() }
 
 // room is the buffer to append n bytes to that are written.
-func (c *Conn) room(n int) *Buffer { return c.made(c.end(), n) }
+func (c *Conn) room(n int) *Buffer { return c.bufferAt(c.end(), n) }
 
 // transport is the buffer to append n bytes to that are for the transport.
 func (c *Conn) transport(n int) *Buffer {
 	if c.layer() != nil {
-		return c.made(&c.out, n)
+		return c.bufferAt(&c.out, n)
 	}
 	return c.room(n)
 }
 
-func (c *Conn) made(b **Buffer, n int) *Buffer {
+func (c *Conn) bufferAt(b **Buffer, n int) *Buffer {
 	if *b == nil {
 		c.closeBypass()
 		*b = c.host.get(n)
@@ -231,7 +231,7 @@ func (c *Conn) sentFile(n int) {
 		c.state |= blocked
 		c.files().begin(c.host.Clock())
 	}
-	c.relieve()
+	c.checkLowWater()
 }
 
 // consume takes n bytes from the first file, and says whether that was all.

@@ -46,7 +46,7 @@ func TestFoundRelayIdle(t *testing.T) {
 	o.host.SetClock(2 * time.Minute)
 	a.Arrived([]byte("news"))
 	o.deliver()
-	if why := b.overdue(2*time.Minute + time.Second); why != nil {
+	if why, _ := b.overdue(2*time.Minute + time.Second); why != nil {
 		t.Errorf("the receiving side of a relay is closed a second after its last byte: %v", why)
 	}
 }

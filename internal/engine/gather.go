@@ -153,6 +153,6 @@ func (c *Conn) endEvent() {
 		return
 	}
 	c.setDirect(0)
-	c.owesMuch() // notes it before a driver waits for room
-	c.relieve()
+	c.pausesReading() // notes it before a driver waits for room
+	c.checkLowWater()
 }

@@ -24,23 +24,13 @@ type Poster interface {
 // in the goroutine model all connections share one. It does not change after
 // the start but where that is said.
 type Host struct {
-	Handler   Handler
-	Limits    Limits
-	Log       *slog.Logger
+	// Config is what the engine was started with.
+	Config
 	Admission *admission.Controller
-	// See Config.
-	Heartbeat         Heartbeat
-	DropMessages      bool
-	ReadOn            bool
-	NewLayer          func(*Conn) Layer
-	Proxied           func(listener int, a netip.Addr) bool
-	Entrances         []*Entrance // of the listeners
-	Refuse            func(netip.AddrPort, error) []byte
-	Drained, Draining func(*Conn)
-	Timer             func(*Conn)
-	Buffers           Buffers
-	Poster            Poster
-	Counters          *Counters
+	Entrances []*Entrance // of the listeners
+	Buffers   Buffers
+	Poster    Poster
+	Counters  *Counters
 	// Now is the time since an arbitrary start, for Due and Expire. A
 	// deterministic driver brings its own clock.
 	Now func() time.Duration
@@ -49,8 +39,9 @@ type Host struct {
 	// to another. Without them connections reach each other by mail.
 	At   func(slot uint32) *Conn
 	Mine func(c *Conn) bool
-	// Shard says that its descriptors are in a table of its own.
-	Shard bool
+	// NoDetach says that no connection can be given up, and NoFiles that no file can
+	// be handed over: descriptors mean something on one thread only.
+	NoDetach, NoFiles bool
 	// LocalAddr, if set, is our side's address of a connection that can't be closed
 	// meanwhile. Anyone may call it.
 	LocalAddr func(c *Conn) netip.AddrPort
@@ -60,10 +51,8 @@ type Host struct {
 	// OnLoop, if set, says whether it is called on a loop, of this engine or another.
 	OnLoop func() bool
 	Touch  func(c *Conn)
-	// Owner is Config.Owner.
-	Owner any
-	// Index numbers the loops, of which there are Loops.
-	Index, Loops int
+	// Index numbers the loops.
+	Index int
 	// Away says that handlers are called by workers: Opened and Received
 	// are left to Deliver, which asks the driver to hand the connection
 	// over. The owner may change it, and Buffers, between two events.
@@ -81,12 +70,6 @@ type Host struct {
 	Pass func(to *Conn, p []byte) int
 	// direct is how much was sent so in this event: see Conn.direct.
 	direct int
-	// NoFiles says that descriptors mean something on one thread only, so that a
-	// file can't be handed over.
-	NoFiles bool
-	// Shed, if set, is called on the owner instead of the handler's Received,
-	// for input that a worker will not look at.
-	Shed func(c *Conn, in []byte, why error) (used int)
 	// Returned gives a connection back to its owner: a worker calls it that
 	// has run it, with nil, or whoever finds that none will, and says why.
 	Returned func(c *Conn, why error)
@@ -107,14 +90,10 @@ type Host struct {
 
 // SetUp takes what the host has from the configuration.
 func (h *Host) SetUp(cfg *Config, control *admission.Controller) {
-	h.Handler, h.Limits, h.Log = cfg.Handler, cfg.Limits, cfg.Log
-	h.Heartbeat, h.DropMessages, h.NewLayer, h.Refuse = cfg.Heartbeat, cfg.DropMessages, cfg.NewLayer, cfg.Refuse
+	h.Config = *cfg
 	if h.Limits.HighWater == 0 {
 		h.Limits.HighWater, h.Limits.LowWater = h.Limits.MaxUnsent/2, h.Limits.MaxUnsent/4
 	}
-	h.ReadOn = cfg.ReadOn
-	h.Drained, h.Draining, h.Timer, h.Proxied, h.Shed = cfg.Drained, cfg.Draining, cfg.Timer, cfg.Proxied, cfg.Shed
-	h.Owner = cfg.Owner
 	h.Admission, h.Now, h.piece, h.DirectSize = control, Since, pieceSize, directSize
 	h.SetClock(Since())
 }
@@ -136,8 +115,8 @@ func (h *Host) SetClock(now time.Duration) {
 // Clock is the time that SetClock was last told, or up to Grain more.
 func (h *Host) Clock() time.Duration { return time.Duration(h.clock.Load()) }
 
-// moment is the clock's next moment.
-func (h *Host) moment() moment { return momentOf(h.Clock()) + 1 }
+// coarseNow is the clock's next moment.
+func (h *Host) coarseNow() coarseTime { return coarseOf(h.Clock()) + 1 }
 
 // The connection's buffers are counted here, with the room that they take.
 
@@ -231,7 +210,7 @@ func (h *Host) called(c *Conn, took time.Duration, sample bool) {
 	if sample {
 		h.Counters.Called(took)
 	}
-	c.Forgive(took)
+	c.ExtendTimes(took)
 	h.judge(c, took)
 }
 
@@ -310,12 +289,8 @@ var epoch = time.Now()
 // Since is the monotonic clock of the real drivers.
 func Since() time.Duration { return time.Since(epoch) }
 
-// panicked logs and counts a handler's panic.
-func (h *Host) panicked(c *Conn, value any) *PanicError {
-	return h.panickedAt(c.Ref(), c.name(), value, debug.Stack())
-}
-
-func (h *Host) panickedAt(r Ref, peer string, value any, stack []byte) *PanicError {
+// panicked logs and counts a panic of a handler, or of code that works for a connection.
+func (h *Host) panicked(r Ref, peer string, value any, stack []byte) *PanicError {
 	err := &PanicError{Value: value, Stack: stack}
 	h.Counters.Add(Panics, 1)
 	h.Log.LogAttrs(context.Background(), slog.LevelError, "handler panicked; its connection is closed",

@@ -27,7 +27,7 @@ func (c *Conn) take(p []byte) {
 	default:
 		c.Plain(p)
 	}
-	if c.is(unread) {
+	if c.is(readBeforeClose) {
 		c.stillUnread()
 	}
 	c.endEvent()
@@ -39,7 +39,7 @@ func (c *Conn) Plain(p []byte) {
 	if c.more != nil {
 		c.more.partial = 0
 	}
-	c.heard = c.host.moment()
+	c.heard = c.host.coarseNow()
 	c.state &^= silent | allMissed
 	switch {
 	case c.is(closing | failed):
@@ -51,7 +51,7 @@ func (c *Conn) Plain(p []byte) {
 		}
 	case c.host.Away:
 		c.keep(p)
-		c.state |= held
+		c.state |= inputHeld
 	case c.in != nil:
 		c.host.append(c.in, p)
 		c.offerBuffered(nil)
@@ -74,27 +74,27 @@ func (c *Conn) keep(p []byte) {
 // there is none left and the peer has ended.
 func (c *Conn) Deliver() {
 	if c.is(relayed) {
-		c.state &^= relieved | warned
+		c.state &^= drainedPending | drainingPending
 		c.flush()
 		c.endEvent()
 		return
 	}
-	if c.is(fresh) {
-		c.state &^= fresh
+	if c.is(openPending) {
+		c.state &^= openPending
 		c.callOpened()
 	}
-	if c.is(relieved) {
-		c.state &^= relieved
+	if c.is(drainedPending) {
+		c.state &^= drainedPending
 		c.callDrained()
 	}
-	if c.is(warned) && !c.is(closing|failed) {
+	if c.is(drainingPending) && !c.is(closing|failed) {
 		c.callDraining()
 	}
-	c.state &^= warned
-	if c.is(held) {
+	c.state &^= drainingPending
+	if c.is(inputHeld) {
 		c.offerBuffered(nil)
 	}
-	if c.is(gone) && !c.is(ended|held|deaf|closing|failed) {
+	if c.is(peerEnded) && !c.is(endDelivered|inputHeld|readPaused|closing|failed) {
 		c.deliverEnd()
 	}
 	c.endEvent()
@@ -108,20 +108,20 @@ func (c *Conn) deliverEnd() {
 		rest = c.in.Bytes()
 	}
 	used := c.callEnded(rest)
-	if used > 0 && used < len(rest) && c.waits() && !c.is(closing|failed) {
+	if used > 0 && used < len(rest) && c.inputPaused() && !c.is(closing|failed) {
 		c.in.skip(used)
 		c.seen = 0
-		c.state |= held
+		c.state |= inputHeld
 		return
 	}
-	c.state |= ended
+	c.state |= endDelivered
 	c.dropInput()
 }
 
 // offerBuffered offers the unused input and keeps what is left. With a reason it
 // is shed.
 func (c *Conn) offerBuffered(shed error) {
-	c.state &^= held
+	c.state &^= inputHeld
 	if c.in == nil {
 		return
 	}
@@ -145,8 +145,8 @@ func (c *Conn) offerBuffered(shed error) {
 // handler writes for one offer stays within bounds all the same.
 func (c *Conn) offer(in []byte, shed error) []byte {
 	for len(in) > 0 && !c.is(closing|failed) {
-		if c.waits() {
-			c.state |= held
+		if c.inputPaused() {
+			c.state |= inputHeld
 			break
 		}
 		part := in[:min(len(in), int(c.seen)+ReadSize)]
@@ -156,7 +156,7 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 			c.fail(ErrBadUse)
 		case used > 0:
 			in, c.seen = in[used:], 0
-		case c.waits():
+		case c.inputPaused():
 		case len(part) >= c.host.Limits.MaxMessage:
 			c.TooLong(uint64(len(part)))
 		default:
@@ -169,49 +169,48 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 	return in
 }
 
-// waits says whether no input is offered now.
-func (c *Conn) waits() bool { return c.owesMuch() || c.is(deaf) }
+// inputPaused says whether no input is offered now.
+func (c *Conn) inputPaused() bool { return c.pausesReading() || c.is(readPaused) }
 
-// owesMuch says whether reading pauses until output has been sent: from above
-// HighWater until not above LowWater. With ReadOn it never does, but the handler
-// hears of the latter all the same.
-func (c *Conn) owesMuch() bool {
-	if !c.is(choked|relayed) && c.Pending()+c.direct() > c.host.Limits.HighWater {
-		c.state |= choked
+// pausesReading says whether reading pauses until output has been sent: from above
+// HighWater until not above LowWater. With ReadOn it never does, but Drained
+// is called all the same.
+func (c *Conn) pausesReading() bool {
+	if !c.is(overHighWater|relayed) && c.Pending()+c.direct() > c.host.Limits.HighWater {
+		c.state |= overHighWater
 		c.host.Counters.Add(Paused, 1)
 	}
-	return c.is(choked) && !c.host.ReadOn && !c.ReadsOn()
+	return c.is(overHighWater) && !c.host.ReadOn && !c.ReadsOn()
 }
 
-// relieve ends that when it is time, and has a partner go on.
-func (c *Conn) relieve() {
+// checkLowWater ends that when it is time, and has a partner go on.
+func (c *Conn) checkLowWater() {
 	if c.remote() != nil {
 		c.sentRemote()
 	}
-	if !c.is(choked) || c.Pending() > c.host.Limits.LowWater {
+	if !c.is(overHighWater) || c.Pending() > c.host.Limits.LowWater {
 		return
 	}
-	c.unchoke()
+	c.resumeReading()
 	if c.is(relayed) {
-		c.goOn()
+		c.resumePartner()
 		return
 	}
-	if (c.host.Drained != nil || c.is(own)) && !c.is(closing|failed) {
-		c.state |= relieved
+	if (c.host.Drained != nil || c.is(ownHandler)) && !c.is(closing|failed) {
+		c.state |= drainedPending
 	}
 }
 
-// unchoke goes on with reading. The peer's times begin anew: so far nobody has
-// listened.
-func (c *Conn) unchoke() {
-	c.state &^= choked
+// resumeReading ends the pause. The peer's times begin anew: nobody has read meanwhile.
+func (c *Conn) resumeReading() {
+	c.state &^= overHighWater
 	c.host.Counters.Add(Paused, -1)
-	c.attentive()
+	c.restartPeerTimes()
 }
 
-// attentive has the peer's times begin now.
-func (c *Conn) attentive() {
-	c.heard = c.host.moment()
+// restartPeerTimes has the peer's limits of time begin now.
+func (c *Conn) restartPeerTimes() {
+	c.heard = c.host.coarseNow()
 	if c.in != nil {
 		c.in.since = c.host.Clock()
 	}

@@ -38,12 +38,12 @@ type Latest struct {
 	topic *Topic
 	mail  Shared
 
-	mu       sync.Mutex
-	due      bool  // the connection is to take a value, or has mail about that
-	left     bool  // it is to get no more
-	told     int64 // the last value that it was told of
-	taken    int64 // the last one that it took
-	replaced int64 // values that it was told of and did not take, since it last took one
+	mu           sync.Mutex
+	due          bool  // the connection is to take a value, or has mail about that
+	unsubscribed bool  // it is to get no more
+	announced    int64 // the last value that it was told of
+	taken        int64 // the last one that it took
+	replaced     int64 // values that it was told of and did not take, since it last took one
 }
 
 // NewLatest makes it for one connection.
@@ -57,24 +57,24 @@ func NewLatest(t *Topic) *Latest {
 func (l *Latest) Leave() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.left = true
+	l.unsubscribed = true
 }
 
-// gone says whether it has been told to leave.
-func (l *Latest) gone() bool {
+// isUnsubscribed says whether it has been told to leave.
+func (l *Latest) isUnsubscribed() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.left
+	return l.unsubscribed
 }
 
-// tell notes that there is a newer value. It says whether that needs mail, and how many
+// announce notes that there is a newer value. It says whether that needs mail, and how many
 // others have been replaced.
-func (l *Latest) tell() (mail bool, replaced int64) {
+func (l *Latest) announce() (mail bool, replaced int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.told = l.topic.newest.Load().number
+	l.announced = l.topic.newest.Load().number
 	switch {
-	case l.taken == l.told:
+	case l.taken == l.announced:
 		return false, 0
 	case l.due:
 		l.replaced++
@@ -84,8 +84,8 @@ func (l *Latest) tell() (mail bool, replaced int64) {
 	return true, 0
 }
 
-// untell takes that back, because the mail has found no room.
-func (l *Latest) untell() {
+// withdraw takes that back, because the mail has found no room.
+func (l *Latest) withdraw() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.due = false
@@ -97,9 +97,9 @@ func (l *Latest) take() (p []byte, replaced, unknown int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	newest := l.topic.newest.Load()
-	unknown = newest.number - l.told // it was not told of the newest yet
+	unknown = newest.number - l.announced // it was not told of the newest yet
 	replaced = l.replaced + unknown
-	l.due, l.told, l.taken, l.replaced = false, newest.number, newest.number, 0
+	l.due, l.announced, l.taken, l.replaced = false, newest.number, newest.number, 0
 	return newest.bytes, replaced, unknown
 }
 
@@ -119,7 +119,7 @@ func (r Ref) Publish(l *Latest, size int) error {
 	case size > r.c.host.Limits.MaxUnsent:
 		return ErrTooLarge
 	}
-	mail, replaced := l.tell()
+	mail, replaced := l.announce()
 	if replaced > 0 {
 		r.c.host.Counters.Add(Replaced, replaced)
 	}
@@ -128,41 +128,41 @@ func (r Ref) Publish(l *Latest, size int) error {
 	}
 	err := r.post(Request{Kind: MailLatest, Shared: &l.mail})
 	if err != nil {
-		l.untell()
+		l.withdraw()
 	}
 	return err
 }
 
-// awaits notes that the connection is to take a value, or drops that if its direction has
+// queueValue notes that the connection is to take a value, or drops that if its direction has
 // ended. Those of topics that it has left make room for others.
-func (c *Conn) awaits(l *Latest) {
+func (c *Conn) queueValue(l *Latest) {
 	x := c.extra()
-	if c.sendsNoMore() {
+	if c.sendClosed() {
 		_, replaced, unknown := l.take()
 		x.dropped += replaced + 1
 		c.host.Counters.Add(Replaced, unknown)
 		c.host.Counters.Add(Dropped, 1)
 		return
 	}
-	if len(x.latest) == cap(x.latest) {
-		x.latest = slices.DeleteFunc(x.latest, func(l *Latest) bool { return l.gone() })
+	if len(x.values) == cap(x.values) {
+		x.values = slices.DeleteFunc(x.values, func(l *Latest) bool { return l.isUnsubscribed() })
 	}
-	x.latest = append(x.latest, l)
+	x.values = append(x.values, l)
 }
 
-// mayTake says whether it is time to take values.
-func (c *Conn) mayTake() bool {
-	return c.more != nil && len(c.more.latest) > 0 && !c.owes() && !c.upgrades()
+// mayTakeValues says whether it is time to take values.
+func (c *Conn) mayTakeValues() bool {
+	return c.more != nil && len(c.more.values) > 0 && !c.hasOutput() && !c.upgrades()
 }
 
-// takeLatest makes output of the newest values, as many as fit into a buffer, but at
+// takeValues makes output of the newest values, as many as fit into a buffer, but at
 // least one.
-func (c *Conn) takeLatest() {
+func (c *Conn) takeValues() {
 	x, n := c.more, 0
-	for n < len(x.latest) && c.Pending() < pieceSize && !c.is(failed) {
-		l := x.latest[n]
+	for n < len(x.values) && c.Pending() < pieceSize && !c.is(failed) {
+		l := x.values[n]
 		n++
-		if l.gone() {
+		if l.isUnsubscribed() {
 			continue
 		}
 		p, replaced, unknown := l.take()
@@ -172,8 +172,8 @@ func (c *Conn) takeLatest() {
 			c.passDown(p)
 		}
 	}
-	if x.latest = slices.Delete(x.latest, 0, n); len(x.latest) == 0 {
-		x.latest = nil
+	if x.values = slices.Delete(x.values, 0, n); len(x.values) == 0 {
+		x.values = nil
 	}
 }
 
@@ -193,7 +193,7 @@ func (c *Conn) Missed() (n int64) {
 		return 0
 	}
 	n = c.more.dropped
-	for _, l := range c.more.latest {
+	for _, l := range c.more.values {
 		n += l.missed()
 	}
 	return n

@@ -22,14 +22,14 @@ type Layer interface {
 	// Write takes what is to be sent, and gives it to Conn.Append in the form
 	// that is for the transport.
 	Write(c *Conn, p []byte) error
-	// Attend is called when it has asked for it with Ref.Attend, and now and
+	// Resume is called when it has asked for it with Ref.ResumeLayer, and now and
 	// then while the connection greets.
-	Attend(c *Conn) error
+	Resume(c *Conn) error
 	// Held is how many bytes of memory the layer keeps because of what has
 	// arrived, and whether a part of something is among it.
 	Held() (memory int, partial bool)
 	// Full says, while the connection greets, that nothing more is to be read
-	// before the next Attend.
+	// before the next Resume.
 	Full() bool
 	// Ended says that the transport will bring no more.
 	Ended(c *Conn) error
@@ -51,16 +51,16 @@ func (c *Conn) layer() Layer {
 // Layer is the connection's layer, nil if it has none.
 func (c *Conn) Layer() Layer { return c.layer() }
 
-// greet begins with a layer.
-func (c *Conn) greet(l Layer, began time.Duration) {
+// startLayer begins with a layer.
+func (c *Conn) startLayer(l Layer) {
 	c.state |= greeting
 	c.host.Counters.Add(Greeting, 1)
 	x := c.extra()
-	x.layer, x.dialled, x.due = l, began, math.MaxInt64 // a due, so that it is looked at often
+	x.layer, x.due = l, math.MaxInt64 // a due, so that it is looked at often
 	if t := c.host.Limits.HandshakeTimeout; t > 0 {
 		x.due = c.host.Now() + t
 	}
-	c.attend()
+	c.resumeLayer()
 	c.endEvent()
 }
 
@@ -73,9 +73,9 @@ func (c *Conn) SetLayer(l Layer) {
 
 // forgetHeld counts out what a layer has held.
 func (c *Conn) forgetHeld() {
-	if c.more != nil && c.more.held != 0 {
-		c.host.Counters.Add(Buffered, -int64(c.more.held))
-		c.more.held = 0
+	if c.more != nil && c.more.layerBytes != 0 {
+		c.host.Counters.Add(Buffered, -int64(c.more.layerBytes))
+		c.more.layerBytes = 0
 	}
 }
 
@@ -86,31 +86,27 @@ func (c *Conn) Greeted() {
 	}
 	c.state &^= greeting | allMissed
 	c.host.Counters.Add(Greeting, -1)
-	c.heard = c.host.moment()
+	c.heard = c.host.coarseNow()
 	if c.upgrades() {
 		c.upgraded()
 		return
 	}
 	c.state |= silent
-	began := c.more.dialled
-	switch c.more.due = 0; {
-	case c.is(gone): // already: see PeerEnded
+	if c.more.due = 0; c.is(peerEnded) { // already: see PeerEnded
 		c.more.due = c.host.Now() + c.host.Limits.CloseTimeout
-	case c.more.layer == nil && !c.is(drain):
-		c.more = nil
 	}
-	c.begin(began)
+	c.begin()
 }
 
 // passUp gives the layer what has arrived.
 func (c *Conn) passUp(p []byte) {
-	c.concern(c.more.layer.Arrived(c, p))
-	c.weigh()
+	c.failLayer(c.more.layer.Arrived(c, p))
+	c.accountLayer()
 }
 
-// weigh counts what the layer holds, and notes since when it waits for the rest of
+// accountLayer counts what the layer holds, and notes since when it waits for the rest of
 // something.
-func (c *Conn) weigh() {
+func (c *Conn) accountLayer() {
 	l := c.layer()
 	if l == nil {
 		return
@@ -119,9 +115,9 @@ func (c *Conn) weigh() {
 	if !c.is(failed) {
 		memory, partial = l.Held()
 	}
-	if memory != x.held {
-		c.host.Counters.Add(Buffered, int64(memory-x.held))
-		x.held = memory
+	if memory != x.layerBytes {
+		c.host.Counters.Add(Buffered, int64(memory-x.layerBytes))
+		x.layerBytes = memory
 	}
 	switch {
 	case !partial:
@@ -149,7 +145,7 @@ func (c *Conn) passDown(p []byte) {
 			push(c.host, c.room(len(p)), p)
 		}
 	case l != nil:
-		c.concern(l.Write(c, p))
+		c.failLayer(l.Write(c, p))
 	default:
 		c.Append(p)
 	}
@@ -162,16 +158,16 @@ func (c *Conn) Append(p []byte) {
 	}
 }
 
-// attend has the layer do what it has to.
-func (c *Conn) attend() {
+// resumeLayer has the layer go on with its handshake.
+func (c *Conn) resumeLayer() {
 	if l := c.layer(); l != nil && !c.is(closing|failed) {
-		c.concern(l.Attend(c))
-		c.weigh()
+		c.failLayer(l.Resume(c))
+		c.accountLayer()
 	}
 }
 
-// concern takes a layer's error.
-func (c *Conn) concern(err error) {
+// failLayer takes a layer's error.
+func (c *Conn) failLayer(err error) {
 	switch {
 	case err == nil || c.is(closing|failed):
 		return

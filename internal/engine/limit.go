@@ -14,14 +14,14 @@ import (
 // bytes: more than Limits.MaxMessage.
 func (c *Conn) TooLong(size uint64) {
 	if !c.is(closing) {
-		c.tellLimit(ErrMessageTooLong, size)
+		c.logLimit(ErrMessageTooLong, size)
 		c.beginClose(ErrMessageTooLong)
 	}
 }
 
-// tellLimit logs that a limit closes the connection, if that is why. size is that of a
+// logLimit logs that a limit closes the connection, if that is why. size is that of a
 // message; 0 where it is not known.
-func (c *Conn) tellLimit(why error, size uint64) {
+func (c *Conn) logLimit(why error, size uint64) {
 	name, value, help := c.host.limit(why)
 	if name == "" || c.is(greeting) { // see Host.turnedAway
 		return
@@ -35,7 +35,7 @@ func (c *Conn) tellLimit(why error, size uint64) {
 		return
 	}
 	attrs := []slog.Attr{
-		slog.String("limit", name), slog.Any("value", value), c.seenOf(why, size),
+		slog.String("limit", name), slog.Any("value", value), c.limitAttr(why, size),
 		slog.Int("unsent", c.Pending()), slog.String("peer", c.name()), c.Ref().attr(), slog.Int("loop", c.host.Index),
 	}
 	if help != "" {
@@ -71,8 +71,8 @@ func (h *Host) limit(why error) (name string, value any, help string) {
 	return "", nil, ""
 }
 
-// seenOf is what was seen of what a limit bounds.
-func (c *Conn) seenOf(why error, size uint64) slog.Attr {
+// limitAttr is what was seen of what a limit bounds.
+func (c *Conn) limitAttr(why error, size uint64) slog.Attr {
 	const key = "seen"
 	now := c.host.Clock()
 	switch why {
@@ -100,8 +100,8 @@ func (c *Conn) seenOf(why error, size uint64) slog.Attr {
 	return slog.Attr{}
 }
 
-// tellRefused logs that a connection is not admitted.
-func (h *Host) tellRefused(at *Entrance, peer netip.AddrPort, why error) {
+// logRefused logs that a connection is not admitted.
+func (h *Host) logRefused(at *Entrance, peer netip.AddrPort, why error) {
 	name, value := "Limits.MaxConns", any(h.Limits.MaxConns)
 	level := slog.LevelWarn
 	switch why {

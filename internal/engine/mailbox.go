@@ -18,8 +18,8 @@ const (
 	MailNudge
 	// MailCast carries a message to all.
 	MailCast
-	// MailAttend asks for a call of the layer's Attend.
-	MailAttend
+	// MailResumeLayer asks for a call of the layer's Resume.
+	MailResumeLayer
 	// MailDo asks for a call of Shared.Do.
 	MailDo
 	// MailLatest says that there is a value to take; see Latest.
@@ -68,12 +68,12 @@ type Request struct {
 	Bytes  []byte
 	Pieces [][]byte
 	Shared *Shared
-	// most, if above 0, bounds what is posted for the connection instead of MaxUnsent.
-	most int
+	// limit, if above 0, bounds what is posted for the connection instead of MaxUnsent.
+	limit int
 	// room, if set, gets what is closed when a mailbox is emptied that was full.
 	room *<-chan struct{}
-	// certain is for what is posted seldom enough to have room always.
-	certain bool
+	// alwaysFits is for what is posted seldom enough to have room always.
+	alwaysFits bool
 }
 
 func (r Request) size() int {
@@ -120,7 +120,7 @@ type Mailbox struct {
 	// The room of the last batch, while nobody uses it.
 	spareMail []Mail
 	spareData []byte
-	some      atomic.Bool // mail waits; read without the lock
+	nonEmpty  atomic.Bool // mail waits; read without the lock
 	missed    atomic.Int64
 	room      chan struct{} // nil if nobody waits until it is emptied
 }
@@ -138,14 +138,14 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	switch {
 	case b.closed:
 		return ErrClosed
-	case b.n >= most && !r.certain, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
+	case b.n >= most && !r.alwaysFits, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
 		if r.room != nil {
-			*r.room = b.roomy()
+			*r.room = b.roomFreed()
 		}
 		return ErrFull
 	}
-	if r.most > 0 {
-		limit = r.most
+	if r.limit > 0 {
+		limit = r.limit
 	}
 	b.bytes += size
 	if size == 0 {
@@ -162,7 +162,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	for _, p := range r.Pieces {
 		b.data = append(b.data, p...)
 	}
-	b.some.Store(true)
+	b.nonEmpty.Store(true)
 	return nil
 }
 
@@ -190,7 +190,7 @@ func (b *Mailbox) PutDo(c *Conn, s *Shared) error {
 }
 
 // Waiting says whether there is mail, without a lock.
-func (b *Mailbox) Waiting() bool { return b.some.Load() }
+func (b *Mailbox) Waiting() bool { return b.nonEmpty.Load() }
 
 // grow makes room for n bytes, up to as much as an emptied box keeps: what append would
 // make of that may be more, and be made anew each time.
@@ -201,8 +201,8 @@ func (b *Mailbox) grow(n int) {
 	}
 }
 
-// roomy is closed when the box is emptied.
-func (b *Mailbox) roomy() <-chan struct{} {
+// roomFreed gives a channel that is closed when the box is emptied.
+func (b *Mailbox) roomFreed() <-chan struct{} {
 	if b.room == nil {
 		b.room = make(chan struct{})
 	}
@@ -216,7 +216,7 @@ func (b *Mailbox) Take() (mail []Mail, data []byte) {
 	mail, b.mail, b.spareMail = b.mail, b.spareMail, nil
 	data, b.data, b.spareData = b.data, b.spareData, nil
 	b.n, b.bytes = 0, 0
-	b.some.Store(false)
+	b.nonEmpty.Store(false)
 	if b.room != nil {
 		close(b.room)
 		b.room = nil

@@ -112,7 +112,7 @@ func (b *Mailbox) PutMany(to *Many, s *Shared) (sent, full int, closed []Ref) {
 	}
 	last.parts = append(last.parts, manyPart{s, without})
 	last.size += size
-	b.some.Store(true)
+	b.nonEmpty.Store(true)
 	return sent, full, closed
 }
 

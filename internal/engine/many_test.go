@@ -89,10 +89,10 @@ func TestMany(t *testing.T) {
 			t.Errorf("connection %d: %d bytes are posted when all is sent", i, n)
 		}
 	}
-	conns[0].Kill(nil)
+	conns[0].Abort(nil)
 	wantSent(t, to, "f", 4, 0, 1)
 	wantSent(t, to, "", 4, 0, 1)
-	conns[2].Kill(nil) // with mail on its way
+	conns[2].Abort(nil) // with mail on its way
 	o.taken()
 	for i, c := range conns {
 		c.dropOutput()

@@ -23,12 +23,12 @@ type Owned interface {
 // value goes with the handler.
 func (c *Conn) SetOwned(o Owned) {
 	c.setUser(o)
-	c.state |= own
+	c.state |= ownHandler
 }
 
 // owned is that handler, nil if there is none.
 func (c *Conn) owned() Owned {
-	if !c.is(own) {
+	if !c.is(ownHandler) {
 		return nil
 	}
 	return c.user.(Owned)

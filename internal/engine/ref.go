@@ -118,11 +118,11 @@ func (r Ref) DoElse(f func(*Conn), lost func()) error {
 // Panicked counts and logs a panic of code that works elsewhere for the connection, whose
 // peer is named, and makes a reason of it.
 func (r Ref) Panicked(peer string, value any, stack []byte) error {
-	return r.c.host.panickedAt(r, peer, value, stack)
+	return r.c.host.panicked(r, peer, value, stack)
 }
 
-// Attend posts a request to call the layer's Attend.
-func (r Ref) Attend() error { return r.post(Request{Kind: MailAttend}) }
+// ResumeLayer posts a request to call the layer's Resume.
+func (r Ref) ResumeLayer() error { return r.post(Request{Kind: MailResumeLayer}) }
 
 // ID numbers the connection among all that there ever were with the same owners, from 1
 // on; that of the zero Ref is 0.
@@ -151,10 +151,10 @@ func (r Ref) On(h *Host) *Conn {
 	return r.c
 }
 
-// HoldCast makes mail of a message to all, for a connection that is open and with
+// ReserveBroadcast makes mail of a message to all, for a connection that is open and with
 // a worker, which is to be Mailed when it is back. It fails when so much is held or
 // posted for it already as may be. Anyone may call it.
-func (c *Conn) HoldCast(s *Shared) (Mail, error) {
+func (c *Conn) ReserveBroadcast(s *Shared) (Mail, error) {
 	gen := c.mark.generation()
 	if err := c.mark.reserve(gen, max(len(s.Bytes), noBytes), c.host.Limits.MaxUnsent); err != nil {
 		return Mail{}, err

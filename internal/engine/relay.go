@@ -10,37 +10,37 @@ import (
 //
 // Connections of one loop, which has Host.At, know each other by slot, which takes the
 // place of seen: a relay needs no memory beside them. What one receives is written to
-// the other at once; the other is choked when it owes more than HighWater, and then the
-// first is deaf until it has come down to LowWater. The two begin to close in one step,
+// the other at once. When that has more than HighWater unsent, the first is not read from
+// until it has come down to LowWater. The two begin to close in one step,
 // so that neither slot outlives the relay.
 //
 // Connections of two owners know each other by Ref, and all goes by mail. A connection
-// that is ahead of its partner by more than HighWater asks for a grant and is deaf until
-// that has come: the partner gives it when what it owes has come down to LowWater. Mail
+// that is ahead of its partner by more than HighWater asks for a grant and is not read
+// from until that has come: the partner gives it when its output has come down to LowWater. Mail
 // keeps the order, so that the end of a direction comes behind its bytes.
 //
 // Where any goroutine may use a socket (Host.Pass), a connection sends to its partner's
 // directly while nothing else waits to be sent there: see bypass. What the kernel does not
-// take goes by mail, and then the connection is deaf until all of that is sent.
+// take goes by mail, and then the connection is not read from until all of that is sent.
 //
-// One that asks for a relay knows its partner and is deaf until the two have met: mail
-// calls meet of the other one, on its owner. If that belongs to a second owner it is
+// One that asks for a relay knows its partner and is not read from until the two are
+// joined: mail calls acceptRelay of the other one, on its owner. If that belongs to a second owner it is
 // joined then, and mail has the first one joined before any byte comes. What relays post
 // beside bytes is a few pieces of mail for each connection at a time, which have room in
-// every mailbox (Request.certain): a connection always hears of its partner's end.
+// every mailbox (Request.alwaysFits): a connection always learns of its partner's end.
 
 // Relay joins two connections. It is for the owner of one of them.
 func (c *Conn) Relay(to Ref) error {
 	switch {
-	case c.is(closing|failed|finishing) || !c.is(open) || to.Closed():
+	case c.is(closing|failed|closingWrite) || !c.is(open) || to.Closed():
 		return ErrClosed
-	case to.c == c || c.promised():
+	case to.c == c || c.inputTaken():
 		return ErrBadUse
 	}
 	from := c.Ref()
-	err := to.post(Request{Kind: MailDo, Shared: from.asks()})
+	err := to.post(Request{Kind: MailDo, Shared: from.relayRequest()})
 	if err == nil {
-		c.state |= deaf
+		c.state |= readPaused
 		c.extra().remote = &remote{partner: to}
 	}
 	return err
@@ -49,31 +49,31 @@ func (c *Conn) Relay(to Ref) error {
 // Relayed says whether the connection is joined with another one.
 func (c *Conn) Relayed() bool { return c.is(relayed) }
 
-// promised says whether the input is for somebody else than the handler already: it is in
+// inputTaken says whether the input is for somebody else than the handler already: it is in
 // a relay, or has asked for one, for a layer, or to be given up.
-func (c *Conn) promised() bool {
+func (c *Conn) inputTaken() bool {
 	return c.is(relayed) || c.more != nil && (c.remote() != nil || c.upgrades() || c.detaches())
 }
 
 // joinable says whether the connection can be joined with another one.
 func (c *Conn) joinable(o Ref) bool {
 	switch {
-	case c.is(relayed | finishing):
+	case c.is(relayed | closingWrite):
 		return false
-	case c.promised():
+	case c.inputTaken():
 		return c.remote() != nil && c.remote().partner == o
 	}
 	return true
 }
 
-// asks is what the connection has done on the one that it wants to be joined with.
-func (r Ref) asks() *Shared {
-	return &Shared{Do: func(o *Conn) { o.meet(r) }, Lost: func() { r.closeWith(ErrClosed) }}
+// relayRequest is what the connection has done on the one that it wants to be joined with.
+func (r Ref) relayRequest() *Shared {
+	return &Shared{Do: func(o *Conn) { o.acceptRelay(r) }, Lost: func() { r.closeWith(ErrClosed) }}
 }
 
-// meet joins the connection with one that has asked for that. Where workers call handlers,
+// acceptRelay joins the connection with one that has asked for that. Where workers call handlers,
 // that one may be with one of them: then it asks again when it is back.
-func (c *Conn) meet(from Ref) {
+func (c *Conn) acceptRelay(from Ref) {
 	o, here := from.On(c.host), c.Ref()
 	near := c.host.At != nil && o != nil
 	switch {
@@ -90,7 +90,7 @@ func (c *Conn) meet(from Ref) {
 		from.tellElse(func(o *Conn) { o.joinTo(here, out, in) }, func() { here.closeWith(ErrClosed) })
 		c.join(&remote{partner: from, in: in, out: out})
 	case !c.host.Mine(o):
-		again := from.asks()
+		again := from.relayRequest()
 		from.tellElse(func(*Conn) { here.tellElse(again.Do, again.Lost) }, func() { here.closeWith(ErrClosed) })
 	case !o.joinable(here):
 		o.CloseWith(ErrBadUse)
@@ -130,11 +130,11 @@ func (c *Conn) joinTo(o Ref, in, out *bypass) {
 // What was kept is forwarded by Deliver.
 func (c *Conn) join(r *remote) {
 	c.state |= relayed
-	c.state &^= silent | ended | deaf | held | relieved | allMissed
-	if c.is(choked) {
-		c.unchoke()
+	c.state &^= silent | endDelivered | readPaused | inputHeld | drainedPending | allMissed
+	if c.is(overHighWater) {
+		c.resumeReading()
 	}
-	if c.attentive(); c.is(gone) {
+	if c.restartPeerTimes(); c.is(peerEnded) {
 		c.more.due = 0
 	}
 	if r != nil {
@@ -151,7 +151,7 @@ func (r Ref) tell(do func(*Conn)) { r.tellElse(do, nil) }
 
 // tellElse is tell with what is done instead if the partner is closing.
 func (r Ref) tellElse(do func(*Conn), lost func()) {
-	err := r.post(Request{Kind: MailDo, certain: true, Shared: &Shared{Do: do, Lost: lost}})
+	err := r.post(Request{Kind: MailDo, alwaysFits: true, Shared: &Shared{Do: do, Lost: lost}})
 	if err != nil && lost != nil {
 		lost()
 	}
@@ -162,9 +162,9 @@ func (r Ref) closeWith(why error) { r.tell(func(c *Conn) { c.CloseWith(why) }) }
 
 // remote is what a connection has to know of its partner with another owner.
 type remote struct {
-	partner Ref
-	ahead   int  // bytes that were mailed since the last grant
-	asked   bool // the partner waits for a grant
+	partner     Ref
+	ahead       int  // bytes that were mailed since the last grant
+	grantWanted bool // the partner waits for a grant
 	// in is how the partner gets past this connection's owner, out how this one gets
 	// past the partner's; nil where descriptors are for their owners only.
 	in, out *bypass
@@ -187,7 +187,7 @@ func (c *Conn) remote() *remote {
 }
 
 func (c *Conn) openBypass() {
-	if in := c.more.remote.in; in != nil && !c.owes() && c.layer() == nil {
+	if in := c.more.remote.in; in != nil && !c.hasOutput() && c.layer() == nil {
 		in.mu.Lock()
 		in.open = true
 		in.mu.Unlock()
@@ -203,10 +203,10 @@ func (c *Conn) closeBypass() {
 	}
 }
 
-// hearBypass counts what came by a bypass as heard.
-func (c *Conn) hearBypass() {
+// noteBypassUse counts what came by a bypass as heard.
+func (c *Conn) noteBypassUse() {
 	if r := c.remote(); r != nil && r.in != nil {
-		if used := moment(r.in.used.Load()); used != 0 && int32(used-c.heard) > 0 {
+		if used := coarseTime(r.in.used.Load()); used != 0 && int32(used-c.heard) > 0 {
 			c.heard = used
 		}
 	}
@@ -230,7 +230,7 @@ func (c *Conn) Bypass(send func(o *Conn)) bool {
 	if !r.out.open || r.partner.c.mark.posted() != 0 { // that goes first
 		return false
 	}
-	r.out.used.Store(uint32(c.host.moment()))
+	r.out.used.Store(uint32(c.host.coarseNow()))
 	send(r.partner.c)
 	return true
 }
@@ -238,7 +238,7 @@ func (c *Conn) Bypass(send func(o *Conn)) bool {
 // sentRemote is for a connection that has sent something.
 func (c *Conn) sentRemote() {
 	c.openBypass()
-	if c.more.remote.asked {
+	if c.more.remote.grantWanted {
 		c.grant()
 	}
 }
@@ -250,7 +250,7 @@ func (c *Conn) flush() {
 		c.forward(in.Bytes())
 		c.host.put(in)
 	}
-	if c.is(gone) && !c.is(closing|failed) {
+	if c.is(peerEnded) && !c.is(closing|failed) {
 		c.relayEnd()
 	}
 }
@@ -267,11 +267,11 @@ func (c *Conn) joined() *Conn {
 
 // forward gives the other connection what this one has received.
 func (c *Conn) forward(p []byte) {
-	c.heard = c.host.moment()
+	c.heard = c.host.coarseNow()
 	if o := c.joined(); o != nil {
 		o.relay(p)
-		if o.is(choked) {
-			c.state |= deaf
+		if o.is(overHighWater) {
+			c.state |= readPaused
 		}
 		c.host.Touch(o)
 		return
@@ -305,11 +305,11 @@ func (c *Conn) forwardRemote(p []byte) {
 			return
 		}
 	}
-	if (r.ahead > c.host.Limits.HighWater || r.out != nil) && !c.is(deaf) {
-		c.state |= deaf
+	if (r.ahead > c.host.Limits.HighWater || r.out != nil) && !c.is(readPaused) {
+		c.state |= readPaused
 		r.partner.tell(func(o *Conn) {
 			if r := o.remote(); r != nil {
-				r.asked = true
+				r.grantWanted = true
 				o.grant()
 			}
 		})
@@ -318,12 +318,12 @@ func (c *Conn) forwardRemote(p []byte) {
 
 // relay writes what the other connection has received.
 func (c *Conn) relay(p []byte) {
-	if c.is(closing | failed | finishing) {
+	if c.is(closing | failed | closingWrite) {
 		return
 	}
-	c.heard = c.host.moment()
+	c.heard = c.host.coarseNow()
 	h := c.host
-	if !c.owes() && c.layer() == nil && h.Direct != nil && len(p) >= h.DirectSize {
+	if !c.hasOutput() && c.layer() == nil && h.Direct != nil && len(p) >= h.DirectSize {
 		n := h.Direct(c, [][]byte{p})
 		if n > 0 {
 			h.Counters.Add(Writes, 1)
@@ -332,8 +332,8 @@ func (c *Conn) relay(p []byte) {
 		p = p[n:]
 	}
 	c.passDown(p)
-	if !c.is(choked) && c.Pending() > h.Limits.HighWater {
-		c.state |= choked
+	if !c.is(overHighWater) && c.Pending() > h.Limits.HighWater {
+		c.state |= overHighWater
 		h.Counters.Add(Paused, 1)
 	}
 }
@@ -345,7 +345,7 @@ func (c *Conn) SpliceTo() *Conn {
 		return nil
 	}
 	o := c.joined()
-	if o == nil || o.owes() || o.layer() != nil || o.is(closing|failed|finishing) {
+	if o == nil || o.hasOutput() || o.layer() != nil || o.is(closing|failed|closingWrite) {
 		return nil
 	}
 	return o
@@ -353,7 +353,7 @@ func (c *Conn) SpliceTo() *Conn {
 
 // Spliced counts n bytes that were moved so, or in a Bypass.
 func (c *Conn) Spliced(n int) {
-	c.heard = c.host.moment()
+	c.heard = c.host.coarseNow()
 	if o := c.joined(); o != nil {
 		o.heard = c.heard
 	}
@@ -363,13 +363,13 @@ func (c *Conn) Spliced(n int) {
 		c.host.Counters.Add(Writes, 1)
 		c.host.Counters.Add(BytesOut, int64(n))
 	}
-	if c.is(unread) {
+	if c.is(readBeforeClose) {
 		c.stillUnread()
 	}
 }
 
-// goOn has the other connection read again, after this one was choked.
-func (c *Conn) goOn() {
+// resumePartner has the other connection read again, when this one is below LowWater.
+func (c *Conn) resumePartner() {
 	if c.is(closing | failed) {
 		return
 	}
@@ -388,7 +388,7 @@ func (c *Conn) grant() {
 	if c.is(closing|failed) || c.Pending() > most {
 		return
 	}
-	r.asked = false
+	r.grantWanted = false
 	r.partner.tell(func(o *Conn) {
 		if r := o.remote(); r != nil {
 			r.ahead = 0
@@ -399,11 +399,11 @@ func (c *Conn) grant() {
 
 // relayEnd passes on that the peer has ended, behind all it has sent.
 func (c *Conn) relayEnd() {
-	if c.in != nil || c.is(ended) {
+	if c.in != nil || c.is(endDelivered) {
 		return
 	}
-	c.state |= ended
-	c.heard = c.host.moment()
+	c.state |= endDelivered
+	c.heard = c.host.coarseNow()
 	if o := c.joined(); o != nil {
 		o.CloseWrite()
 		c.host.Touch(o)

@@ -81,7 +81,7 @@ func (s *senders) wake(c *Conn) {
 // more than LowWater before it if it is long.
 func (r Ref) paced(p []byte) Request {
 	l := &r.c.host.Limits
-	return Request{Kind: MailSend, Bytes: p, most: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
+	return Request{Kind: MailSend, Bytes: p, limit: max(l.HighWater, min(l.LowWater+len(p), l.MaxUnsent), 1)}
 }
 
 // TrySend is SendWait that fails with ErrFull where it would wait.
@@ -123,7 +123,7 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 		switch {
 		case box != nil:
 			room = box
-		case !c.mark.await(r.gen, q.most-max(len(p), noBytes)):
+		case !c.mark.await(r.gen, q.limit-max(len(p), noBytes)):
 			continue
 		}
 		select {

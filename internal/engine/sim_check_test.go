@@ -144,7 +144,7 @@ func (s *sim) checkSettled() {
 		s.check(!l.fin && c.WantsInput(), "%v: stuck: state %b", l, c.state)
 		s.check(s.host.Drained == nil || !l.awaits, "%v: at rest, was told that it is Paused, and Writable was not called", l)
 		s.check(s.host.Draining == nil || !l.drained || !l.opened || l.draining == 1, "%v: was to drain, and Draining was called %d times", l, l.draining)
-		s.check(!c.is(drain) || c.in != nil || l.shut, "%v: was to drain, is idle, and is still open", l)
+		s.check(!c.is(draining) || c.in != nil || l.shut, "%v: was to drain, is idle, and is still open", l)
 	}
 }
 
@@ -257,7 +257,7 @@ func (s *sim) recount() {
 		}
 		want[Open]++
 		want[Buffered] += int64(l.conn.Holds())
-		for bit, n := range map[uint32]*int64{greeting: &want[Greeting], choked: &want[Paused], closing: &want[Closing]} {
+		for bit, n := range map[uint32]*int64{greeting: &want[Greeting], overHighWater: &want[Paused], closing: &want[Closing]} {
 			if l.conn.is(bit) {
 				*n++
 			}

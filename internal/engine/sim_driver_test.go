@@ -101,7 +101,7 @@ func (s *sim) readNow(l *life) {
 	}
 	l.cause(s.mayExpire(l)...) // it is judged now
 	c.Empty()
-	s.check(some || !c.is(unread), "%v: is still to be read from", l)
+	s.check(some || !c.is(readBeforeClose), "%v: is still to be read from", l)
 }
 
 // deliver has the handler called, or sheds what may be shed now and then.
@@ -172,11 +172,11 @@ func (s *sim) driveOne(l *life) {
 	c := l.conn
 	for range 10_000 {
 		open := !c.is(closing)
-		if c.is(choked) { // it may not be any more, in a moment
+		if c.is(overHighWater) { // it may not be any more, in a moment
 			l.relieved = s.now
 		}
 		a := s.next(l)
-		if open && c.is(closing) && c.more.why == ErrServerClosed && !c.is(deaf|gone) {
+		if open && c.is(closing) && c.more.why == ErrServerClosed && !c.is(readPaused|peerEnded) {
 			s.check(l.arrived >= l.owed, "%v: drained with %d of the %d bytes read that were sent before", l, l.arrived, l.owed)
 		}
 		switch a {
@@ -215,18 +215,18 @@ func (s *sim) next(l *life) Action {
 
 func (s *sim) checkWaiting(l *life) {
 	c := l.conn
-	if l.choked || c.is(choked|deaf) {
+	if l.choked || c.is(overHighWater|readPaused) {
 		l.relieved = s.now
 	}
 	_, due := c.Due()
 	s.water(l)
 	s.check(!l.choked || !c.WantsInput(), "%v: wants input while it owes %d bytes", l, c.Pending())
-	s.check(c.Deaf() == l.deaf || !l.settled() || c.is(closing), "%v: Deaf is %v", l, c.Deaf())
-	s.check(!c.is(deaf) || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
+	s.check(c.ReadPaused() == l.deaf || !l.settled() || c.is(closing), "%v: Deaf is %v", l, c.ReadPaused())
+	s.check(!c.is(readPaused) || !c.WantsInput() || c.is(closing), "%v: wants input, and does not listen", l)
 	s.check(!l.told || !c.WantsInput(), "%v: wants input after its end", l)
 	s.check(!l.told || due || l.bound(), "%v: its peer has ended, and it has no bound: state %b", l, c.state)
 	mail := c.mark.posted() > c.posted()
-	s.check(c.WantsInput() || c.WantsRoom() || due || mail || c.is(deaf) || l.bound(),
+	s.check(c.WantsInput() || c.WantsRoom() || due || mail || c.is(readPaused) || l.bound(),
 		"%v: waits for nothing: state %b", l, c.state)
 }
 
@@ -336,7 +336,7 @@ func (s *sim) yield() {
 	l := slices.MaxFunc(open, func(a, b *life) int { return cmp.Compare(a.conn.Holds(), b.conn.Holds()) })
 	s.log("%v: gives way", l)
 	l.cause(ErrOverBudget)
-	l.conn.Kill(ErrOverBudget)
+	l.conn.Abort(ErrOverBudget)
 	s.drive(l)
 }
 

@@ -29,7 +29,7 @@ func (s *sim) Opened(c *Conn) {
 	l := s.lives[c.Slot()]
 	s.check(!l.opened && !c.is(relayed), "%v: Opened twice, or in a relay", l)
 	s.check(c.Value() == nil, "%v: has the value of another connection", l)
-	s.check(!c.is(greeting|fresh), "%v: Opened before its time: state %b", l, c.state)
+	s.check(!c.is(greeting|openPending), "%v: Opened before its time: state %b", l, c.state)
 	s.check(!l.dialled || c.DialledAt() == l.began, "%v: DialledAt is %d, want %d", l, c.DialledAt(), l.began)
 	s.check(c.Refused() == 0, "%v: Refused is %d in Opened", l, c.Refused())
 	l.opened, l.known, l.ref = true, true, c.Ref()
@@ -305,7 +305,7 @@ func (s *sim) closesWrite(l *life) {
 func (s *sim) retains(l *life) {
 	s.log("%v: is retained", l)
 	if !l.conn.is(closing | failed) {
-		if l.retained++; l.conn.is(gone) {
+		if l.retained++; l.conn.is(peerEnded) {
 			l.heard = s.now
 		}
 	}

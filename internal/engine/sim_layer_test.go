@@ -65,7 +65,7 @@ func (l *life) greets() bool { return l.layer != nil && !l.opened }
 func (s *sim) upgrades(l *life) {
 	c := l.conn
 	err := c.Upgrade(func(*Conn) Layer {
-		s.check(l.upgrading && !l.layer.begun && !c.is(closing|failed|gone) && c.in == nil, "%v: its upgrade begins: state %b", l, c.state)
+		s.check(l.upgrading && !l.layer.begun && !c.is(closing|failed|peerEnded) && c.in == nil, "%v: its upgrade begins: state %b", l, c.state)
 		s.log("%v: its upgrade begins", l)
 		l.layer.begun, l.deaf = true, false
 		return l.layer
@@ -134,13 +134,13 @@ func (y *simLayer) greet(c *Conn) error {
 	return nil
 }
 
-// wake asks for Attend from outside.
+// wake asks for Resume from outside.
 func (y *simLayer) wake() {
-	err := y.l.ref.Attend()
+	err := y.l.ref.ResumeLayer()
 	y.s.log("%v: the layer wants to be attended to: %v", y.l, err)
 }
 
-func (y *simLayer) Attend(c *Conn) error {
+func (y *simLayer) Resume(c *Conn) error {
 	y.check(c)
 	switch {
 	case y.done:
@@ -167,7 +167,7 @@ func (y *simLayer) Full() bool { return false }
 
 func (y *simLayer) Held() (memory int, partial bool) { return 0, false }
 
-// Ended fails where the greeting is not over, or leaves that to Attend or to the
+// Ended fails where the greeting is not over, or leaves that to Resume or to the
 // time that a greeting has.
 func (y *simLayer) Ended(c *Conn) error {
 	y.check(c)

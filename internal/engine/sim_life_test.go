@@ -157,7 +157,7 @@ func (l *life) pauses() bool { return l.deaf && l.settled() }
 
 // writesNoMore says whether its direction has ended, or is about to.
 func (l *life) writesNoMore() bool {
-	return l.closed || l.finishing || l.conn.is(closing) || l.mate != nil && l.mate.told && l.conn.is(finishing)
+	return l.closed || l.finishing || l.conn.is(closing) || l.mate != nil && l.mate.told && l.conn.is(closingWrite)
 }
 
 // sendsNoMore says whether what is posted to it is dropped.

@@ -163,7 +163,7 @@ func (s *sim) driveSlot(c *Conn) {
 func (s *sim) mailed(p *post, m Mail, body []byte) {
 	l := p.to
 	takes := s.takesMail(l)
-	if takes && l.upgrading && p.kind != MailAttend && p.kind != MailCast {
+	if takes && l.upgrading && p.kind != MailResumeLayer && p.kind != MailCast {
 		s.log("%v: mail of kind %d waits for the layer", l, p.kind)
 		if len(l.kept) < 2*simMaxMail {
 			l.kept = append(l.kept, p)
@@ -356,7 +356,7 @@ func (s *sim) castTo(l *life, all []byte, each []*Shared) {
 
 // hears says whether messages to all are for a connection.
 func (s *sim) hears(l *life) bool {
-	return !l.finishing && !l.conn.is(greeting|fresh|relayed|closing) && !l.upgrading
+	return !l.finishing && !l.conn.is(greeting|openPending|relayed|closing) && !l.upgrading
 }
 
 // tooMuch notes that a message has no room.

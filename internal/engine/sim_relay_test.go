@@ -114,7 +114,7 @@ func (s *sim) bypass(c *Conn, p []byte) int {
 		return 0 // its socket is closed, or its direction
 	}
 	s.check(len(l.wire) == len(l.wrote) && c.mark.posted() == 0, "%v: gets %d bytes past %d that wait", l, len(p), len(l.wrote)-len(l.wire))
-	s.check(l.layer == nil && !l.shut && !c.is(finishing), "%v: gets bytes past its layer or its end: state %b", l, c.state)
+	s.check(l.layer == nil && !l.shut && !c.is(closingWrite), "%v: gets bytes past its layer or its end: state %b", l, c.state)
 	n := min(l.room, len(p))
 	if l.reset {
 		n = 0

@@ -163,14 +163,16 @@ func newSim(name string, d dice) *sim {
 	s := &sim{name: name, dice: d, lent: map[*Buffer]bool{}}
 	s.box.Max, s.box.MaxBytes = simMaxMail, 16<<20
 	s.host = Host{
-		Handler: s, Buffers: s, Poster: s,
-		Limits: Limits{
-			MaxMessage: simMaxMessage, MaxUnsent: simMaxUnsent, MaxMail: simMaxMail,
-			HighWater: simHigh, LowWater: simLow,
-			CloseTimeout: simClose, Linger: simLinger, HandshakeTimeout: simHandshake,
+		Config: Config{
+			Handler: s, Timer: s.timer, Log: slog.New(slog.DiscardHandler),
+			Limits: Limits{
+				MaxMessage: simMaxMessage, MaxUnsent: simMaxUnsent, MaxMail: simMaxMail,
+				HighWater: simHigh, LowWater: simLow,
+				CloseTimeout: simClose, Linger: simLinger, HandshakeTimeout: simHandshake,
+			},
 		},
-		Log: slog.New(slog.DiscardHandler), Counters: &s.counters, Timer: s.timer,
-		Now: func() time.Duration { return s.now }, Admission: admitAll,
+		Buffers: s, Poster: s, Counters: &s.counters, Admission: admitAll,
+		Now: func() time.Duration { return s.now },
 	}
 	s.host.Direct, s.host.DirectSize, s.host.piece = s.direct, 3, 8<<s.dice.roll(5)
 	s.dress()
@@ -259,7 +261,7 @@ func (s *sim) step() {
 	case what == 33 && s.dice.roll(12) == 0:
 		s.log("%v: kill", l)
 		l.cause(errKilled)
-		l.conn.Kill(errKilled)
+		l.conn.Abort(errKilled)
 		s.drive(l)
 	case what >= 34:
 		s.cast()

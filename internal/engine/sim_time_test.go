@@ -34,7 +34,7 @@ func (s *sim) expire(l *life) {
 		l.cause(ErrCloseTimeout)
 	}
 	l.cause(s.mayExpire(l)...)
-	own := open && !c.is(greeting|fresh) && !(over && owes) // its own times count
+	own := open && !c.is(greeting|openPending) && !(over && owes) // its own times count
 	deadline, timer := own && l.passed(l.deadline), own && l.passed(l.timer)
 	beats, timers := s.beats, s.timers
 	acted := c.Expire(s.now)
@@ -101,7 +101,7 @@ func (s *sim) timer(c *Conn) {
 // mayExpire are the reasons for which a connection may be closed now.
 func (s *sim) mayExpire(l *life) (may []error) {
 	lim, c := &s.host.Limits, l.conn
-	if c.is(closing | failed | greeting | fresh) {
+	if c.is(closing | failed | greeting | openPending) {
 		return nil
 	}
 	quiet, calm := s.now-l.heard, s.now-l.free(l.heard)
@@ -119,7 +119,7 @@ func (s *sim) mayExpire(l *life) (may []error) {
 	if l.told && l.bound() {
 		add(ErrIdleTimeout, lim.IdleTimeout, quiet)
 	}
-	if !l.told && !c.is(outbound|choked|deaf) {
+	if !l.told && !c.is(outbound|overHighWater|readPaused) {
 		switch {
 		case c.is(relayed):
 			add(ErrIdleTimeout, lim.IdleTimeout, calm)
@@ -141,7 +141,7 @@ func (s *sim) mayExpire(l *life) (may []error) {
 // is none.
 func (s *sim) overdue(l *life) error {
 	lim, c := &s.host.Limits, l.conn
-	if lim.WriteTimeout == 0 || c.is(greeting|fresh|closing|failed|gone|held|relayed) {
+	if lim.WriteTimeout == 0 || c.is(greeting|openPending|closing|failed|peerEnded|inputHeld|relayed) {
 		return nil
 	}
 	if n := len(l.wire); n < len(l.wrote) && s.now-l.stamps[n] >= 2*lim.WriteTimeout && !l.filed {
@@ -149,7 +149,7 @@ func (s *sim) overdue(l *life) error {
 	}
 	quiet, since := s.now-l.free(l.heard), l.free(l.since)
 	switch {
-	case c.is(outbound | choked | deaf):
+	case c.is(outbound | overHighWater | readPaused):
 	case l.plain() == 0 && quiet >= lim.FirstByteTimeout+coarse:
 		return ErrFirstByteTimeout
 	case l.plain() > 0 && c.in != nil && s.now-since >= lim.MessageTimeout+coarse:
@@ -163,9 +163,9 @@ func (s *sim) overdue(l *life) error {
 // beat is the handler's heartbeat.
 func (s *sim) beat(c *Conn) {
 	l := s.lives[c.Slot()]
-	s.check(l.opened && !l.closed && !c.is(closing|failed|gone), "%v: heartbeat: state %b", l, c.state)
+	s.check(l.opened && !l.closed && !c.is(closing|failed|peerEnded), "%v: heartbeat: state %b", l, c.state)
 	quiet := s.now - l.heard
-	s.check(!c.is(choked|held|deaf|relayed), "%v: heartbeat while nobody listens: state %b", l, c.state)
+	s.check(!c.is(overHighWater|inputHeld|readPaused|relayed), "%v: heartbeat while nobody listens: state %b", l, c.state)
 	s.check(quiet >= simBeat && l.unheard < simMissed, "%v: heartbeat after %v, %d unheard", l, quiet, l.unheard)
 	l.unheard++
 	s.beats++

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,7 +27,7 @@ func TestAwaitKilled(t *testing.T) {
 				end := time.AfterFunc(c.done, func() { close(done) })
 				defer end.Stop()
 				begun := time.Now()
-				stuck := AwaitKilled(done, func() (n int64) {
+				stuck := awaitKilled(done, func() (n int64) {
 					n, c.open = c.open[0], c.open[1:]
 					return n
 				})
@@ -35,5 +36,21 @@ func TestAwaitKilled(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+func TestMayDrain(t *testing.T) {
+	for _, c := range []struct {
+		rate   int
+		passed time.Duration
+		want   int
+	}{
+		{0, 0, math.MaxInt},
+		{1, 0, 1}, {1, 500 * time.Millisecond, 1}, {1, time.Second, 2}, {1, 10 * time.Second, 11},
+		{150, 0, 2}, {150, 990 * time.Millisecond, 151}, {10_000, 0, 101},
+	} {
+		if got := MayDrain(c.rate, c.passed); got != c.want {
+			t.Errorf("at %d a second, after %v: %d connections may be told, want %d", c.rate, c.passed, got, c.want)
+		}
 	}
 }

@@ -8,17 +8,17 @@ import (
 // This file is what the passing of time does to connections. No connection has a
 // timer: its owner looks at all of them, a slice at a time, with Expire.
 
-// moment is a point in time, coarse and small: in units of 2^24 ns, about 17 ms.
+// coarseTime is a point in time, coarse and small: in units of 2^24 ns, about 17 ms.
 // It wraps after 834 days; a difference of two is right as long as they are not
 // half of that apart.
-type moment uint32
+type coarseTime uint32
 
-func momentOf(d time.Duration) moment { return moment(d >> 24) }
+func coarseOf(d time.Duration) coarseTime { return coarseTime(d >> 24) }
 
 // since is how long ago m was, up to 34 ms less where Host.moment made it, and
 // never more: nobody's time is over too early.
-func (m moment) since(now time.Duration) time.Duration {
-	if ago := int32(momentOf(now) - m); ago > 0 {
+func (m coarseTime) since(now time.Duration) time.Duration {
+	if ago := int32(coarseOf(now) - m); ago > 0 {
 		return time.Duration(ago) << 24
 	}
 	return 0
@@ -75,7 +75,7 @@ func (c *Conn) DialTimeout(at time.Duration) { c.extra().due = at }
 // runTimer does what the connection's own times ask for, and says whether that was
 // something.
 func (c *Conn) runTimer(now time.Duration) bool {
-	if c.more == nil || c.is(closing|greeting|fresh) {
+	if c.more == nil || c.is(closing|greeting|openPending) {
 		return false
 	}
 	switch x := c.more; {
@@ -104,22 +104,23 @@ func (c *Conn) Expire(now time.Duration) (acted bool) {
 		return true
 	case c.is(closing | greeting):
 		if c.is(greeting) {
-			c.attend() // in case its mail found no room
+			c.resumeLayer() // in case its mail found no room
 			c.endEvent()
 		}
 		return true
 	}
-	switch c.overdue(now) {
-	case nil:
-		return c.beat(now)
-	case ErrWriteTimeout:
-		c.fail(ErrWriteTimeout)
+	why, beat := c.overdue(now)
+	switch {
+	case beat:
+		c.sendHeartbeat()
+	case why == nil:
+		return false
+	case why == ErrWriteTimeout:
+		c.fail(why)
+	case c.is(peerEnded):
+		c.CloseWith(why)
 	default:
-		if c.is(gone) {
-			c.CloseWith(ErrIdleTimeout)
-			break
-		}
-		c.state |= unread // it may have said something that nobody has read
+		c.state |= readBeforeClose // it may have said something that nobody has read
 	}
 	return true
 }
@@ -153,36 +154,65 @@ func (c *Conn) expireEnd() {
 	}
 }
 
-// overdue is the limit of an open connection that is over, nil if none is.
-func (c *Conn) overdue(now time.Duration) error {
-	c.hearBypass()
-	l := &c.host.Limits
-	switch {
-	case c.owes() && l.WriteTimeout > 0 && now-c.owesSince() >= l.WriteTimeout:
-		return ErrWriteTimeout
-	case c.is(gone) && c.retained():
-		if l.IdleTimeout > 0 && c.heard.since(now) >= l.IdleTimeout {
-			return ErrIdleTimeout
-		}
-	case c.is(gone | held | fresh | choked | deaf):
-		// It is not the peer's turn, or nobody listens.
-	case c.beatDue(now) && c.unanswered() >= c.host.Heartbeat.MaxMissed:
-		return ErrHeartbeatTimeout
-	case c.state&(outbound|own) == outbound:
-	case c.state&(outbound|silent) == silent:
-		if l.FirstByteTimeout > 0 && c.heard.since(now) >= l.FirstByteTimeout {
-			return ErrFirstByteTimeout
-		}
-	case c.in != nil || c.partial() > 0:
-		if l.MessageTimeout > 0 && now-c.begun() >= l.MessageTimeout {
-			return ErrMessageTimeout
-		}
-	default:
-		if l.IdleTimeout > 0 && c.heard.since(now) >= l.IdleTimeout {
-			return ErrIdleTimeout
+// timeLimit is when a limit of time is over, and the reason to close the connection
+// then; without one a heartbeat is due. The zero value is none.
+type timeLimit struct {
+	at  time.Duration
+	why error
+}
+
+func limitFrom(since, limit time.Duration, why error) timeLimit {
+	if limit <= 0 {
+		return timeLimit{}
+	}
+	return timeLimit{since + limit, why}
+}
+
+// timeLimits are those that run for an open connection. Where several are over, the
+// first counts.
+func (c *Conn) timeLimits(now time.Duration) (all [3]timeLimit) {
+	c.noteBypassUse()
+	l, heard := &c.host.Limits, now-c.heard.since(now)
+	if c.hasOutput() {
+		all[0] = limitFrom(c.outputSince(), l.WriteTimeout, ErrWriteTimeout)
+	}
+	if c.is(peerEnded) && c.retained() {
+		all[1] = limitFrom(heard, l.IdleTimeout, ErrIdleTimeout)
+	}
+	if c.is(peerEnded | inputHeld | openPending | overHighWater | readPaused) {
+		return all // it is not the peer's turn, or nobody listens
+	}
+	if every := c.host.Heartbeat.Every; !c.is(relayed) {
+		all[1] = limitFrom(heard+time.Duration(c.unanswered())*every, every, nil)
+		if c.unanswered() >= c.host.Heartbeat.MaxMissed {
+			all[1].why = ErrHeartbeatTimeout
 		}
 	}
-	return nil
+	switch {
+	case c.state&(outbound|ownHandler) == outbound:
+	case c.state&(outbound|silent) == silent:
+		all[2] = limitFrom(heard, l.FirstByteTimeout, ErrFirstByteTimeout)
+	case c.in != nil || c.partial() > 0:
+		all[2] = limitFrom(c.begun(), l.MessageTimeout, ErrMessageTimeout)
+	default:
+		all[2] = limitFrom(heard, l.IdleTimeout, ErrIdleTimeout)
+	}
+	return all
+}
+
+// overdue is the reason of the limit that is over, nil if none is, and then whether a
+// heartbeat is due.
+func (c *Conn) overdue(now time.Duration) (why error, beat bool) {
+	for _, l := range c.timeLimits(now) {
+		switch {
+		case l.at == 0 || now < l.at:
+		case l.why != nil:
+			return l.why, false
+		default:
+			beat = true
+		}
+	}
+	return nil, beat
 }
 
 // begun is when the message at hand has begun.
@@ -193,70 +223,45 @@ func (c *Conn) begun() time.Duration {
 	return c.partial()
 }
 
-// StoodStill says that the process has stood still for so long. Then what bounds a
+// ProcessStopped says that the process has stood still for so long. Then what bounds a
 // connection's beginning and end has stood still, too.
-func (c *Conn) StoodStill(d time.Duration) {
+func (c *Conn) ProcessStopped(d time.Duration) {
 	if c.more != nil && c.more.due > 0 {
 		c.more.due += min(d, math.MaxInt64-c.more.due)
 	}
-	c.Forgive(d)
+	c.ExtendTimes(d)
 }
 
-// Forgive says that for so long nobody has listened to the peer, because a handler
+// ExtendTimes says that for so long nobody has listened to the peer, because a handler
 // was at work: that is not its fault. Of a connection that is being dialled nothing
 // is expected yet.
-func (c *Conn) Forgive(d time.Duration) {
+func (c *Conn) ExtendTimes(d time.Duration) {
 	if !c.is(open) {
 		return
 	}
-	if heard := c.heard + momentOf(d); int32(c.host.moment()-heard) > 0 {
+	if heard := c.heard + coarseOf(d); int32(c.host.coarseNow()-heard) > 0 {
 		c.heard = heard
 	} else {
-		c.heard = c.host.moment()
+		c.heard = c.host.coarseNow()
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
 			b.since = min(b.since+d, c.host.Clock())
 		}
 	}
-	c.files().forgive(d, c.host.Clock())
+	c.files().extend(d, c.host.Clock())
 }
 
 // Wakes is when Expire may have something to do, as far as is known now; ok is
 // false for never.
 func (c *Conn) Wakes() (at time.Duration, ok bool) {
-	at, ok = c.Due()
-	sooner := func(limit time.Duration, from time.Duration) {
-		if limit > 0 && (!ok || from+limit < at) {
-			at, ok = from+limit, true
+	at, _ = c.Due()
+	if !c.is(closing | greeting | failed) {
+		for _, l := range c.timeLimits(c.host.Clock()) {
+			at = earlier(at, l.at)
 		}
 	}
-	if c.is(closing | greeting | failed) {
-		return at, ok
-	}
-	c.hearBypass()
-	l, now := &c.host.Limits, c.host.Clock()
-	heard := now - c.heard.since(now)
-	if c.owes() {
-		sooner(l.WriteTimeout, c.owesSince())
-	}
-	if c.is(gone) && c.retained() {
-		sooner(l.IdleTimeout, heard)
-	}
-	if c.is(gone | held | fresh | choked | deaf) {
-		return at, ok
-	}
-	switch {
-	case c.state&(outbound|own) == outbound:
-	case c.state&(outbound|silent) == silent:
-		sooner(l.FirstByteTimeout, heard)
-	case c.in != nil || c.partial() > 0:
-		sooner(l.MessageTimeout, c.begun())
-	default:
-		sooner(l.IdleTimeout, heard)
-	}
-	sooner(c.host.Heartbeat.Every, heard+time.Duration(c.state/missed)*c.host.Heartbeat.Every)
-	return at, ok
+	return at, at != 0
 }
 
 // Heartbeat is what keeps a silent connection alive, and finds out whether it is.
@@ -281,22 +286,12 @@ func (c *Config) Watches(gone time.Duration) bool {
 // unanswered is how many heartbeats the peer has not answered.
 func (c *Conn) unanswered() int { return int(c.state / missed) }
 
-// beatDue says whether the peer has been silent long enough for another heartbeat.
-func (c *Conn) beatDue(now time.Duration) bool {
-	every := c.host.Heartbeat.Every
-	return every > 0 && !c.is(relayed) && c.heard.since(now) >= time.Duration(c.unanswered()+1)*every
-}
-
-// beat sends a heartbeat if one is due.
-func (c *Conn) beat(now time.Duration) bool {
-	if c.is(gone|held|fresh|choked|deaf) || !c.beatDue(now) {
-		return false
-	}
+// sendHeartbeat sends a heartbeat.
+func (c *Conn) sendHeartbeat() {
 	c.state += missed
 	c.host.Counters.Add(Heartbeats, 1)
 	c.call(c.host.Heartbeat.Send)
 	c.endEvent()
-	return true
 }
 
 // SweepPeriod is how often each connection is to be looked at because of these

@@ -10,7 +10,7 @@ import (
 // This file is how a connection gets a layer after its handler has heard of it, as by
 // STARTTLS. It is asked for in a call of the handler and begins when that has returned: no
 // input in clear may be left then, because the handler would take it for input that came by
-// the layer. From then on the connection greets again, but its handler hears of its end.
+// the layer. From then on the connection greets again, but Closed is called for its end.
 // Mail that comes meanwhile is kept: it goes by the layer.
 
 // ErrClearInput says that there was such input.
@@ -27,8 +27,8 @@ type keptMail struct {
 	data []byte
 }
 
-// Securer is a Handler that hears when the layer of an Upgrade has greeted: on the owner,
-// never by a worker.
+// Securer is a Handler that is called when the layer of an Upgrade has greeted: on the
+// owner, never by a worker.
 type Securer interface {
 	Secured(c *Conn)
 }
@@ -36,9 +36,9 @@ type Securer interface {
 // Upgrade gives the connection a layer when the call at hand has returned.
 func (c *Conn) Upgrade(make func(*Conn) Layer) error {
 	switch {
-	case !c.is(open) || c.is(closing|failed|finishing|shut):
+	case !c.is(open) || c.is(closing|failed|closingWrite|shut):
 		return ErrClosed
-	case c.is(greeting) || c.layer() != nil || c.promised() || c.files() != nil:
+	case c.is(greeting) || c.layer() != nil || c.inputTaken() || c.files() != nil:
 		return ErrBadUse
 	}
 	c.listen(false)
@@ -60,19 +60,19 @@ func (c *Conn) beginUpgrade() {
 	case c.in != nil:
 		c.CloseWith(ErrClearInput)
 		return
-	case c.is(gone):
+	case c.is(peerEnded):
 		c.CloseWith(io.EOF)
 		return
 	}
-	c.state &^= deaf | held
-	c.heard = c.host.moment()
+	c.state &^= readPaused | inputHeld
+	c.heard = c.host.coarseNow()
 	c.state |= greeting
 	c.host.Counters.Add(Greeting, 1)
 	x.layer, x.due = newLayer(c), math.MaxInt64
 	if t := c.host.Limits.HandshakeTimeout; t > 0 {
 		x.due = c.host.Now() + t
 	}
-	c.attend()
+	c.resumeLayer()
 }
 
 // upgraded goes on when the layer has greeted.
@@ -80,7 +80,7 @@ func (c *Conn) upgraded() {
 	x := c.more
 	kept := x.upgrade.mail
 	x.upgrade, x.due = nil, 0
-	if c.is(gone) {
+	if c.is(peerEnded) {
 		x.due = c.host.Now() + c.host.Limits.CloseTimeout
 	}
 	if s, ok := c.handler().(Securer); ok {
@@ -106,7 +106,7 @@ func (c *Conn) endUpgrade() {
 
 // keepMail keeps mail that is to go by the layer, and says whether it has.
 func (c *Conn) keepMail(m Mail, data []byte) bool {
-	if !c.upgrades() || !c.is(open) || m.Kind == MailAttend || m.Kind == MailCast {
+	if !c.upgrades() || !c.is(open) || m.Kind == MailResumeLayer || m.Kind == MailCast {
 		return false
 	}
 	u := c.more.upgrade

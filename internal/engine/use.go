@@ -1,6 +1,9 @@
 package engine
 
-import "net/netip"
+import (
+	"net/netip"
+	"runtime/debug"
+)
 
 // This file has what a handler may do with its connection, and the calls into
 // the handler. The root package documents the former for its users.
@@ -22,7 +25,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 // handler has not heard of the connection. It says whether there may be something to
 // do. What is owed nothing is sent to at once: nothing is to come behind them.
 func (c *Conn) Cast(all []byte, each []*Shared) bool {
-	if !c.hears() {
+	if !c.takesBroadcasts() {
 		return false
 	}
 	if c.Pending()-c.posted()+len(all) > c.host.Limits.MaxUnsent {
@@ -30,7 +33,7 @@ func (c *Conn) Cast(all []byte, each []*Shared) bool {
 			_, _ = c.Write(m.Bytes) // an error has been counted, or the connection closes
 		}
 	} else {
-		if c.host.Direct != nil && !c.owes() && c.layer() == nil && len(all) > 0 {
+		if c.host.Direct != nil && !c.hasOutput() && c.layer() == nil && len(all) > 0 {
 			all = all[c.gather([][]byte{all}):]
 		}
 		c.passDown(all)
@@ -39,8 +42,10 @@ func (c *Conn) Cast(all []byte, each []*Shared) bool {
 	return true
 }
 
-// hears says whether messages to all are for the connection.
-func (c *Conn) hears() bool { return c.is(open) && !c.is(greeting|fresh|closing|finishing|relayed) }
+// takesBroadcasts says whether broadcasts are for the connection.
+func (c *Conn) takesBroadcasts() bool {
+	return c.is(open) && !c.is(greeting|openPending|closing|closingWrite|relayed)
+}
 
 // WriteString is Write for a string.
 func (c *Conn) WriteString(s string) (int, error) {
@@ -58,7 +63,7 @@ func (c *Conn) WriteString(s string) (int, error) {
 // writable says whether n bytes may be appended. Posted bytes have a bound of
 // their own.
 func (c *Conn) writable(n int) error {
-	if c.is(closing|failed|finishing) || !c.is(open) {
+	if c.is(closing|failed|closingWrite) || !c.is(open) {
 		return ErrClosed
 	}
 	if c.upgrades() {
@@ -108,7 +113,7 @@ func (c *Conn) Waiting() int { return c.memory((*Buffer).Len) }
 
 func (c *Conn) memory(size func(*Buffer) int) (n int) {
 	if c.more != nil {
-		n = c.more.held
+		n = c.more.layerBytes
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
@@ -118,14 +123,14 @@ func (c *Conn) memory(size func(*Buffer) int) (n int) {
 	return n + c.files().sum(size)
 }
 
-// Doomed says whether the connection is about to be closed without sending what it
+// Aborted says whether the connection is about to be closed without sending what it
 // owes.
-func (c *Conn) Doomed() bool { return c.is(failed) }
+func (c *Conn) Aborted() bool { return c.is(failed) }
 
 // Paused says whether a handler that has input left to use is to stop and
 // leave it: more output is owed than reading goes on for, or it does not listen.
 func (c *Conn) Paused() bool {
-	return c.is(closing|failed) || c.waits()
+	return c.is(closing|failed) || c.inputPaused()
 }
 
 // Listen says whether the handler listens to the peer; it does at first. While it
@@ -139,18 +144,18 @@ func (c *Conn) Paused() bool {
 // connection whose input is not for the handler any more. It is for the owner, in a call
 // of the handler.
 func (c *Conn) Listen(on bool) {
-	if !c.promised() {
+	if !c.inputTaken() {
 		c.listen(on)
 	}
 }
 
 func (c *Conn) listen(on bool) {
 	switch {
-	case on && c.is(deaf):
-		c.state &^= deaf
-		c.attentive()
+	case on && c.is(readPaused):
+		c.state &^= readPaused
+		c.restartPeerTimes()
 	case !on && c.is(open):
-		c.state |= deaf
+		c.state |= readPaused
 	}
 }
 
@@ -169,8 +174,8 @@ func (c *Conn) Duplex(on bool) {
 // ReadsOn says whether neither direction waits for the other.
 func (c *Conn) ReadsOn() bool { return c.is(relayed) || c.more != nil && c.more.duplex }
 
-// Deaf says that the handler does not listen.
-func (c *Conn) Deaf() bool { return c.is(deaf) }
+// ReadPaused says that the handler does not listen.
+func (c *Conn) ReadPaused() bool { return c.is(readPaused) }
 
 // CountMessages counts messages that were cut out of the input.
 func (c *Conn) CountMessages(n int) {
@@ -188,9 +193,6 @@ func (c *Conn) MaxMessage() int { return c.host.Limits.MaxMessage }
 // Refused is how many bytes of the input the handler was offered before and did
 // not use. It goes back to 0 when input is used.
 func (c *Conn) Refused() int {
-	if c.is(beginning) {
-		return 0
-	}
 	return int(c.seen)
 }
 
@@ -222,21 +224,22 @@ func (c *Conn) Ref() Ref {
 
 // Called says whether the handler is being called for this connection: only then is
 // what it writes sent, when the call is over.
-func (c *Conn) Called() bool { return c.is(called) }
+func (c *Conn) Called() bool { return c.is(inCall) }
 
 func (c *Conn) callOpened() {
-	returned := false
-	defer c.contain(&returned)
-	c.state |= called
-	c.handler().Opened(c)
-	returned = true
+	c.call(c.handler().Opened)
+	if c.more != nil {
+		c.more.dialled = 0
+		c.shrink()
+	}
 }
 
-// callReceived offers input, to be shed if there is a reason.
+// callReceived offers input, to be shed if there is a reason. It repeats call: this
+// is the way of each byte.
 func (c *Conn) callReceived(in []byte, shed error) (used int) {
 	returned := false
 	defer c.contain(&returned)
-	c.state |= called
+	c.state |= inCall
 	if shed != nil {
 		used = c.host.Shed(c, in, shed)
 	} else {
@@ -247,11 +250,7 @@ func (c *Conn) callReceived(in []byte, shed error) (used int) {
 }
 
 func (c *Conn) callEnded(rest []byte) (used int) {
-	returned := false
-	defer c.contain(&returned)
-	c.state |= called
-	used = c.handler().Ended(c, rest)
-	returned = true
+	c.call(func(c *Conn) { used = c.handler().Ended(c, rest) })
 	return used
 }
 
@@ -264,17 +263,17 @@ func (c *Conn) callNudged() {
 // Touched calls the handler's Nudged, if it has heard of the connection and nothing
 // closes that.
 func (c *Conn) Touched() {
-	if c.is(open) && !c.is(greeting|fresh|closing|failed) {
+	if c.is(open) && !c.is(greeting|openPending|closing|failed) {
 		c.callNudged()
 		c.endEvent()
 	}
 }
 
-// call calls what is seldom called.
+// call calls the handler, and contains its panic.
 func (c *Conn) call(f func(*Conn)) {
 	returned := false
 	defer c.contain(&returned)
-	c.state |= called
+	c.state |= inCall
 	f(c)
 	returned = true
 }
@@ -285,15 +284,11 @@ func (c *Conn) call(f func(*Conn)) {
 func (c *Conn) callClosed() {
 	why := c.more.why
 	defer func() { c.more.why = why }()
-	if c.is(fresh) {
-		c.state &^= fresh
+	if c.is(openPending) {
+		c.state &^= openPending
 		c.callOpened()
 	}
-	returned := false
-	defer c.contain(&returned)
-	c.state |= called
-	c.handler().Closed(c, why)
-	returned = true
+	c.call(func(c *Conn) { c.handler().Closed(c, why) })
 }
 
 // contain ends a call of the handler, and a panic in it: only this connection is closed. A handler
@@ -301,7 +296,7 @@ func (c *Conn) callClosed() {
 // worker with this one; that can't be stopped, so it is made loud, on a goroutine
 // where no pool contains it.
 func (c *Conn) contain(returned *bool) {
-	c.state &^= called
+	c.state &^= inCall
 	if *returned {
 		return
 	}
@@ -310,5 +305,5 @@ func (c *Conn) contain(returned *bool) {
 		go panic("myriad: a handler has called runtime.Goexit, as testing.T.FailNow does; a handler must return")
 		select {}
 	}
-	c.fail(c.host.panicked(c, v))
+	c.fail(c.host.panicked(c.Ref(), c.name(), v, debug.Stack()))
 }

@@ -1,6 +1,9 @@
 package match
 
-import "bytes"
+import (
+	"bytes"
+	"strconv"
+)
 
 // nextLine is the line of a head or a trailer that in begins with, without its
 // end, and n its size with it; n is 0 if the end has not come, and err says
@@ -36,19 +39,19 @@ func (s *State) header(line []byte) (want string) {
 	switch {
 	case name == nil:
 		return wantHeader
-	case len(name) == len("content-length") && isWord(name, "content-length"):
-		v, ok := decimal(value)
+	case isWord(name, "content-length"):
+		v, ok := whole(value, 10)
 		if !ok || v > maxBody || s.said&saidLength != 0 && v != s.left {
 			return wantBody
 		}
 		s.left = v
 		s.said |= saidLength
-	case len(name) == len("transfer-encoding") && isWord(name, "transfer-encoding"):
+	case isWord(name, "transfer-encoding"):
 		if s.said&saidChunked != 0 || !isWord(value, "chunked") {
 			return wantEncoding
 		}
 		s.said |= saidChunked
-	case len(name) == len("connection") && isWord(name, "connection"):
+	case isWord(name, "connection"):
 		s.connection(value)
 	}
 	return ""
@@ -81,63 +84,15 @@ func field(line []byte) (name, value []byte) {
 
 func isSpace(c byte) bool { return c == ' ' || c == '\t' }
 
-// trim is b without spaces and tabs at its ends.
-func trim(b []byte) []byte {
-	for len(b) > 0 && isSpace(b[0]) {
-		b = b[1:]
-	}
-	for len(b) > 0 && isSpace(b[len(b)-1]) {
-		b = b[:len(b)-1]
-	}
-	return b
-}
+func trim(b []byte) []byte { return bytes.Trim(b, " \t") }
 
-// isWord compares b with a word of lower-case letters and hyphens, letters of
-// ASCII in either case.
+// isWord compares b with a word of ASCII, letters in either case.
 func isWord(b []byte, word string) bool {
-	if len(b) != len(word) {
-		return false
-	}
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		if c != word[i] {
-			return false
-		}
-	}
-	return true
+	return len(b) == len(word) && bytes.EqualFold(b, []byte(word))
 }
 
-// decimal is the number that all of b is, in 1 to 18 digits and any zeros before
-// them.
-func decimal(b []byte) (v int64, ok bool) {
-	for _, c := range b {
-		if c < '0' || c > '9' || v >= 1e17 {
-			return 0, false
-		}
-		v = v*10 + int64(c-'0')
-	}
-	return v, len(b) > 0
-}
-
-// hexadecimal is the number that all of b is, in 1 to 15 digits and any zeros
-// before them.
-func hexadecimal(b []byte) (v int64, ok bool) {
-	for _, c := range b {
-		switch {
-		case v >= 1<<56:
-			return 0, false
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		case 'A' <= c && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return 0, false
-		}
-		v = v<<4 | int64(c)
-	}
-	return v, len(b) > 0
+// whole is the number below 2^60 that all of b is, in digits of a base.
+func whole(b []byte, base int) (v int64, ok bool) {
+	n, err := strconv.ParseUint(string(b), base, 60)
+	return int64(n), err == nil
 }

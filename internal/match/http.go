@@ -96,7 +96,7 @@ func (s *State) statusLine(in []byte) (n int, done bool, err error) {
 	if len(line) < codeEnd || line[7] != '0' && line[7] != '1' || line[8] != ' ' || len(line) > codeEnd && line[codeEnd] != ' ' {
 		return 0, false, wrong(in, wantResponse)
 	}
-	code, ok := decimal(line[codeAt:codeEnd])
+	code, ok := whole(line[codeAt:codeEnd], 10)
 	if !ok || code < 100 {
 		return 0, false, wrong(in, wantResponse)
 	}
@@ -156,7 +156,7 @@ func (s *State) chunkLine(in []byte) (n int, done bool, err error) {
 		return 0, false, err
 	}
 	digits, _, _ := bytes.Cut(line, []byte(";"))
-	v, ok := hexadecimal(bytes.TrimRight(digits, " \t"))
+	v, ok := whole(bytes.TrimRight(digits, " \t"), 16)
 	if !ok || v > maxBody {
 		return 0, false, wrong(in, wantChunk)
 	}

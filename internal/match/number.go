@@ -1,9 +1,10 @@
 package match
 
 import (
+	"cmp"
 	"fmt"
+	"regexp"
 	"strconv"
-	"strings"
 )
 
 // number is a length that an answer begins with.
@@ -17,38 +18,21 @@ type number struct {
 	offset int64
 }
 
-// parseNumber reads a number such as 4be, 2le-2 or 4be+8@3.
-func parseNumber(text string) (number, error) {
-	var n number
-	wrong := func(what, got, want string) (number, error) {
-		return number{}, fmt.Errorf("match: length %q: %s %q; expected %s", text, what, got, want)
+// spelling is a number such as 4be, 2le-2 or 4be+8@3.
+var spelling = regexp.MustCompile(`^([1248])(be|le|)([+-][0-9]+)?(?:@([0-9]+))?$`)
+
+// parseNumber reads a number.
+func parseNumber(text string) (n number, err error) {
+	found := spelling.FindStringSubmatch(text)
+	if found == nil || (found[1] == "1") != (found[2] == "") {
+		return n, fmt.Errorf("match: length %q; expected 1, 2be, 2le, 4be, 4le, 8be or 8le, and behind it perhaps an offset such as +8, and a place such as @3", text)
 	}
-	rest, at, placed := strings.Cut(text, "@")
-	if placed {
-		v, err := strconv.ParseUint(at, 10, 64)
-		if err != nil || v > MaxOffset {
-			return wrong("place", at, fmt.Sprintf("0 to %d", MaxOffset))
-		}
-		n.at = int(v)
+	offset, errOffset := strconv.ParseInt(cmp.Or(found[3], "0"), 10, 64)
+	at, errAt := strconv.Atoi("0" + found[4])
+	if errOffset != nil || errAt != nil || max(offset, -offset) > MaxOffset || at > MaxOffset {
+		return n, fmt.Errorf("match: length %q; expected an offset of -%d to +%d, and a place of 0 to %d", text, MaxOffset, MaxOffset, MaxOffset)
 	}
-	if i := strings.IndexAny(rest, "+-"); i >= 0 {
-		v, err := strconv.ParseUint(rest[i+1:], 10, 64)
-		if err != nil || v > MaxOffset {
-			return wrong("offset", rest[i:], fmt.Sprintf("-%d to +%d", MaxOffset, MaxOffset))
-		}
-		n.offset = int64(v)
-		if rest[i] == '-' {
-			n.offset = -n.offset
-		}
-		rest = rest[:i]
-	}
-	switch rest {
-	case "1", "2be", "2le", "4be", "4le", "8be", "8le":
-		n.bytes = int(rest[0] - '0')
-		n.little = rest[1:] == "le"
-		return n, nil
-	}
-	return wrong("number", rest, "1, 2be, 2le, 4be, 4le, 8be or 8le")
+	return number{at: at, bytes: int(found[1][0] - '0'), little: found[2] == "le", offset: offset}, nil
 }
 
 func (n number) String() string {

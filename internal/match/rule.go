@@ -53,8 +53,8 @@ type Rule struct {
 }
 
 // Parse reads a rule, such as "delimiter:\r\n". In the text of a delimiter or a
-// marker a backslash begins one of \r \n \t \0 \\ and \xHH, a byte in two
-// hexadecimal digits; all else stands for itself.
+// marker a backslash begins an escape such as \r \n \t \0 \\ and \xHH, those of
+// message.Unescape; all else stands for itself.
 func Parse(spec string) (*Rule, error) {
 	name, rest, colon := strings.Cut(spec, ":")
 	r := &Rule{spec: spec}

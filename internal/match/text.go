@@ -2,9 +2,10 @@ package match
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strconv"
+
+	"github.com/myriad-go/myriad/internal/message"
 )
 
 // feedText counts how often text, at least one byte, is in in, and leaves what
@@ -42,36 +43,18 @@ func overlap(text, in []byte) int {
 // unescape replaces the escapes that Parse describes.
 func unescape(s string) ([]byte, error) {
 	b := make([]byte, 0, len(s))
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' {
-			b = append(b, s[i])
+	for at := 0; at < len(s); {
+		if s[at] != '\\' {
+			b = append(b, s[at])
+			at++
 			continue
 		}
-		if i++; i == len(s) {
-			return nil, errors.New(`a backslash at the end; expected \\ for a backslash`)
+		c, size, err := message.UnescapeByte(s[at:])
+		if err != nil {
+			return nil, err
 		}
-		switch s[i] {
-		case 'r':
-			b = append(b, '\r')
-		case 'n':
-			b = append(b, '\n')
-		case 't':
-			b = append(b, '\t')
-		case '0':
-			b = append(b, 0)
-		case '\\':
-			b = append(b, '\\')
-		case 'x':
-			digits := s[i+1 : min(i+3, len(s))]
-			v, err := strconv.ParseUint(digits, 16, 8)
-			if err != nil || len(digits) != 2 {
-				return nil, fmt.Errorf(`escape %q; expected \x and two hexadecimal digits`, `\x`+digits)
-			}
-			b = append(b, byte(v))
-			i += 2
-		default:
-			return nil, fmt.Errorf(`escape %q; expected \r, \n, \t, \0, \\ or \xHH`, s[i-1:i+1])
-		}
+		b = append(b, c)
+		at += size
 	}
 	return b, nil
 }
@@ -81,20 +64,13 @@ func escape(b []byte) string {
 	var s []byte
 	for _, c := range b {
 		switch {
-		case c == '\r':
-			s = append(s, `\r`...)
-		case c == '\n':
-			s = append(s, `\n`...)
-		case c == '\t':
-			s = append(s, `\t`...)
-		case c == 0:
-			s = append(s, `\0`...)
-		case c == '\\':
-			s = append(s, `\\`...)
-		case c < ' ' || c > '~':
+		case c == '"':
+			s = append(s, c)
+		case c > '~':
 			s = fmt.Appendf(s, `\x%02x`, c)
 		default:
-			s = append(s, c)
+			quoted := strconv.Quote(string(rune(c)))
+			s = append(s, quoted[1:len(quoted)-1]...)
 		}
 	}
 	return string(s)

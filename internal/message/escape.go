@@ -3,13 +3,8 @@ package message
 import (
 	"fmt"
 	"strconv"
+	"strings"
 )
-
-// escapes are the characters behind a backslash that stand for one byte.
-var escapes = map[byte]byte{
-	'a': '\a', 'b': '\b', 'e': 0x1b, 'f': '\f', 'n': '\n', 'r': '\r', 't': '\t', 'v': '\v',
-	'\\': '\\', '\'': '\'', '"': '"',
-}
 
 // Unescape replaces the escapes in a text from a command line, for users whose
 // shell has no $'...': \n \r \t \e \a \b \f \v \\ \' \", \xHH with two hexadecimal
@@ -35,7 +30,7 @@ func Unescape(text string) ([]byte, error) {
 			out = append(doubled(out), text[at:end]...)
 			at = end
 		default:
-			b, size, err := unescapeOne(text[at:])
+			b, size, err := UnescapeByte(text[at:])
 			if err != nil {
 				return nil, fmt.Errorf("%w at byte %d", err, at)
 			}
@@ -62,34 +57,21 @@ func doubled(out []byte) []byte {
 	return out
 }
 
-// unescapeOne reads the escape that a text begins with, and says how many bytes
-// of the text it has.
-func unescapeOne(text string) (b byte, size int, err error) {
-	if len(text) < 2 {
-		return 0, 0, fmt.Errorf(`\ with nothing behind it; expected \\ for a backslash,`)
-	}
-	c := text[1]
-	if b, ok := escapes[c]; ok {
-		return b, 2, nil
-	}
-	switch c {
-	case 'x':
-		b, err := hexByte(text[2:])
-		return b, 4, err
-	case '0':
+// UnescapeByte reads the escape that a text begins with, of those that Unescape knows but
+// for expressions, and says how many bytes of the text it has.
+func UnescapeByte(text string) (b byte, size int, err error) {
+	switch {
+	case strings.HasPrefix(text, `\0`):
 		return octalByte(text)
+	case strings.HasPrefix(text, `\e`):
+		return 0x1b, 2, nil
+	case len(text) > 1 && strings.IndexByte(`abfnrtvx\'"`, text[1]) >= 0:
+		quote := text[1] // which UnquoteChar wants to know where it is escaped
+		if value, multibyte, rest, err := strconv.UnquoteChar(text, quote); err == nil && !multibyte {
+			return byte(value), len(text) - len(rest), nil
+		}
 	}
-	return 0, 0, fmt.Errorf(`%q; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash,`, text[:2])
-}
-
-// hexByte reads the two hexadecimal digits that a text begins with.
-func hexByte(text string) (byte, error) {
-	digits := text[:min(2, len(text))]
-	n, err := strconv.ParseUint(digits, 16, 8)
-	if err != nil || len(digits) < 2 {
-		return 0, fmt.Errorf(`\x and %q; expected two hexadecimal digits`, digits)
-	}
-	return byte(n), nil
+	return 0, 0, fmt.Errorf(`%q; expected one of \n \r \t \e \a \b \f \v \\ \' \" \xHH \0 \0377, or \\ for a backslash`, text[:min(len(text), 4)])
 }
 
 // octalByte reads a \0 with up to three octal digits behind it.

@@ -1,11 +1,11 @@
 package message
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // piece is a part of a template: literal text, or an expression.
@@ -14,7 +14,7 @@ type piece struct {
 	text      []byte  // kindText
 	number    *number // kindNumber
 	low, high uint64  // kindBetween
-	pattern   *node   // kindPattern
+	pattern   node    // kindPattern
 	index     int     // of the expression in its template
 	scope     scope   // kindPattern
 }
@@ -71,8 +71,11 @@ const (
 // matter, but at the end of a regular expression.
 func parseExpression(body string, index int) (piece, error) {
 	body = strings.TrimLeft(body, blank)
-	name := body[:nameLen(body)]
-	argument := strings.TrimLeft(body[len(name):], blank)
+	end := strings.IndexFunc(body, func(c rune) bool { return !unicode.IsLetter(c) && c != '.' })
+	if end < 0 {
+		end = len(body)
+	}
+	name, argument := body[:end], strings.TrimLeft(body[end:], blank)
 	p := piece{kind: kindPattern, index: index}
 	var err error
 	switch name {
@@ -98,10 +101,7 @@ func parseExpression(body string, index int) (piece, error) {
 		p.kind = kindBetween
 		p.low, p.high, err = parseBetween(argument)
 	default:
-		if err = refused(name, body); err != nil {
-			return piece{}, err
-		}
-		return parseNumberPiece(body)
+		return parseNumber(body)
 	}
 	if err == nil && p.kind == kindPattern && p.pattern.kind == nodeText {
 		return piece{kind: kindText, text: p.pattern.text}, nil // nothing is random
@@ -109,35 +109,9 @@ func parseExpression(body string, index int) (piece, error) {
 	return p, err
 }
 
-// nameLen is the length of the name that an expression begins with.
-func nameLen(body string) int {
-	for i := range len(body) {
-		c := body[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && c != '.' && c != '_' {
-			return i
-		}
-	}
-	return len(body)
-}
-
-// refused is the error for a name that is neither one of parseExpression nor may
-// begin an expression of numbers.
-func refused(name, body string) error {
-	switch {
-	case variable(name) != 0, name == "" && body != "" && strings.IndexByte("0123456789(-", body[0]) >= 0:
-		return nil
-	case name == "timestamp", name == "time", name == "now":
-		return errors.New("not supported, for two runs with the same seed would differ; expected " + known)
-	case name == "connection.ptr":
-		return errors.New("not supported, for two runs would differ; expected connection.uid")
-	case name == "ws" || strings.HasPrefix(name, "ws."):
-		return errors.New("frames of WebSocket are not supported, the whole template is one message; expected " + known)
-	case name == "raw" || strings.HasPrefix(body, "<"):
-		return errors.New("contents of files are not supported; expected " + known)
-	case name == "":
-		return errors.New("no name; expected " + known)
-	}
-	return fmt.Errorf("unknown expression %s; expected %s", shorten(name), known)
+// errUnknown is the error for an expression that is none.
+func errUnknown(body string) error {
+	return fmt.Errorf("unknown expression %q; expected %s", shorten(body), known)
 }
 
 // alone is an error if there is an argument.
@@ -149,13 +123,13 @@ func alone(argument string) error {
 }
 
 // parseMany reads how many characters of a class there are to be.
-func parseMany(name, argument, class string) (*node, error) {
+func parseMany(name, argument, class string) (node, error) {
 	argument = strings.TrimRight(argument, blank)
 	n, err := strconv.ParseUint(argument, 10, 32)
 	if err != nil || n < 1 || n > MaxLen {
-		return nil, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", shorten(argument), name, MaxLen)
+		return node{}, fmt.Errorf("%q characters; expected %s and a number from 1 to %d", shorten(argument), name, MaxLen)
 	}
-	return repeat(&node{kind: nodeClass, text: []byte(class), minLen: 1, maxLen: 1}, int(n), int(n))
+	return repeat(classNode(class), int(n), int(n))
 }
 
 // parseBetween reads the ends of a range of integers.

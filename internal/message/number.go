@@ -3,37 +3,39 @@ package message
 import (
 	"errors"
 	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"strconv"
-	"strings"
 )
 
 // number is an expression of numbers, as a tree.
 type number struct {
-	op          byte // one of the below, or + - * %
+	op          token.Token // INT, one of the two below, ADD, SUB, MUL or REM
 	constant    int64
 	left, right *number
 }
 
+// Operators that are variables.
 const (
-	opConstant   = '0'
-	opConnection = 'c'
-	opMessage    = 'm'
+	connectionUID = -1 - token.Token(iota)
+	messageUID
 )
 
 // value calculates the number for a message.
 func (n *number) value(of Of) int64 {
 	switch n.op {
-	case opConnection:
+	case connectionUID:
 		return int64(of.Connection)
-	case opMessage:
+	case messageUID:
 		return int64(of.Message)
-	case '+':
+	case token.ADD:
 		return n.left.value(of) + n.right.value(of)
-	case '-':
+	case token.SUB:
 		return n.left.value(of) - n.right.value(of)
-	case '*':
+	case token.MUL:
 		return n.left.value(of) * n.right.value(of)
-	case '%':
+	case token.REM:
 		divisor := n.right.constant // above 0, see binary
 		rest := n.left.value(of) % divisor
 		if rest < 0 {
@@ -44,140 +46,82 @@ func (n *number) value(of Of) int64 {
 	return n.constant
 }
 
-// variable is the operator of a name, 0 if it has none.
-func variable(name string) byte {
-	switch name {
-	case "connection.uid":
-		return opConnection
-	case "message.uid", "seq":
-		return opMessage
-	}
-	return 0
-}
+// maxNumber is the longest expression of numbers, in bytes.
+const maxNumber = 4096
 
-// parseNumberPiece reads an expression of numbers. One of constants is text.
-func parseNumberPiece(body string) (piece, error) {
-	p := numberParser{text: strings.TrimRight(body, blank)}
-	n, err := p.sum()
+// parseNumber reads an expression of numbers. One of constants is text.
+func parseNumber(body string) (piece, error) {
+	if len(body) > maxNumber {
+		return piece{}, fmt.Errorf("an expression of %d bytes; expected at most %d", len(body), maxNumber)
+	}
+	e, err := parser.ParseExpr(body)
+	if err != nil {
+		return piece{}, errUnknown(body)
+	}
+	operators := 0
+	n, err := numberOf(e, &operators)
 	switch {
 	case err != nil:
 		return piece{}, err
-	case p.at < len(p.text):
-		return piece{}, p.wrong("+ - * % or the end")
-	case n.op == opConstant:
+	case n.op == token.INT:
 		return piece{kind: kindText, text: strconv.AppendInt(nil, n.constant, 10)}, nil
 	}
 	return piece{kind: kindNumber, number: n}, nil
 }
 
-// numberParser reads an expression of numbers from left to right.
-type numberParser struct {
-	text             string
-	at               int
-	depth, operators int
-}
-
-// sum reads products with + and - between them.
-func (p *numberParser) sum() (*number, error) {
-	n, err := p.product()
-	for err == nil && p.next("+-") {
-		n, err = p.binary(n, p.product)
+func numberOf(e ast.Expr, operators *int) (*number, error) {
+	switch e := e.(type) {
+	case *ast.ParenExpr:
+		return numberOf(e.X, operators)
+	case *ast.BinaryExpr:
+		return binary(e.Op, e.X, e.Y, operators)
+	case *ast.UnaryExpr:
+		if e.Op == token.SUB {
+			return binary(token.SUB, &ast.BasicLit{Kind: token.INT, Value: "0"}, e.X, operators)
+		}
+	case *ast.BasicLit:
+		constant, err := strconv.ParseInt(e.Value, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("integer %s; expected one of 63 bits, in decimal digits", shorten(e.Value))
+		}
+		return &number{op: token.INT, constant: constant}, nil
+	case *ast.Ident:
+		if e.Name == "seq" {
+			return &number{op: messageUID}, nil
+		}
+		return nil, errUnknown(e.Name)
+	case *ast.SelectorExpr:
+		of, _ := e.X.(*ast.Ident)
+		switch {
+		case of != nil && of.Name == "connection" && e.Sel.Name == "uid":
+			return &number{op: connectionUID}, nil
+		case of != nil && of.Name == "message" && e.Sel.Name == "uid":
+			return &number{op: messageUID}, nil
+		}
 	}
-	return n, err
+	return nil, errors.New("not a number; expected integers, connection.uid, message.uid and seq with + - * % and ( )")
 }
 
-// product reads operands with * and % between them.
-func (p *numberParser) product() (*number, error) {
-	n, err := p.operand()
-	for err == nil && p.next("*%") {
-		n, err = p.binary(n, p.operand)
-	}
-	return n, err
-}
-
-// next says whether one of the characters comes next, space aside.
-func (p *numberParser) next(of string) bool {
-	for p.at < len(p.text) && strings.IndexByte(blank, p.text[p.at]) >= 0 {
-		p.at++
-	}
-	return p.at < len(p.text) && strings.IndexByte(of, p.text[p.at]) >= 0
-}
-
-// binary reads an operator and what is on its right.
-func (p *numberParser) binary(left *number, operand func() (*number, error)) (*number, error) {
-	n := &number{op: p.text[p.at], left: left}
-	p.at++
-	if p.operators++; p.operators > MaxOperators {
+func binary(op token.Token, x, y ast.Expr, operators *int) (*number, error) {
+	if *operators++; *operators > MaxOperators {
 		return nil, fmt.Errorf("more than %d operators; expected at most that many", MaxOperators)
 	}
-	var err error
-	if n.right, err = operand(); err != nil {
+	left, err := numberOf(x, operators)
+	if err != nil {
 		return nil, err
 	}
-	if n.op == '%' && (n.right.op != opConstant || n.right.constant <= 0) {
-		return nil, errors.New("remainder by something else than an integer above 0; expected such as connection.uid % 10")
+	right, err := numberOf(y, operators)
+	if err != nil {
+		return nil, err
 	}
-	if left.op == opConstant && n.right.op == opConstant {
-		return &number{op: opConstant, constant: n.value(Of{})}, nil
-	}
-	return n, nil
-}
-
-// operand reads an integer, a name or what is in parentheses.
-func (p *numberParser) operand() (*number, error) {
+	n := &number{op: op, left: left, right: right}
 	switch {
-	case p.next("("):
-		return p.group()
-	case p.next("-0123456789"):
-		return p.integer()
+	case op == token.REM && (right.op != token.INT || right.constant <= 0):
+		return nil, errors.New("remainder by something else than an integer above 0; expected such as connection.uid % 10")
+	case op != token.ADD && op != token.SUB && op != token.MUL && op != token.REM:
+		return nil, fmt.Errorf("operator %s; expected + - * or %%", op)
+	case left.op == token.INT && right.op == token.INT:
+		return &number{op: token.INT, constant: n.value(Of{})}, nil
 	}
-	name := p.text[p.at:]
-	name = name[:nameLen(name)]
-	op := variable(name)
-	if op == 0 {
-		return nil, p.wrong("connection.uid, message.uid, seq, an integer or (")
-	}
-	p.at += len(name)
-	return &number{op: op}, nil
-}
-
-// group reads what is in parentheses.
-func (p *numberParser) group() (*number, error) {
-	if p.depth++; p.depth > MaxDepth {
-		return nil, fmt.Errorf("more than %d parentheses in each other; expected at most that many", MaxDepth)
-	}
-	p.at++
-	n, err := p.sum()
-	if err != nil {
-		return nil, err
-	}
-	if !p.next(")") {
-		return nil, p.wrong(")")
-	}
-	p.at++
-	p.depth--
 	return n, nil
-}
-
-// integer reads an integer.
-func (p *numberParser) integer() (*number, error) {
-	end := p.at + 1
-	for end < len(p.text) && p.text[end] >= '0' && p.text[end] <= '9' {
-		end++
-	}
-	digits := p.text[p.at:end]
-	constant, err := strconv.ParseInt(digits, 10, 64)
-	if err != nil {
-		return nil, fmt.Errorf("integer %q; expected one of 64 bits", shorten(digits))
-	}
-	p.at = end
-	return &number{op: opConstant, constant: constant}, nil
-}
-
-// wrong is the error that something else is expected where the parser stands.
-func (p *numberParser) wrong(expected string) error {
-	if p.at == len(p.text) {
-		return fmt.Errorf("nothing behind %q; expected %s", shorten(p.text), expected)
-	}
-	return fmt.Errorf("%q; expected %s", shorten(p.text[p.at:]), expected)
 }

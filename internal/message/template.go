@@ -28,13 +28,11 @@
 // more than + and -. % takes an integer above 0 on its right, and its result is
 // never negative.
 //
-// Regular expressions are those of [regexp/syntax] as far as they go: literals,
-// classes as [a-z_] and [^a-z], . for a printable character, groups,
-// alternatives, and the repetitions ? * + {n} {m,n}. * and + stop at 16, as in
-// tcpkali. The escapes are \d \w \n \r \t \xHH, and a \ before any character
-// that is neither a letter nor a digit. Every character of a class, every
-// alternative and every number of repetitions is as likely as the others.
-// Printable are the 94 characters from ! to ~; [^...] takes from them.
+// Regular expressions are those of [regexp/syntax], without what matches no text, such as ^
+// and \b, and with ASCII alone in classes. * and + stop at 16, as in tcpkali. Every
+// character of a class, every alternative, those of single characters as those of words,
+// and every number of repetitions is as likely as the others. A dot is one of the 94
+// printable characters from ! to ~; [^...] takes from them.
 package message
 
 import (
@@ -51,9 +49,6 @@ const (
 	MaxExpressions = 256
 	// MaxLen is the longest message that a template may make, in bytes.
 	MaxLen = 1 << 20
-	// MaxDepth is how deep the groups of a regular expression, and the
-	// parentheses of a number, may lie in each other.
-	MaxDepth = 16
 	// MaxOperators is the most operators in an expression of numbers.
 	MaxOperators = 64
 )

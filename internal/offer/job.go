@@ -12,76 +12,85 @@ import (
 
 // Job is a job that is offered. The pool that accepts it calls exactly one of Do, Expired
 // and Shed, once, on any goroutine. From then on it is not the pool's.
+//
+// It is its own context, which ends when it can't be good any more. The context has a
+// timer only if somebody waits for its end.
 type Job struct {
 	run       *run
 	number    uint64
-	submitted int64 // ns after the start of the run
-	tally     *tally
-	ctx       *jobContext
-	do        func()
-	open      atomic.Bool // it was offered and has not ended
+	counted   bool          // it was due in the window
+	submitted time.Duration // since the start of the run
+	ended     atomic.Bool
+
+	mu    sync.Mutex // guards what follows
+	timer *time.Timer
+	done  chan struct{}
 }
 
-// Func is Do as a value, which costs nothing.
-func (j *Job) Func() func() { return j.do }
-
-// Context is the job's context: it ends when the job can't be good any more. It is not to
-// be used when the job has ended.
-func (j *Job) Context() context.Context { return j.ctx }
-
-// Do does what the job is there for. Its panics are counted and contained.
+// Do does what the job is there for, unless the run is over.
 func (j *Job) Do() {
-	if j.run.over.Load() || j.run.now() > j.run.limit {
+	r := j.run
+	if r.over.Load() || r.now() > r.limit {
 		return
 	}
-	defer j.finish()
-	keep(j.run.tasks.of(j.number).do())
-}
-
-// finish counts the job, unless it has ended too late for that. It is to be deferred.
-func (j *Job) finish() {
-	panicked := recover() != nil
-	now := j.run.now()
-	if now > j.run.limit {
-		return
+	taskOf(r.plan.Work, j.number).do(r.plan.Iterations)
+	now := r.now()
+	if now > r.limit {
+		return // too late to be counted
 	}
 	latency := now - j.submitted
-	good := latency <= int64(j.run.plan.Deadline)
+	good := latency <= r.plan.Deadline
 	j.end(func(t *tally) {
-		t.finished++
-		t.sum += latency
-		t.most = max(t.most, latency)
-		_ = t.latencies.RecordValue(min(latency, longest))
-		if panicked {
-			t.panicked++
+		if good && now >= r.opens && now < r.closes {
+			t.Steady++
 		}
+		if !j.counted {
+			return
+		}
+		t.Finished++
 		if good {
-			t.good++
-			if j.run.within(now) {
-				t.steady++
-			}
+			t.Good++
 		}
+		t.sum += latency
+		t.Max = max(t.Max, latency)
+		record(t.latencies, latency)
 	})
 }
 
 // Expired says that the job won't run because its context has ended.
-func (j *Job) Expired() { j.end(func(t *tally) { t.expired++ }) }
+func (j *Job) Expired() {
+	j.end(func(t *tally) {
+		if j.counted {
+			t.Expired++
+		}
+	})
+}
 
 // Shed says that the job won't run although it was accepted and its context has not
 // ended.
-func (j *Job) Shed() { j.end(func(t *tally) { t.shed++ }) }
+func (j *Job) Shed() {
+	j.end(func(t *tally) {
+		if j.counted {
+			t.Shed++
+		}
+	})
+}
 
-// end counts the end of the job, and gives it back.
+// end counts the end of the job.
 func (j *Job) end(count func(*tally)) {
-	if !j.open.CompareAndSwap(true, false) {
+	if !j.ended.CompareAndSwap(false, true) {
 		panic("offer: the pool has ended a job twice")
 	}
-	j.ctx.end()
-	t := j.tally
+	j.mu.Lock()
+	if j.timer != nil {
+		j.timer.Stop()
+	}
+	j.mu.Unlock()
+	t := j.run.tally(j.number)
 	t.mu.Lock()
 	count(t)
 	t.mu.Unlock()
-	j.run.free(j)
+	j.run.release()
 }
 
 // Run implements pool.Job.
@@ -98,63 +107,34 @@ func (j *Job) Dropped(why error) {
 	}
 }
 
-// jobContext is a job's context: it ends at a time, and has a timer only if somebody
-// waits for that. It is used for one job after the other, but no more once somebody has
-// waited, so that who was told of its end sees the error, too.
-type jobContext struct {
-	run *run
-	at  atomic.Int64 // ns after the start of the run
-
-	mu     sync.Mutex
-	timer  *time.Timer
-	done   chan struct{}
-	waited atomic.Bool
-}
-
-func (c *jobContext) left() time.Duration { return time.Duration(c.at.Load() - c.run.now()) }
+func (j *Job) left() time.Duration { return j.submitted + j.run.plan.Deadline - j.run.now() }
 
 // Deadline implements context.Context.
-func (c *jobContext) Deadline() (time.Time, bool) {
-	return c.run.start.Add(time.Duration(c.at.Load())), true
+func (j *Job) Deadline() (time.Time, bool) {
+	return j.run.start.Add(j.submitted + j.run.plan.Deadline), true
 }
 
 // Err implements context.Context.
-func (c *jobContext) Err() error {
-	if c.left() > 0 {
+func (j *Job) Err() error {
+	if j.left() > 0 {
 		return nil
 	}
 	return context.DeadlineExceeded
 }
 
 // Done implements context.Context.
-func (c *jobContext) Done() <-chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.done == nil {
-		c.waited.Store(true)
+func (j *Job) Done() <-chan struct{} {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.done == nil {
 		done := make(chan struct{})
-		c.done, c.timer = done, time.AfterFunc(c.left(), func() { close(done) })
+		j.done, j.timer = done, time.AfterFunc(j.left(), func() { close(done) })
 	}
-	return c.done
+	return j.done
 }
 
 // AfterFunc is what package context looks for, to do without a goroutine.
-func (c *jobContext) AfterFunc(f func()) (stop func() bool) {
-	c.waited.Store(true)
-	return time.AfterFunc(c.left(), f).Stop
-}
+func (j *Job) AfterFunc(f func()) (stop func() bool) { return time.AfterFunc(j.left(), f).Stop }
 
 // Value implements context.Context.
-func (c *jobContext) Value(any) any { return nil }
-
-// end stops the timer.
-func (c *jobContext) end() {
-	if !c.waited.Load() {
-		return
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.timer != nil {
-		c.timer.Stop()
-	}
-}
+func (j *Job) Value(any) any { return nil }

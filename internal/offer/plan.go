@@ -1,9 +1,9 @@
 package offer
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -34,12 +34,6 @@ type Plan struct {
 	Memory int64
 	// Off names the rules that our pool is to do without.
 	Off string
-	// Seed decides the order of jobs that differ.
-	Seed uint64
-	// Wait, CPU and Bytes are what a job does; less than 0 is what its shape
-	// says.
-	Wait, CPU time.Duration
-	Bytes     int
 	// Iterations is how many rounds of the loop are a millisecond of computing;
 	// 0 has it measured.
 	Iterations uint64
@@ -47,15 +41,13 @@ type Plan struct {
 
 // The bounds of a plan.
 const (
-	maxRate     = 1e8
-	maxTime     = time.Hour
-	maxWorkers  = 1_000_000
-	maxQueue    = 1 << 24
-	maxBytes    = 1 << 30
-	minMemory   = 16 << 20
-	maxMemory   = 1 << 50
-	maxIterate  = 1 << 40
-	defaultWork = Published
+	maxRate       = 1e8
+	maxTime       = time.Hour
+	maxWorkers    = 1_000_000
+	maxQueue      = 1 << 24
+	minMemory     = 16 << 20
+	maxMemory     = 1 << 50
+	maxIterations = 1 << 40
 )
 
 // Flags are what flag.FlagSet and pflag.FlagSet have in common.
@@ -70,8 +62,8 @@ type Flags interface {
 
 // AddFlags adds the flags of a plan, one for each field.
 func (p *Plan) AddFlags(f Flags, sides Sides) {
-	f.StringVar(&p.Pool, "pool", "", "offer jobs to this `POOL`: "+sides.names())
-	f.StringVar(&p.Work, "work", defaultWork, "offer jobs of this `SHAPE`: "+strings.Join(Shapes(), ", "))
+	f.StringVar(&p.Pool, "pool", "", "offer jobs to this `POOL`: "+names(sides))
+	f.StringVar(&p.Work, "work", Published, "offer jobs of this `SHAPE`: "+names(shapes))
 	f.Float64Var(&p.Rate, "rate", 0, "offer as many jobs a second; 0 is a closed loop")
 	f.IntVar(&p.Inflight, "inflight", 0, "with a closed loop, have as many jobs in flight (default: as --workers)")
 	f.DurationVar(&p.Warmup, "warmup", 0, "offer jobs for this long before, which are not counted")
@@ -81,11 +73,7 @@ func (p *Plan) AddFlags(f Flags, sides Sides) {
 	f.IntVar(&p.Workers, "workers", 5000, "bound a pool's workers")
 	f.IntVar(&p.Queue, "queue", 100_000, "bound a pool's queue")
 	f.Int64Var(&p.Memory, "memory", 0, "stay below as many `BYTES`; 0 is no limit")
-	f.StringVar(&p.Off, "off", "", "switch off these `RULES` of our pool: "+strings.Join(ruleNames(), ", "))
-	f.Uint64Var(&p.Seed, "seed", 1, "decides the order of jobs that differ")
-	f.DurationVar(&p.Wait, "wait", -1, "have a job wait for this long (less than 0: as the shape says)")
-	f.DurationVar(&p.CPU, "cpu", -1, "have a job compute for this long (less than 0: as the shape says)")
-	f.IntVar(&p.Bytes, "bytes", -1, "have a job hold as many bytes (less than 0: as the shape says)")
+	f.StringVar(&p.Off, "off", "", "switch off these `RULES` of our pool: "+names(rules))
 	f.Uint64Var(&p.Iterations, "iterations", 0, "take as many rounds of the loop as a millisecond of computing; 0 has it measured")
 }
 
@@ -99,10 +87,10 @@ func wrong(format string, args ...any) error { return PlanError{fmt.Sprintf(form
 // Check says what is wrong with a plan, with a PlanError.
 func (p *Plan) Check(sides Sides) error {
 	if sides[p.Pool] == nil {
-		return wrong("--pool is %q; expected one of %s", p.Pool, sides.names())
+		return wrong("--pool is %q; expected one of %s", p.Pool, names(sides))
 	}
-	if !slices.Contains(Shapes(), p.Work) {
-		return wrong("--work is %q; expected one of %s", p.Work, strings.Join(Shapes(), ", "))
+	if shapes[p.Work] == nil {
+		return wrong("--work is %q; expected one of %s", p.Work, names(shapes))
 	}
 	if _, err := p.rules(); err != nil {
 		return err
@@ -110,72 +98,39 @@ func (p *Plan) Check(sides Sides) error {
 	switch {
 	case !(p.Rate >= 0 && p.Rate <= maxRate): // also not a number
 		return wrong("--rate is %v; expected 0 (a closed loop) to %.0f", p.Rate, maxRate)
-	case p.Inflight < 0 || p.Inflight > maxWorkers:
-		return wrong("--inflight is %d; expected 0 (as --workers) to %d", p.Inflight, maxWorkers)
 	case p.Inflight > 0 && p.Rate > 0:
 		return wrong("--inflight is %d with a --rate of %v; expected no --inflight, or a --rate of 0", p.Inflight, p.Rate)
-	case p.Warmup < 0 || p.Warmup > maxTime:
-		return wrong("--warmup is %v; expected 0s to %v", p.Warmup, maxTime)
-	case p.Duration < time.Millisecond || p.Duration > maxTime:
-		return wrong("--duration is %v; expected 1ms to %v", p.Duration, maxTime)
-	case p.Rate > 0 && p.Rate*p.Duration.Seconds() < 1:
+	case p.Rate > 0 && p.Rate*p.Duration.Seconds() < 1 && p.Duration > 0:
 		return wrong("--rate is %v with a --duration of %v; expected at least one job", p.Rate, p.Duration)
-	case p.Drain < 0 || p.Drain > maxTime:
-		return wrong("--drain is %v; expected 0s to %v", p.Drain, maxTime)
-	case p.Deadline <= 0 || p.Deadline > maxTime:
-		return wrong("--deadline is %v; expected more than 0s, up to %v", p.Deadline, maxTime)
-	case p.Workers < 1 || p.Workers > maxWorkers:
-		return wrong("--workers is %d; expected 1 to %d", p.Workers, maxWorkers)
-	case p.Queue < 0 || p.Queue > maxQueue:
-		return wrong("--queue is %d; expected 0 (none) to %d", p.Queue, maxQueue)
 	case p.Memory != 0 && (p.Memory < minMemory || p.Memory > maxMemory):
 		return wrong("--memory is %d; expected 0 (no limit), or %d to %d", p.Memory, minMemory, int64(maxMemory))
-	case p.Iterations > maxIterate:
-		return wrong("--iterations is %d; expected 0 (measured) to %d", p.Iterations, uint64(maxIterate))
+	case p.Iterations > maxIterations:
+		return wrong("--iterations is %d; expected 0 (measured) to %d", p.Iterations, uint64(maxIterations))
 	}
-	return p.checkWork()
+	return cmp.Or(
+		between("inflight", p.Inflight, 0, maxWorkers),
+		between("workers", p.Workers, 1, maxWorkers),
+		between("queue", p.Queue, 0, maxQueue),
+		between("warmup", p.Warmup, 0, maxTime),
+		between("duration", p.Duration, time.Millisecond, maxTime),
+		between("drain", p.Drain, 0, maxTime),
+		between("deadline", p.Deadline, time.Nanosecond, maxTime),
+	)
 }
 
-// checkWork checks what a job is to do.
-func (p *Plan) checkWork() error {
-	switch {
-	case p.Work == Mixed && (p.Wait >= 0 || p.CPU >= 0 || p.Bytes >= 0):
-		return wrong("--wait, --cpu or --bytes with --work %s; expected none of them, its jobs differ", Mixed)
-	case p.Wait > maxTime:
-		return wrong("--wait is %v; expected up to %v", p.Wait, maxTime)
-	case p.CPU > maxTime:
-		return wrong("--cpu is %v; expected up to %v", p.CPU, maxTime)
-	case p.Bytes > maxBytes:
-		return wrong("--bytes is %d; expected up to %d", p.Bytes, maxBytes)
+func between[T cmp.Ordered](flag string, v, least, most T) error {
+	if v < least || v > most {
+		return wrong("--%s is %v; expected %v to %v", flag, v, least, most)
 	}
 	return nil
 }
 
-// jobs is how many jobs are due in all.
-func (p *Plan) jobs() uint64 { return p.due(p.Warmup + p.Duration) }
-
-// due is how many jobs are due before a time after the start: job i is due i/Rate
-// after it. What is off by less than a millionth of a job is an error of rounding.
-func (p *Plan) due(after time.Duration) uint64 {
-	return uint64(max(0, math.Ceil(p.Rate*after.Seconds()-1e-6)))
-}
-
-// inflight is how many jobs a closed loop has in flight.
-func (p *Plan) inflight() int {
-	if p.Inflight == 0 {
-		return p.Workers
-	}
-	return p.Inflight
-}
-
-// The rules of our pool by name.
+// rules are those of our pool that can be switched off, by name.
 var rules = map[string]pool.Rules{
 	"adapting": pool.Adapting,
 	"shedding": pool.Shedding,
 	"newest":   pool.NewestFirst,
 }
-
-func ruleNames() []string { return slices.Sorted(maps.Keys(rules)) }
 
 // rules is what Off says.
 func (p *Plan) rules() (off pool.Rules, err error) {
@@ -185,9 +140,12 @@ func (p *Plan) rules() (off pool.Rules, err error) {
 	for name := range strings.SplitSeq(p.Off, ",") {
 		rule, ok := rules[name]
 		if !ok {
-			return 0, wrong("--off has %q; expected some of %s, separated by commas", name, strings.Join(ruleNames(), ", "))
+			return 0, wrong("--off has %q; expected some of %s, separated by commas", name, names(rules))
 		}
 		off |= rule
 	}
 	return off, nil
 }
+
+// names are the keys of a map in order.
+func names[T any](m map[string]T) string { return strings.Join(slices.Sorted(maps.Keys(m)), ", ") }

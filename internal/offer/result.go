@@ -6,7 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"runtime"
+	"sync"
 	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // Result is what became of the jobs that were offered to a pool in the window: from
@@ -42,16 +46,12 @@ type Result struct {
 	Late    uint64        `json:"late"`
 	LateP99 time.Duration `json:"late_p99"`
 	Missed  uint64        `json:"missed"`
-	// Accepted and Rejected are what the pool said when a job was submitted,
-	// Causes what it gave as the reason for how many of the rejected.
-	Accepted uint64            `json:"accepted"`
-	Rejected uint64            `json:"rejected"`
-	Causes   map[string]uint64 `json:"causes,omitempty"`
-	// Finished jobs have run: Good ones of them have ended within their
-	// deadline, Panicked ones in a panic.
+	// Accepted and Rejected are what the pool said when a job was submitted.
+	Accepted uint64 `json:"accepted"`
+	Rejected uint64 `json:"rejected"`
+	// Finished jobs have run: Good ones of them have ended within their deadline.
 	Finished uint64 `json:"finished"`
 	Good     uint64 `json:"good"`
-	Panicked uint64 `json:"panicked"`
 	// Steady is how many jobs have ended in the window, within their deadline,
 	// also those that were submitted in the warm-up. With a warm-up, this is what
 	// there is to divide by Duration: what was under way at the beginning of the
@@ -76,12 +76,10 @@ type Result struct {
 	// PeakGoroutines and PeakWorkers are the most goroutines, those of the
 	// generator included, and workers that were seen when it was looked, twenty
 	// times a second. All three are also of the warm-up, and 0 where the system
-	// or the pool does not tell. WarmWorkers is how many workers there were at the
-	// end of the warm-up; 0 without one.
+	// or the pool does not tell.
 	PeakRSS        int64 `json:"peak_rss"`
 	PeakGoroutines int   `json:"peak_goroutines"`
 	PeakWorkers    int   `json:"peak_workers"`
-	WarmWorkers    int   `json:"warm_workers"`
 	// CPUUser and CPUSystem are the processor time of the process, generator
 	// included, since the window began.
 	CPUUser   time.Duration `json:"cpu_user"`
@@ -91,12 +89,10 @@ type Result struct {
 	Overran string `json:"overran,omitempty"`
 }
 
-// Line is a line of what a process of this package prints: in the warm-up one with
-// Warming each quarter of a second, then such with Progress, and at last one with
-// Result.
+// Line is a line of what a process of this package prints: each quarter of a second one
+// with Warming in the warm-up, or with Progress in the window, and at last one with Result.
 type Line struct {
-	// Warming is what became so far of the jobs of the warm-up. Its Elapsed is
-	// from the start.
+	// Warming has the peaks so far and no counts.
 	Warming *Result `json:"warming,omitempty"`
 	// Progress is the Result so far.
 	Progress *Result `json:"progress,omitempty"`
@@ -104,12 +100,14 @@ type Line struct {
 }
 
 // ParseLine reads a line that Write has written.
-func ParseLine(b []byte) (Line, error) {
-	var l Line
+func ParseLine(b []byte) (l Line, err error) {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&l); err != nil {
 		return Line{}, fmt.Errorf("offer: %q is no line of a result: %w", b, err)
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return Line{}, fmt.Errorf("offer: %q is more than a line of a result", b)
 	}
 	n := 0
 	for _, r := range []*Result{l.Warming, l.Progress, l.Result} {
@@ -120,11 +118,66 @@ func ParseLine(b []byte) (Line, error) {
 	if n != 1 {
 		return Line{}, fmt.Errorf("offer: %q is no line of a result; expected one of warming, progress and result", b)
 	}
-	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return Line{}, fmt.Errorf("offer: %q is more than a line of a result", b)
-	}
 	return l, nil
 }
 
 // Write writes the line.
 func (l Line) Write(w io.Writer) error { return json.NewEncoder(w).Encode(l) }
+
+// tally is a shard of the counts of the window. Its Result has only those.
+type tally struct {
+	mu sync.Mutex
+	Result
+	sum                 time.Duration // of the latencies
+	latencies, lateness *hdrhistogram.Histogram
+	_                   [64]byte // keeps shards apart
+}
+
+// newTallies makes the shards.
+func newTallies() []tally {
+	all := make([]tally, 2*runtime.GOMAXPROCS(0))
+	for i := range all {
+		all[i].latencies, all[i].lateness = newHistogram(), newHistogram()
+	}
+	return all
+}
+
+// longest is the longest time that histograms tell from longer ones.
+const longest = 73 * time.Minute
+
+// newHistogram makes one with two significant digits: less than 0.8 % off.
+func newHistogram() *hdrhistogram.Histogram { return hdrhistogram.New(1, int64(longest), 2) }
+
+func record(h *hdrhistogram.Histogram, d time.Duration) {
+	_ = h.RecordValue(int64(min(d, longest))) // which it has room for
+}
+
+// add adds up the shards.
+func (r *Result) add(shards []tally) {
+	latencies, lateness, sum := newHistogram(), newHistogram(), time.Duration(0)
+	for i := range shards {
+		t := &shards[i]
+		t.mu.Lock()
+		r.Offered += t.Offered
+		r.Late += t.Late
+		r.Rejected += t.Rejected
+		r.Finished += t.Finished
+		r.Good += t.Good
+		r.Steady += t.Steady
+		r.Expired += t.Expired
+		r.Shed += t.Shed
+		r.Max = max(r.Max, t.Max)
+		sum += t.sum
+		latencies.Merge(t.latencies)
+		lateness.Merge(t.lateness)
+		t.mu.Unlock()
+	}
+	r.Accepted = r.Offered - r.Rejected
+	r.Unfinished = r.Accepted - r.Finished - r.Expired - r.Shed
+	r.LateP99 = time.Duration(lateness.ValueAtQuantile(99))
+	if r.Finished > 0 {
+		quantile := func(q float64) time.Duration { return min(time.Duration(latencies.ValueAtQuantile(q)), r.Max) }
+		r.P50, r.P99, r.P999 = quantile(50), quantile(99), quantile(99.9)
+		r.Mean = sum / time.Duration(r.Finished)
+	}
+}

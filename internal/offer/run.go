@@ -10,8 +10,8 @@
 // be, or counted as missed.
 //
 // One goroutine submits, with some in reserve for when it is held up; one writes how the
-// run is going, and the pool's own run the jobs. What is counted is under locks: of each book for submissions, and of shards where
-// jobs end. A job belongs to the generator until it is accepted, then to the pool, and to
+// run is going, and the pool's own run the jobs. What is counted is in shards, each under
+// its lock. A job belongs to the generator until it is accepted, then to the pool, and to
 // nobody when it has ended. Run starts all and waits for them, but not for a pool that
 // hangs.
 package offer
@@ -28,22 +28,21 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/pacer"
 	"github.com/myriad-go/myriad/internal/sample"
 )
 
 const (
-	// batch is how many jobs are submitted between two looks at all else.
-	batch = 32
+	// lateAfter is how much later than due a submission counts as late.
+	lateAfter = 10 * time.Millisecond
 	// slice is how long the generator works before it sleeps for nap, also when it is
 	// behind. Go preempts who works for longer than 10 ms and puts it behind all that is
 	// runnable; with thousands of goroutines it would not run again for seconds. One that
 	// has slept, on a thread of its own, runs next.
-	slice = int64(4 * time.Millisecond)
+	slice = 4 * time.Millisecond
 	nap   = 20 * time.Microsecond
-	// reserves is how many goroutines are in reserve. The first looks each relief whether
-	// what is due is late by more than that, each other one half as often for twice as
-	// much.
+	// reserves is how many goroutines are in reserve. The first submits what is late by
+	// more than relief, each other one what is late by twice as much as that before.
 	reserves = 3
 	relief   = 5 * time.Millisecond
 	// retry is when a closed loop offers again after a rejection.
@@ -59,51 +58,55 @@ const (
 	maxHang, maxClose = 3 * time.Second, 2 * time.Second
 )
 
-// run is one run of a plan.
+// run is one run of a plan. All times are since its start.
 type run struct {
-	plan  Plan
-	side  Side
-	tasks *tasks
-	start time.Time
-	opens int64       // when the window begins; all times are in ns after the start
-	limit int64       // what ends later is not counted
-	first uint64      // the first job of the window of an open loop
-	over  atomic.Bool // jobs do nothing any more and are not counted
+	plan          Plan
+	side          Side
+	start         time.Time
+	opens, closes time.Duration // the window
+	limit         time.Duration // what ends later is not counted
+	over          atomic.Bool   // jobs do nothing any more and are not counted
 
-	warming, window *book
-	jobs            sync.Pool
-	slots           chan struct{} // of a closed loop: a place for each job in flight
-	next            atomic.Uint64 // job to be submitted
-	generators      sync.WaitGroup
-	generated       chan struct{} // closed when all has been submitted
+	pacer      *pacer.Shared // of an open loop
+	slots      chan struct{} // of a closed loop: a place for each job in flight
+	submitted  atomic.Uint64
+	tallies    []tally
+	generators sync.WaitGroup
+	generated  atomic.Bool // all has been submitted
 
-	looked                      atomic.Int64 // when look looked last
+	sampled                     atomic.Int64 // when observe sampled last
 	peakGoroutines, peakWorkers atomic.Int64
-	opened                      sync.Once
-	warmWorkers                 atomic.Int64
-	cpuAtOpening                atomic.Pointer[procfs.Stat]
-	reported                    sync.WaitGroup
+	opening                     func() sample.Process // what was used until the window began
 }
 
 func newRun(p Plan, side Side) *run {
 	r := &run{
-		plan: p, side: side, tasks: p.tasks(p.Iterations), start: time.Now(),
-		opens: int64(p.Warmup), limit: int64(p.Warmup + p.Duration + p.Drain), first: p.due(p.Warmup),
-		warming: newBook(), window: newBook(), generated: make(chan struct{}),
+		plan: p, side: side, start: time.Now(), opens: p.Warmup, closes: p.Warmup + p.Duration,
+		limit: p.Warmup + p.Duration + p.Drain, tallies: newTallies(), opening: sync.OnceValue(used),
 	}
-	if p.Rate == 0 {
-		r.slots = make(chan struct{}, p.inflight())
+	if p.Rate > 0 {
+		r.pacer = pacer.NewShared()
+		r.pacer.Start(pacer.Curve{Begin: 1, PerSecond: p.Rate}, 0, r.opens, r.closes)
+	} else {
+		n := p.Inflight
+		if n == 0 {
+			n = p.Workers
+		}
+		r.slots = make(chan struct{}, n)
 	}
 	return r
 }
 
-// now is the time since the start in ns.
-func (r *run) now() int64 { return int64(time.Since(r.start)) }
-
-// within reports whether a time is in the window.
-func (r *run) within(now int64) bool {
-	return now >= r.opens && now < r.opens+int64(r.plan.Duration)
+// used is what this process has used, as far as the system tells.
+func used() sample.Process {
+	s, _ := sample.Take(sample.CPU|sample.Memory, os.Getpid())
+	return s.Total()
 }
+
+func (r *run) now() time.Duration { return time.Since(r.start) }
+
+// tally is the shard of a job.
+func (r *run) tally(number uint64) *tally { return &r.tallies[number%uint64(len(r.tallies))] }
 
 // Run offers the jobs of a plan to one of the sides. It writes a Line each quarter of a
 // second, and at last one with the Result. When ctx ends it does so early. It does not
@@ -129,12 +132,10 @@ func Run(ctx context.Context, p Plan, sides Sides, out io.Writer) error {
 func (r *run) run(ctx context.Context, out io.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if r.opens == 0 {
-		r.open()
-	}
+	var reporter sync.WaitGroup
 	var failed error // of writing
 	stop := make(chan struct{})
-	r.reported.Go(func() { failed = r.report(stop, out) })
+	reporter.Go(func() { failed = r.report(stop, out) })
 	r.generate(ctx)
 	overran := r.wait(ctx)
 	r.over.Store(true)
@@ -142,12 +143,10 @@ func (r *run) run(ctx context.Context, out io.Writer) error {
 	cancel()
 	answered := within(maxHang, r.generators.Wait)
 	close(stop)
-	r.reported.Wait()
-	r.look(math.MaxInt64)
-	result := r.result(r.window)
-	result.Elapsed, result.Overran = max(0, time.Duration(end-r.opens)), overran
-	result.Missed = r.missed(r.window, end, result.Offered)
-	if !answered {
+	reporter.Wait()
+	r.observe(math.MaxInt64)
+	result := r.result(end)
+	if result.Overran = overran; !answered {
 		result.Overran = fmt.Sprintf("a submission had not returned %v after the end", maxHang)
 	}
 	if failed == nil {
@@ -177,175 +176,175 @@ func within(d time.Duration, f func()) bool {
 // wait waits until all jobs have been submitted and have ended, or for as long as the
 // plan says. It returns why that was early, if it was.
 func (r *run) wait(ctx context.Context) (overran string) {
-	end := time.NewTimer(time.Duration(r.limit))
+	end := time.NewTimer(r.limit)
 	defer end.Stop()
 	poll := time.NewTicker(polling)
 	defer poll.Stop()
-	generated := r.generated
 	for {
 		select {
-		case <-generated:
-			generated = nil
 		case <-poll.C:
 		case <-end.C:
 			return ""
 		case <-ctx.Done():
+		}
+		if ctx.Err() != nil {
 			return fmt.Sprintf("ended from outside: %v", context.Cause(ctx))
 		}
-		if generated == nil && r.window.ended() >= r.window.accepted() {
+		if r.generated.Load() && r.unfinished() == 0 {
 			return ""
 		}
 	}
 }
 
+// unfinished is how many jobs of the window have not ended.
+func (r *run) unfinished() (n uint64) {
+	for i := range r.tallies {
+		t := &r.tallies[i]
+		t.mu.Lock()
+		n += t.Offered - t.Rejected - t.Finished - t.Expired - t.Shed
+		t.mu.Unlock()
+	}
+	return n
+}
+
 // generate starts goroutines that submit all jobs of the plan, or those up to when ctx
-// ends. A job is submitted by who has counted it in next: so the load is what the plan
-// says as long as any of them runs, and comes from one as long as that one does.
+// ends. So the load is what the plan says as long as any of them runs, and comes from one
+// as long as that one does.
 func (r *run) generate(ctx context.Context) {
-	finish := sync.OnceFunc(func() { close(r.generated) })
-	start := func(loop func(sleep func(time.Duration))) {
+	loops := []func(g *generator){r.closedLoop}
+	if r.pacer != nil {
+		loops = []func(g *generator){func(g *generator) { r.openLoop(g, 0) }}
+		for i := range reserves {
+			loops = append(loops, func(g *generator) { r.openLoop(g, relief<<i) })
+		}
+	}
+	for _, loop := range loops {
 		r.generators.Go(func() {
 			runtime.LockOSThread() // see slice
 			defer runtime.UnlockOSThread()
-			timer := time.NewTimer(time.Hour)
-			defer timer.Stop()
-			loop(func(d time.Duration) {
-				timer.Reset(d)
-				select {
-				case <-timer.C:
-				case <-ctx.Done():
-				}
-			})
-			finish()
+			g := &generator{ctx: ctx, timer: time.NewTimer(time.Hour)}
+			defer g.timer.Stop()
+			loop(g)
+			r.generated.Store(true)
 		})
-	}
-	if r.plan.Rate == 0 {
-		start(func(sleep func(time.Duration)) { r.closedLoop(ctx, sleep) })
-		return
-	}
-	start(func(sleep func(time.Duration)) { r.openLoop(ctx, sleep, 0) })
-	for i := range reserves {
-		start(func(sleep func(time.Duration)) { r.openLoop(ctx, sleep, relief<<i) })
 	}
 }
 
-// openLoop submits each job when it is due: job i is due i/Rate after the start. One in
-// reserve leaves alone what is due since less than its patience. What nobody has got to
-// when Drain is over is missed.
-func (r *run) openLoop(ctx context.Context, sleep func(time.Duration), patience time.Duration) {
-	gap := float64(time.Second) / r.plan.Rate
-	dueAt := func(i uint64) int64 { return int64(math.Round(float64(i) * gap)) }
-	total, woke := r.plan.jobs(), r.now()
-	for i := r.next.Load(); i < total && ctx.Err() == nil; i = r.next.Load() {
+// generator is what one of the goroutines has that submit jobs.
+type generator struct {
+	ctx   context.Context
+	timer *time.Timer
+	spare *Job // was rejected
+}
+
+func (g *generator) sleep(d time.Duration) {
+	g.timer.Reset(d)
+	select {
+	case <-g.timer.C:
+	case <-g.ctx.Done():
+	}
+}
+
+// openLoop submits each job when it is due, those in reserve when it is late by more than
+// their patience. What nobody has got to when Drain is over is missed.
+func (r *run) openLoop(g *generator, patience time.Duration) {
+	for woke := r.now(); g.ctx.Err() == nil; {
 		now := r.now()
-		r.look(now)
-		due := dueAt(i)
-		switch {
-		case now > r.limit:
+		r.observe(now)
+		due, ok := time.Duration(0), false
+		if now-woke <= slice {
+			due, ok = r.pacer.Take(now - patience)
+		}
+		switch next := r.pacer.Due(); {
+		case ok:
+			r.submit(g, due >= r.opens, now, now-due)
+			continue
+		case now > r.limit || next == pacer.Never:
 			return
 		case now-woke > slice:
-			sleep(nap)
-			woke = r.now()
-		case patience == 0 && due > now:
-			sleep(time.Duration(due - now))
-			woke = r.now()
-		case patience > 0 && due+int64(patience) >= now:
-			sleep(patience)
-			woke = r.now()
+			g.sleep(nap)
+		case patience == 0:
+			g.sleep(next - now)
 		default:
-			for n := 0; n < batch && i < total && due <= now && !r.over.Load() && r.next.CompareAndSwap(i, i+1); n++ {
-				b := r.window
-				if i < r.first {
-					b = r.warming
-				}
-				now = r.now()
-				r.submit(b, i, now, now-due)
-				i++
-				due = dueAt(i)
-			}
+			g.sleep(patience)
 		}
+		woke = r.now()
 	}
 }
 
 // closedLoop submits a job each time that one has ended.
-func (r *run) closedLoop(ctx context.Context, sleep func(time.Duration)) {
-	ctx, cancel := context.WithTimeout(ctx, r.plan.Warmup+r.plan.Duration)
+func (r *run) closedLoop(g *generator) {
+	ctx, cancel := context.WithTimeout(g.ctx, r.closes)
 	defer cancel()
-	for i := uint64(0); ; i++ {
+	for {
 		select {
 		case r.slots <- struct{}{}:
 		case <-ctx.Done():
-			return
 		}
 		if ctx.Err() != nil {
 			return
 		}
-		now, b := r.now(), r.window
-		if r.look(now); now < r.opens {
-			b = r.warming
-		}
-		if !r.submit(b, i, now, 0) {
-			sleep(retry)
+		now := r.now()
+		r.observe(now)
+		if !r.submit(g, now >= r.opens, now, 0) {
+			r.release()
+			g.sleep(retry)
 		}
 	}
 }
 
 // submit submits a job now, which is late by so much. It reports whether the job was
 // accepted.
-func (r *run) submit(b *book, number uint64, now, late int64) bool {
-	j, ok := r.jobs.Get().(*Job)
-	if !ok {
+func (r *run) submit(g *generator, counted bool, now, late time.Duration) bool {
+	j := g.spare
+	if j == nil || j.timer != nil {
 		j = &Job{run: r}
-		j.do = j.Do
 	}
-	if j.ctx == nil || j.ctx.waited.Load() {
-		j.ctx = &jobContext{run: r}
+	g.spare = nil
+	j.number, j.counted, j.submitted = r.submitted.Add(1)-1, counted, now
+	t := r.tally(j.number)
+	if counted {
+		t.mu.Lock()
+		t.Offered++
+		if late > lateAfter {
+			t.Late++
+		}
+		record(t.lateness, late)
+		t.mu.Unlock()
 	}
-	j.ctx.at.Store(now + int64(r.plan.Deadline))
-	j.number, j.submitted, j.tally = number, now, b.tally(number)
-	j.open.Store(true)
-	b.offer(late)
-	answer := r.side.Try(j)
-	if answer == Accepted {
+	if r.side.Try(j) {
 		return true
 	}
-	b.reject(answer)
-	r.free(j)
+	g.spare = j
+	if counted {
+		t.mu.Lock()
+		t.Rejected++
+		t.mu.Unlock()
+	}
 	return false
 }
 
-// free gives a job back that is nobody's any more.
-func (r *run) free(j *Job) {
-	r.jobs.Put(j)
+// release makes room for another job in a closed loop.
+func (r *run) release() {
 	if r.slots != nil {
 		<-r.slots
 	}
 }
 
-// look counts goroutines and workers now and then, and notes what there is when the
+// observe counts goroutines and workers now and then, and notes what was used when the
 // window begins. The generator does so, too, since the reporter may not run for long
 // when there are very many goroutines. It makes no system call but at the beginning of
 // the window.
-func (r *run) look(now int64) {
-	if now >= r.opens {
-		r.open()
+func (r *run) observe(now time.Duration) {
+	if now >= r.opens && now != math.MaxInt64 {
+		r.opening()
 	}
-	if before := r.looked.Load(); now-before < int64(sampling) || !r.looked.CompareAndSwap(before, now) {
+	before := r.sampled.Load()
+	if now-time.Duration(before) < sampling || !r.sampled.CompareAndSwap(before, int64(now)) {
 		return
 	}
 	raise(&r.peakGoroutines, int64(runtime.NumGoroutine()))
 	raise(&r.peakWorkers, int64(r.side.Workers()))
-}
-
-// open notes what there is when the window begins.
-func (r *run) open() {
-	r.opened.Do(func() {
-		stat, _ := procfs.ReadStat(os.Getpid()) // not on every system
-		r.cpuAtOpening.Store(&stat)
-		if r.opens > 0 {
-			r.warmWorkers.Store(int64(r.side.Workers()))
-		}
-	})
 }
 
 // raise makes a value at least as great as n.
@@ -357,78 +356,48 @@ func raise(v *atomic.Int64, n int64) {
 	}
 }
 
-// report writes a line at each multiple of reporting, and when the window begins.
+// report writes a line at each multiple of reporting.
 func (r *run) report(stop <-chan struct{}, out io.Writer) error {
-	next := func(at int64) int64 {
-		next := at - at%int64(reporting) + int64(reporting)
-		if at < r.opens {
-			next = min(next, r.opens)
-		}
-		return next
-	}
-	due := next(0)
-	timer := time.NewTimer(0)
-	defer timer.Stop()
-	for {
+	tick := time.NewTicker(sampling)
+	defer tick.Stop()
+	for due := reporting; ; {
 		select {
 		case <-stop:
 			return nil
-		case <-timer.C:
+		case <-tick.C:
 		}
 		now := r.now()
-		r.look(now)
-		if now >= due {
-			due = next(now)
-			line := Line{Progress: r.result(r.window)}
-			if now < r.opens {
-				line = Line{Warming: r.result(r.warming)}
-			}
-			if err := line.Write(out); err != nil {
-				<-stop
-				return err
-			}
+		if r.observe(now); now < due {
+			continue
 		}
-		timer.Reset(time.Duration(min(due-now, int64(sampling))))
+		due = now.Truncate(reporting) + reporting
+		line := Line{Progress: r.result(now)}
+		if now < r.opens {
+			line = Line{Warming: line.Progress}
+		}
+		if err := line.Write(out); err != nil {
+			return err
+		}
 	}
 }
 
-// result is the Result of a book so far. What the system does not tell stays 0.
-func (r *run) result(b *book) *Result {
-	p, now := &r.plan, r.now()
+// result is the Result by now. What the system does not tell stays 0.
+func (r *run) result(now time.Duration) *Result {
+	p := &r.plan
 	res := &Result{
 		Pool: p.Pool, Work: p.Work, Rate: p.Rate, Warmup: p.Warmup, Duration: p.Duration,
-		Elapsed: max(0, time.Duration(now-r.opens)), Iterations: p.Iterations,
+		Elapsed: max(0, now-r.opens), Iterations: p.Iterations,
 	}
-	b.collect(res)
-	if b == r.warming {
-		res.Elapsed = time.Duration(now)
-	} else {
-		res.Steady += r.warming.steady()
+	res.add(r.tallies)
+	if r.pacer != nil && now >= r.opens {
+		res.Missed = uint64(max(0, r.pacer.Waiting(now)-r.pacer.Waiting(r.opens-1)))
 	}
-	res.Missed = r.missed(b, now, res.Offered)
 	res.PeakGoroutines, res.PeakWorkers = int(r.peakGoroutines.Load()), int(r.peakWorkers.Load())
-	res.WarmWorkers = int(r.warmWorkers.Load())
-	if used, err := sample.Take(sample.Memory, os.Getpid()); err == nil {
-		res.PeakRSS = used.Total().PeakRSS
-	}
-	if before := r.cpuAtOpening.Load(); before != nil {
-		if stat, err := procfs.ReadStat(os.Getpid()); err == nil {
-			res.CPUUser, res.CPUSystem = stat.User-before.User, stat.System-before.System
-		}
+	is := used()
+	res.PeakRSS = is.PeakRSS
+	if now >= r.opens {
+		before := r.opening()
+		res.CPUUser, res.CPUSystem = is.User-before.User, is.System-before.System
 	}
 	return res
-}
-
-// missed is how many jobs of a book were due at a time and had not been submitted.
-func (r *run) missed(b *book, now int64, offered uint64) uint64 {
-	if r.plan.Rate == 0 {
-		return 0
-	}
-	due := min(uint64(float64(now)*r.plan.Rate/1e9)+1, r.plan.jobs())
-	if warming := min(due, r.first); b == r.warming {
-		due = warming
-	} else {
-		due -= warming
-	}
-	return due - min(due, offered)
 }

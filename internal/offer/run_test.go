@@ -1,6 +1,8 @@
 package offer
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +13,59 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/myriad-go/myriad/pool"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fake is a side that accepts a job if it returns true.
+type fake func(j *Job) bool
+
+func (f fake) Try(j *Job) bool { return f(j) }
+func (f fake) Workers() int    { return 0 }
+func (f fake) Close()          {}
+
+func reject(*Job) bool { return false }
+func accept(*Job) bool { return true }
+
+// job is how long a published job waits.
+const job = 20 * time.Millisecond
+
+func plan(rate float64, duration time.Duration) Plan {
+	return Plan{
+		Pool: "fake", Work: Published, Rate: rate, Duration: duration, Drain: 5 * time.Second, Deadline: time.Second,
+		Workers: 1, Iterations: 1,
+	}
+}
+
+// run runs a plan and returns its lines, the last of which has a result. Of pools that
+// aren't ours it takes the fake.
+func runPlan(t *testing.T, ctx context.Context, p Plan, try fake) (lines []Line, r *Result) {
+	t.Helper()
+	sides := Own()
+	sides["fake"] = func(Plan) (Side, error) { return try, nil }
+	var out bytes.Buffer
+	if err := Run(ctx, p, sides, &out); err != nil {
+		t.Fatal(err)
+	}
+	for text := range bytes.Lines(out.Bytes()) {
+		l, err := ParseLine(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := cmp.Or(l.Result, l.Progress, l.Warming)
+		if r.Offered != r.Accepted+r.Rejected || r.Accepted != r.Finished+r.Expired+r.Shed+r.Unfinished || r.Good > r.Finished {
+			t.Errorf("the sums are wrong: %+v", r)
+		}
+		lines = append(lines, l)
+	}
+	if n := len(lines); n == 0 || lines[n-1].Result == nil {
+		t.Fatalf("%q ends without a result", out.String())
+	}
+	return lines, lines[len(lines)-1].Result
+}
 
 // TestSchedule has every job submitted when it is due. While the pool holds up a
 // submission, others take over.
@@ -20,25 +73,28 @@ func TestSchedule(t *testing.T) {
 	const hold = 100 * time.Millisecond
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		at := map[uint64]time.Duration{}
+		var at []time.Duration
 		start := time.Now()
-		r := last(runs(t, t.Context(), plan(1000, time.Second, 0), func(j *Job) Answer {
+		_, r := runPlan(t, t.Context(), plan(1000, time.Second), func(j *Job) bool {
 			mu.Lock()
-			at[j.number] = time.Since(start)
+			n := len(at)
+			at = append(at, time.Since(start))
 			mu.Unlock()
-			if j.number == 500 {
+			if n == 500 {
 				time.Sleep(hold)
 			}
-			return Full
-		}))
+			return false
+		})
 		if len(at) != 1000 || r.Offered != 1000 || r.Rejected != 1000 || r.Missed != 0 || r.Late != 0 {
 			t.Fatalf("%d jobs submitted, %+v; want 1,000, none late", len(at), r)
 		}
 		for i, got := range at {
-			due := time.Duration(i) * time.Millisecond
-			held := i > 500 && due < 500*time.Millisecond+hold
-			if most := due + 2*relief; got < due || got > most || (got > due && !held) {
-				t.Fatalf("job %d was submitted after %v, want %v (while held up, to %v)", i, got, due, most)
+			due, most := time.Duration(i)*time.Millisecond, 2*nap
+			if i > 500 && due < 500*time.Millisecond+hold {
+				most = 2 * relief
+			}
+			if got < due || got > due+most {
+				t.Fatalf("job %d was submitted after %v, want %v to %v later", i, got, due, most)
 			}
 		}
 	})
@@ -48,12 +104,12 @@ func TestSchedule(t *testing.T) {
 // missed.
 func TestLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := plan(100, 2*time.Second, 0)
+		p := plan(100, 2*time.Second)
 		p.Drain = 500 * time.Millisecond
-		r := last(runs(t, t.Context(), p, func(*Job) Answer {
+		_, r := runPlan(t, t.Context(), p, func(*Job) bool {
 			time.Sleep(500 * time.Millisecond)
-			return Full
-		}))
+			return false
+		})
 		const lanes = 1 + reserves
 		if r.LateP99 < time.Second || r.LateP99 > 2500*time.Millisecond {
 			t.Errorf("late by %v; want seconds", r.LateP99)
@@ -64,40 +120,32 @@ func TestLate(t *testing.T) {
 	})
 }
 
-// TestLatency follows each job through one worker and a queue of two. They are
-// due each 10 ms and take 23 ms.
+// TestLatency follows each job through one worker and a queue of two. They are due each
+// 12.5 ms and take 20 ms.
 func TestLatency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := plan(100, 100*time.Millisecond, 23*time.Millisecond)
-		p.Pool, p.Queue, p.Deadline = "channel", 2, 49*time.Millisecond
-		r := last(runSides(t, t.Context(), p, Own()))
-		ms := time.Millisecond
-		want := &Result{
-			Pool: "channel", Work: Published, Rate: 100, Duration: 100 * ms, Iterations: 1,
-			Offered: 10, Accepted: 6, Rejected: 4, Causes: map[string]uint64{"full": 4},
-			// Submitted at 0, 10, 20, 30, 50 and 70 ms, ended at 23, 46, 69, 92, 115
-			// and 138: 23, 36, 49, 62, 65 and 68 ms later.
-			Finished: 6, Good: 3, Steady: 3, P99: 68 * ms, P999: 68 * ms, Max: 68 * ms, Mean: 50*ms + 500*time.Microsecond,
-			PeakWorkers: 1,
-		}
-		within := func(got *time.Duration, least, most time.Duration) {
+		p := plan(80, 100*time.Millisecond)
+		p.Pool, p.Queue, p.Deadline = "channel", 2, 45*time.Millisecond
+		_, r := runPlan(t, t.Context(), p, nil)
+		near := func(name string, got, want time.Duration) {
 			t.Helper()
-			if *got < least || *got > most {
-				t.Errorf("%v, want %v to %v", *got, least, most)
+			if off := got - want; off < 0 || off > want/100 {
+				t.Errorf("%s is %v, want %v", name, got, want)
 			}
-			*got = 0
 		}
-		within(&r.P50, 49*ms, 49*ms*1008/1000)
-		within(&r.P99, want.P99, want.P99*1008/1000)
-		within(&r.P999, want.P999, want.P999*1008/1000)
-		within(&r.Elapsed, 138*ms, 138*ms+polling)
-		want.P99, want.P999 = 0, 0
-		if r.PeakGoroutines < 2 || r.CPUUser < 0 || r.CPUSystem < 0 {
-			t.Errorf("got %+v", r)
+		// Those that end do so 20, 40, 60, 80, 100, 120 and 140 ms after the start: 20, 27.5, 35,
+		// 42.5, 50, 57.5 and 52.5 ms after they were submitted.
+		near("elapsed", r.Elapsed, 140*time.Millisecond)
+		near("p50", r.P50, 42500*time.Microsecond)
+		near("p99", r.P99, 57500*time.Microsecond)
+		near("max", r.Max, 57500*time.Microsecond)
+		near("mean", r.Mean, 285*time.Millisecond/7)
+		got := []uint64{r.Offered, r.Accepted, r.Rejected, r.Finished, r.Good, r.Steady, r.Missed, r.Late}
+		if want := []uint64{8, 7, 1, 7, 4, 4, 0, 0}; !reflect.DeepEqual(got, want) {
+			t.Errorf("got %v, want %v: %+v", got, want, r)
 		}
-		r.PeakGoroutines, r.PeakRSS, r.CPUUser, r.CPUSystem = 0, 0, 0, 0
-		if !reflect.DeepEqual(r, want) {
-			t.Errorf("got  %+v\nwant %+v", r, want)
+		if r.PeakWorkers != 1 || r.PeakGoroutines < 2 {
+			t.Errorf("%d workers, %d goroutines", r.PeakWorkers, r.PeakGoroutines)
 		}
 	})
 }
@@ -105,35 +153,34 @@ func TestLatency(t *testing.T) {
 // TestOwn runs the sides with few jobs and no room for all of them.
 func TestOwn(t *testing.T) {
 	for name := range Own() {
-		for _, work := range Shapes() {
+		for work := range shapes {
 			t.Run(name+" "+work, func(t *testing.T) {
-				p := plan(2000, 100*time.Millisecond, -1)
-				p.Pool, p.Work, p.Workers, p.Queue, p.Bytes, p.Iterations = name, work, 2, 3, -1, 1000
+				p := plan(2000, 50*time.Millisecond)
+				p.Pool, p.Work, p.Workers, p.Queue, p.Iterations = name, work, 2, 3, 1000
 				p.Deadline = time.Minute // also on a machine that is busy
-				r := last(runSides(t, t.Context(), p, Own()))
-				if r.Offered != 200 || r.Finished == 0 || r.Unfinished != 0 || r.Overran != "" {
+				_, r := runPlan(t, t.Context(), p, nil)
+				if r.Offered != 100 || r.Finished == 0 || r.Unfinished != 0 || r.Overran != "" {
 					t.Errorf("got %+v", r)
 				}
-				if name == "naive" && r.Finished != 200 {
-					t.Errorf("%d finished of 200", r.Finished)
+				if name == "naive" && r.Finished != 100 {
+					t.Errorf("%d finished of 100", r.Finished)
 				}
 			})
 		}
 	}
 }
 
-// TestEnds has jobs end in each way, and some not at all: those are waited for
-// as long as the plan says, and no longer.
+// TestEnds has jobs end in each way, and some not at all: those are waited for as long as the
+// plan says, and no longer.
 func TestEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
-		r := last(runs(t, t.Context(), plan(100, time.Second, 5*time.Millisecond), func(j *Job) Answer {
+		var kept []*Job
+		_, r := runPlan(t, t.Context(), plan(100, time.Second), func(j *Job) bool {
 			n++
 			switch n % 10 {
-			case 0:
-				return Full
-			case 1:
-				return Late
+			case 0, 1:
+				return false
 			case 2:
 				j.Dropped(fmt.Errorf("%w, really", pool.ErrExpired))
 			case 3, 4:
@@ -141,38 +188,33 @@ func TestEnds(t *testing.T) {
 			case 5:
 				j.Dropped(pool.ErrClosed)
 			case 6:
-				// kept
+				kept = append(kept, j)
 			default:
 				go j.Run(t.Context())
 			}
-			return Accepted
-		}))
-		got := []uint64{r.Offered, r.Rejected, r.Expired, r.Shed, r.Unfinished, r.Finished, r.Causes["full"], r.Causes["expired"]}
-		if want := []uint64{100, 20, 10, 20, 20, 30, 10, 10}; !reflect.DeepEqual(got, want) {
+			return true
+		})
+		got := []uint64{r.Offered, r.Rejected, r.Expired, r.Shed, r.Unfinished, r.Finished}
+		if want := []uint64{100, 20, 10, 20, 20, 30}; !reflect.DeepEqual(got, want) {
 			t.Errorf("got %v, want %v", got, want)
 		}
 		if r.Elapsed != 6*time.Second || r.Overran != "" {
 			t.Errorf("ended after %v (%q), want 6s", r.Elapsed, r.Overran)
 		}
-	})
-}
-
-// TestAfterTheEnd has jobs begin and end after the result: they do nothing, and are
-// not counted.
-func TestAfterTheEnd(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var h hold
-		r := last(runs(t, t.Context(), plan(100, time.Second, time.Hour), h.try))
 		before := time.Now()
-		for _, j := range h.jobs {
+		for _, j := range kept {
 			j.Do()
 		}
 		if took := time.Since(before); took > 0 {
-			t.Errorf("%d jobs took %v after the end", len(h.jobs), took)
+			t.Errorf("jobs took %v after the end; want them to do nothing", took)
 		}
-		if r.Unfinished != 100 {
-			t.Errorf("%d unfinished, want 100", r.Unfinished)
-		}
+		kept[0].Shed()
+		defer func() {
+			if recover() == nil {
+				t.Error("a job that ended twice did not panic")
+			}
+		}()
+		kept[0].Expired()
 	})
 }
 
@@ -180,9 +222,9 @@ func TestAfterTheEnd(t *testing.T) {
 func TestHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const lanes = 1 + reserves
-		answer := make(chan Answer)
+		answer := make(chan bool)
 		begin := time.Now()
-		r := last(runs(t, t.Context(), plan(100, time.Second, 0), func(*Job) Answer { return <-answer }))
+		_, r := runPlan(t, t.Context(), plan(100, time.Second), func(*Job) bool { return <-answer })
 		if r.Offered != lanes || r.Unfinished != lanes || r.Missed != 100-lanes || !strings.Contains(r.Overran, "had not returned") {
 			t.Errorf("got %+v; want a job of each of %d lanes, and why", r, lanes)
 		}
@@ -190,37 +232,37 @@ func TestHang(t *testing.T) {
 			t.Errorf("it took %v, want %v", took, want)
 		}
 		for range lanes {
-			answer <- Full
+			answer <- false
 		}
 	})
 }
 
-// TestEndsEarly ends a run by its context, while jobs are offered and while the
-// last ones are waited for.
+// TestEndsEarly ends a run by its context: in the warm-up, while jobs are offered, and while
+// the last ones are waited for.
 func TestEndsEarly(t *testing.T) {
-	for _, after := range []time.Duration{505 * time.Millisecond, 3 * time.Second} {
+	for after, want := range map[time.Duration]uint64{305 * time.Millisecond: 0, 1005 * time.Millisecond: 51, 3 * time.Second: 100} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancelCause(t.Context())
 			time.AfterFunc(after, func() { cancel(errors.New("for a reason")) })
-			var h hold
-			r := last(runs(t, ctx, plan(100, time.Second, 0), h.try))
-			if r.Elapsed != after || r.Overran != "ended from outside: for a reason" {
-				t.Errorf("ended after %v: %q, want %v and the reason", r.Elapsed, r.Overran, after)
+			p := plan(100, time.Second)
+			p.Warmup = 500 * time.Millisecond
+			lines, r := runPlan(t, ctx, p, accept)
+			if r.Elapsed != max(0, after-p.Warmup) || r.Offered != want || r.Overran != "ended from outside: for a reason" {
+				t.Errorf("ended after %v with %d offered: %q, want %v, %d and the reason", r.Elapsed, r.Offered, r.Overran, after-p.Warmup, want)
 			}
-			if want := min(51, uint64(after/(10*time.Millisecond))+1); after < time.Second && r.Offered != want {
-				t.Errorf("%d offered, want %d", r.Offered, want)
+			if lines[0].Warming == nil {
+				t.Errorf("got %+v, want a line of the warm-up first", lines[0])
 			}
 		})
 	}
 }
 
-// TestProgress has a line each quarter of a second.
+// TestProgress has a line each quarter of a second, and an error of writing returned.
 func TestProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var h hold
-		p := plan(100, 875*time.Millisecond, 0)
+		p := plan(100, 875*time.Millisecond)
 		p.Drain = 0
-		lines := runs(t, t.Context(), p, h.try)
+		lines, _ := runPlan(t, t.Context(), p, accept)
 		if len(lines) != 4 {
 			t.Fatalf("%d lines, want 3 of progress and a result", len(lines))
 		}
@@ -229,53 +271,94 @@ func TestProgress(t *testing.T) {
 				t.Errorf("line %d is %+v, want progress after %v", i, l, want)
 			}
 		}
-	})
-}
-
-// TestBadWriter has the reader of the lines go away.
-func TestBadWriter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		gone := errors.New("gone")
-		sides := Sides{"fake": func(Plan) (Side, error) { return fake{func(*Job) Answer { return Full }}, nil }}
-		if err := Run(t.Context(), plan(10, 2*time.Second, 0), sides, failing{gone}); !errors.Is(err, gone) {
+		gone := failing{errors.New("gone")}
+		if err := Run(t.Context(), p, Sides{"fake": func(Plan) (Side, error) { return fake(reject), nil }}, gone); !errors.Is(err, gone.error) {
+			t.Errorf("got %v, want %v", err, gone)
+		}
+		if err := Run(t.Context(), p, Sides{"fake": func(Plan) (Side, error) { return nil, gone }}, nil); !errors.Is(err, gone) {
 			t.Errorf("got %v, want %v", err, gone)
 		}
 	})
 }
 
-type failing struct{ err error }
+type failing struct{ error }
 
-func (f failing) Write([]byte) (int, error) { return 0, f.err }
+func (f failing) Write([]byte) (int, error) { return 0, f.error }
 
-// TestBadSide has a pool that can't be made.
-func TestBadSide(t *testing.T) {
-	bad := errors.New("bad")
-	sides := Sides{"fake": func(Plan) (Side, error) { return nil, bad }}
-	if err := Run(t.Context(), plan(10, time.Second, 0), sides, nil); !errors.Is(err, bad) || !strings.Contains(err.Error(), "fake") {
-		t.Errorf("got %v, want %v", err, bad)
-	}
-}
-
-// TestClosedLoop has as many jobs in flight as it is to, always.
-func TestClosedLoop(t *testing.T) {
+// TestWarmup counts no job of the warm-up, whenever it ends, but in Steady.
+func TestWarmup(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		p := plan(0, time.Second, 9*time.Millisecond)
-		p.Pool, p.Workers, p.Queue, p.Inflight = "channel", 4, 8, 8
-		r := last(runSides(t, t.Context(), p, Own()))
-		// Each of the workers does one in 9 ms, up to what is in flight when
-		// the second is over.
-		if r.Finished < 444 || r.Finished > 452 || r.Unfinished != 0 || r.Rejected != 0 || r.Max != 18*time.Millisecond {
-			t.Errorf("got %+v; want some 448 finished, 18 ms each", r)
+		p := plan(100, time.Second)
+		p.Warmup, p.Deadline = 500*time.Millisecond, 30*time.Millisecond
+		n := 0
+		_, r := runPlan(t, t.Context(), p, func(j *Job) bool {
+			n++
+			switch {
+			case n > 50:
+				go j.Do()
+			case n%5 == 0:
+				return false
+			case n%5 == 1:
+				j.Expired()
+			case n%5 == 2:
+				j.Shed()
+			case n%5 == 3:
+				go j.Do()
+			default:
+				time.AfterFunc(job, j.Do) // ends late
+			}
+			return true
+		})
+		got := []uint64{r.Offered, r.Accepted, r.Finished, r.Good, r.Rejected, r.Expired, r.Shed, r.Unfinished, r.Missed}
+		if want := []uint64{100, 100, 100, 100, 0, 0, 0, 0, 0}; !reflect.DeepEqual(got, want) || r.Max != job || r.Mean != job {
+			t.Errorf("got %v, want %v: those of the window, %v each; %+v", got, want, job, r)
+		}
+		// The last two jobs of the window end when it is over.
+		if r.Steady != 98 {
+			t.Errorf("%d ended in the window, want 98", r.Steady)
 		}
 	})
 }
 
-// TestClosedLoopRejected does not spin at a pool that rejects.
-func TestClosedLoopRejected(t *testing.T) {
+// TestClosedLoop has as many jobs in flight as it is to, always, and does not spin at a pool
+// that rejects.
+func TestClosedLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := last(runs(t, t.Context(), plan(0, time.Second, 0), func(*Job) Answer { return Exceeded }))
-		if want := uint64(time.Second / retry); r.Offered < want || r.Offered > want+1 || r.Causes["limit"] != r.Offered {
-			t.Errorf("%d offered, %v; want %d, and perhaps one at the end", r.Offered, r.Causes, want)
+		p := plan(0, time.Second)
+		p.Pool, p.Workers, p.Queue, p.Inflight, p.Warmup = "channel", 4, 8, 8, 500*time.Millisecond
+		_, r := runPlan(t, t.Context(), p, nil)
+		// Each of the workers does one in 20 ms.
+		if r.Finished < 200 || r.Finished > 208 || r.Steady < 200 || r.Steady > 208 || r.Unfinished != 0 || r.Rejected != 0 || r.Max != 2*job {
+			t.Errorf("got %+v; want some 200 finished, 40 ms each", r)
 		}
+		_, r = runPlan(t, t.Context(), plan(0, time.Second), reject)
+		if want := uint64(time.Second / retry); r.Offered < want || r.Offered > want+1 || r.Rejected != r.Offered {
+			t.Errorf("%d offered, %d rejected; want %d, and perhaps one at the end", r.Offered, r.Rejected, want)
+		}
+	})
+}
+
+// TestContext ends a job's context at its deadline, for who asks, waits, or derives one.
+func TestContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := plan(10, time.Second)
+		p.Deadline = 300 * time.Millisecond
+		runPlan(t, t.Context(), p, func(j *Job) bool {
+			if j.Err() != nil {
+				t.Error("the context has ended at once")
+			}
+			derived, cancel := context.WithCancel(j)
+			begin := time.Now()
+			go func() {
+				defer cancel()
+				<-derived.Done()
+				<-j.Done()
+				if took := time.Since(begin); took != p.Deadline || !errors.Is(j.Err(), context.DeadlineExceeded) {
+					t.Errorf("the context has ended after %v, %v; want %v", took, j.Err(), p.Deadline)
+				}
+				j.Expired()
+			}()
+			return true
+		})
 	})
 }

@@ -2,10 +2,6 @@ package offer
 
 import (
 	"context"
-	"errors"
-	"maps"
-	"slices"
-	"strings"
 	"sync"
 
 	"github.com/myriad-go/myriad/pool"
@@ -14,60 +10,32 @@ import (
 // Side is a pool that jobs are offered to. Try and Workers may be called by several
 // goroutines at a time, Close when no Try is under way.
 type Side interface {
-	// Try offers a job and does not wait. Any answer but Accepted leaves the
-	// job to the caller; it may be offered again at once.
-	Try(j *Job) Answer
+	// Try offers a job, does not wait, and says whether the pool has accepted it.
+	Try(j *Job) bool
 	// Workers is how many workers there are now, 0 if the pool does not know.
 	Workers() int
 	// Close ends the pool. Jobs that have not begun end at once then.
 	Close()
 }
 
-// Answer is what a pool says to a job.
-type Answer uint8
-
-// The answers.
-const (
-	// Accepted says that the job is the pool's.
-	Accepted Answer = iota
-	// Full says that there is no room: no worker, or no place in the queue.
-	Full
-	// Exceeded says that a limit was reached that the pool has set itself.
-	Exceeded
-	// Late says that the job's context had ended already.
-	Late
-	// Overload says that the job was shed before it was accepted.
-	Overload
-	// Closed says that the pool has closed.
-	Closed
-	// Other is any other reason.
-	Other
-	answers
-)
-
-// causes names the answers that are rejections, for Result.Causes.
-var causes = [answers]string{
-	Full: "full", Exceeded: "limit", Late: "expired", Overload: "shed", Closed: "closed", Other: "other",
-}
-
 // Sides makes pools, by name.
 type Sides map[string]func(Plan) (Side, error)
 
-func (s Sides) names() string { return strings.Join(slices.Sorted(maps.Keys(s)), ", ") }
-
 // Own are the sides that need nothing but the standard library and Myriad.
 func Own() Sides {
-	return Sides{"naive": newNaive, "channel": newChannel, "ours": newOurs}
+	return Sides{
+		"naive":   func(Plan) (Side, error) { return naive{}, nil },
+		"channel": newChannel,
+		"ours":    newOurs,
+	}
 }
 
 // naive is a goroutine for each job, and no bound.
 type naive struct{}
 
-func newNaive(Plan) (Side, error) { return naive{}, nil }
-
-func (naive) Try(j *Job) Answer {
+func (naive) Try(j *Job) bool {
 	go j.Do()
-	return Accepted
+	return true
 }
 func (naive) Workers() int { return 0 }
 func (naive) Close()       {}
@@ -92,12 +60,12 @@ func newChannel(p Plan) (Side, error) {
 	return c, nil
 }
 
-func (c *channel) Try(j *Job) Answer {
+func (c *channel) Try(j *Job) bool {
 	select {
 	case c.jobs <- j:
-		return Accepted
+		return true
 	default:
-		return Full
+		return false
 	}
 }
 func (c *channel) Workers() int { return c.workers }
@@ -124,22 +92,6 @@ func newOurs(p Plan) (Side, error) {
 	return ours{made}, err
 }
 
-func (o ours) Try(j *Job) Answer {
-	switch err := o.TrySubmitTask(pool.Task{Job: j, Ctx: j.Context()}); {
-	case err == nil:
-		return Accepted
-	case err == pool.ErrFull: // often, so without looking inside
-		return Full
-	case errors.Is(err, pool.ErrFull):
-		return Full
-	case errors.Is(err, pool.ErrExpired):
-		return Late
-	case errors.Is(err, pool.ErrShed):
-		return Overload
-	case errors.Is(err, pool.ErrClosed):
-		return Closed
-	}
-	return Other
-}
-func (o ours) Workers() int { return o.Stats().Workers }
-func (o ours) Close()       { o.Pool.Close(context.Background()) }
+func (o ours) Try(j *Job) bool { return o.TrySubmitTask(pool.Task{Job: j, Ctx: j}) == nil }
+func (o ours) Workers() int    { return o.Stats().Workers }
+func (o ours) Close()          { o.Pool.Close(context.Background()) }

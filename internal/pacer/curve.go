@@ -25,23 +25,14 @@ type Curve struct {
 	// Begin on, in the time Over.
 	To         float64
 	Hold, Over time.Duration
-	// Swing has the rate go up and down by that share of itself, 0 to 1, as a sine with
-	// the given Period. It is for a rate without To.
-	Swing  float64
-	Period time.Duration
 }
 
 // At is the time by which x messages are due, the inverse of Due; Never from some two
 // months on.
 func (c *Curve) At(x float64) time.Duration {
-	var seconds float64
-	switch {
-	case c.To > 0:
+	seconds := x / c.PerSecond
+	if c.To > 0 {
 		seconds = c.atRamp(x)
-	case c.Swing > 0:
-		seconds = c.atSine(x)
-	default:
-		seconds = x / c.PerSecond
 	}
 	if seconds >= farthest.Seconds() {
 		return Never
@@ -65,45 +56,15 @@ func (c *Curve) atRamp(x float64) float64 {
 	return before + 2*x/(a+math.Sqrt(max(a*a+4*k*x, 0)))
 }
 
-// atSine solves r·(t + s·P/2π·(1 - cos(2πt/P))) = x by Newton's method, kept
-// within the bounds that halving gives.
-func (c *Curve) atSine(x float64) float64 {
-	r, s, turn := c.PerSecond, c.Swing, 2*math.Pi/c.Period.Seconds()
-	high := x / r
-	low := max(high-2*s/turn, 0)
-	t := (low + high) / 2
-	for range 60 {
-		sin, cos := math.Sincos(turn * t)
-		over := t + s/turn*(1-cos) - x/r
-		if over > 0 {
-			high = t
-		} else {
-			low = t
-		}
-		step := over / (1 + s*sin)
-		if math.Abs(step) < 1e-10 || high-low < 1e-10 {
-			break
-		}
-		if t -= step; !(t > low && t < high) {
-			t = (low + high) / 2
-		}
-	}
-	return t
-}
-
 // Due is how many messages are due by a time, as the integral of the rate.
 func (c *Curve) Due(by time.Duration) float64 {
 	t, r := max(by-c.Begin, 0).Seconds(), c.PerSecond
-	switch {
-	case c.To > 0:
-		before, over := c.Hold.Seconds(), c.Over.Seconds()
-		in := min(max(t-before, 0), over)
-		return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
-	case c.Swing > 0:
-		turn := 2 * math.Pi / c.Period.Seconds()
-		return r * (t + c.Swing/turn*(1-math.Cos(turn*t)))
+	if c.To == 0 {
+		return r * t
 	}
-	return r * t
+	before, over := c.Hold.Seconds(), c.Over.Seconds()
+	in := min(max(t-before, 0), over)
+	return r*min(t, before) + r*in + (c.To-r)*in*in/(2*over) + c.To*max(t-before-over, 0)
 }
 
 // count is how many messages are due before a time, where the next one is at x and the

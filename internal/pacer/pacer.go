@@ -1,5 +1,5 @@
-// Package pacer plans when messages of an open loop are due: at a constant rate, one that
-// changes, or one that swings, at equal or random distances. A plan is known by the time
+// Package pacer plans when messages of an open loop are due: at a constant rate or one
+// that changes, at equal or random distances. A plan is known by the time
 // of its next message, so that a backlog of any length takes no memory, and what was
 // never sent can be counted without going through it.
 //

@@ -14,8 +14,6 @@ var curves = map[string]Curve{
 	"up":       {Begin: begin, PerSecond: 10, To: 1000, Hold: 2 * time.Second, Over: 10 * time.Second},
 	"down":     {Begin: begin, PerSecond: 1000, To: 10, Hold: time.Second, Over: 10 * time.Second},
 	"level":    {Begin: begin, PerSecond: 50, To: 50, Over: 10 * time.Second},
-	"sine":     {Begin: begin, PerSecond: 200, Swing: 0.5, Period: 3 * time.Second},
-	"to zero":  {Begin: begin, PerSecond: 200, Swing: 1, Period: time.Second},
 }
 
 // At is the inverse of Due, for every shape of a rate.

@@ -3,29 +3,13 @@ package page
 // Chart is a set of curves over one axis. Points are sorted by X. NaN is no point: the
 // curve has a gap there.
 type Chart struct {
-	// ID names it in the page: small letters, digits and dashes; unique in the page.
+	// ID names it in the page, as that of a Section.
 	ID    string
 	Title string
 	// Note is a sentence below the chart.
-	Note string
-	X, Y Axis
-	// Right is the axis of the series that have Right set. Its zero value is none.
-	Right  Axis
+	Note   string
+	X, Y   Axis
 	Series []Series
-	// Bands are stretches of X that are shaded, such as a warm-up; Note says what they
-	// mean.
-	Bands []Band
-}
-
-// Band is a stretch of an axis.
-type Band struct{ From, To float64 }
-
-// axis is the vertical axis of a series.
-func (c *Chart) axis(s *Series) Axis {
-	if s.Right {
-		return c.Right
-	}
-	return c.Y
 }
 
 // Axis says what an axis measures.
@@ -53,8 +37,6 @@ const (
 type Series struct {
 	Name string
 	X, Y []float64
-	// Right measures it by the chart's right axis.
-	Right bool
 	// Dashed is how something published, or something to compare with, is drawn.
 	Dashed bool
 	// Points draws each point as well: where there are few.

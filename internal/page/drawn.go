@@ -22,9 +22,7 @@ type drawn struct {
 	Title  string        `json:"title"`
 	X      drawnAxis     `json:"x"`
 	Y      drawnAxis     `json:"y"`
-	Right  *drawnAxis    `json:"right,omitempty"`
 	Series []drawnSeries `json:"series"`
-	Bands  [][2]float64  `json:"bands,omitempty"`
 	// Left are sentences on what was left out.
 	Left []string `json:"left,omitempty"`
 }
@@ -37,7 +35,6 @@ type drawnAxis struct {
 
 type drawnSeries struct {
 	Name   string `json:"name"`
-	Right  bool   `json:"right,omitempty"`
 	Dashed bool   `json:"dashed,omitempty"`
 	Points bool   `json:"points,omitempty"`
 	// X is missing where it is that of the series before.
@@ -53,12 +50,6 @@ func (c *Chart) drawn() drawn {
 		Y:      drawnAxis{c.Y.Label, c.Y.Unit, c.Y.Log},
 		Series: []drawnSeries{},
 	}
-	if c.Right != (Axis{}) {
-		d.Right = &drawnAxis{c.Right.Label, c.Right.Unit, c.Right.Log}
-	}
-	for _, b := range c.Bands {
-		d.Bands = append(d.Bands, [2]float64{b.From, b.To})
-	}
 	series := c.Series
 	if len(series) > mostSeries {
 		d.Left = append(d.Left, fmt.Sprintf("Of %d series the first %d are here.", len(series), mostSeries))
@@ -66,13 +57,13 @@ func (c *Chart) drawn() drawn {
 	}
 	var before []float64
 	for _, s := range series {
-		x, y := usable(s.X, s.Y, d.X.Log, c.axis(&s).Log)
+		x, y := usable(s.X, s.Y, d.X.Log, c.Y.Log)
 		if len(x) > mostPoints {
 			d.Left = append(d.Left, fmt.Sprintf("%s has %s points; %s of them are here, the highest and lowest of each stretch among them.",
 				s.Name, format.Number(float64(len(x))), format.Number(mostPoints)))
 			x, y = thin(x, y)
 		}
-		one := drawnSeries{Name: s.Name, Right: s.Right, Dashed: s.Dashed, Points: s.Points, Y: make([]*float64, len(y))}
+		one := drawnSeries{Name: s.Name, Dashed: s.Dashed, Points: s.Points, Y: make([]*float64, len(y))}
 		for i := range y {
 			if !math.IsNaN(y[i]) {
 				one.Y[i] = &y[i]
@@ -86,8 +77,8 @@ func (c *Chart) drawn() drawn {
 	return d
 }
 
-// json is the chart for a script element: encoding/json escapes what could end one.
-func (d drawn) json() (template.JS, error) {
+// JSON is the chart for a script element: encoding/json escapes what could end one.
+func (d drawn) JSON() (template.JS, error) {
 	text, err := json.Marshal(d)
 	return template.JS(text), err
 }

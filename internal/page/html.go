@@ -29,6 +29,8 @@ var uplotCSS string
 
 var (
 	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+		"blocks": blocks,
+		"drawn":  (*Chart).drawn,
 		"words":  (*Table).words,
 		"action": (*Table).action,
 		"mark":   Tone.mark,
@@ -59,9 +61,14 @@ func (p *Page) write(w io.Writer, name string) error {
 	if err := p.check(); err != nil {
 		return err
 	}
-	v, err := newView(p)
-	if err != nil {
-		return err
+	p.identify()
+	v := view{
+		Page: p, Policy: policy(p.Live != nil),
+		Style:  template.HTML("<style>" + style + "</style>"),
+		Script: template.HTML("<script>" + script + "</script>"),
+	}
+	if p.Live != nil {
+		v.Every = max(cmp.Or(p.Live.Every, usualEvery), leastEvery).Milliseconds()
 	}
 	out := bufio.NewWriter(w)
 	if err := pageTemplate.ExecuteTemplate(out, name, v); err != nil {
@@ -78,74 +85,19 @@ type view struct {
 	// Style and Script are elements, in the very bytes that Policy knows by their hash.
 	Style, Script template.HTML
 	// Every is in milliseconds.
-	Every    int64
-	Sections []sectionView
+	Every int64
 }
 
-type sectionView struct {
-	ID, Title, Lead string
-	Parts           []partView
-}
-
-// partView is a part; charts that follow each other are one.
-type partView struct {
-	Text, Heading, Fold string
-	Remarks             []Remark
-	Table               *Table
-	Bars                *Bars
-	Actions             []Action
-	Links               []Link
-	Charts              []chartView
-}
-
-type chartView struct {
-	*Chart
-	Label string // for who can't see it
-	Data  template.JS
-	Left  []string
-}
-
-func newView(p *Page) (*view, error) {
-	v := &view{
-		Page: p, Policy: policy(p.Live != nil),
-		Style:  template.HTML("<style>" + style + "</style>"),
-		Script: template.HTML("<script>" + script + "</script>"),
-	}
-	if p.Live != nil {
-		v.Every = max(cmp.Or(p.Live.Every, usualEvery), leastEvery).Milliseconds()
-	}
-	for _, s := range p.Sections {
-		section := sectionView{ID: s.ID, Title: s.Title, Lead: s.Lead}
-		for _, part := range s.Parts {
-			if part.Chart == nil {
-				section.Parts = append(section.Parts, partView{
-					Text: part.Text, Heading: part.Heading, Fold: part.Fold, Remarks: part.Remarks, Table: part.Table, Bars: part.Bars, Actions: part.Actions, Links: part.Links,
-				})
-				continue
-			}
-			c, err := newChartView(part.Chart)
-			if err != nil {
-				return nil, err
-			}
-			if n := len(section.Parts); n == 0 || section.Parts[n-1].Charts == nil {
-				section.Parts = append(section.Parts, partView{})
-			}
-			last := &section.Parts[len(section.Parts)-1]
-			last.Charts = append(last.Charts, c)
+// blocks are the parts of a section, charts that follow each other in one block.
+func blocks(parts []Part) (all [][]Part) {
+	for i, part := range parts {
+		if i > 0 && part.Chart != nil && parts[i-1].Chart != nil {
+			all[len(all)-1] = append(all[len(all)-1], part)
+		} else {
+			all = append(all, []Part{part})
 		}
-		v.Sections = append(v.Sections, section)
 	}
-	return v, nil
-}
-
-func newChartView(c *Chart) (chartView, error) {
-	d := c.drawn()
-	data, err := d.json()
-	if err != nil {
-		return chartView{}, fmt.Errorf("page: chart %q: %w", c.ID, err)
-	}
-	label := fmt.Sprintf("%s: %s by %s. The figures are in the table below.", c.Title, c.Y.Label, c.X.Label)
-	return chartView{Chart: c, Label: label, Data: data, Left: d.Left}, nil
+	return all
 }
 
 // policy is the page's Content-Security-Policy.

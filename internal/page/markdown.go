@@ -9,19 +9,13 @@ import (
 	"strings"
 )
 
-// The chart that Markdown shows as a table has this many points and series at the most.
-const (
-	fewPoints = 12
-	fewSeries = 8
-)
-
-// WriteMarkdown writes the page as GitHub reads it. A chart of few points becomes a
-// table; of any other it says that the page in HTML draws it. Errors are those of
+// WriteMarkdown writes the page as GitHub reads it. Charts are not in it. Errors are those of
 // WriteHTML.
 func (p *Page) WriteMarkdown(w io.Writer) error {
 	if err := p.check(); err != nil {
 		return err
 	}
+	p.identify()
 	m := &markdown{bufio.NewWriter(w)}
 	m.paragraph("# ", p.Title)
 	m.paragraph("", p.Lead)
@@ -32,14 +26,15 @@ func (p *Page) WriteMarkdown(w io.Writer) error {
 	if len(facts) > 0 {
 		m.line("")
 	}
-	if len(p.Sections) > 1 {
-		for i := range p.Sections {
-			m.line("- [%s](#%s)", plain(p.Sections[i].Title), p.Sections[i].ID)
+	sections := withoutCharts(p.Sections)
+	if len(sections) > 1 {
+		for _, s := range sections {
+			m.line("- [%s](#%s)", plain(s.Title), s.ID)
 		}
 		m.line("")
 	}
-	for i := range p.Sections {
-		m.section(&p.Sections[i], len(p.Sections) > 1)
+	for i := range sections {
+		m.section(&sections[i], len(sections) > 1)
 	}
 	return m.Flush()
 }
@@ -81,9 +76,6 @@ func (m *markdown) section(s *Section, linked bool) {
 		if part.Bars != nil {
 			m.table(part.Bars.table())
 		}
-		if part.Chart != nil {
-			m.chart(part.Chart)
-		}
 	}
 }
 
@@ -116,53 +108,10 @@ func (m *markdown) table(t *Table) {
 	m.line("")
 }
 
-func (m *markdown) chart(c *Chart) {
-	if t := c.table(); t != nil {
-		m.table(t)
-	} else {
-		m.line("**%s**: the page in HTML draws this chart, %s by %s, in %d curves.\n",
-			plain(c.Title), plain(c.Y.Label), plain(c.X.Label), len(c.Series))
-	}
-	m.paragraph("", c.Note)
-}
-
-// table is the chart's points, nil if they are too many or none.
-func (c *Chart) table() *Table {
-	if len(c.Series) == 0 || len(c.Series) > fewSeries {
-		return nil
-	}
-	var all []float64
-	head := []string{c.X.Label}
-	series := slices.Clone(c.Series)
-	for i := range series {
-		s := &series[i]
-		s.X, s.Y = usable(s.X, s.Y, c.X.Log, c.axis(s).Log)
-		head = append(head, s.Name)
-		all = append(all, s.X...)
-		slices.Sort(all)
-		if all = slices.Compact(all); len(all) > fewPoints {
-			return nil
-		}
-	}
-	t := &Table{Caption: c.Title + ": " + c.Y.Label, Lines: [][]string{head}, Figures: true}
-	for _, x := range all {
-		cells := []string{c.X.Unit.Text(x)}
-		for _, s := range series {
-			cell := ""
-			if i := slices.Index(s.X, x); i >= 0 {
-				cell = c.axis(&s).Unit.Text(s.Y[i])
-			}
-			cells = append(cells, cell)
-		}
-		t.Add(cells...)
-	}
-	return t
-}
-
 var (
 	marks = strings.NewReplacer(`\`, `\\`, "`", "\\`", `*`, `\*`, `_`, `\_`, `[`, `\[`, `]`, `\]`,
 		`|`, `\|`, `~`, `\~`, `$`, `\$`, `<`, `&lt;`, `>`, `&gt;`, `&`, `&amp;`)
-	blocks = regexp.MustCompile(`^(#|[-+=]|[0-9]{1,9}[.)])`)
+	blockMarks = regexp.MustCompile(`^(#|[-+=]|[0-9]{1,9}[.)])`)
 )
 
 // plain is a text on one line in which nothing is Markdown.
@@ -171,7 +120,7 @@ func plain(text string) string { return marks.Replace(strings.Join(strings.Field
 // begin keeps a plain text from being a heading, a list or a rule where it begins a
 // paragraph.
 func begin(text string) string {
-	at := blocks.FindStringIndex(text)
+	at := blockMarks.FindStringIndex(text)
 	if at == nil {
 		return text
 	}

@@ -47,7 +47,8 @@ type Live struct {
 
 // Section is a part of a page under a heading.
 type Section struct {
-	// ID names it in links: small letters, digits and dashes. It is unique.
+	// ID names it in links. Writing the page makes it of small letters, digits and dashes, and
+	// unique; "" is made of the title.
 	ID string
 	// Title is the heading, Lead the text below it.
 	Title string

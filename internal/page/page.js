@@ -173,36 +173,27 @@
     return all.filter(([y], at) => y !== null && gap(at - 1) && gap(at + 1)).map(([, i]) => i);
   }
 
-  const unitOf = (data, s) => (s.right ? data.right : data.y).unit;
   const dashes = { published: [7, 5], second: [10, 6] };
   const height = () => innerWidth < 640 ? 240 : 300;
-
-  // shade fills the bands behind the curves.
-  const shade = (bands) => (u) => {
-    const { left, top, width, height } = u.bbox, at = (v) => Math.min(Math.max(u.valToPos(v, "x", true), left), left + width);
-    u.ctx.fillStyle = color("grid");
-    for (const [from, to] of bands) u.ctx.fillRect(at(from), top, at(to) - at(from), height);
-  };
 
   function options(data, width) {
     // Of few curves the second has gaps: where it coincides with another both are seen.
     const gaps = data.series.length <= 3 && !data.series.some((s) => s.dashed);
     const series = data.series.map((s, i) => ({
-      label: s.name, scale: s.right ? "right" : "y", stroke: color("c" + i % 8), width: 2,
+      label: s.name, stroke: color("c" + i % 8), width: 2,
       dash: s.dashed ? dashes.published : gaps && i === 1 ? dashes.second : i >= 8 ? [2, 2 + Math.floor(i / 8)] : undefined,
       points: { show: Boolean(s.points), filter: s.points ? undefined : alone, size: 7, fill: color("card"), width: 2 },
-      value: (u, v) => format(unitOf(data, s), v) || " ",
+      value: (u, v) => format(data.y.unit, v) || " ",
     }));
     const x = axis(data.x, false), vertical = (a) => a.log ? { distr: 3, range: logRange(a.unit) } : { range: linearRange };
     const axes = [x, axis(data.y, true)];
-    if (data.right) axes.push({ ...axis(data.right, true), scale: "right", side: 1, grid: { show: false } });
     return {
       width, height: height(), padding: [10, () => Math.max(14, x.widest / 2 + 2), 0, 4], // half of the last label is beyond its axis
       scales: {
         x: data.x.log ? { time: false, distr: 3, range: logRange(data.x.unit) } : { time: false },
-        y: vertical(data.y), ...(data.right && { right: vertical(data.right) }),
+        y: vertical(data.y),
       },
-      axes, hooks: { drawClear: [shade(data.bands || [])] },
+      axes,
       series: [{ label: data.x.label, value: (u, v) => format(data.x.unit, v) || " " }, ...series],
       cursor: {
         dataIdx: near, points: { size: 7 }, drag: { x: true, y: false },
@@ -281,7 +272,7 @@
       };
       row([this.data.x.label, ...this.data.series.map((s) => s.name)], "th", table.createTHead());
       const body = table.createTBody();
-      x.slice(0, most).forEach((v, i) => row([format(this.data.x.unit, v), ...ys.map((y, j) => format(unitOf(this.data, this.data.series[j]), y[i]))], "td", body));
+      x.slice(0, most).forEach((v, i) => row([format(this.data.x.unit, v), ...ys.map((y, j) => format(this.data.y.unit, y[i]))], "td", body));
       const box = details.querySelector(".box");
       box.replaceChildren(table);
       if (x.length > most) {

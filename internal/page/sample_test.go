@@ -38,9 +38,7 @@ func sample(text string) *Page {
 					ID: "many", Title: text + " many", Note: text + " note",
 					X:      Axis{Label: text + " time", Unit: Clock},
 					Y:      Axis{Label: text + " rate"},
-					Right:  Axis{Label: text + " time", Unit: Seconds, Log: true},
-					Bands:  []Band{{0, 5}, {45, 49}},
-					Series: []Series{{Name: text + " a", X: x, Y: y}, {Name: text + " b", X: x, Y: z, Dashed: true}, {Name: text + " c", X: x, Y: z, Right: true}},
+					Series: []Series{{Name: text + " a", X: x, Y: y}, {Name: text + " b", X: x, Y: z, Dashed: true}},
 				}},
 				{Chart: &Chart{
 					ID: "few", Title: text + " few",

@@ -21,19 +21,33 @@ func (p *Page) WriteText(w io.Writer) error {
 	}
 	fmt.Fprintf(&b, "%s\n", title)
 	writeFacts(&b, slices.Concat(p.Figures, p.Facts))
-	for i := range p.Sections {
-		p.Sections[i].writeText(&b)
+	for _, s := range withoutCharts(p.Sections) {
+		s.writeText(&b)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }
 
-// WriteText writes the section for a terminal, as WriteText of a page does.
-func (s *Section) WriteText(w io.Writer) error {
-	var b strings.Builder
-	s.writeText(&b)
-	_, err := io.WriteString(w, b.String())
-	return err
+// withoutCharts leaves charts out, headings that stand above nothing else, and sections of
+// nothing else.
+func withoutCharts(sections []Section) (all []Section) {
+	for _, s := range sections {
+		var parts []Part // from behind
+		for i := len(s.Parts) - 1; i >= 0; i-- {
+			part := s.Parts[i]
+			last := len(parts) == 0 || parts[len(parts)-1].Heading != ""
+			if part.Chart == nil && (part.Heading == "" || !last) {
+				parts = append(parts, part)
+			}
+		}
+		if len(parts) == 0 && len(s.Parts) > 0 {
+			continue
+		}
+		slices.Reverse(parts)
+		s.Parts = parts
+		all = append(all, s)
+	}
+	return all
 }
 
 func writeFacts(b *strings.Builder, facts [][2]string) {

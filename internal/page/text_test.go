@@ -18,8 +18,8 @@ func textPage() *Page {
 			{Text: "Some text\nof two lines."},
 			{Remarks: []Remark{{Tone: Bad, Text: "failed: one\ntwo"}, {Text: "a note"}}},
 			{Heading: "echo"}, {Table: t}, {Table: t},
-			{Chart: &Chart{Title: "not drawn"}},
-		}}},
+			{Heading: "not drawn"}, {Chart: &Chart{Title: "not drawn"}},
+		}}, {Title: "not drawn", Parts: []Part{{Chart: &Chart{}}}}},
 	}
 }
 
@@ -44,28 +44,13 @@ func TestWriteText(t *testing.T) {
 	if strings.Contains(got, "not drawn") {
 		t.Errorf("a chart in\n%s", got)
 	}
+	if err := textPage().WriteText(full{}); err == nil {
+		t.Error("written to what takes nothing")
+	}
 	for line := range strings.Lines(got) {
 		if n := utf8.RuneCountInString(strings.TrimRight(line, "\n")); n > textWidth {
 			t.Errorf("%d characters: %s", n, line)
 		}
-	}
-}
-
-// TestWriteTextSection has what a page has of it, and no more; errors come back.
-func TestWriteTextSection(t *testing.T) {
-	p := textPage()
-	var whole, part strings.Builder
-	if err := errors.Join(p.WriteText(&whole), p.Sections[0].WriteText(&part)); err != nil {
-		t.Fatal(err)
-	}
-	if part.Len() == 0 || !strings.HasSuffix(whole.String(), part.String()) {
-		t.Errorf("got\n%s\nof\n%s", part.String(), whole.String())
-	}
-	if err := p.WriteText(full{}); err == nil {
-		t.Error("written to what takes nothing")
-	}
-	if err := p.Sections[0].WriteText(full{}); err == nil {
-		t.Error("a section written to what takes nothing")
 	}
 }
 

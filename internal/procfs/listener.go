@@ -83,32 +83,48 @@ func UnixListener(path string) ([]int, error) {
 	if err != nil {
 		return nil, fmt.Errorf("procfs: listener at %s: %w", path, err)
 	}
-	if inode == "" {
-		return owners(path, nil)
-	}
-	return owners(path, []string{inode})
+	return owners(path, inode)
 }
 
-// unixInode finds the socket that listens at one of two paths, "" for none.
-func unixInode(path, other string) (string, error) {
+// unixInode finds the socket that listens at one of two paths, nil for none.
+func unixInode(path, other string) ([]string, error) {
 	if runtime.GOOS != "linux" {
-		return "", ErrNotAvailable
+		return nil, ErrNotAvailable
 	}
 	f, err := os.Open("/proc/net/unix")
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer f.Close()
 	rows := bufio.NewScanner(f)
 	for left := maxRows; rows.Scan(); left-- {
 		if left == 0 {
-			return "", errRows
+			return nil, errRows
 		}
-		if s, ok := parseUnix(strings.TrimRight(rows.Text(), " ")); ok && s.listens && (s.path == path || s.path == other) {
-			return s.inode, nil
+		if inode, at := parseUnix(rows.Text()); at != "" && (at == path || at == other) {
+			return []string{inode}, nil
 		}
 	}
-	return "", rows.Err()
+	return nil, rows.Err()
+}
+
+// parseUnix gives the inode and the path of a row of /proc/net/unix that listens, such as
+//
+//	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
+//
+// The path can hold spaces; it is "" for any other row. The library cuts it at the first
+// one.
+func parseUnix(row string) (inode, path string) {
+	const accepts = 1 << 16 // __SO_ACCEPTCON
+	fields := strings.Fields(row)
+	if len(fields) < 8 {
+		return "", ""
+	}
+	if flags, err := strconv.ParseUint(fields[3], 16, 32); err != nil || flags&accepts == 0 {
+		return "", ""
+	}
+	_, path, _ = strings.Cut(row, " "+fields[6]+" ")
+	return fields[6], strings.TrimRight(path, " ")
 }
 
 // rank is how well a socket that is bound to an address fits connections to
@@ -206,35 +222,4 @@ func (s *search) table(dir string, pid, most int) (found bool, err error) {
 		return nil
 	})
 	return found, err
-}
-
-// accepts is the flag of a unix socket that listens (__SO_ACCEPTCON).
-const accepts = 1 << 16
-
-// unixSocket is a row of /proc/net/unix.
-type unixSocket struct {
-	listens     bool
-	inode, path string
-}
-
-// parseUnix parses a row such as
-//
-//	00000000b5284930: 00000002 00000000 00010000 0001 01 1073 /run/a b.sock
-//
-// The path can hold spaces. It is false for rows without one, for the heading
-// and for anything else.
-func parseUnix(line string) (unixSocket, bool) {
-	rest, fields := line, [7]string{}
-	for i := range fields {
-		var ok bool
-		if fields[i], rest, ok = strings.Cut(strings.TrimLeft(rest, " "), " "); !ok {
-			return unixSocket{}, false
-		}
-	}
-	flags, err := strconv.ParseUint(fields[3], 16, 32)
-	_, inodeErr := strconv.ParseUint(fields[6], 10, 64)
-	if err != nil || inodeErr != nil || rest == "" {
-		return unixSocket{}, false
-	}
-	return unixSocket{listens: flags&accepts != 0, inode: fields[6], path: rest}, true
 }

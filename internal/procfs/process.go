@@ -14,14 +14,9 @@ type Stat struct {
 	// PID is the process, Group its process group. Parent is 0 for a process whose
 	// parent can't be seen.
 	PID, Parent, Group int
-	// Command is the name of the executable, cut by the kernel to 15 bytes.
-	Command string
 	// User and System are the processor time of all its threads, the ended ones
 	// included, in steps of 10 ms.
 	User, System time.Duration
-	// Waited is the processor time of the children that it has waited for, and of those
-	// that they have waited for.
-	Waited time.Duration
 	// Threads is how many threads it has now.
 	Threads int
 	// Ended means that the kernel has taken back all that it had: there is only a number left,
@@ -48,10 +43,9 @@ func ReadStat(pid int) (Stat, error) {
 		return Stat{}, err
 	}
 	return Stat{
-		PID: s.PID, Parent: s.PPID, Group: s.PGRP, Command: s.Comm, Threads: s.NumThreads,
+		PID: s.PID, Parent: s.PPID, Group: s.PGRP, Threads: s.NumThreads,
 		User: time.Duration(s.UTime) * tick, System: time.Duration(s.STime) * tick,
-		Waited: time.Duration(s.CUTime+s.CSTime) * tick,
-		Ended:  s.State == "Z" && s.NumThreads <= 1, // with more, only its first thread has ended
+		Ended: s.State == "Z" && s.NumThreads <= 1, // with more, only its first thread has ended
 	}, nil
 }
 
@@ -66,9 +60,9 @@ func Group(group int) ([]int, error) {
 // processes of the machine.
 func Groups(groups ...int) (map[int][]int, error) {
 	found := make(map[int][]int, len(groups))
-	err := eachStat(func(pid int, s Stat) {
+	err := eachStat(func(s Stat) {
 		if slices.Contains(groups, s.Group) {
-			found[s.Group] = append(found[s.Group], pid)
+			found[s.Group] = append(found[s.Group], s.PID)
 		}
 	})
 	for _, pids := range found {
@@ -80,9 +74,9 @@ func Groups(groups ...int) (map[int][]int, error) {
 // Children returns the processes that a process has started and that have not been
 // waited for, in ascending order.
 func Children(parent int) (pids []int, err error) {
-	err = eachStat(func(pid int, s Stat) {
+	err = eachStat(func(s Stat) {
 		if s.Parent == parent {
-			pids = append(pids, pid)
+			pids = append(pids, s.PID)
 		}
 	})
 	slices.Sort(pids)
@@ -90,11 +84,11 @@ func Children(parent int) (pids []int, err error) {
 }
 
 // eachStat calls do with every process of the machine, in no order.
-func eachStat(do func(pid int, s Stat)) error {
+func eachStat(do func(Stat)) error {
 	return eachProcess(func(pid int) error {
 		s, err := ReadStat(pid)
 		if err == nil {
-			do(pid, s)
+			do(s)
 		}
 		return ignoreGone(err)
 	})
@@ -159,17 +153,134 @@ func ReadDescriptors(pid int) (d Descriptors, err error) {
 	return d, err
 }
 
+// maxThreads bounds the threads that are looked at of one process.
+const maxThreads = 32 << 10
+
+// Table is a descriptor table of a process.
+type Table struct {
+	// Thread is the thread whose it is: the process's number for the first, which
+	// most threads share.
+	Thread int
+	// Open is how many descriptors are open in it.
+	Open int
+}
+
+// ReadTables counts the open descriptors in each table of a process, the first
+// thread's table first. A thread with another table is taken to be the only one
+// that has it. Each thread takes some 5 µs, however many descriptors it has: the
+// kernel counts them. Linux before 6.2 doesn't, and telling tables apart takes the
+// right to trace the process (kcmp(2)): it fails where either is missing.
+func ReadTables(pid int) ([]Table, error) {
+	dir := fmt.Sprintf("/proc/%d/task", pid)
+	first, err := countIn(dir, pid)
+	if err == nil && first == 0 { // a process without any has no need to be followed
+		if _, err := os.Readlink(NetworkFile(pid)); Gone(err) {
+			return nil, err // it has ended, and its parent has not asked how
+		}
+		err = fmt.Errorf("procfs: %s: the kernel doesn't count descriptors; Linux 6.2 does", dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	tables := []Table{{pid, first}}
+	threads := 0
+	err = eachName(dir, func(name string) error {
+		thread, err := strconv.Atoi(name)
+		if err != nil || thread == pid {
+			return err
+		}
+		if threads++; threads > maxThreads {
+			return fmt.Errorf("procfs: %s: more than %d threads", dir, maxThreads)
+		}
+		same, err := sameTable(pid, thread)
+		if err != nil || same {
+			return ignoreGone(err)
+		}
+		open, err := countIn(dir, thread)
+		if err == nil && open > 0 {
+			tables = append(tables, Table{thread, open})
+		}
+		return ignoreGone(err)
+	})
+	return tables, err
+}
+
+// countIn counts the descriptors of a thread: 0 for one that is ending.
+func countIn(dir string, thread int) (int, error) {
+	info, err := os.Stat(fmt.Sprintf("%s/%d/fd", dir, thread))
+	if err != nil {
+		return 0, err
+	}
+	return int(info.Size()), nil
+}
+
 // Rlimit is a resource limit of a process, see getrlimit(2); -1 is none.
 type Rlimit struct{ Soft, Hard int64 }
 
-// Rlimits are limits of a process.
-type Rlimits struct {
-	// Nofile is above the highest descriptor that can be opened in a table, Memlock
-	// the bytes of memory that can be locked, Nproc how many tasks there can be of
-	// the process's user.
-	Nofile, Memlock, Nproc Rlimit
+// Rlimits are limits of a process: Nofile is above the highest descriptor that can be
+// opened in a table, Memlock the bytes of memory that can be locked, Nproc how many tasks
+// there can be of the process's user.
+type Rlimits struct{ Nofile, Memlock, Nproc Rlimit }
+
+// Rights are what the kernel lets a process do.
+type Rights struct {
+	// User is its real user.
+	User uint32
+	// Capabilities are those in effect, a bit each by the numbers of
+	// linux/capability.h.
+	Capabilities uint64
+	// First means that its user namespace is the machine's first one: in another, as
+	// of a container without root, its capabilities are for what belongs to that.
+	First bool
+}
+
+// Some capabilities, see capabilities(7).
+const (
+	CapNetAdmin    = 12
+	CapIPCLock     = 14
+	CapSysAdmin    = 21
+	CapSysResource = 24
+)
+
+// HasMachine reports whether all of the capabilities are in effect for the whole machine.
+func (r Rights) HasMachine(capabilities ...int) bool {
+	return r.First && !slices.ContainsFunc(capabilities, func(c int) bool { return r.Capabilities&(1<<c) == 0 })
+}
+
+// ReadRights reads /proc/PID/status and uid_map.
+func ReadRights(pid int) (Rights, error) {
+	p, err := process(pid)
+	if err != nil {
+		return Rights{}, err
+	}
+	status, err := p.NewStatus()
+	if err != nil {
+		return Rights{}, err
+	}
+	users, err := readFile(fmt.Sprintf("/proc/%d/uid_map", pid))
+	if err != nil && !Gone(err) { // a kernel without user namespaces has none
+		return Rights{}, err
+	}
+	return Rights{User: uint32(status.UIDs[0]), Capabilities: status.CapEff, First: err != nil || mapsAll(users)}, nil
+}
+
+// mapsAll reports whether /proc/PID/uid_map maps each user to itself, which only that of
+// the first user namespace does unless somebody makes another so on purpose.
+func mapsAll(users string) bool {
+	return slices.Equal(strings.Fields(users), []string{"0", "0", "4294967295"})
 }
 
 // NetworkFile is the file by which the network namespace of a process is entered,
 // see setns(2).
 func NetworkFile(pid int) string { return fmt.Sprintf("/proc/%d/ns/net", pid) }
+
+// SameNetwork reports whether the calling thread is in the network namespace of a
+// process. It takes the right to trace it.
+func SameNetwork(pid int) (bool, error) {
+	theirs, err := os.Readlink(NetworkFile(pid))
+	if err != nil {
+		return false, err
+	}
+	own, err := os.Readlink("/proc/thread-self/ns/net")
+	return own == theirs, err
+}

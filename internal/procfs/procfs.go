@@ -1,6 +1,6 @@
 // Package procfs reads what of /proc and /sys neither package sample nor
 // github.com/prometheus/procfs has: who listens, descriptor tables of threads, groups of
-// processes, settings of the kernel, rights, sizes of the kernel's objects.
+// processes, settings of the kernel, capabilities, sizes of the kernel's objects.
 //
 // Sizes are bytes, times are durations. All functions are safe for concurrent use. On a
 // system other than Linux they return ErrNotAvailable.
@@ -8,10 +8,12 @@ package procfs
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"runtime"
+	"strings"
 	"syscall"
 
 	prom "github.com/prometheus/procfs"
@@ -29,7 +31,7 @@ func Gone(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
 }
 
-// ignoreGone is err, nil if it means that a thread has ended.
+// ignoreGone is err, nil if it means that a thread or process has ended.
 func ignoreGone(err error) error {
 	if Gone(err) {
 		return nil
@@ -57,17 +59,18 @@ func process(pid int) (prom.Proc, error) {
 // maxFile bounds what is read of one file.
 const maxFile = 8 << 20
 
-// readFile returns the content of a file, of at most maxFile bytes.
-func readFile(path string) ([]byte, error) {
+// readFile returns the content of a file without the space around it.
+func readFile(path string) (string, error) {
 	if runtime.GOOS != "linux" {
-		return nil, ErrNotAvailable
+		return "", ErrNotAvailable
 	}
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return "", err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxFile))
+	b, err := io.ReadAll(io.LimitReader(f, maxFile))
+	return strings.TrimSpace(string(b)), err
 }
 
 // eachName calls do with each name in a directory, a batch of names in memory at a
@@ -95,4 +98,45 @@ func eachName(dir string, do func(name string) error) error {
 			return err
 		}
 	}
+}
+
+// sysctlPath is the file of a setting of the kernel.
+func sysctlPath(name string) string {
+	return "/proc/sys/" + strings.ReplaceAll(name, ".", "/")
+}
+
+// ReadSysctl reads a setting of the kernel by its name, such as "net.core.somaxconn", as
+// it is for the network namespace of the calling thread. The fields of its value are
+// separated by single spaces.
+func ReadSysctl(name string) (string, error) {
+	text, err := readFile(sysctlPath(name))
+	return strings.Join(strings.Fields(text), " "), err
+}
+
+// Sysctls are settings of the kernel.
+type Sysctls struct {
+	// Values are the settings by name, of those that there are.
+	Values map[string]string
+	// ReadOnly are those of them that this process may not write.
+	ReadOnly []string
+	// Failed says of those that there are, but can't be read, why.
+	Failed []error
+}
+
+// ReadSysctls reads settings by their names. Each takes some 10 µs.
+func ReadSysctls(names []string) Sysctls {
+	s := Sysctls{Values: make(map[string]string, len(names))}
+	for _, name := range names {
+		value, err := ReadSysctl(name)
+		switch {
+		case err == nil:
+			s.Values[name] = value
+			if !writable(sysctlPath(name)) {
+				s.ReadOnly = append(s.ReadOnly, name)
+			}
+		case !errors.Is(err, fs.ErrNotExist):
+			s.Failed = append(s.Failed, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return s
 }

@@ -76,7 +76,7 @@ func TestRights(t *testing.T) {
 		"         0          0 4294967295\n": true, "": false, "0 1000 1\n": false, "0 0 65536\n": false,
 		"0 1000 1\n1 100000 65536\n": false, "0 0 4294967295\n1 1 1\n": false,
 	} {
-		if got := mapsAll([]byte(in)); got != want {
+		if got := mapsAll(in); got != want {
 			t.Errorf("uid_map %q: got %v, want %v", in, got, want)
 		}
 	}
@@ -98,13 +98,13 @@ func TestMachine(t *testing.T) {
 	if _, _, err := CountQueues("lo", 77, ""); err == nil || !strings.Contains(err.Error(), "of another network namespace") {
 		t.Errorf("an interface of another network namespace: %v", err)
 	}
-	for in, want := range map[string][2]int{"0\n": {0, 1}, "2-5,8\n": {2, 5}, "3,7-8": {3, 3}} {
-		if first, count, err := parseList([]byte(in)); err != nil || first != want[0] || count != want[1] {
+	for in, want := range map[string][2]int{"0": {0, 1}, "2-5,8": {2, 5}, "3,7-8": {3, 3}} {
+		if first, count, err := parseList(in); err != nil || first != want[0] || count != want[1] {
 			t.Errorf("list %q: %d, %d, %v; want %v", in, first, count, err, want)
 		}
 	}
 	for _, in := range []string{"", "a", "1-", "5-2", "-1", "99999999"} {
-		if first, count, err := parseList([]byte(in)); err == nil {
+		if first, count, err := parseList(in); err == nil {
 			t.Errorf("list %q: %d, %d; want an error", in, first, count)
 		}
 	}
@@ -137,7 +137,7 @@ func TestSlabs(t *testing.T) {
 		t.Fatal(err)
 	}
 	tcp, ok := s.Find("TCP")
-	if err == nil && (!ok || tcp.Active < sockets || tcp.Objects < tcp.Active || tcp.Size < 1000 || tcp.Each < float64(tcp.Size) || tcp.Bytes < tcp.Objects*tcp.Size) {
+	if err == nil && (!ok || tcp.Objects < sockets || tcp.Each < 1000 || tcp.Bytes < tcp.Objects*1000) {
 		t.Errorf("TCP with %d sockets open: got %+v, %v", sockets, tcp, ok)
 	}
 	dir := t.TempDir()

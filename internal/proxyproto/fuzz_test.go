@@ -8,7 +8,7 @@ import (
 )
 
 // second is a header that comes behind another.
-var second = string(Append(nil, six, 2))
+var second = string(appendHeader(nil, six, 2))
 
 // checkPieces checks what must hold for any bytes: an answer for the beginning
 // of b holds whatever follows, and is not that it is incomplete when it can't be
@@ -70,7 +70,7 @@ func checkMeaning(t *testing.T, b []byte, h Header) {
 		if version == 1 && h.Unix {
 			want = local
 		}
-		b := Append(nil, h, version)
+		b := appendHeader(nil, h, version)
 		if again, n, err := Parse(b); again != want || n != len(b) || err != nil {
 			t.Fatalf("%+v in version %d is %q, which gives %+v, %d, %v", h, version, b, again, n, err)
 		}
@@ -131,7 +131,7 @@ func FuzzAppend(f *testing.F) {
 			}
 			h.Source, h.Destination = netip.AddrPortFrom(a, from), netip.AddrPortFrom(b, to)
 		}
-		b := Append(nil, h, 2)
+		b := appendHeader(nil, h, 2)
 		checkMeaning(t, b, h)
 		checkPieces(t, b)
 	})

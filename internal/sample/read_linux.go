@@ -124,10 +124,6 @@ func (p *Process) read(root prom.FS, r *Sampler, parts Parts) error {
 		p.Descriptors, err = proc.FileDescriptorsLen()
 		return err
 	})
-	try(Tables, func() (err error) {
-		p.Tables, err = procfs.ReadTables(p.PID)
-		return err
-	})
 	try(Switches, func() error { return p.readSwitches(root) })
 	try(Sockets, func() error {
 		d, err := procfs.ReadDescriptors(p.PID)
@@ -200,7 +196,7 @@ func (m *Machine) readMemory(root prom.FS) error {
 		}
 		return int64(*n)
 	}
-	m.Total, m.Free, m.Available = bytes(info.MemTotalBytes), bytes(info.MemFreeBytes), bytes(info.MemAvailableBytes)
+	m.Total, m.Free = bytes(info.MemTotalBytes), bytes(info.MemFreeBytes)
 	m.FilePages = bytes(info.ActiveFileBytes) + bytes(info.InactiveFileBytes)
 	m.Slab, m.PageTables, m.KernelStacks = bytes(info.SlabBytes), bytes(info.PageTablesBytes), bytes(info.KernelStackBytes)
 	return nil

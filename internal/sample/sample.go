@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/cgroup"
-	"github.com/myriad-go/myriad/internal/procfs"
 )
 
 // Parts selects what a Sample has. The costs are of one process or machine.
@@ -32,9 +31,6 @@ const (
 	// Descriptors is how many are open in the table of the first thread: 3 µs, but
 	// before Linux 6.2 some 0.2 µs for each.
 	Descriptors
-	// Tables counts the descriptors of threads that have a table of their own, too:
-	// 5 µs for each thread.
-	Tables
 	// Sockets is how many of the descriptors are sockets, for which each of them is
 	// looked at: 1 µs for each. Not to be used at regular intervals.
 	Sockets
@@ -51,7 +47,7 @@ const (
 
 // costly are the parts whose cost grows with the process: a Sampler reads those that
 // were slow less often.
-const costly = PSS | Switches | Descriptors | Tables | Sockets
+const costly = PSS | Switches | Descriptors | Sockets
 
 // ErrEnded means that none of the processes is left.
 var ErrEnded = errors.New("sample: the processes have ended")
@@ -85,8 +81,6 @@ type Process struct {
 	Voluntary, Involuntary int64
 	// Descriptors is how many are open, Sockets how many of them are sockets.
 	Descriptors, Sockets int
-	// Tables are the descriptor tables of its threads, the first thread's first.
-	Tables []procfs.Table
 }
 
 // CPU is user and system time together.
@@ -102,10 +96,9 @@ type Machine struct {
 	// to the microsecond: the mean of the processors that had work, so that it grows no
 	// faster than the clock. 0 without pressure stall information (before Linux 4.20).
 	Stalled time.Duration
-	// Total is the machine's memory and Free what nothing uses of it. Available adds
-	// what the kernel believes it could reclaim, which misleads when sockets by the
-	// million hold it. FilePages can be dropped.
-	Total, Free, Available, FilePages int64
+	// Total is the machine's memory and Free what nothing uses of it. FilePages can be
+	// dropped.
+	Total, Free, FilePages int64
 	// Slab is the kernel's small objects, sockets among them; PageTables those of
 	// processes, KernelStacks the stacks of threads within the kernel.
 	Slab, PageTables, KernelStacks int64

@@ -12,7 +12,7 @@ import (
 )
 
 // all are the parts that are read in tests of all of them.
-const all = CPU | Memory | PSS | Switches | Descriptors | Tables | Sockets | MachineCPU | MachineMemory | Network | Cgroup
+const all = CPU | Memory | PSS | Switches | Descriptors | Sockets | MachineCPU | MachineMemory | Network | Cgroup
 
 // TestTake holds what the kernel says of this process and machine against what is known.
 func TestTake(t *testing.T) {
@@ -54,11 +54,11 @@ func TestTake(t *testing.T) {
 	if p.RSS < 64<<20 || p.Anonymous < 64<<20 || p.PeakRSS < 64<<20 || p.PSS < 64<<20 || p.PSS > p.RSS {
 		t.Errorf("memory: %+v", p)
 	}
-	if p.Sockets < 2 || p.Descriptors < p.Sockets+3 || len(p.Tables) == 0 || p.Tables[0].Open < p.Sockets {
+	if p.Sockets < 2 || p.Descriptors < p.Sockets+3 {
 		t.Errorf("descriptors: %+v", p)
 	}
 	m := s.Machine
-	if m.Total < 64<<20 || m.Free <= 0 || m.Free > m.Available || m.Available > m.Total || m.Slab <= 0 || m.PageTables <= 0 || m.KernelStacks <= 0 || m.FilePages <= 0 {
+	if m.Total < 64<<20 || m.Free <= 0 || m.Free > m.Total || m.Slab <= 0 || m.PageTables <= 0 || m.KernelStacks <= 0 || m.FilePages <= 0 {
 		t.Errorf("the machine's memory: %+v", m)
 	}
 	if m.Busy <= 0 || m.Idle < 0 || m.Established < 2 || m.Open < m.Established || m.Files < 2 {

@@ -5,7 +5,6 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
-	"crypto/hmac"
 	"crypto/sha256"
 	"crypto/sha512"
 	"crypto/tls"
@@ -173,18 +172,6 @@ func TestKeyUpdate(t *testing.T) {
 	}
 }
 
-// TestKeyUpdateFlood asks for new keys and nothing else: that has a bound.
-func TestKeyUpdateFlood(t *testing.T) {
-	server, in, _ := forged(t)
-	for i := 0; server.err == nil; i++ {
-		if i > 100 {
-			t.Fatal("100 KeyUpdates in a row were taken")
-		}
-		server.give(in.seal(22, []byte{24, 0, 0, 1, 1}))
-		in.update()
-	}
-}
-
 // TestForged sends what a peer may not send after the handshake.
 func TestForged(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -222,71 +209,4 @@ func TestForged(t *testing.T) {
 			t.Errorf("got %q and %v", server.got, server.err)
 		}
 	})
-}
-
-// TestRenegotiation has a TLS 1.2 server ask a client for a new handshake. The
-// client refuses, whatever its Config says, and does not wait.
-func TestRenegotiation(t *testing.T) {
-	var log bytes.Buffer
-	serverCfg, clientCfg := configs(tls.VersionTLS12)
-	clientCfg.KeyLogWriter = &log
-	clientCfg.Renegotiation = tls.RenegotiateFreelyAsClient
-	suite := uint16(tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256)
-	clientCfg.CipherSuites = []uint16{suite}
-	news := make(chan struct{}, 1)
-	tap := &tapped{side: serverSide(t, serverCfg, NewGate(1, 1), news)}
-	client := clientSide(t, clientCfg, NewGate(1, 1), news)
-	p := &pump{t: t, a: tap, b: client, news: news, piece: always(64 << 10)}
-	p.until("both are open", func() bool { return tap.open && client.open })
-
-	serverRandom := tap.all[headerLen+6:][:32] // of the ServerHello
-	clientRandom, err := hex.DecodeString(strings.Fields(log.String())[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	master := logged(t, log.String(), "CLIENT_RANDOM")
-	seed := append([]byte("key expansion"), append(bytes.Clone(serverRandom), clientRandom...)...)
-	keys := pHash(master, seed, 16+16+4+4) // client key, server key, client IV, server IV
-	aead, iv := gcm(t, keys[16:32]), keys[36:40]
-
-	const seq = 1 // its Finished was 0
-	request := []byte{0, 0, 0, 0}
-	nonce := binary.BigEndian.AppendUint64(bytes.Clone(iv), seq)
-	aad := binary.BigEndian.AppendUint64(nil, seq)
-	aad = append(aad, 22, 3, 3, 0, byte(len(request)))
-	record := append([]byte{22, 3, 3, 0, byte(8 + len(request) + 16)}, nonce[4:]...)
-	client.give(aead.Seal(record, nonce, request, aad))
-	if client.err == nil || !strings.Contains(client.err.Error(), "no renegotiation") {
-		t.Errorf("HelloRequest: %v, want that there is no renegotiation", client.err)
-	}
-	if out := client.collect(); len(out) == 0 || out[0] != 21 {
-		t.Errorf("the answer is %x, want an alert", out)
-	}
-}
-
-// pHash is the PRF of TLS 1.2, RFC 5246, section 5.
-func pHash(secret, seed []byte, n int) (out []byte) {
-	sum := func(parts ...[]byte) []byte {
-		h := hmac.New(sha256.New, secret)
-		for _, p := range parts {
-			h.Write(p)
-		}
-		return h.Sum(nil)
-	}
-	for a := sum(seed); len(out) < n; a = sum(a) {
-		out = append(out, sum(a, seed)...)
-	}
-	return out[:n]
-}
-
-// tapped is a side that remembers all that it has sent.
-type tapped struct {
-	*side
-	all []byte
-}
-
-func (t *tapped) collect() []byte {
-	out := t.side.collect()
-	t.all = append(t.all, out...)
-	return out
 }

@@ -1,6 +1,7 @@
 package secure
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"runtime"
@@ -25,9 +26,9 @@ const DefaultHandshakes = 4096
 // come first served; they cost no goroutine, and the queue is as long as there
 // are connections. While somebody waits, a handshake that has waited a second for
 // bytes from its client gives up its place, the one that has waited longest first:
-// so clients that stall keep others out for no more than that. A Gate serves one side only: if the clients of the same
-// process stood before it too, they could take the places that their servers
-// need.
+// so clients that stall keep others out for no more than that. A Gate serves one side only:
+// if the clients of the same process stood before it too, they could take the places that
+// their servers need.
 //
 // A handshake gives up its place by itself, in its goroutine, when its second is over
 // and somebody waits without a place on its way to him. If nobody does, it goes into
@@ -43,16 +44,9 @@ type Gate struct {
 	mu      sync.Mutex
 	max     int
 	running int
-	leaving int // of running, those that were told to give up their places
-	queue   line
-	stalled line
-}
-
-// line is a list of handshakes, in the order in which they came. One is in one line
-// at most.
-type line struct {
-	first, last *handshake
-	n           int
+	leaving int       // of running, those that were told to give up their places
+	queue   list.List // of handshakes, each in one of these at most
+	stalled list.List
 }
 
 // NewGate is a gate with places for max handshakes, of which cpus compute at the
@@ -72,7 +66,7 @@ func NewGate(max, cpus int) *Gate {
 func (g *Gate) Count() (running, waiting int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.running, g.queue.n
+	return g.running, g.queue.Len()
 }
 
 // Wait waits until no handshake has a goroutine. It is for the end, when no
@@ -94,14 +88,16 @@ func (g *Gate) admit(h *handshake) (out *handshake) {
 		g.start(h)
 		return nil
 	}
-	g.queue.add(h)
-	if out = g.stalled.first; out != nil && g.queue.n > g.leaving {
-		g.stalled.remove(out)
-		g.leaving++
-		out.isLeaving = true
-		return out
+	h.queued = g.queue.PushBack(h)
+	first := g.stalled.Front()
+	if first == nil || g.queue.Len() <= g.leaving {
+		return nil
 	}
-	return nil
+	out = g.stalled.Remove(first).(*handshake)
+	out.stalled = nil
+	g.leaving++
+	out.isLeaving = true
+	return out
 }
 
 // start gives the handshake a place and its goroutine.
@@ -116,12 +112,12 @@ func (g *Gate) start(h *handshake) {
 func (g *Gate) stall(h *handshake) (out bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.queue.n > g.leaving {
+	if g.queue.Len() > g.leaving {
 		g.leaving++
 		h.isLeaving = true
 		return true
 	}
-	g.stalled.add(h)
+	h.stalled = g.stalled.PushBack(h)
 	return false
 }
 
@@ -129,8 +125,9 @@ func (g *Gate) stall(h *handshake) (out bool) {
 func (g *Gate) resume(h *handshake) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h.at == &g.stalled {
-		g.stalled.remove(h)
+	if h.stalled != nil {
+		g.stalled.Remove(h.stalled)
+		h.stalled = nil
 	}
 	return !h.isLeaving
 }
@@ -143,8 +140,9 @@ func (g *Gate) leave(h *handshake) {
 	if h.isLeaving {
 		g.leaving--
 	}
-	if next := g.queue.first; next != nil {
-		g.queue.remove(next)
+	if first := g.queue.Front(); first != nil {
+		next := g.queue.Remove(first).(*handshake)
+		next.queued = nil
 		g.start(next)
 	}
 	g.mu.Unlock()
@@ -156,37 +154,12 @@ func (g *Gate) leave(h *handshake) {
 func (g *Gate) remove(h *handshake) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if h.at != &g.queue {
+	if h.queued == nil {
 		return false
 	}
-	g.queue.remove(h)
+	g.queue.Remove(h.queued)
+	h.queued = nil
 	return true
-}
-
-func (l *line) add(h *handshake) {
-	h.at, h.prev = l, l.last
-	if l.last != nil {
-		l.last.next = h
-	} else {
-		l.first = h
-	}
-	l.last = h
-	l.n++
-}
-
-func (l *line) remove(h *handshake) {
-	if h.prev != nil {
-		h.prev.next = h.next
-	} else {
-		l.first = h.next
-	}
-	if h.next != nil {
-		h.next.prev = h.prev
-	} else {
-		l.last = h.prev
-	}
-	h.prev, h.next, h.at = nil, nil, nil
-	l.n--
 }
 
 // acquire waits for a token. It is false when the context ended first.

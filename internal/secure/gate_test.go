@@ -84,11 +84,10 @@ func gateBounds(t *testing.T, now time.Time) {
 		case p := <-woken:
 			for p.turn() {
 			}
-			a, b := p.a.(*side), p.b.(*side)
-			if a.err != nil || b.err != nil {
-				t.Fatalf("server %v, client %v", a.err, b.err)
+			if p.a.err != nil || p.b.err != nil {
+				t.Fatalf("server %v, client %v", p.a.err, p.b.err)
 			}
-			if a.open && b.open && !open[p] {
+			if p.a.open && p.b.open && !open[p] {
 				open[p] = true
 				late.Reset(patience)
 			}
@@ -161,28 +160,6 @@ func queueOrder(t *testing.T) {
 	g.Wait()
 	if got := strings.Join(order, ""); got != "adf" {
 		t.Errorf("the order is %q, want adf", got)
-	}
-}
-
-// TestStall stops a client in the middle of its second flight. It has a place, no
-// token, and goes when its owner aborts.
-func TestStall(t *testing.T) {
-	g, news := NewGate(2, 1), make(chan struct{}, 1)
-	serverCfg, clientCfg := configs(tls.VersionTLS13)
-	stalled := serverSide(t, serverCfg, g, news)
-	stalled.give(flight(t))
-	waitFor(t, news, "the stalled one's answer", func() bool { stalled.poll(); return len(stalled.out) > 0 })
-	stalled.give([]byte{20, 3, 3, 0, 1}) // a record without its end
-
-	server := serverSide(t, serverCfg, g, news)
-	client := clientSide(t, clientCfg, NewGate(1, 1), news)
-	p := &pump{t: t, a: server, b: client, news: news, piece: always(64 << 10)}
-	p.until("another passes, with the only token", func() bool { return server.open && client.open })
-	waitFor(t, news, "one place to be free", func() bool { running, _ := g.Count(); return running == 1 })
-	stalled.s.Abort()
-	g.Wait()
-	if _, err := stalled.s.Step(); err != net.ErrClosed {
-		t.Errorf("Step after Abort: %v", err)
 	}
 }
 
@@ -451,7 +428,7 @@ func TestNoWakeAfterAbort(t *testing.T) {
 	g := NewGate(4, 2)
 	for i := range 200 {
 		o := &strict{t: t}
-		s := Server(serverCfg, g, o, nil, nil)
+		s := Server(serverCfg, g, o, nil)
 		if err := s.Feed(hello); err != nil {
 			t.Fatal(err)
 		}

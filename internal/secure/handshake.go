@@ -1,6 +1,7 @@
 package secure
 
 import (
+	"container/list"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -28,13 +29,13 @@ const (
 // A handshake is what the owner and the handshake's goroutine share.
 type handshake struct {
 	// Set when it is made, or before it comes to the gate.
-	gate          *Gate
-	tls           *tls.Conn
-	owner         Owner
-	local, remote net.Addr
-	ctx           context.Context
-	cancel        context.CancelCauseFunc
-	more          chan struct{} // there may be a whole record; holds one
+	gate   *Gate
+	tls    *tls.Conn
+	owner  Owner
+	remote net.Addr
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	more   chan struct{} // there may be a whole record; holds one
 
 	// The owner's.
 	hello     hello
@@ -45,9 +46,8 @@ type handshake struct {
 	hasToken bool
 
 	// The gate's.
-	at         *line // where it is, nil for nowhere
-	prev, next *handshake
-	isLeaving  bool // was told to give up its place
+	queued, stalled *list.Element // where it waits, nil for not
+	isLeaving       bool          // was told to give up its place
 
 	mu        sync.Mutex
 	in        []byte

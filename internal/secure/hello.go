@@ -1,14 +1,9 @@
 package secure
 
 import (
-	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 )
-
-// ErrPlainHTTP is part of the error when a client speaks HTTP without TLS.
-var ErrPlainHTTP = errors.New("this looks like plain HTTP on a TLS port")
 
 // maxHello is the largest ClientHello that crypto/tls takes, in bytes.
 const maxHello = 64 << 10
@@ -78,27 +73,10 @@ func (h *hello) look(body []byte) error {
 
 // plausible is an error if no TLS connection begins like this.
 func plausible(in []byte) error {
-	start := in[:min(len(in), 8)]
-	switch {
-	case len(in) == 0, in[0] == typeHandshake && (len(in) == 1 || in[1] == 3):
+	if len(in) == 0 || in[0] == typeHandshake && (len(in) == 1 || in[1] == 3) {
 		return nil
-	case isHTTP(start):
-		return fmt.Errorf("secure: the client began with %q: %w", start, ErrPlainHTTP)
-	case in[0]&0x80 != 0 && len(in) > 2 && in[2] == typeClientHello:
-		return errors.New("secure: the client began with an SSL 2 hello, expected TLS 1.0 or later")
 	}
-	return fmt.Errorf("secure: the client began with %q, expected a TLS handshake record", start)
-}
-
-// isHTTP says whether an HTTP request may begin like this.
-func isHTTP(start []byte) bool {
-	for _, method := range []string{"GET ", "POST", "HEAD", "PUT ", "OPTI", "DELE", "CONN", "PATC", "TRAC", "PRI "} {
-		n := min(len(start), len(method))
-		if n > 0 && bytes.Equal(start[:n], []byte(method[:n])) {
-			return true
-		}
-	}
-	return false
+	return fmt.Errorf("secure: the client began with %q, expected a TLS handshake record", in[:min(len(in), 8)])
 }
 
 // smallBody is the most that a record may carry that crypto/tls takes without

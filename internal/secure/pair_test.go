@@ -9,10 +9,8 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"io"
 	"math/big"
 	mrand "math/rand/v2"
-	"net"
 	"sync"
 	"testing"
 	"time"
@@ -99,15 +97,6 @@ func configs(version uint16) (server, client *tls.Config) {
 
 var versions = map[string]uint16{"TLS12": tls.VersionTLS12, "TLS13": tls.VersionTLS13}
 
-// A far is one end of a pair, as the pump sees it.
-type far interface {
-	give(p []byte) // ciphertext has arrived
-	end()          // no more will
-	collect() []byte
-	over() bool // the end has ended its direction
-	poll()      // see whether there is news
-}
-
 // A side is a Session with its owner.
 type side struct {
 	t      testing.TB
@@ -117,7 +106,6 @@ type side struct {
 	held   []byte // arrived while the handshake was full
 	got    []byte // plaintext
 	open   bool
-	shut   bool  // our transport direction is to end
 	err    error // of Step, Feed or Read
 	buf    []byte
 	onText func() // after plaintext has come
@@ -142,13 +130,13 @@ func ring(news chan struct{}) {
 
 func serverSide(t testing.TB, cfg *tls.Config, g *Gate, news chan struct{}) *side {
 	d := &side{t: t, news: news, buf: make([]byte, 32<<10)}
-	d.s = Server(cfg, g, d, nil, nil)
+	d.s = Server(cfg, g, d, nil)
 	return d
 }
 
 func clientSide(t testing.TB, cfg *tls.Config, g *Gate, news chan struct{}) *side {
 	d := &side{t: t, news: news, buf: make([]byte, 32<<10)}
-	d.s = Client(cfg, g, d, nil, nil)
+	d.s = Client(cfg, g, d, nil)
 	return d
 }
 
@@ -220,8 +208,6 @@ func (d *side) end() {
 }
 
 func (d *side) collect() []byte { out := d.out; d.out = nil; return out }
-func (d *side) over() bool      { return d.shut }
-
 func (d *side) write(p []byte) {
 	d.t.Helper()
 	if err := d.s.Write(p); err != nil {
@@ -229,100 +215,12 @@ func (d *side) write(p []byte) {
 	}
 }
 
-// A wire is the transport of a plain tls.Conn at the other end: it never blocks
-// its writer.
-type wire struct {
-	mu       sync.Mutex
-	cond     *sync.Cond
-	in, out  []byte
-	inEnded  bool
-	outEnded bool
-	news     chan struct{}
-}
-
-func newWire(news chan struct{}) *wire {
-	w := &wire{news: news}
-	w.cond = sync.NewCond(&w.mu)
-	return w
-}
-
-func (w *wire) give(p []byte) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.in = append(w.in, p...)
-	w.cond.Broadcast()
-}
-
-func (w *wire) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.inEnded = true
-	w.cond.Broadcast()
-}
-
-func (w *wire) collect() []byte {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	out := w.out
-	w.out = nil
-	return out
-}
-
-func (w *wire) over() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.outEnded
-}
-
-func (w *wire) poll() {}
-
-func (w *wire) Read(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for len(w.in) == 0 {
-		if w.inEnded {
-			return 0, io.EOF
-		}
-		w.cond.Wait()
-	}
-	n := copy(p, w.in)
-	w.in = w.in[n:]
-	return n, nil
-}
-
-func (w *wire) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.outEnded {
-		return 0, net.ErrClosed
-	}
-	w.out = append(w.out, p...)
-	ring(w.news)
-	return len(p), nil
-}
-
-func (w *wire) Close() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.outEnded, w.inEnded = true, true
-	w.cond.Broadcast()
-	ring(w.news)
-	return nil
-}
-
-func (w *wire) LocalAddr() net.Addr              { return unknown{} }
-func (w *wire) RemoteAddr() net.Addr             { return unknown{} }
-func (w *wire) SetDeadline(time.Time) error      { return nil }
-func (w *wire) SetReadDeadline(time.Time) error  { return nil }
-func (w *wire) SetWriteDeadline(time.Time) error { return nil }
-
 // A pump moves bytes between two ends, in pieces.
 type pump struct {
 	t     testing.TB
-	a, b  far
+	a, b  *side
 	news  chan struct{}
 	piece func() int
-	ended [2]bool
 }
 
 // upTo is pieces of 1 to n bytes.
@@ -355,12 +253,10 @@ func (p *pump) until(what string, done func() bool) {
 
 // turn moves what there is, once, and says whether there was something.
 func (p *pump) turn() (moved bool) {
-	for i, ends := range [2][2]far{{p.a, p.b}, {p.b, p.a}} {
+	for _, ends := range [2][2]*side{{p.a, p.b}, {p.b, p.a}} {
 		from, to := ends[0], ends[1]
 		from.poll()
-		isOver := from.over() // before its last bytes are fetched
-		out := from.collect()
-		for len(out) > 0 {
+		for out := from.collect(); len(out) > 0; {
 			n := min(p.piece(), len(out))
 			piece := bytes.Clone(out[:n])
 			to.give(piece)
@@ -368,23 +264,8 @@ func (p *pump) turn() (moved bool) {
 			out = out[n:]
 			moved = true
 		}
-		if isOver && !p.ended[i] {
-			p.ended[i] = true
-			to.end()
-			moved = true
-		}
 	}
 	return moved
-}
-
-// plainPeer runs a plain tls.Conn with f, and gives a channel with what f says.
-func plainPeer(conn *tls.Conn, news chan struct{}, f func(*tls.Conn) error) <-chan error {
-	result := make(chan error, 1)
-	go func() {
-		result <- f(conn)
-		ring(news)
-	}()
-	return result
 }
 
 // random is n bytes, the same for the same seed.

@@ -68,14 +68,12 @@ func (d *pairDir) wants(r *Reloader, name string, errors, infos int) {
 	}
 }
 
-// TestReloadAgain loads at once, also files that look as they did, and keeps what it has
-// where that fails.
+// Again loads at once, and keeps what it has where that fails.
 func TestReloadAgain(t *testing.T) {
 	d := newPairDir(t)
 	d.pair("one")
 	r := d.reloader()
 	d.pair("two")
-	r.seen, _ = r.stamp()
 	expires, err := r.Again()
 	if c, _ := r.GetCertificate(nil); err != nil || !expires.Equal(c.Leaf.NotAfter) {
 		t.Errorf("got %v, %v; want when the certificate ends", expires, err)
@@ -125,47 +123,6 @@ func TestReload(t *testing.T) {
 		time.Sleep(lookEvery)
 		d.wants(r, "three", 3, 3)
 	})
-}
-
-// TestReloadNotices changes one thing of a file at a time: its time, its size, or
-// which file it is.
-func TestReloadNotices(t *testing.T) {
-	for name, change := range map[string]struct {
-		grow  int
-		later time.Duration
-		put   func(d *pairDir, data []byte)
-	}{
-		"time":     {0, time.Second, (*pairDir).writeKey},
-		"size":     {1, 0, (*pairDir).writeKey},
-		"identity": {0, 0, func(d *pairDir, data []byte) { d.put(d.key, data) }},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				d := newPairDir(t)
-				d.pair("one")
-				r := d.reloader()
-				info, err := os.Stat(d.key)
-				if err != nil {
-					t.Fatal(err)
-				}
-				change.put(d, bytes.Repeat([]byte("x"), int(info.Size())+change.grow))
-				at := info.ModTime().Add(change.later)
-				if err := os.Chtimes(d.key, at, at); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(lookEvery)
-				d.wants(r, "one", 1, 0)
-			})
-		})
-	}
-}
-
-// writeKey writes into the file of the key.
-func (d *pairDir) writeKey(data []byte) {
-	d.t.Helper()
-	if err := os.WriteFile(d.key, data, 0o600); err != nil {
-		d.t.Fatal(err)
-	}
 }
 
 func TestReloadErrors(t *testing.T) {

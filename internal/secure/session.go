@@ -58,36 +58,35 @@ type Session struct {
 }
 
 // Server is a session that accepts a client. cfg is used as [tls.Server] does.
-// The addresses are for the callbacks of cfg, and may be nil.
-func Server(cfg *tls.Config, g *Gate, owner Owner, local, remote net.Addr) *Session {
-	return newSession(tls.Server, cfg, g, owner, local, remote)
+// The client's address is for the callbacks of cfg, and may be nil.
+func Server(cfg *tls.Config, g *Gate, owner Owner, remote net.Addr) *Session {
+	return newSession(tls.Server, cfg, g, owner, remote)
 }
 
 // Client is a session that calls a server. cfg is used as [tls.Client] does, but
 // for renegotiation, which is always refused. The handshake asks for its place with
 // the first call of Step.
-func Client(cfg *tls.Config, g *Gate, owner Owner, local, remote net.Addr) *Session {
+func Client(cfg *tls.Config, g *Gate, owner Owner, remote net.Addr) *Session {
 	if cfg.Renegotiation != tls.RenegotiateNever {
 		cfg = cfg.Clone()
 		cfg.Renegotiation = tls.RenegotiateNever
 	}
-	s := newSession(tls.Client, cfg, g, owner, local, remote)
+	s := newSession(tls.Client, cfg, g, owner, remote)
 	s.hs.Load().isClient = true
 	return s
 }
 
-func newSession(side func(net.Conn, *tls.Config) *tls.Conn, cfg *tls.Config, g *Gate, owner Owner, local, remote net.Addr) *Session {
+func newSession(side func(net.Conn, *tls.Config) *tls.Conn, cfg *tls.Config, g *Gate, owner Owner, remote net.Addr) *Session {
 	s := &Session{owner: owner}
 	s.tls = side((*transport)(s), cfg)
-	s.hs.Store(&handshake{gate: g, tls: s.tls, owner: owner, local: local, remote: remote})
+	s.hs.Store(&handshake{gate: g, tls: s.tls, owner: owner, remote: remote})
 	return s
 }
 
 // Feed gives ciphertext that has arrived to the handshake; p is valid during the
 // call. It may be called until Step says that the session is open; from then on
 // Read takes the ciphertext. At most MaxInput bytes are kept, see Full. After an
-// error close: there is nobody to send an alert to. It wraps ErrPlainHTTP if that
-// is what the client speaks.
+// error close: there is nobody to send an alert to.
 func (s *Session) Feed(p []byte) error {
 	h := s.hs.Load()
 	switch {

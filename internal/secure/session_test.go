@@ -12,113 +12,37 @@ import (
 	"testing"
 )
 
-// sizes are those of the messages of an exchange.
-var sizes = []int{1, 64, 1000, 16 << 10, 16<<10 + 1, 300_000}
-
-// TestPlainPeer lets a session talk with a plain tls.Conn: in both roles, both
-// versions, and in pieces of all sizes.
-func TestPlainPeer(t *testing.T) {
-	pieces := map[string]func() int{
-		"by 1": always(1), "by 7": always(7), "random": upTo(3, 3000), "by 64K": always(64 << 10),
-	}
-	for v, version := range versions {
-		for how, piece := range pieces {
-			for _, role := range []string{"server", "client"} {
-				t.Run(v+"/"+role+"/"+how, func(t *testing.T) { plainExchange(t, version, role, piece) })
-			}
-		}
-	}
-}
-
-func plainExchange(t *testing.T, version uint16, role string, piece func() int) {
-	serverCfg, clientCfg := configs(version)
-	news := make(chan struct{}, 1)
-	w, g := newWire(news), NewGate(4, 2)
-	defer g.Wait()
-	var d *side
-	var conn *tls.Conn
-	if role == "server" {
-		d, conn = serverSide(t, serverCfg, g, news), tls.Client(w, clientCfg)
-	} else {
-		d, conn = clientSide(t, clientCfg, g, news), tls.Server(w, serverCfg)
-	}
-	var want []byte
-	for i, n := range sizes {
-		want = append(want, random(uint64(i), n)...)
-	}
-	echoed := 0
-	d.onText = func() { d.write(d.got[echoed:]); echoed = len(d.got) }
-	result := plainPeer(conn, news, func(c *tls.Conn) error {
-		rest := want
-		for _, n := range sizes {
-			if _, err := c.Write(rest[:n]); err != nil {
-				return err
-			}
-			got := make([]byte, n)
-			if _, err := io.ReadFull(c, got); err != nil {
-				return err
-			}
-			if !bytes.Equal(got, rest[:n]) {
-				return fmt.Errorf("the echo of %d bytes differs", n)
-			}
-			rest = rest[n:]
-		}
-		if err := c.CloseWrite(); err != nil {
-			return err
-		}
-		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
-			return fmt.Errorf("after the session's close_notify: %v, want EOF", err)
-		}
-		return c.Close()
-	})
-	p := &pump{t: t, a: d, b: w, news: news, piece: piece}
-	p.until("the peer has closed its direction", func() bool { return d.err != nil })
-	if d.err != io.EOF {
-		t.Fatalf("Read: %v, want EOF", d.err)
-	}
-	if !bytes.Equal(d.got, want) {
-		t.Errorf("got %d bytes that differ from the %d sent", len(d.got), len(want))
-	}
-	if got := d.s.State().Version; got != version {
-		t.Errorf("version %x, want %x", got, version)
-	}
-	if err := d.s.CloseWrite(); err != nil {
-		t.Errorf("CloseWrite: %v", err)
-	}
-	var err error
-	p.until("the peer has ended", func() bool {
-		select {
-		case err = <-result:
-			return true
-		default:
-			return false
-		}
-	})
-	if err != nil {
-		t.Errorf("the peer: %v", err)
-	}
-	if err := d.s.Write([]byte("x")); err == nil {
-		t.Error("Write after CloseWrite: no error")
-	}
-}
-
-// TestPair lets two sessions talk, with the plaintext read into buffers of all
-// sizes, and closes in both orders.
+// TestPair has a session echo what another sends: messages of all sizes, in pieces and
+// read into buffers of all sizes.
 func TestPair(t *testing.T) {
 	for v, version := range versions {
-		for _, buf := range []int{1, 13, 4096, 64 << 10} {
-			t.Run(fmt.Sprint(v, "/", buf), func(t *testing.T) {
+		for how, c := range map[string]struct {
+			piece func() int
+			buf   int
+		}{
+			"by 1": {always(1), 4096}, "by 7, read by 13": {always(7), 13}, "random, read by 1": {upTo(3, 3000), 1},
+			"by 64K": {always(64 << 10), 64 << 10},
+		} {
+			t.Run(v+"/"+how, func(t *testing.T) {
 				serverCfg, clientCfg := configs(version)
 				server, client, p := opened(t, serverCfg, clientCfg)
-				p.piece = upTo(uint64(buf), 40_000)
-				server.buf, client.buf = make([]byte, buf), make([]byte, buf)
-				up, down := random(1, 50_000), random(2, 60_000)
-				client.write(up)
-				server.write(down)
-				server.write(nil)
-				p.until("all has arrived", func() bool { return len(server.got) == len(up) && len(client.got) == len(down) })
-				if !bytes.Equal(server.got, up) || !bytes.Equal(client.got, down) {
+				p.piece = c.piece
+				server.buf, client.buf = make([]byte, c.buf), make([]byte, c.buf)
+				echoed := 0
+				server.onText = func() { server.write(server.got[echoed:]); echoed = len(server.got) }
+				var want []byte
+				for i, n := range []int{1, 64, 1000, 16 << 10, 16<<10 + 1, 50_000} {
+					message := random(uint64(i), n)
+					want = append(want, message...)
+					client.write(message)
+					client.write(nil)
+					p.until("the echo has arrived", func() bool { return len(client.got) == len(want) })
+				}
+				if !bytes.Equal(server.got, want) || !bytes.Equal(client.got, want) {
 					t.Error("the bytes differ")
+				}
+				if got := server.s.State().Version; got != version {
+					t.Errorf("version %x, want %x", got, version)
 				}
 			})
 		}
@@ -224,7 +148,7 @@ func TestBrokenRecord(t *testing.T) {
 
 // TestOversizedRecord announces more than a record may have: nothing waits for it.
 func TestOversizedRecord(t *testing.T) {
-	server, _, _ := opened(t, first(configs(tls.VersionTLS13)), second(configs(tls.VersionTLS13)))
+	server, _ := quiet(t, tls.VersionTLS13)
 	server.give([]byte{23, 3, 3, 0xff, 0xff})
 	if server.err == nil || server.err == io.ErrUnexpectedEOF {
 		t.Errorf("a record of 65535 bytes: %v, want an error at once", server.err)
@@ -233,9 +157,6 @@ func TestOversizedRecord(t *testing.T) {
 		t.Error("no alert was emitted")
 	}
 }
-
-func first(a, _ *tls.Config) *tls.Config  { return a }
-func second(_, b *tls.Config) *tls.Config { return b }
 
 // TestConfig tries what a tls.Config can do: names, ALPN, client certificates,
 // addresses for callbacks.
@@ -266,7 +187,7 @@ func TestConfig(t *testing.T) {
 			}}
 			news := make(chan struct{}, 1)
 			server := &side{t: t, news: news, buf: make([]byte, 4096)}
-			server.s = Server(serverCfg, NewGate(1, 1), server, nil, addr)
+			server.s = Server(serverCfg, NewGate(1, 1), server, addr)
 			client := clientSide(t, clientCfg, NewGate(1, 1), news)
 			if got := server.s.State(); got.HandshakeComplete {
 				t.Error("State before the end of the handshake is not zero")
@@ -317,24 +238,6 @@ func TestRefused(t *testing.T) {
 			}
 			if _, _, err := server.s.Read(server.buf, nil); err != server.err {
 				t.Errorf("Read: %v", err)
-			}
-		})
-	}
-}
-
-// TestResumption uses tickets: the second handshake is a short one.
-func TestResumption(t *testing.T) {
-	for v, version := range versions {
-		t.Run(v, func(t *testing.T) {
-			serverCfg, clientCfg := configs(version)
-			clientCfg.ClientSessionCache = tls.NewLRUClientSessionCache(4)
-			for i := range 2 {
-				server, client, p := opened(t, serverCfg, clientCfg)
-				server.write([]byte("hello"))
-				p.until("the client has the tickets", func() bool { return len(client.got) == 5 })
-				if got := server.s.State().DidResume; got != (i == 1) {
-					t.Errorf("connection %d: resumed is %v", i, got)
-				}
 			}
 		})
 	}

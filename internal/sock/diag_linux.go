@@ -181,75 +181,59 @@ const (
 	dataBehind = max(dataIn, dataOut) + 4
 )
 
-// SegmentsOf adds up the segments of the connections that have a local port, whatever
-// their address, in the network namespace of the calling thread. It goes through every
-// TCP socket there. More connections than most are not counted: then it fails.
-func SegmentsOf(port uint16, most int) (all Segments, err error) {
-	err = eachTalk(port, func(m []byte) error {
-		if binary.NativeEndian.Uint32(m[inodeAt:]) == 0 {
-			return nil // nobody has accepted it
-		}
-		if all.Sockets++; all.Sockets > most {
-			return fmt.Errorf("more than %d connections of port %d", most, port)
-		}
-		info := attribute(m[diagMessage:], diagInfo)
-		if len(info) < dataBehind {
-			return errors.New("the kernel does not count segments with data")
-		}
-		all.In += int64(binary.NativeEndian.Uint32(info[dataIn:]))
-		all.Out += int64(binary.NativeEndian.Uint32(info[dataOut:]))
-		return nil
-	})
-	if err != nil {
-		return Segments{}, err
-	}
-	return all, nil
-}
+// connected are the states of sockets that are connected, or were and are not closed yet.
+const connected = ^uint32(1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose)
 
-// diagInfo is INET_DIAG_INFO, the attribute that is a struct tcp_info.
-const diagInfo = 2
-
-// attributeKind are the bits of an attribute's type that are its kind (NLA_TYPE_MASK).
-const attributeKind = 0x3fff
-
-// Talks are the connected TCP sockets of a local port, of any address, in the network
-// namespace of the calling thread, with what the kernel has counted of each. Those in
-// TIME_WAIT, which nobody has open, are not among them. It looks at every TCP socket of
-// the namespace, and locks each that it tells of for a moment. More than most are not
-// told: then it fails.
-func Talks(port uint16, most int) (talks []Talk, err error) {
-	err = eachTalk(port, func(m []byte) error {
-		if len(talks) == most {
-			return fmt.Errorf("more than %d connections to port %d", most, port)
-		}
-		talks = append(talks, parseTalk(m))
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return talks, nil
-}
-
-// eachTalk calls read with the struct inet_diag_msg of each connected socket of a local
-// port, with struct tcp_info behind it.
-func eachTalk(port uint16, read func(m []byte) error) error {
-	const without = 1<<tcpListen | 1<<tcpSynRecv | 1<<tcpTimeWait | 1<<tcpClose
-	return diagBoth(diagQuery{states: ^uint32(0) &^ without, at: port, info: true}, read)
-}
-
-// Accepted counts the connections of a local port that are established and that somebody
-// has accepted, whatever their address, in the network namespace of the calling thread. It
-// goes through every TCP socket there, and is told nothing else of them. More than most are
-// not counted: then it fails.
-func Accepted(port uint16, most int) (n int, err error) {
-	err = diagBoth(diagQuery{states: 1 << tcpEstablished, at: port}, func(m []byte) error {
+// accepted calls read with the struct inet_diag_msg of each connection that the query finds
+// and that somebody has accepted, and what was asked for behind it. It looks at every TCP
+// socket in the network namespace of the calling thread, and fails for more than most.
+func accepted(q diagQuery, most int, read func(m []byte) error) error {
+	n := 0
+	return diagBoth(q, func(m []byte) error {
 		if binary.NativeEndian.Uint32(m[inodeAt:]) == 0 {
 			return nil // it waits to be accepted
 		}
 		if n++; n > most {
-			return fmt.Errorf("more than %d connections of port %d", most, port)
+			return fmt.Errorf("more than %d connections of port %d", most, q.at)
 		}
+		return read(m)
+	})
+}
+
+// SegmentsOf adds up the segments of the connections that have a local port, whatever
+// their address, in the network namespace of the calling thread. It fails for more
+// connections than most.
+func SegmentsOf(port uint16, most int) (all Segments, err error) {
+	err = accepted(diagQuery{states: connected, at: port, info: true}, most, func(m []byte) error {
+		info := attribute(m[diagMessage:], diagInfo)
+		if len(info) < dataBehind {
+			return errors.New("the kernel does not count segments with data")
+		}
+		all.Sockets++
+		all.In += int64(binary.NativeEndian.Uint32(info[dataIn:]))
+		all.Out += int64(binary.NativeEndian.Uint32(info[dataOut:]))
+		return nil
+	})
+	return all, err
+}
+
+// Talks are the connections of a local port, of any address, in the network namespace of
+// the calling thread, with what the kernel has counted of each; it locks each of them for a
+// moment. It fails for more than most.
+func Talks(port uint16, most int) (talks []Talk, err error) {
+	err = accepted(diagQuery{states: connected, at: port, info: true}, most, func(m []byte) error {
+		talks = append(talks, parseTalk(m))
+		return nil
+	})
+	return talks, err
+}
+
+// Accepted counts the connections of a local port that are established and accepted,
+// whatever their address, in the network namespace of the calling thread. It asks for
+// nothing else of them. For more than most it fails, with 0.
+func Accepted(port uint16, most int) (n int, err error) {
+	err = accepted(diagQuery{states: 1 << tcpEstablished, at: port}, most, func([]byte) error {
+		n++
 		return nil
 	})
 	if err != nil {
@@ -257,6 +241,12 @@ func Accepted(port uint16, most int) (n int, err error) {
 	}
 	return n, nil
 }
+
+// diagInfo is INET_DIAG_INFO, the attribute that is a struct tcp_info.
+const diagInfo = 2
+
+// attributeKind are the bits of an attribute's type that are its kind (NLA_TYPE_MASK).
+const attributeKind = 0x3fff
 
 // parseTalk reads a connection's struct inet_diag_msg and, behind it, its attributes.
 func parseTalk(m []byte) Talk {

@@ -138,83 +138,6 @@ func bigEndian(port uint16) uint16 {
 	return uint16(b[0])<<8 | uint16(b[1])
 }
 
-// Keepalive: probes after 2 minutes of silence, every 15 s, four of them. Package
-// net begins after 15 s, which for a million connections that are silent is 67,000
-// probes a second, and as many answers. The kernel keeps timers of that length in
-// coarse buckets, so they come in bursts; it seems that on the loopback, whose queue
-// has 1,000 places (net.core.netdev_max_backlog), too many of them were dropped: a
-// million idle connections ended with ETIMEDOUT.
-const (
-	keepIdle     = 120 // seconds
-	keepInterval = 15  // seconds
-	keepCount    = 4
-)
-
-// ListenConfig makes a listener whose options its connections inherit:
-// no delay, keepalive, and if asked for a port shared between the listeners of
-// one program. It is plain TCP: package net would take Multipath TCP where there is
-// some, whose listeners know no TCP_USER_TIMEOUT.
-func ListenConfig(reusePort bool) net.ListenConfig {
-	lc := net.ListenConfig{
-		KeepAlive: -1, // inherited instead of set on each connection
-		Control: func(network, address string, raw syscall.RawConn) error {
-			var err error
-			if e := raw.Control(func(fd uintptr) { err = listenOptions(int(fd), network, reusePort) }); e != nil {
-				return e
-			}
-			return err
-		},
-	}
-	lc.SetMultipathTCP(false)
-	return lc
-}
-
-func listenOptions(fd int, network string, reusePort bool) error {
-	if len(network) < 3 || network[:3] != "tcp" {
-		return nil
-	}
-	set := []struct{ level, name, value int }{
-		{unix.IPPROTO_TCP, unix.TCP_NODELAY, 1},
-		{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, keepIdle},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, keepInterval},
-		{unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepCount},
-	}
-	if reusePort {
-		set = append(set, struct{ level, name, value int }{unix.SOL_SOCKET, unix.SO_REUSEPORT, 1})
-	}
-	for _, o := range set {
-		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
-			return fmt.Errorf("socket option %d/%d: %w", o.level, o.name, err)
-		}
-	}
-	return nil
-}
-
-// Prepare makes a caller's listener, which may come as anything, a non-blocking
-// one with the options that ListenConfig sets.
-func Prepare(l net.Listener) error {
-	return withDescriptor(l, func(fd int) error {
-		if err := unix.SetNonblock(fd, true); err != nil {
-			return err
-		}
-		return listenOptions(fd, l.Addr().Network(), false)
-	})
-}
-
-// Backlog sets how many connections may wait for the accept, as far as
-// net.core.somaxconn allows it; 0 leaves that as it is.
-func Backlog(l net.Listener, n int) error {
-	if n == 0 {
-		return nil
-	}
-	return withDescriptor(l, func(fd int) error { return unix.Listen(fd, n) })
-}
-
-// PrepareConn gives a connection the options that it has not inherited, because
-// it was there before its listener was prepared.
-func PrepareConn(fd int32) error { return listenOptions(int(fd), "tcp", false) }
-
 // Detach takes the descriptor of a listener or a connection away from package net: it
 // returns a descriptor of its own for the same socket. The caller closes both.
 func Detach(l any) (int32, error) {
@@ -309,4 +232,95 @@ func StopListening(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) } // an 
 // blocks in close.
 func Close(fd int32) {
 	_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+}
+
+// SendFileNow is SendFile for a blocking socket: it is a non-blocking one meanwhile. Only
+// its owner may begin something on it.
+func SendFileNow(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
+	flags, _, errno := syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_GETFL, 0)
+	if errno == 0 {
+		_, _, errno = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, flags|unix.O_NONBLOCK)
+	}
+	if errno != 0 {
+		return 0, errno
+	}
+	n, errno = SendFile(fd, f, offset, n)
+	_, _, _ = syscall.RawSyscall(unix.SYS_FCNTL, uintptr(fd), unix.F_SETFL, flags) // as it was
+	return n, errno
+}
+
+// SendFile sends up to n bytes of a file, from an offset on, to a non-blocking socket.
+// 0 bytes without an error mean the end of the file. It waits for the disk where it
+// has to, so it does tell the scheduler.
+func SendFile(fd int32, f *os.File, offset int64, n int) (int, syscall.Errno) {
+	from := int(f.Fd())
+	for {
+		sent, err := unix.Sendfile(int(fd), from, &offset, n)
+		switch errno, _ := err.(syscall.Errno); errno {
+		case syscall.EINTR:
+		case 0:
+			return sent, 0
+		default:
+			return 0, errno
+		}
+	}
+}
+
+// Pipe moves bytes from one socket to another within the kernel (splice(2)). It is for one
+// goroutine at a time. No call waits.
+type Pipe struct {
+	in, out int32
+	made    bool
+}
+
+// Open makes the pipe, if that is not done yet, and says whether there is one.
+func (p *Pipe) Open() bool {
+	if p.made {
+		return true
+	}
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_NONBLOCK|unix.O_CLOEXEC); err != nil {
+		return false // there may be descriptors later
+	}
+	p.in, p.out, p.made = int32(fds[1]), int32(fds[0]), true
+	return true
+}
+
+// Close closes it, with what is in it. It may be opened again.
+func (p *Pipe) Close() {
+	if p.made {
+		Close(p.in)
+		Close(p.out)
+		p.made = false
+	}
+}
+
+// Fill moves up to n bytes of what a socket has received into the pipe. No bytes and no
+// error are the peer's end; EINVAL says that this socket can't.
+func (p *Pipe) Fill(from int32, n int) (int, syscall.Errno) { return splice(from, p.in, n) }
+
+// Empty moves up to n bytes of what is in the pipe to a socket.
+func (p *Pipe) Empty(to int32, n int) (int, syscall.Errno) { return splice(p.out, to, n) }
+
+func splice(from, to int32, n int) (int, syscall.Errno) {
+	for {
+		moved, _, errno := syscall.RawSyscall6(unix.SYS_SPLICE, uintptr(from), 0, uintptr(to), 0, uintptr(n), unix.SPLICE_F_MOVE|unix.SPLICE_F_NONBLOCK)
+		switch errno {
+		case 0:
+			return int(moved), 0
+		case syscall.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
+
+// Read takes bytes out of the pipe.
+func (p *Pipe) Read(to []byte) (int, syscall.Errno) {
+	for {
+		n, _, errno := syscall.RawSyscall(unix.SYS_READ, uintptr(p.out), uintptr(unsafe.Pointer(&to[0])), uintptr(len(to)))
+		if errno != syscall.EINTR {
+			return int(n), errno
+		}
+	}
 }

@@ -3,6 +3,7 @@ package sock
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -14,89 +15,137 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestListenUnixAbstract(t *testing.T) {
-	name := fmt.Sprintf("@myriad-test-%d", os.Getpid())
-	first := mustListen(t, name)
-	if !connects(t, name) {
-		t.Error("nobody listens")
+// connects reports whether somebody listens at path.
+func connects(path string) bool {
+	c, err := net.Dial("unix", path)
+	if err == nil {
+		c.Close()
 	}
-	if l, err := ListenUnix(name); l != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "another socket has this name") {
-		t.Errorf("got %v, %v", l, err)
-	}
-	first.Close()
-	mustListen(t, name)
-	if _, err := os.Lstat(name); err == nil {
-		t.Error("there is a file of that name")
-	}
+	return err == nil
 }
 
-// TestListenUnixDatagrams has a socket of another type, which can't be connected
-// to and is in use all the same.
-func TestListenUnixDatagrams(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
-	c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+func mustListen(t *testing.T, path string) *net.UnixListener {
+	t.Helper()
+	l, err := ListenUnix(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close()
-	if l, err := ListenUnix(path); l != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "can't be found out") {
-		t.Errorf("got %v, %v", l, err)
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// leave makes a socket file without a listener.
+func leave(path string) error {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return err
 	}
-	if _, err := os.Lstat(path); err != nil {
-		t.Errorf("the socket was removed: %v", err)
+	l.SetUnlinkOnClose(false)
+	return l.Close()
+}
+
+// It listens where nothing is, where a socket was left, at the longest path and at an
+// abstract name, and leaves no file.
+func TestListenUnix(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "s") // with a short name
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := leave(dir + "/stale"); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{
+		dir + "/new", dir + "/stale", dir + "/" + strings.Repeat("x", maxUnixPath-len(dir)-1), fmt.Sprintf("@myriad-test-%d", os.Getpid()),
+	} {
+		l := mustListen(t, path)
+		if !connects(path) {
+			t.Errorf("%s: nobody listens", path)
+		}
+		if again, err := ListenUnix(path); again != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%s, while it is listened on: got %v, %v", path, again, err)
+		}
+		if !connects(path) {
+			t.Errorf("%s: the listener is gone", path)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the file is left: %v", path, err)
+		}
 	}
 }
 
-// TestListenUnixFull has a listener whose queue is full: it listens, and does not
-// take a connection.
-func TestListenUnixFull(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
+// What is in the way stays there.
+func TestListenUnixInUse(t *testing.T) {
+	dir := t.TempDir()
+	stale := filepath.Join(dir, "stale")
+	if err := leave(stale); err != nil {
+		t.Fatal(err)
+	}
+	for says, make := range map[string]func(path string) error{
+		"a regular file":  func(path string) error { return os.WriteFile(path, []byte("x"), 0o600) },
+		"a directory":     func(path string) error { return os.Mkdir(path, 0o700) },
+		"a symbolic link": func(path string) error { return os.Symlink(stale, path) },
+		"a named pipe":    func(path string) error { return unix.Mkfifo(path, 0o600) },
+		"another program": func(path string) error { mustListen(t, path); return nil },
+		"can't be found out: dial": func(path string) error { // datagrams, which can't be connected to
+			c, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+			if err == nil {
+				t.Cleanup(func() { c.Close() })
+			}
+			return err
+		},
+		"resource temporarily": func(path string) error { return listenFull(t, path) },
+	} {
+		path := filepath.Join(dir, "f")
+		if err := make(path); err != nil {
+			t.Fatal(err)
+		}
+		if l, err := ListenUnix(path); l != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: got %v, %v", says, l, err)
+		}
+		if err := os.Remove(path); err != nil {
+			t.Errorf("%s was removed: %v", says, err)
+		}
+	}
+	if _, err := os.Lstat(stale); err != nil {
+		t.Errorf("a link was followed: %v", err)
+	}
+}
+
+// listenFull has a listener at path whose queue is full.
+func listenFull(t *testing.T, path string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
-	defer unix.Close(fd)
-	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: path}); err != nil {
-		t.Fatal(err)
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrUnix{Name: path}), unix.Listen(fd, 0)); err != nil {
+		return err
 	}
-	if err := unix.Listen(fd, 0); err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; ; i++ {
+	for range 10 {
 		c, err := net.Dial("unix", path)
 		if errors.Is(err, syscall.EAGAIN) {
-			break
+			return nil
 		}
-		if err != nil || i > 10 {
-			t.Fatalf("after %d connections: %v; want EAGAIN", i, err)
+		if err != nil {
+			return err
 		}
-		defer c.Close()
+		t.Cleanup(func() { c.Close() })
 	}
-	if l, err := ListenUnix(path); l != nil || !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("got %v, %v", l, err)
-	}
-	if _, err := os.Lstat(path); err != nil {
-		t.Errorf("the socket was removed: %v", err)
-	}
+	return errors.New("the queue takes more than 10 connections")
 }
 
-func TestListenUnixPipe(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "p")
-	if err := unix.Mkfifo(path, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if l, err := ListenUnix(path); l != nil || !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "a named pipe") {
-		t.Errorf("got %v, %v", l, err)
-	}
-}
-
-// TestListenUnixRemoveFails has a socket that is left in a folder without leave
-// to write. Root needs none, so its thread is somebody else for the file system,
-// and ends with the goroutine that is locked to it.
+// A socket is left in a folder without leave to write. Root needs none, so its thread is
+// somebody else for the file system, and ends with the goroutine that is locked to it.
 func TestListenUnixRemoveFails(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "s")
-	leave(t, path)
+	if err := leave(path); err != nil {
+		t.Fatal(err)
+	}
 	for name, mode := range map[string]os.FileMode{filepath.Dir(dir): 0o755, path: 0o777, dir: 0o555} {
 		if err := os.Chmod(name, mode); err != nil {
 			t.Fatal(err)
@@ -117,5 +166,39 @@ func TestListenUnixRemoveFails(t *testing.T) {
 	}()
 	if err := <-done; !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "can't be removed") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestListenUnixRefuses(t *testing.T) {
+	dir := t.TempDir()
+	for path, says := range map[string]string{
+		"":                                     `is ""; expected one such as`,
+		"@":                                    `is "@"`,
+		dir + "/a\x00b":                        "without a zero byte",
+		dir + "/none/s":                        "no such file",
+		"/" + strings.Repeat("x", maxUnixPath): "expected at most",
+	} {
+		if l, err := ListenUnix(path); l != nil || err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%q: got %v, %v; want an error that says %s", path, l, err, says)
+		}
+	}
+}
+
+// The descriptors of worker processes keep the socket alive, and leave its file.
+func TestListenUnixDescriptors(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l := mustListen(t, path)
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker, err := net.FileListener(f)
+	f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	worker.Close()
+	if !connects(path) {
+		t.Error("a worker that ended took the socket with it")
 	}
 }

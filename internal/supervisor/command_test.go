@@ -86,19 +86,6 @@ func TestCommandsWhileDraining(t *testing.T) {
 	}
 }
 
-// Where the relay does not come on, callers are told.
-func TestCommandsFull(t *testing.T) {
-	s := &Supervisor{messages: make(chan []byte, maxWaiting), done: make(chan struct{})}
-	for i := range maxWaiting {
-		if err := s.Hold(true); err != nil {
-			t.Fatalf("command %d: %v", i, err)
-		}
-	}
-	if err := s.Hold(true); !errors.Is(err, engine.ErrFull) {
-		t.Errorf("one too many: %v", err)
-	}
-}
-
 // heeding is an engine that notes what it is told.
 type heeding struct {
 	engine.Engine

@@ -2,10 +2,8 @@ package supervisor
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 )
 
@@ -39,9 +37,9 @@ func (s *Supervisor) monitor(index int) {
 			s.logBadDrain(index, err)
 			return
 		}
-		s.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn, "worker process ended; starting it again",
-			slog.Int("worker", index), slog.String("end", err.Error()), slog.Duration("lived", lived),
-			slog.Bool("served", served), slog.Duration("waited", backoff))
+		s.cfg.Log.Warn("worker process ended; starting it again",
+			"worker", index, "end", err.Error(), "lived", lived,
+			"served", served, "waited", backoff)
 	}
 }
 
@@ -62,8 +60,8 @@ func (s *Supervisor) logBadDrain(index int, err error) {
 	if err == nil || err == errExitedZero || closed(s.killing) {
 		return
 	}
-	s.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn, "worker process did not drain well",
-		slog.Int("worker", index), slog.String("end", err.Error()))
+	s.cfg.Log.Warn("worker process did not drain well",
+		"worker", index, "end", err.Error())
 }
 
 // run is one run of a worker, from its start until it has been waited for.
@@ -79,8 +77,8 @@ func (s *Supervisor) run(index int) (served bool, err error) {
 	lost := s.collect(index)
 	s.running.Add(-1)
 	if lost > 0 {
-		s.cfg.Log.LogAttrs(context.Background(), slog.LevelWarn, "worker process ended with connections open",
-			slog.Int("worker", index), slog.Int("pid", p.pid()), slog.Int64("connections", lost))
+		s.cfg.Log.Warn("worker process ended with connections open",
+			"worker", index, "pid", p.pid(), "connections", lost)
 	}
 	return served, p.err()
 }
@@ -109,8 +107,8 @@ func (s *Supervisor) watch(index int, p process) (served bool) {
 			killing = nil
 			p.kill()
 		case <-late.C:
-			s.cfg.Log.LogAttrs(context.Background(), slog.LevelError, "worker process is late and is killed",
-				slog.Int("worker", index), slog.Int("pid", p.pid()), slog.Bool("served", served))
+			s.cfg.Log.Error("worker process is late and is killed",
+				"worker", index, "pid", p.pid(), "served", served)
 			p.kill()
 		case <-p.ended():
 			if serving != nil && closed(serving) {

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"os/signal"
 	"strings"
 	"syscall"
 	"testing"
@@ -42,9 +41,6 @@ func (w *Worker) act(role string) int {
 	switch role {
 	case "exit": // before it serves
 		return 7
-	case "mute": // never serves, and does not end
-		signal.Ignore(syscall.SIGTERM)
-		forever()
 	case "hang", "supervisor": // serves, drains, and does not end then
 		w.exit = 50 * time.Millisecond
 		if err := w.serve(); err != nil {
@@ -136,34 +132,6 @@ func TestWorkersThatExit(t *testing.T) {
 	if c, err := net.Dial("tcp", s.Addr().String()); err == nil {
 		c.Close()
 		t.Error("the address is still listened on")
-	}
-}
-
-func TestWorkersThatNeverServe(t *testing.T) {
-	t.Setenv(role, "mute")
-	s, err := startWith(config(1, nil), short)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ended(t, s)
-	if err := s.Err(); !errors.Is(err, ErrGaveUp) || !strings.Contains(err.Error(), "signal: killed") {
-		t.Errorf("%v; want an error that wraps ErrGaveUp and says how the workers ended", err)
-	}
-}
-
-func TestMissingProgram(t *testing.T) {
-	n := &execSpawner{cfg: config(1, nil), program: "/nonexistent/program", args: []string{"program"}}
-	addrs, err := n.listen()
-	if err == nil {
-		err = n.share()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := supervise(n.cfg, short, addrs, n.counters, n)
-	ended(t, s)
-	if err := s.Err(); !errors.Is(err, ErrGaveUp) || !strings.Contains(err.Error(), "/nonexistent/program") {
-		t.Errorf("%v; want an error that wraps ErrGaveUp and names the program", err)
 	}
 }
 

@@ -1,9 +1,7 @@
 package supervisor
 
 import (
-	"context"
 	"errors"
-	"log/slog"
 	"net/netip"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -85,8 +83,8 @@ func (s *Supervisor) sendAll(frame []byte) {
 			continue
 		}
 		if err := p.send(frame); errors.Is(err, engine.ErrFull) {
-			s.cfg.Log.LogAttrs(context.Background(), slog.LevelError, "worker process takes no messages; a broadcast or command for its connections is dropped",
-				slog.Int("worker", index), slog.Int("pid", p.pid()), slog.Int("bytes", len(frame)-headSize))
+			s.cfg.Log.Error("worker process takes no messages; a broadcast or command for its connections is dropped",
+				"worker", index, "pid", p.pid(), "bytes", len(frame)-headSize)
 		}
 	}
 }

@@ -45,76 +45,91 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 		e.Wait()
 		close(ended)
 	}()
-	counters := &publisher{block: w.block, engine: e}
-	counters.publish()
+	d := &drain{engine: e, counters: &publisher{block: w.block, engine: e}, bound: bound, bounded: true}
+	d.counters.publish()
 	_ = w.out.put([]byte{saysServing}, controlTimeout)
-
-	var (
-		cut      context.CancelCauseFunc // ends the drain; nil before it
-		drained  = make(chan error, 1)   // what the engine's Stop returned
-		deadline <-chan time.Time        // of the drain, nil for none
-	)
-	// drain begins to drain, and bounds the drain or lifts the bound.
-	drain := func(bounded bool) {
-		if cut == nil {
-			counters.publish() // the supervisor reads how many are open
-			var draining context.Context
-			draining, cut = context.WithCancelCause(context.Background())
-			go func() { drained <- e.Stop(draining) }()
-		}
-		if !bounded {
-			deadline = nil
-		} else if deadline == nil {
-			deadline = time.After(bound)
-		}
-	}
 	tick := time.NewTicker(publishEvery)
 	defer tick.Stop()
-	done, termed, bounded := ctx.Done(), false, true
-	for {
+	for done := ctx.Done(); ; {
 		select {
 		case <-tick.C:
-			counters.publish()
+			d.counters.publish()
 		case <-terms:
-			termed = true
-			drain(bounded)
-			if !bounded {
-				swallow(syscall.SIGTERM)
-			}
+			d.signalled = true
+			d.begin()
 		case <-done:
 			done = nil
-			drain(bounded)
+			d.begin()
 		case <-ordered:
-			ordered, bounded = nil, false
-			drain(bounded)
-			if termed {
-				swallow(syscall.SIGTERM)
-			} else {
-				raise()
-			}
-		case <-orphaned:
-			orphaned, ordered, bounded = nil, nil, true // nobody else is left to bound a drain
-			drain(bounded)
-			if !termed {
-				raise()
-			}
-		case <-deadline:
-			deadline = nil
-			cut(context.DeadlineExceeded)
+			ordered, d.ordered, d.bounded = nil, true, false
+			d.begin()
+		case <-orphaned: // nobody else is left to bound a drain
+			orphaned, ordered, d.ordered, d.bounded = nil, nil, true, true
+			d.begin()
+		case <-d.deadline:
+			d.deadline = nil
+			d.cut(context.DeadlineExceeded)
 			w.sayStopped(&writing) // a handler that does not return may hold up what follows
 		case <-ended:
-			counters.publish()
+			d.counters.publish()
 			w.sayStopped(&writing)
-			if cut == nil {
-				return nil // stopped by someone else
-			}
-			defer cut(nil)
-			if err := <-drained; err != nil {
-				return fmt.Errorf("shutdown: %w", err)
-			}
-			return nil
+			return d.end()
 		}
 	}
+}
+
+// drain is the drain of a worker. It belongs to Run.
+type drain struct {
+	engine   engine.Engine
+	counters *publisher
+	bound    time.Duration
+
+	cut      context.CancelCauseFunc // ends it; nil before it has begun
+	stopped  chan error              // what the engine's Stop returned
+	deadline <-chan time.Time        // nil for none
+
+	bounded   bool // by bound; otherwise by the supervisor's kill
+	ordered   bool // by the supervisor, or because that is gone
+	signalled bool // by a SIGTERM
+	raised    bool // the order was passed on as a SIGTERM
+	deafened  bool // further ones do nothing
+}
+
+// begin begins the drain, unless it has begun, sets or lifts its bound, and passes the
+// supervisor's order on to the program.
+func (d *drain) begin() {
+	if d.cut == nil {
+		d.counters.publish() // the supervisor reads how many are open
+		var ctx context.Context
+		ctx, d.cut = context.WithCancelCause(context.Background())
+		d.stopped = make(chan error, 1)
+		go func() { d.stopped <- d.engine.Stop(ctx) }()
+	}
+	if !d.bounded {
+		d.deadline = nil
+	} else if d.deadline == nil {
+		d.deadline = time.After(d.bound)
+	}
+	switch {
+	case d.ordered && !d.signalled && !d.raised:
+		d.raised = true
+		raise()
+	case d.signalled && !d.bounded && !d.deafened:
+		d.deafened = true
+		swallow(syscall.SIGTERM)
+	}
+}
+
+// end is how the drain has ended, when the engine has.
+func (d *drain) end() error {
+	if d.cut == nil {
+		return nil // stopped by someone else
+	}
+	defer d.cut(nil)
+	if err := <-d.stopped; err != nil {
+		return fmt.Errorf("shutdown: %w", err)
+	}
+	return nil
 }
 
 // sayStopped sends what waits and then tells the supervisor that this worker has
@@ -148,14 +163,14 @@ func (w *Worker) obey(e engine.Engine, ordered, orphaned chan<- struct{}, bound 
 			}
 		}
 		if err != nil && !errors.Is(err, engine.ErrClosed) {
-			log.LogAttrs(context.Background(), slog.LevelError, "a broadcast or command is dropped for the connections of this worker process",
-				slog.Int("worker", w.Index), slog.Int("bytes", len(frame)-headSize), slog.String("error", err.Error()))
+			log.Error("a broadcast or command is dropped for the connections of this worker process",
+				"worker", w.Index, "bytes", len(frame)-headSize, "error", err.Error())
 		}
 	}
 	close(orphaned)
 	time.Sleep(bound + w.exit)
-	log.LogAttrs(context.Background(), slog.LevelError, "the supervisor has gone, and main has not returned; exiting",
-		slog.Int("worker", w.Index))
+	log.Error("the supervisor has gone, and main has not returned; exiting",
+		"worker", w.Index)
 	os.Exit(1)
 }
 

@@ -91,27 +91,3 @@ func FuzzFrame(f *testing.F) {
 		}
 	})
 }
-
-// BenchmarkFrame makes frames; "bytewise" is the masking that it is to be
-// compared with.
-func BenchmarkFrame(b *testing.B) {
-	mask := [4]byte{1, 2, 3, 4}
-	for _, n := range []int{16, 64, 1024, 64 << 10} {
-		payload, out := make([]byte, n), make([]byte, 0, n+14)
-		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {
-			b.SetBytes(int64(n))
-			for b.Loop() {
-				out = AppendFrame(out[:0], OpBinary, mask, payload)
-			}
-		})
-		b.Run(fmt.Sprintf("%d/bytewise", n), func(b *testing.B) {
-			b.SetBytes(int64(n))
-			for b.Loop() {
-				out = out[:n]
-				for i, c := range payload {
-					out[i] = c ^ mask[i&3]
-				}
-			}
-		})
-	}
-}

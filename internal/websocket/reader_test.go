@@ -226,23 +226,3 @@ func FuzzMessages(f *testing.F) {
 		}
 	})
 }
-
-func BenchmarkReader(b *testing.B) {
-	for _, n := range []int{16, 64, 1024, 64 << 10} {
-		in := []byte(strings.Repeat(frame(0x82, strings.Repeat("x", n)), 8))
-		b.Run(fmt.Sprintf("%d", n), func(b *testing.B) {
-			b.SetBytes(int64(len(in)))
-			b.ReportMetric(8, "frames/op")
-			var r Reader
-			for b.Loop() {
-				for rest := in; len(rest) > 0; {
-					_, n, err := r.Next(rest)
-					if err != nil {
-						b.Fatal(err)
-					}
-					rest = rest[n:]
-				}
-			}
-		})
-	}
-}

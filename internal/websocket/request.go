@@ -42,7 +42,7 @@ func (k Key) accept() (accept [28]byte) {
 // say, with the port if that is not the usual one; an empty path is "/". Lines of
 // the header come in the order of their names, so that equal headers give equal
 // bytes; their names are sent as they are. Path and header must have passed
-// CheckHeader; the host is not looked at. It allocates for a header alone.
+// CheckHeader; the host is not looked at.
 func AppendRequest(dst []byte, host, path string, header http.Header, k Key) []byte {
 	if path == "" {
 		path = "/"
@@ -53,12 +53,10 @@ func AppendRequest(dst []byte, host, path string, header http.Header, k Key) []b
 	dst = append(dst, "\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: "...)
 	dst = append(dst, text[:]...)
 	dst = append(dst, "\r\nSec-WebSocket-Version: 13\r\n"...)
-	if len(header) > 0 {
-		for _, name := range slices.Sorted(maps.Keys(header)) {
-			for _, value := range header[name] {
-				dst = append(append(dst, name...), ": "...)
-				dst = append(append(dst, value...), "\r\n"...)
-			}
+	for _, name := range slices.Sorted(maps.Keys(header)) {
+		for _, value := range header[name] {
+			dst = append(append(dst, name...), ": "...)
+			dst = append(append(dst, value...), "\r\n"...)
 		}
 	}
 	return append(dst, "\r\n"...)
@@ -75,17 +73,18 @@ func CheckHeader(path string, header http.Header) error {
 	}
 	size := len(path)
 	for name, values := range header {
-		if !isToken(name) {
-			return fmt.Errorf("websocket: a header named %q; expected letters, digits and - or others of HTTP's tokens", shorten(name))
-		}
 		if use, ours := reserved[strings.ToLower(name)]; ours {
 			return fmt.Errorf("websocket: a header %s; expected none, %s", name, use)
 		}
 		for _, value := range values {
-			if !isValue(value) {
+			control := func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }
+			if strings.ContainsFunc(value, control) {
 				return fmt.Errorf("websocket: header %s is %q; expected no control characters", name, shorten(value))
 			}
 			size += len(name) + len(value) + len(": \r\n")
+		}
+		if name == "" || strings.Trim(name, tokens) != "" {
+			return fmt.Errorf("websocket: a header named %q; expected letters, digits and - or others of HTTP's tokens", shorten(name))
 		}
 	}
 	if size >= maxHead {
@@ -108,6 +107,9 @@ func checkPath(path string) error {
 	return nil
 }
 
+// tokens are the characters of a header's name (RFC 9110, 5.6.2).
+const tokens = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
 // reserved are the names of lines that a header may not have, and why.
 var reserved = map[string]string{
 	"host":                     "the target gives it",
@@ -119,30 +121,6 @@ var reserved = map[string]string{
 	"sec-websocket-accept":     "only a server sends it",
 	"content-length":           "the request has no body",
 	"transfer-encoding":        "the request has no body",
-}
-
-// isToken says whether s is a token as in RFC 9110, 5.6.2.
-func isToken[T string | []byte](s T) bool {
-	for i := range len(s) {
-		switch c := s[i]; {
-		case '0' <= c && c <= '9', 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z':
-		case strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0:
-		default:
-			return false
-		}
-	}
-	return len(s) > 0
-}
-
-// isValue says whether s has only what the value of a header's line may have
-// (RFC 9110, 5.5).
-func isValue[T string | []byte](s T) bool {
-	for i := range len(s) {
-		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
-			return false
-		}
-	}
-	return true
 }
 
 // shorten cuts off what is too long for an error.

@@ -1,137 +1,67 @@
 package websocket
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
+	"net/textproto"
+	"strings"
 )
 
 // CheckResponse looks at the server's answer to a request with the key k, which
 // in begins with. If it agrees to the upgrade, n is the size of the answer in
 // bytes; frames may follow at once. While the answer is not complete, n is 0 and
-// err nil: call it again with more behind it. What is wrong is an error as soon
-// as its line is complete, and so are 16 KiB without an end. The error names the
-// status line if that is not 101.
-//
-// Lines end in \r\n and are not folded. It does not keep in, and allocates for
-// errors alone.
+// err nil: call it again with more behind it. What is no HTTP is an error at once, and so
+// are 16 KiB without an end. It does not keep in.
 func CheckResponse(in []byte, k Key) (n int, err error) {
-	a := answer{accept: k.accept()}
-	for {
-		end := bytes.IndexByte(in[n:min(len(in), maxHead)], '\n')
-		if end < 0 {
-			return 0, checkBeginning(in)
-		}
-		line, whole := bytes.CutSuffix(in[n:n+end], []byte("\r"))
-		if !whole {
-			return 0, fmt.Errorf("websocket: the server's line %q ends in \\n; expected \\r\\n", shorten(line))
-		}
-		first := n == 0
-		n += end + 1
-		switch {
-		case first:
-			err = checkStatus(line)
-		case len(line) == 0:
-			err = a.complete()
-		default:
-			err = a.field(line)
-		}
-		if err != nil {
-			return 0, err
-		}
-		if len(line) == 0 {
-			return n, nil
-		}
-	}
-}
-
-// checkBeginning says what is wrong with an answer that isn't complete.
-func checkBeginning(in []byte) error {
 	const begin = "HTTP/"
 	if n := min(len(in), len(begin)); string(in[:n]) != begin[:n] {
-		return errStatus(in) // not HTTP: nobody waits for the end of the line
+		line, _, _ := bytes.Cut(in, []byte("\n"))
+		return 0, errStatus(strings.TrimSuffix(shorten(line), "\r"))
 	}
-	if len(in) >= maxHead {
-		return fmt.Errorf("websocket: the server's answer does not end within %d bytes; expected an empty line", maxHead)
-	}
-	return nil
-}
-
-const switching = "HTTP/1.1 101"
-
-func checkStatus(line []byte) error {
-	after, ok := bytes.CutPrefix(line, []byte(switching))
-	if !ok || len(after) > 0 && after[0] != ' ' {
-		return errStatus(line)
-	}
-	return nil
-}
-
-func errStatus(line []byte) error {
-	return fmt.Errorf("websocket: the server answers %q; expected %q", shorten(line), switching+" Switching Protocols")
-}
-
-// answer is what the lines of an answer have said so far.
-type answer struct {
-	accept                        [28]byte // what Sec-WebSocket-Accept must be
-	upgraded, connected, accepted bool
-}
-
-// field takes the next line behind the status.
-func (a *answer) field(line []byte) error {
-	name, value, ok := bytes.Cut(line, []byte(":"))
-	if !ok || !isToken(name) || !isValue(value) {
-		return fmt.Errorf("websocket: the server's line %q; expected a name, a colon and a value", shorten(line))
-	}
-	value = bytes.Trim(value, " \t")
+	const end = "\r\n\r\n"
+	at := bytes.Index(in[:min(len(in), maxHead)], []byte(end))
 	switch {
-	case is(name, "Upgrade"):
-		a.upgraded = is(value, "websocket")
-		if !a.upgraded {
-			return errField(name, value, "websocket")
-		}
-	case is(name, "Connection"):
-		a.connected = a.connected || lists(value, "Upgrade")
-	case is(name, "Sec-WebSocket-Accept"):
-		if a.accepted || !bytes.Equal(value, a.accept[:]) {
-			return errField(name, value, string(a.accept[:])+", once")
-		}
-		a.accepted = true
-	case is(name, "Sec-WebSocket-Extensions") && len(value) > 0:
-		return errField(name, value, "none, as none was offered")
+	case at < 0 && len(in) >= maxHead:
+		return 0, fmt.Errorf("websocket: the server's answer does not end within %d bytes; expected an empty line", maxHead)
+	case at < 0:
+		return 0, nil
 	}
-	return nil
-}
-
-// complete says what is missing when the last line is there.
-func (a *answer) complete() error {
-	const missing = "websocket: the server's answer has no %q; expected one with status 101"
-	switch {
-	case !a.upgraded:
-		return fmt.Errorf(missing, "Upgrade: websocket")
-	case !a.connected:
-		return fmt.Errorf(missing, "Connection: Upgrade")
-	case !a.accepted:
-		return fmt.Errorf(missing, "Sec-WebSocket-Accept")
+	n = at + len(end)
+	head := textproto.NewReader(bufio.NewReader(bytes.NewReader(in[:n])))
+	status, _ := head.ReadLine() // it is there
+	if after, ok := strings.CutPrefix(status, "HTTP/1.1 101"); !ok || after != "" && after[0] != ' ' {
+		return 0, errStatus(status)
 	}
-	return nil
+	header, err := head.ReadMIMEHeader()
+	if err != nil {
+		return 0, fmt.Errorf("websocket: the server's answer: %w", err)
+	}
+	accept := k.accept()
+	for _, field := range []struct {
+		name, expected string
+		ok             bool
+	}{
+		{"Upgrade", "websocket", strings.EqualFold(header.Get("Upgrade"), "websocket")},
+		{"Connection", "Upgrade", lists(header.Values("Connection"), "Upgrade")},
+		{"Sec-Websocket-Accept", string(accept[:]) + ", once", len(header.Values("Sec-Websocket-Accept")) == 1 && header.Get("Sec-Websocket-Accept") == string(accept[:])},
+		{"Sec-Websocket-Extensions", "none, as none was offered", header.Get("Sec-Websocket-Extensions") == ""},
+	} {
+		if !field.ok {
+			return 0, fmt.Errorf("websocket: the server's %s is %q; expected %s", field.name, shorten(strings.Join(header.Values(field.name), ", ")), field.expected)
+		}
+	}
+	return n, nil
 }
 
-func errField(name, value []byte, expected string) error {
-	return fmt.Errorf("websocket: the server's %s is %q; expected %s", shorten(name), shorten(value), expected)
+func errStatus(line string) error {
+	return fmt.Errorf("websocket: the server answers %q; expected %q", shorten(line), "HTTP/1.1 101 Switching Protocols")
 }
 
-// is compares without regard to the case of ASCII letters. Other letters, that
-// EqualFold takes for the same as k or s, make it longer.
-func is(got []byte, want string) bool {
-	return len(got) == len(want) && bytes.EqualFold(got, []byte(want))
-}
-
-// lists says whether an element of a comma-separated list is want.
-func lists(list []byte, want string) bool {
-	for more := true; more; {
-		var element []byte
-		element, list, more = bytes.Cut(list, []byte(","))
-		if is(bytes.Trim(element, " \t"), want) {
+// lists says whether an element of comma-separated lists is want.
+func lists(lists []string, want string) bool {
+	for element := range strings.SplitSeq(strings.Join(lists, ","), ",") {
+		if strings.EqualFold(strings.TrimSpace(element), want) {
 			return true
 		}
 	}

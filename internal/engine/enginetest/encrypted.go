@@ -190,7 +190,7 @@ type patient struct {
 	refs  chan engine.Ref
 }
 
-func (l *patient) Attend(c *engine.Conn) error {
+func (l *patient) Resume(c *engine.Conn) error {
 	select {
 	case <-l.ready:
 		c.Greeted()
@@ -235,7 +235,7 @@ func endsInGreeting(b *bench) {
 		b.Errorf("counted %d greeting and %d accepted, want 1 and 0", n[engine.Greeting], n[engine.Accepted])
 	}
 	close(l.ready)
-	b.ok(ref.Attend())
+	b.ok(ref.ResumeLayer())
 	c.expectEnd("goodbye")
 	s.wantClosed(io.EOF)
 }

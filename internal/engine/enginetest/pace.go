@@ -284,7 +284,7 @@ func paceAll(b *bench) {
 	}
 	s.closed(gone)
 	list.Store(&l)
-	l.Rouse()
+	l.WakePacers()
 	for _, c := range clients[gone:] {
 		c.expect("due\n")
 	}

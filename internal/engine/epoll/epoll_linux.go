@@ -118,7 +118,7 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 			d.detach(c) // the loop will see
 		} else if c.WantsInput() {
 			d.Read(c)
-		} else if c.Deaf() && events&sock.Error == 0 {
+		} else if c.ReadPaused() && events&sock.Error == 0 {
 			d.detach(c) // a unix socket whose peer has gone; there may be input left
 		} else if events&(sock.Hup|sock.Error) != 0 {
 			// Both directions have ended while output is owed.
@@ -242,7 +242,7 @@ func (d *driver) sendFile(c *engine.Conn) {
 
 // arm watches the connection for what it waits for.
 func (d *driver) arm(c *engine.Conn) syscall.Errno {
-	d.loop.Time(c)
+	d.loop.TrackExpiry(c)
 	var want uint16
 	var events uint32
 	if c.WantsInput() && (!d.loop.Queued(c) || c.Armed()&armIn != 0) { // it may be dequeued before it is reported

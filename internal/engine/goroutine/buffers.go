@@ -23,7 +23,7 @@ func pool(size int) *sync.Pool {
 // held only while there is something in it. Large ones are counted, so that those that
 // read at the same moment know of each other.
 func (c *conn) takeBuffer() []byte {
-	if c.bulk {
+	if c.fullRead {
 		c.group.reading.Add(engine.ReadSize) // first, as to allocate may take long
 		c.input = large.Get().(*[]byte)
 	} else {
@@ -50,6 +50,6 @@ func (c *conn) releaseBuffer() {
 // large.
 func (c *conn) got(n int) []byte {
 	p := *c.input
-	c.bulk, c.heavy = n == len(p), n > heavyRead
+	c.fullRead, c.bulk = n == len(p), n > bulkRead
 	return p[:n]
 }

@@ -16,24 +16,24 @@ import (
 // conn is a connection with its goroutine.
 type conn struct {
 	engine.Conn
-	group  *group
-	nc     net.Conn
-	io     transport
-	input  *[]byte // what it reads into
-	obeyed uint8   // what it has done of orders
-	bulk   bool    // the last read filled its buffer
-	heavy  bool    // and brought more than heavyRead: reads in turn
-	waited bool    // for output to be taken, since the last Sent
-	urgent bool    // it is counted in group.urgent
-	named  bool    // a proxy has told whose it is
-	awaits bool    // a goroutine waits for room in its place
+	group        *group
+	nc           net.Conn
+	io           transport
+	input        *[]byte // what it reads into
+	handled      uint8   // what it has done of orders
+	fullRead     bool    // the last read filled its buffer
+	bulk         bool    // and brought more than heavyRead: reads in turn
+	wasBlocked   bool    // for output to be taken, since the last Sent
+	urgent       bool    // it is counted in group.urgent
+	peerTold     bool    // a proxy has told whose it is
+	awaitingRoom bool    // a goroutine waits for room in its place
 
 	// For everyone:
-	box    atomic.Pointer[engine.Mailbox]
-	parked atomic.Bool
-	orders atomic.Uint32
-	due    atomic.Uint32 // when it wants to be woken, as instant has it; 0 for never
-	debt   atomic.Uint32 // bytes of memory that its buffers hold, while it waits
+	box      atomic.Pointer[engine.Mailbox]
+	parked   atomic.Bool
+	requests atomic.Uint32
+	wakeAt   atomic.Uint32 // when it wants to be woken, as instant has it; 0 for never
+	buffered atomic.Uint32 // bytes of memory that its buffers hold, while it waits
 }
 
 func newConn(g *group, nc net.Conn) (*conn, error) {
@@ -60,7 +60,7 @@ func (g *group) local(c *engine.Conn) netip.AddrPort {
 // run is the connection's life. It was dialled at a time, or accepted, and something may
 // have been read from it already.
 func (c *conn) run(dialled time.Duration, read []byte) {
-	c.tick()
+	c.updateClock()
 	peer := addrPort(c.nc.RemoteAddr())
 	if dialled != 0 {
 		c.Dialling(peer, dialled)
@@ -68,7 +68,7 @@ func (c *conn) run(dialled time.Duration, read []byte) {
 	c.Open(peer, dialled != 0)
 	if len(read) > 0 {
 		c.Arrived(read)
-		c.tellPeer()
+		c.noteProxiedPeer()
 	}
 	for {
 		switch c.Next() {
@@ -91,7 +91,7 @@ func (c *conn) run(dialled time.Duration, read []byte) {
 			switch {
 			case !c.WantsRoom():
 				c.receive()
-			case c.awaits || c.ReadsOn() && c.awaitRoom():
+			case c.awaitingRoom || c.ReadsOn() && c.awaitRoom():
 				c.receive() // neither direction waits for the other
 			default:
 				c.Room() // the next Send waits for it
@@ -100,27 +100,27 @@ func (c *conn) run(dialled time.Duration, read []byte) {
 	}
 }
 
-// tick sets the clock, before something that is timed begins by it.
-func (c *conn) tick() { c.group.host.SetClock(c.group.now()) }
+// updateClock sets the clock, before something that is timed begins by it.
+func (c *conn) updateClock() { c.group.host.SetClock(c.group.now()) }
 
 // send sends what is owed, and waits until the kernel has taken it.
 func (c *conn) send() {
-	c.leaveWord()
+	c.publish()
 	n, err := c.write()
-	if c.waited || n < c.Pending() {
-		c.waited = false
-		c.tick()
+	if c.wasBlocked || n < c.Pending() {
+		c.wasBlocked = false
+		c.updateClock()
 	}
 	c.Sent(n)
-	c.goOn(err)
+	c.afterSend(err)
 }
 
-// goOn takes the end of a write: an error, or what has come meanwhile.
-func (c *conn) goOn(err error) {
+// afterSend takes the end of a write: an error, or what has come meanwhile.
+func (c *conn) afterSend(err error) {
 	if err != nil {
 		c.interrupted(err)
-	} else if c.attention() {
-		c.attend()
+	} else if c.hasRequests() {
+		c.handleRequests()
 	}
 }
 
@@ -128,17 +128,17 @@ func (c *conn) goOn(err error) {
 // input, because its peer has ended while it greets or its handshake has enough,
 // waits for mail alone.
 func (c *conn) receive() {
-	if c.attention() {
-		c.attend()
+	if c.hasRequests() {
+		c.handleRequests()
 		return
 	}
-	c.leaveWord()
+	c.publish()
 	if c.expired() {
 		return
 	}
 	if c.WantsInput() {
 		c.take(c.read())
-	} else if err := c.rest(); err != nil {
+	} else if err := c.waitMail(); err != nil {
 		c.interrupted(err)
 	}
 }
@@ -147,8 +147,8 @@ func (c *conn) receive() {
 // input or waits for its turn or memory: the sweeper can't wake it. It says whether
 // something was.
 func (c *conn) expired() bool {
-	due := c.due.Load()
-	if due == 0 || !c.heavy && !c.group.overBudget(c.group.reading.Load()) {
+	due := c.wakeAt.Load()
+	if due == 0 || !c.bulk && !c.group.overBudget(c.group.reading.Load()) {
 		return false
 	}
 	now := c.group.now()
@@ -158,7 +158,7 @@ func (c *conn) expired() bool {
 // readNow reads once without waiting.
 func (c *conn) readNow() {
 	p, err := c.tryRead()
-	all := err == nil && (len(p) == 0 || !c.bulk)
+	all := err == nil && (len(p) == 0 || !c.fullRead)
 	c.take(p, err)
 	if all {
 		c.Empty()
@@ -169,7 +169,7 @@ func (c *conn) readNow() {
 func (c *conn) take(p []byte, err error) {
 	if len(p) > 0 {
 		c.Arrived(p)
-		c.tellPeer()
+		c.noteProxiedPeer()
 	}
 	c.releaseBuffer()
 	switch {
@@ -187,22 +187,22 @@ func (c *conn) interrupted(err error) {
 		return
 	}
 	_ = c.nc.SetDeadline(time.Time{})
-	c.attend()
+	c.handleRequests()
 	c.Expire(c.group.now())
 }
 
-// leaveWord tells the sweeper when this connection wants to be woken, and what it
-// holds.
-func (c *conn) leaveWord() {
+// publish shows the sweeper when this connection wants to be woken, and what its buffers
+// hold.
+func (c *conn) publish() {
 	due := uint32(0)
 	if at, ok := c.Wakes(); ok {
 		due = instant(at)
 	}
-	if c.due.Load() != due {
-		c.due.Store(due)
+	if c.wakeAt.Load() != due {
+		c.wakeAt.Store(due)
 	}
-	if debt := uint32(min(int64(c.Holds()), math.MaxUint32)); c.debt.Load() != debt {
-		c.debt.Store(debt)
+	if n := uint32(min(int64(c.Holds()), math.MaxUint32)); c.buffered.Load() != n {
+		c.buffered.Store(n)
 	}
 	if _, soon := c.Due(); soon != c.urgent {
 		c.setUrgent(soon)
@@ -217,53 +217,53 @@ func (c *conn) setUrgent(urgent bool) {
 	}
 }
 
-// attention says whether someone outside wants something.
-func (c *conn) attention() bool {
-	if c.orders.Load() != uint32(c.obeyed) {
+// hasRequests says whether someone outside wants something.
+func (c *conn) hasRequests() bool {
+	if c.requests.Load() != uint32(c.handled) {
 		return true
 	}
 	box := c.box.Load()
 	return box != nil && box.Waiting()
 }
 
-// stay says that the owner is about to wait, and whether it should not.
-func (c *conn) stay() bool {
+// prepareWait says that the owner is about to wait, and whether it should not.
+func (c *conn) prepareWait() bool {
 	c.parked.Store(true)
-	return c.attention()
+	return c.hasRequests()
 }
 
-// attend takes the mail, and does what the connection has been told.
-func (c *conn) attend() {
-	if c.orders.Load()&roomy != 0 {
-		c.orders.And(^uint32(roomy))
-		c.awaits = false
+// handleRequests takes the mail, and does what is asked of the connection.
+func (c *conn) handleRequests() {
+	if c.requests.Load()&writable != 0 {
+		c.requests.And(^uint32(writable))
+		c.awaitingRoom = false
 		c.Room()
 	}
 	c.takeMail()
-	told := c.orders.Load()
-	todo := told &^ uint32(c.obeyed)
-	c.obeyed = uint8(told &^ roomy) // which may have come just now
+	told := c.requests.Load()
+	todo := told &^ uint32(c.handled)
+	c.handled = uint8(told &^ writable) // which may have come just now
 	if todo&draining != 0 {
 		c.Drain()
 	}
 	if todo&killing != 0 {
-		c.Kill(engine.ErrServerClosed)
+		c.Abort(engine.ErrServerClosed)
 	}
-	if todo&yielding != 0 {
-		c.Kill(engine.ErrOverBudget)
+	if todo&overBudget != 0 {
+		c.Abort(engine.ErrOverBudget)
 	}
 	if todo&expelled != 0 {
-		c.Kill(engine.ErrExpelled)
+		c.Abort(engine.ErrExpelled)
 	}
-	if todo&lagging != 0 {
-		c.Kill(engine.ErrSlowConsumer)
+	if todo&slowConsumer != 0 {
+		c.Abort(engine.ErrSlowConsumer)
 	}
 }
 
-// order tells the connection something. Anyone may call it.
-func (c *conn) order(what uint32) {
-	c.orders.Or(what)
-	c.rouse()
+// request tells the connection something. Anyone may call it.
+func (c *conn) request(what uint32) {
+	c.requests.Or(what)
+	c.wake()
 }
 
 func (c *conn) takeMail() {
@@ -275,7 +275,7 @@ func (c *conn) takeMail() {
 	if !box.Waiting() {
 		return
 	}
-	c.tick()
+	c.updateClock()
 	mail, data := box.Take()
 	rest := data
 	for _, m := range mail {
@@ -285,8 +285,8 @@ func (c *conn) takeMail() {
 	box.Done(mail, data)
 }
 
-// rouse ends the owner's wait. Anyone may call it.
-func (c *conn) rouse() {
+// wake ends the owner's wait. Anyone may call it.
+func (c *conn) wake() {
 	if c.parked.Load() && c.parked.CompareAndSwap(true, false) {
 		_ = c.nc.SetDeadline(time.Unix(1, 0))
 	}
@@ -314,9 +314,9 @@ func (c *conn) shut() {
 }
 
 // detach makes the connection another one of package net: the deadline of this one may be
-// set by who rouses its owner. A goroutine that waits for room has to end first.
+// set by who wakes its owner. A goroutine that waits for room has to end first.
 func (c *conn) detach() {
-	if c.awaits {
+	if c.awaitingRoom {
 		c.receive()
 		return
 	}

@@ -31,13 +31,13 @@ func (g *group) Dial(d engine.Dial) error {
 		return engine.ErrClosed
 	}
 	select {
-	case g.orders <- struct{}{}:
+	case g.dialOrders <- struct{}{}:
 	default:
 		return engine.ErrFull
 	}
 	g.running.Go(func() {
 		g.dialAll(d)
-		<-g.orders
+		<-g.dialOrders
 	})
 	return nil
 }
@@ -52,24 +52,27 @@ func (g *group) dialAll(d engine.Dial) {
 				<-g.dialling
 			})
 		case <-g.stop.Done():
-			g.dialFailed(d.Owned, engine.ErrClosed)
+			g.host.DialFailed(d.Owned, engine.ErrClosed)
 		}
 	}
 }
 
 func (g *group) dial(d engine.Dial) {
 	if !g.admission.Acquire() {
-		g.dialFailed(d.Owned, engine.ErrFull)
+		g.host.DialFailed(d.Owned, engine.ErrFull)
 		return
 	}
 	start := engine.Since()
 	nc, err := g.connect(d)
 	if err != nil {
 		g.leave()
+		if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() && d.Owned != nil {
+			err = engine.ErrDialTimeout
+		}
 		if g.stop.Err() != nil {
 			err = engine.ErrClosed
 		}
-		g.dialFailed(d.Owned, err)
+		g.host.DialFailed(d.Owned, err)
 		return
 	}
 	if !g.serve(nc, -1, start, d.Owned, nil) {
@@ -77,16 +80,9 @@ func (g *group) dial(d engine.Dial) {
 	}
 }
 
-// options are those of the group's sockets.
-func (g *group) options() sock.Options {
-	s := g.cfg.Socket
-	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Unsent: s.Unsent, Delay: s.Delay}
-}
-
 // connect makes a connection of package net.
 func (g *group) connect(d engine.Dial) (net.Conn, error) {
-	options := g.options()
-	options.Reset = g.cfg.Reset
+	options := g.cfg.SocketOptions(true)
 	dialer := net.Dialer{Timeout: cmp.Or(d.Timeout, dialTime), Control: options.Control}
 	if d.Path != "" {
 		return dialer.DialContext(g.stop, "unix", d.Path)
@@ -105,17 +101,4 @@ func (g *group) connect(d engine.Dial) (net.Conn, error) {
 		_ = tcp.SetNoDelay(false) // an error means that the connection has failed, as reading will tell
 	}
 	return nc, err
-}
-
-func (g *group) dialFailed(owned engine.Owned, err error) {
-	if e, ok := errors.AsType[net.Error](err); ok && e.Timeout() && owned != nil {
-		err = engine.ErrDialTimeout
-	}
-	if owned != nil {
-		owned.DialFailed(engine.Reason(err))
-		return
-	}
-	if f, ok := g.cfg.Handler.(engine.DialFailer); ok {
-		f.DialFailed(engine.Reason(err))
-	}
 }

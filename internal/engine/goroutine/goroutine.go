@@ -13,12 +13,12 @@
 // looks at its mailbox once more after that; who leaves mail looks at parked
 // afterwards and, if it was set, ends the wait by a deadline in the past. An
 // owner that was woken takes the deadline back first and looks at its mail
-// after that, so that none is left unseen. What the sweeper and Stop order of a
-// connection, as bits in orders, reaches it in the same way.
+// after that, so that none is left unseen. What the sweeper and Stop ask of a
+// connection, as bits in requests, reaches it in the same way.
 //
-// The sweeper is one goroutine for all: before an owner waits it leaves word when
-// it wants to be woken (due) and what its buffers hold (debt), and the sweeper
-// walks over that, a slice at a time. So no connection has a timer.
+// The sweeper is one goroutine for all: before an owner waits it publishes when it wants
+// to be woken (wakeAt) and what its buffers hold (buffered), and the sweeper looks at a
+// slice of the connections at a time. So no connection has a timer.
 //
 // One that sends much would go on for as long as the scheduler lets it. Such
 // connections take turns: see turns.
@@ -65,46 +65,47 @@ const acceptRetry = 50 * time.Millisecond
 // often they write it at the most.
 const clockGrain = time.Millisecond
 
-// What a connection is told, as bits.
+// What is asked of a connection, as bits.
 const (
 	draining uint32 = 1 << iota
 	killing
-	yielding // Limits.MaxBuffered
-	lagging  // no room for a broadcast
-	expelled // by Expel
-	roomy    // the kernel takes output again; it is taken back when it has been seen
+	overBudget   // Limits.MaxBuffered
+	slowConsumer // no room for a broadcast
+	expelled     // by Expel
+	writable     // the kernel takes output again; it is taken back when it has been seen
 )
 
 // group is a running engine.
 type group struct {
-	cfg       engine.Config
-	host      engine.Host
-	counters  engine.Counters
-	buffers   engine.SharedBuffers
-	lns       []net.Listener
-	admission *admission.Controller // with connections and dials
-	casts     casts                 // broadcasts under way
-	orders    chan struct{}         // holds one for each Dial under way
-	dialling  chan struct{}         // holds one for each connection being dialled
-	hold      hold
-	freed     chan struct{} // a connection has closed; for an acceptor out of descriptors
-	stop      context.Context
-	halt      context.CancelFunc // ends stop, and with it dials and pauses
-	swept     int                // the sweeper's: the chunk that comes next
-	turns     turns              // of connections that send much
-	pipes     pipes              // for relays
-	reading   atomic.Int64       // bytes of large read buffers in use
-	yielding  sync.Mutex         // held by who looks for connections that are to give way
-	stood     atomic.Int64       // nanoseconds for which the process has stood still
-	urgent    atomic.Int64       // connections that are about to end
-	stir      chan struct{}      // a connection has come; for the sweeper
-	empty     chan struct{}      // the last one has gone; for the sweeper
-	quick     chan struct{}      // closed when connections are to end at once
-	kill      sync.Once          // for closing it
-	running   sync.WaitGroup
-	pacing    sync.WaitGroup // the pacer
-	gone      chan struct{}  // closed when all that runs has ended
-	done      chan struct{}  // closed when everything has ended
+	cfg        engine.Config
+	host       engine.Host
+	counters   engine.Counters
+	buffers    engine.SharedBuffers
+	lns        []net.Listener
+	admission  *admission.Controller   // with connections and dials
+	broadcasts engine.BroadcastTracker // under way
+	casts      chan *engine.Broadcast  // for the caster
+	dialOrders chan struct{}           // holds one for each Dial under way
+	dialling   chan struct{}           // holds one for each connection being dialled
+	hold       hold
+	freed      chan struct{} // a connection has closed; for an acceptor out of descriptors
+	stop       context.Context
+	cancel     context.CancelFunc // ends stop, and with it dials and pauses
+	swept      int                // the sweeper's: the chunk that comes next
+	turns      turns              // of connections that send much
+	pipes      pipes              // for relays
+	reading    atomic.Int64       // bytes of large read buffers in use
+	shedding   sync.Mutex         // held by who looks for connections that are to give way
+	stopped    atomic.Int64       // nanoseconds for which the process has stood still
+	urgent     atomic.Int64       // connections that are about to end
+	added      chan struct{}      // a connection has come; for the sweeper
+	emptied    chan struct{}      // the last one has gone; for the sweeper
+	killed     chan struct{}      // closed when connections are to end at once
+	kill       sync.Once          // for closing it
+	running    sync.WaitGroup
+	pacing     sync.WaitGroup // the pacer
+	idle       chan struct{}  // closed when all that runs has ended
+	done       chan struct{}  // closed when everything has ended
 
 	mu    sync.Mutex
 	conns table
@@ -113,10 +114,10 @@ type group struct {
 
 func start(cfg engine.Config) (engine.Engine, error) {
 	g := &group{
-		cfg:    cfg,
-		orders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
-		freed: make(chan struct{}, 1), gone: make(chan struct{}), done: make(chan struct{}),
-		stir: make(chan struct{}, 1), empty: make(chan struct{}, 1), quick: make(chan struct{}), admission: engine.NewAdmission(&cfg),
+		cfg:        cfg,
+		dialOrders: make(chan struct{}, maxOrders), dialling: make(chan struct{}, maxDials),
+		freed: make(chan struct{}, 1), idle: make(chan struct{}), done: make(chan struct{}),
+		added: make(chan struct{}, 1), emptied: make(chan struct{}, 1), killed: make(chan struct{}), admission: engine.NewAdmission(&cfg),
 	}
 	if err := g.listen(); err != nil {
 		engine.CloseAll(g.lns)
@@ -124,13 +125,13 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	}
 	g.host.Grain = clockGrain
 	g.host.SetUp(&cfg, g.admission)
-	g.host.LocalAddr = g.local
+	g.host.LocalAddr, g.host.Loops = g.local, 1
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
 	g.host.Direct = direct
 	g.pipes.open(g)
-	g.stop, g.halt = context.WithCancel(context.Background())
+	g.stop, g.cancel = context.WithCancel(context.Background())
 	g.hold.changed = make(chan struct{})
-	g.casts.some = make(chan struct{}, 1)
+	g.casts = make(chan *engine.Broadcast, engine.MaxBroadcasts)
 	g.running.Go(g.sweepAll)
 	g.running.Go(g.castAll)
 	if cfg.Pace != nil {
@@ -145,7 +146,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 // listen makes the listeners, and what else has to be opened.
 func (g *group) listen() error {
 	for _, l := range g.cfg.Where() {
-		all, err := l.Bind(1, g.options())
+		all, err := l.Bind(1, g.cfg.SocketOptions(false))
 		if err != nil {
 			return err
 		}
@@ -169,11 +170,11 @@ func (g *group) Loops() int { return 0 }
 
 // now is the clock of all limits: it stands still when the process does, as far as
 // the sweeper sees that, so that nobody is blamed for what nobody could have heard.
-func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.stood.Load()) }
+func (g *group) now() time.Duration { return engine.Since() - time.Duration(g.stopped.Load()) }
 
 func (g *group) Counters() (sum engine.Counts) {
 	g.counters.AddTo(&sum)
-	g.casts.count(&sum)
+	g.broadcasts.Count(&sum)
 	return sum
 }
 
@@ -202,7 +203,7 @@ func (g *group) accept(listener int) {
 					slog.String("error", err.Error()),
 					slog.Int64("open", g.admission.Open()))
 			}
-			g.rest(acceptRetry, g.freed)
+			g.pause(acceptRetry, g.freed)
 		}
 	}
 }
@@ -216,14 +217,14 @@ func (g *group) mayAccept() bool {
 			return true
 		}
 		g.counters.Add(engine.AcceptPauses, 1)
-		if !g.rest(wait, nil) {
+		if !g.pause(wait, nil) {
 			return false
 		}
 	}
 }
 
-// rest waits a while, less if something comes, and says whether to go on.
-func (g *group) rest(most time.Duration, less <-chan struct{}) bool {
+// pause waits a while, less if something comes, and says whether to go on.
+func (g *group) pause(most time.Duration, less <-chan struct{}) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
 	select {
@@ -262,7 +263,7 @@ func (g *group) Adopt(nc net.Conn, read []byte) error {
 // turnAway closes a connection, with an answer if there is one.
 func turnAway(nc net.Conn, answer []byte) {
 	if len(answer) > 0 {
-		sayNo(nc, answer)
+		sendRefusal(nc, answer)
 	}
 	nc.Close()
 }
@@ -279,7 +280,7 @@ func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned en
 		nc.Close()
 		switch {
 		case dialled != 0:
-			g.dialFailed(owned, err)
+			g.host.DialFailed(owned, err)
 		case !errors.Is(err, engine.ErrClosed):
 			g.counters.Add(engine.AcceptErrors, 1)
 		}
@@ -288,7 +289,7 @@ func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned en
 	if owned != nil {
 		c.SetOwned(owned)
 	}
-	signal(g.stir)
+	signal(g.added)
 	go c.run(dialled, read)
 	return true
 }
@@ -318,11 +319,11 @@ func (g *group) leave() {
 	g.admission.Release()
 	signal(g.freed)
 	if g.admission.Open() == 0 {
-		signal(g.empty)
+		signal(g.emptied)
 	}
 }
 
-// signal leaves word for one who looks for it; once is enough.
+// signal wakes who waits for a channel with room for one signal.
 func signal(ch chan<- struct{}) {
 	select {
 	case ch <- struct{}{}:
@@ -341,6 +342,6 @@ func (g *group) Post(ec *engine.Conn, gen uint32, r engine.Request) error {
 	if err := c.mailbox().Put(ec, gen, r); err != nil {
 		return err
 	}
-	c.rouse()
+	c.wake()
 	return nil
 }

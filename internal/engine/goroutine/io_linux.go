@@ -10,10 +10,10 @@ import (
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
-// sayNo answers a connection that is turned away, without waiting: this is the
+// sendRefusal answers a connection that is turned away, without waiting: this is the
 // acceptor. Input that has come is thrown away: otherwise the kernel would send a
 // reset, which can destroy the answer.
-func sayNo(nc net.Conn, answer []byte) {
+func sendRefusal(nc net.Conn, answer []byte) {
 	sc, ok := nc.(syscall.Conn)
 	if !ok {
 		return
@@ -39,14 +39,14 @@ type transport struct {
 	raw   syscall.RawConn
 	n     int32 // what the last step has read, or written so far
 	errno int16
-	does  deed
+	op    operation
 }
 
-// deed is what the next step does.
-type deed uint8
+// operation is what the next step does.
+type operation uint8
 
 const (
-	readWaiting deed = iota
+	readWaiting operation = iota
 	readTrying
 	resting
 	writing
@@ -79,7 +79,7 @@ func direct(c *engine.Conn, pieces [][]byte) int {
 // step is called by RawConn, at first and whenever there may be more to do; it
 // answers whether it is done.
 func (c *conn) step(fd uintptr) bool {
-	switch c.io.does {
+	switch c.io.op {
 	case writing:
 		return c.writeStep(int32(fd))
 	case sendingFile:
@@ -88,7 +88,7 @@ func (c *conn) step(fd uintptr) bool {
 		c.recv(int32(fd))
 		return true
 	case resting:
-		return c.stay()
+		return c.prepareWait()
 	}
 	if !c.mayRead() {
 		c.io.errno = int16(syscall.EAGAIN)
@@ -99,7 +99,7 @@ func (c *conn) step(fd uintptr) bool {
 		done = c.recv(int32(fd))
 		c.hasRead()
 	}
-	return done || c.stay()
+	return done || c.prepareWait()
 }
 
 // recv tries to read. Where nothing is there it gives the buffer back and says
@@ -114,11 +114,11 @@ func (c *conn) recv(fd int32) bool {
 	return true
 }
 
-// stuck is stay for output of which nothing is taken.
-func (c *conn) stuck() bool {
-	c.waited = true
-	c.Waits(c.group.now())
-	return c.stay()
+// sendBlocked is stay for output of which nothing is taken.
+func (c *conn) sendBlocked() bool {
+	c.wasBlocked = true
+	c.SendBlocked(c.group.now())
+	return c.prepareWait()
 }
 
 // read waits for input and reads once. It returns nothing when mail came just
@@ -128,8 +128,8 @@ func (c *conn) read() ([]byte, error) { return c.readAs(readWaiting) }
 // tryRead reads what is there and does not wait.
 func (c *conn) tryRead() ([]byte, error) { return c.readAs(readTrying) }
 
-func (c *conn) readAs(does deed) ([]byte, error) {
-	c.io.does = does
+func (c *conn) readAs(does operation) ([]byte, error) {
+	c.io.op = does
 	err := c.io.raw.Read(c.io.step)
 	c.parked.Store(false)
 	switch errno := syscall.Errno(c.io.errno); {
@@ -145,9 +145,9 @@ func (c *conn) readAs(does deed) ([]byte, error) {
 	return c.got(int(c.io.n)), nil
 }
 
-// rest waits for mail and does not read.
-func (c *conn) rest() error {
-	c.io.does = resting
+// waitMail waits for mail and does not read.
+func (c *conn) waitMail() error {
+	c.io.op = resting
 	err := c.io.raw.Read(c.io.step)
 	c.parked.Store(false)
 	return err
@@ -158,8 +158,8 @@ func (c *conn) rest() error {
 // taken.
 func (c *conn) write() (int, error) { return c.writeAs(writing) }
 
-func (c *conn) writeAs(does deed) (int, error) {
-	c.io.does, c.io.n, c.io.errno = does, 0, 0
+func (c *conn) writeAs(does operation) (int, error) {
+	c.io.op, c.io.n, c.io.errno = does, 0, 0
 	err := c.io.raw.Write(c.io.step)
 	c.parked.Store(false)
 	if errno := syscall.Errno(c.io.errno); err == nil && errno != 0 && errno != syscall.EAGAIN {
@@ -170,16 +170,16 @@ func (c *conn) writeAs(does deed) (int, error) {
 
 // awaitRoom has a goroutine wait until the kernel takes output again, while the owner
 // reads on; the owner writes nothing meanwhile. It ends when it has found room, when the
-// owner is roused, which is mostly in vain, and when the connection is closed.
+// owner is woken, which is mostly in vain, and when the connection is closed.
 func (c *conn) awaitRoom() bool {
-	if c.awaits {
+	if c.awaitingRoom {
 		return true
 	}
-	c.awaits = true
-	c.Waits(c.group.now())
+	c.awaitingRoom = true
+	c.SendBlocked(c.group.now())
 	c.group.running.Go(func() {
 		_ = c.io.raw.Write(func(fd uintptr) bool { return sock.Writable(int32(fd)) }) // an error the next Send tells
-		c.order(roomy)
+		c.request(writable)
 	})
 	return true
 }
@@ -191,29 +191,29 @@ func (c *conn) sendFile() {
 		c.Load()
 		return
 	}
-	c.leaveWord()
+	c.publish()
 	n, err := c.writeAs(sendingFile)
-	if c.waited {
-		c.waited = false
-		c.tick()
+	if c.wasBlocked {
+		c.wasBlocked = false
+		c.updateClock()
 	}
 	if _, failed := errors.AsType[syscall.Errno](err); failed || n == 0 && err == nil && c.io.errno == 0 {
 		c.Load()
 		return
 	}
 	c.Sent(n)
-	c.goOn(err)
+	c.afterSend(err)
 }
 
 func (c *conn) fileStep(fd int32) bool {
 	f, offset, n := c.File()
 	n, errno := sock.SendFile(fd, f, offset, n)
 	c.io.n, c.io.errno = int32(n), int16(errno)
-	return errno != syscall.EAGAIN || c.stuck()
+	return errno != syscall.EAGAIN || c.sendBlocked()
 }
 
 func (c *conn) writeStep(fd int32) bool {
-	if c.heavy && c.waited {
+	if c.bulk && c.wasBlocked {
 		c.group.turns.take()
 		defer c.group.turns.end()
 	}
@@ -221,7 +221,7 @@ func (c *conn) writeStep(fd int32) bool {
 		n, errno := sock.Send(fd, out)
 		c.io.errno = int16(errno)
 		if errno == syscall.EAGAIN {
-			return c.io.n > 0 || c.ReadsOn() || c.stuck()
+			return c.io.n > 0 || c.ReadsOn() || c.sendBlocked()
 		}
 		if errno != 0 {
 			break

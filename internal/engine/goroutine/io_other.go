@@ -14,9 +14,9 @@ import (
 // answerTime bounds the answer to a connection that is turned away.
 const answerTime = 10 * time.Millisecond
 
-// sayNo answers a connection that is turned away. Input that has come is thrown
+// sendRefusal answers a connection that is turned away. Input that has come is thrown
 // away: otherwise the kernel would send a reset, which can destroy the answer.
-func sayNo(nc net.Conn, answer []byte) {
+func sendRefusal(nc net.Conn, answer []byte) {
 	_ = nc.SetDeadline(time.Now().Add(answerTime))
 	_, _ = nc.Write(answer) // what it does not take is lost
 	if w, ok := nc.(interface{ CloseWrite() error }); ok && w.CloseWrite() == nil {
@@ -35,7 +35,7 @@ func (c *conn) initIO() error { return c.io.wait.init(c.nc) }
 // returns nothing when mail came just before the wait.
 func (c *conn) read() ([]byte, error) {
 	defer c.parked.Store(false)
-	if c.stay() {
+	if c.prepareWait() {
 		return nil, nil
 	}
 	if err := c.io.wait.readable(); err != nil {
@@ -53,7 +53,7 @@ func (c *conn) read() ([]byte, error) {
 // one whose deadline is over does not look.
 const tryWait = time.Millisecond
 
-// tryRead reads what is there and hardly waits. Who rouses the owner meanwhile is
+// tryRead reads what is there and hardly waits. Who wakes the owner meanwhile is
 // not missed: it looks at its mail and orders before its next wait.
 func (c *conn) tryRead() ([]byte, error) {
 	_ = c.nc.SetReadDeadline(time.Now().Add(tryWait))
@@ -65,9 +65,9 @@ func (c *conn) tryRead() ([]byte, error) {
 	return c.got(n), err
 }
 
-// rest waits for mail and does not read.
-func (c *conn) rest() error {
-	err := c.io.wait.idle(c.stay)
+// waitMail waits for mail and does not read.
+func (c *conn) waitMail() error {
+	err := c.io.wait.idle(c.prepareWait)
 	if roused := !c.parked.Swap(false); roused && err == nil {
 		err = os.ErrDeadlineExceeded
 	}
@@ -87,10 +87,10 @@ func (c *conn) sendFile() { c.Load() }
 // comes. It says how much was taken.
 func (c *conn) write() (int, error) {
 	defer c.parked.Store(false)
-	if c.stay() {
+	if c.prepareWait() {
 		return 0, nil
 	}
-	c.waited = true // it may well
-	c.Waits(c.group.now())
+	c.wasBlocked = true // it may well
+	c.SendBlocked(c.group.now())
 	return c.nc.Write(c.Output())
 }

@@ -77,88 +77,92 @@ func (h *hold) wait(g *group) bool {
 // count counts one acceptor more, or less, that waits.
 func (h *hold) count(g *group, n int) {
 	h.waiting += n
-	all := int64(0)
-	if h.waiting == len(g.lns) {
-		all = 1
-	}
-	g.counters.Set(engine.Holding, all)
+	g.counters.SetFlag(engine.Holding, h.waiting == len(g.lns))
 }
 
 // Expel implements engine.Engine.
 func (g *group) Expel(peer netip.AddrPort) error {
-	select {
-	case <-g.done:
+	if isClosed(g.done) {
 		return engine.ErrClosed
-	default:
 	}
-	room := make([]*conn, 0, tableChunk)
-	for i := 0; ; i++ {
-		conns, more := g.chunkOf(peer, i, room)
-		if !more {
-			return nil
-		}
-		order(conns, expelled)
+	for conns := range g.chunks {
+		g.mu.Lock()
+		conns = slices.DeleteFunc(conns, func(c *conn) bool { return !g.conns.isOf(c, peer) })
+		g.mu.Unlock()
+		requestAll(conns, expelled)
 	}
+	return nil
 }
 
 // Visit implements engine.Visitor.
 func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
-	select {
-	case <-g.done:
+	if isClosed(g.done) {
 		return engine.ErrClosed
-	default:
 	}
-	room, full := make([]*conn, 0, tableChunk), 0
-	for i := 0; ; i++ {
-		conns, more := g.chunk(i, room)
-		if !more {
-			done(full)
-			return nil
-		}
+	full := 0
+	for conns := range g.chunks {
 		for _, c := range conns {
 			put()
 			if err := c.mailbox().PutDo(&c.Conn, s); err == nil {
-				c.rouse()
+				c.wake()
 			} else if s.Lost(); err == engine.ErrFull {
 				full++
 			}
 		}
 	}
+	done(full)
+	return nil
 }
 
-// chunkOf lists the connections of a peer in a chunk of the table, if there is such
-// a chunk.
-func (g *group) chunkOf(peer netip.AddrPort, i int, room []*conn) (conns []*conn, ok bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if i >= len(g.conns.chunks) {
-		return nil, false
+// chunks lists the connections, those of one chunk of the table at a time. A list is valid
+// until the next one.
+func (g *group) chunks(yield func([]*conn) bool) {
+	room := make([]*conn, 0, tableChunk)
+	for i := 0; ; i++ {
+		g.mu.Lock()
+		more := i < len(g.conns.chunks) && g.conns.used > 0
+		if more {
+			room = g.conns.some(room[:0], i, i+1)
+		}
+		g.mu.Unlock()
+		if !more || !yield(room) {
+			return
+		}
+		clear(room)
 	}
-	others := func(c *conn) bool { return !g.conns.isOf(c, peer) }
-	return slices.DeleteFunc(g.conns.inChunk(i, room), others), true
+}
+
+// isClosed says whether a channel is closed that nothing is sent to.
+func isClosed(ch <-chan struct{}) bool {
+	select {
+	case <-ch:
+		return true
+	default:
+		return false
+	}
 }
 
 // isOf says whether a connection comes from a peer, or is one's by what its proxy has told.
 func (t *table) isOf(c *conn, peer netip.AddrPort) bool {
-	if told, ok := t.told[c]; ok && told == peer {
+	if told, ok := t.proxied[c]; ok && told == peer {
 		return true
 	}
 	at := addrPort(c.nc.RemoteAddr())
 	return netip.AddrPortFrom(at.Addr().Unmap().WithZone(""), at.Port()) == peer
 }
 
-// tellPeer notes whose the connection is when its proxy has said that: with the
+// noteProxiedPeer notes whose the connection is when its proxy has said that: with the
 // first input that the core has seen after the greeting.
-func (c *conn) tellPeer() {
-	if c.group.cfg.Proxied == nil || c.named || c.Greets() {
+func (c *conn) noteProxiedPeer() {
+	if c.group.cfg.Proxied == nil || c.peerTold || c.Greets() {
 		return
 	}
-	c.named = true
+	c.peerTold = true
 	g := c.group
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.conns.told == nil {
-		g.conns.told = make(map[*conn]netip.AddrPort)
+	if g.conns.proxied == nil {
+		g.conns.proxied = make(map[*conn]netip.AddrPort)
 	}
-	g.conns.told[c] = c.Peer()
+	g.conns.proxied[c] = c.Peer()
 }

@@ -13,22 +13,13 @@ import (
 
 // paceAll is the pacer.
 func (g *group) paceAll() {
-	for !g.hasGone() {
+	for !isClosed(g.idle) {
 		now := engine.Since()
 		next := g.cfg.Pace(-1, now, touch)
 		if next < 0 {
 			next = now + engine.PaceRest
 		}
 		nap(min(max(next-engine.Since(), engine.PaceGrain), engine.PaceRest))
-	}
-}
-
-func (g *group) hasGone() bool {
-	select {
-	case <-g.gone:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -42,8 +33,8 @@ func nap(d time.Duration) {
 	sock.Sleep(d)
 }
 
-// Rouse implements engine.Lister: the pacer never rests for long.
-func (*group) Rouse() {}
+// WakePacers implements engine.Lister: the pacer never rests for long.
+func (*group) WakePacers() {}
 
 // Next implements engine.Lister.
 func (g *group) Next(_ int, slot uint32) (ref engine.Ref, next uint32, ok bool) {

@@ -36,7 +36,7 @@ func (g *group) pass(to *engine.Conn, p []byte) (n int) {
 // and ends the turn; done says whether anything was there. What the partner doesn't take is
 // as if it were read.
 func (c *conn) splice(fd int32) (tried, done bool) {
-	if !c.heavy || c.Layer() != nil || !c.HasBypass() {
+	if !c.bulk || c.Layer() != nil || !c.HasBypass() {
 		return false, false
 	}
 	pipe := c.group.pipes.take()
@@ -56,7 +56,7 @@ func (c *conn) splice(fd int32) (tried, done bool) {
 	})
 	if tried {
 		c.hasRead()
-		c.heavy = got > heavyRead || !done
+		c.bulk = got > bulkRead || !done
 	}
 	return tried, done
 }
@@ -70,7 +70,7 @@ func (c *conn) passOn(pipe *sock.Pipe, to *engine.Conn, n int) {
 		c.io.errno = int16(syscall.EAGAIN) // there is nothing for the core
 		return
 	}
-	c.bulk = true // for a large buffer
+	c.fullRead = true // for a large buffer
 	if m, errno := pipe.Read(c.takeBuffer()); errno != 0 || m != n-moved {
 		pipe.Close() // with what is in it
 		c.io.errno = int16(syscall.EIO)

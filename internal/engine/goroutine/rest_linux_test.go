@@ -23,7 +23,7 @@ func (l sated) Ended(*engine.Conn) error             { return nil }
 func (l sated) Held() (int, bool)                    { return 0, false }
 func (l sated) Closing(*engine.Conn)                 {}
 func (l sated) Closed(*engine.Conn)                  {}
-func (l sated) Attend(c *engine.Conn) error {
+func (l sated) Resume(c *engine.Conn) error {
 	if l.attended.Add(1) == 1 {
 		l.ref <- c.Ref()
 	}
@@ -37,7 +37,7 @@ func TestRestSleeps(t *testing.T) {
 		cfg.NewLayer = func(*engine.Conn) engine.Layer { return l }
 	})
 	nc := dial(t, g)
-	ref := await.Receive(t, l.ref, "Attend")
+	ref := await.Receive(t, l.ref, "Resume")
 	for range 50 {
 		if _, err := nc.Write([]byte("x")); err != nil {
 			t.Fatal(err)
@@ -48,8 +48,8 @@ func TestRestSleeps(t *testing.T) {
 		t.Errorf("it was asked %d times whether it wants input, want once or twice", n)
 	}
 	before := l.attended.Load()
-	if err := ref.Attend(); err != nil {
-		t.Fatalf("Attend: %v", err)
+	if err := ref.ResumeLayer(); err != nil {
+		t.Fatalf("Resume: %v", err)
 	}
 	await.True(t, "it does not wake when mail comes", func() bool { return l.attended.Load() > before })
 }

@@ -2,7 +2,6 @@ package goroutine
 
 import (
 	"context"
-	"math"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -11,27 +10,20 @@ import (
 // This file is how connections end: so many a second are told, so that their
 // clients do not all turn to other servers at the same moment.
 
-// drainEvery is how often some more are told.
-const drainEvery = 10 * time.Millisecond
-
 // Stop implements engine.Engine.
 func (g *group) Stop(ctx context.Context) error {
 	g.beginStop()
-	select {
-	case <-g.done:
-		return nil
-	case <-ctx.Done():
-	}
-	cut := g.admission.Open()
-	g.kill.Do(func() { close(g.quick) })
-	return engine.CutOff(ctx, cut, engine.AwaitKilled(g.done, g.admission.Open))
+	return engine.AwaitStop(ctx, g.done, g.admission.Open, func() {
+		g.kill.Do(func() { close(g.killed) })
+	})
 }
 
 func (g *group) Wait() { <-g.done }
 
 // beginStop lets nothing start any more, and has the connections told.
 func (g *group) beginStop() {
-	g.halt()
+	g.broadcasts.End()
+	g.cancel()
 	engine.CloseAll(g.lns)
 	g.mu.Lock()
 	first := !g.ended
@@ -41,22 +33,21 @@ func (g *group) beginStop() {
 	if !first {
 		return
 	}
-	g.casts.end()
 	told := make(chan struct{})
 	go func() {
 		defer close(told)
 		g.drain(conns)
 		select {
-		case <-g.quick:
-			order(conns, killing)
-		case <-g.gone:
+		case <-g.killed:
+			requestAll(conns, killing)
+		case <-g.idle:
 		}
 	}()
 	go func() {
 		g.running.Wait()
-		g.turns.network.close()
+		g.turns.barrier.close()
 		g.pipes.close()
-		close(g.gone)
+		close(g.idle)
 		<-told
 		g.pacing.Wait()
 		close(g.done)
@@ -66,37 +57,28 @@ func (g *group) beginStop() {
 // drain tells the connections to drain, as many at a time as may be, while there
 // are any.
 func (g *group) drain(conns []*conn) {
-	tick := time.NewTicker(drainEvery)
+	tick := time.NewTicker(engine.DrainEvery)
 	defer tick.Stop()
 	start, told := engine.Since(), 0
 	for {
-		may := min(g.mayDrain(engine.Since()-start), len(conns))
-		order(conns[told:may], draining)
+		may := min(engine.MayDrain(g.cfg.Limits.ShutdownRate, engine.Since()-start), len(conns))
+		requestAll(conns[told:may], draining)
 		if told = may; told == len(conns) {
 			return
 		}
 		select {
 		case <-tick.C:
-		case <-g.quick:
+		case <-g.killed:
 			return
-		case <-g.gone:
+		case <-g.idle:
 			return
 		}
 	}
 }
 
-// mayDrain is how many may have been told so long after the start.
-func (g *group) mayDrain(passed time.Duration) int {
-	rate := g.cfg.Limits.ShutdownRate
-	if rate == 0 {
-		return math.MaxInt
-	}
-	return int(float64(rate)*(passed+drainEvery).Seconds()) + 1
-}
-
-// order tells connections something.
-func order(conns []*conn, what uint32) {
+// requestAll tells connections something.
+func requestAll(conns []*conn, what uint32) {
 	for _, c := range conns {
-		c.order(what)
+		c.request(what)
 	}
 }

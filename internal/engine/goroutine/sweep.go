@@ -8,8 +8,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// This file is how connections are found whose time has come, and those that are
-// to give way when all buffers together hold too much.
+// This file finds connections whose time has come, and the ones to close when all
+// buffers together hold too much.
 
 // standstill is how late the sweeper is when the process has stood still, rather
 // than had much to do.
@@ -22,24 +22,24 @@ func (g *group) sweepAll() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	<-timer.C
-	for g.await(timer) {
+	for g.awaitSlice(timer) {
 		now := g.now()
 		g.host.SetClock(now)
 		for _, c := range g.slice(period) {
-			if due := c.due.Load(); due != 0 && int32(instant(now)-due) >= 0 {
-				c.rouse()
+			if due := c.wakeAt.Load(); due != 0 && int32(instant(now)-due) >= 0 {
+				c.wake()
 			}
 		}
-		g.yield()
+		g.shedBuffers()
 	}
 }
 
-// await waits for the next slice, and as long as there are no connections. It
+// awaitSlice waits for the next slice, and as long as there are no connections. It
 // fails when the group stops and there are none.
-func (g *group) await(timer *time.Timer) bool {
+func (g *group) awaitSlice(timer *time.Timer) bool {
 	if g.admission.Open() == 0 {
 		select {
-		case <-g.stir:
+		case <-g.added:
 		case <-g.stop.Done():
 		}
 		if g.admission.Open() == 0 && g.stop.Err() != nil {
@@ -50,10 +50,10 @@ func (g *group) await(timer *time.Timer) bool {
 	asleep := engine.Since()
 	select {
 	case <-timer.C:
-	case <-g.empty:
+	case <-g.emptied:
 	}
 	if late := engine.Since() - asleep - engine.MinSlice; late >= standstill {
-		g.stood.Add(int64(late))
+		g.stopped.Add(int64(late))
 	}
 	return true
 }
@@ -72,7 +72,7 @@ func (g *group) slice(period time.Duration) []*conn {
 	if g.swept = to; to >= chunks {
 		g.swept = 0
 	}
-	return g.conns.some(from, to)
+	return g.conns.some(make([]*conn, 0, min(g.conns.used, (to-from)*tableChunk)), from, to)
 }
 
 // overBudget says whether all buffers together hold too much, with so much more.
@@ -81,27 +81,27 @@ func (g *group) overBudget(more int64) bool {
 	return most > 0 && g.counters.Get(engine.Buffered)+more > most
 }
 
-// yield has the connections with the largest buffers closed, if all buffers together
+// shedBuffers has the connections with the largest buffers closed, if all buffers together
 // hold too much, until an eighth of what they may hold is free. None goes that holds
 // less than the average: what large ones hold may not be known yet. One goroutine at a
 // time looks for them.
-func (g *group) yield() {
-	if !g.overBudget(0) || !g.yielding.TryLock() {
+func (g *group) shedBuffers() {
+	if !g.overBudget(0) || !g.shedding.TryLock() {
 		return
 	}
-	defer g.yielding.Unlock()
+	defer g.shedding.Unlock()
 	excess := g.counters.Get(engine.Buffered) - int64(g.cfg.Limits.MaxBuffered)*7/8
 	g.mu.Lock()
-	debtors := slices.DeleteFunc(g.conns.all(), func(c *conn) bool { return c.debt.Load() == 0 })
+	largest := slices.DeleteFunc(g.conns.all(), func(c *conn) bool { return c.buffered.Load() == 0 })
 	g.mu.Unlock()
-	slices.SortFunc(debtors, func(a, b *conn) int { return cmp.Compare(b.debt.Load(), a.debt.Load()) })
+	slices.SortFunc(largest, func(a, b *conn) int { return cmp.Compare(b.buffered.Load(), a.buffered.Load()) })
 	average := g.counters.Get(engine.Buffered) / max(g.admission.Open(), 1)
-	for _, c := range debtors {
-		if int64(c.debt.Load()) < average || excess <= 0 {
+	for _, c := range largest {
+		if int64(c.buffered.Load()) < average || excess <= 0 {
 			return
 		}
-		excess -= int64(c.debt.Load())
-		c.order(yielding)
+		excess -= int64(c.buffered.Load())
+		c.request(overBudget)
 	}
 }
 

@@ -12,10 +12,10 @@ const tableChunk = 512
 // table holds connections by slot. It grows by chunks: copying a large table
 // would leave its old room as garbage. The group's lock guards it.
 type table struct {
-	chunks []*chunk
-	free   []uint32
-	used   int
-	told   map[*conn]netip.AddrPort // whose connections are, where a proxy has said it
+	chunks  []*chunk
+	free    []uint32
+	used    int
+	proxied map[*conn]netip.AddrPort // whose connections are, where a proxy has said it
 }
 
 // chunk is some of its entries. Each has a connection, nil if it is free, and a generation:
@@ -54,7 +54,7 @@ func (t *table) ref(slot uint32) engine.Ref {
 
 // drop frees a slot.
 func (t *table) drop(slot uint32) {
-	delete(t.told, t.get(slot))
+	delete(t.proxied, t.get(slot))
 	in, i := t.chunks[slot/tableChunk], slot%tableChunk
 	in.conns[i] = nil
 	in.generations[i]++
@@ -63,22 +63,10 @@ func (t *table) drop(slot uint32) {
 }
 
 // all lists the connections.
-func (t *table) all() []*conn { return t.some(0, len(t.chunks)) }
+func (t *table) all() []*conn { return t.some(make([]*conn, 0, t.used), 0, len(t.chunks)) }
 
-// inChunk lists those in one chunk, in the room of conns.
-func (t *table) inChunk(i int, conns []*conn) []*conn {
-	conns = conns[:0]
-	for _, c := range t.chunks[i].conns {
-		if c != nil {
-			conns = append(conns, c)
-		}
-	}
-	return conns
-}
-
-// some lists those in the chunks from..to-1.
-func (t *table) some(from, to int) []*conn {
-	conns := make([]*conn, 0, min(t.used, (to-from)*tableChunk))
+// some appends those in the chunks from..to-1 to a list.
+func (t *table) some(conns []*conn, from, to int) []*conn {
 	for _, chunk := range t.chunks[from:to] {
 		for _, c := range chunk.conns {
 			if c != nil {

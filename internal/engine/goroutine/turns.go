@@ -18,8 +18,8 @@ import (
 // ends when the bytes have been read, because a handler may block.
 
 const (
-	// heavyRead is the most that a read brings of a connection that takes no turns.
-	heavyRead = 16 << 10
+	// bulkRead is the most that a read brings of a connection that takes no turns.
+	bulkRead  = 16 << 10
 	turnSlice = time.Millisecond
 )
 
@@ -29,12 +29,12 @@ type turns struct {
 	pause   sync.RWMutex  // held for writing while all pause
 	paused  atomic.Int64  // when they have last paused, as engine.Since
 	pausing atomic.Bool
-	network visitor
+	barrier pollBarrier
 }
 
 func (t *turns) open() error {
 	t.places = make(chan struct{}, runtime.GOMAXPROCS(0))
-	return t.network.open()
+	return t.barrier.open()
 }
 
 // take waits for a turn, and lets all others run first. The caller ends it with end.
@@ -42,7 +42,7 @@ func (t *turns) take() {
 	t.places <- struct{}{}
 	if engine.Since()-time.Duration(t.paused.Load()) >= turnSlice && t.pausing.CompareAndSwap(false, true) {
 		t.pause.Lock()
-		t.network.visit()
+		t.barrier.pass()
 		t.paused.Store(int64(engine.Since()))
 		t.pause.Unlock()
 		t.pausing.Store(false)
@@ -63,16 +63,16 @@ func (t *turns) end() {
 // much: where it is only reads under way that would, of handlers that block, it goes on.
 func (c *conn) mayRead() bool {
 	g := c.group
-	for tries := 0; c.heavy || (c.bulk || c.debt.Load() > 0) && g.overBudget(g.reading.Load()); tries++ {
-		if c.heavy {
+	for tries := 0; c.bulk || (c.fullRead || c.buffered.Load() > 0) && g.overBudget(g.reading.Load()); tries++ {
+		if c.bulk {
 			late := tries >= memoryPatience && !g.overBudget(0)
-			if g.turns.take(); (late || !g.overBudget(g.reading.Load())) && !c.attention() {
+			if g.turns.take(); (late || !g.overBudget(g.reading.Load())) && !c.hasRequests() {
 				return true
 			}
 			g.turns.end()
 		}
-		if g.yield(); c.attention() || tries > memoryPatience {
-			return !c.heavy && !c.attention() && !g.overBudget(0)
+		if g.shedBuffers(); c.hasRequests() || tries > memoryPatience {
+			return !c.bulk && !c.hasRequests() && !g.overBudget(0)
 		}
 		time.Sleep(time.Millisecond)
 	}
@@ -81,7 +81,7 @@ func (c *conn) mayRead() bool {
 
 // hasRead ends what mayRead has begun.
 func (c *conn) hasRead() {
-	if c.heavy {
+	if c.bulk {
 		c.group.turns.end()
 	}
 }

@@ -9,45 +9,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// visitor sees to it that Go's poller looks at the network: it waits there for an
+// pollBarrier sees to it that Go's poller looks at the network: it waits there for an
 // event of its own, behind all that have come before. It is for one goroutine at a
 // time.
-type visitor struct {
-	event *os.File // an eventfd
-	raw   syscall.RawConn
-	step  func(fd uintptr) bool
-	rang  bool
+type pollBarrier struct {
+	event     *os.File // an eventfd
+	raw       syscall.RawConn
+	stepFunc  func(fd uintptr) bool
+	signalled bool
 }
 
-func (v *visitor) open() error {
+func (v *pollBarrier) open() error {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("eventfd: %w", err)
 	}
-	v.event, v.step = os.NewFile(uintptr(fd), "eventfd"), v.look
+	v.event, v.stepFunc = os.NewFile(uintptr(fd), "eventfd"), v.step
 	if v.raw, err = v.event.SyscallConn(); err != nil {
 		v.event.Close()
 	}
 	return err
 }
 
-// visit returns when the events that the network has now have been reported.
-func (v *visitor) visit() {
-	v.rang = false
-	_ = v.raw.Read(v.step) // it fails when it is closed
+// pass returns when the events that the network has now have been reported.
+func (v *pollBarrier) pass() {
+	v.signalled = false
+	_ = v.raw.Read(v.stepFunc) // it fails when it is closed
 }
 
-// look signals the event when the poller has been told that somebody waits for it,
+// step signals the event when the poller has been told that somebody waits for it,
 // and clears it when it has been reported.
-func (v *visitor) look(fd uintptr) (done bool) {
+func (v *pollBarrier) step(fd uintptr) (done bool) {
 	word := binary.NativeEndian.AppendUint64(nil, 1)
-	if done = v.rang; done {
+	if done = v.signalled; done {
 		_, _ = unix.Read(int(fd), word)
 	} else {
 		_, err := unix.Write(int(fd), word)
-		v.rang, done = true, err != nil
+		v.signalled, done = true, err != nil
 	}
 	return done
 }
 
-func (v *visitor) close() { v.event.Close() }
+func (v *pollBarrier) close() { v.event.Close() }

@@ -2,11 +2,11 @@
 
 package goroutine
 
-// visitor does nothing here: a pause between turns is all that the others get.
-type visitor struct{}
+// pollBarrier does nothing here: a pause between turns is all that the others get.
+type pollBarrier struct{}
 
-func (*visitor) open() error { return nil }
+func (*pollBarrier) open() error { return nil }
 
-func (*visitor) visit() {}
+func (*pollBarrier) pass() {}
 
-func (*visitor) close() {}
+func (*pollBarrier) close() {}

@@ -30,7 +30,7 @@ func newEncryption(cfg *Config, c *engine.Conn) *encryption {
 	if c.Outbound() {
 		begin = secure.Client
 	}
-	l.session = begin(cfg.TLS, cfg.Gate, l, nil, remote)
+	l.session = begin(cfg.TLS, cfg.Gate, l, remote)
 	return l
 }
 
@@ -38,7 +38,7 @@ func newEncryption(cfg *Config, c *engine.Conn) *encryption {
 func (l *encryption) Emit(p []byte) { l.conn.Append(p) }
 
 // Wake implements secure.Owner. Where there is no room for it, the sweep looks.
-func (l *encryption) Wake() { _ = l.ref.Attend() }
+func (l *encryption) Wake() { _ = l.ref.ResumeLayer() }
 
 func (l *encryption) Arrived(c *engine.Conn, p []byte) error {
 	if l.open {
@@ -47,11 +47,11 @@ func (l *encryption) Arrived(c *engine.Conn, p []byte) error {
 	if err := l.session.Feed(p); err != nil {
 		return err
 	}
-	return l.Attend(c)
+	return l.Resume(c)
 }
 
-// Attend goes on with the handshake.
-func (l *encryption) Attend(c *engine.Conn) error {
+// Resume goes on with the handshake.
+func (l *encryption) Resume(c *engine.Conn) error {
 	if l.open {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (l *encryption) Ended(c *engine.Conn) error {
 	if l.open {
 		return l.read(c, nil)
 	}
-	return l.Attend(c)
+	return l.Resume(c)
 }
 
 func (l *encryption) Closing(*engine.Conn) {

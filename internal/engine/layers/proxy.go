@@ -70,7 +70,7 @@ func (l *proxy) Write(c *engine.Conn, p []byte) error {
 	return nil
 }
 
-func (l *proxy) Attend(*engine.Conn) error { return nil }
+func (l *proxy) Resume(*engine.Conn) error { return nil }
 
 func (l *proxy) Held() (memory int, partial bool) { return cap(l.head), len(l.head) > 0 }
 

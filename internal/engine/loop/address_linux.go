@@ -37,7 +37,7 @@ func (l *Loop) askLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
 		return addr, false
 	}
 	done := make(chan struct{})
-	if !l.ask(func() {
+	if !l.addChore(func() {
 		addr, ok = l.localOf(r)
 		close(done)
 	}) {

@@ -59,7 +59,7 @@ func (l *Loop) adopt(nc net.Conn, read []byte, fetched chan struct{}) (fd int32,
 		peer = a.AddrPort()
 	}
 	fd, err = sock.Detach(nc)
-	if err == nil && !l.ask(func() { l.receive(fd, peer, read, fetched) }) {
+	if err == nil && !l.addChore(func() { l.receive(fd, peer, read, fetched) }) {
 		sock.Close(fd)
 		err = engine.ErrClosed
 	}
@@ -83,7 +83,7 @@ func (l *Loop) receive(fd int32, peer netip.AddrPort, read []byte, fetched chan 
 		}
 		fd = own
 	}
-	if l.told.Load() >= stopping {
+	if l.wanted.Load() >= stopping {
 		sock.Close(fd)
 		return
 	}
@@ -92,5 +92,5 @@ func (l *Loop) receive(fd int32, peer netip.AddrPort, read []byte, fetched chan 
 	if l.acceptor.Blocking {
 		_ = sock.SetBlocking(fd)
 	}
-	l.welcome(fd, l.host.Adopted(), peer, read)
+	l.addAccepted(fd, l.host.Adopted(), peer, read)
 }

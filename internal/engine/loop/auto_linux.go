@@ -26,34 +26,36 @@ import (
 // short again they come back. Each time they move again they stay away for twice
 // as long.
 const (
-	slowTurn  = 2 * time.Millisecond
-	slowRead  = 100 * time.Microsecond
-	slowTurns = 3
-	stuckTurn = 50 * time.Millisecond
-	stuckRead = time.Millisecond
-	quickRun  = 20 * time.Microsecond
-	quickRuns = 1000
-	firstLook = 100 * time.Millisecond
-	firstStay = time.Second
-	longStay  = time.Minute
+	slowTurn    = 2 * time.Millisecond
+	slowRead    = 100 * time.Microsecond
+	slowTurns   = 3
+	stuckTurn   = 50 * time.Millisecond
+	stuckRead   = time.Millisecond
+	quickRun    = 20 * time.Microsecond
+	quickRuns   = 1000
+	firstReview = 100 * time.Millisecond
+	firstAway   = time.Second
+	longestAway = time.Minute
 )
 
 // auto decides, for one loop, where its handlers run. It is the loop's, but for
 // the times, which workers add to.
 type auto struct {
-	alert bool          // the last turn looked slow
-	slow  int           // slow turns in a row
-	look  time.Duration // when to see whether handlers can come back
-	stay  time.Duration // how long they stay away at least
-	calm  int           // looks in a row at which they were quick
-	quick int64         // calls that these have counted
-	times engine.RunTimes
+	loop         *Loop
+	alert        bool          // the last turn looked slow
+	slow         int           // slow turns in a row
+	reviewAt     time.Duration // when to see whether handlers can come back
+	minAway      time.Duration // how long they stay away at least
+	quickReviews int           // looks in a row at which they were quick
+	quickCalls   int64         // calls that these have counted
+	times        engine.RunTimes
 }
 
-// pollTimed polls, and moves handlers that hold the loop onto workers.
-func (l *Loop) pollTimed() bool {
+// poll polls, and moves handlers that hold the loop onto workers.
+func (a *auto) poll() bool {
+	l := a.loop
 	var work sock.ThreadWork
-	if l.auto.alert {
+	if a.alert {
 		work = sock.Worked()
 	}
 	start, before := engine.Since(), l.counters.Get(engine.Reads)
@@ -65,68 +67,70 @@ func (l *Loop) pollTimed() bool {
 	took := engine.Since() - start
 	switch {
 	case took < slowTurn || took < slowRead*reads:
-		l.auto.alert, l.auto.slow = false, 0
-	case !l.auto.alert:
-		l.auto.alert = true
+		a.alert, a.slow = false, 0
+	case !a.alert:
+		a.alert = true
 	default:
-		l.slowTurn(took, reads, sock.Worked().Since(work))
+		a.slowTurn(took, reads, sock.Worked().Since(work))
 	}
 	return some
 }
 
 // slowTurn judges a turn that looked slow, as did the one before it.
-func (l *Loop) slowTurn(took, reads time.Duration, did sock.ThreadWork) {
+func (a *auto) slowTurn(took, reads time.Duration, did sock.ThreadWork) {
 	if did.Sleeps == 0 && (did.CPU < slowTurn || did.CPU < slowRead*reads) {
-		l.auto.slow = 0
+		a.slow = 0
 		return // it has waited for a CPU, most of the time
 	}
-	l.auto.slow++
-	if l.auto.slow >= slowTurns || took >= stuckTurn && took >= stuckRead*reads {
-		l.moveAway(took / reads)
+	a.slow++
+	if a.slow >= slowTurns || took >= stuckTurn && took >= stuckRead*reads {
+		a.moveAway(took / reads)
 	}
 }
 
 // moveAway has workers call the handlers from now on.
-func (l *Loop) moveAway(each time.Duration) {
-	l.auto.alert, l.auto.slow = false, 0
-	l.auto.stay = min(max(2*l.auto.stay, firstStay), longStay)
-	l.auto.look, l.auto.calm, l.auto.quick = engine.Since()+l.auto.stay/2, 0, 0
-	l.auto.times.Take()
-	l.forWorkers()
+func (a *auto) moveAway(each time.Duration) {
+	l := a.loop
+	a.alert, a.slow = false, 0
+	a.minAway = min(max(2*a.minAway, firstAway), longestAway)
+	a.reviewAt, a.quickReviews, a.quickCalls = engine.Since()+a.minAway/2, 0, 0
+	a.times.Take()
+	a.forWorkers()
 	l.counters.Add(engine.Moved, 1)
 	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers hold their loop: workers call them from now on",
 		slog.Int("loop", l.host.Index), slog.Duration("each", each))
 }
 
-// reviewPlacement has handlers come back from workers, or the loop use its own buffers.
-func (l *Loop) reviewPlacement(now time.Duration) {
+// run has handlers come back from workers, or the loop use its own buffers.
+func (a *auto) run(now time.Duration) {
 	switch {
-	case !l.group.cfg.Auto:
-	case l.host.Away:
-		l.comeBack(now)
+	case !a.loop.group.cfg.Auto:
+	case a.loop.host.Away:
+		a.reviewReturn(now)
 	default:
-		l.ownBuffers()
+		a.ownBuffers()
 	}
 }
 
-// comeBack has the loop call the handlers, if their calls have been short: quickRuns of
+// reviewReturn has the loop call the handlers, if their calls have been short: quickRuns of
 // them, and at one more look, which finds that none of those begun before is still out.
-func (l *Loop) comeBack(now time.Duration) {
-	if now < l.auto.look {
+func (a *auto) reviewReturn(now time.Duration) {
+	l := a.loop
+	if now < a.reviewAt {
 		return
 	}
-	l.auto.look = now + max(l.auto.stay/2, firstLook)
-	runs, took, stuck := l.auto.times.Take()
+	a.reviewAt = now + max(a.minAway/2, firstReview)
+	runs, took, stuck := a.times.Take()
 	switch {
 	case stuck, l.group.stuck.Load() > 0, runs > 0 && took/time.Duration(runs) > quickRun:
-		l.auto.calm, l.auto.quick = 0, 0
+		a.quickReviews, a.quickCalls = 0, 0
 		return
 	case runs == 0:
 		return
 	}
-	enough := l.auto.quick >= quickRuns
-	l.auto.quick += runs
-	if l.auto.calm++; l.auto.calm < 2 || !enough {
+	enough := a.quickCalls >= quickRuns
+	a.quickCalls += runs
+	if a.quickReviews++; a.quickReviews < 2 || !enough {
 		return // calls that are out may be slow ones: the next look tells
 	}
 	l.host.Away = false
@@ -137,7 +141,8 @@ func (l *Loop) comeBack(now time.Duration) {
 
 // ownBuffers uses again what is the loop's own when no worker can be using the
 // host.
-func (l *Loop) ownBuffers() {
+func (a *auto) ownBuffers() {
+	l := a.loop
 	if l.busy == 0 && l.host.Buffers != engine.Buffers(&l.buffers) {
 		l.host.Buffers, l.host.Direct = &l.buffers, direct
 	}
@@ -145,7 +150,8 @@ func (l *Loop) ownBuffers() {
 
 // forWorkers has workers call the handlers, which must not touch what is the
 // loop's own.
-func (l *Loop) forWorkers() {
+func (a *auto) forWorkers() {
+	l := a.loop
 	l.host.Away = true
 	l.counters.Set(engine.Away, 1)
 	if l.host.Buffers != engine.Buffers(&l.shared) { // otherwise workers may be looking

@@ -30,7 +30,7 @@ func TestSlowTurns(t *testing.T) {
 		l := newLoop(&group{cfg: engine.Config{Auto: true, Log: slog.New(slog.DiscardHandler)}}, 0, sock.Eventfd{})
 		moved := 0
 		for turn := 1; turn <= 10 && moved == 0; turn++ {
-			l.slowTurn(test.took, test.reads, test.did)
+			l.auto.slowTurn(test.took, test.reads, test.did)
 			if l.host.Away {
 				moved = turn
 			}
@@ -39,24 +39,4 @@ func TestSlowTurns(t *testing.T) {
 			t.Errorf("%s: handlers move in turn %d, want %d", name, moved, test.moves)
 		}
 	}
-}
-
-// What a thread has done is told apart: working, and sleeping.
-func TestThreadWork(t *testing.T) {
-	sock.OwnThread(func() {
-		begin := sock.Worked()
-		for sock.Worked().Since(begin).CPU < 10*time.Millisecond {
-		}
-		var did sock.ThreadWork
-		for tries := 0; did.Sleeps == 0 && tries < 1000; tries++ { // on a busy machine a sleep may be over before it begins
-			worked := sock.Worked()
-			sleep := make(chan struct{})
-			time.AfterFunc(time.Millisecond, func() { close(sleep) })
-			<-sleep
-			did = sock.Worked().Since(worked)
-		}
-		if did.Sleeps == 0 || did.CPU > 5*time.Millisecond {
-			t.Errorf("a thread that has slept: %+v", did)
-		}
-	})
 }

@@ -2,8 +2,6 @@ package loop
 
 import (
 	"slices"
-	"sync/atomic"
-	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
@@ -13,11 +11,7 @@ import (
 // its connections with all those that wait, some connections in a turn, so that others
 // do not wait. What is owed nothing is sent to without a copy; what a connection
 // can't take at once is copied to its own output; one that is with a worker gets it
-// when it is back. The group counts the bytes of those that are under way on some
-// loop, against MaxMailBytes.
-
-// maxCasts is how many broadcasts may be under way.
-const maxCasts = 1024
+// when it is back.
 
 // The bounds of what a turn does of it: connections, and bytes, but for one message.
 const (
@@ -28,76 +22,34 @@ const (
 	walkBytes = 64 << 10
 )
 
-// cast is a message to all.
-type cast struct {
-	group *group
-	engine.Shared
-	began time.Duration
-	left  atomic.Int32 // loops that have not done it
-}
-
-// done says that a loop has done its part.
-func (c *cast) done() {
-	if c.left.Add(-1) == 0 {
-		c.group.casting.Add(-int64(len(c.Bytes)))
-		c.group.casts.Add(-1)
-	}
-}
-
 // Broadcast implements engine.Engine.
 func (g *group) Broadcast(p []byte) error {
-	size := int64(len(p))
-	switch {
-	case g.stopping.Load():
-		return engine.ErrClosed
-	case len(p) > g.cfg.Limits.MaxUnsent:
-		return engine.ErrTooLarge
-	case g.casts.Add(1) > maxCasts:
-		g.casts.Add(-1)
-		return engine.ErrFull
-	case g.casting.Add(size) > max(int64(g.cfg.Limits.MaxMailBytes), size):
-		g.casting.Add(-size)
-		g.casts.Add(-1)
-		return engine.ErrFull
+	b, err := g.broadcasts.Begin(p, len(g.loops), &g.cfg.Limits)
+	if err != nil {
+		return err
 	}
 	g.loops[0].counters.Add(engine.Broadcasts, 1)
-	c := &cast{group: g, Shared: engine.Shared{Bytes: append([]byte(nil), p...)}, began: engine.Since()}
-	c.left.Store(int32(len(g.loops)))
 	for _, l := range g.loops {
-		l.takeCast(c)
+		l.takeBroadcast(b)
 	}
 	return nil
 }
 
-// takeCast leaves a broadcast for the loop. One that has ended has nobody to give
+// takeBroadcast leaves a broadcast for the loop. One that has ended has nobody to give
 // it to.
-func (l *Loop) takeCast(c *cast) {
+func (l *Loop) takeBroadcast(b *engine.Broadcast) {
 	l.mu.Lock()
 	ended := l.ended
 	if !ended {
-		l.posted = append(l.posted, c)
-		l.some.Store(true)
+		l.posted = append(l.posted, b)
+		l.hasOrders.Store(true)
 	}
 	l.mu.Unlock()
 	if ended {
-		c.done()
+		b.Done()
 		return
 	}
 	l.wake()
-}
-
-// castAge is for how long the oldest broadcast has been under way on the loop. Anyone
-// may call it.
-func (l *Loop) castAge() time.Duration {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	switch {
-	case l.oldest != nil:
-		return engine.Since() - l.oldest.began
-	case len(l.posted) > 0:
-		return engine.Since() - l.posted[0].began
-	}
-	return 0
 }
 
 // walk is how a loop gives broadcasts to its connections: round and round, as long as
@@ -121,7 +73,7 @@ type casts struct {
 
 // casting is a broadcast of a loop's.
 type casting struct {
-	*cast
+	*engine.Broadcast
 	from    uint32 // the slot where it has joined
 	wrapped bool   // the walk has come to its end since
 }
@@ -138,12 +90,10 @@ func (c *casts) advance() {
 	}
 	over := 0
 	for over < len(w.each) && c.all[over].wrapped && w.to >= c.all[over].from {
-		c.all[over].done()
+		c.all[over].Done()
 		over++
 	}
-	if c.all = slices.Delete(c.all, 0, over); over > 0 {
-		c.noteOldest()
-	}
+	c.all = slices.Delete(c.all, 0, over)
 	w.each = slices.Delete(w.each, 0, over)
 	size := 0
 	for _, m := range w.each {
@@ -161,15 +111,6 @@ func (c *casts) advance() {
 	}
 	if joined > 0 {
 		w.join()
-	}
-}
-
-// noteOldest has castAge know the oldest broadcast.
-func (c *casts) noteOldest() {
-	c.loop.mu.Lock()
-	defer c.loop.mu.Unlock()
-	if c.loop.oldest = nil; len(c.all) > 0 {
-		c.loop.oldest = c.all[0].cast
 	}
 }
 
@@ -222,7 +163,7 @@ func (c *casts) run() {
 
 func (l *Loop) castOne(c *engine.Conn) {
 	switch armed := c.Armed(); {
-	case armed&Parting != 0:
+	case armed&ClosePending != 0:
 	case armed&Busy != 0:
 		for _, m := range l.casts.walk.each {
 			l.castLater(c, m)
@@ -236,7 +177,7 @@ func (l *Loop) castOne(c *engine.Conn) {
 // counts as if it had been posted. One that has no room for it loses it, or is
 // closed when it is back.
 func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
-	m, err := c.HoldCast(s)
+	m, err := c.ReserveBroadcast(s)
 	switch {
 	case err == nil:
 		l.Later(c, func() { c.Mailed(m, nil) })
@@ -247,8 +188,8 @@ func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
 			l.missed = make(map[*engine.Conn]int64)
 		}
 		l.missed[c]++
-	case c.Armed()&Lagging == 0:
-		c.SetArmed(c.Armed() | Lagging)
-		l.Later(c, func() { c.Kill(engine.ErrSlowConsumer) })
+	case c.Armed()&SlowConsumer == 0:
+		c.SetArmed(c.Armed() | SlowConsumer)
+		l.Later(c, func() { c.Abort(engine.ErrSlowConsumer) })
 	}
 }

@@ -9,88 +9,80 @@ import (
 
 // This file is the bound of all buffers together. Each loop counts its own. When
 // all hold more than Limits.MaxBuffered, those loops that hold more than an even
-// share of it, of which there is at least one, close their largest debtors until
-// an eighth of the bound is free. So a loop looks at the others only when it is
-// above its share. Debtors are told apart by the power of two of the bytes that they
-// have waiting, so that none has to be sorted: not by the room of their buffers, because
-// one with little to say may have been given a large one. No connection is closed that holds less than the
+// share of it, of which there is at least one, close the connections with the largest
+// buffers until an eighth of the bound is free. So a loop looks at the others only when it is
+// above its share. They are told apart by the power of two of the bytes that
+// wait, so that none has to be sorted: not by the room of their buffers, because one with
+// little to send may have been given a large one. No connection is closed that holds less than the
 // average: the large ones may be with workers, and are found when they are back.
 
-// yieldEvery is the least time between two walks through all connections for that
+// retryEvery is the least time between two walks through all connections for that
 // when the last one has found too few that could be closed.
-const yieldEvery = 50 * time.Millisecond
+const retryEvery = 50 * time.Millisecond
 
 // budget closes connections when buffers hold too much.
 type budget struct {
 	loop    *Loop
-	pressed bool          // buffers held too much at the last look
-	yielded time.Duration // when too few could give way; 0 if enough did
-}
-
-// next is when the next walk through all connections is due.
-func (b *budget) next() time.Duration {
-	if !b.pressed {
-		return never
-	}
-	return b.yielded + yieldEvery
+	over    bool          // buffers held too much at the last look
+	triedAt time.Duration // when too few could give way; 0 if enough did
 }
 
 // run closes the connections with the largest buffers, if all buffers together
 // hold too much.
 func (b *budget) run(now time.Duration) {
 	l := b.loop
-	if !b.pressed && l.counters.Get(engine.Buffered) <= l.group.evenShare {
+	if !b.over && l.counters.Get(engine.Buffered) <= l.group.evenShare {
 		return
 	}
 	most := int64(l.group.cfg.Limits.MaxBuffered)
 	held := l.group.buffered()
-	if b.pressed = held > most; !b.pressed || now-b.yielded < yieldEvery {
+	if b.over = held > most; !b.over || now-b.triedAt < retryEvery {
 		return
 	}
 	excess := min(held-most*7/8, l.counters.Get(engine.Buffered)-l.group.evenShare*7/8)
-	if b.pressed = excess > 0; !b.pressed {
+	if b.over = excess > 0; !b.over {
 		return // it is for others to give way
 	}
-	var classes [64]int64 // what the debtors of each hold, by what waits
-	l.eachDebtor(func(c *engine.Conn, n int) {
-		if c.Doomed() {
+	var classes [64]int64 // what those of each size class hold
+	l.eachWithBuffers(func(c *engine.Conn, n int) {
+		if c.Aborted() {
 			excess -= int64(n) // soon
 		} else {
-			classes[class(c)] += int64(n)
+			classes[sizeClass(c)] += int64(n)
 		}
 	})
 	from, sum := len(classes)-1, int64(0)
 	for ; from > 0 && sum+classes[from] < excess; from-- {
 		sum += classes[from]
 	}
-	l.closeDebtors(from+1, &excess)
+	l.closeLargest(from+1, &excess)
 	for ; from >= 0 && excess > 0; from-- { // those with much room may have little waiting
 		if classes[from] > 0 {
-			l.closeDebtors(from, &excess)
+			l.closeLargest(from, &excess)
 		}
 	}
-	if b.yielded = 0; excess > 0 {
-		b.yielded = now
+	if b.triedAt = 0; excess > 0 {
+		b.triedAt = now
 	}
 }
 
-// closeDebtors closes debtors from a class on, until the excess is gone.
-func (l *Loop) closeDebtors(from int, excess *int64) {
+// closeLargest closes connections from a size class on, until the excess is gone.
+func (l *Loop) closeLargest(from int, excess *int64) {
 	average := l.counters.Get(engine.Buffered) / int64(max(l.slab.used, 1))
-	l.eachDebtor(func(c *engine.Conn, n int) {
-		if *excess > 0 && !c.Doomed() && class(c) >= from && int64(n) >= average {
+	l.eachWithBuffers(func(c *engine.Conn, n int) {
+		if *excess > 0 && !c.Aborted() && sizeClass(c) >= from && int64(n) >= average {
 			*excess -= int64(n)
-			c.Kill(engine.ErrOverBudget)
+			c.Abort(engine.ErrOverBudget)
 			l.driver.Settle(c)
 		}
 	})
 }
 
-// class is the power of two of the bytes that a connection has waiting.
-func class(c *engine.Conn) int { return bits.Len(uint(c.Waiting())) }
+// sizeClass is the power of two of the bytes that a connection has waiting.
+func sizeClass(c *engine.Conn) int { return bits.Len(uint(c.Waiting())) }
 
-// eachDebtor calls f for every connection that holds something and is here.
-func (l *Loop) eachDebtor(f func(c *engine.Conn, n int)) {
+// eachWithBuffers calls f for every connection that holds something and is here.
+func (l *Loop) eachWithBuffers(f func(c *engine.Conn, n int)) {
 	l.Each(func(c *engine.Conn) {
 		if c.Armed()&Busy != 0 || !c.IsOpen() {
 			return

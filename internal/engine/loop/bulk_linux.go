@@ -32,7 +32,7 @@ func (l *Loop) Brought(c *engine.Conn, n int) {
 func (l *Loop) Queue(c *engine.Conn) {
 	if c.Armed()&Bulk == 0 && !c.Closing() {
 		c.SetArmed(c.Armed() | Bulk)
-		l.bulk.put(c.Ref())
+		l.bulk.pushBack(c.Ref())
 	}
 }
 
@@ -52,8 +52,8 @@ func (l *Loop) readBulk() {
 	now := engine.Since()
 	end := now + max(min(now-l.began, slice), leastSlice)
 	for n := l.bulk.n; n > 0; n-- {
-		c := l.bulk.first().On(&l.host)
-		l.bulk.drop()
+		c := l.bulk.front().On(&l.host)
+		l.bulk.popFront()
 		if c == nil {
 			continue
 		}

@@ -21,12 +21,9 @@ type drain struct {
 	slot  uint32        // the next
 }
 
-// drainEvery is how often some more are told.
-const drainEvery = 10 * time.Millisecond
-
-// obey does what the loop has been told since it last looked.
-func (l *Loop) obey() {
-	told := l.told.Load()
+// applyStop does what the loop has been told since it last looked.
+func (l *Loop) applyStop() {
+	told := l.wanted.Load()
 	if told == l.stage {
 		return
 	}
@@ -39,7 +36,7 @@ func (l *Loop) obey() {
 		if l.waiting.end == nil {
 			l.waiting.end = engine.ErrServerClosed // askAgain lets go of those that wait
 		}
-		l.Each(l.kill)
+		l.Each(func(c *engine.Conn) { l.Abort(c, engine.ErrServerClosed) })
 	}
 	l.stage = told
 }
@@ -52,7 +49,7 @@ func (d *drain) run(now time.Duration) {
 	most, end := d.allowed(now-d.start), engine.Since()+slice
 	for d.slot < d.loop.slab.made {
 		if d.told >= most {
-			d.again = now + drainEvery
+			d.again = now + engine.DrainEvery
 			return
 		}
 		if engine.Since() >= end {
@@ -60,34 +57,25 @@ func (d *drain) run(now time.Duration) {
 		}
 		d.loop.slab.each(d.slot, d.slot+1, func(c *engine.Conn) {
 			d.told++
-			d.loop.letGo(c)
+			d.loop.drainConn(c)
 		})
 		d.slot++
 	}
 	d.going = false
 }
 
-// next is when some more are told.
-func (d *drain) next() time.Duration {
-	if !d.going {
-		return never
-	}
-	return d.again
-}
-
 // allowed is how many may have been told so long after the start.
 func (d *drain) allowed(passed time.Duration) int {
 	g := d.loop.group
 	rate := g.cfg.Limits.ShutdownRate
-	if rate == 0 {
-		return int(^uint(0) >> 1)
+	if rate > 0 {
+		rate = max(rate/len(g.loops), 1)
 	}
-	rate = max(rate/len(g.loops), 1)
-	return int(float64(rate)*(passed+drainEvery).Seconds()) + 1
+	return engine.MayDrain(rate, passed)
 }
 
-// letGo drains a connection: it ends at its next idle moment.
-func (l *Loop) letGo(c *engine.Conn) {
+// drainConn drains a connection: it ends at its next idle moment.
+func (l *Loop) drainConn(c *engine.Conn) {
 	switch armed := c.Armed(); {
 	case armed&Connecting != 0:
 		l.dialFailed(c, engine.ErrClosed)
@@ -97,13 +85,4 @@ func (l *Loop) letGo(c *engine.Conn) {
 		c.Drain()
 		l.driver.Settle(c)
 	}
-}
-
-func (l *Loop) kill(c *engine.Conn) {
-	if c.Armed()&Busy != 0 {
-		l.Later(c, func() { c.Kill(engine.ErrServerClosed) })
-		return
-	}
-	c.Kill(engine.ErrServerClosed)
-	l.driver.Settle(c)
 }

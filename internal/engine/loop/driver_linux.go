@@ -57,14 +57,27 @@ type Driver interface {
 	Sweep(c *engine.Conn)
 }
 
-// The bits of Conn.Armed that are the loop's.
+// The bits of Conn.Armed that are the loop's; it looks at them also while a worker has
+// the connection.
+//
+//	bit           meaning                                      set by          cleared by
+//	Connecting    dialled, not established                     dialOne         Connected, Abort
+//	DialTimedOut  and its dial has taken too long              the sweep
+//	Expiring      counted as one that will expire              TrackExpiry     TrackExpiry
+//	Busy          with a worker, or waiting for one            handOver        takeBack
+//	ClosePending  and the worker is to call Closed             Finish
+//	SlowConsumer  had no room for a broadcast while Busy, and  castLater
+//	              is to be closed for that
+//	Bulk          waits for the loop to read from it           Queue           readBulk, Queued
+//
+// All are cleared when the slot is freed.
 const (
-	Connecting uint16 = 1 << iota // dialled, not established
-	Timed                         // will expire
-	Busy                          // with a worker, or waiting for one
-	Parting                       // and that is to call Closed
-	Lagging                       // had no room for a broadcast, and is to be closed for that
-	Bulk                          // waits for the loop to read from it
-	Late                          // its dial has taken too long
-	DriverBits = iota             // drivers use the bits from here
+	Connecting uint16 = 1 << iota
+	Expiring
+	Busy
+	ClosePending
+	SlowConsumer
+	Bulk
+	DialTimedOut
+	DriverBits = iota // drivers use the bits from here
 )

@@ -41,24 +41,23 @@ const acceptRetry = 50 * time.Millisecond
 
 // group is a running engine: its loops.
 type group struct {
-	cfg       engine.Config
-	loops     []*Loop
-	listeners []int32           // of each engine.Listener, one for each loop; see listeners_linux.go
-	where     []engine.Listener // none if the engine only dials
-	entrances []*engine.Entrance
-	admission *admission.Controller // with connections and dials of all loops
-	evenShare int64                 // of MaxBuffered
-	held      atomic.Bool           // loops are to accept nothing
-	expelling atomic.Int64          // calls of Expel under way
-	casts     atomic.Int64          // broadcasts under way,
-	casting   atomic.Int64          // and their bytes
-	next      atomic.Uint64
-	stopping  atomic.Bool
-	stuck     atomic.Int64   // loops that a handler holds, as far as watch has seen
-	adopting  sync.WaitGroup // goroutines of Adopt
-	done      chan struct{}  // closed when all loops have ended
+	cfg          engine.Config
+	loops        []*Loop
+	listeners    []int32           // of each engine.Listener, one for each loop; see listeners_linux.go
+	where        []engine.Listener // none if the engine only dials
+	entrances    []*engine.Entrance
+	admission    *admission.Controller   // with connections and dials of all loops
+	evenShare    int64                   // of MaxBuffered
+	acceptPaused atomic.Bool             // loops are to accept nothing
+	expelling    atomic.Int64            // calls of Expel under way
+	broadcasts   engine.BroadcastTracker // under way
+	next         atomic.Uint64
+	stopping     atomic.Bool
+	stuck        atomic.Int64   // loops that a handler holds, as far as watch has seen
+	adopting     sync.WaitGroup // goroutines of Adopt
+	done         chan struct{}  // closed when all loops have ended
 
-	forsaken sync.Once // that the pool is closed has been logged
+	poolClosedLogged sync.Once // that the pool is closed has been logged
 
 	mu      sync.Mutex
 	keepers []int // which loop accepts from each listener
@@ -163,7 +162,7 @@ func (g *group) listen() error {
 
 // bind makes those of one.
 func (g *group) bind(l engine.Listener) error {
-	all, err := l.Bind(g.cfg.Loops, g.options())
+	all, err := l.Bind(g.cfg.Loops, g.cfg.SocketOptions(false))
 	if err != nil {
 		return err
 	}
@@ -175,12 +174,6 @@ func (g *group) bind(l engine.Listener) error {
 	g.listeners = append(g.listeners, fds...)
 	g.entrances = append(g.entrances, engine.NewEntrance(l, all[0].Addr()))
 	return err
-}
-
-// options are those of the group's sockets.
-func (g *group) options() sock.Options {
-	s := g.cfg.Socket
-	return sock.Options{SendBuffer: s.SendBuffer, ReceiveBuffer: s.ReceiveBuffer, Unsent: s.Unsent, Delay: s.Delay}
 }
 
 // detach takes a descriptor from each listener, which the caller closes.
@@ -212,9 +205,8 @@ func (g *group) Loops() int { return len(g.loops) }
 func (g *group) Counters() (sum engine.Counts) {
 	for _, l := range g.loops {
 		l.counters.AddTo(&sum)
-		sum[engine.CastAge] = max(sum[engine.CastAge], int64(l.castAge()))
 	}
-	sum[engine.Casting], sum[engine.CastBytes] = g.casts.Load(), g.casting.Load()
+	g.broadcasts.Count(&sum)
 	return sum
 }
 
@@ -233,19 +225,15 @@ func (g *group) Stop(ctx context.Context) error {
 	g.mu.Lock()
 	g.stopping.Store(true) // nothing is adopted any more
 	g.mu.Unlock()
+	g.broadcasts.End()
 	for _, l := range g.loops {
-		l.tell(stopping)
+		l.request(stopping)
 	}
-	select {
-	case <-g.done:
-		return nil
-	case <-ctx.Done():
-	}
-	cut := g.admission.Open()
-	for _, l := range g.loops {
-		l.tell(killing)
-	}
-	return engine.CutOff(ctx, cut, engine.AwaitKilled(g.done, g.admission.Open))
+	return engine.AwaitStop(ctx, g.done, g.admission.Open, func() {
+		for _, l := range g.loops {
+			l.request(killing)
+		}
+	})
 }
 
 func (g *group) Wait() { <-g.done }

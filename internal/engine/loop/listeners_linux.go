@@ -30,34 +30,26 @@ import (
 
 // accept is what a loop knows of accepting.
 type accept struct {
-	loop       *Loop
-	watched    []int32       // the listeners that it accepts from
-	passedOn   bool          // the loop was full, and others accept from its listener
-	token      bool          // of the accept rate, for one connection
-	paused     bool          // until resume
-	starved    bool          // because descriptors have run out
-	resume     time.Duration // when to try again
-	complained time.Duration // when that was last logged
-	held       bool          // by Engine.Hold
+	loop             *Loop
+	watched          []int32       // the listeners that it accepts from
+	passedOn         bool          // the loop was full, and others accept from its listener
+	hasToken         bool          // of the accept rate, for one connection
+	paused           bool          // until resume
+	outOfDescriptors bool          // because descriptors have run out
+	resume           time.Duration // when to try again
+	complained       time.Duration // when that was last logged
+	byOperator       bool          // by Engine.Hold
 }
 
 // run pauses and resumes accepting.
 func (a *accept) run(now time.Duration) {
-	if held := a.loop.group.held.Load(); held != a.held {
-		a.loop.hold(held)
+	if held := a.loop.group.acceptPaused.Load(); held != a.byOperator {
+		a.loop.pauseAccept(held)
 	}
 	if a.paused && now >= a.resume {
 		a.paused = false
 		a.loop.Relisten()
 	}
-}
-
-// next is when accepting goes on after a pause.
-func (a *accept) next() time.Duration {
-	if !a.paused {
-		return never
-	}
-	return a.resume
 }
 
 // Accept takes what waits at the listeners, up to a batch at each.
@@ -73,7 +65,7 @@ func (l *Loop) Accept() {
 func (l *Loop) acceptFrom(listener int32) bool {
 	number := slices.Index(l.group.listeners, listener) / l.group.cfg.Loops
 	for range acceptBatch {
-		if l.group.held.Load() {
+		if l.group.acceptPaused.Load() {
 			return false
 		}
 		if l.full() && l.passOn() {
@@ -89,11 +81,11 @@ func (l *Loop) acceptFrom(listener int32) bool {
 		}
 		switch errno {
 		case 0:
-			l.accept.token = false
+			l.accept.hasToken = false
 			if l.group.where[number].Socket != nil {
 				_ = sock.PrepareConn(fd) // without its options it serves all the same
 			}
-			l.welcome(fd, number, peer, nil)
+			l.addAccepted(fd, number, peer, nil)
 		case syscall.EAGAIN:
 			return true
 		case syscall.EINTR, syscall.ECONNABORTED:
@@ -101,7 +93,7 @@ func (l *Loop) acceptFrom(listener int32) bool {
 			l.listenerStopped(listener)
 			return true
 		case syscall.EMFILE:
-			if !l.fullNow() || !l.passOn() {
+			if !l.noteTableFull() || !l.passOn() {
 				l.pause(errno)
 			}
 		default:
@@ -117,20 +109,20 @@ func (l *Loop) acceptFrom(listener int32) bool {
 // mayAccept says whether the rate of accepting allows for one more; if not it
 // pauses.
 func (l *Loop) mayAccept() bool {
-	if l.accept.token {
+	if l.accept.hasToken {
 		return true
 	}
 	wait := l.group.admission.TakeToken(engine.Since())
-	if l.accept.token = wait == 0; !l.accept.token {
+	if l.accept.hasToken = wait == 0; !l.accept.hasToken {
 		l.counters.Add(engine.AcceptPauses, 1)
 		l.rest(wait)
 	}
-	return l.accept.token
+	return l.accept.hasToken
 }
 
-// welcome makes a connection of an accepted descriptor, from which something may have been
+// addAccepted makes a connection of an accepted descriptor, from which something may have been
 // read already, or turns it away.
-func (l *Loop) welcome(fd int32, listener int, peer netip.AddrPort, read []byte) {
+func (l *Loop) addAccepted(fd int32, listener int, peer netip.AddrPort, read []byte) {
 	if err := l.host.Admit(listener, peer); err != nil {
 		l.turnAway(fd, peer, err)
 		return
@@ -176,7 +168,7 @@ func (l *Loop) take(fd int32) *engine.Conn {
 func (l *Loop) pause(errno syscall.Errno) {
 	l.counters.Add(engine.AcceptErrors, 1)
 	now := l.rest(acceptRetry)
-	l.accept.starved = true
+	l.accept.outOfDescriptors = true
 	if l.accept.complained == 0 || now-l.accept.complained > time.Second {
 		l.accept.complained = now
 		l.host.Log.LogAttrs(context.Background(), slog.LevelWarn,
@@ -192,7 +184,7 @@ func (l *Loop) rest(wait time.Duration) (now time.Duration) {
 		l.driver.Unlisten(fd)
 	}
 	now = engine.Since()
-	l.accept.paused, l.accept.starved, l.accept.resume = true, false, now+wait
+	l.accept.paused, l.accept.outOfDescriptors, l.accept.resume = true, false, now+wait
 	return now
 }
 
@@ -207,7 +199,7 @@ func (l *Loop) listenerStopped(fd int32) {
 }
 
 // acceptStopped says whether the listeners are not watched for now.
-func (l *Loop) acceptStopped() bool { return l.accept.paused || l.accept.held }
+func (l *Loop) acceptStopped() bool { return l.accept.paused || l.accept.byOperator }
 
 // Relisten watches the listeners anew.
 func (l *Loop) Relisten() {
@@ -221,7 +213,7 @@ func (l *Loop) Relisten() {
 
 // watch begins to accept from a listener, unless it does so already.
 func (l *Loop) watch(fd int32) {
-	if l.told.Load() >= stopping || slices.Contains(l.accept.watched, fd) {
+	if l.wanted.Load() >= stopping || slices.Contains(l.accept.watched, fd) {
 		return
 	}
 	l.accept.watched = append(l.accept.watched, fd)
@@ -264,9 +256,9 @@ func (l *Loop) closeListeners() {
 // full says whether a shard has as many connections as its table has room for.
 func (l *Loop) full() bool { return l.group.cfg.Shard > 0 && l.used.Load() >= l.room.Load() }
 
-// fullNow notes that a shard's table is full, before it was to be: something else
+// noteTableFull notes that a shard's table is full, before it was to be: something else
 // has descriptors in it too, or the limit has been lowered.
-func (l *Loop) fullNow() bool {
+func (l *Loop) noteTableFull() bool {
 	if l.group.cfg.Shard == 0 {
 		return false
 	}
@@ -296,7 +288,7 @@ func (l *Loop) passOn() bool {
 	for i, keeper := range g.keepers {
 		if keeper == l.host.Index {
 			g.keepers[i] = to.host.Index
-			to.ask(func() { to.inspect(i) })
+			to.addChore(func() { to.inspect(i) })
 			l.unwatch(g.listeners[i])
 		}
 	}
@@ -304,8 +296,8 @@ func (l *Loop) passOn() bool {
 	return true
 }
 
-// takeListenerBack does so when there is some room again.
-func (l *Loop) takeListenerBack() {
+// reclaimListeners does so when there is some room again.
+func (l *Loop) reclaimListeners() {
 	g, own := l.group, l.host.Index
 	if most := l.room.Load(); most-l.used.Load() <= most/16 {
 		return
@@ -315,7 +307,7 @@ func (l *Loop) takeListenerBack() {
 		keeper := g.loops[g.keepers[i]]
 		g.keepers[i] = own
 		g.mu.Unlock()
-		keeper.ask(func() { keeper.inspect(i) })
+		keeper.addChore(func() { keeper.inspect(i) })
 		l.inspect(i)
 	}
 	l.accept.passedOn = false
@@ -341,7 +333,7 @@ func (l *Loop) inspect(i int) {
 func (l *Loop) passDialOn(d engine.Dial) (done bool) {
 	to := l.group.roomiest()
 	if to == nil {
-		l.tellDialFailed(d.Owned, engine.ErrFull)
+		l.host.DialFailed(d.Owned, engine.ErrFull)
 		return true
 	}
 	d.Count = 1
@@ -349,7 +341,7 @@ func (l *Loop) passDialOn(d engine.Dial) (done bool) {
 	case errors.Is(err, engine.ErrFull):
 		return false
 	case err != nil:
-		l.tellDialFailed(d.Owned, err)
+		l.host.DialFailed(d.Owned, err)
 	}
 	return true
 }

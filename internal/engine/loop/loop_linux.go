@@ -59,57 +59,58 @@ type Loop struct {
 	trim    trim
 	budget  budget
 	auto    auto
-	bulk    line[engine.Ref] // connections that wait to be read from
-	pipe    sock.Pipe        // for relays
-	spilled []byte           // what was in it and was not taken
-	waiting waiting          // connections, for room in the pool
+	bulk    deque[engine.Ref] // connections that wait to be read from
+	pipe    sock.Pipe         // for relays
+	spill   []byte            // what was in it and was not taken
+	waiting waiting           // connections, for room in the pool
 
 	// touched are connections to which the events of others, or Pace, have done
 	// something, and that are to be settled.
 	touched []*engine.Conn
 
 	// Of connections that are with workers:
-	busy   int                       // how many are, or wait for one
-	later  map[*engine.Conn][]func() // what is to be done when a worker gives it back
-	runs   map[*engine.Conn]*mailRun // the mail that is last among it
-	missed map[*engine.Conn]int64    // broadcasts that those had no room for
-	hands  []back                    // what is being taken back
-	shed   []*engine.Conn            // of that, what the pool has shed and must wait
+	busy       int                       // how many are, or wait for one
+	later      map[*engine.Conn][]func() // what is to be done when a worker gives it back
+	runs       map[*engine.Conn]*mailRun // the mail that is last among it
+	missed     map[*engine.Conn]int64    // broadcasts that those had no room for
+	takingBack []back                    // what is being taken back
+	shed       []*engine.Conn            // of that, what the pool has shed and must wait
 
 	// For everyone:
-	eventfd  sock.Eventfd
-	used     atomic.Int64 // slots of the slab
-	room     atomic.Int64 // of a shard: how many its table has room for
-	box      engine.Mailbox
-	told     atomic.Int32
-	doing    atomic.Int32 // for the watch
-	adopts   atomic.Int64 // connections that are to be adopted
-	asleep   atomic.Bool
-	some     atomic.Bool   // orders or chores are not empty
-	back     atomic.Bool   // returned is not empty
-	mu       sync.Mutex    // guards what follows
-	returned []back        // from the pool
-	orders   []engine.Dial // dials that the loop has not taken yet
-	posted   []*cast       // broadcasts that the loop has not taken yet
-	oldest   *cast         // the first that it has taken and that is under way
-	chores   []func()      // what other loops ask of it; few, see listeners_linux.go
-	ended    bool          // nobody may leave anything any more
-	wakeMu   sync.Mutex    // guards what follows
-	wakeOver bool          // nobody may wake the loop any more
+	eventfd     sock.Eventfd
+	used        atomic.Int64 // slots of the slab
+	room        atomic.Int64 // of a shard: how many its table has room for
+	box         engine.Mailbox
+	wanted      atomic.Int32
+	doing       atomic.Int32 // for the watch
+	adopts      atomic.Int64 // connections that are to be adopted
+	asleep      atomic.Bool
+	hasOrders   atomic.Bool         // orders or chores are not empty
+	hasReturned atomic.Bool         // returned is not empty
+	mu          sync.Mutex          // guards what follows
+	returned    []back              // from the pool
+	orders      []engine.Dial       // dials that the loop has not taken yet
+	posted      []*engine.Broadcast // that the loop has not taken yet
+	chores      []func()            // what other loops ask of it; few, see listeners_linux.go
+	ended       bool                // nobody may leave anything any more
+	wakeMu      sync.Mutex          // guards what follows
+	wakeOver    bool                // nobody may wake the loop any more
 }
 
 func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l := &Loop{group: g, eventfd: eventfd}
+	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop, l.auto.loop = l, l, l, l, l, l
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
 	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Entrances = g.entrances
-	l.host.Index, l.host.Returned, l.host.Shard = index, l.giveBack, g.cfg.Shard > 0
-	l.host.Loops, l.host.OnLoop, l.host.LocalAddr = g.cfg.Loops, onLoop, local
+	l.host.Index, l.host.Returned = index, l.giveBack
+	l.host.OnLoop, l.host.LocalAddr = onLoop, local
 	if g.cfg.Shard > 0 {
 		l.host.AskLocalAddr = l.askLocalAddr
 	}
-	l.host.Direct, l.host.NoFiles = direct, g.cfg.Shard > 0
+	l.host.Direct = direct
+	l.host.NoDetach, l.host.NoFiles = g.cfg.Shard > 0, g.cfg.Shard > 0
 	l.host.At, l.host.Touch = l.Conn, l.touchLater
 	l.host.Mine = func(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
 	l.sweep.period = l.host.SweepPeriod()
@@ -117,9 +118,8 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 		l.host.Times = &l.auto.times
 	}
 	if g.cfg.Pool != nil {
-		l.forWorkers()
+		l.auto.forWorkers()
 	}
-	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop = l, l, l, l, l
 	l.trim.buffers = &l.buffers
 	if l.pacer = (pacer{loop: l, at: never}); g.cfg.Pace != nil {
 		l.pacer.at, l.pacer.touch = 0, l.touchOne
@@ -219,7 +219,7 @@ func (l *Loop) abandon() {
 }
 
 func (l *Loop) finished() bool {
-	return l.stage >= stopping && l.slab.used == 0 && !l.some.Load() && len(l.dials) == 0
+	return l.stage >= stopping && l.slab.used == 0 && !l.hasOrders.Load() && len(l.dials) == 0
 }
 
 // turn handles the events that are there, waits if there are none, and runs each duty
@@ -233,7 +233,7 @@ func (l *Loop) turn() {
 	l.takeBack()
 	l.takeMail()
 	l.doing.Store(upkeep)
-	l.obey()
+	l.applyStop()
 	l.takeOrders()
 	l.dial()
 	l.casts.run()
@@ -242,8 +242,8 @@ func (l *Loop) turn() {
 	l.tick(l.host.Clock())
 	l.settleTouched()
 	l.budget.run(l.host.Clock())
-	l.askAgain(l.host.Clock())
-	l.reviewPlacement(l.host.Clock())
+	l.retryWaiting(l.host.Clock())
+	l.auto.run(l.host.Clock())
 	l.slab.recycle()
 }
 
@@ -275,7 +275,7 @@ func (l *Loop) endTurn(now time.Duration) {
 	took := now - l.began
 	l.counters.Turn(took)
 	if took >= engine.MinSlice {
-		l.forgive(now, took, (*engine.Conn).Forgive)
+		l.extendTimes(now, took, (*engine.Conn).ExtendTimes)
 	}
 	switch slow := l.host.Limits.HandlerTime; {
 	case slow > 0 && took >= slow:
@@ -286,12 +286,12 @@ func (l *Loop) endTurn(now time.Duration) {
 	}
 }
 
-// forgive says that nobody has been listened to for a while.
-func (l *Loop) forgive(now, took time.Duration, forgive func(*engine.Conn, time.Duration)) {
+// extendTimes moves the peers' limits of time on by a time in which nobody has read.
+func (l *Loop) extendTimes(now, took time.Duration, extend func(*engine.Conn, time.Duration)) {
 	l.host.SetClock(now)
 	l.Each(func(c *engine.Conn) {
 		if c.Armed()&Busy == 0 {
-			forgive(c, took)
+			extend(c, took)
 		}
 	})
 }
@@ -305,7 +305,7 @@ const alertTurns = 10_000
 // it matters.
 func (l *Loop) poll() bool {
 	if l.group.cfg.Auto && !l.host.Away {
-		return l.pollTimed()
+		return l.auto.poll()
 	}
 	return l.events()
 }
@@ -315,7 +315,7 @@ func (l *Loop) poll() bool {
 func (l *Loop) events() bool {
 	some := l.driver.Poll()
 	l.settleTouched()
-	if l.bulk.n == 0 || l.budget.pressed {
+	if l.bulk.n == 0 || l.budget.over {
 		return some
 	}
 	l.readBulk()
@@ -330,7 +330,7 @@ func (l *Loop) spin() bool {
 		return false
 	}
 	for end := engine.Since() + spin; engine.Since() < end; {
-		if l.poll() || l.called() {
+		if l.poll() || l.hasRequests() {
 			return true
 		}
 		l.host.SetClock(engine.Since())
@@ -339,36 +339,52 @@ func (l *Loop) spin() bool {
 	return false
 }
 
-// called says whether something has come from outside, or may have: room in the
+// hasRequests says whether something has come from outside, or may have: room in the
 // pool, or a time that was planned.
-func (l *Loop) called() bool {
-	return l.box.Waiting() || l.some.Load() || l.group.held.Load() != l.accept.held || l.back.Load() || l.told.Load() > l.stage || l.waiting.due(l.host.Clock()) || l.pacer.due()
+func (l *Loop) hasRequests() bool {
+	return l.box.Waiting() || l.hasOrders.Load() || l.group.acceptPaused.Load() != l.accept.byOperator || l.hasReturned.Load() || l.wanted.Load() > l.stage || l.waiting.due(l.host.Clock()) || l.pacer.due()
 }
 
 // wait waits for events, unless there is something else to do.
 func (l *Loop) wait() {
 	l.asleep.Store(true)
 	defer l.asleep.Store(false)
-	if l.called() {
+	if l.hasRequests() {
 		return
 	}
 	now := engine.Since()
 	l.endTurn(now)
-	most := l.patience(now)
+	most := l.waitLimit(now)
 	l.driver.Wait(most)
 	l.began = engine.Since()
 	l.host.SetClock(l.began)
 	if late := l.began - now - most; most >= 0 && late >= engine.MinSlice {
-		l.forgive(l.began, late, (*engine.Conn).StoodStill) // or had no CPU
+		l.extendTimes(l.began, late, (*engine.Conn).ProcessStopped) // or had no CPU
 	}
 }
 
 // never is a time that does not come.
 const never = time.Duration(math.MaxInt64)
 
-// patience is how long the loop may wait for events, negative for ever.
-func (l *Loop) patience(now time.Duration) time.Duration {
-	next := min(l.waiting.next(), l.pacer.at, l.drain.next(), l.accept.next(), l.sweep.next(), l.budget.next(), l.trim.next())
+// waitLimit is how long the loop may wait for events, negative for ever: until one of its
+// duties has something to do.
+func (l *Loop) waitLimit(now time.Duration) time.Duration {
+	next := l.pacer.at
+	for _, duty := range [...]struct {
+		active bool
+		at     time.Duration
+	}{
+		{l.waiting.n > 0, l.waiting.again},
+		{l.drain.going, l.drain.again},
+		{l.accept.paused, l.accept.resume},
+		{l.sweep.active(), l.sweep.at},
+		{l.budget.over, l.budget.triedAt + retryEvery},
+		{l.buffers.Spare(), l.trim.at},
+	} {
+		if duty.active {
+			next = min(next, duty.at)
+		}
+	}
 	if next == never {
 		return -1
 	}
@@ -382,22 +398,22 @@ func (l *Loop) SweepFor(n int) {
 	}
 }
 
-// Time sees to it that a connection that has a Due is expired. Drivers call it
+// TrackExpiry sees to it that a connection that has a Due is expired. Drivers call it
 // when the connection waits.
-func (l *Loop) Time(c *engine.Conn) {
+func (l *Loop) TrackExpiry(c *engine.Conn) {
 	switch _, due := c.Due(); {
-	case due && c.Armed()&Timed == 0:
-		c.SetArmed(c.Armed() | Timed)
+	case due && c.Armed()&Expiring == 0:
+		c.SetArmed(c.Armed() | Expiring)
 		l.SweepFor(1)
 	case !due:
-		l.untime(c)
+		l.untrackExpiry(c)
 	}
 }
 
-// untime takes Time back.
-func (l *Loop) untime(c *engine.Conn) {
-	if c.Armed()&Timed != 0 {
-		c.SetArmed(c.Armed() &^ Timed)
+// untrackExpiry takes Time back.
+func (l *Loop) untrackExpiry(c *engine.Conn) {
+	if c.Armed()&Expiring != 0 {
+		c.SetArmed(c.Armed() &^ Expiring)
 		l.SweepFor(-1)
 	}
 }
@@ -421,11 +437,11 @@ func (l *Loop) Shut(c *engine.Conn) {
 // its slot, with workers when one of them has called Closed. Nothing of it may
 // be under way.
 func (l *Loop) Finish(c *engine.Conn) {
-	l.untime(c)
+	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	if l.host.Away && !c.Greets() {
-		c.Part()
-		c.SetArmed(c.Armed() | Parting)
+		c.DeferClosed()
+		c.SetArmed(c.Armed() | ClosePending)
 		l.handOver(c)
 		return
 	}
@@ -435,7 +451,7 @@ func (l *Loop) Finish(c *engine.Conn) {
 
 // Forget closes the descriptor of a dial that has failed, and frees its slot.
 func (l *Loop) Forget(c *engine.Conn) {
-	l.untime(c)
+	l.untrackExpiry(c)
 	sock.Close(c.FD())
 	l.free(c)
 }
@@ -449,11 +465,11 @@ func (l *Loop) free(c *engine.Conn) {
 	l.slab.put(c)
 	l.used.Add(-1)
 	l.group.admission.Release()
-	if l.accept.starved {
+	if l.accept.outOfDescriptors {
 		l.accept.resume = 0
 	}
 	if l.accept.passedOn {
-		l.takeListenerBack()
+		l.reclaimListeners()
 	}
 }
 
@@ -468,10 +484,10 @@ func (l *Loop) end() {
 	l.ended = true
 	orders := l.orders
 	for _, c := range l.casts.all {
-		c.done()
+		c.Done()
 	}
 	for _, c := range l.posted {
-		c.done()
+		c.Done()
 	}
 	chores := l.chores
 	l.mu.Unlock()
@@ -483,7 +499,7 @@ func (l *Loop) end() {
 	l.pipe.Close()
 	for _, d := range orders { // that came between the last look and now
 		for range d.Count {
-			l.tellDialFailed(d.Owned, engine.ErrClosed)
+			l.host.DialFailed(d.Owned, engine.ErrClosed)
 		}
 	}
 }

@@ -37,7 +37,7 @@ type post struct {
 	room []byte
 
 	runs  map[*engine.Conn]*mailRun
-	turns line[*mailRun] // those that have some, the longest ago first
+	turns deque[*mailRun] // those that have some, the longest ago first
 	spare []*mailRun
 	n     int // how much mail is in queues,
 	bytes int // and its bytes
@@ -95,7 +95,7 @@ func (p *post) queue(m engine.Mail) {
 		}
 		run.conn = m.Conn
 		p.runs[m.Conn] = run
-		p.turns.put(run)
+		p.turns.pushBack(run)
 	}
 	run.put(m, p.data[:m.Size])
 	p.data = p.data[m.Size:]
@@ -105,15 +105,15 @@ func (p *post) queue(m engine.Mail) {
 
 // next gives the mail of the connection whose turn it is.
 func (p *post) next() *mailRun {
-	run := p.turns.first()
-	p.turns.drop()
+	run := p.turns.front()
+	p.turns.popFront()
 	return run
 }
 
 // again has mail that is left wait for another turn.
 func (p *post) again(run *mailRun) {
 	if len(run.mail) > 0 {
-		p.turns.put(run)
+		p.turns.pushBack(run)
 		return
 	}
 	delete(p.runs, run.conn)
@@ -122,7 +122,7 @@ func (p *post) again(run *mailRun) {
 		p.spare = append(p.spare, run)
 	}
 	if p.turns.n == 0 && len(p.turns.ring) > 4*keepRuns {
-		p.turns, p.runs = line[*mailRun]{}, nil
+		p.turns, p.runs = deque[*mailRun]{}, nil
 	}
 }
 
@@ -168,7 +168,7 @@ func (l *Loop) deliver(run *mailRun, end time.Duration) (over bool) {
 		if c.Armed()&Busy == 0 || m.Late() {
 			c.Mailed(m, data)
 		} else {
-			l.mailLater(m, data)
+			l.queueMail(m, data)
 		}
 		n++
 		over = n%mailLook == 0 && engine.Since() >= end

@@ -23,8 +23,8 @@ import (
 // maxExpels is how many calls of Expel may be under way.
 const maxExpels = 16
 
-// expelBatch is how many slots a turn looks at for one: a chunk of the slab.
-const expelBatch = chunkSize
+// walkBatch is how many slots a turn looks at for one: a chunk of the slab.
+const walkBatch = chunkSize
 
 // Hold implements engine.Engine.
 func (g *group) Hold(on bool) error {
@@ -34,146 +34,112 @@ func (g *group) Hold(on bool) error {
 	case len(g.listeners) == 0:
 		return nil
 	}
-	g.held.Store(on)
+	g.acceptPaused.Store(on)
 	for _, l := range g.loops {
 		l.wake()
 	}
 	return nil
 }
 
-// hold turns away from the listeners, or to them again.
-func (l *Loop) hold(on bool) {
+// pauseAccept turns away from the listeners, or to them again.
+func (l *Loop) pauseAccept(on bool) {
 	if on && !l.accept.paused {
 		for _, fd := range l.accept.watched {
 			l.driver.Unlisten(fd)
 		}
 	}
-	if l.accept.held = on; !on {
+	if l.accept.byOperator = on; !on {
 		l.Relisten()
 	}
-	if l.told.Load() < stopping {
-		l.counters.Set(engine.Holding, int64(bit(on)))
+	if l.wanted.Load() < stopping {
+		l.counters.SetFlag(engine.Holding, on)
 	}
 }
 
-func bit(on bool) int {
-	if on {
-		return 1
-	}
-	return 0
+// slabWalk is work on all connections of all loops, some in a turn: a chore of each loop
+// that leaves itself for the next turn.
+type slabWalk struct {
+	some func(l *Loop, from uint32) (next uint32) // on slots from one on
+	done func()
+	left atomic.Int32 // loops that have not done it
 }
 
-// expulsion is a call of Expel.
-type expulsion struct {
-	group *group
-	peer  netip.AddrPort
-	left  atomic.Int32 // loops that have not done it
+// walk starts one, unless all loops have ended.
+func (g *group) walk(some func(l *Loop, from uint32) (next uint32), done func()) error {
+	select {
+	case <-g.done:
+		return engine.ErrClosed
+	default:
+	}
+	w := &slabWalk{some: some, done: done}
+	w.left.Store(int32(len(g.loops)))
+	for _, l := range g.loops {
+		l.walkNext(w, 0)
+	}
+	return nil
+}
+
+// walkNext leaves the slots from one on for another turn.
+func (l *Loop) walkNext(w *slabWalk, from uint32) {
+	left := l.addChore(func() {
+		if next := w.some(l, from); next < l.slab.made {
+			l.walkNext(w, next)
+		} else {
+			w.end()
+		}
+	})
+	if !left {
+		w.end()
+	}
+}
+
+func (w *slabWalk) end() {
+	if w.left.Add(-1) == 0 {
+		w.done()
+	}
 }
 
 // Expel implements engine.Engine.
 func (g *group) Expel(peer netip.AddrPort) error {
-	select {
-	case <-g.done:
-		return engine.ErrClosed
-	default:
-	}
 	if g.expelling.Add(1) > maxExpels {
 		g.expelling.Add(-1)
 		return engine.ErrFull
 	}
-	e := &expulsion{group: g, peer: peer}
-	e.left.Store(int32(len(g.loops)))
-	for _, l := range g.loops {
-		l.goOnExpelling(e, 0)
+	err := g.walk(func(l *Loop, from uint32) (next uint32) {
+		next = from + walkBatch
+		l.slab.each(from, next, func(c *engine.Conn) {
+			if c.Armed()&(Connecting|ClosePending) == 0 && (c.Peer() == peer || l.comesFrom(c, peer)) {
+				l.Abort(c, engine.ErrExpelled)
+			}
+		})
+		return next
+	}, func() { g.expelling.Add(-1) })
+	if err != nil {
+		g.expelling.Add(-1)
 	}
-	return nil
+	return err
 }
 
-func (e *expulsion) done() {
-	if e.left.Add(-1) == 0 {
-		e.group.expelling.Add(-1)
-	}
-}
-
-// goOnExpelling leaves the slots from one on for another turn.
-func (l *Loop) goOnExpelling(e *expulsion, from uint32) {
-	if !l.ask(func() { l.expelSome(e, from) }) {
-		e.done()
-	}
-}
-
-// expelSome looks at the next slots.
-func (l *Loop) expelSome(e *expulsion, from uint32) {
-	to := from + expelBatch
-	l.slab.each(from, to, func(c *engine.Conn) {
-		if c.Armed()&(Connecting|Parting) == 0 && (c.Peer() == e.peer || l.comesFrom(c, e.peer)) {
-			l.expel(c)
-		}
-	})
-	if to >= l.slab.made {
-		e.done()
-		return
-	}
-	l.goOnExpelling(e, to)
-}
-
-// visit is a call of Visit.
-type visit struct {
-	*engine.Shared
-	put  func()
-	done func(full int)
-	left atomic.Int32 // loops that have not done it
-}
-
-// Visit implements engine.Visitor.
+// Visit implements engine.Visitor: it leaves mail for connections, as much as there is
+// room for.
 func (g *group) Visit(s *engine.Shared, put func(), done func(full int)) error {
-	select {
-	case <-g.done:
-		return engine.ErrClosed
-	default:
-	}
-	v := &visit{Shared: s, put: put, done: done}
-	v.left.Store(int32(len(g.loops)))
-	for _, l := range g.loops {
-		l.goOnVisiting(v, 0)
-	}
-	return nil
-}
-
-// goOnVisiting leaves the slots from one on for another turn.
-func (l *Loop) goOnVisiting(v *visit, from uint32) {
-	if !l.ask(func() { l.visitSome(v, from) }) {
-		v.end()
-	}
-}
-
-// visitSome leaves mail for the next connections, as much as there is room for.
-func (l *Loop) visitSome(v *visit, from uint32) {
-	slot, to := from, min(from+expelBatch, l.slab.made)
-	for ; slot < to; slot++ {
-		c := l.slab.at(slot)
-		if c.FD() < 0 || c.Armed()&(Connecting|Parting) != 0 {
-			continue
-		}
-		v.put()
-		if err := l.box.PutDo(c, v.Shared); err != nil {
-			v.Lost()
-			if err == engine.ErrFull {
-				break // until there is room
+	return g.walk(func(l *Loop, from uint32) (next uint32) {
+		end := min(from+walkBatch, l.slab.made)
+		for next = from; next < end; next++ {
+			c := l.slab.at(next)
+			if c.FD() < 0 || c.Armed()&(Connecting|ClosePending) != 0 {
+				continue
+			}
+			put()
+			if err := l.box.PutDo(c, s); err != nil {
+				s.Lost()
+				if err == engine.ErrFull {
+					break // until there is room
+				}
 			}
 		}
-	}
-	if slot >= l.slab.made {
-		v.end()
-		return
-	}
-	l.goOnVisiting(v, slot)
-}
-
-func (v *visit) end() {
-	if v.left.Add(-1) == 0 {
-		v.done(0)
-	}
+		return next
+	}, func() { done(0) })
 }
 
 // comesFrom says whether a connection that a proxy may have told another address of comes
@@ -184,16 +150,4 @@ func (l *Loop) comesFrom(c *engine.Conn, from netip.AddrPort) bool {
 	}
 	at := sock.Peer(c.FD())
 	return netip.AddrPortFrom(at.Addr().Unmap(), at.Port()) == from
-}
-
-// expel closes a connection, when it is back if it is with a worker.
-func (l *Loop) expel(c *engine.Conn) {
-	if c.Armed()&Busy != 0 {
-		l.Later(c, func() { c.Kill(engine.ErrExpelled) })
-		return
-	}
-	if c.IsOpen() {
-		c.Kill(engine.ErrExpelled)
-		l.driver.Settle(c)
-	}
 }

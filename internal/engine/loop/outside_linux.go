@@ -28,10 +28,10 @@ func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) (sent, full int, clos
 	return sent, full, closed
 }
 
-// tell raises what the loop is told to do.
-func (l *Loop) tell(what int32) {
-	for told := l.told.Load(); told < what; told = l.told.Load() {
-		l.told.CompareAndSwap(told, what)
+// request raises what the loop is told to do.
+func (l *Loop) request(what int32) {
+	for told := l.wanted.Load(); told < what; told = l.wanted.Load() {
+		l.wanted.CompareAndSwap(told, what)
 	}
 	l.wake()
 }
@@ -49,22 +49,22 @@ func (l *Loop) queue(d engine.Dial) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
-	case l.ended || l.told.Load() >= stopping:
+	case l.ended || l.wanted.Load() >= stopping:
 		return engine.ErrClosed
 	case len(l.orders) >= maxOrders:
 		return engine.ErrFull
 	}
 	l.orders = append(l.orders, d)
-	l.some.Store(true)
+	l.hasOrders.Store(true)
 	return nil
 }
 
-// ask leaves a chore for the loop. One that has ended does it no more, and says so.
-func (l *Loop) ask(chore func()) (ok bool) {
+// addChore leaves a chore for the loop. One that has ended does it no more, and says so.
+func (l *Loop) addChore(chore func()) (ok bool) {
 	l.mu.Lock()
 	if ok = !l.ended; ok {
 		l.chores = append(l.chores, chore)
-		l.some.Store(true)
+		l.hasOrders.Store(true)
 	}
 	l.mu.Unlock()
 	l.wake()
@@ -126,37 +126,34 @@ func (l *Loop) settleTouched() {
 // Each calls f for every connection and every dial.
 func (l *Loop) Each(f func(*engine.Conn)) { l.slab.each(0, l.slab.made, f) }
 
-// Abort ends a connection or a dial of which nothing is under way any more,
-// because its driver has failed.
+// Abort closes a connection at once, or when it is back if it is with a worker, and gives
+// up a dial.
 func (l *Loop) Abort(c *engine.Conn, why error) {
 	switch {
 	case c.Armed()&Connecting != 0:
 		l.dialFailed(c, why)
 	case c.Armed()&Busy != 0:
-		l.Later(c, func() { c.Failed(why) })
-	case !c.IsOpen():
-		l.driver.Drop(c)
-	default:
-		c.Failed(why)
+		l.Later(c, func() { c.Abort(why) })
+	case c.IsOpen():
+		c.Abort(why)
 		l.driver.Settle(c)
 	}
 }
 
 // takeOrders takes what has been ordered, and does the chores.
 func (l *Loop) takeOrders() {
-	if !l.some.Load() {
+	if !l.hasOrders.Load() {
 		return
 	}
 	l.mu.Lock()
 	l.dials = append(l.dials, l.orders...)
 	for _, c := range l.posted {
-		l.casts.all = append(l.casts.all, casting{cast: c})
-		l.oldest = l.casts.all[0].cast
+		l.casts.all = append(l.casts.all, casting{Broadcast: c})
 	}
 	clear(l.posted)
 	chores := l.chores
 	l.orders, l.posted, l.chores = l.orders[:0], l.posted[:0], nil
-	l.some.Store(false)
+	l.hasOrders.Store(false)
 	l.mu.Unlock()
 	for _, do := range chores {
 		do()
@@ -179,15 +176,15 @@ func (l *Loop) dial() {
 // dialOne starts one connection, has another loop do it, or tells that it can't
 // be. It is not done when the loop that is to do it has no room for the order.
 func (l *Loop) dialOne(d engine.Dial) (done bool) {
-	if l.told.Load() >= stopping {
-		l.tellDialFailed(d.Owned, engine.ErrClosed)
+	if l.wanted.Load() >= stopping {
+		l.host.DialFailed(d.Owned, engine.ErrClosed)
 		return true
 	}
 	if l.full() {
 		return l.passDialOn(d)
 	}
 	if !l.group.admission.Acquire() {
-		l.tellDialFailed(d.Owned, engine.ErrFull)
+		l.host.DialFailed(d.Owned, engine.ErrFull)
 		return true
 	}
 	start := engine.Since()
@@ -198,10 +195,10 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	}
 	if err != nil {
 		l.group.admission.Release()
-		if errors.Is(err, syscall.EMFILE) && l.fullNow() {
+		if errors.Is(err, syscall.EMFILE) && l.noteTableFull() {
 			return l.passDialOn(d)
 		}
-		l.tellDialFailed(d.Owned, err)
+		l.host.DialFailed(d.Owned, err)
 		return true
 	}
 	c := l.take(fd)
@@ -216,21 +213,20 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 	if errno := l.driver.Watch(c); errno != 0 {
 		l.dialFailed(c, errno)
 	} else {
-		l.Time(c)
+		l.TrackExpiry(c)
 	}
 	return true
 }
 
 // dialLate ends an attempt that has taken too long: the kernel reports it as failed.
 func (l *Loop) dialLate(c *engine.Conn) {
-	c.SetArmed(c.Armed() | Late)
+	c.SetArmed(c.Armed() | DialTimedOut)
 	sock.Sever(c.FD())
 }
 
 // connect begins to connect.
 func (l *Loop) connect(d engine.Dial) (int32, error) {
-	options := l.group.options()
-	options.Reset = l.group.cfg.Reset
+	options := l.group.cfg.SocketOptions(true)
 	if d.Path != "" {
 		return sock.DialUnix(d.Path, options)
 	}
@@ -240,7 +236,7 @@ func (l *Loop) connect(d engine.Dial) (int32, error) {
 // Connected ends a dial, well or not.
 func (l *Loop) Connected(c *engine.Conn) {
 	errno := sock.SocketError(c.FD())
-	if c.Armed()&Late != 0 {
+	if c.Armed()&DialTimedOut != 0 {
 		errno = syscall.ETIMEDOUT
 	}
 	if errno == 0 {
@@ -257,26 +253,11 @@ func (l *Loop) Connected(c *engine.Conn) {
 
 // dialFailed gives up a dial that has a descriptor.
 func (l *Loop) dialFailed(c *engine.Conn, err error) {
-	if c.Armed()&Late != 0 {
+	if c.Armed()&DialTimedOut != 0 {
 		err = engine.ErrDialTimeout
 	}
+	c.SetArmed(c.Armed() &^ Connecting)
 	owned := c.Abandon()
 	l.driver.Drop(c)
-	l.tellDialFailed(owned, err)
-}
-
-// tellDialFailed tells the handler of the connection, if it has one of its own, or that
-// of all.
-func (l *Loop) tellDialFailed(owned engine.Owned, err error) {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		err = errno
-	}
-	if owned != nil {
-		owned.DialFailed(err)
-		return
-	}
-	if f, ok := l.host.Handler.(engine.DialFailer); ok {
-		f.DialFailed(err)
-	}
+	l.host.DialFailed(owned, err)
 }

@@ -47,10 +47,10 @@ func (l *Loop) touchOne(r engine.Ref) (ok bool) {
 	return true
 }
 
-// Rouse implements engine.Lister.
-func (g *group) Rouse() {
+// WakePacers implements engine.Lister.
+func (g *group) WakePacers() {
 	for _, l := range g.loops {
-		l.ask(func() {}) // a turn ends with the pacing
+		l.addChore(func() {}) // a turn ends with the pacing
 	}
 }
 

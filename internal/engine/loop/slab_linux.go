@@ -94,7 +94,7 @@ func (s *slab) each(from, to uint32, f func(*engine.Conn)) {
 // worker, who alone may look at it.
 func (s *slab) next(slot uint32) (c *engine.Conn, ok bool) {
 	for ; slot < s.made; slot++ {
-		if c = s.at(slot); c.FD() >= 0 && c.Armed()&(Connecting|Busy|Parting) == 0 && c.IsOpen() {
+		if c = s.at(slot); c.FD() >= 0 && c.Armed()&(Connecting|Busy|ClosePending) == 0 && c.IsOpen() {
 			return c, true
 		}
 	}

@@ -48,17 +48,17 @@ func (l *Loop) passOnFromPipe(c, o *engine.Conn, n int) {
 		l.touchLater(o)
 		return
 	}
-	if l.spilled == nil && moved < n {
-		l.spilled = make([]byte, engine.ReadSize)
+	if l.spill == nil && moved < n {
+		l.spill = make([]byte, engine.ReadSize)
 	}
 	for moved < n {
-		m, errno := l.pipe.Read(l.spilled)
+		m, errno := l.pipe.Read(l.spill)
 		if errno != 0 || m == 0 {
 			l.pipe.Close()
 			c.Failed(syscall.EIO) // what was in the pipe is lost
 			return
 		}
-		c.Arrived(l.spilled[:m])
+		c.Arrived(l.spill[:m])
 		moved += m
 	}
 }

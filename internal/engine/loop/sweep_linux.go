@@ -24,14 +24,6 @@ type sweep struct {
 // active reports whether the slab is swept.
 func (s *sweep) active() bool { return s.often > 0 || s.period > 0 && s.loop.slab.used > 0 }
 
-// next is when the next slice is due.
-func (s *sweep) next() time.Duration {
-	if !s.active() {
-		return never
-	}
-	return s.at
-}
-
 // run looks at the next slice.
 func (s *sweep) run(now time.Duration) {
 	if !s.active() || now < s.at {
@@ -63,7 +55,7 @@ func (l *Loop) sweepChunk(now time.Duration) (acts int) {
 	s := &l.sweep
 	from := uint32(s.chunk) * chunkSize
 	l.slab.each(from, from+chunkSize, func(c *engine.Conn) {
-		if c.Armed()&(Connecting|Late) == Connecting {
+		if c.Armed()&(Connecting|DialTimedOut) == Connecting {
 			if due, ok := c.Due(); ok && now >= due {
 				acts++
 				l.dialLate(c)

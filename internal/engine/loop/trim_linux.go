@@ -22,14 +22,6 @@ type trim struct {
 	at      time.Duration // the next look
 }
 
-// next is when the next look is due.
-func (t *trim) next() time.Duration {
-	if !t.buffers.Spare() {
-		return never
-	}
-	return t.at
-}
-
 // run drops what nobody has taken since the last look, when it is time.
 func (t *trim) run(now time.Duration) {
 	if !t.buffers.Spare() || now < t.at {

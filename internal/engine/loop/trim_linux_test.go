@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
-	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // sleeper is a driver to whom nothing happens, which says for how long it is to wait.
@@ -46,7 +45,7 @@ func TestLoopForgetsABurst(t *testing.T) {
 		t.Errorf("a loop that holds nothing waits for %v, want for ever", most)
 	}
 	spare := make(chan bool, 1)
-	s.loop.ask(func() {
+	s.loop.addChore(func() {
 		burst(&s.loop.buffers, 1000)
 		spare <- s.loop.buffers.Spare()
 	})
@@ -55,7 +54,7 @@ func TestLoopForgetsABurst(t *testing.T) {
 	}
 	for most := awaitSleep(); most >= 0; most = awaitSleep() {
 	}
-	s.loop.ask(func() { spare <- s.loop.buffers.Spare() })
+	s.loop.addChore(func() { spare <- s.loop.buffers.Spare() })
 	if <-spare {
 		t.Error("it sleeps for ever with more than it is to hold on to")
 	}
@@ -72,31 +71,5 @@ func burst(f *engine.FreeList, n int) {
 	}
 	for _, b := range taken {
 		f.Put(b)
-	}
-}
-
-// Looks are trimEvery apart, also in a loop that is busy and spins, and there are none
-// where nothing is to be dropped.
-func TestTrimKeepsItsTimes(t *testing.T) {
-	l := newLoop(&group{}, 0, sock.Eventfd{})
-	now := time.Hour
-	if l.patience(now) >= 0 {
-		t.Errorf("a loop that holds nothing waits for %v only", l.patience(now))
-	}
-	burst(&l.buffers, 1000)
-	for range 10 { // in use before the first look, and again before each further one
-		if l.tick(now); l.patience(now) != trimEvery {
-			t.Fatalf("after a look the next one is due in %v, want %v", l.patience(now), trimEvery)
-		}
-		l.tick(now + trimEvery - 1)
-		burst(&l.buffers, 1000)
-		now += trimEvery
-	}
-	l.tick(now)
-	if l.tick(now + trimEvery - 1); !l.buffers.Spare() {
-		t.Error("what was in use has been dropped before its time")
-	}
-	if l.tick(now + trimEvery); l.buffers.Spare() || l.patience(now+trimEvery) >= 0 {
-		t.Error("what was not in use any more is still there, or the loop goes on to look")
 	}
 }

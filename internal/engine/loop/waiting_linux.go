@@ -37,12 +37,12 @@ import (
 // poolRetry is how soon a pool that had no room is asked again.
 const poolRetry = time.Millisecond
 
-// shedPause is for how long after a shed connections are offered sparingly.
-const shedPause = 100 * time.Millisecond
+// throttleTime is for how long after a shed connections are offered sparingly.
+const throttleTime = 100 * time.Millisecond
 
 // waiting are the connections that wait for room in the pool.
 type waiting struct {
-	line[*engine.Conn]
+	deque[*engine.Conn]
 	why   error         // why the pool took no more
 	again time.Duration // when it is asked again
 	shed  time.Duration // when it last shed one that must wait, 0 for never
@@ -52,8 +52,8 @@ type waiting struct {
 // due says whether it is time to ask again.
 func (w *waiting) due(now time.Duration) bool { return w.n > 0 && now >= w.again }
 
-// sparing says whether connections are offered sparingly.
-func (w *waiting) sparing(now time.Duration) bool { return w.shed > 0 && now-w.shed < shedPause }
+// throttled says whether connections are offered sparingly.
+func (w *waiting) throttled(now time.Duration) bool { return w.shed > 0 && now-w.shed < throttleTime }
 
 // submit gives a connection to the pool, unless others wait that have to come
 // first: all of them, or while they are offered sparingly one, if its input may be
@@ -64,7 +64,7 @@ func (l *Loop) submit(c *engine.Conn) error {
 	case w.n == 0:
 	case !c.MayShed():
 		return w.why
-	case w.sparing(l.host.Clock()):
+	case w.throttled(l.host.Clock()):
 		if l.offer(1) == 0 {
 			return w.why
 		}
@@ -91,7 +91,7 @@ func (l *Loop) refused(why error) {
 		return
 	}
 	l.waiting.end = engine.ErrPoolClosed
-	l.group.forsaken.Do(func() {
+	l.group.poolClosedLogged.Do(func() {
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
 			"the pool of Server.Workers was closed before the server had ended: connections are closed as soon as their handler is to be called")
 	})
@@ -102,32 +102,24 @@ func (l *Loop) refused(why error) {
 func (l *Loop) offer(most int) (taken int) {
 	w := &l.waiting
 	most = min(most, w.n)
-	for taken < most && l.trySubmit(w.first()) == nil {
-		w.drop()
+	for taken < most && l.trySubmit(w.front()) == nil {
+		w.popFront()
 		taken++
 	}
 	return taken
 }
 
-// next is when the pool is asked again.
-func (w *waiting) next() time.Duration {
-	if w.n == 0 {
-		return never
-	}
-	return w.again
-}
-
-// askAgain offers those that wait when it is time.
-func (l *Loop) askAgain(now time.Duration) {
+// retryWaiting offers those that wait when it is time.
+func (l *Loop) retryWaiting(now time.Duration) {
 	w := &l.waiting
 	switch {
 	case w.n == 0:
 		return
 	case w.end != nil:
-		l.forsakeWaiting()
+		l.closeWaiting()
 	case !w.due(now):
 		return
-	case w.sparing(now):
+	case w.throttled(now):
 		l.offer(1)
 	default:
 		l.offer(w.n)
@@ -135,28 +127,28 @@ func (l *Loop) askAgain(now time.Duration) {
 	w.again = now + poolRetry
 }
 
-// cameBack lets those wait that the pool has shed, and offers some in the place of
+// offerAfterReturn lets those wait that the pool has shed, and offers some in the place of
 // those that have run.
-func (l *Loop) cameBack(ran int, shed []*engine.Conn, now time.Duration) {
+func (l *Loop) offerAfterReturn(ran int, shed []*engine.Conn, now time.Duration) {
 	w := &l.waiting
 	if len(shed) > 0 {
 		w.shed, w.again = now, now+poolRetry
-		w.putFirst(shed)
+		w.pushFront(shed)
 	}
 	switch {
 	case w.n == 0 || w.end != nil:
-	case w.sparing(now):
+	case w.throttled(now):
 		l.offer(2 * ran)
 	default:
 		l.offer(w.n)
 	}
 }
 
-// forsake is for a connection whose handler is to be called when none waits any
-// more: it is closed. The handler hears of that on the loop.
-func (l *Loop) forsake(c *engine.Conn) (here bool) {
-	if c.Parted() {
-		c.Unpart()
+// closeUnserved is for a connection whose handler is to be called when none waits any
+// more: it is closed. Its handler is told of that on the loop.
+func (l *Loop) closeUnserved(c *engine.Conn) (here bool) {
+	if c.ClosedDeferred() {
+		c.UndeferClosed()
 		c.Finish()
 		l.free(c)
 		return false
@@ -165,11 +157,11 @@ func (l *Loop) forsake(c *engine.Conn) (here bool) {
 	return true
 }
 
-// forsakeWaiting does the same for all that wait.
-func (l *Loop) forsakeWaiting() {
-	conns := l.waiting.line
-	l.waiting.line = line[*engine.Conn]{}
-	for ; conns.n > 0; conns.drop() {
-		l.goOn(conns.first(), l.waiting.why)
+// closeWaiting does the same for all that wait.
+func (l *Loop) closeWaiting() {
+	conns := l.waiting.deque
+	l.waiting.deque = deque[*engine.Conn]{}
+	for ; conns.n > 0; conns.popFront() {
+		l.resume(conns.front(), l.waiting.why)
 	}
 }

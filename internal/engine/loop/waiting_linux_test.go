@@ -30,20 +30,20 @@ func (p *rooms) TrySubmit(c *engine.Conn) error {
 
 func (p *rooms) Closed(error) bool { return false }
 
-// deaf is a handler that leaves all input.
-type deaf struct{}
+// idler is a handler that leaves all input.
+type idler struct{}
 
-func (deaf) Opened(*engine.Conn)               {}
-func (deaf) Received(*engine.Conn, []byte) int { return 0 }
-func (deaf) Ended(*engine.Conn, []byte) int    { return 0 }
-func (deaf) Closed(*engine.Conn, error)        {}
+func (idler) Opened(*engine.Conn)               {}
+func (idler) Received(*engine.Conn, []byte) int { return 0 }
+func (idler) Ended(*engine.Conn, []byte) int    { return 0 }
+func (idler) Closed(*engine.Conn, error)        {}
 
 // Input that may be shed takes no room in the pool before one of those that wait,
 // also while these are offered sparingly: however much of it there is, they get on.
 func TestWaitingGetsOn(t *testing.T) {
 	p := &rooms{}
 	shed := 0
-	cfg := engine.Config{Handler: deaf{}, Loops: 1, Pool: p, Log: slog.New(slog.DiscardHandler),
+	cfg := engine.Config{Handler: idler{}, Loops: 1, Pool: p, Log: slog.New(slog.DiscardHandler),
 		Limits: engine.Limits{MaxConns: 100, MaxMessage: 100, MaxUnsent: 100},
 		Shed:   func(_ *engine.Conn, in []byte, _ error) int { shed++; return len(in) }}
 	l := newLoop(&group{cfg: cfg, admission: engine.NewAdmission(&cfg)}, 0, sock.Eventfd{})

@@ -24,7 +24,7 @@ func (g *group) watch(ended <-chan struct{}) {
 	}
 	ticker := time.NewTicker(max(limit, minWatch))
 	defer ticker.Stop()
-	turns := make([]seen, len(g.loops))
+	turns := make([]observedTurn, len(g.loops))
 	for {
 		select {
 		case <-ended:
@@ -46,8 +46,8 @@ const (
 	upkeep
 )
 
-// doings say so in logs.
-var doings = [...]string{
+// doingNames say so in logs.
+var doingNames = [...]string{
 	events:     "events: a handler has not returned, or there was no CPU",
 	mail:       "mail: a handler has not returned, or there was no CPU",
 	broadcasts: "broadcasts",
@@ -55,21 +55,21 @@ var doings = [...]string{
 	upkeep:     "upkeep",
 }
 
-// seen is a turn that was under way at a look.
-type seen struct {
+// observedTurn is a turn that was under way at a look.
+type observedTurn struct {
 	clock time.Duration // of the loop
 	at    time.Duration // when it was first seen
 	told  bool
 }
 
 // judgeTurn reports a loop that is in the same turn as at the last look.
-func (l *Loop) judgeTurn(turn *seen) {
+func (l *Loop) judgeTurn(turn *observedTurn) {
 	clock, now := l.host.Clock(), engine.Since()
 	if l.asleep.Load() || turn.clock != clock {
 		if turn.told {
 			l.group.stuck.Add(-1)
 		}
-		*turn = seen{clock: clock, at: now}
+		*turn = observedTurn{clock: clock, at: now}
 		return
 	}
 	if held := now - turn.at; !turn.told && held >= l.group.cfg.Limits.HandlerTime {
@@ -82,7 +82,7 @@ func (l *Loop) judgeTurn(turn *seen) {
 		}
 		l.host.Log.LogAttrs(context.Background(), slog.LevelError,
 			"an event loop is held up in one turn; its other connections wait",
-			slog.String("doing", doings[doing]),
+			slog.String("doing", doingNames[doing]),
 			slog.Int("loop", l.host.Index), slog.Duration("for", held), slog.Int64("connections", l.used.Load()))
 	}
 }
@@ -91,9 +91,9 @@ func (l *Loop) judgeTurn(turn *seen) {
 func (g *group) moveOthers(but *Loop, held time.Duration) {
 	for _, l := range g.loops {
 		if g.cfg.Auto && l != but {
-			l.ask(func() {
+			l.addChore(func() {
 				if !l.host.Away {
-					l.moveAway(held)
+					l.auto.moveAway(held)
 				}
 			})
 		}

@@ -26,7 +26,7 @@ func (l *Loop) Deliver(c *engine.Conn) (here bool) {
 // loop's.
 func (l *Loop) handOver(c *engine.Conn) (here bool) {
 	if l.waiting.end == engine.ErrPoolClosed {
-		return l.forsake(c)
+		return l.closeUnserved(c)
 	}
 	c.HandedOver()
 	c.SetArmed(c.Armed() | Busy)
@@ -36,19 +36,19 @@ func (l *Loop) handOver(c *engine.Conn) (here bool) {
 	case why == nil:
 		return false
 	case l.waiting.end != nil:
-		l.regain(c)
-		return l.forsake(c)
+		l.reclaim(c)
+		return l.closeUnserved(c)
 	case c.MayShed():
-		l.regain(c)
+		l.reclaim(c)
 		c.Shed(why)
 		return true
 	}
-	l.waiting.put(c)
+	l.waiting.pushBack(c)
 	return false
 }
 
-// regain makes a busy connection the loop's again.
-func (l *Loop) regain(c *engine.Conn) {
+// reclaim makes a busy connection the loop's again.
+func (l *Loop) reclaim(c *engine.Conn) {
 	c.SetArmed(c.Armed() &^ Busy)
 	l.busy--
 	c.TakenBack()
@@ -63,9 +63,9 @@ func (l *Loop) Later(c *engine.Conn, do func()) {
 	delete(l.runs, c) // mail that comes now comes after it
 }
 
-// mailLater keeps mail for a busy connection: in one run while nothing else comes in
+// queueMail keeps mail for a busy connection: in one run while nothing else comes in
 // between.
-func (l *Loop) mailLater(m engine.Mail, data []byte) {
+func (l *Loop) queueMail(m engine.Mail, data []byte) {
 	run := l.runs[m.Conn]
 	if run == nil {
 		run = new(mailRun)
@@ -96,7 +96,7 @@ type back struct {
 func (l *Loop) giveBack(c *engine.Conn, why error) {
 	l.mu.Lock()
 	l.returned = append(l.returned, back{c, why})
-	l.back.Store(true)
+	l.hasReturned.Store(true)
 	l.mu.Unlock()
 	l.wake()
 }
@@ -104,40 +104,40 @@ func (l *Loop) giveBack(c *engine.Conn, why error) {
 // takeBack takes the connections that were given back. What the pool has not run,
 // and may not be shed, stays busy and waits.
 func (l *Loop) takeBack() {
-	if !l.back.Load() {
+	if !l.hasReturned.Load() {
 		return
 	}
 	l.mu.Lock()
-	l.returned, l.hands = l.hands[:0], l.returned
-	l.back.Store(false)
+	l.returned, l.takingBack = l.takingBack[:0], l.returned
+	l.hasReturned.Store(false)
 	l.mu.Unlock()
 	ran := 0
-	for _, b := range l.hands {
+	for _, b := range l.takingBack {
 		if b.why == nil {
 			ran++
 		} else if l.refused(b.why); l.waiting.end == nil && !b.conn.MayShed() {
 			l.shed = append(l.shed, b.conn)
 			continue
 		}
-		l.goOn(b.conn, b.why)
+		l.resume(b.conn, b.why)
 	}
-	clear(l.hands)
-	l.cameBack(ran, l.shed, l.host.Clock())
+	clear(l.takingBack)
+	l.offerAfterReturn(ran, l.shed, l.host.Clock())
 	clear(l.shed)
 	l.shed = l.shed[:0]
 }
 
-// goOn goes on with a connection that is back: with its input, if that is shed, and
+// resume goes on with a connection that is back: with its input, if that is shed, and
 // with what has come meanwhile.
-func (l *Loop) goOn(c *engine.Conn, why error) {
-	l.regain(c)
+func (l *Loop) resume(c *engine.Conn, why error) {
+	l.reclaim(c)
 	c.Miss(l.missed[c])
 	delete(l.missed, c)
-	if c.Parted() {
+	if c.ClosedDeferred() {
 		delete(l.later, c) // it is closed: all that came late is void
 		delete(l.runs, c)
 		if why != nil {
-			c.Unpart()
+			c.UndeferClosed()
 		}
 		c.Finish()
 		l.free(c)

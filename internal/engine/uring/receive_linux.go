@@ -19,14 +19,14 @@ func (d *driver) received(c *engine.Conn, e cqe) {
 	}
 	switch armed := c.Armed(); {
 	case armed&loop.Busy != 0:
-		d.keep(c, e)
+		d.keepCompletion(c, e)
 	case armed&dying == 0:
 		var in []byte
 		if e.res > 0 {
 			in = d.buffers.bytes(e)
 		}
 		d.take(c, e.res, in)
-		d.judge(c, e)
+		d.noteSize(c, e)
 	}
 	if e.flags&cqeBuffer != 0 {
 		d.buffers.done(e)
@@ -40,8 +40,8 @@ func (d *driver) received(c *engine.Conn, e cqe) {
 // without a buffer of the ring where those may not be enough for all.
 const bulk = 8 << 10
 
-// judge notes whether the connection sends much: more than there was room for, too.
-func (d *driver) judge(c *engine.Conn, e cqe) {
+// noteSize notes whether the connection sends much: more than there was room for, too.
+func (d *driver) noteSize(c *engine.Conn, e cqe) {
 	switch armed := c.Armed(); {
 	case e.res >= bulk, e.res > 0 && d.buffers.full(e):
 		c.SetArmed(armed &^ small)
@@ -70,8 +70,8 @@ func (d *driver) take(c *engine.Conn, res int32, in []byte) {
 	}
 }
 
-// keep keeps a receive's completion until the connection is back.
-func (d *driver) keep(c *engine.Conn, e cqe) {
+// keepCompletion keeps a receive's completion until the connection is back.
+func (d *driver) keepCompletion(c *engine.Conn, e cqe) {
 	var in []byte
 	if e.res > 0 {
 		in = slices.Clone(d.buffers.bytes(e))
@@ -88,9 +88,9 @@ func (d *driver) stopReceiving(c *engine.Conn) {
 	}
 }
 
-// stop has all that is under way to receive end.
-func (d *driver) stop(c *engine.Conn) {
-	d.loop.Time(c)
+// cancelAll has all that is under way to receive end.
+func (d *driver) cancelAll(c *engine.Conn) {
+	d.loop.TrackExpiry(c)
 	d.stopReceiving(c)
 	if c.Armed()&polling != 0 {
 		d.cancel(ofPoll | uint64(c.Slot()))
@@ -135,7 +135,7 @@ func (d *driver) Read(c *engine.Conn) bool {
 func (d *driver) receive(c *engine.Conn) {
 	armed := c.Armed()
 	c.SetArmed(armed | receiving)
-	d.hot++
+	d.receives++
 	d.loop.SweepFor(1)
 	s := d.ring.next()
 	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect

@@ -22,8 +22,8 @@ func (d *driver) sent(c *engine.Conn, e cqe) {
 	d.Settle(c)
 }
 
-// roomy takes the completion of a poll for room.
-func (d *driver) roomy(c *engine.Conn) {
+// writable takes the completion of a poll for room.
+func (d *driver) writable(c *engine.Conn) {
 	d.clear(c, sending)
 	if c.Armed()&loop.Busy != 0 {
 		d.loop.Later(c, c.Room)

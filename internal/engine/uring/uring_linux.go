@@ -94,14 +94,14 @@ const (
 
 // driver is the part of a loop that is io_uring's.
 type driver struct {
-	loop    *loop.Loop
-	ring    *ring
-	buffers *provided
-	accepts *sock.Poll    // watches the listener
-	input   []byte        // for Read
-	revived time.Duration // when the ring was last made anew
-	left    uint32        // completions of this round that are not handled
-	hot     int           // connections with a receive under way
+	loop     *loop.Loop
+	ring     *ring
+	buffers  *provided
+	accepts  *sock.Poll    // watches the listener
+	input    []byte        // for Read
+	revived  time.Duration // when the ring was last made anew
+	left     uint32        // completions of this round that are not handled
+	receives int           // connections with a receive under way
 }
 
 func (d *driver) Open() error {
@@ -167,7 +167,7 @@ func (d *driver) newRound() {
 // Wait gives the memory of the buffers back when none is in use: no receive is under
 // way, and none has left anything.
 func (d *driver) Wait(most time.Duration) {
-	if d.hot == 0 && d.ring.completions() == 0 {
+	if d.receives == 0 && d.ring.completions() == 0 {
 		d.buffers.release()
 	}
 	d.ring.wait(most)
@@ -193,7 +193,9 @@ func (d *driver) revive() {
 	}
 	d.loop.Each(func(c *engine.Conn) {
 		d.clear(c, underWay|canceling)
-		d.loop.Abort(c, errno)
+		if d.loop.Abort(c, engine.Reason(errno)); c.Armed()&dying != 0 {
+			d.closeWhenIdle(c)
+		}
 	})
 	d.loop.Relisten()
 }
@@ -215,7 +217,7 @@ func (d *driver) handle() bool {
 			n -= 3
 			d.sent(d.loop.Conn(uint32(e.user)), e)
 		case ofRoom:
-			d.roomy(d.loop.Conn(uint32(e.user)))
+			d.writable(d.loop.Conn(uint32(e.user)))
 		case ofPoll:
 			d.polled(d.loop.Conn(uint32(e.user)), e)
 		case ofListener:
@@ -277,7 +279,7 @@ func (d *driver) Established(c *engine.Conn) syscall.Errno {
 	return d.Watch(c)
 }
 
-func (d *driver) Drop(c *engine.Conn) { d.end(c) }
+func (d *driver) Drop(c *engine.Conn) { d.closeWhenIdle(c) }
 
 // Settle implements loop.Driver.
 func (d *driver) Settle(c *engine.Conn) {
@@ -285,7 +287,7 @@ func (d *driver) Settle(c *engine.Conn) {
 	case armed&loop.Busy != 0:
 		return
 	case armed&dying != 0:
-		d.end(c)
+		d.closeWhenIdle(c)
 		return
 	}
 	for {
@@ -300,14 +302,14 @@ func (d *driver) Settle(c *engine.Conn) {
 			}
 		case engine.Detach:
 			if c.Armed()&underWay != 0 {
-				d.stop(c)
+				d.cancelAll(c)
 				return
 			}
 			d.loop.Detach(c)
 		case engine.Shut:
 			d.loop.Shut(c)
 		case engine.Close:
-			d.end(c)
+			d.closeWhenIdle(c)
 			return
 		case engine.Read:
 			switch {
@@ -325,9 +327,9 @@ func (d *driver) Settle(c *engine.Conn) {
 	}
 }
 
-// end closes a connection when nothing of it is under way any more, and sees to
+// closeWhenIdle closes a connection when nothing of it is under way any more, and sees to
 // it that it soon is so.
-func (d *driver) end(c *engine.Conn) {
+func (d *driver) closeWhenIdle(c *engine.Conn) {
 	armed := c.Armed()
 	switch {
 	case armed&underWay == 0:
@@ -339,15 +341,15 @@ func (d *driver) end(c *engine.Conn) {
 	case armed&dying == 0:
 		c.SetArmed(armed | dying)
 		c.Discard(armed&sending == 0)
-		d.sever(c)
+		d.shutdown(c)
 	}
 }
 
-// sever ends the connection below its descriptor, so that all that is under way
+// shutdown ends the connection but not its descriptor, so that all that is under way
 // completes, and the descriptor can be closed. To cancel what is under way on a
 // descriptor would have the kernel look at all that is on the ring, and so closing
 // many would take time by the square of their number.
-func (d *driver) sever(c *engine.Conn) {
+func (d *driver) shutdown(c *engine.Conn) {
 	if !d.loop.Resets(c) || !sock.Disconnect(c.FD()) {
 		sock.Sever(c.FD())
 	}
@@ -356,11 +358,11 @@ func (d *driver) sever(c *engine.Conn) {
 // arm watches the connection for input if it wants some. Room is what the
 // completion of its send tells.
 func (d *driver) arm(c *engine.Conn) {
-	d.loop.Time(c)
+	d.loop.TrackExpiry(c)
 	armed := c.Armed()
 	switch wants := c.WantsInput() && !d.loop.Queued(c); {
 	case wants && armed&(receiving|polling) == 0:
-		if armed&active != 0 && (armed&small != 0 || d.hot < mostBuffers) {
+		if armed&active != 0 && (armed&small != 0 || d.receives < mostBuffers) {
 			d.receive(c)
 		} else {
 			c.SetArmed(armed | polling)
@@ -384,7 +386,7 @@ func (d *driver) Sweep(c *engine.Conn) {
 // clear takes back what is no longer under way.
 func (d *driver) clear(c *engine.Conn, bits uint16) {
 	if c.Armed()&bits&receiving != 0 {
-		d.hot--
+		d.receives--
 		d.loop.SweepFor(-1)
 	}
 	c.SetArmed(c.Armed() &^ bits)

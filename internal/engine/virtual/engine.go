@@ -32,8 +32,7 @@ const (
 	// grain is the coarseness of the core's clock of silence, by which it would find
 	// a time over too late: the engine asks it that much ahead.
 	grain = 34 * time.Millisecond
-	// maxCasts, maxOrders and maxPeers bound what is kept.
-	maxCasts  = 1024
+	// maxOrders and maxPeers bound what is kept.
 	maxOrders = 16
 	maxPeers  = 1 << 16
 	// MaxTime is the most virtual time: the core's clock wraps far beyond.
@@ -44,11 +43,12 @@ const (
 
 // Engine is a running engine.
 type Engine struct {
-	cfg      engine.Config
-	host     engine.Host
-	counters engine.Counters
-	wake     chan struct{} // somebody has left something
-	done     chan struct{} // closed when everything has ended
+	cfg        engine.Config
+	host       engine.Host
+	counters   engine.Counters
+	broadcasts engine.BroadcastTracker
+	wake       chan struct{} // somebody has left something
+	done       chan struct{} // closed when everything has ended
 
 	own    sync.Mutex // by which the rest is owned
 	now    time.Duration
@@ -59,15 +59,14 @@ type Engine struct {
 	drains bool          // all have been told
 	stopBy time.Duration // when those that are left are closed; 0 for never
 
-	mu     sync.Mutex // guards what follows
-	peers  []*Peer    // all that ever were, by slot
-	wishes wishes
+	mu       sync.Mutex // guards what follows
+	peers    []*Peer    // all that ever were, by slot
+	requests requests
 }
 
-// wishes are what others want of the engine.
-type wishes struct {
-	casts      []*engine.Shared
-	castBytes  int
+// requests are what others want of the engine.
+type requests struct {
+	casts      []*engine.Broadcast
 	expel      []netip.AddrPort
 	hold       bool
 	stop, kill bool
@@ -75,12 +74,12 @@ type wishes struct {
 	ended      bool
 }
 
-// all are the bytes of the broadcasts.
-func (w *wishes) all() (all []byte) {
-	for _, s := range w.casts {
-		all = append(all, s.Bytes...)
+// all are the broadcasts in one piece, and each.
+func (w *requests) all() (all []byte, each []*engine.Shared) {
+	for _, b := range w.casts {
+		all, each = append(all, b.Bytes...), append(each, &b.Shared)
 	}
-	return all
+	return all, each
 }
 
 // Listener stands for the listener of an engine, which it starts. It accepts nothing by
@@ -105,7 +104,7 @@ func (l *Listener) Start(cfg engine.Config) (engine.Engine, error) {
 	e.host.Buffers, e.host.Poster, e.host.Counters = &engine.FreeList{}, e, &e.counters
 	e.host.Now = func() time.Duration { return e.now + e.ahead }
 	e.host.SetClock(e.now)
-	e.host.Shard = true // no connection can be given up
+	e.host.NoDetach, e.host.Loops = true, 1
 	e.host.Entrances = []*engine.Entrance{engine.NewEntrance(cfg.Listeners[0], l.Addr())}
 	l.Engine = e
 	return e, nil
@@ -123,6 +122,7 @@ func (e *Engine) Loops() int { return 0 }
 // Counters implements engine.Engine.
 func (e *Engine) Counters() (sum engine.Counts) {
 	e.counters.AddTo(&sum)
+	e.broadcasts.Count(&sum)
 	return sum
 }
 
@@ -144,52 +144,50 @@ func (e *Engine) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	if err := p.box.Put(c, gen, r); err != nil {
 		return err
 	}
-	e.rouse()
+	e.signal()
 	return nil
 }
 
-func (e *Engine) rouse() {
+func (e *Engine) signal() {
 	select {
 	case e.wake <- struct{}{}:
 	default:
 	}
 }
 
-// wish leaves a wish, unless everything has ended or it can't be had.
-func (e *Engine) wish(leave func(*wishes) error) error {
+// request leaves a wish, unless everything has ended or it can't be had.
+func (e *Engine) request(leave func(*requests) error) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.wishes.ended {
+	if e.requests.ended {
 		return engine.ErrClosed
 	}
-	if err := leave(&e.wishes); err != nil {
+	if err := leave(&e.requests); err != nil {
 		return err
 	}
-	e.rouse()
+	e.signal()
 	return nil
 }
 
 // Broadcast implements engine.Engine.
 func (e *Engine) Broadcast(p []byte) error {
-	if len(p) > e.cfg.Limits.MaxUnsent {
-		return engine.ErrTooLarge
+	b, err := e.broadcasts.Begin(p, 1, &e.cfg.Limits)
+	if err != nil {
+		return err
 	}
-	return e.wish(func(w *wishes) error {
-		switch {
-		case w.stop:
-			return engine.ErrClosed
-		case len(w.casts) == maxCasts, w.castBytes > 0 && w.castBytes+len(p) > e.cfg.Limits.MaxMailBytes:
-			return engine.ErrFull
-		}
-		w.casts = append(w.casts, &engine.Shared{Bytes: append([]byte(nil), p...)})
-		w.castBytes += len(p)
+	err = e.request(func(w *requests) error {
+		w.casts = append(w.casts, b)
 		return nil
 	})
+	if err != nil {
+		b.Done()
+	}
+	return err
 }
 
 // Hold implements engine.Engine.
 func (e *Engine) Hold(on bool) error {
-	return e.wish(func(w *wishes) error {
+	return e.request(func(w *requests) error {
 		w.hold = on
 		return nil
 	})
@@ -197,7 +195,7 @@ func (e *Engine) Hold(on bool) error {
 
 // Expel implements engine.Engine.
 func (e *Engine) Expel(peer netip.AddrPort) error {
-	return e.wish(func(w *wishes) error {
+	return e.request(func(w *requests) error {
 		if len(w.expel) == maxOrders {
 			return engine.ErrFull
 		}
@@ -219,7 +217,7 @@ func (e *Engine) Visit(s *engine.Shared, put func(), done func(full int)) error 
 			full++
 		}
 	}
-	e.rouse()
+	e.signal()
 	done(full)
 	return nil
 }
@@ -237,28 +235,24 @@ func Within(d time.Duration) context.Context {
 // the tester's goroutine; what is left after that is for the tester's calls on another.
 func (e *Engine) Stop(ctx context.Context) error {
 	within, begin := ctx.Value(withinKey{}).(time.Duration)
-	_ = e.wish(func(w *wishes) error { // an error says that it has ended
+	_ = e.request(func(w *requests) error { // an error says that it has ended
 		if begin && !w.stop {
 			w.within = within
 		}
 		w.stop = true
 		return nil
 	})
+	e.broadcasts.End()
 	if e.try(); begin {
 		return nil
 	}
-	select {
-	case <-e.done:
-		return nil
-	case <-ctx.Done():
-	}
-	cut := e.host.Admission.Open()
-	_ = e.wish(func(w *wishes) error {
-		w.kill = true
-		return nil
+	return engine.AwaitStop(ctx, e.done, e.host.Admission.Open, func() {
+		_ = e.request(func(w *requests) error {
+			w.kill = true
+			return nil
+		})
+		e.try()
 	})
-	e.try()
-	return engine.CutOff(ctx, cut, engine.AwaitKilled(e.done, e.host.Admission.Open))
 }
 
 // Wait implements engine.Engine.
@@ -286,17 +280,20 @@ func (e *Engine) settle() {
 func (e *Engine) turn() (acted bool) {
 	e.host.SetClock(e.now)
 	e.mu.Lock()
-	w := e.wishes
-	e.wishes.casts, e.wishes.castBytes, e.wishes.expel = nil, 0, nil
+	w := e.requests
+	e.requests.casts, e.requests.expel = nil, nil
 	e.mu.Unlock()
 	acted = e.accept(w.hold || w.stop)
 	for _, p := range e.open() {
-		p.obey(&w)
+		p.apply(&w)
 		acted = p.mail() || acted
 		acted = p.drive() || acted
 	}
+	for _, b := range w.casts {
+		b.Done()
+	}
 	e.counters.Add(engine.Broadcasts, int64(len(w.casts)))
-	acted = e.yield() || acted
+	acted = e.shedBuffers() || acted
 	if w.stop {
 		acted = e.stopping(w) || acted
 	}
@@ -311,11 +308,7 @@ func (e *Engine) open() []*Peer {
 
 // accept lets those in that wait, as far as they may.
 func (e *Engine) accept(held bool) (acted bool) {
-	var holding int64
-	if held {
-		holding = 1
-	}
-	e.counters.Set(engine.Holding, holding)
+	e.counters.SetFlag(engine.Holding, held)
 	e.admits = 0
 	for !held && len(e.queue) > 0 {
 		if wait := e.host.Admission.TakeToken(e.now); wait > 0 {
@@ -330,8 +323,8 @@ func (e *Engine) accept(held bool) (acted bool) {
 	return acted
 }
 
-// yield closes connections with the largest buffers while all hold too much.
-func (e *Engine) yield() (acted bool) {
+// shedBuffers closes connections with the largest buffers while all together hold too much.
+func (e *Engine) shedBuffers() (acted bool) {
 	most := int64(e.cfg.Limits.MaxBuffered)
 	for most > 0 && e.counters.Get(engine.Buffered) > most {
 		var largest *Peer
@@ -343,7 +336,7 @@ func (e *Engine) yield() (acted bool) {
 		if largest == nil || largest.conn.Holds() == 0 {
 			break
 		}
-		largest.conn.Kill(engine.ErrOverBudget)
+		largest.conn.Abort(engine.ErrOverBudget)
 		largest.drive()
 		acted = true
 	}
@@ -351,7 +344,7 @@ func (e *Engine) yield() (acted bool) {
 }
 
 // stopping begins the end, and ends when nobody is left.
-func (e *Engine) stopping(w wishes) (acted bool) {
+func (e *Engine) stopping(w requests) (acted bool) {
 	if !e.drains {
 		e.drains = true
 		if w.within > 0 {
@@ -364,7 +357,7 @@ func (e *Engine) stopping(w wishes) (acted bool) {
 	}
 	for _, p := range e.open() {
 		if p.conn.Drain(); w.kill || e.stopBy > 0 && e.now >= e.stopBy {
-			p.conn.Kill(engine.ErrServerClosed)
+			p.conn.Abort(engine.ErrServerClosed)
 		}
 		acted = p.drive() || acted
 	}
@@ -373,8 +366,8 @@ func (e *Engine) stopping(w wishes) (acted bool) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.wishes.ended {
-		e.wishes.ended = true
+	if !e.requests.ended {
+		e.requests.ended = true
 		close(e.done)
 	}
 	return acted

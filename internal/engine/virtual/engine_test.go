@@ -86,7 +86,7 @@ func TestWishes(t *testing.T) {
 			}
 		}
 	}
-	times(maxCasts, func() error { return e.Broadcast(nil) })
+	times(engine.MaxBroadcasts, func() error { return e.Broadcast(nil) })
 	e.Do(func() {})
 	times(2, func() error { return e.Broadcast(make([]byte, 400)) })
 	e.Do(func() {})

@@ -115,14 +115,14 @@ func (p *Peer) welcome() {
 // cutOff ends a peer that is turned away.
 func (p *Peer) cutOff(why error) { p.done, p.why = true, why }
 
-// obey gives the connection what was left for all.
-func (p *Peer) obey(w *wishes) {
+// apply gives the connection what was left for all.
+func (p *Peer) apply(w *requests) {
 	if len(w.casts) > 0 {
-		p.conn.Cast(w.all(), w.casts)
+		p.conn.Cast(w.all())
 	}
 	for _, peer := range w.expel {
 		if peer == p.Addr || peer == p.conn.Peer() {
-			p.conn.Kill(engine.ErrExpelled)
+			p.conn.Abort(engine.ErrExpelled)
 		}
 	}
 }

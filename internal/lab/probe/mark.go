@@ -27,13 +27,12 @@ const (
 	RuleWatchdog   = "watchdog"
 	RuleOverran    = "overran"
 	RuleUnfinished = "unfinished"
-	RulePanicked   = "panicked"
 	RuleCounts     = "counts"
 	RuleCapacity   = "capacity"
 )
 
 // Breaking are the rules with which a run of ours is not compared, whatever its figures are.
-var Breaking = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RulePanicked, RuleCounts, RuleWatchdog}
+var Breaking = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
 const (
 	littleTolerance = 0.10
@@ -177,9 +176,6 @@ func markJobs(r *result.Run) {
 	}
 	if f.Overran != "" {
 		r.Mark(RuleOverran, "%s", f.Overran)
-	}
-	if f.Panicked > 0 {
-		r.Mark(RulePanicked, "%d jobs have panicked", f.Panicked)
 	}
 	if j.Ended != nil { // what was under way then is no fault of the counts
 		return

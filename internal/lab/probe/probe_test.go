@@ -120,7 +120,7 @@ func TestMeasure(t *testing.T) {
 		{"memory that others gave back", func() *result.Run { r := idleRun(); r.Samples[1].Slab = 0; return r }(), idle, map[string]float64{"bytes-idle": 100}, []string{RuleOthers}},
 		{"jobs", job(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "offered-times": 2, "p99": 0.002, "finished": 100, "peak-memory": 1 << 20, "cores": 0.5}, nil},
 		{"jobs of which none has run", job(func(j *result.Jobs) { j.Result.P99, j.Result.Late = 0, 100 }), jobWork, map[string]float64{"p99": stats.Never}, []string{RuleLate}},
-		{"jobs whose counts are wrong", job(func(j *result.Jobs) { j.Result.Finished, j.Result.Panicked, j.Result.Unfinished = 1, 1, 1 }), jobWork, nil, []string{RulePanicked, RuleUnfinished, RuleCounts}},
+		{"jobs whose counts are wrong", job(func(j *result.Jobs) { j.Result.Finished, j.Result.Unfinished = 1, 1 }), jobWork, nil, []string{RuleUnfinished, RuleCounts}},
 		{"a side that was ended", job(func(j *result.Jobs) { j.Ended = &result.Ended{}; j.Capacity, j.Result.Overran = 10, "x" }), jobWork, nil, []string{RuleWatchdog, RuleCapacity, RuleOverran}},
 		{"held", heldRun(), heldWorkload, map[string]float64{"held": 10, "held-server": 100, "held-kernel": 9000, "held-connects": 100, "held-echoes": 50, "held-missing": 0, "held-refused": 0,
 			"verify-missing": 0, "heartbeats-lost": 0, "heartbeats-missing": 0, "broadcast-missing": 0, "unclean": 0, "left": 0}, nil},

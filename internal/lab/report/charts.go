@@ -2,13 +2,11 @@ package report
 
 import (
 	"cmp"
-	"fmt"
 	"math"
-	"reflect"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
@@ -19,45 +17,38 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
-// charted are the figures that have a chart by size.
+// charted are the figures that have a chart by size: by how many connections there were, by
+// how many goroutines, or by how many jobs were offered.
 var charted = []struct {
-	figure, title, axis string
-	log                 bool
+	figure, size, title, axis string
+	log                       bool
 }{
-	{"tps", "Throughput", "messages a second", false},
-	{"p99", "p99 of the latency", "latency", true},
-	{"bytes-idle", "Server memory for each silent connection", "of each connection", true},
-	{"bytes-exchanged", "Server memory for each connection after a message", "of each connection", true},
-	{"kernel-idle", "Kernel memory for each silent connection, both ends", "of each connection", true},
-	{"parked-stack", "Stacks of parked goroutines", "of all of them", true},
-	{"parked-sys", "Go's memory with parked goroutines", "of all of them", true},
-	{"beat-cpu", "CPU for heartbeats", "of one CPU", false},
+	{"tps", "connections", "Throughput", "messages a second", false},
+	{"p99", "connections", "p99 of the latency", "latency", true},
+	{"bytes-idle", "connections", "Server memory for each silent connection", "of each connection", true},
+	{"bytes-exchanged", "connections", "Server memory for each connection after a message", "of each connection", true},
+	{"kernel-idle", "connections", "Kernel memory for each silent connection, both ends", "of each connection", true},
+	{"parked-stack", "goroutines", "Stacks of parked goroutines", "of all of them", true},
+	{"parked-sys", "goroutines", "Go's memory with parked goroutines", "of all of them", true},
+	{"beat-cpu", "connections", "CPU for heartbeats", "of one CPU", false},
+	{"goodput", "jobs offered a second", "Goodput by what is offered", "jobs a second within their deadline", false},
+	{"p99", "jobs offered a second", "p99 by what is offered", "p99", true},
 }
 
-// charts are those of a report: figures by size, what became of jobs by how many were offered,
-// and latencies.
-func charts(r *result.Report, used ids) (parts []page.Part) {
-	var all []*page.Chart
-	for _, f := range families(r) {
-		all = append(all, bySize(r, f)...)
+// charts are those of a report: figures by size, and latencies by percentile.
+func charts(r *result.Report) []page.Part {
+	parts := []page.Part{{Heading: "Charts"}}
+	names, families := families(r)
+	for _, name := range names {
+		parts = append(parts, bySize(r, name, families[name])...)
 	}
-	all = append(all, byOffer(r)...)
 	for _, w := range r.Scenario.Workloads {
 		if c := byPercentile(r, w); c != nil {
-			all = append(all, c)
+			parts = append(parts, page.Part{Chart: c})
 		}
 	}
-	if len(all) == 0 {
+	if len(parts) == 1 {
 		return nil
-	}
-	return append([]page.Part{{Heading: "Charts"}}, chartParts(used, r.Scenario.Name, all)...)
-}
-
-// chartParts are charts as parts, each with an ID that begins with a name.
-func chartParts(used ids, name string, all []*page.Chart) (parts []page.Part) {
-	for _, c := range all {
-		c.ID = used.id(name, c.Title)
-		parts = append(parts, page.Part{Chart: c})
 	}
 	return parts
 }
@@ -90,89 +81,63 @@ func rounded(v float64) float64 {
 	return four
 }
 
-// family are workloads that differ in their size only: in how many connections, or goroutines,
-// they have, and in how long they last.
-type family struct {
-	of        scenario.Workload // without a size
-	workloads []scenario.Workload
-}
+// sizeInName is what tells a workload from others of its family: "echo-100" from "echo-1000",
+// "cpu-unloaded" from "cpu-10x".
+var sizeInName = regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`)
 
-func families(r *result.Report) (all []family) {
+// families are the workloads that differ in their size alone, going by their names. Those of
+// one are in no family.
+func families(r *result.Report) (names []string, all map[string][]scenario.Workload) {
+	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
-		of := w
-		of.Name, of.Caption, of.Connections, of.Rounds, of.Whole = "", "", 0, 0, false
-		of.Phases = nil
-		for _, p := range w.Phases {
-			of.Phases = append(of.Phases, scenario.Phase{Do: p.Do, Heartbeat: p.Heartbeat, Shape: p.Shape, Times: p.Times})
+		name := sizeInName.ReplaceAllString(w.Name, "")
+		if all[name] == nil {
+			names = append(names, name)
 		}
-		i := slices.IndexFunc(all, func(f family) bool { return reflect.DeepEqual(f.of, of) })
-		if i < 0 {
-			i, all = len(all), append(all, family{of: of})
-		}
-		all[i].workloads = append(all[i].workloads, w)
+		all[name] = append(all[name], w)
 	}
-	return slices.DeleteFunc(all, func(f family) bool { return len(f.workloads) < 2 })
-}
-
-// String says what the workloads have in common, behind a title.
-func (f family) String() string {
-	var words []string
-	if f.of.App != "" {
-		words = append(words, f.of.App)
-	}
-	if f.of.Size > 0 {
-		words = append(words, fmt.Sprintf("%d B", f.of.Size))
-	}
-	if f.of.Pipeline > 1 {
-		words = append(words, fmt.Sprintf("%d deep", f.of.Pipeline))
-	}
-	if f.of.TLS {
-		words = append(words, "TLS")
-	}
-	if f.of.Unpinned {
-		words = append(words, "not pinned")
-	}
-	if len(words) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(words, ", ")
+	return slices.DeleteFunc(names, func(name string) bool { return len(all[name]) < 2 }), all
 }
 
 // bySize are the charts of a family: our curves, and published points, dashed.
-func bySize(r *result.Report, f family) (all []*page.Chart) {
-	for _, x := range charted {
-		figure, _ := probe.Named(x.figure)
+func bySize(r *result.Report, name string, family []scenario.Workload) (parts []page.Part) {
+	for _, of := range charted {
+		figure, _ := probe.Named(of.figure)
 		c := &page.Chart{
-			Title: x.title + f.String(),
-			X:     page.Axis{Label: "connections", Log: true},
-			Y:     page.Axis{Label: x.axis, Unit: figure.Unit, Log: x.log},
-		}
-		if strings.HasPrefix(x.figure, "parked") {
-			c.X.Label = "goroutines"
+			Title: of.title + ": " + name,
+			X:     page.Axis{Label: of.size, Log: true},
+			Y:     page.Axis{Label: of.axis, Unit: figure.Unit, Log: of.log},
 		}
 		for _, s := range r.Scenario.Subjects {
 			var points curve
-			for _, w := range f.workloads {
-				if v, ok := rowNamed(rowsOf(r, w.Name), s.Name).median(x.figure); ok {
-					points.add(float64(held(r, w, s.Name)), v)
+			for _, w := range family {
+				x := rowNamed(rowsOf(r, w.Name), s.Name)
+				size, known := float64(connections(r, w, s.Name)), w.Phase(scenario.Jobs) == nil
+				if of.size == "jobs offered a second" {
+					size, known = x.median("offered-rate")
+				}
+				if v, ok := x.median(of.figure); ok && known && !stats.IsNever(v) {
+					points.add(size, v)
 				}
 			}
 			if len(points) > 0 {
-				series := points.series(s.Name)
-				series.Points = true
-				c.Series = append(c.Series, series)
+				c.Series = append(c.Series, points.series(s.Name))
 			}
 		}
-		if severalSizes(c) {
-			c.Series = append(c.Series, publishedSeries(r, f, x.figure)...)
-			all = append(all, c)
+		if !slices.ContainsFunc(c.Series, func(s page.Series) bool { return s.X[0] != s.X[len(s.X)-1] }) {
+			continue // no curve
 		}
+		c.Series = append(c.Series, publishedSeries(r, family, of.figure)...)
+		for i := range c.Series {
+			c.Series[i].Points = true
+		}
+		parts = append(parts, page.Part{Chart: c})
 	}
-	return all
+	return parts
 }
 
 // publishedSeries are the published figures of the family's workloads.
-func publishedSeries(r *result.Report, f family, figure string) (all []page.Series) {
+func publishedSeries(r *result.Report, family []scenario.Workload, figure string) (all []page.Series) {
 	for i := range r.Scenario.Published {
 		p := &r.Scenario.Published[i]
 		column := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
@@ -181,7 +146,7 @@ func publishedSeries(r *result.Report, f family, figure string) (all []page.Seri
 		}
 		curves, names := map[string]*curve{}, []string{}
 		for _, row := range p.Rows {
-			w := slices.IndexFunc(f.workloads, func(w scenario.Workload) bool { return w.Name == row.Workload })
+			w := slices.IndexFunc(family, func(w scenario.Workload) bool { return w.Name == row.Workload })
 			v, ok := p.Columns[column].Value(row.Cells[column])
 			if w < 0 || !ok {
 				continue
@@ -190,62 +155,12 @@ func publishedSeries(r *result.Report, f family, figure string) (all []page.Seri
 			if curves[name] == nil {
 				names, curves[name] = append(names, name), &curve{}
 			}
-			curves[name].add(float64(cmp.Or(row.Count, f.workloads[w].Connections)), v)
+			curves[name].add(float64(cmp.Or(row.Count, family[w].Connections)), v)
 		}
 		for _, name := range names {
 			s := curves[name].series(name)
-			s.Dashed, s.Points = true, true
+			s.Dashed = true
 			all = append(all, s)
-		}
-	}
-	return all
-}
-
-// severalSizes says whether a chart has a curve: two points that are not above each other.
-func severalSizes(c *page.Chart) bool {
-	return slices.ContainsFunc(c.Series, func(s page.Series) bool { return len(s.X) > 1 && s.X[0] != s.X[len(s.X)-1] })
-}
-
-// byOffer are goodput and latency by what is offered, for each shape of jobs.
-func byOffer(r *result.Report) (all []*page.Chart) {
-	shapes := []string{}
-	for _, w := range r.Scenario.Workloads {
-		if p := w.Phase(scenario.Jobs); p != nil && !slices.Contains(shapes, p.Shape) {
-			shapes = append(shapes, p.Shape)
-		}
-	}
-	for _, shape := range shapes {
-		for _, of := range []struct {
-			figure string
-			chart  page.Chart
-		}{
-			{"goodput", page.Chart{Title: "Goodput by what is offered: " + shape, Y: page.Axis{Label: "jobs a second within their deadline"}}},
-			{"p99", page.Chart{Title: "p99 by what is offered: " + shape, Y: page.Axis{Label: "p99", Unit: page.Seconds, Log: true}}},
-		} {
-			c := of.chart
-			c.X = page.Axis{Label: "jobs offered a second", Log: true}
-			for _, s := range r.Scenario.Subjects {
-				var points curve
-				for _, w := range r.Scenario.Workloads {
-					if p := w.Phase(scenario.Jobs); p == nil || p.Shape != shape {
-						continue
-					}
-					x := rowNamed(rowsOf(r, w.Name), s.Name)
-					rate, ok := x.median("offered-rate")
-					v, ok2 := x.median(of.figure)
-					if ok && ok2 && !stats.IsNever(v) {
-						points.add(rate, v)
-					}
-				}
-				if len(points) > 0 {
-					series := points.series(s.Name)
-					series.Points = true
-					c.Series = append(c.Series, series)
-				}
-			}
-			if severalSizes(&c) {
-				all = append(all, &c)
-			}
 		}
 	}
 	return all
@@ -303,173 +218,4 @@ func percentiles(name string, h *hdrhistogram.Histogram) page.Series {
 	}
 	c.add(float64(h.TotalCount()), float64(h.Max())/1e9)
 	return c.series(name)
-}
-
-const (
-	// fewestTicks are what a time line has that is drawn, and mostTicks how many of a
-	// longer one are.
-	fewestTicks = 3
-	mostTicks   = 120
-	// shortestStep is the least time between two ticks whose difference is drawn: the
-	// kernel counts processor time in steps of 10 ms.
-	shortestStep = 500 * time.Millisecond
-)
-
-// timeChart is a chart of a time line, with one curve or several of each subject.
-type timeChart struct {
-	title  string
-	axis   page.Axis
-	curves []timeCurve
-}
-
-// timeCurve is a curve of a subject's ticks: a level, a rate a second, or by how much more
-// there is than at first. of is false where it is not known.
-type timeCurve struct {
-	name    string
-	how     int
-	dashed  bool
-	gapless bool // points are too seldom for gaps
-	of      func(*result.Tick) (float64, bool)
-}
-
-const (
-	level = iota
-	perSecond
-	grown
-)
-
-func positive(v float64) (float64, bool) { return v, v > 0 }
-
-func cpu(s *result.TickSide) (float64, bool) { return (s.User + s.System).Seconds(), s.RSS > 0 }
-
-var timeCharts = []timeChart{
-	{"CPU of server and load", page.Axis{Label: "CPUs kept busy"}, []timeCurve{
-		{", server", perSecond, false, false, func(k *result.Tick) (float64, bool) { return cpu(&k.Server) }},
-		{", load", perSecond, true, false, func(k *result.Tick) (float64, bool) { return cpu(&k.Load) }},
-	}},
-	{"Memory", page.Axis{Label: "RSS and PSS of the server; by how much the kernel's small objects have grown", Unit: page.Bytes}, []timeCurve{
-		{", server", level, false, false, func(k *result.Tick) (float64, bool) { return positive(float64(k.Server.RSS)) }},
-		{", server, PSS", level, true, true, func(k *result.Tick) (float64, bool) { return positive(float64(k.Server.PSS)) }},
-		{", kernel", grown, true, false, func(k *result.Tick) (float64, bool) { return positive(float64(k.Slab)) }},
-	}},
-	{"Memory of the machine", page.Axis{Label: "how much more is free than at first; what the buffers of TCP take", Unit: page.Bytes}, []timeCurve{
-		{", free", grown, false, false, func(k *result.Tick) (float64, bool) { return positive(float64(k.Free)) }},
-		{", TCP", level, true, false, func(k *result.Tick) (float64, bool) { return float64(k.TCPMemory), true }},
-	}},
-	{"Open connections", page.Axis{Label: "connections that the load has open"}, []timeCurve{
-		{"", level, false, false, func(k *result.Tick) (float64, bool) { return float64(k.Open), k.Load.RSS > 0 }},
-	}},
-	{"Answered", page.Axis{Label: "messages a second"}, []timeCurve{
-		{"", perSecond, false, false, func(k *result.Tick) (float64, bool) { return float64(k.Answered), k.Load.RSS > 0 }},
-	}},
-	{"Goroutines", page.Axis{Label: "goroutines of the server"}, []timeCurve{
-		{"", level, false, false, func(k *result.Tick) (float64, bool) { return positive(float64(k.Server.Goroutines)) }},
-	}},
-	{"Collections of garbage", page.Axis{Label: "a second, of server and load"}, []timeCurve{
-		{", server", perSecond, false, false, func(k *result.Tick) (float64, bool) { return float64(k.Server.GCs), k.Server.Goroutines > 0 }},
-		{", load", perSecond, true, false, func(k *result.Tick) (float64, bool) { return float64(k.Load.GCs), k.Load.Goroutines > 0 }},
-	}},
-	{"Context switches", page.Axis{Label: "a second, of the server"}, []timeCurve{
-		{"", perSecond, false, false, func(k *result.Tick) (float64, bool) {
-			return positive(float64(k.Server.Voluntary + k.Server.Involuntary))
-		}},
-	}},
-	{"TCP sockets that nobody has open", page.Axis{Label: "TIME_WAIT and orphans of the machine, those of runs before among them"}, []timeCurve{
-		{", TIME_WAIT", level, false, false, func(k *result.Tick) (float64, bool) { return float64(k.TimeWait), true }},
-		{", orphans", level, true, false, func(k *result.Tick) (float64, bool) { return float64(k.Orphans), true }},
-	}},
-}
-
-// timelines are the time lines of a report, none where there are too few ticks.
-func timelines(r *result.Report, used ids) []page.Section {
-	s := page.Section{Title: r.Scenario.Name + ": time lines", Lead: "Of each subject it is its last round. A point of a rate is the mean since the point before it. " +
-		"Runs begin when the server is ready: connecting, warm-up and draining are in the picture. " +
-		"What a server says of itself is there where its command has {admin}, and not where memory is measured."}
-	for _, w := range r.Scenario.Workloads {
-		var all []*page.Chart
-		for _, x := range timeCharts {
-			c := &page.Chart{Title: x.title + ": " + w.Name, X: page.Axis{Label: "time since the run began", Unit: page.Clock}, Y: x.axis}
-			for _, row := range rowsOf(r, w.Name) {
-				ticks := lastTicks(row)
-				for _, t := range x.curves {
-					if s := t.draw(row.subject, ticks); slices.ContainsFunc(s.Y, func(y float64) bool { return !math.IsNaN(y) && y != 0 }) {
-						c.Series = append(c.Series, s)
-					}
-				}
-			}
-			if len(c.Series) > 0 {
-				all = append(all, c)
-			}
-		}
-		if len(all) > 0 {
-			s.Parts = append(s.Parts, page.Part{Heading: w.Name})
-			s.Parts = append(s.Parts, chartParts(used, r.Scenario.Name+"-t", all)...)
-		}
-	}
-	if len(s.Parts) == 0 {
-		return nil
-	}
-	s.ID = used.id(r.Scenario.Name, "time-lines")
-	return []page.Section{s}
-}
-
-// lastTicks is the time line of the last run that counts, thinned, nil where it is too short.
-func lastTicks(x row) (ticks []result.Tick) {
-	for _, run := range x.runs {
-		if run.Counts() && len(run.Timeline) > 0 {
-			ticks = run.Timeline
-		}
-	}
-	if len(ticks) < fewestTicks {
-		return nil
-	}
-	step := (len(ticks) + mostTicks - 1) / mostTicks
-	var kept []result.Tick
-	for i := 0; i < len(ticks); i += step {
-		kept = append(kept, ticks[i])
-	}
-	return kept
-}
-
-// draw draws a curve. What is not known is a gap, and so is a counter that went back: it has
-// begun anew, with another process.
-func (t timeCurve) draw(subject string, ticks []result.Tick) page.Series {
-	s := page.Series{Name: subject + t.name, Dashed: t.dashed}
-	var first float64
-	var before *result.Tick
-	for i := range ticks {
-		now := &ticks[i]
-		v, ok := t.of(now)
-		y := math.NaN()
-		switch t.how {
-		case level:
-			if ok {
-				y = v
-			}
-		case grown:
-			if i == 0 {
-				first = v
-			}
-			if ok && first > 0 {
-				y = v - first
-			}
-		case perSecond:
-			if before != nil && now.At-before.At < shortestStep {
-				continue
-			}
-			if before != nil && ok {
-				if was, _ := t.of(before); v >= was {
-					y = (v - was) / (now.At - before.At).Seconds()
-				}
-			}
-			if ok {
-				before = now
-			}
-		}
-		if t.gapless && math.IsNaN(y) {
-			continue
-		}
-		s.X, s.Y = append(s.X, math.Round(now.At.Seconds()*10)/10), append(s.Y, rounded(y))
-	}
-	return s
 }

@@ -1,6 +1,7 @@
 package report
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -32,13 +33,7 @@ func Write(dir string, s *result.Set) error {
 
 // WriteText writes a set for a terminal.
 func WriteText(w io.Writer, s *result.Set) error {
-	p := page.Page{Facts: facts(s)}
-	p.Lead, _ = status(s)
-	p.Title = title(s)
-	used := make(ids)
-	for _, r := range s.Reports {
-		p.Sections = append(p.Sections, section(r, used))
-	}
+	p := Page(s)
 	return p.WriteText(w)
 }
 
@@ -47,15 +42,14 @@ func WriteText(w io.Writer, s *result.Set) error {
 func Page(s *result.Set) page.Page {
 	p := page.Page{Title: title(s), Facts: facts(s)}
 	p.Lead, p.Tone = status(s)
-	used := ids{"overview": true}
 	p.Sections = append(p.Sections, overview(s))
 	for _, r := range s.Reports {
-		x := section(r, used)
-		x.Parts = append(x.Parts, charts(r, used)...)
-		p.Sections = append(p.Sections, x)
+		p.Sections = append(p.Sections, section(r))
 	}
 	for _, r := range s.Reports {
-		p.Sections = append(p.Sections, timelines(r, used)...)
+		if x := timelines(r); len(x.Parts) > 0 {
+			p.Sections = append(p.Sections, x)
+		}
 	}
 	return p
 }
@@ -74,20 +68,14 @@ func title(s *result.Set) string {
 
 // facts are how the set was made.
 func facts(s *result.Set) [][2]string {
-	or := func(text, other string) string {
-		if text == "" {
-			return other
-		}
-		return text
-	}
 	all := [][2]string{
-		{"Machine", s.Machine.String()}, {"Myriad", or(s.Version, "not known")},
+		{"Machine", s.Machine.String()}, {"Myriad", cmp.Or(s.Version, "not known")},
 		{"Date", s.Date.UTC().Format(time.DateTime + " MST")},
 	}
 	if s.Took > 0 {
 		all = append(all, [2]string{"Took", s.Took.Round(time.Second).String()})
 	}
-	return append(all, [2]string{"Command", s.Command}, [2]string{"Scale", or(s.Scale, "as the scenarios are written")})
+	return append(all, [2]string{"Command", s.Command}, [2]string{"Scale", cmp.Or(s.Scale, "as the scenarios are written")})
 }
 
 // tally counts runs: those that failed, were not made, were repeated, or broke a rule, and how
@@ -151,10 +139,10 @@ func status(s *result.Set) (string, page.Tone) {
 // overview has the answers of all scenarios, how ours stand beside published designs, and what
 // was not as it should be.
 func overview(s *result.Set) page.Section {
-	x := page.Section{ID: "overview", Title: "Overview"}
+	x := page.Section{Title: "Overview"}
 	for _, r := range s.Reports {
-		if answer := Answer(r); answer != "" {
-			x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + answer})
+		if a := answerOf(r); a.clauses != nil {
+			x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
 		}
 	}
 	t := &page.Table{Caption: "How many rows of ours are ahead of the published design in the same run, by all figures that the published row is about."}
@@ -166,7 +154,7 @@ func overview(s *result.Set) page.Section {
 		for i := range r.Scenario.Published {
 			c := compare(r, &r.Scenario.Published[i])
 			if len(c.standings)+len(c.missing) > 0 {
-				n := c.tally()
+				n := c.outcomes()
 				t.Add(c.published.Title, fmt.Sprint(n[result.Ahead]), fmt.Sprint(n[result.Level]), fmt.Sprint(n[result.Behind]),
 					fmt.Sprint(n[result.NotMeasured]), fmt.Sprint(len(c.missing)), r.Scenario.Name)
 				t.SetTone(0, c.summary().Tone)
@@ -241,14 +229,11 @@ func folded(title string, all []page.Remark) []page.Part {
 
 // section is a report: its answer, how it was run, the tables of each workload, the published
 // tables with ours beside them, and the claims.
-func section(r *result.Report, used ids) page.Section {
+func section(r *result.Report) page.Section {
 	s := &r.Scenario
-	x := page.Section{ID: used.id(s.Name), Title: s.Name, Lead: s.Question}
-	if answer := Answer(r); answer != "" {
-		x.Parts = append(x.Parts, page.Part{Text: answer})
-		if p := picture(r); p != nil {
-			x.Parts = append(x.Parts, page.Part{Bars: p})
-		}
+	x := page.Section{Title: s.Name, Lead: s.Question}
+	if a := answerOf(r); a.clauses != nil {
+		x.Parts = append(x.Parts, page.Part{Text: a.String()}, page.Part{Bars: a.picture})
 	}
 	for _, text := range append(strings.Split(s.About, "\n\n"), reading(r)) {
 		if text = strings.TrimSpace(text); text != "" {
@@ -260,7 +245,7 @@ func section(r *result.Report, used ids) page.Section {
 		x.Parts = append(x.Parts, workload(r, w)...)
 	}
 	for i := range s.Published {
-		x.Parts = append(x.Parts, published(r, &s.Published[i])...)
+		x.Parts = append(x.Parts, compare(r, &s.Published[i]).parts()...)
 	}
 	var claims []page.Remark
 	for _, v := range r.Verdicts {
@@ -276,57 +261,28 @@ func section(r *result.Report, used ids) page.Section {
 			"go build -C peers -o FILE . && myriad bench overload --peers FILE", scenario.Join(names))
 		x.Parts = append(x.Parts, remarks("", []page.Remark{{Tone: page.Faint, Text: text}})...)
 	}
+	x.Parts = append(x.Parts, charts(r)...)
 	return x
-}
-
-// picture is the figure of the first clause of the answer, of each subject.
-func picture(r *result.Report) *page.Bars {
-	for _, c := range r.Scenario.Answer {
-		f, ok := probe.Named(c.Figure)
-		if !ok || clause(r, c) == "" {
-			continue
-		}
-		b := &page.Bars{Title: f.Heading + ", " + c.Workload, Unit: f.Unit}
-		rows := rowsOf(r, c.Workload)
-		best := bestBut(rows, f, r.Scenario.Baseline).subject
-		for _, x := range rows {
-			if v, ok := x.median(f.Name); ok && !stats.IsNever(v) {
-				tone := page.Plain
-				if x.subject == best {
-					tone = page.Good
-				}
-				b.Add(x.subject, v, f.Text(v), tone)
-			}
-		}
-		return b
-	}
-	return nil
 }
 
 // reading says how the figures are to be read.
 func reading(r *result.Report) string {
 	s := &r.Scenario
-	pinning := r.Pinning
+	pinning := r.Pinning.String()
 	if !slices.ContainsFunc(s.Workloads, func(w scenario.Workload) bool { return !w.Unpinned }) {
-		pinning = result.Pinning{Why: "not asked for"}
+		pinning = "none: not asked for"
 	}
-	rounds, most := strconv.Itoa(s.Rounds), s.Rounds
+	rounds := strconv.Itoa(s.Rounds)
 	for _, w := range s.Workloads {
 		if n := s.RoundsOf(w); n != s.Rounds {
 			rounds += fmt.Sprintf("; %s %d", w.Name, n)
-			most = max(most, n)
 		}
 	}
-	text := fmt.Sprintf("Pinning: %s. Figures are medians over the rounds (%s), subjects in turn", pinning, rounds)
-	if most > 1 {
-		text += "; ± is a confidence interval of 95 % by the rounds: another run agrees if its figure is no further away than both ± together"
-	} else {
-		text += "; of one round there is no ±"
-	}
+	text := fmt.Sprintf("Pinning: %s. Figures are medians over the rounds (%s), subjects in turn; ± is a confidence interval of 95 %%, which one round does not have", pinning, rounds)
 	if s.Baseline != "" {
 		text += "; the ratio is the median of each round's ratio to " + s.Baseline
 	}
-	return text + ". Marks are explained below their table, with the number of runs that have them."
+	return text + ". Marks are rules that so many of the runs broke."
 }
 
 // workload is what there is to say of a workload, nothing where nothing was run.
@@ -360,9 +316,9 @@ func workload(r *result.Report, w scenario.Workload) []page.Part {
 func notes(r *result.Report, w scenario.Workload, rows []row) (parts []page.Part) {
 	tps, _ := probe.Named("tps")
 	if auto := rowNamed(rows, r.Scenario.Auto); len(auto.runs) > 0 {
-		best := bestBut(rows, tps, r.Scenario.Auto)
-		if ratio, ok := auto.ratio(best, "tps"); ok {
-			parts = append(parts, page.Part{Text: fmt.Sprintf("%s is at %.2f of the best of the others (%s)", auto.subject, ratio, best.subject)})
+		other := best(rows, tps, r.Scenario.Auto)
+		if ratio, ok := stats.Median(auto.ratios(other, "tps")); ok {
+			parts = append(parts, page.Part{Text: fmt.Sprintf("%s is at %.2f of the best of the others (%s)", auto.subject, ratio, other.subject)})
 		}
 	}
 	p := w.Phase(scenario.Jobs)
@@ -414,17 +370,18 @@ func table(r *result.Report, rows []row) *page.Table {
 			if f.Name != main {
 				continue
 			}
-			line = append(line, around(x.values(f.Name)))
+			line = append(line, spread(x.values(f.Name)))
 			if len(base.runs) > 0 {
 				ratio := probe.None
-				if v, ok := x.ratio(base, f.Name); ok {
+				if v, ok := stats.Median(x.ratios(base, f.Name)); ok {
 					ratio = fmt.Sprintf("%.2f", v)
 				}
 				line = append(line, ratio)
 			}
 		}
-		t.Add(append(line, x.marks())...)
-		t.SetTone(len(line), x.tone())
+		marks, tone := x.marks()
+		t.Add(append(line, marks)...)
+		t.SetTone(len(line), tone)
 	}
 	return t
 }
@@ -498,56 +455,4 @@ func marksOf(rows []row) (all []page.Remark) {
 		}
 	}
 	return all
-}
-
-// published is a published table with ours in it, what is wrong with it, and how ours stand
-// beside the published designs.
-func published(r *result.Report, p *scenario.Published) []page.Part {
-	c := compare(r, p)
-	text := "Published by " + p.Source + "."
-	if p.Machine != "" {
-		text += " Measured there on " + p.Machine + "."
-	}
-	parts := []page.Part{{Heading: "Published: " + p.Title}, {Text: text}, {Table: c.table}}
-	var all []page.Remark
-	if len(c.standings) > 0 {
-		all = append(all, c.summary())
-	}
-	for _, s := range slices.Concat(c.standings...) {
-		all = append(all, page.Remark{Tone: tones[s.outcome()], Text: s.String()})
-	}
-	for _, text := range c.missing {
-		all = append(all, page.Remark{Tone: page.Warn, Text: text})
-	}
-	parts = append(parts, remarks("", all)...)
-	all = nil
-	for _, text := range p.Faults {
-		all = append(all, page.Remark{Text: "Known fault of what is published: " + text})
-	}
-	for _, text := range p.Notes {
-		all = append(all, page.Remark{Text: text})
-	}
-	return append(parts, folded("What is to be known of this table", append(all, c.unloaded...))...)
-}
-
-// ids are the names of sections and charts in a page: each once.
-type ids map[string]bool
-
-// id makes one of words.
-func (all ids) id(words ...string) string {
-	const most = 56 // leaves room for a number
-	name := strings.FieldsFunc(strings.ToLower(strings.Join(words, "-")), func(c rune) bool {
-		return (c < 'a' || c > 'z') && (c < '0' || c > '9')
-	})
-	base := strings.Join(name, "-")
-	base = strings.TrimSuffix(base[:min(len(base), most)], "-")
-	if base == "" {
-		base = "x"
-	}
-	id := base
-	for n := 2; all[id]; n++ {
-		id = base + "-" + strconv.Itoa(n)
-	}
-	all[id] = true
-	return id
 }

@@ -21,8 +21,7 @@ import (
 type row struct {
 	subject string
 	runs    []*result.Run
-	// superseded are attempts that don't count: they are told of, and are part of no
-	// figure.
+	// superseded are attempts that don't count: they are part of no figure.
 	superseded []*result.Run
 }
 
@@ -49,11 +48,11 @@ func rowsOf(r *result.Report, workload string) (rows []row) {
 	return rows
 }
 
-// rowNamed finds a subject's row, an empty one when it was not run.
+// rowNamed finds a subject's row, one without runs when it was not run.
 func rowNamed(rows []row, subject string) row {
 	i := slices.IndexFunc(rows, func(w row) bool { return w.subject == subject })
 	if i < 0 {
-		return row{}
+		return row{subject: subject}
 	}
 	return rows[i]
 }
@@ -82,8 +81,8 @@ func (w row) cell(f probe.Figure) string {
 	return f.Text(v)
 }
 
-// around is the ± of a figure as a part of its median.
-func around(values []float64) string {
+// spread is the ± of values as a part of their median.
+func spread(values []float64) string {
 	const fewRounds = 5 // of which the ± can be larger than what it is of
 	s, ok := stats.Spread(values)
 	switch {
@@ -95,21 +94,21 @@ func around(values []float64) string {
 	return fmt.Sprintf("±%.1f %%", s*100)
 }
 
-// ratio is the median over the rounds of the figure's ratio to the base's in the same round.
-func (w row) ratio(base row, figure string) (float64, bool) {
-	return stats.Median(stats.Ratios(w.byRound(figure), base.byRound(figure)))
+// ratios are the figure's ratios to the base's in the same round.
+func (w row) ratios(base row, figure string) []float64 {
+	return stats.Ratios(w.byRound(figure), base.byRound(figure))
 }
 
-// bestBut finds the row that is best by a figure among those of other subjects than some.
-func bestBut(rows []row, f probe.Figure, but ...string) (best row) {
+// best finds the row that is best by a figure among those of other subjects than some.
+func best(rows []row, f probe.Figure, but ...string) (found row) {
 	var most float64
 	for _, w := range rows {
 		v, ok := w.median(f.Name)
-		if v *= float64(f.Better); ok && (best.subject == "" || v > most) && !slices.Contains(but, w.subject) {
-			best, most = w, v
+		if v *= float64(f.Better); ok && (found.subject == "" || v > most) && !slices.Contains(but, w.subject) {
+			found, most = w, v
 		}
 	}
-	return best
+	return found
 }
 
 // complete says whether any run of the row came to its end.
@@ -134,6 +133,25 @@ func (w row) failed() string {
 	return fmt.Sprintf("%s failed in %d of %d rounds: %s", w.subject, n, len(w.runs), why)
 }
 
+// missing says why a row has no figure, "" if it has one.
+func (w row) missing(f probe.Figure) string {
+	if _, ok := w.median(f.Name); ok {
+		return ""
+	}
+	for _, run := range w.runs {
+		if run.Error != "" {
+			return w.subject + " has failed: " + run.Failure()
+		}
+		if run.Skipped != "" {
+			return w.subject + " was not run: " + run.Skipped
+		}
+	}
+	if len(w.runs) == 0 {
+		return w.subject + " was not run"
+	}
+	return w.subject + " has no figure of this kind"
+}
+
 // ended is how the watchdog has ended a run of the row, nil if it has not.
 func (w row) ended() *result.Ended {
 	for _, run := range w.runs {
@@ -145,8 +163,8 @@ func (w row) ended() *result.Ended {
 }
 
 // marks names the rules that the runs broke, and failures, with how many of the runs have
-// each.
-func (w row) marks() string {
+// each, and says how serious that is.
+func (w row) marks() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
 		if run.Error != "" {
@@ -159,21 +177,13 @@ func (w row) marks() string {
 			counts[m.Rule]++
 		}
 	}
-	return counted(counts, len(w.runs))
-}
-
-// tone is how serious the marks of a row are.
-func (w row) tone() page.Tone {
-	tone := page.Plain
-	for _, run := range w.runs {
-		if run.Error != "" {
-			return page.Bad
-		}
-		if run.Skipped != "" || len(run.Marks) > 0 {
-			tone = page.Warn
-		}
+	switch {
+	case counts["FAILED"] > 0:
+		tone = page.Bad
+	case len(counts) > 0:
+		tone = page.Warn
 	}
-	return tone
+	return counted(counts, len(w.runs)), tone
 }
 
 // counted writes words with how many of the runs have each, the most frequent first.
@@ -187,8 +197,8 @@ func counted(counts map[string]int, runs int) string {
 	return strings.Join(words, ", ")
 }
 
-// held is how many connections a subject had under a workload.
-func held(r *result.Report, w scenario.Workload, subject string) int {
+// connections is how many a subject had under a workload.
+func connections(r *result.Report, w scenario.Workload, subject string) int {
 	if s := r.Scenario.Subject(subject); s != nil {
 		return w.For(s.MaxConns).Connections
 	}

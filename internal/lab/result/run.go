@@ -1,7 +1,6 @@
 package result
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -151,10 +150,8 @@ type Sample struct {
 	Sockets  int64 `json:"sockets,omitempty"`
 	TimeWait int64 `json:"time_wait,omitempty"`
 	Files    int64 `json:"files,omitempty"`
-	// TCP is for how many TCP sockets the kernel has room in its cache of them, and Caches
-	// what of Slab each of its caches has, where it tells.
-	TCP    int64            `json:"tcp,omitempty"`
-	Caches map[string]int64 `json:"caches,omitempty"`
+	// TCP is for how many TCP sockets the kernel has room in its cache of them, where it tells.
+	TCP int64 `json:"tcp,omitempty"`
 	// Accepted is how many connections of the load the server has accepted, where the
 	// kernel tells, and SegmentsIn and SegmentsOut how many TCP segments with data they
 	// have brought and taken.
@@ -185,8 +182,17 @@ type Side struct {
 	PSS       int64         `json:"pss,omitempty"`
 	Anonymous int64         `json:"anonymous,omitempty"`
 	Processes int           `json:"processes,omitempty"`
-	Threads   int           `json:"threads,omitempty"`
 	Sockets   int           `json:"sockets,omitempty"`
+	// Voluntary and Involuntary are context switches.
+	Voluntary   int64 `json:"voluntary,omitempty"`
+	Involuntary int64 `json:"involuntary,omitempty"`
+	// Goroutines and GCs are what Go's runtime says in a Tick, where it can be asked.
+	Goroutines int64 `json:"goroutines,omitempty"`
+	GCs        int64 `json:"gcs,omitempty"`
+	// Lag is how long the turns of event loops have taken, and Turns how many there were, in
+	// a Tick.
+	Lag   time.Duration `json:"lag,omitempty"`
+	Turns int64         `json:"turns,omitempty"`
 }
 
 // CPU is user and system time together.
@@ -294,49 +300,20 @@ type Broadcaster struct {
 type Tick struct {
 	// At is the time since Run.Started.
 	At     time.Duration `json:"at"`
-	Server TickSide      `json:"server"`
-	Load   TickSide      `json:"load"`
+	Server Side          `json:"server"`
+	Load   Side          `json:"load"`
 	// Slab is the kernel's memory of small objects, Free what nothing uses, in bytes.
 	Slab int64 `json:"slab,omitempty"`
 	Free int64 `json:"free,omitempty"`
-	// Established, TimeWait and Orphans are TCP sockets, and TCPMemory what their buffers
-	// take, in bytes.
-	Established int64 `json:"established,omitempty"`
-	TimeWait    int64 `json:"time_wait,omitempty"`
-	Orphans     int64 `json:"orphans,omitempty"`
-	TCPMemory   int64 `json:"tcp_memory,omitempty"`
+	// TimeWait and Orphans are TCP sockets, and TCPMemory what their buffers take, in bytes.
+	TimeWait  int64 `json:"time_wait,omitempty"`
+	Orphans   int64 `json:"orphans,omitempty"`
+	TCPMemory int64 `json:"tcp_memory,omitempty"`
 	// Open is how many connections the load has, Answered how many messages have been
 	// answered, as it said last.
 	Open     int64 `json:"open,omitempty"`
 	Answered int64 `json:"answered,omitempty"`
 }
 
-// TickSide is one side at a moment.
-type TickSide struct {
-	User        time.Duration `json:"user,omitempty"`
-	System      time.Duration `json:"system,omitempty"`
-	RSS         int64         `json:"rss,omitempty"`
-	PSS         int64         `json:"pss,omitempty"`
-	Anonymous   int64         `json:"anonymous,omitempty"`
-	Threads     int           `json:"threads,omitempty"`
-	Voluntary   int64         `json:"voluntary,omitempty"`
-	Involuntary int64         `json:"involuntary,omitempty"`
-	// Goroutines and GCs are what Go's runtime says, where it can be asked.
-	Goroutines int64 `json:"goroutines,omitempty"`
-	GCs        int64 `json:"gcs,omitempty"`
-	// Lag is how long the turns of event loops have taken, and Turns how many there were.
-	Lag   time.Duration `json:"lag,omitempty"`
-	Turns int64         `json:"turns,omitempty"`
-}
-
-// UnmarshalJSON reads a run, also one of the version before.
-func (r *Run) UnmarshalJSON(text []byte) error {
-	type plain Run
-	if err := json.Unmarshal(text, (*plain)(r)); err != nil {
-		return err
-	}
-	if r.Figures == nil {
-		return r.readOld(text)
-	}
-	return nil
-}
+// TickSide is a Side.
+type TickSide = Side

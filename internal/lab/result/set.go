@@ -45,8 +45,6 @@ type Set struct {
 const (
 	// Format is what the JSON of a Set says that it is.
 	Format = "myriad-bench-2"
-	// oldFormat is that of the version before phases; it can be read.
-	oldFormat = "myriad-bench-1"
 	// maxSet bounds the JSON of a set, in bytes.
 	maxSet = 512 << 20
 )
@@ -55,12 +53,7 @@ const (
 type Report struct {
 	// Scenario is what was run, options applied.
 	Scenario scenario.Scenario `json:"scenario"`
-	Machine  Machine           `json:"machine"`
 	Pinning  Pinning           `json:"pinning"`
-	// Date is when the first run began.
-	Date time.Time `json:"date"`
-	// Command is the command line that made the report.
-	Command string `json:"command"`
 	// Notes are sentences on what is missing or was different.
 	Notes []string `json:"notes,omitempty"`
 	// Planned is how many runs there were to be; Runs are those that were, in the order of
@@ -219,7 +212,7 @@ func WriteJSON(w io.Writer, v any) error {
 	return e.Encode(v)
 }
 
-// Read reads what Set.WriteJSON has written, of at most 512 MiB; also by the version before.
+// Read reads what Set.WriteJSON has written, of at most 512 MiB.
 func Read(in io.Reader) (*Set, error) {
 	limited := &io.LimitedReader{R: in, N: maxSet + 1}
 	decoder := json.NewDecoder(limited)
@@ -231,8 +224,8 @@ func Read(in io.Reader) (*Set, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w; expected the report.json of a bench", err)
 	}
-	if s.Format != Format && s.Format != oldFormat {
-		return nil, fmt.Errorf("format %.40q; expected %q or %q: a report.json of this bench", s.Format, Format, oldFormat)
+	if s.Format != Format {
+		return nil, fmt.Errorf("format %.40q; expected %q: a report.json of this version", s.Format, Format)
 	}
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, errors.New("something follows the report; expected one report in a file")

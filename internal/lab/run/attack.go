@@ -57,30 +57,34 @@ type attackRun struct {
 	*measurement
 	phase    scenario.Phase
 	honest   *faults.Honest
-	swarms   []*faults.Swarm
 	from     time.Time
-	quarters [4]struct{ memory, descriptors []float64 }
-	last     faults.Footprint
+	samples  []faults.Footprint // evenly spaced
 	reported time.Time
-	answers  int64 // that were reported
-	causes   map[string]float64
-	p99      time.Duration
+	answers  int64              // that were reported
+	ended    map[string]float64 // connections by the reason, as reported
+	p99      time.Duration      // the largest that was reported
 }
 
 // attack has every attacker at the server at the same time, with honest clients among them,
 // and looks for what grows.
 func (m *measurement) attack(ctx context.Context, p scenario.Phase) error {
+	target, err := netip.ParseAddrPort(m.server.addr)
+	if err != nil {
+		return err
+	}
 	a := &attackRun{measurement: m, phase: p}
 	a.honest = &faults.Honest{Addr: m.server.addr, Conns: p.Honest, Think: 10 * time.Millisecond, Redial: true, Patience: attackPatience}
 	if err := a.honest.Start(); err != nil {
 		return err
 	}
 	defer a.honest.Stop()
-	target, err := netip.ParseAddrPort(m.server.addr)
-	if err != nil {
-		return err
+	var swarms []*faults.Swarm
+	retreat := func() {
+		for _, s := range swarms {
+			s.Stop()
+		}
 	}
-	defer a.retreat()
+	defer retreat()
 	var words []string
 	for _, x := range attacks {
 		swarm := x.make(target, x.conns)
@@ -88,24 +92,18 @@ func (m *measurement) attack(ctx context.Context, p scenario.Phase) error {
 		if err := swarm.Start(); err != nil {
 			return fmt.Errorf("%s: %w", x.name, err)
 		}
-		a.swarms = append(a.swarms, swarm)
+		swarms = append(swarms, swarm)
 		words = append(words, fmt.Sprintf("%d × %s", x.conns, x.name))
 	}
 	a.say("%v, %d honest clients, attackers: %s", p.For, p.Honest, strings.Join(words, ", "))
 	if err := a.observe(ctx); err != nil {
 		return err
 	}
-	a.retreat()
+	retreat()
 	return a.judge(ctx)
 }
 
-func (a *attackRun) retreat() {
-	for _, s := range a.swarms {
-		s.Stop()
-	}
-}
-
-// say keeps a line, and tells of it.
+// say logs a line.
 func (a *attackRun) say(text string, args ...any) {
 	a.record.Logf(text, args...)
 	a.tell(true, text, args...)
@@ -114,53 +112,45 @@ func (a *attackRun) say(text string, args ...any) {
 // observe samples until the time is over, and reports now and then.
 func (a *attackRun) observe(ctx context.Context) error {
 	whole := a.phase.For.Std()
+	ctx, cancel := context.WithTimeoutCause(ctx, whole, errAttackOver)
+	defer cancel()
 	a.from = time.Now()
 	a.reported = a.from
-	sample := time.NewTicker(max(whole/attackSamples, 100*time.Millisecond))
-	defer sample.Stop()
-	report := time.NewTicker(a.phase.Every.Std())
-	defer report.Stop()
-	over := time.NewTimer(whole)
-	defer over.Stop()
 	for {
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-over.C:
-			a.report(ctx)
+		f, err := faults.ReadFootprint(a.server.pid())
+		if err != nil {
+			return fmt.Errorf("sample the server: %w", err)
+		}
+		a.samples = append(a.samples, f)
+		err = pause(ctx, max(whole/attackSamples, 100*time.Millisecond))
+		if err != nil || time.Since(a.reported) >= a.phase.Every.Std() {
+			a.report(context.WithoutCancel(ctx))
+		}
+		if errors.Is(err, errAttackOver) {
 			return nil
-		case at := <-sample.C:
-			f, err := faults.ReadFootprint(a.server.pid())
-			if err != nil {
-				return fmt.Errorf("sample the server: %w", err)
-			}
-			a.last = f
-			q := &a.quarters[min(max(int(4*at.Sub(a.from)/whole), 0), 3)]
-			q.memory = append(q.memory, float64(f.RSS))
-			q.descriptors = append(q.descriptors, float64(f.Descriptors))
-		case at := <-report.C:
-			if at.Sub(a.from) < whole-a.phase.Every.Std()/2 { // the last one comes with the end
-				a.report(ctx)
-			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 }
 
-// report writes a line.
+var errAttackOver = errors.New("the attack is over")
+
+// report logs what happened since the last report.
 func (a *attackRun) report(ctx context.Context) {
-	at := time.Now()
+	at, now, last := time.Now(), a.honest.Report(), a.samples[len(a.samples)-1]
 	p99 := time.Duration(a.honest.Latency().ValueAtQuantile(99)) * time.Microsecond
 	a.p99 = max(a.p99, p99)
-	now := a.honest.Report()
 	rate := float64(now.Answers-a.answers) / max(at.Sub(a.reported), time.Millisecond).Seconds()
 	a.answers, a.reported = now.Answers, at
 	a.say("%6s  honest %s/s, p99 %v, errors %d; %.1f MB, %d descriptors; ended: %s",
 		at.Sub(a.from).Round(time.Second), format.Whole(rate), p99,
-		now.Wrong+now.Lost+now.Failed, float64(a.last.RSS)/1e6, a.last.Descriptors, a.ended(ctx))
+		now.Wrong+now.Lost+now.Failed, float64(last.RSS)/1e6, last.Descriptors, a.reasons(ctx))
 }
 
-// ended says why the server has turned connections away and closed them since the last line.
-func (a *attackRun) ended(ctx context.Context) string {
+// reasons says why the server has refused and closed connections since the last report.
+func (a *attackRun) reasons(ctx context.Context) string {
 	if a.admin == nil {
 		return "not known, for want of {admin}"
 	}
@@ -170,18 +160,19 @@ func (a *attackRun) ended(ctx context.Context) string {
 	}
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(now)) {
-		cause, ok := strings.CutPrefix(name, "myriad_connections_closed_total{")
-		if !ok {
-			if cause, ok = strings.CutPrefix(name, "myriad_connections_refused_total{"); !ok {
-				continue
-			}
-			cause = "refused " + cause
+		metric, reason, _ := strings.Cut(strings.TrimSuffix(name, "}"), "{")
+		switch metric {
+		case "myriad_connections_closed_total":
+		case "myriad_connections_refused_total":
+			reason = "refused " + reason
+		default:
+			continue
 		}
-		if more := now[name] - a.causes[name]; more > 0 {
-			words = append(words, strings.TrimSuffix(cause, "}")+" "+format.Whole(more))
+		if more := now[name] - a.ended[name]; more > 0 && reason != "" && strings.HasSuffix(name, "}") {
+			words = append(words, reason+" "+format.Whole(more))
 		}
 	}
-	a.causes = now
+	a.ended = now
 	if len(words) == 0 {
 		return "none"
 	}
@@ -191,17 +182,17 @@ func (a *attackRun) ended(ctx context.Context) string {
 // judge waits until the attackers' connections are gone, and says what was wrong.
 func (a *attackRun) judge(ctx context.Context) error {
 	var wrong []string
-	most := a.phase.Honest + spareSockets
+	bad := func(text string, args ...any) { wrong = append(wrong, fmt.Sprintf(text, args...)) }
 	for end := time.Now().Add(attackPatience); ; {
 		f, err := faults.ReadFootprint(a.server.pid())
 		if err != nil {
 			return err
 		}
-		if f.Sockets <= most {
+		if f.Sockets <= a.phase.Honest+spareSockets {
 			break
 		}
 		if time.Now().After(end) {
-			wrong = append(wrong, fmt.Sprintf("%d sockets were open %v after the attack, with %d honest clients", f.Sockets, attackPatience, a.phase.Honest))
+			bad("%d sockets were open %v after the attack, with %d honest clients", f.Sockets, attackPatience, a.phase.Honest)
 			break
 		}
 		if err := pause(ctx, poll); err != nil {
@@ -212,18 +203,18 @@ func (a *attackRun) judge(ctx context.Context) error {
 	failed := seen.Wrong + seen.Lost + seen.Failed
 	probe.SetAttack(a.record, seen.Answers, failed, a.p99)
 	if seen.First != nil || failed > 0 {
-		wrong = append(wrong, fmt.Sprintf("honest clients: %d wrong answers, %d lost, %d failed; first: %v", seen.Wrong, seen.Lost, seen.Failed, seen.First))
+		bad("honest clients: %d wrong answers, %d lost, %d failed; first: %v", seen.Wrong, seen.Lost, seen.Failed, seen.First)
 	}
 	if seen.Answers == 0 {
-		wrong = append(wrong, "honest clients got no answer")
+		bad("honest clients got no answer")
 	}
-	wrong = append(wrong, a.grown()...)
 	a.say("honest clients got %s answers, %d errors", format.Count(seen.Answers), failed)
+	a.growth(bad)
 	a.timeline.stop()
 	a.timeline = nil
 	a.server.end()
 	if a.server.err != nil {
-		wrong = append(wrong, a.server.failure("the server").Error())
+		bad("%v", a.server.failure("the server"))
 	}
 	if len(wrong) > 0 {
 		return errors.New(strings.Join(wrong, "; "))
@@ -232,22 +223,29 @@ func (a *attackRun) judge(ctx context.Context) error {
 	return nil
 }
 
-// grown compares the first quarter with the last.
-func (a *attackRun) grown() (wrong []string) {
-	first, last := &a.quarters[0], &a.quarters[3]
-	if n := min(len(first.memory), len(last.memory)); n < fewestSamples {
-		return []string{fmt.Sprintf("only %d samples in the first or last quarter; expected at least %d", n, fewestSamples)}
+// growth compares the medians of the first quarter with those of the last.
+func (a *attackRun) growth(bad func(string, ...any)) {
+	quarter := len(a.samples) / 4
+	if quarter < fewestSamples {
+		bad("only %d samples in a quarter of the time; expected at least %d", quarter, fewestSamples)
+		return
 	}
-	was, _ := stats.Median(first.memory)
-	is, _ := stats.Median(last.memory)
-	fds, _ := stats.Median(first.descriptors)
-	fdsNow, _ := stats.Median(last.descriptors)
-	a.say("first to last quarter: %.1f to %.1f MB, %.0f to %.0f descriptors", was/1e6, is/1e6, fds, fdsNow)
-	if is > was*(1+memoryGrowth)+memorySlack {
-		wrong = append(wrong, fmt.Sprintf("memory has grown from %.1f to %.1f MB", was/1e6, is/1e6))
+	median := func(samples []faults.Footprint) (memory, descriptors float64) {
+		var m, d []float64
+		for _, f := range samples {
+			m, d = append(m, float64(f.RSS)), append(d, float64(f.Descriptors))
+		}
+		memory, _ = stats.Median(m)
+		descriptors, _ = stats.Median(d)
+		return memory, descriptors
 	}
-	if fdsNow > fds*(1+descriptorGrowth)+descriptorSlack {
-		wrong = append(wrong, fmt.Sprintf("descriptors have grown from %.0f to %.0f", fds, fdsNow))
+	memory, descriptors := median(a.samples[:quarter])
+	memoryNow, descriptorsNow := median(a.samples[len(a.samples)-quarter:])
+	a.say("first to last quarter: %.1f to %.1f MB, %.0f to %.0f descriptors", memory/1e6, memoryNow/1e6, descriptors, descriptorsNow)
+	if memoryNow > memory*(1+memoryGrowth)+memorySlack {
+		bad("memory has grown from %.1f to %.1f MB", memory/1e6, memoryNow/1e6)
 	}
-	return wrong
+	if descriptorsNow > descriptors*(1+descriptorGrowth)+descriptorSlack {
+		bad("descriptors have grown from %.0f to %.0f", descriptors, descriptorsNow)
+	}
 }

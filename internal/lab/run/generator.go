@@ -33,7 +33,7 @@ func (m *measurement) config(s scenario.Stage) load.Config {
 		c.Loops = n
 	}
 	if w.TLS {
-		c.TLS = &load.TLS{CAFile: m.cert.cert}
+		c.TLS = &load.TLS{CAFile: m.cert}
 	}
 	if s.Held {
 		return heldConfig(c, s)
@@ -90,15 +90,15 @@ func (m *measurement) generate(ctx context.Context, c load.Config, at func(load.
 	if err != nil {
 		return nil, err
 	}
-	command := []string{m.self, "load", "--json", "--config", "-"}
+	run := command{args: []string{m.self, "load", "--json", "--config", "-"}, in: bytes.NewReader(config), cpus: m.pinning.loadCPUs(), grace: outputGrace}
 	if c.Hold {
-		command[1] = "hold"
+		run.args[1], run.grace = "hold", heldGrace
 	}
 	started := func(p *process) {
 		m.generator = p
 		m.timeline.generator(p.pid())
 	}
-	p, err := m.launcher.lines(ctx, command, bytes.NewReader(config), m.pinning.loadCPUs(), started, func(line []byte) error {
+	p, err := m.launcher.lines(ctx, run, started, func(line []byte) error {
 		var e load.Event
 		if err := json.Unmarshal(line, &e); err != nil {
 			return fmt.Errorf("the load generator said %.100q: %w", line, err)

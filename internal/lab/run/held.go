@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/format"
@@ -41,7 +42,7 @@ type holder struct {
 	*measurement
 	stage       scenario.Stage
 	guard       *memoryGuard
-	broadcaster *broadcaster // while there is a broadcast
+	broadcaster net.Conn // asked for the broadcast that is under way
 
 	asked int64  // lines that were sent to be verified
 	phase string // under way
@@ -58,11 +59,10 @@ func (m *measurement) hold(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, line := range m.doctorLines(m.step) {
+	for _, line := range doctorLines(m.step) {
 		m.record.Logf("doctor: %s", line)
 		m.tell(true, "doctor: %s", line)
 	}
-	m.server.grace = heldGrace
 	h := &holder{measurement: m, stage: stages[0]}
 	// The lab's first connection has to be counted: the counts of worker processes come a
 	// moment later.
@@ -75,21 +75,13 @@ func (m *measurement) hold(ctx context.Context) error {
 	}
 	ctx, over := context.WithCancelCause(ctx)
 	defer over(nil)
-	h.guard = &memoryGuard{over: over, stop: func() error { return m.generator.stopConnecting() }}
-	if r, err := readRoom(); err == nil {
-		h.guard.keep = r.kept(m.workload.KeepFree)
-	}
+	h.guard = newMemoryGuard(m.workload, over, func() error { return m.generator.stopConnecting() })
 	h.phase, h.since = probe.Connected, time.Now()
 	config := m.config(h.stage)
-	seen, err := m.generate(ctx, config, func(e load.Event) error {
-		m.generator.grace = heldGrace
-		return h.at(ctx, e)
-	})
-	if h.guard.cancel != nil {
-		h.guard.end()
-	}
+	seen, err := m.generate(ctx, config, func(e load.Event) error { return h.at(ctx, e) })
+	h.guard.end()
 	if h.broadcaster != nil {
-		m.record.Broadcaster = h.broadcaster.end(0)
+		m.record.Broadcaster = endBroadcaster(h.broadcaster, time.Millisecond)
 	}
 	if err != nil {
 		return err
@@ -197,7 +189,7 @@ func (h *holder) broadcast(ctx context.Context) (err error) {
 
 // endBroadcast lets go of the connection that has asked for it.
 func (h *holder) endBroadcast(ctx context.Context, next string, fill func(*result.Phase)) error {
-	h.record.Broadcaster = h.broadcaster.end(broadcastBound)
+	h.record.Broadcaster = endBroadcaster(h.broadcaster, broadcastBound)
 	h.broadcaster = nil
 	if _, err := h.awaitOpen(ctx, h.last.Counts.Open); err != nil {
 		return err
@@ -263,7 +255,7 @@ func (h *holder) checkpoint(ctx context.Context, name string) (*result.Sample, e
 	if err != nil {
 		return nil, err
 	}
-	s.Counts, s.Caches = &c, nil
+	s.Counts = &c
 	h.record.Samples = append(h.record.Samples, s)
 	return &h.record.Samples[len(h.record.Samples)-1], nil
 }
@@ -307,67 +299,44 @@ func (m *measurement) left(ctx context.Context) error {
 	}
 }
 
-// broadcaster is the connection that asks for the broadcast. It has a goroutine of its own,
-// which reads until the connection is closed.
-type broadcaster struct {
-	conn  net.Conn
-	heard chan struct{} // closed when the broadcast is there, or nothing will come
-	done  chan struct{} // closed when the goroutine has ended
-	seen  result.Broadcaster
-}
-
-// startBroadcast asks the server for a broadcast.
-func startBroadcast(ctx context.Context, addr string) (*broadcaster, error) {
+// startBroadcast connects and asks the server for a broadcast over that connection.
+func startBroadcast(ctx context.Context, addr string) (net.Conn, error) {
 	conn, err := dialTraceless(ctx, "tcp", addr)
+	if err == nil {
+		if _, err = io.WriteString(conn, "!"+announcement+"\n"); err != nil {
+			conn.Close()
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("asking for the broadcast: %w", err)
 	}
-	if _, err := io.WriteString(conn, "!"+announcement+"\n"); err != nil {
-		conn.Close()
-		return nil, fmt.Errorf("asking for the broadcast: %w", err)
-	}
-	b := &broadcaster{conn: conn, heard: make(chan struct{}), done: make(chan struct{})}
-	b.seen = result.Broadcaster{Messages: 1, Error: "it did not come"}
-	go b.read()
-	return b, nil
+	return conn, nil
 }
 
-// read reads what the server sends.
-func (b *broadcaster) read() {
-	defer close(b.done)
-	heard := false
-	hear := func(problem string) {
-		if !heard {
-			heard, b.seen.Error = true, problem
-			close(b.heard)
-		}
-	}
-	for lines := bufio.NewReaderSize(b.conn, 4096); ; {
-		switch line, err := lines.ReadSlice('\n'); {
-		case errors.Is(err, net.ErrClosed):
-			return
+// endBroadcaster awaits the broadcast on the connection that has asked for it, for a time,
+// reads what else has come, and closes it.
+func endBroadcaster(conn net.Conn, bound time.Duration) *result.Broadcaster {
+	defer conn.Close()
+	seen := &result.Broadcaster{Messages: 1, Error: "it did not come"}
+	lines := bufio.NewReaderSize(conn, 4096)
+	for wait := bound; ; {
+		_ = conn.SetReadDeadline(time.Now().Add(wait)) // an error is Read's, too
+		line, err := lines.ReadSlice('\n')
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return seen
 		case err != nil:
-			hear(err.Error())
-			return
+			if seen.Error != "" {
+				seen.Error = err.Error()
+			}
+			return seen
 		case string(line) == app.Heartbeat:
-			b.seen.Heartbeats++
+			seen.Heartbeats++
 		case string(line) == announcement+"\n":
-			hear("")
+			seen.Error, wait = "", time.Millisecond
 		default:
-			hear(fmt.Sprintf("the server said %.100q", line))
+			seen.Error = fmt.Sprintf("the server said %.100q", line)
+			return seen
 		}
 	}
-}
-
-// end awaits the broadcast for a time, closes the connection and waits for the goroutine.
-func (b *broadcaster) end(bound time.Duration) *result.Broadcaster {
-	timer := time.NewTimer(bound)
-	defer timer.Stop()
-	select {
-	case <-b.heard:
-	case <-timer.C:
-	}
-	b.conn.Close()
-	<-b.done
-	return &b.seen
 }

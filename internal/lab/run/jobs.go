@@ -124,7 +124,7 @@ func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o
 	dog := watchdog{most: j.phase.Memory}
 	complete := false
 	var warming *offer.Result
-	p, err := j.launcher.lines(ctx, rec.Command, nil, nil, func(p *process) {
+	p, err := j.launcher.lines(ctx, command{args: rec.Command, grace: outputGrace}, func(p *process) {
 		line = j.follow(rec, p, nil)
 		dog.begin(p)
 	}, func(text []byte) error {

@@ -1,7 +1,6 @@
 package run
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -25,17 +25,14 @@ import (
 const (
 	journalName   = "journal.jsonl"
 	journalFormat = "myriad-journal-2"
-	// maxEntry bounds a line of a journal, and maxJournal the whole of it, in bytes.
-	maxEntry   = 64 << 20
-	maxJournal = 1 << 30
+	maxJournal    = 1 << 30 // bytes
 )
 
 // head is the first line.
 type head struct {
-	Format  string      `json:"format"`
-	Set     *result.Set `json:"set"`
-	Only    string      `json:"only,omitempty"`
-	Repeats int         `json:"repeats,omitempty"`
+	Format string      `json:"format"`
+	Set    *result.Set `json:"set"`
+	Only   string      `json:"only,omitempty"`
 }
 
 // entry is a line after it: a run of a report, or a note of the set.
@@ -82,8 +79,11 @@ func isFile(path string) bool {
 	return err == nil && !info.IsDir() || errors.Is(err, syscall.ENOTDIR)
 }
 
-// createJournal makes the directory and the journal in it.
+// createJournal makes the directory, which has to be empty, and the journal in it.
 func createJournal(dir string, h head) (*journal, error) {
+	if err := checkDir(dir); err != nil {
+		return nil, err
+	}
 	h.Format = journalFormat
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return nil, fmt.Errorf("cannot write the report: %w", err)
@@ -109,11 +109,9 @@ func (j *journal) write(line any) error {
 		return err
 	}
 	b = append(b, '\n')
-	n := int64(len(b))
-	if n > maxEntry || j.size+n > maxJournal {
-		return fmt.Errorf("the journal has %d bytes and %d were to follow; expected lines of up to %d bytes, %d in all", j.size, n, maxEntry, maxJournal)
+	if j.size += int64(len(b)); j.size > maxJournal {
+		return fmt.Errorf("the journal would have %d bytes; expected up to %d", j.size, maxJournal)
 	}
-	j.size += n
 	if _, err = j.f.Write(b); err == nil {
 		err = j.f.Sync()
 	}
@@ -133,7 +131,7 @@ func (j *journal) close() error {
 // found is what a journal says.
 type found struct {
 	head    head
-	runs    map[stepKey][]result.Run // attempts, in their order
+	runs    map[stepKey]result.Run
 	notes   []string
 	elapsed time.Duration
 	whole   int64 // bytes of the lines that are whole
@@ -168,68 +166,69 @@ func openJournal(dir string) (*journal, *found, error) {
 	if err != nil {
 		return nil, nil, errors.Join(scenario.Errorf("%s: %v", path, err), j.close())
 	}
-	j.size = seen.whole
-	_, err = f.Seek(seen.whole, io.SeekStart)
-	if err = errors.Join(err, f.Truncate(seen.whole)); err != nil {
+	j.size = seen.whole + 1
+	err = f.Truncate(seen.whole)
+	if err == nil {
+		_, err = f.WriteAt([]byte("\n"), seen.whole)
+	}
+	if err == nil {
+		_, err = f.Seek(j.size, io.SeekStart)
+	}
+	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("cannot resume: %w", err), j.close())
 	}
 	return j, seen, nil
 }
 
-// readJournal reads a journal.
+// readJournal reads a journal. What there is of a last line that was cut off is left out.
 func readJournal(in io.Reader) (*found, error) {
-	f := &found{runs: make(map[stepKey][]result.Run)}
 	limited := &io.LimitedReader{R: in, N: maxJournal + 1}
-	lines := bufio.NewReader(limited)
+	values := json.NewDecoder(limited)
+	f := &found{runs: make(map[stepKey]result.Run)}
 	for n := 1; ; n++ {
-		line, err := lines.ReadBytes('\n')
-		if errors.Is(err, io.EOF) {
-			break // what there is of a line was cut off
+		var err error
+		if n == 1 {
+			if err = values.Decode(&f.head); err == nil {
+				err = f.head.check()
+			}
+		} else {
+			var e entry
+			if err = values.Decode(&e); err == nil {
+				err = f.add(&e)
+			}
 		}
-		if err == nil && (len(line) > maxEntry || limited.N == 0) {
-			err = fmt.Errorf("more than %d bytes in a line, or %d in all; expected a journal of \"myriad bench\"", maxEntry, maxJournal)
-		}
-		if err == nil {
-			err = f.take(n, line)
-		}
-		if err != nil {
+		switch {
+		case limited.N == 0:
+			return nil, fmt.Errorf("more than %d bytes; expected a journal of \"myriad bench\"", maxJournal)
+		case n == 1 && errors.Is(err, io.EOF), n == 1 && errors.Is(err, io.ErrUnexpectedEOF):
+			return nil, errors.New("there is no whole line; expected the plan of a report: it ended before its first run, so begin again with another directory")
+		case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+			return f, nil
+		case err != nil:
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		f.whole += int64(len(line))
+		f.whole = values.InputOffset()
 	}
-	if f.whole == 0 {
-		return nil, errors.New("there is no whole line; expected the plan of a report: it ended before its first run, so begin again with another directory")
-	}
-	return f, nil
 }
 
-// take takes line n over.
-func (f *found) take(n int, line []byte) error {
-	if n == 1 {
-		var is struct{ Format string }
-		if err := json.Unmarshal(line, &is); err != nil || is.Format != journalFormat {
-			return fmt.Errorf("format %q; expected %q: another version of Myriad has written it, or another program", is.Format, journalFormat)
-		}
-		if err := json.Unmarshal(line, &f.head); err != nil {
+// check says what is wrong with the first line.
+func (h *head) check() error {
+	if h.Format != journalFormat {
+		return fmt.Errorf("format %q; expected %q: another version of Myriad has written it, or another program", h.Format, journalFormat)
+	}
+	if h.Set == nil || len(h.Set.Reports) == 0 || slices.Contains(h.Set.Reports, nil) {
+		return errors.New("no plan; expected a scenario at least")
+	}
+	for _, r := range h.Set.Reports {
+		if err := r.Scenario.Check(); err != nil {
 			return err
 		}
-		if f.head.Set == nil || len(f.head.Set.Reports) == 0 {
-			return errors.New("no plan; expected a report at least")
-		}
-		for _, r := range f.head.Set.Reports {
-			if r == nil {
-				return errors.New("an empty report; expected a scenario")
-			}
-			if err := r.Scenario.Check(); err != nil {
-				return err
-			}
-		}
-		return nil
 	}
-	var e entry
-	if err := json.Unmarshal(line, &e); err != nil {
-		return err
-	}
+	return nil
+}
+
+// add takes a line after the first.
+func (f *found) add(e *entry) error {
 	if e.Report < 0 || e.Report >= len(f.head.Set.Reports) {
 		return fmt.Errorf("report %d; expected 0 to %d", e.Report, len(f.head.Set.Reports)-1)
 	}
@@ -238,21 +237,19 @@ func (f *found) take(n int, line []byte) error {
 		f.notes = append(f.notes, e.Note)
 	}
 	if e.Run != nil {
-		key := stepKey{e.Report, e.Run.Workload, e.Run.Subject, e.Run.Round}
-		f.runs[key] = append(f.runs[key], *e.Run)
+		f.runs[stepKey{e.Report, e.Run.Workload, e.Run.Subject, e.Run.Round}] = *e.Run
 	}
 	return nil
 }
 
-// options are those that the set was begun with. Progress, Self and Judge are of o.
-func (h *head) options(dir string, o Options) (Options, error) {
-	o.Dir, o.Repeats = dir, h.Repeats
-	if h.Only != "" {
-		only, err := regexp.Compile(h.Only)
-		if err != nil {
-			return o, scenario.Errorf("%s: %v", filepath.Join(dir, journalName), err)
-		}
-		o.Only = only
+// only is Options.Only that the set was begun with.
+func (h *head) only(dir string) (*regexp.Regexp, error) {
+	if h.Only == "" {
+		return nil, nil
 	}
-	return o, nil
+	only, err := regexp.Compile(h.Only)
+	if err != nil {
+		return nil, scenario.Errorf("%s: %v", filepath.Join(dir, journalName), err)
+	}
+	return only, nil
 }

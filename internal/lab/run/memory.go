@@ -12,7 +12,6 @@ import (
 
 	"github.com/myriad-go/myriad/doctor"
 	"github.com/myriad-go/myriad/internal/format"
-	"github.com/myriad-go/myriad/internal/lab/result"
 	"github.com/myriad-go/myriad/internal/lab/scenario"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sample"
@@ -23,16 +22,14 @@ const (
 	// that part of all.
 	leastKept = 256 << 20
 	keptShare = 20
-	// firstGuess is what a connection is taken to need before any was measured, both ends
-	// and the buffer of a server that has one; parkedGuess is the same for a goroutine. Both
-	// are above everything that was seen, in bytes.
-	firstGuess  = 20 << 10
-	parkedGuess = 4 << 10
-	// growth is what is planned beside for the load generator and for what grows faster
-	// than connections do.
-	growth = 1.10
-	// negligible is how much memory may be asked for whatever is free, in bytes.
-	negligible = 64 << 20
+	// parkedBytes is more than a parked goroutine has ever taken.
+	parkedBytes = 4 << 10
+	// costlyBytes is what a connection is taken to need on each side where TLS or a server of
+	// somebody else's has it: more than any that was seen.
+	costlyBytes = 16 << 10
+	// guardEvery is the time between two looks at the memory: at 30,000 connections a second
+	// of 9 KB each, 27 MB are taken between them.
+	guardEvery = 100 * time.Millisecond
 )
 
 // room is memory that can still be had, in bytes: what there is, of how much in all, and the
@@ -76,50 +73,29 @@ func readRoom() (room, error) {
 	return r, nil
 }
 
-// wall says why a run can't be made, "" if it can: that the subject holds fewer connections,
-// that the machine does, or that memory would run out. Nothing has been started. It looks at
-// the runs before it.
-func (r *runner) wall(s scenario.Step, before []result.Run) string {
+// wall says why a run can't be made, "" if it can: the subject holds fewer connections, or the
+// machine does. Nothing has been started.
+func wall(s scenario.Step) string {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
 		return fmt.Sprintf("%s connections are more than the %s that it can hold: %s",
 			format.Count(w.Connections), format.Count(most), s.Subject.Wall)
 	}
-	n := w.For(s.Subject.MaxConns).Connections
-	if w.Phase(scenario.Park) == nil {
-		if text := r.machineWall(s, n); text != "" {
-			return text
+	if w.Phase(scenario.Park) != nil {
+		room, err := readRoom()
+		if need := int64(w.Connections) * parkedBytes; err == nil && need > room.free-room.kept(w.KeepFree) {
+			return fmt.Sprintf("memory: %s goroutines need up to %s; %s are free%s", format.Count(w.Connections), format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.in())
 		}
-	}
-	if w.Phase(scenario.Broadcast) != nil { // goes on with those that there are
 		return ""
 	}
-	room, err := readRoom()
-	if err != nil {
-		return "" // nobody knows
+	n := w.For(s.Subject.MaxConns).Connections
+	report, err := examine(s, n)
+	if n < 1 || err != nil {
+		return "" // or it fails
 	}
-	each, from := needs(s, before)
-	need, keep := int64(each*float64(n)), room.kept(w.KeepFree)
-	if need <= negligible || need <= room.free-keep {
-		return ""
-	}
-	return fmt.Sprintf("memory: %s of %s bytes each, by %s, need %s; %s are free%s, of which %s are kept",
-		format.Count(n), format.Whole(each), from, format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.in(), format.Bytes(float64(keep)))
-}
-
-// machineWall says which wall of the machine stops a run, "" for none. Both ends of its
-// connections are here. Memory is known better from runs.
-func (r *runner) machineWall(s scenario.Step, n int) string {
-	if r.facts == nil || n < 1 {
-		return ""
-	}
-	plan := doctor.Plan{Connections: n, Side: doctor.Both, Model: cmp.Or(s.Subject.Model(), "epoll"), Processes: s.Subject.Processes(s.Workload)}
-	report, err := doctor.Examine(r.facts, plan)
-	if err != nil {
-		return "" // more than it can be asked for
-	}
-	i := slices.IndexFunc(report.Walls, func(w doctor.Wall) bool {
-		return !w.Soft && w.Near(n) && w.Name != "memory" && w.Name != "cgroup-memory"
+	i := slices.IndexFunc(report.Walls, func(x doctor.Wall) bool {
+		memory := x.Name == "memory" || x.Name == "cgroup-memory"
+		return !x.Soft && x.Near(n) && !(memory && w.Phase(scenario.Broadcast) != nil) // which goes on with those that there are
 	})
 	if i < 0 {
 		return ""
@@ -135,29 +111,41 @@ func (r *runner) machineWall(s scenario.Step, n int) string {
 	return text + fmt.Sprintf("; `myriad doctor -n %d` says how to move it", n)
 }
 
-// needs is how many bytes of the machine's memory a run takes for each connection, as far as
-// the largest run of its subject before it tells, and what tells.
-func needs(s scenario.Step, before []result.Run) (each float64, from string) {
-	each, from = firstGuess, "a cautious guess"
-	switch {
-	case s.Workload.Phase(scenario.Park) != nil:
-		return parkedGuess, from
-	case s.Subject.Model() == "epoll" || s.Subject.Model() == "uring":
-		each = firstGuess / 2
+// examine has package doctor say how many connections of a step this machine holds, with both
+// ends on it.
+func examine(s scenario.Step, n int) (*doctor.Report, error) {
+	facts, err := doctor.Read(0)
+	if err != nil {
+		return nil, err
 	}
-	most := 0
-	for i := range before {
-		r := &before[i]
-		if r.Subject != s.Subject.Name || !r.Counts() || r.Connections < most {
+	plan := doctor.Plan{Connections: max(n, 1), Side: doctor.Both, Model: cmp.Or(s.Subject.Model(), "goroutine"), Processes: s.Subject.Processes(s.Workload)}
+	if s.Subject.Model() == "" || s.Workload.TLS {
+		plan.UserMemory = costlyBytes
+	}
+	return doctor.Examine(facts, plan)
+}
+
+// doctorLines is what package doctor says of connections before they are opened: how many
+// this machine holds, and each wall that is below what is wanted.
+func doctorLines(s scenario.Step) []string {
+	n := s.Workload.Connections
+	report, err := examine(s, n)
+	if err != nil {
+		return []string{fmt.Sprintf("the machine's walls are not known: %v", err)}
+	}
+	lines := []string{fmt.Sprintf("this machine holds %s connections of %s", format.Count(report.Holds), format.Count(n))}
+	for i := range report.Walls {
+		w := &report.Walls[i]
+		if !w.Near(n) {
 			continue
 		}
-		idle, after := r.Figures["bytes-idle"]+r.Figures["kernel-idle"], r.Figures["bytes-exchanged"]+r.Figures["kernel-exchanged"]
-		if took := max(idle, after); took > 0 && r.Figures["kernel-idle"] > 0 {
-			most, each = r.Connections, took*growth
-			from = "the run with " + format.Count(most)
+		does := "stops them at"
+		if w.Soft {
+			does = "may hurt from"
 		}
+		lines = append(lines, fmt.Sprintf("%s is %s: %s %s connections", w.Name, w.Present, does, format.Count(w.Holds)))
 	}
-	return each, from
+	return lines
 }
 
 // memoryGuard looks at the memory while connections are opened and held: with less than keep
@@ -168,41 +156,37 @@ type memoryGuard struct {
 	stop func() error // opens no more connections, nil where that can't be told
 	over func(error)  // ends the run
 
-	cancel  context.CancelFunc
+	cancel  context.CancelFunc // nil before begin
 	wait    sync.WaitGroup
 	mu      sync.Mutex
 	opening bool
 	stopped string
 }
 
-// guardEvery is the time between two looks at the memory: at 30,000 connections a second of 9
-// KB each, 27 MB are taken between them. mostBlind is how many may fail, one after the other.
-const (
-	guardEvery = 100 * time.Millisecond
-	mostBlind  = 50
-)
+func newMemoryGuard(w *scenario.Workload, over func(error), stop func() error) *memoryGuard {
+	g := &memoryGuard{over: over, stop: stop}
+	if r, err := readRoom(); err == nil {
+		g.keep = r.kept(w.KeepFree)
+	}
+	return g
+}
 
 // begin begins to look, while connections are opened.
 func (g *memoryGuard) begin() {
 	ctx, cancel := context.WithCancel(context.Background())
 	g.cancel, g.opening = cancel, true
 	g.wait.Go(func() {
-		for blind := 0; ; {
+		for {
 			room, err := readRoom()
-			switch {
-			case errors.Is(err, procfs.ErrNotAvailable):
+			if errors.Is(err, procfs.ErrNotAvailable) {
 				return
-			case err == nil:
-				blind = 0
-				err = g.look(room)
-			default:
-				if blind++; blind < mostBlind {
-					err = nil
-				}
 			}
-			if err != nil {
-				g.over(err)
-				return
+			if err == nil { // or the next look tells
+				err = g.look(room)
+				if err != nil {
+					g.over(err)
+					return
+				}
 			}
 			if pause(ctx, guardEvery) != nil {
 				return
@@ -213,8 +197,10 @@ func (g *memoryGuard) begin() {
 
 // end ends the guard's goroutine and waits for it.
 func (g *memoryGuard) end() {
-	g.cancel()
-	g.wait.Wait()
+	if g.cancel != nil {
+		g.cancel()
+		g.wait.Wait()
+	}
 }
 
 // connected is when no more connections are opened. It says where memory ran low, "" if it
@@ -245,30 +231,4 @@ func (g *memoryGuard) look(r room) error {
 		return fmt.Errorf("memory: only %s, less than half of the %s MB that are to stay free", low, keep)
 	}
 	return nil
-}
-
-// doctorLines is what package doctor says of connections before they are opened: how many
-// this machine holds, and each wall that is below what is wanted.
-func (r *runner) doctorLines(s scenario.Step) []string {
-	if r.facts == nil {
-		return []string{"the machine's walls are not known"}
-	}
-	n := s.Workload.Connections
-	report, err := doctor.Examine(r.facts, doctor.Plan{Connections: n, Side: doctor.Both, Model: cmp.Or(s.Subject.Model(), "epoll"), Processes: s.Subject.Processes(s.Workload)})
-	if err != nil {
-		return []string{fmt.Sprintf("the machine's walls are not known: %v", err)}
-	}
-	lines := []string{fmt.Sprintf("this machine holds %s connections of %s", format.Count(report.Holds), format.Count(n))}
-	for i := range report.Walls {
-		w := &report.Walls[i]
-		if !w.Near(n) {
-			continue
-		}
-		does := "stops them at"
-		if w.Soft {
-			does = "may hurt from"
-		}
-		lines = append(lines, fmt.Sprintf("%s is %s: %s %s connections", w.Name, w.Present, does, format.Count(w.Holds)))
-	}
-	return lines
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"runtime"
 	"strings"
@@ -15,14 +16,12 @@ import (
 )
 
 const (
-	// termGrace is how long a process may take to end after SIGTERM before it is killed: it
-	// may have a million connections to close.
-	termGrace = 3 * time.Second
-	heldGrace = time.Minute
-	// pipeGrace is how long the output of an ended process may be held open by its own
-	// children before it is closed, outputGrace the same where the output is acted on.
-	pipeGrace   = time.Second
+	// stopGrace is how long a process may take to end after SIGTERM before it is killed, and
+	// how long its children may hold its output open after it has ended; heldGrace is for one
+	// that may have a million connections to close, outputGrace for one whose output is read.
+	stopGrace   = 3 * time.Second
 	outputGrace = 30 * time.Second
+	heldGrace   = time.Minute
 	// groupBound is how long the kernel may take to end what a killed process has left of
 	// its group: the sockets of 68 processes, a million, took some seconds.
 	groupBound = time.Minute
@@ -42,27 +41,20 @@ const (
 // outlives the children, that happens only when the whole lab was killed. Each child has a
 // process group of its own, and what it has left of that when it ends is killed.
 type launcher struct {
-	requests chan launch
-	ended    chan struct{}
+	starts chan func()
+	ended  chan struct{}
 
 	mu   sync.Mutex
 	left error // processes that did not end within groupBound
 }
 
-// launch is a process to start.
-type launch struct {
-	cmd   *exec.Cmd
-	cpus  []int
-	reply chan error
-}
-
 func newLauncher() *launcher {
-	l := &launcher{requests: make(chan launch), ended: make(chan struct{})}
+	l := &launcher{starts: make(chan func()), ended: make(chan struct{})}
 	go func() {
 		defer close(l.ended)
 		runtime.LockOSThread() // and never unlocked: the thread ends with this goroutine
-		for q := range l.requests {
-			q.reply <- startOn(q.cmd, q.cpus)
+		for start := range l.starts {
+			start()
 		}
 	}()
 	return l
@@ -70,7 +62,7 @@ func newLauncher() *launcher {
 
 // close ends the launcher's thread. Every process has to have ended before.
 func (l *launcher) close() {
-	close(l.requests)
+	close(l.starts)
 	<-l.ended
 }
 
@@ -96,38 +88,50 @@ func (l *launcher) endGroup(pid int) {
 	}
 }
 
-// process is a child process. Its standard error goes to tail.
-type process struct {
-	cmd   *exec.Cmd
-	grace time.Duration
-	tail  tail
-	done  chan struct{} // closed when the process has ended and its output has been read
-	err   error         // of the process, valid when done is closed
+// command is a program to start.
+type command struct {
+	args  []string
+	in    io.Reader     // its standard input; nil for none
+	cpus  []int         // where it runs; nil for where the launcher does
+	grace time.Duration // between SIGTERM and SIGKILL
 }
 
-// start starts a program on the given CPUs, or anywhere when there are none. Its standard
-// input is in, or nothing, and its output goes to out, which is closed when the process has ended, or to tail when out is nil.
-// The caller has to call end.
-func (l *launcher) start(command []string, in io.Reader, cpus []int, out io.WriteCloser) (*process, error) {
-	p := &process{cmd: exec.Command(command[0], command[1:]...), grace: termGrace, done: make(chan struct{})}
-	p.cmd.WaitDelay = pipeGrace
-	p.cmd.Stdin = in
-	p.cmd.Stderr = &p.tail
-	p.cmd.Stdout = &p.tail
-	if out != nil {
-		p.cmd.Stdout, p.cmd.WaitDelay = out, outputGrace
-	}
-	reply := make(chan error)
-	l.requests <- launch{cmd: p.cmd, cpus: cpus, reply: reply}
-	if err := <-reply; err != nil {
-		if out != nil {
-			out.Close()
+// process is a child process. It is asked to end by SIGTERM when the context ends with which
+// it was started. Its standard error goes to tail.
+type process struct {
+	cmd  *exec.Cmd
+	stop context.CancelFunc
+	tail tail
+	done chan struct{} // closed when the process has ended and its output has been read
+	err  error         // of the process, valid when done is closed
+}
+
+// start starts a program. Its output goes to out, which is closed when the process has ended,
+// or to tail when out is nil. The caller has to call end.
+func (l *launcher) start(ctx context.Context, c command, out io.WriteCloser) (*process, error) {
+	ctx, stop := context.WithCancel(ctx)
+	p := &process{cmd: exec.CommandContext(ctx, c.args[0], c.args[1:]...), stop: stop, done: make(chan struct{})}
+	p.cmd.Cancel = func() error {
+		if p.cmd.Process.Signal(syscall.SIGTERM) != nil {
+			_ = p.cmd.Process.Kill() // it has ended, or this system has no signals
 		}
-		return nil, fmt.Errorf("cannot start %s: %w", command[0], err)
+		return os.ErrProcessDone // that it was asked to end is no error
+	}
+	p.cmd.WaitDelay = c.grace
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = c.in, &p.tail, &p.tail
+	if out != nil {
+		p.cmd.Stdout = out
+	}
+	started := make(chan error)
+	l.starts <- func() { started <- startOn(p.cmd, c.cpus) }
+	if err := <-started; err != nil {
+		stop()
+		return nil, fmt.Errorf("cannot start %s: %w", c.args[0], err)
 	}
 	go func() { // waited for by end
 		defer close(p.done)
 		p.err = p.cmd.Wait()
+		stop()
 		l.endGroup(p.pid())
 		if out != nil {
 			out.Close()
@@ -139,28 +143,11 @@ func (l *launcher) start(command []string, in io.Reader, cpus []int, out io.Writ
 // pid is also the number of the process group on Linux.
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// end ends the process, first by SIGTERM, and waits for it and for what it left of its group.
-// It may be called again and from several goroutines.
+// end ends the process and waits for it and for what it left of its group. It may be called
+// again and from several goroutines.
 func (p *process) end() {
-	select {
-	case <-p.done:
-	default:
-		if err := p.cmd.Process.Signal(syscall.SIGTERM); err == nil {
-			p.await(p.grace)
-		}
-		p.cmd.Process.Kill() // an error says that it has ended
-	}
+	p.stop()
 	<-p.done
-}
-
-// await waits for the process to end, for a time.
-func (p *process) await(bound time.Duration) {
-	timer := time.NewTimer(bound)
-	defer timer.Stop()
-	select {
-	case <-p.done:
-	case <-timer.C:
-	}
 }
 
 // failure describes how the process ended by itself: its status and its last words. It is
@@ -184,42 +171,34 @@ func (p *process) words() string {
 	return ""
 }
 
-// lines runs a program, as start does, and calls at with each line of its standard output,
-// to its end. started, which may be nil, is told of the process before the first. When ctx
-// ends or at returns an error the program is ended, and the cause or that error is returned.
-// The program has ended in any case when lines returns. A nil process was not started.
-func (l *launcher) lines(ctx context.Context, command []string, in io.Reader, cpus []int, started func(*process), at func(line []byte) error) (*process, error) {
+// lines runs a program and calls each with each line of its standard output, to its end.
+// started, which may be nil, is told of the process before the first. When ctx ends or each
+// returns an error the program is ended, and the cause or that error is returned. The program
+// has ended in any case when lines returns. A nil process was not started.
+func (l *launcher) lines(ctx context.Context, c command, started func(*process), each func(line []byte) error) (*process, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	output, out := io.Pipe()
-	p, err := l.start(command, in, cpus, out)
+	p, err := l.start(ctx, c, out)
 	if err != nil {
 		return nil, err
 	}
 	if started != nil {
 		started(p)
 	}
-	var wait sync.WaitGroup
-	wait.Go(func() {
-		select {
-		case <-ctx.Done():
-			output.CloseWithError(io.ErrClosedPipe)
-		case <-p.done:
-		}
-		p.end()
-	})
+	defer context.AfterFunc(ctx, func() { output.CloseWithError(io.ErrClosedPipe) })()
 	lines := bufio.NewScanner(output)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() && err == nil {
-		err = at(lines.Bytes())
+		err = each(lines.Bytes())
 	}
-	if err == nil && lines.Err() != nil {
-		err = fmt.Errorf("the output of %s: %w", command[0], lines.Err())
+	if err == nil && lines.Err() != nil && ctx.Err() == nil {
+		err = fmt.Errorf("the output of %s: %w", c.args[0], lines.Err())
 	}
 	if err != nil {
 		cancel(err)
 	}
-	wait.Wait()
+	<-p.done
 	return p, context.Cause(ctx)
 }
 

@@ -10,6 +10,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -17,7 +18,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/myriad-go/myriad/doctor"
 	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/lab/probe"
 	"github.com/myriad-go/myriad/internal/lab/result"
@@ -27,12 +27,11 @@ import (
 
 // runner makes runs.
 type runner struct {
-	self     string       // the executable with the subcommands load and hold
-	cert     *certificate // nil where no workload needs it
+	self     string // the executable with the subcommands load and hold
+	cert     string // the certificate and its key; "" where no workload needs it
 	pinning  pinning
 	launcher *launcher
 	sampled  bool // /proc is available
-	facts    *doctor.Facts
 	progress *progress
 }
 
@@ -45,7 +44,7 @@ func (r *runner) run(ctx context.Context, s scenario.Step, all *scenario.Scenari
 		Workload: w.Name, Subject: s.Subject.Name, Round: s.Round,
 		Started: time.Now(), Beating: s.Subject.Beats(), Connections: w.Connections,
 	}
-	if rec.Skipped = r.wall(s, before); rec.Skipped != "" {
+	if rec.Skipped = wall(s); rec.Skipped != "" {
 		return rec
 	}
 	*w = w.For(s.Subject.MaxConns)
@@ -80,7 +79,7 @@ func (r *runner) run(ctx context.Context, s scenario.Step, all *scenario.Scenari
 // park has a process of its own park goroutines. Its output is its samples.
 func (r *runner) park(ctx context.Context, s scenario.Step, rec *result.Run) error {
 	rec.Command = s.Subject.Fill(scenario.Place{Self: r.self, Connections: s.Workload.Connections, Processes: 1})
-	p, err := r.launcher.lines(ctx, rec.Command, nil, nil, nil, func(line []byte) error {
+	p, err := r.launcher.lines(ctx, command{args: rec.Command, grace: outputGrace}, nil, func(line []byte) error {
 		var sample result.Sample
 		if err := json.Unmarshal(line, &sample); err != nil {
 			return fmt.Errorf("the process said %.100q: %w; expected a sample", line, err)
@@ -103,7 +102,6 @@ type measurement struct {
 	server    *server
 	generator *process // the last one that was started
 	pinning   pinning
-	cert      *certificate
 	admin     *admin // nil where the server shows nothing
 	timeline  *timeline
 	base      int // sockets, or connections, of the server without any of the load
@@ -112,11 +110,10 @@ type measurement struct {
 // serve starts the server, goes through the phases and ends the server.
 func (r *runner) serve(ctx context.Context, s scenario.Step, rec *result.Run) error {
 	m := &measurement{runner: r, step: s, workload: &s.Workload, record: rec, pinning: r.pinning.of(s.Workload)}
-	var trust *tls.Config
+	var trusted *tls.Config
 	if s.Workload.TLS {
 		var err error
-		m.cert = r.cert
-		if trust, err = r.cert.trust(); err != nil {
+		if trusted, err = trust(r.cert); err != nil {
 			return err
 		}
 	}
@@ -125,20 +122,25 @@ func (r *runner) serve(ctx context.Context, s scenario.Step, rec *result.Run) er
 		return err
 	}
 	rec.Command, rec.Processes = s.Subject.Fill(place), place.Processes
-	p, err := r.launcher.start(rec.Command, nil, m.pinning.serverCPUs(), nil)
+	held := s.Workload.Phase(scenario.Broadcast) != nil
+	c := command{args: rec.Command, cpus: m.pinning.serverCPUs(), grace: stopGrace}
+	if held {
+		c.grace = heldGrace
+	}
+	p, err := r.launcher.start(context.WithoutCancel(ctx), c, nil) // it is ended after the generator
 	if err != nil {
 		return err
 	}
 	m.server, m.admin = &server{p, place.Addr}, newAdmin(place.Admin)
 	defer p.end()
-	if err := m.phases(ctx, trust); err != nil {
+	if err := m.phases(ctx, place.App, trusted); err != nil {
 		return err
 	}
 	p.end()
-	if s.Workload.Phase(scenario.Broadcast) == nil {
+	switch {
+	case !held:
 		return nil
-	}
-	if p.err != nil {
+	case p.err != nil:
 		return p.failure("the server")
 	}
 	return m.left(ctx)
@@ -147,12 +149,9 @@ func (r *runner) serve(ctx context.Context, s scenario.Step, rec *result.Run) er
 // place is where the server is to be, and what else its command says.
 func (m *measurement) place() (scenario.Place, error) {
 	w := m.workload
-	at := scenario.Place{Self: m.self, App: w.App, Heartbeat: w.Heartbeat(), Connections: w.Connections, Processes: m.step.Subject.Processes(*w)}
-	if at.App == "" {
-		at.App = app.Lines
-	}
-	if m.cert != nil {
-		at.Cert, at.Key = m.cert.cert, m.cert.key
+	at := scenario.Place{
+		Self: m.self, App: cmp.Or(w.App, app.Lines), Cert: m.cert, Key: m.cert,
+		Heartbeat: w.Heartbeat(), Connections: w.Connections, Processes: m.step.Subject.Processes(*w),
 	}
 	var err error
 	at.Addr, err = freeAddr()
@@ -162,16 +161,12 @@ func (m *measurement) place() (scenario.Place, error) {
 	return at, err
 }
 
-// phases waits for the server and goes through the phases.
-func (m *measurement) phases(ctx context.Context, trust *tls.Config) error {
+// phases waits for the server, which serves an app, and goes through the phases.
+func (m *measurement) phases(ctx context.Context, name string, trusted *tls.Config) error {
 	ctx, stop := m.server.watch(ctx)
 	defer stop()
 	w := m.workload
-	name := w.App
-	if name == "" {
-		name = app.Lines
-	}
-	conn, err := m.server.awaitReady(ctx, name, trust)
+	conn, err := m.server.awaitReady(ctx, name, trusted)
 	if err != nil {
 		return err
 	}
@@ -210,9 +205,12 @@ func (m *measurement) phases(ctx context.Context, trust *tls.Config) error {
 func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) error {
 	holds := s.Phase(scenario.Hold)
 	if holds.Do != "" {
-		guard, watched := m.guardMemory(ctx)
+		var over context.CancelCauseFunc
+		ctx, over = context.WithCancelCause(ctx)
+		defer over(nil)
+		guard := newMemoryGuard(m.workload, over, nil)
+		guard.begin()
 		defer guard.end()
-		ctx = watched
 	}
 	config := m.config(s)
 	began := time.Now()
@@ -233,15 +231,9 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 		}
 		return nil
 	})
-	name := s.Phases[len(s.Phases)-1].Do
-	for _, do := range []string{scenario.Verify, scenario.Load, scenario.Flood} {
-		if s.Phase(do).Do != "" {
-			name = do
-		}
-	}
 	if err != nil {
 		if !last {
-			err = fmt.Errorf("%s of %d connections: %w", name, s.Connections, err)
+			err = fmt.Errorf("%s of %d connections: %w", s.Name(), s.Connections, err)
 		}
 		return err
 	}
@@ -249,7 +241,7 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 	if err != nil {
 		return err
 	}
-	m.record.Phases = append(m.record.Phases, result.Phase{Name: name, Took: time.Since(began), Load: []string{string(text)}, Result: seen})
+	m.record.Phases = append(m.record.Phases, result.Phase{Name: s.Name(), Took: time.Since(began), Load: []string{string(text)}, Result: seen})
 	if last || m.workload.Phase(scenario.Hold) == nil {
 		return nil
 	}
@@ -258,18 +250,6 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 		err = fmt.Errorf("the server still had connections open %v after they were closed", closeBound)
 	}
 	return err
-}
-
-// guardMemory returns a context that ends, with the reason as its cause, when memory is about
-// to run out.
-func (m *measurement) guardMemory(ctx context.Context) (*memoryGuard, context.Context) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	g := &memoryGuard{over: cancel}
-	if r, err := readRoom(); err == nil {
-		g.keep = r.kept(m.workload.KeepFree)
-	}
-	g.begin()
-	return g, ctx
 }
 
 // atRest samples memory while the load holds its connections: when the server has accepted

@@ -62,23 +62,23 @@ func TestProcesses(t *testing.T) {
 	l, self := startLauncher(t), os.Args[0]
 	var got []string
 	keep := func(line []byte) error { got = append(got, string(line)); return nil }
-	if _, err := l.lines(t.Context(), []string{self, "lines"}, nil, nil, nil, keep); err != nil || !slices.Equal(got, []string{"one", "two"}) {
+	if _, err := l.lines(t.Context(), command{args: []string{self, "lines"}, grace: time.Minute}, nil, keep); err != nil || !slices.Equal(got, []string{"one", "two"}) {
 		t.Errorf("got %q, %v", got, err)
 	}
-	p, err := l.lines(t.Context(), []string{self, "fail"}, nil, nil, nil, keep)
+	p, err := l.lines(t.Context(), command{args: []string{self, "fail"}, grace: time.Minute}, nil, keep)
 	if err != nil || p.failure("it").Error() != "it ended: exit status 3: its last words" {
 		t.Errorf("got %v, %v", p.failure("it"), err)
 	}
 	broken := errors.New("broken")
-	if _, err := l.lines(t.Context(), []string{self, "lines"}, nil, nil, nil, func([]byte) error { return broken }); !errors.Is(err, broken) {
+	if _, err := l.lines(t.Context(), command{args: []string{self, "lines"}, grace: time.Minute}, nil, func([]byte) error { return broken }); !errors.Is(err, broken) {
 		t.Errorf("got %v, want what the line's function said", err)
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
-	p, err = l.lines(ctx, []string{self, "stubborn"}, nil, nil, func(p *process) { p.grace = time.Millisecond }, func([]byte) error { cancel(broken); return nil })
+	p, err = l.lines(ctx, command{args: []string{self, "stubborn"}, grace: time.Millisecond}, nil, func([]byte) error { cancel(broken); return nil })
 	if !errors.Is(err, broken) || p.err == nil {
 		t.Errorf("got %v, %v, want that it was killed", err, p.err)
 	}
-	if _, err := l.start([]string{"/no/such/program"}, nil, nil, nil); err == nil {
+	if _, err := l.start(t.Context(), command{args: []string{"/no/such/program"}}, nil); err == nil {
 		t.Error("a program that there is not was started")
 	}
 	long := &tail{}
@@ -107,48 +107,6 @@ func TestSplitCPUs(t *testing.T) {
 	}
 }
 
-// Of attempts the one counts that others have disturbed least, and one that failed only if all
-// have.
-func TestSupersede(t *testing.T) {
-	for _, c := range []struct {
-		attempts []result.Run
-		counts   int
-	}{
-		{[]result.Run{{Foreign: 0.5}}, 0},
-		{[]result.Run{{Foreign: 0.5}, {Foreign: 0.2}, {Foreign: 0.3}}, 1},
-		{[]result.Run{{Error: "x"}, {Foreign: 0.9}}, 1},
-		{[]result.Run{{Foreign: 0.9}, {Error: "x"}}, 0},
-		{[]result.Run{{Error: "x", Foreign: 0.5}, {Error: "x", Foreign: 0.1}}, 1},
-	} {
-		supersede(c.attempts)
-		for i, a := range c.attempts {
-			if a.Superseded == (i == c.counts) {
-				t.Errorf("%+v: want that %d counts", c.attempts, c.counts)
-			}
-		}
-	}
-}
-
-// A disturbed run is repeated, but not for ever, nor where its figures are of memory.
-func TestWants(t *testing.T) {
-	timed := scenario.Step{Workload: scenario.Workload{Phases: []scenario.Phase{{Do: scenario.Load, For: scenario.Duration(time.Second)}}}}
-	held := scenario.Step{Workload: scenario.Workload{Phases: []scenario.Phase{{Do: scenario.Hold}}}}
-	noisy := []result.Run{{Marks: []result.Mark{{Rule: probe.RuleNoise}}}}
-	s := &session{repeats: 2, planned: time.Minute}
-	for _, c := range []struct {
-		attempts []result.Run
-		st       scenario.Step
-		want     bool
-	}{{nil, timed, true}, {noisy, timed, true}, {noisy, held, false}, {[]result.Run{{}}, timed, false}, {slices.Repeat(noisy, 3), timed, false}} {
-		if got := s.wants(c.attempts, c.st); got != c.want {
-			t.Errorf("%d attempts: %v, want %v", len(c.attempts), got, c.want)
-		}
-	}
-	if s.spent = time.Minute; s.wants(noisy, timed) || s.refused != 1 {
-		t.Error("repeats take more than their part of the time")
-	}
-}
-
 func TestMemoryGuard(t *testing.T) {
 	told := 0
 	g := &memoryGuard{keep: 1000, opening: true, stop: func() error { told++; return nil }}
@@ -166,13 +124,6 @@ func TestMemoryGuard(t *testing.T) {
 	}
 	if r := (room{total: 100 << 30}); r.kept(0) != 5<<30 || r.kept(7) != 7 || (room{}).kept(0) != leastKept {
 		t.Error("too little memory, or too much, is kept")
-	}
-	before := []result.Run{{Subject: "net", Connections: 100, Figures: map[string]float64{"bytes-idle": 1000, "kernel-idle": 1000}}}
-	if each, from := needs(scenario.Step{Subject: scenario.Subject{Name: "net"}}, before); each != 2000*growth || from != "the run with 100" {
-		t.Errorf("needs %v by %s", each, from)
-	}
-	if each, _ := needs(scenario.Step{Subject: scenario.Subject{Name: "other"}}, before); each != firstGuess {
-		t.Errorf("another subject needs %v", each)
 	}
 }
 
@@ -260,7 +211,7 @@ func TestFailures(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || set.Runs() != 0 || !strings.Contains(err.Error(), "interrupted in run 1 of 2") {
 		t.Errorf("interrupted: %v, %d runs", err, set.Runs())
 	}
-	for _, o := range []Options{{Repeats: MaxRepeats + 1}, {Options: scenario.Options{Only: regexp.MustCompile("none")}}, {Dir: os.Args[0]}} {
+	for _, o := range []Options{{Options: scenario.Options{Only: regexp.MustCompile("none")}}, {Dir: os.Args[0]}} {
 		var wrong scenario.Error
 		if _, err := All(t.Context(), []scenario.Scenario{parking(t, 1, "park")}, o); !errors.As(err, &wrong) {
 			t.Errorf("%+v: %v, want a scenario.Error", o, err)

@@ -85,7 +85,10 @@ func (m *measurement) take(checkpoint string, parts sample.Parts) (s result.Samp
 		s.Load = m.loadSide(groups[generator], parts)
 	}
 	if parts&sample.MachineMemory != 0 {
-		fillCaches(&s)
+		if slabs, err := procfs.ReadSlabs(); err == nil { // on most machines only root may
+			tcp, _ := slabs.Find("TCP")
+			s.TCP = tcp.Objects
+		}
 	}
 	return s, nil
 }
@@ -100,11 +103,13 @@ func (m *measurement) loadSide(pids []int, parts sample.Parts) result.Side {
 	if err == nil && len(taken.Processes) > 0 {
 		return sideOf(&taken)
 	}
-	m.generator.await(time.Second) // it may be about to end
-	if state := m.generator.cmd.ProcessState; state != nil {
+	select {
+	case <-m.generator.done:
+		state := m.generator.cmd.ProcessState
 		return result.Side{User: state.UserTime(), System: state.SystemTime()}
+	case <-time.After(time.Second): // it was about to end
+		return result.Side{}
 	}
-	return result.Side{}
 }
 
 // sideOf is what processes use together.
@@ -112,7 +117,8 @@ func sideOf(s *sample.Sample) result.Side {
 	p := s.Total()
 	return result.Side{
 		User: p.User, System: p.System, RSS: p.RSS, PSS: p.PSS, Anonymous: p.Anonymous,
-		Processes: len(s.Processes), Threads: p.Threads, Sockets: p.Sockets,
+		Processes: len(s.Processes), Sockets: p.Sockets,
+		Voluntary: p.Voluntary, Involuntary: p.Involuntary,
 	}
 }
 
@@ -120,21 +126,6 @@ func fillMachine(s *result.Sample, m *sample.Machine) {
 	s.Busy, s.Stolen = m.Busy+m.Stolen, m.Stolen
 	s.Slab, s.Tables, s.Free = m.Slab, m.PageTables+m.KernelStacks, m.Free
 	s.Sockets, s.TimeWait, s.Files = m.Open, m.TimeWait, m.Files
-}
-
-// fillCaches notes the memory of each of the kernel's caches. Only root may read that on most
-// machines.
-func fillCaches(s *result.Sample) {
-	slabs, err := procfs.ReadSlabs()
-	if err != nil {
-		return
-	}
-	s.Caches = make(map[string]int64, len(slabs.Caches))
-	for name, cache := range slabs.Caches {
-		s.Caches[name] = cache.Bytes
-	}
-	tcp, _ := slabs.Find("TCP")
-	s.TCP = tcp.Objects
 }
 
 // count has the server say how many connections it has, where it can. Otherwise it looks at

@@ -8,7 +8,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"math/big"
 	mathrand "math/rand/v2"
@@ -16,7 +15,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"sync"
 	"time"
 
@@ -27,8 +25,8 @@ const (
 	// readyBound is how long a server may take to answer its first connection. One that
 	// followed a run of a million connections, on a busy machine, took more than 10 s.
 	readyBound = 30 * time.Second
-	// probeBound is how long one attempt to reach it may take.
-	probeBound = time.Second
+	// attemptBound is how long one attempt to reach it may take.
+	attemptBound = time.Second
 )
 
 // server is a subject that runs.
@@ -83,7 +81,7 @@ func (s *server) awaitReady(ctx context.Context, name string, trust *tls.Config)
 // dialAndAsk connects and has the app answer once. So the connection has been accepted, not
 // only queued.
 func dialAndAsk(ctx context.Context, addr, name string, trust *tls.Config) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, probeBound)
+	ctx, cancel := context.WithTimeout(ctx, attemptBound)
 	defer cancel()
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -93,7 +91,7 @@ func dialAndAsk(ctx context.Context, addr, name string, trust *tls.Config) (net.
 	if trust != nil {
 		conn = tls.Client(conn, trust)
 	}
-	err = conn.SetDeadline(time.Now().Add(probeBound))
+	err = conn.SetDeadline(time.Now().Add(attemptBound))
 	if err == nil {
 		err = app.Ask(conn, name)
 	}
@@ -128,7 +126,7 @@ func freeAddr() (string, error) {
 	const from, to, tries = 20000, 30000, 100
 	var last error
 	for range tries {
-		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(from+mathrand.IntN(to-from)))
+		addr := fmt.Sprintf("127.0.0.1:%d", from+mathrand.IntN(to-from))
 		ln, err := net.Listen("tcp", addr)
 		if err == nil {
 			return addr, ln.Close()
@@ -138,17 +136,18 @@ func freeAddr() (string, error) {
 	return "", fmt.Errorf("no free port found in %d tries: %w", tries, last)
 }
 
-// certificate is where a server finds its certificate and its key, as PEM files. The
-// certificate is all that a client needs to trust it.
-type certificate struct{ cert, key string }
-
-// newCertificate makes one for 127.0.0.1, with a key of its own (ECDSA, P-256), in a
-// directory. It is valid for a month: longer than any scenario takes.
-func newCertificate(dir string) (*certificate, error) {
-	c := &certificate{cert: filepath.Join(dir, "cert.pem"), key: filepath.Join(dir, "key.pem")}
+// newCertificate makes a certificate for 127.0.0.1 with a key of its own (ECDSA, P-256), and
+// returns the PEM file in a directory that has both. It is valid for a month: longer than any
+// scenario takes.
+func newCertificate(dir string) (path string, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("cannot make a certificate: %w", err)
+		}
+	}()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a certificate: %w", err)
+		return "", err
 	}
 	now := time.Now()
 	template := &x509.Certificate{
@@ -159,26 +158,23 @@ func newCertificate(dir string) (*certificate, error) {
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		IPAddresses:  []net.IP{net.IPv4(127, 0, 0, 1)},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	certificate, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a certificate: %w", err)
+		return "", err
 	}
 	secret, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("cannot make a certificate: %w", err)
+		return "", err
 	}
-	write := func(path, kind string, der []byte) error {
-		return os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600)
-	}
-	return c, errors.Join(write(c.cert, "CERTIFICATE", der), write(c.key, "PRIVATE KEY", secret))
+	text := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: secret})...)
+	path = filepath.Join(dir, "certificate.pem")
+	return path, os.WriteFile(path, text, 0o600)
 }
 
-// trust is what a client needs to speak with who has the certificate; nil has no TLS.
-func (c *certificate) trust() (*tls.Config, error) {
-	if c == nil {
-		return nil, nil
-	}
-	text, err := os.ReadFile(c.cert)
+// trust is what a client needs to speak with who has the certificate of a file.
+func trust(certificate string) (*tls.Config, error) {
+	text, err := os.ReadFile(certificate)
 	if err != nil {
 		return nil, err
 	}

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/myriad-go/myriad/doctor"
-	"github.com/myriad-go/myriad/internal/lab/probe"
 	"github.com/myriad-go/myriad/internal/lab/result"
 	"github.com/myriad-go/myriad/internal/lab/scenario"
 	"github.com/myriad-go/myriad/internal/procfs"
@@ -28,10 +26,6 @@ type Options struct {
 	// follows from them. Both may be nil.
 	Write func(dir string, s *result.Set) error
 	Judge func(s *result.Set)
-	// Repeats is how often a run is repeated that something else on the machine has
-	// disturbed, up to MaxRepeats; negative is never. Default 2. Runs whose figures are of
-	// memory are marked, but never repeated.
-	Repeats int
 	// Strict has claims that are strict fail the bench, too.
 	Strict bool
 	// Progress is told where the report will be, as soon as the runs begin, and how far
@@ -45,16 +39,6 @@ type Options struct {
 	// process's own command line.
 	Command string
 }
-
-// MaxRepeats is the most that Options.Repeats may be.
-const MaxRepeats = 10
-
-const (
-	standardRepeats = 2
-	// repeatShare is the part of the planned time that all repeats together may take: a
-	// machine that is never quiet is not waited for.
-	repeatShare = 4
-)
 
 // All runs scenarios one after the other. It takes as long as they do.
 //
@@ -76,20 +60,16 @@ func All(ctx context.Context, all []scenario.Scenario, o Options) (*result.Set, 
 	if err != nil {
 		return nil, err
 	}
-	if o.Dir == "" {
-		return s.run(ctx, nil)
-	}
-	if err := checkDir(o.Dir); err != nil {
-		return nil, err
-	}
-	return s.run(ctx, func() (err error) {
-		h := head{Set: set, Repeats: o.Repeats}
+	if o.Dir != "" {
+		h := head{Set: set}
 		if o.Only != nil {
 			h.Only = o.Only.String()
 		}
-		s.journal, err = createJournal(o.Dir, h)
-		return err
-	})
+		if s.journal, err = createJournal(o.Dir, h); err != nil {
+			return nil, err
+		}
+	}
+	return s.run(ctx)
 }
 
 // Resume finishes what All has left unfinished in a directory: the runs that are missing are
@@ -101,25 +81,24 @@ func Resume(ctx context.Context, dir string, o Options) (*result.Set, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o, err = seen.head.options(dir, o); err != nil {
-		return nil, errors.Join(err, j.close())
+	o.Dir = dir
+	var s *session
+	if o.Only, err = seen.head.only(dir); err == nil {
+		s, err = newSession(seen.head.Set, o)
 	}
-	s, err := newSession(seen.head.Set, o)
 	if err != nil {
 		return nil, errors.Join(err, j.close())
 	}
 	s.found, s.journal = seen, j
 	s.set.Notes = append(s.set.Notes, seen.notes...)
-	if s.missing() == 0 {
-		if o.Progress != nil {
-			fmt.Fprintf(o.Progress, "nothing is left to do: all %d runs are in %s\n", s.total, dir)
+	if s.missing() > 0 {
+		if err := s.noteResumed(); err != nil {
+			return nil, errors.Join(err, j.close())
 		}
-		s.repeats = 0
-		err := s.all(context.Background()) // takes over what there is
-		s.set.Took = seen.elapsed
-		return s.set, errors.Join(err, s.write(), s.end())
+	} else if o.Progress != nil {
+		fmt.Fprintf(o.Progress, "nothing is left to do: all %d runs are in %s\n", len(s.steps), dir)
 	}
-	return s.run(ctx, s.noteResumed)
+	return s.run(ctx)
 }
 
 // plan is a set without a run: the scenarios with the options applied.
@@ -151,8 +130,7 @@ func plan(all []scenario.Scenario, o Options) (*result.Set, error) {
 			continue
 		}
 		set.Reports = append(set.Reports, &result.Report{
-			Scenario: s, Machine: set.Machine, Pinning: pinned.Pinning, Date: set.Date,
-			Command: command, Notes: s.Notes, Planned: len(steps), Runs: []result.Run{},
+			Scenario: s, Pinning: pinned.Pinning, Notes: s.Notes, Planned: len(steps), Runs: []result.Run{},
 		})
 	}
 	if len(set.Reports) == 0 {
@@ -163,124 +141,97 @@ func plan(all []scenario.Scenario, o Options) (*result.Set, error) {
 
 // session is the making of a set, or of the rest of one. It belongs to one goroutine.
 //
-// The steps of all reports are gone through in their order. The attempts of a step that the
-// journal has are taken over; as long as it wants another, it is run, and the record is in the
-// journal before the next begins. So a set that was interrupted any number of times has the
-// same steps, in the same order, as one that was not.
+// The steps of all reports are gone through in their order. What the journal has of a step is
+// taken over; any other step is run, and its record is in the journal before the next begins.
+// So a set that was interrupted any number of times has the same steps, in the same order, as
+// one that was not.
 type session struct {
 	runner
 	options Options
 	set     *result.Set
-	plans   [][]scenario.Step // of each report
-	total   int               // steps of all reports
+	steps   []scenario.Step // of all reports
+	report  []int           // that each step belongs to
 	found   *found
 	journal *journal // nil without a directory
-	tmp     string   // a directory for certificates, "" where there are none
 	began   time.Time
-
-	repeats int           // attempts of a step beside the first
-	planned time.Duration // of all steps
-	spent   time.Duration // by repeats
-	refused int           // steps that were not repeated for want of time
 }
 
 // newSession plans a set. Nothing is started.
 func newSession(set *result.Set, o Options) (*session, error) {
-	s := &session{set: set, options: o, found: &found{}, repeats: o.Repeats}
-	switch {
-	case o.Repeats == 0:
-		s.repeats = standardRepeats
-	case o.Repeats > MaxRepeats:
-		return nil, scenario.Errorf("%d repeats; expected up to %d, or a negative number for none", o.Repeats, MaxRepeats)
-	}
-	var all []scenario.Step
-	for _, r := range set.Reports {
+	s := &session{set: set, options: o, found: &found{}, began: time.Now()}
+	for i, r := range set.Reports {
 		steps, err := r.Scenario.Plan(o.Only)
 		if err != nil {
 			return nil, err
 		}
-		s.plans = append(s.plans, steps)
-		all = append(all, steps...)
+		s.steps = append(s.steps, steps...)
+		s.report = append(s.report, slices.Repeat([]int{i}, len(steps))...)
 	}
-	s.total, s.planned = len(all), estimate(all)
-	s.progress = newProgress(o.Progress, all)
+	s.progress = newProgress(o.Progress, s.steps)
 	return s, nil
 }
 
-// run makes what is missing. open is called before the first step, when everything is there
-// that is needed; it may be nil.
-func (s *session) run(ctx context.Context, open func() error) (_ *result.Set, err error) {
-	defer func() { err = errors.Join(err, s.end()) }()
-	if err := s.begin(); err != nil {
-		return nil, err
-	}
-	if open != nil {
-		if err := open(); err != nil {
-			return nil, err
+// run makes what is missing, and writes the reports.
+func (s *session) run(ctx context.Context) (_ *result.Set, err error) {
+	defer func() { err = errors.Join(err, s.journal.close()) }()
+	dir := s.options.Dir
+	if s.missing() > 0 {
+		end, err := s.begin()
+		if err != nil {
+			return nil, errors.Join(err, end())
+		}
+		defer func() { err = errors.Join(err, end()) }()
+		if dir != "" {
+			s.progress.tell(true, "report in "+dir)
 		}
 	}
-	if err := s.makeCertificate(); err != nil {
-		return nil, err
-	}
-	dir := s.options.Dir
-	if dir != "" {
-		s.progress.tell(true, "report in "+dir)
-	}
-	s.began = time.Now()
 	err = s.all(ctx)
 	if err != nil && dir != "" {
 		s.set.Note("Not finished: myriad bench --resume %s makes the rest.", dir)
 		err = fmt.Errorf("%w; myriad bench --resume %s finishes the rest", err, dir)
 	}
 	s.set.Took = s.took()
-	if s.refused > 0 {
-		s.set.Note("Runs that something else on the machine disturbed were repeated until that had taken a quarter of the planned time; %d more were not.", s.refused)
-	}
-	return s.set, errors.Join(err, s.write())
-}
-
-// write works out what follows, and writes the reports, if there is a directory.
-func (s *session) write() error {
 	if s.options.Judge != nil {
 		s.options.Judge(s.set)
 	}
-	if s.options.Dir == "" || s.options.Write == nil {
-		return nil
+	if dir != "" && s.options.Write != nil {
+		err = errors.Join(err, s.options.Write(dir, s.set))
 	}
-	return s.options.Write(s.options.Dir, s.set)
+	return s.set, err
 }
 
-// begin makes what the runs need.
-func (s *session) begin() (err error) {
+// begin makes what the runs need. end, which is never nil, takes it back.
+func (s *session) begin() (end func() error, err error) {
+	s.launcher = newLauncher()
+	tmp := ""
+	end = func() error {
+		s.launcher.close()
+		if tmp == "" {
+			return nil
+		}
+		return os.RemoveAll(tmp)
+	}
 	s.pinning = choosePinning()
 	if s.self = s.options.Self; s.self == "" {
 		if s.self, err = os.Executable(); err != nil {
-			return err
+			return end, err
 		}
 	}
-	s.launcher = newLauncher()
 	if err := raiseFileLimit(); err != nil {
 		s.noteAll("The limit of open descriptors could not be raised: %v.", err)
 	}
-	s.facts, _ = doctor.Read(0) // or a run that doesn't fit fails
 	_, err = procfs.ReadMachine()
 	if s.sampled = err == nil; err != nil {
 		s.noteAll("Figures of the server's processor time, memory and connections are missing: %v.", err)
 	}
-	return nil
-}
-
-// makeCertificate makes a certificate where a workload has TLS, in a directory of its own below
-// the report's: what kills this process leaves nothing elsewhere.
-func (s *session) makeCertificate() (err error) {
-	tls := func(w scenario.Workload) bool { return w.TLS }
-	if !slices.ContainsFunc(s.set.Reports, func(r *result.Report) bool { return slices.ContainsFunc(r.Scenario.Workloads, tls) }) {
-		return nil
+	if !slices.ContainsFunc(s.steps, func(st scenario.Step) bool { return st.Workload.TLS }) {
+		return end, nil
 	}
-	if s.tmp, err = os.MkdirTemp(s.options.Dir, ".certificate-*"); err == nil {
-		s.cert, err = newCertificate(s.tmp)
+	// Below the report's directory: what kills this process leaves nothing elsewhere.
+	if tmp, err = os.MkdirTemp(s.options.Dir, ".certificate-*"); err == nil {
+		s.cert, err = newCertificate(tmp)
 	}
-	return err
+	return end, err
 }
 
 // noteAll notes something in every report.
@@ -290,110 +241,54 @@ func (s *session) noteAll(text string, args ...any) {
 	}
 }
 
-// end ends what begin and run have started.
-func (s *session) end() (err error) {
-	if s.launcher != nil {
-		s.launcher.close()
-	}
-	if s.tmp != "" {
-		err = os.RemoveAll(s.tmp)
-	}
-	return errors.Join(err, s.journal.close())
-}
-
 // took is the time of this session and of those before it.
-func (s *session) took() time.Duration { return s.found.elapsed + time.Since(s.began) }
+func (s *session) took() time.Duration {
+	if s.missing() == 0 {
+		return s.found.elapsed
+	}
+	return s.found.elapsed + time.Since(s.began)
+}
 
 // all goes through all steps, until ctx ends.
 func (s *session) all(ctx context.Context) error {
 	defer s.progress.end()
-	n := 0
-	for i := range s.set.Reports {
-		for _, st := range s.plans[i] {
-			if err := s.step(ctx, n, i, st); err != nil {
-				return err
-			}
-			n++
+	for i, st := range s.steps {
+		r := s.set.Reports[s.report[i]]
+		if before, ok := s.found.runs[s.key(i)]; ok {
+			r.Runs = append(r.Runs, before)
+			continue
 		}
-	}
-	return nil
-}
-
-// step takes over or makes the attempts of step n of all, which belongs to a report.
-func (s *session) step(ctx context.Context, n, report int, st scenario.Step) error {
-	r := s.set.Reports[report]
-	first := len(r.Runs)
-	defer func() {
-		supersede(r.Runs[first:])
-		if len(r.Runs) > 0 {
-			r.Date = r.Runs[0].Started.UTC()
-		}
-	}()
-	r.Runs = append(r.Runs, s.found.runs[stepKey{report, st.Workload.Name, st.Subject.Name, st.Round}]...)
-	for s.wants(r.Runs[first:], st) {
-		attempt := len(r.Runs) - first + 1
 		if ctx.Err() != nil {
-			return s.interrupted(ctx, n, r)
+			return s.interrupted(ctx, i)
 		}
-		s.progress.show(n)
+		s.progress.begin(i)
 		run := s.runner.run(ctx, st, &r.Scenario, r.Runs)
-		run.Attempt = attempt
 		if ctx.Err() != nil && run.Error != "" { // which is why it failed: that says nothing of the server
 			if len(run.Phases) > 0 || st.Workload.Phase(scenario.Broadcast) != nil {
-				r.Runs = append(r.Runs, run) // for what it had seen
+				run.Error, run.Skipped = "", "interrupted"
+				r.Runs = append(r.Runs, run) // for what it had seen; the journal does not have it
 			}
-			return s.interrupted(ctx, n, r)
+			return s.interrupted(ctx, i)
 		}
 		r.Runs = append(r.Runs, run)
-		if attempt > 1 {
-			s.spent += run.Took
-		}
-		if err := s.journal.write(entry{Report: report, Elapsed: s.took(), Run: &r.Runs[len(r.Runs)-1]}); err != nil {
+		if err := s.journal.write(entry{Report: s.report[i], Elapsed: s.took(), Run: &run}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// wants says whether a step is to be run, after these attempts.
-func (s *session) wants(attempts []result.Run, st scenario.Step) bool {
-	n := len(attempts)
-	switch {
-	case n == 0:
-		return true
-	case n > s.repeats || !st.Workload.Measured() || !attempts[n-1].Marked(probe.RuleNoise):
-		return false
-	case s.spent+st.Workload.Estimate() > s.planned/repeatShare:
-		s.refused++
-		return false
-	}
-	return true
+// key is that of a step in the journal.
+func (s *session) key(i int) stepKey {
+	st := &s.steps[i]
+	return stepKey{s.report[i], st.Workload.Name, st.Subject.Name, st.Round}
 }
 
-// supersede has one attempt of a step count: of those that did not fail, if there are any,
-// the one that others have disturbed least.
-func supersede(attempts []result.Run) {
-	counts := 0
-	for i := range attempts {
-		a, b := &attempts[i], &attempts[counts]
-		x, _ := probe.Foreign(a)
-		y, _ := probe.Foreign(b)
-		if (a.Error == "") != (b.Error == "") && a.Error == "" || (a.Error == "") == (b.Error == "") && x < y {
-			counts = i
-		}
-	}
-	for i := range attempts {
-		attempts[i].Superseded = i != counts
-	}
-}
-
-// missing is how many runs are to be made at least.
+// missing is how many runs the journal did not have.
 func (s *session) missing() (n int) {
-	for i := range s.set.Reports {
-		for _, st := range s.plans[i] {
-			if len(s.found.runs[stepKey{i, st.Workload.Name, st.Subject.Name, st.Round}]) == 0 {
-				n++
-			}
+	for i := range s.steps {
+		if _, ok := s.found.runs[s.key(i)]; !ok {
+			n++
 		}
 	}
 	return n
@@ -403,13 +298,13 @@ func (s *session) missing() (n int) {
 // meanwhile.
 func (s *session) noteResumed() error {
 	before := len(s.set.Notes)
-	now := result.ThisMachine()
-	s.set.Note("Interrupted, and resumed on %s after %d of %d steps.", time.Now().UTC().Format(time.DateTime+" MST"), len(s.found.runs), s.total)
+	now, pinned := result.ThisMachine(), choosePinning()
+	s.set.Note("Interrupted, and resumed on %s after %d of %d steps.", time.Now().UTC().Format(time.DateTime+" MST"), len(s.found.runs), len(s.steps))
 	if now != s.set.Machine {
 		s.set.Note("Resumed on another machine, %s: its runs and those before can't be compared.", now)
 	}
-	if r := s.set.Reports[0]; r.Pinning.String() != s.pinning.String() {
-		s.set.Note("Resumed with another pinning, %s: its runs and those before can't be compared.", s.pinning)
+	if r := s.set.Reports[0]; r.Pinning.String() != pinned.String() {
+		s.set.Note("Resumed with another pinning, %s: its runs and those before can't be compared.", pinned)
 	}
 	if v := version.Myriad(); v != s.set.Version {
 		s.set.Note("Resumed by another version of Myriad, %q.", v)
@@ -423,9 +318,9 @@ func (s *session) noteResumed() error {
 }
 
 // interrupted says that the set was not made to its end.
-func (s *session) interrupted(ctx context.Context, n int, r *result.Report) error {
-	r.Note("Interrupted in run %d of %d.", n+1, s.total)
-	return interruptedError{n + 1, s.total, ctx.Err()}
+func (s *session) interrupted(ctx context.Context, step int) error {
+	s.set.Reports[s.report[step]].Note("Interrupted in run %d of %d.", step+1, len(s.steps))
+	return interruptedError{step + 1, len(s.steps), ctx.Err()}
 }
 
 // interruptedError says in which run a set was interrupted. why is what ended the context: it

@@ -83,13 +83,13 @@ func (t *timeline) add(ctx context.Context) {
 	if err != nil {
 		return
 	}
-	tick.Server = tickSide(&taken)
+	tick.Server = sideOf(&taken)
 	m := &taken.Machine
 	tick.Slab, tick.Free = m.Slab, m.Free
-	tick.Established, tick.TimeWait, tick.Orphans, tick.TCPMemory = m.Established, m.TimeWait, m.Orphans, m.TCPBuffers
+	tick.TimeWait, tick.Orphans, tick.TCPMemory = m.TimeWait, m.Orphans, m.TCPBuffers
 	if generator != 0 {
 		taken, _ := t.sampler[1].Take(parts, groups[generator]...)
-		tick.Load = tickSide(&taken)
+		tick.Load = sideOf(&taken)
 		tick.Open, tick.Answered = t.open.Load(), t.answered.Load()
 		tick.Load.Goroutines, tick.Load.GCs = t.goroutines.Load(), t.collections.Load()
 	}
@@ -100,16 +100,8 @@ func (t *timeline) add(ctx context.Context) {
 	t.ticks = append(t.ticks, tick)
 }
 
-func tickSide(s *sample.Sample) result.TickSide {
-	p := s.Total()
-	return result.TickSide{
-		User: p.User, System: p.System, RSS: p.RSS, PSS: p.PSS, Anonymous: p.Anonymous, Threads: p.Threads,
-		Voluntary: p.Voluntary, Involuntary: p.Involuntary,
-	}
-}
-
 // ask fills in what the server says in time.
-func (t *timeline) ask(ctx context.Context, to *result.TickSide) {
+func (t *timeline) ask(ctx context.Context, to *result.Side) {
 	if t.admin == nil || ctx.Err() != nil {
 		return
 	}

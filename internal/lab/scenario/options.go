@@ -30,45 +30,63 @@ type Options struct {
 	With []*regexp.Regexp
 	// Subjects are compared in addition to the scenario's own.
 	Subjects []Subject
-	// Scale is the name of a scale of the scenarios, or a factor such as "0.5" or "2" for
-	// connections and times; "" runs them as they are written.
+	// Scale is the name of a scale of the scenarios; "" runs them as they are written.
 	Scale string
 }
 
 // Apply returns the scenario as it is run on this machine: a subject for each model, at the
 // scale and with the other options applied to it. s stays as it is.
 func (o Options) Apply(s Scenario) (Scenario, error) {
-	s.Subjects, s.only = slices.Concat(s.Subjects, o.Subjects), o.Only
-	s, changes, err := s.expanded(thisHost()).withOptional(o.With).at(o.Scale)
+	switch {
+	case o.Connections < 0:
+		return s, Errorf("%d connections at most; expected 1 or more, or 0 to keep them", o.Connections)
+	case o.Rounds < 0:
+		return s, Errorf("%d rounds; expected 1 or more, or 0 to keep them", o.Rounds)
+	}
+	scale, err := s.scale(o.Scale)
 	if err != nil {
 		return s, err
 	}
-	if o.Connections < 0 {
-		return s, Errorf("%d connections at most; expected 1 or more, or 0 to keep them", o.Connections)
-	}
-	if o.Connections > 0 {
-		changes = append(changes, change{Scale{Connections: o.Connections}.limit, "at most " + format.Count(o.Connections) + " connections"})
-	}
-	if o.Duration != 0 {
-		changes = append(changes, change{o.replaceDuration, "duration " + o.Duration.String()})
-	}
-	s = s.inRounds(o.Rounds, "asked for").resized(changes)
+	s.Subjects = slices.Concat(s.Subjects, o.Subjects)
+	was := s.expanded(thisHost()).withOptional(o.With)
+	s = scale.apply(was)
+	s = Scale{Connections: o.Connections, Rounds: o.Rounds}.apply(s)
+	s.Answer = slices.Clone(s.Answer)
 	for i := range s.Workloads {
-		w := s.Workloads[i].Filled()
+		w := s.Workloads[i]
+		for j := range w.Phases { // which are copies
+			p := &w.Phases[j]
+			if o.Duration != 0 && p.Heartbeat == 0 && slices.Contains([]string{Load, Flood, Jobs, Attack}, p.Do) {
+				p.For = Duration(o.Duration)
+			}
+		}
+		w = w.Filled()
 		w.Caption = w.caption()
 		s.Workloads[i] = w
+		for j := range s.Answer {
+			if c := &s.Answer[j]; c.Workload == w.Name {
+				c.Text = w.fill(c.Text)
+			}
+		}
 	}
-	s.noteBounded()
+	s.noteChanges(&was, o)
+	s.noteBounded(o.Only)
 	return s, s.Check()
 }
 
-func (o Options) replaceDuration(w *Workload) {
-	for i := range w.Phases {
-		p := &w.Phases[i]
-		if p.Heartbeat == 0 && slices.Contains([]string{Load, Flood, Jobs, Attack}, p.Do) {
-			p.For = Duration(o.Duration)
-		}
+// String says what makes workloads smaller, or their times others.
+func (o Options) String() string {
+	var words []string
+	if o.Scale != "" && o.Scale != fullScale {
+		words = append(words, "scale "+o.Scale)
 	}
+	if o.Connections > 0 {
+		words = append(words, "at most "+format.Count(o.Connections)+" connections")
+	}
+	if o.Duration > 0 {
+		words = append(words, "duration "+o.Duration.String())
+	}
+	return Join(words)
 }
 
 // CheckWith returns an Error where something optional is asked for that none of the
@@ -168,14 +186,9 @@ func (s Scenario) expanded(h host) Scenario {
 	subjects := s.Subjects
 	s.Subjects = nil
 	for _, x := range subjects {
-		switch {
-		case h.table == 0:
-		case x.OneTable:
-			x.MaxConns, x.Wall = h.table, h.wall
-		case x.PerTable:
-			x.PerProcess = max(h.table*3/4, 1)
+		if x.OneTable && h.table > 0 {
+			x.MaxConns, x.Wall, x.OneTable = h.table, h.wall, false
 		}
-		x.OneTable, x.PerTable = false, false
 		if len(x.Models) == 0 {
 			s.Subjects = append(s.Subjects, x)
 			continue
@@ -203,11 +216,11 @@ func (s Subject) of(model string) Subject {
 }
 
 // noteBounded notes which subjects have fewer connections than their workloads.
-func (s *Scenario) noteBounded() {
+func (s *Scenario) noteBounded(only *regexp.Regexp) {
 	for _, x := range s.Subjects {
 		var names []string
 		for _, w := range s.Workloads {
-			if s.runs(w, x) && !w.Whole && w.For(x.MaxConns).Connections < w.Connections {
+			if x.Serves(w) && matches(only, w, x) && !w.Whole && w.For(x.MaxConns).Connections < w.Connections {
 				names = append(names, w.Name)
 			}
 		}

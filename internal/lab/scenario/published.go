@@ -103,8 +103,8 @@ const (
 
 // Clause is a part of the sentence with which the report begins. In Text stand {subject} for
 // the best subject that is not the baseline, {baseline}, {value} and {base} for their
-// figures, {ratio} for the first divided by the second, and {inverse} for the second divided
-// by the first.
+// figures, {ratio} for the first divided by the second, {inverse} for the second divided by the
+// first, and {connections} for those of the workload.
 type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`
@@ -116,9 +116,9 @@ type Clause struct {
 }
 
 // checkReferences looks at the names in published tables, claims and the answer. whole is the
-// scenario on a machine on which everything can run; compared says of a figure's name whether
-// there is such a figure, and whether more or less of it is better.
-func (s *Scenario) checkReferences(whole *Scenario, compared func(figure string) (better, ok bool)) error {
+// scenario on a machine on which everything can run, compared is Reader.Figures; at says on
+// which line a table begins.
+func (s *Scenario) checkReferences(whole *Scenario, compared func(string) (better, ok bool), at func(table string, i int, err error) error) error {
 	var subjects, workloads []string
 	for _, x := range whole.Subjects {
 		subjects = append(subjects, x.Name)
@@ -126,105 +126,73 @@ func (s *Scenario) checkReferences(whole *Scenario, compared func(figure string)
 	for _, w := range s.Workloads {
 		workloads = append(workloads, w.Name)
 	}
-	c := &references{subjects: subjects, workloads: workloads, compared: compared}
-	c.subject("baseline", s.Baseline)
-	c.subject("auto", s.Auto)
-	for _, x := range s.Subjects {
-		c.workload("subject "+x.Name, x.Workloads...)
+	var first error
+	wrong := func(table string, i int, text string, args ...any) {
+		if first == nil {
+			first = at(table, i, Errorf(text, args...))
+		}
 	}
-	for i := range s.Published {
-		c.published(&s.Published[i])
+	named := func(table string, i int, what string, among []string, names ...string) {
+		for _, name := range names {
+			if name != "" && !slices.Contains(among, name) {
+				wrong(table, i, "%s %q; expected one of %s", what, name, Join(among))
+			}
+		}
 	}
-	for _, x := range s.Claims {
-		where := "claim \"" + x.Text + "\""
-		c.subject(where, x.Subjects...)
-		c.workload(where, x.Workload, x.Of)
-		c.figure(where, false, x.Figure)
-		c.figure(where, true, x.Against...)
+	figures := func(table string, i int, better bool, names ...string) {
+		for _, name := range names {
+			if is, ok := compared(name); name != "" && (!ok || better && !is) {
+				wrong(table, i, "figure %q; expected one such as \"tps\"", name)
+			}
+		}
+	}
+	named("", 0, "baseline", subjects, s.Baseline)
+	named("", 0, "auto", subjects, s.Auto)
+	for i, x := range s.Subjects {
+		named("subject", i, "subject "+x.Name+": workload", workloads, x.Workloads...)
+	}
+	for i, p := range s.Published {
+		for _, x := range p.Columns {
+			figures("published", i, false, x.Figure)
+			named("published", i, "subject", subjects, x.Relative)
+			if x.Unit != "" && Units[x.Unit] == 0 {
+				wrong("published", i, "column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", x.Name, x.Unit)
+			}
+		}
+		for _, row := range p.Rows {
+			if len(row.Cells) != len(p.Columns) {
+				wrong("published", i, "row %q: %d cells; expected one for each of %d columns", row.Name, len(row.Cells), len(p.Columns))
+			}
+			named("published", i, "workload", workloads, row.Workload)
+			named("published", i, "workload", workloads, row.Else...)
+			named("published", i, "subject", subjects, row.Design)
+			named("published", i, "subject", subjects, row.Ours...)
+			figures("published", i, true, row.About...)
+		}
+	}
+	for i, x := range s.Claims {
+		named("claim", i, "subject", subjects, x.Subjects...)
+		named("claim", i, "workload", workloads, x.Workload, x.Of)
+		figures("claim", i, false, x.Figure)
+		figures("claim", i, true, x.Against...)
 		if !slices.Contains([]string{"", UnlessMet, IfNotMet, IfStrict}, x.Fails) {
-			c.wrong("%s: fails %q; expected %q, %q or %q", where, x.Fails, UnlessMet, IfNotMet, IfStrict)
+			wrong("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
 		}
-		n := 0
-		for _, is := range []bool{x.AtMost != nil, x.AtLeast != nil, len(x.Against) > 0} {
-			if is {
-				n++
-			}
-		}
-		if n != 1 || (x.Figure == "") == (len(x.Against) == 0) {
-			c.wrong("%s: expected a figure with at_most or at_least, or against alone", where)
+		bounds := x.Figure != "" && (x.AtMost != nil) != (x.AtLeast != nil) && len(x.Against) == 0
+		against := x.Figure == "" && x.AtMost == nil && x.AtLeast == nil && len(x.Against) > 0
+		if !bounds && !against {
+			wrong("claim", i, "claim %q; expected a figure with at_most or at_least, or against alone", x.Text)
 		}
 	}
-	for _, x := range s.Answer {
-		where := "answer \"" + x.Text + "\""
-		c.workload(where, x.Workload)
-		c.subject(where, x.Subject, x.Baseline)
-		c.figure(where, true, x.Figure)
+	for i, x := range s.Answer {
+		named("answer", i, "workload", workloads, x.Workload)
+		named("answer", i, "subject", subjects, x.Subject, x.Baseline)
+		figures("answer", i, true, x.Figure)
 	}
-	for _, scale := range s.Scales {
-		for _, name := range scale.Without {
-			if !slices.Contains(subjects, name) {
-				c.workload("without of a scale", name)
-			}
-		}
+	for name, scale := range s.Scales {
+		named("scale."+name, 0, "without", slices.Concat(subjects, workloads), scale.Without...)
 	}
-	return c.err
-}
-
-// references keeps the first name that stands for nothing.
-type references struct {
-	subjects, workloads []string
-	compared            func(string) (better, ok bool)
-	err                 error
-}
-
-func (c *references) wrong(text string, args ...any) {
-	if c.err == nil {
-		c.err = Errorf(text, args...)
-	}
-}
-
-func (c *references) named(what, where string, among []string, names []string) {
-	for _, name := range names {
-		if name != "" && !slices.Contains(among, name) {
-			c.wrong("%s: %s %q; expected one of %s", where, what, name, Join(among))
-		}
-	}
-}
-
-func (c *references) subject(where string, names ...string) {
-	c.named("subject", where, c.subjects, names)
-}
-
-func (c *references) workload(where string, names ...string) {
-	c.named("workload", where, c.workloads, names)
-}
-
-func (c *references) figure(where string, better bool, names ...string) {
-	for _, name := range names {
-		if is, ok := c.compared(name); name != "" && (!ok || better && !is) {
-			c.wrong("%s: figure %q; expected one such as \"tps\"", where, name)
-		}
-	}
-}
-
-func (c *references) published(p *Published) {
-	where := "published table \"" + p.Title + "\""
-	for _, x := range p.Columns {
-		c.figure(where, false, x.Figure)
-		c.subject(where, x.Relative)
-		if x.Unit != "" && Units[x.Unit] == 0 {
-			c.wrong("%s: column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", where, x.Name, x.Unit)
-		}
-	}
-	for _, row := range p.Rows {
-		where := where + ", row \"" + row.Name + "\""
-		if len(row.Cells) != len(p.Columns) {
-			c.wrong("%s: %d cells; expected one for each of %d columns", where, len(row.Cells), len(p.Columns))
-		}
-		c.workload(where, append([]string{row.Workload}, row.Else...)...)
-		c.subject(where, append([]string{row.Design}, row.Ours...)...)
-		c.figure(where, true, row.About...)
-	}
+	return first
 }
 
 // Value reads a published cell, such as "202,830", "4.9 s" or "38.8" under a column in MiB, in

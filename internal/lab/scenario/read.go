@@ -10,11 +10,11 @@ import (
 	"maps"
 	"os"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/pelletier/go-toml/v2"
+	"github.com/pelletier/go-toml/v2/unstable"
 )
 
 //go:embed files
@@ -44,7 +44,31 @@ func (r Reader) Read(in io.Reader) (s Scenario, err error) {
 		return s, tomlError(err)
 	}
 	s.Rounds = cmp.Or(s.Rounds, 3)
-	return s, r.check(&s)
+	return s, r.check(&s, tableLines(text))
+}
+
+// tableLines are the lines on which the tables of a file begin, by the table's name, in their
+// order.
+func tableLines(text []byte) map[string][]int {
+	lines := make(map[string][]int)
+	var p unstable.Parser
+	for p.Reset(text); p.NextExpression(); {
+		e := p.Expression()
+		if e.Kind != unstable.ArrayTable && e.Kind != unstable.Table {
+			continue
+		}
+		var words []string
+		line := 0
+		for key := e.Key(); key.Next(); {
+			if line == 0 {
+				line = p.Shape(key.Node().Raw).Start.Line
+			}
+			words = append(words, string(key.Node().Data))
+		}
+		name := strings.Join(words, ".")
+		lines[name] = append(lines[name], line)
+	}
+	return lines
 }
 
 // tomlError says on which line a file is no scenario.
@@ -64,20 +88,30 @@ func tomlError(err error) error {
 	return Errorf("%v; expected TOML as docs/scenarios.md has it", err)
 }
 
-var scaleName = regexp.MustCompile(`^[a-z][a-z-]{0,39}$`)
-
 // check looks at a scenario as its file has it: the whole on a machine on which everything
-// can run, then that at each scale.
-func (r Reader) check(s *Scenario) error {
+// can run, then that at each scale. Errors have the line on which the table begins that they
+// are of.
+func (r Reader) check(s *Scenario, lines map[string][]int) error {
+	at := func(table string, i int, err error) error {
+		if err != nil && i < len(lines[table]) {
+			return Errorf("line %d: %v", lines[table][i], err)
+		}
+		return err
+	}
 	switch {
 	case s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/\\: \t\r\n"):
 		return Errorf("scenario name %q; expected 1 to 40 bytes without spaces, slashes and colons, as name = %q", s.Name, "mine")
 	case s.Question == "":
 		return Errorf("question is missing; expected a sentence, as question = %q", "Is mine as fast as others?")
 	}
-	for _, x := range s.Subjects {
+	for i, x := range s.Subjects {
 		if err := x.check(); err != nil {
-			return err
+			return at("subject", i, err)
+		}
+	}
+	for i, w := range s.Workloads {
+		if err := w.check(); err != nil {
+			return at("workload", i, err)
 		}
 	}
 	whole := s.expanded(anyHost)
@@ -85,24 +119,18 @@ func (r Reader) check(s *Scenario) error {
 		return err
 	}
 	s.Baseline = cmp.Or(s.Baseline, whole.Subjects[0].Name)
-	if err := s.checkReferences(&whole, r.Figures); err != nil {
+	if err := s.checkReferences(&whole, r.Figures, at); err != nil {
 		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.Scales)) {
 		x := s.Scales[name]
-		if !scaleName.MatchString(name) || name == fullScale {
-			return Errorf("scale name %q; expected 1 to 40 small letters and dashes, and not %s, which is the scenario as it is written", name, fullScale)
-		}
-		if x.Rounds < 0 || x.Connections < 0 || x.Duration < 0 || x.WarmUp < 0 || x.Hold < 0 {
-			return Errorf("scale %s has a number or a time below 0; expected more", name)
-		}
-		small, changes, err := whole.at(name)
+		err := x.check(name)
 		if err == nil {
-			small = small.resized(changes)
+			small := x.apply(whole)
 			err = small.Check()
 		}
 		if err != nil {
-			return Errorf("scale %s: %v", name, err)
+			return at("scale."+name, 0, Errorf("scale %s: %v", name, err))
 		}
 	}
 	return nil

@@ -45,8 +45,6 @@ type Scenario struct {
 
 	// Notes are sentences on what this machine and the options have changed of it.
 	Notes []string `json:"-" toml:"-"`
-	// only is Options.Only, once applied: of what it leaves out there are no notes.
-	only *regexp.Regexp
 }
 
 // Error says what is wrong with a scenario or with the options to run it, and what was
@@ -113,12 +111,14 @@ func (s *Scenario) Subject(name string) *Subject {
 }
 
 // Workload finds a workload by its name, nil where there is none.
-func (s *Scenario) Workload(name string) *Workload {
-	i := slices.IndexFunc(s.Workloads, func(w Workload) bool { return w.Name == name })
+func (s *Scenario) Workload(name string) *Workload { return find(s.Workloads, name) }
+
+func find(all []Workload, name string) *Workload {
+	i := slices.IndexFunc(all, func(w Workload) bool { return w.Name == name })
 	if i < 0 {
 		return nil
 	}
-	return &s.Workloads[i]
+	return &all[i]
 }
 
 // RoundsOf is how many rounds a workload has.
@@ -161,7 +161,7 @@ func (s Step) Name() string { return s.Workload.Name + "/" + s.Subject.Name }
 func (s *Scenario) Plan(only *regexp.Regexp) (steps []Step, err error) {
 	for _, w := range s.Workloads {
 		subjects := slices.DeleteFunc(slices.Clone(s.Subjects), func(x Subject) bool {
-			return !x.Serves(w) || only != nil && !only.MatchString(w.Name+"/"+x.Name)
+			return !x.Serves(w) || !matches(only, w, x)
 		})
 		for round := range s.RoundsOf(w) {
 			for i := range subjects {
@@ -181,14 +181,14 @@ func (s *Scenario) Plan(only *regexp.Regexp) (steps []Step, err error) {
 		only, s.Workloads[0].Name+"/"+s.Subjects[0].Name)
 }
 
-// runs says whether a subject is run under a workload.
-func (s *Scenario) runs(w Workload, x Subject) bool {
-	return x.Serves(w) && (s.only == nil || s.only.MatchString(w.Name+"/"+x.Name))
+// runs says whether a workload is run with any subject.
+func (s *Scenario) runs(w Workload, only *regexp.Regexp) bool {
+	return slices.ContainsFunc(s.Subjects, func(x Subject) bool { return x.Serves(w) && matches(only, w, x) })
 }
 
-// leavesOut says whether a workload is not run because of Options.Only.
-func (s *Scenario) leavesOut(w Workload) bool {
-	return s.only != nil && !slices.ContainsFunc(s.Subjects, func(x Subject) bool { return s.runs(w, x) })
+// matches says whether a pair is one of Options.Only.
+func matches(only *regexp.Regexp, w Workload, x Subject) bool {
+	return only == nil || only.MatchString(w.Name+"/"+x.Name)
 }
 
 // Keep returns the scenario with only the subjects of these names, or with all if there are

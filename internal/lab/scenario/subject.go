@@ -2,7 +2,6 @@ package scenario
 
 import (
 	"net"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
@@ -28,16 +27,13 @@ type Subject struct {
 	// says what stops it there.
 	MaxConns int    `json:"max_conns,omitempty" toml:"max_conns"`
 	Wall     string `json:"wall,omitempty" toml:"wall"`
-	// PerProcess is how many connections each of the server's processes is to have, 0 for
-	// a server of one process.
-	PerProcess int `json:"per_process,omitempty" toml:"per_process"`
-	// PerCPU says that the server is to have a process for each CPU at least.
+	// PerCPU says that {processes} is as many as there are CPUs at least.
 	PerCPU bool `json:"per_cpu,omitempty" toml:"per_cpu"`
 	// Parks says that the command is no server: it parks "{n}" goroutines, prints samples
 	// as JSON, a line each, and ends. It is run under Park only.
 	Parks bool `json:"parks,omitempty" toml:"parks"`
 	// Command is the program and its arguments; no shell sees it. The words in braces are
-	// those of Placeholders. The server listens on all of its addresses or on 127.0.0.1,
+	// those of Fill. The server listens on all of its addresses or on 127.0.0.1,
 	// stays in the foreground and ends at SIGTERM.
 	Command Words `json:"command" toml:"command"`
 	// Models has the subject stand for one of each of these I/O models that can run here:
@@ -48,10 +44,6 @@ type Subject struct {
 	// OneTable says that the server has one table of descriptors: MaxConns and Wall follow
 	// from the hard RLIMIT_NOFILE.
 	OneTable bool `json:"-" toml:"one_table"`
-	// PerTable says that each of the server's processes has one table of descriptors:
-	// PerProcess is three quarters of what one can hold, since the kernel spreads
-	// connections over them by chance.
-	PerTable bool `json:"-" toml:"per_table"`
 	// Side is set for one that is offered Jobs.
 	Side *Side `json:"side,omitempty" toml:"side"`
 }
@@ -67,10 +59,8 @@ type Side struct {
 	Measures bool `json:"measures,omitempty" toml:"measures"`
 }
 
-// The words in braces that a command may have, but for {model}. {peers} stands for the
-// executable of the module peers, and for something only where it is given.
-var placeholders = []string{"{self}", "{addr}", "{port}", "{app}", "{cert}", "{key}", "{heartbeat}", "{admin}", "{n}", "{room}", "{processes}"}
-
+// Placeholders that are filled in before a scenario is run. {peers} stands for the executable
+// of the module peers where it is given.
 const (
 	modelPlaceholder = "{model}"
 	peersPlaceholder = "{peers}"
@@ -105,8 +95,6 @@ func (s *Scenario) OffersJobs() bool {
 	return slices.ContainsFunc(s.Workloads, func(w Workload) bool { return w.Phase(Jobs) != nil })
 }
 
-var braced = regexp.MustCompile(`\{[A-Za-z_]+\}`)
-
 // check returns an Error when the subject cannot be started.
 func (s Subject) check() error {
 	if s.Name == "" || len(s.Name) > 40 || strings.ContainsAny(s.Name, "/: \t\r\n") {
@@ -126,47 +114,23 @@ func (s Subject) check() error {
 		}
 	}
 	line := strings.Join(s.Command, " ")
-	for _, word := range braced.FindAllString(line, -1) {
-		if near := misspelt(word); near != "" {
-			return Errorf("subject %s: %s in its command stands for nothing; did you mean %s?", s.Name, word, near)
-		}
-		if s.Side != nil && word != "{self}" && slices.Contains(placeholders, word) {
-			return Errorf("subject %s: %s in its command stands for nothing; expected {self} only, where jobs are offered", s.Name, word)
-		}
-	}
 	switch {
 	case s.MaxConns < 0:
 		return Errorf("subject %s: at most %d connections; expected 1 or more, or 0 for any number", s.Name, s.MaxConns)
-	case s.PerProcess < 0:
-		return Errorf("subject %s: %d connections a process; expected 1 or more, or 0 for one process", s.Name, s.PerProcess)
-	case s.OneTable && (s.PerTable || s.MaxConns > 0):
-		return Errorf("subject %s: one_table beside per_table or max_conns; expected one of them", s.Name)
+	case s.OneTable && s.MaxConns > 0:
+		return Errorf("subject %s: one_table beside max_conns; expected one of them", s.Name)
 	case len(s.Models) == 0 && strings.Contains(s.Name+line, modelPlaceholder):
 		return Errorf("subject %s: {model} without models; expected models = [%q]", s.Name, "epoll")
 	case s.says(peersPlaceholder) && !s.Optional:
 		return Errorf("subject %s: {peers} in its command stands for nothing; expected \"bench overload --peers FILE\", or the program's path in its place", s.Name)
+	case s.Side != nil && (s.says("{addr}") || s.says("{port}")):
+		return Errorf("subject %s: an address in its command; expected none, where jobs are offered", s.Name)
 	case s.Parks && !s.says("{n}"):
 		return Errorf("subject %s: command %q says no number of goroutines; expected {n} in it", s.Name, line)
 	case s.Side == nil && !s.Parks && !s.says("{addr}") && !s.says("{port}"):
 		return Errorf("subject %s: command %q says no address; expected {addr} or {port} in it", s.Name, line)
 	}
 	return nil
-}
-
-// misspelt is the placeholder whose letters a word in braces has in another order, "" for
-// none: other words are the program's own.
-func misspelt(word string) string {
-	letters := func(s string) string {
-		b := []byte(s)
-		slices.Sort(b)
-		return string(b)
-	}
-	for _, p := range append([]string{modelPlaceholder}, placeholders...) {
-		if word != p && letters(word) == letters(p) {
-			return p
-		}
-	}
-	return ""
 }
 
 // Serves says whether the subject is run under a workload.
@@ -187,21 +151,19 @@ func (s Subject) says(placeholder string) bool {
 	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// Processes is how many processes the server has under a workload: 1 for one without
-// PerProcess and PerCPU.
+// Processes is how many processes the server is told to have under a workload: {processes},
+// where its command has that. Each is to have three quarters of the connections that its table
+// of descriptors can hold, since the kernel spreads connections over them by chance.
 func (s Subject) Processes(w Workload) int {
+	if !s.says("{processes}") {
+		return 1
+	}
 	least := 1
 	if s.PerCPU {
-		least = runtime.NumCPU()
+		least = max(runtime.NumCPU(), 2)
 	}
-	if s.PerProcess == 0 {
-		return least
-	}
-	per := s.PerProcess
-	if w.Phase(Broadcast) != nil { // worker processes are what is asked about
-		least, per = max(least, 2), min(per, sock.MaxConns()*3/4)
-	}
-	return min(max((w.Connections+per-1)/per, least), maxProcesses)
+	each := max(sock.MaxConns()*3/4, 1)
+	return min(max((w.Connections+each-1)/each, least), maxProcesses)
 }
 
 // maxProcesses is the most that a Server starts.

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"slices"
@@ -228,6 +229,12 @@ func (s *Stage) Phase(do string) Phase {
 	return Phase{}
 }
 
+// Name is what the stage is about: its load or exchange.
+func (s *Stage) Name() string {
+	i := slices.IndexFunc(s.Phases, func(p Phase) bool { return p.Do != Hold })
+	return s.Phases[max(i, 0)].Do
+}
+
 var (
 	oneExchange = regexp.MustCompile(`^(hold )?(load|flood|verify)( hold)?$`)
 	heldStage   = "verify hold broadcast hold verify hold"
@@ -258,7 +265,7 @@ func (w Workload) Stages() (stages []Stage, err error) {
 		order := strings.Join(words, " ")
 		stages[i].Held = order == heldStage
 		if !stages[i].Held && !oneExchange.MatchString(order) {
-			return nil, Errorf("workload %s: phases %q after a connect; expected one of load, flood and verify, with a hold before or after it, or %q", w.Name, order, heldStage)
+			return nil, Errorf("phases %q after a connect; expected one of load, flood and verify, with a hold before or after it, or %q", order, heldStage)
 		}
 	}
 	return stages, nil
@@ -266,137 +273,126 @@ func (w Workload) Stages() (stages []Stage, err error) {
 
 // check returns an Error when the workload cannot be applied.
 func (w Workload) check() error {
-	bad := func(format string, args ...any) error {
-		return Errorf("workload %s: %s", w.Name, fmt.Sprintf(format, args...))
-	}
-	w = w.Filled()
-	switch {
-	case w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n"):
+	if w.Name == "" || len(w.Name) > 40 || strings.ContainsAny(w.Name, "/ \t\r\n") {
 		return Errorf("workload name %q; expected 1 to 40 bytes without spaces and slashes", w.Name)
-	case w.Rounds < 0 || w.Rounds > maxRounds:
-		return bad("%d rounds; expected 1 to %d, or 0 for the scenario's", w.Rounds, maxRounds)
-	case len(w.Phases) == 0:
-		return bad("no phases; expected some, such as { do = %q, for = \"2s\" }", Load)
-	case w.KeepFree < 0:
-		return bad("%d bytes to stay free; expected 1 or more", w.KeepFree)
-	case w.LoadLoops < 0 || w.LoadLoops > maxLoops:
-		return bad("%d loops of the generator; expected 0 (as many as it takes) to %d", w.LoadLoops, maxLoops)
-	case w.Pipeline > maxPipeline:
-		return bad("pipeline of %d; expected 1 to %d", w.Pipeline, maxPipeline)
 	}
+	if err := w.Filled().checkKeys(); err != nil {
+		return Errorf("workload %s: %v", w.Name, err)
+	}
+	return nil
+}
+
+// within returns an Error, which begins with what has the value in it, when a value is out of
+// its bounds.
+func within[T cmp.Ordered](what string, value, least, most T) error {
+	if value < least || value > most {
+		return Errorf(what+"; expected %v to %v", value, least, most)
+	}
+	return nil
+}
+
+func (w Workload) checkKeys() error {
+	if len(w.Phases) == 0 {
+		return Errorf("no phases; expected some, such as { do = %q, for = \"2s\" }", Load)
+	}
+	if w.KeepFree < 0 {
+		return Errorf("%d bytes to stay free; expected 1 or more", w.KeepFree)
+	}
+	err := cmp.Or(
+		within("%v rounds", w.Rounds, 0, maxRounds),
+		within("%v loops of the generator", w.LoadLoops, 0, maxLoops),
+		within("pipeline of %v", w.Pipeline, 1, maxPipeline),
+	)
 	for _, p := range w.Phases {
-		if err := p.check(w); err != nil {
-			return bad("%v", err)
-		}
+		err = cmp.Or(err, p.check(w))
 	}
-	if first := w.Phases[0]; first.Do == Jobs || first.Do == Park || first.Do == Attack {
-		if len(w.Phases) > 1 {
-			return bad("%s with other phases; expected it alone", first.Do)
-		}
-		if first.Do == Park && (w.Connections < 1 || w.Connections > maxHeld) {
-			return bad("%d goroutines; expected 1 to %d", w.Connections, maxHeld)
-		}
-		return nil
+	if err != nil {
+		return err
 	}
-	return w.checkLoad(bad)
+	switch first := w.Phases[0].Do; {
+	case first != Jobs && first != Park && first != Attack:
+		return w.checkLoad()
+	case len(w.Phases) > 1:
+		return Errorf("%s with other phases; expected it alone", first)
+	case first == Park:
+		return within("%v goroutines", w.Connections, 1, maxHeld)
+	}
+	return nil
 }
 
 // checkLoad is the part of check for workloads with a load generator.
-func (w Workload) checkLoad(bad func(string, ...any) error) error {
+func (w Workload) checkLoad() error {
+	stages, err := w.Stages()
 	sink := w.App == app.Sink
 	switch {
 	case !app.Valid(w.App):
-		return bad("app %q; expected %s", w.App, app.List)
-	case w.Connections < 1 || w.Connections > maxHeld:
-		return bad("%d connections; expected 1 to %d", w.Connections, maxHeld)
+		return Errorf("app %q; expected %s", w.App, app.List)
 	case sink != (w.Phase(Load) != nil && w.Heartbeat() > 0):
-		return bad("app %s; expected %s with { do = %q, heartbeat = \"1m\" }, and with that only", w.App, app.Sink, Load)
-	}
-	stages, err := w.Stages()
-	if err != nil {
+		return Errorf("app %s; expected %s with { do = %q, heartbeat = \"1m\" }, and with that only", w.App, app.Sink, Load)
+	case err != nil:
 		return err
 	}
 	sized := app.Sized(w.App)
 	for _, s := range stages {
 		if s.Phase(Flood).Do != "" || s.Held {
 			if w.App != app.Lines && (s.Held || w.App != app.Sha) {
-				return bad("app %q with %s; expected %s", w.App, s.Phases[0].Do, app.Lines)
+				return Errorf("app %q with %s; expected %s", w.App, s.Phases[0].Do, app.Lines)
 			}
 			sized = false
 		}
 	}
-	switch {
-	case !sized && w.Size != 0:
-		return bad("messages of %d bytes; expected 0, they are all the same", w.Size)
-	case sized && (w.Size < minSize || w.Size > maxSize):
-		return bad("messages of %d bytes; expected %d to %d", w.Size, minSize, maxSize)
+	if !sized && w.Size != 0 {
+		return Errorf("messages of %d bytes; expected 0, they are all the same", w.Size)
 	}
-	return nil
+	err = within("%v connections", w.Connections, 1, maxHeld)
+	if sized {
+		err = cmp.Or(err, within("messages of %v bytes", w.Size, minSize, maxSize))
+	}
+	return err
 }
 
 // check returns what is wrong with the phase.
 func (p Phase) check(w Workload) error {
-	within := func(name string, d Duration, least, most time.Duration) error {
-		if time.Duration(d) < least || time.Duration(d) > most {
-			return Errorf("%s of %v for %v; expected %v to %v", p.Do, name, d, least, most)
-		}
-		return nil
+	if !slices.Contains(allPhases, p.Do) {
+		return Errorf("phase %q; expected one of %s", p.Do, strings.Join(allPhases, ", "))
 	}
-	least, most := minDuration, maxDuration
+	if p.Heartbeat != 0 && p.Do != Hold && p.Do != Load {
+		return Errorf("%s with a heartbeat; expected it with %s or %s", p.Do, Hold, Load)
+	}
+	least, most := Duration(minDuration), Duration(maxDuration)
 	switch p.Do {
 	case Hold:
 		if p.Heartbeat == 0 && w.Phase(Broadcast) == nil {
-			least = minHold // memory is sampled meanwhile
+			least = Duration(minHold) // memory is sampled meanwhile
 		}
 	case Attack:
-		least = minAttack
+		least = Duration(minAttack)
 	case Jobs:
-		most = maxOffered
+		most = Duration(maxOffered)
 	case Load:
-		if p.Heartbeat > 0 {
-			least = time.Duration(p.Heartbeat + p.Heartbeat/8)
-		}
+		least = max(least, p.Heartbeat+p.Heartbeat/8)
 	case Flood:
 	default:
 		least, most = 0, 0
 	}
-	switch {
-	case !slices.Contains(allPhases, p.Do):
-		return Errorf("phase %q; expected one of %s", p.Do, strings.Join(allPhases, ", "))
-	case time.Duration(p.For) < least || time.Duration(p.For) > most:
-		return Errorf("%s for %v; expected %v to %v", p.Do, p.For, least, most)
-	case p.WarmUp < 0 || time.Duration(p.WarmUp) > maxDuration:
-		return within("a warm-up", p.WarmUp, 0, maxDuration)
-	case p.Rate < 0 || p.Rate > maxRate:
-		return Errorf("%s of %d a second; expected up to %d", p.Do, p.Rate, maxRate)
-	case p.Connections < 0:
-		return Errorf("%s of %d; expected 1 or more, or 0 for all", p.Do, p.Connections)
-	case p.Heartbeat != 0 && p.Do != Hold && p.Do != Load:
-		return Errorf("%s with a heartbeat; expected it with %s or %s", p.Do, Hold, Load)
-	case p.Heartbeat != 0 && (time.Duration(p.Heartbeat) < minHeartbeat || p.Heartbeat > p.For):
-		return Errorf("a heartbeat each %v; expected %v to %v, the time of its phase", p.Heartbeat, minHeartbeat, p.For)
-	case p.Do == Verify && (p.Messages < 1 || p.Messages > maxPipeline):
-		return Errorf("%d messages in flight; expected 1 to %d", p.Messages, maxPipeline)
-	case p.Do == Verify && (p.InFlight < 1 || p.InFlight > maxInFlight):
-		return Errorf("%d checks in flight; expected 1 to %d", p.InFlight, maxInFlight)
+	err := cmp.Or(
+		within(p.Do+" for %v", p.For, least, most),
+		within(p.Do+" of a warm-up for %v", p.WarmUp, 0, Duration(maxDuration)),
+		within(p.Do+" of %v a second", p.Rate, 0, maxRate),
+		within(p.Do+" of %v", p.Connections, 0, maxHeld),
+	)
+	if p.Heartbeat != 0 {
+		err = cmp.Or(err, within("a heartbeat each %v", p.Heartbeat, Duration(minHeartbeat), p.For))
 	}
 	switch p.Do {
+	case Verify:
+		err = cmp.Or(err, within("%v messages in flight", p.Messages, 1, maxPipeline), within("%v checks in flight", p.InFlight, 1, maxInFlight))
 	case Attack:
-		return p.checkAttack()
+		err = cmp.Or(err, within("a line every %v", p.Every, Duration(time.Second), p.For), within("%v honest clients", p.Honest, 1, maxHonest))
 	case Jobs:
-		return p.checkJobs()
+		err = cmp.Or(err, p.checkJobs())
 	}
-	return nil
-}
-
-func (p Phase) checkAttack() error {
-	switch {
-	case p.Every < Duration(time.Second) || p.Every > p.For:
-		return Errorf("a line every %v; expected 1s to %v, the duration", p.Every, p.For)
-	case p.Honest < 1 || p.Honest > maxHonest:
-		return Errorf("%d honest clients; expected 1 to %d", p.Honest, maxHonest)
-	}
-	return nil
+	return err
 }
 
 func (p Phase) checkJobs() error {
@@ -407,12 +403,11 @@ func (p Phase) checkJobs() error {
 		return Errorf("%d jobs a second, and %g times the capacity; expected one of the two above 0, and times up to %d", p.Rate, p.Times, maxTimes)
 	case p.Memory < minMemory:
 		return Errorf("a memory of %d bytes; expected at least %d", p.Memory, minMemory)
-	case p.Deadline < Duration(time.Millisecond) || time.Duration(p.Deadline) > maxDeadline:
-		return Errorf("a deadline of %v; expected 1ms to %v", p.Deadline, maxDeadline)
-	case p.Queue < 1 || p.Queue > maxQueue:
-		return Errorf("a queue of %d; expected 1 to %d", p.Queue, maxQueue)
 	}
-	return nil
+	return cmp.Or(
+		within("a deadline of %v", p.Deadline, Duration(time.Millisecond), Duration(maxDeadline)),
+		within("a queue of %v", p.Queue, 1, maxQueue),
+	)
 }
 
 // Calibration is how long one run takes that measures the capacity for Jobs.
@@ -430,7 +425,12 @@ func (w Workload) caption() string {
 			w.Caption = fmt.Sprintf("App %s, {connections} connections: %s.", w.App, strings.Join(words, ", "))
 		}
 	}
-	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.Heartbeat().String()).Replace(w.Caption)
+	return w.fill(w.Caption)
+}
+
+// fill fills the workload's placeholders in.
+func (w Workload) fill(text string) string {
+	return strings.NewReplacer("{connections}", format.Count(w.Connections), "{heartbeat}", w.Heartbeat().String()).Replace(text)
 }
 
 // For is the workload for a subject that can hold so many connections; 0 is any number.
@@ -443,28 +443,28 @@ func (w Workload) For(most int) Workload {
 
 // Estimate is about how long one run takes, starting and stopping included.
 func (w Workload) Estimate() time.Duration {
-	const around = 400 * time.Millisecond
-	all := around
-	each := 50 * time.Microsecond
+	each := 50 * time.Microsecond // to connect or to exchange a message
 	if w.TLS {
 		each = 600 * time.Microsecond // two processes, an asymmetric key
 	}
-	connect := time.Duration(w.Connections) * each
+	all := 400 * time.Millisecond
 	for _, p := range w.Phases {
 		all += time.Duration(p.For + p.WarmUp)
 		switch p.Do {
 		case Jobs:
-			all += around + time.Second // most sides have ended within a second
+			all += 1400 * time.Millisecond // most sides have ended within a second
 		case Park:
 			all += time.Duration(w.Connections) * 3 * time.Microsecond
 		case Verify, Broadcast, Flood, Load:
-			all += connect
-		}
-		if p.Rate > 0 && p.Do == Connect {
-			all += time.Duration(w.Connections) * time.Second / time.Duration(p.Rate)
-		}
-		if p.Heartbeat > 0 && p.Do == Hold {
-			all += time.Duration(p.For/p.Heartbeat) * HeartbeatSlack(time.Duration(p.Heartbeat))
+			all += time.Duration(w.Connections) * each
+		case Hold:
+			if p.Heartbeat > 0 {
+				all += time.Duration(p.For/p.Heartbeat) * HeartbeatSlack(time.Duration(p.Heartbeat))
+			}
+		case Connect:
+			if p.Rate > 0 {
+				all += time.Duration(w.Connections) * time.Second / time.Duration(p.Rate)
+			}
 		}
 	}
 	return all

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/secure"
+)
+
+// serverTLS are the flags of a server's side of TLS.
+type serverTLS struct {
+	cert, key, clientCA string
+
+	pair *secure.Reloader // of cert and key, nil without them
+}
+
+func (f *serverTLS) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.cert, "tls-cert", "", "encrypt with TLS: file with the certificate chain, in PEM form; read again when it changes")
+	flags.StringVar(&f.key, "tls-key", "", "file with the key of --tls-cert")
+	flags.StringVar(&f.clientCA, "tls-client-ca", "", "demand client certificates that an authority in this file has signed")
+}
+
+// config is the TLS configuration, nil if no TLS is asked for.
+func (f *serverTLS) config() (*tls.Config, error) {
+	if f.cert == "" && f.key == "" {
+		if f.clientCA != "" {
+			return nil, usagef("--tls-client-ca is given without a certificate; expected --tls-cert and --tls-key too")
+		}
+		return nil, nil
+	}
+	if f.cert == "" || f.key == "" {
+		return nil, usagef("only one of --tls-cert and --tls-key is given; expected both")
+	}
+	var err error
+	if f.pair, err = secure.Reload(f.cert, f.key, slog.Default()); err != nil {
+		return nil, usageError{err}
+	}
+	cfg := &tls.Config{GetCertificate: f.pair.GetCertificate}
+	if f.clientCA != "" {
+		cfg.ClientAuth = tls.RequireAndVerifyClientCert
+		if cfg.ClientCAs, err = authorities(f.clientCA); err != nil {
+			return nil, err
+		}
+	}
+	return cfg, nil
+}
+
+// authorities reads the certificates of a file.
+func authorities(file string) (*x509.CertPool, error) {
+	pem, err := os.ReadFile(file)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, usagef("no certificate in %s; expected PEM blocks of type CERTIFICATE", file)
+	}
+	return pool, nil
+}
+
+// reload reads the certificate again. With worker processes the first one tells of it; they,
+// too, read it when the signal was for all of the group, and otherwise when a handshake
+// finds that it has changed.
+func (f *serverTLS) reload(cmd *cobra.Command, sig os.Signal) {
+	expires, err := f.pair.Again()
+	_, worker := myriad.WorkerProcess()
+	switch {
+	case worker: // the first process has said it
+	case err != nil:
+		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: the certificate can't be reloaded, the old one stays in use: %v\n", sig, err)
+	default:
+		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: certificate %s reloaded, it expires %s\n", sig, f.cert, expires.Format(time.RFC3339))
+	}
+}

@@ -1,0 +1,102 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/pool"
+)
+
+// workerFlags say which pool runs the application.
+type workerFlags struct {
+	workers string
+	queue   int
+	target  time.Duration
+
+	cfg  pool.Config
+	pool *pool.Pool // nil without
+}
+
+// add adds the flags to a command.
+func (f *workerFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&f.workers, "workers", "", "run the application on workers, off the event loops: a number for at most so many, MIN-MAX or adaptive for as many as the work needs, which sheds overload with --shed (default: on the loops)")
+	flags.IntVar(&f.queue, "workers-queue", 0, "how many connections may wait for a worker; -1 for none (default: as many as there are --workers, 1024 with adaptive and MIN-MAX)")
+	flags.DurationVar(&f.target, "workers-target", 0, "how long they may wait before the pool is overloaded, with adaptive and MIN-MAX (default 5ms)")
+}
+
+// some says whether there are to be workers.
+func (f *workerFlags) some() bool { return f.workers != "" && f.workers != "0" }
+
+// check reads the flags. The rules are for an application that can say that it is
+// busy: for another one what is shed would only come again.
+func (f *workerFlags) check(cmd *cobra.Command, sheds bool) (err error) {
+	if !f.some() {
+		if f.queue != 0 || f.target != 0 {
+			return usagef("--workers-queue and --workers-target are for workers; expected them with --workers")
+		}
+		return nil
+	}
+	cfg, adapts := &f.cfg, true
+	least, most, isRange := strings.Cut(f.workers, "-")
+	switch {
+	case f.workers == "adaptive":
+	case isRange:
+		cfg.Min, err = strconv.Atoi(least)
+		if err == nil {
+			cfg.Max, err = strconv.Atoi(most)
+		}
+	default:
+		adapts = false
+		cfg.Max, err = strconv.Atoi(f.workers)
+		cfg.Queue, cfg.Off = cfg.Max, pool.AllRules
+	}
+	switch {
+	case err != nil || cfg.Max < 1 && f.workers != "adaptive":
+		return usagef("--workers is %q; expected a number such as 128, MIN-MAX such as 2-1000, or adaptive", f.workers)
+	case f.target != 0 && !adapts:
+		return usagef("--workers-target is %v with --workers %s; expected it with --workers adaptive or MIN-MAX", f.target, f.workers)
+	}
+	if cmd.Flags().Changed("workers-queue") {
+		cfg.Queue = f.queue
+	}
+	cfg.Target = f.target
+	if adapts && !sheds {
+		cfg.Off = pool.Shedding | pool.NewestFirst
+	}
+	return nil
+}
+
+// start makes the pool, if there is to be one, and gives it to the server. With
+// worker processes each of them has one; their supervisor only sees that it can be
+// made.
+func (f *workerFlags) start(srv *myriad.Server) error {
+	if !f.some() {
+		return nil
+	}
+	p, err := pool.New(f.cfg)
+	if err != nil {
+		return usagef("--workers %s: %s", f.workers, workerFields.Replace(err.Error()))
+	}
+	if _, worker := myriad.WorkerProcess(); srv.Processes > 1 && !worker {
+		_, err = p.Close(context.Background())
+		return err
+	}
+	f.pool, srv.Workers = p, p
+	return nil
+}
+
+// workerFields names flags instead of the fields of a pool.Config.
+var workerFields = strings.NewReplacer("pool: bad configuration: ", "", "Queue is", "--workers-queue is", "Target is", "--workers-target is")
+
+// stop closes the pool, when the server has ended.
+func (f *workerFlags) stop() {
+	if f.pool != nil {
+		_, _ = f.pool.Close(context.Background()) // all connections have come back from it
+	}
+}

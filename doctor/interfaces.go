@@ -1,0 +1,154 @@
+package doctor
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// This file has the interfaces of the machine: which one leads to the targets, and their
+// walls.
+
+// toLoopback reports whether the connections stay on the loopback interface.
+func (x *exam) toLoopback() bool { return x.p.Targets[0].Addr().Unmap().IsLoopback() }
+
+// leading is the interface that leads to the first target: the one whose network
+// it is in, otherwise the first that has an address others can reach; nil if there
+// is none.
+func (x *exam) leading() *Interface {
+	target := x.p.Targets[0].Addr().Unmap().WithZone("")
+	var first *Interface
+	for i := range x.f.Interfaces {
+		on := &x.f.Interfaces[i]
+		if !on.Up || on.Loopback || len(x.own(on)) == 0 {
+			continue
+		}
+		if on.reaches(target) {
+			return on
+		}
+		if first == nil {
+			first = on
+		}
+	}
+	return first
+}
+
+// reaches reports whether an address is of one of the interface's networks, so that
+// another host may have it.
+func (i *Interface) reaches(a netip.Addr) bool {
+	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// sourced reports whether it is known from how many addresses the targets can be reached:
+// the plan says so, or it is loopback's, or those of interfaces, which could be read.
+func (x *exam) sourced() bool {
+	return len(x.p.Sources) > 0 || x.toLoopback() || len(x.f.Interfaces) > 0
+}
+
+// own are the addresses of an interface from which the targets can be reached.
+func (x *exam) own(on *Interface) []netip.Addr {
+	var own []netip.Addr
+	for i := 0; on != nil && i < len(on.Addrs); i++ {
+		a := on.Addrs[i].Addr().Unmap()
+		if is4(a) == is4(x.p.Targets[0].Addr()) && a.IsGlobalUnicast() {
+			own = append(own, a)
+		}
+	}
+	return own
+}
+
+var _ = wall(Wall{
+	Name: "loopback", What: "the loopback interface",
+	Effect: "ENETUNREACH, \"network is unreachable\", or ETIMEDOUT from connect(2)",
+	Source: "https://man7.org/linux/man-pages/man8/ip-link.8.html",
+}, func(x *exam, w *Wall) bool {
+	i := slices.IndexFunc(x.f.Interfaces, func(on Interface) bool { return on.Loopback })
+	if i < 0 || !x.toLoopback() {
+		return false
+	}
+	lo := x.f.Interfaces[i]
+	w.Present = lo.Name + " is up"
+	if !lo.Up { // as in a new network namespace
+		w.Holds, w.Present, w.Needs = 0, lo.Name+" is down", "up"
+		w.Changes = []Change{{Kind: Link, Name: lo.Name, From: "down", To: "up"}}
+	}
+	return true
+})
+
+var _ = wall(Wall{
+	Name: "interface", What: "an interface that is up and has an address of the target's family",
+	Effect: "ENETUNREACH, \"network is unreachable\", from connect(2)",
+	Source: "https://man7.org/linux/man-pages/man8/ip-address.8.html",
+}, func(x *exam, w *Wall) bool {
+	if on := x.leading(); on != nil {
+		w.Present = on.Name
+	} else {
+		w.Present, w.Holds, w.Needs = "none", 0, "one"
+		w.Advice = "give an interface an address (ip addr add) and set it up (ip link set)"
+	}
+	return !x.toLoopback() && len(x.f.Interfaces) > 0
+})
+
+// An interface with fewer queues can't spread its packets over all processors.
+var _ = wall(Wall{
+	Name: "queues", Soft: true,
+	Effect: "so many processors take packets from it; receive packet steering (RPS) spreads them further",
+	Source: "https://docs.kernel.org/networking/scaling.html",
+}, func(x *exam, w *Wall) bool {
+	on := x.leading()
+	if x.toLoopback() || on == nil || on.Receive == 0 || on.Receive >= x.f.Machine.CPUs {
+		return false
+	}
+	w.What, w.Present = "receive queues of "+on.Name, fmt.Sprintf("%d, for %d processors", on.Receive, x.f.Machine.CPUs)
+	return true
+})
+
+var _ = wall(Wall{
+	Name: "sources", Side: Client, What: "source addresses that this machine has",
+	Effect: "EADDRNOTAVAIL, \"cannot assign requested address\", from bind(2)",
+	Source: "https://man7.org/linux/man-pages/man7/ip.7.html",
+}, (*exam).sources)
+
+// sources is whether the machine has the addresses that were asked for.
+func (x *exam) sources(w *Wall) bool {
+	if !x.side(Client) || len(x.p.Sources) == 0 || len(x.f.Interfaces) == 0 {
+		return false
+	}
+	here := make(map[netip.Addr]bool)
+	for _, on := range x.f.Interfaces {
+		for _, p := range on.Addrs {
+			here[p.Addr().Unmap().WithZone("")] = true
+		}
+	}
+	missing, shared := 0, ""
+	for i, s := range x.p.Sources {
+		if s = s.Unmap().WithZone(""); here[s] || s.Is4() && s.IsLoopback() {
+			continue
+		}
+		if missing++; missing == 1 {
+			w.Holds = int64(i) // connections are spread over all, from the first on
+		}
+		if on := x.leading(); on != nil && on.reaches(s) && shared == "" {
+			shared = fmt.Sprintf("%s/%d dev %s", s, s.BitLen(), on.Name)
+		} else if on != nil && missing <= maxAdded {
+			w.Changes = append(w.Changes, Change{Kind: Address, Name: on.Name, To: netip.PrefixFrom(s, s.BitLen()).String()})
+		}
+	}
+	w.Present = fmt.Sprintf("%d of %d", len(x.p.Sources)-missing, len(x.p.Sources))
+	switch {
+	case !x.near(w):
+		w.Changes = nil
+		return true
+	case missing > maxAdded || len(w.Changes) == 0:
+		w.Changes, w.Advice = nil, "give an interface these addresses, or name others (--src)"
+	}
+	if shared != "" {
+		w.Changes = nil
+		w.Advice = "name other addresses (--src); or, if no other host of the network has those that are missing, add each: `ip addr add " + shared + "`"
+	}
+	w.Needs = fmt.Sprint(len(x.p.Sources))
+	return true
+}
+
+// maxAdded is the most addresses that are added one by one.
+const maxAdded = 256

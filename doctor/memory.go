@@ -1,0 +1,287 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+
+	"github.com/myriad-go/myriad/internal/format"
+)
+
+// This file has the walls of memory. A connection takes the kernel's objects for
+// its socket on each side that is on this machine, and the process's own memory.
+
+// object is one of the kernel's for a socket: the cache it is of, its size where
+// the facts don't have it, and who needs it. The sizes are what a million sockets
+// were measured to take on Linux 6.18, with what slabs waste.
+type object struct {
+	cache string
+	bytes float64
+	needs func(*end) bool
+}
+
+var objects = []object{
+	{"TCP", 2520, always},
+	{"sock_inode_cache", 863, always},
+	{"dentry", 197, always},
+	{"filp", 195, always},
+	{"", 123, always},                                        // small ones of general caches
+	{"", 208, func(e *end) bool { return e.model != uring }}, // a watch of epoll: eventpoll_epi, eventpoll_pwq
+	{"", 288, func(e *end) bool { return e.model == uring }}, // an armed poll
+	{"tcp_bind_bucket", 129, func(e *end) bool { return e.side == Client }},
+}
+
+func always(*end) bool { return true }
+
+// cacheOf is the cache that an object is of: sockets of IPv6 have one of their own.
+func (x *exam) cacheOf(o object) string {
+	if o.cache == "TCP" && !is4(x.p.Targets[0].Addr()) && x.f.Caches["TCPv6"] > 0 {
+		return "TCPv6"
+	}
+	return o.cache
+}
+
+const (
+	// The memory of a process for a connection that is idle: of a slab's
+	// entry with what surrounds it, and of a goroutine with its stack.
+	loopConn      = 113
+	goroutineConn = 3800
+	// processBase is what a process takes before the first connection,
+	// epollBase and uringBase what a loop does: buffers, a thread's stack, a
+	// ring.
+	processBase = 3_500_000
+	epollBase   = 100_000
+	uringBase   = 500_000
+	// chargedShare is how much of the kernel's memory, in thousandths, a
+	// control group is charged for: objects, without what slabs waste. 3,872
+	// bytes for a socket that was accepted and is watched by epoll.
+	chargedShare = 943
+)
+
+// kernelBytes is what the kernel takes for one connection, on all sides here.
+func (x *exam) kernelBytes() int64 {
+	sum := 0.0
+	for i := range x.ends {
+		for _, o := range objects {
+			if !o.needs(&x.ends[i]) {
+				continue
+			}
+			if size := x.f.Caches[x.cacheOf(o)]; o.cache != "" && size > 0 && size < 1<<20 {
+				sum += size
+			} else {
+				sum += o.bytes
+			}
+		}
+	}
+	if x.p.Unread > 0 {
+		sum += float64(counted(x.p.Unread))
+	}
+	return int64(sum + 0.5)
+}
+
+// userBytes is what the processes take for one connection, on all sides here.
+func (x *exam) userBytes() int64 {
+	sum := int64(0)
+	for i := range x.ends {
+		sum += x.userBytesOf(&x.ends[i])
+	}
+	return sum
+}
+
+func (x *exam) userBytesOf(e *end) int64 {
+	switch {
+	case x.p.UserMemory > 0:
+		return int64(x.p.UserMemory)
+	case e.loops:
+		return loopConn
+	}
+	return goroutineConn
+}
+
+// base is what the processes take before the first connection, with the loops that
+// the plan has.
+func (x *exam) base() int64 {
+	sum := satMul(x.processes(), processBase)
+	for i := range x.ends {
+		e, loop := &x.ends[i], int64(epollBase)
+		if e.model == uring {
+			loop = uringBase
+		}
+		sum = satAdd(sum, satMul(int64(e.processes)*x.loopsOf(e, x.n), loop))
+	}
+	return sum
+}
+
+// free is the memory that connections can have: what nothing uses, and half of the
+// pages of files, which can be dropped, but for what the kernel keeps. MemAvailable
+// misleads: it counts the inodes of sockets among what can be taken back.
+func (x *exam) free() int64 {
+	m := x.f.Meminfo
+	kept, _ := x.number("vm.min_free_kbytes")
+	return satSub(satAdd(m.Free, max(m.FilePages, 0)/2), satAdd(satMul(kept, 2<<10), m.Total/64))
+}
+
+var _ = wall(Wall{
+	Name: "memory", What: "memory that nothing uses (MemFree, and half of the pages of files)",
+	Effect: "the kernel's OOM killer ends a process, most likely the server",
+	Source: "https://docs.kernel.org/filesystems/proc.html#meminfo", Unit: "bytes", Beyond: true,
+}, func(x *exam, w *Wall) bool {
+	m := x.f.Meminfo
+	w.Present = fmt.Sprintf("%s free of %s", size(m.Free), size(m.Total))
+	// Not what is available: that takes what the kernel keeps of open sockets for free.
+	w.Used, w.Limit = satSub(m.Total, satAdd(m.Free, m.FilePages)), m.Total
+	x.inMemory(w, x.free(), satAdd(x.kernelBytes(), x.userBytes()))
+	return m.Total > 0
+}, setting{name: "vm.min_free_kbytes"})
+
+var _ = wall(Wall{
+	Name: "cgroup-memory", What: "memory of the control group",
+	Effect: "the kernel's OOM killer ends a process of the group (memory.events, memory.failcnt)",
+	Source: "https://docs.kernel.org/admin-guide/cgroup-v2.html#memory", Unit: "bytes", Beyond: true,
+}, func(x *exam, w *Wall) bool {
+	c := x.f.Cgroup.Memory
+	w.Present = fmt.Sprintf("%s, %s used", size(c.Max), size(c.Used))
+	w.Used, w.Limit, w.Of = c.Used, c.Max, c.From
+	if c.From != "" {
+		w.Present += " (" + c.From + ")"
+	}
+	x.inMemory(w, satSub(c.Max, c.Used), x.charged())
+	to := withHeadroom(satAdd(max(c.Used, 0), x.needed(x.charged())))
+	if x.near(w) && c.File != "" && to <= x.f.Meminfo.Total {
+		w.Changes, w.Advice = []Change{c.to(to)}, ""
+	}
+	return c.Max > 0
+})
+
+// to is the change of the limit.
+func (c *CgroupLimit) to(most int64) Change {
+	return Change{Kind: Cgroup, Name: c.File, From: strconv.FormatInt(c.Max, 10), To: strconv.FormatInt(most, 10)}
+}
+
+// charged is what a control group is charged for one connection. Version 1 charges for
+// the socket itself, about six tenths of the kernel's memory, only while some group of
+// the machine limits memory.kmem.tcp (measured with Linux 6.18): where none does, more
+// connections have room.
+func (x *exam) charged() int64 {
+	return satAdd(mulDiv(x.kernelBytes(), chargedShare, 1000), x.userBytes())
+}
+
+// needed is what all connections of the plan take when each takes so many bytes.
+func (x *exam) needed(each int64) int64 {
+	return satAdd(x.base(), satMul(each, x.n))
+}
+
+// inMemory fills in how many connections have room in so much memory when each
+// takes so many bytes.
+func (x *exam) inMemory(w *Wall, room, each int64) {
+	w.Holds = satSub(room, x.base()) / each
+	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(each))
+	if !x.near(w) {
+		return
+	}
+	need := x.needed(each)
+	w.Needs = sizeUp(need)
+	w.Advice = fmt.Sprintf("give it %s more, or hold %s connections at most", sizeUp(satSub(need, room)), format.Count(w.Holds))
+	if x.userBytes() >= goroutineConn && x.p.UserMemory == 0 {
+		w.Advice += "; a model with loops takes " + format.Count(goroutineConn-loopConn) + " bytes less for each on a side"
+	}
+}
+
+// Above Go's own limit the collector runs all the time. Each process has the limit for
+// itself.
+var _ = wall(Wall{
+	Name: "GOMEMLIMIT", Soft: true, What: "memory that Go's runtime is to keep to",
+	Effect: "the garbage collector takes up to half of the processors to keep to it",
+	Source: "https://go.dev/doc/gc-guide#Memory_limit",
+}, func(x *exam, w *Wall) bool {
+	limit, need := x.f.Process.GoMemoryLimit, int64(0)
+	if limit <= 0 {
+		return false
+	}
+	w.Present = size(limit)
+	for _, e := range x.ends {
+		each := x.userBytesOf(&e)
+		x.least(w, e.side, satMul(int64(e.processes), satSub(limit, processBase)/each))
+		need = max(need, satAdd(processBase, satMul(each, ceilDiv(x.n, int64(e.processes)))))
+	}
+	if x.near(w) {
+		w.Needs = sizeUp(need)
+		w.Advice = fmt.Sprintf("start it with GOMEMLIMIT=%dMiB, or without", ceilDiv(withHeadroom(need), 1<<20))
+	}
+	return true
+})
+
+// Memory of several nodes is in several places.
+var _ = wall(Wall{
+	Name: "numa", Soft: true, What: "NUMA nodes",
+	Effect: "a loop whose connections are in another node's memory is slower: a server for each node, bound by numactl(8), is not",
+	Source: "https://man7.org/linux/man-pages/man7/numa.7.html",
+}, func(x *exam, w *Wall) bool {
+	w.Present = fmt.Sprint(x.f.Nodes)
+	return x.f.Nodes > 1
+})
+
+var _ = wall(Wall{
+	Name: "io_uring", What: "io_uring",
+	Effect: "--model uring fails at the start; auto takes epoll",
+	Source: kernelPage + "#io-uring-disabled",
+}, func(x *exam, w *Wall) bool {
+	w.Present = cmp.Or(x.f.Uring, "can be used")
+	if x.f.Uring != "" && x.p.Model == uring {
+		w.Holds, w.Needs = 0, "to be allowed"
+		w.Advice = "use --model epoll; or allow it: kernel.io_uring_disabled=0, and a seccomp profile that has io_uring_setup, " +
+			"io_uring_enter and io_uring_register"
+	}
+	return true
+}, setting{name: "kernel.io_uring_disabled", least: "0"})
+
+var _ = wall(Wall{
+	Name: "memlock", What: "memory that a user may lock (RLIMIT_MEMLOCK)",
+	Effect: "ENOMEM, \"cannot allocate memory\", from io_uring_setup(2): --model uring fails at the start; auto takes epoll",
+	Source: "https://man7.org/linux/man-pages/man2/io_uring_setup.2.html",
+}, (*exam).memlock)
+
+// memlock is RLIMIT_MEMLOCK, which counts for all processes of a user together.
+func (x *exam) memlock(w *Wall) bool {
+	limit := x.f.Process.Memlock
+	if limit.Hard < 0 || x.f.Process.Locks || x.f.Process.Nofile.Hard == 0 { // not known either
+		return false
+	}
+	w.Present = fmt.Sprintf("%s bytes", limited(limit.Soft))
+	w.Holds = largestFit(func(n int64) bool { return limit.Soft < 0 || x.locked(n) <= limit.Soft })
+	if !x.near(w) {
+		return true
+	}
+	need := x.locked(x.n)
+	w.Needs = format.Count(need) + " bytes"
+	if to := withHeadroom(need); to <= limit.Hard || x.f.Process.Raise {
+		w.Changes = []Change{{Kind: Memlock, Name: "memlock", From: strconv.FormatInt(limit.Soft, 10), To: strconv.FormatInt(to, 10)}}
+	} else {
+		w.Advice = fmt.Sprintf("use --model epoll; or raise the limit to %d bytes where the user's session or unit is set up: limits.conf, LimitMEMLOCK", need)
+	}
+	return true
+}
+
+// ringBytes is what the kernel counts as locked for a ring: 50 pages of 4 KiB, measured
+// on Linux 6.18 as the least RLIMIT_MEMLOCK under which 1, 4 and 16 loops started; of
+// larger pages whole ones. Each process has one ring more, with which it tries at its
+// start whether it can.
+const ringBytes = 50 << 12
+
+// locked is how much memory the rings for so many connections lock.
+func (x *exam) locked(connections int64) int64 {
+	sum := int64(0)
+	for i := range x.ends {
+		e := &x.ends[i]
+		if e.model == uring && e.explicit {
+			sum += int64(e.processes) * (1 + x.loopsOf(e, connections)) * x.wholePages(ringBytes)
+		}
+	}
+	return sum
+}
+
+// size writes bytes, rounded.
+func size(n int64) string { return format.Bytes(float64(n)) }
+
+// sizeUp writes bytes of which so many are needed: never fewer. A size has three digits.
+func sizeUp(n int64) string { return format.Bytes(float64(n) * 1.005) }

@@ -1,0 +1,139 @@
+package report
+
+import (
+	"cmp"
+	"math"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/internal/lab/probe"
+	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/internal/lab/scenario"
+	"github.com/myriad-go/myriad/internal/lab/stats"
+	"github.com/myriad-go/myriad/internal/page"
+)
+
+// answer is what the report of a scenario begins with: a sentence and a picture.
+type answer struct {
+	clauses []string
+	// doubts are what makes the sentence less certain, each once; disturbed are subjects
+	// beside which other programs ran.
+	doubts, disturbed []string
+	picture           *page.Bars
+}
+
+// answerOf fills the clauses of a scenario's answer in, but for those with a figure that is
+// missing.
+func answerOf(r *result.Report) (a answer) {
+	for _, c := range r.Scenario.Answer {
+		a.clause(r, c)
+	}
+	return a
+}
+
+// String is the sentence, "" where nothing was measured.
+func (a *answer) String() string {
+	if len(a.clauses) == 0 {
+		return ""
+	}
+	text := strings.Join(a.clauses, "; ") + "."
+	doubts := a.doubts
+	if len(a.disturbed) > 0 {
+		doubts = append(slices.Clone(doubts), "other programs disturbed "+scenario.Join(a.disturbed))
+	}
+	if len(doubts) > 0 {
+		text = "Probably: " + text + " Not certain, because " + scenario.Join(doubts) + "."
+	}
+	return text
+}
+
+// ofBaseline is in the text of a clause that compares.
+var ofBaseline = regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`)
+
+// clause adds a clause, and the picture of the first.
+func (a *answer) clause(r *result.Report, c scenario.Clause) {
+	f, ok := probe.Named(c.Figure)
+	if !ok {
+		return
+	}
+	rows := rowsOf(r, c.Workload)
+	baseline := cmp.Or(c.Baseline, r.Scenario.Baseline)
+	compares := ofBaseline.MatchString(c.Text)
+	base, x := rowNamed(rows, baseline), rowNamed(rows, c.Subject)
+	switch {
+	case c.Subject != "":
+	case compares:
+		x = best(rows, f, baseline, r.Scenario.Baseline)
+	default:
+		x = best(rows, f)
+	}
+	v, ok := x.median(f.Name)
+	if !ok {
+		return
+	}
+	b, known := base.median(f.Name)
+	ratios := x.ratios(base, f.Name)
+	ratio, hasRatio := stats.Median(ratios)
+	if strings.Contains(c.Text, "{base") && !known || strings.Contains(c.Text, "{ratio}") && !hasRatio || strings.Contains(c.Text, "{inverse}") && (!hasRatio || ratio == 0) {
+		return
+	}
+	a.doubt(x)
+	if compares {
+		a.doubt(base)
+		if margin, ok := stats.Margin(ratios); ok && margin >= math.Abs(ratio-1) {
+			a.doubts = once(a.doubts, "the rounds differ by as much as the subjects")
+		}
+	}
+	inverse := 0.0
+	if ratio > 0 {
+		inverse = 1 / ratio
+	}
+	a.clauses = append(a.clauses, strings.NewReplacer("{subject}", x.subject, "{baseline}", baseline, "{value}", f.Text(v), "{base}", f.Text(b),
+		"{ratio}", format.Number(ratio), "{inverse}", format.Number(inverse)).Replace(c.Text))
+	if a.picture == nil {
+		a.picture = picture(rows, f, c.Workload, r.Scenario.Baseline)
+	}
+}
+
+// doubt looks for what makes the figures of a row less certain.
+func (a *answer) doubt(x row) {
+	rounds, noise := 0, false
+	for _, run := range x.runs {
+		if run.Counts() {
+			rounds++
+		}
+		noise = noise || run.Marked(probe.RuleNoise)
+	}
+	if rounds < 2 {
+		a.doubts = once(a.doubts, "there was one round")
+	}
+	if noise {
+		a.disturbed = once(a.disturbed, x.subject)
+	}
+}
+
+// once appends a word that is not there yet.
+func once(words []string, word string) []string {
+	if slices.Contains(words, word) {
+		return words
+	}
+	return append(words, word)
+}
+
+// picture is a figure of each subject.
+func picture(rows []row, f probe.Figure, workload, baseline string) *page.Bars {
+	b := &page.Bars{Title: f.Heading + ", " + workload, Unit: f.Unit}
+	winner := best(rows, f, baseline).subject
+	for _, x := range rows {
+		if v, ok := x.median(f.Name); ok && !stats.IsNever(v) {
+			tone := page.Plain
+			if x.subject == winner {
+				tone = page.Good
+			}
+			b.Add(x.subject, v, f.Text(v), tone)
+		}
+	}
+	return b
+}

@@ -1,0 +1,132 @@
+package metrics
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/myriad-go/myriad"
+)
+
+// Source is where the figures come from: a *myriad.Server.
+type Source interface {
+	// Stats is called once a scrape, from any goroutine.
+	Stats() myriad.Stats
+}
+
+// NewServerCollector gives the Stats of a server to Prometheus. The labels, if
+// any, are put on each of its metrics, so that several servers of one process
+// can be told apart. Registering it fails if source is nil or a label's name is
+// not one, or is taken: model, state, cause and le are. It is safe for concurrent
+// use, and asks for Stats once a scrape.
+//
+// myriad_memory_per_connection_bytes is the memory of this process's heap that
+// is in use (spans with at least one object: live objects, garbage that has not
+// been swept yet, and the room between them; HeapInuse of runtime.MemStats) and
+// of its goroutines' stacks (StackInuse), divided by the connections that are
+// open. So the rest of the program is in it, and the kernel's memory for sockets
+// is not; it tells what a connection costs when there are so many that the rest
+// does not count. It is left out while no connection is open, and with worker
+// processes, because their memory is not this one's.
+func NewServerCollector(source Source, labels prometheus.Labels) prometheus.Collector {
+	if source == nil {
+		return &collector[stats]{wrong: errors.New("metrics: the source is nil; expected a *myriad.Server")}
+	}
+	return newCollector(namespace, labels, "le", source.Stats, serverMetrics, serverHistograms)
+}
+
+type stats = myriad.Stats
+
+var serverMetrics = []metric[stats]{
+	gauge("loops", "Event loops, 0 for a model without them.", func(s *stats) int { return s.Loops }),
+	gauge("loops_on_workers", "Event loops whose handlers are called by workers now.", func(s *stats) int64 { return s.OnWorkers }),
+	gauge("worker_processes", "Worker processes that run now, 0 without Server.Processes.", func(s *stats) int { return s.Processes }),
+	counter("worker_restarts_total", "Worker processes that were started again.", func(s *stats) int64 { return s.Restarts }),
+	gauge("worker_goroutines", "Goroutines of all worker processes, 0 without Server.Processes; go_goroutines has those of this process.",
+		func(s *stats) int64 { return s.Goroutines }),
+	counter("worker_gc_cycles_total", "Collections of garbage in all worker processes.", func(s *stats) int64 { return s.GCs }),
+	counter("worker_gc_pause_seconds_total", "How long collections of garbage have stopped worker processes, all together.",
+		func(s *stats) float64 { return s.GCPause.Seconds() }),
+	gauge("draining", "1 when the server shuts down, or has; otherwise 0.", func(s *stats) int { return flag(s.Draining) }),
+	gauge("accepting_paused", "1 when nothing is accepted because an operator has paused that; otherwise 0.",
+		func(s *stats) int { return flag(s.AcceptingPaused) }),
+
+	gauge("connections", "Connections that are open now.", func(s *stats) int64 { return s.Open }),
+	gauge("connections_max", "The most connections at a time: Limits.MaxConns.", func(s *stats) int { return s.MaxConns }),
+	counter("connections_accepted_total", "Connections that were opened.", func(s *stats) int64 { return s.Accepted }),
+	counter("connections_dialed_total", "Connections that the server has made.", func(s *stats) int64 { return s.Dialed }),
+	counter("accept_errors_total", "Failures to accept, such as for want of descriptors.", func(s *stats) int64 { return s.AcceptErrors }),
+	counter("accept_pauses_total", "How often Limits.AcceptRate has let connections wait.", func(s *stats) int64 { return s.AcceptPauses }),
+
+	counter("reads_total", "Receive calls that brought bytes.", func(s *stats) int64 { return s.Reads }),
+	counter("writes_total", "Send calls.", func(s *stats) int64 { return s.Writes }),
+	counter("received_bytes_total", "Bytes received, as they are on the wire.", func(s *stats) int64 { return s.BytesIn }),
+	counter("sent_bytes_total", "Bytes sent, as they are on the wire.", func(s *stats) int64 { return s.BytesOut }),
+	gauge("buffered_bytes", "Memory that the buffers of all connections hold now; see Limits.MaxBuffered.", func(s *stats) int64 { return s.Buffered }),
+
+	counter("messages_total", "Messages that Lines and Split have cut out.", func(s *stats) int64 { return s.Messages }),
+	counter("messages_dropped_total", "Messages that were not taken because their peer reads too slowly.", func(s *stats) int64 { return s.Dropped }),
+	counter("values_replaced_total", "Published values that newer ones have replaced before they were sent, for each connection.",
+		func(s *stats) int64 { return s.Replaced }),
+	gauge("broadcasts_pending", "Messages to all that have not been given to all connections yet.", func(s *stats) int64 { return s.Casting }),
+	gauge("broadcasts_pending_bytes", "Bytes of the messages to all that have not been given to all connections yet.",
+		func(s *stats) int64 { return s.CastBytes }),
+	gauge("broadcasts_pending_age_seconds", "For how long the oldest of the messages to all that have not been given to all connections yet has been under way.",
+		func(s *stats) float64 { return s.CastAge.Seconds() }),
+	counter("broadcasts_total", "Messages to all.", func(s *stats) int64 { return s.Broadcasts }),
+	counter("heartbeats_total", "Heartbeats that were sent.", func(s *stats) int64 { return s.Heartbeats }),
+
+	counter("handler_panics_total", "Panics in the handler.", func(s *stats) int64 { return s.Panics }),
+	counter("handler_slow_calls_total", "Calls of the handler that took longer than Limits.HandlerTime.",
+		func(s *stats) int64 { return s.SlowHandlers }),
+	counter("handler_moves_total", "How often the handlers of a loop were moved to workers, because they held it.",
+		func(s *stats) int64 { return s.Moved }),
+	counter("handler_sheds_total", "How often a connection's input was shed, because no worker had time for it.",
+		func(s *stats) int64 { return s.Shed }),
+	counter("loop_busy_seconds_total", "Time that event loops have worked, all together; its rate divided by myriad_loops is their utilisation.",
+		func(s *stats) float64 { return s.Busy.Seconds() }),
+
+	labelled("connections_in_state", "Open connections that are in a state: before their first message (greeting), not read from "+
+		"because they owe too much (paused), or waiting for output to be taken or for the peer's end (closing).",
+		prometheus.GaugeValue, "state", func(s *stats) map[string]int64 {
+			return map[string]int64{"greeting": s.Greeting, "paused": s.Paused, "closing": s.Closing}
+		}),
+	labelled("connections_refused_total", "Connections that were turned away before their handler heard of them.",
+		prometheus.CounterValue, "cause", func(s *stats) map[string]int64 {
+			r := &s.Refused
+			return map[string]int64{
+				"full": r.Full, "source": r.Source, "denied": r.Denied, "proxy": r.Proxy,
+				"handshake": r.Handshake, "timeout": r.Timeout, "other": r.Other,
+			}
+		}),
+	labelled("connections_closed_total", "Connections that have closed; refused ones are not among them.",
+		prometheus.CounterValue, "cause", func(s *stats) map[string]int64 {
+			c := &s.Closed
+			return map[string]int64{
+				"peer": c.Peer, "reset": c.Reset, "handler": c.Handler, "first_byte": c.FirstByte, "message": c.Message,
+				"idle": c.Idle, "write": c.Write, "close": c.Close, "heartbeat": c.Heartbeat, "slow_consumer": c.SlowConsumer,
+				"budget": c.Budget, "too_long": c.TooLong, "tls": c.TLS, "panic": c.Panic, "shutdown": c.Shutdown,
+				"operator": c.Operator, "other": c.Other,
+			}
+		}),
+
+	{"server_info", "Always 1; the label model is the I/O model that serves, empty before the start.", prometheus.GaugeValue, []string{"model"},
+		func(s *stats, emit func(float64, ...string)) { emit(1, s.Model) }},
+	{"memory_per_connection_bytes", "Heap in use and stacks of this process, divided by the open connections.", prometheus.GaugeValue, nil,
+		func(s *stats, emit func(float64, ...string)) {
+			if s.Open > 0 && s.Processes == 0 {
+				emit(float64(goMemory()) / float64(s.Open))
+			}
+		}},
+}
+
+var serverHistograms = []distribution[stats]{
+	{"handler_duration_seconds", "How long calls of the handler take; one in 64 is timed.",
+		func(s *stats, d *prometheus.Desc) prometheus.Metric { return serverHistogram(d, &s.HandlerTime) }},
+	{"loop_lag_seconds", "How long the turns of event loops take: a connection that becomes ready waits so long at the most.",
+		func(s *stats, d *prometheus.Desc) prometheus.Metric { return serverHistogram(d, &s.Lag) }},
+}
+
+func serverHistogram(d *prometheus.Desc, h *myriad.Histogram) prometheus.Metric {
+	return histogram(d, h.Count, h.Sum, h.Buckets[:], h.Bound)
+}

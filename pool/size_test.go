@@ -1,0 +1,204 @@
+package pool_test
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad/pool"
+)
+
+// Whatever jobs do, and however long there are none, workers never fall under Min.
+func TestNeverUnderMin(t *testing.T) {
+	for name, job := range map[string]pool.Func{
+		"quick": nothing,
+		"panic": func(context.Context) { panic("a job panics") },
+		"exit":  func(context.Context) { runtime.Goexit() },
+		"sleep": func(context.Context) { time.Sleep(20 * time.Millisecond) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				const least = 8
+				p := start(t, pool.Config{Min: least, Max: 64, Queue: 4096})
+				check := func(when string) {
+					t.Helper()
+					synctest.Wait()
+					if s := p.Stats(); s.Workers < least {
+						t.Fatalf("%s: %d workers; expected %d", when, s.Workers, least)
+					}
+				}
+				for range 20 {
+					for range 500 {
+						if err := p.TrySubmit(job); err != nil {
+							t.Fatal(err)
+						}
+					}
+					check("under work")
+					time.Sleep(time.Second)
+					check("after work")
+				}
+				for range 100 {
+					time.Sleep(10 * time.Second)
+					check("without work")
+				}
+				// They are real: so many jobs run at once.
+				release := hold(t, p, least)
+				release()
+				check("at the end")
+			})
+		})
+	}
+}
+
+// A pool without work hardly costs anything while it still has workers, and ends them.
+func TestIdleWorkers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := start(t, pool.Config{Max: 64, Queue: 64, Off: pool.Adapting})
+		for range 64 {
+			if err := p.TrySubmit(func(context.Context) { time.Sleep(100 * time.Millisecond) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		before, workers := p.Ticks(), p.Stats().Workers
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if n := p.Ticks() - before; n > 10 {
+			t.Errorf("the controller has run %d times in 5 s without work", n)
+		}
+		if n := p.Stats().Workers; n == 0 || n >= workers/2 {
+			t.Errorf("%d workers have become %d in 5 s, expected less than half, and some", workers, n)
+		}
+		time.Sleep(time.Minute)
+		if n := p.Stats().Workers; n != 0 {
+			t.Errorf("%d workers are left after a minute", n)
+		}
+	})
+}
+
+// Jobs that wait get as many workers as their load needs, within a second, and these
+// go when the load does.
+// More than the load needs is what empties the queue, which is full by the time that
+// there are enough; with full processors, more have to prove more.
+func TestWorkersFollowTheLoad(t *testing.T) {
+	t.Run("idle processors", func(t *testing.T) { workersFollowTheLoad(t, 0, 8) })
+	t.Run("full processors", func(t *testing.T) { workersFollowTheLoad(t, 10, 4) })
+}
+
+// workersFollowTheLoad takes so many goroutines to be ready for each processor, and
+// expects at most so many times as many workers as the load needs after a second.
+func workersFollowTheLoad(t *testing.T, backlog float64, times int) {
+	synctest.Test(t, func(t *testing.T) {
+		const need = 400 // 20,000 jobs of 20 ms a second
+		p, err := pool.NewWithBacklog(pool.Config{Min: 4, Queue: 4096}, backlog)
+		closes(t, p, err)
+		var done, quick atomic.Int64
+		offered := 0
+		load := func(d time.Duration) {
+			for range d / time.Millisecond {
+				for range need / 20 {
+					offered++
+					begin := time.Now()
+					_ = p.TrySubmit(func(context.Context) {
+						time.Sleep(20 * time.Millisecond)
+						done.Add(1)
+						if time.Since(begin) <= 40*time.Millisecond {
+							quick.Add(1)
+						}
+					})
+				}
+				time.Sleep(time.Millisecond)
+			}
+		}
+		load(time.Second)
+		s := p.Stats()
+		if s.Workers < need*9/10 || s.Workers > times*need {
+			t.Errorf("after a second: %d workers, limit %d; expected %d to %d", s.Workers, s.Limit, need*9/10, times*need)
+		}
+		offered = 0
+		done.Store(0)
+		quick.Store(0)
+		load(2 * time.Second)
+		if n := int(done.Load()); n < offered*98/100 {
+			t.Errorf("after the first second %d of %d were done; expected nearly all", n, offered)
+		}
+		if n := int(quick.Load()); n < offered*95/100 {
+			t.Errorf("after the first second %d of %d were done within 40 ms; expected 95 %%", n, offered)
+		}
+		if s := p.Stats(); s.Workers > 4*need {
+			t.Errorf("after three seconds: %d workers; expected at most %d", s.Workers, 4*need)
+		}
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if s := p.Stats(); s.Workers != 4 || s.Idle != 4 {
+			t.Errorf("five minutes after the load: workers %d, idle %d; expected Min, 4", s.Workers, s.Idle)
+		}
+	})
+}
+
+// A burst on an idle pool has workers soon enough for it not to be an overload, not
+// some percent more each second.
+func TestWorkersGrowAtOnce(t *testing.T) {
+	for _, burst := range []int{50, 200, 1000} {
+		synctest.Test(t, func(t *testing.T) {
+			p := start(t, pool.Config{})
+			var ends sync.WaitGroup
+			var shed atomic.Int64
+			begin := time.Now()
+			for range burst {
+				ends.Add(1)
+				err := p.TrySubmitTask(pool.Task{Job: &droppable{
+					run:     func(context.Context) { defer ends.Done(); time.Sleep(20 * time.Millisecond) },
+					dropped: func(error) { defer ends.Done(); shed.Add(1) },
+				}})
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			ends.Wait()
+			s := p.Stats()
+			if took := time.Since(begin); took > 500*time.Millisecond || shed.Load() != 0 {
+				t.Errorf("%d jobs of 20 ms on an idle pool: %d were shed, it took %v and came to %d workers, limit %d; expected none, half a second at most",
+					burst, shed.Load(), took, s.Workers, s.Limit)
+			}
+		})
+	}
+}
+
+// Jobs that compute have some small multiple of the processors, not hundreds of
+// workers: real time, since this can't be faked.
+func TestComputingJobsGetFewWorkers(t *testing.T) {
+	p, err := pool.New(pool.Config{Queue: 256, Target: time.Second})
+	closes(t, p, err)
+	var submitters sync.WaitGroup
+	for range 2 {
+		submitters.Go(func() {
+			for p.Submit(context.Background(), func(context.Context) {
+				for end := time.Now().Add(200 * time.Microsecond); time.Now().Before(end); {
+				}
+			}) == nil {
+			}
+		})
+	}
+	limit := 32 * (runtime.GOMAXPROCS(0) + 2)
+	const enough = 100 // jobs, for which there may be little time beside other programs
+	s, most := p.Stats(), 0
+	for begin := time.Now(); time.Since(begin) < 1500*time.Millisecond || s.Finished < enough && time.Since(begin) < patience; s = p.Stats() {
+		most = max(most, s.Workers)
+		time.Sleep(10 * time.Millisecond)
+	}
+	closeIt(t, p, context.Background())
+	submitters.Wait()
+	t.Logf("workers %d, most %d, limit %d, finished %d", s.Workers, most, s.Limit, s.Finished)
+	if s.Workers > limit {
+		t.Errorf("%d workers for jobs that compute on %d processors; expected at most %d", s.Workers, runtime.GOMAXPROCS(0), limit)
+	}
+	if s.Finished < enough {
+		t.Errorf("%d jobs have finished: the test shows nothing", s.Finished)
+	}
+}
