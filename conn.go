@@ -9,16 +9,14 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Conn is what a handler sees of one connection. It belongs to the call that it
-// was given to: its methods are for the handler, during that call, and need no
-// lock. They must not be used from other goroutines or after the call; [Ref]
-// is for that. None of them blocks.
+// Conn is what a handler sees of one connection. It belongs to the call that it was given to:
+// its methods are for the handler, during that call, and need no lock. They must not be used
+// from other goroutines or after the call; [Ref] is for that. None of them blocks.
 //
-// A Conn that was kept for later does nothing: its methods answer ErrOutsideCall, and those
-// without an error are in the log, once for each method and server, unless a call for the
-// same connection is under way at that moment: in a call for another connection always, in
-// another goroutine as a rule. That is a data race all the same, which the race detector
-// finds: no lock is spent on telling it for certain.
+// The methods of a Conn that was kept for later do nothing and answer ErrOutsideCall, or are
+// logged, once for each method and server, if they have no error. That is so within a call
+// for another connection always, and in another goroutine unless a call for the same
+// connection happens to be under way: that is a data race, which the race detector finds.
 type Conn engine.Conn
 
 // core is the connection as the engines know it.
@@ -38,19 +36,19 @@ func (c *Conn) inCall(method string) bool {
 	return false
 }
 
-// Write appends a copy of p to the output. It is sent when the handler has
-// returned for all the input at hand, together with everything else that was
-// written by then: many writes, one system call. A piece of 16 KiB or more is
-// sent at once, in one call with what was written before it in this turn, such as
-// its header; only what the kernel does not take is copied. That is not so with TLS,
-// with Server.Workers, behind output that the peer has not taken yet, and, under the
-// goroutine model, on other systems than Linux.
+// Write appends a copy of p to the output. It is sent when the handler has returned for all
+// the input at hand, together with everything else that was written by then: many writes, one
+// system call. A piece of 16 KiB or more is sent at once, in one call with what was written
+// before it in this turn, such as its header; only what the kernel does not take is copied.
+// (Not with TLS, with Server.Workers, behind output that the peer has not taken yet, and under
+// the goroutine model on other systems than Linux.)
 //
 // Write takes all of p or nothing. It fails with ErrOutsideCall when no call for this
-// connection is under way, with ErrClosed once the connection is closing, and with ErrTooLarge when p alone is larger than
-// Limits.MaxUnsent. When the peer does not read, so that more than Limits.MaxUnsent
-// bytes would wait, it fails with ErrSlowConsumer and the connection is closed
-// for that reason, or it fails with ErrFull, as Server.SlowConsumer says; a handler that has much to write looks at Paused.
+// connection is under way, with ErrClosed once the connection is closing, and with
+// ErrTooLarge when p alone is larger than Limits.MaxUnsent. When the peer does not read, so
+// that more than Limits.MaxUnsent bytes would wait, Server.SlowConsumer says what happens: it
+// fails with ErrSlowConsumer, for which the connection is closed, or with ErrFull. Check
+// Paused before writing large output.
 func (c *Conn) Write(p []byte) (int, error) {
 	if !c.core().Called() {
 		return 0, ErrOutsideCall
@@ -77,11 +75,10 @@ func (c *Conn) WriteString(s string) (int, error) {
 	return c.core().WriteString(s)
 }
 
-// Close starts to close the connection: the handler gets no more input, what
-// was written so far is sent, and then Closed is called with a nil reason.
-// Closing takes at most Limits.CloseTimeout for the output and Limits.Linger
-// for the peer's end. Further calls do nothing. It fails with ErrOutsideCall, having
-// done nothing, when no call for this connection is under way.
+// Close starts to close the connection: the handler gets no more input, what was written so
+// far is sent, and then Closed is called with a nil reason. Closing takes at most
+// Limits.CloseTimeout for the output and Limits.Linger for the peer's end. Further calls do
+// nothing. It fails with ErrOutsideCall.
 func (c *Conn) Close() error {
 	if !c.core().Called() {
 		return ErrOutsideCall
@@ -106,10 +103,9 @@ func (c *Conn) Pending() int { return c.core().Pending() }
 // room for, and values of Group.Publish that newer ones have replaced.
 func (c *Conn) Dropped() int64 { return c.core().Missed() }
 
-// Paused says whether the connection takes no more input for now, because it
-// owes its peer more than Limits.HighWater bytes and has not come down to
-// Limits.LowWater since, or because it is closing. A
-// handler that still has input to use is to return then and leave the rest: it
+// Paused says whether the connection takes no more input for now, because it owes its peer
+// more than Limits.HighWater bytes and has not come down to Limits.LowWater since, or because
+// it is closing. A handler that still has input to use returns then and leaves the rest: it
 // comes again when output has been sent.
 func (c *Conn) Paused() bool { return c.core().Paused() }
 

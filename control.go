@@ -43,13 +43,13 @@ func (s *Server) hold(on bool) error {
 	return named(to.Hold(on))
 }
 
-// CloseConns closes the connections from a remote address and port: mostly one; and
-// none if there is none, which it does not tell. Behind a proxy (TrustedProxies) it may
-// be the client's, as Conn.RemoteAddr has it, or the proxy's own, as the kernel has it;
-// should it be the one of one connection and the other of another, both are closed. They are closed at once, without sending what they owe, for the reason
-// ErrClosedByOperator, which Stats.Closed.Operator counts. One whose handler runs on
-// a worker or a goroutine is closed when that has returned. CloseConns returns before
-// that: it is safe in a handler, too.
+// CloseConns closes the connections from a remote address and port: mostly one, or none,
+// which it does not tell. Behind a proxy (TrustedProxies) it may be the client's address, as
+// Conn.RemoteAddr has it, or the proxy's own, as the kernel has it; should it be the one of
+// one connection and the other of another, both are closed. They are closed at once, without
+// sending what they owe, for the reason ErrClosedByOperator, which Stats.Closed.Operator
+// counts; one whose handler runs on a worker or a goroutine when that has returned.
+// CloseConns returns before that: it is safe in a handler, too.
 //
 // It goes through all connections, with event loops 512 a turn. At most 16
 // calls may be under way, beyond it answers ErrFull. With Server.Processes it reaches

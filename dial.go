@@ -148,6 +148,8 @@ type owned struct {
 	value any
 }
 
+func (o *owned) handler() Handler { return o.h }
+
 func (o *owned) NewLayer(*engine.Conn) engine.Layer { return nil }
 
 func (o *owned) Drained(c *engine.Conn) {

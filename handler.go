@@ -159,18 +159,18 @@ func (s *Server) checkShed() error {
 	return nil
 }
 
-// overloadFull and overloadShed are ErrOverloaded with what the pool says, made once:
+// errOverloadFull and errOverloadShed are ErrOverloaded with what the pool says, made once:
 // shedding is to be cheap.
 var (
-	overloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
-	overloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
+	errOverloadFull = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrFull)
+	errOverloadShed = fmt.Errorf("%w: %w", ErrOverloaded, pool.ErrShed)
 )
 
 func overload(why error) error {
 	if errors.Is(why, pool.ErrFull) {
-		return overloadFull
+		return errOverloadFull
 	}
-	return overloadShed
+	return errOverloadShed
 }
 
 // extension gives what a handler does beyond a Handler, nil if it does not.

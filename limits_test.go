@@ -114,14 +114,14 @@ func TestHeartbeatConfig(t *testing.T) {
 		wantBadConfig(t, &Server{Heartbeat: h}, "Heartbeat")
 	}
 	for _, h := range []Heartbeat{{}, {Interval: minHeartbeat, Message: ping, MaxMissed: 255}, {Interval: Never, Send: send}} {
-		if err := h.check(); err != nil {
+		if err := h.check(false); err != nil {
 			t.Errorf("%+v: %v", h, err)
 		}
 	}
-	if e := (Heartbeat{Interval: time.Second, Send: send}).engine(); e.MaxMissed != defaultMissed || e.Every != time.Second {
+	if e := (Heartbeat{Interval: time.Second, Send: send}).engine(nil); e.MaxMissed != defaultMissed || e.Every != time.Second {
 		t.Errorf("the engines get %+v", e)
 	}
-	if e := (Heartbeat{Interval: Never, Send: send}).engine(); e.Every != 0 {
+	if e := (Heartbeat{Interval: Never, Send: send}).engine(nil); e.Every != 0 {
 		t.Errorf("an interval of Never is %v", e.Every)
 	}
 }

@@ -280,6 +280,7 @@ func TestBlockingDrain(t *testing.T) {
 			<-entered
 		}
 		ends.(*net.TCPConn).CloseWrite()
+		eventually(t, func() bool { return s.Stats().Open == 3 }, func() string { return "a drain would reset who has not been accepted" })
 		done := make(chan error, 1)
 		go func() { done <- s.Shutdown(context.Background()) }()
 		if rest, err := io.ReadAll(idle); len(rest) > 0 || err != nil {

@@ -42,23 +42,20 @@ func (r Ref) LocalAddr() (addr netip.AddrPort, ok bool) { return r.r.LocalAddr()
 // when the connection is closing or closed. What v points to is for the caller to guard.
 func (r Ref) Value() (v any, ok bool) { return r.r.Value() }
 
-// Send posts a copy of p to be sent to the peer. Messages from one goroutine to
-// one connection are sent in order. Send takes all of p or nothing: it fails
-// with ErrClosed when the connection is closing or closed, with ErrFull when
-// there is no room, and with ErrTooLarge when p is larger than Limits.MaxUnsent.
-// It answers at once. A handler that sends to many connections of its own loop
-// in one call fills the mailbox, because the loop empties it only afterwards:
-// Limits.MaxMail and Limits.MaxMailBytes say how many fit.
-//
-// A nil error means that p is on its way: it is sent unless the connection
-// ends first.
+// Send posts a copy of p to be sent to the peer, and returns at once. Messages from one
+// goroutine to one connection are sent in order. Send takes all of p or nothing: it fails with
+// ErrClosed when the connection is closing or closed, with ErrFull when there is no room, and
+// with ErrTooLarge when p is larger than Limits.MaxUnsent. A nil error means that p is sent
+// unless the connection ends first. A handler that sends to many connections of its own loop
+// in one call fills the mailbox, because the loop empties it only afterwards: Limits.MaxMail
+// and Limits.MaxMailBytes say how many fit.
 func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 
-// SendWait is Send for who can wait: where more than Limits.HighWater bytes that Refs have
-// sent would be unsent with p, it blocks until no more than Limits.LowWater are before it,
-// or fewer if p fills Limits.MaxUnsent; and while the mailbox is full. So a goroutine that has much to send is as fast as the peer reads,
-// and the connection holds little. When ctx ends first, it fails with context.Cause(ctx),
-// and p is not sent.
+// SendWait is Send with backpressure: where more than Limits.HighWater bytes that Refs have
+// sent would be unsent with p, it blocks until no more than Limits.LowWater are before it, or
+// fewer if p fills Limits.MaxUnsent; and while the mailbox is full. So a goroutine that has
+// much to send is as fast as the peer reads, and the connection holds little. When ctx ends
+// first, it fails with context.Cause(ctx), and p is not sent.
 //
 // It fails with ErrClosed when the connection is closing or closed, or begins to close
 // meanwhile; with ErrTooLarge as Send does; and with ErrFull when 256 goroutines wait for

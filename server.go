@@ -401,7 +401,7 @@ func (s *Server) log() *slog.Logger {
 
 // addHandler tells the engine what to call.
 func (s *Server) addHandler(cfg *engine.Config) {
-	cfg.Handler, cfg.Heartbeat = adapter{s.Handler}, s.Heartbeat.engine()
+	cfg.Handler, cfg.Heartbeat = adapter{s.Handler}, s.Heartbeat.engine(s.Handler)
 	cfg.DropMessages = s.SlowConsumer == DropMessage
 	if h, ok := extension[WritableHandler](s.Handler); ok {
 		cfg.Drained = func(c *engine.Conn) { h.Writable((*Conn)(c)) }
@@ -462,7 +462,7 @@ func (s *Server) settings() (m engine.Model, l Limits, err error) {
 			return m, l, err
 		}
 	}
-	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.Heartbeat.check} {
+	for _, check := range []func() error{s.checkShed, s.checkSocket, s.checkProcesses, s.checkLists, s.checkHeartbeat} {
 		if err = check(); err != nil {
 			return m, l, err
 		}

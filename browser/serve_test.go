@@ -104,13 +104,6 @@ func (s liveServer) talk(t *testing.T, n int) {
 	}
 }
 
-// eventually waits for an expression to be true; what says what that is.
-func (b *tab) eventually(what, script string) {
-	b.t.Helper()
-	b.t.Logf("until %s", what)
-	b.until(script)
-}
-
 // fact is a script that reads a fact at the top of the page.
 func fact(name string) string {
 	return fmt.Sprintf(`[...document.querySelectorAll(".facts div")].find((d) => d.querySelector("dt").textContent === %q).querySelector("dd").textContent`, name)
@@ -148,21 +141,21 @@ func TestLivePage(t *testing.T) {
 	const n = 20
 	s.talk(t, n)
 	p := open(t, s.admin)
-	p.eventually("six charts are drawn", drawnCharts+" === 6")
+	p.until(drawnCharts + " === 6")
 	if !eval[bool](p, `document.getElementById("_state").textContent.startsWith("live") && getComputedStyle(document.getElementById("_state")).position === "static"`) {
 		t.Error("the state of the page has no label, or lies over the page")
 	}
 	if !eval[bool](p, `(({ series }) => series[1].dash === undefined && series[2].dash.length === 2)(myriadPage.charts.get("bytes").plot)`) {
 		t.Error("where the curves of what is received and sent coincide one is not seen")
 	}
-	p.eventually("the page has all connections", fact("Connections")+fmt.Sprintf(`.startsWith("%d of ")`, n))
-	p.eventually("messages are counted", fact("Messages")+`.match(/^[1-9][0-9,.]* a second$/) !== null`)
+	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
+	p.until(fact("Messages") + `.match(/^[1-9][0-9,.]* a second$/) !== null`)
 	if open := s.stats(t).Open; open != n {
 		t.Errorf("the server has %d connections open, the page %d", open, n)
 	}
 	total := `Number([...document.querySelectorAll("#figures tr")].find((r) => r.cells[0].textContent === "messages_total").cells[1].textContent.replaceAll(",", ""))`
 	before := eval[float64](p, total)
-	p.eventually("the number of messages moves", fmt.Sprintf("%s > %v", total, before))
+	p.until(fmt.Sprintf("%s > %v", total, before))
 	low, shown, high := int64(0), int64(0), int64(0)
 	low = int64(before)
 	shown = int64(eval[float64](p, total))
@@ -172,8 +165,8 @@ func TestLivePage(t *testing.T) {
 	}
 	points := `myriadPage.charts.get("connections").plot.data[0].length`
 	was := eval[float64](p, points)
-	p.eventually("charts grow", fmt.Sprintf("%s > %v", points, was))
-	p.eventually("walls and talkers are there", `document.querySelectorAll("#walls tbody tr").length > 3 && document.querySelectorAll("#talkers tbody tr").length === 15`)
+	p.until(fmt.Sprintf("%s > %v", points, was))
+	p.until(`document.querySelectorAll("#walls tbody tr").length > 3 && document.querySelectorAll("#talkers tbody tr").length === 15`)
 	p.control(s, n)
 	requests, complaints := p.heard()
 	requests = slices.DeleteFunc(requests, func(url string) bool { return strings.HasPrefix(url, s.admin) || strings.HasPrefix(url, "data:") })
@@ -188,7 +181,7 @@ func (p *tab) control(s liveServer, n int) {
 	p.do(chromedp.Click(`button[data-post="control/pause"]`))
 	p.do(chromedp.WaitVisible("dialog input"))
 	p.do(chromedp.SendKeys("dialog input", liveToken+"\r"))
-	p.eventually("accepting is paused", `document.querySelector("header .lead").textContent.includes("accepts nothing")`)
+	p.until(`document.querySelector("header .lead").textContent.includes("accepts nothing")`)
 	if !s.stats(p.t).AcceptingPaused {
 		p.t.Error("the page says that accepting is paused, and the server that it is not")
 	}
@@ -198,9 +191,9 @@ func (p *tab) control(s liveServer, n int) {
 	}
 	defer c.Close()
 	p.do(chromedp.Click(`button[data-post="control/resume"]`)) // the token is asked for once
-	p.eventually("the one who waited is let in", fact("Connections")+fmt.Sprintf(`.startsWith("%d of ")`, n+1))
+	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n+1))
 	p.do(chromedp.Click(`#talkers button[data-post^="control/close"]`))
-	p.eventually("a connection is closed", fact("Connections")+fmt.Sprintf(`.startsWith("%d of ")`, n))
+	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
 	if eval[bool](p, fmt.Sprintf("JSON.stringify({ ...localStorage, ...sessionStorage }).includes(%q) || document.documentElement.outerHTML.includes(%q)", liveToken, liveToken)) {
 		p.t.Error("the token is kept where others can read it")
 	}

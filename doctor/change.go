@@ -144,9 +144,10 @@ func parseAmount(field string) (int64, bool) {
 const changeTime = 10 * time.Second
 
 // Apply makes the changes on this machine, in order, by running the Command of each
-// with sh in the network namespace of the calling thread. It tells each that was made
-// on out. What can't be made is passed over: err joins an error for each. undo are the changes that take back what was made, in reverse order. When
-// ctx ends no further change is begun.
+// with sh in the network namespace of the calling thread, and writes each that was made
+// to out. It goes on after one that fails: err joins an error for each. undo are the
+// changes that take back what was made, in reverse order. When ctx ends no further
+// change is begun.
 //
 // A limit of a process can't be changed from outside of the shell that starts the
 // server: such a change is an error that says what to type there.

@@ -140,9 +140,8 @@ type SocketFacts struct {
 	// Pages is the memory of TCP's buffers on the whole machine, in pages.
 	Pages int64 `json:"pages"`
 	// Tracked is how many connections the firewall follows here
-	// (nf_conntrack_count); Tracking reports whether it does at all: not while no
-	// rule asks for it. It is false too while loopback is down, by which that is
-	// found out.
+	// (nf_conntrack_count); Tracking reports whether it does at all, which takes a rule
+	// that needs it. It is false too while loopback is down, where that can't be tested.
 	Tracked  int64 `json:"tracked"`
 	Tracking bool  `json:"tracking"`
 	// Ports are the ports from 1,024 on, and those of ip_local_port_range, on which

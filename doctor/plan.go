@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/format"
 )
 
-// Side is whose walls are looked at.
+// Side selects the end of the connections whose walls are examined.
 type Side string
 
 // The sides of a connection.
@@ -25,7 +25,7 @@ const (
 type Plan struct {
 	// Connections is how many connections are wanted, 1 to 1<<30.
 	Connections int `json:"connections"`
-	// Side is whose walls are looked at. Default Both.
+	// Side is whose walls are examined. Default Both.
 	Side Side `json:"side"`
 	// Model is the I/O model: "auto" (the default), "goroutine", "epoll" or
 	// "uring". Models with loops get past the limit of descriptors with a

@@ -64,7 +64,7 @@ type requirements struct {
 	MiB     int64 // memory that a container with its processes and sockets is to have
 	Uring   bool
 
-	Format, Machine string // which is written, and whose the settings are that a container has not
+	Format, Machine string // which is written, and who has the settings that a container can't have
 }
 
 // need is a change of a setting of the kernel, with the walls that it moves.
@@ -73,8 +73,8 @@ type need struct {
 	Why string
 }
 
-// Own, Safe and Tracker are what the templates ask of a setting: whether a container can
-// be given it, Kubernetes allows it without being told, and it comes with a module.
+// For the templates: Own reports whether a container can have the setting for itself, Safe
+// whether Kubernetes allows it by default, Tracker whether it belongs to nf_conntrack.
 func (n need) Own() bool     { return settings[n.Name].own }
 func (n need) Safe() bool    { return settings[n.Name].safe }
 func (n need) Tracker() bool { return strings.Contains(n.Name, "nf_conntrack") }

@@ -280,9 +280,3 @@ func group(t *testing.T, pid int, name, mount, file, limit string) (path string)
 	}
 	return path
 }
-
-func BenchmarkRead(b *testing.B) {
-	for b.Loop() {
-		mustRead(b, 0)
-	}
-}

@@ -16,7 +16,7 @@ type Report struct {
 	// the name of the wall that stops it there: the first of Walls.
 	Holds int64  `json:"holds"`
 	First string `json:"first"`
-	// Walls are all that were looked at, the nearest first.
+	// Walls are all that were examined, the nearest first.
 	Walls []Wall `json:"walls"`
 	// Facts is what it was predicted from.
 	Facts *Facts `json:"facts"`
@@ -26,7 +26,7 @@ type Report struct {
 type Wall struct {
 	// Name is short and does not change: "nofile", "ports", "somaxconn", …
 	Name string `json:"name"`
-	// Side is whose it is.
+	// Side is the end of the connections that has it.
 	Side Side `json:"side"`
 	// What says what is limited, Present its present value.
 	What    string `json:"what"`

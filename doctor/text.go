@@ -97,7 +97,7 @@ func (r *Report) Summary() string {
 	return fmt.Sprintf("This machine can hold %s connections now (%s): the first wall is %s, at %s.", wanted, plan, r.First, format.Count(r.Holds))
 }
 
-// who says whose walls were looked at.
+// who names the sides whose walls were examined.
 func (p *Plan) who() string {
 	if p.Side == Both {
 		return "both sides"

@@ -17,7 +17,7 @@ type declaration struct {
 	examine func(*exam, *Wall) bool
 }
 
-// walls are all that are looked at, and settings those of the kernel that they read, by
+// walls are all that are examined, and settings those of the kernel that they read, by
 // name.
 var (
 	walls    []declaration
@@ -35,7 +35,7 @@ type setting struct {
 	own bool
 	// machineWide: it is shown in the first network namespace only, and holds for all.
 	machineWide bool
-	// safe: Kubernetes lets a pod set it without being told so, see
+	// safe: Kubernetes lets a pod set it by default, see
 	// kubernetes.io/docs/tasks/administer-cluster/sysctl-cluster.
 	safe bool
 	// least is a value that no plan finds too high: what the kernel begins with where
@@ -45,8 +45,7 @@ type setting struct {
 }
 
 // wall declares a wall, and the settings of the kernel that it reads and no other wall
-// has declared. It is called when the program starts; the result is nothing, for a
-// declaration beside the wall.
+// has declared. It returns nothing of use, so that a variable of the package can call it.
 func wall(w Wall, examine func(*exam, *Wall) bool, reads ...setting) struct{} {
 	walls = append(walls, declaration{w, examine})
 	for _, s := range reads {

@@ -15,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sample"
 )
 
@@ -319,9 +318,9 @@ func BenchmarkProxyIdle(b *testing.B) {
 
 // cpuTime is what a process has used.
 func cpuTime(t testing.TB, pid int) time.Duration {
-	stat, err := procfs.ReadStat(pid)
+	taken, err := sample.Take(sample.CPU, pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return stat.User + stat.System
+	return taken.Processes[0].CPU()
 }

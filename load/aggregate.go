@@ -156,11 +156,10 @@ func (r *run) result(end sum) *Result {
 		FirstByte:   latencyOf(&total.firstByte),
 		Pipeline:    r.cfg.Pipeline,
 		Messages:    r.cfg.Messages,
-		Exchanged:   end.run[nExchanged],
 		MessageSize: r.cfg.messageSize(),
 		Window:      r.window,
 		Latency:     latencyOf(&total.window),
-		Histogram:   encode(&total.window),
+		Histogram:   encode(total.window.counts),
 		UserCPU:     r.user,
 		SystemCPU:   r.system,
 		Bytes: Bytes{
@@ -331,13 +330,13 @@ func latencyOf(distributions ...*distribution) Latency {
 	return readLatency(all.counts)
 }
 
-// encode is a distribution in the form that HdrHistogram's libraries share, "" for an
-// empty one.
-func encode(d *distribution) string {
-	if d.count() == 0 {
+// encode is a histogram in the form that HdrHistogram's libraries share, "" for an empty
+// one.
+func encode(h *hdrhistogram.Histogram) string {
+	if h == nil || h.TotalCount() == 0 {
 		return ""
 	}
-	b, err := d.counts.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
+	b, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
 	if err != nil {
 		return "" // only what the library can't write, and newHistogram's it can
 	}

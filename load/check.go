@@ -104,7 +104,7 @@ func checkTogether(settings []Setting) error {
 				}
 			}
 			if rule.need != nil && !slices.ContainsFunc(rule.need, is) {
-				return &SettingError{name, fmt.Errorf("given without --%s; expected both", strings.Join(rule.need, " or --"))}
+				return &SettingError{name, fmt.Errorf("given without --%s; expected both", rule.need[0])}
 			}
 		}
 	}

@@ -4,9 +4,7 @@ import (
 	"context"
 	"net"
 	"path/filepath"
-	"runtime"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -57,37 +55,12 @@ func TestLifetimeRefused(t *testing.T) {
 	}
 }
 
-// TestTargetsOfAllKinds connects to a unix socket and to addresses of both families,
-// from sources that fit.
+// TestTargetsOfAllKinds connects to a unix socket and to addresses of both families in
+// turn, from sources that fit.
 func TestTargetsOfAllKinds(t *testing.T) {
-	if runtime.GOOS == "windows" {
-		t.Skip("unix sockets of this kind are not for windows")
-	}
-	one := serve(t, echo)
-	var unix atomic.Int64
-	ln, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			unix.Add(1)
-			go func() {
-				defer c.Close()
-				echo(c)
-			}()
-		}
-	}()
-	cfg := Config{Target: one.addr(), Also: []string{"unix:" + ln.Addr().String()}, Connections: 10, Messages: 3}
-	cfg.Sources = nil
+	one, unix := serve(t, echo), serveAt(t, "unix", filepath.Join(t.TempDir(), "s"), echo)
 	f := &fakeEngine{}
-	r, err := newRun(cfg.filled(), []target{testTarget, {path: "/x"}})
+	r, err := newRun(Config{Connections: 10}.filled(), []target{testTarget, {path: "/x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,12 +74,10 @@ func TestTargetsOfAllKinds(t *testing.T) {
 			t.Errorf("dialled %+v", d)
 		}
 	}
-	check(t, cfg)
-	if n := unix.Load(); n != 5 || one.accepted() != 5 {
+	check(t, Config{Target: one.addr(), Also: []string{"unix:" + unix.addr()}, Connections: 10, Messages: 3})
+	if n := unix.accepted(); n != 5 || one.accepted() != 5 {
 		t.Errorf("%d connections to the unix socket and %d to the other, want 5 each", n, one.accepted())
 	}
-	ln.Close()
-	<-done
 }
 
 // TestMessagesThink waits for connections that think longer than the drain.

@@ -57,6 +57,31 @@ func TestValidate(t *testing.T) {
 		"frames":             {func(c *Config) { c.Match = matchFrames }, "expected --ws with it"},
 		"early and idle":     {func(c *Config) { c.Early, c.HoldAfter = true, time.Second }, "expected one of the two"},
 		"late ramp":          {func(c *Config) { c.Ramp = Ramp{From: 101, Over: 1} }, "--ramp is from 101; expected 0 to 100"},
+		"held, all": {func(c *Config) {
+			*c = Config{Target: c.Target, Hold: true, Check: 1, Heartbeat: "ping\n", HeartbeatAnswer: "pong\n", Broadcast: "all\n"}
+		}, ""},
+		"held, most": {func(c *Config) {
+			*c = Config{Target: c.Target, Hold: true, Check: MaxCheck, Heartbeat: strings.Repeat("x", MaxLine-1) + "\n"}
+		}, ""},
+		"held, too many":            {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: MaxCheck + 1} }, "--check is 1048577; expected 1 to 1048576"},
+		"held, negative":            {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: -1} }, "--check is -1"},
+		"held, not held":            {func(c *Config) { *c = Config{Target: c.Target, Check: 1} }, "--check is given without --hold"},
+		"held, broadcast, not held": {func(c *Config) { *c = Config{Target: c.Target, Broadcast: "all\n"} }, "--broadcast is given without --hold"},
+		"held, no newline":          {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Heartbeat: "ping"} }, `--heartbeat is "ping"; expected a line`},
+		"held, two lines":           {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Broadcast: "a\nb\n"} }, `--broadcast is "a\nb\n"`},
+		"held, empty line":          {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Broadcast: "\n"} }, "2 to 4096 bytes"},
+		"held, long line": {func(c *Config) {
+			*c = Config{Target: c.Target, Hold: true, Broadcast: strings.Repeat("x", MaxLine) + "\n"}
+		}, "2 to 4096 bytes"},
+		"held, answer to nothing": {func(c *Config) { *c = Config{Target: c.Target, Hold: true, HeartbeatAnswer: "pong\n"} }, "given without --heartbeat"},
+		"held, the same":          {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Heartbeat: "x\n", Broadcast: "x\n"} }, "expected two lines"},
+		"held, WebSocket":         {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, WebSocket: &WebSocket{}} }, "together with --ws"},
+		"held, lifetime":          {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Lifetime: time.Second} }, "together with --lifetime"},
+		"held, limit":             {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Broadcast: "all\n", ReceiveLimit: 1} }, "together with --receive-limit"},
+		"held, early":             {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Early: true} }, "together with --early"},
+		"held, ramp": {func(c *Config) {
+			*c = Config{Target: c.Target, Hold: true, Check: 1, Ramp: Ramp{To: 5, Over: time.Second}}
+		}, ""},
 		"unlimited patience": {func(c *Config) { c.Drain = maxTime + time.Second }, "--drain is"},
 	} {
 		c := Config{Target: "127.0.0.1:9000"}

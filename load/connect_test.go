@@ -150,40 +150,30 @@ func TestConnectStall(t *testing.T) {
 	})
 }
 
-// TestSlowRate is no stall.
-func TestSlowRate(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeEngine{}
-		r := fakeRun(Config{Connections: 5, ConnectRate: 1, ConnectTimeout: time.Millisecond}, f)
-		defer r.report.Stop()
-		f.onDial = func(engine.Dial) { openConn(r.traffic) }
-		if err := r.connect(t.Context()); err != nil || r.sum().run[nOpened] != 5 {
-			t.Errorf("%d opened, %v", r.sum().run[nOpened], err)
-		}
-		if r.connected < 3990*time.Millisecond || r.connected > 4010*time.Millisecond {
-			t.Errorf("connecting took %v, want 4 s", r.connected)
-		}
-	})
-}
-
-// TestSlowRamp is none either.
-func TestSlowRamp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		f := &fakeEngine{}
-		r := fakeRun(Config{Ramp: Ramp{From: 1, To: 11, Over: 10 * time.Second}, Hold: true, ConnectTimeout: time.Millisecond}, f)
-		defer r.report.Stop()
-		f.onDial = func(d engine.Dial) {
-			for range d.Count {
-				openConn(r.traffic)
+// TestSlow is no stall: connections that come slowly because they are to.
+func TestSlow(t *testing.T) {
+	for want, cfg := range map[time.Duration]Config{
+		4 * time.Second:  {Connections: 5, ConnectRate: 1},
+		10 * time.Second: {Ramp: Ramp{From: 1, To: 5, Over: 10 * time.Second}, Hold: true},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			cfg.ConnectTimeout = time.Millisecond
+			f := &fakeEngine{}
+			r := fakeRun(cfg, f)
+			defer r.report.Stop()
+			f.onDial = func(d engine.Dial) {
+				for range d.Count {
+					openConn(r.traffic)
+				}
 			}
-		}
-		if err := r.connect(t.Context()); err != nil || r.sum().run[nOpened] != 11 {
-			t.Errorf("%d opened, %v", r.sum().run[nOpened], err)
-		}
-		if r.connected < 9990*time.Millisecond || r.connected > 10010*time.Millisecond {
-			t.Errorf("connecting took %v, want 10 s", r.connected)
-		}
-	})
+			if err := r.connect(t.Context()); err != nil || r.sum().run[nOpened] != 5 {
+				t.Errorf("%d opened, %v", r.sum().run[nOpened], err)
+			}
+			if (r.connected - want).Abs() > 10*time.Millisecond {
+				t.Errorf("connecting took %v, want %v", r.connected, want)
+			}
+		})
+	}
 }
 
 // openConn opens a connection of a handler without an engine.

@@ -7,7 +7,6 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
-	"slices"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -212,27 +211,15 @@ func sourceRoom() int {
 	if runtime.GOOS != "linux" {
 		return 0
 	}
-	return roomIn(procfs.ReadSysctl("net.ipv4.ip_local_port_range"))
-}
-
-func roomIn(portRange string, err error) int {
 	var low, high int
+	ports, err := procfs.ReadSysctl("net.ipv4.ip_local_port_range")
 	if err != nil {
 		return perSource
 	}
-	if _, err := fmt.Sscan(portRange, &low, &high); err != nil || high <= low {
+	if _, err := fmt.Sscan(ports, &low, &high); err != nil || high <= low {
 		return perSource
 	}
 	return min(perSource, max((high-low+1)/4, 1))
-}
-
-// checkFamily says whether all sources can reach the target.
-func checkFamily(sources []netip.Addr, target netip.Addr) error {
-	i := slices.IndexFunc(sources, func(s netip.Addr) bool { return s.Unmap().Is4() != target.Is4() })
-	if i < 0 {
-		return nil
-	}
-	return errFamily(sources[i], target)
 }
 
 // maxFound bounds the source addresses that are found.

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // maxExpectation is the length of the longest expectation, in bytes.
@@ -62,7 +64,7 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //	unanswered   that could not be sent
 //	unsent
 //	connected    established connections
-//	sent, answered, intended, cut_off, closed, bytes_sent, bytes_received
+//	sent, answered, intended, cut_off, closed, exchanged, bytes_sent, bytes_received
 //	             as in Result
 //	checked, check_asked, check_wrong, check_lost, check_unanswered
 //	             of all verifications together; check_rate is the rate of the
@@ -132,7 +134,7 @@ func (e Expectation) Check(r *Result) (got string, ok bool) {
 	ok = e.met(value)
 	if e.figure.time {
 		d := time.Duration(value)
-		if short := round(d); e.met(float64(short)) == ok {
+		if short := format.Round(d); e.met(float64(short)) == ok {
 			return short.String(), ok
 		}
 		return d.String(), ok // three digits would hide the difference
@@ -141,7 +143,7 @@ func (e Expectation) Check(r *Result) (got string, ok bool) {
 		return strconv.FormatFloat(short, 'f', -1, 64), ok
 	}
 	if whole := float64(int64(value)); value >= 100 && e.met(whole) == ok {
-		return group(int64(value)), ok
+		return format.Count(int64(value)), ok
 	}
 	return strconv.FormatFloat(value, 'f', -1, 64), ok
 }

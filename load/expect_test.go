@@ -5,8 +5,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
 // measuredResult is a result with a figure for everything.
@@ -16,12 +14,8 @@ func measuredResult(t testing.TB) *Result {
 	for n := range int64(1000) {
 		h.RecordValue((n + 1) * int64(time.Microsecond))
 	}
-	text, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	if err != nil {
-		t.Fatal(err)
-	}
 	r := example()
-	r.Latency, r.Histogram = readLatency(h), string(text)
+	r.Latency, r.Histogram = readLatency(h), encode(h)
 	r.Service, r.Late = &Latency{Count: 1, P99: time.Millisecond}, &Latency{Count: 1, P99: 20 * time.Microsecond}
 	r.Connect, r.FirstByte = Latency{Count: 2, P99: 5 * time.Millisecond}, Latency{Count: 1, P50: time.Second, Max: 3 * time.Second}
 	r.Unanswered, r.Mismatched, r.Unsent, r.Intended, r.CutOff, r.Closed = 7, 2, 4, 1_300_000, 11, 12

@@ -196,9 +196,9 @@ func (r *Result) Err() error {
 	case len(r.BadStatus) > 0:
 		return fmt.Errorf("load: %s", format.Tally(r.BadStatus))
 	case r.Messages > 0 && r.Unanswered == 0 && r.Exchanged < int64(r.Connected):
-		return fmt.Errorf("load: %s of %s connections have exchanged their %s messages", group(r.Exchanged), group(int64(r.Connected)), group(r.Messages))
+		return fmt.Errorf("load: %s of %s connections have exchanged their %s messages", format.Count(r.Exchanged), format.Count(r.Connected), format.Count(r.Messages))
 	case r.Unanswered > 0:
-		return errors.New("load: messages without an answer: " + group(r.Unanswered))
+		return errors.New("load: messages without an answer: " + format.Count(r.Unanswered))
 	}
 	return r.heldErr()
 }
@@ -207,16 +207,16 @@ func (r *Result) Err() error {
 func (r *Result) heldErr() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {
-			return fmt.Errorf("load: verification %d: %s of %s connections have got their line back", c.Number, group(c.Checked), group(c.Open))
+			return fmt.Errorf("load: verification %d: %s of %s connections have got their line back", c.Number, format.Count(c.Checked), format.Count(c.Open))
 		}
 	}
 	switch b := r.Broadcast; {
 	case b != nil && b.Missing() > 0:
-		return fmt.Errorf("load: broadcast: %s of %s connections have not got it", group(b.Missing()), group(b.Open))
+		return fmt.Errorf("load: broadcast: %s of %s connections have not got it", format.Count(b.Missing()), format.Count(b.Open))
 	case b != nil && b.Again > 0:
-		return fmt.Errorf("load: broadcast: it came again %s times", group(b.Again))
+		return fmt.Errorf("load: broadcast: it came again %s times", format.Count(b.Again))
 	case r.Unexpected > 0:
-		return fmt.Errorf("load: %s lines that nobody expected; first: %s", group(r.Unexpected), r.FirstUnexpected)
+		return fmt.Errorf("load: %s lines that nobody expected; first: %s", format.Count(r.Unexpected), r.FirstUnexpected)
 	}
 	return nil
 }

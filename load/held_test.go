@@ -396,38 +396,6 @@ func (listed) WakePacers() {}
 
 func (listed) Next(int, uint32) (engine.Ref, uint32, bool) { return engine.Ref{}, 0, false }
 
-// TestHeldChecks has lines that make no sense.
-func TestHeldChecks(t *testing.T) {
-	for name, test := range map[string]struct {
-		cfg  Config
-		want string // "" for no error
-	}{
-		"all":                 {Config{Hold: true, Check: 1, Heartbeat: "ping\n", HeartbeatAnswer: "pong\n", Broadcast: "all\n"}, ""},
-		"most":                {Config{Hold: true, Check: MaxCheck, Heartbeat: strings.Repeat("x", MaxLine-1) + "\n"}, ""},
-		"too many":            {Config{Hold: true, Check: MaxCheck + 1}, "--check is 1048577; expected 1 to 1048576"},
-		"negative":            {Config{Hold: true, Check: -1}, "--check is -1"},
-		"not held":            {Config{Check: 1}, "--check is given without --hold"},
-		"broadcast, not held": {Config{Broadcast: "all\n"}, "--broadcast is given without --hold"},
-		"no newline":          {Config{Hold: true, Heartbeat: "ping"}, `--heartbeat is "ping"; expected a line`},
-		"two lines":           {Config{Hold: true, Broadcast: "a\nb\n"}, `--broadcast is "a\nb\n"`},
-		"empty line":          {Config{Hold: true, Broadcast: "\n"}, "2 to 4096 bytes"},
-		"long line":           {Config{Hold: true, Broadcast: strings.Repeat("x", MaxLine) + "\n"}, "2 to 4096 bytes"},
-		"answer to nothing":   {Config{Hold: true, HeartbeatAnswer: "pong\n"}, "given without --heartbeat"},
-		"the same":            {Config{Hold: true, Heartbeat: "x\n", Broadcast: "x\n"}, "expected two lines"},
-		"WebSocket":           {Config{Hold: true, Check: 1, WebSocket: &WebSocket{}}, "together with --ws"},
-		"lifetime":            {Config{Hold: true, Check: 1, Lifetime: time.Second}, "together with --lifetime"},
-		"limit":               {Config{Hold: true, Broadcast: "all\n", ReceiveLimit: 1}, "together with --receive-limit"},
-		"early":               {Config{Hold: true, Check: 1, Early: true}, "together with --early"},
-		"ramp":                {Config{Hold: true, Check: 1, Ramp: Ramp{To: 5, Over: time.Second}}, ""},
-	} {
-		test.cfg.Target = "127.0.0.1:9000"
-		err := test.cfg.Validate()
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
-			t.Errorf("%s: got %v, want an error with %q", name, err, test.want)
-		}
-	}
-}
-
 // heldResult is what a run of held connections can come to.
 func heldResult() *Result {
 	return &Result{

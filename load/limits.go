@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/internal/sock"
@@ -71,15 +72,15 @@ func (r *run) limits(of *Result) []Limit {
 	faults := &r.traffic.faults
 	if n, errnos := faults.met(syscall.EMFILE, syscall.ENFILE); n > 0 {
 		add("descriptors", "raise the limit of open files (ulimit -n, fs.nr_open, fs.file-max), or use a model with loops, which get a descriptor table each",
-			"%s attempts to connect found no free descriptor (%s)", group(n), errnos)
+			"%s attempts to connect found no free descriptor (%s)", format.Count(n), errnos)
 	}
 	if n, errnos := faults.met(syscall.EADDRNOTAVAIL, syscall.EADDRINUSE); n > 0 {
 		add("ports", "connect from more addresses (--src), to more targets, or widen net.ipv4.ip_local_port_range",
-			"%s attempts to connect found no free port on %d source addresses (%s)", group(n), len(r.dialer.plan), errnos)
+			"%s attempts to connect found no free port on %d source addresses (%s)", format.Count(n), len(r.dialer.plan), errnos)
 	}
 	if n, errnos := faults.met(syscall.ENOBUFS, syscall.ENOMEM); n > 0 {
 		add("memory", "use smaller socket buffers (--rcvbuf, --sndbuf), raise net.ipv4.tcp_mem, or add memory",
-			"%s attempts to connect were refused memory by the kernel (%s)", group(n), errnos)
+			"%s attempts to connect were refused memory by the kernel (%s)", format.Count(n), errnos)
 	}
 	r.kernelLimits(of, add)
 	if of.GeneratorBound() {
@@ -92,7 +93,7 @@ func (r *run) limits(of *Result) []Limit {
 	}
 	if of.late() {
 		add("late sends", "give it processors of its own, or lower the rate",
-			"1%% of the messages were sent %v or more after their time although a connection was free", round(of.Late.P99))
+			"1%% of the messages were sent %v or more after their time although a connection was free", format.Round(of.Late.P99))
 	}
 	return met
 }
@@ -110,17 +111,17 @@ func (r *run) kernelLimits(of *Result, add func(wall, advice, evidence string, a
 	if k["ListenOverflows"] > 0 && hurt && r.toSelf() {
 		add("backlog", "have the server accept faster or ask for a longer queue, and raise net.core.somaxconn",
 			"%s times a connection found the queue of a listener of this machine full (TcpExtListenOverflows); net.core.somaxconn is %s",
-			group(k["ListenOverflows"]), setting("net.core.somaxconn"))
+			format.Count(k["ListenOverflows"]), setting("net.core.somaxconn"))
 	}
 	if untracked > 0 && hurt {
 		add("conntrack", "raise net.netfilter.nf_conntrack_max, or have the firewall not follow these connections (notrack)",
 			"this machine's firewall dropped %s packets whose connections it could not follow; it follows %s at most",
-			group(untracked), setting("net.netfilter.nf_conntrack_max"))
+			format.Count(untracked), setting("net.netfilter.nf_conntrack_max"))
 	}
 	if k["TCPMemoryPressures"] > 0 || k["TCPAbortOnMemory"] > 0 {
 		add("socket memory", "raise net.ipv4.tcp_mem, or use smaller socket buffers (--rcvbuf, --sndbuf) or fewer messages in flight",
 			"TCP was short of memory %s times on this machine, and ended %s connections for that (TcpExtTCPMemoryPressures, TCPAbortOnMemory); net.ipv4.tcp_mem is %s",
-			group(k["TCPMemoryPressures"]), group(k["TCPAbortOnMemory"]), setting("net.ipv4.tcp_mem"))
+			format.Count(k["TCPMemoryPressures"]), format.Count(k["TCPAbortOnMemory"]), setting("net.ipv4.tcp_mem"))
 	}
 }
 
@@ -151,7 +152,7 @@ func setting(name string) string {
 		return "unknown"
 	}
 	if n, err := strconv.ParseInt(value, 10, 64); err == nil {
-		return group(n)
+		return format.Count(n)
 	}
 	return value
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/myriad-go/myriad/internal/format"
 )
 
 // Merge makes one result of those of several generators that loaded the same servers at
@@ -51,7 +52,12 @@ func Merge(results ...*Result) (*Result, error) {
 		// Of windows that differ a little, the one in which the rates add up.
 		all.Window = time.Duration(float64(all.rated()) / rate * float64(time.Second))
 	}
-	return &all, all.setLatency(latency)
+	if latency.TotalCount() > 0 {
+		ends := all.Latency // known better from the results than from the histogram
+		all.Latency, all.Histogram = readLatency(latency), encode(latency)
+		all.Latency.Min, all.Latency.Max = ends.Min, ends.Max
+	}
+	return &all, nil
 }
 
 // mergeable says what keeps a result from being merged with the first one. It returns
@@ -70,7 +76,7 @@ func (r *Result) mergeable(first *Result) (*hdrhistogram.Histogram, error) {
 	case r == first || r.Start.IsZero() || first.Start.IsZero():
 	case !r.Start.Before(first.Start.Add(first.Took)), !first.Start.Before(r.Start.Add(r.Took)):
 		return nil, fmt.Errorf("it ran from %v on for %v; expected at the time of the first, from %v on for %v",
-			r.Start.Format(time.DateTime), round(r.Took), first.Start.Format(time.DateTime), round(first.Took))
+			r.Start.Format(time.DateTime), format.Round(r.Took), first.Start.Format(time.DateTime), format.Round(first.Took))
 	}
 	return h, nil
 }
@@ -89,20 +95,6 @@ func addRates(a, b *Rate) *Rate {
 	return &sum
 }
 
-// setLatency is the latency of a merged histogram. The ends are known better
-// from the results than from the histogram.
-func (r *Result) setLatency(h *hdrhistogram.Histogram) error {
-	if h.TotalCount() == 0 {
-		return nil
-	}
-	ends := r.Latency
-	r.Latency = readLatency(h)
-	r.Latency.Min, r.Latency.Max = ends.Min, ends.Max
-	text, err := h.Encode(hdrhistogram.V2CompressedEncodingCookieBase)
-	r.Histogram = string(text)
-	return err
-}
-
 // add adds another result, but for its histogram.
 func (r *Result) add(o *Result) {
 	r.addCounts(o)
@@ -117,7 +109,6 @@ func (r *Result) add(o *Result) {
 	r.ConnectErrors = addCauses(r.ConnectErrors, o.ConnectErrors)
 	r.Lost = addCauses(r.Lost, o.Lost)
 	r.BadStatus = addCauses(r.BadStatus, o.BadStatus)
-	r.Exchanged += o.Exchanged
 	r.ConnectTime = max(r.ConnectTime, o.ConnectTime)
 	r.Connect = addLatency(r.Connect, o.Connect)
 	r.FirstByte = addLatency(r.FirstByte, o.FirstByte)

@@ -9,14 +9,17 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"reflect"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
+
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/websocket/wstest"
 )
 
 // TestFlood sends without waiting for answers, which come all the same.
@@ -286,10 +289,61 @@ func TestMatch(t *testing.T) {
 	})
 }
 
+// webSocketServer sends messages back by another library, in fragments, with a ping now
+// and then, and closes a connection after so many of them, 0 for never.
+func webSocketServer(t *testing.T, closeAfter int) (addr string) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var conns, pings sync.WaitGroup
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conns.Add(1)
+		defer conns.Done()
+		c, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return // the client has been told
+		}
+		defer c.CloseNow()
+		c.SetReadLimit(MaxMessage)
+		for n := 1; ; n++ {
+			kind, message, err := c.Read(ctx)
+			if err != nil {
+				return
+			}
+			if n%20 == 0 {
+				pings.Go(func() { _ = c.Ping(ctx) })
+			}
+			out, err := c.Writer(ctx, kind)
+			if err != nil {
+				return
+			}
+			for piece := range slices.Chunk(message, 1000) {
+				if _, err := out.Write(piece); err != nil {
+					return
+				}
+			}
+			if out.Close() != nil {
+				return
+			}
+			if n == closeAfter {
+				_ = c.Close(websocket.StatusNormalClosure, "enough")
+				return
+			}
+		}
+	}))
+	t.Cleanup(func() {
+		cancel()
+		s.Close()
+		conns.Wait()
+		pings.Wait()
+	})
+	return s.Listener.Addr().String()
+}
+
 // TestWebSocket exchanges messages with a server of another library.
 func TestWebSocket(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"echo":      {Pipeline: 2},
+		"125 bytes": {Size: 125},
+		"126 bytes": {Size: 126},
 		"large":     {Size: 70_000},
 		"frames":    {Match: matchFrames, Template: `\{seq} \{random 7}`},
 		"template":  {Template: `\{uuid} \{seq}`, First: "hello", Pipeline: 3},
@@ -299,14 +353,8 @@ func TestWebSocket(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachModel(t, func(t *testing.T, model string) {
-				ln, err := net.Listen("tcp", "127.0.0.1:0")
-				if err != nil {
-					t.Fatal(err)
-				}
-				s := wstest.Serve(ln, wstest.Options{Fragment: 1000, PingEvery: 20})
-				defer s.Close()
 				cfg := cfg
-				cfg.Target, cfg.Model, cfg.Connections = ln.Addr().String(), model, 5
+				cfg.Target, cfg.Model, cfg.Connections = webSocketServer(t, 0), model, 5
 				if cfg.WebSocket == nil {
 					cfg.WebSocket = &WebSocket{Path: "/chat?x=1", Header: http.Header{"Authorization": {"me"}}}
 				}
@@ -320,6 +368,12 @@ func TestWebSocket(t *testing.T) {
 			})
 		})
 	}
+	t.Run("closed", func(t *testing.T) {
+		r := check(t, Config{Target: webSocketServer(t, 7), Connections: 3, Messages: 30, WebSocket: &WebSocket{}})
+		if r.Lost[errClosedFrame.Error()] != 3 || r.Answered != 21 {
+			t.Errorf("lost %v, %d answers", r.Lost, r.Answered)
+		}
+	})
 	t.Run("not a WebSocket", func(t *testing.T) {
 		s := serve(t, func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 404 Not Found\r\n\r\n")) })
 		r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 3, WebSocket: &WebSocket{}})

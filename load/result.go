@@ -37,6 +37,9 @@ type Interval struct {
 	// CutOff counts messages in flight on connections that were closed because their
 	// lifetime was over.
 	CutOff int64 `json:"cut_off,omitempty"`
+	// Exchanged counts connections that have got the answers to all their messages, where
+	// each has a number of them.
+	Exchanged int64 `json:"exchanged,omitempty"`
 	// Flying is how many messages had no answer yet at its end, Waiting how
 	// many of the plan had not been sent.
 	Flying  int64 `json:"flying"`
@@ -311,6 +314,10 @@ var Counters = []Counter{
 	{
 		Name: "bytes_received", Metric: "received_bytes_total", Help: "Bytes received.", at: nBytesReceived,
 		interval: func(i *Interval) *int64 { return &i.BytesReceived }, result: func(r *Result) *int64 { return &r.BytesReceived }, window: true,
+	},
+	{
+		Name: "exchanged", Metric: "connections_exchanged_total", Help: "Connections that have got the answers to all their messages.", at: nExchanged,
+		interval: func(i *Interval) *int64 { return &i.Exchanged }, result: func(r *Result) *int64 { return &r.Exchanged },
 	},
 	{
 		Name: "in_flight", Metric: "messages_in_flight", Help: "Messages that have no answer yet.", Gauge: true, at: -1,

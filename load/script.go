@@ -200,8 +200,12 @@ type expected struct {
 }
 
 func (e *expected) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
+	ring, direct := e.of.(*ring)
+	if direct && e.free == e.freeEnd {
+		return ring.check(l, in, ahead)
+	}
 	var made []byte // nil where messages lie in memory
-	if _, direct := e.of.(*ring); !direct {
+	if !direct {
 		b := scratch.Get().(*[]byte)
 		defer func() { *b = made; scratch.Put(b) }()
 		made = *b
@@ -212,7 +216,7 @@ func (e *expected) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h 
 			break
 		}
 		want := e.of.message(made[:0], l.number, l.answered+uint64(ahead+h.answers))
-		if made != nil {
+		if !direct {
 			made = want
 		}
 		pos := int(l.pos)

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/pacer"
 )
 
@@ -239,7 +240,7 @@ func (g Goal) judge(r *Result, step Step) Step {
 func (s *search) file(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {
-			l.Evidence += fmt.Sprintf(", at %s/s", group(int64(step.Rate)))
+			l.Evidence += fmt.Sprintf(", at %s/s", format.Count(int64(step.Rate)))
 		}
 		s.meet(l)
 	}

@@ -21,7 +21,12 @@ type testServer struct {
 
 func serve(t *testing.T, handle func(c net.Conn)) *testServer {
 	t.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	return serveAt(t, "tcp", "127.0.0.1:0", handle)
+}
+
+func serveAt(t *testing.T, network, addr string, handle func(c net.Conn)) *testServer {
+	t.Helper()
+	ln, err := net.Listen(network, addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/myriad-go/myriad/internal/quantity"
@@ -49,10 +50,9 @@ func resolveAll(ctx context.Context, cfg *Config) ([]target, error) {
 		if err != nil {
 			return nil, err
 		}
-		if t.path == "" {
-			if err := checkFamily(cfg.Sources, t.addr.Addr()); err != nil {
-				return nil, err
-			}
+		other := func(s netip.Addr) bool { return s.Unmap().Is4() != t.addr.Addr().Is4() }
+		if i := slices.IndexFunc(cfg.Sources, other); i >= 0 && t.path == "" {
+			return nil, errFamily(cfg.Sources[i], t.addr.Addr())
 		}
 		targets = append(targets, t)
 	}

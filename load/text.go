@@ -21,7 +21,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	}
 	line("target", "%s", r.Target)
 	if r.Interrupted && r.Mode != modeHold {
-		line("interrupted", "after %v: what follows is what there was until then", round(r.Took))
+		line("interrupted", "after %v: what follows is what there was until then", format.Round(r.Took))
 	}
 	r.writeConnections(line)
 	if r.Window > 0 {
@@ -41,21 +41,21 @@ type writeLine func(name, format string, args ...any)
 func (r *Result) writeConnections(line writeLine) {
 	rate := ""
 	if r.ConnectTime > 0 {
-		rate = fmt.Sprintf(" in %v, %s/s", round(r.ConnectTime), group(int64(float64(r.Connected)/r.ConnectTime.Seconds())))
+		rate = fmt.Sprintf(" in %v, %s/s", format.Round(r.ConnectTime), format.Count(int64(float64(r.Connected)/r.ConnectTime.Seconds())))
 	}
 	if r.Closed > 0 {
-		line("connected", "%s in all, for %s at a time", group(int64(r.Connected)), group(int64(r.Connections)))
+		line("connected", "%s in all, for %s at a time", format.Count(r.Connected), format.Count(r.Connections))
 	} else {
-		line("connected", "%s of %s%s", group(int64(r.Connected)), group(int64(r.Connections)), rate)
+		line("connected", "%s of %s%s", format.Count(r.Connected), format.Count(r.Connections), rate)
 	}
 	if l := r.Connect; l.Count > 0 {
-		line("connect time", "50%% %v, 99%% %v, max %v", round(l.P50), round(l.P99), round(l.Max))
+		line("connect time", "50%% %v, 99%% %v, max %v", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
 	}
 	if l := r.FirstByte; l.Count > 0 {
-		line("first byte", "50%% %v, 99%% %v, max %v from connecting, waits before the first message included", round(l.P50), round(l.P99), round(l.Max))
+		line("first byte", "50%% %v, 99%% %v, max %v from connecting, waits before the first message included", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
 	}
 	if r.Closed > 0 {
-		line("closed", "%s whose lifetime was over, with %s messages in flight", group(r.Closed), group(r.CutOff))
+		line("closed", "%s whose lifetime was over, with %s messages in flight", format.Count(r.Closed), format.Count(r.CutOff))
 	}
 	if r.TLS != "" {
 		line("encrypted", "%s", r.TLS)
@@ -67,22 +67,22 @@ func (r *Result) writeConnections(line writeLine) {
 
 func (r *Result) writeTraffic(line writeLine) {
 	if r.Mode == modeHold {
-		line("held", "%v, %s bytes received", round(r.Window), group(r.BytesReceived))
+		line("held", "%v, %s bytes received", format.Round(r.Window), format.Count(r.BytesReceived))
 		return
 	}
 	r.writeMode(line)
 	if r.Corrected {
-		line("intended", "%s", group(r.Intended))
+		line("intended", "%s", format.Count(r.Intended))
 	}
-	line("sent", "%s, %s bytes", group(r.Sent), group(r.BytesSent))
+	line("sent", "%s, %s bytes", format.Count(r.Sent), format.Count(r.BytesSent))
 	counted := ""
 	if r.NoReply {
-		line("received", "%s bytes, no answers awaited", group(r.BytesReceived))
+		line("received", "%s bytes, no answers awaited", format.Count(r.BytesReceived))
 		counted = " sent"
 	} else {
-		line("answered", "%s, %s bytes", group(r.Answered), group(r.BytesReceived))
+		line("answered", "%s, %s bytes", format.Count(r.Answered), format.Count(r.BytesReceived))
 	}
-	line("rate", "%s/s%s over %v", group(int64(math.Round(r.Rate()))), counted, round(r.Window))
+	line("rate", "%s/s%s over %v", format.Count(int64(math.Round(r.Rate()))), counted, format.Round(r.Window))
 	r.writeLatency(line)
 	r.writeInFlight(line)
 }
@@ -100,7 +100,7 @@ func (r *Result) writeInFlight(line writeLine) {
 	if d := math.Abs(r.InFlight() - want); d > want/10 {
 		verdict = ": not all connections were loaded all the time"
 	}
-	line("in flight", "%s of %s (rate × mean latency)%s", group(int64(math.Round(r.InFlight()))), group(int64(want)), verdict)
+	line("in flight", "%s of %s (rate × mean latency)%s", format.Count(int64(math.Round(r.InFlight()))), format.Count(int64(want)), verdict)
 }
 
 func (r *Result) ratedHow() string {
@@ -119,15 +119,15 @@ func (r *Result) writeMode(line writeLine) {
 	case r.Mode != "":
 		line("load", "%s, %d in flight a connection", r.Mode, r.Pipeline)
 	}
-	line("messages", "%s bytes", group(int64(r.MessageSize)))
+	line("messages", "%s bytes", format.Count(r.MessageSize))
 }
 
 // writeLatency says from when on latency counts.
 func (r *Result) writeLatency(line writeLine) {
 	writeTimes := func(name, from string, l *Latency) {
 		line(name, "%s", from)
-		line("", "mean %v, min %v, max %v", round(l.Mean), round(l.Min), round(l.Max))
-		line("", "50%% %v, 90%% %v, 99%% %v, 99.9%% %v", round(l.P50), round(l.P90), round(l.P99), round(l.P999))
+		line("", "mean %v, min %v, max %v", format.Round(l.Mean), format.Round(l.Min), format.Round(l.Max))
+		line("", "50%% %v, 90%% %v, 99%% %v, 99.9%% %v", format.Round(l.P50), format.Round(l.P90), format.Round(l.P99), format.Round(l.P999))
 	}
 	l := r.Latency
 	if l.Count == 0 {
@@ -140,13 +140,13 @@ func (r *Result) writeLatency(line writeLine) {
 	writeTimes("latency", "from when messages were to be sent (corrected for coordinated omission)", &l)
 	if never := r.Unsent + r.Unanswered; never > 0 && r.Intended > 0 {
 		share := 100 * (1 - float64(never)/float64(r.Intended))
-		line("", "%s messages were never sent or answered: what is above %.4g%% is at least this", group(never), share)
+		line("", "%s messages were never sent or answered: what is above %.4g%% is at least this", format.Count(never), share)
 	}
 	if r.Service != nil && r.Service.Count > 0 {
 		writeTimes("service time", "from when they were sent: what a closed loop would have said", r.Service)
 	}
 	if r.Late != nil && r.Late.Count > 0 {
-		line("late sends", "99%% %v, max %v after their time, with a connection free", round(r.Late.P99), round(r.Late.Max))
+		line("late sends", "99%% %v, max %v after their time, with a connection free", format.Round(r.Late.P99), format.Round(r.Late.Max))
 	}
 }
 
@@ -168,7 +168,7 @@ func (r *Rate) String() string {
 // number writes a rate without needless digits.
 func number(x float64) string {
 	if x >= 1000 {
-		return group(int64(math.Round(x)))
+		return format.Count(int64(math.Round(x)))
 	}
 	return strconv.FormatFloat(x, 'g', 4, 64)
 }
@@ -176,11 +176,11 @@ func number(x float64) string {
 func (r *Result) writeGenerator(line writeLine) {
 	b := r.Bytes
 	if b.Sent > 0 && !r.NoReply {
-		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", group(b.Sent), group(b.Answered), group(b.InFlight), group(b.CutOff))
+		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", format.Count(b.Sent), format.Count(b.Answered), format.Count(b.InFlight), format.Count(b.CutOff))
 	}
 	text := r.Model
 	if r.UserCPU+r.SystemCPU > 0 {
-		text += fmt.Sprintf(", user %v, system %v", round(r.UserCPU), round(r.SystemCPU))
+		text += fmt.Sprintf(", user %v, system %v", format.Round(r.UserCPU), format.Round(r.SystemCPU))
 	}
 	if r.knowsCPU() {
 		text += fmt.Sprintf(", %.0f%% of %d CPU", 100*r.CPUShare(), r.CPUs)
@@ -194,7 +194,7 @@ func (r *Result) writeGenerator(line writeLine) {
 
 func (r *Result) writeFaults(line writeLine) {
 	if r.Mismatched > 0 {
-		line("wrong", "answers on %s connections; first: %v", group(r.Mismatched), r.FirstMismatch)
+		line("wrong", "answers on %s connections; first: %v", format.Count(r.Mismatched), r.FirstMismatch)
 	}
 	if len(r.BadStatus) > 0 {
 		line("refused", "%s", format.Tally(r.BadStatus))
@@ -207,7 +207,7 @@ func (r *Result) writeFaults(line writeLine) {
 		if !c.Fault || c.result == nil || *c.result(r) == 0 || c.Name == "mismatched" {
 			continue
 		}
-		text := group(*c.result(r))
+		text := format.Count(*c.result(r))
 		if c.Name == "unexpected" {
 			text += " lines; first: " + r.FirstUnexpected
 		}
@@ -217,47 +217,43 @@ func (r *Result) writeFaults(line writeLine) {
 
 // String is the snapshot in a line, without a rate.
 func (s Snapshot) String() string {
-	text := group(s.Open) + " open, " + group(s.Answered) + " answered"
+	text := format.Count(s.Open) + " open, " + format.Count(s.Answered) + " answered"
 	if s.Failed > 0 {
-		text += ", " + group(s.Failed) + " failed"
+		text += ", " + format.Count(s.Failed) + " failed"
 	}
 	return text
 }
 
-func group(n int64) string { return format.Count(n) }
-
-func round(d time.Duration) time.Duration { return format.Round(d) }
-
 func (r *Result) writeHeld(line writeLine) {
 	for _, v := range r.Verifications {
 		text := fmt.Sprintf("%s of %s connections answered in %v, %s/s, at most %s in flight",
-			group(v.Checked), group(v.Open), round(v.Time), group(int64(v.Rate())), group(int64(v.InFlight)))
+			format.Count(v.Checked), format.Count(v.Open), format.Round(v.Time), format.Count(int64(v.Rate())), format.Count(v.InFlight))
 		for _, w := range []struct {
 			n    int64
 			what string
 		}{{v.Wrong, "wrong"}, {v.Lost, "lost"}, {v.Unanswered, "unanswered"}} {
 			if w.n > 0 {
-				text += fmt.Sprintf("; %s %s", group(w.n), w.what)
+				text += fmt.Sprintf("; %s %s", format.Count(w.n), w.what)
 			}
 		}
 		line(fmt.Sprintf("verified %d", v.Number), "%s", text)
 		if l := v.Latency; l.Count > 0 {
-			line("", "50%% %v, 99%% %v, max %v", round(l.P50), round(l.P99), round(l.Max))
+			line("", "50%% %v, 99%% %v, max %v", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
 		}
 	}
 	if r.Heartbeats > 0 {
-		line("heartbeats", "%s", group(r.Heartbeats))
+		line("heartbeats", "%s", format.Count(r.Heartbeats))
 	}
 	b := r.Broadcast
 	if b == nil {
 		return
 	}
-	line("broadcast", "received on %s of %s connections, within %v of each other", group(b.Heard), group(b.Open), round(b.Time))
+	line("broadcast", "received on %s of %s connections, within %v of each other", format.Count(b.Heard), format.Count(b.Open), format.Round(b.Time))
 	if l := b.After; l.Count > 0 {
-		line("", "50%% %v, 99%% %v, max %v after the first", round(l.P50), round(l.P99), round(l.Max))
+		line("", "50%% %v, 99%% %v, max %v after the first", format.Round(l.P50), format.Round(l.P99), format.Round(l.Max))
 	}
 	if b.Again > 0 {
-		line("", "%s times more, on connections that had it", group(b.Again))
+		line("", "%s times more, on connections that had it", format.Count(b.Again))
 	}
 }
 
@@ -267,7 +263,7 @@ func (s *Stream) WriteText(w io.Writer) error {
 	if s.Complete() {
 		return s.Result.WriteText(w)
 	}
-	_, err := fmt.Fprintf(w, "cut off     after %v, before there was a result\nuntil then  %v\n", round(s.Span()), s.Last)
+	_, err := fmt.Fprintf(w, "cut off     after %v, before there was a result\nuntil then  %v\n", format.Round(s.Span()), s.Last)
 	return err
 }
 
@@ -292,7 +288,7 @@ func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 			if s.Complete() {
 				text = cmp.Or(of(s.Result), "-")
 			} else if title == "target" {
-				text = "cut off after " + round(s.Span()).Round(time.Millisecond).String()
+				text = "cut off after " + format.Round(s.Span()).Round(time.Millisecond).String()
 			}
 			fmt.Fprint(t, "\t", text)
 		}
@@ -309,10 +305,10 @@ func WriteComparison(w io.Writer, names []string, streams []*Stream) error {
 			if !ok {
 				return ""
 			}
-			text := group(int64(math.Round(value)))
+			text := format.Count(int64(math.Round(value)))
 			switch {
 			case f.time:
-				text = round(time.Duration(value)).String()
+				text = format.Round(time.Duration(value)).String()
 			case c.name == "cpu":
 				text = strconv.FormatFloat(100*value, 'f', 0, 64) + "%"
 			}

@@ -217,7 +217,7 @@ func checkTruth(t *testing.T, cfg Config) {
 	if got.Latency != want {
 		t.Errorf("reported %+v\nthe truth is %+v", got.Latency, want)
 	}
-	if got.Histogram != encode(h) {
+	if got.Histogram != encode(h.counts) {
 		t.Error("the histogram is not that of the truth")
 	}
 	if n := int64(len(intended)); got.Intended != n || got.Latency.Count != n || got.Unsent != 0 || got.Unanswered != 0 {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"sync/atomic"
@@ -17,15 +16,6 @@ const hello = "Hello, World!"
 
 // closeBound is how long connections may take to end.
 const closeBound = 2 * time.Second
-
-// serveNetHTTP serves HTTP with net/http.
-func serveNetHTTP(ctx context.Context, ln net.Listener) error {
-	srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain")
-		io.WriteString(w, hello) // an error ends the connection
-	})}
-	return until(ctx, func() error { return srv.Serve(ln) }, srv.Close)
-}
 
 // serveFastHTTP serves HTTP with fasthttp, without what a plain text does not
 // need.

@@ -58,7 +58,7 @@ func parse(args []string, help io.Writer) (settings, error) {
 	flags := flag.NewFlagSet("peers", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // errors are printed by run
 	flags.StringVar(&s.addr, "addr", "127.0.0.1:9000", "listen on this `HOST:PORT`; port 0 takes a free one")
-	flags.StringVar(&s.server, "server", "net", "serve with this `SERVER`, of the list below")
+	flags.StringVar(&s.server, "server", "netpoll", "serve with this `SERVER`, of the list below")
 	flags.StringVar(&s.app, "app", "echo", "serve this `APP`, of those that the server has")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

@@ -79,85 +79,43 @@ func want(t *testing.T, c io.Reader, text string) {
 	}
 }
 
-// wantEnd has everything to come be text, and then the end.
-func wantEnd(t *testing.T, c io.Reader, text string) {
-	t.Helper()
-	if got, err := io.ReadAll(c); err != nil || string(got) != text {
-		t.Fatalf("got %.60q, %v, want %.60q and the end", got, err, text)
-	}
-}
-
 // TestEcho exchanges small and large messages, and ends with a connection open.
 func TestEcho(t *testing.T) {
 	large := strings.Repeat("0123456789abcdef", 1<<16)
-	for _, server := range []string{"net", "netpoll"} {
-		t.Run(server, func(t *testing.T) {
-			r := launch(t, "--server", server, "--app", "echo")
-			c := r.dial(t)
-			for _, text := range []string{"a", "b\nc", strings.Repeat("x", 16<<10)} {
-				send(t, c, text)
-				want(t, c, text)
-			}
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				io.WriteString(c, large)
-			}()
-			want(t, c, large)
-			<-done
-			r.end(t)
-			if n, err := c.Read(make([]byte, 1)); err == nil {
-				t.Errorf("got %d bytes behind the end", n)
-			}
-		})
+	r := launch(t, "--server", "netpoll", "--app", "echo")
+	c := r.dial(t)
+	for _, text := range []string{"a", "b\nc", strings.Repeat("x", 16<<10)} {
+		send(t, c, text)
+		want(t, c, text)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		io.WriteString(c, large)
+	}()
+	want(t, c, large)
+	<-done
+	r.end(t)
+	if n, err := c.Read(make([]byte, 1)); err == nil {
+		t.Errorf("got %d bytes behind the end", n)
 	}
 }
 
 // TestLines cuts lines into pieces.
 func TestLines(t *testing.T) {
-	for _, server := range []string{"net", "netpoll"} {
-		t.Run(server, func(t *testing.T) {
-			c := launch(t, "--server", server, "--app", "lines").dial(t)
-			send(t, c, "one\ntwo\nthr")
-			want(t, c, "one\ntwo\n")
-			send(t, c, "ee\n\n")
-			want(t, c, "three\n\n")
-			many := strings.Repeat("0123456789abcde\n", 1000)
-			send(t, c, many)
-			want(t, c, many)
-		})
-	}
-}
-
-// TestHalfClose has the peer end its direction right behind its last message.
-// netpoll has no half-closed connections: it closes, and may drop answers.
-func TestHalfClose(t *testing.T) {
-	for _, args := range [][]string{
-		{"--server", "net", "--app", "echo"},
-		{"--server", "net", "--app", "lines"},
-	} {
-		c := launch(t, args...).dial(t)
-		send(t, c, "a\nb\n")
-		c.CloseWrite()
-		wantEnd(t, c, "a\nb\n")
-	}
-}
-
-// TestAnswersBeforeTooLong answers the lines before one that is too long.
-func TestAnswersBeforeTooLong(t *testing.T) {
-	c := launch(t, "--app", "lines").dial(t)
-	send(t, c, "a\nb\n"+strings.Repeat("x", bufferSize-len("a\nb\n")))
-	want(t, c, "a\nb\n")
-	io.WriteString(c, strings.Repeat("x", bufferSize))
-	if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
-		t.Errorf("got %d bytes, want the connection closed", n)
-	}
+	c := launch(t, "--server", "netpoll", "--app", "lines").dial(t)
+	send(t, c, "one\ntwo\nthr")
+	want(t, c, "one\ntwo\n")
+	send(t, c, "ee\n\n")
+	want(t, c, "three\n\n")
+	many := strings.Repeat("0123456789abcde\n", 1000)
+	send(t, c, many)
+	want(t, c, many)
 }
 
 // TestTooLong ends a connection that sends a line or a head without an end.
 func TestTooLong(t *testing.T) {
 	for _, args := range [][]string{
-		{"--server", "net", "--app", "lines"},
 		{"--server", "netpoll", "--app", "lines"},
 		{"--server", "netpoll", "--app", "http"},
 	} {
@@ -173,7 +131,7 @@ func TestTooLong(t *testing.T) {
 // TestHTTP pipelines requests and cuts them into pieces.
 func TestHTTP(t *testing.T) {
 	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-	for _, server := range []string{"net", "netpoll", "fasthttp"} {
+	for _, server := range []string{"netpoll", "fasthttp"} {
 		t.Run(server, func(t *testing.T) {
 			r := launch(t, "--server", server, "--app", "http")
 			c := r.dial(t)
@@ -222,7 +180,7 @@ func TestWrongUse(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"--server", "apache"}, 2, "expected one of net, netpoll, fasthttp"},
+		{[]string{"--server", "apache"}, 2, "expected one of netpoll, fasthttp"},
 		{[]string{"--server", "fasthttp"}, 2, "what fasthttp has: http"},
 		{[]string{"--addr", "9000"}, 2, "expected HOST:PORT"},
 		{[]string{"--nonsense"}, 2, "nonsense"},

@@ -22,11 +22,6 @@ var servers = []struct {
 	name, does string
 	apps       []app
 }{
-	{"net", "package net, a goroutine for each connection, one write for each read; net/http for http", []app{
-		{"echo", conns(echo)},
-		{"lines", conns(lines)},
-		{"http", serveNetHTTP},
-	}},
 	{"netpoll", "github.com/cloudwego/netpoll", []app{
 		{"echo", serveNetpoll(netpollEcho)},
 		{"lines", serveNetpoll(netpollLines)},

@@ -309,39 +309,6 @@ func TestCloseOfJobsThatIgnoreIt(t *testing.T) {
 	})
 }
 
-// Close of a pool that never had a job, and of one that had.
-func TestCloseOfIdlePools(t *testing.T) {
-	for _, ctx := range []context.Context{context.Background(), ended(nil)} {
-		for _, jobs := range []int{0, 10} {
-			for _, least := range []int{0, 4} {
-				p, err := pool.New(pool.Config{Min: least})
-				if err != nil {
-					t.Fatal(err)
-				}
-				for range jobs {
-					done := make(chan struct{})
-					if err := p.TrySubmit(func(context.Context) { close(done) }); err != nil {
-						t.Fatal(err)
-					}
-					await.Receive(t, done, "the job")
-				}
-				if dropped, err := p.Close(ctx); err != nil || len(dropped) != 0 {
-					t.Errorf("Close of an idle pool: %v, %v", dropped, err)
-				}
-				if err := p.TrySubmit(nothing); !errors.Is(err, pool.ErrClosed) {
-					t.Errorf("TrySubmit after Close: %v", err)
-				}
-				if err := p.Submit(context.Background(), nothing); !errors.Is(err, pool.ErrClosed) {
-					t.Errorf("Submit after Close: %v", err)
-				}
-				if s := balance(t, p); s.Closed != 2 || s.Finished != uint64(jobs) {
-					t.Errorf("closed %d, finished %d; expected 2, %d", s.Closed, s.Finished, jobs)
-				}
-			}
-		}
-	}
-}
-
 // A Dropped that panics hurts nobody, and is reported.
 func TestDroppedPanics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"container/heap"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -43,37 +44,19 @@ type place struct {
 // places is a heap, the earliest first.
 type places []place
 
-func (p *places) push(x place) {
-	*p = append(*p, x)
-	h := *p
-	i := len(h) - 1
-	for i > 0 && x.at < h[(i-1)/2].at {
-		h[i] = h[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	h[i] = x
+func (p places) Len() int           { return len(p) }
+func (p places) Less(i, j int) bool { return p[i].at < p[j].at }
+func (p places) Swap(i, j int)      { p[i], p[j] = p[j], p[i] }
+func (p *places) Push(x any)        { *p = append(*p, x.(place)) }
+func (p *places) Pop() any {
+	last := len(*p) - 1
+	x := (*p)[last]
+	*p = (*p)[:last]
+	return x
 }
 
-func (p *places) pop() place {
-	h := *p
-	top, x := h[0], h[len(h)-1]
-	h = h[:len(h)-1]
-	*p = h
-	i := 0
-	for j := 1; j < len(h); j = 2*i + 1 {
-		if j+1 < len(h) && h[j+1].at < h[j].at {
-			j++
-		}
-		if x.at <= h[j].at {
-			break
-		}
-		h[i], i = h[j], j
-	}
-	if len(h) > 0 {
-		h[i] = x
-	}
-	return top
-}
+func (p *places) push(x place) { heap.Push(p, x) }
+func (p *places) pop() place   { return heap.Pop(p).(place) }
 
 // model is a machine, and a pool on it with as many workers as there may be. It
 // is simulated event by event: jobs that compute share the cores evenly.

@@ -49,10 +49,12 @@ func offer(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *ou
 			o.offered++
 			err := p.TrySubmitTask(pool.Task{Job: &droppable{
 				run: func(context.Context) {
-					o.began(job, time.Since(begin), begin.Sub(origin) >= from)
+					if waited := time.Since(begin); begin.Sub(origin) >= from {
+						o.note(func() { o.begun, o.waits = append(o.begun, job), append(o.waits, waited) })
+					}
 					time.Sleep(service/2 + time.Duration(job*7919%21)*service/20)
 					if time.Since(begin) <= patient {
-						o.isGood()
+						o.note(func() { o.good++ })
 					}
 				},
 				dropped: func(why error) {
@@ -62,7 +64,7 @@ func offer(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *ou
 					if waited := time.Since(begin); waited < 5*time.Millisecond && p.Stats().Queued < 990 {
 						t.Errorf("shed after %v; expected more than the target of 5 ms", waited)
 					}
-					o.isShed()
+					o.note(func() { o.shed++ })
 				},
 			}})
 			if err != nil {
@@ -79,25 +81,11 @@ func offer(t *testing.T, p *pool.Pool, times float64, d, from time.Duration) *ou
 	return o
 }
 
-func (o *outcome) began(job int, waited time.Duration, note bool) {
+// note notes something with the lock.
+func (o *outcome) note(what func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if note {
-		o.begun = append(o.begun, job)
-		o.waits = append(o.waits, waited)
-	}
-}
-
-func (o *outcome) isGood() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.good++
-}
-
-func (o *outcome) isShed() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.shed++
+	what()
 }
 
 type droppable struct {

@@ -3,7 +3,6 @@ package pool_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -186,16 +185,3 @@ const (
 	oneShard   = 64
 	manyShards = 4096
 )
-
-// fill has n jobs wait in the queue of a pool whose workers are held.
-func fill(t *testing.T, p *pool.Pool, n int) []*noted {
-	t.Helper()
-	jobs := make([]*noted, n)
-	for i := range jobs {
-		jobs[i] = &noted{t: t, name: fmt.Sprint("filler ", i)}
-		if err := p.TrySubmitTask(pool.Task{Job: jobs[i]}); err != nil {
-			t.Fatalf("%s: %v", jobs[i].name, err)
-		}
-	}
-	return jobs
-}

@@ -42,28 +42,3 @@ func TestStatsOfTimes(t *testing.T) {
 		}
 	})
 }
-
-// The counters that say "now" do, at rest and at work.
-func TestStatsNow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := start(t, fixed(3, 64))
-		check := func(workers, idle, running, queued int, accepted, finished uint64) {
-			t.Helper()
-			synctest.Wait()
-			s := p.Stats()
-			if s.Workers != workers || s.Idle != idle || s.Running != running || s.Queued != queued || s.Accepted != accepted || s.Finished != finished {
-				t.Errorf("workers %d, idle %d, running %d, queued %d, accepted %d, finished %d; expected %d, %d, %d, %d, %d, %d",
-					s.Workers, s.Idle, s.Running, s.Queued, s.Accepted, s.Finished, workers, idle, running, queued, accepted, finished)
-			}
-		}
-		check(3, 3, 0, 0, 0, 0)
-		release := hold(t, p, 2)
-		check(3, 1, 2, 0, 2, 0)
-		third := hold(t, p, 1)
-		fill(t, p, 10)
-		check(3, 0, 3, 10, 13, 0)
-		release()
-		third()
-		check(3, 3, 0, 0, 13, 13)
-	})
-}

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // Each kind of phase runs, and the report has what it saw. Built-in scenarios run beside a
@@ -124,8 +124,8 @@ func (b *benching) processes(t *testing.T) (pids []int) {
 func (b *benching) busy(t *testing.T, word string) bool {
 	for _, pid := range b.processes(t) {
 		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // none when it has ended
-		s, err := procfs.ReadStat(pid)
-		if bytes.Contains(line, []byte("\x00"+word+"\x00")) && err == nil && s.CPU().Milliseconds() >= 50 {
+		taken, err := sample.Take(sample.CPU, pid)
+		if bytes.Contains(line, []byte("\x00"+word+"\x00")) && err == nil && taken.Processes[0].CPU().Milliseconds() >= 50 {
 			return true
 		}
 	}

@@ -325,20 +325,20 @@ load --model gorutine {t}                   = did you mean "goroutine"?
 load -c -5 {t}                              = "-5"; expected a whole number above 0
 load -c 60000000 {t}                        = RLIMIT_NOFILE
 load --duration soon {t}                    = "soon"; expected
-load --rate 1 -r 1 {t}                      = --message-rate is given together with rate; expected one of the two
-load -m a -f b {t}                          = --message-file is given together with message
+load --rate 1 -r 1 {t}                      = --message-rate is given together with --rate; expected one of the two
+load -m a -f b {t}                          = --message-file is given together with --message
 load -m a -m b {t}                          = --message is given 2 times; expected once
-load --rate 1 --flood {t}                   = a rate and a flood; expected one of them
+load --rate 1 --flood {t}                   = --flood is given together with --rate; expected one of the two
 load --arrivals poisson {t}                 = rate of 0 messages a second; expected more than 0
-load --ramp 0:10:1s -c 11 {t}               = a ramp to 10 and 11 connections; expected the same
+load --ramp 0:10:1s -c 11 {t}               = --ramp is to 10, and --connections 11; expected the same
 load --message= {t}                         = --message is ""; expected 1 to 1048576 bytes
 load -em a\q {t}                            = --message: "\\q"; expected one of \n
 load -m \{nothing} {t}                      = --message is "\\{nothing}"
 load -e -m a --answer \{message.uid} {t}    = --answer is "\\{message.uid}", which has an expression; expected none
 load --answer a --match none {t}            = expected
-load --answer x {t}                         = and no message
-load --answer x --http {t}                  = learned
-load --http --ws {t}                        = HTTP and a WebSocket; expected one of the two
+load --answer x {t}                         = --answer is given without --message
+load --answer x --http {t}                  = --http is given together with --answer
+load --http --ws {t}                        = --http is given together with --ws; expected one of the two
 load --ws --header :x {t}                   = header
 load --tls --tls-ca {no} {t}                = {no}
 load --tls --tls-ca {x} {t}                 = expected a PEM file
@@ -367,14 +367,14 @@ hold nowhere                                = expected HOST:PORT
 hold http://a:1/                            = expected
 hold -n 0 {t}                               = --connections is "0"
 hold --duration -1s {t}                     = --duration is "-1s"; expected a time above 0
-hold --duration 31d {t}                     = expected 0 to 720h
+hold --duration 31d {t}                     = expected 0s to 720h
 hold -m ping {t}                            = -m; expected a flag
 hold --rate 10 {t}                          = --rate; expected a flag
 hold --check --lifetime 1s {t}              = --lifetime; expected a flag
 hold --close politely {t}                   = expected fin or rst
 hold --check=0 {t}                          = --check is "0"
-hold --check=2M {t}                         = expected 0 to 1048576
-hold --heartbeat-answer pong {t}            = and no heartbeat; expected the line that it answers
+hold --check=2M {t}                         = expected 1 to 1048576
+hold --heartbeat-answer pong {t}            = --heartbeat-answer is given without --heartbeat; expected both
 hold --heartbeat= {t}                       = --heartbeat is ""; expected a line that is not empty
 hold --broadcast x --heartbeat x {t}        = expected two lines
 

@@ -23,9 +23,9 @@ const (
 // Notify tells the service manager a state, such as "READY=1" when the program
 // serves, "STOPPING=1" when it ends, "RELOADING=1", "WATCHDOG=1" or "STATUS=12
 // connections"; several in one are separated by "\n", at most 4,096 bytes in all.
-// NOTIFY_SOCKET says where it is: a path, or on Linux an abstract name with @ in
-// front. Without it nobody wants to know: sent is false and err nil. That a state
-// is sent does not mean that it was read. It waits at most 5 s.
+// NOTIFY_SOCKET is its socket: a path, or on Linux an abstract name with @ in front.
+// Without it sent is false and err nil. That a state is sent does not mean that it was
+// read. It waits at most 5 s.
 func Notify(state string) (sent bool, err error) {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {

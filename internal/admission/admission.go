@@ -56,16 +56,8 @@ type Controller struct {
 // New makes a Controller. It panics if a number is out of its range or a prefix is
 // not valid; the caller has checked what came from outside.
 func New(c Config) *Controller {
-	for _, n := range []struct {
-		name        string
-		value, most int
-	}{
-		{"MaxConns", c.MaxConns, maxInt}, {"MaxPerSource", c.MaxPerSource, maxInt},
-		{"SourcePrefix", c.SourcePrefix, 128}, {"Rate", c.Rate, maxInt},
-	} {
-		if n.value < 0 || n.value > n.most {
-			panic(fmt.Sprintf("admission: Config.%s is %d; expected 0 to %d", n.name, n.value, n.most))
-		}
+	if min(c.MaxConns, c.MaxPerSource, c.SourcePrefix, c.Rate) < 0 || c.SourcePrefix > 128 {
+		panic(fmt.Sprintf("admission: Config is %+v; expected no number below zero, and a SourcePrefix of 128 at most", c))
 	}
 	a := &Controller{max: int64(c.MaxConns), allow: newPrefixes("Config.Allow", c.Allow), deny: newPrefixes("Config.Deny", c.Deny)}
 	if c.MaxPerSource > 0 {
@@ -76,8 +68,6 @@ func New(c Config) *Controller {
 	}
 	return a
 }
-
-const maxInt = int(^uint(0) >> 1)
 
 // Acquire counts a connection, unless MaxConns are open. It never counts more, not
 // for a moment.

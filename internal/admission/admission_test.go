@@ -167,13 +167,13 @@ func TestAllowedAgainstPlain(t *testing.T) {
 
 func TestNewRefuses(t *testing.T) {
 	for says, c := range map[string]Config{
-		"MaxConns is -1":      {MaxConns: -1},
-		"MaxPerSource is -1":  {MaxPerSource: -1},
-		"SourcePrefix is -1":  {SourcePrefix: -1},
-		"SourcePrefix is 129": {SourcePrefix: 129},
-		"Rate is -1":          {Rate: -1},
-		"Allow[1] is no":      {Allow: append(list("::/0"), netip.Prefix{})},
-		"Deny[0] is no":       {Deny: make([]netip.Prefix, 1)},
+		"MaxConns:-1":      {MaxConns: -1},
+		"MaxPerSource:-1":  {MaxPerSource: -1},
+		"SourcePrefix:-1":  {SourcePrefix: -1},
+		"SourcePrefix:129": {SourcePrefix: 129},
+		"Rate:-1":          {Rate: -1},
+		"Allow[1] is no":   {Allow: append(list("::/0"), netip.Prefix{})},
+		"Deny[0] is no":    {Deny: make([]netip.Prefix, 1)},
 	} {
 		if got := panics(func() { New(c) }); !strings.Contains(got, says) {
 			t.Errorf("New panics with %q; want it to say %q", got, says)

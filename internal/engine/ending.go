@@ -238,7 +238,7 @@ func (c *Conn) Finish() {
 	case c.is(greeting):
 		n.Add(Greeting, -1)
 		c.host.turnedAway(c)
-		if o := c.owned(); o != nil {
+		if o := c.Owned(); o != nil {
 			o.DialFailed(c.more.why)
 		}
 	default:

@@ -26,8 +26,8 @@ func (c *Conn) SetOwned(o Owned) {
 	c.state |= ownHandler
 }
 
-// owned is that handler, nil if there is none.
-func (c *Conn) owned() Owned {
+// Owned is that handler, nil if there is none.
+func (c *Conn) Owned() Owned {
 	if !c.is(ownHandler) {
 		return nil
 	}
@@ -37,14 +37,14 @@ func (c *Conn) owned() Owned {
 // Abandon forgets what a dial has been given that has failed, and gives the handler of
 // its own, if it has one.
 func (c *Conn) Abandon() Owned {
-	o := c.owned()
+	o := c.Owned()
 	c.state, c.more, c.user = 0, nil, nil
 	return o
 }
 
 // Value is what SetValue was given.
 func (c *Conn) Value() any {
-	if o := c.owned(); o != nil {
+	if o := c.Owned(); o != nil {
 		return o.Value()
 	}
 	return c.user
@@ -52,7 +52,7 @@ func (c *Conn) Value() any {
 
 // SetValue keeps v with the connection until Closed returns.
 func (c *Conn) SetValue(v any) {
-	if o := c.owned(); o != nil {
+	if o := c.Owned(); o != nil {
 		g := c.guard()
 		g.Lock()
 		defer g.Unlock()
@@ -70,7 +70,7 @@ func (c *Conn) setUser(v any) {
 }
 
 func (c *Conn) handler() Handler {
-	if o := c.owned(); o != nil {
+	if o := c.Owned(); o != nil {
 		return o
 	}
 	return c.host.Handler
@@ -78,7 +78,7 @@ func (c *Conn) handler() Handler {
 
 // newLayer makes the connection's first layer, nil if it has none.
 func (c *Conn) newLayer() Layer {
-	if o := c.owned(); o != nil {
+	if o := c.Owned(); o != nil {
 		return o.NewLayer(c)
 	}
 	if c.host.NewLayer == nil {
@@ -88,7 +88,7 @@ func (c *Conn) newLayer() Layer {
 }
 
 func (c *Conn) callDrained() {
-	if o := c.owned(); o != nil {
+	if o := c.Owned(); o != nil {
 		c.call(o.Drained)
 	} else {
 		c.call(c.host.Drained)
@@ -96,7 +96,7 @@ func (c *Conn) callDrained() {
 }
 
 func (c *Conn) callDraining() {
-	if o := c.owned(); o != nil {
+	if o := c.Owned(); o != nil {
 		c.call(o.Draining)
 	} else {
 		c.call(c.host.Draining)
@@ -104,7 +104,7 @@ func (c *Conn) callDraining() {
 }
 
 func (c *Conn) callTimer() {
-	if o := c.owned(); o != nil {
+	if o := c.Owned(); o != nil {
 		c.call(o.Timer)
 	} else if c.host.Timer != nil {
 		c.call(c.host.Timer)

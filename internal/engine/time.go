@@ -294,6 +294,13 @@ func (c *Conn) sendHeartbeat() {
 	c.endEvent()
 }
 
+// ExpectNoAnswer is called while a heartbeat is sent whose peer has nothing to say: its time
+// begins anew, as if it had answered.
+func (c *Conn) ExpectNoAnswer() {
+	c.state &^= allMissed
+	c.heard = c.host.coarseNow()
+}
+
 // SweepPeriod is how often each connection is to be looked at because of these
 // limits: eight times in the shortest. It is 0 if that is never.
 func (h *Host) SweepPeriod() time.Duration {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad"
-	"github.com/myriad-go/myriad/internal/procfs"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // Connections that are reset as soon as they are made, or with a request under
@@ -163,9 +163,9 @@ func TestDescriptorsExhausted(t *testing.T) {
 // cpu is the processor time that the server has used.
 func (s *subject) cpu() time.Duration {
 	s.Helper()
-	st, err := procfs.ReadStat(s.Pid())
+	taken, err := sample.Take(sample.CPU, s.Pid())
 	if err != nil {
 		s.Fatal(err)
 	}
-	return st.CPU()
+	return taken.Processes[0].CPU()
 }

@@ -43,42 +43,27 @@ func Number(v float64) string {
 	return strconv.FormatFloat(rounded, 'f', -1, 64)
 }
 
-// Fixed is v, which is 0 or more, with three significant digits, trailing zeros
-// included, so that columns line up and a live figure keeps its width: 1.50, 99.0,
-// 1234.
-func Fixed(v float64) string {
-	switch {
-	case v >= 99.95:
-		return strconv.FormatFloat(v, 'f', 0, 64)
-	case v >= 9.995:
-		return strconv.FormatFloat(v, 'f', 1, 64)
-	}
-	return strconv.FormatFloat(v, 'f', 2, 64)
-}
-
 // Bytes is a size in the largest unit of 1,024 that it has one of: 1.5 KiB. NaN and
 // infinities are "".
-func Bytes(v float64) string {
-	return scaled(v, []unit{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}, {1, "B"}})
-}
+func Bytes(v float64) string { return scaled(v, sizes, Number) }
 
 // Seconds is a duration in seconds, milliseconds, microseconds or nanoseconds:
 // 1.2 ms. NaN and infinities are "".
-func Seconds(v float64) string {
-	return scaled(v, []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}})
-}
+func Seconds(v float64) string { return scaled(v, times, Number) }
 
-// Latency is a duration as Seconds writes it, with its trailing zeros: 1.20 ms.
+// Latency is a duration that is 0 or more as Seconds writes it, with its trailing zeros, so
+// that columns line up and a live figure keeps its width: 1.20 ms.
 func Latency(d time.Duration) string {
-	for _, u := range []struct {
-		size time.Duration
-		name string
-	}{{time.Second, " s"}, {time.Millisecond, " ms"}, {time.Microsecond, " µs"}} {
-		if in := float64(d) / float64(u.size); in >= 0.9995 {
-			return Fixed(in) + u.name
+	return scaled(d.Seconds(), times, func(v float64) string {
+		digits := 2
+		if v >= 9.995 {
+			digits--
 		}
-	}
-	return strconv.FormatInt(int64(d), 10) + " ns"
+		if v >= 99.95 {
+			digits--
+		}
+		return strconv.FormatFloat(v, 'f', digits, 64)
+	})
 }
 
 // Round leaves three significant digits of a duration that is 0 or more.
@@ -165,8 +150,13 @@ type unit struct {
 	name string
 }
 
-// scaled is v in the first unit that it has one of, or else in the last.
-func scaled(v float64, units []unit) string {
+var (
+	sizes = []unit{{1 << 40, "TiB"}, {1 << 30, "GiB"}, {1 << 20, "MiB"}, {1 << 10, "KiB"}, {1, "B"}}
+	times = []unit{{1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}, {1e-9, "ns"}}
+)
+
+// scaled writes v in the first unit that it has one of, or else in the last.
+func scaled(v float64, units []unit, write func(float64) string) string {
 	last := units[len(units)-1]
 	switch {
 	case !finite(v):
@@ -176,10 +166,10 @@ func scaled(v float64, units []unit) string {
 	}
 	for _, u := range units {
 		if math.Abs(v) >= u.size*0.9995 {
-			return Number(v/u.size) + " " + u.name
+			return write(v/u.size) + " " + u.name
 		}
 	}
-	return Number(v/last.size) + " " + last.name
+	return write(v/last.size) + " " + last.name
 }
 
 func finite(v float64) bool { return !math.IsNaN(v) && !math.IsInf(v, 0) }

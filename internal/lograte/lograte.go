@@ -3,7 +3,7 @@
 //
 // One table, under one mutex, has an entry for each recent message. The mutex is never
 // held while a record is written. There are no goroutines and no timers: what was
-// suppressed is told by the next record that passes.
+// suppressed is reported by the next record that passes.
 package lograte
 
 import (
@@ -139,7 +139,7 @@ func (t *table) take(m message, now time.Time) (passes bool, suppressed int64) {
 }
 
 // sweep forgets the messages that have not been written for an interval. What they have
-// suppressed is left to the shared entry to tell.
+// suppressed is added to the shared entry.
 func (t *table) sweep(now time.Time) {
 	t.swept = now
 	for m, e := range t.entries {

@@ -1,7 +1,6 @@
 package page
 
-// Chart is a set of curves over one axis. Points are sorted by X. NaN is no point: the
-// curve has a gap there.
+// Chart is a set of curves over one axis. NaN is no point: the curve has a gap there.
 type Chart struct {
 	// ID names it in the page, as that of a Section.
 	ID    string

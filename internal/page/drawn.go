@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"html/template"
@@ -83,10 +84,10 @@ func (d drawn) JSON() (template.JS, error) {
 	return template.JS(text), err
 }
 
-// usable leaves out points without a place on the X axis, and makes those without one on
-// the Y axis NaN.
+// usable leaves out points without a place on the X axis, makes those without one on the Y
+// axis NaN, and sorts them by X.
 func usable(x, y []float64, logX, logY bool) (xs, ys []float64) {
-	xs, ys = make([]float64, 0, len(x)), make([]float64, 0, len(x))
+	points := make([][2]float64, 0, len(x))
 	for i := range x {
 		if math.IsNaN(x[i]) || math.IsInf(x[i], 0) || logX && x[i] <= 0 {
 			continue
@@ -95,7 +96,11 @@ func usable(x, y []float64, logX, logY bool) (xs, ys []float64) {
 		if math.IsInf(v, 0) || logY && v <= 0 {
 			v = math.NaN()
 		}
-		xs, ys = append(xs, x[i]), append(ys, v)
+		points = append(points, [2]float64{x[i], v})
+	}
+	slices.SortStableFunc(points, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
+	for _, p := range points {
+		xs, ys = append(xs, p[0]), append(ys, p[1])
 	}
 	return xs, ys
 }

@@ -50,7 +50,7 @@ func TestAtMostSoManySeries(t *testing.T) {
 func TestPointsWithoutAPlace(t *testing.T) {
 	nan, inf := math.NaN(), math.Inf(1)
 	c := &Chart{ID: "c", X: Axis{Log: true}, Y: Axis{Log: true}, Series: []Series{{
-		X: []float64{-1, 0, 1, 2, 3, 4, inf}, Y: []float64{1, 1, 1, 0, inf, nan, 1},
+		X: []float64{-1, 0, 2, 1, 3, 4, inf}, Y: []float64{1, 1, 0, 1, inf, nan, 1},
 	}}}
 	d := c.drawn().Series[0]
 	if !slices.Equal(d.X, []float64{1, 2, 3, 4}) || d.Y[0] == nil || d.Y[1] != nil || d.Y[2] != nil || d.Y[3] != nil {

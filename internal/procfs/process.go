@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 )
 
 // Stat is a process as /proc/PID/stat has it.
@@ -14,23 +13,12 @@ type Stat struct {
 	// PID is the process, Group its process group. Parent is 0 for a process whose
 	// parent can't be seen.
 	PID, Parent, Group int
-	// User and System are the processor time of all its threads, the ended ones
-	// included, in steps of 10 ms.
-	User, System time.Duration
 	// Threads is how many threads it has now.
 	Threads int
-	// Ended means that the kernel has taken back all that it had: there is only a number left,
-	// until its parent takes note. A process that was killed gets there when its sockets and
-	// memory are gone.
+	// Ended means that it is a zombie, whose sockets and memory are released, until its
+	// parent waits for it.
 	Ended bool
 }
-
-// CPU is user and system time together.
-func (s Stat) CPU() time.Duration { return s.User + s.System }
-
-// tick is the unit of processor time: USER_HZ is 100 on every architecture that Go
-// supports.
-const tick = 10 * time.Millisecond
 
 // ReadStat reads the state of a process. It fails when there is no such process.
 func ReadStat(pid int) (Stat, error) {
@@ -44,7 +32,6 @@ func ReadStat(pid int) (Stat, error) {
 	}
 	return Stat{
 		PID: s.PID, Parent: s.PPID, Group: s.PGRP, Threads: s.NumThreads,
-		User: time.Duration(s.UTime) * tick, System: time.Duration(s.STime) * tick,
 		Ended: s.State == "Z" && s.NumThreads <= 1, // with more, only its first thread has ended
 	}, nil
 }
@@ -158,8 +145,8 @@ const maxThreads = 32 << 10
 
 // Table is a descriptor table of a process.
 type Table struct {
-	// Thread is the thread whose it is: the process's number for the first, which
-	// most threads share.
+	// Thread is the thread that has it: the process's number for the first, which most
+	// threads share.
 	Thread int
 	// Open is how many descriptors are open in it.
 	Open int

@@ -72,11 +72,3 @@ func TestReadTablesOfNobody(t *testing.T) {
 		t.Errorf("tables %+v, %v; want an error that says that it is gone", tables, err)
 	}
 }
-
-func BenchmarkReadTables(b *testing.B) {
-	for b.Loop() {
-		if _, err := ReadTables(os.Getpid()); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

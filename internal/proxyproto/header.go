@@ -1,4 +1,4 @@
-// Package proxyproto reads and writes the header of the PROXY protocol, with which a
+// Package proxyproto parses the header of the PROXY protocol, with which a
 // proxy tells the server behind it whose connection it passes on:
 // https://www.haproxy.org/download/3.2/doc/proxy-protocol.txt, versions 1 (text) and 2
 // (binary).
@@ -27,13 +27,13 @@ const (
 	maxLine = 107
 )
 
-// Header is what a proxy tells of a connection.
+// Header is what a proxy says about a connection.
 type Header struct {
 	// Source is the client's address and Destination the one that it has connected to;
 	// without a zone. An IPv4 address in the form of IPv6 (::ffff:192.0.2.1) stays so.
 	// Both are invalid with Local or Unix.
 	Source, Destination netip.AddrPort
-	// Local says that the header tells no addresses, so that those of the transport
+	// Local means that the header has no addresses, so that those of the transport
 	// hold: the proxy's own connection, such as a health check (LOCAL), or one that it
 	// can't describe (UNKNOWN, UNSPEC).
 	Local bool

@@ -166,31 +166,3 @@ func TestIncompleteAllocatesNothing(t *testing.T) {
 		}
 	}
 }
-
-func TestAppend(t *testing.T) {
-	zone := told("[fe80::1%eth0]:1", "[fe80::2%eth0]:2")
-	for _, c := range []struct {
-		name         string
-		h, one, both Header // what version 1 and 2 can say of h
-	}{
-		{"IPv4", four, four, four},
-		{"IPv6", six, six, six},
-		{"IPv4 in IPv6", inSix, inSix, inSix},
-		{"local", local, local, local},
-		{"unix", other, local, other},
-		{"nothing", Header{}, local, local},
-		{"no destination", Header{Source: four.Source}, local, local},
-		{"no source", Header{Destination: four.Source}, local, local},
-		{"both kinds", Header{Source: four.Source, Destination: six.Source},
-			told("[::ffff:192.0.2.1]:56324", "[2001:db8::1]:1"), told("[::ffff:192.0.2.1]:56324", "[2001:db8::1]:1")},
-		{"zones", zone, told("[fe80::1]:1", "[fe80::2]:2"), told("[fe80::1]:1", "[fe80::2]:2")},
-	} {
-		for version, want := range map[int]Header{1: c.one, 2: c.both} {
-			b := appendHeader([]byte("before"), c.h, version)
-			h, n, err := Parse(b[len("before"):])
-			if string(b[:6]) != "before" || h != want || n != len(b)-6 || err != nil {
-				t.Errorf("%s in version %d is %q: %+v, %d bytes, %v; want %+v", c.name, version, b, h, n, err, want)
-			}
-		}
-	}
-}

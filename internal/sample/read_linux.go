@@ -190,16 +190,18 @@ func (m *Machine) readMemory(root prom.FS) error {
 	if err != nil {
 		return err
 	}
-	bytes := func(n *uint64) int64 {
-		if n == nil {
-			return 0
-		}
-		return int64(*n)
-	}
-	m.Total, m.Free = bytes(info.MemTotalBytes), bytes(info.MemFreeBytes)
-	m.FilePages = bytes(info.ActiveFileBytes) + bytes(info.InactiveFileBytes)
-	m.Slab, m.PageTables, m.KernelStacks = bytes(info.SlabBytes), bytes(info.PageTablesBytes), bytes(info.KernelStackBytes)
+	m.Total, m.Free = known(info.MemTotalBytes), known(info.MemFreeBytes)
+	m.FilePages = known(info.ActiveFileBytes) + known(info.InactiveFileBytes)
+	m.Slab, m.PageTables, m.KernelStacks = known(info.SlabBytes), known(info.PageTablesBytes), known(info.KernelStackBytes)
 	return nil
+}
+
+// known is a number that the library may not have found, 0 then.
+func known[N int | uint64](n *N) int64 {
+	if n == nil {
+		return 0
+	}
+	return int64(*n)
 }
 
 // readNetwork reads the network namespace of the calling thread.
@@ -220,16 +222,10 @@ func (m *Machine) readSockets(thread prom.FS) error {
 	if err != nil {
 		return err
 	}
-	number := func(n *int) int64 {
-		if n == nil {
-			return 0
-		}
-		return int64(*n)
-	}
 	for _, p := range four.Protocols {
 		if p.Protocol == "TCP" {
-			m.Open, m.Orphans, m.TimeWait = int64(p.InUse), number(p.Orphan), number(p.TW)
-			m.TCPBuffers = number(p.Mem) * int64(os.Getpagesize())
+			m.Open, m.Orphans, m.TimeWait = int64(p.InUse), known(p.Orphan), known(p.TW)
+			m.TCPBuffers = known(p.Mem) * int64(os.Getpagesize())
 		}
 	}
 	six, err := thread.NetSockstat6()
@@ -247,7 +243,7 @@ func (m *Machine) readSockets(thread prom.FS) error {
 	return nil
 }
 
-// counters are those of /proc/net/netstat that tell of a limit that was met.
+// counters are those of /proc/net/netstat that show that a limit was met.
 var counters = []string{
 	"ListenOverflows", "ListenDrops", "TCPReqQFullDoCookies", "TCPReqQFullDrop", "SyncookiesSent", "TCPBacklogDrop",
 	"TCPMemoryPressures", "TCPMemoryPressuresChrono", "TCPAbortOnMemory", "PruneCalled", "RcvPruned", "TCPRcvQDrop",

@@ -123,13 +123,3 @@ func TestSampler(t *testing.T) {
 		}
 	})
 }
-
-// BenchmarkTake is what one sample a second of a process and the machine costs.
-func BenchmarkTake(b *testing.B) {
-	var s Sampler
-	for b.Loop() {
-		if _, err := s.Take(CPU|Memory|Descriptors|MachineCPU|MachineMemory|Network, os.Getpid()); err != nil {
-			b.Fatal(err)
-		}
-	}
-}

@@ -11,7 +11,6 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"hash"
-	"io"
 	"strings"
 	"testing"
 )
@@ -170,43 +169,4 @@ func TestKeyUpdate(t *testing.T) {
 			}
 		}
 	}
-}
-
-// TestForged sends what a peer may not send after the handshake.
-func TestForged(t *testing.T) {
-	for name, test := range map[string]struct {
-		kind    byte
-		content []byte
-		want    string
-	}{
-		"ClientHello":      {22, []byte{1, 0, 0, 0}, "tls:"},
-		"unknown record":   {99, []byte{1}, "unexpected message"},
-		"fatal alert":      {21, []byte{2, 40}, "handshake failure"},
-		"alert cut short":  {21, []byte{2}, "unexpected message"},
-		"key update wrong": {22, []byte{24, 0, 0, 1, 7}, "tls:"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			server, in, _ := forged(t)
-			wire := in.seal(23, []byte("x"))
-			wire = append(wire, in.seal(test.kind, test.content)...)
-			wire = append(wire, in.seal(23, []byte("y"))...)
-			server.give(wire)
-			if string(server.got) != "x" || server.err == nil || !strings.Contains(server.err.Error(), test.want) {
-				t.Errorf("got %q and %v, want \"x\" and an error with %q", server.got, server.err, test.want)
-			}
-			server.give(in.seal(23, []byte("z")))
-			if string(server.got) != "x" {
-				t.Errorf("after the error: %q", server.got)
-			}
-		})
-	}
-	t.Run("empty records and close_notify", func(t *testing.T) {
-		server, in, _ := forged(t)
-		wire := append(in.seal(23, nil), in.seal(23, []byte("x"))...)
-		wire = append(wire, in.seal(21, []byte{1, 0})...)
-		server.give(append(wire, in.seal(23, []byte("y"))...))
-		if string(server.got) != "x" || server.err != io.EOF {
-			t.Errorf("got %q and %v", server.got, server.err)
-		}
-	})
 }

@@ -42,7 +42,7 @@ func waitFor(t testing.TB, news chan struct{}, what string, done func() bool) {
 	}
 }
 
-// TestGateBounds sends thousands of clients through a gate of 4 places and 2
+// TestGateBounds sends hundreds of clients through a gate of 4 places and 2
 // tokens. One goroutine serves them all, so that some wait for long: in a bubble no
 // time passes meanwhile, and nobody has to give way.
 func TestGateBounds(t *testing.T) {
@@ -51,7 +51,7 @@ func TestGateBounds(t *testing.T) {
 }
 
 func gateBounds(t *testing.T, now time.Time) {
-	const sessions, places, cpus = 2000, 4, 2
+	const sessions, places, cpus = 300, 4, 2
 	serverCfg, clientCfg := configs(tls.VersionTLS13)
 	serverCfg.Time = func() time.Time { return now }
 	clientCfg.Time = serverCfg.Time
@@ -221,34 +221,6 @@ func abortAfter(t *testing.T, server, client *side, news chan struct{}, stop int
 		return fed == stop || server.open && client.open
 	})
 	return fed < stop
-}
-
-// TestEndsEarly ends the transport after each number of bytes of the client's.
-func TestEndsEarly(t *testing.T) {
-	g, clients := NewGate(2, 1), NewGate(2, 1)
-	serverCfg, clientCfg := configs(tls.VersionTLS13)
-	for stop := 0; ; stop += 41 {
-		news := make(chan struct{}, 1)
-		server, client := serverSide(t, serverCfg, g, news), clientSide(t, clientCfg, clients, news)
-		done := abortAfter(t, server, client, news, stop)
-		client.s.Abort()
-		server.s.Ended()
-		if done {
-			server.s.Abort()
-			break
-		}
-		waitFor(t, news, "the end", func() bool { server.poll(); return server.err != nil || server.open })
-		want := io.ErrUnexpectedEOF
-		if stop == 0 {
-			want = io.EOF
-		}
-		if !server.open && server.err != want {
-			t.Errorf("ended after %d bytes: %v, want %v", stop, server.err, want)
-		}
-		server.s.Abort()
-	}
-	g.Wait()
-	clients.Wait()
 }
 
 // TestCallbacks lets a callback panic, and end its goroutine: the session fails,

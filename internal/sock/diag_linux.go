@@ -13,7 +13,7 @@ import (
 )
 
 // This file asks the kernel for TCP sockets by sock_diag(7), which unlike
-// /proc/net/tcp can leave out those that are connected, and tells how long the queue
+// /proc/net/tcp can leave out those that are connected, and has how long the queue
 // of a listener may be. The layouts are those of linux/inet_diag.h.
 
 const (
@@ -29,7 +29,7 @@ const (
 	tcpSynRecv     = 12 // of a request for a connection (TCP_NEW_SYN_RECV)
 )
 
-// maxQueues bounds the listeners that are told.
+// maxQueues bounds the listeners that are returned.
 const maxQueues = 16 << 10
 
 // errQueues says that there are more.
@@ -258,7 +258,7 @@ func parseTalk(m []byte) Talk {
 		Unsent: int64(binary.NativeEndian.Uint32(m[60:])),
 	}
 	if info := attribute(m[diagMessage:], diagInfo); info != nil {
-		var i unix.TCPInfo // an older kernel tells less of it
+		var i unix.TCPInfo // of which an older kernel sends less
 		copy(unsafe.Slice((*byte)(unsafe.Pointer(&i)), unsafe.Sizeof(i)), info)
 		t.In, t.Out = int64(i.Bytes_received), int64(i.Bytes_acked)
 		t.Heard, t.RTT = time.Duration(i.Last_data_recv)*time.Millisecond, time.Duration(i.Rtt)*time.Microsecond

@@ -125,14 +125,6 @@ func FuzzDiagMessages(f *testing.F) {
 	})
 }
 
-func BenchmarkQueues(b *testing.B) {
-	for b.Loop() {
-		if _, err := Queues(); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 func TestPrivateTables(t *testing.T) {
 	if err := PrivateTables(); err != nil {
 		t.Error(err)

@@ -107,27 +107,27 @@ func (o Options) ForAccepted(l net.Listener) error {
 	return nil
 }
 
-// Gone is after which time without a word an idle peer that answers no keepalive
-// probe is given up.
-const Gone = (keepIdle + keepCount*keepInterval) * time.Second
+// KeepaliveTimeout is after how long a silence a peer that answers no keepalive probe is
+// given up.
+const KeepaliveTimeout = (keepIdle + keepCount*keepInterval) * time.Second
 
-// Patience has the kernel give up connections that a listener will accept when what
+// SetUserTimeout has the kernel give up connections that a listener will accept when what
 // was sent has not been acknowledged for d (TCP_USER_TIMEOUT, tcp(7)); without it
 // that takes a quarter of an hour. 0 changes nothing.
 //
 // watched says that the server itself finds out about peers that have gone: then
 // there is no keepalive. Otherwise there is, and what is not acknowledged is given
-// up after Gone, if that is more than d: with the option a single keepalive probe that
+// up after KeepaliveTimeout, if that is more than d: with the option a single keepalive probe that
 // is lost ends the connection, if it has been silent for so long as the option says
 // (tcp_keepalive_timer in Linux's net/ipv4/tcp_timer.c).
 //
 // A listener that is not of TCP is left as it is, and one of Multipath TCP, which a
 // caller may have made, knows no TCP_USER_TIMEOUT.
-func Patience(listener int32, d time.Duration, watched bool) {
+func SetUserTimeout(listener int32, d time.Duration, watched bool) {
 	if watched {
 		_ = unix.SetsockoptInt(int(listener), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 0)
 	} else if d > 0 {
-		d = max(d, Gone)
+		d = max(d, KeepaliveTimeout)
 	}
 	if d > 0 {
 		ms := min(max(d.Milliseconds(), 1), math.MaxInt32)
@@ -135,10 +135,10 @@ func Patience(listener int32, d time.Duration, watched bool) {
 	}
 }
 
-// ListenerPatience is Patience for a listener of package net.
-func ListenerPatience(l net.Listener, d time.Duration, watched bool) {
+// SetListenerTimeout is SetUserTimeout for a listener of package net.
+func SetListenerTimeout(l net.Listener, d time.Duration, watched bool) {
 	_ = withDescriptor(l, func(fd int) error {
-		Patience(int32(fd), d, watched)
+		SetUserTimeout(int32(fd), d, watched)
 		return nil
 	})
 }

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Poll is an epoll instance. Its descriptor is used by one goroutine, but for
-// Rouse.
+// Poll is an epoll instance, for one goroutine.
 type Poll struct {
 	fd     int32
 	coarse bool // the kernel has no epoll_pwait2

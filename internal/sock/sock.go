@@ -78,7 +78,7 @@ type Segments struct {
 
 // Talk is what the kernel has counted of a TCP connection.
 type Talk struct {
-	// Cookie tells it from all others that there are or have been.
+	// Cookie identifies it among all that there are or have been.
 	Cookie        uint64
 	Local, Remote netip.AddrPort
 	// In and Out are the bytes received, and sent and acknowledged, since it began.

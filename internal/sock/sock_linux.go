@@ -206,15 +206,15 @@ func SetBlocking(fd int32) syscall.Errno {
 	return errno
 }
 
-// ShutWrite tells the peer that no more will come.
+// ShutWrite ends the output of a connection.
 func ShutWrite(fd int32) error { return unix.Shutdown(int(fd), unix.SHUT_WR) }
 
-// Sever shuts both directions of a connection, or gives up connecting. Whoever
-// waits for it is told, also when it has ended before.
-func Sever(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // an error means that it has ended
+// Shutdown shuts both directions of a connection, or gives up connecting. It wakes
+// whoever waits for it.
+func Shutdown(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RDWR) } // an error means that it has ended
 
-// Disconnect ends a TCP connection with a reset, or gives up connecting, and says
-// whether it could: a unix socket can't. Whoever waits for it is told.
+// Disconnect ends a TCP connection with a reset, or gives up connecting, and reports
+// whether it could: a unix socket can't. It wakes whoever waits for it.
 func Disconnect(fd int32) bool {
 	none := unix.RawSockaddr{Family: unix.AF_UNSPEC}
 	_, _, errno := syscall.RawSyscall(unix.SYS_CONNECT, uintptr(fd), uintptr(unsafe.Pointer(&none)), unsafe.Sizeof(none))

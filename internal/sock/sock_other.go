@@ -53,12 +53,12 @@ func Talks(uint16, int) ([]Talk, error) { return nil, errors.ErrUnsupported }
 // such limit to read.
 func DescriptorLimit() (soft, hard uint64, ok bool) { return 0, 0, false }
 
-// Gone is after which time without a word an idle peer that answers no keepalive
-// probe is given up.
-const Gone = 3 * time.Minute
+// KeepaliveTimeout is after how long a silence a peer that answers no keepalive probe is
+// given up.
+const KeepaliveTimeout = 3 * time.Minute
 
-// ListenerPatience does nothing here: the system has no such option.
-func ListenerPatience(net.Listener, time.Duration, bool) {}
+// SetListenerTimeout does nothing here: the system has no such option.
+func SetListenerTimeout(net.Listener, time.Duration, bool) {}
 
 // Sleep pauses for d.
 func Sleep(d time.Duration) { time.Sleep(d) }

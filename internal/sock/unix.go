@@ -1,6 +1,7 @@
 package sock
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -75,7 +76,7 @@ func removeStale(addr *net.UnixAddr) error {
 	case err != nil:
 		return inUse(addr.Name, "what is there can't be looked at: "+err.Error())
 	case info.Mode()&fs.ModeSocket == 0:
-		return inUse(addr.Name, "a file of another kind is there ("+kindOf(info.Mode())+
+		return inUse(addr.Name, "a file of another kind is there ("+cmp.Or(kinds[info.Mode().Type()], info.Mode().String())+
 			"); expected nothing or a socket: take another path, or remove it")
 	}
 	c, err := net.DialUnix("unix", nil, addr)
@@ -99,16 +100,6 @@ func inUse(path, why string) error {
 	return fmt.Errorf("listen unix %s: %w: %s", path, syscall.EADDRINUSE, why)
 }
 
-func kindOf(m fs.FileMode) string {
-	switch {
-	case m.IsRegular():
-		return "a regular file"
-	case m.IsDir():
-		return "a directory"
-	case m&fs.ModeSymlink != 0:
-		return "a symbolic link"
-	case m&fs.ModeNamedPipe != 0:
-		return "a named pipe"
-	}
-	return "mode " + m.String()
+var kinds = map[fs.FileMode]string{
+	0: "a regular file", fs.ModeDir: "a directory", fs.ModeSymlink: "a symbolic link", fs.ModeNamedPipe: "a named pipe",
 }

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -18,12 +17,7 @@ import (
 // passedTo is what a scripted worker has been passed, as letters.
 func (a *actor) passedTo() (what string) {
 	for len(a.passed) > 0 {
-		frame := <-a.passed
-		if frame[0] == broadcasts {
-			what += "b"
-			continue
-		}
-		what += string(frame[headSize : headSize+1])
+		what += string((<-a.passed)[:1])
 	}
 	return what
 }
@@ -114,19 +108,16 @@ func TestObeyCommand(t *testing.T) {
 		{holdFrame(false), "hold false", ""},
 		{expelFrame(netip.MustParseAddrPort("192.0.2.1:80")), "expel 192.0.2.1:80", ""},
 		{expelFrame(netip.MustParseAddrPort("[2001:db8::1]:443")), "expel [2001:db8::1]:443", ""},
-		{newFrame(commands, []byte{expels, 1, 2}), "", "the peer to expel is 0102; expected"},
+		{newFrame(kindExpel, []byte{1, 2}), "", "the peer to expel is 0102; expected"},
 	} {
 		e.told = nil
-		kind, frame, err := receive(bufio.NewReader(bytes.NewReader(c.frame)))
-		if err != nil || kind != commands {
-			t.Fatalf("received %q, %v", kind, err)
+		frame, err := receive(bytes.NewReader(c.frame))
+		if err != nil {
+			t.Fatalf("received %q, %v", frame, err)
 		}
-		err = obeyCommand(e, frame[headSize:])
+		err = obeyCommand(e, frame[0], frame[headSize:])
 		if got := strings.Join(e.told, ", "); got != c.told || (err != nil) != (c.err != "") || err != nil && !strings.Contains(err.Error(), c.err) {
 			t.Errorf("%q: the engine was told %q, %v; want %q, %s", c.frame, got, err, c.told, c.err)
 		}
-	}
-	if _, _, err := receive(bufio.NewReader(bytes.NewReader(newFrame(commands, nil)))); err == nil {
-		t.Error("a command of no bytes was received")
 	}
 }

@@ -1,7 +1,6 @@
 package supervisor
 
 import (
-	"bufio"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -13,20 +12,15 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// What goes over a control socket, by its first byte. A broadcast and a command are
-// frames: 4 bytes of length (big-endian) and the message follow.
+// What goes over a control socket are frames: a byte of these, 4 bytes of length
+// (big-endian), and the content.
 const (
-	saysServing = 's' // from the worker
-	ordersDrain = 'd' // from the supervisor
-	broadcasts  = 'b' // either way
-	commands    = 'c' // an operator's, either way
-)
-
-// The commands: the first byte of a frame's message.
-const (
-	pauses  = 'p' // accept nothing
-	resumes = 'r'
-	expels  = 'x' // the address and port follow, as netip.AddrPort marshals them
+	kindServing   = 's' // from the worker
+	kindDrain     = 'd' // from the supervisor
+	kindBroadcast = 'b' // either way, like an operator's commands:
+	kindPause     = 'p' // accept nothing
+	kindResume    = 'r'
+	kindExpel     = 'x' // an address and port, as netip.AddrPort marshals them
 )
 
 const (
@@ -44,54 +38,45 @@ const (
 	headSize = 5
 )
 
-// newFrame puts a head before a message.
-func newFrame(kind byte, message []byte) []byte {
-	frame := make([]byte, headSize, headSize+len(message))
+func newFrame(kind byte, content []byte) []byte {
+	frame := make([]byte, headSize, headSize+len(content))
 	frame[0] = kind
-	binary.BigEndian.PutUint32(frame[1:], uint32(len(message)))
-	return append(frame, message...)
+	binary.BigEndian.PutUint32(frame[1:], uint32(len(content)))
+	return append(frame, content...)
 }
 
 func broadcastFrame(p []byte) ([]byte, error) {
 	if len(p) > maxBroadcast {
 		return nil, fmt.Errorf("%w: %d bytes for all worker processes, expected at most %d", engine.ErrTooLarge, len(p), maxBroadcast)
 	}
-	return newFrame(broadcasts, p), nil
+	return newFrame(kindBroadcast, p), nil
 }
 
 func holdFrame(on bool) []byte {
 	if on {
-		return newFrame(commands, []byte{pauses})
+		return newFrame(kindPause, nil)
 	}
-	return newFrame(commands, []byte{resumes})
+	return newFrame(kindResume, nil)
 }
 
 func expelFrame(peer netip.AddrPort) []byte {
 	at, _ := peer.MarshalBinary() // which can't fail
-	return newFrame(commands, append([]byte{expels}, at...))
+	return newFrame(kindExpel, at)
 }
 
-// receive reads what comes next: its first byte, and the whole frame of a broadcast
-// or a command.
-func receive(r *bufio.Reader) (kind byte, frame []byte, err error) {
-	head, err := r.Peek(1)
-	if err != nil {
-		return 0, nil, err
+// receive reads a frame.
+func receive(r io.Reader) (frame []byte, err error) {
+	frame = make([]byte, headSize)
+	if _, err := io.ReadFull(r, frame); err != nil {
+		return nil, err
 	}
-	if kind = head[0]; kind != broadcasts && kind != commands {
-		_, err = r.Discard(1)
-		return kind, nil, err
+	size := binary.BigEndian.Uint32(frame[1:])
+	if size > maxBroadcast {
+		return nil, fmt.Errorf("control socket: a frame is %d bytes; expected at most %d", size, maxBroadcast)
 	}
-	if head, err = r.Peek(headSize); err != nil {
-		return 0, nil, err
-	}
-	size := binary.BigEndian.Uint32(head[1:])
-	if size > maxBroadcast || kind == commands && size == 0 {
-		return 0, nil, fmt.Errorf("control socket: a frame is %d bytes; expected 1 to %d", size, maxBroadcast)
-	}
-	frame = make([]byte, headSize+size)
-	_, err = io.ReadFull(r, frame)
-	return kind, frame, err
+	frame = append(frame, make([]byte, size)...)
+	_, err = io.ReadFull(r, frame[headSize:])
+	return frame, err
 }
 
 // outbox holds what waits to be written to a control socket. One goroutine writes, in

@@ -20,10 +20,9 @@
 // The control socket is a socket pair between supervisor and worker. At each end one
 // goroutine reads and another one writes, from a bounded outbox.
 //
-// The worker sends one byte when it serves, and shuts down its direction when it has
-// stopped serving. The supervisor sends one byte to order a drain, which it bounds
-// with a kill. When the supervisor dies the kernel ends its direction, and the worker
-// drains and exits.
+// The worker says when it serves, and shuts down its direction when it has stopped
+// serving. The supervisor orders a drain, which it bounds with a kill. When the
+// supervisor dies the kernel ends its direction, and the worker drains and exits.
 //
 // Broadcasts and operators' commands go both ways: from the worker in which they were
 // made to the supervisor, and from its relay, one goroutine, to all workers that serve,

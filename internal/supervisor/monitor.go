@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -124,12 +125,13 @@ func (s *Supervisor) watch(index int, p process) (served bool) {
 func (s *Supervisor) serves(index int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failures[index] = 0
-	if s.served[index] {
+	w := &s.workers[index]
+	w.failures = 0
+	if w.served {
 		return
 	}
-	s.served[index] = true
-	if s.unserved--; s.unserved == 0 {
+	w.served = true
+	if !slices.ContainsFunc(s.workers, func(w worker) bool { return !w.served }) {
 		close(s.allServe)
 	}
 }
@@ -139,11 +141,9 @@ func (s *Supervisor) serves(index int) {
 func (s *Supervisor) failed(index int, cause error) (over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.failures[index]++
-	for _, n := range s.failures {
-		if n < s.timing.attempts {
-			return false
-		}
+	s.workers[index].failures++
+	if slices.ContainsFunc(s.workers, func(w worker) bool { return w.failures < s.timing.attempts }) {
+		return false
 	}
 	s.err = fmt.Errorf("%w: each of %d ended %d times in a row before it served, the last one with %q; "+
 		"see what they have printed: main runs again in each of them and has to come to the same ListenAndServe",
@@ -162,5 +162,5 @@ func (s *Supervisor) collect(index int) (lost int64) {
 func (s *Supervisor) setProcess(index int, p process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.processes[index] = p
+	s.workers[index].process = p
 }

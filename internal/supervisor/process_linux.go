@@ -48,13 +48,13 @@ func (p *osProcess) read() {
 	defer close(p.hasStopped)
 	in := bufio.NewReader(p.socket)
 	for {
-		kind, frame, err := receive(in)
+		frame, err := receive(in)
 		switch {
 		case err != nil:
 			return
-		case frame != nil:
+		case frame[0] != kindServing:
 			p.receive(frame)
-		case kind == saysServing && !closed(p.isServing):
+		case !closed(p.isServing):
 			close(p.isServing)
 		}
 	}
@@ -96,7 +96,7 @@ func (p *osProcess) send(frame []byte) error {
 // drain orders a drain. A worker that serves sends its program the signal itself, see
 // [Worker.Run].
 func (p *osProcess) drain() {
-	p.out.putUrgent([]byte{ordersDrain})
+	p.out.putUrgent(newFrame(kindDrain, nil))
 	if closed(p.out.closing) || !closed(p.isServing) {
 		p.term()
 	}

@@ -3,6 +3,7 @@ package supervisor
 import (
 	"errors"
 	"net/netip"
+	"slices"
 
 	"github.com/myriad-go/myriad/internal/engine"
 )
@@ -62,9 +63,9 @@ func (s *Supervisor) relay(ended <-chan struct{}) {
 		switch {
 		case frame == nil:
 			frame = pause
-		case frame[0] == commands && frame[headSize] == pauses:
+		case frame[0] == kindPause:
 			pause = frame
-		case frame[0] == commands && frame[headSize] == resumes:
+		case frame[0] == kindResume:
 			pause = nil
 		}
 		if frame != nil {
@@ -76,9 +77,10 @@ func (s *Supervisor) relay(ended <-chan struct{}) {
 // sendAll sends a message to all workers that serve.
 func (s *Supervisor) sendAll(frame []byte) {
 	s.mu.Lock()
-	all := append([]process(nil), s.processes...)
+	all := slices.Clone(s.workers)
 	s.mu.Unlock()
-	for index, p := range all {
+	for index, w := range all {
+		p := w.process
 		if p == nil {
 			continue
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// Run accompanies a worker's engine until it has ended: it tells the supervisor
+// Run attends a worker's engine until it has ended: it tells the supervisor
 // that the worker serves, publishes its counters, and drains it when that is
 // asked for. It is called once, after a successful Take.
 //
@@ -47,7 +47,7 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 	}()
 	d := &drain{engine: e, counters: &publisher{block: w.block, engine: e}, bound: bound, bounded: true}
 	d.counters.publish()
-	_ = w.out.put([]byte{saysServing}, controlTimeout)
+	_ = w.out.put(newFrame(kindServing, nil), controlTimeout)
 	tick := time.NewTicker(publishEvery)
 	defer tick.Stop()
 	for done := ctx.Done(); ; {
@@ -92,7 +92,7 @@ type drain struct {
 	ordered   bool // by the supervisor, or because that is gone
 	signalled bool // by a SIGTERM
 	raised    bool // the order was passed on as a SIGTERM
-	deafened  bool // further ones do nothing
+	ignoring  bool // further ones do nothing
 }
 
 // begin begins the drain, unless it has begun, sets or lifts its bound, and passes the
@@ -114,8 +114,8 @@ func (d *drain) begin() {
 	case d.ordered && !d.signalled && !d.raised:
 		d.raised = true
 		raise()
-	case d.signalled && !d.bounded && !d.deafened:
-		d.deafened = true
+	case d.signalled && !d.bounded && !d.ignoring:
+		d.ignoring = true
 		swallow(syscall.SIGTERM)
 	}
 }
@@ -147,20 +147,18 @@ func (w *Worker) obey(e engine.Engine, ordered, orphaned chan<- struct{}, bound 
 	in := bufio.NewReader(w.socket)
 	b := &broadcaster{engine: e}
 	for told := false; ; {
-		kind, frame, err := receive(in)
+		frame, err := receive(in)
 		if err != nil {
 			break
 		}
-		switch kind {
-		case broadcasts:
-			err = b.broadcast(frame[headSize:])
-		case commands:
-			err = obeyCommand(e, frame[headSize:])
-		case ordersDrain:
-			if !told {
-				told = true
-				close(ordered)
-			}
+		switch kind, content := frame[0], frame[headSize:]; {
+		case kind == kindBroadcast:
+			err = b.broadcast(content)
+		case kind != kindDrain:
+			err = obeyCommand(e, kind, content)
+		case !told:
+			told = true
+			close(ordered)
 		}
 		if err != nil && !errors.Is(err, engine.ErrClosed) {
 			log.Error("a broadcast or command is dropped for the connections of this worker process",
@@ -175,14 +173,14 @@ func (w *Worker) obey(e engine.Engine, ordered, orphaned chan<- struct{}, bound 
 }
 
 // obeyCommand does what an operator has ordered.
-func obeyCommand(e engine.Engine, command []byte) error {
-	switch command[0] {
-	case pauses, resumes:
-		return e.Hold(command[0] == pauses)
-	case expels:
+func obeyCommand(e engine.Engine, kind byte, content []byte) error {
+	switch kind {
+	case kindPause, kindResume:
+		return e.Hold(kind == kindPause)
+	case kindExpel:
 		var peer netip.AddrPort
-		if err := peer.UnmarshalBinary(command[1:]); err != nil || !peer.IsValid() {
-			return fmt.Errorf("the peer to expel is %x; expected an address and a port", command[1:])
+		if err := peer.UnmarshalBinary(content); err != nil || !peer.IsValid() {
+			return fmt.Errorf("the peer to expel is %x; expected an address and a port", content)
 		}
 		return e.Expel(peer)
 	}

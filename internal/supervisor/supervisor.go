@@ -85,14 +85,18 @@ type Supervisor struct {
 	running  atomic.Int64
 	restarts atomic.Int64
 
-	mu        sync.Mutex
-	counters  sharedCounters // nil when everything has ended
-	past      past
-	failures  []int     // of each worker: runs in a row that ended before they served
-	served    []bool    // which have served
-	unserved  int       // how many have not
-	err       error     // why it gave up
-	processes []process // of each worker, nil for none
+	mu       sync.Mutex
+	counters sharedCounters // nil when everything has ended
+	past     past
+	workers  []worker
+	err      error // why it gave up
+}
+
+// worker is what is known of one across its runs.
+type worker struct {
+	process  process // nil for none
+	served   bool    // once
+	failures int     // runs in a row that ended before they served
 }
 
 // ErrGaveUp is wrapped by the error of a supervisor whose workers would not
@@ -104,8 +108,7 @@ func supervise(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, 
 	s := &Supervisor{
 		cfg: cfg, timing: t, spawner: sp, addrs: addrs, counters: counters,
 		allServe: make(chan struct{}), draining: make(chan struct{}), killing: make(chan struct{}), done: make(chan struct{}),
-		messages: make(chan []byte, maxWaiting), processes: make([]process, cfg.Processes),
-		failures: make([]int, cfg.Processes), served: make([]bool, cfg.Processes), unserved: cfg.Processes,
+		messages: make(chan []byte, maxWaiting), workers: make([]worker, cfg.Processes),
 	}
 	var monitors, announcing, relay sync.WaitGroup
 	for i := range cfg.Processes {

@@ -150,7 +150,7 @@ func (g *group) listen() error {
 		if err != nil {
 			return err
 		}
-		sock.ListenerPatience(all[0], g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.Gone))
+		sock.SetListenerTimeout(all[0], g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
 		g.lns = append(g.lns, all[0])
 		g.host.Entrances = append(g.host.Entrances, engine.NewEntrance(l, all[0].Addr()))
 	}

@@ -88,7 +88,7 @@ func (l *Loop) receive(fd int32, peer netip.AddrPort, read []byte, fetched chan 
 		return
 	}
 	_ = sock.PrepareConn(fd) // without its options it serves all the same
-	sock.Patience(fd, l.host.Limits.WriteTimeout, l.group.cfg.Watches(sock.Gone))
+	sock.SetUserTimeout(fd, l.host.Limits.WriteTimeout, l.group.cfg.Watches(sock.KeepaliveTimeout))
 	if l.acceptor.Blocking {
 		_ = sock.SetBlocking(fd)
 	}

@@ -169,7 +169,7 @@ func (g *group) bind(l engine.Listener) error {
 	defer engine.CloseAll(all)
 	fds, err := detach(all)
 	for _, fd := range fds {
-		sock.Patience(fd, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.Gone))
+		sock.SetUserTimeout(fd, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
 	}
 	g.listeners = append(g.listeners, fds...)
 	g.entrances = append(g.entrances, engine.NewEntrance(l, all[0].Addr()))

@@ -221,7 +221,7 @@ func (l *Loop) dialOne(d engine.Dial) (done bool) {
 // dialLate ends an attempt that has taken too long: the kernel reports it as failed.
 func (l *Loop) dialLate(c *engine.Conn) {
 	c.SetArmed(c.Armed() | DialTimedOut)
-	sock.Sever(c.FD())
+	sock.Shutdown(c.FD())
 }
 
 // connect begins to connect.

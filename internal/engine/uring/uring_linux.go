@@ -351,7 +351,7 @@ func (d *driver) closeWhenIdle(c *engine.Conn) {
 // many would take time by the square of their number.
 func (d *driver) shutdown(c *engine.Conn) {
 	if !d.loop.Resets(c) || !sock.Disconnect(c.FD()) {
-		sock.Sever(c.FD())
+		sock.Shutdown(c.FD())
 	}
 }
 

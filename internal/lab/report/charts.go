@@ -1,14 +1,11 @@
 package report
 
 import (
-	"cmp"
 	"math"
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
-
-	"github.com/HdrHistogram/hdrhistogram-go"
+	"time"
 
 	"github.com/myriad-go/myriad/internal/lab/probe"
 	"github.com/myriad-go/myriad/internal/lab/result"
@@ -53,21 +50,6 @@ func charts(r *result.Report) []page.Part {
 	return parts
 }
 
-// curve collects the points of a series.
-type curve [][2]float64
-
-func (c *curve) add(x, y float64) { *c = append(*c, [2]float64{rounded(x), rounded(y)}) }
-
-// series are the points in the order of X.
-func (c curve) series(name string) page.Series {
-	s := page.Series{Name: name}
-	slices.SortStableFunc(c, func(a, b [2]float64) int { return cmp.Compare(a[0], b[0]) })
-	for _, p := range c {
-		s.X, s.Y = append(s.X, p[0]), append(s.Y, p[1])
-	}
-	return s
-}
-
 // rounded is a value with four significant digits, which is more than a chart shows and keeps
 // pages small. Whole numbers below a million stay as they are: sizes are such.
 func rounded(v float64) float64 {
@@ -99,7 +81,7 @@ func families(r *result.Report) (names []string, all map[string][]scenario.Workl
 	return slices.DeleteFunc(names, func(name string) bool { return len(all[name]) < 2 }), all
 }
 
-// bySize are the charts of a family: our curves, and published points, dashed.
+// bySize are the charts of a family.
 func bySize(r *result.Report, name string, family []scenario.Workload) (parts []page.Part) {
 	for _, of := range charted {
 		figure, _ := probe.Named(of.figure)
@@ -108,114 +90,59 @@ func bySize(r *result.Report, name string, family []scenario.Workload) (parts []
 			X:     page.Axis{Label: of.size, Log: true},
 			Y:     page.Axis{Label: of.axis, Unit: figure.Unit, Log: of.log},
 		}
-		for _, s := range r.Scenario.Subjects {
-			var points curve
+		curve := false
+		for _, subject := range r.Scenario.Subjects {
+			s := page.Series{Name: subject.Name, Points: true}
 			for _, w := range family {
-				x := rowNamed(rowsOf(r, w.Name), s.Name)
-				size, known := float64(connections(r, w, s.Name)), w.Phase(scenario.Jobs) == nil
+				x := rowNamed(rowsOf(r, w.Name), subject.Name)
+				size, known := float64(connections(r, w, subject.Name)), w.Phase(scenario.Jobs) == nil
 				if of.size == "jobs offered a second" {
 					size, known = x.median("offered-rate")
 				}
 				if v, ok := x.median(of.figure); ok && known && !stats.IsNever(v) {
-					points.add(size, v)
+					s.X, s.Y = append(s.X, rounded(size)), append(s.Y, rounded(v))
 				}
 			}
-			if len(points) > 0 {
-				c.Series = append(c.Series, points.series(s.Name))
+			if len(s.X) > 0 {
+				c.Series = append(c.Series, s)
+				curve = curve || slices.Min(s.X) != slices.Max(s.X)
 			}
 		}
-		if !slices.ContainsFunc(c.Series, func(s page.Series) bool { return s.X[0] != s.X[len(s.X)-1] }) {
-			continue // no curve
-		}
-		c.Series = append(c.Series, publishedSeries(r, family, of.figure)...)
-		for i := range c.Series {
-			c.Series[i].Points = true
+		if !curve {
+			continue
 		}
 		parts = append(parts, page.Part{Chart: c})
 	}
 	return parts
 }
 
-// publishedSeries are the published figures of the family's workloads.
-func publishedSeries(r *result.Report, family []scenario.Workload, figure string) (all []page.Series) {
-	for i := range r.Scenario.Published {
-		p := &r.Scenario.Published[i]
-		column := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
-		if column < 0 {
-			continue
-		}
-		curves, names := map[string]*curve{}, []string{}
-		for _, row := range p.Rows {
-			w := slices.IndexFunc(family, func(w scenario.Workload) bool { return w.Name == row.Workload })
-			v, ok := p.Columns[column].Value(row.Cells[column])
-			if w < 0 || !ok {
-				continue
-			}
-			name := strings.TrimSuffix("published: "+row.Design, ": ")
-			if curves[name] == nil {
-				names, curves[name] = append(names, name), &curve{}
-			}
-			curves[name].add(float64(cmp.Or(row.Count, family[w].Connections)), v)
-		}
-		for _, name := range names {
-			s := curves[name].series(name)
-			s.Dashed = true
-			all = append(all, s)
-		}
-	}
-	return all
-}
-
-// byPercentile is the latency of each subject by percentile, nil where no run has it.
+// byPercentile is the latency of each subject's last run by percentile, nil where no run has it.
 func byPercentile(r *result.Report, w scenario.Workload) *page.Chart {
 	c := &page.Chart{
 		Title: "Latency by percentile: " + w.Name,
-		Note:  "Of each subject it is the round with the middle throughput.",
+		Note:  "Of each subject it is the last round.",
 		X:     page.Axis{Label: "percentile", Unit: page.Percentile},
 		Y:     page.Axis{Label: "latency", Unit: page.Seconds, Log: true},
 	}
 	for _, x := range rowsOf(r, w.Name) {
-		run := middle(x, "tps")
-		if run == nil || run.Result() == nil {
+		run := x.last()
+		if run == nil || run.Result() == nil || run.Result().Latency.Count == 0 {
 			continue
 		}
-		h, err := hdrhistogram.Decode([]byte(run.Result().Histogram))
-		if err != nil || h.TotalCount() == 0 {
-			continue // the run has none
+		l := &run.Result().Latency
+		s := page.Series{Name: x.subject}
+		for _, p := range []struct {
+			one   float64 // of so many values one is longer
+			value time.Duration
+		}{{1, l.Min}, {2, l.P50}, {4, l.P75}, {10, l.P90}, {20, l.P95}, {100, l.P99}, {1000, l.P999}, {10000, l.P9999}, {float64(l.Count), l.Max}} {
+			if p.one < float64(l.Count) || p.value == l.Max {
+				s.X, s.Y = append(s.X, p.one), append(s.Y, rounded(p.value.Seconds()))
+			}
 		}
-		c.Series = append(c.Series, percentiles(x.subject, h))
+		c.Series = append(c.Series, s)
 	}
 	if len(c.Series) == 0 {
 		return nil
 	}
 	return c
-}
-
-// middle is the run with the median of a figure, the lower one of two, nil where none has it.
-func middle(x row, figure string) *result.Run {
-	having := slices.DeleteFunc(slices.Clone(x.runs), func(run *result.Run) bool {
-		_, ok := run.Figures[figure]
-		return !ok || !run.Counts()
-	})
-	if len(having) == 0 {
-		return nil
-	}
-	slices.SortStableFunc(having, func(a, b *result.Run) int { return cmp.Compare(a.Figures[figure], b.Figures[figure]) })
-	return having[(len(having)-1)/2]
-}
-
-// percentiles is a histogram of nanoseconds as a curve, of which X is 1/(1-p). It ends with
-// the longest, where a percentile would be of less than one value.
-func percentiles(name string, h *hdrhistogram.Histogram) page.Series {
-	const pointsEachNine, mostNines = 12, 6
-	var c curve
-	for i := range pointsEachNine * mostNines {
-		x := math.Pow(10, float64(i+1)/pointsEachNine)
-		if x >= float64(h.TotalCount()) {
-			break
-		}
-		c.add(x, float64(h.ValueAtPercentile(100*(1-1/x)))/1e9)
-	}
-	c.add(float64(h.TotalCount()), float64(h.Max())/1e9)
-	return c.series(name)
 }

@@ -78,29 +78,35 @@ func facts(s *result.Set) [][2]string {
 	return append(all, [2]string{"Command", s.Command}, [2]string{"Scale", cmp.Or(s.Scale, "as the scenarios are written")})
 }
 
-// tally counts runs: those that failed, were not made, were repeated, or broke a rule, and how
-// many broke each rule.
-type tally struct {
-	runs, failed, skipped, repeated, marked, missing int
-	rules                                            map[string]int
+// summary is what became of the runs of a report.
+type summary struct {
+	runs, failed, skipped, repeated, marked, missing, unmet int
+	rules                                                   map[string]int // runs that broke each rule
+	problems                                                []page.Remark  // each once
 }
 
-func (n *tally) add(r *result.Report) {
-	if n.rules == nil {
-		n.rules = make(map[string]int)
+func summarize(r *result.Report) summary {
+	n := summary{runs: len(r.Runs), missing: max(r.Planned-len(r.Runs), 0), rules: make(map[string]int)}
+	problem := func(tone page.Tone, words ...string) {
+		words = slices.DeleteFunc(words, func(word string) bool { return word == "" })
+		x := page.Remark{Tone: tone, Text: r.Scenario.Name + ": " + strings.Join(words, ": ")}
+		if !slices.Contains(n.problems, x) {
+			n.problems = append(n.problems, x)
+		}
 	}
-	n.missing += max(r.Planned-len(r.Runs), 0)
 	for i := range r.Runs {
 		run := &r.Runs[i]
-		n.runs++
+		where := run.Workload + "/" + run.Subject
 		switch {
 		case run.Superseded:
 			n.repeated++
 			continue
 		case run.Error != "":
 			n.failed++
+			problem(page.Bad, where, markFailed, run.Failure())
 		case run.Skipped != "":
 			n.skipped++
+			problem(page.Warn, where, markNotRun, run.Skipped)
 		case len(run.Marks) > 0:
 			n.marked++
 		}
@@ -108,91 +114,84 @@ func (n *tally) add(r *result.Report) {
 			n.rules[m.Rule]++
 		}
 	}
+	for _, v := range r.Verdicts {
+		if v.Outcome == result.NotMet {
+			n.unmet++
+			problem(page.Bad, v.Of, v.Outcome, v.Text)
+		}
+	}
+	return n
+}
+
+// tone is how serious that is.
+func (n *summary) tone() page.Tone {
+	switch {
+	case n.failed+n.unmet > 0:
+		return page.Bad
+	case n.missing+n.skipped+n.marked > 0:
+		return page.Warn
+	}
+	return page.Good
 }
 
 // status says in a sentence how the runs were.
 func status(s *result.Set) (string, page.Tone) {
-	var n tally
-	unmet := 0
+	var n summary
 	for _, r := range s.Reports {
-		n.add(r)
-		for _, v := range r.Verdicts {
-			if v.Outcome == result.NotMet {
-				unmet++
-			}
-		}
+		one := summarize(r)
+		n.runs += one.runs - one.repeated
+		n.failed += one.failed
+		n.unmet += one.unmet
+		n.missing += one.missing + one.skipped
+		n.marked += one.marked
 	}
-	runs := n.runs - n.repeated
-	switch missing := n.missing + n.skipped; {
+	text := "No run failed, and none broke a rule."
+	switch {
 	case n.failed > 0:
-		return fmt.Sprintf("%d of %d runs failed.", n.failed, runs), page.Bad
-	case unmet > 0:
-		return fmt.Sprintf("No run failed, but %s.", format.Plural(unmet, "claim was not met", "claims were not met")), page.Bad
-	case missing > 0:
-		return fmt.Sprintf("No run failed, but %s.", format.Plural(missing, "run was not made", "runs were not made")), page.Warn
+		text = fmt.Sprintf("%d of %d runs failed.", n.failed, n.runs)
+	case n.unmet > 0:
+		text = fmt.Sprintf("No run failed, but %s.", format.Plural(n.unmet, "claim was not met", "claims were not met"))
+	case n.missing > 0:
+		text = fmt.Sprintf("No run failed, but %s.", format.Plural(n.missing, "run was not made", "runs were not made"))
 	case n.marked > 0:
-		return fmt.Sprintf("No run failed, but %d of %d broke a rule: their figures say less.", n.marked, runs), page.Warn
+		text = fmt.Sprintf("No run failed, but %d of %d broke a rule: their figures say less.", n.marked, n.runs)
 	}
-	return "No run failed, and none broke a rule.", page.Good
+	return text, n.tone()
 }
 
-// overview has the answers of all scenarios, how ours stand beside published designs, and what
-// was not as it should be.
+// overview has the answers of all scenarios, what became of the runs, how ours stand beside
+// published designs, and what was not as it should be.
 func overview(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
+	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
+	runs.Add("scenario", "runs", "failed", "not made", "repeated", "marked", "rules broken")
+	var published, problems []page.Remark
 	for _, r := range s.Reports {
 		if a := answerOf(r); a.clauses != nil {
 			x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
 		}
-	}
-	t := &page.Table{Caption: "How many rows of ours are ahead of the published design in the same run, by all figures that the published row is about."}
-	t.Add("published table", result.Ahead, result.Level, result.Behind, result.NotMeasured, "rows without ours", "scenario")
-	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
-	runs.Add("scenario", "runs", "failed", "not run", "repeated", "marked", "rules broken")
-	var failed, skipped, unmet []string
-	for _, r := range s.Reports {
+		n := summarize(r)
+		runs.Add(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped), fmt.Sprint(n.repeated),
+			fmt.Sprint(n.marked), counted(n.rules, n.runs-n.repeated))
+		if tone := n.tone(); tone != page.Good {
+			runs.SetTone(0, tone)
+		}
+		problems = append(problems, n.problems...)
 		for i := range r.Scenario.Published {
 			c := compare(r, &r.Scenario.Published[i])
 			if len(c.standings)+len(c.missing) > 0 {
-				n := c.outcomes()
-				t.Add(c.published.Title, fmt.Sprint(n[result.Ahead]), fmt.Sprint(n[result.Level]), fmt.Sprint(n[result.Behind]),
-					fmt.Sprint(n[result.NotMeasured]), fmt.Sprint(len(c.missing)), r.Scenario.Name)
-				t.SetTone(0, c.summary().Tone)
+				x := c.summary()
+				x.Text = c.published.Title + " (" + r.Scenario.Name + "): " + x.Text
+				published = append(published, x)
 			}
 		}
-		var n tally
-		n.add(r)
-		runs.Add(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped), fmt.Sprint(n.repeated),
-			fmt.Sprint(n.marked), counted(n.rules, n.runs-n.repeated))
-		switch {
-		case n.failed > 0:
-			runs.SetTone(0, page.Bad)
-		case n.skipped+n.marked+n.missing > 0:
-			runs.SetTone(0, page.Warn)
-		}
-		for i := range r.Runs {
-			run := &r.Runs[i]
-			where := r.Scenario.Name + "/" + run.Workload + "/" + run.Subject + ": "
-			if run.Error != "" && !run.Superseded {
-				failed = append(failed, where+run.Failure())
-			}
-			if run.Skipped != "" && !slices.Contains(skipped, where+run.Skipped) {
-				skipped = append(skipped, where+run.Skipped)
-			}
-		}
-		for _, v := range r.Verdicts {
-			if v.Outcome == result.NotMet {
-				unmet = append(unmet, fmt.Sprintf("%s: %s: %s: %s", r.Scenario.Name, v.Of, v.Outcome, v.Text))
-			}
-		}
-	}
-	if len(t.Lines) > 1 {
-		x.Parts = append(x.Parts, page.Part{Table: t})
 	}
 	x.Parts = append(x.Parts, page.Part{Table: runs})
-	x.Parts = append(x.Parts, remarks("What failed", bounded(page.Bad, failed))...)
-	x.Parts = append(x.Parts, remarks("What was not met", bounded(page.Bad, unmet))...)
-	x.Parts = append(x.Parts, remarks("What could not run", bounded(page.Warn, skipped))...)
+	x.Parts = append(x.Parts, remarks("Ours beside published designs", published)...)
+	if more := len(problems) - maxRemarks; more > 0 {
+		problems = append(problems[:maxRemarks], page.Remark{Text: fmt.Sprintf("And %d more, in their sections.", more)})
+	}
+	x.Parts = append(x.Parts, remarks("What was not as it should be", problems)...)
 	x.Parts = append(x.Parts, remarks("", bounded(page.Plain, s.Notes))...)
 	return x
 }
@@ -426,31 +425,19 @@ func phases(run *result.Run) *page.Table {
 	return t
 }
 
-// marksOf are each rule that was broken and each error.
+// marksOf are what was wrong with each run.
 func marksOf(rows []row) (all []page.Remark) {
 	for _, x := range rows {
-		add := func(tone page.Tone, run *result.Run, text string, args ...any) {
-			all = append(all, page.Remark{Tone: tone, Text: fmt.Sprintf("%s, round %d: ", x.subject, run.Round) + fmt.Sprintf(text, args...)})
-		}
-		for _, run := range x.superseded {
-			words := []string{fmt.Sprintf("repeated, and attempt %d counts for nothing", max(run.Attempt, 1))}
-			if run.Error != "" {
-				words = append(words, run.Failure())
+		for _, run := range slices.Concat(x.superseded, x.runs) {
+			where := fmt.Sprintf("%s, round %d: ", x.subject, run.Round)
+			if run.Superseded {
+				where = fmt.Sprintf("%s, round %d, attempt %d, which was repeated: ", x.subject, run.Round, max(run.Attempt, 1))
 			}
-			for _, m := range run.Marks {
-				words = append(words, m.Rule+": "+m.Detail)
-			}
-			add(page.Faint, run, "%s", strings.Join(words, "; "))
-		}
-		for _, run := range x.runs {
-			if run.Error != "" {
-				add(page.Bad, run, "FAILED: %s", run.Error)
-			}
-			if run.Skipped != "" {
-				add(page.Warn, run, "not run: %s", run.Skipped)
-			}
-			for _, m := range run.Marks {
-				add(page.Warn, run, "%s: %s", m.Rule, m.Detail)
+			for _, p := range problems(run) {
+				if run.Superseded {
+					p.Tone = page.Faint
+				}
+				all = append(all, page.Remark{Tone: p.Tone, Text: where + p.word + ": " + p.Text})
 			}
 		}
 	}

@@ -367,18 +367,12 @@ func (c *publishedTable) workload(p *scenario.PublishedRow) (found scenario.Work
 	return found, rows
 }
 
-// outcomes says how many rows of ours stand how.
-func (c *publishedTable) outcomes() (counts map[string]int) {
-	counts = make(map[string]int)
+// summary is how many rows of ours are ahead, and how the others stand.
+func (c *publishedTable) summary() page.Remark {
+	counts := make(map[string]int)
 	for _, all := range c.standings {
 		counts[worst(all)]++
 	}
-	return counts
-}
-
-// summary is how many rows of ours are ahead, and how the others stand.
-func (c *publishedTable) summary() page.Remark {
-	counts := c.outcomes()
 	tone := page.Good
 	text := fmt.Sprintf("%d of %d rows of ours are ahead of the published design in the same run", counts[result.Ahead], len(c.standings))
 	var rest []string

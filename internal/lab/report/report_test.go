@@ -136,19 +136,13 @@ func TestReportFaults(t *testing.T) {
 	s.Reports[0].Planned = 12
 	got := text(t, s)
 	for _, want := range []string{
-		"1 of 10 runs failed.", "epoll, round 1: FAILED: it broke badly", "net, round 1: not run: no room", "auto, round 1: repeated, and attempt 1 counts for nothing; noise: much",
+		"1 of 10 runs failed.", "What was not as it should be test: few-10/net: not run: no room test: few-10/epoll: FAILED: it broke test:", "epoll, round 1: FAILED: it broke badly", "net, round 1: not run: no room", "auto, round 1, attempt 1, which was repeated: noise: much",
 		"FAILED 1/2, noise 1/2", "epoll failed in 1 of 2 rounds: it broke",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("the report does not say %q:\n%s", want, got)
 		}
 	}
-	for _, part := range Page(s).Sections[0].Parts {
-		if part.Heading == "What failed" {
-			return
-		}
-	}
-	t.Error("the overview does not say what failed")
 }
 
 // A design that the watchdog has ended is not compared but by its memory, and one that came to

@@ -114,6 +114,16 @@ func best(rows []row, f probe.Figure, but ...string) (found row) {
 // complete says whether any run of the row came to its end.
 func (w row) complete() bool { return slices.ContainsFunc(w.runs, (*result.Run).Counts) }
 
+// last is the last run that counts, nil if none does.
+func (w row) last() (last *result.Run) {
+	for _, run := range w.runs {
+		if run.Counts() {
+			last = run
+		}
+	}
+	return last
+}
+
 // failures counts the runs that failed, and says why the first of them did.
 func (w row) failures() (n int, why string) {
 	for _, run := range w.runs {
@@ -162,26 +172,42 @@ func (w row) ended() *result.Ended {
 	return nil
 }
 
-// marks names the rules that the runs broke, and failures, with how many of the runs have
-// each, and says how serious that is.
+// problem is something that is wrong with a run, in a word and in a sentence.
+type problem struct {
+	word string
+	page.Remark
+}
+
+// The words of runs that failed and that were not made; others are rules.
+const (
+	markFailed = "FAILED"
+	markNotRun = "not run"
+)
+
+func problems(run *result.Run) (all []problem) {
+	if run.Error != "" {
+		all = append(all, problem{markFailed, page.Remark{Tone: page.Bad, Text: run.Error}})
+	}
+	if run.Skipped != "" {
+		all = append(all, problem{markNotRun, page.Remark{Tone: page.Warn, Text: run.Skipped}})
+	}
+	for _, m := range run.Marks {
+		all = append(all, problem{m.Rule, page.Remark{Tone: page.Warn, Text: m.Detail}})
+	}
+	return all
+}
+
+// marks names what is wrong with the runs, with how many of them have each, and says how
+// serious that is.
 func (w row) marks() (text string, tone page.Tone) {
 	counts := make(map[string]int)
 	for _, run := range w.runs {
-		if run.Error != "" {
-			counts["FAILED"]++
+		for _, p := range problems(run) {
+			counts[p.word]++
+			if tone != page.Bad {
+				tone = p.Tone
+			}
 		}
-		if run.Skipped != "" {
-			counts["not run"]++
-		}
-		for _, m := range run.Marks {
-			counts[m.Rule]++
-		}
-	}
-	switch {
-	case counts["FAILED"] > 0:
-		tone = page.Bad
-	case len(counts) > 0:
-		tone = page.Warn
 	}
 	return counted(counts, len(w.runs)), tone
 }

@@ -10,10 +10,8 @@ import (
 )
 
 const (
-	// fewestTicks are what a time line has that is drawn, and mostTicks how many of a
-	// longer one are.
+	// fewestTicks are what a time line has that is drawn.
 	fewestTicks = 3
-	mostTicks   = 120
 	// shortestStep is the least time between two ticks whose difference is drawn: the
 	// kernel counts processor time in steps of 10 ms.
 	shortestStep = 500 * time.Millisecond
@@ -73,12 +71,15 @@ func timelines(r *result.Report) page.Section {
 		for _, x := range timeCharts {
 			c := &page.Chart{Title: x.title + ": " + w.Name, X: page.Axis{Label: "time since the run began", Unit: page.Clock}, Y: page.Axis{Label: x.axis, Unit: x.unit}}
 			for _, row := range rowsOf(r, w.Name) {
-				ticks := lastTicks(row)
+				last := row.last()
+				if last == nil || len(last.Timeline) < fewestTicks {
+					continue
+				}
 				for i, of := range []func(*result.Tick) float64{x.server, x.load} {
 					if of == nil {
 						continue
 					}
-					t := timeSeries(ticks, of, x.counter)
+					t := timeSeries(last.Timeline, of, x.counter)
 					t.Name, t.Dashed = row.subject+[]string{"", ", load"}[i], i == 1
 					if slices.ContainsFunc(t.Y, func(y float64) bool { return !math.IsNaN(y) && y != 0 }) {
 						c.Series = append(c.Series, t)
@@ -94,24 +95,6 @@ func timelines(r *result.Report) page.Section {
 		}
 	}
 	return s
-}
-
-// lastTicks is the time line of the last run that counts, thinned, nil where it is too short.
-func lastTicks(x row) (ticks []result.Tick) {
-	for _, run := range x.runs {
-		if run.Counts() && len(run.Timeline) > 0 {
-			ticks = run.Timeline
-		}
-	}
-	if len(ticks) < fewestTicks {
-		return nil
-	}
-	step := (len(ticks) + mostTicks - 1) / mostTicks
-	var kept []result.Tick
-	for i := 0; i < len(ticks); i += step {
-		kept = append(kept, ticks[i])
-	}
-	return kept
 }
 
 // timeSeries is a curve of ticks. What is not known is a gap, and so is a counter that went

@@ -10,7 +10,7 @@ import (
 )
 
 // A connection that is accepted has what its listener was told.
-func TestPatience(t *testing.T) {
+func TestUserTimeout(t *testing.T) {
 	for _, test := range []struct {
 		name      string
 		write     time.Duration
@@ -32,7 +32,7 @@ func TestPatience(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer l.Close()
-			ListenerPatience(l, test.write, test.watched)
+			SetListenerTimeout(l, test.write, test.watched)
 			client, err := net.Dial("tcp", l.Addr().String())
 			if err != nil {
 				t.Fatal(err)
@@ -63,7 +63,7 @@ func TestPatience(t *testing.T) {
 			}
 		})
 	}
-	if Gone != 3*time.Minute {
-		t.Errorf("a peer is given up after %v; the documents say 3 minutes", Gone)
+	if KeepaliveTimeout != 3*time.Minute {
+		t.Errorf("a peer is given up after %v; the documents say 3 minutes", KeepaliveTimeout)
 	}
 }

@@ -1,0 +1,106 @@
+package web
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/myriad-go/myriad"
+)
+
+// What http.ResponseController asks of a response.
+
+// SetReadDeadline implements what http.ResponseController asks for.
+func (w *response) SetReadDeadline(t time.Time) error {
+	if w.conn != nil {
+		return errors.ErrUnsupported
+	}
+	w.x.body.by.set(&w.x.mu, t, w.x.readable.Broadcast)
+	return nil
+}
+
+// SetWriteDeadline implements what http.ResponseController asks for.
+func (w *response) SetWriteDeadline(t time.Time) error {
+	if w.conn != nil {
+		return errors.ErrUnsupported
+	}
+	w.by.set(&w.x.mu, t, func() {})
+	return nil
+}
+
+// EnableFullDuplex implements what http.ResponseController asks for: reading the body while
+// the response is written is always possible.
+func (w *response) EnableFullDuplex() error { return nil }
+
+// Hijack implements http.Hijacker. The connection is a *net.TCPConn or *net.UnixConn, or a
+// *myriad.NetConn where it can't be detached from its server, as with TLS.
+func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	switch x := w.x; {
+	case w.conn != nil:
+		return nil, nil, errors.New("web: a Quick handler can't hijack its connection")
+	case x.handed:
+		return nil, nil, http.ErrHijacked
+	}
+	if w.committed {
+		_ = w.FlushError()
+	}
+	got := make(chan detached, 1)
+	w.x.mu.Lock()
+	w.x.ask(func(x *exchange, c *myriad.Conn) {
+		x.mu.Lock()
+		read := append([]byte(nil), x.body.buf[x.body.off:]...)
+		x.mu.Unlock()
+		take := func(nc net.Conn, unread []byte) { got <- detached{nc, append(read, unread...)} }
+		if c.Detach(take) == nil {
+			c.Release()
+			return
+		}
+		l := myriad.NewNetListener()
+		_ = c.SetHandler(l)
+		c.SetValue(nil)
+		l.Opened(c)
+		nc, err := l.Accept()
+		if err != nil {
+			c.CloseWith(err)
+			return
+		}
+		c.Release()
+		c.Resume()
+		got <- detached{nc, read}
+	})
+	w.x.mu.Unlock()
+	select {
+	case d := <-got:
+		return w.hijacked(d)
+	case <-w.x.closing():
+	}
+	select {
+	case d := <-got: // before the server forgot the connection
+		return w.hijacked(d)
+	default:
+		return nil, nil, myriad.ErrClosed
+	}
+}
+
+func (w *response) hijacked(d detached) (net.Conn, *bufio.ReadWriter, error) {
+	w.x.handed = true
+	r := io.Reader(d.nc)
+	if len(d.unread) > 0 {
+		r = io.MultiReader(bytes.NewReader(d.unread), d.nc)
+	}
+	rw := bufio.NewReadWriter(bufio.NewReader(r), bufio.NewWriter(d.nc))
+	if len(d.unread) > 0 {
+		_, _ = rw.Peek(len(d.unread)) // so that Buffered tells of it
+	}
+	return d.nc, rw, nil
+}
+
+// detached is a connection that its server has given up.
+type detached struct {
+	nc     net.Conn
+	unread []byte
+}

@@ -1,0 +1,146 @@
+package web
+
+import (
+	"bytes"
+	"compress/flate"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+
+	"github.com/myriad-go/myriad"
+)
+
+// permessage-deflate (RFC 7692), without context takeover in either direction.
+
+// offersDeflate says whether a client can do with what we offer.
+func offersDeflate(extensions []string) bool {
+	for e := range strings.SplitSeq(strings.Join(extensions, ","), ",") {
+		name, parameters, _ := strings.Cut(e, ";")
+		if strings.TrimSpace(name) != "permessage-deflate" {
+			continue
+		}
+		fits := true
+		for p := range strings.SplitSeq(parameters, ";") {
+			switch name, value, _ := strings.Cut(strings.TrimSpace(p), "="); name {
+			case "", "server_no_context_takeover", "client_no_context_takeover", "client_max_window_bits":
+			case "server_max_window_bits":
+				// What compress/flate writes needs the largest window.
+				fits = fits && strings.Trim(value, `"`) == "15"
+			default:
+				fits = false
+			}
+		}
+		if fits {
+			return true
+		}
+	}
+	return false
+}
+
+// tail is what a sender leaves out behind a message, and with it the end of the stream.
+const tail = "\x00\x00\xff\xff\x01\x00\x00\xff\xff"
+
+var deflaters = sync.Pool{New: func() any {
+	w, err := flate.NewWriter(nil, flate.BestSpeed)
+	if err != nil {
+		panic(err)
+	}
+	return w
+}}
+
+// deflated is a message as a compressed frame.
+func deflated(kind Kind, message []byte) []byte {
+	var out bytes.Buffer
+	w := deflaters.Get().(*flate.Writer)
+	defer deflaters.Put(w)
+	w.Reset(&out)
+	_, _ = w.Write(message) // into memory
+	_ = w.Flush()
+	p := bytes.TrimSuffix(out.Bytes(), []byte(tail[:4]))
+	return appendFrame(make([]byte, 0, len(p)+10), byte(kind)|bitDeflate, p)
+}
+
+var (
+	inflaters = sync.Pool{New: func() any { return flate.NewReader(nil) }}
+	inflates  = sync.Pool{New: func() any { return new([]byte) }}
+)
+
+// inflated is a compressed message; at most most bytes of it. releaseInflated gives its
+// memory back.
+func inflated(p []byte, most int) ([]byte, error) {
+	r := inflaters.Get().(io.ReadCloser)
+	defer inflaters.Put(r)
+	if err := r.(flate.Resetter).Reset(io.MultiReader(bytes.NewReader(p), strings.NewReader(tail)), nil); err != nil {
+		return nil, err
+	}
+	room := inflates.Get().(*[]byte)
+	out := bytes.NewBuffer((*room)[:0])
+	n, err := out.ReadFrom(io.LimitReader(r, int64(most)+1))
+	switch {
+	case err != nil && !errors.Is(err, io.EOF):
+		return nil, &CloseError{CloseInvalidData, "a message that can't be decompressed"}
+	case n > int64(most):
+		return nil, &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", most)}
+	}
+	return out.Bytes(), nil
+}
+
+// maxKept is the largest memory that is kept for further messages.
+const maxKept = 1 << 20
+
+func releaseInflated(p []byte) {
+	if cap(p) <= maxKept {
+		inflates.Put(&p)
+	}
+}
+
+// Group is a set of WebSockets that get the same messages, each of which is encoded, and for
+// those who take it compressed, once. The zero value is empty. It is safe for concurrent
+// use, as [myriad.Group] is.
+type Group struct{ plain, deflate myriad.Group }
+
+// Add takes a socket in.
+func (g *Group) Add(s Socket) { g.of(s).Add(s.Ref()) }
+
+// Remove lets a socket go.
+func (g *Group) Remove(s Socket) { g.of(s).Remove(s.Ref()) }
+
+// Len is how many sockets are in the group, with some that have closed.
+func (g *Group) Len() int { return g.plain.Len() + g.deflate.Len() }
+
+func (g *Group) of(s Socket) *myriad.Group {
+	if s.v.deflate {
+		return &g.deflate
+	}
+	return &g.plain
+}
+
+// minGroupCompressed is the least bytes of a message to a group that is compressed.
+const minGroupCompressed = 512
+
+// Broadcast sends a message to all, as myriad.Group.Broadcast.
+func (g *Group) Broadcast(kind Kind, message []byte) (sent, full int) {
+	return g.each(kind, message, (*myriad.Group).Broadcast)
+}
+
+// Publish sends all a message as their newest value, as myriad.Group.Publish.
+func (g *Group) Publish(kind Kind, message []byte) (sent, full int) {
+	return g.each(kind, message, (*myriad.Group).Publish)
+}
+
+func (g *Group) each(kind Kind, message []byte, send func(*myriad.Group, []byte) (int, int)) (sent, full int) {
+	frame := Frame(kind, message)
+	if g.plain.Len() > 0 {
+		sent, full = send(&g.plain, frame)
+	}
+	if g.deflate.Len() > 0 {
+		if len(message) >= minGroupCompressed {
+			frame = deflated(kind, message)
+		}
+		s, f := send(&g.deflate, frame)
+		sent, full = sent+s, full+f
+	}
+	return sent, full
+}

@@ -1,0 +1,48 @@
+package web_test
+
+import (
+	"context"
+	"io"
+	"log"
+	"net/http"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/web"
+)
+
+// A program of net/http changes the line that serves.
+func ExampleHandler() {
+	http.HandleFunc("/hello", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello") })
+	srv := &myriad.Server{Addr: ":8080", Handler: web.Handler(http.DefaultServeMux)}
+	if err := srv.ListenAndServe(context.Background()); err != nil {
+		log.Print(err)
+	}
+}
+
+// A stream of events for each subscriber, without a goroutine each.
+func ExampleEvents() {
+	var clocks myriad.Group
+	mux := http.NewServeMux()
+	mux.Handle("GET /time", &web.Events{Opened: func(c *myriad.Conn) { clocks.Add(c.Ref()) }})
+	go func() {
+		for now := range time.Tick(time.Second) {
+			clocks.Publish(web.Event{Data: now.Format(time.TimeOnly)}.Bytes())
+		}
+	}()
+	srv := &myriad.Server{Addr: ":8080", Handler: web.Handler(mux)}
+	if err := srv.ListenAndServe(context.Background()); err != nil {
+		log.Print(err)
+	}
+}
+
+// Each message is sent back.
+func ExampleWebSocket() {
+	echo := web.OnMessage(func(s web.Socket, kind web.Kind, message []byte) { s.Write(kind, message) })
+	mux := http.NewServeMux()
+	mux.Handle("GET /echo", &web.WebSocket{Handler: echo})
+	srv := &myriad.Server{Addr: ":8080", Handler: web.Handler(mux)}
+	if err := srv.ListenAndServe(context.Background()); err != nil {
+		log.Print(err)
+	}
+}

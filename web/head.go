@@ -1,0 +1,340 @@
+package web
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"net/textproto"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// A head is read from input that holds all of it, strictly: what RFC 9112 lets a server
+// forgive (bare LF, folded lines, space before a colon, several lengths, a length beside
+// chunks) is refused, because a proxy in front may have read it in another way.
+
+// statusError is a request that is refused, with the status of the answer.
+type statusError struct {
+	status int
+	why    string
+}
+
+func (e *statusError) Error() string { return e.why }
+
+func badRequest(why string) error { return &statusError{http.StatusBadRequest, why} }
+
+var (
+	errHeadTooLarge = &statusError{http.StatusRequestHeaderFieldsTooLarge, "the head is larger than MaxHeaderBytes"}
+	errBareLF       = badRequest("a line ends with LF alone; expected CR LF")
+	errManyFields   = &statusError{http.StatusRequestHeaderFieldsTooLarge, "the head has more than 1,000 fields"}
+)
+
+// maxFields is the most fields of a head.
+const maxFields = 1000
+
+// blank is the end of a head.
+var blank = []byte("\r\n\r\n")
+
+// headLength is the length of the head that in begins with, its blank line included; 0 if
+// that is not whole yet. An empty line before it, which old clients send behind a body,
+// belongs to it.
+func headLength(in []byte, most int) (int, error) {
+	start := 0
+	if bytes.HasPrefix(in, blank[:2]) {
+		start = 2
+	}
+	window := in[start:]
+	if len(window) > most {
+		window = window[:most]
+	}
+	if i := bytes.Index(window, blank); i >= 0 {
+		return start + i + len(blank), nil
+	}
+	for rest := window; ; {
+		i := bytes.IndexByte(rest, '\n')
+		if i < 0 {
+			break
+		}
+		if i == 0 || rest[i-1] != '\r' {
+			return 0, errBareLF
+		}
+		rest = rest[i+1:]
+	}
+	if len(in)-start >= most {
+		return 0, errHeadTooLarge
+	}
+	return 0, nil
+}
+
+// head is what is known of a request beside what http.Request has.
+type head struct {
+	length   int64 // of the body; -1 where that is chunked
+	close    bool  // the client wants no further request on this connection, or can't
+	keep10   bool  // a client of HTTP/1.0 that wants one
+	expects  bool  // waits for 100 Continue
+	unknown  bool  // or for something that we don't know
+	seenHost bool
+	seenLen  bool
+	seenTE   bool
+}
+
+// scratch is memory for the values of a head, and its URL.
+type scratch struct {
+	url    url.URL
+	values [16]string
+	used   int
+}
+
+// one is v as the values of a field.
+func (s *scratch) one(v string) []string {
+	if s.used == len(s.values) {
+		return []string{v}
+	}
+	s.values[s.used] = v
+	s.used++
+	return s.values[s.used-1 : s.used : s.used]
+}
+
+// parseHead fills r, whose Header is an empty map, with a whole head.
+func parseHead(raw []byte, r *http.Request, s *scratch) (h head, err error) {
+	text := string(bytes.TrimPrefix(raw, blank[:2]))
+	line, rest, _ := strings.Cut(text, "\r\n")
+	if err := parseRequestLine(line, r, s); err != nil {
+		return h, err
+	}
+	for n := 0; ; n++ {
+		line, rest, _ = strings.Cut(rest, "\r\n")
+		if line == "" {
+			break
+		}
+		if n == maxFields {
+			return h, errManyFields
+		}
+		if err := h.field(line, r, s); err != nil {
+			return h, err
+		}
+	}
+	return h, h.finish(r)
+}
+
+func parseRequestLine(line string, r *http.Request, s *scratch) error {
+	method, rest, ok1 := strings.Cut(line, " ")
+	target, proto, ok2 := strings.Cut(rest, " ")
+	if !ok1 || !ok2 || !isToken(method) || target == "" {
+		return badRequest("malformed request line")
+	}
+	switch proto {
+	case "HTTP/1.1":
+		r.ProtoMajor, r.ProtoMinor = 1, 1
+	case "HTTP/1.0":
+		r.ProtoMajor, r.ProtoMinor = 1, 0
+	default:
+		if strings.HasPrefix(proto, "HTTP/") && len(proto) == len("HTTP/1.1") {
+			return &statusError{http.StatusHTTPVersionNotSupported, "unsupported protocol version"}
+		}
+		return badRequest("malformed HTTP version")
+	}
+	r.Method, r.RequestURI, r.Proto = method, target, proto
+	if r.URL = s.plainURL(target); r.URL != nil {
+		return nil
+	}
+	for i := 0; i < len(target); i++ {
+		if target[i] <= ' ' || target[i] == 0x7f {
+			return badRequest("malformed request target")
+		}
+	}
+	// As in net/http: the target of CONNECT is a host without a scheme.
+	authority := method == http.MethodConnect && !strings.HasPrefix(target, "/")
+	if authority {
+		target = "http://" + target
+	}
+	u, err := url.ParseRequestURI(target)
+	if err != nil {
+		return badRequest("malformed request target")
+	}
+	if authority {
+		u.Scheme = ""
+	}
+	r.URL = u
+	return nil
+}
+
+// plainURL is a target that is a path, and perhaps a query, of characters that mean
+// themselves; nil for any other.
+func (s *scratch) plainURL(target string) *url.URL {
+	if target[0] != '/' {
+		return nil
+	}
+	path, query, more := strings.Cut(target, "?")
+	for i := 0; i < len(path); i++ {
+		if !plain[path[i]] {
+			return nil
+		}
+	}
+	for i := 0; i < len(query); i++ {
+		if query[i] <= ' ' || query[i] >= 0x7f || query[i] == '#' {
+			return nil
+		}
+	}
+	s.url = url.URL{Path: path, RawQuery: query, ForceQuery: more && query == ""}
+	return &s.url
+}
+
+// field takes one line of a head.
+func (h *head) field(line string, r *http.Request, s *scratch) error {
+	name, value, ok := strings.Cut(line, ":")
+	if !ok || !isToken(name) {
+		return badRequest("malformed header field")
+	}
+	value = strings.Trim(value, " \t")
+	if !isFieldValue(value) {
+		return badRequest("invalid header field value")
+	}
+	key := textproto.CanonicalMIMEHeaderKey(name)
+	switch key {
+	case "Host":
+		if h.seenHost {
+			return badRequest("too many Host headers")
+		}
+		h.seenHost, r.Host = true, value
+		return nil
+	case "Content-Length":
+		n, err := strconv.ParseUint(value, 10, 63)
+		if h.seenLen || err != nil {
+			return badRequest("bad Content-Length")
+		}
+		h.seenLen, h.length = true, int64(n)
+	case "Transfer-Encoding":
+		if h.seenTE {
+			return badRequest("too many transfer encodings")
+		}
+		if !strings.EqualFold(value, "chunked") {
+			return &statusError{http.StatusNotImplemented, "unsupported transfer encoding"}
+		}
+		h.seenTE, h.length = true, -1
+		return nil
+	case "Connection":
+		h.close = h.close || hasToken(value, "close")
+		h.keep10 = h.keep10 || hasToken(value, "keep-alive")
+	}
+	if have := r.Header[key]; have != nil {
+		r.Header[key] = append(have, value)
+	} else {
+		r.Header[key] = s.one(value)
+	}
+	return nil
+}
+
+// finish checks what several fields say together.
+func (h *head) finish(r *http.Request) error {
+	eleven := r.ProtoMinor == 1
+	switch {
+	case h.seenTE && h.seenLen:
+		return badRequest("both Content-Length and Transfer-Encoding")
+	case h.seenTE && !eleven:
+		return badRequest("Transfer-Encoding in HTTP/1.0")
+	case eleven && !h.seenHost && r.Method != http.MethodConnect:
+		return badRequest("missing required Host header")
+	case !isHost(r.Host):
+		return badRequest("malformed Host header")
+	}
+	if r.URL.Host != "" {
+		r.Host = r.URL.Host // of an absolute target: RFC 9112, 3.2.2
+	}
+	if r.ContentLength = h.length; h.seenTE {
+		r.TransferEncoding = []string{"chunked"}
+	}
+	h.keep10 = h.keep10 && !eleven
+	h.close = h.close || !eleven && !h.keep10
+	r.Close = h.close
+	if v := r.Header["Expect"]; v != nil && eleven {
+		h.expects = hasToken(v[0], "100-continue")
+		h.unknown = !h.expects
+	}
+	if v := r.Header["Pragma"]; v != nil && v[0] == "no-cache" && r.Header["Cache-Control"] == nil {
+		r.Header["Cache-Control"] = []string{"no-cache"}
+	}
+	return h.trailer(r)
+}
+
+// trailer notes the fields that are announced to come behind a chunked body.
+func (h *head) trailer(r *http.Request) error {
+	values := r.Header["Trailer"]
+	if values == nil || !h.seenTE {
+		return nil
+	}
+	delete(r.Header, "Trailer")
+	r.Trailer = make(http.Header)
+	for _, v := range values {
+		for name := range strings.SplitSeq(v, ",") {
+			name = textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name))
+			switch {
+			case name == "":
+			case notInTrailer(name):
+				return badRequest("bad trailer key")
+			default:
+				r.Trailer[name] = nil
+			}
+		}
+	}
+	return nil
+}
+
+// notInTrailer says whether a field frames the message, and so can't come behind it.
+func notInTrailer(key string) bool {
+	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
+}
+
+// hasToken says whether a comma-separated list has a token.
+func hasToken(list, token string) bool {
+	for v := range strings.SplitSeq(list, ",") {
+		if strings.EqualFold(textproto.TrimString(v), token) {
+			return true
+		}
+	}
+	return false
+}
+
+// Kinds of characters.
+var token, plain, host [256]bool
+
+func init() {
+	for c := range 256 {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		token[c] = letter || c < 0x80 && strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0
+		plain[c] = letter || c < 0x80 && strings.IndexByte("/-._~", byte(c)) >= 0
+		host[c] = letter || c < 0x80 && strings.IndexByte("!$%&'()*+,-.:;=[]_~", byte(c)) >= 0
+	}
+}
+
+func all(kind *[256]bool, s string) bool {
+	for i := 0; i < len(s); i++ {
+		if !kind[s[i]] {
+			return false
+		}
+	}
+	return true
+}
+
+func isToken(s string) bool { return s != "" && all(&token, s) }
+func isHost(s string) bool  { return all(&host, s) }
+
+// isFieldValue says whether s has no control character but tabs.
+func isFieldValue(s string) bool {
+	for i := 0; i < len(s); i++ {
+		if c := s[i]; c < ' ' && c != '\t' || c == 0x7f {
+			return false
+		}
+	}
+	return true
+}
+
+// statusOf is the answer to an error of a request.
+func statusOf(err error) (int, string) {
+	var s *statusError
+	if errors.As(err, &s) {
+		return s.status, s.why
+	}
+	return http.StatusBadRequest, err.Error()
+}

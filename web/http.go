@@ -1,0 +1,306 @@
+package web
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/pool"
+)
+
+// HTTP is a [myriad.Handler] that serves an [http.Handler] over HTTP/1.1. A connection
+// between two requests takes what an idle connection takes, and nothing else.
+//
+// A handler runs on Pool, and may block. It sees what it sees of net/http's server, but for
+// HTTP/2. One that is [Quick] runs on the event loop.
+//
+// Its fields are not changed once it serves. One HTTP can serve several servers.
+type HTTP struct {
+	// Handler answers requests. The default is http.DefaultServeMux.
+	Handler http.Handler
+	// Pool runs the handlers. A request for which it has no room, or that it sheds, is
+	// answered with 503. The default is a pool of this package's with 10,000 workers at
+	// most, whose queue has room for 1,048,576 requests and never sheds.
+	Pool *pool.Pool
+	// MaxHeaderBytes is the most bytes of a request's head. A larger one is answered
+	// with 431. The default is 32 KiB; it is less than the server's Limits.MaxMessage.
+	MaxHeaderBytes int
+	// ReadHeaderTimeout is the most time from a head's first byte to its last, and
+	// IdleTimeout that from a response to the next request: the connection is closed
+	// then, up to 400 ms later. The defaults are none; Limits.MessageTimeout and
+	// IdleTimeout of the server hold in any case. IdleTimeout costs an idle connection
+	// some 200 bytes, which Limits.IdleTimeout does not.
+	ReadHeaderTimeout, IdleTimeout time.Duration
+	// ReadTimeout is the most time from the end of a request's head to the end of its
+	// body, and WriteTimeout that to the end of its response. The defaults are none. A
+	// handler can set its own: see http.ResponseController.
+	ReadTimeout, WriteTimeout time.Duration
+	// ErrorLog gets what is logged of panics and of mistakes in handlers. The default is
+	// package log's.
+	ErrorLog *log.Logger
+
+	once   sync.Once
+	server *http.Server // for http.ServerContextKey
+}
+
+// Handler is an [HTTP] with default settings.
+func Handler(h http.Handler) myriad.Handler { return &HTTP{Handler: h} }
+
+// ErrTimeout is the reason of connections whose client let IdleTimeout or ReadHeaderTimeout
+// pass.
+var ErrTimeout = errors.New("web: no request within IdleTimeout or ReadHeaderTimeout")
+
+// maxHeaderBytes is the default of HTTP.MaxHeaderBytes.
+const maxHeaderBytes = 32 << 10
+
+// shared is the default of HTTP.Pool.
+var shared = sync.OnceValue(func() *pool.Pool {
+	p, err := pool.New(pool.Config{Max: 10_000, Queue: 1 << 20, Off: pool.AllRules, MemoryLimit: -1})
+	if err != nil {
+		panic(err)
+	}
+	return p
+})
+
+func (h *HTTP) handler() http.Handler {
+	if h.Handler == nil {
+		return http.DefaultServeMux
+	}
+	return h.Handler
+}
+
+// asServer is what handlers find that ask for the http.Server.
+func (h *HTTP) asServer() *http.Server {
+	h.once.Do(func() {
+		h.server = &http.Server{Handler: h.handler(), MaxHeaderBytes: h.MaxHeaderBytes, ErrorLog: h.ErrorLog,
+			ReadHeaderTimeout: h.ReadHeaderTimeout, IdleTimeout: h.IdleTimeout, ReadTimeout: h.ReadTimeout, WriteTimeout: h.WriteTimeout}
+	})
+	return h.server
+}
+
+func (h *HTTP) logf(format string, args ...any) {
+	if h.ErrorLog != nil {
+		h.ErrorLog.Printf(format, args...)
+	} else {
+		log.Printf(format, args...)
+	}
+}
+
+// most is the most bytes of a head.
+func (h *HTTP) most(l *myriad.Limits) int {
+	most := h.MaxHeaderBytes
+	if most <= 0 {
+		most = maxHeaderBytes
+	}
+	limit := l.MaxMessage
+	if limit == 0 {
+		limit = 64 << 10
+	}
+	return min(most, limit-1)
+}
+
+// run has a worker call the handler.
+func (h *HTTP) run(c *myriad.Conn, x *exchange) {
+	p := h.Pool
+	if p == nil {
+		p = shared()
+	}
+	if err := p.TrySubmitTask(pool.Task{Job: x}); err != nil {
+		x.refuse()
+		x.body.closed = true
+		x.finish(c)
+	}
+}
+
+// idle has the connection closed if no request comes.
+func (h *HTTP) idle(c *myriad.Conn) {
+	if h.IdleTimeout > 0 {
+		c.SetTimer(h.IdleTimeout)
+	}
+}
+
+// Opened implements myriad.Handler.
+func (h *HTTP) Opened(c *myriad.Conn) { h.idle(c) }
+
+// Received implements myriad.Handler.
+func (h *HTTP) Received(c *myriad.Conn, in []byte) (used int) {
+	for used < len(in) && !c.Paused() {
+		if x, ok := c.Value().(*exchange); ok {
+			n := x.received(c, in[used:])
+			used += n
+			if x.paused || n == 0 {
+				break
+			}
+			continue
+		}
+		n, more := h.next(c, in[used:])
+		if used += n; !more {
+			break
+		}
+	}
+	return used
+}
+
+// next takes the request that in begins with, if its head is whole, and says how many bytes
+// it has used, and whether what is behind them is HTTP's.
+func (h *HTTP) next(c *myriad.Conn, in []byte) (used int, more bool) {
+	n, err := headLength(in, h.most(&c.Server().Limits))
+	if err != nil {
+		h.bad(c, err)
+		return len(in), false
+	}
+	if n == 0 {
+		if h.ReadHeaderTimeout > 0 {
+			c.SetTimer(h.ReadHeaderTimeout)
+		}
+		return 0, false
+	}
+	x := quickExchanges.Get().(*exchange)
+	x.prepare(h, c)
+	if x.head, err = parseHead(in[:n], &x.request, &x.memory); err != nil {
+		x.recycle()
+		h.bad(c, err)
+		return len(in), false
+	}
+	if h.IdleTimeout > 0 || h.ReadHeaderTimeout > 0 {
+		c.SetTimer(0)
+	}
+	x.request.RemoteAddr = remoteAddr(c, x.ref)
+	x.request.TLS = c.TLS()
+	if x.length == 0 {
+		if q := x.quickHandler(); q != nil {
+			return n, x.answer(c, q)
+		}
+	}
+	x.start(c)
+	return n, true
+}
+
+func remoteAddr(c *myriad.Conn, ref myriad.Ref) string {
+	if a, ok := ref.RemoteAddr(); ok && a.IsValid() {
+		return a.String()
+	}
+	return c.RemoteAddr().String()
+}
+
+// answer has the handler called at once, and says whether the connection is still HTTP's.
+func (x *exchange) answer(c *myriad.Conn, q http.Handler) (more bool) {
+	x.req = &x.request
+	x.req.Body = http.NoBody
+	x.body.framed.done = true
+	x.res.init(x, c)
+	x.serve(q)
+	if len(x.res.out) > 0 {
+		_, _ = c.Write(x.res.out)
+	}
+	more = x.then == nil && !x.res.close
+	if x.then != nil {
+		x.then(c)
+	} else if x.res.close {
+		_ = c.Close()
+	}
+	x.recycle()
+	return more
+}
+
+// bad answers what is no request, and closes the connection.
+func (h *HTTP) bad(c *myriad.Conn, err error) {
+	status, why := statusOf(err)
+	text := fmt.Sprintf("%d %s", status, http.StatusText(status))
+	_, _ = fmt.Fprintf(c, "HTTP/1.1 %s\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n%s: %s", text, text, why)
+	_ = c.Close()
+}
+
+// Ended implements myriad.Handler.
+func (h *HTTP) Ended(c *myriad.Conn, rest []byte) (used int) {
+	used = h.Received(c, rest)
+	if x, ok := c.Value().(*exchange); ok && used == len(rest) {
+		x.peerEnded()
+	}
+	return used
+}
+
+// Closed implements myriad.Handler.
+func (h *HTTP) Closed(c *myriad.Conn, why error) {
+	if x, ok := c.Value().(*exchange); ok {
+		x.connClosed(why)
+	}
+}
+
+// Draining implements myriad.DrainingHandler.
+func (h *HTTP) Draining(c *myriad.Conn) {
+	if x, ok := c.Value().(*exchange); ok {
+		x.mu.Lock()
+		x.drains = true
+		x.mu.Unlock()
+	}
+}
+
+// Heartbeat implements myriad.HeartbeatHandler: HTTP has none. A connection without a request
+// is closed when it has been silent for as long as one that leaves them unanswered.
+func (h *HTTP) Heartbeat(c *myriad.Conn) (answers bool) {
+	_, busy := c.Value().(*exchange)
+	return !busy
+}
+
+// Timer implements myriad.TimerHandler.
+func (h *HTTP) Timer(c *myriad.Conn) {
+	if _, ok := c.Value().(*exchange); !ok {
+		c.CloseWith(ErrTimeout)
+	}
+}
+
+// Quick marks a handler that neither blocks nor computes for long, nor reads a request's
+// body: it runs on the event loop, without a goroutine, and as long as it runs the other
+// connections of its loop wait. The http.Request, its Header and URL, and the
+// ResponseWriter are used again for other requests: it must not keep them when it has
+// returned. What it writes waits in memory, up to the server's Limits.MaxUnsent.
+//
+// It is marked as the Handler of an HTTP, or as one of an http.ServeMux that is. A request
+// with a body runs it on the pool like any other.
+func Quick(h http.Handler) http.Handler { return quick{h} }
+
+type quick struct{ http.Handler }
+
+// quickHandler is what is to be called on the event loop; nil if the request's handler is not
+// marked.
+func (x *exchange) quickHandler() http.Handler {
+	all := x.h.handler()
+	mux, ok := all.(*http.ServeMux)
+	if !ok {
+		if _, ok := all.(quick); ok {
+			return all
+		}
+		return nil
+	}
+	h, pattern := mux.Handler(&x.request)
+	if _, ok := h.(quick); !ok {
+		return nil
+	}
+	if strings.Contains(pattern, "{") {
+		return mux // whose ServeHTTP alone can tell the request its PathValues
+	}
+	x.request.Pattern = pattern
+	return h
+}
+
+// Ref is the connection of a request that an HTTP serves: for what outlives the request,
+// such as a server's log. ok is false for a request of another server, or of a Quick
+// handler.
+func Ref(r *http.Request) (ref myriad.Ref, ok bool) {
+	ref, ok = r.Context().Value(refKey{}).(myriad.Ref)
+	return ref, ok
+}
+
+var (
+	_ myriad.DrainingHandler  = (*HTTP)(nil)
+	_ myriad.TimerHandler     = (*HTTP)(nil)
+	_ myriad.HeartbeatHandler = (*HTTP)(nil)
+	_ io.ReaderFrom           = (*response)(nil)
+)

@@ -1,0 +1,86 @@
+package web_test
+
+import (
+	"net/http"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/web"
+)
+
+// TestIdleMemory measures what idle connections take of the heap: clients are bare
+// descriptors, which take none.
+func TestIdleMemory(t *testing.T) {
+	const n, warm = 2000, 200
+	mux := http.NewServeMux()
+	mux.Handle("/plain", web.Quick(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})))
+	mux.HandleFunc("/pool", func(http.ResponseWriter, *http.Request) {})
+	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
+	mux.Handle("/events", &web.Events{})
+	upgrade := "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+	rows := []struct {
+		name, request string
+		most          int64
+	}{
+		{"keep-alive, quick", "GET /plain HTTP/1.1\r\nHost: x\r\n\r\n", 120},
+		{"keep-alive", "GET /pool HTTP/1.1\r\nHost: x\r\n\r\n", 120},
+		{"WebSocket", "GET /ws HTTP/1.1\r\nHost: x\r\n" + upgrade + "\r\n", 200},
+		{"events", "GET /events HTTP/1.1\r\nHost: x\r\n\r\n", 200},
+	}
+	for _, model := range myriad.Models() {
+		if model == myriad.Goroutine {
+			continue // a goroutine each
+		}
+		for _, r := range rows {
+			t.Run(model+"/"+strings.ReplaceAll(r.name, ", ", " "), func(t *testing.T) {
+				addr := netip.MustParseAddrPort(serve(t, &myriad.Server{Model: model, Handler: web.Handler(mux)}))
+				fds := make([]int, 0, n+warm)
+				defer func() {
+					for _, fd := range fds {
+						unix.Close(fd)
+					}
+				}()
+				ask := func(count int) {
+					var answer [1024]byte
+					for range count {
+						fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+						if err != nil {
+							t.Fatal(err)
+						}
+						fds = append(fds, fd)
+						if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}); err != nil {
+							t.Fatal(err)
+						}
+						if _, err := unix.Write(fd, []byte(r.request)); err != nil {
+							t.Fatal(err)
+						}
+						if k, err := unix.Read(fd, answer[:]); k <= 0 {
+							t.Fatal(err)
+						}
+					}
+				}
+				ask(warm)
+				before := heap()
+				ask(n)
+				each := (heap() - before) / n
+				t.Logf("%d bytes of heap for each of %d", each, n)
+				if each > r.most {
+					t.Errorf("%d bytes of heap for each; expected at most %d", each, r.most)
+				}
+			})
+		}
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

@@ -1,0 +1,655 @@
+package web
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/textproto"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad"
+)
+
+// response is the http.ResponseWriter of an exchange. What it decides about framing
+// (Content-Length, chunks, Connection) and the order of fields is what net/http's server
+// does, so that a client sees the same bytes.
+//
+// It belongs to the handler's goroutine, or on an event loop to the connection's owner.
+type response struct {
+	x    *exchange
+	conn *myriad.Conn // set while the handler runs on the connection's owner
+
+	header    http.Header
+	status    int
+	length    int64 // as the handler has declared it; -1 if it has not
+	written   int64
+	committed bool // WriteHeader was called
+	headSent  bool // the head is in out, or sent
+	chunked   bool
+	close     bool // behind this response
+	done      bool // the handler has returned
+	trailers  []string
+	by        deadline
+
+	*buffers
+	err error // of the connection
+}
+
+// buffers are a response's memory, used again for others.
+type buffers struct {
+	body *bufio.Writer // into frame
+	out  []byte        // what is not sent
+}
+
+var freeBuffers = sync.Pool{New: func() any { return &buffers{body: bufio.NewWriterSize(nil, beforeChunks)} }}
+
+// release gives the memory back. A handler that writes later has an error.
+func (w *response) release() {
+	b := w.buffers
+	if w.buffers = nil; b == nil {
+		return
+	}
+	if b.body.Reset(nil); cap(b.out) <= 4*maxOut {
+		b.out = b.out[:0]
+		freeBuffers.Put(b)
+	}
+}
+
+// A response's body is written at once with its length if it fits here, as in net/http.
+const beforeChunks = 2048
+
+// maxOut is how much output is put together before it is sent.
+const maxOut = 16 << 10
+
+// frame is a response as the io.Writer of its buffer: the framed body.
+type frame response
+
+func (w *response) init(x *exchange, c *myriad.Conn) {
+	w.x, w.conn, w.length = x, c, -1
+	if w.header == nil {
+		w.header = make(http.Header)
+	}
+	w.buffers = freeBuffers.Get().(*buffers)
+	w.body.Reset((*frame)(w))
+}
+
+// reset makes it as new, for another request of the same goroutine.
+func (w *response) reset() {
+	w.release()
+	clear(w.header)
+	*w = response{header: w.header}
+}
+
+// Header implements http.ResponseWriter.
+func (w *response) Header() http.Header { return w.header }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *response) WriteHeader(status int) {
+	switch {
+	case w.x.handed:
+		w.x.h.logf("web: WriteHeader on a connection that was hijacked or upgraded")
+		return
+	case w.committed:
+		w.x.h.logf("web: superfluous WriteHeader for %s %s", w.x.req.Method, w.x.req.RequestURI)
+		return
+	case status < 100 || status > 999:
+		panic(fmt.Sprintf("invalid WriteHeader code %v", status))
+	case status >= 100 && status <= 199 && status != http.StatusSwitchingProtocols:
+		w.informational(status)
+		return
+	}
+	w.committed, w.status = true, status
+	if v := w.header.Get("Content-Length"); v != "" {
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err == nil && n >= 0 {
+			w.length = n
+		} else {
+			w.x.h.logf("web: invalid Content-Length of %q", v)
+			w.header.Del("Content-Length")
+		}
+	}
+}
+
+// informational sends a response of 1xx, before the real one.
+func (w *response) informational(status int) {
+	if w.x.req.ProtoMinor == 0 {
+		return
+	}
+	if status == http.StatusContinue {
+		w.x.body.told = true
+	}
+	w.out = appendStatus(w.out, 1, status)
+	w.out = appendHeader(w.out, w.header, contentLength|transferEncoding)
+	w.out = append(w.out, "\r\n"...)
+	w.flush()
+}
+
+// sendContinue lets a client go on that waits for that. It is called by a read of the body.
+func (w *response) sendContinue() {
+	if !w.committed {
+		_ = w.send([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
+	}
+}
+
+// Write implements io.Writer.
+func (w *response) Write(p []byte) (int, error) {
+	if err := w.begin(len(p)); err != nil || len(p) == 0 {
+		return 0, err
+	}
+	return w.body.Write(p)
+}
+
+// WriteString implements io.StringWriter.
+func (w *response) WriteString(s string) (int, error) {
+	if err := w.begin(len(s)); err != nil || s == "" {
+		return 0, err
+	}
+	return w.body.WriteString(s)
+}
+
+var errReturned = errors.New("web: the response was written to when its handler had returned")
+
+// begin says why n bytes of body can't be written.
+func (w *response) begin(n int) error {
+	switch {
+	case w.x.handed:
+		return http.ErrHijacked
+	case w.buffers == nil:
+		return errReturned
+	case !w.committed:
+		w.WriteHeader(http.StatusOK)
+	}
+	switch {
+	case n == 0:
+		return nil
+	case !bodyAllowed(w.status):
+		return http.ErrBodyNotAllowed
+	}
+	w.written += int64(n)
+	if w.length >= 0 && w.written > w.length {
+		return http.ErrContentLength
+	}
+	return w.err
+}
+
+func bodyAllowed(status int) bool {
+	return status >= 200 && status != http.StatusNoContent && status != http.StatusNotModified
+}
+
+// Write frames a piece of the body.
+func (f *frame) Write(p []byte) (int, error) {
+	w, n := (*response)(f), len(p)
+	if !w.headSent {
+		w.head(p)
+	}
+	if w.x.req.Method == http.MethodHead {
+		return n, w.err
+	}
+	if w.chunked {
+		w.out = strconv.AppendInt(w.out, int64(len(p)), 16)
+		w.out = append(w.out, "\r\n"...)
+	}
+	if len(w.out)+len(p) > maxOut {
+		w.flush()
+		if len(p) >= maxOut && w.err == nil {
+			w.err = w.send(p)
+			p = nil
+		}
+	}
+	w.out = append(w.out, p...)
+	if w.chunked {
+		w.out = append(w.out, "\r\n"...)
+	}
+	return n, w.err
+}
+
+// flush sends what has been put together.
+func (w *response) flush() {
+	if len(w.out) > 0 && w.err == nil {
+		w.err = w.send(w.out)
+	}
+	w.out = w.out[:0]
+}
+
+// maxPiece is the most that is sent at once to a connection by another goroutine.
+const maxPiece = 64 << 10
+
+// send sends p, and waits for room where it may.
+func (w *response) send(p []byte) error {
+	if w.conn != nil {
+		_, err := w.conn.Write(p)
+		return err
+	}
+	most := maxPiece
+	if limit := w.x.limits.MaxUnsent; limit != 0 {
+		most = min(most, limit)
+	}
+	for len(p) > 0 {
+		n := min(len(p), most)
+		if err := w.by.wait(&w.x.mu, func(ctx context.Context) error { return w.x.ref.SendWait(ctx, p[:n]) }); err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+// head decides how the body is framed, of which p is the beginning, and all of it if the
+// handler has returned, and writes the head.
+func (w *response) head(p []byte) {
+	w.headSent = true
+	r, h := w.x.req, w.header
+	head := r.Method == http.MethodHead
+	allowed := bodyAllowed(w.status)
+	w.trailers = declaredTrailers(h)
+	var skip fields
+	has := func(key string) bool { return h[key] != nil }
+	encoding := h.Get("Transfer-Encoding")
+	var length, kind, connection string
+
+	if w.done && !w.hasTrailers() && w.length < 0 && !has("Transfer-Encoding") && allowed && !has("Content-Length") && (!head || len(p) > 0) {
+		w.length = int64(len(p))
+		length = strconv.Itoa(len(p))
+	}
+	if w.x.keep10 && (head || w.length >= 0 || !allowed) && !has("Connection") {
+		connection = "keep-alive"
+	}
+	// A client of HTTP/1.0 that hears nothing else ends its connection.
+	keeps := w.x.keep10 && (connection != "" || hasToken(h.Get("Connection"), "keep-alive"))
+	if w.x.closes() || hasToken(h.Get("Connection"), "close") || r.ProtoMinor == 0 && !keeps || w.x.unreadable() {
+		w.close = true
+	}
+	if allowed {
+		if !has("Content-Type") && !has("Transfer-Encoding") && h.Get("Content-Encoding") == "" && len(p) > 0 {
+			kind = http.DetectContentType(p)
+		}
+	} else {
+		skip |= transferEncoding
+		if w.status != http.StatusNotModified {
+			skip |= contentLength
+		} else {
+			skip |= contentType | contentLength
+		}
+	}
+	if w.length >= 0 && encoding != "" && encoding != "identity" {
+		w.x.h.logf("web: both Transfer-Encoding of %q and Content-Length of %d", encoding, w.length)
+		skip |= contentLength
+		w.length = -1
+	}
+	chunked := ""
+	switch {
+	case head || !allowed:
+		skip |= transferEncoding
+	case w.length >= 0:
+		skip |= transferEncoding
+	case r.ProtoMinor == 1 && encoding == "identity":
+		skip |= transferEncoding
+		w.close = true
+	case r.ProtoMinor == 1:
+		w.chunked, chunked = true, "chunked"
+		skip |= contentLength
+		if encoding == "chunked" {
+			skip |= transferEncoding
+		}
+	default:
+		skip |= transferEncoding
+		w.close = true
+	}
+	if w.close && !hasToken(h.Get("Connection"), "close") {
+		skip |= connectionField
+		if connection = ""; r.ProtoMinor == 1 {
+			connection = "close"
+		}
+	}
+
+	w.out = appendStatus(w.out, r.ProtoMinor, w.status)
+	w.out = appendHeader(w.out, h, skip|trailerPrefix, w.trailers...)
+	if _, ok := h["Date"]; !ok {
+		w.out = appendField(w.out, "Date", date())
+	}
+	for _, f := range [...][2]string{{"Content-Length", length}, {"Content-Type", kind}, {"Connection", connection}, {"Transfer-Encoding", chunked}} {
+		if f[1] != "" {
+			w.out = appendField(w.out, f[0], f[1])
+		}
+	}
+	w.out = append(w.out, "\r\n"...)
+}
+
+// declaredTrailers are the fields that the handler has announced to come behind the body.
+func declaredTrailers(h http.Header) (keys []string) {
+	for _, v := range h["Trailer"] {
+		for name := range strings.SplitSeq(v, ",") {
+			if key := textproto.CanonicalMIMEHeaderKey(textproto.TrimString(name)); key != "" && !notInTrailer(key) {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
+
+func (w *response) hasTrailers() bool {
+	if len(w.trailers) > 0 {
+		return true
+	}
+	for key := range w.header {
+		if strings.HasPrefix(key, http.TrailerPrefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// finish ends the response when the handler has returned; what of it is not sent is in out.
+func (w *response) finish() {
+	w.done = true
+	if !w.committed {
+		w.WriteHeader(http.StatusOK)
+	}
+	if err := w.body.Flush(); err != nil && w.err == nil {
+		w.err = err
+	}
+	if !w.headSent {
+		w.head(nil)
+	}
+	if w.chunked && w.x.req.Method != http.MethodHead {
+		w.out = append(w.out, "0\r\n"...)
+		if w.hasTrailers() {
+			w.out = appendHeader(w.out, w.trailer(), 0)
+		}
+		w.out = append(w.out, "\r\n"...)
+	}
+	if w.length >= 0 && w.written != w.length && w.x.req.Method != http.MethodHead && bodyAllowed(w.status) {
+		w.close = true // the client still expects some
+	}
+}
+
+// trailer is what the handler has set by now of the fields behind the body.
+func (w *response) trailer() http.Header {
+	t := make(http.Header)
+	for key, values := range w.header {
+		if name, ok := strings.CutPrefix(key, http.TrailerPrefix); ok {
+			t[textproto.CanonicalMIMEHeaderKey(name)] = values
+		}
+	}
+	for _, key := range w.trailers {
+		if values := w.header[key]; len(values) > 0 {
+			t[key] = values
+		}
+	}
+	return t
+}
+
+// Flush implements http.Flusher.
+func (w *response) Flush() { _ = w.FlushError() }
+
+// FlushError sends what has been written, for http.ResponseController.
+func (w *response) FlushError() error {
+	if w.x.handed {
+		return http.ErrHijacked
+	}
+	if !w.committed {
+		w.WriteHeader(http.StatusOK)
+	}
+	if err := w.body.Flush(); err != nil {
+		return err
+	}
+	if !w.headSent {
+		w.head(nil)
+	}
+	w.flush()
+	return w.err
+}
+
+// ReadFrom implements io.ReaderFrom: what is left of a regular file, or a part of it as
+// io.CopyN has it, is sent by the kernel.
+func (w *response) ReadFrom(src io.Reader) (int64, error) {
+	f, n, ok := filePart(src)
+	if ok && w.x.handed {
+		return 0, http.ErrHijacked
+	}
+	if ok && !w.committed {
+		w.WriteHeader(http.StatusOK)
+	}
+	if !ok || n == 0 || w.length < 0 || w.written+n > w.length || w.x.req.Method == http.MethodHead || !bodyAllowed(w.status) {
+		return io.Copy(writerOnly{w}, src)
+	}
+	if !w.headSent && w.header["Content-Type"] == nil {
+		return io.Copy(writerOnly{w}, src) // its kind shows in its first bytes
+	}
+	if err := w.body.Flush(); err != nil {
+		return 0, err
+	}
+	if !w.headSent {
+		w.head(nil)
+	}
+	offset, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return io.Copy(writerOnly{w}, src)
+	}
+	w.flush()
+	if w.err != nil {
+		return 0, w.err
+	}
+	if err := w.sendFile(f, offset, n); err != nil {
+		if errors.Is(err, myriad.ErrClosed) {
+			w.err = err
+			return 0, err
+		}
+		return io.Copy(writerOnly{w}, src) // by hand
+	}
+	w.written += n
+	_, err = f.Seek(n, io.SeekCurrent)
+	if l, ok := src.(*io.LimitedReader); ok {
+		l.N -= n
+	}
+	return n, err
+}
+
+// sendFile has the connection's owner send a part of a file.
+func (w *response) sendFile(f *os.File, offset, n int64) error {
+	if w.conn != nil {
+		return w.conn.SendFile(f, offset, n)
+	}
+	result := make(chan error, 1)
+	if err := w.x.ref.Do(func(c *myriad.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
+		return err
+	}
+	select {
+	case err := <-result:
+		return err
+	case <-w.x.closing():
+		return myriad.ErrClosed
+	}
+}
+
+// filePart is what src is of a regular file.
+func filePart(src io.Reader) (f *os.File, n int64, ok bool) {
+	most := int64(-1)
+	if l, limited := src.(*io.LimitedReader); limited {
+		src, most = l.R, l.N
+	}
+	if f, ok = src.(*os.File); !ok {
+		return nil, 0, false
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, 0, false
+	}
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return nil, 0, false
+	}
+	if n = max(info.Size()-at, 0); most >= 0 {
+		n = min(n, most)
+	}
+	return f, n, true
+}
+
+// writerOnly hides ReadFrom from io.Copy.
+type writerOnly struct{ io.Writer }
+
+// appendStatus appends a status line.
+func appendStatus(b []byte, minor, status int) []byte {
+	if status == http.StatusOK && minor == 1 {
+		return append(b, "HTTP/1.1 200 OK\r\n"...)
+	}
+	b = append(b, "HTTP/1."...)
+	b = append(b, byte('0'+minor), ' ')
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, ' ')
+	if text := http.StatusText(status); text != "" {
+		b = append(b, text...)
+	} else {
+		b = strconv.AppendInt(append(b, "status code "...), int64(status), 10)
+	}
+	return append(b, "\r\n"...)
+}
+
+// fields are some that a response has a meaning for.
+type fields uint8
+
+const (
+	contentLength fields = 1 << iota
+	contentType
+	transferEncoding
+	connectionField
+	upgradeField
+	trailerPrefix // all that begin with http.TrailerPrefix
+	socketPrefix  // all that begin with Sec-Websocket-
+)
+
+// has says whether a field is one of them.
+func (f fields) has(key string) bool {
+	switch key {
+	case "Content-Length":
+		return f&contentLength != 0
+	case "Content-Type":
+		return f&contentType != 0
+	case "Transfer-Encoding":
+		return f&transferEncoding != 0
+	case "Connection":
+		return f&connectionField != 0
+	case "Upgrade":
+		return f&upgradeField != 0
+	}
+	return f&trailerPrefix != 0 && strings.HasPrefix(key, http.TrailerPrefix) ||
+		f&socketPrefix != 0 && strings.HasPrefix(key, "Sec-Websocket-")
+}
+
+// appendHeader appends fields in the order of their names, but those to be skipped.
+func appendHeader(b []byte, h http.Header, skip fields, also ...string) []byte {
+	var room [16]string
+	keys := room[:0]
+	for key := range h {
+		if isToken(key) && !skip.has(key) && !slices.Contains(also, key) {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	for _, key := range keys {
+		for _, v := range h[key] {
+			b = appendField(b, key, v)
+		}
+	}
+	return b
+}
+
+// appendField appends one field. A line end in its value is a space, and those around it
+// go, as in net/http.
+func appendField(b []byte, key, value string) []byte {
+	b = append(b, key...)
+	b = append(b, ": "...)
+	value = textproto.TrimString(value)
+	at := len(b)
+	b = append(b, value...)
+	for i := at; i < len(b); i++ {
+		if b[i] == '\n' || b[i] == '\r' {
+			b[i] = ' '
+		}
+	}
+	return append(b, "\r\n"...)
+}
+
+// now is the Date of responses, made once a second.
+var now atomic.Pointer[stamp]
+
+type stamp struct {
+	second int64
+	text   string
+}
+
+func date() string {
+	t := time.Now()
+	if s := now.Load(); s != nil && s.second == t.Unix() {
+		return s.text
+	}
+	s := &stamp{t.Unix(), t.UTC().Format(http.TimeFormat)}
+	now.Store(s)
+	return s.text
+}
+
+// deadline ends waits: of reads of a body, and of writes. Its lock is the exchange's.
+type deadline struct {
+	over   bool
+	timer  *time.Timer
+	ctx    context.Context // ends when it is over; nil if there is none
+	cancel context.CancelFunc
+}
+
+// wait calls f with a context that ends at the deadline.
+func (d *deadline) wait(mu *sync.Mutex, f func(context.Context) error) error {
+	mu.Lock()
+	ctx := d.ctx
+	mu.Unlock()
+	if ctx == nil {
+		ctx = context.Background()
+	}
+	err := f(ctx)
+	if err != nil && ctx.Err() != nil {
+		return os.ErrDeadlineExceeded
+	}
+	return err
+}
+
+// set has f called, with mu, at t.
+func (d *deadline) set(mu *sync.Mutex, t time.Time, f func()) {
+	mu.Lock()
+	defer mu.Unlock()
+	d.stop()
+	if t.IsZero() {
+		return
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	d.ctx, d.cancel = ctx, cancel
+	d.timer = time.AfterFunc(time.Until(t), func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if d.ctx == ctx {
+			d.over = true
+			cancel()
+			f()
+		}
+	})
+}
+
+func (d *deadline) stop() {
+	d.end()
+	*d = deadline{}
+}
+
+// end stops its timer. Whether it was over is still known.
+func (d *deadline) end() {
+	if d.timer != nil {
+		d.timer.Stop()
+		d.cancel()
+	}
+}

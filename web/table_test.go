@@ -1,0 +1,287 @@
+package web_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/web"
+)
+
+// serve starts a server of ours and gives its address.
+func serve(t testing.TB, s *myriad.Server) string {
+	t.Helper()
+	s.Addr = "127.0.0.1:0"
+	up := make(chan net.Addr, 1)
+	s.Listening = func(a net.Addr) { up <- a }
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.ListenAndServe(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("ListenAndServe: %v", err)
+		}
+	})
+	select {
+	case a := <-up:
+		return a.String()
+	case err := <-done:
+		done <- err
+		t.Fatalf("ListenAndServe: %v", err)
+		return ""
+	}
+}
+
+var silent = log.New(io.Discard, "", 0)
+
+// standard starts net/http's server.
+func standard(t testing.TB, h http.Handler) string {
+	s := httptest.NewUnstartedServer(h)
+	s.Config.ErrorLog = silent
+	s.Start()
+	t.Cleanup(s.Close)
+	return s.Listener.Addr().String()
+}
+
+// exchange sends what a client says in pieces, ends it if it should, and gives all that the
+// server answers until it closes, or has answered so many requests.
+func converse(t testing.TB, addr string, pieces []string, methods []string) string {
+	t.Helper()
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	_ = nc.SetDeadline(time.Now().Add(20 * time.Second))
+	var raw bytes.Buffer
+	r := bufio.NewReader(io.TeeReader(nc, &raw))
+	for i, p := range pieces {
+		if i > 0 {
+			time.Sleep(20 * time.Millisecond) // so that it comes in a piece of its own
+		}
+		if _, err := io.WriteString(nc, p); err != nil {
+			break
+		}
+	}
+	for _, m := range methods {
+		for {
+			res, err := http.ReadResponse(r, &http.Request{Method: m})
+			if err != nil {
+				return raw.String() + "!" + err.Error()
+			}
+			if _, err := io.Copy(io.Discard, res.Body); err != nil {
+				return raw.String() + "!" + err.Error()
+			}
+			if res.StatusCode >= 200 {
+				break
+			}
+		}
+	}
+	// Whether it closes: a connection that stays open answers another request.
+	end := raw.Len()
+	_, _ = io.WriteString(nc, "GET /empty HTTP/1.1\r\nHost: x\r\n\r\n")
+	if _, err := http.ReadResponse(r, nil); err != nil {
+		return string(raw.Bytes()[:end]) + "<closed>"
+	}
+	return string(raw.Bytes()[:end]) + "<open>"
+}
+
+var dates = regexp.MustCompile(`(?m)^(Date|Last-Modified): [^\r]*`)
+
+func normal(s string) string { return dates.ReplaceAllString(s, "$1: D") }
+
+func handlers(t testing.TB) http.Handler {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "file.txt"), bytes.Repeat([]byte("0123456789abcdef"), 4<<10), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	m := http.NewServeMux()
+	handle := func(path string, f http.HandlerFunc) { m.HandleFunc(path, f) }
+	handle("/hello", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "hello, world\n") })
+	handle("/empty", func(w http.ResponseWriter, r *http.Request) {})
+	handle("/status/", func(w http.ResponseWriter, r *http.Request) {
+		var n int
+		fmt.Sscan(strings.TrimPrefix(r.URL.Path, "/status/"), &n)
+		w.WriteHeader(n)
+		io.WriteString(w, "body")
+	})
+	handle("/large", func(w http.ResponseWriter, r *http.Request) {
+		for i := range 100 {
+			fmt.Fprintf(w, "%099d\n", i)
+		}
+	})
+	handle("/block", func(w http.ResponseWriter, r *http.Request) { w.Write(bytes.Repeat([]byte("x"), 100<<10)) })
+	handle("/length", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "5")
+		io.WriteString(w, "12345")
+	})
+	handle("/short", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "10")
+		io.WriteString(w, "12345")
+	})
+	handle("/long", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "3")
+		n, err := io.WriteString(w, "12345")
+		n2, err2 := io.WriteString(w, "123")
+		_, _, _, _ = n, err, n2, err2
+	})
+	handle("/flush", func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "one")
+		w.(http.Flusher).Flush()
+		io.WriteString(w, "two")
+	})
+	handle("/headers", func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-B", "two\r\nInjected: yes")
+		h.Add("X-A", "one")
+		h.Add("X-A", " more ")
+		h["x-lower"] = []string{"kept"}
+		h["Bad Name"] = []string{"left out"}
+		h["Date"] = nil
+		h.Set("Content-Type", "text/x")
+		io.WriteString(w, "ok")
+	})
+	handle("/trailer", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Trailer", "X-Sum, Content-Length")
+		io.WriteString(w, "body")
+		w.Header().Set("X-Sum", "42")
+		w.Header().Set(http.TrailerPrefix+"X-Late", "yes")
+	})
+	handle("/close", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close")
+		io.WriteString(w, "bye")
+	})
+	handle("/identity", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Transfer-Encoding", "identity")
+		io.WriteString(w, "raw")
+	})
+	handle("/hints", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Link", "</style.css>; rel=preload")
+		w.WriteHeader(http.StatusEarlyHints)
+		w.Header().Del("Link")
+		io.WriteString(w, "done")
+	})
+	handle("/echo", func(w http.ResponseWriter, r *http.Request) {
+		b, err := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%q %v %d %v %v", b, err, r.ContentLength, r.TransferEncoding, r.Trailer)
+	})
+	handle("/unread", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "not read") })
+	handle("/about", func(w http.ResponseWriter, r *http.Request) {
+		fmt.Fprintf(w, "%s %s %s %v host=%q close=%v url=%#v\n", r.Method, r.RequestURI, r.Proto, r.ContentLength, r.Host, r.Close, *r.URL)
+		for _, k := range []string{"Connection", "Cookie", "X-Twice", "X-Empty", "Cache-Control", "Host", "Transfer-Encoding", "Trailer"} {
+			fmt.Fprintf(w, "%s=%q\n", k, r.Header[k])
+		}
+	})
+	handle("/panic", func(w http.ResponseWriter, r *http.Request) { panic(http.ErrAbortHandler) })
+	handle("/latepanic", func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "half")
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	})
+	handle("/twice", func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(201)
+		w.WriteHeader(202)
+	})
+	handle("/error", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "teapot", 418) })
+	handle("/redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/hello", 302) })
+	m.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))
+	return m
+}
+
+// TestAsNetHTTP sends the same bytes to net/http's server and to ours: the answers are the
+// same, byte by byte but for dates, and so is whether the connection stays open.
+func TestAsNetHTTP(t *testing.T) {
+	get := func(path string, fields ...string) string {
+		return "GET " + path + " HTTP/1.1\r\nHost: x\r\n" + strings.Join(append(fields, ""), "\r\n") + "\r\n"
+	}
+	post := func(path, fields, body string) string {
+		return "POST " + path + " HTTP/1.1\r\nHost: x\r\n" + fields + "\r\n" + body
+	}
+	type row struct {
+		name    string
+		pieces  []string
+		methods []string
+	}
+	one := func(name, s string) row { return row{name, []string{s}, []string{s[:strings.Index(s, " ")]}} }
+	rows := []row{}
+	for _, path := range []string{"/hello", "/empty", "/large", "/block", "/length", "/short", "/long", "/flush", "/headers", "/trailer",
+		"/close", "/identity", "/hints", "/panic", "/latepanic", "/twice", "/error", "/redirect", "/nothing", "/files/file.txt", "/files/", "/files/none",
+		"/status/200", "/status/204", "/status/304", "/status/404", "/status/599", "/status/299"} {
+		rows = append(rows, one(path, get(path)), one("HEAD "+path, strings.Replace(get(path), "GET", "HEAD", 1)),
+			one("close "+path, get(path, "Connection: close")))
+		if path != "/hints" { // which ours does not send to 1.0, as RFC 9110 has it
+			rows = append(rows, one("1.0 "+path, "GET "+path+" HTTP/1.0\r\n\r\n"),
+				one("1.0 keep-alive "+path, "GET "+path+" HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"))
+		}
+	}
+	rows = append(rows,
+		one("about", get("/about?a=b&c=%20", "Cookie: a=b", "X-Twice: 1", "x-twice: 2", "X-Empty:", "Pragma: no-cache")),
+		one("absolute target", "GET http://other:81/about HTTP/1.1\r\nHost: x\r\n\r\n"),
+		one("escaped path", get("/about?", "Connection: keep-alive, X-Foo")),
+		one("lower case", get("/about", "cookie: a=b", "CONNECTION: Keep-Alive")),
+		one("options", "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n"),
+		one("path to clean", get("/a/../hello")),
+		one("two slashes", get("//hello")),
+		one("range", get("/files/file.txt", "Range: bytes=10-19")),
+		one("ranges", get("/files/file.txt", "Range: bytes=10-19", "If-Modified-Since: Mon, 02 Jan 2006 15:04:05 GMT")),
+		one("bad range", get("/files/file.txt", "Range: bytes=100000000-")),
+		one("large range", get("/files/file.txt", "Range: bytes=100-")),
+		one("body", post("/echo", "Content-Length: 5\r\n", "hello")),
+		one("empty body", post("/echo", "Content-Length: 0\r\n", "")),
+		one("chunks", post("/echo", "Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\n\r\n")),
+		one("trailers", post("/echo", "Transfer-Encoding: chunked\r\nTrailer: X-Sum\r\n", "5\r\nhello\r\n0\r\nX-Sum: 1\r\nX-More: 2\r\n\r\n")),
+		one("bad chunk", post("/echo", "Transfer-Encoding: chunked\r\n", "5\r\nhelloXX0\r\n\r\n")),
+		one("unread body", post("/unread", "Content-Length: 5\r\n", "hello")),
+		one("unread large body", post("/unread", "Content-Length: 100000\r\n", strings.Repeat("b", 100000))),
+		one("unread chunks", post("/unread", "Transfer-Encoding: chunked\r\n", "5\r\nhello\r\n0\r\n\r\n")),
+		one("unknown expectation", post("/unread", "Content-Length: 5\r\nExpect: tea\r\n", "hello")),
+		row{"expect", []string{post("/echo", "Content-Length: 5\r\nExpect: 100-continue\r\n", ""), "hello"}, []string{"POST"}},
+		row{"body in pieces", []string{post("/echo", "Content-Length: 10\r\n", "hel"), "lo", "world"}, []string{"POST"}},
+		row{"head in pieces", []string{"GET /hel", "lo HTTP/1.1\r\nHo", "st: x\r\n\r", "\n"}, []string{"GET"}},
+		row{"pipeline", []string{get("/hello") + get("/large") + post("/echo", "Content-Length: 5\r\n", "hello") + get("/empty") + get("/flush")}, []string{"GET", "GET", "POST", "GET", "GET"}},
+		row{"pipeline behind an unread body", []string{post("/unread", "Content-Length: 5\r\n", "hello") + get("/hello")}, []string{"POST", "GET"}},
+		row{"pipeline with a close", []string{get("/hello") + get("/close")}, []string{"GET", "GET"}},
+		row{"two in a row", []string{get("/hello"), get("/length")}, []string{"GET", "GET"}},
+	)
+	h := handlers(t)
+	theirs := standard(t, h)
+	for _, model := range append(myriad.Models(), "quick") {
+		s := &myriad.Server{Model: model, Handler: &web.HTTP{Handler: h, ErrorLog: silent}}
+		if model == "quick" {
+			s = &myriad.Server{Handler: &web.HTTP{Handler: web.Quick(h), ErrorLog: silent}}
+		}
+		ours := serve(t, s)
+		t.Run(model, func(t *testing.T) {
+			for _, r := range rows {
+				t.Run(r.name, func(t *testing.T) {
+					t.Parallel()
+					want, got := normal(converse(t, theirs, r.pieces, r.methods)), normal(converse(t, ours, r.pieces, r.methods))
+					if got != want {
+						t.Errorf("for %q\n got %s\nwant %s", r.pieces, clip(got), clip(want))
+					}
+				})
+			}
+		})
+	}
+}
+
+func clip(s string) string {
+	if len(s) > 900 {
+		return fmt.Sprintf("%q ... %q (%d)", s[:600], s[len(s)-200:], len(s))
+	}
+	return fmt.Sprintf("%q", s)
+}

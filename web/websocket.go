@@ -1,0 +1,539 @@
+package web
+
+import (
+	"crypto/sha1"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/myriad-go/myriad"
+)
+
+// SocketHandler is the user's code of a WebSocket. Its calls are those of a
+// [myriad.Handler]: one at a time for each socket, on its event loop where the model has
+// them, so that they do not block. s and message are valid during the call.
+type SocketHandler interface {
+	// Opened is the first call.
+	Opened(s Socket)
+	// Message is a whole message.
+	Message(s Socket, kind Kind, message []byte)
+	// Closed is the last call. why is a *CloseError where the peer has closed, or has
+	// broken the protocol; io.ErrUnexpectedEOF where it has ended without; nil where
+	// Socket.Close was called; and else as in myriad.Handler.
+	Closed(s Socket, why error)
+}
+
+// SocketBase is a SocketHandler that does nothing, to be embedded.
+type SocketBase struct{}
+
+// Opened implements SocketHandler.
+func (SocketBase) Opened(Socket) {}
+
+// Message implements SocketHandler.
+func (SocketBase) Message(Socket, Kind, []byte) {}
+
+// Closed implements SocketHandler.
+func (SocketBase) Closed(Socket, error) {}
+
+// OnMessage is a SocketHandler that hears messages alone.
+type OnMessage func(s Socket, kind Kind, message []byte)
+
+// Opened implements SocketHandler.
+func (OnMessage) Opened(Socket) {}
+
+// Message implements SocketHandler.
+func (f OnMessage) Message(s Socket, kind Kind, message []byte) { f(s, kind, message) }
+
+// Closed implements SocketHandler.
+func (OnMessage) Closed(Socket, error) {}
+
+// WebSocket upgrades connections to WebSockets (RFC 6455). It is an [http.Handler], to be
+// registered as it is; a handler that decides for itself calls Upgrade. Mark it as [Quick],
+// and the upgrade takes no goroutine either.
+//
+// An idle WebSocket takes what an idle connection takes, and some 50 bytes. It answers pings,
+// takes part in the close handshake, and pings silent peers by itself, as often as
+// Server.Heartbeat has it, of which Interval and MaxMissed are enough. Its fields are not changed once it is
+// used.
+type WebSocket struct {
+	// Handler is what happens on the sockets. It is required.
+	Handler SocketHandler
+	// Subprotocols are what the server speaks, the preferred one first. The first that a
+	// client offers, too, is chosen; none is no error.
+	Subprotocols []string
+	// CheckOrigin says whether a page of the request's Origin may connect. By default the
+	// Origin's host must be the request's; a request without one, which is not a
+	// browser's, may.
+	CheckOrigin func(r *http.Request) bool
+	// MaxMessage is the most bytes of a message, when it is not compressed any more. A
+	// longer one closes the socket with CloseTooLarge. The default is 64 KiB, the most
+	// 1 GiB.
+	MaxMessage int
+	// Compression offers permessage-deflate (RFC 7692) to clients that want it, without
+	// context takeover: a socket keeps no window. The default is none: compressing costs
+	// some 20 times as much CPU as sending.
+	Compression bool
+	// MinCompressed is the least bytes of a message that is compressed. The default is
+	// 512.
+	MinCompressed int
+
+	once     sync.Once
+	variants map[variantKey]*variant
+}
+
+const defaultMaxMessage = 64 << 10
+
+type variantKey struct {
+	protocol string
+	deflate  bool
+}
+
+// variant is the myriad.Handler of all sockets that have agreed on the same, and so needs
+// no memory for each.
+type variant struct {
+	*WebSocket
+	variantKey
+}
+
+// partial is the myriad.Handler of a socket while a message is incomplete that does not fit
+// into what a connection keeps unread, or has come in fragments.
+type partial struct {
+	*variant
+	kind    Kind
+	deflate bool
+	message []byte
+	text    text
+	frame   frameHead // the one at hand
+	left    int       // of its payload
+}
+
+// Close codes of RFC 6455, 7.4.1.
+const (
+	CloseNormal        = 1000
+	CloseGoingAway     = 1001
+	CloseProtocolError = 1002
+	CloseUnsupported   = 1003
+	CloseNoCode        = 1005 // the peer has given none; it is never sent
+	CloseInvalidData   = 1007
+	ClosePolicy        = 1008
+	CloseTooLarge      = 1009
+	CloseInternal      = 1011
+)
+
+// CloseError is why a WebSocket has closed.
+type CloseError struct {
+	Code   int
+	Reason string
+}
+
+func (e *CloseError) Error() string { return fmt.Sprintf("websocket: close %d: %s", e.Code, e.Reason) }
+
+// Socket is a WebSocket during a call of its handler.
+type Socket struct {
+	conn *myriad.Conn
+	v    *variant
+}
+
+// Conn is the connection below. What is written to it is not framed: see [Frame].
+func (s Socket) Conn() *myriad.Conn { return s.conn }
+
+// Ref names the socket for use from anywhere: Ref.Send(web.Frame(web.Text, "hello")).
+func (s Socket) Ref() myriad.Ref { return s.conn.Ref() }
+
+// Value and SetValue are those of the connection.
+func (s Socket) Value() any     { return s.conn.Value() }
+func (s Socket) SetValue(v any) { s.conn.SetValue(v) }
+
+// Subprotocol is what was agreed on; "" is none.
+func (s Socket) Subprotocol() string { return s.v.protocol }
+
+// Compressed says whether the client takes compressed messages.
+func (s Socket) Compressed() bool { return s.v.deflate }
+
+// Write sends a message, by the rules of myriad.Conn.Write.
+func (s Socket) Write(kind Kind, message []byte) error {
+	if s.v.deflate && len(message) >= s.v.minCompressed() {
+		_, err := s.conn.Write(deflated(kind, message))
+		return err
+	}
+	var head [10]byte
+	_, err := s.conn.Writev(appendFrameHead(head[:0], byte(kind), len(message)), message)
+	return err
+}
+
+// WriteText is Write of text.
+func (s Socket) WriteText(message string) error { return s.Write(Text, []byte(message)) }
+
+// Ping sends a ping, whose answer nobody hears of but the connection's heartbeat.
+func (s Socket) Ping() error {
+	_, err := s.conn.Write([]byte{bitFin | opPing, 0})
+	return err
+}
+
+// Close begins the end of the socket: the peer is told the code and the reason, of at most 123
+// bytes, and what was written before is sent.
+func (s Socket) Close(code int, reason string) error {
+	_, _ = s.conn.Write(CloseFrame(code, reason))
+	return s.conn.Close()
+}
+
+// CloseFrame is what tells the peer that the socket ends. Behind it, Ref.Close ends it.
+func CloseFrame(code int, reason string) []byte {
+	if len(reason) > maxControl-2 {
+		reason = strings.ToValidUTF8(reason[:maxControl-2], "")
+	}
+	b := appendFrameHead(nil, opClose, 2+len(reason))
+	return append(binary.BigEndian.AppendUint16(b, uint16(code)), reason...)
+}
+
+// ErrNoUpgrade says that a request did not ask for a WebSocket, or may not have one. It has
+// been answered.
+var ErrNoUpgrade = errors.New("web: the request can't be upgraded to a WebSocket")
+
+// ServeHTTP implements http.Handler.
+func (ws *WebSocket) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	_ = ws.Upgrade(w, r, nil)
+}
+
+// Upgrade makes the request's connection a WebSocket, with a Value, when its handler has
+// returned. What is in w's header is sent, too. A request that can't be upgraded is
+// answered, and the error wraps ErrNoUpgrade. The request must be one that an [HTTP] serves;
+// middleware around its ResponseWriter must have Unwrap, as for http.ResponseController.
+func (ws *WebSocket) Upgrade(w http.ResponseWriter, r *http.Request, value any) error {
+	key, status, why := ws.check(r)
+	res := unwrap(w)
+	switch {
+	case status != 0:
+	case res == nil:
+		status, why = http.StatusInternalServerError, "the request is not served by package web"
+	case res.committed || res.x.handed:
+		return fmt.Errorf("%w: it is answered already", ErrNoUpgrade)
+	}
+	if status != 0 {
+		if status == http.StatusUpgradeRequired {
+			w.Header().Set("Sec-WebSocket-Version", "13")
+			w.Header().Set("Upgrade", "websocket")
+		}
+		http.Error(w, why, status)
+		return fmt.Errorf("%w: %s", ErrNoUpgrade, why)
+	}
+	v := ws.agree(r)
+	sum := sha1.Sum([]byte(key + "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"))
+	out := append(res.out, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: "...)
+	out = append(base64.StdEncoding.AppendEncode(out, sum[:]), "\r\n"...)
+	if v.protocol != "" {
+		out = appendField(out, "Sec-WebSocket-Protocol", v.protocol)
+	}
+	if v.deflate {
+		out = appendField(out, "Sec-WebSocket-Extensions", "permessage-deflate; server_no_context_takeover; client_no_context_takeover")
+	}
+	out = appendHeader(out, w.Header(), upgradeField|connectionField|contentLength|transferEncoding|socketPrefix)
+	res.out = append(out, "\r\n"...)
+	res.become(v, value, func(c *myriad.Conn) { v.Handler.Opened(Socket{c, v}) })
+	return nil
+}
+
+// unwrap is our response below what middleware has put around it.
+func unwrap(w http.ResponseWriter) *response {
+	for {
+		switch t := w.(type) {
+		case *response:
+			return t
+		case interface{ Unwrap() http.ResponseWriter }:
+			w = t.Unwrap()
+		default:
+			return nil
+		}
+	}
+}
+
+// check says what is wrong with a request for an upgrade.
+func (ws *WebSocket) check(r *http.Request) (key string, status int, why string) {
+	h := r.Header
+	list := func(key, token string) bool { return hasToken(strings.Join(h[key], ","), token) }
+	key = h.Get("Sec-Websocket-Key")
+	raw, err := base64.StdEncoding.DecodeString(key)
+	switch {
+	case ws.Handler == nil:
+		return "", http.StatusInternalServerError, "web.WebSocket has no Handler"
+	case !list("Connection", "upgrade"), !list("Upgrade", "websocket"):
+		return "", http.StatusUpgradeRequired, "expected a WebSocket's upgrade"
+	case r.Method != http.MethodGet || r.ProtoMinor != 1 || r.ContentLength != 0:
+		return "", http.StatusMethodNotAllowed, "expected GET, without a body, over HTTP/1.1"
+	case h.Get("Sec-Websocket-Version") != "13":
+		return "", http.StatusUpgradeRequired, "expected Sec-WebSocket-Version: 13"
+	case err != nil || len(raw) != 16:
+		return "", http.StatusBadRequest, "Sec-WebSocket-Key is not 16 bytes in base64"
+	case !ws.mayConnect(r):
+		return "", http.StatusForbidden, "the page's origin may not connect"
+	}
+	return key, 0, ""
+}
+
+func (ws *WebSocket) mayConnect(r *http.Request) bool {
+	if ws.CheckOrigin != nil {
+		return ws.CheckOrigin(r)
+	}
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return true
+	}
+	u, err := url.Parse(origin)
+	return err == nil && strings.EqualFold(u.Host, r.Host)
+}
+
+// agree chooses what a socket has.
+func (ws *WebSocket) agree(r *http.Request) *variant {
+	ws.once.Do(func() {
+		ws.variants = make(map[variantKey]*variant)
+		for _, p := range append([]string{""}, ws.Subprotocols...) {
+			for _, deflate := range []bool{false, true} {
+				k := variantKey{p, deflate}
+				ws.variants[k] = &variant{ws, k}
+			}
+		}
+	})
+	var k variantKey
+	offered := strings.Join(r.Header["Sec-Websocket-Protocol"], ",")
+	for _, p := range ws.Subprotocols {
+		if hasToken(offered, p) {
+			k.protocol = p
+			break
+		}
+	}
+	k.deflate = ws.Compression && offersDeflate(r.Header["Sec-Websocket-Extensions"])
+	return ws.variants[k]
+}
+
+func (ws *WebSocket) most() int {
+	if ws.MaxMessage <= 0 {
+		return defaultMaxMessage
+	}
+	return min(ws.MaxMessage, 1<<30)
+}
+
+func (ws *WebSocket) minCompressed() int {
+	if ws.MinCompressed <= 0 {
+		return 512
+	}
+	return ws.MinCompressed
+}
+
+// Opened implements myriad.Handler. It is never called: the connection was HTTP's.
+func (v *variant) Opened(*myriad.Conn) {}
+
+// wholeFrame is the most bytes of a frame that is waited for in what the connection keeps
+// unread. A larger one is put together as it comes.
+const wholeFrame = 8 << 10
+
+// payloads are memory for one payload each.
+var payloads = sync.Pool{New: func() any { b := make([]byte, 0, wholeFrame); return &b }}
+
+// Received implements myriad.Handler.
+func (v *variant) Received(c *myriad.Conn, in []byte) (used int) {
+	room := payloads.Get().(*[]byte)
+	defer payloads.Put(room)
+	for used < len(in) && !c.Paused() {
+		h, err := readFrameHead(in[used:], v.deflate)
+		if err == nil && h.n > 0 {
+			err = v.fits(h, 0)
+		}
+		switch {
+		case err != nil:
+			v.fail(c, err)
+			return len(in)
+		case h.n == 0:
+			return used
+		case h.op == opMore:
+			v.fail(c, &CloseError{CloseProtocolError, "a fragment of no message"})
+			return len(in)
+		case h.control() || h.fin && h.n+h.size <= wholeFrame:
+			if len(in)-used < h.n+h.size {
+				return used
+			}
+			p := unmask((*room)[:0], in[used+h.n:used+h.n+h.size], h.mask, 0)
+			used += h.n + h.size
+			if h.control() {
+				if !v.control(c, h.op, p) {
+					return len(in)
+				}
+			} else if !v.deliver(c, Kind(h.op), h.deflate, p, nil) {
+				return len(in)
+			}
+		default:
+			p := &partial{variant: v, kind: Kind(h.op), deflate: h.deflate, frame: h, left: h.size}
+			_ = c.SetHandler(p)
+			return used + h.n
+		}
+	}
+	return used
+}
+
+// fits says whether a frame may come behind so many bytes of its message.
+func (v *variant) fits(h frameHead, before int) error {
+	if !h.control() && h.size > v.most()-before {
+		return &CloseError{CloseTooLarge, fmt.Sprintf("a message has more than %d bytes", v.most())}
+	}
+	return nil
+}
+
+// Received implements myriad.Handler.
+func (m *partial) Received(c *myriad.Conn, in []byte) (used int) {
+	for used < len(in) && !c.Paused() {
+		if m.left > 0 {
+			n := min(m.left, len(in)-used)
+			m.message = unmask(m.message, in[used:used+n], m.frame.mask, m.frame.size-m.left)
+			used += n
+			if m.left -= n; m.kind == Text && !m.deflate && !m.text.check(m.message, false) {
+				m.fail(c, errNoText)
+				return len(in)
+			}
+		}
+		if m.left == 0 && m.frame.fin {
+			_ = c.SetHandler(m.variant)
+			if !m.deliver(c, m.kind, m.deflate, m.message, &m.text) {
+				return len(in)
+			}
+			return used
+		}
+		if m.left > 0 {
+			return used
+		}
+		h, err := readFrameHead(in[used:], m.variant.deflate)
+		if err == nil && h.n > 0 {
+			err = m.fits(h, len(m.message))
+		}
+		switch {
+		case err == nil && h.n > 0 && (h.op == byte(Text) || h.op == byte(Binary)):
+			err = &CloseError{CloseProtocolError, "a message within another one"}
+			fallthrough
+		case err != nil:
+			m.fail(c, err)
+			return len(in)
+		case h.n == 0:
+			return used
+		case h.control():
+			if len(in)-used < h.n+h.size {
+				return used
+			}
+			var room [maxControl]byte
+			if !m.control(c, h.op, unmask(room[:0], in[used+h.n:used+h.n+h.size], h.mask, 0)) {
+				return len(in)
+			}
+			used += h.n + h.size
+		default:
+			m.frame, m.left = h, h.size
+			used += h.n
+		}
+	}
+	if m.left == 0 && m.frame.fin && !c.Paused() {
+		_ = c.SetHandler(m.variant)
+		m.deliver(c, m.kind, m.deflate, m.message, &m.text)
+	}
+	return used
+}
+
+var errNoText = &CloseError{CloseInvalidData, "text that is not UTF-8"}
+
+// deliver gives the handler a message, and says whether the socket goes on.
+func (v *variant) deliver(c *myriad.Conn, kind Kind, deflate bool, p []byte, t *text) bool {
+	if deflate {
+		var err error
+		if p, err = inflated(p, v.most()); err != nil {
+			v.fail(c, err)
+			return false
+		}
+		defer releaseInflated(p)
+		t = nil
+	}
+	if kind == Text && (t == nil && !utf8.Valid(p) || t != nil && !t.check(p, true)) {
+		v.fail(c, errNoText)
+		return false
+	}
+	v.Handler.Message(Socket{c, v}, kind, p)
+	return true
+}
+
+// control takes a ping, pong or close, and says whether the socket goes on.
+func (v *variant) control(c *myriad.Conn, op byte, p []byte) bool {
+	switch op {
+	case opPing:
+		_, _ = c.Write(appendFrame(make([]byte, 0, 2+maxControl), opPong, p))
+	case opClose:
+		why := &CloseError{Code: CloseNoCode}
+		if len(p) == 1 {
+			why = &CloseError{CloseProtocolError, "a close with half a code"}
+		} else if len(p) > 1 {
+			why.Code, why.Reason = int(binary.BigEndian.Uint16(p)), string(p[2:])
+			if !validCode(why.Code) {
+				why = &CloseError{CloseProtocolError, "an invalid close code"}
+			} else if !utf8.ValidString(why.Reason) {
+				why = errNoText
+			}
+		}
+		v.fail(c, why)
+		return false
+	}
+	return true
+}
+
+func validCode(code int) bool {
+	return code >= 3000 && code < 5000 || code >= 1000 && code <= 1014 && code != 1004 && code != CloseNoCode && code != 1006
+}
+
+// fail answers the peer's close, or its mistake, with the same code, and closes.
+func (v *variant) fail(c *myriad.Conn, why error) {
+	code, reason := CloseInternal, ""
+	var e *CloseError
+	if errors.As(why, &e) {
+		code, reason = e.Code, e.Reason
+	}
+	if code == CloseNoCode {
+		_, _ = c.Write([]byte{bitFin | opClose, 0})
+	} else {
+		_, _ = c.Write(CloseFrame(code, reason))
+	}
+	c.CloseWith(why)
+}
+
+// Ended implements myriad.Handler.
+func (v *variant) Ended(c *myriad.Conn, rest []byte) int {
+	used := v.Received(c, rest)
+	v.cutOff(c)
+	return used
+}
+
+// Ended implements myriad.Handler.
+func (m *partial) Ended(c *myriad.Conn, rest []byte) int {
+	used := m.Received(c, rest)
+	m.cutOff(c)
+	return used
+}
+
+// cutOff closes a socket whose peer has ended without a close.
+func (v *variant) cutOff(c *myriad.Conn) {
+	if !c.Paused() {
+		c.CloseWith(io.ErrUnexpectedEOF)
+	}
+}
+
+// Closed implements myriad.Handler.
+func (v *variant) Closed(c *myriad.Conn, why error) { v.Handler.Closed(Socket{c, v}, why) }
+
+// Heartbeat implements myriad.HeartbeatHandler with a ping.
+func (v *variant) Heartbeat(c *myriad.Conn) (answers bool) {
+	_ = Socket{c, v}.Ping()
+	return true
+}
+
+// Draining implements myriad.DrainingHandler: the server ends.
+func (v *variant) Draining(c *myriad.Conn) {
+	_ = Socket{c, v}.Close(CloseGoingAway, "the server ends")
+}
