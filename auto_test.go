@@ -74,22 +74,6 @@ func newWaiter(t *testing.T, srv *Server) *started {
 	return s
 }
 
-// Under Auto a first call that waits for ever holds up nobody else.
-func TestAutoFirstCallWaits(t *testing.T) {
-	loopModelsOnly(t)
-	s := newWaiter(t, &Server{Loops: 1})
-	for range 3 {
-		fmt.Fprintln(dial(t, s.addr), "wait")
-	}
-	c := dial(t, s.addr)
-	for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); { // in which quick ones would come to the loop
-		ask(t, c, "hello")
-	}
-	if st := s.Stats(); st.OnWorkers != 1 {
-		t.Errorf("%d loops leave their handlers to workers while calls are out, want 1", st.OnWorkers)
-	}
-}
-
 // When a handler that has been quick holds its loop for ever, the other loops leave
 // theirs to workers: more such calls hold up nobody there.
 func TestAutoHeldLoop(t *testing.T) {

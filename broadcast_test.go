@@ -76,6 +76,15 @@ func TestGroup(t *testing.T) {
 				t.Errorf("got %q, %v", got, err)
 			}
 		}
+		if sent, full := g.Publish([]byte("value")); sent != 10 || full != 0 {
+			t.Errorf("published to %d, %d full; want 10, 0", sent, full)
+		}
+		for _, c := range conns {
+			expect(t, c, "value")
+		}
+		if sent, full := g.Publish(make([]byte, 1001)); sent != 0 || full != 10 {
+			t.Errorf("too large a value: published to %d, %d full; want 0, 10", sent, full)
+		}
 		conns[0].Close()
 		eventually(t, func() bool { return s.Stats().Open == 9 }, func() string { return "not 9 are open" })
 		if sent, full := g.Broadcast([]byte("more")); sent != 9 || full != 0 || g.Len() != 9 {

@@ -3,7 +3,6 @@ package myriad
 import (
 	"fmt"
 	"io"
-	"net"
 	"sync"
 	"testing"
 )
@@ -49,29 +48,6 @@ func TestGroupForgetsClosed(t *testing.T) {
 	}
 }
 
-// While a broadcast is under way, or waits, others come and go.
-func TestGroupDuringBroadcast(t *testing.T) {
-	h := &opened{refs: make(chan Ref, 2), closed: make(chan Ref, 2)}
-	s := start(t, &Server{Handler: h})
-	c := dial(t, s.addr)
-	var g Group
-	r := <-h.refs
-	g.Add(r)
-	g.sending.Lock() // as a broadcast does to its end
-	g.Remove(r)
-	if g.Len() != 0 {
-		t.Error("a connection that was removed is there")
-	}
-	g.Add(r)
-	g.sending.Unlock()
-	if sent, _ := g.Broadcast([]byte("x")); sent != 1 {
-		t.Errorf("sent to %d, want 1", sent)
-	}
-	if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
-		t.Error(err)
-	}
-}
-
 // Broadcasts of many goroutines reach all in one order.
 func TestGroupOrder(t *testing.T) {
 	const conns, senders, each = 3, 4, 25
@@ -105,71 +81,6 @@ func TestGroupOrder(t *testing.T) {
 			if string(got) != want {
 				t.Fatalf("one has got\n%s, and another\n%s", want, got)
 			}
-		}
-	})
-}
-
-// misser tells what its connections have missed.
-type misser struct {
-	member
-	missed chan int64
-}
-
-func (m misser) Closed(conn *Conn, _ error) { m.missed <- conn.Dropped() }
-
-// A peer that does not read gets the newest value when it does, and one that has left
-// the group none. It is not closed, however much is published.
-func TestPublish(t *testing.T) {
-	const size, most = 8 << 10, 64 << 10
-	onModels(t, func(t *testing.T, model string, loops int) {
-		var g Group
-		h := misser{member{group: &g}, make(chan int64, 2)}
-		s := start(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{MaxUnsent: most}, Socket: Socket{SendBuffer: 16 << 10}})
-		c := dial(t, s.addr)
-		_ = c.(*net.TCPConn).SetReadBuffer(16 << 10)
-		eventually(t, func() bool { return g.Len() == 1 }, func() string { return "not in the group" })
-		value := make([]byte, size)
-		n := 0
-		publish := func() {
-			n++
-			copy(value, fmt.Sprintf("%08d", n))
-			if sent, full := g.Publish(value); sent != 1 || full != 0 {
-				t.Fatalf("value %d: sent to %d, no room for %d; want 1, 0", n, sent, full)
-			}
-		}
-		for s.Stats().Replaced < 1000 {
-			publish()
-		}
-		if sent, full := g.Publish(make([]byte, most+1)); sent != 0 || full != 1 {
-			t.Errorf("more than MaxUnsent: sent to %d, no room for %d; want 0, 1", sent, full)
-		}
-		publish()
-		got, last := make([]byte, size), 0
-		taken := 0
-		for ; last < n; taken++ {
-			if _, err := io.ReadFull(c, got); err != nil {
-				t.Fatal(err)
-			}
-			var i int
-			if _, err := fmt.Sscanf(string(got[:8]), "%d", &i); err != nil || i <= last {
-				t.Fatalf("value %q after %d", got[:8], last)
-			}
-			last = i
-		}
-		replaced := s.Stats().Replaced
-		if taken+int(replaced) < n {
-			t.Errorf("%d values were taken and %d replaced, of %d", taken, replaced, n)
-		}
-		for r := range g.refs {
-			g.Remove(r)
-			break
-		}
-		if sent, full := g.Publish(value); sent+full != 0 {
-			t.Errorf("an empty group took %d and %d", sent, full)
-		}
-		c.Close()
-		if missed := <-h.missed; missed != replaced {
-			t.Errorf("the connection has missed %d, want %d", missed, replaced)
 		}
 	})
 }

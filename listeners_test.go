@@ -145,26 +145,6 @@ func TestListenersWithServe(t *testing.T) {
 	says(t, dial(t, addrs[0]), "c", "c by 127.0.0.1:0, tls false")
 }
 
-// While accepting is paused nobody is let in, at no listener.
-func TestPausedListeners(t *testing.T) {
-	for _, model := range Models() {
-		addrs, s := many(t, &Server{Model: model, Loops: 1, Listeners: []Listener{{Addr: "127.0.0.1:0"}, {Addr: "127.0.0.1:0"}}}, 2)
-		paused := func(want bool) {
-			eventually(t, func() bool { return s.Stats().AcceptingPaused == want }, func() string { return fmt.Sprintf("%s: AcceptingPaused is not %t", model, want) })
-		}
-		must(t, s.PauseAccepting())
-		paused(true)
-		a, b := dial(t, addrs[0]), dial(t, addrs[1])
-		if n := s.Stats().Open; n != 0 {
-			t.Errorf("%s: %d connections are open while accepting is paused", model, n)
-		}
-		must(t, s.ResumeAccepting())
-		says(t, a, "a", "a by 127.0.0.1:0, tls false")
-		says(t, b, "b", "b by 127.0.0.1:0, tls false")
-		paused(false)
-	}
-}
-
 func TestBadListeners(t *testing.T) {
 	some := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	for _, test := range []struct {

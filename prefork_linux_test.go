@@ -331,17 +331,6 @@ func TestProcessesShutdown(t *testing.T) {
 	gone(t)
 }
 
-func TestProcessesClose(t *testing.T) {
-	s := startProcesses(t, &Server{Processes: 2})
-	half := halfUnfinished(t, s.addr)
-	s.Close()
-	if _, err := half.in.ReadByte(); err == nil {
-		t.Error("the connection lives on")
-	}
-	ok(t, s.result(t))
-	gone(t)
-}
-
 // A SIGTERM to one worker drains it, and it comes back; SIGINT does nothing.
 func TestSignalToWorker(t *testing.T) {
 	s := startProcesses(t, &Server{Processes: 2})

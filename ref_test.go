@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/myriad-go/myriad/pool"
 )
 
 // outside are the methods that do something, each with what it answers; nil for those that
@@ -87,79 +85,6 @@ func TestOutsideCall(t *testing.T) {
 			}
 		}
 		ask(t, first, "keep") // nothing came of it
-	})
-}
-
-// onAll runs a test on all models, and on those with loops with workers, too.
-func onAll(t *testing.T, f func(t *testing.T, s *Server)) {
-	onModels(t, func(t *testing.T, model string, loops int) {
-		f(t, &Server{Model: model, Loops: loops})
-	})
-	onLoops(t, func(t *testing.T, model string, loops int) {
-		t.Run("workers", func(t *testing.T) {
-			f(t, &Server{Model: model, Loops: loops, Workers: newPool(t, pool.Config{Max: 2, Queue: 100})})
-		})
-	})
-}
-
-// met tells of its connections.
-type met struct {
-	Base
-	refs   chan Ref
-	local  chan net.Addr // in Received
-	closed chan net.Addr // in Closed
-}
-
-func newMet() *met {
-	return &met{refs: make(chan Ref, 10), local: make(chan net.Addr, 10), closed: make(chan net.Addr, 10)}
-}
-
-func (m *met) Opened(c *Conn) {
-	c.SetValue(c.RemoteAddr().String())
-	m.refs <- c.Ref()
-}
-
-func (m *met) Received(c *Conn, in []byte) int {
-	m.local <- c.LocalAddr()
-	return len(in)
-}
-
-func (m *met) Closed(c *Conn, _ error) { m.closed <- c.LocalAddr() }
-
-func TestRefTells(t *testing.T) {
-	onAll(t, func(t *testing.T, srv *Server) {
-		m := newMet()
-		srv.Handler = m
-		s := start(t, srv)
-		ids := map[string]bool{}
-		for range 3 {
-			c := dial(t, s.addr)
-			r := <-m.refs
-			if addr, ok := r.RemoteAddr(); !ok || addr.String() != c.LocalAddr().String() {
-				t.Errorf("RemoteAddr is %v, %v; want %v", addr, ok, c.LocalAddr())
-			}
-			if addr, ok := r.LocalAddr(); !ok || addr.String() != s.addr {
-				t.Errorf("LocalAddr is %v, %v; want %v", addr, ok, s.addr)
-			}
-			if v, ok := r.Value(); !ok || v != c.LocalAddr().String() {
-				t.Errorf("Value is %v, %v; want %v", v, ok, c.LocalAddr())
-			}
-			io.WriteString(c, "x")
-			if addr := <-m.local; addr.String() != s.addr {
-				t.Errorf("Conn.LocalAddr is %v, want %v", addr, s.addr)
-			}
-			c.Close()
-			if addr := <-m.closed; addr != nil {
-				t.Errorf("Conn.LocalAddr is %v in Closed, want nil", addr)
-			}
-			if _, ok := r.RemoteAddr(); ok {
-				t.Error("RemoteAddr is known after the end")
-			}
-			if ids[r.String()] || r.ID() == 0 || r.String() != fmt.Sprint(r.ID()) {
-				t.Errorf("ID is %d, String %s; want another one for each connection", r.ID(), r)
-			}
-			ids[r.String()] = true
-		}
 	})
 }
 

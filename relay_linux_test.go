@@ -25,7 +25,7 @@ func TestIdleRelayMemory(t *testing.T) {
 			must(t, unix.Listen(target, 16))
 			at, err := unix.Getsockname(target)
 			must(t, err)
-			s := start(t, &Server{Model: model, Handler: proxyTo{addr: fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)}})
+			s := start(t, &Server{Model: model, Handler: forward{to: fmt.Sprintf("127.0.0.1:%d", at.(*unix.SockaddrInet4).Port)}})
 			open := make([]int, 0, 2*many)
 			defer func() {
 				for _, fd := range open {
@@ -63,30 +63,6 @@ func TestIdleRelayMemory(t *testing.T) {
 	}
 }
 
-// proxyTo is the handler of a proxy's clients, joinWith that of its connections to the target.
-type proxyTo struct {
-	Base
-	addr string
-}
-
-func (h proxyTo) Opened(c *Conn) {
-	c.Pause()
-	if err := c.Dial(Dial{Addr: h.addr, Handler: joinWith{client: c.Ref()}}); err != nil {
-		c.CloseWith(err)
-	}
-}
-
-type joinWith struct {
-	Base
-	client Ref
-}
-
-func (h joinWith) Opened(c *Conn) {
-	if err := c.Relay(h.client); err != nil {
-		c.CloseWith(err)
-	}
-}
-
 // What a client sends much of by TLS reaches a partner in clear as it was before that.
 func TestRelayOfTLS(t *testing.T) {
 	for _, model := range Models() {
@@ -108,7 +84,7 @@ func TestRelayOfTLS(t *testing.T) {
 				got <- all
 			}()
 			cfg, client := identity()
-			s := start(t, &Server{Model: model, TLSConfig: cfg, Handler: proxyTo{addr: l.Addr().String()}})
+			s := start(t, &Server{Model: model, TLSConfig: cfg, Handler: forward{to: l.Addr().String()}})
 			c := tls.Client(dial(t, s.addr), client)
 			if _, err := c.Write(sent); err != nil {
 				l.Close() // nothing may come

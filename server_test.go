@@ -301,7 +301,7 @@ func TestBeforeStart(t *testing.T) {
 
 // Connections that are opened and killed leave no memory behind.
 func TestConnectionsLeaveNothing(t *testing.T) {
-	const conns, times = 300, 10
+	const conns, times = 300, 5
 	onModels(t, func(t *testing.T, model string, loops int) {
 		s := start(t, &Server{Model: model, Loops: loops})
 		cycle := func() {

@@ -68,29 +68,6 @@ func TestFlightOneDumpAtATime(t *testing.T) {
 	}
 }
 
-// TestFlightWatches runs the real thing: lag grows, a file appears.
-func TestFlightWatches(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "made")
-	src := newSource(myriad.Stats{Model: "epoll"})
-	var log lockedBuffer
-	f := startFlight(t, FlightConfig{Source: src, Dir: dir, Lag: time.Millisecond, Log: slog.New(slog.NewTextHandler(&log, nil))})
-	var lagged myriad.Stats
-	lagged.Lag.Buckets[myriad.Buckets-1] = 1
-	src.stats.Store(&lagged)
-	deadline := time.Now().Add(20 * time.Second)
-	for !strings.Contains(log.String(), "dump=") && time.Now().Before(deadline) {
-		time.Sleep(10 * time.Millisecond)
-	}
-	f.Stop()
-	files, err := filepath.Glob(filepath.Join(dir, dumpNames))
-	if err != nil || len(files) != 1 || !strings.Contains(log.String(), "dump="+files[0]) {
-		t.Fatalf("files %q, %v, log %q; want one dump, and its path in the log", files, err, log.String())
-	}
-	if b, err := os.ReadFile(files[0]); err != nil || !isTrace(b) {
-		t.Errorf("%v, %.20q; want a trace", err, b)
-	}
-}
-
 func TestFlightRefuses(t *testing.T) {
 	src := newSource(myriad.Stats{})
 	file := filepath.Join(t.TempDir(), "file")
@@ -112,20 +89,6 @@ func TestFlightRefuses(t *testing.T) {
 		}
 	}
 	startFlight(t, FlightConfig{}).Stop() // none of them runs
-}
-
-func TestBucketAbove(t *testing.T) {
-	for d, want := range map[time.Duration]int{
-		1: 1, time.Microsecond: 1, time.Microsecond + 1: 2, 2 * time.Microsecond: 2,
-		100 * time.Millisecond: 18, maxLag: myriad.Buckets - 1,
-	} {
-		if got := bucketAbove(d); got != want {
-			t.Errorf("%v: got %d, want %d", d, got, want)
-		}
-	}
-	if b := (myriad.Histogram{}).Bound(17); b != 131072*time.Microsecond {
-		t.Errorf("the default means %v; the documentation says 131 ms", b)
-	}
 }
 
 // fakeDump is a recorder's dump.

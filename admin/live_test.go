@@ -1,8 +1,6 @@
 package admin
 
 import (
-	"fmt"
-	"math"
 	"net"
 	"net/http"
 	"slices"
@@ -135,25 +133,6 @@ func TestMemoryOfFew(t *testing.T) {
 	}
 }
 
-// Memory per connection is what it has grown by since the first look, not all there is.
-func TestMemoryPerConnection(t *testing.T) {
-	for _, c := range []struct {
-		base, now point
-		want      string
-	}{
-		{point{anonymous: 6 << 20}, point{anonymous: 7 << 20, open: 1024}, "1 KiB"},
-		{point{anonymous: 6 << 20, open: 1000}, point{anonymous: 7 << 20, open: 2024}, "1 KiB"},
-		{point{anonymous: 6 << 20}, point{anonymous: 5 << 20, open: 1024}, "0 B"},
-		{point{anonymous: 6 << 20, open: 1000}, point{anonymous: 7 << 20, open: 1050}, "–"},
-		{point{}, point{anonymous: math.NaN(), open: 1000}, "–"},
-	} {
-		l := live{base: c.base}
-		if got := l.grownEach(c.now); got != c.want {
-			t.Errorf("from %+v to %+v: %s, want %s", c.base, c.now, got, c.want)
-		}
-	}
-}
-
 // Where the handler cuts no messages, which are counted by framers, it is said what is
 // received instead.
 func TestMessagesOrReceives(t *testing.T) {
@@ -187,27 +166,6 @@ func TestLooksAreBounded(t *testing.T) {
 	}
 	if !l.walls.at.IsZero() || !l.talkers.at.IsZero() {
 		t.Error("walls or sockets were looked at though nobody asked for the page")
-	}
-}
-
-// Walls and sockets are looked at for who asks, not more often than they may be, and
-// forgotten when nobody asks any more.
-func TestCostlyLooks(t *testing.T) {
-	l := liveOf(newSource(myriad.Stats{Model: "epoll"}))
-	begin := time.Now()
-	at := func(d time.Duration) time.Time { return begin.Add(d) }
-	l.show(at(0))
-	l.show(at(wallsEvery / 2))
-	if !l.walls.at.Equal(at(0)) || !l.talkers.at.Equal(at(wallsEvery/2)) {
-		t.Errorf("walls are of %v, sockets of %v after the first look", l.walls.at.Sub(begin), l.talkers.at.Sub(begin))
-	}
-	l.show(at(wallsEvery))
-	if !l.walls.at.Equal(at(wallsEvery)) {
-		t.Errorf("walls are of %v after the first look", l.walls.at.Sub(begin))
-	}
-	l.look(at(wallsEvery + watchedFor))
-	if !l.walls.at.IsZero() || !l.talkers.at.IsZero() {
-		t.Error("nobody looks, and walls and sockets are not forgotten")
 	}
 }
 
@@ -308,14 +266,5 @@ func TestWallTable(t *testing.T) {
 	}
 	if got := tone(0.96); got != page.Bad {
 		t.Errorf("96 %% is %q", got)
-	}
-}
-
-func TestTalkersOfManyConnections(t *testing.T) {
-	l := liveOf(newSource(myriad.Stats{}))
-	l.talkers.look(time.Now(), myriad.Stats{Open: maxTalks + 1}, tcpAddr)
-	s := l.talkerSection()
-	if len(s.Parts) > 0 || !strings.Contains(s.Lead, fmt.Sprint(maxTalks+1)) {
-		t.Errorf("of too many connections it says %q, and shows %d parts", s.Lead, len(s.Parts))
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
-	"golang.org/x/net/netutil"
 )
 
 // contextOf is the context of a request, to be ended early.
@@ -173,14 +172,6 @@ func TestServeRefuses(t *testing.T) {
 	}
 }
 
-func TestServeWithEndedContext(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := Serve(ctx, ":0", Config{Source: newSource(myriad.Stats{})}, nil); err != nil && !strings.Contains(err.Error(), "canceled") {
-		t.Errorf("got %v; want nil, or that ctx has ended", err)
-	}
-}
-
 // TestRecordingEndsWithServe has a trace of a minute under way at the end.
 func TestRecordingEndsWithServe(t *testing.T) {
 	s := start(t, ":0")
@@ -242,85 +233,6 @@ func TestEndWaitsForHandlers(t *testing.T) {
 		t.Error("serve returned before the handler")
 	}
 	<-client
-}
-
-func TestConnectionsAreBounded(t *testing.T) {
-	inner, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ln := netutil.LimitListener(inner, 2)
-	accepted := make(chan net.Conn)
-	ended := make(chan error)
-	go func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				ended <- err
-				return
-			}
-			accepted <- c
-		}
-	}()
-	for range 3 {
-		c, err := net.Dial("tcp", inner.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.Close()
-	}
-	first, second := <-accepted, <-accepted
-	select {
-	case <-accepted:
-		t.Error("a third connection was accepted; want 2 at a time")
-	case <-time.After(50 * time.Millisecond): // it can't be waited for that nothing happens
-	}
-	first.Close()
-	first.Close() // once more is nothing
-	third := <-accepted
-	ln.Close() // while Accept waits for room
-	if err := <-ended; err == nil {
-		t.Error("Accept returned no error after Close")
-	}
-	second.Close()
-	third.Close()
-}
-
-// TestHeaderIsBounded sends a header that is too long.
-func TestHeaderIsBounded(t *testing.T) {
-	s := start(t, ":0")
-	defer s.stop(t)
-	r, err := http.NewRequest("GET", "http://"+s.addr+"/healthz", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Close = true
-	r.Header.Set("X-Long", strings.Repeat("x", 2*maxHeader))
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
-		t.Errorf("got %d; want 431", answer.StatusCode)
-	}
-}
-
-// TestSenderGivesUp looks at what the runtime is told when a peer is gone.
-func TestSenderGivesUp(t *testing.T) {
-	w := newWatched()
-	w.fail = io.ErrUnexpectedEOF
-	s := &sender{to: w, control: http.NewResponseController(httptest.NewRecorder()), failed: make(chan struct{})}
-	for range 3 {
-		if _, err := s.Write([]byte("x")); err == nil {
-			t.Error("no error after a failure")
-		}
-	}
-	select {
-	case <-s.failed:
-	default:
-		t.Error("the failure was not told")
-	}
 }
 
 func newRequest(target string) *http.Request { return httptest.NewRequest("GET", target, nil) }

@@ -2,12 +2,11 @@ package metrics
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"reflect"
 	"runtime"
+	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,6 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/pool"
 )
 
 // fixed is a Source that always says the same.
@@ -23,11 +23,19 @@ type fixed myriad.Stats
 
 func (f *fixed) Stats() myriad.Stats { return myriad.Stats(*f) }
 
-// gather scrapes a server with the given Stats.
-func gather(t *testing.T, stats myriad.Stats, labels prometheus.Labels) map[string]*dto.MetricFamily {
-	t.Helper()
-	s := fixed(stats)
-	return scrape(t, NewServerCollector(&s, labels))
+// fixedPool is a PoolSource that always says the same.
+type fixedPool pool.Stats
+
+func (f *fixedPool) Stats() pool.Stats { return pool.Stats(*f) }
+
+var _ PoolSource = (*pool.Pool)(nil)
+
+func ofServer(stats myriad.Stats) prometheus.Collector {
+	return NewServerCollector((*fixed)(&stats), nil)
+}
+
+func ofPool(stats pool.Stats) prometheus.Collector {
+	return NewPoolCollector((*fixedPool)(&stats), nil)
 }
 
 // scrape gives what a collector tells, by name.
@@ -93,72 +101,103 @@ func said(families map[string]*dto.MetricFamily) map[string]int {
 			for _, l := range m.Label {
 				values[l.GetValue()]++
 			}
-			if h := m.Histogram; h != nil {
-				values[fmt.Sprint(float64(h.GetSampleCount()))]++
-				values[fmt.Sprint(h.GetSampleSum())]++
+			switch {
+			case m.Histogram != nil:
+				values[fmt.Sprint(float64(m.Histogram.GetSampleCount()))]++
+				values[fmt.Sprint(m.Histogram.GetSampleSum())]++
 				var before uint64
-				for _, b := range h.Bucket {
+				for _, b := range m.Histogram.Bucket {
 					values[fmt.Sprint(float64(b.GetCumulativeCount()-before))]++
 					before = b.GetCumulativeCount()
 				}
-				continue
+			case m.Summary != nil:
+				values[fmt.Sprint(float64(m.Summary.GetSampleCount()))]++
+				for _, q := range m.Summary.Quantile {
+					values[fmt.Sprint(q.GetValue())]++
+				}
+			default: // one of them is 0
+				values[fmt.Sprint(m.Gauge.GetValue()+m.Counter.GetValue())]++
 			}
-			values[fmt.Sprint(m.Gauge.GetValue()+m.Counter.GetValue())]++ // one of them is 0
 		}
 	}
 	return values
 }
 
-// TestEveryFieldIsTold finds each field of Stats in the output, by a value that
-// only it has.
-func TestEveryFieldIsTold(t *testing.T) {
-	var stats myriad.Stats
-	want := make(map[string]string)
-	next := int64(1e6) // above whatever else there is
-	fill(reflect.ValueOf(&stats).Elem(), "Stats", &next, want)
-	// The last bucket is told as what Count has more than the others.
-	for _, h := range []string{"Stats.HandlerTime", "Stats.Lag"} {
-		delete(want, fmt.Sprintf("%s.Buckets[%d]", h, myriad.Buckets-1))
-	}
-	got := said(gather(t, stats, nil))
-	for field, value := range want {
+// wantTold finds each of the fields in the output, by a value that only it has.
+func wantTold(t *testing.T, c prometheus.Collector, fields map[string]string, least int) {
+	t.Helper()
+	got := said(scrape(t, c))
+	for field, value := range fields {
 		if got[value] != 1 {
 			t.Errorf("%s, which is %s, was told %d times; want once", field, value, got[value])
 		}
 	}
-	if len(want) < 90 {
-		t.Errorf("only %d figures were looked for", len(want))
+	if len(fields) < least {
+		t.Errorf("only %d figures were looked for", len(fields))
 	}
 }
 
-func TestDraining(t *testing.T) {
-	for draining, want := range map[bool]float64{false: 0, true: 1} {
-		if got := gather(t, myriad.Stats{Draining: draining}, nil)["myriad_draining"].Metric[0].Gauge.GetValue(); got != want {
-			t.Errorf("draining %v: myriad_draining is %v, want %v", draining, got, want)
+// TestEveryFieldIsTold fills the Stats of a server and of a pool. The last bucket of a
+// histogram is told as what Count has more than the others.
+func TestEveryFieldIsTold(t *testing.T) {
+	var stats myriad.Stats
+	fields, next := make(map[string]string), int64(1e6) // above whatever else there is
+	fill(reflect.ValueOf(&stats).Elem(), "Stats", &next, fields)
+	for _, h := range []string{"HandlerTime", "Lag"} {
+		delete(fields, fmt.Sprintf("Stats.%s.Buckets[%d]", h, myriad.Buckets-1))
+	}
+	wantTold(t, ofServer(stats), fields, 90)
+
+	var ofJobs pool.Stats
+	fields = make(map[string]string)
+	fill(reflect.ValueOf(&ofJobs).Elem(), "Stats", &next, fields)
+	for _, h := range []string{"Wait", "Service"} {
+		delete(fields, fmt.Sprintf("Stats.%s.Buckets[%d]", h, pool.Buckets-1))
+	}
+	wantTold(t, ofPool(ofJobs), fields, 14+2*pool.Buckets)
+}
+
+func TestConditions(t *testing.T) {
+	for is, want := range map[bool]float64{false: 0, true: 1} {
+		for name, c := range map[string]prometheus.Collector{
+			"myriad_draining":        ofServer(myriad.Stats{Draining: is}),
+			"myriad_pool_overloaded": ofPool(pool.Stats{Overloaded: is}),
+		} {
+			if got := scrape(t, c)[name].Metric[0].Gauge.GetValue(); got != want {
+				t.Errorf("%s is %v where it is %v, want %v", name, got, is, want)
+			}
 		}
 	}
 }
 
-func TestHistogram(t *testing.T) {
+func TestHistograms(t *testing.T) {
 	stats := myriad.Stats{Lag: myriad.Histogram{Count: 10, Sum: 90 * time.Second}}
 	stats.Lag.Buckets[0], stats.Lag.Buckets[2], stats.Lag.Buckets[myriad.Buckets-1] = 1, 2, 7
-	h := gather(t, stats, nil)["myriad_loop_lag_seconds"].Metric[0].Histogram
-	if h.GetSampleCount() != 10 || h.GetSampleSum() != 90 {
-		t.Errorf("got %d in all, %v s; want 10, 90 s", h.GetSampleCount(), h.GetSampleSum())
-	}
-	wantFirst := []struct {
-		bound float64
-		count uint64
-	}{{1e-6, 1}, {2e-6, 1}, {4e-6, 3}, {8e-6, 3}}
-	for i, want := range wantFirst {
-		if b := h.Bucket[i]; math.Abs(b.GetUpperBound()-want.bound) > 1e-12 || b.GetCumulativeCount() != want.count {
-			t.Errorf("bucket %d: got %d up to %v s, want %d up to %v s", i, b.GetCumulativeCount(), b.GetUpperBound(), want.count, want.bound)
+	ofJobs := pool.Stats{Wait: pool.Histogram{Count: 10, Sum: 90 * time.Second}}
+	ofJobs.Wait.Buckets[0], ofJobs.Wait.Buckets[2], ofJobs.Wait.Buckets[pool.Buckets-1] = 1, 2, 7
+	for _, c := range []struct {
+		name      string
+		collector prometheus.Collector
+		buckets   int
+	}{
+		{"myriad_loop_lag_seconds", ofServer(stats), myriad.Buckets - 1},
+		{"myriad_pool_wait_seconds", ofPool(ofJobs), pool.Buckets - 1},
+	} {
+		h := scrape(t, c.collector)[c.name].Metric[0].Histogram
+		if h.GetSampleCount() != 10 || h.GetSampleSum() != 90 {
+			t.Errorf("%s: got %d in all, %v s; want 10, 90 s", c.name, h.GetSampleCount(), h.GetSampleSum())
 		}
-	}
-	last := h.Bucket[len(h.Bucket)-1]
-	if len(h.Bucket) != myriad.Buckets-1 || last.GetCumulativeCount() != 3 || last.GetUpperBound() != 8.388608 {
-		t.Errorf("last of %d buckets: %d up to %v s; want 3 up to 8.388608 s in the last of %d, the rest only in the count of all",
-			len(h.Bucket), last.GetCumulativeCount(), last.GetUpperBound(), myriad.Buckets-1)
+		for i, want := range []struct {
+			bound float64
+			count uint64
+		}{{1e-6, 1}, {2e-6, 1}, {4e-6, 3}, {8e-6, 3}} {
+			if b := h.Bucket[i]; math.Abs(b.GetUpperBound()-want.bound) > 1e-12 || b.GetCumulativeCount() != want.count {
+				t.Errorf("%s, bucket %d: got %d up to %v s, want %d up to %v s", c.name, i, b.GetCumulativeCount(), b.GetUpperBound(), want.count, want.bound)
+			}
+		}
+		if last := h.Bucket[len(h.Bucket)-1]; len(h.Bucket) != c.buckets || last.GetCumulativeCount() != 3 {
+			t.Errorf("%s: %d buckets, the last with %d; want %d, and 3: the rest is in the count of all alone", c.name, len(h.Bucket), last.GetCumulativeCount(), c.buckets)
+		}
 	}
 }
 
@@ -168,91 +207,80 @@ func TestMemoryPerConnection(t *testing.T) {
 		"no connection":    {},
 		"worker processes": {Open: 10, Processes: 2},
 	} {
-		if _, ok := gather(t, stats, nil)[name]; ok {
+		if _, ok := scrape(t, ofServer(stats))[name]; ok {
 			t.Errorf("%s: %s is there; want it left out", what, name)
 		}
 	}
 	held := make([]byte, 64<<20)
 	runtime.GC() // so that nothing else counts, such as what an earlier run held
-	got := gather(t, myriad.Stats{Open: 2}, nil)[name].Metric[0].Gauge.GetValue()
+	got := scrape(t, ofServer(myriad.Stats{Open: 2}))[name].Metric[0].Gauge.GetValue()
 	if got < float64(len(held))/2 || got > float64(len(held))*3/4 {
 		t.Errorf("with %d bytes held and 2 connections: %v bytes for each; want half of it and not much more", len(held), got)
 	}
 	held[0] = 1 // it lives until here
 }
 
-// TestLint has Prometheus's own rules look at names, units and help texts.
+// The names, units, types and help texts follow the rules of Prometheus and OpenMetrics.
 func TestLint(t *testing.T) {
-	s := fixed(myriad.Stats{Open: 1})
-	problems, err := testutil.CollectAndLint(NewServerCollector(&s, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range problems {
-		t.Errorf("%s: %s", p.Metric, p.Text)
-	}
-	for name := range gather(t, myriad.Stats{Open: 1}, nil) {
-		if !strings.HasPrefix(name, "myriad_") {
-			t.Errorf("%s does not begin with myriad_", name)
-		}
-	}
-}
-
-func TestLabels(t *testing.T) {
-	r := prometheus.NewPedanticRegistry()
-	for _, name := range []string{"chat", "files"} {
-		s := fixed(myriad.Stats{Open: 1})
-		if err := r.Register(NewServerCollector(&s, prometheus.Labels{"server": name})); err != nil {
+	interval, _ := fullInterval()
+	for _, c := range []prometheus.Collector{ofServer(myriad.Stats{Open: 1}), ofPool(pool.Stats{}), observed(nil, interval)} {
+		problems, err := testutil.CollectAndLint(c)
+		if err != nil {
 			t.Fatal(err)
 		}
-	}
-	if n, err := testutil.GatherAndCount(r, "myriad_connections"); err != nil || n != 2 {
-		t.Errorf("two servers in one registry: %d times myriad_connections, %v; want 2", n, err)
-	}
-	families := gather(t, myriad.Stats{Open: 1}, prometheus.Labels{"server": "chat"})
-	for name, f := range families {
-		for _, m := range f.Metric {
-			labels := maps.Collect(func(yield func(string, string) bool) {
-				for _, l := range m.Label {
-					yield(l.GetName(), l.GetValue())
-				}
-			})
-			if labels["server"] != "chat" {
-				t.Errorf("%s has the labels %v; want server=chat among them", name, labels)
+		for _, p := range problems {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+		for name := range scrape(t, c) {
+			if !strings.HasPrefix(name, "myriad_") {
+				t.Errorf("%s does not begin with myriad_", name)
 			}
 		}
 	}
 }
 
-func TestRegisteringRefuses(t *testing.T) {
-	good := &fixed{}
-	for what, c := range map[string]prometheus.Collector{
-		"no source":          NewServerCollector(nil, nil),
-		"a name that is bad": NewServerCollector(good, prometheus.Labels{"\xff": "x"}),
-		"the label state":    NewServerCollector(good, prometheus.Labels{"state": "x"}),
-		"the label cause":    NewServerCollector(good, prometheus.Labels{"cause": "x"}),
-		"the label le":       NewServerCollector(good, prometheus.Labels{"le": "x"}),
-		"the label model":    NewServerCollector(good, prometheus.Labels{"model": "x"}),
+// Two of a kind are told apart by a label, which each metric has, and one of each kind fits
+// in a registry. Labels that metrics have themselves are refused.
+func TestLabels(t *testing.T) {
+	r := prometheus.NewPedanticRegistry()
+	for _, kind := range []struct {
+		metric string
+		of     func(labels prometheus.Labels) prometheus.Collector
+		taken  []string
+	}{
+		{"myriad_connections", func(l prometheus.Labels) prometheus.Collector { return NewServerCollector(&fixed{Open: 1}, l) },
+			[]string{"state", "cause", "le", "model", "\xff"}},
+		{"myriad_pool_workers", func(l prometheus.Labels) prometheus.Collector { return NewPoolCollector(&fixedPool{}, l) },
+			[]string{"state", "outcome", "cause", "le", "\xff"}},
+		{"myriad_load_connections", func(l prometheus.Labels) prometheus.Collector { return observed(l) },
+			[]string{"target", "mode", "model", "stage", "cause", "process", "quantile", "\xff"}},
 	} {
-		if err := prometheus.NewRegistry().Register(c); err == nil {
-			t.Errorf("%s: registered; want an error", what)
+		for _, name := range []string{"a", "b"} {
+			if err := r.Register(kind.of(prometheus.Labels{"name": name})); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n, err := testutil.GatherAndCount(r, kind.metric); err != nil || n != 2 {
+			t.Errorf("two in one registry: %d times %s, %v; want 2", n, kind.metric, err)
+		}
+		for name, f := range scrape(t, kind.of(prometheus.Labels{"name": "a"})) {
+			for _, m := range f.Metric {
+				if !slices.ContainsFunc(m.Label, func(l *dto.LabelPair) bool { return l.GetName() == "name" && l.GetValue() == "a" }) {
+					t.Errorf("%s has the labels %v; want name=a among them", name, m.Label)
+				}
+			}
+		}
+		for _, label := range kind.taken {
+			if err := prometheus.NewRegistry().Register(kind.of(prometheus.Labels{label: "x"})); err == nil {
+				t.Errorf("%s with the label %q: registered; want an error", kind.metric, label)
+			}
 		}
 	}
-}
-
-// TestConcurrentScrapes is for the race detector: collectors keep nothing.
-func TestConcurrentScrapes(t *testing.T) {
-	r := prometheus.NewRegistry()
-	r.MustRegister(NewServerCollector(&fixed{Open: 1}, nil))
-	var wg sync.WaitGroup
-	for range 4 {
-		wg.Go(func() {
-			if _, err := r.Gather(); err != nil {
-				t.Error(err)
-			}
-		})
+	for _, c := range []prometheus.Collector{NewServerCollector(nil, nil), NewPoolCollector(nil, nil)} {
+		if err := prometheus.NewRegistry().Register(c); err == nil {
+			t.Errorf("%T without a source: registered; want an error", c)
+		}
 	}
-	wg.Wait()
 }
 
 func TestRegisterProcess(t *testing.T) {

@@ -94,15 +94,6 @@ func TestLines(t *testing.T) {
 	}
 }
 
-func TestCloseByHandler(t *testing.T) {
-	s, _, d := serve(t, nil)
-	p := s.Dial()
-	p.Send("a\nquit\nb\n")
-	p.Expect("a\n")
-	p.ExpectClosed(nil)
-	d.expect(t, "opened 198.51.100.1:1024", "line a", "line quit", "closed <nil>")
-}
-
 func TestReset(t *testing.T) {
 	s, _, d := serve(t, nil)
 	p := s.Dial()
@@ -150,23 +141,6 @@ func TestTimes(t *testing.T) {
 
 var limits myriad.Limits
 
-func TestHeartbeats(t *testing.T) {
-	s, _, _ := serve(t, func(srv *myriad.Server) {
-		srv.Heartbeat = myriad.Heartbeat{Interval: time.Minute, Message: []byte("ping\n")}
-		srv.Limits.FirstByteTimeout = myriad.Never
-	})
-	p := s.Dial()
-	for range 100 {
-		s.Advance(time.Minute)
-		p.Expect("ping\n")
-		p.Send("\n")
-		p.Expect("\n")
-	}
-	s.Advance(3 * time.Minute)
-	p.Expect("ping\nping\n")
-	p.ExpectClosed(myriad.ErrHeartbeatTimeout)
-}
-
 func TestSlowPeer(t *testing.T) {
 	s, _, d := serve(t, func(srv *myriad.Server) {
 		srv.Limits.HighWater, srv.Limits.LowWater, srv.Limits.MaxUnsent = 2000, 1000, 5000
@@ -185,23 +159,6 @@ func TestSlowPeer(t *testing.T) {
 	p.StartReading()
 	if n := len(p.Output()); n != 1900 {
 		t.Errorf("%d bytes of output, expected 1900", n)
-	}
-}
-
-func TestSlowConsumer(t *testing.T) {
-	s, _, d := serve(t, func(srv *myriad.Server) { srv.Limits.MaxUnsent = 1500 })
-	p := s.Dial()
-	p.StopReading()
-	if err := d.refs[0].Send(make([]byte, 1500)); err != nil {
-		t.Fatal(err)
-	}
-	s.Advance(0)
-	if err := d.refs[0].Send([]byte("x")); !errors.Is(err, myriad.ErrFull) {
-		t.Errorf("Send: %v", err)
-	}
-	p.StartReading()
-	if n := len(p.Output()); n != 1500 {
-		t.Errorf("%d bytes of output", n)
 	}
 }
 
@@ -252,22 +209,6 @@ func TestGroupAndBroadcast(t *testing.T) {
 		t.Fatal(err)
 	}
 	bob.ExpectClosed(myriad.ErrClosedByOperator)
-}
-
-func TestGoroutine(t *testing.T) {
-	later := myriad.MessageFunc(func(c *myriad.Conn, line []byte) {
-		ref, answer := c.Ref(), string(line)+"\n"
-		go func() {
-			if err := ref.Send([]byte(answer)); err == nil {
-				_ = ref.Close()
-			}
-		}()
-	})
-	s := myriadtest.NewServer(t, &myriad.Server{Handler: myriad.Lines(later)})
-	p := s.Dial()
-	p.Send("hello\n")
-	p.Expect("hello\n")
-	p.ExpectClosed(nil)
 }
 
 // TestBubble has timers of a handler, too, at the test's command.
@@ -366,16 +307,6 @@ func TestEntry(t *testing.T) {
 	}
 }
 
-func TestMaxBuffered(t *testing.T) {
-	s, _, _ := serve(t, func(srv *myriad.Server) { srv.Limits.MaxBuffered = 8 << 10 })
-	small, large := s.Dial(), s.Dial()
-	small.Send("hello")
-	large.Send(strings.Repeat("x", 16<<10))
-	large.ExpectClosed(myriad.ErrOverBudget)
-	small.Send("\n")
-	small.Expect("hello\n")
-}
-
 // TestProxy has the layers below the handler at work.
 func TestProxy(t *testing.T) {
 	s, _, d := serve(t, func(srv *myriad.Server) {
@@ -389,21 +320,6 @@ func TestProxy(t *testing.T) {
 	s.Advance(10 * time.Second)
 	if _, closed := silent.Closed(); !closed {
 		t.Error("a proxy that says nothing was not turned away")
-	}
-}
-
-func TestPanic(t *testing.T) {
-	s, srv, d := serve(t, nil)
-	p, other := s.Dial(), s.Dial()
-	p.Send("panic\n")
-	why, closed := p.Closed()
-	if e, ok := errors.AsType[*myriad.PanicError](why); !closed || !ok || e.Value != "as asked" {
-		t.Errorf("closed %v: %v", closed, why)
-	}
-	other.Send("a\n")
-	other.Expect("a\n")
-	if n := srv.Stats().Panics; n != 1 || d.events[len(d.events)-1] != "line a" {
-		t.Errorf("%d panics counted; %v", n, d.events)
 	}
 }
 

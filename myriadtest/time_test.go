@@ -96,39 +96,39 @@ func (h *later) answer() {
 	h.asked = nil
 }
 
-// A client that ends behind its request gets its answer, however late.
+// A client that ends behind its request gets its answer, however late; whose answer never
+// comes is given up in the end; and a drain waits for answers.
 func TestRetain(t *testing.T) {
 	h := &later{}
 	s := myriadtest.NewServer(t, &myriad.Server{Handler: myriad.Lines(h), Limits: myriad.Limits{IdleTimeout: time.Hour}})
-	p := s.Dial()
-	p.Send("request\n")
+	ask := func() *myriadtest.Peer {
+		p := s.Dial()
+		p.Send("request\n")
+		return p
+	}
+	stays := func(p *myriadtest.Peer) {
+		t.Helper()
+		if why, ok := p.Closed(); ok {
+			t.Fatalf("closed before the answer: %v", why)
+		}
+	}
+	p := ask()
 	p.CloseWrite()
 	s.Advance(time.Minute)
-	if why, ok := p.Closed(); ok {
-		t.Fatalf("closed before the answer: %v", why)
-	}
+	stays(p)
 	h.answer()
 	p.Expect("answer\n")
 	p.ExpectClosed(io.EOF)
-}
 
-// Whose answer never comes is given up in the end, and a drain waits for answers.
-func TestRetainEnds(t *testing.T) {
-	h := &later{}
-	s := myriadtest.NewServer(t, &myriad.Server{Handler: myriad.Lines(h), Limits: myriad.Limits{IdleTimeout: time.Hour}})
-	p := s.Dial()
-	p.Send("request\n")
-	p.CloseWrite()
+	forgotten := ask()
+	forgotten.CloseWrite()
 	s.Advance(2 * time.Hour)
-	p.ExpectClosed(myriad.ErrIdleTimeout)
+	forgotten.ExpectClosed(myriad.ErrIdleTimeout)
 
-	q := s.Dial()
-	q.Send("request\n")
+	p = ask()
 	s.Drain()
-	if why, ok := q.Closed(); ok {
-		t.Fatalf("a drain has closed it before the answer: %v", why)
-	}
+	stays(p)
 	h.answer()
-	q.Expect("answer\n")
-	q.ExpectClosed(myriad.ErrServerClosed)
+	p.Expect("answer\n")
+	p.ExpectClosed(myriad.ErrServerClosed)
 }

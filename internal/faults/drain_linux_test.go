@@ -154,7 +154,7 @@ func drained(t *testing.T, s *subject, work string) {
 // is read before it is judged how long they have been silent.
 func TestFrozenProcess(t *testing.T) {
 	onModelsAtOnce(t, func(t *testing.T, model string) {
-		const n, limit = 200, 2 * time.Second
+		const n, limit = 50, 2 * time.Second
 		s := serve(t, spec{Model: model, Limits: myriad.Limits{IdleTimeout: limit, MessageTimeout: limit}}, nil)
 		talkers, halves := pipeliners(s, n), pipeliners(s, n)
 		for _, p := range halves {

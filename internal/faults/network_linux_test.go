@@ -54,7 +54,7 @@ func TestCutLink(t *testing.T) {
 		l := link(t, Weather{})
 		s := serve(t, spec{
 			Addr: "0.0.0.0:0", Model: model,
-			Limits: myriad.Limits{IdleTimeout: 3 * time.Second, WriteTimeout: time.Second},
+			Limits: myriad.Limits{IdleTimeout: 6 * time.Second, WriteTimeout: time.Second},
 		}, l.Server)
 		port := s.addr.Port()
 		s.begin(&Honest{

@@ -127,32 +127,6 @@ func TestSwarmComesAndGoes(t *testing.T) {
 	}
 }
 
-// Greedy connections send as fast as they may: as far ahead as they are allowed, or,
-// if they never read, until nobody takes any more.
-func TestSwarmGreedy(t *testing.T) {
-	const n, ahead = 3, 10_000
-	to := listen(t, func(c net.Conn) { io.Copy(c, c) })
-	polite, deaf := Flood(to, n, floodOfLines, ahead), NeverReadAtSpeed(to, n, floodOfLines)
-	for _, w := range []*Swarm{polite, deaf} {
-		if err := w.Start(); err != nil {
-			t.Fatal(err)
-		}
-		defer w.Stop()
-	}
-	await.True(t, "answers come", func() bool { return polite.Counts().Received > 100*n*ahead })
-	if c := polite.Counts(); c.Sent > c.Received+n*ahead || c.Answered != n {
-		t.Errorf("at most %d bytes were to be under way: %+v", n*ahead, c)
-	}
-	await.True(t, "those that never read are stuck", func() bool {
-		sent := deaf.Counts().Sent
-		time.Sleep(50 * time.Millisecond)
-		return sent > 0 && deaf.Counts().Sent == sent
-	})
-	if c := deaf.Counts(); c.Received > 0 || c.Open != n {
-		t.Errorf("%+v", c)
-	}
-}
-
 func TestSwarmSettings(t *testing.T) {
 	to := netip.MustParseAddrPort("127.0.0.1:1")
 	for _, w := range []*Swarm{

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", "6"); err != nil { // they wait more than they compute
+	if err := flag.Set("test.parallel", "4"); err != nil { // they wait more than they compute
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)

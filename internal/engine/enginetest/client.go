@@ -24,6 +24,31 @@ func (s *server) dial() *client {
 	return dialTo(s.t, s.Addr().String())
 }
 
+func (s *server) dials(n int) (all []*client) {
+	s.t.Helper()
+	for range n {
+		all = append(all, s.dial())
+	}
+	return all
+}
+
+// stream is a client that speaks TLS, or not, and has small buffers if it is slow.
+func (s *server) stream(encrypted, slow bool) io.ReadWriter {
+	s.t.Helper()
+	c := s.dial()
+	if slow {
+		c.smallBuffers()
+	}
+	if !encrypted {
+		return c
+	}
+	t, err := c.encrypt(clientTLS())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return t
+}
+
 func dialTo(t testing.TB, addr string) *client {
 	t.Helper()
 	c, err := tryDial(t, addr)

@@ -18,7 +18,6 @@ import (
 var dialCases = []testCase{
 	{"Dial", dialOut},
 	{"Dial from an address", dialFrom},
-	{"Dial to a port that refuses", dialRefused},
 	{"Dial of more than MaxConns", dialTooMany},
 	{"Dial from an engine that listens to itself", dialItself},
 	{"Dial of a unix socket", dialUnix},

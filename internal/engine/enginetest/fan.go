@@ -5,8 +5,6 @@ import (
 	"io"
 	"runtime"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
@@ -20,7 +18,6 @@ var fanCases = []testCase{
 	{"messages to many are in order with those to one", manyAndOne},
 	{"a value that is not sent is replaced", latestToSlow},
 	{"a value to a connection whose handler takes long is replaced", latestToBusy},
-	{"values of several topics from several goroutines", latestOfMany},
 	{"a value before the end", latestAtEnd},
 }
 
@@ -89,10 +86,7 @@ func mailTogether(b *bench) {
 func manyAndOne(b *bench) {
 	const conns, messages = 5, 150
 	s := b.serve(&Script{})
-	var clients []*client
-	for range conns {
-		clients = append(clients, s.dial())
-	}
+	clients := s.dials(conns)
 	refs := s.wantOpened(conns)
 	lists := engine.ByOwner(refs)
 	all, one := "", ""
@@ -199,48 +193,6 @@ func latestToBusy(b *bench) {
 	await.True(b, "a later value does not come", func() bool { return got.last.Load() == values })
 	held.endSending()
 	await.Receive(b, got.done, "the end")
-}
-
-// latestOfMany: each value of the last ones comes, whoever publishes what meanwhile, and
-// none of a topic comes after a newer one.
-func latestOfMany(b *bench) {
-	const topics, values = 8, 500
-	s := b.serve(&Script{})
-	c := s.dial()
-	ref := s.wantOpened(1)[0]
-	var last [topics]atomic.Int64
-	end := make(chan struct{})
-	go func() {
-		defer close(end)
-		for {
-			var t, v int64
-			if _, err := fmt.Fscanf(c, "%d:%d\n", &t, &v); err != nil {
-				return
-			}
-			if v <= last[t].Swap(v) {
-				b.Errorf("value %d of topic %d comes after a newer one", v, t)
-			}
-		}
-	}()
-	var publishing sync.WaitGroup
-	for t := range topics {
-		publishing.Go(func() {
-			var topic engine.Topic
-			latest := engine.NewLatest(&topic)
-			for v := range values {
-				s.publish(&topic, ref, latest, fmt.Appendf(nil, "%d:%d\n", t, v+1))
-				if v%10 == 0 {
-					runtime.Gosched()
-				}
-			}
-		})
-	}
-	publishing.Wait()
-	for t := range topics {
-		await.True(b, "the last value does not come", func() bool { return last[t].Load() == values })
-	}
-	c.endSending()
-	await.Receive(b, end, "the end")
 }
 
 // latestAtEnd has the peer end while values come: what was published before the

@@ -99,20 +99,10 @@ func fileBetweenWrites(b *bench, encrypted bool) {
 	want := "head" + content + "middle" + content[1000:301000] + content[7:107] + large +
 		content[20:20020] + content[1000000:1020000] + "end"
 	for _, slow := range []bool{false, true} {
-		c := s.dial()
-		if slow {
-			c.smallBuffers()
-		}
-		var stream io.ReadWriter = c
-		if encrypted {
-			if stream, err = c.encrypt(clientTLS()); err != nil {
-				b.Fatal(err)
-			}
-		}
+		stream := s.stream(encrypted, slow)
 		for range 2 {
-			if _, err := io.WriteString(stream, "x"); err != nil {
-				b.Fatal(err)
-			}
+			_, err := io.WriteString(stream, "x")
+			b.must(err)
 			got := make([]byte, len(want)+len("posted"))
 			n, err := io.ReadFull(stream, got)
 			if err != nil {
@@ -165,18 +155,9 @@ func fileSlowly(b *bench, encrypted bool) {
 	if s == nil {
 		return
 	}
-	c := s.dial()
-	c.smallBuffers()
-	var stream io.ReadWriter = c
-	if encrypted {
-		var err error
-		if stream, err = c.encrypt(clientTLS()); err != nil {
-			b.Fatal(err)
-		}
-	}
-	if _, err := io.WriteString(stream, "x"); err != nil {
-		b.Fatal(err)
-	}
+	stream := s.stream(encrypted, true)
+	_, err := io.WriteString(stream, "x")
+	b.must(err)
 	await.True(b, "it is not paused", func() bool { return s.Counters()[engine.Paused] == 1 })
 	s2 := s.Counters()
 	got, most := make([]byte, len(content)+10), int64(0)

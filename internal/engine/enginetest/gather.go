@@ -66,17 +66,8 @@ func headsAndBodies(b *bench, encrypted bool) {
 	}, b.layered(false, encrypted), limited(func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 4<<20, 300<<10, 100<<10 }))
 	done := make(chan error, 4)
 	for i := range 2 {
-		c := s.dial()
-		var stream io.ReadWriter = c
 		slow := i == 1
-		if slow {
-			c.smallBuffers()
-		}
-		if encrypted {
-			t, err := c.encrypt(clientTLS())
-			b.must(err)
-			stream = t
-		}
+		stream := s.stream(encrypted, slow)
 		ref := await.Receive(b, refs, "Opened")
 		go func() { done <- sendNotes(ref) }()
 		go func() { done <- readFrames(stream, body, slow) }()

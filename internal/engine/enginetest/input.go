@@ -56,10 +56,7 @@ func manyMessages(b *bench) {
 func manyConnections(b *bench) {
 	const n = 300
 	s := b.serve(lines())
-	clients := make([]*client, n)
-	for i := range clients {
-		clients[i] = s.dial()
-	}
+	clients := s.dials(n)
 	name := func(c *client) string { return c.LocalAddr().(*net.TCPAddr).String() + "\n" }
 	for range 3 {
 		for _, c := range clients {

@@ -13,11 +13,9 @@ import (
 // The cases of what an operator may do to an engine that runs.
 var operatorCases = []testCase{
 	{"nothing is accepted while it is held", holds},
-	{"held and let go again and again", holdsAgain},
 	{"held where the rate of accepting pauses", holdsWithRate},
 	{"Stop while it is held", stopHeld},
 	{"connection of a peer is closed", expels},
-	{"connection of a peer that does not read is closed", expelsBlocked},
 	{"connection of a peer is closed among many", expelsAmongMany},
 	{"connection of a peer whose handler has not returned", expelsBusy},
 	{"orders after Stop", ordersAfterStop},
@@ -80,22 +78,6 @@ func holds(b *bench) {
 	c.exchange("after\n")
 }
 
-func holdsAgain(b *bench) {
-	s := b.serve(lines())
-	for range 20 {
-		s.Hold(true)
-		s.Hold(false)
-		s.holdNow(true)
-		c := s.dial()
-		s.Hold(true)
-		s.holdNow(false)
-		s.Hold(false)
-		c.exchange("hello\n")
-		c.Close()
-	}
-	s.closed(20)
-}
-
 func holdsWithRate(b *bench) {
 	const n, rate = 40, 100
 	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Admission = engine.AdmissionRules{Rate: rate} })
@@ -148,29 +130,11 @@ func expels(b *bench) {
 	}
 }
 
-func expelsBlocked(b *bench) {
-	const owed = 8 << 20
-	s := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
-		c.Write(make([]byte, owed))
-		return len(in)
-	}}, limited(func(l *engine.Limits) { l.MaxUnsent = 2 * owed }))
-	c := s.dial()
-	c.smallBuffers()
-	c.send("g")
-	c.expect("\x00")
-	s.expelNow(c)
-	s.wantClosed(engine.ErrExpelled)
-	c.expectGone()
-}
-
 // expelsAmongMany has more connections than are looked at in one turn.
 func expelsAmongMany(b *bench) {
 	const n = 700
 	s := b.serve(lines())
-	var clients []*client
-	for range n {
-		clients = append(clients, s.dial())
-	}
+	clients := s.dials(n)
 	s.wantOpened(n)
 	for i, at := range []int{0, n / 2, n - 1} {
 		s.expelNow(clients[at])

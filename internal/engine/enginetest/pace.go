@@ -13,7 +13,6 @@ import (
 var paceCases = []testCase{
 	{"Pace touches many in one call", paceTouches},
 	{"Pace touches connections that are at work", paceAtWork},
-	{"Pace touches what has closed", paceStale},
 	{"Pace touches more often than there is room for mail", paceFull},
 	{"Pace without traffic", paceAlone},
 	{"Pace that has nothing planned", paceIdle},
@@ -66,10 +65,7 @@ func paceTouches(b *bench) {
 	const n = 200
 	var p plan
 	s := b.serve(&Script{Nudged: func(c *engine.Conn) { c.WriteString("due\n") }}, paced(p.pace))
-	var clients []*client
-	for range n {
-		clients = append(clients, s.dial())
-	}
+	clients := s.dials(n)
 	p.add(s.wantOpened(n)...)
 	for _, c := range clients {
 		c.expect("due\n")
@@ -97,10 +93,7 @@ func paceAtWork(b *bench) {
 		}
 		return now + 100*time.Microsecond
 	}))
-	var clients []*client
-	for range n {
-		clients = append(clients, s.dial())
-	}
+	clients := s.dials(n)
 	opened := s.wantOpened(n)
 	refs.Store(&opened)
 	for range rounds {
@@ -113,42 +106,6 @@ func paceAtWork(b *bench) {
 		c.Close()
 	}
 	s.closed(n)
-}
-
-// paceStale has Refs touched whose connections have closed, with others in their
-// slots: nothing comes of it.
-func paceStale(b *bench) {
-	const n = 10
-	var p plan
-	var wrong, right atomic.Int64
-	var gone sync.Map
-	s := b.serve(&Script{Nudged: func(c *engine.Conn) {
-		if _, stale := gone.Load(c.Ref()); stale {
-			wrong.Add(1)
-		} else {
-			right.Add(1)
-		}
-	}}, paced(p.pace))
-	for range n {
-		s.dial().Close()
-	}
-	s.closed(n)
-	old := s.wantOpened(n)
-	for _, r := range old {
-		gone.Store(r, true)
-	}
-	for range n {
-		s.dial()
-	}
-	fresh := s.wantOpened(2 * n)[n:]
-	p.add(engine.Ref{})
-	p.add(old...)
-	p.add(fresh...)
-	await.True(b, "Nudged is not called", func() bool { return right.Load() >= n })
-	if wrong.Load() > 0 || right.Load() > n {
-		b.Errorf("Nudged was called %d times for connections that had closed, and %d for %d others; expected 0 and %d",
-			wrong.Load(), right.Load(), n, n)
-	}
 }
 
 // paceFull touches a connection more often in a call than it has room for mail.
@@ -274,10 +231,7 @@ func paceAll(b *bench) {
 	if !ok {
 		return // one with workers, which passes those over that are at work
 	}
-	var clients []*client
-	for range n {
-		clients = append(clients, s.dial())
-	}
+	clients := s.dials(n)
 	s.wantOpened(n)
 	for _, c := range clients[:gone] {
 		c.Close()

@@ -57,7 +57,7 @@ func dialWithOptions(b *bench, want engine.Socket) {
 	l := listen(b)
 	target := l.Addr().(*net.TCPAddr).AddrPort()
 	seen := make(chan engine.Socket, 1)
-	s := b.serve(&Script{Opened: func(*engine.Conn) { seen <- socketTo(b, target) }}, dialsOnly,
+	s := b.serve(&Script{Opened: func(*engine.Conn) { seen <- socketTo(b, target, netip.AddrPort{}) }}, dialsOnly,
 		func(cfg *engine.Config) { cfg.Socket, cfg.Reset = want, true }) // nobody takes the connection, to end it in order
 	b.must(s.Dial(engine.Dial{Target: target, Count: 1}))
 	got := await.Receive(b, seen, "Opened")
@@ -76,7 +76,10 @@ func dialWithOptions(b *bench, want engine.Socket) {
 func acceptedWithOptions(b *bench) {
 	want := engine.Socket{SendBuffer: 40 << 10, ReceiveBuffer: 50 << 10, Unsent: 16 << 10}
 	seen := make(chan engine.Socket, 1)
-	s := b.serve(&Script{Opened: func(c *engine.Conn) { seen <- socketTo(b, c.Peer()) }},
+	s := b.serve(&Script{Opened: func(c *engine.Conn) {
+		local, _ := c.Ref().LocalAddr()
+		seen <- socketTo(b, c.Peer(), local)
+	}},
 		func(cfg *engine.Config) { cfg.Socket = want })
 	c := s.dial()
 	defer c.Close()
@@ -85,13 +88,18 @@ func acceptedWithOptions(b *bench) {
 	}
 }
 
-// socketTo finds this thread's socket that is connected to a target, and its
-// options. The kernel doubles the sizes that it is given.
-func socketTo(b *bench, target netip.AddrPort) engine.Socket {
-	want := &syscall.SockaddrInet4{Port: int(target.Port()), Addr: target.Addr().As4()}
+// socketTo finds this thread's socket that is connected to a target, from an address if
+// that is given, and its options. The kernel doubles the sizes that it is given.
+func socketTo(b *bench, target, from netip.AddrPort) engine.Socket {
+	is := func(name syscall.Sockaddr, err error, want netip.AddrPort) bool {
+		at, ok := name.(*syscall.SockaddrInet4)
+		return err == nil && ok && netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)) == want
+	}
 	for fd := range 4096 {
-		peer, err := syscall.Getpeername(fd)
-		if at, ok := peer.(*syscall.SockaddrInet4); err != nil || !ok || at.Port != want.Port || at.Addr != want.Addr {
+		if peer, err := syscall.Getpeername(fd); !is(peer, err, target) {
+			continue
+		}
+		if local, err := syscall.Getsockname(fd); from.IsValid() && !is(local, err, from) {
 			continue
 		}
 		option := func(level, name int) int {

@@ -14,7 +14,6 @@ import (
 )
 
 var stopCases = []testCase{
-	{"Stop with nothing open", stopWithNothing},
 	{"Stop with idle connections", stopWithIdle},
 	{"Stop with output owed to a slow reader", stopWhileOwing},
 	{"Stop with half a message received", stopInMessage},
@@ -40,13 +39,10 @@ func wantStopped(b *bench, s *server, err error) {
 	if n := s.Counters()[engine.Open]; n != 0 {
 		b.Errorf("%d connections are open after Stop", n)
 	}
-	if nc, err := net.Dial("tcp", s.Addr().String()); err == nil {
-		nc.Close()
-		b.Error("connections are still accepted after Stop")
-	}
 }
 
-func stopWithNothing(b *bench) {
+// stopFrees stops with nothing open: then Wait returns, and nobody listens there any more.
+func stopFrees(b *bench) {
 	s := b.serve(&Script{})
 	waited := make(chan struct{})
 	go func() { s.Wait(); close(waited) }()
@@ -55,17 +51,18 @@ func stopWithNothing(b *bench) {
 		b.Error("Wait returned before Stop was called")
 	default:
 	}
-	wantStopped(b, s, s.Stop(background(b)))
+	wantStopped(b, s, s.stopNow(b))
 	await.Receive(b, waited, "the return of Wait")
+	if nc, err := net.Dial("tcp", s.Addr().String()); err == nil {
+		nc.Close()
+		b.Error("connections are still accepted after Stop")
+	}
 }
 
 func stopWithIdle(b *bench) {
 	const n = 20
 	s := b.serve(lines())
-	clients := make([]*client, n)
-	for i := range clients {
-		clients[i] = s.dial()
-	}
+	clients := s.dials(n)
 	clients[0].exchange("not all are fresh\n")
 	s.wantOpened(n)
 	done := s.stop(background(b))
@@ -179,10 +176,7 @@ func stopCutOff(b *bench) {
 func stopAllGone(b *bench) {
 	const n = int(patience/time.Second) + 20
 	s := b.serve(lines(), limited(func(l *engine.Limits) { l.ShutdownRate = 1 }))
-	var clients []*client
-	for range n {
-		clients = append(clients, s.dial())
-	}
+	clients := s.dials(n)
 	s.wantOpened(n)
 	done := s.stop(background(b))
 	for _, c := range clients {
@@ -240,10 +234,7 @@ func afterStop(b *bench) {
 func stopWithUnreadHeader(b *bench) {
 	const n = 20
 	s := b.serve(lines(), b.layered(true, false))
-	clients := make([]*client, n)
-	for i := range clients {
-		clients[i] = s.dial()
-	}
+	clients := s.dials(n)
 	await.True(b, "not all have been accepted", func() bool { return s.Counters()[engine.Greeting] == n })
 	for _, c := range clients {
 		c.send("PROXY TCP4 192.0.2.1 192.0.2.2 1234 80\r\nhello\n")

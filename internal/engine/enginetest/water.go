@@ -110,10 +110,7 @@ func drainingGoodbye(b *bench) {
 			c.Write([]byte("goodbye\n"))
 		}
 	})
-	var clients []*client
-	for range n {
-		clients = append(clients, s.dial())
-	}
+	clients := s.dials(n)
 	clients[0].send("half a mess")
 	s.wantOpened(n)
 	s.wantBytesIn(11)

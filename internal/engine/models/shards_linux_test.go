@@ -224,25 +224,6 @@ func TestShardsHoldNoOtherSocket(t *testing.T) {
 	})
 }
 
-// The listeners are gone when the engine has stopped.
-func TestShardsFreeTheirAddress(t *testing.T) {
-	eachWithLoops(t, func(t *testing.T, m engine.Model) {
-		e := shards(t, m, &echo{}, 3, 10)
-		c := dial(t, e)
-		if !tryExchange(c, "hello") {
-			t.Error("not served")
-		}
-		c.Close()
-		if err := e.Stop(t.Context()); err != nil {
-			t.Error(err)
-		}
-		if c, err := net.Dial("tcp", e.Addr().String()); err == nil {
-			c.Close()
-			t.Error("a connection is taken after Stop")
-		}
-	})
-}
-
 // Go's collector runs on the threads of shards, and what it needs is there.
 func TestCollectOnShard(t *testing.T) {
 	eachWithLoops(t, func(t *testing.T, m engine.Model) {
