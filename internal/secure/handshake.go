@@ -18,9 +18,9 @@ const (
 	// asks the owner to stop reading. A ClientHello that is not whole within
 	// them is an error.
 	FullInput = 64 << 10
-	// MaxInput is how many bytes Feed keeps: FullInput and a piece of 64 KiB
-	// that was already on its way.
-	MaxInput = 2 * FullInput
+	// MaxInput is how many bytes Feed keeps: FullInput, and what was already on its
+	// way when reading stopped, which under io_uring is up to 32 pieces of 64 KiB.
+	MaxInput = FullInput + 32<<16
 	// maxWait is how many bytes of a ClientHello are waited for: clients that
 	// offer much send some 2 KiB.
 	maxWait = 16 << 10

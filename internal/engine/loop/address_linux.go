@@ -2,6 +2,7 @@ package loop
 
 import (
 	"net/netip"
+	"runtime"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -17,19 +18,25 @@ import (
 // threads are those of all loops of this process, by id.
 var threads sync.Map
 
-// onLoop is Host.OnLoop.
-func onLoop() bool {
-	_, ok := threads.Load(unix.Gettid())
-	return ok
+// loopHere is the loop whose thread the caller runs on, nil if that is no loop's. A thread that
+// the caller were moved off in between could become a loop's: so it is kept.
+func loopHere() *Loop {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	on, _ := threads.Load(unix.Gettid())
+	l, _ := on.(*Loop)
+	return l
 }
+
+// onLoop is Host.OnLoop.
+func onLoop() bool { return loopHere() != nil }
 
 // local is Host.LocalAddr.
 func local(c *engine.Conn) netip.AddrPort { return sock.LocalAddr(c.FD()) }
 
 // askLocalAddr is Host.AskLocalAddr.
 func (l *Loop) askLocalAddr(r engine.Ref) (addr netip.AddrPort, ok bool) {
-	on, _ := threads.Load(unix.Gettid())
-	switch on {
+	switch loopHere() {
 	case l:
 		return l.localOf(r)
 	case nil:
