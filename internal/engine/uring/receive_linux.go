@@ -8,6 +8,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/engine/loop"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // received takes the completion of a receive. Bytes for a connection that is
@@ -108,14 +109,25 @@ func (d *driver) Read(c *engine.Conn) bool {
 	if d.input == nil {
 		d.input = make([]byte, engine.ReadSize)
 	}
-	n := d.loop.Receive(c, d.input)
-	switch armed := c.Armed() | active; {
-	case n >= bulk:
-		c.SetArmed(armed &^ small)
-	case n > 0:
-		c.SetArmed(armed | small)
+	n, errno := sock.Recv(c.FD(), d.input)
+	switch {
+	case errno == 0 && n > 0:
+		d.take(c, int32(n), d.input[:n])
+		if c.SetArmed(c.Armed() &^ small); n < bulk {
+			c.SetArmed(c.Armed() | small)
+		}
+		if n < len(d.input) {
+			c.Empty()
+		}
+		return true
+	case errno == 0:
+		c.PeerClosed()
+	case errno == unix.EAGAIN:
+		c.Empty()
+	default:
+		c.Failed(errno)
 	}
-	return n > 0
+	return false
 }
 
 // receive submits a receive: one that goes on until it is canceled or fails, if the
