@@ -62,14 +62,14 @@ func TestMemoryOfGroup(t *testing.T) {
 	first(t, report, "cgroup-memory")
 	// How many a killed server had can't be counted from outside: what waits in its queue
 	// is reset like some of what it has accepted, and a busy client sees the ends late.
-	below, above := int(report.Holds-report.Holds/100), int(report.Holds/50)
+	below, above := int(report.Holds-report.Holds/40), int(report.Holds/20)
 	w.whileHolding(below, func() {
-		await.True(t, "a hundredth below the prediction, the server has all connections", func() bool { return w.served() == below })
+		await.True(t, "a fortieth below the prediction, the server has all connections", func() bool { return w.served() == below })
 		w.hold("-n", strconv.Itoa(above), "--connect-timeout", "1s", "--duration", "100ms", target)
 		server.finish()
 	})
 	if state := server.ProcessState.Sys().(syscall.WaitStatus); state.Signal() != syscall.SIGKILL {
-		t.Errorf("the server's end a hundredth above the prediction of %d: %v; want it killed", report.Holds, server.ProcessState)
+		t.Errorf("the server's end a fortieth above the prediction of %d: %v; want it killed", report.Holds, server.ProcessState)
 	}
 	if wall := wallOf(t, report, "cgroup-memory"); !strings.Contains(strings.ToLower(wall.Effect), "kill") {
 		t.Errorf("the doctor says that %q is seen there; want word of the kill", wall.Effect)
