@@ -196,8 +196,8 @@ func handlers(t testing.TB) http.Handler {
 		w.WriteHeader(201)
 		w.WriteHeader(202)
 	})
-	handle("/error", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "teapot", 418) })
-	handle("/redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/hello", 302) })
+	handle("/error", func(w http.ResponseWriter, r *http.Request) { http.Error(w, "teapot", http.StatusTeapot) })
+	handle("/redirect", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/hello", http.StatusFound) })
 	m.Handle("/files/", http.StripPrefix("/files/", http.FileServer(http.Dir(dir))))
 	return m
 }
