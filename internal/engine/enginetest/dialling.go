@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
@@ -144,6 +145,8 @@ func dialTooMany(b *bench) {
 		b.ok(r.Close())
 	}
 	s.wantClosed(make([]error, most)...)
+	// A worker that has called Closed gives the connection back to its loop.
+	await.True(b, "the places of closed connections are not given back", func() bool { return s.Counters()[engine.Open] == 0 })
 	b.must(s.Dial(engine.Dial{Target: target, Count: 1}))
 	s.wantOpened(most + 1)
 }
