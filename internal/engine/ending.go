@@ -254,8 +254,8 @@ func (c *Conn) Finish() {
 	if c.is(overHighWater) {
 		n.Add(Paused, -1)
 	}
+	c.leave() // first: who sees the count finds the place free
 	n.Add(Closing, -1)
 	n.Add(Open, -1)
-	c.leave()
 	c.state, c.more, c.user = 0, nil, nil
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/await"
@@ -55,7 +56,7 @@ func dialKilled(b *bench) {
 	for part := range strings.SplitSeq(b.Name(), "/") {
 		path = append(path, "^"+regexp.QuoteMeta(part)+"$")
 	}
-	child := exec.Command(os.Args[0], "-test.run="+strings.Join(path, "/"), "-test.timeout="+(3*patience).String())
+	child := exec.Command(os.Args[0], "-test.run="+strings.Join(path, "/"), "-test.timeout="+(3*patience).String(), fmt.Sprint("-test.short=", testing.Short()))
 	child.Env = append(os.Environ(), killedTarget+"="+target.String())
 	said, err := child.StdoutPipe()
 	b.must(err)

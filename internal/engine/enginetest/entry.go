@@ -85,6 +85,7 @@ func severalListeners(b *bench) {
 	}
 	there[1].Close()
 	s.wantClosed(io.EOF)
+	wantListening(b, s, "a 1 1 0, b 1 2 1, c 1 1 0") // its place is given back
 	again := dialTo(b, at[1].Addr.String())
 	again.exchange2("?", "b 1\n")
 	other := listen(b)
