@@ -120,25 +120,32 @@ func (x *exchange) start(c *myriad.Conn) {
 
 // Run implements pool.Job.
 func (x *exchange) Run(context.Context) {
+	defer x.end() // also where the handler ends its goroutine
 	x.serve(x.h.handler())
-	x.mu.Lock()
-	x.body.by.end()
-	x.res.by.end()
-	x.body.drop()
-	if !x.handed || x.then != nil {
-		x.ask((*exchange).finish)
-	}
-	x.mu.Unlock()
-	x.cancel()
 }
 
 // Dropped implements pool.Dropper: the pool is overloaded, or closed.
 func (x *exchange) Dropped(error) {
 	x.refuse()
+	x.end()
+}
+
+// end gives the connection back when the handler has returned.
+func (x *exchange) end() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
+	x.stop()
+	if !x.handed || x.then != nil {
+		x.ask((*exchange).finish)
+	}
+}
+
+// stop ends what the handler could still use. It is called with the lock.
+func (x *exchange) stop() {
+	x.body.by.end()
+	x.res.by.end()
 	x.body.drop()
-	x.ask((*exchange).finish)
+	x.cancel()
 }
 
 // refuse makes the response that there is no worker.
@@ -150,9 +157,12 @@ func (x *exchange) refuse() {
 
 // serve calls a handler.
 func (x *exchange) serve(h http.Handler) {
+	returned := false
 	defer func() {
 		if v := recover(); v != nil {
 			x.panicked(v)
+		} else if !returned {
+			x.panicked("the handler has called runtime.Goexit")
 		}
 	}()
 	switch {
@@ -167,6 +177,7 @@ func (x *exchange) serve(h http.Handler) {
 	if !x.handed {
 		x.res.finish()
 	}
+	returned = true
 }
 
 // panicked ends the connection, as net/http does: what was sent stays as it is.

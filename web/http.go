@@ -113,7 +113,9 @@ func (h *HTTP) run(c *myriad.Conn, x *exchange) {
 	}
 	if err := p.TrySubmitTask(pool.Task{Job: x}); err != nil {
 		x.refuse()
-		x.body.closed = true
+		x.mu.Lock()
+		x.stop()
+		x.mu.Unlock()
 		x.finish(c)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -206,6 +207,18 @@ func TestContextEnds(t *testing.T) {
 		nc.Close()
 		if err := await.Receive(t, ended, "the end of a context whose connection has closed"); !errors.Is(err, context.Canceled) {
 			t.Errorf("the context ended with %v", err)
+		}
+	})
+}
+
+// TestGoexit closes the connection of a handler that ends its goroutine.
+func TestGoexit(t *testing.T) {
+	h := &web.HTTP{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { runtime.Goexit() })}
+	eachModel(t, h, func(t *testing.T, addr string) {
+		nc, r := dial(t, addr)
+		io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		if b, err := io.ReadAll(r); err != nil || len(b) > 0 {
+			t.Errorf("read %q, %v; expected the end", b, err)
 		}
 	})
 }

@@ -5,10 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/textproto"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -285,25 +283,7 @@ func (w *response) head(p []byte) {
 		skip |= contentLength
 		w.length = -1
 	}
-	chunked := ""
-	switch {
-	case head || !allowed:
-		skip |= transferEncoding
-	case w.length >= 0:
-		skip |= transferEncoding
-	case r.ProtoMinor == 1 && encoding == "identity":
-		skip |= transferEncoding
-		w.close = true
-	case r.ProtoMinor == 1:
-		w.chunked, chunked = true, "chunked"
-		skip |= contentLength
-		if encoding == "chunked" {
-			skip |= transferEncoding
-		}
-	default:
-		skip |= transferEncoding
-		w.close = true
-	}
+	skip |= w.frameBody(encoding, head || !allowed)
 	if w.close && !hasToken(h.Get("Connection"), "close") {
 		skip |= connectionField
 		if connection = ""; r.ProtoMinor == 1 {
@@ -311,6 +291,10 @@ func (w *response) head(p []byte) {
 		}
 	}
 
+	chunked := ""
+	if w.chunked {
+		chunked = "chunked"
+	}
 	w.out = appendStatus(w.out, r.ProtoMinor, w.status)
 	w.out = appendHeader(w.out, h, skip|trailerPrefix, w.trailers...)
 	if _, ok := h["Date"]; !ok {
@@ -322,6 +306,23 @@ func (w *response) head(p []byte) {
 		}
 	}
 	w.out = append(w.out, "\r\n"...)
+}
+
+// frameBody decides how the client sees the body's end, and says which fields of the handler
+// do not go with that.
+func (w *response) frameBody(encoding string, none bool) (skip fields) {
+	switch eleven := w.x.req.ProtoMinor == 1; {
+	case none, w.length >= 0:
+		return transferEncoding
+	case eleven && encoding != "identity":
+		w.chunked = true
+		if encoding == "chunked" {
+			return contentLength | transferEncoding
+		}
+		return contentLength
+	}
+	w.close = true
+	return transferEncoding
 }
 
 // declaredTrailers are the fields that the handler has announced to come behind the body.
@@ -408,94 +409,6 @@ func (w *response) FlushError() error {
 	w.flush()
 	return w.err
 }
-
-// ReadFrom implements io.ReaderFrom: what is left of a regular file, or a part of it as
-// io.CopyN has it, is sent by the kernel.
-func (w *response) ReadFrom(src io.Reader) (int64, error) {
-	f, n, ok := filePart(src)
-	if ok && w.x.handed {
-		return 0, http.ErrHijacked
-	}
-	if ok && !w.committed {
-		w.WriteHeader(http.StatusOK)
-	}
-	if !ok || n == 0 || w.length < 0 || w.written+n > w.length || w.x.req.Method == http.MethodHead || !bodyAllowed(w.status) {
-		return io.Copy(writerOnly{w}, src)
-	}
-	if !w.headSent && w.header["Content-Type"] == nil {
-		return io.Copy(writerOnly{w}, src) // its kind shows in its first bytes
-	}
-	if err := w.body.Flush(); err != nil {
-		return 0, err
-	}
-	if !w.headSent {
-		w.head(nil)
-	}
-	offset, err := f.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return io.Copy(writerOnly{w}, src)
-	}
-	w.flush()
-	if w.err != nil {
-		return 0, w.err
-	}
-	if err := w.sendFile(f, offset, n); err != nil {
-		if errors.Is(err, myriad.ErrClosed) {
-			w.err = err
-			return 0, err
-		}
-		return io.Copy(writerOnly{w}, src) // by hand
-	}
-	w.written += n
-	_, err = f.Seek(n, io.SeekCurrent)
-	if l, ok := src.(*io.LimitedReader); ok {
-		l.N -= n
-	}
-	return n, err
-}
-
-// sendFile has the connection's owner send a part of a file.
-func (w *response) sendFile(f *os.File, offset, n int64) error {
-	if w.conn != nil {
-		return w.conn.SendFile(f, offset, n)
-	}
-	result := make(chan error, 1)
-	if err := w.x.ref.Do(func(c *myriad.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
-		return err
-	}
-	select {
-	case err := <-result:
-		return err
-	case <-w.x.closing():
-		return myriad.ErrClosed
-	}
-}
-
-// filePart is what src is of a regular file.
-func filePart(src io.Reader) (f *os.File, n int64, ok bool) {
-	most := int64(-1)
-	if l, limited := src.(*io.LimitedReader); limited {
-		src, most = l.R, l.N
-	}
-	if f, ok = src.(*os.File); !ok {
-		return nil, 0, false
-	}
-	info, err := f.Stat()
-	if err != nil || !info.Mode().IsRegular() {
-		return nil, 0, false
-	}
-	at, err := f.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return nil, 0, false
-	}
-	if n = max(info.Size()-at, 0); most >= 0 {
-		n = min(n, most)
-	}
-	return f, n, true
-}
-
-// writerOnly hides ReadFrom from io.Copy.
-type writerOnly struct{ io.Writer }
 
 // appendStatus appends a status line.
 func appendStatus(b []byte, minor, status int) []byte {
@@ -595,61 +508,4 @@ func date() string {
 	s := &stamp{t.Unix(), t.UTC().Format(http.TimeFormat)}
 	now.Store(s)
 	return s.text
-}
-
-// deadline ends waits: of reads of a body, and of writes. Its lock is the exchange's.
-type deadline struct {
-	over   bool
-	timer  *time.Timer
-	ctx    context.Context // ends when it is over; nil if there is none
-	cancel context.CancelFunc
-}
-
-// wait calls f with a context that ends at the deadline.
-func (d *deadline) wait(mu *sync.Mutex, f func(context.Context) error) error {
-	mu.Lock()
-	ctx := d.ctx
-	mu.Unlock()
-	if ctx == nil {
-		ctx = context.Background()
-	}
-	err := f(ctx)
-	if err != nil && ctx.Err() != nil {
-		return os.ErrDeadlineExceeded
-	}
-	return err
-}
-
-// set has f called, with mu, at t.
-func (d *deadline) set(mu *sync.Mutex, t time.Time, f func()) {
-	mu.Lock()
-	defer mu.Unlock()
-	d.stop()
-	if t.IsZero() {
-		return
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	d.ctx, d.cancel = ctx, cancel
-	d.timer = time.AfterFunc(time.Until(t), func() {
-		mu.Lock()
-		defer mu.Unlock()
-		if d.ctx == ctx {
-			d.over = true
-			cancel()
-			f()
-		}
-	})
-}
-
-func (d *deadline) stop() {
-	d.end()
-	*d = deadline{}
-}
-
-// end stops its timer. Whether it was over is still known.
-func (d *deadline) end() {
-	if d.timer != nil {
-		d.timer.Stop()
-		d.cancel()
-	}
 }

@@ -1,0 +1,98 @@
+package web
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"os"
+
+	"github.com/myriad-go/myriad"
+)
+
+// ReadFrom implements io.ReaderFrom: what is left of a regular file, or a part of it as
+// io.CopyN has it, is sent by the kernel.
+func (w *response) ReadFrom(src io.Reader) (int64, error) {
+	f, n, ok := filePart(src)
+	if ok && w.x.handed {
+		return 0, http.ErrHijacked
+	}
+	if ok && !w.committed {
+		w.WriteHeader(http.StatusOK)
+	}
+	if !ok || n == 0 || w.length < 0 || w.written+n > w.length || w.x.req.Method == http.MethodHead || !bodyAllowed(w.status) {
+		return io.Copy(writerOnly{w}, src)
+	}
+	if !w.headSent && w.header["Content-Type"] == nil {
+		return io.Copy(writerOnly{w}, src) // its kind shows in its first bytes
+	}
+	if err := w.body.Flush(); err != nil {
+		return 0, err
+	}
+	if !w.headSent {
+		w.head(nil)
+	}
+	offset, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return io.Copy(writerOnly{w}, src)
+	}
+	w.flush()
+	if w.err != nil {
+		return 0, w.err
+	}
+	if err := w.sendFile(f, offset, n); err != nil {
+		if errors.Is(err, myriad.ErrClosed) {
+			w.err = err
+			return 0, err
+		}
+		return io.Copy(writerOnly{w}, src) // by hand
+	}
+	w.written += n
+	_, err = f.Seek(n, io.SeekCurrent)
+	if l, ok := src.(*io.LimitedReader); ok {
+		l.N -= n
+	}
+	return n, err
+}
+
+// sendFile has the connection's owner send a part of a file.
+func (w *response) sendFile(f *os.File, offset, n int64) error {
+	if w.conn != nil {
+		return w.conn.SendFile(f, offset, n)
+	}
+	result := make(chan error, 1)
+	if err := w.x.ref.Do(func(c *myriad.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
+		return err
+	}
+	select {
+	case err := <-result:
+		return err
+	case <-w.x.closing():
+		return myriad.ErrClosed
+	}
+}
+
+// filePart is what src is of a regular file.
+func filePart(src io.Reader) (f *os.File, n int64, ok bool) {
+	most := int64(-1)
+	if l, limited := src.(*io.LimitedReader); limited {
+		src, most = l.R, l.N
+	}
+	if f, ok = src.(*os.File); !ok {
+		return nil, 0, false
+	}
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return nil, 0, false
+	}
+	at, err := f.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return nil, 0, false
+	}
+	if n = max(info.Size()-at, 0); most >= 0 {
+		n = min(n, most)
+	}
+	return f, n, true
+}
+
+// writerOnly hides ReadFrom from io.Copy.
+type writerOnly struct{ io.Writer }
