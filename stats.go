@@ -108,7 +108,7 @@ func (s *Server) Stats() Stats {
 		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Replaced: n[engine.Replaced],
 		Casting: n[engine.Casting], CastBytes: n[engine.CastBytes], CastAge: time.Duration(n[engine.CastAge]), Broadcasts: n[engine.Broadcasts],
 		Heartbeats: n[engine.Heartbeats], Buffered: n[engine.Buffered],
-		Panics: n[engine.Panics], SlowHandlers: n[engine.Slow], OnWorkers: n[engine.Away], Moved: n[engine.Moved], Shed: n[engine.Shed],
+		Panics: n[engine.Panics], SlowHandlers: n[engine.Slow], OnWorkers: n[engine.LoopsOnWorkers], Moved: n[engine.Moved], Shed: n[engine.Shed],
 		HandlerTime: histogram(n.CallTimes()), Lag: histogram(n.TurnTimes()), Busy: time.Duration(n[engine.BusyTime]),
 	}
 }

@@ -75,7 +75,7 @@ func (x *exam) tcpMem(w *Wall, which int, each int64) bool {
 	if each > 0 {
 		w.Holds = satSub(limits[which], pages) / each
 	}
-	if x.near(w) {
+	if x.exceeded(w) {
 		need := satAdd(max(pages, 0), satMul(each, x.n))
 		w.Needs = format.Count(need) + " pages"
 		pressure := max(withHeadroom(need), limits[1])
@@ -99,7 +99,7 @@ var _ = wall(Wall{
 	if each > 0 {
 		w.Holds = satSub(c.Max, c.Used) / x.page() / each
 	}
-	if !x.near(w) {
+	if !x.exceeded(w) {
 		return true
 	}
 	need := satAdd(max(c.Used, 0), satMul(satMul(x.page(), each), x.n))

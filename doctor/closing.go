@@ -66,7 +66,7 @@ func (x *exam) reuse(w *Wall) bool {
 	}
 	w.Present = fmt.Sprintf("%s: a port waits %d s", cmp.Or(mode, "not there"), seconds)
 	w.Holds = x.withClosing(satMul(r.room(), pairs), seconds)
-	if !x.near(w) {
+	if !x.exceeded(w) {
 		return true
 	}
 	if seconds > 1 {

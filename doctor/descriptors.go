@@ -38,7 +38,7 @@ func (x *exam) nofile(w *Wall) bool {
 	}
 	need := x.ofTables(w, p.Nofile.Hard)
 	switch {
-	case !x.near(w):
+	case !x.exceeded(w):
 	case need > mostDescriptors:
 		w.Advice = x.pastDescriptors()
 	case p.Raise:
@@ -79,7 +79,7 @@ var _ = settingWall(Wall{
 	w.Present = format.Count(limit)
 	need := x.ofTables(w, limit)
 	switch {
-	case !x.near(w):
+	case !x.exceeded(w):
 	case need > mostDescriptors:
 		w.Advice = x.pastDescriptors()
 	default:
@@ -106,7 +106,7 @@ func (x *exam) ofTables(w *Wall, limit int64) (need int64) {
 		each := e.share(x.n)
 		need = max(need, int64(sort.Search(int(each+sock.Reserve), func(n int) bool { return x.tableRoom(e, int64(n)) >= each })))
 	}
-	if x.near(w) {
+	if x.exceeded(w) {
 		w.Needs = format.Count(need)
 	}
 	return need

@@ -210,7 +210,7 @@ func check(f *Facts, p Plan) (*Report, error) {
 	}
 	names := make(map[string]bool)
 	for _, w := range r.Walls {
-		near := w.Near(p.Connections)
+		exceeded := w.Exceeded(p.Connections)
 		switch {
 		case w.Holds < 0:
 			return nil, fmt.Errorf("%s holds %d", w.Name, w.Holds)
@@ -220,11 +220,11 @@ func check(f *Facts, p Plan) (*Report, error) {
 			return nil, fmt.Errorf("%s is there twice", w.Name)
 		case w.Name == "" || w.Side == "" || w.What == "" || w.Present == "" || w.Effect == "" || !strings.HasPrefix(w.Source, "https://"):
 			return nil, fmt.Errorf("something isn't said: %+v", w)
-		case near && (w.Needs == "" || len(w.Changes) == 0 && w.Advice == ""):
+		case exceeded && (w.Needs == "" || len(w.Changes) == 0 && w.Advice == ""):
 			return nil, fmt.Errorf("nothing is said to help: %+v", w)
 		case len(w.Changes) > 0 && w.Advice != "":
 			return nil, fmt.Errorf("advice beside changes: %+v", w)
-		case !near && (w.Needs != "" || len(w.Changes) > 0 || w.Advice != ""):
+		case !exceeded && (w.Needs != "" || len(w.Changes) > 0 || w.Advice != ""):
 			return nil, fmt.Errorf("help where none is needed: %+v", w)
 		}
 		names[w.Name] = true
@@ -323,7 +323,7 @@ func TestChangesMoveTheirWalls(t *testing.T) {
 			if len(w.Changes) == 0 || now == nil {
 				continue
 			}
-			if moved[w.Name]++; now.Near(p.Connections) {
+			if moved[w.Name]++; now.Exceeded(p.Connections) {
 				t.Errorf("seed %d: %d connections wanted, %s held %d and holds %d after %v", seed, p.Connections, w.Name, w.Holds, now.Holds, w.Changes)
 			}
 		}

@@ -136,7 +136,7 @@ func (x *exam) sources(w *Wall) bool {
 	}
 	w.Present = fmt.Sprintf("%d of %d", len(x.p.Sources)-missing, len(x.p.Sources))
 	switch {
-	case !x.near(w):
+	case !x.exceeded(w):
 		w.Changes = nil
 		return true
 	case missing > maxAdded || len(w.Changes) == 0:

@@ -45,7 +45,7 @@ var _ = settingWall(Wall{
 	if most := satAdd(x.queue(limit), 1); x.burst() > most {
 		w.Holds = most
 	}
-	if asked := int64(x.p.Backlog); x.near(w) && asked > 0 && asked < x.burst() {
+	if asked := int64(x.p.Backlog); x.exceeded(w) && asked > 0 && asked < x.burst() {
 		w.Needs = format.Count(x.burst())
 		w.Advice = fmt.Sprintf("have the server ask for a backlog of %s, and have %s as large", w.Needs, somaxconnName)
 	} else {
@@ -75,7 +75,7 @@ var _ = settingWall(Wall{
 	if room := min(limit-limit/4, x.queue(somaxconn)); x.burst() > room {
 		w.Holds = room
 	}
-	if x.near(w) {
+	if x.exceeded(w) {
 		w.Needs, w.Changes = "syncookies", []Change{x.sysctl(cookiesName, "1")}
 	}
 	return true

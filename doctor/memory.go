@@ -147,7 +147,7 @@ var _ = wall(Wall{
 	}
 	x.inMemory(w, satSub(c.Max, c.Used), x.charged())
 	to := withHeadroom(satAdd(max(c.Used, 0), x.needed(x.charged())))
-	if x.near(w) && c.File != "" && to <= x.f.Meminfo.Total {
+	if x.exceeded(w) && c.File != "" && to <= x.f.Meminfo.Total {
 		w.Changes, w.Advice = []Change{c.to(to)}, ""
 	}
 	return c.Max > 0
@@ -176,7 +176,7 @@ func (x *exam) needed(each int64) int64 {
 func (x *exam) inMemory(w *Wall, room, each int64) {
 	w.Holds = satSub(room, x.base()) / each
 	w.What += fmt.Sprintf(": %s bytes for a connection", format.Count(each))
-	if !x.near(w) {
+	if !x.exceeded(w) {
 		return
 	}
 	need := x.needed(each)
@@ -204,7 +204,7 @@ var _ = wall(Wall{
 		x.least(w, e.side, satMul(int64(e.processes), satSub(limit, processBase)/each))
 		need = max(need, satAdd(processBase, satMul(each, ceilDiv(x.n, int64(e.processes)))))
 	}
-	if x.near(w) {
+	if x.exceeded(w) {
 		w.Needs = sizeUp(need)
 		w.Advice = fmt.Sprintf("start it with GOMEMLIMIT=%dMiB, or without", ceilDiv(withHeadroom(need), 1<<20))
 	}
@@ -249,7 +249,7 @@ func (x *exam) memlock(w *Wall) bool {
 	}
 	w.Present = fmt.Sprintf("%s bytes", limited(limit.Soft))
 	w.Holds = largestFit(func(n int64) bool { return limit.Soft < 0 || x.locked(n) <= limit.Soft })
-	if !x.near(w) {
+	if !x.exceeded(w) {
 		return true
 	}
 	need := x.locked(x.n)

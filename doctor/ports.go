@@ -174,7 +174,7 @@ var _ = wall(Wall{
 	}
 	w.Present = fmt.Sprintf("%d-%d: %s × %s × %s", r.low, r.high, format.Count(r.room()), sources, format.Plural(int64(len(x.p.Targets)), "target", "targets"))
 	w.Holds = satMul(r.room(), pairs)
-	if x.near(w) {
+	if x.exceeded(w) {
 		x.widen(w, r, x.n, pairs)
 	}
 	return true
@@ -247,7 +247,7 @@ var _ = wall(Wall{
 	}
 	half := r.room() / 2
 	w.Present, w.Holds = fmt.Sprintf("%s × %s", format.Count(half), sources), satMul(half, pairs)
-	if x.near(w) {
+	if x.exceeded(w) {
 		w.Needs = fmt.Sprintf("%s source addresses", format.Count(ceilDiv(x.n, max(half, 1))))
 		w.Advice = "connect from more addresses (--src), or to more targets"
 	}

@@ -59,8 +59,8 @@ type Wall struct {
 	Beyond bool `json:"beyond,omitempty"`
 }
 
-// Near means that the plan does not fit.
-func (w *Wall) Near(connections int) bool { return w.Holds < int64(connections) }
+// Exceeded says whether a plan with so many connections does not fit.
+func (w *Wall) Exceeded(connections int) bool { return w.Holds < int64(connections) }
 
 // Changes are those of all walls that the plan needs moved, the nearest wall's
 // first, one for each setting: where two walls ask for different values of the same
@@ -69,7 +69,7 @@ func (r *Report) Changes() []Change {
 	var all []Change
 	for i := range r.Walls {
 		w := &r.Walls[i]
-		if !w.Near(r.Plan.Connections) {
+		if !w.Exceeded(r.Plan.Connections) {
 			continue
 		}
 		for _, c := range w.Changes {

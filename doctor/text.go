@@ -20,9 +20,9 @@ const beyond = 3
 const textWidth = 100
 
 // WriteText writes the report for people: how many connections the machine holds,
-// the walls that are near, what moves them, and the commands that then do it.
+// the walls that are exceeded, what moves them, and the commands that then do it.
 func (r *Report) WriteText(w io.Writer) error {
-	near, far, never := r.sorted()
+	exceeded, far, never := r.sorted()
 	shown := min(beyond, len(far))
 	var further, unmet []string
 	for _, w := range far[shown:] {
@@ -42,16 +42,16 @@ func (r *Report) WriteText(w io.Writer) error {
 
 	var b bytes.Buffer
 	fmt.Fprintln(&b, r.Summary())
-	writeTable(&b, slices.Concat(near, far[:shown]))
+	writeTable(&b, slices.Concat(exceeded, far[:shown]))
 	writeItems(&b, "Further away: ", further)
 	writeItems(&b, "Not met by this plan: ", unmet)
 	writeItems(&b, "Not known: ", r.Facts.Unknown)
-	writeLines(&b, "What is seen there:", named(near, func(w *Wall) string { return w.Effect }))
+	writeLines(&b, "What is seen there:", named(exceeded, func(w *Wall) string { return w.Effect }))
 	writeLines(&b, "To move them, in this order, as root:", here)
 	writeLines(&b, "Not from here, where it can't be written, but on the machine itself or when the container is made:", elsewhere)
-	writeLines(&b, "No setting is enough here:", named(near, func(w *Wall) string { return w.Advice }))
+	writeLines(&b, "No setting is enough here:", named(exceeded, func(w *Wall) string { return w.Advice }))
 	writeLines(&b, r.beforeCommands(), r.Commands())
-	writeLines(&b, "Sources:", named(near, func(w *Wall) string { return w.Source }))
+	writeLines(&b, "Sources:", named(exceeded, func(w *Wall) string { return w.Source }))
 	_, err := w.Write(b.Bytes())
 	return err
 }
@@ -107,18 +107,18 @@ func (p *Plan) who() string {
 
 // sorted are the walls that are met before the plan is reached, those behind it,
 // and those that never are.
-func (r *Report) sorted() (near, far, never []*Wall) {
+func (r *Report) sorted() (exceeded, far, never []*Wall) {
 	for i := range r.Walls {
 		switch w := &r.Walls[i]; {
-		case w.Near(r.Plan.Connections):
-			near = append(near, w)
+		case w.Exceeded(r.Plan.Connections):
+			exceeded = append(exceeded, w)
 		case w.Holds < Unlimited:
 			far = append(far, w)
 		default:
 			never = append(never, w)
 		}
 	}
-	return near, far, never
+	return exceeded, far, never
 }
 
 // writeTable writes a line for each wall.

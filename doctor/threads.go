@@ -57,7 +57,7 @@ func (x *exam) ofTasks(w *Wall, limit, used int64) (need int64) {
 	room := satSub(limit, used)
 	w.Holds = largestFit(func(n int64) bool { return x.tasks(n) <= room })
 	need = satAdd(max(used, 0), x.tasks(x.n))
-	if x.near(w) {
+	if x.exceeded(w) {
 		w.Needs = format.Count(need)
 	}
 	return need
@@ -71,7 +71,7 @@ var _ = wall(Wall{
 	need := x.ofTasks(w, c.Max, c.Used)
 	w.Of = c.From
 	switch {
-	case !x.near(w):
+	case !x.exceeded(w):
 	case c.File != "":
 		w.Changes = []Change{c.to(withHeadroom(need))}
 	default:
@@ -93,7 +93,7 @@ var _ = wall(Wall{
 		return false
 	}
 	x.ofTasks(w, p.Nproc.Soft, int64(p.UserTasks))
-	if x.near(w) {
+	if x.exceeded(w) {
 		w.Advice = fmt.Sprintf("raise it to %s where the user's session or unit is set up: limits.conf, LimitNPROC", w.Needs)
 	}
 	return true

@@ -150,7 +150,7 @@ func evenShare(connections, processes int64) int64 {
 }
 
 // near reports whether a wall is met before the plan is reached.
-func (x *exam) near(w *Wall) bool { return w.Near(x.p.Connections) }
+func (x *exam) exceeded(w *Wall) bool { return w.Exceeded(x.p.Connections) }
 
 // least takes a side's number if it is less than what the wall has from the other,
 // and makes the wall one of both if it is the same.
@@ -171,7 +171,7 @@ func (w *Wall) use(used, limit int64) {
 
 // raise has a wall that is near need so much of a setting.
 func (x *exam) raise(w *Wall, name string, need int64) {
-	if x.near(w) {
+	if x.exceeded(w) {
 		w.Needs = format.Count(need)
 		w.Changes = append(w.Changes, x.sysctl(name, strconv.FormatInt(withHeadroom(need), 10)))
 	}

@@ -9,7 +9,7 @@ import (
 )
 
 // controller runs once a tick while there is work: it sets the limit of workers, sheds
-// what is too old in the queue when nobody takes jobs, notices workers that are away,
+// what is too old in the queue when nobody takes jobs, counts long-running jobs,
 // ends idle ones, and keeps the coarse clock. It is one goroutine, which sleeps while no
 // worker is active, but for once a second as long as there are idle workers to end.
 type controller struct {
@@ -23,8 +23,8 @@ type controller struct {
 	backlog      func() float64 // runnableBacklog, except in tests
 	blockedShare float64        // of the busy workers, those that are blocked: a moving average
 	ticks        atomic.Int64
-	watch        int // ticks for which workers are still watched for being away
-	surplus      int // the least number of idle workers in this second
+	watch        int // ticks for which long-running jobs are still counted
+	leastIdle    int // the least number of idle workers in this second
 }
 
 const (
@@ -99,7 +99,7 @@ func (c *controller) sleep() bool {
 	case <-c.wake:
 		return true
 	case <-second:
-		c.surplus = int(p.parked.n.Load())
+		c.leastIdle = int(p.parked.n.Load())
 		c.removeIdle()
 		return true
 	case <-c.quit:
@@ -140,9 +140,9 @@ func (c *controller) tick() (idle bool) {
 		c.setLimit(c.climber.observe(r))
 		p.overload.growing.Store(c.climber.growing())
 	}
-	c.watchWorkers(now)
+	c.countLongRunning(now)
 	c.addWorkers(queued)
-	if c.surplus = min(c.surplus, int(p.parked.n.Load())); ticks%ticksPerSecond == 0 {
+	if c.leastIdle = min(c.leastIdle, int(p.parked.n.Load())); ticks%ticksPerSecond == 0 {
 		c.removeIdle()
 	}
 	if len(shed) > 0 {
@@ -216,26 +216,26 @@ func (c *controller) setLimit(limit int) {
 	}
 }
 
-// watchWorkers counts workers that are away: in a job that takes longer than a tick
+// countLongRunning counts workers that are in a job that takes longer than a tick
 // where jobs were predicted to be short.
-func (c *controller) watchWorkers(now int64) {
+func (c *controller) countLongRunning(now int64) {
 	p := c.p
 	if p.short.predicts() {
 		c.watch = watchTicks
 	} else if c.watch == 0 {
-		p.away.Store(0)
+		p.longRunning.Store(0)
 		return
 	}
 	c.watch--
-	away := int64(0)
+	n := int64(0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, w := range p.all {
 		if start := w.lapStart.Load(); start != 0 && now-start >= int64(tick) {
-			away++
+			n++
 		}
 	}
-	p.away.Store(away)
+	p.longRunning.Store(n)
 }
 
 // addWorkers has more workers see to the jobs that wait, as far as the limit allows.
@@ -257,7 +257,7 @@ func (c *controller) addWorkers(queued int) {
 // removeIdle ends a quarter of the workers that were idle for all of a second.
 func (c *controller) removeIdle() {
 	p := c.p
-	for n := (c.surplus + 3) / 4; n > 0 && p.retire(int64(p.cfg.Min)); n-- {
+	for n := (c.leastIdle + 3) / 4; n > 0 && p.retire(int64(p.cfg.Min)); n-- {
 	}
-	c.surplus = int(p.parked.n.Load())
+	c.leastIdle = int(p.parked.n.Load())
 }

@@ -59,24 +59,24 @@ type Pool struct {
 	parked workerStack
 	waiters
 
-	_         [64]byte
-	size      atomic.Int64 // workers, and closedBit
-	limit     atomic.Int64 // of workers now
-	searching atomic.Int32 // workers that look for jobs
-	closed    atomic.Bool
-	away      atomic.Int64 // workers that will not be back soon although jobs are short
-	asleep    atomic.Bool  // the controller sleeps
-	blocking  atomic.Bool  // jobs block for a good part of their time
-	_         [64]byte
-	short     predictor
-	_         [64]byte
-	clock     atomic.Int64 // recent time: at most some 100 µs old while jobs are short
-	_         [64]byte
-	handed    atomic.Uint64 // jobs handed to a worker directly
-	late      atomic.Uint64
-	refused   atomic.Uint64 // because the pool was closed
-	procs     int64
-	searchers int32 // bound of searching
+	_           [64]byte
+	size        atomic.Int64 // workers, and closedBit
+	limit       atomic.Int64 // of workers now
+	searching   atomic.Int32 // workers that look for jobs
+	closed      atomic.Bool
+	longRunning atomic.Int64 // workers that will not be back soon although jobs are short
+	asleep      atomic.Bool  // the controller sleeps
+	blocking    atomic.Bool  // jobs block for a good part of their time
+	_           [64]byte
+	short       predictor
+	_           [64]byte
+	clock       atomic.Int64 // recent time: at most some 100 µs old while jobs are short
+	_           [64]byte
+	handed      atomic.Uint64 // jobs handed to a worker directly
+	late        atomic.Uint64
+	refused     atomic.Uint64 // because the pool was closed
+	procs       int64
+	searchers   int32 // bound of searching
 
 	mu      sync.Mutex // guards all and spare
 	all     []*worker  // with those that have exited

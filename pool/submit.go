@@ -112,7 +112,7 @@ func (p *Pool) accept(t *Task) error {
 // will be back soon, and has others help if jobs are many. If it is not, because a job
 // takes long for once, the controller finds out.
 func (p *Pool) needsWorker() bool {
-	return p.searching.Load() == 0 && p.available() && !(p.short.predicts() && p.active() > p.away.Load())
+	return p.searching.Load() == 0 && p.available() && !(p.short.predicts() && p.active() > p.longRunning.Load())
 }
 
 // overdraft is how many workers above the limit there may be for jobs that find no room

@@ -152,7 +152,7 @@ func (w *worker) next(o *order) bool {
 			w.job, *o = o.entry, order{}
 			return true
 		}
-		if p.workers() > p.limit.Load() && w.exitSurplus() {
+		if p.workers() > p.limit.Load() && w.exitIfOverLimit() {
 			return false
 		}
 		if w.take(w.betweenJobs()) {
@@ -353,9 +353,9 @@ func (w *worker) flush() {
 	}
 }
 
-// exitSurplus reports whether the worker exits because there are more than the limit.
+// exitIfOverLimit reports whether the worker exits because there are more than the limit.
 // The others see to what waits.
-func (w *worker) exitSurplus() bool {
+func (w *worker) exitIfOverLimit() bool {
 	p := w.p
 	w.flush()
 	w.stopSearching()

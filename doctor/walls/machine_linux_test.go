@@ -118,7 +118,7 @@ func TestConntrack(t *testing.T) {
 	// In the namespace that was, entries outlive their connections by 10 s.
 	w = newWorld(t)
 	w.track(nft)
-	if report = w.examine(0, plan); wallOf(t, report, "conntrack").Near(wanted) {
+	if report = w.examine(0, plan); wallOf(t, report, "conntrack").Exceeded(wanted) {
 		t.Errorf("after what the doctor changed: the wall is at %d", wallOf(t, report, "conntrack").Holds)
 	}
 	w.serve("--model", "epoll")

@@ -158,7 +158,7 @@ func (c *Conn) begin() {
 	if !c.is(outbound) {
 		c.host.Counters.Add(Accepted, 1)
 	}
-	if c.host.Away {
+	if c.host.OnWorkers {
 		c.state |= openPending
 	} else {
 		c.callOpened()

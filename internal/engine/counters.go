@@ -13,17 +13,17 @@ type Counter int
 // The counters. The first ones tell what is now, and go down too; the others
 // only grow.
 const (
-	Open       Counter = iota // connections open
-	Greeting                  // of those, before Opened has been called
-	Paused                    // of those, owing so much that nothing is read
-	Closing                   // of those, closing
-	Buffered                  // bytes of memory in buffers
-	Away                      // loops whose handlers are called by workers
-	Casting                   // broadcasts under way,
-	CastBytes                 // their bytes,
-	CastAge                   // and since when the oldest is, in nanoseconds
-	Holding                   // who accepts nothing, because of Engine.Hold: loops, or the one acceptor
-	Goroutines                // of a worker process, which alone fills it in, see package supervisor
+	Open           Counter = iota // connections open
+	Greeting                      // of those, before Opened has been called
+	Paused                        // of those, owing so much that nothing is read
+	Closing                       // of those, closing
+	Buffered                      // bytes of memory in buffers
+	LoopsOnWorkers                // loops whose handlers are called by workers
+	Casting                       // broadcasts under way,
+	CastBytes                     // their bytes,
+	CastAge                       // and since when the oldest is, in nanoseconds
+	Holding                       // who accepts nothing, because of Engine.Hold: loops, or the one acceptor
+	Goroutines                    // of a worker process, which alone fills it in, see package supervisor
 
 	Accepted     // connections accepted, refused ones not counted
 	Dialled      // connections made by Dial

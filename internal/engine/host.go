@@ -53,10 +53,10 @@ type Host struct {
 	Touch  func(c *Conn)
 	// Index numbers the loops.
 	Index int
-	// Away says that handlers are called by workers: Opened and Received
+	// OnWorkers says that handlers are called by workers: Opened and Received
 	// are left to Deliver, which asks the driver to hand the connection
 	// over. The owner may change it, and Buffers, between two events.
-	Away bool
+	OnWorkers bool
 	// Times, if set, counts how long workers take.
 	Times *RunTimes
 	// Direct, if set, sends what a handler writes on its connection's owner at

@@ -6,7 +6,7 @@ package engine
 func (c *Conn) Arrived(p []byte) {
 	n := c.host.Counters.Add(Reads, 1)
 	c.host.Counters.Add(BytesIn, int64(len(p)))
-	if sample := n%sampling == 0; (sample || c.host.Timing) && !c.host.Away {
+	if sample := n%sampling == 0; (sample || c.host.Timing) && !c.host.OnWorkers {
 		start := c.host.Now()
 		c.host.SetClock(start)
 		c.take(p)
@@ -49,7 +49,7 @@ func (c *Conn) Plain(p []byte) {
 		} else {
 			c.forward(p)
 		}
-	case c.host.Away:
+	case c.host.OnWorkers:
 		c.keep(p)
 		c.state |= inputHeld
 	case c.in != nil:

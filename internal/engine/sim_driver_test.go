@@ -32,7 +32,7 @@ func (s *sim) openLife(slot, room int, dialled bool) *life {
 		l.conn.Dialling(peer, l.began)
 	}
 	l.conn.Open(peer, dialled)
-	s.check(l.opened == (!l.greets() && !s.host.Away), "%v: Opened was called: %v", l, l.opened)
+	s.check(l.opened == (!l.greets() && !s.host.OnWorkers), "%v: Opened was called: %v", l, l.opened)
 	s.check(l.conn.Outbound() == dialled, "%v: Outbound is %v", l, !dialled)
 	s.check(l.conn.Peer() == peer, "%v: Peer is %v, want %v", l, l.conn.Peer(), peer)
 	return l

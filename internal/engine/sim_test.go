@@ -205,7 +205,7 @@ func (s *sim) dress() {
 		h.NewLayer = s.newLayer
 	}
 	if roll&32 != 0 { // as with workers, but that they are quick
-		h.Away, h.Direct = true, nil
+		h.OnWorkers, h.Direct = true, nil
 		h.Shed = s.shed
 	}
 	switch {

@@ -34,7 +34,7 @@ package engine
 // Above them is counted how many heartbeats the peer has left unanswered, up to 255.
 //
 // Beside them there are Conn.Armed, whose bits belong to the driver and to package loop,
-// which has a table of them, and Host.Away: whether workers call the handler. While Armed
+// which has a table of them, and Host.OnWorkers: whether workers call the handler. While Armed
 // has loop.Busy the connection is with a worker, and so are the bits here.
 const (
 	open uint32 = 1 << iota

@@ -89,7 +89,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		{Sockets, false, dialCases},
 		{Sockets, false, systemCases},
 		{Handlers | Sockets, false, castCases},
-		{Handlers, false, waterCases},
+		{Handlers, false, backpressureCases},
 		{Sockets, false, entryCases},
 		{Handlers, false, layerCases},
 		{Handlers, false, overloadCases},

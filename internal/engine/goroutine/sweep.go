@@ -62,7 +62,7 @@ func (g *group) awaitSlice(timer *time.Timer) bool {
 // see all once in a period: a short one while some are about to end.
 func (g *group) slice(period time.Duration) []*conn {
 	if g.urgent.Load() > 0 || period == 0 {
-		period = engine.ShortSweep
+		period = engine.UrgentSweepPeriod
 	}
 	slices := int(period / engine.MinSlice)
 	g.mu.Lock()

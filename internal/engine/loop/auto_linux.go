@@ -105,7 +105,7 @@ func (a *auto) moveAway(each time.Duration) {
 func (a *auto) run(now time.Duration) {
 	switch {
 	case !a.loop.group.cfg.Auto:
-	case a.loop.host.Away:
+	case a.loop.host.OnWorkers:
 		a.reviewReturn(now)
 	default:
 		a.ownBuffers()
@@ -133,8 +133,8 @@ func (a *auto) reviewReturn(now time.Duration) {
 	if a.quickReviews++; a.quickReviews < 2 || !enough {
 		return // calls that are out may be slow ones: the next look tells
 	}
-	l.host.Away = false
-	l.counters.Set(engine.Away, 0)
+	l.host.OnWorkers = false
+	l.counters.Set(engine.LoopsOnWorkers, 0)
 	l.host.Log.LogAttrs(context.Background(), slog.LevelInfo, "handlers are quick: their loop calls them from now on",
 		slog.Int("loop", l.host.Index))
 }
@@ -152,8 +152,8 @@ func (a *auto) ownBuffers() {
 // loop's own.
 func (a *auto) forWorkers() {
 	l := a.loop
-	l.host.Away = true
-	l.counters.Set(engine.Away, 1)
+	l.host.OnWorkers = true
+	l.counters.Set(engine.LoopsOnWorkers, 1)
 	if l.host.Buffers != engine.Buffers(&l.shared) { // otherwise workers may be looking
 		l.host.Buffers, l.host.Direct = &l.shared, nil
 	}

@@ -31,7 +31,7 @@ func TestSlowTurns(t *testing.T) {
 		moved := 0
 		for turn := 1; turn <= 10 && moved == 0; turn++ {
 			l.auto.slowTurn(test.took, test.reads, test.did)
-			if l.host.Away {
+			if l.host.OnWorkers {
 				moved = turn
 			}
 		}

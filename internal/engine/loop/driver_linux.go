@@ -53,7 +53,7 @@ type Driver interface {
 	// MayRead says whether nothing is under way that reads from the connection.
 	MayRead(c *engine.Conn) bool
 	// Sweep is called every now and then for each connection while the
-	// loop sweeps; see Loop.SweepFor.
+	// loop sweeps; see Loop.AddUrgent.
 	Sweep(c *engine.Conn)
 }
 

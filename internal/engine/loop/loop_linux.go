@@ -46,7 +46,7 @@ type Loop struct {
 	buffers  engine.FreeList
 	shared   engine.SharedBuffers // instead, where workers use them too
 
-	stage int32         // what the loop has done of told
+	stage int32         // how far the loop has come with wanted
 	began time.Duration // the turn
 	alert int           // turns that are to be looked at closely
 
@@ -306,7 +306,7 @@ const alertTurns = 10_000
 // poll handles the events that are there, and sees how long that takes where
 // it matters.
 func (l *Loop) poll() bool {
-	if l.group.cfg.Auto && !l.host.Away {
+	if l.group.cfg.Auto && !l.host.OnWorkers {
 		return l.auto.poll()
 	}
 	return l.events()
@@ -393,9 +393,9 @@ func (l *Loop) waitLimit(now time.Duration) time.Duration {
 	return max(next-now, 0)
 }
 
-// SweepFor counts one more or, with -1, one less reason to sweep the slab.
-func (l *Loop) SweepFor(n int) {
-	if l.sweep.often += n; n > 0 && l.sweep.often == n {
+// AddUrgent counts one more or, with -1, one less reason to sweep the slab.
+func (l *Loop) AddUrgent(n int) {
+	if l.sweep.urgent += n; n > 0 && l.sweep.urgent == n {
 		l.sweep.at = min(l.sweep.at, l.host.Clock()+engine.MinSlice) // sooner than it was
 	}
 }
@@ -406,17 +406,17 @@ func (l *Loop) TrackExpiry(c *engine.Conn) {
 	switch _, due := c.Due(); {
 	case due && c.Armed()&Expiring == 0:
 		c.SetArmed(c.Armed() | Expiring)
-		l.SweepFor(1)
+		l.AddUrgent(1)
 	case !due:
 		l.untrackExpiry(c)
 	}
 }
 
-// untrackExpiry takes Time back.
+// untrackExpiry undoes TrackExpiry.
 func (l *Loop) untrackExpiry(c *engine.Conn) {
 	if c.Armed()&Expiring != 0 {
 		c.SetArmed(c.Armed() &^ Expiring)
-		l.SweepFor(-1)
+		l.AddUrgent(-1)
 	}
 }
 
@@ -481,7 +481,7 @@ func (l *Loop) Shut(c *engine.Conn) {
 func (l *Loop) Finish(c *engine.Conn) {
 	l.untrackExpiry(c)
 	sock.Close(c.FD())
-	if l.host.Away && !c.Greets() {
+	if l.host.OnWorkers && !c.Greets() {
 		c.DeferClosed()
 		c.SetArmed(c.Armed() | ClosePending)
 		l.handOver(c)

@@ -15,14 +15,14 @@ import (
 type sweep struct {
 	loop   *Loop
 	period time.Duration // what the limits need; 0 for nothing
-	often  int           // for how many reasons it is to be quick
+	urgent int           // connections that are about to be expired: sweeps are quick
 	at     time.Duration // when the next slice is due
 	chunk  int           // the next chunk
 	left   int           // chunks of this slice that are left
 }
 
 // active reports whether the slab is swept.
-func (s *sweep) active() bool { return s.often > 0 || s.period > 0 && s.loop.slab.used > 0 }
+func (s *sweep) active() bool { return s.urgent > 0 || s.period > 0 && s.loop.slab.used > 0 }
 
 // run looks at the next slice.
 func (s *sweep) run(now time.Duration) {
@@ -30,8 +30,8 @@ func (s *sweep) run(now time.Duration) {
 		return
 	}
 	period := s.period
-	if s.often > 0 {
-		period = engine.ShortSweep
+	if s.urgent > 0 {
+		period = engine.UrgentSweepPeriod
 	}
 	every, n := engine.Slice(period, len(s.loop.slab.chunks))
 	if s.left == 0 {

@@ -92,7 +92,7 @@ func (g *group) moveOthers(but *Loop, held time.Duration) {
 	for _, l := range g.loops {
 		if g.cfg.Auto && l != but {
 			l.addChore(func() {
-				if !l.host.Away {
+				if !l.host.OnWorkers {
 					l.auto.moveAway(held)
 				}
 			})

@@ -14,7 +14,7 @@ import "github.com/myriad-go/myriad/internal/engine"
 // Deliver has the handler called: at once, or by a worker. It says whether the
 // connection is still the loop's.
 func (l *Loop) Deliver(c *engine.Conn) (here bool) {
-	if !l.host.Away || c.Relayed() {
+	if !l.host.OnWorkers || c.Relayed() {
 		c.Deliver()
 		return true
 	}

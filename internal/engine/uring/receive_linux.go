@@ -136,7 +136,7 @@ func (d *driver) receive(c *engine.Conn) {
 	armed := c.Armed()
 	c.SetArmed(armed | receiving)
 	d.receives++
-	d.loop.SweepFor(1)
+	d.loop.AddUrgent(1)
 	s := d.ring.next()
 	s.op, s.fd, s.flags = opRecv, c.FD(), sqeBufferSelect
 	if armed&small != 0 {

@@ -386,7 +386,7 @@ func (d *driver) Sweep(c *engine.Conn) {
 func (d *driver) clear(c *engine.Conn, bits uint16) {
 	if c.Armed()&bits&receiving != 0 {
 		d.receives--
-		d.loop.SweepFor(-1)
+		d.loop.AddUrgent(-1)
 	}
 	c.SetArmed(c.Armed() &^ bits)
 }

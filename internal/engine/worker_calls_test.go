@@ -15,7 +15,7 @@ func newAway(t *testing.T, h *calls) (d *desk, returned *[]error) {
 	d.Abort(nil) // Opened has been called already
 	d.Finish()
 	h.notes, h.why = nil, nil
-	d.host.Away = true
+	d.host.OnWorkers = true
 	d.host.Returned = func(_ *Conn, why error) { *returned = append(*returned, why) }
 	d.host.Shed = func(c *Conn, in []byte, why error) int {
 		h.note("shed %q: %v", in, why)

@@ -12,7 +12,7 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-var waterCases = []testCase{
+var backpressureCases = []testCase{
 	{"Writable streams without end of input", streaming},
 	{"largest debtors give way to MaxBuffered", overBudget},
 	{"Draining says goodbye", drainingGoodbye},

@@ -46,7 +46,7 @@ func (p *prediction) warnings(report *doctor.Report) (lines []string) {
 	hard, soft := p.nearest(report, false), p.nearest(report, true)
 	switch {
 	case hard == nil:
-	case hard.Near(n):
+	case hard.Exceeded(n):
 		lines = append(lines, fmt.Sprintf("this machine stops at %d connections of %d: %s; %s", hard.Holds, n, wallText(hard), p.advice(n)))
 	default:
 		lines = append(lines, fmt.Sprintf("%d connections are %d%% of what this machine holds, %d: %s; %s",
@@ -67,7 +67,7 @@ func (p *prediction) nearest(report *doctor.Report, soft bool) (nearest *doctor.
 		if w.Soft != soft || p.derived && w.Name == "nofile" || w.Name == "io_uring" { // the command says that itself
 			continue
 		}
-		near := w.Near(n) || !soft && w.Holds != doctor.Unlimited && float64(n) > nearShare*float64(w.Holds)
+		near := w.Exceeded(n) || !soft && w.Holds != doctor.Unlimited && float64(n) > nearShare*float64(w.Holds)
 		if near && (nearest == nil || w.Holds < nearest.Holds) {
 			nearest = w
 		}

@@ -31,10 +31,10 @@ func (c *Conn) DeferClosed() {
 	c.more.closedByWorker = true
 }
 
-// ClosedDeferred says whether Part has been called.
+// ClosedDeferred says whether DeferClosed has been called.
 func (c *Conn) ClosedDeferred() bool { return c.more != nil && c.more.closedByWorker }
 
-// UndeferClosed takes Part back, for a connection that no worker will run: Finish calls
+// UndeferClosed undoes DeferClosed, for a connection that no worker will run: Finish calls
 // Closed.
 func (c *Conn) UndeferClosed() { c.more.closedByWorker = false }
 

@@ -318,14 +318,14 @@ func (h *Host) SweepPeriod() time.Duration {
 	if shortest == 0 {
 		return 0
 	}
-	return max(shortest/8, ShortSweep)
+	return max(shortest/8, UrgentSweepPeriod)
 }
 
 // The times of sweeping: the least time between two slices, and in how long all
 // connections are looked at when some are about to end.
 const (
-	MinSlice   = 50 * time.Millisecond
-	ShortSweep = 8 * MinSlice
+	MinSlice          = 50 * time.Millisecond
+	UrgentSweepPeriod = 8 * MinSlice
 )
 
 // maxSlices is in how many slices all connections are looked at, at most.
@@ -336,7 +336,7 @@ const maxSlices = 64
 // are few and there is time, there are few slices.
 func Slice(period time.Duration, chunks int) (every time.Duration, n int) {
 	slices := int(min(period/MinSlice, maxSlices))
-	if period > ShortSweep {
+	if period > UrgentSweepPeriod {
 		slices = min(slices, chunks)
 	}
 	slices = max(slices, 1)
