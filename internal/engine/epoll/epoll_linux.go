@@ -2,7 +2,7 @@
 //
 // The descriptors are watched level-triggered: one receive for each report,
 // and what is left is reported again. Connections that send much are left to the
-// loop: see Loop.Brought.
+// loop: see Loop.NoteRead.
 // Calls that cannot block don't tell the Go scheduler; only the wait for events
 // does, after a look that found none.
 package epoll
@@ -114,7 +114,7 @@ func (d *driver) ready(c *engine.Conn, events uint32) {
 		c.Room()
 	}
 	if events&(sock.In|sock.Hup|sock.Error) != 0 {
-		if d.loop.Queued(c) {
+		if d.loop.ReadQueued(c) {
 			d.detach(c) // the loop will see
 		} else if c.WantsInput() {
 			d.Read(c)
@@ -176,7 +176,7 @@ func (d *driver) Settle(c *engine.Conn) {
 			d.loop.Finish(c)
 			return
 		case engine.Read:
-			if !d.loop.Queued(c) {
+			if !d.loop.ReadQueued(c) {
 				d.Read(c)
 				continue
 			}
@@ -208,7 +208,7 @@ func (d *driver) arm(c *engine.Conn) syscall.Errno {
 	d.loop.TrackExpiry(c)
 	var want uint16
 	var events uint32
-	if c.WantsInput() && (!d.loop.Queued(c) || c.Armed()&armIn != 0) { // it may be dequeued before it is reported
+	if c.WantsInput() && (!d.loop.ReadQueued(c) || c.Armed()&armIn != 0) { // it may be dequeued before it is reported
 		want, events = armIn, sock.In
 	}
 	if c.WantsRoom() {

@@ -20,25 +20,25 @@ const (
 	leastSlice = slice / 8
 )
 
-// Brought tells the loop how much a read has brought. Drivers call it after
+// NoteRead tells the loop how much a read has brought. Drivers call it after
 // Arrived.
-func (l *Loop) Brought(c *engine.Conn, n int) {
+func (l *Loop) NoteRead(c *engine.Conn, n int) {
 	if n > BulkRead {
-		l.Queue(c)
+		l.QueueRead(c)
 	}
 }
 
-// Queue has the loop read from a connection.
-func (l *Loop) Queue(c *engine.Conn) {
+// QueueRead has the loop read from a connection.
+func (l *Loop) QueueRead(c *engine.Conn) {
 	if c.Armed()&Bulk == 0 && !c.Closing() {
 		c.SetArmed(c.Armed() | Bulk)
 		l.bulk.pushBack(c.Ref())
 	}
 }
 
-// Queued says whether the connection waits for the loop to read from it, so that
+// ReadQueued says whether the connection waits for the loop to read from it, so that
 // its driver is not to look for input. One that is closing does not.
-func (l *Loop) Queued(c *engine.Conn) bool {
+func (l *Loop) ReadQueued(c *engine.Conn) bool {
 	if c.Armed()&Bulk != 0 && c.Closing() {
 		c.SetArmed(c.Armed() &^ Bulk)
 	}

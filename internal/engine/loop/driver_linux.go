@@ -11,8 +11,8 @@ import (
 // bytes between them and the connections. Its methods are called by the loop
 // on the loop's goroutine. It calls back the loop's exported methods there.
 //
-// A driver tells the loop with Loop.Brought what each read has brought, and does not
-// look for input of a connection while Loop.Queued says that the loop reads from it.
+// A driver tells the loop with Loop.NoteRead what each read has brought, and does not
+// look for input of a connection while Loop.ReadQueued says that the loop reads from it.
 //
 // A driver keeps what it needs to know of a connection in Conn.Armed, above
 // the bits that are the loop's. Of a connection that is Busy it touches nothing

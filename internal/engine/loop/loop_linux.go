@@ -427,7 +427,7 @@ func (l *Loop) Receive(c *engine.Conn, room []byte) (n int) {
 	switch {
 	case errno == 0 && n > 0:
 		c.Arrived(room[:n])
-		l.Brought(c, n)
+		l.NoteRead(c, n)
 		if n < len(room) {
 			c.Empty()
 		}

@@ -34,7 +34,7 @@ func (l *Loop) readOnce(c *engine.Conn) {
 		c.PeerClosed()
 	default:
 		l.passOnFromPipe(c, o, n)
-		l.Brought(c, n)
+		l.NoteRead(c, n)
 	}
 }
 

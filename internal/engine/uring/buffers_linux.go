@@ -26,12 +26,12 @@ type bufferEntry struct {
 	tail uint16
 }
 
-// provided is a ring of buffers from which the kernel takes when bytes arrive,
+// bufferRing is a ring of buffers from which the kernel takes when bytes arrive,
 // so that a connection that waits for input holds none. Where the kernel can,
 // it fills a buffer with the bytes of many receives, one behind the other
 // (IOU_PBUF_RING_INC, Linux 6.12): then small messages take little room, and
 // large ones find a large buffer.
-type provided struct {
+type bufferRing struct {
 	ring   []byte
 	memory []byte
 	filled [mostBuffers]int // bytes of each buffer that have been handed out
@@ -49,8 +49,8 @@ type bufferRegistration struct {
 	reserved     [3]uint64
 }
 
-func newProvided(r *ring) (*provided, error) {
-	p := &provided{}
+func newBufferRing(r *ring) (*bufferRing, error) {
+	p := &bufferRing{}
 	const prot, flags = unix.PROT_READ | unix.PROT_WRITE, unix.MAP_PRIVATE | unix.MAP_ANON
 	var err error
 	if p.ring, err = unix.Mmap(-1, 0, mostBuffers*int(unsafe.Sizeof(bufferEntry{})), prot, flags); err != nil {
@@ -68,7 +68,7 @@ func newProvided(r *ring) (*provided, error) {
 	return p, nil
 }
 
-func (p *provided) register(r *ring) error {
+func (p *bufferRing) register(r *ring) error {
 	for _, flags := range []uint16{bufRingIncremental, 0} {
 		reg := bufferRegistration{addr: uint64(uintptr(unsafe.Pointer(&p.ring[0]))), entries: mostBuffers, flags: flags}
 		_, _, errno := syscall.Syscall6(unix.SYS_IO_URING_REGISTER, uintptr(r.file), registerBufRing, uintptr(unsafe.Pointer(&reg)), 1, 0, 0)
@@ -84,14 +84,14 @@ func (p *provided) register(r *ring) error {
 }
 
 // close frees the memory. The ring must be closed before.
-func (p *provided) close() {
+func (p *bufferRing) close() {
 	_ = unix.Munmap(p.ring)
 	_ = unix.Munmap(p.memory)
 }
 
 // giveMore gives the kernel twice as many buffers, up to all, and says whether it had
 // not been given all.
-func (p *provided) giveMore() (more bool) {
+func (p *bufferRing) giveMore() (more bool) {
 	more = p.given < mostBuffers
 	for most := min(max(fewBuffers, 2*p.given), mostBuffers); p.given < most; p.given++ {
 		p.give(uint16(p.given))
@@ -101,7 +101,7 @@ func (p *provided) giveMore() (more bool) {
 }
 
 // give puts an empty buffer at the end of the ring.
-func (p *provided) give(id uint16) {
+func (p *bufferRing) give(id uint16) {
 	p.filled[id] = 0
 	e := (*bufferEntry)(unsafe.Pointer(&p.ring[uintptr(p.tail%mostBuffers)*unsafe.Sizeof(bufferEntry{})]))
 	e.addr = uint64(uintptr(unsafe.Pointer(&p.memory[int(id)*bufferSize])))
@@ -111,13 +111,13 @@ func (p *provided) give(id uint16) {
 
 // publish shows the kernel the buffers that were given. The tail shares a word
 // with the number of the first entry, which only this thread writes.
-func (p *provided) publish() {
+func (p *bufferRing) publish() {
 	word := (*uint32)(unsafe.Pointer(&p.ring[unsafe.Offsetof(bufferEntry{}.id)]))
 	atomic.StoreUint32(word, atomic.LoadUint32(word)&0xffff|uint32(p.tail)<<16)
 }
 
 // bytes are what a completion has brought.
-func (p *provided) bytes(c cqe) []byte {
+func (p *bufferRing) bytes(c cqe) []byte {
 	p.used = true
 	id := int(c.flags >> bufferBits)
 	start := id*bufferSize + p.filled[id]
@@ -125,16 +125,16 @@ func (p *provided) bytes(c cqe) []byte {
 }
 
 // full says whether a receive has filled its buffer to the end.
-func (p *provided) full(c cqe) bool {
+func (p *bufferRing) full(c cqe) bool {
 	if p.inc {
 		return c.flags&cqeBufMore == 0
 	}
 	return c.res == bufferSize
 }
 
-// done takes the completion's bytes as used: the buffer is filled on, or given
+// recycle takes the completion's bytes as used: the buffer is filled on, or given
 // anew.
-func (p *provided) done(c cqe) {
+func (p *bufferRing) recycle(c cqe) {
 	id := uint16(c.flags >> bufferBits)
 	if p.inc && c.flags&cqeBufMore != 0 {
 		p.filled[id] += int(c.res)
@@ -144,11 +144,11 @@ func (p *provided) done(c cqe) {
 	p.publish()
 }
 
-// release gives the memory back to the system: the buffers stay where they are, and
+// releasePages gives the memory back to the system: the buffers stay where they are, and
 // have their pages again when bytes come. Half a megabyte for each of dozens of loops
 // would be most of what an idle server has. No receive may be under way, and no
 // completion unhandled.
-func (p *provided) release() {
+func (p *bufferRing) releasePages() {
 	if !p.used {
 		return
 	}

@@ -27,17 +27,17 @@ func TestBuffersAreReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(memory)
-	p := &provided{memory: memory}
+	p := &bufferRing{memory: memory}
 	copy(p.bytes(cqe{res: 5, flags: 3 << bufferBits}), "hello")
 	if n := resident(t, memory); n == 0 {
 		t.Fatal("no page is there after a byte was written")
 	}
-	p.release()
+	p.releasePages()
 	if n := resident(t, memory); n != 0 || p.used {
 		t.Errorf("%d pages are there after the release", n)
 	}
 	memory[0] = 1 // as nothing was used, there is nothing to release
-	if p.release(); resident(t, memory) == 0 {
+	if p.releasePages(); resident(t, memory) == 0 {
 		t.Error("released again though nothing was used")
 	}
 }

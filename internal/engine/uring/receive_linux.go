@@ -29,21 +29,21 @@ func (d *driver) received(c *engine.Conn, e cqe) {
 		d.noteSize(c, e)
 	}
 	if e.flags&cqeBuffer != 0 {
-		d.buffers.done(e)
+		d.buffers.recycle(e)
 	}
 	d.Settle(c)
 }
 
-// bulk is how much a receive brings of a connection that sends much. A receive that
+// multishotMax is how much a receive brings of a connection that sends much. A receive that
 // goes on by itself fills up to 32 buffers for it before we can stop it, whatever
 // the connection may have; so such a connection is received from once at a time, and
 // without a buffer of the ring where those may not be enough for all.
-const bulk = 8 << 10
+const multishotMax = 8 << 10
 
 // noteSize notes whether the connection sends much: more than there was room for, too.
 func (d *driver) noteSize(c *engine.Conn, e cqe) {
 	switch armed := c.Armed(); {
-	case e.res >= bulk, e.res > 0 && d.buffers.full(e):
+	case e.res >= multishotMax, e.res > 0 && d.buffers.full(e):
 		c.SetArmed(armed &^ small)
 		d.stopReceiving(c)
 	case e.res > 0:
@@ -57,12 +57,12 @@ func (d *driver) take(c *engine.Conn, res int32, in []byte) {
 	case res > 0:
 		c.SetArmed(c.Armed() | active)
 		c.Arrived(in)
-		d.loop.Brought(c, int(res))
+		d.loop.NoteRead(c, int(res))
 	case res == 0:
 		c.PeerClosed()
 	case res == -int32(unix.ENOBUFS):
 		if !d.buffers.giveMore() {
-			d.loop.Queue(c)
+			d.loop.QueueRead(c)
 		}
 	case res == -int32(unix.ECANCELED), res == -int32(unix.EAGAIN), res == -int32(unix.EINTR):
 	default:
@@ -113,7 +113,7 @@ func (d *driver) Read(c *engine.Conn) bool {
 	switch {
 	case errno == 0 && n > 0:
 		d.take(c, int32(n), d.input[:n])
-		if c.SetArmed(c.Armed() &^ small); n < bulk {
+		if c.SetArmed(c.Armed() &^ small); n < multishotMax {
 			c.SetArmed(c.Armed() | small)
 		}
 		if n < len(d.input) {

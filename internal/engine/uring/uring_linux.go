@@ -49,8 +49,8 @@ func probe() (err error) {
 		if r, err = newRing(); err != nil {
 			return
 		}
-		var p *provided
-		if p, err = newProvided(r); err == nil {
+		var p *bufferRing
+		if p, err = newBufferRing(r); err == nil {
 			defer p.close()
 			r.next().op = opNop
 			if r.enter(enterGetEvents, 1); r.broken != 0 {
@@ -96,7 +96,7 @@ const (
 type driver struct {
 	loop     *loop.Loop
 	ring     *ring
-	buffers  *provided
+	buffers  *bufferRing
 	accepts  *sock.Poll    // watches the listener
 	input    []byte        // for Read
 	revived  time.Duration // when the ring was last made anew
@@ -113,7 +113,7 @@ func (d *driver) setUp() (err error) {
 	if d.ring, err = newRing(); err != nil {
 		return err
 	}
-	if d.buffers, err = newProvided(d.ring); err != nil {
+	if d.buffers, err = newBufferRing(d.ring); err != nil {
 		d.ring.close()
 		return err
 	}
@@ -168,7 +168,7 @@ func (d *driver) newRound() {
 // way, and none has left anything.
 func (d *driver) Wait(most time.Duration) {
 	if d.receives == 0 && d.ring.completions() == 0 {
-		d.buffers.release()
+		d.buffers.releasePages()
 	}
 	d.ring.wait(most)
 	d.left = d.ring.completions()
@@ -253,7 +253,7 @@ func (d *driver) polled(c *engine.Conn, e cqe) {
 		switch {
 		case was&(small|loop.Busy) != 0 || !c.WantsInput():
 		case was&active != 0: // it has sent much a moment ago
-			d.loop.Queue(c)
+			d.loop.QueueRead(c)
 		default:
 			d.Read(c)
 		}
@@ -314,7 +314,7 @@ func (d *driver) Settle(c *engine.Conn) {
 			switch {
 			case c.Armed()&receiving != 0:
 				d.stopReceiving(c)
-			case !d.loop.Queued(c):
+			case !d.loop.ReadQueued(c):
 				d.Read(c)
 				continue
 			}
@@ -359,7 +359,7 @@ func (d *driver) shutdown(c *engine.Conn) {
 func (d *driver) arm(c *engine.Conn) {
 	d.loop.TrackExpiry(c)
 	armed := c.Armed()
-	switch wants := c.WantsInput() && !d.loop.Queued(c); {
+	switch wants := c.WantsInput() && !d.loop.ReadQueued(c); {
 	case wants && armed&(receiving|polling) == 0:
 		if armed&active != 0 && (armed&small != 0 || d.receives < mostBuffers) {
 			d.receive(c)
