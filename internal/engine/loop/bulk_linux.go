@@ -11,7 +11,7 @@ import "github.com/myriad-go/myriad/internal/engine"
 // however many connections flood: sparse flows go first, as in FQ-CoDel (RFC 8290).
 //
 // The queue names connections by their Refs, so that one that has begun to close
-// is passed over. Its driver clears its bit: see Queued.
+// is passed over. Its driver clears its bit: see ReadQueued.
 
 const (
 	// BulkRead is the most that a read brings of a connection that is not bulk.

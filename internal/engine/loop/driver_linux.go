@@ -68,7 +68,7 @@ type Driver interface {
 //	ClosePending  and the worker is to call Closed             Finish
 //	SlowConsumer  had no room for a broadcast while Busy, and  castLater
 //	              is to be closed for that
-//	Bulk          waits for the loop to read from it           Queue           readBulk, Queued
+//	Bulk          waits for the loop to read from it           QueueRead       readBulk, ReadQueued
 //
 // All are cleared when the slot is freed.
 const (
