@@ -402,7 +402,7 @@ func wall(s scenario.Step) string {
 	if n < 1 || err != nil {
 		return "" // or it fails
 	}
-	i := slices.IndexFunc(report.Walls, func(x doctor.Wall) bool { return !x.Soft && x.Near(n) })
+	i := slices.IndexFunc(report.Walls, func(x doctor.Wall) bool { return !x.Soft && x.Exceeded(n) })
 	if i < 0 {
 		return ""
 	}
