@@ -71,13 +71,13 @@ func (d *driver) Listen(fd int32) { d.poll.Add(fd, acceptToken, sock.In) }
 
 func (d *driver) Unlisten(fd int32) { d.poll.Remove(fd) }
 
-func (d *driver) Poll() bool {
+func (d *driver) Poll() (some, more bool) {
 	n := d.waited
 	d.waited = 0
 	if n == 0 {
 		n = d.poll.Look()
 	}
-	return d.handle(n)
+	return d.handle(n), false
 }
 
 func (d *driver) Wait(most time.Duration) { d.waited = d.poll.Wait(most) }

@@ -25,8 +25,8 @@ type Driver interface {
 	Close()
 
 	// Poll handles the events that are there now, up to a bound, and says
-	// whether there were any. It does not block.
-	Poll() bool
+	// whether there were some, and whether more are left. It does not block.
+	Poll() (some, more bool)
 	// Wait waits until there are events, the eventfd is signalled, or the time is
 	// over (a negative one never is). The next Poll handles them.
 	Wait(most time.Duration)

@@ -50,6 +50,8 @@ type Loop struct {
 	began time.Duration // the turn
 	alert int           // turns that are to be looked at closely
 
+	behind bool // the driver has events left that it has not handled
+
 	// The duties of a turn, each with a state of its own.
 	accept  accept
 	post    post          // mail that has been taken and not given out
@@ -315,7 +317,8 @@ func (l *Loop) poll() bool {
 // events handles the events that are there, and reads from bulk connections unless
 // buffers hold too much already.
 func (l *Loop) events() bool {
-	some := l.driver.Poll()
+	some, more := l.driver.Poll()
+	l.behind = more
 	l.settleTouched()
 	if l.bulk.n == 0 || l.budget.over {
 		return some

@@ -31,9 +31,9 @@ func (r *rest) Open() (err error) {
 
 func (r *rest) Close() { r.poll.Close() }
 
-func (r *rest) Poll() bool {
+func (r *rest) Poll() (some, more bool) {
 	r.polls.Add(1)
-	return false
+	return false, false
 }
 
 func (r *rest) Wait(most time.Duration) {

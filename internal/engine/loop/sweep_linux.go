@@ -19,6 +19,7 @@ type sweep struct {
 	at     time.Duration // when the next slice is due
 	chunk  int           // the next chunk
 	left   int           // chunks of this slice that are left
+	paused int           // turns since the last chunk
 }
 
 // active reports whether the slab is swept.
@@ -29,6 +30,10 @@ func (s *sweep) run(now time.Duration) {
 	if !s.active() || now < s.at {
 		return
 	}
+	if s.paused++; s.left > 0 && s.loop.behind && s.paused < sweepPause {
+		return
+	}
+	s.paused = 0
 	period := s.period
 	if s.urgent > 0 {
 		period = engine.UrgentSweepPeriod
@@ -41,13 +46,18 @@ func (s *sweep) run(now time.Duration) {
 		acts += s.loop.sweepChunk(now)
 	}
 	if s.left > 0 {
-		s.at = now // goes on in the next turn
+		s.at = now // goes on in the next turn, or when the driver has caught up
 	}
 }
 
-// sweepActs is after how many connections for which it had something to do a slice
-// is left for the next turn: those that came together may all be due together.
-const sweepActs = 512
+// Connections that came together may all be due together. After sweepActs for which it had
+// something to do, a slice is left for the next turn in which the driver has handled all
+// events, or for the sweepPause-th: io_uring's sends hold a buffer each until their
+// completions are handled, and heartbeats bring as many answers.
+const (
+	sweepActs  = 512
+	sweepPause = 16
+)
 
 // sweepChunk looks at the next chunk, and says for how many connections there was
 // something to do.

@@ -142,14 +142,15 @@ func (d *driver) Unlisten(fd int32) { d.accepts.Remove(fd) }
 // buffers that they hold. But then it always does: what completes at once when it
 // is submitted belongs to the next round, or else connections whose sends and
 // receives always do would keep all others from being heard.
-func (d *driver) Poll() bool {
+func (d *driver) Poll() (some, more bool) {
 	switch {
 	case d.left == 0:
 		d.newRound()
 	case d.ring.tail != d.ring.submitted:
 		d.ring.enter(0, 0)
 	}
-	return d.handle()
+	some = d.handle()
+	return some, d.left > 0
 }
 
 // newRound has the kernel run what it has deferred. It does so some 20 pieces at a
