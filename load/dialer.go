@@ -42,10 +42,6 @@ type dialer struct {
 	connections  int
 	churn        bool
 	gone, failed func() int64
-	// enough, once it is closed, ends the dialer: cut is told how many it has
-	// started.
-	enough <-chan struct{}
-	cut    func(issued int)
 	// loops is how many loops the engine deals orders out to, in turn; what
 	// is due is ordered in that many parts, so that each gets its share.
 	loops int
@@ -77,9 +73,6 @@ func (d *dialer) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-d.enough:
-			d.cut(d.issued)
-			return nil
 		case <-tick.C:
 		}
 	}
@@ -227,7 +220,7 @@ const maxFound = 1 << 16
 
 // findSources are the addresses of this machine from which a target that isn't on
 // it can be reached: those of the interface that the kernel would use, the one it
-// would choose first. There are none where it can't be told, or is the only one.
+// would choose first. There are none where it isn't known, or is the only one.
 func findSources(target netip.AddrPort) []netip.Addr {
 	own := routeTo(target)
 	if !own.IsValid() {

@@ -145,10 +145,9 @@ type timer struct {
 type timerKind uint8
 
 const (
-	thought  timerKind = iota // it has thought, or may send again
+	thought  timerKind = iota // its think time is over
 	planned                   // its own plan has a message
 	outlived                  // its lifetime is over
-	heard                     // it may receive again
 )
 
 // timers are ordered by time: a heap, the earliest first.

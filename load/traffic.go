@@ -242,20 +242,16 @@ func (t *traffic) Received(c *engine.Conn, in []byte) int {
 		}
 		p = t.sending(s, l, now)
 	}
-	paused := t.limitInput(s, l, h.bytes, now)
 	s.mu.Unlock()
 	if h.wrong != nil {
 		t.mistake(c, l, in[h.used:], h.wrong)
 		return len(in)
 	}
-	if paused {
-		c.Listen(false)
-	}
 	t.send(c, l, p)
 	return h.used
 }
 
-// account adds up what was heard, and moves the connection on. The caller holds the
+// account adds up what was received, and moves the connection on. The caller holds the
 // shard's lock.
 func (t *traffic) account(s *shard, l *connState, h progress, now time.Duration) {
 	if l.state&replied == 0 {
@@ -362,16 +358,13 @@ func (t *traffic) send(c *engine.Conn, l *connState, p batch) {
 		return
 	}
 	size := t.script.say(c, l, t.table, p.from, p.n)
-	if t.script.fixed > 0 && t.cfg.SendLimit == 0 {
-		return
+	if t.script.fixed > 0 {
+		return // they are counted already
 	}
 	s := t.shards[l.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.script.fixed == 0 {
-		s.sum.count(nBytesSent, int64(size), p.measured)
-	}
-	t.chargeOutput(l, size)
+	s.sum.count(nBytesSent, int64(size), p.measured)
 }
 
 // mistake gives up a connection whose answer goes on with got instead of what

@@ -172,7 +172,7 @@ func (t *traffic) sendLine(c *engine.Conn, h *held) {
 	s.asked[ref] = a
 	s.sum.run[nSent]++
 	s.sum.run[nBytesSent] += int64(len(line))
-	_, _ = c.Write(line) // an error ends the connection, which Closed hears of
+	_, _ = c.Write(line) // an error ends the connection, which Closed gets
 }
 
 func (t *traffic) beginVerify(number int) *verification {
@@ -213,38 +213,38 @@ func (r *run) verify(ctx context.Context) error {
 	r.aggregator.total.outside.reset()
 	r.tell(Event{Phase: Checking})
 	before, began := r.sum(), t.now()
-	roll := t.beginVerify(len(r.verifications) + 1)
+	v := t.beginVerify(len(r.verifications) + 1)
 	err := r.await(ctx, wait{
-		done:  func(s sum) bool { return roll.done() },
+		done:  func(s sum) bool { return v.done() },
 		stall: r.cfg.Drain,
 		moved: func(s sum) int64 { return s.run[nSent] + s.run[nAnswered] + s.run[nDropped] },
 	})
-	roll.stopped.Store(true)
+	v.stopped.Store(true)
 	if err != nil && !errors.Is(err, errStalled) {
-		flies := func(sum) bool { return roll.flying.Load() == 0 }
+		flies := func(sum) bool { return v.flying.Load() == 0 }
 		_ = r.await(context.WithoutCancel(ctx), wait{most: min(r.cfg.Drain, cancelDrain), done: flies})
 	}
-	missing := t.giveUp(roll)
+	missing := t.giveUp(v)
 	r.tell(Event{Phase: Progress, Interval: r.interval()})
 	s := r.sum()
-	call := Verification{
-		Number: roll.number, InFlight: r.cfg.Check, Open: before.open(),
+	found := Verification{
+		Number: v.number, InFlight: r.cfg.Check, Open: before.open(),
 		Asked:   s.run[nSent] - before.run[nSent],
 		Checked: s.run[nAnswered] - before.run[nAnswered],
 		Wrong:   s.run[nVerifyWrong] - before.run[nVerifyWrong], Lost: s.run[nVerifyLost] - before.run[nVerifyLost], Unanswered: missing,
 		Time: max(s.lastAnswer-began, 0), Latency: latencyOf(&r.aggregator.total.outside),
 	}
-	r.verifications = append(r.verifications, call)
-	r.tell(Event{Phase: Checked, Verification: &call})
+	r.verifications = append(r.verifications, found)
+	r.tell(Event{Phase: Checked, Verification: &found})
 	return unlessStalled(err)
 }
 
-// tellBroadcast tells, once, that all connections have had the broadcast.
+// tellBroadcast sends Heard once, when all connections have had the broadcast.
 func (r *run) tellBroadcast(s sum) {
-	if r.told || r.cfg.Broadcast == "" || r.stage == "connect" || s.open() == 0 || s.heardOpen() < s.open() {
+	if r.allHeard || r.cfg.Broadcast == "" || r.stage == "connect" || s.open() == 0 || s.heardOpen() < s.open() {
 		return
 	}
-	r.told = true
+	r.allHeard = true
 	r.tell(Event{Phase: Progress, Interval: r.interval()}) // so that its times are known
 	r.tell(Event{Phase: Heard, Broadcast: r.broadcast(s)})
 }
