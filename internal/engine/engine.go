@@ -104,7 +104,7 @@ type Handler interface {
 	Closed(c *Conn, why error)
 }
 
-// DialFailer is a Handler that wants to hear of failed attempts to connect.
+// DialFailer is a Handler that wants to know of failed attempts to connect.
 type DialFailer interface {
 	// DialFailed may be called on any goroutine.
 	DialFailed(err error)
