@@ -177,8 +177,8 @@ type Config struct {
 	HoldBefore, HoldAfter time.Duration
 	// Hold sends no messages: the connections are held open for Duration, and
 	// what the server sends is counted in bytes. A connection that is only
-	// held, so without a Lifetime, takes no memory but the engine's, nor do the
-	// four below need more. Default false.
+	// held, so without a Lifetime, takes no memory but the engine's, and
+	// 16 bytes with Check. Default false.
 	Hold bool
 	// Check, with Hold, has a verification when all connections are established,
 	// and again at the end: each sends a line that no other one has, and the

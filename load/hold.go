@@ -11,7 +11,7 @@ import (
 // This file is what happens on connections that are only held. They have no connState:
 // the value of each is one of two that its shard has for all, and says whether it has
 // had the broadcast. So a million of them costs the generator no more than the
-// engine's entries. What only a few need at a time, the lines of a verification that are
+// engine's entries, and 16 bytes for each where they are verified. What only a few need at a time, the lines of a verification that are
 // in flight, their shards know by the connections' Refs.
 
 // held is the value of a connection that is only held. Nothing in it changes.
@@ -49,6 +49,9 @@ func (t *traffic) hold(c *engine.Conn, s *shard, now, began time.Duration) {
 	s.sum.lastOpened = now
 	s.times.connect.record(now-began, 1)
 	c.SetValue(&s.unheard)
+	if t.cfg.Check > 0 {
+		s.held = append(s.held, c.Ref())
+	}
 }
 
 // receivedElse takes what arrives on a connection that has no connState.

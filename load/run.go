@@ -148,7 +148,6 @@ func newRun(cfg Config, targets []target) (*run, error) {
 // use gives a run its engine.
 func (r *run) use(e engine.Engine, model string) {
 	r.engine, r.dialer.engine, r.cfg.Model = e, e, model
-	r.traffic.lister, _ = e.(engine.Lister) // as every model is
 }
 
 func (r *run) script() *script { return r.traffic.script }

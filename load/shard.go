@@ -64,6 +64,8 @@ type shard struct {
 	// flight, at most Config.Check.
 	unheard, heard held
 	asked          map[engine.Ref]asked
+	held           []engine.Ref // all of them, where there are verifications; not changed once shut is
+	walk           walk
 	room           [verifyLine]byte // for a line that is about to be sent
 
 	_ [64]byte // keeps the next shard off this line

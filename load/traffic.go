@@ -48,9 +48,7 @@ type traffic struct {
 
 	// Of connections that are only held: the verification that is on, or was last,
 	// and how far the loops are with it; when the broadcast first came.
-	lister     engine.Lister
 	verifying  atomic.Pointer[verification]
-	walks      []walk
 	firstHeard atomic.Int64
 
 	numbers atomic.Uint32 // of connections
@@ -72,7 +70,6 @@ const (
 func newTraffic(cfg *Config, loops int) (*traffic, error) {
 	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), plan: pacer.NewShared()}
 	t.window(pacer.Never, math.MinInt64)
-	t.walks = make([]walk, max(loops, 1))
 	t.looped = loops > 0
 	t.shards = make([]*shard, loops)
 	if !t.looped {
@@ -81,6 +78,9 @@ func newTraffic(cfg *Config, loops int) (*traffic, error) {
 	for i := range t.shards {
 		s := &shard{times: newTimes(t.mode == holding)}
 		s.unheard, s.heard = held{shard: s}, held{shard: s, heard: true}
+		if cfg.Check > 0 {
+			s.held = make([]engine.Ref, 0, cfg.Connections/len(t.shards)+tableRun)
+		}
 		t.shards[i] = s
 	}
 	places := cfg.most()
