@@ -56,6 +56,7 @@ func (r *runner) run(ctx context.Context, s scenario.Step, all *scenario.Scenari
 	*w = w.For(s.Subject.MaxConns)
 	if stopped != "" { // how many a machine holds is what it is about
 		*w = w.For(fit)
+		rec.Connections = w.Connections
 		rec.Mark(probe.RuleFewer, "%s connections, as more don't fit: %s", format.Count(w.Connections), stopped)
 	}
 	bound := w.Bound()
@@ -424,7 +425,8 @@ func wall(s scenario.Step) (why string, fit int) {
 		text += ", needs " + wall.Needs
 	}
 	if unknown == nil && room.free > room.kept() { // which is to stay free
-		fit = int(float64(wall.Holds) * float64(room.free-room.kept()) / float64(room.free))
+		most := float64(wall.Holds) * float64(room.free-room.kept()) / float64(room.free)
+		fit = scenario.Place{Processes: s.Subject.Processes(w)}.Fit(int(most))
 	}
 	return text + fmt.Sprintf("; `myriad doctor -n %d` says how to move it", n), fit
 }

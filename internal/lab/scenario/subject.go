@@ -206,6 +206,14 @@ func (p Place) room() int {
 	return p.Connections*3/2 + 1000*p.Processes
 }
 
+// Fit is how many connections fit into a {room}.
+func (p Place) Fit(room int) int {
+	if p.Processes < 2 {
+		return room - 1000
+	}
+	return (room - 1000*p.Processes) * 2 / 3
+}
+
 // modelNames are the I/O models, whether they can run here or not.
 func modelNames() (names []string) {
 	for _, m := range models.All() {
