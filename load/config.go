@@ -79,9 +79,8 @@ type Config struct {
 	// Default: the kernel's choice; but on Linux, for a target within
 	// 127.0.0.0/8, as many addresses of 127.0.0.0/8 as are needed for none
 	// to use more than a quarter of the ephemeral ports, nor more than
-	// 20,000: about 7,000 connections each with the usual port range; and
-	// for any other target, where one address has too few ports by that
-	// measure, all addresses of the interface that leads to it. A port is chosen when its connection is made (IP_BIND_ADDRESS_NO_PORT),
+	// 20,000: about 7,000 connections each with the usual port range. A
+	// port is chosen when its connection is made (IP_BIND_ADDRESS_NO_PORT),
 	// so that one source has its ports anew for each target.
 	Sources []netip.Addr
 	// Socket are options of the connections' sockets.

@@ -132,7 +132,7 @@ func newRun(cfg Config, targets []target) (*run, error) {
 	}
 	r.dialer = dialer{
 		targets:     targets,
-		plan:        planFor(&cfg, targets),
+		plan:        planSources(targets[0].addr.Addr(), cfg.Connections, cfg.Sources, len(targets)*sourceRoom()),
 		rate:        cfg.ConnectRate,
 		ramp:        cfg.Ramp,
 		connections: cfg.Connections,
