@@ -278,7 +278,7 @@ func reading(r *result.Report) string {
 	if s.Baseline != "" {
 		text += "; the ratio is the median of each round's ratio to " + s.Baseline
 	}
-	return text + ". Marks are rules that so many of the runs broke."
+	return text + ". A mark such as noise 1/3 is a rule that one of three runs broke."
 }
 
 // workload is what there is to say of a workload, nothing where nothing was run.
