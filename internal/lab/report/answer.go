@@ -86,7 +86,7 @@ func (a *answer) clause(r *result.Report, c scenario.Clause) {
 	if compares {
 		a.doubt(base)
 		if margin, ok := stats.Margin(ratios); ok && margin >= math.Abs(ratio-1) {
-			c.Text += " (within the spread of the rounds)"
+			c.Text += " (within the spread)"
 		}
 	}
 	inverse := 0.0

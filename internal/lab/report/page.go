@@ -156,7 +156,7 @@ func status(s *result.Set) (string, page.Tone) {
 	return text, n.tone()
 }
 
-// overview has the answers of all scenarios, what became of the runs, how ours stand beside
+// overview has the answers of all scenarios with the picture of the first, what became of the runs, how ours stand beside
 // published designs, and what was not as it should be.
 func overview(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
@@ -166,6 +166,9 @@ func overview(s *result.Set) page.Section {
 	for _, r := range s.Reports {
 		if a := answerOf(r); a.clauses != nil {
 			x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
+			if len(s.Reports) > 1 && len(x.Parts) == 1 {
+				x.Parts = append(x.Parts, page.Part{Bars: a.picture})
+			}
 		}
 		n := summarize(r)
 		runs.Add(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),
