@@ -18,10 +18,12 @@ import (
 // answer is what the report of a scenario begins with: a sentence and a picture.
 type answer struct {
 	clauses []string
-	// doubts are what makes the sentence less certain, each once; disturbed are subjects
-	// beside which other programs ran.
-	doubts, disturbed []string
-	picture           *page.Bars
+	subject string // of the last clause
+	// oneRound says that a figure is of one round; disturbed are subjects beside which other
+	// programs ran.
+	oneRound  bool
+	disturbed []string
+	picture   *page.Bars
 }
 
 // answerOf fills the clauses of a scenario's answer in, but for those with a figure that is
@@ -39,12 +41,11 @@ func (a *answer) String() string {
 		return ""
 	}
 	text := strings.Join(a.clauses, "; ") + "."
-	doubts := a.doubts
-	if len(a.disturbed) > 0 {
-		doubts = append(slices.Clone(doubts), "other programs disturbed "+scenario.Join(a.disturbed))
+	if a.oneRound {
+		text += " One round."
 	}
-	if len(doubts) > 0 {
-		text = "Probably: " + text + " Not certain, because " + scenario.Join(doubts) + "."
+	if len(a.disturbed) > 0 {
+		text += " Other programs took CPU time beside " + scenario.Join(a.disturbed) + "."
 	}
 	return text
 }
@@ -61,9 +62,10 @@ func (a *answer) clause(r *result.Report, c scenario.Clause) {
 	rows := rowsOf(r, c.Workload)
 	baseline := cmp.Or(c.Baseline, r.Scenario.Baseline)
 	compares := ofBaseline.MatchString(c.Text)
-	base, x := rowNamed(rows, baseline), rowNamed(rows, c.Subject)
+	subject := cmp.Or(c.Subject, a.subject)
+	base, x := rowNamed(rows, baseline), rowNamed(rows, subject)
 	switch {
-	case c.Subject != "":
+	case subject != "":
 	case compares:
 		x = best(rows, f, baseline, r.Scenario.Baseline)
 	default:
@@ -79,11 +81,12 @@ func (a *answer) clause(r *result.Report, c scenario.Clause) {
 	if strings.Contains(c.Text, "{base") && !known || strings.Contains(c.Text, "{ratio}") && !hasRatio || strings.Contains(c.Text, "{inverse}") && (!hasRatio || ratio == 0) {
 		return
 	}
+	a.subject = x.subject
 	a.doubt(x)
 	if compares {
 		a.doubt(base)
 		if margin, ok := stats.Margin(ratios); ok && margin >= math.Abs(ratio-1) {
-			a.doubts = once(a.doubts, "the rounds differ by as much as the subjects")
+			c.Text += " (within the spread)"
 		}
 	}
 	inverse := 0.0
@@ -106,20 +109,10 @@ func (a *answer) doubt(x row) {
 		}
 		noise = noise || run.Marked(probe.RuleNoise)
 	}
-	if rounds < 2 {
-		a.doubts = once(a.doubts, "there was one round")
+	a.oneRound = a.oneRound || rounds < 2
+	if noise && !slices.Contains(a.disturbed, x.subject) {
+		a.disturbed = append(a.disturbed, x.subject)
 	}
-	if noise {
-		a.disturbed = once(a.disturbed, x.subject)
-	}
-}
-
-// once appends a word that is not there yet.
-func once(words []string, word string) []string {
-	if slices.Contains(words, word) {
-		return words
-	}
-	return append(words, word)
 }
 
 // picture is a figure of each subject.

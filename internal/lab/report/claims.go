@@ -93,7 +93,7 @@ func decide(r *result.Report, c scenario.Claim, f probe.Figure, w scenario.Workl
 	if met {
 		outcome = result.Met
 	}
-	return outcome, fmt.Sprintf("%s; %s %s%s", f.Text(v), word, f.Text(bound), unit)
+	return outcome, fmt.Sprintf("%s %s; %s %s%s", f.Heading, f.Text(v), word, f.Text(bound), unit)
 }
 
 // ahead is by how much a subject has to be ahead in each figure.

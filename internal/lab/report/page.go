@@ -155,7 +155,7 @@ func status(s *result.Set) (string, page.Tone) {
 	return text, n.tone()
 }
 
-// overview has the answers of all scenarios, what became of the runs, how ours stand beside
+// overview has the answers of all scenarios with the picture of the first, what became of the runs, how ours stand beside
 // published designs, and what was not as it should be.
 func overview(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
@@ -165,6 +165,9 @@ func overview(s *result.Set) page.Section {
 	for _, r := range s.Reports {
 		if a := answerOf(r); a.clauses != nil {
 			x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
+			if len(s.Reports) > 1 && len(x.Parts) == 1 {
+				x.Parts = append(x.Parts, page.Part{Bars: a.picture})
+			}
 		}
 		n := summarize(r)
 		runs.Add(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),
@@ -277,7 +280,7 @@ func reading(r *result.Report) string {
 	if s.Baseline != "" {
 		text += "; the ratio is the median of each round's ratio to " + s.Baseline
 	}
-	return text + ". Marks are rules that so many of the runs broke."
+	return text + ". A mark such as noise 1/3 is a rule that one of three runs broke."
 }
 
 // workload is what there is to say of a workload, nothing where nothing was run.

@@ -85,7 +85,7 @@ func stand(name string, f probe.Figure, ours, design row, at string) standing {
 	}
 	switch n := len(ratios); {
 	case n == 1:
-		s.text += fmt.Sprintf(", in one round, of which no spread is known: %.0f %% are taken for it", oneRound*100)
+		s.text += fmt.Sprintf(", in one round: ±%.0f %% is assumed", oneRound*100)
 	case n > 1 && n < rounds:
 		s.text += fmt.Sprintf(", in %d of %d rounds", n, rounds)
 	}

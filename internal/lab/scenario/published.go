@@ -109,7 +109,7 @@ type Clause struct {
 	Text     string `json:"text" toml:"text"`
 	Workload string `json:"workload" toml:"workload"`
 	Figure   string `json:"figure" toml:"figure"`
-	// Subject is whose figure it is; "" is that of the best.
+	// Subject is whose figure it is; "" is that of the clause before, of the first the best.
 	Subject string `json:"subject,omitempty" toml:"subject"`
 	// Baseline replaces the scenario's.
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
