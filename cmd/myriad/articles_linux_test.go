@@ -135,7 +135,7 @@ func (r *reader) types(words []string) {
 		if _, err := exec.LookPath(name); err == nil {
 			r.execute("", "wrk", "-c5", "-t1", "-d1s", "http://"+r.server.addr+"/")
 		}
-	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat": // of the system
+	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat", "sleep": // of the system
 	default:
 		t.Errorf("%q: this test knows no %s", words, name)
 	}
