@@ -77,7 +77,8 @@ var rules = []struct{ names, not, need []string }{
 	{names: []string{"flood"}, not: []string{"template", "first-message", "answer", "answer-base64", "http"}},
 	{names: []string{"http"}, not: []string{"template", "first-message", "ws"}},
 	{names: []string{"answer", "answer-base64"}, need: []string{"message", "message-base64", "template"}},
-	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"ws", "lifetime", "early", "send-limit", "receive-limit"}, need: []string{"hold"}},
+	{names: []string{"heartbeat"}, not: []string{"ws"}}, // whose pings are the heartbeats
+	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"lifetime", "early", "send-limit", "receive-limit"}, need: []string{"hold"}},
 	{names: []string{"heartbeat-answer"}, need: []string{"heartbeat"}},
 }
 

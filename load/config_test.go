@@ -75,7 +75,9 @@ func TestValidate(t *testing.T) {
 		}, "2 to 4096 bytes"},
 		"held, answer to nothing": {func(c *Config) { *c = Config{Target: c.Target, Hold: true, HeartbeatAnswer: "pong\n"} }, "given without --heartbeat"},
 		"held, the same":          {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Heartbeat: "x\n", Broadcast: "x\n"} }, "expected two lines"},
-		"held, WebSocket":         {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, WebSocket: &WebSocket{}} }, "together with --ws"},
+		"held, WebSocket": {func(c *Config) {
+			*c = Config{Target: c.Target, Hold: true, Heartbeat: "ping\n", WebSocket: &WebSocket{}}
+		}, "together with --ws"},
 		"held, lifetime":          {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Lifetime: time.Second} }, "together with --lifetime"},
 		"held, limit":             {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Broadcast: "all\n", ReceiveLimit: 1} }, "together with --receive-limit"},
 		"held, early":             {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Early: true} }, "together with --early"},

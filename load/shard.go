@@ -65,6 +65,7 @@ type shard struct {
 	unheard, heard held
 	asked          map[engine.Ref]asked
 	room           [verifyLine]byte // for a line that is about to be sent
+	frame          [verifyLine + 14]byte
 
 	_ [64]byte // keeps the next shard off this line
 }
