@@ -78,9 +78,9 @@ func TestValidate(t *testing.T) {
 		"held, WebSocket": {func(c *Config) {
 			*c = Config{Target: c.Target, Hold: true, Heartbeat: "ping\n", WebSocket: &WebSocket{}}
 		}, "together with --ws"},
-		"held, lifetime":          {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Lifetime: time.Second} }, "together with --lifetime"},
-		"held, limit":             {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Broadcast: "all\n", ReceiveLimit: 1} }, "together with --receive-limit"},
-		"held, early":             {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Early: true} }, "together with --early"},
+		"held, lifetime": {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Lifetime: time.Second} }, "together with --lifetime"},
+		"held, limit":    {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Broadcast: "all\n", ReceiveLimit: 1} }, "together with --receive-limit"},
+		"held, early":    {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Early: true} }, "together with --early"},
 		"held, ramp": {func(c *Config) {
 			*c = Config{Target: c.Target, Hold: true, Check: 1, Ramp: Ramp{To: 5, Over: time.Second}}
 		}, ""},

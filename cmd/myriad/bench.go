@@ -15,10 +15,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/lab/probe"
 	"github.com/myriad-go/myriad/internal/lab/report"
 	"github.com/myriad-go/myriad/internal/lab/result"
-	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/lab/run"
 	"github.com/myriad-go/myriad/internal/lab/scenario"
 	"github.com/myriad-go/myriad/internal/quantity"

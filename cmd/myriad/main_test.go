@@ -502,7 +502,7 @@ func TestHelp(t *testing.T) {
 		"plain --help":    {"--app"},
 		"--version":       {"go1."},
 		"version":         {"go1."},
-		"bench list":      {"quick      2 minutes"},
+		"bench list":      {"quick       2 minutes"},
 		"bench show idle": {`name = "idle"`},
 		"load --help": {
 			"Usage:\n  myriad load", "Examples:\n  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\\n' 127.0.0.1:9000\n",
