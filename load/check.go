@@ -75,7 +75,8 @@ var rules = []struct{ names, not, need []string }{
 	{names: []string{"arrivals"}, need: []string{"rate", "message-rate"}},
 	{names: []string{"flood"}, not: []string{"template", "first-message", "answer", "answer-base64"}},
 	{names: []string{"answer", "answer-base64"}, need: []string{"message", "message-base64", "template"}},
-	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"ws", "lifetime", "early"}, need: []string{"hold"}},
+	{names: []string{"heartbeat"}, not: []string{"ws"}}, // whose pings are the heartbeats
+	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"lifetime", "early"}, need: []string{"hold"}},
 	{names: []string{"heartbeat-answer"}, need: []string{"heartbeat"}},
 }
 

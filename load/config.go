@@ -183,6 +183,7 @@ type Config struct {
 	// and again at the end: each sends a line that no other one has, and the
 	// same has to come back, byte for byte; see Verification. At most so many
 	// lines are in flight at a time, 1 to MaxCheck. Default 0: none.
+	// On WebSockets a message is a line without its end, and pings count as heartbeats.
 	Check int
 	// Heartbeat, with Hold, is a line that the server sends, such as "ping\n",
 	// and HeartbeatAnswer what it gets for it at once, such as "pong\n". Each

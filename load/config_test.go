@@ -76,9 +76,11 @@ func TestValidate(t *testing.T) {
 		}, "2 to 4096 bytes"},
 		"held, answer to nothing": {func(c *Config) { *c = Config{Target: c.Target, Hold: true, HeartbeatAnswer: "pong\n"} }, "given without --heartbeat"},
 		"held, the same":          {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Heartbeat: "x\n", Broadcast: "x\n"} }, "expected two lines"},
-		"held, WebSocket":         {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, WebSocket: &WebSocket{}} }, "together with --ws"},
-		"held, lifetime":          {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Lifetime: time.Second} }, "together with --lifetime"},
-		"held, early":             {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Early: true} }, "together with --early"},
+		"held, WebSocket": {func(c *Config) {
+			*c = Config{Target: c.Target, Hold: true, Heartbeat: "ping\n", WebSocket: &WebSocket{}}
+		}, "together with --ws"},
+		"held, lifetime": {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Lifetime: time.Second} }, "together with --lifetime"},
+		"held, early":    {func(c *Config) { *c = Config{Target: c.Target, Hold: true, Check: 1, Early: true} }, "together with --early"},
 		"held, ramp": {func(c *Config) {
 			*c = Config{Target: c.Target, Hold: true, Check: 1, Ramp: Ramp{To: 5, Over: time.Second}}
 		}, ""},

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/websocket"
 )
 
 // This file is what happens on connections that are only held. They have no connState:
@@ -31,6 +32,7 @@ type asked struct {
 var (
 	errWrongLine = errors.New("load: the verification was answered with another line")
 	errLongLine  = errors.New("a line of more than 4096 bytes")
+	errFragment  = errors.New("a WebSocket message in fragments; expected lines in one frame each")
 )
 
 func (t *traffic) holdsOnly() bool {
@@ -60,7 +62,7 @@ func (t *traffic) receivedElse(c *engine.Conn, in []byte) int {
 	case *upgrade:
 		return t.upgrade(c, v, in)
 	case *held:
-		if t.cfg.watchesLines() && !t.closing.Load() {
+		if (t.cfg.watchesLines() || t.script.frames != nil) && !t.closing.Load() {
 			return t.receiveLines(c, v, in)
 		}
 		v.shard.mu.Lock()
@@ -72,39 +74,77 @@ func (t *traffic) receivedElse(c *engine.Conn, in []byte) int {
 
 // receiveLines takes the lines that have come whole. What is left of in waits for more.
 func (t *traffic) receiveLines(c *engine.Conn, h *held, in []byte) (used int) {
-	s, now, heartbeats := h.shard, t.now(), 0
+	s, now := h.shard, t.now()
 	var why error
 	s.mu.Lock()
 	for why == nil {
-		n := bytes.IndexByte(in[used:], '\n') + 1
-		if n > MaxLine || n == 0 && len(in)-used >= MaxLine {
-			why = errLongLine
-		}
-		if n == 0 || why != nil {
+		part, n, err := t.nextLine(in[used:])
+		if why = err; err != nil || n == 0 {
 			break
 		}
-		line := in[used : used+n]
 		used += n
-		switch string(line) {
-		case t.cfg.Heartbeat:
-			heartbeats++
-		case t.cfg.Broadcast:
-			t.receiveBroadcast(c, s, now)
-		default:
-			why = t.receiveOther(c, s, line, now)
+		s.sum.count(nBytesReceived, int64(len(part.Payload)), t.measured(now))
+		why = t.receivePart(c, s, part, now)
+	}
+	s.mu.Unlock()
+	switch why {
+	case nil:
+		return used
+	case errClosedFrame:
+		c.CloseWith(why)
+	default:
+		c.Abort(why)
+	}
+	return len(in)
+}
+
+// nextLine takes the first line off in, which has n bytes there, 0 while it is not whole. Of a
+// WebSocket it is the next frame: a message is a line without its end.
+func (t *traffic) nextLine(in []byte) (part websocket.Part, n int, err error) {
+	most := MaxLine
+	if t.script.frames == nil {
+		n = bytes.IndexByte(in, '\n') + 1
+		part = websocket.Part{Kind: websocket.Data, Payload: in[:n], Last: true}
+	} else {
+		most += 4 // the header of such a frame
+		var r websocket.Reader
+		if part, n, err = r.Next(in); err == nil && part.Kind == websocket.Data && !part.Last {
+			if n = 0; r.Fragmented() {
+				err = errFragment
+			}
 		}
 	}
-	s.sum.run[nHeartbeats] += int64(heartbeats)
-	s.sum.count(nBytesReceived, int64(used), t.measured(now))
-	s.mu.Unlock()
-	if why != nil {
-		c.Abort(why)
-		return len(in)
+	if err == nil && (n > most || n == 0 && len(in) >= most) {
+		err = errLongLine
 	}
-	for range heartbeats {
+	return part, n, err
+}
+
+// receivePart takes a line, or a frame without one. The caller holds the shard's lock.
+func (t *traffic) receivePart(c *engine.Conn, s *shard, part websocket.Part, now time.Duration) error {
+	line := part.Payload
+	switch part.Kind {
+	case websocket.Ping:
+		s.sum.run[nHeartbeats]++
+		t.script.frames.reply(c, websocket.OpPong, line)
+		return nil
+	case websocket.Pong:
+		return nil
+	case websocket.Close:
+		t.script.frames.reply(c, websocket.OpClose, line)
+		return errClosedFrame
+	}
+	switch {
+	case !t.cfg.watchesLines():
+	case t.cfg.Heartbeat != "" && string(line) == t.cfg.Heartbeat:
+		s.sum.run[nHeartbeats]++
 		_, _ = c.WriteString(t.cfg.HeartbeatAnswer) // an error ends the connection, which Closed gets
+	case t.broadcast != "" && string(line) == t.broadcast:
+		t.receiveBroadcast(c, s, now)
+	default:
+		return t.receiveOther(c, s, line, now)
 	}
-	return used
+	return nil
 }
 
 // receiveBroadcast counts the one line for all. The caller holds the shard's lock.

@@ -67,6 +67,7 @@ type shard struct {
 	held           []engine.Ref // all of them, where there are verifications; not changed once shut is
 	walk           walk
 	room           [verifyLine]byte // for a line that is about to be sent
+	frame          [verifyLine + 14]byte
 
 	_ [64]byte // keeps the next shard off this line
 }

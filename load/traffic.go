@@ -3,6 +3,7 @@ package load
 import (
 	"errors"
 	"math"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -50,6 +51,8 @@ type traffic struct {
 	// and how far the loops are with it; when the broadcast first came.
 	verifying  atomic.Pointer[verification]
 	firstHeard atomic.Int64
+	lineEnd    string // of lines; messages of a WebSocket have none
+	broadcast  string
 
 	numbers atomic.Uint32 // of connections
 	faults  faults
@@ -96,6 +99,10 @@ func newTraffic(cfg *Config, loops int) (*traffic, error) {
 		return nil, err
 	}
 	t.table.alloc(t)
+	t.lineEnd, t.broadcast = "\n", cfg.Broadcast
+	if t.script.frames != nil {
+		t.lineEnd, t.broadcast = "", strings.TrimSuffix(cfg.Broadcast, "\n")
+	}
 	return t, nil
 }
 

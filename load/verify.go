@@ -24,6 +24,7 @@ import (
 type verification struct {
 	number int
 	seed   uint64
+	end    string // of a line
 	// most is how many lines may be in flight, flying how many are, or are
 	// about to be.
 	most   int32
@@ -62,7 +63,7 @@ func (r *verification) line(to []byte, ref engine.Ref) []byte {
 	var b [8]byte
 	binary.BigEndian.PutUint64(b[:], mixed)
 	to = hex.AppendEncode(to, b[:])
-	return append(to, '\n')
+	return append(to, r.end...)
 }
 
 // share is how many lines a shard may have in flight, so that all get on.
@@ -198,11 +199,15 @@ func (t *traffic) sendLine(c *engine.Conn, h *held) {
 	s.asked[ref] = a
 	s.sum.run[nSent]++
 	s.sum.run[nBytesSent] += int64(len(line))
+	if t.script.frames != nil {
+		_, slot, _ := ref.Slot()
+		line = t.script.frames.append(s.frame[:0], line, slot, uint64(a.of.number))
+	}
 	_, _ = c.Write(line) // an error ends the connection, which Closed gets
 }
 
 func (t *traffic) beginVerify(number int) *verification {
-	r := &verification{number: number, seed: seedOf(t.cfg.Seed, seedVerify), most: int32(t.cfg.Check)}
+	r := &verification{number: number, seed: seedOf(t.cfg.Seed, seedVerify), end: t.lineEnd, most: int32(t.cfg.Check)}
 	r.walking.Store(int32(len(t.shards)))
 	t.verifying.Store(r)
 	for _, s := range t.shards { // mail to any of its connections wakes a loop

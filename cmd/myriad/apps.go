@@ -25,11 +25,12 @@ var apps = []struct {
 	{"lines", "sends back every line", func(*appFlags, *myriad.Server) myriad.Handler { return lines(line) }},
 	{"sha", "answers every line with as many digits of its SHA-256 as it is long", func(*appFlags, *myriad.Server) myriad.Handler { return lines(digest) }},
 	{"sink", "reads and throws away", func(*appFlags, *myriad.Server) myriad.Handler { return myriad.Base{} }},
-	{"http", "answers every HTTP/1.1 GET with a short text", func(*appFlags, *myriad.Server) myriad.Handler { return &httpHello{} }},
+	{"http", "answers every HTTP/1.1 request with a short text", func(*appFlags, *myriad.Server) myriad.Handler { return hello() }},
 	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f *appFlags, _ *myriad.Server) myriad.Handler { return f.slow(f.waitLine) }},
 	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f *appFlags, _ *myriad.Server) myriad.Handler { return f.slow(f.prove) }},
 	{"push", "sends a line that begins with ! to all connections, others back, and swallows pong", func(_ *appFlags, srv *myriad.Server) myriad.Handler { return lines(push{srv}.message) }},
 	{"log", "writes a record of every line to the log, on standard error, and sends it back", func(*appFlags, *myriad.Server) myriad.Handler { return lines(logged) }},
+	{"ws", "sends a message of a WebSocket that begins with ! to all of this process, and to streams of events (/events), others back", func(*appFlags, *myriad.Server) myriad.Handler { return newWebPush() }},
 	{"stall", "sends back every line at a set capacity (--stall-capacity), and stalls now and then (--stall)", func(f *appFlags, _ *myriad.Server) myriad.Handler { return myriad.Lines(newStaller(f.stall)) }},
 }
 

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"bytes"
 	"crypto/sha256"
 	"errors"
 	"fmt"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/proof"
 	"github.com/myriad-go/myriad/internal/stall"
 )
@@ -180,93 +180,6 @@ func TestStallFull(t *testing.T) {
 	}
 }
 
-func TestParseRequest(t *testing.T) {
-	const get, host = "GET / HTTP/1.1\r\n", "Host: a\r\n"
-	// fits is a head of exactly maxHead bytes.
-	fits := get + host + "A: "
-	fits += strings.Repeat("x", maxHead-len(fits)-len("\r\n\r\n")) + "\r\n\r\n"
-	for _, c := range []struct {
-		in   string
-		want verdict
-	}{
-		{"", incomplete},
-		{"\r\n\r", incomplete},
-		{get + host + "\r", incomplete},
-		{get + host + "\r\n", served},
-		{"\r\n\r\n" + get + host + "\r\n", served},
-		{"GET http://a/ HTTP/1.1\r\n" + host + "Connection: Keep-Alive\r\n\r\n", served},
-		{get + host + "Content-Length: 0\r\n\r\n", served},
-		{get + host + "Connection: upgrade , Close\r\n\r\n", servedLast},
-		{"GET / HTTP/1.0\r\n\r\n", servedLast},
-		{"GET / HTTP/1.0\r\nConnection: KEEP-ALIVE\r\n\r\n", servedKept},
-		{"POST / HTTP/1.1\r\n" + host + "Content-Length: 3\r\n\r\nabc", refused},
-		{"HEAD / HTTP/1.1\r\n" + host + "\r\n", refused},
-		{"GET / HTTP/2.0\r\n" + host + "\r\n", refused},
-		{get + host + "Content-Length: 1\r\n\r\nx", refused},
-		{get + host + "Transfer-Encoding: chunked\r\n\r\n", refused},
-		{get + "\r\n", refused},
-		{get + host + host + "\r\n", refused},
-		{"GET / HTTP/1.1\nHost: a\n\n", refused},
-		{"GET / HTTP/11\r\n\r\n", refused},
-		{"ping\n", refused},
-		{"\x16\x03\x01", refused},
-		{fits, served},
-		{fits[:len(fits)-1], incomplete},
-		{strings.Replace(fits, "A: ", "A: x", 1), refused},
-	} {
-		h := &httpHello{}
-		for range 2 { // the second time the head is known
-			n, v := h.parse([]byte(c.in))
-			if v != c.want || v != incomplete && v < servedLast && n != len(c.in) {
-				t.Errorf("%.80q: verdict %d, %d bytes used; want %d", c.in, v, n, c.want)
-			}
-		}
-	}
-}
-
-// FuzzParseRequest serves the same requests however the bytes are cut.
-func FuzzParseRequest(f *testing.F) {
-	one := "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-	f.Add([]byte(one+one+"\r\n"+one), []byte{3, 40})
-	f.Add([]byte("GET /x HTTP/1.0\r\nConnection: keep-alive\r\nA:b\r\n\r\nPOST / HTTP/1.1\r\n\r\n"), []byte{1, 1, 1, 1})
-	f.Add([]byte(one+strings.Repeat("x", maxHead)), []byte{90, 200, 17})
-	f.Add([]byte("GET / HTTP/1.0\nn:alive\r\nA:b\n\n\r\n\r\n"), []byte{1, 1, 1, 27})
-	// verdicts feeds pieces as a connection would, and lists what is served.
-	verdicts := func(pieces ...[]byte) (all []verdict) {
-		h := &httpHello{}
-		var kept []byte
-		for _, p := range pieces {
-			kept = append(kept, p...)
-			for len(kept) > 0 {
-				n, v := h.parse(kept)
-				kept = kept[n:]
-				if v == incomplete {
-					break
-				}
-				if v == refused {
-					return all
-				}
-				if all = append(all, v); v == servedLast {
-					return all
-				}
-			}
-		}
-		return all
-	}
-	f.Fuzz(func(t *testing.T, in, cuts []byte) {
-		var pieces [][]byte
-		rest := in
-		for _, n := range cuts {
-			n := min(int(n), len(rest))
-			pieces, rest = append(pieces, rest[:n]), rest[n:]
-		}
-		whole, cut := verdicts(bytes.Clone(in)), verdicts(append(pieces, rest)...)
-		if !slices.Equal(whole, cut) {
-			t.Errorf("%q: verdicts %v as a whole, %v cut at %v", in, whole, cut, cuts)
-		}
-	})
-}
-
 // The answers to a pipeline come in order, each complete, with the date; what comes after
 // stays open or ends as HTTP says.
 func TestHTTP(t *testing.T) {
@@ -276,7 +189,7 @@ func TestHTTP(t *testing.T) {
 		for send, statuses := range map[string]string{
 			strings.Repeat(one, 40): strings.Repeat("200 ", 40),
 			one + "GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n" + one: "200 200 end",
-			one + "POST / HTTP/1.1\r\nHost: a\r\n\r\n" + one:                     "200 400 end",
+			one + "GET / HTTP/2.0\r\nHost: a\r\n\r\n" + one:                      "200 505 end",
 		} {
 			c := dial(t, s.addr)
 			io.WriteString(c, send)
@@ -294,16 +207,39 @@ func TestHTTP(t *testing.T) {
 				}
 				text, _ := io.ReadAll(r.Body)
 				date, err := http.ParseTime(r.Header.Get("Date"))
-				if r.Status[:3] != want || err != nil || time.Since(date).Abs() > patience || want == "200" && string(text) != "Hello, World!" {
+				if r.Status[:3] != want || want == "200" && (err != nil || time.Since(date).Abs() > patience || string(text) != app.HelloText) {
 					t.Errorf("%s: %.60q: %s, %q, %v, %v; want %s", model, send, r.Status, text, date, err, want)
 				}
 			}
 		}
 	}
-	h := &httpHello{}
-	at := time.Unix(1767323045, 999e6)
-	first := h.current(at)
-	if h.current(at.Add(time.Microsecond)) != first || !bytes.Contains(h.current(at.Add(time.Millisecond)).text[refused], []byte("03:04:06 GMT")) {
-		t.Error("the date of answers does not change with the second, and only then")
+}
+
+// A message that begins with an exclamation mark reaches all WebSockets and streams.
+func TestWebPush(t *testing.T) {
+	for _, model := range myriad.Models() {
+		s := serveHere(t, "serve --app ws --model "+model)
+		stream := dial(t, s.addr)
+		in := bufio.NewReader(stream)
+		io.WriteString(stream, "GET /events HTTP/1.1\r\nHost: a\r\n\r\n")
+		if r, err := http.ReadResponse(in, nil); err != nil || r.Header.Get("Content-Type") != "text/event-stream" {
+			t.Fatalf("%s: %v, %v; want a stream of events", model, r, err)
+		}
+		var sockets []net.Conn
+		for range 3 {
+			c, err := app.Dialogue(dial(t, s.addr), app.WebSocket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			exchange(t, c, "hello\n", "hello\n")
+			sockets = append(sockets, c)
+		}
+		io.WriteString(sockets[0], "!news for all\n")
+		for _, c := range sockets {
+			exchange(t, c, "", "news for all\n")
+		}
+		if line, err := in.ReadString('\n'); err != nil || line != "data: news for all\n" {
+			t.Errorf("%s: the stream got %q, %v", model, line, err)
+		}
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/lab/probe"
 	"github.com/myriad-go/myriad/internal/lab/report"
 	"github.com/myriad-go/myriad/internal/lab/result"
@@ -75,7 +76,7 @@ func (f *benchFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.peers, "peers", "", "compare the pools of overload with ants, pond and failsafe, by this `FILE`: go build -C peers -o FILE .")
 	flags.StringArrayVar(&f.subjects, "subject", nil,
 		"compare this server too, as `NAME=COMMAND`, or NAME:APP,APP=COMMAND where it serves only some apps; "+
-			"{addr}, {port} and {app} (echo, lines, sink, http, wait, pow or sha) are filled in, "+
+			"{addr}, {port} and {app} ("+app.List+") are filled in, "+
 			"and {cert}, {key} and {heartbeat} where there is TLS or a heartbeat (repeatable)")
 	flags.StringVar(&o.Dir, "out", "", "write the report to this `DIR` (default: bench-SCENARIO-DATE-TIME here)")
 	flags.StringVar(&f.resume, "resume", "", "run what is missing in this `DIR` of an earlier bench")

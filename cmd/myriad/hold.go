@@ -25,7 +25,10 @@ It says how long it took to open the connections, and what memory a connection
 takes here and, where the server is a process of this machine, there. They are
 held until Ctrl-C or for --duration; both are a good end.
 
-Nothing is sent, but with --check, to a server that echoes lines, and with
+A target such as ws://HOST:PORT/PATH is one of WebSockets: each message is a line,
+and pings are answered.
+
+Nothing else is sent, but with --check, to a server that echoes lines, and with
 --heartbeat. Where lines are looked at, with these two and --broadcast, every
 other line that comes is a fault. It exits with 1 if nothing could be connected,
 if connections were lost, if a line was wrong, is missing or came twice.`,

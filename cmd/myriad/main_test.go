@@ -409,7 +409,8 @@ doctor -n 10 --src here                     = --src is "here"; expected an IP ad
 doctor -n 10G                               = Plan.Connections is 10,000,000,000; expected 1 to
 doctor -n 10 --model fast                   = Plan.Model is "fast"; expected
 
-plain --app ftp                             = "ftp"; expected echo, lines, sink, http, wait, pow or sha
+plain --app ftp                             = "ftp"; expected echo, lines, sink, http, wait, pow, sha or ws
+plain --app ws                              = app ws, which a server on package net doesn't have
 plain --buffer 511                          = --buffer is 511; expected 512 to 1048576
 plain --design frob                         = frob
 plain --addr 127.0.0.1:99999                = expected HOST:PORT
@@ -438,7 +439,7 @@ bench quick -n 0                            = --connections-max is "0"; expected
 bench quick --only [                        = --only is "["
 bench quick --only nothing                  = matches no run
 bench quick --subject mine                  = --subject: subject "mine" has no name
-bench peers --subject x:ftp=y               = app "ftp"; expected echo, lines, sink, http, wait, pow or sha
+bench peers --subject x:ftp=y               = app "ftp"; expected echo, lines, sink, http, wait, pow, sha or ws
 bench overload --peers {no}                 = go build -C peers
 bench quick --peers {x}                     = --peers is given for quick; expected it with overload
 bench soak --duration 1s                    = expected 4s to
@@ -500,7 +501,7 @@ func TestHelp(t *testing.T) {
 		"plain --help":    {"--app"},
 		"--version":       {"go1."},
 		"version":         {"go1."},
-		"bench list":      {"quick      2 minutes"},
+		"bench list":      {"quick       2 minutes"},
 		"bench show idle": {`name = "idle"`},
 		"load --help": {
 			"Usage:\n  myriad load", "Examples:\n  myriad load -c 10000 --connect-rate=2000 --duration=60s -m $'ping\\n' 127.0.0.1:9000\n",

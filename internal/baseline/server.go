@@ -94,6 +94,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("an address for metrics with %s; expected it with another app", app.HTTP)
 	case o.App == app.HTTP && o.Heartbeat != 0:
 		return fmt.Errorf("heartbeats with %s; expected them with another app", app.HTTP)
+	case o.App == app.WebSocket:
+		return fmt.Errorf("app %s, which a server on package net doesn't have; expected another one", o.App)
 	case !app.Valid(o.App):
 		return fmt.Errorf("app %q; expected %s", o.App, app.List)
 	case o.Flush != FlushEach && o.Flush != FlushTenth:

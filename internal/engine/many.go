@@ -18,14 +18,21 @@ type ManyPoster interface {
 
 // ByOwner sorts connections.
 func ByOwner(refs []Ref) (all []*Many) {
+	host := func(r Ref) *Host {
+		if r.c == nil {
+			return nil
+		}
+		return r.c.host
+	}
+	count := make(map[*Host]int)
+	for _, r := range refs {
+		count[host(r)]++
+	}
 	of := make(map[*Host]*Many)
 	for _, r := range refs {
-		var h *Host
-		if r.c != nil {
-			h = r.c.host
-		}
+		h := host(r)
 		if of[h] == nil {
-			of[h] = &Many{}
+			of[h] = &Many{make([]Ref, 0, count[h])}
 			all = append(all, of[h])
 		}
 		of[h].refs = append(of[h].refs, r)

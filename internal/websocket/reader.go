@@ -76,6 +76,9 @@ func (r *Reader) Next(in []byte) (part Part, n int, err error) {
 	return r.piece(in, size)
 }
 
+// Fragmented says that the frame at hand is not the last one of its message.
+func (r *Reader) Fragmented() bool { return r.inside && !r.last }
+
 // piece takes payload of the frame at hand, which begins in in at from.
 func (r *Reader) piece(in []byte, from int) (Part, int, error) {
 	payload := in[from:]

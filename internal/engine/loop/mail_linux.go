@@ -21,9 +21,10 @@ const (
 	sortBatch = 16 << 10
 	mailBatch = 256
 	mailLook  = 32
-	// keepRuns is how many empty queues are kept, each with room for keepMail pieces
-	// of mail and keepData bytes at the most.
-	keepRuns = 4 << 10
+	// maxRuns is from how many queues on no more mail is put into any: a message to a
+	// million takes memory for those whose turn is near. As many empty ones are kept,
+	// each with room for keepMail pieces of mail and keepData bytes at the most.
+	maxRuns  = 1 << 10
 	keepMail = 16
 	keepData = 256
 )
@@ -71,9 +72,9 @@ func (p *post) sort(b *engine.Mailbox) {
 	if p.runs == nil {
 		p.runs = make(map[*engine.Conn]*mailRun)
 	}
-	for room := sortBatch; room > 0 && len(p.mail) > 0; {
+	for room := sortBatch; room > 0 && len(p.mail) > 0 && p.turns.n < maxRuns; {
 		n := p.n
-		if p.to = p.mail[0].Some(p.to, room, p.queue); p.to == 0 {
+		if p.to = p.mail[0].Some(p.to, min(room, maxRuns), p.queue); p.to == 0 {
 			p.mail = p.mail[1:]
 		}
 		room -= max(p.n-n, 1)
@@ -118,10 +119,10 @@ func (p *post) again(run *mailRun) {
 	}
 	delete(p.runs, run.conn)
 	run.conn = nil
-	if len(p.spare) < keepRuns && cap(run.mail) <= keepMail && cap(run.data) <= keepData {
+	if len(p.spare) < maxRuns && cap(run.mail) <= keepMail && cap(run.data) <= keepData {
 		p.spare = append(p.spare, run)
 	}
-	if p.turns.n == 0 && len(p.turns.ring) > 4*keepRuns {
+	if p.turns.n == 0 && len(p.turns.ring) > 4*maxRuns {
 		p.turns, p.runs = deque[*mailRun]{}, nil
 	}
 }

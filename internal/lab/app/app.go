@@ -36,13 +36,16 @@ const (
 	// Sha answers each line with as many hexadecimal digits of its SHA-256 as it is long,
 	// at most 64, and a line end.
 	Sha = "sha"
+	// WebSocket answers each message of a WebSocket at "/" with itself, and sends one that
+	// begins with "!" to all, without that. Its heartbeats are pings.
+	WebSocket = "ws"
 )
 
 // Names are all protocols, List the same for errors.
-var Names = []string{Echo, Lines, Sink, HTTP, Wait, Pow, Sha}
+var Names = []string{Echo, Lines, Sink, HTTP, Wait, Pow, Sha, WebSocket}
 
 // List names the protocols in errors.
-const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + ", " + Pow + " or " + Sha
+const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + ", " + Pow + ", " + Sha + " or " + WebSocket
 
 const (
 	// HelloText is the body of every HTTP answer.
@@ -100,6 +103,10 @@ func Ask(conn net.Conn, name string) error {
 	m := messages[name]
 	if m.Text == "" {
 		m = Message{Ping, Ping}
+	}
+	conn, err := Dialogue(conn, name)
+	if err != nil {
+		return err
 	}
 	begin := time.Now()
 	if err := askLines(conn, m); err != nil {

@@ -3,6 +3,7 @@ package probe
 import (
 	"time"
 
+	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/lab/result"
 	"github.com/myriad-go/myriad/internal/lab/scenario"
 	"github.com/myriad-go/myriad/internal/page"
@@ -174,6 +175,9 @@ func (h holding) beats(set func(string, float64)) {
 	}
 	atEnd, answeredAtEnd := Beats(h.Run, closed.Counts, lines)
 	givenUp := closed.Counts.Unanswered - h.Run.Sample(Before).Counts.Unanswered
+	if h.Workload.App == app.WebSocket { // a pong is no message: who sends none is given up
+		answered, answeredAtEnd = sent, atEnd
+	}
 	h.Run.Logf("heartbeats: %d sent, %d answered, by the server's count; %d connections were given up; the generator got %d, of %d in all", sent, answered, givenUp, got, atEnd)
 	took := time.Duration(0)
 	if p := h.Run.Phase(VerifyAgain); p != nil {

@@ -151,7 +151,7 @@ func (h *holder) verified(ctx context.Context, call *load.Verification) error {
 		// not known.
 		_, err := h.admin.await(ctx, after/2, func(c *result.Counts) bool {
 			sent, answered := probe.Beats(h.record, c, h.asked)
-			return sent == answered
+			return sent == answered || h.workload.App == app.WebSocket
 		})
 		if ctx.Err() != nil {
 			return err
@@ -169,7 +169,7 @@ func (h *holder) broadcast(ctx context.Context) (err error) {
 	if err := h.end(ctx, probe.Broadcast, nil); err != nil {
 		return err
 	}
-	h.broadcaster, err = startBroadcast(ctx, h.server.addr)
+	h.broadcaster, err = startBroadcast(ctx, h.server.addr, h.workload.App)
 	return err
 }
 
@@ -285,17 +285,21 @@ func (m *measurement) left(ctx context.Context) error {
 }
 
 // startBroadcast connects and asks the server for a broadcast over that connection.
-func startBroadcast(ctx context.Context, addr string) (net.Conn, error) {
+func startBroadcast(ctx context.Context, addr, name string) (net.Conn, error) {
 	conn, err := dialTraceless(ctx, "tcp", addr)
-	if err == nil {
-		if _, err = io.WriteString(conn, "!"+announcement+"\n"); err != nil {
-			conn.Close()
-		}
-	}
 	if err != nil {
 		return nil, fmt.Errorf("asking for the broadcast: %w", err)
 	}
-	return conn, nil
+	_ = conn.SetDeadline(time.Now().Add(broadcastBound)) // an error is Read's, too
+	talk, err := app.Dialogue(conn, name)
+	if err == nil {
+		_, err = io.WriteString(talk, "!"+announcement+"\n")
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("asking for the broadcast: %w", err)
+	}
+	return talk, nil
 }
 
 // endBroadcaster awaits the broadcast on the connection that has asked for it, for a time,

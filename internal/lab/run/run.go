@@ -302,6 +302,9 @@ func (m *measurement) config(s scenario.Stage) load.Config {
 	if w.TLS {
 		c.TLS = &load.TLS{CAFile: m.cert}
 	}
+	if w.App == app.WebSocket {
+		c.WebSocket = &load.WebSocket{}
+	}
 	if s.Held {
 		return heldConfig(c, s)
 	}
@@ -342,7 +345,10 @@ func (m *measurement) config(s scenario.Stage) load.Config {
 // heldConfig is that of connections that are held, verified twice, with a broadcast.
 func heldConfig(c load.Config, s scenario.Stage) load.Config {
 	c.Hold, c.Check = true, s.Phases[0].InFlight
-	c.Heartbeat, c.HeartbeatAnswer, c.Broadcast = app.Heartbeat, app.HeartbeatAnswer, announcement+"\n"
+	c.Broadcast = announcement + "\n"
+	if c.WebSocket == nil { // which has pings
+		c.Heartbeat, c.HeartbeatAnswer = app.Heartbeat, app.HeartbeatAnswer
+	}
 	alone, beats, after := s.Phases[1].For.Std(), s.Phases[3], s.Phases[5].For.Std()
 	slack := scenario.HeartbeatSlack(beats.Heartbeat.Std())
 	c.Duration = alone + time.Duration(beats.For/beats.Heartbeat)*(beats.Heartbeat.Std()+slack) + slack // and as much for the answers

@@ -123,6 +123,9 @@ func TestPhases(t *testing.T) {
 	}{
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: exchange}, ""},
 		{Workload{App: "lines", Connections: 1, Phases: []Phase{{Do: Verify}, hold, {Do: Broadcast}, beats, {Do: Verify}, hold}}, ""},
+		{Workload{App: "ws", Connections: 1, Phases: []Phase{{Do: Verify}, hold, {Do: Broadcast}, beats, {Do: Verify}, hold}}, ""},
+		{Workload{App: "ws", Connections: 1, Size: 8, Phases: exchange}, ""},
+		{Workload{App: "sha", Connections: 1, Phases: []Phase{{Do: Verify}, hold, {Do: Broadcast}, beats, {Do: Verify}, hold}}, `app "sha" with verify; expected lines or ws`},
 		{Workload{App: "sink", Connections: 1, Phases: []Phase{{Do: Load, Heartbeat: second, For: 2 * second}}}, ""},
 		{Workload{Connections: 5, Phases: []Phase{{Do: Park}}}, ""},
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", Times: 1, For: second}}}, ""},

@@ -321,8 +321,12 @@ func (w Workload) checkLoad() error {
 	sized := app.Sized(w.App)
 	for _, s := range stages {
 		if s.Phase(Flood).Do != "" || s.Held {
-			if w.App != app.Lines && (s.Held || w.App != app.Sha) {
-				return Errorf("app %q with %s; expected %s", w.App, s.Phases[0].Do, app.Lines)
+			also := app.Sha
+			if s.Held {
+				also = app.WebSocket
+			}
+			if w.App != app.Lines && w.App != also {
+				return Errorf("app %q with %s; expected %s or %s", w.App, s.Phases[0].Do, app.Lines, also)
 			}
 			sized = false
 		}
