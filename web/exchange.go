@@ -21,6 +21,11 @@ import (
 // which the owner calls. What both use is guarded by mu. Nothing of it is used again
 // for another request, because a handler may keep the Request and the ResponseWriter.
 //
+// Pipelined requests that have come at once are a list, which doesn't change any more when
+// it is started. One worker runs them in turn. The first that is not finished yet is the
+// connection's Value; a worker posts finish for that alone, and it ends those behind it
+// whose handlers have returned by then.
+//
 // One that is answered on the owner is used again: see Quick.
 type exchange struct {
 	h      *HTTP
@@ -32,6 +37,7 @@ type exchange struct {
 	memory  scratch
 	head
 
+	next   *exchange // the pipelined request behind it, if that came with it
 	req    *http.Request
 	res    response
 	cancel context.CancelFunc
@@ -44,6 +50,8 @@ type exchange struct {
 	gone     bool
 	ended    chan struct{} // nil if nobody waits for the connection's end
 	drains   bool
+	current  bool // the connection's Value
+	returned bool // its handler has, and finish need not be posted for it
 
 	// The owner's:
 	answered bool // only the rest of the body is still to come
@@ -71,7 +79,7 @@ func (x *exchange) prepare(h *HTTP, c *myriad.Conn) {
 func (x *exchange) recycle() {
 	clear(x.header)
 	clear(x.memory.values[:x.memory.used])
-	x.memory.used = 0
+	x.memory.used, x.memory.text = 0, ""
 	x.res.reset()
 	*x = exchange{header: x.header, memory: x.memory, res: x.res}
 	quickExchanges.Put(x)
@@ -96,8 +104,30 @@ func (x *exchange) unreadable() bool {
 	return !b.complete() && (x.expects && !b.told || b.err != nil || b.by.over || !b.framed.chunked && b.framed.left > maxSkipped)
 }
 
-// start has the handler called by a worker.
+// start has the handler called by a worker, and those of the requests behind it.
 func (x *exchange) start(c *myriad.Conn) {
+	for y := x; y != nil; y = y.next {
+		y.begin()
+	}
+	x.become(c)
+	c.Retain()
+	x.h.run(c, x)
+}
+
+// become makes it the connection's Value. It says whether its handler has returned already.
+func (x *exchange) become(c *myriad.Conn) (returned bool) {
+	c.SetValue(x)
+	if d := x.h.WriteTimeout; d > 0 {
+		c.SetDeadline(d)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.current = true
+	return x.returned
+}
+
+// begin makes what its handler uses.
+func (x *exchange) begin() {
 	x.readable.L = &x.mu
 	ctx, cancel := context.WithCancel(&connContext{Context: context.Background(), x: x})
 	x.cancel = cancel
@@ -109,35 +139,51 @@ func (x *exchange) start(c *myriad.Conn) {
 	if d := x.h.ReadTimeout; d > 0 && x.length != 0 {
 		x.body.by.set(&x.mu, time.Now().Add(d), x.readable.Broadcast)
 	}
-	if d := x.h.WriteTimeout; d > 0 {
-		c.SetDeadline(d)
-	}
 	x.res.init(x, nil)
-	c.SetValue(x)
-	c.Retain()
-	x.h.run(c, x)
 }
 
 // Run implements pool.Job.
 func (x *exchange) Run(context.Context) {
-	defer x.end() // also where the handler ends its goroutine
+	for waiting := 0; x != nil; {
+		x, waiting = x.runOne(waiting)
+	}
+}
+
+// runOne calls the handler, and says which request is next, and how many bytes of responses
+// wait for the owner.
+func (x *exchange) runOne(before int) (next *exchange, waiting int) {
+	defer func() { next = x.end() }() // also where the handler ends its goroutine
 	x.serve(x.h.handler())
+	if waiting = before + len(x.res.out); x.next != nil && waiting > maxOut && !x.handed {
+		x.res.flush()
+		waiting = 0
+	}
+	return nil, waiting
 }
 
 // Dropped implements pool.Dropper: the pool is overloaded, or closed.
 func (x *exchange) Dropped(error) {
-	x.refuse()
-	x.end()
+	for x != nil {
+		x.refuse()
+		x = x.end()
+	}
 }
 
-// end gives the connection back when the handler has returned.
-func (x *exchange) end() {
+// end gives the connection back when the handler has returned. It says which request is next.
+func (x *exchange) end() (next *exchange) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.stop()
-	if !x.handed || x.then != nil {
-		x.ask((*exchange).finish)
+	if x.handed && x.then == nil {
+		return nil
 	}
+	if x.returned = !x.res.sent; x.current || x.res.sent {
+		x.ask((*exchange).finish) // behind what it has sent itself
+	}
+	if x.handed || x.gone || x.res.close {
+		return nil
+	}
+	return x.next
 }
 
 // stop ends what the handler could still use. It is called with the lock.
@@ -252,8 +298,18 @@ func (x *exchange) resume(c *myriad.Conn) {
 	}
 }
 
-// finish ends the exchange when the handler has returned.
+// finish ends the exchange when the handler has returned, and those behind it whose handlers
+// have returned, too.
 func (x *exchange) finish(c *myriad.Conn) {
+	for x.conclude(c) {
+		if x = x.next; !x.become(c) {
+			return
+		}
+	}
+}
+
+// conclude sends the response, and says whether the next request behind it goes on.
+func (x *exchange) conclude(c *myriad.Conn) (more bool) {
 	if w := &x.res; len(w.out) > 0 {
 		_, _ = c.Write(w.out)
 	}
@@ -263,13 +319,18 @@ func (x *exchange) finish(c *myriad.Conn) {
 	if x.h.WriteTimeout > 0 {
 		c.SetDeadline(0)
 	}
+	ends := x.then != nil || x.res.close || x.body.err != nil && x.body.err != io.EOF
+	if x.next != nil && !ends {
+		x.next.paused = x.paused
+		return true
+	}
 	c.Release()
 	switch {
 	case x.then != nil:
 		c.SetValue(nil)
 		x.then(c)
 		c.Resume()
-	case x.res.close || x.body.err != nil && x.body.err != io.EOF:
+	case ends:
 		c.Close()
 	case x.body.complete():
 		x.idle(c)
@@ -278,6 +339,7 @@ func (x *exchange) finish(c *myriad.Conn) {
 		c.SetDeadline(maxRest)
 		c.Resume()
 	}
+	return false
 }
 
 // idle has the connection wait for its next request.

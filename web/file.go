@@ -59,6 +59,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)
 	}
+	w.sent = true
 	result := make(chan error, 1)
 	if err := w.x.ref.Do(func(c *myriad.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
 		return err

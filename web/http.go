@@ -112,10 +112,13 @@ func (h *HTTP) run(c *myriad.Conn, x *exchange) {
 		p = shared()
 	}
 	if err := p.TrySubmitTask(pool.Task{Job: x}); err != nil {
-		x.refuse()
-		x.mu.Lock()
-		x.stop()
-		x.mu.Unlock()
+		for y := x; y != nil; y = y.next {
+			y.refuse()
+			y.mu.Lock()
+			y.stop()
+			y.returned = true
+			y.mu.Unlock()
+		}
 		x.finish(c)
 	}
 }
@@ -163,25 +166,66 @@ func (h *HTTP) next(c *myriad.Conn, in []byte) (used int, more bool) {
 		}
 		return 0, false
 	}
-	x := quickExchanges.Get().(*exchange)
-	x.prepare(h, c)
-	if x.head, err = parseHead(in[:n], &x.request, &x.memory); err != nil {
-		x.recycle()
+	x, err := h.read(c, in[:n])
+	if err != nil {
 		h.bad(c, err)
 		return len(in), false
 	}
 	if h.IdleTimeout > 0 || h.ReadHeaderTimeout > 0 {
 		c.SetTimer(0)
 	}
-	x.request.RemoteAddr = remoteAddr(c, x.ref)
-	x.request.TLS = c.TLS()
 	if x.length == 0 {
 		if q := x.quickHandler(); q != nil {
 			return n, x.answer(c, q)
 		}
 	}
+	n += x.readAhead(c, in[n:])
 	x.start(c)
 	return n, true
+}
+
+// read makes an exchange of a whole head.
+func (h *HTTP) read(c *myriad.Conn, head []byte) (*exchange, error) {
+	x := quickExchanges.Get().(*exchange)
+	x.prepare(h, c)
+	var err error
+	if x.head, err = parseHead(head, &x.request, &x.memory); err != nil {
+		x.recycle()
+		return nil, err
+	}
+	x.request.RemoteAddr = remoteAddr(c, x.ref)
+	x.request.TLS = c.TLS()
+	return x, nil
+}
+
+// maxPipelined is how many pipelined requests a worker runs one after the other.
+const maxPipelined = 16
+
+// readAhead has the requests that in begins with follow x, as far as they are whole, well
+// formed and without bodies, and says how many bytes they have. Behind what may be no HTTP
+// nothing is read.
+func (x *exchange) readAhead(c *myriad.Conn, in []byte) (used int) {
+	most := x.h.most(x.limits)
+	for range maxPipelined - 1 {
+		if x.length != 0 || x.head.close || x.request.Method == http.MethodConnect || x.request.Header["Upgrade"] != nil {
+			break
+		}
+		n, err := headLength(in[used:], most)
+		if n == 0 || err != nil {
+			break
+		}
+		y, err := x.h.read(c, in[used:used+n])
+		if err != nil {
+			break
+		}
+		if y.length != 0 {
+			y.recycle()
+			break
+		}
+		x.next, x = y, y
+		used += n
+	}
+	return used
 }
 
 func remoteAddr(c *myriad.Conn, ref myriad.Ref) string {
@@ -223,6 +267,9 @@ func (h *HTTP) bad(c *myriad.Conn, err error) {
 func (h *HTTP) Ended(c *myriad.Conn, rest []byte) (used int) {
 	used = h.Received(c, rest)
 	if x, ok := c.Value().(*exchange); ok && used == len(rest) {
+		for x.next != nil {
+			x = x.next
+		}
 		x.peerEnded()
 	}
 	return used
@@ -230,14 +277,16 @@ func (h *HTTP) Ended(c *myriad.Conn, rest []byte) (used int) {
 
 // Closed implements myriad.Handler.
 func (h *HTTP) Closed(c *myriad.Conn, why error) {
-	if x, ok := c.Value().(*exchange); ok {
+	x, _ := c.Value().(*exchange)
+	for ; x != nil; x = x.next {
 		x.connClosed(why)
 	}
 }
 
 // Draining implements myriad.DrainingHandler.
 func (h *HTTP) Draining(c *myriad.Conn) {
-	if x, ok := c.Value().(*exchange); ok {
+	x, _ := c.Value().(*exchange)
+	for ; x != nil; x = x.next {
 		x.mu.Lock()
 		x.drains = true
 		x.mu.Unlock()

@@ -36,6 +36,7 @@ type response struct {
 	close     bool // behind this response
 	done      bool // the handler has returned
 	trailers  []string
+	sent      bool // something of it, by another goroutine than the connection's owner
 	by        deadline
 
 	*buffers
@@ -227,6 +228,7 @@ func (w *response) send(p []byte) error {
 		_, err := w.conn.Write(p)
 		return err
 	}
+	w.sent = true
 	most := maxPiece
 	if limit := w.x.limits.MaxUnsent; limit != 0 {
 		most = min(most, limit)
