@@ -81,27 +81,20 @@ func (x *exchange) recycle() {
 	clear(x.memory.values[:x.memory.used])
 	x.memory.used, x.memory.text = 0, ""
 	x.res.reset()
-	*x = exchange{header: x.header, memory: x.memory, res: x.res}
+	x.req, x.handed, x.then = nil, false, nil
 	quickExchanges.Put(x)
 }
 
-// keep10 and the like are of the head; closes says whether nothing may follow this request.
-func (x *exchange) closes() bool {
-	if x.head.close {
-		return true
+// ends says whether nothing may follow this request, or the client can't be relied on to send
+// the rest of its body: it waits for 100 Continue, or there is too much of it.
+func (x *exchange) ends() bool {
+	if x.head.close || x.res.conn != nil {
+		return x.head.close
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.drains
-}
-
-// unreadable says whether the client can't be relied on to send the rest of its body: it
-// waits for 100 Continue, or there is too much of it.
-func (x *exchange) unreadable() bool {
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	b := &x.body
-	return !b.complete() && (x.expects && !b.told || b.err != nil || b.by.over || !b.framed.chunked && b.framed.left > maxSkipped)
+	return x.drains || !b.complete() && (x.expects && !b.told || b.err != nil || b.by.over || !b.framed.chunked && b.framed.left > maxSkipped)
 }
 
 // start has the handler called by a worker, and those of the requests behind it.

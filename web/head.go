@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"net/netip"
 	"net/textproto"
 	"net/url"
 	"strconv"
@@ -85,6 +86,9 @@ type scratch struct {
 	url    url.URL
 	values [16]string
 	used   int
+
+	addr     netip.AddrPort // of the last peer, and as text
+	addrText string
 }
 
 // one is v as the values of a field.

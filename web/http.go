@@ -193,7 +193,7 @@ func (h *HTTP) read(c *myriad.Conn, head []byte) (*exchange, error) {
 		x.recycle()
 		return nil, err
 	}
-	x.request.RemoteAddr = remoteAddr(c, x.ref)
+	x.request.RemoteAddr = x.remoteAddr(c)
 	x.request.TLS = c.TLS()
 	return x, nil
 }
@@ -228,11 +228,17 @@ func (x *exchange) readAhead(c *myriad.Conn, in []byte) (used int) {
 	return used
 }
 
-func remoteAddr(c *myriad.Conn, ref myriad.Ref) string {
-	if a, ok := ref.RemoteAddr(); ok && a.IsValid() {
-		return a.String()
+// remoteAddr is the peer's address. That of the last request is kept as text: with pipelined
+// ones it is mostly the same.
+func (x *exchange) remoteAddr(c *myriad.Conn) string {
+	a, ok := x.ref.RemoteAddr()
+	if !ok || !a.IsValid() {
+		return c.RemoteAddr().String()
 	}
-	return c.RemoteAddr().String()
+	if a != x.memory.addr {
+		x.memory.addr, x.memory.addrText = a, a.String()
+	}
+	return x.memory.addrText
 }
 
 // answer has the handler called at once, and says whether the connection is still HTTP's.
