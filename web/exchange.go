@@ -32,13 +32,12 @@ type exchange struct {
 	ref    myriad.Ref
 	limits *myriad.Limits
 
-	request http.Request // what req is made of
-	header  http.Header
-	memory  scratch
+	header http.Header
+	memory scratch
 	head
 
-	next   *exchange // the pipelined request behind it, if that came with it
-	req    *http.Request
+	next   *exchange     // the pipelined request behind it, if that came with it
+	req    *http.Request // a blank one until the handler gets its own
 	res    response
 	cancel context.CancelFunc
 	handed bool // the connection is not HTTP's any more
@@ -69,10 +68,16 @@ const maxRest = 30 * time.Second
 // quickExchanges are those that are used again.
 var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(http.Header)} }}
 
+// blankRequests are what heads are read into.
+var blankRequests = sync.Pool{New: func() any { return new(http.Request) }}
+
 // prepare has it take a request of a connection.
 func (x *exchange) prepare(h *HTTP, c *myriad.Conn) {
 	x.h, x.ref, x.limits = h, c.Ref(), &c.Server().Limits
-	x.request = http.Request{Header: x.header}
+	if x.req == nil {
+		x.req = blankRequests.Get().(*http.Request)
+	}
+	*x.req = http.Request{Header: x.header}
 }
 
 // recycle makes it ready for another one.
@@ -81,7 +86,7 @@ func (x *exchange) recycle() {
 	clear(x.memory.values[:x.memory.used])
 	x.memory.used, x.memory.text = 0, ""
 	x.res.reset()
-	x.req, x.handed, x.then = nil, false, nil
+	x.handed, x.then = false, nil
 	quickExchanges.Put(x)
 }
 
@@ -124,7 +129,10 @@ func (x *exchange) begin() {
 	x.readable.L = &x.mu
 	ctx, cancel := context.WithCancel(&connContext{Context: context.Background(), x: x})
 	x.cancel = cancel
-	x.req = x.request.WithContext(ctx)
+	blank := x.req
+	x.req = blank.WithContext(ctx)
+	*blank = http.Request{}
+	blankRequests.Put(blank)
 	x.body = body{x: x, framed: newFraming(x.length), told: !x.expects}
 	if x.req.Body = http.NoBody; x.length != 0 {
 		x.req.Body = &x.body

@@ -189,12 +189,12 @@ func (h *HTTP) read(c *myriad.Conn, head []byte) (*exchange, error) {
 	x := quickExchanges.Get().(*exchange)
 	x.prepare(h, c)
 	var err error
-	if x.head, err = parseHead(head, &x.request, &x.memory); err != nil {
+	if x.head, err = parseHead(head, x.req, &x.memory); err != nil {
 		x.recycle()
 		return nil, err
 	}
-	x.request.RemoteAddr = x.remoteAddr(c)
-	x.request.TLS = c.TLS()
+	x.req.RemoteAddr = x.remoteAddr(c)
+	x.req.TLS = c.TLS()
 	return x, nil
 }
 
@@ -207,7 +207,7 @@ const maxPipelined = 16
 func (x *exchange) readAhead(c *myriad.Conn, in []byte) (used int) {
 	most := x.h.most(x.limits)
 	for range maxPipelined - 1 {
-		if x.length != 0 || x.head.close || x.request.Method == http.MethodConnect || x.request.Header["Upgrade"] != nil {
+		if x.length != 0 || x.head.close || x.req.Method == http.MethodConnect || x.req.Header["Upgrade"] != nil {
 			break
 		}
 		n, err := headLength(in[used:], most)
@@ -243,7 +243,6 @@ func (x *exchange) remoteAddr(c *myriad.Conn) string {
 
 // answer has the handler called at once, and says whether the connection is still HTTP's.
 func (x *exchange) answer(c *myriad.Conn, q http.Handler) (more bool) {
-	x.req = &x.request
 	x.req.Body = http.NoBody
 	x.body.framed.done = true
 	x.res.init(x, c)
@@ -336,14 +335,14 @@ func (x *exchange) quickHandler() http.Handler {
 		}
 		return nil
 	}
-	h, pattern := mux.Handler(&x.request)
+	h, pattern := mux.Handler(x.req)
 	if _, ok := h.(quick); !ok {
 		return nil
 	}
 	if strings.Contains(pattern, "{") {
 		return mux // whose ServeHTTP alone can tell the request its PathValues
 	}
-	x.request.Pattern = pattern
+	x.req.Pattern = pattern
 	return h
 }
 
