@@ -50,7 +50,8 @@ type exchange struct {
 	ended    chan struct{} // nil if nobody waits for the connection's end
 	drains   bool
 	current  bool // the connection's Value
-	returned bool // its handler has, and finish need not be posted for it
+	over     bool // its handler has returned
+	returned bool // and finish need not be posted for it
 
 	// The owner's:
 	answered bool // only the rest of the body is still to come
@@ -175,6 +176,9 @@ func (x *exchange) end() (next *exchange) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.stop()
+	if x.over = true; x.gone {
+		x.res.last.close()
+	}
 	if x.handed && x.then == nil {
 		return nil
 	}
@@ -233,6 +237,7 @@ func (x *exchange) panicked(v any) {
 		x.h.logf("web: panic serving %s: %v\n%s", x.req.RemoteAddr, v, debug.Stack())
 	}
 	x.res.out, x.res.close = x.res.out[:0], true
+	x.res.last.close()
 	if x.handed = false; x.then != nil {
 		x.then = nil
 	}
@@ -314,6 +319,12 @@ func (x *exchange) conclude(c *myriad.Conn) (more bool) {
 	if w := &x.res; len(w.out) > 0 {
 		_, _ = c.Write(w.out)
 	}
+	if l := &x.res.last; l.f != nil {
+		if err := c.SendFile(l.f, l.offset, l.n); err != nil {
+			x.res.close = true // the client hears that it is cut off
+		}
+		l.close()
+	}
 	x.res.release()
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -370,7 +381,9 @@ func (x *exchange) peerEnded() {
 func (x *exchange) connClosed(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.gone = true
+	if x.gone = true; x.over {
+		x.res.last.close()
+	}
 	if x.body.err == nil {
 		if x.body.err = why; why == nil || why == io.EOF {
 			x.body.err = io.ErrUnexpectedEOF

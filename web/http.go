@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad"
@@ -47,6 +48,8 @@ type HTTP struct {
 
 	once   sync.Once
 	server *http.Server // for http.ServerContextKey
+
+	sendsFiles atomic.Pointer[myriad.Limits] // those of the last server that has sent a file
 }
 
 // Handler is an [HTTP] with default settings.

@@ -37,6 +37,7 @@ type response struct {
 	done      bool // the handler has returned
 	trailers  []string
 	sent      bool // something of it, by another goroutine than the connection's owner
+	last      lastFile
 	by        deadline
 
 	*buffers
@@ -424,6 +425,10 @@ func (w *response) FlushError() error {
 		w.head(nil)
 	}
 	w.flush()
+	if l := &w.last; l.f != nil && w.err == nil {
+		w.err = w.sendFile(l.f, l.offset, l.n)
+		l.close()
+	}
 	return w.err
 }
 
