@@ -28,9 +28,10 @@ import (
 //
 // One that is answered on the owner is used again: see Quick.
 type exchange struct {
-	h      *HTTP
-	ref    myriad.Ref
-	limits *myriad.Limits
+	h       *HTTP
+	handler http.Handler
+	ref     myriad.Ref
+	limits  *myriad.Limits
 
 	header http.Header
 	memory scratch
@@ -74,7 +75,7 @@ var blankRequests = sync.Pool{New: func() any { return new(http.Request) }}
 
 // prepare has it take a request of a connection.
 func (x *exchange) prepare(h *HTTP, c *myriad.Conn) {
-	x.h, x.ref, x.limits = h, c.Ref(), &c.Server().Limits
+	x.h, x.handler, x.ref, x.limits = h, h.handler(), c.Ref(), &c.Server().Limits
 	if x.req == nil {
 		x.req = blankRequests.Get().(*http.Request)
 	}
@@ -155,7 +156,7 @@ func (x *exchange) Run(context.Context) {
 // wait for the owner.
 func (x *exchange) runOne(before int) (next *exchange, waiting int) {
 	defer func() { next = x.end() }() // also where the handler ends its goroutine
-	x.serve(x.h.handler())
+	x.serve()
 	if waiting = before + len(x.res.out); x.next != nil && waiting > maxOut && !x.handed {
 		x.res.flush()
 		waiting = 0
@@ -206,8 +207,8 @@ func (x *exchange) refuse() {
 	x.res.finish()
 }
 
-// serve calls a handler.
-func (x *exchange) serve(h http.Handler) {
+// serve calls the handler.
+func (x *exchange) serve() {
 	returned := false
 	defer func() {
 		if v := recover(); v != nil {
@@ -223,7 +224,7 @@ func (x *exchange) serve(h http.Handler) {
 	case x.req.RequestURI == "*" && x.req.Method == http.MethodOptions:
 		x.res.Header().Set("Content-Length", "0")
 	default:
-		h.ServeHTTP(&x.res, x.req)
+		x.handler.ServeHTTP(&x.res, x.req)
 	}
 	if !x.handed {
 		x.res.finish()

@@ -177,10 +177,8 @@ func (h *HTTP) next(c *myriad.Conn, in []byte) (used int, more bool) {
 	if h.IdleTimeout > 0 || h.ReadHeaderTimeout > 0 {
 		c.SetTimer(0)
 	}
-	if x.length == 0 {
-		if q := x.quickHandler(); q != nil {
-			return n, x.answer(c, q)
-		}
+	if x.length == 0 && x.route() {
+		return n, x.answer(c)
 	}
 	n += x.readAhead(c, in[n:])
 	x.start(c)
@@ -245,11 +243,11 @@ func (x *exchange) remoteAddr(c *myriad.Conn) string {
 }
 
 // answer has the handler called at once, and says whether the connection is still HTTP's.
-func (x *exchange) answer(c *myriad.Conn, q http.Handler) (more bool) {
+func (x *exchange) answer(c *myriad.Conn) (more bool) {
 	x.req.Body = http.NoBody
 	x.body.framed.done = true
 	x.res.init(x, c)
-	x.serve(q)
+	x.serve()
 	if len(x.res.out) > 0 {
 		_, _ = c.Write(x.res.out)
 	}
@@ -327,26 +325,20 @@ func Quick(h http.Handler) http.Handler { return quick{h} }
 
 type quick struct{ http.Handler }
 
-// quickHandler is what is to be called on the event loop; nil if the request's handler is not
-// marked.
-func (x *exchange) quickHandler() http.Handler {
-	all := x.h.handler()
-	mux, ok := all.(*http.ServeMux)
-	if !ok {
-		if _, ok := all.(quick); ok {
-			return all
-		}
-		return nil
+// route finds the handler behind a ServeMux, and says whether it is to be called on the event
+// loop.
+func (x *exchange) route() (quickly bool) {
+	mux, ok := x.handler.(*http.ServeMux)
+	if !ok || x.req.RequestURI == "*" {
+		_, quickly = x.handler.(quick)
+		return quickly
 	}
 	h, pattern := mux.Handler(x.req)
-	if _, ok := h.(quick); !ok {
-		return nil
+	if !strings.Contains(pattern, "{") { // or ServeMux.ServeHTTP alone can tell the request its PathValues
+		x.handler, x.req.Pattern = h, pattern
 	}
-	if strings.Contains(pattern, "{") {
-		return mux // whose ServeHTTP alone can tell the request its PathValues
-	}
-	x.req.Pattern = pattern
-	return h
+	_, quickly = h.(quick)
+	return quickly
 }
 
 // Ref is the connection of a request that an HTTP serves: for what outlives the request,
