@@ -54,6 +54,9 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 		x.mu.Lock()
 		read := append([]byte(nil), x.body.buf[x.body.off:]...)
 		x.mu.Unlock()
+		for y := x.next; y != nil; y = y.next {
+			read = append(read, y.memory.text...) // was no request of ours
+		}
 		take := func(nc net.Conn, unread []byte) { got <- detached{nc, append(read, unread...)} }
 		if c.Detach(take) == nil {
 			c.Release()

@@ -21,18 +21,24 @@ import (
 // which the owner calls. What both use is guarded by mu. Nothing of it is used again
 // for another request, because a handler may keep the Request and the ResponseWriter.
 //
+// Pipelined requests that have come at once are a list, which doesn't change any more when
+// it is started. One worker runs them in turn. The first that is not finished yet is the
+// connection's Value; a worker posts finish for that alone, and it ends those behind it
+// whose handlers have returned by then.
+//
 // One that is answered on the owner is used again: see Quick.
 type exchange struct {
-	h      *HTTP
-	ref    myriad.Ref
-	limits *myriad.Limits
+	h       *HTTP
+	handler http.Handler
+	ref     myriad.Ref
+	limits  *myriad.Limits
 
-	request http.Request // what req is made of
-	header  http.Header
-	memory  scratch
+	header http.Header
+	memory scratch
 	head
 
-	req    *http.Request
+	next   *exchange     // the pipelined request behind it, if that came with it
+	req    *http.Request // a blank one until the handler gets its own
 	res    response
 	cancel context.CancelFunc
 	handed bool // the connection is not HTTP's any more
@@ -44,6 +50,9 @@ type exchange struct {
 	gone     bool
 	ended    chan struct{} // nil if nobody waits for the connection's end
 	drains   bool
+	current  bool // the connection's Value
+	over     bool // its handler has returned
+	returned bool // and finish need not be posted for it
 
 	// The owner's:
 	answered bool // only the rest of the body is still to come
@@ -61,47 +70,71 @@ const maxRest = 30 * time.Second
 // quickExchanges are those that are used again.
 var quickExchanges = sync.Pool{New: func() any { return &exchange{header: make(http.Header)} }}
 
+// blankRequests are what heads are read into.
+var blankRequests = sync.Pool{New: func() any { return new(http.Request) }}
+
 // prepare has it take a request of a connection.
 func (x *exchange) prepare(h *HTTP, c *myriad.Conn) {
-	x.h, x.ref, x.limits = h, c.Ref(), &c.Server().Limits
-	x.request = http.Request{Header: x.header}
+	x.h, x.handler, x.ref, x.limits = h, h.handler(), c.Ref(), &c.Server().Limits
+	if x.req == nil {
+		x.req = blankRequests.Get().(*http.Request)
+	}
+	*x.req = http.Request{Header: x.header}
 }
 
 // recycle makes it ready for another one.
 func (x *exchange) recycle() {
 	clear(x.header)
 	clear(x.memory.values[:x.memory.used])
-	x.memory.used = 0
+	x.memory.used, x.memory.text = 0, ""
 	x.res.reset()
-	*x = exchange{header: x.header, memory: x.memory, res: x.res}
+	x.handed, x.then = false, nil
 	quickExchanges.Put(x)
 }
 
-// keep10 and the like are of the head; closes says whether nothing may follow this request.
-func (x *exchange) closes() bool {
-	if x.head.close {
-		return true
+// ends says whether nothing may follow this request, or the client can't be relied on to send
+// the rest of its body: it waits for 100 Continue, or there is too much of it.
+func (x *exchange) ends() bool {
+	if x.head.close || x.res.conn != nil {
+		return x.head.close
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.drains
+	b := &x.body
+	return x.drains || !b.complete() && (x.expects && !b.told || b.err != nil || b.by.over || !b.framed.chunked && b.framed.left > maxSkipped)
 }
 
-// unreadable says whether the client can't be relied on to send the rest of its body: it
-// waits for 100 Continue, or there is too much of it.
-func (x *exchange) unreadable() bool {
+// start has the handler called by a worker, and those of the requests behind it.
+func (x *exchange) start(c *myriad.Conn) {
+	for y := x; y != nil; y = y.next {
+		y.begin()
+	}
+	x.become(c)
+	c.Retain()
+	x.h.run(c, x)
+}
+
+// become makes it the connection's Value. It says whether its handler has returned already.
+func (x *exchange) become(c *myriad.Conn) (returned bool) {
+	c.SetValue(x)
+	if d := x.h.WriteTimeout; d > 0 {
+		c.SetDeadline(d)
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	b := &x.body
-	return !b.complete() && (x.expects && !b.told || b.err != nil || b.by.over || !b.framed.chunked && b.framed.left > maxSkipped)
+	x.current = true
+	return x.returned
 }
 
-// start has the handler called by a worker.
-func (x *exchange) start(c *myriad.Conn) {
+// begin makes what its handler uses.
+func (x *exchange) begin() {
 	x.readable.L = &x.mu
 	ctx, cancel := context.WithCancel(&connContext{Context: context.Background(), x: x})
 	x.cancel = cancel
-	x.req = x.request.WithContext(ctx)
+	blank := x.req
+	x.req = blank.WithContext(ctx)
+	*blank = http.Request{}
+	blankRequests.Put(blank)
 	x.body = body{x: x, framed: newFraming(x.length), told: !x.expects}
 	if x.req.Body = http.NoBody; x.length != 0 {
 		x.req.Body = &x.body
@@ -109,35 +142,54 @@ func (x *exchange) start(c *myriad.Conn) {
 	if d := x.h.ReadTimeout; d > 0 && x.length != 0 {
 		x.body.by.set(&x.mu, time.Now().Add(d), x.readable.Broadcast)
 	}
-	if d := x.h.WriteTimeout; d > 0 {
-		c.SetDeadline(d)
-	}
 	x.res.init(x, nil)
-	c.SetValue(x)
-	c.Retain()
-	x.h.run(c, x)
 }
 
 // Run implements pool.Job.
 func (x *exchange) Run(context.Context) {
-	defer x.end() // also where the handler ends its goroutine
-	x.serve(x.h.handler())
+	for waiting := 0; x != nil; {
+		x, waiting = x.runOne(waiting)
+	}
+}
+
+// runOne calls the handler, and says which request is next, and how many bytes of responses
+// wait for the owner.
+func (x *exchange) runOne(before int) (next *exchange, waiting int) {
+	defer func() { next = x.end() }() // also where the handler ends its goroutine
+	x.serve()
+	if waiting = before + len(x.res.out); x.next != nil && waiting > maxOut && !x.handed {
+		x.res.flush()
+		waiting = 0
+	}
+	return nil, waiting
 }
 
 // Dropped implements pool.Dropper: the pool is overloaded, or closed.
 func (x *exchange) Dropped(error) {
-	x.refuse()
-	x.end()
+	for x != nil {
+		x.refuse()
+		x = x.end()
+	}
 }
 
-// end gives the connection back when the handler has returned.
-func (x *exchange) end() {
+// end gives the connection back when the handler has returned. It says which request is next.
+func (x *exchange) end() (next *exchange) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.stop()
-	if !x.handed || x.then != nil {
-		x.ask((*exchange).finish)
+	if x.over = true; x.gone {
+		x.res.last.close()
 	}
+	if x.handed && x.then == nil {
+		return nil
+	}
+	if x.returned = !x.res.sent; x.current || x.res.sent {
+		x.ask((*exchange).finish) // behind what it has sent itself
+	}
+	if x.handed || x.gone || x.res.close {
+		return nil
+	}
+	return x.next
 }
 
 // stop ends what the handler could still use. It is called with the lock.
@@ -155,8 +207,8 @@ func (x *exchange) refuse() {
 	x.res.finish()
 }
 
-// serve calls a handler.
-func (x *exchange) serve(h http.Handler) {
+// serve calls the handler.
+func (x *exchange) serve() {
 	returned := false
 	defer func() {
 		if v := recover(); v != nil {
@@ -172,7 +224,7 @@ func (x *exchange) serve(h http.Handler) {
 	case x.req.RequestURI == "*" && x.req.Method == http.MethodOptions:
 		x.res.Header().Set("Content-Length", "0")
 	default:
-		h.ServeHTTP(&x.res, x.req)
+		x.handler.ServeHTTP(&x.res, x.req)
 	}
 	if !x.handed {
 		x.res.finish()
@@ -186,6 +238,7 @@ func (x *exchange) panicked(v any) {
 		x.h.logf("web: panic serving %s: %v\n%s", x.req.RemoteAddr, v, debug.Stack())
 	}
 	x.res.out, x.res.close = x.res.out[:0], true
+	x.res.last.close()
 	if x.handed = false; x.then != nil {
 		x.then = nil
 	}
@@ -252,10 +305,26 @@ func (x *exchange) resume(c *myriad.Conn) {
 	}
 }
 
-// finish ends the exchange when the handler has returned.
+// finish ends the exchange when the handler has returned, and those behind it whose handlers
+// have returned, too.
 func (x *exchange) finish(c *myriad.Conn) {
+	for x.conclude(c) {
+		if x = x.next; !x.become(c) {
+			return
+		}
+	}
+}
+
+// conclude sends the response, and says whether the next request behind it goes on.
+func (x *exchange) conclude(c *myriad.Conn) (more bool) {
 	if w := &x.res; len(w.out) > 0 {
 		_, _ = c.Write(w.out)
+	}
+	if l := &x.res.last; l.f != nil {
+		if err := c.SendFile(l.f, l.offset, l.n); err != nil {
+			x.res.close = true // the client hears that it is cut off
+		}
+		l.close()
 	}
 	x.res.release()
 	x.mu.Lock()
@@ -263,13 +332,18 @@ func (x *exchange) finish(c *myriad.Conn) {
 	if x.h.WriteTimeout > 0 {
 		c.SetDeadline(0)
 	}
+	ends := x.then != nil || x.res.close || x.body.err != nil && x.body.err != io.EOF
+	if x.next != nil && !ends {
+		x.next.paused = x.paused
+		return true
+	}
 	c.Release()
 	switch {
 	case x.then != nil:
 		c.SetValue(nil)
 		x.then(c)
 		c.Resume()
-	case x.res.close || x.body.err != nil && x.body.err != io.EOF:
+	case ends:
 		c.Close()
 	case x.body.complete():
 		x.idle(c)
@@ -278,6 +352,7 @@ func (x *exchange) finish(c *myriad.Conn) {
 		c.SetDeadline(maxRest)
 		c.Resume()
 	}
+	return false
 }
 
 // idle has the connection wait for its next request.
@@ -307,7 +382,9 @@ func (x *exchange) peerEnded() {
 func (x *exchange) connClosed(why error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	x.gone = true
+	if x.gone = true; x.over {
+		x.res.last.close()
+	}
 	if x.body.err == nil {
 		if x.body.err = why; why == nil || why == io.EOF {
 			x.body.err = io.ErrUnexpectedEOF

@@ -7,12 +7,13 @@ import (
 	"os"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // ReadFrom implements io.ReaderFrom: what is left of a regular file, or a part of it as
 // io.CopyN has it, is sent by the kernel.
 func (w *response) ReadFrom(src io.Reader) (int64, error) {
-	f, n, ok := filePart(src)
+	f, offset, n, ok := filePart(src)
 	if ok && w.x.handed {
 		return 0, http.ErrHijacked
 	}
@@ -31,27 +32,50 @@ func (w *response) ReadFrom(src io.Reader) (int64, error) {
 	if !w.headSent {
 		w.head(nil)
 	}
-	offset, err := f.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return io.Copy(writerOnly{w}, src)
-	}
-	w.flush()
-	if w.err != nil {
-		return 0, w.err
-	}
-	if err := w.sendFile(f, offset, n); err != nil {
-		if errors.Is(err, myriad.ErrClosed) {
-			w.err = err
-			return 0, err
+	if !w.keepFile(f, offset, n) {
+		if w.flush(); w.err != nil {
+			return 0, w.err
 		}
-		return io.Copy(writerOnly{w}, src) // by hand
+		if err := w.sendFile(f, offset, n); err != nil {
+			if errors.Is(err, myriad.ErrClosed) {
+				w.err = err
+				return 0, err
+			}
+			return io.Copy(writerOnly{w}, src) // by hand
+		}
 	}
 	w.written += n
-	_, err = f.Seek(n, io.SeekCurrent)
+	_, err := f.Seek(n, io.SeekCurrent)
 	if l, ok := src.(*io.LimitedReader); ok {
 		l.N -= n
 	}
 	return n, err
+}
+
+// lastFile is the part of a file with which a response ends. The owner sends it when it
+// finishes the exchange, so that nobody waits for another goroutine in between.
+type lastFile struct {
+	f         *os.File // nil if there is none
+	offset, n int64
+}
+
+// keepFile has a part of a file be the end of the response, and says whether it can be: if
+// the server is known to take files, and the response has nothing behind it.
+func (w *response) keepFile(f *os.File, offset, n int64) bool {
+	if w.conn != nil || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
+		return false
+	}
+	own, err := sock.DupFile(f)
+	w.last = lastFile{own, offset, n}
+	return err == nil
+}
+
+// close lets it go.
+func (l *lastFile) close() {
+	if l.f != nil {
+		l.f.Close()
+		l.f = nil
+	}
 }
 
 // sendFile has the connection's owner send a part of a file.
@@ -59,12 +83,16 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 	if w.conn != nil {
 		return w.conn.SendFile(f, offset, n)
 	}
+	w.sent = true
 	result := make(chan error, 1)
 	if err := w.x.ref.Do(func(c *myriad.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
 		return err
 	}
 	select {
 	case err := <-result:
+		if err == nil {
+			w.x.h.sendsFiles.Store(w.x.limits)
+		}
 		return err
 	case <-w.x.closing():
 		return myriad.ErrClosed
@@ -72,26 +100,25 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 }
 
 // filePart is what src is of a regular file.
-func filePart(src io.Reader) (f *os.File, n int64, ok bool) {
+func filePart(src io.Reader) (f *os.File, offset, n int64, ok bool) {
 	most := int64(-1)
 	if l, limited := src.(*io.LimitedReader); limited {
 		src, most = l.R, l.N
 	}
 	if f, ok = src.(*os.File); !ok {
-		return nil, 0, false
+		return nil, 0, 0, false
 	}
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() {
-		return nil, 0, false
+		return nil, 0, 0, false
 	}
-	at, err := f.Seek(0, io.SeekCurrent)
-	if err != nil {
-		return nil, 0, false
+	if offset, err = f.Seek(0, io.SeekCurrent); err != nil {
+		return nil, 0, 0, false
 	}
-	if n = max(info.Size()-at, 0); most >= 0 {
+	if n = max(info.Size()-offset, 0); most >= 0 {
 		n = min(n, most)
 	}
-	return f, n, true
+	return f, offset, n, true
 }
 
 // writerOnly hides ReadFrom from io.Copy.

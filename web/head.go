@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"net/http"
+	"net/netip"
 	"net/textproto"
 	"net/url"
 	"strconv"
@@ -81,9 +82,13 @@ type head struct {
 
 // scratch is memory for the values of a head, and its URL.
 type scratch struct {
+	text   string // all of it
 	url    url.URL
 	values [16]string
 	used   int
+
+	addr     netip.AddrPort // of the last peer, and as text
+	addrText string
 }
 
 // one is v as the values of a field.
@@ -98,8 +103,8 @@ func (s *scratch) one(v string) []string {
 
 // parseHead fills r, whose Header is an empty map, with a whole head.
 func parseHead(raw []byte, r *http.Request, s *scratch) (h head, err error) {
-	text := string(bytes.TrimPrefix(raw, blank[:2]))
-	line, rest, _ := strings.Cut(text, "\r\n")
+	s.text = string(bytes.TrimPrefix(raw, blank[:2]))
+	line, rest, _ := strings.Cut(s.text, "\r\n")
 	if err := parseRequestLine(line, r, s); err != nil {
 		return h, err
 	}

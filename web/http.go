@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad"
@@ -47,6 +48,8 @@ type HTTP struct {
 
 	once   sync.Once
 	server *http.Server // for http.ServerContextKey
+
+	sendsFiles atomic.Pointer[myriad.Limits] // those of the last server that has sent a file
 }
 
 // Handler is an [HTTP] with default settings.
@@ -112,10 +115,13 @@ func (h *HTTP) run(c *myriad.Conn, x *exchange) {
 		p = shared()
 	}
 	if err := p.TrySubmitTask(pool.Task{Job: x}); err != nil {
-		x.refuse()
-		x.mu.Lock()
-		x.stop()
-		x.mu.Unlock()
+		for y := x; y != nil; y = y.next {
+			y.refuse()
+			y.mu.Lock()
+			y.stop()
+			y.returned = true
+			y.mu.Unlock()
+		}
 		x.finish(c)
 	}
 }
@@ -163,41 +169,85 @@ func (h *HTTP) next(c *myriad.Conn, in []byte) (used int, more bool) {
 		}
 		return 0, false
 	}
-	x := quickExchanges.Get().(*exchange)
-	x.prepare(h, c)
-	if x.head, err = parseHead(in[:n], &x.request, &x.memory); err != nil {
-		x.recycle()
+	x, err := h.read(c, in[:n])
+	if err != nil {
 		h.bad(c, err)
 		return len(in), false
 	}
 	if h.IdleTimeout > 0 || h.ReadHeaderTimeout > 0 {
 		c.SetTimer(0)
 	}
-	x.request.RemoteAddr = remoteAddr(c, x.ref)
-	x.request.TLS = c.TLS()
-	if x.length == 0 {
-		if q := x.quickHandler(); q != nil {
-			return n, x.answer(c, q)
-		}
+	if x.length == 0 && x.route() {
+		return n, x.answer(c)
 	}
+	n += x.readAhead(c, in[n:])
 	x.start(c)
 	return n, true
 }
 
-func remoteAddr(c *myriad.Conn, ref myriad.Ref) string {
-	if a, ok := ref.RemoteAddr(); ok && a.IsValid() {
-		return a.String()
+// read makes an exchange of a whole head.
+func (h *HTTP) read(c *myriad.Conn, head []byte) (*exchange, error) {
+	x := quickExchanges.Get().(*exchange)
+	x.prepare(h, c)
+	var err error
+	if x.head, err = parseHead(head, x.req, &x.memory); err != nil {
+		x.recycle()
+		return nil, err
 	}
-	return c.RemoteAddr().String()
+	x.req.RemoteAddr = x.remoteAddr(c)
+	x.req.TLS = c.TLS()
+	return x, nil
+}
+
+// maxPipelined is how many pipelined requests a worker runs one after the other.
+const maxPipelined = 16
+
+// readAhead has the requests that in begins with follow x, as far as they are whole, well
+// formed and without bodies, and says how many bytes they have. Behind what may be no HTTP
+// nothing is read.
+func (x *exchange) readAhead(c *myriad.Conn, in []byte) (used int) {
+	most := x.h.most(x.limits)
+	for range maxPipelined - 1 {
+		if x.length != 0 || x.head.close || x.req.Method == http.MethodConnect || x.req.Header["Upgrade"] != nil {
+			break
+		}
+		n, err := headLength(in[used:], most)
+		if n == 0 || err != nil {
+			break
+		}
+		y, err := x.h.read(c, in[used:used+n])
+		if err != nil {
+			break
+		}
+		if y.length != 0 {
+			y.recycle()
+			break
+		}
+		x.next, x = y, y
+		used += n
+	}
+	return used
+}
+
+// remoteAddr is the peer's address. That of the last request is kept as text: with pipelined
+// ones it is mostly the same.
+func (x *exchange) remoteAddr(c *myriad.Conn) string {
+	a, ok := x.ref.RemoteAddr()
+	if !ok || !a.IsValid() {
+		return c.RemoteAddr().String()
+	}
+	if a != x.memory.addr {
+		x.memory.addr, x.memory.addrText = a, a.String()
+	}
+	return x.memory.addrText
 }
 
 // answer has the handler called at once, and says whether the connection is still HTTP's.
-func (x *exchange) answer(c *myriad.Conn, q http.Handler) (more bool) {
-	x.req = &x.request
+func (x *exchange) answer(c *myriad.Conn) (more bool) {
 	x.req.Body = http.NoBody
 	x.body.framed.done = true
 	x.res.init(x, c)
-	x.serve(q)
+	x.serve()
 	if len(x.res.out) > 0 {
 		_, _ = c.Write(x.res.out)
 	}
@@ -223,6 +273,9 @@ func (h *HTTP) bad(c *myriad.Conn, err error) {
 func (h *HTTP) Ended(c *myriad.Conn, rest []byte) (used int) {
 	used = h.Received(c, rest)
 	if x, ok := c.Value().(*exchange); ok && used == len(rest) {
+		for x.next != nil {
+			x = x.next
+		}
 		x.peerEnded()
 	}
 	return used
@@ -230,14 +283,16 @@ func (h *HTTP) Ended(c *myriad.Conn, rest []byte) (used int) {
 
 // Closed implements myriad.Handler.
 func (h *HTTP) Closed(c *myriad.Conn, why error) {
-	if x, ok := c.Value().(*exchange); ok {
+	x, _ := c.Value().(*exchange)
+	for ; x != nil; x = x.next {
 		x.connClosed(why)
 	}
 }
 
 // Draining implements myriad.DrainingHandler.
 func (h *HTTP) Draining(c *myriad.Conn) {
-	if x, ok := c.Value().(*exchange); ok {
+	x, _ := c.Value().(*exchange)
+	for ; x != nil; x = x.next {
 		x.mu.Lock()
 		x.drains = true
 		x.mu.Unlock()
@@ -270,26 +325,20 @@ func Quick(h http.Handler) http.Handler { return quick{h} }
 
 type quick struct{ http.Handler }
 
-// quickHandler is what is to be called on the event loop; nil if the request's handler is not
-// marked.
-func (x *exchange) quickHandler() http.Handler {
-	all := x.h.handler()
-	mux, ok := all.(*http.ServeMux)
-	if !ok {
-		if _, ok := all.(quick); ok {
-			return all
-		}
-		return nil
+// route finds the handler behind a ServeMux, and says whether it is to be called on the event
+// loop.
+func (x *exchange) route() (quickly bool) {
+	mux, ok := x.handler.(*http.ServeMux)
+	if !ok || x.req.RequestURI == "*" {
+		_, quickly = x.handler.(quick)
+		return quickly
 	}
-	h, pattern := mux.Handler(&x.request)
-	if _, ok := h.(quick); !ok {
-		return nil
+	h, pattern := mux.Handler(x.req)
+	if !strings.Contains(pattern, "{") { // or ServeMux.ServeHTTP alone can tell the request its PathValues
+		x.handler, x.req.Pattern = h, pattern
 	}
-	if strings.Contains(pattern, "{") {
-		return mux // whose ServeHTTP alone can tell the request its PathValues
-	}
-	x.request.Pattern = pattern
-	return h
+	_, quickly = h.(quick)
+	return quickly
 }
 
 // Ref is the connection of a request that an HTTP serves: for what outlives the request,

@@ -36,6 +36,8 @@ type response struct {
 	close     bool // behind this response
 	done      bool // the handler has returned
 	trailers  []string
+	sent      bool // something of it, by another goroutine than the connection's owner
+	last      lastFile
 	by        deadline
 
 	*buffers
@@ -76,15 +78,22 @@ func (w *response) init(x *exchange, c *myriad.Conn) {
 	if w.header == nil {
 		w.header = make(http.Header)
 	}
-	w.buffers = freeBuffers.Get().(*buffers)
+	if w.buffers == nil {
+		w.buffers = freeBuffers.Get().(*buffers)
+	}
 	w.body.Reset((*frame)(w))
 }
 
-// reset makes it as new, for another request of the same goroutine.
+// reset makes it as new, for another request, but for its memory.
 func (w *response) reset() {
-	w.release()
+	b := w.buffers
+	if b != nil && cap(b.out) > 4*maxOut {
+		b = nil
+	} else if b != nil {
+		b.out = b.out[:0]
+	}
 	clear(w.header)
-	*w = response{header: w.header}
+	*w = response{header: w.header, buffers: b}
 }
 
 // Header implements http.ResponseWriter.
@@ -227,6 +236,7 @@ func (w *response) send(p []byte) error {
 		_, err := w.conn.Write(p)
 		return err
 	}
+	w.sent = true
 	most := maxPiece
 	if limit := w.x.limits.MaxUnsent; limit != 0 {
 		most = min(most, limit)
@@ -248,26 +258,34 @@ func (w *response) head(p []byte) {
 	r, h := w.x.req, w.header
 	head := r.Method == http.MethodHead
 	allowed := bodyAllowed(w.status)
-	w.trailers = declaredTrailers(h)
+	has := fieldsOf(h)
+	if has&trailerField != 0 {
+		w.trailers = declaredTrailers(h)
+	}
 	var skip fields
-	has := func(key string) bool { return h[key] != nil }
-	encoding := h.Get("Transfer-Encoding")
-	var length, kind, connection string
+	var length, kind, connection, encoding, wish string
+	if has&transferEncoding != 0 {
+		encoding = h.Get("Transfer-Encoding")
+	}
+	if has&connectionField != 0 {
+		wish = h.Get("Connection")
+	}
+	closes := wish != "" && hasToken(wish, "close")
 
-	if w.done && !w.hasTrailers() && w.length < 0 && !has("Transfer-Encoding") && allowed && !has("Content-Length") && (!head || len(p) > 0) {
+	if w.done && len(w.trailers) == 0 && has&trailerPrefix == 0 && w.length < 0 && has&(transferEncoding|contentLength) == 0 && allowed && (!head || len(p) > 0) {
 		w.length = int64(len(p))
 		length = strconv.Itoa(len(p))
 	}
-	if w.x.keep10 && (head || w.length >= 0 || !allowed) && !has("Connection") {
+	if w.x.keep10 && (head || w.length >= 0 || !allowed) && has&connectionField == 0 {
 		connection = "keep-alive"
 	}
 	// A client of HTTP/1.0 that hears nothing else ends its connection.
-	keeps := w.x.keep10 && (connection != "" || hasToken(h.Get("Connection"), "keep-alive"))
-	if w.x.closes() || hasToken(h.Get("Connection"), "close") || r.ProtoMinor == 0 && !keeps || w.x.unreadable() {
+	keeps := w.x.keep10 && (connection != "" || hasToken(wish, "keep-alive"))
+	if closes || r.ProtoMinor == 0 && !keeps || w.x.ends() {
 		w.close = true
 	}
 	if allowed {
-		if !has("Content-Type") && !has("Transfer-Encoding") && h.Get("Content-Encoding") == "" && len(p) > 0 {
+		if has&(contentType|transferEncoding) == 0 && len(p) > 0 && (has&contentEncoding == 0 || h.Get("Content-Encoding") == "") {
 			kind = http.DetectContentType(p)
 		}
 	} else {
@@ -284,7 +302,7 @@ func (w *response) head(p []byte) {
 		w.length = -1
 	}
 	skip |= w.frameBody(encoding, head || !allowed)
-	if w.close && !hasToken(h.Get("Connection"), "close") {
+	if w.close && !closes {
 		skip |= connectionField
 		if connection = ""; r.ProtoMinor == 1 {
 			connection = "close"
@@ -298,11 +316,11 @@ func (w *response) head(p []byte) {
 	w.out = appendStatus(w.out, r.ProtoMinor, w.status)
 	w.out = appendHeader(w.out, h, skip|trailerPrefix, w.trailers...)
 	if _, ok := h["Date"]; !ok {
-		w.out = appendField(w.out, "Date", date())
+		w.out = appendLine(w.out, "Date", date())
 	}
 	for _, f := range [...][2]string{{"Content-Length", length}, {"Content-Type", kind}, {"Connection", connection}, {"Transfer-Encoding", chunked}} {
 		if f[1] != "" {
-			w.out = appendField(w.out, f[0], f[1])
+			w.out = appendLine(w.out, f[0], f[1])
 		}
 	}
 	w.out = append(w.out, "\r\n"...)
@@ -407,6 +425,10 @@ func (w *response) FlushError() error {
 		w.head(nil)
 	}
 	w.flush()
+	if l := &w.last; l.f != nil && w.err == nil {
+		w.err = w.sendFile(l.f, l.offset, l.n)
+		l.close()
+	}
 	return w.err
 }
 
@@ -428,34 +450,55 @@ func appendStatus(b []byte, minor, status int) []byte {
 }
 
 // fields are some that a response has a meaning for.
-type fields uint8
+type fields uint16
 
 const (
 	contentLength fields = 1 << iota
 	contentType
+	contentEncoding
 	transferEncoding
 	connectionField
 	upgradeField
+	trailerField
 	trailerPrefix // all that begin with http.TrailerPrefix
 	socketPrefix  // all that begin with Sec-Websocket-
 )
 
-// has says whether a field is one of them.
-func (f fields) has(key string) bool {
+// fieldOf says which of them a field is; 0 for another.
+func fieldOf(key string) fields {
 	switch key {
 	case "Content-Length":
-		return f&contentLength != 0
+		return contentLength
 	case "Content-Type":
-		return f&contentType != 0
+		return contentType
+	case "Content-Encoding":
+		return contentEncoding
 	case "Transfer-Encoding":
-		return f&transferEncoding != 0
+		return transferEncoding
 	case "Connection":
-		return f&connectionField != 0
+		return connectionField
 	case "Upgrade":
-		return f&upgradeField != 0
+		return upgradeField
+	case "Trailer":
+		return trailerField
 	}
-	return f&trailerPrefix != 0 && strings.HasPrefix(key, http.TrailerPrefix) ||
-		f&socketPrefix != 0 && strings.HasPrefix(key, "Sec-Websocket-")
+	switch {
+	case strings.HasPrefix(key, http.TrailerPrefix):
+		return trailerPrefix
+	case strings.HasPrefix(key, "Sec-Websocket-"):
+		return socketPrefix
+	}
+	return 0
+}
+
+// fieldsOf says which of them a header has.
+func fieldsOf(h http.Header) (has fields) {
+	for key, values := range h {
+		if f := fieldOf(key); values != nil || f == trailerPrefix {
+			has |= f
+		}
+	}
+	return has
 }
 
 // appendHeader appends fields in the order of their names, but those to be skipped.
@@ -463,7 +506,7 @@ func appendHeader(b []byte, h http.Header, skip fields, also ...string) []byte {
 	var room [16]string
 	keys := room[:0]
 	for key := range h {
-		if isToken(key) && !skip.has(key) && !slices.Contains(also, key) {
+		if isToken(key) && skip&fieldOf(key) == 0 && !slices.Contains(also, key) {
 			keys = append(keys, key)
 		}
 	}
@@ -479,16 +522,18 @@ func appendHeader(b []byte, h http.Header, skip fields, also ...string) []byte {
 // appendField appends one field. A line end in its value is a space, and those around it
 // go, as in net/http.
 func appendField(b []byte, key, value string) []byte {
+	value = textproto.TrimString(value)
+	if !isFieldValue(value) {
+		value = strings.NewReplacer("\r", " ", "\n", " ").Replace(value)
+	}
+	return appendLine(b, key, value)
+}
+
+// appendLine appends a field whose value is as it is to be.
+func appendLine(b []byte, key, value string) []byte {
 	b = append(b, key...)
 	b = append(b, ": "...)
-	value = textproto.TrimString(value)
-	at := len(b)
 	b = append(b, value...)
-	for i := at; i < len(b); i++ {
-		if b[i] == '\n' || b[i] == '\r' {
-			b[i] = ' '
-		}
-	}
 	return append(b, "\r\n"...)
 }
 

@@ -190,6 +190,7 @@ func (c *Conn) Retain() {
 	if !c.is(open) || c.is(closing|failed) {
 		return
 	}
+	c.host.Retained.Add(1)
 	x := c.extra()
 	if x.retained++; c.is(peerEnded) {
 		x.due, c.heard = 0, c.host.coarseNow()

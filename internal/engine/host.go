@@ -70,6 +70,8 @@ type Host struct {
 	Pass func(to *Conn, p []byte) int
 	// direct is how much was sent so in this event: see Conn.direct.
 	direct int
+	// Retained counts calls of Retain: each tells that a goroutine has something to do.
+	Retained atomic.Uint64
 	// Returned gives a connection back to its owner: a worker calls it that
 	// has run it, with nil, or whoever finds that none will, and says why.
 	Returned func(c *Conn, why error)

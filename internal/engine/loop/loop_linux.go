@@ -50,7 +50,9 @@ type Loop struct {
 	began time.Duration // the turn
 	alert int           // turns that are to be looked at closely
 
-	behind bool // the driver has events left that it has not handled
+	behind  bool   // the driver has events left that it has not handled
+	alone   bool   // there is one processor
+	yielded uint64 // the host's Retained when the loop has last yielded
 
 	// The duties of a turn, each with a state of its own.
 	accept  accept
@@ -114,6 +116,7 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 		l.host.AskLocalAddr = l.askLocalAddr
 	}
 	l.host.Direct = direct
+	l.alone = runtime.GOMAXPROCS(0) == 1
 	l.host.NoDetach, l.host.NoFiles = g.cfg.Shard > 0, g.cfg.Shard > 0
 	l.host.At, l.host.Touch = l.Conn, l.touchLater
 	l.host.Mine = func(c *engine.Conn) bool { return c.Armed()&Busy == 0 }
@@ -231,7 +234,9 @@ func (l *Loop) finished() bool {
 func (l *Loop) turn() {
 	l.beginTurn()
 	if !l.poll() && l.idle() && !l.spin() {
-		l.wait()
+		if !l.yield() {
+			l.wait()
+		}
 		l.poll()
 	}
 	l.takeBack()
@@ -361,11 +366,33 @@ func (l *Loop) wait() {
 	l.endTurn(now)
 	most := l.waitLimit(now)
 	l.driver.Wait(most)
+	l.waited(now, most)
+}
+
+// waited begins a turn after a wait.
+func (l *Loop) waited(since, most time.Duration) {
 	l.began = engine.Since()
 	l.host.SetClock(l.began)
-	if late := l.began - now - most; most >= 0 && late >= engine.MinSlice {
+	if late := l.began - since - most; most >= 0 && late >= engine.MinSlice {
 		l.extendTimes(l.began, late, (*engine.Conn).ProcessStopped) // or had no CPU
 	}
+}
+
+// yield waits instead, where there is one processor, until those goroutines have had it that
+// this turn has given something to do, and says whether there were any. While the thread
+// sleeps in the kernel they would get it only when Go's monitor finds that out, 20 µs to 10 ms
+// later, and then each answer would have to end that sleep.
+func (l *Loop) yield() bool {
+	retained := l.host.Retained.Load()
+	if !l.alone || l.yielded == retained {
+		return false
+	}
+	l.yielded = retained
+	now := engine.Since()
+	l.endTurn(now)
+	runtime.Gosched()
+	l.waited(now, 0)
+	return true
 }
 
 // never is a time that does not come.
