@@ -150,7 +150,8 @@ func parseRequestLine(line string, r *http.Request, s *scratch) error {
 		target = "http://" + target
 	}
 	u, err := url.ParseRequestURI(target)
-	if err != nil {
+	all := target == "*" && method == http.MethodOptions
+	if err != nil || u.User != nil || target[0] != '/' && !all && !isHost(u.Host) {
 		return badRequest("malformed request target")
 	}
 	if authority {
@@ -234,9 +235,9 @@ func (h *head) finish(r *http.Request) error {
 		return badRequest("both Content-Length and Transfer-Encoding")
 	case h.seenTE && !eleven:
 		return badRequest("Transfer-Encoding in HTTP/1.0")
-	case eleven && !h.seenHost && r.Method != http.MethodConnect:
+	case eleven && !h.seenHost:
 		return badRequest("missing required Host header")
-	case !isHost(r.Host):
+	case h.seenHost && !isHost(r.Host):
 		return badRequest("malformed Host header")
 	}
 	if r.URL.Host != "" {
@@ -318,7 +319,11 @@ func all(kind *[256]bool, s string) bool {
 }
 
 func isToken(s string) bool { return s != "" && all(&token, s) }
-func isHost(s string) bool  { return all(&host, s) }
+
+// isHost says whether s can be a host, perhaps with a port.
+func isHost(s string) bool {
+	return s != "" && s[0] != ':' && !strings.Contains(s, "..") && all(&host, s)
+}
 
 // isFieldValue says whether s has no control character but tabs.
 func isFieldValue(s string) bool {

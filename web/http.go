@@ -1,11 +1,13 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -188,7 +190,7 @@ func remoteAddr(c *myriad.Conn, ref myriad.Ref) string {
 	if a, ok := ref.RemoteAddr(); ok && a.IsValid() {
 		return a.String()
 	}
-	return c.RemoteAddr().String()
+	return cmp.Or(c.RemoteAddr().String(), "@") // of a unix socket, as in net/http
 }
 
 // answer has the handler called at once, and says whether the connection is still HTTP's.
@@ -242,6 +244,13 @@ func (h *HTTP) Draining(c *myriad.Conn) {
 		x.drains = true
 		x.mu.Unlock()
 	}
+}
+
+// NextProtos implements myriad.ALPNHandler: by TLS, too, HTTP/1.1 is spoken, and not HTTP/2. A
+// client that offers only others fails in its handshake.
+func (h *HTTP) NextProtos(configured []string) []string {
+	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
+	return append(all, "http/1.1")
 }
 
 // Heartbeat implements myriad.HeartbeatHandler: HTTP has none. A connection without a request
@@ -304,5 +313,6 @@ var (
 	_ myriad.DrainingHandler  = (*HTTP)(nil)
 	_ myriad.TimerHandler     = (*HTTP)(nil)
 	_ myriad.HeartbeatHandler = (*HTTP)(nil)
+	_ myriad.ALPNHandler      = (*HTTP)(nil)
 	_ io.ReaderFrom           = (*response)(nil)
 )

@@ -59,7 +59,7 @@ func handler() http.Handler {
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
 		<-r.Context().Done() // when the client has gone
-		close(r.Context().Value(goneKey{}).(chan bool))
+		r.Context().Value(goneKey{}).(chan bool) <- true
 	})
 	mux.HandleFunc("/panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	mux.HandleFunc("/hijack", func(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +80,7 @@ type goneKey struct{}
 func TestHTTP(t *testing.T) {
 	underModels(t, func(t *testing.T, model string) {
 		l := myriad.NewNetListener()
-		gone := make(chan bool)
+		gone := make(chan bool, 1)
 		web := &http.Server{
 			Handler:           handler(),
 			ReadHeaderTimeout: 200 * time.Millisecond,
@@ -111,7 +111,7 @@ func TestHTTPOnPackageNet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := make(chan bool)
+	gone := make(chan bool, 1)
 	web := &http.Server{
 		Handler: handler(), ReadHeaderTimeout: 200 * time.Millisecond, ErrorLog: log.New(io.Discard, "", 0),
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
@@ -130,7 +130,7 @@ func TestHTTPOverTLS(t *testing.T) {
 		ts.StartTLS()
 		defer ts.Close()
 		l := myriad.NewNetListener()
-		gone := make(chan bool)
+		gone := make(chan bool, 1)
 		web := &http.Server{
 			Handler: handler(), ReadHeaderTimeout: 200 * time.Millisecond, ErrorLog: log.New(io.Discard, "", 0),
 			ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
