@@ -26,7 +26,8 @@ import (
 func serveWeb(t *testing.T, model string, h http.Handler) (url string) {
 	t.Helper()
 	up, done := make(chan net.Addr, 1), make(chan error, 1)
-	s := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Handler: web.Handler(h), Listening: func(a net.Addr) { up <- a }}
+	s := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Handler: web.Handler(h), Listening: func(a net.Addr) { up <- a },
+		Limits: myriad.Limits{MaxUnsent: 2 << 20}}
 	ctx, stop := context.WithCancel(context.Background())
 	go func() { done <- s.ListenAndServe(ctx) }()
 	t.Cleanup(func() {
@@ -49,7 +50,9 @@ func (e *said) Message(s web.Socket, kind web.Kind, message []byte) {
 		s.Close(4001, "as asked")
 		return
 	}
-	s.Write(kind, message)
+	if err := s.Write(kind, message); err != nil {
+		s.Close(web.CloseInternal, err.Error())
+	}
 }
 
 func (e *said) Closed(_ web.Socket, why error) { e.closed <- why }

@@ -121,7 +121,7 @@ func parseHead(raw []byte, r *http.Request, s *scratch) (h head, err error) {
 func parseRequestLine(line string, r *http.Request, s *scratch) error {
 	method, rest, ok1 := strings.Cut(line, " ")
 	target, proto, ok2 := strings.Cut(rest, " ")
-	if !ok1 || !ok2 || !isToken(method) || target == "" {
+	if !ok1 || !ok2 || method == "" || !all(&methods, method) || target == "" {
 		return badRequest("malformed request line")
 	}
 	switch proto {
@@ -150,8 +150,8 @@ func parseRequestLine(line string, r *http.Request, s *scratch) error {
 		target = "http://" + target
 	}
 	u, err := url.ParseRequestURI(target)
-	all := target == "*" && method == http.MethodOptions
-	if err != nil || u.User != nil || target[0] != '/' && !all && !isHost(u.Host) {
+	asterisk := target == "*" && method == http.MethodOptions
+	if err != nil || u.User != nil || target[0] != '/' && !asterisk && !isHost(u.Host) {
 		return badRequest("malformed request target")
 	}
 	if authority {
@@ -188,6 +188,7 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 	if !ok || !isToken(name) {
 		return badRequest("malformed header field")
 	}
+	framing := strings.Trim(value, " ") // where tabs around a value are refused, as nginx does
 	value = strings.Trim(value, " \t")
 	if !isFieldValue(value) {
 		return badRequest("invalid header field value")
@@ -201,7 +202,7 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		h.seenHost, r.Host = true, value
 		return nil
 	case "Content-Length":
-		n, err := strconv.ParseUint(value, 10, 63)
+		n, err := strconv.ParseUint(framing, 10, 63)
 		if h.seenLen || err != nil {
 			return badRequest("bad Content-Length")
 		}
@@ -210,7 +211,7 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		if h.seenTE {
 			return badRequest("too many transfer encodings")
 		}
-		if !strings.EqualFold(value, "chunked") {
+		if !equalFold(framing, "chunked") {
 			return &statusError{http.StatusNotImplemented, "unsupported transfer encoding"}
 		}
 		h.seenTE, h.length = true, -1
@@ -249,6 +250,7 @@ func (h *head) finish(r *http.Request) error {
 	h.keep10 = h.keep10 && !eleven
 	h.close = h.close || !eleven && !h.keep10
 	r.Close = h.close
+	h.close = h.close || r.Method == http.MethodConnect // what follows may be a tunnel's
 	if v := r.Header["Expect"]; v != nil && eleven {
 		h.expects = hasToken(v[0], "100-continue")
 		h.unknown = !h.expects
@@ -287,10 +289,14 @@ func notInTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
+// equalFold compares without regard to case, in ASCII alone: for strings.EqualFold the Kelvin
+// sign is a k.
+func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
+
 // hasToken says whether a comma-separated list has a token.
 func hasToken(list, token string) bool {
 	for v := range strings.SplitSeq(list, ",") {
-		if strings.EqualFold(textproto.TrimString(v), token) {
+		if equalFold(textproto.TrimString(v), token) {
 			return true
 		}
 	}
@@ -298,12 +304,13 @@ func hasToken(list, token string) bool {
 }
 
 // Kinds of characters.
-var token, plain, host [256]bool
+var token, methods, plain, host [256]bool
 
 func init() {
 	for c := range 256 {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		token[c] = letter || c < 0x80 && strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0
+		methods[c] = c >= 'A' && c <= 'Z' || c == '-' || c == '_' // as nginx: "helloGET" is the rest of a body
 		plain[c] = letter || c < 0x80 && strings.IndexByte("/-._~", byte(c)) >= 0
 		host[c] = letter || c < 0x80 && strings.IndexByte("!$%&'()*+,-.:;=[]_~", byte(c)) >= 0
 	}
@@ -322,7 +329,7 @@ func isToken(s string) bool { return s != "" && all(&token, s) }
 
 // isHost says whether s can be a host, perhaps with a port.
 func isHost(s string) bool {
-	return s != "" && s[0] != ':' && !strings.Contains(s, "..") && all(&host, s)
+	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && all(&host, s)
 }
 
 // isFieldValue says whether s has no control character but tabs.

@@ -28,7 +28,7 @@ func underWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T
 	h.ReadHeaderTimeout = 200 * time.Millisecond
 	h.ErrorLog = log.New(io.Discard, "", 0)
 	underModels(t, func(t *testing.T, model string) {
-		test(t, serve(t, &myriad.Server{Model: model, Handler: h, TLSConfig: cfg, Limits: lingering}))
+		test(t, serve(t, &myriad.Server{Model: model, Handler: h, TLSConfig: cfg, Limits: limits}))
 	})
 	t.Run("workers", func(t *testing.T) {
 		p, err := pool.New(pool.Config{Max: 64})
@@ -36,12 +36,12 @@ func underWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { p.Close(context.Background()) })
-		test(t, serve(t, &myriad.Server{Workers: p, Handler: h, TLSConfig: cfg, Limits: lingering}))
+		test(t, serve(t, &myriad.Server{Workers: p, Handler: h, TLSConfig: cfg, Limits: limits}))
 	})
 }
 
-// lingering lets a client that is still sending hear why it is closed.
-var lingering = myriad.Limits{Linger: 30 * time.Second}
+// limits let a client that is still sending hear why it is closed, and answers have 1 MiB.
+var limits = myriad.Limits{Linger: 30 * time.Second, MaxUnsent: 2 << 20}
 
 // tellingWhenGone is handler with the channel that its /gone tells.
 func tellingWhenGone(gone chan bool) http.Handler {

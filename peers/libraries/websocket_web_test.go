@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"strings"
@@ -33,7 +34,9 @@ func (e *echoing) Message(s web.Socket, kind web.Kind, message []byte) {
 		s.Ping()
 		s.WriteText("pinged")
 	default:
-		s.Write(kind, message)
+		if err := s.Write(kind, message); err != nil {
+			s.Close(web.CloseInternal, err.Error())
+		}
 	}
 }
 
@@ -265,6 +268,10 @@ func TestWebSocketsOfGobwas(t *testing.T) {
 					t.Fatalf("got %+v, %v; want %+v", got, err, want)
 				}
 			}
+			if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
+				t.Errorf("behind the close came %q, %v", rest, err)
+			}
+			c.Close()
 			e.wantClosed(t, 4002, "enough")
 		})
 	})
