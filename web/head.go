@@ -188,7 +188,7 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 	if !ok || !isToken(name) {
 		return badRequest("malformed header field")
 	}
-	framing := strings.Trim(value, " ") // where tabs around a value are refused, as nginx does
+	strict := strings.Trim(value, " ") // of fields that frame or route: nginx refuses tabs around them
 	value = strings.Trim(value, " \t")
 	if !isFieldValue(value) {
 		return badRequest("invalid header field value")
@@ -199,10 +199,10 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		if h.seenHost {
 			return badRequest("too many Host headers")
 		}
-		h.seenHost, r.Host = true, value
+		h.seenHost, r.Host = true, strict
 		return nil
 	case "Content-Length":
-		n, err := strconv.ParseUint(framing, 10, 63)
+		n, err := strconv.ParseUint(strict, 10, 63)
 		if h.seenLen || err != nil {
 			return badRequest("bad Content-Length")
 		}
@@ -211,7 +211,7 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		if h.seenTE {
 			return badRequest("too many transfer encodings")
 		}
-		if !equalFold(framing, "chunked") {
+		if !equalFold(strict, "chunked") {
 			return &statusError{http.StatusNotImplemented, "unsupported transfer encoding"}
 		}
 		h.seenTE, h.length = true, -1
@@ -221,12 +221,20 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		h.keep10 = h.keep10 || hasToken(value, "keep-alive")
 	}
 	if have := r.Header[key]; have != nil {
+		if once[key] {
+			return badRequest("a field twice that may come once")
+		}
 		r.Header[key] = append(have, value)
 	} else {
 		r.Header[key] = s.one(value)
 	}
 	return nil
 }
+
+// once are the fields that nginx refuses twice, beside those that frame and route: the one in
+// front may go by the first, and the one behind by the last.
+var once = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
+	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
 // finish checks what several fields say together.
 func (h *head) finish(r *http.Request) error {
@@ -312,7 +320,7 @@ func init() {
 		token[c] = letter || c < 0x80 && strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0
 		methods[c] = c >= 'A' && c <= 'Z' || c == '-' || c == '_' // as nginx: "helloGET" is the rest of a body
 		plain[c] = letter || c < 0x80 && strings.IndexByte("/-._~", byte(c)) >= 0
-		host[c] = letter || c < 0x80 && strings.IndexByte("!$%&'()*+,-.:;=[]_~", byte(c)) >= 0
+		host[c] = letter || c < 0x80 && strings.IndexByte("-.:[]_", byte(c)) >= 0
 	}
 }
 
@@ -329,7 +337,8 @@ func isToken(s string) bool { return s != "" && all(&token, s) }
 
 // isHost says whether s can be a host, perhaps with a port.
 func isHost(s string) bool {
-	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && all(&host, s)
+	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && all(&host, s) &&
+		strings.ContainsAny(s, "[]") == (s[0] == '[')
 }
 
 // isFieldValue says whether s has no control character but tabs.

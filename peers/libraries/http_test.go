@@ -43,7 +43,7 @@ func handler() http.Handler {
 		http.NewResponseController(w).EnableFullDuplex()
 		io.Copy(w, r.Body)
 	})
-	mux.HandleFunc("/numbers", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, &numbers{end: 32 << 20}) })
+	mux.HandleFunc("/numbers", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, &numbers{end: 8 << 20}) })
 	mux.HandleFunc("/drip", func(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).EnableFullDuplex()
 		for i := range 3 {
@@ -178,9 +178,9 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 	})
 	t.Run("large bodies", func(t *testing.T) {
 		h := sha256.New()
-		io.Copy(h, &numbers{end: 32 << 20})
-		want := fmt.Sprintf("%d %x", 32<<20, h.Sum(nil))
-		for name, body := range map[string]io.Reader{"chunked": struct{ io.Reader }{&numbers{end: 32 << 20}}} {
+		io.Copy(h, &numbers{end: 8 << 20})
+		want := fmt.Sprintf("%d %x", 8<<20, h.Sum(nil))
+		for name, body := range map[string]io.Reader{"chunked": struct{ io.Reader }{&numbers{end: 8 << 20}}} {
 			req, _ := http.NewRequest("POST", url+"/sum", body)
 			req.Trailer = http.Header{"Said": {"this"}}
 			resp, err := client.Do(req)
@@ -194,7 +194,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 			}
 		}
 		got, _, err := get("/numbers")
-		all, _ := io.ReadAll(&numbers{end: 32 << 20})
+		all, _ := io.ReadAll(&numbers{end: 8 << 20})
 		if err != nil || got != string(all) {
 			t.Errorf("%d bytes, %v; want %d, and those", len(got), err, len(all))
 		}
