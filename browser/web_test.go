@@ -191,7 +191,7 @@ func TestWebChat(t *testing.T) {
 			two.until(`all.firstChild.textContent.endsWith(": hello, two")`)
 			two.do(chromedp.SendKeys("input", "hello, <b>one</b>\r"))
 			one.until(`all.firstChild.textContent.endsWith(": hello, <b>one</b>")`)
-			two.do(chromedp.Navigate("about:blank"))
+			eval[bool](two, `ws.close(), true`)
 			one.until(`all.firstChild.textContent.endsWith(" has left")`)
 		})
 	}

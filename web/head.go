@@ -188,7 +188,7 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 	if !ok || !isToken(name) {
 		return badRequest("malformed header field")
 	}
-	strict := strings.Trim(value, " ") // of fields that frame or route: nginx refuses tabs around them
+	framing := strings.Trim(value, " ") // nginx refuses tabs around what frames
 	value = strings.Trim(value, " \t")
 	if !isFieldValue(value) {
 		return badRequest("invalid header field value")
@@ -199,10 +199,10 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		if h.seenHost {
 			return badRequest("too many Host headers")
 		}
-		h.seenHost, r.Host = true, strict
+		h.seenHost, r.Host = true, value
 		return nil
 	case "Content-Length":
-		n, err := strconv.ParseUint(strict, 10, 63)
+		n, err := strconv.ParseUint(framing, 10, 63)
 		if h.seenLen || err != nil {
 			return badRequest("bad Content-Length")
 		}
@@ -211,7 +211,7 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		if h.seenTE {
 			return badRequest("too many transfer encodings")
 		}
-		if !equalFold(strict, "chunked") {
+		if !equalFold(framing, "chunked") {
 			return &statusError{http.StatusNotImplemented, "unsupported transfer encoding"}
 		}
 		h.seenTE, h.length = true, -1
@@ -231,7 +231,7 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 	return nil
 }
 
-// once are the fields that nginx refuses twice, beside those that frame and route: the one in
+// once are the fields that nginx refuses twice, beside those that frame: the one in
 // front may go by the first, and the one behind by the last.
 var once = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
 	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
