@@ -212,7 +212,11 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 			return badRequest("too many transfer encodings")
 		}
 		if !equalFold(framing, "chunked") {
-			return &statusError{http.StatusNotImplemented, "unsupported transfer encoding"}
+			status := http.StatusNotImplemented
+			if i := strings.LastIndexByte(framing, ','); i >= 0 && hasToken(framing[:i], "chunked") {
+				status = http.StatusBadRequest // chunked is not the last: RFC 9112, 6.3
+			}
+			return &statusError{status, "unsupported transfer encoding"}
 		}
 		h.seenTE, h.length = true, -1
 		return nil
