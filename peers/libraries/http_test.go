@@ -141,6 +141,7 @@ func TestHTTPOverTLS(t *testing.T) {
 		t.Cleanup(func() { web.Close() })
 		client := ts.Client()
 		client.Transport.(*http.Transport).ForceAttemptHTTP2 = false
+		client.Transport.(*http.Transport).MaxIdleConnsPerHost = 50
 		t.Cleanup(client.CloseIdleConnections)
 		checkHTTP(t, client, "https://"+addr, "", gone)
 	})

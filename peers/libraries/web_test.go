@@ -70,7 +70,7 @@ func TestWebOverTLS(t *testing.T) {
 	cfg := &tls.Config{Certificates: ts.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}}
 	underWeb(t, &web.HTTP{Handler: tellingWhenGone(gone)}, cfg, func(t *testing.T, addr string) {
 		transport := ts.Client().Transport.(*http.Transport).Clone()
-		transport.ForceAttemptHTTP2 = true
+		transport.ForceAttemptHTTP2, transport.MaxIdleConnsPerHost = true, 50
 		client := &http.Client{Transport: transport, Timeout: patience}
 		t.Cleanup(client.CloseIdleConnections)
 		checkHTTP(t, client, "https://"+addr, "", gone)
