@@ -82,6 +82,15 @@ type SecuredHandler interface {
 	Secured(c *Conn)
 }
 
+// ALPNHandler is a Handler, or a MessageHandler, that knows which protocols it speaks
+// over TLS.
+type ALPNHandler interface {
+	// NextProtos is called when the server starts, for each TLSConfig with its NextProtos,
+	// and gives those to use. It does not change the slice. A configuration that
+	// GetConfigForClient returns is used as it is.
+	NextProtos(configured []string) []string
+}
+
 // DialFailedHandler is a Handler, or a MessageHandler, of Server.Dial that wants to know
 // of connections that were not made.
 type DialFailedHandler interface {

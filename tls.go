@@ -102,6 +102,9 @@ func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
 			continue
 		}
 		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.handshakesLocked(l), true
+		if h, ok := extension[ALPNHandler](s.Handler); ok {
+			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
+		}
 	}
 	if some {
 		cfg.NewLayer = func(c *engine.Conn) engine.Layer {

@@ -65,6 +65,14 @@ type tab struct {
 // open opens an address and waits until the page's script has begun.
 func open(t *testing.T, url string, before ...chromedp.Action[chromedp.Void]) *tab {
 	t.Helper()
+	b := visit(t, url, before...)
+	b.until(`document.documentElement.dataset.ready === "yes"`)
+	return b
+}
+
+// visit opens an address.
+func visit(t *testing.T, url string, before ...chromedp.Action[chromedp.Void]) *tab {
+	t.Helper()
 	if browser == nil {
 		t.Skip(why)
 	}
@@ -84,7 +92,6 @@ func open(t *testing.T, url string, before ...chromedp.Action[chromedp.Void]) *t
 	}))
 	b.do(before...)
 	b.do(chromedp.Navigate(url))
-	b.until(`document.documentElement.dataset.ready === "yes"`)
 	return b
 }
 

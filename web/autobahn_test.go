@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -33,7 +34,13 @@ func dialSocket(t testing.TB, addr, fields string) *wire {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close() })
-	_ = nc.SetDeadline(time.Now().Add(30 * time.Second))
+	return upgrade(t, nc, fields)
+}
+
+// upgrade makes a connection a WebSocket.
+func upgrade(t testing.TB, nc net.Conn, fields string) *wire {
+	t.Helper()
+	_ = nc.SetDeadline(time.Now().Add(await.Patience))
 	fmt.Fprintf(nc, "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n%s\r\n", fields)
 	w := &wire{t: t, Conn: nc, r: bufio.NewReader(nc)}
 	res, err := http.ReadResponse(w.r, nil)

@@ -18,7 +18,11 @@
 //     or Envoy, speaks HTTP/1.1 to this.
 //   - Requests that net/http forgives, and in which others may read something else, are
 //     refused: lines that end in LF alone, folded lines, Content-Length beside chunks or
-//     twice, unknown transfer encodings, HTTP/1.x beyond 1.1.
+//     twice, unknown transfer encodings, HTTP/1.x beyond 1.1; methods of other characters
+//     than A-Z, - and _; targets that are no path and no URL with a host, or have a user;
+//     an empty Host, or one of characters that no host has; Authorization, Expect,
+//     Content-Range and conditions (If-...) twice.
+//   - A connection ends behind the answer to a CONNECT that was not hijacked.
 //   - 1xx responses are not sent to clients of HTTP/1.0, an invalid Content-Length of a
 //     handler is left out, and a client that waits for 100 Continue in vain is closed at
 //     once.

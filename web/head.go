@@ -126,7 +126,7 @@ func parseHead(raw []byte, r *http.Request, s *scratch) (h head, err error) {
 func parseRequestLine(line string, r *http.Request, s *scratch) error {
 	method, rest, ok1 := strings.Cut(line, " ")
 	target, proto, ok2 := strings.Cut(rest, " ")
-	if !ok1 || !ok2 || !isToken(method) || target == "" {
+	if !ok1 || !ok2 || method == "" || !all(&methods, method) || target == "" {
 		return badRequest("malformed request line")
 	}
 	switch proto {
@@ -155,7 +155,8 @@ func parseRequestLine(line string, r *http.Request, s *scratch) error {
 		target = "http://" + target
 	}
 	u, err := url.ParseRequestURI(target)
-	if err != nil {
+	asterisk := target == "*" && method == http.MethodOptions
+	if err != nil || u.User != nil || target[0] != '/' && !asterisk && !isHost(u.Host) {
 		return badRequest("malformed request target")
 	}
 	if authority {
@@ -192,6 +193,7 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 	if !ok || !isToken(name) {
 		return badRequest("malformed header field")
 	}
+	framing := strings.Trim(value, " ") // nginx refuses tabs around what frames
 	value = strings.Trim(value, " \t")
 	if !isFieldValue(value) {
 		return badRequest("invalid header field value")
@@ -205,7 +207,7 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		h.seenHost, r.Host = true, value
 		return nil
 	case "Content-Length":
-		n, err := strconv.ParseUint(value, 10, 63)
+		n, err := strconv.ParseUint(framing, 10, 63)
 		if h.seenLen || err != nil {
 			return badRequest("bad Content-Length")
 		}
@@ -214,8 +216,12 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		if h.seenTE {
 			return badRequest("too many transfer encodings")
 		}
-		if !strings.EqualFold(value, "chunked") {
-			return &statusError{http.StatusNotImplemented, "unsupported transfer encoding"}
+		if !equalFold(framing, "chunked") {
+			status := http.StatusNotImplemented
+			if i := strings.LastIndexByte(framing, ','); i >= 0 && hasToken(framing[:i], "chunked") {
+				status = http.StatusBadRequest // chunked is not the last: RFC 9112, 6.3
+			}
+			return &statusError{status, "unsupported transfer encoding"}
 		}
 		h.seenTE, h.length = true, -1
 		return nil
@@ -224,12 +230,20 @@ func (h *head) field(line string, r *http.Request, s *scratch) error {
 		h.keep10 = h.keep10 || hasToken(value, "keep-alive")
 	}
 	if have := r.Header[key]; have != nil {
+		if once[key] {
+			return badRequest("a field twice that may come once")
+		}
 		r.Header[key] = append(have, value)
 	} else {
 		r.Header[key] = s.one(value)
 	}
 	return nil
 }
+
+// once are the fields that nginx refuses twice, beside those that frame: the one in
+// front may go by the first, and the one behind by the last.
+var once = map[string]bool{"Authorization": true, "Content-Range": true, "Expect": true, "If-Match": true,
+	"If-Modified-Since": true, "If-None-Match": true, "If-Range": true, "If-Unmodified-Since": true}
 
 // finish checks what several fields say together.
 func (h *head) finish(r *http.Request) error {
@@ -239,9 +253,9 @@ func (h *head) finish(r *http.Request) error {
 		return badRequest("both Content-Length and Transfer-Encoding")
 	case h.seenTE && !eleven:
 		return badRequest("Transfer-Encoding in HTTP/1.0")
-	case eleven && !h.seenHost && r.Method != http.MethodConnect:
+	case eleven && !h.seenHost:
 		return badRequest("missing required Host header")
-	case !isHost(r.Host):
+	case h.seenHost && !isHost(r.Host):
 		return badRequest("malformed Host header")
 	}
 	if r.URL.Host != "" {
@@ -253,6 +267,7 @@ func (h *head) finish(r *http.Request) error {
 	h.keep10 = h.keep10 && !eleven
 	h.close = h.close || !eleven && !h.keep10
 	r.Close = h.close
+	h.close = h.close || r.Method == http.MethodConnect // what follows may be a tunnel's
 	if v := r.Header["Expect"]; v != nil && eleven {
 		h.expects = hasToken(v[0], "100-continue")
 		h.unknown = !h.expects
@@ -291,10 +306,14 @@ func notInTrailer(key string) bool {
 	return key == "Transfer-Encoding" || key == "Content-Length" || key == "Trailer"
 }
 
+// equalFold compares without regard to case, in ASCII alone: for strings.EqualFold the Kelvin
+// sign is a k.
+func equalFold(s, token string) bool { return len(s) == len(token) && strings.EqualFold(s, token) }
+
 // hasToken says whether a comma-separated list has a token.
 func hasToken(list, token string) bool {
 	for v := range strings.SplitSeq(list, ",") {
-		if strings.EqualFold(textproto.TrimString(v), token) {
+		if equalFold(textproto.TrimString(v), token) {
 			return true
 		}
 	}
@@ -302,14 +321,15 @@ func hasToken(list, token string) bool {
 }
 
 // Kinds of characters.
-var token, plain, host [256]bool
+var token, methods, plain, host [256]bool
 
 func init() {
 	for c := range 256 {
 		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 		token[c] = letter || c < 0x80 && strings.IndexByte("!#$%&'*+-.^_`|~", byte(c)) >= 0
+		methods[c] = c >= 'A' && c <= 'Z' || c == '-' || c == '_' // as nginx: "helloGET" is the rest of a body
 		plain[c] = letter || c < 0x80 && strings.IndexByte("/-._~", byte(c)) >= 0
-		host[c] = letter || c < 0x80 && strings.IndexByte("!$%&'()*+,-.:;=[]_~", byte(c)) >= 0
+		host[c] = letter || c < 0x80 && strings.IndexByte("-.:[]_", byte(c)) >= 0
 	}
 }
 
@@ -323,7 +343,12 @@ func all(kind *[256]bool, s string) bool {
 }
 
 func isToken(s string) bool { return s != "" && all(&token, s) }
-func isHost(s string) bool  { return all(&host, s) }
+
+// isHost says whether s can be a host, perhaps with a port.
+func isHost(s string) bool {
+	return s != "" && s[0] != ':' && s[0] != '.' && !strings.Contains(s, "..") && all(&host, s) &&
+		strings.ContainsAny(s, "[]") == (s[0] == '[')
+}
 
 // isFieldValue says whether s has no control character but tabs.
 func isFieldValue(s string) bool {

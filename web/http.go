@@ -1,11 +1,13 @@
 package web
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"log"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -234,7 +236,7 @@ func (x *exchange) readAhead(c *myriad.Conn, in []byte) (used int) {
 func (x *exchange) remoteAddr(c *myriad.Conn) string {
 	a, ok := x.ref.RemoteAddr()
 	if !ok || !a.IsValid() {
-		return c.RemoteAddr().String()
+		return cmp.Or(c.RemoteAddr().String(), "@") // of a unix socket, as in net/http
 	}
 	if a != x.memory.addr {
 		x.memory.addr, x.memory.addrText = a, a.String()
@@ -299,6 +301,13 @@ func (h *HTTP) Draining(c *myriad.Conn) {
 	}
 }
 
+// NextProtos implements myriad.ALPNHandler: by TLS, too, HTTP/1.1 is spoken, and not HTTP/2. A
+// client that offers only others fails in its handshake.
+func (h *HTTP) NextProtos(configured []string) []string {
+	all := slices.DeleteFunc(slices.Clone(configured), func(p string) bool { return p == "h2" || p == "http/1.1" })
+	return append(all, "http/1.1")
+}
+
 // Heartbeat implements myriad.HeartbeatHandler: HTTP has none. A connection without a request
 // is closed when it has been silent for as long as one that leaves them unanswered.
 func (h *HTTP) Heartbeat(c *myriad.Conn) (answers bool) {
@@ -353,5 +362,6 @@ var (
 	_ myriad.DrainingHandler  = (*HTTP)(nil)
 	_ myriad.TimerHandler     = (*HTTP)(nil)
 	_ myriad.HeartbeatHandler = (*HTTP)(nil)
+	_ myriad.ALPNHandler      = (*HTTP)(nil)
 	_ io.ReaderFrom           = (*response)(nil)
 )

@@ -38,7 +38,7 @@ func dial(t testing.TB, addr string) (net.Conn, *bufio.Reader) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close() })
-	_ = nc.SetDeadline(time.Now().Add(30 * time.Second))
+	_ = nc.SetDeadline(time.Now().Add(await.Patience))
 	return nc, bufio.NewReader(nc)
 }
 
@@ -107,8 +107,27 @@ func TestSmuggling(t *testing.T) {
 		"HTTP/2":                        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"lower-case version":            "GET / http/1.1\r\nHost: x\r\n\r\n",
 		"version with more digits":      "GET / HTTP/1.10\r\nHost: x\r\n\r\n",
+		"Host of a dot":                 "GET / HTTP/1.1\r\nHost: .\r\n\r\n",
+		"chunked with a Kelvin sign":    post + "Transfer-Encoding: chun\u212aed\r\n\r\n0\r\n\r\n",
+		"host with a comma":             "GET http://a,b/ HTTP/1.1\r\nHost: a\r\n\r\n",
+		"host with a bracket":           "GET http://a]/ HTTP/1.1\r\nHost: a\r\n\r\n",
+		"Authorization twice":           get + "Authorization: Basic YTpi\r\nAuthorization: Basic YzpkCg==\r\n\r\n",
+		"Expect twice":                  get + "Expect: 100-continue\r\nExpect: x\r\n\r\n",
+		"tab before a length":           post + "Content-Length:\t5\r\n\r\nhello",
+		"tab before an encoding":        post + "Transfer-Encoding:\tchunked\r\n\r\n0\r\n\r\n",
+		"tab behind an encoding":        post + "Transfer-Encoding: chunked\t\r\n\r\n0\r\n\r\n",
+		"method behind a body's rest":   "helloGET / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"method in lower case":          "get / HTTP/1.1\r\nHost: x\r\n\r\n",
 		"method with a brace":           "GE{T / HTTP/1.1\r\nHost: x\r\n\r\n",
 		"target without a slash":        "GET x HTTP/1.1\r\nHost: x\r\n\r\n",
+		"scheme without a host":         "GET http:///x HTTP/1.1\r\nHost: x\r\n\r\n",
+		"opaque target":                 "GET x:80 HTTP/1.1\r\nHost: x\r\n\r\n",
+		"user in a target":              "GET http://a@x/ HTTP/1.1\r\nHost: x\r\n\r\n",
+		"asterisk of GET":               "GET * HTTP/1.1\r\nHost: x\r\n\r\n",
+		"CONNECT without Host":          "CONNECT x:80 HTTP/1.1\r\n\r\n",
+		"empty Host":                    "GET / HTTP/1.1\r\nHost:\r\n\r\n",
+		"Host with a port alone":        "GET / HTTP/1.1\r\nHost: :80\r\n\r\n",
+		"Host with two dots":            "GET / HTTP/1.1\r\nHost: a..b\r\n\r\n",
 		"control character in a target": "GET /\x01 HTTP/1.1\r\nHost: x\r\n\r\n",
 		"chunk size with a sign":        post + "Transfer-Encoding: chunked\r\n\r\n+5\r\nhello\r\n0\r\n\r\n",
 		"chunk size with 0x":            post + "Transfer-Encoding: chunked\r\n\r\n0x5\r\nhello\r\n0\r\n\r\n",

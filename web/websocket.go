@@ -74,7 +74,7 @@ type WebSocket struct {
 	CheckOrigin func(r *http.Request) bool
 	// MaxMessage is the most bytes of a message, when it is not compressed any more. A
 	// longer one closes the socket with CloseTooLarge. The default is 64 KiB, the most
-	// 1 GiB.
+	// 1 GiB. What the server sends may have Limits.MaxUnsent: 1 MiB with its head.
 	MaxMessage int
 	// Compression offers permessage-deflate (RFC 7692) to clients that want it, without
 	// context takeover: a socket keeps no window. The default is none: compressing costs
@@ -286,7 +286,7 @@ func (ws *WebSocket) mayConnect(r *http.Request) bool {
 		return true
 	}
 	u, err := url.Parse(origin)
-	return err == nil && strings.EqualFold(u.Host, r.Host)
+	return err == nil && equalFold(u.Host, r.Host)
 }
 
 // agree chooses what a socket has.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -48,7 +49,8 @@ func (r *room) tell(format string, args ...any) {
 }
 
 func main() {
-	addr := flag.String("addr", "127.0.0.1:8080", "where to listen")
+	addr := flag.String("addr", "127.0.0.1:8080", "listen at this `ADDRESS`")
+	model := flag.String("model", myriad.Auto, "I/O `MODEL`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -56,7 +58,8 @@ func main() {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, page) })
 	mux.Handle("GET /chat", web.Quick(&web.WebSocket{Handler: new(room), MaxMessage: 4 << 10}))
-	srv := &myriad.Server{Addr: *addr, Handler: web.Handler(mux)}
+	srv := &myriad.Server{Addr: *addr, Model: *model, Handler: web.Handler(mux),
+		Listening: func(a net.Addr) { fmt.Println("webchat on", a) }}
 	if err := srv.ListenAndServe(ctx); err != nil {
 		log.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func handler() http.Handler {
 		http.NewResponseController(w).EnableFullDuplex()
 		io.Copy(w, r.Body)
 	})
-	mux.HandleFunc("/numbers", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, &numbers{end: 32 << 20}) })
+	mux.HandleFunc("/numbers", func(w http.ResponseWriter, r *http.Request) { io.Copy(w, &numbers{end: 8 << 20}) })
 	mux.HandleFunc("/drip", func(w http.ResponseWriter, r *http.Request) {
 		http.NewResponseController(w).EnableFullDuplex()
 		for i := range 3 {
@@ -59,7 +59,7 @@ func handler() http.Handler {
 		w.WriteHeader(http.StatusOK)
 		w.(http.Flusher).Flush()
 		<-r.Context().Done() // when the client has gone
-		close(r.Context().Value(goneKey{}).(chan bool))
+		r.Context().Value(goneKey{}).(chan bool) <- true
 	})
 	mux.HandleFunc("/panic", func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
 	mux.HandleFunc("/hijack", func(w http.ResponseWriter, r *http.Request) {
@@ -80,7 +80,7 @@ type goneKey struct{}
 func TestHTTP(t *testing.T) {
 	underModels(t, func(t *testing.T, model string) {
 		l := myriad.NewNetListener()
-		gone := make(chan bool)
+		gone := make(chan bool, 1)
 		web := &http.Server{
 			Handler:           handler(),
 			ReadHeaderTimeout: 200 * time.Millisecond,
@@ -111,7 +111,7 @@ func TestHTTPOnPackageNet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	gone := make(chan bool)
+	gone := make(chan bool, 1)
 	web := &http.Server{
 		Handler: handler(), ReadHeaderTimeout: 200 * time.Millisecond, ErrorLog: log.New(io.Discard, "", 0),
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
@@ -130,7 +130,7 @@ func TestHTTPOverTLS(t *testing.T) {
 		ts.StartTLS()
 		defer ts.Close()
 		l := myriad.NewNetListener()
-		gone := make(chan bool)
+		gone := make(chan bool, 1)
 		web := &http.Server{
 			Handler: handler(), ReadHeaderTimeout: 200 * time.Millisecond, ErrorLog: log.New(io.Discard, "", 0),
 			ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
@@ -141,6 +141,7 @@ func TestHTTPOverTLS(t *testing.T) {
 		t.Cleanup(func() { web.Close() })
 		client := ts.Client()
 		client.Transport.(*http.Transport).ForceAttemptHTTP2 = false
+		client.Transport.(*http.Transport).MaxIdleConnsPerHost = 50
 		t.Cleanup(client.CloseIdleConnections)
 		checkHTTP(t, client, "https://"+addr, "", gone)
 	})
@@ -178,9 +179,9 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 	})
 	t.Run("large bodies", func(t *testing.T) {
 		h := sha256.New()
-		io.Copy(h, &numbers{end: 32 << 20})
-		want := fmt.Sprintf("%d %x", 32<<20, h.Sum(nil))
-		for name, body := range map[string]io.Reader{"chunked": struct{ io.Reader }{&numbers{end: 32 << 20}}} {
+		io.Copy(h, &numbers{end: 8 << 20})
+		want := fmt.Sprintf("%d %x", 8<<20, h.Sum(nil))
+		for name, body := range map[string]io.Reader{"chunked": struct{ io.Reader }{&numbers{end: 8 << 20}}} {
 			req, _ := http.NewRequest("POST", url+"/sum", body)
 			req.Trailer = http.Header{"Said": {"this"}}
 			resp, err := client.Do(req)
@@ -194,7 +195,7 @@ func checkHTTP(t *testing.T, client *http.Client, url, raw string, gone chan boo
 			}
 		}
 		got, _, err := get("/numbers")
-		all, _ := io.ReadAll(&numbers{end: 32 << 20})
+		all, _ := io.ReadAll(&numbers{end: 8 << 20})
 		if err != nil || got != string(all) {
 			t.Errorf("%d bytes, %v; want %d, and those", len(got), err, len(all))
 		}

@@ -1,8 +1,10 @@
 // Package libraries has tests of libraries that know nothing of Myriad and are served by
-// it, by way of myriad.NetListener and myriad.Blocking.
+// it, by way of myriad.NetListener and myriad.Blocking, and of such that are clients of
+// package web.
 package libraries
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -26,7 +28,7 @@ func underModels(t *testing.T, test func(t *testing.T, model string)) {
 func serve(t *testing.T, srv *myriad.Server) (addr string) {
 	t.Helper()
 	srv.Addr, srv.Log = "127.0.0.1:0", slog.New(slog.DiscardHandler)
-	srv.Limits.Linger = 50 * time.Millisecond
+	srv.Limits.Linger = cmp.Or(srv.Limits.Linger, 50*time.Millisecond)
 	ready, ended := make(chan net.Addr, 1), make(chan error, 1)
 	srv.Listening = func(a net.Addr) { ready <- a }
 	ctx, cancel := context.WithCancel(context.Background())

@@ -1,0 +1,198 @@
+package browser
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/web"
+)
+
+// serveWeb serves a handler with package web until the test ends.
+func serveWeb(t *testing.T, model string, h http.Handler) (url string) {
+	t.Helper()
+	up, done := make(chan net.Addr, 1), make(chan error, 1)
+	s := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Handler: web.Handler(h), Listening: func(a net.Addr) { up <- a },
+		Limits: myriad.Limits{MaxUnsent: 2 << 20}}
+	ctx, stop := context.WithCancel(context.Background())
+	go func() { done <- s.ListenAndServe(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("ListenAndServe: %v", err)
+		}
+	})
+	return "http://" + await.Receive(t, up, "the server listens").String() + "/"
+}
+
+// said is a socket's handler that echoes and tells of ends.
+type said struct {
+	web.SocketBase
+	closed chan error
+}
+
+func (e *said) Message(s web.Socket, kind web.Kind, message []byte) {
+	if string(message) == "close" {
+		s.Close(4001, "as asked")
+		return
+	}
+	if err := s.Write(kind, message); err != nil {
+		s.Close(web.CloseInternal, err.Error())
+	}
+}
+
+func (e *said) Closed(_ web.Socket, why error) { e.closed <- why }
+
+// TestWeb has a page use what package web serves, under each model: sockets, streams of
+// events that connect again, and bodies that stream.
+func TestWeb(t *testing.T) {
+	e := &said{closed: make(chan error, 1)}
+	next := make(chan bool)
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, `<!doctype html><html data-ready=yes><link rel=icon href="data:,">`)
+	})
+	mux.Handle("GET /socket", &web.WebSocket{Handler: e, Compression: true, MaxMessage: 1 << 20, Subprotocols: []string{"chat"}})
+	// Each stream has one event and ends, so that the browser connects again.
+	events := &web.Events{Opened: func(c *myriad.Conn) {
+		last := c.Value().(string)
+		c.Write(web.Event{ID: last + "i", Data: "after " + last, Retry: 1e6}.Bytes())
+		if len(last) < 3 {
+			c.Close()
+		}
+	}}
+	mux.HandleFunc("GET /events", func(w http.ResponseWriter, r *http.Request) {
+		events.Subscribe(w, r, r.Header.Get("Last-Event-ID"))
+	})
+	mux.HandleFunc("POST /stream", func(w http.ResponseWriter, r *http.Request) {
+		n, err := io.Copy(io.Discard, r.Body)
+		fmt.Fprintf(w, "%d bytes, %v;", n, err)
+		for range 2 {
+			http.NewResponseController(w).Flush()
+			<-next
+			io.WriteString(w, "more;")
+		}
+	})
+	for _, model := range append(myriad.Models(), myriad.Auto) {
+		t.Run(model, func(t *testing.T) {
+			p := open(t, serveWeb(t, model, mux))
+			p.socket(e)
+			eval[bool](p, `window.got = [], window.es = new EventSource("events"), es.onmessage = (m) => got.push(m.lastEventId + " " + m.data), true`)
+			p.until(`got.join() === "i after ,ii after i,iii after ii,iiii after iii" && es.readyState === 1`)
+			eval[bool](p, `es.close(), true`)
+			p.streams(next)
+			_, complaints := p.heard()
+			complaints = slices.DeleteFunc(complaints, func(c string) bool { return strings.Contains(c, "403") }) // of the origin
+			if len(complaints) > 0 {
+				t.Errorf("the browser complains: %q", complaints)
+			}
+		})
+	}
+}
+
+// socket opens sockets, whose browser negotiates compression, and closes them in both
+// directions.
+func (p *tab) socket(e *said) {
+	t := p.t
+	const connect = `window.got = [], window.end = null, window.ws = new WebSocket("ws://" + location.host + "/socket", ["other", "chat"]), ws.binaryType = "arraybuffer",
+		ws.onmessage = (m) => got.push(m.data), ws.onclose = (c) => end = c.code + " " + c.reason + " " + c.wasClean, true`
+	eval[bool](p, connect)
+	p.until(`ws.readyState === 1`)
+	if agreed := eval[string](p, `ws.protocol + " " + ws.extensions`); agreed != "chat permessage-deflate; server_no_context_takeover; client_no_context_takeover" {
+		t.Errorf("agreed on %q", agreed)
+	}
+	eval[bool](p, `window.sent = ["short", "äöü ".repeat(125000), new Uint8Array(1 << 20).map((_, i) => i * i >> 7), ""], sent.forEach((m) => ws.send(m)), true`)
+	p.until(`got.length === sent.length`)
+	if !eval[bool](p, `got.every((m, i) => typeof m === "string" ? m === sent[i] : new Uint8Array(m).every((b, at) => b === sent[i][at]))`) {
+		t.Error("what came back is not what was sent")
+	}
+	eval[bool](p, `ws.close(4000, "enough"), true`)
+	p.until(`end === "4000 enough true"`)
+	var is *web.CloseError
+	if why := await.Receive(t, e.closed, "Closed"); !errors.As(why, &is) || *is != (web.CloseError{Code: 4000, Reason: "enough"}) {
+		t.Errorf("Closed(%v)", why)
+	}
+	eval[bool](p, connect)
+	p.until(`ws.readyState === 1`)
+	eval[bool](p, `ws.send("close"), true`)
+	p.until(`end === "4001 as asked true"`)
+	if why := await.Receive(t, e.closed, "Closed"); why != nil {
+		t.Errorf("Closed(%v)", why)
+	}
+	// A page of another origin may not.
+	eval[bool](p, strings.Replace(connect, "location.host", `location.host.replace("127.0.0.1", "localhost")`, 1))
+	p.until(`end === "1006  false"`)
+}
+
+// streams uploads a body and reads an answer as it comes. (Chromium streams a request's body
+// over HTTP/2 alone.)
+func (p *tab) streams(next chan bool) {
+	eval[bool](p, `window.body = "", fetch("stream", { method: "POST", body: new Blob([new Uint8Array(3 << 20)]) }).then(async (r) => {
+		const reader = r.body.pipeThrough(new TextDecoderStream()).getReader();
+		for (let part; !(part = await reader.read()).done; ) body += part.value;
+		body += "end";
+	}), true`)
+	const first = "3145728 bytes, <nil>;"
+	for _, want := range []string{first, first + "more;"} {
+		p.until(fmt.Sprintf("body === %q", want))
+		next <- true
+	}
+	p.until(fmt.Sprintf("body === %q", first+"more;more;end"))
+}
+
+// TestWebChat has two readers of examples/webchat talk with each other.
+func TestWebChat(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "webchat")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./examples/webchat")
+	build.Dir = ".."
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	for _, model := range append(myriad.Models(), myriad.Auto) {
+		t.Run(model, func(t *testing.T) {
+			cmd := exec.Command(program, "-addr", "127.0.0.1:0", "-model", model)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				cmd.Process.Signal(syscall.SIGTERM)
+				if err := cmd.Wait(); err != nil {
+					t.Errorf("webchat: %v", err)
+				}
+			})
+			line, err := bufio.NewReader(out).ReadString('\n')
+			_, addr, _ := strings.Cut(strings.TrimSpace(line), " on ")
+			if err != nil || addr == "" {
+				t.Fatalf("webchat does not say where it listens: %q, %v", line, err)
+			}
+			one, two := visit(t, "http://"+addr), visit(t, "http://"+addr)
+			here := func(n int) string { return fmt.Sprintf(`all.textContent.includes("has joined: %d here")`, n) }
+			one.until(here(2))
+			two.until(here(2))
+			one.do(chromedp.SendKeys("input", "hello, two\r"))
+			two.until(`all.firstChild.textContent.endsWith(": hello, two")`)
+			two.do(chromedp.SendKeys("input", "hello, <b>one</b>\r"))
+			one.until(`all.firstChild.textContent.endsWith(": hello, <b>one</b>")`)
+			eval[bool](two, `ws.close(), true`)
+			one.until(`all.firstChild.textContent.endsWith(" has left")`)
+		})
+	}
+}

@@ -1,0 +1,169 @@
+package libraries
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/pool"
+	"github.com/myriad-go/myriad/web"
+)
+
+// underWeb runs a test of a handler that package web serves under every model, and with a
+// pool as its Workers.
+func underWeb(t *testing.T, h *web.HTTP, cfg *tls.Config, test func(t *testing.T, addr string)) {
+	h.ReadHeaderTimeout = 200 * time.Millisecond
+	h.ErrorLog = log.New(io.Discard, "", 0)
+	underModels(t, func(t *testing.T, model string) {
+		test(t, serve(t, &myriad.Server{Model: model, Handler: h, TLSConfig: cfg, Limits: limits}))
+	})
+	t.Run("workers", func(t *testing.T) {
+		p, err := pool.New(pool.Config{Max: 64})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close(context.Background()) })
+		test(t, serve(t, &myriad.Server{Workers: p, Handler: h, TLSConfig: cfg, Limits: limits}))
+	})
+}
+
+// limits let a client that is still sending hear why it is closed, and answers have 1 MiB.
+var limits = myriad.Limits{Linger: 30 * time.Second, MaxUnsent: 2 << 20}
+
+// tellingWhenGone is handler with the channel that its /gone tells.
+func tellingWhenGone(gone chan bool) http.Handler {
+	h := handler()
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), goneKey{}, gone)))
+	})
+}
+
+// Package web serves net/http's client as net/http does.
+func TestWebHTTP(t *testing.T) {
+	gone := make(chan bool, 1)
+	underWeb(t, &web.HTTP{Handler: tellingWhenGone(gone)}, nil, func(t *testing.T, addr string) {
+		client := &http.Client{Transport: &http.Transport{}, Timeout: patience}
+		t.Cleanup(client.CloseIdleConnections)
+		checkHTTP(t, client, "http://"+addr, addr, gone)
+	})
+}
+
+// So it does with TLS, where a client that prefers HTTP/2 gets HTTP/1.1.
+func TestWebOverTLS(t *testing.T) {
+	ts := httptest.NewUnstartedServer(nil) // for its certificate
+	ts.StartTLS()
+	defer ts.Close()
+	gone := make(chan bool, 1)
+	cfg := &tls.Config{Certificates: ts.TLS.Certificates, NextProtos: []string{"h2", "http/1.1"}}
+	underWeb(t, &web.HTTP{Handler: tellingWhenGone(gone)}, cfg, func(t *testing.T, addr string) {
+		transport := ts.Client().Transport.(*http.Transport).Clone()
+		transport.ForceAttemptHTTP2, transport.MaxIdleConnsPerHost = true, 50
+		client := &http.Client{Transport: transport, Timeout: patience}
+		t.Cleanup(client.CloseIdleConnections)
+		checkHTTP(t, client, "https://"+addr, "", gone)
+	})
+}
+
+// Curl is a client that is not Go's.
+func TestWebCurl(t *testing.T) {
+	program, err := exec.LookPath("curl")
+	if err != nil {
+		t.Skip("there is no curl")
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	all, _ := io.ReadAll(&numbers{end: 3 << 20})
+	if err := os.WriteFile(file, all, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var streams myriad.Group
+	opened, closed := make(chan string, 1), make(chan error, 1)
+	events := &web.Events{
+		Opened: func(c *myriad.Conn) { streams.Add(c.Ref()); opened <- c.Value().(string) },
+		Closed: func(c *myriad.Conn, why error) { streams.Remove(c.Ref()); closed <- why },
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/", handler())
+	mux.HandleFunc("/file", func(w http.ResponseWriter, r *http.Request) { http.ServeFile(w, r, file) })
+	mux.HandleFunc("/events", func(w http.ResponseWriter, r *http.Request) { events.Subscribe(w, r, r.Header.Get("Last-Event-ID")) })
+	underWeb(t, &web.HTTP{Handler: mux}, nil, func(t *testing.T, addr string) {
+		url := "http://" + addr
+		curl := func(t *testing.T, args ...string) (out []byte, told string) {
+			var said bytes.Buffer
+			cmd := exec.CommandContext(t.Context(), program, append([]string{"--silent", "--show-error", "--max-time", "60"}, args...)...)
+			cmd.Stderr = &said
+			out, err := cmd.Output()
+			if err != nil {
+				t.Fatalf("curl %q: %v\n%s", args, err, said.String())
+			}
+			return out, said.String()
+		}
+		t.Run("a connection that is kept", func(t *testing.T) {
+			if out, _ := curl(t, "-o", os.DevNull, "-o", os.DevNull, "-o", os.DevNull, "-w", "%{http_code} %{num_connects},", url+"/hello", url+"/file", url+"/hello"); string(out) != "200 1,200 0,200 0," {
+				t.Errorf("statuses and new connections: %s", out)
+			}
+		})
+		t.Run("chunks in both directions", func(t *testing.T) {
+			out, told := curl(t, "-v", "-H", "Transfer-Encoding: chunked", "-H", "Expect:", "--data-binary", "@"+file, url+"/echo")
+			if !bytes.Equal(out, all) || !strings.Contains(told, "< Transfer-Encoding: chunked") {
+				t.Errorf("%d bytes came back of %d:\n%s", len(out), len(all), told)
+			}
+		})
+		t.Run("100-continue", func(t *testing.T) {
+			out, told := curl(t, "-v", "--expect100-timeout", "60", "-H", "Expect: 100-continue", "-T", file, url+"/echo")
+			if !bytes.Equal(out, all) || !strings.Contains(told, "< HTTP/1.1 100 Continue") {
+				t.Errorf("%d bytes came back of %d:\n%s", len(out), len(all), told)
+			}
+			out, told = curl(t, "-v", "--expect100-timeout", "60", "-H", "Expect: 100-continue", "-T", file, url+"/refuse")
+			if string(out) != "no\n" || strings.Contains(told, "100 Continue") {
+				t.Errorf("answered with %q:\n%s", out, told)
+			}
+		})
+		t.Run("ranges", func(t *testing.T) {
+			if out, _ := curl(t, "-r", "1000000-2999999", url+"/file"); !bytes.Equal(out, all[1000000:3000000]) {
+				t.Errorf("%d bytes, and not those", len(out))
+			}
+			if out, _ := curl(t, "-r", "0-9,100-109", "-w", "%{http_code} %{content_type}", url+"/file"); !bytes.Contains(out, []byte("206 multipart/byteranges")) || !bytes.Contains(out, all[100:110]) {
+				t.Errorf("two ranges came as %q", out)
+			}
+		})
+		t.Run("events", func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			cmd := exec.CommandContext(ctx, program, "--silent", "--no-buffer", "-H", "Last-Event-ID: 41", url+"/events")
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if last := <-opened; last != "41" {
+				t.Errorf("Last-Event-ID is %q", last)
+			}
+			lines := bufio.NewReader(out)
+			for i := range 3 {
+				streams.Broadcast(web.Event{Data: fmt.Sprint("event ", i)}.Bytes())
+				if line, err := lines.ReadString('\n'); line != fmt.Sprintf("data: event %d\n", i) {
+					t.Fatalf("read %q, %v", line, err)
+				}
+				lines.ReadString('\n')
+			}
+			cancel()
+			cmd.Wait()
+			<-closed
+		})
+	})
+}

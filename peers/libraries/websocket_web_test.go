@@ -1,0 +1,288 @@
+package libraries
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/coder/websocket"
+	"github.com/gobwas/httphead"
+	"github.com/gobwas/ws"
+	"github.com/gobwas/ws/wsflate"
+	"github.com/gobwas/ws/wsutil"
+
+	"github.com/myriad-go/myriad/web"
+)
+
+// readFrame reads a frame of at most 2 MiB.
+func readFrame(r io.Reader) (f ws.Frame, err error) {
+	if f.Header, err = ws.ReadHeader(r); err != nil || f.Header.Length > 2<<20 {
+		return f, errors.Join(err, fmt.Errorf("a frame of %d bytes", f.Header.Length))
+	}
+	f.Payload = make([]byte, f.Header.Length)
+	_, err = io.ReadFull(r, f.Payload)
+	return f, err
+}
+
+// echoing answers messages with themselves, does what some ask for, and tells of ends.
+type echoing struct {
+	web.SocketBase
+	closed chan error
+}
+
+func (e *echoing) Message(s web.Socket, kind web.Kind, message []byte) {
+	switch string(message) {
+	case "close":
+		s.Close(4001, "as asked")
+	case "ping":
+		s.Ping()
+		s.WriteText("pinged")
+	default:
+		if err := s.Write(kind, message); err != nil {
+			s.Close(web.CloseInternal, err.Error())
+		}
+	}
+}
+
+func (e *echoing) Closed(_ web.Socket, why error) { e.closed <- why }
+
+// wantClosed waits for the end of a socket, because of a close with a code.
+func (e *echoing) wantClosed(t *testing.T, code int, reason string) {
+	t.Helper()
+	var is *web.CloseError
+	if why := <-e.closed; !errors.As(why, &is) || *is != (web.CloseError{Code: code, Reason: reason}) {
+		t.Errorf("Closed(%v); want %d %q", why, code, reason)
+	}
+}
+
+var sizes = []int{0, 1, 125, 126, 8191, 65535, 65536, 1 << 20}
+
+// sockets is what foreign clients connect to.
+func sockets() (*echoing, *web.HTTP) {
+	e := &echoing{closed: make(chan error, 1)}
+	mux := http.NewServeMux()
+	one := func(compression bool) http.Handler {
+		return &web.WebSocket{Handler: e, MaxMessage: 1 << 20, Subprotocols: []string{"chat.v2", "chat"}, Compression: compression}
+	}
+	mux.Handle("/plain", one(false))
+	mux.Handle("/deflate", web.Quick(one(true)))
+	return e, &web.HTTP{Handler: mux}
+}
+
+func TestWebSocketsOfCoder(t *testing.T) {
+	e, h := sockets()
+	underWeb(t, h, nil, func(t *testing.T, addr string) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		connect := func(t *testing.T, path string, o *websocket.DialOptions) (*websocket.Conn, http.Header) {
+			t.Helper()
+			c, res, err := websocket.Dial(ctx, "ws://"+addr+path, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.SetReadLimit(-1)
+			return c, res.Header
+		}
+		want := func(t *testing.T, c *websocket.Conn, kind websocket.MessageType, message string) {
+			t.Helper()
+			if k, got, err := c.Read(ctx); k != kind || string(got) != message || err != nil {
+				t.Fatalf("got %v of %d bytes, %v; want %v of %d", k, len(got), err, kind, len(message))
+			}
+		}
+		for name, mode := range map[string]websocket.CompressionMode{
+			"plain": websocket.CompressionDisabled, "deflate": websocket.CompressionNoContextTakeover, "deflate with contexts offered": websocket.CompressionContextTakeover,
+		} {
+			t.Run(name, func(t *testing.T) {
+				for _, path := range []string{"/plain", "/deflate"} {
+					c, head := connect(t, path, &websocket.DialOptions{CompressionMode: mode, Subprotocols: []string{"other", "chat"}})
+					if c.Subprotocol() != "chat" {
+						t.Errorf("the subprotocol is %q", c.Subprotocol())
+					}
+					if deflate := head.Get("Sec-WebSocket-Extensions") != ""; deflate != (path == "/deflate" && mode != websocket.CompressionDisabled) {
+						t.Errorf("%s: the extensions are %q", path, head["Sec-Websocket-Extensions"])
+					}
+					for _, size := range sizes {
+						for _, kind := range []websocket.MessageType{websocket.MessageText, websocket.MessageBinary} {
+							message := strings.Repeat("0123456789 äöü", size/16+1)[:size]
+							if kind == websocket.MessageText {
+								message = strings.ToValidUTF8(message, "")
+							}
+							if err := c.Write(ctx, kind, []byte(message)); err != nil {
+								t.Fatal(err)
+							}
+							want(t, c, kind, message)
+						}
+					}
+					w, err := c.Writer(ctx, websocket.MessageText)
+					if err != nil {
+						t.Fatal(err)
+					}
+					for i := range 100 { // a fragment each
+						fmt.Fprintf(w, "%099d ", i)
+					}
+					w.Close()
+					if _, got, err := c.Read(ctx); len(got) != 10_000 || err != nil {
+						t.Errorf("a message in fragments came back as %d bytes, %v", len(got), err)
+					}
+					if err := c.Close(4000, "enough"); err != nil {
+						t.Errorf("the closing handshake: %v", err)
+					}
+					e.wantClosed(t, 4000, "enough")
+				}
+			})
+		}
+		t.Run("pings", func(t *testing.T) {
+			pinged := make(chan bool, 1)
+			c, _ := connect(t, "/plain", &websocket.DialOptions{OnPingReceived: func(context.Context, []byte) bool { pinged <- true; return true }})
+			c.Write(ctx, websocket.MessageText, []byte("ping"))
+			want(t, c, websocket.MessageText, "pinged")
+			<-pinged
+			c.CloseRead(ctx)
+			for range 3 {
+				if err := c.Ping(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c.Close(websocket.StatusNormalClosure, "")
+			e.wantClosed(t, 1000, "")
+		})
+		t.Run("the server closes", func(t *testing.T) {
+			c, _ := connect(t, "/deflate", nil)
+			c.Write(ctx, websocket.MessageText, []byte("close"))
+			var is websocket.CloseError
+			if _, _, err := c.Read(ctx); !errors.As(err, &is) || is.Code != 4001 || is.Reason != "as asked" {
+				t.Errorf("the end is %v", err)
+			}
+			if why := <-e.closed; why != nil {
+				t.Errorf("Closed(%v)", why)
+			}
+		})
+		t.Run("too large", func(t *testing.T) {
+			for _, mode := range []websocket.CompressionMode{websocket.CompressionDisabled, websocket.CompressionNoContextTakeover} {
+				c, _ := connect(t, "/deflate", &websocket.DialOptions{CompressionMode: mode})
+				c.Write(ctx, websocket.MessageBinary, bytes.Repeat([]byte("x"), 1<<20+1))
+				if _, _, err := c.Read(ctx); websocket.CloseStatus(err) != websocket.StatusMessageTooBig {
+					t.Errorf("the end is %v", err)
+				}
+				c.CloseNow()
+				if why := <-e.closed; why == nil {
+					t.Error("Closed(nil)")
+				}
+			}
+		})
+		t.Run("another origin", func(t *testing.T) {
+			_, res, err := websocket.Dial(ctx, "ws://"+addr+"/plain", &websocket.DialOptions{HTTPHeader: http.Header{"Origin": {"https://elsewhere.example"}}})
+			if err == nil || res == nil || res.StatusCode != http.StatusForbidden {
+				t.Errorf("%v, %v; want 403", res, err)
+			}
+		})
+	})
+}
+
+func TestWebSocketsOfGobwas(t *testing.T) {
+	e, h := sockets()
+	underWeb(t, h, nil, func(t *testing.T, addr string) {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		connect := func(t *testing.T, path string, d ws.Dialer) (net.Conn, ws.Handshake) {
+			t.Helper()
+			c, early, hs, err := d.Dial(ctx, "ws://"+addr+path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if early != nil {
+				t.Fatalf("%d bytes came behind the upgrade", early.Buffered())
+			}
+			deadline, _ := ctx.Deadline()
+			c.SetDeadline(deadline)
+			t.Cleanup(func() { c.Close() })
+			return c, hs
+		}
+		t.Run("frames and fragments", func(t *testing.T) {
+			c, hs := connect(t, "/plain", ws.Dialer{Protocols: []string{"other", "chat.v2"}})
+			if hs.Protocol != "chat.v2" || len(hs.Extensions) > 0 {
+				t.Errorf("agreed on %+v", hs)
+			}
+			for _, size := range sizes {
+				for _, op := range []ws.OpCode{ws.OpText, ws.OpBinary} {
+					message := bytes.Repeat([]byte("x"), size)
+					w := wsutil.NewWriterSize(c, ws.StateClientSide, op, size/3+1)
+					sent := make(chan error, 1)
+					go func() {
+						_, err := w.Write(message)
+						sent <- errors.Join(err, w.Flush())
+					}()
+					if got, is, err := wsutil.ReadServerData(c); !bytes.Equal(got, message) || is != op || err != nil {
+						t.Fatalf("got %v of %d bytes, %v; want %v of %d", is, len(got), err, op, size)
+					}
+					if err := <-sent; err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			c.Close()
+			<-e.closed
+		})
+		t.Run("compressed", func(t *testing.T) {
+			c, hs := connect(t, "/deflate", ws.Dialer{Extensions: []httphead.Option{wsflate.DefaultParameters.Option()}})
+			if len(hs.Extensions) != 1 {
+				t.Fatalf("agreed on %+v", hs)
+			}
+			for _, size := range sizes {
+				message := bytes.Repeat([]byte("compress me "), size/12+1)[:size]
+				f, err := wsflate.CompressFrame(ws.NewBinaryFrame(message))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := ws.WriteFrame(c, ws.MaskFrameInPlace(f)); err != nil {
+					t.Fatal(err)
+				}
+				got, err := readFrame(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				small, err := wsflate.IsCompressed(got.Header)
+				if small != (size >= 512) || err != nil {
+					t.Errorf("%d bytes came compressed: %t, %v", size, small, err)
+				}
+				if small {
+					if got, err = wsflate.DecompressFrame(got); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if !bytes.Equal(got.Payload, message) {
+					t.Errorf("%d bytes came as %d others", size, len(got.Payload))
+				}
+			}
+			c.Close()
+			<-e.closed
+		})
+		t.Run("a ping among fragments, and the close", func(t *testing.T) {
+			c, _ := connect(t, "/plain", ws.Dialer{})
+			for _, f := range []ws.Frame{
+				ws.NewFrame(ws.OpText, false, []byte("in ")), ws.NewPingFrame([]byte("alive?")), ws.NewFrame(ws.OpContinuation, true, []byte("parts")),
+				ws.NewCloseFrame(ws.NewCloseFrameBody(4002, "enough")),
+			} {
+				for _, b := range ws.MustCompileFrame(ws.MaskFrame(f)) { // a byte at a time
+					c.Write([]byte{b})
+				}
+			}
+			for _, want := range []ws.Frame{ws.NewPongFrame([]byte("alive?")), ws.NewTextFrame([]byte("in parts")), ws.NewCloseFrame(ws.NewCloseFrameBody(4002, "enough"))} {
+				if got, err := readFrame(c); got.Header != want.Header || !bytes.Equal(got.Payload, want.Payload) || err != nil {
+					t.Fatalf("got %+v, %v; want %+v", got, err, want)
+				}
+			}
+			if rest, err := io.ReadAll(c); err != nil || len(rest) > 0 {
+				t.Errorf("behind the close came %q, %v", rest, err)
+			}
+			c.Close()
+			e.wantClosed(t, 4002, "enough")
+		})
+	})
+}
