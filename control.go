@@ -22,7 +22,7 @@ type orders interface {
 // PauseAccepting has the server accept no more connections: its listener stays, and
 // those who connect wait in the kernel's queue, which refuses or leaves unanswered
 // those beyond its length. Connections that are open are served as before. It
-// returns at once; Stats.AcceptingPaused says when all loops have heard of it, and
+// returns at once; Stats.AcceptingPaused says when all loops have paused, and
 // until then a few may be let in. A drain resets those that wait.
 //
 // With Server.Processes it reaches all worker processes, from any of them and from

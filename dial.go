@@ -22,13 +22,13 @@ type Dial struct {
 	// up first, off the event loops, and its first address is taken: 256 lookups are
 	// under way at a time, further ones, up to 16,384, wait.
 	Addr string
-	// Handler is told of this connection, instead of Server.Handler, by the same rules.
-	// One that is a DialFailedHandler hears of a failure.
+	// Handler is called for this connection, instead of Server.Handler, by the same rules.
+	// One that is a DialFailedHandler gets failures.
 	Handler Handler
 	// TLSConfig, if set, encrypts the connection: Opened is called when the handshake
 	// is over, within Limits.HandshakeTimeout. Without a ServerName the host of Addr is
 	// verified. It is not changed any more. A handshake that fails is counted in
-	// Stats.Refused and told to DialFailed.
+	// Stats.Refused and passed to DialFailed.
 	TLSConfig *tls.Config
 	// Source is the local address to connect from; by default the kernel chooses.
 	Source netip.Addr
@@ -47,13 +47,13 @@ const (
 )
 
 // Dial has a connection made, on one of the server's loops and within its limits
-// (MaxConns counts it), and returns at once. What becomes of it its handler hears:
+// (MaxConns counts it), and returns at once. Its handler gets the outcome:
 // Opened, or DialFailed of a DialFailedHandler. A peer that was dialled need not speak
 // first: FirstByteTimeout is not for it.
 //
 // It fails with ErrBadConfig where d is wrong, with ErrFull when more than 1,024 orders
 // wait for a loop, and with ErrServerClosed before the start and after the end, and then
-// the handler hears nothing. It is safe for concurrent use, and in a handler; there
+// the handler is not called. It is safe for concurrent use, and in a handler; there
 // Conn.Dial keeps both connections on one loop.
 func (s *Server) Dial(d Dial) error { return s.dial(d, 0) }
 

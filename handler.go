@@ -40,7 +40,7 @@ type Handler interface {
 	//	nil                  Close was called and everything was sent
 	//	the given one        CloseWith was called and everything was sent
 	//	io.EOF               the peer ended in order, and has got its answers
-	//	syscall.ECONNRESET   the peer has gone, whichever call told so
+	//	syscall.ECONNRESET   the peer has gone, whichever call returned it
 	//	*PanicError          a call for this connection panicked
 	//	*TLSError            the peer broke TLS, or said in an alert that this
 	//	                     side did; Stats.Closed.TLS counts it
@@ -82,7 +82,7 @@ type SecuredHandler interface {
 	Secured(c *Conn)
 }
 
-// DialFailedHandler is a Handler, or a MessageHandler, of Server.Dial that wants to hear
+// DialFailedHandler is a Handler, or a MessageHandler, of Server.Dial that wants to know
 // of connections that were not made.
 type DialFailedHandler interface {
 	// DialFailed is called instead of all other calls, on any goroutine, and must be
@@ -246,12 +246,12 @@ var (
 	// ErrOverBudget closes a connection that has one of the largest buffers when all
 	// buffers hold more than Limits.MaxBuffered.
 	ErrOverBudget = engine.ErrOverBudget
-	// ErrTooManyConns, ErrTooManyFromSource and ErrDenied are what Server.Refuse hears of
+	// ErrTooManyConns, ErrTooManyFromSource and ErrDenied are what Server.Refuse gets
 	// connections that are turned away.
 	ErrTooManyConns      = engine.ErrTooManyConns
 	ErrTooManyFromSource = engine.ErrRefusedSource
 	ErrDenied            = engine.ErrDenied
-	// ErrOverloaded is what a ShedHandler hears: no worker has time for a connection's input.
+	// ErrOverloaded is what a ShedHandler gets: no worker has time for a connection's input.
 	ErrOverloaded = errors.New("myriad: overloaded")
 	// ErrClosedByOperator is the reason of connections that Server.CloseConns has closed.
 	ErrClosedByOperator = engine.ErrExpelled

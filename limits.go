@@ -146,7 +146,7 @@ type Limits struct {
 
 	// ShutdownRate is how many connections a second, at most, each process tells to end
 	// while the server shuts down, so that their clients do not all come to its neighbours
-	// at one moment. The default is 100,000: up to 10,000 are told within a tenth of a
+	// at one moment. The default is 100,000: up to 10,000 are drained within a tenth of a
 	// second.
 	ShutdownRate int
 }

@@ -17,8 +17,8 @@ import (
 // which waits in Read, has one here too: what is spared is package net. Code that can be
 // called when there is something to read does better with a [Blocking] handler.
 //
-// Accept fails with net.ErrClosed when the server is told to end, or Close was called. A
-// drain waits until the library has closed the connections: it is best told to end, too
+// Accept fails with net.ErrClosed when the server shuts down, or Close was called. A
+// drain waits until the library has closed the connections: it is best shut down, too
 // (Server.Stopping), and what it keeps open is closed when the time of the drain is over.
 type NetListener struct {
 	mu     sync.Mutex

@@ -131,7 +131,7 @@ type Server struct {
 	// Refuse, if set, gives the answer, nil for none, to a connection that is not admitted,
 	// because of why: ErrTooManyConns, ErrTooManyFromSource or ErrDenied. It is sent, not
 	// encrypted, as far as the kernel takes it at once, and the connection closed. One that
-	// is turned away by what a proxy has told (TrustedProxies) gets its answer like any
+	// is turned away by the address in a PROXY header (TrustedProxies) gets its answer like any
 	// output and is closed in order; it counts among Limits.MaxConns until then, for
 	// Limits.CloseTimeout and Linger at most. It is called on any goroutine, concurrently,
 	// and must not block.
@@ -143,7 +143,7 @@ type Server struct {
 	// ListenAndServe or Serve waits: when all are listened on, once for each in
 	// the order of ListenerStats.
 	Listening func(addr net.Addr)
-	// Stopping, if set, is called once when the server is told to end, by
+	// Stopping, if set, is called once when shutdown begins, by
 	// whatever way: the end of ListenAndServe's context, Drain, Shutdown or
 	// Close. It is called on the goroutine that does so, before anything is
 	// closed, which waits for its return; further calls of these do not. With

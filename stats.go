@@ -25,7 +25,7 @@ type Stats struct {
 	Goroutines, GCs int64
 	GCPause         time.Duration
 	// Draining says that the server shuts down, or has. AcceptingPaused says that nothing
-	// is accepted now because of Server.PauseAccepting: all that accept have heard of it.
+	// is accepted now because of Server.PauseAccepting: all loops have paused.
 	Draining, AcceptingPaused bool
 	// MaxConns is Limits.MaxConns with its default filled in.
 	MaxConns int
@@ -113,8 +113,8 @@ func (s *Server) Stats() Stats {
 	}
 }
 
-// Refusals counts connections that were turned away before their handler heard
-// of them, by cause.
+// Refusals counts connections that were refused before their handler
+// was called, by cause.
 type Refusals struct {
 	// Full counts those beyond Limits.MaxConns, Source those beyond
 	// Limits.MaxConnsPerSource, Denied those that Server.Allow and

@@ -23,7 +23,7 @@ func (c *Conn) TLS() *tls.ConnectionState { return layers.State(c.core()) }
 // not be changed any more. Limits.MaxHandshakes and HandshakeTimeout hold.
 //
 // Secured of a SecuredHandler is called when the handshake is over; until then the handler
-// hears nothing, but Closed if it fails, with a *TLSError, ErrHandshakeTimeout, or io.EOF.
+// is not called, but for Closed if it fails, with a *TLSError, ErrHandshakeTimeout, or io.EOF.
 // Write fails with ErrBadUse until then. What Refs send meanwhile waits, and goes out
 // encrypted; what Ref.Do is to call waits, too.
 //

@@ -24,13 +24,13 @@ import (
 // there is nothing of it without Config.Token, and each order has to be a POST that
 // comes from no other site, as all requests here (guard.go), with a header that no other
 // site can have a browser send unasked, and with the token. The right token always passes.
-// Wrong ones are bounded: wrongMost are told so, and one more each wrongAgain; the others
-// are only told that they are too many. Who guesses can keep nobody out, and not fill the
+// Wrong ones are bounded: wrongMost get 401, and one more each wrongAgain; the others
+// get 429. Who guesses can keep nobody out, and not fill the
 // log: of what is refused there is a line a second at the most, with the number of
 // those between.
 //
 // Orders are carried out on the goroutine of their request, those to close connections
-// one at a time, because what they did is told by a count. That of a drain gets its
+// one at a time, because what they did is shown by a count. That of a drain gets its
 // answer first, and is then held until the drain is over.
 
 // Controller is a Source that can be controlled: a *myriad.Server.
@@ -198,7 +198,7 @@ func (c *control) drain(w http.ResponseWriter, r *http.Request) error {
 	c.log.Warn("admin: "+text, "from", r.RemoteAddr, "connections", c.server.Stats().Open)
 	w.WriteHeader(http.StatusOK)
 	_, _ = io.WriteString(w, text+"\n")       // the peer may have gone
-	_ = http.NewResponseController(w).Flush() // or hear of it later
+	_ = http.NewResponseController(w).Flush() // an error shows in the next write
 	if cut := c.server.Drain(); cut != nil {
 		c.log.Warn("admin: the drain was cut short", "error", cut)
 	}

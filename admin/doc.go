@@ -6,7 +6,7 @@
 // Whoever reaches it can see the program's command line, its memory (in heap
 // profiles as far as names go, in traces as far as stacks go), the addresses of its
 // peers, and can make it work for a profile. It belongs on loopback, which is where
-// Serve listens unless told otherwise, or behind something that asks who is there. What
+// Serve listens by default, or behind something that asks who is there. What
 // another site's page has a browser ask for is refused, see Handler.
 //
 // With Server.Processes each worker process is one of its own: /metrics and the page of

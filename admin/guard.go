@@ -18,7 +18,7 @@ import (
 // well. Programs send neither header, and pass.
 //
 // Browsers send Sec-Fetch-Site only over TLS and to loopback, and no Origin with a GET
-// for an image: beyond loopback another site's GET can't be told from others. So what is
+// for an image: beyond loopback another site's GET looks like any other. So what is
 // dear a browser, known by its User-Agent at the least, gets by POST only, which never
 // comes without one of the two. go tool pprof, curl and other programs may GET it.
 

@@ -57,7 +57,7 @@ func status(s myriad.Stats) (string, page.Tone) {
 	return fmt.Sprintf("The server serves %s connections.", format.Count(s.Open)), page.Good
 }
 
-// fewConns is how many connections there are at least where memory is told for each of
+// fewConns is how many connections there are at least where memory is shown for each of
 // them: the memory of a process grows by some megabytes for other reasons, too.
 const fewConns = 100
 
@@ -123,7 +123,7 @@ func (l *live) figureSection(s myriad.Stats, p point) page.Section {
 	return page.Section{
 		ID: "figures", Title: "All figures",
 		Lead: fmt.Sprintf("Rates are of the last 10 s, here and at the top. Memory per connection is by how much anonymous memory has grown since "+
-			"this page's server began to look, for each connection more than there were then; it is told from %d on.", fewConns),
+			"this page's server began to look, for each connection more than there were then; it is shown from %d on.", fewConns),
 		Parts: parts,
 	}
 }
@@ -184,7 +184,7 @@ func figuresOf(s myriad.Stats) (all []figure) {
 // bad are the beginnings of the names of counters that should not grow.
 var bad = []string{"accept_errors", "connections_refused", "handler_panics", "messages_dropped", "worker_restarts"}
 
-// counterTable has what Prometheus is told of the server.
+// counterTable has what Prometheus gets of the server.
 func (l *live) counterTable() *page.Table {
 	t := &page.Table{Caption: "Counters"}
 	t.Add("Name, as in /metrics", "Now", "A second", "What it is")
@@ -373,10 +373,10 @@ func (l *live) talkerSection() page.Section {
 	if t.over > 0 {
 		over = fmt.Sprintf("over the last %v", t.over.Round(100*time.Millisecond))
 	}
-	s.Lead = fmt.Sprintf("Of %s connections those that said and were told most %s. The kernel counts it; it is looked at only while this page is open. "+
+	s.Lead = fmt.Sprintf("Of %s connections those with most traffic %s. The kernel counts it; it is looked at only while this page is open. "+
 		"Behind a proxy the addresses are the proxy's.", format.Count(t.all), over)
 	table := &page.Table{Caption: "Connections, the loudest first"}
-	table.Add("Peer", "Received a second", "Sent a second", "Received", "Sent", "Unsent", "Round-trip time", "Last heard")
+	table.Add("Peer", "Received a second", "Sent a second", "Received", "Sent", "Unsent", "Round-trip time", "Last received")
 	for i := range t.top {
 		one := &t.top[i]
 		in, out := "…", "…"

@@ -39,12 +39,6 @@ func (i *Interface) reaches(a netip.Addr) bool {
 	return slices.ContainsFunc(i.Addrs, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// sourced reports whether it is known from how many addresses the targets can be reached:
-// the plan says so, or it is loopback's, or those of interfaces, which could be read.
-func (x *exam) sourced() bool {
-	return len(x.p.Sources) > 0 || x.toLoopback() || len(x.f.Interfaces) > 0
-}
-
 // own are the addresses of an interface from which the targets can be reached.
 func (x *exam) own(on *Interface) []netip.Addr {
 	var own []netip.Addr

@@ -49,8 +49,7 @@ type Plan struct {
 	UserMemory int `json:"user_memory"`
 	// Sources are the local addresses that the client connects from. Default
 	// none: as Myriad's generator does, any of 127.0.0.0/8 for a Target
-	// there, otherwise those of the interface that leads to it. At most
-	// 65,536.
+	// there, otherwise the one that the kernel chooses. At most 65,536.
 	Sources []netip.Addr `json:"sources,omitempty"`
 	// Targets are the servers' addresses and ports that the client connects
 	// to, all of one family: each source has its ports anew for each of them.

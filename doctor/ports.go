@@ -140,23 +140,18 @@ func (x *exam) pairs() (pairs int64, sources string) {
 		n = int64(len(distinct))
 	case x.toLoopback() && is4(x.p.Targets[0].Addr()):
 		n, where = loopbackSources, " of 127.0.0.0/8"
-	case x.toLoopback():
-		n = 1
 	default:
-		on := x.leading()
-		if n = int64(len(x.own(on))); on != nil {
-			where = " of " + on.Name
-		}
+		n = 1
 	}
 	return satMul(n, int64(len(targets))), format.Plural(n, "source address", "source addresses") + where
 }
 
 // clientPorts are the ports that a client here can have, how many pairs of a source
 // address and a target there are, and how many sources in words. ok is false where there
-// is no client, or that is not known.
+// is no client, or the range is not known.
 func (x *exam) clientPorts() (r portRange, pairs int64, sources string, ok bool) {
 	r, ok = x.portRange()
-	if !ok || !x.side(Client) || !x.sourced() {
+	if !ok || !x.side(Client) {
 		return r, 0, "", false
 	}
 	pairs, sources = x.pairs()

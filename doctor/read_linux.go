@@ -45,7 +45,7 @@ func read(pid int) (*Facts, error) {
 	if r.own { // where the caller's thread is, even if others of this process are elsewhere
 		r.network()
 	} else if err := inNetwork(r.pid, r.network); err != nil {
-		r.unknown("the process's network namespace, so that this process's is told", err)
+		r.unknown("the process's network namespace, so that this process's is reported", err)
 		r.network()
 	}
 	return r.Facts, nil

@@ -212,7 +212,7 @@ func (r *run) openResult(result *Result, end sum) {
 	}
 }
 
-// maxLatency is the longest latency that is told apart; longer ones count as
+// maxLatency is the longest latency that is recorded as it is; longer ones count as
 // this one.
 const maxLatency = time.Minute
 

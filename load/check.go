@@ -18,7 +18,7 @@ import (
 
 // Validate says what is wrong with the configuration, nil if nothing is. It
 // looks at the fields only, not at the machine or the network. Errors name settings as
-// flags, where there are some.
+// flags, and those that have none by their key in JSON.
 func (c Config) Validate() error {
 	if c.Ramp.Over > 0 && c.Ramp.To > 0 && c.Connections > 0 && c.Ramp.To != c.Connections {
 		return fmt.Errorf("load: --ramp is to %d, and --connections %d; expected the same, or one of the two", c.Ramp.To, c.Connections)
@@ -58,26 +58,24 @@ var alternatives = [][]string{
 	{"message", "message-base64", "message-file", "template", "template-file"},
 	{"first-message", "first-message-file"},
 	{"answer", "answer-base64"},
-	{"match", "latency-marker"},
+	{"match", "latency-marker", "http"},
 }
 
 // exclusive are settings that exclude each other.
 var exclusive = [][]string{
 	{"rate", "message-rate", "flood", "unprompted", "hold", "think"},
 	{"message", "message-base64", "template", "size"},
-	{"size", "http"},
 	{"tls-ca", "tls-insecure"},
-	{"answer", "answer-base64", "http", "match"},
+	{"answer", "answer-base64", "match"},
 }
 
 // rules say of settings which others they exclude, and that they need one of some.
 var rules = []struct{ names, not, need []string }{
 	{names: []string{"messages"}, not: []string{"duration", "warmup", "rate", "message-rate", "flood", "hold", "early", "ramp", "lifetime"}},
-	{names: []string{"send-limit"}, not: []string{"rate", "message-rate"}},
-	{names: []string{"flood"}, not: []string{"template", "first-message", "answer", "answer-base64", "http"}},
-	{names: []string{"http"}, not: []string{"template", "first-message", "ws"}},
+	{names: []string{"arrivals"}, need: []string{"rate", "message-rate"}},
+	{names: []string{"flood"}, not: []string{"template", "first-message", "answer", "answer-base64"}},
 	{names: []string{"answer", "answer-base64"}, need: []string{"message", "message-base64", "template"}},
-	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"ws", "lifetime", "early", "send-limit", "receive-limit"}, need: []string{"hold"}},
+	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"ws", "lifetime", "early"}, need: []string{"hold"}},
 	{names: []string{"heartbeat-answer"}, need: []string{"heartbeat"}},
 }
 
@@ -104,7 +102,7 @@ func checkTogether(settings []Setting) error {
 				}
 			}
 			if rule.need != nil && !slices.ContainsFunc(rule.need, is) {
-				return &SettingError{name, fmt.Errorf("given without --%s; expected both", rule.need[0])}
+				return &SettingError{name, fmt.Errorf("given without %s; expected both", spelled(rule.need[0]))}
 			}
 		}
 	}
@@ -135,7 +133,7 @@ func (c Config) filled() Config {
 		setDefault(&ws.Path, "/")
 		c.WebSocket = &ws
 	}
-	if (c.HTTP || c.Match == matchHTTP) && c.Message == nil && c.Template == "" {
+	if c.Match == matchHTTP && c.Message == nil && c.Template == "" {
 		c.Message = []byte("GET / HTTP/1.1\r\nHost: " + c.host() + "\r\n\r\n")
 	}
 	if c.Message == nil && c.Template == "" {
@@ -339,13 +337,17 @@ func (c Config) checkLines() error {
 
 func (c Config) checkRate() error {
 	r := c.Rate
+	name := "rate"
+	if r.Each {
+		name = "message-rate"
+	}
 	switch {
 	case r == (Rate{}):
 		return nil
 	case !(r.PerSecond > 0 && r.PerSecond <= MaxRate):
-		return fmt.Errorf("load: rate of %v messages a second; expected more than 0, at most %d", r.PerSecond, MaxRate)
+		return &SettingError{name, fmt.Errorf("%v messages a second; expected more than 0, at most %d", r.PerSecond, MaxRate)}
 	case !(r.To >= 0 && r.To <= MaxRate):
-		return fmt.Errorf("load: rate that changes to %v messages a second; expected more than 0, at most %d", r.To, MaxRate)
+		return &SettingError{name, fmt.Errorf("%v messages a second at the end; expected more than 0, at most %d", r.To, MaxRate)}
 	}
 	return nil
 }

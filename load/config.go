@@ -2,7 +2,6 @@ package load
 
 import (
 	"crypto/tls"
-	"math"
 	"net/http"
 	"net/netip"
 	"time"
@@ -34,8 +33,6 @@ const (
 	MaxRate = 100_000_000
 	// maxSocketBuffer bounds the kernel's buffers, which it bounds too.
 	maxSocketBuffer = 1 << 30
-	// maxLimit bounds the bytes a second of a connection.
-	maxLimit = min(1<<40, math.MaxInt)
 	// maxTime bounds every duration.
 	maxTime = 30 * 24 * time.Hour
 )
@@ -82,9 +79,8 @@ type Config struct {
 	// Default: the kernel's choice; but on Linux, for a target within
 	// 127.0.0.0/8, as many addresses of 127.0.0.0/8 as are needed for none
 	// to use more than a quarter of the ephemeral ports, nor more than
-	// 20,000: about 7,000 connections each with the usual port range; and
-	// for any other target, where one address has too few ports by that
-	// measure, all addresses of the interface that leads to it. A port is chosen when its connection is made (IP_BIND_ADDRESS_NO_PORT),
+	// 20,000: about 7,000 connections each with the usual port range. A
+	// port is chosen when its connection is made (IP_BIND_ADDRESS_NO_PORT),
 	// so that one source has its ports anew for each target.
 	Sources []netip.Addr
 	// Socket are options of the connections' sockets.
@@ -116,7 +112,7 @@ type Config struct {
 	// that is not the message itself: 1 byte to MaxMessage. It takes a
 	// Message. Default: the message.
 	Answer []byte
-	// Match says how answers are told apart where they are not known byte
+	// Match says how answers are delimited where they are not known byte
 	// for byte:
 	//
 	//	""              by their bytes: each is the message, or Answer
@@ -127,7 +123,8 @@ type Config struct {
 	//	"bytes:N"       each has N bytes
 	//	"marker:T"      each has the text T in it somewhere, once
 	//	"frames"        each is one WebSocket message
-	//	"http"          each is an HTTP/1.1 response
+	//	"http"          each is an HTTP/1.1 response; the Message is by default a
+	//	                GET of "/", and a status of 400 or more is an error
 	//	"none"          none is awaited; what comes is counted in bytes
 	Match string
 	// Unprompted says that the server sends its answers when it likes, as
@@ -135,14 +132,6 @@ type Config struct {
 	// each further one answers what the server has sent. When the window ends
 	// nothing that is missing is waited for, and none of it is a fault.
 	Unprompted bool
-	// HTTP says that messages are HTTP/1.1 requests. Before the connections
-	// are opened, one of its own sends the message once. Its answer has to
-	// be complete, with status 200 and a Content-Length, and leave the
-	// connection open; it is then what is expected of every answer, byte for
-	// byte but for the value of a Date, which has a fixed length. Message
-	// is a GET of "/" by default; Answer is not given. A server whose answers
-	// differ takes a Match of "http" instead.
-	HTTP bool
 	// Size is the size of a message in bytes where neither Message nor
 	// Template is set, 2 to MaxMessage: printable characters and a "\n" at
 	// the end. Default 64.
@@ -174,9 +163,6 @@ type Config struct {
 	// turn: on it, a server that does not read while its answers are not
 	// read stands still. Default false.
 	Flood bool
-	// SendLimit and ReceiveLimit bound the bytes of messages a second that
-	// each connection sends, and takes from the server. Default 0: no bound.
-	SendLimit, ReceiveLimit int
 
 	// Duration is the measured window. Default 10 s, unless Messages is set.
 	Duration time.Duration
@@ -190,8 +176,8 @@ type Config struct {
 	HoldBefore, HoldAfter time.Duration
 	// Hold sends no messages: the connections are held open for Duration, and
 	// what the server sends is counted in bytes. A connection that is only
-	// held, so without a Lifetime and a ReceiveLimit, takes no memory but the
-	// engine's, nor do the four below need more. Default false.
+	// held, so without a Lifetime, takes no memory but the engine's, and
+	// 16 bytes with Check. Default false.
 	Hold bool
 	// Check, with Hold, has a verification when all connections are established,
 	// and again at the end: each sends a line that no other one has, and the
@@ -224,15 +210,7 @@ type Config struct {
 	// sees as "connection reset by peer".
 	Graceful bool
 
-	// free and freeEnd bound the bytes of Answer that can be anything.
-	free, freeEnd int
-
-	// Enough, once it is closed, has no more connections opened, and the run goes
-	// on with those that there are then or are on their way. With Lifetime it
-	// does nothing. Default nil.
-	Enough <-chan struct{}
-
-	// Observe is told of the run as it goes on. Run calls it on its own
+	// Observe gets the events of the run as it goes on. Run calls it on its own
 	// goroutine, so never concurrently, and does not go on before it
 	// returns. Default nil.
 	Observe func(Event)

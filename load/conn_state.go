@@ -32,18 +32,16 @@ type connState struct {
 
 // The bits of a connection's state.
 const (
-	started    uint16 = 1 << iota // the traffic has begun
-	finished                      // it has exchanged all its messages, or is closed
-	mistaken                      // an answer was wrong
-	gone                          // it is closed
-	queued                        // it is in its shard's queue of those with room
-	called                        // it is about to be nudged by the pacing
-	expired                       // its lifetime is over
-	readPaused                    // it does not receive, because of its limit
-	resumes                       // and is to receive again
-	replied                       // the server has sent something
-	entered                       // it is past its first message
-	timed                         // a timer tells it of its plan
+	started  uint16 = 1 << iota // the traffic has begun
+	finished                    // it has exchanged all its messages, or is closed
+	mistaken                    // an answer was wrong
+	gone                        // it is closed
+	queued                      // it is in its shard's queue of those with room
+	called                      // it is about to be nudged by the pacing
+	expired                     // its lifetime is over
+	replied                     // the server has sent something
+	entered                     // it is past its first message
+	timed                       // a timer tells it of its plan
 )
 
 // connTable is the memory of all connections of a run, made once: the number of
@@ -59,8 +57,7 @@ type connTable struct {
 	sizes           []uint32 // of those messages, where they differ
 	ring            int
 	plans           []pacer.Plan       // of connections that have plans of their own
-	budgets         []byteBudget       // of connections that have limits of bytes
-	states          []match.State      // of answers, where they are told apart by a rule
+	states          []match.State      // of answers, where a rule delimits them
 	frames          []websocket.Reader // of WebSockets
 	opened          []time.Duration    // when they were, until the first byte comes
 
@@ -68,9 +65,6 @@ type connTable struct {
 	next   int      // connections from here on have never been used
 	owners []uint16 // the shards of the runs that have been taken
 }
-
-// byteBudget is until when a connection has used up what it may send and receive.
-type byteBudget struct{ sent, received time.Duration }
 
 // A shard takes connections from the table in runs of tableRun, so that the connections of
 // two loops do not lie in one cache line.
@@ -142,9 +136,6 @@ func (s *connTable) alloc(t *traffic) {
 	if t.script.fixed == 0 {
 		s.sizes = make([]uint32, ring)
 	}
-	if t.cfg.SendLimit > 0 || t.cfg.ReceiveLimit > 0 {
-		s.budgets = make([]byteBudget, n)
-	}
 	if t.script.ruled() {
 		s.states = make([]match.State, n)
 	}
@@ -158,9 +149,6 @@ func (s *connTable) alloc(t *traffic) {
 func (s *connTable) reset(l *connState, now time.Duration) {
 	if s.plans != nil {
 		s.plans[l.id] = pacer.Plan{}
-	}
-	if s.budgets != nil {
-		s.budgets[l.id] = byteBudget{}
 	}
 	if s.states != nil {
 		s.states[l.id] = match.State{}

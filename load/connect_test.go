@@ -188,21 +188,3 @@ func openConn(t *traffic) *engine.Conn {
 	c.Open(testTarget.addr, true)
 	return c
 }
-
-// TestEnough ends the dialer before it has started all, and tells how many it has.
-func TestEnough(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		enough := make(chan struct{})
-		told := -1
-		var f fakeEngine
-		d := dialer{engine: &f, targets: []target{testTarget}, plan: []source{{count: 1000}}, connections: 1000, rate: 100, loops: 1,
-			settled: func() int64 { return int64(f.count()) }, enough: enough, cut: func(issued int) { told = issued }}
-		time.AfterFunc(3*time.Second, func() { close(enough) })
-		if err := d.run(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if told != f.count() || told < 300 || told > 302 {
-			t.Errorf("told of %d, started %d, want 3 seconds of 100", told, f.count())
-		}
-	})
-}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"runtime"
 	"time"
@@ -42,10 +41,6 @@ type dialer struct {
 	connections  int
 	churn        bool
 	gone, failed func() int64
-	// enough, once it is closed, ends the dialer: cut is told how many it has
-	// started.
-	enough <-chan struct{}
-	cut    func(issued int)
 	// loops is how many loops the engine deals orders out to, in turn; what
 	// is due is ordered in that many parts, so that each gets its share.
 	loops int
@@ -77,9 +72,6 @@ func (d *dialer) run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
-		case <-d.enough:
-			d.cut(d.issued)
-			return nil
 		case <-tick.C:
 		}
 	}
@@ -153,16 +145,6 @@ type source struct {
 	count int
 }
 
-// planFor plans the sources of a run: those that were given, or else, where one
-// source has too few ports for so many connections, those that it finds.
-func planFor(cfg *Config, targets []target) []source {
-	first, room, given := targets[0].addr, len(targets)*sourceRoom(), cfg.Sources
-	if len(given) == 0 && room > 0 && cfg.Connections > room && first.IsValid() && !first.Addr().IsLoopback() {
-		given = findSources(first)
-	}
-	return planSources(first.Addr(), cfg.Connections, given, room)
-}
-
 // planSources spreads connections over source addresses, evenly. Of the
 // addresses for a loopback target it makes as many as needed if each may have
 // most connections; 0 leaves the choice to the kernel.
@@ -220,67 +202,4 @@ func sourceRoom() int {
 		return perSource
 	}
 	return min(perSource, max((high-low+1)/4, 1))
-}
-
-// maxFound bounds the source addresses that are found.
-const maxFound = 1 << 16
-
-// findSources are the addresses of this machine from which a target that isn't on
-// it can be reached: those of the interface that the kernel would use, the one it
-// would choose first. There are none where it can't be told, or is the only one.
-func findSources(target netip.AddrPort) []netip.Addr {
-	own := routeTo(target)
-	if !own.IsValid() {
-		return nil
-	}
-	interfaces, err := net.Interfaces()
-	if err != nil {
-		return nil
-	}
-	for _, i := range interfaces {
-		addrs, err := i.Addrs()
-		if err != nil {
-			continue
-		}
-		if found := beside(own, addrs); len(found) > 0 {
-			return found
-		}
-	}
-	return nil
-}
-
-// routeTo is the local address that the kernel chooses for a target. Nothing is
-// sent for that.
-func routeTo(target netip.AddrPort) netip.Addr {
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(target))
-	if err != nil {
-		return netip.Addr{}
-	}
-	defer c.Close()
-	return c.LocalAddr().(*net.UDPAddr).AddrPort().Addr().Unmap()
-}
-
-// beside are the addresses of an interface that has own, if there is more than
-// that one: those of its family that others can reach, own first.
-func beside(own netip.Addr, addrs []net.Addr) []netip.Addr {
-	found := []netip.Addr{own}
-	here := false
-	for _, a := range addrs {
-		prefix, err := netip.ParsePrefix(a.String())
-		if err != nil {
-			continue
-		}
-		addr := prefix.Addr().Unmap()
-		if addr == own {
-			here = true
-			continue
-		}
-		if addr.Is4() == own.Is4() && addr.IsGlobalUnicast() && len(found) < maxFound {
-			found = append(found, addr)
-		}
-	}
-	if !here || len(found) == 1 {
-		return nil
-	}
-	return found
 }

@@ -6,10 +6,8 @@
 //	result.WriteText(os.Stdout)
 //
 // Every byte of every answer is compared with what was sent, or with Config.Answer.
-// An HTTP server's answer is learned in an exchange before the run; it is compared
-// in the same way, but for the value of its Date (Config.HTTP). Where answers are
-// not known, Config.Match says how they are told apart; they are then counted and
-// timed, not compared.
+// Where answers are not known, Config.Match says how they are delimited, as HTTP's are;
+// they are then counted and timed, not compared.
 //
 // # Modes
 //

@@ -43,7 +43,7 @@ func (f fault) String() string {
 // causes counts by cause.
 type causes map[string]int64
 
-// maxCauses bounds how many causes of a fault are told apart.
+// maxCauses bounds how many causes of a fault are counted apart.
 const maxCauses = 64
 
 // count counts a fault. The caller holds the lock.

@@ -203,7 +203,7 @@ func (r *Result) Err() error {
 	return r.heldErr()
 }
 
-// heldErr says what was wrong with what connections that are held have heard.
+// heldErr says what was wrong with what held connections have received.
 func (r *Result) heldErr() error {
 	for _, c := range r.Verifications {
 		if !c.Complete() {

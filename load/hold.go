@@ -11,7 +11,7 @@ import (
 // This file is what happens on connections that are only held. They have no connState:
 // the value of each is one of two that its shard has for all, and says whether it has
 // had the broadcast. So a million of them costs the generator no more than the
-// engine's entries. What only a few need at a time, the lines of a verification that are
+// engine's entries, and 16 bytes for each where they are verified. What only a few need at a time, the lines of a verification that are
 // in flight, their shards know by the connections' Refs.
 
 // held is the value of a connection that is only held. Nothing in it changes.
@@ -34,7 +34,7 @@ var (
 )
 
 func (t *traffic) holdsOnly() bool {
-	return t.mode == holding && t.cfg.Lifetime == 0 && t.cfg.ReceiveLimit == 0
+	return t.mode == holding && t.cfg.Lifetime == 0
 }
 
 // hold counts a connection that is only held.
@@ -49,6 +49,9 @@ func (t *traffic) hold(c *engine.Conn, s *shard, now, began time.Duration) {
 	s.sum.lastOpened = now
 	s.times.connect.record(now-began, 1)
 	c.SetValue(&s.unheard)
+	if t.cfg.Check > 0 {
+		s.held = append(s.held, c.Ref())
+	}
 }
 
 // receivedElse takes what arrives on a connection that has no connState.
@@ -58,7 +61,7 @@ func (t *traffic) receivedElse(c *engine.Conn, in []byte) int {
 		return t.upgrade(c, v, in)
 	case *held:
 		if t.cfg.watchesLines() && !t.closing.Load() {
-			return t.hear(c, v, in)
+			return t.receiveLines(c, v, in)
 		}
 		v.shard.mu.Lock()
 		defer v.shard.mu.Unlock()
@@ -67,8 +70,8 @@ func (t *traffic) receivedElse(c *engine.Conn, in []byte) int {
 	return len(in)
 }
 
-// hear takes the lines that have come whole. What is left of in waits for more.
-func (t *traffic) hear(c *engine.Conn, h *held, in []byte) (used int) {
+// receiveLines takes the lines that have come whole. What is left of in waits for more.
+func (t *traffic) receiveLines(c *engine.Conn, h *held, in []byte) (used int) {
 	s, now, heartbeats := h.shard, t.now(), 0
 	var why error
 	s.mu.Lock()
@@ -86,9 +89,9 @@ func (t *traffic) hear(c *engine.Conn, h *held, in []byte) (used int) {
 		case t.cfg.Heartbeat:
 			heartbeats++
 		case t.cfg.Broadcast:
-			t.hearBroadcast(c, s, now)
+			t.receiveBroadcast(c, s, now)
 		default:
-			why = t.hearOther(c, s, line, now)
+			why = t.receiveOther(c, s, line, now)
 		}
 	}
 	s.sum.run[nHeartbeats] += int64(heartbeats)
@@ -99,13 +102,13 @@ func (t *traffic) hear(c *engine.Conn, h *held, in []byte) (used int) {
 		return len(in)
 	}
 	for range heartbeats {
-		_, _ = c.WriteString(t.cfg.HeartbeatAnswer) // an error ends the connection, which Closed hears of
+		_, _ = c.WriteString(t.cfg.HeartbeatAnswer) // an error ends the connection, which Closed gets
 	}
 	return used
 }
 
-// hearBroadcast counts the one line for all. The caller holds the shard's lock.
-func (t *traffic) hearBroadcast(c *engine.Conn, s *shard, now time.Duration) {
+// receiveBroadcast counts the one line for all. The caller holds the shard's lock.
+func (t *traffic) receiveBroadcast(c *engine.Conn, s *shard, now time.Duration) {
 	if c.Value() == any(&s.heard) {
 		s.sum.run[nHeardAgain]++
 		t.faults.unexpected(nil)
@@ -118,9 +121,9 @@ func (t *traffic) hearBroadcast(c *engine.Conn, s *shard, now time.Duration) {
 	s.times.heard.record(now-time.Duration(t.firstHeard.Load()), 1)
 }
 
-// hearOther takes a line that can only be what a verification has sent. The caller holds
+// receiveOther takes a line that can only be what a verification has sent. The caller holds
 // the shard's lock.
-func (t *traffic) hearOther(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
+func (t *traffic) receiveOther(c *engine.Conn, s *shard, line []byte, now time.Duration) error {
 	ref := c.Ref()
 	a, ok := s.asked[ref]
 	if !ok || a.sent == 0 {

@@ -52,7 +52,7 @@ func TestInterop(t *testing.T) {
 	key := string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}))
 	large, value := strings.Repeat("0123456789abcdef", 10_000), strings.Repeat("x", 100_000)
 	get := func(path string) Config {
-		return Config{HTTP: true, Message: []byte("GET " + path + " HTTP/1.1\r\nHost: there\r\n\r\n")}
+		return Config{Match: matchHTTP, Message: []byte("GET " + path + " HTTP/1.1\r\nHost: there\r\n\r\n")}
 	}
 	secured := get("/hello")
 	secured.TLS = clientTLS()

@@ -71,31 +71,6 @@ func runUntil(t *testing.T, cfg Config, enough func(Event) bool) *Result {
 	return r
 }
 
-// TestLimits bounds the bytes a second each way: however slow the machine is, there
-// is no more than the limit allows by then.
-func TestLimits(t *testing.T) {
-	const conns, limit, size = 3, 100_000, 1000
-	for name, cfg := range map[string]Config{
-		"sends, closed loop": {SendLimit: limit},
-		"sends, flood":       {SendLimit: limit, Flood: true},
-		"receives":           {ReceiveLimit: limit, Pipeline: 4},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			eachModel(t, func(t *testing.T, model string) {
-				s := serve(t, echo)
-				cfg := cfg
-				cfg.Target, cfg.Model, cfg.Connections, cfg.Size = s.addr(), model, conns, size
-				r := runUntil(t, cfg, func(e Event) bool { return e.Snapshot.Sent >= 120 })
-				// A message, or what is at hand, may be ahead on each.
-				if most := int64(conns * (limit*r.Window.Seconds() + 20_000)); r.BytesSent < 120*size || r.BytesSent > most {
-					t.Errorf("sent %d bytes in %v, want %d to %d", r.BytesSent, r.Window, 120*size, most)
-				}
-			})
-		})
-	}
-}
-
 // TestThink waits between an answer and the next message.
 func TestThink(t *testing.T) {
 	t.Parallel()

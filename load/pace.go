@@ -58,13 +58,9 @@ func (t *traffic) refill(s *shard, l *connState, answers int, now time.Duration)
 	}
 }
 
-// goOn is a closed loop: a message for each answer, at once or when the connection has
-// thought and may send again.
+// goOn is a closed loop: a message for each answer, at once or after the think time.
 func (t *traffic) goOn(s *shard, l *connState, answers int, now time.Duration) {
 	at := now + t.cfg.Think
-	if t.cfg.SendLimit > 0 {
-		at = max(at, t.table.budgets[l.id].sent)
-	}
 	for range t.allowed(l, answers, now) {
 		if t.cfg.Lifetime > 0 && at >= t.table.opened[l.id]+t.cfg.Lifetime {
 			break // it won't be there
@@ -126,21 +122,16 @@ func (t *traffic) standBy(s *shard, l *connState, now time.Duration) {
 	}
 	next := t.table.plans[l.id].Next()
 	if next > 0 && next < time.Duration(t.until.Load()) && int64(now) < t.draining.Load() {
-		t.alarm(s, l, next)
-	}
-}
-
-// alarm sets a connection's timer for its plan or its limit, unless it is set.
-func (t *traffic) alarm(s *shard, l *connState, at time.Duration) {
-	if l.state&timed == 0 {
-		l.state |= timed
-		s.timers.push(timer{at: at, conn: l.id, number: l.number, kind: planned})
+		if l.state&timed == 0 {
+			l.state |= timed
+			s.timers.push(timer{at: next, conn: l.id, number: l.number, kind: planned})
+		}
 	}
 }
 
 // paced says whether the run has times to wait for at all.
 func (t *traffic) paced() bool {
-	return t.open() || t.cfg.Lifetime > 0 || t.cfg.Think > 0 || t.cfg.SendLimit > 0 || t.cfg.ReceiveLimit > 0
+	return t.open() || t.cfg.Lifetime > 0 || t.cfg.Think > 0
 }
 
 // The bounds of one call of the pacing: connections that are nudged in it, and how soon
@@ -234,13 +225,10 @@ func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []
 				t.claim(s, l, now)
 			}
 		case planned:
-			if l.state &^= timed; t.mode == openEach {
-				t.fill(s, l, now)
-			}
+			l.state &^= timed
+			t.fill(s, l, now)
 		case outlived:
 			l.state |= expired
-		case heard:
-			l.state |= resumes
 		}
 		calls = call(calls, l)
 	}
@@ -300,14 +288,7 @@ func (t *traffic) doDue(c *engine.Conn, l *connState) {
 	}
 	t.recordLate(s, l, now)
 	p := t.sending(s, l, now)
-	hears := l.state&resumes != 0
-	if hears {
-		l.state &^= resumes | readPaused
-	}
 	s.mu.Unlock()
-	if hears {
-		c.Listen(true)
-	}
 	t.send(c, l, p)
 	if t.mode == flooding {
 		t.pour(c, l)
@@ -424,7 +405,7 @@ func (t *traffic) behind() (is bool) {
 	return is
 }
 
-// This file has floods, and the limits of bytes a second.
+// This file has floods, too.
 
 // The bounds of a flood: how much a connection is given at once, which is also what it
 // may owe the kernel for more, and how often in one turn. Many connections are given
@@ -451,14 +432,15 @@ func (t *traffic) Drained(c *engine.Conn) {
 // or when the kernel has taken what is left, because Paused has been asked.
 func (t *traffic) pour(c *engine.Conn, l *connState) {
 	s := t.shards[l.shard]
-	n, ahead := t.floodMessages(), t.cfg.floodAhead()
+	ahead := t.cfg.floodAhead()
+	n := max(ahead/t.script.longest(), 1)
 	for range floodTurn {
 		if c.Pending() > ahead {
 			break
 		}
 		now := t.now()
 		s.mu.Lock()
-		if t.owesLimit(s, l, now) || t.allowed(l, 1, now) == 0 {
+		if t.allowed(l, 1, now) == 0 {
 			s.mu.Unlock()
 			return
 		}
@@ -473,58 +455,4 @@ func (t *traffic) pour(c *engine.Conn, l *connState) {
 		}
 	}
 	c.Paused()
-	if t.cfg.SendLimit > 0 { // the kernel may have taken all
-		s.mu.Lock()
-		t.alarm(s, l, t.table.budgets[l.id].sent)
-		s.mu.Unlock()
-	}
-}
-
-func (t *traffic) floodMessages() int {
-	bytes := t.cfg.floodAhead()
-	if limit := t.cfg.SendLimit; limit > 0 {
-		bytes = min(bytes, limit/50) // what may be sent in 20 ms
-	}
-	return max(bytes/t.script.longest(), 1)
-}
-
-// chargeOutput puts bytes that were sent on a connection's budget.
-func (t *traffic) chargeOutput(l *connState, bytes int) {
-	if t.cfg.SendLimit > 0 {
-		budget := &t.table.budgets[l.id]
-		budget.sent = max(budget.sent, t.now()) + per(bytes, t.cfg.SendLimit)
-	}
-}
-
-// per is the time that bytes take at so many a second.
-func per(bytes, limit int) time.Duration {
-	return time.Duration(float64(bytes) / float64(limit) * float64(time.Second))
-}
-
-// owesLimit says whether a flood has to wait for its limit, and sets a timer.
-func (t *traffic) owesLimit(s *shard, l *connState, now time.Duration) bool {
-	if t.cfg.SendLimit == 0 || t.table.budgets[l.id].sent <= now {
-		return false
-	}
-	t.alarm(s, l, t.table.budgets[l.id].sent)
-	return true
-}
-
-// hearAhead is how far ahead of its limit a connection may receive before it stops.
-const hearAhead = 5 * time.Millisecond
-
-// limitInput puts bytes that were received on a connection's budget, and says whether it is
-// not to listen for a while.
-func (t *traffic) limitInput(s *shard, l *connState, bytes int, now time.Duration) bool {
-	if t.cfg.ReceiveLimit == 0 {
-		return false
-	}
-	budget := &t.table.budgets[l.id]
-	budget.received = max(budget.received, now) + per(bytes, t.cfg.ReceiveLimit)
-	if budget.received < now+hearAhead || l.state&readPaused != 0 {
-		return false
-	}
-	l.state |= readPaused
-	s.timers.push(timer{at: budget.received, conn: l.id, number: l.number, kind: heard})
-	return true
 }

@@ -367,55 +367,29 @@ func (l *Latency) curve() (c page.Series) {
 	return c
 }
 
-// errorTable has the causes of errors, the most frequent first, with the time of the
-// intervals that have them; the result's own where no interval has any.
+// errorTable has the causes of errors, the most frequent first: those of the intervals, or the
+// result's own where no interval has any. The chart of errors has their times.
 func (s *Stream) errorTable() []page.Part {
-	type seen struct {
-		count, worst int64
-		at           int
-		first, last  time.Duration
-	}
-	all := make(map[string]*seen)
+	all := make(map[string]int64)
 	for n := range s.Intervals {
-		i := &s.Intervals[n]
-		for cause, count := range i.Errors {
-			e := all[cause]
-			if e == nil {
-				e = &seen{first: i.From}
-				all[cause] = e
-			}
-			e.count += count
-			e.last = i.To
-			if count > e.worst {
-				e.worst, e.at = count, n
-			}
-		}
+		addCauses(all, s.Intervals[n].Errors)
 	}
 	if r := s.Result; len(all) == 0 && r != nil {
-		for cause, n := range r.ConnectErrors {
-			all[cause] = &seen{count: n, at: -1}
-		}
+		addCauses(all, r.ConnectErrors)
 		for cause, n := range r.Lost {
-			all[cause+" (of an established connection)"] = &seen{count: n, at: -1}
+			all[cause+" (of an established connection)"] = n
 		}
 	}
 	if len(all) == 0 {
 		return nil
 	}
 	t := &page.Table{Figures: true}
-	t.Add("Cause", "count", "first", "last", "most at a time")
+	t.Add("Cause", "count")
 	causes := slices.SortedFunc(maps.Keys(all), func(a, b string) int {
-		return cmp.Or(cmp.Compare(all[b].count, all[a].count), cmp.Compare(a, b))
+		return cmp.Or(cmp.Compare(all[b], all[a]), cmp.Compare(a, b))
 	})
 	for _, cause := range causes[:min(len(causes), mostCauses)] {
-		e := all[cause]
-		first, last, worst := "-", "-", "-"
-		if e.at >= 0 {
-			i := &s.Intervals[e.at]
-			first, last = format.Clock(e.first.Seconds()), format.Clock(e.last.Seconds())
-			worst = fmt.Sprintf("%s from %s to %s", format.Count(e.worst), format.Clock(i.From.Seconds()), format.Clock(i.To.Seconds()))
-		}
-		t.Add(cause, format.Count(e.count), first, last, worst)
+		t.Add(cause, format.Count(all[cause]))
 	}
 	parts := []page.Part{{Table: t}}
 	if more := len(causes) - mostCauses; more > 0 {

@@ -78,7 +78,7 @@ func (r *run) connect(ctx context.Context) error {
 	err := r.await(dialing, wait{
 		stall: r.connectStall(),
 		moved: r.settled,
-		done:  func(s sum) bool { return r.settled(s) == r.wanted.Load() },
+		done:  func(s sum) bool { return r.settled(s) == int64(r.cfg.Connections) },
 	})
 	cancel(nil)
 	dialer.Wait()
@@ -238,24 +238,14 @@ func (r *run) windowWait() wait {
 	}
 	return wait{
 		done:  func(s sum) bool { return s.run[nFinished] == s.run[nOpened] },
-		stall: r.cfg.Drain + r.cfg.Think + r.limitTime(),
+		stall: r.cfg.Drain + r.cfg.Think,
 		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nClosed] },
 	}
 }
 
 // over says that no connection is left, and that none will come.
 func (r *run) over(s sum) bool {
-	return s.open() == 0 && r.cfg.Lifetime == 0 && r.settled(s) >= r.wanted.Load()
-}
-
-// limitTime is how long one message takes at the limits of bytes, each way.
-func (r *run) limitTime() (d time.Duration) {
-	for _, limit := range []int{r.cfg.SendLimit, r.cfg.ReceiveLimit} {
-		if limit > 0 {
-			d += per(r.cfg.Pipeline*r.cfg.messageSize(), limit)
-		}
-	}
-	return d
+	return s.open() == 0 && r.cfg.Lifetime == 0 && r.settled(s) >= int64(r.cfg.Connections)
 }
 
 // drain waits for the answers that are missing, and in an open loop for what was

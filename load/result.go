@@ -49,7 +49,7 @@ type Interval struct {
 	// lines of a verification count as messages that are sent and answered.
 	Heartbeats int64 `json:"heartbeats,omitempty"`
 	Heard      int64 `json:"heard,omitempty"`
-	Unexpected int64 `json:"strange,omitempty"`
+	Unexpected int64 `json:"unexpected,omitempty"`
 	// Latency is as in Result, of the answers of the interval, whether
 	// they count for the window or not. Connect is the time to establish a
 	// connection.
@@ -98,7 +98,7 @@ type Result struct {
 	Schedule *Rate  `json:"schedule,omitempty"`
 	// NoReply says that no answers were awaited: none count, and Rate is of what
 	// was sent.
-	NoReply bool `json:"mute,omitempty"`
+	NoReply bool `json:"no_reply,omitempty"`
 	// Seed is what everything random was made from.
 	Seed uint64 `json:"seed"`
 	// Connect is the time that it took to establish a connection, FirstByte
@@ -169,7 +169,7 @@ type Result struct {
 	// before the generator closed them, by cause.
 	Lost map[string]int64 `json:"lost,omitempty"`
 	// Verifications are those of held connections, in order.
-	Verifications []Verification `json:"roll_calls,omitempty"`
+	Verifications []Verification `json:"verifications,omitempty"`
 	// Heartbeats counts those of the server that held connections got, in the
 	// whole run.
 	Heartbeats int64 `json:"heartbeats,omitempty"`
@@ -179,8 +179,8 @@ type Result struct {
 	// Unexpected counts lines, in the whole run, that held connections did not
 	// expect, a broadcast that came again not among them. FirstUnexpected is the
 	// first, quoted as in Go, at most 32 bytes of it.
-	Unexpected      int64  `json:"strange,omitempty"`
-	FirstUnexpected string `json:"first_strange,omitempty"`
+	Unexpected      int64  `json:"unexpected,omitempty"`
+	FirstUnexpected string `json:"first_unexpected,omitempty"`
 	// Bytes accounts for all bytes of messages of the whole run.
 	Bytes Bytes `json:"bytes"`
 	// Limits are the walls that the generator itself met, most severe first:

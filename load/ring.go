@@ -7,7 +7,8 @@ import (
 	"github.com/myriad-go/myriad/internal/engine"
 )
 
-// ring speaks messages of one size that lie in memory one behind the other.
+// ring are messages of one size, to send or to expect, that lie in memory one behind the
+// other.
 type ring struct{ text block }
 
 func newRing(cfg *Config) *ring {
@@ -37,7 +38,7 @@ func (r *ring) message(dst []byte, number uint32, k uint64) []byte {
 }
 
 // check compares answers that are the messages in one go, as they lie in memory.
-func (r *ring) check(l *connState, in []byte, ahead int) (h progress) {
+func (r *ring) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
 	pos, size := int(l.pos), r.text.size
 	owed := in[:min(len(in), (int(l.flying)-ahead)*size-pos)]
 	at := r.text.after(r.place(l.number, l.answered+uint64(ahead)), pos)
@@ -56,6 +57,8 @@ func (r *ring) check(l *connState, in []byte, ahead int) (h progress) {
 	h.bytes, h.answers, l.pos = h.used, (pos+h.used)/size, uint32((pos+h.used)%size)
 	return h
 }
+
+func (r *ring) expects(l *connState) []byte { return owed(r, l) }
 
 // send hands n messages to a connection, without copying them first.
 func (r *ring) send(c *engine.Conn, number uint32, k uint64, n int) int {

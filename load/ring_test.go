@@ -1,7 +1,6 @@
 package load
 
 import (
-	"strings"
 	"testing"
 )
 
@@ -38,7 +37,7 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		text := newBlock(int(size), 0)
-		h := &expected{of: &ring{text}}
+		h := &ring{text}
 		fresh := func() *connState { return &connState{number: id, flying: uint16(messages)} }
 		// check takes what was heard off what is in flight, as traffic does.
 		check := func(l *connState, in []byte) (good, answers int) {
@@ -84,27 +83,4 @@ func FuzzCheck(f *testing.F) {
 			t.Fatalf("in pieces: %d good, %d answers, %+v; in one: %d, %d, %+v", total, sum, *pieces, good, answers, *whole)
 		}
 	})
-}
-
-// TestFree changes each byte of three answers in turn: only those that are free may
-// change, wherever the comparison begins and ends.
-func TestFree(t *testing.T) {
-	const answer = "ab....gh"
-	for _, free := range [][2]int{{2, 6}, {0, 8}, {0, 3}, {5, 8}, {0, 0}} {
-		for begin := range len(answer) {
-			for change := range 2 * len(answer) {
-				h := &expected{of: &ring{repeated([]byte(answer))}, free: free[0], freeEnd: free[1]}
-				l := &connState{flying: 3, pos: uint32(begin)}
-				in := []byte(strings.Repeat(answer, 3)[begin : begin+2*len(answer)])
-				in[change] ^= 0x80
-				want := len(in)
-				if pos := (begin + change) % len(answer); pos < free[0] || pos >= free[1] {
-					want = change
-				}
-				if got := h.check(nil, l, in, 0); got.used != want {
-					t.Fatalf("free %v, from %d, byte %d changed: %d are as expected, want %d", free, begin, change, got.used, want)
-				}
-			}
-		}
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -38,9 +37,8 @@ var errStalled = errors.New("load: nothing has moved")
 // Run puts load on a server and says what it saw.
 //
 // The Result is nil if the configuration is wrong, if the target can't be
-// resolved, if the process may not open that many descriptors, if the I/O model
-// can't run here, or if an HTTP server's answer can't be learned. After that
-// there is always a Result; it holds what went wrong with connections and
+// resolved, if the process may not open that many descriptors, or if the I/O model
+// can't run here. After that there is always a Result; it holds what went wrong with connections and
 // answers, and Result.Err sums that up.
 //
 // When ctx ends, the run ends early: it sends no more, waits at most a second
@@ -69,11 +67,6 @@ func prepare(ctx context.Context, cfg Config) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.HTTP {
-		if err := cfg.learn(ctx, targets[0]); err != nil {
-			return nil, fmt.Errorf("load: learning what %s answers: %w", targets[0], err)
-		}
-	}
 	model, err := models.Find(cfg.Model)
 	if err != nil {
 		return nil, fmt.Errorf("load: %w", err)
@@ -101,9 +94,8 @@ type run struct {
 	report     *time.Ticker // when to tell of the progress
 	stage      string       // as in Interval
 
-	complete bool // an early run has told that it is connected
+	complete bool // an early run has sent Connected
 
-	wanted    atomic.Int64  // connections there are to be: fewer than asked for after Enough
 	begun     time.Duration // connecting, since the run's start
 	connected time.Duration // how long that took
 	window    time.Duration
@@ -114,7 +106,7 @@ type run struct {
 	skipped   pacer.Skipped // messages of an open loop that were given up
 
 	verifications []Verification
-	told          bool // that all have had the broadcast
+	allHeard      bool // Heard has been sent
 	last          sum  // before the connections were closed
 }
 
@@ -138,10 +130,9 @@ func newRun(cfg Config, targets []target) (*run, error) {
 	if encrypted != nil {
 		r.tls = newEncryption(encrypted, cfg.ConnectTimeout, r.traffic.DialFailed)
 	}
-	r.wanted.Store(int64(cfg.Connections))
 	r.dialer = dialer{
 		targets:     targets,
-		plan:        planFor(&cfg, targets),
+		plan:        planSources(targets[0].addr.Addr(), cfg.Connections, cfg.Sources, len(targets)*sourceRoom()),
 		rate:        cfg.ConnectRate,
 		ramp:        cfg.Ramp,
 		connections: cfg.Connections,
@@ -151,16 +142,12 @@ func newRun(cfg Config, targets []target) (*run, error) {
 		failed:      r.traffic.faults.failures,
 		settled:     func() int64 { return r.settled(r.sum()) },
 	}
-	if !r.dialer.churn {
-		r.dialer.enough, r.dialer.cut = cfg.Enough, func(issued int) { r.wanted.Store(int64(issued)) }
-	}
 	return r, nil
 }
 
 // use gives a run its engine.
 func (r *run) use(e engine.Engine, model string) {
 	r.engine, r.dialer.engine, r.cfg.Model = e, e, model
-	r.traffic.lister, _ = e.(engine.Lister) // as every model is
 }
 
 func (r *run) script() *script { return r.traffic.script }
@@ -263,7 +250,7 @@ func (r *run) await(ctx context.Context, w wait) error {
 	}
 	moved, since := int64(-1), time.Now()
 	for s := r.sum(); !w.done(s); s = r.sum() {
-		if r.cfg.Early && !r.complete && r.settled(s) >= r.wanted.Load() {
+		if r.cfg.Early && !r.complete && r.settled(s) >= int64(r.cfg.Connections) {
 			r.complete = true
 			r.tell(Event{Phase: Connected})
 		}
@@ -307,7 +294,7 @@ func (r *run) tell(e Event) {
 
 // frameBytes is what a WebSocket adds to a message, upgradeBytes what its upgrade
 // takes at most.
-// ruleBytes is what an answer that is told apart by a rule leaves unused at most,
+// ruleBytes is what an answer that a rule delimits leaves unused at most,
 // such as the header of an HTTP response.
 const (
 	frameBytes   = 14

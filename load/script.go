@@ -10,7 +10,7 @@ import (
 	"github.com/myriad-go/myriad/internal/pacer"
 )
 
-// script is what connections say, and what they expect to hear. It does not
+// script is what connections send, and what they expect to receive. It does not
 // change during a run; what it has to remember of a connection is in its connState
 // and the table, and is touched by the connection's owner only.
 type script struct {
@@ -44,7 +44,7 @@ type checker interface {
 	expects(l *connState) []byte
 }
 
-// progress is what was heard in a piece of input.
+// progress is what was received in a piece of input.
 type progress struct {
 	used    int   // the rest is offered again, or is wrong
 	bytes   int   // of answers
@@ -75,9 +75,11 @@ func newScript(cfg *Config, table *connTable, seen func(status int)) (*script, e
 		}
 		s.checker = &ruled{rule: rule, table: table, seen: seen}
 	case cfg.Answer != nil:
-		s.checker = &expected{of: &ring{repeated(cfg.Answer)}, free: cfg.free, freeEnd: cfg.freeEnd}
+		s.checker = &ring{repeated(cfg.Answer)}
+	case s.direct != nil:
+		s.checker = s.direct
 	default:
-		s.checker = &expected{of: text}
+		s.checker = &made{text}
 	}
 	if cfg.WebSocket != nil {
 		s.frames = newFraming(cfg, s.checker, table)
@@ -193,35 +195,22 @@ func (t *templates) longest() (n int) {
 	return n
 }
 
-// expected are answers that are known to the byte: the messages themselves, or others.
-type expected struct {
-	of            messageMaker
-	free, freeEnd int // the bytes of each answer that can be anything
-}
+// made expects messages that are made anew as answers.
+type made struct{ of messageMaker }
 
-func (e *expected) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
-	ring, direct := e.of.(*ring)
-	if direct && e.free == e.freeEnd {
-		return ring.check(l, in, ahead)
-	}
-	var made []byte // nil where messages lie in memory
-	if !direct {
-		b := scratch.Get().(*[]byte)
-		defer func() { *b = made; scratch.Put(b) }()
-		made = *b
-	}
+func (e *made) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
+	b := scratch.Get().(*[]byte)
+	want := *b
+	defer func() { *b = want; scratch.Put(b) }()
 	for h.used < len(in) {
 		if ahead+h.answers == int(l.flying) {
 			h.wrong = errWrong
 			break
 		}
-		want := e.of.message(made[:0], l.number, l.answered+uint64(ahead+h.answers))
-		if !direct {
-			made = want
-		}
+		want = e.of.message(want[:0], l.number, l.answered+uint64(ahead+h.answers))
 		pos := int(l.pos)
 		got := in[h.used:min(h.used+len(want)-pos, len(in))]
-		same := e.same(want, pos, got)
+		same := firstDifference(got, want[pos:])
 		h.used += same
 		l.pos += uint32(same)
 		if same < len(got) {
@@ -237,24 +226,17 @@ func (e *expected) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h 
 	return h
 }
 
-// same is how many bytes of got are as the wanted ones from pos on.
-func (e *expected) same(want []byte, pos int, got []byte) int {
-	n := firstDifference(got, want[pos:])
-	for n < len(got) && pos+n >= e.free && pos+n < e.freeEnd {
-		n = min(e.freeEnd-pos, len(got))
-		n += firstDifference(got[n:], want[pos+n:])
-	}
-	return n
-}
+func (e *made) expects(l *connState) []byte { return owed(e.of, l) }
 
-func (e *expected) expects(l *connState) []byte {
+// owed is what the next bytes should have been, where answers are known.
+func owed(of messageMaker, l *connState) []byte {
 	if l.flying == 0 {
 		return nil
 	}
-	return e.of.message(nil, l.number, l.answered)[l.pos:]
+	return of.message(nil, l.number, l.answered)[l.pos:]
 }
 
-// ruled tells answers apart by a rule.
+// ruled delimits answers by a rule.
 type ruled struct {
 	rule  *match.Rule
 	table *connTable
@@ -281,7 +263,7 @@ func (unchecked) check(_ *engine.Conn, _ *connState, in []byte, _ int) progress 
 }
 func (unchecked) expects(*connState) []byte { return nil }
 
-// ruled says whether answers are told apart by a rule.
+// ruled says whether a rule delimits the answers.
 func (s *script) ruled() bool {
 	_, ok := s.checker.(*ruled)
 	return ok

@@ -48,9 +48,18 @@ type SettingError struct {
 	Err  error  // such as: "x"; expected a whole number
 }
 
-func (e *SettingError) Error() string { return "load: --" + e.Name + " is " + e.Err.Error() }
+func (e *SettingError) Error() string { return "load: " + spelled(e.Name) + " is " + e.Err.Error() }
 
 func (e *SettingError) Unwrap() error { return e.Err }
+
+// spelled is a setting as its flag, or as its key in JSON where it has no flag.
+func spelled(name string) string {
+	all := Settings(new(Config))
+	if i := slices.IndexFunc(all, func(s Setting) bool { return s.Name == name }); i >= 0 && all[i].Group == "" {
+		return underscored(name)
+	}
+	return "--" + name
+}
 
 // exclude says if more than one of some settings is given, which exclude each other.
 func exclude(names []string, given func(name string) bool) error {
@@ -59,7 +68,7 @@ func exclude(names []string, given func(name string) bool) error {
 		switch {
 		case !given(name):
 		case first != "":
-			return &SettingError{name, fmt.Errorf("given together with --%s; expected one of the two", first)}
+			return &SettingError{name, fmt.Errorf("given together with %s; expected one of the two", spelled(first))}
 		default:
 			first = name
 		}
@@ -143,8 +152,6 @@ func trafficSettings(c *Config) []Setting {
 		duration(group, "think", &c.Think, "wait this `TIME` between an answer and the next message (default 0s)"),
 		toggle(group, "early", &c.Early, "begin on each connection when it is established (default: on all when all are)"),
 		period(group, "lifetime", &c.Lifetime, "close each connection after this `TIME` and open another one (default: never)"),
-		bandwidth(group, "send-limit", &c.SendLimit, "send at most `BYTES` a second on each connection, as 1M (default: no limit)"),
-		bandwidth(group, "receive-limit", &c.ReceiveLimit, "take at most `BYTES` a second on each connection (default: no limit)"),
 		choice(group, "nagle", &c.Socket.Delay, "on", "off", "Nagle's algorithm, `on|off` (default off)"),
 		duration(group, "warmup", &c.Warmup, "run for this `TIME` before measuring (default 0s)"),
 		duration(group, "hold-before", &c.HoldBefore, "leave the connections alone for this `TIME` before the traffic (default 0s)"),
@@ -165,7 +172,17 @@ func messageSettings(c *Config) []Setting {
 		file(group, "first-message-file", func(text string) (err error) { c.First, err = parseFirst(text); return err }, "send what the template in this `FILE` makes first on each connection"),
 		count(group, "size", &c.Size, MaxMessage, "without a message, send lines of `BYTES`, each different (default 64)"),
 		one(group, "seed", &c.Seed, quantity.Seed, func(n uint64) string { return strconv.FormatUint(n, 10) }, "make everything random from this `NUMBER` (default 0)"),
-		toggle(group, "http", &c.HTTP, "send HTTP/1.1 requests: the message, or a GET of \"/\""),
+		{
+			Group: group, Name: "http", Bare: "true", Help: "send HTTP/1.1 requests, the message or a GET of \"/\": --match http",
+			set: func(text string) error {
+				on, err := parseBool(text)
+				if on {
+					c.Match = matchHTTP
+				}
+				return err
+			},
+			texts: func() []string { return nil }, // it is Match's
+		},
 		{
 			Group: group, Name: "ws", Bare: "/", Help: "upgrade each connection to a WebSocket at a `PATH`, given as --ws=/chat, and send each message as one of its own",
 			set: func(path string) error {
@@ -219,7 +236,7 @@ func answerSettings(c *Config) []Setting {
 	return []Setting{
 		bytesOf(group, "answer", &c.Answer, func(text string) error { c.Answer = []byte(text); return nil }, "expect this `TEXT` in answer to each message (default: the message)"),
 		base64Of("answer-base64", &c.Answer),
-		one(group, "match", &c.Match, anyText, same, "tell answers apart by a `RULE`: delimiter:TEXT, length:4be, bytes:N, marker:TEXT, frames, http or none (default: by their bytes)"),
+		one(group, "match", &c.Match, anyText, same, "delimit answers by a `RULE`: delimiter:TEXT, length:4be, bytes:N, marker:TEXT, frames, http or none (default: by their bytes)"),
 		toggle(group, "unprompted", &c.Unprompted, "the answers come when the server likes, as heartbeats do, and are answered with the next message"),
 		{
 			Group: "tcpkali", Name: "latency-marker", Help: "an answer is what has this `TEXT` in it: --match marker:TEXT",
@@ -346,10 +363,6 @@ func listOf[T any](group, name string, to *[]T, parse func(text string, have int
 
 func count(group, name string, to *int, most int, help string) Setting {
 	return bounded(one(group, name, to, quantity.Positive, decimal, help), to, 1, most)
-}
-
-func bandwidth(group, name string, to *int, help string) Setting {
-	return bounded(one(group, name, to, quantity.Bandwidth, decimal, help), to, 1, maxLimit)
 }
 
 func duration(group, name string, to *time.Duration, help string) Setting {

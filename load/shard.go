@@ -64,6 +64,8 @@ type shard struct {
 	// flight, at most Config.Check.
 	unheard, heard held
 	asked          map[engine.Ref]asked
+	held           []engine.Ref // all of them, where there are verifications; not changed once shut is
+	walk           walk
 	room           [verifyLine]byte // for a line that is about to be sent
 
 	_ [64]byte // keeps the next shard off this line
@@ -145,10 +147,9 @@ type timer struct {
 type timerKind uint8
 
 const (
-	thought  timerKind = iota // it has thought, or may send again
+	thought  timerKind = iota // its think time is over
 	planned                   // its own plan has a message
 	outlived                  // its lifetime is over
-	heard                     // it may receive again
 )
 
 // timers are ordered by time: a heap, the earliest first.

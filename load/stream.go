@@ -27,7 +27,7 @@ const (
 	foldAt = 4096
 )
 
-// Stream is what a run told of itself: its events, put together. It is plain data.
+// Stream is the events of a run, put together. It is plain data.
 type Stream struct {
 	// Plan is what the run was about to do, nil where the stream doesn't say.
 	Plan *Plan
@@ -284,7 +284,7 @@ const (
 	// Checked: a verification is over; Verification is set.
 	Checked Phase = "checked"
 	// Heard: all held connections that are open have had the broadcast;
-	// Broadcast is set. It is told once, when all are connected.
+	// Broadcast is set. It comes once, when all are connected.
 	Heard Phase = "heard"
 	// Progress: a second, or Config.ProgressEvery, has passed; Interval says
 	// what happened in it.
@@ -308,7 +308,7 @@ type Event struct {
 	// Step is set with Tried.
 	Step *Step `json:"step,omitempty"`
 	// Verification is set with Checked.
-	Verification *Verification `json:"roll_call,omitempty"`
+	Verification *Verification `json:"verification,omitempty"`
 	// Broadcast is set with Heard.
 	Broadcast *Broadcast `json:"broadcast,omitempty"`
 	// Result is set in the last event, Done.
@@ -330,7 +330,7 @@ type Plan struct {
 	Sources     int `json:"sources"`
 	Pipeline    int `json:"pipeline"`
 	// NoReply says that no answers are awaited.
-	NoReply bool `json:"mute,omitempty"`
+	NoReply bool `json:"no_reply,omitempty"`
 	// Rate is the plan of an open loop.
 	Rate *Rate `json:"rate,omitempty"`
 	// Duration, Messages and Check are as in Config.

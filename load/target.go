@@ -35,14 +35,6 @@ func (t target) from(source netip.Addr) netip.Addr {
 	return source
 }
 
-// dialName is how package net calls it.
-func (t target) dialName() (network, address string) {
-	if t.path != "" {
-		return "unix", t.path
-	}
-	return "tcp", t.addr.String()
-}
-
 func resolveAll(ctx context.Context, cfg *Config) ([]target, error) {
 	var targets []target
 	for _, text := range append([]string{cfg.Target}, cfg.Also...) {
@@ -164,7 +156,7 @@ func (c *Config) readTarget(text string, first bool) (*targetURL, error) {
 		}
 		address = host
 	}
-	if c.WebSocket != nil || c.HTTP {
+	if c.WebSocket != nil || c.Match == matchHTTP {
 		port := "80"
 		if c.TLS != nil {
 			port = "443"
@@ -223,7 +215,7 @@ func (c *Config) speak(u *targetURL) error {
 		return fmt.Errorf("target is %q, and connections are held, idle; expected tcp:// or tls://", u.text)
 	case c.TLS != nil && !u.tls && (u.http || u.ws):
 		return fmt.Errorf("TLS is asked for, and target is %q; expected https:// or wss://", u.text)
-	case ws != "" && !u.ws, c.HTTP && !u.http:
+	case ws != "" && !u.ws, c.Match == matchHTTP && !u.http:
 		return fmt.Errorf("a WebSocket or HTTP is asked for, and target is %q; expected one of the two", u.text)
 	case ws != "" && ws != "/" && ws != u.path:
 		return fmt.Errorf("the path of the WebSocket is %q, and target is %q; expected one path", ws, u.text)
@@ -237,7 +229,9 @@ func (c *Config) speak(u *targetURL) error {
 		c.webSocket().Path = u.path
 	}
 	if u.http {
-		c.HTTP = c.Match == "" // by which answers are told apart, but not compared
+		if c.Match == "" && c.Answer == nil {
+			c.Match = matchHTTP
+		}
 		if c.Message == nil && c.Template == "" {
 			c.Message = []byte("GET " + u.path + " HTTP/1.1\r\nHost: " + u.host + "\r\n\r\n")
 		}

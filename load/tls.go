@@ -2,7 +2,6 @@ package load
 
 import (
 	"cmp"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -56,7 +55,7 @@ func (e *encryption) first(c *engine.Conn) engine.Layer {
 }
 
 // handshake stands before a connection's TLS layer until the handshake is over.
-// The handler never hears of a connection whose handshake fails; this does.
+// The handler is not called for a connection whose handshake fails; this does.
 type handshake struct {
 	engine.Layer
 	of    *encryption
@@ -148,19 +147,6 @@ func (c Config) clientTLS() (*tls.Config, error) {
 		return nil, fmt.Errorf("load: certificates to trust: %s has none; expected a PEM file", t.CAFile)
 	}
 	return cfg, nil
-}
-
-// encrypt wraps a connection of package net, if it is to be encrypted.
-func (c Config) encrypt(ctx context.Context, conn net.Conn) (net.Conn, error) {
-	cfg, err := c.clientTLS()
-	if cfg == nil || err != nil {
-		return conn, err
-	}
-	secured := tls.Client(conn, cfg)
-	if err := secured.HandshakeContext(ctx); err != nil {
-		return nil, handshakeError{err}
-	}
-	return secured, nil
 }
 
 // sealed is at most how many bytes n bytes of messages take on the wire where

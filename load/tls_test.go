@@ -299,20 +299,20 @@ func TestTLSBounds(t *testing.T) {
 	}
 }
 
-// TestTLSHTTP learns an answer over TLS.
+// TestTLSHTTP has HTTP over TLS, and a certificate that nobody trusts.
 func TestTLSHTTP(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	s.TLS = serverTLS()
 	s.StartTLS()
 	defer s.Close()
-	cfg := Config{Target: s.Listener.Addr().String(), TLS: clientTLS(), HTTP: true, Connections: 4, Messages: 3}
+	cfg := Config{Target: s.Listener.Addr().String(), TLS: clientTLS(), Match: matchHTTP, Connections: 4, Messages: 3}
 	if r := check(t, cfg); r.Err() != nil || r.Answered != 12 {
 		t.Errorf("%v, got %+v", r.Err(), r)
 	}
 	cfg.TLS = &TLS{}
-	if _, err := Run(t.Context(), cfg); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("without trust: got %v", err)
+	if r := check(t, cfg); r.Err() == nil || !strings.Contains(r.Err().Error(), "certificate") {
+		t.Errorf("without trust: got %v", r.Err())
 	}
 }
 

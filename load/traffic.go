@@ -48,9 +48,7 @@ type traffic struct {
 
 	// Of connections that are only held: the verification that is on, or was last,
 	// and how far the loops are with it; when the broadcast first came.
-	lister     engine.Lister
 	verifying  atomic.Pointer[verification]
-	walks      []walk
 	firstHeard atomic.Int64
 
 	numbers atomic.Uint32 // of connections
@@ -72,7 +70,6 @@ const (
 func newTraffic(cfg *Config, loops int) (*traffic, error) {
 	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), plan: pacer.NewShared()}
 	t.window(pacer.Never, math.MinInt64)
-	t.walks = make([]walk, max(loops, 1))
 	t.looped = loops > 0
 	t.shards = make([]*shard, loops)
 	if !t.looped {
@@ -81,6 +78,9 @@ func newTraffic(cfg *Config, loops int) (*traffic, error) {
 	for i := range t.shards {
 		s := &shard{times: newTimes(t.mode == holding)}
 		s.unheard, s.heard = held{shard: s}, held{shard: s, heard: true}
+		if cfg.Check > 0 {
+			s.held = make([]engine.Ref, 0, cfg.Connections/len(t.shards)+tableRun)
+		}
 		t.shards[i] = s
 	}
 	places := cfg.most()
@@ -242,20 +242,16 @@ func (t *traffic) Received(c *engine.Conn, in []byte) int {
 		}
 		p = t.sending(s, l, now)
 	}
-	paused := t.limitInput(s, l, h.bytes, now)
 	s.mu.Unlock()
 	if h.wrong != nil {
 		t.mistake(c, l, in[h.used:], h.wrong)
 		return len(in)
 	}
-	if paused {
-		c.Listen(false)
-	}
 	t.send(c, l, p)
 	return h.used
 }
 
-// account adds up what was heard, and moves the connection on. The caller holds the
+// account adds up what was received, and moves the connection on. The caller holds the
 // shard's lock.
 func (t *traffic) account(s *shard, l *connState, h progress, now time.Duration) {
 	if l.state&replied == 0 {
@@ -362,16 +358,13 @@ func (t *traffic) send(c *engine.Conn, l *connState, p batch) {
 		return
 	}
 	size := t.script.say(c, l, t.table, p.from, p.n)
-	if t.script.fixed > 0 && t.cfg.SendLimit == 0 {
-		return
+	if t.script.fixed > 0 {
+		return // they are counted already
 	}
 	s := t.shards[l.shard]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.script.fixed == 0 {
-		s.sum.count(nBytesSent, int64(size), p.measured)
-	}
-	t.chargeOutput(l, size)
+	s.sum.count(nBytesSent, int64(size), p.measured)
 }
 
 // mistake gives up a connection whose answer goes on with got instead of what

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -14,10 +15,10 @@ import (
 )
 
 // This file is a verification of connections that are held: each is to send a line, and
-// gets it back. Nobody has a list of them. Each loop walks through its own, in Pace:
-// it asks the next connection when there is room for one more line in flight, and
-// goes on in the turn in which an answer has made some. Without loops one goroutine
-// walks through all, and asks by mail.
+// gets it back. Each shard has a list of its own. Its loop goes through that in Pace: it
+// asks the next connection when there is room for one more line in flight, and goes on in
+// the turn in which an answer has made some. Without loops one goroutine goes through all
+// shards, and asks by mail.
 
 // verification is one for all loops.
 type verification struct {
@@ -27,19 +28,18 @@ type verification struct {
 	// about to be.
 	most   int32
 	flying atomic.Int32
-	// walking counts the walks that have not come to their end.
+	// walking counts the shards that have connections which were not asked.
 	walking atomic.Int32
 	// stopped says that no more are asked. Once a shard's lock has been held
 	// after that, none of it is.
 	stopped atomic.Bool
 }
 
-// walk is how far a loop has come. It belongs to who calls Pace.
+// walk is how far a verification has come in a shard.
 type walk struct {
 	of   *verification
-	slot uint32 // the next one to look at
-	over bool
-	_    [48]byte // keeps the next walk off this line
+	next int           // the place of the next connection in shard.held; who calls Pace owns both
+	over *verification // the last one that is through
 }
 
 // verifyLine is room for any line of a verification.
@@ -65,7 +65,7 @@ func (r *verification) line(to []byte, ref engine.Ref) []byte {
 	return append(to, '\n')
 }
 
-// share is how many lines a walk may have in flight, so that all get on.
+// share is how many lines a shard may have in flight, so that all get on.
 func (r *verification) share() int {
 	walking := max(r.walking.Load(), 1)
 	return int((r.most + walking - 1) / walking)
@@ -92,21 +92,37 @@ func (t *traffic) paceVerify(loop int, at time.Duration, touch func(engine.Ref) 
 	if r == nil {
 		return -1
 	}
-	w := &t.walks[max(loop, 0)]
+	if loop >= 0 {
+		return t.walk(t.shards[loop], r, at, touch)
+	}
+	next := time.Duration(-1)
+	for _, s := range t.shards {
+		if d := t.walk(s, r, at, touch); d >= 0 && (next < 0 || d < next) {
+			next = d
+		}
+	}
+	return next
+}
+
+// walk asks connections of a shard, and says when it is to be called again: -1 when it is
+// through.
+func (t *traffic) walk(s *shard, r *verification, at time.Duration, touch func(engine.Ref) bool) time.Duration {
+	w := &s.walk
 	if w.of != r {
-		*w = walk{of: r}
+		w.of, w.next = r, 0
 	}
 	for range paceBatch {
-		if w.over || r.stopped.Load() {
+		if r.stopped.Load() {
 			return -1
 		}
-		ref, next, ok := t.lister.Next(loop, w.slot)
-		if !ok {
-			w.over = true
-			r.walking.Add(-1)
+		for w.next < len(s.held) && s.held[w.next].Closed() {
+			w.next++
+		}
+		if w.next == len(s.held) {
+			s.endWalk(r)
 			return -1
 		}
-		s := t.shardNamed(ref)
+		ref := s.held[w.next]
 		if wait := t.reserve(s, r, ref); wait > 0 {
 			return at + wait
 		}
@@ -117,9 +133,19 @@ func (t *traffic) paceVerify(loop int, at time.Duration, touch func(engine.Ref) 
 		if t.looped || ref.Closed() { // otherwise it has mail
 			t.cancel(s, ref)
 		}
-		w.slot = next
+		w.next++
 	}
 	return at
+}
+
+// endWalk says once that a shard is through.
+func (s *shard) endWalk(r *verification) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.walk.over != r {
+		s.walk.over = r
+		r.walking.Add(-1)
+	}
 }
 
 // shardNamed finds the shard of a connection by its Ref.
@@ -164,22 +190,26 @@ func (t *traffic) sendLine(c *engine.Conn, h *held) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	a, ok := s.asked[ref]
-	if !ok {
-		return // it is too late
+	if !ok || a.sent > 0 {
+		return // it is too late, or mail that was to wake its loop
 	}
 	line := a.of.line(s.room[:0], ref)
 	a.sent = max(now, 1)
 	s.asked[ref] = a
 	s.sum.run[nSent]++
 	s.sum.run[nBytesSent] += int64(len(line))
-	_, _ = c.Write(line) // an error ends the connection, which Closed hears of
+	_, _ = c.Write(line) // an error ends the connection, which Closed gets
 }
 
 func (t *traffic) beginVerify(number int) *verification {
 	r := &verification{number: number, seed: seedOf(t.cfg.Seed, seedVerify), most: int32(t.cfg.Check)}
-	r.walking.Store(int32(len(t.walks)))
+	r.walking.Store(int32(len(t.shards)))
 	t.verifying.Store(r)
-	t.lister.WakePacers()
+	for _, s := range t.shards { // mail to any of its connections wakes a loop
+		if !slices.ContainsFunc(s.held, func(ref engine.Ref) bool { return ref.Nudge() != engine.ErrClosed }) {
+			s.endWalk(r)
+		}
+	}
 	return r
 }
 
@@ -213,38 +243,38 @@ func (r *run) verify(ctx context.Context) error {
 	r.aggregator.total.outside.reset()
 	r.tell(Event{Phase: Checking})
 	before, began := r.sum(), t.now()
-	roll := t.beginVerify(len(r.verifications) + 1)
+	v := t.beginVerify(len(r.verifications) + 1)
 	err := r.await(ctx, wait{
-		done:  func(s sum) bool { return roll.done() },
+		done:  func(s sum) bool { return v.done() },
 		stall: r.cfg.Drain,
 		moved: func(s sum) int64 { return s.run[nSent] + s.run[nAnswered] + s.run[nDropped] },
 	})
-	roll.stopped.Store(true)
+	v.stopped.Store(true)
 	if err != nil && !errors.Is(err, errStalled) {
-		flies := func(sum) bool { return roll.flying.Load() == 0 }
+		flies := func(sum) bool { return v.flying.Load() == 0 }
 		_ = r.await(context.WithoutCancel(ctx), wait{most: min(r.cfg.Drain, cancelDrain), done: flies})
 	}
-	missing := t.giveUp(roll)
+	missing := t.giveUp(v)
 	r.tell(Event{Phase: Progress, Interval: r.interval()})
 	s := r.sum()
-	call := Verification{
-		Number: roll.number, InFlight: r.cfg.Check, Open: before.open(),
+	found := Verification{
+		Number: v.number, InFlight: r.cfg.Check, Open: before.open(),
 		Asked:   s.run[nSent] - before.run[nSent],
 		Checked: s.run[nAnswered] - before.run[nAnswered],
 		Wrong:   s.run[nVerifyWrong] - before.run[nVerifyWrong], Lost: s.run[nVerifyLost] - before.run[nVerifyLost], Unanswered: missing,
 		Time: max(s.lastAnswer-began, 0), Latency: latencyOf(&r.aggregator.total.outside),
 	}
-	r.verifications = append(r.verifications, call)
-	r.tell(Event{Phase: Checked, Verification: &call})
+	r.verifications = append(r.verifications, found)
+	r.tell(Event{Phase: Checked, Verification: &found})
 	return unlessStalled(err)
 }
 
-// tellBroadcast tells, once, that all connections have had the broadcast.
+// tellBroadcast sends Heard once, when all connections have had the broadcast.
 func (r *run) tellBroadcast(s sum) {
-	if r.told || r.cfg.Broadcast == "" || r.stage == "connect" || s.open() == 0 || s.heardOpen() < s.open() {
+	if r.allHeard || r.cfg.Broadcast == "" || r.stage == "connect" || s.open() == 0 || s.heardOpen() < s.open() {
 		return
 	}
-	r.told = true
+	r.allHeard = true
 	r.tell(Event{Phase: Progress, Interval: r.interval()}) // so that its times are known
 	r.tell(Event{Phase: Heard, Broadcast: r.broadcast(s)})
 }

@@ -7,7 +7,7 @@
 //
 // A pool, such as that of Server.Workers, has a collector of its own,
 // NewPoolCollector. Its metrics have names that begin with myriad_pool_. A run of
-// package load has one too, NewLoadCollector, whose Observe is told of the run; its
+// package load has one too, NewLoadCollector, whose Observe takes the events of the run; its
 // names begin with myriad_load_.
 //
 // Everything of myriad.Stats is there, under names that begin with myriad_. The

@@ -12,13 +12,13 @@ import (
 	"github.com/myriad-go/myriad/load"
 )
 
-// maxCauses bounds the causes of errors that are told apart; what has another one
+// maxCauses bounds the causes of errors that are counted apart; what has another one
 // counts as "other".
 const maxCauses = 64
 
 // NewLoadCollector gives a run of the load generator to Prometheus: what Observe
 // was told. The labels, if any, are put on each of its metrics, so that several
-// runs can be told apart. Registering it fails if a label's name is not one, or is
+// runs can be distinguished. Registering it fails if a label's name is not one, or is
 // taken: target, mode, model, stage, cause, process and quantile are.
 //
 // Counters grow with each interval of the run (load.Config.ProgressEvery); they

@@ -15,8 +15,8 @@ type PoolSource interface {
 }
 
 // NewPoolCollector gives the Stats of a pool to Prometheus. The labels, if any, are
-// put on each of its metrics, so that several pools of one process can be told
-// apart. Registering it fails if source is nil or a label's name is not one, or is
+// put on each of its metrics, so that several pools of one process can be
+// distinguished. Registering it fails if source is nil or a label's name is not one, or is
 // taken: state, outcome, cause and le are. It is safe for concurrent use, and asks
 // for Stats once a scrape.
 func NewPoolCollector(source PoolSource, labels prometheus.Labels) prometheus.Collector {

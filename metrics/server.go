@@ -16,7 +16,7 @@ type Source interface {
 
 // NewServerCollector gives the Stats of a server to Prometheus. The labels, if
 // any, are put on each of its metrics, so that several servers of one process
-// can be told apart. Registering it fails if source is nil or a label's name is
+// can be distinguished. Registering it fails if source is nil or a label's name is
 // not one, or is taken: model, state, cause and le are. It is safe for concurrent
 // use, and asks for Stats once a scrape.
 //
@@ -91,7 +91,7 @@ var serverMetrics = []metric[stats]{
 		prometheus.GaugeValue, "state", func(s *stats) map[string]int64 {
 			return map[string]int64{"greeting": s.Greeting, "paused": s.Paused, "closing": s.Closing}
 		}),
-	labelled("connections_refused_total", "Connections that were turned away before their handler heard of them.",
+	labelled("connections_refused_total", "Connections that were refused before their handler was called.",
 		prometheus.CounterValue, "cause", func(s *stats) map[string]int64 {
 			r := &s.Refused
 			return map[string]int64{

@@ -32,7 +32,7 @@
 //
 // Handlers run one at a time, and never on Server.Workers; so Shed is not called. Limits of time
 // are kept to within 34 ms, early rather than late, and not an eighth later; at a
-// shutdown all connections are told at once. Server.TLSConfig must be nil and Processes at
+// shutdown all connections drain at once. Server.TLSConfig must be nil and Processes at
 // most 1. How long handlers take (Limits.HandlerTime) is not looked at, and Model, Loops, Spin
 // and Socket mean nothing.
 //

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 )
 
-// Job is what the pool runs. One that is also a [Dropper] is told when it will not run.
+// Job is what the pool runs. One that is also a [Dropper] learns when it will not run.
 type Job interface {
 	// Run is called at most once, on a worker. ctx ends with the context that the job
 	// was submitted with, when [Pool.Close] stops waiting, and with the job: it must
@@ -30,7 +30,7 @@ func (f Func) job() Job {
 	return f
 }
 
-// Dropper is a Job that is told when it will not run although it was accepted.
+// Dropper is a Job that is notified when it will not run although it was accepted.
 type Dropper interface {
 	Job
 	// Dropped is called once, instead of Run, with an error that is [ErrExpired],

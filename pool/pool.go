@@ -14,7 +14,7 @@
 //
 // Every accepted job ends exactly once: it runs to its end (or panics), expires because
 // its context ended before it began, is shed, or is dropped by [Pool.Close]. A job that
-// is a [Dropper] is told of the last three.
+// is a [Dropper] is notified of the last three.
 //
 // The package stands alone: it needs the standard library and this module's reader of
 // memory limits.

@@ -96,7 +96,7 @@ func (f *plainFlags) listen(ctx context.Context, o baseline.Options) (net.Listen
 	return o.Listen(ctx, f.addr)
 }
 
-// prefork is how to start processes: this program, told to be a worker.
+// prefork is how to start processes: this program, with --worker.
 func (f *plainFlags) prefork() (*baseline.PreforkOptions, error) {
 	self, err := os.Executable()
 	if err != nil {

@@ -77,8 +77,8 @@ func checkAddress(flag, text string) error {
 
 // flagError says what is wrong with a flag and what was expected.
 func flagError(cmd *cobra.Command, err error) error {
-	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
-		return usagef("%w; expected a flag that \"%s --help\" lists%s", err, cmd.CommandPath(), suggestFlag(cmd, e))
+	if _, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		return usagef("%w; expected a flag that \"%s --help\" lists", err, cmd.CommandPath())
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
 		return usagef("%w; expected a value of type %s", err, e.GetFlag().Value.Type())

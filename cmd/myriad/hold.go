@@ -2,9 +2,7 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"os/signal"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -25,8 +23,7 @@ func newHold() *cobra.Command {
 
 It says how long it took to open the connections, and what memory a connection
 takes here and, where the server is a process of this machine, there. They are
-held until Ctrl-C or for --duration; both are a good end. At SIGUSR1, on Linux, no
-more are opened, and it goes on with those that there are.
+held until Ctrl-C or for --duration; both are a good end.
 
 Nothing is sent, but with --check, to a server that echoes lines, and with
 --heartbeat. Where lines are looked at, with these two and --broadcast, every
@@ -62,11 +59,6 @@ func (f *loadFlags) hold(cmd *cobra.Command) error {
 	held := &heldConns{began: time.Now(), say: t.say}
 	t.observers = append(t.observers, held.observe)
 	f.cfg.Observe = t.observe
-	if len(enoughSignals) > 0 {
-		enough, stop := signal.NotifyContext(context.Background(), enoughSignals...)
-		defer stop()
-		f.cfg.Enough = enough.Done()
-	}
 	result, err := load.Run(cmd.Context(), f.cfg)
 	if result != nil {
 		held.writeMemory()

@@ -22,7 +22,7 @@ const (
 	liveEvery = 100 * time.Millisecond
 	// liveHistory is how many intervals a sparkline has.
 	liveHistory = 240
-	// liveCauses bounds the causes of errors that are told apart; others count as
+	// liveCauses bounds the causes of errors that are counted apart; others count as
 	// "other".
 	liveCauses = 64
 	// liveStarved is the share of time in which programs waited for a processor from which on

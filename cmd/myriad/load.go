@@ -30,9 +30,8 @@ All connections are opened, then each keeps a number of messages in flight and
 sends the next one when an answer is there: a closed loop. With --rate or
 --message-rate messages are sent at planned times, whether answers come or not:
 an open loop, whose latencies count from the planned times. Every byte of every
-answer is compared with what was sent, or with --answer; with --http with the
-server's answer to one request before the run, but for the value of a Date; with
---match answers are told apart by a rule and not compared.
+answer is compared with what was sent, or with --answer; with --match, as with
+--http, answers are delimited by a rule and not compared.
 
 Numbers take k, M and G, and ki, Mi and Gi for powers of 1024. Several targets
 take the connections in turn. A target can be a URL, which says the protocol:
@@ -83,8 +82,8 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 		err = fmt.Errorf("the run ended early: %w", err)
 	case result.Search != nil && result.Search.Rate == 0:
 		err = noRate(result.Search)
-	case outErr == nil && !f.cfg.HTTP && answersHTTP(result):
-		return fmt.Errorf("the server answers HTTP, and what is sent is not; use a URL such as http://%s/, --http, or --match http with a request of your own", f.cfg.Target)
+	case outErr == nil && answersHTTP(result):
+		return fmt.Errorf("the server answers HTTP, and what is sent is not; use a URL such as http://%s/, or --http with a request of your own", f.cfg.Target)
 	}
 	return cmp.Or(outErr, err, result.Err())
 }

@@ -26,19 +26,16 @@ type loadFlags struct {
 
 // aliases are further names of flags, most of them tcpkali's.
 var aliases = map[string]string{
-	"ssl":                          "tls",
-	"websocket":                    "ws",
-	"source-ip":                    "src",
-	"channel-lifetime":             "lifetime",
-	"channel-bandwidth-upstream":   "send-limit",
-	"channel-bandwidth-downstream": "receive-limit",
-	"workers":                      "loops",
+	"ssl":              "tls",
+	"websocket":        "ws",
+	"source-ip":        "src",
+	"channel-lifetime": "lifetime",
+	"workers":          "loops",
 }
 
-const tcpkaliText = `  --ssl is --tls, --websocket --ws, --source-ip --src, --workers --loops,
-  --channel-lifetime --lifetime, --channel-bandwidth-upstream --send-limit and
-  --channel-bandwidth-downstream --receive-limit. The time to connect and to the
-  first byte is always measured. For what differs see docs/load.md.
+const tcpkaliText = `  --ssl is --tls, --websocket --ws, --source-ip --src, --workers --loops and
+  --channel-lifetime --lifetime. The time to connect and to the first byte is
+  always measured. For what differs see docs/load.md.
 `
 
 // canonical is the name that a flag has here.

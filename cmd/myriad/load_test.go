@@ -40,10 +40,9 @@ func TestLoadConfig(t *testing.T) {
 		"--lifetime 30s --early":    `"early":true,"lifetime":"30s",`,
 		"--channel-lifetime=0.1":    `"lifetime":"100ms",`,
 		"--source-ip 127.0.0.1-127.0.0.2 --src 127.0.0.7": `"src":["127.0.0.1","127.0.0.2","127.0.0.7"],`,
-		"--workers 3":             `"loops":3,`,
-		"--rate 1k:100k":          `"rate":"1000:100000",`,
-		"-r42 --arrivals=poisson": `"message_rate":42,"arrivals":"poisson",`,
-		"--channel-bandwidth-upstream 8kbps --channel-bandwidth-downstream 1MBps": `"send_limit":1000,"receive_limit":1000000,`,
+		"--workers 3":                          `"loops":3,`,
+		"--rate 1k:100k":                       `"rate":"1000:100000",`,
+		"-r42 --arrivals=poisson":              `"message_rate":42,"arrivals":"poisson",`,
 		`-m ping\n`:                            `"message":"ping\\n",`,
 		`-em ping\n`:                           `"message":"ping\n",`,
 		`-em \{connection.uid%10}\n`:           `"template":"\\{connection.uid%10}\n",`,
@@ -69,7 +68,7 @@ func TestLoadConfig(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := configOf("--config", path, "-c", "5", "--src", "127.0.0.2")
-	if want := `{"connections":5,"src":["127.0.0.2"],"duration":"1s","message":"GET /x HTTP/1.1\r\nHost: 127.0.0.1:9000\r\n\r\n","http":true,"target":"127.0.0.1:9000"}`; err != nil || got != want {
+	if want := `{"connections":5,"src":["127.0.0.2"],"duration":"1s","message":"GET /x HTTP/1.1\r\nHost: 127.0.0.1:9000\r\n\r\n","match":"http","target":"127.0.0.1:9000"}`; err != nil || got != want {
 		t.Errorf("with a file: %v\n got %s\nwant %s", err, got, want)
 	}
 }
@@ -130,7 +129,7 @@ func TestLoad(t *testing.T) {
 		"-c 2 --messages 1 -m ping\n " + sha.addr:                                         {1, []string{"ping"}},
 		"-c 20 --pipeline 16 --messages 50 --http " + site.addr:                           {0, []string{"1,000"}},
 		"-c 2 --messages 2 http://" + site.addr + "/":                                     {0, nil},
-		"-c 2 --messages 2 " + site.addr:                                                  {1, []string{"the server answers HTTP, and what is sent is not; use a URL such as http://" + site.addr + "/, --http"}},
+		"-c 2 --messages 2 " + site.addr:                                                  {1, []string{"the server answers HTTP, and what is sent is not; use a URL such as http://" + site.addr + "/, or --http"}},
 		"-c 2 --messages 2 https://" + site.addr + "/":                                    {1, []string{"TLS"}},
 		"-c 2 --messages 2 ws://" + site.addr + "/":                                       {1, []string{"WebSocket"}},
 		"-c 2 --messages 3 --latency-percentiles 62.5 " + lines.addr:                      {0, []string{"latency 62.5%  "}},

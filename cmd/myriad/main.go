@@ -43,9 +43,6 @@ func execute(ctx context.Context, args []string, in io.Reader, out, errOut io.Wr
 	}
 	text := strings.TrimPrefix(err.Error(), "myriad: ")
 	_, wrong := errors.AsType[usageError](err)
-	if wrong {
-		text += suggestion(text)
-	}
 	fmt.Fprintf(errOut, "myriad: %s\n", text)
 	if wrong {
 		return 2

@@ -19,7 +19,7 @@ import (
 // What the report of a load, and that of a bench, can be written as.
 var (
 	loadFormats  = []string{"text", "csv", "html", "json"}
-	benchFormats = []string{"text", "markdown", "html", "json"}
+	benchFormats = []string{"text", "html", "json"}
 )
 
 // maxReported bounds the files of a comparison.
@@ -40,8 +40,8 @@ func newReport() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "report [flags] FILE|DIR [MORE...]",
 		Short: "Write the results of a load or of a bench again, or compare several",
-		Long: `Write the results of a load or of a bench again: as text, CSV, HTML, JSON or
-Markdown. Or compare several. What a file is, is seen by its content; "-" is
+		Long: `Write the results of a load or of a bench again: as text, CSV, HTML or
+JSON. Or compare several. What a file is, is seen by its content; "-" is
 standard input, and a directory that "bench" has made stands for report.json in it.
 
 The events of a load, as it writes them with --json, are reported as the run
@@ -69,7 +69,7 @@ give a bound.`,
 	}
 	flags := cmd.Flags()
 	flags.SortFlags = false
-	flags.StringVar(&f.format, "format", "text", "write it as `FORMAT`: text, csv (of a load), html, json or markdown (of a bench)")
+	flags.StringVar(&f.format, "format", "text", "write it as `FORMAT`: text, html, json, or csv (of a load)")
 	flags.StringVar(&f.out, "out", "-", "write it to `FILE`; - is standard output")
 	flags.StringArrayVar(&f.expect, "expect", nil, "fail unless this `EXPECTATION` of a load is met, such as p99<5ms (repeatable)")
 	flags.BoolVar(&f.merge, "merge", false, "report several generators that ran at the same time as one")

@@ -101,8 +101,6 @@ func (f *reportFlags) writeBench(w io.Writer, p page.Page, of interface{ WriteJS
 		return of.WriteJSON(w)
 	case "html":
 		return p.WriteHTML(w)
-	case "markdown":
-		return p.WriteMarkdown(w)
 	}
 	return p.WriteText(w)
 }

@@ -129,7 +129,7 @@ func benchFile(t *testing.T, name string, rates ...float64) string {
 func TestReportBenches(t *testing.T) {
 	a, b := benchFile(t, "a.json", 100, 101, 102, 103), benchFile(t, "b.json", 90, 91, 92, 93)
 	few, one := benchFile(t, "few.json", 50, 51), benchFile(t, "one.json", 50)
-	out := filepath.Join(t.TempDir(), "out.md")
+	out := filepath.Join(t.TempDir(), "out.html")
 	for _, c := range []struct {
 		args []string
 		code int
@@ -137,10 +137,9 @@ func TestReportBenches(t *testing.T) {
 	}{
 		{[]string{a}, 0, []string{"Myriad bench: test", "net", "102"}},
 		{[]string{a, "--format", "html"}, 0, []string{"<!doctype html>", "Myriad bench: test"}},
-		{[]string{a, "--format", "markdown"}, 0, []string{"# Myriad bench: test"}},
 		{[]string{a, "--format", "json"}, 0, []string{`"format": "myriad-bench-2"`}},
 		{[]string{a, b}, 0, []string{"net, TPS", "-9.9 %", "worse, p=0.029 n=4+4"}},
-		{[]string{a, b, "--format", "markdown", "--out", out}, 0, nil},
+		{[]string{a, b, "--format", "html", "--out", out}, 0, nil},
 		{[]string{a, b, "--fail-on-regression"}, 1, []string{"FAIL test/echo/net: TPS is worse in " + b + ": -9.9 %", "regressions: 1"}},
 		{[]string{b, a, "--fail-on-regression"}, 0, []string{"better, p=0.029"}},
 		{[]string{a, b, "--fail-on-regression=20%"}, 0, []string{"worse"}},
@@ -157,10 +156,10 @@ func TestReportBenches(t *testing.T) {
 		{[]string{a, b, "--fail-on-regression=5"}, 2, []string{`--fail-on-regression is "5"; expected a percentage`}},
 		{[]string{a, b, "--fail-on-regression=-1%"}, 2, []string{"expected a percentage"}},
 		{[]string{a, "--fail-on-regression"}, 2, []string{"expected two or more reports"}},
-		{[]string{a, "--format", "csv"}, 2, []string{`--format is "csv"; expected one of text, markdown, html, json`}},
+		{[]string{a, "--format", "csv"}, 2, []string{`--format is "csv"; expected one of text, html, json`}},
 		{[]string{a, b, "--format", "json"}, 0, []string{`"format": "myriad-comparison-1"`, `"verdict": "worse"`}},
 		{[]string{a, b, "--format", "json", "--fail-on-regression"}, 1, []string{`"ratio": 0.9014`, "FAIL test/echo/net"}},
-		{[]string{a, b, "--format", "csv"}, 2, []string{`--format is "csv"; expected one of text, markdown, html, json`}},
+		{[]string{a, b, "--format", "csv"}, 2, []string{`--format is "csv"; expected one of text, html, json`}},
 		{[]string{a, "--expect", "p99<1s"}, 2, []string{"--expect"}},
 		{[]string{a, streamPath(t)}, 2, []string{"one is of a bench and one of a load"}},
 		{[]string{streamPath(t), "--only", "x"}, 2, []string{"--only"}},
@@ -175,7 +174,7 @@ func TestReportBenches(t *testing.T) {
 			}
 		}
 	}
-	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "# Comparison") {
+	if text, err := os.ReadFile(out); err != nil || !strings.Contains(string(text), "<title>Comparison") {
 		t.Errorf("--out: %.200s, %v", text, err)
 	}
 	var change struct{ Figures []struct{ Subject string } }

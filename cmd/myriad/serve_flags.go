@@ -61,7 +61,7 @@ func (f *serveFlags) add(cmd *cobra.Command) {
 	number(&limits.MaxUnsent, "max-unsent", "Limits.MaxUnsent", "most bytes of output that wait for one peer (default 1048576)")
 	number(&limits.MaxBuffered, "max-buffered", "Limits.MaxBuffered", "most bytes of memory that all buffers hold (default: a quarter of the memory)")
 	number(&limits.MaxHandshakes, "max-handshakes", "Limits.MaxHandshakes", "most TLS handshakes under way (default 4096)")
-	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "most connections a second that are told to end while the server drains (default 100000)")
+	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "most connections a second that are drained at shutdown (default 100000)")
 	span := func(field *time.Duration, name, means, help string) {
 		flag(flags, field, parseSpan, name, "", help)
 		f.fields[means] = name

@@ -357,21 +357,3 @@ func TestNothingIsLeft(t *testing.T) {
 		await.True(t, model+": descriptors are back where they began", func() bool { return descriptors() <= before+own })
 	}
 }
-
-// At SIGUSR1 hold opens no more connections, and goes on with those that it has.
-func TestHoldEnough(t *testing.T) {
-	s := serveHere(t, "serve --app lines")
-	cmd := process(t, "hold", "-n", "5000", "--connect-rate", "50", "--duration", "100ms", "--json", s.addr)
-	out := &lockedBuffer{}
-	cmd.Stdout, cmd.Stderr = out, out
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	await.True(t, "the run begins", func() bool { return strings.Contains(out.String(), `"phase":"began"`) })
-	if err := cmd.Process.Signal(syscall.SIGUSR1); err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Wait(); err != nil || !strings.Contains(out.String(), `"phase":"measuring"`) || strings.Contains(out.String(), "not established") {
-		t.Errorf("%v, %s", err, out)
-	}
-}

@@ -1,4 +1,4 @@
-// Command balanced serves behind a load balancer: when it is told to end, it says that it is
+// Command balanced serves behind a load balancer: on SIGTERM it says that it is
 // not ready, serves on until the balancer has noticed, and drains.
 package main
 
@@ -27,7 +27,7 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	told, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ending, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	srv := &myriad.Server{
 		Addr: *addr,
@@ -38,7 +38,7 @@ func main() {
 		Listening:      func(a net.Addr) { fmt.Println("listening on", a) },
 	}
 	http.HandleFunc("/readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if told.Err() != nil || srv.ListenAddr() == nil {
+		if ending.Err() != nil || srv.ListenAddr() == nil {
 			http.Error(w, "not ready", http.StatusServiceUnavailable)
 		}
 	})
@@ -49,7 +49,7 @@ func main() {
 	fmt.Println("health on", l.Addr())
 	go func() { log.Fatal((&http.Server{ReadHeaderTimeout: time.Second}).Serve(l)) }() // to the end
 	drain, cancel := context.WithCancel(context.Background())
-	context.AfterFunc(told, func() {
+	context.AfterFunc(ending, func() {
 		time.Sleep(*notice)
 		cancel()
 	})

@@ -104,7 +104,7 @@ type Handler interface {
 	Closed(c *Conn, why error)
 }
 
-// DialFailer is a Handler that wants to hear of failed attempts to connect.
+// DialFailer is a Handler that wants to know of failed attempts to connect.
 type DialFailer interface {
 	// DialFailed may be called on any goroutine.
 	DialFailed(err error)
@@ -221,19 +221,6 @@ type Config struct {
 // has returned; so Pace and the handler must bear to be nested. A call that touches
 // very many holds the loop up as long. A panic in Pace is not contained.
 type Pace func(loop int, now time.Duration, touch func(Ref) (ok bool)) (next time.Duration)
-
-// Lister is an Engine whose connections can be gone through without a list of
-// them: for a Pace that has something to do on each.
-type Lister interface {
-	// WakePacers has each Pace called soon, also one that did not want to be called.
-	WakePacers()
-	// Next finds the first connection of a loop from a slot on that is
-	// established and not with a worker, and the slot to go on from. It is for
-	// the Pace of that loop; in a model without loops for loop -1, and everyone.
-	// A connection may begin to close before it is touched, and without loops
-	// it may be one that is not established yet: nothing comes of that.
-	Next(loop int, slot uint32) (ref Ref, next uint32, ok bool)
-}
 
 // Visitor is an Engine whose connections can all be visited.
 type Visitor interface {

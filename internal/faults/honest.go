@@ -18,7 +18,7 @@ import (
 const (
 	maxHonest = 10_000
 	// honestPatience is how long one waits for a connection or an answer,
-	// unless told otherwise.
+	// by default.
 	honestPatience = 20 * time.Second
 	// maxPad is how long lines are at most, beside their names.
 	maxPad = 200

@@ -20,7 +20,7 @@ const (
 	Suppressed = "suppressed"
 	// Interval is the time in which the same message is written at most once.
 	Interval = time.Second
-	// MaxMessages is the most messages that are told apart at a time. Further ones share
+	// MaxMessages is the most messages that are distinguished at a time. Further ones share
 	// an entry, until some have not come for an interval.
 	MaxMessages = 1024
 )

@@ -1,5 +1,5 @@
 // Package match counts answers in a stream of bytes whose content is not known
-// beforehand: a Rule says how one answer is told from the next.
+// beforehand: a Rule says where one answer ends and the next begins.
 //
 //	delimiter:T      each ends in the text T
 //	marker:T         each has the text T in it somewhere, once
@@ -40,7 +40,7 @@ const (
 	response
 )
 
-// Rule says how answers are told apart. It does not change: any number of
+// Rule says how answers are delimited. It does not change: any number of
 // goroutines may use it at once, each with a State of its own.
 type Rule struct {
 	kind kind

@@ -42,36 +42,32 @@ func (j *Job) Do() {
 	good := latency <= r.plan.Deadline
 	j.end(func(t *tally) {
 		if good && now >= r.opens && now < r.closes {
-			t.Steady++
+			t.counts[nSteady]++
 		}
 		if !j.counted {
 			return
 		}
-		t.Finished++
+		t.counts[nFinished]++
 		if good {
-			t.Good++
+			t.counts[nGood]++
 		}
 		t.sum += latency
-		t.Max = max(t.Max, latency)
+		t.max = max(t.max, latency)
 		record(t.latencies, latency)
 	})
 }
 
 // Expired says that the job won't run because its context has ended.
-func (j *Job) Expired() {
-	j.end(func(t *tally) {
-		if j.counted {
-			t.Expired++
-		}
-	})
-}
+func (j *Job) Expired() { j.drop(nExpired) }
 
 // Shed says that the job won't run although it was accepted and its context has not
 // ended.
-func (j *Job) Shed() {
+func (j *Job) Shed() { j.drop(nShed) }
+
+func (j *Job) drop(as int) {
 	j.end(func(t *tally) {
 		if j.counted {
-			t.Shed++
+			t.counts[as]++
 		}
 	})
 }

@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/myriad-go/myriad/pool"
 )
 
 // Plan is what is to be offered to which pool: the command line of a side.
@@ -32,8 +30,6 @@ type Plan struct {
 	// Memory is how many bytes the process may use; 0 is no limit. Nine tenths
 	// of it are made Go's memory limit.
 	Memory int64
-	// Off names the rules that our pool is to do without.
-	Off string
 	// Iterations is how many rounds of the loop are a millisecond of computing;
 	// 0 has it measured.
 	Iterations uint64
@@ -73,7 +69,6 @@ func (p *Plan) AddFlags(f Flags, sides Sides) {
 	f.IntVar(&p.Workers, "workers", 5000, "bound a pool's workers")
 	f.IntVar(&p.Queue, "queue", 100_000, "bound a pool's queue")
 	f.Int64Var(&p.Memory, "memory", 0, "stay below as many `BYTES`; 0 is no limit")
-	f.StringVar(&p.Off, "off", "", "switch off these `RULES` of our pool: "+names(rules))
 	f.Uint64Var(&p.Iterations, "iterations", 0, "take as many rounds of the loop as a millisecond of computing; 0 has it measured")
 }
 
@@ -91,9 +86,6 @@ func (p *Plan) Check(sides Sides) error {
 	}
 	if shapes[p.Work] == nil {
 		return wrong("--work is %q; expected one of %s", p.Work, names(shapes))
-	}
-	if _, err := p.rules(); err != nil {
-		return err
 	}
 	switch {
 	case !(p.Rate >= 0 && p.Rate <= maxRate): // also not a number
@@ -123,28 +115,6 @@ func between[T cmp.Ordered](flag string, v, least, most T) error {
 		return wrong("--%s is %v; expected %v to %v", flag, v, least, most)
 	}
 	return nil
-}
-
-// rules are those of our pool that can be switched off, by name.
-var rules = map[string]pool.Rules{
-	"adapting": pool.Adapting,
-	"shedding": pool.Shedding,
-	"newest":   pool.NewestFirst,
-}
-
-// rules is what Off says.
-func (p *Plan) rules() (off pool.Rules, err error) {
-	if p.Off == "" {
-		return 0, nil
-	}
-	for name := range strings.SplitSeq(p.Off, ",") {
-		rule, ok := rules[name]
-		if !ok {
-			return 0, wrong("--off has %q; expected some of %s, separated by commas", name, names(rules))
-		}
-		off |= rule
-	}
-	return off, nil
 }
 
 // names are the keys of a map in order.

@@ -28,7 +28,6 @@ func TestPlanErrors(t *testing.T) {
 		"--workers is 0; expected 1 to 1000000":                                    func(p *Plan) { p.Workers = 0 },
 		"--queue is -1; expected 0 to 16777216":                                    func(p *Plan) { p.Queue = -1 },
 		"--memory is 1; expected 0 (no limit), or 16777216 to":                     func(p *Plan) { p.Memory = 1 },
-		`--off has "nix"; expected some of adapting, newest, shedding`:             func(p *Plan) { p.Off = "shedding,nix" },
 		"--iterations is 1125899906842624; expected 0 (measured) to 1099511627776": func(p *Plan) { p.Iterations = 1 << 50 },
 	} {
 		p := plan(10, time.Second)
@@ -48,12 +47,12 @@ func TestFlags(t *testing.T) {
 	var p Plan
 	f := flag.NewFlagSet("", flag.ContinueOnError)
 	p.AddFlags(f, Own())
-	if err := f.Parse(strings.Fields("--pool ours --rate 5 --off shedding,newest --memory 20000000")); err != nil {
+	if err := f.Parse(strings.Fields("--pool ours --rate 5 --memory 20000000")); err != nil {
 		t.Fatal(err)
 	}
 	want := Plan{
 		Pool: "ours", Work: Published, Rate: 5, Duration: 10 * time.Second, Drain: 5 * time.Second, Deadline: time.Second,
-		Workers: 5000, Queue: 100_000, Memory: 20_000_000, Off: "shedding,newest",
+		Workers: 5000, Queue: 100_000, Memory: 20_000_000,
 	}
 	if err := p.Check(Own()); err != nil || p != want {
 		t.Errorf("got %+v, %v; want %+v", p, err, want)

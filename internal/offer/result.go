@@ -124,11 +124,30 @@ func ParseLine(b []byte) (l Line, err error) {
 // Write writes the line.
 func (l Line) Write(w io.Writer) error { return json.NewEncoder(w).Encode(l) }
 
-// tally is a shard of the counts of the window. Its Result has only those.
+// The counts of jobs, by their place in counts.
+const (
+	nOffered = iota
+	nLate
+	nRejected
+	nFinished
+	nGood
+	nSteady
+	nExpired
+	nShed
+	nCounts
+)
+
+type counts [nCounts]uint64
+
+func (c *counts) unfinished() uint64 {
+	return c[nOffered] - c[nRejected] - c[nFinished] - c[nExpired] - c[nShed]
+}
+
+// tally is a shard of the counts of the window.
 type tally struct {
 	mu sync.Mutex
-	Result
-	sum                 time.Duration // of the latencies
+	counts
+	sum, max            time.Duration // of the latencies
 	latencies, lateness *hdrhistogram.Histogram
 	_                   [64]byte // keeps shards apart
 }
@@ -155,25 +174,23 @@ func record(h *hdrhistogram.Histogram, d time.Duration) {
 // add adds up the shards.
 func (r *Result) add(shards []tally) {
 	latencies, lateness, sum := newHistogram(), newHistogram(), time.Duration(0)
+	var all counts
 	for i := range shards {
 		t := &shards[i]
 		t.mu.Lock()
-		r.Offered += t.Offered
-		r.Late += t.Late
-		r.Rejected += t.Rejected
-		r.Finished += t.Finished
-		r.Good += t.Good
-		r.Steady += t.Steady
-		r.Expired += t.Expired
-		r.Shed += t.Shed
-		r.Max = max(r.Max, t.Max)
+		for k, n := range t.counts {
+			all[k] += n
+		}
+		r.Max = max(r.Max, t.max)
 		sum += t.sum
 		latencies.Merge(t.latencies)
 		lateness.Merge(t.lateness)
 		t.mu.Unlock()
 	}
+	r.Offered, r.Late, r.Rejected = all[nOffered], all[nLate], all[nRejected]
+	r.Finished, r.Good, r.Steady = all[nFinished], all[nGood], all[nSteady]
+	r.Expired, r.Shed, r.Unfinished = all[nExpired], all[nShed], all.unfinished()
 	r.Accepted = r.Offered - r.Rejected
-	r.Unfinished = r.Accepted - r.Finished - r.Expired - r.Shed
 	r.LateP99 = time.Duration(lateness.ValueAtQuantile(99))
 	if r.Finished > 0 {
 		quantile := func(q float64) time.Duration { return min(time.Duration(latencies.ValueAtQuantile(q)), r.Max) }

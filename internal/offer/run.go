@@ -201,7 +201,7 @@ func (r *run) unfinished() (n uint64) {
 	for i := range r.tallies {
 		t := &r.tallies[i]
 		t.mu.Lock()
-		n += t.Offered - t.Rejected - t.Finished - t.Expired - t.Shed
+		n += t.unfinished()
 		t.mu.Unlock()
 	}
 	return n
@@ -305,9 +305,9 @@ func (r *run) submit(g *generator, counted bool, now, late time.Duration) bool {
 	t := r.tally(j.number)
 	if counted {
 		t.mu.Lock()
-		t.Offered++
+		t.counts[nOffered]++
 		if late > lateAfter {
-			t.Late++
+			t.counts[nLate]++
 		}
 		record(t.lateness, late)
 		t.mu.Unlock()
@@ -318,7 +318,7 @@ func (r *run) submit(g *generator, counted bool, now, late time.Duration) bool {
 	g.spare = j
 	if counted {
 		t.mu.Lock()
-		t.Rejected++
+		t.counts[nRejected]++
 		t.mu.Unlock()
 	}
 	return false

@@ -74,21 +74,17 @@ func (c *channel) Close() {
 	c.done.Wait()
 }
 
-// ours is package pool. It is told the same bounds as the others, and as much of
+// ours is package pool. It gets the same bounds as the others, and as much of
 // the memory limit as they are through the Go runtime; not what a job takes, nor
 // how long. Each job comes with a context that ends at its deadline.
 type ours struct{ *pool.Pool }
 
 func newOurs(p Plan) (Side, error) {
-	off, err := p.rules()
-	if err != nil {
-		return nil, err
-	}
 	queue := p.Queue
 	if queue == 0 {
 		queue = pool.NoQueue
 	}
-	made, err := pool.New(pool.Config{Max: p.Workers, Queue: queue, Off: off, MemoryLimit: p.Memory})
+	made, err := pool.New(pool.Config{Max: p.Workers, Queue: queue, MemoryLimit: p.Memory})
 	return ours{made}, err
 }
 

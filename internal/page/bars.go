@@ -61,12 +61,3 @@ func (b *Bars) writeText(w *strings.Builder) {
 		fmt.Fprintf(w, "    %s%s  %s %s\n", bar.Name, fill, strings.Repeat("█", max(int(math.Round(most*b.share(bar))), 1)), b.label(bar))
 	}
 }
-
-// table is the same for Markdown.
-func (b *Bars) table() *Table {
-	t := &Table{Caption: b.Title, Lines: [][]string{{"", "", ""}}}
-	for _, bar := range b.Bars {
-		t.Add(bar.Name, b.label(bar), strings.Repeat("█", max(int(math.Round(20*b.share(bar))), 1)))
-	}
-	return t
-}

@@ -1,5 +1,5 @@
-// Package page writes what has been measured for people to read: as text, as
-// Markdown, and as a self-contained HTML page. All reports and the live page of a
+// Package page writes what has been measured for people to read: as text and
+// as a self-contained HTML page. All reports and the live page of a
 // server are made of the same parts.
 //
 // A Page is plain data: sections of parts. Who makes one decides what it says; this
@@ -71,7 +71,7 @@ type Part struct {
 	Bars    *Bars
 	// Actions are buttons in a row.
 	Actions []Action
-	// Links are other pages of the same server, in a list; Markdown has none.
+	// Links are other pages of the same server, in a list.
 	Links []Link
 }
 
@@ -86,7 +86,7 @@ type Link struct {
 // server must insist on it. With Token the page asks
 // for one before the first, sends it with all of them in the header "Myriad-Token", keeps
 // it nowhere else, and asks again when the answer is 401. The text of the answer, 300 characters of it at the most,
-// is shown, and then the page is fetched again. In Markdown there are no buttons.
+// is shown, and then the page is fetched again.
 type Action struct {
 	// Label is what the button says; one without a label is none.
 	Label string

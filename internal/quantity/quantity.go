@@ -16,12 +16,11 @@ func (e Error) Error() string { return "expected " + string(e) }
 
 // What is expected.
 const (
-	WantCount     = Error("a whole number such as 500, 20k or 1.5M")
-	WantPositive  = Error("a whole number above 0, such as 500, 20k or 1.5M")
-	WantBandwidth = Error("bytes a second such as 500k, 64ki or 1M, or as 100Mbps or 1MBps")
-	WantDuration  = Error("a time such as 1.5s, 100ms or 2m; a number alone is seconds")
-	WantPeriod    = Error("a time above 0, such as 1.5s, 100ms or 2m")
-	WantSeed      = Error("a whole number of 0 to 18446744073709551615")
+	WantCount    = Error("a whole number such as 500, 20k or 1.5M")
+	WantPositive = Error("a whole number above 0, such as 500, 20k or 1.5M")
+	WantDuration = Error("a time such as 1.5s, 100ms or 2m; a number alone is seconds")
+	WantPeriod   = Error("a time above 0, such as 1.5s, 100ms or 2m")
+	WantSeed     = Error("a whole number of 0 to 18446744073709551615")
 )
 
 // Max bounds every number: what is below it is exact in a float64 and fits an int64.
@@ -90,22 +89,6 @@ func Seed(text string) (uint64, error) {
 		return 0, WantSeed
 	}
 	return n, nil
-}
-
-// Bandwidth reads bytes a second, with the suffixes Bps for bytes and bps for bits too.
-func Bandwidth(text string) (int, error) {
-	share := 1.0
-	if digits, found := strings.CutSuffix(text, "Bps"); found {
-		text = digits
-	} else if digits, found := strings.CutSuffix(text, "bps"); found {
-		text, share = digits, 1.0/8
-	}
-	n, ok := Number(text)
-	n = math.Trunc(n * share)
-	if !ok || n < 1 || n > math.MaxInt {
-		return 0, WantBandwidth
-	}
-	return int(n), nil
 }
 
 // Duration reads a time of 0 or more: Go's, days as in 2d, or a number of seconds.

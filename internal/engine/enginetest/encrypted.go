@@ -62,6 +62,10 @@ func clientTLS() *tls.Config {
 	return &tls.Config{InsecureSkipVerify: true, ServerName: "site.test", NextProtos: []string{"lines"}}
 }
 
+// handshakes is how many may be under way at once. Where others wait for a place, a client that
+// is slow for a second, as on a busy machine, loses its own.
+const handshakes = 8
+
 // layered gives connections layers: with a PROXY header first, and TLS.
 func (b *bench) layered(proxied, encrypted bool) with {
 	cfg := &layers.Config{}
@@ -69,7 +73,7 @@ func (b *bench) layered(proxied, encrypted bool) with {
 		cfg.Proxied = func(netip.Addr) bool { return true }
 	}
 	if encrypted {
-		gate := secure.NewGate(8, 1)
+		gate := secure.NewGate(handshakes, 1)
 		b.Cleanup(gate.Wait)
 		cfg.Gate = gate
 		cfg.TLS = &tls.Config{Certificates: []tls.Certificate{cert()}, NextProtos: []string{"lines"}, ClientAuth: tls.RequestClientCert}
@@ -340,7 +344,7 @@ func tlsMany(b *bench) {
 	for i := range n {
 		all.Go(func() {
 			var err error
-			for range 10 { // who stalls for a second, as on a busy machine, loses his place
+			for range 10 { // one that has lost its place tries again
 				var c *client
 				if c, err = tryDial(b, s.Addr().String()); err != nil {
 					break
@@ -437,7 +441,7 @@ func tlsStop(b *bench) {
 // tlsQuickEnd has clients end, with all that they have to say, as soon as they
 // can.
 func tlsQuickEnd(b *bench) {
-	const n = 20
+	const n = handshakes
 	s := b.serve(lines(), b.layered(false, true))
 	var all sync.WaitGroup
 	for i := range n {

@@ -16,7 +16,6 @@ var paceCases = []testCase{
 	{"Pace touches more often than there is room for mail", paceFull},
 	{"Pace without traffic", paceAlone},
 	{"Pace that has nothing planned", paceIdle},
-	{"Pace goes through all connections", paceAll},
 }
 
 // paced has a Pace.
@@ -198,51 +197,5 @@ func paceIdle(b *bench) {
 		if most := 20 + int64(time.Since(begun)/engine.PaceRest); n > most {
 			b.Errorf("Pace was called %d times for loop %d within %v, want %d at most", n, i-1, time.Since(begun), most)
 		}
-	}
-}
-
-// paceAll has each connection touched once, without a list of them, by a Pace that
-// wanted to be called no more. There are more than fit into a chunk of their loop.
-func paceAll(b *bench) {
-	const n, gone = 600, 10
-	var list atomic.Pointer[engine.Lister]
-	var nudged atomic.Int64
-	var through sync.Map // the loops that have been
-	s := b.serve(&Script{Nudged: func(c *engine.Conn) {
-		nudged.Add(1)
-		c.WriteString("due\n")
-	}}, paced(func(loop int, _ time.Duration, touch func(engine.Ref) bool) time.Duration {
-		l := list.Load()
-		if l == nil {
-			return -1
-		}
-		if _, done := through.LoadOrStore(loop, true); done {
-			return -1
-		}
-		for slot, ok := uint32(0), true; ok; {
-			var ref engine.Ref
-			if ref, slot, ok = (*l).Next(loop, slot); ok {
-				touch(ref)
-			}
-		}
-		return -1
-	}))
-	l, ok := s.Engine.(engine.Lister)
-	if !ok {
-		return // one with workers, which passes those over that are at work
-	}
-	clients := s.dials(n)
-	s.wantOpened(n)
-	for _, c := range clients[:gone] {
-		c.Close()
-	}
-	s.closed(gone)
-	list.Store(&l)
-	l.WakePacers()
-	for _, c := range clients[gone:] {
-		c.expect("due\n")
-	}
-	if got := nudged.Load(); got != n-gone {
-		b.Errorf("Nudged was called %d times for %d connections; expected once for each", got, n-gone)
 	}
 }

@@ -32,17 +32,3 @@ func nap(d time.Duration) {
 	runtime.Gosched()
 	sock.Sleep(d)
 }
-
-// WakePacers implements engine.Lister: the pacer never rests for long.
-func (*group) WakePacers() {}
-
-func (g *group) Next(_ int, slot uint32) (ref engine.Ref, next uint32, ok bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	for end := uint32(len(g.conns.chunks) * tableChunk); slot < end; slot++ {
-		if c := g.conns.get(slot); c != nil {
-			return g.conns.ref(slot), slot + 1, true
-		}
-	}
-	return engine.Ref{}, slot, false
-}

@@ -46,12 +46,6 @@ func (t *table) put(c *conn, h *engine.Host) {
 // get finds who has a slot now; nil if nobody has.
 func (t *table) get(slot uint32) *conn { return t.chunks[slot/tableChunk].conns[slot%tableChunk] }
 
-// ref names who has a slot now.
-func (t *table) ref(slot uint32) engine.Ref {
-	in, i := t.chunks[slot/tableChunk], slot%tableChunk
-	return in.conns[i].RefOf(in.generations[i])
-}
-
 // drop frees a slot.
 func (t *table) drop(slot uint32) {
 	delete(t.proxied, t.get(slot))

@@ -49,17 +49,3 @@ func (l *Loop) touchOne(r engine.Ref) (ok bool) {
 	c.Touched()
 	return true
 }
-
-func (g *group) WakePacers() {
-	for _, l := range g.loops {
-		l.addChore(func() {}) // a turn ends with the pacing
-	}
-}
-
-func (g *group) Next(loop int, slot uint32) (ref engine.Ref, next uint32, ok bool) {
-	c, ok := g.loops[loop].slab.next(slot)
-	if !ok {
-		return engine.Ref{}, slot, false
-	}
-	return c.Ref(), c.Slot() + 1, true
-}

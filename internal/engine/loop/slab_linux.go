@@ -89,14 +89,3 @@ func (s *slab) each(from, to uint32, f func(*engine.Conn)) {
 		}
 	}
 }
-
-// next finds the first connection from a slot on that is established, and not with a
-// worker, who alone may look at it.
-func (s *slab) next(slot uint32) (c *engine.Conn, ok bool) {
-	for ; slot < s.made; slot++ {
-		if c = s.at(slot); c.FD() >= 0 && c.Armed()&(Connecting|Busy|ClosePending) == 0 && c.IsOpen() {
-			return c, true
-		}
-	}
-	return nil, false
-}

@@ -28,7 +28,7 @@ const (
 	leftShare  = 0.05
 	leftKernel = 64 << 20
 	leftFiles  = 200
-	// quiet is how many CPUs others may have kept busy for what is left to be told.
+	// quiet is how many CPUs others may have kept busy for what is left to be judged.
 	quiet = 0.10
 )
 
@@ -153,7 +153,7 @@ func Beats(r *result.Run, now *result.Counts, asked int64) (sent, answered int64
 // second time, and when they have closed. What it had sent by the first of these was answered
 // at that moment, or came to the generator until it closed: with fewer there something is
 // lost. Where verifying took longer than the time between two heartbeats some are under way
-// at all times, also to connections that are just being closed. Then it can only be told if
+// at all times, also to connections that are just being closed. Then it can only be judged if
 // the counts agree when all have closed.
 func (h holding) beats(set func(string, float64)) {
 	again, closed := h.Run.Sample(VerifyAgain), h.Run.Sample(Closed)

@@ -29,6 +29,7 @@ const (
 	RuleUnfinished = "unfinished"
 	RuleCounts     = "counts"
 	RuleCapacity   = "capacity"
+	RuleFewer      = "fewer"
 )
 
 // Breaking are the rules with which a run of ours is not compared, whatever its figures are.

@@ -96,7 +96,7 @@ type Change struct {
 	Ratio *float64 `json:"ratio"`
 	// P is how likely so much of a difference in ranks is without a cause.
 	P float64 `json:"p"`
-	// Verdict is Better, Worse, Unchanged, or TooFew where it can't be told: by the rank
+	// Verdict is Better, Worse, Unchanged, or TooFew where it can't be decided: by the rank
 	// test, or with too few rounds for that by whether the medians are further apart than
 	// both ± together. Why says which, in words.
 	Verdict string `json:"verdict"`

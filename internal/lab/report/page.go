@@ -21,13 +21,12 @@ import (
 // maxRemarks bounds the lists of the overview; all is in the sections.
 const maxRemarks = 60
 
-// Write writes the files of a set to a directory: report.json, report.html and report.md.
+// Write writes the files of a set to a directory: report.json and report.html.
 func Write(dir string, s *result.Set) error {
 	p := Page(s)
 	return errors.Join(
 		result.WriteFile(dir, "report.json", s.WriteJSON),
 		result.WriteFile(dir, "report.html", p.WriteHTML),
-		result.WriteFile(dir, "report.md", p.WriteMarkdown),
 	)
 }
 
@@ -328,7 +327,7 @@ func notes(r *result.Report, w scenario.Workload, rows []row) (parts []page.Part
 		format.Whole(rows[0].runs[0].Jobs.Rate), float64(p.Memory)/1e9, p.Deadline, format.Count(p.Queue), p.WarmUp)
 	for i := range r.Runs {
 		if c := r.Runs[i].Capacity; c != nil && c.Shape == p.Shape && c.PerSecond > 0 {
-			text += fmt.Sprintf("; the capacity is %s jobs a second in a closed loop (%s); others are told the best number of workers, %d",
+			text += fmt.Sprintf("; the capacity is %s jobs a second in a closed loop (%s); other pools get the best number of workers, %d",
 				format.Whole(c.PerSecond), c.Side, c.Workers)
 		}
 	}

@@ -19,7 +19,7 @@ type Run struct {
 	Started time.Time     `json:"started"`
 	Took    time.Duration `json:"took"`
 	// Connections is how many there were to be, Processes how many processes the server
-	// was told to have, Beating that it was told to send heartbeats.
+	// was started with, Beating that it was to send heartbeats.
 	Connections int  `json:"connections,omitempty"`
 	Processes   int  `json:"processes,omitempty"`
 	Beating     bool `json:"beating,omitempty"`
@@ -272,7 +272,7 @@ type Capacity struct {
 	// them.
 	PerSecond float64 `json:"per_second"`
 	Side      string  `json:"side"`
-	// Workers is the best number of workers of the side that is told how many.
+	// Workers is the best number of workers of the side that has a fixed number.
 	Workers int `json:"workers"`
 	// Iterations of the work's loop are a millisecond of computing.
 	Iterations uint64 `json:"iterations,omitempty"`

@@ -139,7 +139,7 @@ func (h *holder) connected(ctx context.Context, open int64) error {
 // verified is when all lines are back, or given up.
 func (h *holder) verified(ctx context.Context, call *load.Verification) error {
 	if call == nil {
-		return errors.New("the load generator told of lines without what came of them")
+		return errors.New("the load generator reported a verification without its result")
 	}
 	h.asked += call.Asked
 	next, over := probe.Alone, time.Now()
@@ -186,7 +186,7 @@ func (h *holder) endBroadcast(ctx context.Context, next string, fill func(*resul
 // released is when the connections were held for as long as they were to be.
 func (h *holder) released(ctx context.Context) error {
 	switch h.phase {
-	case probe.Alone: // the generator has told of no progress
+	case probe.Alone: // the generator has reported no progress
 		return h.end(ctx, probe.VerifyAgain, nil)
 	case probe.Broadcast: // not all have heard it
 		return h.endBroadcast(ctx, probe.VerifyAgain, nil)
@@ -202,7 +202,7 @@ func (h *holder) released(ctx context.Context) error {
 func (h *holder) end(ctx context.Context, next string, fill func(*result.Phase)) error {
 	p := result.Phase{Name: h.phase, Took: max(time.Since(h.since), 0)}
 	if h.phase == probe.Alone {
-		h.collect(ctx, laterCollections) // sizes are told by this sample, and the first
+		h.collect(ctx, laterCollections) // sizes are of this sample, and the first
 	}
 	before := *h.last
 	now, err := h.checkpoint(ctx, h.phase)

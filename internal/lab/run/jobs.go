@@ -43,7 +43,7 @@ type jobs struct {
 	phase    scenario.Phase
 	scenario *scenario.Scenario
 	before   []result.Run
-	// iterations of the work's loop are a millisecond of computing: all sides are told
+	// iterations of the work's loop are a millisecond of computing: all sides get
 	// what the first one has found, and do the same work. 0 is not known yet.
 	iterations uint64
 }
@@ -77,7 +77,7 @@ type offering struct {
 	rate     float64 // 0 for a closed loop
 	inFlight int     // of a closed loop
 	queue    int
-	workers  int // to tell those that are told; the others may have ownWorkers
+	workers  int // of those with a fixed number; the others may have ownWorkers
 }
 
 // command is the command line of a side.
@@ -189,16 +189,16 @@ func (j *jobs) capacity(ctx context.Context, rec *result.Run) (c *result.Capacit
 }
 
 // calibrate measures the capacity with each side of the scenario that is there for that, those
-// first that are told a number of workers: from one for each CPU, twice as many each time,
+// first that have a fixed number of workers: from one for each CPU, twice as many each time,
 // until that gets worse.
 func (j *jobs) calibrate(ctx context.Context) *result.Capacity {
 	c := &result.Capacity{Shape: j.phase.Shape}
-	for _, told := range []bool{true, false} {
+	for _, fixed := range []bool{true, false} {
 		for _, s := range j.scenario.Subjects {
-			if s.Side == nil || !s.Side.Measures || s.Side.Told != told {
+			if s.Side == nil || !s.Side.Measures || s.Side.Told != fixed {
 				continue
 			}
-			if !told {
+			if !fixed {
 				j.try(ctx, c, s, 0, max(c.Workers, 1))
 				continue
 			}
@@ -220,15 +220,15 @@ func (j *jobs) calibrate(ctx context.Context) *result.Capacity {
 
 // try runs a side in a closed loop that keeps two jobs for each of so many workers in flight,
 // and returns how many a second ended within their deadline.
-func (j *jobs) try(ctx context.Context, c *result.Capacity, s scenario.Subject, told, workers int) (perSecond float64) {
+func (j *jobs) try(ctx context.Context, c *result.Capacity, s scenario.Subject, fixed, workers int) (perSecond float64) {
 	if ctx.Err() != nil {
 		return 0
 	}
 	rec := &result.Run{Started: time.Now(), Jobs: &result.Jobs{Window: j.phase.Calibration()}}
-	err := j.offer(ctx, rec, s, offering{inFlight: 2 * workers, queue: max(j.phase.Queue, 2*workers), workers: told})
+	err := j.offer(ctx, rec, s, offering{inFlight: 2 * workers, queue: max(j.phase.Queue, 2*workers), workers: fixed})
 	name := s.Name
-	if told > 0 {
-		name = fmt.Sprintf("%s with %d workers", s.Name, told)
+	if fixed > 0 {
+		name = fmt.Sprintf("%s with %d workers", s.Name, fixed)
 	}
 	switch {
 	case err != nil:

@@ -184,7 +184,7 @@ func (p *process) words() string {
 }
 
 // lines runs a program and calls each with each line of its standard output, to its end.
-// started, which may be nil, is told of the process before the first. When ctx ends or each
+// started, which may be nil, is called with the process before the first. When ctx ends or each
 // returns an error the program is ended, and the cause or that error is returned. The program
 // has ended in any case when lines returns. A nil process was not started.
 func (l *launcher) lines(ctx context.Context, c command, started func(*process), each func(line []byte) error) (*process, error) {

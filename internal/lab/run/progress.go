@@ -13,9 +13,9 @@ import (
 )
 
 // progress says how far all scenarios are: on a terminal in a line that is rewritten,
-// otherwise in a line for each workload. It may be told of a run from any goroutine.
+// otherwise in a line for each workload. It may be used from any goroutine.
 type progress struct {
-	w     io.Writer  // nil is told nothing
+	w     io.Writer  // nil for none
 	width func() int // of the terminal; nil where there is none
 	steps []scenario.Step
 
@@ -28,7 +28,7 @@ func newProgress(w io.Writer, steps []scenario.Step) *progress {
 	if f, ok := w.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.width = func() int {
 			width, _, err := term.GetSize(int(f.Fd()))
-			if err != nil || width <= 0 { // nobody has told the terminal
+			if err != nil || width <= 0 { // the size of the terminal is not known
 				return 80
 			}
 			return width

@@ -48,10 +48,17 @@ func (r *runner) run(ctx context.Context, s scenario.Step, all *scenario.Scenari
 		Workload: w.Name, Subject: s.Subject.Name, Round: s.Round,
 		Started: time.Now(), Beating: s.Subject.Beats(), Connections: w.Connections,
 	}
-	if rec.Skipped = wall(s); rec.Skipped != "" {
+	stopped, fit := wall(s)
+	if stopped != "" && (fit < 1 || w.Phase(scenario.Broadcast) == nil) {
+		rec.Skipped = stopped
 		return rec
 	}
 	*w = w.For(s.Subject.MaxConns)
+	if stopped != "" { // how many a machine holds is what it is about
+		*w = w.For(fit)
+		rec.Connections = w.Connections
+		rec.Mark(probe.RuleFewer, "%s connections, as more don't fit: %s", format.Count(w.Connections), stopped)
+	}
 	bound := w.Bound()
 	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the run took longer than %v", bound))
 	defer cancel()
@@ -70,7 +77,7 @@ func (r *runner) run(ctx context.Context, s scenario.Step, all *scenario.Scenari
 	if err != nil {
 		rec.Error = err.Error()
 	}
-	if err == nil || w.Phase(scenario.Broadcast) != nil { // of that what there was is told
+	if err == nil || w.Phase(scenario.Broadcast) != nil { // of that what there was is recorded
 		probe.Measure(probe.Input{Run: &rec, Workload: *w, Pinning: r.pinningOf(*w)})
 	}
 	if rec.Error == "" && w.Phase(scenario.Attack) == nil { // whose clients live in the lab
@@ -302,7 +309,10 @@ func (m *measurement) config(s scenario.Stage) load.Config {
 	if message.Text != "" {
 		c.Message, c.Answer = []byte(message.Text), []byte(message.Answer)
 	}
-	c.Size, c.HTTP = w.Size, w.App == app.HTTP
+	c.Size = w.Size
+	if w.App == app.HTTP {
+		c.Match = "http"
+	}
 	for i, p := range s.Phases {
 		switch {
 		case p.Do == scenario.Hold && i == 0:
@@ -363,7 +373,7 @@ func (m *measurement) generate(ctx context.Context, c load.Config, at func(load.
 		if err := json.Unmarshal(line, &e); err != nil {
 			return fmt.Errorf("the load generator said %.100q: %w", line, err)
 		}
-		m.timeline.hear(e)
+		m.timeline.observe(e)
 		if e.Result != nil {
 			seen = e.Result
 		}
@@ -384,27 +394,27 @@ func (m *measurement) generate(ctx context.Context, c load.Config, at func(load.
 
 // wall says why a run can't be made, "" if it can: the subject holds fewer connections, or the
 // machine does. Nothing has been started.
-func wall(s scenario.Step) string {
+func wall(s scenario.Step) (why string, fit int) {
 	w := s.Workload
 	if most := s.Subject.MaxConns; w.Whole && most > 0 && w.Connections > most {
 		return fmt.Sprintf("%s connections are more than the %s that it can hold: %s",
-			format.Count(w.Connections), format.Count(most), s.Subject.Wall)
+			format.Count(w.Connections), format.Count(most), s.Subject.Wall), 0
 	}
+	room, unknown := readRoom()
 	if w.Phase(scenario.Park) != nil {
-		room, err := readRoom()
-		if need := int64(w.Connections) * parkedBytes; err == nil && need > room.free-room.kept() {
-			return fmt.Sprintf("memory: %s goroutines need up to %s; %s are free%s", format.Count(w.Connections), format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.in())
+		if need := int64(w.Connections) * parkedBytes; unknown == nil && need > room.free-room.kept() {
+			return fmt.Sprintf("memory: %s goroutines need up to %s; %s are free%s", format.Count(w.Connections), format.Bytes(float64(need)), format.Bytes(float64(room.free)), room.in()), 0
 		}
-		return ""
+		return "", 0
 	}
 	n := w.For(s.Subject.MaxConns).Connections
 	report, err := examine(s, n)
 	if n < 1 || err != nil {
-		return "" // or it fails
+		return "", 0 // or it fails
 	}
 	i := slices.IndexFunc(report.Walls, func(x doctor.Wall) bool { return !x.Soft && x.Exceeded(n) })
 	if i < 0 {
-		return ""
+		return "", 0
 	}
 	wall := &report.Walls[i]
 	text := fmt.Sprintf("%s: %s stops %s connections at %s", wall.Name, wall.What, format.Count(n), format.Count(wall.Holds))
@@ -414,7 +424,11 @@ func wall(s scenario.Step) string {
 	if wall.Needs != "" {
 		text += ", needs " + wall.Needs
 	}
-	return text + fmt.Sprintf("; `myriad doctor -n %d` says how to move it", n)
+	if unknown == nil && room.free > room.kept() { // which is to stay free
+		most := float64(wall.Holds) * float64(room.free-room.kept()) / float64(room.free)
+		fit = scenario.Place{Processes: s.Subject.Processes(w)}.Fit(int(most))
+	}
+	return text + fmt.Sprintf("; `myriad doctor -n %d` says how to move it", n), fit
 }
 
 // examine has package doctor say how many connections of a step this machine holds, with both

@@ -120,6 +120,22 @@ func TestMemory(t *testing.T) {
 	}
 }
 
+// More connections than any machine holds are stopped by a wall, and some fit.
+func TestWall(t *testing.T) {
+	t.Parallel()
+	if _, err := readRoom(); err != nil {
+		t.Skip("this system doesn't report its memory: ", err)
+	}
+	w := scenario.Workload{Connections: 1 << 30, Phases: []scenario.Phase{{Do: scenario.Broadcast}}}
+	if why, fit := wall(scenario.Step{Workload: w}); why == "" || fit < 1 || fit >= w.Connections {
+		t.Errorf("%d of %d connections fit: %s", fit, w.Connections, why)
+	}
+	w.Connections = 1
+	if why, _ := wall(scenario.Step{Workload: w}); why != "" {
+		t.Errorf("a connection does not fit: %s", why)
+	}
+}
+
 // parking is a scenario whose one subject is this test's binary.
 func parking(t *testing.T, rounds int, word string) scenario.Scenario {
 	t.Helper()

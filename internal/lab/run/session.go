@@ -28,9 +28,9 @@ type Options struct {
 	Judge func(s *result.Set)
 	// Strict has claims that are strict fail the bench, too.
 	Strict bool
-	// Progress is told where the report will be, as soon as the runs begin, and how far
+	// Progress gets a line with where the report will be, as soon as the runs begin, and how far
 	// they are: a line that is rewritten when it is a terminal, otherwise a line for each
-	// workload. Nil is told nothing.
+	// workload. Nil is no progress.
 	Progress io.Writer
 	// Self is the executable that has the subcommands load and hold, and that "{self}" in a
 	// subject's command stands for; "" is the running one.

@@ -141,8 +141,8 @@ func (t *timeline) generator(group int) {
 	t.group.Store(int64(group))
 }
 
-// hear takes an event of the load generator.
-func (t *timeline) hear(e load.Event) {
+// observe takes an event of the load generator.
+func (t *timeline) observe(e load.Event) {
 	if t == nil {
 		return
 	}

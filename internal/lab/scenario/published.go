@@ -87,7 +87,7 @@ type Claim struct {
 	// Against names figures: no other subject is to be ahead in all of them by more than
 	// one per cent.
 	Against []string `json:"against,omitempty" toml:"against"`
-	// From is the fewest connections of which it can be told.
+	// From is the fewest connections of which it can be judged.
 	From int `json:"from,omitempty" toml:"from"`
 	// Fails says when the claim fails the bench: UnlessMet, also where it was not measured;
 	// IfNotMet; or IfStrict, which is IfNotMet with --strict. Default: never.
@@ -115,84 +115,102 @@ type Clause struct {
 	Baseline string `json:"baseline,omitempty" toml:"baseline"`
 }
 
-// checkReferences looks at the names in published tables, claims and the answer. whole is the
+// references checks the names that parts of a scenario have for others, and keeps the first
+// error.
+type references struct {
+	subjects, workloads []string
+	compared            func(figure string) (better, ok bool)      // Reader.Figures
+	at                  func(table string, i int, err error) error // the line of a table
+	first               error
+}
+
+func (r *references) wrong(table string, i int, text string, args ...any) {
+	if r.first == nil {
+		r.first = r.at(table, i, Errorf(text, args...))
+	}
+}
+
+func (r *references) named(table string, i int, what string, among []string, names ...string) {
+	for _, name := range names {
+		if name != "" && !slices.Contains(among, name) {
+			r.wrong(table, i, "%s %q; expected one of %s", what, name, Join(among))
+		}
+	}
+}
+
+// figures checks names of figures; with better, of those that are better higher or lower.
+func (r *references) figures(table string, i int, better bool, names ...string) {
+	for _, name := range names {
+		if is, ok := r.compared(name); name != "" && (!ok || better && !is) {
+			r.wrong(table, i, "figure %q; expected one such as \"tps\"", name)
+		}
+	}
+}
+
+// checkReferences checks the names in published tables, claims and the answer. whole is the
 // scenario on a machine on which everything can run, compared is Reader.Figures; at says on
 // which line a table begins.
 func (s *Scenario) checkReferences(whole *Scenario, compared func(string) (better, ok bool), at func(table string, i int, err error) error) error {
-	var subjects, workloads []string
+	r := &references{compared: compared, at: at}
 	for _, x := range whole.Subjects {
-		subjects = append(subjects, x.Name)
+		r.subjects = append(r.subjects, x.Name)
 	}
 	for _, w := range s.Workloads {
-		workloads = append(workloads, w.Name)
+		r.workloads = append(r.workloads, w.Name)
 	}
-	var first error
-	wrong := func(table string, i int, text string, args ...any) {
-		if first == nil {
-			first = at(table, i, Errorf(text, args...))
-		}
-	}
-	named := func(table string, i int, what string, among []string, names ...string) {
-		for _, name := range names {
-			if name != "" && !slices.Contains(among, name) {
-				wrong(table, i, "%s %q; expected one of %s", what, name, Join(among))
-			}
-		}
-	}
-	figures := func(table string, i int, better bool, names ...string) {
-		for _, name := range names {
-			if is, ok := compared(name); name != "" && (!ok || better && !is) {
-				wrong(table, i, "figure %q; expected one such as \"tps\"", name)
-			}
-		}
-	}
-	named("", 0, "baseline", subjects, s.Baseline)
-	named("", 0, "auto", subjects, s.Auto)
+	r.named("", 0, "baseline", r.subjects, s.Baseline)
+	r.named("", 0, "auto", r.subjects, s.Auto)
 	for i, x := range s.Subjects {
-		named("subject", i, "subject "+x.Name+": workload", workloads, x.Workloads...)
+		r.named("subject", i, "subject "+x.Name+": workload", r.workloads, x.Workloads...)
 	}
-	for i, p := range s.Published {
-		for _, x := range p.Columns {
-			figures("published", i, false, x.Figure)
-			named("published", i, "subject", subjects, x.Relative)
-			if x.Unit != "" && Units[x.Unit] == 0 {
-				wrong("published", i, "column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", x.Name, x.Unit)
-			}
-		}
-		for _, row := range p.Rows {
-			if len(row.Cells) != len(p.Columns) {
-				wrong("published", i, "row %q: %d cells; expected one for each of %d columns", row.Name, len(row.Cells), len(p.Columns))
-			}
-			named("published", i, "workload", workloads, row.Workload)
-			named("published", i, "workload", workloads, row.Else...)
-			named("published", i, "subject", subjects, row.Design)
-			named("published", i, "subject", subjects, row.Ours...)
-			figures("published", i, true, row.About...)
-		}
+	for i := range s.Published {
+		r.published(i, &s.Published[i])
 	}
-	for i, x := range s.Claims {
-		named("claim", i, "subject", subjects, x.Subjects...)
-		named("claim", i, "workload", workloads, x.Workload, x.Of)
-		figures("claim", i, false, x.Figure)
-		figures("claim", i, true, x.Against...)
-		if !slices.Contains([]string{"", UnlessMet, IfNotMet, IfStrict}, x.Fails) {
-			wrong("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
-		}
-		bounds := x.Figure != "" && (x.AtMost != nil) != (x.AtLeast != nil) && len(x.Against) == 0
-		against := x.Figure == "" && x.AtMost == nil && x.AtLeast == nil && len(x.Against) > 0
-		if !bounds && !against {
-			wrong("claim", i, "claim %q; expected a figure with at_most or at_least, or against alone", x.Text)
-		}
+	for i := range s.Claims {
+		r.claim(i, &s.Claims[i])
 	}
 	for i, x := range s.Answer {
-		named("answer", i, "workload", workloads, x.Workload)
-		named("answer", i, "subject", subjects, x.Subject, x.Baseline)
-		figures("answer", i, true, x.Figure)
+		r.named("answer", i, "workload", r.workloads, x.Workload)
+		r.named("answer", i, "subject", r.subjects, x.Subject, x.Baseline)
+		r.figures("answer", i, true, x.Figure)
 	}
 	for name, scale := range s.Scales {
-		named("scale."+name, 0, "without", slices.Concat(subjects, workloads), scale.Without...)
+		r.named("scale."+name, 0, "without", slices.Concat(r.subjects, r.workloads), scale.Without...)
 	}
-	return first
+	return r.first
+}
+
+func (r *references) published(i int, p *Published) {
+	for _, x := range p.Columns {
+		r.figures("published", i, false, x.Figure)
+		r.named("published", i, "subject", r.subjects, x.Relative)
+		if x.Unit != "" && Units[x.Unit] == 0 {
+			r.wrong("published", i, "column %q: unit %q; expected KiB, MiB, GiB, MB, GB, kB/s or Mbps", x.Name, x.Unit)
+		}
+	}
+	for _, row := range p.Rows {
+		if len(row.Cells) != len(p.Columns) {
+			r.wrong("published", i, "row %q: %d cells; expected one for each of %d columns", row.Name, len(row.Cells), len(p.Columns))
+		}
+		r.named("published", i, "workload", r.workloads, append([]string{row.Workload}, row.Else...)...)
+		r.named("published", i, "subject", r.subjects, append([]string{row.Design}, row.Ours...)...)
+		r.figures("published", i, true, row.About...)
+	}
+}
+
+func (r *references) claim(i int, x *Claim) {
+	r.named("claim", i, "subject", r.subjects, x.Subjects...)
+	r.named("claim", i, "workload", r.workloads, x.Workload, x.Of)
+	r.figures("claim", i, false, x.Figure)
+	r.figures("claim", i, true, x.Against...)
+	if !slices.Contains([]string{"", UnlessMet, IfNotMet, IfStrict}, x.Fails) {
+		r.wrong("claim", i, "claim fails %q; expected %q, %q or %q", x.Fails, UnlessMet, IfNotMet, IfStrict)
+	}
+	bounds := x.Figure != "" && (x.AtMost != nil) != (x.AtLeast != nil) && len(x.Against) == 0
+	against := x.Figure == "" && x.AtMost == nil && x.AtLeast == nil && len(x.Against) > 0
+	if !bounds && !against {
+		r.wrong("claim", i, "claim %q; expected a figure with at_most or at_least, or against alone", x.Text)
+	}
 }
 
 // Value reads a published cell, such as "202,830", "4.9 s" or "38.8" under a column in MiB, in

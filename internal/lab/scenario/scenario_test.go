@@ -201,6 +201,11 @@ func TestParseSubject(t *testing.T) {
 	if !slices.Equal(got, []string{"me", "80", "10", "1010", "1m0s"}) {
 		t.Errorf("filled in: %q", got)
 	}
+	for _, p := range []Place{{Connections: 10}, {Connections: 10, Processes: 3}} {
+		if got := p.Fit(p.room()); got != p.Connections {
+			t.Errorf("%d connections fit into the room of %d", got, p.Connections)
+		}
+	}
 	for text, says := range map[string]string{
 		"x": "has no name", "a/b=x {port}": "subject name", "x=": "no command", "x=y": "says no address", "x:ftp=y {port}": `app "ftp"`,
 	} {

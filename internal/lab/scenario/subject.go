@@ -49,11 +49,11 @@ type Subject struct {
 // Side says how a subject is offered jobs. Its command understands the flags of "myriad
 // offer", which are put behind it, and prints what that prints.
 type Side struct {
-	// Told says that it is told the best number of workers; others may have 5,000.
+	// Told says that it gets the best number of workers; others may have 5,000.
 	Told bool `json:"told,omitempty" toml:"told"`
 	// Measures says that it runs in a closed loop first, to measure the capacity: with
-	// more and more workers if it is told how many, and the best of these is the number
-	// that all are told.
+	// more and more workers with a given number, and the best of these is the number
+	// that all get.
 	Measures bool `json:"measures,omitempty" toml:"measures"`
 }
 
@@ -137,17 +137,17 @@ func (s Subject) Serves(w Workload) bool {
 		(s.Workloads == nil || slices.Contains(s.Workloads, w.Name))
 }
 
-// HasAdmin says whether the subject is told where to show its figures.
+// HasAdmin says whether the subject gets an address at which to show its figures.
 func (s Subject) HasAdmin() bool { return s.says("{admin}") }
 
-// Beats says whether the subject is told to send heartbeats.
+// Beats says whether the subject is to send heartbeats.
 func (s Subject) Beats() bool { return s.says("{heartbeat}") }
 
 func (s Subject) says(placeholder string) bool {
 	return slices.ContainsFunc(s.Command, func(word string) bool { return strings.Contains(word, placeholder) })
 }
 
-// Processes is how many processes the server is told to have under a workload: {processes},
+// Processes is how many processes the server is to have under a workload: {processes},
 // where its command has that. Each is to have three quarters of the connections that its table
 // of descriptors can hold, since the kernel spreads connections over them by chance.
 func (s Subject) Processes(w Workload) int {
@@ -204,6 +204,14 @@ func (p Place) room() int {
 		return p.Connections + 1000
 	}
 	return p.Connections*3/2 + 1000*p.Processes
+}
+
+// Fit is how many connections fit into a {room}.
+func (p Place) Fit(room int) int {
+	if p.Processes < 2 {
+		return room - 1000
+	}
+	return (room - 1000*p.Processes) * 2 / 3
 }
 
 // modelNames are the I/O models, whether they can run here or not.

@@ -1,9 +1,0 @@
-package main
-
-import (
-	"os"
-	"syscall"
-)
-
-// enoughSignals are those at which hold opens no more connections.
-var enoughSignals = []os.Signal{syscall.SIGUSR1}
