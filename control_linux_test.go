@@ -1,7 +1,10 @@
 package myriad
 
 import (
+	"errors"
 	"fmt"
+	"net"
+	"strings"
 	"syscall"
 	"testing"
 )
@@ -54,5 +57,48 @@ func testControlOfProcesses(t *testing.T, model string) {
 		eventually(t, func() bool { return s.Stats().Closed.Operator == int64(i+1) }, func() string {
 			return fmt.Sprintf("closed are %+v, want %d by the operator", s.Stats().Closed, i+1)
 		})
+	}
+}
+
+// Socket.Control is called with each TCP socket before it is bound, connections inherit what
+// it sets, under worker processes too, and its error keeps the server from starting.
+func TestSocketControl(t *testing.T) {
+	const segment = 1000
+	calls := 0
+	socket := Socket{Control: func(network, address string, raw syscall.RawConn) (err error) {
+		calls++
+		if network != "tcp4" || !strings.HasPrefix(address, "127.0.0.1:") {
+			t.Errorf("called with %q, %q; want tcp4 and the address", network, address)
+		}
+		return errors.Join(raw.Control(func(fd uintptr) {
+			err = syscall.SetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG, segment)
+		}), err)
+	}}
+	inherited := func(t *testing.T, addr string, sockets int) {
+		t.Helper()
+		raw, err := dial(t, addr).(*net.TCPConn).SyscallConn()
+		ok(t, err)
+		var most int
+		ok(t, errors.Join(raw.Control(func(fd uintptr) {
+			most, err = syscall.GetsockoptInt(int(fd), syscall.IPPROTO_TCP, syscall.TCP_MAXSEG)
+		}), err))
+		if most > segment || calls < sockets {
+			t.Errorf("the client may send segments of %d bytes after %d calls; want %d at most, and %d calls", most, calls, segment, sockets)
+		}
+		calls = 0
+	}
+	onModels(t, func(t *testing.T, model string, loops int) {
+		inherited(t, start(t, &Server{Model: model, Loops: loops, Socket: socket}).addr, loops)
+	})
+	t.Run("processes", func(t *testing.T) {
+		s := startProcesses(t, &Server{Processes: 2, Socket: socket})
+		defer gone(t)
+		defer s.Close()
+		inherited(t, s.addr, 2)
+	})
+	no := errors.New("no")
+	srv := &Server{Addr: "127.0.0.1:0", Handler: Base{}, Socket: Socket{Control: func(string, string, syscall.RawConn) error { return no }}}
+	if err := srv.ListenAndServe(t.Context()); !errors.Is(err, no) {
+		t.Errorf("Control fails: %v, want its error", err)
 	}
 }

@@ -212,6 +212,7 @@ func (s *Server) open(where []Listener) (cfg engine.Config, done func(), err err
 		l := &where[i]
 		at := engine.Listener{
 			Name: l.name(), Network: l.Network, Addr: l.Addr, Socket: l.Listener, MaxConns: l.MaxConns, Backlog: l.Backlog,
+			Control: s.Socket.Control,
 		}
 		if l.Network == "unix" && l.Listener == nil {
 			u, remove, err := l.listenUnix()

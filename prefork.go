@@ -91,7 +91,7 @@ func (s *Server) processes() (running int, restarts int64) {
 // startProcesses starts worker processes in place of an engine.
 func (s *Server) startProcesses(cfg engine.Config) (engine.Engine, error) {
 	p, err := supervisor.Start(supervisor.Config{
-		Addrs: addresses(cfg.Listeners), Processes: s.Processes, Log: cfg.Log, Serving: s.Listening,
+		Addrs: addresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, Serving: s.Listening,
 	})
 	if err != nil {
 		return nil, err

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -180,6 +181,13 @@ type Socket struct {
 	// here, where it is counted, and what is under way is as large as the network
 	// makes use of. 0, the default, is net.ipv4.tcp_notsent_lowat: no bound.
 	Unsent int
+	// Control, if set, is called with each TCP socket that is to listen at an Addr, before it
+	// is bound, as that of net.ListenConfig is: for options that connections inherit, or of
+	// the listener, such as TCP_DEFER_ACCEPT or SO_BINDTODEVICE. There is a socket for each
+	// loop, or worker process, and one more may be tried; worker processes have theirs made by
+	// their supervisor. The fields above are set after it. An error keeps the server from
+	// starting. The default is nil. Listeners that the caller has made are not passed to it.
+	Control func(network, address string, raw syscall.RawConn) error
 }
 
 // maxSocketBuffer bounds the sizes of Socket.

@@ -3,13 +3,17 @@ package examples
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -125,6 +129,73 @@ func TestLogin(t *testing.T) {
 	h.reads("still there, Ann?")
 }
 
+// Beyond the limit a client waits, connected, until another one has left.
+func TestWaiting(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("it serves under epoll")
+	}
+	addr := listening(t, "waiting", "-max", "2")
+	a, b := enter(t, addr), enter(t, addr)
+	for _, g := range []*guest{a, b} {
+		g.says("hello")
+		g.reads("hello")
+	}
+	c := enter(t, addr)
+	c.says("may I?")
+	a.says("still here")
+	a.reads("still here")
+	c.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+	if _, err := c.in.ReadByte(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the third of two at most reads %v, want nothing yet", err)
+	}
+	c.SetReadDeadline(time.Now().Add(patience))
+	b.Close()
+	c.reads("may I?")
+}
+
+// A pool with one worker has a 503 for some of those who come at once; net/http has none.
+func TestOverload(t *testing.T) {
+	get := func(addr string) (status int, retry string) {
+		r, err := http.Get("http://" + addr)
+		if err != nil {
+			t.Error(err)
+			return 0, ""
+		}
+		defer r.Body.Close()
+		io.Copy(io.Discard, r.Body)
+		return r.StatusCode, r.Header.Get("Retry-After")
+	}
+	together := func(addr string) (served, refused int64) {
+		var ok, no atomic.Int64
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				switch status, retry := get(addr); {
+				case status == http.StatusOK:
+					ok.Add(1)
+				case status == http.StatusServiceUnavailable && retry != "":
+					no.Add(1)
+				default:
+					t.Errorf("answered with %d, Retry-After %q; want 200, or 503 with a Retry-After", status, retry)
+				}
+			})
+		}
+		all.Wait()
+		return ok.Load(), no.Load()
+	}
+	if served, refused := together(listening(t, "overload", "-naive")); served != 20 || refused != 0 {
+		t.Errorf("net/http has served %d and refused %d, want 20 and 0", served, refused)
+	}
+	addr := listening(t, "overload", "-workers", "1", "-queue", "1")
+	for end := time.Now().Add(patience); !t.Failed(); {
+		if served, refused := together(addr); served > 0 && refused > 0 {
+			break
+		} else if time.Now().After(end) {
+			t.Fatalf("the pool has served %d of 20 and refused %d, want some of both", served, refused)
+		}
+	}
+}
+
 // TestActivated does what systemd does: it opens the socket, and restarts the program.
 func TestActivated(t *testing.T) {
 	exe := built(t, "activated")
@@ -194,7 +265,7 @@ func TestBalanced(t *testing.T) {
 
 // TestSizes keeps the programs of the cookbook short.
 func TestSizes(t *testing.T) {
-	for _, name := range []string{"async", "export", "announce", "requests", "heartbeat", "activated", "balanced", "tested", "login", "proxy"} {
+	for _, name := range []string{"async", "export", "announce", "requests", "heartbeat", "activated", "balanced", "tested", "login", "proxy", "waiting", "overload"} {
 		text, err := os.ReadFile(name + "/main.go")
 		if err != nil {
 			t.Fatal(err)
@@ -211,7 +282,7 @@ func TestQuotes(t *testing.T) {
 	for _, c := range []struct {
 		document string
 		quotes   int
-	}{{"../docs/cookbook.md", 15}, {"../README.md", 1}} {
+	}{{"../docs/cookbook.md", 15}, {"../README.md", 1}, {"../README.zh-CN.md", 1}} {
 		text, err := os.ReadFile(c.document)
 		if err != nil {
 			t.Fatal(err)

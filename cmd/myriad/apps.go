@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -28,6 +29,7 @@ var apps = []struct {
 	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f *appFlags, _ *myriad.Server) myriad.Handler { return f.slow(f.waitLine) }},
 	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f *appFlags, _ *myriad.Server) myriad.Handler { return f.slow(f.prove) }},
 	{"push", "sends a line that begins with ! to all connections, others back, and swallows pong", func(_ *appFlags, srv *myriad.Server) myriad.Handler { return lines(push{srv}.message) }},
+	{"log", "writes a record of every line to the log, on standard error, and sends it back", func(*appFlags, *myriad.Server) myriad.Handler { return lines(logged) }},
 	{"stall", "sends back every line at a set capacity (--stall-capacity), and stalls now and then (--stall)", func(f *appFlags, _ *myriad.Server) myriad.Handler { return myriad.Lines(newStaller(f.stall)) }},
 }
 
@@ -134,6 +136,12 @@ func (echo) Received(c *myriad.Conn, in []byte) int {
 func line(c *myriad.Conn, line []byte) {
 	c.Write(line)
 	c.WriteString("\n")
+}
+
+// logged is a handler that logs each line, as many servers do.
+func logged(c *myriad.Conn, text []byte) {
+	slog.Info("line", "from", c.RemoteAddr(), "bytes", len(text))
+	line(c, text)
 }
 
 // digest writes as many digits of a line's SHA-256 as the line is long.

@@ -120,12 +120,18 @@ func serveHere(t *testing.T, line string) *server {
 	if !strings.Contains(line, "--addr") {
 		line += " --addr 127.0.0.1:0"
 	}
+	return serveArgs(t, strings.Fields(line)...)
+}
+
+// serveArgs is serveHere for arguments that may have spaces in them.
+func serveArgs(t *testing.T, args ...string) *server {
+	t.Helper()
 	s := &server{stdout: &lockedBuffer{}, stderr: &lockedBuffer{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	code, done := 0, make(chan struct{})
 	go func() {
 		defer close(done)
-		code = execute(ctx, strings.Fields(line), strings.NewReader(""), s.stdout, s.stderr)
+		code = execute(ctx, args, strings.NewReader(""), s.stdout, s.stderr)
 	}()
 	s.stop = func() int {
 		cancel()
@@ -246,6 +252,7 @@ serve --model epol                          = "epol"; expected
 serve --app ftp                             = expected one of echo, lines, sha, sink, http, wait, pow
 serve --max-con 1                           = expected a flag that "myriad serve --help" lists
 serve --max-conns -1                        = --max-conns is -1; expected 0
+serve --sndbuf -1                           = --sndbuf is -1; expected 0
 serve --max-conns many                      = "many"; expected a value of type int
 serve --max-conns 1000000000                = RLIMIT_NOFILE
 serve --loops -2                            = --loops is -2

@@ -62,6 +62,8 @@ func (f *serveFlags) add(cmd *cobra.Command) {
 	number(&limits.MaxBuffered, "max-buffered", "Limits.MaxBuffered", "most bytes of memory that all buffers hold (default: a quarter of the memory)")
 	number(&limits.MaxHandshakes, "max-handshakes", "Limits.MaxHandshakes", "most TLS handshakes under way (default 4096)")
 	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "most connections a second that are drained at shutdown (default 100000)")
+	number(&srv.Socket.SendBuffer, "sndbuf", "Server.Socket.SendBuffer", "SO_SNDBUF of each connection, in bytes (default: the kernel's choice)")
+	number(&srv.Socket.ReceiveBuffer, "rcvbuf", "Server.Socket.ReceiveBuffer", "SO_RCVBUF of each connection, in bytes (default: the kernel's choice)")
 	span := func(field *time.Duration, name, means, help string) {
 		flag(flags, field, parseSpan, name, "", help)
 		f.fields[means] = name

@@ -35,6 +35,8 @@ type Listener struct {
 	// Backlog is how many connections may wait for the accept; 0 leaves it to the
 	// kernel.
 	Backlog int
+	// Control, if set, is called with each TCP socket of Addr before it is bound.
+	Control sock.Control
 }
 
 // Listening is where an engine listens, and what has come there: Open connections, how
@@ -60,7 +62,7 @@ func (l Listener) Bind(n int, o sock.Options) (all []net.Listener, err error) {
 	if l.Socket != nil {
 		all, err = slices.Repeat([]net.Listener{l.Socket}, n), sock.Prepare(l.Socket)
 	} else {
-		all, err = sock.ListenShared(l.Network, l.Addr, n)
+		all, err = sock.ListenShared(l.Network, l.Addr, n, l.Control)
 	}
 	for _, s := range all {
 		if err == nil {

@@ -27,16 +27,19 @@ const (
 )
 
 // ListenConfig makes a listener whose options its connections inherit:
-// no delay, keepalive, and if asked for a port shared between the listeners of
-// one program. It is plain TCP: package net would take Multipath TCP where there is
+// no delay, keepalive, if asked for a port shared between the listeners of
+// one program, and what control sets, if it is not nil. It is plain TCP: package net would take Multipath TCP where there is
 // some, whose listeners know no TCP_USER_TIMEOUT.
-func ListenConfig(reusePort bool) net.ListenConfig {
+func ListenConfig(reusePort bool, control Control) net.ListenConfig {
 	lc := net.ListenConfig{
 		KeepAlive: -1, // inherited instead of set on each connection
 		Control: func(network, address string, raw syscall.RawConn) error {
 			var err error
 			if e := raw.Control(func(fd uintptr) { err = listenOptions(int(fd), network, reusePort) }); e != nil {
 				return e
+			}
+			if err == nil && control != nil {
+				err = control(network, address, raw)
 			}
 			return err
 		},
@@ -151,9 +154,9 @@ const bindTries = 16
 // are several. The first one asks for the address alone, because sockets that share a
 // port would hide that another program has it; it then makes way for those that share.
 // If somebody takes the port in that moment, and any port will do, it is another one.
-func ListenShared(network, addr string, n int) ([]net.Listener, error) {
+func ListenShared(network, addr string, n int, control Control) ([]net.Listener, error) {
 	return listenShared(addr, n, func(addr string, shared bool) (net.Listener, error) {
-		lc := ListenConfig(shared)
+		lc := ListenConfig(shared, control)
 		return lc.Listen(context.Background(), network, addr)
 	})
 }

@@ -23,7 +23,7 @@ func (r *rival) listen(addr string, shared bool) (net.Listener, error) {
 	} else if r.shared++; r.shared == r.n && r.attempts <= r.takes {
 		return nil, &net.OpError{Op: "listen", Err: syscall.EADDRINUSE}
 	}
-	lc := ListenConfig(shared)
+	lc := ListenConfig(shared, nil)
 	l, err := lc.Listen(context.Background(), "tcp", addr)
 	if err == nil {
 		r.all = append(r.all, l)

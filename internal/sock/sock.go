@@ -57,6 +57,9 @@ func (o Options) Control(network, _ string, raw syscall.RawConn) error {
 	return err
 }
 
+// Control is called with a socket before it is bound, as that of net.ListenConfig.
+type Control = func(network, address string, raw syscall.RawConn) error
+
 // Queue is a listening TCP socket's queue of connections that wait to be accepted.
 type Queue struct {
 	At netip.AddrPort

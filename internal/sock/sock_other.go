@@ -3,6 +3,7 @@
 package sock
 
 import (
+	"context"
 	"errors"
 	"net"
 	"syscall"
@@ -11,7 +12,9 @@ import (
 
 // ListenConfig makes a listener with the options of package net. Elsewhere
 // than on Linux there are no loops to share a port.
-func ListenConfig(reusePort bool) net.ListenConfig { return net.ListenConfig{} }
+func ListenConfig(reusePort bool, control Control) net.ListenConfig {
+	return net.ListenConfig{Control: control}
+}
 
 func setUnsent(uintptr, int) error { return nil }
 
@@ -22,8 +25,9 @@ func (o Options) ForAccepted(net.Listener) error { return nil }
 func Prepare(net.Listener) error { return nil }
 
 // ListenShared listens once: where ports can't be shared like on Linux, n is 1.
-func ListenShared(network, addr string, n int) ([]net.Listener, error) {
-	l, err := net.Listen(network, addr)
+func ListenShared(network, addr string, n int, control Control) ([]net.Listener, error) {
+	lc := ListenConfig(false, control)
+	l, err := lc.Listen(context.Background(), network, addr)
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@ var errStopping = errors.New("not started: the supervisor is stopping")
 func (sp *execSpawner) listen() (addrs []net.Addr, err error) {
 	sp.listeners = make([][]*os.File, sp.cfg.Processes)
 	for _, at := range sp.cfg.Addrs {
-		all, err := sock.ListenShared(at.Network, at.Addr, sp.cfg.Processes)
+		all, err := sock.ListenShared(at.Network, at.Addr, sp.cfg.Processes, sp.cfg.Control)
 		if err != nil {
 			return nil, err
 		}

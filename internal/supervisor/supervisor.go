@@ -11,12 +11,15 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // Config is what a supervisor is started with.
 type Config struct {
 	// Addrs are where to listen, at least one.
 	Addrs []Address
+	// Control, if set, is called with each socket before it is bound.
+	Control sock.Control
 	// Processes is the number of workers, at least 1.
 	Processes int
 	// Serving, if set, is called with each address when all workers serve for the
