@@ -6,6 +6,8 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -93,6 +95,33 @@ func TestIdleMemory(t *testing.T) {
 		s = start(t, &Server{Model: model, Handler: b})
 		t.Logf("%s, Blocking, with a value: %d bytes each", model, measure(t, s.addr))
 		s.Close()
+	}
+}
+
+type rawEcho struct{ Base }
+
+func (rawEcho) Received(c *Conn, in []byte) int { n, _ := c.Write(in); return n }
+
+// A goroutine that serves a connection by itself keeps the stack of 2 KiB with which it began,
+// also when it has echoed something: Go doubles it where calls are too deep, and takes nothing
+// back from a goroutine that waits.
+func TestStackOfGoroutineModel(t *testing.T) {
+	const conns = 1000
+	s := start(t, &Server{Model: Goroutine, Handler: rawEcho{}})
+	must(t, greetRaw(s.addr, conns/10))
+	stacks := func() int64 {
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.StackInuse)
+	}
+	most := int64(3 << 10)
+	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		most *= 4 // its frames are larger
+	}
+	before := stacks()
+	must(t, greetRaw(s.addr, conns))
+	if each := (stacks() - before) / conns; each > most {
+		t.Errorf("%d bytes of stack for each connection that has been answered; want the 2,048 that a goroutine begins with", each)
 	}
 }
 

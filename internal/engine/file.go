@@ -193,22 +193,25 @@ func (c *Conn) end() **Buffer {
 func (c *Conn) lastOutput() *Buffer { return *c.end() }
 
 // room is the buffer to append n bytes to that are written.
-func (c *Conn) room(n int) *Buffer { return c.bufferAt(c.end(), n) }
-
-// transport is the buffer to append n bytes to that are for the transport.
-func (c *Conn) transport(n int) *Buffer {
-	if c.layer() != nil {
-		return c.bufferAt(&c.out, n)
-	}
-	return c.room(n)
-}
-
-func (c *Conn) bufferAt(b **Buffer, n int) *Buffer {
+func (c *Conn) room(n int) *Buffer {
+	b := c.end()
 	if *b == nil {
-		c.closeBypass()
-		*b = c.host.get(n)
+		c.makeOutput(b, n)
 	}
 	return *b
+}
+
+// transport is where what is for the transport goes to: with a layer files wait before it.
+func (c *Conn) transport() **Buffer {
+	if c.layer() != nil {
+		return &c.out
+	}
+	return c.end()
+}
+
+func (c *Conn) makeOutput(b **Buffer, n int) {
+	c.closeBypass()
+	*b = c.host.get(n)
 }
 
 // File is the part of a file that is to be sent next, if it can be sent as it is, and

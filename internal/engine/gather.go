@@ -52,6 +52,12 @@ func (c *Conn) put(size int, pieces ...[]byte) {
 	}
 }
 
+// putLarge is put of one piece. It is not part of Write, whose frame is to be small: the stack
+// of a goroutine that has only 2 KiB does not grow then for what most handlers write.
+//
+//go:noinline
+func (c *Conn) putLarge(p []byte) { c.put(len(p), p) }
+
 // mayGather says whether so much may be sent at once: if all that is before it goes
 // along, and the kernel has not refused any of that.
 func (c *Conn) mayGather(size, pieces int) bool {

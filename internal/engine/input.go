@@ -41,6 +41,15 @@ func (c *Conn) Plain(p []byte) {
 	}
 	c.heard = c.host.coarseNow()
 	c.state &^= silent | allMissed
+	if c.is(closing|failed|relayed) || c.host.OnWorkers || c.in != nil {
+		c.plainLater(p)
+	} else if rest := c.offer(p, nil); len(rest) > 0 && !c.is(closing|failed) {
+		c.keep(rest)
+	}
+}
+
+// plainLater is Plain for a connection whose handler is not called with p itself.
+func (c *Conn) plainLater(p []byte) {
 	switch {
 	case c.is(closing | failed):
 	case c.is(relayed):
@@ -52,13 +61,9 @@ func (c *Conn) Plain(p []byte) {
 	case c.host.OnWorkers:
 		c.keep(p)
 		c.state |= inputHeld
-	case c.in != nil:
+	default:
 		c.host.append(c.in, p)
 		c.offerBuffered(nil)
-	default:
-		if rest := c.offer(p, nil); len(rest) > 0 && !c.is(closing|failed) {
-			c.keep(rest)
-		}
 	}
 }
 

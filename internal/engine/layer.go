@@ -154,7 +154,11 @@ func (c *Conn) passDown(p []byte) {
 // Append appends to the output as it goes to the transport.
 func (c *Conn) Append(p []byte) {
 	if len(p) > 0 && !c.is(failed) {
-		push(c.host, c.transport(len(p)), p)
+		b := c.transport()
+		if *b == nil {
+			c.makeOutput(b, len(p))
+		}
+		push(c.host, *b, p)
 	}
 }
 

@@ -13,11 +13,14 @@ func (c *Conn) Write(p []byte) (int, error) {
 	if err := c.writable(len(p)); err != nil {
 		return 0, err
 	}
-	if c.layer() != nil {
+	switch {
+	case c.layer() != nil:
 		c.passDown(p)
-		return len(p), nil
+	case c.mayGather(len(p), 1):
+		c.putLarge(p)
+	default:
+		c.Append(p)
 	}
-	c.put(len(p), p)
 	return len(p), nil
 }
 

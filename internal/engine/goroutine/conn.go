@@ -60,16 +60,7 @@ func (g *group) local(c *engine.Conn) netip.AddrPort {
 // run is the connection's life. It was dialled at a time, or accepted, and something may
 // have been read from it already.
 func (c *conn) run(dialled time.Duration, read []byte) {
-	c.updateClock()
-	peer := addrPort(c.nc.RemoteAddr())
-	if dialled != 0 {
-		c.Dialling(peer, dialled)
-	}
-	c.Open(peer, dialled != 0)
-	if len(read) > 0 {
-		c.Arrived(read)
-		c.noteProxiedPeer()
-	}
+	c.open(dialled, read)
 	for {
 		switch c.Next() {
 		case engine.Send:
@@ -97,6 +88,19 @@ func (c *conn) run(dialled time.Duration, read []byte) {
 				c.Room() // the next Send waits for it
 			}
 		}
+	}
+}
+
+func (c *conn) open(dialled time.Duration, read []byte) {
+	c.updateClock()
+	peer := addrPort(c.nc.RemoteAddr())
+	if dialled != 0 {
+		c.Dialling(peer, dialled)
+	}
+	c.Open(peer, dialled != 0)
+	if len(read) > 0 {
+		c.Arrived(read)
+		c.noteProxiedPeer()
 	}
 }
 

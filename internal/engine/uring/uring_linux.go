@@ -67,6 +67,9 @@ func probe() (err error) {
 // And a turn in which every handler takes long is to end soon, for Auto to see it.
 const turnBatch = 64
 
+// mostDeferred is the most pieces of deferred work that a round asks for.
+const mostDeferred = 4 * turnBatch
+
 // What a completion is of, in the upper half of its user data; the lower is the
 // connection's slot.
 const (
@@ -155,11 +158,13 @@ func (d *driver) Poll() (some, more bool) {
 
 // newRound has the kernel run what it has deferred. It does so some 20 pieces at a
 // time; as many are wanted as what completes at once, so that connections that wait
-// for it get an even share.
+// for it get an even share, but no more than a few turns can handle: the sends that they
+// cause complete behind the round, and hold a buffer each until then.
 func (d *driver) newRound() {
 	atOnce := d.ring.completions() + d.ring.tail - d.ring.submitted
+	more := min(atOnce, mostDeferred)
 	d.ring.enter(enterGetEvents, 0)
-	for n := uint32(0); n < atOnce && d.ring.completions() < 2*atOnce && d.ring.deferred() && d.ring.broken == 0; n++ {
+	for n := uint32(0); n < more && d.ring.completions() < atOnce+more && d.ring.deferred() && d.ring.broken == 0; n++ {
 		d.ring.enter(enterGetEvents, 0)
 	}
 	d.left = d.ring.completions()
