@@ -187,7 +187,7 @@ type Socket struct {
 	// loop, or worker process, and one more may be tried; worker processes have theirs made by
 	// their supervisor. The fields above are set after it. An error keeps the server from
 	// starting. The default is nil. Listeners that the caller has made are not passed to it.
-	Control func(network, address string, raw syscall.RawConn) error
+	Control func(network, address string, raw syscall.RawConn) error `json:"-"`
 }
 
 // maxSocketBuffer bounds the sizes of Socket.
