@@ -54,7 +54,7 @@ func (r *run) interval() *Interval {
 		Latency: latencyOf(&g.now.window, &g.now.outside), Connect: latencyOf(&g.now.connect),
 	}
 	if !r.script().noReply || r.cfg.Check > 0 {
-		i.Flying = s.flying()
+		i.InFlight = s.inFlight()
 	}
 	if t.open() {
 		s.run[nIntended], i.Waiting = r.planned(s, now)

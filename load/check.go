@@ -375,11 +375,11 @@ func (c Config) checkConnections() error {
 	if c.Ramp.Over < 0 || c.Ramp.Over > maxTime {
 		return &SettingError{"ramp", fmt.Errorf("%v; expected 0s to %v", c.Ramp.Over, maxTime)}
 	}
-	if n := int64(c.Pipeline) * int64(c.messageSize()); n > maxFlyingBytes {
-		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.messageSize(), maxFlyingBytes)
+	if n := int64(c.Pipeline) * int64(c.messageSize()); n > maxInFlightBytes {
+		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.messageSize(), maxInFlightBytes)
 	}
-	if n := int64(c.Pipeline) * int64(c.Connections); n > maxFlying {
-		return fmt.Errorf("load: %d connections with a pipeline of %d; expected at most %d messages in flight", c.Connections, c.Pipeline, maxFlying)
+	if n := int64(c.Pipeline) * int64(c.Connections); n > maxInFlight {
+		return fmt.Errorf("load: %d connections with a pipeline of %d; expected at most %d messages in flight", c.Connections, c.Pipeline, maxInFlight)
 	}
 	return nil
 }

@@ -15,11 +15,11 @@ const (
 	MaxPipeline = 1024
 	// maxConnections bounds the memory of a mistyped number.
 	maxConnections = 64 << 20
-	// maxFlying bounds the messages in flight on all connections: 8 bytes
+	// maxInFlight bounds the messages in flight on all connections: 8 bytes
 	// are kept for each.
-	maxFlying = 256 << 20
-	// maxFlyingBytes bounds the bytes in flight on one connection.
-	maxFlyingBytes = 64 << 20
+	maxInFlight = 256 << 20
+	// maxInFlightBytes bounds the bytes in flight on one connection.
+	maxInFlightBytes = 64 << 20
 	// maxRate is the most new connections a second that can be paced.
 	maxRate = 10_000_000
 	// maxLoops bounds the threads of a mistyped number.

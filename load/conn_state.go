@@ -12,9 +12,9 @@ import (
 
 // connState is the generator's part of a connection. It belongs to the connection's
 // owner, but for ref and number, which are written once, under the shard's lock,
-// and for flying, due and state, which are written under it.
+// and for inFlight, due and state, which are written under it.
 //
-//	             answered            sent = answered + flying
+//	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
 //	                   │                  └────────┘ due: have a time, and are to be sent
 //	                   └─ pos bytes of the next answer have come
@@ -24,7 +24,7 @@ type connState struct {
 	id       uint32 // its place in the table
 	number   uint32 // of the connection, in the order in which they were established
 	pos      uint32
-	flying   uint16
+	inFlight uint16
 	due      uint16
 	shard    uint16
 	state    uint16

@@ -368,7 +368,7 @@ func TestHeldMemory(t *testing.T) {
 	}
 	b.Arrived([]byte("all\n"))
 	same("told")
-	v := &verification{number: 1, most: 10}
+	v := &verification{number: 1, end: tr.lineEnd, most: 10}
 	line, ping := make([]byte, 0, verifyLine), []byte("ping\n")
 	if n := testing.AllocsPerRun(100, func() {
 		for _, c := range []*engine.Conn{a, b} {

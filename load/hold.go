@@ -201,7 +201,7 @@ func (s *shard) drop(size int) {
 func (s *shard) remove(ref engine.Ref) (a asked, ok bool) {
 	if a, ok = s.asked[ref]; ok {
 		delete(s.asked, ref)
-		a.of.flying.Add(-1)
+		a.of.inFlight.Add(-1)
 	}
 	return a, ok
 }

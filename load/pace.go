@@ -14,13 +14,13 @@ import (
 
 // room says whether a connection may have one more message in flight.
 func (t *traffic) room(l *connState) bool {
-	return int(l.flying)+int(l.due) < t.cfg.Pipeline && l.state&(gone|expired|mistaken) == 0
+	return int(l.inFlight)+int(l.due) < t.cfg.Pipeline && l.state&(gone|expired|mistaken) == 0
 }
 
 // claim has a connection send one more message, which was to be sent at the given time.
 func (t *traffic) claim(s *shard, l *connState, at time.Duration) {
 	if t.table.intended != nil {
-		t.table.intended[t.table.place(l, l.answered+uint64(l.flying)+uint64(l.due))] = at
+		t.table.intended[t.table.place(l, l.answered+uint64(l.inFlight)+uint64(l.due))] = at
 	}
 	l.due++
 	s.sum.run[nDue]++
@@ -32,7 +32,7 @@ func (t *traffic) allowed(l *connState, n int, now time.Duration) int {
 		return 0
 	}
 	if t.cfg.Messages > 0 {
-		n = int(min(uint64(n), uint64(t.cfg.Messages)-l.answered-uint64(l.flying)-uint64(l.due)))
+		n = int(min(uint64(n), uint64(t.cfg.Messages)-l.answered-uint64(l.inFlight)-uint64(l.due)))
 	}
 	return n
 }
@@ -270,7 +270,7 @@ func (t *traffic) recordLate(s *shard, l *connState, now time.Duration) {
 		return
 	}
 	for k := range uint64(l.due) {
-		if at := t.table.intended[t.table.place(l, l.answered+uint64(l.flying)+k)]; t.counts(at) {
+		if at := t.table.intended[t.table.place(l, l.answered+uint64(l.inFlight)+k)]; t.counts(at) {
 			s.times.late.record(now-at, 1)
 		}
 	}
@@ -310,7 +310,7 @@ func (t *traffic) countUnsent(s *shard, l *connState) {
 		return
 	}
 	for k := range uint64(l.due) {
-		if t.counts(t.table.intended[t.table.place(l, l.answered+uint64(l.flying)+k)]) {
+		if t.counts(t.table.intended[t.table.place(l, l.answered+uint64(l.inFlight)+k)]) {
 			s.sum.run[nUnsent]++
 		}
 	}

@@ -255,7 +255,7 @@ func (r *run) drain(ctx context.Context) error {
 		done: func(sum) bool {
 			behind := r.traffic.open() && r.traffic.behind() // before the sum: what is taken in between is due in it
 			s := r.sum()
-			return s.open() == 0 || !behind && s.run[nDue] == 0 && (s.flying() == 0 || r.cfg.noReply())
+			return s.open() == 0 || !behind && s.run[nDue] == 0 && (s.inFlight() == 0 || r.cfg.noReply())
 		},
 		stall: r.cfg.Drain,
 		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nSent] },

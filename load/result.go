@@ -40,10 +40,10 @@ type Interval struct {
 	// Exchanged counts connections that have got the answers to all their messages, where
 	// each has a number of them.
 	Exchanged int64 `json:"exchanged,omitempty"`
-	// Flying is how many messages had no answer yet at its end, Waiting how
+	// InFlight is how many messages had no answer yet at its end, Waiting how
 	// many of the plan had not been sent.
-	Flying  int64 `json:"flying"`
-	Waiting int64 `json:"waiting,omitempty"`
+	InFlight int64 `json:"in_flight"`
+	Waiting  int64 `json:"waiting,omitempty"`
 	// Heartbeats counts those of the server, Heard the connections that got the
 	// broadcast, and Unexpected other lines, on connections that are held. The
 	// lines of a verification count as messages that are sent and answered.
@@ -321,7 +321,7 @@ var Counters = []Counter{
 	},
 	{
 		Name: "in_flight", Metric: "messages_in_flight", Help: "Messages that have no answer yet.", Gauge: true, at: -1,
-		interval: func(i *Interval) *int64 { return &i.Flying },
+		interval: func(i *Interval) *int64 { return &i.InFlight },
 	},
 	{
 		Name: "waiting", Metric: "messages_waiting", Help: "Messages of the plan of an open loop whose time has come and that have not been sent.", Gauge: true, at: -1,
@@ -353,7 +353,7 @@ var Counters = []Counter{
 	},
 }
 
-// setInterval sets what an interval counts to what has come since before.
+// setCounts sets what an interval counts to what has come since before.
 func (i *Interval) setCounts(now, before *counts) {
 	for k := range Counters {
 		if c := &Counters[k]; c.interval != nil && c.at >= 0 {

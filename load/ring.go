@@ -40,7 +40,7 @@ func (r *ring) message(dst []byte, number uint32, k uint64) []byte {
 // check compares answers that are the messages in one go, as they lie in memory.
 func (r *ring) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
 	pos, size := int(l.pos), r.text.size
-	owed := in[:min(len(in), (int(l.flying)-ahead)*size-pos)]
+	owed := in[:min(len(in), (int(l.inFlight)-ahead)*size-pos)]
 	at := r.text.after(r.place(l.number, l.answered+uint64(ahead)), pos)
 	for h.used < len(owed) {
 		want := r.text.run(at, len(owed)-h.used)

@@ -38,11 +38,11 @@ func FuzzCheck(f *testing.F) {
 		}
 		text := newBlock(int(size), 0)
 		h := &ring{text}
-		fresh := func() *connState { return &connState{number: id, flying: uint16(messages)} }
+		fresh := func() *connState { return &connState{number: id, inFlight: uint16(messages)} }
 		// check takes what was heard off what is in flight, as traffic does.
 		check := func(l *connState, in []byte) (good, answers int) {
 			heard := h.check(nil, l, in, 0)
-			l.flying -= uint16(heard.answers)
+			l.inFlight -= uint16(heard.answers)
 			l.answered += uint64(heard.answers)
 			if (heard.wrong == nil) != (heard.used == len(in)) {
 				t.Fatalf("%d of %d bytes used, %v", heard.used, len(in), heard.wrong)

@@ -203,7 +203,7 @@ func (e *made) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h prog
 	want := *b
 	defer func() { *b = want; scratch.Put(b) }()
 	for h.used < len(in) {
-		if ahead+h.answers == int(l.flying) {
+		if ahead+h.answers == int(l.inFlight) {
 			h.wrong = errWrong
 			break
 		}
@@ -230,7 +230,7 @@ func (e *made) expects(l *connState) []byte { return owed(e.of, l) }
 
 // owed is what the next bytes should have been, where answers are known.
 func owed(of messageMaker, l *connState) []byte {
-	if l.flying == 0 {
+	if l.inFlight == 0 {
 		return nil
 	}
 	return of.message(nil, l.number, l.answered)[l.pos:]
@@ -246,7 +246,7 @@ type ruled struct {
 func (r *ruled) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
 	h.used, h.answers, h.wrong = r.rule.Feed(&r.table.states[l.id], in, r.seen)
 	h.bytes = h.used
-	if most := int(l.flying) - ahead; h.wrong == nil && h.answers > most {
+	if most := int(l.inFlight) - ahead; h.wrong == nil && h.answers > most {
 		h.answers = most
 		h.wrong = errMuch
 	}

@@ -37,8 +37,8 @@ func (s sum) open() int64 { return s.run[nOpened] - s.run[nClosed] }
 // heardOpen is how many connections that are open have had the broadcast.
 func (s sum) heardOpen() int64 { return s.run[nHeard] - s.run[nHeardClosed] }
 
-// flying is how many messages an answer can still come for.
-func (s sum) flying() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
+// inFlight is how many messages an answer can still come for.
+func (s sum) inFlight() int64 { return s.run[nSent] - s.run[nAnswered] - s.run[nDropped] }
 
 // shard adds up what happens on the connections of one loop, or of some goroutines, and
 // paces them.

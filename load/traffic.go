@@ -273,7 +273,7 @@ func (t *traffic) account(s *shard, l *connState, h progress, now time.Duration)
 		s.sum.count(nAnswered, int64(h.answers), measured)
 		s.sum.run[nBytesAnswered] += t.table.bytes(l, l.answered, h.answers, t.script)
 		t.recordAll(s, l, h.answers, now)
-		l.flying -= uint16(h.answers)
+		l.inFlight -= uint16(h.answers)
 		l.answered += uint64(h.answers)
 		s.sum.lastAnswer = now
 		if t.cfg.Messages > 0 && l.answered == uint64(t.cfg.Messages) {
@@ -335,7 +335,7 @@ func (t *traffic) sending(s *shard, l *connState, now time.Duration) batch {
 	if l.due == 0 {
 		return batch{}
 	}
-	p := batch{from: l.answered + uint64(l.flying), n: int(l.due), measured: t.measured(now)}
+	p := batch{from: l.answered + uint64(l.inFlight), n: int(l.due), measured: t.measured(now)}
 	for k := range uint64(p.n) {
 		t.table.times[t.table.place(l, p.from+k)] = now
 	}
@@ -344,7 +344,7 @@ func (t *traffic) sending(s *shard, l *connState, now time.Duration) batch {
 		l.answered += uint64(p.n)
 		t.standBy(s, l, now) // no answer will
 	} else {
-		l.flying += uint16(p.n)
+		l.inFlight += uint16(p.n)
 	}
 	s.sum.count(nSent, int64(p.n), p.measured)
 	if t.script.fixed > 0 {
@@ -411,12 +411,12 @@ func (t *traffic) leave(l *connState) (state uint16) {
 	l.state |= gone
 	s.sum.run[nClosed]++
 	if !t.closing.Load() || l.state&expired != 0 {
-		s.sum.run[nDropped] += int64(l.flying)
-		s.sum.run[nBytesDropped] += t.table.bytes(l, l.answered, int(l.flying), t.script)
+		s.sum.run[nDropped] += int64(l.inFlight)
+		s.sum.run[nBytesDropped] += t.table.bytes(l, l.answered, int(l.inFlight), t.script)
 	}
 	if l.state&expired != 0 {
 		s.sum.run[nExpired]++
-		s.sum.run[nCutOff] += int64(l.flying)
+		s.sum.run[nCutOff] += int64(l.inFlight)
 	}
 	t.countUnsent(s, l)
 	s.sum.run[nDue] -= int64(l.due)

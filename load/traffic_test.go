@@ -45,7 +45,7 @@ func TestWindow(t *testing.T) {
 		}
 		tr.endWindow()
 		echoBack(c)
-		if s := sumOf(tr.shards); s.run[nSent] != 8 || s.run[nAnswered] != 8 || s.window[nAnswered] != test.answered || s.flying() != 0 {
+		if s := sumOf(tr.shards); s.run[nSent] != 8 || s.run[nAnswered] != 8 || s.window[nAnswered] != test.answered || s.inFlight() != 0 {
 			t.Errorf("%s, after the end: got %+v", name, s)
 		}
 	}

@@ -65,7 +65,7 @@ func simulate(cfg Config, server stall.Plan, mail time.Duration) (*simulation, *
 	s.traffic.endWindow()
 	s.play(func() bool {
 		sum := s.sum()
-		return (sum.flying() == 0 || s.script().noReply) && !(s.traffic.open() && s.traffic.behind())
+		return (sum.inFlight() == 0 || s.script().noReply) && !(s.traffic.open() && s.traffic.behind())
 	})
 	s.skipUnsent()
 	return s, s.result(s.sum())

@@ -25,10 +25,10 @@ type verification struct {
 	number int
 	seed   uint64
 	end    string // of a line
-	// most is how many lines may be in flight, flying how many are, or are
+	// most is how many lines may be in flight, inFlight how many are, or are
 	// about to be.
-	most   int32
-	flying atomic.Int32
+	most     int32
+	inFlight atomic.Int32
 	// walking counts the shards that have connections which were not asked.
 	walking atomic.Int32
 	// stopped says that no more are asked. Once a shard's lock has been held
@@ -75,18 +75,18 @@ func (r *verification) share() int {
 // claim takes a place in flight, if there is one.
 func (r *verification) claim() bool {
 	for {
-		n := r.flying.Load()
+		n := r.inFlight.Load()
 		if n >= r.most {
 			return false
 		}
-		if r.flying.CompareAndSwap(n, n+1) {
+		if r.inFlight.CompareAndSwap(n, n+1) {
 			return true
 		}
 	}
 }
 
 // done says that every connection has been asked, and none has to answer.
-func (r *verification) done() bool { return r.walking.Load() == 0 && r.flying.Load() == 0 }
+func (r *verification) done() bool { return r.walking.Load() == 0 && r.inFlight.Load() == 0 }
 
 func (t *traffic) paceVerify(loop int, at time.Duration, touch func(engine.Ref) bool) time.Duration {
 	r := t.verifying.Load()
@@ -224,7 +224,7 @@ func (t *traffic) giveUp(r *verification) (missing int64) {
 	for _, s := range t.shards {
 		s.mu.Lock()
 		for _, a := range s.asked {
-			r.flying.Add(-1)
+			r.inFlight.Add(-1)
 			if a.sent > 0 {
 				missing++
 				s.sum.run[nDropped]++
@@ -256,7 +256,7 @@ func (r *run) verify(ctx context.Context) error {
 	})
 	v.stopped.Store(true)
 	if err != nil && !errors.Is(err, errStalled) {
-		flies := func(sum) bool { return v.flying.Load() == 0 }
+		flies := func(sum) bool { return v.inFlight.Load() == 0 }
 		_ = r.await(context.WithoutCancel(ctx), wait{most: min(r.cfg.Drain, cancelDrain), done: flies})
 	}
 	missing := t.giveUp(v)

@@ -128,7 +128,7 @@ func (f *framing) data(c *engine.Conn, l *connState, part websocket.Part, ahead 
 	if !part.Last {
 		return
 	}
-	if ahead+h.answers >= int(l.flying) {
+	if ahead+h.answers >= int(l.inFlight) {
 		h.wrong = errMuch
 		return
 	}

@@ -177,7 +177,7 @@ func (v *liveView) lines(width int) (all []liveLine) {
 		add(label, "%-12s %s", format.Whole(v.rates[len(v.rates)-1])+"/s", sparkline(v.rates, width-labelWidth-13))
 	}
 	if i.Intended > 0 || i.Waiting > 0 {
-		add("planned", "%s/s, %s waiting, %s in flight", format.Whole(v.perSecond(i.Intended)), format.Count(i.Waiting), format.Count(i.Flying))
+		add("planned", "%s/s, %s waiting, %s in flight", format.Whole(v.perSecond(i.Intended)), format.Count(i.Waiting), format.Count(i.InFlight))
 	}
 	if i.BytesSent+i.BytesReceived > 0 {
 		add("bytes", "in %s/s, out %s/s", format.Bytes(v.perSecond(i.BytesReceived)), format.Bytes(v.perSecond(i.BytesSent)))

@@ -43,8 +43,8 @@ type Link struct {
 }
 
 const (
-	// maxFlying is how many packets are on the way in one direction at most.
-	maxFlying = 8192
+	// maxInFlight is how many packets are on the way in one direction at most.
+	maxInFlight = 8192
 	// maxPacket is more than the largest packet, whose size is the interface's
 	// default of 1,500 bytes.
 	maxPacket = 2048
@@ -97,7 +97,7 @@ func (l *Link) close() {
 func (l *Link) carry(from, to *os.File, direction uint64) {
 	var flying sync.WaitGroup
 	defer flying.Wait()
-	room := make(chan struct{}, maxFlying)
+	room := make(chan struct{}, maxInFlight)
 	random := rand.New(rand.NewPCG(l.weather.Load().Seed, direction))
 	var mu sync.Mutex
 	latest := int64(-1)
