@@ -8,9 +8,11 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/pool"
 )
 
 // exchange is one request and its response.
@@ -26,6 +28,8 @@ type exchange struct {
 	h      *HTTP
 	ref    myriad.Ref
 	limits *myriad.Limits
+	pool   *pool.Pool
+	job    *job
 
 	request http.Request // what req is made of
 	header  http.Header
@@ -48,6 +52,7 @@ type exchange struct {
 	// The owner's:
 	answered bool // only the rest of the body is still to come
 	skipped  int  // bytes of that
+	cost     int  // its memory without the body, as Limits.MaxBuffered counts it
 	paused   bool // requests behind this one wait
 }
 
@@ -67,8 +72,15 @@ func (x *exchange) prepare(h *HTTP, c *myriad.Conn) {
 	x.request = http.Request{Header: x.header}
 }
 
+// maxKeptFields is the most fields of a header that is used again: a map stays as large as it
+// was, and clearing it takes as long.
+const maxKeptFields = 64
+
 // recycle makes it ready for another one.
 func (x *exchange) recycle() {
+	if len(x.header) > maxKeptFields {
+		x.header = make(http.Header)
+	}
 	clear(x.header)
 	clear(x.memory.values[:x.memory.used])
 	x.memory.used = 0
@@ -96,15 +108,26 @@ func (x *exchange) unreadable() bool {
 	return !b.complete() && (x.expects && !b.told || b.err != nil || b.by.over || !b.framed.chunked && b.framed.left > maxSkipped)
 }
 
-// start has the handler called by a worker.
-func (x *exchange) start(c *myriad.Conn) {
+// What a request that a worker handles takes, beside its head, and a goroutine that waits
+// for more of its body.
+const (
+	requestMemory = 2 << 10
+	waiterMemory  = 8 << 10
+)
+
+// start has the handler called by a worker. The head has so many bytes.
+func (x *exchange) start(c *myriad.Conn, head int) {
 	x.readable.L = &x.mu
+	x.job = new(job)
+	x.job.x.Store(x)
 	ctx, cancel := context.WithCancel(&connContext{Context: context.Background(), x: x})
 	x.cancel = cancel
 	x.req = x.request.WithContext(ctx)
 	x.body = body{x: x, framed: newFraming(x.length), told: !x.expects}
+	x.cost = requestMemory + 2*head // its text, and the map of its fields
 	if x.req.Body = http.NoBody; x.length != 0 {
 		x.req.Body = &x.body
+		x.cost += waiterMemory
 	}
 	if d := x.h.ReadTimeout; d > 0 && x.length != 0 {
 		x.body.by.set(&x.mu, time.Now().Add(d), x.readable.Broadcast)
@@ -115,19 +138,31 @@ func (x *exchange) start(c *myriad.Conn) {
 	x.res.init(x, nil)
 	c.SetValue(x)
 	c.Retain()
+	core(c).Hold(x.cost, false)
 	x.h.run(c, x)
 }
 
+// job is an exchange that waits for a worker. It is empty when its connection has closed
+// before: what waits in the pool's queue then keeps nothing of it.
+type job struct{ x atomic.Pointer[exchange] }
+
+// take empties it; nil if it is empty already.
+func (j *job) take() *exchange { return j.x.Swap(nil) }
+
 // Run implements pool.Job.
-func (x *exchange) Run(context.Context) {
-	defer x.end() // also where the handler ends its goroutine
-	x.serve(x.h.handler())
+func (j *job) Run(context.Context) {
+	if x := j.take(); x != nil {
+		defer x.end() // also where the handler ends its goroutine
+		x.serve(x.h.handler())
+	}
 }
 
 // Dropped implements pool.Dropper: the pool is overloaded, or closed.
-func (x *exchange) Dropped(error) {
-	x.refuse()
-	x.end()
+func (j *job) Dropped(error) {
+	if x := j.take(); x != nil {
+		x.refuse()
+		x.end()
+	}
 }
 
 // end gives the connection back when the handler has returned.
@@ -227,6 +262,9 @@ func (x *exchange) received(c *myriad.Conn, in []byte) (used int) {
 	defer x.mu.Unlock()
 	b := &x.body
 	used = b.arrived(in)
+	if !x.answered {
+		core(c).Hold(x.cost+cap(b.buf), false)
+	}
 	x.readable.Broadcast()
 	switch {
 	case x.answered:
@@ -263,6 +301,7 @@ func (x *exchange) finish(c *myriad.Conn) {
 	if x.h.WriteTimeout > 0 {
 		c.SetDeadline(0)
 	}
+	core(c).Hold(0, false)
 	c.Release()
 	switch {
 	case x.then != nil:
@@ -317,6 +356,9 @@ func (x *exchange) connClosed(why error) {
 		close(x.ended)
 	}
 	x.readable.Broadcast()
+	if x.job.take() != nil {
+		x.stop() // nobody else will
+	}
 	if why != myriad.ErrDetached {
 		x.cancel()
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -92,26 +93,25 @@ func (h *HTTP) logf(format string, args ...any) {
 	}
 }
 
+// core is a connection as the engines know it.
+func core(c *myriad.Conn) *engine.Conn { return (*engine.Conn)(c) }
+
 // most is the most bytes of a head.
-func (h *HTTP) most(l *myriad.Limits) int {
+func (h *HTTP) most(c *myriad.Conn) int {
 	most := h.MaxHeaderBytes
 	if most <= 0 {
 		most = maxHeaderBytes
 	}
-	limit := l.MaxMessage
-	if limit == 0 {
-		limit = 64 << 10
-	}
-	return min(most, limit-1)
+	return min(most, core(c).MaxMessage()-1)
 }
 
 // run has a worker call the handler.
 func (h *HTTP) run(c *myriad.Conn, x *exchange) {
-	p := h.Pool
-	if p == nil {
-		p = shared()
+	if x.pool = h.Pool; x.pool == nil {
+		x.pool = shared()
 	}
-	if err := p.TrySubmitTask(pool.Task{Job: x}); err != nil {
+	if err := x.pool.TrySubmitTask(pool.Task{Job: x.job}); err != nil {
+		x.job.take()
 		x.refuse()
 		x.mu.Lock()
 		x.stop()
@@ -141,7 +141,11 @@ func (h *HTTP) Received(c *myriad.Conn, in []byte) (used int) {
 			}
 			continue
 		}
-		n, more := h.next(c, in[used:])
+		seen := 0
+		if used == 0 {
+			seen = core(c).Refused()
+		}
+		n, more := h.next(c, in[used:], seen)
 		if used += n; !more {
 			break
 		}
@@ -149,16 +153,16 @@ func (h *HTTP) Received(c *myriad.Conn, in []byte) (used int) {
 	return used
 }
 
-// next takes the request that in begins with, if its head is whole, and says how many bytes
-// it has used, and whether what is behind them is HTTP's.
-func (h *HTTP) next(c *myriad.Conn, in []byte) (used int, more bool) {
-	n, err := headLength(in, h.most(&c.Server().Limits))
+// next takes the request that in begins with, if its head is whole, of which it has seen some
+// bytes before. It says how many it has used, and whether what is behind them is HTTP's.
+func (h *HTTP) next(c *myriad.Conn, in []byte, seen int) (used int, more bool) {
+	n, err := headLength(in, seen, h.most(c))
 	if err != nil {
 		h.bad(c, err)
 		return len(in), false
 	}
 	if n == 0 {
-		if h.ReadHeaderTimeout > 0 {
+		if h.ReadHeaderTimeout > 0 && seen == 0 {
 			c.SetTimer(h.ReadHeaderTimeout)
 		}
 		return 0, false
@@ -180,7 +184,7 @@ func (h *HTTP) next(c *myriad.Conn, in []byte) (used int, more bool) {
 			return n, x.answer(c, q)
 		}
 	}
-	x.start(c)
+	x.start(c, n)
 	return n, true
 }
 
@@ -222,7 +226,7 @@ func (h *HTTP) bad(c *myriad.Conn, err error) {
 // Ended implements myriad.Handler.
 func (h *HTTP) Ended(c *myriad.Conn, rest []byte) (used int) {
 	used = h.Received(c, rest)
-	if x, ok := c.Value().(*exchange); ok && used == len(rest) {
+	if x, ok := c.Value().(*exchange); ok && (used == len(rest) || !c.Paused()) {
 		x.peerEnded()
 	}
 	return used
