@@ -166,6 +166,7 @@ func (p *Pool) Block(f func()) {
 	if p.searching.Load() == 0 && p.anyQueued() {
 		p.wakeWorker()
 	}
+	p.wakeWaiter()
 	f()
 }
 

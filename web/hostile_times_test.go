@@ -15,6 +15,7 @@ import (
 // TestDrips ends what drips in at the time that counts from its first byte.
 func TestDrips(t *testing.T) {
 	mux := http.NewServeMux()
+	mux.Handle("/x", web.Quick(http.NotFoundHandler()))
 	mux.Handle("/ws", web.Quick(&web.WebSocket{Handler: echoSocket}))
 	rows := map[string]struct {
 		before, drip string
