@@ -27,7 +27,8 @@ type HTTP struct {
 	Handler http.Handler
 	// Pool runs the handlers. A request for which it has no room, or that it sheds, is
 	// answered with 503. The default is a pool of this package's with 10,000 workers at
-	// most, whose queue has room for 1,048,576 requests and never sheds.
+	// most, whose queue has room for 1,048,576 requests and never sheds. A handler that
+	// waits for its client, for more of the body or for room to send, does not count.
 	Pool *pool.Pool
 	// MaxHeaderBytes is the most bytes of a request's head. A larger one is answered
 	// with 431. The default is 32 KiB; it is less than the server's Limits.MaxMessage.

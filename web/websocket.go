@@ -73,7 +73,8 @@ type WebSocket struct {
 	// browser's, may.
 	CheckOrigin func(r *http.Request) bool
 	// MaxMessage is the most bytes of a message, when it is not compressed any more. A
-	// longer one closes the socket with CloseTooLarge. The default is 64 KiB, the most
+	// longer one closes the socket with CloseTooLarge, and one that is not whole after
+	// Limits.MessageTimeout with myriad.ErrMessageTimeout. The default is 64 KiB, the most
 	// 1 GiB.
 	MaxMessage int
 	// Compression offers permessage-deflate (RFC 7692) to clients that want it, without
