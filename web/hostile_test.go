@@ -459,6 +459,41 @@ func TestBombsYield(t *testing.T) {
 	}
 }
 
+// TestPipelinesYield has mail come to a loop between the requests of one read.
+func TestPipelinesYield(t *testing.T) {
+	const n = 500
+	for _, model := range myriad.Models() {
+		if model == myriad.Goroutine {
+			continue // Go's scheduler sees to it
+		}
+		t.Run(model, func(t *testing.T) {
+			var seen, before atomic.Int64
+			ref := make(chan myriad.Ref, 1)
+			mux := http.NewServeMux()
+			mux.Handle("/", web.Quick(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if seen.Add(1) == 1 {
+					_ = (<-ref).Do(func(*myriad.Conn) { before.Store(seen.Load()) })
+				}
+			})))
+			mux.Handle("/events", web.Quick(&web.Events{Opened: func(c *myriad.Conn) { ref <- c.Ref() }}))
+			addr := serve(t, &myriad.Server{Model: model, Handler: web.Handler(mux), Loops: 1})
+			nc, r := dial(t, addr)
+			io.WriteString(nc, "GET /events HTTP/1.1\r\nHost: x\r\n\r\n")
+			if _, err := http.ReadResponse(r, nil); err != nil {
+				t.Fatal(err)
+			}
+			nc, r = dial(t, addr)
+			io.WriteString(nc, strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\n\r\n", n))
+			for range n {
+				answer(t, r)
+			}
+			if got := before.Load(); got == 0 || got > 100 {
+				t.Errorf("mail came behind %d requests of %d; expected at most 100", got, n)
+			}
+		})
+	}
+}
+
 // TestContinueWhileAnswering has a body read while the response begins: a client that waits
 // for 100 Continue gets it before the response, or not at all.
 func TestContinueWhileAnswering(t *testing.T) {

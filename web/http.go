@@ -131,9 +131,17 @@ func (h *HTTP) idle(c *myriad.Conn) {
 // Opened implements myriad.Handler.
 func (h *HTTP) Opened(c *myriad.Conn) { h.idle(c) }
 
+// quickTurn is how many requests one call answers before other connections of the loop have
+// their turn.
+const quickTurn = 32
+
 // Received implements myriad.Handler.
 func (h *HTTP) Received(c *myriad.Conn, in []byte) (used int) {
-	for used < len(in) && !c.Paused() {
+	for n := 0; used < len(in) && !c.Paused(); n++ {
+		if n == quickTurn {
+			core(c).Yield()
+			break
+		}
 		if x, ok := c.Value().(*exchange); ok {
 			n := x.received(c, in[used:])
 			used += n

@@ -340,7 +340,7 @@ const wholeFrame = 8 << 10
 // even where nothing comes of it, so compressed bytes count deflateWork times.
 const (
 	maxTurn     = 256 << 10
-	frameWork   = 64
+	frameWork   = 256
 	deflateWork = 8
 )
 
