@@ -20,7 +20,7 @@ type giver struct {
 
 const gifts = 200
 
-func (r *giver) Poll() bool {
+func (r *giver) Poll() (some, more bool) {
 	if r.done.Load() == r.gave.Load() {
 		r.inTime.Add(1)
 	}
@@ -31,7 +31,7 @@ func (r *giver) Poll() bool {
 	} else if r.polls.Add(1) == 1 {
 		r.waitsThen.Store(r.waits.Load())
 	}
-	return false
+	return false, false
 }
 
 // On one processor a loop that has given others something to do doesn't sleep before they
