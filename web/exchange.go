@@ -58,9 +58,9 @@ type exchange struct {
 
 	// The owner's:
 	answered bool // only the rest of the body is still to come
-	skipped  int  // bytes of that
-	cost     int  // in memory, without the body but with the requests behind it: see Limits.MaxBuffered
 	paused   bool // requests behind this one wait
+	skipped  int  // bytes of that rest
+	cost     int  // in memory, without the body but with the requests behind it: see Limits.MaxBuffered
 }
 
 // maxSkipped is how much of a body that no handler has read is skipped, so that the
