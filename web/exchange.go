@@ -44,6 +44,7 @@ type exchange struct {
 	res    response
 	cancel context.CancelFunc
 	handed bool // the connection is not HTTP's any more
+	files  int8 // how many the connection takes, of this response and those behind it
 	then   func(c *myriad.Conn)
 
 	mu       sync.Mutex
@@ -122,6 +123,7 @@ func (x *exchange) start(c *myriad.Conn) {
 	}
 	x.job = new(job)
 	x.job.x.Store(x)
+	x.files = int8(core(c).FileRoom())
 	x.become(c)
 	c.Retain()
 	x.h.run(c, x)
@@ -195,9 +197,11 @@ func (j *job) Run(context.Context) {
 func (x *exchange) runOne(before int) (next *exchange, waiting int) {
 	defer func() { next = x.end() }() // also where the handler ends its goroutine
 	x.serve()
-	if waiting = before + len(x.res.out); x.next != nil && waiting > maxOut && !x.handed {
-		x.res.flush()
-		waiting = 0
+	if waiting = before + len(x.res.out); x.next != nil && !x.handed {
+		if x.next.files = x.files; waiting > maxOut {
+			x.res.flush()
+			waiting = 0
+		}
 	}
 	return nil, waiting
 }

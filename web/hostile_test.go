@@ -381,8 +381,8 @@ func attacks() []attack {
 	}
 }
 
-// TestRequestsAreCounted has uploads wait for a worker: what they take is in Stats.Buffered, and
-// nothing of it is kept when their connections are gone.
+// TestRequestsAreCounted has uploads and pipelines wait for a worker: what they take is in
+// Stats.Buffered, and nothing of it is kept when their connections are gone.
 func TestRequestsAreCounted(t *testing.T) {
 	const n, size = 20, 50_000
 	for _, model := range myriad.Models() {
@@ -409,14 +409,17 @@ func TestRequestsAreCounted(t *testing.T) {
 			for range n {
 				nc, _ := dial(t, addr)
 				waiting = append(waiting, nc)
+				io.WriteString(nc, strings.Repeat("GET / HTTP/1.1\r\nHost: x\r\nX: "+strings.Repeat("x", size/10)+"\r\n\r\n", 5))
+				nc, _ = dial(t, addr)
+				waiting = append(waiting, nc)
 				fmt.Fprintf(nc, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s", size+1, strings.Repeat("x", size))
 			}
-			await.True(t, "the uploads are not counted", func() bool { return s.Stats().Buffered >= n*size })
+			await.True(t, "the requests are not counted", func() bool { return s.Stats().Buffered >= 2*n*size })
 			for _, nc := range waiting {
 				_ = nc.(*net.TCPConn).SetLinger(0)
 				nc.Close()
 			}
-			await.True(t, "the uploads are counted when they are gone", func() bool { return s.Stats().Open == 1 && s.Stats().Buffered < size })
+			await.True(t, "the requests are counted when they are gone", func() bool { return s.Stats().Open == 1 && s.Stats().Buffered < size })
 			close(release)
 			answer(t, r)
 			await.True(t, "the pool is not empty", func() bool { return p.Stats().Queued+p.Stats().Running == 0 })
