@@ -155,7 +155,7 @@ func (c *controller) tick() (idle bool) {
 // read is the state of the pool, and how many jobs wait. It sheds what is too old.
 func (c *controller) read(now int64, shed *[]Task) (r reading, queued int) {
 	p := c.p
-	r.at, r.workers = time.Duration(now), int(p.workers())
+	r.at, r.workers = time.Duration(now), int(p.workers()-p.blocked.Load())
 	oldest := int64(0)
 	if p.waiting.Load() > 0 {
 		oldest = now - int64(tick) // at least about that
@@ -235,7 +235,7 @@ func (c *controller) countLongRunning(now int64) {
 			n++
 		}
 	}
-	p.longRunning.Store(n)
+	p.longRunning.Store(max(0, n-p.blocked.Load()))
 }
 
 // addWorkers has more workers see to the jobs that wait, as far as the limit allows.

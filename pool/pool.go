@@ -64,7 +64,8 @@ type Pool struct {
 	limit       atomic.Int64 // of workers now
 	searching   atomic.Int32 // workers that look for jobs
 	closed      atomic.Bool
-	longRunning atomic.Int64 // workers that will not be back soon although jobs are short
+	blocked     atomic.Int64 // workers in Block
+	longRunning atomic.Int64 // other workers that will not be back soon although jobs are short
 	asleep      atomic.Bool  // the controller sleeps
 	blocking    atomic.Bool  // jobs block for a good part of their time
 	_           [64]byte
@@ -153,6 +154,20 @@ func (p *Pool) Close(ctx context.Context) (dropped []Task, err error) {
 		err = fmt.Errorf("pool: close: %d jobs were dropped and %d still run: %w", len(dropped), running, context.Cause(ctx))
 	}
 	return dropped, err
+}
+
+// Block is called by a job: it runs f, which waits for what no worker can hasten, such as
+// a slow client. While it does, the job does not count towards [Config].Max, and another
+// worker may run in its place. It is for the caller to bound how many jobs wait like this;
+// each takes a goroutine.
+func (p *Pool) Block(f func()) {
+	p.blocked.Add(1)
+	defer p.blocked.Add(-1)
+	if p.searching.Load() == 0 && p.anyQueued() {
+		p.wakeWorker()
+	}
+	p.wakeWaiter()
+	f()
 }
 
 // beginClose refuses further jobs. It reports whether this call was the first.
@@ -274,7 +289,7 @@ type Stats struct {
 // Stats returns the counters. It takes each shard's lock for a moment.
 func (p *Pool) Stats() Stats {
 	st := Stats{
-		Workers: int(p.workers()), Limit: int(p.limit.Load()), Idle: int(p.parked.n.Load()), Running: p.busy(),
+		Workers: int(p.workers()), Limit: int(p.limit.Load()), Idle: int(p.parked.n.Load()), Running: p.busy() + int(p.blocked.Load()),
 		Overloaded: p.overload.active(p.now()),
 		Accepted:   p.handed.Load(), Late: p.late.Load(), Closed: p.refused.Load(),
 	}

@@ -185,3 +185,38 @@ const (
 	oneShard   = 64
 	manyShards = 4096
 )
+
+// TestBlock runs a job in place of one that is in Block, and has no more workers than Max when
+// that is over.
+func TestBlock(t *testing.T) {
+	for name, queue := range map[string]int{"queue": 16, "no queue": pool.NoQueue} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, pool.Config{Max: 1, Queue: queue, Target: time.Hour})
+			const blocked = 5
+			gate := make(chan struct{})
+			var entered, left sync.WaitGroup
+			for range blocked {
+				entered.Add(1)
+				left.Add(1)
+				if err := p.Submit(context.Background(), func(context.Context) {
+					defer left.Done()
+					p.Block(func() { entered.Done(); <-gate })
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			entered.Wait()
+			if n := p.Stats().Running; n != blocked {
+				t.Errorf("%d jobs run; expected %d", n, blocked)
+			}
+			ran := make(chan struct{})
+			if err := p.Submit(context.Background(), func(context.Context) { close(ran) }); err != nil {
+				t.Fatal(err)
+			}
+			await.Receive(t, ran, "a job beside those that are blocked")
+			close(gate)
+			left.Wait()
+			await.True(t, "more workers are left than Max", func() bool { return p.Stats().Workers <= 1 })
+		})
+	}
+}

@@ -193,7 +193,7 @@ func (p *Pool) enqueue(t *Task, now int64, toSearcher bool) error {
 
 // hasRoom reports whether there is room for a job: in the queue, or with a worker.
 func (p *Pool) hasRoom() bool {
-	if p.parked.n.Load() > 0 || p.workers() < p.limit.Load() {
+	if p.parked.n.Load() > 0 || p.workers() < p.most() {
 		return true
 	}
 	for i := range p.shards {

@@ -152,7 +152,7 @@ func (w *worker) next(o *order) bool {
 			w.job, *o = o.entry, order{}
 			return true
 		}
-		if p.workers() > p.limit.Load() && w.exitIfOverLimit() {
+		if p.workers() > p.most() && w.exitIfOverLimit() {
 			return false
 		}
 		if w.take(w.betweenJobs()) {
@@ -359,7 +359,7 @@ func (w *worker) exitIfOverLimit() bool {
 	p := w.p
 	w.flush()
 	w.stopSearching()
-	if !p.removeWorker(p.limit.Load()) {
+	if !p.removeWorker(p.most()) {
 		return false
 	}
 	if p.searching.Load() == 0 && p.anyQueued() {

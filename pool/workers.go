@@ -17,7 +17,7 @@ func (p *Pool) startWorkers(n int) {
 func (p *Pool) spawn(o order, overdraft int64) bool {
 	for {
 		size := p.size.Load()
-		if size&^closedBit >= p.limit.Load()+overdraft || size == closedBit {
+		if size&^closedBit >= p.most()+overdraft || size == closedBit {
 			return false
 		}
 		if p.size.CompareAndSwap(size, size+1) {
@@ -79,15 +79,16 @@ func (p *Pool) retire(floor int64) bool {
 	return true
 }
 
-// workers is how many there are, active how many are not parked, busy how many run a
-// job or are about to.
+// workers is how many there are, most how many there may be, active how many are neither
+// parked nor in Block, busy how many of those run a job or are about to.
+func (p *Pool) most() int64    { return p.limit.Load() + p.blocked.Load() }
 func (p *Pool) workers() int64 { return p.size.Load() &^ closedBit }
-func (p *Pool) active() int64  { return p.workers() - p.parked.n.Load() }
+func (p *Pool) active() int64  { return p.workers() - p.parked.n.Load() - p.blocked.Load() }
 func (p *Pool) busy() int      { return int(max(0, p.active()-int64(p.searching.Load()))) }
 
 // available reports whether a worker is parked or another may be started.
 func (p *Pool) available() bool {
-	return p.parked.n.Load() > 0 || p.workers() < p.limit.Load()
+	return p.parked.n.Load() > 0 || p.workers() < p.most()
 }
 
 // anyQueued reports whether jobs wait in the queue.
@@ -104,7 +105,7 @@ func (p *Pool) anyQueued() bool {
 func (p *Pool) wakeWorker() {
 	if w := p.popParked(); w != nil {
 		p.wakeToSearch(w)
-	} else if p.workers() < p.limit.Load() {
+	} else if p.workers() < p.most() {
 		p.spawn(order{}, 0)
 	}
 }

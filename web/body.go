@@ -2,16 +2,24 @@ package web
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"net/textproto"
 	"os"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad"
 )
 
 // maxChunkLine is the most bytes of the line before a chunk, its extensions included.
 const maxChunkLine = 256
+
+// maxOverhead is the most bytes of lines before chunks beyond 16 for each and 2 for each byte
+// of data, as in net/http.
+const maxOverhead = 16 << 10
 
 // maxTrailer is the most bytes of the fields behind a chunked body.
 const maxTrailer = 8 << 10
@@ -23,6 +31,7 @@ type framing struct {
 	chunked bool
 	chunk   bool // within a chunk
 	last    bool // behind the last chunk: the trailer
+	extra   int  // of the lines before chunks: see maxOverhead
 	done    bool
 	trailer http.Header
 }
@@ -76,6 +85,9 @@ func (f *framing) size(in []byte) ([]byte, int, error) {
 	if err != nil || len(size) > 16 || !isFieldValue(extension) {
 		return nil, 0, badRequest("malformed chunked encoding")
 	}
+	if f.extra = max(f.extra+i+1-16-2*int(min(n, maxOverhead)), 0); f.extra > maxOverhead {
+		return nil, 0, badRequest("too much around chunks")
+	}
 	f.last, f.chunk, f.left = n == 0, n > 0, int64(n)+2
 	return nil, i + 1, nil
 }
@@ -126,6 +138,7 @@ type body struct {
 	paused bool  // nothing is read until buf is emptied
 	closed bool  // the handler has closed it, or returned
 	told   bool  // 100 Continue was sent, or need not be
+	late   bool  // the response has begun: it can't be sent any more
 	by     deadline
 }
 
@@ -174,13 +187,23 @@ func (b *body) Read(p []byte) (int, error) {
 			return 0, nil
 		}
 		if !b.told {
-			b.told = true
-			b.x.mu.Unlock()
-			b.x.res.sendContinue()
-			b.x.mu.Lock()
+			b.sendContinue()
 			continue
 		}
-		b.x.readable.Wait()
+		b.x.h.pool().Block(b.x.readable.Wait)
+	}
+}
+
+// sendContinue lets a client go on that waits for that. The handler may write its response
+// meanwhile. It is called with the lock, which it lets go while the mailbox is full.
+func (b *body) sendContinue() {
+	for b.told = true; !b.late && !b.x.gone; {
+		if err := b.x.ref.Send([]byte("HTTP/1.1 100 Continue\r\n\r\n")); !errors.Is(err, myriad.ErrFull) {
+			return
+		}
+		b.x.mu.Unlock()
+		time.Sleep(time.Millisecond)
+		b.x.mu.Lock()
 	}
 }
 

@@ -53,10 +53,13 @@ func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	w.x.ask(func(x *exchange, c *myriad.Conn) {
 		x.mu.Lock()
 		read := append([]byte(nil), x.body.buf[x.body.off:]...)
+		x.body.paused = false // nobody else is to resume it
 		x.mu.Unlock()
 		for y := x.next; y != nil; y = y.next {
 			read = append(read, y.memory.text...) // was no request of ours
 		}
+		core(c).Hold(0, false)
+		c.SetDeadline(0)
 		take := func(nc net.Conn, unread []byte) { got <- detached{nc, append(read, unread...)} }
 		if c.Detach(take) == nil {
 			c.Release()

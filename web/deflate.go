@@ -67,12 +67,12 @@ var (
 	inflates  = sync.Pool{New: func() any { return new([]byte) }}
 )
 
-// inflated is a compressed message; at most most bytes of it. releaseInflated gives its
-// memory back.
+// inflated is a compressed message, at most most bytes of it; p may be appended to.
+// releaseInflated gives its memory back.
 func inflated(p []byte, most int) ([]byte, error) {
 	r := inflaters.Get().(io.ReadCloser)
 	defer inflaters.Put(r)
-	if err := r.(flate.Resetter).Reset(io.MultiReader(bytes.NewReader(p), strings.NewReader(tail)), nil); err != nil {
+	if err := r.(flate.Resetter).Reset(bytes.NewReader(append(p, tail...)), nil); err != nil {
 		return nil, err
 	}
 	room := inflates.Get().(*[]byte)

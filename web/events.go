@@ -117,6 +117,9 @@ func (w *response) become(h myriad.Handler, value any, opened func(c *myriad.Con
 		_ = c.SetHandler(h)
 		c.SetValue(value)
 		opened(c)
+		if d, ok := h.(myriad.DrainingHandler); ok && w.x.drains {
+			d.Draining(c) // HTTP was told meanwhile
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad"
@@ -32,6 +33,7 @@ type exchange struct {
 	handler http.Handler
 	ref     myriad.Ref
 	limits  *myriad.Limits
+	job     *job // nil for the requests behind the first
 
 	header http.Header
 	memory scratch
@@ -42,6 +44,7 @@ type exchange struct {
 	res    response
 	cancel context.CancelFunc
 	handed bool // the connection is not HTTP's any more
+	files  int8 // how many the connection takes, of this response and those behind it
 	then   func(c *myriad.Conn)
 
 	mu       sync.Mutex
@@ -56,8 +59,9 @@ type exchange struct {
 
 	// The owner's:
 	answered bool // only the rest of the body is still to come
-	skipped  int  // bytes of that
 	paused   bool // requests behind this one wait
+	skipped  int  // bytes of that rest
+	cost     int  // in memory, without the body but with the requests behind it: see Limits.MaxBuffered
 }
 
 // maxSkipped is how much of a body that no handler has read is skipped, so that the
@@ -82,8 +86,15 @@ func (x *exchange) prepare(h *HTTP, c *myriad.Conn) {
 	*x.req = http.Request{Header: x.header}
 }
 
+// maxKeptFields is the most fields of a header that is used again: a map stays as large as it
+// was, and clearing it takes as long.
+const maxKeptFields = 64
+
 // recycle makes it ready for another one.
 func (x *exchange) recycle() {
+	if len(x.header) > maxKeptFields {
+		x.header = make(http.Header)
+	}
 	clear(x.header)
 	clear(x.memory.values[:x.memory.used])
 	x.memory.used, x.memory.text = 0, ""
@@ -108,7 +119,11 @@ func (x *exchange) ends() bool {
 func (x *exchange) start(c *myriad.Conn) {
 	for y := x; y != nil; y = y.next {
 		y.begin()
+		x.cost += y.ownCost()
 	}
+	x.job = new(job)
+	x.job.x.Store(x)
+	x.files = int8(core(c).FileRoom())
 	x.become(c)
 	c.Retain()
 	x.h.run(c, x)
@@ -120,16 +135,33 @@ func (x *exchange) become(c *myriad.Conn) (returned bool) {
 	if d := x.h.WriteTimeout; d > 0 {
 		c.SetDeadline(d)
 	}
+	core(c).Hold(x.cost, false)
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.current = true
 	return x.returned
 }
 
+// What a request that a worker handles takes, beside its head, and a goroutine that waits
+// for more of its body.
+const (
+	requestMemory = 2 << 10
+	waiterMemory  = 8 << 10
+)
+
+// ownCost is the part of cost that is not of the requests behind it.
+func (x *exchange) ownCost() int {
+	n := requestMemory + 2*len(x.memory.text) // the map of its fields, too
+	if x.length != 0 {
+		n += waiterMemory
+	}
+	return n
+}
+
 // begin makes what its handler uses.
 func (x *exchange) begin() {
 	x.readable.L = &x.mu
-	ctx, cancel := context.WithCancel(&connContext{Context: context.Background(), x: x})
+	ctx, cancel := context.WithCancel((*connContext)(x))
 	x.cancel = cancel
 	blank := x.req
 	x.req = blank.WithContext(ctx)
@@ -145,8 +177,16 @@ func (x *exchange) begin() {
 	x.res.init(x, nil)
 }
 
+// job is an exchange that waits for a worker, with those behind it. It is empty when their
+// connection has closed before: what waits in the pool's queue then keeps nothing of them.
+type job struct{ x atomic.Pointer[exchange] }
+
+// take empties it; nil if it is empty already.
+func (j *job) take() *exchange { return j.x.Swap(nil) }
+
 // Run implements pool.Job.
-func (x *exchange) Run(context.Context) {
+func (j *job) Run(context.Context) {
+	x := j.take()
 	for waiting := 0; x != nil; {
 		x, waiting = x.runOne(waiting)
 	}
@@ -157,18 +197,19 @@ func (x *exchange) Run(context.Context) {
 func (x *exchange) runOne(before int) (next *exchange, waiting int) {
 	defer func() { next = x.end() }() // also where the handler ends its goroutine
 	x.serve()
-	if waiting = before + len(x.res.out); x.next != nil && waiting > maxOut && !x.handed {
-		x.res.flush()
-		waiting = 0
+	if waiting = before + len(x.res.out); x.next != nil && !x.handed {
+		if x.next.files = x.files; waiting > maxOut {
+			x.res.flush()
+			waiting = 0
+		}
 	}
 	return nil, waiting
 }
 
 // Dropped implements pool.Dropper: the pool is overloaded, or closed.
-func (x *exchange) Dropped(error) {
-	for x != nil {
+func (j *job) Dropped(error) {
+	for x := j.take(); x != nil; x = x.end() {
 		x.refuse()
-		x = x.end()
 	}
 }
 
@@ -280,6 +321,9 @@ func (x *exchange) received(c *myriad.Conn, in []byte) (used int) {
 	defer x.mu.Unlock()
 	b := &x.body
 	used = b.arrived(in)
+	if !x.answered {
+		core(c).Hold(x.cost+cap(b.buf), false)
+	}
 	x.readable.Broadcast()
 	switch {
 	case x.answered:
@@ -334,9 +378,10 @@ func (x *exchange) conclude(c *myriad.Conn) (more bool) {
 	}
 	ends := x.then != nil || x.res.close || x.body.err != nil && x.body.err != io.EOF
 	if x.next != nil && !ends {
-		x.next.paused = x.paused
+		x.next.paused, x.next.cost = x.paused, x.cost-x.ownCost()
 		return true
 	}
+	core(c).Hold(0, false)
 	c.Release()
 	switch {
 	case x.then != nil:
@@ -394,29 +439,39 @@ func (x *exchange) connClosed(why error) {
 		close(x.ended)
 	}
 	x.readable.Broadcast()
+	if x.job != nil && x.job.take() != nil {
+		x.stop() // nobody else will
+	}
 	if why != myriad.ErrDetached {
 		x.cancel()
 	}
 }
 
-// connContext is where a request's context begins: it knows what net/http's does.
-type connContext struct {
-	context.Context
-	x *exchange
-}
+// connContext is an exchange as the context in which its request's begins: it never ends, and
+// knows what net/http's does.
+type connContext exchange
+
+// Deadline implements context.Context.
+func (*connContext) Deadline() (t time.Time, ok bool) { return }
+
+// Done implements context.Context.
+func (*connContext) Done() <-chan struct{} { return nil }
+
+// Err implements context.Context.
+func (*connContext) Err() error { return nil }
 
 // Value implements context.Context.
 func (ctx *connContext) Value(key any) any {
 	switch key {
 	case http.ServerContextKey:
-		return ctx.x.h.asServer()
+		return ctx.h.asServer()
 	case http.LocalAddrContextKey:
-		if a, ok := ctx.x.ref.LocalAddr(); ok {
+		if a, ok := ctx.ref.LocalAddr(); ok {
 			return net.Addr(net.TCPAddrFromAddrPort(a))
 		}
 		return nil
 	case refKey{}:
-		return ctx.x.ref
+		return ctx.ref
 	}
 	return nil
 }

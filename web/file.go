@@ -60,13 +60,15 @@ type lastFile struct {
 }
 
 // keepFile has a part of a file be the end of the response, and says whether it can be: if
-// the server is known to take files, and the response has nothing behind it.
+// the server is known to take files, the connection has room for it, and the response has
+// nothing behind it.
 func (w *response) keepFile(f *os.File, offset, n int64) bool {
-	if w.conn != nil || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
+	if w.conn != nil || w.x.files <= 0 || w.written+n != w.length || w.x.h.sendsFiles.Load() != w.x.limits {
 		return false
 	}
 	own, err := sock.DupFile(f)
 	w.last = lastFile{own, offset, n}
+	w.x.files--
 	return err == nil
 }
 
@@ -84,6 +86,7 @@ func (w *response) sendFile(f *os.File, offset, n int64) error {
 		return w.conn.SendFile(f, offset, n)
 	}
 	w.sent = true
+	w.x.files = max(w.x.files-1, 0)
 	result := make(chan error, 1)
 	if err := w.x.ref.Do(func(c *myriad.Conn) { result <- c.SendFile(f, offset, n) }); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/myriad-go/myriad/web"
@@ -37,11 +38,11 @@ func TestFiles(t *testing.T) {
 	get := func(path string) string { return "GET " + path + " HTTP/1.1\r\nHost: x\r\n\r\n" }
 	eachModel(t, &web.HTTP{Handler: m}, func(t *testing.T, addr string) {
 		nc, r := dial(t, addr)
-		for _, s := range []string{get("/file"), get("/file"), get("/file") + get("/file") + get("/file"), get("/flush"), get("/file")} {
+		for _, s := range []string{get("/file"), get("/file"), strings.Repeat(get("/file"), 40), get("/flush"), get("/file")} {
 			io.WriteString(nc, s)
 			for range bytes.Count([]byte(s), []byte("GET")) {
 				if _, got := answer(t, r); got != string(content) {
-					t.Fatalf("for %q came %d bytes, and not those of the file", s, len(got))
+					t.Fatalf("for %.40q came %d bytes, and not those of the file", s, len(got))
 				}
 			}
 			if s == get("/flush") {

@@ -38,9 +38,9 @@ const maxFields = 1000
 var blank = []byte("\r\n\r\n")
 
 // headLength is the length of the head that in begins with, its blank line included; 0 if
-// that is not whole yet. An empty line before it, which old clients send behind a body,
-// belongs to it.
-func headLength(in []byte, most int) (int, error) {
+// that is not whole yet, as the first seen bytes were not. An empty line before it, which
+// old clients send behind a body, belongs to it.
+func headLength(in []byte, seen, most int) (int, error) {
 	start := 0
 	if bytes.HasPrefix(in, blank[:2]) {
 		start = 2
@@ -49,18 +49,18 @@ func headLength(in []byte, most int) (int, error) {
 	if len(window) > most {
 		window = window[:most]
 	}
-	if i := bytes.Index(window, blank); i >= 0 {
-		return start + i + len(blank), nil
+	at := max(seen-start-len(blank)+1, 0)
+	if i := bytes.Index(window[at:], blank); i >= 0 {
+		return start + at + i + len(blank), nil
 	}
-	for rest := window; ; {
-		i := bytes.IndexByte(rest, '\n')
+	for ; ; at++ {
+		i := bytes.IndexByte(window[at:], '\n')
 		if i < 0 {
 			break
 		}
-		if i == 0 || rest[i-1] != '\r' {
+		if at += i; at == 0 || window[at-1] != '\r' {
 			return 0, errBareLF
 		}
-		rest = rest[i+1:]
 	}
 	if len(in)-start >= most {
 		return 0, errHeadTooLarge

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -29,7 +30,8 @@ type HTTP struct {
 	Handler http.Handler
 	// Pool runs the handlers. A request for which it has no room, or that it sheds, is
 	// answered with 503. The default is a pool of this package's with 10,000 workers at
-	// most, whose queue has room for 1,048,576 requests and never sheds.
+	// most, whose queue has room for 1,048,576 requests and never sheds. A handler that
+	// waits for its client, for more of the body or for room to send, does not count.
 	Pool *pool.Pool
 	// MaxHeaderBytes is the most bytes of a request's head. A larger one is answered
 	// with 431. The default is 32 KiB; it is less than the server's Limits.MaxMessage.
@@ -97,26 +99,28 @@ func (h *HTTP) logf(format string, args ...any) {
 	}
 }
 
+// core is a connection as the engines know it.
+func core(c *myriad.Conn) *engine.Conn { return (*engine.Conn)(c) }
+
 // most is the most bytes of a head.
-func (h *HTTP) most(l *myriad.Limits) int {
+func (h *HTTP) most(c *myriad.Conn) int {
 	most := h.MaxHeaderBytes
 	if most <= 0 {
 		most = maxHeaderBytes
 	}
-	limit := l.MaxMessage
-	if limit == 0 {
-		limit = 64 << 10
+	return min(most, core(c).MaxMessage()-1)
+}
+
+func (h *HTTP) pool() *pool.Pool {
+	if h.Pool == nil {
+		return shared()
 	}
-	return min(most, limit-1)
+	return h.Pool
 }
 
 // run has a worker call the handler.
 func (h *HTTP) run(c *myriad.Conn, x *exchange) {
-	p := h.Pool
-	if p == nil {
-		p = shared()
-	}
-	if err := p.TrySubmitTask(pool.Task{Job: x}); err != nil {
+	if err := h.pool().TrySubmitTask(pool.Task{Job: x.job}); err != nil {
 		for y := x; y != nil; y = y.next {
 			y.refuse()
 			y.mu.Lock()
@@ -138,9 +142,17 @@ func (h *HTTP) idle(c *myriad.Conn) {
 // Opened implements myriad.Handler.
 func (h *HTTP) Opened(c *myriad.Conn) { h.idle(c) }
 
+// maxPipelined is how many pipelined requests are answered, by one worker or in one call,
+// before other connections have their turn.
+const maxPipelined = 32
+
 // Received implements myriad.Handler.
 func (h *HTTP) Received(c *myriad.Conn, in []byte) (used int) {
-	for used < len(in) && !c.Paused() {
+	for n := 0; used < len(in) && !c.Paused(); n++ {
+		if n == maxPipelined {
+			core(c).Yield()
+			break
+		}
 		if x, ok := c.Value().(*exchange); ok {
 			n := x.received(c, in[used:])
 			used += n
@@ -149,7 +161,11 @@ func (h *HTTP) Received(c *myriad.Conn, in []byte) (used int) {
 			}
 			continue
 		}
-		n, more := h.next(c, in[used:])
+		seen := 0
+		if used == 0 {
+			seen = core(c).Refused()
+		}
+		n, more := h.next(c, in[used:], seen)
 		if used += n; !more {
 			break
 		}
@@ -157,16 +173,16 @@ func (h *HTTP) Received(c *myriad.Conn, in []byte) (used int) {
 	return used
 }
 
-// next takes the request that in begins with, if its head is whole, and says how many bytes
-// it has used, and whether what is behind them is HTTP's.
-func (h *HTTP) next(c *myriad.Conn, in []byte) (used int, more bool) {
-	n, err := headLength(in, h.most(&c.Server().Limits))
+// next takes the request that in begins with, if its head is whole, of which it has seen some
+// bytes before. It says how many it has used, and whether what is behind them is HTTP's.
+func (h *HTTP) next(c *myriad.Conn, in []byte, seen int) (used int, more bool) {
+	n, err := headLength(in, seen, h.most(c))
 	if err != nil {
 		h.bad(c, err)
 		return len(in), false
 	}
 	if n == 0 {
-		if h.ReadHeaderTimeout > 0 {
+		if h.ReadHeaderTimeout > 0 && seen == 0 {
 			c.SetTimer(h.ReadHeaderTimeout)
 		}
 		return 0, false
@@ -201,19 +217,16 @@ func (h *HTTP) read(c *myriad.Conn, head []byte) (*exchange, error) {
 	return x, nil
 }
 
-// maxPipelined is how many pipelined requests a worker runs one after the other.
-const maxPipelined = 16
-
 // readAhead has the requests that in begins with follow x, as far as they are whole, well
 // formed and without bodies, and says how many bytes they have. Behind what may be no HTTP
 // nothing is read.
 func (x *exchange) readAhead(c *myriad.Conn, in []byte) (used int) {
-	most := x.h.most(x.limits)
+	most := x.h.most(c)
 	for range maxPipelined - 1 {
 		if x.length != 0 || x.head.close || x.req.Method == http.MethodConnect || x.req.Header["Upgrade"] != nil {
 			break
 		}
-		n, err := headLength(in[used:], most)
+		n, err := headLength(in[used:], 0, most)
 		if n == 0 || err != nil {
 			break
 		}
@@ -274,7 +287,7 @@ func (h *HTTP) bad(c *myriad.Conn, err error) {
 // Ended implements myriad.Handler.
 func (h *HTTP) Ended(c *myriad.Conn, rest []byte) (used int) {
 	used = h.Received(c, rest)
-	if x, ok := c.Value().(*exchange); ok && used == len(rest) {
+	if x, ok := c.Value().(*exchange); ok && (used == len(rest) || !c.Paused()) {
 		for x.next != nil {
 			x = x.next
 		}

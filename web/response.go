@@ -115,6 +115,11 @@ func (w *response) WriteHeader(status int) {
 		return
 	}
 	w.committed, w.status = true, status
+	if w.x.expects && w.conn == nil {
+		w.x.mu.Lock()
+		w.x.body.late = true
+		w.x.mu.Unlock()
+	}
 	if v := w.header.Get("Content-Length"); v != "" {
 		n, err := strconv.ParseInt(v, 10, 64)
 		if err == nil && n >= 0 {
@@ -132,19 +137,14 @@ func (w *response) informational(status int) {
 		return
 	}
 	if status == http.StatusContinue {
+		w.x.mu.Lock()
 		w.x.body.told = true
+		w.x.mu.Unlock()
 	}
 	w.out = appendStatus(w.out, 1, status)
 	w.out = appendHeader(w.out, w.header, contentLength|transferEncoding)
 	w.out = append(w.out, "\r\n"...)
 	w.flush()
-}
-
-// sendContinue lets a client go on that waits for that. It is called by a read of the body.
-func (w *response) sendContinue() {
-	if !w.committed {
-		_ = w.send([]byte("HTTP/1.1 100 Continue\r\n\r\n"))
-	}
 }
 
 // Write implements io.Writer.
@@ -241,14 +241,15 @@ func (w *response) send(p []byte) error {
 	if limit := w.x.limits.MaxUnsent; limit != 0 {
 		most = min(most, limit)
 	}
-	for len(p) > 0 {
+	var err error
+	for len(p) > 0 && err == nil {
 		n := min(len(p), most)
-		if err := w.by.wait(&w.x.mu, func(ctx context.Context) error { return w.x.ref.SendWait(ctx, p[:n]) }); err != nil {
-			return err
-		}
+		w.x.h.pool().Block(func() {
+			err = w.by.wait(&w.x.mu, func(ctx context.Context) error { return w.x.ref.SendWait(ctx, p[:n]) })
+		})
 		p = p[n:]
 	}
-	return nil
+	return err
 }
 
 // head decides how the body is framed, of which p is the beginning, and all of it if the

@@ -73,7 +73,8 @@ type WebSocket struct {
 	// browser's, may.
 	CheckOrigin func(r *http.Request) bool
 	// MaxMessage is the most bytes of a message, when it is not compressed any more. A
-	// longer one closes the socket with CloseTooLarge. The default is 64 KiB, the most
+	// longer one closes the socket with CloseTooLarge, and one that is not whole after
+	// Limits.MessageTimeout with myriad.ErrMessageTimeout. The default is 64 KiB, the most
 	// 1 GiB. What the server sends may have Limits.MaxUnsent: 1 MiB with its head.
 	MaxMessage int
 	// Compression offers permessage-deflate (RFC 7692) to clients that want it, without
@@ -112,6 +113,7 @@ type partial struct {
 	text    text
 	frame   frameHead // the one at hand
 	left    int       // of its payload
+	ended   bool      // the message is whole
 }
 
 // Close codes of RFC 6455, 7.4.1.
@@ -333,6 +335,15 @@ func (v *variant) Opened(*myriad.Conn) {}
 // unread. A larger one is put together as it comes.
 const wholeFrame = 8 << 10
 
+// maxTurn is how many bytes of messages, with frameWork for each frame, one call gives the
+// handler before other connections of the loop have their turn. To decompress takes time
+// even where nothing comes of it, so compressed bytes count deflateWork times.
+const (
+	maxTurn     = 256 << 10
+	frameWork   = 256
+	deflateWork = 8
+)
+
 // payloads are memory for one payload each.
 var payloads = sync.Pool{New: func() any { b := make([]byte, 0, wholeFrame); return &b }}
 
@@ -340,7 +351,11 @@ var payloads = sync.Pool{New: func() any { b := make([]byte, 0, wholeFrame); ret
 func (v *variant) Received(c *myriad.Conn, in []byte) (used int) {
 	room := payloads.Get().(*[]byte)
 	defer payloads.Put(room)
-	for used < len(in) && !c.Paused() {
+	for work := 0; used < len(in) && !c.Paused(); work += frameWork {
+		if work > maxTurn {
+			core(c).Yield()
+			return used
+		}
 		h, err := readFrameHead(in[used:], v.deflate)
 		if err == nil && h.n > 0 {
 			err = v.fits(h, 0)
@@ -364,8 +379,10 @@ func (v *variant) Received(c *myriad.Conn, in []byte) (used int) {
 				if !v.control(c, h.op, p) {
 					return len(in)
 				}
-			} else if !v.deliver(c, Kind(h.op), h.deflate, p, nil) {
+			} else if n, ok := v.deliver(c, Kind(h.op), h.deflate, p, nil); !ok {
 				return len(in)
+			} else {
+				work += n
 			}
 		default:
 			p := &partial{variant: v, kind: Kind(h.op), deflate: h.deflate, frame: h, left: h.size}
@@ -386,6 +403,18 @@ func (v *variant) fits(h frameHead, before int) error {
 
 // Received implements myriad.Handler.
 func (m *partial) Received(c *myriad.Conn, in []byte) (used int) {
+	if used = m.take(c, in); !m.ended {
+		core(c).Hold(partialMemory+cap(m.message), true)
+	}
+	return used
+}
+
+// partialMemory is what a partial takes, beside its message.
+const partialMemory = 256
+
+// take takes input until the message is whole.
+func (m *partial) take(c *myriad.Conn, in []byte) (used int) {
+	work := 0
 	for used < len(in) && !c.Paused() {
 		if m.left > 0 {
 			n := min(m.left, len(in)-used)
@@ -397,13 +426,16 @@ func (m *partial) Received(c *myriad.Conn, in []byte) (used int) {
 			}
 		}
 		if m.left == 0 && m.frame.fin {
-			_ = c.SetHandler(m.variant)
-			if !m.deliver(c, m.kind, m.deflate, m.message, &m.text) {
+			if !m.end(c) {
 				return len(in)
 			}
 			return used
 		}
 		if m.left > 0 {
+			return used
+		}
+		if work += frameWork; work > maxTurn {
+			core(c).Yield()
 			return used
 		}
 		h, err := readFrameHead(in[used:], m.variant.deflate)
@@ -434,31 +466,44 @@ func (m *partial) Received(c *myriad.Conn, in []byte) (used int) {
 		}
 	}
 	if m.left == 0 && m.frame.fin && !c.Paused() {
-		_ = c.SetHandler(m.variant)
-		m.deliver(c, m.kind, m.deflate, m.message, &m.text)
+		m.end(c)
 	}
 	return used
 }
 
+// end delivers the message, and says whether the socket goes on.
+func (m *partial) end(c *myriad.Conn) bool {
+	m.ended = true
+	_ = c.SetHandler(m.variant)
+	core(c).Hold(0, false)
+	n, ok := m.deliver(c, m.kind, m.deflate, m.message, &m.text)
+	if n > maxTurn {
+		core(c).Yield()
+	}
+	return ok
+}
+
 var errNoText = &CloseError{CloseInvalidData, "text that is not UTF-8"}
 
-// deliver gives the handler a message, and says whether the socket goes on.
-func (v *variant) deliver(c *myriad.Conn, kind Kind, deflate bool, p []byte, t *text) bool {
+// deliver gives the handler a message, and says how much work that was, as maxTurn has it,
+// and whether the socket goes on.
+func (v *variant) deliver(c *myriad.Conn, kind Kind, deflate bool, p []byte, t *text) (work int, more bool) {
 	if deflate {
 		var err error
+		work = deflateWork * len(p)
 		if p, err = inflated(p, v.most()); err != nil {
 			v.fail(c, err)
-			return false
+			return work, false
 		}
 		defer releaseInflated(p)
 		t = nil
 	}
 	if kind == Text && (t == nil && !utf8.Valid(p) || t != nil && !t.check(p, true)) {
 		v.fail(c, errNoText)
-		return false
+		return work, false
 	}
 	v.Handler.Message(Socket{c, v}, kind, p)
-	return true
+	return work + len(p), true
 }
 
 // control takes a ping, pong or close, and says whether the socket goes on.

@@ -72,8 +72,12 @@ type extra struct {
 	// partial is since when the layer waits for the rest of something; 0 if
 	// it does not.
 	partial time.Duration
-	values  []*Latest // values to take when nothing else is unsent
-	dropped int64     // messages that its peer had no room for
+	// held is what the handler holds, and heldSince since when a part of a message is among
+	// it, or 0: see Hold.
+	held      int
+	heldSince time.Duration
+	values    []*Latest // values to take when nothing else is unsent
+	dropped   int64     // messages that its peer had no room for
 }
 
 // empty says whether it means nothing.
@@ -81,7 +85,7 @@ func (x *extra) empty() bool {
 	return x.why == nil && x.due == 0 && x.dialled == 0 && x.layer == nil && x.layerBytes == 0 && !x.byeSent && !x.closedByWorker &&
 		x.remote == nil && x.reads == 0 && x.retained == 0 && !x.duplex &&
 		x.detach == nil && x.upgrade == nil && x.timer == 0 && x.deadline == 0 &&
-		x.queue == nil && x.direct == 0 && x.partial == 0 && len(x.values) == 0 && x.dropped == 0
+		x.queue == nil && x.direct == 0 && x.partial == 0 && x.held == 0 && x.heldSince == 0 && len(x.values) == 0 && x.dropped == 0
 }
 
 // Bind gives a connection its host, its number, and the generation that it begins with,
@@ -344,7 +348,7 @@ func (c *Conn) Next() Action {
 	case c.detaches() && !c.hasOutput() && c.mark.posted() == 0:
 		return Detach
 	case c.is(inputHeld), c.is(peerEnded) && !c.is(endDelivered), c.is(relayed) && c.in != nil:
-		if c.is(readPaused) {
+		if c.is(readPaused | yielded) {
 			return Wait
 		}
 		return Deliver

@@ -255,6 +255,7 @@ func (c *Conn) Finish() {
 	if c.is(overHighWater) {
 		n.Add(Paused, -1)
 	}
+	c.Hold(0, false)
 	c.leave() // first: who sees the count finds the place free
 	n.Add(Closing, -1)
 	n.Add(Open, -1)

@@ -75,6 +75,9 @@ func (c *Conn) SendFile(f *os.File, offset, n int64) error {
 	return nil
 }
 
+// FileRoom is how many files more may wait.
+func (c *Conn) FileRoom() int { return MaxFiles - len(c.files().all()) }
+
 // checkFile says how many bytes are to be sent.
 func (c *Conn) checkFile(f *os.File, offset, n int64) (int64, error) {
 	if c.host.NoFiles {

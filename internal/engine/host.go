@@ -51,6 +51,9 @@ type Host struct {
 	// OnLoop, if set, says whether it is called on a loop, of this engine or another.
 	OnLoop func() bool
 	Touch  func(c *Conn)
+	// Later, if set, has a connection that has yielded take its turn with those that send
+	// much.
+	Later func(c *Conn)
 	// Index numbers the loops.
 	Index int
 	// OnWorkers says that handlers are called by workers: Opened and Received

@@ -78,6 +78,7 @@ func (c *Conn) keep(p []byte) {
 // Deliver calls the handler: with input that was held back, and to tell it when
 // there is none left and the peer has ended.
 func (c *Conn) Deliver() {
+	c.state &^= yielded
 	if c.is(relayed) {
 		c.state &^= drainedPending | drainingPending
 		c.flush()
@@ -175,7 +176,7 @@ func (c *Conn) offer(in []byte, shed error) []byte {
 }
 
 // inputPaused says whether no input is offered now.
-func (c *Conn) inputPaused() bool { return c.pausesReading() || c.is(readPaused) }
+func (c *Conn) inputPaused() bool { return c.pausesReading() || c.is(readPaused|yielded) }
 
 // pausesReading says whether reading pauses until output has been sent: from above
 // HighWater until not above LowWater. With ReadOn it never does, but Drained
@@ -218,5 +219,8 @@ func (c *Conn) restartPeerTimes() {
 	c.heard = c.host.coarseNow()
 	if c.in != nil {
 		c.in.since = c.host.Clock()
+	}
+	if c.more != nil && c.more.heldSince > 0 {
+		c.more.heldSince = c.host.Clock()
 	}
 }

@@ -127,13 +127,13 @@ func (c *Conn) accountLayer() {
 	}
 }
 
-// partial is since when the layer waits for the rest of something, 0 if it does
-// not.
+// partial is since when the layer, or the handler, waits for the rest of something; 0 if
+// neither does.
 func (c *Conn) partial() time.Duration {
 	if c.more == nil {
 		return 0
 	}
-	return c.more.partial
+	return earlier(c.more.partial, c.more.heldSince)
 }
 
 // passDown appends to the output, by way of the layer. What stands behind a file

@@ -27,6 +27,8 @@ package engine
 //	peerEnded        the peer sends no more                            PeerClosed
 //	endDelivered     the handler, or a partner, knows that             Deliver            Relay
 //	closingWrite     our direction is to be shut when all is sent      CloseWrite
+//	yielded          it has had its turn; what it holds waits for      Yield              TakeTurn, Deliver
+//	                 the next one
 //	closing          no more input is offered; more says why           CloseWith
 //	shut             our direction is shut                             ShutDone
 //	failed           the transport is of no more use: close at once    Abort, Failed
@@ -60,6 +62,7 @@ const (
 	closing
 	shut
 	failed
+	yielded
 
 	missed    = 1 << 24 // one heartbeat
 	allMissed = 0xff * missed

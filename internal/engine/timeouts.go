@@ -220,7 +220,7 @@ func (c *Conn) overdue(now time.Duration) (why error, beat bool) {
 // begun is when the message at hand has begun.
 func (c *Conn) begun() time.Duration {
 	if c.in != nil {
-		return c.in.since
+		return earlier(c.in.since, c.partial())
 	}
 	return c.partial()
 }
@@ -250,6 +250,9 @@ func (c *Conn) ExtendTimes(d time.Duration) {
 		if b != nil {
 			b.since = min(b.since+d, c.host.Clock())
 		}
+	}
+	if c.more != nil && c.more.heldSince > 0 {
+		c.more.heldSince = min(c.more.heldSince+d, c.host.Clock())
 	}
 	c.files().extend(d, c.host.Clock())
 }

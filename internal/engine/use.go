@@ -116,7 +116,7 @@ func (c *Conn) Waiting() int { return c.memory((*Buffer).Len) }
 
 func (c *Conn) memory(size func(*Buffer) int) (n int) {
 	if c.more != nil {
-		n = c.more.layerBytes
+		n = c.more.layerBytes + c.more.held
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {
@@ -160,6 +160,38 @@ func (c *Conn) listen(on bool) {
 	case !on && c.is(open):
 		c.state |= readPaused
 	}
+}
+
+// Yield has the rest of the input wait for the connection's next turn among those that
+// send much: for a handler that has done much in one call, and then returns. Where there
+// is no loop it does nothing.
+func (c *Conn) Yield() {
+	if c.host.Later != nil && c.is(open) && c.host.OnLoop() {
+		c.state |= yielded
+		c.host.Later(c)
+	}
+}
+
+// TakeTurn ends what Yield has begun.
+func (c *Conn) TakeTurn() { c.state &^= yielded }
+
+// Hold says how many bytes of memory the handler holds because of what has arrived, which
+// are counted as those of buffers are, and whether a part of a message is among it, to whose
+// end the peer has MessageTimeout.
+func (c *Conn) Hold(memory int, partial bool) {
+	if !c.is(open) || memory == 0 && !partial && c.more == nil {
+		return
+	}
+	x := c.extra()
+	c.host.Counters.Add(Buffered, int64(memory-x.held))
+	x.held = memory
+	switch {
+	case !partial:
+		x.heldSince = 0
+	case x.heldSince == 0:
+		x.heldSince = c.host.Clock()
+	}
+	c.shrink()
 }
 
 // Duplex says whether the connection is read from whatever it owes, and a drain waits for

@@ -10,6 +10,8 @@ import "github.com/myriad-go/myriad/internal/engine"
 // flood costs the others is half of the time at most, and a slice in each turn,
 // however many connections flood: sparse flows go first, as in FQ-CoDel (RFC 8290).
 //
+// A connection whose handler has yielded (Conn.Yield) waits there with the input that it has.
+//
 // The queue names connections by their Refs, so that one that has begun to close
 // is passed over. Its driver clears its bit: see ReadQueued.
 
@@ -61,7 +63,7 @@ func (l *Loop) readBulk() {
 		if c.Armed()&Busy != 0 {
 			continue
 		}
-		if c.WantsInput() {
+		if c.TakeTurn(); c.WantsInput() {
 			l.readOnce(c)
 		}
 		l.driver.Settle(c)

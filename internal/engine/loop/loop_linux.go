@@ -111,7 +111,7 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
 	l.host.Entrances = g.entrances
 	l.host.Index, l.host.Returned = index, l.giveBack
-	l.host.OnLoop, l.host.LocalAddr = onLoop, local
+	l.host.OnLoop, l.host.LocalAddr, l.host.Later = onLoop, local, l.QueueRead
 	if g.cfg.Shard > 0 {
 		l.host.AskLocalAddr = l.askLocalAddr
 	}
