@@ -49,10 +49,11 @@ type Group struct {
 	topic   engine.Topic
 
 	// mu is taken after sending, if both are.
-	mu    sync.Mutex
-	refs  map[Ref]*engine.Latest // nil until something is published
-	many  []*engine.Many         // the same for broadcasts; nil if they have changed
-	clean int                    // how many there were after the last cleaning
+	mu     sync.Mutex
+	refs   map[*engine.Conn]uint32       // by generation, which takes less than a Ref
+	latest map[engine.Ref]*engine.Latest // nil until something is published
+	many   []*engine.Many                // the same for broadcasts; nil if they have changed
+	clean  int                           // how many there were after the last cleaning
 }
 
 // listed is a connection of a group.
@@ -70,10 +71,12 @@ func (g *Group) Add(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.refs == nil {
-		g.refs = make(map[Ref]*engine.Latest)
+		g.refs = make(map[*engine.Conn]uint32)
 	}
-	if _, ok := g.refs[r]; !ok {
-		g.refs[r], g.many = nil, nil
+	c, generation := r.r.Split()
+	if had, ok := g.refs[c]; !ok || had != generation && c.RefOf(had).Closed() {
+		delete(g.latest, c.RefOf(had))
+		g.refs[c], g.many = generation, nil
 	}
 	if len(g.refs) > max(2*g.clean, minClean) {
 		g.drop()
@@ -82,9 +85,9 @@ func (g *Group) Add(r Ref) {
 
 // drop lets those go that have closed. Each that is added pays for a look at two.
 func (g *Group) drop() {
-	for r := range g.refs {
-		if r.r.Closed() {
-			delete(g.refs, r)
+	for c, generation := range g.refs {
+		if r := c.RefOf(generation); r.Closed() {
+			g.delete(r)
 		}
 	}
 	g.clean, g.many = len(g.refs), nil
@@ -94,11 +97,18 @@ func (g *Group) drop() {
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if latest := g.refs[r]; latest != nil {
+	if latest := g.latest[r.r]; latest != nil {
 		latest.Leave()
 	}
-	delete(g.refs, r)
+	g.delete(r.r)
 	g.many = nil
+}
+
+func (g *Group) delete(r engine.Ref) {
+	delete(g.latest, r)
+	if c, generation := r.Split(); g.refs[c] == generation {
+		delete(g.refs, c)
+	}
 }
 
 // Len is how many connections are in the group, with some that have closed.
@@ -131,8 +141,8 @@ func (g *Group) byOwner() []*engine.Many {
 	defer g.mu.Unlock()
 	if g.many == nil {
 		refs := make([]engine.Ref, 0, len(g.refs))
-		for r := range g.refs {
-			refs = append(refs, r.r)
+		for c, generation := range g.refs {
+			refs = append(refs, c.RefOf(generation))
 		}
 		g.many = engine.ByOwner(refs)
 	}
@@ -185,12 +195,17 @@ func (g *Group) list() []listed {
 		g.all = make([]listed, 0, n)
 	}
 	g.all = g.all[:0]
-	for r, latest := range g.refs {
+	if g.latest == nil {
+		g.latest = make(map[engine.Ref]*engine.Latest)
+	}
+	for c, generation := range g.refs {
+		r := c.RefOf(generation)
+		latest := g.latest[r]
 		if latest == nil {
 			latest = engine.NewLatest(&g.topic)
-			g.refs[r] = latest
+			g.latest[r] = latest
 		}
-		g.all = append(g.all, listed{r.r, latest})
+		g.all = append(g.all, listed{r, latest})
 	}
 	return g.all
 }
@@ -203,7 +218,7 @@ func (g *Group) forget(closed []engine.Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, r := range closed {
-		delete(g.refs, Ref{r})
+		g.delete(r)
 	}
 	g.clean, g.many = len(g.refs), nil
 }

@@ -88,6 +88,9 @@ type Ref struct {
 	gen uint32
 }
 
+// Split gives what RefOf makes a Ref of.
+func (r Ref) Split() (c *Conn, generation uint32) { return r.c, r.gen }
+
 // RefOf names the connection of a generation, for those who do not own it.
 func (c *Conn) RefOf(generation uint32) Ref { return Ref{c: c, gen: generation} }
 
