@@ -60,7 +60,7 @@
 // generator's part of a connection; it belongs to whoever owns the connection,
 // but for a few fields that others read or claim messages in, which have the lock
 // of the connection's shard. They lie in a table that is made once, and so does what only
-// some kinds of load need of them: times planned, sizes, limits, states of rules and
+// some kinds of load need of them: times planned, sizes, states of rules and
 // of WebSockets. Connections that are only held have no connState: a million of them costs no
 // more than the engine's entries.
 //
