@@ -310,19 +310,18 @@ func (w *response) head(p []byte) {
 		}
 	}
 
-	chunked := ""
-	if w.chunked {
-		chunked = "chunked"
-	}
 	w.out = appendStatus(w.out, r.ProtoMinor, w.status)
 	w.out = appendHeader(w.out, h, skip|trailerPrefix, w.trailers...)
 	if _, ok := h["Date"]; !ok {
 		w.out = appendLine(w.out, "Date", date())
 	}
-	for _, f := range [...][2]string{{"Content-Length", length}, {"Content-Type", kind}, {"Connection", connection}, {"Transfer-Encoding", chunked}} {
+	for _, f := range [...][2]string{{"Content-Length", length}, {"Content-Type", kind}, {"Connection", connection}} {
 		if f[1] != "" {
 			w.out = appendLine(w.out, f[0], f[1])
 		}
+	}
+	if w.chunked {
+		w.out = appendLine(w.out, "Transfer-Encoding", "chunked")
 	}
 	w.out = append(w.out, "\r\n"...)
 }
