@@ -18,9 +18,11 @@ type Config struct {
 	// bytes.
 	Queue int
 	// When jobs have waited longer than Target for all of Interval, the pool is
-	// overloaded; while it is, jobs that wait longer than Target are shed. The defaults
-	// are 5 ms and 100 ms; Target is at least 100 µs, Interval at least Target, and both
-	// at most an hour. The method is that of "Fail at Scale" (B. Maurer, ACM Queue
+	// overloaded; while it is, no more jobs may wait than the workers take within Target,
+	// others find the queue full, and those that have waited longer nevertheless are
+	// shed. The default of Target is 5 ms or, if that is longer, the time that jobs take
+	// on average, up to Interval; that of Interval is 100 ms. Target is at least 100 µs,
+	// Interval at least Target, and both at most an hour. The method is that of "Fail at Scale" (B. Maurer, ACM Queue
 	// 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM Queue 10-5, 2012).
 	Target, Interval time.Duration
 	// Off switches rules off: for comparison, or because jobs must never be shed.
@@ -33,6 +35,8 @@ type Config struct {
 	// several workers it may be called concurrently. Panics are counted and contained
 	// in any case.
 	Panicked func(*PanicError)
+
+	fixedTarget bool // it does not follow the jobs
 }
 
 // Rules are what a pool does about overload.
@@ -83,7 +87,7 @@ func (c Config) withDefaults() (Config, error) {
 	case NoQueue:
 		c.Queue = 0
 	}
-	if c.Target == 0 {
+	if c.fixedTarget = c.Target != 0; !c.fixedTarget {
 		c.Target = defaultTarget
 	}
 	if c.Interval == 0 {

@@ -19,6 +19,7 @@ type controller struct {
 	done sync.WaitGroup
 
 	climber      climber
+	admission    admission
 	budget       *budget
 	backlog      func() float64 // runnableBacklog, except in tests
 	blockedShare float64        // of the busy workers, those that are blocked: a moving average
@@ -51,6 +52,7 @@ func (c *controller) init(p *Pool, backlog func() float64) {
 	if p.cfg.Off&Adapting != 0 {
 		limit = p.cfg.Max
 	}
+	c.admission.room = p.cfg.Queue
 	c.budget = newBudget(p.cfg.MemoryLimit)
 	p.limit.Store(int64(limit))
 }
@@ -132,14 +134,20 @@ func (c *controller) tick() (idle bool) {
 	var shed []Task
 	ticks := c.ticks.Add(1)
 	r, queued := c.read(now, &shed)
-	c.observeBlocking(r)
+	c.observeBlocking(&r)
+	if p.cfg.Off&Adapting == 0 && ticks%memoryTicks == 0 {
+		c.climber.setCeiling(c.budget.cap(r.workers, p.cfg.Max))
+	}
+	limit := c.climber.observe(r)
 	if p.cfg.Off&Adapting == 0 {
-		if ticks%memoryTicks == 0 {
-			c.climber.setCeiling(c.budget.cap(r.workers, p.cfg.Max))
-		}
-		c.setLimit(c.climber.observe(r))
+		c.setLimit(limit)
 		p.overload.growing.Store(c.climber.growing())
 	}
+	service := c.climber.service()
+	if !p.cfg.fixedTarget {
+		p.overload.target.Store(int64(min(max(service, p.cfg.Target), p.cfg.Interval)))
+	}
+	c.admission.observe(&p.overload, r, queued, p.cfg.Queue, service)
 	c.countLongRunning(now)
 	c.addWorkers(queued)
 	if c.leastIdle = min(c.leastIdle, int(p.parked.n.Load())); ticks%ticksPerSecond == 0 {
@@ -149,7 +157,24 @@ func (c *controller) tick() (idle bool) {
 		p.notifyShed(shed)
 		p.wakeWaiter()
 	}
-	return c.idle()
+	if idle = c.idle(); idle {
+		c.endOverload()
+	}
+	return idle
+}
+
+// endOverload ends an overload: nothing waits.
+func (c *controller) endOverload() {
+	p := c.p
+	if !c.admission.end(&p.overload, p.cfg.Queue, c.p.now()) {
+		return
+	}
+	for i := range p.shards {
+		s := &p.shards[i]
+		s.mu.Lock()
+		s.setRoom(s.cap)
+		s.mu.Unlock()
+	}
 }
 
 // read is the state of the pool, and how many jobs wait. It sheds what is too old.
@@ -161,9 +186,11 @@ func (c *controller) read(now int64, shed *[]Task) (r reading, queued int) {
 		oldest = now - int64(tick) // at least about that
 	}
 	r.refused = p.total.Load()
+	room := (c.admission.room + len(p.shards) - 1) / len(p.shards)
 	for i := range p.shards {
 		s := &p.shards[i]
 		s.mu.Lock()
+		s.setRoom(room)
 		if at := s.sweep(now, shed); at != 0 && (oldest == 0 || at < oldest) {
 			oldest = at
 		}
@@ -184,13 +211,14 @@ func (c *controller) read(now int64, shed *[]Task) (r reading, queued int) {
 
 // observeBlocking estimates which share of the busy workers neither runs nor is
 // runnable.
-func (c *controller) observeBlocking(r reading) {
+func (c *controller) observeBlocking(r *reading) {
 	share := 0.0
 	if r.busy > 0 {
 		share = max(0, 1-(1+r.backlog)*float64(c.p.procs)/float64(r.busy))
 	}
 	c.blockedShare += (share - c.blockedShare) / 8
-	c.p.blocking.Store(c.blockedShare > blockedEnough)
+	r.blocking = c.blockedShare > blockedEnough
+	c.p.blocking.Store(r.blocking)
 }
 
 // runnableBacklog makes a function that tells how many goroutines are runnable and do

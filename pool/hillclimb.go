@@ -65,6 +65,7 @@ type reading struct {
 	workers  int           // workers there are now
 	busy     int           // workers that run a job
 	backlog  float64       // runnable goroutines that do not run, for each processor
+	blocking bool          // a good part of the busy workers neither runs nor is runnable
 	waits    time.Duration // how long the oldest queued job has waited; 0: none waits
 }
 
@@ -140,6 +141,9 @@ func (c *climber) clamp(n int) int {
 	return max(c.minWorkers, min(n, c.top()))
 }
 
+// service is how long jobs take, a moving average; 0 if that is not known.
+func (c *climber) service() time.Duration { return time.Duration(c.meanService * 1e9) }
+
 // growing reports whether the limit is still on its way up; not for long if no jobs end.
 func (c *climber) growing() bool {
 	patience := min(max(minGrowing, time.Duration(8*c.meanService*1e9)), maxGrowing)
@@ -169,7 +173,7 @@ func (c *climber) observe(r reading) int {
 	}
 	c.peakBusy = max(c.peakBusy, r.busy)
 	c.backlogged -= c.backlogged / 8
-	if r.backlog >= fullBacklog {
+	if r.backlog >= fullBacklog && !r.blocking {
 		c.backlogged += 1. / 8
 	}
 

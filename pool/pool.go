@@ -110,9 +110,10 @@ func newPool(cfg Config, backlog func() float64) (*Pool, error) {
 		waiters: waiters{room: make(chan struct{}, 1)}, exited: make(chan struct{}), done: make(chan struct{}),
 	}
 	p.overload = overload{
-		target: int64(cfg.Target), interval: int64(cfg.Interval),
+		interval: int64(cfg.Interval),
 		shedding: cfg.Off&Shedding == 0, newestFirst: cfg.Off&NewestFirst == 0,
 	}
+	p.overload.target.Store(int64(cfg.Target))
 	p.short.score.Store(firstScore)
 	p.ctx, p.cancel = context.WithCancelCause(context.Background())
 	p.makeShards(cfg.Queue, cfg.shards())

@@ -33,6 +33,7 @@ type shard struct {
 
 	closed bool
 	cap    int
+	room   int // for how many jobs: cap, or fewer in an overload
 	ring
 	standing standing
 
@@ -62,13 +63,19 @@ func (p *Pool) makeShards(capacity, n int) {
 		if i < capacity%n {
 			s.cap++
 		}
-		s.full.Store(s.cap == 0)
+		s.setRoom(s.cap)
 	}
 }
 
-// add appends a job if there is room; extra is room beyond the capacity.
+// setRoom sets how many jobs may wait, up to the capacity.
+func (s *shard) setRoom(n int) {
+	s.room = min(n, s.cap)
+	s.full.Store(s.n >= s.room)
+}
+
+// add appends a job if there is room; extra is so much more.
 func (s *shard) add(t *Task, at int64, extra int) bool {
-	if s.n >= s.cap+extra {
+	if s.n >= s.room+extra {
 		return false
 	}
 	s.push(entry{*t, at})
@@ -76,7 +83,7 @@ func (s *shard) add(t *Task, at int64, extra int) bool {
 	if s.n == 1 {
 		s.nonEmpty.Store(true)
 	}
-	if s.n == s.cap {
+	if s.n == s.room {
 		s.full.Store(true)
 	}
 	return true
@@ -84,7 +91,7 @@ func (s *shard) add(t *Task, at int64, extra int) bool {
 
 // remove takes the oldest job, or the newest. There is one.
 func (s *shard) remove(newest bool, to *entry) {
-	if s.n == s.cap {
+	if s.n == s.room {
 		s.full.Store(false)
 	}
 	s.pop(newest, to)
@@ -101,22 +108,22 @@ func (s *shard) take(now int64, to *entry, shed *[]Task) bool {
 	if s.n == 0 {
 		return false
 	}
-	age := now - s.oldest()
+	age, target := now-s.oldest(), s.overload.target.Load()
 	over := s.overload.active(now)
 	// Once overloaded, one job that is too old keeps it so.
-	standing := s.standing.observe(age, now, s.overload) || over && age > s.overload.target
+	standing := s.standing.observe(age, now, s.overload) || over && age > target
 	s.overload.observe(standing, now)
 	if over = s.overload.active(now); !over {
 		s.remove(false, to)
 		return true
 	}
 	s.shed(now, shed)
-	newest := s.overload.newestFirst
 	next := s.oldest()
+	newest := s.overload.newestFirst && now-next > target
 	if newest {
 		next = s.newest()
 	}
-	if len(*shed) >= maxShed && s.n > 1 && now-next > s.overload.target {
+	if len(*shed) >= maxShed && s.n > 1 && now-next > target {
 		return false
 	}
 	s.remove(newest, to)
@@ -126,7 +133,7 @@ func (s *shard) take(now int64, to *entry, shed *[]Task) bool {
 // shed sheds jobs that are too old, up to maxShed, but never the last one: that may as
 // well run.
 func (s *shard) shed(now int64, shed *[]Task) {
-	for s.overload.shedding && len(*shed) < maxShed && s.n > 1 && now-s.oldest() > s.overload.target {
+	for s.overload.shedding && len(*shed) < maxShed && s.n > 1 && now-s.oldest() > s.overload.target.Load() {
 		var e entry
 		s.remove(false, &e)
 		*shed = append(*shed, e.Task)
@@ -147,49 +154,6 @@ func (s *shard) sweep(now int64, shed *[]Task) (oldest int64) {
 		s.shed(now, shed)
 	}
 	return s.oldest()
-}
-
-// standing tells a standing queue, one whose oldest job was too old each time that it
-// was observed, for an interval: CoDel's sign of a queue that only adds delay.
-type standing struct{ since int64 } // 0 is not
-
-func (s *standing) observe(age, now int64, o *overload) bool {
-	switch {
-	case age <= o.target:
-		s.since = 0
-	case s.since == 0:
-		s.since = now
-	}
-	return s.since != 0 && now-s.since >= o.interval
-}
-
-// overload is the pool's state of overload. It begins when the queue of a shard stands
-// and ends when none has been too old for an interval.
-type overload struct {
-	target, interval      int64
-	shedding, newestFirst bool
-
-	until   atomic.Int64 // when it ends; 0 if there was none
-	growing atomic.Bool  // more workers may still help: no overload begins, unless there was one lately
-}
-
-// lately is how many intervals ago an overload may have ended.
-const lately = 16
-
-func (o *overload) active(now int64) bool { return now < o.until.Load() }
-
-// observe has an overload begin or go on if the queue stands.
-func (o *overload) observe(standing bool, now int64) {
-	if !standing || !o.shedding && !o.newestFirst {
-		return
-	}
-	until := o.until.Load()
-	if now >= until && o.growing.Load() && (until == 0 || now-until > lately*o.interval) {
-		return
-	}
-	if now+o.interval-until >= o.interval/4 { // not with each job
-		o.until.Store(now + o.interval)
-	}
 }
 
 // ring is a queue in order of arrival that can be popped at both ends. The shard bounds
