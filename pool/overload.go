@@ -1,0 +1,100 @@
+package pool
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// standing tells a standing queue, one whose oldest job was too old each time that it
+// was observed, for an interval: CoDel's sign of a queue that only adds delay.
+type standing struct{ since int64 } // 0 is not
+
+func (s *standing) observe(age, now int64, o *overload) bool {
+	switch {
+	case age <= o.target.Load():
+		s.since = 0
+	case s.since == 0:
+		s.since = now
+	}
+	return s.since != 0 && now-s.since >= o.interval
+}
+
+// overload is the pool's state of overload. It begins when the queue of a shard stands
+// and ends when none has been too old for an interval.
+type overload struct {
+	target                atomic.Int64 // the controller sets it
+	interval              int64
+	shedding, newestFirst bool
+
+	until   atomic.Int64 // when it ends; 0 if there was none
+	growing atomic.Bool  // more workers may still help: no overload begins, unless there was one lately
+}
+
+// lately is how many intervals ago an overload may have ended.
+const lately = 16
+
+func (o *overload) active(now int64) bool { return now < o.until.Load() }
+
+// observe has an overload begin or go on if the queue stands.
+func (o *overload) observe(standing bool, now int64) {
+	if !standing || !o.shedding && !o.newestFirst {
+		return
+	}
+	until := o.until.Load()
+	if now >= until && o.growing.Load() && (until == 0 || now-until > lately*o.interval) {
+		return
+	}
+	if now+o.interval-until >= o.interval/4 { // not with each job
+		o.until.Store(now + o.interval)
+	}
+}
+
+// admission bounds what may wait in an overload: as many jobs as the busy workers take
+// within the target. A job that would be shed is then refused instead, which costs less
+// and tells its submitter at once, and goodput does not depend on the size of the queue.
+// The controller owns it.
+type admission struct {
+	room    int     // for how many jobs; the pool's capacity, or fewer
+	slack   float64 // of recent ticks, the share without refusals that left no job waiting
+	refused uint64  // until the last tick
+}
+
+// maxSlack is the share of slack ticks that ends an overload: jobs came in bursts.
+const maxSlack = 0.5
+
+// observe sets the room for the time until the next tick, given how many jobs wait, for
+// how many there is room at most, and how long jobs take, 0 if that is not known.
+func (a *admission) observe(o *overload, r reading, queued, capacity int, service time.Duration) {
+	refused := r.refused > a.refused
+	bounded := a.room < capacity
+	now := int64(r.at)
+	a.refused, a.room = r.refused, capacity
+	if !o.shedding || service <= 0 || !bounded && !o.active(now) {
+		return
+	}
+	slack := 0.
+	if !refused && queued == 0 {
+		slack = 1
+	}
+	if a.slack += (slack - a.slack) / 8; a.slack > maxSlack {
+		a.end(o, capacity, now)
+		return
+	}
+	if refused { // what has been refused would have kept the queue standing
+		o.until.Store(now + o.interval)
+	} else if !o.active(now) {
+		return
+	}
+	jobs := float64(r.busy) * float64(o.target.Load()) / float64(service)
+	a.room = int(min(max(jobs, 1), float64(capacity)))
+}
+
+// end ends an overload. It reports whether room was bounded.
+func (a *admission) end(o *overload, capacity int, now int64) bool {
+	bounded := a.room < capacity
+	a.room, a.slack = capacity, 0
+	if o.active(now) {
+		o.until.Store(now)
+	}
+	return bounded
+}
