@@ -227,7 +227,6 @@ func (c *controller) observeBlocking(r *reading) {
 func runnableBacklog() func() float64 {
 	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	return func() float64 {
-		runtime.Gosched()
 		metrics.Read(samples)
 		v := samples[0].Value
 		if v.Kind() != metrics.KindUint64 {

@@ -31,12 +31,15 @@ func (p *Pool) SubmitTask(t Task) error {
 	return p.countRefusal(err)
 }
 
-// TrySubmitTask is TrySubmit for a task. If t.Ctx has ended its error is [ErrExpired]
-// with the cause.
+// TrySubmitTask is TrySubmit for a task. If there is room, but t.Ctx has ended, its error
+// is [ErrExpired] with the cause.
 func (p *Pool) TrySubmitTask(t Task) error {
+	if t.Job != nil && p.evidentlyFull() { // the answer to most in an overload, so the first question
+		return p.countRefusal(errNoRoom)
+	}
 	err := t.check()
 	if err == nil {
-		if err = errNoRoom; p.noBarge.Load() == 0 && !p.evidentlyFull() {
+		if err = errNoRoom; p.noBarge.Load() == 0 {
 			err = p.accept(&t)
 		}
 		for range returningTries {
