@@ -18,19 +18,21 @@ type controller struct {
 	quit chan struct{}
 	done sync.WaitGroup
 
-	climber      climber
-	admission    admission
-	budget       *budget
-	backlog      func() float64 // runnableBacklog, except in tests
-	blockedShare float64        // of the busy workers, those that are blocked: a moving average
-	ticks        atomic.Int64
-	watch        int // ticks for which long-running jobs are still counted
-	leastIdle    int // the least number of idle workers in this second
+	climber   climber
+	admission admission
+	budget    *budget
+	backlog   func() float64 // runnableBacklog, except in tests
+	ticks     atomic.Int64
+	watch     int // ticks for which long-running jobs are still counted
+	leastIdle int // the least number of idle workers in this second
 }
 
 const (
 	tick           = 10 * time.Millisecond
 	ticksPerSecond = int64(time.Second / tick)
+	// maxRead is how long reading the pool's state may take. A reading in which the
+	// controller had no processor has counted jobs of another time than it says.
+	maxRead = time.Millisecond
 	// memoryTicks is after how many ticks the memory budget is checked.
 	memoryTicks = 10
 	// watchTicks is for how many ticks workers are watched after jobs were predicted to
@@ -39,8 +41,6 @@ const (
 	// initialPerProc is the initial limit for each processor: more than jobs that
 	// compute need, and not so many that it would hurt them.
 	initialPerProc = 4
-	// blockedEnough is from which share of blocked workers on jobs block.
-	blockedEnough = 0.25
 )
 
 // init prepares the controller; New starts its goroutine.
@@ -134,11 +134,14 @@ func (c *controller) tick() (idle bool) {
 	var shed []Task
 	ticks := c.ticks.Add(1)
 	r, queued := c.read(now, &shed)
-	c.observeBlocking(&r)
 	if p.cfg.Off&Adapting == 0 && ticks%memoryTicks == 0 {
 		c.climber.setCeiling(c.budget.cap(r.workers, p.cfg.Max))
 	}
-	limit := c.climber.observe(r)
+	limit := c.climber.limit
+	if p.now()-now <= int64(maxRead) {
+		limit = c.climber.observe(r)
+	}
+	p.blocking.Store(c.climber.blocking())
 	if p.cfg.Off&Adapting == 0 {
 		c.setLimit(limit)
 		p.overload.growing.Store(c.climber.growing())
@@ -202,23 +205,11 @@ func (c *controller) read(now int64, shed *[]Task) (r reading, queued int) {
 		s.mu.Unlock()
 		r.refused += s.refused.Load()
 	}
-	r.busy, r.backlog = p.busy(), c.backlog()
+	r.procs, r.busy, r.backlog = int(p.procs), p.busy(), c.backlog()
 	if oldest != 0 {
 		r.waits = time.Duration(max(now-oldest, 1))
 	}
 	return r, queued
-}
-
-// observeBlocking estimates which share of the busy workers neither runs nor is
-// runnable.
-func (c *controller) observeBlocking(r *reading) {
-	share := 0.0
-	if r.busy > 0 {
-		share = max(0, 1-(1+r.backlog)*float64(c.p.procs)/float64(r.busy))
-	}
-	c.blockedShare += (share - c.blockedShare) / 8
-	r.blocking = c.blockedShare > blockedEnough
-	c.p.blocking.Store(r.blocking)
 }
 
 // runnableBacklog makes a function that tells how many goroutines are runnable and do

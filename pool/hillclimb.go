@@ -35,6 +35,7 @@ type climber struct {
 
 	last        reading
 	started     bool
+	blocked     float64 // recent share of the busy workers that neither ran nor was runnable
 	backlogged  float64 // share of recent readings with a runnable backlog
 	meanService float64 // recent mean service time of jobs in seconds; 0: not known
 
@@ -64,8 +65,8 @@ type reading struct {
 	refused  uint64        // jobs that found no room: refused, shed, or made to wait
 	workers  int           // workers there are now
 	busy     int           // workers that run a job
+	procs    int           // processors
 	backlog  float64       // runnable goroutines that do not run, for each processor
-	blocking bool          // a good part of the busy workers neither runs nor is runnable
 	waits    time.Duration // how long the oldest queued job has waited; 0: none waits
 }
 
@@ -82,8 +83,12 @@ const (
 	// step down may cost. After a gain of boldGain the next step is bold.
 	minGain, minGainFull   = 0.3, 0.7
 	fullBacklog, fullShare = 2, 0.75
+	blockedEnough          = 0.25 // from which share of blocked workers on jobs block
 	maxLoss                = 0.1
-	boldGain               = 0.7
+	// Where jobs block, a step down leaves so many, and one up has no more once a step up
+	// has failed and processors look full.
+	smallDown, smallUp = 0.75, 1.3
+	boldGain           = 0.7
 	// A limit counts as growing for no longer than this after a step up.
 	minGrowing, maxGrowing = 200 * time.Millisecond, 5 * time.Second
 	// The work is of another kind when throughput at the same limit has changed by this
@@ -141,6 +146,9 @@ func (c *climber) clamp(n int) int {
 	return max(c.minWorkers, min(n, c.top()))
 }
 
+// blocking reports whether jobs block.
+func (c *climber) blocking() bool { return c.blocked > blockedEnough }
+
 // service is how long jobs take, a moving average; 0 if that is not known.
 func (c *climber) service() time.Duration { return time.Duration(c.meanService * 1e9) }
 
@@ -173,7 +181,15 @@ func (c *climber) observe(r reading) int {
 	}
 	c.peakBusy = max(c.peakBusy, r.busy)
 	c.backlogged -= c.backlogged / 8
-	if r.backlog >= fullBacklog && !r.blocking {
+	share := 0.0
+	if r.busy > 0 {
+		share = max(0, 1-(1+r.backlog)*float64(r.procs)/float64(r.busy))
+	}
+	blocking := c.blocking()
+	if c.blocked += (share - c.blocked) / 8; blocking && !c.blocking() {
+		c.step, c.rest = firstDown, minRest // jobs compute now, for which there are too many workers
+	}
+	if r.backlog >= fullBacklog {
 		c.backlogged += 1. / 8
 	}
 
@@ -315,11 +331,18 @@ func (c *climber) measureBaseline(r reading) {
 }
 
 // startTrial starts the next trial that the bounds allow. Fewer workers are tried only if
-// work has waited all the time.
+// work has waited all the time. Where jobs block, steps are small once the limit has
+// been found: if all workers are needed, one down costs its share of throughput, and one
+// up the memory of so many more jobs.
 func (c *climber) startTrial(r reading, all bool) {
+	full := c.backlogged >= fullShare
 	for range steps {
 		f := steps[c.step]
-		if c.bold && (f < 1 || c.backlogged < fullShare && c.limit <= noBoldAbove) {
+		if c.blocking() && (f < smallDown || f > smallUp && full && !c.rising) {
+			c.nextStep()
+			continue
+		}
+		if c.bold && (f < 1 || !full && c.limit <= noBoldAbove) {
 			f *= f
 		}
 		n := int(math.Round(float64(c.limit) * f))
@@ -358,7 +381,7 @@ func (c *climber) judgeTrial(r reading) {
 	line := 1 + maxLoss*(f-1)
 	if f > 1 {
 		line = min(max(1+minGain*(f-1), 1+noise), (1+f)/2)
-		if c.backlogged >= fullShare {
+		if c.backlogged >= fullShare && !c.blocking() {
 			line = 1 + minGainFull*(f-1)
 		}
 	}

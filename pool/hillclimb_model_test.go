@@ -185,6 +185,6 @@ func (m *model) run(until float64) reading {
 	if p.turns || p.fluid {
 		ready = float64(m.limit)
 	}
-	m.saw.backlog = max(0, ready-m.cores) / m.cores
+	m.saw.procs, m.saw.backlog = int(m.cores), max(0, ready-m.cores)/m.cores
 	return m.saw
 }

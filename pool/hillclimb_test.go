@@ -57,6 +57,7 @@ func TestClimberSettles(t *testing.T) {
 		{"computes beside many", 2, 1, 1000, kind{cpu: ms, hogs: 6, dist: exponential}, 600, 1, 10, 32},
 		{"waits beside many that compute", 2, 1, 128, kind{wait: 20 * ms, hogs: 6}, 6400, 115, 128, 128},
 		{"fixed", 2, 10, 10, kind{wait: 20 * ms}, 500, 10, 10, 10},
+		{"waits, as published", 2, 1, 5000, kind{cpu: 0.045 * ms, wait: 20 * ms, dist: even}, 2e3 / 0.045, 700, 1800, 5000},
 		{"at least", 2, 50, 1000, kind{cpu: ms, dist: even}, 2000, 50, 100, 400},
 	} {
 		for seed := range uint64(seeds) {
