@@ -30,7 +30,7 @@ var poolMetrics = []metric[pool.Stats]{
 	gauge("workers_limit", "How many workers there may be now.", func(s *pool.Stats) int { return s.Limit }),
 	gauge("workers", "Workers that there are now.", func(s *pool.Stats) int { return s.Workers }),
 	gauge("workers_idle", "Workers that wait for a job now.", func(s *pool.Stats) int { return s.Idle }),
-	gauge("overloaded", "1 while jobs have waited too long, so that the newest run first and old ones are shed; otherwise 0.",
+	gauge("overloaded", "1 while jobs have waited too long, so that fewer may wait and old ones are shed; otherwise 0.",
 		func(s *pool.Stats) int { return flag(s.Overloaded) }),
 	labelled("jobs", "Jobs that wait for a worker now (queued), or run.", prometheus.GaugeValue, "state",
 		func(s *pool.Stats) map[string]int { return map[string]int{"queued": s.Queued, "running": s.Running} }),

@@ -49,7 +49,8 @@ const (
 	Adapting Rules = 1 << iota
 	// Shedding sheds jobs that have waited too long in an overload.
 	Shedding
-	// NewestFirst runs the newest jobs first in an overload.
+	// NewestFirst runs the newest jobs first in an overload, while others have waited
+	// longer than Target.
 	NewestFirst
 
 	// AllRules are all of them. A pool without is a queue in about the order of arrival

@@ -55,12 +55,17 @@ func (o *overload) observe(standing bool, now int64) {
 // The controller owns it.
 type admission struct {
 	room    int     // for how many jobs; the pool's capacity, or fewer
-	slack   float64 // of recent ticks, the share without refusals that left no job waiting
+	slack   float64 // of recent ticks, the share without refusals in which no job waited
 	refused uint64  // until the last tick
 }
 
-// maxSlack is the share of slack ticks that ends an overload: jobs came in bursts.
-const maxSlack = 0.5
+const (
+	// maxSlack is the share of slack ticks that ends an overload: jobs came in bursts.
+	maxSlack = 0.5
+	// admitted is the share of the jobs that the workers take within the target: with
+	// all of them half would be older than that when their turn comes.
+	admitted = 0.75
+)
 
 // observe sets the room for the time until the next tick, given how many jobs wait, for
 // how many there is room at most, and how long jobs take, 0 if that is not known.
@@ -86,7 +91,7 @@ func (a *admission) observe(o *overload, r reading, queued, capacity int, servic
 		return
 	}
 	jobs := float64(r.busy) * float64(o.target.Load()) / float64(service)
-	a.room = int(min(max(jobs, 1), float64(capacity)))
+	a.room = int(min(max(jobs*admitted, 1), float64(capacity)))
 }
 
 // end ends an overload. It reports whether room was bounded.

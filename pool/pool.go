@@ -9,8 +9,9 @@
 // The queue is bounded. A job that finds it full is refused with [ErrFull], or waits in
 // Submit until its context ends. When jobs have waited longer than Config.Target for all
 // of Config.Interval, the queue no longer absorbs bursts and only adds delay: the pool
-// is overloaded. Until that is over the newest jobs run first, because somebody most
-// likely still waits for them, and those that have waited longer than Target are shed.
+// is overloaded. Until that is over no more jobs may wait than the workers take within
+// Target. Those that have waited longer nevertheless are shed, and while there are such
+// the newest jobs run first, because somebody most likely still waits for them.
 //
 // Every accepted job ends exactly once: it runs to its end (or panics), expires because
 // its context ended before it began, is shed, or is dropped by [Pool.Close]. A job that
@@ -265,8 +266,8 @@ type Stats struct {
 	Workers, Idle, Limit int
 	// Queued is how many jobs wait for a worker now, Running how many run.
 	Queued, Running int
-	// Overloaded says that jobs have waited too long, so that now the newest run
-	// first and old ones are shed.
+	// Overloaded says that jobs have waited too long, so that now fewer may wait, and
+	// those that wait too long are shed.
 	Overloaded bool
 
 	// Accepted counts the jobs that were accepted: those that have finished, expired,
