@@ -166,6 +166,10 @@ type Config struct {
 
 	// Duration is the measured window. Default 10 s, unless Messages is set.
 	Duration time.Duration
+	// Steady has the window go on behind Duration, until it has lasted 3 times as long at
+	// the most, while Result.Variation is above SteadyVariation. Not in an open loop,
+	// and not with Messages or Hold. Default false.
+	Steady bool
 	// Warmup is a time of traffic before the window. Default 0.
 	Warmup time.Duration
 	// Messages is how many messages each connection exchanges, instead of
