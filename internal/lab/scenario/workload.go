@@ -32,6 +32,9 @@ type Workload struct {
 	Size int `json:"size,omitempty" toml:"size"`
 	// Pipeline is how many messages each connection keeps in flight. Default 1.
 	Pipeline int `json:"pipeline,omitempty" toml:"pipeline"`
+	// Loops is how many loops the load generator has, up to 1024. Default one, or one for
+	// each CPU that is its own; more where one descriptor table has too few places.
+	Loops int `json:"loops,omitempty" toml:"loops"`
 	// Unpinned lets server and load generator run on all CPUs.
 	Unpinned bool `json:"unpinned,omitempty" toml:"unpinned"`
 	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them.
@@ -39,6 +42,8 @@ type Workload struct {
 	// Whole has subjects left out that can't hold all connections, instead of applying the
 	// workload with as many as they can.
 	Whole bool `json:"whole,omitempty" toml:"whole"`
+	// Reduced says that options or a scale have fewer connections or other times than the file.
+	Reduced bool `json:"reduced,omitempty" toml:"-"`
 	// Phases are gone through in order.
 	Phases []Phase `json:"phases,omitempty" toml:"phases"`
 }
@@ -123,6 +128,7 @@ const (
 	minSize      = 2
 	maxSize      = 1 << 20
 	maxPipeline  = 1024
+	maxLoops     = 1024
 	maxHeld      = 64 << 20
 	maxRate      = 100_000_000
 	maxInFlight  = 1 << 20
@@ -288,6 +294,7 @@ func (w Workload) checkKeys() error {
 	err := cmp.Or(
 		within("%v rounds", w.Rounds, 0, maxRounds),
 		within("pipeline of %v", w.Pipeline, 1, maxPipeline),
+		within("%v loops of the load generator", w.Loops, 0, maxLoops),
 	)
 	for _, p := range w.Phases {
 		err = cmp.Or(err, p.check(w))
