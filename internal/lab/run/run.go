@@ -296,7 +296,7 @@ const (
 func (m *measurement) config(s scenario.Stage) load.Config {
 	w := m.workload
 	c := load.Config{Target: m.server.addr, Connections: s.Connections, ConnectRate: s.Rate}
-	c.Loops = cmp.Or(w.Loops, len(m.pinning.Load))
+	c.Model, c.Loops = w.LoadModel, cmp.Or(w.LoadLoops, len(m.pinning.Load))
 	if w.TLS {
 		c.TLS = &load.TLS{CAFile: m.cert}
 	}
