@@ -129,7 +129,8 @@ type Config struct {
 	Match string
 	// Unprompted says that the server sends its answers when it likes, as
 	// with heartbeats: the first message is what makes a connection known,
-	// each further one answers what the server has sent. When the window ends
+	// each further one answers what the server has sent, from when it is established on.
+	// When the window ends
 	// nothing that is missing is waited for, and none of it is a fault.
 	Unprompted bool
 	// Size is the size of a message in bytes where neither Message nor

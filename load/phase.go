@@ -289,7 +289,7 @@ const startEvery = time.Millisecond
 // messages. It runs when connections are no longer given, and ends early with ctx; the next
 // call, of a search's next step, goes on from there.
 func (t *traffic) startTraffic(ctx context.Context) {
-	if t.mode == holding {
+	if t.mode == holding || t.cfg.Unprompted {
 		return
 	}
 	tick := time.NewTicker(startEvery)
