@@ -37,7 +37,7 @@ var Breaking = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, Rul
 
 // Doubtful are the rules with which another run might have other figures: no answer and no
 // comparison stands on those.
-var Doubtful = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers, RuleLate, RuleOverran, RuleCapacity}
+var Doubtful = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
 
 const (
 	littleTolerance = 0.10
