@@ -119,10 +119,10 @@ func TestAnswerDoubts(t *testing.T) {
 		}
 	}
 	for want, s := range map[string]*result.Set{
-		"epoll serves 2 times as many as net; 5.00 ms. One round.":                                                           set([]float64{100}, []float64{200}),
-		"epoll serves 1.05 times as many as net (within the spread); 9.52 ms.":                     set([]float64{100, 100, 100}, []float64{90, 105, 120}),
+		"epoll serves 2 times as many as net; 5.00 ms. One round.":                                           set([]float64{100}, []float64{200}),
+		"epoll serves 1.05 times as many as net (within the spread); 9.52 ms.":                               set([]float64{100, 100, 100}, []float64{90, 105, 120}),
 		"epoll serves 2 times as many as net; 4.95 ms. Not certain: 1 of 3 runs of epoll were marked noise.": noisy,
-		"epoll serves 2 times as many as net; 5.00 ms.":                                            later,
+		"epoll serves 2 times as many as net; 5.00 ms.":                                                      later,
 	} {
 		if a := answerOf(s.Reports[0]); a.String() != want {
 			t.Errorf("got %q, want %q", a.String(), want)
