@@ -158,6 +158,7 @@ func (r *run) result(end sum) *Result {
 		Messages:    r.cfg.Messages,
 		MessageSize: r.cfg.messageSize(),
 		Window:      r.window,
+		Variation:   r.parts.variation(),
 		Latency:     latencyOf(&total.window),
 		Histogram:   encode(total.window.counts),
 		UserCPU:     r.user,

@@ -72,6 +72,7 @@ var exclusive = [][]string{
 // rules say of settings which others they exclude, and that they need one of some.
 var rules = []struct{ names, not, need []string }{
 	{names: []string{"messages"}, not: []string{"duration", "warmup", "rate", "message-rate", "flood", "hold", "early", "ramp", "lifetime"}},
+	{names: []string{"steady"}, not: []string{"messages", "rate", "message-rate", "hold"}},
 	{names: []string{"arrivals"}, need: []string{"rate", "message-rate"}},
 	{names: []string{"flood"}, not: []string{"template", "first-message", "answer", "answer-base64"}},
 	{names: []string{"answer", "answer-base64"}, need: []string{"message", "message-base64", "template"}},

@@ -129,7 +129,8 @@ type Config struct {
 	Match string
 	// Unprompted says that the server sends its answers when it likes, as
 	// with heartbeats: the first message is what makes a connection known,
-	// each further one answers what the server has sent. When the window ends
+	// each further one answers what the server has sent, from when it is established on.
+	// When the window ends
 	// nothing that is missing is waited for, and none of it is a fault.
 	Unprompted bool
 	// Size is the size of a message in bytes where neither Message nor
@@ -166,6 +167,10 @@ type Config struct {
 
 	// Duration is the measured window. Default 10 s, unless Messages is set.
 	Duration time.Duration
+	// Steady has the window go on behind Duration, until it has lasted 3 times as long at
+	// the most, while Result.Variation is above SteadyVariation. Not in an open loop,
+	// and not with Messages or Hold. Default false.
+	Steady bool
 	// Warmup is a time of traffic before the window. Default 0.
 	Warmup time.Duration
 	// Messages is how many messages each connection exchanges, instead of

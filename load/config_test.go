@@ -51,6 +51,7 @@ func TestValidate(t *testing.T) {
 		"long time":          {func(c *Config) { c.Duration = 1 << 62 }, "--duration is"},
 		"source not set":     {func(c *Config) { c.Sources = []netip.Addr{{}} }, "source address is not set"},
 		"source's family":    {func(c *Config) { c.Sources = addrs("::1") }, "both to be IPv4"},
+		"steady open loop":   {func(c *Config) { c.Rate.PerSecond, c.Steady = 1, true }, "--steady is given together with --rate"},
 		"rate and flood":     {func(c *Config) { c.Rate.PerSecond, c.Flood = 1, true }, "--flood is given together with --rate"},
 		"match and size":     {func(c *Config) { c.Match, c.Size = matchHTTP, 7 }, "--size is 7 beside a message"},
 		"flood of answers":   {func(c *Config) { c.Flood, c.Match = true, "bytes:1" }, "expected none with --flood"},

@@ -117,6 +117,7 @@ func (r *Result) add(o *Result) {
 	r.Late = addLatencies(r.Late, o.Late)
 	r.Schedule = addRates(r.Schedule, o.Schedule)
 	r.Window = max(r.Window, o.Window)
+	r.Variation = max(r.Variation, o.Variation)
 	r.UserCPU += o.UserCPU
 	r.SystemCPU += o.SystemCPU
 	r.FirstMismatch = cmp.Or(r.FirstMismatch, o.FirstMismatch)

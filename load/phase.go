@@ -187,9 +187,13 @@ func (r *run) schedule(lead time.Duration) {
 	begin := max(t.now()+lead, 1)
 	from := begin + r.cfg.Warmup
 	until := from + r.cfg.Duration
-	if r.cfg.Messages > 0 {
+	switch {
+	case r.cfg.Messages > 0:
 		until = pacer.Never
+	case r.cfg.Steady:
+		until = from + steadyTimes*r.cfg.Duration
 	}
+	r.parts = parts{each: r.cfg.Duration / steadyParts, at: from}
 	t.draining.Store(int64(pacer.Never))
 	rate := r.cfg.Rate
 	t.curve = pacer.Curve{
@@ -234,13 +238,19 @@ func (r *run) measure(ctx context.Context) error {
 
 func (r *run) windowWait() wait {
 	if r.cfg.Messages == 0 {
-		return wait{most: max(r.traffic.left(), 1), done: r.over} // it can be over already
+		return wait{most: max(r.traffic.left(), 1), done: r.measured} // it can be over already
 	}
 	return wait{
 		done:  func(s sum) bool { return s.run[nFinished] == s.run[nOpened] },
 		stall: r.cfg.Drain + r.cfg.Think,
 		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nClosed] },
 	}
+}
+
+// measured says that a window is over, or steady. It looks at the parts of the window.
+func (r *run) measured(s sum) bool {
+	r.parts.add(r.traffic.now(), s.window[nBytesReceived])
+	return r.over(s) || r.cfg.Steady && r.parts.steady()
 }
 
 // over says that no connection is left, and that none will come.
@@ -279,7 +289,7 @@ const startEvery = time.Millisecond
 // messages. It runs when connections are no longer given, and ends early with ctx; the next
 // call, of a search's next step, goes on from there.
 func (t *traffic) startTraffic(ctx context.Context) {
-	if t.mode == holding {
+	if t.mode == holding || t.cfg.Unprompted {
 		return
 	}
 	tick := time.NewTicker(startEvery)

@@ -124,6 +124,10 @@ type Result struct {
 	// Window is the measured time: warm-up, connecting and draining are
 	// outside of it. All the figures below are of the window.
 	Window time.Duration `json:"window"`
+	// Variation is by how much the bytes received a second varied over the last
+	// Config.Duration of the window: the standard deviation of ten parts of it, divided
+	// by their mean. 0 where there were no two parts, or nothing was received.
+	Variation float64 `json:"variation,omitempty"`
 	// Sent and Answered count messages. An answer counts when all its
 	// bytes have arrived and were as expected.
 	Sent     int64 `json:"sent"`

@@ -99,6 +99,7 @@ type run struct {
 	begun     time.Duration // connecting, since the run's start
 	connected time.Duration // how long that took
 	window    time.Duration
+	parts     parts
 	stalled   time.Duration    // in it, see readPressure
 	kernel    map[string]int64 // what the kernel counted in all of the run, see sample.Machine
 	user      time.Duration    // processor time in the window

@@ -278,19 +278,44 @@ func TestUnprompted(t *testing.T) {
 			Message: []byte("pong\n"), Answer: []byte("ping\n"),
 		}
 		r := check(t, cfg)
-		if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Answered < 80 || r.Unanswered != 0 || len(r.Lost) != 0 {
+		if r.Mismatched != 1 || !strings.HasPrefix(r.FirstMismatch.Got, `"ang\n`) || r.Bytes.Answered < 400 || r.Unanswered != 0 || len(r.Lost) != 0 {
 			t.Errorf("got %+v, first %v", r, r.FirstMismatch)
 		}
 		cfg.Messages, cfg.Drain = 0, time.Hour
 		cfg.Target = serve(t, silent).addr()
 		for times := range slower(t) {
 			cfg.Duration = times * 200 * time.Millisecond
-			if r = check(t, cfg); r.Err() != nil || r.Sent > 5 || r.Answered != 0 {
+			if r = check(t, cfg); r.Err() != nil || r.Bytes.Sent > 25 || r.Answered != 0 {
 				t.Errorf("without a heartbeat: %v, got %+v", r.Err(), r)
 			}
-			if r.Sent == 5 {
+			if r.Bytes.Sent == 25 {
 				break
 			}
+		}
+		// A heartbeat is answered while others are still to be connected.
+		answered := make(chan struct{}, 1)
+		late := cfg
+		late.Connections, late.ConnectRate, late.Duration = 2, 1, time.Millisecond
+		late.Target = serve(t, func(c net.Conn) {
+			message := make([]byte, 5)
+			_, _ = io.ReadFull(c, message)
+			_, _ = io.WriteString(c, "ping\n")
+			if _, err := io.ReadFull(c, message); err == nil {
+				select {
+				case answered <- struct{}{}:
+				default:
+				}
+			}
+			silent(c)
+		}).addr()
+		early := false
+		late.Observe = func(e Event) {
+			if e.Phase == Connected {
+				early = len(answered) > 0
+			}
+		}
+		if r := check(t, late); r.Err() != nil || !early {
+			t.Errorf("a second before the last connection: %v, answered %v, got %+v", r.Err(), early, r)
 		}
 		// What comes behind the window is not looked at.
 		over := make(chan struct{})

@@ -143,6 +143,7 @@ func trafficSettings(c *Config) []Setting {
 	const group = "Traffic"
 	return []Setting{
 		period(group, "duration", &c.Duration, "measure for this `TIME` (default 10s)").short("T"),
+		toggle(group, "steady", &c.Steady, "measure on while the rate of what comes back varies by more than 25 %, up to 3 times the duration"),
 		bounded(one(group, "messages", &c.Messages, quantity.Positive64, decimal, "exchange `N` messages on each connection, instead of a duration"), &c.Messages, 1, math.MaxInt64),
 		rate(group, "rate", c, false, "open loop: send `N` messages a second in all, as 50k; 1k:100k goes from the one to the other; @10ms or @10ms,p99.9 searches the highest with which p99, or p99.9, stays below"),
 		rate(group, "message-rate", c, true, "open loop: send `N` messages a second on each connection; otherwise as --rate").short("r"),

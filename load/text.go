@@ -82,7 +82,11 @@ func (r *Result) writeTraffic(line writeLine) {
 	} else {
 		line("answered", "%s, %s bytes", format.Count(r.Answered), format.Count(r.BytesReceived))
 	}
-	line("rate", "%s/s%s over %v", format.Count(int64(math.Round(r.Rate()))), counted, format.Round(r.Window))
+	varied := ""
+	if r.Variation > SteadyVariation && r.Schedule == nil {
+		varied = fmt.Sprintf(", unsteady: what came back varied by %.0f %%", r.Variation*100)
+	}
+	line("rate", "%s/s%s over %v%s", format.Count(int64(math.Round(r.Rate()))), counted, format.Round(r.Window), varied)
 	r.writeLatency(line)
 	r.writeInFlight(line)
 }

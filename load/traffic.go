@@ -73,6 +73,9 @@ const (
 func newTraffic(cfg *Config, loops int) (*traffic, error) {
 	t := &traffic{cfg: cfg, mode: cfg.mode(), epoch: engine.Since(), began: time.Now(), plan: pacer.NewShared()}
 	t.window(pacer.Never, math.MinInt64)
+	if cfg.Unprompted { // the server does not wait until all are connected
+		t.window(pacer.Never, pacer.Never)
+	}
 	t.looped = loops > 0
 	t.shards = make([]*shard, loops)
 	if !t.looped {
@@ -177,7 +180,7 @@ func (t *traffic) establish(c *engine.Conn, number uint32, began time.Duration) 
 		s.timers.push(timer{at: now + t.cfg.Lifetime, conn: l.id, number: l.number, kind: outlived})
 	}
 	s.mu.Unlock()
-	if t.going.Load() {
+	if t.going.Load() || t.cfg.Unprompted {
 		t.start(c, l)
 	}
 }

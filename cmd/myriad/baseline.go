@@ -24,6 +24,7 @@ type plainFlags struct {
 	admin     string
 	flush     string
 	design    string
+	loops     int
 	processes int
 	worker    bool
 	tls       serverTLS
@@ -45,6 +46,7 @@ func newPlain() *cobra.Command {
 	flags.StringVar(&f.admin, "admin", "", "serve Go's metrics and the number of connections over HTTP on this address (default: not at all)")
 	flags.StringVar(&f.flush, "flush", baseline.FlushEach, "write `each` answer to a line by itself, or all with every tenth, which leaves up to nine unsent")
 	flags.StringVar(&f.design, "design", baseline.PerConn, "goroutine, one for each connection; or what others have published, on Linux: one epoll loop, several epolls, prefork, or a reactor with workers")
+	flags.IntVar(&f.loops, "loops", runtime.NumCPU(), "with --design epolls, run `N` epoll loops, each with a listener of its own on the port")
 	flags.IntVar(&f.processes, "processes", runtime.NumCPU(), "with --design prefork, start `N` processes, but no fewer than CPUs")
 	flags.BoolVar(&f.worker, "worker", false, "be one of the processes of --design prefork")
 	flags.MarkHidden("worker") // an error would say that there is no such flag
@@ -59,6 +61,9 @@ func (f *plainFlags) serve(cmd *cobra.Command) error {
 	if err := checkAddress("addr", f.addr); err != nil {
 		return err
 	}
+	if f.loops < 1 || f.loops > baseline.MaxLoops {
+		return usagef("--loops is %d; expected 1 to %d", f.loops, baseline.MaxLoops)
+	}
 	if f.admin != "" {
 		if err := checkAddress("admin", f.admin); err != nil {
 			return err
@@ -68,7 +73,7 @@ func (f *plainFlags) serve(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	o := baseline.Options{App: f.app, Buffer: f.buffer, Flush: f.flush, Design: f.design, TLS: config, Heartbeat: f.heartbeat, Admin: f.admin}
+	o := baseline.Options{App: f.app, Buffer: f.buffer, Flush: f.flush, Design: f.design, Loops: f.loops, TLS: config, Heartbeat: f.heartbeat, Admin: f.admin}
 	o.AdminListening = func(addr net.Addr) {
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: metrics on http://%s/metrics\n", addr)
 	}

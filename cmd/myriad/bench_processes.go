@@ -11,16 +11,15 @@ import (
 	"github.com/myriad-go/myriad/internal/offer"
 )
 
-// Hidden commands, which "bench" starts as processes of their own.
+// Commands that "bench" starts as processes of their own.
 
 // newOffer offers jobs to a pool, for the scenario overload.
 func newOffer() *cobra.Command {
 	var plan offer.Plan
 	cmd := &cobra.Command{
-		Use:    "offer",
-		Short:  "Offer jobs to a pool in an open loop, and count what becomes of them",
-		Args:   cobra.NoArgs,
-		Hidden: true,
+		Use:   "offer",
+		Short: "Offer jobs to a pool in an open loop, and count what becomes of them",
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			err := offer.Run(cmd.Context(), plan, offer.Own(), cmd.OutOrStdout())
 			if wrong, ok := errors.AsType[offer.PlanError](err); ok {
@@ -37,10 +36,9 @@ func newOffer() *cobra.Command {
 func newPark() *cobra.Command {
 	var n int
 	cmd := &cobra.Command{
-		Use:    "park",
-		Short:  "Park goroutines and print, as JSON, this process's memory before and then",
-		Hidden: true,
-		Args:   cobra.NoArgs,
+		Use:   "park",
+		Short: "Park goroutines and print, as JSON, this process's memory before and then",
+		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if n < 1 || n > baseline.MaxParked {
 				return usagef("-n is %d; expected 1 to %d", n, baseline.MaxParked)

@@ -242,7 +242,7 @@ func (l *lockedBuffer) String() string {
 // file with no report, scenario, certificate or message in it, {no} is none, {d} is a
 // directory, and {t} a target that refuses connections: what gets that far ends with 1.
 const wrongUses = `
-frobnicate                                  = "frobnicate"; expected one of bench, doctor, hold, load, plain, report, serve
+frobnicate                                  = "frobnicate"; expected one of bench, doctor, hold, load, offer, park, plain, report, serve
 help frobnicate                             = "frobnicate"
 version x                                   = unexpected argument "x"; expected myriad version
 serv                                        = "serv"; expected one of
@@ -441,7 +441,7 @@ bench quick --only nothing                  = matches no run
 bench quick --subject mine                  = --subject: subject "mine" has no name
 bench peers --subject x:ftp=y               = app "ftp"; expected echo, lines, sink, http, wait, pow, sha or ws
 bench overload --peers {no}                 = go build -C peers
-bench quick --peers {x}                     = --peers is given for quick; expected it with overload
+bench quick --peers {x}                     = --peers is given for quick; expected it with overload or peers
 bench soak --duration 1s                    = expected 4s to
 bench quick --resume x                      = --resume with quick; expected it alone
 bench --resume {x}                          = {x} is a file, or below one; expected the directory of a report
@@ -494,7 +494,7 @@ func TestFailures(t *testing.T) {
 // The help has what it has to, in this order.
 func TestHelp(t *testing.T) {
 	for line, says := range map[string][]string{
-		"--help":          {"bench", "doctor", "serve"},
+		"--help":          {"bench", "doctor", "offer", "park", "serve"},
 		"serve --help":    {"Applications:\n  echo", "--model"},
 		"bench --help":    {"bench list", "--peers", "--subject"},
 		"help bench":      {"--scale"},

@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/lab/app"
 )
 
@@ -85,6 +86,42 @@ func want(t *testing.T, conn net.Conn, text string) {
 	if _, err := io.ReadFull(conn, got); err != nil || string(got) != text {
 		t.Fatalf("got %q, %v, want %q", got, err, text)
 	}
+}
+
+// Each of several loops has a listener of its own, and all of them end.
+func TestEpolls(t *testing.T) {
+	if !canEpoll {
+		t.Skip("this system has no epoll")
+	}
+	const loops = 10
+	addr, end := serve(t, Options{App: app.Echo, Design: Epolls, Loops: loops})
+	s, err := net.ResolveTCPAddr("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "a listener for each loop", func() bool { return listening(t, s.Port) == loops })
+	for range 3 * loops {
+		if err := app.Ask(dial(t, addr), app.Echo); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := end(); err != nil {
+		t.Error(err)
+	}
+	if n := listening(t, s.Port); n != 0 {
+		t.Errorf("%d listeners are left", n)
+	}
+}
+
+// listening counts the listeners of a port.
+func listening(t *testing.T, port int) (n int) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/net/tcp")
+	if err != nil {
+		t.Fatal(err)
+	}
+	local := fmt.Sprintf("0100007F:%04X 00000000:0000 0A", port)
+	return strings.Count(string(text), local)
 }
 
 // Every design serves every app that it has, and ends in order with its connections.
@@ -262,6 +299,7 @@ func TestCheck(t *testing.T) {
 		{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Command: prefork.Command}},
 		{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: maxPrefork + 1, Command: prefork.Command}},
 		{App: app.Echo, Design: Prefork, Prefork: &PreforkOptions{Processes: 1}},
+		{App: app.Echo, Design: Epolls, Loops: MaxLoops + 1},
 	} {
 		if err := o.Check(); err == nil {
 			t.Errorf("%+v: no error", o)

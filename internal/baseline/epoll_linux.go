@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -44,12 +43,12 @@ const (
 	reactorWorkers, reactorQueue = 10, 1000
 )
 
-// polled starts the loops of a design, and returns what gives them connections.
-func (s *server) polled(ctx context.Context, o Options) (take func(net.Conn), err error) {
+// polled starts the loops of a design, and returns what gives each of them connections.
+func (s *server) polled(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
 	var loops []*epollLoop
 	n := 1
 	if o.Design == Epolls {
-		n = runtime.NumCPU()
+		n = o.Loops
 	}
 	for range n {
 		l, err := newEpollLoop(s, o)
@@ -63,12 +62,9 @@ func (s *server) polled(ctx context.Context, o Options) (take func(net.Conn), er
 	}
 	for _, l := range loops {
 		s.wait.Go(func() { l.run(ctx, o) })
+		takes = append(takes, l.add)
 	}
-	next := 0 // only one goroutine accepts
-	return func(conn net.Conn) {
-		next++
-		loops[next%n].add(conn)
-	}, nil
+	return takes, nil
 }
 
 // epollLoop is an epoll instance and its connections.

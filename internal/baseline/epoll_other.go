@@ -11,7 +11,7 @@ import (
 // canEpoll says that there is epoll.
 const canEpoll = false
 
-func (*server) polled(context.Context, Options) (func(net.Conn), error) {
+func (*server) polled(context.Context, Options) ([]func(net.Conn), error) {
 	return nil, errors.ErrUnsupported
 }
 

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -24,13 +25,16 @@ const (
 	MaxBuffer     = 1 << 20
 )
 
+// MaxLoops bounds the loops of the design Epolls.
+const MaxLoops = 1024
+
 // The designs of a server. All but the first need Linux: epoll_linux.go.
 const (
 	// PerConn has a goroutine for each connection.
 	PerConn = "goroutine"
 	// OneEpoll has one loop on an epoll instance for all connections.
 	OneEpoll = "epoll"
-	// Epolls has a loop for each CPU; connections are assigned round-robin.
+	// Epolls has several loops, each with a listener that shares the port.
 	Epolls = "epolls"
 	// Prefork has processes, each with a loop, that share the port.
 	Prefork = "prefork"
@@ -61,6 +65,8 @@ type Options struct {
 	Flush string
 	// Design is one of those above. Default PerConn. The options below are for that only.
 	Design string
+	// Loops is how many Epolls has, 1 to MaxLoops. Default one for each CPU.
+	Loops int
 	// Prefork is set for the design of that name.
 	Prefork *PreforkOptions
 	// TLS, if set, has every connection encrypted by crypto/tls.
@@ -106,6 +112,8 @@ func (o Options) Check() error {
 		return fmt.Errorf("design %q; expected %s", o.Design, strings.Join(designs, ", "))
 	case (o.Design == Prefork) != (o.Prefork != nil):
 		return fmt.Errorf("options of %s for the design %s; expected them for %s, and for that only", Prefork, o.Design, Prefork)
+	case o.Loops < 1 || o.Loops > MaxLoops:
+		return fmt.Errorf("%d loops; expected 1 to %d", o.Loops, MaxLoops)
 	case o.Design == PerConn:
 		return nil
 	case !canEpoll:
@@ -123,11 +131,12 @@ func (o *Options) fill() {
 	o.Buffer = cmp.Or(o.Buffer, DefaultBuffer)
 	o.Flush = cmp.Or(o.Flush, FlushEach)
 	o.Design = cmp.Or(o.Design, PerConn)
+	o.Loops = cmp.Or(o.Loops, runtime.NumCPU())
 }
 
-// Listen listens on a host:port as the design needs it: Prefork shares the port.
+// Listen listens on a host:port as the design needs it: Prefork and Epolls share the port.
 func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) {
-	if o.Design == Prefork {
+	if o.Design == Prefork || o.Design == Epolls {
 		return listenShared(ctx, addr)
 	}
 	return new(net.ListenConfig).Listen(ctx, "tcp", addr)
@@ -140,7 +149,7 @@ func (o Options) Listen(ctx context.Context, addr string) (net.Listener, error) 
 // a ticker for each connection. It is the baseline of every comparison, so it
 // counts nothing and limits nothing. A line that is longer than the buffer ends
 // its connection. Other designs that have been published are options; for Prefork
-// ln comes from Listen.
+// and Epolls ln comes from Listen.
 //
 // It returns when ctx has ended, with nil, or when ln fails. By then ln and
 // every connection are closed and every goroutine has ended. Options that make no
@@ -175,10 +184,25 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 		}
 		defer endAdmin()
 	}
-	take, err := s.design(inner, o)
+	takes, err := s.design(inner, o)
 	if err != nil {
 		return err
 	}
+	ended := make(chan error, len(takes))
+	s.wait.Go(func() { ended <- s.accept(inner, ln, takes[0]) })
+	for _, take := range takes[1:] {
+		shared, err := listenShared(inner, ln.Addr().String())
+		if err != nil {
+			return err
+		}
+		s.wait.Go(func() { <-inner.Done(); shared.Close() })
+		s.wait.Go(func() { ended <- s.accept(inner, shared, take) })
+	}
+	return <-ended
+}
+
+// accept hands over what is accepted until ctx ends or ln fails.
+func (s *server) accept(ctx context.Context, ln net.Listener, take func(net.Conn)) error {
 	for {
 		conn, err := ln.Accept()
 		if ctx.Err() != nil {
@@ -196,9 +220,9 @@ func Serve(ctx context.Context, ln net.Listener, o Options) error {
 	}
 }
 
-// design starts what a design has, and returns what is done with each connection
-// that is accepted. Whatever it starts ends with ctx.
-func (s *server) design(ctx context.Context, o Options) (take func(net.Conn), err error) {
+// design starts what a design has, and returns what is done with each connection that is
+// accepted: one function for each listener. Whatever it starts ends with ctx.
+func (s *server) design(ctx context.Context, o Options) (takes []func(net.Conn), err error) {
 	if o.Design != PerConn {
 		return s.polled(ctx, o)
 	}
@@ -206,12 +230,12 @@ func (s *server) design(ctx context.Context, o Options) (take func(net.Conn), er
 	if o.Heartbeat > 0 {
 		handle = beating(handle, o.Heartbeat)
 	}
-	return func(conn net.Conn) {
+	return []func(net.Conn){func(conn net.Conn) {
 		s.wait.Go(func() {
 			defer s.end(conn)
 			handle(conn, o.Buffer)
 		})
-	}, nil
+	}}, nil
 }
 
 // server is what Serve needs to end its connections.

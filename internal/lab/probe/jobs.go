@@ -15,6 +15,7 @@ var jobs = Probe{
 		{Name: "of-capacity", Heading: "of capacity", Unit: page.Share, Better: Higher},
 		{Name: "offered", Heading: "offered"},
 		{Name: "finished", Heading: "finished", Better: Higher},
+		{Name: "good", Heading: "within the deadline", Better: Higher},
 		{Name: "rejected", Heading: "rejected"},
 		{Name: "expired", Heading: "expired"},
 		{Name: "shed", Heading: "shed"},
@@ -36,6 +37,7 @@ var jobs = Probe{
 		set("goodput", good)
 		set("offered", float64(r.Offered))
 		set("finished", float64(r.Finished))
+		set("good", float64(r.Good))
 		set("rejected", float64(r.Rejected))
 		set("expired", float64(r.Expired))
 		set("shed", float64(r.Shed))

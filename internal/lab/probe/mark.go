@@ -35,12 +35,15 @@ const (
 // Breaking are the rules with which a run of ours is not compared, whatever its figures are.
 var Breaking = []string{RuleMismatch, RuleLost, RuleUnanswered, RuleConnect, RuleCount, RuleCounts, RuleWatchdog}
 
+// Doubtful are the rules with which another run might have other figures: no answer and no
+// comparison stands on those.
+var Doubtful = []string{RuleUnsteady, RuleNoise, RuleLoad, RuleLittle, RuleHold, RuleOthers}
+
 const (
 	littleTolerance = 0.10
 	noiseTolerance  = 0.10 // of one CPU
 	beatsTolerance  = 0.05
 	othersTolerance = 0.10
-	steadyTolerance = 0.25
 	lateTolerance   = 0.01
 	capacityExcess  = 1.10
 	fullyBusy       = 0.95
@@ -74,7 +77,7 @@ func mark(in Input) {
 		r.Mark(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.Connections)
 	}
 	if has(r, "received") {
-		markFlood(r)
+		markFlood(r, r.Result())
 	}
 	if has(r, "beats-each") {
 		p := w.Phase(scenario.Load)
@@ -122,18 +125,13 @@ func total(byCause map[string]int64) (n int64) {
 	return n
 }
 
-// markFlood marks a flood of which nothing came back, or something else than was sent.
-func markFlood(r *result.Run) {
-	sent, received := r.Figures["sent"], r.Figures["received"]
+// markFlood marks a flood of which nothing came back, or at a rate that varied.
+func markFlood(r *result.Run, seen *load.Result) {
 	switch {
-	case received == 0 && r.Figures["unanswered"] == 0:
+	case seen.BytesReceived == 0 && r.Figures["unanswered"] == 0:
 		r.Mark(RuleUnanswered, "not one answer came in the window")
-	case received > 0 && math.Abs(sent-received) > steadyTolerance*max(sent, received):
-		why := "what was sent in the warm-up was answered in it, too"
-		if sent > received {
-			why = "what was sent in it waited still at its end"
-		}
-		r.Mark(RuleUnsteady, "%s MiB were sent in the window and %s MiB received: %s", mebibytes(sent), mebibytes(received), why)
+	case seen.Variation > load.SteadyVariation:
+		r.Mark(RuleUnsteady, "what was received a second varied by %.0f %% at the end of a window of %.0f s", seen.Variation*100, seen.Window.Seconds())
 	}
 }
 

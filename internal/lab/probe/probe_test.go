@@ -85,7 +85,7 @@ func TestMeasure(t *testing.T) {
 	}
 	job := func(change func(*result.Jobs)) *result.Run {
 		j := &result.Jobs{Rate: 100, WarmUp: time.Second, Window: 2 * time.Second, Deadline: time.Second, Capacity: 50, PeakRSS: 1 << 20, Result: &offer.Result{
-			Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Expired: 50, Steady: 90,
+			Warmup: time.Second, Elapsed: 2 * time.Second, Offered: 200, Accepted: 150, Rejected: 50, Finished: 100, Good: 80, Expired: 50, Steady: 90,
 			P50: time.Millisecond, P99: 2 * time.Millisecond, Mean: time.Millisecond, CPUUser: time.Second,
 		}}
 		if change != nil {
@@ -114,11 +114,11 @@ func TestMeasure(t *testing.T) {
 			r.Phases = slices.Insert(r.Phases, 0, result.Phase{Name: scenario.Verify, Result: &load.Result{Connected: 10, Unanswered: 9}})
 		}), flooded, map[string]float64{"sent": 6000, "received": 5000, "down": 40000, "up": 48000, "sent-minute": 360000, "per-connection": 1100, "packets-up": 100, "packets-down": 50, "unanswered": 9, "flood-cpu": 500}, []string{RuleUnanswered}},
 		{"a flood without an answer", windowRun(func(_ *result.Run, l *load.Result) { l.BytesReceived = 0 }), flooded, map[string]float64{"received": 0}, []string{RuleUnanswered}},
-		{"a flood whose buffers fill", windowRun(func(_ *result.Run, l *load.Result) { l.BytesSent = 9000 }), flooded, nil, []string{RuleUnsteady}},
+		{"a flood whose rate varies", windowRun(func(_ *result.Run, l *load.Result) { l.Variation = 0.26 }), flooded, nil, []string{RuleUnsteady}},
 		{"memory", idleRun(), idle, map[string]float64{"bytes-idle": 100, "bytes-exchanged": 200, "kernel-idle": 9000, "kernel-exchanged": 10000, "anonymous-idle": 50, "machine-exchanged": 800,
 			"dial-rate": 10, "rss": 3000, "pss": 2500, "stack": 7}, nil},
 		{"memory that others gave back", func() *result.Run { r := idleRun(); r.Samples[1].Slab = 0; return r }(), idle, map[string]float64{"bytes-idle": 100}, []string{RuleOthers}},
-		{"jobs", job(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "offered-times": 2, "p99": 0.002, "finished": 100, "peak-memory": 1 << 20, "cores": 0.5}, nil},
+		{"jobs", job(nil), jobWork, map[string]float64{"goodput": 45, "of-capacity": 0.9, "offered-times": 2, "p99": 0.002, "finished": 100, "good": 80, "peak-memory": 1 << 20, "cores": 0.5}, nil},
 		{"jobs of which none has run", job(func(j *result.Jobs) { j.Result.P99, j.Result.Late = 0, 100 }), jobWork, map[string]float64{"p99": stats.Never}, []string{RuleLate}},
 		{"jobs whose counts are wrong", job(func(j *result.Jobs) { j.Result.Finished, j.Result.Unfinished = 1, 1 }), jobWork, nil, []string{RuleUnfinished, RuleCounts}},
 		{"a side that was ended", job(func(j *result.Jobs) { j.Ended = &result.Ended{}; j.Capacity, j.Result.Overran = 10, "x" }), jobWork, nil, []string{RuleWatchdog, RuleCapacity, RuleOverran}},

@@ -19,11 +19,10 @@ import (
 type answer struct {
 	clauses []string
 	subject string // of the last clause
-	// oneRound says that a figure is of one round; disturbed are subjects beside which other
-	// programs ran.
-	oneRound  bool
-	disturbed []string
-	picture   *page.Bars
+	// oneRound says that a figure is of one round, and doubts whose runs are marked.
+	oneRound bool
+	doubts   []string
+	picture  *page.Bars
 }
 
 // answerOf fills the clauses of a scenario's answer in, but for those with a figure that is
@@ -44,8 +43,8 @@ func (a *answer) String() string {
 	if a.oneRound {
 		text += " One round."
 	}
-	if len(a.disturbed) > 0 {
-		text += " Other programs took CPU time beside " + scenario.Join(a.disturbed) + "."
+	if len(a.doubts) > 0 {
+		text += " Not certain: " + strings.Join(a.doubts, "; ") + "."
 	}
 	return text
 }
@@ -82,9 +81,9 @@ func (a *answer) clause(r *result.Report, c scenario.Clause) {
 		return
 	}
 	a.subject = x.subject
-	a.doubt(x)
+	a.doubt(x, f.Name)
 	if compares {
-		a.doubt(base)
+		a.doubt(base, f.Name)
 		if margin, ok := stats.Margin(ratios); ok && margin >= math.Abs(ratio-1) {
 			c.Text += " (within the spread)"
 		}
@@ -101,17 +100,10 @@ func (a *answer) clause(r *result.Report, c scenario.Clause) {
 }
 
 // doubt looks for what makes the figures of a row less certain.
-func (a *answer) doubt(x row) {
-	rounds, noise := 0, false
-	for _, run := range x.runs {
-		if run.Counts() {
-			rounds++
-		}
-		noise = noise || run.Marked(probe.RuleNoise)
-	}
-	a.oneRound = a.oneRound || rounds < 2
-	if noise && !slices.Contains(a.disturbed, x.subject) {
-		a.disturbed = append(a.disturbed, x.subject)
+func (a *answer) doubt(x row, figure string) {
+	a.oneRound = a.oneRound || len(x.byRound(figure)) < 2
+	if text, _ := x.doubts(); text != "" && !slices.Contains(a.doubts, text) {
+		a.doubts = append(a.doubts, text)
 	}
 }
 

@@ -42,6 +42,12 @@ func judge(r *result.Report, c scenario.Claim, strict bool) (all []result.Verdic
 				continue
 			}
 			outcome, why := decide(r, c, f, w, x)
+			if text, most := x.doubts(); most && outcome != result.NotMeasured {
+				why += "; not certain: " + text
+				if c.Fails == "" { // a gate stays one
+					outcome = result.Uncertain
+				}
+			}
 			required := c.Fails == scenario.UnlessMet || c.Fails == scenario.IfNotMet || c.Fails == scenario.IfStrict && strict
 			all = append(all, result.Verdict{
 				Of: c.Text, Outcome: outcome, Text: fmt.Sprintf("%s/%s: %s", w.Name, x.subject, why),
@@ -103,7 +109,7 @@ const ahead = 1.01
 // same workload. One that the watchdog has ended is not ahead.
 func against(r *result.Report, c scenario.Claim) result.Verdict {
 	v := result.Verdict{Of: c.Text, Outcome: result.NotMeasured}
-	var found []string
+	var found, doubts []string
 	for _, w := range r.Scenario.Workloads {
 		rows := rowsOf(r, w.Name)
 		for _, name := range c.Subjects {
@@ -113,14 +119,23 @@ func against(r *result.Report, c scenario.Claim) result.Verdict {
 					continue
 				}
 				v.Outcome = result.Met
-				if text, is := aheadInAll(ours, other, c.Against); is {
+				text, doubted := ours.doubts()
+				if !doubted {
+					text, doubted = other.doubts()
+				}
+				if doubted {
+					doubts = append(doubts, w.Name+": "+text)
+				} else if text, is := aheadInAll(ours, other, c.Against); is {
 					found = append(found, w.Name+"/"+other.subject+" ("+text+")")
 				}
 			}
 		}
 	}
-	if len(found) > 0 {
+	switch {
+	case len(found) > 0:
 		v.Outcome, v.Text = result.NotMet, strings.Join(found, "; ")
+	case len(doubts) > 0:
+		v.Outcome, v.Text = result.Uncertain, strings.Join(slices.Compact(doubts), "; ")
 	}
 	return v
 }

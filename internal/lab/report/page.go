@@ -256,7 +256,7 @@ func section(r *result.Report) page.Section {
 	x.Parts = append(x.Parts, remarks("Claims", claims)...)
 	if names := s.Peers(); len(names) > 0 {
 		text := fmt.Sprintf("Missing: %s, which are part of the module peers. To add them: "+
-			"go build -C peers -o FILE . && myriad bench overload --peers FILE", scenario.Join(names))
+			"go build -C peers -o FILE . && myriad bench %s --peers FILE", scenario.Join(names), s.Name)
 		x.Parts = append(x.Parts, remarks("", []page.Remark{{Tone: page.Faint, Text: text}})...)
 	}
 	x.Parts = append(x.Parts, charts(r)...)
@@ -340,11 +340,17 @@ func table(r *result.Report, rows []row) *page.Table {
 	t := &page.Table{Figures: true}
 	base := rowNamed(rows, r.Scenario.Baseline)
 	var shown []probe.Figure
-	main := ""
+	has := func(figure string) bool {
+		return slices.ContainsFunc(rows, func(x row) bool { return len(x.values(figure)) > 0 })
+	}
+	main := r.Scenario.Main
+	if !has(main) {
+		main = ""
+	}
 	for _, f := range probe.Figures() {
 		switch {
-		case f.Hidden || !slices.ContainsFunc(rows, func(x row) bool { return len(x.values(f.Name)) > 0 }):
-		case f.Main && main == "":
+		case f.Hidden || !has(f.Name):
+		case f.Name == main, f.Main && main == "":
 			main, shown = f.Name, slices.Insert(shown, 0, f)
 		default:
 			shown = append(shown, f)

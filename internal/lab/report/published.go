@@ -96,6 +96,10 @@ func stand(name string, f probe.Figure, ours, design row, at string) standing {
 		if marks, _ := w.marks(); marks != "" {
 			s.text += fmt.Sprintf("; %s is marked %s", w.subject, marks)
 		}
+		if text, most := w.doubts(); most {
+			s.outcome = result.Uncertain
+			s.text += "; not certain: " + text
+		}
 	}
 	s.text += "."
 	return s
@@ -141,7 +145,7 @@ func unfit(f probe.Figure, ours row) string {
 
 // tones are those of the outcomes of verdicts.
 var tones = map[string]page.Tone{
-	result.Ahead: page.Good, result.Behind: page.Bad, result.Level: page.Warn, result.NotMeasured: page.Warn,
+	result.Ahead: page.Good, result.Behind: page.Bad, result.Level: page.Warn, result.NotMeasured: page.Warn, result.Uncertain: page.Warn,
 	result.Met: page.Good, result.NotMet: page.Bad,
 }
 
@@ -151,7 +155,7 @@ func worst(all []standing) string {
 	if fair := slices.DeleteFunc(slices.Clone(all), func(s standing) bool { return s.cut }); len(fair) > 0 {
 		all = fair
 	}
-	for _, o := range []string{result.Behind, result.NotMeasured, result.Level} {
+	for _, o := range []string{result.Behind, result.NotMeasured, result.Uncertain, result.Level} {
 		if slices.ContainsFunc(all, func(s standing) bool { return s.outcome == o }) {
 			return o
 		}
@@ -179,6 +183,7 @@ type publishedTable struct {
 	standings [][]standing  // of each row of ours, by each figure that the published row is about
 	unloaded  []page.Remark // published rows whose connections were not loaded
 	missing   []string      // published rows of which nothing was run
+	smaller   int           // others that were run with fewer connections, or for less time
 }
 
 // compare puts ours beside a published table.
@@ -209,6 +214,9 @@ func (c *publishedTable) row(p *scenario.PublishedRow) {
 	if len(rows) == 0 {
 		c.missing = append(c.missing, p.Name+": not measured: no run of "+p.Workload+" was made.")
 		return
+	}
+	if w.Name != p.Workload || w.Reduced {
+		c.smaller++
 	}
 	design := rowNamed(rows, p.Design)
 	if len(design.runs) > 0 {
@@ -376,13 +384,13 @@ func (c *publishedTable) summary() page.Remark {
 	tone := page.Good
 	text := fmt.Sprintf("%d of %d rows of ours are ahead of the published design in the same run", counts[result.Ahead], len(c.standings))
 	var rest []string
-	for _, o := range []string{result.Level, result.NotMeasured, result.Behind} {
+	for _, o := range []string{result.Level, result.Uncertain, result.NotMeasured, result.Behind} {
 		if counts[o] > 0 {
 			rest, tone = append(rest, fmt.Sprintf("%d %s", counts[o], o)), tones[o]
 		}
 	}
-	if n := len(c.missing); n > 0 {
-		rest = append(rest, fmt.Sprintf("and nothing was measured of %d published", n))
+	if n := len(c.missing) + c.smaller; n > 0 {
+		rest = append(rest, fmt.Sprintf("%d of %d published rows not measured at their size", n, len(c.published.Rows)))
 		if tone == page.Good {
 			tone = page.Warn
 		}

@@ -79,7 +79,7 @@ func TestReport(t *testing.T) {
 		"epoll serves 2 times as many as net; 4.95 ms.", "Which?", "About it.", "Caption of few-10", "Caption of few-100",
 		"subject TPS ± ratio to net p99", "net 101 ±2.6 % 1.00", "epoll 202 ±2.6 % 2.00", "auto is at 0.90 of the best of the others (epoll)",
 		"Published: A table", "published: ten 10 5 2 1× never loaded", "its design here: net 10 101 (±2.6 %) 10.0 1×", "ours: epoll 10 202 (±2.6 %) 10.0 2× 2.00 ±0.00",
-		"1 of 1 rows of ours are ahead of the published design in the same run; and nothing was measured of 1 published.",
+		"1 of 1 rows of ours are ahead of the published design in the same run; 1 of 2 published rows not measured at their size.",
 		"none: not measured: no run of gone was made.", "Known fault of what is published: It is wrong.", "by Little's law 2 requests were in flight",
 		"at least 150: met: few-10/epoll: TPS 202; at least 150", "half of few: met: few-100/epoll: TPS 404; at least 101 (202 under few-10)", "at most 1: NOT MET: few-10/net: TPS 101; at most 1",
 		"of many: not measured: few-10/net: 101, of too few connections to tell", "nobody ahead: NOT MET: few-10/epoll",
@@ -107,7 +107,7 @@ func TestReport(t *testing.T) {
 	}
 }
 
-// The answer says that there was one round, or noise, and where rounds differ by as much as
+// The answer says that there was one round, which runs are marked, and where rounds differ by as much as
 // subjects. A clause is of the subject of the one before.
 func TestAnswerDoubts(t *testing.T) {
 	noisy := set([]float64{100, 101, 102}, []float64{200, 202, 204})
@@ -119,14 +119,49 @@ func TestAnswerDoubts(t *testing.T) {
 		}
 	}
 	for want, s := range map[string]*result.Set{
-		"epoll serves 2 times as many as net; 5.00 ms. One round.":                                 set([]float64{100}, []float64{200}),
-		"epoll serves 1.05 times as many as net (within the spread); 9.52 ms.":                     set([]float64{100, 100, 100}, []float64{90, 105, 120}),
-		"epoll serves 2 times as many as net; 4.95 ms. Other programs took CPU time beside epoll.": noisy,
-		"epoll serves 2 times as many as net; 5.00 ms.":                                            later,
+		"epoll serves 2 times as many as net; 5.00 ms. One round.":                                           set([]float64{100}, []float64{200}),
+		"epoll serves 1.05 times as many as net (within the spread); 9.52 ms.":                               set([]float64{100, 100, 100}, []float64{90, 105, 120}),
+		"epoll serves 2 times as many as net; 4.95 ms. Not certain: 1 of 3 runs of epoll were marked noise.": noisy,
+		"epoll serves 2 times as many as net; 5.00 ms.":                                                      later,
 	} {
 		if a := answerOf(s.Reports[0]); a.String() != want {
 			t.Errorf("got %q, want %q", a.String(), want)
 		}
+	}
+}
+
+// Nothing stands on runs that are marked: neither an answer, nor what is counted as ahead of a
+// published design, nor a claim. And rows that were run smaller than published are counted.
+func TestMarkedRuns(t *testing.T) {
+	s := set([]float64{100, 101, 102}, []float64{200, 202, 204})
+	r := s.Reports[0]
+	for i := range r.Runs {
+		if run := &r.Runs[i]; run.Subject == "net" && run.Round < 3 {
+			run.Mark(probe.RuleUnsteady, "it varied")
+		}
+	}
+	r.Scenario.Workloads[0].Reduced = true
+	got := text(t, s)
+	for _, want := range []string{
+		"epoll serves 2 times as many as net; 4.95 ms. Not certain: 2 of 3 runs of net were marked unsteady.",
+		"0 of 1 rows of ours are ahead of the published design in the same run; 1 not certain, 2 of 2 published rows not measured at their size.",
+		"ten: epoll is ahead of net in TPS, 2.00 ±0.00 (202 against 101); net is marked unsteady 2/3; not certain: 2 of 3 runs of net were marked unsteady.",
+		"at least 150: met", "at most 1: NOT MET: few-10/net: TPS 101; at most 1; not certain: 2 of 3 runs of net were marked unsteady",
+		"nobody ahead: not certain: few-10: 2 of 3 runs of net were marked unsteady",
+	} {
+		if !strings.Contains(got, want) {
+			t.Errorf("the report does not say %q:\n%s", want, got)
+		}
+	}
+	for i := range r.Runs {
+		r.Runs[i].Marks = nil
+		if run := &r.Runs[i]; run.Subject == "epoll" && run.Round == 1 {
+			run.Mark(probe.RuleNoise, "others")
+			run.Mark(probe.RuleFewer, "no doubt")
+		}
+	}
+	if got := text(t, s); !strings.Contains(got, "1 of 1 rows of ours are ahead") {
+		t.Errorf("one marked run of three is not what a median stands on:\n%s", got)
 	}
 }
 

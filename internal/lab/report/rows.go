@@ -204,6 +204,27 @@ func (w row) marks() (text string, tone page.Tone) {
 	return counted(counts, len(w.runs)), tone
 }
 
+// doubts says how many of the runs that count broke a rule with which another run might have
+// other figures, "" for none, and whether the medians stand on them: half of the runs, or more.
+func (w row) doubts() (text string, most bool) {
+	runs, doubted, rules := 0, 0, []string(nil)
+	for _, run := range w.runs {
+		if !run.Counts() {
+			continue
+		}
+		broken := slices.DeleteFunc(slices.Clone(probe.Doubtful), func(rule string) bool { return !run.Marked(rule) })
+		if runs++; len(broken) > 0 {
+			doubted++
+		}
+		rules = append(rules, broken...)
+	}
+	if doubted == 0 {
+		return "", false
+	}
+	slices.Sort(rules)
+	return fmt.Sprintf("%d of %d runs of %s were marked %s", doubted, runs, w.subject, scenario.Join(slices.Compact(rules))), 2*doubted >= runs
+}
+
 // counted writes words with how many of the runs have each, the most frequent first.
 func counted(counts map[string]int, runs int) string {
 	words := slices.SortedFunc(maps.Keys(counts), func(a, b string) int {

@@ -69,8 +69,8 @@ type Report struct {
 type Verdict struct {
 	// Of is the title of the published table, or the claim.
 	Of string `json:"of"`
-	// Outcome is Ahead, Level, Behind or NotMeasured beside a published table; of a claim
-	// it is Met, NotMet or NotMeasured, and "" where nothing was claimed.
+	// Outcome is Ahead, Level, Behind, Uncertain or NotMeasured beside a published table; of a
+	// claim it is Met, NotMet, Uncertain or NotMeasured, and "" where nothing was claimed.
 	Outcome string `json:"outcome,omitempty"`
 	// Text says it in a sentence.
 	Text string `json:"text"`
@@ -83,6 +83,7 @@ const (
 	Met         = "met"
 	NotMet      = "NOT MET"
 	NotMeasured = "not measured"
+	Uncertain   = "not certain" // the runs are marked
 	Ahead       = "ahead"
 	Level       = "level"
 	Behind      = "behind"

@@ -21,7 +21,7 @@ const (
 	// jobsDrain is how long a side may take to end the jobs that it has when no more are
 	// offered, jobsSlack how much longer than planned a run may take.
 	jobsDrain = 5 * time.Second
-	jobsSlack = 30 * time.Second
+	jobsSlack = 2 * time.Minute
 	// ownWorkers is how many workers a pool may have that finds the number by itself: as
 	// many as in the published experiment.
 	ownWorkers = 5000

@@ -296,9 +296,7 @@ const (
 func (m *measurement) config(s scenario.Stage) load.Config {
 	w := m.workload
 	c := load.Config{Target: m.server.addr, Connections: s.Connections, ConnectRate: s.Rate}
-	if n := len(m.pinning.Load); n > 0 {
-		c.Loops = n
-	}
+	c.Model, c.Loops = w.LoadModel, cmp.Or(w.LoadLoops, len(m.pinning.Load))
 	if w.TLS {
 		c.TLS = &load.TLS{CAFile: m.cert}
 	}
@@ -332,7 +330,7 @@ func (m *measurement) config(s scenario.Stage) load.Config {
 			c.Unprompted = p.Heartbeat > 0
 		}
 		if p.Do == scenario.Flood {
-			c.Flood, c.Pipeline, c.Socket.SendBuffer, c.HoldAfter = true, 0, floodBuffer, floodHold
+			c.Flood, c.Steady, c.Pipeline, c.Socket.SendBuffer, c.HoldAfter = true, true, 0, floodBuffer, floodHold
 			c.Message, c.Answer, c.Size = []byte(app.Ping), nil, 0
 		}
 	}

@@ -322,6 +322,7 @@ func (s *Scenario) noteChanges(was *Scenario, o Options) {
 		if !reflect.DeepEqual(w.Filled().Phases, old.Filled().Phases) {
 			shorter = append(shorter, w.Name)
 		}
+		w.Reduced = w.Connections < old.Connections || slices.Contains(shorter, w.Name)
 	}
 	if len(left) > 0 {
 		s.note("Left out: %s (%s).", Join(left), why)
@@ -339,7 +340,7 @@ func (s *Scenario) noteChanges(was *Scenario, o Options) {
 func Same(a, b Workload) bool {
 	for _, w := range []*Workload{&a, &b} {
 		*w = w.Filled()
-		w.Name, w.Caption, w.Rounds, w.Whole = "", "", 0, false
+		w.Name, w.Caption, w.Rounds, w.Whole, w.Reduced = "", "", 0, false, false
 		for i := range w.Phases {
 			if p := &w.Phases[i]; p.Do == Hold && p.Heartbeat == 0 {
 				p.For = 0

@@ -160,6 +160,7 @@ func (s *Scenario) checkReferences(whole *Scenario, compared func(string) (bette
 	}
 	r.named("", 0, "baseline", r.subjects, s.Baseline)
 	r.named("", 0, "auto", r.subjects, s.Auto)
+	r.figures("", 0, true, s.Main)
 	for i, x := range s.Subjects {
 		r.named("subject", i, "subject "+x.Name+": workload", r.workloads, x.Workloads...)
 	}

@@ -30,6 +30,9 @@ type Scenario struct {
 	// Auto names the subject that chooses for itself: the report says how it compares with
 	// the best of the others. "" is none.
 	Auto string `json:"auto,omitempty" toml:"auto"`
+	// Main is the figure that tables begin with, with its ± and its ratio to the baseline.
+	// "" is the first that a workload has of those that the probes say.
+	Main string `json:"main,omitempty" toml:"main"`
 	// Rounds is how often each subject is run under each workload, from 1 to 1000. In a
 	// file the default is 3.
 	Rounds int `json:"rounds" toml:"rounds"`

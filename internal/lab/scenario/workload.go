@@ -32,6 +32,11 @@ type Workload struct {
 	Size int `json:"size,omitempty" toml:"size"`
 	// Pipeline is how many messages each connection keeps in flight. Default 1.
 	Pipeline int `json:"pipeline,omitempty" toml:"pipeline"`
+	// LoadModel is the I/O model of the load generator; default the best that can run.
+	// LoadLoops is how many loops it has, up to 1024. Default one, or one for each CPU that
+	// is its own; more where one descriptor table has too few places.
+	LoadModel string `json:"load_model,omitempty" toml:"load_model"`
+	LoadLoops int    `json:"load_loops,omitempty" toml:"load_loops"`
 	// Unpinned lets server and load generator run on all CPUs.
 	Unpinned bool `json:"unpinned,omitempty" toml:"unpinned"`
 	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them.
@@ -39,6 +44,8 @@ type Workload struct {
 	// Whole has subjects left out that can't hold all connections, instead of applying the
 	// workload with as many as they can.
 	Whole bool `json:"whole,omitempty" toml:"whole"`
+	// Reduced says that options or a scale have fewer connections or other times than the file.
+	Reduced bool `json:"reduced,omitempty" toml:"-"`
 	// Phases are gone through in order.
 	Phases []Phase `json:"phases,omitempty" toml:"phases"`
 }
@@ -123,6 +130,7 @@ const (
 	minSize      = 2
 	maxSize      = 1 << 20
 	maxPipeline  = 1024
+	maxLoops     = 1024
 	maxHeld      = 64 << 20
 	maxRate      = 100_000_000
 	maxInFlight  = 1 << 20
@@ -288,9 +296,13 @@ func (w Workload) checkKeys() error {
 	err := cmp.Or(
 		within("%v rounds", w.Rounds, 0, maxRounds),
 		within("pipeline of %v", w.Pipeline, 1, maxPipeline),
+		within("%v loops of the load generator", w.LoadLoops, 0, maxLoops),
 	)
 	for _, p := range w.Phases {
 		err = cmp.Or(err, p.check(w))
+	}
+	if w.LoadModel != "" && !slices.Contains(modelNames(), w.LoadModel) {
+		err = cmp.Or(err, Errorf("load_model %q; expected one of %s", w.LoadModel, strings.Join(modelNames(), ", ")))
 	}
 	if err != nil {
 		return err

@@ -1,0 +1,61 @@
+package load
+
+import (
+	"bytes"
+	"net"
+	"testing"
+	"time"
+)
+
+// A window goes on while the rate varies, for three times Duration at the most.
+func TestSteady(t *testing.T) {
+	t.Parallel()
+	growing := func(conn net.Conn) { // at whatever times it is looked
+		for n := 16.0; ; n *= 1.5 {
+			if _, err := conn.Write(bytes.Repeat([]byte{'x'}, int(n))); err != nil {
+				return
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	cfg := Config{Target: serve(t, growing).addr(), Connections: 1, Flood: true, Steady: true, Duration: 200 * time.Millisecond}
+	r, err := Run(t.Context(), cfg)
+	if err != nil || r.Window != 3*cfg.Duration || r.Variation <= SteadyVariation {
+		t.Errorf("a rate that grows: %v, a window of %v, varied by %.2f; want %v and more than %v", err, r.Window, r.Variation, 3*cfg.Duration, SteadyVariation)
+	}
+	cfg.Target, cfg.Duration = serve(t, silent).addr(), time.Second
+	if r, err = Run(t.Context(), cfg); err != nil || r.Window >= 3*cfg.Duration || r.Variation != 0 {
+		t.Errorf("a rate of 0: %v, a window of %v, varied by %.2f; want less than %v and 0", err, r.Window, r.Variation, 3*cfg.Duration)
+	}
+}
+
+// Parts are of the last Duration, and nothing is known of fewer than two.
+func TestVariation(t *testing.T) {
+	p := parts{each: time.Second}
+	at, bytes := time.Duration(0), int64(0)
+	add := func(more int64) {
+		at, bytes = at+time.Second, bytes+more
+		p.add(at, bytes)
+	}
+	add(100)
+	p.add(at+time.Millisecond, 5000) // within a part
+	if v := p.variation(); v != 0 || p.steady() {
+		t.Errorf("one part varies by %v", v)
+	}
+	for range steadyParts - 1 {
+		add(300)
+	}
+	if v := p.variation(); v < 0.22 || v > 0.23 || !p.steady() { // 63.2 of 280
+		t.Errorf("one part of 100 and nine of 300 vary by %v, want 0.226", v)
+	}
+	add(900)
+	if v := p.variation(); v <= SteadyVariation || p.steady() {
+		t.Errorf("nine parts of 300 and one of 900 vary by %v", v)
+	}
+	for range steadyParts {
+		add(500)
+	}
+	if v := p.variation(); v > 1e-9 || !p.steady() {
+		t.Errorf("ten equal parts vary by %v", v)
+	}
+}
