@@ -215,7 +215,7 @@ func (c *publishedTable) row(p *scenario.PublishedRow) {
 		c.missing = append(c.missing, p.Name+": not measured: no run of "+p.Workload+" was made.")
 		return
 	}
-	if w.Name != p.Workload || w.Reduced {
+	if w.Name != p.Workload || w.Reduced || w.Connections < p.Count {
 		c.smaller++
 	}
 	design := rowNamed(rows, p.Design)

@@ -163,6 +163,11 @@ func TestMarkedRuns(t *testing.T) {
 	if got := text(t, s); !strings.Contains(got, "1 of 1 rows of ours are ahead") {
 		t.Errorf("one marked run of three is not what a median stands on:\n%s", got)
 	}
+	r.Scenario.Workloads[0].Reduced = false
+	r.Scenario.Published[0].Rows[0].Count = 11
+	if got := text(t, s); !strings.Contains(got, "2 of 2 published rows not measured at their size") {
+		t.Errorf("10 connections are taken for 11:\n%s", got)
+	}
 }
 
 // Runs that failed or were not made are told of, and are part of no median.

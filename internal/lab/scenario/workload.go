@@ -452,6 +452,9 @@ func (w Workload) Estimate() time.Duration {
 	all := 400 * time.Millisecond
 	for _, p := range w.Phases {
 		all += time.Duration(p.For + p.WarmUp)
+		if p.Do == Flood { // it goes on until it is steady
+			all += time.Duration(p.For / 2)
+		}
 		switch p.Do {
 		case Jobs:
 			all += 1400 * time.Millisecond // most sides have ended within a second
