@@ -82,7 +82,9 @@ func (r *Result) writeTraffic(line writeLine) {
 	} else {
 		line("answered", "%s, %s bytes", format.Count(r.Answered), format.Count(r.BytesReceived))
 	}
-	line("rate", "%s/s%s over %v", format.Count(int64(math.Round(r.Rate()))), counted, format.Round(r.Window))
+	mbps := 8e-6 / r.Window.Seconds()
+	line("rate", "%s/s%s over %v, %.2f Mbps in, %.2f out", format.Count(int64(math.Round(r.Rate()))), counted, format.Round(r.Window),
+		mbps*float64(r.BytesReceived), mbps*float64(r.BytesSent))
 	r.writeLatency(line)
 	r.writeInFlight(line)
 }

@@ -116,6 +116,9 @@ func (r *reader) types(words []string) {
 	for len(words) > 0 && regexp.MustCompile(`^[A-Z]+=`).MatchString(words[0]) {
 		env, words = append(env, words[0]), words[1:]
 	}
+	if len(words) > 1 && words[0] == "kill" && words[1][0] == '-' {
+		return // it stops or continues a process, which the server is not here
+	}
 	if len(words) == 0 || words[0] == "" || words[0] == "kill" {
 		r.endAll()
 		return
@@ -227,7 +230,7 @@ func (r *reader) serve(env, args []string) {
 		}
 	}
 	whole := func(a string) bool {
-		return a == "--processes" || a == "--gogc" || a == "--memory-limit" || a == "log"
+		return a == "--processes" || a == "--gogc" || a == "--memory-limit"
 	}
 	args = append(args, "--addr", "127.0.0.1:0")
 	if env == nil && !slices.ContainsFunc(args, whole) {
