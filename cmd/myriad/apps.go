@@ -164,7 +164,7 @@ func (f *appFlags) logged() myriad.MessageFunc {
 	log, every, seen := slog.New(records), f.logEvery, new(atomic.Int64)
 	return func(c *myriad.Conn, text []byte) {
 		if seen.Add(1)%every == 0 {
-			log.Info("line", "from", c.RemoteAddr(), "bytes", len(text))
+			log.Info("line", "from", c.RemoteAddr().String(), "bytes", len(text))
 		}
 		line(c, text)
 	}
