@@ -67,7 +67,7 @@ func (c *Conn) Writev(pieces ...[]byte) (int, error) {
 	return c.core().Writev(pieces...)
 }
 
-// WriteString is Write for a string.
+// WriteString is Write for a string. What Write is given escapes to the heap, a string does not.
 func (c *Conn) WriteString(s string) (int, error) {
 	if !c.core().Called() {
 		return 0, ErrOutsideCall

@@ -39,7 +39,7 @@ load       closed loop, 1 in flight a connection
 messages   64 bytes
 sent       1,234,567, 79,012,288 bytes
 answered   1,234,560, 79,011,840 bytes
-rate       123,456/s over 10s
+rate       123,456/s over 10s, 63.21 Mbps in, 63.21 out
 latency    from when messages were sent: what a stalled server kept from being sent does not count
            mean 8.08ms, min 21.3µs, max 31.4ms
            50% 8ms, 90% 9ms, 99% 12.3ms, 99.9% 20ms

@@ -86,7 +86,9 @@ func (r *Result) writeTraffic(line writeLine) {
 	if r.Variation > SteadyVariation && r.Schedule == nil {
 		varied = fmt.Sprintf(", unsteady: what came back varied by %.0f %%", r.Variation*100)
 	}
-	line("rate", "%s/s%s over %v%s", format.Count(int64(math.Round(r.Rate()))), counted, format.Round(r.Window), varied)
+	mbps := 8e-6 / r.Window.Seconds()
+	line("rate", "%s/s%s over %v, %.2f Mbps in, %.2f out%s", format.Count(int64(math.Round(r.Rate()))), counted, format.Round(r.Window),
+		mbps*float64(r.BytesReceived), mbps*float64(r.BytesSent), varied)
 	r.writeLatency(line)
 	r.writeInFlight(line)
 }

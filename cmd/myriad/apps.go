@@ -5,9 +5,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -29,7 +31,7 @@ var apps = []struct {
 	{"wait", "waits before it sends back a line (--wait): holds its loop", func(f *appFlags, _ *myriad.Server) myriad.Handler { return f.slow(f.waitLine) }},
 	{"pow", "answers every line with a proof of work (--bits): holds its loop", func(f *appFlags, _ *myriad.Server) myriad.Handler { return f.slow(f.prove) }},
 	{"push", "sends a line that begins with ! to all connections, others back, and swallows pong", func(_ *appFlags, srv *myriad.Server) myriad.Handler { return lines(push{srv}.message) }},
-	{"log", "writes a record of every line to the log, on standard error, and sends it back", func(*appFlags, *myriad.Server) myriad.Handler { return lines(logged) }},
+	{"log", "logs a line to standard error (--log-format, --log-every), and sends it back", func(f *appFlags, _ *myriad.Server) myriad.Handler { return lines(f.logged()) }},
 	{"ws", "sends a message of a WebSocket that begins with ! to all of this process, and to streams of events (/events), others back", func(*appFlags, *myriad.Server) myriad.Handler { return newWebPush() }},
 	{"stall", "sends back every line at a set capacity (--stall-capacity), and stalls now and then (--stall)", func(f *appFlags, _ *myriad.Server) myriad.Handler { return myriad.Lines(newStaller(f.stall)) }},
 }
@@ -56,12 +58,17 @@ type appFlags struct {
 	bits  int
 	shed  bool
 	stall stallFlags
+
+	logFormat string
+	logEvery  int64
+	stderr    io.Writer
 }
 
 // appsOf has the applications that a flag is for.
 var appsOf = map[string][]string{
 	"wait": {"wait"}, "bits": {"pow"}, "shed": {"wait", "pow"},
 	"stall": {"stall"}, "stall-every": {"stall"}, "stall-capacity": {"stall"},
+	"log-format": {"log"}, "log-every": {"log"},
 }
 
 // add adds the flags to a command.
@@ -71,6 +78,8 @@ func (f *appFlags) add(cmd *cobra.Command) {
 	flags.DurationVar(&f.wait, "wait", 10*time.Millisecond, "how long the application wait waits for each line")
 	flags.IntVar(&f.bits, "bits", 16, "how many leading zero bits the application pow finds for each line; each more doubles the work")
 	flags.BoolVar(&f.shed, "shed", false, "have wait and pow answer busy to a line that no worker has time for")
+	flags.StringVar(&f.logFormat, "log-format", "text", "how the application log writes its records, with log/slog: text or json")
+	flags.Int64Var(&f.logEvery, "log-every", 1, "the application log writes a record of every `N`th line, of all connections together")
 	f.stall.add(flags)
 }
 
@@ -93,6 +102,13 @@ func (f *appFlags) handler(cmd *cobra.Command, srv *myriad.Server) (myriad.Handl
 	if f.bits < 0 || f.bits > maxBits {
 		return nil, usagef("--bits is %d; expected 0 to %d", f.bits, maxBits)
 	}
+	if f.logFormat != "text" && f.logFormat != "json" {
+		return nil, usagef("--log-format is %q; expected text or json", f.logFormat)
+	}
+	if f.logEvery < 1 {
+		return nil, usagef("--log-every is %d; expected 1 or more", f.logEvery)
+	}
+	f.stderr = cmd.ErrOrStderr()
 	if f.name == "stall" {
 		if err := f.stall.begin(cmd, srv); err != nil {
 			return nil, err
@@ -139,10 +155,19 @@ func line(c *myriad.Conn, line []byte) {
 	c.WriteString("\n")
 }
 
-// logged is a handler that logs each line, as many servers do.
-func logged(c *myriad.Conn, text []byte) {
-	slog.Info("line", "from", c.RemoteAddr(), "bytes", len(text))
-	line(c, text)
+// logged logs lines, as many servers do, and sends them back.
+func (f *appFlags) logged() myriad.MessageFunc {
+	var records slog.Handler = slog.NewTextHandler(f.stderr, nil)
+	if f.logFormat == "json" {
+		records = slog.NewJSONHandler(f.stderr, nil)
+	}
+	log, every, seen := slog.New(records), f.logEvery, new(atomic.Int64)
+	return func(c *myriad.Conn, text []byte) {
+		if seen.Add(1)%every == 0 {
+			log.Info("line", "from", c.RemoteAddr().String(), "bytes", len(text))
+		}
+		line(c, text)
+	}
 }
 
 // digest writes as many digits of a line's SHA-256 as the line is long.
@@ -152,7 +177,7 @@ func digest(c *myriad.Conn, line []byte) {
 	hex.Encode(text[:], sum[:])
 	digits := min(len(line), 2*sha256.Size)
 	text[digits] = '\n'
-	c.Write(text[:digits+1])
+	c.WriteString(string(text[:digits+1])) // Write would have text on the heap
 }
 
 // waitLine waits, then sends the line back.

@@ -41,8 +41,9 @@ func TestApps(t *testing.T) {
 			"wait":             {"a\nb\n", "a\nb\n"},
 			"push":             {"pong\npongo\nhave!\n!\n!news\n", "pongo\nhave!\n\nnews\n"},
 			"stall --stall 0s": {"a\nb\n", "a\nb\n"},
+			"log":              {"a\nb\n", "a\nb\n"},
 		} {
-			if serve == "plain" && (app == "push" || strings.HasPrefix(app, "stall")) {
+			if serve == "plain" && (app == "push" || app == "log" || strings.HasPrefix(app, "stall")) {
 				continue
 			}
 			s := serveHere(t, serve+" --app "+app)
@@ -63,6 +64,32 @@ func TestWait(t *testing.T) {
 	exchange(t, c, "a\nb\n", "a\nb\n")
 	if took := time.Since(begin); took < 2*wait {
 		t.Errorf("two lines took %v, want %v at least", took, 2*wait)
+	}
+}
+
+// The log has a record of every third line, in the format that was asked for.
+func TestLog(t *testing.T) {
+	for format, want := range map[string]string{
+		"text": `^time=\S+ level=INFO msg=line from=127\.0\.0\.1:\d+ bytes=1$`,
+		"json": `^\{"time":"\S+","level":"INFO","msg":"line","from":"127\.0\.0\.1:\d+","bytes":1\}$`,
+	} {
+		s := serveHere(t, "serve --app log --log-every 3 --log-format "+format)
+		c := dial(t, s.addr)
+		exchange(t, c, strings.Repeat("a\n", 8), strings.Repeat("a\n", 8))
+		c.Close()
+		s.stop()
+		records := 0
+		for record := range strings.Lines(s.stderr.String()) {
+			if !strings.Contains(record, "msg") {
+				continue
+			}
+			if records++; !regexp.MustCompile(want).MatchString(strings.TrimSuffix(record, "\n")) {
+				t.Errorf("--log-format %s: the record %q, want one that matches %s", format, record, want)
+			}
+		}
+		if records != 2 {
+			t.Errorf("--log-format %s: %d records of 8 lines, want 2: %s", format, records, s.stderr)
+		}
 	}
 }
 

@@ -27,7 +27,8 @@ var (
 	shell = regexp.MustCompile("(?s)```sh\n(.*?)```")
 	// program is a row of a table with the arguments of two servers and a load.
 	program   = regexp.MustCompile("(?m)^\\| \\d+ \\|[^|`]*\\| `(.*?)` \\| `(.*?)` \\| `(.*?)` \\|$")
-	operators = strings.NewReplacer(" | ", " '|' ", " > ", " '>' ", "kill $!", "kill", " 2>/dev/null", "")
+	operators = strings.NewReplacer(" | ", " '|' ", " > ", " '>' ", "kill $!", "kill")
+	stderr    = regexp.MustCompile(` 2>\S+`)
 )
 
 // shellCommands are the commands of a document's blocks for shells, and of its tables of
@@ -53,7 +54,7 @@ func shellCommands(t *testing.T, document string) (all [][]string) {
 			if strings.Contains(comment, "exits with 1") {
 				line += " '!'"
 			}
-			script.WriteString("words " + operators.Replace(line) + "\n")
+			script.WriteString("words " + operators.Replace(stderr.ReplaceAllString(line, "")) + "\n")
 		}
 		script.WriteString("words\n")
 	}
@@ -116,6 +117,9 @@ func (r *reader) types(words []string) {
 	for len(words) > 0 && regexp.MustCompile(`^[A-Z]+=`).MatchString(words[0]) {
 		env, words = append(env, words[0]), words[1:]
 	}
+	if len(words) > 1 && words[0] == "kill" && words[1][0] == '-' {
+		return // it stops or continues a process, which the server is not here
+	}
 	if len(words) == 0 || words[0] == "" || words[0] == "kill" {
 		r.endAll()
 		return
@@ -135,9 +139,14 @@ func (r *reader) types(words []string) {
 		if _, err := exec.LookPath(name); err == nil {
 			r.execute("", "wrk", "-c5", "-t1", "-d1s", "http://"+r.server.addr+"/")
 		}
-	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat", "sleep": // of the system
+	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat", "sleep", "wait": // of the system
 	default:
-		t.Errorf("%q: this test knows no %s", words, name)
+		if examples[name] == "" {
+			t.Errorf("%q: this test knows no %s", words, name)
+			return
+		}
+		r.endAll()
+		r.server, r.standIn = serveHere(t, examples[name]), true
 	}
 }
 
@@ -227,7 +236,7 @@ func (r *reader) serve(env, args []string) {
 		}
 	}
 	whole := func(a string) bool {
-		return a == "--processes" || a == "--gogc" || a == "--memory-limit" || a == "log"
+		return a == "--processes" || a == "--gogc" || a == "--memory-limit"
 	}
 	args = append(args, "--addr", "127.0.0.1:0")
 	if env == nil && !slices.ContainsFunc(args, whole) {
@@ -256,9 +265,11 @@ func (r *reader) toServer(args []string) []string {
 	return args
 }
 
-// toolchain runs go tool; for an example, which has tests of its own, something like it.
+// examples have tests of their own: here something like each stands in for it.
+var examples = map[string]string{"waiting": "serve --app lines", "overload": "serve --app http"}
+
+// toolchain runs go tool.
 func (r *reader) toolchain(words []string) {
-	like := map[string]string{"./examples/waiting": "serve --app lines", "./examples/overload": "serve --app http"}
 	switch words[1] {
 	case "tool":
 		to := ""
@@ -266,16 +277,9 @@ func (r *reader) toolchain(words []string) {
 			words, to = words[:i], words[i+1]
 		}
 		r.execute(to, words...)
-	case "run":
-		if like[words[2]] == "" {
-			r.t.Errorf("%q: this test knows nothing that is like it", words)
-			return
-		}
-		r.endAll()
-		r.server, r.standIn = serveHere(r.t, like[words[2]]), true
-	case "build", "install":
+	case "build":
 	default:
-		r.t.Errorf("%q: expected go tool, run or build", words)
+		r.t.Errorf("%q: expected go tool or build", words)
 	}
 }
 

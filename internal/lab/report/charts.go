@@ -111,9 +111,30 @@ func bySize(r *result.Report, name string, family []scenario.Workload) (parts []
 		if !curve {
 			continue
 		}
+		for _, p := range r.Scenario.Published {
+			if s := publishedBySize(&p, of.figure, family); p.Count == of.size && len(s.X) > 1 {
+				c.Series = append(c.Series, s)
+			}
+		}
 		parts = append(parts, page.Part{Chart: c})
 	}
 	return parts
+}
+
+// publishedBySize is the curve of a published design's figure: of the first in the table.
+func publishedBySize(p *scenario.Published, figure string, family []scenario.Workload) page.Series {
+	s := page.Series{Name: "published", Points: true}
+	i := slices.IndexFunc(p.Columns, func(c scenario.Column) bool { return c.Figure == figure && c.Relative == "" })
+	for _, row := range p.Rows {
+		in := slices.ContainsFunc(family, func(w scenario.Workload) bool { return w.Name == row.Workload })
+		if i < 0 || !in || row.Design != p.Rows[0].Design {
+			continue
+		}
+		if v, ok := p.Columns[i].Value(row.Cells[i]); ok {
+			s.X, s.Y = append(s.X, float64(row.Count)), append(s.Y, rounded(v))
+		}
+	}
+	return s
 }
 
 // byPercentile is the latency of each subject's last run by percentile, nil where no run has it.
