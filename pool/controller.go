@@ -41,6 +41,8 @@ const (
 	// initialPerProc is the initial limit for each processor: more than jobs that
 	// compute need, and not so many that it would hurt them.
 	initialPerProc = 4
+	// leastPerProc is the least limit for each processor that is tried.
+	leastPerProc = 2
 )
 
 // init prepares the controller; New starts its goroutine.
@@ -48,7 +50,9 @@ func (c *controller) init(p *Pool, backlog func() float64) {
 	c.p, c.backlog = p, backlog
 	c.wake, c.quit = make(chan struct{}, 1), make(chan struct{})
 	limit := min(max(initialPerProc*int(p.procs), p.cfg.Min), p.cfg.Max)
-	c.climber = newClimber(p.cfg.Min, p.cfg.Max, limit)
+	// One worker more for each processor than can run: while one is on its way to a job
+	// the other has one.
+	c.climber = newClimber(max(p.cfg.Min, min(leastPerProc*int(p.procs), p.cfg.Max)), p.cfg.Max, limit)
 	if p.cfg.Off&Adapting != 0 {
 		limit = p.cfg.Max
 	}
