@@ -22,8 +22,9 @@ type Config struct {
 	// others find the queue full, and those that have waited longer nevertheless are
 	// shed. The default of Target is 5 ms or, if that is longer, the time that jobs take
 	// on average, up to Interval; that of Interval is 100 ms. Target is at least 100 µs,
-	// Interval at least Target, and both at most an hour. The method is that of "Fail at Scale" (B. Maurer, ACM Queue
-	// 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM Queue 10-5, 2012).
+	// Interval at least Target, and both at most an hour. The method is that of "Fail at
+	// Scale" (B. Maurer, ACM Queue 13-8, 2015), after CoDel (K. Nichols, V. Jacobson, ACM
+	// Queue 10-5, 2012).
 	Target, Interval time.Duration
 	// Off switches rules off: for comparison, or because jobs must never be shed.
 	Off Rules

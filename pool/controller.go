@@ -23,6 +23,7 @@ type controller struct {
 	budget    *budget
 	backlog   func() float64 // runnableBacklog, except in tests
 	ticks     atomic.Int64
+	slowReads int // in a row
 	watch     int // ticks for which long-running jobs are still counted
 	leastIdle int // the least number of idle workers in this second
 }
@@ -31,8 +32,10 @@ const (
 	tick           = 10 * time.Millisecond
 	ticksPerSecond = int64(time.Second / tick)
 	// maxRead is how long reading the pool's state may take. A reading in which the
-	// controller had no processor has counted jobs of another time than it says.
-	maxRead = time.Millisecond
+	// controller had no processor has counted jobs of another time than it says: the
+	// climber does not see it, but for one after maxSlowReads in a row.
+	maxRead      = time.Millisecond
+	maxSlowReads = 10
 	// memoryTicks is after how many ticks the memory budget is checked.
 	memoryTicks = 10
 	// watchTicks is for how many ticks workers are watched after jobs were predicted to
@@ -142,7 +145,7 @@ func (c *controller) tick() (idle bool) {
 		c.climber.setCeiling(c.budget.cap(r.workers, p.cfg.Max))
 	}
 	limit := c.climber.limit
-	if p.now()-now <= int64(maxRead) {
+	if c.trusts(time.Duration(p.now() - now)) {
 		limit = c.climber.observe(r)
 	}
 	p.blocking.Store(c.climber.blocking())
@@ -170,10 +173,20 @@ func (c *controller) tick() (idle bool) {
 	return idle
 }
 
+// trusts reports whether a reading that took so long is for the climber.
+func (c *controller) trusts(took time.Duration) bool {
+	if took > maxRead && c.slowReads < maxSlowReads {
+		c.slowReads++
+		return false
+	}
+	c.slowReads = 0
+	return true
+}
+
 // endOverload ends an overload: nothing waits.
 func (c *controller) endOverload() {
 	p := c.p
-	if !c.admission.end(&p.overload, p.cfg.Queue, c.p.now()) {
+	if !c.admission.end(&p.overload, p.cfg.Queue, p.now()) {
 		return
 	}
 	for i := range p.shards {
@@ -217,8 +230,8 @@ func (c *controller) read(now int64, shed *[]Task) (r reading, queued int) {
 }
 
 // runnableBacklog makes a function that tells how many goroutines are runnable and do
-// not run, for each processor, as Go's scheduler counts them. Those that the caller's
-// timer made runnable, too, may run first. It is for one caller at a time.
+// not run, for each processor, as Go's scheduler counts them, those that the same timer
+// tick has made runnable among them. It is for one caller at a time.
 func runnableBacklog() func() float64 {
 	samples := []metrics.Sample{{Name: "/sched/goroutines/runnable:goroutines"}}
 	return func() float64 {

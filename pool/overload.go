@@ -88,6 +88,7 @@ func (a *admission) observe(o *overload, r reading, queued, capacity int, servic
 	if refused { // what has been refused would have kept the queue standing
 		o.until.Store(now + o.interval)
 	} else if !o.active(now) {
+		a.slack = 0
 		return
 	}
 	jobs := float64(r.busy) * float64(o.target.Load()) / float64(service)
