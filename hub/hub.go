@@ -25,6 +25,8 @@ import (
 type Hub struct {
 	// Limits bound what clients may ask for.
 	Limits Limits
+	// Users are who may come in. The default is nil: everybody may, and may do everything.
+	Users *Users
 
 	topics, patterns table
 	index            patternIndex // of patterns
