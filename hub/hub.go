@@ -25,6 +25,8 @@ import (
 type Hub struct {
 	// Limits bound what clients may ask for.
 	Limits Limits
+	// Users are who may come in. The default is nil: everybody may, and may do everything.
+	Users *Users
 	// Origins are sites whose pages may use the hub from a browser, such as
 	// "https://example.com", beside the pages that it serves itself.
 	Origins []string
