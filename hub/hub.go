@@ -30,6 +30,8 @@ type Hub struct {
 	index            patternIndex // of patterns
 	published        atomic.Int64
 	delivered        atomic.Int64
+	ran              atomic.Int64 // commands
+	walks            walks
 }
 
 // Errors of subscribing and publishing. Front ends tell them to their clients.
