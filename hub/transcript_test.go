@@ -3,6 +3,7 @@ package hub_test
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -275,7 +277,7 @@ func (cs *conns) end() {
 // value reads the connection's next value; its end is one as well.
 func (c *clientConn) value() (string, error) {
 	v, err := readValue(c.r)
-	if err == io.EOF && v == "" {
+	if v == "" && (err == io.EOF || errors.Is(err, syscall.ECONNRESET)) { // reset where bytes were not read any more
 		c.done = true
 		return closed, nil
 	}
