@@ -1,0 +1,80 @@
+package hub
+
+// client is what the hub knows of one connection. It belongs to the connection's handler,
+// whose calls come one at a time, and needs no lock. Most clients have one subscription, so
+// the first takes no map.
+type client struct {
+	format format
+	user   *user // nil until it is known
+	first  *topic
+	more   *subscriptions // nil until there is another
+}
+
+// subscriptions are those of a client but for its first.
+type subscriptions [2]map[string]*topic // by kind
+
+// find is the client's subscription to a name, or nil.
+func (c *client) find(k kind, name string) *topic {
+	if c.first != nil && c.first.kind == k && c.first.name == name {
+		return c.first
+	}
+	if c.more == nil {
+		return nil
+	}
+	return c.more[k][name]
+}
+
+func (c *client) subscribed(k kind, name string) bool { return c.find(k, name) != nil }
+
+// count is how many subscriptions the client has, patterns included.
+func (c *client) count() (n int) {
+	if c.first != nil {
+		n++
+	}
+	if c.more != nil {
+		n += len(c.more[topicKind]) + len(c.more[patternKind])
+	}
+	return n
+}
+
+func (c *client) add(t *topic) {
+	switch {
+	case c.first == nil:
+		c.first = t
+		return
+	case c.more == nil:
+		c.more = new(subscriptions)
+	}
+	if c.more[t.kind] == nil {
+		c.more[t.kind] = make(map[string]*topic)
+	}
+	c.more[t.kind][t.name] = t
+}
+
+// remove takes a subscription out and returns it; nil if there is none.
+func (c *client) remove(k kind, name string) *topic {
+	t := c.find(k, name)
+	switch {
+	case t == nil:
+	case t == c.first:
+		c.first = nil
+	default:
+		if delete(c.more[k], name); len(c.more[topicKind])+len(c.more[patternKind]) == 0 {
+			c.more = nil
+		}
+	}
+	return t
+}
+
+// names are the client's subscriptions of a kind, in no order.
+func (c *client) names(k kind) (names []string) {
+	if c.first != nil && c.first.kind == k {
+		names = append(names, c.first.name)
+	}
+	if c.more != nil {
+		for name := range c.more[k] {
+			names = append(names, name)
+		}
+	}
+	return names
+}

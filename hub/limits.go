@@ -1,0 +1,24 @@
+package hub
+
+import "cmp"
+
+// Limits bound what clients may ask of a Hub. Connections, messages' sizes and slow
+// subscribers are bounded by the server: myriad.Limits and myriad.Server.SlowConsumer. The
+// zero value of each field means its default.
+type Limits struct {
+	// MaxTopics is the most topics that have subscribers, and as many patterns, at a time.
+	// The default is 10,000,000.
+	MaxTopics int
+	// MaxName is the most bytes of the name of a topic or pattern. The default is 1,024.
+	MaxName int
+	// MaxSubscriptions is the most topics and patterns that one client is subscribed to.
+	// The default is 100,000.
+	MaxSubscriptions int
+	// MaxSubscribers is the most subscribers of one topic or pattern. The default is 0: no
+	// limit but the server's of connections.
+	MaxSubscribers int
+}
+
+func (l Limits) maxTopics() int        { return cmp.Or(l.MaxTopics, 10_000_000) }
+func (l Limits) maxName() int          { return cmp.Or(l.MaxName, 1024) }
+func (l Limits) maxSubscriptions() int { return cmp.Or(l.MaxSubscriptions, 100_000) }
