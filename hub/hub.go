@@ -28,6 +28,8 @@ type Hub struct {
 	// Origins are sites whose pages may use the hub from a browser, such as
 	// "https://example.com", beside the pages that it serves itself.
 	Origins []string
+	// Users are who may come in. The default is nil: everybody may, and may do everything.
+	Users *Users
 
 	topics, patterns table
 	index            patternIndex // of patterns
