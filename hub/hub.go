@@ -25,16 +25,18 @@ import (
 type Hub struct {
 	// Limits bound what clients may ask for.
 	Limits Limits
-	// Users are who may come in. The default is nil: everybody may, and may do everything.
-	Users *Users
 	// Origins are sites whose pages may use the hub from a browser, such as
 	// "https://example.com", beside the pages that it serves itself.
 	Origins []string
+	// Users are who may come in. The default is nil: everybody may, and may do everything.
+	Users *Users
 
 	topics, patterns table
 	index            patternIndex // of patterns
 	published        atomic.Int64
 	delivered        atomic.Int64
+	ran              atomic.Int64 // commands
+	walks            walks
 	front            front
 }
 

@@ -28,7 +28,8 @@ type topic struct {
 	first   format
 	inline  myriad.Group
 	others  atomic.Pointer[[formats]*myriad.Group]
-	members int // subscribers; guarded by the table's lock
+	members int  // subscribers; guarded by the table's lock
+	indexed bool // a pattern is in the index; guarded by its lock
 }
 
 // group is the topic's group for a format. It is made if it is not there.
