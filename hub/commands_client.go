@@ -83,7 +83,7 @@ func appendClient(to []byte, c *myriad.Conn) []byte {
 	var name string
 	var subscribers, patterns int
 	who, flag := anyone.name, "N"
-	s, _ := c.Value().(*session)
+	s, _ := c.Value().(*respSession)
 	if s != nil && s.details != nil {
 		name = s.details.name
 	}
@@ -164,7 +164,10 @@ func (t *turn) option(f *filter, name, value []byte) (ok bool) {
 	case is(name, "laddr"):
 		f.laddr = string(value)
 	case is(name, "user"):
-		f.user = string(value)
+		if f.user = string(value); !t.h.knows(f.user) {
+			t.error("ERR No such user '" + shown(value) + "'")
+			return false
+		}
 	case is(name, "type"):
 		f.kind = string(appendLower(nil, value))
 		if !slices.Contains([]string{"normal", "pubsub", "master", "replica", "slave"}, f.kind) {
@@ -180,6 +183,14 @@ func (t *turn) option(f *filter, name, value []byte) (ok bool) {
 		return false
 	}
 	return true
+}
+
+// knows says whether there is a user of a name.
+func (h *Hub) knows(name string) bool {
+	if h.Users == nil {
+		return name == defaultUser
+	}
+	return h.Users.roster().byName[name] != nil
 }
 
 // clientList is CLIENT LIST [TYPE kind] or [ID id ...].
