@@ -237,7 +237,7 @@ func TestSocketPipelined(t *testing.T) {
 // TestSocketFull closes a socket for whose replies there is no room.
 func TestSocketFull(t *testing.T) {
 	h := &Hub{}
-	s := myriadtest.NewServer(t, &myriad.Server{Handler: h.http(), Limits: myriad.Limits{MaxUnsent: 2000}})
+	s := myriadtest.NewServer(t, &myriad.Server{Handler: h.Handler(), Limits: myriad.Limits{MaxUnsent: 2000}})
 	p := s.Dial()
 	p.Send(upgradeHub + masked(`{"op":"subscribe","topic":"a"}`))
 	p.Send(strings.Repeat(masked(`{"op":"ping"}`), 300))
