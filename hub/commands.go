@@ -44,7 +44,7 @@ func init() {
 		&command{name: "select", arity: 2, run: (*turn).selectDB, about: connection("1.0.0", "Change the selected database")},
 		&command{name: "client", arity: -2, subcommands: clientCommands(), about: connection("2.4.0", "A container for client connection commands")},
 
-		&command{name: "publish", arity: 3, run: (*turn).publish, about: pubsub("2.0.0", "Post a message to a channel")},
+		&command{name: "publish", arity: 3, run: (*turn).publish, about: about{"pubsub", "2.0.0", "Post a message to a channel", []string{"pubsub", "loading", "stale", "fast"}}},
 		&command{name: "subscribe", arity: -2, always: true, pushes: true, run: func(t *turn) { t.subscribe(topicKind, "subscribe") },
 			about: pubsub("2.0.0", "Listen for messages published to the given channels")},
 		&command{name: "unsubscribe", arity: -1, always: true, pushes: true, run: func(t *turn) { t.unsubscribe(topicKind, "unsubscribe") },

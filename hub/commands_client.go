@@ -261,12 +261,12 @@ func (t *turn) clientKill() {
 			return
 		}
 	}
-	srv, self := t.c.Server(), t.ref
-	t.later(func(ctx context.Context, r *replies) error { return r.kill(ctx, srv, &f, self, old) })
+	h, srv, self := t.h, t.c.Server(), t.ref
+	t.later(func(ctx context.Context, r *replies) error { return r.kill(ctx, h, srv, &f, self, old) })
 }
 
 // kill closes connections, that of self behind the answer.
-func (r *replies) kill(ctx context.Context, srv *myriad.Server, f *filter, self myriad.Ref, old bool) (why error) {
+func (r *replies) kill(ctx context.Context, h *Hub, srv *myriad.Server, f *filter, self myriad.Ref, old bool) (why error) {
 	var mu sync.Mutex
 	n := 0
 	err := srv.Each(ctx, func(c *myriad.Conn) {
@@ -279,7 +279,7 @@ func (r *replies) kill(ctx context.Context, srv *myriad.Server, f *filter, self 
 		if c.Ref() == self {
 			why = myriad.ErrClosedByOperator
 		} else {
-			c.CloseWith(myriad.ErrClosedByOperator)
+			h.expel(c)
 		}
 	})
 	mu.Lock()
@@ -295,6 +295,14 @@ func (r *replies) kill(ctx context.Context, srv *myriad.Server, f *filter, self 
 		r.ok()
 	}
 	return why
+}
+
+// expel closes a connection. Its subscriptions end at once: the peer's end may take a while.
+func (h *Hub) expel(c *myriad.Conn) {
+	if k, ok := c.Value().(holder); ok {
+		h.closed(k.held(), c.Ref())
+	}
+	c.CloseWith(myriad.ErrClosedByOperator)
 }
 
 func (t *turn) clientHelp() {

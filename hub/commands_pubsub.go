@@ -96,7 +96,7 @@ func (t *turn) leave(k kind, name string) {
 // confirm tells of a subscription, before any message of it.
 func (t *turn) confirm(count int) {
 	t.confirmation(count)
-	if t.flags.has(posts) {
+	if t.ordered {
 		t.flush()
 	}
 }
@@ -138,9 +138,9 @@ func (t *turn) finished() {
 
 // posted has the replies from now on go the way of messages, if there may be some.
 func (t *turn) posted() {
-	if !t.flags.has(posts) && t.count() > 0 {
+	if !t.ordered && t.count() > 0 {
 		t.flush()
-		t.flags |= posts
+		t.ordered = true
 	}
 }
 

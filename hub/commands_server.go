@@ -165,8 +165,11 @@ func (t *turn) commandTuple(c *command) {
 	t.integer(0) // keys: the first, the last, and the step
 	t.integer(0)
 	t.integer(0)
-	t.set(1)
-	t.status("@" + cmp.Or(c.group, "connection"))
+	categories := categoriesOf(c.name)
+	t.set(len(categories))
+	for _, category := range categories {
+		t.status("@" + category)
+	}
 	t.set(0) // tips
 	t.set(0) // specifications of keys
 	if c.subcommands == nil {
@@ -177,6 +180,16 @@ func (t *turn) commandTuple(c *command) {
 	for _, sub := range sorted(c.subcommands) {
 		t.commandTuple(sub)
 	}
+}
+
+// categoriesOf are those of an ACL that a command is in.
+func categoriesOf(name string) []string {
+	for _, c := range commandNames {
+		if c.name == name {
+			return strings.Fields(c.categories)
+		}
+	}
+	return nil
 }
 
 func (t *turn) commandDocs() {

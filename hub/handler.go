@@ -38,12 +38,9 @@ type details struct {
 type flags uint8
 
 const (
-	// posts says that replies go by Ref.Send, as messages do, so that the two stay in
-	// order. It is set from the first subscription on.
-	posts flags = 1 << iota
 	// silent says that there are no replies (CLIENT REPLY OFF), skips that the next command
 	// has none.
-	silent
+	silent flags = 1 << iota
 	skips
 )
 
@@ -259,7 +256,7 @@ func (t *turn) flush() {
 		return
 	}
 	var err error
-	if t.flags.has(posts) {
+	if t.ordered {
 		err = t.ref.Send(t.out)
 	} else {
 		_, err = t.c.Write(t.out)
@@ -285,7 +282,8 @@ func (t *turn) close(why error) {
 		return
 	}
 	t.over = true
-	if t.flags.has(posts) {
+	t.h.closed(&t.client, t.ref) // the peer's end may take a while
+	if t.ordered {
 		t.c.Pause()
 		if t.ref.Do(func(c *myriad.Conn) { c.CloseWith(why) }) == nil {
 			return
