@@ -5,9 +5,12 @@ package hub
 // the first takes no map.
 type client struct {
 	format format
-	user   *user // nil until it is known
-	first  *topic
-	more   *subscriptions // nil until there is another
+	// ordered says that replies go the way of messages, so that they keep their order.
+	ordered  bool
+	mistakes uint8 // of a WebSocket, in a row
+	user     *user // nil until it is known
+	first    *topic
+	more     *subscriptions // nil until there is another
 }
 
 // subscriptions are those of a client but for its first.

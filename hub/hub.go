@@ -27,17 +27,22 @@ type Hub struct {
 	Limits Limits
 	// Users are who may come in. The default is nil: everybody may, and may do everything.
 	Users *Users
+	// Origins are sites whose pages may use the hub from a browser, such as
+	// "https://example.com", beside the pages that it serves itself.
+	Origins []string
 
 	topics, patterns table
 	index            patternIndex // of patterns
 	published        atomic.Int64
 	delivered        atomic.Int64
+	front            front
 }
 
 // Errors of subscribing and publishing. Front ends tell them to their clients.
 var (
 	errNoName        = errors.New("a topic needs a name")
 	errLongName      = errors.New("the name of the topic is too long")
+	errLongMessage   = errors.New("the message is too long")
 	errSubscriptions = errors.New("the client has too many subscriptions")
 	errSubscribers   = errors.New("the topic has too many subscribers")
 	errTopics        = errors.New("there are too many topics")
@@ -48,6 +53,9 @@ var (
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	if err := h.checkName(name); err != nil {
 		return 0, err
+	}
+	if most := h.Limits.maxMessage(); len(message) > most {
+		return 0, fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongMessage, len(message), most)
 	}
 	h.published.Add(1)
 	if t := h.topics.find(name); t != nil {
