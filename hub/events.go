@@ -66,7 +66,7 @@ func (f *front) streamOpened(c *myriad.Conn) {
 	for k, names := range o.names {
 		for _, name := range names {
 			if err := f.hub.subscribe(o.client, c.Ref(), kind(k), name, func(int) {}); err != nil {
-				data, _ := json.Marshal(reply{Op: "error", Error: err.Error()}) // of strings, which can't fail
+				data, _ := json.Marshal(socketReply{Op: "error", Error: err.Error()}) // of strings, which can't fail
 				_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())
 				_ = c.Close()
 				return

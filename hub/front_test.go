@@ -17,13 +17,12 @@ import (
 	"github.com/myriad-go/myriad/internal/await"
 )
 
-// serveFront serves a hub's front until the test ends, or until stop is called.
+// serveFront serves a hub until the test ends, or until stop is called.
 func serveFront(t testing.TB, model string, h *Hub) (addr string, stop func()) {
 	t.Helper()
 	up, done := make(chan net.Addr, 1), make(chan error, 1)
-	front := h.http()
-	front.ErrorLog = log.New(io.Discard, "", 0)
-	s := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Handler: front, Listening: func(a net.Addr) { up <- a }}
+	h.http().ErrorLog = log.New(io.Discard, "", 0)
+	s := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Handler: h.Handler(), Listening: func(a net.Addr) { up <- a }}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { done <- s.ListenAndServe(ctx); close(done) }()
 	stop = func() {

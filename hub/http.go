@@ -179,7 +179,7 @@ func (f *front) userOf(r *http.Request, q url.Values) (*user, error) {
 	case q.Has("token"):
 		return h.token(q.Get("token"))
 	}
-	return h.newcomer(), nil
+	return h.arrival(r.TLS), nil
 }
 
 // refuse answers with an error.
@@ -190,7 +190,7 @@ func refuse(w http.ResponseWriter, status int, err error) {
 	case http.StatusUnauthorized:
 		w.Header().Set("WWW-Authenticate", `Bearer realm="myriad hub"`)
 	}
-	answer(w, status, map[string]string{"error": err.Error()})
+	writeJSON(w, status, map[string]string{"error": err.Error()})
 }
 
 // statusOf is the status of an error of the hub.
@@ -210,7 +210,7 @@ func statusOf(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-func answer(w http.ResponseWriter, status int, v any) {
+func writeJSON(w http.ResponseWriter, status int, v any) {
 	p, _ := json.Marshal(v) // of structs and maps, which can't fail
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
@@ -254,7 +254,7 @@ func (f *front) publish(w http.ResponseWriter, r *http.Request) {
 		refuse(w, statusOf(err), err)
 		return
 	}
-	answer(w, http.StatusOK, map[string]int{"receivers": receivers})
+	writeJSON(w, http.StatusOK, map[string]int{"receivers": receivers})
 }
 
 // addressOf is where a request comes from; the zero Addr by a unix socket.
@@ -280,15 +280,15 @@ func (f *front) topic(w http.ResponseWriter, r *http.Request) {
 		refuse(w, statusOf(err), err)
 		return
 	}
-	answer(w, http.StatusOK, p)
+	writeJSON(w, http.StatusOK, p)
 }
 
-// subscribers is how many a topic has, for a user that may subscribe to it.
+// subscribers is how many a topic has, for a user that may know.
 func (h *Hub) subscribers(u *user, name string) (int, error) {
 	if err := h.checkName(name); err != nil {
 		return 0, err
 	}
-	if !u.maySubscribe(topicKind, name) {
+	if !u.mayRun("pubsub|numsub") {
 		return 0, errDenied
 	}
 	return h.topics.subscribers(name), nil
@@ -299,6 +299,10 @@ var errScans = fmt.Errorf("%d lists of topics are being made; expected fewer at 
 func (f *front) topics(w http.ResponseWriter, r *http.Request) {
 	u, q, ok := f.admit(w, r, "prefix", "limit")
 	if !ok {
+		return
+	}
+	if !u.mayRun("pubsub|channels") {
+		refuse(w, statusOf(errDenied), errDenied)
 		return
 	}
 	limit := defaultListed
@@ -320,13 +324,13 @@ func (f *front) topics(w http.ResponseWriter, r *http.Request) {
 		Topics []presence `json:"topics"`
 		Total  int        `json:"total"`
 	}
-	list.Topics, list.Total = f.hub.largest(u, q.Get("prefix"), limit)
-	answer(w, http.StatusOK, list)
+	list.Topics, list.Total = f.hub.largest(q.Get("prefix"), limit)
+	writeJSON(w, http.StatusOK, list)
 }
 
-// largest are the topics with the most subscribers, of those that begin with a prefix and that
-// a user may subscribe to, and how many of these there are.
-func (h *Hub) largest(u *user, prefix string, limit int) (largest []presence, total int) {
+// largest are the topics with the most subscribers, of those that begin with a prefix, and how
+// many of these there are.
+func (h *Hub) largest(prefix string, limit int) (largest []presence, total int) {
 	largest = []presence{} // in JSON not null
 	cut := func() {
 		slices.SortFunc(largest, func(a, b presence) int {
@@ -335,7 +339,7 @@ func (h *Hub) largest(u *user, prefix string, limit int) (largest []presence, to
 		largest = largest[:min(len(largest), limit)]
 	}
 	h.topics.each(func(name string, subscribers int) bool {
-		if strings.HasPrefix(name, prefix) && u.maySubscribe(topicKind, name) {
+		if strings.HasPrefix(name, prefix) {
 			total++
 			if largest = append(largest, presence{name, subscribers}); len(largest) >= 2*limit {
 				cut()

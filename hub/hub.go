@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad"
@@ -37,6 +38,8 @@ type Hub struct {
 	last             lastValues
 	posts            paces // of addresses that publish by HTTP
 	counters
+	ran   atomic.Int64 // commands
+	walks walks
 	front front
 }
 

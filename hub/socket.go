@@ -46,8 +46,8 @@ const (
 	closeTryAgain = 1013
 )
 
-// request is a client's message.
-type request struct {
+// socketRequest is a client's message.
+type socketRequest struct {
 	Op       string          `json:"op"`
 	ID       json.RawMessage `json:"id"`
 	Topic    *string         `json:"topic"`
@@ -59,8 +59,8 @@ type request struct {
 	Password *string         `json:"password"`
 }
 
-// reply is the answer to it.
-type reply struct {
+// socketReply is the answer to it.
+type socketReply struct {
 	Op          string          `json:"op"`
 	Topic       *string         `json:"topic,omitempty"`
 	Pattern     *string         `json:"pattern,omitempty"`
@@ -72,19 +72,19 @@ type reply struct {
 	ID          json.RawMessage `json:"id,omitempty"`
 }
 
-// operation is what a request may ask for.
-type operation struct {
+// socketOp is what a request may ask for.
+type socketOp struct {
 	fields []string // that it may have, beside op and id
-	do     func(session, *request) error
+	do     func(socketCall, *socketRequest) error
 }
 
-var operations = map[string]operation{
-	"auth":        {[]string{"token", "user", "password"}, session.auth},
-	"count":       {[]string{"topic"}, session.count},
-	"ping":        {nil, session.ping},
-	"publish":     {[]string{"topic", "data", "base64"}, session.publish},
-	"subscribe":   {[]string{"topic", "pattern"}, session.subscribe},
-	"unsubscribe": {[]string{"topic", "pattern"}, session.unsubscribe},
+var socketOps = map[string]socketOp{
+	"auth":        {[]string{"token", "user", "password"}, socketCall.auth},
+	"count":       {[]string{"topic"}, socketCall.count},
+	"ping":        {nil, socketCall.ping},
+	"publish":     {[]string{"topic", "data", "base64"}, socketCall.publish},
+	"subscribe":   {[]string{"topic", "pattern"}, socketCall.subscribe},
+	"unsubscribe": {[]string{"topic", "pattern"}, socketCall.unsubscribe},
 }
 
 // errMistake is wrapped by what is wrong with a request by itself.
@@ -94,9 +94,9 @@ func mistake(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errMistake}, args...)...)
 }
 
-// parse reads a request and says what is wrong with it; its id is there as far as it is known.
-func parse(message []byte) (*request, operation, error) {
-	q := new(request)
+// parseRequest reads a request and says what is wrong with it; its id is there as far as it is known.
+func parseRequest(message []byte) (*socketRequest, socketOp, error) {
+	q := new(socketRequest)
 	in := json.NewDecoder(bytes.NewReader(message))
 	in.DisallowUnknownFields()
 	err := in.Decode(q)
@@ -118,11 +118,11 @@ func parse(message []byte) (*request, operation, error) {
 		err = errors.Join(err, fmt.Errorf("id is to be a number or a string, of at most %d bytes", maxID))
 	}
 	if err != nil {
-		return q, operation{}, mistake("%s; expected an object such as %s", problem(err), `{"op":"subscribe","topic":"a"}`)
+		return q, socketOp{}, mistake("%s; expected an object such as %s", problem(err), `{"op":"subscribe","topic":"a"}`)
 	}
-	op, ok := operations[q.Op]
+	op, ok := socketOps[q.Op]
 	if !ok {
-		return q, op, mistake("op is %.40q; expected one of %s", q.Op, strings.Join(slices.Sorted(maps.Keys(operations)), ", "))
+		return q, op, mistake("op is %.40q; expected one of %s", q.Op, strings.Join(slices.Sorted(maps.Keys(socketOps)), ", "))
 	}
 	for _, name := range q.fields() {
 		if !slices.Contains(op.fields, name) {
@@ -153,7 +153,7 @@ func validID(id json.RawMessage) bool {
 }
 
 // fields are the names of what the request has, beside op and id.
-func (q *request) fields() (names []string) {
+func (q *socketRequest) fields() (names []string) {
 	for _, f := range []struct {
 		name string
 		has  bool
@@ -169,7 +169,7 @@ func (q *request) fields() (names []string) {
 }
 
 // target is what a request is to subscribe to.
-func (q *request) target() (kind, string, error) {
+func (q *socketRequest) target() (kind, string, error) {
 	switch {
 	case q.Topic != nil && q.Pattern == nil:
 		return topicKind, *q.Topic, nil
@@ -205,12 +205,12 @@ func (h socketHandler) Closed(s web.Socket, _ error) {
 
 // Message implements web.SocketHandler.
 func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
-	in := session{h.hub, s, s.Value().(*client)}
+	in := socketCall{h.hub, s, s.Value().(*client)}
 	if kind != web.Text {
-		in.fail(&request{}, mistake("the message is binary; expected text, and base64 for what is none"))
+		in.fail(&socketRequest{}, mistake("the message is binary; expected text, and base64 for what is none"))
 		return
 	}
-	q, op, err := parse(message)
+	q, op, err := parseRequest(message)
 	if err == nil {
 		err = op.do(in, q)
 	}
@@ -221,15 +221,15 @@ func (h socketHandler) Message(s web.Socket, kind web.Kind, message []byte) {
 	}
 }
 
-// session is a socket during a request.
-type session struct {
+// socketCall is a socket during the call for a request.
+type socketCall struct {
 	hub    *Hub
 	socket web.Socket
 	client *client
 }
 
 // tell sends the reply to a request.
-func (s session) tell(q *request, r reply) {
+func (s socketCall) tell(q *socketRequest, r socketReply) {
 	r.ID = q.ID
 	p, _ := json.Marshal(r) // of strings and numbers, which can't fail
 	if !s.client.ordered {
@@ -242,22 +242,22 @@ func (s session) tell(q *request, r reply) {
 }
 
 // fail tells of an error, and closes the socket if there were too many mistakes.
-func (s session) fail(q *request, err error) {
+func (s socketCall) fail(q *socketRequest, err error) {
 	if errors.Is(err, errMistake) || errors.Is(err, errCredential) {
 		s.client.mistakes++
 	}
-	s.tell(q, reply{Op: "error", Error: err.Error()})
+	s.tell(q, socketReply{Op: "error", Error: err.Error()})
 	if s.client.mistakes >= maxMistakes {
 		_ = s.socket.Close(web.ClosePolicy, fmt.Sprintf("%d mistakes in a row", maxMistakes))
 	}
 }
 
-func (s session) ping(q *request) error {
-	s.tell(q, reply{Op: "pong"})
+func (s socketCall) ping(q *socketRequest) error {
+	s.tell(q, socketReply{Op: "pong"})
 	return nil
 }
 
-func (s session) auth(q *request) error {
+func (s socketCall) auth(q *socketRequest) error {
 	var u *user
 	var err error
 	switch {
@@ -272,11 +272,11 @@ func (s session) auth(q *request) error {
 		return err
 	}
 	s.client.user = u
-	s.tell(q, reply{Op: "authenticated", User: u.name})
+	s.tell(q, socketReply{Op: "authenticated", User: u.name})
 	return nil
 }
 
-func (s session) count(q *request) error {
+func (s socketCall) count(q *socketRequest) error {
 	_, name, err := q.target()
 	if err != nil {
 		return err
@@ -285,11 +285,11 @@ func (s session) count(q *request) error {
 	if err != nil {
 		return err
 	}
-	s.tell(q, reply{Op: "count", Topic: q.Topic, Subscribers: &n})
+	s.tell(q, socketReply{Op: "count", Topic: q.Topic, Subscribers: &n})
 	return nil
 }
 
-func (s session) publish(q *request) error {
+func (s socketCall) publish(q *socketRequest) error {
 	_, name, err := q.target()
 	if err != nil {
 		return err
@@ -309,28 +309,28 @@ func (s session) publish(q *request) error {
 	if err != nil {
 		return err
 	}
-	s.tell(q, reply{Op: "published", Topic: q.Topic, Receivers: &n})
+	s.tell(q, socketReply{Op: "published", Topic: q.Topic, Receivers: &n})
 	return nil
 }
 
-func (s session) subscribe(q *request) error {
+func (s socketCall) subscribe(q *socketRequest) error {
 	k, name, err := q.target()
 	if err != nil {
 		return err
 	}
 	return s.hub.subscribe(s.client, s.socket.Ref(), k, name, func(count int) {
 		s.client.ordered = true
-		s.tell(q, reply{Op: "subscribed", Topic: q.Topic, Pattern: q.Pattern, Count: &count})
+		s.tell(q, socketReply{Op: "subscribed", Topic: q.Topic, Pattern: q.Pattern, Count: &count})
 	})
 }
 
-func (s session) unsubscribe(q *request) error {
+func (s socketCall) unsubscribe(q *socketRequest) error {
 	k, name, err := q.target()
 	if err != nil {
 		return err
 	}
 	s.hub.unsubscribe(s.client, s.socket.Ref(), k, name)
 	count := s.client.count()
-	s.tell(q, reply{Op: "unsubscribed", Topic: q.Topic, Pattern: q.Pattern, Count: &count})
+	s.tell(q, socketReply{Op: "unsubscribed", Topic: q.Topic, Pattern: q.Pattern, Count: &count})
 	return nil
 }

@@ -237,7 +237,7 @@ func TestSocketPipelined(t *testing.T) {
 // TestSocketFull closes a socket for whose replies there is no room.
 func TestSocketFull(t *testing.T) {
 	h := &Hub{}
-	s := myriadtest.NewServer(t, &myriad.Server{Handler: h.http(), Limits: myriad.Limits{MaxUnsent: 2000}})
+	s := myriadtest.NewServer(t, &myriad.Server{Handler: h.Handler(), Limits: myriad.Limits{MaxUnsent: 2000}})
 	p := s.Dial()
 	p.Send(upgradeHub + masked(`{"op":"subscribe","topic":"a"}`))
 	p.Send(strings.Repeat(masked(`{"op":"ping"}`), 300))
@@ -270,14 +270,14 @@ func FuzzSocketOps(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		q, op, err := parse([]byte(text))
+		q, op, err := parseRequest([]byte(text))
 		if (err == nil) != (op.do != nil) && err == nil {
 			t.Fatalf("%q: neither an operation nor an error", text)
 		}
 		if err != nil && (len(err.Error()) > 500 || !utf8.ValidString(err.Error())) {
 			t.Errorf("%q: %d bytes of error: %q", text, len(err.Error()), err)
 		}
-		if p, e := json.Marshal(reply{Op: "error", ID: q.ID}); e != nil || len(p) > 100 {
+		if p, e := json.Marshal(socketReply{Op: "error", ID: q.ID}); e != nil || len(p) > 100 {
 			t.Errorf("%q: the answer is %s, %v", text, p, e)
 		}
 		var any map[string]json.RawMessage
