@@ -166,12 +166,12 @@ func (h *Hub) login(name, password string) (*user, error) {
 		if name == defaultUser {
 			return anyone, nil
 		}
-		return nil, errCredential
+		return nil, h.refuse(errCredential)
 	}
 	u, d := h.Users.roster().byName[name], digest(sha256.Sum256([]byte(password)))
 	a := u.active()
 	if a == nil {
-		return nil, errCredential
+		return nil, h.refuse(errCredential)
 	}
 	ok := a.noPassword
 	for _, p := range a.passwords {
@@ -180,7 +180,7 @@ func (h *Hub) login(name, password string) (*user, error) {
 		}
 	}
 	if !ok {
-		return nil, errCredential
+		return nil, h.refuse(errCredential)
 	}
 	return u, nil
 }
@@ -188,12 +188,12 @@ func (h *Hub) login(name, password string) (*user, error) {
 // token is the user of a token, which is the password of one user alone.
 func (h *Hub) token(token string) (*user, error) {
 	if h.Users == nil {
-		return nil, errCredential
+		return nil, h.refuse(errCredential)
 	}
 	// What the time of looking up tells is of the digest, from which nobody learns the token.
 	u := h.Users.roster().byPassword[sha256.Sum256([]byte(token))]
 	if u.active() == nil {
-		return nil, errCredential
+		return nil, h.refuse(errCredential)
 	}
 	return u, nil
 }
@@ -214,7 +214,7 @@ func (h *Hub) certificate(cert *x509.Certificate) (*user, error) {
 // arrival is the user of a connection that has said nothing yet: that of its certificate, if
 // it has shown one that is a user's, and otherwise the newcomer. state is nil without TLS.
 func (h *Hub) arrival(state *tls.ConnectionState) *user {
-	if state != nil && len(state.VerifiedChains) > 0 {
+	if h.Users != nil && state != nil && len(state.VerifiedChains) > 0 {
 		if u, err := h.certificate(state.PeerCertificates[0]); err == nil {
 			return u
 		}
