@@ -37,7 +37,7 @@ func (t *turn) subscribe(k kind, word string) {
 	names, first := t.args[1:], t.begun()
 	for _, name := range names {
 		if first == 0 && !t.user.maySubscribe(k, string(name)) {
-			t.error(noTopic)
+			t.refuse(t.h.refuse(errDenied))
 			return
 		}
 	}
