@@ -36,20 +36,22 @@ func TestTranscripts(t *testing.T) {
 	eachTranscript(t, func(t *testing.T, _ string, s *transcript) {
 		for _, model := range myriad.Models() {
 			t.Run(model, func(t *testing.T) {
+				h := new(hub.Hub)
+				if s.users != nil {
+					var err error
+					if h.Users, err = hub.ReadUsers(strings.NewReader(strings.Join(s.users, "\n") + "\n")); err != nil {
+						t.Fatal(err)
+					}
+				}
+				srv := &myriad.Server{Model: model}
+				addr := serve(t, srv, h)
 				for _, c := range s.cases {
 					if c.sharded() {
 						continue
 					}
 					c.replays(t, true, func(t testing.TB) string {
-						h := new(hub.Hub)
-						if s.users != nil {
-							users, err := hub.ReadUsers(strings.NewReader(strings.Join(s.users, "\n") + "\n"))
-							if err != nil {
-								t.Fatal(err)
-							}
-							h.Users = users
-						}
-						return serve(t, &myriad.Server{Model: model}, h)
+						await.True(t, "the connections of the case before have closed", func() bool { return srv.Stats().Open == 0 })
+						return addr
 					})
 				}
 			})
