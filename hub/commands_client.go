@@ -81,7 +81,7 @@ func (t *turn) clientInfo() { t.text(string(appendClient(nil, t.c))) }
 // appendClient appends a line about a connection. It is for calls of the connection's handler.
 func appendClient(to []byte, c *myriad.Conn) []byte {
 	var name string
-	var subscribers, patterns int
+	var sub, psub, ssub int
 	who, flag := anyone.name, "N"
 	s, _ := c.Value().(*respSession)
 	if s != nil && s.details != nil {
@@ -89,15 +89,16 @@ func appendClient(to []byte, c *myriad.Conn) []byte {
 	}
 	if h, ok := c.Value().(holder); ok {
 		k := h.held()
-		if patterns = len(k.names(patternKind)); k.count() > 0 {
-			subscribers, flag = k.count()-patterns, "P"
+		if k.count() > 0 {
+			flag = "P"
 		}
+		sub, psub, ssub = k.number(topicKind), k.number(patternKind), k.number(shardKind)
 		if k.user != nil {
 			who = k.user.name
 		}
 	}
-	to = fmt.Appendf(to, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=0 multi=-1 omem=%d dropped=%d user=%s redir=-1",
-		c.Ref().ID(), addrText(c.Ref().RemoteAddr()), addrText(c.Ref().LocalAddr()), name, flag, subscribers, patterns, c.Pending(), c.Dropped(), who)
+	to = fmt.Appendf(to, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=%d multi=-1 omem=%d dropped=%d user=%s redir=-1",
+		c.Ref().ID(), addrText(c.Ref().RemoteAddr()), addrText(c.Ref().LocalAddr()), name, flag, sub, psub, ssub, c.Pending(), c.Dropped(), who)
 	if s != nil {
 		to = fmt.Appendf(to, " resp=%d", 2+s.format)
 	}

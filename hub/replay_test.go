@@ -46,9 +46,6 @@ func TestTranscripts(t *testing.T) {
 				srv := &myriad.Server{Model: model}
 				addr := serve(t, srv, h)
 				for _, c := range s.cases {
-					if c.sharded() {
-						continue
-					}
 					c.replays(t, true, func(t testing.TB) string {
 						await.True(t, "the connections of the case before have closed", func() bool { return srv.Stats().Open == 0 })
 						return addr
@@ -57,16 +54,4 @@ func TestTranscripts(t *testing.T) {
 			})
 		}
 	})
-}
-
-// sharded says whether a case has commands that the hub does not have yet.
-func (e *exchange) sharded() bool {
-	for _, t := range e.turns {
-		for _, word := range []string{"SSUBSCRIBE", "SUNSUBSCRIBE", "SPUBLISH", "SHARD"} {
-			if strings.Contains(strings.ToUpper(t.line), word) {
-				return true
-			}
-		}
-	}
-	return false
 }
