@@ -119,7 +119,7 @@ func (t *turn) begun() int {
 // pauses says whether the rest of the command, from an argument on, is for another turn: a
 // command may have a million arguments.
 func (t *turn) pauses(done int) bool {
-	if len(t.out) >= min(maxBatch, t.unsent/8) {
+	if len(t.out) >= t.batch() {
 		t.flush()
 	}
 	if !t.over && t.tired() {

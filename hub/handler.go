@@ -180,6 +180,9 @@ func (t *turn) commands(in []byte) (used int) {
 		t.pace()
 	}
 	t.flush()
+	if t.ordered && t.sent >= t.batch() {
+		t.yield() // what is posted is not yet output, which would pause reading
+	}
 	return used
 }
 
@@ -221,7 +224,7 @@ func (t *turn) broken(err error) {
 
 // pace sends replies when there are many, and lets others have their turn.
 func (t *turn) pace() {
-	if len(t.out) >= min(maxBatch, t.unsent/8) {
+	if len(t.out) >= t.batch() {
 		t.flush()
 	}
 	if t.over {
@@ -233,6 +236,9 @@ func (t *turn) pace() {
 		t.over = t.c.Paused()
 	}
 }
+
+// batch is how many bytes of replies are put together.
+func (t *turn) batch() int { return min(maxBatch, t.unsent/8) }
 
 // tired says whether others are to have their turn.
 func (t *turn) tired() bool { return t.work >= maxWork || t.sent >= t.unsent/4 }
