@@ -85,9 +85,8 @@ func (l *list) follow(t *Topic) {
 
 const (
 	// fillChunk is how many connections the chunks of an owner have on average before there is
-	// one more; a quarter of it makes one fewer. A chunk of maxChunk asks for more, too.
+	// one more; a quarter of it makes one fewer. The largest have two to four times as many.
 	fillChunk = 128
-	maxChunk  = 512
 	// sameChunk is how many slots, one behind the other, have the same chunk: who visits
 	// those visits memory in order.
 	sameChunk = 16
@@ -158,11 +157,10 @@ func (s *set) put(r Ref, latest *Latest) {
 		o = &owner{host: r.c.host, chunks: []*Many{s.newChunk()}}
 		s.owners = append(s.owners, o)
 	}
-	m := s.own(o, o.chunk(r.c))
-	m.add(r, latest)
+	s.own(o, o.chunk(r.c)).add(r, latest)
 	o.n++
 	s.n++
-	if o.n > fillChunk*len(o.chunks) || len(m.refs) > maxChunk {
+	if o.n > fillChunk*len(o.chunks) {
 		s.grow(o)
 	}
 	s.dropSomeClosed(o)
