@@ -24,8 +24,8 @@ type members struct {
 }
 
 const (
-	maxFew = 16
-	minSet = 8
+	maxFew = 8
+	minSet = 4
 )
 
 // Add takes a connection in, unless it has closed.

@@ -79,25 +79,26 @@ func (b *Mailbox) PutMany(to *Many, s *Shared) (t Tally) {
 		t.closed = to.refs
 		return t
 	}
-	size := len(s.Bytes)
+	size, left := len(s.Bytes), to.set.left.some.Load()
 	var without []int
 	for i, r := range to.refs {
 		err := ErrFull
 		switch {
 		case r.Closed():
 			err = ErrClosed
-		case to.set.left.has(r):
+		case left && to.set.left.has(r):
 			err = errLeft
 		case b.n < b.Max && (b.bytes == 0 || size <= b.MaxBytes-b.bytes):
 			err = r.c.mark.reserve(r.gen, size, r.c.host.Limits.MaxUnsent)
 		}
-		if err == nil {
-			b.n++
-			b.bytes += size
-		} else {
+		if err != nil {
 			without = append(without, i)
+			t.count(r, err)
+			continue
 		}
-		t.count(r, err)
+		t.sent++
+		b.n++
+		b.bytes += size
 	}
 	if t.sent > 0 {
 		b.manyMail(to, size).add(manyPart{s, without})
