@@ -20,9 +20,9 @@ import (
 // model. Nobody gets a message of a topic before the confirmation of SUBSCRIBE or behind that
 // of UNSUBSCRIBE, each publisher's messages come in order, and in the end nothing is left.
 func TestStress(t *testing.T) {
-	clients, steps := 100, 200
+	clients, steps := 100, 100
 	if testing.Short() {
-		clients, steps = 20, 100
+		clients, steps = 20, 50
 	}
 	for _, model := range myriad.Models() {
 		t.Run(model, func(t *testing.T) {
@@ -33,7 +33,7 @@ func TestStress(t *testing.T) {
 			var all sync.WaitGroup
 			for i := range clients {
 				all.Go(func() {
-					s := stressor{t: t, id: i, crowd: &live, rand: rand.New(rand.NewPCG(uint64(i), 1)), topics: make(map[string]bool), last: make(map[string]int)}
+					s := stressor{t: t, crowd: &live, rand: rand.New(rand.NewPCG(uint64(i), 1)), topics: make(map[string]bool), last: make(map[string]int)}
 					for left := steps; left > 0; {
 						left -= s.live(addr, left)
 					}
@@ -68,7 +68,7 @@ func (c *crowd) recent(r *rand.Rand) string {
 // stressor is a client, on one connection after another.
 type stressor struct {
 	t      testing.TB
-	id     int
+	name   string // the address of its connection
 	crowd  *crowd
 	rand   *rand.Rand
 	topics map[string]bool // kinds and names of those it has, as it has been told
@@ -84,7 +84,8 @@ func (s *stressor) live(addr string, most int) (steps int) {
 		return most
 	}
 	defer c.Close()
-	s.crowd.join(c.LocalAddr().String())
+	s.name = c.LocalAddr().String()
+	s.crowd.join(s.name)
 	_ = c.SetDeadline(time.Now().Add(await.Patience))
 	r := bufio.NewReader(c)
 	clear(s.topics)
@@ -147,7 +148,7 @@ func (s *stressor) command() string {
 		return array("PUBSUB", "NUMSUB", "a0", name)
 	default: // of a subscriber with version 2 it is refused
 		s.sent++
-		return array("PUBLISH", name, fmt.Sprintf("%d %d", s.id, s.sent))
+		return array("PUBLISH", name, fmt.Sprintf("%s %d", s.name, s.sent))
 	}
 }
 
