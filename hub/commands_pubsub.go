@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // noTopic is Redis's answer to who may not use a topic.
@@ -71,6 +72,7 @@ func (t *turn) unsubscribe(k kind, word string) {
 		return
 	}
 	all := t.client.names(k)
+	slices.Sort(all)
 	for i, name := range all {
 		if i > 0 && t.pauses(first+i) {
 			return
