@@ -5,11 +5,14 @@ import (
 	"sync"
 )
 
-// Group is a set of connections that get the same messages; see the root package. One
-// connection is kept in it, a few in a list, many in a set.
+// Group is a set of connections that get the same messages; see the root package. One is
+// kept in place, a few in a list, many in a set.
+//
+// Two locks guard it. sending is held for a message, so that all get them in one order; mu for
+// a look or a change. A message to one or a few is posted with both held, one to a set with
+// sending alone, chunk by chunk, as the set was at first: who is removed meanwhile is noted in
+// the set, and mailboxes ask for that.
 type Group struct {
-	// sending is held for a message, so that all get them in one order. Messages to few are posted
-	// with mu held, and those to a set without it.
 	sending sync.Mutex
 	mu      sync.Mutex // taken after sending, if both are
 	one     Ref        // the only one, if more is nil
@@ -18,11 +21,13 @@ type Group struct {
 
 // members are more than one connection, or such as values are published to.
 type members struct {
-	few   list   // if set is nil
-	set   *set   // of more than minSet
+	few   list // if set is nil
+	set   *set
 	topic *Topic // nil until something is published
 }
 
+// maxFew is the most that a list has, and minSet the most that a set goes back to a list with.
+// Larger lists would take less memory, but bursts to a set are joined.
 const (
 	maxFew = 8
 	minSet = 4
@@ -75,8 +80,8 @@ func (m *members) add(r Ref) {
 	m.few = list{}
 }
 
-// Remove lets a connection go. What is posted to it from now on is behind all that it gets
-// of the group.
+// Remove lets a connection go. What is posted to it when Remove has returned is behind all
+// that it gets of the group.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

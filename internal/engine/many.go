@@ -6,7 +6,8 @@ import "slices"
 // for each chunk of them, which names all of it. Messages to the same ones, with
 // nothing in between but such mail to others of their set, become one.
 
-// Many are connections of one owner. They are not changed any more once they were sent to.
+// Many is a chunk of a set: connections of one owner. It is not changed any more once it
+// was sent to.
 type Many struct {
 	list
 	set   *set
