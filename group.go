@@ -30,8 +30,10 @@ func (g *Group) Len() int { return g.g.Len() }
 
 // Broadcast sends p to all in the group, as Ref.Send does but with one copy of it
 // for all. It says for how many p is on its way, and for how many there was no
-// room (ErrFull, or ErrTooLarge). Broadcasts to one group wait for each other, and
-// reach its connections in one order.
+// room (ErrFull, or ErrTooLarge). Where it is the peer that reads too slowly, so that with p
+// more than Limits.MaxUnsent would wait for it, Server.SlowConsumer says what happens to the
+// connection. Broadcasts to one group wait for each other, and reach its connections in one
+// order.
 func (g *Group) Broadcast(p []byte) (sent, full int) { return g.g.Broadcast(p) }
 
 // Publish sends p to all in the group as their newest value, such as a price or a

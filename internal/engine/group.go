@@ -149,6 +149,7 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 	defer g.sending.Unlock()
 	t, chunks := g.broadcastToFew(p)
 	if chunks == nil {
+		t.punish()
 		return t.sent, t.full
 	}
 	message := &Shared{Bytes: bytes.Clone(p)}
@@ -156,6 +157,7 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 		one := m.send(message)
 		t.sent += one.sent
 		t.full += one.full
+		one.punish()
 		g.forget(one.closed)
 	}
 	g.mu.Lock()
@@ -173,14 +175,14 @@ func (g *Group) broadcastToFew(p []byte) (t Tally, chunks []*Many) {
 	switch {
 	case g.more == nil && g.one.c == nil:
 	case g.more == nil:
-		t.count(g.one, g.one.Send(p))
+		t.count(g.one, len(p), g.one.Send(p))
 	case g.more.set != nil:
 		g.more.set.walked = true
 		return t, g.more.set.chunks()
 	default:
 		message := &Shared{Bytes: bytes.Clone(p)}
 		for _, r := range g.more.few.refs {
-			t.count(r, r.SendShared(message))
+			t.count(r, len(p), r.SendShared(message))
 		}
 	}
 	g.drop(t.closed)
@@ -217,6 +219,7 @@ func (g *Group) Publish(p []byte) (sent, full int) {
 		one := m.publish(len(p))
 		t.sent += one.sent
 		t.full += one.full
+		one.punish()
 		g.forget(one.closed)
 	}
 	return t.sent, t.full
@@ -260,7 +263,7 @@ func (m *members) follow() {
 // publish posts that the topic has a newer value, of size bytes.
 func (l *list) publish(size int) (t Tally) {
 	for i, r := range l.refs {
-		t.count(r, r.Publish(l.latest[i], size))
+		t.count(r, size, r.Publish(l.latest[i], size))
 	}
 	return t
 }
