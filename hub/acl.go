@@ -51,7 +51,9 @@ var commandNames = [...]struct{ name, categories string }{
 	{"client|no-evict", "admin slow dangerous connection"},
 	{"client|list", "admin slow dangerous connection"}, {"client|kill", "admin slow dangerous connection"},
 	{"config|get", "admin slow dangerous"}, {"config|help", "slow"}, {"info", "slow dangerous"},
-	{"command", "slow connection"}, {"acl|whoami", "slow"},
+	{"client|getredir", "slow connection"}, {"command", "slow connection"}, {"command|count", "slow connection"},
+	{"command|docs", "slow connection"}, {"command|info", "slow connection"}, {"command|help", "slow connection"},
+	{"acl|whoami", "slow"}, {"flushdb", "keyspace write slow dangerous"}, {"flushall", "keyspace write slow dangerous"},
 }
 
 const unknownCommand = uint64(1) << 63
@@ -67,6 +69,7 @@ var bitOf = func() map[string]uint64 {
 
 var (
 	publishBit, subscribeBit, psubscribeBit = bitOf["publish"], bitOf["subscribe"], bitOf["psubscribe"]
+	spublishBit, ssubscribeBit              = bitOf["spublish"], bitOf["ssubscribe"]
 	// freeBits are of commands for which nobody needs a right.
 	freeBits = bitOf["auth"] | bitOf["hello"] | bitOf["quit"] | bitOf["reset"]
 )

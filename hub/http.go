@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"slices"
 	"strconv"
@@ -201,6 +202,8 @@ func statusOf(err error) int {
 		return http.StatusUnauthorized
 	case errors.Is(err, errDenied):
 		return http.StatusForbidden
+	case errors.Is(err, errRate):
+		return http.StatusTooManyRequests
 	case errors.Is(err, errLongMessage):
 		return http.StatusRequestEntityTooLarge
 	}
@@ -246,12 +249,18 @@ func (f *front) publish(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, fmt.Errorf("the body did not come as a whole: %w", err))
 		return
 	}
-	receivers, err := f.hub.publish(&client{user: u}, name, message)
+	receivers, err := f.hub.post(u, addressOf(r), name, message)
 	if err != nil {
 		refuse(w, statusOf(err), err)
 		return
 	}
 	writeJSON(w, http.StatusOK, map[string]int{"receivers": receivers})
+}
+
+// addressOf is where a request comes from; the zero Addr by a unix socket.
+func addressOf(r *http.Request) netip.Addr {
+	from, _ := netip.ParseAddrPort(r.RemoteAddr)
+	return from.Addr()
 }
 
 // presence is a topic with how many are subscribed to it by its name.

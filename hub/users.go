@@ -125,12 +125,20 @@ func (u *user) mayPublish(name string) bool {
 	return u.may(func(s *selector) bool { return s.commands&publishBit != 0 && s.hasTopic(name) })
 }
 
+// maySpublish is mayPublish for SPUBLISH.
+func (u *user) maySpublish(name string) bool {
+	return u.may(func(s *selector) bool { return s.commands&spublishBit != 0 && s.hasTopic(name) })
+}
+
 // maySubscribe goes by Redis's rule for a pattern: it must be, byte by byte, one of those
 // that the user has.
 func (u *user) maySubscribe(k kind, name string) bool {
 	return u.may(func(s *selector) bool {
-		if k == patternKind {
+		switch k {
+		case patternKind:
 			return s.commands&psubscribeBit != 0 && s.hasPattern(name)
+		case shardKind:
+			return s.commands&ssubscribeBit != 0 && s.hasTopic(name)
 		}
 		return s.commands&subscribeBit != 0 && s.hasTopic(name)
 	})
@@ -166,12 +174,12 @@ func (h *Hub) login(name, password string) (*user, error) {
 		if name == defaultUser {
 			return anyone, nil
 		}
-		return nil, errCredential
+		return nil, h.refuse(errCredential)
 	}
 	u, d := h.Users.roster().byName[name], digest(sha256.Sum256([]byte(password)))
 	a := u.active()
 	if a == nil {
-		return nil, errCredential
+		return nil, h.refuse(errCredential)
 	}
 	ok := a.noPassword
 	for _, p := range a.passwords {
@@ -180,7 +188,7 @@ func (h *Hub) login(name, password string) (*user, error) {
 		}
 	}
 	if !ok {
-		return nil, errCredential
+		return nil, h.refuse(errCredential)
 	}
 	return u, nil
 }
@@ -188,12 +196,12 @@ func (h *Hub) login(name, password string) (*user, error) {
 // token is the user of a token, which is the password of one user alone.
 func (h *Hub) token(token string) (*user, error) {
 	if h.Users == nil {
-		return nil, errCredential
+		return nil, h.refuse(errCredential)
 	}
 	// What the time of looking up tells is of the digest, from which nobody learns the token.
 	u := h.Users.roster().byPassword[sha256.Sum256([]byte(token))]
 	if u.active() == nil {
-		return nil, errCredential
+		return nil, h.refuse(errCredential)
 	}
 	return u, nil
 }
@@ -214,7 +222,7 @@ func (h *Hub) certificate(cert *x509.Certificate) (*user, error) {
 // arrival is the user of a connection that has said nothing yet: that of its certificate, if
 // it has shown one that is a user's, and otherwise the newcomer. state is nil without TLS.
 func (h *Hub) arrival(state *tls.ConnectionState) *user {
-	if state != nil && len(state.VerifiedChains) > 0 {
+	if h.Users != nil && state != nil && len(state.VerifiedChains) > 0 {
 		if u, err := h.certificate(state.PeerCertificates[0]); err == nil {
 			return u
 		}
@@ -252,7 +260,7 @@ func (c *client) revoked() bool {
 	if c.user.active() == nil {
 		return true
 	}
-	for _, k := range []kind{topicKind, patternKind} {
+	for k := range kind(kinds) {
 		for _, name := range c.names(k) {
 			if !c.user.maySubscribe(k, name) {
 				return true
