@@ -46,7 +46,7 @@ func (b *tab) subscribe(kind, name string) {
 // write types a text, \r being Enter.
 func (b *tab) write(selector, text string) {
 	b.t.Helper()
-	b.do(chromedp.SendKeys(selector, text, chromedp.ByQuery))
+	b.do(chromedp.SendKeys(chromedp.CSS(selector), text))
 }
 
 // press clicks on a button.
@@ -106,11 +106,11 @@ func TestHub(t *testing.T) {
 			nc.Close()
 			one.newest("news", "by a client of Redis")
 
-			one.until(`document.querySelector("#listed tr").textContent.startsWith("news1")`)
+			two.until(`document.querySelector("#listed tr")?.textContent.startsWith("news1") === true`)
 			two.press(`#listed button`)
-			one.until(`document.querySelector("#listed tr").textContent.startsWith("news2")`)
+			one.until(`document.querySelector("#listed tr")?.textContent.startsWith("news2") === true`)
 			two.press(`#subscribed button[aria-label="Unsubscribe from topic news"]`)
-			one.until(`document.querySelector("#listed tr").textContent.startsWith("news1")`)
+			one.until(`document.querySelector("#listed tr")?.textContent.startsWith("news1") === true`)
 
 			stop()
 			for _, b := range []*tab{one, two} {
@@ -164,7 +164,7 @@ func TestHubPage(t *testing.T) {
 	rows(0)
 	b.press("#pause")
 	publish(1, strings.Repeat("x", 3000))
-	b.until(`document.querySelector("#list td:last-child").textContent.endsWith("x… (3,002 characters)")`)
+	b.until(`document.querySelector("#list td:last-child")?.textContent.endsWith("x… (3,002 characters)") === true`)
 	b.press("#leave")
 	b.until(`document.querySelector("#state").textContent === "disconnected"`)
 	await.True(t, "the page is still subscribed", func() bool { n, _ := h.Publish("a", nil); return n == 0 })
