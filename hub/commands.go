@@ -11,6 +11,7 @@ type command struct {
 	pushes  bool // answers also when the client wants no replies, as messages do
 	run     func(*turn)
 
+	number      uint8               // its place in numbered
 	subcommands map[string]*command // nil if there are none
 	about                           // for COMMAND
 }
@@ -90,6 +91,20 @@ func init() {
 		&command{name: "post", arity: -1, anybody: true, always: true, run: (*turn).foreign},
 		&command{name: "host:", arity: -1, anybody: true, always: true, run: (*turn).foreign},
 	)
+	enumerate(commands)
+}
+
+// numbered are all commands that are run. The first place is nobody's.
+var numbered = []*command{{name: "NULL"}}
+
+func enumerate(all map[string]*command) {
+	for _, c := range sorted(all) {
+		if c.run != nil {
+			c.number = uint8(len(numbered))
+			numbered = append(numbered, c)
+		}
+		enumerate(c.subcommands)
+	}
 }
 
 // byName makes an index of commands, or of subcommands by what is behind the |.

@@ -25,6 +25,7 @@ type respSession struct {
 	client
 	*details // nil if there are none
 	flags
+	last uint8 // the number of the last command
 }
 
 // details are what few sessions have.
@@ -323,7 +324,7 @@ func (t *turn) run() (done bool) {
 	if refusal != "" {
 		t.error(refusal)
 	} else {
-		t.command = cmd
+		t.command, t.last = cmd, cmd.number
 		before := t.sent + len(t.out)
 		cmd.run(t)
 		t.work += (t.sent + len(t.out) - before) / workBytes
