@@ -230,13 +230,8 @@ func (t *turn) pace() {
 	if len(t.out) >= t.batch() {
 		t.flush()
 	}
-	if t.over {
-		return
-	}
-	if t.tired() {
+	if !t.over && t.tired() {
 		t.yield()
-	} else if t.sent > 0 {
-		t.over = t.c.Paused()
 	}
 }
 
