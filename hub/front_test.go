@@ -18,11 +18,14 @@ import (
 )
 
 // serveFront serves a hub until the test ends, or until stop is called.
-func serveFront(t testing.TB, model string, h *Hub) (addr string, stop func()) {
+func serveFront(t testing.TB, model string, h *Hub, set ...func(*myriad.Server)) (addr string, stop func()) {
 	t.Helper()
 	up, done := make(chan net.Addr, 1), make(chan error, 1)
 	h.http().ErrorLog = log.New(io.Discard, "", 0)
 	s := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Handler: h.Handler(), Listening: func(a net.Addr) { up <- a }}
+	for _, f := range set {
+		f(s)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() { done <- s.ListenAndServe(ctx); close(done) }()
 	stop = func() {
