@@ -105,8 +105,8 @@ func TestFrontReload(t *testing.T) {
 	for _, model := range myriad.Models() {
 		t.Run(model, func(t *testing.T) {
 			h := withUsers(t, frontUsers)
-			var srv *myriad.Server
-			addr, _ := serveFront(t, model, h, func(s *myriad.Server) { srv = s })
+			srv := &myriad.Server{Model: model, Handler: h.Handler()}
+			addr, _ := Serve(t, srv)
 			p := dialHub(t, addr, "?token=ann's")
 			p.say(`{"op":"subscribe","topic":"a"}`)
 			p.hear(`{"op":"subscribed","topic":"a","count":1}`)
@@ -186,7 +186,7 @@ func TestFrontCertificates(t *testing.T) {
 	cfg := &tls.Config{Certificates: []tls.Certificate{a.pair("server")}, ClientCAs: a.pool(), ClientAuth: tls.VerifyClientCertIfGiven}
 	for _, model := range myriad.Models() {
 		t.Run(model, func(t *testing.T) {
-			addr, _ := serveFront(t, model, withUsers(t, frontUsers), func(s *myriad.Server) { s.TLSConfig = cfg })
+			addr, _ := Serve(t, &myriad.Server{Model: model, Handler: withUsers(t, frontUsers).Handler(), TLSConfig: cfg})
 			for name, status := range map[string]int{"carl": 200, "ann": 401, "nobody": 401, "": 401} {
 				client := http.Client{Timeout: await.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: a.pool()}}}
 				if name != "" {
