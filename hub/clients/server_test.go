@@ -105,8 +105,9 @@ func freeAddr(t testing.TB) string {
 // program is the path of the command myriad, built once.
 var program = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(built, "myriad")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/myriad-go/myriad/cmd/myriad").CombinedOutput()
-	if err != nil {
+	build := exec.Command("go", "build", "-o", path, "./cmd/myriad")
+	build.Dir = filepath.Join("..", "..") // its module
+	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("%v: %s", err, out)
 	}
 	return path, nil
