@@ -15,7 +15,8 @@ type kind uint8
 const (
 	topicKind kind = iota
 	patternKind
-	kinds = iota
+	shardKind // a topic of SSUBSCRIBE and SPUBLISH: a name space of its own
+	kinds     = iota
 )
 
 // topic is a topic, or a pattern, that has subscribers: a group for each format in which
