@@ -25,7 +25,7 @@ type respSession struct {
 	client
 	*details // nil if there are none
 	flags
-	last uint8 // the number of the last command
+	last uint16 // command: its number
 }
 
 // details are what few sessions have.
@@ -323,7 +323,7 @@ func (t *turn) run() (done bool) {
 	if refusal != "" {
 		t.error(refusal)
 	} else {
-		t.command, t.last = cmd, cmd.number
+		t.command = cmd
 		before := t.sent + len(t.out)
 		cmd.run(t)
 		t.work += (t.sent + len(t.out) - before) / workBytes
@@ -347,6 +347,7 @@ func (t *turn) admit() (cmd *command, refusal string) {
 		}
 		cmd = sub
 	}
+	t.last = cmd.number
 	switch n := len(t.args); {
 	case cmd.arity > 0 && n != cmd.arity, n < -cmd.arity:
 		return nil, wrongNumber(cmd.name)
