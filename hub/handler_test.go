@@ -454,3 +454,19 @@ func TestWork(t *testing.T) {
 		t.Errorf("the work of three turns was done in %d calls", calls)
 	}
 }
+
+// TestStrangerTime: who does not say who it is is closed; who has is not, but after RESET.
+func TestStrangerTime(t *testing.T) {
+	s := virtual(t, withUsers(t, "user ann on >secret allchannels +@all\n"), myriad.Limits{})
+	stranger, ann := s.Dial(), s.Dial()
+	stranger.Send("PING\r\n")
+	stranger.Expect("-NOAUTH Authentication required.\r\n")
+	ann.Send("AUTH ann secret\r\n")
+	ann.Expect("+OK\r\n")
+	s.Advance(strangerTime * 9 / 8)
+	stranger.ExpectClosed(myriad.ErrDeadline)
+	ann.Send("PING\r\nRESET\r\n")
+	ann.Expect("+PONG\r\n+RESET\r\n")
+	s.Advance(strangerTime * 9 / 8)
+	ann.ExpectClosed(myriad.ErrDeadline)
+}
