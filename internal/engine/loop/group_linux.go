@@ -55,6 +55,7 @@ type group struct {
 	stopping     atomic.Bool
 	stuck        atomic.Int64   // loops that a handler holds, as far as watch has seen
 	adopting     sync.WaitGroup // goroutines of Adopt
+	promised     atomic.Int64   // room for connections that other processes may hand over
 	done         chan struct{}  // closed when all loops have ended
 
 	poolClosedLogged sync.Once // that the pool is closed has been logged
