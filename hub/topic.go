@@ -15,6 +15,8 @@ type kind uint8
 const (
 	topicKind kind = iota
 	patternKind
+	shardKind // a topic of SSUBSCRIBE and SPUBLISH: a name space of its own
+	kinds     = iota
 )
 
 // topic is a topic, or a pattern, that has subscribers: a group for each format in which
@@ -28,7 +30,8 @@ type topic struct {
 	first   format
 	inline  myriad.Group
 	others  atomic.Pointer[[formats]*myriad.Group]
-	members int // subscribers; guarded by the table's lock
+	members int  // subscribers; guarded by the table's lock
+	indexed bool // a pattern is in the index; guarded by its lock
 }
 
 // group is the topic's group for a format. It is made if it is not there.
@@ -52,14 +55,15 @@ func (t *topic) group(f format) *myriad.Group {
 	}
 }
 
-// send sends a message of a topic, which may be t or one that t matches.
-func (t *topic) send(name string, message []byte) (receivers int) {
+// send sends a message of a topic, which may be t or one that t matches. It says to how many
+// it is on its way, and for how many there was no room.
+func (t *topic) send(name string, message []byte) (sent, full int) {
 	b := buffers.Get().(*[]byte)
 	defer putBuffer(b)
 	to := func(f format, g *myriad.Group) {
 		*b = f.append((*b)[:0], t, name, message)
-		sent, _ := g.Broadcast(*b)
-		receivers += sent
+		n, no := g.Broadcast(*b)
+		sent, full = sent+n, full+no
 	}
 	to(t.first, &t.inline)
 	if others := t.others.Load(); others != nil {
@@ -69,7 +73,7 @@ func (t *topic) send(name string, message []byte) (receivers int) {
 			}
 		}
 	}
-	return receivers
+	return sent, full
 }
 
 // table is all topics, or all patterns, that have subscribers, in parts by name.
