@@ -390,6 +390,12 @@ type Migrator interface {
 	// TakeOver goes on with connections that come by channels, which are the engine's from
 	// then on, until the other sides end.
 	TakeOver(channels []*os.File) error
+	// SendListeners sends the descriptors of all listeners, those of the first one first, of
+	// each as many as there are loops, or 1: with a word, in as many messages as it takes.
+	SendListeners(control *os.File, word string) error
+	// ShareListeners says whether the listeners are somebody else's, too: then they are not
+	// stopped when the engine ends.
+	ShareListeners(on bool)
 }
 
 // Handover is what has become of a HandOver.

@@ -90,6 +90,28 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	return moved, err
 }
 
+// SendListeners implements engine.Migrator.
+func (g *group) SendListeners(control *os.File, word string) error {
+	var fds []int
+	for _, l := range g.lns {
+		fd, err := sock.Detach(l)
+		if err != nil {
+			return err
+		}
+		defer sock.Close(fd)
+		fds = append(fds, int(fd))
+	}
+	for some := range slices.Chunk(fds, sock.MaxRights) {
+		if errno := sock.SendRights(int32(control.Fd()), []byte(word), some); errno != 0 {
+			return fmt.Errorf("listeners can't be handed over: %w", errno)
+		}
+	}
+	return nil
+}
+
+// ShareListeners implements engine.Migrator: listeners are closed here, never stopped.
+func (g *group) ShareListeners(bool) {}
+
 // askAll asks until nobody is left who could go, and it is known of all that have gone
 // whether they have come.
 func (g *group) askAll(h *handover, outlets []*outlet) {

@@ -103,6 +103,37 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	return moved, err
 }
 
+// SendListeners implements engine.Migrator. Every loop has all listeners in its table.
+func (g *group) SendListeners(control *os.File, word string) error {
+	result := make(chan error, 1)
+	l := g.loops[0]
+	if !l.addChore(func() { result <- l.sendListeners(int32(control.Fd()), word) }) {
+		return engine.ErrClosed
+	}
+	return <-result
+}
+
+func (l *Loop) sendListeners(control int32, word string) error {
+	own, err := l.ownCopy(control)
+	if err != nil {
+		return err
+	}
+	defer sock.Close(own)
+	for some := range slices.Chunk(l.group.listeners, sock.MaxRights) {
+		var fds []int
+		for _, fd := range some {
+			fds = append(fds, int(fd))
+		}
+		if errno := sock.SendRights(own, []byte(word), fds); errno != 0 {
+			return fmt.Errorf("listeners can't be handed over: %w", errno)
+		}
+	}
+	return nil
+}
+
+// ShareListeners implements engine.Migrator.
+func (g *group) ShareListeners(on bool) { g.sharedListeners.Store(on) }
+
 // begin takes copies of the channels, and begins.
 func (h *handover) begin(fds []int32, done func(engine.Handover, error)) {
 	l := h.loop

@@ -254,7 +254,7 @@ func (l *Loop) closeListeners() {
 	}
 	for i, fd := range l.group.listeners {
 		own := l.group.ownerOf(i) == l.host.Index
-		if own && l.group.cfg.Shard > 0 && l.group.where[i/l.group.cfg.Loops].Socket == nil {
+		if own && l.group.cfg.Shard > 0 && l.group.where[i/l.group.cfg.Loops].Socket == nil && !l.group.sharedListeners.Load() {
 			sock.StopListening(fd)
 		}
 		if own || l.group.cfg.Shard > 0 {
