@@ -139,13 +139,20 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	}
 	moved, took, err := handOver(ctx, e, m, channels)
 	u.Moved, u.Took = moved.Gone, took
+	u.Lost = moved.Unknown
+	if err == nil {
+		err = next.Done()
+	}
 	if err != nil && next.Died() {
 		u.Lost = moved.Gone
 		m.ShareListeners(false)
 		return u, errors.Join(err, e.Hold(false))
 	}
-	u.Lost = moved.Unknown
-	return u, next.Done()
+	if err != nil { // the time was over, say: what is left is drained here
+		_ = next.Done()
+		s.log().Warn("not all connections could be handed over", "error", err)
+	}
+	return u, nil
 }
 
 // handOver hands the connections over. From its beginning the listeners are the new process's.

@@ -131,12 +131,12 @@ func (s *Successor) died(err error) error {
 	return fmt.Errorf("the new process has ended: %w", s.state)
 }
 
-// Died says whether it has ended.
+// Died says whether it has ended, or is about to.
 func (s *Successor) Died() bool {
 	select {
 	case <-s.exited:
 		return true
-	default:
+	case <-time.After(time.Second):
 		return false
 	}
 }
