@@ -30,6 +30,9 @@ func (o *boxed) taken() map[*Conn][]string {
 				panic("more connections at once than were asked for")
 			}
 			if next == 0 {
+				if m.many != nil && m.many.parts != nil {
+					panic("mail that was given out keeps its messages")
+				}
 				break
 			}
 		}
