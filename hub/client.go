@@ -5,13 +5,28 @@ package hub
 // the first takes no map.
 type client struct {
 	format format
-	user   *user // nil until it is known
-	first  *topic
-	more   *subscriptions // nil until there is another
+	// ordered says that replies go the way of messages, so that they keep their order.
+	ordered  bool
+	mistakes uint8 // of a WebSocket, in a row
+	user     *user // nil until it is known
+	first    *topic
+	more     *more // nil as long as there is no more
 }
 
-// subscriptions are those of a client but for its first.
-type subscriptions [2]map[string]*topic // by kind
+// more is what few clients have.
+type more struct {
+	topics [kinds]map[string]*topic // subscriptions but for the first
+	pace   pace
+}
+
+func (m *more) empty() bool {
+	for _, topics := range m.topics {
+		if topics != nil {
+			return false
+		}
+	}
+	return m.pace == (pace{})
+}
 
 // find is the client's subscription to a name, or nil.
 func (c *client) find(k kind, name string) *topic {
@@ -21,34 +36,55 @@ func (c *client) find(k kind, name string) *topic {
 	if c.more == nil {
 		return nil
 	}
-	return c.more[k][name]
+	return c.more.topics[k][name]
 }
 
 func (c *client) subscribed(k kind, name string) bool { return c.find(k, name) != nil }
 
-// count is how many subscriptions the client has, patterns included.
+// count is how many subscriptions the client has, of all kinds.
 func (c *client) count() (n int) {
-	if c.first != nil {
-		n++
-	}
-	if c.more != nil {
-		n += len(c.more[topicKind]) + len(c.more[patternKind])
+	for k := range kind(kinds) {
+		n += c.number(k)
 	}
 	return n
 }
 
+// number is how many it has of a kind.
+func (c *client) number(k kind) (n int) {
+	if c.first != nil && c.first.kind == k {
+		n++
+	}
+	if c.more != nil {
+		n += len(c.more.topics[k])
+	}
+	return n
+}
+
+// counted is how many are told with those of a kind: shards are counted apart.
+func (c *client) counted(k kind) int {
+	if k == shardKind {
+		return c.number(shardKind)
+	}
+	return c.number(topicKind) + c.number(patternKind)
+}
+
+func (c *client) withMore() *more {
+	if c.more == nil {
+		c.more = new(more)
+	}
+	return c.more
+}
+
 func (c *client) add(t *topic) {
-	switch {
-	case c.first == nil:
+	if c.first == nil {
 		c.first = t
 		return
-	case c.more == nil:
-		c.more = new(subscriptions)
 	}
-	if c.more[t.kind] == nil {
-		c.more[t.kind] = make(map[string]*topic)
+	topics := &c.withMore().topics[t.kind]
+	if *topics == nil {
+		*topics = make(map[string]*topic)
 	}
-	c.more[t.kind][t.name] = t
+	(*topics)[t.name] = t
 }
 
 // remove takes a subscription out and returns it; nil if there is none.
@@ -59,7 +95,10 @@ func (c *client) remove(k kind, name string) *topic {
 	case t == c.first:
 		c.first = nil
 	default:
-		if delete(c.more[k], name); len(c.more[topicKind])+len(c.more[patternKind]) == 0 {
+		if delete(c.more.topics[k], name); len(c.more.topics[k]) == 0 {
+			c.more.topics[k] = nil
+		}
+		if c.more.empty() {
 			c.more = nil
 		}
 	}
@@ -72,7 +111,7 @@ func (c *client) names(k kind) (names []string) {
 		names = append(names, c.first.name)
 	}
 	if c.more != nil {
-		for name := range c.more[k] {
+		for name := range c.more.topics[k] {
 			names = append(names, name)
 		}
 	}
