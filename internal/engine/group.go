@@ -5,11 +5,14 @@ import (
 	"sync"
 )
 
-// Group is a set of connections that get the same messages; see the root package. One
-// connection is kept in it, a few in a list, many in a set.
+// Group is a set of connections that get the same messages; see the root package. One is
+// kept in place, a few in a list, many in a set.
+//
+// Two locks guard it. sending is held for a message, so that all get them in one order; mu for
+// a look or a change. A message to one or a few is posted with both held, one to a set with
+// sending alone, chunk by chunk, as the set was at first: who is removed meanwhile is noted in
+// the set, and mailboxes ask for that.
 type Group struct {
-	// sending is held for a message, so that all get them in one order. Messages to few are posted
-	// with mu held, and those to a set without it.
 	sending sync.Mutex
 	mu      sync.Mutex // taken after sending, if both are
 	one     Ref        // the only one, if more is nil
@@ -18,11 +21,13 @@ type Group struct {
 
 // members are more than one connection, or such as values are published to.
 type members struct {
-	few   list   // if set is nil
-	set   *set   // of more than minSet
+	few   list // if set is nil
+	set   *set
 	topic *Topic // nil until something is published
 }
 
+// maxFew is the most that a list has, and minSet the most that a set goes back to a list with.
+// Larger lists would take less memory, but bursts to a set are joined.
 const (
 	maxFew = 8
 	minSet = 4
@@ -75,8 +80,8 @@ func (m *members) add(r Ref) {
 	m.few = list{}
 }
 
-// Remove lets a connection go. What is posted to it from now on is behind all that it gets
-// of the group.
+// Remove lets a connection go. What is posted to it when Remove has returned is behind all
+// that it gets of the group.
 func (g *Group) Remove(r Ref) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -144,6 +149,7 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 	defer g.sending.Unlock()
 	t, chunks := g.broadcastToFew(p)
 	if chunks == nil {
+		t.punish()
 		return t.sent, t.full
 	}
 	message := &Shared{Bytes: bytes.Clone(p)}
@@ -151,6 +157,7 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 		one := m.send(message)
 		t.sent += one.sent
 		t.full += one.full
+		one.punish()
 		g.forget(one.closed)
 	}
 	g.mu.Lock()
@@ -168,14 +175,14 @@ func (g *Group) broadcastToFew(p []byte) (t Tally, chunks []*Many) {
 	switch {
 	case g.more == nil && g.one.c == nil:
 	case g.more == nil:
-		t.count(g.one, g.one.Send(p))
+		t.count(g.one, len(p), g.one.Send(p))
 	case g.more.set != nil:
 		g.more.set.walked = true
 		return t, g.more.set.chunks()
 	default:
 		message := &Shared{Bytes: bytes.Clone(p)}
 		for _, r := range g.more.few.refs {
-			t.count(r, r.SendShared(message))
+			t.count(r, len(p), r.SendShared(message))
 		}
 	}
 	g.drop(t.closed)
@@ -212,6 +219,7 @@ func (g *Group) Publish(p []byte) (sent, full int) {
 		one := m.publish(len(p))
 		t.sent += one.sent
 		t.full += one.full
+		one.punish()
 		g.forget(one.closed)
 	}
 	return t.sent, t.full
@@ -255,7 +263,7 @@ func (m *members) follow() {
 // publish posts that the topic has a newer value, of size bytes.
 func (l *list) publish(size int) (t Tally) {
 	for i, r := range l.refs {
-		t.count(r, r.Publish(l.latest[i], size))
+		t.count(r, size, r.Publish(l.latest[i], size))
 	}
 	return t
 }

@@ -6,7 +6,8 @@ import "slices"
 // for each chunk of them, which names all of it. Messages to the same ones, with
 // nothing in between but such mail to others of their set, become one.
 
-// Many are connections of one owner. They are not changed any more once they were sent to.
+// Many is a chunk of a set: connections of one owner. It is not changed any more once it
+// was sent to.
 type Many struct {
 	list
 	set   *set
@@ -26,12 +27,14 @@ type ManyPoster interface {
 type Tally struct {
 	sent, full int
 	closed     []Ref // those that have begun to close
+	slow       []Ref // those whose own output has no room, of all that are full
 }
 
 // Sent is to how many it was posted.
 func (t *Tally) Sent() int { return t.sent }
 
-func (t *Tally) count(r Ref, err error) {
+// count counts what has become of so many bytes for a connection.
+func (t *Tally) count(r Ref, size int, err error) {
 	switch err {
 	case nil:
 		t.sent++
@@ -39,7 +42,27 @@ func (t *Tally) count(r Ref, err error) {
 		t.closed = append(t.closed, r)
 	case errLeft:
 	default:
+		if most := r.c.host.Limits.MaxUnsent; size <= most && size > most-r.c.mark.posted() {
+			t.slow = append(t.slow, r)
+		}
 		t.full++
+	}
+}
+
+// punish has happen to those that are slow what is to happen to such peers. Where their owner's
+// mailbox has no room for that, it happens to them another time.
+func (t *Tally) punish() {
+	for _, r := range t.slow {
+		_ = r.Do((*Conn).missShared)
+	}
+}
+
+// missShared is told of a message to many that had no room.
+func (c *Conn) missShared() {
+	if c.host.DropMessages {
+		c.miss()
+	} else {
+		c.fail(ErrSlowConsumer)
 	}
 }
 
@@ -50,7 +73,7 @@ func (m *Many) send(s *Shared) (t Tally) {
 		return p.PostMany(m, s)
 	}
 	for _, r := range m.refs {
-		t.count(r, r.post(Request{Kind: MailSend, Shared: s, left: &m.set.left}))
+		t.count(r, len(s.Bytes), r.post(Request{Kind: MailSend, Shared: s, left: &m.set.left}))
 	}
 	return t
 }
@@ -80,6 +103,7 @@ func (b *Mailbox) PutMany(to *Many, s *Shared) (t Tally) {
 		return t
 	}
 	size, left := len(s.Bytes), to.set.left.some.Load()
+	room := b.n < b.Max && (b.bytes == 0 || size <= b.MaxBytes-b.bytes)
 	var without []int
 	for i, r := range to.refs {
 		err := ErrFull
@@ -88,19 +112,19 @@ func (b *Mailbox) PutMany(to *Many, s *Shared) (t Tally) {
 			err = ErrClosed
 		case left && to.set.left.has(r):
 			err = errLeft
-		case b.n < b.Max && (b.bytes == 0 || size <= b.MaxBytes-b.bytes):
+		case room:
 			err = r.c.mark.reserve(r.gen, size, r.c.host.Limits.MaxUnsent)
 		}
 		if err != nil {
 			without = append(without, i)
-			t.count(r, err)
+			t.count(r, size, err)
 			continue
 		}
 		t.sent++
-		b.n++
-		b.bytes += size
 	}
 	if t.sent > 0 {
+		b.n++ // it is one, and there once
+		b.bytes += size
 		b.manyMail(to, size).add(manyPart{s, without})
 		b.nonEmpty.Store(true)
 	}

@@ -8,16 +8,15 @@ import (
 	"sync/atomic"
 )
 
-// This file is how connections are kept so that a message to a million of them does not
+// This file is how a group keeps many connections, so that a message to a million does not
 // begin with a copy of the list, whoever joins and leaves meanwhile.
 //
-// A set has a linear hash table for each owner, by slot, whose buckets are chunks: pieces of
-// mail name a chunk each. A walk over the set has the chunks as they were when it began: it starts a
-// new round, and a chunk of an older round is copied before it is changed. A table grows and shrinks by one
-// chunk at a time, so that nobody who adds or removes one connection waits for all.
+// A set has a linear hash table for each owner, by slot. Its buckets are chunks, and mail for
+// many names a chunk. Who walks over a set gets the chunks as they are and begins a new round;
+// a chunk of an older round is copied before it is changed. A table grows and shrinks by one
+// chunk at a time, so that nobody who adds or removes a connection waits for all to be moved.
 //
-// A set belongs to whoever holds its group's lock; its chunks of older rounds are for
-// everyone.
+// A set belongs to whoever holds its group's lock; chunks of older rounds are for everyone.
 
 // list is connections, with their parts in a topic if there is one.
 type list struct {
@@ -35,7 +34,8 @@ func (l *list) find(c *Conn) int {
 	return -1
 }
 
-// has says whether a connection that has no other generation open is there at a place.
+// has says whether there is nothing to add: r is at the place that find gave for its
+// connection, or another generation that is open, so that r is not.
 func (l *list) has(place int, r Ref) bool {
 	return place >= 0 && (l.refs[place] == r || !l.refs[place].Closed())
 }
@@ -98,7 +98,7 @@ type set struct {
 	n      int
 	round  uint64
 	left   leavers
-	walked bool // by a broadcast
+	walked bool // by a broadcast: then left has those who are removed
 }
 
 // owner is the table of one owner's connections.
@@ -119,8 +119,8 @@ func (s *set) owner(h *Host) *owner {
 	return nil
 }
 
-// chunk numbers the chunk of a connection: by as many bits of its hash as there are
-// chunks, or a bit less for those chunks that have not been divided yet.
+// chunk numbers the chunk of a connection: by as many bits of its hash as number the
+// chunks, or one fewer where that is a chunk that is still to come.
 func (o *owner) chunk(c *Conn) int {
 	n := uint32(len(o.chunks))
 	size := uint32(1) << bits.Len32(n-1)
