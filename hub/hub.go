@@ -47,7 +47,12 @@ type Hub struct {
 
 // Check says what is wrong with the hub's fields: its error wraps myriad.ErrBadConfig. A hub
 // of which it says something does not serve.
-func (h *Hub) Check() error { return h.Limits.check() }
+func (h *Hub) Check() error {
+	if err := h.Limits.check(); err != nil {
+		return err
+	}
+	return new(front).trust(h.Origins)
+}
 
 // Errors of subscribing and publishing. Front ends tell them to their clients.
 var (
