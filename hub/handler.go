@@ -98,6 +98,10 @@ func (h handler) Closed(c *myriad.Conn, _ error) {
 // NextProtos implements myriad.ALPNHandler.
 func (h handler) NextProtos(configured []string) []string { return h.hub.http().NextProtos(configured) }
 
+// Heartbeat implements myriad.HeartbeatHandler: the Redis protocol has none. WebSockets and
+// streams have their own.
+func (handler) Heartbeat(*myriad.Conn) (answers bool) { return false }
+
 // turn is one call of Received. It has all that takes room while commands are run, so that an
 // idle session has none.
 type turn struct {

@@ -86,10 +86,12 @@ func (h *Hub) publishKind(k kind, name string, message []byte) (receivers int, e
 		}
 	} else {
 		sent, full = h.send(name, message)
-		h.index.match(name, func(p *topic) {
-			n, no := p.send(name, message)
-			sent, full = sent+n, full+no
-		})
+		if h.patterns.n.Load() > 0 {
+			h.index.match(name, func(p *topic) {
+				n, no := p.send(name, message)
+				sent, full = sent+n, full+no
+			})
+		}
 	}
 	h.published.Add(1)
 	h.delivered.Add(int64(sent))
