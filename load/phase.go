@@ -78,7 +78,7 @@ func (r *run) connect(ctx context.Context) error {
 	err := r.await(dialing, wait{
 		stall: r.connectStall(),
 		moved: r.settled,
-		done:  func(s sum) bool { return r.settled(s) == int64(r.cfg.Connections) },
+		done:  func(s sum) bool { return r.settled(s) == int64(r.cfg.total()) },
 	})
 	cancel(nil)
 	dialer.Wait()
@@ -255,7 +255,7 @@ func (r *run) measured(s sum) bool {
 
 // over says that no connection is left, and that none will come.
 func (r *run) over(s sum) bool {
-	return s.open() == 0 && r.cfg.Lifetime == 0 && r.settled(s) >= int64(r.cfg.Connections)
+	return s.open() == 0 && r.cfg.Lifetime == 0 && r.settled(s) >= int64(r.cfg.total())
 }
 
 // drain waits for the answers that are missing, and in an open loop for what was
@@ -268,7 +268,7 @@ func (r *run) drain(ctx context.Context) error {
 			return s.open() == 0 || !behind && s.run[nDue] == 0 && (s.inFlight() == 0 || r.cfg.noReply())
 		},
 		stall: r.cfg.Drain,
-		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nSent] },
+		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nDelivered] + s.run[nSent] },
 	}
 	if r.traffic.open() {
 		w.most = r.cfg.Drain // or as long as a server is behind

@@ -1,0 +1,215 @@
+package load
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/pacer"
+)
+
+// This file has what travels in a publish/subscribe run: the protocols, and the payload.
+//
+// Names of topics and payloads have one length each in a run, so all that a protocol says is
+// constant text around the two. A message that comes is compared with that text, byte for
+// byte; nothing of it is parsed but the payload's own head.
+
+// wire is a publish/subscribe protocol.
+type wire struct {
+	hello     text // a publisher says, when it is connected,
+	welcome   text // and this confirms it
+	subscribe text
+	confirmed text // and this confirms that
+	publish   text
+	message   text // as a subscriber gets it
+	// line takes a line of the server that is none of these, and says what to reply; false
+	// where it is an error.
+	line func(line string) (reply string, ok bool)
+	path string // of the WebSocket that it travels in, "" for none
+}
+
+// text is constant but for a topic's name, and a payload behind it, each of which it has or
+// has not.
+type text struct{ head, mid, tail string }
+
+// The marks of topic and payload in the texts below. {topic-size} and {size} are their sizes.
+const (
+	topicMark   = "{topic}"
+	payloadMark = "{payload}"
+)
+
+// topicName is what is appended to "t" as the name of a topic: so many digits.
+const (
+	topicDigits = 7
+	topicSize   = 1 + topicDigits
+)
+
+// newText makes a text for payloads of a size.
+func newText(template string, size int) (t text) {
+	template = strings.NewReplacer("{topic-size}", strconv.Itoa(topicSize), "{size}", strconv.Itoa(size)).Replace(template)
+	t.head, t.tail, _ = strings.Cut(template, topicMark)
+	if mid, tail, ok := strings.Cut(t.tail, payloadMark); ok {
+		t.mid, t.tail = mid, tail
+	}
+	return t
+}
+
+func (t *text) append(dst []byte, topic uint32, payload []byte) []byte {
+	dst = append(dst, t.head...)
+	if t.tail != "" || t.mid != "" {
+		dst = appendTopic(dst, topic)
+	}
+	dst = append(dst, t.mid...)
+	dst = append(dst, payload...)
+	return append(dst, t.tail...)
+}
+
+func appendTopic(dst []byte, topic uint32) []byte {
+	dst = append(dst, "t0000000"...)
+	for i := len(dst) - 1; topic > 0; i, topic = i-1, topic/10 {
+		dst[i] = byte('0' + topic%10)
+	}
+	return dst
+}
+
+// protocols are the names of the wires.
+var protocols = []string{"redis", "nats"}
+
+// newWire makes a wire for payloads of a size.
+func newWire(protocol string, size int) wire {
+	at := func(template string) text { return newText(template, size) }
+	if protocol == "nats" {
+		const connect = `CONNECT {"verbose":false,"pedantic":false}` + "\r\n"
+		return wire{
+			hello: at(connect + "PING\r\n"), welcome: at("PONG\r\n"),
+			subscribe: at(connect + "SUB {topic} 1\r\nPING\r\n"), confirmed: at("PONG\r\n"),
+			publish: at("PUB {topic} {size}\r\n{payload}\r\n"),
+			message: at("MSG {topic} 1 {size}\r\n{payload}\r\n"),
+			line:    natsLine,
+		}
+	}
+	return wire{
+		hello: at("PING\r\n"), welcome: at("+PONG\r\n"),
+		subscribe: at("*2\r\n$9\r\nSUBSCRIBE\r\n${topic-size}\r\n{topic}\r\n"),
+		confirmed: at("*3\r\n$9\r\nsubscribe\r\n${topic-size}\r\n{topic}\r\n:1\r\n"),
+		publish:   at("*3\r\n$7\r\nPUBLISH\r\n${topic-size}\r\n{topic}\r\n${size}\r\n{payload}\r\n"),
+		message:   at("*3\r\n$7\r\nmessage\r\n${topic-size}\r\n{topic}\r\n${size}\r\n{payload}\r\n"),
+		line:      func(line string) (string, bool) { return "", strings.HasPrefix(line, ":") },
+	}
+}
+
+func natsLine(line string) (reply string, ok bool) {
+	if line == "PING\r\n" {
+		return "PONG\r\n", true
+	}
+	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
+}
+
+// takeLine takes a line that is no message off in; n is 0 while it is not whole.
+func (w *wire) takeLine(c *engine.Conn, in []byte) (n int, err error) {
+	n = bytes.IndexByte(in, '\n') + 1
+	switch {
+	case n > MaxLine || n == 0 && len(in) >= MaxLine:
+		return 0, errLongLine
+	case n == 0:
+		return 0, nil
+	}
+	reply, ok := w.line(string(in[:n]))
+	if !ok {
+		return 0, fmt.Errorf("the server says %s", quote(bytes.TrimRight(in[:n], "\r\n")))
+	}
+	if reply != "" {
+		_, _ = c.WriteString(reply) // Closed tells why not
+	}
+	return n, nil
+}
+
+// payload makes and checks what is published:
+//
+//	publisher   message         planned time      check     filler
+//	├ 4 digits ┼ 12 digits ────┼ 16 digits ──────┼ 8 ──────┼ the rest ─┤
+//
+// Digits are hexadecimal. The time is in nanoseconds since the run began. The check is made
+// of the seed and the three before it, and the filler is the publisher's for that message.
+type payload struct {
+	seed   uint64
+	filler *ring
+}
+
+const (
+	publisherDigits = 4
+	numberDigits    = 12
+	timeDigits      = 16
+	checkDigits     = 8
+	payloadHead     = publisherDigits + numberDigits + timeDigits + checkDigits
+	// MinPayload is the size of the shortest payload of a publish/subscribe run, in bytes.
+	MinPayload = payloadHead + 8
+)
+
+func newPayload(cfg *Config) payload {
+	p := payload{seed: seedOf(cfg.Seed, seedPayload), filler: &ring{newBlock(cfg.Size-payloadHead, cfg.Seed)}}
+	const plain = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // no JSON escapes them
+	for i, b := range p.filler.text.bytes {
+		p.filler.text.bytes[i] = plain[int(b)%len(plain)]
+	}
+	return p
+}
+
+func (p *payload) check(publisher uint32, k, at uint64) uint64 {
+	return pacer.Random(p.seed^uint64(publisher)<<48^k, at) & 0xffffffff
+}
+
+// append appends message number k of a publisher, planned for a time.
+func (p *payload) append(dst []byte, publisher uint32, k, at uint64) []byte {
+	dst = appendHex(dst, uint64(publisher), publisherDigits)
+	dst = appendHex(dst, k, numberDigits)
+	dst = appendHex(dst, at, timeDigits)
+	dst = appendHex(dst, p.check(publisher, k, at), checkDigits)
+	return append(dst, p.filler.message(nil, publisher, k)...)
+}
+
+var errPayload = errors.New("load: the payload is not what was published")
+
+// read checks a payload, and says whose it is.
+func (p *payload) read(in []byte) (publisher uint32, k, at uint64, err error) {
+	from, ok1 := readHex(in[:publisherDigits])
+	k, ok2 := readHex(in[publisherDigits:][:numberDigits])
+	at, ok3 := readHex(in[publisherDigits+numberDigits:][:timeDigits])
+	check, ok4 := readHex(in[payloadHead-checkDigits : payloadHead])
+	publisher = uint32(from)
+	if !ok1 || !ok2 || !ok3 || !ok4 || check != p.check(publisher, k, at) ||
+		!bytes.Equal(in[payloadHead:], p.filler.message(nil, publisher, k)) {
+		return 0, 0, 0, errPayload
+	}
+	return publisher, k, at, nil
+}
+
+const hexDigits = "0123456789abcdef"
+
+// appendHex appends so many digits.
+func appendHex(dst []byte, x uint64, digits int) []byte {
+	dst = slices.Grow(dst, digits)[:len(dst)+digits]
+	for i := len(dst) - 1; digits > 0; i, digits, x = i-1, digits-1, x>>4 {
+		dst[i] = hexDigits[x&15]
+	}
+	return dst
+}
+
+func readHex(in []byte) (x uint64, ok bool) {
+	for _, b := range in {
+		switch {
+		case b >= '0' && b <= '9':
+			b -= '0'
+		case b >= 'a' && b <= 'f':
+			b -= 'a' - 10
+		default:
+			return 0, false
+		}
+		x = x<<4 | uint64(b)
+	}
+	return x, true
+}
