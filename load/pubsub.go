@@ -62,8 +62,8 @@ func (c Config) checkPubSub() error {
 	switch {
 	case p == nil:
 		return nil
-	case !slices.Contains(protocols, p.Protocol):
-		return wrong("pubsub", "%q; expected %s", p.Protocol, strings.Join(protocols, " or "))
+	case !slices.Contains(Protocols, p.Protocol):
+		return wrong("pubsub", "%q; expected %s", p.Protocol, strings.Join(Protocols, " or "))
 	case p.Topics < 1 || p.Topics > c.Connections:
 		return wrong("topics", "%d; expected 1 to %d, the number of --connections", p.Topics, c.Connections)
 	case p.Publishers < 1 || p.Publishers > MaxPublishers:

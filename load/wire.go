@@ -76,8 +76,8 @@ func appendTopic(dst []byte, topic uint32) []byte {
 	return dst
 }
 
-// protocols are the names of the wires.
-var protocols = []string{"redis", "nats"}
+// Protocols are those of publish/subscribe. They are not to be changed.
+var Protocols = []string{"redis", "nats"}
 
 // newWire makes a wire for payloads of a size.
 func newWire(protocol string, size int) wire {
