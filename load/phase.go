@@ -151,6 +151,9 @@ func (r *run) exchange(ctx context.Context) error {
 		err = cmp.Or(err, r.drain(ctx))
 	}
 	r.skipUnsent()
+	if r.traffic.pubsub != nil && r.cfg.PubSub.Slow > 0 && unlessStalled(err) == nil {
+		err = r.traffic.pubsub.wake(ctx, r)
+	}
 	return unlessStalled(err)
 }
 
@@ -295,16 +298,20 @@ func (t *traffic) startTraffic(ctx context.Context) {
 	tick := time.NewTicker(startEvery)
 	defer tick.Stop()
 	for ; t.nudged < t.table.used(); t.nudged++ {
-		ref := t.table.conns[t.nudged].ref
-		for errors.Is(ref.Nudge(), engine.ErrFull) {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-		}
-		if ctx.Err() != nil {
+		if !nudge(ctx, t.table.conns[t.nudged].ref, tick) {
 			return
 		}
 	}
+}
+
+// nudge has a connection nudged as soon as there is room for that, false if ctx ends before.
+func nudge(ctx context.Context, ref engine.Ref, tick *time.Ticker) bool {
+	for errors.Is(ref.Nudge(), engine.ErrFull) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return ctx.Err() == nil
 }

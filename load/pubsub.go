@@ -3,6 +3,7 @@ package load
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,8 +34,9 @@ type PubSub struct {
 	// Publishers is how many connections publish, 1 to MaxPublishers, each to all topics in
 	// turn. They are besides Connections. Default 1.
 	Publishers int `json:"publishers"`
-	// Slow is how many subscribers there are, besides Connections, that never read once
-	// they have subscribed. A server may end them. Nothing that they get counts. Default 0.
+	// Slow is how many subscribers there are, besides Connections, that do not read once
+	// they have subscribed. A server may end them. In the end they read, for Drain at most,
+	// so that it is known who was ended. Nothing that they get counts. Default 0.
 	Slow int `json:"slow,omitempty"`
 }
 
@@ -104,7 +106,8 @@ type pubsub struct {
 	next       []uint32 // by subscriber and publisher: the message on its topic that is next
 
 	mu         sync.Mutex
-	subscribed []int32 // by topic
+	subscribed []int32      // by topic
+	asleep     []engine.Ref // the slow subscribers
 }
 
 // publisher is what subscribers know of one.
@@ -225,19 +228,48 @@ func (h *pubsub) join(c *engine.Conn, m *member) (subscriber bool) {
 		return false
 	}
 	m.joined = true
-	if h.slow(m) {
-		c.Listen(false)
-		return true
-	}
 	h.mu.Lock()
-	h.subscribed[m.topic]++
-	h.mu.Unlock()
+	defer h.mu.Unlock()
+	if h.slow(m) {
+		h.asleep = append(h.asleep, c.Ref())
+		c.Listen(false)
+	} else {
+		h.subscribed[m.topic]++
+	}
 	return true
+}
+
+// slowStall is how long slow subscribers read nothing in the end until they are taken to have
+// read everything.
+const slowStall = 500 * time.Millisecond
+
+// wake has the slow subscribers read what there is, on Run's goroutine, so that those that the
+// server has ended find the end.
+func (h *pubsub) wake(ctx context.Context, r *run) error {
+	h.mu.Lock()
+	asleep := h.asleep
+	h.mu.Unlock()
+	tick := time.NewTicker(startEvery)
+	defer tick.Stop()
+	for _, ref := range asleep {
+		if !nudge(ctx, ref, tick) {
+			return context.Cause(ctx)
+		}
+	}
+	return r.await(ctx, wait{
+		most:  r.cfg.Drain,
+		done:  func(s sum) bool { return s.run[nSlowEnded] == int64(len(asleep)) },
+		stall: slowStall,
+		moved: func(s sum) int64 { return s.run[nSlowEnded] + s.run[nSlowBytes] },
+	})
 }
 
 // deliver takes messages. Those whose last subscriber this is have their publishers nudged.
 func (h *pubsub) deliver(c *engine.Conn, m *member, in []byte) (used int) {
 	if h.slow(m) {
+		m.shard.mu.Lock()
+		defer m.shard.mu.Unlock()
+		m.shard.sum.run[nSlowBytes] += int64(len(in))
 		return len(in)
 	}
 	var room [16]*publisher

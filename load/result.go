@@ -193,7 +193,7 @@ type Result struct {
 	// Delivered counts messages that subscribers have got, each for itself. Undelivered are
 	// those that had not come when the run ended, Doubled those that came again, and
 	// Reordered those that came behind a later one of their publisher; of the whole run.
-	// SlowEnded counts subscribers that never read, and that the server has ended.
+	// SlowEnded counts subscribers that did not read, and that the server has ended.
 	Delivered   int64 `json:"delivered,omitempty"`
 	Undelivered int64 `json:"undelivered,omitempty"`
 	Doubled     int64 `json:"doubled,omitempty"`
@@ -245,12 +245,13 @@ const (
 	nVerifyWrong
 	nVerifyLost
 	nDue // messages that have their time and are about to be sent
-	// nDelivered and the next two are what subscribers have got, nSlowEnded those of them
-	// that never read and are gone.
+	// nDelivered and the next two are what subscribers have got. nSlowEnded are those of
+	// them that did not read and are gone, nSlowBytes what they read in the end.
 	nDelivered
 	nDoubled
 	nReordered
 	nSlowEnded
+	nSlowBytes
 	// Those from here on are not counted by connections, but added by the run.
 	nFailed
 	nLost
@@ -380,7 +381,7 @@ var Counters = []Counter{
 		result: func(r *Result) *int64 { return &r.Reordered },
 	},
 	{
-		Name: "slow_ended", Help: "Subscribers that never read, and that the server has ended.", at: nSlowEnded,
+		Name: "slow_ended", Help: "Subscribers that did not read, and that the server has ended.", at: nSlowEnded,
 		result: func(r *Result) *int64 { return &r.SlowEnded },
 	},
 	{

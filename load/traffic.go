@@ -209,6 +209,8 @@ func (t *traffic) Nudged(c *engine.Conn) {
 		t.doDue(c, v)
 	case *held:
 		t.sendLine(c, v)
+	case *member:
+		c.Listen(true)
 	default: // it came too late to be held
 		t.cancel(t.shardNamed(c.Ref()), c.Ref())
 	}
