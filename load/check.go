@@ -81,7 +81,7 @@ var rules = []struct{ names, not, need []string }{
 	{names: []string{"heartbeat-answer"}, need: []string{"heartbeat"}},
 	{names: []string{"topics", "publishers", "slow"}, need: []string{"pubsub"}},
 	{names: []string{"pubsub"}, not: []string{
-		"message", "message-base64", "template", "first-message", "answer", "answer-base64", "match", "ws",
+		"message", "message-base64", "template", "first-message", "answer", "answer-base64", "match", "ws-binary",
 		"message-rate", "messages", "flood", "unprompted", "hold", "think", "early", "ramp", "lifetime",
 	}},
 }
@@ -121,6 +121,9 @@ func (c Config) filled() Config {
 	setDefault(&c.ConnectTimeout, 10*time.Second)
 	if c.PubSub != nil {
 		c.PubSub = c.PubSub.filled()
+		if c.PubSub.Protocol == protocolWS && c.WebSocket == nil {
+			c.WebSocket = &WebSocket{Path: pathWS}
+		}
 		if c.Rate.PerSecond > 0 {
 			setDefault(&c.Pipeline, pubsubPipeline)
 		}

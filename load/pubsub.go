@@ -26,7 +26,8 @@ import (
 // Publishers and subscribers have to be of one run: planned times are
 // in the messages, and so is the number of each on its publisher.
 type PubSub struct {
-	// Protocol is what the server speaks: "redis" or "nats".
+	// Protocol is what the server speaks: "redis", "nats" or "ws", which is JSON on a
+	// WebSocket at "/ws", or at the path of Config.WebSocket, as "myriad hub" has it.
 	Protocol string `json:"protocol"`
 	// Topics is how many there are, 1 to Connections; subscribers have one each, in turn.
 	// Default 1.
@@ -66,6 +67,8 @@ func (c Config) checkPubSub() error {
 		return nil
 	case !slices.Contains(Protocols, p.Protocol):
 		return wrong("pubsub", "%q; expected %s", p.Protocol, strings.Join(Protocols, " or "))
+	case (c.WebSocket != nil) != (p.Protocol == protocolWS):
+		return wrong("ws", "given with --pubsub %s; expected --pubsub ws", p.Protocol)
 	case p.Topics < 1 || p.Topics > c.Connections:
 		return wrong("topics", "%d; expected 1 to %d, the number of --connections", p.Topics, c.Connections)
 	case p.Publishers < 1 || p.Publishers > MaxPublishers:
@@ -192,7 +195,7 @@ func (h *pubsub) receive(c *engine.Conn, m *member, in []byte) (used int) {
 			}
 			break
 		}
-		n, err := h.wire.takeLine(c, in[used:])
+		n, err := h.wire.takeOther(c, in[used:])
 		if err != nil {
 			m.why = err
 			c.Abort(err)
@@ -305,7 +308,7 @@ func (h *pubsub) deliver(c *engine.Conn, m *member, in []byte) (used int) {
 func (h *pubsub) message(c *engine.Conn, m *member, in []byte, now time.Duration) (n int, done *publisher, err error) {
 	w := &h.wire.message
 	if head := min(len(in), len(w.head)); string(in[:head]) != w.head[:head] {
-		n, err = h.wire.takeLine(c, in)
+		n, err = h.wire.takeOther(c, in)
 		return n, nil, err
 	}
 	name := len(w.head)
@@ -414,7 +417,7 @@ func (h *pubsub) publish(c *engine.Conn, l *connState, k uint64, n int) {
 // check takes what a server says to a publisher.
 func (h *pubsub) check(c *engine.Conn, _ *connState, in []byte, _ int) (is progress) {
 	for is.used < len(in) {
-		n, err := h.wire.takeLine(c, in[is.used:])
+		n, err := h.wire.takeOther(c, in[is.used:])
 		if is.wrong = err; n == 0 {
 			break
 		}

@@ -154,15 +154,21 @@ func (t *traffic) shardOf(c *engine.Conn) int {
 // Opened has a connection upgraded first where that is asked for.
 func (t *traffic) Opened(c *engine.Conn) {
 	began := c.DialledAt() - t.epoch
-	if t.pubsub != nil {
-		t.pubsub.greet(c, t.numbers.Add(1)-1, began)
-		return
-	}
 	if t.script.frames != nil {
 		t.script.frames.greet(c, t.numbers.Add(1)-1, began)
 		return
 	}
-	t.establish(c, t.numbers.Add(1)-1, began)
+	t.upgraded(c, t.numbers.Add(1)-1, began)
+}
+
+// upgraded goes on with a connection that has been dialled at the given time, and upgraded where
+// that is asked for.
+func (t *traffic) upgraded(c *engine.Conn, number uint32, began time.Duration) {
+	if t.pubsub != nil {
+		t.pubsub.greet(c, number, began)
+		return
+	}
+	t.establish(c, number, began)
 }
 
 // establish gives a connection, which was dialled at the given time, its state.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/pacer"
+	"github.com/myriad-go/myriad/internal/websocket"
 )
 
 // This file has what travels in a publish/subscribe run: the protocols, and the payload.
@@ -26,10 +27,9 @@ type wire struct {
 	confirmed text // and this confirms that
 	publish   text
 	message   text // as a subscriber gets it
-	// line takes a line of the server that is none of these, and says what to reply; false
-	// where it is an error.
-	line func(line string) (reply string, ok bool)
-	path string // of the WebSocket that it travels in, "" for none
+	// other takes what a server says that is none of these off in, n bytes or 0 while it is
+	// not whole, with what is to be replied.
+	other func(in []byte) (n int, reply []byte, err error)
 }
 
 // text is constant but for a topic's name, and a payload behind it, each of which it has or
@@ -77,19 +77,36 @@ func appendTopic(dst []byte, topic uint32) []byte {
 }
 
 // Protocols are those of publish/subscribe. They are not to be changed.
-var Protocols = []string{"redis", "nats"}
+var Protocols = []string{"redis", "nats", protocolWS}
+
+const (
+	protocolWS = "ws" // JSON as myriad hub has it
+	pathWS     = "/ws"
+)
 
 // newWire makes a wire for payloads of a size.
 func newWire(protocol string, size int) wire {
 	at := func(template string) text { return newText(template, size) }
-	if protocol == "nats" {
+	switch protocol {
+	case "nats":
 		const connect = `CONNECT {"verbose":false,"pedantic":false}` + "\r\n"
 		return wire{
 			hello: at(connect + "PING\r\n"), welcome: at("PONG\r\n"),
 			subscribe: at(connect + "SUB {topic} 1\r\nPING\r\n"), confirmed: at("PONG\r\n"),
 			publish: at("PUB {topic} {size}\r\n{payload}\r\n"),
 			message: at("MSG {topic} 1 {size}\r\n{payload}\r\n"),
-			line:    natsLine,
+			other:   lines(natsLine),
+		}
+	case protocolWS:
+		to := func(template string) text { return newFrame(template, size, true) }
+		from := func(template string) text { return newFrame(template, size, false) }
+		return wire{
+			hello: to(`{"op":"ping"}`), welcome: from(`{"op":"pong"}`),
+			subscribe: to(`{"op":"subscribe","topic":"{topic}"}`),
+			confirmed: from(`{"op":"subscribed","topic":"{topic}","count":1}`),
+			publish:   to(`{"op":"publish","topic":"{topic}","data":"{payload}"}`),
+			message:   from(`{"op":"message","topic":"{topic}","data":"{payload}"}`),
+			other:     frames,
 		}
 	}
 	return wire{
@@ -98,7 +115,7 @@ func newWire(protocol string, size int) wire {
 		confirmed: at("*3\r\n$9\r\nsubscribe\r\n${topic-size}\r\n{topic}\r\n:1\r\n"),
 		publish:   at("*3\r\n$7\r\nPUBLISH\r\n${topic-size}\r\n{topic}\r\n${size}\r\n{payload}\r\n"),
 		message:   at("*3\r\n$7\r\nmessage\r\n${topic-size}\r\n{topic}\r\n${size}\r\n{payload}\r\n"),
-		line:      func(line string) (string, bool) { return "", strings.HasPrefix(line, ":") },
+		other:     lines(func(line string) (string, bool) { return "", strings.HasPrefix(line, ":") }),
 	}
 }
 
@@ -109,23 +126,74 @@ func natsLine(line string) (reply string, ok bool) {
 	return "", line == "PONG\r\n" || strings.HasPrefix(line, "INFO ")
 }
 
-// takeLine takes a line that is no message off in; n is 0 while it is not whole.
-func (w *wire) takeLine(c *engine.Conn, in []byte) (n int, err error) {
-	n = bytes.IndexByte(in, '\n') + 1
+// newFrame is a text that is a WebSocket's frame, of a client or of a server. All zeros are a
+// mask that changes nothing.
+func newFrame(template string, size int, client bool) text {
+	t := newText(template, size)
+	n := len(t.append(nil, 0, nil))
+	if t.mid != "" {
+		n += size
+	}
+	frame := websocket.AppendFrame(nil, websocket.OpText, [4]byte{}, make([]byte, n))
+	head := frame[:len(frame)-n]
+	if !client {
+		head = head[:len(head)-4]
+		head[1] &^= 1 << 7
+	}
+	t.head = string(head) + t.head
+	return t
+}
+
+// lines makes a wire's other, where a server says lines. know says what to reply to one, false
+// where it is an error.
+func lines(know func(line string) (reply string, ok bool)) func([]byte) (int, []byte, error) {
+	return func(in []byte) (n int, reply []byte, err error) {
+		n = bytes.IndexByte(in, '\n') + 1
+		switch {
+		case n > MaxLine || n == 0 && len(in) >= MaxLine:
+			return 0, nil, errLongLine
+		case n == 0:
+			return 0, nil, nil
+		}
+		text, ok := know(string(in[:n]))
+		if !ok {
+			return 0, nil, errSays(bytes.TrimRight(in[:n], "\r\n"))
+		}
+		return n, []byte(text), nil
+	}
+}
+
+func errSays(what []byte) error { return fmt.Errorf("the server says %s", quote(what)) }
+
+// frames is a wire's other for WebSockets.
+func frames(in []byte) (n int, reply []byte, err error) {
+	var r websocket.Reader
+	part, n, err := r.Next(in)
 	switch {
-	case n > MaxLine || n == 0 && len(in) >= MaxLine:
-		return 0, errLongLine
-	case n == 0:
-		return 0, nil
+	case err != nil || n == 0:
+		return 0, nil, err
+	case part.Kind == websocket.Ping:
+		return n, websocket.AppendFrame(nil, websocket.OpPong, [4]byte{}, part.Payload), nil
+	case part.Kind == websocket.Close:
+		return 0, nil, errClosedFrame
+	case part.Kind == websocket.Data && !part.Last:
+		if !r.Fragmented() && len(in) < MaxLine {
+			return 0, nil, nil // the rest of it
+		}
+		return 0, nil, errFragment
+	case part.Kind == websocket.Data && !bytes.HasPrefix(part.Payload, []byte(`{"op":"published"`)):
+		return 0, nil, errSays(part.Payload)
 	}
-	reply, ok := w.line(string(in[:n]))
-	if !ok {
-		return 0, fmt.Errorf("the server says %s", quote(bytes.TrimRight(in[:n], "\r\n")))
+	return n, nil, nil
+}
+
+// takeOther takes what is no message off in; n is 0 while it is not whole.
+func (w *wire) takeOther(c *engine.Conn, in []byte) (n int, err error) {
+	n, reply, err := w.other(in)
+	if len(reply) > 0 {
+		_, _ = c.Write(reply) // Closed tells why not
 	}
-	if reply != "" {
-		_, _ = c.WriteString(reply) // Closed tells why not
-	}
-	return n, nil
+	return n, err
 }
 
 // payload makes and checks what is published:

@@ -39,15 +39,16 @@ const (
 	// WebSocket answers each message of a WebSocket at "/" with itself, and sends one that
 	// begins with "!" to all, without that. Its heartbeats are pings.
 	WebSocket = "ws"
-	// PubSub is publish/subscribe, by a protocol that the subject says. It answers PING.
+	// PubSub is publish/subscribe, by a protocol that the subject says. It answers PING. It
+	// is not among Names: no server of ours is asked to speak it.
 	PubSub = "pubsub"
 )
 
 // Names are all protocols, List the same for errors.
-var Names = []string{Echo, Lines, Sink, HTTP, Wait, Pow, Sha, WebSocket, PubSub}
+var Names = []string{Echo, Lines, Sink, HTTP, Wait, Pow, Sha, WebSocket}
 
 // List names the protocols in errors.
-const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + ", " + Pow + ", " + Sha + ", " + WebSocket + " or " + PubSub
+const List = Echo + ", " + Lines + ", " + Sink + ", " + HTTP + ", " + Wait + ", " + Pow + ", " + Sha + " or " + WebSocket
 
 const (
 	// HelloText is the body of every HTTP answer.

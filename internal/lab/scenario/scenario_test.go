@@ -131,7 +131,7 @@ func TestPhases(t *testing.T) {
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", Times: 1, For: second}}}, ""},
 		{Workload{App: "lines", Phases: []Phase{{Do: Attack, For: 4 * second}}}, ""},
 		{Workload{App: "echo", Connections: 1, Size: 8}, "no phases"},
-		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{hold}}, `phases "hold" after a connect; expected one of load, flood and verify`},
+		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{hold}}, `phases "hold" after a connect; expected one of load, flood, verify and publish`},
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Load, For: second}, {Do: Load, For: second}}}, `phases "load load"`},
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, `app "echo" with flood`},
 		{Workload{App: "lines", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, "messages of 8 bytes; expected 0"},

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine/models"
-	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/sock"
 	"github.com/myriad-go/myriad/load"
 )
@@ -108,8 +107,8 @@ func (s Subject) check() error {
 		return Errorf("subject %s has no command; expected a program and its arguments", s.Name)
 	}
 	for _, name := range s.Apps {
-		if !app.Valid(name) {
-			return Errorf("subject %s: app %q; expected %s", s.Name, name, app.List)
+		if !validApp(name) {
+			return Errorf("subject %s: app %q; expected %s", s.Name, name, appList)
 		}
 	}
 	if s.Protocol != "" && !slices.Contains(load.Protocols, s.Protocol) {

@@ -341,13 +341,17 @@ func (w Workload) checkKeys() error {
 	return nil
 }
 
+func validApp(name string) bool { return app.Valid(name) || name == app.PubSub }
+
+const appList = app.List + ", or " + app.PubSub
+
 // checkLoad is the part of check for workloads with a load generator.
 func (w Workload) checkLoad() error {
 	stages, err := w.Stages()
 	sink := w.App == app.Sink
 	switch {
-	case !app.Valid(w.App):
-		return Errorf("app %q; expected %s", w.App, app.List)
+	case !validApp(w.App):
+		return Errorf("app %q; expected %s", w.App, appList)
 	case sink != (w.Phase(Load) != nil && w.Heartbeat() > 0):
 		return Errorf("app %s; expected %s with { do = %q, heartbeat = \"1m\" }, and with that only", w.App, app.Sink, Load)
 	case (w.App == app.PubSub) != (w.Phase(Publish) != nil):
