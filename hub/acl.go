@@ -51,7 +51,9 @@ var commandNames = [...]struct{ name, categories string }{
 	{"client|no-evict", "admin slow dangerous connection"},
 	{"client|list", "admin slow dangerous connection"}, {"client|kill", "admin slow dangerous connection"},
 	{"config|get", "admin slow dangerous"}, {"config|help", "slow"}, {"info", "slow dangerous"},
-	{"command", "slow connection"}, {"acl|whoami", "slow"},
+	{"client|getredir", "slow connection"}, {"command", "slow connection"}, {"command|count", "slow connection"},
+	{"command|docs", "slow connection"}, {"command|info", "slow connection"}, {"command|help", "slow connection"},
+	{"acl|whoami", "slow"}, {"flushdb", "keyspace write slow dangerous"}, {"flushall", "keyspace write slow dangerous"},
 }
 
 const unknownCommand = uint64(1) << 63

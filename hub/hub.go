@@ -16,6 +16,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -38,9 +39,10 @@ type Hub struct {
 	last             lastValues
 	posts            paces // of addresses that publish by HTTP
 	counters
-	ran   atomic.Int64 // commands
-	walks walks
-	front front
+	looking sync.Mutex   // for slow subscribers
+	ran     atomic.Int64 // commands
+	walks   walks
+	front   front
 }
 
 // Check says what is wrong with the hub's fields: its error wraps myriad.ErrBadConfig. A hub

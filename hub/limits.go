@@ -48,6 +48,11 @@ func (l Limits) maxName() int          { return cmp.Or(l.MaxName, 1024) }
 func (l Limits) maxSubscriptions() int { return cmp.Or(l.MaxSubscriptions, 100_000) }
 func (l Limits) lastValueBytes() int   { return cmp.Or(l.LastValueBytes, 64<<20) }
 
+// badConfig is an error that wraps myriad.ErrBadConfig, and reads as its text alone.
+type badConfig struct{ error }
+
+func (badConfig) Unwrap() error { return myriad.ErrBadConfig }
+
 // check says what is wrong.
 func (l Limits) check() error {
 	for _, n := range []struct {
@@ -64,11 +69,11 @@ func (l Limits) check() error {
 		{"LastValueBytes", l.LastValueBytes, math.MaxInt},
 	} {
 		if n.value < 0 || n.value > n.max {
-			return fmt.Errorf("hub: Limits.%s is %d; expected 0 (the default) to %d: %w", n.name, n.value, n.max, myriad.ErrBadConfig)
+			return badConfig{fmt.Errorf("hub: Limits.%s is %d; expected 0 (the default) to %d", n.name, n.value, n.max)}
 		}
 	}
 	if l.LastValueBytes > 0 && l.LastValues == 0 {
-		return fmt.Errorf("hub: Limits.LastValueBytes is %d and LastValues 0; expected how many values are kept: %w", l.LastValueBytes, myriad.ErrBadConfig)
+		return badConfig{fmt.Errorf("hub: Limits.LastValueBytes is %d without Limits.LastValues; expected how many values are kept", l.LastValueBytes)}
 	}
 	return nil
 }

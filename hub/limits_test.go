@@ -18,16 +18,16 @@ func TestCheck(t *testing.T) {
 		t.Errorf("a hub without limits: %v", err)
 	}
 	for want, l := range map[string]Limits{
-		"MaxMessage is -1":                {MaxMessage: -1},
-		"MaxMessage is 1073741825":        {MaxMessage: 1<<30 + 1},
-		"MaxTopics is -1":                 {MaxTopics: -1},
-		"MaxName is 65537":                {MaxName: 65537},
-		"MaxSubscriptions is -5":          {MaxSubscriptions: -5},
-		"MaxSubscribers is -5":            {MaxSubscribers: -5},
-		"PublishRate is 1000000001":       {PublishRate: 1_000_000_001},
-		"LastValues is -1":                {LastValues: -1},
-		"LastValueBytes is -1":            {LastValues: 1, LastValueBytes: -1},
-		"LastValueBytes is 7 and LastVal": {LastValueBytes: 7},
+		"MaxMessage is -1":            {MaxMessage: -1},
+		"MaxMessage is 1073741825":    {MaxMessage: 1<<30 + 1},
+		"MaxTopics is -1":             {MaxTopics: -1},
+		"MaxName is 65537":            {MaxName: 65537},
+		"MaxSubscriptions is -5":      {MaxSubscriptions: -5},
+		"MaxSubscribers is -5":        {MaxSubscribers: -5},
+		"PublishRate is 1000000001":   {PublishRate: 1_000_000_001},
+		"LastValues is -1":            {LastValues: -1},
+		"LastValueBytes is -1":        {LastValues: 1, LastValueBytes: -1},
+		"LastValueBytes is 7 without": {LastValueBytes: 7},
 	} {
 		err := (&Hub{Limits: l}).Check()
 		if !errors.Is(err, myriad.ErrBadConfig) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "expected") {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/admin"
 	"github.com/myriad-go/myriad/internal/quantity"
 	"github.com/myriad-go/myriad/tune"
 )
@@ -26,6 +27,7 @@ type serverFlags struct {
 
 	workers    workerFlags            // none, for a server without their flags
 	collectors []prometheus.Collector // of metrics beside the server's
+	pages      []admin.Page
 	reloads    []func() (told string) // what SIGHUP does, instead of draining; each says how it went
 
 	admin     adminFlags
@@ -46,13 +48,7 @@ func (f *serverFlags) add(flags *pflag.FlagSet, addr string) {
 	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, "+strings.Join(myriad.Models(), ", ")+" (default auto: the last of these, with workers for slow handlers)")
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors, more if --max-conns takes more)")
 	flags.DurationVar(&srv.Spin, "spin", 0, "busy-poll for this long before a loop blocks; costs a CPU for each loop (default: not at all)")
-	number := func(field *int, name, means, help string) {
-		if *field != 0 {
-			help, _, _ = strings.Cut(help, " (default") // which the flag has itself
-		}
-		flags.IntVar(field, name, *field, help)
-		f.fields[means] = name
-	}
+	number := func(field *int, name, means, help string) { f.number(flags, field, name, means, help) }
 	number(&limits.MaxConns, "max-conns", "Limits.MaxConns", "most connections at a time; above the limit of descriptors event loops get a table each (default: what that limit allows)")
 	number(&limits.MaxConnsPerSource, "max-conns-per-source", "Limits.MaxConnsPerSource", "most connections at a time from one address, or one IPv6 network of 64 bits (default: no limit)")
 	number(&limits.AcceptRate, "accept-rate", "Limits.AcceptRate", "most connections accepted in a second; further ones wait (default: no limit)")
@@ -88,6 +84,16 @@ func (f *serverFlags) add(flags *pflag.FlagSet, addr string) {
 	flags.DurationVar(&f.flightLag, "flight-lag", 100*time.Millisecond, "how long a turn of a loop may take before that is done")
 	flags.StringVar(&f.memory, "memory-limit", "", "Go's memory limit: auto for 90 % of what the cgroup or the machine allows, or a per cent such as 75% (default: GOMEMLIMIT, or none)")
 	flags.IntVar(&f.gogc, "gogc", 0, "Go's GOGC: garbage in per cent of live memory before it is collected; with it --memory-limit is auto (default: GOGC, or 100)")
+}
+
+// number adds a flag of a number, which is a field of what the server is made of. If that is
+// set, it is the default.
+func (f *serverFlags) number(flags *pflag.FlagSet, field *int, name, means, help string) {
+	if *field != 0 {
+		help, _, _ = strings.Cut(help, " (default") // which the flag has itself
+	}
+	flags.IntVar(field, name, *field, help)
+	f.fields[means] = name
 }
 
 // check makes the server complete, and says what is wrong with the flags.

@@ -37,9 +37,16 @@ func (f *serverFlags) run(cmd *cobra.Command, name string) error {
 		return err
 	}
 	defer stop()
+	listening := 0
 	srv.Listening = func(addr net.Addr) {
-		f.announce(cmd, name, addr)
-		notify(cmd, "READY=1")
+		secured := srv.TLSConfig
+		if listening > 0 {
+			secured = srv.Listeners[listening-1].TLSConfig
+		}
+		f.announce(cmd, name, addr, secured != nil)
+		if listening++; listening > len(srv.Listeners) {
+			notify(cmd, "READY=1")
+		}
 	}
 	srv.Stopping = func() { notify(cmd, "STOPPING=1") }
 	ctx, ended := f.handleSignals(cmd)
@@ -63,7 +70,7 @@ func (f *serverFlags) run(cmd *cobra.Command, name string) error {
 }
 
 // announce says that the server serves.
-func (f *serverFlags) announce(cmd *cobra.Command, name string, addr net.Addr) {
+func (f *serverFlags) announce(cmd *cobra.Command, name string, addr net.Addr, secured bool) {
 	srv := &f.srv
 	s := srv.Stats()
 	spareProcessors(s.Loops, f.workers.some() || srv.Model == "" || srv.Model == myriad.Auto)
@@ -74,7 +81,7 @@ func (f *serverFlags) announce(cmd *cobra.Command, name string, addr net.Addr) {
 	if s.Processes > 0 {
 		more += fmt.Sprintf(", processes %d", s.Processes)
 	}
-	if srv.TLSConfig != nil {
+	if secured {
 		more += ", TLS"
 	}
 	fmt.Fprintf(cmd.OutOrStdout(), "myriad: serving %s on %s (model %s%s, at most %d connections)\n",
@@ -90,8 +97,9 @@ func notify(cmd *cobra.Command, state string) {
 
 // handleSignals gives a context that ends at the first signal, and closes the server at
 // the second. Where there is something to reload, such as a certificate, SIGHUP does that
-// instead. In a worker process it does only that: the first process decides about the rest. ended gives the signals back, waits
-// for the goroutine that handles them, and says how many connections were cut off.
+// instead. In a worker process it does only that: the first process decides about the rest.
+// ended gives the signals back, waits for the goroutine that handles them, and says how many
+// connections were cut off.
 func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, ended func() (cut int64)) {
 	ctx, drain := context.WithCancel(cmd.Context())
 	signals := make(chan os.Signal, 4)
@@ -173,7 +181,7 @@ func (f *serverFlags) serveAdmin(cmd *cobra.Command) (stop func(), err error) {
 	if f.admin.addr == "" || worker {
 		return stop, nil
 	}
-	cfg := admin.Config{Source: &f.srv, Flight: flight, Token: token}
+	cfg := admin.Config{Source: &f.srv, Flight: flight, Token: token, Pages: f.pages}
 	if f.workers.pool != nil {
 		f.collectors = append(f.collectors, metrics.NewPoolCollector(f.workers.pool, nil))
 	}
