@@ -15,7 +15,7 @@ var publish = Probe{
 		{Name: "delivery-max", Heading: "max", Unit: page.Seconds, Better: Lower},
 		{Name: "delivery-cpu", Heading: "CPU µs/delivery", Better: Lower, Write: twoDecimals},
 		{Name: "slow-ended", Heading: "slow ones ended"},
-		{Name: "publish-rss", Heading: "RSS MiB at the end", Unit: page.Bytes, Better: Lower, Write: mebibytes},
+		{Name: "publish-peak", Heading: "most RSS MiB", Unit: page.Bytes, Better: Lower, Write: mebibytes},
 	},
 	Measure: func(in Input, set func(string, float64)) {
 		p, r := in.Workload.Phase(scenario.Publish), in.Run.Result()
@@ -32,8 +32,15 @@ var publish = Probe{
 		if p.Slow > 0 {
 			set("slow-ended", float64(r.SlowEnded))
 		}
+		most := int64(0)
 		if _, end, ok := in.window(); ok {
-			set("publish-rss", float64(end.Server.RSS))
+			most = end.Server.RSS
+		}
+		for i := range in.Run.Timeline {
+			most = max(most, in.Run.Timeline[i].Server.RSS)
+		}
+		if most > 0 {
+			set("publish-peak", float64(most))
 		}
 	},
 }

@@ -423,7 +423,7 @@ func (p Phase) check(w Workload) error {
 	case Verify:
 		err = cmp.Or(err, within("%v messages in flight", p.Messages, 1, maxPipeline), within("%v checks in flight", p.InFlight, 1, maxInFlight))
 	case Publish:
-		err = cmp.Or(err, within("%v topics", p.Topics, 1, max(w.Connections, 1)), within("%v publishers", p.Publishers, 1, load.MaxPublishers), within("%v that never read", p.Slow, 0, maxHeld))
+		err = cmp.Or(err, within("%v topics", p.Topics, 1, max(w.Connections, 1)), within("%v publishers", p.Publishers, 1, load.MaxPublishers), within("%v that do not read", p.Slow, 0, maxHeld))
 	case Attack:
 		err = cmp.Or(err, within("a line every %v", p.Every, Duration(time.Second), p.For), within("%v honest clients", p.Honest, 1, maxHonest))
 	case Jobs:
