@@ -69,6 +69,7 @@ var bitOf = func() map[string]uint64 {
 
 var (
 	publishBit, subscribeBit, psubscribeBit = bitOf["publish"], bitOf["subscribe"], bitOf["psubscribe"]
+	spublishBit, ssubscribeBit              = bitOf["spublish"], bitOf["ssubscribe"]
 	// freeBits are of commands for which nobody needs a right.
 	freeBits = bitOf["auth"] | bitOf["hello"] | bitOf["quit"] | bitOf["reset"]
 )

@@ -19,6 +19,15 @@ type more struct {
 	pace   pace
 }
 
+func (m *more) empty() bool {
+	for _, topics := range m.topics {
+		if topics != nil {
+			return false
+		}
+	}
+	return m.pace == (pace{})
+}
+
 // find is the client's subscription to a name, or nil.
 func (c *client) find(k kind, name string) *topic {
 	if c.first != nil && c.first.kind == k && c.first.name == name {
@@ -32,15 +41,31 @@ func (c *client) find(k kind, name string) *topic {
 
 func (c *client) subscribed(k kind, name string) bool { return c.find(k, name) != nil }
 
-// count is how many subscriptions the client has, patterns included.
+// count is how many subscriptions the client has, of all kinds.
 func (c *client) count() (n int) {
-	if c.first != nil {
+	for k := range kind(kinds) {
+		n += c.number(k)
+	}
+	return n
+}
+
+// number is how many it has of a kind.
+func (c *client) number(k kind) (n int) {
+	if c.first != nil && c.first.kind == k {
 		n++
 	}
 	if c.more != nil {
-		n += len(c.more.topics[topicKind]) + len(c.more.topics[patternKind])
+		n += len(c.more.topics[k])
 	}
 	return n
+}
+
+// counted is how many are told with those of a kind: shards are counted apart.
+func (c *client) counted(k kind) int {
+	if k == shardKind {
+		return c.number(shardKind)
+	}
+	return c.number(topicKind) + c.number(patternKind)
 }
 
 func (c *client) withMore() *more {
@@ -73,7 +98,7 @@ func (c *client) remove(k kind, name string) *topic {
 		if delete(c.more.topics[k], name); len(c.more.topics[k]) == 0 {
 			c.more.topics[k] = nil
 		}
-		if m := c.more; m.topics[topicKind] == nil && m.topics[patternKind] == nil && m.pace == (pace{}) {
+		if c.more.empty() {
 			c.more = nil
 		}
 	}

@@ -44,7 +44,7 @@ func init() {
 		&command{name: "select", arity: 2, run: (*turn).selectDB, about: connection("1.0.0", "Change the selected database")},
 		&command{name: "client", arity: -2, subcommands: clientCommands(), about: connection("2.4.0", "A container for client connection commands")},
 
-		&command{name: "publish", arity: 3, run: (*turn).publish, about: pubsub("2.0.0", "Post a message to a channel")},
+		&command{name: "publish", arity: 3, run: func(t *turn) { t.publish(topicKind) }, about: about{"pubsub", "2.0.0", "Post a message to a channel", []string{"pubsub", "loading", "stale", "fast"}}},
 		&command{name: "subscribe", arity: -2, always: true, pushes: true, run: func(t *turn) { t.subscribe(topicKind, "subscribe") },
 			about: pubsub("2.0.0", "Listen for messages published to the given channels")},
 		&command{name: "unsubscribe", arity: -1, always: true, pushes: true, run: func(t *turn) { t.unsubscribe(topicKind, "unsubscribe") },
@@ -53,9 +53,17 @@ func init() {
 			about: pubsub("2.0.0", "Listen for messages published to channels matching the given patterns")},
 		&command{name: "punsubscribe", arity: -1, always: true, pushes: true, run: func(t *turn) { t.unsubscribe(patternKind, "punsubscribe") },
 			about: pubsub("2.0.0", "Stop listening for messages posted to channels matching the given patterns")},
+		// There are no shards here: what they are in a cluster is a name space of its own.
+		&command{name: "spublish", arity: 3, run: func(t *turn) { t.publish(shardKind) }, about: pubsub("7.0.0", "Post a message to a shard channel")},
+		&command{name: "ssubscribe", arity: -2, always: true, pushes: true, run: func(t *turn) { t.subscribe(shardKind, "ssubscribe") },
+			about: pubsub("7.0.0", "Listen for messages published to the given shard channels")},
+		&command{name: "sunsubscribe", arity: -1, always: true, pushes: true, run: func(t *turn) { t.unsubscribe(shardKind, "sunsubscribe") },
+			about: pubsub("7.0.0", "Stop listening for messages posted to the given shard channels")},
 		&command{name: "pubsub", arity: -2, about: pubsub("2.8.0", "A container for Pub/Sub commands"), subcommands: byName(
-			&command{name: "pubsub|channels", arity: -2, run: (*turn).pubsubChannels, about: pubsub("2.8.0", "List active channels")},
-			&command{name: "pubsub|numsub", arity: -2, run: (*turn).pubsubNumsub, about: pubsub("2.8.0", "Get the count of subscribers for channels")},
+			&command{name: "pubsub|channels", arity: -2, run: func(t *turn) { t.channels(&t.h.topics) }, about: pubsub("2.8.0", "List active channels")},
+			&command{name: "pubsub|shardchannels", arity: -2, run: func(t *turn) { t.channels(&t.h.shards) }, about: pubsub("7.0.0", "List active shard channels")},
+			&command{name: "pubsub|numsub", arity: -2, run: func(t *turn) { t.numsub(&t.h.topics) }, about: pubsub("2.8.0", "Get the count of subscribers for channels")},
+			&command{name: "pubsub|shardnumsub", arity: -2, run: func(t *turn) { t.numsub(&t.h.shards) }, about: pubsub("7.0.0", "Get the count of subscribers for shard channels")},
 			&command{name: "pubsub|numpat", arity: 2, run: (*turn).pubsubNumpat, about: pubsub("2.8.0", "Get the count of unique patterns pattern subscriptions")},
 			&command{name: "pubsub|help", arity: 2, run: (*turn).pubsubHelp, about: pubsub("6.2.0", "Show helpful text about the different subcommands")},
 		)},

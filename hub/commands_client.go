@@ -81,23 +81,24 @@ func (t *turn) clientInfo() { t.text(string(appendClient(nil, t.c))) }
 // appendClient appends a line about a connection. It is for calls of the connection's handler.
 func appendClient(to []byte, c *myriad.Conn) []byte {
 	var name string
-	var subscribers, patterns int
+	var sub, psub, ssub int
 	who, flag := anyone.name, "N"
-	s, _ := c.Value().(*session)
+	s, _ := c.Value().(*respSession)
 	if s != nil && s.details != nil {
 		name = s.details.name
 	}
 	if h, ok := c.Value().(holder); ok {
 		k := h.held()
-		if patterns = len(k.names(patternKind)); k.count() > 0 {
-			subscribers, flag = k.count()-patterns, "P"
+		if k.count() > 0 {
+			flag = "P"
 		}
+		sub, psub, ssub = k.number(topicKind), k.number(patternKind), k.number(shardKind)
 		if k.user != nil {
 			who = k.user.name
 		}
 	}
-	to = fmt.Appendf(to, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=0 multi=-1 omem=%d dropped=%d user=%s redir=-1",
-		c.Ref().ID(), addrText(c.Ref().RemoteAddr()), addrText(c.Ref().LocalAddr()), name, flag, subscribers, patterns, c.Pending(), c.Dropped(), who)
+	to = fmt.Appendf(to, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=%d multi=-1 omem=%d dropped=%d user=%s redir=-1",
+		c.Ref().ID(), addrText(c.Ref().RemoteAddr()), addrText(c.Ref().LocalAddr()), name, flag, sub, psub, ssub, c.Pending(), c.Dropped(), who)
 	if s != nil {
 		to = fmt.Appendf(to, " resp=%d", 2+s.format)
 	}
@@ -164,7 +165,10 @@ func (t *turn) option(f *filter, name, value []byte) (ok bool) {
 	case is(name, "laddr"):
 		f.laddr = string(value)
 	case is(name, "user"):
-		f.user = string(value)
+		if f.user = string(value); !t.h.knows(f.user) {
+			t.error("ERR No such user '" + shown(value) + "'")
+			return false
+		}
 	case is(name, "type"):
 		f.kind = string(appendLower(nil, value))
 		if !slices.Contains([]string{"normal", "pubsub", "master", "replica", "slave"}, f.kind) {
@@ -180,6 +184,14 @@ func (t *turn) option(f *filter, name, value []byte) (ok bool) {
 		return false
 	}
 	return true
+}
+
+// knows says whether there is a user of a name.
+func (h *Hub) knows(name string) bool {
+	if h.Users == nil {
+		return name == defaultUser
+	}
+	return h.Users.roster().byName[name] != nil
 }
 
 // clientList is CLIENT LIST [TYPE kind] or [ID id ...].
@@ -250,12 +262,12 @@ func (t *turn) clientKill() {
 			return
 		}
 	}
-	srv, self := t.c.Server(), t.ref
-	t.later(func(ctx context.Context, r *replies) error { return r.kill(ctx, srv, &f, self, old) })
+	h, srv, self := t.h, t.c.Server(), t.ref
+	t.later(func(ctx context.Context, r *replies) error { return r.kill(ctx, h, srv, &f, self, old) })
 }
 
 // kill closes connections, that of self behind the answer.
-func (r *replies) kill(ctx context.Context, srv *myriad.Server, f *filter, self myriad.Ref, old bool) (why error) {
+func (r *replies) kill(ctx context.Context, h *Hub, srv *myriad.Server, f *filter, self myriad.Ref, old bool) (why error) {
 	var mu sync.Mutex
 	n := 0
 	err := srv.Each(ctx, func(c *myriad.Conn) {
@@ -268,7 +280,7 @@ func (r *replies) kill(ctx context.Context, srv *myriad.Server, f *filter, self 
 		if c.Ref() == self {
 			why = myriad.ErrClosedByOperator
 		} else {
-			c.CloseWith(myriad.ErrClosedByOperator)
+			h.expel(c)
 		}
 	})
 	mu.Lock()
@@ -284,6 +296,14 @@ func (r *replies) kill(ctx context.Context, srv *myriad.Server, f *filter, self 
 		r.ok()
 	}
 	return why
+}
+
+// expel closes a connection. Its subscriptions end at once: the peer's end may take a while.
+func (h *Hub) expel(c *myriad.Conn) {
+	if k, ok := c.Value().(holder); ok {
+		h.closed(k.held(), c.Ref())
+	}
+	c.CloseWith(myriad.ErrClosedByOperator)
 }
 
 func (t *turn) clientHelp() {

@@ -9,11 +9,11 @@ import (
 // noTopic is Redis's answer to who may not use a topic.
 const noTopic = "NOPERM this user has no permissions to access one of the channels used as arguments"
 
-func (t *turn) publish() {
+func (t *turn) publish(k kind) {
 	if t.count() > 0 { // its own message comes behind the replies before, and the number behind it
 		t.flush()
 	}
-	n, err := t.h.publish(&t.client, string(t.args[1]), t.args[2])
+	n, err := t.h.publishFor(&t.client, k, string(t.args[1]), t.args[2])
 	if err != nil {
 		t.refuse(err)
 		return
@@ -37,7 +37,7 @@ func (t *turn) subscribe(k kind, word string) {
 	names, first := t.args[1:], t.begun()
 	for _, name := range names {
 		if first == 0 && !t.user.maySubscribe(k, string(name)) {
-			t.error(noTopic)
+			t.refuse(t.h.refuse(errDenied))
 			return
 		}
 	}
@@ -81,7 +81,7 @@ func (t *turn) unsubscribe(k kind, word string) {
 		t.push(3)
 		t.bulk(word)
 		t.null()
-		t.integer(t.count())
+		t.integer(t.counted(k))
 	}
 	t.finished()
 }
@@ -89,14 +89,14 @@ func (t *turn) unsubscribe(k kind, word string) {
 func (t *turn) leave(k kind, name string) {
 	t.h.unsubscribe(&t.client, t.ref, k, name)
 	t.name = name
-	t.confirmation(t.count())
+	t.confirmation(t.counted(k))
 	t.work++
 }
 
 // confirm tells of a subscription, before any message of it.
 func (t *turn) confirm(count int) {
 	t.confirmation(count)
-	if t.flags.has(posts) {
+	if t.ordered {
 		t.flush()
 	}
 }
@@ -138,13 +138,13 @@ func (t *turn) finished() {
 
 // posted has the replies from now on go the way of messages, if there may be some.
 func (t *turn) posted() {
-	if !t.flags.has(posts) && t.count() > 0 {
+	if !t.ordered && t.count() > 0 {
 		t.flush()
-		t.flags |= posts
+		t.ordered = true
 	}
 }
 
-func (t *turn) pubsubChannels() {
+func (t *turn) channels(of *table) {
 	if len(t.args) > 3 {
 		t.error("ERR unknown subcommand or wrong number of arguments for '" + shown(t.args[1]) + "'. Try PUBSUB HELP.")
 		return
@@ -153,22 +153,22 @@ func (t *turn) pubsubChannels() {
 	if len(t.args) == 3 {
 		pattern = string(t.args[2])
 	}
-	h, most := t.h, t.unsent/4
-	if h.topics.n.Load() > maxTopicsAtOnce {
-		t.later(func(_ context.Context, r *replies) error { r.channels(h, pattern, most); return nil })
+	most := t.unsent / 4
+	if of.n.Load() > maxTopicsAtOnce {
+		t.later(func(_ context.Context, r *replies) error { r.listOf(of, pattern, most); return nil })
 	} else {
-		t.channels(h, pattern, most)
+		t.listOf(of, pattern, most)
 	}
 }
 
 // maxTopicsAtOnce is the most topics that are looked at on an event loop.
 const maxTopicsAtOnce = 1000
 
-// channels are the topics that match a pattern, as far as they are not larger than most bytes.
-func (r *replies) channels(h *Hub, pattern string, most int) {
+// listOf is the topics that match a pattern, as far as they are not larger than most bytes.
+func (r *replies) listOf(of *table, pattern string, most int) {
 	var found []string
 	size, all := 0, pattern == "*"
-	h.topics.each(func(name string, _ int) bool {
+	of.each(func(name string, _ int) bool {
 		if all || globMatches(pattern, name) {
 			found = append(found, name)
 			size += len(name) + len("$1024\r\n\r\n")
@@ -185,11 +185,11 @@ func (r *replies) channels(h *Hub, pattern string, most int) {
 	}
 }
 
-func (t *turn) pubsubNumsub() {
+func (t *turn) numsub(of *table) {
 	t.array(2 * (len(t.args) - 2))
 	for _, name := range t.args[2:] {
 		t.bulkBytes(name)
-		t.integer(t.h.topics.subscribers(string(name)))
+		t.integer(of.subscribers(string(name)))
 	}
 }
 
@@ -204,6 +204,10 @@ func (t *turn) pubsubHelp() {
 		"NUMSUB [<channel> ...]",
 		"    Return the number of subscribers for the specified channels, excluding",
 		"    pattern subscriptions(default: no channels).",
+		"SHARDCHANNELS [<pattern>]",
+		"    Return the currently active shard level channels matching a <pattern> (default: '*').",
+		"SHARDNUMSUB [<shardchannel> ...]",
+		"    Return the number of subscribers for the specified shard level channel(s)",
 		"HELP",
 		"    Prints this help.")
 }

@@ -52,7 +52,7 @@ var sections = []struct {
 		s := t.c.Server().Stats()
 		return []any{"total_connections_received", s.Accepted, "total_commands_processed", t.h.ran.Load(),
 			"total_net_input_bytes", s.BytesIn, "total_net_output_bytes", s.BytesOut, "rejected_connections", s.Refused.Total(),
-			"pubsub_channels", t.h.topics.n.Load(), "pubsub_patterns", t.h.patterns.n.Load(),
+			"pubsub_channels", t.h.topics.n.Load(), "pubsub_patterns", t.h.patterns.n.Load(), "pubsubshard_channels", t.h.shards.n.Load(),
 			"pubsub_published", t.h.published.Load(), "pubsub_delivered", t.h.delivered.Load(),
 			"messages_dropped", s.Dropped, "slow_clients_closed", s.Closed.SlowConsumer + s.Closed.Write + s.Closed.Budget}
 	}},
@@ -165,8 +165,11 @@ func (t *turn) commandTuple(c *command) {
 	t.integer(0) // keys: the first, the last, and the step
 	t.integer(0)
 	t.integer(0)
-	t.set(1)
-	t.status("@" + cmp.Or(c.group, "connection"))
+	categories := categoriesOf(c.name)
+	t.set(len(categories))
+	for _, category := range categories {
+		t.status("@" + category)
+	}
 	t.set(0) // tips
 	t.set(0) // specifications of keys
 	if c.subcommands == nil {
@@ -177,6 +180,16 @@ func (t *turn) commandTuple(c *command) {
 	for _, sub := range sorted(c.subcommands) {
 		t.commandTuple(sub)
 	}
+}
+
+// categoriesOf are those of an ACL that a command is in.
+func categoriesOf(name string) []string {
+	for _, c := range commandNames {
+		if c.name == name {
+			return strings.Fields(c.categories)
+		}
+	}
+	return nil
 }
 
 func (t *turn) commandDocs() {

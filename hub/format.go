@@ -35,10 +35,13 @@ func (f format) append(to []byte, t *topic, name string, message []byte) []byte 
 		head = '>'
 	}
 	to = append(to, head)
-	if t.kind == patternKind {
+	switch t.kind {
+	case patternKind:
 		to = append(to, "4\r\n$8\r\npmessage\r\n"...)
 		to = appendBulk(to, t.name)
-	} else {
+	case shardKind:
+		to = append(to, "3\r\n$8\r\nsmessage\r\n"...)
+	default:
 		to = append(to, "3\r\n$7\r\nmessage\r\n"...)
 	}
 	return appendBulk(appendBulk(to, name), message)

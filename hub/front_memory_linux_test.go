@@ -14,16 +14,18 @@ import (
 // TestFrontMemory measures what idle subscribers take of the heap: clients are bare
 // descriptors, which take none.
 func TestFrontMemory(t *testing.T) {
-	const n, warm = 2000, 200
+	const n, warm = 4000, 1000
 	rows := []struct {
 		name string
 		text func(i int) string
 		most int64
 	}{
-		{"WebSocket/one topic", func(int) string { return upgradeHub + masked(`{"op":"subscribe","topic":"a"}`) }, 350},
-		{"WebSocket/a topic each", func(i int) string { return upgradeHub + masked(fmt.Sprintf(`{"op":"subscribe","topic":"%06d"}`, i)) }, 900},
-		{"events/one topic", func(int) string { return "GET /events?topic=a HTTP/1.1\r\nHost: x\r\n\r\n" }, 350},
-		{"events/a topic each", func(i int) string { return fmt.Sprintf("GET /events?topic=%06d HTTP/1.1\r\nHost: x\r\n\r\n", i) }, 900},
+		{"Redis/one topic", func(int) string { return "SUBSCRIBE a\r\n" }, 200},
+		{"Redis/a topic each", func(i int) string { return fmt.Sprintf("SUBSCRIBE %06d\r\n", i) }, 280},
+		{"WebSocket/one topic", func(int) string { return upgradeHub + masked(`{"op":"subscribe","topic":"a"}`) }, 240},
+		{"WebSocket/a topic each", func(i int) string { return upgradeHub + masked(fmt.Sprintf(`{"op":"subscribe","topic":"%06d"}`, i)) }, 310},
+		{"events/one topic", func(int) string { return "GET /events?topic=a HTTP/1.1\r\nHost: x\r\n\r\n" }, 220},
+		{"events/a topic each", func(i int) string { return fmt.Sprintf("GET /events?topic=%06d HTTP/1.1\r\nHost: x\r\n\r\n", i) }, 340},
 	}
 	for _, model := range myriad.Models() {
 		if model == myriad.Goroutine {

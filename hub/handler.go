@@ -20,8 +20,8 @@ type handler struct {
 	hub *Hub
 }
 
-// session is the Value of a connection of the Redis protocol. It takes 48 bytes.
-type session struct {
+// respSession is the Value of a connection of the Redis protocol. It takes 48 bytes.
+type respSession struct {
 	client
 	*details // nil if there are none
 	flags
@@ -38,12 +38,9 @@ type details struct {
 type flags uint8
 
 const (
-	// posts says that replies go by Ref.Send, as messages do, so that the two stay in
-	// order. It is set from the first subscription on.
-	posts flags = 1 << iota
 	// silent says that there are no replies (CLIENT REPLY OFF), skips that the next command
 	// has none.
-	silent
+	silent flags = 1 << iota
 	skips
 )
 
@@ -69,7 +66,7 @@ func sniff(in []byte) (isHTTP, sure bool) {
 
 // Received implements myriad.Handler.
 func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
-	s, ok := c.Value().(*session)
+	s, ok := c.Value().(*respSession)
 	if !ok {
 		isHTTP, sure := sniff(in)
 		switch {
@@ -81,7 +78,7 @@ func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
 			web.Opened(c)
 			return web.Received(c, in)
 		}
-		s = &session{client: client{user: h.hub.arrival(c.TLS())}}
+		s = &respSession{client: client{user: h.hub.arrival(c.TLS())}}
 		c.SetValue(s)
 	}
 	t := turns.Get().(*turn)
@@ -93,7 +90,7 @@ func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
 
 // Closed implements myriad.Handler.
 func (h handler) Closed(c *myriad.Conn, _ error) {
-	if s, ok := c.Value().(*session); ok {
+	if s, ok := c.Value().(*respSession); ok {
 		h.hub.closed(&s.client, c.Ref())
 	}
 }
@@ -106,7 +103,7 @@ func (h handler) NextProtos(configured []string) []string { return h.hub.http().
 type turn struct {
 	reader
 	replies
-	*session
+	*respSession
 	h       *Hub
 	c       *myriad.Conn
 	ref     myriad.Ref
@@ -141,8 +138,8 @@ const (
 	maxKeptArgs = 4096
 )
 
-func (t *turn) begin(h *Hub, c *myriad.Conn, s *session) {
-	t.h, t.c, t.ref, t.session = h, c, c.Ref(), s
+func (t *turn) begin(h *Hub, c *myriad.Conn, s *respSession) {
+	t.h, t.c, t.ref, t.respSession = h, c, c.Ref(), s
 	t.resp3 = s.format == resp3
 	t.unsent = cmp.Or(c.Server().Limits.MaxUnsent, 1<<20)
 	t.sizes = sizesFor(cmp.Or(c.Server().Limits.MaxMessage, 64<<10), false)
@@ -161,7 +158,7 @@ func (t *turn) end() {
 	if cap(t.out) > maxKeptBuffer {
 		t.out = nil
 	}
-	t.h, t.c, t.ref, t.session, t.command = nil, nil, myriad.Ref{}, nil, nil
+	t.h, t.c, t.ref, t.respSession, t.command = nil, nil, myriad.Ref{}, nil, nil
 	turns.Put(t)
 }
 
@@ -259,7 +256,7 @@ func (t *turn) flush() {
 		return
 	}
 	var err error
-	if t.flags.has(posts) {
+	if t.ordered {
 		err = t.ref.Send(t.out)
 	} else {
 		_, err = t.c.Write(t.out)
@@ -285,7 +282,8 @@ func (t *turn) close(why error) {
 		return
 	}
 	t.over = true
-	if t.flags.has(posts) {
+	t.h.closed(&t.client, t.ref) // the peer's end may take a while
+	if t.ordered {
 		t.c.Pause()
 		if t.ref.Do(func(c *myriad.Conn) { c.CloseWith(why) }) == nil {
 			return

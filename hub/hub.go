@@ -34,10 +34,10 @@ type Hub struct {
 	// "https://example.com", beside the pages that it serves itself.
 	Origins []string
 
-	topics, patterns table
-	index            patternIndex // of patterns
-	last             lastValues
-	posts            paces // of addresses that publish by HTTP
+	topics, patterns, shards table
+	index                    patternIndex // of patterns
+	last                     lastValues
+	posts                    paces // of addresses that publish by HTTP
 	counters
 	looking sync.Mutex   // for slow subscribers
 	ran     atomic.Int64 // commands
@@ -64,17 +64,28 @@ var (
 // says to how many it is on its way. It does not wait for them. Messages that one goroutine
 // publishes to a topic arrive in the order of its calls.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
+	return h.publishKind(topicKind, name, message)
+}
+
+func (h *Hub) publishKind(k kind, name string, message []byte) (receivers int, err error) {
 	if err := h.checkName(name); err != nil {
 		return 0, h.refuse(err)
 	}
 	if most := h.Limits.maxMessage(); len(message) > most {
 		return 0, h.refuse(fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongMessage, len(message), most))
 	}
-	sent, full := h.send(name, message)
-	h.index.match(name, func(p *topic) {
-		n, no := p.send(name, message)
-		sent, full = sent+n, full+no
-	})
+	var sent, full int
+	if k == shardKind {
+		if t := h.shards.find(name); t != nil {
+			sent, full = t.send(name, message)
+		}
+	} else {
+		sent, full = h.send(name, message)
+		h.index.match(name, func(p *topic) {
+			n, no := p.send(name, message)
+			sent, full = sent+n, full+no
+		})
+	}
 	h.published.Add(1)
 	h.delivered.Add(int64(sent))
 	h.dropped.Add(int64(full))
@@ -97,13 +108,17 @@ func (h *Hub) send(name string, message []byte) (sent, full int) {
 
 // publish is Publish for a client.
 func (h *Hub) publish(c *client, name string, message []byte) (receivers int, err error) {
-	if !c.user.mayPublish(name) {
+	return h.publishFor(c, topicKind, name, message)
+}
+
+func (h *Hub) publishFor(c *client, k kind, name string, message []byte) (receivers int, err error) {
+	if k == shardKind && !c.user.maySpublish(name) || k != shardKind && !c.user.mayPublish(name) {
 		return 0, h.refuse(errDenied)
 	}
 	if rate := h.Limits.PublishRate; rate > 0 && !c.withMore().pace.take(time.Now(), rate) {
 		return 0, h.refuse(tooFast(rate))
 	}
-	return h.Publish(name, message)
+	return h.publishKind(k, name, message)
 }
 
 // post is Publish for a user who is no client, by an address.
@@ -137,7 +152,7 @@ func (h *Hub) checkName(name string) error {
 // the subscription is new. It is for one call at a time of each client.
 func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined func(count int)) error {
 	if c.subscribed(k, name) {
-		joined(c.count())
+		joined(c.counted(k))
 		return nil
 	}
 	t, err := h.join(c, k, name)
@@ -154,7 +169,7 @@ func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined f
 		order.Lock()
 		defer order.Unlock()
 	}
-	joined(c.count())
+	joined(c.counted(k))
 	if k == topicKind && h.Limits.LastValues > 0 {
 		h.sendLast(c, ref, t)
 	}
@@ -209,7 +224,7 @@ func (h *Hub) unsubscribe(c *client, ref myriad.Ref, k kind, name string) bool {
 
 // closed ends all subscriptions of a client.
 func (h *Hub) closed(c *client, ref myriad.Ref) {
-	for _, k := range []kind{topicKind, patternKind} {
+	for k := range kind(kinds) {
 		for _, name := range c.names(k) {
 			h.unsubscribe(c, ref, k, name)
 		}
@@ -217,8 +232,5 @@ func (h *Hub) closed(c *client, ref myriad.Ref) {
 }
 
 func (h *Hub) tableOf(k kind) *table {
-	if k == patternKind {
-		return &h.patterns
-	}
-	return &h.topics
+	return [kinds]*table{topicKind: &h.topics, patternKind: &h.patterns, shardKind: &h.shards}[k]
 }

@@ -38,7 +38,7 @@ func (e protocolError) Error() string {
 // oversized is the protocolError of a command that is larger than Limits.MaxMessage.
 type oversized struct{ protocolError }
 
-func (oversized) Unwrap() error { return myriad.ErrMessageTooLong }
+func (e oversized) Unwrap() []error { return []error{e.protocolError, myriad.ErrMessageTooLong} }
 
 // sizes are the bounds of a command's size.
 type sizes struct {

@@ -125,12 +125,20 @@ func (u *user) mayPublish(name string) bool {
 	return u.may(func(s *selector) bool { return s.commands&publishBit != 0 && s.hasTopic(name) })
 }
 
+// maySpublish is mayPublish for SPUBLISH.
+func (u *user) maySpublish(name string) bool {
+	return u.may(func(s *selector) bool { return s.commands&spublishBit != 0 && s.hasTopic(name) })
+}
+
 // maySubscribe goes by Redis's rule for a pattern: it must be, byte by byte, one of those
 // that the user has.
 func (u *user) maySubscribe(k kind, name string) bool {
 	return u.may(func(s *selector) bool {
-		if k == patternKind {
+		switch k {
+		case patternKind:
 			return s.commands&psubscribeBit != 0 && s.hasPattern(name)
+		case shardKind:
+			return s.commands&ssubscribeBit != 0 && s.hasTopic(name)
 		}
 		return s.commands&subscribeBit != 0 && s.hasTopic(name)
 	})
@@ -252,7 +260,7 @@ func (c *client) revoked() bool {
 	if c.user.active() == nil {
 		return true
 	}
-	for _, k := range []kind{topicKind, patternKind} {
+	for k := range kind(kinds) {
 		for _, name := range c.names(k) {
 			if !c.user.maySubscribe(k, name) {
 				return true

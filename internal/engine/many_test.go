@@ -7,9 +7,7 @@ import (
 )
 
 // PostMany is that of an owner with a mailbox.
-func (o *boxed) PostMany(to *Many, s *Shared) (sent, full int, closed []Ref) {
-	return o.box.PutMany(to, s)
-}
+func (o *boxed) PostMany(to *Many, s *Shared) Tally { return o.box.PutMany(to, s) }
 
 // taken gives what mail there is for each connection, a piece for each Some of two.
 func (o *boxed) taken() map[*Conn][]string {
@@ -47,13 +45,14 @@ func (o *boxed) many(n int) (conns []*Conn, to *Many) {
 		conns = append(conns, o.open(uint32(i)))
 		refs = append(refs, conns[i].Ref())
 	}
-	return conns, ByOwner(refs)[0]
+	return conns, &Many{list: list{refs: refs}, set: new(set)}
 }
 
 func wantSent(t *testing.T, to *Many, p string, sent, full, closed int) {
 	t.Helper()
-	if n, no, gone := to.Send(&Shared{Bytes: []byte(p)}); n != sent || no != full || len(gone) != closed {
-		t.Errorf("%.10q was sent to %d, no room for %d, %d closed; want %d, %d, %d", p, n, no, len(gone), sent, full, closed)
+	if got := to.send(&Shared{Bytes: []byte(p)}); got.sent != sent || got.full != full || len(got.closed) != closed {
+		t.Errorf("%.10q was sent to %d, no room for %d, %d closed; want %d, %d, %d",
+			p, got.sent, got.full, len(got.closed), sent, full, closed)
 	}
 }
 
@@ -122,17 +121,4 @@ func TestManyIsBounded(t *testing.T) {
 	}
 	o.taken()
 	wantSent(t, to, strings.Repeat("x", mailBytes/2), 2, 2, 0)
-}
-
-// Connections are listed by owner, and those of none have closed.
-func TestByOwner(t *testing.T) {
-	one, two := newBoxed(10, 100), newBoxed(10, 100)
-	a, b, c := one.open(0), two.open(0), one.open(1)
-	lists := ByOwner([]Ref{a.Ref(), b.Ref(), {}, c.Ref()})
-	if len(lists) != 3 {
-		t.Fatalf("%d lists, want 3", len(lists))
-	}
-	wantSent(t, lists[0], "x", 2, 0, 0)
-	wantSent(t, lists[1], "x", 1, 0, 0)
-	wantSent(t, lists[2], "x", 0, 0, 1)
 }
