@@ -374,7 +374,7 @@ func TestPubSubSlow(t *testing.T) {
 func TestPubSubBounds(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]Config{
-		"publishers":     {Connections: 1, PubSub: &PubSub{Publishers: 2 * maxMail}},
+		"publishers":     {Connections: 1, PubSub: &PubSub{Publishers: MaxPublishers}},
 		"messages":       {Connections: 2, PubSub: &PubSub{Publishers: 1}, Size: MinPayload, Pipeline: MaxPipeline},
 		"large messages": {Connections: 1, PubSub: &PubSub{Publishers: 1}, Size: 128 << 10},
 	} {
