@@ -142,3 +142,37 @@ func TestGroupSlowMember(t *testing.T) {
 		}
 	}
 }
+
+// A message to many takes the room of one in the mailbox: it reaches all of them, also when it
+// is sent on their loop.
+func TestGroupMailbox(t *testing.T) {
+	const conns, messages, size = 40, 3, 1000
+	onModels(t, func(t *testing.T, model string, loops int) {
+		var g Group
+		h := stalled{member{group: &g}, make(chan Ref, conns), make(chan error, conns)}
+		s := start(t, &Server{Model: model, Loops: loops, Handler: h, Limits: Limits{MaxMail: conns, MaxMailBytes: 2 * messages * size}})
+		var in []net.Conn
+		var refs []Ref
+		for range conns {
+			in = append(in, dial(t, s.addr))
+			refs = append(refs, await.Receive(t, h.refs, "a member"))
+		}
+		sent := make(chan int, messages)
+		ok(t, refs[0].Do(func(*Conn) {
+			for range messages {
+				n, _ := g.Broadcast(make([]byte, size))
+				sent <- n
+			}
+		}))
+		for range messages {
+			if n := await.Receive(t, sent, "a message"); n != conns {
+				t.Fatalf("sent to %d, want %d", n, conns)
+			}
+		}
+		for _, c := range in {
+			if _, err := io.ReadFull(c, make([]byte, messages*size)); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}

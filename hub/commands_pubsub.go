@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // noTopic is Redis's answer to who may not use a topic.
@@ -71,6 +72,7 @@ func (t *turn) unsubscribe(k kind, word string) {
 		return
 	}
 	all := t.client.names(k)
+	slices.Sort(all)
 	for i, name := range all {
 		if i > 0 && t.pauses(first+i) {
 			return
@@ -119,7 +121,7 @@ func (t *turn) begun() int {
 // pauses says whether the rest of the command, from an argument on, is for another turn: a
 // command may have a million arguments.
 func (t *turn) pauses(done int) bool {
-	if len(t.out) >= min(maxBatch, t.unsent/8) {
+	if len(t.out) >= t.batch() {
 		t.flush()
 	}
 	if !t.over && t.tired() {

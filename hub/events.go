@@ -30,7 +30,7 @@ func (f *front) events(w http.ResponseWriter, r *http.Request) {
 	}
 	o := &opening{client: &client{format: stream, user: u}, names: [2][]string{topicKind: q["topic"], patternKind: q["pattern"]}}
 	if err := f.check(o); err != nil {
-		refuse(w, statusOf(err), err)
+		refuse(w, statusOf(err), f.hub.refuse(err))
 		return
 	}
 	w.Header().Set("X-Accel-Buffering", "no") // nginx is not to wait for more

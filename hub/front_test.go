@@ -20,11 +20,17 @@ import (
 // serveFront serves a hub until the test ends, or until stop is called.
 func serveFront(t testing.TB, model string, h *Hub) (addr string, stop func()) {
 	t.Helper()
-	up, done := make(chan net.Addr, 1), make(chan error, 1)
 	h.http().ErrorLog = log.New(io.Discard, "", 0)
-	s := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Handler: h.Handler(), Listening: func(a net.Addr) { up <- a }}
+	return Serve(t, &myriad.Server{Model: model, Handler: h.Handler()})
+}
+
+// Serve serves on a port of its own until the test ends, or until stop is called.
+func Serve(t testing.TB, srv *myriad.Server) (addr string, stop func()) {
+	t.Helper()
+	up, done := make(chan net.Addr, 1), make(chan error, 1)
+	srv.Addr, srv.Listening = "127.0.0.1:0", func(a net.Addr) { up <- a }
 	ctx, cancel := context.WithCancel(context.Background())
-	go func() { done <- s.ListenAndServe(ctx); close(done) }()
+	go func() { done <- srv.ListenAndServe(ctx); close(done) }()
 	stop = func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -98,6 +98,10 @@ func (h handler) Closed(c *myriad.Conn, _ error) {
 // NextProtos implements myriad.ALPNHandler.
 func (h handler) NextProtos(configured []string) []string { return h.hub.http().NextProtos(configured) }
 
+// Heartbeat implements myriad.HeartbeatHandler: the Redis protocol has none. WebSockets and
+// streams have their own.
+func (handler) Heartbeat(*myriad.Conn) (answers bool) { return false }
+
 // turn is one call of Received. It has all that takes room while commands are run, so that an
 // idle session has none.
 type turn struct {
@@ -111,9 +115,11 @@ type turn struct {
 	muted   bool  // the command has no reply
 	ran     int64 // commands
 	work    int   // how much has been done
+	begins  int   // where in out the command's replies do
 	sent    int   // bytes of replies
 	unsent  int   // Limits.MaxUnsent
 	over    bool  // nothing more is read now
+	gone    bool  // the connection closes
 	// word and name are what a confirmation tells, which confirmed makes: SUBSCRIBE and a topic.
 	word, name string
 	confirmed  func(count int)
@@ -143,7 +149,7 @@ func (t *turn) begin(h *Hub, c *myriad.Conn, s *respSession) {
 	t.resp3 = s.format == resp3
 	t.unsent = cmp.Or(c.Server().Limits.MaxUnsent, 1<<20)
 	t.sizes = sizesFor(cmp.Or(c.Server().Limits.MaxMessage, 64<<10), false)
-	t.ran, t.work, t.sent, t.over = 0, 0, 0, false
+	t.ran, t.work, t.sent, t.over, t.gone = 0, 0, 0, false, false
 }
 
 func (t *turn) end() {
@@ -180,6 +186,9 @@ func (t *turn) commands(in []byte) (used int) {
 		t.pace()
 	}
 	t.flush()
+	if t.ordered && t.sent >= t.batch() {
+		t.yield() // what is posted is not yet output, which would pause reading
+	}
 	return used
 }
 
@@ -221,7 +230,7 @@ func (t *turn) broken(err error) {
 
 // pace sends replies when there are many, and lets others have their turn.
 func (t *turn) pace() {
-	if len(t.out) >= min(maxBatch, t.unsent/8) {
+	if len(t.out) >= t.batch() {
 		t.flush()
 	}
 	if t.over {
@@ -233,6 +242,9 @@ func (t *turn) pace() {
 		t.over = t.c.Paused()
 	}
 }
+
+// batch is how many bytes of replies are put together.
+func (t *turn) batch() int { return min(maxBatch, t.unsent/8) }
 
 // tired says whether others are to have their turn.
 func (t *turn) tired() bool { return t.work >= maxWork || t.sent >= t.unsent/4 }
@@ -250,39 +262,47 @@ func (t *turn) yield() {
 	}
 }
 
-// flush sends the replies.
+// flush sends the replies. Where the last is too large, those before it are not.
 func (t *turn) flush() {
-	if len(t.out) == 0 {
+	if t.begins > 0 && len(t.out) > t.unsent {
+		t.send(t.out[:t.begins])
+		t.out = t.out[t.begins:]
+	}
+	t.send(t.out)
+	t.out, t.begins = t.out[:0], 0
+}
+
+func (t *turn) send(p []byte) {
+	if len(p) == 0 || t.gone {
 		return
 	}
 	var err error
 	if t.ordered {
-		err = t.ref.Send(t.out)
+		err = t.ref.Send(p)
 	} else {
-		_, err = t.c.Write(t.out)
+		_, err = t.c.Write(p)
 	}
-	t.sent += len(t.out)
-	t.out = t.out[:0]
-	if err != nil {
+	if t.sent += len(p); err != nil {
 		t.fail(err)
 	}
 }
 
 // fail closes a connection for whose replies there is no room: without one of them the client
 // would take the next for it.
-func (t *turn) fail(err error) {
-	t.over = true
-	t.c.CloseWith(noRoom(err))
-}
+func (t *turn) fail(err error) { t.hangUp(noRoom(err)) }
 
 // close closes the connection, behind the replies.
 func (t *turn) close(why error) {
-	t.flush()
-	if t.over {
-		return
+	if t.flush(); !t.gone {
+		t.hangUp(why)
 	}
-	t.over = true
-	t.h.closed(&t.client, t.ref) // the peer's end may take a while
+}
+
+// hangUp closes the connection behind what has been sent. Its subscriptions end at once: the
+// peer's end may take a while.
+func (t *turn) hangUp(why error) {
+	t.over, t.gone = true, true
+	t.h.closed(&t.client, t.ref)
 	if t.ordered {
 		t.c.Pause()
 		if t.ref.Do(func(c *myriad.Conn) { c.CloseWith(why) }) == nil {
@@ -302,6 +322,7 @@ func (t *turn) run() (done bool) {
 	if t.muted {
 		t.flush()
 	}
+	t.begins = len(t.out)
 	cmd, refusal := t.admit()
 	if refusal != "" {
 		t.error(refusal)
@@ -312,7 +333,7 @@ func (t *turn) run() (done bool) {
 		t.work += (t.sent + len(t.out) - before) / workBytes
 	}
 	if t.muted && (refusal != "" || !cmd.pushes) {
-		t.out = t.out[:0]
+		t.out, t.begins = t.out[:0], 0
 	}
 	return t.details == nil || t.done == 0
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -31,12 +33,15 @@ import (
 // client certificate. Whatever answers is JSON, errors included.
 //
 // A browser sends requests for any page of the web, and with them what it knows of its user.
-// So a page of another site may only show the hub's own page, unless Hub.Origins has it.
+// So a page of another site may only show the hub's own page, unless Hub.Origins has it. Where
+// everybody may do everything, who comes from this machine has to call it by a name that is its
+// own.
 type front struct {
 	once    sync.Once
 	http    web.HTTP
 	hub     *Hub
 	origins http.CrossOriginProtection
+	names   map[string]bool // hosts of origins
 	sockets web.WebSocket
 	streams web.Events
 	scans   chan struct{}
@@ -61,10 +66,8 @@ func (h *Hub) http() *web.HTTP {
 func (f *front) begin(h *Hub) {
 	f.hub = h
 	f.scans = make(chan struct{}, maxScans)
-	for _, origin := range h.Origins {
-		if err := f.origins.AddTrustedOrigin(origin); err != nil {
-			panic(fmt.Sprintf("hub: Origins: %v; expected such as https://example.com", err))
-		}
+	if err := f.trust(h.Origins); err != nil {
+		panic(err)
 	}
 	f.sockets = web.WebSocket{
 		Handler:      socketHandler{f},
@@ -88,6 +91,19 @@ func (f *front) begin(h *Hub) {
 	f.http.Handler, f.http.ReadTimeout = mux, bodyTimeout
 }
 
+// trust lets the pages of origins use the hub.
+func (f *front) trust(origins []string) error {
+	f.names = make(map[string]bool)
+	for _, origin := range origins {
+		if err := f.origins.AddTrustedOrigin(origin); err != nil {
+			return fmt.Errorf("hub: Origins: %w: %w; expected such as https://example.com", myriad.ErrBadConfig, err)
+		}
+		u, _ := url.Parse(origin) // as AddTrustedOrigin has
+		f.names[strings.ToLower(u.Hostname())] = true
+	}
+	return nil
+}
+
 // mayAsk says why a page of the request's origin may not use the hub.
 func (f *front) mayAsk(r *http.Request) error {
 	asked := *r
@@ -95,7 +111,21 @@ func (f *front) mayAsk(r *http.Request) error {
 	if f.origins.Check(&asked) != nil {
 		return fmt.Errorf("a page of another site asks, of origin %.100q; expected one of this server, or of Hub.Origins", r.Header.Get("Origin"))
 	}
+	if f.hub.Users == nil && addressOf(r).IsLoopback() && !f.isOurs(r.Host) {
+		return fmt.Errorf("the hub has no users, and is asked on this machine as %.100q; expected localhost, an address, or the host of one of Hub.Origins", r.Host)
+	}
 	return nil
+}
+
+// isOurs says whether a host is no name that somebody else may have given this machine: a site
+// whose name means 127.0.0.1 (DNS rebinding) is, for a browser, where its own pages come from.
+func (f *front) isOurs(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	_, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	return err == nil || strings.EqualFold(name, "localhost") || f.names[strings.ToLower(name)]
 }
 
 // parameters are those of a request, which has no others than token and those named, and comes
@@ -286,10 +316,10 @@ func (f *front) topic(w http.ResponseWriter, r *http.Request) {
 // subscribers is how many a topic has, for a user that may know.
 func (h *Hub) subscribers(u *user, name string) (int, error) {
 	if err := h.checkName(name); err != nil {
-		return 0, err
+		return 0, h.refuse(err)
 	}
 	if !u.mayRun("pubsub|numsub") {
-		return 0, errDenied
+		return 0, h.refuse(errDenied)
 	}
 	return h.topics.subscribers(name), nil
 }
@@ -302,7 +332,7 @@ func (f *front) topics(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !u.mayRun("pubsub|channels") {
-		refuse(w, statusOf(errDenied), errDenied)
+		refuse(w, http.StatusForbidden, f.hub.refuse(errDenied))
 		return
 	}
 	limit := defaultListed

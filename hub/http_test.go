@@ -2,6 +2,7 @@ package hub
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
 )
 
@@ -166,14 +168,37 @@ func headerOf(fields []string) http.Header {
 	return h
 }
 
-// TestBadOrigin refuses to begin with an origin that none can be.
+// TestBadOrigin refuses an origin that none can be.
 func TestBadOrigin(t *testing.T) {
-	defer func() {
-		if have := fmt.Sprint(recover()); !strings.Contains(have, `"example.com"`) || !strings.Contains(have, "expected such as https://example.com") {
-			t.Errorf("it says %s", have)
+	for _, origin := range []string{"", "example.com", "https://example.com/path", "*"} {
+		err := (&Hub{Origins: []string{"https://good.example", origin}}).Check()
+		if !errors.Is(err, myriad.ErrBadConfig) || !strings.Contains(err.Error(), "expected such as https://example.com") {
+			t.Errorf("%q: %v", origin, err)
 		}
-	}()
-	(&Hub{Origins: []string{"example.com"}}).http()
+	}
+}
+
+// TestRebinding has a browser of this machine that takes it for another site's refused, where
+// nobody has to say who he is.
+func TestRebinding(t *testing.T) {
+	users, err := ReadUsers(strings.NewReader("user default on nopass +@all &*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eachFront(t, func() *Hub { return &Hub{Origins: []string{"https://Friend.example"}} }, func(t *testing.T, h *Hub, addr string) {
+		named, _ := serveFront(t, myriad.Auto, &Hub{Users: users})
+		for host, status := range map[string]int{
+			"localhost": 200, "localhost:80": 200, "LOCALHOST": 200, "127.0.0.1": 200, "[::1]:6379": 200, "[::1]": 200, "friend.example:81": 200,
+			"evil.example": 403, "evil.example:6379": 403, "localhost.evil.example": 403, "127.0.0.1.evil.example": 403,
+		} {
+			for at, want := range map[string]int{addr: status, named: 200} {
+				_, r := raw(t, at, "GET /topics HTTP/1.1\r\nConnection: close\r\nHost: "+host+"\r\n\r\n")
+				if res, err := http.ReadResponse(r, nil); err != nil || res.StatusCode != want {
+					t.Errorf("%s: %v, %v; expected %d", host, res, err, want)
+				}
+			}
+		}
+	})
 }
 
 // TestPublishByPost has a message reach who is subscribed, and half of one nobody.
@@ -183,7 +208,7 @@ func TestPublishByPost(t *testing.T) {
 		p.say(`{"op":"subscribe","topic":"a/b c"}`)
 		p.hear(`{"op":"subscribed","topic":"a/b c","count":1}`)
 		listens(t, h, "a/b c", 1)
-		const head = "POST /publish?topic=a/b+c HTTP/1.1\r\nHost: x\r\n"
+		const head = "POST /publish?topic=a/b+c HTTP/1.1\r\nHost: localhost\r\n"
 		halves := []string{head + "Content-Length: 10\r\n\r\nhello", head + "Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n", head + "Content-Length: 10\r\n"}
 		for _, half := range halves {
 			nc, r := raw(t, addr, half)
@@ -210,7 +235,7 @@ func TestSlowBody(t *testing.T) {
 		return h
 	}
 	eachFront(t, short, func(t *testing.T, h *Hub, addr string) {
-		_, r := raw(t, addr, "POST /publish?topic=a HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhello")
+		_, r := raw(t, addr, "POST /publish?topic=a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nhello")
 		b, err := io.ReadAll(r)
 		if !strings.Contains(string(b), "400 Bad Request") || !strings.Contains(string(b), "the body did not come as a whole") {
 			t.Errorf("it is answered with %s, %v", b, err)
@@ -282,7 +307,7 @@ func TestTopics(t *testing.T) {
 // TestEvents has streams get what is published to their topics, and nothing else.
 func TestEvents(t *testing.T) {
 	eachFront(t, plain, func(t *testing.T, h *Hub, addr string) {
-		nc, r := raw(t, addr, "GET /events?topic=a&topic=b&topic=a&pattern=c* HTTP/1.1\r\nHost: x\r\nLast-Event-ID: 7\r\n\r\n")
+		nc, r := raw(t, addr, "GET /events?topic=a&topic=b&topic=a&pattern=c* HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 7\r\n\r\n")
 		res, err := http.ReadResponse(r, nil)
 		if err != nil || res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" || res.Header.Get("X-Accel-Buffering") != "no" {
 			t.Fatalf("answered with %v, %v", res, err)
@@ -326,11 +351,12 @@ func TestEventsRefused(t *testing.T) {
 	for name, limits := range map[string]Limits{"subscriptions": {MaxSubscriptions: 1}, "topics": {MaxTopics: 1}} {
 		t.Run(name, func(t *testing.T) {
 			eachFront(t, func() *Hub { return &Hub{Limits: limits} }, func(t *testing.T, h *Hub, addr string) {
-				_, r := raw(t, addr, "GET /events?topic=a&topic=b HTTP/1.1\r\nHost: x\r\n\r\n")
+				nc, r := raw(t, addr, "GET /events?topic=a&topic=b HTTP/1.1\r\nHost: localhost\r\n\r\n")
 				b, err := io.ReadAll(r)
 				if err != nil || !strings.Contains(string(b), "event: refused\ndata: {\"op\":\"error\",\"error\":\"") {
 					t.Errorf("it says %s, %v", b, err)
 				}
+				nc.Close()
 				listens(t, h, "a", 0)
 			})
 		})

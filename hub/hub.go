@@ -47,7 +47,12 @@ type Hub struct {
 
 // Check says what is wrong with the hub's fields: its error wraps myriad.ErrBadConfig. A hub
 // of which it says something does not serve.
-func (h *Hub) Check() error { return h.Limits.check() }
+func (h *Hub) Check() error {
+	if err := h.Limits.check(); err != nil {
+		return err
+	}
+	return new(front).trust(h.Origins)
+}
 
 // Errors of subscribing and publishing. Front ends tell them to their clients.
 var (
@@ -81,10 +86,12 @@ func (h *Hub) publishKind(k kind, name string, message []byte) (receivers int, e
 		}
 	} else {
 		sent, full = h.send(name, message)
-		h.index.match(name, func(p *topic) {
-			n, no := p.send(name, message)
-			sent, full = sent+n, full+no
-		})
+		if h.patterns.n.Load() > 0 {
+			h.index.match(name, func(p *topic) {
+				n, no := p.send(name, message)
+				sent, full = sent+n, full+no
+			})
+		}
 	}
 	h.published.Add(1)
 	h.delivered.Add(int64(sent))

@@ -36,7 +36,10 @@ func (t *turn) later(answer func(ctx context.Context, r *replies) error) {
 		t.error("BUSY too many clients ask for lists; try again")
 		return
 	}
-	t.flush()
+	if t.flush(); t.gone {
+		t.h.walks.n.Add(-1)
+		return
+	}
 	t.over = true
 	t.c.Retain()
 	t.c.Pause()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/myriadtest"
 )
 
 // A limit that can't be is an error that names it, and what was expected.
@@ -196,4 +197,30 @@ func TestClient(t *testing.T) {
 	if s := h.Stats(); s != (Stats{}) {
 		t.Errorf("what is left: %+v", s)
 	}
+}
+
+// Heartbeats are for WebSockets and streams: a Redis client gets none, and is not closed for its
+// silence.
+func TestHeartbeat(t *testing.T) {
+	s := myriadtest.NewServer(t, &myriad.Server{
+		Handler: new(Hub).Handler(), Heartbeat: myriad.Heartbeat{Interval: time.Second, MaxMissed: 1},
+	})
+	redis, socket, stream := s.Dial(), s.Dial(), s.Dial()
+	redis.Send("SUBSCRIBE a\r\n")
+	redis.Expect("*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n")
+	socket.Send("GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+	stream.Send("GET /events?topic=a HTTP/1.1\r\nHost: x\r\n\r\n")
+	socket.Output()
+	stream.Output()
+	s.Advance(1500 * time.Millisecond)
+	socket.Expect("\x89\x00")
+	stream.Expect(":\n\n")
+	s.Advance(time.Minute)
+	if why, closed := redis.Closed(); closed {
+		t.Fatalf("the Redis client is closed: %v", why)
+	}
+	redis.Send("PING\r\n")
+	redis.Expect("*2\r\n$4\r\npong\r\n$0\r\n\r\n")
+	socket.ExpectClosed(myriad.ErrHeartbeatTimeout)
 }

@@ -1,8 +1,6 @@
 package hub_test
 
 import (
-	"context"
-	"net"
 	"strings"
 	"testing"
 
@@ -10,26 +8,6 @@ import (
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/await"
 )
-
-// serve serves a hub until the test ends.
-func serve(t testing.TB, srv *myriad.Server, h *hub.Hub) (addr string) {
-	t.Helper()
-	up, done := make(chan net.Addr, 1), make(chan error, 1)
-	srv.Handler = h.Handler()
-	if srv.Addr == "" {
-		srv.Addr = "127.0.0.1:0"
-	}
-	srv.Listening = func(a net.Addr) { up <- a }
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { done <- srv.ListenAndServe(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := await.Receive(t, done, "the server ends"); err != nil {
-			t.Errorf("ListenAndServe: %v", err)
-		}
-	})
-	return await.Receive(t, up, "the server listens").String()
-}
 
 // TestTranscripts has the hub answer, under each model, what redis-server has.
 func TestTranscripts(t *testing.T) {
@@ -43,8 +21,8 @@ func TestTranscripts(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				srv := &myriad.Server{Model: model}
-				addr := serve(t, srv, h)
+				srv := &myriad.Server{Model: model, Handler: h.Handler()}
+				addr, _ := hub.Serve(t, srv)
 				for _, c := range s.cases {
 					c.replays(t, true, func(t testing.TB) string {
 						await.True(t, "the connections of the case before have closed", func() bool { return srv.Stats().Open == 0 })

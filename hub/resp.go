@@ -110,7 +110,7 @@ func (r *reader) read(in []byte, at *scan) (size int, err error) {
 
 // arg reads the argument that in begins with.
 func (r *reader) arg(in []byte, at *scan) (size int, err error) {
-	if err := r.fits(int(at.pos), 0, int(at.left)); err != nil || len(in) == 0 {
+	if err := r.fits(int(at.pos), int(at.left)); err != nil || len(in) == 0 {
 		return 0, err
 	}
 	if in[0] != '$' {
@@ -125,24 +125,22 @@ func (r *reader) arg(in []byte, at *scan) (size int, err error) {
 	case n > r.bulk:
 		return 0, protocolError("unauthenticated bulk length")
 	}
-	if err := r.fits(int(at.pos), n, int(at.left)); err != nil {
-		return 0, err
-	}
 	head++
-	if len(in) < head+n+2 {
-		return 0, nil
+	size = head + n + 2
+	if err := r.fits(int(at.pos)+size, int(at.left)-1); err != nil || len(in) < size {
+		return 0, err
 	}
 	if in[head+n] != '\r' || in[head+n+1] != '\n' {
 		return 0, protocolError("expected CRLF behind a bulk string")
 	}
 	r.args = append(r.args, in[head:head+n:head+n])
-	return head + n + 2, nil
+	return size, nil
 }
 
-// fits answers an error if a command that goes on at pos with an argument of n bytes, and has
-// so many arguments left in all, is larger than it may be.
-func (r *reader) fits(pos, n, left int) error {
-	if least := pos + n + minArg*left; least > r.message {
+// fits answers an error if a command that has so many arguments left at pos is larger than it
+// may be.
+func (r *reader) fits(pos, left int) error {
+	if least := pos + minArg*left; least > r.message {
 		return oversized{protocolError(fmt.Sprintf("a command of at least %d bytes, at most %d are allowed", least, r.message))}
 	}
 	return nil

@@ -60,6 +60,8 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&f.tlsAddr, "tls-addr", "", "further address to listen on, with TLS; --addr is in clear then (default: with --tls-cert, TLS on --addr)")
 	flags.StringVar(&f.users, "users", "", "file with users and their rights, as an ACL file of Redis (default: everybody may do everything)")
 	flags.BoolVar(&f.insecure, "insecure", false, "let everybody in who reaches this machine, without --users or --tls-client-ca")
+	flags.DurationVar(&f.srv.Heartbeat.Interval, "heartbeat", 0, "ping WebSockets, and write to streams of events, that have been silent so long, such as 30s behind a proxy (default: never)")
+	f.fields["Heartbeat.Interval"] = "heartbeat"
 	flags.StringArrayVar(&f.hub.Origins, "origin", nil, "let pages of this site, such as https://example.com, use the hub (repeatable)")
 	f.number(flags, &limits.PublishRate, "publish-rate", "Limits.PublishRate", "most messages that a client publishes in a second (default: no limit)")
 	f.number(flags, &limits.LastValues, "last-values", "Limits.LastValues", "keep the newest message of so many topics, for those who subscribe later (default: of none)")

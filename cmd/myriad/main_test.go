@@ -327,6 +327,7 @@ hub --users {x}                             = expected user NAME RULES...
 hub --publish-rate -1                       = --publish-rate is -1; expected 0
 hub --last-values -1                        = --last-values is -1; expected 0
 hub --last-value-bytes 10                   = --last-value-bytes is 10 without --last-values
+hub --heartbeat 1ms                         = --heartbeat is 1ms; expected
 hub --max-topics -1                         = --max-topics is -1
 hub --max-name 100000                       = --max-name is 100000; expected 0 (the default) to 65536
 hub --max-subscriptions -1                  = --max-subscriptions is -1

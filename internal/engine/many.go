@@ -103,6 +103,7 @@ func (b *Mailbox) PutMany(to *Many, s *Shared) (t Tally) {
 		return t
 	}
 	size, left := len(s.Bytes), to.set.left.some.Load()
+	room := b.n < b.Max && (b.bytes == 0 || size <= b.MaxBytes-b.bytes)
 	var without []int
 	for i, r := range to.refs {
 		err := ErrFull
@@ -111,7 +112,7 @@ func (b *Mailbox) PutMany(to *Many, s *Shared) (t Tally) {
 			err = ErrClosed
 		case left && to.set.left.has(r):
 			err = errLeft
-		case b.n < b.Max && (b.bytes == 0 || size <= b.MaxBytes-b.bytes):
+		case room:
 			err = r.c.mark.reserve(r.gen, size, r.c.host.Limits.MaxUnsent)
 		}
 		if err != nil {
@@ -120,10 +121,10 @@ func (b *Mailbox) PutMany(to *Many, s *Shared) (t Tally) {
 			continue
 		}
 		t.sent++
-		b.n++
-		b.bytes += size
 	}
 	if t.sent > 0 {
+		b.n++ // it is one, and there once
+		b.bytes += size
 		b.manyMail(to, size).add(manyPart{s, without})
 		b.nonEmpty.Store(true)
 	}
