@@ -108,7 +108,8 @@ const (
 	restPerRound             = 0.05 // seconds a job; rests are longer for longer jobs
 	minPatience, maxPatience = time.Second, time.Minute
 	unprovenFactor           = 1.5
-	// A trial is decided at once if it is so many times the likely error off the line,
+	// A trial is decided at once if it is so many times the likely error off the line (of
+	// many workers, which have begun together, after minTrial),
 	// otherwise when it was measured for as long as the baseline, within these bounds.
 	evidentNoise       = 1.5
 	minTrial, maxTrial = 0.1, 2 // seconds
@@ -429,7 +430,7 @@ func (c *climber) judgeTrial(r reading) {
 			line = 1 + minGainFull*(f-1)
 		}
 	}
-	evident := math.Abs(math.Log(gain/line)) >= evidentNoise*noise
+	evident := math.Abs(math.Log(gain/line)) >= evidentNoise*noise && (c.trial.seconds >= minTrial || c.limit <= fewWorkers)
 	if !evident && c.trial.seconds < max(minTrial, min(c.baseSample.seconds, maxTrial)) {
 		return
 	}
@@ -441,9 +442,6 @@ func (c *climber) judgeTrial(r reading) {
 	}
 	all := !c.trial.partly
 	c.rising = c.rising || f > 1
-	if f > 1 && c.least > 0 { // those were not crowded, or throughput would not have followed
-		c.least = max(c.least, c.trial.meanService()/crowded)
-	}
 	c.baseline, c.baseSample, c.trial = c.limit, c.trial, sample{}
 	if gain-1 > boldGain*(f-1) {
 		first := firstUp
