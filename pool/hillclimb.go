@@ -19,13 +19,6 @@ import (
 // covariance of concurrency and throughput decides, not latency alone, and as in
 // Netflix's Gradient2 the limit stays while the offered work does not use it.
 //
-// Where jobs block, trials are avoided whose outcome is known. While jobs take the least
-// time that was seen, throughput is in proportion to the workers (Little's law), and none
-// is tried of fewer. A step up goes no further than fills the processors, and none is made
-// when jobs are crowded: when they take longer than the least time because they are many,
-// as in TCP Vegas. That a least time is too low for the work at hand shows in a trial of
-// fewer workers with which jobs take as long.
-//
 // Only time in which work waits counts: throughput that is all that was offered says
 // nothing about the limit. A trial that emptied the queue is neither proven nor
 // disproven: it stands, and the next one comes when work waits again.
@@ -97,9 +90,9 @@ const (
 	// Where jobs block they are crowded when they take longer than the least time by these
 	// factors: below the first there is no telling, from the second on no step up is tried
 	// until rests are long, and from the third on one down, that leaves smallDown at least. A
-	// step up is at least smallUp, and no larger than that with processors full.
+	// step up is at least smallUp, and none is larger than fills the processors, but for overshoot.
 	uncrowded, crowded, tooCrowded = 1.1, 1.2, 1.3
-	smallDown, smallUp             = 0.75, 1.05
+	smallDown, smallUp, overshoot  = 0.75, 1.05, 1.1
 	minToldLeast                   = 256 // jobs of a sample that may be the least
 	sameService                    = 0.9 // fewer workers that take this much of the time do not help
 	boldGain                       = 0.7
@@ -401,7 +394,7 @@ func (c *climber) mostFactor() float64 {
 		return math.Inf(1)
 	}
 	s := &c.baseSample
-	f := smallUp * float64(c.last.procs) * s.seconds / s.cpu // infinite where that is not known
+	f := overshoot * float64(c.last.procs) * s.seconds / s.cpu // infinite where that is not known
 	if s.meanService() >= uncrowded*c.least {
 		f = min(f, crowded*c.least*s.rate()/float64(c.limit))
 	}
