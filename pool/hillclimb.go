@@ -19,6 +19,13 @@ import (
 // covariance of concurrency and throughput decides, not latency alone, and as in
 // Netflix's Gradient2 the limit stays while the offered work does not use it.
 //
+// Where jobs block, trials are avoided whose outcome is known. While jobs take the least
+// time that was seen, throughput is in proportion to the workers (Little's law), and none
+// is tried of fewer. A step up goes little further than fills the processors, and none is
+// made when jobs are crowded: when they take longer than the least time because they are
+// many, as in TCP Vegas. That a least time is too low for the work at hand shows in a trial
+// of fewer workers with which jobs take as long.
+//
 // Only time in which work waits counts: throughput that is all that was offered says
 // nothing about the limit. A trial that emptied the queue is neither proven nor
 // disproven: it stands, and the next one comes when work waits again.
