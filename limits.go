@@ -75,7 +75,8 @@ type Limits struct {
 
 	// MaxMail is the most messages from Refs that wait for one loop, or in the goroutine
 	// model for one connection. Beyond it Send fails with ErrFull; requests to close have
-	// room for as many again. The default is 1,048,576; the most is 268,435,456.
+	// room for as many again. A message to a group of more than a few is one for each 512 of
+	// its members, or fewer. The default is 1,048,576; the most is 268,435,456.
 	MaxMail int
 
 	// MaxMailBytes is the most bytes of such messages that wait, but for one message, which

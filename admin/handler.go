@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"runtime/pprof"
 	"runtime/trace"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,9 +41,19 @@ type Config struct {
 	Token string
 	// Flight is dumped at /debug/flight, which is not found without it.
 	Flight *Flight
+	// Pages are what the application shows beside, with a link to each on the page.
+	Pages []Page
 	// Log gets what fails, and what Serve has to say. The default is
 	// slog.Default().
 	Log *slog.Logger
+}
+
+// Page is something that an application shows.
+type Page struct {
+	// Path is where, such as "/hub": none that this package uses. Text says what it is.
+	Path, Text string
+	// Handler answers requests with the method GET or HEAD.
+	Handler http.Handler
 }
 
 // scrapes is how many requests for /metrics are answered at a time; further ones
@@ -95,7 +106,7 @@ func newHandler(cfg Config) (http.Handler, *live) {
 	if err := check(&cfg); err != nil {
 		panic(err.Error())
 	}
-	known := &live{source: cfg.Source, buttons: cfg.Token != ""}
+	known := &live{source: cfg.Source, buttons: cfg.Token != "", links: slices.Clone(links)}
 	if cfg.Gatherer == nil {
 		cfg.Gatherer = registry(cfg.Source)
 	}
@@ -135,6 +146,10 @@ func newRoutes(cfg *Config, known *live, refused *refusals) routes {
 	all.addDear("/debug/trace", recording("trace", "trace", 1, trace.Start, trace.Stop))
 	if cfg.Flight != nil {
 		all.addDear("/debug/flight", &exclusive{what: "dump", file: "flight", write: cfg.Flight.download})
+	}
+	for _, p := range cfg.Pages {
+		all["GET "+p.Path] = p.Handler.ServeHTTP
+		known.links = append(known.links, page.Link{URL: p.Path, Text: p.Text})
 	}
 	if cfg.Token != "" {
 		newControl(cfg, refused).add(all)

@@ -54,13 +54,17 @@ func expect(t *testing.T, h http.Handler, method, target string, status int, con
 
 func TestPages(t *testing.T) {
 	src := newSource(myriad.Stats{Model: "epoll", Open: 123})
-	h := Handler(Config{Source: src})
+	h := Handler(Config{Source: src, Pages: []Page{{"/more", "of the application", http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, "more of it")
+	})}}})
 	for _, c := range []struct {
 		target   string
 		status   int
 		contains string
 	}{
 		{"/", 200, `href="/metrics"`},
+		{"/", 200, `href="/more"`},
+		{"/more", 200, "more of it"},
 		{"/metrics", 200, "\nmyriad_connections 123\n"},
 		{"/metrics", 200, "\ngo_goroutines "},
 		{"/healthz", 200, "ok\n"},

@@ -11,6 +11,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/histogram"
+	"github.com/myriad-go/myriad/internal/page"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sample"
 )
@@ -37,6 +38,7 @@ const (
 type live struct {
 	source  Source
 	buttons bool // the page has them
+	links   []page.Link
 
 	mu      sync.Mutex
 	began   time.Time // the first look

@@ -40,7 +40,7 @@ func (l *live) show(now time.Time) *page.Page {
 		made.Sections = append(made.Sections, controlSection(stats))
 	}
 	made.Sections = append(made.Sections,
-		l.chartSection(now), l.talkerSection(), l.wallSection(), l.figureSection(stats, p), linkSection())
+		l.chartSection(now), l.talkerSection(), l.wallSection(), l.figureSection(stats, p), l.linkSection())
 	return made
 }
 
@@ -397,8 +397,8 @@ func (l *live) talkerSection() page.Section {
 	return s
 }
 
-func linkSection() page.Section {
-	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: links}}}
+func (l *live) linkSection() page.Section {
+	return page.Section{ID: "more", Title: "More", Parts: []page.Part{{Links: l.links}}}
 }
 
 // rate writes a number a second, span a time; known has a dash for what

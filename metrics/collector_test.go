@@ -15,6 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -28,7 +29,15 @@ type fixedPool pool.Stats
 
 func (f *fixedPool) Stats() pool.Stats { return pool.Stats(*f) }
 
-var _ PoolSource = (*pool.Pool)(nil)
+// fixedHub is a HubSource that always says the same.
+type fixedHub hub.Stats
+
+func (f *fixedHub) Stats() hub.Stats { return hub.Stats(*f) }
+
+var (
+	_ PoolSource = (*pool.Pool)(nil)
+	_ HubSource  = (*hub.Hub)(nil)
+)
 
 func ofServer(stats myriad.Stats) prometheus.Collector {
 	return NewServerCollector((*fixed)(&stats), nil)
@@ -137,7 +146,7 @@ func wantTold(t *testing.T, c prometheus.Collector, fields map[string]string, le
 	}
 }
 
-// TestEveryFieldIsTold fills the Stats of a server and of a pool. The last bucket of a
+// TestEveryFieldIsTold fills the Stats of a server, of a pool and of a hub. The last bucket of a
 // histogram is told as what Count has more than the others.
 func TestEveryFieldIsTold(t *testing.T) {
 	var stats myriad.Stats
@@ -155,6 +164,11 @@ func TestEveryFieldIsTold(t *testing.T) {
 		delete(fields, fmt.Sprintf("Stats.%s.Buckets[%d]", h, pool.Buckets-1))
 	}
 	wantTold(t, ofPool(ofJobs), fields, 14+2*pool.Buckets)
+
+	var ofHub fixedHub
+	fields = make(map[string]string)
+	fill(reflect.ValueOf(&ofHub).Elem(), "Stats", &next, fields)
+	wantTold(t, NewHubCollector(&ofHub, nil), fields, 17)
 }
 
 func TestConditions(t *testing.T) {
@@ -223,7 +237,7 @@ func TestMemoryPerConnection(t *testing.T) {
 // The names, units, types and help texts follow the rules of Prometheus and OpenMetrics.
 func TestLint(t *testing.T) {
 	interval, _ := fullInterval()
-	for _, c := range []prometheus.Collector{ofServer(myriad.Stats{Open: 1}), ofPool(pool.Stats{}), observed(nil, interval)} {
+	for _, c := range []prometheus.Collector{ofServer(myriad.Stats{Open: 1}), ofPool(pool.Stats{}), NewHubCollector(&fixedHub{}, nil), observed(nil, interval)} {
 		problems, err := testutil.CollectAndLint(c)
 		if err != nil {
 			t.Fatal(err)
@@ -252,6 +266,8 @@ func TestLabels(t *testing.T) {
 			[]string{"state", "cause", "le", "model", "\xff"}},
 		{"myriad_pool_workers", func(l prometheus.Labels) prometheus.Collector { return NewPoolCollector(&fixedPool{}, l) },
 			[]string{"state", "outcome", "cause", "le", "\xff"}},
+		{"myriad_hub_subscriptions", func(l prometheus.Labels) prometheus.Collector { return NewHubCollector(&fixedHub{}, l) },
+			[]string{"kind", "cause", "le", "\xff"}},
 		{"myriad_load_connections", func(l prometheus.Labels) prometheus.Collector { return observed(l) },
 			[]string{"target", "mode", "model", "stage", "cause", "process", "quantile", "\xff"}},
 	} {
@@ -276,7 +292,7 @@ func TestLabels(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []prometheus.Collector{NewServerCollector(nil, nil), NewPoolCollector(nil, nil)} {
+	for _, c := range []prometheus.Collector{NewServerCollector(nil, nil), NewPoolCollector(nil, nil), NewHubCollector(nil, nil)} {
 		if err := prometheus.NewRegistry().Register(c); err == nil {
 			t.Errorf("%T without a source: registered; want an error", c)
 		}

@@ -184,6 +184,29 @@ func TestHeld(t *testing.T) {
 	}
 }
 
+// TestEach: Each is for the connections that are open, not for those that have closed, or
+// were turned away.
+func TestEach(t *testing.T) {
+	s, srv, _ := serve(t, func(srv *myriad.Server) { srv.Limits.MaxConns = 2 })
+	a, b := s.Dial(), s.Dial()
+	turnedAway := s.Dial()
+	turnedAway.ExpectClosed(myriad.ErrTooManyConns)
+	a.Reset()
+	a.ExpectClosed(syscall.ECONNRESET)
+	seen := make(chan string, 3)
+	done := make(chan error, 1)
+	go func() {
+		done <- srv.Each(context.Background(), func(c *myriad.Conn) {
+			seen <- c.RemoteAddr().String()
+			c.WriteString("seen\n")
+		})
+	}()
+	b.Expect("seen\n")
+	if err := <-done; err != nil || len(seen) != 1 || <-seen != b.Addr().String() {
+		t.Errorf("Each: %v, and has seen more than %v", err, b.Addr())
+	}
+}
+
 func TestGroupAndBroadcast(t *testing.T) {
 	s, srv, d := serve(t, nil)
 	ann, bob, cat := s.Dial(), s.Dial(), s.Dial()

@@ -98,13 +98,14 @@ func releaseInflated(p []byte) {
 
 // Group is a set of WebSockets that get the same messages, each of which is encoded, and for
 // those who take it compressed, once. The zero value is empty. It is safe for concurrent
-// use, as [myriad.Group] is.
+// use, as [myriad.Group] is, and takes 80 bytes with one socket in it.
 type Group struct{ plain, deflate myriad.Group }
 
 // Add takes a socket in.
 func (g *Group) Add(s Socket) { g.of(s).Add(s.Ref()) }
 
-// Remove lets a socket go.
+// Remove lets a socket go, as myriad.Group.Remove: nothing of the group comes behind what is
+// sent after that by the socket's Ref.
 func (g *Group) Remove(s Socket) { g.of(s).Remove(s.Ref()) }
 
 // Len is how many sockets are in the group, with some that have closed.

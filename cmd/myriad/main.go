@@ -74,7 +74,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newServe(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newVersion())
+	root.AddCommand(newServe(), newHub(), newLoad(), newHold(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newVersion())
 	root.InitDefaultHelpCmd()
 	strict(root)
 	return root
@@ -85,10 +85,9 @@ func newRoot() *cobra.Command {
 const sameSignal = 200 * time.Millisecond
 
 // handleSignals ends the command's context at SIGINT or SIGTERM. A second
-// signal ends the process. The command serve tells signals apart, so it handles
-// them itself.
+// signal ends the process. Servers tell signals apart, so they handle them themselves.
 func handleSignals(cmd *cobra.Command) {
-	if cmd.Name() == "serve" {
+	if cmd.Name() == "serve" || cmd.Name() == "hub" {
 		return
 	}
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)

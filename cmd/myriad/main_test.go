@@ -242,7 +242,7 @@ func (l *lockedBuffer) String() string {
 // file with no report, scenario, certificate or message in it, {no} is none, {d} is a
 // directory, and {t} a target that refuses connections: what gets that far ends with 1.
 const wrongUses = `
-frobnicate                                  = "frobnicate"; expected one of bench, doctor, hold, load, offer, park, plain, report, serve
+frobnicate                                  = "frobnicate"; expected one of bench, doctor, hold, hub, load, offer, park, plain, report, serve
 help frobnicate                             = "frobnicate"
 version x                                   = unexpected argument "x"; expected myriad version
 serv                                        = "serv"; expected one of
@@ -317,6 +317,25 @@ serve --workers 8 --workers-target 1ms      = expected it with --workers adaptiv
 serve --workers adaptive --workers-target 1ns = --workers-target is 1ns; expected 0
 serve --workers 8 --workers-queue -2        = --workers-queue is -2; expected 0
 serve --workers-queue 5                     = expected them with --workers
+
+hub --addr :6379                            = --addr is ":6379", and whoever reaches it could read and publish everything; expected --users, an address of loopback, or --insecure
+hub --addr 127.0.0.1:0 --tls-addr :1 --tls-cert {x} --tls-key {x} = {x}
+hub --tls-addr 127.0.0.1:1                  = --tls-addr is given without a certificate
+hub --addr systemd:web                      = expected --users
+hub --users {no}                            = --users: open
+hub --users {x}                             = expected user NAME RULES...
+hub --publish-rate -1                       = --publish-rate is -1; expected 0
+hub --last-values -1                        = --last-values is -1; expected 0
+hub --last-value-bytes 10                   = --last-value-bytes is 10 without --last-values
+hub --heartbeat 1ms                         = --heartbeat is 1ms; expected
+hub --max-topics -1                         = --max-topics is -1
+hub --max-name 100000                       = --max-name is 100000; expected 0 (the default) to 65536
+hub --max-subscriptions -1                  = --max-subscriptions is -1
+hub --max-subscribers -1                    = --max-subscribers is -1
+hub --max-message -1                        = --max-message is -1
+hub --model threads                         = "threads"
+hub --processes 2                           = unknown flag: --processes
+hub extra                                   = unexpected argument "extra"; expected myriad hub
 
 load                                        = no target is given; expected HOST:PORT or unix:PATH
 load nonsense                               = expected HOST:PORT
@@ -498,6 +517,7 @@ func TestFailures(t *testing.T) {
 func TestHelp(t *testing.T) {
 	for line, says := range map[string][]string{
 		"--help":          {"bench", "doctor", "offer", "park", "serve"},
+		"hub --help":      {"--max-message", "(default 1048576)", "--users", "--write-timeout", "(default 1m0s)"},
 		"serve --help":    {"Applications:\n  echo", "--model"},
 		"bench --help":    {"bench list", "--peers", "--subject"},
 		"help bench":      {"--scale"},

@@ -91,8 +91,8 @@ func (p *prediction) advice(n int) string {
 // number is given: the limit of descriptors may allow a thousand million.
 const defaultServed = 10_000
 
-// warn warns before serve starts. Worker processes leave that to the first one.
-func (f *serveFlags) warn(cmd *cobra.Command) {
+// warn warns before a server starts. Worker processes leave that to the first one.
+func (f *serverFlags) warn(cmd *cobra.Command) {
 	if _, worker := myriad.WorkerProcess(); worker || f.srv.Network == "unix" {
 		return
 	}

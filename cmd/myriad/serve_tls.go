@@ -8,10 +8,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/secure"
 )
 
@@ -66,17 +64,13 @@ func authorities(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// reload reads the certificate again. With worker processes the first one tells of it; they,
-// too, read it when the signal was for all of the group, and otherwise when a handshake
-// finds that it has changed.
-func (f *serverTLS) reload(cmd *cobra.Command, sig os.Signal) {
+// reload reads the certificate again, and says how that went. With worker processes each
+// does so when the signal was for all of the group, and otherwise when a handshake finds that
+// it has changed.
+func (f *serverTLS) reload() string {
 	expires, err := f.pair.Again()
-	_, worker := myriad.WorkerProcess()
-	switch {
-	case worker: // the first process has said it
-	case err != nil:
-		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: the certificate can't be reloaded, the old one stays in use: %v\n", sig, err)
-	default:
-		fmt.Fprintf(cmd.ErrOrStderr(), "myriad: %v: certificate %s reloaded, it expires %s\n", sig, f.cert, expires.Format(time.RFC3339))
+	if err != nil {
+		return fmt.Sprintf("the certificate can't be reloaded, the old one stays in use: %v", err)
 	}
+	return fmt.Sprintf("certificate %s reloaded, it expires %s", f.cert, expires.Format(time.RFC3339))
 }

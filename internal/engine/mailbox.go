@@ -74,6 +74,8 @@ type Request struct {
 	room *<-chan struct{}
 	// alwaysFits is for what is posted seldom enough to have room always.
 	alwaysFits bool
+	// left, if set, says whom it is not for any more.
+	left *leavers
 }
 
 func (r Request) size() int {
@@ -117,6 +119,10 @@ type Mailbox struct {
 	n      int // how much mail, for each connection
 	bytes  int // of all mail, shared ones too
 	closed bool
+	// A run is mail for many that has nothing else in between; runOf is the set that the last
+	// one is of, nil if that was ended.
+	run   uint64
+	runOf *set
 	// The room of the last batch, while nobody uses it.
 	spareMail []Mail
 	spareData []byte
@@ -138,6 +144,8 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	switch {
 	case b.closed:
 		return ErrClosed
+	case r.left != nil && r.left.has(Ref{c, gen}):
+		return errLeft
 	case b.n >= most && !r.alwaysFits, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
 		if r.room != nil {
 			*r.room = b.roomFreed()
@@ -156,6 +164,7 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 		return err
 	}
 	b.n++
+	b.endRun()
 	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(r.copied()), Kind: r.Kind})
 	b.grow(r.copied())
 	b.data = append(b.data, r.Bytes...)
@@ -210,6 +219,7 @@ func (b *Mailbox) Take() (mail []Mail, data []byte) {
 	mail, b.mail, b.spareMail = b.mail, b.spareMail, nil
 	data, b.data, b.spareData = b.data, b.spareData, nil
 	b.n, b.bytes = 0, 0
+	b.endRun()
 	b.nonEmpty.Store(false)
 	if b.room != nil {
 		close(b.room)

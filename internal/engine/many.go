@@ -3,61 +3,79 @@ package engine
 import "slices"
 
 // This file is how one message is sent to many connections: as a single piece of mail
-// for each owner of some, which names all of them. Messages to the same ones, with
-// nothing in between, become one.
+// for each chunk of them, which names all of it. Messages to the same ones, with
+// nothing in between but such mail to others of their set, become one.
 
-// Many are connections of one owner. It is not changed any more.
-type Many struct{ refs []Ref }
+// Many is a chunk of a set: connections of one owner. It is not changed any more once it
+// was sent to.
+type Many struct {
+	list
+	set   *set
+	round uint64 // of the set, when it was made
+	// Under the lock of the owner's mailbox: where the last mail for them is, and the run that
+	// it is of; see Mailbox.run.
+	at  int
+	run uint64
+}
 
-// ManyPoster is a Poster that takes mail for many connections, all of them its own. It
-// says for how many, and for how many it had no room; closed are those that have begun
-// to close.
+// ManyPoster is a Poster that takes mail for many connections, all of them its own.
 type ManyPoster interface {
-	PostMany(to *Many, s *Shared) (sent, full int, closed []Ref)
+	PostMany(to *Many, s *Shared) Tally
 }
 
-// ByOwner sorts connections.
-func ByOwner(refs []Ref) (all []*Many) {
-	host := func(r Ref) *Host {
-		if r.c == nil {
-			return nil
-		}
-		return r.c.host
-	}
-	count := make(map[*Host]int)
-	for _, r := range refs {
-		count[host(r)]++
-	}
-	of := make(map[*Host]*Many)
-	for _, r := range refs {
-		h := host(r)
-		if of[h] == nil {
-			of[h] = &Many{make([]Ref, 0, count[h])}
-			all = append(all, of[h])
-		}
-		of[h].refs = append(of[h].refs, r)
-	}
-	return all
+// Tally is what has become of a message.
+type Tally struct {
+	sent, full int
+	closed     []Ref // those that have begun to close
+	slow       []Ref // those whose own output has no room, of all that are full
 }
 
-// Send posts a message to each, as Ref.SendShared does.
-func (m *Many) Send(s *Shared) (sent, full int, closed []Ref) {
-	if c := m.refs[0].c; c != nil && len(s.Bytes) > 0 && len(s.Bytes) <= c.host.Limits.MaxUnsent {
-		if p, ok := c.host.Poster.(ManyPoster); ok {
-			return p.PostMany(m, s)
+// Sent is to how many it was posted.
+func (t *Tally) Sent() int { return t.sent }
+
+// count counts what has become of so many bytes for a connection.
+func (t *Tally) count(r Ref, size int, err error) {
+	switch err {
+	case nil:
+		t.sent++
+	case ErrClosed:
+		t.closed = append(t.closed, r)
+	case errLeft:
+	default:
+		if most := r.c.host.Limits.MaxUnsent; size <= most && size > most-r.c.mark.posted() {
+			t.slow = append(t.slow, r)
 		}
+		t.full++
+	}
+}
+
+// punish has happen to those that are slow what is to happen to such peers. Where their owner's
+// mailbox has no room for that, it happens to them another time.
+func (t *Tally) punish() {
+	for _, r := range t.slow {
+		_ = r.Do((*Conn).missShared)
+	}
+}
+
+// missShared is told of a message to many that had no room.
+func (c *Conn) missShared() {
+	if c.host.DropMessages {
+		c.miss()
+	} else {
+		c.fail(ErrSlowConsumer)
+	}
+}
+
+// send posts a message to each, as Ref.SendShared does, but not to those who have left.
+func (m *Many) send(s *Shared) (t Tally) {
+	h := m.refs[0].c.host
+	if p, ok := h.Poster.(ManyPoster); ok && len(s.Bytes) > 0 && len(s.Bytes) <= h.Limits.MaxUnsent {
+		return p.PostMany(m, s)
 	}
 	for _, r := range m.refs {
-		switch r.SendShared(s) {
-		case nil:
-			sent++
-		case ErrClosed:
-			closed = append(closed, r)
-		default:
-			full++
-		}
+		t.count(r, len(s.Bytes), r.post(Request{Kind: MailSend, Shared: s, left: &m.set.left}))
 	}
-	return sent, full, closed
+	return t
 }
 
 // manyMail is what mail for many carries: messages with a buffer's bytes at the most,
@@ -77,50 +95,69 @@ type manyPart struct {
 
 // PutMany leaves a message of some bytes, no more than MaxUnsent, for connections of
 // this mailbox.
-func (b *Mailbox) PutMany(to *Many, s *Shared) (sent, full int, closed []Ref) {
+func (b *Mailbox) PutMany(to *Many, s *Shared) (t Tally) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.closed {
-		return 0, 0, to.refs
+		t.closed = to.refs
+		return t
 	}
-	size := len(s.Bytes)
+	size, left := len(s.Bytes), to.set.left.some.Load()
+	room := b.n < b.Max && (b.bytes == 0 || size <= b.MaxBytes-b.bytes)
 	var without []int
 	for i, r := range to.refs {
 		err := ErrFull
 		switch {
 		case r.Closed():
 			err = ErrClosed
-		case b.n < b.Max && (b.bytes == 0 || size <= b.MaxBytes-b.bytes):
+		case left && to.set.left.has(r):
+			err = errLeft
+		case room:
 			err = r.c.mark.reserve(r.gen, size, r.c.host.Limits.MaxUnsent)
 		}
-		if err == nil {
-			sent++
-			b.n++
-			b.bytes += size
+		if err != nil {
+			without = append(without, i)
+			t.count(r, size, err)
 			continue
 		}
-		without = append(without, i)
-		if err == ErrClosed {
-			closed = append(closed, r)
-		} else {
-			full++
+		t.sent++
+	}
+	if t.sent > 0 {
+		b.n++ // it is one, and there once
+		b.bytes += size
+		b.manyMail(to, size).add(manyPart{s, without})
+		b.nonEmpty.Store(true)
+	}
+	return t
+}
+
+// manyMail gives the mail that a message for many becomes part of. Mail behind that is for
+// other chunks of the set as it was since then, which have none of their connections.
+func (b *Mailbox) manyMail(to *Many, size int) *manyMail {
+	if b.runOf != to.set {
+		b.endRun()
+		b.runOf = to.set
+	}
+	if to.run == b.run {
+		if last := b.mail[to.at].many; last.size+size <= pieceSize {
+			return last
 		}
 	}
-	if sent == 0 {
-		return sent, full, closed
-	}
-	var last *manyMail
-	if n := len(b.mail); n > 0 {
-		last = b.mail[n-1].many
-	}
-	if last == nil || last.to != to || last.size+size > pieceSize {
-		last = &manyMail{to: to}
-		b.mail = append(b.mail, Mail{many: last})
-	}
-	last.parts = append(last.parts, manyPart{s, without})
-	last.size += size
-	b.nonEmpty.Store(true)
-	return sent, full, closed
+	m := &manyMail{to: to}
+	to.at, to.run = len(b.mail), b.run
+	b.mail = append(b.mail, Mail{many: m})
+	return m
+}
+
+// endRun says that no mail that waits is joined by more.
+func (b *Mailbox) endRun() {
+	b.run++
+	b.runOf = nil
+}
+
+func (m *manyMail) add(p manyPart) {
+	m.parts = append(m.parts, p)
+	m.size += len(p.Bytes)
 }
 
 // Some gives what mail is for each of its connections, for n of them from one on, and
@@ -139,6 +176,7 @@ func (m Mail) Some(from, n int, give func(Mail)) (next int) {
 		m.many.give(from+i, Mail{Conn: r.c, gen: r.gen, Kind: MailSend}, give)
 	}
 	if end == len(refs) {
+		*m.many = manyMail{} // the mail behind it may take long
 		return 0
 	}
 	return end

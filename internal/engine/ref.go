@@ -88,12 +88,6 @@ type Ref struct {
 	gen uint32
 }
 
-// Split gives what RefOf makes a Ref of.
-func (r Ref) Split() (c *Conn, generation uint32) { return r.c, r.gen }
-
-// RefOf names the connection of a generation, for those who do not own it.
-func (c *Conn) RefOf(generation uint32) Ref { return Ref{c: c, gen: generation} }
-
 // Send posts a copy of p to be sent.
 func (r Ref) Send(p []byte) error { return r.post(Request{Kind: MailSend, Bytes: p}) }
 

@@ -77,14 +77,19 @@ func (c *Conn) writable(n int) error {
 	}
 	if c.unsent()-c.posted()+c.direct()+n > c.host.Limits.MaxUnsent {
 		if c.host.DropMessages {
-			c.host.Counters.Add(Dropped, 1)
-			c.extra().dropped++
+			c.miss()
 			return ErrFull
 		}
 		c.fail(ErrSlowConsumer)
 		return ErrSlowConsumer
 	}
 	return nil
+}
+
+// miss counts a message that the output had no room for.
+func (c *Conn) miss() {
+	c.host.Counters.Add(Dropped, 1)
+	c.extra().dropped++
 }
 
 // posted is how much of the output came from outside.

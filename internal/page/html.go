@@ -18,6 +18,9 @@ var pageHTML string
 //go:embed page.css
 var pageCSS string
 
+//go:embed theme.js
+var themeJS string
+
 //go:embed page.js
 var pageJS string
 
@@ -39,7 +42,7 @@ var (
 		"label":  (*Bars).label,
 	}).Parse(pageHTML))
 	style  = uplotCSS + "\n" + pageCSS
-	script = uplotJS + "\n" + pageJS
+	script = uplotJS + "\n" + themeJS + pageJS
 )
 
 // The bounds of a live page's waits.
@@ -62,30 +65,56 @@ func (p *Page) write(w io.Writer, name string) error {
 		return err
 	}
 	p.identify()
-	v := view{
-		Page: p, Policy: policy(p.Live != nil),
-		Style:  template.HTML("<style>" + style + "</style>"),
-		Script: template.HTML("<script>" + script + "</script>"),
-	}
+	v := newView(p, style, script, p.Live != nil)
 	if p.Live != nil {
 		v.Every = max(cmp.Or(p.Live.Every, usualEvery), leastEvery).Milliseconds()
 	}
-	out := bufio.NewWriter(w)
-	if err := pageTemplate.ExecuteTemplate(out, name, v); err != nil {
-		return err
-	}
-	return out.Flush()
+	return v.write(w, name)
+}
+
+// Application is a page that draws itself, with a script of its own, in the look of the
+// others.
+type Application struct {
+	Title string
+	// Body is HTML; Style and Script are what the elements of these names have, behind what
+	// all pages have.
+	Body, Style, Script string
+}
+
+// WriteHTML writes it as a self-contained file, which may ask its own server alone.
+func (a Application) WriteHTML(w io.Writer) error {
+	v := newView(&Page{Title: a.Title}, pageCSS+a.Style, themeJS+a.Script, true)
+	v.Own = template.HTML(a.Body)
+	return v.write(w, "page")
 }
 
 // view is what the template shows.
 type view struct {
 	*Page
+	// Own is the body of an Application.
+	Own template.HTML
 	// Policy is what the page may do.
 	Policy string
 	// Style and Script are elements, in the very bytes that Policy knows by their hash.
 	Style, Script template.HTML
 	// Every is in milliseconds.
 	Every int64
+}
+
+func newView(p *Page, style, script string, asks bool) view {
+	return view{
+		Page: p, Policy: policy(style, script, asks),
+		Style:  template.HTML("<style>" + style + "</style>"),
+		Script: template.HTML("<script>" + script + "</script>"),
+	}
+}
+
+func (v view) write(w io.Writer, name string) error {
+	out := bufio.NewWriter(w)
+	if err := pageTemplate.ExecuteTemplate(out, name, v); err != nil {
+		return err
+	}
+	return out.Flush()
 }
 
 // blocks are the parts of a section, charts that follow each other in one block.
@@ -100,10 +129,10 @@ func blocks(parts []Part) (all [][]Part) {
 	return all
 }
 
-// policy is the page's Content-Security-Policy.
-func policy(live bool) string {
+// policy is the Content-Security-Policy of a page that may ask its own server, or nobody.
+func policy(style, script string, asks bool) string {
 	connect := "'none'"
-	if live {
+	if asks {
 		connect = "'self'"
 	}
 	return fmt.Sprintf("default-src 'none'; script-src %s; style-src %s; img-src data:; connect-src %s; base-uri 'none'; form-action 'none'",

@@ -1,6 +1,6 @@
 "use strict";
-// The script of a page: it draws the charts from the data beside them, changes between
-// light and dark, and has a live page follow its server. All else the server has written.
+// The script of a page: it draws the charts from the data beside them, and has a live page
+// follow its server. All else the server has written.
 (() => {
   const root = document.documentElement;
   const charts = new Map(); // what is drawn, by the figure's ID
@@ -295,27 +295,15 @@
   const redrawAll = (width) => charts.forEach((chart) => chart.draw(width));
   const seen = new ResizeObserver(() => { if (!printing) charts.forEach((chart) => chart.resize()); });
 
-  // --- Light, dark, paper. ---
+  // --- Paper. ---
 
-  const dark = matchMedia("(prefers-color-scheme: dark)");
   const probe = document.createElement("span");
   let printing = false;
 
-  // remembered is the theme that the reader chose, "" for that of the system. With an
-  // argument it is remembered anew.
-  function remembered(theme) {
-    try { // a page opened from disk may have no storage
-      if (theme !== undefined) localStorage.setItem("myriad-theme", theme);
-      return localStorage.getItem("myriad-theme");
-    } catch { return theme; }
-  }
-  function show(theme) { if (theme === "dark" || theme === "light") root.dataset.theme = theme; else delete root.dataset.theme; }
-  show(remembered());
-
   // On paper all is light, and charts are as wide as the paper.
   let before;
-  addEventListener("beforeprint", () => { before = root.dataset.theme; printing = true; show("light"); redrawAll(640); });
-  addEventListener("afterprint", () => { printing = false; show(before); redrawAll(); });
+  addEventListener("beforeprint", () => { before = root.dataset.theme; printing = true; myriadTheme.show("light"); redrawAll(640); });
+  addEventListener("afterprint", () => { printing = false; myriadTheme.show(before); redrawAll(); });
 
   // --- Live. ---
 
@@ -428,15 +416,7 @@
   addEventListener("DOMContentLoaded", () => {
     probe.hidden = true;
     document.body.append(probe);
-    const button = document.getElementById("_theme");
-    button.hidden = false;
-    button.addEventListener("click", () => {
-      const system = dark.matches ? "dark" : "light";
-      const next = (root.dataset.theme || system) === "dark" ? "light" : "dark";
-      show(remembered(next === system ? "" : next));
-      redrawAll();
-    });
-    dark.addEventListener("change", () => redrawAll());
+    myriadTheme.changed = () => redrawAll();
     document.addEventListener("click", (e) => { const b = e.target.closest("button[data-post]"); if (b) act(b); });
     drawAll();
     const state = document.getElementById("_state");

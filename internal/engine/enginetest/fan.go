@@ -5,6 +5,9 @@ import (
 	"io"
 	"runtime"
 	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine"
@@ -16,6 +19,7 @@ var fanCases = []testCase{
 	{"broadcasts that wait go out together", fanTogether},
 	{"mail that waits goes out together", mailTogether},
 	{"messages to many are in order with those to one", manyAndOne},
+	{"no message of a group behind an answer to who has left", leavesGroup},
 	{"a value that is not sent is replaced", latestToSlow},
 	{"a value to a connection whose handler takes long is replaced", latestToBusy},
 	{"a value before the end", latestAtEnd},
@@ -82,25 +86,21 @@ func mailTogether(b *bench) {
 	s.wantFewWrites(messages)
 }
 
-// manyAndOne sends to all of a list and to one of it in turn, from one goroutine.
+// manyAndOne sends to all of a group and to one of it in turn, from one goroutine.
 func manyAndOne(b *bench) {
-	const conns, messages = 5, 150
-	s := b.serve(&Script{})
+	const conns, messages = 40, 150
+	s := b.serve(&Script{}, limited(func(l *engine.Limits) { l.MaxMail = conns * messages * 2 }))
 	clients := s.dials(conns)
 	refs := s.wantOpened(conns)
-	lists := engine.ByOwner(refs)
+	var g engine.Group
+	for _, r := range refs {
+		g.Add(r)
+	}
 	all, one := "", ""
 	for i := range messages {
 		text := fmt.Sprintf("%d,", i)
-		sent := 0
-		for _, m := range lists {
-			n, full, closed := m.Send(&engine.Shared{Bytes: []byte(text)})
-			if sent += n; full+len(closed) > 0 {
-				b.Errorf("no room for %d, %d have closed", full, len(closed))
-			}
-		}
-		if sent != conns {
-			b.Errorf("message %d was sent to %d, want %d", i, sent, conns)
+		if sent, full := g.Broadcast([]byte(text)); sent != conns {
+			b.Errorf("message %d was sent to %d, no room for %d; want %d, 0", i, sent, full, conns)
 		}
 		all, one = all+text, one+text
 		if i%7 == 0 {
@@ -111,16 +111,63 @@ func manyAndOne(b *bench) {
 			runtime.Gosched()
 		}
 	}
-	got := make([]string, conns)
-	for i, c := range clients {
-		c.endSending()
-		got[i] = await.Receive(b, readAll(c), "the end")
-	}
+	got := endsOf(b, clients)
 	slices.Sort(got)
-	want := []string{all, all, all, all, one}
+	want := append(slices.Repeat([]string{all}, conns-1), one)
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		b.Errorf("clients got %.200q, want %.200q", got, want)
+	}
+}
+
+// endsOf is what each client gets until the end, when it sends no more.
+func endsOf(b *bench, clients []*client) (got []string) {
+	for _, c := range clients {
+		c.endSending()
+		got = append(got, await.Receive(b, readAll(c), "the end"))
+	}
+	return got
+}
+
+// leavesGroup has connections leave a group, few or many, while others broadcast to it: what is sent
+// to one when it has left is behind all that it gets of the group.
+func leavesGroup(b *bench) {
+	s, opened := b.serve(&Script{}), 0
+	for _, conns := range []int{1, 5, 60} {
+		clients := s.dials(conns)
+		opened += conns
+		refs := s.wantOpened(opened)[opened-conns:]
+		var g engine.Group
+		for _, r := range refs {
+			g.Add(r)
+		}
+		var over atomic.Bool
+		var broadcasts sync.WaitGroup
+		for range 2 {
+			broadcasts.Go(func() {
+				for !over.Load() {
+					g.Broadcast([]byte("m"))
+					runtime.Gosched()
+				}
+			})
+		}
+		for i, r := range refs {
+			if i%2 == 0 {
+				runtime.Gosched()
+			}
+			g.Remove(r)
+			await.True(b, "no room for an answer", func() bool { return r.Send([]byte("left")) == nil })
+		}
+		over.Store(true)
+		broadcasts.Wait()
+		for i, got := range endsOf(b, clients) {
+			if !strings.HasSuffix(got, "left") {
+				b.Errorf("of %d, client %d got %.20q behind the answer", conns, i, got[strings.Index(got, "left")+4:])
+			}
+		}
+		if n := g.Len(); n != 0 {
+			b.Errorf("%d of %d are left in the group", n, conns)
+		}
 	}
 }
 

@@ -19,11 +19,12 @@ func (l *Loop) Post(c *engine.Conn, gen uint32, r engine.Request) error {
 	return nil
 }
 
-func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) (sent, full int, closed []engine.Ref) {
-	if sent, full, closed = l.box.PutMany(to, s); sent > 0 {
+func (l *Loop) PostMany(to *engine.Many, s *engine.Shared) engine.Tally {
+	t := l.box.PutMany(to, s)
+	if t.Sent() > 0 {
 		l.wake()
 	}
-	return sent, full, closed
+	return t
 }
 
 // request raises what the loop is told to do.

@@ -128,7 +128,7 @@ func (e *Engine) Dial(engine.Dial) error {
 }
 
 // Adopt implements engine.Engine: there is nobody who could have accepted one.
-func (e *Engine) Adopt(net.Conn, []byte) error {
+func (e *Engine) Adopt(net.Conn, int, []byte) error {
 	return fmt.Errorf("a connection of a network: %w", errors.ErrUnsupported)
 }
 
@@ -198,10 +198,12 @@ func (e *Engine) Expel(peer netip.AddrPort) error {
 
 func (e *Engine) Visit(s *engine.Shared, put func(), done func(full int)) error {
 	e.mu.Lock()
-	peers := slices.Clone(e.peers)
-	e.mu.Unlock()
+	defer e.mu.Unlock()
 	full := 0
-	for _, p := range peers {
+	for _, p := range e.peers {
+		if p.gone {
+			continue
+		}
 		put()
 		if err := p.box.PutShared(&p.conn, engine.MailDo, s); err != nil {
 			s.Lost()

@@ -28,6 +28,7 @@ type Peer struct {
 	shut   bool   // our direction is shut
 	done   bool   // closed, or turned away
 	why    error
+	gone   bool // guarded by the engine's mu: it gets no mail for all any more
 }
 
 // Connect has a peer connect from an address; the zero value stands for a unix socket.
@@ -113,7 +114,18 @@ func (p *Peer) welcome() {
 }
 
 // cutOff ends a peer that is turned away.
-func (p *Peer) cutOff(why error) { p.done, p.why = true, why }
+func (p *Peer) cutOff(why error) {
+	p.done, p.why = true, why
+	p.leave()
+}
+
+// leave has nobody leave mail for all any more, and lets go of what was left.
+func (p *Peer) leave() {
+	p.e.mu.Lock()
+	p.gone = true
+	p.e.mu.Unlock()
+	p.mail()
+}
 
 // apply gives the connection what was left for all.
 func (p *Peer) apply(w *requests) {
@@ -162,6 +174,7 @@ func (p *Peer) act() bool {
 	case engine.Close:
 		p.done, p.why = true, c.Why()
 		c.Finish()
+		p.leave()
 		p.in = nil
 		p.e.host.Admission.Release()
 	default:

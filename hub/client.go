@@ -1,0 +1,119 @@
+package hub
+
+// client is what the hub knows of one connection. It belongs to the connection's handler,
+// whose calls come one at a time, and needs no lock. Most clients have one subscription, so
+// the first takes no map.
+type client struct {
+	format format
+	// ordered says that replies go the way of messages, so that they keep their order.
+	ordered  bool
+	mistakes uint8 // of a WebSocket, in a row
+	user     *user // nil until it is known
+	first    *topic
+	more     *more // nil as long as there is no more
+}
+
+// more is what few clients have.
+type more struct {
+	topics [kinds]map[string]*topic // subscriptions but for the first
+	pace   pace
+}
+
+func (m *more) empty() bool {
+	for _, topics := range m.topics {
+		if topics != nil {
+			return false
+		}
+	}
+	return m.pace == (pace{})
+}
+
+// find is the client's subscription to a name, or nil.
+func (c *client) find(k kind, name string) *topic {
+	if c.first != nil && c.first.kind == k && c.first.name == name {
+		return c.first
+	}
+	if c.more == nil {
+		return nil
+	}
+	return c.more.topics[k][name]
+}
+
+func (c *client) subscribed(k kind, name string) bool { return c.find(k, name) != nil }
+
+// count is how many subscriptions the client has, of all kinds.
+func (c *client) count() (n int) {
+	for k := range kind(kinds) {
+		n += c.number(k)
+	}
+	return n
+}
+
+// number is how many it has of a kind.
+func (c *client) number(k kind) (n int) {
+	if c.first != nil && c.first.kind == k {
+		n++
+	}
+	if c.more != nil {
+		n += len(c.more.topics[k])
+	}
+	return n
+}
+
+// counted is how many are told with those of a kind: shards are counted apart.
+func (c *client) counted(k kind) int {
+	if k == shardKind {
+		return c.number(shardKind)
+	}
+	return c.number(topicKind) + c.number(patternKind)
+}
+
+func (c *client) withMore() *more {
+	if c.more == nil {
+		c.more = new(more)
+	}
+	return c.more
+}
+
+func (c *client) add(t *topic) {
+	if c.first == nil {
+		c.first = t
+		return
+	}
+	topics := &c.withMore().topics[t.kind]
+	if *topics == nil {
+		*topics = make(map[string]*topic)
+	}
+	(*topics)[t.name] = t
+}
+
+// remove takes a subscription out and returns it; nil if there is none.
+func (c *client) remove(k kind, name string) *topic {
+	t := c.find(k, name)
+	switch {
+	case t == nil:
+	case t == c.first:
+		c.first = nil
+	default:
+		if delete(c.more.topics[k], name); len(c.more.topics[k]) == 0 {
+			c.more.topics[k] = nil
+		}
+		if c.more.empty() {
+			c.more = nil
+		}
+	}
+	return t
+}
+
+// names are the client's subscriptions of a kind, in no order.
+func (c *client) names(k kind) (names []string) {
+	if c.first != nil && c.first.kind == k {
+		names = append(names, c.first.name)
+	}
+	if c.more != nil {
+		for name := range c.more.topics[k] {
+			names = append(names, name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,83 @@
+package hub
+
+import (
+	"fmt"
+	"net/netip"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad"
+)
+
+// TestFrontMemory measures what idle subscribers take of the heap: clients are bare
+// descriptors, which take none.
+func TestFrontMemory(t *testing.T) {
+	const n, warm = 4000, 1000
+	rows := []struct {
+		name string
+		text func(i int) string
+		most int64
+	}{
+		{"Redis/one topic", func(int) string { return "SUBSCRIBE a\r\n" }, 200},
+		{"Redis/a topic each", func(i int) string { return fmt.Sprintf("SUBSCRIBE %06d\r\n", i) }, 280},
+		{"WebSocket/one topic", func(int) string { return upgradeHub + masked(`{"op":"subscribe","topic":"a"}`) }, 240},
+		{"WebSocket/a topic each", func(i int) string { return upgradeHub + masked(fmt.Sprintf(`{"op":"subscribe","topic":"%06d"}`, i)) }, 310},
+		{"events/one topic", func(int) string { return "GET /events?topic=a HTTP/1.1\r\nHost: localhost\r\n\r\n" }, 220},
+		{"events/a topic each", func(i int) string {
+			return fmt.Sprintf("GET /events?topic=%06d HTTP/1.1\r\nHost: localhost\r\n\r\n", i)
+		}, 340},
+	}
+	for _, model := range myriad.Models() {
+		if model == myriad.Goroutine {
+			continue // a goroutine each
+		}
+		for _, row := range rows {
+			t.Run(model+"/"+row.name, func(t *testing.T) {
+				h := &Hub{}
+				text, _ := serveFront(t, model, h)
+				addr := netip.MustParseAddrPort(text)
+				var fds []int
+				defer func() {
+					for _, fd := range fds {
+						unix.Close(fd)
+					}
+				}()
+				come := func(count int) {
+					for range count {
+						fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, 0)
+						if err != nil {
+							t.Fatal(err)
+						}
+						i := len(fds)
+						fds = append(fds, fd)
+						if err := unix.Connect(fd, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}); err != nil {
+							t.Fatal(err)
+						}
+						if _, err := unix.Write(fd, []byte(row.text(i))); err != nil {
+							t.Fatal(err)
+						}
+					}
+					h.awaitSubscribed(t, len(fds))
+				}
+				come(warm)
+				before := heap()
+				come(n)
+				each := (heap() - before) / n
+				t.Logf("%d bytes of heap for each of %d", each, n)
+				if each > row.most {
+					t.Errorf("%d bytes of heap for each; expected at most %d", each, row.most)
+				}
+			})
+		}
+	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

@@ -1,0 +1,166 @@
+package hub
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
+)
+
+// serveFront serves a hub until the test ends, or until stop is called.
+func serveFront(t testing.TB, model string, h *Hub) (addr string, stop func()) {
+	t.Helper()
+	h.http().ErrorLog = log.New(io.Discard, "", 0)
+	return Serve(t, &myriad.Server{Model: model, Handler: h.Handler()})
+}
+
+// Serve serves on a port of its own until the test ends, or until stop is called.
+func Serve(t testing.TB, srv *myriad.Server) (addr string, stop func()) {
+	t.Helper()
+	up, done := make(chan net.Addr, 1), make(chan error, 1)
+	srv.Addr, srv.Listening = "127.0.0.1:0", func(a net.Addr) { up <- a }
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { done <- srv.ListenAndServe(ctx); close(done) }()
+	stop = func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("ListenAndServe: %v", err)
+		}
+	}
+	t.Cleanup(stop)
+	return await.Receive(t, up, "the server listens").String(), stop
+}
+
+// eachFront calls f with the address of a hub's front, for each model.
+func eachFront(t *testing.T, made func() *Hub, f func(t *testing.T, h *Hub, addr string)) {
+	t.Helper()
+	for _, model := range myriad.Models() {
+		t.Run(model, func(t *testing.T) {
+			h := made()
+			addr, _ := serveFront(t, model, h)
+			f(t, h, addr)
+		})
+	}
+}
+
+// peer is a WebSocket's client.
+type peer struct {
+	t   testing.TB
+	ctx context.Context
+	*websocket.Conn
+}
+
+func dialHub(t testing.TB, addr, query string) peer {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	t.Cleanup(cancel)
+	c, res, err := websocket.Dial(ctx, "ws://"+addr+"/ws"+query, &websocket.DialOptions{Subprotocols: []string{subprotocol}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Subprotocol() != subprotocol {
+		t.Errorf("the subprotocol is %q", c.Subprotocol())
+	}
+	_ = res
+	t.Cleanup(func() { _ = c.CloseNow() })
+	return peer{t, ctx, c}
+}
+
+func (p peer) say(message string) {
+	p.t.Helper()
+	if err := p.Write(p.ctx, websocket.MessageText, []byte(message)); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// hear wants a message: all of it, or with a * at its end what it begins with.
+func (p peer) hear(want string) {
+	p.t.Helper()
+	kind, have, err := p.Read(p.ctx)
+	begin, open := strings.CutSuffix(want, "*")
+	if err != nil || kind != websocket.MessageText || string(have) != want && !(open && strings.HasPrefix(string(have), begin)) {
+		p.t.Fatalf("it says %s, %v; expected %s", have, err, want)
+	}
+}
+
+// closes wants a close with a code.
+func (p peer) closes(code websocket.StatusCode) {
+	p.t.Helper()
+	if kind, m, err := p.Read(p.ctx); websocket.CloseStatus(err) != code {
+		p.t.Fatalf("it says %v %s, %v; expected a close with %d", kind, m, err, code)
+	}
+}
+
+// ask sends a request and gives the answer with its body.
+func ask(t testing.TB, method, url, body string, fields ...string) (*http.Response, string) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(fields); i += 2 {
+		r.Header.Set(fields[i], fields[i+1])
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: await.Patience}
+	res, err := client.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return res, string(b)
+}
+
+// wantAnswer sends a request and wants a status, and a body that has a text.
+func wantAnswer(t testing.TB, status int, text, method, url, body string, fields ...string) *http.Response {
+	t.Helper()
+	res, have := ask(t, method, url, body, fields...)
+	if res.StatusCode != status || !strings.Contains(have, text) {
+		t.Errorf("%s %s: %s %s; expected %d with %s", method, url, res.Status, have, status, text)
+	}
+	return res
+}
+
+// raw is a connection on which a test writes what it wants.
+func raw(t testing.TB, addr, text string) (net.Conn, *bufio.Reader) {
+	t.Helper()
+	nc, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nc.Close() })
+	_ = nc.SetDeadline(time.Now().Add(await.Patience))
+	if _, err := io.WriteString(nc, text); err != nil {
+		t.Fatal(err)
+	}
+	return nc, bufio.NewReader(nc)
+}
+
+// listens waits until a topic has so many subscribers.
+func listens(t testing.TB, h *Hub, name string, n int) {
+	t.Helper()
+	await.True(t, "not all have subscribed or left", func() bool { return h.topics.subscribers(name) == n })
+}
+
+// awaitSubscribed waits until all topics have so many subscribers together.
+func (h *Hub) awaitSubscribed(t testing.TB, n int) {
+	t.Helper()
+	await.True(t, "not all have subscribed", func() bool {
+		all := 0
+		h.topics.each(func(_ string, subscribers int) bool { all += subscribers; return true })
+		return all == n
+	})
+}

@@ -1,0 +1,220 @@
+package hub
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"io"
+	"math/big"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
+)
+
+const frontUsers = `
+user default off
+user ann on >ann's +@pubsub &a*
+user bob on >bob's (+publish &b) (+subscribe &c)
+user carl on cert +subscribe +@pubsub &c
+`
+
+// TestFrontUsers has each way to say who one is, on each route, and what each user may do.
+func TestFrontUsers(t *testing.T) {
+	bearer := func(token string) []string { return []string{"Authorization", "Bearer " + token} }
+	basic := []string{"Authorization", "Basic YW5uOmFubidz"} // ann:ann's
+	rows := []struct {
+		method, path string
+		fields       []string
+		status       int
+		text         string
+	}{
+		{"POST", "/publish?topic=a", nil, 401, errUnknown.Error()},
+		{"GET", "/topics", nil, 401, errUnknown.Error()},
+		{"GET", "/topics/a", nil, 401, errUnknown.Error()},
+		{"GET", "/events?topic=a", nil, 401, errUnknown.Error()},
+		{"GET", "/", nil, 200, "<title>Hub</title>"},
+		{"POST", "/publish?topic=a", bearer("ann's"), 200, `{"receivers":0}`},
+		{"POST", "/publish?topic=a", []string{"Authorization", "bearer  ann's "}, 200, `{"receivers":0}`},
+		{"POST", "/publish?topic=a", basic, 200, `{"receivers":0}`},
+		{"POST", "/publish?topic=a&token=ann's", nil, 200, `{"receivers":0}`},
+		{"POST", "/publish?topic=a&token=ann's", bearer("wrong"), 401, errCredential.Error()},
+		{"POST", "/publish?topic=a&token=", nil, 401, errCredential.Error()},
+		{"POST", "/publish?topic=a", bearer(""), 401, errCredential.Error()},
+		{"POST", "/publish?topic=b", bearer("ann's"), 403, errDenied.Error()},
+		{"POST", "/publish?topic=b", bearer("bob's"), 200, `{"receivers":0}`},
+		{"POST", "/publish?topic=c", bearer("bob's"), 403, errDenied.Error()},
+		{"GET", "/events?topic=b", bearer("ann's"), 403, errDenied.Error()},
+		{"GET", "/events?pattern=a", bearer("ann's"), 403, errDenied.Error()}, // Redis's rule: a* alone
+		{"GET", "/events?topic=a&topic=b", bearer("ann's"), 403, errDenied.Error()},
+		{"GET", "/topics", bearer("ann's"), 200, `"total":0`},
+		{"GET", "/topics", bearer("bob's"), 403, errDenied.Error()},
+		{"GET", "/topics/a", bearer("ann's"), 200, `"subscribers":0`},
+		{"GET", "/topics/c", bearer("bob's"), 403, errDenied.Error()},
+		{"GET", "/ws", nil, 426, ""},
+		{"GET", "/ws?token=wrong", nil, 401, errCredential.Error()},
+	}
+	eachFront(t, func() *Hub { return withUsers(t, frontUsers) }, func(t *testing.T, h *Hub, addr string) {
+		for _, row := range rows {
+			wantAnswer(t, row.status, row.text, row.method, "http://"+addr+row.path, "x", row.fields...)
+		}
+		if r := h.Stats().Refused; r.Credentials != 4 || r.Denied != 7 {
+			t.Errorf("counted %+v", r)
+		}
+
+		p := dialHub(t, addr, "")
+		for _, row := range []struct{ say, hear string }{
+			{`{"op":"ping"}`, `{"op":"pong"}`},
+			{`{"op":"subscribe","topic":"a"}`, `{"op":"error","error":"no permission"}`},
+			{`{"op":"publish","topic":"a","data":"x"}`, `{"op":"error","error":"no permission"}`},
+			{`{"op":"count","topic":"a"}`, `{"op":"error","error":"no permission"}`},
+			{`{"op":"auth","user":"ann","password":"bob's"}`, `{"op":"error","error":"wrong user name or password*`},
+			{`{"op":"subscribe","topic":"a"}`, `{"op":"error","error":"no permission"}`},
+			{`{"op":"auth","user":"ann","password":"ann's","id":1}`, `{"op":"authenticated","user":"ann","id":1}`},
+			{`{"op":"subscribe","topic":"a"}`, `{"op":"subscribed","topic":"a","count":1}`},
+			{`{"op":"subscribe","pattern":"a*"}`, `{"op":"subscribed","pattern":"a*","count":2}`},
+			{`{"op":"subscribe","pattern":"a"}`, `{"op":"error","error":"no permission"}`},
+			{`{"op":"count","topic":"a"}`, `{"op":"count","topic":"a","subscribers":1}`},
+			{`{"op":"auth","token":"bob's"}`, `{"op":"authenticated","user":"bob"}`},
+			{`{"op":"publish","topic":"a","data":"x"}`, `{"op":"error","error":"no permission"}`},
+			{`{"op":"publish","topic":"b","data":"x"}`, `{"op":"published","topic":"b","receivers":0}`},
+			{`{"op":"unsubscribe","topic":"a"}`, `{"op":"unsubscribed","topic":"a","count":1}`},
+		} {
+			p.say(row.say)
+			p.hear(row.hear)
+		}
+		q := dialHub(t, addr, "?token=ann's")
+		q.say(`{"op":"publish","topic":"a","data":"x"}`)
+		q.hear(`{"op":"published","topic":"a","receivers":1}`)
+		p.hear(`{"op":"message","pattern":"a*","topic":"a","data":"x"}`)
+	})
+}
+
+// TestFrontReload closes sockets and streams whose user is gone.
+func TestFrontReload(t *testing.T) {
+	for _, model := range myriad.Models() {
+		t.Run(model, func(t *testing.T) {
+			h := withUsers(t, frontUsers)
+			srv := &myriad.Server{Model: model, Handler: h.Handler()}
+			addr, _ := Serve(t, srv)
+			p := dialHub(t, addr, "?token=ann's")
+			p.say(`{"op":"subscribe","topic":"a"}`)
+			p.hear(`{"op":"subscribed","topic":"a","count":1}`)
+			_, r := raw(t, addr, "GET /events?topic=a&token=ann's HTTP/1.1\r\nHost: localhost\r\n\r\n")
+			listens(t, h, "a", 2)
+			if err := h.Users.Reload(strings.NewReader("user bob on >bob's")); err != nil {
+				t.Fatal(err)
+			}
+			if n, err := h.Enforce(t.Context(), srv); n != 2 || err != nil {
+				t.Errorf("closed %d, %v", n, err)
+			}
+			if _, err := io.ReadAll(r); err != nil {
+				t.Error(err)
+			}
+			if _, m, err := p.Read(p.ctx); err == nil {
+				t.Errorf("the socket goes on with %s", m)
+			}
+		})
+	}
+}
+
+// authority makes certificates.
+type authority struct {
+	t    testing.TB
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+func newAuthority(t testing.TB) *authority {
+	t.Helper()
+	a := &authority{t: t}
+	a.key, a.cert = a.make("authority", nil)
+	return a
+}
+
+// make makes a key and its certificate, which a signs, or itself.
+func (a *authority) make(name string, signer *authority) (*ecdsa.PrivateKey, *x509.Certificate) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	c := &x509.Certificate{
+		SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)},
+		BasicConstraintsValid: true, IsCA: signer == nil, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	parent, by := c, key
+	if signer != nil {
+		parent, by = signer.cert, signer.key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	c, err = x509.ParseCertificate(der)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return key, c
+}
+
+func (a *authority) pair(name string) tls.Certificate {
+	key, cert := a.make(name, a)
+	return tls.Certificate{Certificate: [][]byte{cert.Raw}, PrivateKey: key}
+}
+
+func (a *authority) pool() *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(a.cert)
+	return p
+}
+
+// TestFrontCertificates has clients known by their certificates.
+func TestFrontCertificates(t *testing.T) {
+	a := newAuthority(t)
+	cfg := &tls.Config{Certificates: []tls.Certificate{a.pair("server")}, ClientCAs: a.pool(), ClientAuth: tls.VerifyClientCertIfGiven}
+	for _, model := range myriad.Models() {
+		t.Run(model, func(t *testing.T) {
+			addr, _ := Serve(t, &myriad.Server{Model: model, Handler: withUsers(t, frontUsers).Handler(), TLSConfig: cfg})
+			for name, status := range map[string]int{"carl": 200, "ann": 401, "nobody": 401, "": 401} {
+				client := http.Client{Timeout: await.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: a.pool()}}}
+				if name != "" {
+					client.Transport.(*http.Transport).TLSClientConfig.Certificates = []tls.Certificate{a.pair(name)}
+				}
+				res, err := client.Get("https://" + addr + "/topics/c")
+				if err != nil {
+					t.Fatal(err)
+				}
+				res.Body.Close()
+				if res.StatusCode != status {
+					t.Errorf("%q: %s; expected %d", name, res.Status, status)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+				c, _, err := websocket.Dial(ctx, "wss://"+addr+"/ws", &websocket.DialOptions{HTTPClient: &client})
+				if err != nil {
+					t.Fatal(err)
+				}
+				p := peer{t, ctx, c}
+				p.say(`{"op":"subscribe","topic":"c"}`)
+				if name == "carl" {
+					p.hear(`{"op":"subscribed","topic":"c","count":1}`)
+				} else {
+					p.hear(`{"op":"error","error":"no permission"}`)
+				}
+				_ = c.CloseNow()
+				cancel()
+			}
+		})
+	}
+}

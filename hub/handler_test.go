@@ -1,0 +1,397 @@
+package hub
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/myriadtest"
+)
+
+// array is a command as an array of bulk strings.
+func array(words ...string) string {
+	b := fmt.Appendf(nil, "*%d\r\n", len(words))
+	for _, w := range words {
+		b = appendBulk(b, w)
+	}
+	return string(b)
+}
+
+// confirmation is what version 2 tells of a subscription.
+func confirmation(word, name string, count int) string {
+	return "*3\r\n" + string(appendBulk(appendBulk(nil, word), name)) + ":" + strconv.Itoa(count) + "\r\n"
+}
+
+// confirmations are those of names, which count from n in steps.
+func confirmations(word string, names []string, n, step int) string {
+	var b strings.Builder
+	for i, name := range names {
+		b.WriteString(confirmation(word, name, n+i*step))
+	}
+	return b.String()
+}
+
+// virtual serves a hub without a network.
+func virtual(t testing.TB, h *Hub, l myriad.Limits) *myriadtest.Server {
+	t.Helper()
+	return myriadtest.NewServer(t, &myriad.Server{Handler: h.Handler(), Limits: l})
+}
+
+// expectEmpty fails the test if a topic, pattern or subscription is left.
+func expectEmpty(t testing.TB, h *Hub) {
+	t.Helper()
+	for k := range kind(kinds) {
+		if n := h.tableOf(k).n.Load(); n != 0 {
+			t.Errorf("%d topics of kind %d are left", n, k)
+		}
+		h.tableOf(k).each(func(name string, n int) bool {
+			t.Errorf("%q of kind %d is left, with %d subscribers", name, k, n)
+			return true
+		})
+	}
+	if n := h.subscriptions.Load(); n != 0 {
+		t.Errorf("%d subscriptions are left", n)
+	}
+	h.index.match("a", func(p *topic) { t.Errorf("the pattern %q is left in the index", p.name) })
+}
+
+func TestProtocolErrors(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{MaxMessage: 1000})
+	for in, want := range map[string]struct {
+		text string
+		why  error
+	}{
+		"PING\r\n*1\r\n$1001\r\n":            {"+PONG\r\n-ERR Protocol error: invalid bulk length\r\n", protocolError("invalid bulk length")},
+		"*1\r\n$990\r\n":                     {"-ERR Protocol error: a command of at least 1002 bytes, at most 1000 are allowed\r\n", myriad.ErrMessageTooLong},
+		"*1000\r\n":                          {"-ERR Protocol error: a command of at least 6007 bytes, at most 1000 are allowed\r\n", myriad.ErrMessageTooLong},
+		strings.Repeat("a", 1000):            {"-ERR Protocol error: too big inline request\r\n", protocolError("too big inline request")},
+		"CLIENT REPLY OFF\r\n*x\r\nPING\r\n": {"", protocolError("invalid multibulk length")},
+		"SUBSCRIBE a\r\nPING \"\r\nPING\r\n": {confirmation("subscribe", "a", 1) + "-ERR Protocol error: unbalanced quotes in request\r\n", protocolError("unbalanced quotes in request")},
+		"PING\r\nHost: a\r\nPUBLISH a b\r\n": {"+PONG\r\n", errForeign},
+		"post a\r\nPUBLISH a b\r\n":          {"", errForeign},
+	} {
+		p := s.Dial()
+		p.Send(in)
+		p.Expect(want.text)
+		p.ExpectClosed(want.why)
+		if rest := p.Output(); rest != "" {
+			t.Errorf("%.40q is answered with %q in the end", in, rest)
+		}
+	}
+	expectEmpty(t, h)
+}
+
+// TestHalfSent: what a client has begun to say when it goes is as if it had not.
+func TestHalfSent(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{})
+	in := array("SUBSCRIBE", "a", "b") + array("PSUBSCRIBE", "c*") + array("SSUBSCRIBE", "d") + "UNSUBSCRIBE a\r\n"
+	for n := range len(in) {
+		for _, end := range []func(*myriadtest.Peer){(*myriadtest.Peer).CloseWrite, (*myriadtest.Peer).Reset} {
+			p := s.Dial()
+			if n > 0 {
+				p.Send(in[:n])
+			}
+			end(p)
+			if why, ok := p.Closed(); !ok || why != io.EOF && why != syscall.ECONNRESET {
+				t.Fatalf("behind %d bytes: closed %v, %v", n, ok, why)
+			}
+		}
+	}
+	expectEmpty(t, h)
+}
+
+// TestManyTopics has one command subscribe to more than the connection may be owed at a time.
+func TestManyTopics(t *testing.T) {
+	const n = 4000
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10})
+	names := make([]string, n)
+	for i := range names {
+		names[i] = "topic-" + strconv.Itoa(i)
+	}
+	for _, word := range []string{"subscribe", "psubscribe", "ssubscribe"} {
+		leave := strings.Replace(word, "sub", "unsub", 1)
+		p := s.Dial()
+		p.Send("PING\r\n" + array(append([]string{word}, names...)...))
+		p.Expect("+PONG\r\n")
+		p.Expect(confirmations(word, names, 1, 1))
+		p.Send(array(append([]string{leave}, names[:n/2]...)...) + "PING\r\n" + leave + "\r\n" + leave + "\r\nPING\r\n")
+		p.Expect(confirmations(leave, names[:n/2], n-1, -1))
+		p.Expect("*2\r\n$4\r\npong\r\n$0\r\n\r\n")
+		left := make(map[string]bool)
+		for out := p.Output(); len(left) < n/2; {
+			name := strings.SplitN(out, "\r\n", 6)[4]
+			left[name] = true
+			var ok bool
+			if out, ok = strings.CutPrefix(out, confirmation(leave, name, n/2-len(left))); !ok {
+				t.Fatalf("%d: %.100q", len(left), out)
+			}
+			if len(left) == n/2 && out != "*3\r\n"+string(appendBulk(nil, leave))+"$-1\r\n:0\r\n+PONG\r\n" {
+				t.Errorf("in the end comes %.200q", out)
+			}
+		}
+		expectEmpty(t, h)
+	}
+}
+
+// TestManyTopicsUnread is the same for a client that does not read: what it is owed is
+// bounded, and nobody closes it.
+func TestManyTopicsUnread(t *testing.T) {
+	const n = 4000
+	h := new(Hub)
+	srv := &myriad.Server{Handler: h.Handler(), Limits: myriad.Limits{MaxMessage: 1 << 20, MaxUnsent: 16 << 10}}
+	s := myriadtest.NewServer(t, srv)
+	words := []string{"SUBSCRIBE"}
+	for i := range n {
+		words = append(words, "topic-"+strconv.Itoa(i))
+	}
+	p := s.Dial()
+	p.StopReading()
+	p.Send(array(words...))
+	if left := h.topics.n.Load(); left == 0 || left > n/2 {
+		t.Errorf("the client has %d subscriptions though it has not read the answers; want some, and not most of %d", left, n)
+	}
+	if kept := srv.Stats().Buffered; kept > 1<<20 { // the command itself, and MaxUnsent
+		t.Errorf("%d bytes are kept for one client", kept)
+	}
+	p.StartReading()
+	p.Expect(confirmations("subscribe", words[1:], 1, 1))
+}
+
+// TestSlowReader: a client that sends much and reads late gets all its answers, before it has
+// subscribed and after.
+func TestSlowReader(t *testing.T) {
+	h := new(Hub)
+	srv := &myriad.Server{Handler: h.Handler()}
+	s := myriadtest.NewServer(t, srv)
+	text := strings.Repeat("x", 1000)
+	for _, first := range []string{"", "HELLO 3\r\nSUBSCRIBE a\r\n"} {
+		p := s.Dial()
+		p.Send("CLIENT ID\r\n" + first)
+		p.Output()
+		p.StopReading()
+		const n = 5000
+		p.Send(strings.Repeat(array("ECHO", text), n))
+		if kept := srv.Stats().Buffered; kept > 2<<20 {
+			t.Errorf("%d bytes are kept for a client that does not read", kept)
+		}
+		p.StartReading()
+		if got, want := p.Output(), strings.Repeat(string(appendBulk(nil, text)), n); got != want {
+			why, closed := p.Closed()
+			t.Errorf("first %q: %d bytes of answers, want %d; closed %v, %v", first, len(got), len(want), closed, why)
+		}
+	}
+}
+
+// TestNoRoom: a reply for which there is no room closes the connection, and what was accepted
+// before is sent.
+func TestNoRoom(t *testing.T) {
+	h := new(Hub)
+	s := myriadtest.NewServer(t, &myriad.Server{Handler: h.Handler(), SlowConsumer: myriad.DropMessage,
+		Limits: myriad.Limits{MaxUnsent: 1000, HighWater: 1000}})
+	a, b := s.Dial(), s.Dial()
+	a.Send("SUBSCRIBE a\r\n")
+	a.Output()
+	a.StopReading()
+	b.Send(array("PUBLISH", "a", strings.Repeat("x", 900)) + array("PUBLISH", "a", strings.Repeat("y", 900)))
+	b.Expect(":1\r\n:0\r\n")
+	a.Send(array("PING", strings.Repeat("z", 100)))
+	a.StartReading()
+	a.ExpectClosed(myriad.ErrFull)
+	b.Send("ECHO x\r\nPING " + strings.Repeat("x", 1500) + "\r\n")
+	b.ExpectClosed(myriad.ErrTooLarge)
+	expectEmpty(t, h)
+}
+
+// TestOrder: confirmations, messages and answers come in the order of what they are about.
+func TestOrder(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{})
+	p := s.Dial()
+	p.Send("HELLO 3\r\n")
+	p.Output()
+	p.Send("PING 1\r\nSUBSCRIBE a\r\nPUBLISH a x\r\nPING 2\r\nPUBLISH b y\r\nPSUBSCRIBE *\r\nPUBLISH b z\r\nUNSUBSCRIBE a\r\nPUBLISH a u\r\nPUNSUBSCRIBE *\r\nPUBLISH a v\r\nPING 3\r\n")
+	p.Expect("$1\r\n1\r\n>3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n" +
+		">3\r\n$7\r\nmessage\r\n$1\r\na\r\n$1\r\nx\r\n:1\r\n$1\r\n2\r\n:0\r\n" +
+		">3\r\n$10\r\npsubscribe\r\n$1\r\n*\r\n:2\r\n>4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\nb\r\n$1\r\nz\r\n:1\r\n" +
+		">3\r\n$11\r\nunsubscribe\r\n$1\r\na\r\n:1\r\n>4\r\n$8\r\npmessage\r\n$1\r\n*\r\n$1\r\na\r\n$1\r\nu\r\n:1\r\n" +
+		">3\r\n$12\r\npunsubscribe\r\n$1\r\n*\r\n:0\r\n:0\r\n$1\r\n3\r\n")
+	if rest := p.Output(); rest != "" {
+		t.Errorf("in the end comes %q", rest)
+	}
+}
+
+// TestDrain: a subscriber is told nothing, and closed.
+func TestDrain(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{})
+	p := s.Dial()
+	p.Send("SUBSCRIBE a\r\n")
+	p.Output()
+	s.Drain()
+	p.ExpectClosed(myriad.ErrServerClosed)
+	if out := p.Output(); out != "" {
+		t.Errorf("a subscriber is told %q", out)
+	}
+	expectEmpty(t, h)
+}
+
+func TestClientList(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{})
+	a, b := s.Dial(), s.Dial()
+	a.Send("HELLO 3 SETNAME ann\r\nSUBSCRIBE a b\r\nPSUBSCRIBE c*\r\nSSUBSCRIBE d e f\r\n")
+	a.Output()
+	b.Send("CLIENT LIST TYPE pubsub\r\nPING\r\n")
+	line := fmt.Sprintf("id=1 addr=%s laddr=unix:0 name=ann flags=P db=0 sub=2 psub=1 ssub=3 multi=-1 omem=0 dropped=0 user=default redir=-1 resp=3\n", a.Addr())
+	b.Expect("$" + strconv.Itoa(len(line)) + "\r\n" + line + "\r\n+PONG\r\n")
+}
+
+// TestClientListTooLong answers an error instead of part of a list.
+func TestClientListTooLong(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{MaxUnsent: 4000})
+	p := s.Dial()
+	p.Send("PING\r\n")
+	for range 20 {
+		s.Dial().Send("PING\r\n")
+	}
+	p.Output()
+	p.Send("CLIENT LIST\r\nCLIENT LIST ID 1\r\n")
+	p.Expect("-ERR the list of 21 clients would have more than 1000 bytes; ask for some by TYPE or ID\r\n")
+	p.Expect("$")
+}
+
+// TestManyNames: topics that are too many for an event loop are listed by a goroutine.
+func TestManyNames(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{})
+	a, b := s.Dial(), s.Dial()
+	words := []string{"SUBSCRIBE"}
+	for i := range maxTopicsAtOnce + 1 {
+		words = append(words, "t"+strconv.Itoa(i))
+	}
+	a.Send(array(words...))
+	b.Send("PUBSUB CHANNELS\r\nPUBSUB CHANNELS t1000\r\nPING\r\n")
+	b.Expect("*" + strconv.Itoa(len(words)-1) + "\r\n")
+	var names []string
+	await.True(t, "the answers behind the list come", func() bool {
+		s.Advance(0)
+		names = append(names, b.Output())
+		return strings.HasSuffix(names[len(names)-1], "*1\r\n$5\r\nt1000\r\n+PONG\r\n")
+	})
+	lines := strings.Split(strings.Join(names, ""), "\r\n")
+	for _, name := range words[1:] {
+		if !slices.Contains(lines, name) {
+			t.Errorf("the list is without %s", name)
+		}
+	}
+
+	small := virtual(t, h, myriad.Limits{MaxUnsent: 4000})
+	c := small.Dial()
+	c.Send("PUBSUB CHANNELS\r\nPUBSUB CHANNELS t1000\r\n")
+	c.Expect("-ERR the answer would have more than 1000 bytes; ask with a pattern that fewer topics match\r\n*1\r\n$5\r\nt1000\r\n")
+}
+
+// TestLaterBound has as many clients ask for lists as may, and one more.
+func TestLaterBound(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{})
+	h.walks.turn.Lock()
+	var peers []*myriadtest.Peer
+	for range maxLater {
+		p := s.Dial()
+		p.Send("CLIENT LIST ID 1\r\nPING\r\n")
+		peers = append(peers, p)
+	}
+	p := s.Dial()
+	p.Send("CLIENT LIST ID 1\r\nPING\r\n")
+	p.Expect("-BUSY too many clients ask for lists; try again\r\n+PONG\r\n")
+	h.walks.turn.Unlock()
+	for _, p := range peers {
+		p.Expect("$")
+		await.True(t, "the answer behind the list comes", func() bool {
+			s.Advance(0)
+			return strings.HasSuffix(p.Output(), "+PONG\r\n")
+		})
+	}
+	p.Send("CLIENT LIST ID 1\r\n")
+	p.Expect("$")
+}
+
+// TestDrainWaitsForList: who has asked for a list gets it, though the server ends.
+func TestDrainWaitsForList(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{})
+	h.walks.turn.Lock()
+	p := s.Dial()
+	p.Send("CLIENT KILL ID 999\r\n")
+	s.Drain()
+	s.Advance(time.Second)
+	if why, ok := p.Closed(); ok {
+		t.Fatalf("the connection has closed: %v", why)
+	}
+	h.walks.turn.Unlock()
+	p.Expect(":0\r\n")
+	p.ExpectClosed(myriad.ErrServerClosed)
+}
+
+// TestClientKill: who closes all connections gets the answer.
+func TestClientKill(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{})
+	a, b, c := s.Dial(), s.Dial(), s.Dial()
+	a.Send("SUBSCRIBE a\r\n")
+	a.Output()
+	b.Send("CLIENT KILL TYPE pubsub\r\nPUBSUB NUMSUB a\r\n")
+	b.Expect(":1\r\n*2\r\n$1\r\na\r\n:0\r\n")
+	a.ExpectClosed(myriad.ErrClosedByOperator)
+	c.Send("PING\r\n")
+	c.Output()
+	b.Send("CLIENT KILL SKIPME no TYPE normal\r\nPING\r\n")
+	b.Expect(":2\r\n")
+	b.ExpectClosed(myriad.ErrClosedByOperator)
+	c.ExpectClosed(myriad.ErrClosedByOperator)
+	if out := b.Output(); out != "" {
+		t.Errorf("behind the answer comes %q", out)
+	}
+	expectEmpty(t, h)
+}
+
+// TestQuit: a client that has quit is no subscriber any more, though it does not close.
+func TestQuit(t *testing.T) {
+	h := new(Hub)
+	s := virtual(t, h, myriad.Limits{})
+	a := s.Dial()
+	a.Send("SUBSCRIBE a\r\nPSUBSCRIBE *\r\nQUIT\r\nPING\r\n")
+	if out := a.Output(); !strings.HasSuffix(out, ":2\r\n+OK\r\n") {
+		t.Errorf("QUIT behind subscriptions: %q", out)
+	}
+	expectEmpty(t, h)
+	a.ExpectClosed(nil)
+}
+
+// TestDetails: what few sessions need they have only as long as they need it.
+func TestDetails(t *testing.T) {
+	var s respSession
+	u := turn{respSession: &s}
+	u.setName([]byte("ann"))
+	u.detail(true, func(d *details) { d.done = 3 })
+	u.setName(nil)
+	if s.details == nil || s.done != 3 || s.name != "" {
+		t.Fatalf("details %+v", s.details)
+	}
+	u.detail(false, func(d *details) { d.done = 0 })
+	if s.details != nil {
+		t.Errorf("details %+v are left", s.details)
+	}
+}

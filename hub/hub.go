@@ -1,0 +1,243 @@
+// Package hub is publish/subscribe for a million subscribers on one machine: clients of the
+// Redis protocol, WebSockets and server-sent events meet on the same topics, on one port.
+//
+// It is an application of package myriad's public API. A subscriber takes no goroutine, and
+// a message is encoded once for all who get it in the same form:
+//
+//	h := &hub.Hub{}
+//	srv := &myriad.Server{Addr: ":6379", Handler: h.Handler()}
+//	err := srv.ListenAndServe(ctx)
+//
+// Messages are kept for nobody: who is not subscribed when one is published does not get it,
+// but for the last value of a topic where Limits.LastValues asks for it.
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad"
+)
+
+// Hub is a set of topics and their subscribers. Its fields are not changed once it serves.
+// The zero value is useful. Its methods are safe for concurrent use.
+type Hub struct {
+	// Limits bound what clients may ask for.
+	Limits Limits
+	// Users are who may come in. The default is nil: everybody may, and may do everything.
+	Users *Users
+	// Origins are sites whose pages may use the hub from a browser, such as
+	// "https://example.com", beside the pages that it serves itself.
+	Origins []string
+
+	topics, patterns, shards table
+	index                    patternIndex // of patterns
+	last                     lastValues
+	posts                    paces // of addresses that publish by HTTP
+	counters
+	looking sync.Mutex   // for slow subscribers
+	ran     atomic.Int64 // commands
+	walks   walks
+	front   front
+}
+
+// Check says what is wrong with the hub's fields: its error wraps myriad.ErrBadConfig. A hub
+// of which it says something does not serve.
+func (h *Hub) Check() error {
+	if err := h.Limits.check(); err != nil {
+		return err
+	}
+	return new(front).trust(h.Origins)
+}
+
+// Errors of subscribing and publishing. Front ends tell them to their clients.
+var (
+	errNoName        = errors.New("a topic needs a name")
+	errLongName      = errors.New("the name of the topic is too long")
+	errLongMessage   = errors.New("the message is too long")
+	errSubscriptions = errors.New("the client has too many subscriptions")
+	errSubscribers   = errors.New("the topic has too many subscribers")
+	errTopics        = errors.New("there are too many topics")
+	errRate          = errors.New("the client publishes too fast")
+)
+
+// Publish sends a message to all subscribers of a topic, and of patterns that match it. It
+// says to how many it is on its way. It does not wait for them. Messages that one goroutine
+// publishes to a topic arrive in the order of its calls.
+func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
+	return h.publishKind(topicKind, name, message)
+}
+
+func (h *Hub) publishKind(k kind, name string, message []byte) (receivers int, err error) {
+	if err := h.checkName(name); err != nil {
+		return 0, h.refuse(err)
+	}
+	if most := h.Limits.maxMessage(); len(message) > most {
+		return 0, h.refuse(fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongMessage, len(message), most))
+	}
+	var sent, full int
+	if k == shardKind {
+		if t := h.shards.find(name); t != nil {
+			sent, full = t.send(name, message)
+		}
+	} else {
+		sent, full = h.send(name, message)
+		if h.patterns.n.Load() > 0 {
+			h.index.match(name, func(p *topic) {
+				n, no := p.send(name, message)
+				sent, full = sent+n, full+no
+			})
+		}
+	}
+	h.published.Add(1)
+	h.delivered.Add(int64(sent))
+	h.dropped.Add(int64(full))
+	return sent, nil
+}
+
+// send sends a message to the subscribers of its topic.
+func (h *Hub) send(name string, message []byte) (sent, full int) {
+	if h.Limits.LastValues > 0 {
+		order := h.last.orderOf(name)
+		order.Lock()
+		defer order.Unlock()
+		h.last.keep(name, message, h.Limits)
+	}
+	if t := h.topics.find(name); t != nil {
+		return t.send(name, message)
+	}
+	return 0, 0
+}
+
+// publish is Publish for a client.
+func (h *Hub) publish(c *client, name string, message []byte) (receivers int, err error) {
+	return h.publishFor(c, topicKind, name, message)
+}
+
+func (h *Hub) publishFor(c *client, k kind, name string, message []byte) (receivers int, err error) {
+	if k == shardKind && !c.user.maySpublish(name) || k != shardKind && !c.user.mayPublish(name) {
+		return 0, h.refuse(errDenied)
+	}
+	if rate := h.Limits.PublishRate; rate > 0 && !c.withMore().pace.take(time.Now(), rate) {
+		return 0, h.refuse(tooFast(rate))
+	}
+	return h.publishKind(k, name, message)
+}
+
+// post is Publish for a user who is no client, by an address.
+func (h *Hub) post(u *user, from netip.Addr, name string, message []byte) (receivers int, err error) {
+	if !u.mayPublish(name) {
+		return 0, h.refuse(errDenied)
+	}
+	if rate := h.Limits.PublishRate; rate > 0 && !h.posts.take(from, time.Now(), rate) {
+		return 0, h.refuse(tooFast(rate))
+	}
+	return h.Publish(name, message)
+}
+
+func tooFast(rate int) error {
+	return fmt.Errorf("%w: at most %d messages a second are allowed", errRate, rate)
+}
+
+func (h *Hub) checkName(name string) error {
+	switch most := h.Limits.maxName(); {
+	case name == "":
+		return errNoName
+	case len(name) > most:
+		return fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongName, len(name), most)
+	}
+	return nil
+}
+
+// subscribe has a client get what is published to a topic. joined is called, with the number
+// of the client's subscriptions, before any message can be on its way to it, whether it is a
+// new subscription or not. Right behind it goes the topic's newest message, if it is kept and
+// the subscription is new. It is for one call at a time of each client.
+func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined func(count int)) error {
+	if c.subscribed(k, name) {
+		joined(c.counted(k))
+		return nil
+	}
+	t, err := h.join(c, k, name)
+	if err != nil {
+		return h.refuse(err)
+	}
+	if k == patternKind {
+		h.index.add(t)
+	}
+	c.add(t)
+	h.subscriptions.Add(1)
+	if k == topicKind && h.Limits.LastValues > 0 {
+		order := h.last.orderOf(name)
+		order.Lock()
+		defer order.Unlock()
+	}
+	joined(c.counted(k))
+	if k == topicKind && h.Limits.LastValues > 0 {
+		h.sendLast(c, ref, t)
+	}
+	t.group(c.format).Add(ref)
+	return nil
+}
+
+// join counts a client in among a topic's subscribers, if it may be one.
+func (h *Hub) join(c *client, k kind, name string) (*topic, error) {
+	if err := h.checkName(name); err != nil {
+		return nil, err
+	}
+	if !c.user.maySubscribe(k, name) {
+		return nil, errDenied
+	}
+	if most := h.Limits.maxSubscriptions(); c.count() >= most {
+		return nil, fmt.Errorf("%w: at most %d are allowed", errSubscriptions, most)
+	}
+	return h.tableOf(k).join(name, k, c.format, h.Limits)
+}
+
+// sendLast sends a topic's newest message to a client.
+func (h *Hub) sendLast(c *client, ref myriad.Ref, t *topic) {
+	message, ok := h.last.of(t.name)
+	if !ok {
+		return
+	}
+	b := buffers.Get().(*[]byte)
+	defer putBuffer(b)
+	*b = c.format.append((*b)[:0], t, t.name, []byte(message))
+	switch err := ref.Send(*b); {
+	case err == nil:
+		h.delivered.Add(1)
+	case !errors.Is(err, myriad.ErrClosed):
+		h.dropped.Add(1)
+	}
+}
+
+// unsubscribe ends a subscription. It reports whether there was one.
+func (h *Hub) unsubscribe(c *client, ref myriad.Ref, k kind, name string) bool {
+	t := c.remove(k, name)
+	if t == nil {
+		return false
+	}
+	h.subscriptions.Add(-1)
+	t.group(c.format).Remove(ref)
+	if h.tableOf(k).leave(t) && k == patternKind {
+		h.index.remove(t)
+	}
+	return true
+}
+
+// closed ends all subscriptions of a client.
+func (h *Hub) closed(c *client, ref myriad.Ref) {
+	for k := range kind(kinds) {
+		for _, name := range c.names(k) {
+			h.unsubscribe(c, ref, k, name)
+		}
+	}
+}
+
+func (h *Hub) tableOf(k kind) *table {
+	return [kinds]*table{topicKind: &h.topics, patternKind: &h.patterns, shardKind: &h.shards}[k]
+}

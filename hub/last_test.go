@@ -1,0 +1,118 @@
+package hub
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Who subscribes to a topic gets its newest message right behind the confirmation, once; a
+// pattern's subscribers do not.
+func TestLastValue(t *testing.T) {
+	eachFront(t, func() *Hub { return &Hub{Limits: Limits{LastValues: 10}} }, func(t *testing.T, h *Hub, addr string) {
+		publish := func(message string, want int) {
+			t.Helper()
+			if n, err := h.Publish("a", []byte(message)); n != want || err != nil {
+				t.Fatalf("%d receivers, %v; want %d", n, err, want)
+			}
+		}
+		publish("1", 0)
+		publish("2", 0)
+		p := dialHub(t, addr, "")
+		p.say(`{"op":"subscribe","pattern":"a*"}`)
+		p.hear(`{"op":"subscribed","pattern":"a*",*`)
+		p.say(`{"op":"subscribe","topic":"b"}`)
+		p.hear(`{"op":"subscribed","topic":"b",*`)
+		p.say(`{"op":"subscribe","topic":"a"}`)
+		p.hear(`{"op":"subscribed","topic":"a",*`)
+		p.hear(`{"op":"message","topic":"a","data":"2"}`)
+		p.say(`{"op":"subscribe","topic":"a"}`)
+		p.hear(`{"op":"subscribed","topic":"a",*`)
+		p.say(`{"op":"unsubscribe","pattern":"a*"}`)
+		p.hear(`{"op":"unsubscribed","pattern":"a*",*`)
+		publish("3", 1)
+		p.hear(`{"op":"message","topic":"a","data":"3"}`)
+		if s := h.Stats(); s.Published != 3 || s.Delivered != 2 || s.LastValues != 1 || s.LastValueBytes != 2 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// While messages are published, who subscribes gets one, and each behind it, once.
+func TestLastValueGapless(t *testing.T) {
+	const messages, peers = 2000, 8
+	eachFront(t, func() *Hub { return &Hub{Limits: Limits{LastValues: 1}} }, func(t *testing.T, h *Hub, addr string) {
+		var all []peer
+		for range peers {
+			all = append(all, dialHub(t, addr, ""))
+		}
+		var work sync.WaitGroup
+		work.Go(func() {
+			for i := range messages {
+				if _, err := h.Publish("a", fmt.Appendf(nil, "%04d", i)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		defer work.Wait()
+		for _, p := range all {
+			p.say(`{"op":"subscribe","topic":"a"}`)
+		}
+		for _, p := range all {
+			p.hear(`{"op":"subscribed",*`)
+			_, first, err := p.Read(p.ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var from int
+			if _, err := fmt.Sscanf(string(first), `{"op":"message","topic":"a","data":"%d"}`, &from); err != nil {
+				t.Fatalf("%s: %v", first, err)
+			}
+			for i := from + 1; i < messages; i++ {
+				p.hear(fmt.Sprintf(`{"op":"message","topic":"a","data":"%04d"}`, i))
+			}
+		}
+	})
+}
+
+// What is kept has a bound, in topics and in bytes: those go that were not used for longest.
+func TestLastValueBounds(t *testing.T) {
+	kept := func(h *Hub) string {
+		var names []string
+		for v := h.last.newest; v != nil; v = v.older {
+			names = append(names, v.name+v.message)
+		}
+		return strings.Join(names, " ")
+	}
+	for _, c := range []struct {
+		limits  Limits
+		script  string // topic, and message; a topic alone is subscribed to
+		want    string
+		evicted int64
+	}{
+		{Limits{LastValues: 2}, "a1 b2 c3", "c3 b2", 1},
+		{Limits{LastValues: 2}, "a1 b2 a3 c4", "c4 a3", 1},
+		{Limits{LastValues: 2}, "a1 b2 a c3", "c3 a1", 1},
+		{Limits{LastValues: 9, LastValueBytes: 6}, "a1 b2 c3 d4", "d4 c3 b2", 1},
+		{Limits{LastValues: 9, LastValueBytes: 6}, "a1 b2 c3 d4444", "d4444", 3},
+		{Limits{LastValues: 9, LastValueBytes: 6}, "a1 b2 a666666 b", "b2", 1},
+		{Limits{}, "a1 b2 a", "", 0},
+	} {
+		h := &Hub{Limits: c.limits}
+		for step := range strings.FieldsSeq(c.script) {
+			if len(step) == 1 {
+				if err := h.subscribed(&client{user: anyone}, topicKind, step); err != nil {
+					t.Fatal(err)
+				}
+			} else if _, err := h.Publish(step[:1], []byte(step[1:])); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s := h.Stats()
+		if have := kept(h); have != c.want || s.Evicted != c.evicted || s.LastValues != int64(len(strings.Fields(have))) ||
+			s.LastValueBytes != int64(len(strings.ReplaceAll(have, " ", ""))) {
+			t.Errorf("%+v, %s: kept is %q, %+v; want %q, %d evicted", c.limits, c.script, have, s, c.want, c.evicted)
+		}
+	}
+}

@@ -1,0 +1,226 @@
+package hub
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/myriadtest"
+)
+
+// A limit that can't be is an error that names it, and what was expected.
+func TestCheck(t *testing.T) {
+	if err := new(Hub).Check(); err != nil {
+		t.Errorf("a hub without limits: %v", err)
+	}
+	for want, l := range map[string]Limits{
+		"MaxMessage is -1":            {MaxMessage: -1},
+		"MaxMessage is 1073741825":    {MaxMessage: 1<<30 + 1},
+		"MaxTopics is -1":             {MaxTopics: -1},
+		"MaxName is 65537":            {MaxName: 65537},
+		"MaxSubscriptions is -5":      {MaxSubscriptions: -5},
+		"MaxSubscribers is -5":        {MaxSubscribers: -5},
+		"PublishRate is 1000000001":   {PublishRate: 1_000_000_001},
+		"LastValues is -1":            {LastValues: -1},
+		"LastValueBytes is -1":        {LastValues: 1, LastValueBytes: -1},
+		"LastValueBytes is 7 without": {LastValueBytes: 7},
+	} {
+		err := (&Hub{Limits: l}).Check()
+		if !errors.Is(err, myriad.ErrBadConfig) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "expected") {
+			t.Errorf("%+v: %v; want a bad configuration, %q", l, err, want)
+		}
+	}
+}
+
+// subscribed subscribes a client that has no connection.
+func (h *Hub) subscribed(c *client, k kind, name string) error {
+	return h.subscribe(c, myriad.Ref{}, k, name, func(int) {})
+}
+
+// Each limit is reached: what is beyond it is refused, with an error that says it, and
+// counted; the rest goes on, and what was refused leaves nothing behind.
+func TestLimits(t *testing.T) {
+	full := func(h *Hub, names ...string) *client {
+		c := &client{user: anyone}
+		for _, name := range names {
+			if err := h.subscribed(c, topicKind, name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return c
+	}
+	for want, row := range map[error]struct {
+		limits  Limits
+		beyond  func(h *Hub) error
+		refused Refused
+	}{
+		errNoName: {Limits{}, func(h *Hub) error { _, err := h.Publish("", nil); return err }, Refused{Names: 1}},
+		errLongName: {Limits{MaxName: 3}, func(h *Hub) error {
+			full(h, "abc")
+			return h.subscribed(&client{user: anyone}, patternKind, "abcd")
+		}, Refused{Names: 1}},
+		errLongMessage: {Limits{MaxMessage: 3}, func(h *Hub) error {
+			if _, err := h.Publish("a", []byte("123")); err != nil {
+				t.Error(err)
+			}
+			_, err := h.Publish("a", []byte("1234"))
+			return err
+		}, Refused{Messages: 1}},
+		errSubscriptions: {Limits{MaxSubscriptions: 2}, func(h *Hub) error {
+			c := full(h, "a", "b")
+			if err := h.subscribed(c, topicKind, "b"); err != nil {
+				t.Errorf("subscribing once more: %v", err)
+			}
+			return h.subscribed(c, patternKind, "c")
+		}, Refused{Subscriptions: 1}},
+		errSubscribers: {Limits{MaxSubscribers: 2}, func(h *Hub) error {
+			full(h, "a")
+			full(h, "a", "b")
+			return h.subscribed(&client{user: anyone}, topicKind, "a")
+		}, Refused{Subscribers: 1}},
+		errTopics: {Limits{MaxTopics: 2}, func(h *Hub) error {
+			full(h, "a", "b")
+			if err := h.subscribed(&client{user: anyone}, patternKind, "a*"); err != nil {
+				t.Errorf("a pattern: %v", err)
+			}
+			return h.subscribed(full(h, "a"), topicKind, "c")
+		}, Refused{Topics: 1}},
+		errDenied: {Limits{}, func(h *Hub) error {
+			_, err := h.publish(&client{}, "a", nil)
+			if err == nil {
+				t.Error("a client without a user publishes")
+			}
+			return h.subscribed(&client{}, topicKind, "a")
+		}, Refused{Denied: 2}},
+	} {
+		h := &Hub{Limits: row.limits}
+		if err := row.beyond(h); !errors.Is(err, want) {
+			t.Errorf("%+v: %v, want %v", row.limits, err, want)
+		}
+		if s := h.Stats(); s.Refused != row.refused {
+			t.Errorf("%v is counted as %+v, want %+v", want, s.Refused, row.refused)
+		}
+	}
+}
+
+// A client, and an address that publishes by HTTP, publishes so many messages a second.
+func TestPublishRate(t *testing.T) {
+	const rate = 3
+	synctest.Test(t, func(t *testing.T) {
+		h := &Hub{Limits: Limits{PublishRate: rate}}
+		c := &client{user: anyone}
+		from := netip.MustParseAddr("2001:db8::1")
+		publish := map[string]func() error{
+			"client": func() error { _, err := h.publish(c, "a", nil); return err },
+			"post":   func() error { _, err := h.post(anyone, from, "a", nil); from = from.Next(); return err },
+		}
+		for who, publish := range publish {
+			time.Sleep(time.Hour)
+			for range rate {
+				if err := publish(); err != nil {
+					t.Fatalf("%s: %v", who, err)
+				}
+			}
+			if err := publish(); !errors.Is(err, errRate) {
+				t.Fatalf("%s, message %d at once: %v, want %v", who, rate+1, err, errRate)
+			}
+			time.Sleep(time.Second/rate + 1)
+			if err := publish(); err != nil {
+				t.Errorf("%s, a third of a second later: %v", who, err)
+			}
+			if err := publish(); !errors.Is(err, errRate) {
+				t.Errorf("%s, another: %v, want %v", who, err, errRate)
+			}
+		}
+		if _, err := h.post(anyone, netip.MustParseAddr("2001:db8:0:1::"), "a", nil); err != nil {
+			t.Errorf("another network: %v", err)
+		}
+		if _, err := h.publish(&client{user: anyone}, "a", nil); err != nil {
+			t.Errorf("another client: %v", err)
+		}
+		if s := h.Stats(); s.Refused.Rate != 4 || s.Published != 2*(rate+1)+2 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// Addresses whose pace is known are bounded: those that are quiet go first.
+func TestPaces(t *testing.T) {
+	var ps paces
+	begin := time.Now()
+	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
+	for i := range 2 * maxPaces {
+		if !ps.take(address(i), begin.Add(time.Duration(i)*time.Millisecond), 1000) {
+			t.Fatalf("address %d is refused", i)
+		}
+		if len(ps.of) > maxPaces {
+			t.Fatalf("%d addresses are known, want %d at most", len(ps.of), maxPaces)
+		}
+	}
+	for i := range 2 * maxPaces {
+		ps.take(address(i), begin.Add(time.Hour), 1)
+	}
+	if len(ps.of) > maxPaces {
+		t.Errorf("%d busy addresses are known, want %d at most", len(ps.of), maxPaces)
+	}
+}
+
+// A client's subscriptions are what it has subscribed to and not left, whichever was first.
+func TestClient(t *testing.T) {
+	h := &Hub{}
+	c := &client{user: anyone}
+	for i := range 5 {
+		for _, k := range []kind{topicKind, patternKind} {
+			if err := h.subscribed(c, k, fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for i := range 5 {
+		if n := c.count(); n != 10-2*i || h.Stats().Subscriptions != int64(n) {
+			t.Fatalf("%d subscriptions, %+v; want %d", n, h.Stats(), 10-2*i)
+		}
+		for _, k := range []kind{patternKind, topicKind} {
+			if !h.unsubscribe(c, myriad.Ref{}, k, fmt.Sprint(i)) || h.unsubscribe(c, myriad.Ref{}, k, fmt.Sprint(i)) {
+				t.Errorf("subscription %d, of kind %d, ended not once", i, k)
+			}
+		}
+	}
+	if *c != (client{user: anyone}) {
+		t.Errorf("what is left of it: %+v", c)
+	}
+	if s := h.Stats(); s != (Stats{}) {
+		t.Errorf("what is left: %+v", s)
+	}
+}
+
+// Heartbeats are for WebSockets and streams: a Redis client gets none, and is not closed for its
+// silence.
+func TestHeartbeat(t *testing.T) {
+	s := myriadtest.NewServer(t, &myriad.Server{
+		Handler: new(Hub).Handler(), Heartbeat: myriad.Heartbeat{Interval: time.Second, MaxMissed: 1},
+	})
+	redis, socket, stream := s.Dial(), s.Dial(), s.Dial()
+	redis.Send("SUBSCRIBE a\r\n")
+	redis.Expect("*3\r\n$9\r\nsubscribe\r\n$1\r\na\r\n:1\r\n")
+	socket.Send("GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n" +
+		"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+	stream.Send("GET /events?topic=a HTTP/1.1\r\nHost: x\r\n\r\n")
+	socket.Output()
+	stream.Output()
+	s.Advance(1500 * time.Millisecond)
+	socket.Expect("\x89\x00")
+	stream.Expect(":\n\n")
+	s.Advance(time.Minute)
+	if why, closed := redis.Closed(); closed {
+		t.Fatalf("the Redis client is closed: %v", why)
+	}
+	redis.Send("PING\r\n")
+	redis.Expect("*2\r\n$4\r\npong\r\n$0\r\n\r\n")
+	socket.ExpectClosed(myriad.ErrHeartbeatTimeout)
+}

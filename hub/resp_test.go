@@ -1,0 +1,243 @@
+package hub
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"github.com/myriad-go/myriad"
+)
+
+// parsed is what a reader makes of an input: commands, each as its quoted arguments, and what
+// ends them.
+func parsed(in string, s sizes) string {
+	var b strings.Builder
+	r := reader{sizes: s}
+	for rest := []byte(in); len(rest) > 0; {
+		var at scan
+		n, err := r.next(rest, &at)
+		if n == 0 {
+			fmt.Fprintf(&b, "%v", err)
+			break
+		}
+		fmt.Fprintf(&b, "%q ", r.args)
+		rest = rest[n:]
+	}
+	return b.String()
+}
+
+// parsedInParts is parsed for an input that comes in parts of so many bytes. Each command is
+// looked at as a connection does it: from its beginning, with more behind it each time.
+func parsedInParts(t *testing.T, in string, s sizes, part int) string {
+	var b strings.Builder
+	r := reader{sizes: s}
+	var at scan
+	var rest []byte
+	for in != "" {
+		n := min(part, len(in))
+		rest, in = append(rest, in[:n]...), in[n:]
+		for len(rest) > 0 {
+			before := at
+			n, err := r.next(rest, &at)
+			if err != nil {
+				fmt.Fprintf(&b, "%v", err)
+				return b.String()
+			}
+			if n == 0 {
+				if at.pos < before.pos {
+					t.Fatalf("the reader was at %d of the command and is at %d", before.pos, at.pos)
+				}
+				if len(rest) > s.message {
+					t.Fatalf("%d bytes are kept of a command, at most %d are allowed", len(rest), s.message)
+				}
+				break
+			}
+			if at != (scan{}) {
+				t.Fatalf("behind a command the reader is at %v", at)
+			}
+			fmt.Fprintf(&b, "%q ", r.args)
+			rest = rest[n:]
+		}
+	}
+	if len(rest) > 0 {
+		b.WriteString("<nil>")
+	}
+	return b.String()
+}
+
+const wrong = "hub: the client broke the Redis protocol: "
+
+// readings are inputs, and what they mean to a reader of 2,000 bytes.
+var readings = []struct{ in, want string }{
+	{"*1\r\n$4\r\nPING\r\n", `["PING"] `},
+	{"*2\r\n$4\r\nPING\r\n$0\r\n\r\n", `["PING" ""] `},
+	{"*2\r\n$1\r\n\r\r\n$2\r\n\r\n\r\n", `["\r" "\r\n"] `},
+	{"*0\r\n*-1\r\n*1\r\n$1\r\na\r\n", `[] [] ["a"] `},
+	{"PING\r\nPING\n\r\n \t\n", `["PING"] ["PING"] [] [] `},
+	{"*", "<nil>"},
+	{"*1\r", "<nil>"},
+	{"*1\r\n$4\r\nPIN", "<nil>"},
+	{"*1\r\n$4\r\nPING\r", "<nil>"},
+	{"PING", "<nil>"},
+	{"*1\r\n$1\r\na\r\nPING", `["a"] <nil>`},
+
+	{"*\r\n", wrong + "invalid multibulk length"},
+	{"*1\rx", wrong + "invalid multibulk length"},
+	{"*+1\r\n", wrong + "invalid multibulk length"},
+	{"*01\r\n", wrong + "invalid multibulk length"},
+	{"*-0\r\n", wrong + "invalid multibulk length"},
+	{"*1x\r\n", wrong + "invalid multibulk length"},
+	{"*1048577\r\n", wrong + "invalid multibulk length"},
+	{"*9999999999999999999\r\n", wrong + "invalid multibulk length"},
+	{"*" + strings.Repeat("1", 40), wrong + "invalid multibulk length"},
+	{"*1\r\nPING\r\n", wrong + "expected '$', got 'P'"},
+	{"*1\r\n$x\r\n", wrong + "invalid bulk length"},
+	{"*1\r\n$-1\r\n", wrong + "invalid bulk length"},
+	{"*1\r\n$2001\r\n", wrong + "invalid bulk length"},
+	{"*1\r\n$1990\r\n", wrong + "a command of at least 2003 bytes, at most 1999 are allowed"},
+	{"*400\r\n", wrong + "a command of at least 2406 bytes, at most 1999 are allowed"},
+	{"*1\r\n$1\r\nab\r\n", wrong + "expected CRLF behind a bulk string"},
+	{strings.Repeat("a", 1998) + "\n", `["` + strings.Repeat("a", 1998) + `"] `},
+	{strings.Repeat("a", 1999) + "\n", wrong + "too big inline request"},
+	{strings.Repeat("a", 5000), wrong + "too big inline request"},
+
+	{`a "b c" 'd e'` + "\n", `["a" "b c" "d e"] `},
+	{`"" ''` + "\r\n", `["" ""] `},
+	{`"\x41\x4g\n\r\t\a\b\"\\\q"` + "\n", `["Ax4g\n\r\t\a\b\"\\q"] `},
+	{`'\'\n"'` + "\n", `["'\\n\""] `},
+	{`a"b"` + "\n", `["ab"] `},
+	{`"a" "` + "\n", wrong + "unbalanced quotes in request"},
+	{`"a"b` + "\n", wrong + "unbalanced quotes in request"},
+	{`'a` + "\n", wrong + "unbalanced quotes in request"},
+	{`"a\` + "\n", wrong + "unbalanced quotes in request"},
+}
+
+func TestReader(t *testing.T) {
+	s := sizesFor(1999, false)
+	for _, row := range readings {
+		if got := parsed(row.in, s); got != row.want {
+			t.Errorf("%.60q is read as\n%.200s\nwant\n%.200s", row.in, got, row.want)
+		}
+		for part := 1; part <= len(row.in); part++ {
+			if got := parsedInParts(t, row.in, s, part); got != row.want {
+				t.Fatalf("%.60q in parts of %d bytes is read as\n%.200s\nwant\n%.200s", row.in, part, got, row.want)
+			}
+		}
+	}
+}
+
+// TestStrangers: who has yet to say who it is may send little.
+func TestStrangers(t *testing.T) {
+	s := sizesFor(1<<20, true)
+	for in, want := range map[string]string{
+		"*11\r\n":                   "unauthenticated multibulk length",
+		"*1048577\r\n":              "invalid multibulk length",
+		"*1\r\n$16385\r\n":          "unauthenticated bulk length",
+		"*10\r\n$16384\r\n":         "<nil>",
+		strings.Repeat("a", 64<<10): "too big inline request",
+	} {
+		if got := strings.TrimPrefix(parsed(in, s), wrong); got != want {
+			t.Errorf("%.40q is read as %s, want %s", in, got, want)
+		}
+	}
+}
+
+func TestOversizedIsTooLong(t *testing.T) {
+	r := reader{sizes: sizesFor(100, false)}
+	_, err := r.next([]byte("*20\r\n"), new(scan))
+	var e protocolError
+	if !errors.Is(err, myriad.ErrMessageTooLong) || !errors.As(err, &e) {
+		t.Errorf("a command that is too large: %v; want a protocolError that is ErrMessageTooLong", err)
+	}
+}
+
+// TestDrip reads a command of 100,000 arguments byte by byte, and counts the arguments that
+// are read: each once, and once more when all are there.
+func TestDrip(t *testing.T) {
+	const n = 100_000
+	in := []byte("*100000\r\n" + strings.Repeat("$0\r\n\r\n", n))
+	r := reader{sizes: sizesFor(1<<20, false)}
+	var at scan
+	read := 0
+	for i := range in {
+		size, err := r.next(in[:i+1], &at)
+		if err != nil || size > 0 != (i == len(in)-1) {
+			t.Fatalf("behind %d of %d bytes: %d, %v", i+1, len(in), size, err)
+		}
+		read += len(r.args)
+	}
+	if len(r.args) != n || read > 2*n {
+		t.Errorf("%d arguments; %d were read for them, want at most %d", len(r.args), read, 2*n)
+	}
+	line := bytes.Repeat([]byte("a"), 60_000)
+	for i := range line {
+		if _, err := r.next(line[:i+1], &at); err != nil || int(at.pos) != i+1 {
+			t.Fatalf("behind %d bytes of a line the reader is at %d, %v", i+1, at.pos, err)
+		}
+	}
+}
+
+// FuzzReader: how an input is split does not matter.
+func FuzzReader(f *testing.F) {
+	for _, row := range readings {
+		f.Add(row.in, 3)
+	}
+	f.Fuzz(func(t *testing.T, in string, part int) {
+		for _, stranger := range []bool{false, true} {
+			s := sizesFor(1999, stranger)
+			whole := parsed(in, s)
+			for _, part := range []int{1, 1 + max(0, part)%2000} {
+				if got := parsedInParts(t, in, s, part); got != whole {
+					t.Fatalf("in parts of %d bytes\n%.300s\nas a whole\n%.300s", part, got, whole)
+				}
+			}
+		}
+	})
+}
+
+func TestSniff(t *testing.T) {
+	for in, want := range map[string][2]bool{
+		"G": {false, false}, "GET": {false, false}, "GET /": {true, true}, "GET /ws HTTP/1.1": {true, true},
+		"GET a": {false, true}, "get /": {false, true}, "POST /": {true, true}, "P": {false, false}, "PI": {false, true},
+		"PU": {false, false}, "PUBLISH": {false, true}, "*1\r\n": {false, true}, "HEAD / ": {true, true}, "OPTIONS /": {true, true},
+		"OPTIONS *": {false, true}, "DELETE /": {true, true}, "PUT /": {true, true}, "HELLO": {false, true}, "\r": {false, true},
+	} {
+		isHTTP, sure := sniff([]byte(in))
+		if got := [2]bool{isHTTP, sure}; got != want {
+			t.Errorf("%q: HTTP, sure: %v, want %v", in, got, want)
+		}
+	}
+}
+
+// TestSessionSize: a million idle sessions are a million of these.
+func TestSessionSize(t *testing.T) {
+	if n := unsafe.Sizeof(respSession{}); n > 48 {
+		t.Errorf("a session takes %d bytes, want at most 48", n)
+	}
+}
+
+// TestCommandsAndRights: rules of an ACL file know each command.
+func TestCommandsAndRights(t *testing.T) {
+	var all func(map[string]*command)
+	all = func(m map[string]*command) {
+		for name, c := range m {
+			if last := c.name[strings.Index(c.name, "|")+1:]; last != name || len(name) > longestName {
+				t.Errorf("%s is found as %s", c.name, name)
+			}
+			all(c.subcommands)
+			if c.run != nil && !c.anybody && categoriesOf(c.name) == nil {
+				t.Errorf("%s is not among commandNames", c.name)
+			}
+		}
+	}
+	all(commands)
+	for _, c := range commandNames {
+		name, sub, _ := strings.Cut(c.name, "|")
+		if found := commands[name]; found == nil || sub != "" && found.subcommands[sub] == nil {
+			t.Errorf("%s of commandNames is no command", c.name)
+		}
+	}
+}

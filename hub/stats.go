@@ -1,0 +1,88 @@
+package hub
+
+import (
+	"errors"
+	"sync/atomic"
+)
+
+// counters are what is counted of a Hub.
+type counters struct {
+	subscriptions, published, delivered, dropped atomic.Int64
+	refused                                      [refusals]atomic.Int64
+}
+
+// Stats are a Hub's counters at one moment. They count since its first use, but for those that
+// say "now".
+type Stats struct {
+	// Topics and Patterns are how many have subscribers now, Subscriptions how many of both all
+	// clients have now.
+	Topics, Patterns, Subscriptions int64
+	// Published counts messages that were published. Delivered counts, for each subscriber,
+	// those that were on their way to it, and Dropped those for which there was no room. A
+	// subscriber that reads too slowly may lose others later: see myriad.Stats.Dropped, and
+	// Closed.SlowConsumer, WriteTimeout and OverBudget.
+	Published, Delivered, Dropped int64
+	// Refused counts what clients were refused, by cause.
+	Refused Refused
+	// LastValues is how many topics' newest messages are kept now, LastValueBytes what they
+	// take with their names. Evicted counts those that were given up because of
+	// Limits.LastValues or LastValueBytes.
+	LastValues, LastValueBytes, Evicted int64
+}
+
+// Refused counts what clients were refused.
+type Refused struct {
+	// Credentials are logins with a wrong user name, password or token, Denied what the
+	// user had no right for.
+	Credentials, Denied int64
+	// Names are topics without a name or with one beyond Limits.MaxName, Messages those
+	// beyond MaxMessage, Rate those beyond PublishRate.
+	Names, Messages, Rate int64
+	// Subscriptions are those beyond Limits.MaxSubscriptions, Subscribers those beyond
+	// MaxSubscribers, Topics those beyond MaxTopics.
+	Subscriptions, Subscribers, Topics int64
+}
+
+// causes are those of Refused, by the errors that say them.
+var causes = [...]struct {
+	err error
+	of  func(*Refused) *int64
+}{
+	{errCredential, func(r *Refused) *int64 { return &r.Credentials }},
+	{errDenied, func(r *Refused) *int64 { return &r.Denied }},
+	{errNoName, func(r *Refused) *int64 { return &r.Names }},
+	{errLongName, func(r *Refused) *int64 { return &r.Names }},
+	{errLongMessage, func(r *Refused) *int64 { return &r.Messages }},
+	{errRate, func(r *Refused) *int64 { return &r.Rate }},
+	{errSubscriptions, func(r *Refused) *int64 { return &r.Subscriptions }},
+	{errSubscribers, func(r *Refused) *int64 { return &r.Subscribers }},
+	{errTopics, func(r *Refused) *int64 { return &r.Topics }},
+}
+
+const refusals = len(causes)
+
+// refuse counts an error by which a client is refused something, and gives it back.
+func (c *counters) refuse(err error) error {
+	for i := range causes {
+		if errors.Is(err, causes[i].err) {
+			c.refused[i].Add(1)
+			break
+		}
+	}
+	return err
+}
+
+// Stats gives the counters. It is safe for concurrent use.
+func (h *Hub) Stats() Stats {
+	s := Stats{
+		Topics: h.topics.n.Load(), Patterns: h.patterns.n.Load(), Subscriptions: h.subscriptions.Load(),
+		Published: h.published.Load(), Delivered: h.delivered.Load(), Dropped: h.dropped.Load(),
+	}
+	for i := range causes {
+		*causes[i].of(&s.Refused) += h.refused[i].Load()
+	}
+	h.last.mu.Lock()
+	defer h.last.mu.Unlock()
+	s.LastValues, s.LastValueBytes, s.Evicted = int64(len(h.last.byName)), int64(h.last.bytes), h.last.evicted
+	return s
+}

@@ -1,0 +1,75 @@
+package hub
+
+import (
+	"sync/atomic"
+
+	"github.com/myriad-go/myriad"
+)
+
+// kind tells topics and patterns of topics apart.
+type kind uint8
+
+const (
+	topicKind kind = iota
+	patternKind
+	shardKind // a topic of SSUBSCRIBE and SPUBLISH: a name space of its own
+	kinds     = iota
+)
+
+// topic is a topic, or a pattern, that has subscribers: a group for each format in which
+// they get messages. Most have one format.
+type topic struct {
+	name string
+
+	// first is the format of the first subscriber, whose group is inline; others has the
+	// groups of the other formats. A group that is there stays.
+	inline  myriad.Group
+	others  atomic.Pointer[[formats]*myriad.Group]
+	hash    uint32 // of the name: where it is in its table
+	members int32  // subscribers; guarded by the table's lock
+	kind    kind
+	first   format
+	indexed bool // a pattern is in the index; guarded by its lock
+}
+
+// group is the topic's group for a format. It is made if it is not there.
+func (t *topic) group(f format) *myriad.Group {
+	if f == t.first {
+		return &t.inline
+	}
+	for {
+		old := t.others.Load()
+		var groups [formats]*myriad.Group
+		if old != nil {
+			groups = *old
+		}
+		if groups[f] == nil {
+			groups[f] = new(myriad.Group)
+			if !t.others.CompareAndSwap(old, &groups) {
+				continue
+			}
+		}
+		return groups[f]
+	}
+}
+
+// send sends a message of a topic, which may be t or one that t matches. It says to how many
+// it is on its way, and for how many there was no room.
+func (t *topic) send(name string, message []byte) (sent, full int) {
+	b := buffers.Get().(*[]byte)
+	defer putBuffer(b)
+	to := func(f format, g *myriad.Group) {
+		*b = f.append((*b)[:0], t, name, message)
+		n, no := g.Broadcast(*b)
+		sent, full = sent+n, full+no
+	}
+	to(t.first, &t.inline)
+	if others := t.others.Load(); others != nil {
+		for f, g := range others {
+			if g != nil {
+				to(format(f), g)
+			}
+		}
+	}
+	return sent, full
+}

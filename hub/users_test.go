@@ -1,0 +1,270 @@
+package hub
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// withUsers is a hub with the users of an ACL file.
+func withUsers(t *testing.T, file string) *Hub {
+	t.Helper()
+	u, err := ReadUsers(strings.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &Hub{Users: u}
+}
+
+// may says whether a user may do something: "publish NAME", "subscribe NAME", "psubscribe
+// PATTERN", or run a command.
+func may(u *user, what string) bool {
+	switch verb, name, named := strings.Cut(what, " "); {
+	case !named:
+		return u.mayRun(what)
+	case verb == "publish":
+		return u.mayPublish(name)
+	default:
+		return u.maySubscribe(map[string]kind{"subscribe": topicKind, "psubscribe": patternKind}[verb], name)
+	}
+}
+
+func TestRights(t *testing.T) {
+	for _, c := range []struct{ rules, yes, no string }{
+		{"on allcommands allchannels", "publish a;subscribe a;psubscribe a*;get;client|kill", ""},
+		{"on +@all &*", "publish a;psubscribe a*", ""},
+		{"on", "auth;hello;quit;reset", "publish;publish a;subscribe a;psubscribe a;ping;get"},
+		{"off +@all &*", "auth", "publish a;subscribe a;ping"},
+		{"on +@all", "publish", "publish a;subscribe a;psubscribe a"},
+		{"on &a.*", "", "publish a.b;subscribe a.b"},
+		{"on +publish &a.* &b", "publish a.b;publish b", "publish c;publish bb;subscribe a.b;psubscribe a.*"},
+		{"on +SUBSCRIBE +psubscribe &a.*", "subscribe a.b;psubscribe a.*;subscribe a.*", "psubscribe a.b.*;psubscribe a.b;psubscribe *"},
+		{"on +@pubsub &a", "publish a;subscribe a;psubscribe a;pubsub|channels", "client|id;ping"},
+		{"on +@all -publish &*", "subscribe a;get", "publish a;publish"},
+		{"on +@all -@dangerous &*", "client|id;publish a", "client|kill;client|list;config|get;info"},
+		{"on +client -client|kill", "client|id;client|list", "client|kill;client|frob"},
+		{"on +client|id", "client|id", "client|list;client|kill"},
+		{"on -@all +@connection +publish allchannels resetchannels &x", "ping;publish x", "publish y"},
+		{"on nocommands +publish &x (+subscribe &y) (~k +psubscribe &z* &q)", "publish x;subscribe y;psubscribe z*;psubscribe q", "publish y;subscribe x;psubscribe x;subscribe z"},
+		{"on (+publish &x) clearselectors +subscribe &y", "subscribe y", "publish x"},
+		{"on +@all &* reset on +publish &x", "publish x", "subscribe x"},
+		{"on ~* %R~a allkeys resetkeys sanitize-payload +@read +@write +@pubsub &*", "publish a", "get"},
+	} {
+		u := withUsers(t, "user u "+c.rules).Users.roster().byName["u"]
+		for want, all := range map[bool]string{true: c.yes, false: c.no} {
+			for what := range strings.SplitSeq(all, ";") {
+				if what != "" && may(u, what) != want {
+					t.Errorf("%q: may %s is %t", c.rules, what, !want)
+				}
+			}
+		}
+	}
+	var nobody *user
+	for what, want := range map[string]bool{"auth": true, "ping": false, "publish a": false, "subscribe a": false} {
+		if may(nobody, what) != want {
+			t.Errorf("a client without a user: may %s is %t", what, !want)
+		}
+	}
+}
+
+// Rights are about each command that there is.
+func TestRightsCommands(t *testing.T) {
+	var known func(of map[string]*command)
+	known = func(of map[string]*command) {
+		for _, c := range of {
+			if c.subcommands != nil {
+				known(c.subcommands)
+			} else if bitOf[c.name] == 0 && !c.anybody {
+				t.Errorf("a right to %s can't be given", c.name)
+			}
+		}
+	}
+	known(commands)
+	if len(commandNames) > 63 {
+		t.Errorf("%d commands are more than a selector has bits", len(commandNames))
+	}
+}
+
+// The errors of a file say the line, what is wrong, and what was expected.
+func TestUsersErrors(t *testing.T) {
+	sum := strings.Repeat("ab", sha256.Size)
+	for file, want := range map[string]string{
+		"user":                               "line 1",
+		"\n# fine\nsure a on":                "line 3",
+		"user a on\nuser a on":               "line 2: user a is there already",
+		"user a on +frob":                    `the hub has no command "frob"`,
+		"user a on -publsh":                  `no command "publsh"`,
+		"user a on +@frob":                   "there is no category @frob",
+		"user a on frob":                     `unknown rule "frob"`,
+		"user a on &* &x":                    "expected resetchannels",
+		"user a on (+publish &x":             "expected a )",
+		"user a on (+publish on)":            `unknown rule "on"`,
+		"user a on >":                        "empty password",
+		"user a on #abc":                     "64 hexadecimal digits",
+		"user a on #" + strings.ToUpper(sum): "lower case",
+		"user a on #z" + sum[1:]:             "no number",
+		"user a on <x":                       "a password is to be removed",
+		"user a on !" + sum:                  "a password is to be removed",
+		"user a >x\nuser b >x":               "line 2: user b has a password that user a has, too",
+	} {
+		if u, err := ReadUsers(strings.NewReader(file)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.60q: %v, %v; want an error with %q", file, u, err, want)
+		}
+	}
+}
+
+// A file is read as far as its bounds go.
+func TestUsersBounds(t *testing.T) {
+	file := "user u1 on\nuser u2 on\n" // 22 bytes
+	for want, most := range map[string]bounds{
+		"":                                  {22, 11, 2},
+		"line 2: more than 1 users":         {22, 11, 1},
+		"line 1: it has more than 10 bytes": {22, 10, 2},
+		"the file has more than 21 bytes":   {21, 11, 2},
+	} {
+		if _, _, err := readAccounts(strings.NewReader(file), most); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("with the bounds %+v: %v; want %q", most, err, want)
+		}
+	}
+}
+
+func TestLogin(t *testing.T) {
+	sum := sha256.Sum256([]byte("hashed"))
+	h := withUsers(t, `
+user alice on >secret >other <other cert
+user bob on #`+hex.EncodeToString(sum[:])+` >old resetpass >new #`+hex.EncodeToString(sum[:])+`
+user carol off >carols cert
+user dave on nopass
+user erin on >x nopass >erins`)
+	for _, c := range []struct {
+		name, password string
+		ok             bool
+	}{
+		{"alice", "secret", true}, {"alice", "other", false}, {"alice", "", false}, {"alice", "hashed", false},
+		{"bob", "hashed", true}, {"bob", "new", true}, {"bob", "old", false},
+		{"carol", "carols", false}, {"dave", "anything", true}, {"erin", "erins", true}, {"erin", "x", false},
+		{"nobody", "secret", false}, {"default", "", false},
+	} {
+		u, err := h.login(c.name, c.password)
+		if c.ok && (err != nil || u.name != c.name) || !c.ok && !errors.Is(err, errCredential) {
+			t.Errorf("login of %s with %q: %v, %v; want %t", c.name, c.password, u, err, c.ok)
+		}
+	}
+	for token, want := range map[string]string{"secret": "alice", "hashed": "bob", "new": "bob", "erins": "erin", "carols": "", "": "", "x": ""} {
+		u, err := h.token(token)
+		if want != "" && (err != nil || u.name != want) || want == "" && !errors.Is(err, errCredential) {
+			t.Errorf("token %q: %v, %v; want %q", token, u, err, want)
+		}
+	}
+	for name, ok := range map[string]bool{"alice": true, "bob": false, "carol": false, "nobody": false, "": false} {
+		cert := &x509.Certificate{Subject: pkix.Name{CommonName: name}}
+		u, err := h.certificate(cert)
+		if ok && (err != nil || u.name != name) || !ok && !errors.Is(err, errCredential) {
+			t.Errorf("certificate of %q: %v, %v; want %t", name, u, err, ok)
+		}
+		state := &tls.ConnectionState{PeerCertificates: []*x509.Certificate{cert}}
+		if u := h.arrival(state); u != nil {
+			t.Errorf("certificate of %q that nobody has verified: user %s", name, u.name)
+		}
+		state.VerifiedChains = [][]*x509.Certificate{{cert}}
+		if u := h.arrival(state); ok != (u != nil) {
+			t.Errorf("verified certificate of %q: user %v", name, u)
+		}
+	}
+}
+
+func TestNewcomer(t *testing.T) {
+	if u := new(Hub).newcomer(); !u.mayPublish("a") {
+		t.Error("a hub without users: a client may not publish")
+	}
+	for file, want := range map[string]string{
+		"":                                  "",
+		"user alice on nopass +@all &*":     "",
+		"user default on >x +@all &*":       "",
+		"user default off nopass":           "",
+		"user default on nopass +publish &": "default",
+	} {
+		u := withUsers(t, file).newcomer()
+		if (u == nil) != (want == "") || u != nil && u.name != want {
+			t.Errorf("%q: the newcomer is %v, want %q", file, u, want)
+		}
+	}
+	if u := (&Hub{Users: new(Users)}).newcomer(); u != nil {
+		t.Errorf("Users without any: the newcomer is %v", u)
+	}
+}
+
+// A client keeps its user when the file is read again, and has its new rights at once. A
+// file with an error changes nothing.
+func TestReload(t *testing.T) {
+	h := withUsers(t, "user alice on >a +@all &*\nuser bob on >b +@all &*")
+	alice, _ := h.login("alice", "a")
+	bob, _ := h.login("bob", "b")
+	if err := h.Users.Reload(strings.NewReader("user alice on >a\nfrob")); err == nil {
+		t.Fatal("a file with an error was taken")
+	}
+	if !alice.mayPublish("x") || !bob.mayPublish("x") {
+		t.Error("a file with an error has changed rights")
+	}
+	if err := h.Users.Reload(strings.NewReader("user alice on >aa +subscribe &x")); err != nil {
+		t.Fatal(err)
+	}
+	if alice.mayPublish("x") || !alice.maySubscribe(topicKind, "x") {
+		t.Error("alice does not have her new rights")
+	}
+	if bob.mayPublish("x") || bob.mayRun("ping") {
+		t.Error("bob, who is gone, has rights")
+	}
+	for name, password := range map[string]string{"alice": "a", "bob": "b"} {
+		if u, err := h.login(name, password); err == nil {
+			t.Errorf("%s logs in with %q: %v", name, password, u)
+		}
+		if u, err := h.token(password); err == nil {
+			t.Errorf("the token %q is of %v", password, u)
+		}
+	}
+	if u, err := h.login("alice", "aa"); err != nil || u != alice {
+		t.Errorf("alice logs in: %v, %v; want the user that she was", u, err)
+	}
+	c := &client{user: alice}
+	c.add(&topic{name: "x"})
+	if c.revoked() {
+		t.Error("a client is revoked that has what its user may have")
+	}
+	c.add(&topic{name: "y"})
+	if !c.revoked() {
+		t.Error("a client is not revoked that has a topic too many")
+	}
+	if (&client{}).revoked() || !(&client{user: bob}).revoked() {
+		t.Error("a client without a user is revoked, or one whose user is gone is not")
+	}
+}
+
+// FuzzUsers reads any file: it gives users, or an error with a line.
+func FuzzUsers(f *testing.F) {
+	for _, seed := range []string{
+		"user default on nopass ~* &* +@all", "user a on >x (+publish &a.*) (+subscribe &b)", "# no\n\nuser a off #00 !00 cert", "user a (", "user a ( )", "user a ()",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, file string) {
+		u, err := ReadUsers(strings.NewReader(file))
+		if err != nil {
+			if !strings.HasPrefix(err.Error(), "hub: users, line ") {
+				t.Fatalf("the error does not say the line: %v", err)
+			}
+			return
+		}
+		for name, who := range u.roster().byName {
+			if strings.ContainsAny(name, " \n") || who.account.Load().on && !who.mayRun("auth") {
+				t.Errorf("user %q", name)
+			}
+			_ = who.mayPublish(file)
+		}
+	})
+}

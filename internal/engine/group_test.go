@@ -1,0 +1,507 @@
+package engine
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"unsafe"
+)
+
+// hooked is a poster that first does something else.
+type hooked struct {
+	o    *boxed
+	hook func()
+}
+
+func (h *hooked) Post(c *Conn, gen uint32, r Request) error {
+	h.hook()
+	return h.o.Post(c, gen, r)
+}
+
+// hookedMany is one that takes mail for many.
+type hookedMany struct{ hooked }
+
+func (h *hookedMany) PostMany(to *Many, s *Shared) Tally {
+	h.hook()
+	return h.o.PostMany(to, s)
+}
+
+// members opens connections and has a group of them.
+func (o *boxed) members(n int) (g *Group, refs []Ref) {
+	g = new(Group)
+	for i := range n {
+		refs = append(refs, o.open(uint32(i)).Ref())
+		g.Add(refs[i])
+	}
+	return g, refs
+}
+
+func TestGroupSize(t *testing.T) {
+	if got := unsafe.Sizeof(Group{}); got > 40 {
+		t.Errorf("a group is %d bytes, want at most 40", got)
+	}
+	r := newBoxed(10, 100).open(1).Ref()
+	var g Group
+	if n := testing.AllocsPerRun(10, func() {
+		g = Group{}
+		g.Add(r)
+		g.Remove(r)
+		g.Add(r)
+	}); n > 0 {
+		t.Errorf("a group of one takes %v allocations, want none", n)
+	}
+}
+
+// A connection follows another in its place: neither stands for the other.
+func TestGroupPlace(t *testing.T) {
+	for _, others := range []int{0, 1, maxFew, 100} {
+		for _, publish := range []bool{false, true} {
+			o := newBoxed(1000, 1000)
+			g, _ := o.members(others)
+			c := o.open(uint32(others))
+			old := c.Ref()
+			g.Add(old)
+			if publish {
+				g.Publish([]byte("v"))
+			}
+			c.Abort(nil)
+			c.Finish()
+			c.Open(loopback, false)
+			now := c.Ref()
+			g.Add(now)
+			g.Add(now)
+			g.Add(old)
+			g.Remove(old)
+			g.check(t)
+			if n := g.Len(); n != others+1 {
+				t.Errorf("%d in the group, want %d", n, others+1)
+			}
+			if sent, full := g.Broadcast([]byte("x")); sent != others+1 || full > 0 {
+				t.Errorf("sent to %d, no room for %d; want %d, 0", sent, full, others+1)
+			}
+			g.Remove(now)
+			g.Remove(now)
+			if n := g.Len(); n != others {
+				t.Errorf("%d in the group, want %d", n, others)
+			}
+		}
+	}
+}
+
+// check checks what is always so.
+func (g *Group) check(t *testing.T) {
+	t.Helper()
+	if g.more == nil {
+		return
+	}
+	if g.one != (Ref{}) {
+		t.Fatal("a group has one and more")
+	}
+	seen := make(map[*Conn]bool)
+	parts := func(l *list) {
+		t.Helper()
+		for _, r := range l.refs {
+			if seen[r.c] {
+				t.Fatal("a connection is in the group twice")
+			}
+			seen[r.c] = true
+		}
+		if n := len(l.latest); g.more.topic == nil && n > 0 || g.more.topic != nil && n != len(l.refs) {
+			t.Fatalf("%d connections have %d parts in a topic", len(l.refs), n)
+		}
+	}
+	parts(&g.more.few)
+	s := g.more.set
+	if s == nil {
+		return
+	}
+	if len(g.more.few.refs) > 0 || s.n <= minSet || s.walked || s.left.some.Load() {
+		t.Fatalf("a set has %d, a list %d", s.n, len(g.more.few.refs))
+	}
+	for _, o := range s.owners {
+		n := 0
+		for i, m := range o.chunks {
+			n += len(m.refs)
+			parts(&m.list)
+			for _, r := range m.refs {
+				if o.chunk(r.c) != i || r.c.host != o.host {
+					t.Fatalf("slot %d is in chunk %d, want %d", r.c.slot, i, o.chunk(r.c))
+				}
+			}
+		}
+		if n != o.n || n == 0 {
+			t.Fatalf("an owner has %d, %d are counted", n, o.n)
+		}
+		if k := len(o.chunks); k > 1 && 4*n < k*fillChunk {
+			t.Fatalf("an owner has %d chunks for %d", k, n)
+		}
+	}
+	if len(seen) != s.n {
+		t.Fatalf("a set has %d, %d are counted", len(seen), s.n)
+	}
+}
+
+// A group is what a map would be, through all sizes.
+func TestGroupRandomly(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { randomGroup(t, rand.New(rand.NewPCG(seed, 0))) })
+	}
+}
+
+func randomGroup(t *testing.T, dice *rand.Rand) {
+	const conns, steps = 1500, 6000
+	owners := []*boxed{newBoxed(1<<20, 1<<20), newBoxed(1<<20, 1<<20), newBoxed(1<<20, 1<<20)}
+	owners[2].host.Poster = &hooked{owners[2], func() {}}
+	var all []*Conn
+	for i := range conns {
+		all = append(all, owners[i%len(owners)].open(uint32(i*dice.IntN(3)+i)))
+	}
+	var g Group
+	want := make(map[Ref]bool)
+	up := true
+	for step := range steps {
+		if step%1000 == 0 {
+			up = !up
+		}
+		c := all[dice.IntN(conns)]
+		switch n := dice.IntN(100); {
+		case n < 15 && !up || n < 85 && up:
+			g.Add(c.Ref())
+			want[c.Ref()] = true
+		case n < 85:
+			for r := range want {
+				g.Remove(r)
+				delete(want, r)
+				break
+			}
+		case n < 97:
+			c.Abort(nil)
+			c.Finish()
+			c.Open(loopback, false)
+		case n < 98:
+			publishes(t, &g, want)
+		case n < 99:
+			broadcasts(t, &g, want, owners, fmt.Sprintf("%d,", step))
+		}
+		if step%100 == 0 {
+			g.check(t)
+		}
+	}
+	for r := range want {
+		g.Remove(r)
+	}
+	if g.Len() != 0 {
+		t.Errorf("%d are left in the group", g.Len())
+	}
+}
+
+// forgetClosed is what a message to all does to a group.
+func forgetClosed(want map[Ref]bool) {
+	maps.DeleteFunc(want, func(r Ref, _ bool) bool { return r.Closed() })
+}
+
+func publishes(t *testing.T, g *Group, want map[Ref]bool) {
+	t.Helper()
+	forgetClosed(want)
+	if sent, full := g.Publish([]byte("value")); sent != len(want) || full > 0 || g.Len() != len(want) {
+		t.Fatalf("published to %d, no room for %d, %d in the group; want %d", sent, full, g.Len(), len(want))
+	}
+}
+
+// broadcasts sends one or two messages and looks at who has got them.
+func broadcasts(t *testing.T, g *Group, want map[Ref]bool, owners []*boxed, p string) {
+	t.Helper()
+	forgetClosed(want)
+	for range 2 {
+		if sent, full := g.Broadcast([]byte(p)); sent != len(want) || full > 0 || g.Len() != len(want) {
+			t.Fatalf("sent to %d, no room for %d, %d in the group; want %d", sent, full, g.Len(), len(want))
+		}
+	}
+	n := 0
+	for _, o := range owners {
+		for c, got := range o.taken() {
+			text := ""
+			for _, s := range got {
+				text += s
+			}
+			if text == "" { // of a value
+				continue
+			}
+			if n++; text != p+p || !want[c.Ref()] {
+				t.Fatalf("a connection got %.20q, %v", text, want[c.Ref()])
+			}
+			c.dropOutput()
+		}
+	}
+	if n != len(want) {
+		t.Fatalf("%d got messages, want %d", n, len(want))
+	}
+}
+
+// Where connections come and go between two broadcasts, all other chunks stay as they are.
+func TestGroupCopiesFew(t *testing.T) {
+	const conns, changes = 20_000, 5
+	o := newBoxed(1<<20, 1<<20)
+	g, refs := o.members(conns)
+	before := g.more.set.chunks()
+	if n := len(before); n < conns/fillChunk || n > 2*conns/fillChunk {
+		t.Errorf("%d connections have %d chunks", conns, n)
+	}
+	for i := range changes {
+		g.Remove(refs[i*1000])
+		g.Add(o.open(uint32(conns + i*1000)).Ref())
+	}
+	copied := 0
+	for _, m := range g.more.set.chunks() {
+		if !slices.Contains(before, m) {
+			copied++
+		}
+	}
+	if copied > 2*changes {
+		t.Errorf("%d changes have copied %d chunks", 2*changes, copied)
+	}
+}
+
+// Chunks are small, whichever slots the connections of a group have.
+func TestGroupChunks(t *testing.T) {
+	for _, stride := range []uint32{1, 7, 16, 100, 330, 1024, 10_007} {
+		o := newBoxed(1, 100)
+		var g Group
+		for i := range uint32(10_000) {
+			g.Add(o.open(i * stride).Ref())
+		}
+		g.check(t)
+		for _, m := range g.more.set.chunks() {
+			if n := len(m.refs); n > 4*fillChunk {
+				t.Errorf("of every %dth slot a chunk has %d", stride, n)
+			}
+		}
+	}
+}
+
+// A group lets go of owners that have no connection in it any more.
+func TestGroupOwners(t *testing.T) {
+	g, refs := newBoxed(10, 100).members(500)
+	other := newBoxed(10, 100).open(1).Ref()
+	g.Add(other)
+	for _, r := range refs[50:] {
+		g.Remove(r)
+	}
+	g.check(t)
+	if o := g.more.set.owners; len(o) != 2 || len(o[0].chunks) != 1 {
+		t.Errorf("51 of two owners are %d owners, the first with %d chunks", len(o), len(o[0].chunks))
+	}
+	g.Remove(other)
+	if n := len(g.more.set.owners); n != 1 {
+		t.Errorf("50 of one owner are %d owners", n)
+	}
+}
+
+// What waits for the same connections is one piece of mail for each chunk that has not changed.
+func TestGroupMail(t *testing.T) {
+	const conns, messages = 2000, 50
+	o := newBoxed(1<<20, 1<<20)
+	g, refs := o.members(conns)
+	text := ""
+	broadcast := func(i int) {
+		p := fmt.Sprintf("%d,", i)
+		g.Broadcast([]byte(p))
+		text += p
+	}
+	for i := range messages {
+		broadcast(i)
+	}
+	chunks := len(g.more.set.chunks())
+	if n := len(o.box.mail); n != chunks {
+		t.Errorf("%d messages to %d chunks are %d pieces of mail", messages, chunks, n)
+	}
+	g.Remove(refs[0])
+	for i := range messages {
+		broadcast(i)
+	}
+	if n := len(o.box.mail); n != chunks+1 {
+		t.Errorf("when one has left, %d messages to %d chunks are %d pieces of mail", messages, chunks, n)
+	}
+	wantErr(t, "Send", refs[1].Send([]byte("you,")), nil)
+	broadcast(0)
+	for c, got := range o.taken() {
+		all := ""
+		for _, s := range got {
+			all += s
+		}
+		want := text
+		switch c {
+		case refs[0].c:
+			want = text[:len(all)]
+		case refs[1].c:
+			want = text[:len(text)-2] + "you," + text[len(text)-2:]
+		}
+		if all != want {
+			t.Fatalf("a connection got %q, want %q", all, want)
+		}
+	}
+	if o.box.runOf != nil {
+		t.Error("an empty mailbox keeps a set")
+	}
+}
+
+// Who leaves while a message is on its way gets it before what is sent to it then, or not at all.
+func TestGroupLeaves(t *testing.T) {
+	const conns = 1000
+	for _, many := range []bool{true, false} {
+		o := newBoxed(1<<20, 1<<20)
+		g, refs := o.members(conns)
+		left := 0
+		hook := func() {
+			if left == 0 { // once, and within a broadcast
+				left = conns / 2
+				for _, r := range refs[:left] {
+					g.Remove(r)
+					wantErr(t, "Send", o.box.Put(r.c, r.gen, Request{Bytes: []byte("left")}), nil)
+				}
+			}
+		}
+		if o.host.Poster = (&hooked{o, hook}); many {
+			o.host.Poster = &hookedMany{hooked{o, hook}}
+		}
+		if sent, full := g.Broadcast([]byte("m")); sent != conns-left || full > 0 {
+			t.Errorf("sent to %d, no room for %d; want %d, 0", sent, full, conns-left)
+		}
+		g.check(t)
+		got := o.taken()
+		for i, r := range refs {
+			want := "[m]"
+			if i < left {
+				want = "[left]"
+			}
+			if text := fmt.Sprint(got[r.c]); text != want {
+				t.Fatalf("connection %d got %s, want %s", i, text, want)
+			}
+		}
+		if sent, _ := g.Broadcast([]byte("m")); sent != conns-left || g.Len() != sent {
+			t.Errorf("sent to %d of %d afterwards, want %d", sent, g.Len(), conns-left)
+		}
+	}
+}
+
+// A group that shrinks during a broadcast is small behind it, and nothing of it is kept.
+func TestGroupShrinks(t *testing.T) {
+	const conns = 500
+	o := newBoxed(1<<20, 1<<20)
+	g, refs := o.members(conns)
+	once := false
+	o.host.Poster = &hookedMany{hooked{o, func() {
+		if !once {
+			once = true
+			for _, r := range refs[1:] {
+				g.Remove(r)
+			}
+		}
+	}}}
+	if sent, _ := g.Broadcast([]byte("m")); sent != 1 {
+		t.Errorf("sent to %d, want 1", sent)
+	}
+	if g.more != nil || g.one != refs[0] {
+		t.Errorf("a group of one has more, %v", g.more)
+	}
+}
+
+// Nobody sends to a group to which open connections are added, while as many close: it has
+// hardly more than it would with none.
+func TestGroupOfClosing(t *testing.T) {
+	for _, open := range []int{1, 2, 20, 1000} {
+		o := newBoxed(10, 100)
+		g, refs := o.members(open)
+		most := 0
+		for i := range 20 * open {
+			refs[i%open].c.Abort(nil)
+			refs[i%open] = o.open(uint32(open + i)).Ref()
+			g.Add(refs[i%open])
+			most = max(most, g.Len())
+		}
+		if most > 2*open+maxFew {
+			t.Errorf("%d are in a group with %d open ones", most, open)
+		}
+		g.check(t)
+		if open < maxFew && g.more != nil && g.more.set != nil {
+			t.Errorf("%d open connections and some closed ones are many", open)
+		}
+	}
+}
+
+// Values reach who is there, and not who has left; a group that nobody is in has no topic.
+func TestGroupPublish(t *testing.T) {
+	for _, conns := range []int{1, 5, 200} {
+		o := newBoxed(1<<20, 100)
+		g, refs := o.members(conns)
+		got := func() (n int) {
+			o.taken()
+			for _, r := range refs {
+				if r.c.mayTakeValues() {
+					r.c.takeValues()
+				}
+				if r.c.Pending() > 0 {
+					n++
+					r.c.Sent(len(r.c.Output()))
+				}
+			}
+			return n
+		}
+		g.Publish([]byte("a"))
+		g.check(t)
+		if n := got(); n != conns {
+			t.Errorf("%d of %d got a value", n, conns)
+		}
+		g.Publish([]byte("b"))
+		g.Remove(refs[0])
+		if n := got(); n != conns-1 {
+			t.Errorf("%d of %d got a value, when one has left", n, conns)
+		}
+		g.Add(refs[0])
+		g.Publish([]byte("c"))
+		g.Publish([]byte("d"))
+		if n := got(); n != conns {
+			t.Errorf("%d of %d got a value, when one has come back", n, conns)
+		}
+		if sent, full := g.Publish(make([]byte, 101)); sent > 0 || full != conns {
+			t.Errorf("too large a value: published to %d, no room for %d", sent, full)
+		}
+		for _, r := range refs {
+			g.Remove(r)
+		}
+		if g.more != nil || g.Len() != 0 {
+			t.Errorf("an empty group has %v", g.more)
+		}
+		if sent, full := g.Publish([]byte("e")); sent+full > 0 || g.more != nil {
+			t.Errorf("an empty group: published to %d, no room for %d, %v", sent, full, g.more)
+		}
+	}
+}
+
+// Memory of a large group, whose chunks have been copied since they were made.
+func TestGroupMemory(t *testing.T) {
+	const conns = 100_000
+	o := newBoxed(1<<20, 100)
+	g, refs := o.members(conns)
+	bytes := func() (n int) {
+		for _, owner := range g.more.set.owners {
+			for _, m := range owner.chunks {
+				n += int(unsafe.Sizeof(*m)+unsafe.Sizeof(m)) + cap(m.refs)*int(unsafe.Sizeof(Ref{}))
+			}
+		}
+		return n / conns
+	}
+	if n := bytes(); n > 32 {
+		t.Errorf("%d bytes a connection, want at most 32", n)
+	}
+	g.Broadcast([]byte("x"))
+	for i := 0; i < conns; i += 50 {
+		g.Remove(refs[i])
+		g.Add(refs[i])
+	}
+	if n := bytes(); n > 32 {
+		t.Errorf("%d bytes a connection when chunks were copied, want at most 32", n)
+	}
+}

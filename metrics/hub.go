@@ -1,0 +1,47 @@
+package metrics
+
+import (
+	"errors"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/myriad-go/myriad/hub"
+)
+
+// HubSource is where the figures of a hub come from: a *hub.Hub.
+type HubSource interface {
+	// Stats is called once a scrape, from any goroutine.
+	Stats() hub.Stats
+}
+
+// NewHubCollector gives the Stats of a hub to Prometheus. The labels, if any, are put on each
+// of its metrics, so that several hubs of one process can be distinguished. Registering it
+// fails if source is nil or a label's name is not one, or is taken: kind, cause and le are. It
+// is safe for concurrent use, and asks for Stats once a scrape. What slow subscribers have
+// lost the server's collector tells.
+func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Collector {
+	if source == nil {
+		return &collector[hub.Stats]{wrong: errors.New("metrics: the source is nil; expected a *hub.Hub")}
+	}
+	return newCollector(namespace+"hub_", labels, "le", source.Stats, hubMetrics, nil)
+}
+
+var hubMetrics = []metric[hub.Stats]{
+	labelled("topics", "Topics, and patterns, that have subscribers now.", prometheus.GaugeValue, "kind",
+		func(s *hub.Stats) map[string]int64 { return map[string]int64{"topic": s.Topics, "pattern": s.Patterns} }),
+	gauge("subscriptions", "Subscriptions of all clients, to patterns too, now.", func(s *hub.Stats) int64 { return s.Subscriptions }),
+	counter("published_total", "Messages that were published.", func(s *hub.Stats) int64 { return s.Published }),
+	counter("delivered_total", "Messages that were on their way to a subscriber, for each of these.", func(s *hub.Stats) int64 { return s.Delivered }),
+	counter("dropped_total", "Messages for which there was no room on their way to a subscriber, for each of these.",
+		func(s *hub.Stats) int64 { return s.Dropped }),
+	labelled("refused_total", "What clients were refused.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
+		r := &s.Refused
+		return map[string]int64{
+			"credentials": r.Credentials, "denied": r.Denied, "name": r.Names, "message": r.Messages, "rate": r.Rate,
+			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics,
+		}
+	}),
+	gauge("last_values", "Topics whose newest message is kept now.", func(s *hub.Stats) int64 { return s.LastValues }),
+	gauge("last_values_bytes", "What they take, with their names.", func(s *hub.Stats) int64 { return s.LastValueBytes }),
+	counter("last_values_evicted_total", "Newest messages that were given up because of a limit.", func(s *hub.Stats) int64 { return s.Evicted }),
+}
