@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/myriad-go/myriad"
 )
@@ -65,6 +66,9 @@ func sniff(in []byte) (isHTTP, sure bool) {
 	return false, sure
 }
 
+// strangerTime is how long a client has to say who it is, where it must.
+const strangerTime = time.Minute
+
 // Received implements myriad.Handler.
 func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
 	s, ok := c.Value().(*respSession)
@@ -81,6 +85,9 @@ func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
 		}
 		s = &respSession{client: client{user: h.hub.arrival(c.TLS())}}
 		c.SetValue(s)
+		if s.user == nil {
+			c.SetDeadline(strangerTime)
+		}
 	}
 	t := turns.Get().(*turn)
 	t.begin(h.hub, c, s)
@@ -237,13 +244,8 @@ func (t *turn) pace() {
 	if len(t.out) >= t.batch() {
 		t.flush()
 	}
-	if t.over {
-		return
-	}
-	if t.tired() {
+	if !t.over && t.tired() {
 		t.yield()
-	} else if t.sent > 0 {
-		t.over = t.c.Paused()
 	}
 }
 
