@@ -17,6 +17,7 @@ func Example() {
 	listening := make(chan net.Addr, 1)
 	srv := &myriad.Server{Addr: "127.0.0.1:0", Handler: h.Handler(), Listening: func(a net.Addr) { listening <- a }}
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	ended := make(chan error, 1)
 	go func() { ended <- srv.ListenAndServe(ctx) }()
 
