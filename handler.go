@@ -242,6 +242,9 @@ var (
 	// ErrDetached is the reason of connections that Conn.Detach has given up. They are
 	// counted in Stats.Closed.Handler.
 	ErrDetached = engine.ErrDetached
+	// ErrHandedOver is the reason of connections that live on in another process: see
+	// Server.Upgrade. They are counted in Stats.Closed.Handler.
+	ErrHandedOver = engine.ErrHandedOver
 	// ErrClearInput closes a connection that had sent more in clear when StartTLS was called.
 	ErrClearInput = engine.ErrClearInput
 	// ErrHandshakeTimeout closes a connection whose StartTLS took longer than

@@ -214,8 +214,16 @@ func (s *Server) open(where []Listener) (cfg engine.Config, done func(), err err
 			Name: l.name(), Network: l.Network, Addr: l.Addr, Socket: l.Listener, MaxConns: l.MaxConns, Backlog: l.Backlog,
 			Control: s.Socket.Control,
 		}
-		if l.Network == "unix" && l.Listener == nil {
-			u, remove, err := l.listenUnix()
+		if at.Sockets = s.inherited(l); at.Sockets != nil {
+			if l.Network == "unix" && l.Listener == nil && !strings.HasPrefix(l.Addr, "@") {
+				ends = append(ends, s.removesUnix(l.Addr))
+			}
+			if at.Socket != nil {
+				_ = at.Socket.Close()
+				at.Socket = nil
+			}
+		} else if l.Network == "unix" && l.Listener == nil {
+			u, remove, err := s.listenUnix(l)
 			if err != nil {
 				done()
 				return cfg, nil, err
@@ -234,7 +242,7 @@ func (s *Server) open(where []Listener) (cfg engine.Config, done func(), err err
 // listenUnix listens on a unix socket; done removes its file, unless another one is
 // in its place by then, such as that of a successor that listens there while our
 // last connections drain.
-func (at *Listener) listenUnix() (l *net.UnixListener, done func(), err error) {
+func (s *Server) listenUnix(at *Listener) (l *net.UnixListener, done func(), err error) {
 	if l, err = sock.ListenUnix(at.Addr); err != nil {
 		return nil, nil, fmt.Errorf("myriad: %w", err)
 	}
@@ -245,19 +253,25 @@ func (at *Listener) listenUnix() (l *net.UnixListener, done func(), err error) {
 	if at.Mode != 0 {
 		err = os.Chmod(at.Addr, at.Mode)
 	}
-	var ours os.FileInfo
 	if err == nil {
-		ours, err = os.Lstat(at.Addr)
+		_, err = os.Lstat(at.Addr)
 	}
 	if err != nil {
 		l.Close()
 		return nil, nil, fmt.Errorf("myriad: the socket that was just made: %w", err)
 	}
-	return l, func() {
-		if now, err := os.Lstat(at.Addr); err == nil && sameSocket(ours, now) {
-			_ = os.Remove(at.Addr) // an error says that somebody has done it
+	return l, s.removesUnix(at.Addr), nil
+}
+
+// removesUnix gives what removes a unix socket at the end, unless another one is there by then,
+// or a new process serves at it.
+func (s *Server) removesUnix(path string) func() {
+	ours, err := os.Lstat(path)
+	return func() {
+		if now, e := os.Lstat(path); err == nil && e == nil && sameSocket(ours, now) && !s.handedOver.Load() {
+			_ = os.Remove(path) // an error says that somebody has done it
 		}
-	}, nil
+	}
 }
 
 // sameSocket says whether two looks were at one file. The time tells, too: a file

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os/exec"
 	"sync"
 	"syscall"
 	"time"
@@ -152,6 +153,13 @@ type Server struct {
 	// ends because the workers do not stay alive.
 	Stopping func()
 
+	// Successor, if set, gives the command by which Upgrade starts the new process; its
+	// Env, if not nil, and ExtraFiles are added to. The default is the file of this
+	// executable, as it is by then, with the same arguments, and the same standard input,
+	// output and error.
+	Successor func() (*exec.Cmd, error) `json:"-"`
+
+	migration
 	mu     sync.Mutex
 	engine engine.Engine // nil before the start
 	where  []Listener    // where it listens
@@ -298,15 +306,25 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 		l.begin(s)
 		defer l.Close()
 	}
+	if err := s.inherit(); err != nil {
+		return fmt.Errorf("myriad: upgrade: %w", err)
+	}
 	cfg, done, err := s.open(where)
 	if err != nil {
+		if s.predecessor != nil {
+			_ = s.predecessor.Fail(err)
+		}
 		return err
 	}
 	defer done()
 	e, err := s.start(cfg, where)
 	if err != nil {
+		if s.predecessor != nil {
+			_ = s.predecessor.Fail(err)
+		}
 		return err
 	}
+	defer s.succeed(e, cfg.Listeners)()
 	if s.Listening != nil && !s.preforks() {
 		if len(where) == 0 {
 			s.Listening(nil)
@@ -330,7 +348,7 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 	if err == nil {
 		err = gaveUp(e)
 	}
-	return err
+	return errors.Join(err, s.aborted)
 }
 
 // start checks the settings and starts the engine.
@@ -421,6 +439,7 @@ func (s *Server) addHandler(cfg *engine.Config) {
 		cfg.Timer = func(c *engine.Conn) { h.Timer((*Conn)(c)) }
 	}
 	cfg.Shed = shedder(s.Handler)
+	s.addMigration(cfg)
 }
 
 // addWorkers tells the engine which pool runs the handler, and makes Auto's.

@@ -25,9 +25,18 @@ import (
 	"github.com/myriad-go/myriad/pool"
 )
 
+// successorSettings is the variable that tells a process of these tests which server is to take
+// the place of another's, and successorMain is what that does, where it can be done.
+const successorSettings = "MYRIAD_TEST_SUCCESSOR"
+
+var successorMain func(settings string) int
+
 func TestMain(m *testing.M) {
 	if _, ok := WorkerProcess(); ok {
 		os.Exit(workerMain())
+	}
+	if settings := os.Getenv(successorSettings); settings != "" && successorMain != nil {
+		os.Exit(successorMain(settings))
 	}
 	if os.Getenv(goexitVariable) != "" {
 		goexitMain()

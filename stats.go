@@ -35,8 +35,10 @@ type Stats struct {
 	// they owe more than Limits.HighWater, and Closing wait for output to be taken or for
 	// the peer's end.
 	Open, Greeting, Paused, Closing int64
-	// Accepted counts connections that were opened, Dialed those that Dial has made.
-	Accepted, Dialed int64
+	// Accepted counts connections that were opened, Dialed those that Dial has made. HandedOver
+	// counts those that another process goes on with, TakenOver those that have come from one:
+	// see Upgrade.
+	Accepted, Dialed, HandedOver, TakenOver int64
 	// Refused counts those that were turned away, Closed those that have closed, by cause.
 	Refused Refusals
 	Closed  Closes
@@ -102,7 +104,7 @@ func (s *Server) Stats() Stats {
 		Goroutines: n[engine.Goroutines], GCs: n[engine.GCs], GCPause: time.Duration(n[engine.GCPause]),
 		AcceptingPaused: n[engine.Holding] > 0 && int(n[engine.Holding]) >= max(s.engine.Loops(), processes),
 		Open:            n[engine.Open], Greeting: n[engine.Greeting], Paused: n[engine.Paused], Closing: n[engine.Closing],
-		Accepted: n[engine.Accepted], Dialed: n[engine.Dialled], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
+		Accepted: n[engine.Accepted], Dialed: n[engine.Dialled], HandedOver: n[engine.HandedOver], TakenOver: n[engine.TakenOver], AcceptErrors: n[engine.AcceptErrors], AcceptPauses: n[engine.AcceptPauses],
 		Refused: refusals(n), Closed: closes(n),
 		Reads: n[engine.Reads], Writes: n[engine.Writes], BytesIn: n[engine.BytesIn], BytesOut: n[engine.BytesOut],
 		Messages: n[engine.Messages], Dropped: n[engine.Dropped], Replaced: n[engine.Replaced],

@@ -82,10 +82,14 @@ func (t *turn) clientInfo() { t.text(string(appendClient(nil, t.c))) }
 func appendClient(to []byte, c *myriad.Conn) []byte {
 	var name string
 	var sub, psub, ssub int
+	var last uint16 // command
 	who, flag := anyone.name, "N"
 	s, _ := c.Value().(*respSession)
-	if s != nil && s.details != nil {
-		name = s.details.name
+	if s != nil {
+		last = s.last
+		if s.details != nil {
+			name = s.details.name
+		}
 	}
 	if h, ok := c.Value().(holder); ok {
 		k := h.held()
@@ -97,8 +101,8 @@ func appendClient(to []byte, c *myriad.Conn) []byte {
 			who = k.user.name
 		}
 	}
-	to = fmt.Appendf(to, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=%d multi=-1 omem=%d dropped=%d user=%s redir=-1",
-		c.Ref().ID(), addrText(c.Ref().RemoteAddr()), addrText(c.Ref().LocalAddr()), name, flag, sub, psub, ssub, c.Pending(), c.Dropped(), who)
+	to = fmt.Appendf(to, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=%d multi=-1 omem=%d dropped=%d cmd=%s user=%s redir=-1",
+		c.Ref().ID(), addrText(c.Ref().RemoteAddr()), addrText(c.Ref().LocalAddr()), name, flag, sub, psub, ssub, c.Pending(), c.Dropped(), numbered[last].name, who)
 	if s != nil {
 		to = fmt.Appendf(to, " resp=%d", 2+s.format)
 	}

@@ -25,6 +25,7 @@ type respSession struct {
 	client
 	*details // nil if there are none
 	flags
+	last uint16 // command: its number
 }
 
 // details are what few sessions have.
@@ -351,6 +352,7 @@ func (t *turn) admit() (cmd *command, refusal string) {
 		}
 		cmd = sub
 	}
+	t.last = cmd.number
 	switch n := len(t.args); {
 	case cmd.arity > 0 && n != cmd.arity, n < -cmd.arity:
 		return nil, wrongNumber(cmd.name)

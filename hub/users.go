@@ -269,3 +269,14 @@ func (c *client) revoked() bool {
 	}
 	return false
 }
+
+// named is a user of that name, nil if there is none.
+func (h *Hub) named(name string) *user {
+	if h.Users == nil {
+		return anyone
+	}
+	if u := h.Users.roster().byName[name]; u.active() != nil {
+		return u
+	}
+	return nil
+}

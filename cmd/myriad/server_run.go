@@ -8,7 +8,9 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -109,7 +111,11 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 	}
 	if !worker {
 		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+		if upgradeSignal != nil {
+			signal.Notify(signals, upgradeSignal)
+		}
 	}
+	var upgrades sync.WaitGroup
 	done, finished := make(chan struct{}), make(chan struct{})
 	var cut int64 // the goroutine's until it has finished
 	go func() {
@@ -117,6 +123,10 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 		for {
 			select {
 			case sig := <-signals:
+				if sig == upgradeSignal {
+					upgrades.Go(func() { f.upgrade(cmd) })
+					continue
+				}
 				cut += f.handleSignal(cmd, sig, ctx.Err() != nil, drain)
 			case <-done:
 				return
@@ -128,8 +138,22 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 		close(done)
 		<-finished
 		drain()
+		upgrades.Wait()
 		return cut
 	}
+}
+
+// upgrade has a new process take the place of this one.
+func (f *serverFlags) upgrade(cmd *cobra.Command) {
+	out := cmd.ErrOrStderr()
+	fmt.Fprintf(out, "myriad: %v: upgrading\n", upgradeSignal)
+	u, err := f.srv.Upgrade(context.Background())
+	if err != nil {
+		fmt.Fprintf(out, "myriad: %v; this process goes on\n", err)
+		return
+	}
+	fmt.Fprintf(out, "myriad: process %d has taken over with %d connections in %v; %d are lost; draining %d\n",
+		u.PID, u.Moved, u.Took.Round(time.Millisecond), u.Lost, f.srv.Stats().Open)
 }
 
 func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining bool, drain func()) (cut int64) {

@@ -16,7 +16,7 @@ const (
 	Deliver                // call Conn.Deliver
 	Read                   // read once without waiting, then report Arrived, PeerClosed, Failed or Empty
 	SendFile               // send File, then report Sent; or call Conn.Load
-	Detach                 // make it a net.Conn, with nothing under way, then report Detached
+	Detach                 // with nothing under way make it a net.Conn, then report Detached; or AtRest
 	Shut                   // shut the sending direction, then report ShutDone
 	Close                  // close the descriptor, then report Finish
 )
@@ -78,6 +78,7 @@ type extra struct {
 	heldSince time.Duration
 	values    []*Latest // values to take when nothing else is unsent
 	dropped   int64     // messages that its peer had no room for
+	leaving   uint8     // how far it is with being handed over; see migrate.go
 }
 
 // empty says whether it means nothing.
@@ -85,7 +86,7 @@ func (x *extra) empty() bool {
 	return x.why == nil && x.due == 0 && x.dialled == 0 && x.layer == nil && x.layerBytes == 0 && !x.byeSent && !x.closedByWorker &&
 		x.remote == nil && x.reads == 0 && x.retained == 0 && !x.duplex &&
 		x.detach == nil && x.upgrade == nil && x.timer == 0 && x.deadline == 0 &&
-		x.queue == nil && x.direct == 0 && x.partial == 0 && x.held == 0 && x.heldSince == 0 && len(x.values) == 0 && x.dropped == 0
+		x.queue == nil && x.direct == 0 && x.partial == 0 && x.held == 0 && x.heldSince == 0 && len(x.values) == 0 && x.dropped == 0 && x.leaving == 0
 }
 
 // Bind gives a connection its host, its number, and the generation that it begins with,
@@ -311,7 +312,7 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 // WantsInput says whether the driver is to read.
 func (c *Conn) WantsInput() bool {
 	switch {
-	case c.is(peerEnded | failed):
+	case c.is(peerEnded|failed) || c.leaves():
 		return false
 	case c.is(closing):
 		return c.is(shut)
@@ -322,13 +323,15 @@ func (c *Conn) WantsInput() bool {
 }
 
 // WantsRoom says whether the driver is to report Room.
-func (c *Conn) WantsRoom() bool { return c.is(blocked) && !c.is(failed) }
+func (c *Conn) WantsRoom() bool { return c.is(blocked) && !c.is(failed) && !c.leaves() }
 
 // Next says what is to be done.
 func (c *Conn) Next() Action {
 	switch {
 	case c.is(failed):
 		return Close
+	case c.leaves():
+		return c.nextLeaving()
 	case c.mayTakeValues():
 		c.takeValues()
 		return c.Next()

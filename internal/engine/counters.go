@@ -38,6 +38,8 @@ const (
 	Replaced   // values that newer ones have replaced before they were sent
 	Broadcasts // messages to all
 	Heartbeats // sent
+	HandedOver // connections, to another process
+	TakenOver  // connections, from another process
 	Panics     // in handlers
 	Slow       // calls of handlers that took longer than Limits.HandlerTime
 	Moved      // how often auto has moved handlers onto workers

@@ -33,7 +33,8 @@
 //	                           PeerClosed, Failed or Empty
 //	Shut                       shut the sending direction, report with ShutDone
 //	Detach                     with nothing under way in the kernel, make the connection one
-//	                           of package net, report with Detached
+//	                           of package net, report with Detached; or, if it is Leaving,
+//	                           report with AtRest
 //	Close                      close the descriptor, report with Finish
 //	Wait                       nothing; wait for the next event
 //
@@ -169,6 +170,11 @@ type Config struct {
 	Drained, Draining func(c *Conn)
 	// Timer, if set, is the handler's call for a connection whose timer has run out.
 	Timer func(c *Conn)
+	// Save and Restore, if set, are the handler's calls that write its state of a connection
+	// behind what is given, and read it again in another process. Without them connections
+	// with a value stay where they are.
+	Save    func(c *Conn, to []byte) ([]byte, error)
+	Restore func(c *Conn, state []byte) error
 	// Owner is for the caller to find again from a connection: see Conn.Owner.
 	Owner any
 	// Shed, if set, is the handler's call for input that finds no room in the
@@ -328,10 +334,10 @@ type Engine interface {
 	// the loops take turns.
 	Dial(d Dial) error
 	// Adopt takes a connection of package net with a descriptor, which is not used by
-	// others any more, as if it had been accepted here, with bytes that were read from it
-	// already. It fails with ErrFull when the loop has too many orders, with ErrClosed
+	// others any more, as if it had been accepted at a listener, by number, or with -1 at the
+	// first one, with bytes that were read from it already. It fails with ErrFull when the loop has too many orders, with ErrClosed
 	// after Stop, and otherwise where the descriptor can't be taken; then nc is as it was.
-	Adopt(nc net.Conn, read []byte) error
+	Adopt(nc net.Conn, listener int, read []byte) error
 	// Broadcast sends p to all connections that are open and have no layer at
 	// work before Opened: it keeps one copy for all. It returns at once:
 	// ErrFull when too many, or too many bytes, are under way, ErrTooLarge

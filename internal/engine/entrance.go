@@ -29,6 +29,9 @@ type Listener struct {
 	// Socket, if set, is a listener that the caller has made, used instead; the
 	// engine owns it from then on.
 	Socket net.Listener
+	// Sockets, if there are any, are instead those of a process whose place this one takes;
+	// the engine closes them.
+	Sockets []net.Listener
 	// MaxConns is the most connections at a time that have come by it; 0 for no
 	// bound of its own.
 	MaxConns int
@@ -59,7 +62,11 @@ func (c *Config) Where() []Listener {
 // that the caller has made, prepared to be accepted from. The caller closes each, and
 // the engine's own is closed by an error.
 func (l Listener) Bind(n int, o sock.Options) (all []net.Listener, err error) {
-	if l.Socket != nil {
+	if m := len(l.Sockets); m > 0 {
+		for i := range n {
+			all = append(all, l.Sockets[i%m])
+		}
+	} else if l.Socket != nil {
 		all, err = slices.Repeat([]net.Listener{l.Socket}, n), sock.Prepare(l.Socket)
 	} else {
 		all, err = sock.ListenShared(l.Network, l.Addr, n, l.Control)

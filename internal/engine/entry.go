@@ -50,6 +50,36 @@ func (h *Host) refuse(at *Entrance, peer netip.AddrPort, why error) error {
 	return why
 }
 
+// AdmitMoved counts a connection in that another engine has handed over, unless it is to be
+// turned away.
+func (h *Host) AdmitMoved(r *Record) error {
+	at := h.entrance(r.Listener)
+	if !h.Admission.Acquire() {
+		return h.refuse(at, r.Peer, ErrTooManyConns)
+	}
+	if !at.enter() {
+		h.Admission.Release()
+		return h.refuse(at, r.Peer, errListenerFull)
+	}
+	if r.Dialled {
+		return nil
+	}
+	if err := h.register(r.Peer); err != nil {
+		h.Admission.Release()
+		at.leave()
+		return h.refuse(at, r.Peer, err)
+	}
+	return nil
+}
+
+// DisownMoved is Disown for what AdmitMoved has counted.
+func (h *Host) DisownMoved(r *Record) {
+	h.entrance(r.Listener).leave()
+	if !r.Dialled {
+		h.Admission.ReleaseSource(r.Peer.Addr())
+	}
+}
+
 // Disown takes back what Admit has counted of a listener and a source, for a connection
 // that was not opened. Whoever frees its place has it Leave.
 func (h *Host) Disown(listener int, peer netip.AddrPort) {

@@ -95,7 +95,7 @@ func (c *Conn) runTimer(now time.Duration) bool {
 // a heartbeat. It says whether it did anything.
 func (c *Conn) Expire(now time.Duration) (acted bool) {
 	switch {
-	case !c.is(open) || c.is(failed):
+	case !c.is(open) || c.is(failed) || c.leaves():
 		return false
 	case c.endIsDue(now):
 		c.expireEnd()

@@ -96,6 +96,7 @@ func Run(t *testing.T, m engine.Model, loops int, kind Kind) {
 		{Handlers, false, paceCases},
 		{Handlers, false, listenCases},
 		{Handlers | Sockets, false, operatorCases},
+		{Handlers | Sockets, false, handoverCases},
 		{Handlers | Sockets, false, relayCases(m, loops)},
 		{Handlers, false, fanCases},
 		{0, false, timeCases},
@@ -137,6 +138,9 @@ var aloneCases = []testCase{
 	{"peer that ends while a layer is at work", endsInGreeting},
 	{"Ref tells of its connection", refTells},
 }
+
+// handoverCases are those of engines that hand connections over.
+var handoverCases []testCase
 
 // systemCases are those of the system that the suite runs on.
 var systemCases []testCase

@@ -57,10 +57,9 @@ func (g *group) local(c *engine.Conn) netip.AddrPort {
 	return addrPort(own.nc.LocalAddr())
 }
 
-// run is the connection's life. It was dialled at a time, or accepted, and something may
-// have been read from it already.
-func (c *conn) run(dialled time.Duration, read []byte) {
-	c.open(dialled, read)
+// run is the connection's life.
+func (c *conn) run(open func(c *conn)) {
+	open(c)
 	for {
 		switch c.Next() {
 		case engine.Send:
@@ -91,6 +90,8 @@ func (c *conn) run(dialled time.Duration, read []byte) {
 	}
 }
 
+// open opens it. It was dialled at a time, or accepted, and something may have been read
+// from it already.
 func (c *conn) open(dialled time.Duration, read []byte) {
 	c.updateClock()
 	peer := addrPort(c.nc.RemoteAddr())
@@ -247,6 +248,11 @@ func (c *conn) handleRequests() {
 	told := c.requests.Load()
 	todo := told &^ uint32(c.handled)
 	c.handled = uint8(told &^ writable) // which may have come just now
+	if todo&leaving != 0 {
+		c.requests.And(^uint32(leaving))
+		c.handled &^= uint8(leaving)
+		c.leave()
+	}
 	if todo&draining != 0 {
 		c.Drain()
 	}
@@ -322,6 +328,10 @@ func (c *conn) shut() {
 func (c *conn) detach() {
 	if c.awaitingRoom {
 		c.receive()
+		return
+	}
+	if c.Leaving() {
+		c.giveAway()
 		return
 	}
 	s, ok := c.nc.(interface{ File() (*os.File, error) })

@@ -75,7 +75,7 @@ func (g *group) dial(d engine.Dial) {
 		g.host.DialFailed(d.Owned, err)
 		return
 	}
-	if !g.serve(nc, -1, start, d.Owned, nil) {
+	if !g.serve(nc, -1, d.Owned, func(c *conn) { c.open(start, nil) }) {
 		g.leave()
 	}
 }

@@ -72,6 +72,7 @@ const (
 	overBudget   // Limits.MaxBuffered
 	slowConsumer // no room for a broadcast
 	expelled     // by Expel
+	leaving      // to be handed over to another engine
 	writable     // the kernel takes output again; it is taken back when it has been seen
 )
 
@@ -98,10 +99,12 @@ type group struct {
 	shedding   sync.Mutex         // held by who looks for connections that are to give way
 	stopped    atomic.Int64       // nanoseconds for which the process has stood still
 	urgent     atomic.Int64       // connections that are about to end
-	added      chan struct{}      // a connection has come; for the sweeper
-	emptied    chan struct{}      // the last one has gone; for the sweeper
-	killed     chan struct{}      // closed when connections are to end at once
-	kill       sync.Once          // for closing it
+	promised   atomic.Int64       // room for connections that other engines may hand over
+	handover   atomic.Pointer[handover]
+	added      chan struct{} // a connection has come; for the sweeper
+	emptied    chan struct{} // the last one has gone; for the sweeper
+	killed     chan struct{} // closed when connections are to end at once
+	kill       sync.Once     // for closing it
 	running    sync.WaitGroup
 	pacing     sync.WaitGroup // the pacer
 	idle       chan struct{}  // closed when all that runs has ended
@@ -242,20 +245,23 @@ func (g *group) welcome(nc net.Conn, listener int, read []byte) {
 		turnAway(nc, g.host.Answer(peer, err))
 		return
 	}
-	if !g.serve(nc, listener, 0, nil, read) {
+	if !g.serve(nc, listener, nil, func(c *conn) { c.open(0, read) }) {
 		g.host.Disown(listener, peer)
 		g.leave()
 	}
 }
 
-func (g *group) Adopt(nc net.Conn, read []byte) error {
+func (g *group) Adopt(nc net.Conn, listener int, read []byte) error {
 	if g.stop.Err() != nil {
 		return engine.ErrClosed
 	}
 	if err := nc.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
-	g.welcome(nc, g.host.Adopted(), slices.Clone(read))
+	if listener < 0 {
+		listener = g.host.Adopted()
+	}
+	g.welcome(nc, listener, slices.Clone(read))
 	return nil
 }
 
@@ -268,8 +274,8 @@ func turnAway(nc net.Conn, answer []byte) {
 }
 
 // serve starts the goroutine of a connection that has been admitted at a listener, or
-// with -1 is dialled since a time, if it can.
-func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned engine.Owned, read []byte) bool {
+// with -1 was dialled, if it can. It opens the connection.
+func (g *group) serve(nc net.Conn, listener int, owned engine.Owned, open func(c *conn)) bool {
 	c, err := newConn(g, nc)
 	c.SetListener(listener)
 	if err == nil {
@@ -278,7 +284,7 @@ func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned en
 	if err != nil {
 		nc.Close()
 		switch {
-		case dialled != 0:
+		case listener < 0:
 			g.host.DialFailed(owned, err)
 		case !errors.Is(err, engine.ErrClosed):
 			g.counters.Add(engine.AcceptErrors, 1)
@@ -289,7 +295,7 @@ func (g *group) serve(nc net.Conn, listener int, dialled time.Duration, owned en
 		c.SetOwned(owned)
 	}
 	signal(g.added)
-	go c.run(dialled, read)
+	go c.run(open)
 	return true
 }
 

@@ -29,6 +29,8 @@ func (l *Loop) applyStop() {
 	}
 	if l.stage < stopping {
 		l.closeListeners()
+		l.handover.end(engine.ErrClosed)
+		l.takeover.end()
 		l.drain.going, l.drain.start = true, l.host.Clock()
 	}
 	if told == killing {

@@ -41,21 +41,23 @@ const acceptRetry = 50 * time.Millisecond
 
 // group is a running engine: its loops.
 type group struct {
-	cfg          engine.Config
-	loops        []*Loop
-	listeners    []int32           // of each engine.Listener, one for each loop; see listeners_linux.go
-	where        []engine.Listener // none if the engine only dials
-	entrances    []*engine.Entrance
-	admission    *admission.Controller   // with connections and dials of all loops
-	evenShare    int64                   // of MaxBuffered
-	acceptPaused atomic.Bool             // loops are to accept nothing
-	expelling    atomic.Int64            // calls of Expel under way
-	broadcasts   engine.BroadcastTracker // under way
-	next         atomic.Uint64
-	stopping     atomic.Bool
-	stuck        atomic.Int64   // loops that a handler holds, as far as watch has seen
-	adopting     sync.WaitGroup // goroutines of Adopt
-	done         chan struct{}  // closed when all loops have ended
+	cfg             engine.Config
+	loops           []*Loop
+	listeners       []int32           // of each engine.Listener, one for each loop; see listeners_linux.go
+	where           []engine.Listener // none if the engine only dials
+	entrances       []*engine.Entrance
+	admission       *admission.Controller   // with connections and dials of all loops
+	evenShare       int64                   // of MaxBuffered
+	acceptPaused    atomic.Bool             // loops are to accept nothing
+	expelling       atomic.Int64            // calls of Expel under way
+	broadcasts      engine.BroadcastTracker // under way
+	next            atomic.Uint64
+	stopping        atomic.Bool
+	stuck           atomic.Int64   // loops that a handler holds, as far as watch has seen
+	adopting        sync.WaitGroup // goroutines of Adopt
+	sharedListeners atomic.Bool    // they are another process's, too
+	promised        atomic.Int64   // room for connections that other processes may hand over
+	done            chan struct{}  // closed when all loops have ended
 
 	poolClosedLogged sync.Once // that the pool is closed has been logged
 

@@ -54,6 +54,10 @@ func (a *accept) run(now time.Duration) {
 
 // Accept takes what waits at the listeners, up to a batch at each.
 func (l *Loop) Accept() {
+	if l.handover.active {
+		l.handover.readCredit()
+	}
+	l.takeover.receive()
 	for _, fd := range l.accept.watched {
 		if !l.acceptFrom(fd) {
 			return
@@ -203,6 +207,12 @@ func (l *Loop) acceptStopped() bool { return l.accept.paused || l.accept.byOpera
 
 // Relisten watches the listeners anew.
 func (l *Loop) Relisten() {
+	for _, o := range l.handover.outlets {
+		l.driver.Listen(o.fd)
+	}
+	for _, in := range l.takeover.inlets {
+		l.driver.Listen(in.fd)
+	}
 	if l.acceptStopped() {
 		return
 	}
@@ -244,7 +254,7 @@ func (l *Loop) closeListeners() {
 	}
 	for i, fd := range l.group.listeners {
 		own := l.group.ownerOf(i) == l.host.Index
-		if own && l.group.cfg.Shard > 0 && l.group.where[i/l.group.cfg.Loops].Socket == nil {
+		if own && l.group.cfg.Shard > 0 && l.group.where[i/l.group.cfg.Loops].Socket == nil && !l.group.sharedListeners.Load() {
 			sock.StopListening(fd)
 		}
 		if own || l.group.cfg.Shard > 0 {

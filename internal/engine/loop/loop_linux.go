@@ -55,20 +55,22 @@ type Loop struct {
 	yielded uint64 // the host's Retained when the loop has last yielded
 
 	// The duties of a turn, each with a state of its own.
-	accept  accept
-	post    post          // mail that has been taken and not given out
-	dials   []engine.Dial // that have been taken and not started
-	casts   casts
-	pacer   pacer
-	drain   drain
-	sweep   sweep
-	trim    trim
-	budget  budget
-	auto    auto
-	bulk    deque[engine.Ref] // connections that wait to be read from
-	pipe    sock.Pipe         // for relays
-	spill   []byte            // what was in it and was not taken
-	waiting waiting           // connections, for room in the pool
+	accept   accept
+	post     post          // mail that has been taken and not given out
+	dials    []engine.Dial // that have been taken and not started
+	casts    casts
+	pacer    pacer
+	drain    drain
+	handover handover
+	takeover takeover
+	sweep    sweep
+	trim     trim
+	budget   budget
+	auto     auto
+	bulk     deque[engine.Ref] // connections that wait to be read from
+	pipe     sock.Pipe         // for relays
+	spill    []byte            // what was in it and was not taken
+	waiting  waiting           // connections, for room in the pool
 
 	// touched are connections to which the events of others, or Pace, have done
 	// something, and that are to be settled.
@@ -106,6 +108,7 @@ type Loop struct {
 func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l := &Loop{group: g, eventfd: eventfd}
 	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop, l.auto.loop = l, l, l, l, l, l
+	l.handover.loop, l.takeover.loop = l, l
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
 	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
@@ -248,6 +251,7 @@ func (l *Loop) turn() {
 	l.casts.run()
 	l.pacer.run()
 	l.drain.run(l.host.Clock())
+	l.handover.run(l.host.Clock())
 	l.tick(l.host.Clock())
 	l.settleTouched()
 	l.budget.run(l.host.Clock())
@@ -408,6 +412,7 @@ func (l *Loop) waitLimit(now time.Duration) time.Duration {
 	}{
 		{l.waiting.n > 0, l.waiting.again},
 		{l.drain.going, l.drain.again},
+		{l.handover.active, l.handover.again},
 		{l.accept.paused, l.accept.resume},
 		{l.sweep.active(), l.sweep.at},
 		{l.budget.over, l.budget.triedAt + retryEvery},
@@ -530,7 +535,13 @@ func (l *Loop) Forget(c *engine.Conn) {
 
 // Detach makes a connection one of package net, which has a descriptor of its own for it.
 // Nothing of it may be under way, or watched.
-func (l *Loop) Detach(c *engine.Conn) { c.Detached(sock.NetConn(c.FD())) }
+func (l *Loop) Detach(c *engine.Conn) {
+	if c.Leaving() {
+		l.handover.atRest(c)
+	} else {
+		c.Detached(sock.NetConn(c.FD()))
+	}
+}
 
 func (l *Loop) free(c *engine.Conn) {
 	c.SetArmed(0)

@@ -103,7 +103,8 @@ func withPool(m engine.Model, settings pool.Config) engine.Model {
 			closePool(p)
 			return nil, err
 		}
-		return &pooled{Engine: e, pool: p}, nil
+		migrator, _ := e.(engine.Migrator)
+		return &pooled{Engine: e, Migrator: migrator, pool: p}, nil
 	}
 	return m
 }
@@ -113,6 +114,7 @@ func closePool(p *pool.Pool) { _, _ = p.Close(context.Background()) }
 // pooled ends the pool with the engine.
 type pooled struct {
 	engine.Engine
+	engine.Migrator
 	pool *pool.Pool
 	end  sync.Once
 }

@@ -307,6 +307,9 @@ func (d *driver) Settle(c *engine.Conn) {
 			}
 		case engine.Detach:
 			if c.Armed()&underWay != 0 {
+				if c.Leaving() && c.Armed()&sending != 0 {
+					d.cancel(ofSend | uint64(c.Slot()))
+				}
 				d.cancelAll(c)
 				return
 			}

@@ -68,7 +68,7 @@ func (r *runner) run(ctx context.Context, s scenario.Step, all *scenario.Scenari
 	case w.Phase(scenario.Park) != nil:
 		err = r.park(ctx, s, &rec)
 	case w.Phase(scenario.Jobs) != nil:
-		err = (&jobs{runner: r, phase: *w.Phase(scenario.Jobs), scenario: all, before: before}).run(ctx, s, &rec)
+		err = (&jobs{runner: r, phase: *w.Phase(scenario.Jobs), scenario: all, before: before, slack: jobsSlack}).run(ctx, s, &rec)
 	default:
 		err = r.serve(ctx, s, &rec)
 	}

@@ -1,0 +1,333 @@
+package enginetest
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+func init() {
+	handoverCases = []testCase{
+		{"hand over", handOver},
+		{"hand over output that is not taken", handOverOutput},
+		{"hand over under load", handOverLoad},
+		{"hand over to nobody", handOverToNobody},
+		{"hand over to who has room for some", handOverFull},
+		{"hand over with mail on its way", handOverMail},
+		{"hand over what can't be", handOverStays},
+	}
+}
+
+// saves gives an engine's connections state: what the script keeps as their value.
+func saves(cfg *engine.Config) {
+	cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) {
+		n, _ := c.Value().(int)
+		return binary.AppendUvarint(to, uint64(n)), nil
+	}
+	cfg.Restore = func(c *engine.Conn, state []byte) error {
+		if len(state) == 0 {
+			return nil // of an engine without Save
+		}
+		n, size := binary.Uvarint(state)
+		if size <= 0 {
+			return errors.New("no state")
+		}
+		c.SetValue(int(n))
+		return nil
+	}
+}
+
+// successor is an engine that goes on with what another one hands over: its connections are
+// opened as far as its witness knows when they have come.
+func (b *bench) successor(script *Script, changes ...with) *server {
+	return b.serve(script, append([]with{func(cfg *engine.Config) {
+		w := cfg.Handler.(*witness)
+		saves(cfg)
+		restore := cfg.Restore
+		cfg.Restore = func(c *engine.Conn, state []byte) error {
+			w.enter(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+			return restore(c, state)
+		}
+	}}, changes...)...)
+}
+
+// channels joins each loop of two engines.
+func (b *bench) channels(from, to *server) (ours []*os.File) {
+	b.Helper()
+	n := max(from.Loops(), 1)
+	if to != nil {
+		n *= max(to.Loops(), 1)
+	}
+	var theirs []*os.File
+	for range n {
+		pair, err := sock.RightsPair()
+		b.must(err)
+		ours, theirs = append(ours, pair[0]), append(theirs, pair[1])
+	}
+	b.Cleanup(func() { closeFiles(ours) })
+	if to == nil {
+		closeFiles(theirs)
+		return ours
+	}
+	b.must(to.Engine.(engine.Migrator).TakeOver(theirs))
+	return ours
+}
+
+func closeFiles(all []*os.File) {
+	for _, f := range all {
+		f.Close()
+	}
+}
+
+// handOver hands all over that s has, and says how many have gone.
+func (s *server) handOver(ctx context.Context, channels []*os.File) (engine.Handover, error) {
+	s.t.Helper()
+	if err := s.Hold(true); err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return s.Engine.(engine.Migrator).HandOver(ctx, channels)
+}
+
+// counting answers each line with itself and how many there were before on this connection.
+func counting() *Script {
+	return &Script{Received: func(c *engine.Conn, in []byte) int {
+		line, _, whole := strings.Cut(string(in), "\n")
+		if !whole {
+			return 0
+		}
+		n, _ := c.Value().(int)
+		c.SetValue(n + 1)
+		c.Write([]byte(line + string(rune('0'+n)) + "\n"))
+		return len(line) + 1
+	}}
+}
+
+func handOver(b *bench) {
+	const n = 300
+	from := b.serve(counting(), saves)
+	to := b.successor(counting())
+	clients := from.dials(n)
+	for _, c := range clients {
+		c.send("a\nb")
+		c.expect("a0\n")
+	}
+	from.wantBytesIn(3 * n)
+	channels := b.channels(from, to)
+	moved, err := from.handOver(b.Context(), channels)
+	if err != nil || moved != (engine.Handover{Gone: n}) {
+		b.Fatalf("handed over %+v, %v; want %d", moved, err, n)
+	}
+	closeFiles(channels)
+	from.wantClosed(slices.Repeat([]error{engine.ErrHandedOver}, n)...)
+	to.wantOpened(n)
+	for _, c := range clients {
+		c.send("c\nd\n")
+		c.expect("bc1\nd2\n")
+	}
+	for _, s := range []*server{from, to} {
+		count := s.Counters()
+		if s == from && (count[engine.HandedOver] != n || count[engine.Open] != 0) || s == to && (count[engine.TakenOver] != n || count[engine.Open] != n) {
+			b.Errorf("counted: %d handed over, %d taken over, %d open", count[engine.HandedOver], count[engine.TakenOver], count[engine.Open])
+		}
+	}
+	for _, c := range clients {
+		c.endSending()
+		c.expectEnd("")
+	}
+}
+
+// handOverOutput hands connections over that owe their peers more than the kernel takes.
+func handOverOutput(b *bench) {
+	const n, size = 5, 12 << 20
+	big := func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 2*size, 64<<10, 32<<10 }
+	from := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
+		c.Write(pattern(size))
+		return len(in)
+	}}, limited(big))
+	to := b.successor(echo(), limited(big))
+	clients := from.dials(n)
+	for _, c := range clients {
+		c.send("x")
+	}
+	await.True(b, "output is not blocked", func() bool { return from.Counters()[engine.Paused] == n })
+	moved, err := from.handOver(b.Context(), b.channels(from, to))
+	if err != nil || moved.Gone != n {
+		b.Fatalf("handed over %+v, %v; want %d", moved, err, n)
+	}
+	for _, c := range clients {
+		c.expect(string(pattern(size)))
+	}
+}
+
+// handOverLoad hands over while all clients exchange lines as fast as they can.
+func handOverLoad(b *bench) {
+	const n = 50
+	from := b.serve(lines(), saves)
+	to := b.successor(lines())
+	stop, ended := make(chan struct{}), make(chan error, n)
+	for range n {
+		c := from.dial()
+		go func() {
+			line := strings.Repeat("x", 100) + "\n"
+			for {
+				select {
+				case <-stop:
+					ended <- nil
+					return
+				default:
+				}
+				if err := errors.Join(c.tryWrite(line), c.tryExpect(line)); err != nil {
+					ended <- err
+					return
+				}
+			}
+		}()
+	}
+	from.wantOpened(n)
+	moved, err := from.handOver(b.Context(), b.channels(from, to))
+	if err != nil || moved != (engine.Handover{Gone: n}) {
+		b.Errorf("handed over %+v, %v; want %d", moved, err, n)
+	}
+	before := to.Counters()[engine.BytesIn]
+	to.wantBytesIn(int(before) + 10_000)
+	close(stop)
+	for range n {
+		b.ok(await.Receive(b, ended, "the end of a client"))
+	}
+}
+
+// handOverToNobody hands over to a process that has gone: nothing is to change.
+func handOverToNobody(b *bench) {
+	const n = 20
+	from := b.serve(counting(), saves)
+	clients := from.dials(n)
+	for _, c := range clients {
+		c.send("a\nb")
+		c.expect("a0\n")
+	}
+	moved, err := from.handOver(b.Context(), b.channels(from, nil))
+	if err == nil || moved != (engine.Handover{}) {
+		b.Errorf("handed over %+v, %v; want an error", moved, err)
+	}
+	for _, c := range clients {
+		c.send("\n")
+		c.expect("b1\n")
+	}
+	b.must(from.Hold(false))
+}
+
+// handOverFull hands over to an engine that has room for some: the others stay.
+func handOverFull(b *bench) {
+	const n, room = 30, 10
+	from := b.serve(lines())
+	to := b.successor(lines(), limited(func(l *engine.Limits) { l.MaxConns = room }))
+	clients := from.dials(n)
+	from.wantOpened(n)
+	moved, err := from.handOver(b.Context(), b.channels(from, to))
+	if err != nil || moved != (engine.Handover{Gone: room}) {
+		b.Errorf("handed over %+v, %v; want %d", moved, err, room)
+	}
+	for _, c := range clients {
+		c.exchange("a\n")
+	}
+	if open := from.Counters()[engine.Open]; open != n-room {
+		b.Errorf("%d have stayed; want %d", open, n-room)
+	}
+	b.must(from.Hold(false))
+}
+
+// handOverMail has a goroutine send to a connection all the time: each message that was taken
+// arrives, in order, or is for the next owner, as the sender is told.
+func handOverMail(b *bench) {
+	from := b.serve(lines())
+	to := b.successor(lines())
+	c := from.dial()
+	ref := from.wantOpened(1)[0]
+	sent := make(chan int, 1)
+	go func() {
+		n := 0
+		for ; ; n++ {
+			err := ref.Send([]byte{byte(n)})
+			for errors.Is(err, engine.ErrFull) {
+				time.Sleep(time.Millisecond) // it is being handed over, or the peer is slow
+				err = ref.Send([]byte{byte(n)})
+			}
+			if err != nil {
+				break
+			}
+			if n%100 == 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		sent <- n
+	}()
+	c.expect(string([]byte{0, 1, 2, 3}))
+	moved, err := from.handOver(b.Context(), b.channels(from, to))
+	if err != nil || moved.Gone != 1 {
+		b.Fatalf("handed over %+v, %v; want 1", moved, err)
+	}
+	n := await.Receive(b, sent, "the end of sending")
+	want := make([]byte, n-4)
+	for i := range want {
+		want[i] = byte(i + 4)
+	}
+	c.expect(string(want))
+	b.must(to.wantOpened(1)[0].Send([]byte("z")))
+	c.expect("z")
+}
+
+// handOverStays has connections that can't be handed over, yet or at all: they are served on.
+func handOverStays(b *bench) {
+	script := lines()
+	script.Received = func(c *engine.Conn, in []byte) int {
+		switch string(in) {
+		case "keep\n":
+			c.SetValue(1) // which nobody can write down here
+		case "hold\n":
+			c.Retain()
+		}
+		return answerLine(c, in)
+	}
+	from := b.serve(script)
+	to := b.successor(lines())
+	kept, held, free := from.dial(), from.dial(), from.dial()
+	kept.exchange("keep\n")
+	held.exchange("hold\n")
+	free.exchange("x\n")
+	refs := from.wantOpened(3)
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	channels := b.channels(from, to)
+	done := make(chan error, 1)
+	go func() {
+		moved, err := from.handOver(ctx, channels)
+		if moved.Gone != 2 {
+			err = errors.Join(err, errors.New("not 2 are handed over"))
+		}
+		done <- err
+	}()
+	to.wantOpened(1)
+	held.exchange("y\n")
+	for _, r := range refs {
+		_ = r.Do(func(c *engine.Conn) { c.Release() }) // those that have gone say ErrClosed
+	}
+	b.ok(await.Receive(b, done, "the end of handing over"))
+	to.wantOpened(2)
+	for _, c := range []*client{kept, held, free} {
+		c.exchange("z\n")
+	}
+	if open := from.Counters()[engine.Open]; open != 1 {
+		b.Errorf("%d have stayed; want 1", open)
+	}
+	b.must(from.Hold(false))
+}

@@ -1,0 +1,365 @@
+package goroutine
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// This file is how connections move to and from other engines: see engine.Migrator.
+//
+// Who hands over asks the connections, again and again, until all have gone or are known to
+// stay. Each goes by itself, on its goroutine, when it has got one credit of a channel. A
+// goroutine for each channel reads what credit comes. The lock guards who stays.
+
+// roundEvery is how long after connections were asked to leave they are asked again.
+const roundEvery = 5 * time.Millisecond
+
+// handover is one that is under way.
+type handover struct {
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	credit chan *outlet // each entry lets one connection go
+	gone   atomic.Int64
+
+	mu    sync.Mutex
+	stays map[*conn]bool
+}
+
+// outlet is a channel on the side that hands over.
+type outlet struct {
+	file    *os.File
+	greeted atomic.Bool
+	unknown atomic.Int64 // connections that have gone and are not known to have come
+}
+
+// errFull ends a handover because the other side has no room for more.
+var errFull = errors.New("the other side has no room")
+
+// HandOver implements engine.Migrator.
+func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
+	if len(channels) == 0 {
+		return moved, errors.New("no channels to hand connections over by; expected at least 1")
+	}
+	h := &handover{stays: make(map[*conn]bool), credit: make(chan *outlet, len(channels)*engine.ChannelCredit)}
+	h.ctx, h.cancel = context.WithCancelCause(ctx)
+	defer h.cancel(nil)
+	if !g.handover.CompareAndSwap(nil, h) {
+		return moved, errors.New("connections are being handed over already")
+	}
+	outlets, reading := make([]*outlet, len(channels)), sync.WaitGroup{}
+	for i, f := range channels {
+		own, err := sock.Duplicate(int32(f.Fd()))
+		if err != nil {
+			h.cancel(err)
+			break
+		}
+		outlets[i] = &outlet{file: os.NewFile(uintptr(own), "channel")}
+	}
+	outlets = slices.DeleteFunc(outlets, func(o *outlet) bool { return o == nil })
+	for _, o := range outlets {
+		reading.Go(func() { h.readCredit(o) })
+	}
+	g.askAll(h, outlets)
+	for _, o := range outlets {
+		o.file.Close()
+	}
+	reading.Wait()
+	g.handover.Store(nil)
+	for _, o := range outlets {
+		moved.Unknown += int(o.unknown.Load())
+	}
+	moved.Gone = int(h.gone.Load())
+	if err = context.Cause(h.ctx); errors.Is(err, errFull) {
+		err = nil
+	}
+	return moved, err
+}
+
+// SendListeners implements engine.Migrator.
+func (g *group) SendListeners(control *os.File, word string) error {
+	var fds []int
+	for _, l := range g.lns {
+		fd, err := sock.Detach(l)
+		if err != nil {
+			return err
+		}
+		defer sock.Close(fd)
+		fds = append(fds, int(fd))
+	}
+	for some := range slices.Chunk(fds, sock.MaxRights) {
+		if errno := sock.SendRights(int32(control.Fd()), []byte(word), some); errno != 0 {
+			return fmt.Errorf("listeners can't be handed over: %w", errno)
+		}
+	}
+	return nil
+}
+
+// ShareListeners implements engine.Migrator: listeners are closed here, never stopped.
+func (g *group) ShareListeners(bool) {}
+
+// askAll asks until nobody is left who could go, and it is known of all that have gone
+// whether they have come.
+func (g *group) askAll(h *handover, outlets []*outlet) {
+	tick := time.NewTicker(roundEvery)
+	defer tick.Stop()
+	for h.ctx.Err() == nil {
+		g.mu.Lock()
+		conns := g.conns.all()
+		g.mu.Unlock()
+		h.mu.Lock()
+		conns = slices.DeleteFunc(conns, func(c *conn) bool { return h.stays[c] })
+		h.mu.Unlock()
+		unknown := slices.ContainsFunc(outlets, func(o *outlet) bool { return o.unknown.Load() > 0 })
+		greeted := !slices.ContainsFunc(outlets, func(o *outlet) bool { return !o.greeted.Load() })
+		switch {
+		case unknown:
+		case len(conns) == 0:
+			return
+		case greeted && len(h.credit) == 0:
+			h.cancel(errFull)
+			return
+		}
+		requestAll(conns, leaving)
+		select {
+		case <-tick.C:
+		case <-h.ctx.Done():
+		}
+	}
+}
+
+// readCredit reads what comes by a channel until that ends.
+func (h *handover) readCredit(o *outlet) {
+	raw, err := o.file.SyscallConn()
+	for err == nil {
+		var p [8]byte
+		n, errno := 0, syscall.Errno(0)
+		err = raw.Read(func(fd uintptr) bool {
+			n, _, errno = sock.ReceiveRights(int32(fd), p[:])
+			return errno != syscall.EAGAIN
+		})
+		switch {
+		case err != nil:
+			return // it was closed here
+		case errno != 0:
+			err = errno
+		case n != 8:
+			err = io.ErrUnexpectedEOF
+		default:
+			o.unknown.Add(-int64(binary.BigEndian.Uint32(p[:])))
+			for range min(binary.BigEndian.Uint32(p[4:]), engine.ChannelCredit) {
+				h.credit <- o
+			}
+			o.greeted.Store(true)
+		}
+	}
+	h.cancel(fmt.Errorf("the process that takes connections over has gone: %w", err))
+}
+
+// giveAway hands the connection over, or has it go on.
+func (c *conn) giveAway() {
+	h := c.group.handover.Load()
+	c.AtRest()
+	if h == nil || !h.give(c) {
+		c.Stay(false)
+	}
+}
+
+// give says whether the connection has gone.
+func (h *handover) give(c *conn) bool {
+	var o *outlet
+	select {
+	case o = <-h.credit:
+	case <-h.ctx.Done():
+		return false
+	}
+	r, err := c.Pack()
+	if err != nil {
+		h.credit <- o
+		if !errors.Is(err, engine.ErrNotNow) {
+			h.staysFor(c)
+		}
+		return false
+	}
+	o.unknown.Add(1)
+	if err := h.send(o, c, &r); err != nil {
+		o.unknown.Add(-1)
+		c.Unpack()
+		h.cancel(fmt.Errorf("connections can't be handed over: %w", err))
+		return false
+	}
+	h.gone.Add(1)
+	c.Left()
+	return true
+}
+
+// staysFor notes that a connection can't be handed over.
+func (h *handover) staysFor(c *conn) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.stays[c] = true
+}
+
+// leave asks the connection to leave.
+func (c *conn) leave() {
+	if h := c.group.handover.Load(); h != nil && c.Leave() == engine.ErrStays {
+		h.staysFor(c)
+	}
+}
+
+// send sends a batch of one.
+func (h *handover) send(o *outlet, c *conn, r *engine.Record) error {
+	p, fds := r.Append([]byte{engine.BatchInline, 1}), []int{int(c.FD())}
+	if len(p) > sock.MaxRightsMessage {
+		file, err := sock.MemoryFile(p[2:])
+		if err != nil {
+			return err
+		}
+		defer sock.Close(file)
+		p, fds = []byte{engine.BatchInFile, 1}, []int{int(file), fds[0]}
+	}
+	raw, err := o.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	for {
+		errno := syscall.Errno(0)
+		err := raw.Control(func(fd uintptr) { errno = sock.SendRights(int32(fd), p, fds) })
+		switch {
+		case err != nil:
+			return err
+		case errno == 0:
+			return nil
+		case errno != syscall.EAGAIN && errno != syscall.ETOOMANYREFS && errno != syscall.ENOBUFS:
+			return errno
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-h.ctx.Done():
+			return cmp.Or(context.Cause(h.ctx), error(errno))
+		}
+	}
+}
+
+// TakeOver implements engine.Migrator.
+func (g *group) TakeOver(channels []*os.File) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, f := range channels {
+		if g.ended {
+			f.Close()
+			continue
+		}
+		g.running.Go(func() {
+			defer f.Close()
+			defer context.AfterFunc(g.stop, func() { f.Close() })()
+			if err := g.takeAll(f); err != nil && g.stop.Err() == nil {
+				g.cfg.Log.LogAttrs(context.Background(), slog.LevelError,
+					"connections that were handed over are lost", slog.String("error", err.Error()))
+			}
+		})
+	}
+	if g.ended {
+		return engine.ErrClosed
+	}
+	return nil
+}
+
+// takeAll takes what comes by a channel until the other side ends.
+func (g *group) takeAll(f *os.File) error {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return err
+	}
+	p, credit, came := make([]byte, sock.MaxRightsMessage), 0, 0
+	defer func() { g.promised.Add(int64(-credit)) }()
+	for {
+		more := g.reserve(engine.ChannelCredit - credit)
+		var say [8]byte
+		binary.BigEndian.PutUint32(say[:], uint32(came))
+		binary.BigEndian.PutUint32(say[4:], uint32(more))
+		credit, came = credit+more, 0
+		errno := syscall.Errno(0)
+		if err := raw.Write(func(fd uintptr) bool {
+			errno = sock.SendRights(int32(fd), say[:], nil)
+			return errno != syscall.EAGAIN
+		}); err != nil || errno != 0 {
+			return cmp.Or(err, error(errno))
+		}
+		var n int
+		var fds []int32
+		if err := raw.Read(func(fd uintptr) bool {
+			n, fds, errno = sock.ReceiveRights(int32(fd), p)
+			return errno != syscall.EAGAIN
+		}); err != nil || errno != 0 {
+			return cmp.Or(err, error(errno))
+		}
+		if n == 0 {
+			return nil
+		}
+		records, fds, err := engine.OpenBatch(p[:n], fds, sock.ReadMemoryFile)
+		records = slices.Clone(records) // the connections use it on their goroutines
+		for i, fd := range fds {
+			var r engine.Record
+			if err == nil {
+				r, records, err = engine.ReadRecord(records)
+			}
+			if err != nil {
+				for _, fd := range fds[i:] {
+					sock.Close(fd)
+				}
+				return err
+			}
+			g.promised.Add(-1)
+			g.join(fd, &r)
+		}
+		credit, came = credit-len(fds), len(fds)
+	}
+}
+
+// reserve promises room for up to n connections.
+func (g *group) reserve(n int) int {
+	for {
+		promised := g.promised.Load()
+		n = max(min(n, g.cfg.Limits.MaxConns-int(g.admission.Open()+promised)), 0)
+		if g.promised.CompareAndSwap(promised, promised+int64(n)) {
+			return n
+		}
+	}
+}
+
+// join goes on with one connection.
+func (g *group) join(fd int32, r *engine.Record) {
+	if r.Listener >= len(g.host.Entrances) {
+		r.Listener = g.host.Adopted()
+	}
+	f := os.NewFile(uintptr(fd), "")
+	defer f.Close()
+	nc, err := net.FileConn(f)
+	if err != nil {
+		g.counters.Add(engine.AcceptErrors, 1)
+		return
+	}
+	if err := g.host.AdmitMoved(r); err != nil {
+		turnAway(nc, g.host.Answer(r.Peer, err))
+		return
+	}
+	if !g.serve(nc, r.Listener, nil, func(c *conn) { c.Join(r) }) {
+		g.host.DisownMoved(r)
+		g.leave()
+	}
+}

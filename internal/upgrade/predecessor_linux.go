@@ -1,0 +1,150 @@
+package upgrade
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Predecessor is the old process, for the new one.
+type Predecessor struct {
+	control
+	Listeners []Inherited
+	// version is what the old process speaks.
+	version int
+}
+
+// Inherited is a listener of the old process.
+type Inherited struct {
+	Listener
+	Sockets []net.Listener
+}
+
+// taken is whether a server has taken the place of the old process.
+var taken atomic.Bool
+
+// Take gives the process that this one is to take the place of, nil if there is none, or
+// another server of this process has taken it.
+func Take() (*Predecessor, error) {
+	p, err := predecessor()
+	if p == nil && err == nil || !taken.CompareAndSwap(false, true) {
+		return nil, nil
+	}
+	return p, err
+}
+
+var predecessor = sync.OnceValues(func() (*Predecessor, error) {
+	number := os.Getenv(variable)
+	if number == "" {
+		return nil, nil
+	}
+	_ = os.Unsetenv(variable) // a valid name does not fail; it is not for the children of this process
+	fd, err := strconv.Atoi(number)
+	if err == nil && fd > 2 {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil || fd <= 2 {
+		return nil, fmt.Errorf("%s is %.20q; expected the number of a descriptor: %w", variable, number, err)
+	}
+	p := &Predecessor{control: control{os.NewFile(uintptr(fd), "upgrade")}}
+	if err := p.greet(); err != nil {
+		p.file.Close()
+		return nil, fmt.Errorf("the old process: %w", err)
+	}
+	return p, nil
+})
+
+// greet takes the listeners.
+func (p *Predecessor) greet() error {
+	var h Hello
+	if _, err := p.expect(hello, &h, Timeout); err != nil {
+		return err
+	}
+	p.version = h.Version
+	if h.Version != Version {
+		err := fmt.Errorf("it speaks version %d of the protocol; expected %d", h.Version, Version)
+		_ = p.Fail(err)
+		return err
+	}
+	files, err := p.expect(sockets, new(struct{}), Timeout)
+	if err != nil {
+		return err
+	}
+	defer closeAll(files)
+	at := 0
+	for _, l := range h.Listeners {
+		in := Inherited{Listener: l}
+		if l.Sockets < 0 || at+l.Sockets > len(files) {
+			return errors.New("it sends fewer listeners than it says")
+		}
+		for _, f := range files[at : at+l.Sockets] {
+			s, err := net.FileListener(f)
+			if err != nil {
+				return err
+			}
+			if u, ok := s.(*net.UnixListener); ok {
+				u.SetUnlinkOnClose(false)
+			}
+			in.Sockets = append(in.Sockets, s)
+		}
+		at += l.Sockets
+		p.Listeners = append(p.Listeners, in)
+	}
+	return nil
+}
+
+// Ready says that this process serves, with so many loops, and takes over what comes by the
+// channels that it is then given. It fails where the old process goes on.
+func (p *Predecessor) Ready(loops int, takeOver func(channels []*os.File) error) error {
+	if err := p.send(ready, Ready{Version: Version, Loops: loops}); err != nil {
+		return p.gone(err)
+	}
+	files, err := p.expect(channels, new(int), Timeout)
+	if err != nil {
+		return p.gone(err)
+	}
+	if err := takeOver(files); err != nil {
+		return err
+	}
+	return p.gone(p.send(taking, struct{}{}))
+}
+
+// Fail says why this process can't serve.
+func (p *Predecessor) Fail(why error) error {
+	defer p.file.Close()
+	return p.send(ready, Ready{Version: Version, Failed: why.Error()})
+}
+
+// Aborted says whether an error of Ready means that the old process goes on, and this one is
+// to end.
+func Aborted(err error) bool { return errors.Is(err, errAborted) }
+
+// gone makes no error of the end of the old process: this one goes on with what it has.
+func (p *Predecessor) gone(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+		return nil
+	}
+	return err
+}
+
+// Wait waits until the old process has handed everything over, or has gone.
+func (p *Predecessor) Wait() (finished bool) {
+	word, _, fds, err := p.read()
+	for _, fd := range fds {
+		unix.Close(int(fd))
+	}
+	return err == nil && word == done
+}
+
+// Close ends Wait and Ready.
+func (p *Predecessor) Close() { _ = p.file.Close() }

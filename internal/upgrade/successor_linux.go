@@ -1,0 +1,160 @@
+package upgrade
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// The words of messages.
+const (
+	hello    = "hello"
+	sockets  = "listeners"
+	ready    = "ready"
+	channels = "channels"
+	taking   = "taking"
+	done     = "done"
+	abort    = "abort"
+)
+
+var errAborted = errors.New("the old process goes on")
+
+// Successor is the new process, for the old one. Its methods are for one goroutine.
+type Successor struct {
+	control
+	cmd    *exec.Cmd
+	exited chan struct{} // closed when it has ended
+	state  error         // how, then
+}
+
+// Start starts the new process. Its environment and descriptors are completed.
+func Start(cmd *exec.Cmd) (*Successor, error) {
+	pair, err := sock.RightsPair()
+	if err != nil {
+		return nil, err
+	}
+	defer pair[1].Close()
+	if cmd.Env == nil {
+		cmd.Env = os.Environ()
+	}
+	cmd.ExtraFiles = append(cmd.ExtraFiles, pair[1])
+	cmd.Env = append(cmd.Env, fmt.Sprintf("%s=%d", variable, 2+len(cmd.ExtraFiles)))
+	if err := cmd.Start(); err != nil {
+		pair[0].Close()
+		return nil, fmt.Errorf("the new process does not start: %w", err)
+	}
+	s := &Successor{control: control{pair[0]}, cmd: cmd, exited: make(chan struct{})}
+	go func() {
+		s.state = cmd.Wait()
+		close(s.exited)
+	}()
+	return s, nil
+}
+
+// PID is its process id.
+func (s *Successor) PID() int { return s.cmd.Process.Pid }
+
+// Greet says hello, with listeners, which send sends.
+func (s *Successor) Greet(h Hello, send func(control *os.File) error) error {
+	h.Version = Version
+	if err := s.send(hello, h); err != nil {
+		return s.died(err)
+	}
+	if err := send(s.file); err != nil {
+		return s.died(err)
+	}
+	return s.died(s.send(sockets, struct{}{}))
+}
+
+// SocketsWord is the message by which an engine sends descriptors of listeners, in parts.
+const SocketsWord = sockets
+
+// AwaitReady waits until it serves.
+func (s *Successor) AwaitReady(ctx context.Context) (r Ready, err error) {
+	defer context.AfterFunc(ctx, func() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) })()
+	_, err = s.expect(ready, &r, Timeout)
+	switch {
+	case ctx.Err() != nil:
+		return r, context.Cause(ctx)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return r, fmt.Errorf("the new process does not say within %v that it is ready", Timeout)
+	case err != nil:
+		return r, s.died(err)
+	case r.Failed != "":
+		return r, fmt.Errorf("the new process can't serve: %s", r.Failed)
+	case r.Version != Version:
+		return r, fmt.Errorf("the new process speaks version %d of the protocol; expected %d", r.Version, Version)
+	}
+	return r, nil
+}
+
+// Channels gives it so many channels, and keeps the other ends, when it is taking.
+func (s *Successor) Channels(n int) (ours []*os.File, err error) {
+	var theirs []*os.File
+	defer func() { closeAll(theirs) }()
+	for range n {
+		pair, err := sock.RightsPair()
+		if err != nil {
+			closeAll(ours)
+			return nil, err
+		}
+		ours, theirs = append(ours, pair[0]), append(theirs, pair[1])
+	}
+	if err = s.send(channels, n, theirs...); err == nil {
+		_, err = s.expect(taking, new(struct{}), Timeout)
+	}
+	if err != nil {
+		closeAll(ours)
+		return nil, s.died(err)
+	}
+	return ours, nil
+}
+
+// died completes an error by how the new process has ended, if it has.
+func (s *Successor) died(err error) error {
+	if err == nil {
+		return nil
+	}
+	select {
+	case <-s.exited:
+	case <-time.After(100 * time.Millisecond): // it may be about to
+		return err
+	}
+	if s.state == nil {
+		return errors.New("the new process has ended by itself: it is not a server that takes connections over")
+	}
+	return fmt.Errorf("the new process has ended: %w", s.state)
+}
+
+// Died says whether it has ended, or is about to.
+func (s *Successor) Died() bool {
+	select {
+	case <-s.exited:
+		return true
+	case <-time.After(time.Second):
+		return false
+	}
+}
+
+// Abort ends the new process, which has nothing yet, and waits for it.
+func (s *Successor) Abort() {
+	_ = s.send(abort, struct{}{}) // it may have gone
+	select {
+	case <-s.exited:
+	case <-time.After(time.Second):
+		_ = s.cmd.Process.Kill()
+		<-s.exited
+	}
+	s.file.Close()
+}
+
+// Done leaves it alone.
+func (s *Successor) Done() error {
+	defer s.file.Close()
+	return s.send(done, struct{}{})
+}

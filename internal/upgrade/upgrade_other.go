@@ -1,0 +1,41 @@
+//go:build !linux
+
+package upgrade
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+)
+
+// Successor and Predecessor are for Linux.
+type Successor struct{}
+
+// SocketsWord is for Linux.
+const SocketsWord = ""
+
+func Start(*exec.Cmd) (*Successor, error)                        { return nil, ErrUnsupported }
+func (*Successor) PID() int                                      { return 0 }
+func (*Successor) Greet(Hello, func(*os.File) error) error       { return ErrUnsupported }
+func (*Successor) AwaitReady(context.Context) (r Ready, _ error) { return r, ErrUnsupported }
+func (*Successor) Channels(int) ([]*os.File, error)              { return nil, ErrUnsupported }
+func (*Successor) Died() bool                                    { return true }
+func (*Successor) Abort()                                        {}
+func (*Successor) Done() error                                   { return ErrUnsupported }
+
+// Predecessor is for Linux.
+type Predecessor struct{ Listeners []Inherited }
+
+// Inherited is a listener of the old process.
+type Inherited struct {
+	Listener
+	Sockets []net.Listener
+}
+
+func Take() (*Predecessor, error)                                     { return nil, nil }
+func (*Predecessor) Ready(int, func(channels []*os.File) error) error { return ErrUnsupported }
+func (*Predecessor) Fail(error) error                                 { return ErrUnsupported }
+func (*Predecessor) Wait() bool                                       { return false }
+func (*Predecessor) Close()                                           {}
+func Aborted(error) bool                                              { return false }

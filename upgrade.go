@@ -1,0 +1,296 @@
+package myriad
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/upgrade"
+)
+
+// Migrator is a Handler, or MessageHandler, that can write down what it knows of a connection,
+// so that another process can go on with it: see Server.Upgrade. Without it the connections
+// that have a Value stay in the old process.
+type Migrator interface {
+	// Save appends to to what Restore needs, of at most 1 MiB, and returns that. An error has
+	// the connection stay in the old process, which drains it. Then comes Closed, with
+	// ErrHandedOver, or the connection goes on here, if the new process fails.
+	Save(c *Conn, to []byte) (state []byte, err error)
+	// Restore is the first call for a connection that has come from another process, instead
+	// of Opened: it sets the Value, and enters c.Ref() wherever Opened does. state is valid
+	// during the call; the handler gives it a version if what Save writes changes. An error
+	// closes the connection, with that reason. What is written is sent.
+	Restore(c *Conn, state []byte) error
+}
+
+// ErrUpgrading answers Server.Upgrade while another one is under way.
+var ErrUpgrading = errors.New("myriad: an upgrade is under way already")
+
+// takeoverTimeout bounds the handing over when the context of Upgrade does not.
+const takeoverTimeout = time.Minute
+
+// Upgraded is what has become of connections in Server.Upgrade.
+type Upgraded struct {
+	// PID is the new process.
+	PID int
+	// Moved is how many connections it has, and Lost how many of those that were handed over
+	// it has not confirmed, because it has died; the rest has stayed, and is drained.
+	Moved, Lost int
+	// Took is from the first connection to the last.
+	Took time.Duration
+}
+
+// Upgrade has a new process take this one's place, without a connection being lost: it starts
+// the new binary (Server.Successor), waits until that serves with these listeners, and hands it
+// the connections, with the input that has come and was not used, the output that is not sent,
+// their timers and limits of time, and what a Migrator saves. A peer notices nothing but a
+// pause of milliseconds. When Upgrade has returned without an error, the server drains the
+// connections that have stayed and ends, as by Shutdown, so that ListenAndServe returns.
+//
+// These stay: those with TLS, whose sessions can't be written down; those with a handler of
+// their own (SetHandler, Adopt, Blocking, and those of package web that have become WebSockets
+// or streams); relays; those whose peer has ended; those with a Value where the handler is no
+// Migrator. Those that are busy (in a handler on a worker, with a file to send, retained) have
+// until ctx ends. A closed connection's Closed gets ErrHandedOver if it has moved.
+//
+// The new process is started with this one's environment and one descriptor more. It has to
+// call ListenAndServe, of one Server, within 30 seconds; listeners are matched by their
+// addresses. A new one may have another model and other numbers of loops. An upgrade back is
+// an upgrade.
+//
+// Where the new process does not start, hangs, dies, can't listen, or is of another program or
+// of a version that does not understand this one, Upgrade says so, and this server goes on as
+// if nothing had been. Should the new process die in the middle, this one goes on with what it
+// still has; what that one had is lost, and counted in Lost. If ctx has no deadline the
+// connections have a minute. It answers ErrUpgrading during another one, ErrServerClosed before
+// the start and after the end, and errors.ErrUnsupported on other systems than Linux and with
+// Server.Processes.
+func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
+	s.mu.Lock()
+	e, closed := s.engine, s.closed
+	m, ok := e.(engine.Migrator)
+	switch {
+	case e == nil || closed:
+		err = ErrServerClosed
+	case !ok || s.preforks() || s.worker != nil:
+		err = fmt.Errorf("myriad: an upgrade of this server: %w", errors.ErrUnsupported)
+	case !s.upgrading.CompareAndSwap(false, true):
+		err = ErrUpgrading
+	}
+	where := s.where
+	s.mu.Unlock()
+	if err != nil {
+		return u, err
+	}
+	defer s.upgrading.Store(false)
+	if u, err = s.upgrade(ctx, e, m, where); err != nil {
+		s.log().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
+		return u, fmt.Errorf("myriad: upgrade: %w", err)
+	}
+	s.log().Info("upgraded", "pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took, "stay", e.Counters()[engine.Open])
+	_, _ = Notify(fmt.Sprintf("MAINPID=%d", u.PID)) // without a service manager there is nobody to tell
+	s.handedOver.Store(true)
+	go func() { _ = s.Drain() }()
+	return u, nil
+}
+
+func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator, where []Listener) (u Upgraded, err error) {
+	cmd, err := s.successor()
+	if err != nil {
+		return u, err
+	}
+	next, err := upgrade.Start(cmd)
+	if err != nil {
+		return u, err
+	}
+	u.PID = next.PID()
+	defer func() {
+		if err != nil {
+			next.Abort()
+		}
+	}()
+	hello := upgrade.Hello{PID: os.Getpid()}
+	for i, at := range e.Listening() {
+		hello.Listeners = append(hello.Listeners, upgrade.Listener{
+			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: max(e.Loops(), 1),
+		})
+	}
+	if err = next.Greet(hello, func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
+		return u, err
+	}
+	ready, err := next.AwaitReady(ctx)
+	if err != nil {
+		return u, err
+	}
+	n := max(e.Loops(), 1)
+	if n != max(ready.Loops, 1) {
+		n *= max(ready.Loops, 1) // each of ours to each of theirs
+	}
+	channels, err := next.Channels(n)
+	if err != nil {
+		return u, err
+	}
+	moved, took, err := handOver(ctx, e, m, channels)
+	u.Moved, u.Took = moved.Gone, took
+	u.Lost = moved.Unknown
+	if err == nil {
+		err = next.Done()
+	}
+	if err != nil && next.Died() {
+		u.Lost = moved.Gone
+		m.ShareListeners(false)
+		return u, errors.Join(err, e.Hold(false))
+	}
+	if err != nil { // the time was over, say: what is left is drained here
+		_ = next.Done()
+		s.log().Warn("not all connections could be handed over", "error", err)
+	}
+	return u, nil
+}
+
+// handOver hands the connections over. From its beginning the listeners are the new process's.
+func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, channels []*os.File) (moved engine.Handover, took time.Duration, err error) {
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, takeoverTimeout)
+		defer cancel()
+	}
+	m.ShareListeners(true)
+	start := time.Now()
+	if err = e.Hold(true); err == nil {
+		moved, err = m.HandOver(ctx, channels)
+	}
+	for _, f := range channels {
+		_ = f.Close()
+	}
+	return moved, time.Since(start), err
+}
+
+// successor is the new process, not started.
+func (s *Server) successor() (*exec.Cmd, error) {
+	if s.Successor != nil {
+		return s.Successor()
+	}
+	path, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	cmd := exec.Command(path, os.Args[1:]...)
+	cmd.Args[0] = os.Args[0]
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	return cmd, nil
+}
+
+// listenerKey is what a listener is found again by: the address that was asked for.
+func listenerKey(l *Listener, at net.Addr) string {
+	if l.Listener != nil {
+		return at.String()
+	}
+	return l.Addr
+}
+
+// inherit finds the process whose place this one takes, if there is one.
+func (s *Server) inherit() (err error) {
+	s.predecessor, err = upgrade.Take()
+	return err
+}
+
+// inherited gives the sockets of a listener that the old process has; nil if it has none.
+func (s *Server) inherited(l *Listener) []net.Listener {
+	if s.predecessor == nil {
+		return nil
+	}
+	for i, in := range s.predecessor.Listeners {
+		if len(in.Sockets) > 0 && listenerKey(l, in.Sockets[0].Addr()) == in.Addr {
+			s.predecessor.Listeners[i].Sockets = nil
+			return in.Sockets
+		}
+	}
+	return nil
+}
+
+// succeed tells the old process that this one serves, and takes its connections over. done waits
+// for the end of that.
+func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done func()) {
+	p := s.predecessor
+	if p == nil {
+		return func() {}
+	}
+	for _, in := range p.Listeners { // at which this server does not listen
+		engine.CloseAll(in.Sockets)
+	}
+	var over sync.WaitGroup
+	var more []net.Listener
+	for i, l := range listeners {
+		for _, socket := range l.Sockets[min(max(e.Loops(), 1), len(l.Sockets)):] {
+			more = append(more, socket)
+			over.Go(func() { s.acceptMore(e, socket, i) })
+		}
+	}
+	over.Go(func() {
+		m, ok := e.(engine.Migrator)
+		if !ok || s.preforks() {
+			_ = p.Fail(errors.New("it serves with worker processes, which can't take connections over"))
+			return
+		}
+		err := p.Ready(e.Loops(), m.TakeOver)
+		switch {
+		case err == nil:
+			p.Wait()
+		case upgrade.Aborted(err):
+			s.aborted = fmt.Errorf("myriad: upgrade: %w", err)
+			go func() { _ = s.Close() }()
+		default:
+			s.log().Error("the old process did not hand everything over", "error", err)
+		}
+	})
+	return func() {
+		p.Close()
+		engine.CloseAll(more)
+		over.Wait()
+	}
+}
+
+// acceptMore accepts from a socket of a listener for which there is no loop: the old process
+// had more of them. The kernel goes on to give it its share of those who connect.
+func (s *Server) acceptMore(e engine.Engine, socket net.Listener, listener int) {
+	for {
+		nc, err := socket.Accept()
+		switch {
+		case err == nil:
+			if err = e.Adopt(nc, listener, nil); err != nil {
+				_ = nc.Close()
+			}
+		case errors.Is(err, net.ErrClosed):
+			return
+		default: // descriptors have run out, say
+			time.Sleep(acceptRetry)
+		}
+	}
+}
+
+// acceptRetry is how long acceptMore waits when it can't accept.
+const acceptRetry = 50 * time.Millisecond
+
+// migration is a Server's part in upgrades.
+type migration struct {
+	upgrading   atomic.Bool
+	handedOver  atomic.Bool          // a new process serves at the listeners
+	predecessor *upgrade.Predecessor // nil if there was none
+	aborted     error                // why this process is not to take its place
+}
+
+// addMigration tells the engine how to save and restore what the handler knows.
+func (s *Server) addMigration(cfg *engine.Config) {
+	if h, ok := extension[Migrator](s.Handler); ok {
+		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) { return h.Save((*Conn)(c), to) }
+		cfg.Restore = func(c *engine.Conn, state []byte) error { return h.Restore((*Conn)(c), state) }
+	}
+}
