@@ -27,7 +27,7 @@ func TestFrontMemory(t *testing.T) {
 		{"events/one topic", func(int) string { return "GET /events?topic=a HTTP/1.1\r\nHost: localhost\r\n\r\n" }, 260},
 		{"events/a topic each", func(i int) string {
 			return fmt.Sprintf("GET /events?topic=%06d HTTP/1.1\r\nHost: localhost\r\n\r\n", i)
-		}, 340},
+		}, 400},
 	}
 	for _, model := range myriad.Models() {
 		if model == myriad.Goroutine {
