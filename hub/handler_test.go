@@ -252,7 +252,7 @@ func TestClientList(t *testing.T) {
 	a.Send("HELLO 3 SETNAME ann\r\nSUBSCRIBE a b\r\nPSUBSCRIBE c*\r\nSSUBSCRIBE d e f\r\n")
 	a.Output()
 	b.Send("CLIENT LIST TYPE pubsub\r\nPING\r\n")
-	line := fmt.Sprintf("id=1 addr=%s laddr=unix:0 name=ann flags=P db=0 sub=2 psub=1 ssub=3 multi=-1 omem=0 dropped=0 user=default redir=-1 resp=3\n", a.Addr())
+	line := fmt.Sprintf("id=1 addr=%s laddr=unix:0 name=ann flags=P db=0 sub=2 psub=1 ssub=3 multi=-1 omem=0 dropped=0 cmd=ssubscribe user=default redir=-1 resp=3\n", a.Addr())
 	b.Expect("$" + strconv.Itoa(len(line)) + "\r\n" + line + "\r\n+PONG\r\n")
 }
 
