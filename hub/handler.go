@@ -144,10 +144,13 @@ const (
 	// maxBatch is how many bytes of replies are put together, at most an eighth of
 	// Limits.MaxUnsent, of which a turn may send a quarter.
 	maxBatch = 16 << 10
-	// maxWork is how many commands there are, with topics joined, receivers of messages, and
-	// one more for each workBytes of a reply.
-	maxWork   = 10_000
-	workBytes = 64
+	// maxWork is how many commands there are, with topics joined, one more for receiversWork
+	// receivers of a message, which are cheap, and one more for each workBytes of a reply. A
+	// client that publishes several messages to a large topic at once has them all go out in one
+	// turn, so that each subscriber gets them in one send.
+	maxWork       = 10_000
+	receiversWork = 32
+	workBytes     = 64
 	// maxKeptArgs is the most arguments whose room is used again.
 	maxKeptArgs = 4096
 )
