@@ -3,7 +3,6 @@ package hub
 import (
 	"fmt"
 	"net/netip"
-	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -72,12 +71,4 @@ func TestFrontMemory(t *testing.T) {
 			})
 		}
 	}
-}
-
-func heap() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc)
 }
