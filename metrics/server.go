@@ -55,6 +55,8 @@ var serverMetrics = []metric[stats]{
 	gauge("connections_max", "The most connections at a time: Limits.MaxConns.", func(s *stats) int { return s.MaxConns }),
 	counter("connections_accepted_total", "Connections that were opened.", func(s *stats) int64 { return s.Accepted }),
 	counter("connections_dialed_total", "Connections that the server has made.", func(s *stats) int64 { return s.Dialed }),
+	counter("connections_handed_over_total", "Connections that another process goes on with.", func(s *stats) int64 { return s.HandedOver }),
+	counter("connections_taken_over_total", "Connections that have come from another process.", func(s *stats) int64 { return s.TakenOver }),
 	counter("accept_errors_total", "Failures to accept, such as for want of descriptors.", func(s *stats) int64 { return s.AcceptErrors }),
 	counter("accept_pauses_total", "How often Limits.AcceptRate has let connections wait.", func(s *stats) int64 { return s.AcceptPauses }),
 
