@@ -158,9 +158,11 @@ func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command) {
 	u, err := f.srv.Upgrade(ctx)
 	if err != nil {
 		if f.page != nil {
-			err = errors.Join(err, f.page.start())
+			if e := f.page.start(); e != nil {
+				err = fmt.Errorf("%w, and %w", err, e)
+			}
 		}
-		fmt.Fprintf(out, "myriad: %v; this process goes on\n", err)
+		fmt.Fprintf(out, "%v; this process goes on\n", err)
 		f.upgrading.Store(false)
 		return
 	}

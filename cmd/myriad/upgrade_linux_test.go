@@ -148,6 +148,26 @@ func TestUpgradeHub(t *testing.T) {
 	s.endNext(t, next)
 }
 
+// SIGTERM ends an upgrade whose new process hangs, and that process.
+func TestUpgradeGivenUp(t *testing.T) {
+	users := usersFile(t, "user alice on >a +@all &*\n")
+	s := upgradable(t, "", "hub", "--users", users)
+	must(t, os.Remove(users))
+	must(t, syscall.Mkfifo(users, 0o600)) // which nobody writes to
+	must(t, s.Process.Signal(syscall.SIGUSR2))
+	await.True(t, "the new process", func() bool { // it reads then, and nothing comes
+		pipe, err := os.OpenFile(users, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			t.Cleanup(func() { pipe.Close() })
+		}
+		return err == nil
+	})
+	code := s.end(t, syscall.SIGTERM)
+	if said := s.stderr.String(); code != 0 || !strings.Contains(said, "\nmyriad: upgrade: ") || strings.Contains(said, "does not say within") {
+		t.Errorf("exit code %d, stderr %q; want 0 and an upgrade that did not wait", code, said)
+	}
+}
+
 // Only one upgrade is made at a time.
 func TestUpgradeOnce(t *testing.T) {
 	f, out := &serverFlags{}, &lockedBuffer{}
