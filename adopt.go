@@ -43,7 +43,7 @@ func (s *Server) Adopt(nc net.Conn, read []byte) error {
 	default:
 		return badUse("Adopt of a %T; expected a *net.TCPConn or a *net.UnixConn, which have a descriptor", nc)
 	}
-	return named(e.Adopt(nc, read))
+	return named(e.Adopt(nc, -1, read))
 }
 
 // Detach gives the connection up, for code that takes a net.Conn and its goroutine. When

@@ -14,17 +14,17 @@ import (
 // counting is an engine that has nothing but counters.
 type counting struct{ counts engine.Counts }
 
-func (e counting) Addr() net.Addr                { return nil }
-func (e counting) Listening() []engine.Listening { return nil }
-func (e counting) Loops() int                    { return 3 }
-func (e counting) Dial(engine.Dial) error        { return nil }
-func (e counting) Broadcast([]byte) error        { return nil }
-func (e counting) Stop(context.Context) error    { return nil }
-func (e counting) Hold(bool) error               { return nil }
-func (e counting) Expel(netip.AddrPort) error    { return nil }
-func (e counting) Wait()                         {}
-func (e counting) Counters() engine.Counts       { return e.counts }
-func (e counting) Adopt(net.Conn, []byte) error  { return nil }
+func (e counting) Addr() net.Addr                    { return nil }
+func (e counting) Listening() []engine.Listening     { return nil }
+func (e counting) Loops() int                        { return 3 }
+func (e counting) Dial(engine.Dial) error            { return nil }
+func (e counting) Broadcast([]byte) error            { return nil }
+func (e counting) Stop(context.Context) error        { return nil }
+func (e counting) Hold(bool) error                   { return nil }
+func (e counting) Expel(netip.AddrPort) error        { return nil }
+func (e counting) Wait()                             {}
+func (e counting) Counters() engine.Counts           { return e.counts }
+func (e counting) Adopt(net.Conn, int, []byte) error { return nil }
 
 // Every counter of the engines is in one place of Stats, and in no other: each has a
 // value of its own here.

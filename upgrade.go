@@ -220,7 +220,7 @@ func (s *Server) inherited(l *Listener) []net.Listener {
 
 // succeed tells the old process that this one serves, and takes its connections over. done waits
 // for the end of that.
-func (s *Server) succeed(e engine.Engine) (done func()) {
+func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done func()) {
 	p := s.predecessor
 	if p == nil {
 		return func() {}
@@ -229,6 +229,13 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 		engine.CloseAll(in.Sockets)
 	}
 	var over sync.WaitGroup
+	var more []net.Listener
+	for i, l := range listeners {
+		for _, socket := range l.Sockets[min(max(e.Loops(), 1), len(l.Sockets)):] {
+			more = append(more, socket)
+			over.Go(func() { s.acceptMore(e, socket, i) })
+		}
+	}
 	over.Go(func() {
 		m, ok := e.(engine.Migrator)
 		if !ok || s.preforks() {
@@ -248,9 +255,31 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 	})
 	return func() {
 		p.Close()
+		engine.CloseAll(more)
 		over.Wait()
 	}
 }
+
+// acceptMore accepts from a socket of a listener for which there is no loop: the old process
+// had more of them. The kernel goes on to give it its share of those who connect.
+func (s *Server) acceptMore(e engine.Engine, socket net.Listener, listener int) {
+	for {
+		nc, err := socket.Accept()
+		switch {
+		case err == nil:
+			if err = e.Adopt(nc, listener, nil); err != nil {
+				_ = nc.Close()
+			}
+		case errors.Is(err, net.ErrClosed):
+			return
+		default: // descriptors have run out, say
+			time.Sleep(acceptRetry)
+		}
+	}
+}
+
+// acceptRetry is how long acceptMore waits when it can't accept.
+const acceptRetry = 50 * time.Millisecond
 
 // migration is a Server's part in upgrades.
 type migration struct {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/pool"
 )
 
@@ -307,4 +308,25 @@ func TestPoolOfGoroutines(t *testing.T) {
 	if st := p.Stats(); st.Accepted != 0 {
 		t.Errorf("the pool has run %d jobs of the goroutine model", st.Accepted)
 	}
+}
+
+// Each returns, too, when a connection that it leaves mail for closes on a worker meanwhile, and
+// who has its place next closes in order: what was reserved for the first is released.
+func TestEachWhileClosing(t *testing.T) {
+	onModels(t, func(t *testing.T, model string, _ int) {
+		quit := Lines(MessageFunc(func(c *Conn, line []byte) { c.Close() }))
+		s := start(t, &Server{Model: model, Loops: 1, Workers: newPool(t, noRules(4, 1024)), Handler: quit})
+		for range 300 {
+			c := dial(t, s.addr)
+			io.WriteString(c, "quit\n")
+			io.Copy(io.Discard, c) // it lingers, until we end
+			done := make(chan error, 1)
+			go func() { done <- s.Each(t.Context(), func(*Conn) {}) }()
+			c.Close()
+			if err := await.Receive(t, done, "Each returns"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		eventually(t, func() bool { return s.Stats().Open == 0 }, func() string { return fmt.Sprintf("%+v", s.Stats()) })
+	})
 }

@@ -5,10 +5,11 @@ import "slices"
 // command is a command of the Redis protocol, or a subcommand, whose name has a |.
 type command struct {
 	name    string
-	arity   int  // of words, its name's included; -n for n and more
-	anybody bool // is for clients, too, that have yet to say who they are
-	always  bool // is allowed for subscribers of version 2
-	pushes  bool // answers also when the client wants no replies, as messages do
+	number  uint16 // in numbered
+	arity   int    // of words, its name's included; -n for n and more
+	anybody bool   // is for clients, too, that have yet to say who they are
+	always  bool   // is allowed for subscribers of version 2
+	pushes  bool   // answers also when the client wants no replies, as messages do
 	run     func(*turn)
 
 	subcommands map[string]*command // nil if there are none
@@ -23,6 +24,10 @@ type about struct {
 
 // commands are all that the hub knows, by name.
 var commands map[string]*command
+
+// numbered are the commands and their subcommands by number, so that a client's last one takes
+// few bytes. The first stands for none.
+var numbered = []*command{{name: "NULL"}}
 
 func init() {
 	connection := func(since, summary string) about {
@@ -96,6 +101,8 @@ func init() {
 func byName(all ...*command) map[string]*command {
 	m := make(map[string]*command, len(all))
 	for _, c := range all {
+		c.number = uint16(len(numbered))
+		numbered = append(numbered, c)
 		m[c.name[slices.Index([]byte(c.name), '|')+1:]] = c
 	}
 	return m

@@ -97,8 +97,12 @@ func appendClient(to []byte, c *myriad.Conn) []byte {
 			who = k.user.name
 		}
 	}
-	to = fmt.Appendf(to, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=%d multi=-1 omem=%d dropped=%d user=%s redir=-1",
-		c.Ref().ID(), addrText(c.Ref().RemoteAddr()), addrText(c.Ref().LocalAddr()), name, flag, sub, psub, ssub, c.Pending(), c.Dropped(), who)
+	last := numbered[0].name
+	if s != nil {
+		last = numbered[s.last].name
+	}
+	to = fmt.Appendf(to, "id=%d addr=%s laddr=%s name=%s flags=%s db=0 sub=%d psub=%d ssub=%d multi=-1 omem=%d dropped=%d cmd=%s user=%s redir=-1",
+		c.Ref().ID(), addrText(c.Ref().RemoteAddr()), addrText(c.Ref().LocalAddr()), name, flag, sub, psub, ssub, c.Pending(), c.Dropped(), last, who)
 	if s != nil {
 		to = fmt.Appendf(to, " resp=%d", 2+s.format)
 	}

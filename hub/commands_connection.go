@@ -51,7 +51,8 @@ func (t *turn) reset() {
 	t.setVersion(2)
 	t.detail(false, func(d *details) { d.name = "" })
 	t.flags &^= silent | skips
-	t.user, t.muted = t.h.arrival(t.c.TLS()), false
+	t.setUser(t.h.arrival(t.c.TLS()))
+	t.muted = false
 	t.status("RESET")
 }
 
@@ -73,6 +74,18 @@ func (t *turn) selectDB() {
 	}
 }
 
+// setUser has the client be a user, or, with nil, one that has a time to say who it is.
+func (t *turn) setUser(u *user) {
+	if before := t.user; (before == nil) != (u == nil) {
+		d := strangerTime
+		if u != nil {
+			d = 0
+		}
+		t.c.SetDeadline(d)
+	}
+	t.user = u
+}
+
 // credential is what a client says who it is with: a password alone, which may be a token, or
 // with a name.
 func (t *turn) credential(given [][]byte) (ok bool) {
@@ -85,7 +98,7 @@ func (t *turn) credential(given [][]byte) (ok bool) {
 	}
 	switch {
 	case err == nil:
-		t.user = who
+		t.setUser(who)
 		return true
 	case len(given) == 1 && t.h.newcomer() != nil:
 		t.error("ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?")

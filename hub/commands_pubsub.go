@@ -19,7 +19,7 @@ func (t *turn) publish(k kind) {
 		t.refuse(err)
 		return
 	}
-	t.work += n
+	t.work += n / receiversWork
 	t.integer(n)
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/myriad-go/myriad"
 )
@@ -25,6 +26,7 @@ type respSession struct {
 	client
 	*details // nil if there are none
 	flags
+	last uint16 // command: its number
 }
 
 // details are what few sessions have.
@@ -64,6 +66,9 @@ func sniff(in []byte) (isHTTP, sure bool) {
 	return false, sure
 }
 
+// strangerTime is how long a client has to say who it is, where it must.
+const strangerTime = time.Minute
+
 // Received implements myriad.Handler.
 func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
 	s, ok := c.Value().(*respSession)
@@ -80,6 +85,9 @@ func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
 		}
 		s = &respSession{client: client{user: h.hub.arrival(c.TLS())}}
 		c.SetValue(s)
+		if s.user == nil {
+			c.SetDeadline(strangerTime)
+		}
 	}
 	t := turns.Get().(*turn)
 	t.begin(h.hub, c, s)
@@ -136,10 +144,13 @@ const (
 	// maxBatch is how many bytes of replies are put together, at most an eighth of
 	// Limits.MaxUnsent, of which a turn may send a quarter.
 	maxBatch = 16 << 10
-	// maxWork is how many commands there are, with topics joined, receivers of messages, and
-	// one more for each workBytes of a reply.
-	maxWork   = 10_000
-	workBytes = 64
+	// maxWork is how many commands there are, with topics joined, one more for receiversWork
+	// receivers of a message, which are cheap, and one more for each workBytes of a reply. A
+	// client that publishes several messages to a large topic at once has them all go out in one
+	// turn, so that each subscriber gets them in one send.
+	maxWork       = 10_000
+	receiversWork = 32
+	workBytes     = 64
 	// maxKeptArgs is the most arguments whose room is used again.
 	maxKeptArgs = 4096
 )
@@ -233,13 +244,8 @@ func (t *turn) pace() {
 	if len(t.out) >= t.batch() {
 		t.flush()
 	}
-	if t.over {
-		return
-	}
-	if t.tired() {
+	if !t.over && t.tired() {
 		t.yield()
-	} else if t.sent > 0 {
-		t.over = t.c.Paused()
 	}
 }
 
@@ -351,6 +357,7 @@ func (t *turn) admit() (cmd *command, refusal string) {
 		}
 		cmd = sub
 	}
+	t.last = cmd.number
 	switch n := len(t.args); {
 	case cmd.arity > 0 && n != cmd.arity, n < -cmd.arity:
 		return nil, wrongNumber(cmd.name)

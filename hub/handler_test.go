@@ -192,6 +192,36 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
+// TestAmplification: short commands with long answers, from a client that does not read, make
+// the server keep little, and are all answered in the end.
+func TestAmplification(t *testing.T) {
+	h := new(Hub)
+	srv := &myriad.Server{Handler: h.Handler()}
+	s := myriadtest.NewServer(t, srv)
+	for _, first := range []string{"PING\r\n", "HELLO 3\r\nSUBSCRIBE a\r\n"} {
+		p := s.Dial()
+		p.Send(first)
+		p.Output()
+		p.Send("COMMAND\r\n")
+		one := p.Output()
+		const n = 2000
+		p.StopReading()
+		p.Send(strings.Repeat("COMMAND\r\n", n))
+		if kept := srv.Stats().Buffered; kept > 1<<20 || len(one) < 4000 {
+			t.Errorf("%d bytes are kept for answers of %d bytes", kept, len(one))
+		}
+		p.StartReading()
+		got := 0
+		await.True(t, "all answers come", func() bool {
+			got += len(p.Output())
+			return got >= n*len(one)
+		})
+		if got != n*len(one) {
+			t.Errorf("%d bytes of answers, want %d of %d", got, n, len(one))
+		}
+	}
+}
+
 // TestNoRoom: a reply for which there is no room closes the connection, and what was accepted
 // before is sent.
 func TestNoRoom(t *testing.T) {
@@ -252,7 +282,7 @@ func TestClientList(t *testing.T) {
 	a.Send("HELLO 3 SETNAME ann\r\nSUBSCRIBE a b\r\nPSUBSCRIBE c*\r\nSSUBSCRIBE d e f\r\n")
 	a.Output()
 	b.Send("CLIENT LIST TYPE pubsub\r\nPING\r\n")
-	line := fmt.Sprintf("id=1 addr=%s laddr=unix:0 name=ann flags=P db=0 sub=2 psub=1 ssub=3 multi=-1 omem=0 dropped=0 user=default redir=-1 resp=3\n", a.Addr())
+	line := fmt.Sprintf("id=1 addr=%s laddr=unix:0 name=ann flags=P db=0 sub=2 psub=1 ssub=3 multi=-1 omem=0 dropped=0 cmd=ssubscribe user=default redir=-1 resp=3\n", a.Addr())
 	b.Expect("$" + strconv.Itoa(len(line)) + "\r\n" + line + "\r\n+PONG\r\n")
 }
 
@@ -394,4 +424,49 @@ func TestDetails(t *testing.T) {
 	if s.details != nil {
 		t.Errorf("details %+v are left", s.details)
 	}
+}
+
+// counted counts how often it is called for input.
+type counted struct {
+	handler
+	calls *int
+}
+
+func (h counted) Received(c *myriad.Conn, in []byte) int {
+	*h.calls++
+	return h.handler.Received(c, in)
+}
+
+// TestWork: who publishes much to many lets others have their turn in between.
+func TestWork(t *testing.T) {
+	h, calls := new(Hub), 0
+	s := myriadtest.NewServer(t, &myriad.Server{Handler: counted{handler{hub: h}, &calls}})
+	const receivers = 500
+	for range receivers {
+		s.Dial().Send("SUBSCRIBE a\r\n")
+	}
+	p := s.Dial()
+	calls = 0
+	n := 3 * maxWork / (1 + receivers/receiversWork)
+	p.Send(strings.Repeat("PUBLISH a x\r\n", n))
+	p.Expect(strings.Repeat(":500\r\n", n))
+	if calls != 3 && calls != 4 { // the last may have a rest
+		t.Errorf("the work of three turns was done in %d calls", calls)
+	}
+}
+
+// TestStrangerTime: who does not say who it is is closed; who has is not, but after RESET.
+func TestStrangerTime(t *testing.T) {
+	s := virtual(t, withUsers(t, "user ann on >secret allchannels +@all\n"), myriad.Limits{})
+	stranger, ann := s.Dial(), s.Dial()
+	stranger.Send("PING\r\n")
+	stranger.Expect("-NOAUTH Authentication required.\r\n")
+	ann.Send("AUTH ann secret\r\n")
+	ann.Expect("+OK\r\n")
+	s.Advance(strangerTime * 9 / 8)
+	stranger.ExpectClosed(myriad.ErrDeadline)
+	ann.Send("PING\r\nRESET\r\n")
+	ann.Expect("+PONG\r\n+RESET\r\n")
+	s.Advance(strangerTime * 9 / 8)
+	ann.ExpectClosed(myriad.ErrDeadline)
 }

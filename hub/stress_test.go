@@ -24,7 +24,11 @@ func TestStress(t *testing.T) {
 	if testing.Short() {
 		clients, steps = 20, 50
 	}
-	for _, model := range myriad.Models() {
+	for _, model := range append(myriad.Models(), myriad.Auto) {
+		steps := steps
+		if model == myriad.Auto { // its workers take longer
+			steps /= 5
+		}
 		t.Run(model, func(t *testing.T) {
 			h := new(Hub)
 			srv := &myriad.Server{Model: model, Handler: h.Handler(), Loops: 2, Limits: myriad.Limits{MaxUnsent: 16 << 20, MaxMessage: 1 << 20}}

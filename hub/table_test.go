@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"math/rand/v2"
+	"runtime"
 	"testing"
 	"unsafe"
 )
@@ -87,4 +88,12 @@ func TestTopicMemory(t *testing.T) {
 	if ts.find(names[n-1]) == nil { // ts lives until here
 		t.Error("a topic is missing")
 	}
+}
+
+func heap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
 }

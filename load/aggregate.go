@@ -102,7 +102,7 @@ func (r *run) plan() *Plan {
 		Start:       r.traffic.began,
 		Targets:     r.targets(),
 		Mode:        r.cfg.modeName(),
-		Connections: r.cfg.Connections,
+		Connections: r.cfg.total(),
 		Sources:     len(r.dialer.plan),
 		Pipeline:    r.cfg.Pipeline,
 		NoReply:     r.cfg.noReply(),
@@ -146,7 +146,7 @@ func (r *run) result(end sum) *Result {
 		Model:       r.cfg.Model,
 		TLS:         r.tls.describe(),
 		CPUs:        cpus,
-		Connections: r.cfg.Connections,
+		Connections: r.cfg.total(),
 		Connected:   int(end.run[nOpened]),
 		ConnectTime: r.connected,
 		Mode:        r.cfg.modeName(),
@@ -179,6 +179,9 @@ func (r *run) result(end sum) *Result {
 	}
 	if t.open() {
 		r.openResult(result, end)
+	}
+	if t.pubsub != nil {
+		result.PubSub, result.Undelivered = r.cfg.PubSub, t.pubsub.undelivered()
 	}
 	if t.mode == holding {
 		r.heldResult(result)

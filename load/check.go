@@ -43,7 +43,7 @@ func (c Config) Validate() error {
 	}
 	for _, check := range []func() error{
 		c.checkTargets, c.checkTLS, c.checkMessages, c.checkAnswers, c.checkConnections,
-		c.checkRate, c.checkLines, c.checkWebSocket, c.checkMachine,
+		c.checkRate, c.checkLines, c.checkWebSocket, c.checkPubSub, c.checkMachine,
 	} {
 		if err := check(); err != nil {
 			return err
@@ -79,6 +79,11 @@ var rules = []struct{ names, not, need []string }{
 	{names: []string{"heartbeat"}, not: []string{"ws"}}, // whose pings are the heartbeats
 	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"lifetime", "early"}, need: []string{"hold"}},
 	{names: []string{"heartbeat-answer"}, need: []string{"heartbeat"}},
+	{names: []string{"topics", "publishers", "slow"}, need: []string{"pubsub"}},
+	{names: []string{"pubsub"}, not: []string{
+		"message", "message-base64", "template", "first-message", "answer", "answer-base64", "match", "ws-binary",
+		"message-rate", "messages", "flood", "unprompted", "hold", "think", "early", "ramp", "lifetime",
+	}},
 }
 
 // checkTogether says which settings that are given exclude each other, or need another.
@@ -114,6 +119,15 @@ func checkTogether(settings []Setting) error {
 func (c Config) filled() Config {
 	setDefault(&c.Connections, 100)
 	setDefault(&c.ConnectTimeout, 10*time.Second)
+	if c.PubSub != nil {
+		c.PubSub = c.PubSub.filled()
+		if c.PubSub.Protocol == protocolWS && c.WebSocket == nil {
+			c.WebSocket = &WebSocket{Path: pathWS}
+		}
+		if c.Rate.PerSecond > 0 {
+			setDefault(&c.Pipeline, pubsubPipeline)
+		}
+	}
 	setDefault(&c.Pipeline, 1)
 	setDefault(&c.Drain, 5*time.Second)
 	setDefault(&c.Loops, 1)
@@ -195,13 +209,24 @@ func (c *Config) modeName() string {
 	return [...]string{closedLoop: "closed loop", openLoop: "open loop", openEach: "open loop", flooding: "flood", holding: modeHold}[c.mode()]
 }
 
+// placed is how many connections have a connState.
+func (c *Config) placed() int {
+	switch {
+	case c.PubSub != nil:
+		return c.PubSub.Publishers
+	case c.Lifetime > 0:
+		return 2 * c.most() // those of closed connections are their shards'
+	}
+	return c.most()
+}
+
 // most is how many connections there can be at a time: those that are closed to
 // make room for others may not be gone yet.
 func (c *Config) most() int {
 	if c.Lifetime > 0 {
 		return c.Connections + max(halfOpen, c.Connections/8)
 	}
-	return c.Connections
+	return c.total()
 }
 
 // host is what the first target is called in requests.
@@ -379,7 +404,7 @@ func (c Config) checkConnections() error {
 	if n := int64(c.Pipeline) * int64(c.messageSize()); n > maxInFlightBytes {
 		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.messageSize(), maxInFlightBytes)
 	}
-	if n := int64(c.Pipeline) * int64(c.Connections); n > maxInFlight {
+	if n := int64(c.Pipeline) * int64(c.Connections); c.PubSub == nil && n > maxInFlight {
 		return fmt.Errorf("load: %d connections with a pipeline of %d; expected at most %d messages in flight", c.Connections, c.Pipeline, maxInFlight)
 	}
 	return nil

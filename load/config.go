@@ -203,6 +203,10 @@ type Config struct {
 	// Messages is set. Default 5 s.
 	Drain time.Duration
 
+	// PubSub, if set, is a publish/subscribe run: the connections are subscribers, and
+	// Size, at least MinPayload, is that of the payload. Default nil.
+	PubSub *PubSub
+
 	// Model is the I/O model to run on, such as "uring" or "epoll".
 	// Default: the best that can run on this machine.
 	Model string

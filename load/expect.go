@@ -56,8 +56,9 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //
 //	rate         answered messages a second in the window, sent ones where no
 //	             answers were awaited
+//	delivery_rate  messages that subscribers got a second
 //	errors       failed + lost + mismatched + unanswered + unsent + unexpected +
-//	             heard_missing + heard_again
+//	             heard_missing + heard_again + undelivered + doubled + reordered
 //	failed       failed attempts to connect, lost connections that ended
 //	lost         early, mismatched ones whose answer was wrong, unanswered
 //	mismatched   messages without an answer, unsent those of an open loop
@@ -71,6 +72,8 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //	             slowest, in lines a second
 //	heard, heard_again, heard_missing
 //	             as in Broadcast, heartbeats and unexpected as in Result
+//	delivered, undelivered, doubled, reordered, slow_ended
+//	             as in Result
 //	cpu          the share of its processors that the generator used, 0 to 1;
 //	             not measured in a window of less than 100 ms
 func ParseExpectation(text string) (Expectation, error) {
@@ -192,7 +195,7 @@ func (r *Result) latencies() map[string]*Latency {
 func (r *Result) numbers() map[string]float64 {
 	all := map[string]float64{
 		"errors": float64(r.faults()), "failed": float64(sumCauses(r.ConnectErrors)), "lost": float64(sumCauses(r.Lost)),
-		"connected": float64(r.Connected), "rate": math.NaN(), "cpu": math.NaN(), "check_rate": math.NaN(),
+		"connected": float64(r.Connected), "rate": math.NaN(), "delivery_rate": math.NaN(), "cpu": math.NaN(), "check_rate": math.NaN(),
 		"checked": 0, "check_asked": 0, "check_wrong": 0, "check_lost": 0, "check_unanswered": 0,
 		"heard": math.NaN(), "heard_again": math.NaN(), "heard_missing": math.NaN(),
 	}
@@ -203,6 +206,9 @@ func (r *Result) numbers() map[string]float64 {
 	}
 	if r.Window > 0 {
 		all["rate"] = r.Rate()
+		if r.PubSub != nil {
+			all["delivery_rate"] = r.DeliveryRate()
+		}
 	}
 	if r.knowsCPU() {
 		all["cpu"] = r.CPUShare()

@@ -140,6 +140,14 @@ func (r *Result) Rate() float64 {
 	return float64(r.rated()) / r.Window.Seconds()
 }
 
+// DeliveryRate is the number of messages that subscribers got a second in the window.
+func (r *Result) DeliveryRate() float64 {
+	if r.Window <= 0 {
+		return 0
+	}
+	return float64(r.Delivered) / r.Window.Seconds()
+}
+
 func (r *Result) rated() int64 {
 	if r.NoReply {
 		return r.Sent
@@ -197,6 +205,9 @@ func (r *Result) Err() error {
 		return fmt.Errorf("load: %s", format.Tally(r.BadStatus))
 	case r.Messages > 0 && r.Unanswered == 0 && r.Exchanged < int64(r.Connected):
 		return fmt.Errorf("load: %s of %s connections have exchanged their %s messages", format.Count(r.Exchanged), format.Count(r.Connected), format.Count(r.Messages))
+	case r.Undelivered+r.Doubled+r.Reordered > 0:
+		return fmt.Errorf("load: of the deliveries %s are missing, %s came twice and %s in another order",
+			format.Count(r.Undelivered), format.Count(r.Doubled), format.Count(r.Reordered))
 	case r.Unanswered > 0:
 		return errors.New("load: messages without an answer: " + format.Count(r.Unanswered))
 	}

@@ -61,6 +61,10 @@ func (t *traffic) receivedElse(c *engine.Conn, in []byte) int {
 	switch v := c.Value().(type) {
 	case *upgrade:
 		return t.upgrade(c, v, in)
+	case *member:
+		if !t.closing.Load() {
+			return t.pubsub.receive(c, v, in)
+		}
 	case *held:
 		if (t.cfg.watchesLines() || t.script.frames != nil) && !t.closing.Load() {
 			return t.receiveLines(c, v, in)
@@ -211,6 +215,8 @@ func (t *traffic) closedElse(c *engine.Conn, why error) {
 	switch v := c.Value().(type) {
 	case *upgrade:
 		t.notUpgraded(v, why)
+	case *member:
+		t.pubsub.leave(v, why)
 	case *held:
 		t.release(c.Ref(), v)
 		if why != errWrongLine && !t.closing.Load() {

@@ -135,6 +135,7 @@ func (r *Result) add(o *Result) {
 		}
 		r.Verifications[i].add(&o.Verifications[i])
 	}
+	r.PubSub = addPubSubs(r.PubSub, o.PubSub)
 	r.Broadcast = addBroadcasts(r.Broadcast, o.Broadcast)
 }
 
@@ -149,6 +150,14 @@ func (v *Verification) add(o *Verification) {
 	v.Unanswered += o.Unanswered
 	v.Time = max(v.Time, o.Time)
 	v.Latency = addLatency(v.Latency, o.Latency)
+}
+
+// addPubSubs is what both were of together: on as many topics as the one that had more.
+func addPubSubs(a, b *PubSub) *PubSub {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return &PubSub{a.Protocol, max(a.Topics, b.Topics), a.Publishers + b.Publishers, a.Slow + b.Slow}
 }
 
 // addBroadcasts is that of both. Times are from the first that each generator has got.

@@ -23,7 +23,8 @@ func generatorResult(t testing.TB, start time.Time, answered int64, window, took
 		Window: window, Sent: answered, Answered: answered, Intended: answered, Latency: readLatency(h), Histogram: encode(h),
 		Service: &Latency{Count: answered, Mean: took, P99: took}, Schedule: &Rate{PerSecond: 100}, UserCPU: time.Second, Bytes: Bytes{Sent: 64 * answered, Answered: 64 * answered},
 		Verifications: []Verification{{Number: 1, InFlight: 4, Open: 10, Asked: 10, Checked: 5, Wrong: 2, Lost: 1, Unanswered: 2, Time: took}},
-		Broadcast:     &Broadcast{Open: 10, Heard: 8, Again: 3, Time: took, After: Latency{Count: 8}},
+		PubSub:        &PubSub{Protocol: "redis", Topics: 5, Publishers: 1, Slow: 2}, Delivered: 5 * answered, Doubled: 1,
+		Broadcast: &Broadcast{Open: 10, Heard: 8, Again: 3, Time: took, After: Latency{Count: 8}},
 	}
 }
 
@@ -56,6 +57,9 @@ func TestMerge(t *testing.T) {
 	}
 	if r.Target != "a:1, b:1" || !r.Interrupted || r.Connected != 8 || r.ConnectErrors["timed out"] != 2 || r.CPUs != 2 || r.UserCPU != 2*time.Second || r.Bytes.Sent != 768_000 || r.Schedule.PerSecond != 200 {
 		t.Errorf("figures don't add up: %+v", r)
+	}
+	if p := *r.PubSub; p != (PubSub{"redis", 5, 2, 4}) || r.Delivered != 60_000 || r.Doubled != 2 {
+		t.Errorf("%+v, %d delivered, %d twice; expected the sums, on 5 topics", p, r.Delivered, r.Doubled)
 	}
 	want := Verification{Number: 1, InFlight: 8, Open: 20, Asked: 20, Checked: 10, Wrong: 4, Lost: 2, Unanswered: 4, Time: 3 * time.Millisecond}
 	if len(r.Verifications) != 2 || r.Verifications[0] != want || r.Broadcast.Heard != 16 || r.Broadcast.Again != 6 || r.Broadcast.After.Count != 16 {

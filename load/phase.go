@@ -78,7 +78,7 @@ func (r *run) connect(ctx context.Context) error {
 	err := r.await(dialing, wait{
 		stall: r.connectStall(),
 		moved: r.settled,
-		done:  func(s sum) bool { return r.settled(s) == int64(r.cfg.Connections) },
+		done:  func(s sum) bool { return r.settled(s) == int64(r.cfg.total()) },
 	})
 	cancel(nil)
 	dialer.Wait()
@@ -151,6 +151,9 @@ func (r *run) exchange(ctx context.Context) error {
 		err = cmp.Or(err, r.drain(ctx))
 	}
 	r.skipUnsent()
+	if r.traffic.pubsub != nil && r.cfg.PubSub.Slow > 0 && unlessStalled(err) == nil {
+		err = r.traffic.pubsub.wake(ctx, r)
+	}
 	return unlessStalled(err)
 }
 
@@ -255,7 +258,7 @@ func (r *run) measured(s sum) bool {
 
 // over says that no connection is left, and that none will come.
 func (r *run) over(s sum) bool {
-	return s.open() == 0 && r.cfg.Lifetime == 0 && r.settled(s) >= int64(r.cfg.Connections)
+	return s.open() == 0 && r.cfg.Lifetime == 0 && r.settled(s) >= int64(r.cfg.total())
 }
 
 // drain waits for the answers that are missing, and in an open loop for what was
@@ -268,7 +271,7 @@ func (r *run) drain(ctx context.Context) error {
 			return s.open() == 0 || !behind && s.run[nDue] == 0 && (s.inFlight() == 0 || r.cfg.noReply())
 		},
 		stall: r.cfg.Drain,
-		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nSent] },
+		moved: func(s sum) int64 { return s.run[nAnswered] + s.run[nDelivered] + s.run[nSent] },
 	}
 	if r.traffic.open() {
 		w.most = r.cfg.Drain // or as long as a server is behind
@@ -295,16 +298,20 @@ func (t *traffic) startTraffic(ctx context.Context) {
 	tick := time.NewTicker(startEvery)
 	defer tick.Stop()
 	for ; t.nudged < t.table.used(); t.nudged++ {
-		ref := t.table.conns[t.nudged].ref
-		for errors.Is(ref.Nudge(), engine.ErrFull) {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-		}
-		if ctx.Err() != nil {
+		if !nudge(ctx, t.table.conns[t.nudged].ref, tick) {
 			return
 		}
 	}
+}
+
+// nudge has a connection nudged as soon as there is room for that, false if ctx ends before.
+func nudge(ctx context.Context, ref engine.Ref, tick *time.Ticker) bool {
+	for errors.Is(ref.Nudge(), engine.ErrFull) {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return ctx.Err() == nil
 }

@@ -50,6 +50,8 @@ type Interval struct {
 	Heartbeats int64 `json:"heartbeats,omitempty"`
 	Heard      int64 `json:"heard,omitempty"`
 	Unexpected int64 `json:"unexpected,omitempty"`
+	// Delivered is as in Result.
+	Delivered int64 `json:"delivered,omitempty"`
 	// Latency is as in Result, of the answers of the interval, whether
 	// they count for the window or not. Connect is the time to establish a
 	// connection.
@@ -185,6 +187,18 @@ type Result struct {
 	// first, quoted as in Go, at most 32 bytes of it.
 	Unexpected      int64  `json:"unexpected,omitempty"`
 	FirstUnexpected string `json:"first_unexpected,omitempty"`
+	// PubSub is what a publish/subscribe run was of, nil where it was none. Sent counts what
+	// was published, Answered what all subscribers have got.
+	PubSub *PubSub `json:"pubsub,omitempty"`
+	// Delivered counts messages that subscribers have got, each for itself. Undelivered are
+	// those that had not come when the run ended, Doubled those that came again, and
+	// Reordered those that came behind a later one of their publisher; of the whole run.
+	// SlowEnded counts subscribers that did not read, and that the server has ended.
+	Delivered   int64 `json:"delivered,omitempty"`
+	Undelivered int64 `json:"undelivered,omitempty"`
+	Doubled     int64 `json:"doubled,omitempty"`
+	Reordered   int64 `json:"reordered,omitempty"`
+	SlowEnded   int64 `json:"slow_ended,omitempty"`
 	// Bytes accounts for all bytes of messages of the whole run.
 	Bytes Bytes `json:"bytes"`
 	// Limits are the walls that the generator itself met, most severe first:
@@ -231,6 +245,13 @@ const (
 	nVerifyWrong
 	nVerifyLost
 	nDue // messages that have their time and are about to be sent
+	// nDelivered and the next two are what subscribers have got. nSlowEnded are those of
+	// them that did not read and are gone, nSlowBytes what they read in the end.
+	nDelivered
+	nDoubled
+	nReordered
+	nSlowEnded
+	nSlowBytes
 	// Those from here on are not counted by connections, but added by the run.
 	nFailed
 	nLost
@@ -342,6 +363,26 @@ var Counters = []Counter{
 	{
 		Name: "unsent", Help: "Messages of the plan of an open loop that could not be sent.", Fault: true, at: -1,
 		result: func(r *Result) *int64 { return &r.Unsent },
+	},
+	{
+		Name: "delivered", Metric: "messages_delivered_total", Help: "Messages that subscribers have got, each for itself.", at: nDelivered,
+		interval: func(i *Interval) *int64 { return &i.Delivered }, result: func(r *Result) *int64 { return &r.Delivered }, window: true,
+	},
+	{
+		Name: "undelivered", Help: "Messages that a subscriber had not got when the run ended.", Fault: true, at: -1,
+		result: func(r *Result) *int64 { return &r.Undelivered },
+	},
+	{
+		Name: "doubled", Help: "Messages that a subscriber got again.", Fault: true, at: nDoubled,
+		result: func(r *Result) *int64 { return &r.Doubled },
+	},
+	{
+		Name: "reordered", Help: "Messages that a subscriber got behind a later one.", Fault: true, at: nReordered,
+		result: func(r *Result) *int64 { return &r.Reordered },
+	},
+	{
+		Name: "slow_ended", Help: "Subscribers that did not read, and that the server has ended.", at: nSlowEnded,
+		result: func(r *Result) *int64 { return &r.SlowEnded },
 	},
 	{
 		Name: "heartbeats", Metric: "heartbeats_total", Help: "Heartbeats of the server that connections which are held have got.", at: nHeartbeats,

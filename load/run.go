@@ -133,10 +133,10 @@ func newRun(cfg Config, targets []target) (*run, error) {
 	}
 	r.dialer = dialer{
 		targets:     targets,
-		plan:        planSources(targets[0].addr.Addr(), cfg.Connections, cfg.Sources, len(targets)*sourceRoom()),
+		plan:        planSources(targets[0].addr.Addr(), cfg.total(), cfg.Sources, len(targets)*sourceRoom()),
 		rate:        cfg.ConnectRate,
 		ramp:        cfg.Ramp,
-		connections: cfg.Connections,
+		connections: cfg.total(),
 		churn:       cfg.Lifetime > 0,
 		loops:       max(loops, 1),
 		gone:        func() int64 { return r.sum().run[nClosed] },
@@ -168,6 +168,9 @@ func (r *run) engineConfig() engine.Config {
 	}
 	if r.cfg.Flood {
 		most += sealed(1, (floodTurn+2)*r.cfg.floodAhead())
+	}
+	if r.cfg.PubSub != nil {
+		most += (r.cfg.Pipeline+1)*publishBytes + MaxLine
 	}
 	loops, shard, _ := r.cfg.shards() // checked before
 	cfg := engine.Config{
@@ -202,6 +205,9 @@ func (r *run) engineConfig() engine.Config {
 		cfg.NewLayer = r.tls.first
 		cfg.Limits.HandshakeTimeout = r.cfg.ConnectTimeout
 		cfg.Limits.MaxMail += wakes
+	}
+	if r.cfg.PubSub != nil {
+		cfg.Limits.MaxMail += r.cfg.PubSub.Publishers // each has one nudge on its way at most
 	}
 	return cfg
 }
@@ -292,6 +298,9 @@ func (r *run) tell(e Event) {
 	}
 	r.cfg.Observe(e)
 }
+
+// publishBytes is more than a protocol of publish/subscribe adds to a message.
+const publishBytes = 128
 
 // frameBytes is what a WebSocket adds to a message, upgradeBytes what its upgrade
 // takes at most.

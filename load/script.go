@@ -148,9 +148,10 @@ func seedOf(seed, thing uint64) uint64 { return pacer.Random(seed^0x6d797269, th
 
 // The things that a run's seed decides, besides what each connection says.
 const (
-	seedMasks  = 1<<40 + iota // of WebSockets
-	seedPlan                  // the times of an open loop
-	seedVerify                // the lines of verifications
+	seedMasks   = 1<<40 + iota // of WebSockets
+	seedPlan                   // the times of an open loop
+	seedVerify                 // the lines of verifications
+	seedPayload                // what is published
 )
 
 // sayBytes is how much is written at once.

@@ -25,7 +25,8 @@ type Setting struct {
 	// instead of the dashes. Short is a letter, "" for none.
 	Name, Short string
 	// Group is the heading that the flag stands under in help: "Connections",
-	// "Traffic", "Messages", "Answers", "Encryption", "Lines", "Results" or "tcpkali";
+	// "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Lines",
+	// "Results" or "tcpkali";
 	// "" is only for JSON.
 	Group string
 	// Help says what it does, and names its value in `backquotes`.
@@ -115,7 +116,7 @@ func (s Setting) assign(texts []string) error {
 // fields.
 func Settings(c *Config) []Setting {
 	return slices.Concat(connectionSettings(c), trafficSettings(c), messageSettings(c), answerSettings(c),
-		encryptionSettings(c), lineSettings(c), []Setting{
+		encryptionSettings(c), pubsubSettings(c), lineSettings(c), []Setting{
 			period("Results", "interval", &c.ProgressEvery, "tell of the run every `TIME` (default 1s)"),
 			one("", "target", &c.Target, anyText, same, ""),
 			listOf("", "also", &c.Also, func(text string, _ int) ([]string, error) { return []string{text}, nil }, same, ""),
@@ -277,6 +278,19 @@ func encryptionSettings(c *Config) []Setting {
 		part(group, "tls-ca", &c.TLS, func(t *TLS) *string { return &t.CAFile }, anyText, same, "trust the certificates in this PEM `FILE` (default: those that the system trusts)"),
 		part(group, "tls-insecure", &c.TLS, func(t *TLS) *bool { return &t.Insecure }, parseBool, onlyTrue, "take any certificate").bare("true"),
 		part(group, "tls-server-name", &c.TLS, func(t *TLS) *string { return &t.ServerName }, anyText, same, "expect a certificate for this `NAME`, and ask for it (default: the host)"),
+	}
+}
+
+func pubsubSettings(c *Config) []Setting {
+	const group = "Publish/subscribe"
+	number := func(name string, field func(*PubSub) *int, help string) Setting {
+		return part(group, name, &c.PubSub, field, quantity.Positive, decimal, help)
+	}
+	return []Setting{
+		part(group, "pubsub", &c.PubSub, func(p *PubSub) *string { return &p.Protocol }, anyText, same, "have the connections subscribe, by this `PROTOCOL`: redis, nats or ws (JSON as \"myriad hub\" has it, at /ws or the path of --ws); further ones publish"),
+		number("topics", func(p *PubSub) *int { return &p.Topics }, "spread the subscribers over `N` topics (default 1)"),
+		number("publishers", func(p *PubSub) *int { return &p.Publishers }, "publish on `N` connections, to all topics in turn; --pipeline is how many messages each has on their way that not all subscribers have yet (default 1)"),
+		number("slow", func(p *PubSub) *int { return &p.Slow }, "have `N` further subscribers that never read (default 0)"),
 	}
 }
 

@@ -87,6 +87,9 @@ func (r *Result) writeTraffic(line writeLine) {
 		varied = fmt.Sprintf(", unsteady: what came back varied by %.0f %%", r.Variation*100)
 	}
 	mbps := 8e-6 / r.Window.Seconds()
+	if r.PubSub != nil {
+		line("delivered", "%s, %s/s, each compared, in order", format.Count(r.Delivered), format.Count(int64(math.Round(r.DeliveryRate()))))
+	}
 	line("rate", "%s/s%s over %v, %.2f Mbps in, %.2f out%s", format.Count(int64(math.Round(r.Rate()))), counted, format.Round(r.Window),
 		mbps*float64(r.BytesReceived), mbps*float64(r.BytesSent), varied)
 	r.writeLatency(line)
@@ -98,7 +101,7 @@ func (r *Result) writeInFlight(line writeLine) {
 	if r.Corrected && r.Latency.Count > 0 {
 		line("in flight", "%s (rate × mean latency), what waited to be sent included", number(r.InFlight()))
 	}
-	if r.Messages > 0 || r.Closed > 0 || r.NoReply || r.Mode != "closed loop" {
+	if r.PubSub != nil || r.Messages > 0 || r.Closed > 0 || r.NoReply || r.Mode != "closed loop" {
 		return // not all connections are loaded at a time, nor meant to be
 	}
 	want := float64(r.Connected) * float64(r.Pipeline)
@@ -124,6 +127,10 @@ func (r *Result) writeMode(line writeLine) {
 		line("load", "flood: as fast as connections take it, no answers awaited")
 	case r.Mode != "":
 		line("load", "%s, %d in flight a connection", r.Mode, r.Pipeline)
+	}
+	if p := r.PubSub; p != nil {
+		line("", "%s: %d publishers, %s subscribers on %s topics, %s that never read, of which the server ended %s", p.Protocol, p.Publishers,
+			format.Count(r.Connections-p.Publishers-p.Slow), format.Count(p.Topics), format.Count(p.Slow), format.Count(r.SlowEnded))
 	}
 	line("messages", "%s bytes", format.Count(r.MessageSize))
 }
@@ -181,7 +188,7 @@ func number(x float64) string {
 
 func (r *Result) writeGenerator(line writeLine) {
 	b := r.Bytes
-	if b.Sent > 0 && !r.NoReply {
+	if b.Sent > 0 && !r.NoReply && r.PubSub == nil {
 		line("bytes", "%s sent = %s answered + %s in flight + %s cut off", format.Count(b.Sent), format.Count(b.Answered), format.Count(b.InFlight), format.Count(b.CutOff))
 	}
 	text := r.Model

@@ -30,6 +30,8 @@ type traffic struct {
 	epoch  time.Duration // the run's start, of the engine's clock
 	began  time.Time     // the same, of the calendar
 
+	pubsub *pubsub // nil where it is none
+
 	plan  *pacer.Shared // in an open loop for all connections together
 	curve pacer.Curve   // of plans, from begin on
 
@@ -89,17 +91,18 @@ func newTraffic(cfg *Config, loops int) (*traffic, error) {
 		}
 		t.shards[i] = s
 	}
-	places := cfg.most()
-	switch {
-	case t.holdsOnly():
+	places := cfg.placed()
+	if t.holdsOnly() {
 		places = 0
-	case cfg.Lifetime > 0:
-		places *= 2 // those of closed connections are their shards'
 	}
 	t.table = newConnTable(places, cfg.Pipeline, len(t.shards))
 	var err error
 	if t.script, err = newScript(cfg, t.table, t.faults.status); err != nil {
 		return nil, err
+	}
+	if cfg.PubSub != nil {
+		t.pubsub = newPubSub(t)
+		t.script.checker = t.pubsub
 	}
 	t.table.alloc(t)
 	t.lineEnd, t.broadcast = "\n", cfg.Broadcast
@@ -155,7 +158,17 @@ func (t *traffic) Opened(c *engine.Conn) {
 		t.script.frames.greet(c, t.numbers.Add(1)-1, began)
 		return
 	}
-	t.establish(c, t.numbers.Add(1)-1, began)
+	t.upgraded(c, t.numbers.Add(1)-1, began)
+}
+
+// upgraded goes on with a connection that has been dialled at the given time, and upgraded where
+// that is asked for.
+func (t *traffic) upgraded(c *engine.Conn, number uint32, began time.Duration) {
+	if t.pubsub != nil {
+		t.pubsub.greet(c, number, began)
+		return
+	}
+	t.establish(c, number, began)
 }
 
 // establish gives a connection, which was dialled at the given time, its state.
@@ -194,11 +207,16 @@ func (t *traffic) Nudged(c *engine.Conn) {
 	case *connState:
 		if t.going.Load() && !t.has(v, started) {
 			t.start(c, v)
-		} else {
-			t.doDue(c, v)
+			break
 		}
+		if t.pubsub != nil {
+			t.advance(c, v, progress{answers: t.pubsub.through(v)}, t.now())
+		}
+		t.doDue(c, v)
 	case *held:
 		t.sendLine(c, v)
+	case *member:
+		c.Listen(true)
 	default: // it came too late to be held
 		t.cancel(t.shardNamed(c.Ref()), c.Ref())
 	}
@@ -241,6 +259,16 @@ func (t *traffic) Received(c *engine.Conn, in []byte) int {
 		return len(in)
 	}
 	h := t.script.check(c, l, in, 0)
+	t.advance(c, l, h, now)
+	if h.wrong != nil {
+		t.mistake(c, l, in[h.used:], h.wrong)
+		return len(in)
+	}
+	return h.used
+}
+
+// advance moves a connection on by answers, and sends what may be sent for them.
+func (t *traffic) advance(c *engine.Conn, l *connState, h progress, now time.Duration) {
 	s := t.shards[l.shard]
 	s.mu.Lock()
 	t.account(s, l, h, now)
@@ -253,12 +281,7 @@ func (t *traffic) Received(c *engine.Conn, in []byte) int {
 		p = t.sending(s, l, now)
 	}
 	s.mu.Unlock()
-	if h.wrong != nil {
-		t.mistake(c, l, in[h.used:], h.wrong)
-		return len(in)
-	}
 	t.send(c, l, p)
-	return h.used
 }
 
 // account adds up what was received, and moves the connection on. The caller holds the
@@ -275,7 +298,9 @@ func (t *traffic) account(s *shard, l *connState, h progress, now time.Duration)
 	if h.answers > 0 {
 		s.sum.count(nAnswered, int64(h.answers), measured)
 		s.sum.run[nBytesAnswered] += t.table.bytes(l, l.answered, h.answers, t.script)
-		t.recordAll(s, l, h.answers, now)
+		if t.pubsub == nil { // whose deliveries are recorded
+			t.recordAll(s, l, h.answers, now)
+		}
 		l.inFlight -= uint16(h.answers)
 		l.answered += uint64(h.answers)
 		s.sum.lastAnswer = now
@@ -365,6 +390,10 @@ type batch struct {
 
 func (t *traffic) send(c *engine.Conn, l *connState, p batch) {
 	if p.n == 0 {
+		return
+	}
+	if t.pubsub != nil {
+		t.pubsub.publish(c, l, p.from, p.n)
 		return
 	}
 	size := t.script.say(c, l, t.table, p.from, p.n)

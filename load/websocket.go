@@ -64,7 +64,7 @@ func (t *traffic) upgrade(c *engine.Conn, u *upgrade, in []byte) int {
 		return len(in)
 	}
 	if n > 0 {
-		t.establish(c, u.number, u.began)
+		t.upgraded(c, u.number, u.began)
 	}
 	return n
 }

@@ -19,7 +19,8 @@ const closeBound = 2 * time.Second
 
 // serveFastHTTP serves HTTP with fasthttp, without what a plain text does not
 // need.
-func serveFastHTTP(ctx context.Context, ln net.Listener) error {
+func serveFastHTTP(ctx context.Context, ln net.Listener, ready func()) error {
+	ready()
 	srv := &fasthttp.Server{
 		Handler: func(ctx *fasthttp.RequestCtx) {
 			ctx.SetContentType("text/plain")
@@ -57,20 +58,20 @@ func until(ctx context.Context, serve, closeAll func() error) error {
 	return err
 }
 
-// answer is what is sent to every request, in one second.
-type answer struct {
+// greeting is what is sent to every request, in one second.
+type greeting struct {
 	second int64
 	text   []byte
 }
 
-var current atomic.Pointer[answer]
+var current atomic.Pointer[greeting]
 
 // helloNow is the answer of this second.
 func helloNow() []byte {
 	now := time.Now()
 	a := current.Load()
 	if a == nil || a.second != now.Unix() {
-		a = &answer{now.Unix(), []byte("HTTP/1.1 200 OK\r\nDate: " + now.UTC().Format(http.TimeFormat) +
+		a = &greeting{now.Unix(), []byte("HTTP/1.1 200 OK\r\nDate: " + now.UTC().Format(http.TimeFormat) +
 			"\r\nContent-Type: text/plain\r\nContent-Length: 13\r\n\r\n" + hello)}
 		current.Store(a)
 	}

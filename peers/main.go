@@ -94,6 +94,7 @@ func serve(ctx context.Context, args []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(out, "peers: serving %s with %s on %s\n", s.app, s.server, ln.Addr())
-	return start(ctx, ln)
+	return start(ctx, ln, func() {
+		fmt.Fprintf(out, "peers: serving %s with %s on %s\n", s.app, s.server, ln.Addr())
+	})
 }

@@ -17,7 +17,7 @@ var errTooLong = errors.New("a message of more than 64 KiB")
 // serveNetpoll serves connections with netpoll: its pollers read, and what a
 // connection has at hand is handled on a goroutine of its pool.
 func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) start {
-	return func(ctx context.Context, ln net.Listener) error {
+	return func(ctx context.Context, ln net.Listener, ready func()) error {
 		loop, err := netpoll.NewEventLoop(func(_ context.Context, conn netpoll.Connection) error {
 			err := handle(conn.Reader(), conn.Writer())
 			if err != nil {
@@ -32,6 +32,7 @@ func serveNetpoll(handle func(in netpoll.Reader, out netpoll.Writer) error) star
 			ln.Close()
 			return err
 		}
+		ready()
 		return until(ctx, func() error { return loop.Serve(ln) }, func() error {
 			bound, cancel := context.WithTimeout(context.Background(), closeBound)
 			defer cancel()

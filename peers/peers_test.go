@@ -79,51 +79,61 @@ func want(t *testing.T, c io.Reader, text string) {
 	}
 }
 
+// loops are the servers that have every app.
+var loops = []string{"netpoll", "gnet", "nbio"}
+
 // TestEcho exchanges small and large messages, and ends with a connection open.
 func TestEcho(t *testing.T) {
 	large := strings.Repeat("0123456789abcdef", 1<<16)
-	r := launch(t, "--server", "netpoll", "--app", "echo")
-	c := r.dial(t)
-	for _, text := range []string{"a", "b\nc", strings.Repeat("x", 16<<10)} {
-		send(t, c, text)
-		want(t, c, text)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		io.WriteString(c, large)
-	}()
-	want(t, c, large)
-	<-done
-	r.end(t)
-	if n, err := c.Read(make([]byte, 1)); err == nil {
-		t.Errorf("got %d bytes behind the end", n)
+	for _, server := range loops {
+		t.Run(server, func(t *testing.T) {
+			r := launch(t, "--server", server, "--app", "echo")
+			c := r.dial(t)
+			for _, text := range []string{"a", "b\nc", strings.Repeat("x", 16<<10)} {
+				send(t, c, text)
+				want(t, c, text)
+			}
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				io.WriteString(c, large)
+			}()
+			want(t, c, large)
+			<-done
+			r.end(t)
+			if n, err := c.Read(make([]byte, 1)); err == nil {
+				t.Errorf("got %d bytes behind the end", n)
+			}
+		})
 	}
 }
 
 // TestLines cuts lines into pieces.
 func TestLines(t *testing.T) {
-	c := launch(t, "--server", "netpoll", "--app", "lines").dial(t)
-	send(t, c, "one\ntwo\nthr")
-	want(t, c, "one\ntwo\n")
-	send(t, c, "ee\n\n")
-	want(t, c, "three\n\n")
-	many := strings.Repeat("0123456789abcde\n", 1000)
-	send(t, c, many)
-	want(t, c, many)
+	for _, server := range loops {
+		t.Run(server, func(t *testing.T) {
+			c := launch(t, "--server", server, "--app", "lines").dial(t)
+			send(t, c, "one\ntwo\nthr")
+			want(t, c, "one\ntwo\n")
+			send(t, c, "ee\n\n")
+			want(t, c, "three\n\n")
+			many := strings.Repeat("0123456789abcde\n", 1000)
+			send(t, c, many)
+			want(t, c, many)
+		})
+	}
 }
 
 // TestTooLong ends a connection that sends a line or a head without an end.
 func TestTooLong(t *testing.T) {
-	for _, args := range [][]string{
-		{"--server", "netpoll", "--app", "lines"},
-		{"--server", "netpoll", "--app", "http"},
-	} {
-		c := launch(t, args...).dial(t)
-		// The server may close while the rest is sent.
-		io.WriteString(c, strings.Repeat("x", maxPending+1))
-		if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
-			t.Errorf("%q: got %d bytes, want the connection closed", args, n)
+	for _, server := range loops {
+		for _, app := range []string{"lines", "http"} {
+			c := launch(t, "--server", server, "--app", app).dial(t)
+			// The server may close while the rest is sent.
+			io.WriteString(c, strings.Repeat("x", maxPending+1))
+			if n, err := c.Read(make([]byte, 1)); n != 0 || err == nil {
+				t.Errorf("%s, %s: got %d bytes, want the connection closed", server, app, n)
+			}
 		}
 	}
 }
@@ -131,7 +141,7 @@ func TestTooLong(t *testing.T) {
 // TestHTTP pipelines requests and cuts them into pieces.
 func TestHTTP(t *testing.T) {
 	const get = "GET / HTTP/1.1\r\nHost: a\r\n\r\n"
-	for _, server := range []string{"netpoll", "fasthttp"} {
+	for _, server := range append([]string{"fasthttp"}, loops...) {
 		t.Run(server, func(t *testing.T) {
 			r := launch(t, "--server", server, "--app", "http")
 			c := r.dial(t)
@@ -180,7 +190,7 @@ func TestWrongUse(t *testing.T) {
 		code int
 		says string
 	}{
-		{[]string{"--server", "apache"}, 2, "expected one of netpoll, fasthttp"},
+		{[]string{"--server", "apache"}, 2, "expected one of netpoll, gnet, nbio, fasthttp"},
 		{[]string{"--server", "fasthttp"}, 2, "what fasthttp has: http"},
 		{[]string{"--addr", "9000"}, 2, "expected HOST:PORT"},
 		{[]string{"--nonsense"}, 2, "nonsense"},

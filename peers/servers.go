@@ -8,8 +8,8 @@ import (
 )
 
 // start serves on ln until ctx ends, then returns nil, or until ln fails. It owns
-// ln and closes it, and every connection.
-type start func(ctx context.Context, ln net.Listener) error
+// ln and closes it, and every connection. It calls ready once clients can connect.
+type start func(ctx context.Context, ln net.Listener, ready func()) error
 
 // app is a protocol that a server speaks.
 type app struct {
@@ -26,6 +26,16 @@ var servers = []struct {
 		{"echo", serveNetpoll(netpollEcho)},
 		{"lines", serveNetpoll(netpollLines)},
 		{"http", serveNetpoll(netpollHTTP)},
+	}},
+	{"gnet", "github.com/panjf2000/gnet", []app{
+		{"echo", serveGnet(answerEcho)},
+		{"lines", serveGnet(answerLines)},
+		{"http", serveGnet(answerHTTP)},
+	}},
+	{"nbio", "github.com/lesismal/nbio", []app{
+		{"echo", serveNbio(answerEcho)},
+		{"lines", serveNbio(answerLines)},
+		{"http", serveNbioHTTP},
 	}},
 	{"fasthttp", "github.com/valyala/fasthttp", []app{{"http", serveFastHTTP}}},
 }

@@ -222,7 +222,7 @@ func (c *controller) read(now int64, shed *[]Task) (r reading, queued int) {
 		s.mu.Unlock()
 		r.refused += s.refused.Load()
 	}
-	r.procs, r.busy, r.backlog = int(p.procs), p.busy(), c.backlog()
+	r.procs, r.busy, r.backlog, r.cpu = int(p.procs), p.busy(), c.backlog(), processorTime()
 	if oldest != 0 {
 		r.waits = time.Duration(max(now-oldest, 1))
 	}

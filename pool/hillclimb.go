@@ -19,6 +19,13 @@ import (
 // covariance of concurrency and throughput decides, not latency alone, and as in
 // Netflix's Gradient2 the limit stays while the offered work does not use it.
 //
+// Where jobs block, trials are avoided whose outcome is known. While jobs take the least
+// time that was seen, throughput is in proportion to the workers (Little's law), and none
+// is tried of fewer. A step up goes little further than fills the processors, and none is
+// made when jobs are crowded: when they take longer than the least time because they are
+// many, as in TCP Vegas. That a least time is too low for the work at hand shows in a trial
+// of fewer workers with which jobs take as long.
+//
 // Only time in which work waits counts: throughput that is all that was offered says
 // nothing about the limit. A trial that emptied the queue is neither proven nor
 // disproven: it stands, and the next one comes when work waits again.
@@ -38,6 +45,7 @@ type climber struct {
 	blocked     float64 // recent share of the busy workers that neither ran nor was runnable
 	backlogged  float64 // share of recent readings with a runnable backlog
 	meanService float64 // recent mean service time of jobs in seconds; 0: not known
+	least       float64 // the least mean service time of a sample: without crowding; 0: not known
 
 	settled     bool          // jobs from before the limit changed have ended
 	changedAt   time.Duration // when the limit changed
@@ -66,6 +74,7 @@ type reading struct {
 	workers  int           // workers there are now
 	busy     int           // workers that run a job
 	procs    int           // processors
+	cpu      time.Duration // processor time of the process; 0 if that is not known
 	backlog  float64       // runnable goroutines that do not run, for each processor
 	waits    time.Duration // how long the oldest queued job has waited; 0: none waits
 }
@@ -74,8 +83,8 @@ type reading struct {
 var steps = [...]float64{2, 1.5, 1.25, 1 / 2., 1 / 1.5, 1 / 1.25}
 
 const (
-	firstUp, firstDown = 0, 3 // indices of steps
-	noBoldAbove        = 128  // workers, unless processors are full
+	firstUp, lastUp, firstDown = 0, 2, 3 // indices of steps
+	fewWorkers                 = 128     // up to which steps are large
 
 	// minGain is the share of proportional growth that a step up must bring;
 	// minGainFull where processors are full, which is when fullShare of the readings
@@ -85,21 +94,29 @@ const (
 	fullBacklog, fullShare = 2, 0.75
 	blockedEnough          = 0.25 // from which share of blocked workers on jobs block
 	maxLoss                = 0.1
-	// Where jobs block, a step down leaves so many, and one up has no more once a step up
-	// has failed and processors look full.
-	smallDown, smallUp = 0.75, 1.3
-	boldGain           = 0.7
+	// Where jobs block they are crowded when they take longer than the least time by these
+	// factors: below the first there is no telling, from the second on no step up is tried
+	// until rests are long, and from the third on one down, that leaves smallDown at least. A
+	// step up is at least smallUp, and none is larger than fills the processors, but for overshoot.
+	uncrowded, crowded, tooCrowded = 1.1, 1.2, 1.3
+	smallDown, smallUp, overshoot  = 0.75, 1.05, 1.1
+	minToldLeast                   = 256 // jobs of a sample that may be the least
+	sameService                    = 0.9 // fewer workers that take this much of the time do not help
+	boldGain                       = 0.7
 	// A limit counts as growing for no longer than this after a step up.
 	minGrowing, maxGrowing = 200 * time.Millisecond, 5 * time.Second
 	// The work is of another kind when throughput at the same limit has changed by this
 	// factor, and by so many times the likely error.
 	otherFactor, otherNoise = 1.3, 3
+	otherService            = 2   // times the least time
+	minDeviation            = 0.3 // seconds
 
 	minRest, maxRest         = 200 * time.Millisecond, 10 * time.Second
 	restPerRound             = 0.05 // seconds a job; rests are longer for longer jobs
 	minPatience, maxPatience = time.Second, time.Minute
 	unprovenFactor           = 1.5
-	// A trial is decided at once if it is so many times the likely error off the line,
+	// A trial is decided at once if it is so many times the likely error off the line (of
+	// many workers, which have begun together, after minTrial),
 	// otherwise when it was measured for as long as the baseline, within these bounds.
 	evidentNoise       = 1.5
 	minTrial, maxTrial = 0.1, 2 // seconds
@@ -208,7 +225,7 @@ func (c *climber) observe(r reading) int {
 	case !c.settled:
 		c.settled = c.settles(r)
 	default:
-		c.trial.add(float64(r.finished-last.finished), dt.Seconds(), c.limit)
+		c.trial.add(last, r, c.limit)
 		c.trial.partly = c.trial.partly || !all
 		if c.limit == c.baseline {
 			c.measureBaseline(r)
@@ -310,12 +327,16 @@ func (c *climber) measureBaseline(r reading) {
 	}
 	c.patience = minPatience
 	all := !c.trial.partly
+	c.noteLeast(&c.trial)
 	c.deviation.merge(&c.trial)
 	c.trial = sample{}
 	gain, noise := c.baseSample.gain(&c.deviation)
 	differs := math.Abs(math.Log(gain))
 	switch {
-	case c.baseSample.readings > 0 && differs > max(math.Log(otherFactor), otherNoise*noise):
+	case c.baseSample.readings > 0 && c.deviation.seconds >= minDeviation && differs > max(math.Log(otherFactor), otherNoise*noise):
+		if c.deviation.meanService() > otherService*c.least {
+			c.least = 0
+		}
 		c.setLimit(c.limit) // jobs that ended until now may be of both kinds
 		c.baseSample, c.step, c.rest, c.nextTrial, c.bold = sample{}, firstUp, minRest, r.at, true
 		return
@@ -335,23 +356,8 @@ func (c *climber) measureBaseline(r reading) {
 // been found: if all workers are needed, one down costs its share of throughput, and one
 // up the memory of so many more jobs.
 func (c *climber) startTrial(r reading, all bool) {
-	full := c.backlogged >= fullShare
 	for range steps {
-		f := steps[c.step]
-		if c.blocking() && (f < smallDown || f > smallUp && full && !c.rising) {
-			c.nextStep()
-			continue
-		}
-		if c.bold && (f < 1 || !full && c.limit <= noBoldAbove) {
-			f *= f
-		}
-		n := int(math.Round(float64(c.limit) * f))
-		if f > 1 {
-			n = max(n, c.limit+1)
-		} else {
-			n = max(min(n, c.limit-1), 1)
-		}
-		if n = c.clamp(n); n > c.limit || n < c.limit && all {
+		if n := c.clamp(c.target(steps[c.step])); n > c.limit || n < c.limit && all {
 			base := c.limit
 			c.setLimit(n)
 			c.baseline = base
@@ -361,6 +367,52 @@ func (c *climber) startTrial(r reading, all bool) {
 		c.nextStep()
 	}
 	c.nextTrial = r.at + c.rest
+}
+
+// target is the limit that a step leads to: the present one if the step is not to be tried.
+func (c *climber) target(f float64) int {
+	if c.blocking() && f < smallDown {
+		return c.limit
+	}
+	if c.bold && (f < 1 || c.backlogged < fullShare && c.limit <= fewWorkers) {
+		f *= f
+	}
+	if f < 1 && c.blocking() && c.baseSample.meanService() < tooCrowded*c.least {
+		return c.limit
+	}
+	if most := c.mostFactor(); f > max(1, most) && (most >= smallUp || c.rest < maxRest) {
+		if c.step != lastUp || most < smallUp {
+			return c.limit
+		}
+		f = most
+	}
+	n := int(math.Round(float64(c.limit) * f))
+	if f > 1 {
+		return max(n, c.limit+1)
+	}
+	return max(min(n, c.limit-1), 1)
+}
+
+// mostFactor is by which factor the limit may grow in one step where jobs block: until
+// all processors are busy, and no further than until jobs are crowded. By Little's law so
+// many workers are busy as jobs end in the least time.
+func (c *climber) mostFactor() float64 {
+	if !c.blocking() || c.least == 0 || c.limit <= fewWorkers {
+		return math.Inf(1)
+	}
+	s := &c.baseSample
+	f := overshoot * float64(c.last.procs) * s.seconds / s.cpu // infinite where that is not known
+	if s.meanService() >= uncrowded*c.least {
+		f = min(f, crowded*c.least*s.rate()/float64(c.limit))
+	}
+	return f
+}
+
+// noteLeast notes the least mean service time.
+func (c *climber) noteLeast(s *sample) {
+	if s.timed >= minToldLeast && (c.least == 0 || s.meanService() < c.least) {
+		c.least = s.meanService()
+	}
 }
 
 // nextStep goes to the next step, and to longer rests after the last.
@@ -385,11 +437,12 @@ func (c *climber) judgeTrial(r reading) {
 			line = 1 + minGainFull*(f-1)
 		}
 	}
-	evident := math.Abs(math.Log(gain/line)) >= evidentNoise*noise
+	evident := math.Abs(math.Log(gain/line)) >= evidentNoise*noise && (c.trial.seconds >= minTrial || c.limit <= fewWorkers)
 	if !evident && c.trial.seconds < max(minTrial, min(c.baseSample.seconds, maxTrial)) {
 		return
 	}
 	c.patience = minPatience
+	c.noteLeast(&c.trial)
 	if gain < line {
 		c.revert(r)
 		return
@@ -413,6 +466,9 @@ func (c *climber) judgeTrial(r reading) {
 // revert ends a trial that failed.
 func (c *climber) revert(r reading) {
 	base, known := c.baseline, c.baseSample
+	if took := c.trial.meanService(); c.limit < base && took > sameService*known.meanService() {
+		c.least = took // it is not for the number of workers that jobs take longer
+	}
 	c.rising = c.rising && c.limit < base
 	c.nextTrial = r.at + c.restAfter()
 	c.setLimit(c.clamp(base))
@@ -447,6 +503,8 @@ type sample struct {
 	readings, seconds float64
 	finished          float64 // jobs that have ended
 	rounds            float64 // jobs for each worker
+	service, timed    float64 // seconds that jobs have taken, and how many those were
+	cpu               float64 // seconds of processor time
 	partly            bool    // work may not have waited all the time
 }
 
@@ -460,11 +518,15 @@ const (
 )
 
 // add adds a reading: the jobs that have ended since the one before.
-func (s *sample) add(finished, seconds float64, workers int) {
+func (s *sample) add(last, r reading, workers int) {
+	finished := float64(r.finished - last.finished)
 	s.readings++
-	s.seconds += seconds
+	s.seconds += (r.at - last.at).Seconds()
 	s.finished += finished
 	s.rounds += finished / float64(workers)
+	s.service += (r.service - last.service).Seconds()
+	s.timed += float64(r.timed - last.timed)
+	s.cpu += (r.cpu - last.cpu).Seconds()
 }
 
 // merge adds another sample, the newer. The old counts half when it is long.
@@ -477,7 +539,13 @@ func (s *sample) merge(o *sample) {
 	s.seconds = f*s.seconds + o.seconds
 	s.finished = f*s.finished + o.finished
 	s.rounds = f*s.rounds + o.rounds
+	s.service = f*s.service + o.service
+	s.timed = f*s.timed + o.timed
+	s.cpu = f*s.cpu + o.cpu
 }
+
+// meanService is the mean service time in seconds, 0 if that is not known.
+func (s *sample) meanService() float64 { return s.service / max(1, s.timed) }
 
 // usable reports whether each worker has finished a job, and together a few.
 func (s *sample) usable() bool {

@@ -154,6 +154,7 @@ func (m *model) run(until float64) reading {
 		}
 		next = min(next, m.arrival)
 		m.done += (next - m.now) * pace
+		m.saw.cpu += time.Duration((next - m.now) * min(m.cores, float64(len(m.computing))) * 1e9)
 		m.now = next
 		for len(m.computing) > 0 && m.computing[0].at <= m.done+1e-12 {
 			j := m.computing.pop()

@@ -51,13 +51,13 @@ func TestClimberSettles(t *testing.T) {
 		{"computes, heavy tail", 2, 1, 1000, kind{cpu: ms, dist: heavy}, 2000, 2, 100, 512},
 		{"computes, many cost", 4, 1, 1000, kind{cpu: ms, dist: exponential, thrash: 0.02}, 4000, 3.5, 8, 32},
 		{"a microsecond", 2, 1, 1000, kind{cpu: ms / 1000, fluid: true}, 2e6, 2, 4, 32},
-		{"waits at random", 2, 1, 128, kind{wait: 20 * ms, dist: exponential}, 6400, 115, 128, 128},
+		{"waits at random", 2, 1, 128, kind{wait: 20 * ms, dist: exponential}, 6400, 127.5, 128, 128},
 		{"mixed, at random", 2, 1, 1000, kind{cpu: ms, wait: 20 * ms, dist: exponential}, 2000, 42, 110, 512},
 		{"mixed, heavy tail", 2, 1, 1000, kind{cpu: ms, wait: 20 * ms, dist: heavy}, 2000, 42, 400, 1000},
 		{"computes beside many", 2, 1, 1000, kind{cpu: ms, hogs: 6, dist: exponential}, 600, 1, 10, 32},
-		{"waits beside many that compute", 2, 1, 128, kind{wait: 20 * ms, hogs: 6}, 6400, 115, 128, 128},
+		{"waits beside many that compute", 2, 1, 128, kind{wait: 20 * ms, hogs: 6}, 6400, 127.5, 128, 128},
 		{"fixed", 2, 10, 10, kind{wait: 20 * ms}, 500, 10, 10, 10},
-		{"waits, as published", 2, 1, 5000, kind{cpu: 0.045 * ms, wait: 20 * ms, dist: even}, 2e3 / 0.045, 700, 1800, 5000},
+		{"waits, as published", 2, 1, 5000, kind{cpu: 0.045 * ms, wait: 20 * ms, dist: even}, 2e3 / 0.045, 900, 1200, 1400},
 		{"at least", 2, 50, 1000, kind{cpu: ms, dist: even}, 2000, 50, 100, 400},
 	} {
 		for seed := range uint64(seeds) {
@@ -101,11 +101,43 @@ func TestClimberFollows(t *testing.T) {
 			drive(t, &c, m, p.settle)
 			rate, mean := drive(t, &c, m, p.seconds)
 			t.Logf("seed %d, at %.0f s: limit %.1f, throughput %.1f %%", seed, m.now, mean, 100*rate/p.best)
-			if mean < p.lo || mean > p.hi || rate < 0.8*p.best {
+			if mean < p.lo || mean > p.hi+0.1 || rate < 0.8*p.best {
 				t.Errorf("seed %d, at %.0f s: the limit is %.1f in the mean, not %v to %v, or throughput %.0f less than 80 %% of %.0f",
 					seed, m.now, mean, p.lo, p.hi, rate, p.best)
 			}
 		}
+	}
+}
+
+// TestClimberSlowerJobs has jobs wait for longer, which is not for being many: more workers
+// are needed.
+func TestClimberSlowerJobs(t *testing.T) {
+	t.Parallel()
+	const most, cpu = 2000, 0.05 * ms
+	for seed := range uint64(seeds) {
+		m := newModel(seed, 2, phase{kind: kind{cpu: cpu, wait: 8 * ms, dist: even}, until: 5}, phase{kind: kind{cpu: cpu, wait: 14 * ms, dist: even}})
+		c := newClimber(1, most, 2)
+		_, before := drive(t, &c, m, 5)
+		drive(t, &c, m, 6)
+		rate, mean := drive(t, &c, m, 3)
+		if best := 2 / cpu; rate < 0.85*best {
+			t.Errorf("seed %d: %.0f jobs a second ended, less than 85 %% of %.0f; the limit is %.1f in the mean, and was %.1f", seed, rate, best, mean, before)
+		}
+	}
+}
+
+// TestClimberLeastTooLow has the least service time be lower by chance than jobs can take:
+// that is found out.
+func TestClimberLeastTooLow(t *testing.T) {
+	t.Parallel()
+	const most, wait = 400, 40 * ms
+	m := newModel(1, 2, phase{kind: kind{wait: wait}})
+	c := newClimber(1, most, most/2)
+	for c.least = wait / 1.18; m.now < 60; {
+		m.limit = c.observe(m.run(m.now + 0.01))
+	}
+	if c.limit != most {
+		t.Errorf("the limit is %d after a minute, not %d", c.limit, most)
 	}
 }
 

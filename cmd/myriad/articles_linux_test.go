@@ -126,6 +126,9 @@ func (r *reader) types(words []string) {
 	}
 	words, background := without(words, "&")
 	words, fails := without(words, "!")
+	if i := slices.Index(words, "|"); i > 0 && slices.Equal(words[i:], []string{"|", "tail", "-1"}) {
+		words = words[:i]
+	}
 	switch name := words[0]; name {
 	case "myriad":
 		r.myriad(env, words[1:], background, fails)
@@ -139,7 +142,7 @@ func (r *reader) types(words []string) {
 		if _, err := exec.LookPath(name); err == nil {
 			r.execute("", "wrk", "-c5", "-t1", "-d1s", "http://"+r.server.addr+"/")
 		}
-	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat", "sleep", "wait": // of the system
+	case "ulimit", "nft", "ip", "unshare", "ss", "nstat", "cat", "sleep", "wait", "exit": // of the system
 	default:
 		if examples[name] == "" {
 			t.Errorf("%q: this test knows no %s", words, name)

@@ -83,6 +83,31 @@ func TestBenchSubjects(t *testing.T) {
 	}
 }
 
+// Publish/subscribe is measured beside the servers that are installed.
+func TestBenchHub(t *testing.T) {
+	slow(t)
+	t.Setenv(asMyriad, "1")
+	out := filepath.Join(t.TempDir(), "r")
+	got := invoke(t, "bench", "hub", "--scale", "small", "-n", "200", "--only", "^(own-topics|slow|memory-one-topic)/", "--out", out)
+	if got.code != 0 {
+		t.Fatalf("exit code %d: %s", got.code, got.says())
+	}
+	report := readReport(t, out).Reports[0]
+	for i := range report.Runs {
+		r := &report.Runs[i]
+		f := r.Figures
+		if f["deliveries"] == 0 || f["publishes"] == 0 || f["delivery-cpu"] == 0 || r.Marked("unanswered") || r.Marked("count") || r.Marked("lost") {
+			t.Errorf("%s/%s: %v, %+v", r.Workload, r.Subject, f, r.Marks)
+		}
+		if _, ok := f["bytes-subscribed"]; ok != (r.Workload == "memory-one-topic") {
+			t.Errorf("%s/%s: memory is measured: %v", r.Workload, r.Subject, ok)
+		}
+	}
+	if len(report.Runs) < 3 {
+		t.Errorf("%d runs, want three of each subject", len(report.Runs))
+	}
+}
+
 // benching is a bench under way, whose temporary files are in a directory of its own.
 type benching struct {
 	*exec.Cmd

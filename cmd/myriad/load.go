@@ -52,7 +52,7 @@ called wrongly.`,
 			return f.run(cmd)
 		},
 	}
-	f.add(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Results", "tcpkali")
+	f.add(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Results", "tcpkali")
 	return cmd
 }
 

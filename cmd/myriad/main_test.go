@@ -362,6 +362,7 @@ load --rate 1 -r 1 {t}                      = --message-rate is given together w
 load -m a -f b {t}                          = --message-file is given together with --message
 load -m a -m b {t}                          = --message is given 2 times; expected once
 load --rate 1 --flood {t}                   = --flood is given together with --rate; expected one of the two
+load --topics 2 {t}                         = --topics is given without --pubsub; expected both
 load --arrivals poisson {t}                 = --arrivals is given without --rate
 load --ramp 0:10:1s -c 11 {t}               = --ramp is to 10, and --connections 11; expected the same
 load --message= {t}                         = --message is ""; expected 1 to 1048576 bytes

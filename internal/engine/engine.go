@@ -334,10 +334,10 @@ type Engine interface {
 	// the loops take turns.
 	Dial(d Dial) error
 	// Adopt takes a connection of package net with a descriptor, which is not used by
-	// others any more, as if it had been accepted here, with bytes that were read from it
-	// already. It fails with ErrFull when the loop has too many orders, with ErrClosed
+	// others any more, as if it had been accepted at a listener, by number, or with -1 at the
+	// first one, with bytes that were read from it already. It fails with ErrFull when the loop has too many orders, with ErrClosed
 	// after Stop, and otherwise where the descriptor can't be taken; then nc is as it was.
-	Adopt(nc net.Conn, read []byte) error
+	Adopt(nc net.Conn, listener int, read []byte) error
 	// Broadcast sends p to all connections that are open and have no layer at
 	// work before Opened: it keeps one copy for all. It returns at once:
 	// ErrFull when too many, or too many bytes, are under way, ErrTooLarge

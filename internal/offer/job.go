@@ -55,6 +55,7 @@ func (j *Job) Do() {
 		t.max = max(t.max, latency)
 		record(t.latencies, latency)
 	})
+	r.say(now)
 }
 
 // Expired says that the job won't run because its context has ended.

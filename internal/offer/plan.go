@@ -68,7 +68,7 @@ func (p *Plan) AddFlags(f Flags, sides Sides) {
 	f.DurationVar(&p.Deadline, "deadline", time.Second, "a job is good that has ended this long after its submission")
 	f.IntVar(&p.Workers, "workers", 5000, "bound a pool's workers")
 	f.IntVar(&p.Queue, "queue", 100_000, "bound a pool's queue")
-	f.Int64Var(&p.Memory, "memory", 0, "stay below as many `BYTES`; 0 is no limit")
+	f.Int64Var(&p.Memory, "memory", 0, "tell the runtime, and a pool that knows limits, to stay below as many `BYTES`; 0 is no limit")
 	f.Uint64Var(&p.Iterations, "iterations", 0, "take as many rounds of the loop as a millisecond of computing; 0 has it measured")
 }
 

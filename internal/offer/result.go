@@ -85,7 +85,8 @@ type Result struct {
 	CPUUser   time.Duration `json:"cpu_user"`
 	CPUSystem time.Duration `json:"cpu_system"`
 
-	// Overran says why the run ended early, "" if it did not.
+	// Overran says why the run ended early, or that it was ended because it did not end, ""
+	// otherwise.
 	Overran string `json:"overran,omitempty"`
 }
 

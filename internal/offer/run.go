@@ -9,9 +9,10 @@
 // (coordinated omission, G. Tene): every job that was due is submitted, late if it has to
 // be, or counted as missed.
 //
-// One goroutine submits, with some in reserve for when it is held up; one writes how the
-// run is going, and the pool's own run the jobs. What is counted is in shards, each under
-// its lock. A job belongs to the generator until it is accepted, then to the pool, and to
+// One goroutine submits, with some in reserve for when it is held up, and the pool's own
+// run the jobs. How the run is going is written by a goroutine that is there for that, or by
+// one that has done a job, if it comes first: among very many goroutines one alone would not
+// run for seconds. What is counted is in shards, each under its lock. A job belongs to the generator until it is accepted, then to the pool, and to
 // nobody when it has ended. Run starts all and waits for them, but not for a pool that
 // hangs.
 package offer
@@ -77,11 +78,12 @@ type run struct {
 	sampled                     atomic.Int64 // when observe sampled last
 	peakGoroutines, peakWorkers atomic.Int64
 	opening                     func() sample.Process // what was used until the window began
+	said                        said
 }
 
-func newRun(p Plan, side Side) *run {
+func newRun(p Plan, side Side, out io.Writer) *run {
 	r := &run{
-		plan: p, side: side, start: time.Now(), opens: p.Warmup, closes: p.Warmup + p.Duration,
+		plan: p, side: side, said: said{out: out}, start: time.Now(), opens: p.Warmup, closes: p.Warmup + p.Duration,
 		limit: p.Warmup + p.Duration + p.Drain, tallies: newTallies(), opening: sync.OnceValue(used),
 	}
 	if p.Rate > 0 {
@@ -126,16 +128,15 @@ func Run(ctx context.Context, p Plan, sides Sides, out io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("offer: making the pool %s: %w", p.Pool, err)
 	}
-	return newRun(p, side).run(ctx, out)
+	return newRun(p, side, out).run(ctx)
 }
 
-func (r *run) run(ctx context.Context, out io.Writer) error {
+func (r *run) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var reporter sync.WaitGroup
-	var failed error // of writing
 	stop := make(chan struct{})
-	reporter.Go(func() { failed = r.report(stop, out) })
+	reporter.Go(func() { r.keepSaying(stop) })
 	r.generate(ctx)
 	overran := r.wait(ctx)
 	r.over.Store(true)
@@ -149,9 +150,7 @@ func (r *run) run(ctx context.Context, out io.Writer) error {
 	if result.Overran = overran; !answered {
 		result.Overran = fmt.Sprintf("a submission had not returned %v after the end", maxHang)
 	}
-	if failed == nil {
-		failed = Line{Result: result}.Write(out)
-	}
+	failed := r.said.last(Line{Result: result})
 	if answered { // a pool may not be closed while a submission is under way
 		within(maxClose, r.side.Close)
 	}
@@ -332,8 +331,7 @@ func (r *run) release() {
 }
 
 // observe counts goroutines and workers now and then, and notes what was used when the
-// window begins. The generator does so, too, since the reporter may not run for long
-// when there are very many goroutines. It makes no system call but at the beginning of
+// window begins. It makes no system call but at the beginning of
 // the window.
 func (r *run) observe(now time.Duration) {
 	if now >= r.opens && now != math.MaxInt64 {
@@ -352,31 +350,6 @@ func raise(v *atomic.Int64, n int64) {
 	for {
 		if old := v.Load(); n <= old || v.CompareAndSwap(old, n) {
 			return
-		}
-	}
-}
-
-// report writes a line at each multiple of reporting.
-func (r *run) report(stop <-chan struct{}, out io.Writer) error {
-	tick := time.NewTicker(sampling)
-	defer tick.Stop()
-	for due := reporting; ; {
-		select {
-		case <-stop:
-			return nil
-		case <-tick.C:
-		}
-		now := r.now()
-		if r.observe(now); now < due {
-			continue
-		}
-		due = now.Truncate(reporting) + reporting
-		line := Line{Progress: r.result(now)}
-		if now < r.opens {
-			line = Line{Warming: line.Progress}
-		}
-		if err := line.Write(out); err != nil {
-			return err
 		}
 	}
 }

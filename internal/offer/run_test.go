@@ -281,6 +281,54 @@ func TestProgress(t *testing.T) {
 	})
 }
 
+// TestProgressOfJobs has the goroutine that has done a job write the line that is due, without
+// the one that is there for it: each line once, none behind a later one or the last, and nobody
+// waits for who writes.
+func TestProgressOfJobs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		r := newRun(plan(0, time.Second), fake(accept), &out)
+		do := func() {
+			j := &Job{run: r, counted: true, submitted: r.now()}
+			r.tally(0).counts[nOffered]++
+			r.slots <- struct{}{}
+			j.Do()
+		}
+		finished := func() (all []uint64) {
+			for text := range bytes.Lines(out.Bytes()) {
+				l, err := ParseLine(text)
+				if err != nil {
+					t.Fatal(err)
+				}
+				all = append(all, cmp.Or(l.Progress, l.Result).Finished)
+			}
+			return all
+		}
+		do()
+		time.Sleep(reporting)
+		do()
+		do()
+		r.said.mu.Lock()
+		time.Sleep(reporting)
+		do()
+		r.said.mu.Unlock()
+		r.said.line(Line{Progress: r.result(0)}, 0)
+		time.Sleep(reporting)
+		do()
+		if got, want := finished(), []uint64{2, 5}; !reflect.DeepEqual(got, want) {
+			t.Errorf("lines with %v jobs, want %v", got, want)
+		}
+		if err := r.said.last(Line{Result: r.result(r.now())}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(reporting)
+		do()
+		if got, want := finished(), []uint64{2, 5, 5}; !reflect.DeepEqual(got, want) {
+			t.Errorf("lines with %v jobs, want %v", got, want)
+		}
+	})
+}
+
 type failing struct{ error }
 
 func (f failing) Write([]byte) (int, error) { return 0, f.error }

@@ -225,7 +225,7 @@ func (s *Supervisor) Counters() (sum engine.Counts) {
 }
 
 // Adopt fails: workers only accept.
-func (s *Supervisor) Adopt(net.Conn, []byte) error { return engine.ErrClosed }
+func (s *Supervisor) Adopt(net.Conn, int, []byte) error { return engine.ErrClosed }
 
 // Dial fails: workers only accept.
 func (s *Supervisor) Dial(engine.Dial) error {

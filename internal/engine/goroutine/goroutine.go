@@ -251,14 +251,17 @@ func (g *group) welcome(nc net.Conn, listener int, read []byte) {
 	}
 }
 
-func (g *group) Adopt(nc net.Conn, read []byte) error {
+func (g *group) Adopt(nc net.Conn, listener int, read []byte) error {
 	if g.stop.Err() != nil {
 		return engine.ErrClosed
 	}
 	if err := nc.SetDeadline(time.Time{}); err != nil {
 		return err
 	}
-	g.welcome(nc, g.host.Adopted(), slices.Clone(read))
+	if listener < 0 {
+		listener = g.host.Adopted()
+	}
+	g.welcome(nc, listener, slices.Clone(read))
 	return nil
 }
 

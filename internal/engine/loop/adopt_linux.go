@@ -15,10 +15,10 @@ import (
 // brings it a descriptor of its own. A shard has to fetch that out of the process's table;
 // so a goroutine, which is on another thread, keeps the one there until it has.
 
-func (g *group) Adopt(nc net.Conn, read []byte) error {
+func (g *group) Adopt(nc net.Conn, listener int, read []byte) error {
 	to, read := g.loops[g.next.Add(1)%uint64(len(g.loops))], slices.Clone(read)
 	if g.cfg.Shard == 0 {
-		_, err := to.adopt(nc, read, nil)
+		_, err := to.adopt(nc, listener, read, nil)
 		if err == nil {
 			_ = nc.Close() // the loop has its own descriptor
 		}
@@ -35,7 +35,7 @@ func (g *group) Adopt(nc net.Conn, read []byte) error {
 	result := make(chan error, 1)
 	g.adopting.Go(func() {
 		fetched := make(chan struct{})
-		fd, err := to.adopt(nc, read, fetched)
+		fd, err := to.adopt(nc, listener, read, fetched)
 		result <- err
 		if err == nil {
 			<-fetched
@@ -48,7 +48,7 @@ func (g *group) Adopt(nc net.Conn, read []byte) error {
 
 // adopt leaves a connection for the loop, as a descriptor. A shard closes fetched when it
 // has one of its own.
-func (l *Loop) adopt(nc net.Conn, read []byte, fetched chan struct{}) (fd int32, err error) {
+func (l *Loop) adopt(nc net.Conn, listener int, read []byte, fetched chan struct{}) (fd int32, err error) {
 	if l.adopts.Add(1) > maxOrders {
 		l.adopts.Add(-1)
 		return -1, engine.ErrFull
@@ -58,7 +58,7 @@ func (l *Loop) adopt(nc net.Conn, read []byte, fetched chan struct{}) (fd int32,
 		peer = a.AddrPort()
 	}
 	fd, err = sock.Detach(nc)
-	if err == nil && !l.addChore(func() { l.receive(fd, peer, read, fetched) }) {
+	if err == nil && !l.addChore(func() { l.receive(fd, listener, peer, read, fetched) }) {
 		sock.Close(fd)
 		err = engine.ErrClosed
 	}
@@ -69,7 +69,7 @@ func (l *Loop) adopt(nc net.Conn, read []byte, fetched chan struct{}) (fd int32,
 }
 
 // receive takes such a connection.
-func (l *Loop) receive(fd int32, peer netip.AddrPort, read []byte, fetched chan struct{}) {
+func (l *Loop) receive(fd int32, listener int, peer netip.AddrPort, read []byte, fetched chan struct{}) {
 	l.adopts.Add(-1)
 	if fetched != nil { // and who waits for that closes fd, which is not in this table
 		own, err := sock.Fetch(fd)
@@ -91,5 +91,8 @@ func (l *Loop) receive(fd int32, peer netip.AddrPort, read []byte, fetched chan 
 	if l.acceptor.Blocking {
 		_ = sock.SetBlocking(fd)
 	}
-	l.addAccepted(fd, l.host.Adopted(), peer, read)
+	if listener < 0 {
+		listener = l.host.Adopted()
+	}
+	l.addAccepted(fd, listener, peer, read)
 }

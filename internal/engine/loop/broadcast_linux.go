@@ -179,7 +179,7 @@ func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
 	m, err := c.ReserveBroadcast(s)
 	switch {
 	case err == nil:
-		l.Later(c, func() { c.Mailed(m, nil) })
+		l.keep(c, later{func() { c.Mailed(m, nil) }, true})
 	case err != engine.ErrFull:
 	case l.host.DropMessages:
 		l.counters.Add(engine.Dropped, 1)

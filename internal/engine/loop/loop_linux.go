@@ -78,7 +78,7 @@ type Loop struct {
 
 	// Of connections that are with workers:
 	busy       int                       // how many are, or wait for one
-	later      map[*engine.Conn][]func() // what is to be done when a worker gives it back
+	later      map[*engine.Conn][]later  // what is to be done when a worker gives it back
 	runs       map[*engine.Conn]*mailRun // the mail that is last among it
 	missed     map[*engine.Conn]int64    // broadcasts that those had no room for
 	takingBack []back                    // what is being taken back

@@ -55,11 +55,20 @@ func (l *Loop) reclaim(c *engine.Conn) {
 }
 
 // Later keeps what is to be done with a busy connection when it is back.
-func (l *Loop) Later(c *engine.Conn, do func()) {
+func (l *Loop) Later(c *engine.Conn, do func()) { l.keep(c, later{do: do}) }
+
+// later is what is to be done with a busy connection when it is back. Mail is given out also
+// when it has closed: what was reserved for it is released then, and who waits hears of it.
+type later struct {
+	do   func()
+	mail bool
+}
+
+func (l *Loop) keep(c *engine.Conn, what later) {
 	if l.later == nil {
-		l.later = make(map[*engine.Conn][]func())
+		l.later = make(map[*engine.Conn][]later)
 	}
-	l.later[c] = append(l.later[c], do)
+	l.later[c] = append(l.later[c], what)
 	delete(l.runs, c) // mail that comes now comes after it
 }
 
@@ -69,7 +78,7 @@ func (l *Loop) queueMail(m engine.Mail, data []byte) {
 	run := l.runs[m.Conn]
 	if run == nil {
 		run = new(mailRun)
-		l.Later(m.Conn, run.deliver)
+		l.keep(m.Conn, later{run.deliver, true})
 		if l.runs == nil {
 			l.runs = make(map[*engine.Conn]*mailRun)
 		}
@@ -134,12 +143,17 @@ func (l *Loop) resume(c *engine.Conn, why error) {
 	c.Miss(l.missed[c])
 	delete(l.missed, c)
 	if c.ClosedDeferred() {
-		delete(l.later, c) // it is closed: all that came late is void
-		delete(l.runs, c)
 		if why != nil {
 			c.UndeferClosed()
 		}
 		c.Finish()
+		for _, kept := range l.later[c] {
+			if kept.mail {
+				kept.do()
+			}
+		}
+		delete(l.later, c)
+		delete(l.runs, c)
 		l.free(c)
 		return
 	}
@@ -150,8 +164,8 @@ func (l *Loop) resume(c *engine.Conn, why error) {
 	default:
 		c.Shed(why)
 	}
-	for _, do := range l.later[c] {
-		do()
+	for _, kept := range l.later[c] {
+		kept.do()
 	}
 	delete(l.later, c)
 	delete(l.runs, c)

@@ -128,7 +128,7 @@ func (e *Engine) Dial(engine.Dial) error {
 }
 
 // Adopt implements engine.Engine: there is nobody who could have accepted one.
-func (e *Engine) Adopt(net.Conn, []byte) error {
+func (e *Engine) Adopt(net.Conn, int, []byte) error {
 	return fmt.Errorf("a connection of a network: %w", errors.ErrUnsupported)
 }
 

@@ -39,6 +39,9 @@ const (
 	// WebSocket answers each message of a WebSocket at "/" with itself, and sends one that
 	// begins with "!" to all, without that. Its heartbeats are pings.
 	WebSocket = "ws"
+	// PubSub is publish/subscribe, by a protocol that the subject says. It answers PING. It
+	// is not among Names: no server of ours is asked to speak it.
+	PubSub = "pubsub"
 )
 
 // Names are all protocols, List the same for errors.
@@ -99,6 +102,8 @@ func Ask(conn net.Conn, name string) error {
 		return askSink(conn)
 	case HTTP:
 		return askHTTP(conn)
+	case PubSub:
+		return askPubSub(conn)
 	}
 	m := messages[name]
 	if m.Text == "" {
@@ -156,6 +161,25 @@ func askSink(conn net.Conn) error {
 		return fmt.Errorf("a line was answered with %q; expected nothing but %q", rest, Heartbeat)
 	}
 	return nil
+}
+
+// askPubSub has a server of publish/subscribe answer PING, behind its greeting if it has one.
+func askPubSub(conn net.Conn) error {
+	if _, err := io.WriteString(conn, "PING\r\n"); err != nil {
+		return err
+	}
+	lines := bufio.NewReaderSize(conn, 4096)
+	for range 2 {
+		switch line, err := lines.ReadString('\n'); {
+		case err != nil:
+			return fmt.Errorf("PING was answered with %q: %w", line, err)
+		case line == "+PONG\r\n" || line == "PONG\r\n":
+			return nil
+		case !strings.HasPrefix(line, "INFO "):
+			return fmt.Errorf("PING was answered with %q; expected PONG", line)
+		}
+	}
+	return errors.New("PING was not answered with PONG")
 }
 
 // askHTTP checks what the load generator does not: whether the body is HelloText.

@@ -7,11 +7,13 @@ import (
 )
 
 // The checkpoints of memory: the server has run through its code once, and all is closed;
-// connections that have never sent anything are held; each has exchanged a message.
+// subscribers have just been confirmed; connections that have never sent anything are held; each
+// has exchanged a message.
 const (
-	Touched   = "touched"
-	Idle      = "idle"
-	Exchanged = "exchanged"
+	Touched    = "touched"
+	Subscribed = "subscribed"
+	Idle       = "idle"
+	Exchanged  = "exchanged"
 )
 
 // memory is what connections take that do nothing. The server's is resident memory; PSS has
@@ -20,8 +22,10 @@ const (
 var memory = Probe{
 	Figures: []Figure{
 		{Name: "bytes-idle", Heading: "bytes/conn idle", Unit: page.Bytes, Better: Lower, Main: true},
+		{Name: "bytes-subscribed", Heading: "bytes/conn at once", Unit: page.Bytes, Better: Lower},
 		{Name: "bytes-exchanged", Heading: "bytes/conn after one exchange", Unit: page.Bytes, Better: Lower},
 		{Name: "anonymous-idle", Heading: "anonymous idle", Unit: page.Bytes, Better: Lower},
+		{Name: "anonymous-subscribed", Heading: "anonymous at once", Unit: page.Bytes, Better: Lower},
 		{Name: "anonymous-exchanged", Heading: "anonymous after", Unit: page.Bytes, Better: Lower},
 		{Name: "kernel-idle", Heading: "kernel slab bytes/conn, both ends", Unit: page.Bytes, Better: Lower},
 		{Name: "kernel-exchanged", Heading: "kernel slab after", Unit: page.Bytes, Better: Lower},
@@ -54,6 +58,10 @@ var memory = Probe{
 			set(name, v)
 		}
 		each("bytes-idle", idle, func(s *result.Sample) int64 { return s.Server.RSS })
+		if at := in.Run.Sample(Subscribed); at != nil {
+			each("bytes-subscribed", at, func(s *result.Sample) int64 { return s.Server.RSS })
+			each("anonymous-subscribed", at, func(s *result.Sample) int64 { return s.Server.Anonymous })
+		}
 		each("bytes-exchanged", after, func(s *result.Sample) int64 { return s.Server.RSS })
 		each("anonymous-idle", idle, func(s *result.Sample) int64 { return s.Server.Anonymous })
 		each("anonymous-exchanged", after, func(s *result.Sample) int64 { return s.Server.Anonymous })

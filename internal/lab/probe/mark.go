@@ -60,21 +60,22 @@ func mark(in Input) {
 			if n < len(stages) {
 				want = stages[n].Connections
 			}
+			want += w.Opens() - w.Connections
 			n++
 			markResult(r, seen, want)
 		}
 	}
 	f := func(name string) float64 { return r.Figures[name] }
+	if in.Pinning.Pinned() && has(r, "load-busy") && f("load-busy") >= fullyBusy && has(r, "server-busy") && f("server-busy") < fullyBusy {
+		r.Mark(RuleLoad, "the load generator was the bottleneck: %.0f %% of its CPUs, server %.0f %%", f("load-busy")*100, f("server-busy")*100)
+	}
 	if has(r, "tps") {
 		if off := f("in-flight")/f("expected") - 1; math.Abs(off) > littleTolerance {
 			r.Mark(RuleLittle, "%.1f messages in flight, expected %.0f (%+.0f %%)", f("in-flight"), f("expected"), off*100)
 		}
-		if in.Pinning.Pinned() && f("load-busy") >= fullyBusy && has(r, "server-busy") && f("server-busy") < fullyBusy {
-			r.Mark(RuleLoad, "the load generator was the bottleneck: %.0f %% of its CPUs, server %.0f %%", f("load-busy")*100, f("server-busy")*100)
-		}
 	}
-	if from := r.Sample("measuring"); from != nil && from.Accepted > 0 && from.Accepted != w.Connections {
-		r.Mark(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.Connections)
+	if from := r.Sample("measuring"); from != nil && from.Accepted > 0 && from.Accepted != w.Opens() {
+		r.Mark(RuleCount, "the server had %d connections open, expected %d", from.Accepted, w.Opens())
 	}
 	if has(r, "received") {
 		markFlood(r, r.Result())
@@ -110,6 +111,9 @@ func markResult(r *result.Run, seen *load.Result, want int) {
 	if n := total(seen.Lost); n > 0 {
 		r.Mark(RuleLost, "%d connections ended early (%s)", n, format.Tally(seen.Lost))
 	}
+	if seen.Undelivered+seen.Doubled+seen.Reordered > 0 {
+		r.Mark(RuleUnanswered, "%d deliveries missing, %d twice, %d in another order", seen.Undelivered, seen.Doubled, seen.Reordered)
+	}
 	if seen.Unanswered > 0 {
 		r.Mark(RuleUnanswered, "%d messages without an answer at the end", seen.Unanswered)
 	}
@@ -141,8 +145,8 @@ func markMemory(r *result.Run, w scenario.Workload) {
 	if base == nil || idle == nil || after == nil {
 		return
 	}
-	if open := idle.Open() - base.Open(); open != w.Connections {
-		r.Mark(RuleCount, "the server had %d connections open, expected %d", open, w.Connections)
+	if open := idle.Open() - base.Open(); open != w.Opens() {
+		r.Mark(RuleCount, "the server had %d connections open, expected %d", open, w.Opens())
 	}
 	if seen := r.Result(); seen != nil && seen.Connected > 0 && after.TCP > base.TCP {
 		if each := float64(after.TCP-base.TCP) / float64(seen.Connected); math.Abs(each/2-1) > othersTolerance {

@@ -60,7 +60,7 @@ type Input struct {
 }
 
 // probes are all that there are, in the order of the columns of tables.
-var probes = []Probe{throughput, flood, heartbeats, memory, goroutines, jobs, held, attack}
+var probes = []Probe{throughput, publish, flood, heartbeats, memory, goroutines, jobs, held, attack}
 
 // Figures are all that there are.
 func Figures() (all []Figure) {

@@ -75,6 +75,7 @@ func TestMeasure(t *testing.T) {
 	}
 	beating := scenario.Workload{App: "sink", Connections: 10, Phases: []scenario.Phase{{Do: scenario.Load, For: 2 * second, Heartbeat: second}}}
 	flooded := scenario.Workload{App: "lines", Connections: 10, Phases: []scenario.Phase{{Do: scenario.Flood, For: second}}}
+	published := scenario.Workload{App: "pubsub", Connections: 8, Size: 64, Phases: []scenario.Phase{{Do: scenario.Publish, For: second, Topics: 1, Publishers: 1, Slow: 1}}}
 	idle := scenario.Workload{App: "echo", Connections: 10, Size: 8, Phases: []scenario.Phase{{Do: scenario.Hold, For: second}, {Do: scenario.Verify}, {Do: scenario.Hold, For: second}}}
 	idleRun := func() *result.Run {
 		return &result.Run{Phases: []result.Phase{{Name: scenario.Verify, Result: seen()}}, Samples: []result.Sample{
@@ -115,6 +116,16 @@ func TestMeasure(t *testing.T) {
 		}), flooded, map[string]float64{"sent": 6000, "received": 5000, "down": 40000, "up": 48000, "sent-minute": 360000, "per-connection": 1100, "packets-up": 100, "packets-down": 50, "unanswered": 9, "flood-cpu": 500}, []string{RuleUnanswered}},
 		{"a flood without an answer", windowRun(func(_ *result.Run, l *load.Result) { l.BytesReceived = 0 }), flooded, map[string]float64{"received": 0}, []string{RuleUnanswered}},
 		{"a flood whose rate varies", windowRun(func(_ *result.Run, l *load.Result) { l.Variation = 0.26 }), flooded, nil, []string{RuleUnsteady}},
+		{"publish/subscribe", windowRun(func(r *result.Run, l *load.Result) {
+			l.Answered, l.Delivered, l.SlowEnded = 100, 10_000, 1
+			r.Timeline = []result.Tick{{Server: result.Side{RSS: 12000}}}
+		}), published, map[string]float64{"deliveries": 10_000, "publishes": 100, "delivery-p50": 0.001, "delivery-p99": 0.002, "delivery-cpu": 50, "slow-ended": 1, "publish-peak": 12000, "load-busy": 0.3}, nil},
+		{"publish/subscribe that loses messages", windowRun(func(_ *result.Run, l *load.Result) { l.Undelivered = 1 }), published, nil, []string{RuleUnanswered}},
+		{"subscribers", func() *result.Run {
+			r := idleRun()
+			r.Samples = append(r.Samples, result.Sample{Checkpoint: Subscribed, Server: result.Side{RSS: 1500, Anonymous: 100}})
+			return r
+		}(), idle, map[string]float64{"bytes-subscribed": 50, "anonymous-subscribed": 10, "bytes-idle": 100}, nil},
 		{"memory", idleRun(), idle, map[string]float64{"bytes-idle": 100, "bytes-exchanged": 200, "kernel-idle": 9000, "kernel-exchanged": 10000, "anonymous-idle": 50, "machine-exchanged": 800,
 			"dial-rate": 10, "rss": 3000, "pss": 2500, "stack": 7}, nil},
 		{"memory that others gave back", func() *result.Run { r := idleRun(); r.Samples[1].Slab = 0; return r }(), idle, map[string]float64{"bytes-idle": 100}, []string{RuleOthers}},

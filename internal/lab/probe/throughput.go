@@ -7,6 +7,24 @@ import (
 	"github.com/myriad-go/myriad/internal/page"
 )
 
+// setCPU sets what the server took for each message, and how busy it was.
+func (in Input) setCPU(name string, rate float64, set func(string, float64)) {
+	cpus, ok := in.serverCPU()
+	if !ok {
+		return
+	}
+	width := len(in.Pinning.Server)
+	if width == 0 {
+		width = runtime.NumCPU()
+	}
+	set("server-busy", cpus/float64(width))
+	if rate > 0 {
+		// By rates, not by amounts: the samples are taken a moment after the
+		// window's beginning and end.
+		set(name, cpus/rate*1e6)
+	}
+}
+
 // throughput is of a closed loop: what was answered, how fast, and by whose CPU.
 var throughput = Probe{
 	Figures: []Figure{
@@ -36,17 +54,6 @@ var throughput = Probe{
 		set("in-flight", r.InFlight())
 		set("expected", float64(in.Workload.Connections*max(in.Workload.Pipeline, 1)))
 		set("load-busy", r.CPUShare())
-		if cpus, ok := in.serverCPU(); ok {
-			width := len(in.Pinning.Server)
-			if width == 0 {
-				width = runtime.NumCPU()
-			}
-			set("server-busy", cpus/float64(width))
-			if rate := r.Rate(); rate > 0 {
-				// By rates, not by amounts: the samples are taken a moment after the
-				// window's beginning and end.
-				set("cpu", cpus/rate*1e6)
-			}
-		}
+		in.setCPU("cpu", r.Rate(), set)
 	},
 }

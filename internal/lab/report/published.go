@@ -58,6 +58,9 @@ func stand(name string, f probe.Figure, ours, design row, at string) standing {
 		why = "there is no ratio of " + strings.Replace(values, "against", "and", 1) + " in the same round"
 	}
 	if why != "" {
+		if ended != "" && ok {
+			why = fmt.Sprintf("%s: %s until then", ended, values)
+		}
 		return standing{figure: f, outcome: result.NotMeasured, lead: probe.None, cut: ended != "", text: fmt.Sprintf(
 			"%s: %s is not measured against %s in %s: %s.", name, ours.subject, design.subject, f.Heading, strings.TrimSuffix(why, "."))}
 	}
@@ -117,7 +120,7 @@ func cutOff(f probe.Figure, design row) string {
 	if ended == nil || f.Name == "peak-memory" {
 		return ""
 	}
-	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB", design.subject, float64(ended.Most)/1e9)
+	return fmt.Sprintf("%s was ended by the watchdog of this lab at %.2f GB after %.1f s", design.subject, float64(ended.Most)/1e9, ended.After.Seconds())
 }
 
 // unfit says why a row of ours is not compared though it may have figures: the rounds that are
@@ -299,15 +302,24 @@ func countOrNone(n int) string {
 	return format.Count(n)
 }
 
-// cellOf writes a figure of a row as a published column has it.
+// cellOf writes a figure of a row as a published column has it. A multiple of what a subject had
+// until the watchdog ended it has both figures, and says when that was.
 func cellOf(c scenario.Column, rows []row, w row) string {
 	f, ok := probe.Named(c.Figure)
 	if !ok {
 		return probe.None
 	}
-	if base := rowNamed(rows, c.Relative); c.Relative != "" && cutOff(f, base) == "" {
+	if base := rowNamed(rows, c.Relative); c.Relative != "" {
 		if v, ok := stats.Median(w.ratios(base, f.Name)); ok {
-			return format.Number(v) + "×"
+			text := format.Number(v) + "×"
+			if cutOff(f, base) != "" {
+				text += " (" + w.cell(f)
+				if ended := w.ended(); ended != nil {
+					text += fmt.Sprintf(" in %.1f s, then ended at %.2f GB", ended.After.Seconds(), float64(ended.Most)/1e9)
+				}
+				text += ")"
+			}
+			return text
 		}
 	}
 	v, ok := w.median(f.Name)

@@ -255,6 +255,30 @@ func TestStanding(t *testing.T) {
 	}
 }
 
+// A multiple of what a design had done until the watchdog ended it says so, in the table and in
+// words.
+func TestEnded(t *testing.T) {
+	finished, _ := probe.Named("finished")
+	run := func(name string, n float64, ended *result.Ended) row {
+		return row{name, []*result.Run{{Round: 1, Figures: map[string]float64{"finished": n}, Jobs: &result.Jobs{Ended: ended}}}}
+	}
+	naive, ours := run("naive", 20_000, &result.Ended{After: 30 * time.Second, Most: 12e9}), run("ours", 92_000, nil)
+	rows := []row{naive, ours}
+	column := scenario.Column{Figure: "finished", Relative: "naive"}
+	for _, c := range []struct {
+		row  row
+		want string
+	}{{naive, "1× (20,000 in 30.0 s, then ended at 12.00 GB)"}, {ours, "4.6× (92,000)"}, {run("idle", 0, nil), "0× (0)"}} {
+		if got := cellOf(column, rows, c.row); got != c.want {
+			t.Errorf("%s: %q, want %q", c.row.subject, got, c.want)
+		}
+	}
+	s := stand("row", finished, ours, naive, "")
+	if want := "row: ours is not measured against naive in finished: naive was ended by the watchdog of this lab at 12.00 GB after 30.0 s: 92,000 against 20,000 until then."; s.text != want || !s.cut {
+		t.Errorf("got %q, want %q", s.text, want)
+	}
+}
+
 func TestCompare(t *testing.T) {
 	before, after := set([]float64{100, 101, 102, 103}, []float64{200, 201, 202, 203}), set([]float64{90, 91, 92, 93}, []float64{200, 202, 201, 203})
 	after.Version, after.Reports[0].Scenario.Workloads[1].Connections = "v2", 99

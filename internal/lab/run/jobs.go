@@ -3,6 +3,7 @@ package run
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"runtime"
@@ -19,9 +20,11 @@ import (
 
 const (
 	// jobsDrain is how long a side may take to end the jobs that it has when no more are
-	// offered, jobsSlack how much longer than planned a run may take.
+	// offered, jobsSlack how much longer than planned a run may take. Then it is ended, which
+	// it may take jobsGrace for.
 	jobsDrain = 5 * time.Second
-	jobsSlack = 2 * time.Minute
+	jobsSlack = 30 * time.Second
+	jobsGrace = time.Second
 	// ownWorkers is how many workers a pool may have that finds the number by itself: as
 	// many as in the published experiment.
 	ownWorkers = 5000
@@ -46,6 +49,7 @@ type jobs struct {
 	// iterations of the work's loop are a millisecond of computing: all sides get
 	// what the first one has found, and do the same work. 0 is not known yet.
 	iterations uint64
+	slack      time.Duration // jobsSlack
 }
 
 // run makes one run.
@@ -106,19 +110,20 @@ func (j *jobs) command(s scenario.Subject, window time.Duration, o offering) []s
 }
 
 // offer runs a side's process to its end, with a watchdog. What it takes longer than planned
-// is bounded.
+// is bounded: then it is ended, and what it has counted is its result.
 func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o offering) error {
 	run := rec.Jobs
 	run.Shape, run.WarmUp, run.Deadline = j.phase.Shape, j.phase.WarmUp.Std(), j.phase.Deadline.Std()
 	rec.Command = j.command(s, run.Window, o)
-	bound := run.WarmUp + run.Window + jobsDrain + jobsSlack
-	ctx, cancel := context.WithTimeoutCause(ctx, bound, fmt.Errorf("the side took longer than %v", bound))
+	bound := run.WarmUp + run.Window + jobsDrain + j.slack
+	late := fmt.Errorf("the side took longer than %v", bound)
+	ctx, cancel := context.WithTimeoutCause(ctx, bound, late)
 	defer cancel()
 	var line *timeline
 	dog := watchdog{most: j.phase.Memory}
 	complete := false
 	var warming *offer.Result
-	p, err := j.launcher.lines(ctx, command{args: rec.Command, grace: outputGrace}, func(p *process) {
+	p, err := j.launcher.lines(ctx, command{args: rec.Command, grace: jobsGrace}, func(p *process) {
 		line = j.follow(rec, p, nil)
 		dog.begin(p)
 	}, func(text []byte) error {
@@ -150,6 +155,9 @@ func (j *jobs) offer(ctx context.Context, rec *result.Run, s scenario.Subject, o
 	}
 	switch {
 	case run.Ended != nil:
+		return nil
+	case errors.Is(err, late) && run.Result != nil:
+		run.Result.Overran = fmt.Sprintf("%v, and was ended: its counts are of the first %.1f s of its window", late, run.Result.Elapsed.Seconds())
 		return nil
 	case err != nil:
 		return err

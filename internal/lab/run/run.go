@@ -68,7 +68,7 @@ func (r *runner) run(ctx context.Context, s scenario.Step, all *scenario.Scenari
 	case w.Phase(scenario.Park) != nil:
 		err = r.park(ctx, s, &rec)
 	case w.Phase(scenario.Jobs) != nil:
-		err = (&jobs{runner: r, phase: *w.Phase(scenario.Jobs), scenario: all, before: before}).run(ctx, s, &rec)
+		err = (&jobs{runner: r, phase: *w.Phase(scenario.Jobs), scenario: all, before: before, slack: jobsSlack}).run(ctx, s, &rec)
 	default:
 		err = r.serve(ctx, s, &rec)
 	}
@@ -226,6 +226,9 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 		switch e.Phase {
 		case load.Connected:
 			if holds.Do != "" {
+				if err := m.atOnce(config.PubSub != nil); err != nil {
+					return err
+				}
 				return m.atRest(ctx, probe.Idle, holds)
 			}
 		case load.Exchanged:
@@ -233,9 +236,14 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 				return m.atRest(ctx, probe.Exchanged, holds)
 			}
 		case load.Measuring, load.Measured:
-			if config.Messages == 0 {
-				return m.window(string(e.Phase), config.Flood)
+			if config.Messages > 0 || !last {
+				break
 			}
+			err := m.window(string(e.Phase), config.Flood)
+			if err == nil && holds.Do != "" && e.Phase == load.Measured {
+				err = m.atRest(ctx, probe.Exchanged, holds)
+			}
+			return err
 		}
 		return nil
 	})
@@ -265,13 +273,25 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 func (m *measurement) atRest(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// One that has too few is marked.
-	if _, err := m.settled(ctx, checkpoint, hold.For.Std()/2, func(open int) bool { return open >= m.workload.Connections }); err != nil {
+	if _, err := m.settled(ctx, checkpoint, hold.For.Std()/2, func(open int) bool { return open >= m.workload.Opens() }); err != nil {
 		return err
 	}
 	if took := time.Since(began); took > hold.For.Std() {
 		m.record.Mark(probe.RuleHold, "sampled %v after %s, later than the hold of %v", took.Round(time.Millisecond), checkpoint, hold.For)
 	}
 	return nil
+}
+
+// atOnce samples memory as soon as all have subscribed, if they do.
+func (m *measurement) atOnce(subscribed bool) error {
+	if !subscribed || !m.sampled {
+		return nil
+	}
+	s, err := m.take(probe.Subscribed, memoryParts)
+	if err == nil {
+		m.keep(s)
+	}
+	return err
 }
 
 // tell tells of the run as it goes on.
@@ -328,6 +348,13 @@ func (m *measurement) config(s scenario.Stage) load.Config {
 		default:
 			c.Warmup, c.Duration, c.Pipeline = p.WarmUp.Std(), p.For.Std(), w.Pipeline
 			c.Unprompted = p.Heartbeat > 0
+		}
+		if p.Do == scenario.Publish {
+			c.PubSub = &load.PubSub{
+				Protocol: cmp.Or(m.step.Subject.Protocol, "redis"),
+				Topics:   min(p.Topics, s.Connections), Publishers: p.Publishers, Slow: p.Slow,
+			}
+			c.Rate.PerSecond = float64(p.Rate)
 		}
 		if p.Do == scenario.Flood {
 			c.Flood, c.Steady, c.Pipeline, c.Socket.SendBuffer, c.HoldAfter = true, true, 0, floodBuffer, floodHold

@@ -44,6 +44,9 @@ func TestMain(m *testing.M) {
 		for _, checkpoint := range []string{"ready", "parked"} {
 			fmt.Printf(`{"checkpoint": %q, "server": {"anonymous": %d}, "go": {"stack_inuse": %d}}`+"\n", checkpoint, len(checkpoint), 100*len(checkpoint))
 		}
+	case "progress":
+		fmt.Println(`{"progress": {"finished": 7, "elapsed": 750000000}}`)
+		time.Sleep(time.Hour) // until it is ended
 	case "hang":
 		time.Sleep(time.Hour) // until it is ended
 	}

@@ -224,7 +224,7 @@ func (m *measurement) window(checkpoint string, flood bool) error {
 		return err
 	}
 	s := m.keep(taken)
-	most := m.workload.Connections + 100
+	most := m.workload.Opens() + 100
 	switch {
 	case m.workload.Heartbeat() > 0:
 	case flood:

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -20,7 +21,7 @@ import (
 type Options struct {
 	// Rounds replaces the scenario's rounds, up to 1000; 0 keeps them.
 	Rounds int
-	// Duration replaces that of every Load without heartbeats, Flood, Jobs and Attack; 0
+	// Duration replaces that of every Load without heartbeats, Flood, Publish, Jobs and Attack; 0
 	// keeps them.
 	Duration time.Duration
 	// Connections is the most that a workload has, or goroutines. 0 keeps them.
@@ -55,7 +56,7 @@ func (o Options) Apply(s Scenario) (Scenario, error) {
 		w := s.Workloads[i]
 		for j := range w.Phases { // which are copies
 			p := &w.Phases[j]
-			if o.Duration != 0 && p.Heartbeat == 0 && slices.Contains([]string{Load, Flood, Jobs, Attack}, p.Do) {
+			if o.Duration != 0 && p.Heartbeat == 0 && slices.Contains([]string{Load, Flood, Publish, Jobs, Attack}, p.Do) {
 				p.For = Duration(o.Duration)
 			}
 		}
@@ -117,8 +118,9 @@ func (s *Scenario) Peers() (names []string) {
 
 // host is what of a machine scenarios depend on before they are run.
 type host struct {
-	// forbids says why a model can't run, nil if it can.
+	// forbids says why a model can't run, nil if it can, and missing why a program can't.
 	forbids func(model string) error
+	missing func(program string) error
 	// table is how many connections a server with one table of descriptors can hold, 0
 	// for any number, and wall what stops it there.
 	table int
@@ -126,7 +128,7 @@ type host struct {
 }
 
 // anyHost is a machine on which every model can run.
-var anyHost = host{forbids: func(string) error { return nil }}
+var anyHost = host{forbids: func(string) error { return nil }, missing: func(string) error { return nil }}
 
 // tableRoom is how many descriptors a server has for the lab's connections and its own.
 const tableRoom = 100
@@ -138,6 +140,9 @@ func thisHost() host {
 			return nil
 		}
 		_, err := models.Find(model)
+		return err
+	}, missing: func(program string) error {
+		_, err := exec.LookPath(program)
 		return err
 	}}
 	_, hard, ok := sock.DescriptorLimit()
@@ -156,6 +161,13 @@ func (s Scenario) expanded(h host) Scenario {
 	for _, x := range subjects {
 		if x.OneTable && h.table > 0 {
 			x.MaxConns, x.Wall, x.OneTable = h.table, h.wall, false
+		}
+		if x.Optional {
+			if err := h.missing(x.Command[0]); err != nil {
+				s.note("%s is left out, as its program is not installed: %v.", x.Name, err)
+				continue
+			}
+			x.Optional = false
 		}
 		if len(x.Models) == 0 {
 			s.Subjects = append(s.Subjects, x)
@@ -282,6 +294,9 @@ func (x Scale) limit(w Workload) Workload {
 	for i := range w.Phases {
 		p := &w.Phases[i]
 		p.WarmUp = atMost(p.WarmUp, x.WarmUp)
+		if x.Connections > 0 {
+			p.Topics = min(p.Topics, x.Connections)
+		}
 		if p.Do != Hold {
 			p.For = atMost(p.For, x.Duration)
 			continue

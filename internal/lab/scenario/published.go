@@ -35,8 +35,8 @@ type Column struct {
 	// "" is as ours are written elsewhere, which times are always.
 	Unit string `json:"unit,omitempty" toml:"unit"`
 	// Relative names a subject: the figure is written as a multiple of that subject's in
-	// the same round. Where there is none, or the watchdog has ended that subject, it is
-	// written as it is.
+	// the same round, and where the watchdog has ended that subject also as it is. Where
+	// there is no multiple it is written as it is.
 	Relative string `json:"relative,omitempty" toml:"relative"`
 }
 

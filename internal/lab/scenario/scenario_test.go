@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"errors"
 	"os"
 	"reflect"
 	"regexp"
@@ -128,10 +129,17 @@ func TestPhases(t *testing.T) {
 		{Workload{App: "sha", Connections: 1, Phases: []Phase{{Do: Verify}, hold, {Do: Broadcast}, beats, {Do: Verify}, hold}}, `app "sha" with verify; expected lines or ws`},
 		{Workload{App: "sink", Connections: 1, Phases: []Phase{{Do: Load, Heartbeat: second, For: 2 * second}}}, ""},
 		{Workload{Connections: 5, Phases: []Phase{{Do: Park}}}, ""},
+		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Connect, Connections: 2}, {Do: Publish, For: second}, {Do: Connect}, hold, {Do: Publish, For: second, Topics: 5, Rate: 7}, hold}}, ""},
+		{Workload{App: "pubsub", Connections: 5, Size: 47, Phases: []Phase{{Do: Publish, For: second}}}, "messages of 47 bytes; expected 48 to"},
+		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Publish, For: second, Topics: 6}}}, "6 topics; expected 1 to 5"},
+		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Publish, For: second, Publishers: 1025}}}, "1025 publishers; expected 1 to 1024"},
+		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Publish, For: second, Slow: -1}}}, "-1 that do not read; expected 0 to"},
+		{Workload{App: "pubsub", Connections: 5, Size: 48, Phases: []Phase{{Do: Load, For: second}}}, "app pubsub; expected pubsub with"},
+		{Workload{App: "echo", Connections: 5, Size: 48, Phases: []Phase{{Do: Publish, For: second}}}, "app echo; expected pubsub with"},
 		{Workload{Phases: []Phase{{Do: Jobs, Shape: "cpu", Times: 1, For: second}}}, ""},
 		{Workload{App: "lines", Phases: []Phase{{Do: Attack, For: 4 * second}}}, ""},
 		{Workload{App: "echo", Connections: 1, Size: 8}, "no phases"},
-		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{hold}}, `phases "hold" after a connect; expected one of load, flood and verify`},
+		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{hold}}, `phases "hold" after a connect; expected one of load, flood, verify and publish`},
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Load, For: second}, {Do: Load, For: second}}}, `phases "load load"`},
 		{Workload{App: "echo", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, `app "echo" with flood`},
 		{Workload{App: "lines", Connections: 1, Size: 8, Phases: []Phase{{Do: Flood, For: second}}}, "messages of 8 bytes; expected 0"},
@@ -187,6 +195,17 @@ func TestOptions(t *testing.T) {
 		if _, err := o.Apply(s); err == nil {
 			t.Errorf("%+v: no error", o)
 		}
+	}
+	optional := s
+	optional.Subjects = []Subject{{Name: "a", Optional: true, Command: Words{"there", "{port}"}}, {Name: "b", Optional: true, Command: Words{"nowhere", "{port}"}}}
+	optional = optional.expanded(host{forbids: anyHost.forbids, missing: func(program string) error {
+		if program == "nowhere" {
+			return errors.New("not found")
+		}
+		return nil
+	}})
+	if len(optional.Subjects) != 1 || len(optional.Notes) != 1 || optional.Notes[0] != "b is left out, as its program is not installed: not found." {
+		t.Errorf("with a program that is not installed: %+v, %q", optional.Subjects, optional.Notes)
 	}
 	bounded := s.expanded(host{forbids: anyHost.forbids, table: 50, wall: "x"})
 	bounded.Subjects[0].OneTable = true

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine/models"
-	"github.com/myriad-go/myriad/internal/lab/app"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/load"
 )
 
 // Subject is one server of a scenario, or another program that is compared.
@@ -42,6 +42,11 @@ type Subject struct {
 	// OneTable says that the server has one table of descriptors: MaxConns and Wall follow
 	// from the hard RLIMIT_NOFILE.
 	OneTable bool `json:"-" toml:"one_table"`
+	// Protocol is what it speaks under the app PubSub, as load.PubSub has it. Default
+	// "redis".
+	Protocol string `json:"protocol,omitempty" toml:"protocol"`
+	// Optional has it left out where its program is not installed.
+	Optional bool `json:"-" toml:"optional"`
 	// Side is set for one that is offered Jobs.
 	Side *Side `json:"side,omitempty" toml:"side"`
 }
@@ -102,9 +107,12 @@ func (s Subject) check() error {
 		return Errorf("subject %s has no command; expected a program and its arguments", s.Name)
 	}
 	for _, name := range s.Apps {
-		if !app.Valid(name) {
-			return Errorf("subject %s: app %q; expected %s", s.Name, name, app.List)
+		if !validApp(name) {
+			return Errorf("subject %s: app %q; expected %s", s.Name, name, appList)
 		}
+	}
+	if s.Protocol != "" && !slices.Contains(load.Protocols, s.Protocol) {
+		return Errorf("subject %s: protocol %q; expected %s", s.Name, s.Protocol, strings.Join(load.Protocols, " or "))
 	}
 	for _, m := range s.Models {
 		if m != autoModel && !slices.Contains(modelNames(), m) {

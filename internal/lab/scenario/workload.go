@@ -10,6 +10,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/lab/app"
+	"github.com/myriad-go/myriad/load"
 )
 
 // Workload is a load to apply to each subject: connections, and the phases that they go
@@ -67,6 +68,9 @@ const (
 	// Flood sends on every connection as much as the server takes, without waiting for
 	// answers, and measures a window of time.
 	Flood = "flood"
+	// Publish has messages published to topics that all connections subscribe to, and
+	// compared, in a closed loop or at a Rate, and measures a window of time.
+	Publish = "publish"
 	// Attack has every attacker of package faults at the server, with honest clients.
 	Attack = "attack"
 	// Jobs offers jobs to a pool, in the process that has it.
@@ -75,20 +79,22 @@ const (
 	Park = "park"
 )
 
-var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Attack, Jobs, Park}
+var allPhases = []string{Connect, Hold, Load, Verify, Broadcast, Flood, Publish, Attack, Jobs, Park}
 
 // Phase is a part of a workload.
 type Phase struct {
 	// Do is one of those above.
 	Do string `json:"do" toml:"do"`
-	// For is how long it takes, of Hold, Load, Flood, Attack and Jobs, from 100 ms to 24 h.
+	// For is how long it takes, of Hold, Load, Flood, Publish, Attack and Jobs, from 100 ms
+	// to 24 h.
 	For Duration `json:"for,omitempty" toml:"for"`
-	// WarmUp is the time before it under the same load, of Load, Flood and Jobs.
+	// WarmUp is the time before it under the same load, of Load, Flood, Publish and Jobs.
 	WarmUp Duration `json:"warm_up,omitempty" toml:"warm_up"`
 	// Connections is how many a Connect opens instead of all.
 	Connections int `json:"connections,omitempty" toml:"connections"`
 	// Rate is how many connections a Connect opens a second, 0 for as many as the server
-	// takes; of Jobs how many are offered a second where Times is 0.
+	// takes; of Jobs how many are offered a second where Times is 0; of Publish how many
+	// messages are published a second, 0 for a closed loop.
 	Rate int `json:"rate,omitempty" toml:"rate"`
 	// Messages is how many messages a Verify has in flight on each connection at once.
 	// Default 1.
@@ -98,6 +104,12 @@ type Phase struct {
 	InFlight int `json:"in_flight,omitempty" toml:"in_flight"`
 	// Heartbeat is the time between two heartbeats of a Hold or a Load, from 100 ms.
 	Heartbeat Duration `json:"heartbeat,omitempty" toml:"heartbeat"`
+
+	// Topics and Publishers are those of a Publish, and Slow the subscribers that never
+	// read, as load.PubSub has them. Default 1 topic, 1 publisher.
+	Topics     int `json:"topics,omitempty" toml:"topics"`
+	Publishers int `json:"publishers,omitempty" toml:"publishers"`
+	Slow       int `json:"slow,omitempty" toml:"slow"`
 
 	// Every is the time between two lines of the log of an Attack, from 1 s. Default 1
 	// min, or a quarter of For if that is less. Honest is how many honest clients there
@@ -155,6 +167,9 @@ func (p Phase) filled() Phase {
 	case Verify:
 		set(&p.Messages, 1)
 		set(&p.InFlight, 1000)
+	case Publish:
+		set(&p.Topics, 1)
+		set(&p.Publishers, 1)
 	case Attack:
 		set(&p.Honest, 100)
 		if p.Every == 0 {
@@ -191,6 +206,14 @@ func (w *Workload) Phase(do string) *Phase {
 	return &w.Phases[i]
 }
 
+// Opens is how many connections there are in the end: publishers and slow subscribers, too.
+func (w *Workload) Opens() int {
+	if p := w.Phase(Publish); p != nil {
+		return w.Connections + p.Publishers + p.Slow
+	}
+	return w.Connections
+}
+
 // Heartbeat is the time between two heartbeats, 0 where there are none.
 func (w *Workload) Heartbeat() time.Duration {
 	for _, p := range w.Phases {
@@ -204,7 +227,7 @@ func (w *Workload) Heartbeat() time.Duration {
 // Measured says whether the time is what the workload is about, and not memory: what else
 // the machine does disturbs it.
 func (w *Workload) Measured() bool {
-	return w.Phase(Load) != nil || w.Phase(Flood) != nil || w.Phase(Jobs) != nil
+	return w.Phase(Load) != nil || w.Phase(Flood) != nil || w.Phase(Publish) != nil || w.Phase(Jobs) != nil
 }
 
 // Stage are phases on the same connections: one run of the load generator.
@@ -234,7 +257,7 @@ func (s *Stage) Name() string {
 }
 
 var (
-	oneExchange = regexp.MustCompile(`^(hold )?(load|flood|verify)( hold)?$`)
+	oneExchange = regexp.MustCompile(`^(hold )?(load|flood|verify|publish)( hold)?$`)
 	heldStage   = "verify hold broadcast hold verify hold"
 )
 
@@ -263,7 +286,7 @@ func (w Workload) Stages() (stages []Stage, err error) {
 		order := strings.Join(words, " ")
 		stages[i].Held = order == heldStage
 		if !stages[i].Held && !oneExchange.MatchString(order) {
-			return nil, Errorf("phases %q after a connect; expected one of load, flood and verify, with a hold before or after it, or %q", order, heldStage)
+			return nil, Errorf("phases %q after a connect; expected one of load, flood, verify and publish, with a hold before or after it, or %q", order, heldStage)
 		}
 	}
 	return stages, nil
@@ -318,15 +341,21 @@ func (w Workload) checkKeys() error {
 	return nil
 }
 
+func validApp(name string) bool { return app.Valid(name) || name == app.PubSub }
+
+const appList = app.List + ", or " + app.PubSub
+
 // checkLoad is the part of check for workloads with a load generator.
 func (w Workload) checkLoad() error {
 	stages, err := w.Stages()
 	sink := w.App == app.Sink
 	switch {
-	case !app.Valid(w.App):
-		return Errorf("app %q; expected %s", w.App, app.List)
+	case !validApp(w.App):
+		return Errorf("app %q; expected %s", w.App, appList)
 	case sink != (w.Phase(Load) != nil && w.Heartbeat() > 0):
 		return Errorf("app %s; expected %s with { do = %q, heartbeat = \"1m\" }, and with that only", w.App, app.Sink, Load)
+	case (w.App == app.PubSub) != (w.Phase(Publish) != nil):
+		return Errorf("app %s; expected %s with { do = %q, for = \"2s\" }, and with that only", w.App, app.PubSub, Publish)
 	case err != nil:
 		return err
 	}
@@ -348,7 +377,11 @@ func (w Workload) checkLoad() error {
 	}
 	err = within("%v connections", w.Connections, 1, maxHeld)
 	if sized {
-		err = cmp.Or(err, within("messages of %v bytes", w.Size, minSize, maxSize))
+		least := minSize
+		if w.App == app.PubSub {
+			least = load.MinPayload
+		}
+		err = cmp.Or(err, within("messages of %v bytes", w.Size, least, maxSize))
 	}
 	return err
 }
@@ -373,7 +406,7 @@ func (p Phase) check(w Workload) error {
 		most = Duration(maxOffered)
 	case Load:
 		least = max(least, p.Heartbeat+p.Heartbeat/8)
-	case Flood:
+	case Flood, Publish:
 	default:
 		least, most = 0, 0
 	}
@@ -389,6 +422,8 @@ func (p Phase) check(w Workload) error {
 	switch p.Do {
 	case Verify:
 		err = cmp.Or(err, within("%v messages in flight", p.Messages, 1, maxPipeline), within("%v checks in flight", p.InFlight, 1, maxInFlight))
+	case Publish:
+		err = cmp.Or(err, within("%v topics", p.Topics, 1, max(w.Connections, 1)), within("%v publishers", p.Publishers, 1, load.MaxPublishers), within("%v that do not read", p.Slow, 0, maxHeld))
 	case Attack:
 		err = cmp.Or(err, within("a line every %v", p.Every, Duration(time.Second), p.For), within("%v honest clients", p.Honest, 1, maxHonest))
 	case Jobs:
@@ -460,7 +495,7 @@ func (w Workload) Estimate() time.Duration {
 			all += 1400 * time.Millisecond // most sides have ended within a second
 		case Park:
 			all += time.Duration(w.Connections) * 3 * time.Microsecond
-		case Verify, Broadcast, Flood, Load:
+		case Verify, Broadcast, Flood, Load, Publish:
 			all += time.Duration(w.Connections) * each
 		case Hold:
 			if p.Heartbeat > 0 {

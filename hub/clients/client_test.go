@@ -1,0 +1,270 @@
+package clients
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/redis/go-redis/v9"
+)
+
+// A client is a library, on which each test calls the same. Its calls are subscribe,
+// psubscribe, unsubscribe and punsubscribe with one name; publish with a channel and a
+// message, which says how many got it; reset, which gives a connection a name, resets it and
+// says what was answered and the name; and any other command of the server.
+type client struct {
+	t    testing.TB
+	call func(words ...string) (string, error)
+	// confirmed are answers to (un)subscribing, messages the messages, in their order.
+	confirmed, messages chan event
+}
+
+// event is what a server sends to a subscriber.
+type event struct {
+	Event                  string
+	Pattern, Channel, Data []byte
+}
+
+func (e event) String() string {
+	if e.Event == "pmessage" {
+		return fmt.Sprintf("%q as %q: %q", e.Channel, e.Pattern, e.Data)
+	}
+	return fmt.Sprintf("%q: %q", e.Channel, e.Data)
+}
+
+// mostEvents is how many events of a client a test may leave unread.
+const mostEvents = 10_000
+
+func newClient(t testing.TB) *client {
+	return &client{t: t, confirmed: make(chan event, mostEvents), messages: make(chan event, mostEvents)}
+}
+
+func (c *client) heard(e event) {
+	to := c.confirmed
+	if strings.HasSuffix(e.Event, "message") {
+		to = c.messages
+	}
+	select {
+	case to <- e:
+	default:
+		c.t.Errorf("a client has %d events that nobody read", mostEvents)
+	}
+}
+
+// do is a call that may not fail.
+func (c *client) do(words ...string) string {
+	c.t.Helper()
+	value, err := c.call(words...)
+	if err != nil {
+		c.t.Fatalf("%q: %v", words, err)
+	}
+	return value
+}
+
+// confirm is a call of (un)subscribing, and waits until the server has confirmed it.
+func (c *client) confirm(op, name string) {
+	c.t.Helper()
+	c.do(op, name)
+	for {
+		e := await.Receive(c.t, c.confirmed, "the confirmation of "+op+" "+name)
+		if e.Event == op && string(e.Channel) == name {
+			return
+		}
+	}
+}
+
+// next wants the next message.
+func (c *client) next(want string) {
+	c.t.Helper()
+	if got := await.Receive(c.t, c.messages, "the message "+want); got.String() != want {
+		c.t.Fatalf("the message is %s, want %s", got, want)
+	}
+}
+
+// A library makes clients. They end with the test.
+type library struct {
+	name    string
+	connect func(t testing.TB, url string, protocol int) *client
+}
+
+var libraries = []library{
+	{"go-redis", goRedis},
+	{"redis-py", func(t testing.TB, url string, protocol int) *client {
+		return piped(t, filepath.Join(installed(t), "python", "bin", "python"), "redis-py.py", url, fmt.Sprint(protocol))
+	}},
+	{"node-redis", func(t testing.TB, url string, protocol int) *client {
+		return piped(t, "node", "node-redis.cjs", url, fmt.Sprint(protocol))
+	}},
+	{"ioredis", func(t testing.TB, url string, protocol int) *client {
+		return piped(t, "node", "ioredis.cjs", url, fmt.Sprint(protocol))
+	}},
+}
+
+// each runs a test on each library with each protocol, on a server of its own.
+func each(t *testing.T, users []string, test func(*testing.T, *server, func(url string) *client)) {
+	for _, l := range libraries {
+		for protocol := 2; protocol <= 3; protocol++ {
+			t.Run(fmt.Sprintf("%s/RESP%d", l.name, protocol), func(t *testing.T) {
+				t.Parallel()
+				test(t, start(t, users...), func(url string) *client { return l.connect(t, url, protocol) })
+			})
+		}
+	}
+}
+
+// installed is the folder that the script install has filled.
+func installed(t testing.TB) string {
+	dir := os.Getenv("MYRIAD_CLIENTS")
+	if dir == "" {
+		t.Skip("the clients are not there: run bash install FOLDER and set MYRIAD_CLIENTS=FOLDER")
+	}
+	return dir
+}
+
+// piped is a client that is a program. A line to it is a JSON array of a call's words, each in
+// base64; a line from it is {"value": ...} or {"error": ...}, or an event.
+func piped(t testing.TB, args ...string) *client {
+	c := newClient(t)
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Env = append(os.Environ(), "NODE_PATH="+filepath.Join(installed(t), "node_modules"))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		event
+		Value, Error string
+	}
+	answers := make(chan answer, 1)
+	go func() { // ends with the program, at the latest
+		defer close(answers)
+		for lines := json.NewDecoder(bufio.NewReader(out)); ; {
+			var a answer
+			if err := lines.Decode(&a); err != nil {
+				if err != io.EOF {
+					t.Error(args, err)
+				}
+				return
+			}
+			if a.Event != "" {
+				c.heard(a.event)
+			} else {
+				answers <- a
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		in.Close() // and so it ends
+		for range answers {
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Error(args, err)
+		}
+	})
+	c.call = func(words ...string) (string, error) {
+		raw := make([][]byte, len(words)) // JSON has them in base64
+		for i, w := range words {
+			raw[i] = []byte(w)
+		}
+		if err := json.NewEncoder(in).Encode(raw); err != nil {
+			return "", err
+		}
+		a := await.Receive(t, answers, fmt.Sprintf("the answer to %q", words))
+		if a.Error != "" {
+			return "", errors.New(a.Error)
+		}
+		return a.Value, nil
+	}
+	return c
+}
+
+// goRedis is a client of go-redis.
+func goRedis(t testing.TB, url string, protocol int) *client {
+	c := newClient(t)
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	options.Protocol = protocol
+	options.MaxRetries = -1 // an error is to be seen
+	r := redis.NewClient(options)
+	ctx, cancel := context.WithTimeout(context.Background(), await.Patience)
+	pubsub := r.Subscribe(ctx)
+	heard := pubsub.ChannelWithSubscriptions(redis.WithChannelHealthCheckInterval(100*time.Millisecond), redis.WithChannelSize(mostEvents))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for m := range heard {
+			switch m := m.(type) {
+			case *redis.Subscription:
+				c.heard(event{Event: m.Kind, Channel: []byte(m.Channel)})
+			case *redis.Message:
+				kind := "message"
+				if m.Pattern != "" {
+					kind = "pmessage"
+				}
+				c.heard(event{Event: kind, Pattern: []byte(m.Pattern), Channel: []byte(m.Channel), Data: []byte(m.Payload)})
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		err := errors.Join(pubsub.Close(), r.Close())
+		cancel()
+		<-done
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	c.call = func(words ...string) (string, error) {
+		switch op, args := words[0], words[1:]; op {
+		case "subscribe":
+			return "", pubsub.Subscribe(ctx, args...)
+		case "psubscribe":
+			return "", pubsub.PSubscribe(ctx, args...)
+		case "unsubscribe":
+			return "", pubsub.Unsubscribe(ctx, args...)
+		case "punsubscribe":
+			return "", pubsub.PUnsubscribe(ctx, args...)
+		case "publish":
+			n, err := r.Publish(ctx, args[0], args[1]).Result()
+			return fmt.Sprint(n), err
+		case "reset":
+			one := r.Conn()
+			defer one.Close()
+			err := one.ClientSetName(ctx, "before").Err()
+			answer, err2 := one.Do(ctx, "RESET").Text()
+			name, err3 := one.ClientGetName(ctx).Result()
+			if err3 == redis.Nil {
+				err3 = nil
+			}
+			return answer + " " + name, cmp.Or(err, err2, err3)
+		default:
+			all := make([]any, len(words))
+			for i, w := range words {
+				all[i] = w
+			}
+			value, err := r.Do(ctx, all...).Result()
+			return fmt.Sprint(value), err
+		}
+	}
+	return c
+}

@@ -1,0 +1,150 @@
+package clients
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/await"
+)
+
+// TestEachOther has every library's client, with each protocol, subscribe to one channel, and
+// publish what all of them get.
+func TestEachOther(t *testing.T) {
+	s := start(t)
+	var all []*client
+	for _, l := range libraries {
+		for protocol := 2; protocol <= 3; protocol++ {
+			all = append(all, l.connect(t, s.url("", ""), protocol))
+		}
+	}
+	for _, c := range all {
+		c.confirm("subscribe", "meeting")
+	}
+	var payload bytes.Buffer // every byte, and more than one read takes
+	for i := range 100_000 {
+		payload.WriteByte(byte(i))
+	}
+	for i, c := range all {
+		for _, data := range []string{fmt.Sprint("from ", i), "", "\r\n", payload.String()} {
+			if n := c.do("publish", "meeting", data); n != fmt.Sprint(len(all)) {
+				t.Errorf("client %d has reached %s subscribers of %d", i, n, len(all))
+			}
+			for _, to := range all {
+				to.next(fmt.Sprintf("%q: %q", "meeting", data))
+			}
+		}
+	}
+}
+
+func TestPatterns(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
+		c := connect(s.url("", ""))
+		c.confirm("psubscribe", "news.*")
+		c.confirm("psubscribe", "h[ae]llo")
+		for channel, receivers := range map[string]string{"news.sport": "1", "news.": "1", "news": "0", "hallo": "1", "hullo": "0"} {
+			if n := c.do("publish", channel, "x"); n != receivers {
+				t.Errorf("%s has %s receivers, want %s", channel, n, receivers)
+			} else if n == "1" {
+				pattern := "h[ae]llo"
+				if strings.HasPrefix(channel, "news") {
+					pattern = "news.*"
+				}
+				c.next(fmt.Sprintf("%q as %q: %q", channel, pattern, "x"))
+			}
+		}
+		c.confirm("punsubscribe", "news.*")
+		if n := c.do("publish", "news.sport", "y"); n != "0" {
+			t.Error("after PUNSUBSCRIBE a message has receivers:", n)
+		}
+		c.do("publish", "hello", "z")
+		c.next(`"hello" as "h[ae]llo": "z"`)
+	})
+}
+
+func TestUnsubscribe(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
+		c := connect(s.url("", ""))
+		c.confirm("subscribe", "stays")
+		c.confirm("subscribe", "goes")
+		c.do("publish", "goes", "1")
+		c.next(`"goes": "1"`)
+		c.confirm("unsubscribe", "goes")
+		if n := c.do("publish", "goes", "2"); n != "0" {
+			t.Error("after UNSUBSCRIBE a message has receivers:", n)
+		}
+		c.do("publish", "stays", "3")
+		c.next(`"stays": "3"`)
+	})
+}
+
+// TestRestart: when the server is there again, the libraries subscribe again by themselves.
+func TestRestart(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
+		if s.cmd == nil {
+			t.Skip("the server of an address is not ours to restart")
+		}
+		c := connect(s.url("", ""))
+		c.confirm("subscribe", "a")
+		c.confirm("psubscribe", "b*")
+		s.end()
+		s.begin()
+		for _, channel := range []string{"a", "b"} {
+			await.True(t, "a subscriber of "+channel+" is back", func() bool {
+				n, err := c.call("publish", channel, "again")
+				return err == nil && n == "1"
+			})
+		}
+		c.next(`"a": "again"`)
+		c.next(`"b" as "b*": "again"`)
+	})
+}
+
+func TestReset(t *testing.T) {
+	each(t, nil, func(t *testing.T, s *server, connect func(string) *client) {
+		c := connect(s.url("", ""))
+		if got := c.do("reset"); got != "RESET " {
+			t.Errorf("after RESET a connection has answered %q, want no name", got)
+		}
+		if got := c.do("ping"); got != "PONG" && got != "True" { // redis-py says so
+			t.Errorf("PING is answered with %q", got)
+		}
+	})
+}
+
+func TestUsers(t *testing.T) {
+	users := []string{
+		"user default off",
+		"user alice on >secret resetchannels &news:* +@all",
+	}
+	each(t, users, func(t *testing.T, s *server, connect func(string) *client) {
+		for url, want := range map[string]string{
+			s.url("alice", "wrong"):  "WRONGPASS|invalid username-password pair",
+			s.url("nobody", "wrong"): "WRONGPASS|invalid username-password pair",
+			s.url("", ""):            "NOAUTH|Authentication required|without any password|must be called with the client already authenticated",
+		} {
+			if _, err := connect(url).call("publish", "news:a", "x"); err == nil {
+				t.Error(url, "may publish")
+			} else if !containsAny(err.Error(), want) {
+				t.Errorf("%s is told %q, want %s", url, err, want)
+			}
+		}
+		alice := connect(s.url("alice", "secret"))
+		alice.confirm("subscribe", "news:a")
+		alice.do("publish", "news:a", "x")
+		alice.next(`"news:a": "x"`)
+		if _, err := alice.call("publish", "other", "x"); err == nil || !containsAny(err.Error(), "NOPERM|no permissions") {
+			t.Error("publishing to a channel of others has the error", err)
+		}
+	})
+}
+
+func containsAny(s, alternatives string) bool {
+	for a := range strings.SplitSeq(alternatives, "|") {
+		if strings.Contains(s, a) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,70 @@
+"""redis-py on the end of two pipes: see client_test.go for what goes through them."""
+
+import base64
+import json
+import sys
+import threading
+import time
+
+import redis
+
+url, protocol = sys.argv[1], int(sys.argv[2])
+client = redis.Redis.from_url(url, protocol=protocol)
+pubsub = client.pubsub()
+using = threading.Lock()  # of pubsub
+out = threading.Lock()
+
+
+def say(**line):
+    with out:
+        print(json.dumps(line), flush=True)
+
+
+def text(b):
+    return base64.b64encode(b or b"").decode()
+
+
+def decoded(value):
+    """An answer: redis-py decodes some of them, and others not."""
+    return value.decode() if isinstance(value, bytes) else str(value or "")
+
+
+def listen():
+    while True:
+        message = None
+        try:
+            with using:
+                if pubsub.subscribed:
+                    message = pubsub.get_message(timeout=0.01)
+        except redis.ConnectionError:
+            pass  # the server is away; the next call connects again and subscribes to all
+        if message is None:
+            time.sleep(0.005)
+            continue
+        data = message["data"] if isinstance(message["data"], bytes) else b""
+        say(event=message["type"], pattern=text(message["pattern"]), channel=text(message["channel"]), data=text(data))
+
+
+def do(op, args):
+    if op in ("subscribe", "psubscribe", "unsubscribe", "punsubscribe"):
+        with using:
+            getattr(pubsub, op)(*args)
+    elif op == "publish":
+        return str(client.publish(*args))
+    elif op == "reset":
+        with client.client() as one:
+            one.client_setname("before")
+            answer = one.execute_command("RESET")
+            one.execute_command("HELLO", protocol)
+            return f"{decoded(answer)} {decoded(one.client_getname())}"
+    else:
+        return client.execute_command(op, *args)
+
+
+threading.Thread(target=listen, daemon=True).start()
+for line in sys.stdin:
+    op, *args = (base64.b64decode(word) for word in json.loads(line))
+    try:
+        say(value=decoded(do(op.decode(), args)))
+    except redis.RedisError as e:
+        say(error=str(e))

@@ -1,0 +1,138 @@
+package clients
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/await"
+)
+
+var against = flag.String("against", "hub", "the server: hub, which is built here, redis-server, or the address of one that runs")
+
+// server is what the clients connect to.
+type server struct {
+	addr string
+	t    testing.TB
+	cmd  *exec.Cmd // nil where it was not started here
+	args []string
+	log  bytes.Buffer
+}
+
+// start starts a server that ends with the test. Users are lines of its file of users;
+// without any everybody may do everything.
+func start(t testing.TB, users ...string) *server {
+	if *against != "hub" && *against != "redis-server" {
+		if len(users) > 0 {
+			t.Skip("the server of an address has its own users")
+		}
+		return &server{t: t, addr: *against}
+	}
+	s := &server{t: t, addr: freeAddr(t)}
+	dir := t.TempDir()
+	file := filepath.Join(dir, "users")
+	if err := os.WriteFile(file, []byte(strings.Join(users, "\n")+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(s.addr)
+	switch {
+	case *against == "redis-server":
+		s.args = []string{"redis-server", "--port", port, "--save", "", "--dir", dir, "--aclfile", file}
+	case len(users) > 0:
+		s.args = []string{hub(t), "hub", "--addr", s.addr, "--users", file}
+	default:
+		s.args = []string{hub(t), "hub", "--addr", s.addr}
+	}
+	s.begin()
+	t.Cleanup(s.end)
+	return s
+}
+
+// begin starts the server's process.
+func (s *server) begin() {
+	s.t.Helper()
+	s.cmd = exec.Command(s.args[0], s.args[1:]...)
+	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
+	if err := s.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	await.True(s.t, "the server listens: "+strings.Join(s.args, " "), func() bool {
+		c, err := net.Dial("tcp", s.addr)
+		if err == nil {
+			c.Close()
+		}
+		return err == nil
+	})
+}
+
+// end stops the server and waits for it.
+func (s *server) end() {
+	if s.cmd == nil {
+		return
+	}
+	s.cmd.Process.Signal(syscall.SIGTERM)
+	if err := s.cmd.Wait(); err != nil {
+		s.t.Errorf("%s: %v\n%s", strings.Join(s.args, " "), err, s.log.String())
+	}
+	s.cmd = nil
+}
+
+// url is the server's for a user; without a name for nobody in particular.
+func (s *server) url(user, password string) string {
+	if user == "" && password == "" {
+		return "redis://" + s.addr
+	}
+	return fmt.Sprintf("redis://%s:%s@%s", user, password, s.addr)
+}
+
+func freeAddr(t testing.TB) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// program is the path of the command myriad, built once.
+var program = sync.OnceValues(func() (string, error) {
+	path := filepath.Join(built, "myriad")
+	build := exec.Command("go", "build", "-o", path, "./cmd/myriad")
+	build.Dir = filepath.Join("..", "..") // its module
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("%v: %s", err, out)
+	}
+	return path, nil
+})
+
+func hub(t testing.TB) string {
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// built is a folder for what is built.
+var built string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(func() int {
+		var err error
+		if built, err = os.MkdirTemp("", "clients"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(built)
+		return m.Run()
+	}())
+}

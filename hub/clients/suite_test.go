@@ -1,0 +1,114 @@
+package clients
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestRedisPySuite runs redis-py's own tests of publishing and subscribing, those that
+// left-out.txt names excepted.
+func TestRedisPySuite(t *testing.T) {
+	installed(t)
+	for _, file := range []string{"tests/test_pubsub.py", "tests/test_asyncio/test_pubsub.py"} {
+		for _, protocol := range []string{"2", "3"} {
+			t.Run(fmt.Sprintf("%s/RESP%s", file, protocol), func(t *testing.T) {
+				t.Parallel() // the tests mostly wait
+				runSuite(t, file, protocol)
+			})
+		}
+	}
+}
+
+// attempts is how often a test of theirs may fail before it has: many wait for an answer for
+// 0.2 s and no longer, which is short on a busy machine. What differs fails each time.
+const attempts = 3
+
+func runSuite(t *testing.T, file, protocol string) {
+	all := collect(t, file)
+	cluster := collect(t, file, "-m", "onlycluster")
+	args := []string{"-m", "not onlycluster", "--protocol", protocol, "--redis-url", start(t).url("", "")}
+	for line := range strings.SplitSeq(strings.TrimSpace(cluster), "\n") {
+		if strings.Contains(line, "::") {
+			t.Log("left out:", line, "(of a cluster)")
+		}
+	}
+	for _, l := range leftOut(t) {
+		if (l.protocol != "*" && l.protocol != protocol) || !strings.HasPrefix(l.test, file+"::") {
+			continue
+		}
+		if !strings.Contains(all, l.test) {
+			t.Errorf("left-out.txt names %s, which there is not", l.test)
+		}
+		t.Logf("left out: %s (%s)", l.test, l.why)
+		args = append(args, "--deselect", l.test)
+	}
+	cache := "cache_dir=" + t.TempDir()
+	for n := 1; ; n++ {
+		out, err := pytest(t, append(args, "-o", cache, file)...)
+		if strings.Contains(out, " skipped") {
+			t.Fatalf("a test was skipped:\n%s", out)
+		}
+		if err == nil {
+			t.Log(out[strings.LastIndex(strings.TrimSpace(out), "\n")+1:])
+			return
+		}
+		if n == attempts {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		for line := range strings.SplitSeq(out, "\n") {
+			if strings.HasPrefix(line, "FAILED") {
+				t.Logf("attempt %d: %s", n, line)
+			}
+		}
+		args = append(args, "--last-failed")
+	}
+}
+
+// collect is the tests of a file.
+func collect(t *testing.T, file string, args ...string) string {
+	out, err := pytest(t, append(args, "-p", "no:cacheprovider", "--collect-only", file)...)
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return out
+}
+
+// pytest runs pytest on redis-py's tests.
+func pytest(t *testing.T, args ...string) (string, error) {
+	dir := installed(t)
+	cmd := exec.Command(filepath.Join(dir, "python", "bin", "python"), append([]string{"-m", "pytest", "-q", "-rsf"}, args...)...)
+	cmd.Dir = filepath.Join(dir, "redis-py")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%q: %w", cmd.Args, err)
+	}
+	return string(out), err
+}
+
+// omission is a line of left-out.txt.
+type omission struct{ protocol, test, why string }
+
+func leftOut(t *testing.T) (all []omission) {
+	f, err := os.Open("left-out.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		line := lines.Text()
+		if strings.HasPrefix(line, "#") || line == "" {
+			continue
+		}
+		words := strings.SplitN(line, " ", 3)
+		if len(words) < 3 {
+			t.Fatalf("left-out.txt: %q; expected a protocol, a test and why it is left out", line)
+		}
+		all = append(all, omission{words[0], words[1], words[2]})
+	}
+	return all
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"github.com/panjf2000/gnet/v2"
+)
+
+// serveGnet serves connections with gnet: an event loop for each CPU, which reads, and calls
+// the handler. gnet listens by itself, on the address of ln.
+func serveGnet(a answer) start {
+	return func(ctx context.Context, ln net.Listener, ready func()) error {
+		if err := ln.Close(); err != nil {
+			return err
+		}
+		h := &gnetHandler{ctx: ctx, ready: ready, answer: a, booted: make(chan gnet.Engine, 1)}
+		h.rooms.New = func() any { return new([maxPending]byte) }
+		return until(ctx, func() error {
+			return gnet.Run(h, "tcp://"+ln.Addr().String(), gnet.WithMulticore(true))
+		}, h.stop)
+	}
+}
+
+type gnetHandler struct {
+	gnet.BuiltinEventEngine
+	ctx    context.Context
+	ready  func()
+	answer answer
+	booted chan gnet.Engine
+	rooms  sync.Pool // of *[maxPending]byte
+}
+
+func (h *gnetHandler) OnBoot(engine gnet.Engine) gnet.Action {
+	h.booted <- engine
+	if h.ctx.Err() != nil { // and stop has not seen the engine
+		return gnet.Shutdown
+	}
+	h.ready()
+	return gnet.None
+}
+
+func (h *gnetHandler) OnTraffic(c gnet.Conn) gnet.Action {
+	have, err := c.Peek(-1)
+	if err != nil {
+		return gnet.Close
+	}
+	room := h.rooms.Get().(*[maxPending]byte)
+	defer h.rooms.Put(room)
+	out, used := h.answer(have, room[:0])
+	if len(have)-used > maxPending {
+		return gnet.Close
+	}
+	if used == 0 {
+		return gnet.None
+	}
+	_, err = c.Write(out)
+	if err == nil {
+		_, err = c.Discard(used)
+	}
+	if err != nil {
+		return gnet.Close
+	}
+	return gnet.None
+}
+
+func (h *gnetHandler) stop() error {
+	select {
+	case engine := <-h.booted:
+		bound, cancel := context.WithTimeout(context.Background(), closeBound)
+		defer cancel()
+		return engine.Stop(bound)
+	default:
+		return nil
+	}
+}
