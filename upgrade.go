@@ -52,7 +52,8 @@ type Upgraded struct {
 // the connections, with the input that has come and was not used, the output that is not sent,
 // their timers and limits of time, and what a Migrator saves. A peer notices nothing but a
 // pause of milliseconds. When Upgrade has returned without an error, the server drains the
-// connections that have stayed and ends, as by Shutdown, so that ListenAndServe returns.
+// connections that have stayed and ends, as by Shutdown, so that ListenAndServe returns. The
+// service manager has been told MAINPID then, and Notify tells it nothing more.
 //
 // These stay: those with TLS, whose sessions can't be written down; those with a handler of
 // their own (SetHandler, Adopt, Blocking, and those of package web that have become WebSockets
@@ -77,7 +78,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	e, closed := s.engine, s.closed
 	m, ok := e.(engine.Migrator)
 	switch {
-	case e == nil || closed:
+	case e == nil || closed || s.handedOver.Load():
 		err = ErrServerClosed
 	case !ok || s.preforks() || s.worker != nil:
 		err = fmt.Errorf("myriad: an upgrade of this server: %w", errors.ErrUnsupported)
@@ -96,6 +97,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	}
 	s.log().Info("upgraded", "pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took, "stay", e.Counters()[engine.Open])
 	_, _ = Notify(fmt.Sprintf("MAINPID=%d", u.PID)) // without a service manager there is nobody to tell
+	_ = os.Unsetenv("NOTIFY_SOCKET")                // a valid name does not fail; the end of this process is not the service's
 	s.handedOver.Store(true)
 	go func() { _ = s.Drain() }()
 	return u, nil

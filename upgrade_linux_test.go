@@ -264,6 +264,9 @@ func TestUpgrade(t *testing.T) {
 			if err != nil || u.Moved != n || u.Lost != 0 {
 				t.Fatalf("Upgrade: %+v, %v; want %d connections moved", u, err, n)
 			}
+			if _, err := s.Upgrade(context.Background()); !errors.Is(err, ErrServerClosed) {
+				t.Errorf("after an upgrade: %v, want ErrServerClosed", err)
+			}
 			ok(t, s.result(t))
 			for range n {
 				if why := <-whys; !errors.Is(why, ErrHandedOver) {

@@ -98,6 +98,33 @@ func startAdmin(addr string, cfg admin.Config, listening func(net.Addr)) (stop f
 	return stop, nil
 }
 
+// adminServer is one that can be stopped, and started again at the address that it had. Its
+// methods are for one goroutine at a time.
+type adminServer struct {
+	addr string
+	cfg  admin.Config
+	out  io.Writer // is told where it listens
+	end  func()    // nil while it is stopped
+}
+
+func (a *adminServer) start() (err error) {
+	a.end, err = startAdmin(a.addr, a.cfg, func(at net.Addr) {
+		a.addr = at.String()
+		fmt.Fprintf(a.out, "myriad: the page of this server, metrics, health and profiles on http://%s/\n", at)
+	})
+	if err != nil {
+		return fmt.Errorf("--admin: %w", err)
+	}
+	return nil
+}
+
+func (a *adminServer) stop() {
+	if a.end != nil {
+		a.end()
+		a.end = nil
+	}
+}
+
 // gatherer gathers some metrics and those of this process.
 func gatherer(collectors ...prometheus.Collector) (prometheus.Gatherer, error) {
 	r := prometheus.NewRegistry()

@@ -27,7 +27,9 @@ func newHub() *cobra.Command {
 			"a page to watch and publish, WebSockets, server-sent events, and POST to publish. Messages are kept\n" +
 			"for nobody who is not there, but for the last of each topic with --last-values.\n\n" +
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads --users and\n" +
-			"--tls-cert; without either it drains, too, unless it is ignored (nohup).",
+			"--tls-cert; without either it drains, too, unless it is ignored (nohup). SIGUSR2 has a new\n" +
+			"process, of the executable as it is by then, take the clients of the Redis protocol over, with\n" +
+			"their subscriptions and the same arguments (Linux); others are drained.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve(cmd) },
 	}

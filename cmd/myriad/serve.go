@@ -15,7 +15,8 @@ func newServe() *cobra.Command {
 		Long: "Serve one of the example applications under an I/O model.\n\n" +
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads\n" +
 			"the certificate of --tls-cert; without TLS it drains, too, unless it is ignored (nohup):\n" +
-			"a terminal that is closed sends it.\n\n" +
+			"a terminal that is closed sends it. SIGUSR2 has a new process, of the executable as it is by\n" +
+			"then, take the connections over, with the same arguments (Linux).\n\n" +
 			"Applications:\n" + describeApps(),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve(cmd) },

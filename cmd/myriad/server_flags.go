@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,7 +31,10 @@ type serverFlags struct {
 	pages      []admin.Page
 	reloads    []func() (told string) // what SIGHUP does, instead of draining; each says how it went
 
+	upgrading atomic.Bool // or upgraded
+
 	admin     adminFlags
+	page      *adminServer // nil without --admin
 	flights   string
 	flightLag time.Duration
 	memory    string

@@ -124,7 +124,7 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 			select {
 			case sig := <-signals:
 				if sig == upgradeSignal {
-					upgrades.Go(func() { f.upgrade(cmd) })
+					upgrades.Go(func() { f.upgrade(ctx, cmd) })
 					continue
 				}
 				cut += f.handleSignal(cmd, sig, ctx.Err() != nil, drain)
@@ -143,13 +143,27 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 	}
 }
 
-// upgrade has a new process take the place of this one.
-func (f *serverFlags) upgrade(cmd *cobra.Command) {
+// upgrade has a new process take the place of this one, unless ctx ends before it serves. The
+// address of --admin is the new one's from the beginning, and this one's again if that fails.
+func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command) {
 	out := cmd.ErrOrStderr()
+	if !f.upgrading.CompareAndSwap(false, true) { // for good, if it succeeds
+		fmt.Fprintf(out, "myriad: %v: an upgrade is under way, or has been made\n", upgradeSignal)
+		return
+	}
 	fmt.Fprintf(out, "myriad: %v: upgrading\n", upgradeSignal)
-	u, err := f.srv.Upgrade(context.Background())
+	if f.page != nil {
+		f.page.stop()
+	}
+	u, err := f.srv.Upgrade(ctx)
 	if err != nil {
-		fmt.Fprintf(out, "myriad: %v; this process goes on\n", err)
+		if f.page != nil {
+			if e := f.page.start(); e != nil {
+				err = fmt.Errorf("%w, and %w", err, e)
+			}
+		}
+		fmt.Fprintf(out, "%v; this process goes on\n", err)
+		f.upgrading.Store(false)
 		return
 	}
 	fmt.Fprintf(out, "myriad: process %d has taken over with %d connections in %v; %d are lost; draining %d\n",
@@ -215,16 +229,15 @@ func (f *serverFlags) serveAdmin(cmd *cobra.Command) (stop func(), err error) {
 			return nil, fmt.Errorf("--admin: %w", err)
 		}
 	}
-	stopAdmin, err := startAdmin(f.admin.addr, cfg, func(addr net.Addr) {
-		fmt.Fprintf(cmd.OutOrStdout(), "myriad: the page of this server, metrics, health and profiles on http://%s/\n", addr)
-	})
-	if err != nil {
+	page := &adminServer{addr: f.admin.addr, cfg: cfg, out: cmd.OutOrStdout()}
+	if err := page.start(); err != nil {
 		stop()
-		return nil, fmt.Errorf("--admin: %w", err)
+		return nil, err
 	}
+	f.page = page
 	stopFlight := stop
 	return func() {
-		stopAdmin()
+		page.stop()
 		stopFlight()
 	}, nil
 }

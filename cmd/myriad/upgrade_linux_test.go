@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/myriad-go/myriad/internal/await"
+)
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// upgradable is a server whose successors end with the test, too: they are of its group.
+func upgradable(t *testing.T, env string, args ...string) *server {
+	t.Helper()
+	cmd := process(t, append(args, "--addr", "127.0.0.1:0", "--admin", ownAddress())...)
+	cmd.Env = append(cmd.Env, env)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	s := startProcess(t, cmd)
+	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }) // there may be none
+	return s
+}
+
+// ownAddress is an address of loopback that no other test process has.
+func ownAddress() string {
+	pid := os.Getpid()
+	return fmt.Sprintf("127.%d.%d.%d:9090", pid>>16&255, pid>>8&255, pid&255)
+}
+
+var tookOver = regexp.MustCompile(`myriad: process (\d+) has taken over with (\d+) connections in \S+; 0 are lost`)
+
+// upgrade has the server upgraded, waits until the old process has ended, and gives the new one.
+func (s *server) upgrade(t *testing.T, connections int) *os.Process {
+	t.Helper()
+	must(t, s.Process.Signal(syscall.SIGUSR2))
+	var found []string
+	await.True(t, "word of the upgrade", func() bool {
+		found = tookOver.FindStringSubmatch(s.stderr.String())
+		return found != nil
+	})
+	if found[2] != strconv.Itoa(connections) {
+		t.Errorf("%s connections were taken over, want %d", found[2], connections)
+	}
+	pid, err := strconv.Atoi(found[1])
+	must(t, err)
+	await.True(t, "the end of the old process", func() bool {
+		return errors.Is(s.Process.Signal(syscall.Signal(0)), os.ErrProcessDone)
+	})
+	next, err := os.FindProcess(pid)
+	must(t, err)
+	return next
+}
+
+// endNext ends the new process, and waits: whoever has the old one's output has ended then.
+func (s *server) endNext(t *testing.T, next *os.Process) {
+	t.Helper()
+	must(t, next.Signal(syscall.SIGTERM))
+	if code := s.stop(); code != 0 {
+		t.Errorf("the old process has ended with %d; stderr: %s", code, s.stderr)
+	}
+}
+
+// At SIGUSR2 a new process goes on with half a message, has the address of --admin, and is the
+// one that the service manager knows: the end of the old one is not the end of the service.
+func TestUpgradeServe(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "notify")
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
+	must(t, err)
+	defer manager.Close()
+	s := upgradable(t, "NOTIFY_SOCKET="+socket, "serve", "--app", "lines")
+	c := halfMessage(t, s.addr)
+	next := s.upgrade(t, 1)
+	exchange(t, c, " and half\n", "half and half\n")
+	exchange(t, dial(t, s.addr), "another\n", "another\n")
+	if status, text := get(t, s.admin+"/metrics"); status != http.StatusOK || !strings.Contains(text, "\nmyriad_connections_taken_over_total 1\n") {
+		t.Errorf("/metrics of the new process: %d, %.300s", status, text)
+	}
+	c.Close()
+	s.endNext(t, next)
+	var heard []string
+	for b := make([]byte, 100); ; {
+		must(t, manager.SetReadDeadline(time.Now().Add(10*time.Millisecond))) // all is there by now
+		n, err := manager.Read(b)
+		if err != nil {
+			break
+		}
+		heard = append(heard, string(b[:n]))
+	}
+	// The new process says that it is ready when it serves, which may be after the hand-over.
+	want := []string{fmt.Sprintf("MAINPID=%d", next.Pid), "READY=1", "READY=1", "STOPPING=1"}
+	if len(heard) == 0 || heard[len(heard)-1] != "STOPPING=1" {
+		t.Errorf("the manager has heard %q, want STOPPING=1 in the end", heard)
+	}
+	if slices.Sort(heard); !slices.Equal(heard, want) {
+		t.Errorf("the manager has heard %q, want %q in some order", heard, want)
+	}
+}
+
+// A hub that can't be upgraded goes on, with its page; then its subscribers move.
+func TestUpgradeHub(t *testing.T) {
+	const rules = "user alice on >a +@all &*\n"
+	users := usersFile(t, rules)
+	s := upgradable(t, "", "hub", "--users", users)
+	alice := dial(t, s.addr)
+	talk(t, alice, "AUTH alice a\r\nSUBSCRIBE x\r\n", "+OK|*3|$9|subscribe|$1|x|:1")
+	publish := func() {
+		t.Helper()
+		publisher := dial(t, s.addr)
+		talk(t, publisher, "AUTH alice a\r\nPUBLISH x 1\r\nQUIT\r\n", "+OK|:1|+OK")
+		if _, err := publisher.Read(make([]byte, 1)); err == nil { // from then on it stays
+			t.Error("the publisher's connection has not ended")
+		}
+		talk(t, alice, "", "*3|$7|message|$1|x|$1|1")
+	}
+	rewrite(t, users, "user alice on >a +frob")
+	must(t, s.Process.Signal(syscall.SIGUSR2))
+	await.True(t, "word of the failure", func() bool {
+		return strings.Contains(s.stderr.String(), "the new process has ended: exit status 2; this process goes on")
+	})
+	publish()
+	if status, _ := get(t, s.admin+"/hub"); status != http.StatusOK {
+		t.Errorf("the page after an upgrade that has failed: %d", status)
+	}
+	rewrite(t, users, rules)
+	next := s.upgrade(t, 1)
+	publish()
+	if status, text := get(t, s.admin+"/hub"); status != http.StatusOK || !strings.Contains(text, `"Published": 1,`) {
+		t.Errorf("/hub of the new process: %d, %s", status, text)
+	}
+	s.endNext(t, next)
+}
+
+// SIGTERM ends an upgrade whose new process hangs, and that process.
+func TestUpgradeGivenUp(t *testing.T) {
+	users := usersFile(t, "user alice on >a +@all &*\n")
+	s := upgradable(t, "", "hub", "--users", users)
+	must(t, os.Remove(users))
+	must(t, syscall.Mkfifo(users, 0o600)) // which nobody writes to
+	must(t, s.Process.Signal(syscall.SIGUSR2))
+	await.True(t, "the new process", func() bool { // it reads then, and nothing comes
+		pipe, err := os.OpenFile(users, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+		if err == nil {
+			t.Cleanup(func() { pipe.Close() })
+		}
+		return err == nil
+	})
+	code := s.end(t, syscall.SIGTERM)
+	if said := s.stderr.String(); code != 0 || !strings.Contains(said, "\nmyriad: upgrade: ") || strings.Contains(said, "does not say within") {
+		t.Errorf("exit code %d, stderr %q; want 0 and an upgrade that did not wait", code, said)
+	}
+}
+
+// Only one upgrade is made at a time.
+func TestUpgradeOnce(t *testing.T) {
+	f, out := &serverFlags{}, &lockedBuffer{}
+	f.upgrading.Store(true)
+	cmd := &cobra.Command{}
+	cmd.SetErr(out)
+	f.upgrade(context.Background(), cmd)
+	if !strings.Contains(out.String(), "an upgrade is under way, or has been made") {
+		t.Errorf("it says %q", out.String())
+	}
+}
