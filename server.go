@@ -154,9 +154,9 @@ type Server struct {
 	Stopping func()
 
 	// Successor, if set, gives the command by which Upgrade starts the new process; its
-	// Env, if not nil, and ExtraFiles are added to. The default is the file of this
-	// executable, as it is by then, with the same arguments, and the same standard input,
-	// output and error.
+	// Env, if not nil, and ExtraFiles are added to. The default is the file by whose name this
+	// process was started, as it is by then, or that of its executable, with the same
+	// arguments, and the same standard input, output and error.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
 	migration

@@ -180,7 +180,10 @@ func (s *Server) successor() (*exec.Cmd, error) {
 	if s.Successor != nil {
 		return s.Successor()
 	}
-	path, err := os.Executable()
+	path, err := exec.LookPath(os.Args[0]) // follows links anew
+	if err != nil {
+		path, err = os.Executable()
+	}
 	if err != nil {
 		return nil, err
 	}
