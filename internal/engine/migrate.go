@@ -5,8 +5,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
+	"syscall"
 	"time"
 )
 
@@ -396,6 +398,15 @@ type Migrator interface {
 	// ShareListeners says whether the listeners are somebody else's, too: then they are not
 	// stopped when the engine ends.
 	ShareListeners(on bool)
+}
+
+// HandoverFailed says what has ended a HandOver.
+func HandoverFailed(err error) error {
+	switch err {
+	case io.ErrUnexpectedEOF, syscall.EPIPE, syscall.ECONNRESET:
+		return fmt.Errorf("the process that takes connections over has gone: %w", err)
+	}
+	return fmt.Errorf("connections can't be handed over: %w", err)
 }
 
 // Handover is what has become of a HandOver.

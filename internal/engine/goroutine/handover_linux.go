@@ -167,7 +167,7 @@ func (h *handover) readCredit(o *outlet) {
 			o.greeted.Store(true)
 		}
 	}
-	h.cancel(fmt.Errorf("the process that takes connections over has gone: %w", err))
+	h.cancel(engine.HandoverFailed(err))
 }
 
 // giveAway hands the connection over, or has it go on.
@@ -199,7 +199,7 @@ func (h *handover) give(c *conn) bool {
 	if err := h.send(o, c, &r); err != nil {
 		o.unknown.Add(-1)
 		c.Unpack()
-		h.cancel(fmt.Errorf("connections can't be handed over: %w", err))
+		h.cancel(engine.HandoverFailed(err))
 		return false
 	}
 	h.gone.Add(1)

@@ -307,7 +307,7 @@ func (h *handover) sendBatch(o *outlet) bool {
 		err = errno
 	}
 	if err != nil {
-		h.fail(fmt.Errorf("connections can't be handed over: %w", err))
+		h.fail(engine.HandoverFailed(err))
 	}
 	return false
 }
@@ -367,7 +367,7 @@ func (h *handover) readCredit() {
 				if errno != 0 {
 					err = errno
 				}
-				h.err = cmp.Or(h.err, fmt.Errorf("the process that takes connections over has gone: %w", err))
+				h.err = cmp.Or(h.err, engine.HandoverFailed(err))
 				h.end(h.err)
 				return
 			}
