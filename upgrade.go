@@ -202,8 +202,11 @@ func listenerKey(l *Listener, at net.Addr) string {
 }
 
 // inherit finds the process whose place this one takes, if there is one.
-func (s *Server) inherit() (err error) {
-	s.predecessor, err = upgrade.Take()
+func (s *Server) inherit() error {
+	p, err := upgrade.Take()
+	if p != nil {
+		s.predecessor = p // once in a process
+	}
 	return err
 }
 

@@ -105,6 +105,7 @@ func TestWriteComparison(t *testing.T) {
 	a := &Stream{Result: generatorResult(t, noon, 3000, 3*time.Second, time.Millisecond)}
 	b := &Stream{Result: generatorResult(t, noon, 9000, 3*time.Second, 3*time.Millisecond)}
 	a.Result.Verifications, a.Result.Broadcast, b.Result.Verifications, b.Result.Broadcast = nil, nil, nil, nil
+	a.Result.Doubled, b.Result.Doubled = 0, 0
 	b.Result.ConnectErrors, b.Result.UserCPU, b.Result.Connected = nil, 0, 1000
 	var out strings.Builder
 	if err := WriteComparison(&out, []string{"old", "new", "broken"}, []*Stream{a, b, {Intervals: []Interval{{To: 3 * time.Second}}}}); err != nil {
