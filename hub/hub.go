@@ -166,11 +166,7 @@ func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined f
 	if err != nil {
 		return h.refuse(err)
 	}
-	if k == patternKind {
-		h.index.add(t)
-	}
-	c.add(t)
-	h.subscriptions.Add(1)
+	h.enlist(c, t)
 	if k == topicKind && h.Limits.LastValues > 0 {
 		order := h.last.orderOf(name)
 		order.Lock()
@@ -182,6 +178,15 @@ func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined f
 	}
 	t.group(c.format).Add(ref)
 	return nil
+}
+
+// enlist notes a subscription that join has counted.
+func (h *Hub) enlist(c *client, t *topic) {
+	if t.kind == patternKind {
+		h.index.add(t)
+	}
+	c.add(t)
+	h.subscriptions.Add(1)
 }
 
 // join counts a client in among a topic's subscribers, if it may be one.

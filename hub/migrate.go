@@ -98,11 +98,7 @@ func (h *Hub) rejoin(c *client, ref myriad.Ref, k kind, name string) error {
 	if err != nil {
 		return err
 	}
-	if k == patternKind {
-		h.index.add(t)
-	}
-	c.add(t)
-	h.subscriptions.Add(1)
+	h.enlist(c, t)
 	t.group(c.format).Add(ref)
 	return nil
 }

@@ -20,6 +20,11 @@ func NewAdmission(cfg *Config) *admission.Controller {
 // away: then it says why, and has counted that. The source of one that comes by a
 // proxy is looked at when it is known.
 func (h *Host) Admit(listener int, peer netip.AddrPort) error {
+	return h.admit(listener, peer, !h.proxied(listener, peer))
+}
+
+// admit counts it in, and its source if that is known.
+func (h *Host) admit(listener int, peer netip.AddrPort, known bool) error {
 	at := h.entrance(listener)
 	if !h.Admission.Acquire() {
 		return h.refuse(at, peer, ErrTooManyConns)
@@ -28,7 +33,7 @@ func (h *Host) Admit(listener int, peer netip.AddrPort) error {
 		h.Admission.Release()
 		return h.refuse(at, peer, errListenerFull)
 	}
-	if h.proxied(listener, peer) {
+	if !known {
 		return nil
 	}
 	if err := h.register(peer); err != nil {
@@ -50,41 +55,22 @@ func (h *Host) refuse(at *Entrance, peer netip.AddrPort, why error) error {
 	return why
 }
 
-// AdmitMoved counts a connection in that another engine has handed over, unless it is to be
-// turned away.
-func (h *Host) AdmitMoved(r *Record) error {
-	at := h.entrance(r.Listener)
-	if !h.Admission.Acquire() {
-		return h.refuse(at, r.Peer, ErrTooManyConns)
-	}
-	if !at.enter() {
-		h.Admission.Release()
-		return h.refuse(at, r.Peer, errListenerFull)
-	}
-	if r.Dialled {
-		return nil
-	}
-	if err := h.register(r.Peer); err != nil {
-		h.Admission.Release()
-		at.leave()
-		return h.refuse(at, r.Peer, err)
-	}
-	return nil
-}
+// AdmitMoved is Admit for a connection that another engine has handed over: it knows the
+// source, unless the connection was dialled.
+func (h *Host) AdmitMoved(r *Record) error { return h.admit(r.Listener, r.Peer, !r.Dialled) }
 
 // DisownMoved is Disown for what AdmitMoved has counted.
-func (h *Host) DisownMoved(r *Record) {
-	h.entrance(r.Listener).leave()
-	if !r.Dialled {
-		h.Admission.ReleaseSource(r.Peer.Addr())
-	}
-}
+func (h *Host) DisownMoved(r *Record) { h.disown(r.Listener, r.Peer, !r.Dialled) }
 
 // Disown takes back what Admit has counted of a listener and a source, for a connection
 // that was not opened. Whoever frees its place has it Leave.
 func (h *Host) Disown(listener int, peer netip.AddrPort) {
+	h.disown(listener, peer, !h.proxied(listener, peer))
+}
+
+func (h *Host) disown(listener int, peer netip.AddrPort, known bool) {
 	h.entrance(listener).leave()
-	if !h.proxied(listener, peer) {
+	if known {
 		h.Admission.ReleaseSource(peer.Addr())
 	}
 }

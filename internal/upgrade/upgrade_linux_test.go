@@ -1,0 +1,85 @@
+package upgrade
+
+import (
+	"context"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/sock"
+)
+
+// ends are those of one socket pair: the old process's and the new one's.
+func ends(t *testing.T) (old, next control) {
+	t.Helper()
+	pair, err := sock.RightsPair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closeAll(pair[:]) })
+	return control{pair[0]}, control{pair[1]}
+}
+
+// TestVersions has either side refuse the other that speaks another version.
+func TestVersions(t *testing.T) {
+	old, next := ends(t)
+	if err := old.send(hello, Hello{Version: 99}); err != nil {
+		t.Fatal(err)
+	}
+	p := &Predecessor{control: next}
+	if err := p.greet(); err == nil || !strings.Contains(err.Error(), "version 99") {
+		t.Errorf("the new process says %v; want that it does not speak version 99", err)
+	}
+	s := &Successor{control: old, exited: make(chan struct{})}
+	if _, err := s.AwaitReady(context.Background()); err == nil || !strings.Contains(err.Error(), "version 99") {
+		t.Errorf("the old process hears %v; want why the new one can't", err)
+	}
+	old, next = ends(t)
+	if err := next.send(ready, Ready{Version: 98}); err != nil {
+		t.Fatal(err)
+	}
+	s = &Successor{control: old, exited: make(chan struct{})}
+	if _, err := s.AwaitReady(context.Background()); err == nil || !strings.Contains(err.Error(), "version 98") {
+		t.Errorf("the old process says %v; want that it does not speak version 98", err)
+	}
+}
+
+// TestParts sends more descriptors than a message takes, up to the bound and beyond it.
+func TestParts(t *testing.T) {
+	for _, n := range []int{0, sock.MaxRights, sock.MaxRights + 1, maxDescriptors, maxDescriptors + 1} {
+		old, next := ends(t)
+		sent := make(chan error, 1)
+		go func() { sent <- old.send(channels, n, slices.Repeat([]*os.File{old.file}, n)...) }()
+		said := 0
+		files, err := next.expect(channels, &said, 10*time.Second)
+		switch {
+		case n > maxDescriptors && err == nil:
+			t.Errorf("%d descriptors are taken; want at most %d", n, maxDescriptors)
+		case n <= maxDescriptors && (err != nil || said != n || len(files) != n):
+			t.Errorf("%d descriptors have come, said to be %d, %v; want %d", len(files), said, err, n)
+		}
+		closeAll(files)
+		next.file.Close()
+		<-sent // which fails where the other side has closed
+	}
+}
+
+// TestWords has a wrong word, an aborted upgrade and an end told apart.
+func TestWords(t *testing.T) {
+	old, next := ends(t)
+	for _, c := range []struct{ word, says string }{{"nonsense", `got "nonsense"; expected "channels"`}, {abort, errAborted.Error()}} {
+		if err := old.send(c.word, struct{}{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := next.expect(channels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v; want %q", c.word, err, c.says)
+		}
+	}
+	old.file.Close()
+	if _, err := next.expect(channels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
+		t.Errorf("at the end: %v; want EOF", err)
+	}
+}
