@@ -367,7 +367,7 @@ func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, erro
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.engine(), s.Spin, s.log()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
-	cfg.Owner = s
+	cfg.Owner, cfg.Held = s, s.predecessor != nil
 	s.addHandler(&cfg)
 	s.addEntry(&cfg, limits)
 	s.addLayers(&cfg, limits, where)

@@ -10,6 +10,8 @@
 //	channels: one for each two loops  ──▶   takes connections that come by them
 //	                                  ◀──   taking
 //	(connections go by the channels)
+//	alive, now and then               ──▶
+//	                                  ◀──   alive
 //	done                              ──▶   is the only one now
 //	drains what is left, ends
 //
@@ -45,6 +47,7 @@ type Listener struct {
 type Hello struct {
 	Version   int
 	PID       int
+	Paused    bool // nothing is accepted, because an operator has said so
 	Listeners []Listener
 }
 
