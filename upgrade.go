@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
@@ -123,9 +124,13 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	}()
 	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
 	for i, at := range e.Listening() {
-		hello.Listeners = append(hello.Listeners, upgrade.Listener{
+		l := upgrade.Listener{
 			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: max(e.Loops(), 1),
-		})
+		}
+		if t := s.tickets[&where[i]]; t != nil {
+			l.Tickets = t.Keys()
+		}
+		hello.Listeners = append(hello.Listeners, l)
 	}
 	if err = next.Greet(hello, func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
 		return u, err
@@ -214,7 +219,7 @@ func listenerKey(l *Listener, at net.Addr) string {
 func (s *Server) inherit() error {
 	p, err := upgrade.Take()
 	if p != nil {
-		s.predecessor = p // once in a process
+		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once in a process
 		s.paused.Store(p.Paused)
 	}
 	return err
@@ -228,6 +233,7 @@ func (s *Server) inherited(l *Listener) []net.Listener {
 	for i, in := range s.predecessor.Listeners {
 		if len(in.Sockets) > 0 && listenerKey(l, in.Sockets[0].Addr()) == in.Addr {
 			s.predecessor.Listeners[i].Sockets = nil
+			s.ticketKeys[l] = in.Tickets
 			return in.Sockets
 		}
 	}
@@ -306,10 +312,12 @@ const acceptRetry = 50 * time.Millisecond
 // migration is a Server's part in upgrades.
 type migration struct {
 	upgrading   atomic.Bool
-	handedOver  atomic.Bool          // a new process serves at the listeners
-	predecessor *upgrade.Predecessor // nil if there was none
-	aborted     error                // why this process is not to take its place
-	paused      atomic.Bool          // by PauseAccepting, here or in the old process
+	handedOver  atomic.Bool                      // a new process serves at the listeners
+	predecessor *upgrade.Predecessor             // nil if there was none
+	aborted     error                            // why this process is not to take its place
+	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
+	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
+	tickets     map[*Listener]*secure.Tickets
 }
 
 // addMigration tells the engine how to save and restore what the handler knows.

@@ -31,6 +31,7 @@ type successorConfig struct {
 	Loops, MaxConns      int
 	Does                 string // instead of serving
 	After                int    // connections that have come, before it does that
+	TLS                  bool
 	PIDs                 string // a file that each process adds its number to
 }
 
@@ -128,6 +129,9 @@ func succeed(settings string) int {
 	}
 	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Successor: again}
 	srv.Limits.MaxConns, srv.Limits.Linger = cfg.MaxConns, 50*time.Millisecond
+	if cfg.TLS {
+		srv.TLSConfig, _ = identity()
+	}
 	if cfg.Does == "other settings" {
 		srv.Loops = -1
 	}

@@ -23,6 +23,8 @@ package upgrade
 import (
 	"errors"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/secure"
 )
 
 const (
@@ -40,7 +42,8 @@ const (
 type Listener struct {
 	Name          string
 	Network, Addr string
-	Sockets       int // that share its port
+	Sockets       int                // that share its port
+	Tickets       []secure.TicketKey `json:",omitempty"` // of TLS
 }
 
 // Hello is what the old process says first.
