@@ -53,8 +53,9 @@ func NewTickets(cfg *tls.Config, keys []TicketKey) *Tickets {
 // hasTicketKeys says whether the user has set keys. No method of tls.Config tells; should its
 // field have another name one day, then they may have been.
 func hasTicketKeys(cfg *tls.Config) bool {
+	_, _ = cfg.DecryptTicket(nil, tls.ConnectionState{}) // a key by the old field is there then, too
 	set := reflect.ValueOf(cfg).Elem().FieldByName("sessionTicketKeys")
-	return cfg.SessionTicketKey != [ticketKeySize]byte{} || set.Kind() != reflect.Slice || set.Len() > 0
+	return set.Kind() != reflect.Slice || set.Len() > 0
 }
 
 // Renew makes a new key if it is time for that. It is to be called before each handshake.

@@ -52,9 +52,11 @@ func same(a, b []TicketKey) bool {
 func TestTicketKeysOfTheUser(t *testing.T) {
 	set := &tls.Config{}
 	set.SetSessionTicketKeys([][32]byte{{1}})
+	old := &tls.Config{}
+	old.SessionTicketKey[0] = 1 //lint:ignore SA1019 some still set it
 	for name, cfg := range map[string]*tls.Config{
 		"keys":                set,
-		"a key":               {SessionTicketKey: [32]byte{1}},
+		"a key":               old,
 		"no tickets":          {SessionTicketsDisabled: true},
 		"tickets of his own":  {WrapSession: func(tls.ConnectionState, *tls.SessionState) ([]byte, error) { return nil, nil }},
 		"client certificates": {ClientAuth: tls.RequestClientCert},
@@ -65,5 +67,12 @@ func TestTicketKeysOfTheUser(t *testing.T) {
 		if NewTickets(cfg.Clone(), nil) != nil {
 			t.Errorf("with %s there are other keys", name)
 		}
+	}
+	used := &tls.Config{}
+	if _, err := used.EncryptTicket(tls.ConnectionState{}, &tls.SessionState{}); err != nil {
+		t.Fatal(err)
+	}
+	if NewTickets(used.Clone(), nil) == nil {
+		t.Error("keys that crypto/tls has made are taken for the user's")
 	}
 }
