@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -345,13 +346,14 @@ func (n *Node) Close() {
 	})
 }
 
-// warnings are passed on, a few a second at the most.
+// warnings are passed on, a few a second at the most, and each once in a second.
 type warnings struct {
 	to func(line string)
 
 	mu     sync.Mutex
 	second time.Time
-	n, hid int
+	lines  []string // of that second
+	hid    int
 }
 
 const maxWarnings = 5
@@ -360,17 +362,21 @@ func (w *warnings) say(format string, v ...any) {
 	if w.to == nil {
 		return
 	}
+	line := fmt.Sprintf(format, v...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if now := time.Now(); now.Sub(w.second) >= time.Second {
 		if w.hid > 0 {
 			w.to(fmt.Sprintf("%d more lines about NATS are not shown", w.hid))
 		}
-		w.second, w.n, w.hid = now, 0, 0
+		w.second, w.lines, w.hid = now, w.lines[:0], 0
 	}
-	if w.n++; w.n > maxWarnings {
+	switch {
+	case slices.Contains(w.lines, line):
+	case len(w.lines) >= maxWarnings:
 		w.hid++
-		return
+	default:
+		w.lines = append(w.lines, line)
+		w.to(line)
 	}
-	w.to(fmt.Sprintf(format, v...))
 }

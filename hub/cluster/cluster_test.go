@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -446,4 +447,22 @@ func TestConfig(t *testing.T) {
 			t.Errorf("%+v: %v; expected %q", c.config, err, c.want)
 		}
 	}
+}
+
+// Of warnings that come thick and fast a few are passed on, and it is said that there were others.
+func TestWarnings(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []string
+		w := warnings{to: func(line string) { said = append(said, line) }}
+		for range 2 {
+			for i := range maxWarnings + 3 {
+				w.say("line %d", i)
+				w.say("line %d", i)
+			}
+			time.Sleep(time.Second)
+		}
+		if len(said) != 2*maxWarnings+1 || said[maxWarnings] != "6 more lines about NATS are not shown" {
+			t.Errorf("%q", said)
+		}
+	})
 }
