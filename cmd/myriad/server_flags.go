@@ -32,6 +32,7 @@ type serverFlags struct {
 	reloads    []func() (told string) // what SIGHUP does, instead of draining; each says how it went
 
 	upgrading atomic.Bool // or upgraded
+	noUpgrade string      // why there is none, if so
 
 	admin adminFlags
 	page  *adminServer // nil without --admin

@@ -153,6 +153,10 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 // address of --admin is the new one's from the beginning, and this one's again if that fails.
 func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked string) (u myriad.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
+	if f.noUpgrade != "" {
+		fmt.Fprintf(out, "myriad: %v: %s\n", upgradeSignal, f.noUpgrade)
+		return
+	}
 	if !f.upgrading.CompareAndSwap(false, true) { // for good, if it succeeds
 		err = errors.New("an upgrade is under way, or has been made")
 		fmt.Fprintf(out, "myriad: %s: %v\n", asked, err)
