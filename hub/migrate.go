@@ -82,7 +82,7 @@ func (h *Hub) rejoin(c *client, ref myriad.Ref, r *saved.Reader) error {
 	for len(r.Rest()) > 0 {
 		k := kind(r.Byte())
 		name := r.String()
-		if !r.OK() || k >= kinds {
+		if !r.OK() || k >= kinds || c.subscribed(k, name) {
 			return errState
 		}
 		t, err := h.join(c, k, name)
