@@ -43,7 +43,7 @@ func TestMain(m *testing.M) {
 	}()
 	srv := newMoving(before > 0)
 	srv.Addr, srv.Model, srv.Limits.MaxConns = "127.0.0.1:0", model, most
-	srv.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	srv.Log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	srv.Listening = func(a net.Addr) { fmt.Println(a) } // the first one's is read
 	srv.Successor = func() (*exec.Cmd, error) { return serverCommand(model, most, before+1), nil }
 	if err := srv.ListenAndServe(ctx); err != nil {
