@@ -324,7 +324,7 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 		}
 		return err
 	}
-	defer s.succeed(e, cfg.Listeners)()
+	defer s.succeed(e)()
 	if s.Listening != nil && !s.preforks() {
 		if len(where) == 0 {
 			s.Listening(nil)

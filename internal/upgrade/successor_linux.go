@@ -93,17 +93,28 @@ func (s *Successor) AwaitReady(ctx context.Context) (r Ready, err error) {
 	return r, nil
 }
 
-// Channels gives it so many channels, and keeps the other ends, when it is taking.
-func (s *Successor) Channels(n int) (ours []*os.File, err error) {
-	var theirs []*os.File
+// Channels gives it channels, and keeps the other ends, when it is taking. Both sides deal them
+// out in turn, to so many loops: each of ours has one with each of theirs, or with one of them
+// where there are as many, or too many.
+func (s *Successor) Channels(from, to int) (ours []*os.File, err error) {
+	n := max(from, to)
+	each := from != to && from*to <= maxChannels
+	if each {
+		n = from * to
+	}
+	theirs := make([]*os.File, n)
 	defer func() { closeAll(theirs) }()
-	for range n {
+	for i := range n {
 		pair, err := sock.RightsPair()
 		if err != nil {
 			closeAll(ours)
 			return nil, err
 		}
-		ours, theirs = append(ours, pair[0]), append(theirs, pair[1])
+		at := i
+		if each {
+			at = i%from*to + i/from
+		}
+		ours, theirs[at] = append(ours, pair[0]), pair[1]
 	}
 	if err = s.send(channels, n, theirs...); err == nil {
 		_, err = s.expect(taking, new(struct{}), Timeout)

@@ -19,13 +19,16 @@ func Start(*exec.Cmd) (*Successor, error)                        { return nil, E
 func (*Successor) PID() int                                      { return 0 }
 func (*Successor) Greet(Hello, func(*os.File) error) error       { return ErrUnsupported }
 func (*Successor) AwaitReady(context.Context) (r Ready, _ error) { return r, ErrUnsupported }
-func (*Successor) Channels(int) ([]*os.File, error)              { return nil, ErrUnsupported }
+func (*Successor) Channels(int, int) ([]*os.File, error)         { return nil, ErrUnsupported }
 func (*Successor) Died() bool                                    { return true }
 func (*Successor) Abort()                                        {}
 func (*Successor) Done() error                                   { return ErrUnsupported }
 
 // Predecessor is for Linux.
 type Predecessor struct{ Listeners []Inherited }
+
+// Link is for Linux.
+type Link struct{}
 
 // Inherited is a listener of the old process.
 type Inherited struct {
@@ -39,3 +42,4 @@ func (*Predecessor) Fail(error) error                                 { return E
 func (*Predecessor) Wait() bool                                       { return false }
 func (*Predecessor) Close()                                           {}
 func Aborted(error) bool                                              { return false }
+func (*Predecessor) Starting(<-chan struct{}) error                   { return ErrUnsupported }

@@ -90,6 +90,12 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	return moved, err
 }
 
+// Ends implements engine.Migrator.
+func (g *group) Ends() int { return 1 }
+
+// Sockets implements engine.Migrator.
+func (g *group) Sockets() []int { return engine.CountSockets(g.numbers, len(g.host.Entrances)) }
+
 // SendListeners implements engine.Migrator.
 func (g *group) SendListeners(control *os.File, word string) error {
 	var fds []int
