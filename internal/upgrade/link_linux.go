@@ -74,8 +74,9 @@ func (l *Link) Ask(ctx context.Context, order string, answer any, files ...*os.F
 func (l *Link) Answer(do func(ctx context.Context, order string, files []*os.File) (answer any)) {
 	var busy sync.WaitGroup
 	defer busy.Wait()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer func() { cancel() }()
+	ctx, end := context.WithCancel(context.Background())
+	defer end()
+	cancel := func() {} // the order under way
 	var files []*os.File
 	for {
 		word, rest, fds, err := l.read()
@@ -90,16 +91,19 @@ func (l *Link) Answer(do func(ctx context.Context, order string, files []*os.Fil
 		switch {
 		case word == abort:
 			cancel()
-			busy.Wait()
-			ctx, cancel = context.WithCancel(context.Background())
 		case len(rest) == 0: // some of the descriptors
 		case json.Unmarshal(rest, &n) != nil || n != len(files):
 			closeAll(files)
 			files = nil
 		default:
-			order, with, until := word, files, ctx
+			with := files
 			files = nil
-			busy.Go(func() { _ = l.send(answered, do(until, order, with)) }) // it fails with the supervisor
+			until, stop := context.WithCancel(ctx)
+			cancel = stop
+			busy.Go(func() {
+				defer stop()
+				_ = l.send(answered, do(until, word, with)) // it fails with the supervisor
+			})
 		}
 	}
 }
