@@ -95,7 +95,7 @@ func (s *Server) processes() (running int, restarts int64) {
 func (s *Server) startProcesses(cfg engine.Config) (engine.Engine, error) {
 	p, err := supervisor.Start(supervisor.Config{
 		Addrs: addresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, Serving: s.Listening,
-		Sockets: handedOver(cfg.Listeners), Impatient: s.predecessor != nil,
+		Sockets: handedOver(cfg.Listeners), Succeeds: s.predecessor != nil,
 	})
 	if err != nil {
 		return nil, err
@@ -160,6 +160,7 @@ func (s *Server) work(ctx context.Context, where []Listener) error {
 	for i, sockets := range all {
 		cfg.Listeners[i].Sockets = sockets
 	}
+	cfg.Held = w.Held
 	s.mu.Lock()
 	s.worker = w
 	s.mu.Unlock()

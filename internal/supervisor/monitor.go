@@ -142,7 +142,7 @@ func (s *Supervisor) failed(index int, cause error) (over bool) {
 	defer s.mu.Unlock()
 	s.workers[index].failures++
 	attempts := s.timing.attempts
-	if s.cfg.Impatient && !closed(s.allServe) {
+	if s.cfg.Succeeds && !closed(s.allServe) {
 		attempts = 1
 	}
 	if slices.ContainsFunc(s.workers, func(w worker) bool { return w.failures < attempts }) {

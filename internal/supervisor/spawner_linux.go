@@ -159,7 +159,7 @@ func (sp *execSpawner) start(cmd *exec.Cmd, index int) error {
 	if sp.closed {
 		return errStopping
 	}
-	id := identity{Index: index, Processes: sp.cfg.Processes, Addrs: sp.cfg.Addrs}
+	id := identity{Index: index, Processes: sp.cfg.Processes, Addrs: sp.cfg.Addrs, Held: sp.cfg.Succeeds}
 	for _, sockets := range sp.deal(index) {
 		id.Sockets = append(id.Sockets, len(sockets))
 		cmd.ExtraFiles = append(cmd.ExtraFiles, sockets...)

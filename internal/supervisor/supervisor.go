@@ -24,8 +24,9 @@ type Config struct {
 	// Sockets are those at the addresses that another process hands over, of each at least one,
 	// none to listen there. They are the supervisor's, when it has started.
 	Sockets [][]net.Listener
-	// Impatient has it give up when each worker has ended once before it has served.
-	Impatient bool
+	// Succeeds says that it takes another process's place: workers accept nothing until Hold
+	// says so, and it gives up when each has ended once before it has served.
+	Succeeds bool
 	// Processes is the number of workers, at least 1.
 	Processes int
 	// Serving, if set, is called with each address when all workers serve for the

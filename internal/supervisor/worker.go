@@ -27,6 +27,8 @@ type identity struct {
 	// Addrs are where the Server listens, with so many Sockets each.
 	Addrs   []Address
 	Sockets []int
+	// Held says that it accepts nothing until it is told.
+	Held bool `json:",omitempty"`
 }
 
 func (id identity) String() string {

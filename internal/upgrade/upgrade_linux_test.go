@@ -33,7 +33,7 @@ func TestVersions(t *testing.T) {
 	if err := p.greet(); err == nil || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("the new process says %v; want that it does not speak version 99", err)
 	}
-	s := &Successor{control: old, exited: make(chan struct{})}
+	s := &Successor{control: old, patience: 10 * time.Second, exited: make(chan struct{})}
 	if _, err := s.AwaitReady(context.Background()); err == nil || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("the old process hears %v; want why the new one can't", err)
 	}
@@ -41,7 +41,7 @@ func TestVersions(t *testing.T) {
 	if err := next.send(ready, Ready{Version: 98}); err != nil {
 		t.Fatal(err)
 	}
-	s = &Successor{control: old, exited: make(chan struct{})}
+	s = &Successor{control: old, patience: 10 * time.Second, exited: make(chan struct{})}
 	if _, err := s.AwaitReady(context.Background()); err == nil || !strings.Contains(err.Error(), "version 98") {
 		t.Errorf("the old process says %v; want that it does not speak version 98", err)
 	}
@@ -89,14 +89,14 @@ func TestWords(t *testing.T) {
 func TestChannels(t *testing.T) {
 	for _, c := range []struct{ from, to, pairs int }{{1, 1, 1}, {4, 4, 4}, {2, 4, 8}, {4, 2, 8}, {2, 3, 6}, {1, 4, 4}, {64, 65, 65}} {
 		old, next := ends(t)
-		s := &Successor{control: old, exited: make(chan struct{})}
+		s := &Successor{control: old, patience: Timeout, exited: make(chan struct{})}
 		theirs := make(chan []*os.File, 1)
 		go func() {
 			files, _ := next.expect(channels, new(int), 10*time.Second)
 			_ = next.send(taking, struct{}{})
 			theirs <- files
 		}()
-		ours, err := s.Channels(c.from, c.to)
+		ours, err := s.Channels(t.Context(), c.from, c.to)
 		if err != nil {
 			t.Fatal(err)
 		}
