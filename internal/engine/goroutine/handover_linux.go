@@ -303,7 +303,7 @@ func (g *group) takeAll(f *os.File) error {
 		if err := raw.Write(func(fd uintptr) bool {
 			errno = sock.SendRights(int32(fd), say[:], nil)
 			return errno != syscall.EAGAIN
-		}); err != nil || errno != 0 {
+		}); err != nil || errno != 0 && errno != syscall.EPIPE { // what it has sent before its end is still there
 			return cmp.Or(err, error(errno))
 		}
 		var n int
