@@ -167,6 +167,7 @@ func answer(e engine.Engine, publish func(context.Context)) func(ctx context.Con
 		switch {
 		case ok && order == orderHandOver:
 			if err = e.Hold(true); err == nil {
+				publish(ctx) // what is lost if this process dies
 				answer.Handover, err = m.HandOver(ctx, files)
 			}
 			publish(ctx)
