@@ -69,6 +69,7 @@ func (m *Measured) same(o *Measured) bool {
 func compare(from, to *Measured, f *doctor.Facts) (all []Compared) {
 	n := float64(to.Connections)
 	bytes := func(v float64) string { return fmt.Sprintf("%.1f MiB", v/(1<<20)) }
+	all = append(all, Compared{"the process, idle", from.Base + from.Each*n, to.Base + to.Each*n, bytes, true})
 	for _, p := range to.Points {
 		at := fmt.Sprintf(" at %s messages/s", format.Whole(p.Rate))
 		user, was := from.User(n, p.Rate), to.Base+to.Each*n+p.Buffers
