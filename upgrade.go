@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/publish"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
@@ -135,15 +136,21 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	if n != max(ready.Loops, 1) {
 		n *= max(ready.Loops, 1) // each of ours to each of theirs
 	}
-	channels, err := next.Channels(n)
+	d, err := s.depart(ctx)
 	if err != nil {
 		return u, err
 	}
+	defer func() { d.end(err == nil) }()
+	channels, err := next.Channels(n, d.state, d.theirs)
+	if err != nil {
+		return u, err
+	}
+	d.begin()
 	moved, took, err := handOver(ctx, e, m, channels)
 	u.Moved, u.Took = moved.Gone, took
 	u.Lost = moved.Unknown
 	if err == nil {
-		err = next.Done()
+		err = next.Done(d.done())
 	}
 	if err != nil && next.Died() {
 		u.Lost = moved.Gone
@@ -151,8 +158,9 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		return u, errors.Join(err, e.Hold(false))
 	}
 	if err != nil { // the time was over, say: what is left is drained here
-		_ = next.Done()
+		_ = next.Done(d.done())
 		s.log().Warn("not all connections could be handed over", "error", err)
+		err = nil
 	}
 	return u, nil
 }
@@ -205,7 +213,7 @@ func listenerKey(l *Listener, at net.Addr) string {
 func (s *Server) inherit() error {
 	p, err := upgrade.Take()
 	if p != nil {
-		s.predecessor = p // once in a process
+		s.predecessor, s.here = p, make(chan struct{}) // once in a process
 	}
 	return err
 }
@@ -248,10 +256,11 @@ func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done fun
 			_ = p.Fail(errors.New("it serves with worker processes, which can't take connections over"))
 			return
 		}
-		err := p.Ready(e.Loops(), m.TakeOver)
+		defer s.arrived()
+		err := p.Ready(e.Loops(), s.arrive, m.TakeOver)
 		switch {
 		case err == nil:
-			p.Wait()
+			s.awaitDone(p)
 		case upgrade.Aborted(err):
 			s.aborted = fmt.Errorf("myriad: upgrade: %w", err)
 			go func() { _ = s.Close() }()
@@ -293,6 +302,8 @@ type migration struct {
 	handedOver  atomic.Bool          // a new process serves at the listeners
 	predecessor *upgrade.Predecessor // nil if there was none
 	aborted     error                // why this process is not to take its place
+	published   atomic.Pointer[publish.Gate]
+	travels
 }
 
 // addMigration tells the engine how to save and restore what the handler knows.

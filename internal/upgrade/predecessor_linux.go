@@ -103,16 +103,33 @@ func (p *Predecessor) greet() error {
 	return nil
 }
 
-// Ready says that this process serves, with so many loops, and takes over what comes by the
-// channels that it is then given. It fails where the old process goes on.
-func (p *Predecessor) Ready(loops int, takeOver func(channels []*os.File) error) error {
+// Ready says that this process serves, with so many loops. It gives begin the state and the link
+// that the old process then sends, each nil if there is none, and closed after the call, and takes
+// over what comes by the channels. It fails where the old process goes on.
+func (p *Predecessor) Ready(loops int, begin func(state, link *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.send(ready, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.gone(err)
 	}
-	files, err := p.expect(channels, new(int), Timeout)
+	var c Channels
+	files, err := p.expect(channels, &c, Timeout)
 	if err != nil {
 		return p.gone(err)
 	}
+	if c.N < 0 || c.N > len(files) {
+		closeAll(files)
+		return fmt.Errorf("%d descriptors of %d channels", len(files), c.N)
+	}
+	files, more := files[:c.N], files[c.N:]
+	defer closeAll(more)
+	at := 0
+	next := func(comes bool) (f *os.File) {
+		if comes && at < len(more) {
+			f = more[at]
+			at++
+		}
+		return f
+	}
+	begin(next(c.State), next(c.Link))
 	if err := takeOver(files); err != nil {
 		return err
 	}
@@ -137,13 +154,11 @@ func (p *Predecessor) gone(err error) error {
 	return err
 }
 
-// Wait waits until the old process has handed everything over, or has gone.
-func (p *Predecessor) Wait() (finished bool) {
-	word, _, fds, err := p.read()
-	for _, fd := range fds {
-		unix.Close(int(fd))
-	}
-	return err == nil && word == done
+// Wait waits until the old process has handed everything over. It fails if that has gone.
+func (p *Predecessor) Wait() (d Done, err error) {
+	files, err := p.expect(done, &d, 0)
+	closeAll(files)
+	return d, err
 }
 
 // Close ends Wait and Ready.

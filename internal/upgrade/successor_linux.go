@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -93,8 +95,9 @@ func (s *Successor) AwaitReady(ctx context.Context) (r Ready, err error) {
 	return r, nil
 }
 
-// Channels gives it so many channels, and keeps the other ends, when it is taking.
-func (s *Successor) Channels(n int) (ours []*os.File, err error) {
+// Channels gives it so many channels, and keeps the other ends, when it is taking. With them go
+// the handler's state and a link, files that stay the caller's, unless they are nil.
+func (s *Successor) Channels(n int, state, link *os.File) (ours []*os.File, err error) {
 	var theirs []*os.File
 	defer func() { closeAll(theirs) }()
 	for range n {
@@ -105,7 +108,13 @@ func (s *Successor) Channels(n int) (ours []*os.File, err error) {
 		}
 		ours, theirs = append(ours, pair[0]), append(theirs, pair[1])
 	}
-	if err = s.send(channels, n, theirs...); err == nil {
+	files := theirs[:n:n]
+	for _, more := range []*os.File{state, link} {
+		if more != nil {
+			files = append(files, more)
+		}
+	}
+	if err = s.send(channels, Channels{N: n, State: state != nil, Link: link != nil}, files...); err == nil {
 		_, err = s.expect(taking, new(struct{}), Timeout)
 	}
 	if err != nil {
@@ -154,7 +163,25 @@ func (s *Successor) Abort() {
 }
 
 // Done leaves it alone.
-func (s *Successor) Done() error {
+func (s *Successor) Done(d Done) error {
 	defer s.file.Close()
-	return s.send(done, struct{}{})
+	return s.send(done, d)
+}
+
+// StateFile gives a file in memory for a handler's state.
+func StateFile() (*os.File, error) {
+	fd, err := sock.MemoryFile(nil)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "state"), nil
+}
+
+// LinkPair gives the ends of a link.
+func LinkPair() (pair [2]*os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return pair, fmt.Errorf("a socket for what is published: %w", err)
+	}
+	return [2]*os.File{os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link")}, nil
 }
