@@ -32,6 +32,7 @@ type successorConfig struct {
 	Does                 string // instead of serving
 	After                int    // connections that have come, before it does that
 	PIDs                 string // a file that each process adds its number to
+	Rooms                bool   // its handler is of rooms
 }
 
 // counted is a handler whose connections know how many lines they have had. It answers each
@@ -57,15 +58,22 @@ func (h *counted) Message(c *Conn, line []byte) {
 		go h.srv.Close()
 	case "upgrade":
 		c.SetValue(n)
-		ref := c.Ref()
-		go func() {
-			if _, err := h.srv.Upgrade(context.Background()); err != nil {
-				_ = ref.Send([]byte(err.Error() + "\n"))
-			}
-		}()
+		upgradeFor(c)
+	case "stats":
+		_ = json.NewEncoder(c).Encode(countsOf(h.srv))
 	default:
 		fmt.Fprintf(c, "%s %d\n", line, n+1)
 	}
+}
+
+// upgradeFor upgrades a connection's server, and tells it if that fails.
+func upgradeFor(c *Conn) {
+	srv, ref := c.Server(), c.Ref()
+	go func() {
+		if _, err := srv.Upgrade(context.Background()); err != nil {
+			_ = ref.Send([]byte(err.Error() + "\n"))
+		}
+	}()
 }
 
 func (h *counted) Save(c *Conn, to []byte) ([]byte, error) {
@@ -124,6 +132,9 @@ func succeed(settings string) int {
 	}
 	h := &counted{srv: srv, does: cfg.Does, after: cfg.After}
 	srv.Handler = Lines(h)
+	if cfg.Rooms {
+		newRooms(srv, cfg.After)
+	}
 	if err := srv.ListenAndServe(context.Background()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
