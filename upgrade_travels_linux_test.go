@@ -151,7 +151,7 @@ const testRooms = 10
 // publishInside numbers its messages, to one room after the other and now and then to all, until
 // it is to be quiet.
 func (h *rooms) publishInside() {
-	tick := time.NewTicker(5 * time.Millisecond)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	publish := func(do func() error) {
 		for errors.Is(do(), ErrFull) {
@@ -333,6 +333,7 @@ func TestUpgradePublishes(t *testing.T) {
 			addr := await.Receive(t, ready, "the address")
 			dial := func(room int) *guest {
 				c := newLineClient(t, "tcp", addr)
+				must(t, c.SetDeadline(time.Now().Add(6*patience)))
 				_, err := fmt.Fprintf(c, "join %d\n", room)
 				must(t, err)
 				for {
@@ -362,7 +363,7 @@ func TestUpgradePublishes(t *testing.T) {
 				c := newLineClient(t, "tcp", addr)
 				c.in = bufio.NewReader(&onlyAnswers{in: bufio.NewReader(c)})
 				saying.Go(func() {
-					tick := time.NewTicker(10 * time.Millisecond)
+					tick := time.NewTicker(40 * time.Millisecond)
 					defer tick.Stop()
 					for n, last := 0, ""; last == ""; n++ {
 						for room := 0; room < testRooms; {
@@ -392,6 +393,7 @@ func TestUpgradePublishes(t *testing.T) {
 				must(t, err)
 				return answer
 			}
+			pid()
 			eventually(t, func() bool { return srv.Stats().Broadcasts > 10 }, func() string { return "nothing is published from inside" })
 			u, err := srv.Upgrade(context.Background())
 			if must(t, err); u.Moved != members+sayers+1 {
