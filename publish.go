@@ -91,6 +91,9 @@ func (s *Server) addPublishing(e engine.Engine, l Limits) {
 		}
 		return h.Published(Publication{m.Kind, m.Topic, m.Bytes}), nil
 	}
+	g.Failed = func(err error) {
+		s.log().Error("a message that was published during an upgrade is lost here", "error", err)
+	}
 	if s.predecessor != nil && !s.preforks() {
 		_ = g.Hold(context.Background()) // nobody publishes yet
 	}

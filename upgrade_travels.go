@@ -97,9 +97,7 @@ func (d *departure) release(to *publish.Link) {
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), holdTimeout)
 		defer cancel()
-		if lost := d.s.published.Load().Release(ctx, to); lost > 0 {
-			d.s.log().Error("messages that were published during the upgrade are lost here", "messages", lost)
-		}
+		d.s.published.Load().Release(ctx, to)
 	})
 }
 
@@ -204,9 +202,7 @@ func (s *Server) release(to *publish.Link) {
 	s.released.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), holdTimeout)
 		defer cancel()
-		if lost := s.published.Load().Release(ctx, to); lost > 0 {
-			s.log().Error("messages that were published during the upgrade are lost here", "messages", lost)
-		}
+		s.published.Load().Release(ctx, to)
 	})
 }
 

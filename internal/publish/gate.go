@@ -17,6 +17,8 @@ package publish
 import (
 	"context"
 	"errors"
+	"fmt"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -57,6 +59,8 @@ type Gate struct {
 	Run func(Message) (receivers int, err error)
 	// Full is the error of Run, and of Publish, if there is no room.
 	Full error
+	// Failed is told why a message that was accepted is not run.
+	Failed func(error)
 	// MaxMessages and MaxBytes are the most that one Hold takes.
 	MaxMessages, MaxBytes int
 
@@ -130,20 +134,30 @@ func (g *Gate) runForwarded(m Message, from *Link) {
 // RunNow runs a message that has come by a link while others are held: it is ahead of them.
 func (g *Gate) RunNow(m Message) { g.deliver(context.Background(), m, nil) }
 
-// deliver runs a message that was accepted: until there is room, or ctx ends.
-func (g *Gate) deliver(ctx context.Context, m Message, from *Link) (err error) {
-	for {
-		if _, err = g.Run(m); err == nil || !errors.Is(err, g.Full) {
-			break
-		}
+// deliver runs a message that was accepted: again until there is room, or ctx ends.
+func (g *Gate) deliver(ctx context.Context, m Message, from *Link) {
+	err := g.contain(m)
+	for errors.Is(err, g.Full) && ctx.Err() == nil {
 		select {
 		case <-time.After(retryEvery):
-			continue
 		case <-ctx.Done():
 		}
-		break
+		err = g.contain(m)
+	}
+	if err != nil {
+		g.Failed(err)
 	}
 	g.forward(m, from, true)
+}
+
+// contain runs a message on a goroutine of ours.
+func (g *Gate) contain(m Message) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	_, err = g.Run(m)
 	return err
 }
 
@@ -230,9 +244,9 @@ func (g *Gate) Hold(ctx context.Context) error {
 }
 
 // Release runs what is held, in order, and lets publishers go on. With a link each message goes
-// there, too, and what is published from then on. It says how many messages were not run here:
-// there was no room for them until ctx ended, which also ends a link that takes nothing.
-func (g *Gate) Release(ctx context.Context, to *Link) (lost int) {
+// there, too, and what is published from then on. When ctx ends it waits no longer for room, and
+// ends a link that has none.
+func (g *Gate) Release(ctx context.Context, to *Link) {
 	if to != nil {
 		g.link(to)
 		defer context.AfterFunc(ctx, to.Abort)()
@@ -241,7 +255,7 @@ func (g *Gate) Release(ctx context.Context, to *Link) (lost int) {
 	for {
 		m, ok := g.next(to)
 		if !ok {
-			return lost
+			return
 		}
 		if due.IsZero() {
 			last, due = m.at, time.Now()
@@ -254,9 +268,7 @@ func (g *Gate) Release(ctx context.Context, to *Link) (lost int) {
 			case <-ctx.Done():
 			}
 		}
-		if g.deliver(ctx, m.Message, m.from) != nil {
-			lost++
-		}
+		g.deliver(ctx, m.Message, m.from)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -23,11 +24,15 @@ type sink struct {
 	got []string
 	// refuses is how many messages find no room.
 	refuses int
+	lost    []error
 }
 
 func (s *sink) run(m Message) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if m.Topic == "panics" {
+		panic("oh")
+	}
 	if s.refuses > 0 {
 		s.refuses--
 		return 0, errFull
@@ -44,7 +49,8 @@ func (s *sink) all() []string {
 
 func newGate(messages, bytes int) (*Gate, *sink) {
 	s := new(sink)
-	return &Gate{Run: s.run, Full: errFull, MaxMessages: messages, MaxBytes: bytes}, s
+	failed := func(err error) { s.lost = append(s.lost, err) }
+	return &Gate{Run: s.run, Full: errFull, Failed: failed, MaxMessages: messages, MaxBytes: bytes}, s
 }
 
 func message(text string) Message { return Message{Topic: text} }
@@ -87,9 +93,7 @@ func TestHold(t *testing.T) {
 		}
 		return n, err
 	}
-	if lost := g.Release(context.Background(), nil); lost != 0 {
-		t.Errorf("%d are lost", lost)
-	}
+	g.Release(context.Background(), nil)
 	publishes(t, g, "e", 1)
 	wants(t, s, "a", "b", "c", "d", "e")
 }
@@ -146,8 +150,10 @@ func TestHoldWaits(t *testing.T) {
 	over.Wait()
 	wants(t, s, "a", "slow")
 	s.refuses = 1 << 30
-	if lost := g.Release(ctx, nil); lost != 1 {
-		t.Errorf("%d are lost, want 1", lost)
+	publishes(t, g, "panics", Held)
+	g.Release(ctx, nil)
+	if len(s.lost) != 2 || !errors.Is(s.lost[0], errFull) || !strings.Contains(s.lost[1].Error(), "panic: oh") {
+		t.Errorf("lost are %v; want one for which there was no room, and one that panics", s.lost)
 	}
 }
 

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,7 @@ import (
 type Predecessor struct {
 	control
 	Listeners []Inherited
+	Paused    bool
 	// version is what the old process speaks.
 	version int
 }
@@ -70,7 +72,7 @@ func (p *Predecessor) greet() error {
 	if _, err := p.expect(hello, &h, Timeout); err != nil {
 		return err
 	}
-	p.version = h.Version
+	p.version, p.Paused = h.Version, h.Paused
 	if h.Version != Version {
 		err := fmt.Errorf("it speaks version %d of the protocol; expected %d", h.Version, Version)
 		_ = p.Fail(err)
@@ -154,11 +156,26 @@ func (p *Predecessor) gone(err error) error {
 	return err
 }
 
-// Wait waits until the old process has handed everything over. It fails if that has gone.
+// Wait waits until the old process has handed everything over, and answers meanwhile that this one
+// is alive. It fails if the old one has gone.
 func (p *Predecessor) Wait() (d Done, err error) {
-	files, err := p.expect(done, &d, 0)
-	closeAll(files)
-	return d, err
+	for {
+		word, rest, fds, err := p.read()
+		for _, fd := range fds {
+			unix.Close(int(fd))
+		}
+		switch {
+		case err != nil:
+			return d, err
+		case word == done:
+			return d, json.Unmarshal(rest, &d)
+		case word != alive:
+			return d, fmt.Errorf("got %.20q; expected %q", word, done)
+		}
+		if err := p.send(alive, struct{}{}); err != nil {
+			return d, err
+		}
+	}
 }
 
 // Close ends Wait and Ready.

@@ -13,7 +13,9 @@
 //	                                  ◀──   taking
 //	(connections go by the channels; then, by the link, what was held, and what is published in
 //	either from then on, until one of them ends)
-//	done: counters                    ──▶   is the only one that accepts
+//	alive, now and then               ──▶
+//	                                  ◀──   alive
+//	done: counters                    ──▶   is the only one now
 //	drains what is left, ends
 //
 // Until the old process has read "taking" nothing has changed for it: it can abort, and goes
@@ -24,6 +26,8 @@ package upgrade
 import (
 	"errors"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/secure"
 )
 
 const (
@@ -41,13 +45,15 @@ const (
 type Listener struct {
 	Name          string
 	Network, Addr string
-	Sockets       int // that share its port
+	Sockets       int                // that share its port
+	Tickets       []secure.TicketKey `json:",omitempty"` // of TLS
 }
 
 // Hello is what the old process says first.
 type Hello struct {
 	Version   int
 	PID       int
+	Paused    bool // nothing is accepted, because an operator has said so
 	Listeners []Listener
 }
 
