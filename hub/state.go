@@ -9,6 +9,7 @@ import (
 	"io"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/saved"
 )
 
 // This file is how a hub is the same in two processes while one takes the other's place: what is
@@ -63,11 +64,11 @@ func (h handler) SaveState(w io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if _, err = w.Write(appendString([]byte{savedVersion}, string(p))); err != nil {
+	if _, err = w.Write(saved.AppendString([]byte{savedVersion}, p)); err != nil {
 		return err
 	}
 	for _, v := range h.hub.last.all() {
-		if _, err = w.Write(appendString(appendString(nil, v.name), v.message)); err != nil {
+		if _, err = w.Write(saved.AppendString(saved.AppendString(nil, v.name), v.message)); err != nil {
 			return err
 		}
 	}

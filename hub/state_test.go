@@ -22,8 +22,8 @@ func TestSaved(t *testing.T) {
 			t.Errorf("%q is a name", name)
 		}
 	}
-	var saved bytes.Buffer
-	if err := (handler{hub: old}).SaveState(&saved); err != nil {
+	var written bytes.Buffer
+	if err := (handler{hub: old}).SaveState(&written); err != nil {
 		t.Fatal(err)
 	}
 	want := old.Stats()
@@ -31,7 +31,7 @@ func TestSaved(t *testing.T) {
 		t.Fatalf("before: %+v", want)
 	}
 	next := &Hub{Limits: old.Limits}
-	if err := (handler{hub: next}).RestoreState(bytes.NewReader(saved.Bytes())); err != nil {
+	if err := (handler{hub: next}).RestoreState(bytes.NewReader(written.Bytes())); err != nil {
 		t.Fatal(err)
 	}
 	if got := next.Stats(); got != want {
@@ -46,13 +46,13 @@ func TestSaved(t *testing.T) {
 	}
 	for limit, kept := range map[int]int64{0: 0, 1: 1} {
 		smaller := &Hub{Limits: Limits{LastValues: limit}}
-		if err := (handler{hub: smaller}).RestoreState(bytes.NewReader(saved.Bytes())); err != nil || smaller.Stats().LastValues != kept {
+		if err := (handler{hub: smaller}).RestoreState(bytes.NewReader(written.Bytes())); err != nil || smaller.Stats().LastValues != kept {
 			t.Errorf("of %d values: %v, %+v", limit, err, smaller.Stats())
 		}
 	}
 	between := 0 // two values, or before the first
-	for n := range saved.Len() {
-		if (handler{hub: &Hub{Limits: old.Limits}}).RestoreState(bytes.NewReader(saved.Bytes()[:n])) == nil {
+	for n := range written.Len() {
+		if (handler{hub: &Hub{Limits: old.Limits}}).RestoreState(bytes.NewReader(written.Bytes()[:n])) == nil {
 			between++
 		}
 	}
