@@ -94,7 +94,7 @@ func (s *Server) addPublishing(e engine.Engine, l Limits) {
 	g.Failed = func(err error) {
 		s.log().Error("a message that was published during an upgrade is lost here", "error", err)
 	}
-	if s.predecessor != nil && !s.preforks() {
+	if s.predecessor != nil {
 		_ = g.Hold(context.Background()) // nobody publishes yet
 	}
 	s.published.Store(g)

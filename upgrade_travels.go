@@ -288,7 +288,7 @@ func (s *Server) endLinks() {
 // saveState has the handler write its state into a file in memory; nil if it has none.
 func (s *Server) saveState() (f *os.File, err error) {
 	h, ok := extension[StateMigrator](s.Handler)
-	if !ok {
+	if !ok || s.preforks() {
 		return nil, nil
 	}
 	if f, err = upgrade.StateFile(); err != nil {
@@ -312,8 +312,8 @@ func (s *Server) saveState() (f *os.File, err error) {
 
 func (s *Server) restoreState(f *os.File) error {
 	h, ok := extension[StateMigrator](s.Handler)
-	if !ok {
-		return errors.New("the Handler is no StateMigrator")
+	if !ok || s.preforks() {
+		return errors.New("there is no StateMigrator in this process")
 	}
 	return contained(func() error { return h.RestoreState(bufio.NewReaderSize(f, 1<<16)) })
 }

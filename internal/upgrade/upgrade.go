@@ -8,7 +8,7 @@
 //	listeners: their descriptors      ──▶   listens, starts its engine
 //	                                  ◀──   ready: loops; or failed: why
 //	holds what is published
-//	channels: one for each two loops,
+//	channels: between their loops,
 //	the handler's state, a link       ──▶   restores the state, takes connections that come
 //	                                  ◀──   taking
 //	(connections go by the channels; then, by the link, what was held, and what is published in
@@ -39,6 +39,8 @@ const (
 	Timeout = 30 * time.Second
 	// maxDescriptors is the most that a message's descriptors are, all parts together.
 	maxDescriptors = 4096
+	// maxChannels is the most channels that connect each loop with each of the other side's.
+	maxChannels = 1024
 )
 
 // Listener is one that is handed over.
@@ -60,7 +62,7 @@ type Hello struct {
 // Ready is what the new process says when it serves.
 type Ready struct {
 	Version int
-	Loops   int    // 0 is a model without loops
+	Loops   int    // for each of which it wants a channel's end; 0 is 1
 	Failed  string // why it does not serve
 }
 

@@ -20,7 +20,7 @@ func Start(*exec.Cmd, time.Duration) (*Successor, error)         { return nil, E
 func (*Successor) PID() int                                      { return 0 }
 func (*Successor) Greet(Hello, func(*os.File) error) error       { return ErrUnsupported }
 func (*Successor) AwaitReady(context.Context) (r Ready, _ error) { return r, ErrUnsupported }
-func (*Successor) Channels(context.Context, int, *os.File, *os.File) ([]*os.File, error) {
+func (*Successor) Channels(context.Context, int, int, *os.File, *os.File) ([]*os.File, error) {
 	return nil, ErrUnsupported
 }
 func (*Successor) Watch(context.Context) {}
@@ -37,6 +37,9 @@ type Predecessor struct {
 	Paused    bool
 }
 
+// Link is for Linux.
+type Link struct{}
+
 // Inherited is a listener of the old process.
 type Inherited struct {
 	Listener
@@ -47,7 +50,8 @@ func Take() (*Predecessor, error) { return nil, nil }
 func (*Predecessor) Ready(int, func(_, _ *os.File), func([]*os.File) error) error {
 	return ErrUnsupported
 }
-func (*Predecessor) Fail(error) error          { return ErrUnsupported }
-func (*Predecessor) Wait() (d Done, err error) { return d, ErrUnsupported }
-func (*Predecessor) Close()                    {}
-func Aborted(error) bool                       { return false }
+func (*Predecessor) Fail(error) error               { return ErrUnsupported }
+func (*Predecessor) Wait() (d Done, err error)      { return d, ErrUnsupported }
+func (*Predecessor) Close()                         {}
+func Aborted(error) bool                            { return false }
+func (*Predecessor) Starting(<-chan struct{}) error { return ErrUnsupported }
