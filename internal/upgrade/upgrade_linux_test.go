@@ -92,7 +92,7 @@ func TestChannels(t *testing.T) {
 		s := &Successor{control: old, patience: Timeout, exited: make(chan struct{})}
 		theirs := make(chan []*os.File, 1)
 		go func() {
-			files, _ := next.expect(channels, new(int), 10*time.Second)
+			files, _ := next.expect(channels, new(Channels), 10*time.Second)
 			_ = next.send(taking, struct{}{})
 			theirs <- files
 		}()
