@@ -259,5 +259,7 @@ func (c *Conn) Finish() {
 	c.leave() // first: who sees the count finds the place free
 	n.Add(Closing, -1)
 	n.Add(Open, -1)
+	*c.more = extra{}
+	extras.Put(c.more)
 	c.state, c.more, c.user = 0, nil, nil
 }
