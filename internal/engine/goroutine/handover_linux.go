@@ -45,6 +45,9 @@ type handover struct {
 	asked  atomic.Int64  // connections that were asked and have not answered
 	moved  chan struct{} // they have, or credit has come
 	gone   atomic.Int64
+	// given is how much credit has come, and came how many connections are known to have
+	// come: never more.
+	given, came atomic.Int64
 
 	mu    sync.Mutex
 	stays map[*conn]bool
@@ -135,13 +138,10 @@ func (g *group) askAll(h *handover, outlets []*outlet) {
 		h.mu.Lock()
 		conns = slices.DeleteFunc(conns, func(c *conn) bool { return h.stays[c] })
 		h.mu.Unlock()
-		unknown := slices.ContainsFunc(outlets, func(o *outlet) bool { return o.unknown.Load() > 0 })
-		greeted := !slices.ContainsFunc(outlets, func(o *outlet) bool { return !o.greeted.Load() })
 		switch {
-		case unknown:
-		case len(conns) == 0:
+		case len(conns) == 0 && !slices.ContainsFunc(outlets, func(o *outlet) bool { return o.unknown.Load() > 0 }):
 			return
-		case greeted && len(h.credit) == 0:
+		case len(conns) > 0 && h.full(outlets):
 			h.cancel(errFull)
 			return
 		}
@@ -151,6 +151,16 @@ func (g *group) askAll(h *handover, outlets []*outlet) {
 		case <-h.ctx.Done():
 		}
 	}
+}
+
+// full says that all connections have come that there was credit for, and no more credit with
+// them.
+func (h *handover) full(outlets []*outlet) bool {
+	if slices.ContainsFunc(outlets, func(o *outlet) bool { return !o.greeted.Load() }) {
+		return false
+	}
+	came := h.came.Load() // first: it is the one that is behind
+	return came == h.given.Load()
 }
 
 // ask asks connections to leave, while there is credit.
@@ -207,8 +217,11 @@ func (h *handover) readCredit(o *outlet) {
 		case n != 8:
 			err = io.ErrUnexpectedEOF
 		default:
-			o.unknown.Add(-int64(binary.BigEndian.Uint32(p[:])))
-			for range min(binary.BigEndian.Uint32(p[4:]), engine.ChannelCredit) {
+			came, more := int64(binary.BigEndian.Uint32(p[:])), min(binary.BigEndian.Uint32(p[4:]), engine.ChannelCredit)
+			h.given.Add(int64(more))
+			h.came.Add(came)
+			o.unknown.Add(-came)
+			for range more {
 				h.credit <- o
 			}
 			o.greeted.Store(true)
