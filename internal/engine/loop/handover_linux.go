@@ -163,6 +163,12 @@ func (p *parting) tell(do func(*handover)) {
 	p.waiting = nil
 }
 
+// Ends implements engine.Migrator.
+func (g *group) Ends() int { return len(g.loops) }
+
+// Sockets implements engine.Migrator.
+func (g *group) Sockets() []int { return engine.CountSockets(g.numbers, len(g.where)) }
+
 // SendListeners implements engine.Migrator. Every loop has all listeners in its table.
 func (g *group) SendListeners(control *os.File, word string) error {
 	result := make(chan error, 1)
@@ -474,6 +480,8 @@ func (h *handover) readCredit() {
 			n, errno := sock.Recv(o.fd, p[:])
 			switch {
 			case errno == syscall.EAGAIN:
+			case errno == syscall.ECONNRESET: // what it has said before is behind that, and its end
+				continue
 			case errno == 0 && n == 8:
 				o.owed = false
 				o.unknown -= int(binary.BigEndian.Uint32(p[:]))
