@@ -174,7 +174,7 @@ func TestPublish(t *testing.T) {
 	}
 	srv := &Server{Model: "epoll"}
 	srv.Limits.MaxMail = 3
-	_, all := serveRooms(t, srv, 2)
+	_, all := serveRooms(t, srv, 1)
 	srv.Stopping() // no numbers from inside
 	for _, topic := range []string{"0", "1"} {
 		want := map[string]int{"0": len(all)}[topic]
