@@ -93,7 +93,7 @@ func TestPublishHeldTooLong(t *testing.T) {
 	must(t, err)
 	retained := await.Receive(t, h.retained, "a busy connection")
 	var reading sync.WaitGroup
-	for _, m := range all {
+	for _, m := range all[1:] { // the busy one may get a message twice
 		reading.Go(func() {
 			if err := m.until(2, func(string) bool { return false }); err != nil {
 				t.Error(err)

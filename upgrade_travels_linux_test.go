@@ -136,12 +136,18 @@ func newRooms(srv *Server, fails int) *rooms {
 	srv.Handler = Lines(h)
 	listening := srv.Listening
 	srv.Listening = func(a net.Addr) {
+		h.mu.Lock()
 		h.inside.Go(h.publishInside)
+		h.mu.Unlock()
 		if listening != nil {
 			listening(a)
 		}
 	}
-	end := sync.OnceFunc(func() { close(h.quiet) })
+	end := sync.OnceFunc(func() {
+		h.mu.Lock() // inside has begun
+		defer h.mu.Unlock()
+		close(h.quiet)
+	})
 	srv.Stopping = func() {
 		end()
 		h.inside.Wait()
