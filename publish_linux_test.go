@@ -173,7 +173,7 @@ func TestPublish(t *testing.T) {
 		t.Errorf("without a PublishHandler: %v, want ErrBadUse", err)
 	}
 	srv := &Server{Model: "epoll"}
-	srv.Limits.MaxMail = 3
+	srv.Limits.MaxMailBytes = 3*64 + len("to all\n") + 2*len("0held")
 	_, all := serveRooms(t, srv, 1)
 	srv.Stopping() // no numbers from inside
 	for _, topic := range []string{"0", "1"} {
