@@ -433,8 +433,8 @@ func confirm(raw syscall.RawConn, came, more int) error {
 	return err
 }
 
-// join goes on with one connection, for which a place was promised, on its goroutine, and calls
-// done when its handler has heard of it, or never will.
+// join goes on with one connection, for which a place was promised, on its goroutine. It calls done
+// when its handler has heard of it, or never will.
 func (g *group) join(fd int32, r *engine.Record, done func()) {
 	g.admission.AcquirePromised()
 	if r.Listener >= len(g.host.Entrances) {
