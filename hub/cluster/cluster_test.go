@@ -3,6 +3,7 @@ package cluster
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -425,6 +426,23 @@ func TestLastValues(t *testing.T) {
 	c := b.dial(t)
 	c.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
 	c.wants(t, "message a 1")
+}
+
+// A wrong password does not get better by waiting.
+func TestWrongToken(t *testing.T) {
+	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: "s3cret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	node, err := Start(new(hub.Hub), Config{URLs: []string{"nats://wrong@" + s.Addr().String()}})
+	if err == nil {
+		node.Close()
+	}
+	if !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("%v; expected %v", err, nats.ErrAuthorization)
+	}
+	serve(t, new(hub.Hub), Config{URLs: []string{"nats://s3cret@" + s.Addr().String()}})
 }
 
 func TestConfig(t *testing.T) {
