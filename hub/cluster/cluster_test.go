@@ -322,7 +322,7 @@ func TestReconnect(t *testing.T) {
 	if got := a.Stats().Cluster; got.Waiting != room || got.Unsent != 2*room || got.WaitingBytes > room*200 || got.Disconnects != 1 {
 		t.Fatalf("%+v; expected %d to wait and %d to be lost", got, room, 2*room)
 	}
-	s = external(t, addr, 0)
+	external(t, addr, 0)
 	await.True(t, "what has waited is sent", func() bool { return a.Stats().Cluster.Waiting == 0 })
 	await.True(t, "the other one is back", func() bool { return b.Stats().Cluster.Connected })
 	settled(t, b, hub.Topic, "a", a)
