@@ -109,7 +109,7 @@ func MergeEvents(events ...Event) *Event {
 	}
 	all := Event{Phase: events[0].Phase}
 	for _, e := range events {
-		all.Snapshot.add(e.Snapshot)
+		all.Snapshot.Add(e.Snapshot)
 		all.Plan = addPlans(all.Plan, e.Plan)
 		all.Interval = addIntervals(all.Interval, e.Interval)
 		all.Broadcast = addBroadcasts(all.Broadcast, e.Broadcast)
@@ -125,7 +125,8 @@ func MergeEvents(events ...Event) *Event {
 	return &all
 }
 
-func (s *Snapshot) add(o Snapshot) {
+// Add adds that of another generator.
+func (s *Snapshot) Add(o Snapshot) {
 	s.Open += o.Open
 	s.Failed += o.Failed
 	s.Sent += o.Sent
