@@ -1,0 +1,170 @@
+package natsd
+
+import (
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"go.uber.org/goleak"
+
+	"github.com/myriad-go/myriad/internal/await"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func start(t *testing.T, c Config) *Server {
+	t.Helper()
+	s, err := Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func connect(t *testing.T, s *Server) *nats.Conn {
+	t.Helper()
+	nc, err := s.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	return nc
+}
+
+// A server that nobody else reaches serves its own process.
+func TestAlone(t *testing.T) {
+	s := start(t, Config{Token: "s3cret"})
+	if s.Addr() != nil || s.ClusterAddr() != nil {
+		t.Fatalf("it listens on %v and %v; expected nothing", s.Addr(), s.ClusterAddr())
+	}
+	got := make(chan *nats.Msg, 1)
+	to := connect(t, s)
+	if _, err := to.ChanSubscribe("a", got); err != nil {
+		t.Fatal(err)
+	}
+	if err := to.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := connect(t, s).Publish("a", []byte("b")); err != nil {
+		t.Fatal(err)
+	}
+	if m := await.Receive(t, got, "a message"); string(m.Data) != "b" {
+		t.Fatalf("got %q", m.Data)
+	}
+}
+
+// Clients from elsewhere have to show the token.
+func TestToken(t *testing.T) {
+	s := start(t, Config{Addr: "127.0.0.1:0", Token: "s3cret"})
+	nc, err := nats.Connect(s.Addr().String(), nats.Token("s3cret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	nc.Close()
+	if nc, err := nats.Connect(s.Addr().String(), nats.Token("other")); err == nil {
+		nc.Close()
+		t.Fatal("a client with a wrong token came in")
+	}
+}
+
+// Servers that share a secret find each other, one through the other, and lose who leaves.
+func TestCluster(t *testing.T) {
+	a := start(t, Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "s3cret"}})
+	joined := &Cluster{Addr: "127.0.0.1:0", Secret: "s3cret", Join: []string{a.ClusterAddr().String()}}
+	b := start(t, Config{Cluster: joined})
+	c, err := Start(Config{Cluster: joined})
+	if err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "all know both others", func() bool { return a.Others() == 2 && b.Others() == 2 && c.Others() == 2 })
+	got := make(chan *nats.Msg, 1<<16)
+	to := connect(t, b)
+	if _, err := to.ChanSubscribe("a", got); err != nil {
+		t.Fatal(err)
+	}
+	from := connect(t, a)
+	await.True(t, "a message from one server to another", func() bool {
+		_ = from.Publish("a", nil)
+		_ = from.Flush()
+		return len(got) > 0
+	})
+	c.Close()
+	await.True(t, "one has left", func() bool { return a.Others() == 1 && b.Others() == 1 })
+
+	warned := make(chan string, 64)
+	stranger := start(t, Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "other", Join: joined.Join},
+		Warn: func(line string) {
+			select {
+			case warned <- line:
+			default:
+			}
+		}})
+	for !strings.Contains(await.Receive(t, warned, "a warning of the wrong secret"), "Authorization") {
+	}
+	if n := stranger.Others(); n != 0 {
+		t.Fatalf("with a wrong secret there are %d others; expected 0", n)
+	}
+}
+
+// Streams are kept over a restart.
+func TestStreams(t *testing.T) {
+	c := Config{StoreDir: t.TempDir(), MaxStore: 1 << 20}
+	s, err := Start(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	add := func(s *Server) nats.JetStreamContext {
+		js, err := connect(t, s).JetStream()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := js.AddStream(&nats.StreamConfig{Name: "kept", Subjects: []string{"a.>"}, MaxBytes: 1 << 10}); err != nil {
+			t.Fatal(err)
+		}
+		return js
+	}
+	if _, err := add(s).Publish("a.b", []byte("c")); err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	m, err := add(start(t, c)).GetLastMsg("kept", "a.b")
+	if err != nil || string(m.Data) != "c" {
+		t.Fatalf("got %v, %v; expected what was kept", m, err)
+	}
+}
+
+// What is wrong is said, and at once.
+func TestErrors(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, c := range []struct {
+		config Config
+		want   string
+	}{
+		{Config{Addr: "nowhere"}, "expected host:port"},
+		{Config{Addr: "127.0.0.1:x"}, "expected 0 to 65535"},
+		{Config{MaxPayload: 1 << 30}, "expected 0 (the default) to 67108864"},
+		{Config{Cluster: &Cluster{Addr: "127.0.0.1:0"}}, "needs a secret"},
+		{Config{Cluster: &Cluster{Addr: "127.0.0.1:0", Secret: "s", Join: []string{"nowhere"}}}, "expected host:port"},
+		{Config{Addr: taken.Addr().String()}, "address already in use"},
+		{Config{Cluster: &Cluster{Addr: taken.Addr().String(), Secret: "s"}}, "address already in use"},
+	} {
+		began := time.Now()
+		s, err := Start(c.config)
+		if err == nil {
+			s.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v; expected %q", c.config, err, c.want)
+		}
+		if took := time.Since(began); took > startTime {
+			t.Errorf("%q took %v", c.want, took)
+		}
+	}
+}
