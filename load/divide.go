@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 )
 
 // MaxGenerators is the most generators that a load can be divided among.
@@ -121,30 +122,30 @@ func (c *Config) divided(connections int) []division {
 	return all
 }
 
-// apportion divides a number in proportion to weights, each part being least or more. Parts
-// add up: those whose fractions were cut off most have one more (the method of largest remainders).
+// apportion divides a number in proportion to weights. Parts add up: those whose fractions were cut
+// off most have one more (the method of largest remainders). Who would have less than least, of which there
+// is enough, gets it from who has most.
 func apportion(total, least int, weights []float64) []int {
 	sum := 0.0
 	for _, w := range weights {
 		sum += w
 	}
 	parts, rest := make([]int, len(weights)), make([]float64, len(weights))
-	left := total - least*len(weights)
-	shared := left
+	left := total
 	for i, w := range weights {
-		whole, fraction := math.Modf(float64(shared) * w / sum)
-		parts[i], rest[i] = least+int(whole), fraction
-		left -= int(whole)
+		whole, fraction := math.Modf(float64(total) * w / sum)
+		parts[i], rest[i] = int(whole), fraction
+		left -= parts[i]
 	}
 	for ; left > 0; left-- {
-		most := 0
-		for i := range rest {
-			if rest[i] > rest[most] {
-				most = i
-			}
-		}
+		most := slices.Index(rest, slices.Max(rest))
 		parts[most]++
 		rest[most] = -1
+	}
+	for i := range parts {
+		for ; parts[i] < least; parts[i]++ {
+			parts[slices.Index(parts, slices.Max(parts))]--
+		}
 	}
 	return parts
 }
