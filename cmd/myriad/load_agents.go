@@ -73,6 +73,11 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 			return err
 		}
 	}
+	if changed("nats") {
+		if err := checkNATS(f.options.URL); err != nil {
+			return err
+		}
+	}
 	if f.options.Secret, err = f.secret.read(); err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -60,7 +61,8 @@ type servant struct {
 	lastRun string
 	answer  here
 	beat    *time.Ticker
-	gone    time.Time // since when NATS can't be reached, zero while it can
+	trouble atomic.Pointer[string] // why NATS can't be reached, as it was said last
+	gone    time.Time              // since when NATS can't be reached, zero while it can
 }
 
 // Serve takes part in runs until ctx ends, which ends the run that is going on too: then what came of it
@@ -98,18 +100,11 @@ const maxName = 64
 
 // connect begins to connect.
 func (s *servant) connect() (err error) {
-	last := ""
-	failed := func(_ *nats.Conn, err error) { // on one goroutine
-		if err != nil && err.Error() != last {
-			last = err.Error()
-			s.Say("waiting for NATS at %s: %s", s.shown(), explain(err))
-		}
-	}
 	s.conn, err = nats.Connect(s.URL, append(options("myriad agent "+s.Name, s.Secret),
-		nats.RetryOnFailedConnect(true), nats.ReconnectErrHandler(failed),
+		nats.RetryOnFailedConnect(true), nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { s.unreachable(err) }),
 		nats.ConnectHandler(func(c *nats.Conn) { s.Say("ready, as %s, for the coordinator at %s", s.Name, c.ConnectedAddr()) }),
 		nats.ReconnectHandler(func(c *nats.Conn) { s.Say("ready again, for the coordinator at %s", c.ConnectedAddr()) }),
-		nats.DisconnectErrHandler(func(*nats.Conn, error) { last = "" }),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { s.trouble.Store(new("")) }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.Say("NATS: %s", explain(err)) }))...)
 	if err != nil {
 		return fmt.Errorf("agents: NATS at %s: %w", s.shown(), err)
@@ -122,6 +117,16 @@ func (s *servant) connect() (err error) {
 		return fmt.Errorf("agents: NATS: %w", err)
 	}
 	return nil
+}
+
+// unreachable says why NATS can't be reached, once for each reason.
+func (s *servant) unreachable(err error) {
+	if err == nil || errors.Is(err, nats.ErrNoServers) { // that has a cause, which comes too
+		return
+	}
+	if was := s.trouble.Swap(new(err.Error())); was == nil || *was != err.Error() {
+		s.Say("waiting for NATS at %s: %s", s.shown(), explain(err))
+	}
 }
 
 // explain says what an error of NATS may come from.
@@ -197,8 +202,11 @@ func (s *servant) tick(now time.Time) {
 	switch {
 	case s.conn.IsConnected():
 		s.gone = time.Time{}
-	case s.gone.IsZero():
-		s.gone = now
+	default:
+		s.unreachable(s.conn.LastError()) // who is not let in isn't told otherwise
+		if s.gone.IsZero() {
+			s.gone = now
+		}
 	}
 	if s.session == nil {
 		return

@@ -162,7 +162,7 @@ func (c *coordinator) open() (stop func(), err error) {
 		return nil, fmt.Errorf("agents: NATS: %w", err)
 	}
 	if c.Local == nil {
-		c.Say("waiting for %d agents on %s", c.Agents, redact(url))
+		c.Say("waiting on %s for agents: %d are wanted", redact(url), c.Agents)
 		return stop, nil
 	}
 	end, err := c.Local(url)
