@@ -50,6 +50,7 @@ type coordinator struct {
 	conn    *nats.Conn
 	letters chan *nats.Msg
 	crew    []*member
+	began   bool             // the run has, as far as is told
 	begun   bool             // the traffic has
 	shown   time.Duration    // up to when intervals have been
 	losses  map[string]int64 // of agents since

@@ -196,6 +196,7 @@ func (c *coordinator) pass() {
 					m.pending[phase] = m.pending[phase][1:]
 				}
 			}
+			c.began = true // the first phase of all
 			c.observe(load.MergeEvents(of...))
 		}
 	}
@@ -230,6 +231,9 @@ func (c *coordinator) observe(e *load.Event) {
 
 // show tells of the intervals that have come since the last time.
 func (c *coordinator) show() {
+	if !c.began {
+		return
+	}
 	var parts []load.Event
 	for _, m := range c.crew {
 		if len(m.intervals) == 0 {
