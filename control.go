@@ -40,6 +40,7 @@ func (s *Server) hold(on bool) error {
 	if to == nil {
 		return ErrServerClosed
 	}
+	s.paused.Store(on)
 	return named(to.Hold(on))
 }
 

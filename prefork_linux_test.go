@@ -353,13 +353,16 @@ func TestSignalToWorker(t *testing.T) {
 	eventually(t, func() bool { return of[meet(t, s.addr).pid] == 0 }, func() string { return "the worker is not back" })
 }
 
+// openDescriptors is how many this process has.
+func openDescriptors(t testing.TB) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	must(t, err)
+	return len(entries)
+}
+
 // Neither lives nor servers leave descriptors behind.
 func TestProcessesLeaveNothing(t *testing.T) {
-	descriptors := func() int {
-		entries, err := os.ReadDir("/proc/self/fd")
-		must(t, err)
-		return len(entries)
-	}
 	once := func(kills int) {
 		s := startProcesses(t, &Server{Processes: 2})
 		for n := range kills {
@@ -375,10 +378,10 @@ func TestProcessesLeaveNothing(t *testing.T) {
 		gone(t)
 	}
 	once(0)
-	before := descriptors()
+	before := openDescriptors(t)
 	once(3)
 	once(0)
-	if after := descriptors(); after > before {
+	if after := openDescriptors(t); after > before {
 		t.Errorf("%d descriptors, before %d", after, before)
 	}
 }

@@ -126,7 +126,10 @@ type Server struct {
 	// TLSConfig, if set, encrypts every connection by Addr or Serve: the handler is called
 	// when the handshake is over. It needs a certificate, see ReloadCertificate, and is not
 	// changed while the server runs. At most Limits.MaxHandshakes handshakes are under
-	// way, which compute on half of GOMAXPROCS goroutines, off the loops. With Processes
+	// way, which compute on half of GOMAXPROCS goroutines, off the loops. Without keys of the
+	// user for session tickets the server makes its own, a new one each day, and Upgrade passes
+	// them on, unless clients may have to show certificates (ClientAuth, GetConfigForClient), or
+	// tickets are the user's (WrapSession) or off. With Processes
 	// each worker makes its own keys for session tickets; tls.Config.SetSessionTicketKeys,
 	// called before the start with the same keys in each, lets clients resume at any.
 	TLSConfig *tls.Config
@@ -367,7 +370,7 @@ func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, erro
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.engine(), s.Spin, s.log()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
-	cfg.Owner = s
+	cfg.Owner, cfg.Held = s, s.predecessor != nil
 	s.addHandler(&cfg)
 	s.addEntry(&cfg, limits)
 	s.addLayers(&cfg, limits, where)

@@ -94,6 +94,7 @@ func (s *Server) handshakesLocked(l Limits) *secure.Gate {
 // listener that they have come by.
 func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
 	all, some, proxies := make([]layers.Config, len(where)), false, false
+	s.tickets = make(map[*Listener]*secure.Tickets)
 	for i, at := range where {
 		if len(at.TrustedProxies) > 0 {
 			all[i].Proxied, some, proxies = proxied(at.TrustedProxies), true, true
@@ -104,6 +105,9 @@ func (s *Server) addLayers(cfg *engine.Config, l Limits, where []Listener) {
 		all[i].TLS, all[i].Gate, some = at.TLSConfig.Clone(), s.handshakesLocked(l), true
 		if h, ok := extension[ALPNHandler](s.Handler); ok {
 			all[i].TLS.NextProtos = h.NextProtos(all[i].TLS.NextProtos)
+		}
+		if t := secure.NewTickets(all[i].TLS, s.ticketKeys[&where[i]]); t != nil {
+			all[i].Tickets, s.tickets[&where[i]] = t, t
 		}
 	}
 	if some {

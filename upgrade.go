@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
@@ -36,6 +37,9 @@ var ErrUpgrading = errors.New("myriad: an upgrade is under way already")
 // takeoverTimeout bounds the handing over when the context of Upgrade does not.
 const takeoverTimeout = time.Minute
 
+// upgradePatience is how long a new process has for each answer.
+var upgradePatience = upgrade.Timeout
+
 // Upgraded is what has become of connections in Server.Upgrade.
 type Upgraded struct {
 	// PID is the new process.
@@ -45,6 +49,11 @@ type Upgraded struct {
 	Moved, Lost int
 	// Took is from the first connection to the last.
 	Took time.Duration
+}
+
+// String says it in a sentence.
+func (u Upgraded) String() string {
+	return fmt.Sprintf("process %d has taken over with %d connections in %v; %d are lost", u.PID, u.Moved, u.Took.Round(time.Millisecond), u.Lost)
 }
 
 // Upgrade has a new process take this one's place, without a connection being lost: it starts
@@ -108,7 +117,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	if err != nil {
 		return u, err
 	}
-	next, err := upgrade.Start(cmd)
+	next, err := upgrade.Start(cmd, upgradePatience)
 	if err != nil {
 		return u, err
 	}
@@ -118,11 +127,15 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 			next.Abort()
 		}
 	}()
-	hello := upgrade.Hello{PID: os.Getpid()}
+	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
 	for i, at := range e.Listening() {
-		hello.Listeners = append(hello.Listeners, upgrade.Listener{
+		l := upgrade.Listener{
 			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: max(e.Loops(), 1),
-		})
+		}
+		if t := s.tickets[&where[i]]; t != nil {
+			l.Tickets = t.Keys()
+		}
+		hello.Listeners = append(hello.Listeners, l)
 	}
 	if err = next.Greet(hello, func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
 		return u, err
@@ -135,11 +148,11 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	if n != max(ready.Loops, 1) {
 		n *= max(ready.Loops, 1) // each of ours to each of theirs
 	}
-	channels, err := next.Channels(n)
+	channels, err := next.Channels(ctx, n)
 	if err != nil {
 		return u, err
 	}
-	moved, took, err := handOver(ctx, e, m, channels)
+	moved, took, err := handOver(ctx, e, m, next, channels)
 	u.Moved, u.Took = moved.Gone, took
 	u.Lost = moved.Unknown
 	if err == nil {
@@ -148,7 +161,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	if err != nil && next.Died() {
 		u.Lost = moved.Gone
 		m.ShareListeners(false)
-		return u, errors.Join(err, e.Hold(false))
+		return u, errors.Join(err, e.Hold(s.paused.Load()))
 	}
 	if err != nil { // the time was over, say: what is left is drained here
 		_ = next.Done()
@@ -158,21 +171,27 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 }
 
 // handOver hands the connections over. From its beginning the listeners are the new process's.
-func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, channels []*os.File) (moved engine.Handover, took time.Duration, err error) {
+func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, next *upgrade.Successor, channels []*os.File) (moved engine.Handover, took time.Duration, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, takeoverTimeout)
 		defer cancel()
 	}
 	m.ShareListeners(true)
+	var watching sync.WaitGroup
+	during, over := context.WithCancel(ctx)
+	watching.Go(func() { next.Watch(during) })
 	start := time.Now()
 	if err = e.Hold(true); err == nil {
 		moved, err = m.HandOver(ctx, channels)
 	}
+	took = time.Since(start)
+	over()
+	watching.Wait()
 	for _, f := range channels {
 		_ = f.Close()
 	}
-	return moved, time.Since(start), err
+	return moved, took, err
 }
 
 // successor is the new process, not started.
@@ -205,7 +224,8 @@ func listenerKey(l *Listener, at net.Addr) string {
 func (s *Server) inherit() error {
 	p, err := upgrade.Take()
 	if p != nil {
-		s.predecessor = p // once in a process
+		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once in a process
+		s.paused.Store(p.Paused)
 	}
 	return err
 }
@@ -218,14 +238,15 @@ func (s *Server) inherited(l *Listener) []net.Listener {
 	for i, in := range s.predecessor.Listeners {
 		if len(in.Sockets) > 0 && listenerKey(l, in.Sockets[0].Addr()) == in.Addr {
 			s.predecessor.Listeners[i].Sockets = nil
+			s.ticketKeys[l] = in.Tickets
 			return in.Sockets
 		}
 	}
 	return nil
 }
 
-// succeed tells the old process that this one serves, and takes its connections over. done waits
-// for the end of that.
+// succeed tells the old process that this one serves, and takes its connections over. Nothing is
+// accepted before: the old process does, in case that it goes on. done waits for the end of that.
 func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done func()) {
 	p := s.predecessor
 	if p == nil {
@@ -236,11 +257,8 @@ func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done fun
 	}
 	var over sync.WaitGroup
 	var more []net.Listener
-	for i, l := range listeners {
-		for _, socket := range l.Sockets[min(max(e.Loops(), 1), len(l.Sockets)):] {
-			more = append(more, socket)
-			over.Go(func() { s.acceptMore(e, socket, i) })
-		}
+	for _, l := range listeners {
+		more = append(more, l.Sockets[min(max(e.Loops(), 1), len(l.Sockets)):]...)
 	}
 	over.Go(func() {
 		m, ok := e.(engine.Migrator)
@@ -250,14 +268,23 @@ func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done fun
 		}
 		err := p.Ready(e.Loops(), m.TakeOver)
 		switch {
-		case err == nil:
-			p.Wait()
-		case upgrade.Aborted(err):
+		case errors.Is(err, os.ErrClosed): // this one has ended
+			return
+		case err != nil:
 			s.aborted = fmt.Errorf("myriad: upgrade: %w", err)
 			go func() { _ = s.Close() }()
-		default:
-			s.log().Error("the old process did not hand everything over", "error", err)
+			return
 		}
+		m.ShareListeners(false)
+		if !s.paused.Load() {
+			_ = e.Hold(false) // where it has ended, that does nothing
+		}
+		for i, l := range listeners {
+			for _, socket := range l.Sockets[min(max(e.Loops(), 1), len(l.Sockets)):] {
+				over.Go(func() { s.acceptMore(e, socket, i) })
+			}
+		}
+		p.Wait()
 	})
 	return func() {
 		p.Close()
@@ -290,9 +317,12 @@ const acceptRetry = 50 * time.Millisecond
 // migration is a Server's part in upgrades.
 type migration struct {
 	upgrading   atomic.Bool
-	handedOver  atomic.Bool          // a new process serves at the listeners
-	predecessor *upgrade.Predecessor // nil if there was none
-	aborted     error                // why this process is not to take its place
+	handedOver  atomic.Bool                      // a new process serves at the listeners
+	predecessor *upgrade.Predecessor             // nil if there was none
+	aborted     error                            // why this process is not to take its place
+	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
+	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
+	tickets     map[*Listener]*secure.Tickets
 }
 
 // addMigration tells the engine how to save and restore what the handler knows.

@@ -31,6 +31,7 @@ type successorConfig struct {
 	Loops, MaxConns      int
 	Does                 string // instead of serving
 	After                int    // connections that have come, before it does that
+	TLS                  bool
 	PIDs                 string // a file that each process adds its number to
 }
 
@@ -78,8 +79,14 @@ func (h *counted) Restore(c *Conn, state []byte) error {
 	c.SetValue(int(n))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.did++; h.does == "die" && h.did > h.after {
-		os.Exit(9)
+	if h.did++; h.did == h.after+1 {
+		switch h.does {
+		case "die":
+			os.Exit(9)
+		case "stop in the middle":
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+			time.Sleep(time.Hour) // other threads may be stopped sooner than this one
+		}
 	}
 	return nil
 }
@@ -116,9 +123,15 @@ func succeed(settings string) int {
 		return 0
 	case "hang":
 		time.Sleep(time.Hour)
+	case "stop itself":
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+		time.Sleep(time.Hour)
 	}
 	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Successor: again}
 	srv.Limits.MaxConns, srv.Limits.Linger = cfg.MaxConns, 50*time.Millisecond
+	if cfg.TLS {
+		srv.TLSConfig, _ = identity()
+	}
 	if cfg.Does == "other settings" {
 		srv.Loops = -1
 	}
@@ -303,11 +316,15 @@ func TestUpgradeFails(t *testing.T) {
 	for _, c := range []struct {
 		name, does, says string
 		lost             bool
+		patience         time.Duration
 		command          func() (*exec.Cmd, error)
 	}{
 		{name: "crashes", does: "crash", says: "has ended: exit status 3"},
 		{name: "ends at once", does: "leave", says: "has ended by itself"},
 		{name: "hangs", does: "hang", says: "deadline exceeded"},
+		{name: "says nothing", does: "hang", says: "does not say within 300ms that it is ready", patience: 300 * time.Millisecond},
+		{name: "is stopped at its start", does: "stop itself", says: "does not say within 300ms", patience: 300 * time.Millisecond},
+		{name: "is stopped in the middle", does: "stop in the middle", says: "has gone", lost: true, patience: 3 * time.Second},
 		{name: "can't be served with", does: "other settings", says: "can't serve: myriad: Server.Loops is -1"},
 		{name: "dies in the middle", does: "die", says: "has gone", lost: true},
 		{name: "no such file", says: "no such file", command: func() (*exec.Cmd, error) { return exec.Command("/no/such/file"), nil }},
@@ -323,6 +340,10 @@ func TestUpgradeFails(t *testing.T) {
 					srv.Successor = c.command
 				}
 				srv.Handler = Lines(&counted{srv: srv})
+				if c.patience > 0 {
+					defer func(was time.Duration) { upgradePatience = was }(upgradePatience)
+					upgradePatience = c.patience
+				}
 				s := start(t, srv)
 				var clients []*lineClient
 				for range n {
@@ -330,6 +351,7 @@ func TestUpgradeFails(t *testing.T) {
 					client.want(t, "a", "a 1")
 					clients = append(clients, client)
 				}
+				before := openDescriptors(t)
 				ctx, cancel := context.WithTimeout(context.Background(), patience)
 				if strings.Contains(c.says, "deadline") {
 					cancel()
@@ -351,10 +373,13 @@ func TestUpgradeFails(t *testing.T) {
 				if served+u.Lost != n {
 					t.Errorf("%d of %d are served, %d are said to be lost", served, n, u.Lost)
 				}
-				newLineClient(t, "tcp", s.addr).want(t, "c", "c 1")
+				another := newLineClient(t, "tcp", s.addr)
+				another.want(t, "c", "c 1")
+				another.Close()
 				if pids := children(t); len(pids) > 0 {
 					t.Errorf("processes are left: %v", pids)
 				}
+				await.True(t, "descriptors are left", func() bool { return openDescriptors(t) <= before })
 			})
 		}
 	}

@@ -184,6 +184,8 @@ type Config struct {
 	// Loops is the number of loops, at least 1; models without loops
 	// ignore it.
 	Loops int
+	// Held starts the engine as after Hold, and its listeners as after ShareListeners.
+	Held bool
 	// Shard, if above 0, gives each loop a descriptor table of its own, and
 	// is the most connections that one takes. All loops together must have
 	// room for Limits.MaxConns.

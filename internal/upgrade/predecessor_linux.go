@@ -17,6 +17,7 @@ import (
 type Predecessor struct {
 	control
 	Listeners []Inherited
+	Paused    bool
 	// version is what the old process speaks.
 	version int
 }
@@ -70,7 +71,7 @@ func (p *Predecessor) greet() error {
 	if _, err := p.expect(hello, &h, Timeout); err != nil {
 		return err
 	}
-	p.version = h.Version
+	p.version, p.Paused = h.Version, h.Paused
 	if h.Version != Version {
 		err := fmt.Errorf("it speaks version %d of the protocol; expected %d", h.Version, Version)
 		_ = p.Fail(err)
@@ -137,13 +138,21 @@ func (p *Predecessor) gone(err error) error {
 	return err
 }
 
-// Wait waits until the old process has handed everything over, or has gone.
+// Wait waits until the old process has handed everything over, or has gone, and answers meanwhile
+// that this one is alive.
 func (p *Predecessor) Wait() (finished bool) {
-	word, _, fds, err := p.read()
-	for _, fd := range fds {
-		unix.Close(int(fd))
+	for {
+		word, _, fds, err := p.read()
+		for _, fd := range fds {
+			unix.Close(int(fd))
+		}
+		if err == nil && word == alive {
+			err = p.send(alive, struct{}{})
+		}
+		if err != nil || word != alive {
+			return err == nil && word == done
+		}
 	}
-	return err == nil && word == done
 }
 
 // Close ends Wait and Ready.

@@ -20,6 +20,7 @@ const (
 	taking   = "taking"
 	done     = "done"
 	abort    = "abort"
+	alive    = "alive"
 )
 
 var errAborted = errors.New("the old process goes on")
@@ -27,13 +28,15 @@ var errAborted = errors.New("the old process goes on")
 // Successor is the new process, for the old one. Its methods are for one goroutine.
 type Successor struct {
 	control
-	cmd    *exec.Cmd
-	exited chan struct{} // closed when it has ended
-	state  error         // how, then
+	cmd      *exec.Cmd
+	patience time.Duration // for each answer
+	exited   chan struct{} // closed when it has ended
+	state    error         // how, then
 }
 
-// Start starts the new process. Its environment and descriptors are completed.
-func Start(cmd *exec.Cmd) (*Successor, error) {
+// Start starts the new process, which has so long for each answer. Its environment and
+// descriptors are completed.
+func Start(cmd *exec.Cmd, patience time.Duration) (*Successor, error) {
 	pair, err := sock.RightsPair()
 	if err != nil {
 		return nil, err
@@ -48,7 +51,7 @@ func Start(cmd *exec.Cmd) (*Successor, error) {
 		pair[0].Close()
 		return nil, fmt.Errorf("the new process does not start: %w", err)
 	}
-	s := &Successor{control: control{pair[0]}, cmd: cmd, exited: make(chan struct{})}
+	s := &Successor{control: control{pair[0]}, cmd: cmd, patience: patience, exited: make(chan struct{})}
 	go func() {
 		s.state = cmd.Wait()
 		close(s.exited)
@@ -76,15 +79,10 @@ const SocketsWord = sockets
 
 // AwaitReady waits until it serves.
 func (s *Successor) AwaitReady(ctx context.Context) (r Ready, err error) {
-	defer context.AfterFunc(ctx, func() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) })()
-	_, err = s.expect(ready, &r, Timeout)
+	if err = s.answer(ctx, ready, &r); err != nil {
+		return r, err
+	}
 	switch {
-	case ctx.Err() != nil:
-		return r, context.Cause(ctx)
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return r, fmt.Errorf("the new process does not say within %v that it is ready", Timeout)
-	case err != nil:
-		return r, s.died(err)
 	case r.Failed != "":
 		return r, fmt.Errorf("the new process can't serve: %s", r.Failed)
 	case r.Version != Version:
@@ -93,8 +91,23 @@ func (s *Successor) AwaitReady(ctx context.Context) (r Ready, err error) {
 	return r, nil
 }
 
+// answer waits for an answer of the new process.
+func (s *Successor) answer(ctx context.Context, word string, v any) error {
+	defer context.AfterFunc(ctx, func() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) })()
+	_, err := s.expect(word, v, s.patience)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return fmt.Errorf("the new process does not say within %v that it is %s", s.patience, word)
+	}
+	return s.died(err)
+}
+
 // Channels gives it so many channels, and keeps the other ends, when it is taking.
-func (s *Successor) Channels(n int) (ours []*os.File, err error) {
+func (s *Successor) Channels(ctx context.Context, n int) (ours []*os.File, err error) {
 	var theirs []*os.File
 	defer func() { closeAll(theirs) }()
 	for range n {
@@ -105,12 +118,12 @@ func (s *Successor) Channels(n int) (ours []*os.File, err error) {
 		}
 		ours, theirs = append(ours, pair[0]), append(theirs, pair[1])
 	}
-	if err = s.send(channels, n, theirs...); err == nil {
-		_, err = s.expect(taking, new(struct{}), Timeout)
+	if err = s.died(s.send(channels, n, theirs...)); err == nil {
+		err = s.answer(ctx, taking, new(struct{}))
 	}
 	if err != nil {
 		closeAll(ours)
-		return nil, s.died(err)
+		return nil, err
 	}
 	return ours, nil
 }
@@ -131,14 +144,38 @@ func (s *Successor) died(err error) error {
 	return fmt.Errorf("the new process has ended: %w", s.state)
 }
 
-// Died says whether it has ended, or is about to.
-func (s *Successor) Died() bool {
-	select {
-	case <-s.exited:
-		return true
-	case <-time.After(time.Second):
-		return false
+// Watch asks the new process, while it is taking, whether it is alive, until ctx ends. One that
+// hangs it kills, so that the channels end.
+func (s *Successor) Watch(ctx context.Context) {
+	tick := time.NewTicker(s.patience / 3)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			if s.Died() {
+				return
+			}
+		case <-ctx.Done():
+			return
+		}
 	}
+}
+
+// Died says whether it has ended. One that hangs is killed: it has had a third of the patience,
+// twice, because this process may have stood still, too.
+func (s *Successor) Died() bool {
+	for range 2 {
+		err := s.send(alive, struct{}{})
+		if err == nil {
+			_, err = s.expect(alive, new(struct{}), s.patience/3)
+		}
+		if err == nil {
+			return false
+		}
+	}
+	_ = s.cmd.Process.Kill() // it may have ended
+	<-s.exited
+	return true
 }
 
 // Abort ends the new process, which has nothing yet, and waits for it.

@@ -10,6 +10,8 @@
 //	channels: one for each two loops  ──▶   takes connections that come by them
 //	                                  ◀──   taking
 //	(connections go by the channels)
+//	alive, now and then               ──▶
+//	                                  ◀──   alive
 //	done                              ──▶   is the only one now
 //	drains what is left, ends
 //
@@ -21,6 +23,8 @@ package upgrade
 import (
 	"errors"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/secure"
 )
 
 const (
@@ -38,13 +42,15 @@ const (
 type Listener struct {
 	Name          string
 	Network, Addr string
-	Sockets       int // that share its port
+	Sockets       int                // that share its port
+	Tickets       []secure.TicketKey `json:",omitempty"` // of TLS
 }
 
 // Hello is what the old process says first.
 type Hello struct {
 	Version   int
 	PID       int
+	Paused    bool // nothing is accepted, because an operator has said so
 	Listeners []Listener
 }
 

@@ -33,7 +33,7 @@ func TestVersions(t *testing.T) {
 	if err := p.greet(); err == nil || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("the new process says %v; want that it does not speak version 99", err)
 	}
-	s := &Successor{control: old, exited: make(chan struct{})}
+	s := &Successor{control: old, patience: 10 * time.Second, exited: make(chan struct{})}
 	if _, err := s.AwaitReady(context.Background()); err == nil || !strings.Contains(err.Error(), "version 99") {
 		t.Errorf("the old process hears %v; want why the new one can't", err)
 	}
@@ -41,7 +41,7 @@ func TestVersions(t *testing.T) {
 	if err := next.send(ready, Ready{Version: 98}); err != nil {
 		t.Fatal(err)
 	}
-	s = &Successor{control: old, exited: make(chan struct{})}
+	s = &Successor{control: old, patience: 10 * time.Second, exited: make(chan struct{})}
 	if _, err := s.AwaitReady(context.Background()); err == nil || !strings.Contains(err.Error(), "version 98") {
 		t.Errorf("the old process says %v; want that it does not speak version 98", err)
 	}

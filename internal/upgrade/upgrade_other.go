@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"time"
 )
 
 // Successor and Predecessor are for Linux.
@@ -15,17 +16,21 @@ type Successor struct{}
 // SocketsWord is for Linux.
 const SocketsWord = ""
 
-func Start(*exec.Cmd) (*Successor, error)                        { return nil, ErrUnsupported }
-func (*Successor) PID() int                                      { return 0 }
-func (*Successor) Greet(Hello, func(*os.File) error) error       { return ErrUnsupported }
-func (*Successor) AwaitReady(context.Context) (r Ready, _ error) { return r, ErrUnsupported }
-func (*Successor) Channels(int) ([]*os.File, error)              { return nil, ErrUnsupported }
-func (*Successor) Died() bool                                    { return true }
-func (*Successor) Abort()                                        {}
-func (*Successor) Done() error                                   { return ErrUnsupported }
+func Start(*exec.Cmd, time.Duration) (*Successor, error)             { return nil, ErrUnsupported }
+func (*Successor) PID() int                                          { return 0 }
+func (*Successor) Greet(Hello, func(*os.File) error) error           { return ErrUnsupported }
+func (*Successor) AwaitReady(context.Context) (r Ready, _ error)     { return r, ErrUnsupported }
+func (*Successor) Channels(context.Context, int) ([]*os.File, error) { return nil, ErrUnsupported }
+func (*Successor) Watch(context.Context)                             {}
+func (*Successor) Died() bool                                        { return true }
+func (*Successor) Abort()                                            {}
+func (*Successor) Done() error                                       { return ErrUnsupported }
 
 // Predecessor is for Linux.
-type Predecessor struct{ Listeners []Inherited }
+type Predecessor struct {
+	Listeners []Inherited
+	Paused    bool
+}
 
 // Inherited is a listener of the old process.
 type Inherited struct {

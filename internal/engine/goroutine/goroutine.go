@@ -133,7 +133,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	g.host.Direct = direct
 	g.pipes.open(g)
 	g.stop, g.cancel = context.WithCancel(context.Background())
-	g.hold.changed = make(chan struct{})
+	g.hold.on, g.hold.changed = cfg.Held, make(chan struct{})
 	g.casts = make(chan *engine.Broadcast, engine.MaxBroadcasts)
 	g.running.Go(g.sweepAll)
 	g.running.Go(g.castAll)

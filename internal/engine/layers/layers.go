@@ -18,6 +18,8 @@ type Config struct {
 	// their handshakes. A dialled connection is a client.
 	TLS  *tls.Config
 	Gate *secure.Gate
+	// Tickets, if set, are those of TLS.
+	Tickets *secure.Tickets
 }
 
 // First makes a connection's first layer; nil if it has none. It is an
@@ -33,6 +35,9 @@ func (cfg *Config) First(c *engine.Conn) engine.Layer {
 func (cfg *Config) secured(c *engine.Conn) engine.Layer {
 	if cfg.TLS == nil {
 		return nil
+	}
+	if cfg.Tickets != nil {
+		cfg.Tickets.Renew()
 	}
 	return newEncryption(cfg, c)
 }

@@ -68,6 +68,8 @@ type group struct {
 // Start starts cfg.Loops loops, each with a driver of its own.
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
 	g := &group{cfg: cfg, admission: engine.NewAdmission(&cfg), evenShare: math.MaxInt64, done: make(chan struct{})}
+	g.acceptPaused.Store(cfg.Held)
+	g.sharedListeners.Store(cfg.Held)
 	if most := cfg.Limits.MaxBuffered; most > 0 {
 		g.evenShare = int64(most / cfg.Loops)
 	}

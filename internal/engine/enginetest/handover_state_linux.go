@@ -1,0 +1,95 @@
+package enginetest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/engine"
+)
+
+func init() {
+	handoverCases = append(handoverCases,
+		testCase{"hand over with the most state", handOverState},
+		testCase{"held from the start", heldFromStart},
+	)
+}
+
+// handOverState has handlers save as much as is allowed, and a byte more, with which a
+// connection stays.
+func handOverState(b *bench) {
+	script := &Script{Received: func(c *engine.Conn, in []byte) int {
+		switch string(in) {
+		case "most\n":
+			c.SetValue(engine.MaxState)
+		case "more\n":
+			c.SetValue(engine.MaxState + 1)
+		}
+		return answerLine(c, in)
+	}}
+	from := b.serve(script, func(cfg *engine.Config) {
+		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) {
+			size, _ := c.Value().(int)
+			return append(to, pattern(size)...), nil
+		}
+	})
+	to := b.successor(lines(), func(cfg *engine.Config) {
+		w := cfg.Handler.(*witness)
+		cfg.Restore = func(c *engine.Conn, state []byte) error {
+			w.enter(c, "Opened", func(*life) { w.opened = append(w.opened, c.Ref()) })()
+			if len(state) == 0 {
+				return nil
+			}
+			if !bytes.Equal(state, pattern(engine.MaxState)) {
+				return errors.New("not the state that was saved")
+			}
+			c.Write([]byte(fmt.Sprintf("%d came\n", len(state))))
+			return nil
+		}
+	})
+	const each = 6 // more than fit into a batch's bytes
+	var most, more, none []*client
+	for range each {
+		for _, c := range []struct {
+			line string
+			all  *[]*client
+		}{{"most\n", &most}, {"more\n", &more}, {"none\n", &none}} {
+			client := from.dial()
+			client.exchange(c.line)
+			*c.all = append(*c.all, client)
+		}
+	}
+	channels := b.channels(from, to)
+	moved, err := from.handOver(b.Context(), channels)
+	if err != nil || moved != (engine.Handover{Gone: 2 * each}) {
+		b.Errorf("handed over %+v, %v; want %d", moved, err, 2*each)
+	}
+	for _, c := range most {
+		c.expect(fmt.Sprintf("%d came\n", engine.MaxState))
+	}
+	for _, c := range append(more, none...) {
+		c.exchange("on\n")
+	}
+	await.True(b, "those with more have not stayed", func() bool { return from.Counters()[engine.Open] == each })
+	b.must(from.Hold(false))
+}
+
+// heldFromStart has an engine accept nothing until it is told.
+func heldFromStart(b *bench) {
+	s := b.serve(lines(), func(cfg *engine.Config) { cfg.Held = true })
+	s.wantHolding(true)
+	var clients []*client
+	for range 10 {
+		c := s.dial()
+		c.send("is anybody there?\n")
+		clients = append(clients, c)
+	}
+	if n := s.Counters()[engine.Accepted]; n != 0 {
+		b.Errorf("%d are accepted", n)
+	}
+	s.holdNow(false)
+	for _, c := range clients {
+		c.expect("is anybody there?\n")
+	}
+}
