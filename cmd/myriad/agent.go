@@ -16,8 +16,8 @@ import (
 	"github.com/myriad-go/myriad/load"
 )
 
-const agentExamples = `  MYRIAD_SECRET=… myriad load --agents 2 --agents-addr :4222 -c 1M 10.0.0.7:9000    # on one machine
-  MYRIAD_SECRET=… myriad agent --nats nats://10.0.0.1:4222 --allow 10.0.0.0/24        # on each of two`
+const agentExamples = `  MYRIAD_AGENTS_SECRET=… myriad load --agents 2 --agents-addr :4222 -c 1M 10.0.0.7:9000    # on one machine
+  MYRIAD_AGENTS_SECRET=… myriad agent --nats nats://10.0.0.1:4222 --allow 10.0.0.0/24        # on each of two`
 
 // agentCommand is the command agent.
 type agentCommand struct {
@@ -47,8 +47,8 @@ the run, tells the coordinator what came of it, and ends the agent; a second one
 	}
 	var g flagGroups
 	g.add("Coordinator", "", func(flags *pflag.FlagSet) {
-		flags.StringVar(&f.agent.URL, "nats", agents.DefaultURL, "meet the coordinator at the NATS server at this `URL`")
-		f.secret.add(flags)
+		flags.StringVar(&f.agent.URL, "nats", agents.DefaultURL, "meet the coordinator at the NATS server at this `URL`, several with commas between them, or @FILE with them")
+		f.secret.add(flags, "secret")
 		flags.BoolVar(&f.insecure, "insecure", false, "without a secret, take work of everybody who reaches the NATS server of another machine")
 		flags.StringVar(&f.agent.Name, "name", "", "be called this `NAME` (default: that of the machine)")
 		flags.BoolVar(&f.agent.Once, "once", false, "end after one run")
@@ -87,11 +87,11 @@ func (f *agentCommand) run(cmd *cobra.Command) (err error) {
 	if f.agent.Secret, err = f.secret.read(); err != nil {
 		return err
 	}
-	if err := checkNATS(f.agent.URL); err != nil {
+	if f.agent.URL, err = joinNATS(f.agent.URL); err != nil {
 		return err
 	}
 	if f.agent.Secret == "" && !f.insecure && !localNATS(f.agent.URL) {
-		return usagef("--nats is %q, and whoever reaches it could have this machine load what he likes; expected a secret (--secret-file or %s), or --insecure", f.agent.URL, secretVariable)
+		return usagef("--nats is %q, and whoever reaches it could have this machine load what he likes; expected a secret (--secret or %s), or --insecure", f.agent.URL, agentsVariable)
 	}
 	if f.agent.Keep != "" {
 		if at, err := os.Stat(f.agent.Keep); err != nil || !at.IsDir() {
@@ -114,21 +114,22 @@ func (f *agentCommand) run(cmd *cobra.Command) (err error) {
 	return f.agent.Serve(cmd.Context())
 }
 
-// checkNATS says what is wrong with the URL of a NATS server.
-func checkNATS(urls string) error {
-	for text := range strings.SplitSeq(urls, ",") {
-		u, err := url.Parse(strings.TrimSpace(text))
+// joinNATS reads the URLs of NATS servers, and joins them with commas.
+func joinNATS(text string) (string, error) {
+	urls, err := natsURLs(text)
+	for _, text := range urls {
+		u, err := url.Parse(text)
 		if err != nil || u.Host == "" || u.Scheme != "nats" && u.Scheme != "tls" && u.Scheme != "ws" && u.Scheme != "wss" {
-			return usagef("--nats is %q; expected a URL such as nats://HOST:4222, or tls:, several with commas between them", text)
+			return "", usagef("--nats is %q; expected URLs such as nats://host:4222, or of tls", text)
 		}
 	}
-	return nil
+	return strings.Join(urls, ","), err
 }
 
 // localNATS says whether all servers are of this machine, by their URLs.
 func localNATS(urls string) bool {
 	for text := range strings.SplitSeq(urls, ",") {
-		u, err := url.Parse(strings.TrimSpace(text))
+		u, err := url.Parse(text)
 		if err != nil || !local(net.JoinHostPort(u.Hostname(), "0")) {
 			return false
 		}

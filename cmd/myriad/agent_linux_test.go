@@ -137,7 +137,7 @@ func TestAgents(t *testing.T) {
 	const at, nats = "10.78.0.1:9000", "10.78.0.1:4222"
 	startProcess(t, n.in(n.hub, process(t, "serve", "--app", "lines", "--addr", at)))
 	secret := func(cmd *exec.Cmd, text string) *exec.Cmd {
-		cmd.Env = append(cmd.Env, secretVariable+"="+text)
+		cmd.Env = append(cmd.Env, agentsVariable+"="+text)
 		return cmd
 	}
 	dirs := []string{t.TempDir(), t.TempDir()}

@@ -43,15 +43,15 @@ func parseAgents(text string) (c agentCount, err error) {
 func (f *agentFlags) add(flags *pflag.FlagSet) {
 	flag(flags, &f.agents, parseAgents, "agents", "", "have `N` agents do it together, as \"myriad agent\" starts them on other machines; local:N starts N processes here")
 	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "have agents come to this `ADDRESS`, where a NATS server listens")
-	flags.StringVar(&f.options.URL, "nats", "", "meet the agents at the NATS server at this `URL` (default: one in this process)")
+	flags.StringVar(&f.options.URL, "nats", "", "meet the agents at the NATS server at this `URL`, several with commas between them, or @FILE with them (default: a server in this process)")
 	flag(flags, &f.options.Wait, quantity.Period, "agents-wait", "", "wait for the agents for this `TIME` at most (default 1m)")
-	f.secret.add(flags)
+	f.secret.add(flags, "agents-secret")
 }
 
 // check says how the flags were wrong. Without agents there are none.
 func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err error) {
 	if f.agents.n == 0 {
-		for _, name := range []string{"agents-addr", "nats", "agents-wait", "secret-file"} {
+		for _, name := range []string{"agents-addr", "nats", "agents-wait", "agents-secret"} {
 			if changed(name) {
 				return usagef("--%s is given without --agents; expected both", name)
 			}
@@ -59,7 +59,7 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 		return nil
 	}
 	if f.agents.local {
-		for _, name := range []string{"agents-addr", "nats", "secret-file"} {
+		for _, name := range []string{"agents-addr", "nats", "agents-secret"} {
 			if changed(name) {
 				return usagef("--%s is given with --agents local:%d, which are of this process alone; expected --agents %d", name, f.agents.n, f.agents.n)
 			}
@@ -74,7 +74,7 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 		}
 	}
 	if changed("nats") {
-		if err := checkNATS(f.options.URL); err != nil {
+		if f.options.URL, err = joinNATS(f.options.URL); err != nil {
 			return err
 		}
 	}
@@ -82,7 +82,7 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 		return err
 	}
 	if !f.agents.local && f.options.URL == "" && f.options.Secret == "" && !local(f.options.Listen) {
-		return usagef("--agents-addr is %q, and whoever reaches it could have agents load what he likes; expected a secret (--secret-file or %s), or an address of loopback", f.options.Listen, secretVariable)
+		return usagef("--agents-addr is %q, and whoever reaches it could have agents load what he likes; expected a secret (--agents-secret or %s), or an address of loopback", f.options.Listen, agentsVariable)
 	}
 	whole := *cfg
 	if f.agents.local {
@@ -135,7 +135,7 @@ func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 	}
 	for i := range f.agents.agents.n {
 		child := exec.CommandContext(ctx, executable, append(args, "--name", fmt.Sprintf("local-%d", i+1))...)
-		child.Env = append(os.Environ(), secretVariable+"="+secret)
+		child.Env = append(os.Environ(), agentsVariable+"="+secret)
 		child.Stderr = os.Stderr
 		if err := child.Start(); err != nil {
 			cancel()
@@ -150,31 +150,32 @@ func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 // localEnd is how long local agents may take to end.
 const localEnd = 10 * time.Second
 
-// secretVariable is the variable of the environment that can have a secret.
-const secretVariable = "MYRIAD_SECRET"
+// agentsVariable is the variable of the environment that can have the secret of agents.
+const agentsVariable = "MYRIAD_AGENTS_SECRET"
 
 // maxSecret is the most bytes of a secret.
 const maxSecret = 4096
 
 // secretFlag is where a secret is: not in a flag, as flags are seen in the list of processes.
-type secretFlag struct{ file string }
+type secretFlag struct{ name, file string }
 
-func (f *secretFlag) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.file, "secret-file", "", "read the secret that both sides have to know from this `FILE` (default: the variable "+secretVariable+", or none)")
+func (f *secretFlag) add(flags *pflag.FlagSet, name string) {
+	f.name = name
+	flags.StringVar(&f.file, name, "", "`FILE` with the secret that both sides have to know (default: "+agentsVariable+" in the environment, or none)")
 }
 
 // read reads the secret, "" for none.
 func (f *secretFlag) read() (string, error) {
 	if f.file == "" {
-		return os.Getenv(secretVariable), nil
+		return os.Getenv(agentsVariable), nil
 	}
 	text, err := os.ReadFile(f.file)
 	secret := strings.TrimSpace(string(text))
 	switch {
 	case err != nil:
-		return "", usagef("--secret-file: %w", err)
+		return "", usagef("--%s: %w", f.name, err)
 	case secret == "" || len(secret) > maxSecret:
-		return "", usagef("--secret-file is %s, with %d bytes; expected 1 to %d", f.file, len(secret), maxSecret)
+		return "", usagef("--%s is %s, with %d bytes; expected 1 to %d", f.name, f.file, len(secret), maxSecret)
 	}
 	return secret, nil
 }

@@ -417,20 +417,21 @@ load --agents 65 {t}                        = --agents is "65"; expected a numbe
 load --agents local: {t}                    = --agents is "local:"; expected
 load --agents-wait 1s {t}                   = --agents-wait is given without --agents; expected both
 load --nats nats://a {t}                    = --nats is given without --agents; expected both
-load --agents 2 --nats a:1 {t}              = --nats is "a:1"; expected a URL such as nats://HOST:4222
+load --agents 2 --nats a:1 {t}              = --nats is "a:1"; expected URLs such as nats://host:4222
+load --agents 2 --nats @{no} {t}            = --nats: open {no}: no such file
 load --agents 2 --agents-addr x {t}         = --agents-addr is "x"; expected HOST:PORT
 load --agents 2 --agents-addr :4222 {t}     = --agents-addr is ":4222", and whoever reaches it
 load --agents 2 --nats nats://a --agents-addr :1 {t} = --nats and --agents-addr are given; expected one of the two
 load --agents local:2 --nats nats://a {t}   = --nats is given with --agents local:2
-load --agents 2 --secret-file {no} {t}      = no such file
-load --agents 2 --secret-file /dev/null {t} = --secret-file is /dev/null, with 0 bytes; expected 1 to
+load --agents 2 --agents-secret {no} {t}    = --agents-secret: open {no}: no such file
+load --agents 2 --agents-secret /dev/null {t} = --agents-secret is /dev/null, with 0 bytes; expected 1 to
 load --agents 2 --rate @10ms {t}            = --rate is "@10ms,p99" for several generators; expected messages a second
 load --agents 2 --src 127.0.0.2 {t}         = --src is given for several generators; expected none
 load --agents 3 -c 2 {t}                    = --connections is 2; expected 3 or more, one for each generator
 hold --agents 3 -n 2 {t}                    = --connections is 2; expected 3 or more, one for each generator
 agent x                                     = unexpected argument "x"; expected myriad agent [flags]
-agent --nats 127.0.0.1                      = --nats is "127.0.0.1"; expected a URL
-agent --nats nats://10.0.0.1:4222           = expected a secret (--secret-file or MYRIAD_SECRET), or --insecure
+agent --nats 127.0.0.1                      = --nats is "127.0.0.1"; expected URLs
+agent --nats nats://10.0.0.1:4222           = expected a secret (--secret or MYRIAD_AGENTS_SECRET), or --insecure
 agent --allow here                          = --allow is "here"; expected an address, a network such as 10.0.0.0/8, or unix:PATH
 agent --src here                            = --src is "here"; expected an IP address of this machine
 agent --max-connections 0                   = --max-connections is "0"; expected
@@ -542,7 +543,7 @@ func TestFailures(t *testing.T) {
 func TestHelp(t *testing.T) {
 	for line, says := range map[string][]string{
 		"--help":          {"agent", "bench", "doctor", "offer", "park", "serve"},
-		"agent --help":    {"Examples:", "\nCoordinator:\n", "--nats URL", "--secret-file FILE", "\nWork:\n", "--allow ADDRESS"},
+		"agent --help":    {"Examples:", "\nCoordinator:\n", "--nats URL", "--secret FILE", "\nWork:\n", "--allow ADDRESS"},
 		"hub --help":      {"--max-message", "(default 1048576)", "--users", "--write-timeout", "(default 1m0s)"},
 		"serve --help":    {"Applications:\n  echo", "--model"},
 		"bench --help":    {"bench list", "--peers", "--subject"},
