@@ -139,6 +139,11 @@ type Config struct {
 	// Template is set, 2 to MaxMessage: printable characters and a "\n" at
 	// the end. Default 64.
 	Size int
+	// Ahead is how many bytes of the next message go out with each one, fewer than it has: so
+	// the server always holds a part of a message, which it has to complete. They do not count
+	// as sent before their message does. It takes messages that are no templates, and no
+	// WebSockets. Default 0.
+	Ahead int
 	// Seed is what everything random is made from: two runs with the same
 	// one send the same bytes on the same connections, and plan the same
 	// times. Default 0, which is a seed like others.

@@ -224,7 +224,7 @@ const (
 )
 
 func newPayload(cfg *Config) payload {
-	p := payload{seed: seedOf(cfg.Seed, seedPayload), filler: &ring{newBlock(cfg.Size-payloadHead, cfg.Seed)}}
+	p := payload{seed: seedOf(cfg.Seed, seedPayload), filler: &ring{text: newBlock(cfg.Size-payloadHead, cfg.Seed)}}
 	const plain = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz" // no JSON escapes them
 	for i, b := range p.filler.text.bytes {
 		p.filler.text.bytes[i] = plain[int(b)%len(plain)]
