@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/activation"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/upgrade"
@@ -138,6 +139,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		}
 		hello.Listeners = append(hello.Listeners, l)
 	}
+	hello.Activated, hello.Files = activation.Kept()
 	if err = next.Greet(hello, func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
 		return u, err
 	}

@@ -19,6 +19,8 @@ type Predecessor struct {
 	control
 	Listeners []Inherited
 	Paused    bool
+	names     []string   // of the service manager's sockets
+	activated []*os.File // they
 	// version is what the old process speaks.
 	version int
 }
@@ -102,7 +104,25 @@ func (p *Predecessor) greet() error {
 		at += l.Sockets
 		p.Listeners = append(p.Listeners, in)
 	}
+	if len(h.Activated) > len(files)-at {
+		return errors.New("it sends fewer of the service manager's sockets than it says")
+	}
+	p.names = h.Activated
+	for i := range p.names {
+		p.activated = append(p.activated, files[at+i])
+		files[at+i] = nil
+	}
 	return nil
+}
+
+// Activated gives the sockets that the service manager had passed to the old process, with their
+// names; none where there is no old process. They are the caller's, who calls it once.
+func Activated() (names []string, files []*os.File, err error) {
+	p, err := predecessor()
+	if p == nil {
+		return nil, nil, err
+	}
+	return p.names, p.activated, nil
 }
 
 // Starting waits for started. It fails where the old process says meanwhile that it goes on.

@@ -71,7 +71,7 @@ func (s *Successor) Greet(h Hello, send func(control *os.File) error) error {
 	if err := send(s.file); err != nil {
 		return s.died(err)
 	}
-	return s.died(s.send(sockets, struct{}{}))
+	return s.died(s.send(sockets, struct{}{}, h.Files...))
 }
 
 // SocketsWord is the message by which an engine sends descriptors of listeners, in parts.

@@ -22,6 +22,7 @@ package upgrade
 
 import (
 	"errors"
+	"os"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/secure"
@@ -54,6 +55,10 @@ type Hello struct {
 	PID       int
 	Paused    bool // nothing is accepted, because an operator has said so
 	Listeners []Listener
+	// Activated are the names of the service manager's sockets, whose descriptors are behind
+	// those of the listeners.
+	Activated []string   `json:",omitempty"`
+	Files     []*os.File `json:"-"`
 }
 
 // Ready is what the new process says when it serves.

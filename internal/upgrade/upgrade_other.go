@@ -48,3 +48,4 @@ func (*Predecessor) Wait() bool                                       { return f
 func (*Predecessor) Close()                                           {}
 func Aborted(error) bool                                              { return false }
 func (*Predecessor) Starting(<-chan struct{}) error                   { return ErrUnsupported }
+func Activated() ([]string, []*os.File, error)                        { return nil, nil, nil }
