@@ -17,21 +17,6 @@ import (
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
-// Migrator is a Handler, or MessageHandler, that can write down what it knows of a connection,
-// so that another process can go on with it: see Server.Upgrade. Without it the connections
-// that have a Value stay in the old process.
-type Migrator interface {
-	// Save appends to to what Restore needs, of at most 1 MiB, and returns that. An error has
-	// the connection stay in the old process, which drains it. Then comes Closed, with
-	// ErrHandedOver, or the connection goes on here, if the new process fails.
-	Save(c *Conn, to []byte) (state []byte, err error)
-	// Restore is the first call for a connection that has come from another process, instead
-	// of Opened: it sets the Value, and enters c.Ref() wherever Opened does. state is valid
-	// during the call; the handler gives it a version if what Save writes changes. An error
-	// closes the connection, with that reason. What is written is sent.
-	Restore(c *Conn, state []byte) error
-}
-
 // ErrUpgrading answers Server.Upgrade while another one is under way.
 var ErrUpgrading = errors.New("myriad: an upgrade is under way already")
 
@@ -66,8 +51,8 @@ func (u Upgraded) String() string {
 // service manager has been told MAINPID then, and Notify tells it nothing more.
 //
 // These stay: those with TLS, whose sessions can't be written down; those with a handler of
-// their own (SetHandler, Adopt, Blocking, and those of package web that have become WebSockets
-// or streams); relays; those whose peer has ended; those with a Value where the handler is no
+// their own (SetHandler, Adopt, Blocking, hijacked ones of package web) that no HandlerMigrator
+// saves; relays; those whose peer has ended; those with a Value where the handler is no
 // Migrator. Those that are busy (in a handler on a worker, with a file to send, retained) have
 // until ctx ends. A closed connection's Closed gets ErrHandedOver if it has moved.
 //
@@ -300,12 +285,4 @@ type migration struct {
 	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
 	tickets     map[*Listener]*secure.Tickets
-}
-
-// addMigration tells the engine how to save and restore what the handler knows.
-func (s *Server) addMigration(cfg *engine.Config) {
-	if h, ok := extension[Migrator](s.Handler); ok {
-		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) { return h.Save((*Conn)(c), to) }
-		cfg.Restore = func(c *engine.Conn, state []byte) error { return h.Restore((*Conn)(c), state) }
-	}
 }

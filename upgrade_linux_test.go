@@ -57,6 +57,9 @@ func (h *counted) Message(c *Conn, line []byte) {
 		fmt.Fprintln(c, os.Getpid())
 	case "stop":
 		go h.srv.Close()
+	case "own":
+		_ = c.SetHandler(Lines(owning{h})) // from the next call on
+		fmt.Fprintln(c, "is")
 	case "upgrade":
 		c.SetValue(n)
 		ref := c.Ref()

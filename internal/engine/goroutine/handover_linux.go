@@ -196,7 +196,7 @@ func (h *handover) give(c *conn) bool {
 	r, err := c.Pack()
 	if err != nil {
 		h.credit <- o
-		if !errors.Is(err, engine.ErrNotNow) {
+		if !errors.Is(err, engine.ErrNotNow) && !errors.Is(err, engine.ErrSaveLater) {
 			h.staysFor(c)
 		}
 		return false

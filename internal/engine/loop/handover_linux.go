@@ -337,6 +337,11 @@ func (h *handover) pack(o *outlet) {
 			h.conns = append(h.conns, c)
 		case errors.Is(err, engine.ErrNotNow):
 			again = append(again, ref)
+		case c.Aborted(): // its Save has panicked
+			h.loop.driver.Settle(c)
+		case errors.Is(err, engine.ErrSaveLater):
+			h.stay(ref, false)
+			h.later = true
 		default:
 			h.stay(ref, true)
 		}
