@@ -139,10 +139,11 @@ func TestUpgradeServe(t *testing.T) {
 		if err != nil {
 			break
 		}
-		heard = append(heard, string(b[:n]))
+		said, _, _ := strings.Cut(string(b[:n]), "\nMONOTONIC_USEC=")
+		heard = append(heard, said)
 	}
 	// The new process says that it is ready when it serves, which may be after the hand-over.
-	want := []string{fmt.Sprintf("MAINPID=%d", next.Pid), "READY=1", "READY=1", "STOPPING=1"}
+	want := []string{fmt.Sprintf("MAINPID=%d\nREADY=1", next.Pid), "READY=1", "READY=1", "RELOADING=1", "STOPPING=1"}
 	if len(heard) == 0 || heard[len(heard)-1] != "STOPPING=1" {
 		t.Errorf("the manager has heard %q, want STOPPING=1 in the end", heard)
 	}
@@ -289,6 +290,7 @@ func TestUpgradeActivated(t *testing.T) {
 				exchange(t, c, " a line\nhalf", "half a line\n")
 				exchange(t, connect(), "another\n", "another\n")
 			}
+			c.Close()
 			s.endNext(t, next)
 			if network == "unix" {
 				if _, err := os.Lstat(addr); err != nil {
@@ -296,6 +298,51 @@ func TestUpgradeActivated(t *testing.T) {
 				}
 			}
 			l.Close()
+		})
+	}
+}
+
+// A server stays as process 1, or where it is told to, while others serve: through two upgrades it
+// passes signals on, and it ends as the last one does.
+func TestUpgradeStays(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		init bool
+		kill bool
+		code int
+	}{{"process 1", true, false, 0}, {"told to", false, false, 0}, {"killed", false, true, 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			args := []string{"serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", ownAddress()}
+			if !c.init {
+				args = append(args, "--stay")
+			}
+			cmd := process(t, args...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			if c.init {
+				cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+				if os.Getuid() != 0 {
+					t.Skip("a namespace of processes is root's")
+				}
+			}
+			s := startProcess(t, cmd)
+			t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+			conn := halfMessage(t, s.addr)
+			exchange(t, conn, " a\nhalf", "half a\n")
+			var next *os.Process
+			for n := range 3 {
+				must(t, s.Process.Signal(syscall.SIGUSR2))
+				next = s.awaitUpgrade(t, n+1)
+				exchange(t, conn, " a line\nhalf", "half a line\n")
+			}
+			conn.Close()
+			if c.kill {
+				must(t, next.Kill())
+			} else {
+				must(t, s.Process.Signal(syscall.SIGTERM))
+			}
+			if code := s.stop(); code != c.code || c.kill && !strings.Contains(s.stderr.String(), "has ended: signal: killed") {
+				t.Errorf("it has ended with %d, want %d; stderr: %s", code, c.code, s.stderr)
+			}
 		})
 	}
 }

@@ -57,3 +57,10 @@ func isStream(domain, kind, protocol int) bool {
 	}
 	return kind == unix.SOCK_STREAM && domain == unix.AF_UNIX
 }
+
+// monotonic is when the manager is told.
+func monotonic() string {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // which does not fail
+	return fmt.Sprintf("\nMONOTONIC_USEC=%d", now.Nano()/1000)
+}

@@ -112,6 +112,10 @@ func (p *Predecessor) greet() error {
 		p.activated = append(p.activated, files[at+i])
 		files[at+i] = nil
 	}
+	if at += len(p.names); h.Kept && at < len(files) {
+		own.Store(&line{write: files[at]})
+		files[at] = nil
+	}
 	return nil
 }
 
@@ -170,6 +174,7 @@ func (p *Predecessor) Ready(loops int, takeOver func(channels []*os.File) error)
 	if err := takeOver(files); err != nil {
 		return err
 	}
+	Serves()
 	return p.gone(p.send(taking, struct{}{}))
 }
 
@@ -186,6 +191,7 @@ func Aborted(err error) bool { return errors.Is(err, errAborted) }
 // gone makes no error of the end of the old process: this one goes on with what it has.
 func (p *Predecessor) gone(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+		Serves()
 		return nil
 	}
 	return err

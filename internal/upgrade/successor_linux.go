@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/sock"
@@ -65,6 +66,9 @@ func (s *Successor) PID() int { return s.cmd.Process.Pid }
 // Greet says hello, with listeners, which send sends.
 func (s *Successor) Greet(h Hello, send func(control *os.File) error) error {
 	h.Version = Version
+	if l := own.Load(); l != nil {
+		h.Kept, h.Files = true, append(slices.Clip(h.Files), l.write)
+	}
 	if err := s.send(hello, h); err != nil {
 		return s.died(err)
 	}

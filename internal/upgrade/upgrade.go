@@ -59,6 +59,8 @@ type Hello struct {
 	// those of the listeners.
 	Activated []string   `json:",omitempty"`
 	Files     []*os.File `json:"-"`
+	// Kept says that the last descriptor tells the first process who serves.
+	Kept bool `json:",omitempty"`
 }
 
 // Ready is what the new process says when it serves.

@@ -32,6 +32,9 @@ type Predecessor struct {
 	Paused    bool
 }
 
+// Keeper is for Linux.
+type Keeper struct{}
+
 // Link is for Linux.
 type Link struct{}
 
@@ -49,3 +52,7 @@ func (*Predecessor) Close()                                           {}
 func Aborted(error) bool                                              { return false }
 func (*Predecessor) Starting(<-chan struct{}) error                   { return ErrUnsupported }
 func Activated() ([]string, []*os.File, error)                        { return nil, nil, nil }
+func (*Successor) Keep() *Keeper                                      { return nil }
+func (*Keeper) Wait() error                                           { return nil }
+func Stays() error                                                    { return nil }
+func Serves()                                                         {}
