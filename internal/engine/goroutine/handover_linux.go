@@ -292,6 +292,7 @@ func (g *group) takeAll(f *os.File) error {
 		return err
 	}
 	p, credit, came := make([]byte, sock.MaxRightsMessage), 0, 0
+	var joined sync.WaitGroup
 	defer func() { g.promised.Add(int64(-credit)) }()
 	for {
 		more := g.reserve(engine.ChannelCredit - credit)
@@ -331,8 +332,10 @@ func (g *group) takeAll(f *os.File) error {
 				return err
 			}
 			g.promised.Add(-1)
-			g.join(fd, &r)
+			joined.Add(1)
+			g.join(fd, &r, joined.Done)
 		}
+		joined.Wait() // who is told that they have come may send to them
 		credit, came = credit-len(fds), len(fds)
 	}
 }
@@ -348,8 +351,9 @@ func (g *group) reserve(n int) int {
 	}
 }
 
-// join goes on with one connection.
-func (g *group) join(fd int32, r *engine.Record) {
+// join goes on with one connection, on its goroutine, and calls done when its handler has heard of
+// it, or never will.
+func (g *group) join(fd int32, r *engine.Record, done func()) {
 	if r.Listener >= len(g.host.Entrances) {
 		r.Listener = g.host.Adopted()
 	}
@@ -358,14 +362,21 @@ func (g *group) join(fd int32, r *engine.Record) {
 	nc, err := net.FileConn(f)
 	if err != nil {
 		g.counters.Add(engine.AcceptErrors, 1)
+		done()
 		return
 	}
 	if err := g.host.AdmitMoved(r); err != nil {
 		turnAway(nc, g.host.Answer(r.Peer, err))
+		done()
 		return
 	}
-	if !g.serve(nc, r.Listener, nil, func(c *conn) { c.Join(r) }) {
+	open := func(c *conn) {
+		defer done()
+		c.Join(r)
+	}
+	if !g.serve(nc, r.Listener, nil, open) {
 		g.host.DisownMoved(r)
 		g.leave()
+		done()
 	}
 }
