@@ -51,6 +51,11 @@ type Upgraded struct {
 	Took time.Duration
 }
 
+// String says it in a sentence.
+func (u Upgraded) String() string {
+	return fmt.Sprintf("process %d has taken over with %d connections in %v; %d are lost", u.PID, u.Moved, u.Took.Round(time.Millisecond), u.Lost)
+}
+
 // Upgrade has a new process take this one's place, without a connection being lost: it starts
 // the new binary (Server.Successor), waits until that serves with these listeners, and hands it
 // the connections, with the input that has come and was not used, the output that is not sent,

@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"net/url"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,7 +32,8 @@ import (
 //
 // Orders are carried out on the goroutine of their request, those to close connections
 // one at a time, because what they did is shown by a count. That of a drain gets its
-// answer first, and is then held until the drain is over.
+// answer first, and is then held until the drain is over. That of an upgrade takes its
+// connection from the server of the page, which ends meanwhile, and answers there.
 
 // Controller is a Source that can be controlled: a *myriad.Server.
 type Controller interface {
@@ -74,6 +76,7 @@ func checkControl(cfg *Config) error {
 // control carries out orders.
 type control struct {
 	server  Controller
+	upgrade func(done func(myriad.Upgraded, error))
 	token   [sha256.Size]byte
 	log     *slog.Logger
 	refused *refusals
@@ -86,7 +89,7 @@ type control struct {
 }
 
 func newControl(cfg *Config, refused *refusals) *control {
-	return &control{server: cfg.Source.(Controller), token: sha256.Sum256([]byte(cfg.Token)), log: cfg.Log, refused: refused}
+	return &control{server: cfg.Source.(Controller), upgrade: cfg.Upgrade, token: sha256.Sum256([]byte(cfg.Token)), log: cfg.Log, refused: refused}
 }
 
 // add adds the orders.
@@ -98,6 +101,9 @@ func (c *control) add(to routes) {
 		"close":  c.close,
 	} {
 		to["POST /control/"+path] = func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, do) }
+	}
+	if c.upgrade != nil {
+		to["POST /control/upgrade"] = func(w http.ResponseWriter, r *http.Request) { c.serve(w, r, c.startUpgrade) }
 	}
 }
 
@@ -205,18 +211,51 @@ func (c *control) drain(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
+// startUpgrade has the server upgraded, and what has come of it answered.
+func (c *control) startUpgrade(w http.ResponseWriter, r *http.Request) error {
+	header := w.Header().Clone()
+	nc, _, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return fmt.Errorf("an upgrade can't be answered by %s; expected HTTP/1.1: %w", r.Proto, err)
+	}
+	c.log.Warn("admin: an upgrade is ordered", "from", r.RemoteAddr)
+	c.upgrade(func(u myriad.Upgraded, err error) {
+		defer nc.Close()
+		status, text := http.StatusOK, u.String()
+		if err != nil {
+			status, text = http.StatusConflict, err.Error()
+			c.log.Warn("admin: an order has failed", "order", r.URL.Path, "from", r.RemoteAddr, "error", err)
+		}
+		header.Set("Content-Type", "text/plain; charset=utf-8")
+		answer := http.Response{
+			StatusCode: status, ProtoMajor: 1, ProtoMinor: 1, Header: header, Close: true,
+			ContentLength: int64(len(text) + 1), Body: io.NopCloser(strings.NewReader(text + "\n")),
+		}
+		_ = nc.SetDeadline(time.Now().Add(endTime)) // an error shows in the write
+		_ = answer.Write(nc)                        // the peer may have gone
+	})
+	return nil
+}
+
 // controlSection has the buttons.
-func controlSection(s myriad.Stats) page.Section {
+func controlSection(s myriad.Stats, upgrades bool) page.Section {
 	accepting := page.Action{Label: "Pause accepting", URL: "control/pause", Token: true}
 	if s.AcceptingPaused {
 		accepting = page.Action{Label: "Resume accepting", URL: "control/resume", Token: true}
 	}
+	actions := []page.Action{accepting}
+	if upgrades {
+		actions = append(actions, page.Action{
+			Label: "Upgrade", URL: "control/upgrade", Token: true, Slow: true,
+			Confirm: fmt.Sprintf("Start the program anew, as it is on disk by now, and hand it %s connections? If it does not start, this process goes on.", format.Count(s.Open)),
+		})
+	}
 	return page.Section{
 		ID: "control", Title: "Control", Lead: "Orders need the token, which is asked for once. While accepting is paused, who connects waits.",
-		Parts: []page.Part{{Actions: []page.Action{accepting, {
+		Parts: []page.Part{{Actions: append(actions, page.Action{
 			Label: "Drain", URL: "control/drain", Token: true,
 			Confirm: fmt.Sprintf("Drain the server? It accepts nothing more, lets %s connections finish what they have at hand, closes them, and ends. This can't be taken back.", format.Count(s.Open)),
-		}}}},
+		})}},
 	}
 }
 

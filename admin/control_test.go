@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -271,6 +272,51 @@ func TestDrainAnswers(t *testing.T) {
 	s.Close() // waits for the first
 	if o.heard() != "drain" || !strings.Contains(log.String(), "cut short") {
 		t.Errorf("the server was told %s, and this was logged: %s", o.heard(), log.String())
+	}
+}
+
+// An upgrade is answered though the server of the page ends meanwhile; where nobody can be
+// answered in this way none is made.
+func TestUpgradeAnswers(t *testing.T) {
+	var s *httptest.Server
+	results := map[string]error{"process 7 has taken over with 3 connections in 20ms; 1 are lost": nil, "no start": errors.New("no start")}
+	for text, err := range results {
+		var upgrading sync.WaitGroup
+		s = httptest.NewUnstartedServer(Handler(Config{Source: newObedient(), Token: testToken, Log: slog.New(slog.DiscardHandler),
+			Upgrade: func(done func(myriad.Upgraded, error)) {
+				upgrading.Go(func() {
+					_ = s.Listener.Close()
+					_ = s.Config.Shutdown(t.Context())
+					_ = s.Config.Close()
+					done(myriad.Upgraded{PID: 7, Moved: 3, Lost: 1, Took: 20 * time.Millisecond}, err)
+				})
+			}}))
+		s.Start()
+		r := order(s.URL + "/control/upgrade")
+		r.RequestURI = ""
+		answer, e := s.Client().Do(r)
+		if e != nil {
+			t.Fatal(e)
+		}
+		said, e := io.ReadAll(answer.Body)
+		if want := map[bool]int{true: 200, false: 409}[err == nil]; e != nil || answer.StatusCode != want || string(said) != text+"\n" || answer.Header.Get("X-Content-Type-Options") != "nosniff" {
+			t.Errorf("%d, %v, %q, %v; want %d and %q", answer.StatusCode, answer.Header, said, e, want, text)
+		}
+		answer.Body.Close()
+		upgrading.Wait()
+		s.Close()
+	}
+	h := Handler(Config{Source: newObedient(), Token: testToken, Log: slog.New(slog.DiscardHandler), Upgrade: func(func(myriad.Upgraded, error)) { t.Error("an upgrade without an answer") }})
+	if w := send(h, order("/control/upgrade")); w.Code != 409 || !strings.Contains(w.Body.String(), "expected HTTP/1.1") {
+		t.Errorf("%d, %q; want 409", w.Code, w.Body)
+	}
+	expect(t, h, "GET", "/", 200, `data-post="control/upgrade"`)
+	h = Handler(Config{Source: newObedient(), Token: testToken})
+	if w := send(h, order("/control/upgrade")); w.Code != 404 {
+		t.Errorf("without Config.Upgrade: %d, want 404", w.Code)
+	}
+	if w := ask(h, "GET", "/"); strings.Contains(w.Body.String(), "control/upgrade") {
+		t.Error("without Config.Upgrade there is a button")
 	}
 }
 

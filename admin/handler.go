@@ -35,10 +35,16 @@ type Config struct {
 	// metrics.NewServerCollector of Source and metrics.RegisterProcess.
 	Gatherer prometheus.Gatherer
 	// Token, if set, lets who knows it pause accepting, close connections, and
-	// drain the server, from the page or by a POST, see Handler: it is a secret
+	// drain the server, or upgrade it, with Upgrade, from the page or by a POST, see Handler: it is a secret
 	// of MinToken bytes or more, and Source must be a Controller. The default is
 	// that nobody can.
 	Token string
+	// Upgrade, if set with Token, has the server upgraded at an order from the page, as by
+	// Server.Upgrade. It returns at once, and calls done when that is over, once, on any
+	// goroutine; done sends the answer, within 5 s. It may end the server of the page
+	// meanwhile, so that the new process can have its address: the connection of the order is
+	// none of that server's any more. The default is that the page can't.
+	Upgrade func(done func(myriad.Upgraded, error))
 	// Flight is dumped at /debug/flight, which is not found without it.
 	Flight *Flight
 	// Pages are what the application shows beside, with a link to each on the page.
@@ -82,6 +88,8 @@ const scrapes = 8
 //	/control/resume           accept again
 //	/control/drain            drain, as Server.Drain; the answer does not wait for the end
 //	/control/close?remote=    close the connections from an address and port, as Server.CloseConns
+//	/control/upgrade          have a new process take over, with Config.Upgrade; the answer, which
+//	                          needs HTTP/1.1, says what has come of it
 //
 // What another site has a browser ask for, by a link, too, gets 403 but at /healthz:
 // requests with a Sec-Fetch-Site that is neither same-origin nor none or, without
@@ -106,7 +114,7 @@ func newHandler(cfg Config) (http.Handler, *live) {
 	if err := check(&cfg); err != nil {
 		panic(err.Error())
 	}
-	known := &live{source: cfg.Source, buttons: cfg.Token != "", links: slices.Clone(links)}
+	known := &live{source: cfg.Source, buttons: cfg.Token != "", upgrades: cfg.Upgrade != nil, links: slices.Clone(links)}
 	if cfg.Gatherer == nil {
 		cfg.Gatherer = registry(cfg.Source)
 	}

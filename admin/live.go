@@ -36,9 +36,10 @@ const (
 
 // live is what is known of a server.
 type live struct {
-	source  Source
-	buttons bool // the page has them
-	links   []page.Link
+	source   Source
+	buttons  bool // the page has them
+	upgrades bool
+	links    []page.Link
 
 	mu      sync.Mutex
 	began   time.Time // the first look

@@ -37,7 +37,7 @@ func (l *live) show(now time.Time) *page.Page {
 	}
 	made.Lead, made.Tone = status(stats)
 	if l.buttons {
-		made.Sections = append(made.Sections, controlSection(stats))
+		made.Sections = append(made.Sections, controlSection(stats, l.upgrades))
 	}
 	made.Sections = append(made.Sections,
 		l.chartSection(now), l.talkerSection(), l.wallSection(), l.figureSection(stats, p), l.linkSection())

@@ -41,6 +41,7 @@ func startLive(t *testing.T, args ...string) liveServer {
 	}
 	cmd := exec.Command(program, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		"--admin-control", "--admin-token-file", secret}, args...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with the processes of upgrades
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -49,8 +50,8 @@ func startLive(t *testing.T, args ...string) liveServer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM)
-		cmd.Process.Signal(syscall.SIGTERM)
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
 		cmd.Wait()
 	})
 	var s liveServer
@@ -67,6 +68,31 @@ func startLive(t *testing.T, args ...string) liveServer {
 		}
 	}
 	return s
+}
+
+// TestUpgradeFromPage has the operator upgrade the server: the page says what has come of it, and
+// follows the new process.
+func TestUpgradeFromPage(t *testing.T) {
+	l, err := net.Listen("tcp", fmt.Sprintf("127.9.%d.%d:0", os.Getpid()>>8&255, os.Getpid()&255)) // nobody else's
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	s := startLive(t, "--admin", l.Addr().String())
+	const n = 5
+	s.talk(t, n)
+	p := open(t, s.admin)
+	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
+	eval[bool](p, "window.confirm = () => true; true")
+	p.do(chromedp.Click(`button[data-post="control/upgrade"]`))
+	p.do(chromedp.WaitVisible("dialog input"))
+	p.do(chromedp.SendKeys("dialog input", liveToken+"\r"))
+	p.until(fmt.Sprintf(`document.getElementById("_said").textContent.match(/^process \d+ has taken over with %d connections in .*; 0 are lost$/) !== null`, n))
+	p.until(`document.getElementById("_state").textContent.startsWith("live")`)
+	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
+	if stats := s.stats(t); stats.TakenOver != n {
+		t.Errorf("the process at the page's address has taken over %d connections, want %d", stats.TakenOver, n)
+	}
 }
 
 // talk has a number of connections send a line every few milliseconds, until the test
@@ -111,8 +137,8 @@ func fact(name string) string {
 
 // stats asks the server itself.
 func (s liveServer) stats(t *testing.T) (stats struct {
-	Open, Accepted, Messages int64
-	AcceptingPaused          bool
+	Open, Accepted, Messages, TakenOver int64
+	AcceptingPaused                     bool
 }) {
 	t.Helper()
 	answer, err := http.Get(s.admin + "stats")

@@ -146,7 +146,7 @@ func (t *turn) posted() {
 	}
 }
 
-func (t *turn) channels(of *table) {
+func (t *turn) channels(k kind) {
 	if len(t.args) > 3 {
 		t.error("ERR unknown subcommand or wrong number of arguments for '" + shown(t.args[1]) + "'. Try PUBSUB HELP.")
 		return
@@ -156,18 +156,23 @@ func (t *turn) channels(of *table) {
 		pattern = string(t.args[2])
 	}
 	most := t.unsent / 4
-	if of.n.Load() > maxTopicsAtOnce {
-		t.later(func(_ context.Context, r *replies) error { r.listOf(of, pattern, most); return nil })
+	of := t.h.tableOf(k)
+	if h := t.h; h.Cluster != nil || of.n.Load() > maxTopicsAtOnce {
+		t.later(func(ctx context.Context, r *replies) error {
+			r.listOf(of, pattern, most, h.othersNames(ctx, k, pattern, most))
+			return nil
+		})
 	} else {
-		t.listOf(of, pattern, most)
+		t.listOf(of, pattern, most, nil)
 	}
 }
 
 // maxTopicsAtOnce is the most topics that are looked at on an event loop.
 const maxTopicsAtOnce = 1000
 
-// listOf is the topics that match a pattern, as far as they are not larger than most bytes.
-func (r *replies) listOf(of *table, pattern string, most int) {
+// listOf is the topics that match a pattern, and others, as far as they are not larger than most
+// bytes.
+func (r *replies) listOf(of *table, pattern string, most int, others []string) {
 	var found []string
 	size, all := 0, pattern == "*"
 	of.each(func(name string, _ int) bool {
@@ -181,13 +186,34 @@ func (r *replies) listOf(of *table, pattern string, most int) {
 		r.error(fmt.Sprintf("ERR the answer would have more than %d bytes; ask with a pattern that fewer topics match", most))
 		return
 	}
+	if len(others) > 0 {
+		found = append(found, others...)
+		slices.Sort(found)
+		found = slices.Compact(found)
+	}
 	r.array(len(found))
 	for _, name := range found {
 		r.bulk(name)
 	}
 }
 
-func (t *turn) numsub(of *table) {
+func (t *turn) numsub(k kind) {
+	if h := t.h; h.Cluster != nil {
+		names := make([]string, 0, len(t.args)-2)
+		for _, name := range t.args[2:] {
+			names = append(names, string(name))
+		}
+		t.later(func(ctx context.Context, r *replies) error {
+			r.array(2 * len(names))
+			for i, n := range h.allSubscribers(ctx, k, names) {
+				r.bulk(names[i])
+				r.integer(n)
+			}
+			return nil
+		})
+		return
+	}
+	of := t.h.tableOf(k)
 	t.array(2 * (len(t.args) - 2))
 	for _, name := range t.args[2:] {
 		t.bulkBytes(name)

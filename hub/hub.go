@@ -33,6 +33,8 @@ type Hub struct {
 	// Origins are sites whose pages may use the hub from a browser, such as
 	// "https://example.com", beside the pages that it serves itself.
 	Origins []string
+	// Cluster joins the hub with others. The default is nil: it is alone.
+	Cluster Cluster
 
 	topics, patterns, shards table
 	index                    patternIndex // of patterns
@@ -66,7 +68,7 @@ var (
 )
 
 // Publish sends a message to all subscribers of a topic, and of patterns that match it. It
-// says to how many it is on its way. It does not wait for them. Messages that one goroutine
+// says to how many it is on its way, of this hub: not of others in a cluster. It does not wait for them. Messages that one goroutine
 // publishes to a topic arrive in the order of its calls.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.publishKind(topicKind, name, message)
@@ -79,24 +81,31 @@ func (h *Hub) publishKind(k kind, name string, message []byte) (receivers int, e
 	if most := h.Limits.maxMessage(); len(message) > most {
 		return 0, h.refuse(fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongMessage, len(message), most))
 	}
-	var sent, full int
-	if k == shardKind {
-		if t := h.shards.find(name); t != nil {
-			sent, full = t.send(name, message)
-		}
-	} else {
-		sent, full = h.send(name, message)
-		if h.patterns.n.Load() > 0 {
-			h.index.match(name, func(p *topic) {
-				n, no := p.send(name, message)
-				sent, full = sent+n, full+no
-			})
+	if h.Cluster != nil {
+		if err := h.Cluster.Publish(k, name, message); err != nil {
+			return 0, h.refuse(fmt.Errorf("%w: %w", errLongMessage, err))
 		}
 	}
 	h.published.Add(1)
-	h.delivered.Add(int64(sent))
-	h.dropped.Add(int64(full))
-	return sent, nil
+	return h.Deliver(k, name, message), nil
+}
+
+// sendKind sends a message to the subscribers of its topic, and of patterns that match it.
+func (h *Hub) sendKind(k kind, name string, message []byte) (sent, full int) {
+	if k == shardKind {
+		if t := h.shards.find(name); t != nil {
+			return t.send(name, message)
+		}
+		return 0, 0
+	}
+	sent, full = h.send(name, message)
+	if h.patterns.n.Load() > 0 {
+		h.index.match(name, func(p *topic) {
+			n, no := p.send(name, message)
+			sent, full = sent+n, full+no
+		})
+	}
+	return sent, full
 }
 
 // send sends a message to the subscribers of its topic.
@@ -200,7 +209,11 @@ func (h *Hub) join(c *client, k kind, name string) (*topic, error) {
 	if most := h.Limits.maxSubscriptions(); c.count() >= most {
 		return nil, fmt.Errorf("%w: at most %d are allowed", errSubscriptions, most)
 	}
-	return h.tableOf(k).join(name, k, c.format, h.Limits)
+	t, first, err := h.tableOf(k).join(name, k, c.format, h.Limits)
+	if first {
+		h.changed(k, name)
+	}
+	return t, err
 }
 
 // sendLast sends a topic's newest message to a client.
@@ -228,8 +241,11 @@ func (h *Hub) unsubscribe(c *client, ref myriad.Ref, k kind, name string) bool {
 	}
 	h.subscriptions.Add(-1)
 	t.group(c.format).Remove(ref)
-	if h.tableOf(k).leave(t) && k == patternKind {
-		h.index.remove(t)
+	if h.tableOf(k).leave(t) {
+		if k == patternKind {
+			h.index.remove(t)
+		}
+		h.changed(k, name)
 	}
 	return true
 }

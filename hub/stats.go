@@ -28,6 +28,8 @@ type Stats struct {
 	// take with their names. Evicted counts those that were given up because of
 	// Limits.LastValues or LastValueBytes.
 	LastValues, LastValueBytes, Evicted int64
+	// Cluster is of what joins the hub with others; nil if nothing does.
+	Cluster *ClusterStats `json:",omitempty"`
 }
 
 // Refused counts what clients were refused.
@@ -80,6 +82,10 @@ func (h *Hub) Stats() Stats {
 	}
 	for i := range causes {
 		*causes[i].of(&s.Refused) += h.refused[i].Load()
+	}
+	if h.Cluster != nil {
+		c := h.Cluster.Stats()
+		s.Cluster = &c
 	}
 	h.last.mu.Lock()
 	defer h.last.mu.Unlock()

@@ -49,26 +49,26 @@ func (ts *table) subscribers(name string) int {
 	return 0
 }
 
-// join counts a subscriber of a name in, and gives its topic.
-func (ts *table) join(name string, k kind, f format, l Limits) (*topic, error) {
+// join counts a subscriber of a name in, and gives its topic. It reports whether it is the first.
+func (ts *table) join(name string, k kind, f format, l Limits) (t *topic, first bool, err error) {
 	hash := maphash.String(seed, name)
 	p := ts.part(hash)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.topics.find(name, hash)
+	t = p.topics.find(name, hash)
 	if t == nil {
 		if most := l.maxTopics(); ts.n.Add(1) > int64(most) {
 			ts.n.Add(-1)
-			return nil, fmt.Errorf("%w: at most %d are allowed", errTopics, most)
+			return nil, false, fmt.Errorf("%w: at most %d are allowed", errTopics, most)
 		}
 		t = &topic{name: name, kind: k, first: f}
 		p.topics.add(t, hash)
 	}
 	if most := l.MaxSubscribers; most > 0 && int(t.members) >= most {
-		return nil, fmt.Errorf("%w: at most %d are allowed", errSubscribers, most)
+		return nil, false, fmt.Errorf("%w: at most %d are allowed", errSubscribers, most)
 	}
 	t.members++
-	return t, nil
+	return t, t.members == 1, nil
 }
 
 // leave counts a subscriber out. It reports whether it was the last.

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"errors"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,12 +19,13 @@ type HubSource interface {
 // of its metrics, so that several hubs of one process can be distinguished. Registering it
 // fails if source is nil or a label's name is not one, or is taken: kind, cause and le are. It
 // is safe for concurrent use, and asks for Stats once a scrape. What slow subscribers have
-// lost the server's collector tells.
+// lost the server's collector tells. A hub in a cluster has metrics of that, too, some with the label
+// node, which is taken as well.
 func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Collector {
 	if source == nil {
 		return &collector[hub.Stats]{wrong: errors.New("metrics: the source is nil; expected a *hub.Hub")}
 	}
-	return newCollector(namespace+"hub_", labels, "le", source.Stats, hubMetrics, nil)
+	return newCollector(namespace+"hub_", labels, "le", source.Stats, slices.Concat(hubMetrics, clusterMetrics), nil)
 }
 
 var hubMetrics = []metric[hub.Stats]{

@@ -29,7 +29,7 @@ type adminFlags struct {
 
 func (f *adminFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.addr, "admin", "", "serve a page that follows this server, metrics, health, profiles and traces over HTTP on this address, on loopback if it has no host (default: not at all)")
-	flags.BoolVar(&f.control, "admin-control", false, "let who knows the token pause accepting, close connections and drain from there; the token is printed unless it is in --admin-token-file (default: nobody can)")
+	flags.BoolVar(&f.control, "admin-control", false, "let who knows the token pause accepting, close connections, upgrade and drain from there; the token is printed unless it is in --admin-token-file (default: nobody can)")
 	flags.StringVar(&f.tokenFile, "admin-token-file", "", fmt.Sprintf("file with the token for --admin-control, %d bytes or more (default: a random one)", admin.MinToken))
 }
 

@@ -72,6 +72,14 @@ func tokenFile(t *testing.T) string {
 // order gives an order to the admin server.
 func (s *server) order(t *testing.T, what, token string) {
 	t.Helper()
+	if status, text := s.tryOrder(t, what, token); status != http.StatusOK {
+		t.Fatalf("%s: %d, %s", what, status, text)
+	}
+}
+
+// tryOrder gives an order, and the answer.
+func (s *server) tryOrder(t *testing.T, what, token string) (status int, text string) {
+	t.Helper()
 	r, err := http.NewRequest("POST", s.admin+"/control/"+what, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -83,9 +91,11 @@ func (s *server) order(t *testing.T, what, token string) {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	if text, _ := io.ReadAll(answer.Body); answer.StatusCode != http.StatusOK {
-		t.Fatalf("%s: %d, %s", what, answer.StatusCode, text)
+	all, err := io.ReadAll(answer.Body)
+	if err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
+	return answer.StatusCode, string(all)
 }
 
 // control pauses and resumes a server, and drains it.

@@ -32,13 +32,16 @@ type serverFlags struct {
 	reloads    []func() (told string) // what SIGHUP does, instead of draining; each says how it went
 
 	upgrading atomic.Bool // or upgraded
+	noUpgrade string      // why there is none, if so
 
-	admin     adminFlags
-	page      *adminServer // nil without --admin
-	flights   string
-	flightLag time.Duration
-	memory    string
-	gogc      int
+	admin adminFlags
+	page  *adminServer // nil without --admin
+	// upgradeOrders are the page's, which who handles signals takes.
+	upgradeOrders chan func(myriad.Upgraded, error)
+	flights       string
+	flightLag     time.Duration
+	memory        string
+	gogc          int
 
 	fields map[string]string // the flag of each field of Server, for messages
 }

@@ -10,7 +10,6 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -124,10 +123,12 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 			select {
 			case sig := <-signals:
 				if sig == upgradeSignal {
-					upgrades.Go(func() { f.upgrade(ctx, cmd) })
+					upgrades.Go(func() { _, _ = f.upgrade(ctx, cmd, sig.String()) }) // which says it
 					continue
 				}
 				cut += f.handleSignal(cmd, sig, ctx.Err() != nil, drain)
+			case tell := <-f.upgradeOrders:
+				upgrades.Go(func() { tell(f.upgrade(ctx, cmd, "an order of the admin page")) })
 			case <-done:
 				return
 			}
@@ -139,35 +140,54 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 		<-finished
 		drain()
 		upgrades.Wait()
+		select {
+		case tell := <-f.upgradeOrders:
+			tell(myriad.Upgraded{}, myriad.ErrServerClosed)
+		default:
+		}
 		return cut
 	}
 }
 
 // upgrade has a new process take the place of this one, unless ctx ends before it serves. The
 // address of --admin is the new one's from the beginning, and this one's again if that fails.
-func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command) {
+func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked string) (u myriad.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
-	if !f.upgrading.CompareAndSwap(false, true) { // for good, if it succeeds
-		fmt.Fprintf(out, "myriad: %v: an upgrade is under way, or has been made\n", upgradeSignal)
+	if f.noUpgrade != "" {
+		fmt.Fprintf(out, "myriad: %v: %s\n", upgradeSignal, f.noUpgrade)
 		return
 	}
-	fmt.Fprintf(out, "myriad: %v: upgrading\n", upgradeSignal)
+	if !f.upgrading.CompareAndSwap(false, true) { // for good, if it succeeds
+		err = errors.New("an upgrade is under way, or has been made")
+		fmt.Fprintf(out, "myriad: %s: %v\n", asked, err)
+		return u, err
+	}
+	fmt.Fprintf(out, "myriad: %s: upgrading\n", asked)
 	if f.page != nil {
 		f.page.stop()
 	}
-	u, err := f.srv.Upgrade(ctx)
-	if err != nil {
+	if u, err = f.srv.Upgrade(ctx); err != nil {
 		if f.page != nil {
 			if e := f.page.start(); e != nil {
 				err = fmt.Errorf("%w, and %w", err, e)
 			}
 		}
-		fmt.Fprintf(out, "%v; this process goes on\n", err)
+		err = fmt.Errorf("%w; this process goes on", err)
+		fmt.Fprintf(out, "%v\n", err)
 		f.upgrading.Store(false)
-		return
+		return u, err
 	}
-	fmt.Fprintf(out, "myriad: process %d has taken over with %d connections in %v; %d are lost; draining %d\n",
-		u.PID, u.Moved, u.Took.Round(time.Millisecond), u.Lost, f.srv.Stats().Open)
+	fmt.Fprintf(out, "myriad: %v; draining %d\n", u, f.srv.Stats().Open)
+	return u, nil
+}
+
+// orderUpgrade has the page's order carried out like the signal's.
+func (f *serverFlags) orderUpgrade(done func(myriad.Upgraded, error)) {
+	select {
+	case f.upgradeOrders <- done:
+	default:
+		done(myriad.Upgraded{}, errors.New("an upgrade is ordered already"))
+	}
 }
 
 func (f *serverFlags) handleSignal(cmd *cobra.Command, sig os.Signal, draining bool, drain func()) (cut int64) {
@@ -220,6 +240,9 @@ func (f *serverFlags) serveAdmin(cmd *cobra.Command) (stop func(), err error) {
 		return stop, nil
 	}
 	cfg := admin.Config{Source: &f.srv, Flight: flight, Token: token, Pages: f.pages}
+	if upgradeSignal != nil {
+		cfg.Upgrade, f.upgradeOrders = f.orderUpgrade, make(chan func(myriad.Upgraded, error), 1)
+	}
 	if f.workers.pool != nil {
 		f.collectors = append(f.collectors, metrics.NewPoolCollector(f.workers.pool, nil))
 	}

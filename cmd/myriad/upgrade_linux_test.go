@@ -28,6 +28,37 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// The page's order has a new process take over, at the page's address too, and is answered by the
+// old one; after an upgrade that has failed the page is there again.
+func TestUpgradeOrdered(t *testing.T) {
+	file := tokenFile(t)
+	s := upgradable(t, "", "serve", "--app", "lines", "--admin-control", "--admin-token-file", file)
+	c := halfMessage(t, s.addr)
+	if status, text := s.tryOrder(t, "upgrade", "wrong"); status != http.StatusUnauthorized {
+		t.Errorf("with a wrong token: %d, %q", status, text)
+	}
+	must(t, os.Rename(file, file+".away")) // the new process misses it
+	if status, text := s.tryOrder(t, "upgrade", secret); status != http.StatusConflict || !strings.HasSuffix(text, "the new process has ended: exit status 2; this process goes on\n") {
+		t.Errorf("an upgrade that fails: %d, %q", status, text)
+	}
+	must(t, os.Rename(file+".away", file))
+	status, text := s.tryOrder(t, "upgrade", secret)
+	found := tookOver.FindStringSubmatch("myriad: " + text)
+	if status != http.StatusOK || found == nil || found[2] != "1" {
+		t.Fatalf("%d, %q; want that a process has taken over with 1 connection", status, text)
+	}
+	pid, err := strconv.Atoi(found[1])
+	must(t, err)
+	next, err := os.FindProcess(pid)
+	must(t, err)
+	exchange(t, c, " and half\n", "half and half\n")
+	if status, text := get(t, s.admin+"/metrics"); status != http.StatusOK || !strings.Contains(text, "\nmyriad_connections_taken_over_total 1\n") {
+		t.Errorf("/metrics of the new process: %d, %.300s", status, text)
+	}
+	c.Close()
+	s.endNext(t, next)
+}
+
 // upgradable is a server whose successors end with the test, too: they are of its group.
 func upgradable(t *testing.T, env string, args ...string) *server {
 	t.Helper()
@@ -174,7 +205,9 @@ func TestUpgradeOnce(t *testing.T) {
 	f.upgrading.Store(true)
 	cmd := &cobra.Command{}
 	cmd.SetErr(out)
-	f.upgrade(context.Background(), cmd)
+	if _, err := f.upgrade(context.Background(), cmd, "a test"); err == nil {
+		t.Error("a second upgrade has no error")
+	}
 	if !strings.Contains(out.String(), "an upgrade is under way, or has been made") {
 		t.Errorf("it says %q", out.String())
 	}

@@ -96,6 +96,8 @@ type Action struct {
 	Confirm string
 	// Token says that the server expects a token.
 	Token bool
+	// Slow says that the answer may take two minutes, instead of 10 s.
+	Slow bool
 }
 
 // Remark is a sentence of a list.

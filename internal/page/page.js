@@ -367,8 +367,8 @@
 
   // The token of a server that asks for one is known to this page alone, until it goes.
   let token = "";
-  const post = (url) => fetch(url, {
-    method: "POST", headers: { "Myriad-Action": "1", ...(token ? { "Myriad-Token": token } : {}) }, signal: AbortSignal.timeout(10000),
+  const post = (url, slow) => fetch(url, {
+    method: "POST", headers: { "Myriad-Action": "1", ...(token ? { "Myriad-Token": token } : {}) }, signal: AbortSignal.timeout(slow ? 120000 : 10000),
   });
 
   // askToken asks for it, because of what the server said, and says whether it was given.
@@ -390,14 +390,14 @@
   async function act(button) {
     const said = document.getElementById("_said");
     if (button.dataset.confirm && !confirm(button.dataset.confirm)) return;
-    const { post: url, token: needed } = button.dataset, none = new Error("no token was given");
+    const { post: url, token: needed, slow } = button.dataset, none = new Error("no token was given");
     button.disabled = true;
     try {
       if (needed && !token && !await askToken("it is asked for once")) throw none;
-      let answer = await post(url);
+      let answer = await post(url, slow);
       while (needed && answer.status === 401) {
         if (!await askToken((await answer.text()).trim())) throw none;
-        answer = await post(url);
+        answer = await post(url, slow);
       }
       const text = (await answer.text()).trim().slice(0, 300);
       said.textContent = (answer.ok ? "" : `refused, ${answer.status}: `) + (text || "done");

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"crypto/tls"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/myriad-go/myriad/hub/cluster"
+)
+
+// clusterFlags are those by which a hub joins others.
+type clusterFlags struct {
+	cluster.Config
+	peers cluster.Peers
+
+	nats, ca, join, secretFile string
+}
+
+// secretVariable is where the secret of a cluster is looked for without a file of it.
+const secretVariable = "MYRIAD_CLUSTER_SECRET"
+
+func (f *clusterFlags) add(flags *pflag.FlagSet) {
+	flags.StringVar(&f.nats, "nats", "", "join other hubs through these servers of NATS: URLs such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: alone)")
+	flags.StringVar(&f.Creds, "nats-creds", "", "file with the credentials of a user of NATS")
+	flags.StringVar(&f.ca, "nats-ca", "", "file with the certificates of those who sign for the servers of NATS (default: those of the system)")
+	flags.StringVar(&f.peers.Addr, "cluster", "", "form a cluster with other hubs, without a server of NATS, and listen for them on this address (default: alone)")
+	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one is enough if it is there, its own may be among them")
+	flags.StringVar(&f.peers.Advertise, "cluster-advertise", "", "address by which the other hubs reach --cluster, where that is another")
+	flags.StringVar(&f.secretFile, "cluster-secret", "", "file with what all hubs of the cluster share (default: "+secretVariable+" in the environment)")
+	flags.StringVar(&f.Name, "node", "", "name of this hub, for people (default: the host's name)")
+	flags.IntVar(&f.MaxWaiting, "cluster-waiting", 0, "most messages that wait for a connection to the other hubs; further ones are lost to those (default 65536)")
+	flags.IntVar(&f.MaxWaitingBytes, "cluster-waiting-bytes", 0, "most bytes of them (default 16777216)")
+	flags.IntVar(&f.MaxSubjects, "cluster-subjects", 0, "most subjects of NATS to subscribe to; with more topics, those of all hubs come here (default 100000)")
+	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long a topic's messages still come here after its last subscriber has gone (default 5s)")
+}
+
+// some says whether the hub is to join others.
+func (f *clusterFlags) some() bool { return f.nats != "" || f.peers.Addr != "" }
+
+// check makes the configuration complete, and says what is wrong with the flags.
+func (f *clusterFlags) check(cmd *cobra.Command) error {
+	for _, needs := range []struct{ flag, of string }{
+		{"nats-creds", "nats"}, {"nats-ca", "nats"}, {"join", "cluster"}, {"cluster-advertise", "cluster"}, {"cluster-secret", "cluster"},
+	} {
+		if cmd.Flags().Changed(needs.flag) && !cmd.Flags().Changed(needs.of) {
+			return usagef("--%s is given without --%s", needs.flag, needs.of)
+		}
+	}
+	for _, flag := range []string{"node", "cluster-waiting", "cluster-waiting-bytes", "cluster-subjects", "cluster-linger"} {
+		if cmd.Flags().Changed(flag) && !f.some() {
+			return usagef("--%s is given without --nats or --cluster", flag)
+		}
+	}
+	switch {
+	case f.nats != "" && f.peers.Addr != "":
+		return usagef("--nats and --cluster are both given; expected one")
+	case f.nats != "":
+		return f.checkNATS()
+	case f.peers.Addr != "":
+		return f.checkPeers()
+	}
+	return nil
+}
+
+func (f *clusterFlags) checkNATS() error {
+	text := f.nats
+	if path, ok := strings.CutPrefix(text, "@"); ok {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			return usagef("--nats: %w", err)
+		}
+		text = strings.TrimSpace(string(data))
+	}
+	for url := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
+		f.URLs = append(f.URLs, strings.TrimSpace(url))
+	}
+	if len(f.URLs) == 0 {
+		return usagef("--nats is %q; expected URLs such as nats://host:4222", f.nats)
+	}
+	if f.ca == "" {
+		return nil
+	}
+	pool, err := authorities(f.ca)
+	if err != nil {
+		return err
+	}
+	f.TLS = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
+	return nil
+}
+
+func (f *clusterFlags) checkPeers() error {
+	if err := checkAddress("cluster", f.peers.Addr); err != nil {
+		return err
+	}
+	for addr := range strings.SplitSeq(f.join, ",") {
+		if addr == "" {
+			continue
+		}
+		if err := checkAddress("join", addr); err != nil {
+			return err
+		}
+		f.peers.Join = append(f.peers.Join, addr)
+	}
+	f.peers.Secret = os.Getenv(secretVariable)
+	if f.secretFile != "" {
+		data, err := os.ReadFile(f.secretFile)
+		if err != nil {
+			return usagef("--cluster-secret: %w", err)
+		}
+		f.peers.Secret = strings.TrimSpace(string(data))
+	}
+	if f.peers.Secret == "" {
+		return usagef("--cluster is given without a secret; expected --cluster-secret FILE, or %s in the environment", secretVariable)
+	}
+	f.Peers = &f.peers
+	return nil
+}
+
+// start joins the others; leave ends that.
+func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
+	c := &f.cluster
+	if !c.some() {
+		return func() {}, nil
+	}
+	out := cmd.ErrOrStderr()
+	c.MaxMessage = f.hub.Limits.MaxMessage
+	c.Warn = func(line string) { fmt.Fprintf(out, "myriad: %s: %s\n", time.Now().Format(time.TimeOnly), line) }
+	node, err := cluster.Start(&f.hub, c.Config)
+	if err != nil {
+		return nil, usagef("%s", strings.TrimPrefix(err.Error(), "cluster: "))
+	}
+	if addr := node.Addr(); addr != "" {
+		f.noUpgrade = "the new process can't listen on --cluster while this one does; end this one, and start the new one"
+		fmt.Fprintf(cmd.OutOrStdout(), "myriad: the cluster is joined on %s\n", addr)
+	}
+	return node.Close, nil
+}

@@ -1,0 +1,128 @@
+package hub
+
+import (
+	"context"
+	"time"
+)
+
+// Kind says what a name is: of a topic, of a pattern of topics, or of a topic of SSUBSCRIBE and
+// SPUBLISH, which are a name space of their own.
+type Kind = kind
+
+// The kinds of names.
+const (
+	Topic   = topicKind
+	Pattern = patternKind
+	Sharded = shardKind
+)
+
+// Cluster is what joins a Hub with others, so that who publishes to one reaches the subscribers
+// of all. Package hub/cluster has one. Its methods are called from event loops: they do not
+// block. They are safe for concurrent use.
+type Cluster interface {
+	// Publish passes a message on to the others. It keeps nothing of message when it has
+	// returned. An error says that the message can't be published at all; one that gets lost
+	// on the way is none. kind is Topic or Sharded.
+	Publish(k Kind, name string, message []byte) error
+	// Changed says that a name has got its first subscriber on this hub, or lost its last:
+	// Hub.Subscribers tells which, by the time that it is asked.
+	Changed(k Kind, name string)
+	// Subscribers is how many subscribers names have on the other hubs, in the order of names,
+	// as far as these answer until ctx ends. It may block.
+	Subscribers(ctx context.Context, k Kind, names []string) []int
+	// Names are those that have subscribers on the other hubs and match a pattern, as far as
+	// these answer until ctx ends, and no more than so many bytes of them. Some come several
+	// times. It may block.
+	Names(ctx context.Context, k Kind, pattern string, most int) []string
+	// Stats gives the counters.
+	Stats() ClusterStats
+}
+
+// ClusterStats are the counters of what joins a Hub with others, since it was started, but for
+// those that say "now".
+type ClusterStats struct {
+	// Connected says whether there is a connection to NATS now, Disconnects how often one has
+	// been lost.
+	Connected   bool
+	Disconnects int64
+	// Subjects is how many NATS subjects are subscribed to now, All whether it is all that
+	// there are.
+	Subjects int64
+	All      bool
+	// Sent counts messages that were passed on, Waiting those that wait for that now, and
+	// WaitingBytes their bytes. Unsent counts those that are lost because too many waited.
+	Sent, Waiting, WaitingBytes, Unsent int64
+	// Received counts messages of other nodes, Duplicates those that came by several
+	// subscriptions and were passed on to subscribers once.
+	Received, Duplicates int64
+	// Lost counts messages of other nodes that should have come and did not, as the numbers of
+	// those behind them say: the last one before a silence is not missed until the next comes.
+	Lost int64
+	// Nodes are the other ones that are known, as many as there is room for, by name.
+	Nodes []NodeStats
+}
+
+// NodeStats is what is known of another node.
+type NodeStats struct {
+	Name string
+	// Here says whether it has been heard of in the last seconds.
+	Here bool
+	// Subscriptions is how many it has said to have.
+	Subscriptions int64
+	// Received and Lost count its messages, as those of ClusterStats.
+	Received, Lost int64
+}
+
+// Deliver sends a message that was published to another hub to the subscribers of this one. It
+// says to how many it is on its way. Messages that one goroutine delivers arrive in the order of
+// its calls. It does not wait for the subscribers. kind is Topic or Sharded.
+func (h *Hub) Deliver(k Kind, name string, message []byte) (receivers int) {
+	sent, full := h.sendKind(k, name, message)
+	h.delivered.Add(int64(sent))
+	h.dropped.Add(int64(full))
+	return sent
+}
+
+// Subscribers is how many subscribers a name has on this hub.
+func (h *Hub) Subscribers(k Kind, name string) int { return h.tableOf(k).subscribers(name) }
+
+// Subscriptions is how many all clients of this hub have now.
+func (h *Hub) Subscriptions() int64 { return h.subscriptions.Load() }
+
+// EachName calls f for every name of a kind that has subscribers on this hub, in no order,
+// until it returns false. f must not subscribe.
+func (h *Hub) EachName(k Kind, f func(name string, subscribers int) bool) { h.tableOf(k).each(f) }
+
+// Matches reports whether a pattern, by the rules of PSUBSCRIBE, matches a topic.
+func Matches(pattern, topic string) bool { return globMatches(pattern, topic) }
+
+// othersTime is how long the other hubs of a cluster have for an answer.
+const othersTime = 200 * time.Millisecond
+
+// othersNames are the names of a kind that match a pattern on the other hubs, where there are some.
+func (h *Hub) othersNames(ctx context.Context, k kind, pattern string, most int) []string {
+	if h.Cluster == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, othersTime)
+	defer cancel()
+	return h.Cluster.Names(ctx, k, pattern, most)
+}
+
+// allSubscribers is how many subscribers names have on all hubs.
+func (h *Hub) allSubscribers(ctx context.Context, k kind, names []string) []int {
+	ctx, cancel := context.WithTimeout(ctx, othersTime)
+	defer cancel()
+	counts := h.Cluster.Subscribers(ctx, k, names)
+	for i, name := range names {
+		counts[i] += h.Subscribers(k, name)
+	}
+	return counts
+}
+
+// changed tells the cluster, if there is one, of a first or last subscriber.
+func (h *Hub) changed(k kind, name string) {
+	if h.Cluster != nil {
+		h.Cluster.Changed(k, name)
+	}
+}

@@ -1,0 +1,382 @@
+// Package cluster joins hubs through NATS, so that who publishes to one reaches the subscribers
+// of all:
+//
+//	h := &hub.Hub{}
+//	node, err := cluster.Start(h, cluster.Config{URLs: []string{"nats://10.0.0.1:4222"}})
+//	...
+//	defer node.Close()
+//
+// Messages are delivered at most once. Those that get lost are counted, where they should have
+// arrived: each has a number, by its topic and the node that it was published to.
+package cluster
+
+import (
+	"cmp"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/natsd"
+)
+
+// Config is how a hub joins a cluster: by URLs of a cluster of NATS, or by Peers that form one.
+type Config struct {
+	// URLs are servers of NATS, such as nats://user:password@10.0.0.1:4222, nats://token@host,
+	// or tls://host.
+	URLs []string
+	// Creds is a file with the credentials of a user of NATS, and TLS what the servers are to
+	// be connected to with. The defaults are "" and nil: what URLs say.
+	Creds string
+	TLS   *tls.Config
+
+	// Peers has the hubs form a cluster of NATS by themselves. Its default is nil.
+	Peers *Peers
+
+	// Name is the node's, for people. The default is the host's name.
+	Name string
+	// MaxMessage is the most bytes of a message. A server with Peers takes as many. The
+	// default is 64 KiB, as that of hub.Limits.
+	MaxMessage int
+	// MaxWaiting and MaxWaitingBytes are the most messages, and bytes of these, that wait to be
+	// passed on, as while there is no connection; further ones are lost, and counted. The
+	// defaults are 65,536 and 16 MiB.
+	MaxWaiting, MaxWaitingBytes int
+	// MaxSubjects is the most subjects of NATS that are subscribed to. A hub with more topics
+	// takes the messages of all topics. The default is 100,000.
+	MaxSubjects int
+	// Linger is how long a subject stays subscribed to after its last subscriber has gone. The
+	// default is 5 s.
+	Linger time.Duration
+	// Warn is told what goes wrong, a line each, at most a few a second. It is called from
+	// several goroutines at once. The default is nil: nobody is told.
+	Warn func(line string)
+}
+
+// Peers are hubs that form a cluster, each with a server of NATS inside.
+type Peers struct {
+	// Addr is a host and port to listen on for the others, Advertise how they reach it, where
+	// that is another.
+	Addr, Advertise string
+	// Join are addresses of others. Further ones are learnt from those.
+	Join []string
+	// Secret is what all of a cluster share. Without TLS it is sent in clear.
+	Secret string
+	// TLS is what they talk with each other in, for both ends. The default is nil: in clear.
+	TLS *tls.Config
+}
+
+const (
+	pingInterval     = 5 * time.Second
+	maxPings         = 2
+	connectTime      = 5 * time.Second
+	writeTime        = 10 * time.Second
+	leastReconnect   = 100 * time.Millisecond
+	reconnectJitter  = 400 * time.Millisecond
+	closeTime        = 2 * time.Second // to send what waits
+	headerRoom       = 4 << 10         // of a message, beside its data
+	numberHeader     = "Myriad"        // origin, era and number of a message
+	nameHeader       = "Myriad-Topic"  // all tokens of a name that is too long for a subject
+	defaultWaiting   = 1 << 16
+	defaultBytes     = 16 << 20
+	defaultSubjects  = 100_000
+	defaultLinger    = 5 * time.Second
+	defaultMessage   = 64 << 10
+	serverMaxPayload = 64 << 20
+)
+
+// Node is a hub's part in a cluster. Its methods are safe for concurrent use.
+//
+// The event loops of the hub put messages into the outbox, from which one goroutine passes them
+// on to NATS; another keeps the subscriptions that the hub's topics need; a third takes what comes
+// and delivers it, one message at a time, so that each publisher's order stays.
+type Node struct {
+	hub    *hub.Hub
+	config Config
+	origin string // of messages: random, of each start
+	server *natsd.Server
+	nc     *nats.Conn
+
+	outbox   *outbox
+	interest *interest
+	inbox    *inbox
+	presence *presence
+
+	sent, disconnects atomic.Int64
+	warned            warnings
+	connected         chan struct{} // has room for one
+	stop              chan struct{}
+	running           sync.WaitGroup
+	closing           sync.Once
+}
+
+// Start joins a hub to a cluster, and is to be called before the hub serves: it sets its field
+// Cluster. Servers of NATS that can't be reached yet are tried again, as long as the node runs; an
+// error says what can't get better. Close ends it.
+func Start(h *hub.Hub, c Config) (*Node, error) {
+	if err := c.check(); err != nil {
+		return nil, err
+	}
+	host, _ := os.Hostname()
+	c.Name = cmp.Or(c.Name, host, "hub")
+	n := &Node{
+		hub: h, config: c, origin: strings.ToLower(rand.Text()[:12]),
+		warned: warnings{to: c.Warn}, connected: make(chan struct{}, 1), stop: make(chan struct{}),
+	}
+	n.outbox = newOutbox(n.origin, cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
+	n.inbox = newInbox(n)
+	if err := n.connect(); err != nil {
+		if n.server != nil {
+			n.server.Close()
+		}
+		return nil, err
+	}
+	n.interest = &interest{
+		hub: h, nc: n.nc, to: n.inbox.messages, left: n.inbox.gaps.left, warn: n.warned.say,
+		linger: cmp.Or(c.Linger, defaultLinger), most: cmp.Or(c.MaxSubjects, defaultSubjects),
+		always: h.Limits.LastValues > 0, // which have to be those of all nodes
+		wake:   make(chan struct{}, 1), subjects: make(map[string]*subject),
+	}
+	n.presence = newPresence(n)
+	h.Cluster = n
+	n.running.Go(n.send)
+	n.running.Go(func() { n.interest.run(n.stop) })
+	n.running.Go(func() { n.inbox.run(n.stop) })
+	n.running.Go(func() { n.presence.run(n.stop) })
+	return n, nil
+}
+
+func (c Config) check() error {
+	switch {
+	case (len(c.URLs) > 0) == (c.Peers != nil):
+		return errors.New("cluster: expected URLs of NATS, or Peers, and not both")
+	case c.Peers != nil && c.Peers.Secret == "":
+		return errors.New("cluster: hubs that form a cluster need a secret in common")
+	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerRoom:
+		return fmt.Errorf("cluster: messages have at most %d bytes; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerRoom)
+	}
+	for _, n := range []struct {
+		name  string
+		value int
+	}{{"MaxMessage", c.MaxMessage}, {"MaxWaiting", c.MaxWaiting}, {"MaxWaitingBytes", c.MaxWaitingBytes}, {"MaxSubjects", c.MaxSubjects}, {"Linger", int(c.Linger)}} {
+		if n.value < 0 {
+			return fmt.Errorf("cluster: %s is %d; expected 0 (the default) or more", n.name, n.value)
+		}
+	}
+	return nil
+}
+
+// connect connects to NATS, which it starts if it is the hub's own.
+func (n *Node) connect() (err error) {
+	options := []nats.Option{
+		nats.Name("myriad hub " + n.config.Name), nats.NoEcho(), nats.MaxReconnects(-1), nats.ReconnectBufSize(-1),
+		nats.ReconnectWait(leastReconnect), nats.ReconnectJitter(reconnectJitter, reconnectJitter),
+		nats.PingInterval(pingInterval), nats.MaxPingsOutstanding(maxPings), nats.Timeout(connectTime),
+		nats.FlusherTimeout(writeTime), nats.IgnoreAuthErrorAbort(),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if n.closed() {
+				return
+			}
+			n.disconnects.Add(1)
+			n.warned.say("the connection to NATS is lost: %v", err)
+		}),
+		nats.ConnectHandler(func(*nats.Conn) { n.online("connected to") }),
+		nats.ReconnectHandler(func(*nats.Conn) { n.online("connected again to") }),
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warned.say("NATS: %v", err) }),
+	}
+	if p := n.config.Peers; p != nil {
+		n.server, err = natsd.Start(natsd.Config{
+			Name:       n.config.Name + "-" + n.origin,
+			MaxPayload: max(1<<20, cmp.Or(n.config.MaxMessage, defaultMessage)+headerRoom),
+			Warn:       func(line string) { n.warned.say("NATS: %s", line) },
+			Cluster:    &natsd.Cluster{Addr: p.Addr, Advertise: p.Advertise, Join: p.Join, Secret: p.Secret, TLS: p.TLS},
+		})
+		if err != nil {
+			return fmt.Errorf("cluster: %w", err)
+		}
+		n.nc, err = n.server.Connect(append(options, nats.InProcessServer(paced{n.server, n.inbox}))...)
+		return err
+	}
+	options = append(options, nats.SetCustomDialer(&pacedDialer{inbox: n.inbox}))
+	if n.config.Creds != "" {
+		options = append(options, nats.UserCredentials(n.config.Creds))
+	}
+	if n.config.TLS != nil {
+		options = append(options, nats.Secure(n.config.TLS))
+	}
+	urls := strings.Join(n.config.URLs, ",")
+	if n.nc, err = nats.Connect(urls, options...); err == nil {
+		return nil
+	}
+	if !errors.Is(err, nats.ErrNoServers) && !errors.Is(err, nats.ErrTimeout) {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	n.warned.say("NATS can't be reached yet: %v", err)
+	if n.nc, err = nats.Connect(urls, append(options, nats.RetryOnFailedConnect(true))...); err != nil {
+		return fmt.Errorf("cluster: %w", err)
+	}
+	return nil
+}
+
+// online goes on sending.
+func (n *Node) online(how string) {
+	select {
+	case n.connected <- struct{}{}:
+	default:
+	}
+	if n.config.Peers == nil {
+		n.warned.say("%s NATS", how)
+	}
+}
+
+func (n *Node) closed() bool {
+	select {
+	case <-n.stop:
+		return true
+	default:
+		return false
+	}
+}
+
+// Addr is where the server of a hub with Peers listens for the others; "" without.
+func (n *Node) Addr() string {
+	if n.server == nil {
+		return ""
+	}
+	return n.server.ClusterAddr().String()
+}
+
+// Publish implements hub.Cluster.
+func (n *Node) Publish(k hub.Kind, name string, message []byte) error {
+	if most := n.nc.MaxPayload() - headerRoom; most > 0 && int64(len(message)) > most {
+		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), most)
+	}
+	n.outbox.put(k, name, message)
+	return nil
+}
+
+// Changed implements hub.Cluster.
+func (n *Node) Changed(k hub.Kind, name string) { n.interest.note(k, name) }
+
+// send passes messages on, until the outbox is closed and empty or the time to close is over.
+func (n *Node) send() {
+	var batch []outgoing
+	for {
+		batch = n.outbox.take(batch)
+		if len(batch) == 0 {
+			return
+		}
+		for i := range batch {
+			ok := n.pass(&batch[i])
+			if ok {
+				n.sent.Add(1)
+			}
+			n.outbox.sent(&batch[i], ok)
+			batch[i] = outgoing{}
+		}
+	}
+}
+
+// pass passes one message on, as soon as there is a connection.
+func (n *Node) pass(m *outgoing) bool {
+	msg := nats.Msg{Subject: m.subject, Data: m.data, Header: nats.Header{numberHeader: {m.number}}}
+	if m.name != "" {
+		msg.Header[nameHeader] = []string{m.name}
+	}
+	for {
+		err := n.nc.PublishMsg(&msg)
+		switch {
+		case err == nil:
+			return true
+		case n.nc.IsConnected() || n.closed():
+			if !n.closed() {
+				n.warned.say("a message is lost: %v", err)
+			}
+			return false
+		}
+		select {
+		case <-n.connected:
+		case <-time.After(leastReconnect):
+		case <-n.stop:
+			return false
+		}
+	}
+}
+
+// Stats implements hub.Cluster.
+func (n *Node) Stats() hub.ClusterStats {
+	s := hub.ClusterStats{Connected: n.nc.IsConnected(), Disconnects: n.disconnects.Load(), Sent: n.sent.Load()}
+	s.Subjects, s.All = n.interest.count()
+	s.Waiting, s.WaitingBytes, s.Unsent = n.outbox.stats()
+	n.inbox.stats(&s)
+	return s
+}
+
+// Close leaves the cluster, within a few seconds: messages that wait are passed on if there is a
+// connection. The hub goes on alone, and what is published to it from then on reaches its own
+// subscribers only.
+func (n *Node) Close() {
+	n.closing.Do(func() {
+		n.outbox.close()
+		for end := time.Now().Add(closeTime); n.nc.IsConnected() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+			if waiting, _, _ := n.outbox.stats(); waiting == 0 {
+				_ = n.nc.FlushTimeout(time.Until(end))
+				break
+			}
+		}
+		if n.nc.IsConnected() {
+			n.presence.say(true)
+			_ = n.nc.FlushTimeout(closeTime)
+		}
+		close(n.stop)
+		n.nc.Close()
+		n.running.Wait()
+		if n.server != nil {
+			n.server.Close()
+		}
+	})
+}
+
+// warnings are passed on, a few a second at the most, and each once in a second.
+type warnings struct {
+	to func(line string)
+
+	mu     sync.Mutex
+	second time.Time
+	lines  []string // of that second
+	hid    int
+}
+
+const maxWarnings = 5
+
+func (w *warnings) say(format string, v ...any) {
+	if w.to == nil {
+		return
+	}
+	line := fmt.Sprintf(format, v...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if now := time.Now(); now.Sub(w.second) >= time.Second {
+		if w.hid > 0 {
+			w.to(fmt.Sprintf("%d more lines about NATS are not shown", w.hid))
+		}
+		w.second, w.lines, w.hid = now, w.lines[:0], 0
+	}
+	switch {
+	case slices.Contains(w.lines, line):
+	case len(w.lines) >= maxWarnings:
+		w.hid++
+	default:
+		w.lines = append(w.lines, line)
+		w.to(line)
+	}
+}

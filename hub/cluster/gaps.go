@@ -1,0 +1,110 @@
+package cluster
+
+import (
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// gaps knows the newest number of each topic by each origin, and so what is missing, and what
+// comes twice. What it knows is bounded: of a topic that it has forgotten, the next message is
+// the first again.
+//
+// It keeps two generations: when the younger one is full, it becomes the older one, and what was
+// in that and not been used since is forgotten. So a message that comes by two subscriptions, one
+// right behind the other, is always known the second time.
+type gaps struct {
+	mu         sync.Mutex
+	young, old map[string]*topicNumbers // by subject
+	period     uint32
+}
+
+// maxTopics is the most topics of a generation.
+const maxTopics = 1 << 17
+
+// topicNumbers are those of a topic.
+type topicNumbers struct{ origins []originNumber }
+
+// originNumber is the newest number by an origin. It was seen in a period: in another one, no
+// loss is concluded from it.
+type originNumber struct {
+	origin string
+	number uint64
+	period uint32
+}
+
+// maxOrigins is the most origins of a topic; then the one that came first is forgotten.
+const maxOrigins = 64
+
+// parseNumber takes a number to pieces; origin is as nodes call themselves, source with the era.
+func parseNumber(text string) (source, origin string, number uint64, ok bool) {
+	source, digits, ok := strings.Cut(text, " ")
+	if !ok {
+		return "", "", 0, false
+	}
+	number, err := strconv.ParseUint(digits, 10, 64)
+	origin, _, ok = strings.Cut(source, ".")
+	return source, origin, number, err == nil && ok && number > 0
+}
+
+// see notes that a message has come. It says how many before it are missing, and whether it has
+// come before.
+func (g *gaps) see(subject, source string, number uint64) (missing uint64, again bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := g.find(subject)
+	for i := range t.origins {
+		o := &t.origins[i]
+		if o.origin != source {
+			continue
+		}
+		if number <= o.number {
+			return 0, true
+		}
+		if o.period == g.period {
+			missing = number - o.number - 1
+		}
+		o.number, o.period = number, g.period
+		return missing, false
+	}
+	if len(t.origins) >= maxOrigins {
+		t.origins = append(t.origins[:0], t.origins[1:]...)
+	}
+	t.origins = append(t.origins, originNumber{strings.Clone(source), number, g.period})
+	return 0, false
+}
+
+func (g *gaps) find(subject string) *topicNumbers {
+	if t := g.young[subject]; t != nil {
+		return t
+	}
+	t := g.old[subject]
+	if t == nil {
+		t = new(topicNumbers)
+	}
+	if g.young == nil || len(g.young) >= maxTopics {
+		g.young, g.old = make(map[string]*topicNumbers), g.young
+	}
+	g.young[subject] = t
+	return t
+}
+
+// left says that a subject is not subscribed to any more: what is missing from now on was not
+// meant to come. A wildcard is every subject.
+func (g *gaps) left(subject string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if strings.HasSuffix(subject, everything) {
+		g.period++
+		return
+	}
+	t := g.young[subject]
+	if t == nil {
+		t = g.old[subject]
+	}
+	if t != nil {
+		for i := range t.origins {
+			t.origins[i].period = g.period - 1
+		}
+	}
+}

@@ -1,0 +1,181 @@
+package cluster
+
+import (
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/myriad-go/myriad/hub"
+)
+
+// inbox takes messages as they come, and delivers them to the hub's subscribers. While some wait,
+// it does not read from NATS, which so sees that this node is slow, keeps what it has room for,
+// and cuts the connection off when there is more. What is lost by that the numbers tell.
+type inbox struct {
+	node     *Node
+	messages chan *nats.Msg
+	room     chan struct{} // there is some again; has room for one
+	gaps     gaps
+
+	received, again, lost atomic.Int64
+	mu                    sync.Mutex
+	nodes                 map[string]*known // by origin
+}
+
+// known is what is known of another node.
+type known struct {
+	hub.NodeStats
+	seen time.Time
+}
+
+const (
+	// maxUnread is the most messages that wait while more are read; one read has readSize bytes
+	// at the most, in which there are fewer messages than the rest of the room.
+	maxUnread = 16
+	readSize  = 32 << 10
+	inboxRoom = maxUnread + readSize/8
+	// maxNodes is the most other nodes that are kept in mind.
+	maxNodes = 256
+)
+
+func newInbox(n *Node) *inbox {
+	return &inbox{node: n, messages: make(chan *nats.Msg, inboxRoom), room: make(chan struct{}, 1), nodes: make(map[string]*known)}
+}
+
+// wait waits until there are few messages.
+func (in *inbox) wait() {
+	for len(in.messages) > maxUnread {
+		select {
+		case <-in.room:
+		case <-in.node.stop:
+			return
+		}
+	}
+}
+
+// run delivers until done is closed.
+func (in *inbox) run(done <-chan struct{}) {
+	for {
+		select {
+		case <-done:
+			return
+		case m := <-in.messages:
+			in.deliver(m)
+			if len(in.messages) <= maxUnread {
+				select {
+				case in.room <- struct{}{}:
+				default:
+				}
+			}
+		}
+	}
+}
+
+func (in *inbox) deliver(m *nats.Msg) {
+	subject := m.Subject
+	if full := m.Header.Get(nameHeader); full != "" {
+		subject = subject[:strings.Index(subject, ".")+3] + full
+	}
+	k, name, ok := nameOf(subject)
+	if !ok {
+		in.node.warned.say("the subject %.100q is no topic of a hub", m.Subject)
+		return
+	}
+	switch source, origin, number, numbered := parseNumber(m.Header.Get(numberHeader)); {
+	case numbered:
+		missing, again := in.gaps.see(m.Subject, source, number)
+		if again {
+			in.again.Add(1)
+			return
+		}
+		in.lost.Add(int64(missing))
+		in.mu.Lock()
+		if from := in.of(origin); from != nil {
+			from.Received++
+			from.Lost += int64(missing)
+		}
+		in.mu.Unlock()
+	case !in.node.interest.widest(m.Sub.Subject, m.Subject): // of a program that is no hub
+		in.again.Add(1)
+		return
+	}
+	in.received.Add(1)
+	in.node.hub.Deliver(k, name, m.Data)
+}
+
+// of is what is known of an origin; nil if there is no room. It is for who holds mu.
+func (in *inbox) of(origin string) *known {
+	n := in.nodes[origin]
+	if n == nil {
+		if len(in.nodes) >= maxNodes {
+			return nil
+		}
+		n = &known{NodeStats: hub.NodeStats{Name: origin}}
+		in.nodes[strings.Clone(origin)] = n
+	}
+	return n
+}
+
+func (in *inbox) stats(s *hub.ClusterStats) {
+	s.Received, s.Duplicates, s.Lost = in.received.Load(), in.again.Load(), in.lost.Load()
+	now := time.Now()
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	byName := make(map[string]hub.NodeStats) // several, if a node has started anew
+	for _, n := range in.nodes {
+		of := byName[n.Name]
+		of.Name = n.Name
+		of.Here = of.Here || now.Sub(n.seen) < absence
+		of.Subscriptions += n.Subscriptions
+		of.Received += n.Received
+		of.Lost += n.Lost
+		byName[n.Name] = of
+	}
+	s.Nodes = slices.SortedFunc(maps.Values(byName), func(a, b hub.NodeStats) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// pacedConn is a connection to NATS that is read from while there is room for what comes.
+type pacedConn struct {
+	net.Conn
+	inbox *inbox
+}
+
+func (c pacedConn) Read(p []byte) (int, error) {
+	c.inbox.wait()
+	return c.Conn.Read(p[:min(len(p), readSize)])
+}
+
+// pacedDialer connects to servers elsewhere.
+type pacedDialer struct {
+	net.Dialer
+	inbox *inbox
+}
+
+func (d *pacedDialer) Dial(network, address string) (net.Conn, error) {
+	d.Timeout = connectTime
+	c, err := d.Dialer.Dial(network, address)
+	if err != nil {
+		return nil, err
+	}
+	return pacedConn{c, d.inbox}, nil
+}
+
+// paced connects to a server in this process.
+type paced struct {
+	server nats.InProcessConnProvider
+	inbox  *inbox
+}
+
+func (p paced) InProcessConn() (net.Conn, error) {
+	c, err := p.server.InProcessConn()
+	if err != nil {
+		return nil, err
+	}
+	return pacedConn{c, p.inbox}, nil
+}

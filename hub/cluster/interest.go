@@ -1,0 +1,303 @@
+package cluster
+
+import (
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/myriad-go/myriad/hub"
+)
+
+// interest subscribes to the subjects of those names that the hub has subscribers for. Event
+// loops note names that have got their first subscriber or lost their last; a goroutine looks
+// what is the case by then, and does it. A subject whose last subscriber has gone stays
+// for the time of the linger, so that one that comes and goes is no burden.
+type interest struct {
+	hub    *hub.Hub
+	nc     *nats.Conn
+	to     chan *nats.Msg
+	left   func(subject string) // is not subscribed to any more
+	warn   func(format string, v ...any)
+	linger time.Duration
+	most   int // subjects; with more, all are subscribed to
+	always bool
+
+	mu      sync.Mutex
+	changed map[name]struct{}
+	all     bool // there were too many changes: look at all names
+	wake    chan struct{}
+
+	// What follows is the goroutine's, but for the lock of those who count.
+	counts   sync.Mutex
+	subjects map[string]*subject
+	every    []*nats.Subscription // for all topics: nil if they are not subscribed to
+	idle     []idle               // in the order of their time
+}
+
+// name is that of a topic or pattern.
+type name struct {
+	kind hub.Kind
+	text string
+}
+
+// subject is one that is subscribed to, for names of which there are several if they are patterns.
+type subject struct {
+	sub   *nats.Subscription
+	names map[name]struct{}
+	since time.Time // nobody is there for it; zero if somebody is
+	idle  bool      // it is in that list
+}
+
+// idle is a subject that nobody is there for, since a time.
+type idle struct {
+	subject string
+	since   time.Time
+}
+
+// maxChanged is the most names that wait to be looked at.
+const maxChanged = 1 << 16
+
+// note has a name looked at.
+func (in *interest) note(k hub.Kind, text string) {
+	in.mu.Lock()
+	if len(in.changed) >= maxChanged {
+		in.all = true
+		clear(in.changed)
+	}
+	if !in.all {
+		if in.changed == nil {
+			in.changed = make(map[name]struct{})
+		}
+		in.changed[name{k, text}] = struct{}{}
+	}
+	in.mu.Unlock()
+	select {
+	case in.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run does so until done is closed.
+func (in *interest) run(done <-chan struct{}) {
+	tick := time.NewTicker(max(in.linger/4, time.Millisecond))
+	defer tick.Stop()
+	if in.always {
+		in.everything(true)
+	}
+	in.lookAtAll()
+	for {
+		select {
+		case <-done:
+			return
+		case <-in.wake:
+			in.look()
+		case now := <-tick.C:
+			in.expire(now)
+		}
+	}
+}
+
+// look looks at the names that were noted.
+func (in *interest) look() {
+	in.mu.Lock()
+	changed, all := in.changed, in.all
+	in.changed, in.all = nil, false
+	in.mu.Unlock()
+	if all {
+		in.lookAtAll()
+		return
+	}
+	for n := range changed {
+		in.set(n, in.hub.Subscribers(n.kind, n.text) > 0)
+	}
+}
+
+// lookAtAll looks at the names that the hub has, and those that it had.
+func (in *interest) lookAtAll() {
+	here := make(map[name]struct{})
+	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
+		in.hub.EachName(k, func(text string, _ int) bool {
+			here[name{k, text}] = struct{}{}
+			return len(here) <= in.most
+		})
+	}
+	if len(here) > in.most {
+		in.everything(true)
+		return
+	}
+	var gone []name
+	for _, s := range in.subjects {
+		for n := range s.names {
+			if _, ok := here[n]; !ok {
+				gone = append(gone, n)
+			}
+		}
+	}
+	for n := range here {
+		in.set(n, true)
+	}
+	for _, n := range gone {
+		in.set(n, false)
+	}
+}
+
+// set says whether a name has subscribers.
+func (in *interest) set(n name, here bool) {
+	var to string
+	if n.kind == hub.Pattern {
+		to = subjectOfPattern(n.text)
+	} else {
+		to, _ = subjectOf(n.kind, n.text)
+	}
+	s := in.subjects[to]
+	switch {
+	case here && s == nil:
+		if in.every != nil {
+			return
+		}
+		if len(in.subjects) >= in.most {
+			in.everything(true)
+			return
+		}
+		if s = in.subscribe(to); s != nil {
+			s.names[n] = struct{}{}
+		}
+	case here:
+		s.names[n] = struct{}{}
+		s.since = time.Time{}
+	case s != nil:
+		delete(s.names, n)
+		if len(s.names) == 0 && s.since.IsZero() {
+			s.since = time.Now()
+			in.rest(to, s)
+		}
+	}
+}
+
+// rest has expire look at a subject, once.
+func (in *interest) rest(to string, s *subject) {
+	if !s.idle {
+		s.idle = true
+		in.idle = append(in.idle, idle{to, s.since})
+	}
+}
+
+func (in *interest) subscribe(to string) *subject {
+	sub, err := in.nc.ChanSubscribe(to, in.to)
+	if err != nil {
+		in.warn("cannot subscribe to %s: %v", to, err)
+		return nil
+	}
+	s := &subject{sub: sub, names: make(map[name]struct{}, 1)}
+	in.counts.Lock()
+	in.subjects[to] = s
+	in.counts.Unlock()
+	return s
+}
+
+// expire unsubscribes from subjects that nobody has been there for, for the time of the linger,
+// and from everything when that is not needed any more.
+func (in *interest) expire(now time.Time) {
+	for len(in.idle) > 0 && now.Sub(in.idle[0].since) >= in.linger {
+		i := in.idle[0]
+		in.idle = in.idle[1:]
+		s := in.subjects[i.subject]
+		if s == nil {
+			continue
+		}
+		s.idle = false
+		if s.since.IsZero() {
+			continue
+		}
+		if now.Sub(s.since) < in.linger { // somebody has been there since
+			in.rest(i.subject, s)
+			continue
+		}
+		in.counts.Lock()
+		delete(in.subjects, i.subject)
+		in.counts.Unlock()
+		in.leave(i.subject, s.sub)
+	}
+	if in.every != nil && !in.always && in.fewAgain() {
+		in.everything(false)
+	}
+}
+
+// fewAgain says whether the hub's names are, by half of the bound, few enough to be subscribed to
+// one by one.
+func (in *interest) fewAgain() bool {
+	n := 0
+	for _, k := range []hub.Kind{hub.Topic, hub.Pattern, hub.Sharded} {
+		in.hub.EachName(k, func(string, int) bool { n++; return n <= in.most/2 })
+	}
+	return n <= in.most/2
+}
+
+func (in *interest) leave(from string, sub *nats.Subscription) {
+	if err := sub.Unsubscribe(); err != nil {
+		in.warn("cannot unsubscribe from %s: %v", from, err)
+	}
+	in.left(from)
+}
+
+// everything subscribes to all topics, instead of to each, or to each again.
+func (in *interest) everything(on bool) {
+	if on == (in.every != nil) {
+		return
+	}
+	old := in.subjects
+	in.counts.Lock()
+	in.subjects = make(map[string]*subject)
+	in.counts.Unlock()
+	if on {
+		var every []*nats.Subscription
+		for _, prefix := range []string{topicPrefix, shardedPrefix} {
+			if s := in.subscribe(prefix + everything); s != nil {
+				every = append(every, s.sub)
+			}
+		}
+		in.counts.Lock()
+		clear(in.subjects)
+		in.every = every
+		in.counts.Unlock()
+		for to, s := range old {
+			in.leave(to, s.sub)
+		}
+		in.idle = nil
+		return
+	}
+	every := in.every
+	in.counts.Lock()
+	in.every = nil
+	in.counts.Unlock()
+	in.lookAtAll()
+	for _, sub := range every {
+		in.leave(sub.Subject, sub)
+	}
+}
+
+// count says how many subjects are subscribed to, and whether they are all.
+func (in *interest) count() (n int64, all bool) {
+	in.counts.Lock()
+	defer in.counts.Unlock()
+	return int64(len(in.subjects) + len(in.every)), in.every != nil
+}
+
+// widest says whether, of the subjects that are subscribed to and match one, a subscription is the
+// one with the fewest tokens: a message without a number is passed on for that one alone.
+func (in *interest) widest(subscribed, message string) bool {
+	in.counts.Lock()
+	defer in.counts.Unlock()
+	if in.every != nil {
+		return subscribed == topicPrefix+everything || subscribed == shardedPrefix+everything
+	}
+	for i := len("myriad."); i < len(message); i++ {
+		if message[i-1] == '.' {
+			if wide := message[:i] + everything; in.subjects[wide] != nil {
+				return subscribed == wide
+			}
+		}
+	}
+	return true
+}
