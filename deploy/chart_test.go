@@ -1,7 +1,6 @@
 package deploy
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -292,6 +291,6 @@ func TestFlags(t *testing.T) {
 		if start == nil {
 			t.Fatalf("%s starts nothing", unit)
 		}
-		check(unit, fmt.Sprintf("%s", start[1]))
+		check(unit, string(start[1]))
 	}
 }
