@@ -12,24 +12,10 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/publish"
 	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
-
-// Migrator is a Handler, or MessageHandler, that can write down what it knows of a connection,
-// so that another process can go on with it: see Server.Upgrade. Without it the connections
-// that have a Value stay in the old process.
-type Migrator interface {
-	// Save appends to to what Restore needs, of at most 1 MiB, and returns that. An error has
-	// the connection stay in the old process, which drains it. Then comes Closed, with
-	// ErrHandedOver, or the connection goes on here, if the new process fails.
-	Save(c *Conn, to []byte) (state []byte, err error)
-	// Restore is the first call for a connection that has come from another process, instead
-	// of Opened: it sets the Value, and enters c.Ref() wherever Opened does. state is valid
-	// during the call; the handler gives it a version if what Save writes changes. An error
-	// closes the connection, with that reason. What is written is sent.
-	Restore(c *Conn, state []byte) error
-}
 
 // ErrUpgrading answers Server.Upgrade while another one is under way.
 var ErrUpgrading = errors.New("myriad: an upgrade is under way already")
@@ -65,8 +51,8 @@ func (u Upgraded) String() string {
 // service manager has been told MAINPID then, and Notify tells it nothing more.
 //
 // These stay: those with TLS, whose sessions can't be written down; those with a handler of
-// their own (SetHandler, Adopt, Blocking, and those of package web that have become WebSockets
-// or streams); relays; those whose peer has ended; those with a Value where the handler is no
+// their own (SetHandler, Adopt, Blocking, hijacked ones of package web) that no HandlerMigrator
+// saves; relays; those whose peer has ended; those with a Value where the handler is no
 // Migrator. Those that are busy (in a handler on a worker, with a file to send, retained) have
 // until ctx ends. A closed connection's Closed gets ErrHandedOver if it has moved.
 //
@@ -80,8 +66,8 @@ func (u Upgraded) String() string {
 // if nothing had been. Should the new process die in the middle, this one goes on with what it
 // still has; what that one had is lost, and counted in Lost. If ctx has no deadline the
 // connections have a minute. It answers ErrUpgrading during another one, ErrServerClosed before
-// the start and after the end, and errors.ErrUnsupported on other systems than Linux and with
-// Server.Processes.
+// the start and after the end, and errors.ErrUnsupported on other systems than Linux and in
+// worker processes: their first process upgrades them (Server.Processes).
 func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	s.mu.Lock()
 	e, closed := s.engine, s.closed
@@ -89,7 +75,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	switch {
 	case e == nil || closed || s.handedOver.Load():
 		err = ErrServerClosed
-	case !ok || s.preforks() || s.worker != nil:
+	case !ok || s.worker != nil:
 		err = fmt.Errorf("myriad: an upgrade of this server: %w", errors.ErrUnsupported)
 	case !s.upgrading.CompareAndSwap(false, true):
 		err = ErrUpgrading
@@ -128,9 +114,10 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		}
 	}()
 	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
+	sockets := m.Sockets()
 	for i, at := range e.Listening() {
 		l := upgrade.Listener{
-			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: max(e.Loops(), 1),
+			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: sockets[i],
 		}
 		if t := s.tickets[&where[i]]; t != nil {
 			l.Tickets = t.Keys()
@@ -144,19 +131,21 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	if err != nil {
 		return u, err
 	}
-	n := max(e.Loops(), 1)
-	if n != max(ready.Loops, 1) {
-		n *= max(ready.Loops, 1) // each of ours to each of theirs
-	}
-	channels, err := next.Channels(ctx, n)
+	d, err := s.depart(ctx)
 	if err != nil {
 		return u, err
 	}
+	defer func() { d.end(err == nil) }()
+	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.theirs)
+	if err != nil {
+		return u, err
+	}
+	d.begin()
 	moved, took, err := handOver(ctx, e, m, next, channels)
 	u.Moved, u.Took = moved.Gone, took
 	u.Lost = moved.Unknown
 	if err == nil {
-		err = next.Done()
+		err = next.Done(d.done())
 	}
 	if err != nil && next.Died() {
 		u.Lost = moved.Gone
@@ -164,8 +153,9 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		return u, errors.Join(err, e.Hold(s.paused.Load()))
 	}
 	if err != nil { // the time was over, say: what is left is drained here
-		_ = next.Done()
+		_ = next.Done(d.done())
 		s.log().Warn("not all connections could be handed over", "error", err)
+		err = nil
 	}
 	return u, nil
 }
@@ -226,6 +216,7 @@ func (s *Server) inherit() error {
 	if p != nil {
 		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once in a process
 		s.paused.Store(p.Paused)
+		s.here = make(chan struct{})
 	}
 	return err
 }
@@ -247,7 +238,7 @@ func (s *Server) inherited(l *Listener) []net.Listener {
 
 // succeed tells the old process that this one serves, and takes its connections over. Nothing is
 // accepted before: the old process does, in case that it goes on. done waits for the end of that.
-func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done func()) {
+func (s *Server) succeed(e engine.Engine) (done func()) {
 	p := s.predecessor
 	if p == nil {
 		return func() {}
@@ -256,19 +247,24 @@ func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done fun
 		engine.CloseAll(in.Sockets)
 	}
 	var over sync.WaitGroup
-	var more []net.Listener
-	for _, l := range listeners {
-		more = append(more, l.Sockets[min(max(e.Loops(), 1), len(l.Sockets)):]...)
-	}
+	started := make(chan struct{})
 	over.Go(func() {
+		defer s.arrived()
 		m, ok := e.(engine.Migrator)
-		if !ok || s.preforks() {
-			_ = p.Fail(errors.New("it serves with worker processes, which can't take connections over"))
-			return
+		err := errors.New("its engine can't take connections over")
+		if ok {
+			err = awaitWorkers(e, p)
 		}
-		err := p.Ready(e.Loops(), m.TakeOver)
+		failed := err != nil && !upgrade.Aborted(err)
+		if failed {
+			_ = p.Fail(err)
+		}
+		close(started)
+		if err == nil {
+			err = p.Ready(m.Ends(), s.arrive, m.TakeOver)
+		}
 		switch {
-		case errors.Is(err, os.ErrClosed): // this one has ended
+		case failed, errors.Is(err, os.ErrClosed): // this one has ended
 			return
 		case err != nil:
 			s.aborted = fmt.Errorf("myriad: upgrade: %w", err)
@@ -279,40 +275,14 @@ func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done fun
 		if !s.paused.Load() {
 			_ = e.Hold(false) // where it has ended, that does nothing
 		}
-		for i, l := range listeners {
-			for _, socket := range l.Sockets[min(max(e.Loops(), 1), len(l.Sockets)):] {
-				over.Go(func() { s.acceptMore(e, socket, i) })
-			}
-		}
-		p.Wait()
+		s.awaitDone(p)
 	})
 	return func() {
+		<-started // what kept it from that has been said
 		p.Close()
-		engine.CloseAll(more)
 		over.Wait()
 	}
 }
-
-// acceptMore accepts from a socket of a listener for which there is no loop: the old process
-// had more of them. The kernel goes on to give it its share of those who connect.
-func (s *Server) acceptMore(e engine.Engine, socket net.Listener, listener int) {
-	for {
-		nc, err := socket.Accept()
-		switch {
-		case err == nil:
-			if err = e.Adopt(nc, listener, nil); err != nil {
-				_ = nc.Close()
-			}
-		case errors.Is(err, net.ErrClosed):
-			return
-		default: // descriptors have run out, say
-			time.Sleep(acceptRetry)
-		}
-	}
-}
-
-// acceptRetry is how long acceptMore waits when it can't accept.
-const acceptRetry = 50 * time.Millisecond
 
 // migration is a Server's part in upgrades.
 type migration struct {
@@ -323,12 +293,6 @@ type migration struct {
 	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
 	tickets     map[*Listener]*secure.Tickets
-}
-
-// addMigration tells the engine how to save and restore what the handler knows.
-func (s *Server) addMigration(cfg *engine.Config) {
-	if h, ok := extension[Migrator](s.Handler); ok {
-		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) { return h.Save((*Conn)(c), to) }
-		cfg.Restore = func(c *engine.Conn, state []byte) error { return h.Restore((*Conn)(c), state) }
-	}
+	published   atomic.Pointer[publish.Gate]
+	travels
 }

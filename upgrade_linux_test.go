@@ -29,10 +29,12 @@ func init() { successorMain = succeed }
 type successorConfig struct {
 	Addr, Network, Model string
 	Loops, MaxConns      int
+	Processes            int
 	Does                 string // instead of serving
 	After                int    // connections that have come, before it does that
 	TLS                  bool
 	PIDs                 string // a file that each process adds its number to
+	Rooms                bool   // its handler is of rooms
 }
 
 // counted is a handler whose connections know how many lines they have had. It answers each
@@ -56,17 +58,27 @@ func (h *counted) Message(c *Conn, line []byte) {
 		fmt.Fprintln(c, os.Getpid())
 	case "stop":
 		go h.srv.Close()
+	case "own":
+		_ = c.SetHandler(Lines(owning{h})) // from the next call on
+		fmt.Fprintln(c, "is")
 	case "upgrade":
 		c.SetValue(n)
-		ref := c.Ref()
-		go func() {
-			if _, err := h.srv.Upgrade(context.Background()); err != nil {
-				_ = ref.Send([]byte(err.Error() + "\n"))
-			}
-		}()
+		upgradeFor(c)
+	case "stats":
+		_ = json.NewEncoder(c).Encode(countsOf(h.srv))
 	default:
 		fmt.Fprintf(c, "%s %d\n", line, n+1)
 	}
+}
+
+// upgradeFor upgrades a connection's server, and tells it if that fails.
+func upgradeFor(c *Conn) {
+	srv, ref := c.Server(), c.Ref()
+	go func() {
+		if _, err := srv.Upgrade(context.Background()); err != nil {
+			_ = ref.Send([]byte(err.Error() + "\n"))
+		}
+	}()
 }
 
 func (h *counted) Save(c *Conn, to []byte) ([]byte, error) {
@@ -116,6 +128,11 @@ func succeed(settings string) int {
 		}
 		f.Close()
 	}
+	if does, ok := strings.CutSuffix(cfg.Does, " as a worker"); ok {
+		if _, worker := WorkerProcess(); worker {
+			cfg.Does = does
+		}
+	}
 	switch cfg.Does {
 	case "crash":
 		return 3
@@ -127,7 +144,7 @@ func succeed(settings string) int {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		time.Sleep(time.Hour)
 	}
-	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Successor: again}
+	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, Successor: again}
 	srv.Limits.MaxConns, srv.Limits.Linger = cfg.MaxConns, 50*time.Millisecond
 	if cfg.TLS {
 		srv.TLSConfig, _ = identity()
@@ -137,7 +154,14 @@ func succeed(settings string) int {
 	}
 	h := &counted{srv: srv, does: cfg.Does, after: cfg.After}
 	srv.Handler = Lines(h)
-	if err := srv.ListenAndServe(context.Background()); err != nil {
+	if cfg.Rooms {
+		newRooms(srv, cfg.After)
+	}
+	ctx := context.Background()
+	if cfg.Processes > 0 {
+		ctx = obeySignals(srv)
+	}
+	if err := srv.ListenAndServe(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -408,10 +432,6 @@ func TestUpgradeRefused(t *testing.T) {
 	must(t, s.Close())
 	if _, err := s.Upgrade(context.Background()); !errors.Is(err, ErrServerClosed) {
 		t.Errorf("after the end: %v, want ErrServerClosed", err)
-	}
-	p := startProcesses(t, &Server{Processes: 2})
-	if _, err := p.Upgrade(context.Background()); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("with worker processes: %v, want ErrUnsupported", err)
 	}
 }
 

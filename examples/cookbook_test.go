@@ -282,7 +282,7 @@ func TestQuotes(t *testing.T) {
 	for _, c := range []struct {
 		document string
 		quotes   int
-	}{{"../docs/cookbook.md", 15}, {"../README.md", 1}, {"../README.zh-CN.md", 1}, {"../docs/upgrade.md", 1}} {
+	}{{"../docs/cookbook.md", 15}, {"../README.md", 1}, {"../README.zh-CN.md", 1}, {"../docs/upgrade.md", 1}, {"../docs/web.md", 2}} {
 		text, err := os.ReadFile(c.document)
 		if err != nil {
 			t.Fatal(err)

@@ -75,7 +75,8 @@ func (f *front) begin(h *Hub) {
 		CheckOrigin:  func(*http.Request) bool { return true }, // parameters has
 		MaxMessage:   2*h.Limits.maxMessage() + 4<<10,          // JSON takes more
 	}
-	f.streams = web.Events{Opened: f.streamOpened, Closed: f.streamClosed}
+	f.streams = web.Events{Opened: f.streamOpened, Closed: f.streamClosed, Save: f.streamSave, Restore: f.streamRestore}
+	f.http.Endpoints = map[string]web.Endpoint{"ws": &f.sockets, "events": &f.streams}
 
 	mux := http.NewServeMux()
 	quick := func(pattern string, h http.HandlerFunc) { mux.Handle(pattern, web.Quick(h)) }

@@ -1,26 +1,99 @@
 package hub
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/saved"
+	"github.com/myriad-go/myriad/web"
 )
 
-// This file is how subscribers move to another process: see myriad.Server.Upgrade. Clients of
-// the Redis protocol do, with their user, name and subscriptions. WebSockets and streams of
-// events stay: they are drained, and connect again. Last values stay, too.
+// This file is how clients move to another process: see myriad.Server.Upgrade. Those of the Redis
+// protocol, WebSockets and streams of events do, with their user, name and subscriptions, and
+// HTTP connections between two requests.
 
-// stateVersion is of the form of what Save writes: the format, whether replies keep their order,
-// what replies there are, the user and the client's name, and then for each subscription its
-// kind and name. Strings have their length before them.
+// stateVersion is of the form of what is saved: the format, whether replies keep their order,
+// what replies there are (or of a WebSocket, how many mistakes there were), the user and the
+// client's name, and then for each subscription its kind and name.
 const stateVersion = 1
 
 var (
-	errHalfDone = errors.New("a command is half done")
-	errState    = errors.New("the state of a subscriber is cut off or of another version")
+	errHalfDone = fmt.Errorf("%w: a command is half done", myriad.ErrSaveLater)
+	errState    = errors.New("the state of a client is cut off or of another version")
 )
+
+// savedClient is what is saved of a client.
+type savedClient struct {
+	client
+	more byte // flags, or mistakes
+	name string
+	rest saved.Reader // its subscriptions
+}
+
+// alone is the client in memory of its own.
+func (s *savedClient) alone() *client {
+	c := s.client
+	return &c
+}
+
+func (s *savedClient) append(to []byte) []byte {
+	ordered := byte(0)
+	if s.ordered {
+		ordered = 1
+	}
+	to = append(to, stateVersion, byte(s.format), ordered, s.more)
+	user := ""
+	if s.user != nil {
+		user = s.user.name
+	}
+	to = saved.AppendString(saved.AppendString(to, user), s.name)
+	for k := range kind(kinds) {
+		for _, topic := range s.names(k) {
+			to = saved.AppendString(append(to, byte(k)), topic)
+		}
+	}
+	return to
+}
+
+// readClient reads what append has written, of a client that has one of some formats, up to the
+// subscriptions.
+func (h *Hub) readClient(state []byte, first, last format) (s savedClient, err error) {
+	r := saved.Read(state)
+	version := r.Byte()
+	s.client = client{format: format(r.Byte()), ordered: r.Byte() != 0}
+	s.more = r.Byte()
+	user := r.String()
+	s.name = r.String()
+	s.rest = r
+	switch {
+	case version != stateVersion || !r.OK() || s.format < first || s.format > last:
+		return s, errState
+	case user != "":
+		if s.user = h.named(user); s.user == nil {
+			return s, fmt.Errorf("%w: there is no user %q any more", errDenied, user)
+		}
+	}
+	return s, nil
+}
+
+// rejoin subscribes a client to what it was subscribed to in another process.
+func (h *Hub) rejoin(c *client, ref myriad.Ref, r *saved.Reader) error {
+	for len(r.Rest()) > 0 {
+		k := kind(r.Byte())
+		name := r.String()
+		if !r.OK() || k >= kinds || c.subscribed(k, name) {
+			return errState
+		}
+		t, err := h.join(c, k, name)
+		if err != nil {
+			return fmt.Errorf("topic %q: %w", name, err)
+		}
+		h.enlist(c, t)
+		t.group(c.format).Add(ref)
+	}
+	return nil
+}
 
 // Save implements myriad.Migrator.
 func (h handler) Save(c *myriad.Conn, to []byte) ([]byte, error) {
@@ -28,29 +101,14 @@ func (h handler) Save(c *myriad.Conn, to []byte) ([]byte, error) {
 	if !ok {
 		return to, nil // it has not said anything yet
 	}
-	name := ""
+	all := savedClient{client: s.client, more: byte(s.flags)}
 	if s.details != nil {
 		if s.details.done > 0 {
 			return nil, errHalfDone
 		}
-		name = s.details.name
+		all.name = s.details.name
 	}
-	ordered := byte(0)
-	if s.ordered {
-		ordered = 1
-	}
-	to = append(to, stateVersion, byte(s.format), ordered, byte(s.flags))
-	user := ""
-	if s.user != nil {
-		user = s.user.name
-	}
-	to = appendString(appendString(to, user), name)
-	for k := range kind(kinds) {
-		for _, topic := range s.names(k) {
-			to = appendString(append(to, byte(k)), topic)
-		}
-	}
-	return to, nil
+	return all.append(to), nil
 }
 
 // Restore implements myriad.Migrator.
@@ -58,59 +116,61 @@ func (h handler) Restore(c *myriad.Conn, state []byte) error {
 	if len(state) == 0 {
 		return nil
 	}
-	if len(state) < 4 || state[0] != stateVersion || state[1] >= formats {
-		return errState
-	}
-	s := &respSession{client: client{format: format(state[1]), ordered: state[2] != 0}, flags: flags(state[3])}
-	user, rest, err := readString(state[4:])
+	all, err := h.hub.readClient(state, resp2, resp3)
 	if err != nil {
 		return err
 	}
-	name, rest, err := readString(rest)
-	if err != nil {
-		return err
-	}
-	if user != "" {
-		if s.user = h.hub.named(user); s.user == nil {
-			return fmt.Errorf("%w: there is no user %q any more", errDenied, user)
-		}
-	}
-	if name != "" {
-		s.details = &details{name: name}
+	s := &respSession{client: all.client, flags: flags(all.more)}
+	if all.name != "" {
+		s.details = &details{name: all.name}
 	}
 	c.SetValue(s)
-	for len(rest) > 0 {
-		k := kind(rest[0])
-		var topic string
-		if topic, rest, err = readString(rest[1:]); err != nil || k >= kinds {
-			return errState
-		}
-		if err := h.hub.rejoin(&s.client, c.Ref(), k, topic); err != nil {
-			return fmt.Errorf("topic %q: %w", topic, err)
-		}
-	}
-	return nil
+	return h.hub.rejoin(&s.client, c.Ref(), &all.rest)
 }
 
-// rejoin is subscribe for one that was subscribed in another process.
-func (h *Hub) rejoin(c *client, ref myriad.Ref, k kind, name string) error {
-	t, err := h.join(c, k, name)
+// SaveHandler implements myriad.HandlerMigrator: clients that speak HTTP have its handlers.
+func (h handler) SaveHandler(c *myriad.Conn, of myriad.Handler, to []byte) ([]byte, error) {
+	return h.hub.http().SaveHandler(c, of, to)
+}
+
+// RestoreHandler implements myriad.HandlerMigrator.
+func (h handler) RestoreHandler(c *myriad.Conn, state []byte) error {
+	return h.hub.http().RestoreHandler(c, state)
+}
+
+// Save implements web.SocketMigrator.
+func (h socketHandler) Save(s web.Socket, to []byte) ([]byte, error) {
+	c := s.Value().(*client)
+	return (&savedClient{client: *c, more: c.mistakes}).append(to), nil
+}
+
+// Restore implements web.SocketMigrator.
+func (h socketHandler) Restore(s web.Socket, state []byte) error {
+	all, err := h.hub.readClient(state, socket, socket)
+	c := all.alone()
+	c.mistakes = all.more
+	s.SetValue(c) // for Closed, in any case
+	if err == nil {
+		err = h.hub.rejoin(c, s.Ref(), &all.rest)
+	}
+	if errors.Is(err, errDenied) {
+		err = &web.CloseError{Code: web.ClosePolicy, Reason: err.Error()}
+	}
+	return err
+}
+
+// streamSave is web.Events.Save.
+func (f *front) streamSave(c *myriad.Conn, to []byte) ([]byte, error) {
+	return (&savedClient{client: *c.Value().(*client)}).append(to), nil
+}
+
+// streamRestore is web.Events.Restore.
+func (f *front) streamRestore(c *myriad.Conn, state []byte) error {
+	all, err := f.hub.readClient(state, stream, stream)
+	own := all.alone()
+	c.SetValue(own) // for Closed, in any case
 	if err != nil {
 		return err
 	}
-	h.enlist(c, t)
-	t.group(c.format).Add(ref)
-	return nil
-}
-
-func appendString(to []byte, s string) []byte {
-	return append(binary.AppendUvarint(to, uint64(len(s))), s...)
-}
-
-func readString(p []byte) (s string, rest []byte, err error) {
-	n, size := binary.Uvarint(p)
-	if size <= 0 || n > uint64(len(p)-size) {
-		return "", nil, errState
-	}
-	return string(p[size : size+int(n)]), p[size+int(n):], nil
+	return f.hub.rejoin(own, c.Ref(), &all.rest)
 }

@@ -6,11 +6,14 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/coder/websocket"
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
@@ -40,31 +43,44 @@ func TestMain(m *testing.M) {
 
 const usersOfSuccessor = "user default on nopass +@all &*\nuser ann on >secret +@all &news* &n?\nuser gone on >secret2 +@all &*\n"
 
-func readUsers(text string) *Users {
-	u, err := ReadUsers(strings.NewReader(text))
-	if err != nil {
-		panic(err)
-	}
-	return u
-}
-
-// TestMigrates upgrades a hub: subscribers keep their subscriptions, patterns, user and name, and
-// half a command. One whose user is gone is closed.
-func TestMigrates(t *testing.T) {
+// beforeUpgrade serves a hub with a further user whose name the successor does not have. upgrade
+// has that take its place, and waits until it has so many connections.
+func beforeUpgrade(t *testing.T) (addr string, upgrade func(connections int)) {
+	t.Helper()
 	h := &Hub{Users: readUsers(usersOfSuccessor + "user former on >secret3 +@all &*\n")}
 	srv := &myriad.Server{Handler: h.Handler()}
 	stdin, stop, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer stop.Close()
 	srv.Successor = func() (*exec.Cmd, error) {
 		cmd := exec.Command(os.Args[0])
 		cmd.Stdin, cmd.Stderr = stdin, os.Stderr
 		cmd.Env = append(os.Environ(), successorAddr+"="+srv.Addr, "GORACE=atexit_sleep_ms=0")
 		return cmd, nil
 	}
-	addr, _ := Serve(t, srv)
+	addr, _ = Serve(t, srv)
+	return addr, func(connections int) {
+		t.Helper()
+		u, err := srv.Upgrade(context.Background())
+		if err != nil || u.Moved != connections {
+			t.Fatalf("Upgrade: %+v, %v; want %d connections moved", u, err, connections)
+		}
+		stdin.Close()
+		t.Cleanup(func() {
+			stop.Close()
+			await.True(t, "the successor is left", func() bool {
+				stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", u.PID))
+				return err != nil || strings.Contains(string(stat), ") Z ")
+			})
+		})
+	}
+}
+
+// TestMigrates upgrades a hub: subscribers keep their subscriptions, patterns, user and name, and
+// half a command. One whose user is gone is closed.
+func TestMigrates(t *testing.T) {
+	addr, upgrade := beforeUpgrade(t)
 	clients := map[string]*bufio.Reader{}
 	conns := map[string]net.Conn{}
 	for _, c := range []struct{ name, says, want string }{
@@ -84,11 +100,7 @@ func TestMigrates(t *testing.T) {
 		fmt.Fprint(nc, c.says)
 		until(t, clients[c.name], c.want)
 	}
-	u, err := srv.Upgrade(context.Background())
-	if err != nil || u.Moved != len(conns) {
-		t.Fatalf("Upgrade: %+v, %v; want %d connections moved", u, err, len(conns))
-	}
-	stdin.Close()
+	upgrade(len(conns))
 	if _, err := io.ReadAll(clients["former"]); err != nil {
 		t.Errorf("a client whose user is gone: %v, want the end", err)
 	}
@@ -101,40 +113,67 @@ func TestMigrates(t *testing.T) {
 	fmt.Fprint(conns["ann"], "CLIENT GETNAME\r\nUNSUBSCRIBE news\r\nPUBSUB NUMSUB news\r\n")
 	until(t, clients["ann"], "$6\r\na-name")
 	until(t, clients["ann"], "*2\r\n$4\r\nnews\r\n:1")
-	stop.Close()
-	await.True(t, "the successor is left", func() bool {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", u.PID))
-		return err != nil || strings.Contains(string(stat), ") Z ")
-	})
 }
 
-// until reads up to what is wanted.
+// TestFrontMigrates upgrades a hub with WebSockets and streams of events, one of each whose user
+// is gone, and with an HTTP connection between two requests.
+func TestFrontMigrates(t *testing.T) {
+	addr, upgrade := beforeUpgrade(t)
+	ann, former, mistaken := dialHub(t, addr, "?token=secret"), dialHub(t, addr, "?token=secret3"), dialHub(t, addr, "")
+	ann.say(`{"op":"subscribe","topic":"news"}`)
+	ann.hear(`{"op":"subscribed","topic":"news","count":1}`)
+	ann.say(`{"op":"subscribe","pattern":"n?"}`)
+	ann.hear(`{"op":"subscribed","pattern":"n?","count":2}`)
+	former.say(`{"op":"subscribe","topic":"news"}`)
+	former.hear(`{"op":"subscribed","topic":"news","count":1}`)
+	for range maxMistakes - 1 {
+		mistaken.say(`{}`)
+		mistaken.Read(mistaken.ctx)
+	}
+	_, stream := raw(t, addr, "GET /events?topic=news&pattern=n?&token=secret HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	_, ended := raw(t, addr, "GET /events?topic=news&token=secret3 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	for _, r := range []*bufio.Reader{stream, ended} {
+		untilText(t, r, "retry: ")
+	}
+	nc, keptAlive := raw(t, addr, "GET /topics/news HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	untilText(t, keptAlive, `{"topic":"news","subscribers":4}`)
+	upgrade(6)
+	former.closes(websocket.StatusPolicyViolation)
+	if _, err := io.ReadAll(ended); err != nil {
+		t.Errorf("a stream whose user is gone: %v, want the end", err)
+	}
+	fmt.Fprint(nc, "GET /topics/news HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	untilText(t, keptAlive, `{"topic":"news","subscribers":2}`)
+	for _, topic := range []string{"news", "nx"} {
+		wantAnswer(t, http.StatusOK, `{"receivers":2}`, "POST", "http://"+addr+"/publish?topic="+topic, "to "+topic)
+	}
+	ann.hear(`{"op":"message","topic":"news","data":"to news"}`)
+	untilText(t, stream, `{"op":"message","topic":"news","data":"to news"}`)
+	ann.hear(`{"op":"message","pattern":"n?","topic":"nx","data":"to nx"}`)
+	untilText(t, stream, `"data":"to nx"}`)
+	ann.say(`{"op":"unsubscribe","topic":"news"}`)
+	ann.hear(`{"op":"unsubscribed","topic":"news","count":1}`)
+	ann.say(`{"op":"subscribe","topic":"other"}`) // which ann may not
+	ann.hear(`{"op":"error","error":"no permission"}`)
+	mistaken.say(`{}`)
+	mistaken.Read(mistaken.ctx)
+	mistaken.closes(websocket.StatusPolicyViolation)
+}
+
+// until reads up to a line that ends with what is wanted, untilText up to what is wanted.
 func until(t *testing.T, in *bufio.Reader, want string) {
 	t.Helper()
+	untilText(t, in, want+"\r\n")
+}
+
+func untilText(t *testing.T, in *bufio.Reader, want string) {
+	t.Helper()
 	var got []byte
-	for !strings.HasSuffix(string(got), want+"\r\n") {
+	for !strings.HasSuffix(string(got), want) {
 		b, err := in.ReadByte()
 		if err != nil {
 			t.Fatalf("got %q, then %v; want %q", got, err, want)
 		}
 		got = append(got, b)
-	}
-}
-
-// TestState has states refused that are cut off, or of another version.
-func TestState(t *testing.T) {
-	good := []byte{stateVersion, byte(resp3), 1, 0, 3, 'a', 'n', 'n', 0}
-	h := &Hub{Users: readUsers(usersOfSuccessor)}
-	for n := 1; n < len(good); n++ {
-		if err := (handler{hub: h}).Restore(nil, good[:n:n]); err == nil {
-			t.Errorf("a state of %d of its %d bytes is taken", n, len(good))
-		}
-	}
-	for _, wrong := range []int{0, 1} {
-		bad := append([]byte(nil), good...)
-		bad[wrong] = 99
-		if err := (handler{hub: h}).Restore(nil, bad); err == nil {
-			t.Errorf("a state with byte %d wrong is taken", wrong)
-		}
 	}
 }

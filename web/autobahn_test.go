@@ -40,8 +40,13 @@ func dialSocket(t testing.TB, addr, fields string) *wire {
 // upgrade makes a connection a WebSocket.
 func upgrade(t testing.TB, nc net.Conn, fields string) *wire {
 	t.Helper()
+	return upgradeAt(t, nc, "/ws", fields)
+}
+
+func upgradeAt(t testing.TB, nc net.Conn, path, fields string) *wire {
+	t.Helper()
 	_ = nc.SetDeadline(time.Now().Add(await.Patience))
-	fmt.Fprintf(nc, "GET /ws HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n%s\r\n", fields)
+	fmt.Fprintf(nc, "GET %s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n%s\r\n", path, fields)
 	w := &wire{t: t, Conn: nc, r: bufio.NewReader(nc)}
 	res, err := http.ReadResponse(w.r, nil)
 	if err != nil {

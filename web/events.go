@@ -67,6 +67,12 @@ type Events struct {
 	Opened func(c *myriad.Conn)
 	// Closed, if set, is called when it has ended, as myriad.Handler.Closed is.
 	Closed func(c *myriad.Conn, why error)
+	// Save and Restore, if set, are as those of a myriad.Migrator, for streams that move to
+	// another process: see HTTP.Endpoints. Restore is called instead of Opened. Without Save
+	// streams that have a Value stay in the old process, and without Restore all do if
+	// Opened is set.
+	Save    func(c *myriad.Conn, to []byte) (state []byte, err error)
+	Restore func(c *myriad.Conn, state []byte) error
 }
 
 // ErrNoStream says that a request can't get a stream of events. It has been answered.

@@ -49,6 +49,12 @@ type HTTP struct {
 	// ErrorLog gets what is logged of panics and of mistakes in handlers. The default is
 	// package log's.
 	ErrorLog *log.Logger
+	// Endpoints are the WebSockets and Events of Handler whose connections move to the new
+	// process in myriad.Server.Upgrade, each by a name under which that has it, too. A
+	// connection there of which the user's code knows something moves if that is saved: see
+	// SocketMigrator, and Events.Save. Those of others stay, and are drained. The default is
+	// none.
+	Endpoints map[string]Endpoint
 
 	once   sync.Once
 	server *http.Server // for http.ServerContextKey

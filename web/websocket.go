@@ -291,8 +291,8 @@ func (ws *WebSocket) mayConnect(r *http.Request) bool {
 	return err == nil && equalFold(u.Host, r.Host)
 }
 
-// agree chooses what a socket has.
-func (ws *WebSocket) agree(r *http.Request) *variant {
+// variant is the handler of sockets that have agreed on something; nil if that is not on offer.
+func (ws *WebSocket) variant(k variantKey) *variant {
 	ws.once.Do(func() {
 		ws.variants = make(map[variantKey]*variant)
 		for _, p := range append([]string{""}, ws.Subprotocols...) {
@@ -302,6 +302,11 @@ func (ws *WebSocket) agree(r *http.Request) *variant {
 			}
 		}
 	})
+	return ws.variants[k]
+}
+
+// agree chooses what a socket has.
+func (ws *WebSocket) agree(r *http.Request) *variant {
 	var k variantKey
 	offered := strings.Join(r.Header["Sec-Websocket-Protocol"], ",")
 	for _, p := range ws.Subprotocols {
@@ -311,7 +316,7 @@ func (ws *WebSocket) agree(r *http.Request) *variant {
 		}
 	}
 	k.deflate = ws.Compression && offersDeflate(r.Header["Sec-Websocket-Extensions"])
-	return ws.variants[k]
+	return ws.variant(k)
 }
 
 func (ws *WebSocket) most() int {

@@ -28,12 +28,24 @@ type webPush struct {
 
 func newWebPush() myriad.Handler {
 	p, mux := new(webPush), http.NewServeMux()
-	mux.Handle("/", web.Quick(&web.WebSocket{Handler: p}))
-	mux.Handle("GET /events", web.Quick(&web.Events{Opened: func(c *myriad.Conn) { p.streams.Add(c.Ref()) }}))
-	return web.Handler(mux)
+	enter := func(c *myriad.Conn) { p.streams.Add(c.Ref()) }
+	sockets := &web.WebSocket{Handler: p}
+	events := &web.Events{Opened: enter, Restore: func(c *myriad.Conn, _ []byte) error { enter(c); return nil }}
+	mux.Handle("/", web.Quick(sockets))
+	mux.Handle("GET /events", web.Quick(events))
+	return &web.HTTP{Handler: mux, Endpoints: map[string]web.Endpoint{"sockets": sockets, "events": events}}
 }
 
 func (p *webPush) Opened(s web.Socket) { p.sockets.Add(s) }
+
+// Save implements web.SocketMigrator: there is nothing but that the socket is in the group.
+func (p *webPush) Save(_ web.Socket, to []byte) ([]byte, error) { return to, nil }
+
+// Restore implements web.SocketMigrator.
+func (p *webPush) Restore(s web.Socket, _ []byte) error {
+	p.sockets.Add(s)
+	return nil
+}
 
 func (p *webPush) Message(s web.Socket, kind web.Kind, m []byte) {
 	news, toAll := bytes.CutPrefix(m, []byte("!"))

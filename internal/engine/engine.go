@@ -175,6 +175,10 @@ type Config struct {
 	// with a value stay where they are.
 	Save    func(c *Conn, to []byte) ([]byte, error)
 	Restore func(c *Conn, state []byte) error
+	// SaveOwned and RestoreOwned are the same for connections with a handler of their own,
+	// which RestoreOwned sets. Without them those stay.
+	SaveOwned    func(c *Conn, to []byte) ([]byte, error)
+	RestoreOwned func(c *Conn, state []byte) error
 	// Owner is for the caller to find again from a connection: see Conn.Owner.
 	Owner any
 	// Shed, if set, is the handler's call for input that finds no room in the

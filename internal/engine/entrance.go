@@ -59,11 +59,12 @@ func (c *Config) Where() []Listener {
 }
 
 // Bind gives the sockets of a listener: n that share its port, or as often the one
-// that the caller has made, prepared to be accepted from. The caller closes each, and
-// the engine's own is closed by an error.
+// that the caller has made, prepared to be accepted from; or those that another process had,
+// all of them, of which there may be more. The caller closes each, and the engine's own is
+// closed by an error.
 func (l Listener) Bind(n int, o sock.Options) (all []net.Listener, err error) {
 	if m := len(l.Sockets); m > 0 {
-		for i := range n {
+		for i := range max(n, m) {
 			all = append(all, l.Sockets[i%m])
 		}
 	} else if l.Socket != nil {
@@ -106,8 +107,9 @@ func NewEntrance(l Listener, at net.Addr) *Entrance {
 // errListenerFull is ErrTooManyConns because of Listener.MaxConns.
 var errListenerFull = errors.New("listener full")
 
-// enter counts one in, unless there are as many as there may be.
-func (e *Entrance) enter() bool {
+// enter counts one in, as accepted here unless it has moved, if there are not as many as there may
+// be.
+func (e *Entrance) enter(moved bool) bool {
 	if e == nil {
 		return true
 	}
@@ -117,7 +119,9 @@ func (e *Entrance) enter() bool {
 			return false
 		}
 		if e.open.CompareAndSwap(n, n+1) {
-			e.accepted.Add(1)
+			if !moved {
+				e.accepted.Add(1)
+			}
 			return true
 		}
 	}

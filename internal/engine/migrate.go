@@ -31,6 +31,8 @@ var (
 	// at the moment.
 	ErrStays  = errors.New("connection can't be handed over")
 	ErrNotNow = errors.New("connection is busy")
+	// ErrSaveLater is what Config.Save says of a connection that goes on, and is asked again.
+	ErrSaveLater = errors.New("myriad: connection can't be handed over at the moment")
 )
 
 // The stages of leaving.
@@ -47,13 +49,15 @@ const frozen = awaited - 1
 func (c *Conn) mayLeave() error {
 	x := c.more
 	switch {
-	case !c.is(open) || c.is(closing|failed|closingWrite|shut|peerEnded|relayed|ownHandler|draining):
+	case !c.is(open) || c.is(closing|failed|closingWrite|shut|peerEnded|relayed|draining), c.is(ownHandler) && c.host.SaveOwned == nil:
 		return ErrStays
 	case c.is(greeting | openPending | drainedPending | drainingPending | inCall):
 		return ErrNotNow
 	case x == nil:
 		return nil
-	case x.layer != nil || x.detach != nil || x.upgrade != nil || x.duplex || x.held > 0:
+	case x.layer != nil || x.detach != nil || x.upgrade != nil || x.duplex:
+		return ErrStays
+	case x.held > 0 && (x.retained > 0 || !c.is(ownHandler)): // the handler is in the middle of something
 		return ErrStays
 	case x.retained > 0 || x.queue != nil || x.remote != nil:
 		return ErrNotNow
@@ -131,8 +135,10 @@ type Record struct {
 	Silent   bool // the peer has sent nothing yet
 	Paused   bool // the handler does not listen
 	Held     bool // Input is to be offered again, without more behind it
+	Owned    bool // the connection has a handler of its own, which State tells
 	// Quiet is how long the peer has sent nothing, Unanswered how many heartbeats it has left
-	// unanswered, and Waited how long the first byte of Input has been there.
+	// unanswered, and Waited how long the first byte of Input, or of a part of a message that
+	// the handler holds, has been there.
 	Quiet, Waited time.Duration
 	Unanswered    int
 	// Timer and Deadline are when those end, from now; 0 is never.
@@ -149,7 +155,8 @@ const MaxState = 1 << 20
 
 // Pack makes a record of a connection that leaves and is at rest. Its bytes are valid until
 // Unpack or Left, one of which must follow where it succeeds. It fails with ErrNotNow while
-// mail is on its way, with ErrStays, or with what Config.Save says.
+// mail is on its way, with ErrStays, or with what Config.Save says: after ErrSaveLater the
+// connection is to Stay, but not for good.
 func (c *Conn) Pack() (r Record, err error) {
 	if err = c.mayLeave(); err != nil {
 		return r, err
@@ -172,14 +179,17 @@ func (c *Conn) pack() (r Record, err error) {
 	}
 	now := c.host.Now()
 	r = Record{
-		Peer: c.Peer(), Listener: c.Listener(), Dialled: c.is(outbound), Silent: c.is(silent), Paused: c.is(readPaused), Held: c.is(inputHeld),
+		Peer: c.Peer(), Listener: c.Listener(), Dialled: c.is(outbound), Silent: c.is(silent), Paused: c.is(readPaused), Held: c.is(inputHeld), Owned: c.is(ownHandler),
 		Quiet: c.heard.since(c.host.Clock()), Unanswered: c.unanswered(), Refused: int(c.seen), State: r.State,
 	}
 	if x := c.more; x != nil {
 		r.Timer, r.Deadline, r.Missed = until(x.timer, now), until(x.deadline, now), x.dropped
+		if x.heldSince > 0 {
+			r.Waited = max(c.host.Clock()-x.heldSince, 0)
+		}
 	}
 	if c.in != nil {
-		r.Input, r.Waited = c.in.Bytes(), max(c.host.Clock()-c.in.since, 0)
+		r.Input, r.Waited = c.in.Bytes(), max(c.host.Clock()-c.in.since, r.Waited)
 	}
 	if b := c.out; b != nil {
 		r.Output = b.Bytes()
@@ -200,14 +210,17 @@ func until(at, now time.Duration) time.Duration {
 
 // saveState has the handler write down its state. A handler that can't may have none.
 func (c *Conn) saveState() (state []byte, err error) {
-	if c.host.Save == nil {
-		if c.user != nil {
-			return nil, ErrStays
-		}
+	save := c.host.Save
+	switch {
+	case c.is(ownHandler):
+		save = c.host.SaveOwned
+	case save == nil && c.user != nil:
+		return nil, ErrStays
+	case save == nil:
 		return nil, nil
 	}
 	err = ErrStays // if it panics
-	c.call(func(c *Conn) { state, err = c.host.Save(c, nil) })
+	c.call(func(c *Conn) { state, err = save(c, nil) })
 	if err == nil && len(state) > MaxState {
 		err = fmt.Errorf("%w: its state has %d bytes; expected at most %d", ErrStays, len(state), MaxState)
 	}
@@ -257,21 +270,34 @@ func (c *Conn) Join(r *Record) {
 			c.state |= inputHeld
 		}
 	}
-	c.restoreState(r.State)
+	c.restoreState(r)
 	c.endEvent()
 }
 
 // restoreState has the handler read its state.
-func (c *Conn) restoreState(state []byte) {
-	if c.host.Restore == nil {
+func (c *Conn) restoreState(r *Record) {
+	restore := c.host.Restore
+	switch {
+	case r.Owned && c.host.RestoreOwned == nil:
+		c.fail(errNoOwned)
+		return
+	case r.Owned:
+		restore = c.host.RestoreOwned
+	case restore == nil:
 		return
 	}
 	var err error
-	c.call(func(c *Conn) { err = c.host.Restore(c, state) })
+	c.call(func(c *Conn) { err = restore(c, r.State) })
 	if err != nil {
 		c.fail(err)
+		return
+	}
+	if x := c.more; x != nil && x.heldSince > 0 {
+		x.heldSince = max(c.host.Clock()-r.Waited, 1)
 	}
 }
+
+var errNoOwned = errors.New("myriad: the connection has come from another process with a handler of its own, of which this server's handler knows nothing")
 
 // The form of a record: numbers as varints, bytes behind their length.
 
@@ -280,6 +306,7 @@ const (
 	recordSilent
 	recordPaused
 	recordHeld
+	recordOwned
 )
 
 // Append appends the record in the form that ReadRecord reads.
@@ -288,7 +315,7 @@ func (r *Record) Append(to []byte) []byte {
 	for _, f := range []struct {
 		on  bool
 		bit uint64
-	}{{r.Dialled, recordDialled}, {r.Silent, recordSilent}, {r.Paused, recordPaused}, {r.Held, recordHeld}} {
+	}{{r.Dialled, recordDialled}, {r.Silent, recordSilent}, {r.Paused, recordPaused}, {r.Held, recordHeld}, {r.Owned, recordOwned}} {
 		if f.on {
 			flags |= f.bit
 		}
@@ -328,7 +355,7 @@ func ReadRecord(p []byte) (r Record, rest []byte, err error) {
 		return r, nil, errRecord
 	}
 	r = Record{
-		Dialled: n[0]&recordDialled != 0, Silent: n[0]&recordSilent != 0, Paused: n[0]&recordPaused != 0, Held: n[0]&recordHeld != 0,
+		Dialled: n[0]&recordDialled != 0, Silent: n[0]&recordSilent != 0, Paused: n[0]&recordPaused != 0, Held: n[0]&recordHeld != 0, Owned: n[0]&recordOwned != 0,
 		Listener: int(n[1]) - 1, Quiet: time.Duration(n[2]), Waited: time.Duration(n[3]), Unanswered: int(n[4]),
 		Timer: time.Duration(n[5]), Deadline: time.Duration(n[6]), Missed: int64(n[7]), Refused: int(n[8]),
 		Input: b[1], Output: b[2], State: b[3],
@@ -392,12 +419,26 @@ type Migrator interface {
 	// TakeOver goes on with connections that come by channels, which are the engine's from
 	// then on, until the other sides end.
 	TakeOver(channels []*os.File) error
-	// SendListeners sends the descriptors of all listeners, those of the first one first, of
-	// each as many as there are loops, or 1: with a word, in as many messages as it takes.
+	// Ends is how many ends of channels it takes for each loop to have one, or each process.
+	// HandOver and TakeOver deal channels out in turn.
+	Ends() int
+	// Sockets is how many sockets each listener has.
+	Sockets() []int
+	// SendListeners sends the descriptors of all sockets, those of the first listener first:
+	// with a word, in as many messages as it takes.
 	SendListeners(control *os.File, word string) error
 	// ShareListeners says whether the listeners are somebody else's, too: then they are not
 	// stopped when the engine ends.
 	ShareListeners(on bool)
+}
+
+// CountSockets counts the sockets of each of n listeners, when it is known of which one each is.
+func CountSockets(numbers []int, n int) []int {
+	counts := make([]int, n)
+	for _, number := range numbers {
+		counts[number]++
+	}
+	return counts
 }
 
 // HandoverFailed says what has ended a HandOver.

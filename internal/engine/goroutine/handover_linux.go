@@ -90,6 +90,12 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	return moved, err
 }
 
+// Ends implements engine.Migrator.
+func (g *group) Ends() int { return 1 }
+
+// Sockets implements engine.Migrator.
+func (g *group) Sockets() []int { return engine.CountSockets(g.numbers, len(g.host.Entrances)) }
+
 // SendListeners implements engine.Migrator.
 func (g *group) SendListeners(control *os.File, word string) error {
 	var fds []int
@@ -190,7 +196,7 @@ func (h *handover) give(c *conn) bool {
 	r, err := c.Pack()
 	if err != nil {
 		h.credit <- o
-		if !errors.Is(err, engine.ErrNotNow) {
+		if !errors.Is(err, engine.ErrNotNow) && !errors.Is(err, engine.ErrSaveLater) {
 			h.staysFor(c)
 		}
 		return false
@@ -286,6 +292,7 @@ func (g *group) takeAll(f *os.File) error {
 		return err
 	}
 	p, credit, came := make([]byte, sock.MaxRightsMessage), 0, 0
+	var joined sync.WaitGroup
 	defer func() { g.promised.Add(int64(-credit)) }()
 	for {
 		more := g.reserve(engine.ChannelCredit - credit)
@@ -297,7 +304,7 @@ func (g *group) takeAll(f *os.File) error {
 		if err := raw.Write(func(fd uintptr) bool {
 			errno = sock.SendRights(int32(fd), say[:], nil)
 			return errno != syscall.EAGAIN
-		}); err != nil || errno != 0 {
+		}); err != nil || errno != 0 && errno != syscall.EPIPE { // what it has sent before its end is still there
 			return cmp.Or(err, error(errno))
 		}
 		var n int
@@ -325,8 +332,10 @@ func (g *group) takeAll(f *os.File) error {
 				return err
 			}
 			g.promised.Add(-1)
-			g.join(fd, &r)
+			joined.Add(1)
+			g.join(fd, &r, joined.Done)
 		}
+		joined.Wait() // who is told that they have come may send to them
 		credit, came = credit-len(fds), len(fds)
 	}
 }
@@ -342,8 +351,9 @@ func (g *group) reserve(n int) int {
 	}
 }
 
-// join goes on with one connection.
-func (g *group) join(fd int32, r *engine.Record) {
+// join goes on with one connection, on its goroutine, and calls done when its handler has heard of
+// it, or never will.
+func (g *group) join(fd int32, r *engine.Record, done func()) {
 	if r.Listener >= len(g.host.Entrances) {
 		r.Listener = g.host.Adopted()
 	}
@@ -352,14 +362,21 @@ func (g *group) join(fd int32, r *engine.Record) {
 	nc, err := net.FileConn(f)
 	if err != nil {
 		g.counters.Add(engine.AcceptErrors, 1)
+		done()
 		return
 	}
 	if err := g.host.AdmitMoved(r); err != nil {
 		turnAway(nc, g.host.Answer(r.Peer, err))
+		done()
 		return
 	}
-	if !g.serve(nc, r.Listener, nil, func(c *conn) { c.Join(r) }) {
+	open := func(c *conn) {
+		defer done()
+		c.Join(r)
+	}
+	if !g.serve(nc, r.Listener, nil, open) {
 		g.host.DisownMoved(r)
 		g.leave()
+		done()
 	}
 }
