@@ -2,6 +2,7 @@ package myriad
 
 import (
 	"context"
+	"errors"
 	"io"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -91,8 +92,11 @@ func (s *Server) addPublishing(e engine.Engine, l Limits) {
 		}
 		return h.Published(Publication{m.Kind, m.Topic, m.Bytes}), nil
 	}
+	log := s.log()
 	g.Failed = func(err error) {
-		s.log().Error("a message that was published during an upgrade is lost here", "error", err)
+		if !errors.Is(err, ErrServerClosed) { // then nobody is there to miss it
+			log.Error("a message that was published during an upgrade is lost here", "error", err)
+		}
 	}
 	if s.predecessor != nil {
 		_ = g.Hold(context.Background()) // nobody publishes yet

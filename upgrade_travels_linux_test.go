@@ -118,9 +118,12 @@ func TestUpgradeCounters(t *testing.T) {
 type rooms struct {
 	MessageFunc
 	srv    *Server
-	fails  int // Restore ends the process when it has been called so often; 0 is never
+	fails  int    // Restore ends the process when it has been called so often; 0 is never
+	state  string // what SaveState does instead
 	quiet  chan struct{}
 	inside sync.WaitGroup
+	// retained gives what lets a connection go that was to be busy.
+	retained chan func()
 
 	mu       sync.Mutex
 	members  map[string]*Group
@@ -129,16 +132,22 @@ type rooms struct {
 }
 
 func newRooms(srv *Server, fails int) *rooms {
-	h := &rooms{srv: srv, fails: fails, quiet: make(chan struct{}), members: map[string]*Group{}, newest: map[string]string{}}
+	h := &rooms{srv: srv, fails: fails, quiet: make(chan struct{}), retained: make(chan func(), 1), members: map[string]*Group{}, newest: map[string]string{}}
 	srv.Handler = Lines(h)
 	listening := srv.Listening
 	srv.Listening = func(a net.Addr) {
+		h.mu.Lock()
 		h.inside.Go(h.publishInside)
+		h.mu.Unlock()
 		if listening != nil {
 			listening(a)
 		}
 	}
-	end := sync.OnceFunc(func() { close(h.quiet) })
+	end := sync.OnceFunc(func() {
+		h.mu.Lock() // inside has begun
+		defer h.mu.Unlock()
+		close(h.quiet)
+	})
 	srv.Stopping = func() {
 		end()
 		h.inside.Wait()
@@ -234,6 +243,10 @@ func (h *rooms) Message(c *Conn, line []byte) {
 		fmt.Fprintln(c, "pid", os.Getpid())
 	case "upgrade":
 		upgradeFor(c)
+	case "retain":
+		c.Retain()
+		ref := c.Ref()
+		h.retained <- func() { _ = ref.Release() }
 	case "quiet":
 		go h.srv.Stopping()
 	case "stop":
@@ -261,6 +274,15 @@ func (h *rooms) Restore(c *Conn, state []byte) error {
 func (h *rooms) SaveState(w io.Writer) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	switch h.state {
+	case "fails":
+		return errors.New("not today")
+	case "panics":
+		panic("oh")
+	case "is wrong":
+		_, err := io.WriteString(w, "wrong")
+		return err
+	}
 	return json.NewEncoder(w).Encode(h.newest)
 }
 

@@ -23,6 +23,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	if r.Interrupted && r.Mode != modeHold {
 		line("interrupted", "after %v: what follows is what there was until then", format.Round(r.Took))
 	}
+	r.writeAgents(line)
 	r.writeConnections(line)
 	if r.Window > 0 {
 		r.writeTraffic(line)
@@ -37,6 +38,29 @@ func (r *Result) WriteText(w io.Writer) error {
 
 // writeLine writes a line that has a name.
 type writeLine func(name, format string, args ...any)
+
+func (r *Result) writeAgents(line writeLine) {
+	name := "agents"
+	for i := range r.Agents {
+		a := &r.Agents[i]
+		text := fmt.Sprintf("%s: %s of %s connections", a.Name, format.Count(a.Connected), format.Count(a.Connections))
+		switch {
+		case a.Lost != "":
+			text = fmt.Sprintf("%s: lost, and its part is missing below: %s; it had %s connections, until then %v", a.Name, a.Lost, format.Count(a.Connections), a.Last)
+		case a.Rate > 0:
+			text += fmt.Sprintf(", %s/s, 50%% %v, 99%% %v, %.0f%% of its CPU", format.Count(int64(math.Round(a.Rate))), format.Round(a.Latency.P50), format.Round(a.Latency.P99), 100*a.CPUShare)
+		}
+		ahead, way := a.Offset, "ahead"
+		if ahead < 0 {
+			ahead, way = -ahead, "behind"
+		}
+		line(name, "%s; its clock is %v ± %v %s", text, format.Round(ahead), format.Round(a.Uncertainty), way)
+		if a.Behind > 0 {
+			line("", "  began %v after the first", format.Round(a.Behind))
+		}
+		name = ""
+	}
+}
 
 func (r *Result) writeConnections(line writeLine) {
 	rate := ""
@@ -148,6 +172,7 @@ func (r *Result) writeLatency(line writeLine) {
 	}
 	if !r.Corrected {
 		writeTimes("latency", "from when messages were sent: what a stalled server kept from being sent does not count", &l)
+		r.writeGap(line, &l)
 		return
 	}
 	writeTimes("latency", "from when messages were to be sent (corrected for coordinated omission)", &l)
@@ -157,10 +182,24 @@ func (r *Result) writeLatency(line writeLine) {
 	}
 	if r.Service != nil && r.Service.Count > 0 {
 		writeTimes("service time", "from when they were sent: what a closed loop would have said", r.Service)
+		r.writeGap(line, r.Service)
 	}
 	if r.Late != nil && r.Late.Count > 0 {
 		line("late sends", "99%% %v, max %v after their time, with a connection free", format.Round(r.Late.P99), format.Round(r.Late.Max))
 	}
+}
+
+// writeGap says how long a connection has waited at the most. Of those that had nothing to wait
+// for nothing is known.
+func (r *Result) writeGap(line writeLine, l *Latency) {
+	if r.PubSub != nil {
+		return
+	}
+	text := ""
+	if r.Unanswered > 0 {
+		text = fmt.Sprintf("; %s messages have none", format.Count(r.Unanswered))
+	}
+	line("longest gap", "%v of a connection from a message to its answer, 99%% of them at most %v%s", format.Round(l.Max), format.Round(l.P99), text)
 }
 
 // String describes the rate.
