@@ -110,9 +110,12 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 	}
 	if !worker {
 		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-		if upgradeSignal != nil {
-			signal.Notify(signals, upgradeSignal)
-		}
+	}
+	switch {
+	case upgradeSignal != nil && worker: // sent to all processes it is not to end this one
+		signal.Notify(make(chan os.Signal, 1), upgradeSignal)
+	case upgradeSignal != nil:
+		signal.Notify(signals, upgradeSignal)
 	}
 	var upgrades sync.WaitGroup
 	done, finished := make(chan struct{}), make(chan struct{})

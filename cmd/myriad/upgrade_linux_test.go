@@ -227,7 +227,8 @@ func TestUpgradeProcesses(t *testing.T) {
 	for range 20 {
 		conns = append(conns, halfMessage(t, s.addr))
 	}
-	next := s.upgrade(t, len(conns))
+	must(t, syscall.Kill(-s.Process.Pid, syscall.SIGUSR2)) // to the workers, too
+	next := s.awaitUpgrade(t, 1)
 	for _, c := range conns {
 		exchange(t, c, " and half\n", "half and half\n")
 	}
