@@ -283,25 +283,27 @@ func handOverExactly(b *bench) {
 	}
 }
 
-// handOverCasts hands over while there is always a broadcast under way.
+// handOverCasts hands over while there is always a broadcast under way: of more than a
+// turn sends.
 func handOverCasts(b *bench) {
-	const n = 20
+	const n = 700
 	from := b.serve(echo(), func(cfg *engine.Config) { cfg.DropMessages = true })
 	to := b.successor(lines())
 	clients := from.dials(n)
 	refs := from.wantOpened(n)
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for {
-			select {
-			case <-stop:
-				return
-			default:
-				_ = from.Broadcast([]byte("x\n")) // there is no room, or nobody
+	stop, casting := make(chan struct{}), sync.WaitGroup{}
+	for range 8 {
+		casting.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+					_ = from.Broadcast(pattern(1000)) // there is no room, or nobody
+				}
 			}
-		}
-	}()
+		})
+	}
 	var reading sync.WaitGroup
 	for _, c := range clients {
 		reading.Go(func() {
@@ -315,7 +317,7 @@ func handOverCasts(b *bench) {
 		b.Errorf("handed over %+v, %v; want %d of %d", moved, err, n, len(refs))
 	}
 	close(stop)
-	<-stopped
+	casting.Wait()
 	for _, r := range to.wantOpened(n) {
 		b.must(r.Close())
 	}
