@@ -64,6 +64,8 @@ func (h *counted) Message(c *Conn, line []byte) {
 	case "upgrade":
 		c.SetValue(n)
 		upgradeFor(c)
+	case "stay":
+		c.SetValue("stays")
 	case "stats":
 		_ = json.NewEncoder(c).Encode(countsOf(h.srv))
 	default:
@@ -82,6 +84,9 @@ func upgradeFor(c *Conn) {
 }
 
 func (h *counted) Save(c *Conn, to []byte) ([]byte, error) {
+	if c.Value() == "stays" {
+		return nil, errors.New("it stays")
+	}
 	n, _ := c.Value().(int)
 	return binary.AppendUvarint(to, uint64(n)), nil
 }

@@ -308,3 +308,13 @@ func TestFrames(t *testing.T) {
 		}
 	}
 }
+
+// BenchmarkPublish is what a gate costs that is open.
+func BenchmarkPublish(b *testing.B) {
+	g := &Gate{Run: func(Message) (int, error) { return 1, nil }, Full: errFull}
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			_, _ = g.Publish(Message{Topic: "a"})
+		}
+	})
+}
