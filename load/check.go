@@ -299,6 +299,8 @@ func (c Config) checkMessages() error {
 		return &SettingError{"size", fmt.Errorf("1; expected 2 to %d", MaxMessage)} // a character and a newline
 	case c.Size != 0 && c.Message != nil:
 		return &SettingError{"size", fmt.Errorf("%d beside a message; expected one of the two", c.Size)}
+	case c.Ahead != 0 && (c.Template != "" || c.First != "" || c.WebSocket != nil || c.PubSub != nil || c.Hold):
+		return &SettingError{"ahead", fmt.Errorf("%d with a template, WebSockets, publish/subscribe or connections that are only held; expected messages that lie behind each other", c.Ahead)}
 	}
 	for _, m := range []struct {
 		name  string
@@ -400,6 +402,9 @@ func (c Config) checkConnections() error {
 	}
 	if c.Ramp.Over < 0 || c.Ramp.Over > maxTime {
 		return &SettingError{"ramp", fmt.Errorf("%v; expected 0s to %v", c.Ramp.Over, maxTime)}
+	}
+	if c.Ahead >= c.messageSize() && c.Ahead > 0 {
+		return &SettingError{"ahead", fmt.Errorf("%d of messages of %d bytes; expected fewer", c.Ahead, c.messageSize())}
 	}
 	if n := int64(c.Pipeline) * int64(c.messageSize()); n > maxInFlightBytes {
 		return fmt.Errorf("load: a pipeline of %d messages of %d bytes; expected at most %d bytes in flight on a connection", c.Pipeline, c.messageSize(), maxInFlightBytes)

@@ -53,6 +53,54 @@ func TestFlood(t *testing.T) {
 	})
 }
 
+// TestAhead has each message sent with a part of the next one, which completes it: the server gets
+// the same bytes as ever, and never stands at the end of a message when it has answered.
+func TestAhead(t *testing.T) {
+	t.Parallel()
+	const ahead, messages, conns = 10, 5000, 3 // more than lie in memory
+	eachModel(t, func(t *testing.T, model string) {
+		for _, pipeline := range []int{1, 3} {
+			var mu sync.Mutex
+			var all []string
+			s := serve(t, func(c net.Conn) {
+				var got []byte
+				in, piece := bufio.NewReader(c), make([]byte, 4096)
+				for {
+					n, err := in.Read(piece)
+					whole := bytes.Count(got, []byte("\n"))
+					got = append(got, piece[:n]...)
+					if rest := len(got) % 64; n > 0 && rest != ahead && pipeline == 1 {
+						t.Errorf("%d bytes of a message are there, want %d", rest, ahead)
+					}
+					now := bytes.Count(got, []byte("\n"))
+					_, _ = c.Write(got[whole*64 : now*64])
+					if err != nil {
+						break
+					}
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				all = append(all, string(got))
+			})
+			r := check(t, Config{Target: s.addr(), Connections: conns, Model: model, Pipeline: pipeline, Messages: messages, Ahead: ahead})
+			if r.Answered != conns*messages || r.Unanswered != 0 {
+				t.Errorf("%d answered, %d not; want %d", r.Answered, r.Unanswered, conns*messages)
+			}
+			s.ln.Close()
+			s.wait.Wait()
+			plain := newRing(&Config{Size: 64})
+			for _, got := range all {
+				if len(got) != messages*64+ahead {
+					t.Errorf("%d bytes were sent, want %d", len(got), messages*64+ahead)
+				}
+				if i := strings.Index(string(plain.text.bytes), got[:64]); i < 0 || !strings.HasPrefix(strings.Repeat(string(plain.text.bytes[i:])+string(plain.text.bytes[:i]), messages/1024+1), got) {
+					t.Error("the bytes are not those of the messages")
+				}
+			}
+		}
+	})
+}
+
 // runUntil runs until what the run tells is enough.
 func runUntil(t *testing.T, cfg Config, enough func(Event) bool) *Result {
 	t.Helper()

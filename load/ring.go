@@ -9,13 +9,16 @@ import (
 
 // ring are messages of one size, to send or to expect, that lie in memory one behind the
 // other.
-type ring struct{ text block }
+type ring struct {
+	text  block
+	ahead int // bytes of the next message that are sent with each
+}
 
 func newRing(cfg *Config) *ring {
 	if cfg.Message != nil {
-		return &ring{repeated(cfg.Message)}
+		return &ring{repeated(cfg.Message), cfg.Ahead}
 	}
-	return &ring{newBlock(cfg.Size, cfg.Seed)}
+	return &ring{newBlock(cfg.Size, cfg.Seed), cfg.Ahead}
 }
 
 func (r *ring) longest() int { return r.text.size }
@@ -62,8 +65,13 @@ func (r *ring) expects(l *connState) []byte { return owed(r, l) }
 
 // send hands n messages to a connection, without copying them first.
 func (r *ring) send(c *engine.Conn, number uint32, k uint64, n int) int {
-	at := r.place(number, k)
-	for left := n * r.text.size; left > 0; {
+	at, left := r.place(number, k), n*r.text.size
+	if k == 0 {
+		left += r.ahead
+	} else {
+		at = r.text.after(at, r.ahead)
+	}
+	for left > 0 {
 		p := r.text.run(at, left)
 		if _, err := c.Write(p); err != nil {
 			break // Closed tells why

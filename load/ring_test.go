@@ -37,7 +37,7 @@ func FuzzCheck(f *testing.F) {
 			return
 		}
 		text := newBlock(int(size), 0)
-		h := &ring{text}
+		h := &ring{text: text}
 		fresh := func() *connState { return &connState{number: id, inFlight: uint16(messages)} }
 		// check takes what was heard off what is in flight, as traffic does.
 		check := func(l *connState, in []byte) (good, answers int) {

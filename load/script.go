@@ -75,7 +75,7 @@ func newScript(cfg *Config, table *connTable, seen func(status int)) (*script, e
 		}
 		s.checker = &ruled{rule: rule, table: table, seen: seen}
 	case cfg.Answer != nil:
-		s.checker = &ring{repeated(cfg.Answer)}
+		s.checker = &ring{text: repeated(cfg.Answer)}
 	case s.direct != nil:
 		s.checker = s.direct
 	default:

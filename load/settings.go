@@ -121,6 +121,8 @@ func Settings(c *Config) []Setting {
 			one("", "target", &c.Target, anyText, same, ""),
 			listOf("", "also", &c.Also, func(text string, _ int) ([]string, error) { return []string{text}, nil }, same, ""),
 			toggle("", "hold", &c.Hold, ""),
+			count("", "number-from", &c.NumberFrom, MaxNumber, ""),
+			toggle("", "histograms", &c.Histograms, ""),
 		})
 }
 
@@ -173,6 +175,7 @@ func messageSettings(c *Config) []Setting {
 		one(group, "first-message", &c.First, parseFirst, same, "send this `TEXT`, or template, first on each connection").short("1"),
 		file(group, "first-message-file", func(text string) (err error) { c.First, err = parseFirst(text); return err }, "send what the template in this `FILE` makes first on each connection"),
 		count(group, "size", &c.Size, MaxMessage, "without a message, send lines of `BYTES`, each different (default 64)"),
+		count(group, "ahead", &c.Ahead, MaxMessage-1, "send `BYTES` of the next message with each one, so that the server always holds a part (default 0)"),
 		one(group, "seed", &c.Seed, quantity.Seed, func(n uint64) string { return strconv.FormatUint(n, 10) }, "make everything random from this `NUMBER` (default 0)"),
 		{
 			Group: group, Name: "http", Bare: "true", Help: "send HTTP/1.1 requests, the message or a GET of \"/\": --match http",

@@ -110,9 +110,12 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 	}
 	if !worker {
 		signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
-		if upgradeSignal != nil {
-			signal.Notify(signals, upgradeSignal)
-		}
+	}
+	switch {
+	case upgradeSignal != nil && worker: // sent to all processes it is not to end this one
+		signal.Notify(make(chan os.Signal, 1), upgradeSignal)
+	case upgradeSignal != nil:
+		signal.Notify(signals, upgradeSignal)
 	}
 	var upgrades sync.WaitGroup
 	done, finished := make(chan struct{}), make(chan struct{})
@@ -122,6 +125,9 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 		for {
 			select {
 			case sig := <-signals:
+				if f.stays.Load() { // whoever serves has got it, too
+					continue
+				}
 				if sig == upgradeSignal {
 					upgrades.Go(func() { _, _ = f.upgrade(ctx, cmd, sig.String()) }) // which says it
 					continue
@@ -177,6 +183,7 @@ func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked str
 		f.upgrading.Store(false)
 		return u, err
 	}
+	f.stays.Store(u.Stays)
 	fmt.Fprintf(out, "myriad: %v; draining %d\n", u, f.srv.Stats().Open)
 	return u, nil
 }

@@ -1,0 +1,121 @@
+package deploy
+
+import (
+	"debug/elf"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/await"
+)
+
+// freePort is one of loopback that nobody has.
+func freePort(t *testing.T) int {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	return ln.Addr().(*net.TCPAddr).Port
+}
+
+// The program is static, as scratch has no libraries.
+func TestStatic(t *testing.T) {
+	f, err := elf.Open(binary(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP || p.Type == elf.PT_DYNAMIC {
+			t.Errorf("the program has a segment %v: it needs a loader", p.Type)
+		}
+	}
+}
+
+// What a pod starts, starts, is ready, has the metric by which pods are scaled, and ends in
+// order when it is told to.
+func TestPodStarts(t *testing.T) {
+	for _, values := range []map[string]any{
+		{"mode": "serve"},
+		{"hub": map[string]any{"insecure": true}, "replicas": 1},
+		{"hub": map[string]any{"insecure": true}, "cluster": map[string]any{"enabled": true, "secret": "s", "port": freePort(t)}},
+	} {
+		port, admin := freePort(t), freePort(t)
+		values["port"], values["adminPort"], values["connections"] = port, admin, 1000
+		p, kind := pod(t, mustRender(t, values))
+		// What the kubelet fills in; there is one pod, and no DNS.
+		names := strings.NewReplacer("m-0.m-nodes.$(POD_NAMESPACE).svc", "127.0.0.1", "m-1.m-nodes.$(POD_NAMESPACE).svc", "127.0.0.1",
+			"m-2.m-nodes.$(POD_NAMESPACE).svc", "127.0.0.1", "$(POD_NAME).m-nodes.$(POD_NAMESPACE).svc", "127.0.0.1", "$(POD_NAME)", "m-0")
+		var args []string
+		for _, arg := range p.Containers[0].Args {
+			args = append(args, names.Replace(arg))
+		}
+		t.Run(fmt.Sprintf("%s %s", args[0], kind), func(t *testing.T) { starts(t, args, port, admin) })
+	}
+}
+
+func starts(t *testing.T, args []string, port, admin int) {
+	cmd := exec.Command(binary(t), args...)
+	var said strings.Builder
+	cmd.Stdout, cmd.Stderr = &said, &said
+	cmd.Env = []string{"MYRIAD_CLUSTER_SECRET=a secret that is long enough"}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	defer func() {
+		_ = cmd.Process.Kill() // or it has ended
+		<-ended
+		if t.Failed() {
+			t.Logf("myriad %q said: %s", args, said.String())
+		}
+	}()
+	get := func(path string) (int, string) {
+		r, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d%s", admin, path))
+		if err != nil {
+			return 0, ""
+		}
+		defer r.Body.Close()
+		body, _ := io.ReadAll(io.LimitReader(r.Body, 1<<20))
+		return r.StatusCode, string(body)
+	}
+	await.True(t, "the pod is ready", func() bool {
+		if len(ended) > 0 {
+			t.Fatal("it has ended")
+		}
+		code, _ := get("/readyz")
+		return code == 200
+	})
+	conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", port), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	await.True(t, "the connection counts", func() bool { _, body := get("/metrics"); return strings.Contains(body, "\nmyriad_connections 1\n") })
+	if code, _ := get("/healthz"); code != 200 {
+		t.Errorf("/healthz answers %d", code)
+	}
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	conn.SetReadDeadline(time.Now().Add(await.Patience))
+	if _, err := io.Copy(io.Discard, conn); err != nil {
+		t.Errorf("the client was not sent away in order: %v", err)
+	}
+	conn.Close()
+	err = await.Receive(t, ended, "the pod has ended")
+	ended <- err
+	if err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
