@@ -6,6 +6,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // A WebSocket and a stream of events keep their subscription through an upgrade of a hub.
@@ -32,6 +34,31 @@ func TestUpgradeHubFront(t *testing.T) {
 	publish()
 	next := s.upgrade(t, 2)
 	publish()
+	s.endNext(t, next)
+}
+
+// A load of WebSockets that publish and subscribe all the time misses no message in an upgrade, gets
+// none twice, and keeps its connections.
+func TestUpgradeHubLoad(t *testing.T) {
+	s := upgradable(t, "", "hub")
+	load := process(t, "load", "--pubsub", "ws", "-c", "20", "--topics", "4", "--publishers", "2",
+		"--size", "64", "--rate", "100", "--duration", "3s", s.addr)
+	said := &lockedBuffer{}
+	load.Stdout, load.Stderr = said, said
+	must(t, load.Start())
+	over := make(chan error, 1)
+	go func() { over <- load.Wait() }()
+	published := func() (n int) {
+		_, text := get(t, s.admin+"/hub")
+		_, text, _ = strings.Cut(text, `"Published":`)
+		_, _ = fmt.Sscanf(text, "%d", &n)
+		return n
+	}
+	await.True(t, "nothing is published", func() bool { return published() >= 20 })
+	next := s.upgrade(t, 22)
+	if err := await.Receive(t, over, "the end of the load"); err != nil || !strings.Contains(said.String(), "each compared, in order") {
+		t.Errorf("the load: %v\n%s", err, said)
+	}
 	s.endNext(t, next)
 }
 
