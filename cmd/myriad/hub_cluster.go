@@ -129,7 +129,7 @@ func (f *clusterFlags) checkPeers() error {
 	return nil
 }
 
-// start joins the others; leave ends that.
+// joinCluster joins the others, where that is asked for; leave ends it.
 func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	c := &f.cluster
 	if !c.some() {

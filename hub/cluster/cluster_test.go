@@ -386,6 +386,10 @@ func TestForeign(t *testing.T) {
 	}
 	defer nc.Close()
 	_ = a.node.nc.Flush()
+	own := &nats.Msg{Subject: "myriad.t.a.b", Header: nats.Header{numberHeader: {a.node.origin + ".1 1"}}}
+	if err := nc.PublishMsg(own); err != nil { // as by a connection that it has given up
+		t.Fatal(err)
+	}
 	for _, text := range []string{"1", "2"} {
 		if err := nc.Publish("myriad.t.a.b", []byte(text)); err != nil {
 			t.Fatal(err)

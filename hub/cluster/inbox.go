@@ -88,6 +88,10 @@ func (in *inbox) deliver(m *nats.Msg) {
 		return
 	}
 	switch source, origin, number, numbered := parseNumber(m.Header.Get(numberHeader)); {
+	case numbered && origin == in.node.origin:
+		// It comes by a connection that this node has given up, whose end a server has yet to see.
+		in.again.Add(1)
+		return
 	case numbered:
 		missing, again := in.gaps.see(m.Subject, source, number)
 		if again {
