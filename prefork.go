@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"net"
 	"runtime"
+	"slices"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/supervisor"
+	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
 // maxProcesses bounds Server.Processes.
@@ -92,6 +95,7 @@ func (s *Server) processes() (running int, restarts int64) {
 func (s *Server) startProcesses(cfg engine.Config) (engine.Engine, error) {
 	p, err := supervisor.Start(supervisor.Config{
 		Addrs: addresses(cfg.Listeners), Control: s.Socket.Control, Processes: s.Processes, Log: cfg.Log, Serving: s.Listening,
+		Sockets: handedOver(cfg.Listeners), Succeeds: s.predecessor != nil,
 	})
 	if err != nil {
 		return nil, err
@@ -121,6 +125,27 @@ func addresses(all []engine.Listener) (where []supervisor.Address) {
 	return where
 }
 
+// handedOver are the sockets of another process that they listen with.
+func handedOver(all []engine.Listener) (sockets [][]net.Listener) {
+	for _, l := range all {
+		sockets = append(sockets, l.Sockets)
+	}
+	return sockets
+}
+
+// awaitWorkers waits until all worker processes serve, if there are any. It fails when they
+// can't, or the process whose place they take goes on.
+func awaitWorkers(e engine.Engine, p *upgrade.Predecessor) error {
+	w, ok := e.(*supervisor.Supervisor)
+	if !ok {
+		return nil
+	}
+	if err := p.Starting(w.Started()); err != nil {
+		return err
+	}
+	return w.Serving()
+}
+
 // work is ListenAndServe in a worker process.
 func (s *Server) work(ctx context.Context, where []Listener) error {
 	cfg, _, err := s.open(where) // which has no unix sockets
@@ -132,15 +157,16 @@ func (s *Server) work(ctx context.Context, where []Listener) error {
 	if err != nil {
 		return fmt.Errorf("myriad: %w", err)
 	}
-	for i, l := range all {
-		cfg.Listeners[i].Socket = l
+	for i, sockets := range all {
+		cfg.Listeners[i].Sockets = sockets
 	}
+	cfg.Held = w.Held
 	s.mu.Lock()
 	s.worker = w
 	s.mu.Unlock()
 	e, err := s.start(cfg, where)
 	if err != nil {
-		engine.CloseAll(all)
+		engine.CloseAll(slices.Concat(all...))
 		return err
 	}
 	defer s.endWorkers()

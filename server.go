@@ -327,7 +327,7 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 		}
 		return err
 	}
-	defer s.succeed(e, cfg.Listeners)()
+	defer s.succeed(e)()
 	if s.Listening != nil && !s.preforks() {
 		if len(where) == 0 {
 			s.Listening(nil)
@@ -370,7 +370,7 @@ func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, erro
 	}
 	cfg.Limits, cfg.Spin, cfg.Log = limits.engine(), s.Spin, s.log()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
-	cfg.Owner, cfg.Held = s, s.predecessor != nil
+	cfg.Owner, cfg.Held = s, cfg.Held || s.predecessor != nil
 	s.addHandler(&cfg)
 	s.addEntry(&cfg, limits)
 	s.addLayers(&cfg, limits, where)

@@ -32,11 +32,11 @@ const successorSettings = "MYRIAD_TEST_SUCCESSOR"
 var successorMain func(settings string) int
 
 func TestMain(m *testing.M) {
-	if _, ok := WorkerProcess(); ok {
-		os.Exit(workerMain())
-	}
 	if settings := os.Getenv(successorSettings); settings != "" && successorMain != nil {
 		os.Exit(successorMain(settings))
+	}
+	if _, ok := WorkerProcess(); ok {
+		os.Exit(workerMain())
 	}
 	if os.Getenv(goexitVariable) != "" {
 		goexitMain()

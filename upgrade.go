@@ -65,8 +65,8 @@ func (u Upgraded) String() string {
 // if nothing had been. Should the new process die in the middle, this one goes on with what it
 // still has; what that one had is lost, and counted in Lost. If ctx has no deadline the
 // connections have a minute. It answers ErrUpgrading during another one, ErrServerClosed before
-// the start and after the end, and errors.ErrUnsupported on other systems than Linux and with
-// Server.Processes.
+// the start and after the end, and errors.ErrUnsupported on other systems than Linux and in
+// worker processes: their first process upgrades them (Server.Processes).
 func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	s.mu.Lock()
 	e, closed := s.engine, s.closed
@@ -74,7 +74,7 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	switch {
 	case e == nil || closed || s.handedOver.Load():
 		err = ErrServerClosed
-	case !ok || s.preforks() || s.worker != nil:
+	case !ok || s.worker != nil:
 		err = fmt.Errorf("myriad: an upgrade of this server: %w", errors.ErrUnsupported)
 	case !s.upgrading.CompareAndSwap(false, true):
 		err = ErrUpgrading
@@ -113,9 +113,10 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		}
 	}()
 	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
+	sockets := m.Sockets()
 	for i, at := range e.Listening() {
 		l := upgrade.Listener{
-			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: max(e.Loops(), 1),
+			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: sockets[i],
 		}
 		if t := s.tickets[&where[i]]; t != nil {
 			l.Tickets = t.Keys()
@@ -129,11 +130,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	if err != nil {
 		return u, err
 	}
-	n := max(e.Loops(), 1)
-	if n != max(ready.Loops, 1) {
-		n *= max(ready.Loops, 1) // each of ours to each of theirs
-	}
-	channels, err := next.Channels(ctx, n)
+	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1))
 	if err != nil {
 		return u, err
 	}
@@ -232,7 +229,7 @@ func (s *Server) inherited(l *Listener) []net.Listener {
 
 // succeed tells the old process that this one serves, and takes its connections over. Nothing is
 // accepted before: the old process does, in case that it goes on. done waits for the end of that.
-func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done func()) {
+func (s *Server) succeed(e engine.Engine) (done func()) {
 	p := s.predecessor
 	if p == nil {
 		return func() {}
@@ -241,19 +238,23 @@ func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done fun
 		engine.CloseAll(in.Sockets)
 	}
 	var over sync.WaitGroup
-	var more []net.Listener
-	for _, l := range listeners {
-		more = append(more, l.Sockets[min(max(e.Loops(), 1), len(l.Sockets)):]...)
-	}
+	started := make(chan struct{})
 	over.Go(func() {
 		m, ok := e.(engine.Migrator)
-		if !ok || s.preforks() {
-			_ = p.Fail(errors.New("it serves with worker processes, which can't take connections over"))
-			return
+		err := errors.New("its engine can't take connections over")
+		if ok {
+			err = awaitWorkers(e, p)
 		}
-		err := p.Ready(e.Loops(), m.TakeOver)
+		failed := err != nil && !upgrade.Aborted(err)
+		if failed {
+			_ = p.Fail(err)
+		}
+		close(started)
+		if err == nil {
+			err = p.Ready(m.Ends(), m.TakeOver)
+		}
 		switch {
-		case errors.Is(err, os.ErrClosed): // this one has ended
+		case failed, errors.Is(err, os.ErrClosed): // this one has ended
 			return
 		case err != nil:
 			s.aborted = fmt.Errorf("myriad: upgrade: %w", err)
@@ -264,40 +265,14 @@ func (s *Server) succeed(e engine.Engine, listeners []engine.Listener) (done fun
 		if !s.paused.Load() {
 			_ = e.Hold(false) // where it has ended, that does nothing
 		}
-		for i, l := range listeners {
-			for _, socket := range l.Sockets[min(max(e.Loops(), 1), len(l.Sockets)):] {
-				over.Go(func() { s.acceptMore(e, socket, i) })
-			}
-		}
 		p.Wait()
 	})
 	return func() {
+		<-started // what kept it from that has been said
 		p.Close()
-		engine.CloseAll(more)
 		over.Wait()
 	}
 }
-
-// acceptMore accepts from a socket of a listener for which there is no loop: the old process
-// had more of them. The kernel goes on to give it its share of those who connect.
-func (s *Server) acceptMore(e engine.Engine, socket net.Listener, listener int) {
-	for {
-		nc, err := socket.Accept()
-		switch {
-		case err == nil:
-			if err = e.Adopt(nc, listener, nil); err != nil {
-				_ = nc.Close()
-			}
-		case errors.Is(err, net.ErrClosed):
-			return
-		default: // descriptors have run out, say
-			time.Sleep(acceptRetry)
-		}
-	}
-}
-
-// acceptRetry is how long acceptMore waits when it can't accept.
-const acceptRetry = 50 * time.Millisecond
 
 // migration is a Server's part in upgrades.
 type migration struct {

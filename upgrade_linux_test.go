@@ -29,6 +29,7 @@ func init() { successorMain = succeed }
 type successorConfig struct {
 	Addr, Network, Model string
 	Loops, MaxConns      int
+	Processes            int
 	Does                 string // instead of serving
 	After                int    // connections that have come, before it does that
 	TLS                  bool
@@ -119,6 +120,11 @@ func succeed(settings string) int {
 		}
 		f.Close()
 	}
+	if does, ok := strings.CutSuffix(cfg.Does, " as a worker"); ok {
+		if _, worker := WorkerProcess(); worker {
+			cfg.Does = does
+		}
+	}
 	switch cfg.Does {
 	case "crash":
 		return 3
@@ -130,7 +136,7 @@ func succeed(settings string) int {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		time.Sleep(time.Hour)
 	}
-	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Successor: again}
+	srv := &Server{Addr: cfg.Addr, Network: cfg.Network, Model: cfg.Model, Loops: cfg.Loops, Processes: cfg.Processes, Successor: again}
 	srv.Limits.MaxConns, srv.Limits.Linger = cfg.MaxConns, 50*time.Millisecond
 	if cfg.TLS {
 		srv.TLSConfig, _ = identity()
@@ -140,7 +146,11 @@ func succeed(settings string) int {
 	}
 	h := &counted{srv: srv, does: cfg.Does, after: cfg.After}
 	srv.Handler = Lines(h)
-	if err := srv.ListenAndServe(context.Background()); err != nil {
+	ctx := context.Background()
+	if cfg.Processes > 0 {
+		ctx = obeySignals(srv)
+	}
+	if err := srv.ListenAndServe(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -411,10 +421,6 @@ func TestUpgradeRefused(t *testing.T) {
 	must(t, s.Close())
 	if _, err := s.Upgrade(context.Background()); !errors.Is(err, ErrServerClosed) {
 		t.Errorf("after the end: %v, want ErrServerClosed", err)
-	}
-	p := startProcesses(t, &Server{Processes: 2})
-	if _, err := p.Upgrade(context.Background()); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("with worker processes: %v, want ErrUnsupported", err)
 	}
 }
 

@@ -212,3 +212,22 @@ func TestUpgradeOnce(t *testing.T) {
 		t.Errorf("it says %q", out.String())
 	}
 }
+
+// The first of several processes has its workers' connections moved, and all of the old ones end.
+func TestUpgradeProcesses(t *testing.T) {
+	s := upgradable(t, "", "serve", "--app", "lines", "--processes", "2", "--model", "epoll")
+	var conns []net.Conn
+	for range 20 {
+		conns = append(conns, halfMessage(t, s.addr))
+	}
+	next := s.upgrade(t, len(conns))
+	for _, c := range conns {
+		exchange(t, c, " and half\n", "half and half\n")
+	}
+	exchange(t, dial(t, s.addr), "another\n", "another\n")
+	await.True(t, "that the new processes' metrics have them", func() bool { // workers publish every 100 ms
+		_, text := get(t, s.admin+"/metrics")
+		return strings.Contains(text, "\nmyriad_connections_taken_over_total 20\n")
+	})
+	s.endNext(t, next)
+}

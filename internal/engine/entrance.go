@@ -59,11 +59,12 @@ func (c *Config) Where() []Listener {
 }
 
 // Bind gives the sockets of a listener: n that share its port, or as often the one
-// that the caller has made, prepared to be accepted from. The caller closes each, and
-// the engine's own is closed by an error.
+// that the caller has made, prepared to be accepted from; or those that another process had,
+// all of them, of which there may be more. The caller closes each, and the engine's own is
+// closed by an error.
 func (l Listener) Bind(n int, o sock.Options) (all []net.Listener, err error) {
 	if m := len(l.Sockets); m > 0 {
-		for i := range n {
+		for i := range max(n, m) {
 			all = append(all, l.Sockets[i%m])
 		}
 	} else if l.Socket != nil {

@@ -419,12 +419,26 @@ type Migrator interface {
 	// TakeOver goes on with connections that come by channels, which are the engine's from
 	// then on, until the other sides end.
 	TakeOver(channels []*os.File) error
-	// SendListeners sends the descriptors of all listeners, those of the first one first, of
-	// each as many as there are loops, or 1: with a word, in as many messages as it takes.
+	// Ends is how many ends of channels it takes for each loop to have one, or each process.
+	// HandOver and TakeOver deal channels out in turn.
+	Ends() int
+	// Sockets is how many sockets each listener has.
+	Sockets() []int
+	// SendListeners sends the descriptors of all sockets, those of the first listener first:
+	// with a word, in as many messages as it takes.
 	SendListeners(control *os.File, word string) error
 	// ShareListeners says whether the listeners are somebody else's, too: then they are not
 	// stopped when the engine ends.
 	ShareListeners(on bool)
+}
+
+// CountSockets counts the sockets of each of n listeners, when it is known of which one each is.
+func CountSockets(numbers []int, n int) []int {
+	counts := make([]int, n)
+	for _, number := range numbers {
+		counts[number]++
+	}
+	return counts
 }
 
 // HandoverFailed says what has ended a HandOver.

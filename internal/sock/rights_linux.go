@@ -57,7 +57,10 @@ func ReceiveRights(fd int32, p []byte) (n int, fds []int32, errno syscall.Errno)
 	for {
 		var err error
 		n, size, flags, _, err = unix.Recvmsg(int(fd), p, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
-		if errno, _ = err.(syscall.Errno); errno != syscall.EINTR {
+		errno, _ = err.(syscall.Errno)
+		// A peer that has closed without reading all resets the socket, which is said once, and
+		// before what it has sent.
+		if errno != syscall.EINTR && errno != syscall.ECONNRESET {
 			break
 		}
 	}

@@ -10,8 +10,8 @@
 // starts it again.
 //
 // A worker is the same program with the same arguments. The variable MYRIAD_WORKER
-// says which worker it is; descriptors 3, 4 and 5 are its first listener, the shared
-// counters and its control socket, and further listeners follow. Only the worker
+// says which worker it is; descriptors 3, 4 and 5 are the shared counters, its control
+// socket and its link for upgrades (migrate_linux.go), and its listeners follow. Only the worker
 // writes to its block of counters until it has ended; then its monitor adds the block
 // to the counters of workers that ended, and clears it.
 //

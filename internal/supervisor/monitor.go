@@ -74,7 +74,6 @@ func (s *Supervisor) run(index int) (served bool, err error) {
 	s.running.Add(1)
 	s.setProcess(index, p)
 	served = s.watch(index, p)
-	s.setProcess(index, nil)
 	lost := s.collect(index)
 	s.running.Add(-1)
 	if lost > 0 {
@@ -142,25 +141,34 @@ func (s *Supervisor) failed(index int, cause error) (over bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.workers[index].failures++
-	if slices.ContainsFunc(s.workers, func(w worker) bool { return w.failures < s.timing.attempts }) {
+	attempts := s.timing.attempts
+	if s.cfg.Succeeds && !closed(s.allServe) {
+		attempts = 1
+	}
+	if slices.ContainsFunc(s.workers, func(w worker) bool { return w.failures < attempts }) {
 		return false
 	}
 	s.err = fmt.Errorf("%w: each of %d ended %d times in a row before it served, the last one with %q; "+
 		"see what they have printed: main runs again in each of them and has to come to the same ListenAndServe",
-		ErrGaveUp, s.cfg.Processes, s.timing.attempts, cause)
+		ErrGaveUp, s.cfg.Processes, attempts, cause)
 	return true
 }
 
-// collect adds the counters of a worker that has ended to the past.
+// collect adds the counters of a worker whose process has ended to the past.
 func (s *Supervisor) collect(index int) (lost int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.counters.block(index).collect(&s.past)
+	lost = s.counters.block(index).collect(&s.past)
+	w := &s.workers[index]
+	w.process = nil
+	w.lost += lost
+	close(w.over)
+	return lost
 }
 
-// setProcess sets the process of a worker, nil for none.
+// setProcess sets the process of a worker.
 func (s *Supervisor) setProcess(index int, p process) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.workers[index].process = p
+	s.workers[index].process, s.workers[index].over = p, make(chan struct{})
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
 // osProcess is a worker as a process of the system. Three goroutines of its own, which
@@ -14,6 +16,7 @@ import (
 type osProcess struct {
 	cmd     *exec.Cmd
 	socket  *net.UnixConn
+	link    *upgrade.Link
 	out     *outbox
 	receive func(frame []byte) // gets broadcasts and commands
 	full    bool               // the outbox had no room for the last message; the relay's
@@ -24,9 +27,9 @@ type osProcess struct {
 }
 
 // follow starts the goroutines of a process that has been started.
-func follow(cmd *exec.Cmd, socket *net.UnixConn, receive func(frame []byte)) *osProcess {
+func follow(cmd *exec.Cmd, socket *net.UnixConn, link *upgrade.Link, receive func(frame []byte)) *osProcess {
 	p := &osProcess{
-		cmd: cmd, socket: socket, out: newOutbox(socket), receive: receive,
+		cmd: cmd, socket: socket, link: link, out: newOutbox(socket), receive: receive,
 		term:      sync.OnceFunc(func() { _ = cmd.Process.Signal(syscall.SIGTERM) }), // it may have ended
 		isServing: make(chan struct{}), hasStopped: make(chan struct{}), hasEnded: make(chan struct{}),
 	}
@@ -77,6 +80,7 @@ func (p *osProcess) wait() {
 	<-p.hasStopped
 	p.out.close()
 	p.socket.Close()
+	p.link.Close()
 }
 
 // send sends a message to a worker that serves; others have no connections.

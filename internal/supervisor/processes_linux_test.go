@@ -70,7 +70,7 @@ func (w *Worker) serve() error {
 	}
 	log := slog.New(slog.DiscardHandler)
 	model, _ := models.Best()
-	e, err := model.Start(engine.Config{Listeners: []engine.Listener{{Socket: l[0]}}, Handler: silent{}, Loops: 1, Log: log, Limits: engine.Limits{
+	e, err := model.Start(engine.Config{Listeners: []engine.Listener{{Sockets: l[0]}}, Handler: silent{}, Loops: 1, Log: log, Limits: engine.Limits{
 		MaxConns: 100, MaxMessage: 100, MaxUnsent: 100, MaxMail: 100, MaxMailBytes: 100, CloseTimeout: time.Second, Linger: time.Second,
 	}})
 	if err != nil {
@@ -206,7 +206,7 @@ func TestAddressInUse(t *testing.T) {
 // A program that finds the variable by accident is told so, and keeps its
 // descriptors.
 func TestAccidentalVariable(t *testing.T) {
-	w := &Worker{identity: identity{Processes: 1, Addrs: []Address{{"tcp", ":9000"}}}}
+	w := &Worker{identity: identity{Processes: 1, Addrs: []Address{{"tcp", ":9000"}}, Sockets: []int{1}}}
 	if err := w.inherit(); err == nil || !strings.Contains(err.Error(), "unset it") {
 		t.Errorf("%v, want what to do", err)
 	}

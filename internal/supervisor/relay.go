@@ -49,10 +49,11 @@ func (s *Supervisor) repeatCommand(p process) {
 	}
 }
 
-// relay sends each message to all workers, until they have ended. It remembers the
-// command to pause, nil for none: workers that start later accept until they get it.
+// relay sends each message to all workers, until they have ended. It remembers the command
+// in force, nil for none: workers that start later accept, or do not if the supervisor
+// succeeds another process, until they get it.
 func (s *Supervisor) relay(ended <-chan struct{}) {
-	var pause []byte
+	var inForce []byte
 	for {
 		var frame []byte
 		select {
@@ -62,11 +63,11 @@ func (s *Supervisor) relay(ended <-chan struct{}) {
 		}
 		switch {
 		case frame == nil:
-			frame = pause
-		case frame[0] == kindPause:
-			pause = frame
+			frame = inForce
+		case frame[0] == kindPause, frame[0] == kindResume && s.cfg.Succeeds:
+			inForce = frame
 		case frame[0] == kindResume:
-			pause = nil
+			inForce = nil
 		}
 		if frame != nil {
 			s.sendAll(frame)

@@ -47,6 +47,15 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 	}()
 	d := &drain{engine: e, counters: &publisher{block: w.block, engine: e}, bound: bound, bounded: true}
 	d.counters.publish()
+	publish := make(chan chan struct{})
+	defer w.attend(e, func(ctx context.Context) {
+		published := make(chan struct{})
+		select {
+		case publish <- published:
+			<-published
+		case <-ctx.Done():
+		}
+	})()
 	_ = w.out.put(newFrame(kindServing, nil), controlTimeout)
 	tick := time.NewTicker(publishEvery)
 	defer tick.Stop()
@@ -54,6 +63,9 @@ func (w *Worker) Run(ctx context.Context, e engine.Engine, bound time.Duration, 
 		select {
 		case <-tick.C:
 			d.counters.publish()
+		case published := <-publish:
+			d.counters.publish()
+			close(published)
 		case <-terms:
 			d.signalled = true
 			d.begin()

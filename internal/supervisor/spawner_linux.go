@@ -13,6 +13,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
+	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
 // Start listens and starts the workers; it does not wait until they serve.
@@ -43,32 +44,51 @@ type execSpawner struct {
 	memory   *os.File // of the counters
 	counters sharedCounters
 
-	mu        sync.Mutex   // held while a process is started with the listeners
-	listeners [][]*os.File // of each worker, one for each address; nil after closeListeners
+	sockets [][]*os.File // of each address
+
+	mu     sync.Mutex // held while a process is started with the sockets
+	closed bool       // they are
 }
 
 // errStopping is the error of a process that was not started.
 var errStopping = errors.New("not started: the supervisor is stopping")
 
-// listen listens once for each worker at each address.
+// listen listens once for each worker at each address, but where there are sockets already.
 func (sp *execSpawner) listen() (addrs []net.Addr, err error) {
-	sp.listeners = make([][]*os.File, sp.cfg.Processes)
-	for _, at := range sp.cfg.Addrs {
-		all, err := sock.ListenShared(at.Network, at.Addr, sp.cfg.Processes, sp.cfg.Control)
-		if err != nil {
-			return nil, err
+	sp.sockets = make([][]*os.File, len(sp.cfg.Addrs))
+	for i, at := range sp.cfg.Addrs {
+		var all []net.Listener
+		if i < len(sp.cfg.Sockets) {
+			all = sp.cfg.Sockets[i]
+		}
+		if len(all) == 0 {
+			if all, err = sock.ListenShared(at.Network, at.Addr, sp.cfg.Processes, sp.cfg.Control); err != nil {
+				return nil, err
+			}
 		}
 		defer engine.CloseAll(all)
-		for i, l := range all {
+		for _, l := range all {
 			fd, err := sock.Detach(l)
 			if err != nil {
 				return nil, err
 			}
-			sp.listeners[i] = append(sp.listeners[i], os.NewFile(uintptr(fd), "listener"))
+			sp.sockets[i] = append(sp.sockets[i], os.NewFile(uintptr(fd), "listener"))
 		}
 		addrs = append(addrs, all[0].Addr())
 	}
 	return addrs, nil
+}
+
+// deal gives the sockets of a worker, by address: each socket has a worker, and each worker one.
+func (sp *execSpawner) deal(index int) (sockets [][]*os.File) {
+	for _, all := range sp.sockets {
+		some := []*os.File{all[index%len(all)]}
+		for i := index + sp.cfg.Processes; i < len(all); i += sp.cfg.Processes {
+			some = append(some, all[i])
+		}
+		sockets = append(sockets, some)
+	}
+	return sockets
 }
 
 // share makes the shared counters.
@@ -98,10 +118,10 @@ func mapCounters(memory *os.File, workers int) (sharedCounters, error) {
 func (sp *execSpawner) closeListeners() {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	for _, l := range slices.Concat(sp.listeners...) {
+	for _, l := range slices.Concat(sp.sockets...) {
 		l.Close()
 	}
-	sp.listeners = nil
+	sp.closed = true
 }
 
 func (sp *execSpawner) close() {
@@ -115,25 +135,36 @@ func (sp *execSpawner) spawn(index int, receive func(frame []byte)) (process, er
 		return nil, err
 	}
 	defer theirs.Close()
-	cmd := exec.Command(sp.program)
-	cmd.Args = sp.args
-	cmd.Env = append(os.Environ(), environment+"="+identity{index, sp.cfg.Processes, sp.cfg.Addrs}.String())
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	if err := sp.start(cmd, index, theirs); err != nil {
+	link, their, err := upgrade.NewLink()
+	if err != nil {
 		ours.Close()
 		return nil, err
 	}
-	return follow(cmd, ours, receive), nil
+	defer their.Close()
+	cmd := exec.Command(sp.program)
+	cmd.Args = sp.args
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{sp.memory, theirs, their} // descriptors 3, 4, 5, and the sockets
+	if err := sp.start(cmd, index); err != nil {
+		ours.Close()
+		link.Close()
+		return nil, err
+	}
+	return follow(cmd, ours, link, receive), nil
 }
 
-func (sp *execSpawner) start(cmd *exec.Cmd, index int, socket *os.File) error {
+func (sp *execSpawner) start(cmd *exec.Cmd, index int) error {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
-	if sp.listeners == nil {
+	if sp.closed {
 		return errStopping
 	}
-	listeners := sp.listeners[index]
-	cmd.ExtraFiles = append([]*os.File{listeners[0], sp.memory, socket}, listeners[1:]...) // descriptors 3, 4, 5, and from 6
+	id := identity{Index: index, Processes: sp.cfg.Processes, Addrs: sp.cfg.Addrs, Held: sp.cfg.Succeeds}
+	for _, sockets := range sp.deal(index) {
+		id.Sockets = append(id.Sockets, len(sockets))
+		cmd.ExtraFiles = append(cmd.ExtraFiles, sockets...)
+	}
+	cmd.Env = append(os.Environ(), environment+"="+id.String())
 	return cmd.Start()
 }
 

@@ -1,6 +1,7 @@
 package supervisor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,12 @@ type Config struct {
 	Addrs []Address
 	// Control, if set, is called with each socket before it is bound.
 	Control sock.Control
+	// Sockets are those at the addresses that another process hands over, of each at least one,
+	// none to listen there. They are the supervisor's, when it has started.
+	Sockets [][]net.Listener
+	// Succeeds says that it takes another process's place: workers accept nothing until Hold
+	// says so, and it gives up when each has ended once before it has served.
+	Succeeds bool
 	// Processes is the number of workers, at least 1.
 	Processes int
 	// Serving, if set, is called with each address when all workers serve for the
@@ -79,6 +86,7 @@ type Supervisor struct {
 	addrs   []net.Addr
 
 	allServe chan struct{} // closed when all workers have served
+	started  chan struct{} // closed then, or when draining is
 	draining chan struct{} // closed when workers are to drain
 	killing  chan struct{} // closed when they are to be killed
 	done     chan struct{} // closed when everything has ended
@@ -97,9 +105,11 @@ type Supervisor struct {
 
 // worker is what is known of one across its runs.
 type worker struct {
-	process  process // nil for none
-	served   bool    // once
-	failures int     // runs in a row that ended before they served
+	process  process       // nil for none
+	over     chan struct{} // closed when that has ended and is counted
+	lost     int64         // connections that were open when one of its processes ended
+	served   bool          // once
+	failures int           // runs in a row that ended before they served
 }
 
 // ErrGaveUp is wrapped by the error of a supervisor whose workers would not
@@ -110,7 +120,7 @@ var ErrGaveUp = errors.New("worker processes do not stay alive")
 func supervise(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, sp spawner) *Supervisor {
 	s := &Supervisor{
 		cfg: cfg, timing: t, spawner: sp, addrs: addrs, counters: counters,
-		allServe: make(chan struct{}), draining: make(chan struct{}), killing: make(chan struct{}), done: make(chan struct{}),
+		allServe: make(chan struct{}), started: make(chan struct{}), draining: make(chan struct{}), killing: make(chan struct{}), done: make(chan struct{}),
 		messages: make(chan []byte, maxWaiting), workers: make([]worker, cfg.Processes),
 	}
 	var monitors, announcing, relay sync.WaitGroup
@@ -139,7 +149,9 @@ func supervise(cfg Config, t timing, addrs []net.Addr, counters sharedCounters, 
 func (s *Supervisor) announce() {
 	select {
 	case <-s.allServe:
+		close(s.started)
 	case <-s.draining:
+		close(s.started)
 		return
 	}
 	for _, addr := range s.addrs {
@@ -147,6 +159,17 @@ func (s *Supervisor) announce() {
 			s.cfg.Serving(addr)
 		}
 	}
+}
+
+// Started is closed when all workers have served, or it drains before.
+func (s *Supervisor) Started() <-chan struct{} { return s.started }
+
+// Serving fails where not all workers have served.
+func (s *Supervisor) Serving() error {
+	if closed(s.allServe) {
+		return nil
+	}
+	return cmp.Or(s.Err(), error(engine.ErrClosed))
 }
 
 // drain has all monitors drain their workers.

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
 // environment is the variable that makes a process a worker: its identity as JSON.
@@ -23,8 +24,11 @@ type identity struct {
 	// Index numbers the workers from 0.
 	Index     int
 	Processes int
-	// Addrs are where the Server listens.
-	Addrs []Address
+	// Addrs are where the Server listens, with so many Sockets each.
+	Addrs   []Address
+	Sockets []int
+	// Held says that it accepts nothing until it is told.
+	Held bool `json:",omitempty"`
 }
 
 func (id identity) String() string {
@@ -35,7 +39,8 @@ func (id identity) String() string {
 func parseIdentity(text string) (id identity, err error) {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(&id); err != nil || id.Index < 0 || id.Index >= id.Processes || len(id.Addrs) == 0 {
+	if err := d.Decode(&id); err != nil || id.Index < 0 || id.Index >= id.Processes || len(id.Addrs) == 0 ||
+		len(id.Sockets) != len(id.Addrs) || slices.Min(id.Sockets) < 1 {
 		return id, fmt.Errorf("%s is %q; expected what a supervisor sets: unset it", environment, text)
 	}
 	return id, nil
@@ -44,11 +49,12 @@ func parseIdentity(text string) (id identity, err error) {
 // Worker is this process as a worker of a supervisor.
 type Worker struct {
 	identity
-	listeners []*os.File // in the order of Addrs
+	listeners [][]*os.File // in the order of Addrs
 	block     *block
 	socket    *net.UnixConn
 	out       *outbox // set with socket
-	invalid   error   // what is wrong with what was inherited
+	link      *upgrade.Link
+	invalid   error // what is wrong with what was inherited
 	taken     atomic.Bool
 	exit      time.Duration // the most time from the end of the drain to the end of an orphan
 }
@@ -76,9 +82,9 @@ func detect() *Worker {
 	return w
 }
 
-// Take gives the inherited listeners, one for each address, to the Server that the
+// Take gives the inherited sockets, of each address, to the Server that the
 // worker has been started for. It gives them once.
-func (w *Worker) Take(addrs []Address, processes int) (all []net.Listener, err error) {
+func (w *Worker) Take(addrs []Address, processes int) (all [][]net.Listener, err error) {
 	switch {
 	case w.invalid != nil:
 		return nil, w.invalid
@@ -89,16 +95,20 @@ func (w *Worker) Take(addrs []Address, processes int) (all []net.Listener, err e
 	case w.taken.Swap(true):
 		return nil, fmt.Errorf("this worker process has served on %v already; a worker serves once", addrs)
 	}
-	for _, f := range w.listeners {
-		l, e := net.FileListener(f)
-		if f.Close(); e != nil {
-			err = errors.Join(err, e)
-			continue
+	for _, files := range w.listeners {
+		var some []net.Listener
+		for _, f := range files {
+			l, e := net.FileListener(f)
+			if f.Close(); e != nil {
+				err = errors.Join(err, e)
+				continue
+			}
+			some = append(some, l)
 		}
-		all = append(all, l)
+		all = append(all, some)
 	}
 	if err != nil {
-		engine.CloseAll(all)
+		engine.CloseAll(slices.Concat(all...))
 		return nil, err
 	}
 	return all, nil

@@ -6,29 +6,26 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
 // The descriptors that a worker inherits.
 const (
-	firstListenerFD = 3 + iota
-	countersFD
+	countersFD = 3 + iota
 	controlFD
-	moreListenersFD
+	linkFD
+	firstListenerFD
 )
-
-// listenerFD is the descriptor of a listener, by its number.
-func listenerFD(n int) int {
-	if n == 0 {
-		return firstListenerFD
-	}
-	return moreListenersFD + n - 1
-}
 
 // inherit takes over the inherited descriptors, after it has checked that they are
 // what they should be: a program that finds the variable by accident has others there.
 func (w *Worker) inherit() error {
-	for i := range w.Addrs {
-		fd := listenerFD(i)
+	end := firstListenerFD
+	for _, n := range w.Sockets {
+		end += n
+	}
+	for fd := firstListenerFD; fd < end; fd++ {
 		if on, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN); err != nil || on != 1 {
 			return fmt.Errorf("%s is set, but descriptor %d is no listener (%v); unset it", environment, fd, err)
 		}
@@ -41,11 +38,22 @@ func (w *Worker) inherit() error {
 		return fmt.Errorf("descriptor %d holds %d bytes of counters (%v), and this program expects %d; "+
 			"has the program been replaced while its supervisor ran? Start that again", countersFD, st.Size, err, w.Processes*stride)
 	}
-	for fd := firstListenerFD; fd < listenerFD(len(w.Addrs)); fd++ {
+	link, err := upgrade.InheritLink(linkFD)
+	if err != nil {
+		return err
+	}
+	w.link = link
+	for fd := countersFD; fd < end; fd++ {
 		syscall.CloseOnExec(fd)
 	}
-	for i := range w.Addrs {
-		w.listeners = append(w.listeners, os.NewFile(uintptr(listenerFD(i)), "listener"))
+	fd := firstListenerFD
+	for _, n := range w.Sockets {
+		var files []*os.File
+		for range n {
+			files = append(files, os.NewFile(uintptr(fd), "listener"))
+			fd++
+		}
+		w.listeners = append(w.listeners, files)
 	}
 	memory := os.NewFile(countersFD, "counters")
 	defer memory.Close()

@@ -2,7 +2,12 @@
 
 package supervisor
 
-import "errors"
+import (
+	"context"
+	"errors"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
 
 var errLinux = errors.New("worker processes need Linux")
 
@@ -10,5 +15,7 @@ var errLinux = errors.New("worker processes need Linux")
 func Start(Config) (*Supervisor, error) { return nil, errLinux }
 
 func (w *Worker) inherit() error { return errLinux }
+
+func (w *Worker) attend(engine.Engine, func(context.Context)) (done func()) { return func() {} }
 
 func raise() {}

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -100,6 +101,38 @@ func (p *Predecessor) greet() error {
 		}
 		at += l.Sockets
 		p.Listeners = append(p.Listeners, in)
+	}
+	return nil
+}
+
+// Starting waits for started. It fails where the old process says meanwhile that it goes on.
+func (p *Predecessor) Starting(started <-chan struct{}) error {
+	raw, err := p.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	over := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		select {
+		case <-started:
+			_ = p.file.SetReadDeadline(time.Unix(1, 0)) // fails when it is closed, which ends the wait, too
+		case <-over:
+		}
+	})
+	spoke := raw.Read(func(fd uintptr) bool {
+		_, _, err = unix.Recvfrom(int(fd), make([]byte, 1), unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		return err != unix.EAGAIN
+	}) == nil
+	close(over)
+	watching.Wait()
+	_ = p.file.SetReadDeadline(time.Time{})
+	if spoke {
+		word, _, _, err := p.read()
+		if err == nil && word == abort {
+			return errAborted
+		}
+		<-started // the old process has gone
 	}
 	return nil
 }

@@ -106,17 +106,28 @@ func (s *Successor) answer(ctx context.Context, word string, v any) error {
 	return s.died(err)
 }
 
-// Channels gives it so many channels, and keeps the other ends, when it is taking.
-func (s *Successor) Channels(ctx context.Context, n int) (ours []*os.File, err error) {
-	var theirs []*os.File
+// Channels gives it channels, and keeps the other ends, when it is taking. Both sides deal them
+// out in turn, to so many loops: each of ours has one with each of theirs, or with one of them
+// where there are as many, or too many.
+func (s *Successor) Channels(ctx context.Context, from, to int) (ours []*os.File, err error) {
+	n := max(from, to)
+	each := from != to && from*to <= maxChannels
+	if each {
+		n = from * to
+	}
+	theirs := make([]*os.File, n)
 	defer func() { closeAll(theirs) }()
-	for range n {
+	for i := range n {
 		pair, err := sock.RightsPair()
 		if err != nil {
 			closeAll(ours)
 			return nil, err
 		}
-		ours, theirs = append(ours, pair[0]), append(theirs, pair[1])
+		at := i
+		if each {
+			at = i%from*to + i/from
+		}
+		ours, theirs[at] = append(ours, pair[0]), pair[1]
 	}
 	if err = s.died(s.send(channels, n, theirs...)); err == nil {
 		err = s.answer(ctx, taking, new(struct{}))

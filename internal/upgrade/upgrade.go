@@ -7,7 +7,7 @@
 //	hello: version, listeners         ──▶
 //	listeners: their descriptors      ──▶   listens, starts its engine
 //	                                  ◀──   ready: loops; or failed: why
-//	channels: one for each two loops  ──▶   takes connections that come by them
+//	channels: between their loops     ──▶   takes connections that come by them
 //	                                  ◀──   taking
 //	(connections go by the channels)
 //	alive, now and then               ──▶
@@ -36,6 +36,8 @@ const (
 	Timeout = 30 * time.Second
 	// maxDescriptors is the most that a message's descriptors are, all parts together.
 	maxDescriptors = 4096
+	// maxChannels is the most channels that connect each loop with each of the other side's.
+	maxChannels = 1024
 )
 
 // Listener is one that is handed over.
@@ -57,7 +59,7 @@ type Hello struct {
 // Ready is what the new process says when it serves.
 type Ready struct {
 	Version int
-	Loops   int    // 0 is a model without loops
+	Loops   int    // for each of which it wants a channel's end; 0 is 1
 	Failed  string // why it does not serve
 }
 

@@ -83,3 +83,41 @@ func TestWords(t *testing.T) {
 		t.Errorf("at the end: %v; want EOF", err)
 	}
 }
+
+// TestChannels has each loop meet each of the other side's, or one where there are as many, or
+// too many, when both deal their ends out in turn.
+func TestChannels(t *testing.T) {
+	for _, c := range []struct{ from, to, pairs int }{{1, 1, 1}, {4, 4, 4}, {2, 4, 8}, {4, 2, 8}, {2, 3, 6}, {1, 4, 4}, {64, 65, 65}} {
+		old, next := ends(t)
+		s := &Successor{control: old, patience: Timeout, exited: make(chan struct{})}
+		theirs := make(chan []*os.File, 1)
+		go func() {
+			files, _ := next.expect(channels, new(int), 10*time.Second)
+			_ = next.send(taking, struct{}{})
+			theirs <- files
+		}()
+		ours, err := s.Channels(t.Context(), c.from, c.to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pairs := make(map[[2]int]bool)
+		files := <-theirs
+		for i, f := range ours {
+			if _, err := f.Write([]byte{byte(i)}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for k, f := range files {
+			var p [1]byte
+			if _, err := f.Read(p[:]); err != nil {
+				t.Fatal(err)
+			}
+			pairs[[2]int{int(p[0]) % c.from, k % c.to}] = true
+		}
+		closeAll(ours)
+		closeAll(files)
+		if len(pairs) != c.pairs || len(files) != c.pairs {
+			t.Errorf("%d to %d: %d channels join %d pairs, want %d", c.from, c.to, len(files), len(pairs), c.pairs)
+		}
+	}
+}

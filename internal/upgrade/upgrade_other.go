@@ -16,21 +16,24 @@ type Successor struct{}
 // SocketsWord is for Linux.
 const SocketsWord = ""
 
-func Start(*exec.Cmd, time.Duration) (*Successor, error)             { return nil, ErrUnsupported }
-func (*Successor) PID() int                                          { return 0 }
-func (*Successor) Greet(Hello, func(*os.File) error) error           { return ErrUnsupported }
-func (*Successor) AwaitReady(context.Context) (r Ready, _ error)     { return r, ErrUnsupported }
-func (*Successor) Channels(context.Context, int) ([]*os.File, error) { return nil, ErrUnsupported }
-func (*Successor) Watch(context.Context)                             {}
-func (*Successor) Died() bool                                        { return true }
-func (*Successor) Abort()                                            {}
-func (*Successor) Done() error                                       { return ErrUnsupported }
+func Start(*exec.Cmd, time.Duration) (*Successor, error)                  { return nil, ErrUnsupported }
+func (*Successor) PID() int                                               { return 0 }
+func (*Successor) Greet(Hello, func(*os.File) error) error                { return ErrUnsupported }
+func (*Successor) AwaitReady(context.Context) (r Ready, _ error)          { return r, ErrUnsupported }
+func (*Successor) Channels(context.Context, int, int) ([]*os.File, error) { return nil, ErrUnsupported }
+func (*Successor) Watch(context.Context)                                  {}
+func (*Successor) Died() bool                                             { return true }
+func (*Successor) Abort()                                                 {}
+func (*Successor) Done() error                                            { return ErrUnsupported }
 
 // Predecessor is for Linux.
 type Predecessor struct {
 	Listeners []Inherited
 	Paused    bool
 }
+
+// Link is for Linux.
+type Link struct{}
 
 // Inherited is a listener of the old process.
 type Inherited struct {
@@ -44,3 +47,4 @@ func (*Predecessor) Fail(error) error                                 { return E
 func (*Predecessor) Wait() bool                                       { return false }
 func (*Predecessor) Close()                                           {}
 func Aborted(error) bool                                              { return false }
+func (*Predecessor) Starting(<-chan struct{}) error                   { return ErrUnsupported }

@@ -83,6 +83,7 @@ type group struct {
 	counters   engine.Counters
 	buffers    engine.SharedBuffers
 	lns        []net.Listener
+	numbers    []int                   // of which engine.Listener each of them is
 	admission  *admission.Controller   // with connections and dials
 	broadcasts engine.BroadcastTracker // under way
 	casts      chan *engine.Broadcast  // for the caster
@@ -153,8 +154,11 @@ func (g *group) listen() error {
 		if err != nil {
 			return err
 		}
-		sock.SetListenerTimeout(all[0], g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
-		g.lns = append(g.lns, all[0])
+		for _, socket := range all {
+			sock.SetListenerTimeout(socket, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
+			g.lns = append(g.lns, socket)
+			g.numbers = append(g.numbers, len(g.host.Entrances))
+		}
 		g.host.Entrances = append(g.host.Entrances, engine.NewEntrance(l, all[0].Addr()))
 	}
 	return g.turns.open()
@@ -181,20 +185,20 @@ func (g *group) Counters() (sum engine.Counts) {
 	return sum
 }
 
-// accept serves a listener until it is closed.
-func (g *group) accept(listener int) {
+// accept serves a socket of a listener until it is closed.
+func (g *group) accept(socket int) {
 	var complained time.Time
 	for token := false; ; {
 		token = token || g.mayAccept()
 		if !g.hold.wait(g) {
 			return
 		}
-		nc, err := g.lns[listener].Accept()
+		nc, err := g.lns[socket].Accept()
 		switch {
 		case errors.Is(err, os.ErrDeadlineExceeded): // it is held, or was a moment ago
 		case err == nil:
 			token = false
-			g.welcome(nc, listener, nil)
+			g.welcome(nc, g.numbers[socket], nil)
 		case errors.Is(err, net.ErrClosed), g.stop.Err() != nil:
 			return
 		default:

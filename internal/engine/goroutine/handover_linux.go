@@ -90,6 +90,12 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	return moved, err
 }
 
+// Ends implements engine.Migrator.
+func (g *group) Ends() int { return 1 }
+
+// Sockets implements engine.Migrator.
+func (g *group) Sockets() []int { return engine.CountSockets(g.numbers, len(g.host.Entrances)) }
+
 // SendListeners implements engine.Migrator.
 func (g *group) SendListeners(control *os.File, word string) error {
 	var fds []int
@@ -297,7 +303,7 @@ func (g *group) takeAll(f *os.File) error {
 		if err := raw.Write(func(fd uintptr) bool {
 			errno = sock.SendRights(int32(fd), say[:], nil)
 			return errno != syscall.EAGAIN
-		}); err != nil || errno != 0 {
+		}); err != nil || errno != 0 && errno != syscall.EPIPE { // what it has sent before its end is still there
 			return cmp.Or(err, error(errno))
 		}
 		var n int

@@ -26,6 +26,7 @@ import (
 	"context"
 	"math"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,7 +44,8 @@ const acceptRetry = 50 * time.Millisecond
 type group struct {
 	cfg             engine.Config
 	loops           []*Loop
-	listeners       []int32           // of each engine.Listener, one for each loop; see listeners_linux.go
+	listeners       []int32           // of each engine.Listener, at least one for each loop; see listeners_linux.go
+	numbers         []int             // of which engine.Listener each of them is
 	where           []engine.Listener // none if the engine only dials
 	entrances       []*engine.Entrance
 	admission       *admission.Controller   // with connections and dials of all loops
@@ -152,7 +154,7 @@ func (g *group) closeEventfds() {
 	}
 }
 
-// listen makes the listeners, of each one for each loop.
+// listen makes the listeners, of each at least one for each loop.
 func (g *group) listen() error {
 	g.where = g.cfg.Where()
 	for _, l := range g.where {
@@ -176,6 +178,7 @@ func (g *group) bind(l engine.Listener) error {
 		sock.SetUserTimeout(fd, g.cfg.Limits.WriteTimeout, g.cfg.Watches(sock.KeepaliveTimeout))
 	}
 	g.listeners = append(g.listeners, fds...)
+	g.numbers = append(g.numbers, slices.Repeat([]int{len(g.entrances)}, len(fds))...)
 	g.entrances = append(g.entrances, engine.NewEntrance(l, all[0].Addr()))
 	return err
 }

@@ -103,6 +103,12 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	return moved, err
 }
 
+// Ends implements engine.Migrator.
+func (g *group) Ends() int { return len(g.loops) }
+
+// Sockets implements engine.Migrator.
+func (g *group) Sockets() []int { return engine.CountSockets(g.numbers, len(g.where)) }
+
 // SendListeners implements engine.Migrator. Every loop has all listeners in its table.
 func (g *group) SendListeners(control *os.File, word string) error {
 	result := make(chan error, 1)

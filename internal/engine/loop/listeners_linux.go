@@ -15,8 +15,9 @@ import (
 
 // This file is how connections come to a loop from listeners.
 //
-// Of each engine.Listener there is a socket for each loop, which accepts from it alone:
-// group.listeners has them, first those of the first one, by loop. A shard can be
+// Of each engine.Listener there is a socket for each loop, which accepts from it alone, and
+// more where they are another process's that had more loops: group.listeners has them, first
+// those of the first one, and the loops have them in turn. A shard can be
 // full while others have room: its listener must not be closed then, because
 // connections wait at it, nor be left alone. So all shards have a descriptor of
 // every listener, and who is full passes what it accepts from on to the shard
@@ -67,7 +68,7 @@ func (l *Loop) Accept() {
 
 // acceptFrom says whether to go on with other listeners.
 func (l *Loop) acceptFrom(listener int32) bool {
-	number := slices.Index(l.group.listeners, listener) / l.group.cfg.Loops
+	number := l.group.numbers[slices.Index(l.group.listeners, listener)]
 	for range acceptBatch {
 		if l.group.acceptPaused.Load() {
 			return false
@@ -254,7 +255,7 @@ func (l *Loop) closeListeners() {
 	}
 	for i, fd := range l.group.listeners {
 		own := l.group.ownerOf(i) == l.host.Index
-		if own && l.group.cfg.Shard > 0 && l.group.where[i/l.group.cfg.Loops].Socket == nil && !l.group.sharedListeners.Load() {
+		if own && l.group.cfg.Shard > 0 && l.group.where[l.group.numbers[i]].Socket == nil && !l.group.sharedListeners.Load() {
 			sock.StopListening(fd)
 		}
 		if own || l.group.cfg.Shard > 0 {
