@@ -1,6 +1,7 @@
 package myriad
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -78,6 +79,56 @@ func TestUpgradeDiskFull(t *testing.T) {
 				client.want(t, "y", half+"y 2")
 			}
 			ends(t, "unix", path)
+		})
+	}
+}
+
+// TestUpgradeDescriptors has descriptors run out in the new process: whoever finds no room stays,
+// and is served to the end of its message, and nobody is lost.
+func TestUpgradeDescriptors(t *testing.T) {
+	const n, limit = 300, 320
+	for _, c := range []struct {
+		from, to    string
+		loops, most int // of the new process
+		files       int
+	}{
+		{"epoll", "epoll", 2, 0, 0}, {"goroutine", "uring", 1, 0, 0}, {"uring", "goroutine", 0, 0, 0},
+		{"uring", "epoll", 1, 0, 200}, {"epoll", "uring", 2, 0, 200}, {"epoll", "goroutine", 0, 0, 200},
+	} {
+		t.Run(fmt.Sprintf("%s to %s, %d files", c.from, c.to, c.files), func(t *testing.T) {
+			srv := &Server{Addr: "127.0.0.1:0", Model: c.from}
+			srv.Successor = succeeded(t, successorConfig{Addr: srv.Addr, Model: c.to, Loops: c.loops, Descriptors: limit, Files: c.files})
+			srv.Handler = Lines(&counted{srv: srv})
+			s := start(t, srv)
+			var clients []*lineClient
+			for range n {
+				client := newLineClient(t, "tcp", s.addr)
+				client.want(t, "a", "a 1")
+				_, err := io.WriteString(client, "half ")
+				must(t, err)
+				clients = append(clients, client)
+			}
+			eventually(t, func() bool { return s.Stats().BytesIn == n*7 }, func() string { return "not all input has come" })
+			u, err := s.Upgrade(context.Background())
+			if most := limit - c.files; err != nil || u.Lost != 0 || u.Moved == 0 || u.Moved > most {
+				t.Errorf("Upgrade: %+v, %v; want some moved, %d at most, and none lost", u, err, most)
+			}
+			t.Logf("%d have moved", u.Moved)
+			for _, client := range clients {
+				client.want(t, "line", "half line 2")
+			}
+			ok(t, s.result(t)) // the others have been drained
+			served := 0
+			for _, client := range clients {
+				if answer, err := client.ask("b"); err == nil && answer == "b 3" {
+					served++
+				}
+				client.Close()
+			}
+			if served != u.Moved {
+				t.Errorf("%d are served by the new process, %d have moved", served, u.Moved)
+			}
+			ends(t, "tcp", s.addr)
 		})
 	}
 }
