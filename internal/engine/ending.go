@@ -259,5 +259,9 @@ func (c *Conn) Finish() {
 	c.leave() // first: who sees the count finds the place free
 	n.Add(Closing, -1)
 	n.Add(Open, -1)
+	if x := c.more; x != nil {
+		*x = extra{}
+		extras.Put(x)
+	}
 	c.state, c.more, c.user = 0, nil, nil
 }
