@@ -368,7 +368,7 @@ func (g *group) takeAll(f *os.File) error {
 	defer func() { g.admission.Unpromise(credit) }()
 	for owed := true; ; {
 		if owed {
-			more := g.admission.Promise(engine.ChannelCredit - credit)
+			more := g.reserve(engine.ChannelCredit - credit)
 			if err := confirm(raw, came, more); err != nil {
 				return err
 			}
@@ -428,6 +428,15 @@ func confirm(raw syscall.RawConn, came, more int) error {
 		err = errno
 	}
 	return err
+}
+
+// reserve promises places for up to n connections, as far as there are descriptors, and says for
+// how many: who sends more loses them.
+func (g *group) reserve(n int) int {
+	n = g.admission.Promise(n)
+	short := min(sock.DescriptorsShort(g.admission.Promised()), n)
+	g.admission.Unpromise(short)
+	return n - short
 }
 
 // join goes on with one connection, for which a place was promised.

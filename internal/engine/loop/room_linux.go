@@ -6,7 +6,7 @@ import "github.com/myriad-go/myriad/internal/sock"
 // descriptors. It gives the places of the others back: who sends more loses them.
 func (t *takeover) withDescriptors(n int) int {
 	l := t.loop
-	claimed := int(l.group.promised.Load())
+	claimed := l.group.admission.Promised()
 	if l.group.cfg.Shard > 0 { // of this table
 		claimed = n
 		for _, in := range t.inlets {
@@ -14,6 +14,6 @@ func (t *takeover) withDescriptors(n int) int {
 		}
 	}
 	short := min(sock.DescriptorsShort(claimed), n)
-	l.group.promised.Add(int64(-short))
+	l.group.admission.Unpromise(short)
 	return n - short
 }
