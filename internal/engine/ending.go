@@ -246,7 +246,9 @@ func (c *Conn) Finish() {
 		if !c.more.closedByWorker {
 			c.callClosed()
 		}
-		n.close(closeCause(c.more.why))
+		if c.more.why != ErrHandedOver { // it is counted in HandedOver
+			n.close(closeCause(c.more.why))
+		}
 	}
 	if l := c.layer(); l != nil {
 		l.Closed(c)

@@ -365,9 +365,11 @@ func (g *group) takeAll(f *os.File) error {
 		return err
 	}
 	p, credit, came := make([]byte, sock.MaxRightsMessage), 0, 0
+	var joined sync.WaitGroup
 	defer func() { g.admission.Unpromise(credit) }()
 	for owed := true; ; {
 		if owed {
+			joined.Wait() // who is told that they have come may send to them
 			more := g.reserve(engine.ChannelCredit - credit)
 			if err := confirm(raw, came, more); err != nil {
 				return err
@@ -404,7 +406,8 @@ func (g *group) takeAll(f *os.File) error {
 				return err
 			}
 			credit--
-			g.join(fd, &r)
+			joined.Add(1)
+			g.join(fd, &r, joined.Done)
 		}
 		if err != nil {
 			return err
@@ -439,8 +442,9 @@ func (g *group) reserve(n int) int {
 	return n - short
 }
 
-// join goes on with one connection, for which a place was promised.
-func (g *group) join(fd int32, r *engine.Record) {
+// join goes on with one connection, for which a place was promised, on its goroutine. It calls done
+// when its handler has heard of it, or never will.
+func (g *group) join(fd int32, r *engine.Record, done func()) {
 	g.admission.AcquirePromised()
 	if r.Listener >= len(g.host.Entrances) {
 		r.Listener = g.host.Adopted()
@@ -451,14 +455,21 @@ func (g *group) join(fd int32, r *engine.Record) {
 	if err != nil {
 		g.counters.Add(engine.AcceptErrors, 1)
 		g.leave()
+		done()
 		return
 	}
 	if err := g.host.AdmitMoved(r); err != nil {
 		turnAway(nc, g.host.Answer(r.Peer, err))
+		done()
 		return
 	}
-	if !g.serve(nc, r.Listener, nil, func(c *conn) { c.Join(r) }) {
+	open := func(c *conn) {
+		defer done()
+		c.Join(r)
+	}
+	if !g.serve(nc, r.Listener, nil, open) {
 		g.host.DisownMoved(r)
 		g.leave()
+		done()
 	}
 }
