@@ -10,8 +10,8 @@ import (
 type NamedListener = activation.Named
 
 // ActivatedListeners are the listeners that a service manager such as systemd has
-// opened for this process (LISTEN_FDS, sd_listen_fds(3)), for Serve and Listener.Listener; nil if there
-// are none. Further calls give the same ones. It is to be called before anything
+// opened for this process (LISTEN_FDS, sd_listen_fds(3)), or for the one whose place it takes
+// (Server.Upgrade), for Serve and Listener.Listener; nil if there are none. Further calls give the same ones. It is to be called before anything
 // that starts processes, because it takes the variables out of the environment.
 func ActivatedListeners() ([]NamedListener, error) {
 	l, err := activation.Listeners()

@@ -162,6 +162,15 @@ type Server struct {
 	// arguments, and the same standard input, output and error.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
+	// Stay has this process stay after an Upgrade: ListenAndServe returns when the new process,
+	// and whoever has taken its place, has ended, with an error if that was no orderly end. Until
+	// then SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 go to whoever serves, those
+	// excepted that a terminal sends itself, orphans are adopted and reaped, and main gets what it
+	// asks for with os/signal all the same. It is for whoever watches the process that it has
+	// started: an init or a shell in a container, runit, supervisord. The default is false;
+	// process 1 stays always, and of the new ones none.
+	Stay bool
+
 	migration
 	mu     sync.Mutex
 	engine engine.Engine // nil before the start
@@ -352,7 +361,7 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 	if err == nil {
 		err = gaveUp(e)
 	}
-	return errors.Join(err, s.aborted)
+	return s.stay(errors.Join(err, s.aborted))
 }
 
 // start checks the settings and starts the engine.

@@ -7,10 +7,12 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/activation"
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/publish"
 	"github.com/myriad-go/myriad/internal/secure"
@@ -35,6 +37,8 @@ type Upgraded struct {
 	Moved, Lost int
 	// Took is from the first connection to the last.
 	Took time.Duration
+	// Stays says that this process passes signals on now: see Server.Stay.
+	Stays bool
 }
 
 // String says it in a sentence.
@@ -48,7 +52,8 @@ func (u Upgraded) String() string {
 // their timers and limits of time, and what a Migrator saves. A peer notices nothing but a
 // pause of milliseconds. When Upgrade has returned without an error, the server drains the
 // connections that have stayed and ends, as by Shutdown, so that ListenAndServe returns. The
-// service manager has been told MAINPID then, and Notify tells it nothing more.
+// service manager has been told MAINPID then, and Notify tells it nothing more. As process 1, or
+// with Server.Stay, ListenAndServe returns when whoever serves then has ended.
 //
 // These stay: those with TLS, whose sessions can't be written down; those with a handler of
 // their own (SetHandler, Adopt, Blocking, hijacked ones of package web) that no HandlerMigrator
@@ -86,13 +91,16 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 		return u, err
 	}
 	defer s.upgrading.Store(false)
+	_, _ = Notify(activation.Reloading()) // without a service manager there is nobody to tell
 	if u, err = s.upgrade(ctx, e, m, where); err != nil {
+		upgrade.Serves()
+		_, _ = Notify("READY=1")
 		s.log().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
 	}
 	s.log().Info("upgraded", "pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took, "stay", e.Counters()[engine.Open])
-	_, _ = Notify(fmt.Sprintf("MAINPID=%d", u.PID)) // without a service manager there is nobody to tell
-	_ = os.Unsetenv("NOTIFY_SOCKET")                // a valid name does not fail; the end of this process is not the service's
+	_, _ = Notify(fmt.Sprintf("MAINPID=%d\nREADY=1", u.PID))
+	_ = os.Unsetenv("NOTIFY_SOCKET") // a valid name does not fail; the end of this process is not the service's
 	s.handedOver.Store(true)
 	go func() { _ = s.Drain() }()
 	return u, nil
@@ -102,6 +110,11 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	cmd, err := s.successor()
 	if err != nil {
 		return u, err
+	}
+	if s.Stay || os.Getpid() == 1 {
+		if err = upgrade.Stays(); err != nil {
+			return u, err
+		}
 	}
 	next, err := upgrade.Start(cmd, upgradePatience)
 	if err != nil {
@@ -124,6 +137,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		}
 		hello.Listeners = append(hello.Listeners, l)
 	}
+	hello.Activated, hello.Files = activation.Kept()
 	if err = next.Greet(hello, func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
 		return u, err
 	}
@@ -157,7 +171,26 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		s.log().Warn("not all connections could be handed over", "error", err)
 		err = nil
 	}
+	if s.keeper = next.Keep(); s.keeper != nil {
+		u.Stays = true
+	}
 	return u, nil
+}
+
+// stay waits, where this process is one that stays, until whoever serves has ended, and says how.
+// err is how this server has ended, which does not matter then.
+func (s *Server) stay(err error) error {
+	if !s.handedOver.Load() || s.keeper == nil {
+		return err
+	}
+	if err != nil {
+		s.log().Warn("the old process has ended, and stays", "error", err)
+	}
+	debug.FreeOSMemory()
+	if err = s.keeper.Wait(); err != nil {
+		return fmt.Errorf("myriad: %w", err)
+	}
+	return nil
 }
 
 // handOver hands the connections over. From its beginning the listeners are the new process's.
@@ -289,6 +322,7 @@ type migration struct {
 	upgrading   atomic.Bool
 	handedOver  atomic.Bool                      // a new process serves at the listeners
 	predecessor *upgrade.Predecessor             // nil if there was none
+	keeper      *upgrade.Keeper                  // if this process stays; set before handedOver
 	aborted     error                            // why this process is not to take its place
 	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process

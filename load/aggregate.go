@@ -186,6 +186,12 @@ func (r *run) result(end sum) *Result {
 	if t.mode == holding {
 		r.heldResult(result)
 	}
+	if r.cfg.Histograms {
+		result.Histograms = map[string]string{
+			"connect": encode(total.connect.counts), "first_byte": encode(total.firstByte.counts),
+			"service": encode(total.service.counts), "late": encode(total.late.counts),
+		}
+	}
 	t.faults.fill(result)
 	result.Limits = r.limits(result)
 	return result

@@ -33,6 +33,8 @@ const (
 	MaxRate = 100_000_000
 	// maxSocketBuffer bounds the kernel's buffers, which it bounds too.
 	maxSocketBuffer = 1 << 30
+	// MaxNumber is the highest number that a first connection can have.
+	MaxNumber = 1 << 30
 	// maxTime bounds every duration.
 	maxTime = 30 * 24 * time.Hour
 )
@@ -224,6 +226,18 @@ type Config struct {
 	// false: they are reset, which leaves nothing, and which the server
 	// sees as "connection reset by peer".
 	Graceful bool
+
+	// NumberFrom is the number of the first connection, 0 to MaxNumber, and with PubSub that
+	// of the first topic. Random times, \{connection.uid} and which message of a block comes
+	// first go by numbers: see Divide. Default 0.
+	NumberFrom int
+	// Histograms has Result.Histograms made, so that all distributions of several generators can be
+	// merged exactly. Default false: only that of the latency.
+	Histograms bool
+	// Begin has the run wait, once all connections have been established or have failed,
+	// until it is closed: several generators can begin together. It is not for a run that is
+	// Early, nor a part of the JSON. Default nil: it does not wait.
+	Begin <-chan struct{}
 
 	// Observe gets the events of the run as it goes on. Run calls it on its own
 	// goroutine, so never concurrently, and does not go on before it

@@ -33,6 +33,31 @@ type Limit struct {
 	Advice   string `json:"advice"`
 }
 
+// Agent is one of the generators of a run on several machines.
+type Agent struct {
+	// Name is its own, Host names its machine, and CPUs is how many it has.
+	Name string `json:"name"`
+	Host string `json:"host,omitempty"`
+	CPUs int    `json:"cpus,omitempty"`
+	// Connections is its part of those that were asked for.
+	Connections int `json:"connections"`
+	// Offset is by how much its clock is ahead of the coordinator's, known to within
+	// Uncertainty, and Behind how long after the first agent's its window began.
+	Offset      time.Duration `json:"offset"`
+	Uncertainty time.Duration `json:"uncertainty"`
+	Behind      time.Duration `json:"behind"`
+	// Connected, Rate, Latency and CPUShare are those of its own result; of an agent that
+	// was lost they are 0.
+	Connected int     `json:"connected"`
+	Rate      float64 `json:"rate"`
+	Latency   Latency `json:"latency"`
+	CPUShare  float64 `json:"cpu_share,omitempty"`
+	// Lost says why an agent's result is missing, "" where it isn't, and Last how far it
+	// was when it was last heard of.
+	Lost string    `json:"lost,omitempty"`
+	Last *Snapshot `json:"last,omitempty"`
+}
+
 // Mismatch is where an answer differed from what was expected.
 type Mismatch struct {
 	// Connection numbers the connection in its run, Message the message on
@@ -197,6 +222,9 @@ func (r *Result) Err() error {
 		return fmt.Errorf("load: no connection to %s: %s", r.Target, format.Tally(r.ConnectErrors))
 	case r.Connected == 0:
 		return fmt.Errorf("load: no connection to %s", r.Target)
+	case r.lostAgent() != nil:
+		lost := r.lostAgent()
+		return fmt.Errorf("load: agent %s is lost, with %s of %s connections: %s", lost.Name, format.Count(lost.Connections), format.Count(r.Connections), lost.Lost)
 	case r.FirstMismatch != nil:
 		return fmt.Errorf("load: wrong answers on %d of %d connections; first: %v", r.Mismatched, r.Connected, r.FirstMismatch)
 	case len(r.Lost) > 0:
@@ -212,6 +240,16 @@ func (r *Result) Err() error {
 		return errors.New("load: messages without an answer: " + format.Count(r.Unanswered))
 	}
 	return r.heldErr()
+}
+
+// lostAgent is the first agent whose part is missing, nil if none is.
+func (r *Result) lostAgent() *Agent {
+	for i := range r.Agents {
+		if r.Agents[i].Lost != "" {
+			return &r.Agents[i]
+		}
+	}
+	return nil
 }
 
 // heldErr says what was wrong with what held connections have received.

@@ -16,9 +16,9 @@ import (
 
 // Merge makes one result of those of several generators that loaded the same servers at
 // the same time. Counts and rates add up. Latency is that of all answers, read off the
-// merged histograms; of Service, Late, Connect and FirstByte there is no histogram, so
-// that their percentiles are the worst of any generator. Runs that were not at the same
-// time by the clocks of their machines, or whose modes differ, are refused.
+// merged histograms. So are Service, Late, Connect and FirstByte where all results have
+// Histograms of them; otherwise their percentiles are the worst of any generator. Runs that
+// were not at the same time by the clocks of their machines, or whose modes differ, are refused.
 func Merge(results ...*Result) (*Result, error) {
 	if len(results) == 0 {
 		return nil, errors.New("load: merge of no results; expected one or more")
@@ -57,7 +57,123 @@ func Merge(results ...*Result) (*Result, error) {
 		all.Latency, all.Histogram = readLatency(latency), encode(latency)
 		all.Latency.Min, all.Latency.Max = ends.Min, ends.Max
 	}
-	return &all, nil
+	return &all, all.mergeOthers(results)
+}
+
+// others are the distributions besides the latency, by their keys in Result.Histograms.
+var others = map[string]func(*Result) *Latency{
+	"connect":    func(r *Result) *Latency { return &r.Connect },
+	"first_byte": func(r *Result) *Latency { return &r.FirstByte },
+	"service":    func(r *Result) *Latency { return r.Service },
+	"late":       func(r *Result) *Latency { return r.Late },
+}
+
+// mergeOthers merges the other distributions exactly, where all results have histograms.
+func (r *Result) mergeOthers(results []*Result) error {
+	r.Histograms = nil
+	for name, of := range others {
+		merged, all := (*hdrhistogram.Histogram)(nil), true
+		for i, part := range results {
+			h, err := decodeHistogram(part.Histograms[name])
+			if err != nil {
+				return fmt.Errorf("load: merge: result %d: %s: %w", i+1, name, err)
+			}
+			l := of(part)
+			switch {
+			case l == nil || l.Count == 0:
+			case h == nil:
+				all = false
+			case merged == nil:
+				merged = h
+			default:
+				merged.Merge(h)
+			}
+		}
+		if to := of(r); all && merged != nil && to != nil {
+			if r.Histograms == nil {
+				r.Histograms = make(map[string]string)
+			}
+			*to, r.Histograms[name] = readLatency(merged), encode(merged)
+		}
+	}
+	return nil
+}
+
+// MergeEvents makes one event of those of several generators: of the same phase, and at about the
+// same time. Snapshots, plans, intervals, verifications and broadcasts add up; percentiles of an
+// interval are the worst of any. A server that several have looked at counts once. Results are not
+// merged: see Merge. It is nil of no events.
+func MergeEvents(events ...Event) *Event {
+	if len(events) == 0 {
+		return nil
+	}
+	all := Event{Phase: events[0].Phase}
+	for _, e := range events {
+		all.Snapshot.Add(e.Snapshot)
+		all.Plan = addPlans(all.Plan, e.Plan)
+		all.Interval = addIntervals(all.Interval, e.Interval)
+		all.Broadcast = addBroadcasts(all.Broadcast, e.Broadcast)
+		switch {
+		case all.Verification == nil:
+			all.Verification = e.Verification
+		case e.Verification != nil:
+			sum := *all.Verification
+			sum.add(e.Verification)
+			all.Verification = &sum
+		}
+	}
+	return &all
+}
+
+// Add adds that of another generator.
+func (s *Snapshot) Add(o Snapshot) {
+	s.Open += o.Open
+	s.Failed += o.Failed
+	s.Sent += o.Sent
+	s.Answered += o.Answered
+}
+
+// addPlans is the plan of both.
+func addPlans(a, b *Plan) *Plan {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	all := *a
+	all.Connections += b.Connections
+	all.Sources += b.Sources
+	all.Loops += b.Loops
+	all.Check += b.Check
+	all.Rate = addRates(a.Rate, b.Rate)
+	all.Host = a.Host + "; " + b.Host
+	all.Generator = addUsages(a.Generator, b.Generator)
+	all.Server = cmp.Or(a.Server, b.Server)
+	return &all
+}
+
+func addUsages(a, b *Usage) *Usage {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	return &Usage{
+		CPU: a.CPU + b.CPU, Resident: a.Resident + b.Resident, Anonymous: a.Anonymous + b.Anonymous,
+		Descriptors: a.Descriptors + b.Descriptors, Goroutines: a.Goroutines + b.Goroutines,
+		GCs: a.GCs + b.GCs, GCPause: a.GCPause + b.GCPause,
+	}
+}
+
+// addIntervals is what both had, in about the same time.
+func addIntervals(a, b *Interval) *Interval {
+	if a == nil || b == nil {
+		return cmp.Or(a, b)
+	}
+	sum := *a
+	sum.Errors = maps.Clone(a.Errors)
+	sum.addCounts(b, true)
+	sum.addCauses(b)
+	sum.From, sum.To = min(a.From, b.From), max(a.To, b.To)
+	sum.Generator = *addUsages(&a.Generator, &b.Generator)
+	sum.Server = cmp.Or(a.Server, b.Server)
+	return &sum
 }
 
 // mergeable says what keeps a result from being merged with the first one. It returns

@@ -11,6 +11,7 @@ import (
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/pacer"
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // phases takes the run from the first connection to the last hold.
@@ -26,6 +27,7 @@ func (r *run) phases(ctx context.Context) error {
 		return nil
 	}
 	for _, step := range []func(context.Context) error{
+		r.together,
 		r.verify,
 		func(ctx context.Context) error { return r.idle(ctx, r.cfg.HoldBefore) },
 		r.exchange,
@@ -37,6 +39,15 @@ func (r *run) phases(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// together waits for other generators.
+func (r *run) together(ctx context.Context) error {
+	if r.cfg.Begin == nil {
+		return nil
+	}
+	r.stage = "hold"
+	return r.await(ctx, wait{until: r.cfg.Begin, done: r.over})
 }
 
 // idle is a hold that is a stage of its own.
@@ -206,7 +217,7 @@ func (r *run) schedule(lead time.Duration) {
 	t.window(from, until)
 	t.begin.Store(int64(begin)) // last: who knows it knows the others
 	if t.mode == openLoop {
-		t.plan.Start(t.curve, seedOf(r.cfg.Seed, seedPlan), from, until)
+		t.plan.Start(t.curve, seedOf(r.cfg.Seed, seedPlan+uint64(r.cfg.NumberFrom)<<8), from, until)
 	}
 }
 
@@ -219,12 +230,12 @@ func (r *run) skipUnsent() {
 }
 
 func (r *run) measure(ctx context.Context) error {
-	user, system := cpuTime()
+	user, system := sample.OwnCPU()
 	stalled := readPressure()
 	r.tell(Event{Phase: Measuring})
 	err := r.await(ctx, r.windowWait())
 	from, until := r.traffic.endWindow()
-	userEnd, systemEnd := cpuTime()
+	userEnd, systemEnd := sample.OwnCPU()
 	r.user, r.system = userEnd-user, systemEnd-system
 	r.stalled = readPressure() - stalled
 	r.window = until - from
@@ -314,4 +325,53 @@ func nudge(ctx context.Context, ref engine.Ref, tick *time.Ticker) bool {
 		}
 	}
 	return ctx.Err() == nil
+}
+
+const (
+	// SteadyVariation is the largest Result.Variation of a window that is steady.
+	SteadyVariation = 0.25
+	// steadyParts is of how many parts the variation is, each a tenth of Duration, and
+	// steadyTimes how many times Duration a window lasts at most that is to be steady.
+	steadyParts = 10
+	steadyTimes = 3
+)
+
+// parts are the last parts of a window: at what rate bytes were received in each.
+type parts struct {
+	each  time.Duration
+	at    time.Duration // the end of the last part, or the beginning of the window
+	bytes int64         // received by then
+	rates [steadyParts]float64
+	n     int
+}
+
+// add takes how many bytes of the window had been received at a time.
+func (p *parts) add(now time.Duration, bytes int64) {
+	if now-p.at < p.each {
+		return
+	}
+	p.rates[p.n%steadyParts] = float64(bytes-p.bytes) / float64(now-p.at)
+	p.n, p.at, p.bytes = p.n+1, now, bytes
+}
+
+// steady says that Duration has passed, and varied little since.
+func (p *parts) steady() bool {
+	return p.n >= steadyParts && p.variation() <= SteadyVariation
+}
+
+// variation is the standard deviation of the rates, divided by their mean.
+func (p *parts) variation() float64 {
+	rates := p.rates[:min(p.n, steadyParts)]
+	sum, squares := 0.0, 0.0
+	for _, r := range rates {
+		sum += r
+	}
+	mean := sum / float64(len(rates))
+	if len(rates) < 2 || mean == 0 {
+		return 0
+	}
+	for _, r := range rates {
+		squares += (r - mean) * (r - mean)
+	}
+	return math.Sqrt(squares/float64(len(rates)-1)) / mean
 }

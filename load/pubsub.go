@@ -71,6 +71,8 @@ func (c Config) checkPubSub() error {
 		return wrong("ws", "given with --pubsub %s; expected --pubsub ws", p.Protocol)
 	case p.Topics < 1 || p.Topics > c.Connections:
 		return wrong("topics", "%d; expected 1 to %d, the number of --connections", p.Topics, c.Connections)
+	case c.NumberFrom+p.Topics > maxTopics:
+		return wrong("topics", "%d, from number %d on; expected numbers below %d", p.Topics, c.NumberFrom, maxTopics)
 	case p.Publishers < 1 || p.Publishers > MaxPublishers:
 		return wrong("publishers", "%d; expected 1 to %d", p.Publishers, MaxPublishers)
 	case p.Slow < 0 || p.Slow > maxConnections:
@@ -142,7 +144,7 @@ func (h *pubsub) slow(m *member) bool {
 func newPubSub(t *traffic) *pubsub {
 	cfg := t.cfg
 	h := &pubsub{
-		traffic: t, PubSub: cfg.PubSub, wire: newWire(cfg.PubSub.Protocol, cfg.Size), payload: newPayload(cfg),
+		traffic: t, PubSub: cfg.PubSub, wire: newWire(cfg.PubSub.Protocol, cfg.Size, cfg.NumberFrom), payload: newPayload(cfg),
 		publishers: make([]publisher, cfg.PubSub.Publishers),
 		next:       make([]uint32, cfg.PubSub.Publishers*cfg.Connections),
 		subscribed: make([]int32, cfg.PubSub.Topics),
@@ -172,7 +174,7 @@ func (h *pubsub) greet(c *engine.Conn, number uint32, began time.Duration) {
 		if !h.slow(m) {
 			m.topic = (number - uint32(h.Publishers+h.Slow)) % uint32(h.Topics)
 		}
-		appendTopic(m.name[:0], m.topic)
+		appendTopic(m.name[:0], uint32(h.cfg.NumberFrom)+m.topic)
 	}
 	_, _ = c.Write(say.append(nil, m.topic, nil)) // Closed tells why not
 }

@@ -159,6 +159,9 @@ type Result struct {
 	// compressed encoding (V2) that its libraries share, base64. Histograms
 	// of several generators can be merged.
 	Histogram string `json:"histogram,omitempty"`
+	// Histograms are Connect, FirstByte, Service and Late likewise, by their keys in JSON;
+	// nil unless Config.Histograms was set.
+	Histograms map[string]string `json:"histograms,omitempty"`
 	// UserCPU and SystemCPU are the generator's own processor time.
 	UserCPU   time.Duration `json:"user_cpu"`
 	SystemCPU time.Duration `json:"system_cpu"`
@@ -206,6 +209,9 @@ type Result struct {
 	Limits []Limit `json:"limits,omitempty"`
 	// Search is what a search has found, nil where the run was none.
 	Search *Found `json:"search,omitempty"`
+	// Agents are the generators of a run on several machines, of which this is the merged
+	// result: without those that were lost. Nil for a run on one.
+	Agents []Agent `json:"agents,omitempty"`
 	// Unanswered counts messages still without an answer when the run
 	// ended, after the generator had waited for them.
 	Unanswered int64 `json:"unanswered"`

@@ -244,6 +244,7 @@ type wait struct {
 	done  func(sum) bool
 	stall time.Duration
 	moved func(sum) int64
+	until <-chan struct{} // closed, it is done; nil for none
 }
 
 // await returns nil when the wait is done or its time is over, errStalled when
@@ -273,6 +274,8 @@ func (r *run) await(ctx context.Context, w wait) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-over:
+			return nil
+		case <-w.until:
 			return nil
 		case <-r.report.C:
 			r.tell(Event{Phase: Progress, Interval: r.interval()})

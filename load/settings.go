@@ -121,6 +121,8 @@ func Settings(c *Config) []Setting {
 			one("", "target", &c.Target, anyText, same, ""),
 			listOf("", "also", &c.Also, func(text string, _ int) ([]string, error) { return []string{text}, nil }, same, ""),
 			toggle("", "hold", &c.Hold, ""),
+			count("", "number-from", &c.NumberFrom, MaxNumber, ""),
+			toggle("", "histograms", &c.Histograms, ""),
 		})
 }
 

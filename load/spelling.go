@@ -229,7 +229,7 @@ func ruleText(text string) string {
 }
 
 // MarshalJSON writes what is not the default, as UnmarshalJSON reads it. It leaves out
-// what only a program can have: Observe and TLS.Config.
+// what only a program can have: Observe, Begin and TLS.Config.
 func (c Config) MarshalJSON() ([]byte, error) {
 	out := bytes.NewBufferString("{")
 	for _, s := range Settings(&c) {

@@ -209,15 +209,15 @@ func fold(intervals []Interval, most int) []Interval {
 			last = part
 			continue
 		}
-		joinInterval(&folded[len(folded)-1], i)
+		folded[len(folded)-1].Join(i)
 	}
 	return folded
 }
 
-// joinInterval adds the interval that follows on another. What is counted at the end of
-// an interval is that of the later one.
-func joinInterval(to *Interval, next Interval) {
-	was := *to
+// Join adds the interval that follows on this one. What is counted at the end of
+// an interval is that of the later one; of percentiles the worst is kept.
+func (i *Interval) Join(next Interval) {
+	was, to := *i, i
 	*to = next
 	to.From, to.Errors, to.Latency, to.Connect = was.From, was.Errors, was.Latency, was.Connect
 	to.addCounts(&was, false)

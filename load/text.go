@@ -23,6 +23,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	if r.Interrupted && r.Mode != modeHold {
 		line("interrupted", "after %v: what follows is what there was until then", format.Round(r.Took))
 	}
+	r.writeAgents(line)
 	r.writeConnections(line)
 	if r.Window > 0 {
 		r.writeTraffic(line)
@@ -37,6 +38,29 @@ func (r *Result) WriteText(w io.Writer) error {
 
 // writeLine writes a line that has a name.
 type writeLine func(name, format string, args ...any)
+
+func (r *Result) writeAgents(line writeLine) {
+	name := "agents"
+	for i := range r.Agents {
+		a := &r.Agents[i]
+		text := fmt.Sprintf("%s: %s of %s connections", a.Name, format.Count(a.Connected), format.Count(a.Connections))
+		switch {
+		case a.Lost != "":
+			text = fmt.Sprintf("%s: lost, and its part is missing below: %s; it had %s connections, until then %v", a.Name, a.Lost, format.Count(a.Connections), a.Last)
+		case a.Rate > 0:
+			text += fmt.Sprintf(", %s/s, 50%% %v, 99%% %v, %.0f%% of its CPU", format.Count(int64(math.Round(a.Rate))), format.Round(a.Latency.P50), format.Round(a.Latency.P99), 100*a.CPUShare)
+		}
+		ahead, way := a.Offset, "ahead"
+		if ahead < 0 {
+			ahead, way = -ahead, "behind"
+		}
+		line(name, "%s; its clock is %v ± %v %s", text, format.Round(ahead), format.Round(a.Uncertainty), way)
+		if a.Behind > 0 {
+			line("", "  began %v after the first", format.Round(a.Behind))
+		}
+		name = ""
+	}
+}
 
 func (r *Result) writeConnections(line writeLine) {
 	rate := ""

@@ -56,7 +56,7 @@ type traffic struct {
 	lineEnd    string // of lines; messages of a WebSocket have none
 	broadcast  string
 
-	numbers atomic.Uint32 // of connections
+	numbers atomic.Uint32 // of connections: the next one
 	faults  faults
 }
 
@@ -100,7 +100,9 @@ func newTraffic(cfg *Config, loops int) (*traffic, error) {
 	if t.script, err = newScript(cfg, t.table, t.faults.status); err != nil {
 		return nil, err
 	}
-	if cfg.PubSub != nil {
+	if cfg.PubSub == nil {
+		t.numbers.Store(uint32(cfg.NumberFrom))
+	} else {
 		t.pubsub = newPubSub(t)
 		t.script.checker = t.pubsub
 	}

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/sample"
 )
 
 // heir starts a process that does nothing and has the listener too, as the
@@ -58,7 +60,7 @@ func TestUsage(t *testing.T) {
 	if !slices.Equal(u.server.pids, []int{pid}) {
 		t.Fatalf("found %+v; want process %d, and not this one", u.server.pids, pid)
 	}
-	burnt := func() time.Duration { user, system := cpuTime(); return user + system }
+	burnt := func() time.Duration { user, system := sample.OwnCPU(); return user + system }
 	for began := burnt(); burnt() < began+5*time.Millisecond; {
 	}
 	own, server := u.sample()

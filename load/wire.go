@@ -34,7 +34,10 @@ type wire struct {
 
 // text is constant but for a topic's name, and a payload behind it, each of which it has or
 // has not.
-type text struct{ head, mid, tail string }
+type text struct {
+	head, mid, tail string
+	first           uint32 // the number of the run's first topic
+}
 
 // The marks of topic and payload in the texts below. {topic-size} and {size} are their sizes.
 const (
@@ -45,6 +48,7 @@ const (
 // topicName is what is appended to "t" as the name of a topic: so many digits.
 const (
 	topicDigits = 7
+	maxTopics   = 10_000_000 // that many digits
 	topicSize   = 1 + topicDigits
 )
 
@@ -61,7 +65,7 @@ func newText(template string, size int) (t text) {
 func (t *text) append(dst []byte, topic uint32, payload []byte) []byte {
 	dst = append(dst, t.head...)
 	if t.tail != "" || t.mid != "" {
-		dst = appendTopic(dst, topic)
+		dst = appendTopic(dst, t.first+topic)
 	}
 	dst = append(dst, t.mid...)
 	dst = append(dst, payload...)
@@ -85,8 +89,9 @@ const (
 )
 
 // newWire makes a wire for payloads of a size.
-func newWire(protocol string, size int) wire {
-	at := func(template string) text { return newText(template, size) }
+func newWire(protocol string, size, first int) wire {
+	numbered := func(t text) text { t.first = uint32(first); return t }
+	at := func(template string) text { return numbered(newText(template, size)) }
 	switch protocol {
 	case "nats":
 		const connect = `CONNECT {"verbose":false,"pedantic":false}` + "\r\n"
@@ -98,8 +103,8 @@ func newWire(protocol string, size int) wire {
 			other:   lines(natsLine),
 		}
 	case protocolWS:
-		to := func(template string) text { return newFrame(template, size, true) }
-		from := func(template string) text { return newFrame(template, size, false) }
+		to := func(template string) text { return numbered(newFrame(template, size, true)) }
+		from := func(template string) text { return numbered(newFrame(template, size, false)) }
 		return wire{
 			hello: to(`{"op":"ping"}`), welcome: from(`{"op":"pong"}`),
 			subscribe: to(`{"op":"subscribe","topic":"{topic}"}`),

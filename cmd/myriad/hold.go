@@ -38,13 +38,16 @@ if connections were lost, if a line was wrong, is missing or came twice.`,
 			if err := f.complete(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
-			f.warn(cmd)
 			f.cfg.Duration = cmp.Or(f.cfg.Duration, maxHeld)
+			if err := f.agents.check(&f.cfg, cmd.Flags().Changed); err != nil {
+				return err
+			}
+			f.warn(cmd)
 			return f.hold(cmd)
 		},
 	}
 	f.cfg.Hold = true
-	f.add(cmd, "Connections", "Lines", "Encryption", "Results")
+	f.add(cmd, "Connections", "Lines", "Encryption", "Agents", "Results")
 	return cmd
 }
 
@@ -54,7 +57,6 @@ const maxHeld = 30 * 24 * time.Hour
 
 // hold holds the connections and says what they take.
 func (f *loadFlags) hold(cmd *cobra.Command) error {
-	f.spare()
 	t, err := f.results.open(cmd)
 	if err != nil {
 		return err
@@ -62,7 +64,7 @@ func (f *loadFlags) hold(cmd *cobra.Command) error {
 	held := &heldConns{began: time.Now(), say: t.say}
 	t.observers = append(t.observers, held.observe)
 	f.cfg.Observe = t.observe
-	result, err := load.Run(cmd.Context(), f.cfg)
+	result, err := f.start(cmd.Context(), t.say)
 	if result != nil {
 		held.writeMemory()
 	}

@@ -67,20 +67,28 @@ func (f *clusterFlags) check(cmd *cobra.Command) error {
 	return nil
 }
 
-func (f *clusterFlags) checkNATS() error {
-	text := f.nats
+// natsURLs reads URLs, or the file that has them.
+func natsURLs(flag string) (urls []string, err error) {
+	text := flag
 	if path, ok := strings.CutPrefix(text, "@"); ok {
 		data, err := os.ReadFile(path)
 		if err != nil {
-			return usagef("--nats: %w", err)
+			return nil, usagef("--nats: %w", err)
 		}
 		text = strings.TrimSpace(string(data))
 	}
 	for url := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
-		f.URLs = append(f.URLs, strings.TrimSpace(url))
+		urls = append(urls, strings.TrimSpace(url))
 	}
-	if len(f.URLs) == 0 {
-		return usagef("--nats is %q; expected URLs such as nats://host:4222", f.nats)
+	if len(urls) == 0 {
+		return nil, usagef("--nats is %q; expected URLs such as nats://host:4222", flag)
+	}
+	return urls, nil
+}
+
+func (f *clusterFlags) checkNATS() (err error) {
+	if f.URLs, err = natsURLs(f.nats); err != nil {
+		return err
 	}
 	if f.ca == "" {
 		return nil

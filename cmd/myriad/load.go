@@ -48,17 +48,19 @@ called wrongly.`,
 			if err := f.complete(cmd.InOrStdin(), args); err != nil {
 				return err
 			}
+			if err := f.agents.check(&f.cfg, cmd.Flags().Changed); err != nil {
+				return err
+			}
 			f.warn(cmd)
 			return f.run(cmd)
 		},
 	}
-	f.add(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Results", "tcpkali")
+	f.add(cmd, "Connections", "Traffic", "Messages", "Answers", "Encryption", "Publish/subscribe", "Agents", "Results", "tcpkali")
 	return cmd
 }
 
 // run runs the load and prints what there is to print.
 func (f *loadFlags) run(cmd *cobra.Command) error {
-	f.spare()
 	t, err := f.results.open(cmd)
 	if err != nil {
 		return err
@@ -69,7 +71,7 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 			t.say("%s", stepLine(e.Step, f.cfg.Goal))
 		}
 	}
-	result, err := load.Run(cmd.Context(), f.cfg)
+	result, err := f.start(cmd.Context(), t.say)
 	outErr := t.finish(result)
 	if result == nil {
 		return cmp.Or(err, outErr)

@@ -22,6 +22,7 @@ type loadFlags struct {
 	config   string              // a file with a configuration as JSON, "" for none
 	unescape bool
 	results  resultFlags
+	agents   agentFlags
 }
 
 // aliases are further names of flags, most of them tcpkali's.
@@ -121,6 +122,8 @@ func (f *loadFlags) addOwn(flags *pflag.FlagSet, group string) {
 		}
 	case "Messages":
 		flags.BoolVarP(&f.unescape, "unescape-message-args", "e", false, "read \\n, \\r, \\t, \\\\, \\xHH and such in texts of messages and answers")
+	case "Agents":
+		f.agents.add(flags)
 	case "Results":
 		f.results.add(flags)
 	case "tcpkali":

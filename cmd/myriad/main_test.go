@@ -242,7 +242,7 @@ func (l *lockedBuffer) String() string {
 // file with no report, scenario, certificate or message in it, {no} is none, {d} is a
 // directory, and {t} a target that refuses connections: what gets that far ends with 1.
 const wrongUses = `
-frobnicate                                  = "frobnicate"; expected one of bench, doctor, hold, hub, load, offer, park, plain, plan, report, serve
+frobnicate                                  = "frobnicate"; expected one of agent, bench, doctor, hold, hub, load, offer, park, plain, plan, report, serve
 help frobnicate                             = "frobnicate"
 version x                                   = unexpected argument "x"; expected myriad version
 serv                                        = "serv"; expected one of
@@ -412,6 +412,31 @@ hold --heartbeat-answer pong {t}            = --heartbeat-answer is given withou
 hold --heartbeat= {t}                       = --heartbeat is ""; expected a line that is not empty
 hold --broadcast x --heartbeat x {t}        = expected two lines
 
+load --agents 0 {t}                         = --agents is "0"; expected a number of agents, 1 to 64, or local: and a number
+load --agents 65 {t}                        = --agents is "65"; expected a number of agents, 1 to 64
+load --agents local: {t}                    = --agents is "local:"; expected
+load --agents-wait 1s {t}                   = --agents-wait is given without --agents; expected both
+load --nats nats://a {t}                    = --nats is given without --agents; expected both
+load --agents 2 --nats a:1 {t}              = --nats is "a:1"; expected URLs such as nats://host:4222
+load --agents 2 --nats @{no} {t}            = --nats: open {no}: no such file
+load --agents 2 --agents-addr x {t}         = --agents-addr is "x"; expected HOST:PORT
+load --agents 2 --agents-addr :4222 {t}     = --agents-addr is ":4222", and whoever reaches it
+load --agents 2 --nats nats://a --agents-addr :1 {t} = --nats and --agents-addr are given; expected one of the two
+load --agents local:2 --nats nats://a {t}   = --nats is given with --agents local:2
+load --agents 2 --agents-secret {no} {t}    = --agents-secret: open {no}: no such file
+load --agents 2 --agents-secret /dev/null {t} = --agents-secret is /dev/null, with 0 bytes; expected 1 to
+load --agents 2 --rate @10ms {t}            = --rate is "@10ms,p99" for several generators; expected messages a second
+load --agents 2 --src 127.0.0.2 {t}         = --src is given for several generators; expected none
+load --agents 3 -c 2 {t}                    = --connections is 2; expected 3 or more, one for each generator
+hold --agents 3 -n 2 {t}                    = --connections is 2; expected 3 or more, one for each generator
+agent x                                     = unexpected argument "x"; expected myriad agent [flags]
+agent --nats 127.0.0.1                      = --nats is "127.0.0.1"; expected URLs
+agent --nats nats://10.0.0.1:4222           = expected a secret (--secret or MYRIAD_AGENTS_SECRET), or --insecure
+agent --allow here                          = --allow is "here"; expected an address, a network such as 10.0.0.0/8, or unix:PATH
+agent --src here                            = --src is "here"; expected an IP address of this machine
+agent --max-connections 0                   = --max-connections is "0"; expected
+agent --keep {no}                           = --keep is "{no}"; expected a directory that is there
+
 report                                      = FILE
 report {no}                                 = {no}: no such file
 report {x}                                  = {x}: it is neither of a bench nor of a load; expected the report.json of a bench
@@ -528,7 +553,8 @@ func TestFailures(t *testing.T) {
 // The help has what it has to, in this order.
 func TestHelp(t *testing.T) {
 	for line, says := range map[string][]string{
-		"--help":          {"bench", "doctor", "offer", "park", "serve"},
+		"--help":          {"agent", "bench", "doctor", "offer", "park", "serve"},
+		"agent --help":    {"Examples:", "\nCoordinator:\n", "--nats URL", "--secret FILE", "\nWork:\n", "--allow ADDRESS"},
 		"hub --help":      {"--max-message", "(default 1048576)", "--users", "--write-timeout", "(default 1m0s)"},
 		"serve --help":    {"Applications:\n  echo", "--model"},
 		"bench --help":    {"bench list", "--peers", "--subject"},

@@ -116,7 +116,7 @@ func (f *serverFlags) warn(cmd *cobra.Command) {
 // warn warns before load and hold start, unless they are to be quiet, the number of
 // connections is not given, which makes it few, or a target has no port.
 func (f *loadFlags) warn(cmd *cobra.Command) {
-	if f.results.quiet || f.cfg.Connections == 0 {
+	if f.results.quiet || f.cfg.Connections == 0 || f.agents.agents.n > 0 { // whose doctors say how many they carry
 		return
 	}
 	p := prediction{args: []string{"--side client"}}

@@ -32,6 +32,7 @@ type serverFlags struct {
 	reloads    []func() (told string) // what SIGHUP does, instead of draining; each says how it went
 
 	upgrading atomic.Bool // or upgraded
+	stays     atomic.Bool // this process only passes signals on
 	noUpgrade string      // why there is none, if so
 
 	admin adminFlags
@@ -63,6 +64,7 @@ func (f *serverFlags) add(flags *pflag.FlagSet, addr string) {
 	number(&limits.MaxUnsent, "max-unsent", "Limits.MaxUnsent", "most bytes of output that wait for one peer (default 1048576)")
 	number(&limits.MaxBuffered, "max-buffered", "Limits.MaxBuffered", "most bytes of memory that all buffers hold (default: a quarter of the memory)")
 	number(&limits.MaxHandshakes, "max-handshakes", "Limits.MaxHandshakes", "most TLS handshakes under way (default 4096)")
+	flags.BoolVar(&srv.Stay, "stay", false, "after an upgrade, stay until the new process has ended, and pass signals on: for whoever watches the process that it has started; process 1 stays always")
 	number(&limits.ShutdownRate, "drain-rate", "Limits.ShutdownRate", "most connections a second that are drained at shutdown (default 100000)")
 	number(&srv.Socket.SendBuffer, "sndbuf", "Server.Socket.SendBuffer", "SO_SNDBUF of each connection, in bytes (default: the kernel's choice)")
 	number(&srv.Socket.ReceiveBuffer, "rcvbuf", "Server.Socket.ReceiveBuffer", "SO_RCVBUF of each connection, in bytes (default: the kernel's choice)")

@@ -122,6 +122,9 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 		for {
 			select {
 			case sig := <-signals:
+				if f.stays.Load() { // whoever serves has got it, too
+					continue
+				}
 				if sig == upgradeSignal {
 					upgrades.Go(func() { _, _ = f.upgrade(ctx, cmd, sig.String()) }) // which says it
 					continue
@@ -177,6 +180,7 @@ func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked str
 		f.upgrading.Store(false)
 		return u, err
 	}
+	f.stays.Store(u.Stays)
 	fmt.Fprintf(out, "myriad: %v; draining %d\n", u, f.srv.Stats().Open)
 	return u, nil
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -62,7 +63,12 @@ func TestUpgradeOrdered(t *testing.T) {
 // upgradable is a server whose successors end with the test, too: they are of its group.
 func upgradable(t *testing.T, env string, args ...string) *server {
 	t.Helper()
-	cmd := process(t, append(args, "--addr", "127.0.0.1:0", "--admin", ownAddress())...)
+	return upgradableAs(t, process(t, append(args, "--addr", "127.0.0.1:0", "--admin", ownAddress())...), env)
+}
+
+// upgradableAs is upgradable with a command.
+func upgradableAs(t *testing.T, cmd *exec.Cmd, env string) *server {
+	t.Helper()
 	cmd.Env = append(cmd.Env, env)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	s := startProcess(t, cmd)
@@ -133,10 +139,11 @@ func TestUpgradeServe(t *testing.T) {
 		if err != nil {
 			break
 		}
-		heard = append(heard, string(b[:n]))
+		said, _, _ := strings.Cut(string(b[:n]), "\nMONOTONIC_USEC=")
+		heard = append(heard, said)
 	}
 	// The new process says that it is ready when it serves, which may be after the hand-over.
-	want := []string{fmt.Sprintf("MAINPID=%d", next.Pid), "READY=1", "READY=1", "STOPPING=1"}
+	want := []string{fmt.Sprintf("MAINPID=%d\nREADY=1", next.Pid), "READY=1", "READY=1", "RELOADING=1", "STOPPING=1"}
 	if len(heard) == 0 || heard[len(heard)-1] != "STOPPING=1" {
 		t.Errorf("the manager has heard %q, want STOPPING=1 in the end", heard)
 	}
@@ -230,4 +237,112 @@ func TestUpgradeProcesses(t *testing.T) {
 		return strings.Contains(text, "\nmyriad_connections_taken_over_total 20\n")
 	})
 	s.endNext(t, next)
+}
+
+// awaitUpgrade waits for the word of the nth upgrade, and gives the new process.
+func (s *server) awaitUpgrade(t *testing.T, n int) *os.Process {
+	t.Helper()
+	var found [][]string
+	await.True(t, "word of the upgrade", func() bool {
+		found = tookOver.FindAllStringSubmatch(s.stderr.String(), -1)
+		return len(found) >= n
+	})
+	pid, err := strconv.Atoi(found[n-1][1])
+	must(t, err)
+	next, err := os.FindProcess(pid)
+	must(t, err)
+	return next
+}
+
+// A socket that the service manager has passed to the first process is found by its name in the
+// next, and in the one after that.
+func TestUpgradeActivated(t *testing.T) {
+	for _, network := range []string{"tcp", "unix"} {
+		t.Run(network, func(t *testing.T) {
+			addr := "127.0.0.1:0"
+			if network == "unix" {
+				addr = filepath.Join(t.TempDir(), "s")
+			}
+			l, err := net.Listen(network, addr)
+			must(t, err)
+			file, err := l.(interface{ File() (*os.File, error) }).File()
+			must(t, err)
+			cmd := process(t, "serve", "--app", "lines", "--addr", "systemd:web", "--admin", ownAddress())
+			cmd.Args = append([]string{"sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+			cmd.Path, err = exec.LookPath("sh")
+			must(t, err)
+			cmd.ExtraFiles = []*os.File{file}
+			s := upgradableAs(t, cmd, "")
+			file.Close()
+			connect := func() net.Conn {
+				t.Helper()
+				c, err := net.Dial(network, l.Addr().String())
+				must(t, err)
+				t.Cleanup(func() { c.Close() })
+				return c
+			}
+			c := connect()
+			exchange(t, c, "a\nhalf", "a\n")
+			next := s.Process
+			for n := range 2 {
+				must(t, next.Signal(syscall.SIGUSR2))
+				next = s.awaitUpgrade(t, n+1)
+				exchange(t, c, " a line\nhalf", "half a line\n")
+				exchange(t, connect(), "another\n", "another\n")
+			}
+			c.Close()
+			s.endNext(t, next)
+			if network == "unix" {
+				if _, err := os.Lstat(addr); err != nil {
+					t.Errorf("the manager's socket is gone: %v", err)
+				}
+			}
+			l.Close()
+		})
+	}
+}
+
+// A server stays as process 1, or where it is told to, while others serve: through two upgrades it
+// passes signals on, and it ends as the last one does.
+func TestUpgradeStays(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		init bool
+		kill bool
+		code int
+	}{{"process 1", true, false, 0}, {"told to", false, false, 0}, {"killed", false, true, 1}} {
+		t.Run(c.name, func(t *testing.T) {
+			args := []string{"serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", ownAddress()}
+			if !c.init {
+				args = append(args, "--stay")
+			}
+			cmd := process(t, args...)
+			cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+			if c.init {
+				cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+				if os.Getuid() != 0 {
+					t.Skip("a namespace of processes is root's")
+				}
+			}
+			s := startProcess(t, cmd)
+			t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+			conn := halfMessage(t, s.addr)
+			exchange(t, conn, " a\nhalf", "half a\n")
+			var next *os.Process
+			for n := range 3 {
+				must(t, s.Process.Signal(syscall.SIGUSR2))
+				next = s.awaitUpgrade(t, n+1)
+				exchange(t, conn, " a line\nhalf", "half a line\n")
+			}
+			conn.Close()
+			if c.kill {
+				must(t, next.Kill())
+			} else {
+				must(t, s.Process.Signal(syscall.SIGTERM))
+			}
+			if code := s.stop(); code != c.code || c.kill && !strings.Contains(s.stderr.String(), "has ended: signal: killed") {
+				t.Errorf("it has ended with %d, want %d; stderr: %s", code, c.code, s.stderr)
+			}
+		})
+	}
 }

@@ -19,6 +19,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
+
+	"github.com/myriad-go/myriad/internal/upgrade"
 )
 
 const (
@@ -45,7 +48,8 @@ type Named struct {
 // They are passed as descriptors from 3, by LISTEN_PID, LISTEN_FDS and
 // LISTEN_FDNAMES, which the first call unsets whatever it finds, so that processes
 // that this one starts don't take them for theirs. If LISTEN_PID names another
-// process they are not for this one: nil. Each must be a TCP or unix stream
+// process, or none, the listeners are those of the process whose place this one takes, by an
+// upgrade; nil without. Each must be a TCP or unix stream
 // socket that listens, and there are 1 to 1,024; anything else is an error that
 // names it, and leaves all descriptors as they are. Those that are taken are not
 // inherited by processes that this one starts (close-on-exec). It needs Linux.
@@ -59,17 +63,56 @@ var listeners = sync.OnceValues(func() ([]Named, error) {
 	for _, name := range []string{"LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"} {
 		err = errors.Join(err, os.Unsetenv(name))
 	}
-	if err == nil && names != nil {
-		var l []Named
-		if l, err = adopt(names); err == nil {
-			return l, nil
-		}
+	var files []*os.File
+	switch {
+	case err == nil && names != nil:
+		files, err = adopt(names)
+	case err == nil:
+		names, files, err = upgrade.Activated()
+	}
+	var l []Named
+	if err == nil {
+		l, err = listen(names, files)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("socket activation: %w", err)
 	}
-	return nil, nil
+	kept.Store(&sockets{names, files})
+	return l, nil
 })
+
+// sockets are those of the manager.
+type sockets struct {
+	names []string
+	files []*os.File
+}
+
+// kept are those that were taken, nil before.
+var kept atomic.Pointer[sockets]
+
+// Kept are the sockets that Listeners has taken, and their names. They stay open, as with the
+// manager, so that the process that takes this one's place finds them; nobody closes them.
+func Kept() (names []string, files []*os.File) {
+	if k := kept.Load(); k != nil {
+		return k.names, k.files
+	}
+	return nil, nil
+}
+
+// listen makes listeners of files.
+func listen(names []string, files []*os.File) (all []Named, err error) {
+	for i, f := range files {
+		l, err := net.FileListener(f) // on a descriptor of its own
+		if err != nil {
+			for _, taken := range all {
+				taken.Close()
+			}
+			return nil, fmt.Errorf("descriptor %d (%.60q) can't be taken: %w", f.Fd(), names[i], err)
+		}
+		all = append(all, Named{names[i], l})
+	}
+	return all, nil
+}
 
 // parse reads the variables: the names of the descriptors that are for the
 // process pid, nil if there are none. An empty variable is none.

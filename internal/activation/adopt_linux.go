@@ -3,39 +3,26 @@ package activation
 import (
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 )
 
-// adopt makes listeners of the descriptors with these names. All are looked at
+// adopt makes files of the descriptors with these names. All are looked at
 // before one is touched: variables that are wrong would have it take what belongs
 // to others.
-func adopt(names []string) ([]Named, error) {
+func adopt(names []string) (files []*os.File, err error) {
 	for i, name := range names {
 		if err := check(firstFD + i); err != nil {
 			return nil, fmt.Errorf("descriptor %d (%.60q) %w", firstFD+i, name, err)
 		}
 	}
-	for i := range names {
-		syscall.CloseOnExec(firstFD + i)
-	}
-	var all []Named
 	for i, name := range names {
-		f := os.NewFile(uintptr(firstFD+i), name)
-		l, err := net.FileListener(f) // on a descriptor of its own
-		f.Close()
-		if err != nil {
-			for _, taken := range all {
-				taken.Close()
-			}
-			return nil, fmt.Errorf("descriptor %d (%.60q) can't be taken: %w", firstFD+i, name, err)
-		}
-		all = append(all, Named{name, l})
+		syscall.CloseOnExec(firstFD + i)
+		files = append(files, os.NewFile(uintptr(firstFD+i), name))
 	}
-	return all, nil
+	return files, nil
 }
 
 // check says what a descriptor is if it is no listening stream socket.
@@ -69,4 +56,11 @@ func isStream(domain, kind, protocol int) bool {
 		return kind == unix.SOCK_STREAM && (protocol == unix.IPPROTO_TCP || protocol == unix.IPPROTO_MPTCP)
 	}
 	return kind == unix.SOCK_STREAM && domain == unix.AF_UNIX
+}
+
+// monotonic is when the manager is told.
+func monotonic() string {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now) // which does not fail
+	return fmt.Sprintf("\nMONOTONIC_USEC=%d", now.Nano()/1000)
 }

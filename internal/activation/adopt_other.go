@@ -2,9 +2,14 @@
 
 package activation
 
-import "errors"
+import (
+	"errors"
+	"os"
+)
 
 // adopt fails: service managers that pass listeners so are a matter of Linux.
-func adopt([]string) ([]Named, error) {
+func adopt([]string) ([]*os.File, error) {
 	return nil, errors.New("LISTEN_PID and LISTEN_FDS are set, and taking listeners over needs Linux; unset them")
 }
+
+func monotonic() string { return "" }

@@ -20,6 +20,10 @@ const (
 	notifyTimeout = 5 * time.Second
 )
 
+// Reloading is the state of a program that takes up a new configuration, or is about to be
+// another one, until READY=1 (Type=notify-reload).
+func Reloading() string { return "RELOADING=1" + monotonic() }
+
 // Notify tells the service manager a state, such as "READY=1" when the program
 // serves, "STOPPING=1" when it ends, "RELOADING=1", "WATCHDOG=1" or "STATUS=12
 // connections"; several in one are separated by "\n", at most 4,096 bytes in all.

@@ -20,6 +20,8 @@ type Predecessor struct {
 	control
 	Listeners []Inherited
 	Paused    bool
+	names     []string   // of the service manager's sockets
+	activated []*os.File // they
 	// version is what the old process speaks.
 	version int
 }
@@ -103,7 +105,29 @@ func (p *Predecessor) greet() error {
 		at += l.Sockets
 		p.Listeners = append(p.Listeners, in)
 	}
+	if len(h.Activated) > len(files)-at {
+		return errors.New("it sends fewer of the service manager's sockets than it says")
+	}
+	p.names = h.Activated
+	for i := range p.names {
+		p.activated = append(p.activated, files[at+i])
+		files[at+i] = nil
+	}
+	if at += len(p.names); h.Kept && at < len(files) {
+		own.Store(&line{write: files[at]})
+		files[at] = nil
+	}
 	return nil
+}
+
+// Activated gives the sockets that the service manager had passed to the old process, with their
+// names; none where there is no old process. They are the caller's, who calls it once.
+func Activated() (names []string, files []*os.File, err error) {
+	p, err := predecessor()
+	if p == nil {
+		return nil, nil, err
+	}
+	return p.names, p.activated, nil
 }
 
 // Starting waits for started. It fails where the old process says meanwhile that it goes on.
@@ -168,6 +192,7 @@ func (p *Predecessor) Ready(loops int, begin func(state, link *os.File), takeOve
 	if err := takeOver(files); err != nil {
 		return err
 	}
+	Serves()
 	return p.gone(p.send(taking, struct{}{}))
 }
 
@@ -184,6 +209,7 @@ func Aborted(err error) bool { return errors.Is(err, errAborted) }
 // gone makes no error of the end of the old process: this one goes on with what it has.
 func (p *Predecessor) gone(err error) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
+		Serves()
 		return nil
 	}
 	return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -67,13 +68,16 @@ func (s *Successor) PID() int { return s.cmd.Process.Pid }
 // Greet says hello, with listeners, which send sends.
 func (s *Successor) Greet(h Hello, send func(control *os.File) error) error {
 	h.Version = Version
+	if l := own.Load(); l != nil {
+		h.Kept, h.Files = true, append(slices.Clip(h.Files), l.write)
+	}
 	if err := s.send(hello, h); err != nil {
 		return s.died(err)
 	}
 	if err := send(s.file); err != nil {
 		return s.died(err)
 	}
-	return s.died(s.send(sockets, struct{}{}))
+	return s.died(s.send(sockets, struct{}{}, h.Files...))
 }
 
 // SocketsWord is the message by which an engine sends descriptors of listeners, in parts.

@@ -25,6 +25,7 @@ package upgrade
 
 import (
 	"errors"
+	"os"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/secure"
@@ -57,6 +58,12 @@ type Hello struct {
 	PID       int
 	Paused    bool // nothing is accepted, because an operator has said so
 	Listeners []Listener
+	// Activated are the names of the service manager's sockets, whose descriptors are behind
+	// those of the listeners.
+	Activated []string   `json:",omitempty"`
+	Files     []*os.File `json:"-"`
+	// Kept says that the last descriptor tells the first process who serves.
+	Kept bool `json:",omitempty"`
 }
 
 // Ready is what the new process says when it serves.

@@ -37,6 +37,9 @@ type Predecessor struct {
 	Paused    bool
 }
 
+// Keeper is for Linux.
+type Keeper struct{}
+
 // Link is for Linux.
 type Link struct{}
 
@@ -55,3 +58,8 @@ func (*Predecessor) Wait() (d Done, err error)      { return d, ErrUnsupported }
 func (*Predecessor) Close()                         {}
 func Aborted(error) bool                            { return false }
 func (*Predecessor) Starting(<-chan struct{}) error { return ErrUnsupported }
+func Activated() ([]string, []*os.File, error)      { return nil, nil, nil }
+func (*Successor) Keep() *Keeper                    { return nil }
+func (*Keeper) Wait() error                         { return nil }
+func Stays() error                                  { return nil }
+func Serves()                                       {}

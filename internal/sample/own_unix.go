@@ -1,14 +1,14 @@
 //go:build unix
 
-package load
+package sample
 
 import (
 	"syscall"
 	"time"
 )
 
-// cpuTime is the processor time that this process has used.
-func cpuTime() (user, system time.Duration) {
+// OwnCPU is the processor time that this process has used.
+func OwnCPU() (user, system time.Duration) {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		return 0, 0

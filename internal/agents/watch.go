@@ -1,0 +1,316 @@
+package agents
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/myriad-go/myriad/internal/format"
+	"github.com/myriad-go/myriad/load"
+)
+
+// lead is how long ahead a common time is: longer than it takes to tell everybody.
+func (c *coordinator) lead() time.Duration {
+	most := time.Duration(0)
+	for _, m := range c.crew {
+		most = max(most, m.uncertainty)
+	}
+	return leastLead + 4*most
+}
+
+const leastLead = 50 * time.Millisecond
+
+// watch has the agents load, and makes one run of what they tell.
+func (c *coordinator) watch(ctx context.Context) (*load.Result, error) {
+	start := time.Now().Add(c.lead()).Round(0)
+	for _, m := range c.crew {
+		m.heard = time.Now()
+		m.orders.Start = start.Add(m.offset).UnixNano()
+	}
+	c.beat()
+	every := cmp.Or(c.cfg.ProgressEvery, time.Second)
+	// Agents tell at times that follow from the start, so what all tell is here half an interval later.
+	var show *time.Ticker
+	first := time.NewTimer(time.Until(start) + every + every/2)
+	defer first.Stop()
+	shown := (<-chan time.Time)(nil)
+	beat := time.NewTicker(c.Silence / beatEvery)
+	defer beat.Stop()
+	stopping, patience := ctx.Done(), (<-chan time.Time)(nil)
+	for slices.ContainsFunc(c.crew, (*member).there) {
+		select {
+		case <-stopping:
+			stopping, patience = nil, time.After(stopTime)
+			for _, m := range c.crew {
+				m.orders.Stop = true
+			}
+			c.beat()
+		case <-patience:
+			c.lose(func(*member) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
+		case m := <-c.letters:
+			c.hear(m)
+		case <-first.C:
+			show = time.NewTicker(every)
+			defer show.Stop()
+			shown = show.C
+			c.show()
+		case <-shown:
+			c.show()
+		case now := <-beat.C:
+			c.lose(func(m *member) string {
+				if silent := now.Sub(m.heard); silent > c.Silence {
+					return fmt.Sprintf("not heard of for %v", silent.Round(time.Millisecond))
+				}
+				return ""
+			})
+			c.beat()
+		}
+	}
+	return c.conclude(ctx)
+}
+
+// lose gives up the agents that there is a reason for.
+func (c *coordinator) lose(why func(*member) string) {
+	for _, m := range c.crew {
+		if !m.there() {
+			continue
+		}
+		if reason := why(m); reason != "" {
+			c.loseOne(m, reason)
+		}
+	}
+	c.pass()
+}
+
+// loseOne gives up an agent, which is told to stop if it hears that.
+func (c *coordinator) loseOne(m *member, why string) {
+	m.lost, m.orders.Stop, m.orders.Over = why, true, true
+	c.Say("agent %s is lost, with %s connections: %s", m.Name, format.Count(m.connections), why)
+	if c.losses == nil {
+		c.losses = make(map[string]int64)
+	}
+	c.losses["agent "+m.Name+" lost"] = 1
+	c.order(m)
+}
+
+// hear takes a letter of an agent.
+func (c *coordinator) hear(msg *nats.Msg) {
+	var from letter
+	if json.Unmarshal(msg.Data, &from) != nil {
+		return
+	}
+	m := c.member(from.From)
+	if m == nil || !m.there() {
+		return
+	}
+	l, err := m.key.open(msg.Data, c.version)
+	if err != nil || l.Number <= m.number {
+		return
+	}
+	m.number, m.heard = l.Number, time.Now()
+	var t told
+	if l.Kind == eventKind && l.read(&t) == nil {
+		c.told(m, t)
+	}
+}
+
+// told takes an event of an agent.
+func (c *coordinator) told(m *member, t told) {
+	e := t.Event
+	if e == nil {
+		c.loseOne(m, cmp.Or(clean(t.Failed), "it has told nothing of its end"))
+		c.pass()
+		return
+	}
+	if e.Phase == load.Done {
+		c.finished(m, e.Result, clean(t.Failed))
+		c.pass()
+		return
+	}
+	m.snapshot = e.Snapshot
+	switch {
+	case e.Phase == load.Measuring:
+		m.measuring = ours(t.At, m.offset)
+	case e.Phase == load.Began && e.Plan != nil:
+		e.Plan.Host = m.Name + ": " + clean(e.Plan.Host)
+	}
+	if e.Phase == load.Progress {
+		if e.Interval == nil {
+			return
+		}
+		if len(m.intervals) == maxIntervals { // nobody has shown them
+			m.intervals = m.intervals[1:]
+		}
+		m.intervals = append(m.intervals, *e)
+		return
+	}
+	if len(m.pending[e.Phase]) < maxIntervals {
+		m.pending[e.Phase] = append(m.pending[e.Phase], *e)
+	}
+	m.connected = m.connected || e.Phase == load.Connected
+	c.pass()
+}
+
+// finished takes a result, and lets the agent go.
+func (c *coordinator) finished(m *member, result *load.Result, early string) {
+	if result == nil {
+		c.loseOne(m, "it has no result")
+		return
+	}
+	result.Start = result.Start.Add(-m.offset)
+	for i := range result.Limits {
+		result.Limits[i].Evidence = "agent " + m.Name + ": " + result.Limits[i].Evidence
+	}
+	m.result, m.ended, m.orders.Over = result, early, true
+	c.order(m)
+}
+
+// maxIntervals is how many events of a kind wait for those of other agents.
+const maxIntervals = 256
+
+// pass tells of the phases that all agents have come to, and has the traffic begin when all are connected.
+func (c *coordinator) pass() {
+	for _, phase := range []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Measured, load.Exchanged} {
+		for {
+			var of []load.Event
+			waits := false
+			for _, m := range c.crew {
+				switch {
+				case len(m.pending[phase]) > 0:
+					of = append(of, m.pending[phase][0])
+				case m.there():
+					waits = true
+				}
+			}
+			if waits || len(of) == 0 {
+				break
+			}
+			for _, m := range c.crew {
+				if len(m.pending[phase]) > 0 {
+					m.pending[phase] = m.pending[phase][1:]
+				}
+			}
+			c.began = true // the first phase of all
+			c.observe(load.MergeEvents(of...))
+		}
+	}
+	connecting := func(m *member) bool { return m.there() && !m.connected }
+	if c.begun || slices.ContainsFunc(c.crew, connecting) {
+		return
+	}
+	c.begun = true
+	begin := time.Now().Add(c.lead()).Round(0)
+	for _, m := range c.crew {
+		m.orders.Begin = begin.Add(m.offset).UnixNano()
+	}
+	c.beat()
+}
+
+// observe tells of an event with what all agents have come to.
+func (c *coordinator) observe(e *load.Event) {
+	if e == nil || c.cfg.Observe == nil {
+		return
+	}
+	e.Snapshot = load.Snapshot{}
+	for _, m := range c.crew {
+		if m.lost == "" {
+			e.Snapshot.Add(m.snapshot)
+		}
+	}
+	if e.Plan != nil {
+		e.Plan.Seed, e.Plan.Connections = c.cfg.Seed, c.cfg.Total()
+	}
+	c.cfg.Observe(*e)
+}
+
+// show tells of the intervals that have come since the last time.
+func (c *coordinator) show() {
+	if !c.began {
+		return
+	}
+	var parts []load.Event
+	for _, m := range c.crew {
+		if len(m.intervals) == 0 {
+			continue
+		}
+		own := m.intervals[0]
+		for _, next := range m.intervals[1:] {
+			own.Interval.Join(*next.Interval)
+		}
+		m.intervals, parts = nil, append(parts, own)
+	}
+	e := load.MergeEvents(parts...)
+	if e == nil {
+		return
+	}
+	i := *e.Interval
+	i.From, i.To = c.shown, max(c.shown, i.To)
+	if i.Errors = maps.Clone(i.Errors); len(c.losses) > 0 && i.Errors == nil {
+		i.Errors = make(map[string]int64)
+	}
+	maps.Copy(i.Errors, c.losses)
+	c.shown, c.losses, e.Interval = i.To, nil, &i
+	c.observe(e)
+}
+
+// conclude makes one result of those of all.
+func (c *coordinator) conclude(ctx context.Context) (*load.Result, error) {
+	c.show()
+	var results []*load.Result
+	var early error
+	first := time.Time{}
+	for _, m := range c.crew {
+		if m.result != nil {
+			results = append(results, m.result)
+			if m.ended != "" && early == nil {
+				early = fmt.Errorf("agent %s: %s", m.Name, m.ended)
+			}
+		}
+		if !m.measuring.IsZero() && (first.IsZero() || m.measuring.Before(first)) {
+			first = m.measuring
+		}
+	}
+	if len(results) == 0 {
+		return nil, cmp.Or(context.Cause(ctx), fmt.Errorf("agents: all agents are lost; %s: %s", c.crew[0].Name, c.crew[0].lost))
+	}
+	result, err := load.Merge(results...)
+	if err != nil {
+		return nil, err
+	}
+	result.Connections = c.cfg.Total()
+	if result.PubSub != nil {
+		result.PubSub.Topics = 0
+		for _, r := range results {
+			result.PubSub.Topics += r.PubSub.Topics
+		}
+	}
+	for _, m := range c.crew {
+		result.Agents = append(result.Agents, m.about(first))
+	}
+	c.observe(&load.Event{Phase: load.Done, Result: result})
+	return result, cmp.Or(context.Cause(ctx), early)
+}
+
+// about is what the result says of an agent.
+func (m *member) about(first time.Time) load.Agent {
+	a := load.Agent{
+		Name: m.Name, Host: m.Host, CPUs: m.CPUs, Connections: m.connections,
+		Offset: m.offset, Uncertainty: m.uncertainty, Lost: m.lost,
+	}
+	if !m.measuring.IsZero() {
+		a.Behind = m.measuring.Sub(first)
+	}
+	if r := m.result; r != nil {
+		a.Connected, a.Rate, a.Latency, a.CPUShare = r.Connected, r.Rate(), r.Latency, r.CPUShare()
+	} else {
+		last := m.snapshot
+		a.Last = &last
+	}
+	return a
+}

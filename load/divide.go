@@ -1,0 +1,151 @@
+package load
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+)
+
+// MaxGenerators is the most generators that a load can be divided among.
+const MaxGenerators = 64
+
+// Total is how many connections the run opens: Connections, or what the Ramp goes up to, and those of
+// PubSub besides.
+func (c Config) Total() int {
+	c = c.filled()
+	return c.total()
+}
+
+// Divide makes the configurations of several generators that put the load on its targets together,
+// each a part of it in proportion to its weight. Weights are above 0, for 2 to MaxGenerators
+// generators, or for 1. What is counted is divided without loss: connections, new ones a second, a
+// ramp, publishers and slow subscribers, lines in flight of a Check; so are topics, of which each
+// generator has its own, with the subscribers and publishers of these. The rate of an open loop is
+// divided as the connections are. Numbers of connections follow on each other, but with a Lifetime,
+// whose connections are replaced: then each generator's are from a multiple of 1<<24 on.
+//
+// Each generator has one of each at least, so that there have to be enough; by default each has one
+// topic and one publisher. Not divided are a search (Goal), Steady, and Sources, which are addresses
+// of one machine: they are errors.
+func (c Config) Divide(weights ...float64) ([]Config, error) {
+	if err := c.divisible(len(weights)); err != nil {
+		return nil, err
+	}
+	parts := make([]Config, len(weights))
+	for i := range parts {
+		parts[i] = c
+		if c.PubSub != nil {
+			own := *c.PubSub
+			parts[i].PubSub = &own
+		}
+	}
+	filled := c.filled()
+	for _, d := range c.divided(filled.Connections) {
+		if d.total == 0 {
+			continue
+		}
+		if d.total < d.least*len(weights) {
+			return nil, &SettingError{d.name, fmt.Errorf("%d; expected %d or more, one for each generator", d.total, len(weights))}
+		}
+		for i, n := range apportion(d.total, d.least, weights) {
+			*d.of(&parts[i]) = n
+		}
+	}
+	from := 0
+	for i := range parts {
+		p := &parts[i]
+		p.Rate.PerSecond, p.Rate.To = c.Rate.PerSecond, c.Rate.To
+		if !c.Rate.Each {
+			share := float64(p.Connections) / float64(filled.Connections)
+			p.Rate.PerSecond, p.Rate.To = c.Rate.PerSecond*share, c.Rate.To*share
+		}
+		if c.Ramp.To > 0 {
+			p.Ramp.To = p.Connections
+		}
+		p.Ramp.From = min(p.Ramp.From, p.Connections)
+		p.NumberFrom = c.NumberFrom + from
+		switch {
+		case c.PubSub != nil:
+			from += max(p.PubSub.Topics, 1)
+		case c.Lifetime > 0:
+			from += numbersEach
+		default:
+			from += p.Connections
+		}
+		if err := p.Validate(); err != nil {
+			return nil, err
+		}
+	}
+	return parts, nil
+}
+
+// numbersEach is how many numbers a generator has for connections that are replaced.
+const numbersEach = 1 << 24
+
+// divisible says what can't be divided.
+func (c Config) divisible(generators int) error {
+	for name, given := range map[string]bool{"steady": c.Steady, "src": len(c.Sources) > 0} {
+		if given {
+			return &SettingError{name, errors.New("given for several generators; expected none")}
+		}
+	}
+	switch {
+	case generators < 1 || generators > MaxGenerators:
+		return fmt.Errorf("load: divided among %d generators; expected 1 to %d", generators, MaxGenerators)
+	case c.Goal.Under > 0:
+		return &SettingError{"rate", fmt.Errorf("%q for several generators; expected messages a second", c.Goal)}
+	}
+	return c.Validate()
+}
+
+// division is a number that is divided.
+type division struct {
+	name         string
+	total, least int
+	of           func(*Config) *int
+}
+
+func (c *Config) divided(connections int) []division {
+	all := []division{
+		{"connections", connections, 1, func(p *Config) *int { return &p.Connections }},
+		{"connect-rate", c.ConnectRate, 1, func(p *Config) *int { return &p.ConnectRate }},
+		{"ramp", c.Ramp.From, 0, func(p *Config) *int { return &p.Ramp.From }},
+		{"check", c.Check, 1, func(p *Config) *int { return &p.Check }},
+	}
+	if c.PubSub != nil {
+		all = append(all,
+			division{"topics", c.PubSub.Topics, 1, func(p *Config) *int { return &p.PubSub.Topics }},
+			division{"publishers", c.PubSub.Publishers, 1, func(p *Config) *int { return &p.PubSub.Publishers }},
+			division{"slow", c.PubSub.Slow, 0, func(p *Config) *int { return &p.PubSub.Slow }})
+	}
+	return all
+}
+
+// apportion divides a number in proportion to weights. Parts add up: those whose fractions were cut
+// off most have one more (the method of largest remainders). Who would have less than least, of which there
+// is enough, gets it from who has most.
+func apportion(total, least int, weights []float64) []int {
+	sum := 0.0
+	for _, w := range weights {
+		sum += w
+	}
+	parts, rest := make([]int, len(weights)), make([]float64, len(weights))
+	left := total
+	for i, w := range weights {
+		whole, fraction := math.Modf(float64(total) * w / sum)
+		parts[i], rest[i] = int(whole), fraction
+		left -= parts[i]
+	}
+	for ; left > 0; left-- {
+		most := slices.Index(rest, slices.Max(rest))
+		parts[most]++
+		rest[most] = -1
+	}
+	for i := range parts {
+		for ; parts[i] < least; parts[i]++ {
+			parts[slices.Index(parts, slices.Max(parts))]--
+		}
+	}
+	return parts
+}
