@@ -33,6 +33,7 @@ type successorConfig struct {
 	Does                 string // instead of serving
 	After                int    // connections that have come, before it does that
 	TLS                  bool
+	Descriptors, Files   int    // the limit, and how many files it has open
 	PIDs                 string // a file that each process adds its number to
 	Rooms                bool   // its handler is of rooms
 }
@@ -137,6 +138,21 @@ func succeed(settings string) int {
 		if _, worker := WorkerProcess(); worker {
 			cfg.Does = does
 		}
+	}
+	if cfg.Descriptors > 0 {
+		limit := syscall.Rlimit{Cur: uint64(cfg.Descriptors), Max: uint64(cfg.Descriptors)}
+		if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+	}
+	for range cfg.Files {
+		f, err := os.Open(os.DevNull)
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer f.Close()
 	}
 	switch cfg.Does {
 	case "crash":

@@ -94,6 +94,9 @@ func (c *Controller) take(n int, each int64) int {
 // AcquirePromised counts a connection that has a place by Promise.
 func (c *Controller) AcquirePromised() { c.places.Add(1 - promise) }
 
+// Promised is how many places are kept free.
+func (c *Controller) Promised() int { return int(c.places.Load() >> 32) }
+
 // Unpromise takes back what Promise has said of n places.
 func (c *Controller) Unpromise(n int) { c.places.Add(-promise * int64(n)) }
 

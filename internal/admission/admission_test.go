@@ -32,8 +32,8 @@ func TestPromise(t *testing.T) {
 		t.Fatal("there are not 2 open and 3 promised of 5")
 	}
 	d.AcquirePromised()
-	if d.Open() != 3 || d.Acquire() {
-		t.Errorf("%d are open; want 3, and 2 promised", d.Open())
+	if d.Open() != 3 || d.Promised() != 2 || d.Acquire() {
+		t.Errorf("%d are open, %d promised; want 3 and 2", d.Open(), d.Promised())
 	}
 	d.Unpromise(1)
 	if !d.Acquire() || d.Acquire() {

@@ -370,7 +370,7 @@ func (g *group) takeAll(f *os.File) error {
 	for owed := true; ; {
 		if owed {
 			joined.Wait() // who is told that they have come may send to them
-			more := g.admission.Promise(engine.ChannelCredit - credit)
+			more := g.reserve(engine.ChannelCredit - credit)
 			if err := confirm(raw, came, more); err != nil {
 				return err
 			}
@@ -431,6 +431,15 @@ func confirm(raw syscall.RawConn, came, more int) error {
 		err = errno
 	}
 	return err
+}
+
+// reserve promises places for up to n connections, as far as there are descriptors, and says for
+// how many: who sends more loses them.
+func (g *group) reserve(n int) int {
+	n = g.admission.Promise(n)
+	short := min(sock.DescriptorsShort(g.admission.Promised()), n)
+	g.admission.Unpromise(short)
+	return n - short
 }
 
 // join goes on with one connection, for which a place was promised, on its goroutine. It calls done

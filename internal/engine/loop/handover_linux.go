@@ -50,6 +50,7 @@ type handover struct {
 	loop    *Loop
 	parting *parting // nil if none is under way
 	stage   handoverStage
+	asked   int // when it asked for credit, so many loops were done
 	outlets []*outlet
 	casts   uint64        // so many broadcasts are to reach all first
 	slot    uint32        // the next to be asked
@@ -130,17 +131,22 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 type parting struct {
 	mu      sync.Mutex
 	running int // neither done nor waiting
+	ended   int // that are done
 	waiting []*handover
 }
 
-// wait has a loop wait.
-func (p *parting) wait(h *handover) {
+// wait has a loop wait, unless another one was done after it has asked.
+func (p *parting) wait(h *handover) (waits bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if h.asked < p.ended {
+		return false
+	}
 	p.waiting = append(p.waiting, h)
 	if p.running--; p.running == 0 {
 		p.tell(func(h *handover) { h.end(nil) })
 	}
+	return true
 }
 
 // done says that a loop is done. Those that wait run again.
@@ -148,7 +154,15 @@ func (p *parting) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.running += len(p.waiting) - 1
+	p.ended++
 	p.tell((*handover).askForCredit)
+}
+
+// doneLoops is how many are done.
+func (p *parting) doneLoops() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ended
 }
 
 // tell has all that wait do something. A loop that has ended is done in another way.
@@ -298,8 +312,9 @@ func (h *handover) run(now time.Duration) {
 	switch {
 	case h.stage == asks && h.credit() == 0:
 		h.stayAll()
-		h.stage = waits
-		h.parting.wait(h)
+		if h.stage = waits; !h.parting.wait(h) {
+			h.askForCredit()
+		}
 	case h.stage == over:
 		h.stage = shut
 		for _, o := range h.outlets {
@@ -328,7 +343,7 @@ func (h *handover) credit() (sum int) {
 
 // askForCredit asks the other side, by batches of none, how many may go now.
 func (h *handover) askForCredit() {
-	h.stage = asks
+	h.stage, h.asked = asks, h.parting.doneLoops()
 	for _, o := range h.outlets {
 		if errno := sock.SendRights(o.fd, []byte{engine.BatchInline, 0}, nil); errno != 0 {
 			h.fail(engine.HandoverFailed(errno))

@@ -97,7 +97,7 @@ func (t *takeover) drop(in *inlet) {
 
 // confirm says what has come, and gives credit for more.
 func (t *takeover) confirm(in *inlet) {
-	more := t.reserve(engine.ChannelCredit - in.credit)
+	more := t.withDescriptors(t.reserve(engine.ChannelCredit - in.credit))
 	var p [8]byte
 	binary.BigEndian.PutUint32(p[:], uint32(in.came))
 	binary.BigEndian.PutUint32(p[4:], uint32(more))
