@@ -23,9 +23,10 @@ import (
 type Options struct {
 	// Agents is how many there are to be, 1 to load.MaxGenerators.
 	Agents int
-	// URL is an external NATS, as in Agent. Default "": a server of its own, at Listen, which is
+	// NATS is an external one. With no URL there is a server of its own, at Listen, which is
 	// DefaultListen by default.
-	URL, Listen string
+	NATS
+	Listen string
 	// Secret is what agents have to know, "" for none.
 	Secret string
 	// Wait is how long to wait for the agents. Default a minute.
@@ -155,7 +156,7 @@ func (c *coordinator) open() (stop func(), err error) {
 		connect, url = server.Connect, "nats://"+reachable(server.Addr())
 	}
 	unsaid := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) // what is lost is said again
-	if c.conn, err = connect(append(options("myriad load", c.Secret), unsaid)...); err != nil {
+	if c.conn, err = connect(append(c.NATS.options("myriad load", c.Secret), unsaid)...); err != nil {
 		return nil, fmt.Errorf("agents: NATS at %s: %s", redact(url), explain(err))
 	}
 	stops = append(stops, c.conn.Close)
