@@ -95,14 +95,21 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 	return nil
 }
 
-// start runs the load, here or elsewhere.
-func (f *loadFlags) start(ctx context.Context, say func(format string, args ...any)) (*load.Result, error) {
+// start runs the load, here or elsewhere. It says where the agents are on standard error where events
+// are on standard output.
+func (f *loadFlags) start(ctx context.Context, t *reporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
 		f.spare()
 		return load.Run(ctx, f.cfg)
 	}
 	o, cfg := f.agents.options, f.cfg
-	o.Agents, o.Say = f.agents.agents.n, say
+	o.Agents, o.Say = f.agents.agents.n, t.say
+	switch {
+	case f.results.quiet:
+		o.Say = nil
+	case !t.text:
+		o.Say = func(format string, args ...any) { fmt.Fprintf(t.stderr, format+"\n", args...) }
+	}
 	if f.agents.agents.local {
 		o.Secret, o.Listen = rand.Text(), "127.0.0.1:0"
 		o.Local = func(url string) (func(), error) { return f.localAgents(url, o.Secret) }

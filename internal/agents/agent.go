@@ -180,6 +180,11 @@ func (s *servant) serve(ctx context.Context) error {
 			s.obey(ctx, m, time.Now())
 		case last := <-over:
 			s.session.last = &last
+			how := last.Failed
+			if last.Event != nil {
+				how = cmp.Or(how, fmt.Sprintf("%d answered", last.Event.Result.Answered))
+			}
+			s.Say("run %s: over, %s", s.session.short(), how)
 			s.session.tell()
 		case now := <-s.beat.C:
 			s.tick(now)
