@@ -243,7 +243,7 @@ var (
 	// counted in Stats.Closed.Handler.
 	ErrDetached = engine.ErrDetached
 	// ErrHandedOver is the reason of connections that live on in another process: see
-	// Server.Upgrade. They are counted in Stats.Closed.Handler.
+	// Server.Upgrade. They are counted in Stats.HandedOver, and not in Stats.Closed.
 	ErrHandedOver = engine.ErrHandedOver
 	// ErrClearInput closes a connection that had sent more in clear when StartTLS was called.
 	ErrClearInput = engine.ErrClearInput

@@ -66,8 +66,9 @@ func (s *Server) ListenerStats() (all []ListenerStats) {
 		return nil
 	}
 	for i, l := range s.engine.Listening() {
+		base := s.baseOf(&s.where[i], l.Addr)
 		all = append(all, ListenerStats{
-			Name: s.where[i].name(), Addr: l.Addr, Open: l.Open, Accepted: l.Accepted, Refused: l.Refused,
+			Name: s.where[i].name(), Addr: l.Addr, Open: l.Open, Accepted: base.Accepted + l.Accepted, Refused: base.Refused + l.Refused,
 		})
 	}
 	return all

@@ -345,6 +345,7 @@ func (s *Server) serve(ctx context.Context, where []Listener) error {
 	s.names.end()
 	s.calls.Wait()
 	s.endWorkers()
+	s.endLinks()
 	if !stopped() {
 		<-ended
 	}
@@ -371,6 +372,9 @@ func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, erro
 	cfg.Limits, cfg.Spin, cfg.Log = limits.engine(), s.Spin, s.log()
 	cfg.Socket = engine.Socket{SendBuffer: s.Socket.SendBuffer, ReceiveBuffer: s.Socket.ReceiveBuffer, Unsent: s.Socket.Unsent}
 	cfg.Owner, cfg.Held = s, cfg.Held || s.predecessor != nil
+	if h, ok := extension[StartHandler](s.Handler); ok {
+		h.Starting(s)
+	}
 	s.addHandler(&cfg)
 	s.addEntry(&cfg, limits)
 	s.addLayers(&cfg, limits, where)
@@ -387,6 +391,7 @@ func (s *Server) start(cfg engine.Config, where []Listener) (engine.Engine, erro
 		s.chose(model, passed)
 	}
 	s.engine, s.where, s.model, s.limits = e, where, model.Name, limits
+	s.addPublishing(e, limits)
 	s.names.begin()
 	return e, nil
 }

@@ -97,6 +97,7 @@ func (s *Server) Stats() Stats {
 		return Stats{Draining: s.closed}
 	}
 	n := s.engine.Counters()
+	n.Add(&s.base)
 	processes, restarts := s.processes()
 	return Stats{
 		Model: s.model, Loops: s.engine.Loops(), MaxConns: s.maxConns(s.limits.MaxConns),

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/publish"
 	"github.com/myriad-go/myriad/internal/secure"
 	"github.com/myriad-go/myriad/internal/upgrade"
 )
@@ -130,15 +131,21 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	if err != nil {
 		return u, err
 	}
-	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1))
+	d, err := s.depart(ctx)
 	if err != nil {
 		return u, err
 	}
+	defer func() { d.end(err == nil) }()
+	channels, err := next.Channels(ctx, m.Ends(), max(ready.Loops, 1), d.state, d.theirs)
+	if err != nil {
+		return u, err
+	}
+	d.begin()
 	moved, took, err := handOver(ctx, e, m, next, channels)
 	u.Moved, u.Took = moved.Gone, took
 	u.Lost = moved.Unknown
 	if err == nil {
-		err = next.Done()
+		err = next.Done(d.done())
 	}
 	if err != nil && next.Died() {
 		u.Lost = moved.Gone
@@ -146,8 +153,9 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		return u, errors.Join(err, e.Hold(s.paused.Load()))
 	}
 	if err != nil { // the time was over, say: what is left is drained here
-		_ = next.Done()
+		_ = next.Done(d.done())
 		s.log().Warn("not all connections could be handed over", "error", err)
+		err = nil
 	}
 	return u, nil
 }
@@ -208,6 +216,7 @@ func (s *Server) inherit() error {
 	if p != nil {
 		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once in a process
 		s.paused.Store(p.Paused)
+		s.here = make(chan struct{})
 	}
 	return err
 }
@@ -240,6 +249,7 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 	var over sync.WaitGroup
 	started := make(chan struct{})
 	over.Go(func() {
+		defer s.arrived()
 		m, ok := e.(engine.Migrator)
 		err := errors.New("its engine can't take connections over")
 		if ok {
@@ -251,7 +261,7 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 		}
 		close(started)
 		if err == nil {
-			err = p.Ready(m.Ends(), m.TakeOver)
+			err = p.Ready(m.Ends(), s.arrive, m.TakeOver)
 		}
 		switch {
 		case failed, errors.Is(err, os.ErrClosed): // this one has ended
@@ -265,7 +275,7 @@ func (s *Server) succeed(e engine.Engine) (done func()) {
 		if !s.paused.Load() {
 			_ = e.Hold(false) // where it has ended, that does nothing
 		}
-		p.Wait()
+		s.awaitDone(p)
 	})
 	return func() {
 		<-started // what kept it from that has been said
@@ -283,4 +293,6 @@ type migration struct {
 	paused      atomic.Bool                      // by PauseAccepting, here or in the old process
 	ticketKeys  map[*Listener][]secure.TicketKey // of the old process
 	tickets     map[*Listener]*secure.Tickets
+	published   atomic.Pointer[publish.Gate]
+	travels
 }

@@ -82,14 +82,14 @@ func TestUpgradeHeld(t *testing.T) {
 		})
 		t.Run(fmt.Sprintf("%s/%d/taken", c.model, c.most), func(t *testing.T) {
 			o := startNext(t, cfg, false)
-			channels, err := o.next.Channels(context.Background(), 1, max(o.ready.Loops, 1))
+			channels, err := o.next.Channels(context.Background(), 1, max(o.ready.Loops, 1), nil, nil)
 			must(t, err)
 			client := newLineClient(t, "tcp", o.Addr().String())
 			client.want(t, "a", "a 1")
 			for _, f := range channels {
 				f.Close()
 			}
-			must(t, o.next.Done())
+			must(t, o.next.Done(upgrade.Done{}))
 			client.want(t, "b", "b 2")
 			ends(t, "tcp", o.Addr().String())
 		})
@@ -100,7 +100,7 @@ func TestUpgradeHeld(t *testing.T) {
 // one.
 func TestUpgradePaused(t *testing.T) {
 	o := startNext(t, successorConfig{Model: "epoll"}, true)
-	channels, err := o.next.Channels(context.Background(), 1, max(o.ready.Loops, 1))
+	channels, err := o.next.Channels(context.Background(), 1, max(o.ready.Loops, 1), nil, nil)
 	must(t, err)
 	for _, f := range channels {
 		f.Close()

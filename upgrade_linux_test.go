@@ -34,6 +34,7 @@ type successorConfig struct {
 	After                int    // connections that have come, before it does that
 	TLS                  bool
 	PIDs                 string // a file that each process adds its number to
+	Rooms                bool   // its handler is of rooms
 }
 
 // counted is a handler whose connections know how many lines they have had. It answers each
@@ -62,15 +63,22 @@ func (h *counted) Message(c *Conn, line []byte) {
 		fmt.Fprintln(c, "is")
 	case "upgrade":
 		c.SetValue(n)
-		ref := c.Ref()
-		go func() {
-			if _, err := h.srv.Upgrade(context.Background()); err != nil {
-				_ = ref.Send([]byte(err.Error() + "\n"))
-			}
-		}()
+		upgradeFor(c)
+	case "stats":
+		_ = json.NewEncoder(c).Encode(countsOf(h.srv))
 	default:
 		fmt.Fprintf(c, "%s %d\n", line, n+1)
 	}
+}
+
+// upgradeFor upgrades a connection's server, and tells it if that fails.
+func upgradeFor(c *Conn) {
+	srv, ref := c.Server(), c.Ref()
+	go func() {
+		if _, err := srv.Upgrade(context.Background()); err != nil {
+			_ = ref.Send([]byte(err.Error() + "\n"))
+		}
+	}()
 }
 
 func (h *counted) Save(c *Conn, to []byte) ([]byte, error) {
@@ -146,6 +154,9 @@ func succeed(settings string) int {
 	}
 	h := &counted{srv: srv, does: cfg.Does, after: cfg.After}
 	srv.Handler = Lines(h)
+	if cfg.Rooms {
+		newRooms(srv, cfg.After)
+	}
 	ctx := context.Background()
 	if cfg.Processes > 0 {
 		ctx = obeySignals(srv)

@@ -45,6 +45,7 @@ type Hub struct {
 	ran     atomic.Int64 // commands
 	walks   walks
 	front   front
+	server  atomic.Pointer[myriad.Server] // by which it is served first; nil if by none
 }
 
 // Check says what is wrong with the hub's fields: its error wraps myriad.ErrBadConfig. A hub
@@ -68,8 +69,10 @@ var (
 )
 
 // Publish sends a message to all subscribers of a topic, and of patterns that match it. It
-// says to how many it is on its way, of this hub: not of others in a cluster. It does not wait for them. Messages that one goroutine
-// publishes to a topic arrive in the order of its calls.
+// says to how many it is on its way, of this hub: not of others in a cluster. It does not wait for
+// them. Messages that one goroutine publishes to a topic arrive in the order of its calls. While
+// an upgrade hands the subscribers over, the message is kept and sent afterwards, and it says how
+// many there are in this process; if too many wait, it fails.
 func (h *Hub) Publish(name string, message []byte) (receivers int, err error) {
 	return h.publishKind(topicKind, name, message)
 }
@@ -86,8 +89,16 @@ func (h *Hub) publishKind(k kind, name string, message []byte) (receivers int, e
 			return 0, h.refuse(fmt.Errorf("%w: %w", errLongMessage, err))
 		}
 	}
+	if s := h.server.Load(); s != nil && h.Cluster == nil {
+		return h.publishByServer(s, k, name, message)
+	}
+	return h.publishHere(k, name, message), nil
+}
+
+// publishHere sends a message to the subscribers of this process.
+func (h *Hub) publishHere(k kind, name string, message []byte) (receivers int) {
 	h.published.Add(1)
-	return h.Deliver(k, name, message), nil
+	return h.Deliver(k, name, message)
 }
 
 // sendKind sends a message to the subscribers of its topic, and of patterns that match it.

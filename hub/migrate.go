@@ -11,7 +11,7 @@ import (
 
 // This file is how clients move to another process: see myriad.Server.Upgrade. Those of the Redis
 // protocol, WebSockets and streams of events do, with their user, name and subscriptions, and
-// HTTP connections between two requests. Last values stay.
+// HTTP connections between two requests.
 
 // stateVersion is of the form of what is saved: the format, whether replies keep their order,
 // what replies there are (or of a WebSocket, how many mistakes there were), the user and the

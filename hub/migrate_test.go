@@ -33,11 +33,11 @@ func TestState(t *testing.T) {
 // FuzzState reads whatever another process may have sent of a client: what is taken is saved as the
 // same again, and has all its subscriptions, until it leaves.
 func FuzzState(f *testing.F) {
-	some := &savedClient{client: client{format: stream, ordered: true, first: &topic{name: "a"}}, more: 3, name: "n"}
+	some := &savedClient{client: client{format: stream, ordered: true, user: &user{name: "u"}, first: &topic{name: "a"}}, more: 3, name: "n"}
 	some.client.add(&topic{name: "b*", kind: patternKind})
 	f.Add(some.append(nil))
-	f.Add([]byte{stateVersion, byte(resp3), 1, 0, 0, 0, byte(shardKind), 1, 's'})
-	f.Add([]byte{stateVersion, byte(stream), 1, 0, 0, 0, 0, 1, 's', 0, 1, 's', 1, 1, 's'}) // one twice
+	f.Add([]byte{stateVersion, byte(resp3), 1, 0, 1, 'u', 0, byte(shardKind), 1, 's'})
+	f.Add([]byte{stateVersion, byte(stream), 1, 0, 1, 'u', 0, 0, 1, 's', 0, 1, 's', 0, 1, 's'}) // one thrice
 	f.Fuzz(func(t *testing.T, state []byte) {
 		h := &Hub{}
 		s, err := h.readClient(state, resp2, stream)

@@ -32,20 +32,21 @@ func TestWriteText(t *testing.T) {
 	if err := example().WriteText(&b); err != nil {
 		t.Fatal(err)
 	}
-	want := `target     127.0.0.1:9000
-connected  998 of 1,000 in 499ms, 2,000/s
-failed     2 × connection refused
-load       closed loop, 1 in flight a connection
-messages   64 bytes
-sent       1,234,567, 79,012,288 bytes
-answered   1,234,560, 79,011,840 bytes
-rate       123,456/s over 10s, 63.21 Mbps in, 63.21 out
-latency    from when messages were sent: what a stalled server kept from being sent does not count
-           mean 8.08ms, min 21.3µs, max 31.4ms
-           50% 8ms, 90% 9ms, 99% 12.3ms, 99.9% 20ms
-in flight  998 of 998 (rate × mean latency)
-generator  epoll, user 3s, system 6.6s, 96% of 1 CPU
-lost       2 × connection reset by peer, 1 × closed by the server
+	want := `target       127.0.0.1:9000
+connected    998 of 1,000 in 499ms, 2,000/s
+failed       2 × connection refused
+load         closed loop, 1 in flight a connection
+messages     64 bytes
+sent         1,234,567, 79,012,288 bytes
+answered     1,234,560, 79,011,840 bytes
+rate         123,456/s over 10s, 63.21 Mbps in, 63.21 out
+latency      from when messages were sent: what a stalled server kept from being sent does not count
+             mean 8.08ms, min 21.3µs, max 31.4ms
+             50% 8ms, 90% 9ms, 99% 12.3ms, 99.9% 20ms
+longest gap  31.4ms of a connection from a message to its answer, 99% of them at most 12.3ms
+in flight    998 of 998 (rate × mean latency)
+generator    epoll, user 3s, system 6.6s, 96% of 1 CPU
+lost         2 × connection reset by peer, 1 × closed by the server
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
@@ -61,10 +62,11 @@ func TestVerdicts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"in flight   123 of 998 (rate × mean latency): not all connections were loaded all the time\n",
+		"in flight    123 of 998 (rate × mean latency): not all connections were loaded all the time\n",
 		"30% of 1 CPU\n",
-		"wrong       answers on 3 connections; first: connection 7, message 2, byte 40: got \"b\", want \"a\"\n",
-		"unanswered  1,234\n",
+		"wrong        answers on 3 connections; first: connection 7, message 2, byte 40: got \"b\", want \"a\"\n",
+		"unanswered   1,234\n",
+		"99% of them at most 12.3ms; 1,234 messages have none\n",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())

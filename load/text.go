@@ -172,6 +172,7 @@ func (r *Result) writeLatency(line writeLine) {
 	}
 	if !r.Corrected {
 		writeTimes("latency", "from when messages were sent: what a stalled server kept from being sent does not count", &l)
+		r.writeGap(line, &l)
 		return
 	}
 	writeTimes("latency", "from when messages were to be sent (corrected for coordinated omission)", &l)
@@ -181,10 +182,24 @@ func (r *Result) writeLatency(line writeLine) {
 	}
 	if r.Service != nil && r.Service.Count > 0 {
 		writeTimes("service time", "from when they were sent: what a closed loop would have said", r.Service)
+		r.writeGap(line, r.Service)
 	}
 	if r.Late != nil && r.Late.Count > 0 {
 		line("late sends", "99%% %v, max %v after their time, with a connection free", format.Round(r.Late.P99), format.Round(r.Late.Max))
 	}
+}
+
+// writeGap says how long a connection has waited at the most. Of those that had nothing to wait
+// for nothing is known.
+func (r *Result) writeGap(line writeLine, l *Latency) {
+	if r.PubSub != nil {
+		return
+	}
+	text := ""
+	if r.Unanswered > 0 {
+		text = fmt.Sprintf("; %s messages have none", format.Count(r.Unanswered))
+	}
+	line("longest gap", "%v of a connection from a message to its answer, 99%% of them at most %v%s", format.Round(l.Max), format.Round(l.P99), text)
 }
 
 // String describes the rate.

@@ -74,7 +74,7 @@ func newRoot() *cobra.Command {
 	}
 	root.SetVersionTemplate("{{.DisplayName}} {{.Version}}\n")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newServe(), newHub(), newLoad(), newHold(), newAgent(), newReport(), newDoctor(), newBench(), newPlain(), newPark(), newOffer(), newVersion())
+	root.AddCommand(newServe(), newHub(), newLoad(), newHold(), newAgent(), newReport(), newDoctor(), newPlan(), newBench(), newPlain(), newPark(), newOffer(), newVersion())
 	root.InitDefaultHelpCmd()
 	strict(root)
 	return root

@@ -242,7 +242,7 @@ func (l *lockedBuffer) String() string {
 // file with no report, scenario, certificate or message in it, {no} is none, {d} is a
 // directory, and {t} a target that refuses connections: what gets that far ends with 1.
 const wrongUses = `
-frobnicate                                  = "frobnicate"; expected one of agent, bench, doctor, hold, hub, load, offer, park, plain, report, serve
+frobnicate                                  = "frobnicate"; expected one of agent, bench, doctor, hold, hub, load, offer, park, plain, plan, report, serve
 help frobnicate                             = "frobnicate"
 version x                                   = unexpected argument "x"; expected myriad version
 serv                                        = "serv"; expected one of
@@ -497,6 +497,17 @@ bench soak --duration 1s                    = expected 4s to
 bench quick --resume x                      = --resume with quick; expected it alone
 bench --resume {x}                          = {x} is a file, or below one; expected the directory of a report
 bench --resume {d}                          = has no journal.jsonl; expected the directory of a report
+
+plan                                        = --measure and --from: neither is given; expected one of the two
+plan --measure --from {x}                   = both are given
+plan --measure --check                      = expected it with --from
+plan --from {x} --out a                     = --out is given without --measure
+plan --from {x} --within 5%                 = --within is given without --check
+plan --from {x}                             = {x}: it is neither of a bench nor of a load
+plan --from {d}                             = has no report.json
+plan --from {x} -n 0                        = --connections is "0"
+plan --from {x} --rate often                = --rate is "often"; expected a number
+plan --from {x} --free most                 = expected a percentage
 `
 
 // TestWrongUse has wrong command lines end with 2 and say what was expected.

@@ -173,7 +173,7 @@ func TestUpgradeHub(t *testing.T) {
 	rewrite(t, users, rules)
 	next := s.upgrade(t, 1)
 	publish()
-	if status, text := get(t, s.admin+"/hub"); status != http.StatusOK || !strings.Contains(text, `"Published": 1,`) {
+	if status, text := get(t, s.admin+"/hub"); status != http.StatusOK || !strings.Contains(text, `"Published": 2,`) {
 		t.Errorf("/hub of the new process: %d, %s", status, text)
 	}
 	s.endNext(t, next)

@@ -79,7 +79,7 @@ const (
 	pingInterval     = 5 * time.Second
 	maxPings         = 2
 	connectTime      = 5 * time.Second
-	writeTime        = 10 * time.Second
+	writeTime        = 5 * time.Second
 	leastReconnect   = 100 * time.Millisecond
 	reconnectJitter  = 400 * time.Millisecond
 	closeTime        = 2 * time.Second // to send what waits
@@ -110,6 +110,10 @@ type Node struct {
 	interest *interest
 	inbox    *inbox
 	presence *presence
+
+	// What nats.Conn knows of these it tells only when it is not busy connecting.
+	online     atomic.Bool
+	maxPayload atomic.Int64 // of the server that was connected to last
 
 	sent, disconnects atomic.Int64
 	warned            warnings
@@ -147,6 +151,10 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		wake:   make(chan struct{}, 1), subjects: make(map[string]*subject),
 	}
 	n.presence = newPresence(n)
+	if n.nc.IsConnected() {
+		n.maxPayload.Store(n.nc.MaxPayload())
+		n.online.Store(true)
+	}
 	h.Cluster = n
 	n.running.Go(n.send)
 	n.running.Go(func() { n.interest.run(n.stop) })
@@ -186,11 +194,12 @@ func (n *Node) connect() (err error) {
 			if n.closed() {
 				return
 			}
+			n.online.Store(false)
 			n.disconnects.Add(1)
 			n.warned.say("the connection to NATS is lost: %v", err)
 		}),
-		nats.ConnectHandler(func(*nats.Conn) { n.online("connected to") }),
-		nats.ReconnectHandler(func(*nats.Conn) { n.online("connected again to") }),
+		nats.ConnectHandler(func(nc *nats.Conn) { n.connectedTo(nc, "connected to") }),
+		nats.ReconnectHandler(func(nc *nats.Conn) { n.connectedTo(nc, "connected again to") }),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warned.say("NATS: %v", err) }),
 	}
 	if p := n.config.Peers; p != nil {
@@ -227,8 +236,10 @@ func (n *Node) connect() (err error) {
 	return nil
 }
 
-// online goes on sending.
-func (n *Node) online(how string) {
+// connectedTo goes on sending.
+func (n *Node) connectedTo(nc *nats.Conn, how string) {
+	n.maxPayload.Store(nc.MaxPayload())
+	n.online.Store(true)
 	select {
 	case n.connected <- struct{}{}:
 	default:
@@ -257,7 +268,7 @@ func (n *Node) Addr() string {
 
 // Publish implements hub.Cluster.
 func (n *Node) Publish(k hub.Kind, name string, message []byte) error {
-	if most := n.nc.MaxPayload() - headerRoom; most > 0 && int64(len(message)) > most {
+	if most := n.maxPayload.Load() - headerRoom; most > 0 && int64(len(message)) > most {
 		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), most)
 	}
 	n.outbox.put(k, name, message)
@@ -297,7 +308,7 @@ func (n *Node) pass(m *outgoing) bool {
 		switch {
 		case err == nil:
 			return true
-		case n.nc.IsConnected() || n.closed():
+		case n.online.Load() || n.closed():
 			if !n.closed() {
 				n.warned.say("a message is lost: %v", err)
 			}
@@ -314,7 +325,7 @@ func (n *Node) pass(m *outgoing) bool {
 
 // Stats implements hub.Cluster.
 func (n *Node) Stats() hub.ClusterStats {
-	s := hub.ClusterStats{Connected: n.nc.IsConnected(), Disconnects: n.disconnects.Load(), Sent: n.sent.Load()}
+	s := hub.ClusterStats{Connected: n.online.Load(), Disconnects: n.disconnects.Load(), Sent: n.sent.Load()}
 	s.Subjects, s.All = n.interest.count()
 	s.Waiting, s.WaitingBytes, s.Unsent = n.outbox.stats()
 	n.inbox.stats(&s)
@@ -327,13 +338,13 @@ func (n *Node) Stats() hub.ClusterStats {
 func (n *Node) Close() {
 	n.closing.Do(func() {
 		n.outbox.close()
-		for end := time.Now().Add(closeTime); n.nc.IsConnected() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		for end := time.Now().Add(closeTime); n.online.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
 			if waiting, _, _ := n.outbox.stats(); waiting == 0 {
 				_ = n.nc.FlushTimeout(time.Until(end))
 				break
 			}
 		}
-		if n.nc.IsConnected() {
+		if n.online.Load() {
 			n.presence.say(true)
 			_ = n.nc.FlushTimeout(closeTime)
 		}

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -321,7 +322,7 @@ func TestReconnect(t *testing.T) {
 	if got := a.Stats().Cluster; got.Waiting != room || got.Unsent != 2*room || got.WaitingBytes > room*200 || got.Disconnects != 1 {
 		t.Fatalf("%+v; expected %d to wait and %d to be lost", got, room, 2*room)
 	}
-	s = external(t, addr, 0)
+	external(t, addr, 0)
 	await.True(t, "what has waited is sent", func() bool { return a.Stats().Cluster.Waiting == 0 })
 	await.True(t, "the other one is back", func() bool { return b.Stats().Cluster.Connected })
 	settled(t, b, hub.Topic, "a", a)
@@ -425,6 +426,23 @@ func TestLastValues(t *testing.T) {
 	c := b.dial(t)
 	c.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
 	c.wants(t, "message a 1")
+}
+
+// A wrong password does not get better by waiting.
+func TestWrongToken(t *testing.T) {
+	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", Token: "s3cret"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	node, err := Start(new(hub.Hub), Config{URLs: []string{"nats://wrong@" + s.Addr().String()}})
+	if err == nil {
+		node.Close()
+	}
+	if !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("%v; expected %v", err, nats.ErrAuthorization)
+	}
+	serve(t, new(hub.Hub), Config{URLs: []string{"nats://s3cret@" + s.Addr().String()}})
 }
 
 func TestConfig(t *testing.T) {

@@ -151,6 +151,15 @@ func (c pacedConn) Read(p []byte) (int, error) {
 	return c.Conn.Read(p[:min(len(p), readSize)])
 }
 
+// Write closes a connection that has not taken something in time: nats.Conn would try again.
+func (c pacedConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		_ = c.Conn.Close()
+	}
+	return n, err
+}
+
 // pacedDialer connects to servers elsewhere.
 type pacedDialer struct {
 	net.Dialer

@@ -159,7 +159,7 @@ func (p *presence) answer(m *nats.Msg) {
 			a.Counts = append(a.Counts, p.node.hub.Subscribers(q.Kind, string(name)))
 		}
 	} else {
-		most := min(q.Most, int(p.node.nc.MaxPayload())/2) // in base64 they are longer
+		most := min(q.Most, int(p.node.maxPayload.Load())/2) // in base64 they are longer
 		p.node.hub.EachName(q.Kind, func(name string, _ int) bool {
 			if hub.Matches(string(q.Pattern), name) {
 				if most -= len(name) + 8; most < 0 {
@@ -179,7 +179,7 @@ func (p *presence) answer(m *nats.Msg) {
 func (n *Node) ask(ctx context.Context, q question, f func(answer)) {
 	here := n.inbox.present()
 	data, err := json.Marshal(q)
-	if here == 0 || err != nil {
+	if here == 0 || err != nil || !n.online.Load() {
 		return
 	}
 	inbox := nats.NewInbox()

@@ -48,9 +48,9 @@ type Controller struct {
 	sources     *sources // nil without a bound
 	bucket      *bucket  // nil without a bound
 
-	_    [128]byte // open changes all the time; what is above is read by all threads
-	open atomic.Int64
-	_    [128]byte
+	_      [128]byte    // places change all the time; what is above is read by all threads
+	places atomic.Int64 // in the lower half how many are open, in the upper one how many are promised
+	_      [128]byte
 }
 
 // New makes a Controller. It panics if a number is out of its range or a prefix is
@@ -69,29 +69,43 @@ func New(c Config) *Controller {
 	return a
 }
 
-// Acquire counts a connection, unless MaxConns are open. It never counts more, not
-// for a moment.
-func (c *Controller) Acquire() bool {
+// promise is one place that is promised.
+const promise = 1 << 32
+
+// Acquire counts a connection, unless MaxConns are open or promised. It never counts more,
+// not for a moment.
+func (c *Controller) Acquire() bool { return c.take(1, 1) == 1 }
+
+// Promise keeps up to n places free for connections that come from another process, and says
+// how many.
+func (c *Controller) Promise(n int) int { return c.take(n, promise) }
+
+// take takes up to n of the places that are free, for so much each.
+func (c *Controller) take(n int, each int64) int {
 	for {
-		n := c.open.Load()
-		if n >= c.max {
-			return false
-		}
-		if c.open.CompareAndSwap(n, n+1) {
-			return true
+		v := c.places.Load()
+		n = max(min(n, int(c.max-int64(uint32(v))-v>>32)), 0)
+		if n == 0 || c.places.CompareAndSwap(v, v+int64(n)*each) {
+			return n
 		}
 	}
 }
 
+// AcquirePromised counts a connection that has a place by Promise.
+func (c *Controller) AcquirePromised() { c.places.Add(1 - promise) }
+
+// Unpromise takes back what Promise has said of n places.
+func (c *Controller) Unpromise(n int) { c.places.Add(-promise * int64(n)) }
+
 // Release gives back what Acquire has counted.
 func (c *Controller) Release() {
-	if c.open.Add(-1) < 0 {
+	if int32(c.places.Add(-1)) < 0 {
 		panic("admission: Release without Acquire")
 	}
 }
 
 // Open is how many connections are counted.
-func (c *Controller) Open() int64 { return c.open.Load() }
+func (c *Controller) Open() int64 { return int64(uint32(c.places.Load())) }
 
 // MaxPerSource is the most connections from one source; 0 without a bound.
 func (c *Controller) MaxPerSource() int {

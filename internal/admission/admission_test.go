@@ -25,6 +25,26 @@ func list(s ...string) (p []netip.Prefix) {
 	return p
 }
 
+// TestPromise keeps places for those who are promised them.
+func TestPromise(t *testing.T) {
+	d := New(Config{MaxConns: 5})
+	if !d.Acquire() || d.Promise(3) != 3 || !d.Acquire() || d.Acquire() || d.Promise(1) != 0 {
+		t.Fatal("there are not 2 open and 3 promised of 5")
+	}
+	d.AcquirePromised()
+	if d.Open() != 3 || d.Acquire() {
+		t.Errorf("%d are open; want 3, and 2 promised", d.Open())
+	}
+	d.Unpromise(1)
+	if !d.Acquire() || d.Acquire() {
+		t.Error("there is not room for just one that was promised before")
+	}
+	d.Unpromise(1)
+	if n := d.Promise(7); n != 1 {
+		t.Errorf("%d are promised; want 1", n)
+	}
+}
+
 // TestAcquireConcurrently has many threads at a controller that is nearly full: there are never
 // too many in, and nobody is refused while there is room.
 func TestAcquireConcurrently(t *testing.T) {

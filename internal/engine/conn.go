@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 )
 
@@ -100,6 +101,9 @@ func (c *Conn) Bind(h *Host, slot, generation uint32) {
 // Slot numbers the connection among those of its owner.
 func (c *Conn) Slot() uint32 { return c.slot }
 
+// Generation is that of the Refs to the connection, or to the next one in its slot.
+func (c *Conn) Generation() uint32 { return c.mark.generation() }
+
 // FD is the driver's descriptor of the connection, as SetFD has set it.
 func (c *Conn) FD() int32 {
 	if c.fd < 0 {
@@ -184,10 +188,14 @@ func (c *Conn) IsOpen() bool { return c.is(open) }
 // extra gives the connection what most have no need of.
 func (c *Conn) extra() *extra {
 	if c.more == nil {
-		c.more = &extra{}
+		c.more = extras.Get().(*extra)
 	}
 	return c.more
 }
+
+// extras are what finished connections have had, cleared. So when many end in a short time,
+// as when they are handed over, few are made.
+var extras = sync.Pool{New: func() any { return new(extra) }}
 
 // Output is what is to be sent next, valid until the next event. There may be more
 // behind it.

@@ -246,7 +246,9 @@ func (c *Conn) Finish() {
 		if !c.more.closedByWorker {
 			c.callClosed()
 		}
-		n.close(closeCause(c.more.why))
+		if c.more.why != ErrHandedOver { // it is counted in HandedOver
+			n.close(closeCause(c.more.why))
+		}
 	}
 	if l := c.layer(); l != nil {
 		l.Closed(c)
@@ -259,5 +261,9 @@ func (c *Conn) Finish() {
 	c.leave() // first: who sees the count finds the place free
 	n.Add(Closing, -1)
 	n.Add(Open, -1)
+	if x := c.more; x != nil {
+		*x = extra{}
+		extras.Put(x)
+	}
 	c.state, c.more, c.user = 0, nil, nil
 }

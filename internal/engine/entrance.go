@@ -107,8 +107,9 @@ func NewEntrance(l Listener, at net.Addr) *Entrance {
 // errListenerFull is ErrTooManyConns because of Listener.MaxConns.
 var errListenerFull = errors.New("listener full")
 
-// enter counts one in, unless there are as many as there may be.
-func (e *Entrance) enter() bool {
+// enter counts one in, as accepted here unless it has moved, if there are not as many as there may
+// be.
+func (e *Entrance) enter(moved bool) bool {
 	if e == nil {
 		return true
 	}
@@ -118,7 +119,9 @@ func (e *Entrance) enter() bool {
 			return false
 		}
 		if e.open.CompareAndSwap(n, n+1) {
-			e.accepted.Add(1)
+			if !moved {
+				e.accepted.Add(1)
+			}
 			return true
 		}
 	}

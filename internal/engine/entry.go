@@ -20,16 +20,17 @@ func NewAdmission(cfg *Config) *admission.Controller {
 // away: then it says why, and has counted that. The source of one that comes by a
 // proxy is looked at when it is known.
 func (h *Host) Admit(listener int, peer netip.AddrPort) error {
-	return h.admit(listener, peer, !h.proxied(listener, peer))
+	if !h.Admission.Acquire() {
+		return h.refuse(h.entrance(listener), peer, ErrTooManyConns)
+	}
+	return h.admit(listener, peer, !h.proxied(listener, peer), false)
 }
 
-// admit counts it in, and its source if that is known.
-func (h *Host) admit(listener int, peer netip.AddrPort, known bool) error {
+// admit counts in at its listener a connection that has its place, and its source if that
+// is known. One that has moved was accepted before.
+func (h *Host) admit(listener int, peer netip.AddrPort, known, moved bool) error {
 	at := h.entrance(listener)
-	if !h.Admission.Acquire() {
-		return h.refuse(at, peer, ErrTooManyConns)
-	}
-	if !at.enter() {
+	if !at.enter(moved) {
 		h.Admission.Release()
 		return h.refuse(at, peer, errListenerFull)
 	}
@@ -55,9 +56,9 @@ func (h *Host) refuse(at *Entrance, peer netip.AddrPort, why error) error {
 	return why
 }
 
-// AdmitMoved is Admit for a connection that another engine has handed over: it knows the
-// source, unless the connection was dialled.
-func (h *Host) AdmitMoved(r *Record) error { return h.admit(r.Listener, r.Peer, !r.Dialled) }
+// AdmitMoved is Admit for a connection that another engine has handed over and that has its
+// place: that one knows the source, unless the connection was dialled.
+func (h *Host) AdmitMoved(r *Record) error { return h.admit(r.Listener, r.Peer, !r.Dialled, true) }
 
 // DisownMoved is Disown for what AdmitMoved has counted.
 func (h *Host) DisownMoved(r *Record) { h.disown(r.Listener, r.Peer, !r.Dialled) }

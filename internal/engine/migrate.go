@@ -158,8 +158,11 @@ const MaxState = 1 << 20
 // mail is on its way, with ErrStays, or with what Config.Save says: after ErrSaveLater the
 // connection is to Stay, but not for good.
 func (c *Conn) Pack() (r Record, err error) {
-	if err = c.mayLeave(); err != nil {
+	switch err = c.mayLeave(); {
+	case err != nil:
 		return r, err
+	case c.more == nil || c.more.leaving != leaveReady:
+		return r, ErrNotNow
 	}
 	for c.mayTakeValues() {
 		c.takeValues()
@@ -370,10 +373,12 @@ func ReadRecord(p []byte) (r Record, rest []byte, err error) {
 }
 
 // A channel is a unix socket that keeps messages apart, with a loop at each end. Who takes
-// connections says first, and with each that it has taken, how many more may come: its
-// credit, of 4 bytes, big-endian. Who hands over sends batches: a byte that says where the
-// records are, and behind it how many, and they themselves; with the descriptors of the
-// connections in their order. The end of either side ends it.
+// connections says first, and with each batch that it has taken, how many of those have come and
+// how many more may come, its credit: of 4 bytes each, big-endian. Who hands over sends batches:
+// a byte that says where the records are, and behind it how many, and they themselves; with the
+// descriptors of the connections in their order. A batch of none asks for credit. The end of
+// either side ends it; who hands over first shuts it for writing, which gives back what credit
+// is left, and waits for the other side's end.
 
 const (
 	BatchInline byte = iota + 1 // records follow
@@ -390,9 +395,9 @@ const (
 	MaxRecord = 1 << 31
 )
 
-// OpenBatch gives the records of a batch, and the descriptors that they are of. readFile reads
-// a file of at most so many bytes, and closes it.
-func OpenBatch(p []byte, fds []int32, readFile func(fd int32, most int) ([]byte, error)) (records []byte, conns []int32, err error) {
+// OpenBatch gives the records of a batch of at most so many, and the descriptors that they are of.
+// readFile reads a file of at most so many bytes, and closes it.
+func OpenBatch(p []byte, fds []int32, most int, readFile func(fd int32, most int) ([]byte, error)) (records []byte, conns []int32, err error) {
 	n, size := binary.Uvarint(p[1:])
 	if size <= 0 {
 		return nil, fds, errRecord
@@ -402,8 +407,8 @@ func OpenBatch(p []byte, fds []int32, readFile func(fd int32, most int) ([]byte,
 		records, err = readFile(fds[0], MaxBatchBytes+MaxRecord)
 		fds = fds[1:]
 	}
-	if err == nil && n != uint64(len(fds)) {
-		err = fmt.Errorf("a batch of %d connections with %d descriptors", n, len(fds))
+	if err == nil && (n != uint64(len(fds)) || len(fds) > most) {
+		err = fmt.Errorf("a batch of %d connections with %d descriptors; expected as many, and at most %d", n, len(fds), most)
 	}
 	return records, fds, err
 }

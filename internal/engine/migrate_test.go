@@ -10,7 +10,7 @@ import (
 
 func testRecord() Record {
 	return Record{
-		Peer: netip.MustParseAddrPort("[2001:db8::1]:7"), Listener: 3, Silent: true, Held: true, Quiet: time.Hour, Waited: time.Second,
+		Peer: netip.MustParseAddrPort("[2001:db8::1]:7"), Listener: 3, Silent: true, Held: true, Owned: true, Quiet: time.Hour, Waited: time.Second,
 		Unanswered: 2, Timer: time.Minute, Deadline: 1, Missed: 5, Refused: 4, Input: []byte("half"), Output: []byte("unsent"), State: []byte("s"),
 	}
 }

@@ -109,3 +109,12 @@ func tunnel(name string, ip net.IP) (*os.File, error) {
 	}
 	return os.NewFile(uintptr(fd), name), nil
 }
+
+// OpenNamespace takes one that is there, by the path of its file.
+func OpenNamespace(path string) (*Namespace, error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Namespace{file: file}, nil
+}

@@ -81,9 +81,14 @@ func (c *control) read() (word string, rest []byte, fds []int32, err error) {
 	return string(head), rest, fds, nil
 }
 
-// expect reads a message of a kind, whose descriptors may come in parts, within a time.
+// expect reads a message of a kind, whose descriptors may come in parts, within a time; 0 is no
+// bound.
 func (c *control) expect(want string, v any, within time.Duration) (files []*os.File, err error) {
-	if err := c.file.SetReadDeadline(time.Now().Add(within)); err != nil {
+	var until time.Time
+	if within > 0 {
+		until = time.Now().Add(within)
+	}
+	if err := c.file.SetReadDeadline(until); err != nil {
 		return nil, err
 	}
 	defer func() {

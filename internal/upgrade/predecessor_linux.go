@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -137,16 +138,33 @@ func (p *Predecessor) Starting(started <-chan struct{}) error {
 	return nil
 }
 
-// Ready says that this process serves, with so many loops, and takes over what comes by the
-// channels that it is then given. It fails where the old process goes on.
-func (p *Predecessor) Ready(loops int, takeOver func(channels []*os.File) error) error {
+// Ready says that this process serves, with so many loops. It gives begin the state and the link
+// that the old process then sends, each nil if there is none, and closed after the call, and takes
+// over what comes by the channels. It fails where the old process goes on.
+func (p *Predecessor) Ready(loops int, begin func(state, link *os.File), takeOver func(channels []*os.File) error) error {
 	if err := p.send(ready, Ready{Version: Version, Loops: loops}); err != nil {
 		return p.gone(err)
 	}
-	files, err := p.expect(channels, new(int), Timeout)
+	var c Channels
+	files, err := p.expect(channels, &c, Timeout)
 	if err != nil {
 		return p.gone(err)
 	}
+	if c.N < 0 || c.N > len(files) {
+		closeAll(files)
+		return fmt.Errorf("%d descriptors of %d channels", len(files), c.N)
+	}
+	files, more := files[:c.N], files[c.N:]
+	defer closeAll(more)
+	at := 0
+	next := func(comes bool) (f *os.File) {
+		if comes && at < len(more) {
+			f = more[at]
+			at++
+		}
+		return f
+	}
+	begin(next(c.State), next(c.Link))
 	if err := takeOver(files); err != nil {
 		return err
 	}
@@ -171,19 +189,24 @@ func (p *Predecessor) gone(err error) error {
 	return err
 }
 
-// Wait waits until the old process has handed everything over, or has gone, and answers meanwhile
-// that this one is alive.
-func (p *Predecessor) Wait() (finished bool) {
+// Wait waits until the old process has handed everything over, and answers meanwhile that this one
+// is alive. It fails if the old one has gone.
+func (p *Predecessor) Wait() (d Done, err error) {
 	for {
-		word, _, fds, err := p.read()
+		word, rest, fds, err := p.read()
 		for _, fd := range fds {
 			unix.Close(int(fd))
 		}
-		if err == nil && word == alive {
-			err = p.send(alive, struct{}{})
+		switch {
+		case err != nil:
+			return d, err
+		case word == done:
+			return d, json.Unmarshal(rest, &d)
+		case word != alive:
+			return d, fmt.Errorf("got %.20q; expected %q", word, done)
 		}
-		if err != nil || word != alive {
-			return err == nil && word == done
+		if err := p.send(alive, struct{}{}); err != nil {
+			return d, err
 		}
 	}
 }

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -108,8 +110,9 @@ func (s *Successor) answer(ctx context.Context, word string, v any) error {
 
 // Channels gives it channels, and keeps the other ends, when it is taking. Both sides deal them
 // out in turn, to so many loops: each of ours has one with each of theirs, or with one of them
-// where there are as many, or too many.
-func (s *Successor) Channels(ctx context.Context, from, to int) (ours []*os.File, err error) {
+// where there are as many, or too many. With them go the handler's state and a link, files that
+// stay the caller's, unless they are nil.
+func (s *Successor) Channels(ctx context.Context, from, to int, state, link *os.File) (ours []*os.File, err error) {
 	n := max(from, to)
 	each := from != to && from*to <= maxChannels
 	if each {
@@ -129,7 +132,13 @@ func (s *Successor) Channels(ctx context.Context, from, to int) (ours []*os.File
 		}
 		ours, theirs[at] = append(ours, pair[0]), pair[1]
 	}
-	if err = s.died(s.send(channels, n, theirs...)); err == nil {
+	files := theirs[:n:n]
+	for _, more := range []*os.File{state, link} {
+		if more != nil {
+			files = append(files, more)
+		}
+	}
+	if err = s.died(s.send(channels, Channels{N: n, State: state != nil, Link: link != nil}, files...)); err == nil {
 		err = s.answer(ctx, taking, new(struct{}))
 	}
 	if err != nil {
@@ -202,7 +211,25 @@ func (s *Successor) Abort() {
 }
 
 // Done leaves it alone.
-func (s *Successor) Done() error {
+func (s *Successor) Done(d Done) error {
 	defer s.file.Close()
-	return s.send(done, struct{}{})
+	return s.send(done, d)
+}
+
+// StateFile gives a file in memory for a handler's state.
+func StateFile() (*os.File, error) {
+	fd, err := sock.MemoryFile(nil)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), "state"), nil
+}
+
+// LinkPair gives the ends of a link.
+func LinkPair() (pair [2]*os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return pair, fmt.Errorf("a socket for what is published: %w", err)
+	}
+	return [2]*os.File{os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link")}, nil
 }

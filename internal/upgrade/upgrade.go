@@ -7,12 +7,15 @@
 //	hello: version, listeners         ──▶
 //	listeners: their descriptors      ──▶   listens, starts its engine
 //	                                  ◀──   ready: loops; or failed: why
-//	channels: between their loops     ──▶   takes connections that come by them
+//	holds what is published
+//	channels: between their loops,
+//	the handler's state, a link       ──▶   restores the state, takes connections that come
 //	                                  ◀──   taking
-//	(connections go by the channels)
+//	(connections go by the channels; then, by the link, what was held, and what is published in
+//	either from then on, until one of them ends)
 //	alive, now and then               ──▶
 //	                                  ◀──   alive
-//	done                              ──▶   is the only one now
+//	done: counters                    ──▶   is the only one now
 //	drains what is left, ends
 //
 // Until the old process has read "taking" nothing has changed for it: it can abort, and goes
@@ -61,6 +64,28 @@ type Ready struct {
 	Version int
 	Loops   int    // for each of which it wants a channel's end; 0 is 1
 	Failed  string // why it does not serve
+}
+
+// Channels are the descriptors with which the hand-over begins: N channels, and behind them
+// those of which it says that they come, in this order.
+type Channels struct {
+	N     int
+	State bool // a file with the handler's state
+	Link  bool // a socket by which what is published goes to the other process
+}
+
+// Done is what the old process says when it has handed over what it can.
+type Done struct {
+	// Counters are its counts so far that only grow, by name: see engine.Counts.Named.
+	Counters map[string]int64
+	// Listeners are what has come by each of its listeners, in the order of Hello.
+	Listeners []ListenerCounts
+}
+
+// ListenerCounts are the counts of a listener that only grow.
+type ListenerCounts struct {
+	Network, Addr     string
+	Accepted, Refused int64
 }
 
 // ErrUnsupported says that this system can't.

@@ -92,11 +92,11 @@ func TestChannels(t *testing.T) {
 		s := &Successor{control: old, patience: Timeout, exited: make(chan struct{})}
 		theirs := make(chan []*os.File, 1)
 		go func() {
-			files, _ := next.expect(channels, new(int), 10*time.Second)
+			files, _ := next.expect(channels, new(Channels), 10*time.Second)
 			_ = next.send(taking, struct{}{})
 			theirs <- files
 		}()
-		ours, err := s.Channels(t.Context(), c.from, c.to)
+		ours, err := s.Channels(t.Context(), c.from, c.to, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

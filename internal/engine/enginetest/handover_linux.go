@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/await"
@@ -21,7 +23,9 @@ func init() {
 		{"hand over under load", handOverLoad},
 		{"hand over to nobody", handOverToNobody},
 		{"hand over to who has room for some", handOverFull},
+		{"hand over to who has room for just all", handOverExactly},
 		{"hand over with mail on its way", handOverMail},
+		{"hand over while there are always broadcasts", handOverCasts},
 		{"hand over what can't be", handOverStays},
 	}
 }
@@ -243,6 +247,79 @@ func handOverFull(b *bench) {
 	}
 	await.True(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == n-room })
 	b.must(from.Hold(false))
+}
+
+// handOverExactly hands over to an engine that has room for just so many, from loops of which
+// one has most of them: the others need less room than they are promised.
+func handOverExactly(b *bench) {
+	script := counting()
+	script.Opened = func(c *engine.Conn) { c.Write([]byte{byte('0' + c.Owner())}) }
+	from := b.serve(script, saves)
+	var clients []*client
+	var owners [10]int
+	for len(clients) < 30 || owners[0] < 20 {
+		c := from.dial()
+		var owner [1]byte
+		_, err := io.ReadFull(c, owner[:])
+		b.must(err)
+		if owner := owner[0] - '0'; owner == 0 || owners[owner] < 2 {
+			owners[owner]++
+			clients = append(clients, c)
+		} else {
+			c.Close()
+		}
+	}
+	await.True(b, "clients have not gone", func() bool { return from.Counters()[engine.Open] == int64(len(clients)) })
+	to := b.successor(counting(), limited(func(l *engine.Limits) { l.MaxConns = len(clients) }))
+	moved, err := from.handOver(b.Context(), b.channels(from, to))
+	if err != nil || moved != (engine.Handover{Gone: len(clients)}) {
+		b.Errorf("handed over %+v, %v; want %d", moved, err, len(clients))
+	}
+	for _, c := range clients {
+		c.send("a\n")
+		c.expect("a0\n")
+		c.endSending()
+		c.expectEnd("")
+	}
+}
+
+// handOverCasts hands over while there is always a broadcast under way.
+func handOverCasts(b *bench) {
+	const n = 20
+	from := b.serve(echo(), func(cfg *engine.Config) { cfg.DropMessages = true })
+	to := b.successor(lines())
+	clients := from.dials(n)
+	refs := from.wantOpened(n)
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				_ = from.Broadcast([]byte("x\n")) // there is no room, or nobody
+			}
+		}
+	}()
+	var reading sync.WaitGroup
+	for _, c := range clients {
+		reading.Go(func() {
+			if _, err := io.Copy(io.Discard, c); err != nil {
+				b.Error(err)
+			}
+		})
+	}
+	moved, err := from.handOver(b.Context(), b.channels(from, to))
+	if err != nil || moved.Gone != n {
+		b.Errorf("handed over %+v, %v; want %d of %d", moved, err, n, len(refs))
+	}
+	close(stop)
+	<-stopped
+	for _, r := range to.wantOpened(n) {
+		b.must(r.Close())
+	}
+	reading.Wait()
 }
 
 // handOverMail has a goroutine send to a connection all the time: each message that was taken

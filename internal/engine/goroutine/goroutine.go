@@ -100,7 +100,7 @@ type group struct {
 	shedding   sync.Mutex         // held by who looks for connections that are to give way
 	stopped    atomic.Int64       // nanoseconds for which the process has stood still
 	urgent     atomic.Int64       // connections that are about to end
-	promised   atomic.Int64       // room for connections that other engines may hand over
+	given      engine.Given       // memory of connections that have been handed over
 	handover   atomic.Pointer[handover]
 	added      chan struct{} // a connection has come; for the sweeper
 	emptied    chan struct{} // the last one has gone; for the sweeper

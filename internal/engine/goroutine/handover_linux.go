@@ -22,19 +22,32 @@ import (
 
 // This file is how connections move to and from other engines: see engine.Migrator.
 //
-// Who hands over asks the connections, again and again, until all have gone or are known to
-// stay. Each goes by itself, on its goroutine, when it has got one credit of a channel. A
-// goroutine for each channel reads what credit comes. The lock guards who stays.
+// Who hands over asks the connections, some at a time, for those that leave are not served, and
+// round after round, until all have gone or are known to stay. Each goes by itself, on its
+// goroutine, when it has got one credit of a channel. A goroutine for each channel reads what
+// credit comes. The lock guards who stays.
 
-// roundEvery is how long after connections were asked to leave they are asked again.
-const roundEvery = 5 * time.Millisecond
+const (
+	// mostAsked is the most connections that are asked to leave before others are, unless they
+	// take longer than roundEvery; which is also how long after a round the next one begins.
+	mostAsked  = 64
+	roundEvery = 5 * time.Millisecond
+	// givenBy is about how many bytes a goroutine and its connection take, and the collector
+	// gets back.
+	givenBy = 4 << 10
+)
 
 // handover is one that is under way.
 type handover struct {
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	credit chan *outlet // each entry lets one connection go
+	credit chan *outlet  // each entry lets one connection go
+	asked  atomic.Int64  // connections that were asked and have not answered
+	moved  chan struct{} // they have, or credit has come
 	gone   atomic.Int64
+	// given is how much credit has come, and came how many connections are known to have
+	// come: never more.
+	given, came atomic.Int64
 
 	mu    sync.Mutex
 	stays map[*conn]bool
@@ -55,7 +68,8 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	if len(channels) == 0 {
 		return moved, errors.New("no channels to hand connections over by; expected at least 1")
 	}
-	h := &handover{stays: make(map[*conn]bool), credit: make(chan *outlet, len(channels)*engine.ChannelCredit)}
+	defer g.given.GiveBack()()
+	h := &handover{stays: make(map[*conn]bool), moved: make(chan struct{}, 1), credit: make(chan *outlet, len(channels)*engine.ChannelCredit)}
 	h.ctx, h.cancel = context.WithCancelCause(ctx)
 	defer h.cancel(nil)
 	if !g.handover.CompareAndSwap(nil, h) {
@@ -130,21 +144,64 @@ func (g *group) askAll(h *handover, outlets []*outlet) {
 		h.mu.Lock()
 		conns = slices.DeleteFunc(conns, func(c *conn) bool { return h.stays[c] })
 		h.mu.Unlock()
-		unknown := slices.ContainsFunc(outlets, func(o *outlet) bool { return o.unknown.Load() > 0 })
-		greeted := !slices.ContainsFunc(outlets, func(o *outlet) bool { return !o.greeted.Load() })
 		switch {
-		case unknown:
-		case len(conns) == 0:
+		case len(conns) == 0 && !slices.ContainsFunc(outlets, func(o *outlet) bool { return o.unknown.Load() > 0 }):
 			return
-		case greeted && len(h.credit) == 0:
+		case len(conns) > 0 && h.full(outlets):
 			h.cancel(errFull)
 			return
 		}
-		requestAll(conns, leaving)
+		h.ask(conns)
 		select {
 		case <-tick.C:
 		case <-h.ctx.Done():
 		}
+	}
+}
+
+// full says that all connections have come that there was credit for, and no more credit with
+// them.
+func (h *handover) full(outlets []*outlet) bool {
+	if slices.ContainsFunc(outlets, func(o *outlet) bool { return !o.greeted.Load() }) {
+		return false
+	}
+	came := h.came.Load() // first: it is the one that is behind
+	return came == h.given.Load()
+}
+
+// ask asks connections to leave, while there is credit.
+func (h *handover) ask(conns []*conn) {
+	for len(conns) > 0 && h.ctx.Err() == nil {
+		n := min(len(h.credit), mostAsked, len(conns))
+		if n == 0 {
+			return
+		}
+		h.asked.Store(int64(n))
+		requestAll(conns[:n], leaving)
+		conns = conns[n:]
+		h.settle()
+	}
+}
+
+// settle waits until those have answered that were asked, and there is credit for others.
+func (h *handover) settle() {
+	timer := time.NewTimer(roundEvery)
+	defer timer.Stop()
+	for h.asked.Load() > 0 || len(h.credit) == 0 {
+		select {
+		case <-h.moved:
+		case <-timer.C:
+			return
+		case <-h.ctx.Done():
+			return
+		}
+	}
+}
+
+// answered says that a connection that was asked has left, or does not.
+func (h *handover) answered() {
+	if h.asked.Add(-1) <= 0 {
+		signal(h.moved)
 	}
 }
 
@@ -166,11 +223,15 @@ func (h *handover) readCredit(o *outlet) {
 		case n != 8:
 			err = io.ErrUnexpectedEOF
 		default:
-			o.unknown.Add(-int64(binary.BigEndian.Uint32(p[:])))
-			for range min(binary.BigEndian.Uint32(p[4:]), engine.ChannelCredit) {
+			came, more := int64(binary.BigEndian.Uint32(p[:])), min(binary.BigEndian.Uint32(p[4:]), engine.ChannelCredit)
+			h.given.Add(int64(more))
+			h.came.Add(came)
+			o.unknown.Add(-came)
+			for range more {
 				h.credit <- o
 			}
 			o.greeted.Store(true)
+			signal(h.moved)
 		}
 	}
 	h.cancel(engine.HandoverFailed(err))
@@ -182,6 +243,9 @@ func (c *conn) giveAway() {
 	c.AtRest()
 	if h == nil || !h.give(c) {
 		c.Stay(false)
+	}
+	if h != nil {
+		h.answered()
 	}
 }
 
@@ -209,6 +273,7 @@ func (h *handover) give(c *conn) bool {
 		return false
 	}
 	h.gone.Add(1)
+	c.group.given.Add(givenBy)
 	c.Left()
 	return true
 }
@@ -222,9 +287,17 @@ func (h *handover) staysFor(c *conn) {
 
 // leave asks the connection to leave.
 func (c *conn) leave() {
-	if h := c.group.handover.Load(); h != nil && c.Leave() == engine.ErrStays {
+	h := c.group.handover.Load()
+	if h == nil {
+		return
+	}
+	switch c.Leave() {
+	case nil:
+		return // to giveAway
+	case engine.ErrStays:
 		h.staysFor(c)
 	}
+	h.answered()
 }
 
 // send sends a batch of one.
@@ -292,32 +365,34 @@ func (g *group) takeAll(f *os.File) error {
 		return err
 	}
 	p, credit, came := make([]byte, sock.MaxRightsMessage), 0, 0
-	defer func() { g.promised.Add(int64(-credit)) }()
-	for {
-		more := g.reserve(engine.ChannelCredit - credit)
-		var say [8]byte
-		binary.BigEndian.PutUint32(say[:], uint32(came))
-		binary.BigEndian.PutUint32(say[4:], uint32(more))
-		credit, came = credit+more, 0
-		errno := syscall.Errno(0)
-		if err := raw.Write(func(fd uintptr) bool {
-			errno = sock.SendRights(int32(fd), say[:], nil)
-			return errno != syscall.EAGAIN
-		}); err != nil || errno != 0 && errno != syscall.EPIPE { // what it has sent before its end is still there
-			return cmp.Or(err, error(errno))
+	var joined sync.WaitGroup
+	defer func() { g.admission.Unpromise(credit) }()
+	for owed := true; ; {
+		if owed {
+			joined.Wait() // who is told that they have come may send to them
+			more := g.admission.Promise(engine.ChannelCredit - credit)
+			if err := confirm(raw, came, more); err != nil {
+				return err
+			}
+			credit, came = credit+more, 0
 		}
-		var n int
-		var fds []int32
-		if err := raw.Read(func(fd uintptr) bool {
+		n, fds, errno := 0, []int32(nil), syscall.Errno(0)
+		err := raw.Read(func(fd uintptr) bool {
 			n, fds, errno = sock.ReceiveRights(int32(fd), p)
-			return errno != syscall.EAGAIN
-		}); err != nil || errno != 0 {
-			return cmp.Or(err, error(errno))
-		}
-		if n == 0 {
+			return errno != syscall.EAGAIN || came > 0
+		})
+		owed = errno == syscall.EAGAIN
+		switch {
+		case err != nil:
+			return err
+		case owed:
+			continue
+		case errno != 0:
+			return errno
+		case n == 0:
 			return nil
 		}
-		records, fds, err := engine.OpenBatch(p[:n], fds, sock.ReadMemoryFile)
+		records, fds, err := engine.OpenBatch(p[:n], fds, credit, sock.ReadMemoryFile)
 		records = slices.Clone(records) // the connections use it on their goroutines
 		for i, fd := range fds {
 			var r engine.Record
@@ -330,26 +405,38 @@ func (g *group) takeAll(f *os.File) error {
 				}
 				return err
 			}
-			g.promised.Add(-1)
-			g.join(fd, &r)
+			credit--
+			joined.Add(1)
+			g.join(fd, &r, joined.Done)
 		}
-		credit, came = credit-len(fds), len(fds)
+		if err != nil {
+			return err
+		}
+		came += len(fds)
+		owed = len(fds) == 0 || came >= engine.MaxBatch
 	}
 }
 
-// reserve promises room for up to n connections.
-func (g *group) reserve(n int) int {
-	for {
-		promised := g.promised.Load()
-		n = max(min(n, g.cfg.Limits.MaxConns-int(g.admission.Open()+promised)), 0)
-		if g.promised.CompareAndSwap(promised, promised+int64(n)) {
-			return n
-		}
+// confirm says how many connections have come, and how many more may.
+func confirm(raw syscall.RawConn, came, more int) error {
+	var say [8]byte
+	binary.BigEndian.PutUint32(say[:], uint32(came))
+	binary.BigEndian.PutUint32(say[4:], uint32(more))
+	errno := syscall.Errno(0)
+	err := raw.Write(func(fd uintptr) bool {
+		errno = sock.SendRights(int32(fd), say[:], nil)
+		return errno != syscall.EAGAIN
+	})
+	if err == nil && errno != 0 && errno != syscall.EPIPE { // what it has sent before its end is still there
+		err = errno
 	}
+	return err
 }
 
-// join goes on with one connection.
-func (g *group) join(fd int32, r *engine.Record) {
+// join goes on with one connection, for which a place was promised, on its goroutine. It calls done
+// when its handler has heard of it, or never will.
+func (g *group) join(fd int32, r *engine.Record, done func()) {
+	g.admission.AcquirePromised()
 	if r.Listener >= len(g.host.Entrances) {
 		r.Listener = g.host.Adopted()
 	}
@@ -358,14 +445,22 @@ func (g *group) join(fd int32, r *engine.Record) {
 	nc, err := net.FileConn(f)
 	if err != nil {
 		g.counters.Add(engine.AcceptErrors, 1)
+		g.leave()
+		done()
 		return
 	}
 	if err := g.host.AdmitMoved(r); err != nil {
 		turnAway(nc, g.host.Answer(r.Peer, err))
+		done()
 		return
 	}
-	if !g.serve(nc, r.Listener, nil, func(c *conn) { c.Join(r) }) {
+	open := func(c *conn) {
+		defer done()
+		c.Join(r)
+	}
+	if !g.serve(nc, r.Listener, nil, open) {
 		g.host.DisownMoved(r)
 		g.leave()
+		done()
 	}
 }

@@ -68,6 +68,8 @@ type casts struct {
 	loop *Loop
 	all  []casting // in order
 	walk walk
+
+	finished uint64 // how many have reached all
 }
 
 // casting is a broadcast of a loop's.
@@ -93,6 +95,7 @@ func (c *casts) advance() {
 		over++
 	}
 	c.all = slices.Delete(c.all, 0, over)
+	c.finished += uint64(over)
 	w.each = slices.Delete(w.each, 0, over)
 	size := 0
 	for _, m := range w.each {

@@ -58,7 +58,7 @@ type group struct {
 	stuck           atomic.Int64   // loops that a handler holds, as far as watch has seen
 	adopting        sync.WaitGroup // goroutines of Adopt
 	sharedListeners atomic.Bool    // they are another process's, too
-	promised        atomic.Int64   // room for connections that other processes may hand over
+	given           engine.Given   // memory of connections that have been handed over
 	done            chan struct{}  // closed when all loops have ended
 
 	poolClosedLogged sync.Once // that the pool is closed has been logged

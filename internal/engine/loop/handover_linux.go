@@ -12,6 +12,7 @@ import (
 	"sync"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/myriad-go/myriad/internal/engine"
 	"github.com/myriad-go/myriad/internal/sock"
@@ -19,33 +20,44 @@ import (
 
 // This file is how a loop hands its connections over: see engine.Migrator.
 //
-// In each turn the loop asks some connections to leave, in the order of their slots. Those of
-// which nothing is under way any more are ready, and go by a channel that has credit, many in a
-// message. Round after round it asks those that could not leave before, until a round has
-// found none. Each loop has copies of the channels in its own descriptor table, and closes
-// them when it is done.
+// In each turn the loop asks some connections to leave, in the order of their slots, as many as
+// there is credit for. Those of which nothing is under way any more go by a channel that has
+// credit, many in a message. Round after round it asks those that could not leave before, until
+// a round has found none. Then it shuts its channels for writing, which gives back what credit
+// is left, and is done when the other side has closed them. Each loop has copies of the channels
+// in its own descriptor table.
+//
+// A loop that gets no credit serves on, and asks for some each time that another one is done:
+// see parting.
 
 const (
-	// askBatch is the most connections that a turn asks to leave, mostReady how many may
-	// be ready, and so are not served, before no more are asked.
-	askBatch  = 2 * engine.MaxBatch
-	mostReady = 2 * engine.MaxBatch
-	// roundEvery is how long after a round the next one begins.
+	// mostLeaving is the most connections that are on their way out of a loop, and so are not
+	// served.
+	mostLeaving = engine.MaxBatch
+	// askWalk is how many slots a turn looks at.
+	askWalk = 8 * chunkSize
+	// roundEvery is how long after a round the next one begins, and how long the loop sleeps
+	// at the most while it waits for connections to come to rest.
 	roundEvery = 5 * time.Millisecond
 	// batchInline is up to how many bytes records are in the message itself.
 	batchInline = sock.MaxRightsMessage - 16
+	// giveBackEvery is after how many connections memory is looked for that can be given back.
+	giveBackEvery = 8 * chunkSize
 )
 
 // handover is a loop's part of one that is under way.
 type handover struct {
 	loop    *Loop
-	active  bool
-	over    bool // no more are asked
+	parting *parting // nil if none is under way
+	stage   handoverStage
 	outlets []*outlet
+	casts   uint64        // so many broadcasts are to reach all first
 	slot    uint32        // the next to be asked
-	again   time.Duration // when to go on
+	again   time.Duration // when to ask on
+	wake    time.Duration // when to go on at the latest
 	later   bool          // this round has found some that can leave, or could later
-	ready   []engine.Ref  // at rest
+	leaving []engine.Ref  // have been asked; in order
+	left    int           // connections that have left since memory was given back
 	moved   engine.Handover
 	done    func(engine.Handover, error)
 	err     error
@@ -55,24 +67,33 @@ type handover struct {
 	records []byte
 }
 
+type handoverStage uint8
+
+const (
+	asks  handoverStage = iota // connections to leave
+	waits                      // for others to give back room
+	over                       // nobody else is asked
+	shut                       // and the channels are shut
+)
+
 // outlet is a channel on the side that hands over.
 type outlet struct {
 	fd      int32
 	credit  int
 	unknown int  // connections that have gone and are not known to have come
-	greeted bool // the other side has said how many may come
+	owed    bool // the other side is to say how many may come
+	ended   bool // by the other side, after it was shut here
 }
-
-// full says that the other side has no room: it would have given credit.
-func (o *outlet) full() bool { return o.greeted && o.credit == 0 && o.unknown == 0 }
 
 // HandOver implements engine.Migrator.
 func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine.Handover, err error) {
 	if len(channels) < len(g.loops) {
 		return moved, fmt.Errorf("%d channels to hand over the connections of %d loops; expected at least as many", len(channels), len(g.loops))
 	}
-	var mu sync.Mutex
+	defer g.given.GiveBack()()
 	var all sync.WaitGroup
+	p := &parting{running: len(g.loops)}
+	all.Add(len(g.loops))
 	for i, l := range g.loops {
 		var fds []int32
 		for k, f := range channels {
@@ -80,16 +101,16 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 				fds = append(fds, int32(f.Fd()))
 			}
 		}
-		all.Add(1)
 		done := func(m engine.Handover, e error) {
-			defer all.Done()
-			mu.Lock()
-			defer mu.Unlock()
+			p.mu.Lock()
 			moved.Gone += m.Gone
 			moved.Unknown += m.Unknown
 			err = cmp.Or(err, e)
+			p.mu.Unlock()
+			p.done()
+			all.Done()
 		}
-		if !l.addChore(func() { l.handover.begin(fds, done) }) {
+		if !l.addChore(func() { l.handover.begin(p, fds, done) }) {
 			done(engine.Handover{}, engine.ErrClosed)
 		}
 	}
@@ -101,6 +122,45 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	all.Wait()
 	stopped()
 	return moved, err
+}
+
+// parting is what loops share that hand over together: who has no room on the other side waits
+// until others are done, which gives back the room that they do not need. When all are done or
+// wait, there is none.
+type parting struct {
+	mu      sync.Mutex
+	running int // neither done nor waiting
+	waiting []*handover
+}
+
+// wait has a loop wait.
+func (p *parting) wait(h *handover) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waiting = append(p.waiting, h)
+	if p.running--; p.running == 0 {
+		p.tell(func(h *handover) { h.end(nil) })
+	}
+}
+
+// done says that a loop is done. Those that wait run again.
+func (p *parting) done() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.running += len(p.waiting) - 1
+	p.tell((*handover).askForCredit)
+}
+
+// tell has all that wait do something. A loop that has ended is done in another way.
+func (p *parting) tell(do func(*handover)) {
+	for _, h := range p.waiting {
+		h.loop.addChore(func() {
+			if h.parting == p && h.stage == waits {
+				do(h)
+			}
+		})
+	}
+	p.waiting = nil
 }
 
 // Ends implements engine.Migrator.
@@ -141,20 +201,20 @@ func (l *Loop) sendListeners(control int32, word string) error {
 func (g *group) ShareListeners(on bool) { g.sharedListeners.Store(on) }
 
 // begin takes copies of the channels, and begins.
-func (h *handover) begin(fds []int32, done func(engine.Handover, error)) {
+func (h *handover) begin(p *parting, fds []int32, done func(engine.Handover, error)) {
 	l := h.loop
-	if h.active {
+	if h.parting != nil {
 		done(engine.Handover{}, errors.New("connections are being handed over already"))
 		return
 	}
-	*h = handover{loop: l, active: true, done: done}
+	*h = handover{loop: l, parting: p, done: done, casts: l.casts.finished + uint64(len(l.casts.all))}
 	for _, fd := range fds {
 		own, err := l.ownCopy(fd)
 		if err != nil {
 			h.fail(fmt.Errorf("a channel to hand connections over by: %w", err))
 			break
 		}
-		h.outlets = append(h.outlets, &outlet{fd: own})
+		h.outlets = append(h.outlets, &outlet{fd: own, owed: true})
 		l.driver.Listen(own)
 	}
 }
@@ -173,25 +233,31 @@ func (h *handover) fail(err error) {
 	h.end(nil)
 }
 
-// end has no more connections leave. It is over when it is known what has become of the others.
+// end has no more connections leave. It is over when it is known what has become of the others,
+// or at once for an error.
 func (h *handover) end(err error) {
-	if !h.active {
+	if h.parting == nil {
 		return
 	}
 	h.err = cmp.Or(h.err, err)
-	h.over = true
-	for _, r := range h.ready {
-		h.stay(r, false)
-	}
-	h.ready = nil
+	h.stage = max(h.stage, over)
+	h.stayAll()
 	if err != nil {
 		h.finish()
 	}
 }
 
+// stayAll has those go on here that have been asked.
+func (h *handover) stayAll() {
+	for _, r := range h.leaving {
+		h.stay(r, false)
+	}
+	h.leaving = h.leaving[:0]
+}
+
 // stay has a connection go on here.
 func (h *handover) stay(r engine.Ref, forGood bool) {
-	if c := r.On(&h.loop.host); c != nil && c.Leaving() {
+	if c := r.On(&h.loop.host); c != nil && c.Armed()&Busy == 0 && c.Leaving() {
 		c.Stay(forGood)
 		h.loop.driver.Settle(c)
 	}
@@ -201,41 +267,82 @@ func (h *handover) stay(r engine.Ref, forGood bool) {
 func (h *handover) finish() {
 	for _, o := range h.outlets {
 		h.moved.Unknown += o.unknown
-		h.loop.driver.Unlisten(o.fd)
+		if !o.ended {
+			h.loop.driver.Unlisten(o.fd)
+		}
 		sock.Close(o.fd)
 	}
-	h.loop.Each(func(c *engine.Conn) { // those that have been asked, and are not ready
-		if c.Armed()&(Busy|Connecting) == 0 && c.IsOpen() {
-			c.Stay(false)
-			h.loop.driver.Settle(c)
-		}
-	})
-	done, moved, err := h.done, h.moved, h.err
-	*h = handover{loop: h.loop}
+	done, moved, err, left := h.done, h.moved, h.err, h.left
+	*h = handover{loop: h.loop, left: left}
 	done(moved, err)
 }
 
 // run does a turn's part.
 func (h *handover) run(now time.Duration) {
-	if !h.active {
+	if h.parting == nil {
 		return
 	}
-	if !h.over && now >= h.again && len(h.loop.casts.all) == 0 { // a broadcast is to reach all first
-		h.ask(now)
+	h.wake = now + roundEvery
+	if now >= h.again {
+		if h.stage == asks && h.loop.casts.finished >= h.casts {
+			h.ask(now)
+		}
+		h.send(now)
 	}
-	h.send()
-	if !h.over && !slices.ContainsFunc(h.outlets, func(o *outlet) bool { return !o.full() }) {
-		h.end(nil)
+	if h.mayAsk() {
+		h.wake = h.again
 	}
-	if h.over && !slices.ContainsFunc(h.outlets, func(o *outlet) bool { return o.unknown > 0 }) {
+	if slices.ContainsFunc(h.outlets, func(o *outlet) bool { return o.unknown > 0 || o.owed }) {
+		return
+	}
+	switch {
+	case h.stage == asks && h.credit() == 0:
+		h.stayAll()
+		h.stage = waits
+		h.parting.wait(h)
+	case h.stage == over:
+		h.stage = shut
+		for _, o := range h.outlets {
+			_ = sock.ShutWrite(o.fd) // an error is the other side's end, which is what is waited for
+		}
+	case h.stage == shut && !slices.ContainsFunc(h.outlets, func(o *outlet) bool { return !o.ended }):
 		h.finish()
+	}
+}
+
+// mayAsk says whether there are connections to ask, or this was the end of a round.
+func (h *handover) mayAsk() bool {
+	if h.stage != asks || len(h.leaving) > 0 && h.slot == h.loop.slab.made {
+		return false
+	}
+	return len(h.leaving) < min(mostLeaving, h.credit())
+}
+
+// credit is how many connections may go.
+func (h *handover) credit() (sum int) {
+	for _, o := range h.outlets {
+		sum += o.credit
+	}
+	return sum
+}
+
+// askForCredit asks the other side, by batches of none, how many may go now.
+func (h *handover) askForCredit() {
+	h.stage = asks
+	for _, o := range h.outlets {
+		if errno := sock.SendRights(o.fd, []byte{engine.BatchInline, 0}, nil); errno != 0 {
+			h.fail(engine.HandoverFailed(errno))
+			return
+		}
+		o.owed = true
 	}
 }
 
 // ask has some connections leave.
 func (h *handover) ask(now time.Duration) {
 	l := h.loop
-	for asked := 0; h.slot < l.slab.made && asked < askBatch && len(h.ready) < mostReady; h.slot++ {
+	most, end := min(mostLeaving, h.credit()), min(h.slot+askWalk, l.slab.made)
+	for ; h.slot < end && len(h.leaving) < most; h.slot++ {
 		c := l.slab.at(h.slot)
 		if c.FD() < 0 || c.Armed()&ClosePending != 0 {
 			continue
@@ -245,98 +352,99 @@ func (h *handover) ask(now time.Duration) {
 			err = c.Leave()
 		}
 		if err == nil {
-			asked++
+			h.leaving = append(h.leaving, c.Ref())
 			l.driver.Settle(c)
 		}
 		h.later = h.later || err != engine.ErrStays
 	}
-	if h.slot < l.slab.made || len(h.ready) > 0 {
-		return
+	switch {
+	case len(h.leaving) > 0 || h.slot < l.slab.made:
+	case h.later:
+		h.slot, h.later, h.again = 0, false, now+roundEvery
+	default:
+		h.stage = over
 	}
-	h.over = !h.later
-	h.slot, h.later, h.again = 0, false, now+roundEvery
 }
 
-// atRest takes a connection that is ready.
+// atRest takes a connection that may go.
 func (h *handover) atRest(c *engine.Conn) {
 	c.AtRest()
-	if h.active && !h.over {
-		h.ready = append(h.ready, c.Ref())
-	} else {
+	if h.stage != asks || h.parting == nil {
 		c.Stay(false)
 	}
 }
 
-// send sends what is ready, as far as there is credit.
-func (h *handover) send() {
-	for n := 0; len(h.ready) > 0; {
+// send sends what is at rest, as far as there is credit.
+func (h *handover) send(now time.Duration) {
+	for {
 		i := slices.IndexFunc(h.outlets, func(o *outlet) bool { return o.credit > 0 })
-		if i < 0 {
+		if i < 0 || len(h.leaving) == 0 || !h.sendBatch(h.outlets[i], now) {
 			return
-		}
-		left := len(h.ready)
-		if !h.sendBatch(h.outlets[i]) {
-			return
-		}
-		if n++; n == 4 || len(h.ready) >= left {
-			return // mail is on its way to those that are left
 		}
 	}
 }
 
-// sendBatch sends one batch, and says whether to go on.
-func (h *handover) sendBatch(o *outlet) bool {
+// sendBatch sends one batch, if there is one, and says whether it has.
+func (h *handover) sendBatch(o *outlet, now time.Duration) bool {
 	h.pack(o)
 	if len(h.conns) == 0 {
-		return true
+		return false
 	}
 	defer clear(h.conns)
 	errno, err := h.sendPacked(o)
-	switch {
-	case err == nil && errno == 0:
+	if err == nil && errno == 0 {
 		o.credit -= len(h.conns)
 		o.unknown += len(h.conns)
 		h.moved.Gone += len(h.conns)
+		h.left += len(h.conns)
 		for _, c := range h.conns {
 			c.Left()
 			h.loop.driver.Settle(c)
 		}
 		return true
-	case err == nil && (errno == syscall.EAGAIN || errno == syscall.ETOOMANYREFS || errno == syscall.ENOBUFS):
-		h.again = h.loop.host.Clock() + roundEvery
 	}
 	for _, c := range h.conns {
 		c.Unpack()
-		h.ready = append(h.ready, c.Ref())
+		h.leaving = append(h.leaving, c.Ref())
 	}
-	if err == nil && h.again <= h.loop.host.Clock() {
-		err = errno
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		h.fail(engine.HandoverFailed(err))
+	case errno == syscall.EAGAIN || errno == syscall.ETOOMANYREFS || errno == syscall.ENOBUFS:
+		h.again = now + roundEvery
+	default:
+		h.fail(engine.HandoverFailed(errno))
 	}
 	return false
 }
 
-// pack makes the records of a batch. Those of connections that can't leave yet wait.
+// pack makes the records of a batch. Connections that are not at rest, or have mail on its way,
+// wait.
 func (h *handover) pack(o *outlet) {
 	h.fds, h.conns, h.records = h.fds[:0], h.conns[:0], h.records[:0]
 	most := min(o.credit, engine.MaxBatch)
-	var again []engine.Ref
-	n := 0
-	for ; n < len(h.ready) && len(h.conns) < most && len(h.records) < engine.MaxBatchBytes; n++ {
-		ref := h.ready[n]
+	rest := h.leaving[:0]
+	for n, ref := range h.leaving {
+		if len(h.conns) == most || len(h.records) >= engine.MaxBatchBytes {
+			rest = append(rest, h.leaving[n:]...)
+			break
+		}
 		c := ref.On(&h.loop.host)
-		if c == nil || !c.Leaving() {
+		if c == nil || c.Armed()&Busy == 0 && !c.Leaving() {
 			continue
 		}
-		switch r, err := c.Pack(); {
+		err := engine.ErrNotNow
+		var r engine.Record
+		if c.Armed()&Busy == 0 {
+			r, err = c.Pack()
+		}
+		switch {
 		case err == nil:
 			h.records = r.Append(h.records)
 			h.fds = append(h.fds, int(c.FD()))
 			h.conns = append(h.conns, c)
 		case errors.Is(err, engine.ErrNotNow):
-			again = append(again, ref)
+			rest = append(rest, ref)
 		case c.Aborted(): // its Save has panicked
 			h.loop.driver.Settle(c)
 		case errors.Is(err, engine.ErrSaveLater):
@@ -346,7 +454,7 @@ func (h *handover) pack(o *outlet) {
 			h.stay(ref, true)
 		}
 	}
-	h.ready = append(h.ready[n:], again...)
+	h.leaving = rest
 }
 
 // sendPacked sends them.
@@ -367,24 +475,37 @@ func (h *handover) sendPacked(o *outlet) (syscall.Errno, error) {
 // readCredit reads what has come by the channels.
 func (h *handover) readCredit() {
 	for _, o := range h.outlets {
-		for {
+		for !o.ended {
 			var p [8]byte
-			n, _, errno := sock.ReceiveRights(o.fd, p[:])
-			if errno == syscall.EAGAIN {
-				break
-			}
-			if errno != 0 || n != 8 {
-				err := error(io.ErrUnexpectedEOF)
-				if errno != 0 {
-					err = errno
-				}
-				h.err = cmp.Or(h.err, engine.HandoverFailed(err))
-				h.end(h.err)
+			n, errno := sock.Recv(o.fd, p[:])
+			switch {
+			case errno == syscall.EAGAIN:
+			case errno == syscall.ECONNRESET: // what it has said before is behind that, and its end
+				continue
+			case errno == 0 && n == 8:
+				o.owed = false
+				o.unknown -= int(binary.BigEndian.Uint32(p[:]))
+				o.credit += int(binary.BigEndian.Uint32(p[4:]))
+				continue
+			case errno == 0 && n == 0 && h.stage == shut:
+				o.ended = true
+				h.loop.driver.Unlisten(o.fd)
+			case errno == 0:
+				h.end(engine.HandoverFailed(io.ErrUnexpectedEOF))
+				return
+			default:
+				h.end(engine.HandoverFailed(errno))
 				return
 			}
-			o.greeted = true
-			o.unknown -= int(binary.BigEndian.Uint32(p[:]))
-			o.credit += int(binary.BigEndian.Uint32(p[4:]))
+			break
 		}
+	}
+}
+
+// giveBack gives back memory of connections that have left.
+func (h *handover) giveBack() {
+	if h.left >= giveBackEvery || h.left > 0 && h.parting == nil {
+		h.left = 0
+		h.loop.group.given.Add(int64(h.loop.slab.giveBack()) * int64(unsafe.Sizeof(chunk{})))
 	}
 }

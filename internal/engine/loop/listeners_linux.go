@@ -55,7 +55,7 @@ func (a *accept) run(now time.Duration) {
 
 // Accept takes what waits at the listeners, up to a batch at each.
 func (l *Loop) Accept() {
-	if l.handover.active {
+	if l.handover.parting != nil {
 		l.handover.readCredit()
 	}
 	l.takeover.receive()

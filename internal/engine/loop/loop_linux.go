@@ -258,6 +258,7 @@ func (l *Loop) turn() {
 	l.retryWaiting(l.host.Clock())
 	l.auto.run(l.host.Clock())
 	l.slab.recycle()
+	l.handover.giveBack()
 }
 
 // tick runs the duties that time alone brings, also while the loop spins.
@@ -412,7 +413,7 @@ func (l *Loop) waitLimit(now time.Duration) time.Duration {
 	}{
 		{l.waiting.n > 0, l.waiting.again},
 		{l.drain.going, l.drain.again},
-		{l.handover.active, l.handover.again},
+		{l.handover.parting != nil, l.handover.wake},
 		{l.accept.paused, l.accept.resume},
 		{l.sweep.active(), l.sweep.at},
 		{l.budget.over, l.budget.triedAt + retryEvery},

@@ -1,11 +1,60 @@
 package loop
 
 import (
+	"log/slog"
 	"math/rand/v2"
 	"testing"
 
+	"github.com/myriad-go/myriad/internal/admission"
 	"github.com/myriad-go/myriad/internal/engine"
 )
+
+// TestSlabGivesBack has chunks given back and made anew: entries keep their places, slots are
+// not given twice, and no generation of a slot comes again.
+func TestSlabGivesBack(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	cfg := engine.Config{Handler: idler{}, Log: slog.New(slog.DiscardHandler)}
+	s := slab{host: &engine.Host{Counters: new(engine.Counters)}}
+	s.host.SetUp(&cfg, admission.New(admission.Config{}))
+	used := make(map[uint32]*engine.Conn)
+	seen := make(map[[2]uint32]bool)
+	given := 0
+	for step := range 200 {
+		for range random.IntN(5 * chunkSize) {
+			c := s.take()
+			name := [2]uint32{c.Slot(), c.Generation()}
+			if used[c.Slot()] != nil || seen[name] || s.at(c.Slot()) != c {
+				t.Fatalf("step %d: slot %d in generation %d: in use %v, seen before %v", step, name[0], name[1], used[c.Slot()] != nil, seen[name])
+			}
+			seen[name] = true
+			c.SetFD(int32(c.Slot()) + 7)
+			used[c.Slot()] = c
+		}
+		low := uint32(random.IntN(4)) * chunkSize
+		for slot, c := range used {
+			if slot >= low || random.IntN(3) == 0 {
+				delete(used, slot)
+				c.Abort(nil) // which begins another generation
+				c.Finish()
+				s.put(c)
+			}
+		}
+		s.recycle()
+		given += s.giveBack()
+		for slot, c := range used {
+			if s.at(slot) != c {
+				t.Fatalf("step %d: slot %d is another one's", step, slot)
+			}
+		}
+		n := 0
+		if s.each(0, s.made, func(*engine.Conn) { n++ }); n != len(used) || s.used != n {
+			t.Fatalf("step %d: %d are seen, and counted %d; want %d", step, n, s.used, len(used))
+		}
+	}
+	if given == 0 || len(s.chunks) > 12 {
+		t.Errorf("%d chunks were given back, there are %d", given, len(s.chunks))
+	}
+}
 
 // TestSlab takes and frees entries at random, and holds the slab against a plain
 // account of them.

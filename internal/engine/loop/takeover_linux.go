@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"slices"
@@ -88,7 +89,7 @@ func (t *takeover) end() {
 }
 
 func (t *takeover) drop(in *inlet) {
-	t.loop.group.promised.Add(int64(-in.credit))
+	t.loop.group.admission.Unpromise(in.credit)
 	t.loop.driver.Unlisten(in.fd)
 	sock.Close(in.fd)
 	t.inlets = slices.DeleteFunc(t.inlets, func(other *inlet) bool { return other == in })
@@ -104,7 +105,7 @@ func (t *takeover) confirm(in *inlet) {
 		in.credit += more
 		in.came = 0
 	} else { // the next one says it
-		t.loop.group.promised.Add(int64(-more))
+		t.loop.group.admission.Unpromise(more)
 	}
 }
 
@@ -118,32 +119,26 @@ func (t *takeover) reserve(n int) int {
 		}
 		n = min(n, max(room, 0))
 	}
-	for {
-		promised := l.group.promised.Load()
-		n = max(min(n, l.host.Limits.MaxConns-int(l.group.admission.Open()+promised)), 0)
-		if l.group.promised.CompareAndSwap(promised, promised+int64(n)) {
-			return n
-		}
-	}
+	return l.group.admission.Promise(n)
 }
 
-// receive takes what waits at the channels, a batch of each.
+// receive takes what waits at the channels, about a batch of each.
 func (t *takeover) receive() {
+	if len(t.inlets) == 0 {
+		return
+	}
+	if t.buffer == nil {
+		t.buffer = make([]byte, sock.MaxRightsMessage)
+	}
 	for _, in := range slices.Clone(t.inlets) {
-		if t.buffer == nil {
-			t.buffer = make([]byte, sock.MaxRightsMessage)
-		}
-		n, fds, errno := sock.ReceiveRights(in.fd, t.buffer)
-		switch {
-		case errno == syscall.EAGAIN:
-		case errno == 0 && n > 0:
-			t.take(in, t.buffer[:n], fds)
-		default:
-			if errno != 0 {
+		if some, err := t.receiveFrom(in); err != nil {
+			if err != io.EOF {
 				t.loop.host.Log.LogAttrs(context.Background(), slog.LevelError,
-					"connections that were handed over are lost", slog.String("error", errno.Error()))
+					"connections that were handed over are lost", slog.String("error", err.Error()))
 			}
 			t.drop(in)
+		} else if some {
+			t.confirm(in)
 		}
 	}
 	if len(t.inlets) == 0 {
@@ -151,35 +146,54 @@ func (t *takeover) receive() {
 	}
 }
 
+// receiveFrom takes what waits at one channel, and says whether that was something.
+func (t *takeover) receiveFrom(in *inlet) (some bool, err error) {
+	some = in.came > 0 // and could not be confirmed
+	for most := in.came + engine.MaxBatch; in.came < most; {
+		n, fds, errno := sock.ReceiveRights(in.fd, t.buffer)
+		switch {
+		case errno == syscall.EAGAIN:
+			return some, nil
+		case errno != 0:
+			return some, errno
+		case n == 0:
+			return some, io.EOF
+		}
+		if err := t.take(in, t.buffer[:n], fds); err != nil {
+			return some, err
+		}
+		some = true
+	}
+	return some, nil
+}
+
 // take goes on with the connections of a batch.
-func (t *takeover) take(in *inlet, p []byte, fds []int32) {
-	records, fds, err := engine.OpenBatch(p, fds, sock.ReadMemoryFile)
+func (t *takeover) take(in *inlet, p []byte, fds []int32) error {
+	records, fds, err := engine.OpenBatch(p, fds, in.credit, sock.ReadMemoryFile)
 	for i, fd := range fds {
 		var r engine.Record
 		if err == nil {
 			r, records, err = engine.ReadRecord(records)
 		}
 		if err != nil {
-			t.loop.host.Log.LogAttrs(context.Background(), slog.LevelError,
-				"connections that were handed over are lost", slog.Int("connections", len(fds)-i), slog.String("error", err.Error()))
 			for _, fd := range fds[i:] {
 				sock.Close(fd)
 			}
-			t.drop(in)
-			return
+			return err
 		}
+		in.credit--
+		in.came++
 		t.loop.join(fd, &r)
 	}
-	t.loop.group.promised.Add(int64(-len(fds)))
-	in.credit -= len(fds)
-	in.came += len(fds)
-	t.confirm(in)
+	return err
 }
 
-// join goes on with one connection.
+// join goes on with one connection, for which a place was promised.
 func (l *Loop) join(fd int32, r *engine.Record) {
+	l.group.admission.AcquirePromised()
 	if fd >= engine.MaxFD {
 		sock.Close(fd)
+		l.group.admission.Release()
 		l.pause(syscall.EMFILE)
 		return
 	}

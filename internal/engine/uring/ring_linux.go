@@ -39,6 +39,7 @@ const (
 	opRecv        = 27
 
 	sqeBufferSelect = 1 << 5
+	sqeSkipSuccess  = 1 << 6 // complete only if it fails
 	recvMultishot   = 1 << 1
 	pollMultishot   = 1 << 0
 

@@ -408,5 +408,5 @@ func (d *driver) poll(fd int32, user uint64, events, flags uint32) {
 // cancel ends what was submitted with such user data.
 func (d *driver) cancel(user uint64) {
 	s := d.ring.next()
-	s.op, s.fd, s.addr, s.user = opAsyncCancel, -1, user, ofNothing
+	s.op, s.flags, s.fd, s.addr, s.user = opAsyncCancel, sqeSkipSuccess, -1, user, ofNothing
 }

@@ -69,7 +69,7 @@ func mark(in Input) {
 	if in.Pinning.Pinned() && has(r, "load-busy") && f("load-busy") >= fullyBusy && has(r, "server-busy") && f("server-busy") < fullyBusy {
 		r.Mark(RuleLoad, "the load generator was the bottleneck: %.0f %% of its CPUs, server %.0f %%", f("load-busy")*100, f("server-busy")*100)
 	}
-	if has(r, "tps") {
+	if has(r, "expected") {
 		if off := f("in-flight")/f("expected") - 1; math.Abs(off) > littleTolerance {
 			r.Mark(RuleLittle, "%.1f messages in flight, expected %.0f (%+.0f %%)", f("in-flight"), f("expected"), off*100)
 		}

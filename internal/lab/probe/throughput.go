@@ -25,7 +25,7 @@ func (in Input) setCPU(name string, rate float64, set func(string, float64)) {
 	}
 }
 
-// throughput is of a closed loop: what was answered, how fast, and by whose CPU.
+// throughput is of a closed loop, or of a rate: what was answered, how fast, and by whose CPU.
 var throughput = Probe{
 	Figures: []Figure{
 		{Name: "tps", Heading: "TPS", Better: Higher, Main: true},
@@ -51,8 +51,10 @@ var throughput = Probe{
 		set("p99.9", r.Latency.P999.Seconds())
 		set("max", r.Latency.Max.Seconds())
 		set("mean", r.Latency.Mean.Seconds())
-		set("in-flight", r.InFlight())
-		set("expected", float64(in.Workload.Connections*max(in.Workload.Pipeline, 1)))
+		if r.Schedule == nil {
+			set("in-flight", r.InFlight())
+			set("expected", float64(in.Workload.Connections*max(in.Workload.Pipeline, 1)))
+		}
 		set("load-busy", r.CPUShare())
 		in.setCPU("cpu", r.Rate(), set)
 	},

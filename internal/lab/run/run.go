@@ -348,13 +348,13 @@ func (m *measurement) config(s scenario.Stage) load.Config {
 		default:
 			c.Warmup, c.Duration, c.Pipeline = p.WarmUp.Std(), p.For.Std(), w.Pipeline
 			c.Unprompted = p.Heartbeat > 0
+			c.Rate.PerSecond = float64(p.Rate)
 		}
 		if p.Do == scenario.Publish {
 			c.PubSub = &load.PubSub{
 				Protocol: cmp.Or(m.step.Subject.Protocol, "redis"),
 				Topics:   min(p.Topics, s.Connections), Publishers: p.Publishers, Slow: p.Slow,
 			}
-			c.Rate.PerSecond = float64(p.Rate)
 		}
 		if p.Do == scenario.Flood {
 			c.Flood, c.Steady, c.Pipeline, c.Socket.SendBuffer, c.HoldAfter = true, true, 0, floodBuffer, floodHold

@@ -18,7 +18,7 @@ import (
 // held.
 const (
 	windowParts = sample.CPU | sample.MachineCPU
-	memoryParts = sample.Memory | sample.PSS | sample.MachineMemory
+	memoryParts = sample.CPU | sample.Memory | sample.PSS | sample.MachineMemory
 	heldParts   = windowParts | memoryParts | sample.Network
 )
 

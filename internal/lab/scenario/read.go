@@ -159,7 +159,7 @@ func inFile(name string, err error) error {
 }
 
 // builtInOrder is that of the built-in scenarios; one that it doesn't name comes behind.
-var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "queues", "hub", "heartbeat", "peers", "tls", "soak"}
+var builtInOrder = []string{"quick", "tenk", "idle", "million", "websockets", "models", "overload", "queues", "hub", "heartbeat", "peers", "tls", "capacity", "soak"}
 
 const extension = ".toml"
 

@@ -58,8 +58,8 @@ const (
 	Connect = "connect"
 	// Hold leaves the connections alone, with a Heartbeat but for that.
 	Hold = "hold"
-	// Load keeps every connection busy in a closed loop and measures a window of time.
-	// With a Heartbeat it only answers those of the server; its app is Sink.
+	// Load keeps every connection busy in a closed loop, or sends at a Rate, and measures a
+	// window of time. With a Heartbeat it only answers those of the server; its app is Sink.
 	Load = "load"
 	// Verify has each connection exchange a message.
 	Verify = "verify"
@@ -93,8 +93,8 @@ type Phase struct {
 	// Connections is how many a Connect opens instead of all.
 	Connections int `json:"connections,omitempty" toml:"connections"`
 	// Rate is how many connections a Connect opens a second, 0 for as many as the server
-	// takes; of Jobs how many are offered a second where Times is 0; of Publish how many
-	// messages are published a second, 0 for a closed loop.
+	// takes; of Jobs how many are offered a second where Times is 0; of Load and Publish how
+	// many messages are sent a second on all connections together, 0 for a closed loop.
 	Rate int `json:"rate,omitempty" toml:"rate"`
 	// Messages is how many messages a Verify has in flight on each connection at once.
 	// Default 1.

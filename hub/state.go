@@ -1,0 +1,147 @@
+package hub
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/saved"
+)
+
+// This file is how a hub is the same in two processes while one takes the other's place: what is
+// published goes by the server (myriad.Server.Publish), which holds it while subscribers are on
+// their way, and has it delivered in both; counters and last values go along. In a cluster both
+// are nodes of it: then each delivers what comes from there.
+
+// Starting implements myriad.StartHandler.
+func (h handler) Starting(s *myriad.Server) { h.hub.server.CompareAndSwap(nil, s) }
+
+// Published implements myriad.PublishHandler.
+func (h handler) Published(p myriad.Publication) (receivers int) {
+	if k := kind(p.Kind); k == topicKind || k == shardKind {
+		return h.hub.publishHere(k, p.Topic, p.Message)
+	}
+	return 0
+}
+
+// errHeld refuses what is published during an upgrade.
+var errHeld = errors.New("the hub is being upgraded, and too many messages wait for the end of that")
+
+// publishByServer publishes so that it is right during an upgrade. How many receivers a message
+// has that is held is not known: the subscribers here stand for them.
+func (h *Hub) publishByServer(s *myriad.Server, k kind, name string, message []byte) (receivers int, err error) {
+	receivers, err = s.Publish(myriad.Publication{Kind: uint32(k), Topic: name, Message: message})
+	if err != nil {
+		return 0, errHeld
+	}
+	if receivers == myriad.Held {
+		receivers = h.Subscribers(k, name)
+		if k == topicKind {
+			h.index.match(name, func(p *topic) { receivers += h.Subscribers(patternKind, p.name) })
+		}
+	}
+	return receivers, nil
+}
+
+// savedVersion is of what SaveState writes: counters, as JSON behind its length, and then for each
+// topic whose last message is kept, those not used for longest first, both behind their lengths.
+const savedVersion = 1
+
+// savedCounters are those of Stats that go on.
+type savedCounters struct {
+	Published, Delivered, Dropped, Evicted int64
+	Refused                                Refused
+}
+
+// SaveState implements myriad.StateMigrator.
+func (h handler) SaveState(w io.Writer) error {
+	s := h.hub.Stats()
+	p, err := json.Marshal(savedCounters{s.Published, s.Delivered, s.Dropped, s.Evicted, s.Refused})
+	if err != nil {
+		return err
+	}
+	if _, err = w.Write(saved.AppendString([]byte{savedVersion}, p)); err != nil {
+		return err
+	}
+	for _, v := range h.hub.last.all() {
+		if _, err = w.Write(saved.AppendString(saved.AppendString(nil, v.name), v.message)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// RestoreState implements myriad.StateMigrator.
+func (h handler) RestoreState(r io.Reader) error {
+	in := bufio.NewReader(r)
+	version, err := in.ReadByte()
+	if err != nil || version != savedVersion {
+		return errState
+	}
+	p, err := readSaved(in)
+	if err != nil {
+		return errState
+	}
+	var s savedCounters
+	if err := json.Unmarshal(p, &s); err != nil {
+		return err
+	}
+	h.hub.goOn(s)
+	for {
+		name, err := readSaved(in)
+		if err == io.EOF {
+			return nil
+		}
+		message, e := readSaved(in)
+		if err != nil || e != nil {
+			return errState
+		}
+		if h.hub.Limits.LastValues > 0 {
+			h.hub.last.keep(string(name), message, h.hub.Limits)
+		}
+	}
+}
+
+// goOn has the counters begin with those of another process.
+func (h *Hub) goOn(s savedCounters) {
+	h.published.Add(s.Published)
+	h.delivered.Add(s.Delivered)
+	h.dropped.Add(s.Dropped)
+	told := make(map[*int64]bool)
+	for i := range causes {
+		if n := causes[i].of(&s.Refused); !told[n] { // some causes are counted together
+			told[n] = true
+			h.refused[i].Add(*n)
+		}
+	}
+	h.last.mu.Lock()
+	defer h.last.mu.Unlock()
+	h.last.evicted += s.Evicted
+}
+
+// readSaved reads bytes behind their length; io.EOF is before them.
+func readSaved(in *bufio.Reader) ([]byte, error) {
+	n, err := binary.ReadUvarint(in)
+	if err != nil {
+		return nil, err
+	}
+	var b bytes.Buffer
+	if _, err = io.CopyN(&b, in, int64(n&(1<<62-1))); err != nil {
+		return nil, io.ErrUnexpectedEOF
+	}
+	return b.Bytes(), nil
+}
+
+// all is every value, those that were not used for longest first.
+func (l *lastValues) all() (all []lastValue) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for v := l.oldest; v != nil; v = v.newer {
+		all = append(all, lastValue{name: v.name, message: v.message})
+	}
+	return all
+}

@@ -1,0 +1,34 @@
+package engine
+
+import "testing"
+
+// TestNamed has every counter that only grows keep its count on the way to another process, under a
+// name of its own.
+func TestNamed(t *testing.T) {
+	var n, got Counts
+	names := make(map[string]bool)
+	for what := range counters {
+		n[what] = int64(what) + 1
+		if what < gauges {
+			continue
+		}
+		if name := what.name(); name == "" || names[name] {
+			t.Errorf("counter %d has the name %q; want one of its own", what, name)
+		} else {
+			names[name] = true
+		}
+	}
+	named := n.Named()
+	named["unknown"] = 1
+	got.AddNamed(named)
+	if want := n.Past(); got != want {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	got.AddNamed(named)
+	if want := 2 * n[Accepted]; got[Accepted] != want {
+		t.Errorf("added twice: %d, want %d", got[Accepted], want)
+	}
+	if named = new(Counts).Named(); len(named) > 0 {
+		t.Errorf("nothing counted: %v", named)
+	}
+}

@@ -1,0 +1,102 @@
+package engine
+
+import (
+	"errors"
+	"testing"
+	"time"
+)
+
+// ownCalls is a handler of one connection.
+type ownCalls struct {
+	*calls
+	value any
+}
+
+func (*ownCalls) NewLayer(*Conn) Layer { return nil }
+func (*ownCalls) Drained(*Conn)        {}
+func (*ownCalls) Draining(*Conn)       {}
+func (*ownCalls) Timer(*Conn)          {}
+func (*ownCalls) DialFailed(error)     {}
+func (o *ownCalls) Value() any         { return o.value }
+func (o *ownCalls) SetValue(v any)     { o.value = v }
+
+// leave has a connection leave, as far as it does, and packs it.
+func (d *desk) leave() (Record, error) {
+	if err := d.Leave(); err != nil {
+		return Record{}, err
+	}
+	d.want("when it leaves", Detach)
+	d.AtRest()
+	return d.Pack()
+}
+
+// TestOwnedMoves has a connection with a handler of its own stay, without one who saves it, or while
+// that says so; and then move, with what the handler holds, for which the peer's time goes on.
+func TestOwnedMoves(t *testing.T) {
+	d := newDesk(t, &calls{})
+	d.now = time.Hour
+	d.host.SetClock(d.now)
+	d.SetOwned(&ownCalls{d.calls, "v"})
+	d.Arrived([]byte("x"))
+	if _, err := d.leave(); err != ErrStays {
+		t.Fatalf("with nobody who saves it: %v, want %v", err, ErrStays)
+	}
+	saveErr := ErrSaveLater
+	d.host.SaveOwned = func(c *Conn, to []byte) ([]byte, error) { return append(to, c.Value().(string)...), saveErr }
+	d.Hold(100, true)
+	if _, err := d.leave(); !errors.Is(err, ErrSaveLater) {
+		t.Fatalf("not now: %v, want %v", err, ErrSaveLater)
+	}
+	d.Stay(false)
+	saveErr = nil
+	d.Retain()
+	if _, err := d.leave(); err != ErrStays {
+		t.Fatalf("in the middle of a request: %v, want %v", err, ErrStays)
+	}
+	d.Release()
+	d.now += 5 * time.Second
+	d.host.SetClock(d.now)
+	r, err := d.leave()
+	if err != nil || !r.Owned || string(r.State) != "v" || r.Waited != 5*time.Second {
+		t.Fatalf("packed: %+v, %v; want the state v, and that it has waited for 5 s", r, err)
+	}
+	d.Left()
+	d.wantClosed(ErrHandedOver)
+
+	restored := func(restore func(c *Conn, state []byte) error) *desk {
+		to := newDesk(t, &calls{})
+		to.host.Limits.MessageTimeout = 20 * time.Second
+		to.now = time.Minute
+		to.host.SetClock(to.now)
+		to.host.RestoreOwned = restore
+		to.Conn = &Conn{}
+		to.Bind(&to.host, 1, 0)
+		to.Join(&r)
+		return to
+	}
+	to := restored(func(c *Conn, state []byte) error {
+		c.SetOwned(&ownCalls{&calls{}, string(state)})
+		c.Hold(100, true)
+		return nil
+	})
+	if to.Value() != "v" || to.Holds() != 100 {
+		t.Errorf("it has the value %v, and holds %d bytes; want v and 100", to.Value(), to.Holds())
+	}
+	to.now += 14 * time.Second
+	to.Expire(to.now)
+	to.want("after 19 of 20 s", Wait)
+	to.now += 2 * time.Second
+	to.Expire(to.now)
+	to.want("after 21 of 20 s", Read)
+	if to.Empty(); !to.Closing() || to.Why() != ErrMessageTimeout {
+		t.Error("not closed after 21 of 20 s")
+	}
+	for _, c := range []struct {
+		restore func(c *Conn, state []byte) error
+		want    error
+	}{{nil, errNoOwned}, {func(*Conn, []byte) error { return errState }, errState}} {
+		restored(c.restore).wantClosed(c.want)
+	}
+}
+
+var errState = errors.New("no such state")
