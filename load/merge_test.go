@@ -132,3 +132,96 @@ generator's CPU  33%        -             -
 		t.Error("a name without a stream is no error")
 	}
 }
+
+// TestMergeOthers has the other distributions merged exactly where all results have them.
+func TestMergeOthers(t *testing.T) {
+	part := func(took time.Duration, n int64) *Result {
+		r := generatorResult(t, noon, n, time.Second, took)
+		r.Histograms = map[string]string{"service": r.Histogram}
+		service := r.Latency
+		r.Service = &service
+		return r
+	}
+	a, b := part(time.Millisecond, 990), part(time.Second, 10)
+	r, err := Merge(a, b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Service.Count != 1000 || r.Service.P95 > 1100*time.Microsecond || r.Service.P999 < 999*time.Millisecond {
+		t.Errorf("service %+v; want 99 %% of 1ms, the rest of 1s", r.Service)
+	}
+	if h, err := decodeHistogram(r.Histograms["service"]); err != nil || h.TotalCount() != 1000 {
+		t.Errorf("%v: the histogram is not that of both", err)
+	}
+	if again, err := Merge(r, part(time.Millisecond, 1000)); err != nil || again.Service.Count != 2000 || again.Service.P99 > 1100*time.Microsecond {
+		t.Errorf("merged again: %v, %+v", err, again.Service)
+	}
+	b.Histograms = nil
+	if r, err = Merge(a, b); err != nil || r.Service.P50 != b.Service.P50 || r.Histograms != nil {
+		t.Errorf("of one histogram: %v, %+v; want the worse of both", err, r.Service)
+	}
+	b.Histograms = map[string]string{"late": "nonsense"}
+	if _, err = Merge(a, b); err == nil || !strings.Contains(err.Error(), "result 2: late: histogram") {
+		t.Errorf("nonsense: %v", err)
+	}
+}
+
+func TestMergeEvents(t *testing.T) {
+	if MergeEvents() != nil {
+		t.Error("no events make one")
+	}
+	event := func(n int64) Event {
+		return Event{
+			Phase: Progress, Snapshot: Snapshot{Open: n, Failed: 1, Sent: 3 * n, Answered: 2 * n},
+			Plan:         &Plan{Connections: int(n), Loops: 1, Host: "h", Rate: &Rate{PerSecond: float64(n)}, Generator: &Usage{Resident: n}, Server: &Usage{Resident: 7}},
+			Interval:     &Interval{From: time.Duration(n), To: time.Duration(10 * n), Open: n, Answered: 2 * n, Errors: map[string]int64{"e": n}, Latency: Latency{Count: n, P99: time.Duration(n)}, Generator: Usage{CPU: time.Duration(n)}, Server: &Usage{CPU: 5}},
+			Verification: &Verification{Open: n, Checked: n},
+		}
+	}
+	a, b, c := event(1), event(2), event(4)
+	e := MergeEvents(a, b, c)
+	if e.Phase != Progress || e.Snapshot != (Snapshot{Open: 7, Failed: 3, Sent: 21, Answered: 14}) {
+		t.Errorf("%+v", e)
+	}
+	if p := e.Plan; p.Connections != 7 || p.Loops != 3 || p.Host != "h; h; h" || p.Rate.PerSecond != 7 || p.Generator.Resident != 7 || p.Server.Resident != 7 {
+		t.Errorf("plan %+v", p)
+	}
+	if i := e.Interval; i.From != 1 || i.To != 40 || i.Open != 7 || i.Answered != 14 || i.Errors["e"] != 7 || i.Latency.Count != 7 || i.Latency.P99 != 4 || i.Generator.CPU != 7 || i.Server.CPU != 5 {
+		t.Errorf("interval %+v", i)
+	}
+	if v := e.Verification; v.Open != 7 || v.Checked != 7 {
+		t.Errorf("verification %+v", v)
+	}
+	if a.Interval.Open != 1 || a.Interval.Errors["e"] != 1 || b.Plan.Connections != 2 || a.Verification.Open != 1 {
+		t.Error("what is merged has changed")
+	}
+}
+
+// TestLostAgent has a part that is missing be a fault that is named.
+func TestLostAgent(t *testing.T) {
+	r := generatorResult(t, noon, 3000, 3*time.Second, time.Millisecond)
+	before := r.faults()
+	r.Agents = []Agent{
+		{Name: "a", Connections: 5, Connected: 4, Rate: 1000, Offset: -3 * time.Millisecond, Uncertainty: time.Millisecond},
+		{Name: "b", Connections: 6, Lost: "gone", Last: &Snapshot{Open: 6, Answered: 9}},
+	}
+	r.Connections = 11
+	if err := r.Err(); err == nil || err.Error() != "load: agent b is lost, with 6 of 11 connections: gone" {
+		t.Errorf("%v", err)
+	}
+	if n := r.faults() - before; n != 1 {
+		t.Errorf("%d faults more, want 1", n)
+	}
+	var text strings.Builder
+	if err := r.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"a: 4 of 5 connections, 1,000/s", "its clock is 3ms ± 1ms behind",
+		"b: lost, and its part is missing below: gone; it had 6 connections, until then 6 open, 9 answered",
+	} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("it doesn't say %q:\n%s", want, text.String())
+		}
+	}
+}

@@ -454,6 +454,11 @@ func (r *Result) faults() (n int64) {
 	if b := r.Broadcast; b != nil {
 		n += b.Missing() + b.Again
 	}
+	for i := range r.Agents {
+		if r.Agents[i].Lost != "" {
+			n++
+		}
+	}
 	return n + sumCauses(r.ConnectErrors) + sumCauses(r.Lost)
 }
 

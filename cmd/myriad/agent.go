@@ -22,6 +22,7 @@ const agentExamples = `  MYRIAD_AGENTS_SECRET=… myriad load --agents 2 --agent
 // agentCommand is the command agent.
 type agentCommand struct {
 	agent    agents.Agent
+	nats     natsFlags
 	secret   secretFlag
 	quiet    bool
 	insecure bool
@@ -47,7 +48,7 @@ the run, tells the coordinator what came of it, and ends the agent; a second one
 	}
 	var g flagGroups
 	g.add("Coordinator", "", func(flags *pflag.FlagSet) {
-		flags.StringVar(&f.agent.URL, "nats", agents.DefaultURL, "meet the coordinator at the NATS server at this `URL`, several with commas between them, or @FILE with them")
+		f.nats.add(flags, agents.DefaultURL, "meet the coordinator at the NATS server at this `URL`, several with commas between them, or @FILE with them")
 		f.secret.add(flags, "secret")
 		flags.BoolVar(&f.insecure, "insecure", false, "without a secret, take work of everybody who reaches the NATS server of another machine")
 		flags.StringVar(&f.agent.Name, "name", "", "be called this `NAME` (default: that of the machine)")
@@ -87,7 +88,7 @@ func (f *agentCommand) run(cmd *cobra.Command) (err error) {
 	if f.agent.Secret, err = f.secret.read(); err != nil {
 		return err
 	}
-	if f.agent.URL, err = joinNATS(f.agent.URL); err != nil {
+	if f.agent.NATS, err = f.nats.read(); err != nil {
 		return err
 	}
 	if f.agent.Secret == "" && !f.insecure && !localNATS(f.agent.URL) {
@@ -112,18 +113,6 @@ func (f *agentCommand) run(cmd *cobra.Command) (err error) {
 		}
 	}
 	return f.agent.Serve(cmd.Context())
-}
-
-// joinNATS reads the URLs of NATS servers, and joins them with commas.
-func joinNATS(text string) (string, error) {
-	urls, err := natsURLs(text)
-	for _, text := range urls {
-		u, err := url.Parse(text)
-		if err != nil || u.Host == "" || u.Scheme != "nats" && u.Scheme != "tls" && u.Scheme != "ws" && u.Scheme != "wss" {
-			return "", usagef("--nats is %q; expected URLs such as nats://host:4222, or of tls", text)
-		}
-	}
-	return strings.Join(urls, ","), err
 }
 
 // localNATS says whether all servers are of this machine, by their URLs.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/natsd"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -252,5 +254,29 @@ func TestLocalAgents(t *testing.T) {
 		for _, agent := range agents {
 			await.True(t, how.name+": the agents end", func() bool { return syscall.Kill(agent, 0) != nil })
 		}
+	}
+}
+
+// TestAgentsMeetElsewhere has both sides meet at a NATS server with TLS that is nobody's of the two.
+func TestAgentsMeetElsewhere(t *testing.T) {
+	cert, key := certificate(t)
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", TLS: &tls.Config{Certificates: []tls.Certificate{pair}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	at := []string{"--nats", "tls://" + server.Addr().String(), "--nats-ca", cert}
+	_, _, wait := background(t, process(t, append([]string{"agent", "--once"}, at...)...))
+	s := serveHere(t, "serve --app lines")
+	got := invoke(t, append([]string{"load", "--agents", "1", "-c", "2", "--messages", "3", s.addr}, at...)...)
+	if got.code != 0 || !strings.Contains(got.stdout, "answered") {
+		t.Errorf("exit code %d, %s", got.code, got.says())
+	}
+	if code := wait(); code != 0 {
+		t.Errorf("the agent ended with %d after its run", code)
 	}
 }

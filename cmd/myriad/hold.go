@@ -64,7 +64,7 @@ func (f *loadFlags) hold(cmd *cobra.Command) error {
 	held := &heldConns{began: time.Now(), say: t.say}
 	t.observers = append(t.observers, held.observe)
 	f.cfg.Observe = t.observe
-	result, err := f.start(cmd.Context(), t.say)
+	result, err := f.start(cmd.Context(), t)
 	if result != nil {
 		held.writeMemory()
 	}

@@ -71,7 +71,7 @@ func (f *loadFlags) run(cmd *cobra.Command) error {
 			t.say("%s", stepLine(e.Step, f.cfg.Goal))
 		}
 	}
-	result, err := f.start(cmd.Context(), t.say)
+	result, err := f.start(cmd.Context(), t)
 	outErr := t.finish(result)
 	if result == nil {
 		return cmp.Or(err, outErr)

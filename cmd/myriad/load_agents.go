@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -23,6 +25,7 @@ type agentFlags struct {
 	agents  agentCount
 	options agents.Options
 	secret  secretFlag
+	nats    natsFlags
 }
 
 // agentCount is how many agents there are to be, and whether on this machine.
@@ -43,7 +46,7 @@ func parseAgents(text string) (c agentCount, err error) {
 func (f *agentFlags) add(flags *pflag.FlagSet) {
 	flag(flags, &f.agents, parseAgents, "agents", "", "have `N` agents do it together, as \"myriad agent\" starts them on other machines; local:N starts N processes here")
 	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "have agents come to this `ADDRESS`, where a NATS server listens")
-	flags.StringVar(&f.options.URL, "nats", "", "meet the agents at the NATS server at this `URL`, several with commas between them, or @FILE with them (default: a server in this process)")
+	f.nats.add(flags, "", "meet the agents at the NATS server at this `URL`, several with commas between them, or @FILE with them (default: a server in this process)")
 	flag(flags, &f.options.Wait, quantity.Period, "agents-wait", "", "wait for the agents for this `TIME` at most (default 1m)")
 	f.secret.add(flags, "agents-secret")
 }
@@ -51,7 +54,7 @@ func (f *agentFlags) add(flags *pflag.FlagSet) {
 // check says how the flags were wrong. Without agents there are none.
 func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err error) {
 	if f.agents.n == 0 {
-		for _, name := range []string{"agents-addr", "nats", "agents-wait", "agents-secret"} {
+		for _, name := range []string{"agents-addr", "nats", "nats-creds", "nats-ca", "agents-wait", "agents-secret"} {
 			if changed(name) {
 				return usagef("--%s is given without --agents; expected both", name)
 			}
@@ -59,7 +62,7 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 		return nil
 	}
 	if f.agents.local {
-		for _, name := range []string{"agents-addr", "nats", "agents-secret"} {
+		for _, name := range []string{"agents-addr", "nats", "nats-creds", "nats-ca", "agents-secret"} {
 			if changed(name) {
 				return usagef("--%s is given with --agents local:%d, which are of this process alone; expected --agents %d", name, f.agents.n, f.agents.n)
 			}
@@ -73,10 +76,8 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 			return err
 		}
 	}
-	if changed("nats") {
-		if f.options.URL, err = joinNATS(f.options.URL); err != nil {
-			return err
-		}
+	if f.options.NATS, err = f.nats.read(); err != nil {
+		return err
 	}
 	if f.options.Secret, err = f.secret.read(); err != nil {
 		return err
@@ -94,14 +95,21 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 	return nil
 }
 
-// start runs the load, here or elsewhere.
-func (f *loadFlags) start(ctx context.Context, say func(format string, args ...any)) (*load.Result, error) {
+// start runs the load, here or elsewhere. It says where the agents are on standard error where events
+// are on standard output.
+func (f *loadFlags) start(ctx context.Context, t *reporter) (*load.Result, error) {
 	if f.agents.agents.n == 0 {
 		f.spare()
 		return load.Run(ctx, f.cfg)
 	}
 	o, cfg := f.agents.options, f.cfg
-	o.Agents, o.Say = f.agents.agents.n, say
+	o.Agents, o.Say = f.agents.agents.n, t.say
+	switch {
+	case f.results.quiet:
+		o.Say = nil
+	case !t.text:
+		o.Say = func(format string, args ...any) { fmt.Fprintf(t.stderr, format+"\n", args...) }
+	}
 	if f.agents.agents.local {
 		o.Secret, o.Listen = rand.Text(), "127.0.0.1:0"
 		o.Local = func(url string) (func(), error) { return f.localAgents(url, o.Secret) }
@@ -149,6 +157,43 @@ func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 
 // localEnd is how long local agents may take to end.
 const localEnd = 10 * time.Second
+
+// natsFlags are where a NATS server is.
+type natsFlags struct{ urls, creds, ca string }
+
+func (f *natsFlags) add(flags *pflag.FlagSet, urls, help string) {
+	flags.StringVar(&f.urls, "nats", urls, help)
+	flags.StringVar(&f.creds, "nats-creds", "", "`FILE` with the credentials of a user of NATS")
+	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with the certificates to trust of NATS servers (default: those that the system trusts)")
+}
+
+// read reads what the flags name.
+func (f *natsFlags) read() (n agents.NATS, err error) {
+	if f.urls == "" {
+		if f.creds+f.ca != "" {
+			return n, usagef("--nats-creds or --nats-ca is given without --nats; expected it too")
+		}
+		return n, nil
+	}
+	urls, err := natsURLs(f.urls)
+	for _, text := range urls {
+		u, err := url.Parse(text)
+		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			return n, usagef("--nats is %q; expected URLs such as nats://host:4222, or of tls", text)
+		}
+	}
+	n.URL, n.Creds = strings.Join(urls, ","), f.creds
+	if err == nil && f.creds != "" {
+		if _, err := os.Stat(f.creds); err != nil {
+			return n, usagef("--nats-creds: %w", err)
+		}
+	}
+	if err == nil && f.ca != "" {
+		n.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+		n.TLS.RootCAs, err = authorities(f.ca)
+	}
+	return n, err
+}
 
 // agentsVariable is the variable of the environment that can have the secret of agents.
 const agentsVariable = "MYRIAD_AGENTS_SECRET"

@@ -22,9 +22,8 @@ import (
 // Agent loads what a coordinator has it load, one run after the other. Its fields are not to be changed
 // while it serves.
 type Agent struct {
-	// URL is where NATS is: several addresses have commas between them, and can have a user,
-	// which is the server's, not the secret. Default DefaultURL.
-	URL string
+	// NATS is where to meet. Its URL is DefaultURL by default.
+	NATS
 	// Name is what the coordinator calls it. Default: the name of the machine.
 	Name string
 	// Secret is what the coordinator has to know; "" for none.
@@ -100,7 +99,7 @@ const maxName = 64
 
 // connect begins to connect.
 func (s *servant) connect() (err error) {
-	s.conn, err = nats.Connect(s.URL, append(options("myriad agent "+s.Name, s.Secret),
+	s.conn, err = nats.Connect(s.URL, append(s.NATS.options("myriad agent "+s.Name, s.Secret),
 		nats.RetryOnFailedConnect(true), nats.ReconnectErrHandler(func(_ *nats.Conn, err error) { s.unreachable(err) }),
 		nats.ConnectHandler(func(c *nats.Conn) { s.Say("ready, as %s, for the coordinator at %s", s.Name, c.ConnectedAddr()) }),
 		nats.ReconnectHandler(func(c *nats.Conn) { s.Say("ready again, for the coordinator at %s", c.ConnectedAddr()) }),
@@ -181,6 +180,11 @@ func (s *servant) serve(ctx context.Context) error {
 			s.obey(ctx, m, time.Now())
 		case last := <-over:
 			s.session.last = &last
+			how := last.Failed
+			if last.Event != nil {
+				how = cmp.Or(how, fmt.Sprintf("%d answered", last.Event.Result.Answered))
+			}
+			s.Say("run %s: over, %s", s.session.short(), how)
 			s.session.tell()
 		case now := <-s.beat.C:
 			s.tick(now)

@@ -123,7 +123,7 @@ func (f *fleet) wire() (url string, cut func()) {
 }
 
 func (f *fleet) options(agents int) Options {
-	return Options{Agents: agents, URL: f.url(), Secret: secret, Say: f.said.say, Wait: await.Patience}
+	return Options{Agents: agents, NATS: NATS{URL: f.url()}, Secret: secret, Say: f.said.say, Wait: await.Patience}
 }
 
 // echo is a server that answers what it gets.
@@ -296,7 +296,7 @@ func TestLost(t *testing.T) {
 		f = newFleet(t)
 		f.agent(Agent{Name: "a"})
 		way, cut := f.wire()
-		f.agent(Agent{Name: "b", URL: way})
+		f.agent(Agent{Name: "b", NATS: NATS{URL: way}})
 		o := f.options(2)
 		o.Silence = silence
 		var cutting sync.WaitGroup

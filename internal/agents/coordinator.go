@@ -23,9 +23,10 @@ import (
 type Options struct {
 	// Agents is how many there are to be, 1 to load.MaxGenerators.
 	Agents int
-	// URL is an external NATS, as in Agent. Default "": a server of its own, at Listen, which is
+	// NATS is an external one. With no URL there is a server of its own, at Listen, which is
 	// DefaultListen by default.
-	URL, Listen string
+	NATS
+	Listen string
 	// Secret is what agents have to know, "" for none.
 	Secret string
 	// Wait is how long to wait for the agents. Default a minute.
@@ -117,6 +118,7 @@ func Run(ctx context.Context, o Options, cfg load.Config) (*load.Result, error) 
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
+		c.beat() // who was ready first has waited for the others
 	}
 	return c.watch(ctx)
 }
@@ -155,7 +157,7 @@ func (c *coordinator) open() (stop func(), err error) {
 		connect, url = server.Connect, "nats://"+reachable(server.Addr())
 	}
 	unsaid := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) // what is lost is said again
-	if c.conn, err = connect(append(options("myriad load", c.Secret), unsaid)...); err != nil {
+	if c.conn, err = connect(append(c.NATS.options("myriad load", c.Secret), unsaid)...); err != nil {
 		return nil, fmt.Errorf("agents: NATS at %s: %s", redact(url), explain(err))
 	}
 	stops = append(stops, c.conn.Close)
@@ -192,7 +194,11 @@ func (c *coordinator) call() call {
 	return q
 }
 
-const callEvery = 500 * time.Millisecond
+const (
+	callEvery = 500 * time.Millisecond
+	// maxRefused is how many agents that can't take part are named.
+	maxRefused = load.MaxGenerators
+)
 
 // gather calls until there are enough agents, and takes them.
 func (c *coordinator) gather(ctx context.Context) error {
@@ -240,7 +246,7 @@ func (c *coordinator) gather(ctx context.Context) error {
 // answered takes an agent that is there.
 func (c *coordinator) answered(ctx context.Context, k key, data []byte, refused map[string]string) {
 	l, err := k.open(data, c.version)
-	if l == nil || l.Kind != hereKind || len(refused) > load.MaxGenerators {
+	if l == nil || l.Kind != hereKind {
 		return
 	}
 	var h here
@@ -252,7 +258,7 @@ func (c *coordinator) answered(ctx context.Context, k key, data []byte, refused 
 		h.Refuses = err.Error()
 	}
 	if h.Refuses != "" {
-		if refused[l.From] != h.Refuses {
+		if refused[l.From] != h.Refuses && len(refused) < maxRefused {
 			refused[l.From] = h.Refuses
 			c.Say("agent %s can't take part: %s", h.Name, h.Refuses)
 		}
@@ -266,7 +272,8 @@ func (c *coordinator) answered(ctx context.Context, k key, data []byte, refused 
 		m.Name = fmt.Sprintf("%s-%d", h.Name, n)
 	}
 	var r reply
-	if err := c.ask(ctx, m, takeKind, take{c.Silence}, &r); err != nil {
+	// Those who are there already hear nothing meanwhile.
+	if err := c.ask(ctx, m, c.Silence/2, takeKind, take{c.Silence}, &r); err != nil {
 		c.Say("agent %s can't take part: %v", m.Name, err)
 		return
 	}
@@ -320,18 +327,18 @@ const (
 	maxClock = 16 // round trips
 )
 
-// ask asks an agent until it answers, for Silence at most.
-func (c *coordinator) ask(ctx context.Context, m *member, kind string, body, answer any) error {
-	for end := time.Now().Add(c.Silence); ; {
+// ask asks an agent until it answers, for a time at most.
+func (c *coordinator) ask(ctx context.Context, m *member, most time.Duration, kind string, body, answer any) error {
+	for end := time.Now().Add(most); ; {
 		m.sent++
 		data, err := m.key.write(c.version, kind, c.run, m.sent, body)
 		if err != nil {
 			return err
 		}
-		if most := min(c.conn.MaxPayload(), maxLetter); int64(len(data)) > most {
-			return fmt.Errorf("its part of the configuration takes %d bytes; expected at most %d, the max_payload of NATS", len(data), most)
+		if longest := min(c.conn.MaxPayload(), maxLetter); int64(len(data)) > longest {
+			return fmt.Errorf("its part of the configuration takes %d bytes; expected at most %d, the max_payload of NATS", len(data), longest)
 		}
-		one, cancel := context.WithTimeout(ctx, min(askEvery, c.Silence))
+		one, cancel := context.WithTimeout(ctx, min(askEvery, most))
 		msg, err := c.conn.RequestWithContext(one, agentSubject+m.id, data)
 		cancel()
 		if err == nil {
@@ -345,7 +352,7 @@ func (c *coordinator) ask(ctx context.Context, m *member, kind string, body, ans
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case !time.Now().Before(end):
-			return fmt.Errorf("it has not answered for %v", c.Silence)
+			return fmt.Errorf("it has not answered for %v", most)
 		case errors.Is(err, nats.ErrNoResponders):
 			time.Sleep(c.Silence / beatEvery) // at once, otherwise
 		}
@@ -378,7 +385,7 @@ func (c *coordinator) compareClocks(ctx context.Context) error {
 		for range maxClock {
 			left := time.Now()
 			var there clock
-			if err := c.ask(ctx, m, clockKind, struct{}{}, &there); err != nil {
+			if err := c.ask(ctx, m, c.Silence, clockKind, struct{}{}, &there); err != nil {
 				return err
 			}
 			trips = append(trips, trip{left.Round(0), time.Now().Round(0), time.Unix(0, there.Came), time.Unix(0, there.Left)})
@@ -419,7 +426,7 @@ func (c *coordinator) divide(ctx context.Context) error {
 			return err
 		}
 		var r reply
-		if err := c.ask(ctx, m, planKind, plan{text, ca}, &r); err != nil {
+		if err := c.ask(ctx, m, c.Silence, planKind, plan{text, ca}, &r); err != nil {
 			return err
 		}
 		if r.Refuses != "" {

@@ -1,6 +1,7 @@
 package agents
 
 import (
+	"crypto/tls"
 	"fmt"
 	"time"
 
@@ -29,15 +30,32 @@ const (
 	maxPings       = 2
 )
 
+// NATS is where a NATS server is, and how it is entered.
+type NATS struct {
+	// URL has several addresses with commas between them, and can have a user, which is the
+	// server's, not the secret.
+	URL string
+	// Creds is a file with the credentials of a user, "" for none.
+	Creds string
+	// TLS is what to trust, nil for what the system trusts; it is for URLs of tls.
+	TLS *tls.Config
+}
+
 // options are those of both sides' connections: what can't be sent at once is not kept.
-func options(name, secret string) []nats.Option {
+func (n *NATS) options(name, secret string) []nats.Option {
 	all := []nats.Option{
 		nats.Name(name), nats.ReconnectBufSize(-1), nats.MaxReconnects(-1),
 		nats.ReconnectWait(reconnectEvery), nats.ReconnectJitter(reconnectEvery, reconnectEvery),
 		nats.FlusherTimeout(writeTimeout), nats.PingInterval(pingEvery), nats.MaxPingsOutstanding(maxPings),
 		nats.IgnoreAuthErrorAbort(),
 	}
-	if secret != "" {
+	if n.Creds != "" {
+		all = append(all, nats.UserCredentials(n.Creds))
+	}
+	if n.TLS != nil {
+		all = append(all, nats.Secure(n.TLS))
+	}
+	if secret != "" && n.Creds == "" {
 		all = append(all, nats.Token(token(secret)))
 	}
 	return all

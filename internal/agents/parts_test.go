@@ -7,6 +7,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/myriad-go/myriad/internal/natsd"
+	"github.com/myriad-go/myriad/load"
 )
 
 // A letter is refused if anything in it has been changed, and if it is of another key.
@@ -103,5 +108,53 @@ func TestClean(t *testing.T) {
 	}
 	if got := redact("nats://u:p@a:1,b:2"); got != "nats://…@a:1,b:2" {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestRepeated has letters that were said before, or that another coordinator says, do nothing.
+func TestRepeated(t *testing.T) {
+	s := &servant{Agent: &Agent{Secret: secret, Say: func(string, ...any) {}}, id: "agent", nonce: "nonce", beat: time.NewTicker(time.Hour)}
+	k := newKey(secret, "session", "run", s.id, s.nonce)
+	s.session = &session{agent: s, run: "run", key: k, remove: func() {}, cancel: func() {}, number: 5}
+	for _, l := range []struct {
+		key    key
+		from   string
+		number uint64
+		over   bool
+	}{
+		{k, "run", 4, false}, {k, "run", 5, false}, {k, "another", 6, false},
+		{newKey(secret, "session", "run", s.id, "an older nonce"), "run", 6, false}, {k, "run", 6, true},
+	} {
+		data, err := l.key.write("", beatKind, l.from, l.number, orders{Over: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.obey(t.Context(), &nats.Msg{Data: data}, time.Now())
+		if over := s.session == nil; over != l.over {
+			t.Fatalf("letter %d from %s: over %v, want %v", l.number, l.from, over, l.over)
+		}
+	}
+	if s.nonce == "nonce" {
+		t.Error("the next session has the random number of this one")
+	}
+}
+
+// TestFinished has a result begin when it did by our clock, and its limits name the agent.
+func TestFinished(t *testing.T) {
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	server, err := natsd.Start(natsd.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer server.Close()
+	c := &coordinator{}
+	if c.conn, err = server.Connect(); err != nil {
+		t.Fatal(err)
+	}
+	defer c.conn.Close()
+	m := &member{here: here{Name: "b"}, offset: time.Hour}
+	c.finished(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
+	if !m.result.Start.Equal(noon) || m.result.Limits[0].Evidence != "agent b: it was slow" || !m.orders.Over {
+		t.Errorf("%+v, %+v; want noon", m.result, m.orders)
 	}
 }

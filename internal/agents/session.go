@@ -29,6 +29,7 @@ type session struct {
 	begun   bool
 	begin   chan struct{}      // closed when the traffic begins
 	cancel  context.CancelFunc // of the run
+	ended   <-chan struct{}    // closed by cancel
 	running sync.WaitGroup
 	over    chan told // the last that the run has to tell
 	last    *told     // that
@@ -109,8 +110,11 @@ func (s *session) order(ctx context.Context, o orders) {
 	}
 	if o.Begin > 0 && s.started && !s.begun {
 		s.begun = true
-		s.running.Go(func() { // ends with its wait
-			time.Sleep(min(time.Until(time.Unix(0, o.Begin)), mostSilence))
+		s.running.Go(func() {
+			select {
+			case <-time.After(min(time.Until(time.Unix(0, o.Begin)), mostSilence)):
+			case <-s.ended:
+			}
 			close(s.begin)
 		})
 	}
@@ -132,6 +136,7 @@ func (s *session) start(ctx context.Context, at time.Time) {
 	s.started = true
 	ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx)) // end ends it
 	s.agent.Say("run %s: %d connections to %s", s.short(), s.cfg.Total(), clean(s.cfg.Target))
+	s.ended = ctx.Done()
 	s.running.Go(func() { s.over <- s.load(ctx, at) })
 }
 
