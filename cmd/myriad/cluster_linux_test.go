@@ -309,9 +309,11 @@ func TestClusterInTown(t *testing.T) {
 
 	// A server of NATS is killed: its hubs go to another one.
 	servers["nats1"].Process.Kill()
+	servers["nats1"].stop()
 	everywhere("without nats1", publishers...)
 	startNATS("nats1")
 	servers["nats2"].Process.Kill()
+	servers["nats2"].stop()
 	everywhere("without nats2", publishers...)
 	startNATS("nats2")
 
