@@ -392,7 +392,7 @@ const (
 	MaxBatchBytes = 4 << 20
 	// MaxRecord is the most bytes of one record: input and output are bounded by Limits of at
 	// most 1 GiB each.
-	MaxRecord = 1 << 31
+	MaxRecord = 1<<31 - 1 - MaxBatchBytes
 )
 
 // OpenBatch gives the records of a batch of at most so many, and the descriptors that they are of.
