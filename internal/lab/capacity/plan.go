@@ -219,7 +219,7 @@ func (p *Planner) holds(g *Goal) (n int64, name string) {
 		}
 		return ""
 	}
-	n = int64(sort.Search(1<<31, func(n int) bool { return exceeded(int64(n)+1) != "" }))
+	n = int64(sort.Search(math.MaxInt32, func(n int) bool { return exceeded(int64(n)+1) != "" }))
 	return n, exceeded(n + 1)
 }
 
