@@ -202,7 +202,7 @@ func handOver(ctx context.Context, e engine.Engine, m engine.Migrator, next *upg
 	}
 	m.ShareListeners(true)
 	var watching sync.WaitGroup
-	during, over := context.WithCancel(ctx)
+	during, over := context.WithCancel(context.WithoutCancel(ctx))
 	watching.Go(func() { next.Watch(during) })
 	start := time.Now()
 	if err = e.Hold(true); err == nil {

@@ -22,6 +22,7 @@ func init() {
 		{"hand over output that is not taken", handOverOutput},
 		{"hand over under load", handOverLoad},
 		{"hand over to nobody", handOverToNobody},
+		{"hand over in part", handOverInPart},
 		{"hand over to who has room for some", handOverFull},
 		{"hand over to who has room for just all", handOverExactly},
 		{"hand over with mail on its way", handOverMail},
@@ -322,6 +323,36 @@ func handOverCasts(b *bench) {
 		b.must(r.Close())
 	}
 	reading.Wait()
+}
+
+// handOverInPart ends handing over in the middle: each connection is served by one side or the
+// other, and it is known of all that have gone that they have come.
+func handOverInPart(b *bench) {
+	const n = 400
+	from := b.serve(lines())
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	to := b.successor(lines(), func(cfg *engine.Config) {
+		restore := cfg.Restore
+		cfg.Restore = func(c *engine.Conn, state []byte) error {
+			cancel()
+			return restore(c, state)
+		}
+	})
+	clients := from.dials(n)
+	from.wantOpened(n)
+	moved, err := from.handOver(ctx, b.channels(from, to))
+	if moved.Unknown != 0 || err != nil && !errors.Is(err, context.Canceled) {
+		b.Errorf("handed over %+v, %v; want to know of all", moved, err)
+	}
+	for _, c := range clients {
+		c.exchange("a\n")
+	}
+	await.True(b, "not all others have stayed", func() bool { return from.Counters()[engine.Open] == int64(n-moved.Gone) })
+	if there := to.Counters()[engine.TakenOver]; there != int64(moved.Gone) {
+		b.Errorf("%d have come of %d that have gone", there, moved.Gone)
+	}
+	b.must(from.Hold(false))
 }
 
 // handOverMail has a goroutine send to a connection all the time: each message that was taken

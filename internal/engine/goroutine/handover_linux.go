@@ -58,6 +58,7 @@ type outlet struct {
 	file    *os.File
 	greeted atomic.Bool
 	unknown atomic.Int64 // connections that have gone and are not known to have come
+	ended   atomic.Bool  // no more will be known
 }
 
 // errFull ends a handover because the other side has no room for more.
@@ -89,6 +90,7 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 		reading.Go(func() { h.readCredit(o) })
 	}
 	g.askAll(h, outlets)
+	h.awaitAnswers(outlets)
 	for _, o := range outlets {
 		o.file.Close()
 	}
@@ -156,6 +158,14 @@ func (g *group) askAll(h *handover, outlets []*outlet) {
 		case <-tick.C:
 		case <-h.ctx.Done():
 		}
+	}
+}
+
+// awaitAnswers waits until it is known of all that have gone whether they have come: those, too,
+// that were under way when no more were asked.
+func (h *handover) awaitAnswers(outlets []*outlet) {
+	for slices.ContainsFunc(outlets, func(o *outlet) bool { return o.unknown.Load() > 0 && !o.ended.Load() }) {
+		<-h.moved
 	}
 }
 
@@ -234,6 +244,8 @@ func (h *handover) readCredit(o *outlet) {
 			signal(h.moved)
 		}
 	}
+	o.ended.Store(true)
+	signal(h.moved)
 	h.cancel(engine.HandoverFailed(err))
 }
 
@@ -268,6 +280,7 @@ func (h *handover) give(c *conn) bool {
 	o.unknown.Add(1)
 	if err := h.send(o, c, &r); err != nil {
 		o.unknown.Add(-1)
+		signal(h.moved)
 		c.Unpack()
 		h.cancel(engine.HandoverFailed(err))
 		return false

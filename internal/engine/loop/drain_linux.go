@@ -29,12 +29,13 @@ func (l *Loop) applyStop() {
 	}
 	if l.stage < stopping {
 		l.closeListeners()
-		l.handover.end(engine.ErrClosed)
+		l.handover.fail(engine.ErrClosed)
 		l.takeover.end()
 		l.drain.going, l.drain.start = true, l.host.Clock()
 	}
 	if told == killing {
 		l.drain.going = false
+		l.handover.abort(engine.ErrClosed)
 		if l.waiting.end == nil {
 			l.waiting.end = engine.ErrServerClosed // askAgain lets go of those that wait
 		}

@@ -52,6 +52,7 @@ type handover struct {
 	stage   handoverStage
 	asked   int // when it asked for credit, so many loops were done
 	outlets []*outlet
+	next    int           // the outlet that is sent by
 	casts   uint64        // so many broadcasts are to reach all first
 	slot    uint32        // the next to be asked
 	again   time.Duration // when to ask on
@@ -117,7 +118,7 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 	}
 	stopped := context.AfterFunc(ctx, func() {
 		for _, l := range g.loops {
-			l.addChore(func() { l.handover.end(context.Cause(ctx)) })
+			l.addChore(func() { l.handover.fail(context.Cause(ctx)) })
 		}
 	})
 	all.Wait()
@@ -144,7 +145,7 @@ func (p *parting) wait(h *handover) (waits bool) {
 	}
 	p.waiting = append(p.waiting, h)
 	if p.running--; p.running == 0 {
-		p.tell(func(h *handover) { h.end(nil) })
+		p.tell((*handover).end)
 	}
 	return true
 }
@@ -244,19 +245,21 @@ func (l *Loop) ownCopy(fd int32) (int32, error) {
 // fail ends it for an error, the first of which counts.
 func (h *handover) fail(err error) {
 	h.err = cmp.Or(h.err, err)
-	h.end(nil)
+	h.end()
 }
 
-// end has no more connections leave. It is over when it is known what has become of the others,
-// or at once for an error.
-func (h *handover) end(err error) {
-	if h.parting == nil {
-		return
+// end has no more connections leave. It is over when it is known what has become of the others.
+func (h *handover) end() {
+	if h.parting != nil {
+		h.stage = max(h.stage, over)
+		h.stayAll()
 	}
-	h.err = cmp.Or(h.err, err)
-	h.stage = max(h.stage, over)
-	h.stayAll()
-	if err != nil {
+}
+
+// abort ends it at once: nothing more will be known.
+func (h *handover) abort(err error) {
+	if h.parting != nil {
+		h.fail(err)
 		h.finish()
 	}
 }
@@ -389,13 +392,15 @@ func (h *handover) atRest(c *engine.Conn) {
 	}
 }
 
-// send sends what is at rest, as far as there is credit.
+// send sends what is at rest, as far as there is credit, by one channel after the other, so that
+// each loop of the other side gets its share.
 func (h *handover) send(now time.Duration) {
-	for {
-		i := slices.IndexFunc(h.outlets, func(o *outlet) bool { return o.credit > 0 })
-		if i < 0 || len(h.leaving) == 0 || !h.sendBatch(h.outlets[i], now) {
+	for len(h.leaving) > 0 && h.credit() > 0 {
+		o := h.outlets[h.next%len(h.outlets)]
+		if o.credit > 0 && !h.sendBatch(o, now) {
 			return
 		}
+		h.next++
 	}
 }
 
@@ -506,10 +511,10 @@ func (h *handover) readCredit() {
 				o.ended = true
 				h.loop.driver.Unlisten(o.fd)
 			case errno == 0:
-				h.end(engine.HandoverFailed(io.ErrUnexpectedEOF))
+				h.abort(engine.HandoverFailed(io.ErrUnexpectedEOF))
 				return
 			default:
-				h.end(engine.HandoverFailed(errno))
+				h.abort(engine.HandoverFailed(errno))
 				return
 			}
 			break

@@ -229,7 +229,7 @@ func (l *Loop) abandon() {
 }
 
 func (l *Loop) finished() bool {
-	return l.stage >= stopping && l.slab.used == 0 && !l.hasOrders.Load() && len(l.dials) == 0
+	return l.stage >= stopping && l.slab.used == 0 && l.handover.parting == nil && !l.hasOrders.Load() && len(l.dials) == 0
 }
 
 // turn handles the events that are there, waits if there are none, and runs each duty
