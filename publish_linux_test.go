@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os/exec"
 	"slices"
 	"strings"
 	"sync"
@@ -122,6 +123,59 @@ func TestPublishHeldTooLong(t *testing.T) {
 	reading.Wait()
 	_, err = io.WriteString(all[0], "stop\n")
 	must(t, err)
+}
+
+// slowPublisher takes its time with one message.
+type slowPublisher struct {
+	rawEcho
+	entered, leave chan struct{}
+}
+
+func (s *slowPublisher) Published(p Publication) (receivers int) {
+	if p.Topic == "slow" {
+		close(s.entered)
+		<-s.leave
+	}
+	return 1
+}
+
+// TestUpgradeWaitsForPublishers has an upgrade give up where the one before has not caught up, ahead
+// of a new process, or where what is being published does not end; then publishing goes on.
+func TestUpgradeWaitsForPublishers(t *testing.T) {
+	was := holdTimeout
+	holdTimeout = 50 * time.Millisecond
+	defer func() { holdTimeout = was }()
+	h := &slowPublisher{entered: make(chan struct{}), leave: make(chan struct{})}
+	srv := &Server{Addr: "127.0.0.1:0", Model: "epoll", Handler: h, Log: slog.New(slog.DiscardHandler)}
+	started := 0
+	successor := succeeded(t, successorConfig{Addr: srv.Addr, Model: "epoll"})
+	srv.Successor = func() (*exec.Cmd, error) {
+		started++
+		return successor()
+	}
+	s := start(t, srv)
+	fails := func(ctx context.Context, says string, processes int) {
+		t.Helper()
+		_, err := s.Upgrade(ctx)
+		if err == nil || !strings.Contains(err.Error(), says) || started != processes {
+			t.Errorf("Upgrade: %v, with %d processes; want that %q, with %d", err, started, says, processes)
+		}
+		if n, err := s.Publish(Publication{}); n != 1 || err != nil {
+			t.Errorf("published afterwards: %d receivers, %v", n, err)
+		}
+	}
+	srv.here, srv.caughtUp = make(chan struct{}), make(chan struct{})
+	close(srv.here)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	fails(ctx, "the upgrade before has not ended", 0)
+	close(srv.caughtUp)
+	var publishing sync.WaitGroup
+	publishing.Go(func() { _, _ = s.Publish(Publication{Topic: "slow"}) })
+	<-h.entered
+	fails(context.Background(), "what is being published does not end", 1)
+	close(h.leave)
+	publishing.Wait()
 }
 
 // TestStateLost has a state that can't be saved, or restored, lost alone.
