@@ -116,7 +116,7 @@ func TestStackOfGoroutineModel(t *testing.T) {
 		return int64(m.StackInuse)
 	}
 	most := int64(3 << 10)
-	if info, ok := debug.ReadBuildInfo(); ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+	if raced() {
 		most *= 4 // its frames are larger
 	}
 	before := stacks()
@@ -124,6 +124,12 @@ func TestStackOfGoroutineModel(t *testing.T) {
 	if each := (stacks() - before) / conns; each > most {
 		t.Errorf("%d bytes of stack for each connection that has been answered; want the 2,048 that a goroutine begins with", each)
 	}
+}
+
+// raced says whether the race detector watches this program.
+func raced() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
 // userMemory is what heap and stacks take when nothing is garbage.

@@ -60,7 +60,7 @@ const Held = publish.Held
 // is that of this process.
 //
 // In one hand-over at most Limits.MaxMail messages are held, of Limits.MaxMailBytes together with 64
-// for each; beyond that, and where the new process does not take them, Publish answers ErrFull and
+// for each; beyond that, while what was held is still being run after 10 seconds, and where the new process does not take them, Publish answers ErrFull and
 // nobody gets the message. With Server.Processes, Published is called in this process alone.
 func (s *Server) Publish(p Publication) (receivers int, err error) {
 	if len(p.Topic) > publish.MaxTopic {

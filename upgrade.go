@@ -107,6 +107,9 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 }
 
 func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator, where []Listener) (u Upgraded, err error) {
+	if err = s.awaitArrival(ctx); err != nil {
+		return u, err // the new process would have waited for that, and not for long
+	}
 	cmd, err := s.successor()
 	if err != nil {
 		return u, err
@@ -249,7 +252,7 @@ func (s *Server) inherit() error {
 	if p != nil {
 		s.predecessor, s.ticketKeys = p, make(map[*Listener][]secure.TicketKey) // once in a process
 		s.paused.Store(p.Paused)
-		s.here = make(chan struct{})
+		s.here, s.caughtUp = make(chan struct{}), make(chan struct{})
 	}
 	return err
 }

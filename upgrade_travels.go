@@ -30,7 +30,8 @@ import (
 // maxSavedState is the most bytes that SaveState writes.
 const maxSavedState = 1 << 30
 
-// holdTimeout bounds how long messages are held, and then how long running them may take.
+// holdTimeout bounds how long Hold waits for who publishes, how long messages are held, and then how
+// long more are while those are run.
 var holdTimeout = 10 * time.Second
 
 // travels is a Server's part in that.
@@ -44,6 +45,7 @@ type travels struct {
 	reading   sync.WaitGroup
 	released  sync.Once     // what is published, after a predecessor
 	here      chan struct{} // closed when a predecessor has handed everything over; nil without
+	caughtUp  chan struct{} // closed when what was held until then has been run; nil without
 }
 
 // departure is the old process's side of one upgrade.
@@ -55,19 +57,30 @@ type departure struct {
 	late          *time.Timer // releases after holdTimeout
 }
 
-// depart holds what is published, and saves the state.
-func (s *Server) depart(ctx context.Context) (d *departure, err error) {
-	if s.here != nil { // its own predecessor is not done
+// awaitArrival waits until this server's own predecessor is done with it, if there was one.
+func (s *Server) awaitArrival(ctx context.Context) error {
+	if s.here == nil {
+		return nil
+	}
+	for _, done := range []chan struct{}{s.here, s.caughtUp} {
 		select {
-		case <-s.here:
+		case <-done:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return fmt.Errorf("the upgrade before has not ended: %w", context.Cause(ctx))
 		}
 	}
-	if err = s.published.Load().Hold(ctx); err != nil {
+	return nil
+}
+
+// depart holds what is published, and saves the state.
+func (s *Server) depart(ctx context.Context) (d *departure, err error) {
+	d = &departure{s: s}
+	waiting, cancel := context.WithTimeout(ctx, holdTimeout)
+	defer cancel()
+	if err = s.published.Load().Hold(waiting); err != nil {
+		d.end(false)
 		return nil, fmt.Errorf("what is being published does not end: %w", err)
 	}
-	d = &departure{s: s}
 	if d.state, err = s.saveState(); err != nil {
 		s.log().Error("the handler's state is lost", "error", err)
 	}
@@ -200,6 +213,7 @@ func (s *Server) arrived() {
 // release runs what was held here until what was held in the old process has come.
 func (s *Server) release(to *publish.Link) {
 	s.released.Do(func() {
+		defer close(s.caughtUp)
 		ctx, cancel := context.WithTimeout(context.Background(), holdTimeout)
 		defer cancel()
 		s.published.Load().Release(ctx, to)

@@ -344,7 +344,7 @@ func (m *guest) until(ends int, whole func(publisher string) bool) error {
 // upgrades: each member gets each message of each publisher once, in order.
 func TestUpgradePublishes(t *testing.T) {
 	members, sayers := 2000, 4
-	if testing.Short() {
+	if testing.Short() || raced() {
 		members = 300
 	}
 	for _, models := range [][2]string{{"epoll", "uring"}, {"uring", "goroutine"}, {"goroutine", "epoll"}} {

@@ -53,7 +53,7 @@ const faster = 8
 const retryEvery = time.Millisecond
 
 // Gate is where messages are published. Its fields are set before it is used. Its methods are safe
-// for concurrent use, but that Hold and Release are called by one goroutine at a time.
+// for concurrent use, but that each Hold is followed by one Release before the next.
 type Gate struct {
 	// Run gives a message to the connections of this process, and says to how many.
 	Run func(Message) (receivers int, err error)
@@ -71,8 +71,9 @@ type Gate struct {
 	mu     sync.Mutex
 	opened sync.Cond // nothing is held any more
 	held   []heldMessage
-	n      int // how many this Hold has taken,
-	bytes  int // and their size
+	n      int  // how many this Hold has taken,
+	bytes  int  // and their size
+	late   bool // it takes no more: Release has no time left
 }
 
 type heldMessage struct {
@@ -198,7 +199,7 @@ func (g *Gate) hold(m Message, from *Link) error {
 	switch {
 	case g.state.Load() >= 0:
 		return errOpen
-	case g.n >= g.MaxMessages, g.bytes > 0 && g.bytes+m.size() > g.MaxBytes:
+	case g.late, g.n >= g.MaxMessages, g.bytes > 0 && g.bytes+m.size() > g.MaxBytes:
 		return g.Full
 	}
 	g.n++
@@ -217,13 +218,13 @@ func (g *Gate) awaitOpen() {
 	}
 }
 
-// Hold has messages held. It returns when all that were published before have been run. If ctx
-// ends before that, nothing is held.
+// Hold has messages held, until Release. It returns when all that were published before have been
+// run, or with an error when ctx ends before that.
 func (g *Gate) Hold(ctx context.Context) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.idle.L = &g.mu
-	g.n, g.bytes = 0, 0
+	g.n, g.bytes, g.late = 0, 0, false
 	g.state.Add(holding)
 	defer context.AfterFunc(ctx, func() {
 		g.mu.Lock()
@@ -235,17 +236,15 @@ func (g *Gate) Hold(ctx context.Context) error {
 			g.idle.Wait()
 			continue
 		}
-		g.mu.Unlock()
-		g.Release(context.Background(), nil)
-		g.mu.Lock()
 		return context.Cause(ctx)
 	}
 	return nil
 }
 
 // Release runs what is held, in order, and lets publishers go on. With a link each message goes
-// there, too, and what is published from then on. When ctx ends it waits no longer for room, and
-// ends a link that has none.
+// there, too, and what is published from then on. When ctx ends it waits no longer for room, ends
+// a link that has none, and holds no more: otherwise it might never catch up with publishers, whom
+// nothing else slows down while messages are held.
 func (g *Gate) Release(ctx context.Context, to *Link) {
 	if to != nil {
 		g.link(to)
@@ -253,7 +252,7 @@ func (g *Gate) Release(ctx context.Context, to *Link) {
 	}
 	var last, due time.Time
 	for {
-		m, ok := g.next(to)
+		m, ok := g.next(ctx, to)
 		if !ok {
 			return
 		}
@@ -273,9 +272,10 @@ func (g *Gate) Release(ctx context.Context, to *Link) {
 }
 
 // next takes the next message that is held. If there is none the gate opens.
-func (g *Gate) next(to *Link) (m heldMessage, ok bool) {
+func (g *Gate) next(ctx context.Context, to *Link) (m heldMessage, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.late = ctx.Err() != nil
 	if len(g.held) > 0 {
 		m, g.held[0] = g.held[0], heldMessage{}
 		g.held = g.held[1:]

@@ -136,17 +136,19 @@ func TestHoldWaits(t *testing.T) {
 	if err := g.Hold(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatalf("Hold: %v; want that its time is over", err)
 	}
-	publishes(t, g, "a", 1)
+	publishes(t, g, "a", Held)
+	g.Release(context.Background(), nil)
+	publishes(t, g, "b", 1)
 	over.Go(func() {
 		if err := g.Hold(context.Background()); err != nil {
 			t.Error(err)
 		}
 	})
 	await.True(t, "nothing is held", func() bool { return g.state.Load() < 0 })
-	publishes(t, g, "b", Held)
+	publishes(t, g, "c", Held)
 	close(leave)
 	over.Wait()
-	wants(t, s, "a", "slow")
+	wants(t, s, "a", "b", "slow")
 	s.refuses = 1 << 30
 	publishes(t, g, "panics", Held)
 	g.Release(ctx, nil)
@@ -172,6 +174,52 @@ func TestReleasePace(t *testing.T) {
 			t.Errorf("what was published in 8 s is run in %v; want 1 s", took)
 		}
 		wants(t, s, want...)
+	})
+}
+
+// TestReleaseEnds has Release catch up with who publishes faster than messages are run: when its
+// time is over, no more are held until those that were have been run.
+func TestReleaseEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g, s := newGate(1<<20, 1<<30)
+		_ = g.Hold(context.Background())
+		accepted, refused := 0, 0
+		var want []string
+		publish := func() {
+			text := fmt.Sprint(accepted)
+			if n, err := g.Publish(message(text)); err == nil {
+				accepted++
+				want = append(want, text)
+			} else if n != Held || !errors.Is(err, errFull) {
+				t.Fatalf("%d, %v", n, err)
+			} else {
+				refused++
+			}
+		}
+		run := g.Run
+		g.Run = func(m Message) (int, error) {
+			if g.state.Load() < 0 && accepted < 1000 { // two come while one is run
+				publish()
+				publish()
+				time.Sleep(time.Second)
+			}
+			return run(m)
+		}
+		publish()
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		start := time.Now()
+		g.Release(ctx, nil)
+		if took := time.Since(start); took > 30*time.Second || accepted < 20 || refused == 0 {
+			t.Errorf("it took %v for %d messages, and refused %d", took, accepted, refused)
+		}
+		wants(t, s, want...)
+		if publish(); len(s.all()) != accepted {
+			t.Error("messages are still held")
+		}
+		_ = g.Hold(context.Background())
+		publishes(t, g, "y", Held)
+		g.Release(context.Background(), nil)
 	})
 }
 

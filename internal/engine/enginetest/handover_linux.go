@@ -23,6 +23,7 @@ func init() {
 		{"hand over under load", handOverLoad},
 		{"hand over to nobody", handOverToNobody},
 		{"hand over in part", handOverInPart},
+		{"hand over that ends while a connection is saved", handOverEndsInSave},
 		{"hand over to who has room for some", handOverFull},
 		{"hand over to who has room for just all", handOverExactly},
 		{"hand over with mail on its way", handOverMail},
@@ -352,6 +353,40 @@ func handOverInPart(b *bench) {
 	if there := to.Counters()[engine.TakenOver]; there != int64(moved.Gone) {
 		b.Errorf("%d have come of %d that have gone", there, moved.Gone)
 	}
+	b.must(from.Hold(false))
+}
+
+// handOverEndsInSave ends handing over while a connection is saved: when it is over that one has gone
+// or stayed, and is not on its way any more, so that it can be sent to.
+func handOverEndsInSave(b *bench) {
+	ctx, cancel := context.WithCancel(b.Context())
+	over := make(chan struct{})
+	from := b.serve(lines(), saves, func(cfg *engine.Config) {
+		save := cfg.Save
+		cfg.Save = func(c *engine.Conn, to []byte) ([]byte, error) {
+			cancel()
+			select {
+			case <-over:
+				b.Error("it is over while a connection is saved")
+			case <-time.After(50 * time.Millisecond): // it would not take so long
+			}
+			return save(c, to)
+		}
+	})
+	to := b.successor(lines())
+	c := from.dial()
+	refs := from.wantOpened(1)
+	moved, err := from.handOver(ctx, b.channels(from, to))
+	close(over)
+	if moved.Unknown != 0 || err != nil && !errors.Is(err, context.Canceled) {
+		b.Errorf("handed over %+v, %v; want to know of all", moved, err)
+	}
+	if err := refs[0].Send([]byte("x\n")); moved.Gone == 0 && err != nil || moved.Gone == 1 && !errors.Is(err, engine.ErrClosed) {
+		b.Errorf("sent to one of whom %d have gone: %v", moved.Gone, err)
+	} else if err == nil {
+		c.expect("x\n")
+	}
+	c.exchange("a\n")
 	b.must(from.Hold(false))
 }
 

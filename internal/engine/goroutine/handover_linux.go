@@ -49,6 +49,9 @@ type handover struct {
 	// come: never more.
 	given, came atomic.Int64
 
+	giving sync.RWMutex // read-locked while a connection goes
+	over   bool         // no more go; guarded by giving
+
 	mu    sync.Mutex
 	stays map[*conn]bool
 }
@@ -90,6 +93,7 @@ func (g *group) HandOver(ctx context.Context, channels []*os.File) (moved engine
 		reading.Go(func() { h.readCredit(o) })
 	}
 	g.askAll(h, outlets)
+	h.stop()
 	h.awaitAnswers(outlets)
 	for _, o := range outlets {
 		o.file.Close()
@@ -159,6 +163,14 @@ func (g *group) askAll(h *handover, outlets []*outlet) {
 		case <-h.ctx.Done():
 		}
 	}
+}
+
+// stop has no more connections go, and waits for those that are just going: they are counted then,
+// or can be posted to again.
+func (h *handover) stop() {
+	h.giving.Lock()
+	defer h.giving.Unlock()
+	h.over = true
 }
 
 // awaitAnswers waits until it is known of all that have gone whether they have come: those, too,
@@ -267,6 +279,11 @@ func (h *handover) give(c *conn) bool {
 	select {
 	case o = <-h.credit:
 	case <-h.ctx.Done():
+		return false
+	}
+	h.giving.RLock()
+	defer h.giving.RUnlock()
+	if h.over {
 		return false
 	}
 	r, err := c.Pack()
