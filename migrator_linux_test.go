@@ -19,7 +19,7 @@ func (h owning) Message(c *Conn, line []byte) {
 	_, _ = c.WriteString("own ")
 	h.counted.Message(c, line)
 	switch string(line) {
-	case "later", "stay", "panic":
+	case "later", "remain", "panic":
 		c.SetValue(string(line))
 	case "forget":
 		c.SetValue(-1)
@@ -72,7 +72,7 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 			srv.Handler = Lines(&counted{srv: srv, closed: func(why error) { whys <- why }})
 			s := start(t, srv)
 			var clients []*lineClient
-			for _, says := range []string{"x", "stay", "later", "forget", "panic", ""} {
+			for _, says := range []string{"x", "remain", "later", "forget", "panic", ""} {
 				client := newLineClient(t, "tcp", s.addr)
 				client.want(t, "a", "a 1")
 				if says != "" {
@@ -84,7 +84,7 @@ func TestUpgradeOwnHandlers(t *testing.T) {
 				clients = append(clients, client)
 			}
 			moves, stays, later, lost, panics, plain := clients[0], clients[1], clients[2], clients[3], clients[4], clients[5]
-			eventually(t, func() bool { return s.Stats().BytesIn == 6*7+5*4+2+5+6+7+6 }, func() string { return "not all input has come" })
+			eventually(t, func() bool { return s.Stats().BytesIn == 6*7+5*4+2+7+6+7+6 }, func() string { return "not all input has come" })
 			upgraded := make(chan Upgraded, 1)
 			go func() {
 				u, err := s.Upgrade(context.Background())

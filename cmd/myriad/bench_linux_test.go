@@ -88,7 +88,7 @@ func TestBenchHub(t *testing.T) {
 	slow(t)
 	t.Setenv(asMyriad, "1")
 	out := filepath.Join(t.TempDir(), "r")
-	got := invoke(t, "bench", "hub", "--scale", "small", "-n", "200", "--only", "^(own-topics|slow|memory-one-topic)/", "--out", out)
+	got := invoke(t, "bench", "hub", "--scale", "small", "-n", "200", "--rounds", "1", "--only", "^(own-topics/|(slow|memory-one-topic)/hub)", "--out", out)
 	if got.code != 0 {
 		t.Fatalf("exit code %d: %s", got.code, got.says())
 	}
@@ -104,7 +104,7 @@ func TestBenchHub(t *testing.T) {
 		}
 	}
 	if len(report.Runs) < 3 {
-		t.Errorf("%d runs, want three of each subject", len(report.Runs))
+		t.Errorf("%d runs, want at least three", len(report.Runs))
 	}
 }
 

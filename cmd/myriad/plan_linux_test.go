@@ -28,14 +28,14 @@ name = "few"
 app = "echo"
 connections = 2_000
 size = 64
-phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "1s", for = "2s", rate = 5_000 }, { do = "hold", for = "1s" }]
+phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "1s", for = "1s", rate = 5_000 }, { do = "hold", for = "1s" }]
 
 [[workload]]
 name = "many"
 app = "echo"
 connections = 10_000
 size = 64
-phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "2s", for = "2s", rate = 5_000 }, { do = "hold", for = "1s" }]
+phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "2s", for = "1s", rate = 5_000 }, { do = "hold", for = "1s" }]
 `
 
 // raced says whether the race detector watches this program.

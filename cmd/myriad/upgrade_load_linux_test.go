@@ -16,8 +16,11 @@ import (
 // by the server, and the load compares every byte. The same by hand is docs/upgrade.md's.
 func TestUpgradeTenTimes(t *testing.T) {
 	upgrades, connections, ahead := 10, 2000, 40
-	if testing.Short() {
+	switch {
+	case testing.Short():
 		upgrades, connections = 3, 300
+	case raced():
+		upgrades, connections = 5, 500
 	}
 	for name, args := range map[string][]string{
 		"goroutine":      {"--model", "goroutine"},

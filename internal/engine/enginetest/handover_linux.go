@@ -155,7 +155,7 @@ func handOver(b *bench) {
 
 // handOverOutput hands connections over that owe their peers more than the kernel takes.
 func handOverOutput(b *bench) {
-	const n, size = 5, 12 << 20
+	const n, size = 2, 12 << 20
 	big := func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 2*size, 64<<10, 32<<10 }
 	from := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(pattern(size))
@@ -329,7 +329,7 @@ func handOverCasts(b *bench) {
 // handOverInPart ends handing over in the middle: each connection is served by one side or the
 // other, and it is known of all that have gone that they have come.
 func handOverInPart(b *bench) {
-	const n = 400
+	const n = 300
 	from := b.serve(lines())
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
