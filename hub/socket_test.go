@@ -10,6 +10,7 @@ import (
 	"github.com/coder/websocket"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/myriadtest"
 )
 
@@ -201,9 +202,7 @@ func TestSocketLeaves(t *testing.T) {
 			t.Error(err)
 		}
 		listens(t, h, "a", 0)
-		if n := h.patterns.n.Load(); n != 0 {
-			t.Errorf("%d patterns are left", n)
-		}
+		await.True(t, "a pattern is left", func() bool { return h.patterns.n.Load() == 0 })
 		if n := h.published.Load(); n != 0 {
 			t.Errorf("%d messages were published", n)
 		}
