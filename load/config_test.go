@@ -36,7 +36,7 @@ func TestValidate(t *testing.T) {
 		"no rate":            {func(c *Config) { c.Rate.Each = true }, "--message-rate is 0 messages a second; expected more than 0"},
 		"Poisson, no rate":   {func(c *Config) { c.Rate.Poisson = true }, "--arrivals is given without --rate"},
 		"large rate":         {func(c *Config) { c.Rate = Rate{PerSecond: 1, To: 1e9} }, "--rate is 1e+09 messages a second at the end"},
-		"ahead of all":       {func(c *Config) { c.Ahead = 64 }, "ahead: 64 of messages of 64 bytes; expected fewer"},
+		"ahead of all":       {func(c *Config) { c.Ahead = 64 }, "--ahead is 64 of messages of 64 bytes; expected fewer"},
 		"ahead, a template":  {func(c *Config) { c.Ahead, c.Template = 1, "\\{connection.uid}" }, "expected messages that lie behind each other"},
 		"pipeline":           {func(c *Config) { c.Pipeline = 1025 }, "expected 1 to 1024"},
 		"loops":              {func(c *Config) { c.Loops = -2 }, "--loops is -2"},
