@@ -43,7 +43,7 @@ type Upgraded struct {
 
 // String says it in a sentence.
 func (u Upgraded) String() string {
-	return fmt.Sprintf("process %d has taken over with %d connections in %v; %d are lost", u.PID, u.Moved, u.Took.Round(time.Millisecond), u.Lost)
+	return fmt.Sprintf("process %d has taken over with %d connections in %v; %d are lost", u.PID, u.Moved, u.Took/time.Millisecond*time.Millisecond, u.Lost)
 }
 
 // Upgrade has a new process take this one's place, without a connection being lost: it starts
