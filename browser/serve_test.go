@@ -41,7 +41,6 @@ func startLive(t *testing.T, args ...string) liveServer {
 	}
 	cmd := exec.Command(program, append([]string{"serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", "127.0.0.1:0",
 		"--admin-control", "--admin-token-file", secret}, args...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with the processes of upgrades
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -50,8 +49,8 @@ func startLive(t *testing.T, args ...string) liveServer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
-		syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+		cmd.Process.Signal(syscall.SIGTERM)
+		cmd.Process.Signal(syscall.SIGTERM)
 		cmd.Wait()
 	})
 	var s liveServer
@@ -88,6 +87,14 @@ func TestUpgradeFromPage(t *testing.T) {
 	p.do(chromedp.WaitVisible("dialog input"))
 	p.do(chromedp.SendKeys("dialog input", liveToken+"\r"))
 	p.until(fmt.Sprintf(`document.getElementById("_said").textContent.match(/^process \d+ has taken over with %d connections in .*; 0 are lost$/) !== null`, n))
+	next, err := os.FindProcess(eval[int](p, `parseInt(document.getElementById("_said").textContent.split(" ")[1])`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		next.Signal(syscall.SIGTERM)
+		next.Signal(syscall.SIGTERM)
+	})
 	p.until(`document.getElementById("_state").textContent.startsWith("live")`)
 	p.until(fact("Connections") + fmt.Sprintf(`.startsWith("%d of ")`, n))
 	if stats := s.stats(t); stats.TakenOver != n {
