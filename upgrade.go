@@ -129,19 +129,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 			next.Abort()
 		}
 	}()
-	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
-	sockets := m.Sockets()
-	for i, at := range e.Listening() {
-		l := upgrade.Listener{
-			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: sockets[i],
-		}
-		if t := s.tickets[&where[i]]; t != nil {
-			l.Tickets = t.Keys()
-		}
-		hello.Listeners = append(hello.Listeners, l)
-	}
-	hello.Activated, hello.Files = activation.Kept()
-	if err = next.Greet(hello, func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
+	if err = next.Greet(s.hello(e, m, where), func(control *os.File) error { return m.SendListeners(control, upgrade.SocketsWord) }); err != nil {
 		return u, err
 	}
 	ready, err := next.AwaitReady(ctx)
@@ -178,6 +166,23 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		u.Stays = true
 	}
 	return u, nil
+}
+
+// hello says what the new process serves: each listener, and the files that were activated.
+func (s *Server) hello(e engine.Engine, m engine.Migrator, where []Listener) upgrade.Hello {
+	hello := upgrade.Hello{PID: os.Getpid(), Paused: s.paused.Load()}
+	sockets := m.Sockets()
+	for i, at := range e.Listening() {
+		l := upgrade.Listener{
+			Name: where[i].Name, Network: at.Addr.Network(), Addr: listenerKey(&where[i], at.Addr), Sockets: sockets[i],
+		}
+		if t := s.tickets[&where[i]]; t != nil {
+			l.Tickets = t.Keys()
+		}
+		hello.Listeners = append(hello.Listeners, l)
+	}
+	hello.Activated, hello.Files = activation.Kept()
+	return hello
 }
 
 // stay waits, where this process is one that stays, until whoever serves has ended, and says how.

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 
@@ -95,7 +96,15 @@ func socketTo(b *bench, target, from netip.AddrPort) engine.Socket {
 		at, ok := name.(*syscall.SockaddrInet4)
 		return err == nil && ok && netip.AddrPortFrom(netip.AddrFrom4(at.Addr), uint16(at.Port)) == want
 	}
-	for fd := range 4096 {
+	open, err := os.ReadDir("/proc/thread-self/fd") // the thread may have a table of its own
+	if err != nil {
+		b.Error(err)
+	}
+	for _, entry := range open {
+		fd, err := strconv.Atoi(entry.Name())
+		if err != nil {
+			b.Error(err)
+		}
 		if peer, err := syscall.Getpeername(fd); !is(peer, err, target) {
 			continue
 		}

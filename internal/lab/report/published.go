@@ -86,7 +86,14 @@ func stand(name string, f probe.Figure, ours, design row, at string) standing {
 	if at != "" {
 		s.text += ", " + at
 	}
-	switch n := len(ratios); {
+	s.qualify(ours, design, len(ratios), rounds, alone)
+	return s
+}
+
+// qualify ends the sentence with what its ratio, of n rounds, does not say: how few they were, in
+// how many the design came to nothing, and what is uncertain in either row.
+func (s *standing) qualify(ours, design row, n, rounds, alone int) {
+	switch {
 	case n == 1:
 		s.text += fmt.Sprintf(", in one round: ±%.0f %% is assumed", oneRound*100)
 	case n > 1 && n < rounds:
@@ -105,7 +112,6 @@ func stand(name string, f probe.Figure, ours, design row, at string) standing {
 		}
 	}
 	s.text += "."
-	return s
 }
 
 // nothing says whether a value is that of a run in which nothing was done.
