@@ -12,6 +12,7 @@ package cluster
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
@@ -42,14 +43,18 @@ type Config struct {
 	// Peers has the hubs form a cluster of NATS by themselves. Its default is nil.
 	Peers *Peers
 
+	// Replicas is on how many servers of NATS the messages are that Hub.Replay keeps. The default is 1; the
+	// most is 5.
+	Replicas int
+
 	// Name is the node's, for people. The default is the host's name.
 	Name string
 	// MaxMessage is the most bytes of a message. A server with Peers takes as many. The
 	// default is 64 KiB, as that of hub.Limits.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes are the most messages, and bytes of these, that wait to be
-	// passed on, as while there is no connection; further ones are lost, and counted. The
-	// defaults are 65,536 and 16 MiB.
+	// passed on, as while there is no connection; further ones are lost, and counted. As many wait to
+	// be kept, of Hub.Replay; further ones are refused. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
 	// MaxSubjects is the most subjects of NATS that are subscribed to. A hub with more topics
 	// takes the messages of all topics. The default is 100,000.
@@ -110,6 +115,8 @@ type Node struct {
 	interest *interest
 	inbox    *inbox
 	presence *presence
+	keeper   *keeper // and stream: nil if nothing is kept
+	stream   *stream
 
 	// What nats.Conn knows of these it tells only when it is not busy connecting.
 	online     atomic.Bool
@@ -151,6 +158,18 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		wake:   make(chan struct{}, 1), subjects: make(map[string]*subject),
 	}
 	n.presence = newPresence(n)
+	if h.Replay != nil {
+		var err error
+		if n.stream, err = newStream(n); err != nil {
+			n.nc.Close()
+			if n.server != nil {
+				n.server.Close()
+			}
+			return nil, err
+		}
+		n.keeper = newKeeper(n.origin, cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
+		n.keeper.store, n.keeper.warn, n.interest.kept = n.stream.store, n.warned.say, n.keeps
+	}
 	if n.nc.IsConnected() {
 		n.maxPayload.Store(n.nc.MaxPayload())
 		n.online.Store(true)
@@ -160,6 +179,17 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	n.running.Go(func() { n.interest.run(n.stop) })
 	n.running.Go(func() { n.inbox.run(n.stop) })
 	n.running.Go(func() { n.presence.run(n.stop) })
+	if n.stream != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		n.running.Go(func() {
+			defer cancel()
+			<-n.stop
+		})
+		n.running.Go(func() { n.stream.run(ctx) })
+		for range keepers {
+			n.running.Go(func() { n.keeper.run(ctx) })
+		}
+	}
 	return n, nil
 }
 
@@ -172,10 +202,13 @@ func (c Config) check() error {
 	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerRoom:
 		return fmt.Errorf("cluster: messages have at most %d bytes; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerRoom)
 	}
+	if c.Replicas > maxReplicas {
+		return fmt.Errorf("cluster: Replicas is %d; expected 0 (the default) to %d", c.Replicas, maxReplicas)
+	}
 	for _, n := range []struct {
 		name  string
 		value int
-	}{{"MaxMessage", c.MaxMessage}, {"MaxWaiting", c.MaxWaiting}, {"MaxWaitingBytes", c.MaxWaitingBytes}, {"MaxSubjects", c.MaxSubjects}, {"Linger", int(c.Linger)}} {
+	}{{"Replicas", c.Replicas}, {"MaxMessage", c.MaxMessage}, {"MaxWaiting", c.MaxWaiting}, {"MaxWaitingBytes", c.MaxWaitingBytes}, {"MaxSubjects", c.MaxSubjects}, {"Linger", int(c.Linger)}} {
 		if n.value < 0 {
 			return fmt.Errorf("cluster: %s is %d; expected 0 (the default) or more", n.name, n.value)
 		}
@@ -268,12 +301,30 @@ func (n *Node) Addr() string {
 
 // Publish implements hub.Cluster.
 func (n *Node) Publish(k hub.Kind, name string, message []byte) error {
-	if most := n.maxPayload.Load() - headerRoom; most > 0 && int64(len(message)) > most {
-		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), most)
+	if err := n.fits(message); err != nil {
+		return err
 	}
 	n.outbox.put(k, name, message)
 	return nil
 }
+
+func (n *Node) fits(message []byte) error {
+	if most := n.maxPayload.Load() - headerRoom; most > 0 && int64(len(message)) > most {
+		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), most)
+	}
+	return nil
+}
+
+// Keep implements hub.Cluster.
+func (n *Node) Keep(topic string, message []byte) error {
+	if err := n.fits(message); err != nil {
+		return err
+	}
+	return n.keeper.put(topic, message)
+}
+
+// keeps says whether the messages of a topic come by the stream.
+func (n *Node) keeps(topic string) bool { return n.hub.Replay != nil && n.hub.Replay.Keeps(topic) }
 
 // Changed implements hub.Cluster.
 func (n *Node) Changed(k hub.Kind, name string) { n.interest.note(k, name) }
@@ -328,6 +379,10 @@ func (n *Node) Stats() hub.ClusterStats {
 	s := hub.ClusterStats{Connected: n.online.Load(), Disconnects: n.disconnects.Load(), Sent: n.sent.Load()}
 	s.Subjects, s.All = n.interest.count()
 	s.Waiting, s.WaitingBytes, s.Unsent = n.outbox.stats()
+	if n.keeper != nil {
+		waiting, bytes, lost := n.keeper.stats()
+		s.Waiting, s.WaitingBytes, s.Unsent = s.Waiting+waiting, s.WaitingBytes+bytes, s.Unsent+lost
+	}
 	n.inbox.stats(&s)
 	return s
 }
@@ -338,8 +393,11 @@ func (n *Node) Stats() hub.ClusterStats {
 func (n *Node) Close() {
 	n.closing.Do(func() {
 		n.outbox.close()
+		if n.keeper != nil {
+			n.keeper.close()
+		}
 		for end := time.Now().Add(closeTime); n.online.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
-			if waiting, _, _ := n.outbox.stats(); waiting == 0 {
+			if n.Stats().Waiting == 0 {
 				_ = n.nc.FlushTimeout(time.Until(end))
 				break
 			}
