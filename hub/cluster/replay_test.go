@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -498,4 +499,54 @@ func freeAddresses(t *testing.T, n int) (addrs []string) {
 		addrs = append(addrs, l.Addr().String())
 	}
 	return addrs
+}
+
+// storingThree are servers of NATS that keep what they have on all three.
+func storingThree(t *testing.T) (servers []*natsd.Server, urls []string) {
+	t.Helper()
+	addrs := freeAddresses(t, 3)
+	for i, addr := range addrs {
+		s, err := natsd.Start(natsd.Config{
+			Name: "nats" + strconv.Itoa(i), Addr: "127.0.0.1:0", StoreDir: t.TempDir(),
+			Cluster: &natsd.Cluster{Addr: addr, Secret: "s3cret", Join: addrs},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		servers, urls = append(servers, s), append(urls, "nats://"+s.Addr().String())
+	}
+	return servers, urls
+}
+
+// With replicas a server of NATS may go, the leader of the stream among them, and nothing is missed.
+func TestReplayServerKilled(t *testing.T) {
+	servers, urls := storingThree(t)
+	var places []*place
+	for i := range 3 {
+		p := serve(t, keeping(&hub.Replay{}), Config{URLs: slices.Concat(urls[i:], urls[:i]), Replicas: 3})
+		p.knows(t)
+		places = append(places, p)
+	}
+	exchange(t, places, 4, 400, func() {
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+		defer cancel()
+		found, err := places[0].node.stream.js.Stream(ctx, streamName)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		i, err := strconv.Atoi(strings.TrimPrefix(found.CachedInfo().Cluster.Leader, "nats"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Logf("server %d, which leads, is closed", i)
+		servers[i].Close()
+	})
+	for i, p := range places {
+		if s := p.Stats(); s.Cluster.Unsent != 0 || s.Replay.Gaps != 0 || s.Replay.Messages != 3*400 {
+			t.Errorf("%d: %+v, %+v", i, s.Cluster, s.Replay)
+		}
+	}
 }
