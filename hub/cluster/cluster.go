@@ -43,8 +43,8 @@ type Config struct {
 	// Peers has the hubs form a cluster of NATS by themselves. Its default is nil.
 	Peers *Peers
 
-	// Replicas is on how many servers of NATS the messages are that Hub.Replay keeps. The default is 1; the
-	// most is 5.
+	// Replicas is on how many servers of NATS the messages are that Hub.Replay keeps; with three, one of them
+	// may go. The default is 1, and 3 with Peers; the most is 5.
 	Replicas int
 
 	// Name is the node's, for people. The default is the host's name.
@@ -78,6 +78,10 @@ type Peers struct {
 	Secret string
 	// TLS is what they talk with each other in, for both ends. The default is nil: in clear.
 	TLS *tls.Config
+	// Dir is where a hub with a Replay has what its server of NATS keeps, and who that is: it is the
+	// node's own, and stays. The servers decide by the majority, of those that Join names first, or
+	// that have ever come. Its default is "": nothing is kept.
+	Dir string
 }
 
 const (
@@ -134,7 +138,7 @@ type Node struct {
 // Cluster. Servers of NATS that can't be reached yet are tried again, as long as the node runs; an
 // error says what can't get better. Close ends it.
 func Start(h *hub.Hub, c Config) (*Node, error) {
-	if err := c.check(); err != nil {
+	if err := c.check(h); err != nil {
 		return nil, err
 	}
 	host, _ := os.Hostname()
@@ -193,12 +197,16 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	return n, nil
 }
 
-func (c Config) check() error {
+func (c Config) check(h *hub.Hub) error {
 	switch {
 	case (len(c.URLs) > 0) == (c.Peers != nil):
 		return errors.New("cluster: expected URLs of NATS, or Peers, and not both")
 	case c.Peers != nil && c.Peers.Secret == "":
 		return errors.New("cluster: hubs that form a cluster need a secret in common")
+	case c.Peers != nil && h.Replay != nil && c.Peers.Dir == "":
+		return errors.New("cluster: messages are to be kept without a directory; expected Peers.Dir")
+	case c.Peers != nil && h.Replay != nil && len(c.Peers.Join) < 2:
+		return fmt.Errorf("cluster: messages are to be kept by three nodes at the least, of which a majority is there; Peers.Join has %d addresses, expected those of all", len(c.Peers.Join))
 	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerRoom:
 		return fmt.Errorf("cluster: messages have at most %d bytes; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerRoom)
 	}
@@ -236,13 +244,19 @@ func (n *Node) connect() (err error) {
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warned.say("NATS: %v", err) }),
 	}
 	if p := n.config.Peers; p != nil {
-		n.server, err = natsd.Start(natsd.Config{
+		own := natsd.Config{
 			Name:       n.config.Name + "-" + n.origin,
 			MaxPayload: max(1<<20, cmp.Or(n.config.MaxMessage, defaultMessage)+headerRoom),
 			Warn:       func(line string) { n.warned.say("NATS: %s", line) },
 			Cluster:    &natsd.Cluster{Addr: p.Addr, Advertise: p.Advertise, Join: p.Join, Secret: p.Secret, TLS: p.TLS},
-		})
-		if err != nil {
+		}
+		if n.hub.Replay != nil {
+			if own.Name, err = nameIn(p.Dir, own.Name); err != nil {
+				return fmt.Errorf("cluster: the directory of what is kept: %w", err)
+			}
+			own.StoreDir = p.Dir
+		}
+		if n.server, err = natsd.Start(own); err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}
 		n.nc, err = n.server.Connect(append(options, nats.InProcessServer(paced{n.server, n.inbox}))...)

@@ -550,3 +550,43 @@ func TestReplayServerKilled(t *testing.T) {
 		}
 	}
 }
+
+// Hubs that form a cluster by themselves keep messages, too: a node goes, comes again under its own name, and
+// another goes, and nothing is missed.
+func TestReplayPeers(t *testing.T) {
+	addrs := freeAddresses(t, 3)
+	var dirs []string
+	start := func(i int) *place {
+		return serve(t, keeping(&hub.Replay{}), Config{Name: "hub" + strconv.Itoa(i), Peers: &Peers{Addr: addrs[i], Secret: "s3cret", Join: addrs, Dir: dirs[i]}})
+	}
+	var places []*place
+	for i := range 3 {
+		dirs = append(dirs, t.TempDir())
+		places = append(places, start(i))
+	}
+	for _, p := range places {
+		p.knows(t)
+	}
+	exchange(t, places[:2], 2, 200, places[2].node.Close)
+	places[2] = start(2)
+	places[2].knows(t)
+	if n := places[2].Stats().Replay.Messages; n != 2*200 {
+		t.Errorf("a node that comes again has %d messages; expected %d", n, 2*200)
+	}
+	await.True(t, "the server of the node that has come again has what the others have", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), apiTime)
+		defer cancel()
+		found, err := places[0].node.stream.js.Stream(ctx, streamName)
+		if err != nil {
+			return false
+		}
+		all := found.CachedInfo().Cluster.Replicas
+		for _, r := range all {
+			if !r.Current || r.Offline {
+				return false
+			}
+		}
+		return len(all) == 2
+	})
+	exchange(t, places[1:], 2, 200, places[0].node.Close)
+}

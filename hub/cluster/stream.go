@@ -1,9 +1,13 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -53,7 +57,7 @@ func newStream(n *Node) (*stream, error) {
 	bytes, messages, age := n.hub.Replay.Bounds()
 	s := &stream{node: n, js: js, config: jetstream.StreamConfig{
 		Name: streamName, Subjects: subjectsOf(n.hub.Replay.Topics), MaxBytes: int64(bytes), MaxMsgs: int64(messages), MaxAge: age,
-		Duplicates: min(2*keepTime, age), Replicas: max(n.config.Replicas, 1), Storage: jetstream.FileStorage, Discard: jetstream.DiscardOld,
+		Duplicates: min(2*keepTime, age), Replicas: n.config.replicas(), Storage: jetstream.FileStorage, Discard: jetstream.DiscardOld,
 	}}
 	if n.config.Peers == nil && n.nc.IsConnected() {
 		ctx, cancel := context.WithTimeout(context.Background(), apiTime)
@@ -63,6 +67,30 @@ func newStream(n *Node) (*stream, error) {
 		}
 	}
 	return s, nil
+}
+
+func (c Config) replicas() int {
+	if c.Peers != nil {
+		return cmp.Or(c.Replicas, 3)
+	}
+	return cmp.Or(c.Replicas, 1)
+}
+
+// nameIn is the name of the server whose directory it is, by which the others know it again; a new one has
+// the name that is given.
+func nameIn(dir, name string) (string, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "name")
+	known, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return name, os.WriteFile(path, []byte(name), 0o600)
+	}
+	if err == nil && len(known) == 0 {
+		err = fmt.Errorf("%s is empty; expected the name of this node's server", path)
+	}
+	return string(known), err
 }
 
 // subjectsOf are those of topics, without those that others cover: a stream has none twice.
