@@ -28,6 +28,8 @@ type Cluster interface {
 	// and if it is kept. It keeps nothing of message when it has returned. An error says that there is
 	// no room.
 	Keep(topic string, message []byte) error
+	// Newest asks for the position of the newest message that is kept. It may block, until ctx ends.
+	Newest(ctx context.Context) (Position, error)
 	// Changed says that a name has got its first subscriber on this hub, or lost its last:
 	// Hub.Subscribers tells which, by the time that it is asked.
 	Changed(k Kind, name string)

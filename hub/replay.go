@@ -165,6 +165,11 @@ type memory struct {
 	floor   uint64
 	moved   chan struct{} // closed with the next message; nil if nobody waits
 
+	asking  sync.Mutex // guards the next
+	newest  Position   // of the stream, when it was asked for
+	unknown error
+	asked   time.Time
+
 	turns                             chan struct{}
 	waiting                           atomic.Int64
 	replays, replayed, gaps, refusals atomic.Int64

@@ -33,8 +33,10 @@ const (
 	stepBytes    = 64 << 10
 	// waitingTurns is how many clients may wait, for each that is sent something.
 	waitingTurns = 64
-	// aheadTime is how long a client waits that has seen more than this node: it comes from another one.
+	// A client that has seen more than this node comes from another one. It waits; behind aheadTime it is asked
+	// whether there is such a message, and again as long as nobody knows. An answer holds for askTime.
 	aheadTime = 2 * time.Second
+	askTime   = time.Second
 )
 
 var (
@@ -160,24 +162,20 @@ func (r *Replay) turn() chan struct{} {
 	return r.turns
 }
 
-// wait waits until the node has come to where the client is. Where it does not come there in time, the
-// client is astray.
+// wait waits until the node has come to where the client is. Where nobody has been, the client is astray.
 func (s *resumption) wait(ctx context.Context) error {
-	var late <-chan time.Time
+	ask := time.NewTicker(aheadTime)
+	defer ask.Stop()
 	for {
-		moved, ready := s.h.Replay.behindOf(s.at)
+		moved := s.h.Replay.behindOf(s.at)
 		if moved == nil || s.astray {
 			return nil
 		}
-		if ready && late == nil {
-			t := time.NewTimer(aheadTime)
-			defer t.Stop()
-			late = t.C
-		}
 		select {
 		case <-moved:
-		case <-late:
-			s.astray = true
+		case <-ask.C:
+			newest, err := s.h.newest(ctx)
+			s.astray = err == nil && newest.Epoch == s.at.Epoch && newest.Seq < s.at.Seq && s.h.Replay.has(newest)
 		case <-ctx.Done():
 			return s.problem(ctx, nil)
 		}
@@ -185,16 +183,36 @@ func (s *resumption) wait(ctx context.Context) error {
 }
 
 // behindOf gives a channel that is closed with the next message, if the node has not come to a position yet.
-func (r *Replay) behindOf(at Position) (moved <-chan struct{}, ready bool) {
+func (r *Replay) behindOf(at Position) (moved <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.reached(at) {
-		return nil, true
+		return nil
 	}
 	if r.moved == nil {
 		r.moved = make(chan struct{})
 	}
-	return r.moved, r.ready
+	return r.moved
+}
+
+// has says whether a position is no news.
+func (r *Replay) has(at Position) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.reached(at)
+}
+
+// newest is Cluster.Newest, of which one asks for all.
+func (h *Hub) newest(ctx context.Context) (Position, error) {
+	r := h.Replay
+	r.asking.Lock()
+	defer r.asking.Unlock()
+	if time.Since(r.asked) < askTime {
+		return r.newest, r.unknown
+	}
+	r.newest, r.unknown = h.Cluster.Newest(ctx)
+	r.asked = time.Now()
+	return r.newest, r.unknown
 }
 
 // reached says whether a client can go on behind a position. One of another stream is not waited for.

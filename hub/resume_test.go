@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -18,12 +19,21 @@ type shelf struct {
 	mu    sync.Mutex
 	at    Position
 	full  bool
+	asked int // for the newest
 	other int // messages that are published and not kept
 }
 
 func (s *shelf) Publish(Kind, string, []byte) error { s.other++; return nil }
 func (s *shelf) Changed(Kind, string)               {}
-func (s *shelf) Stats() ClusterStats                { return ClusterStats{} }
+func (s *shelf) Newest(context.Context) (Position, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.asked++; s.asked == 1 {
+		return Position{}, errors.New("the shelf does not answer")
+	}
+	return s.at, nil
+}
+func (s *shelf) Stats() ClusterStats { return ClusterStats{} }
 
 func (s *shelf) Keep(topic string, message []byte) error {
 	s.mu.Lock()

@@ -190,6 +190,23 @@ func (s *stream) forget(c jetstream.Consumer) {
 	_ = s.js.DeleteConsumer(ctx, streamName, c.CachedInfo().Name)
 }
 
+// Newest implements hub.Cluster.
+func (n *Node) Newest(ctx context.Context) (hub.Position, error) {
+	ctx, cancel := context.WithTimeout(ctx, apiTime)
+	defer cancel()
+	found, err := n.stream.js.Stream(ctx, streamName)
+	if err != nil {
+		return hub.Position{}, err
+	}
+	info := found.CachedInfo()
+	return hub.Position{Epoch: epochOf(info), Seq: info.State.LastSeq}, nil
+}
+
+// epochOf is when a stream was made, which no other one shares.
+func epochOf(info *jetstream.StreamInfo) string {
+	return strconv.FormatInt(info.Created.UnixNano(), 36)
+}
+
 // find makes the stream, or looks at what has become of it.
 func (s *stream) find(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, apiTime)
@@ -203,7 +220,7 @@ func (s *stream) find(ctx context.Context) error {
 	}
 	s.made = true
 	info := found.CachedInfo()
-	epoch := strconv.FormatInt(info.Created.UnixNano(), 36)
+	epoch := epochOf(info)
 	r := s.node.hub.Replay
 	first, last := max(info.State.FirstSeq, 1), info.State.LastSeq
 	switch at, _ := r.At(); {
