@@ -9,7 +9,8 @@
 //	err := srv.ListenAndServe(ctx)
 //
 // Messages are kept for nobody: who is not subscribed when one is published does not get it,
-// but for the last value of a topic where Limits.LastValues asks for it.
+// but for the last value of a topic where Limits.LastValues asks for it, and what a Cluster keeps, where
+// Hub.Replay says so.
 package hub
 
 import (
