@@ -231,8 +231,8 @@ type Config struct {
 	// of the first topic. Random times, \{connection.uid} and which message of a block comes
 	// first go by numbers: see Divide. Default 0.
 	NumberFrom int
-	// Histograms has Result.Histograms made, so that all distributions of several generators can be
-	// merged exactly. Default false: only that of the latency.
+	// Histograms has Result.Histograms and Interval.Histograms made, so that all distributions of
+	// several generators can be merged exactly. Default false: only the latency of the result.
 	Histograms bool
 	// Begin has the run wait, once all connections have been established or have failed,
 	// until it is closed: several generators can begin together. It is not for a run that is

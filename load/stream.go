@@ -215,13 +215,15 @@ func fold(intervals []Interval, most int) []Interval {
 }
 
 // Join adds the interval that follows on this one. What is counted at the end of
-// an interval is that of the later one; of percentiles the worst is kept.
+// an interval is that of the later one. Percentiles are those of both where both have Histograms,
+// otherwise the worse are kept.
 func (i *Interval) Join(next Interval) {
 	was, to := *i, i
 	*to = next
 	to.From, to.Errors, to.Latency, to.Connect = was.From, was.Errors, was.Latency, was.Connect
 	to.addCounts(&was, false)
 	to.addCauses(&next)
+	to.mergeTimes(&was, &next)
 	server := next.Server
 	if was.Server != nil && next.Server != nil {
 		sum := *next.Server

@@ -255,6 +255,9 @@ func (c *coordinator) show() {
 		i.Errors = make(map[string]int64)
 	}
 	maps.Copy(i.Errors, c.losses)
+	if !c.cfg.Histograms {
+		i.Histograms = nil // it has done its work
+	}
 	c.shown, c.losses, e.Interval = i.To, nil, &i
 	c.observe(e)
 }
