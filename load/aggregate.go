@@ -162,7 +162,7 @@ func (r *run) result(end sum) *Result {
 		Messages:    r.cfg.Messages,
 		MessageSize: r.cfg.messageSize(),
 		Window:      r.window,
-		Variation:   r.parts.variation(),
+		Variation:   r.parts.Variation(),
 		Latency:     latencyOf(&total.window),
 		Histogram:   encode(total.window.counts),
 		UserCPU:     r.user,
@@ -191,13 +191,19 @@ func (r *run) result(end sum) *Result {
 		r.heldResult(result)
 	}
 	if r.cfg.Histograms {
-		result.Histograms = encodeAll(map[string]*distribution{
-			"connect": &total.connect, "first_byte": &total.firstByte, "service": &total.service, "late": &total.late,
-		})
+		result.Histograms = r.histograms()
 	}
 	t.faults.fill(result)
 	result.Limits = r.limits(result)
 	return result
+}
+
+// histograms are those of Result.Histograms.
+func (r *run) histograms() map[string]string {
+	total := r.aggregator.total
+	return encodeAll(map[string]*distribution{
+		"connect": &total.connect, "first_byte": &total.firstByte, "service": &total.service, "late": &total.late,
+	})
 }
 
 // heldResult adds what only connections that are held have.

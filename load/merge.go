@@ -145,7 +145,7 @@ func (m *merger) read(to *Latency, histograms map[string]string, name string) {
 }
 
 // MergeEvents makes one event of those of several generators: of the same phase, and at about the
-// same time. Snapshots, plans, intervals, verifications and broadcasts add up. Percentiles of
+// same time. Snapshots, plans, intervals, verifications, broadcasts and what is received add up. Percentiles of
 // intervals are those of all where all have Histograms, otherwise the worst of any. A server that
 // several have looked at counts once. Results are not merged: see Merge. It is nil of no events.
 func MergeEvents(events ...Event) *Event {
@@ -159,6 +159,7 @@ func MergeEvents(events ...Event) *Event {
 			intervals = append(intervals, e.Interval)
 		}
 		all.Snapshot.Add(e.Snapshot)
+		all.Received += e.Received
 		all.Plan = addPlans(all.Plan, e.Plan)
 		all.Interval = addIntervals(all.Interval, e.Interval)
 		all.Broadcast = addBroadcasts(all.Broadcast, e.Broadcast)

@@ -121,7 +121,7 @@ func (s *Stream) addLine(line []byte) error {
 }
 
 // phases are all phases that a stream can have.
-var phases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Progress, Done}
+var phases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Progress, Done}
 
 func (s *Stream) add(e Event) error {
 	switch {
@@ -135,7 +135,7 @@ func (s *Stream) add(e Event) error {
 		return fmt.Errorf("no result; expected one with %q", Done)
 	}
 	s.begun, s.Last, s.Plan = true, e.Snapshot, cmp.Or(e.Plan, s.Plan)
-	if e.Result != nil {
+	if e.Phase == Done {
 		if _, err := decodeHistogram(e.Result.Histogram); err != nil {
 			return err
 		}
@@ -291,8 +291,11 @@ const (
 	// Progress: a second, or Config.ProgressEvery, has passed; Interval says
 	// what happened in it.
 	Progress Phase = "progress"
-	// Tried: a Search has tried a rate; Step is set.
+	// Tried: a search has tried a rate; Step is set, and with Config.Begin Result.
 	Tried Phase = "tried"
+	// Part: a tenth of Duration of the window has passed (only with Config.Enough); Received
+	// is set.
+	Part Phase = "part"
 	// Done: all connections are closed; Result is set.
 	Done Phase = "done"
 )
@@ -313,6 +316,8 @@ type Event struct {
 	Verification *Verification `json:"verification,omitempty"`
 	// Broadcast is set with Heard.
 	Broadcast *Broadcast `json:"broadcast,omitempty"`
+	// Received is set with Part: bytes received a second.
+	Received float64 `json:"received,omitempty"`
 	// Result is set in the last event, Done.
 	Result *Result `json:"result,omitempty"`
 }

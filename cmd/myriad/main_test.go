@@ -444,7 +444,6 @@ load --agents 2 --nats nats://a --nats-creds {no} {t} = --nats-creds: stat {no}:
 load --agents local:2 --nats nats://a {t}   = --nats is given with --agents local:2
 load --agents 2 --agents-secret {no} {t}    = --agents-secret: open {no}: no such file
 load --agents 2 --agents-secret /dev/null {t} = --agents-secret is /dev/null, with 0 bytes; expected 1 to
-load --agents 2 --rate @10ms {t}            = --rate is "@10ms,p99" for several generators; expected messages a second
 load --agents 2 --src 127.0.0.2 {t}         = --src is given for several generators; expected none
 load --agents 3 -c 2 {t}                    = --connections is 2; expected 3 or more, one for each generator
 hold --agents 3 -n 2 {t}                    = --connections is 2; expected 3 or more, one for each generator

@@ -126,8 +126,8 @@ func (f *fleet) options(agents int) Options {
 	return Options{Agents: agents, NATS: NATS{URL: f.url()}, Secret: secret, Say: f.said.say, Wait: await.Patience}
 }
 
-// echo is a server that answers what it gets.
-func echo(t *testing.T) string {
+// serve is a server.
+func serve(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -140,11 +140,17 @@ func echo(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			conns.Go(func() { _, _ = io.Copy(conn, conn); conn.Close() })
+			conns.Go(func() { defer conn.Close(); handle(conn) })
 		}
 	})
 	t.Cleanup(func() { ln.Close(); conns.Wait() })
 	return ln.Addr().String()
+}
+
+// echo is a server that answers what it gets.
+func echo(t *testing.T) string {
+	t.Helper()
+	return serve(t, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
 }
 
 // kept are the runs that agents have kept themselves.

@@ -53,8 +53,10 @@ type coordinator struct {
 	conn    *nats.Conn
 	letters chan *nats.Msg
 	crew    []*member
-	began   bool             // the run has, as far as is told
-	begun   bool             // the traffic has
+	began   bool // the run has, as far as is told
+	step    int  // of the traffic that has begun, from 1
+	timers  *timers
+	steady  load.Steadiness  // of what all receive
 	shown   time.Duration    // up to when intervals have been
 	losses  map[string]int64 // of agents since
 }
@@ -77,6 +79,8 @@ type member struct {
 	connected bool
 	intervals []load.Event // since the last that was shown
 	measuring time.Time    // by our clock, when its window began
+	tried     *load.Result // of the step, nil until it is here
+	best      *load.Result // of the step that a search has found
 	result    *load.Result
 	ended     string // why its run ended early
 	lost      string // why its result is missing

@@ -13,7 +13,7 @@
 //	plan     its part of the configuration ⇄            looked at, and taken or refused
 //	beat     start at this time            ─▶           connects
 //	                                       ◀─   event   connected
-//	beat     begin at this time            ─▶           the traffic begins
+//	beat     begin at this time            ─▶           the traffic begins; in a search, at this rate
 //	                                       ◀─   event   each interval, each phase
 //	                                       ◀─   event   done, with its result, until it is confirmed
 //	beat     it is here; the run is over   ─▶           waits for the next call
