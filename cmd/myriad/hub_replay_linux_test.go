@@ -3,13 +3,13 @@ package main
 import (
 	"bufio"
 	"fmt"
-	"net"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // streamOf reads messages from a hub's stream of events behind an id, and calls f with each until it says
@@ -49,7 +49,7 @@ func TestReplayKilled(t *testing.T) {
 	const messages = 400
 	secret := filepath.Join(t.TempDir(), "secret")
 	rewrite(t, secret, "sesame")
-	addrs := freePorts(t, 3)
+	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	var hubs []*server
 	for i, addr := range addrs {
 		hubs = append(hubs, startServer(t, "hub", "--admin", "127.0.0.1:0", "--node", fmt.Sprint("hub", i), "--cluster", addr, "--join", strings.Join(addrs, ","),
@@ -113,18 +113,4 @@ func TestReplayKilled(t *testing.T) {
 	t.Logf("%d messages of the hub that was killed, %d of another one", cut, messages-cut)
 	for range published {
 	}
-}
-
-// freePorts are addresses that nobody listens on.
-func freePorts(t *testing.T, n int) (addrs []string) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -24,6 +23,7 @@ import (
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/natsd"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // keeping is a hub that keeps the messages of topics that begin with k.
@@ -51,8 +51,7 @@ func (p *place) knows(t *testing.T) {
 
 // visitor is a client that is cut off again and again, and goes on at another node.
 type visitor struct {
-	kind   string // socket or events
-	places []*place
+	kind   string           // socket or events
 	last   string           // id
 	had    map[string][]int // numbers by publisher
 	count  int
@@ -487,24 +486,10 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
-// freeAddresses are some that nobody listens on.
-func freeAddresses(t *testing.T, n int) (addrs []string) {
-	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
-	}
-	return addrs
-}
-
 // storingThree are servers of NATS that keep what they have on all three.
 func storingThree(t *testing.T) (servers []*natsd.Server, urls []string) {
 	t.Helper()
-	addrs := freeAddresses(t, 3)
+	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	for i, addr := range addrs {
 		s, err := natsd.Start(natsd.Config{
 			Name: "nats" + strconv.Itoa(i), Addr: "127.0.0.1:0", StoreDir: t.TempDir(),
@@ -554,7 +539,7 @@ func TestReplayServerKilled(t *testing.T) {
 // Hubs that form a cluster by themselves keep messages, too: a node goes, comes again under its own name, and
 // another goes, and nothing is missed.
 func TestReplayPeers(t *testing.T) {
-	addrs := freeAddresses(t, 3)
+	addrs := []string{testserver.FreeAddr(t), testserver.FreeAddr(t), testserver.FreeAddr(t)}
 	var dirs []string
 	start := func(i int) *place {
 		return serve(t, keeping(&hub.Replay{}), Config{Name: "hub" + strconv.Itoa(i), Peers: &Peers{Addr: addrs[i], Secret: "s3cret", Join: addrs, Dir: dirs[i]}})
