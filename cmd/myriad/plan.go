@@ -177,6 +177,9 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	if !cmd.Flags().Changed("size") {
 		f.goal.Size = m.Size
 	}
+	if !cmd.Flags().Changed("tls") {
+		f.goal.TLS = m.TLS
+	}
 	planner := &capacity.Planner{Measured: *m, Facts: facts}
 	var plans []*capacity.Plan
 	for _, n := range f.connections {

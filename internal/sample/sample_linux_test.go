@@ -88,7 +88,8 @@ func TestTakeCPUOfAnother(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		used := now.Since(&before).Process.CPU()
+		since := now.Since(&before)
+		used := since.Process.CPU()
 		if used%(10*time.Millisecond) != 0 {
 			return
 		}

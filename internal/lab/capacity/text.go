@@ -32,7 +32,7 @@ func (m *Measured) WriteText(w io.Writer) error {
 	case m.Idle > 0:
 		fmt.Fprintf(&out, "  idle     %s of CPU a second for each connection\n", format.Seconds(m.Idle))
 	case m.IdleMost > 0:
-		fmt.Fprintf(&out, "  idle     at most %.4f cores for all connections: no more than without any, and not in the plan\n", m.IdleMost*n)
+		fmt.Fprintf(&out, "  idle     at most %.4f cores for all connections, too little to tell from none: not in the plan\n", m.IdleMost*n)
 	}
 	for _, p := range m.Points {
 		fmt.Fprintf(&out, "  CPU      %.3f cores at %s messages/s, %s each\n", p.Cores, format.Whole(p.Rate), format.Seconds(p.Cores/p.Rate))
