@@ -44,18 +44,29 @@ func raced() bool {
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// What 10,000 connections take of a server's memory is predicted from 2,000. The kernel's is of
-// the whole machine, on which other tests run: it is only printed here, as is the CPU.
-func TestPlanPredicts(t *testing.T) {
-	slow(t)
-	t.Setenv(asMyriad, "1")
-	out := filepath.Join(t.TempDir(), "out")
+// benchSizes measures both sizes, and returns the directory of the report and what of it can be
+// planned from.
+func benchSizes(t *testing.T) (out string, all []capacity.Measured) {
+	t.Helper()
+	out = filepath.Join(t.TempDir(), "out")
 	if got := invoke(t, "bench", writeScenario(t, "sizes", sizes), "--out", out); got.code != 0 {
 		t.Fatalf("exit code %d: %s", got.code, got.says())
 	}
 	all, err := capacity.FromSet(readReport(t, out))
 	if err != nil {
-		t.Fatal(err)
+		t.Log(err)
+	}
+	return out, all
+}
+
+// What 10,000 connections take of a server's memory is predicted from 2,000. The kernel's is of
+// the whole machine, on which other tests run: it is only printed here, as is the CPU.
+func TestPlanPredicts(t *testing.T) {
+	slow(t)
+	t.Setenv(asMyriad, "1")
+	out, all := benchSizes(t)
+	for tries := 1; len(all) < 4 && tries < 3; tries++ { // no message in a window on a machine so busy
+		out, all = benchSizes(t)
 	}
 	predicted := capacity.Predict(all, nil)
 	if len(predicted) != 2 {
