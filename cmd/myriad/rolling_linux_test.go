@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // wanderer is a subscriber that goes to another node when its own ends.
@@ -104,7 +105,7 @@ func TestRollingRestart(t *testing.T) {
 	t.Setenv(secretVariable, "s3cret")
 	var addrs, joined []string
 	for range 3 {
-		addrs, joined = append(addrs, freeAddr(t)), append(joined, freeAddr(t))
+		addrs, joined = append(addrs, testserver.FreeAddr(t)), append(joined, testserver.FreeAddr(t))
 	}
 	start := func(i int) *server {
 		return startProcess(t, process(t, "hub", "--addr", addrs[i], "--cluster", joined[i], "--join", strings.Join(joined, ","),
@@ -242,15 +243,4 @@ func TestRollingRestart(t *testing.T) {
 		gaps[at(0.5)].Round(time.Microsecond), gaps[at(0.99)].Round(time.Microsecond), gaps[len(gaps)-1].Round(time.Microsecond))
 	t.Logf("messages that a client has missed, of %d: median %d, most %d; got again from the next node: %d by all together",
 		first.Load()+second.Load(), missing[clients/2], missing[clients-1], repeated)
-}
-
-// freeAddr is an address that nobody listens on now.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }
