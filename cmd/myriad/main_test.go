@@ -515,6 +515,8 @@ bench --resume {d}                          = has no journal.jsonl; expected the
 
 plan                                        = --measure and --from: neither is given; expected one of the two
 plan --measure --from {x}                   = both are given
+plan --measure --subject nope               = --subject is "nope"; expected with --measure one of epoll and uring
+plan --measure --free 100%                  = --free is 100 %; expected 0 to 95
 plan --measure --check                      = expected it with --from
 plan --from {x} --out a                     = --out is given without --measure
 plan --from {x} --within 5%                 = --within is given without --check
