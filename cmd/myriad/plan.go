@@ -171,14 +171,15 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 		return f.compare(cmd.OutOrStdout(), capacity.Predict(all, facts))
 	}
 	m := f.chosen(all)
-	if m == nil {
-		return usagef("--subject is %q; expected one that was measured: %s", f.subject, subjects(all))
+	switch {
+	case m == nil && f.subject == "":
+		return usagef("--tls is given, and what was measured is without TLS; expected both alike: measure again")
+	case m == nil:
+		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], subjects(all))
 	}
+	f.goal.TLS = m.TLS
 	if !cmd.Flags().Changed("size") {
 		f.goal.Size = m.Size
-	}
-	if !cmd.Flags().Changed("tls") {
-		f.goal.TLS = m.TLS
 	}
 	planner := &capacity.Planner{Measured: *m, Facts: facts}
 	var plans []*capacity.Plan
@@ -203,13 +204,13 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	return capacity.WriteText(out, plans)
 }
 
-// chosen is what the plan is made from: of the subject that is asked for, or of the first,
+// chosen is what the plan is made from: of the subject that is asked for, or of the first, with TLS if asked for,
 // what has the most points, and of those the one with the fewest connections: it was the least
 // disturbed by the load generator beside it.
 func (f *planFlags) chosen(all []capacity.Measured) (best *capacity.Measured) {
 	for i := range all {
 		m := &all[i]
-		if f.subject != "" && m.Subject != f.subject || f.subject == "" && m.Subject != all[0].Subject || m.TLS != f.goal.TLS && hasTLS(all, f.goal.TLS) {
+		if f.subject != "" && m.Subject != f.subject || f.subject == "" && m.Subject != all[0].Subject || f.goal.TLS && !m.TLS {
 			continue
 		}
 		if best == nil || len(m.Points) > len(best.Points) || len(m.Points) == len(best.Points) && m.Connections < best.Connections {
@@ -217,15 +218,6 @@ func (f *planFlags) chosen(all []capacity.Measured) (best *capacity.Measured) {
 		}
 	}
 	return best
-}
-
-func hasTLS(all []capacity.Measured, tls bool) bool {
-	for _, m := range all {
-		if m.TLS == tls {
-			return true
-		}
-	}
-	return false
 }
 
 func subjects(all []capacity.Measured) string {
