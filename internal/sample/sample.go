@@ -67,7 +67,8 @@ type Sample struct {
 type Process struct {
 	PID int // 0 for several
 	// User and System are processor time since the process began, of ended threads
-	// too: their sum to the nanosecond, each of them in steps of about 10 ms.
+	// too: of this process to the microsecond, of another their sum to the nanosecond
+	// and each of them in steps of about 10 ms.
 	// Children is that of children that it has waited for.
 	User, System, Children time.Duration
 	Threads                int
