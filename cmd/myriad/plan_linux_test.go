@@ -48,7 +48,6 @@ func raced() bool {
 // the whole machine, on which other tests run: it is only printed here, as is the CPU.
 func TestPlanPredicts(t *testing.T) {
 	slow(t)
-	t.Setenv(asMyriad, "1")
 	out := filepath.Join(t.TempDir(), "out")
 	got := invoke(t, "bench", writeScenario(t, "sizes", sizes), "--out", out)
 	if got.code != 0 {
