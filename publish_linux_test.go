@@ -98,7 +98,7 @@ func TestPublishHeldTooLong(t *testing.T) {
 		return n
 	}
 	saved := make(chan int, 1)
-	h.saving = func() { saved <- publish() } // before its time begins
+	h.saving = func() { saved <- publish() }     // before its time begins
 	_, err := io.WriteString(all[0], "retain\n") // it is busy from then on
 	must(t, err)
 	retained := await.Receive(t, h.retained, "a busy connection")
