@@ -10,12 +10,32 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // control is one end of the socket pair. Its messages are a word, a space, and JSON.
 type control struct {
 	file *os.File
+}
+
+// inherit takes over the end that this process was started with.
+func inherit(fd int, name string) (c control, err error) {
+	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
+	if err == nil && kind != unix.SOCK_SEQPACKET {
+		err = unix.EPROTOTYPE
+	}
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
+	}
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		return c, err
+	}
+	return control{os.NewFile(uintptr(fd), name)}, nil
 }
 
 // send sends a message with descriptors, in as many parts as it takes: the word alone with
