@@ -167,6 +167,11 @@ func TestSearchLost(t *testing.T) {
 		if r.Search == nil || len(r.Search.Steps) < 2 || len(r.Search.Steps) != steps {
 			t.Errorf("%+v, %d steps told; want the search to go on with the other", r.Search, steps)
 		}
+		for _, step := range r.Search.Steps {
+			if step.Kept && step.Answered < 0.6*step.Rate { // few messages may vary
+				t.Errorf("%+v: a step without the part of who is lost counts", step)
+			}
+		}
 		if err := r.Err(); err == nil {
 			t.Error("the result does not say that an agent is lost")
 		}
