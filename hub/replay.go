@@ -95,9 +95,8 @@ func (r *Replay) keeps(k kind, name string) bool {
 		case k == shardKind:
 			return false
 		case k == patternKind && begins:
-			literal, _, _ := strings.Cut(name, "*")
-			literal = literal[:min(len(literal), len(beginning), indexAny(literal, `?[\`))]
-			return strings.HasPrefix(beginning, literal)
+			literal := literalOf(name)
+			return strings.HasPrefix(beginning, literal[:min(len(literal), len(beginning))])
 		case k == patternKind:
 			return globMatches(name, topic)
 		case begins:
@@ -107,16 +106,24 @@ func (r *Replay) keeps(k kind, name string) bool {
 	})
 }
 
-// indexAny is where the first of chars stands; the length if none does.
-func indexAny(s, chars string) int {
-	if i := strings.IndexAny(s, chars); i >= 0 {
-		return i
+// literalOf is what all topics begin with that a pattern matches.
+func literalOf(pattern string) string {
+	if i := strings.IndexAny(pattern, `*?[\`); i >= 0 {
+		return pattern[:i]
 	}
-	return len(s)
+	return pattern
 }
 
-// Keeps says whether the messages of a topic are kept.
-func (r *Replay) Keeps(topic string) bool { return r.keeps(topicKind, topic) }
+// Keeps says whether all messages of a name are kept: those of a topic, or of all topics that a pattern matches.
+func (r *Replay) Keeps(k Kind, name string) bool {
+	if k != patternKind {
+		return r.keeps(k, name)
+	}
+	return slices.ContainsFunc(r.Topics, func(topic string) bool {
+		beginning, begins := strings.CutSuffix(topic, "*")
+		return begins && strings.HasPrefix(literalOf(name), beginning)
+	})
+}
 
 // keeps says whether the hub keeps messages of a name.
 func (h *Hub) keeps(k kind, name string) bool {

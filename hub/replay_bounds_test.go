@@ -412,6 +412,11 @@ func TestReplayConfig(t *testing.T) {
 			t.Errorf("%d %q is kept: %v; expected %v", row.k, row.name, have, row.want)
 		}
 	}
+	for pattern, want := range map[string]bool{"news.*": true, "news.a?": true, "news.": true, "new*": false, "*": false, "chat:7": false, "chat:*": false} {
+		if have := h.Replay.Keeps(Pattern, pattern); have != want {
+			t.Errorf("all that %q matches is kept: %v; expected %v", pattern, have, want)
+		}
+	}
 	if h.Cluster = nil; h.keeps(topicKind, "news.a") {
 		t.Error("a hub that is alone keeps messages")
 	}

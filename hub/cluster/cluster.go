@@ -337,8 +337,10 @@ func (n *Node) Keep(topic string, message []byte) error {
 	return n.keeper.put(topic, message)
 }
 
-// keeps says whether the messages of a topic come by the stream.
-func (n *Node) keeps(topic string) bool { return n.hub.Replay != nil && n.hub.Replay.Keeps(topic) }
+// keeps says whether all messages of a name come by the stream.
+func (n *Node) keeps(k hub.Kind, name string) bool {
+	return n.hub.Replay != nil && n.hub.Replay.Keeps(k, name)
+}
 
 // Changed implements hub.Cluster.
 func (n *Node) Changed(k hub.Kind, name string) { n.interest.note(k, name) }

@@ -83,7 +83,7 @@ func (in *inbox) deliver(m *nats.Msg) {
 		in.node.warned.say("the subject %.100q is no topic of a hub", m.Subject)
 		return
 	}
-	if k == hub.Topic && in.node.keeps(name) { // it comes by the stream
+	if in.node.keeps(k, name) { // it comes by the stream
 		in.again.Add(1)
 		return
 	}

@@ -22,7 +22,7 @@ type interest struct {
 	linger time.Duration
 	most   int // subjects; with more, all are subscribed to
 	always bool
-	kept   func(topic string) bool // comes by the stream
+	kept   func(hub.Kind, string) bool // what comes by the stream
 
 	mu      sync.Mutex
 	changed map[name]struct{}
@@ -145,7 +145,7 @@ func (in *interest) lookAtAll() {
 
 // set says whether a name has subscribers.
 func (in *interest) set(n name, here bool) {
-	if n.kind == hub.Topic && in.kept != nil && in.kept(n.text) {
+	if in.kept != nil && in.kept(n.kind, n.text) {
 		return
 	}
 	var to string

@@ -234,6 +234,9 @@ func TestReplay(t *testing.T) {
 	if others != 1 {
 		t.Errorf("%d messages that are not kept came; expected 1", others)
 	}
+	if n := places[1].Stats().Cluster.Subjects; n != 1 { // what is kept takes none
+		t.Errorf("%d subjects are subscribed to; expected 1", n)
+	}
 	for i, p := range places {
 		if s := p.Stats(); s.Cluster.Unsent != 0 || s.Cluster.Lost != 0 || s.Replay.Gaps != 0 || s.Replay.Messages != 3*messages || s.Cluster.Sent < messages {
 			t.Errorf("%d: %+v, %+v", i, s.Cluster, s.Replay)
