@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -31,9 +32,12 @@ type Cluster interface {
 	// as far as these answer until ctx ends. It may block.
 	Subscribers(ctx context.Context, k Kind, names []string) []int
 	// Names are those that have subscribers on the other hubs and match a pattern, as far as
-	// these answer until ctx ends, and no more than so many bytes of them. Some come several
-	// times. It may block.
-	Names(ctx context.Context, k Kind, pattern string, most int) []string
+	// these answer until ctx ends, and no more than so many bytes of them: more is how many
+	// others there are. Some come several times. It may block.
+	Names(ctx context.Context, k Kind, pattern string, most int) (names []string, more int)
+	// Largest are, of each other hub, the topics with the most subscribers there, of those that
+	// begin with a prefix: at most limit of each, and by the rules of Names.
+	Largest(ctx context.Context, prefix string, limit, most int) (names []string, more int)
 	// Stats gives the counters.
 	Stats() ClusterStats
 }
@@ -99,21 +103,37 @@ func Matches(pattern, topic string) bool { return globMatches(pattern, topic) }
 // othersTime is how long the other hubs of a cluster have for an answer.
 const othersTime = 200 * time.Millisecond
 
-// othersNames are the names of a kind that match a pattern on the other hubs, where there are some.
-func (h *Hub) othersNames(ctx context.Context, k kind, pattern string, most int) []string {
+// othersNames are the names of a kind that match a pattern on the other hubs, where there are
+// some, each once; more is how many do not fit into so many bytes.
+func (h *Hub) othersNames(ctx context.Context, k kind, pattern string, most int) (names []string, more int) {
 	if h.Cluster == nil {
-		return nil
+		return nil, 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, othersTime)
 	defer cancel()
-	return h.Cluster.Names(ctx, k, pattern, most)
+	names, more = h.Cluster.Names(ctx, k, pattern, most)
+	slices.Sort(names)
+	return slices.Compact(names), more
+}
+
+// notHere is how many of some names have no subscribers on this hub.
+func (h *Hub) notHere(k kind, names []string) (n int) {
+	for _, name := range names {
+		if h.Subscribers(k, name) == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // allSubscribers is how many subscribers names have on all hubs.
 func (h *Hub) allSubscribers(ctx context.Context, k kind, names []string) []int {
-	ctx, cancel := context.WithTimeout(ctx, othersTime)
-	defer cancel()
-	counts := h.Cluster.Subscribers(ctx, k, names)
+	counts := make([]int, len(names))
+	if h.Cluster != nil {
+		ctx, cancel := context.WithTimeout(ctx, othersTime)
+		defer cancel()
+		counts = h.Cluster.Subscribers(ctx, k, names)
+	}
 	for i, name := range names {
 		counts[i] += h.Subscribers(k, name)
 	}

@@ -98,7 +98,7 @@ const (
 //
 // The event loops of the hub put messages into the outbox, from which one goroutine passes them
 // on to NATS; another keeps the subscriptions that the hub's topics need; a third takes what comes
-// and delivers it, one message at a time, so that each publisher's order stays.
+// and delivers it, one message at a time, so that each publisher's order stays. Two more are those of presence.
 type Node struct {
 	hub    *hub.Hub
 	config Config
@@ -160,6 +160,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	n.running.Go(func() { n.interest.run(n.stop) })
 	n.running.Go(func() { n.inbox.run(n.stop) })
 	n.running.Go(func() { n.presence.run(n.stop) })
+	n.running.Go(func() { n.presence.answers(n.stop) })
 	return n, nil
 }
 
