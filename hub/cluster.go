@@ -42,6 +42,19 @@ type Cluster interface {
 	Stats() ClusterStats
 }
 
+// ClusterMigrator is a Cluster whose node goes on in another process, with the hub's clients: see
+// myriad.Server.Upgrade. For the others the two processes are one node, and neither delivers what was
+// published to the other one, which they tell each other.
+type ClusterMigrator interface {
+	// Pause has nothing delivered any more until Resume. state is what has been.
+	Pause() (state []byte)
+	// Restore takes that in the new process, which delivers nothing from its beginning to Resume,
+	// and then what has come since Pause.
+	Restore(state []byte) error
+	// Resume is called in both when the clients have moved. Where nothing pauses it does nothing.
+	Resume()
+}
+
 // ClusterStats are the counters of what joins a Hub with others, since it was started, but for
 // those that say "now".
 type ClusterStats struct {

@@ -47,6 +47,9 @@ func (f *clusterFlags) add(flags *pflag.FlagSet) {
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long a topic's messages still come here after its last subscriber has gone (default 5s)")
 }
 
+// originVariable has the node of a process for the one that takes over from it.
+const originVariable = "MYRIAD_CLUSTER_ORIGIN"
+
 // some says whether the hub is to join others.
 func (f *clusterFlags) some() bool { return f.nats != "" || f.peers.Addr != "" }
 
@@ -202,11 +205,14 @@ func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	}
 	out := cmd.ErrOrStderr()
 	c.MaxMessage = f.hub.Limits.MaxMessage
+	c.Origin = os.Getenv(originVariable)
+	_ = os.Unsetenv(originVariable)
 	c.Warn = func(line string) { fmt.Fprintf(out, "myriad: %s: %s\n", time.Now().Format(time.TimeOnly), line) }
 	node, err := cluster.Start(&f.hub, c.Config)
 	if err != nil {
 		return nil, usagef("%s", strings.TrimPrefix(err.Error(), "cluster: "))
 	}
+	f.successorEnv = map[string]string{originVariable: node.Origin()}
 	if addr := node.Addr(); addr != "" {
 		f.noUpgrade = "the new process can't listen on --cluster while this one does; end this one, and start the new one"
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: the cluster is joined on %s\n", addr)

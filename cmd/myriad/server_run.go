@@ -172,6 +172,10 @@ func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked str
 	if f.page != nil {
 		f.page.stop()
 	}
+	for name, value := range f.successorEnv {
+		_ = os.Setenv(name, value) // a valid name does not fail
+		defer func() { _ = os.Unsetenv(name) }()
+	}
 	if u, err = f.srv.Upgrade(ctx); err != nil {
 		if f.page != nil {
 			if e := f.page.start(); e != nil {

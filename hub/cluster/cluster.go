@@ -12,10 +12,10 @@ package cluster
 
 import (
 	"cmp"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -44,6 +44,10 @@ type Config struct {
 
 	// Name is the node's, for people. The default is the host's name.
 	Name string
+	// Origin is that of another process, its Node.Origin, of which this one takes over the hub, by
+	// myriad.Server.Upgrade; not with Peers. The node delivers nothing before the hub's clients have come,
+	// or a minute is over. The default is "": a new node.
+	Origin string
 	// MaxMessage is the most bytes of a message. A server with Peers takes as many. The
 	// default is 64 KiB, as that of hub.Limits.
 	MaxMessage int
@@ -83,6 +87,7 @@ const (
 	leastReconnect   = 100 * time.Millisecond
 	reconnectJitter  = 400 * time.Millisecond
 	closeTime        = 2 * time.Second // to send what waits
+	maxOrigin        = 64              // bytes
 	headerRoom       = 4 << 10         // of a message, beside its data
 	numberHeader     = "Myriad"        // origin, era and number of a message
 	nameHeader       = "Myriad-Topic"  // all tokens of a name that is too long for a subject
@@ -133,11 +138,15 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	host, _ := os.Hostname()
 	c.Name = cmp.Or(c.Name, host, "hub")
 	n := &Node{
-		hub: h, config: c, origin: strings.ToLower(rand.Text()[:12]),
+		hub: h, config: c, origin: cmp.Or(c.Origin, newOrigin()),
 		warned: warnings{to: c.Warn}, connected: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	n.outbox = newOutbox(n.origin, cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
 	n.inbox = newInbox(n)
+	if c.Origin != "" {
+		n.outbox.numbers.era = rand.Int()
+		n.inbox.resumed = make(chan struct{})
+	}
 	if err := n.connect(); err != nil {
 		if n.server != nil {
 			n.server.Close()
@@ -156,6 +165,9 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		n.online.Store(true)
 	}
 	h.Cluster = n
+	if c.Origin != "" {
+		n.succeed()
+	}
 	n.running.Go(n.send)
 	n.running.Go(func() { n.interest.run(n.stop) })
 	n.running.Go(func() { n.inbox.run(n.stop) })
@@ -170,6 +182,10 @@ func (c Config) check() error {
 		return errors.New("cluster: expected URLs of NATS, or Peers, and not both")
 	case c.Peers != nil && c.Peers.Secret == "":
 		return errors.New("cluster: hubs that form a cluster need a secret in common")
+	case c.Peers != nil && c.Origin != "":
+		return errors.New("cluster: Origin is given with Peers, whose server of NATS another process can't take over")
+	case strings.ContainsAny(c.Origin, ". ") || len(c.Origin) > maxOrigin:
+		return fmt.Errorf("cluster: Origin is %.100q; expected that of another Node", c.Origin)
 	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerRoom:
 		return fmt.Errorf("cluster: messages have at most %d bytes; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerRoom)
 	}
@@ -339,12 +355,7 @@ func (n *Node) Stats() hub.ClusterStats {
 func (n *Node) Close() {
 	n.closing.Do(func() {
 		n.outbox.close()
-		for end := time.Now().Add(closeTime); n.online.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
-			if waiting, _, _ := n.outbox.stats(); waiting == 0 {
-				_ = n.nc.FlushTimeout(time.Until(end))
-				break
-			}
-		}
+		n.flush(closeTime)
 		if n.online.Load() {
 			n.presence.say(true)
 			_ = n.nc.FlushTimeout(closeTime)
@@ -356,6 +367,16 @@ func (n *Node) Close() {
 			n.server.Close()
 		}
 	})
+}
+
+// flush waits until what waits is with NATS, while there is a connection and time.
+func (n *Node) flush(most time.Duration) {
+	for end := time.Now().Add(most); n.online.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if waiting, _, _ := n.outbox.stats(); waiting == 0 {
+			_ = n.nc.FlushTimeout(max(time.Until(end), time.Millisecond))
+			return
+		}
+	}
 }
 
 // warnings are passed on, a few a second at the most, and each once in a second.

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -22,6 +23,7 @@ type interest struct {
 	linger time.Duration
 	most   int // subjects; with more, all are subscribed to
 	always bool
+	wide   atomic.Bool // for now
 
 	mu      sync.Mutex
 	changed map[name]struct{}
@@ -219,7 +221,7 @@ func (in *interest) expire(now time.Time) {
 		in.counts.Unlock()
 		in.leave(i.subject, s.sub)
 	}
-	if in.every != nil && !in.always && in.fewAgain() {
+	if in.every != nil && !in.always && !in.wide.Load() && in.fewAgain() {
 		in.everything(false)
 	}
 }
@@ -261,6 +263,7 @@ func (in *interest) everything(on bool) {
 		clear(in.subjects)
 		in.every = every
 		in.counts.Unlock()
+		in.settle()
 		for to, s := range old {
 			in.leave(to, s.sub)
 		}
@@ -272,10 +275,15 @@ func (in *interest) everything(on bool) {
 	in.every = nil
 	in.counts.Unlock()
 	in.lookAtAll()
+	in.settle()
 	for _, sub := range every {
 		in.leave(sub.Subject, sub)
 	}
 }
+
+// settle waits, for a while, until the new subscriptions are in effect, and what came by the old ones before has
+// been read: what is on its way when these are left is dropped.
+func (in *interest) settle() { _ = in.nc.FlushTimeout(connectTime) }
 
 // count says how many subjects are subscribed to, and whether they are all.
 func (in *interest) count() (n int64, all bool) {

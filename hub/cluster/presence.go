@@ -114,7 +114,13 @@ func (p *presence) say(gone bool) {
 
 func (p *presence) hear(data []byte) {
 	var of news
-	if json.Unmarshal(data, &of) == nil && of.Origin != "" && p.node.inbox.heard(of) {
+	switch {
+	case json.Unmarshal(data, &of) != nil || of.Origin == "":
+	case of.Origin == p.node.origin: // another process of this node
+		if of.Gone {
+			p.tell()
+		}
+	case p.node.inbox.heard(of):
 		p.tell() // it is to know this one at once, too
 	}
 }
