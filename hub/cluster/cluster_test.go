@@ -440,6 +440,8 @@ func TestConfig(t *testing.T) {
 		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, MaxMessage: 1 << 30}, "NATS takes at most"},
 		{Config{Peers: &Peers{Addr: "nowhere", Secret: "s"}}, "expected host:port"},
 		{Config{URLs: []string{"nats://a"}, Linger: -1}, "Linger is -1"},
+		{Config{URLs: []string{"nats://a"}, Origin: "a.b"}, "expected that of another Node"},
+		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, Origin: "a"}, "Origin is given with Peers"},
 	} {
 		node, err := Start(new(hub.Hub), c.config)
 		if err == nil {
