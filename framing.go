@@ -140,8 +140,7 @@ func (f *framer) receive(c *Conn, in []byte, shed error) (used int) {
 	if f.lines {
 		return f.receiveLines(c, in, shed)
 	}
-	used, _ = f.tokens(c, in, false, shed)
-	return used
+	return f.tokens(c, in, false, shed)
 }
 
 // receiveLines searches each byte once: what was refused before has been
@@ -175,9 +174,8 @@ func trimCR(line []byte) []byte {
 	return line
 }
 
-// tokens gives the handler the tokens in data, and says how much it used and
-// whether there may be more.
-func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int, more bool) {
+// tokens gives the handler the tokens in data, and says how much it used.
+func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int) {
 	empty, messages := 0, 0
 	defer func() { c.core().CountMessages(messages) }()
 	for !c.Paused() && (used < len(data) || atEOF) {
@@ -186,7 +184,7 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int,
 			if n > needs(c.core().MaxMessage()) {
 				c.core().TooLong(uint64(n))
 			}
-			return used, false
+			return used
 		}
 		if err = check(c, advance, len(data)-used, err); err != nil {
 			if errors.Is(err, bufio.ErrFinalToken) {
@@ -197,23 +195,23 @@ func (f *framer) tokens(c *Conn, data []byte, atEOF bool, shed error) (used int,
 				}
 			}
 			c.CloseWith(err)
-			return used, false
+			return used
 		}
 		used += advance
 		if token != nil {
 			f.give(c, token, shed)
 			messages++
 		} else if advance == 0 {
-			return used, false
+			return used
 		}
 		if advance > 0 {
 			empty = 0
 		} else if empty++; empty > maxEmpty {
 			c.CloseWith(io.ErrNoProgress)
-			return used, false
+			return used
 		}
 	}
-	return used, true
+	return used
 }
 
 // check holds what a SplitFunc returned against its rules and our bound.
@@ -235,8 +233,7 @@ func check(c *Conn, advance, most int, err error) error {
 // Ended gives the handler what is left when the peer has ended.
 func (f *framer) Ended(c *Conn, rest []byte) (used int) {
 	if !f.lines {
-		used, _ = f.tokens(c, rest, true, nil)
-		return used
+		return f.tokens(c, rest, true, nil)
 	}
 	if len(rest) > 0 {
 		f.Message(c, trimCR(rest))

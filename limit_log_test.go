@@ -1,6 +1,7 @@
 package myriad
 
 import (
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // logBook is a log that tests look at while it is written.
@@ -29,19 +32,18 @@ func (l *logBook) String() string {
 }
 
 // line waits for the first line with a text.
-func (l *logBook) line(t *testing.T, with string) string {
+func (l *logBook) line(t *testing.T, with string) (found string) {
 	t.Helper()
-	for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
-		text := l.String()
-		for line := range strings.Lines(text) {
+	await.TrueOr(t, func() bool {
+		for line := range strings.Lines(l.String()) {
 			if strings.Contains(line, with) {
-				return line
+				found = line
+				return true
 			}
 		}
-		if time.Now().After(end) {
-			t.Fatalf("no line with %q in the log:\n%s", with, text)
-		}
-	}
+		return false
+	}, func() string { return fmt.Sprintf("a line with %q in the log:\n%s", with, l.String()) })
+	return found
 }
 
 func (l *logBook) logger() *slog.Logger { return slog.New(slog.NewTextHandler(l, nil)) }

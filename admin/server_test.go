@@ -2,7 +2,6 @@ package admin
 
 import (
 	"bufio"
-	"context"
 	"fmt"
 	"net"
 	"net/http"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // TestRealServer looks at a server that runs, with one connection, from its
@@ -21,7 +21,7 @@ func TestRealServer(t *testing.T) {
 	dir := t.TempDir()
 	slow := 20 * time.Millisecond
 	server := &myriad.Server{
-		Addr: "127.0.0.1:0", Model: myriad.Models()[len(myriad.Models())-1], // Auto would not let its loop lag
+		Model: myriad.Models()[len(myriad.Models())-1], // Auto would not let its loop lag
 		Handler: myriad.Lines(myriad.MessageFunc(func(c *myriad.Conn, msg []byte) {
 			if string(msg) == "slow" {
 				time.Sleep(slow)
@@ -34,13 +34,8 @@ func TestRealServer(t *testing.T) {
 	expect(t, h, "GET", "/readyz", 503, "not started")
 	expect(t, h, "GET", "/metrics", 200, "\nmyriad_connections 0\n")
 
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	addr := make(chan net.Addr, 1)
-	server.Listening = func(a net.Addr) { addr <- a }
-	ended := make(chan error, 1)
-	go func() { ended <- server.ListenAndServe(ctx) }()
-	c, err := net.Dial("tcp", (<-addr).String())
+	addr, stop := testserver.Start(t, server)
+	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,10 +74,7 @@ func TestRealServer(t *testing.T) {
 		t.Errorf("trace: got %d, %.20q; want a trace", w.Code, w.Body)
 	}
 	say("still there")
-	cancel()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	stop()
 	expect(t, h, "GET", "/readyz", 503, "draining")
 	if w := ask(h, "GET", "/metrics"); !strings.Contains(w.Body.String(), "\nmyriad_draining 1\n") {
 		t.Error("myriad_draining is not 1 after the end")

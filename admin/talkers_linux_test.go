@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"context"
 	"io"
 	"net"
 	"strings"
@@ -9,25 +8,18 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // serveAll serves under a model until the test ends.
 func serveAll(t *testing.T, s *myriad.Server) string {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	addr, ended := make(chan net.Addr, 1), make(chan error, 1)
-	s.Addr, s.Limits.Linger = "127.0.0.1:0", 50*time.Millisecond
-	s.Listening = func(a net.Addr) { addr <- a }
+	s.Limits.Linger = 50 * time.Millisecond
 	if s.Handler == nil {
 		s.Handler = echo{}
 	}
-	go func() { ended <- s.ListenAndServe(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		s.Close()
-		<-ended
-	})
-	return (<-addr).String()
+	addr, _ := testserver.Start(t, s)
+	return addr
 }
 
 type echo struct{ myriad.Base }

@@ -15,23 +15,13 @@ import (
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // serveHub serves a hub at an address until stop is called, or the test ends.
 func serveHub(t *testing.T, model, at string, h *hub.Hub) (addr string, stop func()) {
 	t.Helper()
-	up, done := make(chan net.Addr, 1), make(chan error, 1)
-	s := &myriad.Server{Addr: at, Model: model, Handler: h.Handler(), Listening: func(a net.Addr) { up <- a }}
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { done <- s.ListenAndServe(ctx); close(done) }()
-	stop = func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("ListenAndServe: %v", err)
-		}
-	}
-	t.Cleanup(stop)
-	return await.Receive(t, up, "the server listens").String(), stop
+	return testserver.Start(t, &myriad.Server{Addr: at, Model: model, Handler: h.Handler()})
 }
 
 // subscribe has a page of a hub subscribe, and waits until it has.

@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 const liveToken = "0123456789abcdef"
@@ -30,12 +32,11 @@ type liveServer struct{ addr, admin string }
 func startLive(t *testing.T, args ...string) liveServer {
 	t.Helper()
 	dir := t.TempDir()
-	program, secret := filepath.Join(dir, "myriad"), filepath.Join(dir, "token")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./cmd/myriad")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	program, err := testserver.Build(dir, "..", "./cmd/myriad")
+	if err != nil {
+		t.Fatal(err)
 	}
+	secret := filepath.Join(dir, "token")
 	if err := os.WriteFile(secret, []byte(liveToken), 0o600); err != nil {
 		t.Fatal(err)
 	}

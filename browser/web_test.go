@@ -2,14 +2,11 @@ package browser
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -19,24 +16,15 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 	"github.com/myriad-go/myriad/web"
 )
 
 // serveWeb serves a handler with package web until the test ends.
 func serveWeb(t *testing.T, model string, h http.Handler) (url string) {
 	t.Helper()
-	up, done := make(chan net.Addr, 1), make(chan error, 1)
-	s := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Handler: web.Handler(h), Listening: func(a net.Addr) { up <- a },
-		Limits: myriad.Limits{MaxUnsent: 2 << 20}}
-	ctx, stop := context.WithCancel(context.Background())
-	go func() { done <- s.ListenAndServe(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("ListenAndServe: %v", err)
-		}
-	})
-	return "http://" + await.Receive(t, up, "the server listens").String() + "/"
+	addr, _ := testserver.Start(t, &myriad.Server{Model: model, Handler: web.Handler(h), Limits: myriad.Limits{MaxUnsent: 2 << 20}})
+	return "http://" + addr + "/"
 }
 
 // said is a socket's handler that echoes and tells of ends.
@@ -156,11 +144,9 @@ func (p *tab) streams(next chan bool) {
 
 // TestWebChat has two readers of examples/webchat talk with each other.
 func TestWebChat(t *testing.T) {
-	program := filepath.Join(t.TempDir(), "webchat")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, "./examples/webchat")
-	build.Dir = ".."
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	program, err := testserver.Build(t.TempDir(), "..", "./examples/webchat")
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, model := range append(myriad.Models(), myriad.Auto) {
 		t.Run(model, func(t *testing.T) {

@@ -23,6 +23,7 @@ import (
 
 	root "github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/testserver"
 	"github.com/myriad-go/myriad/metrics"
 	"github.com/myriad-go/myriad/pool"
 )
@@ -40,26 +41,21 @@ func run(t *testing.T, args ...string) (said string, err error) {
 	return string(out), err
 }
 
-var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "myriad-deploy-")
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "myriad")
-	cmd := exec.Command("go", "build", "-o", path, "./cmd/myriad")
-	cmd.Dir, cmd.Env = "..", append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return path, nil
-})
+// folder is for what is built.
+var folder string
+
+var built = sync.OnceValues(func() (string, error) { return testserver.Build(folder, "..", "./cmd/myriad") })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if path, err := built(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
-	}
-	os.Exit(code)
+	os.Exit(func() int {
+		var err error
+		if folder, err = os.MkdirTemp("", "myriad-deploy-"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(folder)
+		return m.Run()
+	}())
 }
 
 // binary is the command, built as the Dockerfile builds it.

@@ -15,30 +15,14 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // serveFront serves a hub until the test ends, or until stop is called.
 func serveFront(t testing.TB, model string, h *Hub) (addr string, stop func()) {
 	t.Helper()
 	h.http().ErrorLog = log.New(io.Discard, "", 0)
-	return Serve(t, &myriad.Server{Model: model, Handler: h.Handler()})
-}
-
-// Serve serves on a port of its own until the test ends, or until stop is called.
-func Serve(t testing.TB, srv *myriad.Server) (addr string, stop func()) {
-	t.Helper()
-	up, done := make(chan net.Addr, 1), make(chan error, 1)
-	srv.Addr, srv.Listening = "127.0.0.1:0", func(a net.Addr) { up <- a }
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { done <- srv.ListenAndServe(ctx); close(done) }()
-	stop = func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("ListenAndServe: %v", err)
-		}
-	}
-	t.Cleanup(stop)
-	return await.Receive(t, up, "the server listens").String(), stop
+	return testserver.Start(t, &myriad.Server{Model: model, Handler: h.Handler()})
 }
 
 // eachFront calls f with the address of a hub's front, for each model.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 const frontUsers = `
@@ -106,7 +107,7 @@ func TestFrontReload(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			h := withUsers(t, frontUsers)
 			srv := &myriad.Server{Model: model, Handler: h.Handler()}
-			addr, _ := Serve(t, srv)
+			addr, _ := testserver.Start(t, srv)
 			p := dialHub(t, addr, "?token=ann's")
 			p.say(`{"op":"subscribe","topic":"a"}`)
 			p.hear(`{"op":"subscribed","topic":"a","count":1}`)
@@ -186,7 +187,7 @@ func TestFrontCertificates(t *testing.T) {
 	cfg := &tls.Config{Certificates: []tls.Certificate{a.pair("server")}, ClientCAs: a.pool(), ClientAuth: tls.VerifyClientCertIfGiven}
 	for _, model := range myriad.Models() {
 		t.Run(model, func(t *testing.T) {
-			addr, _ := Serve(t, &myriad.Server{Model: model, Handler: withUsers(t, frontUsers).Handler(), TLSConfig: cfg})
+			addr, _ := testserver.Start(t, &myriad.Server{Model: model, Handler: withUsers(t, frontUsers).Handler(), TLSConfig: cfg})
 			for name, status := range map[string]int{"carl": 200, "ann": 401, "nobody": 401, "": 401} {
 				client := http.Client{Timeout: await.Patience, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{RootCAs: a.pool()}}}
 				if name != "" {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // successorAddr is the variable by which a process of this test is a hub that takes another's
@@ -59,7 +60,7 @@ func beforeUpgrade(t *testing.T) (addr string, upgrade func(connections int)) {
 		cmd.Env = append(os.Environ(), successorAddr+"="+srv.Addr, "GORACE=atexit_sleep_ms=0")
 		return cmd, nil
 	}
-	addr, _ = Serve(t, srv)
+	addr, _ = testserver.Start(t, srv)
 	return addr, func(connections int) {
 		t.Helper()
 		u, err := srv.Upgrade(context.Background())

@@ -7,6 +7,7 @@ import (
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // TestTranscripts has the hub answer, under each model, what redis-server has.
@@ -22,7 +23,7 @@ func TestTranscripts(t *testing.T) {
 					}
 				}
 				srv := &myriad.Server{Model: model, Handler: h.Handler()}
-				addr, _ := hub.Serve(t, srv)
+				addr, _ := testserver.Start(t, srv)
 				for _, c := range s.cases {
 					c.replays(t, true, func(t testing.TB) string {
 						await.True(t, "the connections of the case before have closed", func() bool { return srv.Stats().Open == 0 })

@@ -2,7 +2,6 @@ package hub
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"io"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // serving serves a hub on each model until the test ends.
@@ -21,19 +21,12 @@ func serving(t *testing.T, made func() *Hub, f func(t *testing.T, h *Hub, srv *m
 	for _, model := range myriad.Models() {
 		t.Run(model, func(t *testing.T) {
 			h := made()
-			up, done := make(chan net.Addr, 1), make(chan error, 1)
 			srv := &myriad.Server{
-				Addr: "127.0.0.1:0", Model: model, Handler: h.Handler(), SlowConsumer: myriad.DropMessage,
+				Model: model, Handler: h.Handler(), SlowConsumer: myriad.DropMessage,
 				Socket: myriad.Socket{SendBuffer: 4 << 10}, Limits: myriad.Limits{MaxUnsent: 128 << 10, CloseTimeout: 1},
-				Listening: func(a net.Addr) { up <- a },
 			}
-			ctx, cancel := context.WithCancel(t.Context())
-			go func() { done <- srv.ListenAndServe(ctx) }()
-			defer func() {
-				cancel()
-				<-done
-			}()
-			f(t, h, srv, await.Receive(t, up, "the server listens").String())
+			addr, _ := testserver.Start(t, srv)
+			f(t, h, srv, addr)
 		})
 	}
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // TestStress has clients subscribe, publish, leave and be killed as chance has it, under each
@@ -32,7 +33,7 @@ func TestStress(t *testing.T) {
 		t.Run(model, func(t *testing.T) {
 			h := new(Hub)
 			srv := &myriad.Server{Model: model, Handler: h.Handler(), Loops: 2, Limits: myriad.Limits{MaxUnsent: 16 << 20, MaxMessage: 1 << 20}}
-			addr, _ := Serve(t, srv)
+			addr, _ := testserver.Start(t, srv)
 			var live crowd
 			var all sync.WaitGroup
 			for i := range clients {

@@ -20,6 +20,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/engine/models"
 )
 
@@ -279,16 +280,13 @@ func TestTLSBounds(t *testing.T) {
 		}
 	}()
 	gate := r.tls.layers.Gate
-	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	await.True(t, "as many handshakes are under way as may be, and others wait", func() bool {
 		running, waiting := gate.Count()
-		if running == halfOpen && waiting == more {
-			break
+		if running > halfOpen {
+			t.Errorf("%d handshakes under way; want at most %d", running, halfOpen)
 		}
-		if running > halfOpen || time.Now().After(end) {
-			t.Errorf("%d handshakes under way, %d waiting; want %d and %d", running, waiting, halfOpen, more)
-			break
-		}
-	}
+		return running >= halfOpen && waiting == more
+	})
 	cancel()
 	<-ended
 	if running, waiting := gate.Count(); running+waiting != 0 {

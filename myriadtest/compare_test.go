@@ -1,7 +1,6 @@
 package myriadtest_test
 
 import (
-	"context"
 	"io"
 	"log/slog"
 	"net"
@@ -11,6 +10,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // client is what a peer of either kind can do.
@@ -62,13 +62,9 @@ func TestAsInProduction(t *testing.T) {
 
 // playReal plays a script to a server on a socket.
 func playReal(t *testing.T, srv *myriad.Server, play func(client)) {
-	addr := make(chan net.Addr, 1)
 	srv.Log = slog.New(slog.DiscardHandler)
-	srv.Addr, srv.Listening = "127.0.0.1:0", func(a net.Addr) { addr <- a }
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- srv.ListenAndServe(ctx) }()
-	c, err := net.Dial("tcp", (<-addr).String())
+	addr, stop := testserver.Start(t, srv)
+	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,9 +74,6 @@ func playReal(t *testing.T, srv *myriad.Server, play func(client)) {
 	io.Copy(io.Discard, c) // until the server ends
 	c.Close()
 	stop()
-	if err := <-ended; err != nil {
-		t.Fatal(err)
-	}
 }
 
 // socket is a client with a socket.

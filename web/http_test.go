@@ -18,6 +18,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 	"github.com/myriad-go/myriad/pool"
 	"github.com/myriad-go/myriad/web"
 )
@@ -370,23 +371,18 @@ func TestDrain(t *testing.T) {
 	for _, model := range myriad.Models() {
 		t.Run(model, func(t *testing.T) {
 			entered, release := make(chan struct{}), make(chan struct{})
-			up := make(chan net.Addr, 1)
-			s := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Listening: func(a net.Addr) { up <- a },
+			addr, stop := testserver.Start(t, &myriad.Server{Model: model,
 				Handler: web.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 					entered <- struct{}{}
 					<-release
 					io.WriteString(w, "done")
-				}))}
-			ctx, stop := context.WithCancel(context.Background())
-			done := make(chan error, 1)
-			go func() { done <- s.ListenAndServe(ctx) }()
-			addr := (<-up).String()
+				}))})
 			idle, ri := dial(t, addr)
 			nc, r := dial(t, addr)
 			io.WriteString(nc, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
 			<-entered
 			_ = idle
-			stop()
+			go stop()
 			if b, err := io.ReadAll(ri); err != nil || len(b) > 0 {
 				t.Errorf("an idle connection ended with %q, %v", b, err)
 			}
@@ -397,9 +393,7 @@ func TestDrain(t *testing.T) {
 			if b, err := io.ReadAll(r); err != nil || len(b) > 0 {
 				t.Errorf("behind the answer came %q, %v", b, err)
 			}
-			if err := await.Receive(t, done, "the server's end"); err != nil {
-				t.Error(err)
-			}
+			stop() // when the server has ended
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package web_test
 
 import (
-	"context"
 	"errors"
 	"io"
 	"net"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/myriad-go/myriad"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 	"github.com/myriad-go/myriad/web"
 )
 
@@ -214,18 +214,10 @@ func (w wrapped) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func TestSocketDrain(t *testing.T) {
 	for _, model := range myriad.Models() {
 		t.Run(model, func(t *testing.T) {
-			up := make(chan net.Addr, 1)
-			s := &myriad.Server{Addr: "127.0.0.1:0", Model: model, Listening: func(a net.Addr) { up <- a },
-				Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))}
-			ctx, stop := context.WithCancel(context.Background())
-			done := make(chan error, 1)
-			go func() { done <- s.ListenAndServe(ctx) }()
-			w := dialSocket(t, (<-up).String(), "")
-			stop()
+			addr, stop := testserver.Start(t, &myriad.Server{Model: model, Handler: web.Handler(web.Quick(&web.WebSocket{Handler: echoSocket}))})
+			w := dialSocket(t, addr, "")
+			go stop()
 			w.wantClose(1001)
-			if err := await.Receive(t, done, "the server's end"); err != nil {
-				t.Error(err)
-			}
 		})
 	}
 }

@@ -3,7 +3,6 @@ package web_test
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"log"
@@ -18,32 +17,15 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/testserver"
 	"github.com/myriad-go/myriad/web"
 )
 
 // serve starts a server of ours and gives its address.
 func serve(t testing.TB, s *myriad.Server) string {
 	t.Helper()
-	s.Addr = "127.0.0.1:0"
-	up := make(chan net.Addr, 1)
-	s.Listening = func(a net.Addr) { up <- a }
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.ListenAndServe(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		if err := <-done; err != nil {
-			t.Errorf("ListenAndServe: %v", err)
-		}
-	})
-	select {
-	case a := <-up:
-		return a.String()
-	case err := <-done:
-		done <- err
-		t.Fatalf("ListenAndServe: %v", err)
-		return ""
-	}
+	addr, _ := testserver.Start(t, s)
+	return addr
 }
 
 var silent = log.New(io.Discard, "", 0)

@@ -103,8 +103,8 @@ func TestRollingRestart(t *testing.T) {
 	)
 	t.Setenv(secretVariable, "s3cret")
 	var addrs, joined []string
-	for range 3 {
-		addrs, joined = append(addrs, freeAddr(t)), append(joined, freeAddr(t))
+	for i := range 3 {
+		addrs, joined = append(addrs, ownAddress(9091+i)), append(joined, ownAddress(6222+i))
 	}
 	start := func(i int) *server {
 		return startProcess(t, process(t, "hub", "--addr", addrs[i], "--cluster", joined[i], "--join", strings.Join(joined, ","),
@@ -242,15 +242,4 @@ func TestRollingRestart(t *testing.T) {
 		gaps[at(0.5)].Round(time.Microsecond), gaps[at(0.99)].Round(time.Microsecond), gaps[len(gaps)-1].Round(time.Microsecond))
 	t.Logf("messages that a client has missed, of %d: median %d, most %d; got again from the next node: %d by all together",
 		first.Load()+second.Load(), missing[clients/2], missing[clients-1], repeated)
-}
-
-// freeAddr is an address that nobody listens on now.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 var against = flag.String("against", "hub", "the server: hub, which is built here, redis-server, or the address of one that runs")
@@ -36,7 +37,7 @@ func start(t testing.TB, users ...string) *server {
 		}
 		return &server{t: t, addr: *against}
 	}
-	s := &server{t: t, addr: freeAddr(t)}
+	s := &server{t: t, addr: testserver.FreeAddr(t)}
 	dir := t.TempDir()
 	file := filepath.Join(dir, "users")
 	if err := os.WriteFile(file, []byte(strings.Join(users, "\n")+"\n"), 0o600); err != nil {
@@ -93,24 +94,9 @@ func (s *server) url(user, password string) string {
 	return fmt.Sprintf("redis://%s:%s@%s", user, password, s.addr)
 }
 
-func freeAddr(t testing.TB) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // program is the path of the command myriad, built once.
 var program = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(built, "myriad")
-	build := exec.Command("go", "build", "-o", path, "./cmd/myriad")
-	build.Dir = filepath.Join("..", "..") // its module
-	if out, err := build.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("%v: %s", err, out)
-	}
-	return path, nil
+	return testserver.Build(built, filepath.Join("..", ".."), "./cmd/myriad")
 })
 
 func hub(t testing.TB) string {

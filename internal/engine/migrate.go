@@ -395,14 +395,15 @@ const (
 	MaxRecord = 1<<31 - 1 - MaxBatchBytes
 )
 
-// OpenBatch gives the records of a batch of at most so many, and the descriptors that they are of.
-// readFile reads a file of at most so many bytes, and closes it.
-func OpenBatch(p []byte, fds []int32, most int, readFile func(fd int32, most int) ([]byte, error)) (records []byte, conns []int32, err error) {
+// EachOfBatch calls join for each connection of a batch of at most so many: its record has bytes of
+// p. readFile reads a file of at most so many bytes, and closes it. If it fails, left are the
+// descriptors that join has not got.
+func EachOfBatch(p []byte, fds []int32, most int, readFile func(fd int32, most int) ([]byte, error), join func(fd int32, r *Record)) (left []int32, err error) {
 	n, size := binary.Uvarint(p[1:])
 	if size <= 0 {
-		return nil, fds, errRecord
+		return fds, errRecord
 	}
-	records = p[1+size:]
+	records := p[1+size:]
 	if p[0] == BatchInFile && len(fds) > 0 {
 		records, err = readFile(fds[0], MaxBatchBytes+MaxRecord)
 		fds = fds[1:]
@@ -410,7 +411,14 @@ func OpenBatch(p []byte, fds []int32, most int, readFile func(fd int32, most int
 	if err == nil && (n != uint64(len(fds)) || len(fds) > most) {
 		err = fmt.Errorf("a batch of %d connections with %d descriptors; expected as many, and at most %d", n, len(fds), most)
 	}
-	return records, fds, err
+	for ; err == nil && len(fds) > 0; fds = fds[1:] {
+		var r Record
+		if r, records, err = ReadRecord(records); err != nil {
+			break
+		}
+		join(fds[0], &r)
+	}
+	return fds, err
 }
 
 // Migrator is an Engine whose connections can move to another Migrator.

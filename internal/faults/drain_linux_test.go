@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // pipeliner is a client that sends lines without waiting for answers.
@@ -72,15 +73,13 @@ func (p *pipeliner) unacknowledged() (n int, err error) {
 func taken(s *subject, all []*pipeliner) {
 	s.Helper()
 	for _, p := range all {
-		for end := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+		await.True(s, "all bytes are acknowledged", func() bool {
 			n, err := p.unacknowledged()
-			if err != nil || time.Now().After(end) {
-				s.Fatalf("%d bytes are not acknowledged: %v", n, err)
+			if err != nil {
+				s.Fatal(err)
 			}
-			if n == 0 {
-				break
-			}
-		}
+			return n == 0
+		})
 	}
 }
 

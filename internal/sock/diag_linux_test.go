@@ -6,9 +6,10 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // listenQuietly listens on a free port with room for so many, without accepting.
@@ -170,18 +171,16 @@ func TestTalks(t *testing.T) {
 			return talks[i]
 		}
 		var talks []Talk
-		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		var loud, told Talk
+		await.TrueOr(t, func() bool {
 			if talks, err = Talks(port, n); err != nil || len(talks) != n {
 				t.Fatalf("%s: %+v, %v; want %d", test.network, talks, err, n)
 			}
-			loud, told := find(talks, clients[1]), find(talks, clients[2])
-			if loud.In == said && loud.Unread == said && told.Out == heard {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatalf("%s: the loud one is %+v, the one that was told %+v", test.network, loud, told)
-			}
-		}
+			loud, told = find(talks, clients[1]), find(talks, clients[2])
+			return loud.In == said && loud.Unread == said && told.Out == heard
+		}, func() string {
+			return fmt.Sprintf("%s: the loud one is %+v, the one that was told %+v", test.network, loud, told)
+		})
 		if quiet := find(talks, clients[0]); quiet.In != 0 || quiet.Out != 0 || quiet.Unread != 0 || quiet.Local.Port() != port {
 			t.Errorf("%s: the quiet one is %+v", test.network, quiet)
 		}

@@ -3,6 +3,7 @@ package sock
 import (
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -48,6 +49,17 @@ func SendRights(fd int32, p []byte, fds []int) syscall.Errno {
 	}
 }
 
+// SendListeners sends descriptors, which stay the caller's, in as many messages as it takes, each of
+// a word.
+func SendListeners(to int32, word string, fds []int) error {
+	for some := range slices.Chunk(fds, MaxRights) {
+		if errno := SendRights(to, []byte(word), some); errno != 0 {
+			return fmt.Errorf("listeners can't be handed over: %w", errno)
+		}
+	}
+	return nil
+}
+
 // ReceiveRights receives a message, and its descriptors, closed on exec, into the table of
 // the calling thread. It does not block. No bytes and no error are the other side's end.
 // Where the table has no room for all, it says EMFILE, and those that have come are closed.
@@ -81,9 +93,7 @@ func ReceiveRights(fd int32, p []byte) (n int, fds []int32, errno syscall.Errno)
 		oob = oob[min(unix.CmsgSpace(length-unix.CmsgLen(0)), len(oob)):]
 	}
 	if flags&(unix.MSG_CTRUNC|unix.MSG_TRUNC) != 0 {
-		for _, fd := range fds {
-			Close(fd)
-		}
+		Close(fds...)
 		return 0, nil, syscall.EMFILE
 	}
 	return n, fds, 0

@@ -228,10 +228,12 @@ func ResetOnClose(fd int32) error { return resetOnClose(uintptr(fd)) }
 // StopListening ends a listener, whoever else holds it.
 func StopListening(fd int32) { _ = unix.Shutdown(int(fd), unix.SHUT_RD) } // an error means that it has ended
 
-// Close closes a descriptor. A non-blocking socket without SO_LINGER never
+// Close closes descriptors. A non-blocking socket without SO_LINGER never
 // blocks in close.
-func Close(fd int32) {
-	_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+func Close(fds ...int32) {
+	for _, fd := range fds {
+		_, _, _ = syscall.RawSyscall(unix.SYS_CLOSE, uintptr(fd), 0, 0)
+	}
 }
 
 // SendFileNow is SendFile for a blocking socket: it is a non-blocking one meanwhile. Only

@@ -75,12 +75,7 @@ func (s *Supervisor) SendListeners(control *os.File, word string) error {
 	for _, f := range slices.Concat(sp.sockets...) {
 		fds = append(fds, int(f.Fd()))
 	}
-	for some := range slices.Chunk(fds, sock.MaxRights) {
-		if errno := sock.SendRights(int32(control.Fd()), []byte(word), some); errno != 0 {
-			return fmt.Errorf("listeners can't be handed over: %w", errno)
-		}
-	}
-	return nil
+	return sock.SendListeners(int32(control.Fd()), word, fds)
 }
 
 // ShareListeners implements engine.Migrator: neither supervisor nor workers stop listeners,

@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -34,20 +32,11 @@ func NewLink() (l *Link, theirs *os.File, err error) {
 
 // InheritLink makes the worker's end of a descriptor.
 func InheritLink(fd int) (*Link, error) {
-	kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
-	if err == nil && kind != unix.SOCK_SEQPACKET {
-		err = unix.EPROTOTYPE
-	}
-	if err == nil {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
-	}
-	if err == nil {
-		err = unix.SetNonblock(fd, true)
-	}
+	c, err := inherit(fd, "link")
 	if err != nil {
 		return nil, fmt.Errorf("descriptor %d is no link to a supervisor: %w", fd, err)
 	}
-	return &Link{control: control{os.NewFile(uintptr(fd), "link")}}, nil
+	return &Link{control: c}, nil
 }
 
 // Ask sends an order with descriptors, which stay the caller's, and waits for the answer, which
@@ -64,7 +53,7 @@ func (l *Link) Ask(ctx context.Context, order string, answer any, files ...*os.F
 		within += time.Until(end)
 	}
 	defer context.AfterFunc(ctx, func() { _ = l.send(abort, struct{}{}) })() // if it fails, so does expect
-	more, err := l.expect(answered, answer, within)
+	more, err := l.expect(context.Background(), answered, answer, within)
 	closeAll(more)
 	return err
 }

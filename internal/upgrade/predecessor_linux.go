@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/myriad-go/myriad/internal/sock"
 )
 
 // Predecessor is the old process, for the new one.
@@ -51,17 +54,14 @@ var predecessor = sync.OnceValues(func() (*Predecessor, error) {
 		return nil, nil
 	}
 	_ = os.Unsetenv(variable) // a valid name does not fail; it is not for the children of this process
+	p := new(Predecessor)
 	fd, err := strconv.Atoi(number)
-	if err == nil && fd > 2 {
-		_, err = unix.FcntlInt(uintptr(fd), unix.F_SETFD, unix.FD_CLOEXEC)
-	}
 	if err == nil {
-		err = unix.SetNonblock(fd, true)
+		p.control, err = inherit(fd, "upgrade")
 	}
-	if err != nil || fd <= 2 {
+	if err != nil {
 		return nil, fmt.Errorf("%s is %.20q; expected the number of a descriptor: %w", variable, number, err)
 	}
-	p := &Predecessor{control: control{os.NewFile(uintptr(fd), "upgrade")}}
 	if err := p.greet(); err != nil {
 		p.file.Close()
 		return nil, fmt.Errorf("the old process: %w", err)
@@ -72,7 +72,7 @@ var predecessor = sync.OnceValues(func() (*Predecessor, error) {
 // greet takes the listeners.
 func (p *Predecessor) greet() error {
 	var h Hello
-	if _, err := p.expect(hello, &h, Timeout); err != nil {
+	if _, err := p.expect(context.Background(), hello, &h, Timeout); err != nil {
 		return err
 	}
 	p.version, p.Paused = h.Version, h.Paused
@@ -81,7 +81,7 @@ func (p *Predecessor) greet() error {
 		_ = p.Fail(err)
 		return err
 	}
-	files, err := p.expect(sockets, new(struct{}), Timeout)
+	files, err := p.expect(context.Background(), sockets, new(struct{}), Timeout)
 	if err != nil {
 		return err
 	}
@@ -170,7 +170,7 @@ func (p *Predecessor) Ready(loops int, begin func(state, link *os.File), takeOve
 		return p.gone(err)
 	}
 	var c Channels
-	files, err := p.expect(channels, &c, Timeout)
+	files, err := p.expect(context.Background(), channels, &c, Timeout)
 	if err != nil {
 		return p.gone(err)
 	}
@@ -220,9 +220,7 @@ func (p *Predecessor) gone(err error) error {
 func (p *Predecessor) Wait() (d Done, err error) {
 	for {
 		word, rest, fds, err := p.read()
-		for _, fd := range fds {
-			unix.Close(int(fd))
-		}
+		sock.Close(fds...)
 		switch {
 		case err != nil:
 			return d, err

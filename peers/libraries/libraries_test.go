@@ -5,14 +5,13 @@ package libraries
 
 import (
 	"cmp"
-	"context"
 	"io"
 	"log/slog"
-	"net"
 	"testing"
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 const patience = time.Minute
@@ -27,27 +26,10 @@ func underModels(t *testing.T, test func(t *testing.T, model string)) {
 // serve starts a server on a free port, which ends with the test.
 func serve(t *testing.T, srv *myriad.Server) (addr string) {
 	t.Helper()
-	srv.Addr, srv.Log = "127.0.0.1:0", slog.New(slog.DiscardHandler)
+	srv.Log = slog.New(slog.DiscardHandler)
 	srv.Limits.Linger = cmp.Or(srv.Limits.Linger, 50*time.Millisecond)
-	ready, ended := make(chan net.Addr, 1), make(chan error, 1)
-	srv.Listening = func(a net.Addr) { ready <- a }
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() { ended <- srv.ListenAndServe(ctx) }()
-	select {
-	case a := <-ready:
-		t.Cleanup(func() {
-			cancel()
-			if err := <-ended; err != nil {
-				t.Errorf("ListenAndServe: %v", err)
-			}
-		})
-		return a.String()
-	case err := <-ended:
-		t.Fatalf("ListenAndServe: %v", err)
-	case <-time.After(patience):
-		t.Fatal("the server does not listen")
-	}
-	return ""
+	addr, _ = testserver.Start(t, srv)
+	return addr
 }
 
 // numbers is a stream that is not the same anywhere.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -127,12 +126,7 @@ func (g *group) SendListeners(control *os.File, word string) error {
 		defer sock.Close(fd)
 		fds = append(fds, int(fd))
 	}
-	for some := range slices.Chunk(fds, sock.MaxRights) {
-		if errno := sock.SendRights(int32(control.Fd()), []byte(word), some); errno != 0 {
-			return fmt.Errorf("listeners can't be handed over: %w", errno)
-		}
-	}
-	return nil
+	return sock.SendListeners(int32(control.Fd()), word, fds)
 }
 
 // ShareListeners implements engine.Migrator: listeners are closed here, never stopped.
@@ -422,28 +416,18 @@ func (g *group) takeAll(f *os.File) error {
 		case n == 0:
 			return nil
 		}
-		records, fds, err := engine.OpenBatch(p[:n], fds, credit, sock.ReadMemoryFile)
-		records = slices.Clone(records) // the connections use it on their goroutines
-		for i, fd := range fds {
-			var r engine.Record
-			if err == nil {
-				r, records, err = engine.ReadRecord(records)
-			}
-			if err != nil {
-				for _, fd := range fds[i:] {
-					sock.Close(fd)
-				}
-				return err
-			}
+		batch, before := slices.Clone(p[:n]), came // the connections use it on their goroutines
+		left, err := engine.EachOfBatch(batch, fds, credit, sock.ReadMemoryFile, func(fd int32, r *engine.Record) {
 			credit--
+			came++
 			joined.Add(1)
-			g.join(fd, &r, joined.Done)
-		}
+			g.join(fd, r, joined.Done)
+		})
 		if err != nil {
+			sock.Close(left...)
 			return err
 		}
-		came += len(fds)
-		owed = len(fds) == 0 || came >= engine.MaxBatch
+		owed = came == before || came >= engine.MaxBatch
 	}
 }
 

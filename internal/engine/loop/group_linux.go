@@ -188,9 +188,7 @@ func detach(listeners []net.Listener) (fds []int32, err error) {
 	for _, l := range listeners {
 		fd, err := sock.Detach(l)
 		if err != nil {
-			for _, fd := range fds {
-				sock.Close(fd)
-			}
+			sock.Close(fds...)
 			return nil, err
 		}
 		fds = append(fds, fd)

@@ -200,16 +200,11 @@ func (l *Loop) sendListeners(control int32, word string) error {
 		return err
 	}
 	defer sock.Close(own)
-	for some := range slices.Chunk(l.group.listeners, sock.MaxRights) {
-		var fds []int
-		for _, fd := range some {
-			fds = append(fds, int(fd))
-		}
-		if errno := sock.SendRights(own, []byte(word), fds); errno != 0 {
-			return fmt.Errorf("listeners can't be handed over: %w", errno)
-		}
+	var fds []int
+	for _, fd := range l.group.listeners {
+		fds = append(fds, int(fd))
 	}
-	return nil
+	return sock.SendListeners(own, word, fds)
 }
 
 // ShareListeners implements engine.Migrator.

@@ -169,22 +169,12 @@ func (t *takeover) receiveFrom(in *inlet) (some bool, err error) {
 
 // take goes on with the connections of a batch.
 func (t *takeover) take(in *inlet, p []byte, fds []int32) error {
-	records, fds, err := engine.OpenBatch(p, fds, in.credit, sock.ReadMemoryFile)
-	for i, fd := range fds {
-		var r engine.Record
-		if err == nil {
-			r, records, err = engine.ReadRecord(records)
-		}
-		if err != nil {
-			for _, fd := range fds[i:] {
-				sock.Close(fd)
-			}
-			return err
-		}
+	left, err := engine.EachOfBatch(p, fds, in.credit, sock.ReadMemoryFile, func(fd int32, r *engine.Record) {
 		in.credit--
 		in.came++
-		t.loop.join(fd, &r)
-	}
+		t.loop.join(fd, r)
+	})
+	sock.Close(left...)
 	return err
 }
 

@@ -225,7 +225,7 @@ func (d *driver) handle() bool {
 		case ofRoom:
 			d.writable(d.loop.Conn(uint32(e.user)))
 		case ofPoll:
-			d.polled(d.loop.Conn(uint32(e.user)), e)
+			d.polled(d.loop.Conn(uint32(e.user)))
 		case ofListener:
 			d.accept()
 		case ofEventfd:
@@ -246,7 +246,7 @@ func (d *driver) accept() {
 
 // polled takes the completion of a poll: a silent connection talks, or a dial
 // has ended.
-func (d *driver) polled(c *engine.Conn, e cqe) {
+func (d *driver) polled(c *engine.Conn) {
 	d.clear(c, polling)
 	switch {
 	case c.Armed()&dying != 0:

@@ -1,0 +1,63 @@
+// Package testserver runs servers and builds programs in tests. It is for tests alone.
+package testserver
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"github.com/myriad-go/myriad"
+)
+
+// Start serves until stop is called or the test ends, and fails the test where that ends with an
+// error. Without an Addr it is at a free port of loopback.
+func Start(t testing.TB, s *myriad.Server) (addr string, stop func()) {
+	t.Helper()
+	up, ended := make(chan net.Addr, 1), make(chan error, 1)
+	s.Addr, s.Listening = cmp.Or(s.Addr, "127.0.0.1:0"), func(a net.Addr) { up <- a }
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { ended <- s.ListenAndServe(ctx) }()
+	select {
+	case a := <-up:
+		addr = a.String()
+	case err := <-ended:
+		cancel()
+		t.Fatalf("ListenAndServe: %v", err)
+	}
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("ListenAndServe: %v", err)
+		}
+	})
+	t.Cleanup(stop)
+	return addr, stop
+}
+
+// FreeAddr is an address of loopback at which nobody listens now.
+func FreeAddr(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// Build builds a command of the module whose folder is root, without cgo, and puts it into dir.
+func Build(dir, root, command string) (program string, err error) {
+	program = filepath.Join(dir, filepath.Base(command))
+	build := exec.Command("go", "build", "-o", program, command)
+	build.Dir, build.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return program, nil
+}
