@@ -48,8 +48,10 @@ const (
 )
 
 func newInbox(n *Node) *inbox {
-	return &inbox{node: n, messages: make(chan *nats.Msg, inboxRoom), room: make(chan struct{}, 1), nodes: make(map[string]*known),
+	in := &inbox{node: n, messages: make(chan *nats.Msg, inboxRoom), room: make(chan struct{}, 1), nodes: make(map[string]*known),
 		pauses: make(chan chan struct{})}
+	in.gaps.gone = in.gone
+	return in
 }
 
 // wait waits until there are few messages.

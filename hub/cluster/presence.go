@@ -28,8 +28,10 @@ const (
 	maxQuestions = 64
 	maxNews      = 2 * maxNodes
 	maxName      = 128 // bytes of a node's
-	// forgetAfter is how long a node is kept in mind that is not heard of.
+	// forgetAfter is how long a node is kept in mind that is not heard of, and goneAfter how long the numbers
+	// of its messages are, where other nodes publish.
 	forgetAfter = time.Hour
+	goneAfter   = 5 * time.Minute
 )
 
 // news is what a node says of itself.
@@ -115,7 +117,7 @@ func (p *presence) say(gone bool) {
 func (p *presence) hear(data []byte) {
 	var of news
 	switch {
-	case json.Unmarshal(data, &of) != nil || of.Origin == "":
+	case json.Unmarshal(data, &of) != nil || of.Origin == "" || len(of.Origin) > maxOrigin:
 	case of.Origin == p.node.origin: // another process of this node
 		if of.Gone {
 			p.tell()
@@ -154,6 +156,14 @@ func (in *inbox) forget(now time.Time) {
 			delete(in.nodes, origin)
 		}
 	}
+}
+
+// gone says whether a node has not been heard of for so long that its numbers may be forgotten.
+func (in *inbox) gone(origin string) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	n := in.nodes[origin]
+	return n == nil || !n.seen.IsZero() && time.Since(n.seen) > goneAfter
 }
 
 // present is how many other nodes are there.

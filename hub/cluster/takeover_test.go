@@ -140,7 +140,7 @@ func TestPauseBound(t *testing.T) {
 		if n := n.inbox.received.Load(); n != 0 {
 			t.Errorf("%d messages are delivered in the pause", n)
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		synctest.Wait()
 		if got := n.inbox.received.Load(); got != 1 || len(said) != 1 || n.interest.wide.Load() {
 			t.Errorf("%d messages are delivered, and it says %q", got, said)
