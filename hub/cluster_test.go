@@ -16,6 +16,7 @@ type neighbours struct {
 }
 
 func (n *neighbours) Publish(Kind, string, []byte) error { return nil }
+func (n *neighbours) Keep(string, []byte) error          { return nil }
 func (n *neighbours) Changed(Kind, string)               {}
 func (n *neighbours) Stats() ClusterStats                { return ClusterStats{} }
 

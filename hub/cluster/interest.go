@@ -23,7 +23,8 @@ type interest struct {
 	linger time.Duration
 	most   int // subjects; with more, all are subscribed to
 	always bool
-	wide   atomic.Bool // for now
+	kept   func(topic string) bool // comes by the stream
+	wide   atomic.Bool             // for now
 
 	mu      sync.Mutex
 	changed map[name]struct{}
@@ -146,6 +147,9 @@ func (in *interest) lookAtAll() {
 
 // set says whether a name has subscribers.
 func (in *interest) set(n name, here bool) {
+	if n.kind == hub.Topic && in.kept != nil && in.kept(n.text) {
+		return
+	}
 	var to string
 	if n.kind == hub.Pattern {
 		to = subjectOfPattern(n.text)

@@ -96,6 +96,9 @@ func (p *presence) run(done <-chan struct{}) {
 		case <-tick.C:
 			p.tell()
 			p.node.inbox.forget(time.Now())
+			if p.node.stream != nil {
+				p.node.hub.Replay.Forget(time.Now())
+			}
 		case m := <-p.news:
 			p.hear(m.Data)
 		}
