@@ -11,14 +11,10 @@ import (
 
 // neighbours are the other hubs of a cluster, in this process. They answer when wait lets them.
 type neighbours struct {
+	Cluster
 	hubs []*Hub
 	wait chan struct{} // closed, or nil
 }
-
-func (n *neighbours) Publish(Kind, string, []byte) error { return nil }
-func (n *neighbours) Keep(string, []byte) error          { return nil }
-func (n *neighbours) Changed(Kind, string)               {}
-func (n *neighbours) Stats() ClusterStats                { return ClusterStats{} }
 
 func (n *neighbours) waits(ctx context.Context) {
 	if n.wait != nil {
