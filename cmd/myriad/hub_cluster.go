@@ -252,7 +252,7 @@ func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	}
 	f.successorEnv = map[string]string{originVariable: node.Origin()}
 	if addr := node.Addr(); addr != "" {
-		f.noUpgrade = "the new process can't listen on --cluster while this one does; end this one, and start the new one"
+		f.noUpgrade = "the new process can't listen on --cluster while this one does; this process goes on: end it, and start the new one, one node after the other"
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: the cluster is joined on %s\n", addr)
 	}
 	return node.Close, nil

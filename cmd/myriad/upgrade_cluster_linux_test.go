@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -146,4 +147,21 @@ func TestUpgradeHubCluster(t *testing.T) {
 		y.mu.Unlock()
 	}
 	near.endNext(t, next)
+}
+
+// A hub with a server of NATS inside refuses an upgrade, says what to do, and goes on.
+func TestUpgradeHubPeers(t *testing.T) {
+	t.Setenv(secretVariable, "s3cret")
+	s := upgradable(t, "", "hub", "--cluster", "127.0.0.1:0", "--admin-control", "--admin-token-file", tokenFile(t))
+	const why = "can't listen on --cluster while this one does; this process goes on: end it, and start the new one"
+	if status, text := s.tryOrder(t, "upgrade", secret); status != http.StatusConflict || !strings.Contains(text, why) {
+		t.Errorf("an order: %d, %q; expected %q", status, text, why)
+	}
+	must(t, s.Process.Signal(syscall.SIGUSR2))
+	await.True(t, "word of the signal", func() bool { return strings.Count(s.stderr.String(), why) == 2 })
+	talk(t, dial(t, s.addr), "PUBLISH a 1\r\n", ":0")
+	must(t, s.Process.Signal(syscall.SIGTERM))
+	if code := s.stop(); code != 0 {
+		t.Errorf("exit code %d: %s", code, s.stderr)
+	}
 }
