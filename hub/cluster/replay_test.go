@@ -51,8 +51,7 @@ func (p *place) knows(t *testing.T) {
 
 // visitor is a client that is cut off again and again, and goes on at another node.
 type visitor struct {
-	kind   string // socket or events
-	places []*place
+	kind   string           // socket or events
 	last   string           // id
 	had    map[string][]int // numbers by publisher
 	count  int
