@@ -90,6 +90,15 @@ func TestPublishHeldTooLong(t *testing.T) {
 	srv := &Server{Model: "epoll", Log: slog.New(slog.DiscardHandler)}
 	srv.Successor = succeeded(t, successorConfig{Addr: "127.0.0.1:0", Model: "epoll", Rooms: true})
 	h, all := serveRooms(t, srv, n)
+	publish := func() int {
+		n, err := srv.Publish(Publication{Topic: "none"})
+		if err != nil {
+			t.Error(err)
+		}
+		return n
+	}
+	saved := make(chan int, 1)
+	h.saving = func() { saved <- publish() }     // before its time begins
 	_, err := io.WriteString(all[0], "retain\n") // it is busy from then on
 	must(t, err)
 	retained := await.Receive(t, h.retained, "a busy connection")
@@ -106,12 +115,9 @@ func TestPublishHeldTooLong(t *testing.T) {
 		_, err := srv.Upgrade(context.Background())
 		over <- err
 	}()
-	publish := func() int {
-		n, err := srv.Publish(Publication{Topic: "none"})
-		must(t, err)
-		return n
+	if n := await.Receive(t, saved, "the saving of the state"); n != Held {
+		t.Errorf("published while the state is saved: %d receivers, want that it is held", n)
 	}
-	await.True(t, "nothing is held", func() bool { return publish() == Held })
 	await.True(t, "it is held for ever", func() bool { return publish() != Held })
 	select {
 	case err := <-over:
@@ -142,9 +148,9 @@ func (s *slowPublisher) Published(p Publication) (receivers int) {
 // TestUpgradeWaitsForPublishers has an upgrade give up where the one before has not caught up, ahead
 // of a new process, or where what is being published does not end; then publishing goes on.
 func TestUpgradeWaitsForPublishers(t *testing.T) {
-	was := holdTimeout
-	holdTimeout = 50 * time.Millisecond
-	defer func() { holdTimeout = was }()
+	was := publishTimeout
+	publishTimeout = 50 * time.Millisecond
+	defer func() { publishTimeout = was }()
 	h := &slowPublisher{entered: make(chan struct{}), leave: make(chan struct{})}
 	srv := &Server{Addr: "127.0.0.1:0", Model: "epoll", Handler: h, Log: slog.New(slog.DiscardHandler)}
 	started := 0

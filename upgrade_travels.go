@@ -30,9 +30,9 @@ import (
 // maxSavedState is the most bytes that SaveState writes.
 const maxSavedState = 1 << 30
 
-// holdTimeout bounds how long Hold waits for who publishes, how long messages are held, and then how
-// long more are while those are run.
-var holdTimeout = 10 * time.Second
+// publishTimeout bounds how long Hold waits for who publishes, and for how long more messages are held
+// while those that were are run; holdTimeout how long they are held before.
+var publishTimeout, holdTimeout = 10 * time.Second, 10 * time.Second
 
 // travels is a Server's part in that.
 type travels struct {
@@ -75,7 +75,7 @@ func (s *Server) awaitArrival(ctx context.Context) error {
 // depart holds what is published, and saves the state.
 func (s *Server) depart(ctx context.Context) (d *departure, err error) {
 	d = &departure{s: s}
-	waiting, cancel := context.WithTimeout(ctx, holdTimeout)
+	waiting, cancel := context.WithTimeout(ctx, publishTimeout)
 	defer cancel()
 	if err = s.published.Load().Hold(waiting); err != nil {
 		d.end(false)
@@ -108,7 +108,7 @@ func (d *departure) release(to *publish.Link) {
 		if to != nil && !d.s.addLink(to, true) {
 			to = nil
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), holdTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), publishTimeout)
 		defer cancel()
 		d.s.published.Load().Release(ctx, to)
 	})
@@ -214,7 +214,7 @@ func (s *Server) arrived() {
 func (s *Server) release(to *publish.Link) {
 	s.released.Do(func() {
 		defer close(s.caughtUp)
-		ctx, cancel := context.WithTimeout(context.Background(), holdTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), publishTimeout)
 		defer cancel()
 		s.published.Load().Release(ctx, to)
 	})

@@ -127,6 +127,7 @@ type rooms struct {
 	srv    *Server
 	fails  int    // Restore ends the process when it has been called so often; 0 is never
 	state  string // what SaveState does instead
+	saving func() // and first, if it is set
 	quiet  chan struct{}
 	inside sync.WaitGroup
 	// retained gives what lets a connection go that was to be busy.
@@ -279,6 +280,9 @@ func (h *rooms) Restore(c *Conn, state []byte) error {
 }
 
 func (h *rooms) SaveState(w io.Writer) error {
+	if h.saving != nil {
+		h.saving()
+	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch h.state {

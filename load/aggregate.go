@@ -49,9 +49,13 @@ func (r *run) interval() *Interval {
 	s, now := r.sum(), t.now()
 	s.run[nFailed], s.run[nLost] = t.faults.totals()
 	causes := t.faults.all()
+	latency := joined(&g.now.window, &g.now.outside)
 	i := &Interval{
 		From: g.at, To: now, Stage: r.stage, Open: s.open(), Errors: causes.since(g.causes),
-		Latency: latencyOf(&g.now.window, &g.now.outside), Connect: latencyOf(&g.now.connect),
+		Latency: latencyOf(latency), Connect: latencyOf(&g.now.connect),
+	}
+	if r.cfg.Histograms {
+		i.Histograms = encodeAll(map[string]*distribution{"latency": latency, "connect": &g.now.connect})
 	}
 	if !r.script().noReply || r.cfg.Check > 0 {
 		i.InFlight = s.inFlight()
@@ -158,7 +162,7 @@ func (r *run) result(end sum) *Result {
 		Messages:    r.cfg.Messages,
 		MessageSize: r.cfg.messageSize(),
 		Window:      r.window,
-		Variation:   r.parts.variation(),
+		Variation:   r.parts.Variation(),
 		Latency:     latencyOf(&total.window),
 		Histogram:   encode(total.window.counts),
 		UserCPU:     r.user,
@@ -187,14 +191,19 @@ func (r *run) result(end sum) *Result {
 		r.heldResult(result)
 	}
 	if r.cfg.Histograms {
-		result.Histograms = map[string]string{
-			"connect": encode(total.connect.counts), "first_byte": encode(total.firstByte.counts),
-			"service": encode(total.service.counts), "late": encode(total.late.counts),
-		}
+		result.Histograms = r.histograms()
 	}
 	t.faults.fill(result)
 	result.Limits = r.limits(result)
 	return result
+}
+
+// histograms are those of Result.Histograms.
+func (r *run) histograms() map[string]string {
+	total := r.aggregator.total
+	return encodeAll(map[string]*distribution{
+		"connect": &total.connect, "first_byte": &total.firstByte, "service": &total.service, "late": &total.late,
+	})
 }
 
 // heldResult adds what only connections that are held have.
@@ -327,17 +336,28 @@ func (s *shard) takeTimes(spare *times) *times {
 	return spare
 }
 
-// latencyOf reads off what distributions make together.
-func latencyOf(distributions ...*distribution) Latency {
-	var all distribution
-	for _, d := range distributions {
-		if len(distributions) == 1 {
-			all = *d
-		} else {
-			all.add(d)
+// joined is what two distributions make together.
+func joined(a, b *distribution) *distribution {
+	if b.count() == 0 {
+		return a
+	}
+	all := new(distribution)
+	all.add(a)
+	all.add(b)
+	return all
+}
+
+func latencyOf(d *distribution) Latency { return readLatency(d.counts) }
+
+// encodeAll encodes those that have something.
+func encodeAll(distributions map[string]*distribution) map[string]string {
+	all := make(map[string]string)
+	for name, d := range distributions {
+		if text := encode(d.counts); text != "" {
+			all[name] = text
 		}
 	}
-	return readLatency(all.counts)
+	return all
 }
 
 // encode is a histogram in the form that HdrHistogram's libraries share, "" for an empty

@@ -231,13 +231,19 @@ type Config struct {
 	// of the first topic. Random times, \{connection.uid} and which message of a block comes
 	// first go by numbers: see Divide. Default 0.
 	NumberFrom int
-	// Histograms has Result.Histograms made, so that all distributions of several generators can be
-	// merged exactly. Default false: only that of the latency.
+	// Histograms has Result.Histograms and Interval.Histograms made, so that all distributions of
+	// several generators can be merged exactly. Default false: only the latency of the result.
 	Histograms bool
 	// Begin has the run wait, once all connections have been established or have failed,
-	// until it is closed: several generators can begin together. It is not for a run that is
-	// Early, nor a part of the JSON. Default nil: it does not wait.
-	Begin <-chan struct{}
+	// until something comes or it is closed: several generators can begin together. In a search
+	// what comes is a rate to try, as a Search has said that decides for all of them; Tried has
+	// the Result, and the run waits for the next one, until that is 0. It is not for a run
+	// that is Early, nor a part of the JSON. Default nil: it does not wait.
+	Begin <-chan float64
+	// Enough has a window that is Steady go on until it is closed, for 3 times the Duration at the
+	// most: somebody else looks whether it is, by the Received of several generators. It is no
+	// part of the JSON. Default nil: the run looks itself.
+	Enough <-chan struct{}
 
 	// Observe gets the events of the run as it goes on. Run calls it on its own
 	// goroutine, so never concurrently, and does not go on before it

@@ -26,8 +26,8 @@ func (c Config) Total() int {
 // whose connections are replaced: then each generator's are from a multiple of 1<<24 on.
 //
 // Each generator has one of each at least, so that there have to be enough; by default each has one
-// topic and one publisher. Not divided are a search (Goal), Steady, and Sources, which are addresses
-// of one machine: they are errors.
+// topic and one publisher. A search (Goal) and Steady are for one to decide by what all have seen: see
+// Begin and Enough. Not divided are Sources, which are addresses of one machine: they are an error.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
 	if err := c.divisible(len(weights)); err != nil {
 		return nil, err
@@ -85,16 +85,11 @@ const numbersEach = 1 << 24
 
 // divisible says what can't be divided.
 func (c Config) divisible(generators int) error {
-	for name, given := range map[string]bool{"steady": c.Steady, "src": len(c.Sources) > 0} {
-		if given {
-			return &SettingError{name, errors.New("given for several generators; expected none")}
-		}
+	if len(c.Sources) > 0 {
+		return &SettingError{"src", errors.New("given for several generators; expected none")}
 	}
-	switch {
-	case generators < 1 || generators > MaxGenerators:
+	if generators < 1 || generators > MaxGenerators {
 		return fmt.Errorf("load: divided among %d generators; expected 1 to %d", generators, MaxGenerators)
-	case c.Goal.Under > 0:
-		return &SettingError{"rate", fmt.Errorf("%q for several generators; expected messages a second", c.Goal)}
 	}
 	return c.Validate()
 }

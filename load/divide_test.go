@@ -66,9 +66,7 @@ func TestDivide(t *testing.T) {
 
 func TestNotDivided(t *testing.T) {
 	for want, cfg := range map[string]Config{
-		"--steady":       {Steady: true},
 		"--src":          {Sources: addrs("127.0.0.2")},
-		"--rate":         {Goal: Goal{Under: 10 * time.Millisecond}},
 		"--connections":  {Connections: 2},
 		"--connect-rate": {ConnectRate: 2},
 		"--publishers":   {PubSub: &PubSub{Protocol: "redis", Publishers: 2}},
@@ -123,7 +121,7 @@ func TestNumberFrom(t *testing.T) {
 
 // TestBegin has a run wait, when it is connected, until others are, too.
 func TestBegin(t *testing.T) {
-	begin := make(chan struct{})
+	begin := make(chan float64)
 	waited, begun := 0, false
 	cfg := Config{Target: serve(t, echo).addr(), Connections: 2, Messages: 1, Begin: begin, ProgressEvery: 10 * time.Millisecond}
 	cfg.Observe = func(e Event) {
@@ -148,7 +146,7 @@ func TestBegin(t *testing.T) {
 // TestBeginAlone has a run that waits end when its connections do.
 func TestBeginAlone(t *testing.T) {
 	s := serve(t, func(c net.Conn) { c.Close() })
-	r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 2, Messages: 1, Begin: make(chan struct{})})
+	r, err := Run(t.Context(), Config{Target: s.addr(), Connections: 2, Messages: 1, Begin: make(chan float64)})
 	if err != nil || r.Connected != 2 || len(r.Lost) == 0 {
 		t.Errorf("%v, %+v; want two connections that are lost", err, r)
 	}

@@ -70,46 +70,96 @@ var others = map[string]func(*Result) *Latency{
 
 // mergeOthers merges the other distributions exactly, where all results have histograms.
 func (r *Result) mergeOthers(results []*Result) error {
-	r.Histograms = nil
+	all := make(map[string]string)
 	for name, of := range others {
-		merged, all := (*hdrhistogram.Histogram)(nil), true
+		var merged merger
 		for i, part := range results {
-			h, err := decodeHistogram(part.Histograms[name])
-			if err != nil {
+			if err := merged.add(of(part), part.Histograms[name]); err != nil {
 				return fmt.Errorf("load: merge: result %d: %s: %w", i+1, name, err)
 			}
-			l := of(part)
-			switch {
-			case l == nil || l.Count == 0:
-			case h == nil:
-				all = false
-			case merged == nil:
-				merged = h
-			default:
-				merged.Merge(h)
-			}
 		}
-		if to := of(r); all && merged != nil && to != nil {
-			if r.Histograms == nil {
-				r.Histograms = make(map[string]string)
-			}
-			*to, r.Histograms[name] = readLatency(merged), encode(merged)
+		if to := of(r); to != nil {
+			merged.read(to, all, name)
 		}
+	}
+	r.Histograms = nil
+	if len(all) > 0 {
+		r.Histograms = all
 	}
 	return nil
 }
 
+// intervalTimes are the distributions of an interval, by their keys in Interval.Histograms.
+var intervalTimes = map[string]func(*Interval) *Latency{
+	"latency": func(i *Interval) *Latency { return &i.Latency },
+	"connect": func(i *Interval) *Latency { return &i.Connect },
+}
+
+// mergeTimes sets the distributions of an interval to those of all its parts, where these have
+// histograms; otherwise it leaves what there is.
+func (i *Interval) mergeTimes(parts ...*Interval) {
+	all := make(map[string]string)
+	for name, of := range intervalTimes {
+		var merged merger
+		for _, part := range parts {
+			if merged.add(of(part), part.Histograms[name]) != nil {
+				merged.lacks = true
+			}
+		}
+		merged.read(of(i), all, name)
+	}
+	i.Histograms = nil
+	if len(all) > 0 {
+		i.Histograms = all
+	}
+}
+
+// merger merges histograms, unless it lacks one.
+type merger struct {
+	sum   *hdrhistogram.Histogram // nil for none
+	lacks bool
+}
+
+// add adds a distribution, which can be nil, and its histogram.
+func (m *merger) add(l *Latency, text string) error {
+	h, err := decodeHistogram(text)
+	switch {
+	case err != nil:
+		return err
+	case l == nil || l.Count == 0:
+	case h == nil:
+		m.lacks = true
+	case m.sum == nil:
+		m.sum = h
+	default:
+		m.lacks = m.sum.Merge(h) > 0 || m.lacks
+	}
+	return nil
+}
+
+// read reads off what all together make, if that is known and anything.
+func (m *merger) read(to *Latency, histograms map[string]string, name string) {
+	if !m.lacks && m.sum != nil {
+		*to, histograms[name] = readLatency(m.sum), encode(m.sum)
+	}
+}
+
 // MergeEvents makes one event of those of several generators: of the same phase, and at about the
-// same time. Snapshots, plans, intervals, verifications and broadcasts add up; percentiles of an
-// interval are the worst of any. A server that several have looked at counts once. Results are not
-// merged: see Merge. It is nil of no events.
+// same time. Snapshots, plans, intervals, verifications, broadcasts and what is received add up. Percentiles of
+// intervals are those of all where all have Histograms, otherwise the worst of any. A server that
+// several have looked at counts once. Results are not merged: see Merge. It is nil of no events.
 func MergeEvents(events ...Event) *Event {
 	if len(events) == 0 {
 		return nil
 	}
 	all := Event{Phase: events[0].Phase}
+	var intervals []*Interval
 	for _, e := range events {
+		if e.Interval != nil {
+			intervals = append(intervals, e.Interval)
+		}
 		all.Snapshot.Add(e.Snapshot)
+		all.Received += e.Received
 		all.Plan = addPlans(all.Plan, e.Plan)
 		all.Interval = addIntervals(all.Interval, e.Interval)
 		all.Broadcast = addBroadcasts(all.Broadcast, e.Broadcast)
@@ -121,6 +171,9 @@ func MergeEvents(events ...Event) *Event {
 			sum.add(e.Verification)
 			all.Verification = &sum
 		}
+	}
+	if len(intervals) > 1 {
+		all.Interval.mergeTimes(intervals...)
 	}
 	return &all
 }

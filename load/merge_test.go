@@ -197,6 +197,48 @@ func TestMergeEvents(t *testing.T) {
 	}
 }
 
+// TestMergeTimes has the percentiles of intervals be those of all messages where all have
+// histograms, of generators at the same time as of one after the other.
+func TestMergeTimes(t *testing.T) {
+	part := func(took time.Duration, n int) *Interval {
+		var d distribution
+		d.record(took, n)
+		return &Interval{Latency: latencyOf(&d), Histograms: map[string]string{"latency": encode(d.counts)}}
+	}
+	a, b := part(time.Millisecond, 990), part(time.Second, 10)
+	exact := func(what string, i *Interval) {
+		t.Helper()
+		if l := i.Latency; l.Count != 1000 || l.P95 > 1100*time.Microsecond || l.P999 < 999*time.Millisecond || i.Connect.Count != 0 {
+			t.Errorf("%s: %+v; want 99 %% of 1ms, the rest of 1s", what, l)
+		}
+		if h, err := decodeHistogram(i.Histograms["latency"]); err != nil || h.TotalCount() != 1000 || len(i.Histograms) != 1 {
+			t.Errorf("%s: %v: the histogram is not that of both", what, err)
+		}
+	}
+	exact("at the same time", MergeEvents(Event{Interval: a}, Event{Interval: b}).Interval)
+	one := *a
+	one.Join(*b)
+	exact("one after the other", &one)
+	for _, text := range []string{"", "nonsense"} {
+		b.Histograms = map[string]string{"latency": text}
+		if i := MergeEvents(Event{Interval: a}, Event{Interval: b}).Interval; i.Latency.P50 != b.Latency.P50 || i.Latency.Count != 1000 || i.Histograms != nil {
+			t.Errorf("with the histogram %q: %+v; want the worse of both", text, i)
+		}
+	}
+}
+
+// TestHistogramSize has the longest histogram, with something in each step, fit into a letter of
+// agents many times.
+func TestHistogramSize(t *testing.T) {
+	h := newHistogram()
+	for at := int64(1); at <= int64(maxLatency); at += max(at/2048, 1) {
+		_ = h.RecordValues(at, at*at%1_000_003+1)
+	}
+	if n := len(encode(h)); n > 128<<10 {
+		t.Errorf("%d bytes; want at most 128 KiB", n)
+	}
+}
+
 // TestLostAgent has a part that is missing be a fault that is named.
 func TestLostAgent(t *testing.T) {
 	r := generatorResult(t, noon, 3000, 3*time.Second, time.Millisecond)

@@ -252,7 +252,7 @@ func (r *run) measure(ctx context.Context) error {
 
 func (r *run) windowWait() wait {
 	if r.cfg.Messages == 0 {
-		return wait{most: max(r.traffic.left(), 1), done: r.measured} // it can be over already
+		return wait{most: max(r.traffic.left(), 1), done: r.measured, enough: r.cfg.Enough} // it can be over already
 	}
 	return wait{
 		done:  func(s sum) bool { return s.run[nFinished] == s.run[nOpened] },
@@ -263,8 +263,10 @@ func (r *run) windowWait() wait {
 
 // measured says that a window is over, or steady. It looks at the parts of the window.
 func (r *run) measured(s sum) bool {
-	r.parts.add(r.traffic.now(), s.window[nBytesReceived])
-	return r.over(s) || r.cfg.Steady && r.parts.steady()
+	if r.parts.add(r.traffic.now(), s.window[nBytesReceived]) && r.cfg.Enough != nil {
+		r.tell(Event{Phase: Part, Received: r.parts.last()})
+	}
+	return r.over(s) || r.cfg.Steady && r.cfg.Enough == nil && r.parts.Steady()
 }
 
 // over says that no connection is left, and that none will come.
@@ -341,27 +343,45 @@ type parts struct {
 	each  time.Duration
 	at    time.Duration // the end of the last part, or the beginning of the window
 	bytes int64         // received by then
+	Steadiness
+}
+
+// add takes how many bytes of the window had been received at a time, and says whether that
+// is the end of a part.
+func (p *parts) add(now time.Duration, bytes int64) bool {
+	if now-p.at < p.each {
+		return false
+	}
+	p.Add(float64(bytes-p.bytes) / float64(now-p.at) * float64(time.Second))
+	p.at, p.bytes = now, bytes
+	return true
+}
+
+// Steadiness looks whether a rate is steady, by that of each tenth of a Duration. It is not safe
+// for concurrent use. The zero Steadiness is ready.
+type Steadiness struct {
 	rates [steadyParts]float64
 	n     int
 }
 
-// add takes how many bytes of the window had been received at a time.
-func (p *parts) add(now time.Duration, bytes int64) {
-	if now-p.at < p.each {
-		return
-	}
-	p.rates[p.n%steadyParts] = float64(bytes-p.bytes) / float64(now-p.at)
-	p.n, p.at, p.bytes = p.n+1, now, bytes
+// Add takes the rate of the next tenth: of one generator, or of several together.
+func (s *Steadiness) Add(rate float64) {
+	s.rates[s.n%steadyParts] = rate
+	s.n++
 }
 
-// steady says that Duration has passed, and varied little since.
-func (p *parts) steady() bool {
-	return p.n >= steadyParts && p.variation() <= SteadyVariation
+// last is what was added last.
+func (s *Steadiness) last() float64 { return s.rates[(s.n+steadyParts-1)%steadyParts] }
+
+// Steady says that Duration has passed, and the rate varied by SteadyVariation at most since.
+func (s *Steadiness) Steady() bool {
+	return s.n >= steadyParts && s.Variation() <= SteadyVariation
 }
 
-// variation is the standard deviation of the rates, divided by their mean.
-func (p *parts) variation() float64 {
-	rates := p.rates[:min(p.n, steadyParts)]
+// Variation is the standard deviation of the last ten rates, divided by their mean; 0 if there
+// are fewer than two, or all are 0.
+func (s *Steadiness) Variation() float64 {
+	rates := s.rates[:min(s.n, steadyParts)]
 	sum, squares := 0.0, 0.0
 	for _, r := range rates {
 		sum += r

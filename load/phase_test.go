@@ -39,23 +39,23 @@ func TestVariation(t *testing.T) {
 	}
 	add(100)
 	p.add(at+time.Millisecond, 5000) // within a part
-	if v := p.variation(); v != 0 || p.steady() {
+	if v := p.Variation(); v != 0 || p.Steady() {
 		t.Errorf("one part varies by %v", v)
 	}
 	for range steadyParts - 1 {
 		add(300)
 	}
-	if v := p.variation(); v < 0.22 || v > 0.23 || !p.steady() { // 63.2 of 280
+	if v := p.Variation(); v < 0.22 || v > 0.23 || !p.Steady() { // 63.2 of 280
 		t.Errorf("one part of 100 and nine of 300 vary by %v, want 0.226", v)
 	}
 	add(900)
-	if v := p.variation(); v <= SteadyVariation || p.steady() {
+	if v := p.Variation(); v <= SteadyVariation || p.Steady() {
 		t.Errorf("nine parts of 300 and one of 900 vary by %v", v)
 	}
 	for range steadyParts {
 		add(500)
 	}
-	if v := p.variation(); v > 1e-9 || !p.steady() {
+	if v := p.Variation(); v > 1e-9 || !p.Steady() {
 		t.Errorf("ten equal parts vary by %v", v)
 	}
 }

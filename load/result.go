@@ -57,6 +57,9 @@ type Interval struct {
 	// connection.
 	Latency Latency `json:"latency"`
 	Connect Latency `json:"connect"`
+	// Histograms are Latency and Connect in full, as in Result; nil unless Config.Histograms
+	// was set.
+	Histograms map[string]string `json:"histograms,omitempty"`
 
 	// Generator and Server are what the two processes used; Server is nil
 	// where it isn't a process of this machine that may be looked at.

@@ -240,11 +240,13 @@ func (r *run) run(ctx context.Context, phases func(context.Context) error) (*Res
 // wait is how a phase waits: until done says so, at most for a time, at most
 // for as long as something moves. A zero bound is none.
 type wait struct {
-	most  time.Duration
-	done  func(sum) bool
-	stall time.Duration
-	moved func(sum) int64
-	until <-chan struct{} // closed, it is done; nil for none
+	most   time.Duration
+	done   func(sum) bool
+	stall  time.Duration
+	moved  func(sum) int64
+	enough <-chan struct{} // closed, it is done; nil for none
+	until  <-chan float64  // something comes, or it is closed: it is done; nil for none
+	came   *float64        // what has come; nil if nobody wants to know
 }
 
 // await returns nil when the wait is done or its time is over, errStalled when
@@ -275,7 +277,12 @@ func (r *run) await(ctx context.Context, w wait) error {
 			return context.Cause(ctx)
 		case <-over:
 			return nil
-		case <-w.until:
+		case came := <-w.until:
+			if w.came != nil {
+				*w.came = came
+			}
+			return nil
+		case <-w.enough:
 			return nil
 		case <-r.report.C:
 			r.tell(Event{Phase: Progress, Interval: r.interval()})

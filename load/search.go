@@ -116,19 +116,27 @@ func (c Config) step() Config {
 	return c
 }
 
-// runSearch looks for the highest rate that keeps a goal, on the connections of one run:
-// it tries rates that grow fourfold until one doesn't keep it, or shrink until one does,
-// and then rates between the two.
+// runSearch searches on the connections of one run. With Config.Begin it tries the rates that come
+// there.
 func runSearch(ctx context.Context, cfg Config) (*Result, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	s := &search{found: &Found{Goal: cfg.goal()}}
+	s, asked := NewSearch(cfg), cfg
 	cfg = cfg.step()
+	conclude := func(end *Result) *Result {
+		if asked.Begin == nil {
+			end = s.Conclude(end)
+		}
+		if !asked.Histograms {
+			end.Histograms = nil
+		}
+		return end
+	}
 	if observe := cfg.Observe; observe != nil {
 		cfg.Observe = func(e Event) {
 			if e.Phase == Done {
-				e.Result = s.conclude(e.Result)
+				e.Result = conclude(e.Result)
 			}
 			observe(e)
 		}
@@ -137,33 +145,99 @@ func runSearch(ctx context.Context, cfg Config) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.run = r
-	end, err := r.run(ctx, s.phases)
-	return s.conclude(end), err
+	end, err := r.run(ctx, func(ctx context.Context) error {
+		if err := r.connect(ctx); err != nil {
+			return err
+		}
+		r.tell(Event{Phase: Connected})
+		switch {
+		case r.sum().open() == 0:
+			return nil
+		case cfg.Begin != nil:
+			return r.tryThose(ctx)
+		}
+		return s.Seek(func(rate float64) (*Result, int64, error) { return r.try(ctx, rate) },
+			func(step Step) { r.tell(Event{Phase: Tried, Step: &step}) })
+	})
+	return conclude(end), err
 }
 
-// search is a search under way, on the goroutine of its run.
-type search struct {
-	*run
+// try tries a rate, and says how many connections are left.
+func (r *run) try(ctx context.Context, rate float64) (*Result, int64, error) {
+	r.cfg.Rate.PerSecond = rate
+	r.anew()
+	if err := r.exchange(ctx); err != nil {
+		return nil, 0, err
+	}
+	s := r.sum()
+	result := r.result(s)
+	result.Histograms = r.histograms()
+	return result, s.open(), nil
+}
+
+// tryThose tries the rates that come.
+func (r *run) tryThose(ctx context.Context) error {
+	for {
+		rate := 0.0
+		r.stage = "hold"
+		if err := r.await(ctx, wait{until: r.cfg.Begin, came: &rate, done: r.over}); err != nil || rate <= 0 {
+			return err
+		}
+		result, _, err := r.try(ctx, min(rate, MaxRate))
+		if err != nil {
+			return err
+		}
+		r.tell(Event{Phase: Tried, Step: &Step{Rate: rate, Answered: result.Rate()}, Result: result})
+	}
+}
+
+// Search looks for the highest rate that keeps a goal: it has rates tried that grow fourfold
+// until one doesn't keep it, or shrink until one does, and then rates between the two. Who tries
+// them is not its business: Run does, with Config.Goal, or several generators together. It
+// is not safe for concurrent use.
+type Search struct {
 	found     *Found
+	window    time.Duration // of a step
 	best      *Result
 	limits    []Limit // that steps have met
 	low, high float64 // rates that kept the goal, and that did not; 0 for none yet
 }
 
-func (s *search) phases(ctx context.Context) error {
-	if err := s.connect(ctx); err != nil {
-		return err
-	}
-	s.tell(Event{Phase: Connected})
-	if s.sum().open() == 0 {
-		return nil
-	}
-	return s.seek(func(rate float64) (Step, *Result, error) { return s.try(ctx, rate) })
+// NewSearch makes a search for cfg.Goal.
+func NewSearch(cfg Config) *Search {
+	return &Search{found: &Found{Goal: cfg.goal()}, window: cfg.step().Duration}
+}
+
+// Seek searches. It has try send so many messages a second on all connections together, and
+// gets the Result, with Histograms, and how many connections are left; an error ends the
+// search. Of each step it tells tried.
+func (s *Search) Seek(try func(rate float64) (r *Result, open int64, err error), tried func(Step)) error {
+	return s.seek(func(rate float64) (Step, *Result, error) {
+		result, open, err := try(rate)
+		if err != nil {
+			return Step{}, nil, err
+		}
+		step := Step{Rate: rate, open: open}
+		for _, of := range []struct {
+			to   *time.Duration
+			text string
+		}{{&step.Latency, result.Histogram}, {&step.Late, result.Histograms["late"]}} {
+			h, err := decodeHistogram(of.text)
+			if err != nil {
+				return Step{}, nil, err
+			}
+			if h != nil {
+				*of.to = time.Duration(h.ValueAtPercentile(s.found.Goal.Percentile))
+			}
+		}
+		step = s.found.Goal.judge(result, step)
+		tried(step)
+		return step, result, nil
+	})
 }
 
 // seek tries rates until what is known is close enough, or no connection is left.
-func (s *search) seek(try func(rate float64) (Step, *Result, error)) error {
+func (s *Search) seek(try func(rate float64) (Step, *Result, error)) error {
 	rate, again := float64(firstRate), false
 	for range maxSteps {
 		step, result, err := try(rate)
@@ -185,7 +259,7 @@ func (s *search) seek(try func(rate float64) (Step, *Result, error)) error {
 }
 
 // next is the rate to try after what is known, 0 if that is close enough.
-func (s *search) next() float64 {
+func (s *Search) next() float64 {
 	switch {
 	case s.high == 0:
 		if s.low*growth > MaxRate {
@@ -194,7 +268,7 @@ func (s *search) next() float64 {
 		}
 		return s.low * growth
 	case s.low == 0:
-		if s.high/growth*s.cfg.Duration.Seconds() < leastMessages {
+		if s.high/growth*s.window.Seconds() < leastMessages {
 			return 0
 		}
 		return s.high / growth
@@ -206,23 +280,6 @@ func (s *search) next() float64 {
 
 // leastMessages is how few messages make a percentile.
 const leastMessages = 20
-
-func (s *search) try(ctx context.Context, rate float64) (Step, *Result, error) {
-	s.cfg.Rate.PerSecond = rate
-	s.anew()
-	if err := s.exchange(ctx); err != nil {
-		return Step{}, nil, err
-	}
-	result, goal := s.result(s.sum()), s.found.Goal
-	step := goal.judge(result, Step{
-		Rate:    rate,
-		open:    s.sum().open(),
-		Latency: s.aggregator.total.window.percentile(goal.Percentile),
-		Late:    s.aggregator.total.late.percentile(goal.Percentile),
-	})
-	s.tell(Event{Phase: Tried, Step: &step})
-	return step, result, nil
-}
 
 // judge completes a step, which has its rate and its percentiles, by its result.
 func (g Goal) judge(r *Result, step Step) Step {
@@ -237,7 +294,7 @@ func (g Goal) judge(r *Result, step Step) Step {
 }
 
 // file keeps what a step has shown of its rate.
-func (s *search) file(step Step, result *Result) {
+func (s *Search) file(step Step, result *Result) {
 	for _, l := range result.Limits {
 		if l.Wall == wallCPU || l.Wall == wallLate {
 			l.Evidence += fmt.Sprintf(", at %s/s", format.Count(int64(step.Rate)))
@@ -261,15 +318,15 @@ const (
 )
 
 // meet adds a limit, unless its wall has been met.
-func (s *search) meet(l Limit) {
+func (s *Search) meet(l Limit) {
 	if !slices.ContainsFunc(s.limits, func(met Limit) bool { return met.Wall == l.Wall }) {
 		s.limits = append(s.limits, l)
 	}
 }
 
-// conclude is the result of the search, of which the one that the run ended with
+// Conclude is the result of the search, of which the one that the run ended with
 // knows all faults.
-func (s *search) conclude(end *Result) *Result {
+func (s *Search) Conclude(end *Result) *Result {
 	if s.best == nil {
 		end.Search = s.found
 		return end

@@ -184,7 +184,7 @@ func TestJudge(t *testing.T) {
 // TestSearchAgain tries a rate once more where the generator was late, and has the
 // limits and the faults of all steps that count.
 func TestSearchAgain(t *testing.T) {
-	s := &search{run: &run{cfg: Config{Duration: time.Second}}, found: &Found{}}
+	s := &Search{window: time.Second, found: &Found{}}
 	tries := map[float64]int{}
 	err := s.seek(func(rate float64) (Step, *Result, error) {
 		tries[rate]++
@@ -211,7 +211,7 @@ func TestSearchAgain(t *testing.T) {
 		t.Errorf("found %v, want a bit less than 3000", s.found.Rate)
 	}
 	end := &Result{Lost: map[string]int64{"x": 1}, ConnectErrors: map[string]int64{"y": 1}, BadStatus: map[string]int64{"z": 1}, Mismatched: 1, FirstMismatch: &Mismatch{}}
-	got := s.conclude(end)
+	got := s.Conclude(end)
 	want := *end
 	want.Schedule, want.Search = &Rate{PerSecond: s.found.Rate}, s.found
 	want.Limits = []Limit{{Wall: "ports", Evidence: "none"}, {Wall: "late sends", Evidence: "late, at 4,000/s"}}
@@ -230,7 +230,7 @@ func btoi(is bool) int {
 // TestSearchNext goes from rate to rate by what was kept.
 func TestSearchNext(t *testing.T) {
 	for _, most := range []float64{3, 170, 1000, 35_123, MaxRate * 2} {
-		s := &search{run: &run{cfg: Config{Duration: time.Second}}, found: &Found{}}
+		s := &Search{window: time.Second, found: &Found{}}
 		rate, steps := float64(firstRate), 0
 		for ; rate > 0 && steps < maxSteps; steps++ {
 			if rate <= most {

@@ -121,7 +121,7 @@ func (s *Stream) addLine(line []byte) error {
 }
 
 // phases are all phases that a stream can have.
-var phases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Progress, Done}
+var phases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Progress, Done}
 
 func (s *Stream) add(e Event) error {
 	switch {
@@ -135,7 +135,7 @@ func (s *Stream) add(e Event) error {
 		return fmt.Errorf("no result; expected one with %q", Done)
 	}
 	s.begun, s.Last, s.Plan = true, e.Snapshot, cmp.Or(e.Plan, s.Plan)
-	if e.Result != nil {
+	if e.Phase == Done {
 		if _, err := decodeHistogram(e.Result.Histogram); err != nil {
 			return err
 		}
@@ -215,13 +215,15 @@ func fold(intervals []Interval, most int) []Interval {
 }
 
 // Join adds the interval that follows on this one. What is counted at the end of
-// an interval is that of the later one; of percentiles the worst is kept.
+// an interval is that of the later one. Percentiles are those of both where both have Histograms,
+// otherwise the worse are kept.
 func (i *Interval) Join(next Interval) {
 	was, to := *i, i
 	*to = next
 	to.From, to.Errors, to.Latency, to.Connect = was.From, was.Errors, was.Latency, was.Connect
 	to.addCounts(&was, false)
 	to.addCauses(&next)
+	to.mergeTimes(&was, &next)
 	server := next.Server
 	if was.Server != nil && next.Server != nil {
 		sum := *next.Server
@@ -289,8 +291,11 @@ const (
 	// Progress: a second, or Config.ProgressEvery, has passed; Interval says
 	// what happened in it.
 	Progress Phase = "progress"
-	// Tried: a Search has tried a rate; Step is set.
+	// Tried: a search has tried a rate; Step is set, and with Config.Begin Result.
 	Tried Phase = "tried"
+	// Part: a tenth of Duration of the window has passed (only with Config.Enough); Received
+	// is set.
+	Part Phase = "part"
 	// Done: all connections are closed; Result is set.
 	Done Phase = "done"
 )
@@ -311,6 +316,8 @@ type Event struct {
 	Verification *Verification `json:"verification,omitempty"`
 	// Broadcast is set with Heard.
 	Broadcast *Broadcast `json:"broadcast,omitempty"`
+	// Received is set with Part: bytes received a second.
+	Received float64 `json:"received,omitempty"`
 	// Result is set in the last event, Done.
 	Result *Result `json:"result,omitempty"`
 }

@@ -257,6 +257,35 @@ func TestLocalAgents(t *testing.T) {
 	}
 }
 
+// TestAgentsEncrypted has the coordinator's own server encrypt what is said. An agent that does not
+// trust its certificate says so, and takes no part.
+func TestAgentsEncrypted(t *testing.T) {
+	cert, key := certificate(t)
+	s := serveHere(t, "serve --app lines")
+	stdout, stderr, wait := background(t, process(t, "load", "--agents", "1", "--agents-addr", "127.0.0.1:0", "--agents-cert", cert, "--agents-key", key, "-c", "2", "--messages", "3", s.addr))
+	var at string
+	await.True(t, "the server's address", func() bool {
+		_, rest, found := strings.Cut(stdout.String(), "waiting on tls://")
+		at, _, _ = strings.Cut(rest, " ")
+		return found && at != ""
+	})
+	agent := func(flags ...string) (*lockedBuffer, func() int) {
+		_, says, wait := background(t, process(t, append([]string{"agent", "--once", "--nats", "tls://" + at}, flags...)...))
+		return says, wait
+	}
+	doubts, _ := agent("--name", "doubts")
+	await.True(t, "an agent that does not trust the certificate", func() bool {
+		return strings.Contains(doubts.String(), "certificate signed by unknown authority")
+	})
+	_, trusts := agent("--nats-ca", cert)
+	if code := wait(); code != 0 {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+	if code := trusts(); code != 0 {
+		t.Errorf("the agent ended with %d after its run", code)
+	}
+}
+
 // TestAgentsMeetElsewhere has both sides meet at a NATS server with TLS that is nobody's of the two.
 func TestAgentsMeetElsewhere(t *testing.T) {
 	cert, key := certificate(t)

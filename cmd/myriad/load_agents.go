@@ -26,6 +26,8 @@ type agentFlags struct {
 	options agents.Options
 	secret  secretFlag
 	nats    natsFlags
+	cert    string
+	key     string
 }
 
 // agentCount is how many agents there are to be, and whether on this machine.
@@ -46,15 +48,20 @@ func parseAgents(text string) (c agentCount, err error) {
 func (f *agentFlags) add(flags *pflag.FlagSet) {
 	flag(flags, &f.agents, parseAgents, "agents", "", "have `N` agents do it together, as \"myriad agent\" starts them on other machines; local:N starts N processes here")
 	flags.StringVar(&f.options.Listen, "agents-addr", agents.DefaultListen, "have agents come to this `ADDRESS`, where a NATS server listens")
+	flags.StringVar(&f.cert, "agents-cert", "", "encrypt with TLS at --agents-addr: `FILE` with the certificate chain, in PEM form")
+	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
 	f.nats.add(flags, "", "meet the agents at the NATS server at this `URL`, several with commas between them, or @FILE with them (default: a server in this process)")
 	flag(flags, &f.options.Wait, quantity.Period, "agents-wait", "", "wait for the agents for this `TIME` at most (default 1m)")
 	f.secret.add(flags, "agents-secret")
 }
 
+// meeting are the flags of where both sides meet, which local agents don't need.
+var meeting = []string{"agents-addr", "agents-cert", "agents-key", "nats", "nats-creds", "nats-ca", "agents-secret"}
+
 // check says how the flags were wrong. Without agents there are none.
 func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err error) {
 	if f.agents.n == 0 {
-		for _, name := range []string{"agents-addr", "nats", "nats-creds", "nats-ca", "agents-wait", "agents-secret"} {
+		for _, name := range append([]string{"agents-wait"}, meeting...) {
 			if changed(name) {
 				return usagef("--%s is given without --agents; expected both", name)
 			}
@@ -62,7 +69,7 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 		return nil
 	}
 	if f.agents.local {
-		for _, name := range []string{"agents-addr", "nats", "nats-creds", "nats-ca", "agents-secret"} {
+		for _, name := range meeting {
 			if changed(name) {
 				return usagef("--%s is given with --agents local:%d, which are of this process alone; expected --agents %d", name, f.agents.n, f.agents.n)
 			}
@@ -71,6 +78,10 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 	switch {
 	case changed("nats") && changed("agents-addr"):
 		return usagef("--nats and --agents-addr are given; expected one of the two")
+	case changed("nats") && f.cert+f.key != "":
+		return usagef("--agents-cert or --agents-key is given with --nats, whose server has its own; expected --agents-addr")
+	case (f.cert == "") != (f.key == ""):
+		return usagef("only one of --agents-cert and --agents-key is given; expected both")
 	case !changed("nats"):
 		if err := checkAddress("agents-addr", f.options.Listen); err != nil {
 			return err
@@ -78,6 +89,13 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 	}
 	if f.options.NATS, err = f.nats.read(); err != nil {
 		return err
+	}
+	if f.cert != "" {
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return usagef("--agents-cert: %w", err)
+		}
+		f.options.ListenTLS = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12}
 	}
 	if f.options.Secret, err = f.secret.read(); err != nil {
 		return err

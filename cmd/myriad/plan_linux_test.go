@@ -28,14 +28,14 @@ name = "few"
 app = "echo"
 connections = 2_000
 size = 64
-phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "1s", for = "1s", rate = 5_000 }, { do = "hold", for = "1s" }]
+phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "1s", for = "2s", rate = 2_000 }, { do = "hold", for = "1s" }]
 
 [[workload]]
 name = "many"
 app = "echo"
 connections = 10_000
 size = 64
-phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "2s", for = "1s", rate = 5_000 }, { do = "hold", for = "1s" }]
+phases = [{ do = "connect", connections = 100 }, { do = "verify" }, { do = "connect" }, { do = "hold", for = "1s" }, { do = "load", warm_up = "2s", for = "2s", rate = 2_000 }, { do = "hold", for = "1s" }]
 `
 
 // raced says whether the race detector watches this program.
@@ -50,7 +50,8 @@ func TestPlanPredicts(t *testing.T) {
 	slow(t)
 	t.Setenv(asMyriad, "1")
 	out := filepath.Join(t.TempDir(), "out")
-	if got := invoke(t, "bench", writeScenario(t, "sizes", sizes), "--out", out); got.code != 0 {
+	got := invoke(t, "bench", writeScenario(t, "sizes", sizes), "--out", out)
+	if got.code != 0 {
 		t.Fatalf("exit code %d: %s", got.code, got.says())
 	}
 	all, err := capacity.FromSet(readReport(t, out))
@@ -59,7 +60,7 @@ func TestPlanPredicts(t *testing.T) {
 	}
 	predicted := capacity.Predict(all, nil)
 	if len(predicted) != 2 {
-		t.Fatalf("%d predictions of %+v, want one of each subject", len(predicted), all)
+		t.Fatalf("%d predictions of %+v, want one of each subject: %s", len(predicted), all, got.says())
 	}
 	for _, p := range predicted {
 		if p.From.Connections != 2000 || p.To.Connections != 10_000 || p.Figures[0].What != "the process, idle" {
@@ -68,15 +69,12 @@ func TestPlanPredicts(t *testing.T) {
 		for _, c := range p.Figures {
 			t.Logf("%s: %s: %s, measured %s, %+.1f %%", p.To.Subject, c.What, c.Text(c.Predicted), c.Text(c.Measured), c.Off()*100)
 		}
-		most := 0.1
-		if raced() { // the detector remembers who used what memory
-			most = 0.25
-		}
-		if off := p.Figures[0].Off(); math.Abs(off) > most {
+		const most = 0.1 // but the race detector takes memory as it likes
+		if off := p.Figures[0].Off(); math.Abs(off) > most && !raced() {
 			t.Errorf("%s: the memory of the process is off by %+.1f %%, want at most %.0f %%", p.To.Subject, off*100, most*100)
 		}
 	}
-	got := invoke(t, "plan", "--from", out, "--subject", "epoll", "-n", "10M", "--memory", "64Gi", "--cores", "16")
+	got = invoke(t, "plan", "--from", out, "--subject", "epoll", "-n", "10M", "--memory", "64Gi", "--cores", "16")
 	for _, words := range []string{"Measured: 2,000 connections, epoll, echo, 2 loops", "10,000,000", "LimitNOFILE", "myriad doctor -n "} {
 		if got.code != 0 || !strings.Contains(got.stdout, words) {
 			t.Errorf("plan: exit code %d, want %q: %s", got.code, words, got.says())

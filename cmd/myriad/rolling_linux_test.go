@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad/internal/await"
-	"github.com/myriad-go/myriad/internal/testserver"
 )
 
 // wanderer is a subscriber that goes to another node when its own ends.
@@ -104,8 +103,8 @@ func TestRollingRestart(t *testing.T) {
 	)
 	t.Setenv(secretVariable, "s3cret")
 	var addrs, joined []string
-	for range 3 {
-		addrs, joined = append(addrs, testserver.FreeAddr(t)), append(joined, testserver.FreeAddr(t))
+	for i := range 3 {
+		addrs, joined = append(addrs, ownAddress(9091+i)), append(joined, ownAddress(6222+i))
 	}
 	start := func(i int) *server {
 		return startProcess(t, process(t, "hub", "--addr", addrs[i], "--cluster", joined[i], "--join", strings.Join(joined, ","),

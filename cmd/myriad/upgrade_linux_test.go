@@ -63,7 +63,7 @@ func TestUpgradeOrdered(t *testing.T) {
 // upgradable is a server whose successors end with the test, too: they are of its group.
 func upgradable(t *testing.T, env string, args ...string) *server {
 	t.Helper()
-	return upgradableAs(t, process(t, append(args, "--addr", "127.0.0.1:0", "--admin", ownAddress())...), env)
+	return upgradableAs(t, process(t, append(args, "--addr", "127.0.0.1:0", "--admin", ownAddress(9090))...), env)
 }
 
 // upgradableAs is upgradable with a command.
@@ -77,9 +77,9 @@ func upgradableAs(t *testing.T, cmd *exec.Cmd, env string) *server {
 }
 
 // ownAddress is an address of loopback that no other test process has.
-func ownAddress() string {
+func ownAddress(port int) string {
 	pid := os.Getpid()
-	return fmt.Sprintf("127.%d.%d.%d:9090", pid>>16&255, pid>>8&255, pid&255)
+	return fmt.Sprintf("127.%d.%d.%d:%d", pid>>16&255, pid>>8&255, pid&255, port)
 }
 
 var tookOver = regexp.MustCompile(`myriad: process (\d+) has taken over with (\d+) connections in \S+; 0 are lost`)
@@ -268,7 +268,7 @@ func TestUpgradeActivated(t *testing.T) {
 			must(t, err)
 			file, err := l.(interface{ File() (*os.File, error) }).File()
 			must(t, err)
-			cmd := process(t, "serve", "--app", "lines", "--addr", "systemd:web", "--admin", ownAddress())
+			cmd := process(t, "serve", "--app", "lines", "--addr", "systemd:web", "--admin", ownAddress(9090))
 			cmd.Args = append([]string{"sh", "-c", `LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=web exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
 			cmd.Path, err = exec.LookPath("sh")
 			must(t, err)
@@ -313,7 +313,7 @@ func TestUpgradeStays(t *testing.T) {
 		code int
 	}{{"process 1", true, false, 0}, {"told to", false, false, 0}, {"killed", false, true, 1}} {
 		t.Run(c.name, func(t *testing.T) {
-			args := []string{"serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", ownAddress()}
+			args := []string{"serve", "--app", "lines", "--addr", "127.0.0.1:0", "--admin", ownAddress(9090)}
 			if !c.init {
 				args = append(args, "--stay")
 			}

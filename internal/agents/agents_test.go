@@ -126,8 +126,8 @@ func (f *fleet) options(agents int) Options {
 	return Options{Agents: agents, NATS: NATS{URL: f.url()}, Secret: secret, Say: f.said.say, Wait: await.Patience}
 }
 
-// echo is a server that answers what it gets.
-func echo(t *testing.T) string {
+// serve is a server.
+func serve(t *testing.T, handle func(net.Conn)) string {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -140,15 +140,21 @@ func echo(t *testing.T) string {
 			if err != nil {
 				return
 			}
-			conns.Go(func() { _, _ = io.Copy(conn, conn); conn.Close() })
+			conns.Go(func() { defer conn.Close(); handle(conn) })
 		}
 	})
 	t.Cleanup(func() { ln.Close(); conns.Wait() })
 	return ln.Addr().String()
 }
 
-// kept are the results that agents have kept themselves.
-func kept(t *testing.T, dirs ...string) (all []*load.Result) {
+// echo is a server that answers what it gets.
+func echo(t *testing.T) string {
+	t.Helper()
+	return serve(t, func(conn net.Conn) { _, _ = io.Copy(conn, conn) })
+}
+
+// kept are the runs that agents have kept themselves.
+func kept(t *testing.T, dirs ...string) (all []*load.Stream) {
 	t.Helper()
 	for _, dir := range dirs {
 		files, err := filepath.Glob(filepath.Join(dir, "*.jsonl"))
@@ -164,7 +170,7 @@ func kept(t *testing.T, dirs ...string) (all []*load.Result) {
 		if err != nil || !s.Complete() {
 			t.Fatal("the events are not whole", err)
 		}
-		all = append(all, s.Result)
+		all = append(all, s)
 	}
 	return all
 }
@@ -188,10 +194,15 @@ func counts(t *testing.T, text string) map[int64]int64 {
 	return all
 }
 
-// sameCounts says whether a histogram has what others have together.
-func sameCounts(t *testing.T, what, merged string, parts ...string) {
+// sameCounts says whether histograms have together what others have.
+func sameCounts(t *testing.T, what string, merged, parts []string) {
 	t.Helper()
-	got, n := counts(t, merged), int64(0)
+	got, n := make(map[int64]int64), int64(0)
+	for _, one := range merged {
+		for value, count := range counts(t, one) {
+			got[value] += count
+		}
+	}
 	for _, part := range parts {
 		for value, count := range counts(t, part) {
 			got[value] -= count
@@ -216,7 +227,7 @@ func TestRun(t *testing.T) {
 	f.agent(Agent{Name: "a", Keep: dirs[0]})
 	f.agent(Agent{Name: "b", Keep: dirs[1]})
 	var recorder load.Recorder
-	cfg := load.Config{Target: target, Connections: 7, Rate: load.Rate{PerSecond: 200}, Duration: 600 * time.Millisecond, Drain: await.Patience, ProgressEvery: 100 * time.Millisecond, Observe: recorder.Observe}
+	cfg := load.Config{Target: target, Connections: 7, Rate: load.Rate{PerSecond: 200}, Duration: 600 * time.Millisecond, Drain: await.Patience, ProgressEvery: 100 * time.Millisecond, Observe: recorder.Observe, Histograms: true}
 	r, err := Run(t.Context(), f.options(2), cfg)
 	if err != nil {
 		t.Fatal(err, f.said.String())
@@ -241,10 +252,19 @@ func TestRun(t *testing.T) {
 		t.Errorf("%d intervals with %d answers; want those of all %d", len(recorder.Stream.Intervals), answered, r.Bytes.Answered/64)
 	}
 	parts := kept(t, dirs...)
-	sameCounts(t, "latency", r.Histogram, parts[0].Histogram, parts[1].Histogram)
+	sameCounts(t, "latency", []string{r.Histogram}, []string{parts[0].Result.Histogram, parts[1].Result.Histogram})
 	for name, merged := range r.Histograms {
-		sameCounts(t, name, merged, parts[0].Histograms[name], parts[1].Histograms[name])
+		sameCounts(t, name, []string{merged}, []string{parts[0].Result.Histograms[name], parts[1].Result.Histograms[name]})
 	}
+	intervals := func(streams ...*load.Stream) (all []string) {
+		for _, s := range streams {
+			for _, i := range s.Intervals {
+				all = append(all, i.Histograms["latency"])
+			}
+		}
+		return all
+	}
+	sameCounts(t, "intervals", intervals(&recorder.Stream), intervals(parts...))
 	if len(r.Histograms) != 4 {
 		t.Errorf("%d distributions besides the latency, want 4", len(r.Histograms))
 	}

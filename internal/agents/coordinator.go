@@ -3,6 +3,7 @@ package agents
 import (
 	"cmp"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -24,9 +25,10 @@ type Options struct {
 	// Agents is how many there are to be, 1 to load.MaxGenerators.
 	Agents int
 	// NATS is an external one. With no URL there is a server of its own, at Listen, which is
-	// DefaultListen by default.
+	// DefaultListen by default, and which ListenTLS has encrypt, nil for in clear.
 	NATS
-	Listen string
+	Listen    string
+	ListenTLS *tls.Config
 	// Secret is what agents have to know, "" for none.
 	Secret string
 	// Wait is how long to wait for the agents. Default a minute.
@@ -51,8 +53,10 @@ type coordinator struct {
 	conn    *nats.Conn
 	letters chan *nats.Msg
 	crew    []*member
-	began   bool             // the run has, as far as is told
-	begun   bool             // the traffic has
+	began   bool // the run has, as far as is told
+	step    int  // of the traffic that has begun, from 1
+	timers  *timers
+	steady  load.Steadiness  // of what all receive
 	shown   time.Duration    // up to when intervals have been
 	losses  map[string]int64 // of agents since
 }
@@ -75,6 +79,8 @@ type member struct {
 	connected bool
 	intervals []load.Event // since the last that was shown
 	measuring time.Time    // by our clock, when its window began
+	tried     *load.Result // of the step, nil until it is here
+	best      *load.Result // of the step that a search has found
 	result    *load.Result
 	ended     string // why its run ended early
 	lost      string // why its result is missing
@@ -149,12 +155,15 @@ func (c *coordinator) open() (stop func(), err error) {
 	url := c.URL
 	connect := func(all ...nats.Option) (*nats.Conn, error) { return nats.Connect(c.URL, all...) }
 	if c.URL == "" {
-		server, err := natsd.Start(natsd.Config{Addr: cmp.Or(c.Listen, DefaultListen), Token: token(c.Secret), MaxPayload: maxLetter})
+		server, err := natsd.Start(natsd.Config{Addr: cmp.Or(c.Listen, DefaultListen), Token: token(c.Secret), MaxPayload: maxLetter, TLS: c.ListenTLS})
 		if err != nil {
 			return nil, fmt.Errorf("agents: %w", err)
 		}
 		stops = append(stops, server.Close)
 		connect, url = server.Connect, "nats://"+reachable(server.Addr())
+		if c.ListenTLS != nil {
+			url = "tls" + strings.TrimPrefix(url, "nats")
+		}
 	}
 	unsaid := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}) // what is lost is said again
 	if c.conn, err = connect(append(c.NATS.options("myriad load", c.Secret), unsaid)...); err != nil {

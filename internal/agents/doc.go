@@ -13,7 +13,7 @@
 //	plan     its part of the configuration ⇄            looked at, and taken or refused
 //	beat     start at this time            ─▶           connects
 //	                                       ◀─   event   connected
-//	beat     begin at this time            ─▶           the traffic begins
+//	beat     begin at this time            ─▶           the traffic begins; in a search, at this rate
 //	                                       ◀─   event   each interval, each phase
 //	                                       ◀─   event   done, with its result, until it is confirmed
 //	beat     it is here; the run is over   ─▶           waits for the next call
@@ -28,7 +28,7 @@
 // Whoever knows the secret may have agents load what they allow; see Agent. The secret itself is
 // never sent: each letter has a MAC (HMAC-SHA-256) with a key that is made of it, and in a run of
 // both sides' random numbers as well, and a number that grows, so that nothing can be said again later.
-// Nothing is encrypted, unless NATS is reached with TLS.
+// Nothing is encrypted, unless NATS is reached with TLS (Options.ListenTLS, NATS.TLS).
 //
 // # Who owns what
 //

@@ -172,14 +172,20 @@ type reply struct {
 type orders struct {
 	Start int64 `json:"start,omitempty"` // connect
 	Begin int64 `json:"begin,omitempty"` // the traffic
-	Stop  bool  `json:"stop,omitempty"`  // end the run before its time
-	Over  bool  `json:"over,omitempty"`  // there is nothing more to say
+	// Step numbers what begins, from 1, and Rate is what a search tries with it, 0 for nothing more.
+	Step   int     `json:"step,omitempty"`
+	Rate   float64 `json:"rate,omitempty"`
+	Enough bool    `json:"enough,omitempty"` // it is steady
+	Stop   bool    `json:"stop,omitempty"`   // end the run before its time
+	Over   bool    `json:"over,omitempty"`   // there is nothing more to say
 }
 
 // told is an event of an agent's run.
 type told struct {
 	At    int64       `json:"at"` // by its clock
 	Event *load.Event `json:"event,omitempty"`
+	// Step numbers what a search has tried, from 1; it is said until the next one is ordered.
+	Step int `json:"step,omitempty"`
 	// Failed says why there is no result, or what ended the run early.
 	Failed string `json:"failed,omitempty"`
 }

@@ -139,19 +139,26 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
-// TestFinished has a result begin when it did by our clock, and its limits name the agent.
-func TestFinished(t *testing.T) {
-	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+// inProcess is a connection to a server of its own.
+func inProcess(t *testing.T) *nats.Conn {
+	t.Helper()
 	server, err := natsd.Start(natsd.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer server.Close()
-	c := &coordinator{}
-	if c.conn, err = server.Connect(); err != nil {
+	t.Cleanup(server.Close)
+	conn, err := server.Connect()
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.conn.Close()
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// TestFinished has a result begin when it did by our clock, and its limits name the agent.
+func TestFinished(t *testing.T) {
+	noon := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	c := &coordinator{conn: inProcess(t)}
 	m := &member{here: here{Name: "b"}, offset: time.Hour}
 	c.finished(m, &load.Result{Start: noon.Add(time.Hour), Limits: []load.Limit{{Evidence: "it was slow"}}}, "")
 	if !m.result.Start.Equal(noon) || m.result.Limits[0].Evidence != "agent b: it was slow" || !m.orders.Over {

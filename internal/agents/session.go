@@ -26,8 +26,10 @@ type session struct {
 	cfg     *load.Config // its part, nil before it is known
 	remove  func()       // what the plan has left in files
 	started bool
-	begun   bool
-	begin   chan struct{}      // closed when the traffic begins
+	begun   int           // the last step that has
+	begin   chan float64  // gets the rate of each
+	enough  chan struct{} // closed when it is steady
+	steady  bool
 	cancel  context.CancelFunc // of the run
 	ended   <-chan struct{}    // closed by cancel
 	running sync.WaitGroup
@@ -37,6 +39,7 @@ type session struct {
 
 	sending sync.Mutex // of the run's goroutine too
 	sent    uint64     // the number of the last letter
+	tried   told       // the last step that the run has tried
 }
 
 // short is enough of the run's name.
@@ -65,7 +68,7 @@ func (s *servant) obey(ctx context.Context, m *nats.Msg, came time.Time) {
 		}
 		s.session = &session{
 			agent: s, run: read.From, key: k, silence: min(max(t.Silence, leastSilence), mostSilence),
-			begin: make(chan struct{}), over: make(chan told, 1), remove: func() {}, cancel: func() {},
+			begin: make(chan float64, 1), enough: make(chan struct{}), over: make(chan told, 1), remove: func() {}, cancel: func() {},
 		}
 		s.beat.Reset(s.session.silence / beatEvery)
 	}
@@ -108,15 +111,22 @@ func (s *session) order(ctx context.Context, o orders) {
 	if o.Start > 0 && !s.started && s.cfg != nil && !o.Stop && !o.Over {
 		s.start(ctx, time.Unix(0, o.Start))
 	}
-	if o.Begin > 0 && s.started && !s.begun {
-		s.begun = true
+	if o.Begin > 0 && s.started && s.begun < o.Step {
+		s.begun = o.Step
 		s.running.Go(func() {
 			select {
 			case <-time.After(min(time.Until(time.Unix(0, o.Begin)), mostSilence)):
 			case <-s.ended:
 			}
-			close(s.begin)
+			select {
+			case s.begin <- o.Rate:
+			case <-s.ended:
+			}
 		})
+	}
+	if o.Enough && !s.steady {
+		s.steady = true
+		close(s.enough)
 	}
 	switch {
 	case !o.Stop:
@@ -168,6 +178,9 @@ func (s *session) load(ctx context.Context, at time.Time) (last told) {
 		}
 	}
 	s.cfg.Begin, s.cfg.Histograms = s.begin, true
+	if s.cfg.Steady {
+		s.cfg.Enough = s.enough
+	}
 	s.cfg.Observe = func(e load.Event) {
 		for _, o := range observers {
 			o(e)
@@ -190,9 +203,17 @@ func (s *session) load(ctx context.Context, at time.Time) (last told) {
 
 // observe tells the coordinator of the run, on the run's goroutine; of its end tell does.
 func (s *session) observe(e load.Event) {
-	if e.Phase != load.Done {
-		s.send(runSubject+s.run, eventKind, told{At: time.Now().UnixNano(), Event: &e})
+	t := told{At: time.Now().UnixNano(), Event: &e}
+	switch e.Phase {
+	case load.Done:
+		return
+	case load.Tried:
+		s.sending.Lock()
+		t.Step = s.tried.Step + 1
+		s.tried = t
+		s.sending.Unlock()
 	}
+	s.send(runSubject+s.run, eventKind, t)
 }
 
 // end ends the run before its time. It does not wait for it.
@@ -206,7 +227,15 @@ func (s *session) end(why string) {
 // tell says that the agent is there, and as long as the coordinator does not confirm it how the run has
 // ended.
 func (s *session) tell() {
-	if s.last == nil {
+	s.sending.Lock()
+	tried := s.tried
+	s.sending.Unlock()
+	switch {
+	case s.last != nil:
+	case tried.Step == s.begun && s.begun > 0: // perhaps that isn't known yet
+		s.send(runSubject+s.run, eventKind, tried)
+		return
+	default:
 		s.send(runSubject+s.run, beatKind, struct{}{})
 		return
 	}

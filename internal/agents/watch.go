@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -34,35 +35,66 @@ func (c *coordinator) watch(ctx context.Context) (*load.Result, error) {
 		m.orders.Start = start.Add(m.offset).UnixNano()
 	}
 	c.beat()
-	every := cmp.Or(c.cfg.ProgressEvery, time.Second)
-	// Agents tell at times that follow from the start, so what all tell is here half an interval later.
-	var show *time.Ticker
-	first := time.NewTimer(time.Until(start) + every + every/2)
-	defer first.Stop()
-	shown := (<-chan time.Time)(nil)
-	beat := time.NewTicker(c.Silence / beatEvery)
-	defer beat.Stop()
-	stopping, patience := ctx.Done(), (<-chan time.Time)(nil)
-	for slices.ContainsFunc(c.crew, (*member).there) {
+	c.timers = newTimers(ctx, time.Until(start), cmp.Or(c.cfg.ProgressEvery, time.Second), c.Silence/beatEvery)
+	defer c.timers.stop()
+	c.attend(func(m *member) bool { return !m.connected })
+	conclude := func(end *load.Result) *load.Result { return end }
+	if c.cfg.Goal.Under > 0 {
+		conclude = c.search(ctx)
+	}
+	c.begin(0)
+	c.attend(func(*member) bool { return true })
+	return c.conclude(ctx, conclude)
+}
+
+// timers are what a coordinator waits for besides letters.
+type timers struct {
+	stopping <-chan struct{}  // closed, the run is to end; nil from then on
+	patience <-chan time.Time // nil until then
+	every    time.Duration
+	first    *time.Timer // for intervals to be shown
+	show     *time.Ticker
+	beat     *time.Ticker
+}
+
+// newTimers makes timers for a run that begins in a while. Agents tell at times that follow from its start, so
+// what all tell is here half an interval later.
+func newTimers(ctx context.Context, in, every, beat time.Duration) *timers {
+	t := &timers{stopping: ctx.Done(), every: every, first: time.NewTimer(in + every + every/2), show: time.NewTicker(time.Hour), beat: time.NewTicker(beat)}
+	t.show.Stop()
+	return t
+}
+
+func (t *timers) stop() {
+	t.first.Stop()
+	t.show.Stop()
+	t.beat.Stop()
+}
+
+// attend listens to the agents as long as it waits for one that has something more to tell.
+func (c *coordinator) attend(waits func(*member) bool) {
+	t := c.timers
+	for slices.ContainsFunc(c.crew, func(m *member) bool { return m.there() && waits(m) }) {
 		select {
-		case <-stopping:
-			stopping, patience = nil, time.After(stopTime)
+		case <-t.stopping:
+			t.stopping, t.patience = nil, time.After(stopTime)
 			for _, m := range c.crew {
 				m.orders.Stop = true
 			}
 			c.beat()
-		case <-patience:
+		case <-t.patience:
 			c.lose(func(*member) string { return fmt.Sprintf("no result within %v of the end", stopTime) })
 		case m := <-c.letters:
 			c.hear(m)
-		case <-first.C:
-			show = time.NewTicker(every)
-			defer show.Stop()
-			shown = show.C
+		case <-t.first.C:
+			t.show.Reset(t.every)
+			c.catchUp()
 			c.show()
-		case <-shown:
+		case <-t.show.C:
+			c.catchUp()
 			c.show()
-		case now := <-beat.C:
+		case now := <-t.beat.C:
+			c.catchUp()
 			c.lose(func(m *member) string {
 				if silent := now.Sub(m.heard); silent > c.Silence {
 					return fmt.Sprintf("not heard of for %v", silent.Round(time.Millisecond))
@@ -72,7 +104,84 @@ func (c *coordinator) watch(ctx context.Context) (*load.Result, error) {
 			c.beat()
 		}
 	}
-	return c.conclude(ctx)
+}
+
+// catchUp takes the letters that wait: to show intervals takes a while.
+func (c *coordinator) catchUp() {
+	for range len(c.letters) {
+		c.hear(<-c.letters)
+	}
+}
+
+// begin has the traffic begin on all at the same time: in a search so many messages a second, 0 for nothing
+// more.
+func (c *coordinator) begin(rate float64) {
+	c.step++
+	connections := 0
+	for _, m := range c.crew {
+		if m.there() {
+			connections += m.connections
+		}
+	}
+	begin := time.Now().Add(c.lead()).Round(0)
+	for _, m := range c.crew {
+		m.tried = nil
+		m.orders.Begin, m.orders.Step = begin.Add(m.offset).UnixNano(), c.step
+		m.orders.Rate = rate * float64(m.connections) / float64(max(connections, 1))
+	}
+	c.beat()
+}
+
+// errAlone ends a search that nobody is left for.
+var errAlone = errors.New("agents: nobody is left")
+
+// search tries rates on all, and returns what makes of the last result that of the search.
+func (c *coordinator) search(ctx context.Context) (conclude func(*load.Result) *load.Result) {
+	s, steps := load.NewSearch(c.cfg), 0
+	// What ends it early is said by the results, and by the losses.
+	_ = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.try(ctx, rate) }, func(step load.Step) {
+		for _, m := range c.crew {
+			if steps == 0 || step.Kept {
+				m.best = m.tried
+			}
+		}
+		steps++
+		c.observe(&load.Event{Phase: load.Tried, Step: &step})
+	})
+	return s.Conclude
+}
+
+// try has all try a rate: once more with those who are left, where one is gone meanwhile.
+func (c *coordinator) try(ctx context.Context, rate float64) (result *load.Result, open int64, err error) {
+	for {
+		there := func() (n int) {
+			for _, m := range c.crew {
+				if m.there() {
+					n++
+				}
+			}
+			return n
+		}
+		before := there()
+		c.begin(rate)
+		c.attend(func(m *member) bool { return m.tried == nil })
+		switch {
+		case ctx.Err() != nil:
+			return nil, 0, context.Cause(ctx)
+		case there() == 0:
+			return nil, 0, errAlone
+		case there() < before:
+			continue
+		}
+		var results []*load.Result
+		for _, m := range c.crew {
+			if m.there() {
+				results, open = append(results, m.tried), open+m.snapshot.Open
+			}
+		}
+		result, err = load.Merge(results...)
+		return result, open, err
+	}
 }
 
 // lose gives up the agents that there is a reason for.
@@ -150,6 +259,12 @@ func (c *coordinator) told(m *member, t told) {
 		m.intervals = append(m.intervals, *e)
 		return
 	}
+	if e.Phase == load.Tried {
+		if t.Step == c.step && m.tried == nil && e.Result != nil {
+			m.tried = m.ours(e.Result)
+		}
+		return
+	}
 	if len(m.pending[e.Phase]) < maxIntervals {
 		m.pending[e.Phase] = append(m.pending[e.Phase], *e)
 	}
@@ -163,20 +278,25 @@ func (c *coordinator) finished(m *member, result *load.Result, early string) {
 		c.loseOne(m, "it has no result")
 		return
 	}
+	m.result, m.ended, m.orders.Over = m.ours(result), early, true
+	c.order(m)
+}
+
+// ours is a result that begins when it did by our clock, and whose limits name the agent.
+func (m *member) ours(result *load.Result) *load.Result {
 	result.Start = result.Start.Add(-m.offset)
 	for i := range result.Limits {
 		result.Limits[i].Evidence = "agent " + m.Name + ": " + result.Limits[i].Evidence
 	}
-	m.result, m.ended, m.orders.Over = result, early, true
-	c.order(m)
+	return result
 }
 
 // maxIntervals is how many events of a kind wait for those of other agents.
 const maxIntervals = 256
 
-// pass tells of the phases that all agents have come to, and has the traffic begin when all are connected.
+// pass tells of the phases that all agents have come to.
 func (c *coordinator) pass() {
-	for _, phase := range []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Measured, load.Exchanged} {
+	for _, phase := range []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged} {
 		for {
 			var of []load.Event
 			waits := false
@@ -197,17 +317,24 @@ func (c *coordinator) pass() {
 				}
 			}
 			c.began = true // the first phase of all
-			c.observe(load.MergeEvents(of...))
+			e := load.MergeEvents(of...)
+			if phase == load.Part {
+				c.receive(e.Received)
+				continue
+			}
+			c.observe(e)
 		}
 	}
-	connecting := func(m *member) bool { return m.there() && !m.connected }
-	if c.begun || slices.ContainsFunc(c.crew, connecting) {
+}
+
+// receive takes how many bytes a second all have received in a part of the window, which is over when that is
+// steady.
+func (c *coordinator) receive(rate float64) {
+	if c.steady.Add(rate); !c.steady.Steady() {
 		return
 	}
-	c.begun = true
-	begin := time.Now().Add(c.lead()).Round(0)
 	for _, m := range c.crew {
-		m.orders.Begin = begin.Add(m.offset).UnixNano()
+		m.orders.Enough = true
 	}
 	c.beat()
 }
@@ -225,6 +352,9 @@ func (c *coordinator) observe(e *load.Event) {
 	}
 	if e.Plan != nil {
 		e.Plan.Seed, e.Plan.Connections = c.cfg.Seed, c.cfg.Total()
+		if c.cfg.Goal.Under > 0 {
+			e.Plan.Rate.PerSecond /= float64(len(c.crew)) // each has said where a search begins
+		}
 	}
 	c.cfg.Observe(*e)
 }
@@ -255,12 +385,15 @@ func (c *coordinator) show() {
 		i.Errors = make(map[string]int64)
 	}
 	maps.Copy(i.Errors, c.losses)
+	if !c.cfg.Histograms {
+		i.Histograms = nil // it has done its work
+	}
 	c.shown, c.losses, e.Interval = i.To, nil, &i
 	c.observe(e)
 }
 
 // conclude makes one result of those of all.
-func (c *coordinator) conclude(ctx context.Context) (*load.Result, error) {
+func (c *coordinator) conclude(ctx context.Context, of func(end *load.Result) *load.Result) (*load.Result, error) {
 	c.show()
 	var results []*load.Result
 	var early error
@@ -282,6 +415,9 @@ func (c *coordinator) conclude(ctx context.Context) (*load.Result, error) {
 	result, err := load.Merge(results...)
 	if err != nil {
 		return nil, err
+	}
+	if result = of(result); c.cfg.Steady {
+		result.Variation = c.steady.Variation()
 	}
 	result.Connections = c.cfg.Total()
 	if result.PubSub != nil {
@@ -306,7 +442,7 @@ func (m *member) about(first time.Time) load.Agent {
 	if !m.measuring.IsZero() {
 		a.Behind = m.measuring.Sub(first)
 	}
-	if r := m.result; r != nil {
+	if r := cmp.Or(m.best, m.result); r != nil {
 		a.Connected, a.Rate, a.Latency, a.CPUShare = r.Connected, r.Rate(), r.Latency, r.CPUShare()
 	} else {
 		last := m.snapshot

@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -101,9 +102,9 @@ func (c *control) read() (word string, rest []byte, fds []int32, err error) {
 	return string(head), rest, fds, nil
 }
 
-// expect reads a message of a kind, whose descriptors may come in parts, within a time; 0 is no
-// bound.
-func (c *control) expect(want string, v any, within time.Duration) (files []*os.File, err error) {
+// expect reads a message of a kind, whose descriptors may come in parts, within a time, and as long
+// as ctx; 0 is no bound.
+func (c *control) expect(ctx context.Context, want string, v any, within time.Duration) (files []*os.File, err error) {
 	var until time.Time
 	if within > 0 {
 		until = time.Now().Add(within)
@@ -111,7 +112,15 @@ func (c *control) expect(want string, v any, within time.Duration) (files []*os.
 	if err := c.file.SetReadDeadline(until); err != nil {
 		return nil, err
 	}
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = c.file.SetReadDeadline(time.Unix(1, 0))
+		close(over)
+	})
 	defer func() {
+		if !stop() {
+			<-over // it would end what is read next
+		}
 		_ = c.file.SetReadDeadline(time.Time{})
 		if err != nil {
 			closeAll(files)

@@ -53,7 +53,7 @@ func (l *Link) Ask(ctx context.Context, order string, answer any, files ...*os.F
 		within += time.Until(end)
 	}
 	defer context.AfterFunc(ctx, func() { _ = l.send(abort, struct{}{}) })() // if it fails, so does expect
-	more, err := l.expect(answered, answer, within)
+	more, err := l.expect(context.Background(), answered, answer, within)
 	closeAll(more)
 	return err
 }

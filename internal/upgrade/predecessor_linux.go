@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -71,7 +72,7 @@ var predecessor = sync.OnceValues(func() (*Predecessor, error) {
 // greet takes the listeners.
 func (p *Predecessor) greet() error {
 	var h Hello
-	if _, err := p.expect(hello, &h, Timeout); err != nil {
+	if _, err := p.expect(context.Background(), hello, &h, Timeout); err != nil {
 		return err
 	}
 	p.version, p.Paused = h.Version, h.Paused
@@ -80,7 +81,7 @@ func (p *Predecessor) greet() error {
 		_ = p.Fail(err)
 		return err
 	}
-	files, err := p.expect(sockets, new(struct{}), Timeout)
+	files, err := p.expect(context.Background(), sockets, new(struct{}), Timeout)
 	if err != nil {
 		return err
 	}
@@ -169,7 +170,7 @@ func (p *Predecessor) Ready(loops int, begin func(state, link *os.File), takeOve
 		return p.gone(err)
 	}
 	var c Channels
-	files, err := p.expect(channels, &c, Timeout)
+	files, err := p.expect(context.Background(), channels, &c, Timeout)
 	if err != nil {
 		return p.gone(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"slices"
@@ -72,12 +73,12 @@ func (s *Successor) Greet(h Hello, send func(control *os.File) error) error {
 		h.Kept, h.Files = true, append(slices.Clip(h.Files), l.write)
 	}
 	if err := s.send(hello, h); err != nil {
-		return s.died(err)
+		return s.died(context.Background(), err)
 	}
 	if err := send(s.file); err != nil {
-		return s.died(err)
+		return s.died(context.Background(), err)
 	}
-	return s.died(s.send(sockets, struct{}{}, h.Files...))
+	return s.died(context.Background(), s.send(sockets, struct{}{}, h.Files...))
 }
 
 // SocketsWord is the message by which an engine sends descriptors of listeners, in parts.
@@ -99,8 +100,7 @@ func (s *Successor) AwaitReady(ctx context.Context) (r Ready, err error) {
 
 // answer waits for an answer of the new process.
 func (s *Successor) answer(ctx context.Context, word string, v any) error {
-	defer context.AfterFunc(ctx, func() { _ = s.file.SetReadDeadline(time.Unix(1, 0)) })()
-	_, err := s.expect(word, v, s.patience)
+	_, err := s.expect(ctx, word, v, s.patience)
 	switch {
 	case err == nil:
 		return nil
@@ -109,7 +109,7 @@ func (s *Successor) answer(ctx context.Context, word string, v any) error {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return fmt.Errorf("the new process does not say within %v that it is %s", s.patience, word)
 	}
-	return s.died(err)
+	return s.died(ctx, err)
 }
 
 // Channels gives it channels, and keeps the other ends, when it is taking. Both sides deal them
@@ -142,7 +142,7 @@ func (s *Successor) Channels(ctx context.Context, from, to int, state, link *os.
 			files = append(files, more)
 		}
 	}
-	if err = s.died(s.send(channels, Channels{N: n, State: state != nil, Link: link != nil}, files...)); err == nil {
+	if err = s.died(ctx, s.send(channels, Channels{N: n, State: state != nil, Link: link != nil}, files...)); err == nil {
 		err = s.answer(ctx, taking, new(struct{}))
 	}
 	if err != nil {
@@ -152,14 +152,17 @@ func (s *Successor) Channels(ctx context.Context, from, to int, state, link *os.
 	return ours, nil
 }
 
-// died completes an error by how the new process has ended, if it has.
-func (s *Successor) died(err error) error {
-	if err == nil {
-		return nil
+// died completes an error by how the new process has ended, if it has. One that has closed its end
+// is about to.
+func (s *Successor) died(ctx context.Context, err error) error {
+	if !errors.Is(err, io.EOF) && !errors.Is(err, unix.EPIPE) && !errors.Is(err, unix.ECONNRESET) {
+		return err
 	}
 	select {
 	case <-s.exited:
-	case <-time.After(100 * time.Millisecond): // it may be about to
+	case <-time.After(s.patience):
+		return err
+	case <-ctx.Done():
 		return err
 	}
 	if s.state == nil {
@@ -191,7 +194,7 @@ func (s *Successor) Died() bool {
 	for range 2 {
 		err := s.send(alive, struct{}{})
 		if err == nil {
-			_, err = s.expect(alive, new(struct{}), s.patience/3)
+			_, err = s.expect(context.Background(), alive, new(struct{}), s.patience/3)
 		}
 		if err == nil {
 			return false

@@ -2,13 +2,16 @@ package upgrade
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/sock"
 )
 
@@ -54,7 +57,7 @@ func TestParts(t *testing.T) {
 		sent := make(chan error, 1)
 		go func() { sent <- old.send(channels, n, slices.Repeat([]*os.File{old.file}, n)...) }()
 		said := 0
-		files, err := next.expect(channels, &said, 10*time.Second)
+		files, err := next.expect(context.Background(), channels, &said, 10*time.Second)
 		switch {
 		case n > maxDescriptors && err == nil:
 			t.Errorf("%d descriptors are taken; want at most %d", n, maxDescriptors)
@@ -74,12 +77,12 @@ func TestWords(t *testing.T) {
 		if err := old.send(c.word, struct{}{}); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := next.expect(channels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), c.says) {
+		if _, err := next.expect(context.Background(), channels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v; want %q", c.word, err, c.says)
 		}
 	}
 	old.file.Close()
-	if _, err := next.expect(channels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
+	if _, err := next.expect(context.Background(), channels, new(int), 10*time.Second); err == nil || !strings.Contains(err.Error(), io.EOF.Error()) {
 		t.Errorf("at the end: %v; want EOF", err)
 	}
 }
@@ -92,7 +95,7 @@ func TestChannels(t *testing.T) {
 		s := &Successor{control: old, patience: Timeout, exited: make(chan struct{})}
 		theirs := make(chan []*os.File, 1)
 		go func() {
-			files, _ := next.expect(channels, new(Channels), 10*time.Second)
+			files, _ := next.expect(context.Background(), channels, new(Channels), 10*time.Second)
 			_ = next.send(taking, struct{}{})
 			theirs <- files
 		}()
@@ -119,5 +122,62 @@ func TestChannels(t *testing.T) {
 		if len(pairs) != c.pairs || len(files) != c.pairs {
 			t.Errorf("%d to %d: %d channels join %d pairs, want %d", c.from, c.to, len(files), len(pairs), c.pairs)
 		}
+	}
+}
+
+// TestAnswerEnds has no answer be waited for when ctx has ended, whenever that is, and the next one
+// waited for all the same.
+func TestAnswerEnds(t *testing.T) {
+	old, next := ends(t)
+	s := &Successor{control: old, patience: 2 * await.Patience, exited: make(chan struct{})}
+	for i := range 2000 {
+		ctx, cancel := context.WithCancel(t.Context())
+		var busy sync.WaitGroup
+		if i%2 == 0 {
+			cancel()
+		} else {
+			busy.Go(cancel)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- s.answer(ctx, ready, new(Ready)) }()
+		if err := await.Receive(t, ended, "an answer is not waited for any more"); !errors.Is(err, context.Canceled) {
+			t.Fatalf("without an answer: %v; want %v", err, context.Canceled)
+		}
+		busy.Wait()
+	}
+	if err := next.send(ready, Ready{Version: Version}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AwaitReady(t.Context()); err != nil {
+		t.Errorf("an answer: %v", err)
+	}
+}
+
+// TestHowItEnded waits until it is known how a process has ended whose end of the control is closed,
+// and not for one that goes on.
+func TestHowItEnded(t *testing.T) {
+	old, next := ends(t)
+	s := &Successor{control: old, patience: 2 * await.Patience, exited: make(chan struct{})}
+	if err := next.send("nonsense", struct{}{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AwaitReady(t.Context()); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("%v; want that it says nonsense", err)
+	}
+	next.file.Close()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := s.AwaitReady(t.Context())
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		t.Errorf("%v before the process has ended", err)
+	case <-time.After(300 * time.Millisecond): // for what must not happen
+	}
+	s.state = errors.New("exit status 3")
+	close(s.exited)
+	if err := await.Receive(t, ended, "it is known how it ended"); err == nil || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("%v; want the exit status", err)
 	}
 }
