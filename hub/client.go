@@ -17,6 +17,8 @@ type client struct {
 type more struct {
 	topics [kinds]map[string]*topic // subscriptions but for the first
 	pace   pace
+	// resuming says that the client is sent what it has missed.
+	resuming bool
 }
 
 func (m *more) empty() bool {
@@ -25,7 +27,7 @@ func (m *more) empty() bool {
 			return false
 		}
 	}
-	return m.pace == (pace{})
+	return m.pace == (pace{}) && !m.resuming
 }
 
 // find is the client's subscription to a name, or nil.
@@ -73,6 +75,15 @@ func (c *client) withMore() *more {
 		c.more = new(more)
 	}
 	return c.more
+}
+
+func (c *client) resumes() bool { return c.more != nil && c.more.resuming }
+
+// resumed says that the client has been sent what it has missed.
+func (c *client) resumed() {
+	if c.more.resuming = false; c.more.empty() {
+		c.more = nil
+	}
 }
 
 func (c *client) add(t *topic) {

@@ -24,6 +24,12 @@ type Cluster interface {
 	// returned. An error says that the message can't be published at all; one that gets lost
 	// on the way is none. kind is Topic or Sharded.
 	Publish(k Kind, name string, message []byte) error
+	// Keep publishes a message of a topic that Hub.Replay keeps. It comes back by DeliverKept, when
+	// and if it is kept. It keeps nothing of message when it has returned. An error says that there is
+	// no room.
+	Keep(topic string, message []byte) error
+	// Newest asks for the position of the newest message that is kept. It may block, until ctx ends.
+	Newest(ctx context.Context) (Position, error)
 	// Changed says that a name has got its first subscriber on this hub, or lost its last:
 	// Hub.Subscribers tells which, by the time that it is asked.
 	Changed(k Kind, name string)
@@ -77,7 +83,7 @@ type NodeStats struct {
 // says to how many it is on its way. Messages that one goroutine delivers arrive in the order of
 // its calls. It does not wait for the subscribers. kind is Topic or Sharded.
 func (h *Hub) Deliver(k Kind, name string, message []byte) (receivers int) {
-	sent, full := h.sendKind(k, name, message)
+	sent, full := h.sendKind(k, name, message, "")
 	h.delivered.Add(int64(sent))
 	h.dropped.Add(int64(full))
 	return sent

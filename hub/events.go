@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/url"
+	"slices"
 	"time"
 
 	"github.com/myriad-go/myriad"
@@ -15,6 +17,7 @@ import (
 type opening struct {
 	client *client
 	names  [2][]string // by kind
+	since  Position    // behind which it begins, of what is kept
 }
 
 // A stream whose connection ends tells the browser to wait for a time between these, so that
@@ -24,12 +27,16 @@ const leastRetry, mostRetry = time.Second, 5 * time.Second
 var errNoTopics = fmt.Errorf("%w: expected the parameter topic, or pattern, or several", errNoName)
 
 func (f *front) events(w http.ResponseWriter, r *http.Request) {
-	u, q, ok := f.admit(w, r, "topic", "pattern")
+	u, q, ok := f.admit(w, r, "topic", "pattern", "since")
 	if !ok {
 		return
 	}
 	o := &opening{client: &client{format: stream, user: u}, names: [2][]string{topicKind: q["topic"], patternKind: q["pattern"]}}
-	if err := f.check(o); err != nil {
+	err := f.check(o)
+	if err == nil {
+		err = f.begins(o, r, q)
+	}
+	if err != nil {
 		refuse(w, statusOf(err), f.hub.refuse(err))
 		return
 	}
@@ -57,22 +64,67 @@ func (f *front) check(o *opening) error {
 	return nil
 }
 
-// streamOpened subscribes a stream: who has its head gets all that is published from then on.
+// begins reads where a stream begins: a browser that comes again says which id it has had last, which
+// counts more than the parameter of the page's first request. It says so to a hub that keeps nothing, too.
+func (f *front) begins(o *opening, r *http.Request, q url.Values) (err error) {
+	var kept bool
+	for k, names := range o.names {
+		kept = kept || slices.ContainsFunc(names, func(name string) bool { return f.hub.keeps(kind(k), name) })
+	}
+	switch last := r.Header.Get("Last-Event-ID"); {
+	case !kept && q.Has("since"):
+		err = fmt.Errorf("%w: the messages of these topics are not kept; expected no parameter since", errPosition)
+	case !kept:
+	case last != "":
+		o.since, err = parsePosition(last)
+	case q.Has("since"):
+		o.since, err = parsePosition(q.Get("since"))
+	}
+	return err
+}
+
+// streamOpened subscribes a stream: who has its head gets all that is published from then on, or, of
+// what is kept, from its last id on.
 func (f *front) streamOpened(c *myriad.Conn) {
 	o := c.Value().(*opening)
 	c.SetValue(o.client)
 	retry := leastRetry + rand.N(mostRetry-leastRetry)
 	_, _ = fmt.Fprintf(c, "retry: %d\n\n", retry.Milliseconds())
+	if err := f.enlist(c, o); err != nil {
+		f.end(c, err)
+	}
+}
+
+// enlist subscribes a stream to its topics.
+func (f *front) enlist(c *myriad.Conn, o *opening) error {
+	s := &resumption{h: f.hub, client: o.client, ref: c.Ref(), at: o.since, fail: f.end}
 	for k, names := range o.names {
 		for _, name := range names {
-			if err := f.hub.subscribe(o.client, c.Ref(), kind(k), name, func(int) {}); err != nil {
-				data, _ := json.Marshal(socketReply{Op: "error", Error: err.Error()}) // of strings, which can't fail
-				_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())
-				_ = c.Close()
-				return
+			if !f.hub.keeps(kind(k), name) {
+				if err := f.hub.subscribe(o.client, c.Ref(), kind(k), name, func(int) {}); err != nil {
+					return err
+				}
+			} else if !o.client.subscribed(kind(k), name) {
+				t, err := f.hub.enter(o.client, kind(k), name)
+				if err != nil {
+					return err
+				}
+				s.topics = append(s.topics, t)
 			}
 		}
 	}
+	if len(s.topics) == 0 {
+		return nil
+	}
+	s.begin()
+	return s.start(c)
+}
+
+// end tells a stream why it ends: the browser connects again.
+func (f *front) end(c *myriad.Conn, why error) {
+	data, _ := json.Marshal(socketReply{Op: "error", Error: why.Error()}) // of strings, which can't fail
+	_, _ = c.Write(web.Event{Name: "refused", Data: string(data)}.Bytes())
+	_ = c.Close()
 }
 
 func (f *front) streamClosed(c *myriad.Conn, _ error) {

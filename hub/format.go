@@ -22,13 +22,14 @@ const (
 )
 
 // append appends a message of the topic name as the subscribers of t, which is that topic or
-// a pattern that matches it, get it.
-func (f format) append(to []byte, t *topic, name string, message []byte) []byte {
+// a pattern that matches it, get it. id is that of a message that is kept, which the Redis protocol has
+// no room for.
+func (f format) append(to []byte, t *topic, name string, message []byte, id string) []byte {
 	switch f {
 	case socket:
-		return append(to, web.Frame(web.Text, event(t, name, message))...)
+		return append(to, web.Frame(web.Text, event(t, name, message, id))...)
 	case stream:
-		return append(to, web.Event{Data: string(event(t, name, message))}.Bytes()...)
+		return append(to, web.Event{ID: id, Data: string(event(t, name, message, id))}.Bytes()...)
 	}
 	head := byte('*')
 	if f == resp3 {
@@ -57,14 +58,15 @@ func appendBulk[T string | []byte](to []byte, s T) []byte {
 }
 
 // event is a message as JSON. What is not UTF-8 goes as base64.
-func event(t *topic, name string, message []byte) []byte {
+func event(t *topic, name string, message []byte, id string) []byte {
 	e := struct {
 		Op      string `json:"op"`
+		ID      string `json:"id,omitempty"`
 		Pattern string `json:"pattern,omitempty"`
 		Topic   string `json:"topic"`
 		Data    string `json:"data,omitempty"`
 		Base64  string `json:"base64,omitempty"`
-	}{Op: "message", Topic: name}
+	}{Op: "message", ID: id, Topic: name}
 	if t.kind == patternKind {
 		e.Pattern = t.name
 	}
@@ -75,6 +77,38 @@ func event(t *topic, name string, message []byte) []byte {
 	}
 	p, _ := json.Marshal(e) // of strings, which can't fail
 	return p
+}
+
+// appendPosition appends that a client has got all up to a position, as far as the format has that.
+func (f format) appendPosition(to []byte, at Position) []byte {
+	if f != stream {
+		return to
+	}
+	return append(to, "id: "+at.String()+"\n\n"...) // without data it is no event
+}
+
+// appendGap appends that some of what was published to topics up to a position is gone. There is one of
+// them, but for a stream. The Redis protocol has no such message.
+func (f format) appendGap(to []byte, topics []*topic, at Position) []byte {
+	if f != socket && f != stream {
+		return to
+	}
+	e := struct {
+		Op      string `json:"op"`
+		ID      string `json:"id"`
+		Pattern string `json:"pattern,omitempty"`
+		Topic   string `json:"topic,omitempty"`
+	}{Op: "gap", ID: at.String()}
+	if t := topics[0]; len(topics) == 1 && t.kind == patternKind {
+		e.Pattern = t.name
+	} else if len(topics) == 1 {
+		e.Topic = t.name
+	}
+	p, _ := json.Marshal(e) // of strings, which can't fail
+	if f == socket {
+		return append(to, web.Frame(web.Text, p)...)
+	}
+	return append(to, web.Event{ID: e.ID, Name: e.Op, Data: string(p)}.Bytes()...)
 }
 
 // buffers are for encoding messages.

@@ -185,7 +185,7 @@ func (f *front) preflight(w http.ResponseWriter, r *http.Request) {
 	}
 	f.share(w, r)
 	w.Header().Set("Access-Control-Allow-Methods", "GET, POST")
-	w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type")
+	w.Header().Set("Access-Control-Allow-Headers", "Authorization, Content-Type, Last-Event-ID")
 	w.Header().Set("Access-Control-Max-Age", "600")
 	w.WriteHeader(http.StatusNoContent)
 }
@@ -227,7 +227,7 @@ func refuse(w http.ResponseWriter, status int, err error) {
 // statusOf is the status of an error of the hub.
 func statusOf(err error) int {
 	switch {
-	case errors.Is(err, errNoName), errors.Is(err, errLongName):
+	case errors.Is(err, errNoName), errors.Is(err, errLongName), errors.Is(err, errPosition):
 		return http.StatusBadRequest
 	case errors.Is(err, errCredential):
 		return http.StatusUnauthorized

@@ -65,7 +65,7 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/events", "", 400, "expected the parameter topic, or pattern"},
 		{"GET", "/events?topic=", "", 400, errNoName.Error()},
 		{"GET", "/events?pattern=01234567890", "", 400, errLongName.Error()},
-		{"GET", "/events?topic=a&channel=b", "", 400, `unknown parameter \"channel\"; expected one of topic, pattern, token`},
+		{"GET", "/events?topic=a&channel=b", "", 400, `unknown parameter \"channel\"; expected one of topic, pattern, since, token`},
 		{"GET", "/events?topic=a&token=x", "", 401, errCredential.Error()},
 		{"HEAD", "/events?topic=a", "", 405, ""},
 		{"POST", "/events?topic=a", "", 405, ""},
@@ -151,7 +151,7 @@ func TestOrigins(t *testing.T) {
 			})
 		}
 		res := wantAnswer(t, 204, "", "OPTIONS", url+"/publish?topic=a", "", "Origin", friend)
-		for name, want := range map[string]string{"Access-Control-Allow-Methods": "GET, POST", "Access-Control-Allow-Headers": "Authorization, Content-Type",
+		for name, want := range map[string]string{"Access-Control-Allow-Methods": "GET, POST", "Access-Control-Allow-Headers": "Authorization, Content-Type, Last-Event-ID",
 			"Access-Control-Allow-Credentials": "true", "Access-Control-Max-Age": "600", "Vary": "Origin"} {
 			if have := res.Header.Get(name); have != want {
 				t.Errorf("%s is %q; expected %q", name, have, want)

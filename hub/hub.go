@@ -9,7 +9,8 @@
 //	err := srv.ListenAndServe(ctx)
 //
 // Messages are kept for nobody: who is not subscribed when one is published does not get it,
-// but for the last value of a topic where Limits.LastValues asks for it.
+// but for the last value of a topic where Limits.LastValues asks for it, and what a Cluster keeps, where
+// Hub.Replay says so.
 package hub
 
 import (
@@ -35,6 +36,9 @@ type Hub struct {
 	Origins []string
 	// Cluster joins the hub with others. The default is nil: it is alone.
 	Cluster Cluster
+	// Replay keeps messages of a hub in a cluster for those who come again. The default is nil: none
+	// are kept, nor by a hub that is alone.
+	Replay *Replay
 
 	topics, patterns, shards table
 	index                    patternIndex // of patterns
@@ -54,6 +58,11 @@ func (h *Hub) Check() error {
 	if err := h.Limits.check(); err != nil {
 		return err
 	}
+	if h.Replay != nil {
+		if err := h.Replay.check(h.Limits); err != nil {
+			return err
+		}
+	}
 	return new(front).trust(h.Origins)
 }
 
@@ -66,6 +75,7 @@ var (
 	errSubscribers   = errors.New("the topic has too many subscribers")
 	errTopics        = errors.New("there are too many topics")
 	errRate          = errors.New("the client publishes too fast")
+	errUnkept        = errors.New("the message can't be kept")
 )
 
 // Publish sends a message to all subscribers of a topic, and of patterns that match it. It
@@ -83,6 +93,13 @@ func (h *Hub) publishKind(k kind, name string, message []byte) (receivers int, e
 	}
 	if most := h.Limits.maxMessage(); len(message) > most {
 		return 0, h.refuse(fmt.Errorf("%w: %d bytes, at most %d are allowed", errLongMessage, len(message), most))
+	}
+	if h.keeps(k, name) {
+		if err := h.Cluster.Keep(name, message); err != nil {
+			return 0, h.refuse(fmt.Errorf("%w: %w", errUnkept, err))
+		}
+		h.published.Add(1)
+		return h.receivers(k, name), nil // to whom it goes when it comes back
 	}
 	if h.Cluster != nil {
 		if err := h.Cluster.Publish(k, name, message); err != nil {
@@ -102,17 +119,17 @@ func (h *Hub) publishHere(k kind, name string, message []byte) (receivers int) {
 }
 
 // sendKind sends a message to the subscribers of its topic, and of patterns that match it.
-func (h *Hub) sendKind(k kind, name string, message []byte) (sent, full int) {
+func (h *Hub) sendKind(k kind, name string, message []byte, id string) (sent, full int) {
 	if k == shardKind {
 		if t := h.shards.find(name); t != nil {
-			return t.send(name, message)
+			return t.send(name, message, id)
 		}
 		return 0, 0
 	}
-	sent, full = h.send(name, message)
+	sent, full = h.send(name, message, id)
 	if h.patterns.n.Load() > 0 {
 		h.index.match(name, func(p *topic) {
-			n, no := p.send(name, message)
+			n, no := p.send(name, message, id)
 			sent, full = sent+n, full+no
 		})
 	}
@@ -120,7 +137,7 @@ func (h *Hub) sendKind(k kind, name string, message []byte) (sent, full int) {
 }
 
 // send sends a message to the subscribers of its topic.
-func (h *Hub) send(name string, message []byte) (sent, full int) {
+func (h *Hub) send(name string, message []byte, id string) (sent, full int) {
 	if h.Limits.LastValues > 0 {
 		order := h.last.orderOf(name)
 		order.Lock()
@@ -128,7 +145,7 @@ func (h *Hub) send(name string, message []byte) (sent, full int) {
 		h.last.keep(name, message, h.Limits)
 	}
 	if t := h.topics.find(name); t != nil {
-		return t.send(name, message)
+		return t.send(name, message, id)
 	}
 	return 0, 0
 }
@@ -235,7 +252,7 @@ func (h *Hub) sendLast(c *client, ref myriad.Ref, t *topic) {
 	}
 	b := buffers.Get().(*[]byte)
 	defer putBuffer(b)
-	*b = c.format.append((*b)[:0], t, t.name, []byte(message))
+	*b = c.format.append((*b)[:0], t, t.name, []byte(message), "")
 	switch err := ref.Send(*b); {
 	case err == nil:
 		h.delivered.Add(1)

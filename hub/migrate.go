@@ -20,6 +20,7 @@ const stateVersion = 1
 
 var (
 	errHalfDone = fmt.Errorf("%w: a command is half done", myriad.ErrSaveLater)
+	errHalfSent = fmt.Errorf("%w: the client is sent what it has missed", myriad.ErrSaveLater)
 	errState    = errors.New("the state of a client is cut off or of another version")
 )
 
@@ -141,6 +142,9 @@ func (h handler) RestoreHandler(c *myriad.Conn, state []byte) error {
 // Save implements web.SocketMigrator.
 func (h socketHandler) Save(s web.Socket, to []byte) ([]byte, error) {
 	c := s.Value().(*client)
+	if c.resumes() {
+		return nil, errHalfSent
+	}
 	return (&savedClient{client: *c, more: c.mistakes}).append(to), nil
 }
 
@@ -161,7 +165,11 @@ func (h socketHandler) Restore(s web.Socket, state []byte) error {
 
 // streamSave is web.Events.Save.
 func (f *front) streamSave(c *myriad.Conn, to []byte) ([]byte, error) {
-	return (&savedClient{client: *c.Value().(*client)}).append(to), nil
+	own := c.Value().(*client)
+	if own.resumes() {
+		return nil, errHalfSent
+	}
+	return (&savedClient{client: *own}).append(to), nil
 }
 
 // streamRestore is web.Events.Restore.

@@ -22,6 +22,7 @@ import (
 //
 //	{"op":"subscribe","topic":"a"}          {"op":"subscribed","topic":"a","count":1}
 //	{"op":"subscribe","pattern":"a*"}       {"op":"subscribed","pattern":"a*","count":2}
+//	{"op":"subscribe","topic":"a","since":"k3-7"}  {"op":"subscribed","topic":"a","count":1,"since":"k3-7"}
 //	{"op":"unsubscribe","topic":"a"}        {"op":"unsubscribed","topic":"a","count":1}
 //	{"op":"publish","topic":"a","data":""}  {"op":"published","topic":"a","receivers":1}
 //	{"op":"count","topic":"a"}              {"op":"count","topic":"a","subscribers":1}
@@ -31,6 +32,10 @@ import (
 // count is how many subscriptions the client has. A message to publish that is no text comes as
 // base64 instead of data; auth may have user and password instead of token. What can't be done
 // is answered with {"op":"error","error":"..."}, and messages are as event has them.
+//
+// Messages of topics that Hub.Replay keeps have an id, and subscribed says since which id all are going to
+// come: that of the request, or the newest. Where some of them are gone there is, before the others,
+// {"op":"gap","topic":"a","id":"k3-9"}, with the last id that may be missing.
 //
 // Once a client has subscribed, replies and messages come in order: subscribed before the first
 // message, and none behind unsubscribed.
@@ -57,6 +62,7 @@ type socketRequest struct {
 	Token    *string         `json:"token"`
 	User     *string         `json:"user"`
 	Password *string         `json:"password"`
+	Since    *string         `json:"since"`
 }
 
 // socketReply is the answer to it.
@@ -66,6 +72,7 @@ type socketReply struct {
 	Pattern     *string         `json:"pattern,omitempty"`
 	User        string          `json:"user,omitempty"`
 	Count       *int            `json:"count,omitempty"`
+	Since       string          `json:"since,omitempty"`
 	Subscribers *int            `json:"subscribers,omitempty"`
 	Receivers   *int            `json:"receivers,omitempty"`
 	Error       string          `json:"error,omitempty"`
@@ -83,7 +90,7 @@ var socketOps = map[string]socketOp{
 	"count":       {[]string{"topic"}, socketCall.count},
 	"ping":        {nil, socketCall.ping},
 	"publish":     {[]string{"topic", "data", "base64"}, socketCall.publish},
-	"subscribe":   {[]string{"topic", "pattern"}, socketCall.subscribe},
+	"subscribe":   {[]string{"topic", "pattern", "since"}, socketCall.subscribe},
 	"unsubscribe": {[]string{"topic", "pattern"}, socketCall.unsubscribe},
 }
 
@@ -159,7 +166,7 @@ func (q *socketRequest) fields() (names []string) {
 		has  bool
 	}{
 		{"topic", q.Topic != nil}, {"pattern", q.Pattern != nil}, {"data", q.Data != nil}, {"base64", q.Base64 != nil},
-		{"token", q.Token != nil}, {"user", q.User != nil}, {"password", q.Password != nil},
+		{"token", q.Token != nil}, {"user", q.User != nil}, {"password", q.Password != nil}, {"since", q.Since != nil},
 	} {
 		if f.has {
 			names = append(names, f.name)
@@ -318,10 +325,46 @@ func (s socketCall) subscribe(q *socketRequest) error {
 	if err != nil {
 		return err
 	}
+	if s.hub.keeps(k, name) && !s.client.subscribed(k, name) {
+		return s.resume(q, k, name)
+	}
+	if q.Since != nil && !s.client.subscribed(k, name) {
+		return mistake("the messages of %.100q are not kept, so there is nothing since %.60q", name, *q.Since)
+	}
 	return s.hub.subscribe(s.client, s.socket.Ref(), k, name, func(count int) {
 		s.client.ordered = true
 		s.tell(q, socketReply{Op: "subscribed", Topic: q.Topic, Pattern: q.Pattern, Count: &count})
 	})
+}
+
+// resume subscribes to what is kept, with what is missed since a position.
+func (s socketCall) resume(q *socketRequest, k kind, name string) error {
+	var since Position
+	if q.Since != nil {
+		var err error
+		if since, err = parsePosition(*q.Since); err != nil {
+			return mistake("since: %w", err)
+		}
+	}
+	t, err := s.hub.enter(s.client, k, name)
+	if err != nil {
+		return err
+	}
+	r := &resumption{h: s.hub, client: s.client, ref: s.socket.Ref(), topics: []*topic{t}, at: since, fail: func(_ *myriad.Conn, why error) {
+		_ = s.socket.Close(closeTryAgain, why.Error())
+	}}
+	at, known := r.begin()
+	count := s.client.counted(k)
+	reply := socketReply{Op: "subscribed", Topic: q.Topic, Pattern: q.Pattern, Count: &count}
+	if known {
+		reply.Since = at.String()
+	}
+	s.client.ordered = true
+	s.tell(q, reply)
+	if err := r.start(s.socket.Conn()); err != nil {
+		_ = s.socket.Close(closeTryAgain, err.Error())
+	}
+	return nil
 }
 
 func (s socketCall) unsubscribe(q *socketRequest) error {

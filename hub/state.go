@@ -39,12 +39,18 @@ func (h *Hub) publishByServer(s *myriad.Server, k kind, name string, message []b
 		return 0, errHeld
 	}
 	if receivers == myriad.Held {
-		receivers = h.Subscribers(k, name)
-		if k == topicKind {
-			h.index.match(name, func(p *topic) { receivers += h.Subscribers(patternKind, p.name) })
-		}
+		receivers = h.receivers(k, name)
 	}
 	return receivers, nil
+}
+
+// receivers is how many subscribers get a message here, as it is now.
+func (h *Hub) receivers(k kind, name string) int {
+	n := h.Subscribers(k, name)
+	if k == topicKind {
+		h.index.match(name, func(p *topic) { n += h.Subscribers(patternKind, p.name) })
+	}
+	return n
 }
 
 // savedVersion is of what SaveState writes: counters, as JSON behind its length, and then for each

@@ -28,6 +28,8 @@ type Stats struct {
 	// take with their names. Evicted counts those that were given up because of
 	// Limits.LastValues or LastValueBytes.
 	LastValues, LastValueBytes, Evicted int64
+	// Replay is of the messages that are kept; nil if none are.
+	Replay *ReplayStats `json:",omitempty"`
 	// Cluster is of what joins the hub with others; nil if nothing does.
 	Cluster *ClusterStats `json:",omitempty"`
 }
@@ -43,6 +45,8 @@ type Refused struct {
 	// Subscriptions are those beyond Limits.MaxSubscriptions, Subscribers those beyond
 	// MaxSubscribers, Topics those beyond MaxTopics.
 	Subscriptions, Subscribers, Topics int64
+	// Unkept are messages of a topic of Hub.Replay for which the cluster has no room.
+	Unkept int64
 }
 
 // causes are those of Refused, by the errors that say them.
@@ -59,6 +63,7 @@ var causes = [...]struct {
 	{errSubscriptions, func(r *Refused) *int64 { return &r.Subscriptions }},
 	{errSubscribers, func(r *Refused) *int64 { return &r.Subscribers }},
 	{errTopics, func(r *Refused) *int64 { return &r.Topics }},
+	{errUnkept, func(r *Refused) *int64 { return &r.Unkept }},
 }
 
 const refusals = len(causes)
@@ -86,6 +91,9 @@ func (h *Hub) Stats() Stats {
 	if h.Cluster != nil {
 		c := h.Cluster.Stats()
 		s.Cluster = &c
+	}
+	if h.Replay != nil {
+		s.Replay = h.Replay.stats()
 	}
 	h.last.mu.Lock()
 	defer h.last.mu.Unlock()

@@ -85,6 +85,20 @@ func (ts *table) leave(t *topic) (last bool) {
 	return true
 }
 
+// eachTopic calls f for every topic, in no order. f must not subscribe.
+func (ts *table) eachTopic(f func(*topic)) {
+	for i := range ts.parts {
+		p := &ts.parts[i]
+		p.mu.RLock()
+		for _, t := range p.topics.slots {
+			if t != nil {
+				f(t)
+			}
+		}
+		p.mu.RUnlock()
+	}
+}
+
 // each calls f for every topic, in no order, until it returns false. f must not subscribe.
 func (ts *table) each(f func(name string, subscribers int) bool) {
 	for i := range ts.parts {

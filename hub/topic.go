@@ -55,13 +55,24 @@ func (t *topic) group(f format) *myriad.Group {
 
 // send sends a message of a topic, which may be t or one that t matches. It says to how many
 // it is on its way, and for how many there was no room.
-func (t *topic) send(name string, message []byte) (sent, full int) {
+func (t *topic) send(name string, message []byte, id string) (sent, full int) {
+	return t.broadcast(func(f format, to []byte) []byte { return f.append(to, t, name, message, id) })
+}
+
+// tellGap tells all subscribers that some of what was published up to a position is gone.
+func (t *topic) tellGap(at Position) {
+	t.broadcast(func(f format, to []byte) []byte { return f.appendGap(to, []*topic{t}, at) })
+}
+
+// broadcast sends what encode appends for each format, if it appends something.
+func (t *topic) broadcast(encode func(f format, to []byte) []byte) (sent, full int) {
 	b := buffers.Get().(*[]byte)
 	defer putBuffer(b)
 	to := func(f format, g *myriad.Group) {
-		*b = f.append((*b)[:0], t, name, message)
-		n, no := g.Broadcast(*b)
-		sent, full = sent+n, full+no
+		if *b = encode(f, (*b)[:0]); len(*b) > 0 {
+			n, no := g.Broadcast(*b)
+			sent, full = sent+n, full+no
+		}
 	}
 	to(t.first, &t.inline)
 	if others := t.others.Load(); others != nil {

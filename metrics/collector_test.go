@@ -179,7 +179,7 @@ func TestEveryFieldIsTold(t *testing.T) {
 	fields = make(map[string]string)
 	fill(reflect.ValueOf(&ofHub).Elem(), "Stats", &next, fields)
 	delete(fields, "Stats.Cluster.Nodes[0].Name") // a label of several
-	wantTold(t, NewHubCollector(&ofHub, nil), fields, 17+9+3)
+	wantTold(t, NewHubCollector(&ofHub, nil), fields, 18+9+3+8)
 }
 
 func TestConditions(t *testing.T) {

@@ -25,7 +25,7 @@ func NewHubCollector(source HubSource, labels prometheus.Labels) prometheus.Coll
 	if source == nil {
 		return &collector[hub.Stats]{wrong: errors.New("metrics: the source is nil; expected a *hub.Hub")}
 	}
-	return newCollector(namespace+"hub_", labels, "le", source.Stats, slices.Concat(hubMetrics, clusterMetrics), nil)
+	return newCollector(namespace+"hub_", labels, "le", source.Stats, slices.Concat(hubMetrics, clusterMetrics, replayMetrics), nil)
 }
 
 var hubMetrics = []metric[hub.Stats]{
@@ -40,7 +40,7 @@ var hubMetrics = []metric[hub.Stats]{
 		r := &s.Refused
 		return map[string]int64{
 			"credentials": r.Credentials, "denied": r.Denied, "name": r.Names, "message": r.Messages, "rate": r.Rate,
-			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics,
+			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics, "unkept": r.Unkept,
 		}
 	}),
 	gauge("last_values", "Topics whose newest message is kept now.", func(s *hub.Stats) int64 { return s.LastValues }),

@@ -13,6 +13,7 @@ import (
 	"runtime"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -325,7 +326,8 @@ func TestTimeouts(t *testing.T) {
 				t.Parallel()
 				nc, r := dial(t, addr)
 				io.WriteString(nc, s)
-				if _, err := io.Copy(io.Discard, r); err != nil {
+				// A reset is the end, too, where all that comes from here comes too late.
+				if _, err := io.Copy(io.Discard, r); err != nil && !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("the connection ended with %v; expected its end", err)
 				}
 			})

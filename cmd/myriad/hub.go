@@ -26,7 +26,8 @@ func newHub() *cobra.Command {
 			"On one port there are the Redis protocol, with SUBSCRIBE, PSUBSCRIBE, PUBLISH and PUBSUB, and HTTP:\n" +
 			"a page to watch and publish, WebSockets, server-sent events, and POST to publish. Messages are kept\n" +
 			"for nobody who is not there, but for the last of each topic with --last-values. With --nats or\n" +
-			"--cluster a message reaches the subscribers of all hubs that are joined so.\n\n" +
+			"--cluster a message reaches the subscribers of all hubs that are joined so, and --replay keeps those\n" +
+			"of some topics for browsers that come again.\n\n" +
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads --users and\n" +
 			"--tls-cert; without either it drains, too, unless it is ignored (nohup). SIGUSR2 has a new\n" +
 			"process, of the executable as it is by then and with the same arguments, take over the clients with\n" +
@@ -42,6 +43,7 @@ func newHub() *cobra.Command {
 type hubFlags struct {
 	serverFlags
 	hub      hub.Hub
+	replay   hub.Replay
 	users    string
 	cluster  clusterFlags
 	tlsAddr  string
@@ -68,6 +70,8 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	f.fields["Heartbeat.Interval"] = "heartbeat"
 	flags.StringArrayVar(&f.hub.Origins, "origin", nil, "let pages of this site, such as https://example.com, use the hub (repeatable)")
 	f.cluster.add(flags)
+	f.addReplay(flags)
+	f.fields["Peers.Join"] = "join"
 	f.number(flags, &limits.PublishRate, "publish-rate", "Limits.PublishRate", "most messages that a client publishes in a second (default: no limit)")
 	f.number(flags, &limits.LastValues, "last-values", "Limits.LastValues", "keep the newest message of so many topics, for those who subscribe later (default: of none)")
 	f.number(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "most bytes of all of them (default 67108864)")
@@ -96,6 +100,9 @@ func (f *hubFlags) server(cmd *cobra.Command) error {
 		return err
 	}
 	f.hub.Limits.MaxMessage = f.srv.Limits.MaxMessage
+	if err := f.checkReplay(cmd); err != nil {
+		return err
+	}
 	if err := f.hub.Check(); err != nil {
 		return usagef("%s", strings.TrimPrefix(f.asFlags(err.Error()), "hub: "))
 	}

@@ -16,7 +16,8 @@ import (
 // clusterFlags are those by which a hub joins others.
 type clusterFlags struct {
 	cluster.Config
-	peers cluster.Peers
+	peers  cluster.Peers
+	replay string // topics
 
 	nats, ca, join, secretFile string
 }
@@ -37,6 +38,43 @@ func (f *clusterFlags) add(flags *pflag.FlagSet) {
 	flags.IntVar(&f.MaxWaitingBytes, "cluster-waiting-bytes", 0, "most bytes of them (default 16777216)")
 	flags.IntVar(&f.MaxSubjects, "cluster-subjects", 0, "most subjects of NATS to subscribe to; with more topics, those of all hubs come here (default 100000)")
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long a topic's messages still come here after its last subscriber has gone (default 5s)")
+}
+
+// addReplay adds those by which messages are kept.
+func (f *hubFlags) addReplay(flags *pflag.FlagSet) {
+	r := &f.replay
+	flags.StringVar(&f.cluster.replay, "replay", "", "keep the messages of these topics for clients that come again, with --nats or --cluster: names, and beginnings such as news.* or chat:*, separated by commas (default: none)")
+	f.number(flags, &r.MaxBytes, "replay-bytes", "Replay.MaxBytes", "most bytes of messages to keep, in the memory of each hub and on disk (default 67108864)")
+	f.number(flags, &r.MaxMessages, "replay-messages", "Replay.MaxMessages", "most messages to keep (default 1000000)")
+	flags.DurationVar(&r.MaxAge, "replay-age", 0, "how long to keep them (default 1h)")
+	f.fields["Replay.MaxAge"] = "replay-age"
+	f.number(flags, &r.MaxReplays, "replay-clients", "Replay.MaxReplays", "most clients that are sent what they have missed at a time; 64 times as many wait (default 64)")
+	flags.DurationVar(&r.Timeout, "replay-timeout", 0, "most time for that; who takes longer is closed, and goes on when it comes again (default 30s)")
+	f.fields["Replay.Timeout"] = "replay-timeout"
+	flags.IntVar(&f.cluster.Replicas, "replay-replicas", 0, "how many servers of NATS keep each message (default 1; with --cluster 3)")
+	flags.StringVar(&f.cluster.peers.Dir, "replay-dir", "", "directory of this hub's own for what is kept, with --cluster")
+	f.fields["Replay.Topics"] = "replay"
+}
+
+// checkReplay says what is wrong with those flags.
+func (f *hubFlags) checkReplay(cmd *cobra.Command) error {
+	c := &f.cluster
+	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-age", "replay-clients", "replay-timeout", "replay-replicas", "replay-dir"} {
+		if cmd.Flags().Changed(flag) && c.replay == "" {
+			return usagef("--%s is given without --replay", flag)
+		}
+	}
+	switch {
+	case !cmd.Flags().Changed("replay"):
+		return nil
+	case !c.some():
+		return usagef("--replay is given without --nats or --cluster, which keep the messages")
+	case (c.peers.Addr != "") != (c.peers.Dir != ""):
+		return usagef("--replay with --cluster needs --replay-dir DIRECTORY, and --replay-dir needs --cluster")
+	}
+	f.replay.Topics = strings.Split(c.replay, ",")
+	f.hub.Replay = &f.replay
+	return nil
 }
 
 // some says whether the hub is to join others.
@@ -140,7 +178,7 @@ func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	c.Warn = func(line string) { fmt.Fprintf(out, "myriad: %s: %s\n", time.Now().Format(time.TimeOnly), line) }
 	node, err := cluster.Start(&f.hub, c.Config)
 	if err != nil {
-		return nil, usagef("%s", strings.TrimPrefix(err.Error(), "cluster: "))
+		return nil, usagef("%s", f.asFlags(strings.TrimPrefix(err.Error(), "cluster: ")))
 	}
 	if addr := node.Addr(); addr != "" {
 		f.noUpgrade = "the new process can't listen on --cluster while this one does; end this one, and start the new one"

@@ -26,6 +26,13 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asMyriad) != "" {
 		main()
 	}
+	// What tests, and the commands in them, start of this program is the command. The race
+	// detector would hold up each exit by a second.
+	for name, value := range map[string]string{asMyriad: "1", "GORACE": "atexit_sleep_ms=0"} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
 	os.Exit(m.Run())
 }
 
@@ -66,8 +73,7 @@ func process(t *testing.T, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	// The race detector would hold up each exit by a second.
-	cmd.Env = append(os.Environ(), asMyriad+"=1", "GORACE=atexit_sleep_ms=0")
+	cmd.Env = os.Environ()
 	cmd.Dir = t.TempDir()
 	return cmd
 }
@@ -323,6 +329,13 @@ hub --nats nats://a --cluster 127.0.0.1:0   = --nats and --cluster are both give
 hub --join 127.0.0.1:1                      = --join is given without --cluster
 hub --nats-ca {x}                           = --nats-ca is given without --nats
 hub --node a                                = --node is given without --nats or --cluster
+hub --replay a                              = --replay is given without --nats or --cluster
+hub --nats nats://a --replay-bytes 1        = --replay-bytes is given without --replay
+hub --nats nats://a --replay a*             = --replay has "a*"; expected a name, or a beginning that ends with
+hub --nats nats://a --replay a --replay-bytes 1 = --replay-bytes is 1; expected 1049700 at the least
+hub --nats nats://a --replay a --replay-age 1ms = --replay-age is 1ms; expected 1s at the least
+hub --nats nats://a --replay a --replay-dir d = --replay-dir needs --cluster
+hub --cluster 127.0.0.1:0 --replay a        = --replay with --cluster needs --replay-dir DIRECTORY
 hub --cluster 127.0.0.1:0                   = --cluster is given without a secret; expected --cluster-secret FILE, or MYRIAD_CLUSTER_SECRET
 hub --cluster 127.0.0.1:0 --cluster-secret {no} = --cluster-secret: open
 hub --cluster nowhere --cluster-secret {x}  = --cluster is "nowhere"; expected
@@ -499,6 +512,8 @@ bench --resume {d}                          = has no journal.jsonl; expected the
 
 plan                                        = --measure and --from: neither is given; expected one of the two
 plan --measure --from {x}                   = both are given
+plan --measure --subject nope               = --subject is "nope"; expected with --measure one of epoll and uring
+plan --measure --free 100%                  = --free is 100 %; expected 0 to 95
 plan --measure --check                      = expected it with --from
 plan --from {x} --out a                     = --out is given without --measure
 plan --from {x} --within 5%                 = --within is given without --check

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,8 +50,9 @@ func newPlan() *cobra.Command {
 		Long: `Plan machines, memory and network for many connections from a run with fewer.
 
 What is planned for is a server like the one that was measured: with --measure by
-"myriad bench capacity" with 20,000 connections, which takes two minutes; with --from
-by a bench that was made before, or a load whose server was on the same machine.
+the smaller half of "myriad bench capacity", with 20,000 connections, which takes a minute
+on Linux; with --from by a bench that was made before, or a load whose server was on the
+same machine.
 
 --check plans nothing, but predicts the larger of two sizes that a bench has measured
 from the smaller one, and compares; with --within it exits with 1 where memory or CPU
@@ -71,7 +72,7 @@ func (f *planFlags) addMeasured(flags *pflag.FlagSet) {
 	flags.BoolVar(&f.measure, "measure", false, "measure this machine now")
 	flags.StringVar(&f.out, "out", "", "write the report of --measure to this `DIR` (default: plan-DATE-TIME here)")
 	flags.StringVar(&f.from, "from", "", "plan from this `FILE` or directory: the report.json of a bench, or the events of a load")
-	flags.StringVar(&f.subject, "subject", "", "plan for this `SERVER` of a bench (default: its first)")
+	flags.StringVar(&f.subject, "subject", "", "plan for this `SERVER` of a bench (default: its first), or measure it (default epoll)")
 }
 
 func (f *planFlags) addGoal(flags *pflag.FlagSet) {
@@ -145,6 +146,12 @@ func (f *planFlags) complete(facts *doctor.Facts, given func(string) bool) error
 	if g.Memory == 0 || g.Cores == 0 {
 		return usagef("this machine's memory and processors can't be read; expected --memory and --cores")
 	}
+	for _, n := range f.connections { // before it takes a minute to measure
+		g.Connections = n
+		if err := g.Check(); err != nil {
+			return usageError{err}
+		}
+	}
 	return nil
 }
 
@@ -164,9 +171,13 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 		return f.compare(cmd.OutOrStdout(), capacity.Predict(all, facts))
 	}
 	m := f.chosen(all)
-	if m == nil {
-		return usagef("--subject is %q; expected one that was measured: %s", f.subject, subjects(all))
+	switch {
+	case m == nil && f.subject == "":
+		return usagef("--tls is given, and what was measured is without TLS; expected both alike: measure again")
+	case m == nil:
+		return usagef("--subject is %q%s; expected one that was measured: %s", f.subject, map[bool]string{true: " with TLS"}[f.goal.TLS], subjects(all))
 	}
+	f.goal.TLS = m.TLS
 	if !cmd.Flags().Changed("size") {
 		f.goal.Size = m.Size
 	}
@@ -193,13 +204,13 @@ func (f *planFlags) run(cmd *cobra.Command) error {
 	return capacity.WriteText(out, plans)
 }
 
-// chosen is what the plan is made from: of the subject that is asked for, or of the first,
+// chosen is what the plan is made from: of the subject that is asked for, or of the first, with TLS if asked for,
 // what has the most points, and of those the one with the fewest connections: it was the least
 // disturbed by the load generator beside it.
 func (f *planFlags) chosen(all []capacity.Measured) (best *capacity.Measured) {
 	for i := range all {
 		m := &all[i]
-		if f.subject != "" && m.Subject != f.subject || f.subject == "" && m.Subject != all[0].Subject || m.TLS != f.goal.TLS && hasTLS(all, f.goal.TLS) {
+		if f.subject != "" && m.Subject != f.subject || f.subject == "" && m.Subject != all[0].Subject || f.goal.TLS && !m.TLS {
 			continue
 		}
 		if best == nil || len(m.Points) > len(best.Points) || len(m.Points) == len(best.Points) && m.Connections < best.Connections {
@@ -207,15 +218,6 @@ func (f *planFlags) chosen(all []capacity.Measured) (best *capacity.Measured) {
 		}
 	}
 	return best
-}
-
-func hasTLS(all []capacity.Measured, tls bool) bool {
-	for _, m := range all {
-		if m.TLS == tls {
-			return true
-		}
-	}
-	return false
 }
 
 func subjects(all []capacity.Measured) string {
@@ -262,7 +264,7 @@ func (f *planFlags) measured(cmd *cobra.Command) ([]capacity.Measured, error) {
 	return all, nil
 }
 
-// bench measures with 20,000 connections.
+// bench measures one server with 20,000 connections.
 func (f *planFlags) bench(cmd *cobra.Command) (*result.Set, error) {
 	s, err := probe.Scenarios.BuiltIn("capacity")
 	if err != nil {
@@ -271,20 +273,28 @@ func (f *planFlags) bench(cmd *cobra.Command) (*result.Set, error) {
 	for i := range s.Workloads {
 		s.Workloads[i].Size, s.Workloads[i].TLS = f.goal.Size, f.goal.TLS
 	}
-	for i := range s.Subjects {
-		x := &s.Subjects[i]
-		if f.goal.TLS {
-			x.Command = append(x.Command, "--tls-cert", "{cert}", "--tls-key", "{key}")
-		}
+	x := &s.Subjects[0]
+	if f.subject == "" {
+		f.subject = x.Models[0]
+	}
+	if !slices.Contains(x.Models, f.subject) {
+		return nil, usagef("--subject is %q; expected with --measure one of %s", f.subject, scenario.Join(x.Models))
+	}
+	x.Models = []string{f.subject}
+	if f.goal.TLS {
+		x.Command = append(x.Command, "--tls-cert", "{cert}", "--tls-key", "{key}")
 	}
 	o := run.Options{Dir: f.out, Write: report.Write, Judge: report.Judge, Progress: cmd.ErrOrStderr()}
-	o.Scale, o.Only = "small", regexp.MustCompile("/"+regexp.QuoteMeta(f.subject))
+	o.Scale = "small"
 	if o.Dir == "" {
 		o.Dir = "plan-" + time.Now().Format("20060102-150405")
 	}
 	set, err := run.All(cmd.Context(), []scenario.Scenario{s}, o)
 	if wrong, ok := errors.AsType[scenario.Error](err); ok {
 		return nil, usageError{wrong}
+	}
+	if err != nil && set != nil { // and how to finish it
+		return nil, fmt.Errorf("%w; then `myriad plan --from %s` plans", err, o.Dir)
 	}
 	if err == nil {
 		if failed, _ := set.Failed(); failed > 0 {

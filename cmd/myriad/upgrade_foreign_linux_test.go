@@ -96,6 +96,7 @@ func TestUpgradeRedisCLI(t *testing.T) {
 // wrk sees no error while the server is upgraded again and again.
 func TestUpgradeWrk(t *testing.T) {
 	slow(t)
+	t.Parallel()
 	if _, err := exec.LookPath("wrk"); err != nil {
 		t.Skip("there is no wrk: install Debian's package wrk")
 	}
@@ -103,11 +104,15 @@ func TestUpgradeWrk(t *testing.T) {
 	for _, model := range []string{"epoll", "uring", "goroutine"} {
 		t.Run(model, func(t *testing.T) {
 			s := upgradable(t, "", "serve", "--app", "http", "--model", model)
-			wrk := exec.Command("wrk", "-t1", "-c", strconv.Itoa(connections), "-d60s", "http://"+s.addr+"/")
+			wrk := exec.Command("wrk", "-t1", "-c", strconv.Itoa(connections), "-d1h", "http://"+s.addr+"/")
 			var out lockedBuffer
 			wrk.Stdout, wrk.Stderr = &out, &out
 			must(t, wrk.Start())
 			defer wrk.Process.Kill()
+			await.True(t, "all are connected", func() bool {
+				_, text := get(t, s.admin+"/metrics")
+				return metric(text, "myriad_connections") == connections
+			})
 			process, moved := s.Process, 0
 			for i := range upgrades {
 				time.Sleep(300 * time.Millisecond) // under load for a while

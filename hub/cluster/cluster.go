@@ -12,6 +12,7 @@ package cluster
 
 import (
 	"cmp"
+	"context"
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
@@ -42,14 +43,18 @@ type Config struct {
 	// Peers has the hubs form a cluster of NATS by themselves. Its default is nil.
 	Peers *Peers
 
+	// Replicas is on how many servers of NATS the messages are that Hub.Replay keeps; with three, one of them
+	// may go. The default is 1, and 3 with Peers; the most is 5.
+	Replicas int
+
 	// Name is the node's, for people. The default is the host's name.
 	Name string
 	// MaxMessage is the most bytes of a message. A server with Peers takes as many. The
 	// default is 64 KiB, as that of hub.Limits.
 	MaxMessage int
 	// MaxWaiting and MaxWaitingBytes are the most messages, and bytes of these, that wait to be
-	// passed on, as while there is no connection; further ones are lost, and counted. The
-	// defaults are 65,536 and 16 MiB.
+	// passed on, as while there is no connection; further ones are lost, and counted. As many wait to
+	// be kept, of Hub.Replay; further ones are refused. The defaults are 65,536 and 16 MiB.
 	MaxWaiting, MaxWaitingBytes int
 	// MaxSubjects is the most subjects of NATS that are subscribed to. A hub with more topics
 	// takes the messages of all topics. The default is 100,000.
@@ -73,6 +78,10 @@ type Peers struct {
 	Secret string
 	// TLS is what they talk with each other in, for both ends. The default is nil: in clear.
 	TLS *tls.Config
+	// Dir is where a hub with a Replay has what its server of NATS keeps, and who that is: it is the
+	// node's own, and stays. The servers decide by the majority, of those that Join names first, or
+	// that have ever come. Its default is "": nothing is kept.
+	Dir string
 }
 
 const (
@@ -110,6 +119,8 @@ type Node struct {
 	interest *interest
 	inbox    *inbox
 	presence *presence
+	keeper   *keeper // and stream: nil if nothing is kept
+	stream   *stream
 
 	// What nats.Conn knows of these it tells only when it is not busy connecting.
 	online     atomic.Bool
@@ -127,7 +138,7 @@ type Node struct {
 // Cluster. Servers of NATS that can't be reached yet are tried again, as long as the node runs; an
 // error says what can't get better. Close ends it.
 func Start(h *hub.Hub, c Config) (*Node, error) {
-	if err := c.check(); err != nil {
+	if err := c.check(h); err != nil {
 		return nil, err
 	}
 	host, _ := os.Hostname()
@@ -151,6 +162,18 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		wake:   make(chan struct{}, 1), subjects: make(map[string]*subject),
 	}
 	n.presence = newPresence(n)
+	if h.Replay != nil {
+		var err error
+		if n.stream, err = newStream(n); err != nil {
+			n.nc.Close()
+			if n.server != nil {
+				n.server.Close()
+			}
+			return nil, err
+		}
+		n.keeper = newKeeper(n.origin, cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
+		n.keeper.store, n.keeper.warn, n.interest.kept = n.stream.store, n.warned.say, n.keeps
+	}
 	if n.nc.IsConnected() {
 		n.maxPayload.Store(n.nc.MaxPayload())
 		n.online.Store(true)
@@ -160,22 +183,40 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	n.running.Go(func() { n.interest.run(n.stop) })
 	n.running.Go(func() { n.inbox.run(n.stop) })
 	n.running.Go(func() { n.presence.run(n.stop) })
+	if n.stream != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		n.running.Go(func() {
+			defer cancel()
+			<-n.stop
+		})
+		n.running.Go(func() { n.stream.run(ctx) })
+		for range keepers {
+			n.running.Go(func() { n.keeper.run(ctx) })
+		}
+	}
 	return n, nil
 }
 
-func (c Config) check() error {
+func (c Config) check(h *hub.Hub) error {
 	switch {
 	case (len(c.URLs) > 0) == (c.Peers != nil):
 		return errors.New("cluster: expected URLs of NATS, or Peers, and not both")
 	case c.Peers != nil && c.Peers.Secret == "":
 		return errors.New("cluster: hubs that form a cluster need a secret in common")
+	case c.Peers != nil && h.Replay != nil && c.Peers.Dir == "":
+		return errors.New("cluster: messages are to be kept without a directory; expected Peers.Dir")
+	case c.Peers != nil && h.Replay != nil && len(c.Peers.Join) < 2:
+		return fmt.Errorf("cluster: messages are to be kept by three nodes at the least, of which a majority is there; Peers.Join has %d addresses, expected those of all", len(c.Peers.Join))
 	case c.Peers != nil && c.MaxMessage > serverMaxPayload-headerRoom:
 		return fmt.Errorf("cluster: messages have at most %d bytes; NATS takes at most %d", c.MaxMessage, serverMaxPayload-headerRoom)
+	}
+	if c.Replicas > maxReplicas {
+		return fmt.Errorf("cluster: Replicas is %d; expected 0 (the default) to %d", c.Replicas, maxReplicas)
 	}
 	for _, n := range []struct {
 		name  string
 		value int
-	}{{"MaxMessage", c.MaxMessage}, {"MaxWaiting", c.MaxWaiting}, {"MaxWaitingBytes", c.MaxWaitingBytes}, {"MaxSubjects", c.MaxSubjects}, {"Linger", int(c.Linger)}} {
+	}{{"Replicas", c.Replicas}, {"MaxMessage", c.MaxMessage}, {"MaxWaiting", c.MaxWaiting}, {"MaxWaitingBytes", c.MaxWaitingBytes}, {"MaxSubjects", c.MaxSubjects}, {"Linger", int(c.Linger)}} {
 		if n.value < 0 {
 			return fmt.Errorf("cluster: %s is %d; expected 0 (the default) or more", n.name, n.value)
 		}
@@ -203,13 +244,19 @@ func (n *Node) connect() (err error) {
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { n.warned.say("NATS: %v", err) }),
 	}
 	if p := n.config.Peers; p != nil {
-		n.server, err = natsd.Start(natsd.Config{
+		own := natsd.Config{
 			Name:       n.config.Name + "-" + n.origin,
 			MaxPayload: max(1<<20, cmp.Or(n.config.MaxMessage, defaultMessage)+headerRoom),
 			Warn:       func(line string) { n.warned.say("NATS: %s", line) },
 			Cluster:    &natsd.Cluster{Addr: p.Addr, Advertise: p.Advertise, Join: p.Join, Secret: p.Secret, TLS: p.TLS},
-		})
-		if err != nil {
+		}
+		if n.hub.Replay != nil {
+			if own.Name, err = nameIn(p.Dir, own.Name); err != nil {
+				return fmt.Errorf("cluster: the directory of what is kept: %w", err)
+			}
+			own.StoreDir = p.Dir
+		}
+		if n.server, err = natsd.Start(own); err != nil {
 			return fmt.Errorf("cluster: %w", err)
 		}
 		n.nc, err = n.server.Connect(append(options, nats.InProcessServer(paced{n.server, n.inbox}))...)
@@ -268,12 +315,30 @@ func (n *Node) Addr() string {
 
 // Publish implements hub.Cluster.
 func (n *Node) Publish(k hub.Kind, name string, message []byte) error {
-	if most := n.maxPayload.Load() - headerRoom; most > 0 && int64(len(message)) > most {
-		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), most)
+	if err := n.fits(message); err != nil {
+		return err
 	}
 	n.outbox.put(k, name, message)
 	return nil
 }
+
+func (n *Node) fits(message []byte) error {
+	if most := n.maxPayload.Load() - headerRoom; most > 0 && int64(len(message)) > most {
+		return fmt.Errorf("%d bytes, at most %d are allowed in this cluster", len(message), most)
+	}
+	return nil
+}
+
+// Keep implements hub.Cluster.
+func (n *Node) Keep(topic string, message []byte) error {
+	if err := n.fits(message); err != nil {
+		return err
+	}
+	return n.keeper.put(topic, message)
+}
+
+// keeps says whether the messages of a topic come by the stream.
+func (n *Node) keeps(topic string) bool { return n.hub.Replay != nil && n.hub.Replay.Keeps(topic) }
 
 // Changed implements hub.Cluster.
 func (n *Node) Changed(k hub.Kind, name string) { n.interest.note(k, name) }
@@ -328,6 +393,10 @@ func (n *Node) Stats() hub.ClusterStats {
 	s := hub.ClusterStats{Connected: n.online.Load(), Disconnects: n.disconnects.Load(), Sent: n.sent.Load()}
 	s.Subjects, s.All = n.interest.count()
 	s.Waiting, s.WaitingBytes, s.Unsent = n.outbox.stats()
+	if n.keeper != nil {
+		waiting, bytes, lost := n.keeper.stats()
+		s.Waiting, s.WaitingBytes, s.Unsent = s.Waiting+waiting, s.WaitingBytes+bytes, s.Unsent+lost
+	}
 	n.inbox.stats(&s)
 	return s
 }
@@ -338,8 +407,11 @@ func (n *Node) Stats() hub.ClusterStats {
 func (n *Node) Close() {
 	n.closing.Do(func() {
 		n.outbox.close()
+		if n.keeper != nil {
+			n.keeper.close()
+		}
 		for end := time.Now().Add(closeTime); n.online.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
-			if waiting, _, _ := n.outbox.stats(); waiting == 0 {
+			if n.Stats().Waiting == 0 {
 				_ = n.nc.FlushTimeout(time.Until(end))
 				break
 			}

@@ -78,13 +78,13 @@ func (in *inbox) run(done <-chan struct{}) {
 }
 
 func (in *inbox) deliver(m *nats.Msg) {
-	subject := m.Subject
-	if full := m.Header.Get(nameHeader); full != "" {
-		subject = subject[:strings.Index(subject, ".")+3] + full
-	}
-	k, name, ok := nameOf(subject)
+	k, name, ok := topicOf(m.Subject, m.Header)
 	if !ok {
 		in.node.warned.say("the subject %.100q is no topic of a hub", m.Subject)
+		return
+	}
+	if k == hub.Topic && in.node.keeps(name) { // it comes by the stream
+		in.again.Add(1)
 		return
 	}
 	switch source, origin, number, numbered := parseNumber(m.Header.Get(numberHeader)); {
@@ -111,6 +111,15 @@ func (in *inbox) deliver(m *nats.Msg) {
 	}
 	in.received.Add(1)
 	in.node.hub.Deliver(k, name, m.Data)
+}
+
+// topicOf is the topic of a message.
+func topicOf(subject string, header nats.Header) (k hub.Kind, name string, ok bool) {
+	if full := header.Get(nameHeader); full != "" {
+		i := strings.Index(subject, ".") + len(".t.")
+		subject = subject[:min(i, len(subject))] + full
+	}
+	return nameOf(subject)
 }
 
 // of is what is known of an origin; nil if there is no room. It is for who holds mu.

@@ -22,6 +22,7 @@ type interest struct {
 	linger time.Duration
 	most   int // subjects; with more, all are subscribed to
 	always bool
+	kept   func(topic string) bool // comes by the stream
 
 	mu      sync.Mutex
 	changed map[name]struct{}
@@ -144,6 +145,9 @@ func (in *interest) lookAtAll() {
 
 // set says whether a name has subscribers.
 func (in *interest) set(n name, here bool) {
+	if n.kind == hub.Topic && in.kept != nil && in.kept(n.text) {
+		return
+	}
 	var to string
 	if n.kind == hub.Pattern {
 		to = subjectOfPattern(n.text)

@@ -74,6 +74,9 @@ func (p *presence) run(done <-chan struct{}) {
 		case <-tick.C:
 			p.tell()
 			n.inbox.forget(time.Now())
+			if n.stream != nil {
+				n.hub.Replay.Forget(time.Now())
+			}
 		case m := <-p.messages:
 			if m.Subject == newsSubject {
 				p.hear(m.Data)

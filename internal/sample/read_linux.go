@@ -77,15 +77,32 @@ func (s *Sample) addProcess(p prom.Proc) error {
 		one.Threads = stat.NumThreads
 		one.User, one.System = ticks(stat.UTime), ticks(stat.STime)
 		one.Children = ticks(uint(stat.CUTime + stat.CSTime))
-		if p.PID == os.Getpid() {
-			var used unix.Rusage
-			if unix.Getrusage(unix.RUSAGE_SELF, &used) == nil {
-				one.User, one.System = time.Duration(used.Utime.Nano()), time.Duration(used.Stime.Nano())
-			}
-		}
+		one.refine()
 	}
 	s.Processes = append(s.Processes, one)
 	return nil
+}
+
+// refine tells the processor time of this process to the microsecond. Of another it replaces the
+// sum of User and System, which are in steps of 10 ms, by what that process's clock says, see
+// clock_getcpuclockid(3); both keep their parts of it.
+func (p *Process) refine() {
+	var used unix.Rusage
+	if p.PID == os.Getpid() && unix.Getrusage(unix.RUSAGE_SELF, &used) == nil {
+		p.User, p.System = time.Duration(used.Utime.Nano()), time.Duration(used.Stime.Nano())
+		return
+	}
+	var clock unix.Timespec
+	if unix.ClockGettime(int32(^p.PID<<3|2), &clock) != nil { // a sandbox may know its own only
+		return
+	}
+	precise := time.Duration(clock.Nano())
+	part := 0.5
+	if all := p.CPU(); all > 0 {
+		part = float64(p.User) / float64(all)
+	}
+	p.User = time.Duration(part * float64(precise))
+	p.System = precise - p.User
 }
 
 // ticks turns clock ticks into a duration: USER_HZ is 100 on every architecture that Go

@@ -67,7 +67,8 @@ type Sample struct {
 type Process struct {
 	PID int // 0 for several
 	// User and System are processor time since the process began, of ended threads
-	// too: of this process to the microsecond, of others in steps of 10 ms.
+	// too: of this process to the microsecond, of another their sum to the nanosecond
+	// and each of them in steps of about 10 ms.
 	// Children is that of children that it has waited for.
 	User, System, Children time.Duration
 	Threads                int
@@ -163,7 +164,9 @@ func (s *Sample) Since(before *Sample) Interval {
 		p := s.Processes[i]
 		if was := before.process(p.PID); was != nil {
 			p.addCounters(was, -1)
-			p.User, p.System, p.Children = max(p.User, 0), max(p.System, 0), max(p.Children, 0)
+			cpu := max(p.CPU(), 0)
+			p.User = min(max(p.User, 0), cpu)
+			p.System, p.Children = cpu-p.User, max(p.Children, 0)
 			p.Voluntary, p.Involuntary = max(p.Voluntary, 0), max(p.Involuntary, 0)
 			grown.addCounters(&p, 1)
 		}

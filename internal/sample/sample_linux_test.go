@@ -71,6 +71,34 @@ func TestTake(t *testing.T) {
 	}
 }
 
+// The processor time of another process is told in steps finer than the 10 ms of /proc/PID/stat.
+func TestTakeCPUOfAnother(t *testing.T) {
+	cmd := exec.Command("sh", "-c", "while :; do :; done")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	before, err := Take(CPU, cmd.Process.Pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		now, err := Take(CPU, cmd.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		since := now.Since(&before)
+		used := since.Process.CPU()
+		if used%(10*time.Millisecond) != 0 {
+			return
+		}
+		if used > 200*time.Millisecond {
+			t.Fatalf("%v, and never anything but a multiple of 10 ms", used)
+		}
+	}
+}
+
 // TestTakeEnded leaves out who has ended, and says so when nobody is left.
 func TestTakeEnded(t *testing.T) {
 	cmd := exec.Command("true")

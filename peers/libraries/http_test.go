@@ -76,6 +76,9 @@ func handler() http.Handler {
 
 type goneKey struct{}
 
+// headerTimeout is long enough for the clients whose header comes, on a busy machine.
+const headerTimeout = time.Second
+
 // A *http.Server serves a NetListener as any other.
 func TestHTTP(t *testing.T) {
 	underModels(t, func(t *testing.T, model string) {
@@ -83,7 +86,7 @@ func TestHTTP(t *testing.T) {
 		gone := make(chan bool, 1)
 		web := &http.Server{
 			Handler:           handler(),
-			ReadHeaderTimeout: 200 * time.Millisecond,
+			ReadHeaderTimeout: headerTimeout,
 			ErrorLog:          log.New(io.Discard, "", 0),
 			ConnContext:       func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
 		}
@@ -113,7 +116,7 @@ func TestHTTPOnPackageNet(t *testing.T) {
 	}
 	gone := make(chan bool, 1)
 	web := &http.Server{
-		Handler: handler(), ReadHeaderTimeout: 200 * time.Millisecond, ErrorLog: log.New(io.Discard, "", 0),
+		Handler: handler(), ReadHeaderTimeout: headerTimeout, ErrorLog: log.New(io.Discard, "", 0),
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
 	}
 	go web.Serve(l)
@@ -132,7 +135,7 @@ func TestHTTPOverTLS(t *testing.T) {
 		l := myriad.NewNetListener()
 		gone := make(chan bool, 1)
 		web := &http.Server{
-			Handler: handler(), ReadHeaderTimeout: 200 * time.Millisecond, ErrorLog: log.New(io.Discard, "", 0),
+			Handler: handler(), ErrorLog: log.New(io.Discard, "", 0),
 			ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, goneKey{}, gone) },
 		}
 		srv := &myriad.Server{Model: model, Handler: l, TLSConfig: &tls.Config{Certificates: ts.TLS.Certificates}}

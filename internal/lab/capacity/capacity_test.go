@@ -40,9 +40,38 @@ func TestCores(t *testing.T) {
 		{100_000, 40, 3},     // and at 10,000
 		{1000, 400_000, 5e3}, // loops that have next to nothing to do
 	} {
-		if got := server.Cores(c.rate, c.loops); math.Abs(got-c.want) > 1e-9*c.want {
+		if got := server.Cores(1e6, c.rate, c.loops); math.Abs(got-c.want) > 1e-9*c.want {
 			t.Errorf("%v messages/s on %d loops: %v cores, want %v", c.rate, c.loops, got, c.want)
 		}
+	}
+}
+
+// Connections that do nothing take CPU beside those that were measured, whose share the points have;
+// twice the loops have twice as many in them.
+func TestCoresOfIdle(t *testing.T) {
+	idling := server
+	idling.Idle = 1e-6
+	for _, c := range []struct {
+		connections, rate float64
+		loops             int
+		want              float64
+	}{
+		{1e6, 0, 0, 1}, {20_000, 1000, 0, 0.05}, {10_000, 1000, 0, 0.05}, {120_000, 1000, 0, 0.15}, {120_000, 2000, 8, 0.18},
+	} {
+		if got := idling.Cores(c.connections, c.rate, c.loops); math.Abs(got-c.want) > 1e-9 {
+			t.Errorf("%v connections, %v messages/s on %d loops: %v cores, want %v", c.connections, c.rate, c.loops, got, c.want)
+		}
+	}
+	p := planner()
+	p.Measured = idling
+	g := goal()
+	g.Rate = 0
+	if got, err := p.Plan(g); err != nil || math.Abs(got.IdleCores-float64(got.Each)*1e-6) > 1e-9 || got.Cores != got.IdleCores {
+		t.Errorf("%+v, %v, want a millionth of a core for each idle connection and no other", got, err)
+	}
+	g.Memory = 1 << 40
+	if got, err := p.Plan(g); err != nil || got.Limit != "CPU" || got.Holds != 11_200_000 {
+		t.Errorf("%+v, %v, want 11.2 million idle connections on 70 %% of 16 cores", got, err)
 	}
 }
 
@@ -152,12 +181,11 @@ func TestFlows(t *testing.T) {
 
 func TestPlanSaysWhatIsWrong(t *testing.T) {
 	for want, change := range map[string]func(*Goal){
-		"0 connections; expected 1 to":       func(g *Goal) { g.Connections = 0 },
-		"of a machine left free; expected 0": func(g *Goal) { g.Free = 0.99 },
-		"bits a second; expected 1,000,000":  func(g *Goal) { g.Network = 1 },
-		"messages a second on a connection":  func(g *Goal) { g.Rate = math.NaN() },
-		"the plan is with TLS":               func(g *Goal) { g.TLS = true },
-		"holds no connection: CPU":           func(g *Goal) { g.Cores, g.Loops, g.Rate = 1, 1024, 1e5 },
+		"--connections is 0; expected 1 to":   func(g *Goal) { g.Connections = 0 },
+		"--free is 99 %; expected 0 to 95":    func(g *Goal) { g.Free = 0.99 },
+		"--network is 1 bit/s; expected 1,0":  func(g *Goal) { g.Network = 1 },
+		"--rate is 10,000,000; expected 0 to": func(g *Goal) { g.Rate = 1e7 },
+		"holds no connection: CPU":            func(g *Goal) { g.Cores, g.Loops, g.Rate = 1, 1024, 1e5 },
 	} {
 		g := goal()
 		change(&g)
@@ -178,8 +206,8 @@ func set() *result.Set {
 			Workload: workload, Subject: "epoll", Command: []string{"myriad", "serve", "--model", "epoll", "--loops", "4"},
 			Figures: map[string]float64{"tps": rate, "cpu": cpu}, Phases: []result.Phase{{Result: &load.Result{Connected: n}}},
 			Samples: []result.Sample{
-				{Checkpoint: "touched", Server: side(20e6), Slab: 1e9},
-				{Checkpoint: "idle", Server: side(20e6 + each*int64(n)), Slab: 1e9 + 8000*int64(n)},
+				{Checkpoint: "touched", Server: side(20e6), Slab: 1e9, Resting: []float64{0.002, 0.002, 0.001}},
+				{Checkpoint: "idle", Server: side(20e6 + each*int64(n)), Slab: 1e9 + 8000*int64(n), Resting: []float64{0.003, 0.002, float64(n) * 0.05e-6}},
 				{Checkpoint: "measured", Server: side(21e6 + each*int64(n))},
 			},
 		}
@@ -190,6 +218,7 @@ func set() *result.Set {
 		run("few", 20_000, 1000, 50, 90), run("few", 20_000, 1000, 50, 110), run("more", 20_000, 10_000, 30, 100),
 		run("many", 200_000, 10_000, 33, 98), run("many", 200_000, 10_000, 33, 98),
 	}
+	runs[3].Samples[1].Resting = []float64{0.01, 0.011, 0.003}
 	runs[4].Error = "failed"
 	return &result.Set{Reports: []*result.Report{{
 		Scenario: scenario.Scenario{Name: "s", Workloads: []scenario.Workload{workload("few", 20_000), workload("more", 20_000), workload("many", 200_000)}},
@@ -223,6 +252,12 @@ func TestFromSet(t *testing.T) {
 	}
 	if got := off["CPU at 10,000 messages/s"]; math.Abs(got-(30.0/33-1)) > 1e-9 {
 		t.Errorf("the CPU is off by %v, want %v: %v", got, 30.0/33-1, off)
+	}
+	if few.Idle != 0 || math.Abs(few.IdleMost-0.003/20_000) > 1e-12 {
+		t.Errorf("idle %v, at most %v, want what can't be told apart", few.Idle, few.IdleMost)
+	}
+	if many := all[1]; math.Abs(many.Idle-0.008/200_000) > 1e-12 || many.IdleMost != 0 {
+		t.Errorf("idle %v, at most %v, want 0.01 less 0.002 cores of 200,000", many.Idle, many.IdleMost)
 	}
 	if _, err := FromSet(&result.Set{}); err == nil {
 		t.Error("a report without runs can be planned from")

@@ -37,12 +37,6 @@ func (c *Compared) Off() float64 {
 	return c.Predicted/c.Measured - 1
 }
 
-// The figures of a Prediction that count.
-const (
-	MemoryFigure = "memory"
-	CPUFigure    = "CPU"
-)
-
 // Predict predicts each of what was measured from the fewest connections that were measured of
 // the same, and compares. It is empty where no two belong together.
 func Predict(all []Measured, f *doctor.Facts) (predictions []Prediction) {
@@ -69,7 +63,11 @@ func (m *Measured) same(o *Measured) bool {
 func compare(from, to *Measured, f *doctor.Facts) (all []Compared) {
 	n := float64(to.Connections)
 	bytes := func(v float64) string { return fmt.Sprintf("%.1f MiB", v/(1<<20)) }
+	cores := func(v float64) string { return fmt.Sprintf("%.4f cores", v) }
 	all = append(all, Compared{"the process, idle", from.Base + from.Each*n, to.Base + to.Each*n, bytes, true})
+	if from.Idle > 0 && to.Idle > 0 {
+		all = append(all, Compared{"CPU of idle connections", from.Idle * n, to.Idle * n, cores, true})
+	}
 	for _, p := range to.Points {
 		at := fmt.Sprintf(" at %s messages/s", format.Whole(p.Rate))
 		user, was := from.User(n, p.Rate), to.Base+to.Each*n+p.Buffers
@@ -82,9 +80,8 @@ func compare(from, to *Measured, f *doctor.Facts) (all []Compared) {
 			}
 			user, was = user+from.Kernel*n, was+to.Kernel*n
 		}
-		all = append(all, Compared{MemoryFigure + at, user, was, bytes, false})
-		cores := func(v float64) string { return fmt.Sprintf("%.3f cores", v) }
-		all = append(all, Compared{CPUFigure + at, from.Cores(p.Rate, 0), p.Cores, cores, false})
+		all = append(all, Compared{"memory" + at, user, was, bytes, false})
+		all = append(all, Compared{"CPU" + at, from.Cores(n, p.Rate, 0), p.Cores, cores, false})
 	}
 	return all
 }

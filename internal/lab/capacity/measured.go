@@ -38,6 +38,11 @@ type Measured struct {
 	Kernel float64 `json:"kernel,omitempty"`
 	// Connect is the server's processor time to establish one, 0 where that was not measured.
 	Connect time.Duration `json:"connect,omitempty"`
+	// Idle is how many processors a connection kept busy that did nothing, 0 where that was not
+	// measured or can't be told apart from what the server took without any; then IdleMost is
+	// more than it was, 0 where that was not measured.
+	Idle     float64 `json:"idle,omitempty"`
+	IdleMost float64 `json:"idle_most,omitempty"`
 	// Points are what messages took, by their rate, in ascending order.
 	Points []Point `json:"points"`
 	// Marked are the rules that runs have broken, such as noise.
@@ -129,6 +134,7 @@ func (k key) measured(runs []*result.Run) Measured {
 	m.Connect = time.Duration(median(func(touched, idle *result.Sample) float64 {
 		return float64(idle.Server.CPU()-touched.Server.CPU()) / n
 	}))
+	m.setIdle(runs)
 	byWorkload := make(map[string][]*result.Run)
 	for _, r := range runs {
 		byWorkload[r.Workload] = append(byWorkload[r.Workload], r)
@@ -157,6 +163,27 @@ func (k key) measured(runs []*result.Run) Measured {
 	}
 	m.sortPoints()
 	return m
+}
+
+// setIdle compares how busy the server was at rest, with all connections and without any. The two
+// are told apart where each piece of time with them had more than any without.
+func (m *Measured) setIdle(runs []*result.Run) {
+	var without, with []float64
+	for _, r := range runs {
+		without = append(without, r.Sample(probe.Touched).Resting...)
+		with = append(with, r.Sample(probe.Idle).Resting...)
+	}
+	if len(without) == 0 || len(with) == 0 {
+		return
+	}
+	n := float64(m.Connections)
+	if slices.Min(with) > slices.Max(without) {
+		base, _ := stats.Median(without)
+		all, _ := stats.Median(with)
+		m.Idle = (all - base) / n
+		return
+	}
+	m.IdleMost = slices.Max(with) / n
 }
 
 // sortPoints has the points in order, and their figures grow.
@@ -202,28 +229,33 @@ func FromStream(s *load.Stream) (Measured, error) {
 	return m, nil
 }
 
-// Cores is how many processors messages at a rate keep busy on so many loops; 0 loops are as
-// many as were measured. It supposes that a loop's work never falls with its rate, and that its
-// messages cost no more each at a higher rate, since it then finds more of them at a time: so
-// between two points it is the most that both allow.
-func (m *Measured) Cores(rate float64, loops int) float64 {
+// Cores is how many processors so many connections, with messages at a rate, keep busy on so many
+// loops; 0 loops are as many as were measured. It supposes that a loop's work never falls with its
+// rate, and that its messages cost no more each at a higher rate, since it then finds more of them
+// at a time: so between two points it is the most that both allow. What idle connections take is in
+// the points for as many as were measured.
+func (m *Measured) Cores(connections, rate float64, loops int) float64 {
 	scale := 1.0
 	if loops > 0 && m.Loops > 0 {
 		scale = float64(loops) / float64(m.Loops)
 	}
-	rate /= scale
 	if rate <= 0 {
-		return 0
+		return m.Idle * connections
 	}
+	return m.busy(rate/scale)*scale + max(0, m.Idle*(connections-float64(m.Connections)*scale))
+}
+
+// busy is Cores on as many loops and connections as were measured.
+func (m *Measured) busy(rate float64) float64 {
 	i := m.at(rate)
 	if i < 0 {
-		return m.Points[0].Cores * scale
+		return m.Points[0].Cores
 	}
 	cores := m.Points[i].Cores * rate / m.Points[i].Rate
 	if i+1 < len(m.Points) {
 		cores = min(cores, m.Points[i+1].Cores)
 	}
-	return cores * scale
+	return cores
 }
 
 // at is the last point that is not above a rate, -1 if all are.

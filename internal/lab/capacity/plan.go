@@ -39,6 +39,32 @@ type Goal struct {
 	Return time.Duration `json:"return"`
 }
 
+// Check says what of a goal makes no sense, by the flags of the command plan.
+func (g *Goal) Check() error {
+	for _, x := range []struct {
+		flag             string
+		got, least, most float64
+	}{
+		{"connections", float64(g.Connections), 1, MaxConnections},
+		{"rate", g.Rate, 0, 1e6},
+		{"size", float64(g.Size), 1, 1 << 20},
+		{"unread", float64(g.Unread), 0, 1 << 30},
+		{"memory", float64(g.Memory), 1 << 28, 1 << 50},
+		{"cores", float64(g.Cores), 1, 1 << 16},
+		{"network", g.Network, 1e6, 1e15},
+		{"free", g.Free * 100, 0, 95},
+		{"spare", float64(g.Spare), 0, 1000},
+		{"loops", float64(g.Loops), 0, 1024},
+		{"return", g.Return.Seconds(), 0.001, 86400},
+	} {
+		if x.got < x.least || x.got > x.most {
+			unit := map[string]string{"free": " %", "return": " s", "memory": " bytes", "network": " bit/s"}[x.flag]
+			return fmt.Errorf("--%s is %s%s; expected %s to %s", x.flag, format.Number(x.got), unit, format.Number(x.least), format.Number(x.most))
+		}
+	}
+	return nil
+}
+
 // MaxConnections bounds Goal.Connections.
 const MaxConnections = 1_000_000_000_000
 
@@ -53,9 +79,11 @@ type Plan struct {
 	EachNow int64  `json:"each_now"`
 	Holds   int64  `json:"holds"`
 	Limit   string `json:"limit"`
-	// Loops is how many event loops its server has, Cores how many processors it keeps busy.
-	Loops int     `json:"loops"`
-	Cores float64 `json:"cores"`
+	// Loops is how many event loops its server has, Cores how many processors it keeps busy,
+	// IdleCores those of them for connections that do nothing, 0 where that is not known.
+	Loops     int     `json:"loops"`
+	Cores     float64 `json:"cores"`
+	IdleCores float64 `json:"idle_cores,omitempty"`
 	// User is the process's memory, Kernel that of the kernel for its sockets.
 	User   float64 `json:"user"`
 	Kernel float64 `json:"kernel"`
@@ -86,41 +114,13 @@ type Planner struct {
 	Facts *doctor.Facts
 }
 
-// Check says what of a goal makes no sense, and whether what was measured says anything of it.
-func (p *Planner) Check(g *Goal) error {
-	for _, x := range []struct {
-		what             string
-		got, least, most float64
-	}{
-		{"connections", float64(g.Connections), 1, MaxConnections},
-		{"messages a second on a connection", g.Rate, 0, 1e6},
-		{"bytes of a message", float64(g.Size), 1, 1 << 20},
-		{"bytes unread", float64(g.Unread), 0, 1 << 30},
-		{"bytes of memory", float64(g.Memory), 1 << 28, 1 << 50},
-		{"processors", float64(g.Cores), 1, 1 << 16},
-		{"bits a second", g.Network, 1e6, 1e15},
-		{"of a machine left free", g.Free, 0, 0.95},
-		{"machines to spare", float64(g.Spare), 0, 1000},
-		{"event loops", float64(g.Loops), 0, 1024},
-		{"seconds to connect again", g.Return.Seconds(), 0.001, 86400},
-	} {
-		if math.IsNaN(x.got) || x.got < x.least || x.got > x.most {
-			return fmt.Errorf("%s %s; expected %s to %s", format.Number(x.got), x.what, format.Number(x.least), format.Number(x.most))
-		}
-	}
-	if g.TLS != p.Measured.TLS {
-		with := map[bool]string{true: "with TLS", false: "without TLS"}
-		return fmt.Errorf("the plan is %s, and what was measured is %s; expected both alike: measure again", with[g.TLS], with[p.Measured.TLS])
-	}
-	return nil
-}
-
 // machine is what one machine with so many connections takes.
 func (p *Planner) machine(g *Goal, n int64) Plan {
 	loops := p.loops(g)
 	rate := float64(n) * g.Rate
 	x := Plan{Goal: *g, Each: n, Loops: loops}
-	x.Cores = p.Measured.Cores(rate, loops)
+	x.Cores = p.Measured.Cores(float64(n), rate, loops)
+	x.IdleCores = p.Measured.Idle * float64(n)
 	x.User = p.Measured.User(float64(n), rate)
 	x.Kernel = p.kernel(g) * float64(n)
 	x.In, x.Out = g.flows(rate)
@@ -152,7 +152,7 @@ func (p *Planner) kernel(g *Goal) float64 {
 	cost := func(side doctor.Side, unread int) float64 {
 		plan := p.doctorPlan(g, side, 1)
 		plan.Unread = unread
-		c, _ := doctor.Costs(p.Facts, plan) // Check has looked at what could be wrong
+		c, _ := doctor.Costs(p.Facts, plan) // Goal.Check has looked at what could be wrong
 		return float64(c.Kernel)
 	}
 	server := cost(doctor.Server, 0)
@@ -223,9 +223,10 @@ func (p *Planner) holds(g *Goal) (n int64, name string) {
 	return n, exceeded(n + 1)
 }
 
-// Plan plans for a goal. It fails as Check does, and if a machine can't hold one connection.
+// Plan plans for a goal, whose TLS is to be as it was measured. It fails as Goal.Check does, and if
+// a machine can't hold one connection.
 func (p *Planner) Plan(g Goal) (*Plan, error) {
-	if err := p.Check(&g); err != nil {
+	if err := g.Check(); err != nil {
 		return nil, err
 	}
 	holds, stops := p.holds(&g)

@@ -28,6 +28,12 @@ func (m *Measured) WriteText(w io.Writer) error {
 		fmt.Fprintf(&out, ", and %.0f of the kernel for both ends", m.Kernel)
 	}
 	out.WriteByte('\n')
+	switch n := float64(m.Connections); {
+	case m.Idle > 0:
+		fmt.Fprintf(&out, "  idle     %s of CPU a second for each connection\n", format.Seconds(m.Idle))
+	case m.IdleMost > 0:
+		fmt.Fprintf(&out, "  idle     at most %.4f cores for all connections, too little to tell from none: not in the plan\n", m.IdleMost*n)
+	}
 	for _, p := range m.Points {
 		fmt.Fprintf(&out, "  CPU      %.3f cores at %s messages/s, %s each\n", p.Cores, format.Whole(p.Rate), format.Seconds(p.Cores/p.Rate))
 	}
@@ -35,7 +41,7 @@ func (m *Measured) WriteText(w io.Writer) error {
 		fmt.Fprintf(&out, "  connect  %s of CPU for each connection\n", format.Seconds(m.Connect.Seconds()))
 	}
 	if len(m.Marked) > 0 {
-		fmt.Fprintf(&out, "  marked   %s: see the report\n", strings.Join(m.Marked, ", "))
+		fmt.Fprintf(&out, "  marked   %s: the report says why, and another run may say something else\n", strings.Join(m.Marked, ", "))
 	}
 	_, err := io.WriteString(w, out.String())
 	return err
@@ -77,6 +83,9 @@ func WriteText(w io.Writer, plans []*Plan) error {
 	})
 	line("  event loops", func(p *Plan) string { return format.Count(p.Loops) })
 	line("  CPU, cores", func(p *Plan) string { return format.Number(p.Cores) })
+	if plans[0].IdleCores > 0 {
+		line("    for idle connections", func(p *Plan) string { return format.Number(p.IdleCores) })
+	}
 	line("  messages/s", func(p *Plan) string { return format.Whole(float64(p.Each) * p.Goal.Rate) })
 	line("  network in", func(p *Plan) string { return si(p.In.Bits) + "bit/s" })
 	line("  network out", func(p *Plan) string { return si(p.Out.Bits) + "bit/s" })

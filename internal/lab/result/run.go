@@ -152,6 +152,9 @@ type Sample struct {
 	Accepted    int   `json:"accepted,omitempty"`
 	SegmentsIn  int64 `json:"segments_in,omitempty"`
 	SegmentsOut int64 `json:"segments_out,omitempty"`
+	// Resting is how many CPUs the server kept busy afterwards, left alone, in some pieces of
+	// time one after the other.
+	Resting []float64 `json:"resting,omitempty"`
 	// Counts and Go are what the server says of itself.
 	Counts *Counts   `json:"counts,omitempty"`
 	Go     *GoMemory `json:"go,omitempty"`

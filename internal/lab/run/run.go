@@ -265,6 +265,9 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 	if err == nil && !closed {
 		err = fmt.Errorf("the server still had connections open %v after they were closed", closeBound)
 	}
+	if err == nil && m.rests() {
+		err = m.rest(ctx)
+	}
 	return err
 }
 
@@ -273,7 +276,11 @@ func (m *measurement) stage(ctx context.Context, s scenario.Stage, last bool) er
 func (m *measurement) atRest(ctx context.Context, checkpoint string, hold scenario.Phase) error {
 	began := time.Now()
 	// One that has too few is marked.
-	if _, err := m.settled(ctx, checkpoint, hold.For.Std()/2, func(open int) bool { return open >= m.workload.Opens() }); err != nil {
+	_, err := m.settled(ctx, checkpoint, hold.For.Std()/2, func(open int) bool { return open >= m.workload.Opens() })
+	if err == nil && checkpoint == probe.Idle && m.rests() {
+		err = m.rest(ctx)
+	}
+	if err != nil {
 		return err
 	}
 	if took := time.Since(began); took > hold.For.Std() {

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/lab/result"
+	"github.com/myriad-go/myriad/internal/lab/scenario"
 	"github.com/myriad-go/myriad/internal/procfs"
 	"github.com/myriad-go/myriad/internal/sample"
 	"github.com/myriad-go/myriad/internal/sock"
@@ -32,6 +34,12 @@ const (
 	stillBound = 2 * time.Second
 	// closeBound is how long a server may take to close the sockets whose peers are gone.
 	closeBound = 5 * time.Second
+	// restLead is how long a server is left alone after its memory was sampled, for which it
+	// has collected garbage, before restPieces pieces of restPiece show what it does at rest.
+	restLead   = 500 * time.Millisecond
+	restPieces = 4
+	restPiece  = 500 * time.Millisecond
+	restTime   = restLead + restPieces*restPiece + restPiece // and some to spare
 )
 
 // keep adds a sample to the record.
@@ -207,6 +215,34 @@ func (m *measurement) settled(ctx context.Context, checkpoint string, bound time
 			return ok, nil
 		}
 	}
+}
+
+// rests says whether what the server does at rest is measured: where a load is compared with it,
+// and the hold before is long enough for that and for a sample of memory.
+func (m *measurement) rests() bool {
+	i := slices.IndexFunc(m.workload.Phases, func(p scenario.Phase) bool { return p.Do == scenario.Hold })
+	return m.sampled && i >= 0 && i+1 < len(m.workload.Phases) && m.workload.Phases[i+1].Do == scenario.Load &&
+		m.workload.Phases[i].For.Std()/2 >= restTime
+}
+
+// rest leaves the server alone, and adds to the last sample how busy it was.
+func (m *measurement) rest(ctx context.Context) error {
+	kept := &m.record.Samples[len(m.record.Samples)-1]
+	var before result.Sample
+	for i, wait := range slices.Concat([]time.Duration{restLead}, slices.Repeat([]time.Duration{restPiece}, restPieces)) {
+		if err := pause(ctx, wait); err != nil {
+			return err
+		}
+		now, err := m.take(kept.Checkpoint, sample.CPU)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			kept.Resting = append(kept.Resting, (now.Server.CPU()-before.Server.CPU()).Seconds()/now.At.Sub(before.At).Seconds())
+		}
+		before = now
+	}
+	return nil
 }
 
 // window samples at the beginning and at the end of a window. Connections are counted by the

@@ -1,0 +1,592 @@
+package cluster
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/natsd"
+)
+
+// keeping is a hub that keeps the messages of topics that begin with k.
+func keeping(r *hub.Replay) *hub.Hub {
+	r.Topics = []string{"k.*"}
+	return &hub.Hub{Replay: r}
+}
+
+// storing is a server of NATS that keeps streams.
+func storing(t *testing.T, dir string) *natsd.Server {
+	t.Helper()
+	s, err := natsd.Start(natsd.Config{Addr: "127.0.0.1:0", StoreDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// knows waits until a node has what the stream has.
+func (p *place) knows(t *testing.T) {
+	t.Helper()
+	await.True(t, "the stream is read", func() bool { return p.Hub.Stats().Replay.Ready })
+}
+
+// visitor is a client that is cut off again and again, and goes on at another node.
+type visitor struct {
+	kind   string // socket or events
+	places []*place
+	last   string           // id
+	had    map[string][]int // numbers by publisher
+	count  int
+	visits int
+	ids    map[string]string // what came with an id
+}
+
+// visit connects to some node, reads at most so many messages, and cuts the connection off.
+func (v *visitor) visit(ctx context.Context, addr string, most, all int) error {
+	v.visits++
+	next, cut, err := v.open(ctx, addr)
+	if err != nil {
+		return nil // such as a node that is gone: the next one
+	}
+	defer cut()
+	for ; most > 0 && v.count < all; most-- {
+		text, err := next()
+		if err != nil {
+			return ctx.Err()
+		}
+		var m struct{ Op, ID, Data, Topic string }
+		if err := json.Unmarshal([]byte(text), &m); err != nil {
+			return fmt.Errorf("%s: %w", text, err)
+		}
+		if m.Op == "error" {
+			return nil // it is to try again
+		}
+		if m.Op != "message" {
+			return fmt.Errorf("%s", text)
+		}
+		if was, ok := v.ids[m.ID]; ok {
+			return fmt.Errorf("the id %s of %s has come with %s before", m.ID, m.Data, was)
+		}
+		v.ids[m.ID] = m.Data
+		from, number, _ := strings.Cut(m.Data, " ")
+		n, err := strconv.Atoi(number)
+		if want := len(v.had[from]); err != nil || n != want {
+			return fmt.Errorf("%s came behind %s; expected number %d", text, v.last, want)
+		}
+		v.had[from] = append(v.had[from], n)
+		v.last = m.ID
+		v.count++
+	}
+	return nil
+}
+
+func (v *visitor) open(ctx context.Context, addr string) (next func() (string, error), cut func(), err error) {
+	if v.kind == "socket" {
+		c, _, err := websocket.Dial(ctx, "ws://"+addr+"/ws", nil)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := c.Write(ctx, websocket.MessageText, fmt.Appendf(nil, `{"op":"subscribe","pattern":"k.*","since":%q}`, v.last)); err != nil {
+			return nil, nil, err
+		}
+		if _, _, err := c.Read(ctx); err != nil {
+			_ = c.CloseNow()
+			return nil, nil, err
+		}
+		return func() (string, error) {
+			_, text, err := c.Read(ctx)
+			return string(text), err
+		}, func() { _ = c.CloseNow() }, nil
+	}
+	q := url.Values{"topic": {"k.a", "k.b", "k.c"}}
+	r, err := http.NewRequestWithContext(ctx, "GET", "http://"+addr+"/events?"+q.Encode(), nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	r.Header.Set("Last-Event-ID", v.last)
+	transport := &http.Transport{DisableKeepAlives: true}
+	res, err := transport.RoundTrip(r)
+	if err != nil {
+		return nil, nil, err
+	}
+	in := bufio.NewReader(res.Body)
+	return func() (string, error) {
+		for {
+			line, err := in.ReadString('\n')
+			if err != nil {
+				return "", err
+			}
+			if data, ok := strings.CutPrefix(line, "data: "); ok {
+				return data, nil
+			}
+		}
+	}, func() { res.Body.Close() }, nil
+}
+
+// exchange has each place publish so many messages, while visitors come and go, and wants each visitor to
+// get all of them once, those of each publisher and topic in order. meanwhile is called when half is published.
+func exchange(t *testing.T, places []*place, visitors, messages int, meanwhile func()) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+	defer cancel()
+	at, ready := places[0].Hub.Replay.At()
+	if !ready {
+		t.Fatal("it is not ready")
+	}
+	var all sync.WaitGroup
+	var half sync.WaitGroup
+	for i, p := range places {
+		half.Add(1)
+		all.Go(func() {
+			topic := "k." + string(rune('a'+i%3))
+			for n := range messages {
+				for {
+					_, err := p.Publish(topic, fmt.Appendf(nil, "%d %d", i, n))
+					if err == nil {
+						break
+					}
+					if ctx.Err() != nil {
+						t.Errorf("publishing: %v", err)
+						half.Done()
+						return
+					}
+					time.Sleep(time.Millisecond) // it is full
+				}
+				if n == messages/2 {
+					half.Done()
+				}
+				time.Sleep(200 * time.Microsecond)
+			}
+		})
+	}
+	for i := range visitors {
+		v := &visitor{kind: []string{"socket", "events"}[i%2], last: at.String(), had: make(map[string][]int), ids: make(map[string]string)}
+		all.Go(func() {
+			r := rand.New(rand.NewPCG(7, uint64(i)))
+			for v.count < len(places)*messages {
+				if err := v.visit(ctx, places[r.IntN(len(places))].addr, 1+r.IntN(messages/2), len(places)*messages); err != nil || ctx.Err() != nil {
+					t.Errorf("%s %d: %v; it has got %d of %d", v.kind, i, err, v.count, len(places)*messages)
+					return
+				}
+			}
+			t.Logf("%s %d: %d messages in %d visits", v.kind, i, v.count, v.visits)
+		})
+	}
+	half.Wait()
+	if meanwhile != nil {
+		meanwhile()
+	}
+	all.Wait()
+}
+
+// Clients that are cut off go on at another node, and get each message once, in the order of its
+// publisher; so does a Redis client that stays.
+func TestReplay(t *testing.T) {
+	s := storing(t, t.TempDir())
+	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
+	var places []*place
+	for range 3 {
+		p := serve(t, keeping(&hub.Replay{}), c)
+		p.knows(t)
+		places = append(places, p)
+	}
+	const messages = 500
+	stays := places[1].dial(t)
+	stays.wants(t, "psubscribe k.* :1", "PSUBSCRIBE", "k.*")
+	stays.wants(t, "subscribe other :2", "SUBSCRIBE", "other")
+	settled(t, places[1], hub.Topic, "other", places[0])
+	exchange(t, places, 6, messages, func() {
+		if _, err := places[0].Publish("other", []byte("x")); err != nil { // is not kept
+			t.Error(err)
+		}
+	})
+	next, others := make(map[string]int), 0
+	for range 3*messages + 1 {
+		words := stays.reads(t)
+		if words[1] == "other" {
+			others++
+			continue
+		}
+		from, number, _ := strings.Cut(words[3], " ")
+		if number != strconv.Itoa(next[from]) {
+			t.Fatalf("%q; expected number %d", words, next[from])
+		}
+		next[from]++
+	}
+	if others != 1 {
+		t.Errorf("%d messages that are not kept came; expected 1", others)
+	}
+	for i, p := range places {
+		if s := p.Stats(); s.Cluster.Unsent != 0 || s.Cluster.Lost != 0 || s.Replay.Gaps != 0 || s.Replay.Messages != 3*messages || s.Cluster.Sent < messages {
+			t.Errorf("%d: %+v, %+v", i, s.Cluster, s.Replay)
+		}
+	}
+	late := serve(t, keeping(&hub.Replay{}), c) // has what was there before
+	late.knows(t)
+	if s := late.Stats(); s.Replay.Messages != 3*messages || s.Delivered != 0 || s.Cluster.Received != 0 {
+		t.Errorf("a node that comes later: %+v", s.Replay)
+	}
+}
+
+// A server of NATS that is stopped and started again has kept the messages; what is published meanwhile
+// waits, and then is refused.
+func TestReplayRestart(t *testing.T) {
+	dir := t.TempDir()
+	s := storing(t, dir)
+	addr := s.Addr().String()
+	p := serve(t, keeping(&hub.Replay{}), Config{URLs: []string{"nats://" + addr}, MaxWaiting: 3})
+	p.knows(t)
+	publish := func(text string) error {
+		_, err := p.Publish("k.a", []byte(text))
+		return err
+	}
+	held := func(n int64) {
+		t.Helper()
+		await.True(t, fmt.Sprintf("%d messages", n), func() bool { return p.Stats().Replay.Messages == n })
+	}
+	if err := publish("1"); err != nil {
+		t.Fatal(err)
+	}
+	held(1)
+	s.Close()
+	await.True(t, "the node is cut off", func() bool { return !p.Stats().Cluster.Connected })
+	for _, text := range []string{"2", "3", "4"} {
+		if err := publish(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := publish("5"); err == nil || !strings.Contains(err.Error(), "3 messages wait for the stream already") {
+		t.Fatalf("%v; expected it to be refused", err)
+	}
+	if n := p.Stats().Refused.Unkept; n != 1 {
+		t.Errorf("%d are counted as refused; expected 1", n)
+	}
+	again, err := natsd.Start(natsd.Config{Addr: addr, StoreDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(again.Close)
+	held(4)
+	c := p.dial(t)
+	c.wants(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
+	if err := publish("5"); err != nil {
+		t.Fatal(err)
+	}
+	c.wants(t, "message k.a 5")
+	at, _ := p.Replay.At()
+	if at.Seq != 5 {
+		t.Errorf("the newest message is %v; expected 5", at)
+	}
+	// A stream that is another one has all given anew.
+	nc, err := again.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := js.DeleteStream(t.Context(), streamName); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "another stream", func() bool {
+		now, _ := p.Replay.At()
+		return now.Epoch != at.Epoch
+	})
+	if err := publish("6"); err != nil {
+		t.Fatal(err)
+	}
+	c.wants(t, "message k.a 6")
+}
+
+// What the stream has thrown away a client that comes again is told of.
+func TestReplayGap(t *testing.T) {
+	s := storing(t, t.TempDir())
+	c := Config{URLs: []string{"nats://" + s.Addr().String()}}
+	a := serve(t, keeping(&hub.Replay{MaxMessages: 10}), c)
+	a.knows(t)
+	at, _ := a.Replay.At()
+	for i := range 30 {
+		if _, err := a.Publish("k.a", fmt.Appendf(nil, "0 %d", i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await.True(t, "all are kept", func() bool { return a.Stats().Replay.Seq == 30 })
+	b := serve(t, keeping(&hub.Replay{MaxMessages: 10}), c)
+	b.knows(t)
+	for _, p := range []*place{a, b} {
+		if n := p.Stats().Replay.Messages; n != 10 {
+			t.Errorf("%d messages are kept; expected 10", n)
+		}
+		for _, kind := range []string{"socket", "events"} {
+			ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+			v := &visitor{kind: kind, last: at.String()}
+			next, cut, err := v.open(ctx, p.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if text, err := next(); err != nil || !strings.HasPrefix(text, `{"op":"gap","id":"`+at.Epoch+`-20"`) {
+				t.Errorf("%s: %s, %v; expected a gap", kind, text, err)
+			}
+			if text, err := next(); err != nil || !strings.Contains(text, `"0 20"`) {
+				t.Errorf("%s: %s, %v; expected the oldest message that is kept", kind, text, err)
+			}
+			cut()
+			cancel()
+		}
+	}
+}
+
+// Messages have an age.
+func TestReplayAge(t *testing.T) {
+	s := storing(t, t.TempDir())
+	p := serve(t, keeping(&hub.Replay{MaxAge: time.Second}), Config{URLs: []string{"nats://" + s.Addr().String()}})
+	p.knows(t)
+	if _, err := p.Publish("k.a", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "it comes", func() bool { return p.Stats().Replay.Seq == 1 })
+	await.True(t, "it goes", func() bool { return p.Stats().Replay.Messages == 0 })
+}
+
+// A program that is no hub publishes to what is kept, and to subjects that are no topics; names may be long.
+func TestReplayForeign(t *testing.T) {
+	s := storing(t, t.TempDir())
+	p := serve(t, keeping(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
+	p.knows(t)
+	long := "k." + strings.Repeat("\xff", 600)
+	c := p.dial(t)
+	c.wants(t, "subscribe k.a :1", "SUBSCRIBE", "k.a")
+	c.wants(t, "subscribe "+long+" :2", "SUBSCRIBE", long)
+	nc, err := s.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	for _, subject := range []string{"myriad.t.k.%zz", "myriad.t.k.a"} {
+		if err := nc.Publish(subject, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.wants(t, "message k.a x")
+	if _, err := p.Publish(long, []byte("y")); err != nil {
+		t.Fatal(err)
+	}
+	c.wants(t, "message "+long+" y")
+	if s := p.Stats().Replay; s.Gaps != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Servers of NATS without JetStream, or of another mind, are told of.
+func TestReplayConfig(t *testing.T) {
+	s := external(t, "127.0.0.1:0", 0)
+	node, err := Start(keeping(&hub.Replay{}), Config{URLs: []string{"nats://" + s.Addr().String()}})
+	if err == nil {
+		node.Close()
+	}
+	if err == nil || !strings.Contains(err.Error(), "expected servers of NATS with JetStream") {
+		t.Errorf("%v; expected it to say that there is no JetStream", err)
+	}
+	want := []string{"myriad.t.chat:.>", "myriad.t.news.>", "myriad.t.one"}
+	if have := subjectsOf([]string{"one", "news.sport.*", "news.*", "chat:*", "news.today", "one"}); strings.Join(have, " ") != strings.Join(want, " ") {
+		t.Errorf("the subjects are %q; expected %q", have, want)
+	}
+	if have := subjectsOf([]string{"one", "*"}); len(have) != 1 || have[0] != "myriad.t.>" {
+		t.Errorf("the subjects are %q", have)
+	}
+}
+
+// The keeper takes so many messages and bytes, keeps the order of a topic, tries again what may get better,
+// and gives up what can't.
+func TestKeeper(t *testing.T) {
+	k := newKeeper("me", 4, 1000)
+	k.warn = t.Logf
+	fails := errors.New("try again")
+	var mu sync.Mutex
+	var stored []string
+	tries := make(map[string]int)
+	k.store = func(_ context.Context, m *outgoing) error {
+		mu.Lock()
+		defer mu.Unlock()
+		text := m.subject + " " + string(m.data)
+		switch tries[m.number]++; {
+		case string(m.data) == "bad":
+			return &jetstream.APIError{Code: 400}
+		case string(m.data) == "big":
+			return nats.ErrMaxPayload
+		case tries[m.number] == 1:
+			return fails
+		}
+		stored = append(stored, text)
+		return nil
+	}
+	put := func(topic, text string, ok bool) {
+		t.Helper()
+		if err := k.put(topic, []byte(text)); (err == nil) != ok {
+			t.Errorf("%s %.10s: %v", topic, text, err)
+		}
+	}
+	put("a", strings.Repeat("x", 1000), false)
+	put("a", "1", true)
+	put("a", "bad", true)
+	put("b", "big", true)
+	put("a", "2", true)
+	put("a", "3", false)
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() { k.run(t.Context()) })
+	}
+	await.True(t, "all are done", func() bool { waiting, bytes, _ := k.stats(); return waiting == 0 && bytes == 0 })
+	put("b", "3", true)
+	k.close()
+	put("b", "4", false)
+	all.Wait()
+	if have := strings.Join(stored, ", "); have != "myriad.t.a 1, myriad.t.a 2, myriad.t.b 3" {
+		t.Errorf("stored: %s", have)
+	}
+	if _, _, lost := k.stats(); lost != 2 {
+		t.Errorf("%d are lost; expected 2", lost)
+	}
+	if len(k.topics) != 0 {
+		t.Errorf("%d topics are left", len(k.topics))
+	}
+	// What is not stored in time is given up, and at the end at once.
+	k = newKeeper("me", 4, 1000)
+	k.warn = t.Logf
+	k.store = func(ctx context.Context, _ *outgoing) error { <-ctx.Done(); return ctx.Err() }
+	put("a", "1", true)
+	put("a", "2", true)
+	ctx, cancel := context.WithCancel(t.Context())
+	all.Go(func() { k.run(ctx) })
+	k.close()
+	cancel()
+	all.Wait()
+	if waiting, _, lost := k.stats(); waiting != 0 || lost != 2 {
+		t.Errorf("%d wait, %d are lost; expected 0 and 2", waiting, lost)
+	}
+}
+
+// freeAddresses are some that nobody listens on.
+func freeAddresses(t *testing.T, n int) (addrs []string) {
+	t.Helper()
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		addrs = append(addrs, l.Addr().String())
+	}
+	return addrs
+}
+
+// storingThree are servers of NATS that keep what they have on all three.
+func storingThree(t *testing.T) (servers []*natsd.Server, urls []string) {
+	t.Helper()
+	addrs := freeAddresses(t, 3)
+	for i, addr := range addrs {
+		s, err := natsd.Start(natsd.Config{
+			Name: "nats" + strconv.Itoa(i), Addr: "127.0.0.1:0", StoreDir: t.TempDir(),
+			Cluster: &natsd.Cluster{Addr: addr, Secret: "s3cret", Join: addrs},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(s.Close)
+		servers, urls = append(servers, s), append(urls, "nats://"+s.Addr().String())
+	}
+	return servers, urls
+}
+
+// With replicas a server of NATS may go, the leader of the stream among them, and nothing is missed.
+func TestReplayServerKilled(t *testing.T) {
+	servers, urls := storingThree(t)
+	var places []*place
+	for i := range 3 {
+		p := serve(t, keeping(&hub.Replay{}), Config{URLs: slices.Concat(urls[i:], urls[:i]), Replicas: 3})
+		p.knows(t)
+		places = append(places, p)
+	}
+	exchange(t, places, 4, 400, func() {
+		ctx, cancel := context.WithTimeout(t.Context(), await.Patience)
+		defer cancel()
+		found, err := places[0].node.stream.js.Stream(ctx, streamName)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		i, err := strconv.Atoi(strings.TrimPrefix(found.CachedInfo().Cluster.Leader, "nats"))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		t.Logf("server %d, which leads, is closed", i)
+		servers[i].Close()
+	})
+	for i, p := range places {
+		if s := p.Stats(); s.Cluster.Unsent != 0 || s.Replay.Gaps != 0 || s.Replay.Messages != 3*400 {
+			t.Errorf("%d: %+v, %+v", i, s.Cluster, s.Replay)
+		}
+	}
+}
+
+// Hubs that form a cluster by themselves keep messages, too: a node goes, comes again under its own name, and
+// another goes, and nothing is missed.
+func TestReplayPeers(t *testing.T) {
+	addrs := freeAddresses(t, 3)
+	var dirs []string
+	start := func(i int) *place {
+		return serve(t, keeping(&hub.Replay{}), Config{Name: "hub" + strconv.Itoa(i), Peers: &Peers{Addr: addrs[i], Secret: "s3cret", Join: addrs, Dir: dirs[i]}})
+	}
+	var places []*place
+	for i := range 3 {
+		dirs = append(dirs, t.TempDir())
+		places = append(places, start(i))
+	}
+	for _, p := range places {
+		p.knows(t)
+	}
+	exchange(t, places[:2], 2, 200, places[2].node.Close)
+	places[2] = start(2)
+	places[2].knows(t)
+	if n := places[2].Stats().Replay.Messages; n != 2*200 {
+		t.Errorf("a node that comes again has %d messages; expected %d", n, 2*200)
+	}
+	await.True(t, "the server of the node that has come again has what the others have", func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), apiTime)
+		defer cancel()
+		found, err := places[0].node.stream.js.Stream(ctx, streamName)
+		if err != nil {
+			return false
+		}
+		all := found.CachedInfo().Cluster.Replicas
+		for _, r := range all {
+			if !r.Current || r.Offline {
+				return false
+			}
+		}
+		return len(all) == 2
+	})
+	exchange(t, places[1:], 2, 200, places[0].node.Close)
+}

@@ -1,0 +1,294 @@
+package hub
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/myriad-go/myriad"
+)
+
+// resumption is a client that is sent what it has missed, and then joins those who get what is
+// published. It is sent that in steps, each from the memory, with its lock for reading; the last one
+// holds the lock until the client has joined. The first step is made at once. If something is left,
+// a goroutine makes the others, and sends no faster than the client reads; until it ends, the
+// client's requests wait, and it is retained, so that a drain waits for it, and is not saved for
+// another process. It ends within Replay.Timeout.
+type resumption struct {
+	h      *Hub
+	client *client
+	ref    myriad.Ref
+	topics []*topic // of one or more subscriptions
+	at     Position // all up to it has been sent; without an epoch, nothing is missed
+	astray bool     // at is of nothing that can be waited for
+	out    []byte
+	// fail closes the client: it is to try again.
+	fail func(*myriad.Conn, error)
+}
+
+const (
+	// A step ends when it has looked at so many messages, or has so many bytes to send.
+	stepMessages = 4096
+	stepBytes    = 64 << 10
+	// waitingTurns is how many clients may wait, for each that is sent something.
+	waitingTurns = 64
+	// A client that has seen more than this node comes from another one. It waits; behind aheadTime it is asked
+	// whether there is such a message, and again as long as nobody knows. An answer holds for askTime.
+	aheadTime = 2 * time.Second
+	askTime   = time.Second
+)
+
+var (
+	errReplays    = errors.New("too many clients are sent what they have missed; try again")
+	errReplayTime = errors.New("the client was not sent all that it has missed in time; it is to go on from the last id")
+)
+
+// enter has a client subscribed to a name, but for what is published, which it gets from
+// a resumption on.
+func (h *Hub) enter(c *client, k kind, name string) (*topic, error) {
+	t, err := h.join(c, k, name)
+	if err != nil {
+		return nil, h.refuse(err)
+	}
+	h.enlist(c, t)
+	return t, nil
+}
+
+// begin says from where on the client is going to get all; ok is false if that is not known. The newest
+// value of a topic, where these are kept, is what a client begins with that has seen nothing.
+func (s *resumption) begin() (at Position, ok bool) {
+	r := s.h.Replay
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if s.at.Epoch != "" {
+		return s.at, true
+	}
+	if !r.ready {
+		return Position{}, false
+	}
+	s.at = r.at
+	for _, t := range s.topics {
+		if message, kept := s.h.last.of(t.name); kept && t.kind == topicKind {
+			s.out = s.client.format.append(s.out, t, t.name, []byte(message), "")
+		}
+	}
+	return s.at, true
+}
+
+// start makes the first step, and has a goroutine make the others, for a handler's call for c.
+func (s *resumption) start(c *myriad.Conn) error {
+	if s.step() {
+		return nil
+	}
+	r := s.h.Replay
+	if r.waiting.Add(1) > int64((waitingTurns+1)*r.maxReplays()) {
+		r.waiting.Add(-1)
+		r.refusals.Add(1)
+		return errReplays
+	}
+	r.replays.Add(1)
+	s.client.withMore().resuming = true
+	c.Retain()
+	if s.client.format == socket {
+		c.Pause() // its requests wait
+	}
+	go s.run()
+	return nil
+}
+
+func (s *resumption) run() {
+	ctx, cancel := context.WithTimeout(context.Background(), s.h.Replay.timeout())
+	why := s.rest(ctx)
+	cancel()
+	s.h.Replay.waiting.Add(-1)
+	err := s.ref.Do(func(c *myriad.Conn) {
+		s.client.resumed()
+		if why != nil {
+			s.fail(c, why)
+		}
+		c.Resume()
+		c.Release()
+	})
+	if errors.Is(err, myriad.ErrFull) {
+		_ = s.ref.Close() // for which there is more room
+	}
+}
+
+// rest makes the steps that are left.
+func (s *resumption) rest(ctx context.Context) error {
+	r := s.h.Replay
+	turn := false
+	for {
+		if len(s.out) > 0 {
+			if err := s.ref.SendWait(ctx, s.out); err != nil {
+				return s.problem(ctx, err)
+			}
+			s.out = s.out[:0]
+		}
+		if err := s.wait(ctx); err != nil {
+			return err
+		}
+		if !turn {
+			select {
+			case r.turn() <- struct{}{}:
+				turn = true
+				defer func() { <-r.turn() }()
+			case <-ctx.Done():
+				return s.problem(ctx, nil)
+			}
+		}
+		if s.step() {
+			return nil
+		}
+	}
+}
+
+func (s *resumption) problem(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		s.h.Replay.refusals.Add(1)
+		return errReplayTime
+	}
+	return fmt.Errorf("hub: no room for what the client has missed: %w", err)
+}
+
+// turn is for those who are sent something; it has room for MaxReplays.
+func (r *Replay) turn() chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.turns == nil {
+		r.turns = make(chan struct{}, r.maxReplays())
+	}
+	return r.turns
+}
+
+// wait waits until the node has come to where the client is. Where nobody has been, the client is astray.
+func (s *resumption) wait(ctx context.Context) error {
+	ask := time.NewTicker(aheadTime)
+	defer ask.Stop()
+	for {
+		moved := s.h.Replay.behindOf(s.at)
+		if moved == nil || s.astray {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ask.C:
+			newest, err := s.h.newest(ctx)
+			s.astray = err == nil && newest.Epoch == s.at.Epoch && newest.Seq < s.at.Seq && s.h.Replay.has(newest)
+		case <-ctx.Done():
+			return s.problem(ctx, nil)
+		}
+	}
+}
+
+// behindOf gives a channel that is closed with the next message, if the node has not come to a position yet.
+func (r *Replay) behindOf(at Position) (moved <-chan struct{}) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.reached(at) {
+		return nil
+	}
+	if r.moved == nil {
+		r.moved = make(chan struct{})
+	}
+	return r.moved
+}
+
+// has says whether a position is no news.
+func (r *Replay) has(at Position) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.reached(at)
+}
+
+// newest is Cluster.Newest, of which one asks for all.
+func (h *Hub) newest(ctx context.Context) (Position, error) {
+	r := h.Replay
+	r.asking.Lock()
+	defer r.asking.Unlock()
+	if time.Since(r.asked) < askTime {
+		return r.newest, r.unknown
+	}
+	r.newest, r.unknown = h.Cluster.Newest(ctx)
+	r.asked = time.Now()
+	return r.newest, r.unknown
+}
+
+// reached says whether a client can go on behind a position. One of another stream is not waited for.
+func (m *memory) reached(at Position) bool {
+	return m.ready && (at.Epoch != m.at.Epoch || at.Seq <= m.at.Seq)
+}
+
+// step adds what comes next to out, of which it says whether it has sent that, as all that is missed, and
+// the client has joined.
+func (s *resumption) step() (joined bool) {
+	r := s.h.Replay
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	if s.at.Epoch == "" {
+		if !r.ready {
+			return s.join()
+		}
+		s.at = r.at
+	}
+	if !r.reached(s.at) && !s.astray {
+		return false
+	}
+	s.skip()
+	for n, m := range r.behind(s.at.Seq) {
+		if n >= stepMessages || len(s.out) >= stepBytes {
+			return false
+		}
+		s.at.Seq = m.seq
+		for _, t := range s.topics {
+			if t.kind == topicKind && t.name == m.topic || t.kind == patternKind && globMatches(t.name, m.topic) {
+				s.out = s.client.format.append(s.out, t, m.topic, m.data, s.at.String())
+				r.replayed.Add(1)
+				s.h.delivered.Add(1)
+			}
+		}
+	}
+	s.at = r.at
+	s.out = s.client.format.appendPosition(s.out, s.at)
+	return s.join()
+}
+
+// skip tells the client of what it lacks that is gone, and goes on behind that.
+func (s *resumption) skip() {
+	r := s.h.Replay
+	to := s.at
+	switch {
+	case s.astray:
+		to = r.at
+	case s.at.Epoch != r.at.Epoch:
+		to = Position{r.at.Epoch, r.first - 1}
+	default:
+		for _, t := range s.topics {
+			if r.lacks(t, s.at.Seq) {
+				to.Seq = r.first - 1
+			}
+		}
+	}
+	if to != s.at {
+		s.at, s.astray = to, false
+		s.out = s.client.format.appendGap(s.out, s.topics, to)
+		r.gaps.Add(1)
+	}
+}
+
+// join has the client get what is published, if there is room for what is to come before.
+func (s *resumption) join() bool {
+	if len(s.out) > 0 {
+		switch err := s.ref.Send(s.out); {
+		case err == nil:
+			s.out = nil
+		case !errors.Is(err, myriad.ErrClosed):
+			return false
+		}
+	}
+	for _, t := range s.topics {
+		t.group(s.client.format).Add(s.ref)
+	}
+	return true
+}

@@ -1,0 +1,29 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/myriad-go/myriad/hub"
+)
+
+// replayMetrics are those of a hub that keeps messages; of another one there are none.
+var replayMetrics = []metric[hub.Stats]{
+	ofReplay("ready", "1 when the hub has what the stream has.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return int64(flag(r.Ready)) }),
+	ofReplay("seq", "Number of the newest message in the stream.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return int64(r.Seq) }),
+	ofReplay("messages", "Messages that are kept now.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return r.Messages }),
+	ofReplay("bytes", "Memory that they take.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return r.Bytes }),
+	ofReplay("clients", "Clients that wait for what they have missed now, or are sent it.", prometheus.GaugeValue, func(r *hub.ReplayStats) int64 { return r.Waiting }),
+	ofReplay("turns_total", "Clients that had to wait for their turn.", prometheus.CounterValue, func(r *hub.ReplayStats) int64 { return r.Replays }),
+	ofReplay("messages_total", "Messages that were sent to clients that had missed them.", prometheus.CounterValue, func(r *hub.ReplayStats) int64 { return r.Replayed }),
+	ofReplay("gaps_total", "How often clients were told that something is not kept any more.", prometheus.CounterValue, func(r *hub.ReplayStats) int64 { return r.Gaps }),
+	ofReplay("refused_total", "Clients that were to try again, because too many waited, or they took too long.", prometheus.CounterValue,
+		func(r *hub.ReplayStats) int64 { return r.Refused }),
+}
+
+func ofReplay(name, help string, kind prometheus.ValueType, of func(*hub.ReplayStats) int64) metric[hub.Stats] {
+	return metric[hub.Stats]{"replay_" + name, help, kind, nil, func(s *hub.Stats, emit func(float64, ...string)) {
+		if s.Replay != nil {
+			emit(float64(of(s.Replay)))
+		}
+	}}
+}
