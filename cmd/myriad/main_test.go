@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -227,22 +226,7 @@ func exchange(t *testing.T, c net.Conn, text, want string) {
 }
 
 // lockedBuffer is a buffer that a command writes while the test reads.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type lockedBuffer = await.Buffer
 
 // wrongUses are command lines, a subcommand's together, and what the error says; {x} is a
 // file with no report, scenario, certificate or message in it, {no} is none, {d} is a
