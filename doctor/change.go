@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -85,11 +86,11 @@ func (c Change) undo() Change { return Change{c.Kind, c.Name, c.To, c.From} }
 func (c Change) ofShell() bool { return c.Kind == Nofile || c.Kind == Memlock }
 
 // plain is what a shell takes as it is.
-var plain = regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`)
+var plain = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_./:,+@%-]+$`) })
 
 // quote writes a word of a shell's command line.
 func quote(word string) string {
-	if plain.MatchString(word) {
+	if plain().MatchString(word) {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"text/template"
 )
 
@@ -43,7 +44,9 @@ func Print(w io.Writer, kind string, r *Report) error {
 //go:embed print/*.tmpl
 var printFiles embed.FS
 
-var printed = template.Must(template.New("").Funcs(template.FuncMap{"quote": quote}).ParseFS(printFiles, "print/*.tmpl"))
+var printed = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("").Funcs(template.FuncMap{"quote": quote}).ParseFS(printFiles, "print/*.tmpl"))
+})
 
 // write writes one of Formats.
 func (l *requirements) write(w io.Writer, kind string) error {
@@ -51,7 +54,7 @@ func (l *requirements) write(w io.Writer, kind string) error {
 	if kind == "kubernetes" {
 		l.Machine = "the node's"
 	}
-	return printed.ExecuteTemplate(w, kind+".tmpl", l)
+	return printed().ExecuteTemplate(w, kind+".tmpl", l)
 }
 
 // requirements is what a machine needs for a plan, whatever it has now. The templates read

@@ -286,14 +286,6 @@ func (d *distribution) reset() {
 	}
 }
 
-// percentile is one percentile, 0 if there is nothing.
-func (d *distribution) percentile(at float64) time.Duration {
-	if d.count() == 0 {
-		return 0
-	}
-	return time.Duration(d.counts.ValueAtPercentile(at))
-}
-
 // times are distributions of times. A time is in one of window and outside, so
 // that it is recorded once.
 type times struct {

@@ -228,7 +228,7 @@ type Config struct {
 	Graceful bool
 
 	// NumberFrom is the number of the first connection, 0 to MaxNumber, and with PubSub that
-	// of the first topic. Random times, \{connection.uid} and which message of a block comes
+	// of the first subscriber: its topic goes by that. Random times, \{connection.uid} and which message of a block comes
 	// first go by numbers: see Divide. Default 0.
 	NumberFrom int
 	// Histograms has Result.Histograms and Interval.Histograms made, so that all distributions of
@@ -244,6 +244,11 @@ type Config struct {
 	// most: somebody else looks whether it is, by the Received of several generators. It is no
 	// part of the JSON. Default nil: the run looks itself.
 	Enough <-chan struct{}
+	// Published has a publish/subscribe run whose topics are shared wait in the end, having told
+	// with Published what its own publishers have published, until it gets that of all, by
+	// their numbers, below 0 where it isn't known; and then for what is missing, as Drain says.
+	// It is no part of the JSON. Default nil: topics are its own.
+	Published <-chan []int64
 
 	// Observe gets the events of the run as it goes on. Run calls it on its own
 	// goroutine, so never concurrently, and does not go on before it

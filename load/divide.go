@@ -20,13 +20,12 @@ func (c Config) Total() int {
 // Divide makes the configurations of several generators that put the load on its targets together,
 // each a part of it in proportion to its weight. Weights are above 0, for 2 to MaxGenerators
 // generators, or for 1. What is counted is divided without loss: connections, new ones a second, a
-// ramp, publishers and slow subscribers, lines in flight of a Check; so are topics, of which each
-// generator has its own, with the subscribers and publishers of these. The rate of an open loop is
+// ramp, publishers and slow subscribers, lines in flight of a Check. Topics are shared: see PubSub. The rate of an open loop is
 // divided as the connections are. Numbers of connections follow on each other, but with a Lifetime,
 // whose connections are replaced: then each generator's are from a multiple of 1<<24 on.
 //
 // Each generator has one of each at least, so that there have to be enough; by default each has one
-// topic and one publisher. A search (Goal) and Steady are for one to decide by what all have seen: see
+// publisher. A search (Goal) and Steady are for one to decide by what all have seen: see
 // Begin and Enough. Not divided are Sources, which are addresses of one machine: they are an error.
 func (c Config) Divide(weights ...float64) ([]Config, error) {
 	if err := c.divisible(len(weights)); err != nil {
@@ -52,7 +51,7 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 			*d.of(&parts[i]) = n
 		}
 	}
-	from := 0
+	from, publishers := 0, 0
 	for i := range parts {
 		p := &parts[i]
 		p.Rate.PerSecond, p.Rate.To = c.Rate.PerSecond, c.Rate.To
@@ -65,13 +64,15 @@ func (c Config) Divide(weights ...float64) ([]Config, error) {
 		}
 		p.Ramp.From = min(p.Ramp.From, p.Connections)
 		p.NumberFrom = c.NumberFrom + from
-		switch {
-		case c.PubSub != nil:
-			from += max(p.PubSub.Topics, 1)
-		case c.Lifetime > 0:
+		if c.Lifetime > 0 {
 			from += numbersEach
-		default:
+		} else {
 			from += p.Connections
+		}
+		if c.PubSub != nil {
+			p.PubSub.PublishersFrom = publishers
+			publishers += max(p.PubSub.Publishers, 1)
+			p.PubSub.AllPublishers = max(c.PubSub.Publishers, len(weights))
 		}
 		if err := p.Validate(); err != nil {
 			return nil, err
@@ -90,6 +91,9 @@ func (c Config) divisible(generators int) error {
 	}
 	if generators < 1 || generators > MaxGenerators {
 		return fmt.Errorf("load: divided among %d generators; expected 1 to %d", generators, MaxGenerators)
+	}
+	if c.Goal.Under > 0 && c.PubSub != nil {
+		return &SettingError{"rate", fmt.Errorf("%q with --pubsub for several generators; expected messages a second", c.Goal)}
 	}
 	return c.Validate()
 }
@@ -110,7 +114,6 @@ func (c *Config) divided(connections int) []division {
 	}
 	if c.PubSub != nil {
 		all = append(all,
-			division{"topics", c.PubSub.Topics, 1, func(p *Config) *int { return &p.PubSub.Topics }},
 			division{"publishers", c.PubSub.Publishers, 1, func(p *Config) *int { return &p.PubSub.Publishers }},
 			division{"slow", c.PubSub.Slow, 0, func(p *Config) *int { return &p.PubSub.Slow }})
 	}

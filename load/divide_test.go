@@ -33,9 +33,11 @@ func TestDivide(t *testing.T) {
 		"connect rate": {func(c *Config) int { return c.ConnectRate }, []int{1, 3, 3}},
 		"rate":         {func(c *Config) int { return int(c.Rate.PerSecond) }, []int{200, 400, 400}},
 		"to":           {func(c *Config) int { return int(c.Rate.To) }, []int{100, 200, 200}},
-		"topics":       {func(c *Config) int { return c.PubSub.Topics }, []int{1, 2, 1}},
+		"topics":       {func(c *Config) int { return c.PubSub.Topics }, []int{4, 4, 4}},
 		"publishers":   {func(c *Config) int { return c.PubSub.Publishers }, []int{1, 1, 1}},
-		"from":         {func(c *Config) int { return c.NumberFrom }, []int{0, 1, 3}},
+		"all":          {func(c *Config) int { return c.PubSub.AllPublishers }, []int{3, 3, 3}},
+		"publishers' ": {func(c *Config) int { return c.PubSub.PublishersFrom }, []int{0, 1, 2}},
+		"from":         {func(c *Config) int { return c.NumberFrom }, []int{0, 2, 6}},
 	} {
 		if got := ints(parts, test.of); !slices.Equal(got, test.want) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
@@ -70,6 +72,7 @@ func TestNotDivided(t *testing.T) {
 		"--connections":  {Connections: 2},
 		"--connect-rate": {ConnectRate: 2},
 		"--publishers":   {PubSub: &PubSub{Protocol: "redis", Publishers: 2}},
+		"--rate":         {Goal: Goal{Under: 10 * time.Millisecond}, PubSub: &PubSub{Protocol: "redis"}},
 		"--duration":     {Duration: maxTime + 1},
 	} {
 		cfg.Target = "127.0.0.1:1"
@@ -84,7 +87,7 @@ func TestNotDivided(t *testing.T) {
 	}
 }
 
-// TestNumberFrom has two generators on one server: each has numbers, and topics, of its own.
+// TestNumberFrom has two generators on one server: each has numbers of its own.
 func TestNumberFrom(t *testing.T) {
 	cfg := Config{Target: serve(t, echo).addr(), Connections: 4, Messages: 2, Template: `\{connection.uid}.` + "\n"}
 	parts, err := cfg.Divide(1, 1)
@@ -104,10 +107,6 @@ func TestNumberFrom(t *testing.T) {
 	}
 	if got := r.numbers.Load(); got != 2 {
 		t.Errorf("the first connection of the second part has number %d, want 2", got)
-	}
-	wire := newWire("redis", 64, 7)
-	if got := wire.subscribe.append(nil, 5, nil); !strings.Contains(string(got), "t0000012") {
-		t.Errorf("topic 5 from 7 on: %q", got)
 	}
 	text, err := json.Marshal(parts[1])
 	var again Config

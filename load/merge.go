@@ -326,7 +326,7 @@ func addPubSubs(a, b *PubSub) *PubSub {
 	if a == nil || b == nil {
 		return cmp.Or(a, b)
 	}
-	return &PubSub{a.Protocol, max(a.Topics, b.Topics), a.Publishers + b.Publishers, a.Slow + b.Slow}
+	return &PubSub{Protocol: a.Protocol, Topics: max(a.Topics, b.Topics), Publishers: a.Publishers + b.Publishers, Slow: a.Slow + b.Slow}
 }
 
 // addBroadcasts is that of both. Times are from the first that each generator has got.

@@ -58,7 +58,7 @@ func TestMerge(t *testing.T) {
 	if r.Target != "a:1, b:1" || !r.Interrupted || r.Connected != 8 || r.ConnectErrors["timed out"] != 2 || r.CPUs != 2 || r.UserCPU != 2*time.Second || r.Bytes.Sent != 768_000 || r.Schedule.PerSecond != 200 {
 		t.Errorf("figures don't add up: %+v", r)
 	}
-	if p := *r.PubSub; p != (PubSub{"redis", 5, 2, 4}) || r.Delivered != 60_000 || r.Doubled != 2 {
+	if p := *r.PubSub; p != (PubSub{Protocol: "redis", Topics: 5, Publishers: 2, Slow: 4}) || r.Delivered != 60_000 || r.Doubled != 2 {
 		t.Errorf("%+v, %d delivered, %d twice; expected the sums, on 5 topics", p, r.Delivered, r.Doubled)
 	}
 	want := Verification{Number: 1, InFlight: 8, Open: 20, Asked: 20, Checked: 10, Wrong: 4, Lost: 2, Unanswered: 4, Time: 3 * time.Millisecond}

@@ -162,6 +162,9 @@ func (r *run) exchange(ctx context.Context) error {
 		err = cmp.Or(err, r.drain(ctx))
 	}
 	r.skipUnsent()
+	if r.traffic.pubsub != nil && r.cfg.Published != nil && unlessStalled(err) == nil {
+		err = r.traffic.pubsub.settle(ctx, r)
+	}
 	if r.traffic.pubsub != nil && r.cfg.PubSub.Slow > 0 && unlessStalled(err) == nil {
 		err = r.traffic.pubsub.wake(ctx, r)
 	}

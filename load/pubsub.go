@@ -23,8 +23,11 @@ import (
 //
 // Every delivery is compared byte for byte, and is to come once, in the order in which its
 // publisher has published: Result.Undelivered, Doubled and Reordered are 0 in a clean run.
-// Publishers and subscribers have to be of one run: planned times are
-// in the messages, and so is the number of each on its publisher.
+// Planned times are in the messages, and so is the number of each on its publisher.
+//
+// Several generators can share the topics: see Config.Divide. Then a message counts as answered when the
+// subscribers of its publisher's generator have it. How many messages each publisher has published
+// they tell each other in the end (Config.Published), so that it is known what is missing.
 type PubSub struct {
 	// Protocol is what the server speaks: "redis", "nats" or "ws", which is JSON on a
 	// WebSocket at "/ws", or at the path of Config.WebSocket, as "myriad hub" has it.
@@ -39,6 +42,15 @@ type PubSub struct {
 	// they have subscribed. A server may end them. In the end they read, for Drain at most,
 	// so that it is known who was ended. Nothing that they get counts. Default 0.
 	Slow int `json:"slow,omitempty"`
+
+	// AllPublishers is how many publishers there are on all generators that share the topics, the
+	// first of these being number PublishersFrom of them. Default: those of this one.
+	AllPublishers  int `json:"all_publishers,omitempty"`
+	PublishersFrom int `json:"publishers_from,omitempty"`
+	// Since is what times in messages count from: by the clock of this machine, the same moment
+	// on all generators. Latencies between two of them are as exact as that is. Default: when the
+	// run began.
+	Since time.Time `json:"since,omitzero"`
 }
 
 // MaxPublishers is the most publishers of a run.
@@ -54,6 +66,7 @@ func (p *PubSub) filled() *PubSub {
 	q := *p
 	setDefault(&q.Topics, 1)
 	setDefault(&q.Publishers, 1)
+	setDefault(&q.AllPublishers, q.PublishersFrom+q.Publishers)
 	return &q
 }
 
@@ -69,16 +82,18 @@ func (c Config) checkPubSub() error {
 		return wrong("pubsub", "%q; expected %s", p.Protocol, strings.Join(Protocols, " or "))
 	case (c.WebSocket != nil) != (p.Protocol == protocolWS):
 		return wrong("ws", "given with --pubsub %s; expected --pubsub ws", p.Protocol)
-	case p.Topics < 1 || p.Topics > c.Connections:
+	case p.Topics < 1 || p.Topics > c.Connections && p.AllPublishers == p.Publishers:
 		return wrong("topics", "%d; expected 1 to %d, the number of --connections", p.Topics, c.Connections)
-	case c.NumberFrom+p.Topics > maxTopics:
-		return wrong("topics", "%d, from number %d on; expected numbers below %d", p.Topics, c.NumberFrom, maxTopics)
+	case p.Topics > maxTopics:
+		return wrong("topics", "%d; expected at most %d", p.Topics, maxTopics)
+	case p.PublishersFrom < 0 || p.AllPublishers > MaxPublishers || p.PublishersFrom+p.Publishers > p.AllPublishers:
+		return wrong("all-publishers", "%d, with %d from number %d on; expected all of these, at most %d", p.AllPublishers, p.Publishers, p.PublishersFrom, MaxPublishers)
 	case p.Publishers < 1 || p.Publishers > MaxPublishers:
 		return wrong("publishers", "%d; expected 1 to %d", p.Publishers, MaxPublishers)
 	case p.Slow < 0 || p.Slow > maxConnections:
 		return wrong("slow", "%d; expected 0 to %d", p.Slow, maxConnections)
-	case int64(p.Publishers)*int64(c.Connections) > maxSequences:
-		return wrong("publishers", "%d, of %d subscribers; expected at most %d pairs of both", p.Publishers, c.Connections, maxSequences)
+	case int64(p.AllPublishers)*int64(c.Connections) > maxSequences:
+		return wrong("publishers", "%d, of %d subscribers; expected at most %d pairs of both", p.AllPublishers, c.Connections, maxSequences)
 	case c.Size < MinPayload:
 		return wrong("size", "%d; expected %d to %d with --pubsub", c.Size, MinPayload, MaxMessage)
 	}
@@ -101,18 +116,24 @@ func (c *Config) total() int {
 // it yet, and the last one nudges the publisher. Slots are counted down by the owners of
 // subscribers, which have no connState, but a member. mu guards how many subscribers a topic
 // has, and is held while a message of a topic is given its slot, and while a subscriber that
-// is lost is taken out of all slots.
+// is lost is taken out of all slots. Messages of publishers of other generators have no slot
+// here; what is missing of them is counted in the end, when it is known how many there were.
 type pubsub struct {
 	*traffic
 	*PubSub
 	wire       wire
 	payload    payload
 	publishers []publisher
-	next       []uint32 // by subscriber and publisher: the message on its topic that is next
+	zero       time.Duration // what times in messages count from, since the run's start
+	next       []uint32      // by subscriber and publisher: the message on its topic that is next
 
 	mu         sync.Mutex
 	subscribed []int32      // by topic
 	asleep     []engine.Ref // the slow subscribers
+	published  []int64      // by all publishers, in the end; below 0 where that isn't known, nil until then
+	each       []int64      // of that, by topic
+	// Of subscribers that are lost: what they have got, and what was left out before.
+	gone, gaps int64
 }
 
 // publisher is what subscribers know of one.
@@ -144,10 +165,13 @@ func (h *pubsub) slow(m *member) bool {
 func newPubSub(t *traffic) *pubsub {
 	cfg := t.cfg
 	h := &pubsub{
-		traffic: t, PubSub: cfg.PubSub, wire: newWire(cfg.PubSub.Protocol, cfg.Size, cfg.NumberFrom), payload: newPayload(cfg),
+		traffic: t, PubSub: cfg.PubSub, wire: newWire(cfg.PubSub.Protocol, cfg.Size), payload: newPayload(cfg),
 		publishers: make([]publisher, cfg.PubSub.Publishers),
-		next:       make([]uint32, cfg.PubSub.Publishers*cfg.Connections),
+		next:       make([]uint32, cfg.PubSub.AllPublishers*cfg.Connections),
 		subscribed: make([]int32, cfg.PubSub.Topics),
+	}
+	if !h.Since.IsZero() {
+		h.zero = t.now() - time.Since(h.Since)
 	}
 	for i := range h.publishers {
 		h.publishers[i].left = make([]atomic.Int32, t.table.ring)
@@ -155,11 +179,14 @@ func newPubSub(t *traffic) *pubsub {
 	return h
 }
 
-// topicOf is the topic of a publisher's message: they go round, each from another one on. The
-// message is number k/Topics of that publisher on it.
+// topicOf is the topic of a publisher's message, by its number among all: they go round, each from another
+// one on. The message is number k/Topics of that publisher on it.
 func (h *pubsub) topicOf(publisher uint32, k uint64) uint32 {
-	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.Publishers) + k) % uint64(h.Topics))
+	return uint32((uint64(publisher)*uint64(h.Topics)/uint64(h.AllPublishers) + k) % uint64(h.Topics))
 }
+
+// numberOf is the number of an own publisher among all.
+func (h *pubsub) numberOf(own uint32) uint32 { return uint32(h.PublishersFrom) + own }
 
 func (p *publisher) slot(k uint64) *atomic.Int32 { return &p.left[k&uint64(len(p.left)-1)] }
 
@@ -172,9 +199,9 @@ func (h *pubsub) greet(c *engine.Conn, number uint32, began time.Duration) {
 		say = &h.wire.subscribe
 		m.topic = (number - uint32(h.Publishers)) % uint32(h.Topics) // the slow ones first
 		if !h.slow(m) {
-			m.topic = (number - uint32(h.Publishers+h.Slow)) % uint32(h.Topics)
+			m.topic = (uint32(h.cfg.NumberFrom) + number - uint32(h.Publishers+h.Slow)) % uint32(h.Topics)
 		}
-		appendTopic(m.name[:0], uint32(h.cfg.NumberFrom)+m.topic)
+		appendTopic(m.name[:0], m.topic)
 	}
 	_, _ = c.Write(say.append(nil, m.topic, nil)) // Closed tells why not
 }
@@ -298,7 +325,7 @@ func (h *pubsub) deliver(c *engine.Conn, m *member, in []byte) (used int) {
 	}
 	if err != nil {
 		m.why = err
-		h.faults.wrong(err, Mismatch{Connection: int64(m.number), Message: int64(h.received(m)), Want: `""`, Got: quote(in[used:])})
+		h.faults.wrong(err, Mismatch{Connection: int64(m.number), Message: h.received(m), Want: `""`, Got: quote(in[used:])})
 		c.Abort(err)
 		return len(in)
 	}
@@ -324,7 +351,7 @@ func (h *pubsub) message(c *engine.Conn, m *member, in []byte, now time.Duration
 		return 0, nil, errWrong
 	}
 	from, k, at, err := h.payload.read(in[body:tail])
-	if err != nil || int(from) >= h.Publishers || h.topicOf(from, k) != m.topic {
+	if err != nil || int(from) >= h.AllPublishers || h.topicOf(from, k) != m.topic {
 		return 0, nil, cmp.Or(err, errWrong)
 	}
 	s := m.shard
@@ -341,26 +368,29 @@ func (h *pubsub) message(c *engine.Conn, m *member, in []byte, now time.Duration
 	}
 	s.sum.count(nDelivered, 1, h.measured(now))
 	s.sum.count(nBytesReceived, int64(h.cfg.Size), h.measured(now))
-	to, planned := &s.times.outside, time.Duration(at)
+	to, planned := &s.times.outside, time.Duration(at)+h.zero
 	if h.open() && h.counts(planned) || !h.open() && h.measured(now) {
 		to = &s.times.window
 	}
 	to.record(now-planned, 1)
-	if p := &h.publishers[from]; p.slot(k).Add(-1) == 0 {
-		done = p
+	if own := int(from) - h.PublishersFrom; own >= 0 && own < h.Publishers && h.publishers[own].slot(k).Add(-1) == 0 {
+		done = &h.publishers[own]
 	}
 	return n, done, nil
 }
 
-// sequence is the number of the next message that a subscriber is to get of a publisher.
-func (h *pubsub) sequence(m *member, publisher uint32) *uint32 {
-	return &h.next[int(m.number-uint32(h.Publishers+h.Slow))*h.Publishers+int(publisher)]
+// sequences are the numbers of the next messages that a subscriber is to get, by all publishers.
+func (h *pubsub) sequences(m *member) []uint32 {
+	return h.next[int(m.number-uint32(h.Publishers+h.Slow))*h.AllPublishers:][:h.AllPublishers]
 }
 
-// received is how many messages a subscriber has got.
-func (h *pubsub) received(m *member) (n uint64) {
-	for p := range h.publishers {
-		n += uint64(*h.sequence(m, uint32(p)))
+// sequence is that of a publisher.
+func (h *pubsub) sequence(m *member, publisher uint32) *uint32 { return &h.sequences(m)[publisher] }
+
+// received is how many messages a subscriber has got, or were left out.
+func (h *pubsub) received(m *member) (n int64) {
+	for _, next := range h.sequences(m) {
+		n += int64(next)
 	}
 	return n
 }
@@ -396,8 +426,8 @@ func (h *pubsub) publish(c *engine.Conn, l *connState, k uint64, n int) {
 		if h.open() {
 			at = h.table.intended
 		}
-		topic := h.topicOf(l.number, k+i)
-		*body = h.payload.append((*body)[:0], l.number, k+i, uint64(at[h.table.place(l, k+i)]))
+		topic := h.topicOf(h.numberOf(l.number), k+i)
+		*body = h.payload.append((*body)[:0], h.numberOf(l.number), k+i, uint64(at[h.table.place(l, k+i)]-h.zero))
 		out = h.wire.publish.append(out, topic, *body)
 		h.mu.Lock()
 		p.issued = k + i + 1
@@ -465,20 +495,30 @@ func (h *pubsub) forget(m *member) (done []*publisher) {
 	defer h.mu.Unlock()
 	h.subscribed[m.topic]--
 	for i := range h.publishers {
-		p := &h.publishers[i]
+		p, number := &h.publishers[i], h.numberOf(uint32(i))
 		first := max(p.issued, uint64(len(p.left))) - uint64(len(p.left))
 		for k := first; k < p.issued; k++ {
-			late := uint32(k/uint64(h.Topics)) >= *h.sequence(m, uint32(i))
-			if late && h.topicOf(uint32(i), k) == m.topic && p.slot(k).Add(-1) == 0 {
+			late := uint32(k/uint64(h.Topics)) >= *h.sequence(m, number)
+			if late && h.topicOf(number, k) == m.topic && p.slot(k).Add(-1) == 0 {
 				done = append(done, p)
 			}
 		}
 	}
+	m.shard.mu.Lock()
+	defer m.shard.mu.Unlock()
+	h.gone += h.received(m) - int64(m.gaps)
+	h.gaps += int64(m.gaps)
+	clear(h.sequences(m))
 	return done
 }
 
 // undelivered is how many deliveries are missing.
 func (h *pubsub) undelivered() (n int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.published != nil {
+		return h.missing()
+	}
 	for i := range h.publishers {
 		for k := range h.publishers[i].left {
 			n += int64(max(h.publishers[i].left[k].Load(), 0))

@@ -293,6 +293,9 @@ func pubsubSettings(c *Config) []Setting {
 		part(group, "pubsub", &c.PubSub, func(p *PubSub) *string { return &p.Protocol }, anyText, same, "have the connections subscribe, by this `PROTOCOL`: redis, nats or ws (JSON as \"myriad hub\" has it, at /ws or the path of --ws); further ones publish"),
 		number("topics", func(p *PubSub) *int { return &p.Topics }, "spread the subscribers over `N` topics (default 1)"),
 		number("publishers", func(p *PubSub) *int { return &p.Publishers }, "publish on `N` connections, to all topics in turn; --pipeline is how many messages each has on their way that not all subscribers have yet (default 1)"),
+		part("", "all-publishers", &c.PubSub, func(p *PubSub) *int { return &p.AllPublishers }, quantity.Positive, decimal, ""),
+		part("", "publishers-from", &c.PubSub, func(p *PubSub) *int { return &p.PublishersFrom }, quantity.Positive, decimal, ""),
+		part("", "since", &c.PubSub, func(p *PubSub) *time.Time { return &p.Since }, parseTime, formatTime, ""),
 		number("slow", func(p *PubSub) *int { return &p.Slow }, "have `N` further subscribers that never read (default 0)"),
 	}
 }

@@ -66,7 +66,7 @@ func TestConfigJSON(t *testing.T) {
 		`"tls_insecure": true`:                                                  {TLS: &TLS{Insecure: true}},
 		`"hold": true, "check": true, "heartbeat": "ping"`:                      {Hold: true, Check: 1000, Heartbeat: "ping\n"},
 		`"hold": true, "check": 5, "heartbeat_answer": "a", "broadcast": "b\n"`: {Hold: true, Check: 5, HeartbeatAnswer: "a\n", Broadcast: "b\n"},
-		`"pubsub": "redis", "topics": 7, "publishers": 2, "slow": 3`:            {PubSub: &PubSub{"redis", 7, 2, 3}},
+		`"pubsub": "redis", "topics": 7, "publishers": 2, "slow": 3`:            {PubSub: &PubSub{Protocol: "redis", Topics: 7, Publishers: 2, Slow: 3}},
 		`"target": "a:1", "also": ["b:2", "unix:/c"]`:                           {Target: "a:1", Also: []string{"b:2", "unix:/c"}},
 		`"target": "wss://a/chat"`:                                              {Target: "a:443", TLS: &TLS{}, WebSocket: &WebSocket{Path: "/chat"}},
 	} {

@@ -228,6 +228,16 @@ func ruleText(text string) string {
 	return out.String()
 }
 
+func parseTime(text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return at, quantity.Error("a time such as 2026-03-01T12:00:00Z")
+	}
+	return at, nil
+}
+
+func formatTime(at time.Time) string { return at.UTC().Format(time.RFC3339Nano) }
+
 // MarshalJSON writes what is not the default, as UnmarshalJSON reads it. It leaves out
 // what only a program can have: Observe, Begin and TLS.Config.
 func (c Config) MarshalJSON() ([]byte, error) {

@@ -121,7 +121,7 @@ func (s *Stream) addLine(line []byte) error {
 }
 
 // phases are all phases that a stream can have.
-var phases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Progress, Done}
+var phases = []Phase{Began, Connected, Checking, Checked, Measuring, Measured, Exchanged, Heard, Tried, Part, Published, Progress, Done}
 
 func (s *Stream) add(e Event) error {
 	switch {
@@ -296,6 +296,8 @@ const (
 	// Part: a tenth of Duration of the window has passed (only with Config.Enough); Received
 	// is set.
 	Part Phase = "part"
+	// Published: the publishers are through (only with Config.Published); Event.Published is set.
+	Published Phase = "published"
 	// Done: all connections are closed; Result is set.
 	Done Phase = "done"
 )
@@ -318,6 +320,8 @@ type Event struct {
 	Broadcast *Broadcast `json:"broadcast,omitempty"`
 	// Received is set with Part: bytes received a second.
 	Received float64 `json:"received,omitempty"`
+	// Published is set with Published: how many messages each publisher has published.
+	Published []int64 `json:"published,omitempty"`
 	// Result is set in the last event, Done.
 	Result *Result `json:"result,omitempty"`
 }

@@ -36,7 +36,6 @@ type wire struct {
 // has not.
 type text struct {
 	head, mid, tail string
-	first           uint32 // the number of the run's first topic
 }
 
 // The marks of topic and payload in the texts below. {topic-size} and {size} are their sizes.
@@ -65,7 +64,7 @@ func newText(template string, size int) (t text) {
 func (t *text) append(dst []byte, topic uint32, payload []byte) []byte {
 	dst = append(dst, t.head...)
 	if t.tail != "" || t.mid != "" {
-		dst = appendTopic(dst, t.first+topic)
+		dst = appendTopic(dst, topic)
 	}
 	dst = append(dst, t.mid...)
 	dst = append(dst, payload...)
@@ -89,9 +88,8 @@ const (
 )
 
 // newWire makes a wire for payloads of a size.
-func newWire(protocol string, size, first int) wire {
-	numbered := func(t text) text { t.first = uint32(first); return t }
-	at := func(template string) text { return numbered(newText(template, size)) }
+func newWire(protocol string, size int) wire {
+	at := func(template string) text { return newText(template, size) }
 	switch protocol {
 	case "nats":
 		const connect = `CONNECT {"verbose":false,"pedantic":false}` + "\r\n"
@@ -103,8 +101,8 @@ func newWire(protocol string, size, first int) wire {
 			other:   lines(natsLine),
 		}
 	case protocolWS:
-		to := func(template string) text { return numbered(newFrame(template, size, true)) }
-		from := func(template string) text { return numbered(newFrame(template, size, false)) }
+		to := func(template string) text { return newFrame(template, size, true) }
+		from := func(template string) text { return newFrame(template, size, false) }
 		return wire{
 			hello: to(`{"op":"ping"}`), welcome: from(`{"op":"pong"}`),
 			subscribe: to(`{"op":"subscribe","topic":"{topic}"}`),
@@ -206,7 +204,7 @@ func (w *wire) takeOther(c *engine.Conn, in []byte) (n int, err error) {
 //	publisher   message         planned time      check     filler
 //	├ 4 digits ┼ 12 digits ────┼ 16 digits ──────┼ 8 ──────┼ the rest ─┤
 //
-// Digits are hexadecimal. The time is in nanoseconds since the run began. The check is made
+// Digits are hexadecimal. The time is in nanoseconds since PubSub.Since. The check is made
 // of the seed and the three before it, and the filler is the publisher's for that message.
 type payload struct {
 	seed   uint64

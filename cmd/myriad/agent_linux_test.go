@@ -135,6 +135,7 @@ func latest(t *testing.T, dir string) *load.Result {
 // what both have recorded. Then one of them is killed half-way: it is named, and the run ends with the other.
 func TestAgents(t *testing.T) {
 	slow(t)
+	t.Parallel()
 	n := newStar(t, 2)
 	const at, nats = "10.78.0.1:9000", "10.78.0.1:4222"
 	startProcess(t, n.in(n.hub, process(t, "serve", "--app", "lines", "--addr", at)))
@@ -210,6 +211,7 @@ func TestAgents(t *testing.T) {
 // TestLocalAgents has processes of this machine do the load; they end with it, however it ends.
 func TestLocalAgents(t *testing.T) {
 	slow(t)
+	t.Parallel()
 	s := startServer(t, "serve", "--app", "lines")
 	got := runProcess(t, process(t, "load", "--agents", "local:2", "-c", "10", "--messages", "5", "--json", s.addr))
 	list := events(t, got.stdout)

@@ -21,7 +21,6 @@ import (
 // file, with subjects of the user's own.
 func TestBench(t *testing.T) {
 	slow(t)
-	t.Setenv(asMyriad, "1")
 	out := filepath.Join(t.TempDir(), "out")
 	mine := writeScenario(t, "mine", small)
 	got := invoke(t, "bench", mine, "--scale", "small", "--out", out)
@@ -70,7 +69,7 @@ func TestBench(t *testing.T) {
 // makes the command fail.
 func TestBenchSubjects(t *testing.T) {
 	slow(t)
-	t.Setenv(asMyriad, "1")
+	t.Parallel()
 	got := invoke(t, "bench", "quick", "--rounds", "1", "--duration", "100ms", "--only", "^echo-100/(mine|broken)$", "--out", filepath.Join(t.TempDir(), "r"),
 		"--subject", "mine={self} plain --addr {addr} --app {app}", "--subject", "broken={self} plain --addr {addr} --app none")
 	if got.code != 1 || !strings.Contains(got.stderr, "1 of 2 runs failed") {
@@ -86,7 +85,6 @@ func TestBenchSubjects(t *testing.T) {
 // Publish/subscribe is measured beside the servers that are installed.
 func TestBenchHub(t *testing.T) {
 	slow(t)
-	t.Setenv(asMyriad, "1")
 	out := filepath.Join(t.TempDir(), "r")
 	got := invoke(t, "bench", "hub", "--scale", "small", "-n", "200", "--rounds", "1", "--only", "^(own-topics/|(slow|memory-one-topic)/hub)", "--out", out)
 	if got.code != 0 {
@@ -178,6 +176,7 @@ func (b *benching) gone(t *testing.T) {
 // What kills a bench leaves no process, and no file but in the report's directory.
 func TestBenchKilled(t *testing.T) {
 	slow(t)
+	t.Parallel()
 	for word, args := range map[string][]string{ // by what is in the command line of a process at work
 		"load":  {"tls", "--only", "^echo-100/net$", "--duration", "1h"},
 		"serve": {"models", "--only", "^compute-100/prefork-2$", "--duration", "1h"},
@@ -198,6 +197,7 @@ func TestBenchKilled(t *testing.T) {
 // there once.
 func TestBenchResumed(t *testing.T) {
 	slow(t)
+	t.Parallel()
 	for _, sig := range []os.Signal{syscall.SIGTERM, os.Kill} {
 		b := startBench(t, "quick", "--rounds", "2", "--duration", "100ms", "--only", "^echo-100/(net|goroutine)$")
 		await.True(t, "a run has ended", func() bool { return b.records() > 0 })
@@ -219,7 +219,6 @@ func TestBenchResumed(t *testing.T) {
 			}
 		}
 		b.gone(t)
-		t.Setenv(asMyriad, "1")
 		if got := invoke(t, "bench", "--resume", b.out); got.code != 0 {
 			t.Fatalf("%v: resumed: %s", sig, got.says())
 		}

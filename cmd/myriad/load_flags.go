@@ -75,6 +75,7 @@ func (f settingFlag) Type() string {
 func (f *loadFlags) add(cmd *cobra.Command, groups ...string) {
 	f.given = make(map[string][]string)
 	var all flagGroups
+	settings := load.Settings(&f.cfg)
 	cmd.Flags().SetNormalizeFunc(canonical)
 	for _, name := range groups {
 		text := ""
@@ -82,12 +83,12 @@ func (f *loadFlags) add(cmd *cobra.Command, groups ...string) {
 			text = tcpkaliText
 		}
 		all.add(name, text, func(flags *pflag.FlagSet) {
-			for _, s := range load.Settings(&f.cfg) {
+			for _, s := range settings {
 				if s.Group == name {
 					f.addSetting(flags, s)
 				}
 			}
-			f.addOwn(flags, name)
+			f.addOwn(flags, name, settings)
 		})
 	}
 	all.giveTo(cmd)
@@ -103,14 +104,14 @@ func (f *loadFlags) addSetting(flags *pflag.FlagSet, s load.Setting) {
 
 // addOwn adds flags that are no settings of a load.Config, and those of other groups that
 // hold has.
-func (f *loadFlags) addOwn(flags *pflag.FlagSet, group string) {
+func (f *loadFlags) addOwn(flags *pflag.FlagSet, group string, settings []load.Setting) {
 	switch group {
 	case "Connections":
 		flags.StringVar(&f.config, "config", "", "read the configuration from this `FILE`, a JSON object with the names of flags as keys; - is standard input; flags go before it")
 		if !f.cfg.Hold {
 			return
 		}
-		for _, s := range load.Settings(&f.cfg) {
+		for _, s := range settings {
 			switch s.Name {
 			case "duration":
 				s.Help = "hold them for this `TIME` (default: until Ctrl-C, at most 30 days)"

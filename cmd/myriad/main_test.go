@@ -27,6 +27,13 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asMyriad) != "" {
 		main()
 	}
+	// What tests, and the commands in them, start of this program is the command. The race
+	// detector would hold up each exit by a second.
+	for name, value := range map[string]string{asMyriad: "1", "GORACE": "atexit_sleep_ms=0"} {
+		if err := os.Setenv(name, value); err != nil {
+			panic(err)
+		}
+	}
 	os.Exit(m.Run())
 }
 
@@ -67,8 +74,7 @@ func process(t *testing.T, args ...string) *exec.Cmd {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, os.Args[0], args...)
-	// The race detector would hold up each exit by a second.
-	cmd.Env = append(os.Environ(), asMyriad+"=1", "GORACE=atexit_sleep_ms=0")
+	cmd.Env = os.Environ()
 	cmd.Dir = t.TempDir()
 	return cmd
 }

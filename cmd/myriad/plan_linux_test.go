@@ -64,7 +64,6 @@ func benchSizes(t *testing.T) (out string, all []capacity.Measured) {
 // the whole machine, on which other tests run: it is only printed here, as is the CPU.
 func TestPlanPredicts(t *testing.T) {
 	slow(t)
-	t.Setenv(asMyriad, "1")
 	out, all := benchSizes(t)
 	for tries := 1; len(all) < 4 && tries < 3; tries++ {
 		out, all = benchSizes(t)

@@ -53,7 +53,7 @@ func (f *serverFlags) add(flags *pflag.FlagSet, addr string) {
 	f.fields = map[string]string{"Server.Addr": "addr", "Server.Network": "network", "Server.Model": "model", "Server.Loops": "loops", "Server.Spin": "spin"}
 	flags.StringVar(&srv.Addr, "addr", addr, "address to listen on; 0.0.0.0 is IPv4 alone, no host is IPv6 too; port 0 takes a free one; systemd or systemd:NAME is a socket that systemd has opened (LISTEN_FDS)")
 	flags.StringVar(&srv.Network, "network", "", "tcp, tcp4, tcp6, or unix for a socket at the path --addr (default tcp)")
-	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, "+strings.Join(myriad.Models(), ", ")+" (default auto: the last of these, with workers for slow handlers)")
+	flags.StringVar(&srv.Model, "model", "", "I/O model: auto, goroutine, epoll or uring (default auto: the last of these that can run here, with workers for slow handlers)")
 	flags.IntVar(&srv.Loops, "loops", 0, "event loops, for a model that has them (default: half of the processors, more if --max-conns takes more)")
 	flags.DurationVar(&srv.Spin, "spin", 0, "busy-poll for this long before a loop blocks; costs a CPU for each loop (default: not at all)")
 	number := func(field *int, name, means, help string) { f.number(flags, field, name, means, help) }

@@ -96,6 +96,7 @@ func TestUpgradeRedisCLI(t *testing.T) {
 // wrk sees no error while the server is upgraded again and again.
 func TestUpgradeWrk(t *testing.T) {
 	slow(t)
+	t.Parallel()
 	if _, err := exec.LookPath("wrk"); err != nil {
 		t.Skip("there is no wrk: install Debian's package wrk")
 	}

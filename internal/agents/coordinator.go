@@ -67,6 +67,7 @@ type member struct {
 	id          string
 	key         key
 	connections int // its part
+	publishers  int // of these
 	offset      time.Duration
 	uncertainty time.Duration
 	sent        uint64 // the number of the last letter to it
@@ -81,6 +82,7 @@ type member struct {
 	measuring time.Time    // by our clock, when its window began
 	tried     *load.Result // of the step, nil until it is here
 	best      *load.Result // of the step that a search has found
+	published []int64      // by its publishers, nil until it has told
 	result    *load.Result
 	ended     string // why its run ended early
 	lost      string // why its result is missing
@@ -426,8 +428,12 @@ func (c *coordinator) divide(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	now := time.Now().Round(0)
 	for i, m := range c.crew {
 		m.connections = parts[i].Total()
+		if p := parts[i].PubSub; p != nil {
+			m.publishers, p.Since = max(p.Publishers, 1), now.Add(m.offset)
+		}
 	}
 	err = c.each(func(i int, m *member) error {
 		text, err := parts[i].MarshalJSON()

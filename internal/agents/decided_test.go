@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
 	"net"
 	"os"
@@ -15,6 +16,9 @@ import (
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/load"
 )
 
@@ -163,6 +167,11 @@ func TestSearchLost(t *testing.T) {
 		if r.Search == nil || len(r.Search.Steps) < 2 || len(r.Search.Steps) != steps {
 			t.Errorf("%+v, %d steps told; want the search to go on with the other", r.Search, steps)
 		}
+		for _, step := range r.Search.Steps {
+			if step.Kept && step.Answered < 0.6*step.Rate { // few messages may vary
+				t.Errorf("%+v: a step without the part of who is lost counts", step)
+			}
+		}
 		if err := r.Err(); err == nil {
 			t.Error("the result does not say that an agent is lost")
 		}
@@ -224,5 +233,80 @@ func TestSteadyTogether(t *testing.T) {
 		if got := c.crew[0].orders.Enough && c.crew[1].orders.Enough; got != test.enough {
 			t.Errorf("%s: enough %v, want %v", name, got, test.enough)
 		}
+	}
+}
+
+// broker is a publish/subscribe server.
+func broker(t *testing.T) string {
+	t.Helper()
+	listening, ended := make(chan net.Addr, 1), make(chan error, 1)
+	s := &myriad.Server{Addr: "127.0.0.1:0", Handler: new(hub.Hub).Handler(), Listening: func(a net.Addr) { listening <- a }}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() { ended <- s.ListenAndServe(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := await.Receive(t, ended, "the server's end"); err != nil {
+			t.Error(err)
+		}
+	})
+	return await.Receive(t, listening, "a server").String()
+}
+
+// TestPubSub has two agents share topics: what one publishes the subscribers of both get.
+func TestPubSub(t *testing.T) {
+	f := newFleet(t)
+	f.agent(Agent{Name: "a", MaxConnections: 5})
+	f.agent(Agent{Name: "b"})
+	var recorder load.Recorder
+	cfg := load.Config{
+		Target: broker(t), Connections: 12, PubSub: &load.PubSub{Protocol: "redis", Topics: 3, Publishers: 3},
+		Rate: load.Rate{PerSecond: 300}, Duration: 500 * time.Millisecond, Drain: await.Patience, Observe: recorder.Observe,
+	}
+	r, err := Run(t.Context(), f.options(2), cfg)
+	if err != nil {
+		t.Fatal(err, f.said.String())
+	}
+	sent, delivered := int64(0), int64(0)
+	for _, i := range recorder.Stream.Intervals {
+		sent, delivered = sent+i.Sent, delivered+i.Delivered
+	}
+	if sent < 100 || delivered != 4*sent || r.Err() != nil {
+		t.Errorf("%d of %d messages to 4 subscribers each were delivered, %v", delivered, sent, r.Err())
+	}
+	if p := r.PubSub; p.Topics != 3 || p.Publishers != 3 || r.Connected != 15 || recorder.Err() != nil {
+		t.Errorf("%+v, %d connected, %v; want 3 topics and publishers, and 15 connections", p, r.Connected, recorder.Err())
+	}
+}
+
+// TestPubSubLost has an agent that publishes go without a word: what the other's subscribers have got
+// of it is all that they wait for.
+func TestPubSubLost(t *testing.T) {
+	target := broker(t)
+	for silence := range silences(t) {
+		f := newFleet(t)
+		f.agent(Agent{Name: "a"})
+		way, cut := f.wire()
+		f.agent(Agent{Name: "b", NATS: NATS{URL: way}})
+		o := f.options(2)
+		o.Silence = silence
+		var cutting sync.WaitGroup
+		cfg := load.Config{Target: target, Connections: 4, PubSub: &load.PubSub{Protocol: "redis", Publishers: 2}, Duration: 3 * silence, Drain: silence, Observe: func(e load.Event) {
+			if e.Phase == load.Measuring {
+				cutting.Go(cut)
+			}
+		}}
+		r, err := Run(t.Context(), o, cfg)
+		cutting.Wait()
+		if err != nil {
+			continue // so short a silence that both were lost
+		}
+		i := slices.IndexFunc(r.Agents, func(a load.Agent) bool { return a.Name == "b" })
+		if r.Agents[1-i].Lost != "" || r.Agents[i].Lost == "" {
+			continue
+		}
+		if r.Undelivered != 0 || r.Delivered == 0 || r.Connected != 3 {
+			t.Errorf("%d delivered, %d are missing; want some, and none", r.Delivered, r.Undelivered)
+		}
+		return
 	}
 }

@@ -15,6 +15,9 @@
 //	                                       ◀─   event   connected
 //	beat     begin at this time            ─▶           the traffic begins; in a search, at this rate
 //	                                       ◀─   event   each interval, each phase
+//	                                       ◀─   event   published, or a rate tried, until it is answered
+//	beat     what all have published,      ─▶           waits for that
+//	         it is steady, the next rate   ─▶
 //	                                       ◀─   event   done, with its result, until it is confirmed
 //	beat     it is here; the run is over   ─▶           waits for the next call
 //

@@ -176,8 +176,10 @@ type orders struct {
 	Step   int     `json:"step,omitempty"`
 	Rate   float64 `json:"rate,omitempty"`
 	Enough bool    `json:"enough,omitempty"` // it is steady
-	Stop   bool    `json:"stop,omitempty"`   // end the run before its time
-	Over   bool    `json:"over,omitempty"`   // there is nothing more to say
+	// Published is how many messages all publishers have published, below 0 where that isn't known.
+	Published []int64 `json:"published,omitempty"`
+	Stop      bool    `json:"stop,omitempty"` // end the run before its time
+	Over      bool    `json:"over,omitempty"` // there is nothing more to say
 }
 
 // told is an event of an agent's run.

@@ -30,6 +30,8 @@ type session struct {
 	begin   chan float64  // gets the rate of each
 	enough  chan struct{} // closed when it is steady
 	steady  bool
+	all     chan []int64       // gets what all have published
+	through bool               // it has
 	cancel  context.CancelFunc // of the run
 	ended   <-chan struct{}    // closed by cancel
 	running sync.WaitGroup
@@ -39,7 +41,8 @@ type session struct {
 
 	sending sync.Mutex // of the run's goroutine too
 	sent    uint64     // the number of the last letter
-	tried   told       // the last step that the run has tried
+	step    int        // the last that the run has tried
+	asks    *told      // what it has told last and waits for an answer to, nil for nothing
 }
 
 // short is enough of the run's name.
@@ -68,7 +71,7 @@ func (s *servant) obey(ctx context.Context, m *nats.Msg, came time.Time) {
 		}
 		s.session = &session{
 			agent: s, run: read.From, key: k, silence: min(max(t.Silence, leastSilence), mostSilence),
-			begin: make(chan float64, 1), enough: make(chan struct{}), over: make(chan told, 1), remove: func() {}, cancel: func() {},
+			begin: make(chan float64, 1), enough: make(chan struct{}), all: make(chan []int64, 1), over: make(chan told, 1), remove: func() {}, cancel: func() {},
 		}
 		s.beat.Reset(s.session.silence / beatEvery)
 	}
@@ -113,6 +116,7 @@ func (s *session) order(ctx context.Context, o orders) {
 	}
 	if o.Begin > 0 && s.started && s.begun < o.Step {
 		s.begun = o.Step
+		s.confirmed()
 		s.running.Go(func() {
 			select {
 			case <-time.After(min(time.Until(time.Unix(0, o.Begin)), mostSilence)):
@@ -127,6 +131,11 @@ func (s *session) order(ctx context.Context, o orders) {
 	if o.Enough && !s.steady {
 		s.steady = true
 		close(s.enough)
+	}
+	if o.Published != nil && !s.through {
+		s.through = true
+		s.confirmed()
+		s.all <- o.Published
 	}
 	switch {
 	case !o.Stop:
@@ -181,6 +190,9 @@ func (s *session) load(ctx context.Context, at time.Time) (last told) {
 	if s.cfg.Steady {
 		s.cfg.Enough = s.enough
 	}
+	if s.cfg.PubSub != nil {
+		s.cfg.Published = s.all
+	}
 	s.cfg.Observe = func(e load.Event) {
 		for _, o := range observers {
 			o(e)
@@ -207,13 +219,23 @@ func (s *session) observe(e load.Event) {
 	switch e.Phase {
 	case load.Done:
 		return
-	case load.Tried:
+	case load.Tried, load.Published:
 		s.sending.Lock()
-		t.Step = s.tried.Step + 1
-		s.tried = t
+		if e.Phase == load.Tried {
+			s.step++
+		}
+		t.Step = s.step
+		s.asks = &t
 		s.sending.Unlock()
 	}
 	s.send(runSubject+s.run, eventKind, t)
+}
+
+// confirmed says that the coordinator knows what the run has told.
+func (s *session) confirmed() {
+	s.sending.Lock()
+	defer s.sending.Unlock()
+	s.asks = nil
 }
 
 // end ends the run before its time. It does not wait for it.
@@ -228,12 +250,12 @@ func (s *session) end(why string) {
 // ended.
 func (s *session) tell() {
 	s.sending.Lock()
-	tried := s.tried
+	asks := s.asks
 	s.sending.Unlock()
 	switch {
 	case s.last != nil:
-	case tried.Step == s.begun && s.begun > 0: // perhaps that isn't known yet
-		s.send(runSubject+s.run, eventKind, tried)
+	case asks != nil:
+		s.send(runSubject+s.run, eventKind, asks)
 		return
 	default:
 		s.send(runSubject+s.run, beatKind, struct{}{})

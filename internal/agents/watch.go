@@ -259,7 +259,14 @@ func (c *coordinator) told(m *member, t told) {
 		m.intervals = append(m.intervals, *e)
 		return
 	}
-	if e.Phase == load.Tried {
+	switch e.Phase {
+	case load.Published:
+		if len(e.Published) == m.publishers {
+			m.published = e.Published
+		}
+		c.pass()
+		return
+	case load.Tried:
 		if t.Step == c.step && m.tried == nil && e.Result != nil {
 			m.tried = m.ours(e.Result)
 		}
@@ -296,6 +303,7 @@ const maxIntervals = 256
 
 // pass tells of the phases that all agents have come to.
 func (c *coordinator) pass() {
+	c.passPublished()
 	for _, phase := range []load.Phase{load.Began, load.Connected, load.Checking, load.Checked, load.Heard, load.Measuring, load.Part, load.Measured, load.Exchanged} {
 		for {
 			var of []load.Event
@@ -325,6 +333,24 @@ func (c *coordinator) pass() {
 			c.observe(e)
 		}
 	}
+}
+
+// passPublished tells all what all have published, as soon as that is known.
+func (c *coordinator) passPublished() {
+	if c.cfg.PubSub == nil || c.crew[0].orders.Published != nil || slices.ContainsFunc(c.crew, func(m *member) bool { return m.there() && m.published == nil }) {
+		return
+	}
+	var all []int64
+	for _, m := range c.crew {
+		if m.published == nil { // it is lost
+			m.published = slices.Repeat([]int64{-1}, m.publishers)
+		}
+		all = append(all, m.published...)
+	}
+	for _, m := range c.crew {
+		m.orders.Published = all
+	}
+	c.beat()
 }
 
 // receive takes how many bytes a second all have received in a part of the window, which is over when that is
@@ -420,12 +446,6 @@ func (c *coordinator) conclude(ctx context.Context, of func(end *load.Result) *l
 		result.Variation = c.steady.Variation()
 	}
 	result.Connections = c.cfg.Total()
-	if result.PubSub != nil {
-		result.PubSub.Topics = 0
-		for _, r := range results {
-			result.PubSub.Topics += r.PubSub.Topics
-		}
-	}
 	for _, m := range c.crew {
 		result.Agents = append(result.Agents, m.about(first))
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"regexp"
 	"strconv"
+	"sync"
 )
 
 // number is a length that an answer begins with.
@@ -19,11 +20,11 @@ type number struct {
 }
 
 // spelling is a number such as 4be, 2le-2 or 4be+8@3.
-var spelling = regexp.MustCompile(`^([1248])(be|le|)([+-][0-9]+)?(?:@([0-9]+))?$`)
+var spelling = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^([1248])(be|le|)([+-][0-9]+)?(?:@([0-9]+))?$`) })
 
 // parseNumber reads a number.
 func parseNumber(text string) (n number, err error) {
-	found := spelling.FindStringSubmatch(text)
+	found := spelling().FindStringSubmatch(text)
 	if found == nil || (found[1] == "1") != (found[2] == "") {
 		return n, fmt.Errorf("match: length %q; expected 1, 2be, 2le, 4be, 4le, 8be or 8le, and behind it perhaps an offset such as +8, and a place such as @3", text)
 	}

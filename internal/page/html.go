@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"html/template"
 	"io"
+	"sync"
 	"time"
 )
 
@@ -30,8 +31,8 @@ var uplotJS string
 //go:embed uplot/uPlot.min.css
 var uplotCSS string
 
-var (
-	pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
+var pageTemplate = sync.OnceValue(func() *template.Template {
+	return template.Must(template.New("page").Funcs(template.FuncMap{
 		"blocks": blocks,
 		"drawn":  (*Chart).drawn,
 		"words":  (*Table).words,
@@ -41,9 +42,7 @@ var (
 		"width":  (*Bars).width,
 		"label":  (*Bars).label,
 	}).Parse(pageHTML))
-	style  = uplotCSS + "\n" + pageCSS
-	script = uplotJS + "\n" + themeJS + pageJS
-)
+})
 
 // The bounds of a live page's waits.
 const (
@@ -65,7 +64,7 @@ func (p *Page) write(w io.Writer, name string) error {
 		return err
 	}
 	p.identify()
-	v := newView(p, style, script, p.Live != nil)
+	v := newView(p, uplotCSS+"\n"+pageCSS, uplotJS+"\n"+themeJS+pageJS, p.Live != nil)
 	if p.Live != nil {
 		v.Every = max(cmp.Or(p.Live.Every, usualEvery), leastEvery).Milliseconds()
 	}
@@ -111,7 +110,7 @@ func newView(p *Page, style, script string, asks bool) view {
 
 func (v view) write(w io.Writer, name string) error {
 	out := bufio.NewWriter(w)
-	if err := pageTemplate.ExecuteTemplate(out, name, v); err != nil {
+	if err := pageTemplate().ExecuteTemplate(out, name, v); err != nil {
 		return err
 	}
 	return out.Flush()

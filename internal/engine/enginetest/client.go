@@ -96,6 +96,9 @@ func (c *client) tryExpect(want string) error {
 	if err != nil {
 		return fmt.Errorf("client: got %d bytes, %s, then %w; want %s", n, brief(got[:n]), err, brief([]byte(want)))
 	}
+	if string(got) == want { // without a copy of many megabytes
+		return nil
+	}
 	return compare(got, []byte(want))
 }
 

@@ -155,7 +155,7 @@ func handOver(b *bench) {
 
 // handOverOutput hands connections over that owe their peers more than the kernel takes.
 func handOverOutput(b *bench) {
-	const n, size = 2, 12 << 20
+	const n, size = 2, 8 << 20
 	big := func(l *engine.Limits) { l.MaxUnsent, l.HighWater, l.LowWater = 2*size, 64<<10, 32<<10 }
 	from := b.serve(&Script{Received: func(c *engine.Conn, in []byte) int {
 		c.Write(pattern(size))
@@ -164,6 +164,7 @@ func handOverOutput(b *bench) {
 	to := b.successor(echo(), limited(big))
 	clients := from.dials(n)
 	for _, c := range clients {
+		c.smallBuffers()
 		c.send("x")
 	}
 	await.True(b, "output is not blocked", func() bool { return from.Counters()[engine.Paused] == n })
@@ -171,8 +172,9 @@ func handOverOutput(b *bench) {
 	if err != nil || moved.Gone != n {
 		b.Fatalf("handed over %+v, %v; want %d", moved, err, n)
 	}
+	all := string(pattern(size))
 	for _, c := range clients {
-		c.expect(string(pattern(size)))
+		c.expect(all)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/myriad-go/myriad/internal/format"
 	"github.com/myriad-go/myriad/internal/lab/probe"
@@ -50,7 +51,7 @@ func (a *answer) String() string {
 }
 
 // ofBaseline is in the text of a clause that compares.
-var ofBaseline = regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`)
+var ofBaseline = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\{(base|baseline|ratio|inverse)\}`) })
 
 // clause adds a clause, and the picture of the first.
 func (a *answer) clause(r *result.Report, c scenario.Clause) {
@@ -60,7 +61,7 @@ func (a *answer) clause(r *result.Report, c scenario.Clause) {
 	}
 	rows := rowsOf(r, c.Workload)
 	baseline := cmp.Or(c.Baseline, r.Scenario.Baseline)
-	compares := ofBaseline.MatchString(c.Text)
+	compares := ofBaseline().MatchString(c.Text)
 	subject := cmp.Or(c.Subject, a.subject)
 	base, x := rowNamed(rows, baseline), rowNamed(rows, subject)
 	switch {

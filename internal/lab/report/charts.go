@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/lab/probe"
@@ -65,14 +66,14 @@ func rounded(v float64) float64 {
 
 // sizeInName is what tells a workload from others of its family: "echo-100" from "echo-1000",
 // "cpu-unloaded" from "cpu-10x".
-var sizeInName = regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`)
+var sizeInName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`-(unloaded|[0-9]+[a-zA-Z]?)$`) })
 
 // families are the workloads that differ in their size alone, going by their names. Those of
 // one are in no family.
 func families(r *result.Report) (names []string, all map[string][]scenario.Workload) {
 	all = make(map[string][]scenario.Workload)
 	for _, w := range r.Scenario.Workloads {
-		name := sizeInName.ReplaceAllString(w.Name, "")
+		name := sizeInName().ReplaceAllString(w.Name, "")
 		if all[name] == nil {
 			names = append(names, name)
 		}

@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine/models"
@@ -229,11 +230,11 @@ type Scale struct {
 // fullScale is the scenario as it is written.
 const fullScale = "full"
 
-var scaleName = regexp.MustCompile(`^[a-z][a-z-]{0,39}$`)
+var scaleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z][a-z-]{0,39}$`) })
 
 func (x Scale) check(name string) error {
 	switch {
-	case !scaleName.MatchString(name) || name == fullScale:
+	case !scaleName().MatchString(name) || name == fullScale:
 		return Errorf("scale name %q; expected 1 to 40 small letters and dashes, and not %s, which is the scenario as it is written", name, fullScale)
 	case x.Rounds < 0 || x.Connections < 0 || x.Duration < 0 || x.WarmUp < 0 || x.Hold < 0:
 		return Errorf("a number or a time is below 0; expected more")

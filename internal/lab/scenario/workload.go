@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/format"
@@ -257,7 +258,7 @@ func (s *Stage) Name() string {
 }
 
 var (
-	oneExchange = regexp.MustCompile(`^(hold )?(load|flood|verify|publish)( hold)?$`)
+	oneExchange = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^(hold )?(load|flood|verify|publish)( hold)?$`) })
 	heldStage   = "verify hold broadcast hold verify hold"
 )
 
@@ -285,7 +286,7 @@ func (w Workload) Stages() (stages []Stage, err error) {
 		}
 		order := strings.Join(words, " ")
 		stages[i].Held = order == heldStage
-		if !stages[i].Held && !oneExchange.MatchString(order) {
+		if !stages[i].Held && !oneExchange().MatchString(order) {
 			return nil, Errorf("phases %q after a connect; expected one of load, flood, verify and publish, with a hold before or after it, or %q", order, heldStage)
 		}
 	}
