@@ -36,7 +36,7 @@ func fullInterval() (i load.Interval, want map[string]string) {
 	for n := range v.NumField() {
 		name := v.Type().Field(n).Name
 		switch name {
-		case "From", "Histograms": // To less the length; the quantiles are told
+		case "From", "Histograms": // To less the length, and what agents send their coordinator
 		case "Errors":
 			i.Errors = map[string]int64{"refused": next + 1000}
 			want["a cause"], want["its number"] = "refused", fmt.Sprint(float64(next+1000))
