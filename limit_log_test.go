@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,22 +13,7 @@ import (
 )
 
 // logBook is a log that tests look at while it is written.
-type logBook struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (l *logBook) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logBook) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
+type logBook struct{ await.Buffer }
 
 // line waits for the first line with a text.
 func (l *logBook) line(t *testing.T, with string) (found string) {

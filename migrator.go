@@ -9,30 +9,30 @@ import (
 // This file is how what a handler knows of a connection gets to another process: see
 // Server.Upgrade.
 
-// Migrator is a Handler, or MessageHandler, that can write down what it knows of a connection,
-// so that another process can go on with it: see Server.Upgrade. Without it the connections
+// Migrator is a Handler, or MessageHandler, that can save what it knows about a connection,
+// so that another process can go on with it: see Server.Upgrade. Without it, connections
 // that have a Value stay in the old process.
 type Migrator interface {
-	// Save appends to to what Restore needs, of at most 1 MiB, and returns that. An error has
-	// the connection stay in the old process, which drains it; after ErrSaveLater it is asked
-	// again. Then comes Closed, with ErrHandedOver, or the connection goes on here, if the new
+	// Save appends what Restore needs, at most 1 MiB, to to, and returns the result. After an error
+	// the connection stays in the old process, which drains it; after ErrSaveLater it is asked
+	// again. Then Closed is called with ErrHandedOver, or the connection goes on here if the new
 	// process fails.
 	Save(c *Conn, to []byte) (state []byte, err error)
 	// Restore is the first call for a connection that has come from another process, instead
 	// of Opened: it sets the Value, and enters c.Ref() wherever Opened does. state is valid
-	// during the call; the handler gives it a version if what Save writes changes. An error
-	// closes the connection, with that reason; Closed is called. What is written is sent.
+	// during the call, and has a version if what Save writes may change. An error
+	// closes the connection for that reason; Closed is called. What is written is sent.
 	Restore(c *Conn, state []byte) error
 }
 
-// HandlerMigrator is a Handler, or MessageHandler, of a Server that can do so for connections
+// HandlerMigrator is a Handler, or MessageHandler, of a Server that can do the same for connections
 // with a handler of their own: see Conn.SetHandler. Without it they stay in the old process.
-// It may be a Migrator as well, for those without.
+// It may be a Migrator as well, for the others.
 type HandlerMigrator interface {
-	// SaveHandler is as Migrator.Save, with the connection's handler as it was set. It fails
-	// for one that it does not know: that of Server.Adopt, Dial, or a NetConn, say.
+	// SaveHandler is like Migrator.Save, with the connection's handler as it was set. It fails
+	// for a handler that it does not know, such as that of Server.Adopt, Dial, or a NetConn.
 	SaveHandler(c *Conn, h Handler, to []byte) (state []byte, err error)
-	// RestoreHandler is as Migrator.Restore, and sets the handler. Until then the
+	// RestoreHandler is like Migrator.Restore, and sets the handler. Until then the
 	// connection has the Server's.
 	RestoreHandler(c *Conn, state []byte) error
 }

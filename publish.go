@@ -19,24 +19,24 @@ type Publication struct {
 }
 
 // PublishHandler is a Handler, or a MessageHandler, that publishes to connections of its own
-// choice, such as to Groups, by Server.Publish, so that an upgrade of the server does not lose or
-// double messages on their way: see Server.Upgrade.
+// choice, such as Groups, with Server.Publish, so that an upgrade of the server neither loses nor
+// repeats messages: see Server.Upgrade.
 type PublishHandler interface {
 	// Published gives a message to those connections of this process that are to have it, and
-	// says to how many. It is called by Publish, or on a goroutine of its own for what was held or
-	// published in the other process, possibly concurrently, and does not keep p.Message. What
-	// it changes of the handler's own, such as a newest value, is changed in both processes.
+	// returns how many they are. It is called by Publish, or on a goroutine of its own for what was
+	// held or published in the other process, possibly concurrently, and does not keep p.Message.
+	// What it changes in the handler, such as a newest value, is changed in both processes.
 	Published(p Publication) (receivers int)
 }
 
-// StartHandler is a Handler, or a MessageHandler, that wants to know by which Server it is served.
+// StartHandler is a Handler, or a MessageHandler, that wants to know which Server serves it.
 type StartHandler interface {
 	// Starting is called once, before s serves.
 	Starting(s *Server)
 }
 
-// StateMigrator is a Handler, or a MessageHandler, with state that is no connection's and is to go
-// along in an upgrade: see Server.Upgrade.
+// StateMigrator is a Handler, or a MessageHandler, with state that belongs to no connection and is
+// to move in an upgrade: see Server.Upgrade.
 type StateMigrator interface {
 	// SaveState writes, in the old process, at most 1 GiB, before the first connection leaves.
 	// From then on nothing is published, so that state that changes by Published alone is
@@ -51,16 +51,17 @@ type StateMigrator interface {
 // Held is the number of receivers of a message that waits for the end of a hand-over.
 const Held = publish.Held
 
-// Publish has the PublishHandler give a message to connections, on this goroutine, and says to
-// how many; it answers ErrBadUse if the Handler is none, and otherwise what Published says. It is
-// for the time of an Upgrade: while connections are on their way between two processes, a copy of
-// the message is kept and run afterwards, in both of them, and Publish answers Held. Until the
+// Publish has the PublishHandler give a message to connections, on this goroutine, and returns
+// what Published does, or ErrBadUse if the Handler is not a PublishHandler. It is made for
+// upgrades: while connections move between two processes, a copy of
+// the message is held and run afterwards, in both of them, and Publish returns Held. Until the
 // old process has ended, what is published in either is run in both. So each connection gets each
-// message once, and those of one goroutine, or connection, in their order; the number of receivers
+// message once, and those of one goroutine, or connection, in order; the number of receivers
 // is that of this process.
 //
-// In one hand-over at most Limits.MaxMail messages are held, of Limits.MaxMailBytes together with 64
-// for each; beyond that, while what was held is still being run after 10 seconds, and where the new process does not take them, Publish answers ErrFull and
+// In one hand-over at most Limits.MaxMail messages are held, of at most Limits.MaxMailBytes in all,
+// with 64 bytes added for each. Beyond that, while what was held is still being run after 10 seconds,
+// and if the new process does not take them, Publish returns ErrFull, and
 // nobody gets the message. With Server.Processes, Published is called in this process alone.
 func (s *Server) Publish(p Publication) (receivers int, err error) {
 	if len(p.Topic) > publish.MaxTopic {

@@ -156,19 +156,19 @@ type Server struct {
 	// ends because the workers do not stay alive.
 	Stopping func()
 
-	// Successor, if set, gives the command by which Upgrade starts the new process; its
-	// Env, if not nil, and ExtraFiles are added to. The default is the file by whose name this
-	// process was started, as it is by then, or that of its executable, with the same
-	// arguments, and the same standard input, output and error.
+	// Successor, if set, gives the command with which Upgrade starts the new process; Upgrade adds
+	// to its Env, if that is not nil, and ExtraFiles. The default is the file under the name by which
+	// this process was started, as it is by then, or else its executable, with the same
+	// arguments and the same standard input, output and error.
 	Successor func() (*exec.Cmd, error) `json:"-"`
 
-	// Stay has this process stay after an Upgrade: ListenAndServe returns when the new process,
-	// and whoever has taken its place, has ended, with an error if that was no orderly end. Until
-	// then SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 go to whoever serves, those
-	// excepted that a terminal sends itself, orphans are adopted and reaped, and main gets what it
-	// asks for with os/signal all the same. It is for whoever watches the process that it has
-	// started: an init or a shell in a container, runit, supervisord. The default is false;
-	// process 1 stays always, and of the new ones none.
+	// Stay keeps this process alive after an Upgrade, for whatever watches the process that it
+	// has started: an init or a shell in a container, runit, supervisord. ListenAndServe returns
+	// when the new process, or the last that has taken its place, has ended, with an error unless
+	// that was in order. Until then SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 are passed
+	// on to the process that serves, except those that a terminal sends it anyway; orphans are adopted
+	// and reaped; and main still gets the signals that it asks for with os/signal. The default is
+	// false; process 1 always stays, and no new process does.
 	Stay bool
 
 	migration

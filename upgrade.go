@@ -28,16 +28,16 @@ const takeoverTimeout = time.Minute
 // upgradePatience is how long a new process has for each answer.
 var upgradePatience = upgrade.Timeout
 
-// Upgraded is what has become of connections in Server.Upgrade.
+// Upgraded is the outcome of Server.Upgrade.
 type Upgraded struct {
-	// PID is the new process.
+	// PID is the new process's.
 	PID int
-	// Moved is how many connections it has, and Lost how many of those that were handed over
-	// it has not confirmed, because it has died; the rest has stayed, and is drained.
+	// Moved is how many connections it has taken over, and Lost how many it had not confirmed
+	// when it died; the rest have stayed, and are drained.
 	Moved, Lost int
-	// Took is from the first connection to the last.
+	// Took is the time from the first connection to the last.
 	Took time.Duration
-	// Stays says that this process passes signals on now: see Server.Stay.
+	// Stays says that this process now passes signals on: see Server.Stay.
 	Stays bool
 }
 
@@ -50,29 +50,29 @@ func (u Upgraded) String() string {
 // the new binary (Server.Successor), waits until that serves with these listeners, and hands it
 // the connections, with the input that has come and was not used, the output that is not sent,
 // their timers and limits of time, and what a Migrator saves. A peer notices nothing but a
-// pause of milliseconds. When Upgrade has returned without an error, the server drains the
-// connections that have stayed and ends, as by Shutdown, so that ListenAndServe returns. The
-// service manager has been told MAINPID then, and Notify tells it nothing more. As process 1, or
-// with Server.Stay, ListenAndServe returns when whoever serves then has ended.
+// pause of milliseconds. Once Upgrade has returned without an error, the server drains the
+// connections that have stayed and ends, as by Shutdown, so that ListenAndServe returns. By then
+// the service manager has been told MAINPID, and Notify tells it nothing more. As process 1, or
+// with Server.Stay, ListenAndServe returns only when the process that serves by then has ended.
 //
-// These stay: those with TLS, whose sessions can't be written down; those with a handler of
-// their own (SetHandler, Adopt, Blocking, hijacked ones of package web) that no HandlerMigrator
-// saves; relays; those whose peer has ended; those with a Value where the handler is no
-// Migrator. Those that are busy (in a handler on a worker, with a file to send, retained) have
-// until ctx ends. A closed connection's Closed gets ErrHandedOver if it has moved.
+// These connections stay: those with TLS, whose sessions can't be saved; those with a handler of
+// their own (SetHandler, Adopt, Blocking, hijacked from package web) that no HandlerMigrator
+// saves; relays; those whose peer has ended; and those with a Value if the handler is not a
+// Migrator. Busy ones (in a handler on a worker, with a file to send, retained) have
+// until ctx ends. For a connection that has moved, Closed gets ErrHandedOver.
 //
-// The new process is started with this one's environment and one descriptor more. It has to
-// call ListenAndServe, of one Server, within 30 seconds; listeners are matched by their
-// addresses. A new one may have another model and other numbers of loops. An upgrade back is
+// The new process gets this one's environment and one more descriptor. It must
+// call ListenAndServe on one Server within 30 seconds; listeners are matched by their
+// addresses. It may use another model and other numbers of loops. An upgrade back is
 // an upgrade.
 //
-// Where the new process does not start, hangs, dies, can't listen, or is of another program or
-// of a version that does not understand this one, Upgrade says so, and this server goes on as
-// if nothing had been. Should the new process die in the middle, this one goes on with what it
-// still has; what that one had is lost, and counted in Lost. If ctx has no deadline the
-// connections have a minute. It answers ErrUpgrading during another one, ErrServerClosed before
-// the start and after the end, and errors.ErrUnsupported on other systems than Linux and in
-// worker processes: their first process upgrades them (Server.Processes).
+// If the new process does not start, hangs, dies, can't listen, is another program, or a
+// version that does not understand this one, Upgrade says so, and this server goes on as
+// if nothing had happened. If the new process dies midway, this one goes on with the connections
+// that it still has; the others are lost, and counted in Lost. If ctx has no deadline, handing over
+// has a minute. Upgrade returns ErrUpgrading during another one, ErrServerClosed before
+// the start and after the end, and errors.ErrUnsupported on systems other than Linux and in
+// worker processes, which their first process upgrades (Server.Processes).
 func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 	s.mu.Lock()
 	e, closed := s.engine, s.closed
@@ -147,8 +147,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	}
 	d.begin()
 	moved, took, err := handOver(ctx, e, m, next, channels)
-	u.Moved, u.Took = moved.Gone, took
-	u.Lost = moved.Unknown
+	u.Moved, u.Lost, u.Took = moved.Gone, moved.Unknown, took
 	if err == nil {
 		err = next.Done(d.done())
 	}

@@ -62,7 +62,7 @@ func TestPoolClosedEarly(t *testing.T) {
 		g := newGated()
 		p, err := pool.New(pool.Config{Max: 1, Queue: 3, Off: pool.AllRules})
 		must(t, err)
-		var log lockedBuffer
+		var log await.Buffer
 		s := start(t, &Server{Model: model, Loops: 1, Workers: p, Handler: Lines(g), Log: slog.New(slog.NewTextHandler(&log, nil))})
 		idle, queue, reset, waits := enter(t, s.addr), enter(t, s.addr), enter(t, s.addr), enter(t, s.addr)
 		a := g.block(t, s.addr)
@@ -247,24 +247,6 @@ type tallied struct {
 func (h tallied) Opened(*Conn) { h.opened.Add(1) }
 
 func (h tallied) Closed(*Conn, error) { h.closed.Add(1) }
-
-// lockedBuffer is a buffer for the log.
-type lockedBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
 
 // goexitVariable tells a process of these tests to call runtime.Goexit in a handler.
 const goexitVariable = "MYRIAD_TEST_GOEXIT"

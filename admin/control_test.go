@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 const testToken = "a token of 26 characters.."
@@ -165,7 +166,7 @@ func TestWrongTokens(t *testing.T) {
 
 func TestOrders(t *testing.T) {
 	o := newObedient()
-	var log lockedBuffer
+	var log await.Buffer
 	h := Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	for _, c := range []struct {
 		order  string
@@ -246,7 +247,7 @@ func TestCloseHeldUp(t *testing.T) {
 func TestDrainAnswers(t *testing.T) {
 	o := newObedient()
 	o.err = context.DeadlineExceeded
-	var log lockedBuffer
+	var log await.Buffer
 	s := httptest.NewServer(Handler(Config{Source: o, Token: testToken, Log: slog.New(slog.NewTextHandler(&log, nil))}))
 	post := func() (int, string) {
 		r := order(s.URL + "/control/drain")

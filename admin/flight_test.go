@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 func startFlight(t *testing.T, cfg FlightConfig) *Flight {
@@ -117,7 +118,7 @@ func TestWatch(t *testing.T) {
 		}
 		lag(20, 5) // before its time
 		var d fakeDump
-		var log lockedBuffer
+		var log await.Buffer
 		w := &watch{source: src, bound: 18, last: src.Stats().Lag, dir: t.TempDir(), dump: &d,
 			log: slog.New(slog.NewTextHandler(&log, nil))}
 		stop, ended := make(chan struct{}), make(chan struct{})

@@ -10,11 +10,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // contextOf is the context of a request, to be ended early.
@@ -22,28 +22,10 @@ func contextOf(r *http.Request) (context.Context, context.CancelFunc) {
 	return context.WithCancel(r.Context())
 }
 
-// lockedBuffer is a log that a test reads while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // served is a Serve that runs.
 type served struct {
 	addr string
-	log  lockedBuffer
+	log  await.Buffer
 	end  context.CancelFunc
 	err  chan error
 }

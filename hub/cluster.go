@@ -2,6 +2,7 @@ package hub
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -37,11 +38,27 @@ type Cluster interface {
 	// as far as these answer until ctx ends. It may block.
 	Subscribers(ctx context.Context, k Kind, names []string) []int
 	// Names are those that have subscribers on the other hubs and match a pattern, as far as
-	// these answer until ctx ends, and no more than so many bytes of them. Some come several
-	// times. It may block.
-	Names(ctx context.Context, k Kind, pattern string, most int) []string
+	// these answer until ctx ends, and no more than so many bytes of them: more is how many
+	// others there are. Some come several times. It may block.
+	Names(ctx context.Context, k Kind, pattern string, most int) (names []string, more int)
+	// Largest are, of each other hub, the topics with the most subscribers there, of those that
+	// begin with a prefix: at most limit of each, and by the rules of Names.
+	Largest(ctx context.Context, prefix string, limit, most int) (names []string, more int)
 	// Stats gives the counters.
 	Stats() ClusterStats
+}
+
+// ClusterMigrator is a Cluster whose node goes on in another process, with the hub's clients: see
+// myriad.Server.Upgrade. For the others the two processes are one node, and neither delivers what was
+// published to the other one, which they tell each other.
+type ClusterMigrator interface {
+	// Pause has nothing delivered any more until Resume. state is what has been.
+	Pause() (state []byte)
+	// Restore takes that in the new process, which delivers nothing from its beginning to Resume,
+	// and then what has come since Pause.
+	Restore(state []byte) error
+	// Resume is called in both when the clients have moved. Where nothing pauses it does nothing.
+	Resume()
 }
 
 // ClusterStats are the counters of what joins a Hub with others, since it was started, but for
@@ -105,21 +122,37 @@ func Matches(pattern, topic string) bool { return globMatches(pattern, topic) }
 // othersTime is how long the other hubs of a cluster have for an answer.
 const othersTime = 200 * time.Millisecond
 
-// othersNames are the names of a kind that match a pattern on the other hubs, where there are some.
-func (h *Hub) othersNames(ctx context.Context, k kind, pattern string, most int) []string {
+// othersNames are the names of a kind that match a pattern on the other hubs, where there are
+// some, each once; more is how many do not fit into so many bytes.
+func (h *Hub) othersNames(ctx context.Context, k kind, pattern string, most int) (names []string, more int) {
 	if h.Cluster == nil {
-		return nil
+		return nil, 0
 	}
 	ctx, cancel := context.WithTimeout(ctx, othersTime)
 	defer cancel()
-	return h.Cluster.Names(ctx, k, pattern, most)
+	names, more = h.Cluster.Names(ctx, k, pattern, most)
+	slices.Sort(names)
+	return slices.Compact(names), more
+}
+
+// notHere is how many of some names have no subscribers on this hub.
+func (h *Hub) notHere(k kind, names []string) (n int) {
+	for _, name := range names {
+		if h.Subscribers(k, name) == 0 {
+			n++
+		}
+	}
+	return n
 }
 
 // allSubscribers is how many subscribers names have on all hubs.
 func (h *Hub) allSubscribers(ctx context.Context, k kind, names []string) []int {
-	ctx, cancel := context.WithTimeout(ctx, othersTime)
-	defer cancel()
-	counts := h.Cluster.Subscribers(ctx, k, names)
+	counts := make([]int, len(names))
+	if h.Cluster != nil {
+		ctx, cancel := context.WithTimeout(ctx, othersTime)
+		defer cancel()
+		counts = h.Cluster.Subscribers(ctx, k, names)
+	}
 	for i, name := range names {
 		counts[i] += h.Subscribers(k, name)
 	}

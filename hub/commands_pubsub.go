@@ -159,20 +159,21 @@ func (t *turn) channels(k kind) {
 	of := t.h.tableOf(k)
 	if h := t.h; h.Cluster != nil || of.n.Load() > maxTopicsAtOnce {
 		t.later(func(ctx context.Context, r *replies) error {
-			r.listOf(of, pattern, most, h.othersNames(ctx, k, pattern, most))
+			others, more := h.othersNames(ctx, k, pattern, most)
+			r.listOf(of, pattern, most, others, more)
 			return nil
 		})
 	} else {
-		t.listOf(of, pattern, most, nil)
+		t.listOf(of, pattern, most, nil, 0)
 	}
 }
 
 // maxTopicsAtOnce is the most topics that are looked at on an event loop.
 const maxTopicsAtOnce = 1000
 
-// listOf is the topics that match a pattern, and others, as far as they are not larger than most
-// bytes.
-func (r *replies) listOf(of *table, pattern string, most int, others []string) {
+// listOf is the topics that match a pattern, and others, if they are not larger than most bytes and there are
+// no more of them.
+func (r *replies) listOf(of *table, pattern string, most int, others []string, more int) {
 	var found []string
 	size, all := 0, pattern == "*"
 	of.each(func(name string, _ int) bool {
@@ -182,7 +183,10 @@ func (r *replies) listOf(of *table, pattern string, most int, others []string) {
 		}
 		return size <= most
 	})
-	if size > most {
+	for _, name := range others {
+		size += len(name) + len("$1024\r\n\r\n")
+	}
+	if size > most || more > 0 {
 		r.error(fmt.Sprintf("ERR the answer would have more than %d bytes; ask with a pattern that fewer topics match", most))
 		return
 	}
@@ -221,7 +225,18 @@ func (t *turn) numsub(k kind) {
 	}
 }
 
-func (t *turn) pubsubNumpat() { t.integer(int(t.h.patterns.n.Load())) }
+func (t *turn) pubsubNumpat() {
+	h, most := t.h, t.unsent/4
+	if h.Cluster == nil {
+		t.integer(int(h.patterns.n.Load()))
+		return
+	}
+	t.later(func(ctx context.Context, r *replies) error {
+		others, more := h.othersNames(ctx, patternKind, "*", most)
+		r.integer(int(h.patterns.n.Load()) + h.notHere(patternKind, others) + more)
+		return nil
+	})
+}
 
 func (t *turn) pubsubHelp() {
 	t.help("PUBSUB <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",

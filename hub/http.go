@@ -2,6 +2,7 @@ package hub
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -50,10 +51,13 @@ type front struct {
 const (
 	// bodyTimeout is the most time for the body of a request.
 	bodyTimeout = 30 * time.Second
-	// maxScans is how many lists of topics are made at a time.
+	// maxScans is how many lists of topics are made, or the other hubs of a cluster asked, at a time; others
+	// wait for scanTime at most.
 	maxScans = 4
-	// The topics of a list.
+	scanTime = othersTime
+	// The topics of a list, and the most bytes of those that the other hubs of a cluster tell of.
 	defaultListed, maxListed = 100, 10_000
+	maxListedBytes           = 4 << 20
 )
 
 // http serves browsers.
@@ -83,11 +87,15 @@ func (f *front) begin(h *Hub) {
 	quick("GET /{$}", servePage)
 	quick("GET /ws", f.socket)
 	quick("GET /events", f.events)
-	quick("GET /topics/{name...}", f.topic)
 	for _, path := range []string{"/events", "/publish", "/topics", "/topics/{name...}"} {
 		quick("OPTIONS "+path, f.preflight)
 	}
-	mux.HandleFunc("GET /topics", f.topics)
+	if h.Cluster == nil {
+		quick("GET /topics/{name...}", f.topic)
+	} else {
+		mux.HandleFunc("GET /topics/{name...}", f.scanned(f.topic))
+	}
+	mux.HandleFunc("GET /topics", f.scanned(f.topics))
 	mux.HandleFunc("POST /publish", f.publish)
 	f.http.Handler, f.http.ReadTimeout = mux, bodyTimeout
 }
@@ -305,27 +313,41 @@ func (f *front) topic(w http.ResponseWriter, r *http.Request) {
 	if !ok {
 		return
 	}
-	p := presence{Topic: r.PathValue("name")}
-	var err error
-	if p.Subscribers, err = f.hub.subscribers(u, p.Topic); err != nil {
+	name := r.PathValue("name")
+	if err := f.hub.mayCount(u, name); err != nil {
 		refuse(w, statusOf(err), err)
 		return
 	}
-	writeJSON(w, http.StatusOK, p)
+	writeJSON(w, http.StatusOK, presence{name, f.hub.allSubscribers(r.Context(), topicKind, []string{name})[0]})
 }
 
-// subscribers is how many a topic has, for a user that may know.
-func (h *Hub) subscribers(u *user, name string) (int, error) {
+// mayCount says why a user may not know how many subscribers a topic has.
+func (h *Hub) mayCount(u *user, name string) error {
 	if err := h.checkName(name); err != nil {
-		return 0, h.refuse(err)
+		return h.refuse(err)
 	}
 	if !u.mayRun("pubsub|numsub") {
-		return 0, h.refuse(errDenied)
+		return h.refuse(errDenied)
 	}
-	return h.topics.subscribers(name), nil
+	return nil
 }
 
-var errScans = fmt.Errorf("%d lists of topics are being made; expected fewer at a time", maxScans)
+var errScans = fmt.Errorf("%d questions about topics are being answered; expected fewer at a time", maxScans)
+
+// scanned is a handler of which few run at a time.
+func (f *front) scanned(do http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		late := time.NewTimer(scanTime)
+		defer late.Stop()
+		select {
+		case f.scans <- struct{}{}:
+			defer func() { <-f.scans }()
+			do(w, r)
+		case <-late.C:
+			refuse(w, http.StatusServiceUnavailable, errScans)
+		}
+	}
+}
 
 func (f *front) topics(w http.ResponseWriter, r *http.Request) {
 	u, q, ok := f.admit(w, r, "prefix", "limit")
@@ -344,40 +366,69 @@ func (f *front) topics(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	select {
-	case f.scans <- struct{}{}:
-		defer func() { <-f.scans }()
-	default:
-		refuse(w, http.StatusServiceUnavailable, errScans)
-		return
-	}
 	var list struct {
 		Topics []presence `json:"topics"`
 		Total  int        `json:"total"`
 	}
-	list.Topics, list.Total = f.hub.largest(q.Get("prefix"), limit)
+	list.Topics, list.Total = f.hub.largestOfAll(r.Context(), q.Get("prefix"), limit)
 	writeJSON(w, http.StatusOK, list)
 }
 
-// largest are the topics with the most subscribers, of those that begin with a prefix, and how
+// largest are the topics with the most subscribers here, of those that begin with a prefix, and how
 // many of these there are.
 func (h *Hub) largest(prefix string, limit int) (largest []presence, total int) {
 	largest = []presence{} // in JSON not null
-	cut := func() {
-		slices.SortFunc(largest, func(a, b presence) int {
-			return cmp.Or(cmp.Compare(b.Subscribers, a.Subscribers), cmp.Compare(a.Topic, b.Topic))
-		})
-		largest = largest[:min(len(largest), limit)]
-	}
 	h.topics.each(func(name string, subscribers int) bool {
 		if strings.HasPrefix(name, prefix) {
 			total++
 			if largest = append(largest, presence{name, subscribers}); len(largest) >= 2*limit {
-				cut()
+				largest = cut(largest, limit)
 			}
 		}
 		return true
 	})
-	cut()
-	return largest, total
+	return cut(largest, limit), total
+}
+
+// cut leaves those with the most subscribers, in order.
+func cut(topics []presence, limit int) []presence {
+	slices.SortFunc(topics, func(a, b presence) int {
+		return cmp.Or(cmp.Compare(b.Subscribers, a.Subscribers), cmp.Compare(a.Topic, b.Topic))
+	})
+	return topics[:min(len(topics), limit)]
+}
+
+// largestOfAll is largest of all hubs: of the topics that are among the largest of one of them. A topic that
+// no hub has told of counts once for each hub that has it.
+func (h *Hub) largestOfAll(ctx context.Context, prefix string, limit int) (largest []presence, total int) {
+	largest, total = h.largest(prefix, limit)
+	if h.Cluster == nil {
+		return largest, total
+	}
+	asking, cancel := context.WithTimeout(ctx, othersTime)
+	names, more := h.Cluster.Largest(asking, prefix, limit, maxListedBytes)
+	cancel()
+	slices.Sort(names)
+	names = slices.Compact(names)
+	total += more + h.notHere(topicKind, names)
+	for _, p := range largest {
+		names = append(names, p.Topic)
+	}
+	slices.Sort(names)
+	names = slices.Compact(names)
+	largest = largest[:0]
+	for i, n := range h.allSubscribers(ctx, topicKind, names) {
+		largest = append(largest, presence{names[i], n})
+	}
+	return cut(largest, limit), total
+}
+
+// Largest are the topics with the most subscribers on this hub, of those that begin with a prefix, at most
+// limit or 10,000, the largest first; total is how many begin with it.
+func (h *Hub) Largest(prefix string, limit int) (names []string, total int) {
+	largest, total := h.largest(prefix, min(max(limit, 0), maxListed))
+	for _, p := range largest {
+		names = append(names, p.Topic)
+	}
+	return names, total
 }

@@ -106,7 +106,7 @@ func (h *Hub) publishKind(k kind, name string, message []byte) (receivers int, e
 			return 0, h.refuse(fmt.Errorf("%w: %w", errLongMessage, err))
 		}
 	}
-	if s := h.server.Load(); s != nil && h.Cluster == nil {
+	if s := h.server.Load(); s != nil {
 		return h.publishByServer(s, k, name, message)
 	}
 	return h.publishHere(k, name, message), nil

@@ -11,8 +11,8 @@ import (
 	"github.com/myriad-go/myriad"
 )
 
-// This file answers what takes too long for an event loop, or asks all of them: lists of
-// topics and clients. Each such command has a goroutine, of which one works at a time. Until
+// This file answers what takes too long for an event loop, or asks all of them, or the other
+// hubs: lists of topics and clients, and presence in a cluster. Each such command has a goroutine, of which one works at a time. Until
 // it has answered, its connection is not read from and, retained, not closed by a drain: which
 // so waits for the goroutine. It ends within laterTime of its turn at the latest.
 
@@ -28,33 +28,50 @@ type walks struct {
 	n    atomic.Int32
 }
 
+var errLater = errors.New("too many clients ask for lists; try again")
+
 // later has a command answered by a goroutine, with r. An error closes the connection behind
 // the answer.
 func (t *turn) later(answer func(ctx context.Context, r *replies) error) {
-	if t.h.walks.n.Add(1) > maxLater {
-		t.h.walks.n.Add(-1)
-		t.error("BUSY too many clients ask for lists; try again")
+	if t.flush(); t.gone {
 		return
 	}
-	if t.flush(); t.gone {
-		t.h.walks.n.Add(-1)
+	r, muted := replies{resp3: t.resp3}, t.muted
+	err := t.h.later(t.c, func(ctx context.Context) ([]byte, error) {
+		why := answer(ctx, &r)
+		if muted {
+			return nil, why
+		}
+		return r.out, why
+	})
+	if err != nil {
+		t.error("BUSY " + err.Error())
 		return
 	}
 	t.over = true
-	t.c.Retain()
-	t.c.Pause()
-	go t.h.answer(t.ref, replies{resp3: t.resp3}, t.muted, answer)
 }
 
-func (h *Hub) answer(to myriad.Ref, r replies, muted bool, answer func(ctx context.Context, r *replies) error) {
+// later has a goroutine make an answer to a client, and send it. It fails if too many wait.
+func (h *Hub) later(c *myriad.Conn, answer func(ctx context.Context) ([]byte, error)) error {
+	if h.walks.n.Add(1) > maxLater {
+		h.walks.n.Add(-1)
+		return errLater
+	}
+	c.Retain()
+	c.Pause()
+	go h.answer(c.Ref(), answer)
+	return nil
+}
+
+func (h *Hub) answer(to myriad.Ref, answer func(ctx context.Context) ([]byte, error)) {
 	h.walks.turn.Lock()
 	ctx, cancel := context.WithTimeout(context.Background(), laterTime)
-	why := answer(ctx, &r)
+	text, why := answer(ctx)
 	cancel()
 	h.walks.turn.Unlock()
 	h.walks.n.Add(-1)
-	if !muted {
-		if err := to.Send(r.out); err != nil {
+	if len(text) > 0 {
+		if err := to.Send(text); err != nil {
 			why = noRoom(err)
 		}
 	}

@@ -2,6 +2,7 @@ package hub
 
 import (
 	"bytes"
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -235,10 +236,16 @@ type socketCall struct {
 	client *client
 }
 
-// tell sends the reply to a request.
-func (s socketCall) tell(q *socketRequest, r socketReply) {
+// encode writes the reply to a request.
+func (r socketReply) encode(q *socketRequest) []byte {
 	r.ID = q.ID
 	p, _ := json.Marshal(r) // of strings and numbers, which can't fail
+	return p
+}
+
+// tell sends the reply to a request.
+func (s socketCall) tell(q *socketRequest, r socketReply) {
+	p := r.encode(q)
 	if !s.client.ordered {
 		_ = s.socket.Write(web.Text, p)
 		return
@@ -288,12 +295,19 @@ func (s socketCall) count(q *socketRequest) error {
 	if err != nil {
 		return err
 	}
-	n, err := s.hub.subscribers(s.client.user, name)
-	if err != nil {
+	if err := s.hub.mayCount(s.client.user, name); err != nil {
 		return err
 	}
-	s.tell(q, socketReply{Op: "count", Topic: q.Topic, Subscribers: &n})
-	return nil
+	reply := func(ctx context.Context) socketReply {
+		return socketReply{Op: "count", Topic: q.Topic, Subscribers: &s.hub.allSubscribers(ctx, topicKind, []string{name})[0]}
+	}
+	if s.hub.Cluster == nil {
+		s.tell(q, reply(context.Background()))
+		return nil
+	}
+	return s.hub.later(s.socket.Conn(), func(ctx context.Context) ([]byte, error) {
+		return web.Frame(web.Text, reply(ctx).encode(q)), nil
+	})
 }
 
 func (s socketCall) publish(q *socketRequest) error {

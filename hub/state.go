@@ -14,18 +14,37 @@ import (
 
 // This file is how a hub is the same in two processes while one takes the other's place: what is
 // published goes by the server (myriad.Server.Publish), which holds it while subscribers are on
-// their way, and has it delivered in both; counters and last values go along. In a cluster both
-// are nodes of it: then each delivers what comes from there.
+// their way, and has it delivered in both; counters and last values go along. In a cluster each
+// delivers what comes from the other nodes, but for the time that subscribers are on their way: what ends that is
+// a publication of a kind of its own, which is held as long as the others.
 
 // Starting implements myriad.StartHandler.
 func (h handler) Starting(s *myriad.Server) { h.hub.server.CompareAndSwap(nil, s) }
 
 // Published implements myriad.PublishHandler.
 func (h handler) Published(p myriad.Publication) (receivers int) {
-	if k := kind(p.Kind); k == topicKind || k == shardKind {
+	switch k := kind(p.Kind); k {
+	case topicKind, shardKind:
 		return h.hub.publishHere(k, p.Topic, p.Message)
+	case resumeKind:
+		if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
+			m.Resume()
+		}
 	}
 	return 0
+}
+
+// resumeKind is of a publication that ends a pause of the cluster.
+const resumeKind = kind(kinds)
+
+// resumeBehind ends the pause when what is held now is delivered.
+func (h *Hub) resumeBehind(m ClusterMigrator) {
+	s := h.server.Load()
+	if s == nil {
+		m.Resume()
+	} else if _, err := s.Publish(myriad.Publication{Kind: uint32(resumeKind)}); err != nil {
+		m.Resume()
+	}
 }
 
 // errHeld refuses what is published during an upgrade.
@@ -53,9 +72,10 @@ func (h *Hub) receivers(k kind, name string) int {
 	return n
 }
 
-// savedVersion is of what SaveState writes: counters, as JSON behind its length, and then for each
-// topic whose last message is kept, those not used for longest first, both behind their lengths.
-const savedVersion = 1
+// savedVersion is of what SaveState writes: counters, as JSON, and what the cluster has to say, each behind its
+// length, and then for each topic whose last message is kept, those not used for longest first, both behind
+// their lengths.
+const savedVersion = 2
 
 // savedCounters are those of Stats that go on.
 type savedCounters struct {
@@ -65,12 +85,17 @@ type savedCounters struct {
 
 // SaveState implements myriad.StateMigrator.
 func (h handler) SaveState(w io.Writer) error {
+	var cluster []byte
+	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
+		cluster = m.Pause()
+		h.hub.resumeBehind(m)
+	}
 	s := h.hub.Stats()
 	p, err := json.Marshal(savedCounters{s.Published, s.Delivered, s.Dropped, s.Evicted, s.Refused})
 	if err != nil {
 		return err
 	}
-	if _, err = w.Write(saved.AppendString([]byte{savedVersion}, p)); err != nil {
+	if _, err = w.Write(saved.AppendString(saved.AppendString([]byte{savedVersion}, p), cluster)); err != nil {
 		return err
 	}
 	for _, v := range h.hub.last.all() {
@@ -97,6 +122,16 @@ func (h handler) RestoreState(r io.Reader) error {
 		return err
 	}
 	h.hub.goOn(s)
+	cluster, err := readSaved(in)
+	if err != nil {
+		return errState
+	}
+	if m, ok := h.hub.Cluster.(ClusterMigrator); ok {
+		h.hub.resumeBehind(m)
+		if err := m.Restore(cluster); err != nil {
+			return err
+		}
+	}
 	for {
 		name, err := readSaved(in)
 		if err == io.EOF {

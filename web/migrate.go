@@ -19,13 +19,13 @@ type Endpoint interface{ endpoint() }
 func (*WebSocket) endpoint() {}
 func (*Events) endpoint()    {}
 
-// SocketMigrator is a SocketHandler that can write down what it knows of a socket, so that
-// another process can go on with it: see HTTP.Endpoints. Without it sockets that have a Value
-// stay in the old process, and others move.
+// SocketMigrator is a SocketHandler that can save what it knows about a socket, so that
+// another process can go on with it: see HTTP.Endpoints. Without it, sockets that have a Value
+// stay in the old process, and the others move.
 type SocketMigrator interface {
-	// Save is as that of a myriad.Migrator, between two calls of Message; it does not need
-	// to save a part of a message that has come, nor what Socket has by itself. What it
-	// saves and what web does have at most 1 MiB.
+	// Save is like that of a myriad.Migrator, between two calls of Message; it need not
+	// save a partly received message, nor what Socket itself has. What it and
+	// package web save is at most 1 MiB together.
 	Save(s Socket, to []byte) (state []byte, err error)
 	// Restore is the first call for a socket that has come from another process, instead of
 	// Opened: it sets the Value, and enters the socket in groups and tables. state is

@@ -209,6 +209,12 @@ func (h *hubNode) publish(t *testing.T, from, topic string, every time.Duration,
 	if err != nil {
 		t.Fatal(err)
 	}
+	return publishTo(t, c, from, topic, every, size)
+}
+
+// publishTo does so over a connection.
+func publishTo(t *testing.T, c net.Conn, from, topic string, every time.Duration, size int) *publisher {
+	t.Helper()
 	p := &publisher{from: from}
 	stop, done := make(chan struct{}), make(chan struct{})
 	p.stop = sync.OnceFunc(func() {

@@ -30,8 +30,8 @@ func newHub() *cobra.Command {
 			"of some topics for browsers that come again.\n\n" +
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads --users and\n" +
 			"--tls-cert; without either it drains, too, unless it is ignored (nohup). SIGUSR2 has a new\n" +
-			"process, of the executable as it is by then, take the clients of the Redis protocol over, with\n" +
-			"their subscriptions and the same arguments (Linux); others are drained.",
+			"process, of the executable as it is by then and with the same arguments, take over the clients with\n" +
+			"their subscriptions (Linux); those with TLS are drained.",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve(cmd) },
 	}

@@ -1,8 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"time"
@@ -11,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/myriad-go/myriad/hub/cluster"
+	"github.com/myriad-go/myriad/internal/secure"
 )
 
 // clusterFlags are those by which a hub joins others.
@@ -19,26 +23,33 @@ type clusterFlags struct {
 	peers  cluster.Peers
 	replay string // topics
 
-	nats, ca, join, secretFile string
+	nats                         natsFlags
+	secret                       secretFlag
+	join                         string
+	peersCert, peersKey, peersCA string
 }
 
 // secretVariable is where the secret of a cluster is looked for without a file of it.
 const secretVariable = "MYRIAD_CLUSTER_SECRET"
 
 func (f *clusterFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.nats, "nats", "", "join other hubs through these servers of NATS: URLs such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: alone)")
-	flags.StringVar(&f.Creds, "nats-creds", "", "file with the credentials of a user of NATS")
-	flags.StringVar(&f.ca, "nats-ca", "", "file with the certificates of those who sign for the servers of NATS (default: those of the system)")
+	f.nats.add(flags, "", "join other hubs through these servers of NATS: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: alone)")
 	flags.StringVar(&f.peers.Addr, "cluster", "", "form a cluster with other hubs, without a server of NATS, and listen for them on this address (default: alone)")
 	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one is enough if it is there, its own may be among them")
 	flags.StringVar(&f.peers.Advertise, "cluster-advertise", "", "address by which the other hubs reach --cluster, where that is another")
-	flags.StringVar(&f.secretFile, "cluster-secret", "", "file with what all hubs of the cluster share (default: "+secretVariable+" in the environment)")
+	f.secret.add(flags, "cluster-secret", secretVariable, "that all hubs of the cluster share")
+	flags.StringVar(&f.peersCert, "cluster-cert", "", "encrypt with TLS what hubs of the cluster say to each other: file with this hub's certificate chain, for servers and clients, in PEM form; read again when it changes (default: in clear)")
+	flags.StringVar(&f.peersKey, "cluster-key", "", "file with the key of --cluster-cert")
+	flags.StringVar(&f.peersCA, "cluster-ca", "", "file with the certificates of those who sign for the hubs of the cluster; others are refused")
 	flags.StringVar(&f.Name, "node", "", "name of this hub, for people (default: the host's name)")
 	flags.IntVar(&f.MaxWaiting, "cluster-waiting", 0, "most messages that wait for a connection to the other hubs; further ones are lost to those (default 65536)")
 	flags.IntVar(&f.MaxWaitingBytes, "cluster-waiting-bytes", 0, "most bytes of them (default 16777216)")
 	flags.IntVar(&f.MaxSubjects, "cluster-subjects", 0, "most subjects of NATS to subscribe to; with more topics, those of all hubs come here (default 100000)")
 	flags.DurationVar(&f.Linger, "cluster-linger", 0, "how long a topic's messages still come here after its last subscriber has gone (default 5s)")
 }
+
+// originVariable has the node of a process for the one that takes over from it.
+const originVariable = "MYRIAD_CLUSTER_ORIGIN"
 
 // addReplay adds those by which messages are kept.
 func (f *hubFlags) addReplay(flags *pflag.FlagSet) {
@@ -78,12 +89,13 @@ func (f *hubFlags) checkReplay(cmd *cobra.Command) error {
 }
 
 // some says whether the hub is to join others.
-func (f *clusterFlags) some() bool { return f.nats != "" || f.peers.Addr != "" }
+func (f *clusterFlags) some() bool { return f.nats.urls != "" || f.peers.Addr != "" }
 
 // check makes the configuration complete, and says what is wrong with the flags.
-func (f *clusterFlags) check(cmd *cobra.Command) error {
+func (f *clusterFlags) check(cmd *cobra.Command) (err error) {
 	for _, needs := range []struct{ flag, of string }{
 		{"nats-creds", "nats"}, {"nats-ca", "nats"}, {"join", "cluster"}, {"cluster-advertise", "cluster"}, {"cluster-secret", "cluster"},
+		{"cluster-cert", "cluster"}, {"cluster-key", "cluster"}, {"cluster-ca", "cluster"},
 	} {
 		if cmd.Flags().Changed(needs.flag) && !cmd.Flags().Changed(needs.of) {
 			return usagef("--%s is given without --%s", needs.flag, needs.of)
@@ -95,51 +107,19 @@ func (f *clusterFlags) check(cmd *cobra.Command) error {
 		}
 	}
 	switch {
-	case f.nats != "" && f.peers.Addr != "":
+	case f.nats.urls != "" && f.peers.Addr != "":
 		return usagef("--nats and --cluster are both given; expected one")
-	case f.nats != "":
-		return f.checkNATS()
+	case f.nats.urls != "":
+		f.Creds = f.nats.creds
+		f.URLs, f.TLS, err = f.nats.read()
+		return err
 	case f.peers.Addr != "":
 		return f.checkPeers()
 	}
 	return nil
 }
 
-// natsURLs reads URLs, or the file that has them.
-func natsURLs(flag string) (urls []string, err error) {
-	text := flag
-	if path, ok := strings.CutPrefix(text, "@"); ok {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return nil, usagef("--nats: %w", err)
-		}
-		text = strings.TrimSpace(string(data))
-	}
-	for url := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
-		urls = append(urls, strings.TrimSpace(url))
-	}
-	if len(urls) == 0 {
-		return nil, usagef("--nats is %q; expected URLs such as nats://host:4222", flag)
-	}
-	return urls, nil
-}
-
-func (f *clusterFlags) checkNATS() (err error) {
-	if f.URLs, err = natsURLs(f.nats); err != nil {
-		return err
-	}
-	if f.ca == "" {
-		return nil
-	}
-	pool, err := authorities(f.ca)
-	if err != nil {
-		return err
-	}
-	f.TLS = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-	return nil
-}
-
-func (f *clusterFlags) checkPeers() error {
+func (f *clusterFlags) checkPeers() (err error) {
 	if err := checkAddress("cluster", f.peers.Addr); err != nil {
 		return err
 	}
@@ -152,18 +132,69 @@ func (f *clusterFlags) checkPeers() error {
 		}
 		f.peers.Join = append(f.peers.Join, addr)
 	}
-	f.peers.Secret = os.Getenv(secretVariable)
-	if f.secretFile != "" {
-		data, err := os.ReadFile(f.secretFile)
-		if err != nil {
-			return usagef("--cluster-secret: %w", err)
-		}
-		f.peers.Secret = strings.TrimSpace(string(data))
+	if f.peers.Secret, err = f.secret.read(); err != nil {
+		return err
 	}
 	if f.peers.Secret == "" {
 		return usagef("--cluster is given without a secret; expected --cluster-secret FILE, or %s in the environment", secretVariable)
 	}
 	f.Peers = &f.peers
+	return f.checkPeersTLS()
+}
+
+// checkPeersTLS has the hubs show each other certificates of one authority. One that has not signed for this
+// hub, whom all others would refuse, is an error now.
+func (f *clusterFlags) checkPeersTLS() error {
+	switch given := f.peersCert + f.peersKey + f.peersCA; {
+	case given == "":
+		return nil // in clear
+	case f.peersCert == "" || f.peersKey == "" || f.peersCA == "":
+		return usagef("only some of --cluster-cert, --cluster-key and --cluster-ca are given; expected all three")
+	}
+	pair, err := secure.Reload(f.peersCert, f.peersKey, slog.Default())
+	if err != nil {
+		return usageError{err}
+	}
+	pool, err := authorities(f.peersCA)
+	if err != nil {
+		return err
+	}
+	own, _ := pair.GetCertificate(nil)
+	if err := verifyPeer(own, pool); err != nil {
+		return usagef("the other hubs would refuse --cluster-cert %s: %w; expected one for servers and clients that --cluster-ca has signed", f.peersCert, err)
+	}
+	f.peers.TLS = &tls.Config{
+		MinVersion: tls.VersionTLS12, RootCAs: pool, ClientCAs: pool, ClientAuth: tls.RequireAndVerifyClientCert,
+		GetCertificate: pair.GetCertificate,
+		GetClientCertificate: func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			own, _ := pair.GetCertificate(nil)
+			// Who is refused by TLS 1.3 is not told why.
+			if err := cmp.Or(asked.SupportsCertificate(own), verifyPeer(own, pool)); err != nil {
+				return nil, fmt.Errorf("the other hub would refuse --cluster-cert %s: %w", f.peersCert, err)
+			}
+			return own, nil
+		},
+	}
+	return nil
+}
+
+// verifyPeer says why a hub that trusts a pool would not take a certificate, whichever of the two connects.
+func verifyPeer(pair *tls.Certificate, pool *x509.CertPool) error {
+	chain := make([]*x509.Certificate, len(pair.Certificate))
+	between := x509.NewCertPool()
+	for i, der := range pair.Certificate {
+		var err error
+		if chain[i], err = x509.ParseCertificate(der); err != nil {
+			return err
+		}
+		between.AddCert(chain[i])
+	}
+	for _, use := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		o := x509.VerifyOptions{Roots: pool, Intermediates: between, KeyUsages: []x509.ExtKeyUsage{use}}
+		if _, err := chain[0].Verify(o); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -175,13 +206,16 @@ func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	}
 	out := cmd.ErrOrStderr()
 	c.MaxMessage = f.hub.Limits.MaxMessage
+	c.Origin = os.Getenv(originVariable)
+	_ = os.Unsetenv(originVariable)
 	c.Warn = func(line string) { fmt.Fprintf(out, "myriad: %s: %s\n", time.Now().Format(time.TimeOnly), line) }
 	node, err := cluster.Start(&f.hub, c.Config)
 	if err != nil {
 		return nil, usagef("%s", f.asFlags(strings.TrimPrefix(err.Error(), "cluster: ")))
 	}
+	f.successorEnv = map[string]string{originVariable: node.Origin()}
 	if addr := node.Addr(); addr != "" {
-		f.noUpgrade = "the new process can't listen on --cluster while this one does; end this one, and start the new one"
+		f.noUpgrade = "the new process can't listen on --cluster while this one does; this process goes on: end it, and start the new one, one node after the other"
 		fmt.Fprintf(cmd.OutOrStdout(), "myriad: the cluster is joined on %s\n", addr)
 	}
 	return node.Close, nil

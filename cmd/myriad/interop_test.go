@@ -65,7 +65,7 @@ func client(t *testing.T, hold bool, input string, args ...string) string {
 }
 
 // certificate writes a certificate for localhost and its key to files.
-func certificate(t *testing.T) (cert, key string) {
+func certificate(t *testing.T, changes ...func(*x509.Certificate)) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -75,6 +75,9 @@ func certificate(t *testing.T) (cert, key string) {
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "localhost"}, DNSNames: []string{"localhost", "there"},
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true,
+	}
+	for _, change := range changes {
+		change(template)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
 	if err != nil {

@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -227,22 +226,7 @@ func exchange(t *testing.T, c net.Conn, text, want string) {
 }
 
 // lockedBuffer is a buffer that a command writes while the test reads.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type lockedBuffer = await.Buffer
 
 // wrongUses are command lines, a subcommand's together, and what the error says; {x} is a
 // file with no report, scenario, certificate or message in it, {no} is none, {d} is a
@@ -356,6 +340,8 @@ hub --cluster 127.0.0.1:0                   = --cluster is given without a secre
 hub --cluster 127.0.0.1:0 --cluster-secret {no} = --cluster-secret: open
 hub --cluster nowhere --cluster-secret {x}  = --cluster is "nowhere"; expected
 hub --cluster 127.0.0.1:0 --join nowhere --cluster-secret {x} = --join is "nowhere"; expected
+hub --cluster-cert {x}                      = --cluster-cert is given without --cluster
+hub --cluster 127.0.0.1:0 --cluster-secret {x} --cluster-ca {x} = only some of --cluster-cert, --cluster-key and --cluster-ca are given; expected all three
 hub --nats @{no}                            = --nats: open
 hub --nats ,                                = --nats is ","; expected URLs such as nats://host:4222
 hub --nats nats://a --nats-ca {x}           = no certificate in {x}

@@ -16,7 +16,7 @@ func newServe() *cobra.Command {
 			"SIGINT or SIGTERM stops accepting and drains; a second one stops at once. SIGHUP reloads\n" +
 			"the certificate of --tls-cert; without TLS it drains, too, unless it is ignored (nohup):\n" +
 			"a terminal that is closed sends it. SIGUSR2 has a new process, of the executable as it is by\n" +
-			"then, take the connections over, with the same arguments (Linux).\n\n" +
+			"then and with the same arguments, take over the connections (Linux).\n\n" +
 			"Applications:\n" + describeApps(),
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return f.serve(cmd) },

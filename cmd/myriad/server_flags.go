@@ -31,9 +31,10 @@ type serverFlags struct {
 	pages      []admin.Page
 	reloads    []func() (told string) // what SIGHUP does, instead of draining; each says how it went
 
-	upgrading atomic.Bool // or upgraded
-	stays     atomic.Bool // this process only passes signals on
-	noUpgrade string      // why there is none, if so
+	upgrading    atomic.Bool       // or upgraded
+	stays        atomic.Bool       // this process only passes signals on
+	successorEnv map[string]string // of the process that takes over, beside this one's
+	noUpgrade    string            // why there is none, if so
 
 	admin adminFlags
 	page  *adminServer // nil without --admin

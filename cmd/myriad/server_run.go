@@ -160,8 +160,9 @@ func (f *serverFlags) handleSignals(cmd *cobra.Command) (ctx context.Context, en
 func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked string) (u myriad.Upgraded, err error) {
 	out := cmd.ErrOrStderr()
 	if f.noUpgrade != "" {
-		fmt.Fprintf(out, "myriad: %v: %s\n", upgradeSignal, f.noUpgrade)
-		return
+		err = errors.New(f.noUpgrade)
+		fmt.Fprintf(out, "myriad: %s: %v\n", asked, err)
+		return u, err
 	}
 	if !f.upgrading.CompareAndSwap(false, true) { // for good, if it succeeds
 		err = errors.New("an upgrade is under way, or has been made")
@@ -171,6 +172,10 @@ func (f *serverFlags) upgrade(ctx context.Context, cmd *cobra.Command, asked str
 	fmt.Fprintf(out, "myriad: %s: upgrading\n", asked)
 	if f.page != nil {
 		f.page.stop()
+	}
+	for name, value := range f.successorEnv {
+		_ = os.Setenv(name, value) // a valid name does not fail
+		defer func() { _ = os.Unsetenv(name) }()
 	}
 	if u, err = f.srv.Upgrade(ctx); err != nil {
 		if f.page != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/await"
 )
 
 // The outbox has a bound on messages and one on bytes, for what is taken and not sent, too.
@@ -114,13 +115,50 @@ func TestGapsBounds(t *testing.T) {
 	if n := len(g.find("used").origins); n != maxOrigins {
 		t.Errorf("%d origins are known of one topic; expected %d", n, maxOrigins)
 	}
+	for i := range 10 {
+		g.see("eras", fmt.Sprint("x.", i), 1)
+	}
+	if o := g.find("eras").origins; len(o) != 2 || o[0].origin != "x.8" || o[1].origin != "x.9" {
+		t.Errorf("of eras there are %+v; expected the two newest", o)
+	}
+}
+
+// Of a node that starts a thousand times nothing grows: what was known of the times before is forgotten.
+func TestManyRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &Node{hub: new(hub.Hub), stop: make(chan struct{})}
+		in := newInbox(n)
+		deliver := func(source string, number int) {
+			for _, topic := range []string{"myriad.t.a", "myriad.t.b"} {
+				in.deliver(&nats.Msg{Subject: topic, Header: nats.Header{numberHeader: {fmt.Sprint(source, " ", number)}}})
+			}
+		}
+		for i := range 1000 {
+			for _, origin := range []string{"stays", fmt.Sprint("start", i)} {
+				in.heard(news{Origin: origin, Name: origin[:5]})
+				deliver(origin+".1", i+1)
+			}
+			time.Sleep(goneAfter / 10)
+			in.forget(time.Now())
+			if known := len(in.gaps.find("myriad.t.a").origins); known > 12 || len(in.nodes) > 150 {
+				t.Fatalf("behind %d starts the numbers of %d and the names of %d nodes are known", i, known, len(in.nodes))
+			}
+		}
+		if in.again.Load() != 0 || in.lost.Load() != 0 || in.received.Load() != 4000 {
+			t.Errorf("%d again, %d lost, %d received; expected 4000", in.again.Load(), in.lost.Load(), in.received.Load())
+		}
+		var s hub.ClusterStats
+		if in.stats(&s); len(s.Nodes) != 2 || s.Nodes[1].Received != 2000 {
+			t.Errorf("%+v; expected two names", s.Nodes)
+		}
+	})
 }
 
 func TestParseNumber(t *testing.T) {
 	if source, origin, number, ok := parseNumber("abc.1 7"); source != "abc.1" || origin != "abc" || number != 7 || !ok {
 		t.Errorf("%q, %q, %d, %v", source, origin, number, ok)
 	}
-	for _, text := range []string{"", "abc", "abc.1", "abc.1 ", "abc.1 x", "abc 7", "abc.1 0", "abc.1 -1"} {
+	for _, text := range []string{strings.Repeat("x", maxSource) + ".1 7", "", "abc", "abc.1", "abc.1 ", "abc.1 x", "abc 7", "abc.1 0", "abc.1 -1"} {
 		if _, _, _, ok := parseNumber(text); ok {
 			t.Errorf("%q is a number", text)
 		}
@@ -186,6 +224,11 @@ func TestLinger(t *testing.T) {
 func TestNodesBound(t *testing.T) {
 	n := &Node{stop: make(chan struct{})}
 	in := newInbox(n)
+	n.inbox = in
+	(&presence{node: n}).hear(fmt.Appendf(nil, `{"Origin":%q}`, strings.Repeat("x", maxOrigin+1)))
+	if len(in.nodes) != 0 {
+		t.Errorf("a node is known by %d bytes", maxOrigin+1)
+	}
 	for i := range maxNodes + 10 {
 		in.heard(news{Origin: fmt.Sprint(i), Name: strings.Repeat("x", 1000)})
 	}
@@ -230,6 +273,41 @@ func TestPace(t *testing.T) {
 			t.Fatal("it waits still")
 		}
 	})
+}
+
+// So many questions wait, and further ones are not answered.
+func TestQuestionsBound(t *testing.T) {
+	s := external(t, "127.0.0.1:0", 0)
+	nc, err := s.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	p := newPresence(&Node{hub: new(hub.Hub), nc: nc, stop: make(chan struct{})})
+	p.subscribe(questionSubject, p.questions)
+	for range 2 * maxQuestions {
+		if err := nc.PublishRequest(questionSubject, "answers", []byte(`{"Of":["YQ=="]}`)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answers, err := nc.SubscribeSync("answers")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	p.node.running.Go(func() { p.answers(p.node.stop) })
+	for range maxQuestions {
+		if _, err := answers.NextMsg(await.Patience); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m, err := answers.NextMsg(50 * time.Millisecond); err == nil {
+		t.Errorf("one more answer: %s", m.Data)
+	}
+	close(p.node.stop)
+	p.node.running.Wait()
 }
 
 // A question that does not fit is not answered; one about nothing neither.

@@ -13,10 +13,10 @@ package cluster
 import (
 	"cmp"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -49,6 +49,10 @@ type Config struct {
 
 	// Name is the node's, for people. The default is the host's name.
 	Name string
+	// Origin is that of another process, its Node.Origin, of which this one takes over the hub, by
+	// myriad.Server.Upgrade; not with Peers. The node delivers nothing before the hub's clients have come,
+	// or a minute is over. The default is "": a new node.
+	Origin string
 	// MaxMessage is the most bytes of a message. A server with Peers takes as many. The
 	// default is 64 KiB, as that of hub.Limits.
 	MaxMessage int
@@ -92,6 +96,7 @@ const (
 	leastReconnect   = 100 * time.Millisecond
 	reconnectJitter  = 400 * time.Millisecond
 	closeTime        = 2 * time.Second // to send what waits
+	maxOrigin        = 64              // bytes
 	headerRoom       = 4 << 10         // of a message, beside its data
 	numberHeader     = "Myriad"        // origin, era and number of a message
 	nameHeader       = "Myriad-Topic"  // all tokens of a name that is too long for a subject
@@ -107,7 +112,7 @@ const (
 //
 // The event loops of the hub put messages into the outbox, from which one goroutine passes them
 // on to NATS; another keeps the subscriptions that the hub's topics need; a third takes what comes
-// and delivers it, one message at a time, so that each publisher's order stays.
+// and delivers it, one message at a time, so that each publisher's order stays. Two more are those of presence.
 type Node struct {
 	hub    *hub.Hub
 	config Config
@@ -144,11 +149,15 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 	host, _ := os.Hostname()
 	c.Name = cmp.Or(c.Name, host, "hub")
 	n := &Node{
-		hub: h, config: c, origin: strings.ToLower(rand.Text()[:12]),
+		hub: h, config: c, origin: cmp.Or(c.Origin, newOrigin()),
 		warned: warnings{to: c.Warn}, connected: make(chan struct{}, 1), stop: make(chan struct{}),
 	}
 	n.outbox = newOutbox(n.origin, cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
 	n.inbox = newInbox(n)
+	if c.Origin != "" {
+		n.outbox.numbers.era = rand.Int()
+		n.inbox.resumed = make(chan struct{})
+	}
 	if err := n.connect(); err != nil {
 		if n.server != nil {
 			n.server.Close()
@@ -171,7 +180,7 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 			}
 			return nil, err
 		}
-		n.keeper = newKeeper(n.origin, cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
+		n.keeper = newKeeper(newOrigin(), cmp.Or(c.MaxWaiting, defaultWaiting), cmp.Or(c.MaxWaitingBytes, defaultBytes))
 		n.keeper.store, n.keeper.warn, n.interest.kept = n.stream.store, n.warned.say, n.keeps
 	}
 	if n.nc.IsConnected() {
@@ -179,10 +188,14 @@ func Start(h *hub.Hub, c Config) (*Node, error) {
 		n.online.Store(true)
 	}
 	h.Cluster = n
+	if c.Origin != "" {
+		n.succeed()
+	}
 	n.running.Go(n.send)
 	n.running.Go(func() { n.interest.run(n.stop) })
 	n.running.Go(func() { n.inbox.run(n.stop) })
 	n.running.Go(func() { n.presence.run(n.stop) })
+	n.running.Go(func() { n.presence.answers(n.stop) })
 	if n.stream != nil {
 		ctx, cancel := context.WithCancel(context.Background())
 		n.running.Go(func() {
@@ -203,6 +216,10 @@ func (c Config) check(h *hub.Hub) error {
 		return errors.New("cluster: expected URLs of NATS, or Peers, and not both")
 	case c.Peers != nil && c.Peers.Secret == "":
 		return errors.New("cluster: hubs that form a cluster need a secret in common")
+	case c.Peers != nil && c.Origin != "":
+		return errors.New("cluster: Origin is given with Peers, whose server of NATS another process can't take over")
+	case strings.ContainsAny(c.Origin, ". ") || len(c.Origin) > maxOrigin:
+		return fmt.Errorf("cluster: Origin is %.100q; expected that of another Node", c.Origin)
 	case c.Peers != nil && h.Replay != nil && c.Peers.Dir == "":
 		return errors.New("cluster: messages are to be kept without a directory; expected Peers.Dir")
 	case c.Peers != nil && h.Replay != nil && len(c.Peers.Join) < 2:
@@ -412,12 +429,7 @@ func (n *Node) Close() {
 		if n.keeper != nil {
 			n.keeper.close()
 		}
-		for end := time.Now().Add(closeTime); n.online.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
-			if n.Stats().Waiting == 0 {
-				_ = n.nc.FlushTimeout(time.Until(end))
-				break
-			}
-		}
+		n.flush(closeTime)
 		if n.online.Load() {
 			n.presence.say(true)
 			_ = n.nc.FlushTimeout(closeTime)
@@ -429,6 +441,16 @@ func (n *Node) Close() {
 			n.server.Close()
 		}
 	})
+}
+
+// flush waits until what waits is with NATS, while there is a connection and time.
+func (n *Node) flush(most time.Duration) {
+	for end := time.Now().Add(most); n.online.Load() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		if n.Stats().Waiting == 0 {
+			_ = n.nc.FlushTimeout(max(time.Until(end), time.Millisecond))
+			return
+		}
+	}
 }
 
 // warnings are passed on, a few a second at the most, and each once in a second.

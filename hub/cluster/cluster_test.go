@@ -404,26 +404,6 @@ func TestForeign(t *testing.T) {
 	}
 }
 
-// What is asked about topics is answered for all nodes.
-func TestPresence(t *testing.T) {
-	all := three(t)
-	for i, p := range all {
-		c := p.dial(t)
-		c.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
-		c.wants(t, fmt.Sprintf("subscribe b%d\xff :2", i), "SUBSCRIBE", fmt.Sprintf("b%d\xff", i))
-	}
-	c := all[1].dial(t)
-	c.wants(t, "a :3 b0\xff :1 x :0", "PUBSUB", "NUMSUB", "a", "b0\xff", "x")
-	c.wants(t, "a b0\xff b1\xff b2\xff", "PUBSUB", "CHANNELS")
-	c.wants(t, "b0\xff b1\xff b2\xff", "PUBSUB", "CHANNELS", "b*")
-	c.wants(t, "a :0", "PUBSUB", "SHARDNUMSUB", "a")
-	all[2].node.Close()
-	for _, p := range all[:2] {
-		p.meets(t, 1)
-	}
-	c.wants(t, "a :2", "PUBSUB", "NUMSUB", "a")
-}
-
 // The newest message of a topic is that of the whole cluster.
 func TestLastValues(t *testing.T) {
 	a := serve(t, new(hub.Hub), peers())
@@ -465,6 +445,8 @@ func TestConfig(t *testing.T) {
 		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, MaxMessage: 1 << 30}, "NATS takes at most"},
 		{Config{Peers: &Peers{Addr: "nowhere", Secret: "s"}}, "expected host:port"},
 		{Config{URLs: []string{"nats://a"}, Linger: -1}, "Linger is -1"},
+		{Config{URLs: []string{"nats://a"}, Origin: "a.b"}, "expected that of another Node"},
+		{Config{Peers: &Peers{Addr: ":0", Secret: "s"}, Origin: "a"}, "Origin is given with Peers"},
 	} {
 		node, err := Start(new(hub.Hub), c.config)
 		if err == nil {

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -17,6 +18,7 @@ type gaps struct {
 	mu         sync.Mutex
 	young, old map[string]*topicNumbers // by subject
 	period     uint32
+	gone       func(origin string) bool // a node; nil for none
 }
 
 // maxTopics is the most topics of a generation.
@@ -33,8 +35,12 @@ type originNumber struct {
 	period uint32
 }
 
-// maxOrigins is the most origins of a topic; then the one that came first is forgotten.
-const maxOrigins = 64
+const (
+	// maxOrigins is the most origins of a topic; then the one that came first is forgotten.
+	maxOrigins = 64
+	// maxSource is the most bytes of an origin with its era.
+	maxSource = maxOrigin + 32
+)
 
 // parseNumber takes a number to pieces; origin is as nodes call themselves, source with the era.
 func parseNumber(text string) (source, origin string, number uint64, ok bool) {
@@ -44,7 +50,7 @@ func parseNumber(text string) (source, origin string, number uint64, ok bool) {
 	}
 	number, err := strconv.ParseUint(digits, 10, 64)
 	origin, _, ok = strings.Cut(source, ".")
-	return source, origin, number, err == nil && ok && number > 0
+	return source, origin, number, err == nil && ok && number > 0 && len(source) <= maxSource
 }
 
 // see notes that a message has come. It says how many before it are missing, and whether it has
@@ -67,11 +73,28 @@ func (g *gaps) see(subject, source string, number uint64) (missing uint64, again
 		o.number, o.period = number, g.period
 		return missing, false
 	}
-	if len(t.origins) >= maxOrigins {
-		t.origins = append(t.origins[:0], t.origins[1:]...)
-	}
+	g.forget(t, source)
 	t.origins = append(t.origins, originNumber{strings.Clone(source), number, g.period})
 	return 0, false
+}
+
+// forget makes room for a source that is new: nodes that are gone are forgotten, and eras of its own but for the
+// newest, in which another process may still publish.
+func (g *gaps) forget(t *topicNumbers, source string) {
+	origin, _, _ := strings.Cut(source, ".")
+	eras := 0
+	for i := len(t.origins) - 1; i >= 0; i-- {
+		of, _, _ := strings.Cut(t.origins[i].origin, ".")
+		if of == origin {
+			eras++
+		}
+		if of == origin && eras > 1 || of != origin && g.gone != nil && g.gone(of) {
+			t.origins = slices.Delete(t.origins, i, i+1)
+		}
+	}
+	if len(t.origins) >= maxOrigins {
+		t.origins = slices.Delete(t.origins, 0, 1)
+	}
 }
 
 func (g *gaps) find(subject string) *topicNumbers {

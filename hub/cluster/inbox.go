@@ -26,6 +26,9 @@ type inbox struct {
 	received, again, lost atomic.Int64
 	mu                    sync.Mutex
 	nodes                 map[string]*known // by origin
+
+	pauses  chan chan struct{}
+	resumed chan struct{} // with mu; ends a pause: nil without
 }
 
 // known is what is known of another node.
@@ -45,7 +48,10 @@ const (
 )
 
 func newInbox(n *Node) *inbox {
-	return &inbox{node: n, messages: make(chan *nats.Msg, inboxRoom), room: make(chan struct{}, 1), nodes: make(map[string]*known)}
+	in := &inbox{node: n, messages: make(chan *nats.Msg, inboxRoom), room: make(chan struct{}, 1), nodes: make(map[string]*known),
+		pauses: make(chan chan struct{})}
+	in.gaps.gone = in.gone
+	return in
 }
 
 // wait waits until there are few messages.
@@ -61,10 +67,18 @@ func (in *inbox) wait() {
 
 // run delivers until done is closed.
 func (in *inbox) run(done <-chan struct{}) {
+	in.mu.Lock()
+	begin := in.resumed
+	in.mu.Unlock()
+	if begin != nil {
+		in.rest(begin, done)
+	}
 	for {
 		select {
 		case <-done:
 			return
+		case resumed := <-in.pauses:
+			in.rest(resumed, done)
 		case m := <-in.messages:
 			in.deliver(m)
 			if len(in.messages) <= maxUnread {

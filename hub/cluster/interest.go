@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,6 +24,7 @@ type interest struct {
 	most   int // subjects; with more, all are subscribed to
 	always bool
 	kept   func(hub.Kind, string) bool // what comes by the stream
+	wide   atomic.Bool                 // for now
 
 	mu      sync.Mutex
 	changed map[name]struct{}
@@ -223,7 +225,7 @@ func (in *interest) expire(now time.Time) {
 		in.counts.Unlock()
 		in.leave(i.subject, s.sub)
 	}
-	if in.every != nil && !in.always && in.fewAgain() {
+	if in.every != nil && !in.always && !in.wide.Load() && in.fewAgain() {
 		in.everything(false)
 	}
 }
@@ -265,6 +267,7 @@ func (in *interest) everything(on bool) {
 		clear(in.subjects)
 		in.every = every
 		in.counts.Unlock()
+		in.settle()
 		for to, s := range old {
 			in.leave(to, s.sub)
 		}
@@ -276,10 +279,15 @@ func (in *interest) everything(on bool) {
 	in.every = nil
 	in.counts.Unlock()
 	in.lookAtAll()
+	in.settle()
 	for _, sub := range every {
 		in.leave(sub.Subject, sub)
 	}
 }
+
+// settle waits, for a while, until the new subscriptions are in effect, and what came by the old ones before has
+// been read: what is on its way when these are left is dropped.
+func (in *interest) settle() { _ = in.nc.FlushTimeout(connectTime) }
 
 // count says how many subjects are subscribed to, and whether they are all.
 func (in *interest) count() (n int64, all bool) {

@@ -10,11 +10,13 @@ import (
 	"github.com/myriad-go/myriad/hub"
 )
 
-// presence tells the other nodes of this one, once a second, and answers what they ask about its
-// names. One goroutine does both. A question that comes while too many wait is not answered.
+// presence tells the other nodes of this one, once a second, hears of them, and answers what they ask about
+// its names. One goroutine tells and hears, another answers, so that what takes long to answer leaves nobody
+// taken for gone. A question that comes while too many wait is not answered.
 type presence struct {
-	node     *Node
-	messages chan *nats.Msg
+	node      *Node
+	news      chan *nats.Msg
+	questions chan *nats.Msg
 }
 
 const (
@@ -24,9 +26,12 @@ const (
 	newsEvery    = time.Second
 	absence      = 3500 * time.Millisecond
 	maxQuestions = 64
+	maxNews      = 2 * maxNodes
 	maxName      = 128 // bytes of a node's
-	// forgetAfter is how long a node is kept in mind that is not heard of.
+	// forgetAfter is how long a node is kept in mind that is not heard of, and goneAfter how long the numbers
+	// of its messages are, where other nodes publish.
 	forgetAfter = time.Hour
+	goneAfter   = 5 * time.Minute
 )
 
 // news is what a node says of itself.
@@ -38,32 +43,49 @@ type news struct {
 }
 
 // question is one about the names of a kind: how many subscribers Of has, or, where it is nil,
-// which names match Pattern, of so many bytes at the Most. Names are bytes, not text.
+// which names match Pattern, of so many bytes at the Most; or, where Largest is above 0, which topics that begin
+// with Pattern have the most subscribers, so many of them. Names are bytes, not text.
 type question struct {
 	Kind    hub.Kind
 	Of      [][]byte
 	Pattern []byte
 	Most    int
+	Largest int
 }
 
-// answer has the Counts of the names, or the Names.
+// answer has the Counts of the names, or the Names and how many More there are.
 type answer struct {
 	Counts []int
 	Names  [][]byte
+	More   int
 }
 
 func newPresence(n *Node) *presence {
-	return &presence{node: n, messages: make(chan *nats.Msg, maxQuestions)}
+	return &presence{node: n, news: make(chan *nats.Msg, maxNews), questions: make(chan *nats.Msg, maxQuestions)}
 }
 
-// run does so until done is closed.
-func (p *presence) run(done <-chan struct{}) {
-	n := p.node
-	for _, subject := range []string{newsSubject, questionSubject} {
-		if _, err := n.nc.ChanSubscribe(subject, p.messages); err != nil {
-			n.warned.say("cannot subscribe to %s: %v", subject, err)
+func (p *presence) subscribe(subject string, to chan *nats.Msg) {
+	if _, err := p.node.nc.ChanSubscribe(subject, to); err != nil {
+		p.node.warned.say("cannot subscribe to %s: %v", subject, err)
+	}
+}
+
+// answers answers questions until done is closed.
+func (p *presence) answers(done <-chan struct{}) {
+	p.subscribe(questionSubject, p.questions)
+	for {
+		select {
+		case <-done:
+			return
+		case m := <-p.questions:
+			p.answer(m)
 		}
 	}
+}
+
+// run tells and hears until done is closed.
+func (p *presence) run(done <-chan struct{}) {
+	p.subscribe(newsSubject, p.news)
 	tick := time.NewTicker(newsEvery)
 	defer tick.Stop()
 	p.tell()
@@ -73,16 +95,12 @@ func (p *presence) run(done <-chan struct{}) {
 			return
 		case <-tick.C:
 			p.tell()
-			n.inbox.forget(time.Now())
-			if n.stream != nil {
-				n.hub.Replay.Forget(time.Now())
+			p.node.inbox.forget(time.Now())
+			if p.node.stream != nil {
+				p.node.hub.Replay.Forget(time.Now())
 			}
-		case m := <-p.messages:
-			if m.Subject == newsSubject {
-				p.hear(m.Data)
-			} else {
-				p.answer(m)
-			}
+		case m := <-p.news:
+			p.hear(m.Data)
 		}
 	}
 }
@@ -101,7 +119,13 @@ func (p *presence) say(gone bool) {
 
 func (p *presence) hear(data []byte) {
 	var of news
-	if json.Unmarshal(data, &of) == nil && of.Origin != "" && p.node.inbox.heard(of) {
+	switch {
+	case json.Unmarshal(data, &of) != nil || of.Origin == "" || len(of.Origin) > maxOrigin:
+	case of.Origin == p.node.origin: // another process of this node
+		if of.Gone {
+			p.tell()
+		}
+	case p.node.inbox.heard(of):
 		p.tell() // it is to know this one at once, too
 	}
 }
@@ -137,6 +161,14 @@ func (in *inbox) forget(now time.Time) {
 	}
 }
 
+// gone says whether a node has not been heard of for so long that its numbers may be forgotten.
+func (in *inbox) gone(origin string) bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	n := in.nodes[origin]
+	return n == nil || !n.seen.IsZero() && time.Since(n.seen) > goneAfter
+}
+
 // present is how many other nodes are there.
 func (in *inbox) present() (n int) {
 	now := time.Now()
@@ -162,21 +194,56 @@ func (p *presence) answer(m *nats.Msg) {
 			a.Counts = append(a.Counts, p.node.hub.Subscribers(q.Kind, string(name)))
 		}
 	} else {
-		most := min(q.Most, int(p.node.maxPayload.Load())/2) // in base64 they are longer
-		p.node.hub.EachName(q.Kind, func(name string, _ int) bool {
-			if hub.Matches(string(q.Pattern), name) {
-				if most -= len(name) + 8; most < 0 {
-					return false
-				}
-				a.Names = append(a.Names, []byte(name))
-			}
-			return true
-		})
+		a.Names, a.More = p.names(q)
 	}
 	if data, err := json.Marshal(a); err == nil {
 		_ = m.Respond(data)
 	}
 }
+
+// names are those that a question is about.
+func (p *presence) names(q question) (names [][]byte, more int) {
+	found := someNames{room: min(q.Most, p.node.mostNames())}
+	if q.Largest > 0 {
+		largest, total := p.node.hub.Largest(string(q.Pattern), q.Largest)
+		found.more = total - len(largest)
+		for _, name := range largest {
+			found.add(name)
+		}
+	} else {
+		p.node.hub.EachName(q.Kind, func(name string, _ int) bool {
+			if hub.Matches(string(q.Pattern), name) {
+				found.add(name)
+			}
+			return true
+		})
+	}
+	for _, name := range found.names {
+		names = append(names, []byte(name))
+	}
+	return names, found.more
+}
+
+// someNames are names that there is room for, and how many more there were.
+type someNames struct {
+	room  int
+	names []string
+	more  int
+}
+
+// sizeOf is what a name takes in a message, before it is longer in base64.
+func sizeOf(name string) int { return len(name) + 8 }
+
+func (s *someNames) add(name string) {
+	if s.room -= sizeOf(name); s.room < 0 {
+		s.more++
+		return
+	}
+	s.names = append(s.names, name)
+}
+
+// mostNames is the most bytes of names in a question or an answer.
+func (n *Node) mostNames() int { return int(n.maxPayload.Load()) / 2 }
 
 // ask asks all other nodes, and calls f with each answer until all have answered or ctx ends.
 func (n *Node) ask(ctx context.Context, q question, f func(answer)) {
@@ -206,29 +273,41 @@ func (n *Node) ask(ctx context.Context, q question, f func(answer)) {
 	}
 }
 
-// Subscribers implements hub.Cluster.
+// Subscribers implements hub.Cluster. It asks for as many at a time as fit into a message.
 func (n *Node) Subscribers(ctx context.Context, k hub.Kind, names []string) []int {
 	counts := make([]int, len(names))
-	q := question{Kind: k, Of: make([][]byte, len(names))}
-	for i, name := range names {
-		q.Of[i] = []byte(name)
-	}
-	n.ask(ctx, q, func(a answer) {
-		for i, count := range a.Counts[:min(len(counts), len(a.Counts))] {
-			counts[i] += count
+	for begin, end := 0, 0; begin < len(names) && ctx.Err() == nil; begin = end {
+		q := question{Kind: k}
+		for room := n.mostNames(); end < len(names) && (end == begin || room >= sizeOf(names[end])); end++ {
+			q.Of = append(q.Of, []byte(names[end]))
+			room -= sizeOf(names[end])
 		}
-	})
+		n.ask(ctx, q, func(a answer) {
+			for i, count := range a.Counts[:min(len(q.Of), len(a.Counts))] {
+				counts[begin+i] += count
+			}
+		})
+	}
 	return counts
 }
 
 // Names implements hub.Cluster.
-func (n *Node) Names(ctx context.Context, k hub.Kind, pattern string, most int) (names []string) {
-	n.ask(ctx, question{Kind: k, Pattern: []byte(pattern), Most: most}, func(a answer) {
+func (n *Node) Names(ctx context.Context, k hub.Kind, pattern string, most int) (names []string, more int) {
+	return n.askNames(ctx, question{Kind: k, Pattern: []byte(pattern), Most: most})
+}
+
+// Largest implements hub.Cluster.
+func (n *Node) Largest(ctx context.Context, prefix string, limit, most int) (names []string, more int) {
+	return n.askNames(ctx, question{Kind: hub.Topic, Pattern: []byte(prefix), Most: most, Largest: limit})
+}
+
+func (n *Node) askNames(ctx context.Context, q question) (names []string, more int) {
+	found := someNames{room: q.Most}
+	n.ask(ctx, q, func(a answer) {
 		for _, name := range a.Names {
-			if most -= len(name) + 8; most >= 0 {
-				names = append(names, string(name))
-			}
+			found.add(string(name))
 		}
+		found.more += a.More
 	})
-	return names
+	return found.names, found.more
 }

@@ -38,13 +38,14 @@ func (c *coordinator) watch(ctx context.Context) (*load.Result, error) {
 	c.timers = newTimers(ctx, time.Until(start), cmp.Or(c.cfg.ProgressEvery, time.Second), c.Silence/beatEvery)
 	defer c.timers.stop()
 	c.attend(func(m *member) bool { return !m.connected })
-	conclude := func(end *load.Result) *load.Result { return end }
+	conclude, failed := func(end *load.Result) *load.Result { return end }, error(nil)
 	if c.cfg.Goal.Under > 0 {
-		conclude = c.search(ctx)
+		conclude, failed = c.search(ctx)
 	}
 	c.begin(0)
 	c.attend(func(*member) bool { return true })
-	return c.conclude(ctx, conclude)
+	result, err := c.conclude(ctx, conclude)
+	return result, cmp.Or(err, failed)
 }
 
 // timers are what a coordinator waits for besides letters.
@@ -132,14 +133,13 @@ func (c *coordinator) begin(rate float64) {
 	c.beat()
 }
 
-// errAlone ends a search that nobody is left for.
+// errAlone ends a search that nobody is left for, as the results and the losses say.
 var errAlone = errors.New("agents: nobody is left")
 
 // search tries rates on all, and returns what makes of the last result that of the search.
-func (c *coordinator) search(ctx context.Context) (conclude func(*load.Result) *load.Result) {
+func (c *coordinator) search(ctx context.Context) (conclude func(*load.Result) *load.Result, err error) {
 	s, steps := load.NewSearch(c.cfg), 0
-	// What ends it early is said by the results, and by the losses.
-	_ = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.try(ctx, rate) }, func(step load.Step) {
+	err = s.Seek(func(rate float64) (*load.Result, int64, error) { return c.try(ctx, rate) }, func(step load.Step) {
 		for _, m := range c.crew {
 			if steps == 0 || step.Kept {
 				m.best = m.tried
@@ -148,7 +148,10 @@ func (c *coordinator) search(ctx context.Context) (conclude func(*load.Result) *
 		steps++
 		c.observe(&load.Event{Phase: load.Tried, Step: &step})
 	})
-	return s.Conclude
+	if errors.Is(err, errAlone) {
+		err = nil
+	}
+	return s.Conclude, err
 }
 
 // try has all try a rate: once more with those who are left, where one is gone meanwhile.
@@ -223,9 +226,15 @@ func (c *coordinator) hear(msg *nats.Msg) {
 		return
 	}
 	m.number, m.heard = l.Number, time.Now()
-	var t told
-	if l.Kind == eventKind && l.read(&t) == nil {
+	var (
+		t  told
+		is state
+	)
+	switch {
+	case l.Kind == eventKind && l.read(&t) == nil:
 		c.told(m, t)
+	case l.Kind == beatKind && l.read(&is) == nil:
+		m.connected = m.connected || is.Connected
 	}
 }
 

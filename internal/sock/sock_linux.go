@@ -46,9 +46,9 @@ func NonBlocking(fds ...int32) (again func()) {
 	}
 }
 
-// SendAll sends pieces in one call, as Send does. There are no more than 64, and some of
-// them are not empty.
-func SendAll(fd int32, pieces [][]byte) (int, syscall.Errno) {
+// SendAll sends pieces in one call, as Send does, and says how many bytes went, 0 where it failed.
+// There are no more than 64 pieces, and some of them are not empty.
+func SendAll(fd int32, pieces [][]byte) int {
 	var vec [64]unix.Iovec
 	m := 0
 	for _, p := range pieces {
@@ -63,7 +63,7 @@ func SendAll(fd int32, pieces [][]byte) (int, syscall.Errno) {
 	for {
 		n, _, errno := syscall.RawSyscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&msg)), unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 		if errno != syscall.EINTR {
-			return int(n), errno
+			return max(int(n), 0) // it is -1 where it failed
 		}
 	}
 }

@@ -68,13 +68,7 @@ func (c *conn) initIO() error {
 
 // direct is Host.Direct. The descriptor is open, because it is the connection's own
 // goroutine that closes it, and that calls the handler.
-func direct(c *engine.Conn, pieces [][]byte) int {
-	n, errno := sock.SendAll(c.FD(), pieces)
-	if errno != 0 {
-		return 0
-	}
-	return n
-}
+func direct(c *engine.Conn, pieces [][]byte) int { return sock.SendAll(c.FD(), pieces) }
 
 // step is called by RawConn, at first and whenever there may be more to do; it
 // answers whether it is done.

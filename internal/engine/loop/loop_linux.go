@@ -143,13 +143,7 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 func (l *Loop) Log() *slog.Logger { return l.host.Log }
 
 // direct is Host.Direct. What is wrong with the connection the next send tells.
-func direct(c *engine.Conn, pieces [][]byte) int {
-	n, errno := sock.SendAll(c.FD(), pieces)
-	if errno != 0 {
-		return 0
-	}
-	return n
-}
+func direct(c *engine.Conn, pieces [][]byte) int { return sock.SendAll(c.FD(), pieces) }
 
 // Eventfd ends a wait when it is signalled. Drivers watch it, and clear it.
 func (l *Loop) Eventfd() sock.Eventfd { return l.eventfd }

@@ -1,0 +1,208 @@
+package cluster
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/myriad-go/myriad/hub"
+	"github.com/myriad-go/myriad/internal/await"
+)
+
+// A node that takes over delivers what the one before it has not, behind Resume; neither delivers what the other
+// publishes, and for the others they are one.
+func TestTakeOver(t *testing.T) {
+	s := external(t, "127.0.0.1:0", 0)
+	c := Config{URLs: []string{"nats://" + s.Addr().String()}, Linger: 50 * time.Millisecond}
+	far := serve(t, new(hub.Hub), c)
+	c.Name = "near"
+	old := serve(t, new(hub.Hub), c)
+	far.meets(t, 1)
+	from, before := far.dial(t), old.dial(t)
+	before.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	settled(t, old, hub.Topic, "a", far)
+	publish := func(first, last int) {
+		t.Helper()
+		for i := first; i <= last; i++ {
+			from.wants(t, ":0", "PUBLISH", "a", strconv.Itoa(i))
+		}
+	}
+	wants := func(c *client, first, last int) {
+		t.Helper()
+		for i := first; i <= last; i++ {
+			c.wants(t, "message a "+strconv.Itoa(i))
+		}
+	}
+	publish(1, 3)
+	wants(before, 1, 3)
+	c.Origin = old.node.Origin()
+	next := serve(t, new(hub.Hub), c)
+	if s := next.Stats().Cluster; !s.All {
+		t.Errorf("%+v; expected it to be subscribed to everything at once", s)
+	}
+	settled(t, next, hub.Topic, "a", far)
+	publish(4, 6) // come to both
+	wants(before, 4, 6)
+	await.True(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 3 })
+	state := old.node.Pause()
+	old.node.Pause() // pauses already
+	publish(7, 9)
+	await.True(t, "messages wait", func() bool { return len(next.node.inbox.messages) == 6 && len(old.node.inbox.messages) == 3 })
+	behind := next.dial(t)
+	behind.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	if err := next.node.Restore(state); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*place{old, next} {
+		p.node.Resume()
+		p.node.Resume()
+	}
+	wants(before, 7, 9) // who has stayed
+	wants(behind, 7, 9)
+	await.True(t, "it is subscribed to its topics alone", func() bool { s := next.Stats().Cluster; return !s.All && s.Subjects == 1 })
+	old.dial(t).wants(t, ":1", "PUBLISH", "a", "by old")
+	before.wants(t, "message a by old")
+	next.dial(t).wants(t, ":1", "PUBLISH", "a", "by next")
+	behind.wants(t, "message a by next")
+	there := far.dial(t)
+	there.wants(t, "subscribe b :1", "SUBSCRIBE", "b")
+	settled(t, far, hub.Topic, "b", old, next)
+	for _, p := range []*place{old, next, old} { // whose numbers are apart
+		p.dial(t).wants(t, ":0", "PUBLISH", "b", "here")
+		there.wants(t, "message b here")
+	}
+	publish(10, 10)
+	wants(before, 10, 10)
+	wants(behind, 10, 10)
+	old.node.Close()
+	far.meets(t, 1)
+	if nodes := far.Stats().Cluster.Nodes; len(nodes) != 1 || nodes[0].Name != "near" {
+		t.Errorf("%+v; expected one other node", nodes)
+	}
+	if s := next.Stats().Cluster; s.Lost != 0 || s.Received != 4 || len(s.Nodes) != 1 {
+		t.Errorf("%+v; expected 4 messages, and none lost", s)
+	}
+}
+
+// What is known of numbers is the same in another process.
+func TestGapsSaved(t *testing.T) {
+	var from gaps
+	from.see("a", "x.1", 5)
+	from.see("a", "y.1", 7)
+	from.see("b", "x.1", 9)
+	from.left("b")
+	state := from.save()
+	var to gaps
+	to.period = 3
+	if err := to.restore(state); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		subject, source string
+		number, missing uint64
+		again           bool
+	}{
+		{"a", "x.1", 5, 0, true}, {"a", "x.1", 8, 2, false}, {"a", "y.1", 8, 0, false},
+		{"b", "x.1", 9, 0, true}, {"b", "x.1", 12, 0, false}, {"b", "x.1", 14, 1, false},
+	} {
+		if missing, again := to.see(c.subject, c.source, c.number); missing != c.missing || again != c.again {
+			t.Errorf("%s %s %d: %d missing, again %v; expected %d, %v", c.subject, c.source, c.number, missing, again, c.missing, c.again)
+		}
+	}
+	wholes := 0
+	for n := range state {
+		if new(gaps).restore(state[:n]) == nil {
+			wholes++ // between two topics
+		}
+	}
+	if wholes != 2 {
+		t.Errorf("%d of the beginnings of a state are taken for whole; expected 2", wholes)
+	}
+}
+
+// A pause that nobody ends does by itself.
+func TestPauseBound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said []string
+		n := &Node{hub: new(hub.Hub), stop: make(chan struct{}), interest: &interest{}, warned: warnings{to: func(line string) { said = append(said, line) }}}
+		n.inbox = newInbox(n)
+		n.inbox.resumed = make(chan struct{})
+		n.interest.wide.Store(true)
+		n.running.Go(func() { n.inbox.run(n.stop) })
+		n.inbox.messages <- &nats.Msg{Subject: "myriad.t.a", Header: nats.Header{numberHeader: {"x.1 1"}}}
+		time.Sleep(maxPause - 1)
+		synctest.Wait()
+		if n := n.inbox.received.Load(); n != 0 {
+			t.Errorf("%d messages are delivered in the pause", n)
+		}
+		time.Sleep(time.Nanosecond)
+		synctest.Wait()
+		if got := n.inbox.received.Load(); got != 1 || len(said) != 1 || n.interest.wide.Load() {
+			t.Errorf("%d messages are delivered, and it says %q", got, said)
+		}
+		n.inbox.pause()
+		close(n.stop)
+		n.running.Wait() // in a pause, too
+		n.inbox.resume()
+		n.inbox.pause()
+	})
+}
+
+// A node that is subscribed to all topics, and to each again, misses nothing of one that it is subscribed to all
+// the time.
+func TestSwitching(t *testing.T) {
+	a := serve(t, new(hub.Hub), peers())
+	c := peers(a)
+	c.MaxSubjects, c.Linger = 4, 4*time.Millisecond
+	b := serve(t, new(hub.Hub), c)
+	a.meets(t, 1)
+	to, others := b.dial(t), b.dial(t)
+	to.wants(t, "subscribe a :1", "SUBSCRIBE", "a")
+	settled(t, b, hub.Topic, "a", a)
+	stop, published := make(chan struct{}), make(chan int)
+	go func() {
+		n := 0
+		for ; ; n++ {
+			select {
+			case <-stop:
+				published <- n
+				return
+			default:
+			}
+			if _, err := a.Publish("a", []byte(strconv.Itoa(n))); err != nil {
+				t.Error(err)
+			}
+			if n%16 == 15 {
+				time.Sleep(100 * time.Microsecond)
+			}
+		}
+	}()
+	var topics []string
+	for i := range 8 {
+		topics = append(topics, fmt.Sprint("t", i))
+	}
+	for range 5 {
+		others.do(t, append([]string{"SUBSCRIBE"}, topics...)...)
+		await.True(t, "all topics", func() bool { return b.Stats().Cluster.All })
+		others.do(t, append([]string{"UNSUBSCRIBE"}, topics...)...)
+		await.True(t, "each topic", func() bool { return !b.Stats().Cluster.All })
+		for range 2 * len(topics) {
+			if words := others.reads(t); !strings.HasSuffix(words[0], "subscribe") {
+				t.Fatalf("%q", words)
+			}
+		}
+	}
+	close(stop)
+	last := await.Receive(t, published, "the number of messages")
+	for i := range last {
+		to.wants(t, "message a "+strconv.Itoa(i))
+	}
+	if s := b.Stats().Cluster; s.Lost != 0 || s.Received != int64(last) {
+		t.Errorf("%+v; expected %d messages, and none lost", s, last)
+	}
+}

@@ -1,0 +1,27 @@
+package await
+
+import (
+	"bytes"
+	"sync"
+)
+
+// Buffer is what a log or a program writes to while a test reads it. Its methods are safe for
+// concurrent use.
+type Buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+// Write appends to the buffer.
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+// String is what has been written.
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
