@@ -49,7 +49,7 @@ the run, tells the coordinator what came of it, and ends the agent; a second one
 	var g flagGroups
 	g.add("Coordinator", "", func(flags *pflag.FlagSet) {
 		f.nats.add(flags, agents.DefaultURL, "meet the coordinator at the NATS server at this `URL`, several with commas between them, or @FILE with them")
-		f.secret.add(flags, "secret")
+		f.secret.add(flags, "secret", agentsVariable, "that both sides have to know")
 		flags.BoolVar(&f.insecure, "insecure", false, "without a secret, take work of everybody who reaches the NATS server of another machine")
 		flags.StringVar(&f.agent.Name, "name", "", "be called this `NAME` (default: that of the machine)")
 		flags.BoolVar(&f.agent.Once, "once", false, "end after one run")
@@ -88,7 +88,7 @@ func (f *agentCommand) run(cmd *cobra.Command) (err error) {
 	if f.agent.Secret, err = f.secret.read(); err != nil {
 		return err
 	}
-	if f.agent.NATS, err = f.nats.read(); err != nil {
+	if f.agent.NATS, err = f.nats.agents(); err != nil {
 		return err
 	}
 	if f.agent.Secret == "" && !f.insecure && !localNATS(f.agent.URL) {

@@ -23,7 +23,9 @@ type clusterFlags struct {
 	peers  cluster.Peers
 	replay string // topics
 
-	nats, ca, join, secretFile   string
+	nats                         natsFlags
+	secret                       secretFlag
+	join                         string
 	peersCert, peersKey, peersCA string
 }
 
@@ -31,13 +33,11 @@ type clusterFlags struct {
 const secretVariable = "MYRIAD_CLUSTER_SECRET"
 
 func (f *clusterFlags) add(flags *pflag.FlagSet) {
-	flags.StringVar(&f.nats, "nats", "", "join other hubs through these servers of NATS: URLs such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: alone)")
-	flags.StringVar(&f.Creds, "nats-creds", "", "file with the credentials of a user of NATS")
-	flags.StringVar(&f.ca, "nats-ca", "", "file with the certificates of those who sign for the servers of NATS (default: those of the system)")
+	f.nats.add(flags, "", "join other hubs through these servers of NATS: `URL`s such as nats://user:password@host:4222 or tls://host, separated by commas, or @FILE with them (default: alone)")
 	flags.StringVar(&f.peers.Addr, "cluster", "", "form a cluster with other hubs, without a server of NATS, and listen for them on this address (default: alone)")
 	flags.StringVar(&f.join, "join", "", "addresses of other hubs of the cluster, separated by commas; one is enough if it is there, its own may be among them")
 	flags.StringVar(&f.peers.Advertise, "cluster-advertise", "", "address by which the other hubs reach --cluster, where that is another")
-	flags.StringVar(&f.secretFile, "cluster-secret", "", "file with what all hubs of the cluster share (default: "+secretVariable+" in the environment)")
+	f.secret.add(flags, "cluster-secret", secretVariable, "that all hubs of the cluster share")
 	flags.StringVar(&f.peersCert, "cluster-cert", "", "encrypt with TLS what hubs of the cluster say to each other: file with this hub's certificate chain, for servers and clients, in PEM form; read again when it changes (default: in clear)")
 	flags.StringVar(&f.peersKey, "cluster-key", "", "file with the key of --cluster-cert")
 	flags.StringVar(&f.peersCA, "cluster-ca", "", "file with the certificates of those who sign for the hubs of the cluster; others are refused")
@@ -89,10 +89,10 @@ func (f *hubFlags) checkReplay(cmd *cobra.Command) error {
 }
 
 // some says whether the hub is to join others.
-func (f *clusterFlags) some() bool { return f.nats != "" || f.peers.Addr != "" }
+func (f *clusterFlags) some() bool { return f.nats.urls != "" || f.peers.Addr != "" }
 
 // check makes the configuration complete, and says what is wrong with the flags.
-func (f *clusterFlags) check(cmd *cobra.Command) error {
+func (f *clusterFlags) check(cmd *cobra.Command) (err error) {
 	for _, needs := range []struct{ flag, of string }{
 		{"nats-creds", "nats"}, {"nats-ca", "nats"}, {"join", "cluster"}, {"cluster-advertise", "cluster"}, {"cluster-secret", "cluster"},
 		{"cluster-cert", "cluster"}, {"cluster-key", "cluster"}, {"cluster-ca", "cluster"},
@@ -107,51 +107,19 @@ func (f *clusterFlags) check(cmd *cobra.Command) error {
 		}
 	}
 	switch {
-	case f.nats != "" && f.peers.Addr != "":
+	case f.nats.urls != "" && f.peers.Addr != "":
 		return usagef("--nats and --cluster are both given; expected one")
-	case f.nats != "":
-		return f.checkNATS()
+	case f.nats.urls != "":
+		f.Creds = f.nats.creds
+		f.URLs, f.TLS, err = f.nats.read()
+		return err
 	case f.peers.Addr != "":
 		return f.checkPeers()
 	}
 	return nil
 }
 
-// natsURLs reads URLs, or the file that has them.
-func natsURLs(flag string) (urls []string, err error) {
-	text := flag
-	if path, ok := strings.CutPrefix(text, "@"); ok {
-		data, err := os.ReadFile(path)
-		if err != nil {
-			return nil, usagef("--nats: %w", err)
-		}
-		text = strings.TrimSpace(string(data))
-	}
-	for url := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' || r == '\n' }) {
-		urls = append(urls, strings.TrimSpace(url))
-	}
-	if len(urls) == 0 {
-		return nil, usagef("--nats is %q; expected URLs such as nats://host:4222", flag)
-	}
-	return urls, nil
-}
-
-func (f *clusterFlags) checkNATS() (err error) {
-	if f.URLs, err = natsURLs(f.nats); err != nil {
-		return err
-	}
-	if f.ca == "" {
-		return nil
-	}
-	pool, err := authorities(f.ca)
-	if err != nil {
-		return err
-	}
-	f.TLS = &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}
-	return nil
-}
-
-func (f *clusterFlags) checkPeers() error {
+func (f *clusterFlags) checkPeers() (err error) {
 	if err := checkAddress("cluster", f.peers.Addr); err != nil {
 		return err
 	}
@@ -164,13 +132,8 @@ func (f *clusterFlags) checkPeers() error {
 		}
 		f.peers.Join = append(f.peers.Join, addr)
 	}
-	f.peers.Secret = os.Getenv(secretVariable)
-	if f.secretFile != "" {
-		data, err := os.ReadFile(f.secretFile)
-		if err != nil {
-			return usagef("--cluster-secret: %w", err)
-		}
-		f.peers.Secret = strings.TrimSpace(string(data))
+	if f.peers.Secret, err = f.secret.read(); err != nil {
+		return err
 	}
 	if f.peers.Secret == "" {
 		return usagef("--cluster is given without a secret; expected --cluster-secret FILE, or %s in the environment", secretVariable)

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"fmt"
-	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -52,7 +51,7 @@ func (f *agentFlags) add(flags *pflag.FlagSet) {
 	flags.StringVar(&f.key, "agents-key", "", "`FILE` with the key of --agents-cert")
 	f.nats.add(flags, "", "meet the agents at the NATS server at this `URL`, several with commas between them, or @FILE with them (default: a server in this process)")
 	flag(flags, &f.options.Wait, quantity.Period, "agents-wait", "", "wait for the agents for this `TIME` at most (default 1m)")
-	f.secret.add(flags, "agents-secret")
+	f.secret.add(flags, "agents-secret", agentsVariable, "that both sides have to know")
 }
 
 // meeting are the flags of where both sides meet, which local agents don't need.
@@ -87,7 +86,7 @@ func (f *agentFlags) check(cfg *load.Config, changed func(string) bool) (err err
 			return err
 		}
 	}
-	if f.options.NATS, err = f.nats.read(); err != nil {
+	if f.options.NATS, err = f.nats.agents(); err != nil {
 		return err
 	}
 	if f.cert != "" {
@@ -176,69 +175,5 @@ func (f *loadFlags) localAgents(url, secret string) (stop func(), err error) {
 // localEnd is how long local agents may take to end.
 const localEnd = 10 * time.Second
 
-// natsFlags are where a NATS server is.
-type natsFlags struct{ urls, creds, ca string }
-
-func (f *natsFlags) add(flags *pflag.FlagSet, urls, help string) {
-	flags.StringVar(&f.urls, "nats", urls, help)
-	flags.StringVar(&f.creds, "nats-creds", "", "`FILE` with the credentials of a user of NATS")
-	flags.StringVar(&f.ca, "nats-ca", "", "PEM `FILE` with the certificates to trust of NATS servers (default: those that the system trusts)")
-}
-
-// read reads what the flags name.
-func (f *natsFlags) read() (n agents.NATS, err error) {
-	if f.urls == "" {
-		if f.creds+f.ca != "" {
-			return n, usagef("--nats-creds or --nats-ca is given without --nats; expected it too")
-		}
-		return n, nil
-	}
-	urls, err := natsURLs(f.urls)
-	for _, text := range urls {
-		u, err := url.Parse(text)
-		if err != nil || u.Host == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-			return n, usagef("--nats is %q; expected URLs such as nats://host:4222, or of tls", text)
-		}
-	}
-	n.URL, n.Creds = strings.Join(urls, ","), f.creds
-	if err == nil && f.creds != "" {
-		if _, err := os.Stat(f.creds); err != nil {
-			return n, usagef("--nats-creds: %w", err)
-		}
-	}
-	if err == nil && f.ca != "" {
-		n.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-		n.TLS.RootCAs, err = authorities(f.ca)
-	}
-	return n, err
-}
-
 // agentsVariable is the variable of the environment that can have the secret of agents.
 const agentsVariable = "MYRIAD_AGENTS_SECRET"
-
-// maxSecret is the most bytes of a secret.
-const maxSecret = 4096
-
-// secretFlag is where a secret is: not in a flag, as flags are seen in the list of processes.
-type secretFlag struct{ name, file string }
-
-func (f *secretFlag) add(flags *pflag.FlagSet, name string) {
-	f.name = name
-	flags.StringVar(&f.file, name, "", "`FILE` with the secret that both sides have to know (default: "+agentsVariable+" in the environment, or none)")
-}
-
-// read reads the secret, "" for none.
-func (f *secretFlag) read() (string, error) {
-	if f.file == "" {
-		return os.Getenv(agentsVariable), nil
-	}
-	text, err := os.ReadFile(f.file)
-	secret := strings.TrimSpace(string(text))
-	switch {
-	case err != nil:
-		return "", usagef("--%s: %w", f.name, err)
-	case secret == "" || len(secret) > maxSecret:
-		return "", usagef("--%s is %s, with %d bytes; expected 1 to %d", f.name, f.file, len(secret), maxSecret)
-	}
-	return secret, nil
-}

@@ -30,6 +30,7 @@ type stream struct {
 	made     bool   // it is as config says
 	upTo     uint64 // what was there before
 	ready    bool   // the hub has that
+	short    int    // how often the newest message was older than one that the hub has
 	consumed uint64 // messages of the consumer
 }
 
@@ -47,6 +48,10 @@ const (
 	// streamWait is from one failure to the next try.
 	streamWait  = 250 * time.Millisecond
 	maxReplicas = 5
+	// maxShort is how often a stream that has lost its newest messages is not believed.
+	maxShort = 40
+	// loadTime is how long what was there before is loaded until it is looked at again.
+	loadTime = 10 * time.Second
 )
 
 func newStream(n *Node) (*stream, error) {
@@ -159,16 +164,15 @@ func (s *stream) follow(ctx context.Context) error {
 		return err
 	}
 	defer s.forget(c)
-	if c.CachedInfo().NumPending == 0 {
-		s.ready = true
-		r.Ready(s.upTo)
-	}
 	messages, err := c.Messages(jetstream.PullMaxMessages(unread), jetstream.PullExpiry(pullTime), jetstream.PullHeartbeat(beatTime), jetstream.WithMessagesErrOnMissingHeartbeat(true))
 	if err != nil {
 		return err
 	}
 	defer messages.Stop()
 	defer context.AfterFunc(ctx, messages.Stop)()
+	if !s.ready { // it is looked at again what there is to load
+		defer time.AfterFunc(loadTime, func() { s.stopLoading(messages) }).Stop()
+	}
 	for s.consumed = 0; ; {
 		m, err := messages.Next()
 		if err != nil {
@@ -177,6 +181,14 @@ func (s *stream) follow(ctx context.Context) error {
 		if err := s.deliver(m, at.Epoch); err != nil {
 			return err
 		}
+	}
+}
+
+// stopLoading has the stream looked at again if the hub does not have yet what was there before: that may have
+// become too old meanwhile.
+func (s *stream) stopLoading(messages jetstream.MessagesContext) {
+	if _, ready := s.node.hub.Replay.At(); !ready {
+		messages.Stop()
 	}
 }
 
@@ -224,16 +236,22 @@ func (s *stream) find(ctx context.Context) error {
 	r := s.node.hub.Replay
 	first, last := max(info.State.FirstSeq, 1), info.State.LastSeq
 	switch at, _ := r.At(); {
+	case at.Epoch == epoch && at.Seq > last && s.short < maxShort: // a new leader may not have read all yet
+		s.short++
+		return fmt.Errorf("the newest message is %d, and was %d", last, at.Seq)
 	case at.Epoch == "" || at.Epoch == epoch && at.Seq > last:
-		if at.Epoch != "" {
-			s.node.warned.say("the stream has lost messages: the newest one is %d, and was %d", last, at.Seq)
-		}
 		s.upTo, s.ready = last, false
 		r.Begin(epoch, first)
 	case at.Epoch != epoch: // what it has nobody has got
 		s.node.warned.say("the stream is another one")
 		s.upTo, s.ready = 0, false
 		r.Begin(epoch, first)
+	}
+	s.short = 0
+	if !s.ready && first > s.upTo { // nothing is left of what was there
+		s.ready = true
+		r.Begin(epoch, first)
+		r.Ready(first - 1)
 	}
 	return nil
 }
@@ -256,9 +274,9 @@ func (s *stream) deliver(m jetstream.Msg, epoch string) error {
 	if !old {
 		s.node.inbox.received.Add(1)
 	}
-	if !s.ready && (seq >= s.upTo || of.NumPending == 0) {
+	if !s.ready && seq >= s.upTo {
 		s.ready = true
-		s.node.hub.Replay.Ready(max(seq, s.upTo))
+		s.node.hub.Replay.Ready(seq)
 	}
 	return nil
 }

@@ -191,3 +191,8 @@ type told struct {
 	// Failed says why there is no result, or what ended the run early.
 	Failed string `json:"failed,omitempty"`
 }
+
+// state is what an agent says with each beat, as its event may have been lost.
+type state struct {
+	Connected bool `json:"connected,omitempty"`
+}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"github.com/myriad-go/myriad/internal/await"
 	"github.com/myriad-go/myriad/internal/natsd"
 	"github.com/myriad-go/myriad/load"
 )
@@ -136,6 +137,37 @@ func TestRepeated(t *testing.T) {
 	}
 	if s.nonce == "nonce" {
 		t.Error("the next session has the random number of this one")
+	}
+}
+
+// TestConnectedAgain has a beat say what a lost event would have: that an agent is connected.
+func TestConnectedAgain(t *testing.T) {
+	conn := inProcess(t)
+	said, err := conn.SubscribeSync(runSubject + "run")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := newKey(secret, "session", "run", "agent", "nonce")
+	s := &session{agent: &servant{Agent: &Agent{}, id: "agent", conn: conn}, run: "run", key: k}
+	m := &member{id: "agent", key: k}
+	c := &coordinator{conn: conn, run: "run", crew: []*member{m}}
+	next := func() *nats.Msg {
+		t.Helper()
+		letter, err := said.NextMsg(await.Patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return letter
+	}
+	s.tell()
+	if c.hear(next()); m.connected || m.number != 1 {
+		t.Fatalf("connected %v by letter %d before it is", m.connected, m.number)
+	}
+	s.observe(load.Event{Phase: load.Connected})
+	next() // is lost
+	s.tell()
+	if c.hear(next()); !m.connected || m.number != 3 {
+		t.Errorf("connected %v after letter %d, want it by the third", m.connected, m.number)
 	}
 }
 

@@ -43,6 +43,7 @@ type session struct {
 	sent    uint64     // the number of the last letter
 	step    int        // the last that the run has tried
 	asks    *told      // what it has told last and waits for an answer to, nil for nothing
+	is      state
 }
 
 // short is enough of the run's name.
@@ -219,6 +220,10 @@ func (s *session) observe(e load.Event) {
 	switch e.Phase {
 	case load.Done:
 		return
+	case load.Connected:
+		s.sending.Lock()
+		s.is.Connected = true
+		s.sending.Unlock()
 	case load.Tried, load.Published:
 		s.sending.Lock()
 		if e.Phase == load.Tried {
@@ -250,7 +255,7 @@ func (s *session) end(why string) {
 // ended.
 func (s *session) tell() {
 	s.sending.Lock()
-	asks := s.asks
+	asks, is := s.asks, s.is
 	s.sending.Unlock()
 	switch {
 	case s.last != nil:
@@ -258,7 +263,7 @@ func (s *session) tell() {
 		s.send(runSubject+s.run, eventKind, asks)
 		return
 	default:
-		s.send(runSubject+s.run, beatKind, struct{}{})
+		s.send(runSubject+s.run, beatKind, is)
 		return
 	}
 	last := *s.last

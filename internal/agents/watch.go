@@ -226,9 +226,15 @@ func (c *coordinator) hear(msg *nats.Msg) {
 		return
 	}
 	m.number, m.heard = l.Number, time.Now()
-	var t told
-	if l.Kind == eventKind && l.read(&t) == nil {
+	var (
+		t  told
+		is state
+	)
+	switch {
+	case l.Kind == eventKind && l.read(&t) == nil:
 		c.told(m, t)
+	case l.Kind == beatKind && l.read(&is) == nil:
+		m.connected = m.connected || is.Connected
 	}
 }
 
