@@ -86,10 +86,10 @@ func (c Config) checkPubSub() error {
 		return wrong("topics", "%d; expected 1 to %d, the number of --connections", p.Topics, c.Connections)
 	case p.Topics > maxTopics:
 		return wrong("topics", "%d; expected at most %d", p.Topics, maxTopics)
-	case p.PublishersFrom < 0 || p.AllPublishers > MaxPublishers || p.PublishersFrom+p.Publishers > p.AllPublishers:
-		return wrong("all-publishers", "%d, with %d from number %d on; expected all of these, at most %d", p.AllPublishers, p.Publishers, p.PublishersFrom, MaxPublishers)
 	case p.Publishers < 1 || p.Publishers > MaxPublishers:
 		return wrong("publishers", "%d; expected 1 to %d", p.Publishers, MaxPublishers)
+	case p.PublishersFrom < 0 || p.AllPublishers > MaxPublishers || p.PublishersFrom+p.Publishers > p.AllPublishers:
+		return wrong("all-publishers", "%d, with %d from number %d on; expected all of these, at most %d", p.AllPublishers, p.Publishers, p.PublishersFrom, MaxPublishers)
 	case p.Slow < 0 || p.Slow > maxConnections:
 		return wrong("slow", "%d; expected 0 to %d", p.Slow, maxConnections)
 	case int64(p.AllPublishers)*int64(c.Connections) > maxSequences:
