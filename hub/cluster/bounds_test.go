@@ -11,6 +11,7 @@ import (
 
 	"github.com/myriad-go/myriad/hub"
 	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/natsd"
 )
 
 // The outbox has a bound on messages and one on bytes, for what is taken and not sent, too.
@@ -218,6 +219,51 @@ func TestLinger(t *testing.T) {
 			t.Fatalf("%d left, %v, %v", left, in.subjects, in.idle)
 		}
 	})
+}
+
+// A subscription that is replaced stays for a while: a server may deliver by it alone what it was about to
+// when the other one came. What comes by both is one message.
+func TestReplaced(t *testing.T) {
+	server, err := natsd.Start(natsd.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
+	conn, err := server.Connect()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	left := 0
+	in := &interest{
+		hub: new(hub.Hub), nc: conn, to: make(chan *nats.Msg, 1), left: func(string) { left++ }, warn: t.Errorf,
+		linger: time.Hour, most: 10, subjects: make(map[string]*subject),
+	}
+	a := name{hub.Topic, "a"}
+	in.set(a, true)
+	one := in.subjects["myriad.t.a"].sub
+	in.wide.Store(true)
+	in.everything(true)
+	all := in.every[0]
+	in.expire(time.Now())
+	if !one.IsValid() || in.widest(one.Subject, "myriad.t.a") || !in.widest(all.Subject, "myriad.t.a") {
+		t.Error("it has left at once, or what has no number comes by it")
+	}
+	in.expire(time.Now().Add(overlap))
+	if one.IsValid() || left != 1 {
+		t.Errorf("%d left; expected the topic's", left)
+	}
+	in.wide.Store(false)
+	in.everything(false)
+	in.set(a, true)
+	in.expire(time.Now())
+	if !all.IsValid() || in.widest(all.Subject, "myriad.t.a") || !in.widest("myriad.t.a", "myriad.t.a") {
+		t.Error("it has left at once, or what has no number comes by it")
+	}
+	in.expire(time.Now().Add(overlap))
+	if all.IsValid() || left != 3 {
+		t.Errorf("%d left; expected those to everything, too", left)
+	}
 }
 
 // So many nodes are kept in mind, and those that are gone make room.

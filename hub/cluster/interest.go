@@ -36,7 +36,19 @@ type interest struct {
 	subjects map[string]*subject
 	every    []*nats.Subscription // for all topics: nil if they are not subscribed to
 	idle     []idle               // in the order of their time
+	replaced []replaced
 }
+
+// replaced is a subscription that another one has taken the place of. It stays for a while: when
+// the other one has come into effect, a server may yet deliver by the older one alone what it was
+// about to, and drops that if there is none.
+type replaced struct {
+	sub   *nats.Subscription
+	since time.Time
+}
+
+// overlap is how long a subscription stays that is replaced.
+const overlap = 250 * time.Millisecond
 
 // name is that of a topic or pattern.
 type name struct {
@@ -83,7 +95,7 @@ func (in *interest) note(k hub.Kind, text string) {
 
 // run does so until done is closed.
 func (in *interest) run(done <-chan struct{}) {
-	tick := time.NewTicker(max(in.linger/4, time.Millisecond))
+	tick := time.NewTicker(min(max(in.linger/4, time.Millisecond), overlap))
 	defer tick.Stop()
 	if in.always {
 		in.everything(true)
@@ -223,7 +235,10 @@ func (in *interest) expire(now time.Time) {
 		in.counts.Lock()
 		delete(in.subjects, i.subject)
 		in.counts.Unlock()
-		in.leave(i.subject, s.sub)
+		in.leave(s.sub)
+	}
+	if len(in.replaced) > 0 && now.Sub(in.replaced[0].since) >= overlap {
+		in.leaveReplaced()
 	}
 	if in.every != nil && !in.always && !in.wide.Load() && in.fewAgain() {
 		in.everything(false)
@@ -240,11 +255,19 @@ func (in *interest) fewAgain() bool {
 	return n <= in.most/2
 }
 
-func (in *interest) leave(from string, sub *nats.Subscription) {
+func (in *interest) leave(sub *nats.Subscription) {
 	if err := sub.Unsubscribe(); err != nil {
-		in.warn("cannot unsubscribe from %s: %v", from, err)
+		in.warn("cannot unsubscribe from %s: %v", sub.Subject, err)
 	}
-	in.left(from)
+	in.left(sub.Subject)
+}
+
+// leaveReplaced unsubscribes from all that others have taken the place of, at the same time.
+func (in *interest) leaveReplaced() {
+	for _, r := range in.replaced {
+		in.leave(r.sub)
+	}
+	in.replaced = nil
 }
 
 // everything subscribes to all topics, instead of to each, or to each again.
@@ -252,6 +275,7 @@ func (in *interest) everything(on bool) {
 	if on == (in.every != nil) {
 		return
 	}
+	in.leaveReplaced()
 	old := in.subjects
 	in.counts.Lock()
 	in.subjects = make(map[string]*subject)
@@ -268,8 +292,8 @@ func (in *interest) everything(on bool) {
 		in.every = every
 		in.counts.Unlock()
 		in.settle()
-		for to, s := range old {
-			in.leave(to, s.sub)
+		for _, s := range old {
+			in.replaced = append(in.replaced, replaced{s.sub, time.Now()})
 		}
 		in.idle = nil
 		return
@@ -281,7 +305,7 @@ func (in *interest) everything(on bool) {
 	in.lookAtAll()
 	in.settle()
 	for _, sub := range every {
-		in.leave(sub.Subject, sub)
+		in.replaced = append(in.replaced, replaced{sub, time.Now()})
 	}
 }
 
@@ -301,8 +325,9 @@ func (in *interest) count() (n int64, all bool) {
 func (in *interest) widest(subscribed, message string) bool {
 	in.counts.Lock()
 	defer in.counts.Unlock()
+	all := subscribed == topicPrefix+everything || subscribed == shardedPrefix+everything
 	if in.every != nil {
-		return subscribed == topicPrefix+everything || subscribed == shardedPrefix+everything
+		return all
 	}
 	for i := len("myriad."); i < len(message); i++ {
 		if message[i-1] == '.' {
@@ -311,5 +336,5 @@ func (in *interest) widest(subscribed, message string) bool {
 			}
 		}
 	}
-	return true
+	return !all // which is replaced
 }
