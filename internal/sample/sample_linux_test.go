@@ -48,7 +48,7 @@ func TestTake(t *testing.T) {
 	}
 	runtime.KeepAlive(heap)
 	p := s.Processes[0]
-	if p.PID != os.Getpid() || p.Threads < 1 || p.User <= 0 || p.Voluntary <= 0 {
+	if p.PID != os.Getpid() || p.Threads < 1 || p.CPU() <= 0 || p.Voluntary <= 0 {
 		t.Errorf("processor time and threads: %+v", p)
 	}
 	if p.RSS < 64<<20 || p.Anonymous < 64<<20 || p.PeakRSS < 64<<20 || p.PSS < 64<<20 || p.PSS > p.RSS {
