@@ -54,8 +54,8 @@ func dataOf(text string) string {
 	return m.Data
 }
 
-// subscribers are clients of a hub, one of each protocol, that are subscribed to t.
-func subscribers(t *testing.T, addr string) []*tally {
+// subscribers are clients of a node, one of each protocol, that are subscribed to t.
+func subscribers(t *testing.T, node, addr string) []*tally {
 	t.Helper()
 	redis := dial(t, addr)
 	talk(t, redis, "SUBSCRIBE t\r\n", "*3|$9|subscribe|$1|t|:1")
@@ -67,9 +67,9 @@ func subscribers(t *testing.T, addr string) []*tally {
 	must(t, err)
 	must(t, socket.Write(ctx, websocket.MessageText, []byte(`{"op":"subscribe","topic":"t"}`)))
 	return []*tally{
-		follow(t, "Redis", redis, linesOf(redis, strings.TrimSpace)),
-		follow(t, "events", events.Body, linesOf(events.Body, dataOf)),
-		follow(t, "WebSocket", closer(socket.CloseNow), func() (string, bool) {
+		follow(t, node+"'s Redis", redis, linesOf(redis, strings.TrimSpace)),
+		follow(t, node+"'s events", events.Body, linesOf(events.Body, dataOf)),
+		follow(t, node+"'s WebSocket", closer(socket.CloseNow), func() (string, bool) {
 			_, text, err := socket.Read(ctx)
 			return dataOf(string(text)), err == nil
 		}),
@@ -105,7 +105,7 @@ func TestUpgradeHubCluster(t *testing.T) {
 	for range idle {
 		talk(t, dial(t, near.addr), "SUBSCRIBE u\r\n", "*3|$9|subscribe|$1|u|:1")
 	}
-	all := append(subscribers(t, near.addr), subscribers(t, far.addr)...)
+	all := append(subscribers(t, "near", near.addr), subscribers(t, "far", far.addr)...)
 	var publishers []*publisher
 	for i, addr := range []string{far.addr, far.addr, far.addr, near.addr, near.addr} {
 		publishers = append(publishers, publishTo(t, dial(t, addr), fmt.Sprint("p", i), "t", 500*time.Microsecond, 10))
@@ -165,7 +165,8 @@ func TestUpgradeHubPeers(t *testing.T) {
 		t.Errorf("an order: %d, %q; expected %q", status, text, why)
 	}
 	must(t, s.Process.Signal(syscall.SIGUSR2))
-	await.TrueOr(t, func() bool { return strings.Count(s.stderr.String(), why) >= 2 }, func() string { return "word of the signal: " + s.stderr.String() })
+	word := syscall.SIGUSR2.String() + ": the new process " + why
+	await.TrueOr(t, func() bool { return strings.Contains(s.stderr.String(), word) }, func() string { return "word of the signal: " + s.stderr.String() })
 	talk(t, dial(t, s.addr), "PUBLISH a 1\r\n", ":0")
 	must(t, s.Process.Signal(syscall.SIGTERM))
 	if code := s.stop(); code != 0 {
