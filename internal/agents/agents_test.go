@@ -470,6 +470,35 @@ func allowed(t *testing.T, texts ...string) (all []Allowed) {
 }
 
 // TestTooFew names who is there.
+// TestOpenFails has each step of open fail: Run returns an error and leaves nothing behind.
+func TestOpenFails(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	silent.Close()
+	cfg := load.Config{Targets: []string{"127.0.0.1:1"}, Connections: 1, Messages: 1}
+	for _, c := range []struct {
+		name string
+		o    Options
+		want string
+	}{
+		{"nobody listens", Options{Secret: secret, URL: "nats://" + silent.Addr().String()}, "agents: NATS at nats://" + silent.Addr().String()},
+		{"its address is taken", Options{Secret: secret, Listen: taken.Addr().String()}, "address already in use"},
+		{"no local agents", Options{Secret: secret, Listen: "127.0.0.1:0", Local: func(string) (func(), error) { return nil, errors.New("no program") }}, "agents: no program"},
+	} {
+		c.o.Agents = 1
+		if _, err := Run(t.Context(), c.o, cfg); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: error %v; expected %q", c.name, err, c.want)
+		}
+	}
+}
+
 func TestTooFew(t *testing.T) {
 	f := newFleet(t)
 	f.agent(Agent{Name: "alone"})

@@ -144,14 +144,14 @@ func make1(n int) []float64 {
 // takes all that back.
 func (c *coordinator) open() (stop func(), err error) {
 	var stops []func()
-	stop = func() {
-		for i := len(stops) - 1; i >= 0; i-- {
-			stops[i]()
+	stopAll := func() {
+		for _, stop := range slices.Backward(stops) {
+			stop()
 		}
 	}
 	defer func() {
 		if err != nil {
-			stop()
+			stopAll()
 		}
 	}()
 	url := c.URL
@@ -177,14 +177,14 @@ func (c *coordinator) open() (stop func(), err error) {
 	}
 	if c.Local == nil {
 		c.Say("waiting on %s for agents: %d are wanted", redact(url), c.Agents)
-		return stop, nil
+		return stopAll, nil
 	}
 	end, err := c.Local(url)
 	if err != nil {
 		return nil, fmt.Errorf("agents: %w", err)
 	}
 	stops = append(stops, end)
-	return stop, nil
+	return stopAll, nil
 }
 
 // reachable is an address that this machine reaches.
