@@ -482,13 +482,13 @@ func TestOpenFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	silent.Close()
-	cfg := load.Config{Targets: []string{"127.0.0.1:1"}, Connections: 1, Messages: 1}
+	cfg := load.Config{Target: "127.0.0.1:1", Connections: 1, Messages: 1}
 	for _, c := range []struct {
 		name string
 		o    Options
 		want string
 	}{
-		{"nobody listens", Options{Secret: secret, URL: "nats://" + silent.Addr().String()}, "agents: NATS at nats://" + silent.Addr().String()},
+		{"nobody listens", Options{Secret: secret, NATS: NATS{URL: "nats://" + silent.Addr().String()}}, "agents: NATS at nats://" + silent.Addr().String()},
 		{"its address is taken", Options{Secret: secret, Listen: taken.Addr().String()}, "address already in use"},
 		{"no local agents", Options{Secret: secret, Listen: "127.0.0.1:0", Local: func(string) (func(), error) { return nil, errors.New("no program") }}, "agents: no program"},
 	} {
