@@ -192,6 +192,14 @@ func extension[T any](h Handler) (t T, ok bool) {
 	return t, ok
 }
 
+// handlerType names the type of a handler as its author knows it.
+func handlerType(h Handler) string {
+	if f, ok := h.(*framer); ok {
+		return fmt.Sprintf("%T", f.MessageHandler)
+	}
+	return fmt.Sprintf("%T", h)
+}
+
 // Base is a Handler that does nothing: it reads and throws away. Embed it to
 // write only the methods that matter.
 type Base struct{}

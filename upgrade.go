@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
 	"runtime/debug"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -37,13 +41,34 @@ type Upgraded struct {
 	Moved, Lost int
 	// Took is the time from the first connection to the last.
 	Took time.Duration
+	// Stayed counts the connections that have not moved, by reason: "TLS", "value without
+	// Migrator", "handler of its own", "relay", "half-closed", "not saved" (Save failed) and
+	// "busy". This process drains them.
+	Stayed map[string]int
 	// Stays says that this process now passes signals on: see Server.Stay.
 	Stays bool
+	// Done reports whether the new process serves. It is false if Upgrade has failed.
+	Done bool
 }
 
-// String says it in a sentence.
+// String describes the outcome in a sentence, also that of an upgrade that has failed.
 func (u Upgraded) String() string {
-	return fmt.Sprintf("process %d has taken over with %d connections in %v; %d are lost", u.PID, u.Moved, u.Took/time.Millisecond*time.Millisecond, u.Lost)
+	switch {
+	case u.PID == 0:
+		return "no process has taken over: none was started"
+	case !u.Done:
+		return fmt.Sprintf("process %d has not taken over; %d connections are lost", u.PID, u.Lost)
+	}
+	text := fmt.Sprintf("process %d has taken over %d connections in %v; %d are lost", u.PID, u.Moved, u.Took/time.Millisecond*time.Millisecond, u.Lost)
+	stayed, reasons := 0, make([]string, 0, len(u.Stayed))
+	for _, reason := range slices.Sorted(maps.Keys(u.Stayed)) {
+		stayed += u.Stayed[reason]
+		reasons = append(reasons, fmt.Sprintf("%s: %d", reason, u.Stayed[reason]))
+	}
+	if stayed > 0 {
+		text += fmt.Sprintf(", and %d stay until they are drained (%s)", stayed, strings.Join(reasons, ", "))
+	}
+	return text
 }
 
 // Upgrade has a new process take this one's place, without a connection being lost: it starts
@@ -98,7 +123,21 @@ func (s *Server) Upgrade(ctx context.Context) (u Upgraded, err error) {
 		s.log().Error("the upgrade has failed; this process goes on", "error", err, "lost", u.Lost)
 		return u, fmt.Errorf("myriad: upgrade: %w", err)
 	}
-	s.log().Info("upgraded", "pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took, "stay", e.Counters()[engine.Open])
+	u.Done = true
+	stay := 0
+	if int(e.Counters()[engine.Open]) > 0 {
+		u.Stayed = s.countStayed(ctx, int(e.Counters()[engine.Open]))
+	}
+	attrs := []any{"pid", u.PID, "connections", u.Moved, "lost", u.Lost, "took", u.Took}
+	reasons := make([]any, 0, len(u.Stayed))
+	for reason, n := range u.Stayed {
+		stay += n
+		reasons = append(reasons, slog.Int(reason, n))
+	}
+	if attrs = append(attrs, "stay", stay); stay > 0 {
+		attrs = append(attrs, slog.Group("stay_reasons", reasons...))
+	}
+	s.log().Info("upgraded", attrs...)
 	_, _ = Notify(fmt.Sprintf("MAINPID=%d\nREADY=1", u.PID))
 	_ = os.Unsetenv("NOTIFY_SOCKET") // a valid name does not fail; the end of this process is not the service's
 	s.handedOver.Store(true)
@@ -136,6 +175,7 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 	if err != nil {
 		return u, err
 	}
+	s.warnOfValues(ctx, e)
 	d, err := s.depart(ctx)
 	if err != nil {
 		return u, err
@@ -165,6 +205,52 @@ func (s *Server) upgrade(ctx context.Context, e engine.Engine, m engine.Migrator
 		u.Stays = true
 	}
 	return u, nil
+}
+
+// countingTime bounds how long connections are counted before and after they are handed over.
+const countingTime = time.Second
+
+// warnOfValues logs how many connections will stay because they have a Value and the handler is
+// no Migrator.
+func (s *Server) warnOfValues(ctx context.Context, e engine.Engine) {
+	if _, ok := extension[Migrator](s.Handler); ok || e.Counters()[engine.Open] == 0 {
+		return
+	}
+	var n atomic.Int64
+	ctx, cancel := context.WithTimeout(ctx, countingTime)
+	defer cancel()
+	err := s.Each(ctx, func(c *Conn) {
+		if c.core().HasUnsavedValue() {
+			n.Add(1)
+		}
+	})
+	if n.Load() == 0 {
+		return
+	}
+	s.log().Warn("connections with a Value will not move to the new process, because their handler is no Migrator; "+
+		"implement its methods Save and Restore, or clients lose their connections when this process has drained",
+		"connections", n.Load(), "handler", handlerType(s.Handler), "counted_all", err == nil)
+}
+
+// countStayed counts the open connections by the reason that they have not moved.
+func (s *Server) countStayed(ctx context.Context, open int) map[string]int {
+	var mu sync.Mutex
+	counts := make(map[string]int)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), countingTime)
+	defer cancel()
+	counted := 0
+	_ = s.Each(ctx, func(c *Conn) { // those that it does not reach are busy
+		mu.Lock()
+		defer mu.Unlock()
+		counts[c.core().StayReason()]++
+		counted++
+	})
+	mu.Lock()
+	defer mu.Unlock()
+	if open > counted {
+		counts["busy"] += open - counted
+	}
+	return maps.Clone(counts) // calls that are late don't change the result
 }
 
 // hello says what the new process serves: each listener, and the files that were activated.

@@ -411,6 +411,9 @@ func TestUpgradeFails(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) || (u.Lost > 0) != c.lost {
 					t.Fatalf("Upgrade: %+v, %v; want an error that says %q, connections lost: %v", u, err, c.says, c.lost)
 				}
+				if text := u.String(); u.Done || strings.Contains(text, "has taken over with") || !strings.Contains(text, "has not taken over") && !strings.Contains(text, "none was started") {
+					t.Errorf("a failed upgrade says %q", text)
+				}
 				served := 0
 				for _, client := range clients {
 					if answer, err := client.ask("b"); err == nil && answer != "b 2" {
@@ -431,6 +434,49 @@ func TestUpgradeFails(t *testing.T) {
 				await.True(t, "descriptors are left", func() bool { return openDescriptors(t) <= before })
 			})
 		}
+	}
+}
+
+// forgetful is a handler that keeps a Value and can't save it.
+type forgetful struct{ MessageFunc }
+
+// TestUpgradeValues upgrades a server whose handler has Values and is no Migrator: a warning names the
+// handler and the cure, and the outcome has the number and the reason.
+func TestUpgradeValues(t *testing.T) {
+	for _, model := range Models() {
+		t.Run(model, func(t *testing.T) {
+			log := &logBook{}
+			srv := &Server{Addr: "127.0.0.1:0", Model: model, Log: log.logger()}
+			srv.Successor = succeeded(t, successorConfig{Addr: srv.Addr, Model: model})
+			srv.Handler = Lines(forgetful{func(c *Conn, line []byte) {
+				if string(line) == "keep" {
+					c.SetValue("something")
+				}
+				fmt.Fprintf(c, "%s 1\n", line)
+			}})
+			s := start(t, srv)
+			var last *lineClient
+			for _, says := range []string{"keep", "keep", "keep", "go"} {
+				last = newLineClient(t, "tcp", s.addr)
+				last.want(t, says, says+" 1")
+			}
+			u, err := s.Upgrade(context.Background())
+			if err != nil || u.Moved != 1 || len(u.Stayed) != 1 || u.Stayed["value without Migrator"] != 3 {
+				t.Fatalf("Upgrade: %+v, %v; want one moved, and three with a value", u, err)
+			}
+			if want := "3 stay until they are drained (value without Migrator: 3)"; !u.Done || !strings.Contains(u.String(), want) {
+				t.Errorf("it says %q; want %q", u, want)
+			}
+			text := log.String()
+			warned, done := strings.Index(text, "level=WARN msg=\"connections with a Value will not move"), strings.Index(text, "msg=upgraded")
+			if warned < 0 || done < warned || !strings.Contains(text, "handler=myriad.forgetful") || !strings.Contains(text, "Save and Restore") ||
+				!strings.Contains(text, "\"stay_reasons.value without Migrator\"=3") {
+				t.Errorf("the log has\n%s", text)
+			}
+			_, err = io.WriteString(last, "stop\n") // the new process
+			must(t, err)
+			awaitGone(t, u.PID)
+		})
 	}
 }
 

@@ -65,6 +65,29 @@ func (c *Conn) mayLeave() error {
 	return nil
 }
 
+// StayReason names why the connection has not been handed over: one of a fixed set of texts.
+func (c *Conn) StayReason() string {
+	x := c.more
+	switch {
+	case c.is(relayed):
+		return "relay"
+	case c.is(peerEnded | shut | closingWrite):
+		return "half-closed"
+	case c.is(ownHandler) && c.host.SaveOwned == nil:
+		return "handler of its own"
+	case x != nil && x.layer != nil:
+		return "TLS"
+	case !c.is(ownHandler) && c.host.Save == nil && c.user != nil:
+		return "value without Migrator"
+	case c.mayLeave() == nil:
+		return "not saved"
+	}
+	return "busy"
+}
+
+// HasUnsavedValue reports whether the connection has a value that no Config.Save can save.
+func (c *Conn) HasUnsavedValue() bool { return !c.is(ownHandler) && c.host.Save == nil && c.user != nil }
+
 // Leave begins to hand the connection over. It fails with ErrStays where it can't be, and
 // with ErrNotNow while it can't be yet.
 func (c *Conn) Leave() error {
