@@ -70,6 +70,9 @@ type frameHead struct {
 
 func (h *frameHead) control() bool { return h.op&8 != 0 }
 
+// errLengthForm reports a length that is not in its shortest form (RFC 6455, section 5.2).
+var errLengthForm = &CloseError{CloseProtocolError, "the length of a frame is not in its shortest form"}
+
 // readFrameHead reads the head that in begins with; n is 0 if it is not whole.
 func readFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 	if len(in) < 2 {
@@ -93,12 +96,16 @@ func readFrameHead(in []byte, compressed bool) (h frameHead, err error) {
 		if n = 4; len(in) < n {
 			return h, nil
 		}
-		size = uint64(binary.BigEndian.Uint16(in[2:]))
+		if size = uint64(binary.BigEndian.Uint16(in[2:])); size <= 125 {
+			return h, errLengthForm
+		}
 	case 127:
 		if n = 10; len(in) < n {
 			return h, nil
 		}
-		size = binary.BigEndian.Uint64(in[2:])
+		if size = binary.BigEndian.Uint64(in[2:]); size <= 0xffff {
+			return h, errLengthForm
+		}
 	}
 	if size >= 1<<31 {
 		return h, &CloseError{CloseTooLarge, "a frame has 2 GiB or more"}

@@ -2,7 +2,6 @@ package web
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"io"
 	"reflect"
@@ -33,9 +32,9 @@ func talker() *WebSocket {
 // clientFrame is a frame whose mask is none that repeats.
 func clientFrame(first byte, payload string) string {
 	mask := [4]byte{1, 20, 75, 200}
-	b := append([]byte{first, bitMasked | 126, 0, 0}, mask[:]...)
-	binary.BigEndian.PutUint16(b[2:], uint16(len(payload)))
-	return string(unmask(b, []byte(payload), mask, 0))
+	b := appendFrameHead(nil, first, len(payload))
+	b[0], b[1] = first, b[1]|bitMasked
+	return string(unmask(append(b, mask[:]...), []byte(payload), mask, 0))
 }
 
 // TestSavedInTheMiddle saves and restores a message between any two bytes of its payload: the rest

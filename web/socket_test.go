@@ -67,6 +67,8 @@ func TestSocketEnds(t *testing.T) {
 		"fragments too long":  {func(w *wire) { w.say(fr(2, strings.Repeat("x", 40000))+fr(0, strings.Repeat("x", 40000)), 0) }, 1009, isCode(1009)},
 		"frame of 2^63 bytes": {func(w *wire) { w.say("\x82\xff\x7f\xff\xff\xff\xff\xff\xff\xff\x00\x00\x00\x00", 0) }, 1009, isCode(1009)},
 		"not masked":          {func(w *wire) { w.say("\x81\x05hello", 0) }, 1002, isCode(1002)},
+		"16 bits for 5 bytes": {func(w *wire) { w.say("\x81\xfe\x00\x05\x00\x00\x00\x00hello", 0) }, 1002, isCode(1002)},
+		"64 bits for 5 bytes": {func(w *wire) { w.say("\x81\xff\x00\x00\x00\x00\x00\x00\x00\x05\x00\x00\x00\x00hello", 0) }, 1002, isCode(1002)},
 		"panic": {func(w *wire) { w.say(fr(fin|1, "panic"), 0) }, 0, func(err error) bool {
 			var e *myriad.PanicError
 			return errors.As(err, &e)
@@ -158,6 +160,7 @@ func TestUpgradeRefused(t *testing.T) {
 		"no key":          {"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n", "", 400},
 		"other origin":    {"http://X", "http://evil", 403},
 		"origin null":     {"http://X", "null", 403},
+		"two origins":     {"Origin: http://X", "Origin: http://X\r\nOrigin: http://evil", 400},
 		"POST":            {"GET", "POST", 405},
 		"with a body":     {"Host: x", "Host: x\r\nContent-Length: 2", 405},
 		"over HTTP/1.0":   {"HTTP/1.1", "HTTP/1.0", 405},

@@ -273,6 +273,8 @@ func (ws *WebSocket) check(r *http.Request) (key string, status int, why string)
 		return "", http.StatusUpgradeRequired, "expected Sec-WebSocket-Version: 13"
 	case err != nil || len(raw) != 16:
 		return "", http.StatusBadRequest, "Sec-WebSocket-Key is not 16 bytes in base64"
+	case len(h["Origin"]) > 1:
+		return "", http.StatusBadRequest, "the request has more than one Origin; expected at most one"
 	case !ws.mayConnect(r):
 		return "", http.StatusForbidden, "the page's origin may not connect"
 	}
