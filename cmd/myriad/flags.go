@@ -77,7 +77,10 @@ func checkAddress(flag, text string) error {
 
 // flagError says what is wrong with a flag and what was expected.
 func flagError(cmd *cobra.Command, err error) error {
-	if _, ok := errors.AsType[*pflag.NotExistError](err); ok {
+	if e, ok := errors.AsType[*pflag.NotExistError](err); ok {
+		if hint := suggestion(cmd.Flags(), e); hint != "" {
+			return usagef("%w; %s", err, hint)
+		}
 		return usagef("%w; expected a flag that \"%s --help\" lists", err, cmd.CommandPath())
 	}
 	if e, ok := errors.AsType[*pflag.ValueRequiredError](err); ok {
@@ -94,6 +97,80 @@ func flagError(cmd *cobra.Command, err error) error {
 		return usagef("--%s is %q; expected a value of type %s", e.GetFlag().Name, e.GetValue(), kind)
 	}
 	return usagef("%w; expected flags as \"%s --help\" lists them", err, cmd.CommandPath())
+}
+
+// elsewhere has the short flags of other load generators, and the flags here that do the same.
+var elsewhere = map[string]struct{ tool, name string }{
+	"c": {"wrk", "connections"},
+	"D": {"hey", "message-file"},
+	"d": {"wrk", "duration"},
+	"n": {"hey and ab", "messages"},
+	"p": {"ab", "message-file"},
+	"R": {"wrk2", "rate"},
+	"s": {"wrk", "template-file"},
+	"t": {"wrk", "loops"},
+	"z": {"hey", "duration"},
+}
+
+// suggestion names the flag that an unknown one may have been meant to be, "" for none.
+func suggestion(flags *pflag.FlagSet, e *pflag.NotExistError) string {
+	shorthands := e.GetSpecifiedShortnames()
+	if shorthands == "" {
+		if name := nearest(flags, e.GetSpecifiedName()); name != "" {
+			return "did you mean --" + name + "?"
+		}
+		return ""
+	}
+	if name, _, _ := strings.Cut(shorthands, "="); len(name) > 1 && flags.Lookup(name) != nil {
+		return "did you mean --" + name + "?"
+	}
+	other := elsewhere[e.GetSpecifiedName()]
+	here := flags.Lookup(other.name)
+	if here == nil {
+		return ""
+	}
+	name := "--" + here.Name
+	if here.Shorthand != "" {
+		name = "-" + here.Shorthand + ", " + name
+	}
+	_, help := pflag.UnquoteUsage(here)
+	return fmt.Sprintf("what -%s is in %s is %s here: %s", e.GetSpecifiedName(), other.tool, name, help)
+}
+
+// nearest is the flag whose name is most like the given one, "" if none is like it: at most a
+// third of the letters differ, or it begins with the given name.
+func nearest(flags *pflag.FlagSet, given string) (name string) {
+	const leastPrefix = 4
+	best := len(given)
+	flags.VisitAll(func(f *pflag.Flag) {
+		d := editDistance(given, f.Name)
+		alike := d <= max(len(given)/3, 1) || len(given) >= leastPrefix && strings.HasPrefix(f.Name, given)
+		if alike && !f.Hidden && (name == "" || d < best) {
+			name, best = f.Name, d
+		}
+	})
+	return name
+}
+
+// editDistance is the fewest letters that are inserted, removed or replaced to make b from a.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			replaced := diagonal
+			if a[i] != b[j] {
+				replaced++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(replaced, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
 }
 
 // flagGroup is some flags of a command, under a title of their own in its help.
