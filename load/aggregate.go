@@ -178,7 +178,7 @@ func (r *run) result(end sum) *Result {
 	if !t.script.noReply {
 		result.Bytes.InFlight = result.Bytes.Sent - result.Bytes.Answered - result.Bytes.CutOff
 		if !r.cfg.Unprompted {
-			result.Unanswered = end.run[nSent] - end.run[nAnswered] - end.run[nCutOff]
+			result.Unanswered = end.run[nSent] - end.run[nAnswered] - end.run[nCutOff] - end.run[nResent]
 		}
 	}
 	if t.open() {

@@ -78,6 +78,7 @@ var rules = []struct{ names, not, need []string }{
 	{names: []string{"answer", "answer-base64"}, need: []string{"message", "message-base64", "template"}},
 	{names: []string{"heartbeat"}, not: []string{"ws"}}, // whose pings are the heartbeats
 	{names: []string{"check", "heartbeat", "broadcast"}, not: []string{"lifetime", "early"}, need: []string{"hold"}},
+	{names: []string{"no-reconnect"}, need: []string{"match"}},
 	{names: []string{"heartbeat-answer"}, need: []string{"heartbeat"}},
 	{names: []string{"topics", "publishers", "slow"}, need: []string{"pubsub"}},
 	{names: []string{"pubsub"}, not: []string{

@@ -77,6 +77,14 @@ type Config struct {
 	// as unanswered. Connections that are lost are replaced too, and attempts
 	// that fail are made again, after 100 ms. Default 0: connections live as long as the run.
 	Lifetime time.Duration
+	// NoReconnect leaves connections closed that an HTTP server closes in order: they are
+	// lost. Default false: where Match is "http", a connection that the server closes
+	// behind a response, with no request outstanding, or after "Connection: close", is
+	// replaced by another one to the same target, and its traffic continues there. Requests behind the last
+	// response are sent again. An attempt that fails is made again after 100 ms, up to 10
+	// times; then the connection is lost. ConnectRate does not count these attempts. All
+	// other ends of a connection are losses.
+	NoReconnect bool
 	// Sources are the local addresses to connect from, in equal parts.
 	// Default: the kernel's choice; but on Linux, for a target within
 	// 127.0.0.0/8, as many addresses of 127.0.0.0/8 as are needed for none

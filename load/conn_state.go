@@ -11,8 +11,8 @@ import (
 )
 
 // connState is the generator's part of a connection. It belongs to the connection's
-// owner, but for ref and number, which are written once, under the shard's lock,
-// and for inFlight, due and state, which are written under it.
+// owner, but for number, which is written once, under the shard's lock, and for ref,
+// inFlight, due, resend and state, which are written under it.
 //
 //	             answered            sent = answered + inFlight
 //	messages ──────────┼──────────────────┼────────┼──▶
@@ -26,22 +26,24 @@ type connState struct {
 	pos      uint32
 	inFlight uint16
 	due      uint16
+	resend   uint16 // of those that are due: they were sent on the last socket, too
 	shard    uint16
 	state    uint16
 }
 
 // The bits of a connection's state.
 const (
-	started  uint16 = 1 << iota // the traffic has begun
-	finished                    // it has exchanged all its messages, or is closed
-	mistaken                    // an answer was wrong
-	gone                        // it is closed
-	queued                      // it is in its shard's queue of those with room
-	called                      // it is about to be nudged by the pacing
-	expired                     // its lifetime is over
-	replied                     // the server has sent something
-	entered                     // it is past its first message
-	timed                       // a timer tells it of its plan
+	started      uint16 = 1 << iota // the traffic has begun
+	finished                        // it has exchanged all its messages, or is closed
+	mistaken                        // an answer was wrong
+	gone                            // it is closed
+	queued                          // it is in its shard's queue of those with room
+	called                          // it is about to be nudged by the pacing
+	expired                         // its lifetime is over
+	replied                         // the server has sent something
+	entered                         // it is past its first message
+	timed                           // a timer tells it of its plan
+	reconnecting                    // its server has closed in order, and no other socket is established
 )
 
 // connTable is the memory of all connections of a run, made once: the number of

@@ -65,7 +65,7 @@ var operators = []string{"<=", ">=", "==", "!=", "<", ">"}
 //	unanswered   that could not be sent
 //	unsent
 //	connected    established connections
-//	sent, answered, intended, cut_off, closed, exchanged, bytes_sent, bytes_received
+//	sent, answered, intended, cut_off, closed, reconnected, resent, exchanged, bytes_sent, bytes_received
 //	             as in Result
 //	checked, check_asked, check_wrong, check_lost, check_unanswered
 //	             of all verifications together; check_rate is the rate of the

@@ -86,6 +86,20 @@ func (f *faults) refused(err error) {
 		return
 	}
 	f.count(failedConnect, cause(err), 1)
+	f.noteScarcity(err)
+}
+
+// notReconnected counts a connection that was lost because it could not be replaced.
+func (f *faults) notReconnected(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count(lostConn, "reconnecting: "+cause(err), 1)
+	f.noteScarcity(err)
+}
+
+// noteScarcity counts an error that says that this machine ran out of something. The
+// caller holds the lock.
+func (f *faults) noteScarcity(err error) {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) || scarcities[errno] == "" {
 		return

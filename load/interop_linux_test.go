@@ -37,7 +37,7 @@ http {
 	gzip_types text/plain;
 	keepalive_timeout 1h;
 	keepalive_requests 1000000000;
-	server { listen 127.0.0.1:%s; root .; }
+	server { listen 127.0.0.1:%s; root .; location /few { keepalive_requests 3; } }
 }
 `
 
@@ -79,7 +79,7 @@ func TestInterop(t *testing.T) {
 			{Message: fmt.Appendf(nil, "set large 0 0 %d\r\n%s\r\n", len(value), value), Answer: []byte("STORED\r\n"), Connections: 4},
 			{Message: []byte("get large\r\n"), Answer: fmt.Appendf(nil, "VALUE large 0 %d\r\n%s\r\nEND\r\n", len(value), value), Connections: 4},
 		}},
-		"nginx":            {"nginx", nginx, "", []Config{get("/hello"), get("/large")}},
+		"nginx":            {"nginx", nginx, "", []Config{get("/hello"), get("/large"), get("/few")}},
 		"nginx with TLS":   {"nginx", nginx, " ssl; ssl_protocols TLSv1.3; ssl_certificate cert.pem; ssl_certificate_key key.pem", []Config{secured}},
 		"openssl, TLS 1.2": {"openssl", openssl("-tls1_2"), "", []Config{reversed}},
 		"openssl, TLS 1.3": {"openssl", openssl("-tls1_3"), "", []Config{reversed}},
@@ -97,7 +97,7 @@ func TestInterop(t *testing.T) {
 			addr := refusing(t)
 			_, port, _ := net.SplitHostPort(addr)
 			dir := t.TempDir()
-			for name, text := range map[string]string{"cert.pem": cert, "key.pem": key, "hello": "Hello, World!", "large": large, "nginx.conf": fmt.Sprintf(nginxConfig, port+test.listen)} {
+			for name, text := range map[string]string{"cert.pem": cert, "key.pem": key, "hello": "Hello, World!", "few": "few", "large": large, "nginx.conf": fmt.Sprintf(nginxConfig, port+test.listen)} {
 				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -110,6 +110,9 @@ func TestInterop(t *testing.T) {
 					r := check(t, cfg)
 					if err := r.Err(); err != nil || r.Connected != cfg.Connections || r.Answered != int64(cfg.Connections)*cfg.Messages {
 						t.Errorf("%s: %v: %d of %d connected, %v, %d answers", model, err, r.Connected, cfg.Connections, r.ConnectErrors, r.Answered)
+					}
+					if few := strings.Contains(string(cfg.Message), "/few"); few != (r.Reconnected >= int64(cfg.Connections)*cfg.Messages/3-int64(cfg.Connections)) {
+						t.Errorf("%s: %s: reconnected %d times", model, cfg.Message, r.Reconnected)
 					}
 					if test.program == "openssl" && !strings.HasPrefix(r.TLS, strings.TrimPrefix(name, "openssl, ")+", ") {
 						t.Errorf("%s: agreed on %q", model, r.TLS)

@@ -14,7 +14,7 @@ import (
 
 // room says whether a connection may have one more message in flight.
 func (t *traffic) room(l *connState) bool {
-	return int(l.inFlight)+int(l.due) < t.cfg.Pipeline && l.state&(gone|expired|mistaken) == 0
+	return int(l.inFlight)+int(l.due) < t.cfg.Pipeline && l.state&(gone|expired|mistaken|reconnecting) == 0
 }
 
 // claim has a connection send one more message, which was to be sent at the given time.
@@ -228,6 +228,14 @@ func (t *traffic) paceTimers(s *shard, calls []engine.Ref, now time.Duration) []
 			l.state &^= timed
 			t.fill(s, l, now)
 		case outlived:
+			timer.at = t.table.opened[l.id] + t.cfg.Lifetime // later, if it has been replaced
+			if l.state&reconnecting != 0 {
+				timer.at = now + t.cfg.Lifetime
+			}
+			if timer.at > now {
+				s.timers.push(timer)
+				continue
+			}
 			l.state |= expired
 		}
 		calls = call(calls, l)
@@ -283,7 +291,7 @@ func (t *traffic) doDue(c *engine.Conn, l *connState) {
 	l.state &^= called
 	if l.state&expired != 0 {
 		s.mu.Unlock()
-		t.expire(c)
+		t.disconnect(c, errOutlived)
 		return
 	}
 	t.recordLate(s, l, now)
@@ -295,12 +303,12 @@ func (t *traffic) doDue(c *engine.Conn, l *connState) {
 	}
 }
 
-// expire closes a connection whose lifetime is over.
-func (t *traffic) expire(c *engine.Conn) {
+// disconnect closes a connection as Graceful says.
+func (t *traffic) disconnect(c *engine.Conn, why error) {
 	if t.cfg.Graceful {
-		c.CloseWith(errOutlived)
+		c.CloseWith(why)
 	} else {
-		c.Abort(errOutlived)
+		c.Abort(why)
 	}
 }
 
@@ -309,7 +317,7 @@ func (t *traffic) countUnsent(s *shard, l *connState) {
 	if !t.open() {
 		return
 	}
-	for k := range uint64(l.due) {
+	for k := uint64(l.resend); k < uint64(l.due); k++ {
 		if t.counts(t.table.intended[t.table.place(l, l.answered+uint64(l.inFlight)+k)]) {
 			s.sum.run[nUnsent]++
 		}

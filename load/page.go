@@ -80,7 +80,7 @@ func (s *Stream) facts() [][2]string {
 	} else if d := cmp.Or(p.Duration, r.Window); d > 0 {
 		plan += "for " + format.Round(d).String()
 	}
-	flight, size, generator, began := "", "", cmp.Or(p.Model, r.Model), ""
+	flight, size, generator, began, reconnected := "", "", cmp.Or(p.Model, r.Model), "", ""
 	if n := cmp.Or(p.Pipeline, r.Pipeline); n > 0 && s.mode() != modeHold {
 		flight = "at most " + format.Count(n) + " a connection"
 	}
@@ -93,10 +93,14 @@ func (s *Stream) facts() [][2]string {
 	if start := cmp.Or(p.Start, r.Start); !start.IsZero() {
 		began = start.Format("2006-01-02 15:04:05 MST")
 	}
+	if r.Reconnected > 0 {
+		reconnected = format.Plural(r.Reconnected, "time", "times")
+	}
 	n := cmp.Or(p.Connections, r.Connections)
 	all := [][2]string{
 		{"Mode", s.mode()}, {"Plan", plan},
 		{"Connections", format.Plural(n, "connection", "connections") + " from " + format.Plural(max(p.Sources, 1), "address", "addresses")},
+		{"Reconnected", reconnected},
 		{"In flight", flight}, {"Message", size}, {"Encrypted", r.TLS}, {"Generator", generator}, {"Machine", p.Host}, {"Began", began},
 		{"Seed", strconv.FormatUint(cmp.Or(p.Seed, r.Seed), 10)},
 	}
@@ -255,7 +259,9 @@ func (s *Stream) timeline() (parts []page.Part) {
 	}, "other", "lost connections", "failed to connect")
 	chart("flight", "Messages under way", page.Axis{}, curves{"in flight": gauge("in_flight"), "not sent yet": gauge("waiting")}, "in flight", "not sent yet")
 	chart("connections", "Connections", page.Axis{}, curves{"open": gauge("open")}, "open")
-	chart("connects", "Connects a second", page.Axis{Label: "1/s"}, curves{"closed": perSecond("closed"), "established": perSecond("opened")}, "closed", "established")
+	chart("connects", "Connects a second", page.Axis{Label: "1/s"}, curves{
+		"closed": perSecond("closed"), "reconnected": perSecond("reconnected"), "established": perSecond("opened"),
+	}, "closed", "reconnected", "established")
 	chart("cpu", "CPU", page.Axis{Label: "of one CPU", Unit: page.Share}, curves{
 		"server":    ofServer(func(i *Interval, u *Usage) float64 { return i.perSecond(int64(u.CPU)) / 1e9 }),
 		"generator": func(i *Interval) float64 { return i.perSecond(int64(i.Generator.CPU)) / 1e9 },

@@ -23,6 +23,9 @@ type Interval struct {
 	Failed int64 `json:"failed"`
 	Lost   int64 `json:"lost"`
 	Closed int64 `json:"closed"`
+	// Reconnected and Resent are as in Result.
+	Reconnected int64 `json:"reconnected,omitempty"`
+	Resent      int64 `json:"resent,omitempty"`
 	// Errors counts what went wrong, by cause: of attempts to connect, of
 	// connections and of answers.
 	Errors map[string]int64 `json:"errors,omitempty"`
@@ -115,6 +118,12 @@ type Result struct {
 	// lifetime was over, CutOff the messages in flight on them.
 	Closed int64 `json:"closed,omitempty"`
 	CutOff int64 `json:"cut_off,omitempty"`
+	// Reconnected counts how often a connection was replaced that its HTTP server had
+	// closed in order; see Config.NoReconnect. Connected and Closed do not count that.
+	// Resent counts the messages of the window that were sent again on the new
+	// connection, as the server had closed behind an earlier answer.
+	Reconnected int64 `json:"reconnected,omitempty"`
+	Resent      int64 `json:"resent,omitempty"`
 
 	// Pipeline is how many messages each connection keeps in flight.
 	Pipeline int `json:"pipeline"`
@@ -236,6 +245,10 @@ const (
 	nDropped
 	nBytesDropped
 	nCutOff
+	// nReconnected are sockets that replaced others of a connection, nResent messages
+	// that were in flight on those and were sent again.
+	nReconnected
+	nResent
 	// nFinished are connections that are through with their messages, nExchanged those
 	// of them that got all their answers.
 	nFinished
@@ -328,6 +341,14 @@ var Counters = []Counter{
 	{
 		Name: "cut_off", Metric: "messages_cut_off_total", Help: "Messages in flight on connections that the generator closed.", at: nCutOff,
 		interval: func(i *Interval) *int64 { return &i.CutOff }, result: func(r *Result) *int64 { return &r.CutOff },
+	},
+	{
+		Name: "reconnected", Metric: "connections_reconnected_total", Help: "Connections that were replaced because the HTTP server had closed them in order.", at: nReconnected,
+		interval: func(i *Interval) *int64 { return &i.Reconnected }, result: func(r *Result) *int64 { return &r.Reconnected },
+	},
+	{
+		Name: "resent", Metric: "messages_resent_total", Help: "Messages that were sent again on a connection that replaced another.", at: nResent,
+		interval: func(i *Interval) *int64 { return &i.Resent }, result: func(r *Result) *int64 { return &r.Resent }, window: true,
 	},
 	{
 		Name: "intended", Metric: "messages_intended_total", Help: "Messages that were to be sent by the plan of an open loop.", at: nIntended,

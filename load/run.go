@@ -149,6 +149,12 @@ func newRun(cfg Config, targets []target) (*run, error) {
 // use gives a run its engine.
 func (r *run) use(e engine.Engine, model string) {
 	r.engine, r.dialer.engine, r.cfg.Model = e, e, model
+	if r.cfg.reconnects() {
+		r.traffic.reconnector = &reconnector{engine: e, targets: r.dialer.targets, sources: r.dialer.plan, timeout: r.cfg.ConnectTimeout}
+		if r.tls != nil {
+			r.traffic.reconnector.layer = r.tls.first
+		}
+	}
 }
 
 func (r *run) script() *script { return r.traffic.script }
@@ -200,6 +206,9 @@ func (r *run) engineConfig() engine.Config {
 	if r.cfg.Flood {
 		cfg.Limits.HighWater, cfg.Limits.LowWater = r.cfg.floodAhead(), r.cfg.floodAhead()/2
 		cfg.Drained, cfg.ReadOn = r.traffic.Drained, true
+	}
+	if r.cfg.reconnects() { // one that is closing may still have its place
+		cfg.Limits.MaxConns += halfOpen
 	}
 	if r.tls != nil {
 		cfg.NewLayer = r.tls.first
@@ -287,6 +296,9 @@ func (r *run) await(ctx context.Context, w wait) error {
 		case <-r.report.C:
 			r.tell(Event{Phase: Progress, Interval: r.interval()})
 		case <-poll.C:
+			if reconnects := r.traffic.reconnector; reconnects != nil {
+				reconnects.poll(r.traffic.now())
+			}
 		}
 	}
 	return nil
@@ -332,6 +344,9 @@ func (r *run) close() {
 	}
 	// The error says only that ctx has ended first.
 	_ = r.engine.Stop(ctx)
+	if r.traffic.reconnector != nil {
+		r.traffic.reconnector.stop()
+	}
 	if r.tls != nil {
 		r.tls.wait()
 	}

@@ -50,6 +50,7 @@ type progress struct {
 	bytes   int   // of answers
 	answers int   // that are complete
 	wrong   error // why the rest is wrong, nil if it isn't
+	last    bool  // the server closes the connection in order
 }
 
 // newScript makes the script of a configuration that has been validated.
@@ -245,8 +246,9 @@ type ruled struct {
 }
 
 func (r *ruled) check(_ *engine.Conn, l *connState, in []byte, ahead int) (h progress) {
-	h.used, h.answers, h.wrong = r.rule.Feed(&r.table.states[l.id], in, r.seen)
-	h.bytes = h.used
+	state := &r.table.states[l.id]
+	h.used, h.answers, h.wrong = r.rule.Feed(state, in, r.seen)
+	h.bytes, h.last = h.used, state.Last()
 	if most := int(l.inFlight) - ahead; h.wrong == nil && h.answers > most {
 		h.answers = most
 		h.wrong = errMuch

@@ -155,6 +155,7 @@ func trafficSettings(c *Config) []Setting {
 		count(group, "pipeline", &c.Pipeline, MaxPipeline, "keep `N` messages in flight on each connection; with a rate, at most (default 1)"),
 		duration(group, "think", &c.Think, "wait this `TIME` between an answer and the next message (default 0s)"),
 		toggle(group, "early", &c.Early, "begin on each connection when it is established (default: on all when all are)"),
+		toggle(group, "no-reconnect", &c.NoReconnect, "count a connection as lost that an HTTP server closes in order, as with Connection: close (default: open another one)"),
 		period(group, "lifetime", &c.Lifetime, "close each connection after this `TIME` and open another one (default: never)"),
 		choice(group, "nagle", &c.Socket.Delay, "on", "off", "Nagle's algorithm, `on|off` (default off)"),
 		duration(group, "warmup", &c.Warmup, "run for this `TIME` before measuring (default 0s)"),

@@ -81,6 +81,13 @@ func (r *Result) writeConnections(line writeLine) {
 	if r.Closed > 0 {
 		line("closed", "%s whose lifetime was over, with %s messages in flight", format.Count(r.Closed), format.Count(r.CutOff))
 	}
+	if r.Reconnected > 0 {
+		text := ""
+		if r.Resent > 0 {
+			text = fmt.Sprintf("; %s messages were sent again", format.Count(r.Resent))
+		}
+		line("reconnected", "%s times, when the server ended keep-alive%s", format.Count(r.Reconnected), text)
+	}
 	if r.TLS != "" {
 		line("encrypted", "%s", r.TLS)
 	}

@@ -91,7 +91,9 @@ func (h *handshake) look(c *engine.Conn, err error) error {
 // Closed tells of a handshake that failed: only then it is called.
 func (h *handshake) Closed(c *engine.Conn) {
 	h.Layer.Closed(c)
-	h.of.failed(handshakeError{h.cause()})
+	if c.Owned() == nil { // a reconnection has been told
+		h.of.failed(handshakeError{h.cause()})
+	}
 }
 
 func (h *handshake) cause() error {

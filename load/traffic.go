@@ -30,7 +30,8 @@ type traffic struct {
 	epoch  time.Duration // the run's start, of the engine's clock
 	began  time.Time     // the same, of the calendar
 
-	pubsub *pubsub // nil where it is none
+	pubsub      *pubsub      // nil where it is none
+	reconnector *reconnector // nil where connections are not replaced
 
 	plan  *pacer.Shared // in an open loop for all connections together
 	curve pacer.Curve   // of plans, from begin on
@@ -276,7 +277,11 @@ func (t *traffic) advance(c *engine.Conn, l *connState, h progress, now time.Dur
 	t.account(s, l, h, now)
 	var p batch
 	if h.wrong == nil {
-		t.recordLate(s, l, now)
+		if h.last {
+			t.endInOrder(s, l)
+		} else {
+			t.recordLate(s, l, now)
+		}
 		if h.answers > 0 {
 			t.refill(s, l, h.answers, now)
 		}
@@ -284,6 +289,9 @@ func (t *traffic) advance(c *engine.Conn, l *connState, h progress, now time.Dur
 	}
 	s.mu.Unlock()
 	t.send(c, l, p)
+	if h.last && h.wrong == nil {
+		t.disconnect(c, errKeepAlive)
+	}
 }
 
 // account adds up what was received, and moves the connection on. The caller holds the
@@ -362,13 +370,15 @@ func (t *traffic) counts(at time.Duration) bool {
 // them. The caller holds the shard's lock, and hands them to the connection when it
 // has let go of it.
 func (t *traffic) sending(s *shard, l *connState, now time.Duration) batch {
-	if l.due == 0 {
+	if l.due == 0 || l.state&reconnecting != 0 {
 		return batch{}
 	}
 	p := batch{from: l.answered + uint64(l.inFlight), n: int(l.due), measured: t.measured(now)}
-	for k := range uint64(p.n) {
+	for k := uint64(l.resend); k < uint64(p.n); k++ { // others keep the time of the first attempt
 		t.table.times[t.table.place(l, p.from+k)] = now
 	}
+	s.sum.count(nResent, int64(l.resend), p.measured)
+	l.resend = 0
 	s.sum.run[nDue] -= int64(p.n)
 	if l.due = 0; t.script.noReply {
 		l.answered += uint64(p.n)
@@ -422,8 +432,16 @@ func (t *traffic) mistake(c *engine.Conn, l *connState, got []byte, why error) {
 	c.Abort(why)
 }
 
-// Ended leaves it to the engine to close the connection.
-func (t *traffic) Ended(_ *engine.Conn, in []byte) int { return len(in) }
+// Ended looks whether the server has closed in order. The engine closes the connection.
+func (t *traffic) Ended(c *engine.Conn, in []byte) int {
+	l, ok := c.Value().(*connState)
+	if r, ruled := t.script.checker.(*ruled); ok && ruled && t.cfg.endsInOrder() && !t.closing.Load() {
+		if h := r.end(l, in); h.last {
+			t.advance(c, l, h, t.now())
+		}
+	}
+	return len(in)
+}
 
 // Closed counts a connection that is gone.
 func (t *traffic) Closed(c *engine.Conn, why error) {
@@ -432,7 +450,15 @@ func (t *traffic) Closed(c *engine.Conn, why error) {
 		t.closedElse(c, why)
 		return
 	}
+	ended := t.has(l, reconnecting)
+	if ended && t.reconnector != nil && !t.closing.Load() {
+		t.reconnect(l, c.Peer())
+		return
+	}
 	if t.leave(l)&(mistaken|expired) == 0 && !t.closing.Load() {
+		if ended {
+			why = errKeepAlive
+		}
 		t.faults.gone(why)
 	}
 }
