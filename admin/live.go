@@ -28,7 +28,7 @@ import (
 const (
 	lookAgain   = time.Second      // between two looks
 	watchedFor  = 10 * time.Second // after somebody has asked
-	ratesOver   = 10 * time.Second // what rates on the page are taken over
+	oldLook     = 10 * time.Second // a look before the last that is older gives no rates
 	childrenFor = 10 * time.Second // how long a list of worker processes is used
 	// lookSlack is by how much earlier a ticker may come.
 	lookSlack = lookAgain / 10
@@ -45,7 +45,7 @@ type live struct {
 	began   time.Time // the first look
 	base    point     // the first with memory in it
 	points  []point   // of the last ringTime, the oldest first
-	past    []moment  // of the last ratesOver, the oldest first
+	past    []moment  // the last pastRoom, the oldest first: rates are of the time between them
 	asked   time.Time
 	workers workers
 	walls   walls
@@ -59,8 +59,9 @@ type moment struct {
 	used  sample.Sample // of the server's processes
 }
 
-// pastRoom bounds the moments that are kept.
-const pastRoom = int(ratesOver/(lookAgain-lookSlack)) + 2
+// pastRoom is how many moments are kept. With more, the rates of a load that has ended would
+// stand beside the connections that are open now.
+const pastRoom = 2
 
 // watch looks until stop is closed.
 func (l *live) watch(stop <-chan struct{}) {
@@ -132,7 +133,7 @@ func (l *live) read(now time.Time) {
 	for len(l.points) > ringRoom || now.Sub(l.points[0].at) > ringTime {
 		l.points = slices.Delete(l.points, 0, 1)
 	}
-	for len(l.past) > pastRoom || now.Sub(l.past[0].at) > ratesOver+lookAgain {
+	for len(l.past) > pastRoom || now.Sub(l.past[0].at) > oldLook {
 		l.past = slices.Delete(l.past, 0, 1)
 	}
 }
@@ -190,7 +191,7 @@ func (w *workers) pids(now time.Time, s myriad.Stats) []int {
 	return w.list
 }
 
-// lately is a point of the last ratesOver, with what is now of the last look.
+// lately is the point of the last look, with rates since the one before.
 func (l *live) lately() point {
 	p := l.points[len(l.points)-1]
 	p.since(&l.past[0], &l.past[len(l.past)-1])

@@ -114,6 +114,27 @@ func TestRates(t *testing.T) {
 	}
 }
 
+// What is read at the end of a load is of one time: no rate of before stands beside the
+// connections that are left.
+func TestRatesEndWithTheLoad(t *testing.T) {
+	src := newSource(myriad.Stats{Model: "epoll"})
+	l := liveOf(src)
+	begin := time.Now()
+	for i := range int64(10) {
+		src.stats.Store(&myriad.Stats{Model: "epoll", Open: 50, Messages: 4000 * i, BytesIn: 1 << 20 * i})
+		l.look(begin.Add(time.Duration(i) * time.Second))
+	}
+	src.stats.Store(&myriad.Stats{Model: "epoll", Messages: 36_000, BytesIn: 9 << 20})
+	l.look(begin.Add(10 * time.Second))
+	p := l.show(begin.Add(11 * time.Second))
+	if want := [][2]string{{"Connections", "0 of 0"}, {"Messages", "0 a second"}}; !slices.Equal(p.Figures[:2], want) {
+		t.Errorf("the figures are %q; want %q", p.Figures[:2], want)
+	}
+	if got := cell(t, p, "Counters", "messages_total", 2); got != "0" {
+		t.Errorf("messages_total grew by %s a second; want 0", got)
+	}
+}
+
 // With few connections there is no memory for each, and it is said why.
 func TestMemoryOfFew(t *testing.T) {
 	for open, want := range map[int64]string{0: "–", fewConns - 1: "–", fewConns: format.Bytes(float64(1<<20) / fewConns)} {

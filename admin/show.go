@@ -122,7 +122,7 @@ func (l *live) figureSection(s myriad.Stats, p point) page.Section {
 	}
 	return page.Section{
 		ID: "figures", Title: "All figures",
-		Lead: fmt.Sprintf("Rates are of the last 10 s, here and at the top. Memory per connection is by how much anonymous memory has grown since "+
+		Lead: fmt.Sprintf("Rates are of the time between the last two looks, a second or two, here and at the top. Memory per connection is by how much anonymous memory has grown since "+
 			"this page's server began to look, for each connection more than there were then; it is shown from %d on.", fewConns),
 		Parts: parts,
 	}

@@ -24,12 +24,12 @@ const textWidth = 100
 func (r *Report) WriteText(w io.Writer) error {
 	exceeded, far, never := r.sorted()
 	shown := min(beyond, len(far))
-	var further, unmet []string
+	var further, unreached []string
 	for _, w := range far[shown:] {
 		further = append(further, fmt.Sprintf("%s %s", w.Name, format.Count(w.Holds)))
 	}
 	for _, w := range never {
-		unmet = append(unmet, w.Name)
+		unreached = append(unreached, w.Name)
 	}
 	var here, elsewhere []string
 	for _, c := range r.Changes() {
@@ -44,7 +44,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintln(&b, r.Summary())
 	writeTable(&b, slices.Concat(exceeded, far[:shown]))
 	writeItems(&b, "Further away: ", further)
-	writeItems(&b, "Not met by this plan: ", unmet)
+	writeItems(&b, "Not reached by this plan: ", unreached)
 	writeItems(&b, "Not known: ", r.Facts.Unknown)
 	writeLines(&b, "What is seen there:", named(exceeded, func(w *Wall) string { return w.Effect }))
 	writeLines(&b, "To move them, in this order, as root:", here)
@@ -92,9 +92,9 @@ func (r *Report) Summary() string {
 	case r.Holds < int64(r.Plan.Connections):
 		return fmt.Sprintf("This machine can hold %s connections now (wanted: %s; %s): the first wall is %s.", format.Count(r.Holds), wanted, plan, r.First)
 	case r.Holds == Unlimited:
-		return fmt.Sprintf("This machine can hold %s connections now (%s): no wall is known.", wanted, plan)
+		return fmt.Sprintf("This machine can hold %s connections now, as planned (%s); no wall is known.", wanted, plan)
 	}
-	return fmt.Sprintf("This machine can hold %s connections now (%s): the first wall is %s, at %s.", wanted, plan, r.First, format.Count(r.Holds))
+	return fmt.Sprintf("This machine can hold %s connections now, as planned (%s); the first wall is at %s: %s.", wanted, plan, format.Count(r.Holds), r.First)
 }
 
 // who names the sides whose walls were examined.

@@ -65,9 +65,9 @@ func TestSummary(t *testing.T) {
 	for want, r := range map[string]Report{
 		"This machine can hold 28,231 connections now (wanted: 100,000; both sides, model uring): the first wall is ports.": {
 			Plan: Plan{Connections: 100000, Side: Both, Model: auto}, Holds: 28231, First: "ports", Facts: &Facts{}},
-		"This machine can hold 1,000 connections now (server side, model epoll): the first wall is memory, at 2,000.": {
+		"This machine can hold 1,000 connections now, as planned (server side, model epoll); the first wall is at 2,000: memory.": {
 			Plan: Plan{Connections: 1000, Side: Server, Model: auto}, Holds: 2000, First: "memory", Facts: &Facts{Uring: "EPERM"}},
-		"This machine can hold 1,000 connections now (client side, model goroutine, 3 processes): no wall is known.": {
+		"This machine can hold 1,000 connections now, as planned (client side, model goroutine, 3 processes); no wall is known.": {
 			Plan: Plan{Connections: 1000, Side: Client, Model: goroutine, Processes: 3}, Holds: Unlimited, Facts: &Facts{}},
 	} {
 		if got := r.Summary(); got != want {
