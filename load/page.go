@@ -114,7 +114,7 @@ func (s *Stream) headline() [][2]string {
 	}
 	var all [][2]string
 	if r.Window > 0 && r.Mode != modeHold {
-		all = append(all, [2]string{"Rate", format.Number(r.Rate()) + "/s " + r.ratedHow()})
+		all = append(all, [2]string{"Rate, " + r.ratedHow(), format.Number(r.Rate()) + "/s"})
 	}
 	if r.Latency.Count > 0 {
 		all = append(all, [2]string{"p99", format.Seconds(r.Latency.P99.Seconds())})

@@ -46,8 +46,8 @@ func (b *Bars) share(bar Bar) float64 {
 	return bar.Value / most
 }
 
-// width is a bar's width where the longest is 400 wide, at least 1.
-func (b *Bars) width(bar Bar) int { return max(int(math.Round(400*b.share(bar))), 1) }
+// width is a bar's width, of which the longest has all that there is; at least a quarter of a percent.
+func (b *Bars) width(bar Bar) string { return fmt.Sprintf("%.2f%%", max(100*b.share(bar), 0.25)) }
 
 func (b *Bars) writeText(w *strings.Builder) {
 	const most = 40

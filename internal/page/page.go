@@ -24,6 +24,8 @@ type Page struct {
 	Title string
 	Lead  string
 	Tone  Tone
+	// Remarks are what is to be known of the Lead, in a list below it.
+	Remarks []Remark
 	// Figures are the few that matter most, by name: they are large.
 	Figures [][2]string
 	// Facts are names and what they are, such as the machine and the command.

@@ -20,6 +20,7 @@ func (p *Page) WriteText(w io.Writer) error {
 		title += ": " + p.Lead
 	}
 	fmt.Fprintf(&b, "%s\n", title)
+	Part{Remarks: p.Remarks}.writeText(&b)
 	writeFacts(&b, slices.Concat(p.Figures, p.Facts))
 	for _, s := range withoutCharts(p.Sections) {
 		s.writeText(&b)

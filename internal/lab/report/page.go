@@ -21,6 +21,9 @@ import (
 // maxRemarks bounds the lists of the overview; all is in the sections.
 const maxRemarks = 60
 
+// maxNamed is how many claims that were not met the first lines name.
+const maxNamed = 8
+
 // Write writes the files of a set to a directory: report.json and report.html.
 func Write(dir string, s *result.Set) error {
 	p := Page(s)
@@ -36,11 +39,18 @@ func WriteText(w io.Writer, s *result.Set) error {
 	return p.WriteText(w)
 }
 
-// Page is the set for people: each report with its answer, tables and charts, then time lines,
+// Page is the set for people: the first answer, each report with its own, tables and charts, then time lines,
 // and what was not as it should be.
 func Page(s *result.Set) page.Page {
 	p := page.Page{Title: title(s), Facts: facts(s)}
 	p.Lead, p.Tone = status(s)
+	for _, r := range s.Reports {
+		if a := answerOf(r); a.clauses != nil {
+			p.Remarks = []page.Remark{{Tone: p.Tone, Text: p.Lead}}
+			p.Lead, p.Tone = r.Scenario.Name+": "+a.String(), page.Plain
+			break
+		}
+	}
 	p.Sections = append(p.Sections, overview(s))
 	for _, r := range s.Reports {
 		p.Sections = append(p.Sections, section(r))
@@ -79,9 +89,11 @@ func facts(s *result.Set) [][2]string {
 
 // summary is what became of the runs of a report.
 type summary struct {
-	runs, failed, skipped, marked, missing, unmet int
-	rules                                         map[string]int // runs that broke each rule
-	problems                                      []page.Remark  // each once
+	runs, failed, skipped, marked, missing int
+
+	rules    map[string]int // runs that broke each rule
+	unmet    []string       // claims
+	problems []page.Remark  // each once
 }
 
 func summarize(r *result.Report) summary {
@@ -112,7 +124,7 @@ func summarize(r *result.Report) summary {
 	}
 	for _, v := range r.Verdicts {
 		if v.Outcome == result.NotMet {
-			n.unmet++
+			n.unmet = append(n.unmet, r.Scenario.Name+": "+v.Of)
 			problem(page.Bad, v.Of, v.Outcome, v.Text)
 		}
 	}
@@ -122,7 +134,7 @@ func summarize(r *result.Report) summary {
 // tone is how serious that is.
 func (n *summary) tone() page.Tone {
 	switch {
-	case n.failed+n.unmet > 0:
+	case n.failed+len(n.unmet) > 0:
 		return page.Bad
 	case n.missing+n.skipped+n.marked > 0:
 		return page.Warn
@@ -137,7 +149,7 @@ func status(s *result.Set) (string, page.Tone) {
 		one := summarize(r)
 		n.runs += one.runs
 		n.failed += one.failed
-		n.unmet += one.unmet
+		n.unmet = append(n.unmet, one.unmet...)
 		n.missing += one.missing + one.skipped
 		n.marked += one.marked
 	}
@@ -145,8 +157,12 @@ func status(s *result.Set) (string, page.Tone) {
 	switch {
 	case n.failed > 0:
 		text = fmt.Sprintf("%d of %d runs failed.", n.failed, n.runs)
-	case n.unmet > 0:
-		text = fmt.Sprintf("No run failed, but %s.", format.Plural(n.unmet, "claim was not met", "claims were not met"))
+	case len(n.unmet) > 0:
+		names := slices.Compact(n.unmet)
+		if more := len(names) - maxNamed; more > 0 {
+			names = append(names[:maxNamed:maxNamed], fmt.Sprintf("%d more, in their sections", more))
+		}
+		text = fmt.Sprintf("No run failed, but %s: %s.", format.Plural(len(n.unmet), "claim was not met", "claims were not met"), strings.Join(names, "; "))
 	case n.missing > 0:
 		text = fmt.Sprintf("No run failed, but %s.", format.Plural(n.missing, "run was not made", "runs were not made"))
 	case n.marked > 0:
@@ -155,19 +171,23 @@ func status(s *result.Set) (string, page.Tone) {
 	return text, n.tone()
 }
 
-// overview has the answers of all scenarios with the picture of the first, what became of the runs, how ours stand beside
+// overview has the picture of the first answer and the others, what became of the runs, how ours stand beside
 // published designs, and what was not as it should be.
 func overview(s *result.Set) page.Section {
 	x := page.Section{Title: "Overview"}
 	runs := &page.Table{Caption: "Runs, and the rules that they broke: each run with its marks is in the scenario's section."}
 	runs.Add("scenario", "runs", "failed", "not made", "marked", "rules broken")
 	var published, problems []page.Remark
+	answered := false
 	for _, r := range s.Reports {
 		if a := answerOf(r); a.clauses != nil {
-			x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
-			if len(s.Reports) > 1 && len(x.Parts) == 1 {
+			switch {
+			case answered:
+				x.Parts = append(x.Parts, page.Part{Text: r.Scenario.Name + ": " + a.String()})
+			case len(s.Reports) > 1: // its sentence is the page's first
 				x.Parts = append(x.Parts, page.Part{Bars: a.picture})
 			}
+			answered = true
 		}
 		n := summarize(r)
 		runs.Add(r.Scenario.Name, fmt.Sprint(n.runs), fmt.Sprint(n.failed), fmt.Sprint(n.skipped),

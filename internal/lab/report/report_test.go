@@ -378,3 +378,29 @@ func TestTimelines(t *testing.T) {
 	}
 	t.Error("the CPU is not drawn")
 }
+
+// The page begins with the answer, and then names the claims that were not met.
+func TestFirstLines(t *testing.T) {
+	s := set([]float64{100, 101, 102}, []float64{200, 202, 204})
+	Judge(s)
+	p := Page(s)
+	if want := "test: epoll serves 2 times as many as net; 4.95 ms."; p.Lead != want || p.Tone != page.Plain {
+		t.Errorf("it begins with %q, %q; want %q", p.Lead, p.Tone, want)
+	}
+	if want := (page.Remark{Tone: page.Bad, Text: "No run failed, but 2 claims were not met: test: at most 1; test: nobody ahead."}); len(p.Remarks) != 1 || p.Remarks[0] != want {
+		t.Errorf("it goes on with %q; want %q", p.Remarks, want)
+	}
+	claim := s.Reports[0].Scenario.Claims[2]
+	for i := range 3 * maxNamed {
+		claim.Text = "never " + string(rune('a'+i))
+		s.Reports[0].Scenario.Claims = append(s.Reports[0].Scenario.Claims, claim)
+	}
+	Judge(s)
+	if text := Page(s).Remarks[0].Text; !strings.Contains(text, "26 claims were not met: test: at most 1; test: nobody ahead; test: never a; ") || !strings.HasSuffix(text, "; 18 more, in their sections.") {
+		t.Errorf("of many claims it says %q", text)
+	}
+	s.Reports[0].Scenario.Answer = nil
+	if p := Page(s); p.Tone != page.Bad || !strings.HasPrefix(p.Lead, "No run failed, but 26") || len(p.Remarks) > 0 {
+		t.Errorf("without an answer it begins with %q, %q", p.Lead, p.Remarks)
+	}
+}
