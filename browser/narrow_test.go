@@ -41,10 +41,13 @@ func TestBars(t *testing.T) {
 				Width float64 `json:"width"`
 				Right float64 `json:"right"`
 				Label float64 `json:"label"`
+				Lines float64 `json:"lines"` // of the name
 			}
 			have := eval[[]bar](b, `[...document.querySelectorAll(".bars tr")].map((tr) => {
 				const rect = tr.querySelector("rect").getBoundingClientRect();
-				return { width: rect.width, right: rect.right, label: tr.cells[2].getBoundingClientRect().left };
+				const name = tr.cells[0];
+				return { width: rect.width, right: rect.right, label: tr.cells[2].getBoundingClientRect().left,
+					lines: name.getBoundingClientRect().height / parseFloat(getComputedStyle(name).lineHeight) };
 			})`)
 			values := p.Sections[0].Parts[0].Bars.Bars
 			if len(have) != len(values) {
@@ -58,6 +61,11 @@ func TestBars(t *testing.T) {
 				want := max(v.Value/values[2].Value, 0.0025) * longest
 				if math.Abs(have[i].Width-want) > 1 || have[i].Right > have[i].Label {
 					t.Errorf("%s: %.1f pixels of %.1f, up to %.1f of %.1f; want %.1f", v.Name, have[i].Width, longest, have[i].Right, have[i].Label, want)
+				}
+			}
+			for i, most := range []float64{1, 1, 1, 1, 3, 1} {
+				if width >= 390 && have[i].Lines > most+0.5 {
+					t.Errorf("the name %q takes %.1f lines, want at most %v", values[i].Name, have[i].Lines, most)
 				}
 			}
 			if over := eval[int](b, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
