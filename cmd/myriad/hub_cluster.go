@@ -217,7 +217,7 @@ func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	f.successorEnv = map[string]string{originVariable: node.Origin()}
 	if addr := node.Addr(); addr != "" {
 		f.noUpgrade = "the new process can't listen on --cluster while this one does; this process goes on: end it, and start the new one, one node after the other"
-		fmt.Fprintf(cmd.OutOrStdout(), "myriad: the cluster is joined on %s\n", addr)
+		fmt.Fprintf(cmd.OutOrStdout(), "myriad: listening for other hubs on %s; alone until one joins\n", addr)
 	}
 	return node.Close, nil
 }
