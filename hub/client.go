@@ -1,5 +1,7 @@
 package hub
 
+import "context"
+
 // client is what the hub knows of one connection. It belongs to the connection's handler,
 // whose calls come one at a time, and needs no lock. Most clients have one subscription, so
 // the first takes no map.
@@ -17,8 +19,8 @@ type client struct {
 type more struct {
 	topics [kinds]map[string]*topic // subscriptions but for the first
 	pace   pace
-	// resuming says that the client is sent what it has missed.
-	resuming bool
+	// stop ends the resumption by which the client is sent what it has missed; nil if there is none.
+	stop context.CancelFunc
 }
 
 func (m *more) empty() bool {
@@ -27,7 +29,7 @@ func (m *more) empty() bool {
 			return false
 		}
 	}
-	return m.pace == (pace{}) && !m.resuming
+	return m.pace == (pace{}) && m.stop == nil
 }
 
 // find is the client's subscription to a name, or nil.
@@ -77,11 +79,11 @@ func (c *client) withMore() *more {
 	return c.more
 }
 
-func (c *client) resumes() bool { return c.more != nil && c.more.resuming }
+func (c *client) resumes() bool { return c.more != nil && c.more.stop != nil }
 
 // resumed says that the client has been sent what it has missed.
 func (c *client) resumed() {
-	if c.more.resuming = false; c.more.empty() {
+	if c.more.stop = nil; c.more.empty() {
 		c.more = nil
 	}
 }

@@ -76,9 +76,9 @@ func (f *front) begins(o *opening, r *http.Request, q url.Values) (err error) {
 		err = fmt.Errorf("%w: the messages of these topics are not kept; expected no parameter since", errPosition)
 	case !kept:
 	case last != "":
-		o.since, err = parsePosition(last)
+		o.since, err = f.hub.Replay.position(last)
 	case q.Has("since"):
-		o.since, err = parsePosition(q.Get("since"))
+		o.since, err = f.hub.Replay.position(q.Get("since"))
 	}
 	return err
 }

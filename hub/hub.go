@@ -280,6 +280,9 @@ func (h *Hub) unsubscribe(c *client, ref myriad.Ref, k kind, name string) bool {
 
 // closed ends all subscriptions of a client.
 func (h *Hub) closed(c *client, ref myriad.Ref) {
+	if c.resumes() {
+		c.more.stop()
+	}
 	for k := range kind(kinds) {
 		for _, name := range c.names(k) {
 			h.unsubscribe(c, ref, k, name)

@@ -34,10 +34,7 @@ type paces struct {
 }
 
 func (ps *paces) take(from netip.Addr, now time.Time, rate int) bool {
-	if from = from.Unmap(); from.Is6() {
-		network, _ := from.WithZone("").Prefix(64) // of an IPv6 address, which can't fail
-		from = network.Addr()
-	}
+	from = sourceOf(from)
 	ps.mu.Lock()
 	defer ps.mu.Unlock()
 	if ps.of == nil {
@@ -50,6 +47,15 @@ func (ps *paces) take(from netip.Addr, now time.Time, rate int) bool {
 	ok := p.take(now, rate)
 	ps.of[from] = p
 	return ok
+}
+
+// sourceOf returns the address that from counts as: of an IPv6 address its network of 64 bits.
+func sourceOf(from netip.Addr) netip.Addr {
+	if from = from.Unmap(); !from.Is6() {
+		return from
+	}
+	network, _ := from.WithZone("").Prefix(64) // of an IPv6 address, which can't fail
+	return network.Addr()
 }
 
 // drop makes room.

@@ -30,10 +30,16 @@ type Replay struct {
 	// a second at the least.
 	MaxBytes, MaxMessages int
 	MaxAge                time.Duration
-	// MaxReplays is how many clients are sent what they have missed at a time; 64 times as many
-	// wait for that. Further ones are to try again. Who has missed little takes no turn. The
-	// default is 64.
+	// MaxReplays is the number of turns: as many clients are sent what they have missed at a time,
+	// and 64 times as many wait for a turn. Further ones have to try again. A client that has missed little needs
+	// no turn. One that does not take what it is sent gives its turn back after a second, and waits for another one
+	// when it has. The default is 64.
 	MaxReplays int
+	// MaxReplaysEach is the number of these turns that one user may have at a time, and half of those that one address
+	// may have (for IPv6 a network of 64 bits); 64 times as many of its clients wait. A hub without Users goes by the
+	// address alone. Where all clients have one user, or come through one proxy, MaxReplays is right. The default is a
+	// quarter of MaxReplays.
+	MaxReplaysEach int
 	// Timeout is the most time of a replay, with the wait for its turn. Who has not taken all by
 	// then is closed, and comes again for the rest. The default is 30 s.
 	Timeout time.Duration
@@ -42,6 +48,7 @@ type Replay struct {
 }
 
 func (r *Replay) maxReplays() int        { return cmp.Or(r.MaxReplays, 64) }
+func (r *Replay) maxReplaysEach() int    { return cmp.Or(r.MaxReplaysEach, (r.maxReplays()+3)/4) }
 func (r *Replay) timeout() time.Duration { return cmp.Or(r.Timeout, 30*time.Second) }
 
 // Bounds are MaxBytes, MaxMessages and MaxAge, or their defaults.
@@ -68,7 +75,7 @@ func (r *Replay) check(l Limits) error {
 		value, max int
 	}{
 		{"MaxBytes", r.MaxBytes, math.MaxInt}, {"MaxMessages", r.MaxMessages, math.MaxInt32}, {"MaxAge", int(r.MaxAge), math.MaxInt},
-		{"MaxReplays", r.MaxReplays, 1 << 20}, {"Timeout", int(r.Timeout), math.MaxInt},
+		{"MaxReplays", r.MaxReplays, 1 << 20}, {"MaxReplaysEach", r.MaxReplaysEach, 1 << 20}, {"Timeout", int(r.Timeout), math.MaxInt},
 	} {
 		if n.value < 0 || n.value > n.max {
 			return badConfig{fmt.Errorf("hub: Replay.%s is %d; expected 0 (the default) to %d", n.name, n.value, n.max)}
@@ -154,6 +161,21 @@ func parsePosition(text string) (p Position, err error) {
 	return Position{epoch, seq}, nil
 }
 
+// position reads an id that a client gives. One that is further ahead of this node than the stream keeps messages
+// is of no message, whatever other nodes have seen.
+func (r *Replay) position(text string) (Position, error) {
+	p, err := parsePosition(text)
+	if err != nil {
+		return p, err
+	}
+	_, most, _ := r.Bounds()
+	if at, ready := r.At(); ready && p.Epoch == at.Epoch && p.Seq > at.Seq && p.Seq-at.Seq > uint64(most) {
+		r.unissued.Add(1)
+		return p, fmt.Errorf("%w: %s has not been issued; the newest is %s", errPosition, p, at)
+	}
+	return p, nil
+}
+
 // memory is the messages that are kept. One goroutine of the cluster delivers them, one after the other,
 // and holds the lock while it remembers a message and sends it to those who have joined. Who joins
 // holds it for reading, while it is sent what it has missed last: so nothing is left out, and
@@ -177,9 +199,9 @@ type memory struct {
 	unknown error
 	asked   time.Time
 
-	turns                             chan struct{}
-	waiting                           atomic.Int64
-	replays, replayed, gaps, refusals atomic.Int64
+	limits replayLimits // by Replay.limited alone
+
+	replays, replayed, gaps, refusals, unissued, stalled atomic.Int64
 }
 
 // keptMessage is one that is remembered.
@@ -346,13 +368,18 @@ type ReplayStats struct {
 	// often a client, or all of them, were told that something is gone, and Refused clients that
 	// were to try again.
 	Waiting, Replays, Replayed, Gaps, Refused int64
+	// Unissued counts clients that came with the id of no message yet, Stalled turns that ended because
+	// the client did not take what it was sent.
+	Unissued, Stalled int64
 }
 
 func (r *Replay) stats() *ReplayStats {
+	limits := r.limited()
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return &ReplayStats{
 		Ready: r.ready, Seq: r.at.Seq, Messages: int64(len(r.messages) - r.head), Bytes: int64(r.bytes),
-		Waiting: r.waiting.Load(), Replays: r.replays.Load(), Replayed: r.replayed.Load(), Gaps: r.gaps.Load(), Refused: r.refusals.Load(),
+		Waiting: int64(limits.queue.holders() + limits.early.holders()), Replays: r.replays.Load(), Replayed: r.replayed.Load(),
+		Gaps: r.gaps.Load(), Refused: r.refusals.Load(), Unissued: r.unissued.Load(), Stalled: r.stalled.Load(),
 	}
 }

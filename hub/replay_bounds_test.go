@@ -389,6 +389,7 @@ func TestReplayConfig(t *testing.T) {
 		{&Replay{Topics: []string{"*"}, MaxMessages: -1}, "Replay.MaxMessages is -1"},
 		{&Replay{Topics: []string{"*"}, MaxAge: time.Millisecond}, "MaxAge is 1ms; expected 1s at the least"},
 		{&Replay{Topics: []string{"*"}, MaxReplays: -1}, "Replay.MaxReplays is -1"},
+		{&Replay{Topics: []string{"*"}, MaxReplaysEach: -1}, "Replay.MaxReplaysEach is -1"},
 		{&Replay{Topics: []string{"*"}, Timeout: -1}, "Replay.Timeout is -1"},
 	} {
 		if err := (&Hub{Replay: row.replay}).Check(); !errors.Is(err, myriad.ErrBadConfig) || !strings.Contains(err.Error(), row.want) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/myriad-go/myriad"
@@ -21,8 +22,12 @@ type resumption struct {
 	ref    myriad.Ref
 	topics []*topic // of one or more subscriptions
 	at     Position // all up to it has been sent; without an epoch, nothing is missed
-	astray bool     // at is of nothing that can be waited for
+	astray bool     // at has not been issued
 	out    []byte
+
+	owners []owner
+	place  *fairLimit // that it is counted in: early or queue, of replayLimits
+	turn   bool
 	// fail closes the client: it is to try again.
 	fail func(*myriad.Conn, error)
 }
@@ -33,6 +38,8 @@ const (
 	stepBytes    = 64 << 10
 	// waitingTurns is how many clients may wait, for each that is sent something.
 	waitingTurns = 64
+	// A client that does not take a step within stallTime gives its turn back.
+	stallTime = time.Second
 	// A client that has seen more than this node comes from another one. It waits; behind aheadTime it is asked
 	// whether there is such a message, and again as long as nobody knows. An answer holds for askTime.
 	aheadTime = 2 * time.Second
@@ -82,26 +89,29 @@ func (s *resumption) start(c *myriad.Conn) error {
 		return nil
 	}
 	r := s.h.Replay
-	if r.waiting.Add(1) > int64((waitingTurns+1)*r.maxReplays()) {
-		r.waiting.Add(-1)
+	s.owners, s.place = ownersOf(s.client, s.ref), &r.limited().queue
+	if !r.has(s.at) {
+		s.place = &r.limited().early
+	}
+	if !s.place.tryAcquire(s.owners) {
 		r.refusals.Add(1)
 		return errReplays
 	}
 	r.replays.Add(1)
-	s.client.withMore().resuming = true
+	ctx, cancel := context.WithTimeout(context.Background(), r.timeout())
+	s.client.withMore().stop = cancel
 	c.Retain()
 	if s.client.format == socket {
 		c.Pause() // its requests wait
 	}
-	go s.run()
+	go s.run(ctx, cancel)
 	return nil
 }
 
-func (s *resumption) run() {
-	ctx, cancel := context.WithTimeout(context.Background(), s.h.Replay.timeout())
+func (s *resumption) run(ctx context.Context, cancel context.CancelFunc) {
+	defer cancel()
 	why := s.rest(ctx)
-	cancel()
-	s.h.Replay.waiting.Add(-1)
+	s.leave()
 	err := s.ref.Do(func(c *myriad.Conn) {
 		s.client.resumed()
 		if why != nil {
@@ -117,25 +127,16 @@ func (s *resumption) run() {
 
 // rest makes the steps that are left.
 func (s *resumption) rest(ctx context.Context) error {
-	r := s.h.Replay
-	turn := false
 	for {
-		if len(s.out) > 0 {
-			if err := s.ref.SendWait(ctx, s.out); err != nil {
-				return s.problem(ctx, err)
-			}
-			s.out = s.out[:0]
+		if err := s.send(ctx); err != nil {
+			return err
 		}
 		if err := s.wait(ctx); err != nil {
 			return err
 		}
-		if !turn {
-			select {
-			case r.turn() <- struct{}{}:
-				turn = true
-				defer func() { <-r.turn() }()
-			case <-ctx.Done():
-				return s.problem(ctx, nil)
+		if !s.astray { // for which there is nothing to be sent
+			if err := s.takeTurn(ctx); err != nil {
+				return err
 			}
 		}
 		if s.step() {
@@ -144,22 +145,94 @@ func (s *resumption) rest(ctx context.Context) error {
 	}
 }
 
+// send sends what the steps have made, as fast as the client reads, and ends a turn in which it doesn't.
+func (s *resumption) send(ctx context.Context) error {
+	if len(s.out) == 0 {
+		return nil
+	}
+	if s.turn {
+		turn, cancel := context.WithTimeout(ctx, stallTime)
+		err := s.ref.SendWait(turn, s.out)
+		cancel()
+		switch {
+		case err == nil:
+			s.out = s.out[:0]
+			return nil
+		case ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded):
+			return s.problem(ctx, err)
+		}
+		s.endTurn()
+		s.h.Replay.stalled.Add(1)
+	}
+	if err := s.ref.SendWait(ctx, s.out); err != nil {
+		return s.problem(ctx, err)
+	}
+	s.out = s.out[:0]
+	return nil
+}
+
+// takeTurn waits for a turn, unless it has one.
+func (s *resumption) takeTurn(ctx context.Context) error {
+	r := s.h.Replay
+	l := r.limited()
+	if s.place == &l.early {
+		s.leave()
+		if !l.queue.tryAcquire(s.owners) {
+			r.refusals.Add(1)
+			return errReplays
+		}
+		s.place = &l.queue
+	}
+	if !s.turn {
+		if err := l.turns.acquire(ctx, s.owners); err != nil {
+			return s.problem(ctx, err)
+		}
+		s.turn = true
+	}
+	return nil
+}
+
+func (s *resumption) endTurn() {
+	if s.turn {
+		s.turn = false
+		s.h.Replay.limited().turns.release(s.owners)
+	}
+}
+
+// leave gives the turn and the place back.
+func (s *resumption) leave() {
+	s.endTurn()
+	if s.place != nil {
+		s.place.release(s.owners)
+		s.place = nil
+	}
+}
+
 func (s *resumption) problem(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		s.h.Replay.refusals.Add(1)
 		return errReplayTime
 	}
 	return fmt.Errorf("hub: no room for what the client has missed: %w", err)
 }
 
-// turn is for those who are sent something; it has room for MaxReplays.
-func (r *Replay) turn() chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.turns == nil {
-		r.turns = make(chan struct{}, r.maxReplays())
-	}
-	return r.turns
+// replayLimits bound the resumptions. Each has a place in early until the node has come to where it is, so that
+// ids that were not issued hold up nobody else, then in queue, and there takes turns.
+type replayLimits struct {
+	once                sync.Once
+	early, queue, turns fairLimit
+}
+
+// limited returns the limits, which it makes of the fields first.
+func (r *Replay) limited() *replayLimits {
+	l := &r.limits
+	l.once.Do(func() {
+		most, each := r.maxReplays(), r.maxReplaysEach()
+		l.turns.max, l.turns.each = most, each
+		l.queue.max, l.queue.each = (waitingTurns+1)*most, (waitingTurns+1)*each
+		l.early.max, l.early.each = l.queue.max, l.queue.each
+	})
+	return l
 }
 
 // wait waits until the node has come to where the client is. Where nobody has been, the client is astray.
@@ -171,13 +244,14 @@ func (s *resumption) wait(ctx context.Context) error {
 		if moved == nil || s.astray {
 			return nil
 		}
+		s.endTurn()
 		select {
 		case <-moved:
 		case <-ask.C:
 			newest, err := s.h.newest(ctx)
 			s.astray = err == nil && newest.Epoch == s.at.Epoch && newest.Seq < s.at.Seq && s.h.Replay.has(newest)
 		case <-ctx.Done():
-			return s.problem(ctx, nil)
+			return s.problem(ctx, ctx.Err())
 		}
 	}
 }
@@ -261,6 +335,7 @@ func (s *resumption) skip() {
 	switch {
 	case s.astray:
 		to = r.at
+		r.unissued.Add(1)
 	case s.at.Epoch != r.at.Epoch:
 		to = Position{r.at.Epoch, r.first - 1}
 	default:

@@ -356,7 +356,7 @@ func (s socketCall) resume(q *socketRequest, k kind, name string) error {
 	var since Position
 	if q.Since != nil {
 		var err error
-		if since, err = parsePosition(*q.Since); err != nil {
+		if since, err = s.hub.Replay.position(*q.Since); err != nil {
 			return mistake("since: %w", err)
 		}
 	}

@@ -18,6 +18,8 @@ var replayMetrics = []metric[hub.Stats]{
 	ofReplay("gaps_total", "How often clients were told that something is not kept any more.", prometheus.CounterValue, func(r *hub.ReplayStats) int64 { return r.Gaps }),
 	ofReplay("refused_total", "Clients that were to try again, because too many waited, or they took too long.", prometheus.CounterValue,
 		func(r *hub.ReplayStats) int64 { return r.Refused }),
+	ofReplay("unissued_total", "Clients that came with an id that has not been issued.", prometheus.CounterValue, func(r *hub.ReplayStats) int64 { return r.Unissued }),
+	ofReplay("stalled_total", "Turns that ended because the client did not read.", prometheus.CounterValue, func(r *hub.ReplayStats) int64 { return r.Stalled }),
 }
 
 func ofReplay(name, help string, kind prometheus.ValueType, of func(*hub.ReplayStats) int64) metric[hub.Stats] {

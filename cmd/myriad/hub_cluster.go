@@ -60,6 +60,7 @@ func (f *hubFlags) addReplay(flags *pflag.FlagSet) {
 	flags.DurationVar(&r.MaxAge, "replay-age", 0, "how long to keep them (default 1h)")
 	f.fields["Replay.MaxAge"] = "replay-age"
 	f.number(flags, &r.MaxReplays, "replay-clients", "Replay.MaxReplays", "most clients that are sent what they have missed at a time; 64 times as many wait (default 64)")
+	f.number(flags, &r.MaxReplaysEach, "replay-clients-each", "Replay.MaxReplaysEach", "most of these with one user, and half of those with one address or IPv6 network of 64 bits (default a quarter of --replay-clients)")
 	flags.DurationVar(&r.Timeout, "replay-timeout", 0, "most time for that; who takes longer is closed, and goes on when it comes again (default 30s)")
 	f.fields["Replay.Timeout"] = "replay-timeout"
 	flags.IntVar(&f.cluster.Replicas, "replay-replicas", 0, "how many servers of NATS keep each message (default 1; with --cluster 3)")
@@ -70,7 +71,7 @@ func (f *hubFlags) addReplay(flags *pflag.FlagSet) {
 // checkReplay says what is wrong with those flags.
 func (f *hubFlags) checkReplay(cmd *cobra.Command) error {
 	c := &f.cluster
-	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-age", "replay-clients", "replay-timeout", "replay-replicas", "replay-dir"} {
+	for _, flag := range []string{"replay-bytes", "replay-messages", "replay-age", "replay-clients", "replay-clients-each", "replay-timeout", "replay-replicas", "replay-dir"} {
 		if cmd.Flags().Changed(flag) && c.replay == "" {
 			return usagef("--%s is given without --replay", flag)
 		}
@@ -216,7 +217,7 @@ func (f *hubFlags) joinCluster(cmd *cobra.Command) (leave func(), err error) {
 	f.successorEnv = map[string]string{originVariable: node.Origin()}
 	if addr := node.Addr(); addr != "" {
 		f.noUpgrade = "the new process can't listen on --cluster while this one does; this process goes on: end it, and start the new one, one node after the other"
-		fmt.Fprintf(cmd.OutOrStdout(), "myriad: the cluster is joined on %s\n", addr)
+		fmt.Fprintf(cmd.OutOrStdout(), "myriad: listening for other hubs on %s; alone until one joins\n", addr)
 	}
 	return node.Close, nil
 }

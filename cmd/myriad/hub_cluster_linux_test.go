@@ -14,7 +14,7 @@ import (
 	"github.com/myriad-go/myriad/internal/await"
 )
 
-var joinedLine = regexp.MustCompile(`(?m)^myriad: the cluster is joined on (\S+)`)
+var joinedLine = regexp.MustCompile(`(?m)^myriad: listening for other hubs on ([^;\s]+); alone until one joins$`)
 
 // TestHubClusterTLS has three hubs that speak TLS with each other. Who has no certificate of theirs does not
 // come in, though it knows the secret, and it is said why.
@@ -92,5 +92,39 @@ func TestHubClusterTLS(t *testing.T) {
 		if n := subscribers(s); n != 3 {
 			t.Errorf("in the end a hub knows %d subscribers; expected 3", n)
 		}
+	}
+}
+
+// TestHubClusterSecret: a hub says when it is alone, and when others have joined. One with another secret stays alone, and
+// both sides say why, not each time that they try.
+func TestHubClusterSecret(t *testing.T) {
+	hub := func(secret, join string) *server {
+		t.Helper()
+		t.Setenv(secretVariable, secret)
+		return serveHere(t, "hub --cluster 127.0.0.1:0"+join)
+	}
+	addrOf := func(s *server) string { return joinedLine.FindStringSubmatch(s.stdout.String())[1] }
+	first := hub("s3cret", "")
+	join := " --join " + addrOf(first)
+	stranger := hub("other", join)
+	const differ = "their cluster secrets differ; expected the same secret on all"
+	why := "the server at " + addrOf(first) + " refuses this one: " + differ
+	await.True(t, "the stranger says why", func() bool { return strings.Contains(stranger.stderr.String(), why) })
+	await.True(t, "the first says why", func() bool {
+		return strings.Contains(first.stderr.String(), "a server from 127.0.0.1 is refused: its cluster secret differs")
+	})
+	if text := first.stderr.String() + stranger.stderr.String(); strings.Contains(text, "joined") {
+		t.Errorf("who is alone says %s", text)
+	}
+	second := hub("s3cret", join)
+	for _, s := range []*server{first, second} {
+		await.True(t, "both have joined", func() bool { return strings.Contains(s.stderr.String(), "the cluster is joined, other hubs: 1\n") })
+	}
+	second.stop()
+	await.True(t, "the first is alone again", func() bool {
+		return strings.Contains(first.stderr.String(), "alone: no other hub of the cluster is heard of")
+	})
+	if text := stranger.stderr.String(); strings.Contains(text, "joined") || strings.Count(text, differ) != 1 {
+		t.Errorf("the stranger says %s", text)
 	}
 }

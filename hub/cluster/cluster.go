@@ -18,7 +18,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -66,8 +65,9 @@ type Config struct {
 	// Linger is how long a subject stays subscribed to after its last subscriber has gone. The
 	// default is 5 s.
 	Linger time.Duration
-	// Warn is told what goes wrong, a line each, at most a few a second. It is called from
-	// several goroutines at once. The default is nil: nobody is told.
+	// Warn is told what goes wrong, a line each, at most a few a second, and the same one once a minute; and of a hub
+	// with Peers, when others join it, and when it is alone again. It is called from several goroutines at once. The
+	// default is nil: nobody is told.
 	Warn func(line string)
 }
 
@@ -254,7 +254,7 @@ func (n *Node) connect() (err error) {
 			}
 			n.online.Store(false)
 			n.disconnects.Add(1)
-			n.warned.say("the connection to NATS is lost: %v", err)
+			n.warned.state("the connection to NATS is lost: %v", err)
 		}),
 		nats.ConnectHandler(func(nc *nats.Conn) { n.connectedTo(nc, "connected to") }),
 		nats.ReconnectHandler(func(nc *nats.Conn) { n.connectedTo(nc, "connected again to") }),
@@ -309,7 +309,7 @@ func (n *Node) connectedTo(nc *nats.Conn, how string) {
 	default:
 	}
 	if n.config.Peers == nil {
-		n.warned.say("%s NATS", how)
+		n.warned.state("%s NATS", how)
 	}
 }
 
@@ -450,40 +450,5 @@ func (n *Node) flush(most time.Duration) {
 			_ = n.nc.FlushTimeout(max(time.Until(end), time.Millisecond))
 			return
 		}
-	}
-}
-
-// warnings are passed on, a few a second at the most, and each once in a second.
-type warnings struct {
-	to func(line string)
-
-	mu     sync.Mutex
-	second time.Time
-	lines  []string // of that second
-	hid    int
-}
-
-const maxWarnings = 5
-
-func (w *warnings) say(format string, v ...any) {
-	if w.to == nil {
-		return
-	}
-	line := fmt.Sprintf(format, v...)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if now := time.Now(); now.Sub(w.second) >= time.Second {
-		if w.hid > 0 {
-			w.to(fmt.Sprintf("%d more lines about NATS are not shown", w.hid))
-		}
-		w.second, w.lines, w.hid = now, w.lines[:0], 0
-	}
-	switch {
-	case slices.Contains(w.lines, line):
-	case len(w.lines) >= maxWarnings:
-		w.hid++
-	default:
-		w.lines = append(w.lines, line)
-		w.to(line)
 	}
 }

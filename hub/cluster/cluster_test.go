@@ -458,7 +458,8 @@ func TestConfig(t *testing.T) {
 	}
 }
 
-// Of warnings that come thick and fast a few are passed on, and it is said that there were others.
+// Of warnings that come thick and fast a few are passed on, and it is said that there were others. One that is repeated
+// is passed on once a minute, whatever the number of its connection is, or when something has changed.
 func TestWarnings(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said []string
@@ -470,8 +471,30 @@ func TestWarnings(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if len(said) != 2*maxWarnings+1 || said[maxWarnings] != "6 more lines about NATS are not shown" {
+		if len(said) != maxWarnings+1+3 || said[maxWarnings] != "6 more lines about NATS are not shown" {
 			t.Errorf("%q", said)
+		}
+		said = nil
+		for i := range 10 * 60 {
+			w.say("%d refused, rid:%d (attempt %d) 127.0.0.1:%d->127.0.0.1:7", 9, i, i, i)
+			time.Sleep(repeatTime / 60)
+		}
+		if len(said) != 10 || said[9] != "9 refused, rid:540 (attempt 540) 127.0.0.1:540->127.0.0.1:7 (and 59 times in the last 1m0s)" {
+			t.Errorf("in 10 minutes it says %q", said)
+		}
+		said = nil
+		w.say("9 refused, rid:1")
+		w.state("connected")
+		w.say("9 refused, rid:2")
+		if len(said) != 3 {
+			t.Errorf("when something has changed it says %q", said)
+		}
+		for i := range 10 * maxKnown {
+			w.say("%d refused", i)
+			time.Sleep(time.Second)
+		}
+		if len(w.known) > maxKnown {
+			t.Errorf("%d lines are known; expected at most %d", len(w.known), maxKnown)
 		}
 	})
 }

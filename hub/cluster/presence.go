@@ -17,6 +17,7 @@ type presence struct {
 	node      *Node
 	news      chan *nats.Msg
 	questions chan *nats.Msg
+	joined    bool // another node is there
 }
 
 const (
@@ -96,12 +97,26 @@ func (p *presence) run(done <-chan struct{}) {
 		case <-tick.C:
 			p.tell()
 			p.node.inbox.forget(time.Now())
+			p.notice()
 			if p.node.stream != nil {
 				p.node.hub.Replay.Forget(time.Now())
 			}
 		case m := <-p.news:
 			p.hear(m.Data)
 		}
+	}
+}
+
+// notice says when a node that forms a cluster with Peers has got company, and when it is alone again.
+func (p *presence) notice() {
+	n := p.node.inbox.present()
+	if p.node.config.Peers == nil || (n > 0) == p.joined {
+		return
+	}
+	if p.joined = n > 0; p.joined {
+		p.node.warned.state("the cluster is joined, other hubs: %d", n)
+	} else {
+		p.node.warned.state("alone: no other hub of the cluster is heard of")
 	}
 }
 

@@ -39,7 +39,8 @@ type Agent struct {
 	Keep string
 	// Once has Serve return after one run, or when NATS can't be reached for DefaultSilence.
 	Once bool
-	// Say is told what happens, a line at a time, on several goroutines. Default: nobody is.
+	// Say is told what happens, a line at a time, on several goroutines; what strangers can cause, once a second.
+	// Default: nobody is.
 	Say func(format string, args ...any)
 	// Observe gets the events of each run, as that of load.Config does. Default: nobody does.
 	Observe func(load.Event)
@@ -50,6 +51,7 @@ type Agent struct {
 // servant is an Agent that serves.
 type servant struct {
 	*Agent
+	warn    func(format string, args ...any) // Say, for what strangers can cause
 	conn    *nats.Conn
 	id      string
 	nonce   string // for the next session
@@ -84,7 +86,7 @@ func (a *Agent) Serve(ctx context.Context) error {
 		return fmt.Errorf("agents: %d targets are allowed; expected at most %d", len(own.Allow), MaxAllowed)
 	}
 	s := &servant{
-		Agent: &own, id: randomID(), nonce: randomID(),
+		Agent: &own, warn: rateLimited(own.Say), id: randomID(), nonce: randomID(),
 		calls: make(chan *nats.Msg, 16), letters: make(chan *nats.Msg, maxLetters),
 	}
 	if err := s.connect(); err != nil {
@@ -104,7 +106,7 @@ func (s *servant) connect() (err error) {
 		nats.ConnectHandler(func(c *nats.Conn) { s.Say("ready, as %s, for the coordinator at %s", s.Name, c.ConnectedAddr()) }),
 		nats.ReconnectHandler(func(c *nats.Conn) { s.Say("ready again, for the coordinator at %s", c.ConnectedAddr()) }),
 		nats.DisconnectErrHandler(func(*nats.Conn, error) { s.trouble.Store(new("")) }),
-		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.Say("NATS: %s", explain(err)) }))...)
+		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { s.warn("NATS: %s", explain(err)) }))...)
 	if err != nil {
 		return fmt.Errorf("agents: NATS at %s: %w", s.shown(), err)
 	}
@@ -269,7 +271,7 @@ func (s *servant) called(ctx context.Context, m *nats.Msg) {
 			answer.Refuses = fmt.Sprintf("it has version %s, and the coordinator %s", cmp.Or(s.version, "(devel)"), cmp.Or(clean(l.Version), "(devel)"))
 		}
 		if s.lastRun != l.From {
-			s.Say("refused a coordinator: %s", answer.Refuses)
+			s.warn("refused a coordinator: %s", answer.Refuses)
 		}
 		s.lastRun = l.From
 	case s.session != nil:

@@ -13,9 +13,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/nats-io/nats.go"
 	"go.uber.org/goleak"
 
 	"github.com/myriad-go/myriad/internal/await"
@@ -534,4 +536,27 @@ func TestConfigure(t *testing.T) {
 		remove()
 		t.Errorf("certificates that are none: %+v; want an error", cfg.TLS)
 	}
+}
+
+// A stranger who floods an agent with calls fills no log: there is a line a second, with the number of the others.
+func TestFloodedLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var said said
+		s := &servant{Agent: &Agent{Name: "a", Secret: secret}, conn: new(nats.Conn), warn: rateLimited(said.say)}
+		const calls, seconds = 1000, 3
+		for range seconds {
+			for range calls {
+				data, err := newKey("wrong", "call").write(randomID(), callKind, randomID(), 0, call{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.called(t.Context(), &nats.Msg{Data: data})
+			}
+			time.Sleep(time.Second)
+		}
+		last := fmt.Sprintf(" (and %d more times)", calls-1)
+		if len(said.lines) != seconds || !strings.HasPrefix(said.lines[0], "refused a coordinator: it has version") || !strings.HasSuffix(said.lines[seconds-1], last) {
+			t.Errorf("it says %d lines: %.300s; expected %d, of which the last ends with %q", len(said.lines), said.lines, seconds, last)
+		}
+	})
 }

@@ -2,6 +2,7 @@ package natsd
 
 import (
 	"fmt"
+	"regexp"
 	"sync"
 )
 
@@ -15,8 +16,26 @@ type logger struct {
 
 func (l *logger) say(format string, v ...any) {
 	if l.warn != nil {
-		l.warn(fmt.Sprintf(format, v...))
+		l.warn(explain(fmt.Sprintf(format, v...)))
 	}
+}
+
+var (
+	// refusing and refused are what a server says of another one, of which it knows the address, when their
+	// secrets differ. Who connects does so from a port that means nothing.
+	refusing = regexp.MustCompile(`^(\S+) - rid:\d+ - Route Error 'Authorization Violation'`)
+	refused  = regexp.MustCompile(`^(\S+):\d+ - rid:\d+ - authentication error`)
+)
+
+// explain returns what a line of nats-server means, where that does not say so.
+func explain(line string) string {
+	if m := refusing.FindStringSubmatch(line); m != nil {
+		return "the server at " + m[1] + " refuses this one: their cluster secrets differ; expected the same secret on all"
+	}
+	if m := refused.FindStringSubmatch(line); m != nil {
+		return "a server from " + m[1] + " is refused: its cluster secret differs from that of this one; expected the same secret on all"
+	}
+	return line
 }
 
 func (l *logger) fatal() string {

@@ -102,7 +102,7 @@ func TestCluster(t *testing.T) {
 			default:
 			}
 		}})
-	for !strings.Contains(await.Receive(t, warned, "a warning of the wrong secret"), "Authorization") {
+	for !strings.Contains(await.Receive(t, warned, "a warning of the wrong secret"), "the server at "+a.ClusterAddr().String()+" refuses this one: their cluster secrets differ") {
 	}
 	if n := a.Others(); n != 1 { // the stranger itself takes it for one until it is turned away
 		t.Fatalf("with one of a wrong secret there are %d others; expected 1", n)

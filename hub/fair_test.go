@@ -1,0 +1,289 @@
+package hub
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/myriad-go/myriad"
+	"github.com/myriad-go/myriad/myriadtest"
+)
+
+// backlogged is a hub that keeps more than a client takes at once, and its clients, in virtual time.
+type backlogged struct {
+	*testing.T
+	h *Hub
+	s *myriadtest.Server
+	n int
+}
+
+const backlog = 40 // messages, of 60 KiB
+
+// withBacklog calls f in a bubble.
+func withBacklog(t *testing.T, r *Replay, f func(c *backlogged)) {
+	synctest.Test(t, func(t *testing.T) {
+		h := keeping(r)
+		var err error
+		h.Users, err = ReadUsers(strings.NewReader("user eve on nopass allchannels +@all\nuser bob on nopass allchannels +@all\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range backlog {
+			h.say(t, "k.a", strings.Repeat("x", 60<<10))
+		}
+		f(&backlogged{T: t, h: h, s: virtual(t, h, myriad.Limits{})})
+	})
+}
+
+// comes has a client of a user connect from an address, which it shares with nobody if that is "", for what came behind
+// an id.
+func (c *backlogged) comes(user, from, since string, reads bool) *myriadtest.Peer {
+	c.n++
+	addr := netip.AddrFrom4([4]byte{10, 0, byte(c.n >> 8), byte(c.n)})
+	if from != "" {
+		addr = netip.MustParseAddr(from)
+	}
+	p := c.s.DialFrom(netip.AddrPortFrom(addr, uint16(1024+c.n)))
+	if !reads {
+		p.StopReading()
+	}
+	auth := map[string]string{"eve": "ZXZlOg==", "bob": "Ym9iOg=="}[user] // and an empty password
+	if auth != "" {
+		auth = "Authorization: Basic " + auth + "\r\n"
+	}
+	p.Send("GET /events?topic=k.a&since=" + since + " HTTP/1.1\r\nHost: localhost\r\n" + auth + "\r\n")
+	return p
+}
+
+// takes says how long it takes until a client has got the backlog; it is less than a minute.
+func (c *backlogged) takes(p *myriadtest.Peer) time.Duration {
+	c.Helper()
+	began, last := time.Now(), fmt.Sprintf("id: e-%d\n", backlog+3)
+	for text := ""; time.Since(began) < time.Minute; time.Sleep(time.Millisecond) {
+		synctest.Wait()
+		c.s.Advance(0)
+		if text += p.Output(); strings.Contains(text, last) {
+			return time.Since(began)
+		}
+		if strings.Contains(text, "event: refused") {
+			c.Fatalf("it is refused after %v: %.200s", time.Since(began), text[strings.Index(text, "event: refused"):])
+		}
+	}
+	c.Fatal("it has not got the backlog after a minute")
+	return 0
+}
+
+// settle lets what is due happen, for a time.
+func (c *backlogged) settle(d time.Duration) {
+	for end := time.Now().Add(d); ; time.Sleep(10 * time.Millisecond) {
+		synctest.Wait()
+		c.s.Advance(0)
+		if !time.Now().Before(end) {
+			return
+		}
+	}
+}
+
+// TestReplayShares: 80 clients of a user, or of an address, that read nothing hold up nobody else, and those of the same
+// user for some seconds.
+func TestReplayShares(t *testing.T) {
+	for name, test := range map[string]struct{ evil, from, good, at string }{
+		"user":                  {"eve", "", "bob", ""},
+		"user, of one address":  {"eve", "198.51.100.7", "bob", "198.51.100.7"},
+		"user and address":      {"eve", "198.51.100.7", "bob", ""},
+		"address without users": {"", "198.51.100.7", "", ""},
+		"network without users": {"", "2001:db8::1", "", "2001:db8:0:1::1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			withBacklog(t, &Replay{}, func(c *backlogged) {
+				if test.evil == "" {
+					c.h.Users = nil
+				}
+				for range 80 {
+					c.comes(test.evil, test.from, "e-3", false)
+				}
+				c.settle(0)
+				if n := c.h.Stats().Replay.Waiting; n != 80 {
+					t.Fatalf("%d wait; expected 80", n)
+				}
+				if took := c.takes(c.comes(test.good, test.at, "e-3", true)); took > 50*time.Millisecond {
+					t.Errorf("somebody else waits for %v", took)
+				}
+				if took := c.takes(c.comes(test.evil, test.from, "e-3", true)); took > 6*time.Second {
+					t.Errorf("one of them waits for %v", took)
+				}
+				if n := c.h.Stats().Replay.Stalled; n == 0 {
+					t.Error("no turn has ended because its client did not read")
+				}
+			})
+		})
+	}
+}
+
+// A client that does not read loses its turn, and has all when it reads again.
+func TestReplayStall(t *testing.T) {
+	withBacklog(t, &Replay{MaxReplays: 1}, func(c *backlogged) {
+		p := c.comes("eve", "", "e-3", false)
+		c.settle(stallTime - 100*time.Millisecond)
+		if s := c.h.Stats().Replay; s.Stalled != 0 || s.Waiting != 1 {
+			t.Fatalf("%+v; expected one with a turn", s)
+		}
+		c.settle(200 * time.Millisecond)
+		if s := c.h.Stats().Replay; s.Stalled != 1 || s.Waiting != 1 {
+			t.Fatalf("%+v; expected one that has lost its turn", s)
+		}
+		c.takes(c.comes("bob", "", "e-3", true))
+		p.StartReading()
+		c.takes(p)
+		if s := c.h.Stats().Replay; s.Refused != 0 || s.Waiting != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// As many clients of a user as it has a share for wait; those of others do besides, and a client that goes leaves its
+// place to others.
+func TestReplayQueueShare(t *testing.T) {
+	withBacklog(t, &Replay{MaxReplays: 8}, func(c *backlogged) {
+		const share = (waitingTurns + 1) * 2
+		var evil []*myriadtest.Peer
+		for range share + 10 {
+			evil = append(evil, c.comes("eve", "", "e-3", false))
+		}
+		c.settle(0)
+		if s := c.h.Stats().Replay; s.Waiting != share || s.Refused != 10 {
+			t.Errorf("%d wait, %d are refused; expected %d and 10", s.Waiting, s.Refused, share)
+		}
+		c.takes(c.comes("bob", "", "e-3", true))
+		for _, p := range evil[:share] {
+			p.Reset()
+		}
+		c.settle(0)
+		if s := c.h.Stats().Replay; s.Waiting != 0 || s.Refused != 10 {
+			t.Errorf("%d wait when they have gone, %d are refused; expected 0 and 10", s.Waiting, s.Refused)
+		}
+	})
+}
+
+// TestReplayUnissued: as many clients as may wait, with ids that were not issued, hold up nobody. An id that can't be issued yet is
+// refused, and one that may be is waited for, apart from those who wait for a turn.
+func TestReplayUnissued(t *testing.T) {
+	const turns = 8
+	const all = (waitingTurns + 1) * turns
+	withBacklog(t, &Replay{}, func(c *backlogged) {
+		for n, text := range []string{"e-99999999999", fmt.Sprint("e-", backlog+3+1_000_001)} {
+			p := c.comes("eve", "", text, true)
+			c.settle(0)
+			if out := p.Output(); !strings.HasPrefix(out, "HTTP/1.1 400") || !strings.Contains(out, text+" has not been issued; the newest is e-43") {
+				t.Errorf("%s: %s", text, out)
+			}
+			if s := c.h.Stats().Replay; s.Unissued != int64(n+1) || s.Waiting != 0 {
+				t.Errorf("%s: %+v", text, s)
+			}
+		}
+	})
+	withBacklog(t, &Replay{MaxReplays: turns}, func(c *backlogged) {
+		for range all {
+			c.comes("eve", "", "e-99999999999", true)
+		}
+		c.takes(c.comes("bob", "", "e-3", true))
+		if n := c.h.Stats().Replay.Unissued; n != all {
+			t.Errorf("%d are counted; expected %d", n, all)
+		}
+	})
+	withBacklog(t, &Replay{MaxReplays: turns}, func(c *backlogged) {
+		c.h.Users = nil // so that no share is in the way
+		var early []*myriadtest.Peer
+		for range all {
+			early = append(early, c.comes("", "", "e-1000", true))
+		}
+		c.settle(0)
+		if s := c.h.Stats().Replay; s.Waiting != all || s.Refused != 0 {
+			t.Fatalf("%+v; expected %d to wait", s, all)
+		}
+		if took := c.takes(c.comes("", "", "e-3", true)); took > 50*time.Millisecond {
+			t.Errorf("somebody else waits for %v", took)
+		}
+		c.h.Cluster.(*shelf).asked = 1 // so that it answers
+		c.settle(aheadTime + askTime)
+		if s := c.h.Stats().Replay; s.Waiting != 0 || s.Unissued != all || s.Refused != 0 {
+			t.Errorf("%+v; expected %d ids that were not issued", s, all)
+		}
+		for _, p := range early[:10] {
+			if out := p.Output(); !strings.Contains(out, `{"op":"gap","id":"e-43","topic":"k.a"}`) {
+				t.Errorf("it is told %.300s; expected a gap", out)
+			}
+		}
+	})
+}
+
+// Of those who wait the one is admitted next whose owners have the least. Who stops waiting takes nothing.
+func TestFairLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := fairLimit{max: 4, each: 2}
+		var order []string
+		here := owner{from: netip.MustParseAddr("::1")}
+		a, b, c := []owner{{user: &user{name: "a"}}}, []owner{{user: &user{name: "b"}}, here}, []owner{here}
+		wait := func(ctx context.Context, name string, owners []owner) {
+			go func() {
+				if l.acquire(ctx, owners) == nil {
+					order = append(order, name)
+				}
+			}()
+			synctest.Wait()
+		}
+		wants := func(want string, n int) {
+			t.Helper()
+			synctest.Wait()
+			if have := strings.Join(order, " "); have != want || l.holders() != n {
+				t.Fatalf("%s, %d holders; expected %s, %d", have, l.holders(), want, n)
+			}
+		}
+		for _, name := range []string{"a1", "a2", "a3", "a4"} { // a has a share of 2
+			wait(t.Context(), name, a)
+		}
+		wants("a1 a2", 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		wait(ctx, "b1", b)
+		wait(ctx, "c1", c)
+		wait(ctx, "b2", b)
+		wait(ctx, "c2", c)
+		wait(ctx, "c3", c)
+		wants("a1 a2 b1 c1", 4)
+		if l.tryAcquire(a) || l.tryAcquire(c) {
+			t.Error("a fifth is admitted")
+		}
+		l.release(a) // of those who wait a has 1, c 2, and b 3
+		wants("a1 a2 b1 c1 a3", 4)
+		l.release(b) // a has its share of 2, c 1, and b, which has come before, as many
+		wants("a1 a2 b1 c1 a3 b2", 4)
+		cancel() // c2 and c3 go
+		synctest.Wait()
+		l.release(c)
+		wants("a1 a2 b1 c1 a3 b2", 3)
+		l.release(a)
+		wants("a1 a2 b1 c1 a3 b2 a4", 3)
+		for _, owners := range [][]owner{a, a, b} {
+			l.release(owners)
+		}
+		wants("a1 a2 b1 c1 a3 b2 a4", 0)
+		if len(l.held) != 0 || len(l.waiting) != 0 {
+			t.Errorf("%v and %v are left", l.held, l.waiting)
+		}
+	})
+}
+
+// An address has twice the share of a user.
+func TestFairLimitAddress(t *testing.T) {
+	l := fairLimit{max: 100, each: 3}
+	here := owner{from: netip.MustParseAddr("192.0.2.1")}
+	for n := range 7 {
+		if ok := l.tryAcquire([]owner{{user: &user{}}, here}); ok != (n < 6) {
+			t.Errorf("the holder %d of an address is admitted: %v", n+1, ok)
+		}
+	}
+}
