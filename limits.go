@@ -159,7 +159,7 @@ const (
 	defaultBytes  = 64 << 10
 	defaultMail   = 1 << 20
 	maxMail       = 1 << 28 // twice as many fit in an int32
-	defaultMailed = 64 << 20
+	defaultMailed = 8 << 20
 	// maxAccepts bounds the rates of accepting and of ending.
 	maxAccepts = 1_000_000_000
 )
