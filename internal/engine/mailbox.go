@@ -2,7 +2,6 @@ package engine
 
 import (
 	"math"
-	"math/bits"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -266,13 +265,13 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 	b.bytes += more
 	b.last = r.Shared
 	b.endRun()
-	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(r.copied()), Kind: r.Kind})
 	b.grow(r.copied())
+	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(r.copied()), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
 	for _, p := range r.Pieces {
 		b.data = append(b.data, p...)
 	}
-	b.filled()
+	b.nonEmpty.Store(true)
 	return nil
 }
 
@@ -284,10 +283,9 @@ func (b *Mailbox) adds(s *Shared, size int) int {
 	return size
 }
 
-// filled notes that mail has come, and counts its memory.
-func (b *Mailbox) filled() {
-	b.nonEmpty.Store(true)
-	if n := cap(b.mail)*MailSize + cap(b.data); n != b.counted && b.Counters != nil {
+// count counts the memory of so many pieces of mail, and bytes.
+func (b *Mailbox) count(mail, data int) {
+	if n := mail*MailSize + data; n != b.counted && b.Counters != nil {
 		b.Counters.Add(Buffered, int64(n-b.counted))
 		b.counted = n
 	}
@@ -320,33 +318,49 @@ func (b *Mailbox) Missed() int64 {
 // Waiting reports whether there is mail, or a sender waits for room, without a lock.
 func (b *Mailbox) Waiting() bool { return b.nonEmpty.Load() }
 
-// grow makes room for n bytes, up to as much as an emptied box keeps: what append would
-// make of that may be more, and be made anew each time.
+// grow makes room for one more piece of mail with n bytes: twice as much as there is, if that
+// does, but no more bytes than an emptied box keeps if that is enough. It counts that first:
+// to allocate may take long.
 func (b *Mailbox) grow(n int) {
-	if n += len(b.data); n <= cap(b.data) || n > keepMail {
-		return
+	mail, data := cap(b.mail), cap(b.data)
+	if len(b.mail) == mail {
+		mail = max(2*mail, firstMail)
 	}
-	var room []byte
-	if b.Small {
-		room = lendRoom(n)
-	} else {
-		room = make([]byte, 0, min(max(n, 2*cap(b.data)), keepMail))
+	n += len(b.data)
+	switch {
+	case n <= data:
+	case n > keepMail:
+		data = max(n, 2*data)
+	case b.Small:
+		data = startSize << sizeClass(n)
+	default:
+		data = min(max(n, 2*data), keepMail)
 	}
-	old := b.data
-	b.data = append(room, old...)
-	if b.Small {
-		returnRoom(old)
+	b.count(mail, data)
+	if mail > cap(b.mail) {
+		b.mail = append(make([]Mail, 0, mail), b.mail...)
+	}
+	if data > cap(b.data) {
+		old := b.data
+		if b.Small && data <= keepMail {
+			b.data = append(lendRoom(data), old...)
+		} else {
+			b.data = append(make([]byte, 0, data), old...)
+		}
+		if b.Small {
+			returnRoom(old)
+		}
 	}
 }
 
-// rooms are what small boxes share: of 1 KiB, of twice as much, and so on to keepMail.
-var rooms [7]sync.Pool
+// firstMail is how much mail the first room of a box is for.
+const firstMail = 4
 
-// roomClass gives which of the rooms have n bytes.
-func roomClass(n int) int { return bits.Len(uint(max(n, startSize)-1) / startSize) }
+// rooms are what small boxes share, by size class.
+var rooms [sizeClasses]sync.Pool
 
 func lendRoom(n int) []byte {
-	class := roomClass(n)
+	class := sizeClass(n)
 	if room, ok := rooms[class].Get().(*[]byte); ok {
 		return *room
 	}
@@ -355,9 +369,9 @@ func lendRoom(n int) []byte {
 
 // returnRoom takes a room back, unless it has another size.
 func returnRoom(room []byte) {
-	if n := cap(room); n >= startSize && n <= keepMail && n == startSize<<roomClass(n) {
+	if n := cap(room); n >= startSize && n <= keepMail && n == startSize<<sizeClass(n) {
 		room = room[:0]
-		rooms[roomClass(n)].Put(&room)
+		rooms[sizeClass(n)].Put(&room)
 	}
 }
 

@@ -347,13 +347,14 @@ func (g *group) Post(ec *engine.Conn, gen uint32, r engine.Request) error {
 	g.mu.Lock()
 	c := g.conns.get(ec.Slot())
 	g.mu.Unlock()
-	switch {
-	case c == nil || &c.Conn != ec:
+	if c == nil || &c.Conn != ec {
 		return engine.ErrClosed
-	case r.Kind == engine.MailSend && g.refuses(&r):
+	}
+	box := c.mailbox() // first: to allocate may take long
+	if r.Kind == engine.MailSend && g.refuses(&r) {
 		return engine.ErrFull
 	}
-	if err := c.mailbox().Put(ec, gen, r); err != nil {
+	if err := box.Put(ec, gen, r); err != nil {
 		return err
 	}
 	c.wake()

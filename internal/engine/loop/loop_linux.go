@@ -111,6 +111,7 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l.handover.loop, l.takeover.loop = l, l
 	l.box.Max, l.box.MaxBytes = g.cfg.Limits.Mailbox(g.cfg.Loops)
 	l.box.Counters = &l.counters
+	l.buffers.SetMax(&g.cfg.Limits, g.cfg.Loops)
 	l.host.SetUp(&g.cfg, g.admission)
 	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &g.shared
 	l.host.Entrances = g.entrances

@@ -99,7 +99,8 @@ func (p *post) queue(m engine.Mail) {
 	run := p.runs[m.Conn]
 	if run == nil {
 		if n := len(p.spare) - 1; n >= 0 {
-			run, p.spare = p.spare[n], p.spare[:n]
+			run, p.spare[n] = p.spare[n], nil // it may grow, and then it does not come back
+			p.spare = p.spare[:n]
 		} else {
 			run = new(mailRun)
 		}
