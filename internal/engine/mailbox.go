@@ -291,11 +291,11 @@ func (b *Mailbox) count(mail, data int) {
 	}
 }
 
-// Memory gives how much is counted of mail that waits.
+// Memory gives how much is counted of mail that waits, or was taken and is not done.
 func (b *Mailbox) Memory() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.counted
+	return b.counted + b.taken
 }
 
 // PutShared leaves something shared, of a kind, for whoever the entry serves. Anyone may

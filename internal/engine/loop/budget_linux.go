@@ -69,11 +69,15 @@ func (b *budget) run(now time.Duration) {
 
 // closeLargest closes connections from a size class on, until the excess is gone.
 func (l *Loop) closeLargest(from int, excess *int64) {
-	average := l.counters.Get(engine.Buffered) / int64(max(l.slab.used, 1))
+	noOnes := int64(l.box.Memory() + l.post.held) // mail that is in no connection's buffers yet
+	average := (l.counters.Get(engine.Buffered) - noOnes) / int64(max(l.slab.used, 1))
 	l.eachWithBuffers(func(c *engine.Conn, n int) {
-		busy := c.Armed()&Busy != 0
+		busy, least := c.Armed()&Busy != 0, average
+		if busy {
+			least /= 2 // it has more than is known here
+		}
 		switch {
-		case *excess <= 0 || !busy && c.Aborted() || l.sizeClass(c) < from || int64(n) < average:
+		case *excess <= 0 || !busy && c.Aborted() || l.sizeClass(c) < from || int64(n) < least:
 		case busy:
 			*excess -= int64(n)
 			l.dropQueued(c)

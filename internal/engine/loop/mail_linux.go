@@ -43,9 +43,9 @@ type post struct {
 	spare []*mailRun
 	n     int // how much mail is in queues,
 	bytes int // and its bytes that are not shared
-	// held is the memory of mail that has been taken and not given out, counted how much
-	// of it the loop's counters have.
-	held, counted int
+	// held is the memory of the queues, busy that of the mail for connections that are with
+	// workers, and counted how much of both the loop's counters have.
+	held, busy, counted int
 }
 
 // left says whether there is mail to give out.
@@ -144,9 +144,10 @@ func (l *Loop) hasMail() bool { return l.post.left() || l.box.Waiting() }
 
 // countMail counts the memory of mail that is not given out.
 func (l *Loop) countMail() {
-	if p := &l.post; p.held != p.counted {
-		l.counters.Add(engine.Buffered, int64(p.held-p.counted))
-		p.counted = p.held
+	p := &l.post
+	if n := p.held + p.busy - p.counted; n != 0 {
+		l.counters.Add(engine.Buffered, int64(n))
+		p.counted += n
 	}
 }
 

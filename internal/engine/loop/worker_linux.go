@@ -91,7 +91,7 @@ func (l *Loop) queueMail(m engine.Mail, data []byte) {
 		}
 		l.runs[m.Conn] = run
 	}
-	l.post.held += run.put(m, data)
+	l.post.busy += run.put(m, data)
 }
 
 // queued is the memory of the mail that is kept for a busy connection.
@@ -108,9 +108,9 @@ func (l *Loop) queued(c *engine.Conn) (n int) {
 func (l *Loop) dropQueued(c *engine.Conn) {
 	for _, kept := range l.later[c] {
 		if run := kept.mail; run != nil {
-			l.post.held -= run.memory()
+			l.post.busy -= run.memory()
 			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.Mail.Drop)), nil
-			l.post.held += run.memory()
+			l.post.busy += run.memory()
 		}
 	}
 	l.countMail()
@@ -127,7 +127,7 @@ func (l *Loop) closeBusy(c *engine.Conn, why error) {
 
 // forgetLater forgets what was kept for a connection that is back.
 func (l *Loop) forgetLater(c *engine.Conn) {
-	l.post.held -= l.queued(c)
+	l.post.busy -= l.queued(c)
 	delete(l.later, c)
 	delete(l.runs, c)
 	l.countMail()

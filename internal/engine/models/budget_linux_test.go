@@ -149,3 +149,79 @@ func TestBufferedIsTheHeap(t *testing.T) {
 		}
 	})
 }
+
+// stuck is a handler that waits until release is closed.
+type stuck struct {
+	opened  chan engine.Ref
+	release chan struct{}
+}
+
+func (h *stuck) Opened(c *engine.Conn) { h.opened <- c.Ref() }
+func (h *stuck) Received(_ *engine.Conn, in []byte) int {
+	<-h.release
+	return len(in)
+}
+func (h *stuck) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
+func (h *stuck) Closed(*engine.Conn, error)                 {}
+
+// Mail for connections whose handlers are with workers is counted, and bounded: what is
+// beyond MaxBuffered is dropped, and its connections are closed when they are back.
+func TestBudgetOfBusyConnections(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		const clients, each, piece = 100, 10, 32 << 10
+		limits := enginetest.Limits()
+		limits.MaxBuffered = clients * each * piece / 4
+		h := &stuck{opened: make(chan engine.Ref), release: make(chan struct{})}
+		p := &fickle{}
+		e, err := m.Start(engine.Config{
+			Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: 2, Pool: p, Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var refs []engine.Ref
+		var conns []net.Conn
+		for range clients {
+			c, err := net.Dial("tcp", e.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			c.Write([]byte("x"))
+			conns, refs = append(conns, c), append(refs, await.Receive(t, h.opened, "a connection"))
+		}
+		await.True(t, "some handlers do not run", func() bool { return e.Counters()[engine.BytesIn] == clients })
+		for range each {
+			for _, r := range refs {
+				await.True(t, "there is no room", func() bool {
+					err := r.Send(make([]byte, piece))
+					if err != nil && !errors.Is(err, engine.ErrFull) {
+						t.Fatal(err)
+					}
+					return err == nil
+				})
+				if n := e.Counters()[engine.Buffered]; n > int64(limits.MaxBuffered)*5/4 {
+					t.Fatalf("%d bytes are counted, want at most %d or a little more", n, limits.MaxBuffered)
+				}
+			}
+		}
+		if n := e.Counters()[engine.Buffered]; n < int64(limits.MaxBuffered)/2 {
+			t.Errorf("%d bytes are counted, want about %d", n, limits.MaxBuffered)
+		}
+		close(h.release)
+		await.True(t, "no connection is closed for that", func() bool {
+			n := e.Counters()
+			return n.Closed(engine.ClosedBudget) > clients/2 && n.Closed(engine.ClosedBudget) == clients-n[engine.Open]
+		})
+		for _, c := range conns {
+			c.Close()
+		}
+		if err := e.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		p.running.Wait()
+		if n := e.Counters()[engine.Buffered]; n != 0 {
+			t.Errorf("%d bytes are counted at the end, want 0", n)
+		}
+	})
+}
