@@ -63,11 +63,14 @@ type Limits struct {
 	HighWater, LowWater int
 
 	// MaxBuffered is the most memory, in bytes, that the buffers of all connections hold
-	// together: unused input and unsent output, what TLS keeps of incomplete records and
-	// handshakes, and about what it keeps after large records. Above it the connections
-	// with the largest buffers are closed with ErrOverBudget until it is kept. It does not
-	// count what a TLS session takes in any case, buffers that are read into, mailboxes
-	// (MaxMailBytes), broadcasts under way, the handler's own memory, or the kernel's. The
+	// together: unused input and unsent output, what Refs, groups and broadcasts have sent
+	// from the moment at which that is accepted, what TLS keeps of incomplete records and
+	// handshakes, and about what it keeps after large records. A message to several
+	// connections counts once until it is in their outputs. Above MaxBuffered the connections
+	// with the largest buffers are closed with ErrOverBudget until it is kept; without loops,
+	// Ref.SendWait waits meanwhile, and Ref.Send fails with ErrFull above 5/4 of it. It does
+	// not count what a TLS session takes in any case, buffers that are read into, free ones,
+	// the newest values of Group.Publish, the handler's own memory, or the kernel's. The
 	// default is a quarter of the memory that this process may use: of the machine's, its
 	// cgroup's or GOMEMLIMIT, whichever is least; with Server.Processes of its part of the
 	// machine's or cgroup's, but of all of GOMEMLIMIT, which is one of each process.
@@ -76,12 +79,16 @@ type Limits struct {
 	// MaxMail is the most messages from Refs that wait for one loop, or in the goroutine
 	// model for one connection. Beyond it Send fails with ErrFull; requests to close have
 	// room for as many again. A message to a group of more than a few is one for each 512 of
-	// its members, or fewer. The default is 1,048,576; the most is 268,435,456.
+	// its members, or fewer. The default is 1,048,576; the most is 268,435,456. On loops the
+	// memory of these messages, without their bytes, is bounded as MaxMailBytes is.
 	MaxMail int
 
 	// MaxMailBytes is the most bytes of such messages that wait, but for one message, which
-	// an empty mailbox takes whatever its size. A loop may hold twice as much again that it
-	// is giving to its connections. The default is 64 MiB; the most is 1 GiB.
+	// an empty mailbox takes whatever its size. A quarter of it is for Ref.SendWait, which
+	// waits for more; the rest is for senders that can't. A loop may hold twice as much again
+	// that it is giving to its connections. The default is 8 MiB; the most is 1 GiB. The
+	// mailboxes of all loops together have a sixteenth of MaxBuffered at the most, but 64 KiB
+	// each. It bounds broadcasts under way, too.
 	MaxMailBytes int
 
 	// MaxHandshakes is the most TLS handshakes under way at a time, of some 22 KiB each.
@@ -159,7 +166,7 @@ const (
 	defaultBytes  = 64 << 10
 	defaultMail   = 1 << 20
 	maxMail       = 1 << 28 // twice as many fit in an int32
-	defaultMailed = 64 << 20
+	defaultMailed = 8 << 20
 	// maxAccepts bounds the rates of accepting and of ending.
 	maxAccepts = 1_000_000_000
 )

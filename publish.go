@@ -1,6 +1,7 @@
 package myriad
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -60,7 +61,7 @@ const Held = publish.Held
 // is that of this process.
 //
 // In one hand-over at most Limits.MaxMail messages are held, of at most Limits.MaxMailBytes in all,
-// with 64 bytes added for each. Beyond that, while what was held is still being run after 10 seconds,
+// or 64 MiB where that is not set, with 64 bytes added for each. Beyond that, while what was held is still being run after 10 seconds,
 // and if the new process does not take them, Publish returns ErrFull, and
 // nobody gets the message. With Server.Processes, Published is called in this process alone.
 func (s *Server) Publish(p Publication) (receivers int, err error) {
@@ -79,11 +80,14 @@ func (s *Server) Publish(p Publication) (receivers int, err error) {
 
 var errNoPublisher = badUse("Publish: the Handler is no PublishHandler")
 
+// maxHeld is the most bytes that are held in an upgrade.
+func (s *Server) maxHeld() int { return cmp.Or(s.Limits.MaxMailBytes, 64<<20) }
+
 // addPublishing makes the gate of what is published. It is held until a predecessor has handed
 // everything over.
 func (s *Server) addPublishing(e engine.Engine, l Limits) {
 	h, ok := extension[PublishHandler](s.Handler)
-	g := &publish.Gate{Full: ErrFull, MaxMessages: l.MaxMail, MaxBytes: l.MaxMailBytes}
+	g := &publish.Gate{Full: ErrFull, MaxMessages: l.MaxMail, MaxBytes: s.maxHeld()}
 	g.Run = func(m publish.Message) (int, error) {
 		switch {
 		case m.All:

@@ -54,12 +54,13 @@ func (r Ref) Send(p []byte) error { return r.r.Send(p) }
 // SendWait is Send with backpressure: where more than Limits.HighWater bytes that Refs have
 // sent would be unsent with p, it blocks until no more than Limits.LowWater are before it, or
 // fewer if p fills Limits.MaxUnsent; and while the mailbox is full. So a goroutine that has
-// much to send is as fast as the peer reads, and the connection holds little. When ctx ends
-// first, it fails with context.Cause(ctx), and p is not sent.
+// much to send is as fast as the peer reads, and the connection holds little. Those that wait
+// for a loop's mailbox get room in order. When ctx ends first, it fails with
+// context.Cause(ctx), and p is not sent.
 //
 // It fails with ErrClosed when the connection is closing or closed, or begins to close
 // meanwhile; with ErrTooLarge as Send does; and with ErrFull when 256 goroutines wait for
-// this connection already. It must not be called by a handler, which would wait for
+// this connection already, or when the mailbox has had no room for Limits.WriteTimeout. It must not be called by a handler, which would wait for
 // itself: on an event loop it fails with ErrBadUse where it would have to wait.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	err := r.r.SendWait(ctx, p)

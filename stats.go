@@ -65,8 +65,8 @@ type Stats struct {
 	CastAge                        time.Duration
 	// Heartbeats counts those that were sent.
 	Heartbeats int64
-	// Buffered is how many bytes of memory the buffers of all connections hold now; see
-	// Limits.MaxBuffered.
+	// Buffered is how many bytes of memory the buffers of all connections hold now, with what
+	// is queued for them; see Limits.MaxBuffered.
 	Buffered int64
 
 	// Panics counts panics in the handler, SlowHandlers calls that took longer than

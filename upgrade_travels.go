@@ -87,7 +87,7 @@ func (s *Server) depart(ctx context.Context) (d *departure, err error) {
 	pair, err := upgrade.LinkPair()
 	if err == nil {
 		d.theirs = pair[1]
-		d.link, err = publish.NewLink(pair[0], s.limits.MaxMailBytes, false)
+		d.link, err = publish.NewLink(pair[0], s.maxHeld(), false)
 		_ = pair[0].Close()
 	}
 	if err != nil {
@@ -191,7 +191,7 @@ func (s *Server) arrive(state, socket *os.File) {
 	if socket == nil {
 		return
 	}
-	l, err := publish.NewLink(socket, s.limits.MaxMailBytes, true)
+	l, err := publish.NewLink(socket, s.maxHeld(), true)
 	if err != nil {
 		s.log().Error("what is published in the old process does not come here", "error", err)
 		return

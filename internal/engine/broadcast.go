@@ -13,6 +13,9 @@ const MaxBroadcasts = 1024
 // BroadcastTracker has the messages to all that are under way in an engine, with their bounds.
 // Its methods are safe for concurrent use.
 type BroadcastTracker struct {
+	// Counters, if set, counts their memory as Buffered.
+	Counters *Counters
+
 	mu    sync.Mutex
 	all   []*Broadcast // the oldest first
 	bytes int
@@ -38,7 +41,8 @@ func (b *BroadcastTracker) Begin(p []byte, owners int, l *Limits) (*Broadcast, e
 	if err := b.admit(c, l); err != nil {
 		return nil, err
 	}
-	c.Bytes = append([]byte(nil), p...)
+	c.Bytes, c.counters = append([]byte(nil), p...), b.Counters
+	c.hold()
 	return c, nil
 }
 
@@ -63,6 +67,7 @@ func (c *Broadcast) Done() {
 	if c.left.Add(-1) > 0 {
 		return
 	}
+	c.release()
 	b := c.in
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,6 +1,8 @@
 package engine
 
 import (
+	"cmp"
+	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -136,8 +138,18 @@ func newBuffer(n int) *Buffer {
 // FreeList is a Buffers for one owner: last in, first out, so that the buffer
 // in use is the one in the cache, and those that are not needed are the first.
 type FreeList struct {
+	// Max is the most bytes of room that it holds; 0 for keepBytes.
+	Max          int
 	small, large stack
 	held         int // bytes of their room
+}
+
+// SetMax has the list, one of some, hold no more than a part of what all buffers together
+// may hold.
+func (f *FreeList) SetMax(l *Limits, lists int) {
+	if l.MaxBuffered > 0 {
+		f.Max = min(keepBytes, max(l.MaxBuffered/mailPart/lists, restBytes))
+	}
 }
 
 // stack is buffers, the last one to be taken first.
@@ -169,7 +181,7 @@ func (f *FreeList) Get(size int) *Buffer {
 
 func (f *FreeList) Put(b *Buffer) {
 	size := cap(b.bytes)
-	if size > keepSize || f.held+size > keepBytes {
+	if most := cmp.Or(f.Max, keepBytes); size > keepSize || f.held+size > most {
 		return
 	}
 	b.reset()
@@ -199,26 +211,28 @@ func (f *FreeList) Trim() {
 }
 
 // SharedBuffers is a Buffers for any number of goroutines.
-type SharedBuffers struct{ small, large sync.Pool }
+type SharedBuffers struct{ classes [sizeClasses]sync.Pool }
 
-func (s *SharedBuffers) of(n int) *sync.Pool {
-	if n > smallSize {
-		return &s.large
-	}
-	return &s.small
-}
+// sizeClasses is how many sizes of buffers there are: startSize, twice as much, and so on
+// to keepSize.
+const sizeClasses = 7
+
+// sizeClass gives the first size class that has n bytes.
+func sizeClass(n int) int { return bits.Len(uint(max(n, startSize)-1) / startSize) }
 
 func (s *SharedBuffers) Get(n int) *Buffer {
-	if b, ok := s.of(n).Get().(*Buffer); ok {
+	class := sizeClass(min(n, pieceSize))
+	if b, ok := s.classes[class].Get().(*Buffer); ok {
 		return b
 	}
-	return newBuffer(n)
+	return newBuffer(startSize << class)
 }
 
 func (s *SharedBuffers) Put(b *Buffer) {
-	if cap(b.bytes) > keepSize {
+	class := bits.Len(uint(cap(b.bytes)/startSize)) - 1 // the last one that it has the size of
+	if class < 0 || cap(b.bytes) > keepSize {
 		return
 	}
 	b.reset()
-	s.of(cap(b.bytes)).Put(b)
+	s.classes[class].Put(b)
 }

@@ -267,6 +267,7 @@ func (c *Conn) Mailed(m Mail, data []byte) {
 	if !m.Late() && c.keepMail(m, data) {
 		return
 	}
+	defer m.done()
 	late := m.Late() // and then nothing else of the connection may be looked at
 	if len(data) == 0 {
 		c.unpost(noBytes)

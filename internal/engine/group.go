@@ -152,7 +152,7 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 		t.punish()
 		return t.sent, t.full
 	}
-	message := &Shared{Bytes: bytes.Clone(p)}
+	message := chunks[0].refs[0].shared(p)
 	for _, m := range chunks {
 		one := m.send(message)
 		t.sent += one.sent
@@ -168,6 +168,11 @@ func (g *Group) Broadcast(p []byte) (sent, full int) {
 	return t.sent, t.full
 }
 
+// shared makes a copy of p for r and others.
+func (r Ref) shared(p []byte) *Shared {
+	return &Shared{Bytes: bytes.Clone(p), counters: r.c.host.Shared}
+}
+
 // broadcastToFew posts a message if there are few, or gives the chunks to which it is to be sent.
 func (g *Group) broadcastToFew(p []byte) (t Tally, chunks []*Many) {
 	g.mu.Lock()
@@ -180,7 +185,7 @@ func (g *Group) broadcastToFew(p []byte) (t Tally, chunks []*Many) {
 		g.more.set.walked = true
 		return t, g.more.set.chunks()
 	default:
-		message := &Shared{Bytes: bytes.Clone(p)}
+		message := g.more.few.refs[0].shared(p)
 		for _, r := range g.more.few.refs {
 			t.count(r, len(p), r.SendShared(message))
 		}

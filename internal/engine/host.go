@@ -31,6 +31,8 @@ type Host struct {
 	Buffers   Buffers
 	Poster    Poster
 	Counters  *Counters
+	// Shared, if set, counts the memory of messages to several connections.
+	Shared *Counters
 	// Now is the time since an arbitrary start, for Due and Expire. A
 	// deterministic driver brings its own clock.
 	Now func() time.Duration

@@ -2,8 +2,10 @@ package engine
 
 import (
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 )
 
 // MailKind says what a piece of mail asks for.
@@ -31,18 +33,38 @@ const (
 type Mail struct {
 	Conn   *Conn
 	shared *Shared
-	many   *manyMail // of mail for many, which has nothing else
+	many   *manyMail // what it is part of, if it is for many; without a Conn it is all of that
 	gen    uint32
 	Size   uint32
 	Kind   MailKind
 }
 
-// Bytes is how many bytes it carries.
-func (m Mail) Bytes() int {
-	if m.shared != nil {
-		return len(m.shared.Bytes)
+// MailSize is the memory of a Mail.
+const MailSize = int(unsafe.Sizeof(Mail{}))
+
+// done releases what the mail shares with other mail. It is called once, when the
+// connection has got the mail, or never will.
+func (m Mail) done() {
+	switch {
+	case m.many != nil:
+		m.many.release()
+	case m.shared != nil:
+		m.shared.release()
 	}
-	return int(m.Size)
+}
+
+// Drop drops the mail if it carries bytes. It reports whether it did.
+func (m Mail) Drop() bool {
+	if m.Kind != MailSend && m.Kind != MailCast {
+		return false
+	}
+	n := int(m.Size)
+	if m.shared != nil {
+		n = len(m.shared.Bytes)
+	}
+	m.Conn.unpost(max(n, noBytes))
+	m.done()
+	return true
 }
 
 // Late says that the connection has begun to close since the mail was posted. Such
@@ -59,6 +81,24 @@ type Shared struct {
 	// is called on any goroutine, and does not block.
 	Lost   func()
 	latest *Latest // of MailLatest
+	// counters, if set, counts the memory of Bytes as Buffered, once, while there are
+	// holders: mail, or a broadcast under way.
+	counters *Counters
+	holders  atomic.Int32
+}
+
+// hold counts one more holder.
+func (s *Shared) hold() {
+	if s.counters != nil && s.holders.Add(1) == 1 {
+		s.counters.Add(Buffered, int64(cap(s.Bytes)))
+	}
+}
+
+// release counts one holder less.
+func (s *Shared) release() {
+	if s.counters != nil && s.holders.Add(-1) == 0 {
+		s.counters.Add(Buffered, -int64(cap(s.Bytes)))
+	}
 }
 
 // Request is what is asked of a connection from outside: to send Bytes and the Pieces
@@ -68,14 +108,31 @@ type Request struct {
 	Bytes  []byte
 	Pieces [][]byte
 	Shared *Shared
-	// limit, if above 0, bounds what is posted for the connection instead of MaxUnsent.
+	// limit, if above 0, bounds what is posted for the connection instead of MaxUnsent. Its
+	// sender can wait, so a mailbox takes no more than a part of MaxBytes from such.
 	limit int
-	// room, if set, gets what is closed when a mailbox is emptied that was full.
-	room *<-chan struct{}
+	// room, if set, is filled in when the connection's owner has no room.
+	room *Room
 	// alwaysFits is for what is posted seldom enough to have room always.
 	alwaysFits bool
 	// left, if set, says whom it is not for any more.
 	left *leavers
+}
+
+// Paced reports whether the sender can wait for room.
+func (r *Request) Paced() bool { return r.limit > 0 }
+
+// AwaitRoom has the sender of r, if it waits, wait until freed is closed.
+func (r *Request) AwaitRoom(freed <-chan struct{}) {
+	if r.room != nil {
+		*r.room = Room{freed: freed}
+	}
+}
+
+// Room is what a sender waits for whose connection's owner has no room.
+type Room struct {
+	freed <-chan struct{} // closed when there may be room
+	leave func()          // if set, to be called when the sender does not wait any more
 }
 
 func (r Request) size() int {
@@ -97,21 +154,49 @@ func (r Request) copied() int {
 // noBytes is what mail without bytes counts for in a mark.
 const noBytes = 1
 
-// keepMail is the most room that an emptied mailbox keeps.
-const keepMail = 64 << 10
+// keepMail is the most room that an emptied mailbox keeps, and pacedPart the part of
+// MaxBytes that is for those who can wait for room: the rest is for those who can't.
+const (
+	keepMail  = 64 << 10
+	pacedPart = 4
+)
+
+// The bounds of all mailboxes of an engine together: a part of MaxBuffered, but for
+// leastMailBytes and leastMail each.
+const (
+	mailPart       = 16
+	leastMailBytes = 64 << 10
+	leastMail      = 1 << 10
+)
+
+// Mailbox gives the bounds of the mailbox of each of so many loops.
+func (l *Limits) Mailbox(loops int) (mail, bytes int) {
+	if l.MaxBuffered == 0 {
+		return l.MaxMail, l.MaxMailBytes
+	}
+	most := l.MaxBuffered / mailPart / loops
+	return min(l.MaxMail, max(most/MailSize, leastMail)), min(l.MaxMailBytes, max(most, leastMailBytes))
+}
 
 // Mailbox is how work reaches an owner from outside: many goroutines Put, the
 // owner Takes. The lock covers the check for room, the reservation on the
 // connection's mark and the append together, so that a reservation always has
 // its mail in the box.
+//
+// The memory of mail is counted from Put on; what Take takes stays counted until the
+// owner has given it out, see Done. An empty box is not counted, and keeps little.
 type Mailbox struct {
 	// Max is the most messages that wait. Requests without bytes, such as
 	// to close, which frees what others wait for, have room for as many
 	// again.
 	Max int
-	// MaxBytes is the most bytes that wait, shared ones in each box, but for
-	// one message: a larger one is taken into an empty box.
+	// MaxBytes is the most bytes that wait, shared ones in each box once for all mail that
+	// follows on another, but for one message: a larger one is taken into an empty box.
 	MaxBytes int
+	// Counters, if set, counts the memory of mail as Buffered.
+	Counters *Counters
+	// Small is for boxes of which there are many: they keep next to nothing.
+	Small bool
 
 	mu     sync.Mutex
 	mail   []Mail
@@ -119,6 +204,10 @@ type Mailbox struct {
 	n      int // how much mail, for each connection
 	bytes  int // of all mail, shared ones too
 	closed bool
+	// last is what the last mail shares, counted the memory that is counted of mail that
+	// waits, and taken that of mail that was taken.
+	last           *Shared
+	counted, taken int
 	// A run is mail for many that has nothing else in between; runOf is the set that the last
 	// one is of, nil if that was ended.
 	run   uint64
@@ -126,9 +215,15 @@ type Mailbox struct {
 	// The room of the last batch, while nobody uses it.
 	spareMail []Mail
 	spareData []byte
-	nonEmpty  atomic.Bool // mail waits; read without the lock
+	nonEmpty  atomic.Bool // mail waits, or senders; read without the lock
 	missed    atomic.Int64
-	room      chan struct{} // nil if nobody waits until it is emptied
+	senders   []boxSender // that wait until it is emptied, the first to wait first
+}
+
+// boxSender is a sender that waits for a box.
+type boxSender struct {
+	freed chan struct{}
+	size  int
 }
 
 // Put leaves mail for a connection of generation gen. The caller wakes the owner.
@@ -141,38 +236,66 @@ func (b *Mailbox) Put(c *Conn, gen uint32, r Request) error {
 		most *= 2
 	}
 	size, limit := r.size(), c.host.Limits.MaxUnsent
+	room := b.MaxBytes
+	if r.Paced() {
+		room, limit = room/pacedPart, r.limit
+	}
+	more := b.adds(r.Shared, size)
 	switch {
 	case b.closed:
 		return ErrClosed
 	case r.left != nil && r.left.has(Ref{c, gen}):
 		return errLeft
-	case b.n >= most && !r.alwaysFits, size > 0 && b.bytes > 0 && size > b.MaxBytes-b.bytes:
+	case b.n >= most && !r.alwaysFits, more > 0 && b.bytes > 0 && more > room-b.bytes:
 		if r.room != nil {
-			*r.room = b.roomFreed()
+			*r.room = b.awaitRoom(size)
 		}
 		return ErrFull
 	}
-	if r.limit > 0 {
-		limit = r.limit
-	}
-	b.bytes += size
 	if size == 0 {
 		size, limit = noBytes, math.MaxInt
 	}
 	if err := c.mark.reserve(gen, size, limit); err != nil {
-		b.bytes -= r.size()
 		return err
 	}
+	if r.Shared != nil {
+		r.Shared.hold()
+	}
 	b.n++
+	b.bytes += more
+	b.last = r.Shared
 	b.endRun()
-	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(r.copied()), Kind: r.Kind})
 	b.grow(r.copied())
+	b.mail = append(b.mail, Mail{Conn: c, shared: r.Shared, gen: gen, Size: uint32(r.copied()), Kind: r.Kind})
 	b.data = append(b.data, r.Bytes...)
 	for _, p := range r.Pieces {
 		b.data = append(b.data, p...)
 	}
 	b.nonEmpty.Store(true)
 	return nil
+}
+
+// adds gives how many bytes a message of some adds, which shares s or nothing.
+func (b *Mailbox) adds(s *Shared, size int) int {
+	if s != nil && s == b.last {
+		return 0
+	}
+	return size
+}
+
+// count counts the memory of so many pieces of mail, and bytes.
+func (b *Mailbox) count(mail, data int) {
+	if n := mail*MailSize + data; n != b.counted && b.Counters != nil {
+		b.Counters.Add(Buffered, int64(n-b.counted))
+		b.counted = n
+	}
+}
+
+// Memory gives how much is counted of mail that waits, or was taken and is not done.
+func (b *Mailbox) Memory() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.counted + b.taken
 }
 
 // PutShared leaves something shared, of a kind, for whoever the entry serves. Anyone may
@@ -192,24 +315,89 @@ func (b *Mailbox) Missed() int64 {
 	return b.missed.Swap(0)
 }
 
-// Waiting says whether there is mail, without a lock.
+// Waiting reports whether there is mail, or a sender waits for room, without a lock.
 func (b *Mailbox) Waiting() bool { return b.nonEmpty.Load() }
 
-// grow makes room for n bytes, up to as much as an emptied box keeps: what append would
-// make of that may be more, and be made anew each time.
+// grow makes room for one more piece of mail with n bytes: twice as much as there is, if that
+// does, but no more bytes than an emptied box keeps if that is enough. It counts that first:
+// to allocate may take long.
 func (b *Mailbox) grow(n int) {
-	if n += len(b.data); n > cap(b.data) && n <= keepMail {
-		room := min(max(n, 2*cap(b.data)), keepMail)
-		b.data = append(make([]byte, 0, room), b.data...)
+	mail, data := cap(b.mail), cap(b.data)
+	if len(b.mail) == mail {
+		mail = max(2*mail, firstMail)
+	}
+	n += len(b.data)
+	switch {
+	case n <= data:
+	case n > keepMail:
+		data = max(n, 2*data)
+	case b.Small:
+		data = startSize << sizeClass(n)
+	default:
+		data = min(max(n, 2*data), keepMail)
+	}
+	b.count(mail, data)
+	if mail > cap(b.mail) {
+		b.mail = append(make([]Mail, 0, mail), b.mail...)
+	}
+	if data > cap(b.data) {
+		old := b.data
+		if b.Small && data <= keepMail {
+			b.data = append(lendRoom(data), old...)
+		} else {
+			b.data = append(make([]byte, 0, data), old...)
+		}
+		if b.Small {
+			returnRoom(old)
+		}
 	}
 }
 
-// roomFreed gives a channel that is closed when the box is emptied.
-func (b *Mailbox) roomFreed() <-chan struct{} {
-	if b.room == nil {
-		b.room = make(chan struct{})
+// firstMail is how much mail the first room of a box is for.
+const firstMail = 4
+
+// rooms are what small boxes share, by size class.
+var rooms [sizeClasses]sync.Pool
+
+func lendRoom(n int) []byte {
+	class := sizeClass(n)
+	if room, ok := rooms[class].Get().(*[]byte); ok {
+		return *room
 	}
-	return b.room
+	return make([]byte, 0, startSize<<class)
+}
+
+// returnRoom takes a room back, unless it has another size.
+func returnRoom(room []byte) {
+	if n := cap(room); n >= startSize && n <= keepMail && n == startSize<<sizeClass(n) {
+		room = room[:0]
+		rooms[sizeClass(n)].Put(&room)
+	}
+}
+
+// awaitRoom has a sender of so many bytes wait until the box is emptied and it is its turn.
+func (b *Mailbox) awaitRoom(size int) Room {
+	freed := make(chan struct{})
+	b.senders = append(b.senders, boxSender{freed, size})
+	b.nonEmpty.Store(true)
+	return Room{freed: freed, leave: func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.senders = slices.DeleteFunc(b.senders, func(s boxSender) bool { return s.freed == freed })
+	}}
+}
+
+// wakeSenders wakes as many as an empty box has room for, and at least one. Those that do
+// not come leave room: so while others wait, the owner empties the box again.
+func (b *Mailbox) wakeSenders() {
+	n := 0
+	for room := b.MaxBytes / pacedPart; n < len(b.senders) && (n == 0 || room >= b.senders[n].size); n++ {
+		close(b.senders[n].freed)
+		room -= b.senders[n].size
+	}
+	if b.senders = slices.Delete(b.senders, 0, n); len(b.senders) == 0 {
+		b.senders = nil
+	}
 }
 
 // Take empties the box. The caller gives the room back with Done.
@@ -218,33 +406,47 @@ func (b *Mailbox) Take() (mail []Mail, data []byte) {
 	defer b.mu.Unlock()
 	mail, b.mail, b.spareMail = b.mail, b.spareMail, nil
 	data, b.data, b.spareData = b.data, b.spareData, nil
-	b.n, b.bytes = 0, 0
+	b.n, b.bytes, b.last = 0, 0, nil
+	b.taken, b.counted = b.taken+b.counted, 0
 	b.endRun()
-	b.nonEmpty.Store(false)
-	if b.room != nil {
-		close(b.room)
-		b.room = nil
-	}
+	b.wakeSenders()
+	b.nonEmpty.Store(len(b.senders) > 0)
 	return mail, data
 }
 
-// Done gives the room of what was taken back to the box, unless it is much.
-func (b *Mailbox) Done(mail []Mail, data []byte) {
+// keepSmall is the most mail that an emptied small box keeps the room of.
+const keepSmall = 8
+
+// Done gives the room of what was taken back to the box, unless it is much. It gives how
+// much of it is counted as Buffered: that is the caller's to take back.
+func (b *Mailbox) Done(mail []Mail, data []byte) (counted int) {
 	clear(mail)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if cap(mail) <= keepMail/32 {
+	keep := keepMail / 32
+	if b.Small {
+		keep = keepSmall
+	}
+	if cap(mail) <= keep {
 		b.spareMail = mail[:0]
 	}
-	if cap(data) <= keepMail {
+	if b.Small {
+		returnRoom(data)
+	} else if cap(data) <= keepMail {
 		b.spareData = data[:0]
 	}
+	counted, b.taken = b.taken, 0
+	return counted
 }
 
 // Close makes every later Put fail with ErrClosed. Mail that waits can still
 // be taken.
 func (b *Mailbox) Close() {
 	b.mu.Lock()
+	defer b.mu.Unlock()
 	b.closed = true
-	b.mu.Unlock()
+	for _, s := range b.senders {
+		close(s.freed)
+	}
+	b.senders = nil
 }

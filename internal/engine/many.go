@@ -1,6 +1,9 @@
 package engine
 
-import "slices"
+import (
+	"slices"
+	"sync/atomic"
+)
 
 // This file is how one message is sent to many connections: as a single piece of mail
 // for each chunk of them, which names all of it. Messages to the same ones, with
@@ -85,6 +88,9 @@ type manyMail struct {
 	parts  []manyPart
 	size   int
 	joined *Shared // of all parts, once it is given out
+	// holders counts the mail of its connections that is not done, and one until all of
+	// that is given out.
+	holders atomic.Int32
 }
 
 // manyPart is a message, and who does not get it, by place.
@@ -103,7 +109,8 @@ func (b *Mailbox) PutMany(to *Many, s *Shared) (t Tally) {
 		return t
 	}
 	size, left := len(s.Bytes), to.set.left.some.Load()
-	room := b.n < b.Max && (b.bytes == 0 || size <= b.MaxBytes-b.bytes)
+	more := b.adds(s, size)
+	room := b.n < b.Max && (more == 0 || b.bytes == 0 || more <= b.MaxBytes-b.bytes)
 	var without []int
 	for i, r := range to.refs {
 		err := ErrFull
@@ -124,7 +131,9 @@ func (b *Mailbox) PutMany(to *Many, s *Shared) (t Tally) {
 	}
 	if t.sent > 0 {
 		b.n++ // it is one, and there once
-		b.bytes += size
+		b.bytes += more
+		b.last = s
+		s.hold()
 		b.manyMail(to, size).add(manyPart{s, without})
 		b.nonEmpty.Store(true)
 	}
@@ -144,7 +153,9 @@ func (b *Mailbox) manyMail(to *Many, size int) *manyMail {
 		}
 	}
 	m := &manyMail{to: to}
+	m.holders.Store(1)
 	to.at, to.run = len(b.mail), b.run
+	b.grow(0)
 	b.mail = append(b.mail, Mail{many: m})
 	return m
 }
@@ -163,7 +174,7 @@ func (m *manyMail) add(p manyPart) {
 // Some gives what mail is for each of its connections, for n of them from one on, and
 // says which one is next; 0 if there is none.
 func (m Mail) Some(from, n int, give func(Mail)) (next int) {
-	if m.many == nil {
+	if m.Conn != nil {
 		give(m)
 		return 0
 	}
@@ -173,13 +184,28 @@ func (m Mail) Some(from, n int, give func(Mail)) (next int) {
 	refs := m.many.to.refs
 	end := min(len(refs), from+n)
 	for i, r := range refs[from:end] {
-		m.many.give(from+i, Mail{Conn: r.c, gen: r.gen, Kind: MailSend}, give)
+		m.many.give(from+i, Mail{Conn: r.c, many: m.many, gen: r.gen, Kind: MailSend}, give)
 	}
 	if end == len(refs) {
-		*m.many = manyMail{} // the mail behind it may take long
+		m.many.to = nil // the mail behind it may take long
+		m.many.release()
 		return 0
 	}
 	return end
+}
+
+// release counts one holder less. The last one releases the messages.
+func (m *manyMail) release() {
+	if m.holders.Add(-1) > 0 {
+		return
+	}
+	for _, p := range m.parts {
+		p.release()
+	}
+	if len(m.parts) > 1 {
+		m.joined.release()
+	}
+	m.parts, m.joined = nil, nil
 }
 
 func (m *manyMail) join() {
@@ -191,7 +217,8 @@ func (m *manyMail) join() {
 	for _, p := range m.parts {
 		all = append(all, p.Bytes...)
 	}
-	m.joined = &Shared{Bytes: all}
+	m.joined = &Shared{Bytes: all, counters: m.parts[0].counters}
+	m.joined.hold()
 }
 
 // give gives the connection at a place its mail: in one piece if it gets all.
@@ -202,12 +229,14 @@ func (m *manyMail) give(place int, mail Mail, give func(Mail)) {
 	}
 	if !slices.ContainsFunc(m.parts, func(p manyPart) bool { return !gets(p) }) {
 		mail.shared = m.joined
+		m.holders.Add(1)
 		give(mail)
 		return
 	}
 	for _, p := range m.parts {
 		if gets(p) {
 			mail.shared = p.Shared
+			m.holders.Add(1)
 			give(mail)
 		}
 	}

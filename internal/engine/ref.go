@@ -156,6 +156,7 @@ func (c *Conn) ReserveBroadcast(s *Shared) (Mail, error) {
 	if err := c.mark.reserve(gen, max(len(s.Bytes), noBytes), c.host.Limits.MaxUnsent); err != nil {
 		return Mail{}, err
 	}
+	s.hold()
 	return Mail{Conn: c, shared: s, gen: gen, Kind: MailCast}, nil
 }
 

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"sync"
+	"time"
 )
 
 // This file is how goroutines wait until a connection has room for what they send.
@@ -92,9 +93,9 @@ func (r Ref) TrySend(p []byte) error {
 	return r.post(r.paced(p))
 }
 
-// SendWait is Send that waits until there is room, in the mailbox, too, or ctx ends, with
-// its cause. It fails with ErrOnLoop on a loop, and with ErrFull when MaxSenders wait
-// already.
+// SendWait is Send that waits until there is room, or ctx ends, with its cause. It fails
+// with ErrOnLoop on a loop, and with ErrFull when MaxSenders wait already, or when the
+// connection's owner has had no room for mail for WriteTimeout.
 func (r Ref) SendWait(ctx context.Context, p []byte) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -114,23 +115,52 @@ func (r Ref) SendWait(ctx context.Context, p []byte) error {
 		return ErrFull
 	}
 	defer all.leave(c)
-	for {
-		room, box := all.room(c), (<-chan struct{})(nil)
-		q.room = &box
+	for giveUp := time.Duration(0); ; {
+		room, mail := all.room(c), Room{}
+		q.room = &mail
 		if err := r.post(q); err != ErrFull {
 			return err
 		}
 		switch {
-		case box != nil:
-			room = box
+		case mail.freed != nil:
+			if giveUp == 0 {
+				giveUp = Since() + c.host.Limits.WriteTimeout
+			}
+			if err := r.awaitMail(ctx, mail, giveUp); err != nil {
+				return err
+			}
+			continue
 		case !c.mark.await(r.gen, q.limit-max(len(p), noBytes)):
 			continue
 		}
+		giveUp = 0
 		select {
 		case <-room:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+	}
+}
+
+// awaitMail waits until the connection's owner has room, until a time if there is a
+// WriteTimeout.
+func (r Ref) awaitMail(ctx context.Context, mail Room, giveUp time.Duration) error {
+	var late <-chan time.Time
+	if r.c.host.Limits.WriteTimeout > 0 {
+		t := time.NewTimer(giveUp - Since())
+		defer t.Stop()
+		late = t.C
+	}
+	if mail.leave != nil {
+		defer mail.leave()
+	}
+	select {
+	case <-mail.freed:
+		return nil
+	case <-late:
+		return ErrFull
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 

@@ -248,15 +248,26 @@ func (s *sim) life(c *Conn) *life {
 	return l
 }
 
+// sharedBy is the memory that posts share.
+func sharedBy(posts []*post) (n int64) {
+	for _, p := range posts {
+		if p.shared {
+			n += int64(cap(p.data))
+		}
+	}
+	return n
+}
+
 // recount compares what is counted with what there is.
 func (s *sim) recount() {
 	var want [gauges]int64
+	want[Buffered] = int64(s.box.Memory()) + sharedBy(s.posts)
 	for _, l := range s.lives {
 		if l == nil {
 			continue
 		}
 		want[Open]++
-		want[Buffered] += int64(l.conn.Holds())
+		want[Buffered] += int64(l.conn.Holds()) + sharedBy(l.kept)
 		for bit, n := range map[uint32]*int64{greeting: &want[Greeting], overHighWater: &want[Paused], closing: &want[Closing]} {
 			if l.conn.is(bit) {
 				*n++

@@ -57,7 +57,7 @@ func (s *sim) postBytes(l *life, p *post) error {
 	if s.dice.roll(8) == 0 {
 		p.data = bytes.Repeat([]byte("M"), simMaxUnsent+1-s.dice.roll(3))
 	}
-	switch shared := (&Shared{Bytes: p.data}); {
+	switch shared := (&Shared{Bytes: p.data, counters: &s.counters}); {
 	case s.dice.roll(4) == 0:
 		i := s.dice.roll(len(p.data) + 1)
 		return l.ref.Sendv([][]byte{p.data[:i], nil, p.data[i:]})
@@ -134,14 +134,14 @@ func (s *sim) takesMail(l *life) bool {
 func (s *sim) deliverMail() {
 	s.check(s.box.Waiting() == (len(s.posts) > 0), "Waiting is %v with %d messages in the box", s.box.Waiting(), len(s.posts))
 	mail, data := s.box.Take()
-	defer s.box.Done(mail, data)
+	rest := data
 	s.check(len(mail) == len(s.posts), "took %d messages, want %d", len(mail), len(s.posts))
 	posts, each := s.posts, s.dice.roll(2) == 0
 	s.posts = nil
 	for i, m := range mail {
 		p := posts[i]
-		body := data[:m.Size]
-		data = data[m.Size:]
+		body := rest[:m.Size]
+		rest = rest[m.Size:]
 		s.check(m.Conn == p.to.conn && m.Kind == p.kind && (p.shared || bytes.Equal(body, p.data)), "message %d is for slot %d: %q, want %v: %q", i, m.Conn.slot, body, p.to, p.data)
 		s.mailed(p, m, body)
 		if each {
@@ -151,6 +151,7 @@ func (s *sim) deliverMail() {
 	for _, m := range mail {
 		s.driveSlot(m.Conn)
 	}
+	s.counters.Add(Buffered, -int64(s.box.Done(mail, data)))
 }
 
 func (s *sim) driveSlot(c *Conn) {

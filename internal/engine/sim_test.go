@@ -161,7 +161,7 @@ func simulate(t *testing.T, name string, d dice) {
 
 func newSim(name string, d dice) *sim {
 	s := &sim{name: name, dice: d, lent: map[*Buffer]bool{}}
-	s.box.Max, s.box.MaxBytes = simMaxMail, 16<<20
+	s.box.Max, s.box.MaxBytes, s.box.Counters = simMaxMail, 16<<20, &s.counters
 	s.host = Host{
 		Config: Config{
 			Handler: s, Timer: s.timer, Log: slog.New(slog.DiscardHandler),

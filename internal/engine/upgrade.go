@@ -20,6 +20,7 @@ var ErrClearInput = errors.New("myriad: input in clear behind the one that start
 type upgrade struct {
 	make func(*Conn) Layer // nil when it has begun
 	mail []keptMail
+	held int // bytes of memory of mail that is kept, as they are counted
 }
 
 type keptMail struct {
@@ -79,6 +80,7 @@ func (c *Conn) beginUpgrade() {
 func (c *Conn) upgraded() {
 	x := c.more
 	kept := x.upgrade.mail
+	c.host.Counters.Add(Buffered, -int64(x.upgrade.held))
 	x.upgrade, x.due = nil, 0
 	if c.is(peerEnded) {
 		x.due = c.host.Now() + c.host.Limits.CloseTimeout
@@ -94,6 +96,7 @@ func (c *Conn) upgraded() {
 // endUpgrade lets go of what is kept for a layer that does not come any more.
 func (c *Conn) endUpgrade() {
 	kept := c.more.upgrade.mail
+	c.host.Counters.Add(Buffered, -int64(c.more.upgrade.held))
 	c.more.upgrade = nil
 	if c.is(greeting) {
 		c.state &^= greeting
@@ -114,6 +117,12 @@ func (c *Conn) keepMail(m Mail, data []byte) bool {
 		c.CloseWith(ErrFull)
 		return false
 	}
+	if m.shared != nil {
+		data = nil // it has them
+	}
 	u.mail = append(u.mail, keptMail{m, slices.Clone(data)})
+	n := MailSize + len(data)
+	u.held += n
+	c.host.Counters.Add(Buffered, int64(n))
 	return true
 }

@@ -122,6 +122,9 @@ func (c *Conn) Waiting() int { return c.memory((*Buffer).Len) }
 func (c *Conn) memory(size func(*Buffer) int) (n int) {
 	if c.more != nil {
 		n = c.more.layerBytes + c.more.held
+		if c.more.upgrade != nil {
+			n += c.more.upgrade.held
+		}
 	}
 	for _, b := range []*Buffer{c.in, c.out} {
 		if b != nil {

@@ -292,7 +292,7 @@ func (c *conn) takeMail() {
 		c.Mailed(m, rest[:m.Size])
 		rest = rest[m.Size:]
 	}
-	box.Done(mail, data)
+	c.group.counters.Add(engine.Buffered, -int64(box.Done(mail, data)))
 }
 
 // wake ends the owner's wait. Anyone may call it.
@@ -307,7 +307,8 @@ func (c *conn) mailbox() *engine.Mailbox {
 	if box := c.box.Load(); box != nil {
 		return box
 	}
-	c.box.CompareAndSwap(nil, &engine.Mailbox{Max: c.group.cfg.Limits.MaxMail, MaxBytes: c.group.cfg.Limits.MaxMailBytes})
+	l := &c.group.cfg.Limits
+	c.box.CompareAndSwap(nil, &engine.Mailbox{Max: l.MaxMail, MaxBytes: l.MaxMailBytes, Small: true, Counters: &c.group.counters})
 	return c.box.Load()
 }
 

@@ -98,6 +98,7 @@ type group struct {
 	pipes      pipes              // for relays
 	reading    atomic.Int64       // bytes of large read buffers in use
 	shedding   sync.Mutex         // held by who looks for connections that are to give way
+	senders    senders            // that wait until buffers hold less
 	stopped    atomic.Int64       // nanoseconds for which the process has stood still
 	urgent     atomic.Int64       // connections that are about to end
 	given      engine.Given       // memory of connections that have been handed over
@@ -131,6 +132,7 @@ func start(cfg engine.Config) (engine.Engine, error) {
 	g.host.SetUp(&cfg, g.admission)
 	g.host.LocalAddr, g.host.Loops = g.local, 1
 	g.host.Buffers, g.host.Poster, g.host.Counters, g.host.Timing, g.host.Now = &g.buffers, g, &g.counters, true, g.now
+	g.host.Shared, g.broadcasts.Counters = &g.counters, &g.counters
 	g.host.Direct = direct
 	g.pipes.open(g)
 	g.stop, g.cancel = context.WithCancel(context.Background())
@@ -326,6 +328,7 @@ func (g *group) exit(c *conn) {
 
 func (g *group) leave() {
 	g.admission.Release()
+	g.wakeSenders()
 	signal(g.freed)
 	if g.admission.Open() == 0 {
 		signal(g.emptied)
@@ -347,7 +350,11 @@ func (g *group) Post(ec *engine.Conn, gen uint32, r engine.Request) error {
 	if c == nil || &c.Conn != ec {
 		return engine.ErrClosed
 	}
-	if err := c.mailbox().Put(ec, gen, r); err != nil {
+	box := c.mailbox() // first: to allocate may take long
+	if r.Kind == engine.MailSend && g.refuses(&r) {
+		return engine.ErrFull
+	}
+	if err := box.Put(ec, gen, r); err != nil {
 		return err
 	}
 	c.wake()

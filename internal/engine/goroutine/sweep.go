@@ -3,6 +3,8 @@ package goroutine
 import (
 	"cmp"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/myriad-go/myriad/internal/engine"
@@ -31,6 +33,7 @@ func (g *group) sweepAll() {
 			}
 		}
 		g.shedBuffers()
+		g.wakeSenders()
 	}
 }
 
@@ -92,17 +95,81 @@ func (g *group) shedBuffers() {
 	defer g.shedding.Unlock()
 	excess := g.counters.Get(engine.Buffered) - int64(g.cfg.Limits.MaxBuffered)*7/8
 	g.mu.Lock()
-	largest := slices.DeleteFunc(g.conns.all(), func(c *conn) bool { return c.buffered.Load() == 0 })
+	all := g.conns.all()
 	g.mu.Unlock()
-	slices.SortFunc(largest, func(a, b *conn) int { return cmp.Compare(b.buffered.Load(), a.buffered.Load()) })
+	type debtor struct {
+		*conn
+		holds int64
+	}
+	var largest []debtor
+	for _, c := range all {
+		if n := c.holds(); n > 0 {
+			largest = append(largest, debtor{c, n})
+		}
+	}
+	slices.SortFunc(largest, func(a, b debtor) int { return cmp.Compare(b.holds, a.holds) })
 	average := g.counters.Get(engine.Buffered) / max(g.admission.Open(), 1)
-	for _, c := range largest {
-		if int64(c.buffered.Load()) < average || excess <= 0 {
+	for _, d := range largest {
+		if d.holds < average || excess <= 0 {
 			return
 		}
-		excess -= int64(c.buffered.Load())
-		c.request(overBudget)
+		excess -= d.holds
+		d.request(overBudget)
 	}
+}
+
+// holds is how many bytes of memory the connection's buffers held when it last waited, and
+// its mailbox holds. Anyone may ask.
+func (c *conn) holds() int64 {
+	n := int64(c.buffered.Load())
+	if box := c.box.Load(); box != nil {
+		n += int64(box.Memory())
+	}
+	return n
+}
+
+// senders are those who wait until all buffers together hold no more than they may.
+type senders struct {
+	waiting atomic.Bool // some do
+	mu      sync.Mutex
+	freed   chan struct{} // closed when they may go on; nil if none waits
+}
+
+// refuses reports whether mail has no room because all buffers together hold too much: by a
+// quarter, unless the sender can wait. One that can waits until they hold less.
+func (g *group) refuses(r *engine.Request) bool {
+	most := int64(g.cfg.Limits.MaxBuffered)
+	switch {
+	case !r.Paced():
+		return g.overBudget(-most / 4)
+	case !g.overBudget(0):
+		return false
+	}
+	s := &g.senders
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.freed == nil {
+		s.freed = make(chan struct{})
+	}
+	s.waiting.Store(true)
+	r.AwaitRoom(s.freed)
+	return g.overBudget(0)
+}
+
+// wakeSenders wakes those who wait, if there is room. The sweeper calls it, and a connection
+// that has closed.
+func (g *group) wakeSenders() {
+	s := &g.senders
+	if !s.waiting.Load() || g.overBudget(0) {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.freed != nil {
+		close(s.freed)
+		s.freed = nil
+	}
+	s.waiting.Store(false)
 }
 
 // instant is a time as due has it: in units of 2^24 ns, rounded up, never 0.

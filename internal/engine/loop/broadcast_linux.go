@@ -182,7 +182,7 @@ func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
 	m, err := c.ReserveBroadcast(s)
 	switch {
 	case err == nil:
-		l.keep(c, later{func() { c.Mailed(m, nil) }, true})
+		l.queueMail(m, nil)
 	case err != engine.ErrFull:
 	case l.host.DropMessages:
 		l.counters.Add(engine.Dropped, 1)
@@ -190,8 +190,7 @@ func (l *Loop) castLater(c *engine.Conn, s *engine.Shared) {
 			l.missed = make(map[*engine.Conn]int64)
 		}
 		l.missed[c]++
-	case c.Armed()&SlowConsumer == 0:
-		c.SetArmed(c.Armed() | SlowConsumer)
-		l.Later(c, func() { c.Abort(engine.ErrSlowConsumer) })
+	default:
+		l.closeBusy(c, engine.ErrSlowConsumer)
 	}
 }

@@ -14,7 +14,8 @@ import (
 // above its share. They are told apart by the power of two of the bytes that
 // wait, so that none has to be sorted: not by the room of their buffers, because one with
 // little to send may have been given a large one. No connection is closed that holds less than the
-// average: the large ones may be with workers, and are found when they are back.
+// average: the large ones may be with workers, and are found when they are back. Only the mail
+// that waits for such is dropped before, and then they are closed.
 
 // retryEvery is the least time between two walks through all connections for that
 // when the last one has found too few that could be closed.
@@ -45,10 +46,10 @@ func (b *budget) run(now time.Duration) {
 	}
 	var classes [64]int64 // what those of each size class hold
 	l.eachWithBuffers(func(c *engine.Conn, n int) {
-		if c.Aborted() {
+		if c.Armed()&Busy == 0 && c.Aborted() {
 			excess -= int64(n) // soon
 		} else {
-			classes[sizeClass(c)] += int64(n)
+			classes[l.sizeClass(c)] += int64(n)
 		}
 	})
 	from, sum := len(classes)-1, int64(0)
@@ -68,9 +69,19 @@ func (b *budget) run(now time.Duration) {
 
 // closeLargest closes connections from a size class on, until the excess is gone.
 func (l *Loop) closeLargest(from int, excess *int64) {
-	average := l.counters.Get(engine.Buffered) / int64(max(l.slab.used, 1))
+	noOnes := int64(l.box.Memory() + l.post.held) // mail that is in no connection's buffers yet
+	average := (l.counters.Get(engine.Buffered) - noOnes) / int64(max(l.slab.used, 1))
 	l.eachWithBuffers(func(c *engine.Conn, n int) {
-		if *excess > 0 && !c.Aborted() && sizeClass(c) >= from && int64(n) >= average {
+		busy, least := c.Armed()&Busy != 0, average
+		if busy {
+			least /= 2 // it has more than is known here
+		}
+		switch {
+		case *excess <= 0 || !busy && c.Aborted() || l.sizeClass(c) < from || int64(n) < least:
+		case busy:
+			*excess -= int64(n)
+			l.dropQueued(c)
+		default:
 			*excess -= int64(n)
 			c.Abort(engine.ErrOverBudget)
 			l.driver.Settle(c)
@@ -79,15 +90,24 @@ func (l *Loop) closeLargest(from int, excess *int64) {
 }
 
 // sizeClass is the power of two of the bytes that a connection has waiting.
-func sizeClass(c *engine.Conn) int { return bits.Len(uint(c.Waiting())) }
+func (l *Loop) sizeClass(c *engine.Conn) int {
+	if c.Armed()&Busy != 0 {
+		return bits.Len(uint(l.queued(c)))
+	}
+	return bits.Len(uint(c.Waiting()))
+}
 
-// eachWithBuffers calls f for every connection that holds something and is here.
+// eachWithBuffers calls f for every connection that holds something here: of a busy one
+// that is the mail that is kept for it.
 func (l *Loop) eachWithBuffers(f func(c *engine.Conn, n int)) {
 	l.Each(func(c *engine.Conn) {
-		if c.Armed()&Busy != 0 || !c.IsOpen() {
-			return
+		n := 0
+		if c.Armed()&Busy != 0 {
+			n = l.queued(c)
+		} else if c.IsOpen() {
+			n = c.Holds()
 		}
-		if n := c.Holds(); n > 0 {
+		if n > 0 {
 			f(c, n)
 		}
 	})
@@ -95,6 +115,7 @@ func (l *Loop) eachWithBuffers(f func(c *engine.Conn, n int)) {
 
 // buffered is what the buffers of all loops hold.
 func (g *group) buffered() (sum int64) {
+	sum = g.shared.Get(engine.Buffered)
 	for _, l := range g.loops {
 		sum += l.counters.Get(engine.Buffered)
 	}

@@ -66,7 +66,7 @@ type Driver interface {
 //	Expiring      counted as one that will expire              TrackExpiry     TrackExpiry
 //	Busy          with a worker, or waiting for one            handOver        takeBack
 //	ClosePending  and the worker is to call Closed             Finish
-//	SlowConsumer  had no room for a broadcast while Busy, and  castLater
+//	NoRoom        had no room for what came while Busy, and    closeBusy
 //	              is to be closed for that
 //	Bulk          waits for the loop to read from it           QueueRead       readBulk, ReadQueued
 //
@@ -76,7 +76,7 @@ const (
 	Expiring
 	Busy
 	ClosePending
-	SlowConsumer
+	NoRoom
 	Bulk
 	DialTimedOut
 	DriverBits = iota // drivers use the bits from here

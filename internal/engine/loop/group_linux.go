@@ -53,6 +53,7 @@ type group struct {
 	acceptPaused    atomic.Bool             // loops are to accept nothing
 	expelling       atomic.Int64            // calls of Expel under way
 	broadcasts      engine.BroadcastTracker // under way
+	shared          engine.Counters         // of messages to several connections
 	next            atomic.Uint64
 	stopping        atomic.Bool
 	stuck           atomic.Int64   // loops that a handler holds, as far as watch has seen
@@ -70,6 +71,7 @@ type group struct {
 // Start starts cfg.Loops loops, each with a driver of its own.
 func Start(cfg engine.Config, newDriver func(*Loop) Driver) (engine.Engine, error) {
 	g := &group{cfg: cfg, admission: engine.NewAdmission(&cfg), evenShare: math.MaxInt64, done: make(chan struct{})}
+	g.broadcasts.Counters = &g.shared
 	g.acceptPaused.Store(cfg.Held)
 	g.sharedListeners.Store(cfg.Held)
 	if most := cfg.Limits.MaxBuffered; most > 0 {
@@ -211,6 +213,7 @@ func (g *group) Counters() (sum engine.Counts) {
 	for _, l := range g.loops {
 		l.counters.AddTo(&sum)
 	}
+	g.shared.AddTo(&sum)
 	g.broadcasts.Count(&sum)
 	return sum
 }

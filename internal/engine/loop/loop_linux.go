@@ -109,9 +109,11 @@ func newLoop(g *group, index int, eventfd sock.Eventfd) *Loop {
 	l := &Loop{group: g, eventfd: eventfd}
 	l.accept.loop, l.casts.loop, l.drain.loop, l.sweep.loop, l.budget.loop, l.auto.loop = l, l, l, l, l, l
 	l.handover.loop, l.takeover.loop = l, l
-	l.box.Max, l.box.MaxBytes = g.cfg.Limits.MaxMail, g.cfg.Limits.MaxMailBytes
+	l.box.Max, l.box.MaxBytes = g.cfg.Limits.Mailbox(g.cfg.Loops)
+	l.box.Counters = &l.counters
+	l.buffers.SetMax(&g.cfg.Limits, g.cfg.Loops)
 	l.host.SetUp(&g.cfg, g.admission)
-	l.host.Buffers, l.host.Poster, l.host.Counters = &l.buffers, l, &l.counters
+	l.host.Buffers, l.host.Poster, l.host.Counters, l.host.Shared = &l.buffers, l, &l.counters, &g.shared
 	l.host.Entrances = g.entrances
 	l.host.Index, l.host.Returned = index, l.giveBack
 	l.host.OnLoop, l.host.LocalAddr, l.host.Later = onLoop, local, l.QueueRead

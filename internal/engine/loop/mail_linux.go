@@ -12,7 +12,8 @@ import (
 // all mail that has come for one goes out in one send, and few hold an output buffer at
 // a time. A turn of the loop does a slice of it, and what comes meanwhile joins what
 // its connection is still to get. The queues have the bounds of the mailbox: when they
-// hold as much, no more is taken and mail waits there.
+// hold as much, no more is taken and mail waits there. The memory of all of it is counted
+// until it is in the outputs of its connections, which are counted themselves.
 
 const (
 	// sortBatch is the most mail that a turn puts into queues, mailBatch the most
@@ -41,7 +42,10 @@ type post struct {
 	turns deque[*mailRun] // those that have some, the longest ago first
 	spare []*mailRun
 	n     int // how much mail is in queues,
-	bytes int // and its bytes
+	bytes int // and its bytes that are not shared
+	// held is the memory of the queues, busy that of the mail for connections that are with
+	// workers, and counted how much of both the loop's counters have.
+	held, busy, counted int
 }
 
 // left says whether there is mail to give out.
@@ -55,10 +59,15 @@ type mailRun struct {
 	at   int // so many bytes have been given out
 }
 
-func (r *mailRun) put(m engine.Mail, data []byte) {
+// put appends mail. It gives how much more memory the run takes then.
+func (r *mailRun) put(m engine.Mail, data []byte) (more int) {
+	before := r.memory()
 	r.mail = append(r.mail, m)
 	r.data = append(r.data, data...)
+	return r.memory() - before
 }
+
+func (r *mailRun) memory() int { return cap(r.mail)*engine.MailSize + cap(r.data) }
 
 // sort puts some mail into queues.
 func (p *post) sort(b *engine.Mailbox) {
@@ -80,7 +89,7 @@ func (p *post) sort(b *engine.Mailbox) {
 		room -= max(p.n-n, 1)
 	}
 	if len(p.mail) == 0 {
-		b.Done(p.all, p.room)
+		p.counted += b.Done(p.all, p.room) // and is held no more
 		p.all, p.room, p.data = nil, nil, nil
 	}
 }
@@ -90,18 +99,20 @@ func (p *post) queue(m engine.Mail) {
 	run := p.runs[m.Conn]
 	if run == nil {
 		if n := len(p.spare) - 1; n >= 0 {
-			run, p.spare = p.spare[n], p.spare[:n]
+			run, p.spare[n] = p.spare[n], nil // it may grow, and then it does not come back
+			p.spare = p.spare[:n]
 		} else {
 			run = new(mailRun)
 		}
 		run.conn = m.Conn
+		p.held += run.memory()
 		p.runs[m.Conn] = run
 		p.turns.pushBack(run)
 	}
-	run.put(m, p.data[:m.Size])
+	p.held += run.put(m, p.data[:m.Size])
 	p.data = p.data[m.Size:]
 	p.n++
-	p.bytes += m.Bytes()
+	p.bytes += int(m.Size)
 }
 
 // next gives the mail of the connection whose turn it is.
@@ -119,6 +130,7 @@ func (p *post) again(run *mailRun) {
 	}
 	delete(p.runs, run.conn)
 	run.conn = nil
+	p.held -= run.memory()
 	if len(p.spare) < maxRuns && cap(run.mail) <= keepMail && cap(run.data) <= keepData {
 		p.spare = append(p.spare, run)
 	}
@@ -130,6 +142,15 @@ func (p *post) again(run *mailRun) {
 // hasMail reports whether there is mail to give out.
 func (l *Loop) hasMail() bool { return l.post.left() || l.box.Waiting() }
 
+// countMail counts the memory of mail that is not given out.
+func (l *Loop) countMail() {
+	p := &l.post
+	if n := p.held + p.busy - p.counted; n != 0 {
+		l.counters.Add(engine.Buffered, int64(n))
+		p.counted += n
+	}
+}
+
 // takeMail gives mail to connections, and settles each after its own, until the slice
 // is over.
 func (l *Loop) takeMail() {
@@ -138,6 +159,7 @@ func (l *Loop) takeMail() {
 		return
 	}
 	l.doing.Store(mail)
+	defer l.countMail()
 	if len(p.mail) > 0 || l.box.Waiting() {
 		p.sort(&l.box)
 	}
@@ -165,7 +187,7 @@ func (l *Loop) deliver(run *mailRun, end time.Duration) (over bool) {
 		data := run.data[run.at : run.at+int(m.Size)]
 		run.at += int(m.Size)
 		l.post.n--
-		l.post.bytes -= m.Bytes()
+		l.post.bytes -= int(m.Size)
 		if c.Armed()&Busy == 0 || m.Late() {
 			c.Mailed(m, data)
 		} else {

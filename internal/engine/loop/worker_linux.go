@@ -1,6 +1,10 @@
 package loop
 
-import "github.com/myriad-go/myriad/internal/engine"
+import (
+	"slices"
+
+	"github.com/myriad-go/myriad/internal/engine"
+)
 
 // This file is how handlers get to run on workers.
 //
@@ -61,7 +65,7 @@ func (l *Loop) Later(c *engine.Conn, do func()) { l.keep(c, later{do: do}) }
 // when it has closed: what was reserved for it is released then, and who waits hears of it.
 type later struct {
 	do   func()
-	mail bool
+	mail *mailRun // nil if it is none
 }
 
 func (l *Loop) keep(c *engine.Conn, what later) {
@@ -73,18 +77,60 @@ func (l *Loop) keep(c *engine.Conn, what later) {
 }
 
 // queueMail keeps mail for a busy connection: in one run while nothing else comes in
-// between.
+// between. Bytes for one that is to be closed are dropped.
 func (l *Loop) queueMail(m engine.Mail, data []byte) {
+	if m.Conn.Armed()&NoRoom != 0 && m.Drop() {
+		return
+	}
 	run := l.runs[m.Conn]
 	if run == nil {
 		run = new(mailRun)
-		l.keep(m.Conn, later{run.deliver, true})
+		l.keep(m.Conn, later{run.deliver, run})
 		if l.runs == nil {
 			l.runs = make(map[*engine.Conn]*mailRun)
 		}
 		l.runs[m.Conn] = run
 	}
-	run.put(m, data)
+	l.post.busy += run.put(m, data)
+}
+
+// queued is the memory of the mail that is kept for a busy connection.
+func (l *Loop) queued(c *engine.Conn) (n int) {
+	for _, kept := range l.later[c] {
+		if kept.mail != nil {
+			n += kept.mail.memory()
+		}
+	}
+	return n
+}
+
+// dropQueued drops what is kept to be sent, and has the connection closed when it is back.
+func (l *Loop) dropQueued(c *engine.Conn) {
+	for _, kept := range l.later[c] {
+		if run := kept.mail; run != nil {
+			l.post.busy -= run.memory()
+			run.mail, run.data = slices.Clip(slices.DeleteFunc(run.mail, engine.Mail.Drop)), nil
+			l.post.busy += run.memory()
+		}
+	}
+	l.countMail()
+	l.closeBusy(c, engine.ErrOverBudget)
+}
+
+// closeBusy has a busy connection closed when it is back.
+func (l *Loop) closeBusy(c *engine.Conn, why error) {
+	if c.Armed()&NoRoom == 0 {
+		c.SetArmed(c.Armed() | NoRoom)
+		l.Later(c, func() { c.Abort(why) })
+	}
+}
+
+// forgetLater forgets what was kept for a connection that is back.
+func (l *Loop) forgetLater(c *engine.Conn) {
+	l.post.busy -= l.queued(c)
+	delete(l.later, c)
+	delete(l.runs, c)
+	l.countMail()
 }
 
 func (r *mailRun) deliver() {
@@ -148,12 +194,11 @@ func (l *Loop) resume(c *engine.Conn, why error) {
 		}
 		c.Finish()
 		for _, kept := range l.later[c] {
-			if kept.mail {
+			if kept.mail != nil {
 				kept.do()
 			}
 		}
-		delete(l.later, c)
-		delete(l.runs, c)
+		l.forgetLater(c)
 		l.free(c)
 		return
 	}
@@ -167,7 +212,6 @@ func (l *Loop) resume(c *engine.Conn, why error) {
 	for _, kept := range l.later[c] {
 		kept.do()
 	}
-	delete(l.later, c)
-	delete(l.runs, c)
+	l.forgetLater(c)
 	l.driver.Settle(c)
 }

@@ -102,6 +102,7 @@ func (l *Listener) Start(cfg engine.Config) (engine.Engine, error) {
 	e := &Engine{cfg: cfg, wake: make(chan struct{}, 1), done: make(chan struct{}), now: began}
 	e.host.SetUp(&cfg, engine.NewAdmission(&cfg))
 	e.host.Buffers, e.host.Poster, e.host.Counters = &engine.FreeList{}, e, &e.counters
+	e.host.Shared, e.broadcasts.Counters = &e.counters, &e.counters
 	e.host.Now = func() time.Duration { return e.now + e.ahead }
 	e.host.SetClock(e.now)
 	e.host.NoDetach, e.host.Loops = true, 1

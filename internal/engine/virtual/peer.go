@@ -42,7 +42,7 @@ func (e *Engine) Connect(from netip.AddrPort) (*Peer, error) {
 		return nil, syscall.ECONNREFUSED
 	}
 	p := &Peer{e: e, Addr: from, window: -1}
-	p.box.Max, p.box.MaxBytes = e.cfg.Limits.MaxMail, e.cfg.Limits.MaxMailBytes
+	p.box.Max, p.box.MaxBytes, p.box.Counters = e.cfg.Limits.MaxMail, e.cfg.Limits.MaxMailBytes, &e.counters
 	p.conn.Bind(&e.host, uint32(len(e.peers)), 0)
 	p.conn.SetListener(0)
 	e.peers, e.queue = append(e.peers, p), append(e.queue, p)
@@ -203,11 +203,12 @@ func (p *Peer) mail() (acted bool) {
 		return false
 	}
 	mail, data := p.box.Take()
-	defer p.box.Done(mail, data)
+	rest := data
 	for _, m := range mail {
-		p.conn.Mailed(m, data[:m.Size])
-		data = data[m.Size:]
+		p.conn.Mailed(m, rest[:m.Size])
+		rest = rest[m.Size:]
 	}
+	p.e.counters.Add(engine.Buffered, -int64(p.box.Done(mail, data)))
 	return true
 }
 

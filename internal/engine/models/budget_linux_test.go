@@ -1,0 +1,227 @@
+package models_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"runtime/metrics"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/enginetest"
+	"github.com/myriad-go/myriad/internal/engine/models"
+)
+
+var neverReading = flag.Int("neverreading", 300, "clients of TestBufferedIsTheHeap, each for 20 KiB of MaxBuffered")
+
+// streamer has a goroutine send to each connection, as fast as its peer reads, when start
+// is closed. All of them send the same bytes, so they have no buffers of their own.
+type streamer struct {
+	piece   []byte
+	start   chan struct{}
+	opened  chan engine.Ref
+	sent    atomic.Int64
+	running sync.WaitGroup
+}
+
+func (h *streamer) Opened(c *engine.Conn) {
+	r := c.Ref()
+	h.running.Go(func() {
+		<-h.start
+		for r.SendWait(context.Background(), h.piece) == nil {
+			h.sent.Add(1)
+		}
+	})
+	h.opened <- r
+}
+func (h *streamer) Received(_ *engine.Conn, in []byte) int     { return len(in) }
+func (h *streamer) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
+func (h *streamer) Closed(*engine.Conn, error)                 {}
+
+// live is what of the heap is in use: not what was let go of since.
+func live() int64 {
+	runtime.GC()
+	runtime.GC() // what was in a sync.Pool
+	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	metrics.Read(s)
+	return int64(s[0].Value.Uint64())
+}
+
+// onLoops runs a test on each model with 1, 2 and 4 loops.
+func onLoops(t *testing.T, test func(t *testing.T, m engine.Model, loops int)) {
+	for _, m := range models.All() {
+		for _, loops := range []int{1, 2, 4} {
+			if loops > 1 && !m.Loops {
+				continue
+			}
+			t.Run(fmt.Sprintf("%s/%d", m.Name, loops), func(t *testing.T) {
+				if err := m.Available(); err != nil {
+					t.Skip(err)
+				}
+				test(t, m, loops)
+			})
+		}
+	}
+}
+
+// connect opens a connection that has no memory but the kernel's.
+func connect(t *testing.T, to net.Addr) {
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { syscall.Close(fd) })
+	addr := &syscall.SockaddrInet4{Port: to.(*net.TCPAddr).Port, Addr: [4]byte{127, 0, 0, 1}}
+	err = errors.Join(syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10), syscall.Connect(fd, addr))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What waits for clients that never read is counted from the moment at which it is accepted:
+// the heap holds what is counted, and no more than MaxBuffered allows, while all loops are
+// held up and when everything has come to rest.
+func TestBufferedIsTheHeap(t *testing.T) {
+	onLoops(t, func(t *testing.T, m engine.Model, loops int) {
+		clients := *neverReading
+		budget := int64(clients) * 20 << 10
+		limits := enginetest.Limits()
+		limits.MaxConns, limits.MaxBuffered, limits.MaxMail = clients, int(budget), clients
+		limits.HighWater, limits.LowWater = 64<<10, 32<<10
+		h := &streamer{piece: make([]byte, 32<<10), start: make(chan struct{}), opened: make(chan engine.Ref)}
+		e, err := m.Start(engine.Config{
+			Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: loops,
+			Socket: engine.Socket{SendBuffer: 4 << 10}, Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var refs []engine.Ref
+		for range clients {
+			connect(t, e.Addr())
+			refs = append(refs, await.Receive(t, h.opened, "a connection"))
+		}
+		release := make(chan struct{})
+		for _, r := range refs {
+			if err := r.Do(func(*engine.Conn) { <-release }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		idle := live()
+		var last engine.Counts
+		var sent int64
+		rests := func() bool { // and checks what is counted
+			before, was := last, sent
+			counted := e.Counters()[engine.Buffered]
+			held := live() - idle
+			sent, last = h.sent.Load(), e.Counters()
+			if was != sent || before != last {
+				t.Logf("under way: %d open, the heap holds %d KB, %d to %d KB are counted", last[engine.Open], held>>10, counted>>10, last[engine.Buffered]>>10)
+				return false
+			}
+			t.Logf("at rest: %d open, the heap holds %d KB, %d KB are counted", last[engine.Open], held>>10, counted>>10)
+			if held > budget*3/2 {
+				t.Errorf("the heap holds %d bytes, want at most 1.5 times %d", held, budget)
+			}
+			if off := held - counted; max(off, -off) > max(held, budget/4)/5 {
+				t.Errorf("the heap holds %d bytes, and %d are counted; want no more than 20 %% between them", held, counted)
+			}
+			return true
+		}
+		close(h.start)
+		await.True(t, "it does not come to rest while loops are held up", rests)
+		close(release)
+		await.True(t, "it does not come to rest", func() bool { return rests() && last.Closed(engine.ClosedBudget) > 0 })
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = e.Stop(ctx) // what it says of ctx is what was asked for
+		h.running.Wait()
+		if n := e.Counters()[engine.Buffered]; n != 0 {
+			t.Errorf("%d bytes are counted at the end, want 0", n)
+		}
+	})
+}
+
+// stuck is a handler that waits until release is closed.
+type stuck struct {
+	opened  chan engine.Ref
+	release chan struct{}
+}
+
+func (h *stuck) Opened(c *engine.Conn) { h.opened <- c.Ref() }
+func (h *stuck) Received(_ *engine.Conn, in []byte) int {
+	<-h.release
+	return len(in)
+}
+func (h *stuck) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
+func (h *stuck) Closed(*engine.Conn, error)                 {}
+
+// Mail for connections whose handlers are with workers is counted, and bounded: what is
+// beyond MaxBuffered is dropped, and its connections are closed when they are back.
+func TestBudgetOfBusyConnections(t *testing.T) {
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		const clients, each, piece = 100, 10, 32 << 10
+		limits := enginetest.Limits()
+		limits.MaxBuffered = clients * each * piece / 4
+		h := &stuck{opened: make(chan engine.Ref), release: make(chan struct{})}
+		p := &fickle{}
+		e, err := m.Start(engine.Config{
+			Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: 2, Pool: p, Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var refs []engine.Ref
+		var conns []net.Conn
+		for range clients {
+			c, err := net.Dial("tcp", e.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			c.Write([]byte("x"))
+			conns, refs = append(conns, c), append(refs, await.Receive(t, h.opened, "a connection"))
+		}
+		await.True(t, "some handlers do not run", func() bool { return e.Counters()[engine.BytesIn] == clients })
+		for range each {
+			for _, r := range refs {
+				await.True(t, "there is no room", func() bool {
+					err := r.Send(make([]byte, piece))
+					if err != nil && !errors.Is(err, engine.ErrFull) {
+						t.Fatal(err)
+					}
+					return err == nil
+				})
+				if n := e.Counters()[engine.Buffered]; n > int64(limits.MaxBuffered)*5/4 {
+					t.Fatalf("%d bytes are counted, want at most %d or a little more", n, limits.MaxBuffered)
+				}
+			}
+		}
+		if n := e.Counters()[engine.Buffered]; n < int64(limits.MaxBuffered)/2 {
+			t.Errorf("%d bytes are counted, want about %d", n, limits.MaxBuffered)
+		}
+		close(h.release)
+		await.True(t, "no connection is closed for that", func() bool {
+			n := e.Counters()
+			return n.Closed(engine.ClosedBudget) > clients/2 && n.Closed(engine.ClosedBudget) == clients-n[engine.Open]
+		})
+		for _, c := range conns {
+			c.Close()
+		}
+		if err := e.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+		p.running.Wait()
+		if n := e.Counters()[engine.Buffered]; n != 0 {
+			t.Errorf("%d bytes are counted at the end, want 0", n)
+		}
+	})
+}

@@ -1,0 +1,140 @@
+package models_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/myriad-go/myriad/internal/await"
+	"github.com/myriad-go/myriad/internal/engine"
+	"github.com/myriad-go/myriad/internal/engine/enginetest"
+)
+
+// flooder is a handler with one connection on each of two loops. For each byte of input it
+// sends to the one of the other loop, while that is in the handler, too, until there is no room.
+type flooder struct {
+	t        *testing.T
+	engine   engine.Engine
+	most     int // bytes that may wait for a loop
+	opened   chan engine.Ref
+	start    chan struct{} // closed when to is filled in
+	meet     chan struct{}
+	to       [2]engine.Ref // by loop
+	accepted [2]int        // messages, by the loop that they are for
+}
+
+// floodPiece is the size of its messages, each of which is one letter.
+const floodPiece = 4 << 10
+
+func floodMessage(n int) []byte { return bytes.Repeat([]byte{byte('a' + n%26)}, floodPiece) }
+
+func (h *flooder) Opened(c *engine.Conn)                      { h.opened <- c.Ref() }
+func (h *flooder) Ended(_ *engine.Conn, in []byte) (used int) { return len(in) }
+func (h *flooder) Closed(*engine.Conn, error)                 {}
+
+func (h *flooder) Received(c *engine.Conn, in []byte) int {
+	<-h.start
+	h.rendezvous()
+	other, sent := 1-c.Owner(), 0
+	var err error
+	for ; err == nil; sent++ {
+		if err = h.to[other].Send(floodMessage(h.accepted[other])); err != nil {
+			break
+		}
+		h.accepted[other]++
+	}
+	if n := sent * floodPiece; !errors.Is(err, engine.ErrFull) || n > h.most {
+		h.t.Errorf("%d bytes were accepted for a loop that takes no mail, then %v; want up to %d, and %v", n, err, h.most, engine.ErrFull)
+	}
+	if err := h.to[other].SendWait(context.Background(), in); !errors.Is(err, engine.ErrOnLoop) {
+		h.t.Errorf("SendWait on a loop: %v, want %v", err, engine.ErrOnLoop)
+	}
+	h.rendezvous()
+	if n := h.engine.Counters()[engine.Buffered]; n < int64(h.most) || n > 8*int64(h.most) {
+		h.t.Errorf("%d bytes are counted while up to %d wait for each of two loops", n, h.most)
+	}
+	h.rendezvous()
+	c.Yield() // the other loop's mail is next
+	return 1
+}
+
+// rendezvous waits until the other loop is here, too.
+func (h *flooder) rendezvous() {
+	select {
+	case h.meet <- struct{}{}:
+	case <-h.meet:
+	}
+}
+
+// Handlers of two loops flood each other: none waits, each is told when there is no room, the
+// memory is bounded, and all that was accepted arrives in order.
+func TestLoopsFloodEachOther(t *testing.T) {
+	const rounds = 50
+	eachWithLoops(t, func(t *testing.T, m engine.Model) {
+		h := &flooder{t: t, most: 256 << 10, opened: make(chan engine.Ref), start: make(chan struct{}), meet: make(chan struct{})}
+		limits := enginetest.Limits()
+		limits.MaxMailBytes = h.most
+		e, err := m.Start(engine.Config{
+			Network: "tcp", Addr: "127.0.0.1:0", Handler: h, Limits: limits, Loops: 2, Log: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.engine = e
+		var conns [2]net.Conn
+		for conns[0] == nil || conns[1] == nil {
+			c, err := net.Dial("tcp", e.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(await.Patience))
+			r := await.Receive(t, h.opened, "a connection")
+			if loop, _, _ := r.Slot(); conns[loop] == nil {
+				conns[loop], h.to[loop] = c, r
+			} else {
+				c.Close() // and another one
+			}
+		}
+		close(h.start)
+		ends, got := make(chan error, len(conns)), [2]int{}
+		for i, c := range conns {
+			c := c.(*net.TCPConn)
+			go func() {
+				_, err := c.Write(make([]byte, rounds))
+				_ = c.CloseWrite() // its input comes before its end
+				piece := make([]byte, floodPiece)
+				for ; err == nil; got[i]++ {
+					if _, err = io.ReadFull(c, piece); err != nil {
+						break
+					}
+					if want := floodMessage(got[i]); !bytes.Equal(piece, want) {
+						err = fmt.Errorf("message %d of %q, want %q", got[i], piece[:1], want[:1])
+					}
+				}
+				ends <- fmt.Errorf("client of loop %d: %w", i, err)
+			}()
+		}
+		for range conns {
+			if err := await.Receive(t, ends, "the end of the flood"); !errors.Is(err, io.EOF) {
+				t.Error(err)
+			}
+		}
+		if got != h.accepted {
+			t.Errorf("the clients have got %d messages, %d were accepted", got, h.accepted)
+		}
+		await.True(t, "mail is counted when all of it is sent", func() bool { return e.Counters()[engine.Buffered] == 0 })
+		for _, c := range conns {
+			c.Close() // Stop waits for its end
+		}
+		if err := e.Stop(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+}
