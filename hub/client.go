@@ -17,6 +17,7 @@ type client struct {
 type more struct {
 	topics [kinds]map[string]*topic // subscriptions but for the first
 	pace   pace
+	cost   int // of the client's patterns
 	// resuming says that the client is sent what it has missed.
 	resuming bool
 }
@@ -27,7 +28,7 @@ func (m *more) empty() bool {
 			return false
 		}
 	}
-	return m.pace == (pace{}) && !m.resuming
+	return m.pace == (pace{}) && m.cost == 0 && !m.resuming
 }
 
 // find is the client's subscription to a name, or nil.
@@ -68,6 +69,24 @@ func (c *client) counted(k kind) int {
 		return c.number(shardKind)
 	}
 	return c.number(topicKind) + c.number(patternKind)
+}
+
+// patternCost is what the client's patterns cost, of Limits.MaxPatternCost.
+func (c *client) patternCost() int {
+	if c.more == nil {
+		return 0
+	}
+	return c.more.cost
+}
+
+// chargePattern adds to what the client's patterns cost.
+func (c *client) chargePattern(cost int) {
+	if cost == 0 {
+		return
+	}
+	if c.withMore().cost += cost; c.more.empty() {
+		c.more = nil
+	}
 }
 
 func (c *client) withMore() *more {

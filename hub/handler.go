@@ -151,6 +151,9 @@ const (
 	maxWork       = 10_000
 	receiversWork = 32
 	workBytes     = 64
+	// One more is for matchWork units of work with patterns, and for compileWork bytes of a new one.
+	matchWork   = 25
+	compileWork = 16
 	// maxKeptArgs is the most arguments whose room is used again.
 	maxKeptArgs = 4096
 )

@@ -74,6 +74,7 @@ var (
 	errSubscriptions = errors.New("the client has too many subscriptions")
 	errSubscribers   = errors.New("the topic has too many subscribers")
 	errTopics        = errors.New("there are too many topics")
+	errPatterns      = errors.New("the pattern takes too long to match, with those that there are")
 	errRate          = errors.New("the client publishes too fast")
 	errUnkept        = errors.New("the message can't be kept")
 )
@@ -199,11 +200,10 @@ func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined f
 		joined(c.counted(k))
 		return nil
 	}
-	t, err := h.join(c, k, name)
+	t, err := h.join(c, k, name, h.Limits)
 	if err != nil {
 		return h.refuse(err)
 	}
-	h.enlist(c, t)
 	if k == topicKind && h.Limits.LastValues > 0 {
 		order := h.last.orderOf(name)
 		order.Lock()
@@ -217,31 +217,45 @@ func (h *Hub) subscribe(c *client, ref myriad.Ref, k kind, name string, joined f
 	return nil
 }
 
-// enlist notes a subscription that join has counted.
-func (h *Hub) enlist(c *client, t *topic) {
-	if t.kind == patternKind {
-		h.index.add(t)
-	}
-	c.add(t)
-	h.subscriptions.Add(1)
-}
-
-// join counts a client in among a topic's subscribers, if it may be one.
-func (h *Hub) join(c *client, k kind, name string) (*topic, error) {
+// join counts a client in among a topic's subscribers, if it may be one, and notes its subscription.
+func (h *Hub) join(c *client, k kind, name string, l Limits) (*topic, error) {
 	if err := h.checkName(name); err != nil {
 		return nil, err
 	}
 	if !c.user.maySubscribe(k, name) {
 		return nil, errDenied
 	}
-	if most := h.Limits.maxSubscriptions(); c.count() >= most {
+	if most := l.maxSubscriptions(); c.count() >= most {
 		return nil, fmt.Errorf("%w: at most %d are allowed", errSubscriptions, most)
 	}
-	t, first, err := h.tableOf(k).join(name, k, c.format, h.Limits)
+	t, first, err := h.tableOf(k).join(name, k, c.format, l)
+	if err != nil {
+		return nil, err
+	}
 	if first {
 		h.changed(k, name)
 	}
-	return t, err
+	if k == patternKind {
+		cost, err := h.index.add(t, l, l.maxPatternCost()-c.patternCost())
+		if err != nil {
+			h.leave(t)
+			return nil, err
+		}
+		c.chargePattern(cost)
+	}
+	c.add(t)
+	h.subscriptions.Add(1)
+	return t, nil
+}
+
+// leave counts a client out among a topic's subscribers.
+func (h *Hub) leave(t *topic) {
+	if h.tableOf(t.kind).leave(t) {
+		if t.kind == patternKind {
+			h.index.remove(t, h.Limits)
+		}
+		h.changed(t.kind, t.name)
+	}
 }
 
 // sendLast sends a topic's newest message to a client.
@@ -269,12 +283,10 @@ func (h *Hub) unsubscribe(c *client, ref myriad.Ref, k kind, name string) bool {
 	}
 	h.subscriptions.Add(-1)
 	t.group(c.format).Remove(ref)
-	if h.tableOf(k).leave(t) {
-		if k == patternKind {
-			h.index.remove(t)
-		}
-		h.changed(k, name)
+	if k == patternKind {
+		c.chargePattern(-int(t.cost))
 	}
+	h.leave(t)
 	return true
 }
 

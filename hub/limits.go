@@ -31,6 +31,15 @@ type Limits struct {
 	// MaxSubscribers is the most subscribers of one topic or pattern. The default is 0: no
 	// limit but the server's of connections.
 	MaxSubscribers int
+	// MaxPatternWork is the most work that one publish may have with the patterns of all clients, in
+	// units of some 10 ns. It counts the patterns that have to be tried because no part of them that is literal
+	// tells them apart from others, for a name of MaxName bytes for which that is most. The default is
+	// 100,000, which is some 1 ms.
+	MaxPatternWork int
+	// MaxPatternCost is the most that the patterns of one client may cost. A pattern costs the work that it
+	// adds to that of MaxPatternWork, which is mostly none, and one unit for each 64 bytes that it takes to
+	// match it. The default is 25,000.
+	MaxPatternCost int
 	// PublishRate is the most messages that a client publishes in a second; as many may come
 	// at once after a quiet second. Further ones are refused. By HTTP an address is a client,
 	// or an IPv6 network of 64 bits. The default is 0: no limit; the most is 1,000,000,000.
@@ -46,6 +55,8 @@ func (l Limits) maxMessage() int       { return cmp.Or(l.MaxMessage, 64<<10) }
 func (l Limits) maxTopics() int        { return cmp.Or(l.MaxTopics, 10_000_000) }
 func (l Limits) maxName() int          { return cmp.Or(l.MaxName, 1024) }
 func (l Limits) maxSubscriptions() int { return cmp.Or(l.MaxSubscriptions, 100_000) }
+func (l Limits) maxPatternWork() int   { return cmp.Or(l.MaxPatternWork, 100_000) }
+func (l Limits) maxPatternCost() int   { return cmp.Or(l.MaxPatternCost, 25_000) }
 func (l Limits) lastValueBytes() int   { return cmp.Or(l.LastValueBytes, 64<<20) }
 
 // badConfig is an error that wraps myriad.ErrBadConfig, and reads as its text alone.
@@ -64,6 +75,8 @@ func (l Limits) check() error {
 		{"MaxName", l.MaxName, 64 << 10},
 		{"MaxSubscriptions", l.MaxSubscriptions, math.MaxInt32},
 		{"MaxSubscribers", l.MaxSubscribers, math.MaxInt32},
+		{"MaxPatternWork", l.MaxPatternWork, math.MaxInt32},
+		{"MaxPatternCost", l.MaxPatternCost, math.MaxInt32},
 		{"PublishRate", l.PublishRate, int(time.Second)},
 		{"LastValues", l.LastValues, math.MaxInt32},
 		{"LastValueBytes", l.LastValueBytes, math.MaxInt},

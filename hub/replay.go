@@ -98,7 +98,7 @@ func (r *Replay) keeps(k kind, name string) bool {
 			literal := literalOf(name)
 			return strings.HasPrefix(beginning, literal[:min(len(literal), len(beginning))])
 		case k == patternKind:
-			return globMatches(name, topic)
+			return compileGlob(name).matches(topic)
 		case begins:
 			return strings.HasPrefix(name, beginning)
 		}

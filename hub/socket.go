@@ -326,12 +326,28 @@ func (s socketCall) publish(q *socketRequest) error {
 			return mistake("base64: %v", err)
 		}
 	}
+	spent := s.hub.index.spent.Load()
 	n, err := s.hub.publish(s.client, name, message)
 	if err != nil {
 		return err
 	}
 	s.tell(q, socketReply{Op: "published", Topic: q.Topic, Receivers: &n})
+	if s.hub.index.spent.Load()-spent >= maxMatchWork {
+		s.yield()
+	}
 	return nil
+}
+
+// maxMatchWork is the work with the patterns of one publish after which other connections have their turn.
+const maxMatchWork = 10_000
+
+// yield lets other connections have their turn before the next message.
+func (s socketCall) yield() {
+	c := s.socket.Conn()
+	c.Pause()
+	if s.socket.Ref().Do((*myriad.Conn).Resume) != nil {
+		c.Resume()
+	}
 }
 
 func (s socketCall) subscribe(q *socketRequest) error {

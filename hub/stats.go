@@ -17,6 +17,8 @@ type Stats struct {
 	// Topics and Patterns are how many have subscribers now, Subscriptions how many of both all
 	// clients have now.
 	Topics, Patterns, Subscriptions int64
+	// PatternWork is the most work that a publish may have with patterns now: see Limits.MaxPatternWork.
+	PatternWork int64
 	// Published counts messages that were published. Delivered counts, for each subscriber,
 	// those that were on their way to it, and Dropped those for which there was no room. A
 	// subscriber that reads too slowly may lose others later: see myriad.Stats.Dropped, and
@@ -43,8 +45,8 @@ type Refused struct {
 	// beyond MaxMessage, Rate those beyond PublishRate.
 	Names, Messages, Rate int64
 	// Subscriptions are those beyond Limits.MaxSubscriptions, Subscribers those beyond
-	// MaxSubscribers, Topics those beyond MaxTopics.
-	Subscriptions, Subscribers, Topics int64
+	// MaxSubscribers, Topics those beyond MaxTopics, Patterns those beyond MaxPatternWork and MaxPatternCost.
+	Subscriptions, Subscribers, Topics, Patterns int64
 	// Unkept are messages of a topic of Hub.Replay for which the cluster has no room.
 	Unkept int64
 }
@@ -63,6 +65,7 @@ var causes = [...]struct {
 	{errSubscriptions, func(r *Refused) *int64 { return &r.Subscriptions }},
 	{errSubscribers, func(r *Refused) *int64 { return &r.Subscribers }},
 	{errTopics, func(r *Refused) *int64 { return &r.Topics }},
+	{errPatterns, func(r *Refused) *int64 { return &r.Patterns }},
 	{errUnkept, func(r *Refused) *int64 { return &r.Unkept }},
 }
 
@@ -82,7 +85,7 @@ func (c *counters) refuse(err error) error {
 // Stats gives the counters. It is safe for concurrent use.
 func (h *Hub) Stats() Stats {
 	s := Stats{
-		Topics: h.topics.n.Load(), Patterns: h.patterns.n.Load(), Subscriptions: h.subscriptions.Load(),
+		Topics: h.topics.n.Load(), Patterns: h.patterns.n.Load(), Subscriptions: h.subscriptions.Load(), PatternWork: h.index.work.Load(),
 		Published: h.published.Load(), Delivered: h.delivered.Load(), Dropped: h.dropped.Load(),
 	}
 	for i := range causes {

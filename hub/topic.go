@@ -27,6 +27,7 @@ type topic struct {
 	others  atomic.Pointer[[formats]*myriad.Group]
 	hash    uint32 // of the name: where it is in its table
 	members int32  // subscribers; guarded by the table's lock
+	cost    uint32 // of a pattern that is in the index; guarded by its lock
 	kind    kind
 	first   format
 	indexed bool // a pattern is in the index; guarded by its lock

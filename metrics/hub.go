@@ -32,6 +32,7 @@ var hubMetrics = []metric[hub.Stats]{
 	labelled("topics", "Topics, and patterns, that have subscribers now.", prometheus.GaugeValue, "kind",
 		func(s *hub.Stats) map[string]int64 { return map[string]int64{"topic": s.Topics, "pattern": s.Patterns} }),
 	gauge("subscriptions", "Subscriptions of all clients, to patterns too, now.", func(s *hub.Stats) int64 { return s.Subscriptions }),
+	gauge("pattern_work", "Most work that a publish may have with patterns now, in units of some 10 ns.", func(s *hub.Stats) int64 { return s.PatternWork }),
 	counter("published_total", "Messages that were published.", func(s *hub.Stats) int64 { return s.Published }),
 	counter("delivered_total", "Messages that were on their way to a subscriber, for each of these.", func(s *hub.Stats) int64 { return s.Delivered }),
 	counter("dropped_total", "Messages for which there was no room on their way to a subscriber, for each of these.",
@@ -40,7 +41,7 @@ var hubMetrics = []metric[hub.Stats]{
 		r := &s.Refused
 		return map[string]int64{
 			"credentials": r.Credentials, "denied": r.Denied, "name": r.Names, "message": r.Messages, "rate": r.Rate,
-			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics, "unkept": r.Unkept,
+			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics, "patterns": r.Patterns, "unkept": r.Unkept,
 		}
 	}),
 	gauge("last_values", "Topics whose newest message is kept now.", func(s *hub.Stats) int64 { return s.LastValues }),

@@ -78,6 +78,8 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	f.number(flags, &limits.MaxTopics, "max-topics", "Limits.MaxTopics", "most topics that have subscribers, and as many patterns (default 10000000)")
 	f.number(flags, &limits.MaxName, "max-name", "Limits.MaxName", "most bytes of a topic's name (default 1024)")
 	f.number(flags, &limits.MaxSubscriptions, "max-subscriptions", "Limits.MaxSubscriptions", "most topics and patterns that a client subscribes to (default 100000)")
+	f.number(flags, &limits.MaxPatternWork, "max-pattern-work", "Limits.MaxPatternWork", "most work of a publish with the patterns of all clients, in units of some 10 ns (default 100000)")
+	f.number(flags, &limits.MaxPatternCost, "max-pattern-cost", "Limits.MaxPatternCost", "most that the patterns of a client may add to that (default 25000)")
 	f.number(flags, &limits.MaxSubscribers, "max-subscribers", "Limits.MaxSubscribers", "most subscribers of a topic (default: no limit)")
 }
 
