@@ -232,8 +232,11 @@ func (t *turn) detail(something bool, set func(*details)) {
 	}
 }
 
-// broken answers what is no command, and closes the connection.
+// broken answers what is no command, or one that is too long, which it counts, and closes the connection.
 func (t *turn) broken(err error) {
+	if errors.Is(err, myriad.ErrMessageTooLong) {
+		_ = t.h.refuse(errLongMessage)
+	}
 	var e protocolError
 	errors.As(err, &e)
 	if !t.flags.has(silent) {

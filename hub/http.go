@@ -282,7 +282,7 @@ func (f *front) publish(w http.ResponseWriter, r *http.Request) {
 	var long *http.MaxBytesError
 	switch {
 	case errors.As(err, &long):
-		refuse(w, http.StatusRequestEntityTooLarge, fmt.Errorf("%w: at most %d bytes are allowed", errLongMessage, most))
+		refuse(w, http.StatusRequestEntityTooLarge, f.hub.refuse(fmt.Errorf("%w: at most %d bytes are allowed", errLongMessage, most)))
 		return
 	case err != nil:
 		refuse(w, http.StatusBadRequest, fmt.Errorf("the body did not come as a whole: %w", err))
