@@ -266,7 +266,7 @@ func (h *Hub) sendLast(c *client, ref myriad.Ref, t *topic) {
 	}
 	b := buffers.Get().(*[]byte)
 	defer putBuffer(b)
-	*b = c.format.append((*b)[:0], t, t.name, []byte(message), "")
+	*b = c.format.append((*b)[:0], t, t.name, message, "")
 	switch err := ref.Send(*b); {
 	case err == nil:
 		h.delivered.Add(1)

@@ -45,7 +45,8 @@ type Limits struct {
 	// or an IPv6 network of 64 bits. The default is 0: no limit; the most is 1,000,000,000.
 	PublishRate int
 	// LastValues is the most topics whose newest message is kept, for those who subscribe
-	// later, and LastValueBytes the most bytes of all of their names and messages. When there
+	// later, and LastValueBytes the most memory that they take: names and messages as they are allocated, and
+	// 104 bytes each. The process takes up to twice that, until memory is collected (GOGC). When there
 	// are more, those go that have been neither published to nor subscribed to for the
 	// longest. The defaults are 0, which is none, and 64 MiB.
 	LastValues, LastValueBytes int

@@ -26,8 +26,8 @@ type Stats struct {
 	Published, Delivered, Dropped int64
 	// Refused counts what clients were refused, by cause.
 	Refused Refused
-	// LastValues is how many topics' newest messages are kept now, LastValueBytes what they
-	// take with their names. Evicted counts those that were given up because of
+	// LastValues is how many topics' newest messages are kept now, LastValueBytes the
+	// memory that they take. Evicted counts those that were given up because of
 	// Limits.LastValues or LastValueBytes.
 	LastValues, LastValueBytes, Evicted int64
 	// Replay is of the messages that are kept; nil if none are.

@@ -45,6 +45,6 @@ var hubMetrics = []metric[hub.Stats]{
 		}
 	}),
 	gauge("last_values", "Topics whose newest message is kept now.", func(s *hub.Stats) int64 { return s.LastValues }),
-	gauge("last_values_bytes", "What they take, with their names.", func(s *hub.Stats) int64 { return s.LastValueBytes }),
+	gauge("last_values_bytes", "The memory that they take, in bytes.", func(s *hub.Stats) int64 { return s.LastValueBytes }),
 	counter("last_values_evicted_total", "Newest messages that were given up because of a limit.", func(s *hub.Stats) int64 { return s.Evicted }),
 }

@@ -74,7 +74,7 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	f.fields["Peers.Join"] = "join"
 	f.number(flags, &limits.PublishRate, "publish-rate", "Limits.PublishRate", "most messages that a client publishes in a second (default: no limit)")
 	f.number(flags, &limits.LastValues, "last-values", "Limits.LastValues", "keep the newest message of so many topics, for those who subscribe later (default: of none)")
-	f.number(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "most bytes of all of them (default 67108864)")
+	f.number(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "most bytes of memory for all of them (default 67108864)")
 	f.number(flags, &limits.MaxTopics, "max-topics", "Limits.MaxTopics", "most topics that have subscribers, and as many patterns (default 10000000)")
 	f.number(flags, &limits.MaxName, "max-name", "Limits.MaxName", "most bytes of a topic's name (default 1024)")
 	f.number(flags, &limits.MaxSubscriptions, "max-subscriptions", "Limits.MaxSubscriptions", "most topics and patterns that a client subscribes to (default 100000)")
