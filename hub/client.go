@@ -7,7 +7,7 @@ type client struct {
 	format format
 	// ordered says that replies go the way of messages, so that they keep their order.
 	ordered  bool
-	mistakes uint8 // of a WebSocket, in a row
+	mistakes uint8 // of a WebSocket, or failed logins, in a row
 	user     *user // nil until it is known
 	first    *topic
 	more     *more // nil as long as there is no more

@@ -44,6 +44,7 @@ type Hub struct {
 	index                    patternIndex // of patterns
 	last                     lastValues
 	posts                    paces // of addresses that publish by HTTP
+	failures                 failures
 	counters
 	looking sync.Mutex   // for slow subscribers
 	ran     atomic.Int64 // commands
@@ -160,7 +161,7 @@ func (h *Hub) publishFor(c *client, k kind, name string, message []byte) (receiv
 	if k == shardKind && !c.user.maySpublish(name) || k != shardKind && !c.user.mayPublish(name) {
 		return 0, h.refuse(errDenied)
 	}
-	if rate := h.Limits.PublishRate; rate > 0 && !c.withMore().pace.take(time.Now(), rate) {
+	if rate := h.Limits.PublishRate; rate > 0 && !c.withMore().pace.take(time.Now(), rate, time.Second) {
 		return 0, h.refuse(tooFast(rate))
 	}
 	return h.publishKind(k, name, message)
@@ -171,7 +172,7 @@ func (h *Hub) post(u *user, from netip.Addr, name string, message []byte) (recei
 	if !u.mayPublish(name) {
 		return 0, h.refuse(errDenied)
 	}
-	if rate := h.Limits.PublishRate; rate > 0 && !h.posts.take(from, time.Now(), rate) {
+	if rate := h.Limits.PublishRate; rate > 0 && !h.posts.take(from, time.Now(), rate, time.Second) {
 		return 0, h.refuse(tooFast(rate))
 	}
 	return h.Publish(name, message)

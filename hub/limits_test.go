@@ -28,6 +28,7 @@ func TestCheck(t *testing.T) {
 		"MaxSubscribers is -5":        {MaxSubscribers: -5},
 		"MaxPatternWork is -1":        {MaxPatternWork: -1},
 		"MaxPatternCost is -1":        {MaxPatternCost: -1},
+		"MaxFailedLogins is 201":      {MaxFailedLogins: 201},
 		"PublishRate is 1000000001":   {PublishRate: 1_000_000_001},
 		"LastValues is -1":            {LastValues: -1},
 		"LastValueBytes is -1":        {LastValues: 1, LastValueBytes: -1},
@@ -192,7 +193,7 @@ func TestPaces(t *testing.T) {
 	begin := time.Now()
 	address := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)}) }
 	for i := range 2 * maxPaces {
-		if !ps.take(address(i), begin.Add(time.Duration(i)*time.Millisecond), 1000) {
+		if !ps.take(address(i), begin.Add(time.Duration(i)*time.Millisecond), 1000, time.Second) {
 			t.Fatalf("address %d is refused", i)
 		}
 		if len(ps.of) > maxPaces {
@@ -200,7 +201,7 @@ func TestPaces(t *testing.T) {
 		}
 	}
 	for i := range 2 * maxPaces {
-		ps.take(address(i), begin.Add(time.Hour), 1)
+		ps.take(address(i), begin.Add(time.Hour), 1, time.Second)
 	}
 	if len(ps.of) > maxPaces {
 		t.Errorf("%d busy addresses are known, want %d at most", len(ps.of), maxPaces)

@@ -105,6 +105,9 @@ func (h handler) Save(c *myriad.Conn, to []byte) ([]byte, error) {
 	if !ok {
 		return to, nil // it has not said anything yet
 	}
+	if int(s.mistakes) >= h.hub.Limits.maxFailedLogins() {
+		return nil, errHalfDone // it is about to close
+	}
 	all := savedClient{client: s.client, more: byte(s.flags)}
 	if s.details != nil {
 		if s.details.done > 0 {

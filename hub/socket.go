@@ -194,7 +194,7 @@ func (f *front) socket(w http.ResponseWriter, r *http.Request) {
 	}
 	u, err := f.userOf(r, q)
 	if err != nil {
-		refuse(w, statusOf(err), err)
+		f.refuseLogin(w, r, err)
 		return
 	}
 	_ = f.sockets.Upgrade(w, r, &client{format: socket, user: u})
@@ -257,10 +257,17 @@ func (s socketCall) tell(q *socketRequest, r socketReply) {
 
 // fail tells of an error, and closes the socket if there were too many mistakes.
 func (s socketCall) fail(q *socketRequest, err error) {
-	if errors.Is(err, errMistake) || errors.Is(err, errCredential) {
+	if errors.Is(err, errMistake) {
 		s.client.mistakes++
 	}
 	s.tell(q, socketReply{Op: "error", Error: err.Error()})
+	if errors.Is(err, errCredential) {
+		from, _ := s.socket.Ref().RemoteAddr()
+		if why := s.hub.failedLogin(s.socket.Conn().Server(), s.client, from.Addr()); why != nil {
+			_ = s.socket.Close(web.ClosePolicy, why.Error())
+			return
+		}
+	}
 	if s.client.mistakes >= maxMistakes {
 		_ = s.socket.Close(web.ClosePolicy, fmt.Sprintf("%d mistakes in a row", maxMistakes))
 	}

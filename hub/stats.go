@@ -39,8 +39,8 @@ type Stats struct {
 // Refused counts what clients were refused.
 type Refused struct {
 	// Credentials are logins with a wrong user name, password or token, Denied what the
-	// user had no right for.
-	Credentials, Denied int64
+	// user had no right for, Logins connections that were closed for too many failed logins.
+	Credentials, Denied, Logins int64
 	// Names are topics without a name or with one beyond Limits.MaxName, Messages those
 	// beyond MaxMessage, Rate those beyond PublishRate.
 	Names, Messages, Rate int64
@@ -57,6 +57,7 @@ var causes = [...]struct {
 	of  func(*Refused) *int64
 }{
 	{errCredential, func(r *Refused) *int64 { return &r.Credentials }},
+	{errLogins, func(r *Refused) *int64 { return &r.Logins }},
 	{errDenied, func(r *Refused) *int64 { return &r.Denied }},
 	{errNoName, func(r *Refused) *int64 { return &r.Names }},
 	{errLongName, func(r *Refused) *int64 { return &r.Names }},

@@ -40,7 +40,7 @@ var hubMetrics = []metric[hub.Stats]{
 	labelled("refused_total", "What clients were refused.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
 		r := &s.Refused
 		return map[string]int64{
-			"credentials": r.Credentials, "denied": r.Denied, "name": r.Names, "message": r.Messages, "rate": r.Rate,
+			"credentials": r.Credentials, "denied": r.Denied, "logins": r.Logins, "name": r.Names, "message": r.Messages, "rate": r.Rate,
 			"subscriptions": r.Subscriptions, "subscribers": r.Subscribers, "topics": r.Topics, "patterns": r.Patterns, "unkept": r.Unkept,
 		}
 	}),

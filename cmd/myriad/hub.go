@@ -73,6 +73,7 @@ func (f *hubFlags) add(cmd *cobra.Command) {
 	f.addReplay(flags)
 	f.fields["Peers.Join"] = "join"
 	f.number(flags, &limits.PublishRate, "publish-rate", "Limits.PublishRate", "most messages that a client publishes in a second (default: no limit)")
+	f.number(flags, &limits.MaxFailedLogins, "max-failed-logins", "Limits.MaxFailedLogins", "most failed logins of a connection, and a tenth of those of an address in a minute (default 10)")
 	f.number(flags, &limits.LastValues, "last-values", "Limits.LastValues", "keep the newest message of so many topics, for those who subscribe later (default: of none)")
 	f.number(flags, &limits.LastValueBytes, "last-value-bytes", "Limits.LastValueBytes", "most bytes of memory for all of them (default 67108864)")
 	f.number(flags, &limits.MaxTopics, "max-topics", "Limits.MaxTopics", "most topics that have subscribers, and as many patterns (default 10000000)")
