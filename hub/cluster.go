@@ -100,10 +100,9 @@ type NodeStats struct {
 // says to how many it is on its way. Messages that one goroutine delivers arrive in the order of
 // its calls. It does not wait for the subscribers. kind is Topic or Sharded.
 func (h *Hub) Deliver(k Kind, name string, message []byte) (receivers int) {
-	sent, full := h.sendKind(k, name, message, "")
-	h.delivered.Add(int64(sent))
-	h.dropped.Add(int64(full))
-	return sent
+	all := h.sendKind(k, name, message, "")
+	h.count(all)
+	return all.sent
 }
 
 // Subscribers is how many subscribers a name has on this hub.

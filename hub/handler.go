@@ -97,9 +97,9 @@ func (h handler) Received(c *myriad.Conn, in []byte) (used int) {
 }
 
 // Closed implements myriad.Handler.
-func (h handler) Closed(c *myriad.Conn, _ error) {
+func (h handler) Closed(c *myriad.Conn, why error) {
 	if s, ok := c.Value().(*respSession); ok {
-		h.hub.closed(&s.client, c.Ref())
+		h.hub.ended(&s.client, c, why)
 	}
 }
 

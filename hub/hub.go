@@ -121,25 +121,24 @@ func (h *Hub) publishHere(k kind, name string, message []byte) (receivers int) {
 }
 
 // sendKind sends a message to the subscribers of its topic, and of patterns that match it.
-func (h *Hub) sendKind(k kind, name string, message []byte, id string) (sent, full int) {
+func (h *Hub) sendKind(k kind, name string, message []byte, id string) (all tally) {
 	if k == shardKind {
 		if t := h.shards.find(name); t != nil {
 			return t.send(name, message, id)
 		}
-		return 0, 0
+		return tally{}
 	}
-	sent, full = h.send(name, message, id)
+	all = h.send(name, message, id)
 	if h.patterns.n.Load() > 0 {
 		h.index.match(name, func(p *topic) {
-			n, no := p.send(name, message, id)
-			sent, full = sent+n, full+no
+			all.add(p.send(name, message, id))
 		})
 	}
-	return sent, full
+	return all
 }
 
 // send sends a message to the subscribers of its topic.
-func (h *Hub) send(name string, message []byte, id string) (sent, full int) {
+func (h *Hub) send(name string, message []byte, id string) tally {
 	if h.Limits.LastValues > 0 {
 		order := h.last.orderOf(name)
 		order.Lock()
@@ -149,7 +148,7 @@ func (h *Hub) send(name string, message []byte, id string) (sent, full int) {
 	if t := h.topics.find(name); t != nil {
 		return t.send(name, message, id)
 	}
-	return 0, 0
+	return tally{}
 }
 
 // publish is Publish for a client.
@@ -270,7 +269,7 @@ func (h *Hub) sendLast(c *client, ref myriad.Ref, t *topic) {
 	*b = c.format.append((*b)[:0], t, t.name, message, "")
 	switch err := ref.Send(*b); {
 	case err == nil:
-		h.delivered.Add(1)
+		h.count(tally{sent: 1, bytes: len(*b)})
 	case !errors.Is(err, myriad.ErrClosed):
 		h.dropped.Add(1)
 	}

@@ -245,9 +245,10 @@ func (s *resumption) step() (joined bool) {
 		s.at.Seq = m.seq
 		for i, t := range s.topics {
 			if t.kind == topicKind && t.name == m.topic || t.kind == patternKind && globs[i].matches(m.topic) {
+				before := len(s.out)
 				s.out = s.client.format.append(s.out, t, m.topic, m.data, s.at.String())
 				r.replayed.Add(1)
-				s.h.delivered.Add(1)
+				s.h.count(tally{sent: 1, bytes: len(s.out) - before})
 			}
 		}
 	}

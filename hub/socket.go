@@ -207,8 +207,8 @@ type socketHandler struct{ *front }
 func (socketHandler) Opened(web.Socket) {}
 
 // Closed implements web.SocketHandler.
-func (h socketHandler) Closed(s web.Socket, _ error) {
-	h.hub.closed(s.Value().(*client), s.Ref())
+func (h socketHandler) Closed(s web.Socket, why error) {
+	h.hub.ended(s.Value().(*client), s.Conn(), why)
 }
 
 // Message implements web.SocketHandler.

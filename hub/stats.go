@@ -8,6 +8,7 @@ import (
 // counters are what is counted of a Hub.
 type counters struct {
 	subscriptions, published, delivered, dropped atomic.Int64
+	deliveredBytes, lost, lostBytes              atomic.Int64
 	refused                                      [refusals]atomic.Int64
 }
 
@@ -20,10 +21,14 @@ type Stats struct {
 	// PatternWork is the most work that a publish may have with patterns now: see Limits.MaxPatternWork.
 	PatternWork int64
 	// Published counts messages that were published. Delivered counts, for each subscriber,
-	// those that were on their way to it, and Dropped those for which there was no room. A
-	// subscriber that reads too slowly may lose others later: see myriad.Stats.Dropped, and
-	// Closed.SlowConsumer, WriteTimeout and OverBudget.
+	// those that were on their way to it, and Dropped those for which there was no room. With
+	// DropMessage a subscriber that reads too slowly may lose others later: see myriad.Stats.Dropped.
 	Published, Delivered, Dropped int64
+	// LostBytes counts the bytes that still waited in this process for subscribers that were closed because
+	// they read too slowly (Closed.SlowConsumer, WriteTimeout and OverBudget of myriad.Stats), and Lost
+	// the messages of Delivered that these are: as many as messages of the mean size. What had gone to the
+	// kernel is not known, nor what was in a loop's mailbox yet, and counts as delivered.
+	Lost, LostBytes int64
 	// Refused counts what clients were refused, by cause.
 	Refused Refused
 	// LastValues is how many topics' newest messages are kept now, LastValueBytes the
@@ -88,6 +93,7 @@ func (h *Hub) Stats() Stats {
 	s := Stats{
 		Topics: h.topics.n.Load(), Patterns: h.patterns.n.Load(), Subscriptions: h.subscriptions.Load(), PatternWork: h.index.work.Load(),
 		Published: h.published.Load(), Delivered: h.delivered.Load(), Dropped: h.dropped.Load(),
+		Lost: h.lost.Load(), LostBytes: h.lostBytes.Load(),
 	}
 	for i := range causes {
 		*causes[i].of(&s.Refused) += h.refused[i].Load()

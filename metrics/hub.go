@@ -37,6 +37,9 @@ var hubMetrics = []metric[hub.Stats]{
 	counter("delivered_total", "Messages that were on their way to a subscriber, for each of these.", func(s *hub.Stats) int64 { return s.Delivered }),
 	counter("dropped_total", "Messages for which there was no room on their way to a subscriber, for each of these.",
 		func(s *hub.Stats) int64 { return s.Dropped }),
+	counter("lost_total", "Messages of those delivered that waited for subscribers that were closed because they read too slowly, by their mean size.",
+		func(s *hub.Stats) int64 { return s.Lost }),
+	counter("lost_bytes_total", "Bytes of these.", func(s *hub.Stats) int64 { return s.LostBytes }),
 	labelled("refused_total", "What clients were refused.", prometheus.CounterValue, "cause", func(s *hub.Stats) map[string]int64 {
 		r := &s.Refused
 		return map[string]int64{
